@@ -1,0 +1,120 @@
+// Package brokerapi is the broker as its admin API shows it.
+//
+// A driver (one folder below this one) turns a broker's own admin protocol into
+// Broker and the optional capabilities. Drivers report and obey; they never
+// decide: what to load, quiesce or unload is decided in package recovery.
+//
+// Guaranteed by every driver, and checked by brokertest: every call returns when
+// its context ends; Load, Quiesce and Unload may be repeated; no call deletes a
+// topic's data. Not guaranteed: that an answer is still true when it arrives.
+//
+// Topics are named /namespace/topic everywhere.
+package brokerapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// ErrIdentity is wrapped by errors that say that something answered at the admin
+// address, and that it is not the broker (or not one broker) expected there.
+var ErrIdentity = errors.New("not the expected broker")
+
+// Identity says who answers at the admin address.
+type Identity struct {
+	// Name is the broker's own name if it survives restarts, else empty.
+	Name string
+	// Instance changes with every start of the broker process.
+	Instance string
+	// StartedAt is the wall-clock time at which the process started; zero if the
+	// broker does not tell.
+	StartedAt time.Time
+	// Version is the broker's version as it states it.
+	Version string
+	// DataDir is the data directory as the broker states it; empty if it does not.
+	DataDir string
+}
+
+// Broker is what every driver provides.
+type Broker interface {
+	// Identify asks who answers. It wraps ErrIdentity if the addresses it was
+	// given belong to different brokers or to something else altogether.
+	Identify(ctx context.Context) (Identity, error)
+	// Health is nil when the broker can do its job now. The error says in one
+	// sentence what is wrong and what to look at.
+	Health(ctx context.Context) error
+	// Topics lists what the broker holds: the topics that clients can use now, and
+	// those that are here and quiesced. Topics that Holdfast did not name are not
+	// in either list.
+	Topics(ctx context.Context) (serving, quiesced []string, err error)
+	// Load makes the broker serve the topic. record is the topic's own record in
+	// etcd, nil if it has none. Loading what is loaded changes nothing.
+	Load(ctx context.Context, topic string, record []byte) error
+	// Capabilities says which of the optional interfaces do something here.
+	Capabilities() Capabilities
+	// Close frees the driver's connections and waits for its goroutines.
+	Close() error
+}
+
+// Quiescer stops producers with an error that they retry. Data, consumers and
+// cursors stay. Quiescing a quiesced topic changes nothing.
+type Quiescer interface {
+	Quiesce(ctx context.Context, topic string) error
+}
+
+// Unloader makes the broker stop serving a topic. Its data stays where it is.
+// Unloading a topic that is not there changes nothing.
+type Unloader interface {
+	Unload(ctx context.Context, topic string) error
+}
+
+// LossWatcher knows at once, by a connection that it holds, that the broker went.
+type LossWatcher interface {
+	// Lost receives a value after the held connection broke. It has room for one
+	// value; a reader that comes late sees one loss, not several.
+	Lost() <-chan struct{}
+}
+
+// Capabilities are data, so that they can be printed and tested.
+type Capabilities struct {
+	Quiesce    bool // Quiescer
+	Unload     bool // Unloader
+	HeldWatch  bool // LossWatcher
+	StableName bool // Identity.Name can be set and survives restarts
+	LocalData  bool // topics' data is on this broker only: failover must hold
+}
+
+// List names the capabilities that are present, in a fixed order.
+func (c Capabilities) List() []string {
+	var names []string
+	for _, f := range []struct {
+		has  bool
+		name string
+	}{
+		{c.Quiesce, "quiesce"},
+		{c.Unload, "unload"},
+		{c.HeldWatch, "held-watch"},
+		{c.StableName, "stable-name"},
+		{c.LocalData, "local-data"},
+	} {
+		if f.has {
+			names = append(names, f.name)
+		}
+	}
+	return names
+}
+
+// SplitTopic takes /namespace/topic apart. Both parts are non-empty and hold no slash.
+func SplitTopic(topic string) (namespace, name string, err error) {
+	rest, ok := strings.CutPrefix(topic, "/")
+	if ok {
+		namespace, name, ok = strings.Cut(rest, "/")
+	}
+	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
+		return "", "", fmt.Errorf("topic %q: want the form /namespace/topic", topic)
+	}
+	return namespace, name, nil
+}

@@ -1,0 +1,358 @@
+package brokertest
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/brokerapi"
+)
+
+// Run runs the whole suite as subtests of t.
+func Run(t *testing.T, h Harness) {
+	if h.Many == 0 {
+		h.Many = 2000
+	}
+	for _, c := range []struct {
+		claim string
+		test  func(*testing.T, Harness)
+	}{
+		{"CapabilitiesAreWhatIsImplemented", capabilitiesAreImplemented},
+		{"IdentityIsStableAndANewInstanceAfterARestart", identity},
+		{"HealthFailsWhenKilledAndReturns", healthWhenKilled},
+		{"HealthFailsWhenFrozenAndReturns", healthWhenFrozen},
+		{"ADriverOpenedBeforeTheBrokerStartsFindsIt", openedFirst},
+		{"ALoadedTopicServes", loadedServes},
+		{"LoadingWhatIsLoadedChangesNothing", loadTwice},
+		{"ConcurrentLoadsOfOneTopicAllSucceed", concurrentLoads},
+		{"AQuiescedTopicRefusesProducersAndKeepsItsData", quiesced},
+		{"AnUnloadedTopicStopsServingAndKeepsItsData", unloaded},
+		{"QuiesceAndUnloadOfAnAbsentTopicDoNothing", absent},
+		{"OddNamesLoadServeAndAreListed", oddNames},
+		{"ForeignTopicsAreNeitherListedNorTouched", foreign},
+		{"ManyTopicsAreAllListed", manyTopics},
+		{"TopicsServeAgainAfterARestart", servesAfterRestart},
+		{"LossIsKnownWithin200msOfAKill", lossAfterKill},
+		{"CallsEndWithTheirContextWhenFrozen", boundedWhenFrozen},
+		{"CloseEndsCallsInFlight", closeEndsCalls},
+	} {
+		t.Run(c.claim, func(t *testing.T) { c.test(t, h) })
+	}
+}
+
+func capabilitiesAreImplemented(t *testing.T, h Harness) {
+	b := open(t, h.Launch(t))
+	has := b.Capabilities()
+	_, quiescer := b.(brokerapi.Quiescer)
+	_, unloader := b.(brokerapi.Unloader)
+	_, watcher := b.(brokerapi.LossWatcher)
+	for _, c := range []struct {
+		name              string
+		said, implemented bool
+	}{
+		{"quiesce", has.Quiesce, quiescer},
+		{"unload", has.Unload, unloader},
+		{"held-watch", has.HeldWatch, watcher},
+	} {
+		if c.said && !c.implemented {
+			t.Errorf("%s is in the capabilities and its interface is not implemented", c.name)
+		}
+	}
+}
+
+func identity(t *testing.T, h Harness) {
+	before := time.Now()
+	s := h.Launch(t)
+	b := open(t, s)
+	first := identify(t, b)
+	if again := identify(t, b); again != first {
+		t.Errorf("two calls, two identities: %+v and %+v", first, again)
+	}
+	if b.Capabilities().StableName && first.Name == "" {
+		t.Error("the name is stable and empty")
+	}
+	if first.Instance == "" || first.Version == "" {
+		t.Errorf("instance or version is empty: %+v", first)
+	}
+	// One second each way for brokers that tell whole seconds.
+	if at := first.StartedAt; !at.IsZero() && (at.Before(before.Add(-time.Second)) || at.After(time.Now().Add(time.Second))) {
+		t.Errorf("started at %v, and the test at %v", at, before)
+	}
+
+	s.Kill(t)
+	s.Start(t)
+	become(t, "healthy after the restart", b.Health)
+	second := identify(t, b)
+	if second.Instance == first.Instance {
+		t.Errorf("instance %q survived a restart", second.Instance)
+	}
+	if second.Name != first.Name || second.DataDir != first.DataDir {
+		t.Errorf("a restart changed name or data directory: %+v, then %+v", first, second)
+	}
+	if second.StartedAt.Before(first.StartedAt) {
+		t.Errorf("the second start, %v, is before the first, %v", second.StartedAt, first.StartedAt)
+	}
+}
+
+func identify(t *testing.T, b brokerapi.Broker) brokerapi.Identity {
+	t.Helper()
+	id, err := b.Identify(soon(t))
+	if err != nil {
+		t.Fatalf("identify: %v", err)
+	}
+	return id
+}
+
+func openedFirst(t *testing.T, h Harness) {
+	s := h.Launch(t)
+	s.Kill(t)
+	b := s.Open(t)
+	t.Cleanup(func() { _ = b.Close() })
+	if err := b.Health(soon(t)); err == nil {
+		t.Error("healthy without a broker")
+	}
+	s.Start(t)
+	become(t, "healthy", b.Health)
+}
+
+func loadedServes(t *testing.T, h Harness) {
+	s := h.Launch(t)
+	b := open(t, s)
+	load(t, b, "/default/orders", nil)
+	publish(t, s, "/default/orders")
+	wantCount(t, s, "/default/orders", 1)
+	wantTopics(t, b, []string{"/default/orders"}, nil)
+}
+
+func loadTwice(t *testing.T, h Harness) {
+	s := h.Launch(t)
+	b := open(t, s)
+	for n := range 3 {
+		load(t, b, "/default/orders", nil)
+		publish(t, s, "/default/orders")
+		wantCount(t, s, "/default/orders", n+1)
+	}
+	wantTopics(t, b, []string{"/default/orders"}, nil)
+}
+
+func concurrentLoads(t *testing.T, h Harness) {
+	s := h.Launch(t)
+	b := open(t, s)
+	load(t, b, "/default/parked", nil)
+	topics := []string{"/default/new"}
+	if q, ok := b.(brokerapi.Quiescer); ok {
+		if err := q.Quiesce(soon(t), "/default/parked"); err != nil {
+			t.Fatal(err)
+		}
+		topics = append(topics, "/default/parked")
+	}
+	var wg sync.WaitGroup
+	for range 16 {
+		for _, topic := range topics {
+			wg.Go(func() {
+				if err := b.Load(soon(t), topic, nil); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	for _, topic := range topics {
+		publish(t, s, topic)
+		wantCount(t, s, topic, 1)
+	}
+}
+
+func quiesced(t *testing.T, h Harness) {
+	s := h.Launch(t)
+	b := open(t, s)
+	q, ok := b.(brokerapi.Quiescer)
+	if !ok || !b.Capabilities().Quiesce {
+		t.Skip("this broker cannot quiesce")
+	}
+	load(t, b, "/default/orders", nil)
+	load(t, b, "/default/others", nil)
+	publish(t, s, "/default/orders")
+	for range 2 { // the second changes nothing
+		if err := q.Quiesce(soon(t), "/default/orders"); err != nil {
+			t.Fatalf("quiesce: %v", err)
+		}
+		err := s.Publish("/default/orders", []byte("too late"))
+		if err == nil {
+			t.Fatal("a quiesced topic took a message")
+		}
+		if !h.Retriable(err) {
+			t.Fatalf("clients do not retry after %v", err)
+		}
+		wantTopics(t, b, []string{"/default/others"}, []string{"/default/orders"})
+	}
+	publish(t, s, "/default/others")
+	wantCount(t, s, "/default/orders", 1)
+
+	load(t, b, "/default/orders", nil)
+	publish(t, s, "/default/orders")
+	wantCount(t, s, "/default/orders", 2)
+	wantTopics(t, b, []string{"/default/orders", "/default/others"}, nil)
+}
+
+func unloaded(t *testing.T, h Harness) {
+	s := h.Launch(t)
+	b := open(t, s)
+	u, ok := b.(brokerapi.Unloader)
+	if !ok || !b.Capabilities().Unload {
+		t.Skip("this broker cannot unload")
+	}
+	load(t, b, "/default/orders", nil)
+	publish(t, s, "/default/orders")
+	for range 2 {
+		if err := u.Unload(soon(t), "/default/orders"); err != nil {
+			t.Fatalf("unload: %v", err)
+		}
+		if err := s.Publish("/default/orders", []byte("too late")); err == nil {
+			t.Fatal("an unloaded topic took a message")
+		}
+	}
+	serving, _, err := b.Topics(soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(serving) > 0 {
+		t.Errorf("serving %q after unloading everything", serving)
+	}
+	load(t, b, "/default/orders", nil)
+	publish(t, s, "/default/orders")
+	wantCount(t, s, "/default/orders", 2)
+}
+
+func absent(t *testing.T, h Harness) {
+	b := open(t, h.Launch(t))
+	if q, ok := b.(brokerapi.Quiescer); ok {
+		if err := q.Quiesce(soon(t), "/default/nowhere"); err != nil {
+			t.Errorf("quiesce: %v", err)
+		}
+	}
+	if u, ok := b.(brokerapi.Unloader); ok {
+		if err := u.Unload(soon(t), "/default/nowhere"); err != nil {
+			t.Errorf("unload: %v", err)
+		}
+	}
+	wantTopics(t, b, nil, nil)
+}
+
+func oddNames(t *testing.T, h Harness) {
+	s := h.Launch(t)
+	b := open(t, s)
+	var all []string
+	for _, odd := range h.Odd {
+		t.Run(odd.Name, func(t *testing.T) {
+			load(t, b, odd.Topic, odd.Record)
+			load(t, b, odd.Topic, odd.Record)
+			publish(t, s, odd.Topic)
+			wantCount(t, s, odd.Topic, 1)
+		})
+		all = append(all, odd.Topic)
+	}
+	wantTopics(t, b, all, nil)
+	q, ok := b.(brokerapi.Quiescer)
+	if !ok {
+		return
+	}
+	for _, topic := range all {
+		if err := q.Quiesce(soon(t), topic); err != nil {
+			t.Errorf("quiesce %q: %v", topic, err)
+		}
+	}
+	wantTopics(t, b, nil, all)
+}
+
+func foreign(t *testing.T, h Harness) {
+	s := h.Launch(t)
+	b := open(t, s)
+	unchanged := s.AddForeign(t)
+	load(t, b, "/default/orders", nil)
+	wantTopics(t, b, []string{"/default/orders"}, nil)
+	if q, ok := b.(brokerapi.Quiescer); ok {
+		if err := q.Quiesce(soon(t), "/default/orders"); err != nil {
+			t.Fatal(err)
+		}
+		wantTopics(t, b, nil, []string{"/default/orders"})
+	}
+	load(t, b, "/default/orders", nil)
+	if err := unchanged(); err != nil {
+		t.Error(err)
+	}
+}
+
+func manyTopics(t *testing.T, h Harness) {
+	b := open(t, h.Launch(t))
+	all := make([]string, h.Many)
+	next := make(chan string)
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for topic := range next {
+				if err := b.Load(soon(t), topic, nil); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for i := range all {
+		all[i] = fmt.Sprintf("/default/topic-%05d", i)
+		next <- all[i]
+	}
+	close(next)
+	wg.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	half := len(all) / 2
+	q, ok := b.(brokerapi.Quiescer)
+	if !ok {
+		wantTopics(t, b, all, nil)
+		return
+	}
+	for _, topic := range all[:half] {
+		if err := q.Quiesce(soon(t), topic); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantTopics(t, b, all[half:], all[:half])
+}
+
+func wantTopics(t *testing.T, b brokerapi.Broker, serving, quiesced []string) {
+	t.Helper()
+	gotServing, gotQuiesced, err := b.Topics(soon(t))
+	if err != nil {
+		t.Fatalf("list topics: %v", err)
+	}
+	for _, c := range []struct {
+		list      string
+		got, want []string
+	}{{"serving", gotServing, serving}, {"quiesced", gotQuiesced, quiesced}} {
+		got, want := slices.Sorted(slices.Values(c.got)), slices.Sorted(slices.Values(c.want))
+		if !slices.Equal(got, want) {
+			t.Fatalf("%s: got %d topics, want %d: %s", c.list, len(got), len(want), difference(got, want))
+		}
+	}
+}
+
+// difference names at most a few of the topics that are in one list only.
+func difference(got, want []string) string {
+	var text bytes.Buffer
+	n := 0
+	note := func(sign string, from, in []string) {
+		for _, topic := range from {
+			if _, found := slices.BinarySearch(in, topic); !found && n < 10 {
+				fmt.Fprintf(&text, " %s%q", sign, topic)
+				n++
+			}
+		}
+	}
+	note("+", got, want)
+	note("-", want, got)
+	return text.String()
+}

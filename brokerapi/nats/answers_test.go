@@ -1,0 +1,263 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/brokerapi"
+)
+
+func bound(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func opened(t *testing.T, cfg Config) *Broker {
+	t.Helper()
+	b, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+// goodVarz is what the monitoring port of the fake server says.
+const goodVarz = `{"server_id":"NFAKE","server_name":"n1","version":"2.10.0","start":"2026-01-02T03:04:05.6Z","jetstream":{"config":{"store_dir":"/data/jetstream"}}}`
+
+func silent(string, []byte) (string, bool) { return "", false }
+
+func jetStreamOK(string, []byte) (string, bool) { return "{}", true }
+
+func answering(status int, contentType, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", contentType)
+		w.WriteHeader(status)
+		io.WriteString(w, body)
+	}
+}
+
+func TestIdentityIsReadFromBothPorts(t *testing.T) {
+	for _, c := range []struct {
+		name, varz string
+		want       brokerapi.Identity
+	}{
+		{"named", goodVarz, brokerapi.Identity{Name: "n1", Instance: "NFAKE", Version: "2.10.0", DataDir: "/data",
+			StartedAt: time.Date(2026, 1, 2, 3, 4, 5, 600_000_000, time.UTC)}},
+		{"unnamed, no JetStream", `{"server_id":"NFAKE","server_name":"NFAKE","version":"2.9.0","jetstream":{}}`,
+			brokerapi.Identity{Instance: "NFAKE", Version: "2.9.0"}},
+		{"a store that does not end in jetstream", `{"server_id":"NFAKE","server_name":"n1","jetstream":{"config":{"store_dir":"/data/js"}}}`,
+			brokerapi.Identity{Name: "n1", Instance: "NFAKE", DataDir: "/data/js"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			web := httptest.NewServer(answering(200, "application/json", c.varz))
+			defer web.Close()
+			b := opened(t, Config{AdminURL: newFakeServer(t, "", silent).url, MonitorURL: web.URL})
+			got, err := b.Identify(bound(t))
+			if err != nil || got != c.want {
+				t.Errorf("got  %+v, %v\nwant %+v", got, err, c.want)
+			}
+		})
+	}
+}
+
+func TestMonitorAnswersThatAreNotANATSServersAreRefused(t *testing.T) {
+	halfClosed := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "1000")
+		io.WriteString(w, goodVarz[:20])
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	huge := func(w http.ResponseWriter, _ *http.Request) {
+		chunk := []byte(strings.Repeat(" ", 1<<16))
+		for range maxAnswer/len(chunk) + 1 {
+			if _, err := w.Write(chunk); err != nil {
+				return
+			}
+		}
+	}
+	const remedy = `which no nats-server says: set --nats-monitor to nats-server's monitoring port (nats-server -m 8222)`
+	for _, c := range []struct {
+		name     string
+		handler  http.HandlerFunc
+		identity bool
+		want     string // after the flag and the URL
+	}{
+		{"HTML", answering(200, "text/html", "<html>hello</html>"), true, `: GET /varz answered 200 OK (text/html) "<html>hello</html>", ` + remedy},
+		{"not found", answering(404, "text/plain", "404 page not found\n"), true, `: GET /varz answered 404 Not Found (text/plain) "404 page not found\n", ` + remedy},
+		{"redirect", http.RedirectHandler("/login", http.StatusFound).ServeHTTP, true, `: GET /varz answered 302 Found (text/html; charset=utf-8) "<a href=\"/login\">Found</a>.\n\n", ` + remedy},
+		{"garbage JSON", answering(200, "application/json", `{"server_id":`), true, `: GET /varz answered 200 OK (application/json) "{\"server_id\":", ` + remedy},
+		{"another's JSON", answering(200, "application/json", `{"status":"ok"}`), true, `: GET /varz answered 200 OK (application/json) "{\"status\":\"ok\"}", ` + remedy},
+		{"a 5xx may pass", answering(503, "text/plain", "later"), false, `: GET /varz answered 503 Service Unavailable: "later"`},
+		{"huge", huge, false, `: GET /varz: the answer is larger than 8388608 bytes: is this nats-server's monitoring port?`},
+		{"half closed", halfClosed, false, `: GET /varz: read the answer: unexpected EOF`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			web := httptest.NewServer(c.handler)
+			defer web.Close()
+			b := opened(t, Config{AdminURL: newFakeServer(t, "", silent).url, MonitorURL: web.URL})
+			_, err := b.Identify(bound(t))
+			if want := "--nats-monitor " + web.URL + c.want; err == nil || err.Error() != want {
+				t.Errorf("got  %v\nwant %s", err, want)
+			}
+			if got := errors.Is(err, brokerapi.ErrIdentity); got != c.identity {
+				t.Errorf("wraps ErrIdentity: %v, want %v", got, c.identity)
+			}
+		})
+	}
+}
+
+func TestSlowAnswersEndWithTheirBound(t *testing.T) {
+	release := make(chan struct{})
+	web := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	}))
+	defer web.Close()
+	defer close(release)
+	fake := newFakeServer(t, "", silent)
+	b := opened(t, Config{AdminURL: fake.url, MonitorURL: web.URL, Timeout: 100 * time.Millisecond})
+	_, monitorErr := b.Identify(bound(t))
+	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	_, shortErr := b.Identify(short)
+	for _, c := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"monitor", monitorErr, "--nats-monitor " + web.URL + ": GET /varz: no answer within 100ms: context deadline exceeded"},
+		{"monitor, the caller's", shortErr, "--nats-monitor " + web.URL + ": GET /varz: context deadline exceeded"},
+		{"JetStream", b.Load(bound(t), "/default/orders", nil), "load /default/orders: --broker-admin " + fake.url + ": no answer within 100ms: context deadline exceeded"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.err == nil || c.err.Error() != c.want || !errors.Is(c.err, context.DeadlineExceeded) {
+				t.Errorf("got  %v\nwant %s", c.err, c.want)
+			}
+		})
+	}
+}
+
+func TestNoMonitorSaysHowToStartOne(t *testing.T) {
+	web := httptest.NewServer(http.NotFoundHandler())
+	web.Close()
+	b := opened(t, Config{AdminURL: newFakeServer(t, "", silent).url, MonitorURL: web.URL})
+	_, err := b.Identify(bound(t))
+	want := fmt.Sprintf("--nats-monitor %s: GET /varz: dial tcp %s: connect: connection refused: start nats-server with -m 8222, or set --nats-monitor to its monitoring port",
+		web.URL, strings.TrimPrefix(web.URL, "http://"))
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
+// talker accepts connections and says one thing.
+func talker(t *testing.T, says string) (url string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { conn.Close() })
+			io.WriteString(conn, says)
+		}
+	}()
+	return "nats://" + l.Addr().String()
+}
+
+func TestAnAdminAddressThatIsNotNATSSaysWhatItIs(t *testing.T) {
+	web := httptest.NewServer(answering(200, "text/html", "<html>"))
+	defer web.Close()
+	webURL := strings.Replace(web.URL, "http", "nats", 1)
+	ssh, mute := talker(t, "SSH-2.0-Example\r\n"), talker(t, "")
+	for _, c := range []struct {
+		name, url string
+		identity  bool
+		want      string
+	}{
+		{"a web server", webURL, true, `: a web server answers there ("HTTP/1.0 200 OK"): set --broker-admin to nats-server's client port (nats-server -p 4222)`},
+		{"another protocol", ssh, true, `: "SSH-2.0-Example" answers there, which is not NATS: set --broker-admin to nats-server's client port (nats-server -p 4222)`},
+		{"nothing said", mute, false, `: accepts connections and says nothing: the broker hangs, or it is not a NATS server: `},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := opened(t, Config{AdminURL: c.url, MonitorURL: web.URL})
+			_, err := b.Identify(bound(t))
+			if want := "--broker-admin " + c.url + c.want; err == nil || !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("got  %v\nwant %s", err, want)
+			}
+			if got := errors.Is(err, brokerapi.ErrIdentity); got != c.identity {
+				t.Errorf("wraps ErrIdentity: %v, want %v", got, c.identity)
+			}
+		})
+	}
+}
+
+func TestARefusedLoginNamesTheCredentialsSetting(t *testing.T) {
+	url := talker(t, "INFO {\"server_id\":\"NFAKE\",\"version\":\"2.10.0\",\"auth_required\":true}\r\n-ERR 'Authorization Violation'\r\n")
+	b := opened(t, Config{AdminURL: url})
+	want := "--broker-admin " + url + ": not connected: nats: Authorization Violation: set --nats-creds-file to credentials that this server accepts"
+	ctx := bound(t)
+	_, err := b.Identify(ctx)
+	for err != nil && err.Error() != want && ctx.Err() == nil {
+		_, err = b.Identify(ctx) // its first attempt may not have been told yet
+	}
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
+func TestHealthNamesWhatIsWrong(t *testing.T) {
+	good := func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/varz" {
+			io.WriteString(w, goodVarz)
+		} else {
+			io.WriteString(w, `{"status":"ok"}`)
+		}
+	}
+	refuse := func(code int, text string) func(string, []byte) (string, bool) {
+		return func(string, []byte) (string, bool) {
+			return fmt.Sprintf(`{"type":"x","error":{"code":503,"err_code":%d,"description":%q}}`, code, text), true
+		}
+	}
+	for _, c := range []struct {
+		name    string
+		api     func(string, []byte) (string, bool)
+		monitor http.HandlerFunc
+		want    string // empty: healthy
+	}{
+		{"well", jetStreamOK, good, ""},
+		{"JetStream off", refuse(codeNotEnabled, "jetstream not enabled"), good, "JetStream refused: jetstream not enabled (err_code 10076): start nats-server with -js"},
+		{"JetStream off for the account", refuse(codeNotEnabledForAccount, "jetstream not enabled for account"), good, "(err_code 10039): enable JetStream for the account of --nats-creds-file"},
+		{"JetStream answers garbage", func(string, []byte) (string, bool) { return "<html>", true }, good, `JetStream answered "<html>": invalid character`},
+		{"healthz says no", jetStreamOK, answering(503, "application/json", `{"status":"unavailable"}`), `/healthz answered 503 Service Unavailable: "{\"status\":\"unavailable\"}": see nats-server's log`},
+		{"another name", jetStreamOK, answering(200, "application/json", strings.ReplaceAll(goodVarz, "n1", "n2")), `the broker there calls itself "n2", --broker-id says "n1": point --broker-admin at n1's own port, or set --broker-id to n2`},
+		{"monitor of another", jetStreamOK, answering(200, "application/json", strings.ReplaceAll(goodVarz, "NFAKE", "NOTHER")), `is server "n1" (NOTHER): set both to ports of the same server`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			web := httptest.NewServer(c.monitor)
+			defer web.Close()
+			err := opened(t, Config{AdminURL: newFakeServer(t, "", c.api).url, MonitorURL: web.URL, BrokerID: "n1"}).Health(bound(t))
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,107 @@
+package nats
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestRecordsBecomeStreams(t *testing.T) {
+	plainStream := streamConfig{Name: "hf+default+orders", Subjects: []string{"default.orders"}, Retention: "limits", Storage: "file", Discard: "old", Replicas: 1}
+	with := func(change func(*streamConfig)) streamConfig {
+		c := plainStream
+		change(&c)
+		return c
+	}
+	for _, c := range []struct {
+		name, record string
+		want         streamConfig
+	}{
+		{"none", "", plainStream},
+		{"spaces", " \n", plainStream},
+		{"null", "null", plainStream},
+		{"empty object", "{}", plainStream},
+		{"unknown fields are another system's", `{"schema":{"id":7},"delivery":"Reliable","partitions":[1]}`, plainStream},
+		{"empty subjects", `{"subjects":[]}`, plainStream},
+		{"null subjects", `{"subjects":null}`, plainStream},
+		{"subjects", `{"subjects":["a.*","b.>"]}`, with(func(c *streamConfig) { c.Subjects = []string{"a.*", "b.>"} })},
+		{"limits", `{"storage":"memory","replicas":3,"max_bytes":10,"max_msgs":20,"max_age_seconds":30}`, with(func(c *streamConfig) {
+			c.Storage, c.Replicas, c.MaxBytes, c.MaxMsgs, c.MaxAge = "memory", 3, 10, 20, 30*time.Second
+		})},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := configOf("/default/orders", []byte(c.record))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(got, c.want) {
+				t.Errorf("got  %+v\nwant %+v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestBadRecordsNameKeyValueAndRemedy(t *testing.T) {
+	const key = "topic record /topics/default/orders: "
+	for _, c := range []struct{ name, topic, record, want string }{
+		{"not JSON", "/default/orders", "subjects: a", key + `cannot be read: invalid character 's' looking for beginning of value: write null, or JSON like {"subjects":["orders.>"]}`},
+		{"cut short", "/default/orders", `{"subjects":`, key + `cannot be read: unexpected end of JSON input: write null, or JSON like {"subjects":["orders.>"]}`},
+		{"a list", "/default/orders", `["a"]`, key + `cannot be read: json: cannot unmarshal array into Go value of type nats.record: write null, or JSON like {"subjects":["orders.>"]}`},
+		{"storage", "/default/orders", `{"storage":"tape"}`, key + `storage: "tape": want file or memory`},
+		{"replicas", "/default/orders", `{"replicas":6}`, key + `replicas 6: want 1 to 5`},
+		{"negative limit", "/default/orders", `{"max_msgs":-1}`, key + `max_bytes 0, max_msgs -1, max_age_seconds 0: each must be 0 (no limit) or more, max_age_seconds at most 9223372036`},
+		{"age too large", "/default/orders", `{"max_age_seconds":9223372037}`, key + `max_bytes 0, max_msgs 0, max_age_seconds 9223372037: each must be 0 (no limit) or more, max_age_seconds at most 9223372036`},
+		{"subject with a space", "/default/orders", `{"subjects":["a b"]}`, key + `subject "a b": has a space or a control character`},
+		{"subject with an empty part", "/default/orders", `{"subjects":["a..b"]}`, key + `subject "a..b": has an empty part: want parts divided by single dots`},
+		{"empty subject", "/default/orders", `{"subjects":[""]}`, key + `subject "": has an empty part: want parts divided by single dots`},
+		{"greater in the middle", "/default/orders", `{"subjects":["a.>.b"]}`, key + `subject "a.>.b": has > before its end`},
+		{"everything", "/default/orders", `{"subjects":[">"]}`, key + `subject ">": takes _HOLDFAST.quiesced.>, where Holdfast keeps quiesced streams`},
+		{"the parked subjects", "/default/orders", `{"subjects":["*.quiesced.x"]}`, key + `subject "*.quiesced.x": takes _HOLDFAST.quiesced.>, where Holdfast keeps quiesced streams`},
+		{"default with a space", "/default/my orders", "", `topic "/default/my orders": cannot be the NATS subject "default.my orders" (has a space or a control character): name its subjects in the topic's record, /topics/default/my orders = {"subjects":["…"]}`},
+		{"default with a wildcard", "/default/*", "", `topic "/default/*": cannot be the NATS subject "default.*" (has a wildcard character): name its subjects in the topic's record, /topics/default/* = {"subjects":["…"]}`},
+		{"default with a dot at the end", "/default/a.", "null", `topic "/default/a.": cannot be the NATS subject "default.a." (has an empty part: want parts divided by single dots): name its subjects in the topic's record, /topics/default/a. = {"subjects":["…"]}`},
+		{"default not UTF-8", "/default/\xff", "", "topic \"/default/\\xff\": cannot be the NATS subject \"default.\\xff\" (is not UTF-8): name its subjects in the topic's record, /topics/default/\xff = {\"subjects\":[\"…\"]}"},
+		{"not a topic", "orders", "", `topic "orders": want the form /namespace/topic`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := configOf(c.topic, []byte(c.record))
+			if err == nil || err.Error() != c.want {
+				t.Errorf("got  %v\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestSubjectsMeetWhenOneMessageCanMatchBoth(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"a.b", "a.b", true},
+		{"a.b", "a.c", false},
+		{"a.*", "a.c", true},
+		{"a.*", "a.c.d", false},
+		{"a.>", "a.c.d", true},
+		{"a.>", "a", false},
+		{"*.b.>", "a.*.c", true},
+		{"a", "a.b", false},
+	} {
+		t.Run(c.a+" and "+c.b, func(t *testing.T) {
+			a, b := strings.Split(c.a, "."), strings.Split(c.b, ".")
+			if meets(a, b) != c.want || meets(b, a) != c.want {
+				t.Errorf("got %v and %v, want %v", meets(a, b), meets(b, a), c.want)
+			}
+		})
+	}
+}
+
+func FuzzRecordsNeverPanic(f *testing.F) {
+	f.Add("/default/orders", []byte(`{"subjects":["a"],"replicas":2}`))
+	f.Fuzz(func(t *testing.T, topic string, raw []byte) {
+		cfg, err := configOf(topic, raw)
+		if err == nil && (cfg.Name == "" || len(cfg.Subjects) == 0) {
+			t.Fatalf("accepted without a name or a subject: %+v", cfg)
+		}
+	})
+}

@@ -1,0 +1,245 @@
+package nats
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
+	dir := t.TempDir()
+	notCreds := filepath.Join(dir, "empty.creds")
+	if err := os.WriteFile(notCreds, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	missing := filepath.Join(dir, "missing.creds")
+	const local = "nats://127.0.0.1:1"
+	for _, c := range []struct {
+		name string
+		cfg  Config
+		want string
+	}{
+		{"no address", Config{}, `--broker-admin is empty: want nats://host:port`},
+		{"no scheme", Config{AdminURL: "localhost"}, `--broker-admin "localhost": want nats://host:port`},
+		{"other scheme", Config{AdminURL: "http://localhost:4222"}, `--broker-admin "http://localhost:4222": want nats://host:port`},
+		{"no host", Config{AdminURL: "nats://:4222"}, `--broker-admin "nats://:4222": want nats://host:port`},
+		{"several hosts", Config{AdminURL: "nats://a,b"}, `--broker-admin "nats://a,b": names several servers: want this broker's own address, nats://host:port`},
+		{"a path", Config{AdminURL: "nats://a/b"}, `--broker-admin "nats://a/b": has a path: want nats://host:port`},
+		{"a query", Config{AdminURL: "nats://a?b=c"}, `--broker-admin "nats://a?b=c": has a query or a fragment: want nats://host:port`},
+		{"not a URL", Config{AdminURL: "nats://a:port"}, `--broker-admin "nats://a:port": not a URL: want nats://host:port`},
+		{"a password", Config{AdminURL: "nats://u:secret@a"}, `--broker-admin holds credentials, which would show in logs: want nats://host:port (credentials go into --nats-creds-file)`},
+		{"a token", Config{AdminURL: "nats://secret@a"}, `--broker-admin holds credentials, which would show in logs: want nats://host:port (credentials go into --nats-creds-file)`},
+		{"a password and no scheme", Config{AdminURL: "u:secret@a"}, `--broker-admin holds credentials, which would show in logs: want nats://host:port (credentials go into --nats-creds-file)`},
+		{"monitor scheme", Config{AdminURL: local, MonitorURL: "nats://a"}, `--nats-monitor "nats://a": want http://host:port`},
+		{"credentials missing", Config{AdminURL: local, CredsFile: missing}, `--nats-creds-file: open ` + missing + `: no such file or directory`},
+		{"credentials empty", Config{AdminURL: local, CredsFile: notCreds}, `--nats-creds-file ` + notCreds + `: is not a NATS credentials file (user JWT and NKEY seed): make one with nsc generate creds`},
+		{"timeout", Config{AdminURL: local, Timeout: -time.Second}, `broker timeout -1s: must not be negative`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b, err := New(c.cfg)
+			if err == nil {
+				b.Close()
+			}
+			if err == nil || err.Error() != c.want {
+				t.Errorf("got  %v\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestDefaultPortsAreFilledIn(t *testing.T) {
+	for _, c := range []struct{ name, admin, monitor, wantAdmin, wantMonitor string }{
+		{"both", "nats://a", "", "nats://a:4222", "http://a:8222"},
+		{"IPv6", "nats://[::1]", "", "nats://[::1]:4222", "http://[::1]:8222"},
+		{"given", "tls://a:1/", "https://b:2/base/", "tls://a:1", "https://b:2/base"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			admin, monitor, err := parseAddresses(c.admin, c.monitor)
+			if err != nil || admin != c.wantAdmin || monitor != c.wantMonitor {
+				t.Errorf("got %q, %q, %v, want %q, %q", admin, monitor, err, c.wantAdmin, c.wantMonitor)
+			}
+		})
+	}
+}
+
+// served is a fake server's JetStream in which requests are noted.
+func served(t *testing.T, reply func(subject string, body []byte) string) (*Broker, *[]string) {
+	t.Helper()
+	var seen []string // written by the one connection, read after its last answer
+	fake := newFakeServer(t, "", func(subject string, body []byte) (string, bool) {
+		seen = append(seen, strings.TrimPrefix(subject, "$JS.API."))
+		return reply(subject, body), true
+	})
+	return opened(t, Config{AdminURL: fake.url, MonitorURL: "http://127.0.0.1:1"}), &seen
+}
+
+const nameInUse = `{"error":{"code":400,"err_code":10058,"description":"stream name already in use"}}`
+
+func TestLoadTakesAsFewRequestsAsCanBe(t *testing.T) {
+	const create, info, update = "STREAM.CREATE.hf+default+a", "STREAM.INFO.hf+default+a", "STREAM.UPDATE.hf+default+a"
+	for _, c := range []struct {
+		name, created, subjects string
+		want                    []string
+	}{
+		{"new or identical", `{}`, "", []string{create}},
+		{"differs, same subjects", nameInUse, `["default.a"]`, []string{create, info}},
+		{"quiesced", nameInUse, `["_HOLDFAST.quiesced.hf+default+a"]`, []string{create, info, update}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var sent string
+			b, seen := served(t, func(subject string, body []byte) string {
+				switch {
+				case strings.Contains(subject, "CREATE"):
+					return c.created
+				case strings.Contains(subject, "INFO"):
+					return `{"config":{"name":"hf+default+a","subjects":` + c.subjects + `,"storage":"memory","of_a_later_version":{"x":[1]}},"state":{}}`
+				default:
+					sent = string(body)
+					return `{}`
+				}
+			})
+			if err := b.Load(bound(t), "/default/a", nil); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(*seen, c.want) {
+				t.Errorf("requests %q, want %q", *seen, c.want)
+			}
+			if want := `{"name":"hf+default+a","of_a_later_version":{"x":[1]},"storage":"memory","subjects":["default.a"]}`; len(c.want) == 3 && sent != want {
+				t.Errorf("updated with %s, want %s", sent, want)
+			}
+		})
+	}
+}
+
+func TestAnswersThatCannotBeReadAreErrors(t *testing.T) {
+	for _, c := range []struct{ name, answer, want string }{
+		{"garbage", `<html>`, `JetStream answered "<html>": invalid character`},
+		{"nothing", ``, `JetStream answered "": unexpected end of JSON input`},
+		{"no configuration", `{}`, `read stream hf+default+a: JetStream answered without its configuration`},
+		{"subjects of another kind", `{"config":{"subjects":7}}`, `read the subjects of stream hf+default+a: json: cannot unmarshal number`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b, _ := served(t, func(string, []byte) string { return c.answer })
+			err := b.Quiesce(bound(t), "/default/a")
+			if err == nil || !strings.HasPrefix(err.Error(), "quiesce /default/a: ") || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestAListingThatIsNotWholeIsAnError(t *testing.T) {
+	var n atomic.Int64
+	for _, c := range []struct {
+		name, want string
+		page       func(offset int) string
+	}{
+		{"cut short", "list streams: JetStream listed 1 of 3 streams", func(offset int) string {
+			if offset == 0 {
+				return `{"total":3,"streams":["hf+a+b"]}`
+			}
+			return `{"total":3,"streams":[]}`
+		}},
+		{"never the same", "list streams: streams came and went during each of 5 listings: try again", func(int) string {
+			return fmt.Sprintf(`{"total":%d,"streams":["hf+a+b"]}`, 10+n.Add(1))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b, _ := served(t, func(_ string, body []byte) string {
+				var req struct{ Offset int }
+				if err := json.Unmarshal(body, &req); err != nil {
+					t.Error(err)
+				}
+				return c.page(req.Offset)
+			})
+			serving, quiesced, err := b.Topics(bound(t))
+			if err == nil || err.Error() != c.want || serving != nil || quiesced != nil {
+				t.Errorf("got %q, %q, %v, want %s", serving, quiesced, err, c.want)
+			}
+		})
+	}
+}
+
+func TestACallInFlightEndsWhenTheConnectionBreaks(t *testing.T) {
+	asked := make(chan struct{}, 1)
+	fake := newFakeServer(t, "", func(string, []byte) (string, bool) {
+		asked <- struct{}{}
+		return "", false
+	})
+	b := opened(t, Config{AdminURL: fake.url, MonitorURL: "http://127.0.0.1:1", Timeout: time.Hour})
+	ended := make(chan error, 1)
+	go func() { ended <- b.Load(context.Background(), "/default/a", nil) }()
+	<-asked
+	fake.drop()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, errBroke) {
+			t.Errorf("got %v, want %v", err, errBroke)
+		}
+	case <-bound(t).Done():
+		t.Fatal("the call goes on")
+	}
+	select {
+	case <-b.Lost():
+	case <-bound(t).Done():
+		t.Fatal("the loss was not told")
+	}
+}
+
+func TestTheConnectionNeverMovesToAnotherServer(t *testing.T) {
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	visited := make(chan struct{}, 1)
+	go func() {
+		if conn, err := other.Accept(); err == nil {
+			conn.Close()
+			visited <- struct{}{}
+		}
+	}()
+	fake := newFakeServer(t, fmt.Sprintf(`,"connect_urls":[%q]`, other.Addr()), jetStreamOK)
+	b := opened(t, Config{AdminURL: fake.url, MonitorURL: "http://127.0.0.1:1"})
+	for range 3 {
+		if err := b.Load(bound(t), "/default/a", nil); err != nil {
+			t.Fatal(err)
+		}
+		fake.drop()
+		<-b.Lost()
+		awaitLoad(t, b) // back at the same server
+	}
+	select {
+	case <-visited:
+		t.Error("the client went to a server that its own one advertised")
+	default:
+	}
+}
+
+// awaitLoad loads until it succeeds, every 10 ms.
+func awaitLoad(t *testing.T, b *Broker) {
+	t.Helper()
+	ctx := bound(t)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := b.Load(ctx, "/default/a", nil)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("load: %v", err)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,184 @@
+package nats
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// Topics implements brokerapi.Broker: a stream of ours serves unless its subject
+// is the parked one. Two listings are made, so a topic that is quiesced or loaded
+// in between may be in the list that it has just left.
+func (b *Broker) Topics(ctx context.Context) (serving, quiesced []string, err error) {
+	all, err := b.list(ctx, "")
+	if err != nil {
+		return nil, nil, fmt.Errorf("list streams: %w", err)
+	}
+	parkedOnes, err := b.list(ctx, parkedFilter)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list quiesced streams: %w", err)
+	}
+	for topic := range all {
+		if !parkedOnes[topic] {
+			serving = append(serving, topic)
+		}
+	}
+	for topic := range parkedOnes {
+		quiesced = append(quiesced, topic)
+	}
+	slices.Sort(serving)
+	slices.Sort(quiesced)
+	return serving, quiesced, nil
+}
+
+// relists bounds how often a listing that changes under our eyes is started over.
+const relists = 5
+
+// list returns the topics among the streams with a subject under filter. The
+// pages are not of one moment: if the total changes between two, a name may have
+// moved over a page's edge, and it lists again.
+func (b *Broker) list(ctx context.Context, filter string) (map[string]bool, error) {
+	for range relists {
+		topics, steady, err := b.listOnce(ctx, filter)
+		if err != nil || steady {
+			return topics, err
+		}
+	}
+	return nil, fmt.Errorf("streams came and went during each of %d listings: try again", relists)
+}
+
+func (b *Broker) listOnce(ctx context.Context, filter string) (topics map[string]bool, steady bool, err error) {
+	topics = map[string]bool{}
+	total := -1
+	for offset := 0; ; {
+		body, err := json.Marshal(struct {
+			Offset  int    `json:"offset"`
+			Subject string `json:"subject,omitempty"`
+		}{offset, filter})
+		if err != nil {
+			return nil, false, fmt.Errorf("encode the request: %w", err)
+		}
+		var page struct {
+			Total   int      `json:"total"`
+			Streams []string `json:"streams"`
+		}
+		if err := b.api(ctx, "STREAM.NAMES", body, &page); err != nil {
+			return nil, false, err
+		}
+		if total >= 0 && page.Total != total {
+			return nil, false, nil
+		}
+		total = page.Total
+		for _, stream := range page.Streams {
+			if topic, ok := topicOf(stream); ok {
+				topics[topic] = true
+			}
+		}
+		offset += len(page.Streams)
+		if offset >= total {
+			return topics, true, nil
+		}
+		if len(page.Streams) == 0 {
+			return nil, false, fmt.Errorf("JetStream listed %d of %d streams", offset, total)
+		}
+	}
+}
+
+// Load implements brokerapi.Broker. It is one request if the stream does not
+// exist, or exists with this very configuration. Of a stream that exists
+// differently only the subjects are set.
+func (b *Broker) Load(ctx context.Context, topic string, record []byte) error {
+	cfg, err := configOf(topic, record)
+	if err != nil {
+		return err
+	}
+	body, err := json.Marshal(cfg)
+	if err != nil {
+		return fmt.Errorf("load %s: encode the stream: %w", topic, err)
+	}
+	err = b.api(ctx, "STREAM.CREATE."+cfg.Name, body, nil)
+	if isCode(err, codeNameInUse) {
+		err = b.resubject(ctx, cfg.Name, cfg.Subjects)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case isCode(err, codeSubjectsOverlap):
+		return fmt.Errorf(`load %s: %w: change the other stream, or give this topic other subjects than %q in its record, /topics%s = {"subjects":["…"]}`, topic, err, cfg.Subjects, topic)
+	default:
+		return fmt.Errorf("load %s: %w", topic, err)
+	}
+}
+
+// Quiesce implements brokerapi.Quiescer. A topic that is not here is quiesced.
+func (b *Broker) Quiesce(ctx context.Context, topic string) error {
+	if err := b.park(ctx, topic); err != nil {
+		return fmt.Errorf("quiesce %s: %w", topic, err)
+	}
+	return nil
+}
+
+// Unload implements brokerapi.Unloader. The stream and its data stay, parked.
+func (b *Broker) Unload(ctx context.Context, topic string) error {
+	if err := b.park(ctx, topic); err != nil {
+		return fmt.Errorf("unload %s: %w", topic, err)
+	}
+	return nil
+}
+
+func (b *Broker) park(ctx context.Context, topic string) error {
+	name, err := streamName(topic)
+	if err != nil {
+		return err
+	}
+	err = b.resubject(ctx, name, []string{parked + name})
+	if isCode(err, codeStreamNotFound) {
+		return nil
+	}
+	return err
+}
+
+// resubject sets the subjects of a stream that exists, and sends everything else
+// back as it came: a newer server's settings survive, known here or not.
+func (b *Broker) resubject(ctx context.Context, stream string, subjects []string) error {
+	var info struct {
+		Config map[string]json.RawMessage `json:"config"`
+	}
+	if err := b.api(ctx, "STREAM.INFO."+stream, nil, &info); err != nil {
+		return err
+	}
+	if info.Config == nil {
+		return fmt.Errorf("read stream %s: JetStream answered without its configuration", stream)
+	}
+	if string(info.Config["sealed"]) == "true" {
+		return fmt.Errorf("stream %s is sealed, which cannot be undone: it accepts no messages and its subjects cannot change", stream)
+	}
+	if _, mirror := info.Config["mirror"]; mirror {
+		return fmt.Errorf("stream %s is a mirror, which has no subjects of its own: remove the mirror setting, or the stream", stream)
+	}
+	var now []string
+	if raw, ok := info.Config["subjects"]; ok {
+		if err := json.Unmarshal(raw, &now); err != nil {
+			return fmt.Errorf("read the subjects of stream %s: %w", stream, err)
+		}
+	}
+	if sameSubjects(now, subjects) {
+		return nil
+	}
+	raw, err := json.Marshal(subjects)
+	if err != nil {
+		return fmt.Errorf("encode the subjects of stream %s: %w", stream, err)
+	}
+	info.Config["subjects"] = raw
+	body, err := json.Marshal(info.Config)
+	if err != nil {
+		return fmt.Errorf("encode stream %s: %w", stream, err)
+	}
+	return b.api(ctx, "STREAM.UPDATE."+stream, body, nil)
+}
+
+func sameSubjects(a, b []string) bool {
+	a, b = slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))
+	return slices.Equal(slices.Compact(a), slices.Compact(b))
+}
