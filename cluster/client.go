@@ -1,0 +1,105 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+)
+
+// A half-open connection under a watch is noticed within pingEvery + pingWait. etcd
+// closes connections that ping more often than every 5 s. With pings, gRPC sets
+// TCP_USER_TIMEOUT to pingWait, so here unackedMost does not count.
+const (
+	pingEvery = 10 * time.Second
+	pingWait  = 3 * time.Second
+)
+
+// Client is typed access over one set of connections to etcd.
+type Client struct {
+	keys   Keys
+	log    *slog.Logger
+	kv     clientv3.KV
+	leases etcdserverpb.LeaseClient
+	watch  etcdserverpb.WatchClient
+	// tries is how often a read may go to yet another endpoint.
+	tries int
+	close func() error
+}
+
+// Open makes the main client over all endpoints, one connection to each. It does not
+// touch the network and reads no file: the first request does. Errors are about the
+// configuration. Without a log nothing is logged.
+func Open(cfg Config, log *slog.Logger) (*Client, error) {
+	endpoints, err := cfg.validate()
+	if err != nil {
+		return nil, err
+	}
+	opts := dialOptions(cfg, endpoints[0].tls, mainPause)
+	opts = append(opts, grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingEvery, Timeout: pingWait}))
+	conn, err := connect(endpoints, opts)
+	if err != nil {
+		return nil, err
+	}
+	return newClient(cfg, conn, len(endpoints), conn.Close, log), nil
+}
+
+func newClient(cfg Config, conn grpc.ClientConnInterface, tries int, closer func() error, log *slog.Logger) *Client {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Client{
+		keys:   cfg.Keys(),
+		log:    log,
+		kv:     clientv3.NewKVFromKVClient(etcdserverpb.NewKVClient(conn), nil),
+		leases: etcdserverpb.NewLeaseClient(conn),
+		watch:  etcdserverpb.NewWatchClient(conn),
+		tries:  tries,
+		close:  closer,
+	}
+}
+
+// Keys is the key layout that this client uses.
+func (c *Client) Keys() Keys { return c.keys }
+
+// Close ends the connections; requests in flight fail with ErrClosed. A client that came
+// from a Line has none of its own, and closing it does nothing.
+func (c *Client) Close() error {
+	if err := c.close(); err != nil {
+		return fmt.Errorf("close connection to etcd: %w", err)
+	}
+	return nil
+}
+
+// read runs gets in one transaction, so at one revision, and tries each endpoint once if
+// the first cannot answer. It never writes, so it may be repeated.
+func (c *Client) read(ctx context.Context, gets ...clientv3.Op) (*clientv3.TxnResponse, error) {
+	for try := 1; ; try++ {
+		answer, err := c.kv.Txn(ctx).Then(gets...).Commit()
+		if err == nil {
+			return answer, nil
+		}
+		if try >= c.tries || ctx.Err() != nil || !elsewhere(err) {
+			return nil, cause(ctx, err)
+		}
+		c.log.Debug("etcd read goes to another endpoint", "error", err)
+	}
+}
+
+// write commits one guarded transaction, once: whether a write whose answer was lost
+// happened is for the caller to find out.
+func (c *Client) write(ctx context.Context, guards []clientv3.Cmp, ops []clientv3.Op) (*clientv3.TxnResponse, error) {
+	answer, err := c.kv.Txn(ctx).If(guards...).Then(ops...).Commit()
+	if err != nil {
+		return nil, cause(ctx, err)
+	}
+	if !answer.Succeeded {
+		return nil, ErrChanged
+	}
+	return answer, nil
+}

@@ -1,0 +1,249 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+func TestKeysAreThoseOfTheContract(t *testing.T) {
+	for _, layout := range []struct{ name, prefix, root, before, storage string }{
+		{"no prefix", "", "", "", "/danube-data"},
+		{"prefix", "/prod", "", "/prod", "/danube-data"},
+		{"trailing slashes are dropped", "/prod/", "/data/", "/prod", "/data"},
+	} {
+		k := NewKeys(layout.prefix, layout.root)
+		for _, c := range []struct{ name, got, want string }{
+			{"registrations", k.Registrations(), "/cluster/register/"},
+			{"registration", k.Registration("b1"), "/cluster/register/b1"},
+			{"brokers", k.Brokers(), "/cluster/brokers/"},
+			{"state", k.State("b1"), "/cluster/brokers/b1/state"},
+			{"assignments", k.Assignments("b1"), "/cluster/brokers/b1/"},
+			{"assignment", k.Assignment("b1", "/ns/t"), "/cluster/brokers/b1/ns/t"},
+			{"era", k.Era(), "/cluster/era"},
+			{"members", k.Members(), "/cluster/members/"},
+			{"member", k.Member("b1"), "/cluster/members/b1"},
+			{"topic record", k.TopicRecord("/ns/t"), "/topics/ns/t"},
+			{"unassigned", k.Unassigned("/ns/t"), "/cluster/unassigned/ns/t"},
+			{"owner", k.Owner("/ns/t"), "/cluster/owners/ns/t"},
+			{"load", k.Load("b1"), "/cluster/load/b1"},
+			{"move", k.Move("/ns/t"), "/cluster/moves/ns/t"},
+			{"storage state", k.StorageState("/ns/t"), layout.storage + "/storage/topics/ns/t/state"},
+		} {
+			if want := layout.before + c.want; c.got != want {
+				t.Errorf("%s: %s is %q, want %q", layout.name, c.name, c.got, want)
+			}
+		}
+	}
+}
+
+func TestParsersWantExactSegments(t *testing.T) {
+	k := NewKeys("/p", "")
+	for _, c := range []struct {
+		name, key                        string
+		state, assignment, topic, member string
+		registration                     string
+	}{
+		{name: "state", key: "/p/cluster/brokers/b1/state", state: "b1"},
+		{name: "assignment", key: "/p/cluster/brokers/b1/ns/t", assignment: "b1", topic: "/ns/t"},
+		{name: "topic called state", key: "/p/cluster/brokers/b1/ns/state", assignment: "b1", topic: "/ns/state"},
+		{name: "namespace called state", key: "/p/cluster/brokers/b1/state/t", assignment: "b1", topic: "/state/t"},
+		{name: "one segment that is not state", key: "/p/cluster/brokers/b1/other"},
+		{name: "three segments", key: "/p/cluster/brokers/b1/ns/t/sub"},
+		{name: "empty topic", key: "/p/cluster/brokers/b1/ns/"},
+		{name: "empty broker", key: "/p/cluster/brokers//state"},
+		{name: "empty broker with topic", key: "/p/cluster/brokers//ns/t"},
+		{name: "no prefix", key: "/cluster/brokers/b1/state"},
+		{name: "registration", key: "/p/cluster/register/b1", registration: "b1"},
+		{name: "below a registration", key: "/p/cluster/register/b1/x"},
+		{name: "empty registration", key: "/p/cluster/register/"},
+		{name: "member", key: "/p/cluster/members/b1", member: "b1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if id, ok := k.ParseState(c.key); ok != (c.state != "") || ok && id != c.state {
+				t.Errorf("state: %q, %v", id, ok)
+			}
+			if id, topic, ok := k.ParseAssignment(c.key); ok != (c.assignment != "") || ok && (id != c.assignment || topic != c.topic) {
+				t.Errorf("assignment: %q %q, %v", id, topic, ok)
+			}
+			if id, ok := k.ParseRegistration(c.key); ok != (c.registration != "") || ok && id != c.registration {
+				t.Errorf("registration: %q, %v", id, ok)
+			}
+			if id, ok := k.ParseMember(c.key); ok != (c.member != "") || ok && id != c.member {
+				t.Errorf("member: %q, %v", id, ok)
+			}
+		})
+	}
+}
+
+func TestStateNeedsAKnownModeAndBearsTheRest(t *testing.T) {
+	for _, c := range []struct{ name, value, mode, reason string }{
+		{"own", `{"mode":"drained","reason":"join","by":"agent","at":"2026-01-02T03:04:05Z"}`, "drained", "join"},
+		{"Danube's", `{"mode":"active","reason":"boot"}`, "active", "boot"},
+		{"extra fields", `{"mode":"draining","reason":"x","epoch":7,"more":{"a":[1]}}`, "draining", "x"},
+		{"no reason", `{"mode":"active"}`, "active", ""},
+		{"other types", `{"mode":"active","reason":null,"by":5,"at":1700000000}`, "active", ""},
+		{"unknown mode", `{"mode":"sleeping"}`, "", ""},
+		{"no mode", `{}`, "", ""},
+		{"not an object", `"active"`, "", ""},
+		{"not JSON", `active`, "", ""},
+		{"empty", ``, "", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, err := ParseState([]byte(c.value))
+			if (err == nil) != (c.mode != "") || s.Mode != c.mode || s.Reason != c.reason {
+				t.Errorf("got %+v, %v", s, err)
+			}
+			state, malformed := stateOf(&mvccpb.KeyValue{Value: []byte(c.value), ModRevision: 9})
+			if (state == nil) == (malformed == "") {
+				t.Errorf("state %v and malformed %q: want exactly one", state, malformed)
+			}
+		})
+	}
+	if got := excerpt([]byte(strings.Repeat("x", 1000))); len(got) != 200 {
+		t.Errorf("an excerpt has %d bytes, want 200", len(got))
+	}
+}
+
+func TestUnreadableEraIsAnError(t *testing.T) {
+	for _, value := range []string{"", "7", "{}", `{"era":"7"}`, `{"era":-1}`, "null"} {
+		if era, err := eraOf(&mvccpb.KeyValue{Value: []byte(value), ModRevision: 3}); err == nil {
+			t.Errorf("era %q was read as %+v", value, era)
+		}
+	}
+	if era, err := eraOf(&mvccpb.KeyValue{Value: []byte(`{"era":7}`), ModRevision: 3}); err != nil || era != (Era{7, 3}) {
+		t.Errorf("got %+v, %v", era, err)
+	}
+}
+
+func TestCollapseKeepsTheLastEventOfEachKey(t *testing.T) {
+	event := func(kind mvccpb.Event_EventType, key string, revision int64) *mvccpb.Event {
+		return &mvccpb.Event{Type: kind, Kv: &mvccpb.KeyValue{Key: []byte(key), ModRevision: revision}}
+	}
+	u := collapse(4, []*mvccpb.Event{
+		event(mvccpb.Event_PUT, "a", 2), event(mvccpb.Event_DELETE, "a", 3),
+		event(mvccpb.Event_DELETE, "b", 3), event(mvccpb.Event_PUT, "b", 5), event(mvccpb.Event_PUT, "c", 5),
+	})
+	if got := fmt.Sprintf("%v %d %d %s %s %v", u.Full, u.Revision, len(u.Puts), u.Puts[0].Key, u.Puts[1].Key, u.Deletes); got != "false 5 2 b c [a]" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestCancelledWatchGivesTheValueBehindItsText(t *testing.T) {
+	for _, c := range []struct {
+		name, reason string
+		want         Class
+	}{
+		{"gRPC error", rpctypes.ErrGRPCPermissionDenied.Error(), ClassAuth},
+		{"description", rpctypes.ErrInvalidAuthToken.Error(), ClassAuth},
+		{"something else", "mvcc: watcher duplicate ID", ClassOther},
+		{"nothing", "", ClassOther},
+	} {
+		if err := canceledWatch(c.reason); err == nil || Classify(err) != c.want {
+			t.Errorf("%s: %v of class %q, want %q", c.name, err, Classify(err), c.want)
+		}
+	}
+}
+
+func TestRegistrationWithoutALeaseIsRefused(t *testing.T) {
+	c, err := Open(Config{Endpoints: []string{"http://127.0.0.1:1"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Register(t.Context(), RegisterRequest{Seen: Snapshot{BrokerID: "b1"}}); !errors.Is(err, errNoLease) {
+		t.Errorf("register: %v", err)
+	}
+	if _, err := c.Rebind(t.Context(), Registration{BrokerID: "b1"}, 0, Member{}); !errors.Is(err, errNoLease) {
+		t.Errorf("rebind: %v", err)
+	}
+}
+
+func TestClassifyGoesByValues(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	for _, c := range []struct {
+		name string
+		err  error
+		want Class
+	}{
+		{"none", nil, ClassNone},
+		{"lease gone", ErrLeaseNotFound, ClassLeaseNotFound},
+		{"no leader", rpctypes.ErrNoLeader, ClassNoLeader},
+		{"leader lost while waiting", rpctypes.ErrTimeoutDueToLeaderFail, ClassNoLeader},
+		{"etcd timed out", rpctypes.ErrTimeout, ClassTimeout},
+		{"deadline", context.DeadlineExceeded, ClassTimeout},
+		{"wrong password", rpctypes.ErrAuthFailed, ClassAuth},
+		{"no permission", rpctypes.ErrPermissionDenied, ClassAuth},
+		{"password file", fmt.Errorf("%w: %w", errCredentials, os.ErrNotExist), ClassAuth},
+		{"certificate refused", status.Error(codes.Unavailable, "handshake failed: "+handshakeRefused+": x509"), ClassAuth},
+		{"no space", rpctypes.ErrNoSpace, ClassNoSpace},
+		{"refused", refused, ClassUnreachable},
+		{"connection broke", status.Error(codes.Unavailable, "transport is closing"), ClassUnreachable},
+		{"ended by the server", status.Error(codes.Canceled, "context canceled"), ClassUnreachable},
+		{"ended by the caller", context.Canceled, ClassOther},
+		{"changed", ErrChanged, ClassOther},
+		{"the words alone", errors.New("etcdserver: no leader"), ClassOther},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := Classify(c.err); got != c.want {
+				t.Errorf("bare: %q, want %q", got, c.want)
+			}
+			if c.err != nil {
+				if got := Classify(fmt.Errorf("outer: %w", fmt.Errorf("inner: %w", c.err))); got != c.want {
+					t.Errorf("wrapped: %q, want %q", got, c.want)
+				}
+			}
+		})
+	}
+}
+
+func TestConfigIsRefusedWithoutTouchingTheNetwork(t *testing.T) {
+	one := []string{"http://127.0.0.1:1"}
+	for _, c := range []struct {
+		name string
+		cfg  Config
+		want string
+	}{
+		{"no endpoint", Config{}, "no etcd endpoint is set"},
+		{"no port", Config{Endpoints: []string{"http://etcd"}}, `etcd endpoint "http://etcd": no port; want a form like http://127.0.0.1:2379`},
+		{"scheme", Config{Endpoints: []string{"ftp://etcd:1"}}, `etcd endpoint "ftp://etcd:1": unknown scheme; want a form like http://127.0.0.1:2379`},
+		{"bare word", Config{Endpoints: []string{"etcd"}}, `etcd endpoint "etcd": neither a URL nor host:port; want a form like http://127.0.0.1:2379`},
+		{"path", Config{Endpoints: []string{"http://etcd:1/v3"}}, `etcd endpoint "http://etcd:1/v3": only a host and a port are allowed; want a form like http://127.0.0.1:2379`},
+		{"mixed", Config{Endpoints: []string{"http://a:1", "https://b:1"}}, `etcd endpoints "http://a:1" and "https://b:1": one uses TLS and the other does not`},
+		{"certificate without key", Config{Endpoints: one, Cert: "c"}, "a client certificate needs both the certificate and the key file"},
+		{"user without password", Config{Endpoints: one, User: "u"}, "etcd authentication needs both the user and the password file"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, openErr := Open(c.cfg, nil)
+			_, lineErr := OpenLine(c.cfg, nil)
+			for _, err := range []error{openErr, lineErr} {
+				if err == nil || err.Error() != c.want {
+					t.Errorf("got %v, want %s", err, c.want)
+				}
+			}
+		})
+	}
+	for _, good := range []string{"127.0.0.1:2379", "http://[::1]:2379", "https://etcd:2379/", "unix:///run/etcd.sock"} {
+		if _, err := (Config{Endpoints: []string{good}}).validate(); err != nil {
+			t.Errorf("%s: %v", good, err)
+		}
+	}
+}
+
+func TestPasswordFileThatCannotBeReadIsNamed(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "password")
+	_, err := (&tokens{user: "root", passwordFile: missing}).get(t.Context(), nil)
+	if err == nil || !strings.Contains(err.Error(), missing) || Classify(err) != ClassAuth || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v of class %q", err, Classify(err))
+	}
+}

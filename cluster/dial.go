@@ -1,0 +1,153 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
+)
+
+// How a lost connection comes back. After a cut that drops packets the kernel repeats
+// a SYN after 1, 3, 7 … seconds and gRPC waits between its attempts, so either alone
+// would sleep through the heal. Here some SYN is never older than dialEvery, and the
+// pause between two rounds is shorter than that.
+const (
+	dialEvery   = 250 * time.Millisecond // between the starts of two TCP connects, jittered
+	dialEach    = time.Second            // bound on one TCP connect
+	dialRound   = 3 * time.Second        // bound on TCP, TLS and HTTP/2 together
+	dialPause   = 100 * time.Millisecond // between two rounds at first, jittered by a fifth
+	linePause   = 200 * time.Millisecond // and at most, on a line
+	mainPause   = time.Second            // and at most, on the main client, which can wait
+	unackedMost = 1500 * time.Millisecond
+	bufferBytes = 4 << 10 // a sidecar's messages are small; gRPC's default is 32 KiB each way
+)
+
+// dialOptions are what the connections of one client or line have in common, their token
+// included. pauseMost bounds the pause between two rounds of dialing.
+func dialOptions(cfg Config, tls bool, pauseMost time.Duration) []grpc.DialOption {
+	tokens := &tokens{user: cfg.User, passwordFile: cfg.PasswordFile}
+	var creds credentials.TransportCredentials = insecure.NewCredentials()
+	if tls {
+		creds = fileCredentials{caCert: cfg.CACert, cert: cfg.Cert, key: cfg.Key}
+	}
+	return []grpc.DialOption{
+		grpc.WithTransportCredentials(creds),
+		grpc.WithContextDialer(dialTCP),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: dialPause, Multiplier: 1.3, Jitter: 0.2, MaxDelay: pauseMost},
+			MinConnectTimeout: dialRound,
+		}),
+		grpc.WithChainUnaryInterceptor(requireLeaderUnary, tokens.unary),
+		grpc.WithChainStreamInterceptor(requireLeaderStream, tokens.stream),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)),
+		grpc.WithReadBufferSize(bufferBytes),
+		grpc.WithWriteBufferSize(bufferBytes),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDisableRetry(), // retries are decided here, where it is known what may be repeated
+		grpc.WithIdleTimeout(0), // an idle line must stay connected
+		grpc.WithUserAgent("holdfast"),
+	}
+}
+
+// connect makes a connection over the endpoints without touching the network. With
+// several, requests go round over those that are connected.
+func connect(endpoints []endpoint, opts []grpc.DialOption) (*grpc.ClientConn, error) {
+	state := resolver.State{}
+	for _, e := range endpoints {
+		state.Endpoints = append(state.Endpoints, resolver.Endpoint{
+			Addresses: []resolver.Address{{Addr: e.addr, ServerName: e.server}},
+		})
+	}
+	source := manual.NewBuilderWithScheme("etcd")
+	source.InitialState(state)
+	// No WithAuthority: it would verify every endpoint under the name of the first.
+	opts = append(opts, grpc.WithResolvers(source))
+	if len(endpoints) > 1 {
+		opts = append(opts, grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`))
+	}
+	conn, err := grpc.NewClient("etcd:///"+endpoints[0].server, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("prepare connection to etcd at %s: %w", endpoints[0].url, err)
+	}
+	return conn, nil
+}
+
+// dialTCP is gRPC's dialer: one connection, from a race of connects.
+func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
+	network := "tcp"
+	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
+		network, addr = "unix", path
+	}
+	dialer := net.Dialer{Control: limitUnacked}
+	return race(ctx, dialEvery, dialEach, func(ctx context.Context) (net.Conn, error) {
+		return dialer.DialContext(ctx, network, addr)
+	})
+}
+
+// race starts a dial every so often while earlier ones are still pending, each bounded.
+// The first success wins and the others are closed. An error that is an answer (refused,
+// unreachable, no such host) ends the race at once; a timeout is none.
+func race(ctx context.Context, every, each time.Duration, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type result struct {
+		conn net.Conn
+		err  error
+	}
+	results := make(chan result)
+	start := func() {
+		go func() { // ends with ctx at the latest, closing what it brought
+			one, stop := context.WithTimeout(ctx, each)
+			defer stop()
+			conn, err := dial(one)
+			select {
+			case results <- result{conn, err}:
+			case <-ctx.Done():
+				if conn != nil {
+					conn.Close()
+				}
+			}
+		}()
+	}
+	start()
+	next := time.NewTimer(jitter(every))
+	defer next.Stop()
+	var last error
+	for {
+		select {
+		case r := <-results:
+			if r.err == nil {
+				return r.conn, nil
+			}
+			var netErr net.Error
+			if !errors.Is(r.err, context.DeadlineExceeded) && (!errors.As(r.err, &netErr) || !netErr.Timeout()) {
+				return nil, r.err
+			}
+			last = r.err
+		case <-next.C:
+			start()
+			next.Reset(jitter(every))
+		case <-ctx.Done():
+			if last != nil {
+				return nil, last
+			}
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// jitter spreads d by a fifth, downwards only: d is a promise.
+func jitter(d time.Duration) time.Duration {
+	return d - time.Duration(rand.Int64N(int64(d)/5+1))
+}

@@ -1,0 +1,96 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// FleetBroker is one broker as the whole cluster's view shows it.
+type FleetBroker struct {
+	BrokerID        string
+	Registration    *Registration     // nil: not registered
+	Value           RegistrationValue // zero: not registered, or of another shape
+	State           *State            // nil: absent, or malformed
+	StateMalformed  string            // see Snapshot
+	Member          *Member           // nil: absent, or malformed
+	MemberMalformed string
+	Assignments     int
+}
+
+// Fleet lists, ordered by id, every broker that is registered or has a state, a member
+// record or an assignment, all at one revision. Its cost grows with the number of
+// assignments in the cluster: it is for people who ask, not for loops.
+func (c *Client) Fleet(ctx context.Context) ([]FleetBroker, error) {
+	fleet, err := c.fleet(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read fleet: %w", err)
+	}
+	return fleet, nil
+}
+
+func (c *Client) fleet(ctx context.Context) ([]FleetBroker, error) {
+	brokers := map[string]*FleetBroker{}
+	at := func(id string) *FleetBroker {
+		if brokers[id] == nil {
+			brokers[id] = &FleetBroker{BrokerID: id}
+		}
+		return brokers[id]
+	}
+	var withState []string
+	revision, err := c.scan(ctx, Target{Key: c.keys.Brokers(), Prefix: true, KeysOnly: true}, 0, func(kv KV) {
+		if id, ok := c.keys.ParseState(kv.Key); ok {
+			withState = append(withState, id)
+			at(id)
+		} else if id, _, ok := c.keys.ParseAssignment(kv.Key); ok {
+			at(id).Assignments++
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	_, err = c.scan(ctx, Target{Key: c.keys.Registrations(), Prefix: true}, revision, func(kv KV) {
+		if id, ok := c.keys.ParseRegistration(kv.Key); ok {
+			r := registrationOf(id, kv.raw())
+			b := at(id)
+			b.Registration = &r
+			b.Value, _ = r.Parse() // an adopted one may have any shape
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	_, err = c.scan(ctx, Target{Key: c.keys.Members(), Prefix: true}, revision, func(kv KV) {
+		if id, ok := c.keys.ParseMember(kv.Key); ok {
+			b := at(id)
+			b.Member, b.MemberMalformed = memberOf(kv.raw())
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	for batch := range slices.Chunk(withState, opsPerTxn) {
+		gets := make([]clientv3.Op, len(batch))
+		for i, id := range batch {
+			gets[i] = clientv3.OpGet(c.keys.State(id), clientv3.WithRev(revision))
+		}
+		answer, err := c.read(ctx, gets...)
+		if err != nil {
+			return nil, err
+		}
+		for i, response := range answer.Responses {
+			for _, kv := range response.GetResponseRange().GetKvs() {
+				b := at(batch[i])
+				b.State, b.StateMalformed = stateOf(kv)
+			}
+		}
+	}
+	fleet := make([]FleetBroker, 0, len(brokers))
+	for _, id := range slices.Sorted(maps.Keys(brokers)) {
+		fleet = append(fleet, *brokers[id])
+	}
+	return fleet, nil
+}

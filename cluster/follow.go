@@ -1,0 +1,241 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+const (
+	pageTimeout   = 5 * time.Second // for one page of a list, and for a watch to begin
+	followInitial = 100 * time.Millisecond
+	followMax     = 2 * time.Second
+)
+
+// Target is what to read or follow.
+type Target struct {
+	Key      string
+	Prefix   bool // everything that begins with Key
+	KeysOnly bool // leave Value empty in what is listed; changes carry it anyway
+}
+
+// KV is one key as read.
+type KV struct {
+	Key            string
+	Value          []byte
+	Lease          int64
+	CreateRevision int64
+	ModRevision    int64
+}
+
+func (kv KV) raw() *mvccpb.KeyValue {
+	return &mvccpb.KeyValue{
+		Key: []byte(kv.Key), Value: kv.Value, Lease: kv.Lease,
+		CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision,
+	}
+}
+
+func kvOf(kv *mvccpb.KeyValue) KV {
+	return KV{
+		Key: string(kv.Key), Value: kv.Value, Lease: kv.Lease,
+		CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision,
+	}
+}
+
+// Update is a step in the life of a target. Revision is the store's revision up to which
+// the target is known.
+type Update struct {
+	// Full says that Puts is the whole content, and that what is not in it is not there.
+	Full     bool
+	Revision int64
+	// Puts and Deletes hold each key at most once, as it was at Revision.
+	Puts    []KV
+	Deletes []string
+}
+
+// Follow keeps the target current until ctx ends: first one full update, then changes.
+// After a compaction, a cancelled watch or a lost connection it lists again and delivers
+// a full update again; it never delivers one because of an error. deliver is called from
+// one goroutine, the caller's. onError, which may be nil, is told of each failure that
+// differs from the one before. Follow returns the context's error, or ErrClosed.
+func (c *Client) Follow(ctx context.Context, t Target, deliver func(Update), onError func(error)) error {
+	pause, told := followInitial, ""
+	for {
+		watching, err := c.followOnce(ctx, t, deliver)
+		if watching { // so this failure is a new one
+			pause, told = followInitial, ""
+		}
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, ErrClosed):
+			return fmt.Errorf("follow %s: %w", t.Key, err)
+		}
+		if onError != nil && err.Error() != told {
+			told = err.Error()
+			onError(fmt.Errorf("follow %s: %w", t.Key, err))
+		}
+		wait := time.NewTimer(pause/2 + rand.N(pause/2))
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return ctx.Err()
+		case <-wait.C:
+		}
+		pause = min(2*pause, followMax)
+	}
+}
+
+// followOnce lists and watches until something fails; the error is never nil. watching
+// says that the watch had begun by then.
+func (c *Client) followOnce(ctx context.Context, t Target, deliver func(Update)) (watching bool, err error) {
+	full := Update{Full: true}
+	revision, err := c.scan(ctx, t, 0, func(kv KV) { full.Puts = append(full.Puts, kv) })
+	if err != nil {
+		return false, fmt.Errorf("list: %w", err)
+	}
+	full.Revision = revision
+	deliver(full)
+	full.Puts = nil // a large list must not live as long as the watch
+	watching, err = c.watchFrom(ctx, t, revision+1, deliver)
+	return watching, wrap(ctx, "watch", err)
+}
+
+// scan reads the target in pages at one revision, which it returns; 0 means the newest.
+// visit may have been called when it returns an error.
+func (c *Client) scan(ctx context.Context, t Target, revision int64, visit func(KV)) (int64, error) {
+	from, end := t.Key, ""
+	if t.Prefix {
+		end = clientv3.GetPrefixRangeEnd(t.Key)
+	}
+	for {
+		opts := []clientv3.OpOption{clientv3.WithLimit(keysPerPage), clientv3.WithRev(revision)}
+		if end != "" {
+			opts = append(opts, clientv3.WithRange(end))
+		}
+		if t.KeysOnly {
+			opts = append(opts, clientv3.WithKeysOnly())
+		}
+		page, err := c.page(ctx, clientv3.OpGet(from, opts...))
+		if err != nil {
+			return 0, err
+		}
+		if revision == 0 {
+			revision = page.Header.Revision
+		}
+		found := page.Responses[0].GetResponseRange()
+		for _, kv := range found.GetKvs() {
+			visit(kvOf(kv))
+		}
+		if !found.GetMore() || len(found.GetKvs()) == 0 {
+			return revision, nil
+		}
+		from = string(found.Kvs[len(found.Kvs)-1].Key) + "\x00"
+	}
+}
+
+func (c *Client) page(ctx context.Context, get clientv3.Op) (*clientv3.TxnResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
+	defer cancel()
+	answer, err := c.read(ctx, get)
+	if err != nil {
+		return nil, err
+	}
+	if len(answer.Responses) != 1 {
+		return nil, fmt.Errorf("etcd answered %d of 1 get", len(answer.Responses))
+	}
+	return answer, nil
+}
+
+// watchFrom delivers changes from the revision on until the watch ends; the error is never
+// nil. watching says that etcd had taken the watch up. It does not resume by itself as the etcd client's watcher does: that one hides how
+// long it has been blind.
+func (c *Client) watchFrom(ctx context.Context, t Target, revision int64, deliver func(Update)) (watching bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	begin := time.AfterFunc(pageTimeout, func() { cancel(context.DeadlineExceeded) })
+	defer begin.Stop()
+	stream, err := c.watch.Watch(ctx)
+	if err != nil {
+		return false, watchError(ctx, err)
+	}
+	create := &etcdserverpb.WatchCreateRequest{Key: []byte(t.Key), StartRevision: revision}
+	if t.Prefix {
+		create.RangeEnd = []byte(clientv3.GetPrefixRangeEnd(t.Key))
+	}
+	// A failed send says only EOF; the reason comes with Recv.
+	_ = stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{CreateRequest: create}})
+	for {
+		answer, err := stream.Recv()
+		if err != nil {
+			return watching, watchError(ctx, err)
+		}
+		switch {
+		case answer.CompactRevision > 0:
+			return watching, rpctypes.ErrCompacted
+		case answer.Canceled:
+			return watching, canceledWatch(answer.CancelReason)
+		case answer.Created:
+			begin.Stop()
+			watching = true
+		}
+		if len(answer.Events) > 0 {
+			deliver(collapse(answer.Header.Revision, answer.Events))
+		}
+	}
+}
+
+// watchError prefers the reason for which the watch was given up to gRPC's "canceled".
+func watchError(ctx context.Context, err error) error {
+	if reason := context.Cause(ctx); errors.Is(reason, context.DeadlineExceeded) {
+		return reason
+	}
+	return err
+}
+
+// canceledWatch turns the server's reason, which is only text, into the value it stands for.
+func canceledWatch(reason string) error {
+	if reason == "" {
+		return errors.New("cancelled by etcd")
+	}
+	// Where etcd has a gRPC error for it, the text is that error's, code in front.
+	if _, after, ok := strings.Cut(reason, " desc = "); ok {
+		reason = after
+	}
+	err := rpctypes.Error(errors.New(reason))
+	var known rpctypes.EtcdError
+	if errors.As(err, &known) {
+		return known
+	}
+	return fmt.Errorf("cancelled by etcd: %s", reason)
+}
+
+// collapse keeps the last event of each key. Events of one answer may span revisions; a
+// header revision may lag behind them.
+func collapse(revision int64, events []*mvccpb.Event) Update {
+	u := Update{Revision: revision}
+	last := make(map[string]int, len(events))
+	for i, e := range events {
+		last[string(e.Kv.Key)] = i
+		u.Revision = max(u.Revision, e.Kv.ModRevision)
+	}
+	for i, e := range events {
+		if last[string(e.Kv.Key)] != i {
+			continue
+		}
+		if e.Type == mvccpb.Event_DELETE {
+			u.Deletes = append(u.Deletes, string(e.Kv.Key))
+		} else {
+			u.Puts = append(u.Puts, kvOf(e.Kv))
+		}
+	}
+	return u
+}

@@ -1,0 +1,129 @@
+package cluster
+
+import (
+	"fmt"
+	"strings"
+)
+
+// defaultStorageRoot is where Danube keeps storage states (CONTRACT, --storage-root).
+const defaultStorageRoot = "/danube-data"
+
+// Keys is the layout of CONTRACT, "Keys in etcd". Its methods only put strings
+// together: a broker id has no slash, and a topic has the form /namespace/name.
+// Names that end in a slash are prefixes to scan.
+type Keys struct {
+	prefix, storageRoot string
+}
+
+// NewKeys is the layout below prefix. Trailing slashes of both are dropped; an empty
+// storageRoot means "/danube-data".
+func NewKeys(prefix, storageRoot string) Keys {
+	storageRoot = strings.TrimRight(storageRoot, "/")
+	if storageRoot == "" {
+		storageRoot = defaultStorageRoot
+	}
+	return Keys{prefix: strings.TrimRight(prefix, "/"), storageRoot: storageRoot}
+}
+
+// Registrations is the prefix of all registrations.
+func (k Keys) Registrations() string { return k.prefix + "/cluster/register/" }
+
+// Registration is the key that says, under a lease, that the broker is alive.
+func (k Keys) Registration(id string) string { return k.Registrations() + id }
+
+// Brokers is the prefix of all states and assignments.
+func (k Keys) Brokers() string { return k.prefix + "/cluster/brokers/" }
+
+// State is the key of the broker's operational mode.
+func (k Keys) State(id string) string { return k.Brokers() + id + "/state" }
+
+// Assignments is the prefix of the broker's assignments. Its state lies below it too:
+// tell them apart with ParseAssignment.
+func (k Keys) Assignments(id string) string { return k.Brokers() + id + "/" }
+
+// Assignment is the key that says that the topic belongs to the broker.
+func (k Keys) Assignment(id, topic string) string { return k.Brokers() + id + topic }
+
+// Era counts the registrations that found nobody registered.
+func (k Keys) Era() string { return k.prefix + "/cluster/era" }
+
+// Members is the prefix of all member records.
+func (k Keys) Members() string { return k.prefix + "/cluster/members/" }
+
+// Member is the key of what the broker's last registration knew.
+func (k Keys) Member(id string) string { return k.Members() + id }
+
+// TopicRecord is the key of the topic's own record.
+func (k Keys) TopicRecord(topic string) string { return k.prefix + "/topics" + topic }
+
+// Unassigned is the marker of a topic that waits for a broker.
+func (k Keys) Unassigned(topic string) string { return k.prefix + "/cluster/unassigned" + topic }
+
+// Owner is the key of the topic's ownership lock.
+func (k Keys) Owner(topic string) string { return k.prefix + "/cluster/owners" + topic }
+
+// Load is the key of the broker's load report.
+func (k Keys) Load(id string) string { return k.prefix + "/cluster/load/" + id }
+
+// Move is the key of the journal of the topic's move.
+func (k Keys) Move(topic string) string { return k.prefix + "/cluster/moves" + topic }
+
+// StorageState is the key that says whether the topic's storage is sealed.
+func (k Keys) StorageState(topic string) string {
+	return k.prefix + k.storageRoot + "/storage/topics" + topic + "/state"
+}
+
+// ParseRegistration takes the broker id out of a registration's key.
+func (k Keys) ParseRegistration(key string) (id string, ok bool) {
+	return oneSegment(key, k.Registrations())
+}
+
+// ParseMember takes the broker id out of a member record's key.
+func (k Keys) ParseMember(key string) (id string, ok bool) {
+	return oneSegment(key, k.Members())
+}
+
+// ParseState takes the broker id out of a state's key.
+func (k Keys) ParseState(key string) (id string, ok bool) {
+	rest, ok := strings.CutPrefix(key, k.Brokers())
+	if !ok {
+		return "", false
+	}
+	id, ok = strings.CutSuffix(rest, "/state")
+	return id, ok && checkBroker(id) == nil
+}
+
+// ParseAssignment takes broker id and topic out of an assignment's key, which has
+// exactly two segments below the broker: a topic may be called "state".
+func (k Keys) ParseAssignment(key string) (id, topic string, ok bool) {
+	rest, ok := strings.CutPrefix(key, k.Brokers())
+	if !ok {
+		return "", "", false
+	}
+	slash := strings.IndexByte(rest, '/')
+	if slash <= 0 || checkTopic(rest[slash:]) != nil {
+		return "", "", false
+	}
+	return rest[:slash], rest[slash:], true
+}
+
+func oneSegment(key, prefix string) (string, bool) {
+	rest, ok := strings.CutPrefix(key, prefix)
+	return rest, ok && checkBroker(rest) == nil
+}
+
+func checkBroker(id string) error {
+	if id == "" || strings.Contains(id, "/") {
+		return fmt.Errorf("broker id %q: want a name without a slash", id)
+	}
+	return nil
+}
+
+func checkTopic(topic string) error {
+	rest, rooted := strings.CutPrefix(topic, "/")
+	namespace, name, two := strings.Cut(rest, "/")
+	if !rooted || !two || namespace == "" || name == "" || strings.Contains(name, "/") {
+		return fmt.Errorf("topic %q: want the form /namespace/topic", topic)
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// errNoLease guards against a registration that would never run out.
+var errNoLease = errors.New("a registration needs a lease")
+
+// StateWrite is a state to be written.
+type StateWrite struct {
+	Mode   string    `json:"mode"`
+	Reason string    `json:"reason"`
+	By     string    `json:"by"`
+	At     time.Time `json:"at"`
+}
+
+// RegisterRequest says what to register and what it was decided on.
+type RegisterRequest struct {
+	LeaseID int64
+	Value   []byte
+	// Seen guards the transaction: the registration is absent, and era, state and
+	// whether anybody is registered are still as seen. It names the broker.
+	Seen Snapshot
+	// State is written in the same revision; nil leaves the state key alone.
+	State       *StateWrite
+	Incarnation string
+	At          time.Time
+}
+
+// Registered is the outcome of Register.
+type Registered struct {
+	Revision int64 // create revision of the registration: the epoch
+	Era      int64 // the era that the broker registered in
+}
+
+// Register writes the registration, the member record, the bumped era if nobody was
+// registered, and the state if one is given, in one transaction. It returns ErrChanged
+// when a guard does not hold and ErrLeaseNotFound when the lease is gone.
+func (c *Client) Register(ctx context.Context, req RegisterRequest) (Registered, error) {
+	id := req.Seen.BrokerID
+	if err := checkBroker(id); err != nil {
+		return Registered{}, err
+	}
+	if req.LeaseID == 0 {
+		return Registered{}, fmt.Errorf("register broker %s: %w", id, errNoLease)
+	}
+	era := req.Seen.Era.N
+	emptiness := clientv3.Compare(clientv3.CreateRevision(c.keys.Registrations()).WithPrefix(), ">", 0)
+	ops := []clientv3.Op{
+		clientv3.OpPut(c.keys.Registration(id), string(req.Value), clientv3.WithLease(clientv3.LeaseID(req.LeaseID))),
+	}
+	if !req.Seen.AnyRegistered {
+		era++
+		emptiness = clientv3.Compare(clientv3.CreateRevision(c.keys.Registrations()).WithPrefix(), "=", 0)
+		put, err := putJSON(c.keys.Era(), eraValue{Era: &era})
+		if err != nil {
+			return Registered{}, err
+		}
+		ops = append(ops, put)
+	}
+	member, err := putJSON(c.keys.Member(id), Member{
+		Era: era, Revision: req.Seen.Revision, Incarnation: req.Incarnation, At: req.At.UTC(),
+	})
+	if err != nil {
+		return Registered{}, err
+	}
+	ops = append(ops, member)
+	if req.State != nil {
+		put, err := c.putState(id, *req.State)
+		if err != nil {
+			return Registered{}, err
+		}
+		ops = append(ops, put)
+	}
+	guards := []clientv3.Cmp{
+		clientv3.Compare(clientv3.CreateRevision(c.keys.Registration(id)), "=", 0),
+		clientv3.Compare(clientv3.ModRevision(c.keys.Era()), "=", req.Seen.Era.ModRevision),
+		clientv3.Compare(clientv3.ModRevision(c.keys.State(id)), "=", req.Seen.StateRevision),
+		emptiness,
+	}
+	answer, err := c.write(ctx, guards, ops)
+	if err != nil {
+		return Registered{}, fmt.Errorf("register broker %s: %w", id, err)
+	}
+	return Registered{Revision: answer.Header.Revision, Era: era}, nil
+}
+
+// Rebind puts a registration under leaseID. Its bytes and its create revision stay, the
+// era too; the member record is written in the same transaction. It returns ErrChanged
+// when the registration is not as seen any more.
+func (c *Client) Rebind(ctx context.Context, seen Registration, leaseID int64, m Member) (Registration, error) {
+	if err := checkBroker(seen.BrokerID); err != nil {
+		return Registration{}, err
+	}
+	if leaseID == 0 {
+		return Registration{}, fmt.Errorf("rebind registration of broker %s: %w", seen.BrokerID, errNoLease)
+	}
+	m.At = m.At.UTC()
+	member, err := putJSON(c.keys.Member(seen.BrokerID), m)
+	if err != nil {
+		return Registration{}, err
+	}
+	key := c.keys.Registration(seen.BrokerID)
+	answer, err := c.write(ctx,
+		[]clientv3.Cmp{
+			// An absent key has mod revision 0, and so might a caller's empty view of it.
+			clientv3.Compare(clientv3.CreateRevision(key), ">", 0),
+			clientv3.Compare(clientv3.ModRevision(key), "=", seen.ModRevision),
+		},
+		[]clientv3.Op{
+			clientv3.OpPut(key, "", clientv3.WithLease(clientv3.LeaseID(leaseID)), clientv3.WithIgnoreValue()),
+			member,
+		})
+	if err != nil {
+		return Registration{}, fmt.Errorf("rebind registration of broker %s: %w", seen.BrokerID, err)
+	}
+	bound := seen
+	bound.LeaseID, bound.ModRevision = leaseID, answer.Header.Revision
+	return bound, nil
+}
+
+// PutState writes a broker's state if its mod revision is still the guard; 0 means that
+// it must be absent. It returns the new mod revision, or ErrChanged.
+func (c *Client) PutState(ctx context.Context, brokerID string, w StateWrite, guardModRevision int64) (int64, error) {
+	if err := checkBroker(brokerID); err != nil {
+		return 0, err
+	}
+	put, err := c.putState(brokerID, w)
+	if err != nil {
+		return 0, err
+	}
+	guard := clientv3.Compare(clientv3.ModRevision(c.keys.State(brokerID)), "=", guardModRevision)
+	answer, err := c.write(ctx, []clientv3.Cmp{guard}, []clientv3.Op{put})
+	if err != nil {
+		return 0, fmt.Errorf("write state of broker %s: %w", brokerID, err)
+	}
+	return answer.Header.Revision, nil
+}
+
+func (c *Client) putState(brokerID string, w StateWrite) (clientv3.Op, error) {
+	w.At = w.At.UTC()
+	return putJSON(c.keys.State(brokerID), w)
+}
+
+func putJSON(key string, value any) (clientv3.Op, error) {
+	encoded, err := json.Marshal(value)
+	if err != nil {
+		return clientv3.Op{}, fmt.Errorf("encode value of %s: %w", key, err)
+	}
+	return clientv3.OpPut(key, string(encoded)), nil
+}

@@ -1,0 +1,98 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+const (
+	// opsPerTxn stays below etcd's default limit of 128 operations a transaction.
+	opsPerTxn = 100
+	// keysPerPage bounds one answer to a scan.
+	keysPerPage = 1000
+)
+
+// Records reads the records of topics, by topic. A topic without one is not in the map.
+// Every hundred topics are read at one revision; different hundreds may differ.
+func (c *Client) Records(ctx context.Context, topics []string) (map[string][]byte, error) {
+	for _, topic := range topics {
+		if err := checkTopic(topic); err != nil {
+			return nil, err
+		}
+	}
+	records := make(map[string][]byte, len(topics))
+	for batch := range slices.Chunk(topics, opsPerTxn) {
+		gets := make([]clientv3.Op, len(batch))
+		for i, topic := range batch {
+			gets[i] = clientv3.OpGet(c.keys.TopicRecord(topic))
+		}
+		answer, err := c.read(ctx, gets...)
+		if err != nil {
+			return nil, fmt.Errorf("read records of %d topics: %w", len(topics), err)
+		}
+		for i, response := range answer.Responses {
+			for _, kv := range response.GetResponseRange().GetKvs() {
+				records[batch[i]] = kv.Value
+			}
+		}
+	}
+	return records, nil
+}
+
+// Assignments lists the topics that are assigned to the broker, in order of their names.
+func (c *Client) Assignments(ctx context.Context, brokerID string) ([]string, error) {
+	if err := checkBroker(brokerID); err != nil {
+		return nil, err
+	}
+	var topics []string
+	_, err := c.scan(ctx, Target{Key: c.keys.Assignments(brokerID), Prefix: true, KeysOnly: true}, 0, func(kv KV) {
+		if _, topic, ok := c.keys.ParseAssignment(kv.Key); ok {
+			topics = append(topics, topic)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read assignments of broker %s: %w", brokerID, err)
+	}
+	return topics, nil
+}
+
+// Assign puts assignments of topics to the broker, a hundred at a time: an error may
+// leave some of them done. It does not touch other brokers' assignments.
+func (c *Client) Assign(ctx context.Context, brokerID string, topics []string) error {
+	return c.eachTopic(ctx, "assign", brokerID, topics, func(key string) clientv3.Op {
+		return clientv3.OpPut(key, "null")
+	})
+}
+
+// Unassign deletes assignments of topics to the broker, a hundred at a time: an error may
+// leave some of them done. It writes no marker, so to a broker that reads assignments
+// itself this is not an unload.
+func (c *Client) Unassign(ctx context.Context, brokerID string, topics []string) error {
+	return c.eachTopic(ctx, "unassign", brokerID, topics, func(key string) clientv3.Op {
+		return clientv3.OpDelete(key)
+	})
+}
+
+func (c *Client) eachTopic(ctx context.Context, verb, brokerID string, topics []string, op func(key string) clientv3.Op) error {
+	if err := checkBroker(brokerID); err != nil {
+		return err
+	}
+	for _, topic := range topics {
+		if err := checkTopic(topic); err != nil {
+			return err
+		}
+	}
+	for batch := range slices.Chunk(topics, opsPerTxn) {
+		ops := make([]clientv3.Op, len(batch))
+		for i, topic := range batch {
+			ops[i] = op(c.keys.Assignment(brokerID, topic))
+		}
+		if _, err := c.write(ctx, nil, ops); err != nil {
+			return fmt.Errorf("%s %d topics at broker %s: %w", verb, len(topics), brokerID, err)
+		}
+	}
+	return nil
+}
