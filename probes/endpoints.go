@@ -1,0 +1,199 @@
+package probes
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strings"
+
+	"github.com/heptiolabs/healthcheck"
+)
+
+// Check is one named condition. Err must be an O(1) read of state that some loop
+// keeps current, with a bound on its age: it is called in the request, under a lock.
+type Check struct {
+	Name string
+	Err  func() error // nil: the condition holds
+}
+
+// Cause is one condition that does not hold.
+type Cause struct{ Name, Message string }
+
+// EndpointChecks are the conditions of each endpoint. The set is fixed for the life
+// of the process; names are unique within Live and Ready together, and within Startup.
+type EndpointChecks struct {
+	Live    []Check // of /live and /livez
+	Ready   []Check // of /ready and /readyz, after those of Live
+	Startup []Check // of /startup
+}
+
+// Causes evaluates each check once, in order. A check that panics does not hold.
+func Causes(checks []Check) []Cause {
+	var causes []Cause
+	for _, c := range checks {
+		if err := safely(c.Err); err != nil {
+			causes = append(causes, Cause{Name: c.Name, Message: err.Error()})
+		}
+	}
+	return causes
+}
+
+// panicError is what a check that panicked reports; the stack is for the log only.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string { return "the check itself failed: see the log of holdfast" }
+
+func safely(check func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &panicError{value: p, stack: debug.Stack()}
+		}
+	}()
+	return check()
+}
+
+// NewEndpoints serves the probes:
+//
+//	/live /ready /startup   200 or 503; ?full=1 adds every check and its message as JSON
+//	/livez /readyz          200 or 503 as text; ?verbose lists every check
+//
+// GET and HEAD only, anything else is 405 with Allow; never cached; each check runs
+// once for a request. The first three are answered by heptiolabs/healthcheck, whose
+// own limits (GET only, a panicking check ends the request) are mended here.
+// It panics when two checks of one endpoint have the same name, or one has none:
+// one of them would hide the other.
+func NewEndpoints(checks EndpointChecks, log *slog.Logger) http.Handler {
+	live, ready := distinct(checks.Live), distinct(append(append([]Check(nil), checks.Live...), checks.Ready...))
+	startup := distinct(checks.Startup)
+
+	main, start := healthcheck.NewHandler(), healthcheck.NewHandler()
+	for _, c := range checks.Live {
+		main.AddLivenessCheck(c.Name, logged(c, log).Err)
+	}
+	for _, c := range checks.Ready {
+		main.AddReadinessCheck(c.Name, logged(c, log).Err)
+	}
+	for _, c := range startup {
+		start.AddLivenessCheck(c.Name, logged(c, log).Err)
+	}
+
+	mux := http.NewServeMux()
+	for path, answer := range map[string]http.HandlerFunc{
+		"/live":    main.LiveEndpoint,
+		"/ready":   main.ReadyEndpoint,
+		"/startup": start.LiveEndpoint,
+		"/livez":   text("livez", live, log),
+		"/readyz":  text("readyz", ready, log),
+	} {
+		mux.Handle(path, readOnly(answer, log))
+	}
+	return mux
+}
+
+func distinct(checks []Check) []Check {
+	seen := make(map[string]bool, len(checks))
+	for _, c := range checks {
+		if c.Name == "" || c.Err == nil || seen[c.Name] {
+			panic(fmt.Sprintf("probes: check %q is incomplete or there twice", c.Name))
+		}
+		seen[c.Name] = true
+	}
+	return checks
+}
+
+// logged makes a check's panic into an error, and tells the log about it.
+func logged(c Check, log *slog.Logger) Check {
+	return Check{Name: c.Name, Err: func() error {
+		err := safely(c.Err)
+		if p, ok := err.(*panicError); ok {
+			log.Error("probe check panicked", "check", c.Name, "panic", p.value, "stack", string(p.stack))
+		}
+		return err
+	}}
+}
+
+// text answers in lines that a person reads.
+func text(name string, checks []Check, log *slog.Logger) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var lines strings.Builder
+		failed := 0
+		verbose := r.URL.Query().Has("verbose")
+		for _, c := range checks {
+			err := logged(c, log).Err()
+			switch {
+			case err != nil:
+				failed++
+				fmt.Fprintf(&lines, "[-]%s failed: %s\n", c.Name, oneLine(err.Error()))
+			case verbose:
+				fmt.Fprintf(&lines, "[+]%s ok\n", c.Name)
+			}
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		switch {
+		case failed > 0:
+			w.WriteHeader(http.StatusServiceUnavailable)
+			fmt.Fprintf(&lines, "%s: %d of %d checks failed\n", name, failed, len(checks))
+		case verbose:
+			fmt.Fprintf(&lines, "%s: all %d checks passed\n", name, len(checks))
+		default:
+			lines.WriteString("ok\n")
+		}
+		_, _ = w.Write([]byte(lines.String())) // a client that went away is not our trouble
+	}
+}
+
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// readOnly lets GET and HEAD through, as GET, and sends the answer only when it is
+// complete, so that a panic halfway still becomes a clean 503.
+func readOnly(answer http.HandlerFunc, log *slog.Logger) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			w.Header().Set("Allow", "GET, HEAD")
+			http.Error(w, "use GET or HEAD", http.StatusMethodNotAllowed)
+			return
+		}
+		body := &buffered{header: make(http.Header), status: http.StatusOK}
+		if !finished(answer, body, r, log) {
+			http.Error(w, "the probe itself failed: see the log of holdfast", http.StatusServiceUnavailable)
+			return
+		}
+		for key, values := range body.header {
+			w.Header()[key] = values
+		}
+		w.WriteHeader(body.status)
+		if r.Method == http.MethodGet {
+			_, _ = w.Write(body.content.Bytes())
+		}
+	})
+}
+
+func finished(answer http.HandlerFunc, body *buffered, r *http.Request, log *slog.Logger) (ok bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			log.Error("probe endpoint panicked", "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
+			ok = false
+		}
+	}()
+	asGet := r.Clone(r.Context())
+	asGet.Method = http.MethodGet
+	answer(body, asGet)
+	return true
+}
+
+// buffered is a response that is not sent yet.
+type buffered struct {
+	header  http.Header
+	status  int
+	content bytes.Buffer
+}
+
+func (b *buffered) Header() http.Header         { return b.header }
+func (b *buffered) WriteHeader(status int)      { b.status = status }
+func (b *buffered) Write(p []byte) (int, error) { return b.content.Write(p) }

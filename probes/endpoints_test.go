@@ -1,0 +1,258 @@
+package probes
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// switchboard is a set of checks that a test turns off and on, and that counts.
+type switchboard struct {
+	failing []string
+	calls   map[string]int
+}
+
+func (s *switchboard) check(name string) Check {
+	return Check{Name: name, Err: func() error {
+		s.calls[name]++
+		if slices.Contains(s.failing, name) {
+			return errors.New("not now:\nlook at " + name)
+		}
+		return nil
+	}}
+}
+
+func endpoints(failing ...string) (http.Handler, *switchboard) {
+	s := &switchboard{failing: failing, calls: map[string]int{}}
+	return NewEndpoints(EndpointChecks{
+		Live:    []Check{s.check("loop")},
+		Ready:   []Check{s.check("attachment"), s.check("mode")},
+		Startup: []Check{s.check("started")},
+	}, quiet()), s
+}
+
+// Every path, every method, every state.
+func TestEndpointsAnswerByPathMethodAndState(t *testing.T) {
+	states := map[string][]string{
+		"all well":     nil,
+		"loop stuck":   {"loop"},
+		"not attached": {"attachment"},
+		"not started":  {"started"},
+		"all bad":      {"loop", "attachment", "mode", "started"},
+	}
+	paths := map[string]struct {
+		checks []string
+		text   bool
+	}{
+		"/live":    {[]string{"loop"}, false},
+		"/ready":   {[]string{"loop", "attachment", "mode"}, false},
+		"/startup": {[]string{"started"}, false},
+		"/livez":   {[]string{"loop"}, true},
+		"/readyz":  {[]string{"loop", "attachment", "mode"}, true},
+	}
+	methods := []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"}
+	for state, failing := range states {
+		for path, p := range paths {
+			want := http.StatusOK
+			for _, name := range p.checks {
+				if slices.Contains(failing, name) {
+					want = http.StatusServiceUnavailable
+				}
+			}
+			for _, method := range methods {
+				t.Run(state+" "+method+path, func(t *testing.T) {
+					h, s := endpoints(failing...)
+					w := httptest.NewRecorder()
+					h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+					if got := w.Header().Get("Cache-Control"); got != "no-store" {
+						t.Errorf("Cache-Control %q", got)
+					}
+					if method != "GET" && method != "HEAD" {
+						if w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != "GET, HEAD" {
+							t.Errorf("status %d, Allow %q", w.Code, w.Header().Get("Allow"))
+						}
+						if len(s.calls) > 0 {
+							t.Errorf("checks ran: %v", s.calls)
+						}
+						return
+					}
+					if w.Code != want {
+						t.Errorf("status %d, want %d", w.Code, want)
+					}
+					if (method == "HEAD") != (w.Body.Len() == 0) {
+						t.Errorf("body %q", w.Body)
+					}
+					once := map[string]int{}
+					for _, name := range p.checks {
+						once[name] = 1
+					}
+					if !reflect.DeepEqual(s.calls, once) {
+						t.Errorf("checks ran %v, want each once %v", s.calls, once)
+					}
+					isText := strings.HasPrefix(w.Header().Get("Content-Type"), "text/plain")
+					if isText != p.text {
+						t.Errorf("Content-Type %q", w.Header().Get("Content-Type"))
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestEndpointBodies(t *testing.T) {
+	tests := []struct {
+		name, target string
+		failing      []string
+		want         string
+	}{
+		{"ready, brief", "/ready", nil, "{}\n"},
+		{"livez, brief", "/livez", nil, "ok\n"},
+		{"readyz, verbose", "/readyz?verbose", nil, "[+]loop ok\n[+]attachment ok\n[+]mode ok\nreadyz: all 3 checks passed\n"},
+		{"readyz, failing, verbose", "/readyz?verbose=1", []string{"mode"},
+			"[+]loop ok\n[+]attachment ok\n[-]mode failed: not now: look at mode\nreadyz: 1 of 3 checks failed\n"},
+		{"readyz, failing, brief", "/readyz", []string{"mode", "loop"},
+			"[-]loop failed: not now: look at loop\n[-]mode failed: not now: look at mode\nreadyz: 2 of 3 checks failed\n"},
+		{"livez, failing", "/livez", []string{"loop"}, "[-]loop failed: not now: look at loop\nlivez: 1 of 1 checks failed\n"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			h, _ := endpoints(tt.failing...)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest("GET", tt.target, nil))
+			if w.Body.String() != tt.want {
+				t.Errorf("got\n%swant\n%s", w.Body, tt.want)
+			}
+		})
+	}
+}
+
+func TestFullAnswerNamesEveryCheck(t *testing.T) {
+	tests := []struct {
+		target string
+		want   map[string]string
+	}{
+		{"/live?full=1", map[string]string{"loop": "OK"}},
+		{"/ready?full=1", map[string]string{"loop": "OK", "attachment": "not now:\nlook at attachment", "mode": "OK"}},
+		{"/startup?full=1", map[string]string{"started": "not now:\nlook at started"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.target, func(t *testing.T) {
+			h, _ := endpoints("attachment", "started")
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest("GET", tt.target, nil))
+			var got map[string]string
+			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+				t.Fatal(err)
+			}
+			if !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestPanickingCheckIsA503AndInTheLogOnly(t *testing.T) {
+	var log logText
+	bad := Check{Name: "bad", Err: func() error { panic("secret detail") }}
+	h := NewEndpoints(EndpointChecks{Ready: []Check{bad}, Startup: []Check{bad}}, slog.New(slog.NewTextHandler(&log, nil)))
+	server := httptest.NewServer(h) // a real server: a panic would cut the connection
+	defer server.Close()
+	for _, path := range []string{"/ready", "/ready?full=1", "/readyz?verbose", "/startup"} {
+		before := len(log.String())
+		r, err := http.Get(server.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(r.Body)
+		r.Body.Close()
+		if err != nil || r.StatusCode != http.StatusServiceUnavailable || strings.Contains(string(body), "secret") {
+			t.Errorf("%s: %d %q %v", path, r.StatusCode, body, err)
+		}
+		if said := log.String()[before:]; !strings.Contains(said, "secret detail") || !strings.Contains(said, "check=bad") {
+			t.Errorf("%s: log %q", path, said)
+		}
+	}
+}
+
+func TestPanicHalfwayThroughAnAnswerIsAClean503(t *testing.T) {
+	var log bytes.Buffer
+	h := readOnly(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("half an ans"))
+		panic("bug")
+	}, slog.New(slog.NewTextHandler(&log, nil)))
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("GET", "/ready", nil))
+	if w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "half") || !strings.Contains(log.String(), "panic=bug") {
+		t.Errorf("%d %q log %q", w.Code, w.Body, &log)
+	}
+}
+
+func TestUnknownPathIs404(t *testing.T) {
+	h, _ := endpoints()
+	for _, path := range []string{"/", "/live/x", "/metrics"} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		if w.Code != http.StatusNotFound {
+			t.Errorf("%s: %d", path, w.Code)
+		}
+	}
+}
+
+func TestChecksWithTheSameNameAreRefused(t *testing.T) {
+	ok := func() error { return nil }
+	for name, checks := range map[string]EndpointChecks{
+		"twice in live":        {Live: []Check{{"a", ok}, {"a", ok}}},
+		"in live and ready":    {Live: []Check{{"a", ok}}, Ready: []Check{{"a", ok}}},
+		"twice in startup":     {Startup: []Check{{"a", ok}, {"a", ok}}},
+		"without a name":       {Ready: []Check{{"", ok}}},
+		"without a condition":  {Startup: []Check{{"a", nil}}},
+		"ready without a body": {Ready: []Check{{"a", nil}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer func() {
+				if recover() == nil {
+					t.Error("accepted")
+				}
+			}()
+			NewEndpoints(checks, quiet())
+		})
+	}
+}
+
+func TestCausesAreWhatFails(t *testing.T) {
+	_, s := endpoints("mode")
+	bad := Check{Name: "bad", Err: func() error { panic("x") }}
+	got := Causes([]Check{s.check("loop"), s.check("mode"), bad})
+	want := []Cause{{"mode", "not now:\nlook at mode"}, {"bad", "the check itself failed: see the log of holdfast"}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestFreshnessFailsOnlyPastItsBound(t *testing.T) {
+	begin := time.Now()
+	f := NewFreshness("agent loop", begin)
+	const bound = 10 * time.Second
+	if err := f.Err(begin.Add(bound), bound); err != nil {
+		t.Error(err)
+	}
+	if err := f.Err(begin.Add(12*time.Second), bound); err == nil || err.Error() != "agent loop has not run for 12s" {
+		t.Error(err)
+	}
+	f.Touch(begin.Add(12 * time.Second))
+	if err := f.Err(begin.Add(13*time.Second), bound); err != nil || !f.Last().Equal(begin.Add(12*time.Second)) {
+		t.Error(err, f.Last())
+	}
+	if err := f.Err(begin, bound); err != nil {
+		t.Errorf("a touch from the future: %v", err)
+	}
+}

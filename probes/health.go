@@ -1,0 +1,325 @@
+package probes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+const (
+	// minHastened bounds how often the broker is asked after a loss.
+	minHastened = 50 * time.Millisecond
+	// hungGrace is how long a check may take to return after its context ended
+	// before it counts as hung. A check that obeys its context gets to say in its
+	// own words what it waited for.
+	hungGrace = 50 * time.Millisecond
+	// stopGrace is how long Run waits for a check in flight when it is stopped.
+	stopGrace = time.Second
+	// minSlack is the least lateness of a result that does not yet make a view stale.
+	minSlack = 500 * time.Millisecond
+)
+
+// HealthSettings say how often the broker is asked and how many answers make a
+// verdict. A broker that refuses is Down at most Fall × Interval after it began to;
+// one that hangs, at most Fall × Interval + Timeout + 50 ms.
+type HealthSettings struct {
+	Interval time.Duration // between the starts of two checks; not positive: 1s
+	Timeout  time.Duration // bound of one check; not positive: 1s
+	Rise     int           // successes in a row that make Down into Up; below 1: 1
+	Fall     int           // failures in a row that make Down; below 1: 1
+}
+
+// DefaultHealth holds the defaults of --health-interval, -timeout, -rise and -fall.
+func DefaultHealth() HealthSettings {
+	return HealthSettings{Interval: time.Second, Timeout: time.Second, Rise: 2, Fall: 3}
+}
+
+// StaleAfter is the age from which on a view proves nothing: a result was due after
+// Interval + Timeout at the latest; a further Interval (at least 500 ms) is allowed
+// for a busy machine.
+func (s HealthSettings) StaleAfter() time.Duration {
+	return s.Interval + s.Timeout + max(s.Interval, minSlack)
+}
+
+// HealthView is the broker's health as last judged.
+type HealthView struct {
+	Verdict   Verdict
+	Since     time.Time // when the verdict became what it is
+	LastError string    // of the last result or loss; empty after a success
+	Successes int       // in a row, up to now
+	Failures  int       // in a row, up to now
+	// LastResultAt is when the last result was judged; zero before the first.
+	LastResultAt time.Time
+	// StaleAfter is how long after LastResultAt the verdict counts.
+	StaleAfter time.Duration
+}
+
+// At is the verdict as far as it may be used at now: Unknown once the last result
+// is older than StaleAfter, because then the probing itself is unwell. Both times
+// should carry Go's monotonic reading, which stands still while the host is
+// suspended: a suspension alone does not make a view stale.
+func (v HealthView) At(now time.Time) Verdict {
+	if v.LastResultAt.IsZero() || now.Sub(v.LastResultAt) > v.StaleAfter {
+		return Unknown
+	}
+	return v.Verdict
+}
+
+// Health asks the broker again and again and judges the answers.
+type Health struct {
+	settings HealthSettings
+	check    func(context.Context) error
+	lost     <-chan struct{}
+	log      *slog.Logger
+	view     atomic.Pointer[HealthView]
+	changes  chan struct{}
+}
+
+// NewHealth prepares the probing of one broker. check is called by one goroutine at
+// a time. A value on lost says that the broker that was asked is gone: its held
+// connection broke, or its process exited; nil means that nobody can tell.
+func NewHealth(s HealthSettings, check func(ctx context.Context) error, lost <-chan struct{}, log *slog.Logger, reg prometheus.Registerer) *Health {
+	d := DefaultHealth()
+	if s.Interval <= 0 {
+		s.Interval = d.Interval
+	}
+	if s.Timeout <= 0 {
+		s.Timeout = d.Timeout
+	}
+	h := &Health{settings: s, check: check, lost: lost, log: log, changes: make(chan struct{}, 1)}
+	h.view.Store(&HealthView{Since: time.Now(), StaleAfter: s.StaleAfter()})
+	newHealthMetrics(reg, h)
+	return h
+}
+
+func newHealthMetrics(reg prometheus.Registerer, h *Health) {
+	promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "holdfast_broker_up",
+		Help: "1 when the broker's health verdict is up and fresh, 0 when it is down, unknown or stale.",
+	}, func() float64 {
+		if h.Snapshot().At(time.Now()) == Up {
+			return 1
+		}
+		return 0
+	})
+}
+
+// Snapshot is the view as last judged. Use HealthView.At to decide by it.
+func (h *Health) Snapshot() HealthView { return *h.view.Load() }
+
+// Changes receives a value after the verdict or the error changed.
+func (h *Health) Changes() <-chan struct{} { return h.changes }
+
+// Run probes until ctx ends and then returns nil. The first check starts at once.
+//
+// A check that ignores its context never has company: while it hangs, no second one
+// starts, and each interval counts as one more failure. If such a check has not
+// returned one second after the stop, Run leaves it behind and returns an error.
+func (h *Health) Run(ctx context.Context) error {
+	l := &healthLoop{
+		h:       h,
+		ctx:     ctx,
+		judge:   NewJudge(h.settings.Rise, h.settings.Fall, time.Now()),
+		tick:    time.NewTimer(0),
+		overdue: time.NewTimer(time.Hour),
+	}
+	l.overdue.Stop()
+	defer l.tick.Stop()
+	defer l.overdue.Stop()
+	lost := h.lost
+	for {
+		var done <-chan error
+		if l.inFlight != nil {
+			done = l.inFlight.done
+		}
+		select {
+		case <-ctx.Done():
+			return l.stop()
+		case _, open := <-lost:
+			if !open {
+				lost = nil
+			}
+			l.onLost()
+		case <-l.tick.C:
+			l.onTick()
+		case err := <-done:
+			l.onResult(err)
+		case <-l.overdue.C:
+			l.onOverdue()
+		}
+	}
+}
+
+// healthLoop is what only Run's goroutine touches.
+type healthLoop struct {
+	h         *Health
+	ctx       context.Context
+	judge     Judge
+	tick      *time.Timer // the next check is due
+	overdue   *time.Timer // the check in flight counts as hung
+	inFlight  *attempt
+	lastStart time.Time
+	due       bool // a tick came while a check was in flight
+	hastened  bool // since a loss, until the next definite verdict
+}
+
+// attempt is one call of the check.
+type attempt struct {
+	cancel  context.CancelFunc
+	done    chan error
+	counted bool // judged already, because it hung
+	void    bool // it began before a loss: whatever it says is about the past
+}
+
+func (l *healthLoop) period() time.Duration {
+	interval := l.h.settings.Interval
+	if l.hastened {
+		return min(interval, max(interval/4, minHastened))
+	}
+	return interval
+}
+
+func (l *healthLoop) onTick() {
+	l.tick.Reset(l.period())
+	switch {
+	case l.inFlight == nil:
+		l.start()
+	case l.inFlight.counted:
+		l.observe(l.hungError())
+	default:
+		l.due = true
+	}
+}
+
+func (l *healthLoop) start() {
+	ctx, cancel := context.WithTimeout(l.ctx, l.h.settings.Timeout)
+	a := &attempt{cancel: cancel, done: make(chan error, 1)}
+	l.inFlight, l.due, l.lastStart = a, false, time.Now()
+	l.overdue.Reset(l.h.settings.Timeout + hungGrace)
+	go func() { a.done <- call(ctx, l.h.check) }()
+}
+
+// call runs the check; a panic in a driver must not end the sidecar, which still
+// has a lease to keep and a fence to hold.
+func call(ctx context.Context, check func(context.Context) error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("health check panicked: %v", p)
+		}
+	}()
+	return check(ctx)
+}
+
+func (l *healthLoop) onResult(err error) {
+	a := l.inFlight
+	l.inFlight = nil
+	a.cancel()
+	l.overdue.Stop()
+	if !a.void && !a.counted {
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("no answer within %v: %w", l.h.settings.Timeout, err)
+		}
+		l.observe(err)
+	}
+	switch {
+	case a.void:
+		l.probeSoon()
+	case l.due:
+		l.start()
+	}
+}
+
+func (l *healthLoop) onOverdue() {
+	if l.inFlight != nil && !l.inFlight.counted {
+		l.inFlight.counted, l.due = true, false // the next tick counts or starts
+		l.observe(l.hungError())
+	}
+}
+
+// hungError has the same words each time, so that it is logged once.
+func (l *healthLoop) hungError() error {
+	return fmt.Errorf("no answer within %v, and the health check has not returned since", l.h.settings.Timeout)
+}
+
+func (l *healthLoop) onLost() {
+	change := l.judge.Lose(time.Now())
+	l.hastened = true
+	l.publish(change, "the broker's connection broke or its process exited", false)
+	if l.inFlight != nil {
+		l.inFlight.void = true
+		l.inFlight.cancel()
+		l.tick.Reset(l.period())
+		return // probed as soon as the void attempt has returned
+	}
+	l.probeSoon()
+}
+
+// probeSoon makes the next check due now, or, when losses come thick and fast, 50 ms
+// after the last one began.
+func (l *healthLoop) probeSoon() {
+	l.tick.Reset(max(0, minHastened-time.Since(l.lastStart)))
+}
+
+func (l *healthLoop) observe(err error) {
+	change := l.judge.Observe(err == nil, time.Now())
+	if l.hastened && change.To != Unknown {
+		l.hastened = false
+		l.tick.Reset(l.period())
+	}
+	message := ""
+	if err != nil {
+		message = err.Error()
+	}
+	l.publish(change, message, true)
+}
+
+func (l *healthLoop) publish(change Change, message string, isResult bool) {
+	old := l.h.Snapshot()
+	next := HealthView{
+		Verdict:      change.To,
+		Since:        l.judge.since,
+		LastError:    message,
+		Successes:    l.judge.successes,
+		Failures:     l.judge.failures,
+		LastResultAt: old.LastResultAt,
+		StaleAfter:   old.StaleAfter,
+	}
+	if isResult {
+		next.LastResultAt = time.Now()
+	}
+	l.h.view.Store(&next)
+
+	switch {
+	case change.Changed():
+		l.h.log.Info("broker health changed", "from", change.From.String(), "to", change.To.String(), "error", message)
+	case message == old.LastError:
+		return
+	case message == "":
+		l.h.log.Info("broker answers again", "verdict", change.To.String())
+	default:
+		l.h.log.Warn("broker health check fails", "verdict", change.To.String(), "error", message)
+	}
+	signal(l.h.changes)
+}
+
+// stop ends the check in flight and waits for it, for a bounded time.
+func (l *healthLoop) stop() error {
+	if l.inFlight == nil {
+		return nil
+	}
+	l.inFlight.cancel()
+	bound := time.NewTimer(stopGrace)
+	defer bound.Stop()
+	select {
+	case <-l.inFlight.done:
+		return nil
+	case <-bound.C:
+		return fmt.Errorf("stop the health check: it has not returned within %v", stopGrace)
+	}
+}

@@ -1,0 +1,83 @@
+package probes
+
+import (
+	"testing"
+	"time"
+)
+
+func TestJudgeFollowsItsTable(t *testing.T) {
+	const rise, fall = 2, 3
+	tests := []struct {
+		name   string
+		events string // s success, f failure, L loss
+		want   string // the verdict after each event: u up, d down, ? unknown
+	}{
+		{"first success is enough", "s", "u"},
+		{"fall failures from the beginning", "fff", "??d"},
+		{"a success among first failures", "ffs", "??u"},
+		{"up until fall failures in a row", "sfff", "uuud"},
+		{"a success in between starts the count again", "sffsffsfff", "uuuuuuuuud"},
+		{"down until rise successes in a row", "fffss", "??ddu"},
+		{"a failure in between starts the rise again", "fffsfss", "??ddddu"},
+		{"loss of an up broker, answering again", "sLs", "u?u"},
+		{"loss of an up broker, failing", "sLfff", "u???d"},
+		{"loss voids earlier failures", "sffLff", "uuu???"},
+		{"loss before any result", "Ls", "?u"},
+		{"loss of a down broker does not forgive the rise", "fffLss", "??d??u"},
+		{"a broker that crashes after each first answer stays not up", "fffsLsLsL", "??dd?????"},
+		{"after it came up the rise is paid", "fffssLs", "??ddu?u"},
+		{"two losses", "sLLs", "u??u"},
+	}
+	letters := map[Verdict]byte{Up: 'u', Down: 'd', Unknown: '?'}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			now := time.Unix(1000, 0)
+			j := NewJudge(rise, fall, now)
+			var got []byte
+			last := Unknown
+			lastChange := now
+			for _, e := range tt.events {
+				now = now.Add(time.Second)
+				var c Change
+				switch e {
+				case 'L':
+					c = j.Lose(now)
+				default:
+					c = j.Observe(e == 's', now)
+				}
+				if c.From != last || c.Changed() != (c.To != last) {
+					t.Fatalf("change %+v after verdict %v", c, last)
+				}
+				if c.Changed() {
+					lastChange = now
+				}
+				if !j.since.Equal(lastChange) {
+					t.Fatalf("since %v, last change %v", j.since, lastChange)
+				}
+				last = c.To
+				got = append(got, letters[c.To])
+			}
+			if string(got) != tt.want {
+				t.Errorf("%s: got %s, want %s", tt.events, got, tt.want)
+			}
+		})
+	}
+}
+
+func TestVerdictWords(t *testing.T) {
+	for v, want := range map[Verdict]string{Unknown: "unknown", Up: "up", Down: "down", Verdict(9): "unknown"} {
+		if v.String() != want {
+			t.Errorf("Verdict(%d) is %q, want %q", int(v), v.String(), want)
+		}
+	}
+}
+
+func TestRiseAndFallBelowOneCountAsOne(t *testing.T) {
+	j := NewJudge(0, -1, time.Unix(0, 0))
+	if c := j.Observe(false, time.Unix(1, 0)); c.To != Down {
+		t.Errorf("after one failure: %v", c.To)
+	}
+	if c := j.Observe(true, time.Unix(2, 0)); c.To != Up {
+		t.Errorf("after one success: %v", c.To)
+	}
+}

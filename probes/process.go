@@ -1,0 +1,243 @@
+package probes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// lookupFile and lookupName are the pauses between two looks for the process: by
+	// pid file, which costs one small read, and by name, which walks /proc.
+	lookupFile = 250 * time.Millisecond
+	lookupName = time.Second
+	// pollGone is the pause between two looks at a process without a pidfd.
+	pollGone = 100 * time.Millisecond
+)
+
+// ProcessView is the watched process.
+type ProcessView struct {
+	Pid       int       // 0: none found
+	StartedAt time.Time // wall clock; zero without a process
+	LastError string    // why none was found
+}
+
+// Process finds the broker's process and notices its end at once, by a pidfd. Where
+// the kernel or a seccomp profile refuses pidfds it looks every 100 ms instead.
+//
+// A pid that the kernel has given to another process is not taken for the broker:
+// the start time is compared, and with a pid file, the file must not be older than
+// the process. Not guaranteed: that a process is noticed which starts and ends
+// between two looks (250 ms with a pid file, 1 s by name).
+type Process struct {
+	pidFile, name string
+	log           *slog.Logger
+	lost          chan struct{}
+	changes       chan struct{}
+	view          atomic.Pointer[ProcessView]
+
+	// openPidfd is unix.PidfdOpen, so that tests can refuse it.
+	openPidfd func(pid, flags int) (int, error)
+}
+
+// NewProcess prepares the watch of one process, found by pidFile, by name, or by
+// both: then the process in the pid file must have the name.
+func NewProcess(pidFile, name string, log *slog.Logger) *Process {
+	p := &Process{
+		pidFile: pidFile, name: name, log: log,
+		lost: make(chan struct{}, 1), changes: make(chan struct{}, 1),
+		openPidfd: unix.PidfdOpen,
+	}
+	p.view.Store(&ProcessView{})
+	return p
+}
+
+// Lost receives a value when the watched process has ended, or when the pid file
+// names another one. It has room for one value.
+func (p *Process) Lost() <-chan struct{} { return p.lost }
+
+// Changes receives a value after the view changed.
+func (p *Process) Changes() <-chan struct{} { return p.changes }
+
+// Snapshot is the process as last seen.
+func (p *Process) Snapshot() ProcessView { return *p.view.Load() }
+
+// Pid is the watched process; 0 when there is none.
+func (p *Process) Pid() int { return p.Snapshot().Pid }
+
+// StartedAt is when the watched process started, on the wall clock as it was set
+// when the process was found; zero when there is none.
+func (p *Process) StartedAt() time.Time { return p.Snapshot().StartedAt }
+
+// Run watches until ctx ends and then returns nil. It returns an error only if it
+// cannot be woken at all (no file descriptor left for the wake-up).
+func (p *Process) Run(ctx context.Context) error {
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return fmt.Errorf("watch the broker process: open an event descriptor: %w", err)
+	}
+	defer unix.Close(wake)
+	woken := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(woken)
+		_, _ = unix.Write(wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // any count but zero wakes, in either byte order
+	})
+	defer func() {
+		if !stop() {
+			<-woken // the descriptor must outlive the write
+		}
+	}()
+
+	var last found
+	for ctx.Err() == nil {
+		next, err := p.find(last)
+		if err != nil {
+			p.publish(ProcessView{LastError: err.Error()})
+			pause(wake, p.lookup())
+			continue
+		}
+		last = next
+		p.publish(ProcessView{Pid: next.pid, StartedAt: next.startedAt})
+		if why := p.await(ctx, wake, next); why != "" {
+			signal(p.lost) // first: readiness hangs on it
+			p.publish(ProcessView{LastError: why})
+		}
+	}
+	return nil
+}
+
+func (p *Process) lookup() time.Duration {
+	if p.pidFile != "" {
+		return lookupFile
+	}
+	return lookupName
+}
+
+// await says why the process is not the broker any more, once it is not. It returns
+// an empty string when ctx ended.
+func (p *Process) await(ctx context.Context, wake int, f found) string {
+	ended := fmt.Sprintf("process %d has ended", f.pid)
+	pidfd, err := p.openPidfd(f.pid, 0)
+	switch {
+	case err == nil:
+		defer unix.Close(pidfd)
+	case errors.Is(err, unix.ESRCH):
+		return ended
+	default: // no pidfds here (ENOSYS, EPERM), or none left (EMFILE)
+		p.log.Warn("no pidfd: looking at the broker process every 100 ms instead", "pid", f.pid, "error", err)
+		pidfd = -1
+	}
+	// The pid may have been recycled before the pidfd was opened.
+	if !f.alive() {
+		return ended
+	}
+	nextLook := time.Now().Add(p.lookup())
+	for ctx.Err() == nil {
+		bound := time.Until(nextLook)
+		if pidfd < 0 {
+			bound = pollGone
+		} else if p.pidFile == "" {
+			bound = -1
+		}
+		if waitExit(pidfd, wake, bound) || (pidfd < 0 && !f.alive()) {
+			return ended
+		}
+		if p.pidFile != "" && !time.Now().Before(nextLook) {
+			nextLook = time.Now().Add(p.lookup())
+			if pid, _, err := readPidFile(p.pidFile); err == nil && pid != f.pid {
+				if other, err := p.find(f); err == nil && other.pid != f.pid {
+					return fmt.Sprintf("the pid file names %d now, and no longer %d", other.pid, f.pid)
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// waitExit waits until the process has ended, the wake-up or the bound; a negative
+// bound waits for ever, a negative pidfd is ignored.
+func waitExit(pidfd, wake int, bound time.Duration) (ended bool) {
+	fds := []unix.PollFd{{Fd: int32(wake), Events: unix.POLLIN}, {Fd: int32(pidfd), Events: unix.POLLIN}}
+	timeout := -1
+	if bound >= 0 {
+		timeout = int((bound + time.Millisecond - 1) / time.Millisecond)
+	}
+	if _, err := unix.Poll(fds, timeout); err != nil {
+		return false // EINTR: the caller's loop comes back
+	}
+	return fds[1].Revents != 0
+}
+
+func pause(wake int, d time.Duration) { waitExit(-1, wake, d) }
+
+func (p *Process) publish(v ProcessView) {
+	old := p.Snapshot()
+	if old == v {
+		return
+	}
+	p.view.Store(&v)
+	switch {
+	case v.Pid != 0:
+		p.log.Info("watching the broker process", "pid", v.Pid, "started_at", v.StartedAt)
+	case old.Pid != 0:
+		p.log.Info("broker process gone", "pid", old.Pid)
+	default:
+		p.log.Warn("broker process not found", "error", v.LastError)
+	}
+	signal(p.changes)
+}
+
+// find looks for the process. previous is the one that was watched last.
+func (p *Process) find(previous found) (found, error) {
+	f, err := findProcess(p.pidFile, p.name)
+	if err != nil {
+		return found{}, err
+	}
+	// The file still names the pid of the process that ended, and somebody else has it.
+	if p.pidFile != "" && f.pid == previous.pid && f.startTicks != previous.startTicks && f.written.Equal(previous.written) {
+		return found{}, fmt.Errorf("pid file %s still names %d, which is another process by now", p.pidFile, f.pid)
+	}
+	return f, nil
+}
+
+// FindProcess looks once for the process that NewProcess would watch, for a check of
+// the settings. The error names what was looked for and what to set.
+func FindProcess(pidFile, name string) (ProcessView, error) {
+	f, err := findProcess(pidFile, name)
+	if err != nil {
+		return ProcessView{LastError: err.Error()}, err
+	}
+	return ProcessView{Pid: f.pid, StartedAt: f.startedAt}, nil
+}
+
+func findProcess(pidFile, name string) (found, error) {
+	if pidFile == "" {
+		return findByName(name)
+	}
+	pid, written, err := readPidFile(pidFile)
+	if err != nil {
+		return found{}, err
+	}
+	f, err := readProcess(pid)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return found{}, fmt.Errorf("pid file %s names %d: no such process", pidFile, pid)
+	case err != nil:
+		return found{}, fmt.Errorf("pid file %s names %d: %w", pidFile, pid, err)
+	}
+	f.written = written
+	if name != "" && !f.named(name) {
+		return found{}, fmt.Errorf("pid file %s names %d, which is %q and not %q", pidFile, pid, f.comm, name)
+	}
+	if late := f.startedAt.Sub(written); name == "" && late > pidFileSlack {
+		return found{}, fmt.Errorf("pid file %s is %v older than process %d: the pid is another process's, or the clock was set: set --broker-process as well",
+			pidFile, late.Round(time.Second), pid)
+	}
+	return f, nil
+}

@@ -1,0 +1,382 @@
+package probes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const patience = 5 * time.Second
+
+// until waits for a change after which ok holds, within the bound.
+func until(t *testing.T, changes <-chan struct{}, what string, ok func() bool) {
+	t.Helper()
+	bound := time.After(patience)
+	for !ok() {
+		select {
+		case <-changes:
+		case <-bound:
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+// runIt runs a component until the end of the test, or until stop is called.
+func runIt(t *testing.T, run func(context.Context) error) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		case <-time.After(patience):
+			t.Error("Run did not end with its context")
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// sleeper starts a real process called name; it is killed and reaped at the end.
+func sleeper(t *testing.T, name string) *exec.Cmd {
+	t.Helper()
+	path, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Skip("no sleep command here")
+	}
+	c := exec.Command(path, "300")
+	c.Args[0] = name
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	return c
+}
+
+func pidFile(t *testing.T, pid int) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "broker.pid")
+	writePid(t, path, pid)
+	return path
+}
+
+// writePid replaces the file in one step, as a careful server does.
+func writePid(t *testing.T, path string, pid int) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", []byte(strconv.Itoa(pid)+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// uniqueName is a process name that no other process on the host has.
+func uniqueName(t *testing.T) string {
+	return fmt.Sprintf("hf-%d-%s", os.Getpid(), strings.ToLower(t.Name()))
+}
+
+func TestKilledProcessIsNoticedWithin200ms(t *testing.T) {
+	refuse := func(errno error) func(int, int) (int, error) {
+		return func(int, int) (int, error) { return -1, errno }
+	}
+	for name, openPidfd := range map[string]func(int, int) (int, error){
+		"by pidfd":                   unix.PidfdOpen,
+		"kernel without pidfds":      refuse(unix.ENOSYS),
+		"pidfds forbidden":           refuse(unix.EPERM),
+		"no file descriptors left":   refuse(unix.EMFILE),
+		"by pidfd, found by name":    nil,
+		"by polling, found by name ": refuse(unix.ENOSYS),
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := sleeper(t, "sleep")
+			p := NewProcess(pidFile(t, c.Process.Pid), "", quiet())
+			if strings.Contains(name, "by name") {
+				unique := fmt.Sprintf("hf-killed-%d", os.Getpid())
+				c = sleeper(t, unique)
+				p = NewProcess("", unique, quiet())
+			}
+			if openPidfd != nil {
+				p.openPidfd = openPidfd
+			}
+			runIt(t, p.Run)
+			until(t, p.Changes(), "the process is found", func() bool { return p.Pid() == c.Process.Pid })
+			if age := time.Since(p.StartedAt()); age < -time.Second || age > patience {
+				t.Errorf("started %v ago", age)
+			}
+			select {
+			case <-p.Lost():
+				t.Fatal("lost while it lives")
+			default:
+			}
+			at := time.Now()
+			if err := c.Process.Kill(); err != nil { // SIGKILL
+				t.Fatal(err)
+			}
+			select {
+			case <-p.Lost():
+				if d := time.Since(at); d > 200*time.Millisecond {
+					t.Errorf("noticed after %v", d)
+				}
+			case <-time.After(patience):
+				t.Fatal("not noticed")
+			}
+			until(t, p.Changes(), "no pid is shown", func() bool { return p.Pid() == 0 && p.StartedAt().IsZero() })
+		})
+	}
+}
+
+func TestRestartedProcessIsFoundByItsNewPidFile(t *testing.T) {
+	first := sleeper(t, "sleep")
+	path := pidFile(t, first.Process.Pid)
+	p := NewProcess(path, "", quiet())
+	runIt(t, p.Run)
+	until(t, p.Changes(), "the first is found", func() bool { return p.Pid() == first.Process.Pid })
+	_ = first.Process.Kill()
+	await(t, p.Lost(), "the end of the first")
+
+	second := sleeper(t, "sleep")
+	writePid(t, path, second.Process.Pid)
+	until(t, p.Changes(), "the second is found", func() bool { return p.Pid() == second.Process.Pid })
+
+	// The file changes hands while the process that was named lives on.
+	third := sleeper(t, "sleep")
+	writePid(t, path, third.Process.Pid)
+	await(t, p.Lost(), "the change to the third")
+	until(t, p.Changes(), "the third is found", func() bool { return p.Pid() == third.Process.Pid })
+}
+
+func await(t *testing.T, c <-chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(patience):
+		t.Fatalf("not within %v: %s", patience, what)
+	}
+}
+
+func TestPidFileMayAppearLate(t *testing.T) {
+	c := sleeper(t, "sleep")
+	path := filepath.Join(t.TempDir(), "broker.pid")
+	p := NewProcess(path, "", quiet())
+	runIt(t, p.Run)
+	until(t, p.Changes(), "the missing file is reported", func() bool {
+		return strings.Contains(p.Snapshot().LastError, "no such file")
+	})
+	writePid(t, path, c.Process.Pid)
+	until(t, p.Changes(), "the process is found", func() bool { return p.Pid() == c.Process.Pid })
+	select {
+	case <-p.Lost():
+		t.Error("lost before it was there")
+	default:
+	}
+}
+
+func TestRecycledPidIsNotMistaken(t *testing.T) {
+	t.Run("the file is older than the process", func(t *testing.T) {
+		c := sleeper(t, "sleep")
+		path := pidFile(t, c.Process.Pid)
+		old := time.Now().Add(-time.Hour)
+		if err := os.Chtimes(path, old, old); err != nil {
+			t.Fatal(err)
+		}
+		_, err := FindProcess(path, "")
+		if err == nil || !strings.Contains(err.Error(), "older than process "+strconv.Itoa(c.Process.Pid)) {
+			t.Errorf("error %v", err)
+		}
+		if v, err := FindProcess(path, "sleep"); err != nil || v.Pid != c.Process.Pid {
+			t.Errorf("with the name, which proves it: %+v %v", v, err)
+		}
+		if _, err := FindProcess(path, "nats-server"); err == nil || !strings.Contains(err.Error(), `which is "sleep" and not "nats-server"`) {
+			t.Errorf("error %v", err)
+		}
+	})
+	t.Run("the same file names it after the first one ended", func(t *testing.T) {
+		c := sleeper(t, "sleep")
+		path := pidFile(t, c.Process.Pid)
+		p := NewProcess(path, "", quiet())
+		f, err := p.find(found{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := f
+		before.startTicks -= 10
+		if before.alive() {
+			t.Error("a process with another start is taken for alive")
+		}
+		if _, err := p.find(before); err == nil || !strings.Contains(err.Error(), "another process by now") {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+func TestZombieIsNotAlive(t *testing.T) {
+	c := sleeper(t, "sleep")
+	f, err := readProcess(c.Process.Pid)
+	if err != nil || !f.alive() {
+		t.Fatal(f, err)
+	}
+	pidfd, err := unix.PidfdOpen(c.Process.Pid, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer unix.Close(pidfd)
+	_ = c.Process.Kill() // and not reaped
+	for deadline := time.Now().Add(patience); !waitExit(pidfd, -1, time.Until(deadline)); {
+		if time.Now().After(deadline) {
+			t.Fatal("it did not die")
+		}
+	}
+	if f.alive() {
+		t.Error("a zombie is taken for alive")
+	}
+	if _, err := readProcess(c.Process.Pid); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestExactlyOneProcessMustHaveTheName(t *testing.T) {
+	name := uniqueName(t)
+	if _, err := FindProcess("", name); err == nil || err.Error() != fmt.Sprintf("no process is called %q: see --broker-process", name) {
+		t.Errorf("none: %v", err)
+	}
+	a := sleeper(t, "/opt/broker/"+name)
+	if v, err := FindProcess("", name); err != nil || v.Pid != a.Process.Pid {
+		t.Errorf("one: %+v %v", v, err)
+	}
+	b := sleeper(t, name)
+	_, err := FindProcess("", name)
+	if err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("2 processes are called %q (", name)) ||
+		!strings.HasSuffix(err.Error(), "): set --broker-pid-file") || !strings.Contains(err.Error(), strconv.Itoa(b.Process.Pid)) {
+		t.Errorf("two: %v", err)
+	}
+}
+
+func TestPidFilesThatNameNoProcess(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	fifo := filepath.Join(dir, "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct{ name, path, want string }{
+		{"missing", filepath.Join(dir, "none"), "no such file or directory"},
+		{"empty", file("empty", ""), `"" is not a process id`},
+		{"words", file("words", "not a pid\n"), `"not a pid" is not a process id`},
+		{"negative", file("negative", "-1"), `"-1" is not a process id`},
+		{"zero", file("zero", "0"), `"0" is not a process id`},
+		{"huge", file("huge", strings.Repeat("9", 1<<16)), "is not a process id"},
+		{"nobody has it", file("gone", strconv.Itoa(1<<22)), "no such process"},
+		{"a fifo nobody writes", fifo, `"" is not a process id`},
+		{"a directory", dir, "is a directory"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			v, err := FindProcess(tt.path, "")
+			if err == nil || !strings.Contains(err.Error(), tt.want) || v.LastError != err.Error() {
+				t.Errorf("%+v %v", v, err)
+			}
+		})
+	}
+}
+
+func TestStatLineIsReadFromTheLastParenthesis(t *testing.T) {
+	tail := " S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0"
+	for name, tt := range map[string]struct {
+		line, comm string
+		ok         bool
+	}{
+		"plain":             {"12 (nats-server)" + tail, "nats-server", true},
+		"spaces and parens": {"12 (a) R 7 (b)" + tail, "a) R 7 (b", true},
+		"cut short":         {"12 (x) S 1 1", "", false},
+		"no name":           {"12 S 1", "", false},
+		"empty":             {"", "", false},
+		"start not a count": {"12 (x)" + strings.Replace(tail, "4242", "-1", 1), "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, err := parseStat([]byte(tt.line))
+			if (err == nil) != tt.ok || f.comm != tt.comm || (tt.ok && (f.startTicks != 4242 || f.state != 'S')) {
+				t.Errorf("%+v %v", f, err)
+			}
+		})
+	}
+}
+
+func TestProcessThatIsNotFoundIsLoggedOnce(t *testing.T) {
+	var log logText
+	p := NewProcess(filepath.Join(t.TempDir(), "none"), "", slog.New(slog.NewTextHandler(&log, nil)))
+	ctx, cancel := context.WithTimeout(t.Context(), 3*lookupFile)
+	defer cancel()
+	if err := p.Run(ctx); err != nil { // three looks and more
+		t.Error(err)
+	}
+	if n := strings.Count(log.String(), "\n"); n != 1 {
+		t.Errorf("%d lines:\n%s", n, &log)
+	}
+}
+
+func TestProcessWatchLeavesNothingBehind(t *testing.T) {
+	c := sleeper(t, "sleep")
+	path := pidFile(t, c.Process.Pid)
+	descriptors := func() int {
+		names, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(names)
+	}
+	before, goroutines := descriptors(), runtime.NumGoroutine()
+	for range 20 {
+		p := NewProcess(path, "", quiet())
+		stop := runIt(t, p.Run)
+		until(t, p.Changes(), "found", func() bool { return p.Pid() != 0 })
+		at := time.Now()
+		stop()
+		if d := time.Since(at); d > 200*time.Millisecond {
+			t.Errorf("the stop took %v", d)
+		}
+	}
+	if after := descriptors(); after > before {
+		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+	noMoreGoroutinesThan(t, goroutines)
+}
+
+// noMoreGoroutinesThan gives those that have done their work the moment that they
+// need to vanish.
+func noMoreGoroutinesThan(t *testing.T, before int) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); runtime.NumGoroutine() > before; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d goroutines before, %d after", before, runtime.NumGoroutine())
+		}
+	}
+}
