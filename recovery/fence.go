@@ -1,0 +1,223 @@
+package recovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// fencePasses is how often a fence tries a topic that could not be quiesced, as
+// long as its context lasts and a pass quiesces anything.
+const fencePasses = 3
+
+// maxFenceListing bounds the listing a fence begins with; it also never takes more
+// than a quarter of the time that the fence has.
+const maxFenceListing = 2 * time.Second
+
+// Fence stops the broker from serving anything, whatever the orders are. In this
+// order: work in flight is cancelled and none begins; everything that is served is
+// quiesced; loads that were in flight are waited for. A load that ends later than
+// ctx is followed by a quiesce of its own. After that the reconciler does nothing
+// until it is attached anew: orders that become attached, or that carry another
+// epoch.
+//
+// It returns how many topics were quiesced, and an error unless everything that
+// may be served was: then the next step of the fence ladder must follow. Fencing a
+// fenced broker changes nothing. It needs no running loop.
+func (r *Reconciler) Fence(ctx context.Context) (quiesced int, err error) {
+	late, landed := r.beginFence()
+	defer r.endFence()
+
+	serving, listErr := r.listForFence(ctx)
+	if listErr != nil {
+		for _, t := range late {
+			serving[t.name] = struct{}{}
+		}
+	}
+	left := slices.Sorted(maps.Keys(serving))
+	total := len(left)
+	var firstErr error
+	for range fencePasses {
+		before := len(left)
+		left, firstErr = r.quiesceAll(ctx, left)
+		if len(left) == 0 || len(left) == before || ctx.Err() != nil {
+			break
+		}
+	}
+	quiesced = total - len(left)
+
+	var errs []error
+	if listErr != nil {
+		errs = append(errs, fmt.Errorf("list topics (those known before were quiesced): %w", listErr))
+	}
+	if len(left) > 0 {
+		errs = append(errs, fmt.Errorf("quiesce %d of %d topics, first %s: %w", len(left), total, left[0], firstErr))
+	}
+	if err := r.awaitLanded(ctx, late, landed); err != nil {
+		errs = append(errs, err)
+	}
+	return quiesced, errors.Join(errs...)
+}
+
+// beginFence cancels and holds. It returns the topics whose load is in flight, and
+// a channel that is closed when all calls in flight have ended.
+func (r *Reconciler) beginFence() (late []*topic, landed chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fences++
+	r.fencing++
+	r.held = true
+	r.newGeneration()
+	r.gate.close()
+	landed = make(chan struct{})
+	for t, f := range r.load.flights {
+		if f.act == actLoad {
+			late = append(late, t)
+		}
+	}
+	r.load.landed = append(r.load.landed, landed)
+	r.announceLanded()
+	r.changed(time.Now())
+	return late, landed
+}
+
+func (r *Reconciler) endFence() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fencing--
+	r.list.askAt(time.Now())
+	r.planSoon(time.Now())
+	r.changed(time.Now())
+	r.poke()
+}
+
+// listForFence is what the broker serves, or what it served when last seen if it
+// does not answer in time.
+func (r *Reconciler) listForFence(ctx context.Context) (map[string]struct{}, error) {
+	bound := maxFenceListing
+	if deadline, ok := ctx.Deadline(); ok {
+		bound = min(bound, time.Until(deadline)/4)
+	}
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	names, _, err := r.broker.Topics(ctx)
+	serving := make(map[string]struct{}, len(names))
+	for _, name := range names {
+		serving[name] = struct{}{}
+	}
+	if err == nil {
+		return serving, nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, t := range r.table {
+		if t.Serving {
+			serving[name] = struct{}{}
+		}
+	}
+	return serving, err
+}
+
+// quiesceAll quiesces the topics and returns those that could not be, in order,
+// with the error of the first.
+func (r *Reconciler) quiesceAll(ctx context.Context, names []string) (left []string, first error) {
+	next := make(chan string)
+	var mu sync.Mutex
+	failed := map[string]error{}
+	var workers sync.WaitGroup
+	for range min(r.settings.Concurrency, len(names)) {
+		workers.Go(func() {
+			for name := range next {
+				err := ctx.Err()
+				if err == nil {
+					err = r.broker.Quiesce(ctx, name)
+				}
+				r.fenced(name, err)
+				if err != nil {
+					mu.Lock()
+					failed[name] = err
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	for _, name := range names {
+		next <- name
+	}
+	close(next)
+	workers.Wait()
+	left = slices.Sorted(maps.Keys(failed))
+	if len(left) > 0 {
+		first = failed[left[0]]
+	}
+	return left, first
+}
+
+// fenced notes what a fence did to a topic.
+func (r *Reconciler) fenced(name string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		result := resultError
+		if errors.Is(err, context.DeadlineExceeded) {
+			result = resultTimeout
+		}
+		r.metrics.count(actQuiesce, result)
+		return
+	}
+	r.metrics.count(actQuiesce, resultOK)
+	now := time.Now()
+	t := r.topic(name, now)
+	r.clock++
+	t.changed = r.clock
+	r.update(t, func(f *Facts) { f.Serving, f.Quiesced = false, true })
+	r.changed(now)
+}
+
+// awaitLanded waits for the loads that were in flight and for the quiesce that
+// follows each of them.
+func (r *Reconciler) awaitLanded(ctx context.Context, late []*topic, landed chan struct{}) error {
+	select {
+	case <-landed:
+	case <-ctx.Done():
+		if len(late) == 0 {
+			return nil // only quiesces: they do no harm
+		}
+		return fmt.Errorf("wait for loads in flight: %w", ctx.Err())
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, t := range late {
+		if !t.undone {
+			return fmt.Errorf("quiesce %s after the load that was in flight: not done, the topic may be served", t.name)
+		}
+	}
+	return nil
+}
+
+// outlivedFence reports whether a load ended after a fence that began while it was
+// in flight, and what it may have done is not wanted by newer orders.
+func (r *Reconciler) outlivedFence(f flight) bool {
+	return f.fences != r.fences && (r.held || r.fencing > 0 || !r.orders.Attached)
+}
+
+// undo quiesces a topic that a load may have made the broker serve after a fence,
+// and reports whether the broker does not serve it.
+func (r *Reconciler) undo(f flight) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(f.ctx), r.settings.LoadTimeout)
+	defer cancel()
+	err := r.broker.Quiesce(ctx, f.topic.name)
+	r.fenced(f.topic.name, err)
+	if err != nil { // a load that did nothing may have left nothing to quiesce
+		serving, _, listErr := r.broker.Topics(ctx)
+		if listErr == nil && !slices.Contains(serving, f.topic.name) {
+			return true
+		}
+		r.log.Error("a topic may be served after the fence", "topic", f.topic.name, "err", err)
+	}
+	return err == nil
+}

@@ -1,0 +1,164 @@
+package recovery
+
+import (
+	"iter"
+	"slices"
+	"time"
+)
+
+// SettleTime is how long a topic must have been unassigned before it is taken for
+// an orphan: a reassignment is often a delete and a put a moment apart.
+const SettleTime = time.Second
+
+// Orders are what the reconciler acts under. Any change to them ends the work that
+// was begun under the old ones.
+type Orders struct {
+	Epoch    int64 // create revision of the registration
+	Mode     Mode
+	Attached bool
+	Instance string // the broker's process; a new one starts a new startup reconciliation
+}
+
+// Facts are what is known about one topic.
+type Facts struct {
+	Assigned bool // a key in etcd says that it belongs here
+	Serving  bool // clients can use it here
+	Quiesced bool // it is here and quiesced
+	Lost     bool // it was assigned here and is not any more
+
+	AssignedAt   time.Time // when Assigned last became true; zero: before we looked
+	UnassignedAt time.Time // since when it is known not to be assigned; zero while it is
+}
+
+func (f Facts) orphan() bool      { return f.Serving && !f.Assigned }
+func (f Facts) quarantined() bool { return f.Quiesced && !f.Assigned }
+
+// Counts counts topics. Assigned = Served + Missing; no topic is in two of Served,
+// Missing, Orphan and Quarantined.
+type Counts struct {
+	Assigned    int
+	Served      int // assigned here and served here
+	Missing     int // assigned here and not served here
+	Orphan      int // served here and not assigned here
+	Quarantined int // quiesced here and not assigned here
+}
+
+func (c *Counts) add(f Facts, by int) {
+	switch {
+	case f.Assigned && f.Serving:
+		c.Assigned += by
+		c.Served += by
+	case f.Assigned:
+		c.Assigned += by
+		c.Missing += by
+	case f.Serving:
+		c.Orphan += by
+	case f.Quiesced:
+		c.Quarantined += by
+	}
+}
+
+// Hold says why a plan asks for nothing.
+type Hold string
+
+// The reasons to do nothing at all.
+const (
+	HoldNone        Hold = ""
+	HoldDetached    Hold = "detached"                 // safety rule 9
+	HoldAssignments Hold = "assignments not yet read" // safety rule 4
+	HoldBroker      Hold = "broker not yet listed"    // safety rule 10
+)
+
+// PlanInput is everything that a plan rests on.
+type PlanInput struct {
+	Now    time.Time
+	Orders Orders
+
+	AssignedKnown bool // the whole set of assignments was read at least once
+	ServedKnown   bool // the broker was listed under these orders
+
+	// Topics yields every topic of which anything is known, each once.
+	Topics iter.Seq2[string, Facts]
+
+	MassChange MassChange    // as the last plan returned it
+	Window     time.Duration // within which losses of assignments are added up
+	Share      float64       // of topics, above which a sudden loss is not believed; 0: off
+}
+
+// Work is what a plan asks for. Both lists are sorted and no topic is in both.
+type Work struct {
+	Hold    Hold
+	Load    []string
+	Quiesce []string
+	Counts  Counts
+	// MassChange is to be handed to the next plan.
+	MassChange MassChange
+	// Again is when the same facts give another plan; zero: never.
+	Again time.Time
+}
+
+// Plan decides what brings the broker to what etcd asks of it. It costs one pass
+// over the topics. The rules are DESIGN, Reconciliation:
+//
+//   - nothing happens while detached, before the assignments were read, or before
+//     the broker was listed;
+//   - active: missing topics are loaded; active and draining: orphans that have
+//     settled are quiesced, unless too many lost their assignment at once;
+//   - drained: everything that is served is quiesced, and no guard applies, since a
+//     person or a recovery asked for it.
+func Plan(in PlanInput) Work {
+	w := Work{MassChange: in.MassChange}
+	tally := massTally{since: in.MassChange.since(in.Now, in.Window)}
+	var load, orphans, serving []string
+	var again time.Time
+	settled := in.Now.Add(-SettleTime)
+	drained := in.Orders.Mode == Drained
+	for topic, f := range in.Topics {
+		w.Counts.add(f, 1)
+		tally.add(f, in.MassChange.ConfirmedAt)
+		switch {
+		case drained:
+			if f.Serving {
+				serving = append(serving, topic)
+			}
+		case f.Assigned && !f.Serving:
+			load = append(load, topic)
+		case !f.orphan():
+		case f.UnassignedAt.After(settled):
+			if at := f.UnassignedAt.Add(SettleTime); again.IsZero() || at.Before(again) {
+				again = at
+			}
+		default:
+			orphans = append(orphans, topic)
+		}
+	}
+
+	switch {
+	case !in.Orders.Attached:
+		w.Hold = HoldDetached
+		return w
+	case !in.AssignedKnown:
+		w.Hold = HoldAssignments
+		return w
+	case !in.ServedKnown:
+		w.Hold = HoldBroker
+		return w
+	case drained:
+		w.MassChange = in.MassChange.released()
+		w.Quiesce = serving
+		slices.Sort(w.Quiesce)
+		return w
+	}
+
+	w.MassChange = in.MassChange.judge(tally, in.Share)
+	if !w.MassChange.Tripped() {
+		w.Quiesce = orphans
+		w.Again = again
+		slices.Sort(w.Quiesce)
+	}
+	if in.Orders.Mode == Active {
+		w.Load = load
+		slices.Sort(w.Load)
+	}
+	return w
+}

@@ -1,0 +1,204 @@
+package recovery
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var planNow = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// ago is a moment before planNow.
+func ago(d time.Duration) time.Time { return planNow.Add(-d) }
+
+func attachedIn(m Mode) Orders { return Orders{Epoch: 7, Mode: m, Attached: true, Instance: "a"} }
+
+func TestPlanAsksForExactlyWhatIsMissingAndWhatIsNotOurs(t *testing.T) {
+	missing := Facts{Assigned: true}
+	served := Facts{Assigned: true, Serving: true}
+	paused := Facts{Assigned: true, Quiesced: true}
+	orphan := Facts{Serving: true, Lost: true, UnassignedAt: ago(SettleTime)}
+	freshOrphan := Facts{Serving: true, Lost: true, UnassignedAt: ago(SettleTime - time.Millisecond)}
+	quarantined := Facts{Quiesced: true, UnassignedAt: ago(time.Hour)}
+	all := map[string]Facts{
+		"/n/missing": missing, "/n/served": served, "/n/paused": paused,
+		"/n/orphan": orphan, "/n/fresh": freshOrphan, "/n/quarantined": quarantined,
+	}
+	counts := Counts{Assigned: 3, Served: 1, Missing: 2, Orphan: 2, Quarantined: 1}
+	for _, row := range []struct {
+		name          string
+		orders        Orders
+		unknown       bool // assignments
+		unlisted      bool // broker
+		load, quiesce []string
+		hold          Hold
+		again         time.Time
+	}{
+		{name: "active loads missing and quiesced topics and quiesces settled orphans", orders: attachedIn(Active),
+			load: []string{"/n/missing", "/n/paused"}, quiesce: []string{"/n/orphan"}, again: planNow.Add(time.Millisecond)},
+		{name: "draining loads nothing", orders: attachedIn(Draining), quiesce: []string{"/n/orphan"}, again: planNow.Add(time.Millisecond)},
+		{name: "drained quiesces everything served, settled or not", orders: attachedIn(Drained),
+			quiesce: []string{"/n/fresh", "/n/orphan", "/n/served"}},
+		{name: "detached does nothing", orders: Orders{Mode: Active}, hold: HoldDetached},
+		{name: "detached and drained does nothing", orders: Orders{Mode: Drained}, hold: HoldDetached},
+		{name: "assignments not read", orders: attachedIn(Active), unknown: true, hold: HoldAssignments},
+		{name: "broker not listed", orders: attachedIn(Active), unlisted: true, hold: HoldBroker},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			w := Plan(PlanInput{
+				Now: planNow, Orders: row.orders, AssignedKnown: !row.unknown, ServedKnown: !row.unlisted,
+				Topics: maps.All(all), Window: 30 * time.Second, Share: 0.5,
+			})
+			if !slices.Equal(w.Load, row.load) || !slices.Equal(w.Quiesce, row.quiesce) {
+				t.Errorf("load %v, quiesce %v; want %v, %v", w.Load, w.Quiesce, row.load, row.quiesce)
+			}
+			if w.Hold != row.hold || !w.Again.Equal(row.again) {
+				t.Errorf("hold %q, again %v; want %q, %v", w.Hold, w.Again, row.hold, row.again)
+			}
+			if w.Counts != counts {
+				t.Errorf("counts %+v, want %+v", w.Counts, counts)
+			}
+		})
+	}
+}
+
+// group adds n topics with the same facts.
+func group(facts map[string]Facts, prefix string, n int, f Facts) {
+	for i := range n {
+		facts[fmt.Sprintf("/n/%s-%04d", prefix, i)] = f
+	}
+}
+
+func planWith(facts map[string]Facts, m MassChange, share float64) Work {
+	return Plan(PlanInput{
+		Now: planNow, Orders: attachedIn(Active), AssignedKnown: true, ServedKnown: true,
+		Topics: maps.All(facts), MassChange: m, Window: 30 * time.Second, Share: share,
+	})
+}
+
+func TestMassChangeGuardTripsOnTheShareOfWhatWasAssigned(t *testing.T) {
+	kept := Facts{Assigned: true, Serving: true}
+	lost := Facts{Serving: true, Lost: true, UnassignedAt: ago(2 * time.Second)}
+	lostAndQuiesced := Facts{Quiesced: true, Lost: true, UnassignedAt: ago(20 * time.Second)}
+	longLost := Facts{Quiesced: true, Lost: true, UnassignedAt: ago(31 * time.Second)}
+	young := Facts{Assigned: true, Serving: true, AssignedAt: ago(10 * time.Second)}
+	youngLost := Facts{Serving: true, Lost: true, AssignedAt: ago(10 * time.Second), UnassignedAt: ago(2 * time.Second)}
+	foreign := Facts{Serving: true, UnassignedAt: ago(2 * time.Second)}
+	type part struct {
+		n int
+		f Facts
+	}
+	for _, row := range []struct {
+		name  string
+		parts []part
+		share float64
+		cause MassCause
+		count int
+		of    int
+	}{
+		{"nine of nine is no mass", []part{{9, lost}}, 0.5, MassNone, 0, 0},
+		{"ten of ten", []part{{10, lost}}, 0.5, MassLost, 10, 10},
+		{"exactly the share passes", []part{{50, lost}, {50, kept}}, 0.5, MassNone, 0, 0},
+		{"one more than the share", []part{{51, lost}, {49, kept}}, 0.5, MassLost, 51, 100},
+		{"what is already quarantined counts", []part{{1, lost}, {50, lostAndQuiesced}, {49, kept}}, 0.5, MassLost, 51, 100},
+		{"what went before the window does not", []part{{1, lost}, {90, longLost}, {9, kept}}, 0.5, MassNone, 0, 0},
+		{"all replaced by others", []part{{60, lost}, {60, young}}, 0.5, MassLost, 60, 60},
+		{"a few of many that are new", []part{{20, youngLost}, {100, young}}, 0.5, MassNone, 0, 0},
+		{"most of many that are new", []part{{60, youngLost}, {40, young}}, 0.5, MassLost, 60, 100},
+		{"first plan after a start, nothing assigned", []part{{10, foreign}}, 0.5, MassOrphans, 10, 10},
+		{"first plan after a start, few assigned and not served", []part{{20, foreign}, {30, Facts{Assigned: true}}}, 0.5, MassOrphans, 20, 20},
+		{"a minority of orphans", []part{{20, foreign}, {30, kept}}, 0.5, MassNone, 0, 0},
+		{"share 0 is off", []part{{100, lost}}, 0, MassNone, 0, 0},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			facts := map[string]Facts{}
+			for i, p := range row.parts {
+				group(facts, fmt.Sprint(i), p.n, p.f)
+			}
+			w := planWith(facts, MassChange{}, row.share)
+			m := w.MassChange
+			if m.Cause != row.cause || m.Count != row.count || m.Of != row.of {
+				t.Fatalf("guard %+v, want %s %d of %d", m, row.cause, row.count, row.of)
+			}
+			if m.Tripped() && len(w.Quiesce) > 0 {
+				t.Errorf("tripped, and yet %d topics are quiesced", len(w.Quiesce))
+			}
+			if !m.Tripped() && len(w.Quiesce) != w.Counts.Orphan {
+				t.Errorf("not tripped, and yet %d of %d orphans are quiesced", len(w.Quiesce), w.Counts.Orphan)
+			}
+			if m.Tripped() && !(strings.Contains(m.Detail(), fmt.Sprintf("%d of %d", row.count, row.of)) && strings.Contains(m.Detail(), "holdfast confirm")) {
+				t.Errorf("detail %q lacks the numbers or the next step", m.Detail())
+			}
+		})
+	}
+}
+
+func TestTrippedGuardStaysTrippedWhenTheWindowHasPassed(t *testing.T) {
+	facts := map[string]Facts{}
+	group(facts, "kept", 40, Facts{Assigned: true, Serving: true})
+	group(facts, "lost", 60, Facts{Serving: true, Lost: true, UnassignedAt: ago(2 * time.Second)})
+	m := planWith(facts, MassChange{}, 0.5).MassChange
+	later := Plan(PlanInput{
+		Now: planNow.Add(time.Hour), Orders: attachedIn(Active), AssignedKnown: true, ServedKnown: true,
+		Topics: maps.All(facts), MassChange: m, Window: 30 * time.Second, Share: 0.5,
+	})
+	if !later.MassChange.Tripped() || len(later.Quiesce) > 0 {
+		t.Fatalf("an hour later: guard %+v, %d topics to quiesce; want it to hold", later.MassChange, len(later.Quiesce))
+	}
+}
+
+func TestTrippedGuardReleasesWhenTheAssignmentsComeBack(t *testing.T) {
+	facts := map[string]Facts{}
+	group(facts, "kept", 40, Facts{Assigned: true, Serving: true})
+	group(facts, "lost", 60, Facts{Serving: true, Lost: true, UnassignedAt: ago(2 * time.Second)})
+	m := planWith(facts, MassChange{}, 0.5).MassChange
+	for i := range 9 {
+		facts[fmt.Sprintf("/n/lost-%04d", i)] = Facts{Assigned: true, Serving: true}
+	}
+	w := planWith(facts, m, 0.5)
+	if !w.MassChange.Tripped() || w.MassChange.Count != 51 {
+		t.Fatalf("51 of 100 still lost: guard %+v, want it tripped", w.MassChange)
+	}
+	facts["/n/lost-0009"] = Facts{Assigned: true, Serving: true}
+	w = planWith(facts, w.MassChange, 0.5)
+	if w.MassChange.Tripped() || len(w.Quiesce) != 50 {
+		t.Fatalf("50 of 100 lost: guard %+v, %d to quiesce; want it released and 50", w.MassChange, len(w.Quiesce))
+	}
+}
+
+func TestConfirmCoversWhatHasHappenedAndNothingLater(t *testing.T) {
+	if m := (MassChange{}).Confirm(planNow); m != (MassChange{}) {
+		t.Fatalf("confirming an untripped guard gave %+v, want no change", m)
+	}
+	facts := map[string]Facts{}
+	group(facts, "kept", 40, Facts{Assigned: true, Serving: true})
+	group(facts, "lost", 60, Facts{Serving: true, Lost: true, UnassignedAt: ago(2 * time.Second)})
+	m := planWith(facts, MassChange{}, 0.5).MassChange.Confirm(planNow)
+	w := planWith(facts, m, 0.5)
+	if w.MassChange.Tripped() || len(w.Quiesce) != 60 {
+		t.Fatalf("after confirm: guard %+v, %d to quiesce; want 60", w.MassChange, len(w.Quiesce))
+	}
+	group(facts, "kept", 30, Facts{Serving: true, Lost: true, UnassignedAt: planNow.Add(time.Second)})
+	w = Plan(PlanInput{
+		Now: planNow.Add(3 * time.Second), Orders: attachedIn(Active), AssignedKnown: true, ServedKnown: true,
+		Topics: maps.All(facts), MassChange: w.MassChange, Window: 30 * time.Second, Share: 0.5,
+	})
+	if m := w.MassChange; m.Cause != MassLost || m.Count != 30 || m.Of != 40 {
+		t.Fatalf("30 of the 40 left went after the confirmation: guard %+v, want it tripped anew", m)
+	}
+}
+
+func TestDrainedReleasesTheGuard(t *testing.T) {
+	facts := map[string]Facts{}
+	group(facts, "lost", 60, Facts{Serving: true, Lost: true, UnassignedAt: ago(2 * time.Second)})
+	w := Plan(PlanInput{
+		Now: planNow, Orders: attachedIn(Drained), AssignedKnown: true, ServedKnown: true, Topics: maps.All(facts),
+		MassChange: MassChange{Cause: MassLost, Count: 60, Of: 60}, Window: 30 * time.Second, Share: 0.5,
+	})
+	if w.MassChange.Tripped() || len(w.Quiesce) != 60 {
+		t.Fatalf("guard %+v, %d to quiesce; want it released and 60", w.MassChange, len(w.Quiesce))
+	}
+}

@@ -1,0 +1,187 @@
+package recovery
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// What opened the startup gate.
+const (
+	GateComplete    = "complete"     // every assigned topic was served
+	GateLoadTimeout = "load-timeout" // nothing was loaded for LoadTimeout; some topics are missing
+)
+
+// maxErrors is how many topics' errors a Progress names.
+const maxErrors = 20
+
+// Progress is the reconciliation at one moment. Assigned = Served + Missing.
+type Progress struct {
+	Assigned    int
+	Served      int // assigned and served
+	Missing     int // assigned and not served
+	Orphan      int // served and not assigned
+	Quarantined int // quiesced and not assigned
+	Loading     int // being loaded now
+	Failed      int // topics whose last load or quiesce failed
+
+	// Reconciled is the startup gate: clients may come. It closes when the broker
+	// process is another, on detachment, and when drained.
+	Reconciled   bool
+	GateOpenedBy string // GateComplete, GateLoadTimeout, or empty while closed
+
+	GuardTripped bool
+	GuardDetail  string // one sentence with the next step; empty if not tripped
+
+	AssignedKnown bool // the assignments were read
+	ServedKnown   bool // this broker process was listed
+
+	LastSuccess time.Time    // when the broker last was as etcd asks; zero: never
+	LastError   string       // of the last failure since LastSuccess
+	Errors      []TopicError // the first 20 failed topics, by name
+}
+
+// TopicError is why a topic could not be loaded or quiesced.
+type TopicError struct{ Topic, Error string }
+
+// The states of TopicState.
+const (
+	TopicServed      = "served"
+	TopicMissing     = "missing"
+	TopicLoading     = "loading"
+	TopicOrphan      = "orphan"
+	TopicQuarantined = "quarantined"
+)
+
+// TopicState is one topic; Error is why its last call failed.
+type TopicState struct{ Topic, State, Error string }
+
+// Snapshot is the progress now. Its cost does not depend on the number of topics,
+// but for those that failed.
+func (r *Reconciler) Snapshot() Progress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := Progress{
+		Assigned: r.counts.Assigned, Served: r.counts.Served, Missing: r.counts.Missing,
+		Loading: r.load.loads, Failed: len(r.failed),
+		Reconciled: r.gate.openedBy != "", GateOpenedBy: r.gate.openedBy,
+		GuardTripped: r.mass.Tripped(), GuardDetail: r.mass.Detail(),
+		AssignedKnown: r.assignedKnown, ServedKnown: r.list.ever,
+		LastSuccess: r.success, LastError: r.lastErr,
+		Errors: r.firstFailed(maxErrors),
+	}
+	if r.assignedKnown { // before that, nothing is known not to be ours
+		p.Orphan, p.Quarantined = r.counts.Orphan, r.counts.Quarantined
+	}
+	return p
+}
+
+// Topics is every topic that is assigned, served or quiesced here, by name.
+func (r *Reconciler) Topics() []TopicState {
+	r.mu.Lock()
+	states := make([]TopicState, 0, len(r.table))
+	for _, t := range r.table {
+		if s := t.state(r.assignedKnown); s != "" {
+			states = append(states, TopicState{Topic: t.name, State: s, Error: t.err})
+		}
+	}
+	r.mu.Unlock()
+	slices.SortFunc(states, func(a, b TopicState) int { return cmp.Compare(a.Topic, b.Topic) })
+	return states
+}
+
+func (t *topic) state(assignedKnown bool) string {
+	switch {
+	case t.Assigned && t.Serving:
+		return TopicServed
+	case t.Assigned && t.phase == phaseFlying && t.want == actLoad:
+		return TopicLoading
+	case t.Assigned:
+		return TopicMissing
+	case t.orphan() && assignedKnown:
+		return TopicOrphan
+	case t.quarantined() && assignedKnown:
+		return TopicQuarantined
+	case t.Serving:
+		return TopicServed
+	default:
+		return ""
+	}
+}
+
+// gate holds readiness back until the startup reconciliation is done.
+type gate struct {
+	openedBy string
+	progress time.Time // the last load, or the start; zero: not started
+}
+
+func (g *gate) close() { *g = gate{} }
+
+// judgeGate opens the gate if it is time to.
+func (r *Reconciler) judgeGate(now time.Time) {
+	if r.gate.openedBy != "" || !r.actionable() || !r.assignedKnown || r.orders.Mode != Active {
+		return
+	}
+	if r.gate.progress.IsZero() {
+		r.gate.progress = now
+	}
+	switch {
+	case r.counts.Missing == 0:
+		r.gate.openedBy = GateComplete
+		r.log.Info("startup reconciliation done", "topics", r.counts.Assigned, "epoch", r.orders.Epoch)
+	case !now.Before(r.gate.progress.Add(r.settings.LoadTimeout)):
+		r.gate.openedBy = GateLoadTimeout
+		first := "no topic has failed yet"
+		if f := r.firstFailed(1); len(f) > 0 {
+			first = fmt.Sprintf("%s: %s", f[0].Topic, f[0].Error)
+		} else if r.lastErr != "" {
+			first = r.lastErr
+		}
+		r.log.Warn("startup reconciliation is incomplete; the loaded topics are let through",
+			"missing", r.counts.Missing, "of", r.counts.Assigned,
+			"without_progress", r.settings.LoadTimeout, "first_error", first, "epoch", r.orders.Epoch)
+	default:
+		return
+	}
+	r.changed(now)
+}
+
+// gateDue is when judgeGate must look again; zero: never.
+func (r *Reconciler) gateDue() time.Time {
+	if r.gate.openedBy != "" || r.gate.progress.IsZero() || r.orders.Mode != Active || !r.actionable() {
+		return time.Time{}
+	}
+	return r.gate.progress.Add(r.settings.LoadTimeout)
+}
+
+// changeSpacing is the shortest time between two signals on Changes.
+const changeSpacing = 100 * time.Millisecond
+
+// changed tells whoever listens, now or as soon as the spacing allows.
+func (r *Reconciler) changed(now time.Time) {
+	if r.changePending {
+		return
+	}
+	if now.Sub(r.lastChange) < changeSpacing {
+		r.changePending = true
+		r.wakeBy(r.lastChange.Add(changeSpacing))
+		return
+	}
+	r.signalChange(now)
+}
+
+func (r *Reconciler) signalChange(now time.Time) {
+	r.lastChange, r.changePending = now, false
+	select {
+	case r.changes <- struct{}{}:
+	default:
+	}
+}
+
+// wakeBy wakes the loop now if it would otherwise sleep past t.
+func (r *Reconciler) wakeBy(t time.Time) {
+	if r.armed.IsZero() || t.Before(r.armed) {
+		r.poke()
+	}
+}

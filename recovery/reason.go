@@ -1,0 +1,34 @@
+package recovery
+
+// Reason says why a broker is in its mode or why something was done. The same
+// word stands in etcd, the log, the journal, the metrics and the tests.
+type Reason string
+
+// Reasons of a mode.
+const (
+	ReasonBoot                Reason = "boot"                 // first boot
+	ReasonJoin                Reason = "join"                 // first boot with --join
+	ReasonFastRestart         Reason = "fast_restart"         // restarted within the TTL
+	ReasonStaleRestart        Reason = "stale_restart"        // restarted after the cluster declared it dead
+	ReasonFullClusterRestart  Reason = "full_cluster_restart" // restarted with the whole cluster
+	ReasonRegistrationExpired Reason = "registration_expired" // declared dead while it ran
+	ReasonFleetExpired        Reason = "fleet_expired"        // the whole fleet's registrations went at once
+	ReasonRestoredBackup      Reason = "restored_backup"      // etcd is older than what we remember
+	ReasonCorruptState        Reason = "corrupt_state"        // our state file cannot be read
+	ReasonUnreadableMode      Reason = "unreadable_mode"      // the state key in etcd cannot be read
+	ReasonOperator            Reason = "operator"             // a person, without a reason of their own
+)
+
+// ByHoldfast is the author of the modes that recovery decides. Anybody else's
+// drained or draining is an operator's.
+const ByHoldfast = "holdfast"
+
+// ModeRecord is the mode as etcd holds it, with why and by whom.
+type ModeRecord struct {
+	Mode   Mode
+	Reason Reason
+	By     string
+}
+
+// Known reports whether m is one of the three modes.
+func (m Mode) Known() bool { return m == Active || m == Draining || m == Drained }
