@@ -1,0 +1,349 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// ErrLost is wrapped by an answer that says that the lease is gone.
+var ErrLost = errors.New("lease not found")
+
+// ErrConflict is wrapped by a Registrar that found the registration in the hands
+// of another incarnation. It changed nothing.
+var ErrConflict = errors.New("identity conflict")
+
+// ErrShutdown is wrapped by a Registrar whose policy is to stop for good.
+var ErrShutdown = errors.New("registration lost, shutting down")
+
+// Line carries renewals. It belongs to the Keeper alone.
+type Line interface {
+	// KeepAlive renews the lease once and returns the granted TTL and the store's
+	// revision. fresh asks for a new connection, because an earlier call is
+	// unanswered. An error that wraps ErrLost is an answer; any other is none.
+	KeepAlive(ctx context.Context, id int64, fresh bool) (granted time.Duration, revision int64, err error)
+	// AwaitReconnect returns nil at the moment the connection comes back.
+	AwaitReconnect(ctx context.Context) error
+	// Revoke ends the lease; revoking one that is gone is success.
+	Revoke(ctx context.Context, id int64) error
+}
+
+// Registrar makes the registration stand in etcd under a live lease, whatever is
+// there now: it reads, decides, and writes in one transaction.
+type Registrar interface {
+	// Establish is told the lease that we hold or held (0: none) and returns the
+	// one that the registration is bound to. fresh asks for a new connection.
+	Establish(ctx context.Context, held int64, fresh bool) (Grant, error)
+}
+
+// Grant is a registration that stands.
+type Grant struct {
+	LeaseID  int64
+	SentAt   Instant // send of the grant or of the renewal that confirmed it
+	TTL      time.Duration
+	Epoch    int64 // create revision of the registration
+	Adopted  bool
+	Revision int64 // store revision at which it was confirmed
+}
+
+// Settings of a Keeper.
+type Settings struct {
+	Timing       Timing
+	RestartGrace time.Duration // revoke this long after the gate closed; 0: let the TTL run out
+	Clock        func() Instant
+	Classify     func(error) string // one word for metrics; every word in Classes
+	Classes      []string
+}
+
+// Phase is what the Keeper is doing.
+type Phase int
+
+// Phases.
+const (
+	Idle      Phase = iota // the gate is closed and nothing is held
+	Acquiring              // asking the Registrar
+	Holding                // renewing
+	Paused                 // the gate is closed: the lease runs out by itself
+	Contested              // another incarnation is registered
+)
+
+func (p Phase) String() string {
+	return [...]string{"idle", "acquiring", "holding", "paused", "contested"}[p]
+}
+
+// View is what the Keeper knew at one moment. It is a value; readers compare its
+// Validity with their own clock.
+type View struct {
+	Phase         Phase
+	Grant         Grant // LeaseID 0: nothing is held
+	Validity      Validity
+	FailureStreak int
+	LastError     string
+	LastClass     string
+	LostCause     string // why the last lease was lost; empty: none was
+	Losses        int
+	Renewals      int // confirmed since the lease was established
+}
+
+// FailingFor is the time since the send of the last confirmed renewal if renewals
+// fail now, else 0.
+func (v View) FailingFor(now Instant) time.Duration {
+	if v.FailureStreak == 0 || !v.Validity.Known() {
+		return 0
+	}
+	return now.Sub(v.Validity.SentAt)
+}
+
+// Keeper owns one lease. Run is its only goroutine that decides; the other methods
+// may be called from anywhere.
+type Keeper struct {
+	set       Settings
+	line      Line
+	registrar Registrar
+	log       *slog.Logger
+	metrics   *metrics
+
+	view    atomic.Pointer[View]
+	changed chan struct{}
+	gate    atomic.Bool
+	renewed atomic.Bool // Reestablish was asked for
+	nudge   chan struct{}
+}
+
+// NewKeeper returns a Keeper whose gate is closed. resume is the lease that an
+// earlier process of this sidecar held, 0 if none; etcd decides what it is worth.
+func NewKeeper(s Settings, line Line, r Registrar, resume int64, log *slog.Logger, reg prometheus.Registerer) *Keeper {
+	if s.Clock == nil {
+		s.Clock = BootClock
+	}
+	k := &Keeper{set: s, line: line, registrar: r, log: log,
+		changed: make(chan struct{}, 1), nudge: make(chan struct{}, 1)}
+	k.view.Store(&View{Phase: Idle, Grant: Grant{LeaseID: resume}})
+	k.metrics = newMetrics(reg, k)
+	return k
+}
+
+// View returns what is known now.
+func (k *Keeper) View() View { return *k.view.Load() }
+
+// Changes has a value after the view changed.
+func (k *Keeper) Changes() <-chan struct{} { return k.changed }
+
+// SetGate opens or closes the gate. While it is closed nothing is acquired or
+// renewed: the broker does not live, and its lease must run out.
+func (k *Keeper) SetGate(open bool) {
+	if k.gate.Swap(open) != open {
+		k.wake()
+	}
+}
+
+// Reestablish has the Registrar look at the registration again, soon: the broker
+// was restarted, or a watch saw the key change.
+func (k *Keeper) Reestablish() {
+	k.renewed.Store(true)
+	k.wake()
+}
+
+func (k *Keeper) wake() {
+	select {
+	case k.nudge <- struct{}{}:
+	default:
+	}
+}
+
+func (k *Keeper) publish(change func(v *View)) {
+	v := k.View()
+	change(&v)
+	k.view.Store(&v)
+	select {
+	case k.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Run keeps the lease until ctx ends, which is no error, or the Registrar shuts
+// down (ErrShutdown). It does not revoke: see Release.
+func (k *Keeper) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		var err error
+		switch v := k.View(); {
+		case !k.gate.Load():
+			k.rest(ctx)
+		case v.Phase != Holding || k.renewed.Load():
+			err = k.establish(ctx)
+		default:
+			k.renew(ctx)
+		}
+		if errors.Is(err, ErrShutdown) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Release revokes the lease, so that nobody has to wait for its end. It must be
+// called after Run returned.
+func (k *Keeper) Release(ctx context.Context) error {
+	id := k.View().Grant.LeaseID
+	if id == 0 {
+		return nil
+	}
+	if err := k.line.Revoke(ctx, id); err != nil {
+		return err
+	}
+	k.publish(func(v *View) {
+		v.Phase, v.Grant, v.Validity = Idle, Grant{}, Validity{}
+	})
+	return nil
+}
+
+// rest waits with the gate closed. What is held runs towards its deadline; after
+// the restart grace it is given back.
+func (k *Keeper) rest(ctx context.Context) {
+	held := k.View().Validity.Known()
+	k.publish(func(v *View) {
+		v.Phase = Idle
+		if held {
+			v.Phase = Paused
+		}
+	})
+	var grace <-chan time.Time
+	if held && k.set.RestartGrace > 0 {
+		t := time.NewTimer(k.set.RestartGrace)
+		defer t.Stop()
+		grace = t.C
+	}
+	for !k.gate.Load() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.nudge:
+		case <-grace:
+			k.giveUp(ctx)
+			grace = nil
+		}
+	}
+}
+
+// giveUp revokes the lease of a broker that did not come back within the grace.
+// If etcd does not hear it, the TTL does the same later.
+func (k *Keeper) giveUp(ctx context.Context) {
+	id := k.View().Grant.LeaseID
+	ctx, cancel := context.WithTimeout(ctx, k.set.Timing.AttemptTimeout())
+	defer cancel()
+	if err := k.line.Revoke(ctx, id); err != nil {
+		k.log.Warn("could not revoke the lease of a broker that is down: it runs out by itself", "lease", hex(id), "err", err)
+		return
+	}
+	k.log.Info("lease revoked: the broker did not come back within the restart grace", "lease", hex(id), "grace", k.set.RestartGrace)
+	k.lose("broker_down")
+}
+
+// lose forgets the lease. The registration is the Registrar's next question.
+func (k *Keeper) lose(cause string) {
+	k.publish(func(v *View) {
+		v.Grant.LeaseID, v.Validity, v.Phase = 0, Validity{}, Acquiring
+		v.LostCause, v.Losses = cause, v.Losses+1
+	})
+}
+
+// establish asks the Registrar until the registration stands, the gate closes or
+// ctx ends.
+func (k *Keeper) establish(ctx context.Context) error {
+	pause := backoff{initial: k.set.Timing.BackoffInitial, max: k.set.Timing.BackoffMax}
+	reconnect := k.watchReconnect(ctx)
+	defer func() { reconnect.stop() }()
+	for ctx.Err() == nil && k.gate.Load() {
+		k.renewed.Store(false)
+		if k.View().Phase != Holding {
+			k.publish(func(v *View) { v.Phase = Acquiring })
+		}
+		grant, err := k.ask(ctx, pause.failures > 0)
+		switch {
+		case err == nil:
+			k.established(grant)
+			return nil
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, ErrShutdown):
+			return err
+		}
+		k.refused(err)
+		t := time.NewTimer(k.boundPause(pause.next(), k.set.Clock()))
+		select {
+		case <-ctx.Done():
+		case <-k.nudge:
+		case <-reconnect.c:
+			reconnect.stop()
+			reconnect = k.watchReconnect(ctx)
+		case <-t.C:
+		}
+		t.Stop()
+	}
+	return nil
+}
+
+// ask runs one call of the Registrar, which ends when the gate closes. Its bound
+// is that of a handful of round trips.
+func (k *Keeper) ask(ctx context.Context, fresh bool) (Grant, error) {
+	ctx, cancel := context.WithTimeout(ctx, max(2*k.set.Timing.AttemptTimeout(), 2*time.Second))
+	defer cancel()
+	type answer struct {
+		grant Grant
+		err   error
+	}
+	c := make(chan answer, 1)
+	go func() {
+		g, err := k.registrar.Establish(ctx, k.View().Grant.LeaseID, fresh)
+		c <- answer{g, err}
+	}()
+	for {
+		select {
+		case a := <-c:
+			return a.grant, a.err
+		case <-k.nudge:
+			if !k.gate.Load() {
+				cancel()
+			}
+		}
+	}
+}
+
+func (k *Keeper) established(g Grant) {
+	k.metrics.renewals.WithLabelValues("established").Inc()
+	k.publish(func(v *View) {
+		if v.Grant.LeaseID != g.LeaseID {
+			v.Validity, v.Renewals = Validity{Margin: k.set.Timing.Margin}, 0
+		}
+		v.Validity.Margin = k.set.Timing.Margin
+		v.Validity = v.Validity.Extend(g.SentAt, g.TTL)
+		v.Phase, v.Grant = Holding, g
+	})
+	k.recovered()
+}
+
+func (k *Keeper) refused(err error) {
+	if errors.Is(err, ErrConflict) {
+		k.publish(func(v *View) {
+			v.Phase, v.LastError, v.LastClass = Contested, err.Error(), "conflict"
+			v.Grant, v.Validity = Grant{}, Validity{}
+		})
+		return
+	}
+	if errors.Is(err, ErrLost) && k.View().Grant.LeaseID != 0 {
+		k.lose("lease_expired")
+	}
+	k.failed(err)
+}
+
+// boundPause keeps retries close together while the lease may still be alive.
+func (k *Keeper) boundPause(d time.Duration, now Instant) time.Duration {
+	if !k.View().Validity.ExpiredAt(now) {
+		d = min(d, RetryCeiling)
+	}
+	return d
+}

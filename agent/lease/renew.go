@@ -1,0 +1,184 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+)
+
+// attempt is one keep-alive on its way, or its answer.
+type attempt struct {
+	sentAt   Instant
+	granted  time.Duration
+	revision int64
+	err      error
+}
+
+// renew keeps the lease until it is lost, the gate closes, the Registrar is wanted
+// or ctx ends.
+//
+// A renewal that fails is followed by another after a backoff, at most
+// RetryCeiling after its own start while the lease may be alive. One that is not
+// answered stays on its way, because it may still be, and after RetryCeiling gets
+// company on a new connection: after a cut the old one is asleep in TCP's own
+// backoff. The first confirmation ends them all.
+func (k *Keeper) renew(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	answers := make(chan attempt)
+	inFlight := 0
+	defer func() {
+		cancel()
+		for ; inFlight > 0; inFlight-- {
+			<-answers
+		}
+	}()
+	pause := backoff{initial: k.set.Timing.BackoffInitial, max: k.set.Timing.BackoffMax}
+	reconnect := k.watchReconnect(ctx)
+	defer func() { reconnect.stop() }()
+
+	start := func() {
+		a := attempt{sentAt: k.set.Clock()}
+		id, fresh := k.View().Grant.LeaseID, inFlight > 0 || pause.failures > 0
+		inFlight++
+		go func() {
+			actx, done := context.WithTimeout(ctx, k.set.Timing.AttemptTimeout())
+			defer done()
+			a.granted, a.revision, a.err = k.line.KeepAlive(actx, id, fresh)
+			answers <- a
+		}()
+	}
+
+	next := time.NewTimer(k.untilNext())
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.nudge:
+			if !k.gate.Load() || k.renewed.Load() {
+				return
+			}
+		case <-reconnect.c:
+			reconnect.stop()
+			reconnect = k.watchReconnect(ctx)
+			if pause.failures > 0 && inFlight == 0 {
+				next.Reset(0)
+			}
+		case <-next.C:
+			start()
+			next.Reset(k.overdue())
+		case a := <-answers:
+			inFlight--
+			switch {
+			case a.err == nil:
+				k.confirmed(a)
+				pause.reset()
+				// Anything still on its way has been overtaken; start clean.
+				if inFlight > 0 {
+					return
+				}
+				next.Reset(k.untilNext())
+			case errors.Is(a.err, ErrLost):
+				k.metrics.failures.WithLabelValues(k.set.Classify(a.err)).Inc()
+				k.metrics.renewals.WithLabelValues("lost").Inc()
+				k.lose("lease_expired")
+				return
+			case ctx.Err() == nil:
+				k.failed(a.err)
+				d := pause.next()
+				if inFlight == 0 {
+					now := k.set.Clock()
+					if !k.View().Validity.ExpiredAt(now) {
+						d = min(d, max(0, a.sentAt.Add(RetryCeiling).Sub(now)))
+					}
+					next.Reset(d)
+				}
+			}
+		}
+	}
+}
+
+// untilNext is the time to the next regular renewal.
+func (k *Keeper) untilNext() time.Duration {
+	due := k.View().Validity.SentAt.Add(k.set.Timing.RenewInterval)
+	return max(0, due.Sub(k.set.Clock()))
+}
+
+// overdue is how long an attempt may be unanswered before the next one starts.
+func (k *Keeper) overdue() time.Duration {
+	if k.View().Validity.ExpiredAt(k.set.Clock()) {
+		return max(k.set.Timing.AttemptTimeout(), RetryCeiling)
+	}
+	return RetryCeiling
+}
+
+func (k *Keeper) confirmed(a attempt) {
+	now := k.set.Clock()
+	k.metrics.renewals.WithLabelValues("confirmed").Inc()
+	k.metrics.duration.Observe(now.Sub(a.sentAt).Seconds())
+	k.metrics.margin.Observe(k.View().Validity.Deadline().Sub(now).Seconds())
+	k.publish(func(v *View) {
+		v.Validity = v.Validity.Extend(a.sentAt, a.granted)
+		v.Grant.Revision = max(v.Grant.Revision, a.revision)
+		v.Renewals++
+	})
+	k.recovered()
+}
+
+// failed counts one attempt without an answer. Only the first of a streak and a
+// change of its class are logged.
+func (k *Keeper) failed(err error) {
+	before := k.View()
+	class := k.set.Classify(err)
+	k.metrics.renewals.WithLabelValues("failed").Inc()
+	k.metrics.failures.WithLabelValues(class).Inc()
+	k.publish(func(v *View) {
+		v.FailureStreak++
+		v.LastError, v.LastClass = err.Error(), class
+	})
+	if before.FailureStreak == 0 || before.LastClass != class {
+		k.log.Warn("renewals fail", "class", class, "err", err, "streak", before.FailureStreak+1,
+			"fence_in", before.Validity.FencePoint().Sub(k.set.Clock()).Round(time.Millisecond))
+	}
+}
+
+// recovered ends a streak.
+func (k *Keeper) recovered() {
+	before := k.View()
+	if before.FailureStreak == 0 && before.LastError == "" {
+		return
+	}
+	k.publish(func(v *View) { v.FailureStreak, v.LastError, v.LastClass = 0, "", "" })
+	if before.FailureStreak > 0 {
+		k.log.Info("renewals are confirmed again", "after_failures", before.FailureStreak, "lease", hex(before.Grant.LeaseID))
+	}
+}
+
+// reconnectWatch waits for the connection to come back, in the background of one
+// loop that stops it.
+type reconnectWatch struct {
+	c      chan struct{}
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+func (k *Keeper) watchReconnect(ctx context.Context) *reconnectWatch {
+	ctx, cancel := context.WithCancel(ctx)
+	w := &reconnectWatch{c: make(chan struct{}, 1), cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(w.done)
+		if k.line.AwaitReconnect(ctx) == nil {
+			w.c <- struct{}{}
+		}
+	}()
+	return w
+}
+
+func (w *reconnectWatch) stop() {
+	w.cancel()
+	<-w.done
+}
+
+// hex prints a lease id as etcdctl does.
+func hex(id int64) string { return strconv.FormatInt(id, 16) }

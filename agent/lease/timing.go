@@ -1,0 +1,45 @@
+package lease
+
+import "time"
+
+// Bounds of the renewal schedule. They come from the promise that a renewal is
+// confirmed within a second of the moment that etcd can be reached again.
+const (
+	// RetryCeiling is the longest pause between the starts of two attempts while
+	// the lease may still be alive.
+	RetryCeiling = time.Second
+	// MinAttemptTimeout keeps a short TTL from making every attempt too short.
+	MinAttemptTimeout = 500 * time.Millisecond
+	// settle is what a heal may cost beyond the retry: a new connection and one
+	// round trip on a slow path.
+	settle = 250 * time.Millisecond
+)
+
+// Timing is the effective schedule of one lease. Durations are positive.
+type Timing struct {
+	TTL            time.Duration // as granted by etcd, which raises small ones
+	RenewInterval  time.Duration // between the sends of two renewals while all is well
+	Margin         time.Duration // fence point = deadline − Margin
+	BackoffInitial time.Duration // first pause after a failed attempt
+	BackoffMax     time.Duration // longest pause once the lease may be gone
+}
+
+// AttemptTimeout bounds one keep-alive: TTL/8, at least MinAttemptTimeout.
+func (t Timing) AttemptTimeout() time.Duration {
+	return max(t.TTL/8, MinAttemptTimeout)
+}
+
+// SurvivesDetach is the longest cut, starting at any phase of the schedule, that
+// does not detach the broker. When the cut starts, the last confirmed renewal was
+// sent up to RenewInterval ago and the fence point is TTL − Margin after that send;
+// after the heal the next confirmation takes at most RetryCeiling + settle.
+// Zero or negative: even a short hiccup may detach.
+func (t Timing) SurvivesDetach() time.Duration {
+	return t.TTL - t.Margin - t.RenewInterval - RetryCeiling - settle
+}
+
+// SurvivesExpiry is the longest cut, starting at any phase, after which the
+// registration is still in etcd.
+func (t Timing) SurvivesExpiry() time.Duration {
+	return t.TTL - t.RenewInterval - RetryCeiling - settle
+}
