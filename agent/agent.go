@@ -1,0 +1,359 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/oklog/run"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/agent/lease"
+	"holdfast/brokerapi"
+	"holdfast/cluster"
+	"holdfast/probes"
+	"holdfast/recovery"
+)
+
+const (
+	// stopTimeout bounds the orderly end: fence, revoke, last words.
+	stopTimeout = 8 * time.Second
+	// loopBound is how old the loop's last run may be before /live fails. The loop
+	// runs at least every second and never waits for I/O.
+	loopBound = 10 * time.Second
+	// authProbeTimeout bounds the question, at start, whether etcd takes our password.
+	authProbeTimeout = 3 * time.Second
+)
+
+// agent is one sidecar. Its loop owns everything under "owned by the loop"; all
+// else is safe for concurrent use or set before anything runs.
+type agent struct {
+	cfg     Config
+	version string
+	log     *slog.Logger
+	clock   func() lease.Instant
+	started time.Time
+	metrics *metrics
+
+	dir        *stateDir
+	journal    *journal
+	broker     brokerapi.Broker
+	identity   *identityCheck
+	health     *probes.Health
+	process    *probes.Process // nil: none to watch
+	dataDir    *probes.DataDir
+	freshness  *probes.Freshness
+	main       *cluster.Client
+	line       *cluster.Line
+	keeper     *lease.Keeper
+	registrar  *registrar
+	reconciler *recovery.Reconciler
+
+	inbox   chan func() // work for the loop
+	named   chan struct{}
+	view    atomic.Pointer[snapshot]
+	life    atomic.Pointer[life]
+	tasks   sync.WaitGroup // goroutines that do I/O for the loop
+	life0   context.Context
+	endLife context.CancelFunc
+
+	incarnation string
+	saveMu      sync.Mutex
+	unsaved     memory // for the saver
+
+	loopState
+}
+
+// Run is one sidecar from start to end. It returns nil after an orderly stop,
+// which the end of ctx asks for. Errors that are about settings carry ExitUsage and
+// come before anything was written to etcd.
+func Run(ctx context.Context, c Config, log *slog.Logger, version string) error {
+	c = c.Effective()
+	if err := c.Validate(); err != nil {
+		return &ExitError{ExitUsage, err}
+	}
+	a := &agent{cfg: c, version: version, log: log, clock: lease.BootClock, started: time.Now(),
+		inbox: make(chan func()), named: make(chan struct{})}
+	a.life0, a.endLife = context.WithCancel(context.WithoutCancel(ctx))
+
+	defer a.endLife()
+
+	var err error
+	if a.dir, err = openStateDir(c.StateDir); err != nil {
+		return &ExitError{ExitUsage, err}
+	}
+	defer a.dir.close()
+	if a.memory, err = a.dir.load(); err != nil {
+		return &ExitError{ExitUsage, err}
+	}
+	if a.memory.Distrust != "" {
+		log.Error("state file corrupt: the broker will be drained until an operator activates it", "detail", a.memory.Distrust)
+	}
+	if c.DataDir != "" {
+		if err := probes.CheckReadable(c.DataDir); err != nil {
+			return &ExitError{ExitUsage, err}
+		}
+	}
+	if err := a.dir.save(a.memory); err != nil {
+		return &ExitError{ExitUsage, fmt.Errorf("--state-dir %s: %w: free space or make it writable", c.StateDir, err)}
+	}
+	a.journal = openJournal(c.StateDir, log)
+	defer a.journal.close()
+	defer a.tasks.Wait()
+	defer a.endLife()
+
+	driver, _ := LookupDriver(c.Driver) // Validate knows it
+	if a.broker, err = driver.New(c, log.With("part", "broker")); err != nil {
+		return &ExitError{ExitUsage, err}
+	}
+	defer a.broker.Close()
+	etcd := c.cluster()
+	if a.main, err = cluster.Open(etcd, log.With("part", "etcd")); err != nil {
+		return &ExitError{ExitUsage, err}
+	}
+	defer a.main.Close()
+	if a.line, err = cluster.OpenLine(etcd, log.With("part", "etcd")); err != nil {
+		return &ExitError{ExitUsage, err}
+	}
+	defer a.line.Close()
+	if err := a.refuseWrongCredentials(ctx); err != nil {
+		return err
+	}
+	return a.serve(ctx)
+}
+
+func (c Config) cluster() cluster.Config {
+	return cluster.Config{
+		Endpoints: c.EtcdEndpoints, CACert: c.EtcdCACert, Cert: c.EtcdCert, Key: c.EtcdKey,
+		User: c.EtcdUser, PasswordFile: c.EtcdPasswordFile, Prefix: c.Prefix, StorageRoot: c.StorageRoot,
+	}
+}
+
+// refuseWrongCredentials asks etcd once. That it does not answer is no error: etcd
+// may come later. That it refuses us is a setting.
+func (a *agent) refuseWrongCredentials(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, authProbeTimeout)
+	defer cancel()
+	_, err := a.main.Snapshot(ctx, "-")
+	if cluster.Classify(err) != cluster.ClassAuth {
+		return nil
+	}
+	return &ExitError{ExitUsage, a.cfg.explainAuth(err)}
+}
+
+func (c Config) explainAuth(err error) error {
+	if c.EtcdUser == "" {
+		return fmt.Errorf("--etcd-endpoints %s: etcd refuses us: %w: set --etcd-user and --etcd-password-file, or --etcd-cert and --etcd-key",
+			c.EtcdEndpoints[0], err)
+	}
+	return fmt.Errorf("--etcd-user %q: etcd refuses us: %w: check --etcd-password-file %s and the user's role",
+		c.EtcdUser, err, c.EtcdPasswordFile)
+}
+
+// serve builds the parts, runs them until ctx ends or one fails, and ends in order.
+func (a *agent) serve(ctx context.Context) error {
+	reg := prometheus.NewRegistry()
+	a.metrics = newMetrics(reg, a)
+	a.identity = newIdentityCheck(a.broker, a.cfg, a.memory.BrokerID)
+
+	lost := a.brokerLoss()
+	settings := probes.HealthSettings{Interval: a.cfg.HealthInterval, Timeout: a.cfg.HealthTimeout,
+		Rise: a.cfg.HealthRise, Fall: a.cfg.HealthFall}
+	a.health = probes.NewHealth(settings, a.identity.check, lost, a.log.With("part", "health"), reg)
+	a.dataDir = probes.NewDataDir(probes.DataDirSettings{Path: a.cfg.DataDir, Markers: a.cfg.DataMarkers},
+		a.log.With("part", "datadir"), reg)
+	a.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{
+		Concurrency: a.cfg.LoadConcurrency, Rate: a.cfg.LoadRate, LoadTimeout: a.cfg.LoadTimeout,
+		AuditInterval: a.cfg.AuditInterval, MassChangeShare: a.cfg.MassChangeShare,
+	}, quiescing{a.broker}, a.main, a.log.With("part", "topics"), reg)
+	a.registrar = &registrar{cfg: a.cfg, line: a.line, clock: a.clock, log: a.log.With("part", "lease"),
+		life: func() life { return *a.life.Load() }, deliver: a.deliver}
+	a.keeper = lease.NewKeeper(lease.Settings{
+		Timing: a.cfg.Timing(), RestartGrace: a.cfg.RestartGrace, Clock: a.clock,
+		Classify: classify, Classes: failureClasses(),
+	}, renewalLine{a.line}, a.registrar, a.memory.LeaseID, a.log.With("part", "lease"), reg)
+	a.freshness = probes.NewFreshness("agent loop", time.Now())
+	a.initLoop()
+
+	probe, err := listen("--probe-listen", "tcp", a.cfg.ProbeListen)
+	if err != nil {
+		return err
+	}
+	web, err := listen("--web-listen", "tcp", a.cfg.WebListen)
+	if err != nil {
+		return errors.Join(err, probe.Close())
+	}
+	control, err := listenControl(a.cfg.ControlSocket)
+	if err != nil {
+		return errors.Join(err, probe.Close(), web.Close())
+	}
+
+	parts, stop := context.WithCancel(a.life0)
+	defer stop()
+	var g run.Group
+	add := func(f func(context.Context) error) {
+		pctx, cancel := context.WithCancel(parts)
+		g.Add(func() error { return f(pctx) }, func(error) { cancel() })
+	}
+	add(func(pctx context.Context) error {
+		select {
+		case <-ctx.Done():
+		case <-pctx.Done():
+		}
+		return nil
+	})
+	add(a.loop)
+	add(a.health.Run)
+	add(a.dataDir.Run)
+	add(a.reconciler.Run)
+	add(a.onceNamed(a.keeper.Run))
+	add(a.onceNamed(a.followState))
+	add(a.onceNamed(a.followRegistration))
+	add(a.onceNamed(a.followAssignments))
+	if a.process != nil {
+		add(a.process.Run)
+	}
+	for _, s := range []struct {
+		l net.Listener
+		h http.Handler
+	}{{probe, a.probeHandler()}, {web, a.webHandler(reg)}, {control, a.controlHandler()}} {
+		srv := &http.Server{Handler: s.h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute,
+			BaseContext: func(net.Listener) context.Context { return parts }}
+		g.Add(func() error {
+			if err := srv.Serve(s.l); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve %s: %w", s.l.Addr(), err)
+			}
+			return nil
+		}, func(error) { srv.Close() })
+	}
+	a.log.Info("holdfast starts", "version", a.version, "driver", a.cfg.Driver, "broker_admin", withoutPassword(a.cfg.BrokerAdmin),
+		"etcd", a.cfg.EtcdEndpoints, "probes", probe.Addr().String(), "web", web.Addr().String())
+	err = g.Run()
+	if errors.Is(err, lease.ErrShutdown) {
+		err = &ExitError{ExitFailed, err}
+	}
+	return errors.Join(err, a.leave())
+}
+
+// leave ends in the order that safety asks for: clients away, nothing served, and
+// only then the registration given up. With --leave-registered the broker goes on
+// for as long as the lease lasts.
+func (a *agent) leave() error {
+	ctx, cancel := context.WithTimeout(a.life0, stopTimeout)
+	defer cancel()
+	v := a.keeper.View()
+	holding := v.Grant.LeaseID != 0 && v.Validity.Known()
+	if !holding || a.cfg.LeaveRegistered {
+		a.remember(func(m *memory) { m.ConfirmedAt = v.Grant.Revision })
+		a.log.Info("holdfast ends", "left_registered", holding)
+		return nil
+	}
+	if a.fences("quiesce") && a.health.Snapshot().At(time.Now()) != probes.Down {
+		fctx, done := context.WithTimeout(ctx, stopTimeout/2)
+		n, err := a.reconciler.Fence(fctx)
+		done()
+		if err != nil {
+			a.log.Warn("not every topic could be quiesced before the registration was given up", "quiesced", n, "err", err)
+		}
+	}
+	if err := a.keeper.Release(ctx); err != nil {
+		a.log.Warn("lease not revoked: it runs out by itself", "lease", fmt.Sprintf("%x", v.Grant.LeaseID), "err", err)
+		return nil
+	}
+	a.remember(func(m *memory) { m.LeaseID = 0 })
+	a.log.Info("holdfast ends", "lease", "revoked")
+	return nil
+}
+
+// onceNamed waits until the broker's id is known.
+func (a *agent) onceNamed(f func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.named:
+			if err := f(ctx); err != nil && ctx.Err() == nil {
+				return err
+			}
+			return nil
+		}
+	}
+}
+
+// brokerLoss merges what can know at once that the broker went: its connection and
+// its process.
+func (a *agent) brokerLoss() <-chan struct{} {
+	var held <-chan struct{}
+	if w, ok := a.broker.(brokerapi.LossWatcher); ok {
+		held = w.Lost()
+	}
+	if a.cfg.BrokerPIDFile == "" && a.cfg.BrokerProcess == "" {
+		return held
+	}
+	a.process = probes.NewProcess(a.cfg.BrokerPIDFile, a.cfg.BrokerProcess, a.log.With("part", "process"))
+	merged := make(chan struct{}, 1)
+	a.tasks.Go(func() {
+		for {
+			select {
+			case <-a.life0.Done():
+				return
+			case <-held:
+			case <-a.process.Lost():
+			}
+			select {
+			case merged <- struct{}{}:
+			default:
+			}
+		}
+	})
+	return merged
+}
+
+func listen(flag, network, addr string) (net.Listener, error) {
+	l, err := net.Listen(network, addr)
+	if err != nil {
+		var op *net.OpError
+		why := err
+		if errors.As(err, &op) {
+			why = op.Err
+		}
+		return nil, &ExitError{ExitUsage, fmt.Errorf("%s %s: %w: free the address or set another", flag, addr, why)}
+	}
+	return l, nil
+}
+
+// listenControl takes the socket over from a sidecar that died: the lock on the
+// state directory says that none lives.
+func listenControl(path string) (net.Listener, error) {
+	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
+		os.Remove(path)
+	}
+	l, err := listen("--control-socket", "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(&ExitError{ExitUsage, fmt.Errorf("--control-socket %s: %s", path, reason(err))}, l.Close())
+	}
+	return l, nil
+}
+
+// quiescing gives every broker a Quiesce, so that the reconciler can ask for it.
+type quiescing struct{ brokerapi.Broker }
+
+func (q quiescing) Quiesce(ctx context.Context, topic string) error {
+	switch b := q.Broker.(type) {
+	case brokerapi.Quiescer:
+		return b.Quiesce(ctx, topic)
+	case brokerapi.Unloader:
+		return b.Unload(ctx, topic)
+	}
+	return errors.New("this broker can neither quiesce nor unload a topic")
+}

@@ -1,0 +1,204 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"holdfast/brokerapi"
+	"holdfast/cluster"
+	"holdfast/probes"
+)
+
+// checkTimeout bounds each of the things that Check tries.
+const checkTimeout = 3 * time.Second
+
+// Finding is one thing that Check tried.
+type Finding struct {
+	What string // etcd, broker, data dir, timing
+	// Err is nil when all is well. An *ExitError with ExitUsage says that a setting
+	// is wrong, with ExitRefused that it is unsafe; any other that it failed now.
+	Err  error
+	Text string // what was found; shown when Err is nil
+}
+
+// Check tries valid settings against the world and writes nothing, neither to etcd
+// nor to the broker. Each part is bounded by three seconds.
+func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
+	c = c.Effective()
+	id, broker := checkBroker(ctx, c, log)
+	if c.BrokerID == "" {
+		c.BrokerID = id.Name
+	}
+	if c.DataDir == "" {
+		c.DataDir = id.DataDir
+	}
+	findings := []Finding{checkEtcd(ctx, c, log), broker}
+	if c.DataDir != "" || broker.Err == nil {
+		findings = append(findings, checkDataDir(c))
+	}
+	for _, u := range WorstCase(c).Unsafe {
+		findings = append(findings, Finding{What: "timing", Err: refused(u)})
+	}
+	return findings
+}
+
+func refused(text string) error { return &ExitError{ExitRefused, errors.New(text)} }
+
+func wrongSetting(err error) error { return &ExitError{ExitUsage, err} }
+
+func checkEtcd(ctx context.Context, c Config, log *slog.Logger) Finding {
+	f := Finding{What: "etcd"}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	client, err := cluster.Open(c.Cluster(), log)
+	if err != nil {
+		f.Err = wrongSetting(err)
+		return f
+	}
+	defer client.Close()
+	id := c.BrokerID
+	if id == "" {
+		id = "-" // any id shows whether reads are answered
+	}
+	snap, err := client.Snapshot(ctx, id)
+	if err != nil {
+		f.Err = EtcdError(c, err)
+		return f
+	}
+	f.Text = fmt.Sprintf("%s, revision %d", strings.Join(c.EtcdEndpoints, ","), snap.Revision)
+	switch {
+	case snap.StateMalformed != "":
+		f.Text += fmt.Sprintf("; the state of %s cannot be read: %q", id, snap.StateMalformed)
+	case c.BrokerID == "":
+	case snap.Registration != nil:
+		f.Text += fmt.Sprintf("; %s is registered", id)
+	default:
+		f.Text += fmt.Sprintf("; %s is not registered", id)
+	}
+	return f
+}
+
+// EtcdError puts a failed call into one line with the settings to look at. Wrong
+// credentials are wrong settings.
+func EtcdError(c Config, err error) error {
+	where := fmt.Sprintf("--etcd-endpoints %q", strings.Join(c.EtcdEndpoints, ","))
+	switch class := cluster.Classify(err); class {
+	case cluster.ClassAuth:
+		return wrongSetting(fmt.Errorf("%s: etcd refuses us: %w: check --etcd-user and --etcd-password-file, or --etcd-cert and --etcd-key", where, err))
+	case cluster.ClassNoLeader:
+		return fmt.Errorf("%s: etcd has no leader: %w: check the quorum of etcd", where, err)
+	case cluster.ClassUnreachable, cluster.ClassTimeout:
+		return fmt.Errorf("%s: etcd is out of reach: %w: is it running there, and is the way open?", where, &shortError{err})
+	default:
+		return fmt.Errorf("%s: %w: see the log of etcd", where, err)
+	}
+}
+
+// shortError leaves out what gRPC says around the cause of a failed dial.
+type shortError struct{ err error }
+
+func (e *shortError) Error() string {
+	const noise = "Error while dialing: "
+	text := e.err.Error()
+	if i := strings.LastIndex(text, noise); i >= 0 {
+		return strings.Trim(text[i+len(noise):], `"`)
+	}
+	return text
+}
+
+func (e *shortError) Unwrap() error { return e.err }
+
+func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Identity, Finding) {
+	f := Finding{What: "broker"}
+	d, ok := LookupDriver(c.Driver)
+	if !ok {
+		f.Err = wrongSetting(fmt.Errorf("--driver %q: unknown driver: known drivers: %s", c.Driver, strings.Join(DriverNames(), ", ")))
+		return brokerapi.Identity{}, f
+	}
+	b, err := d.New(c, log)
+	if err != nil {
+		f.Err = wrongSetting(err)
+		return brokerapi.Identity{}, f
+	}
+	defer b.Close()
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	id, err := b.Identify(ctx)
+	switch {
+	case errors.Is(err, brokerapi.ErrIdentity):
+		f.Err = wrongSetting(err)
+		return id, f
+	case err != nil:
+		f.Err = fmt.Errorf("broker: %w", err)
+		return id, f
+	case id.Name == "" && c.BrokerID == "":
+		f.Err = wrongSetting(fmt.Errorf("--broker-id: required: the broker at %s has no name that survives a restart: give one, or name the broker", c.BrokerAdmin))
+		return id, f
+	}
+	name := c.BrokerID
+	if name == "" {
+		name = id.Name
+	}
+	f.Text = fmt.Sprintf("%s %s %s; can: %s", name, c.Driver, id.Version, strings.Join(b.Capabilities().List(), ", "))
+	if err := b.Health(ctx); err != nil {
+		f.Err = fmt.Errorf("broker %s: not healthy: %w", name, err)
+	}
+	return id, f
+}
+
+func checkDataDir(c Config) Finding {
+	f := Finding{What: "data dir", Text: c.DataDir}
+	if c.DataDir == "" {
+		f.Text = "not known: the broker does not state it; give --data-dir to tell a first boot from a restart"
+		return f
+	}
+	if err := probes.CheckReadable(c.DataDir); err != nil {
+		f.Err = wrongSetting(err)
+	}
+	return f
+}
+
+// WriteFindings prints one line for each finding.
+func WriteFindings(w io.Writer, findings []Finding) error {
+	for _, f := range findings {
+		verdict, text := "ok", f.Text
+		if f.Err != nil {
+			verdict, text = "FAILED", "see below"
+		}
+		if _, err := fmt.Fprintf(w, "%-9s %-7s %s\n", f.What, verdict, text); err != nil {
+			return fmt.Errorf("print findings: %w", err)
+		}
+	}
+	return nil
+}
+
+// Verdict joins the errors of findings. Its exit code is that of a wrong setting
+// if there is one, else of an unsafe one, else of a failure; nil: all is well.
+func Verdict(findings []Finding) error {
+	code := ExitDone
+	rank := map[int]int{ExitDone: 0, ExitFailed: 1, ExitRefused: 2, ExitUsage: 3}
+	var errs []error
+	for _, f := range findings {
+		if f.Err == nil {
+			continue
+		}
+		errs = append(errs, f.Err)
+		this := ExitFailed
+		var exit *ExitError
+		if errors.As(f.Err, &exit) {
+			this = exit.Code
+		}
+		if rank[this] > rank[code] {
+			code = this
+		}
+	}
+	if code == ExitDone {
+		return nil
+	}
+	return &ExitError{code, errors.Join(errs...)}
+}

@@ -1,0 +1,100 @@
+package agent
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func find(t *testing.T, fs []Finding, what string) Finding {
+	t.Helper()
+	for _, f := range fs {
+		if f.What == what {
+			return f
+		}
+	}
+	t.Fatalf("no finding about %s in %v", what, fs)
+	return Finding{}
+}
+
+// deadPort is an address on which nothing listens.
+const deadPort = "127.0.0.1:1"
+
+func TestCheckNamesWhatIsOutOfReach(t *testing.T) {
+	c := natsDefaults()
+	c.EtcdEndpoints = []string{"http://" + deadPort}
+	c.BrokerAdmin, c.NATSMonitor = "nats://"+deadPort, "http://"+deadPort
+	fs := Check(t.Context(), c, slog.New(slog.DiscardHandler))
+	want := `--etcd-endpoints "http://127.0.0.1:1": etcd is out of reach: dial tcp 127.0.0.1:1: connect: connection refused: is it running there, and is the way open?`
+	if err := find(t, fs, "etcd").Err; err == nil || err.Error() != want {
+		t.Errorf("etcd: %v\nwant  %s", err, want)
+	}
+	if err := find(t, fs, "broker").Err; err == nil || !strings.HasPrefix(err.Error(), "broker: --broker-admin nats://127.0.0.1:1: ") {
+		t.Errorf("broker: %v", err)
+	}
+	var exit *ExitError
+	if err := Verdict(fs); !errors.As(err, &exit) || exit.Code != ExitFailed {
+		t.Errorf("verdict: %v", err)
+	}
+}
+
+func TestCheckCallsAWebServerAtTheAdminAddressAWrongSetting(t *testing.T) {
+	web := httptest.NewServer(http.NotFoundHandler())
+	defer web.Close()
+	c := natsDefaults()
+	c.EtcdEndpoints = []string{"http://" + deadPort}
+	c.BrokerAdmin = "nats://" + web.Listener.Addr().String()
+	c.NATSMonitor = web.URL
+	fs := Check(t.Context(), c, slog.New(slog.DiscardHandler))
+	var exit *ExitError
+	if err := find(t, fs, "broker").Err; !errors.As(err, &exit) || exit.Code != ExitUsage {
+		t.Errorf("broker: %v", err)
+	}
+}
+
+func TestCheckCallsADataDirectoryThatIsAFileAWrongSetting(t *testing.T) {
+	c := natsDefaults()
+	c.DataDir = filepath.Join(t.TempDir(), "data")
+	if err := os.WriteFile(c.DataDir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := checkDataDir(c)
+	want := "--data-dir " + c.DataDir + ": not a directory: give the directory in which the broker keeps its data"
+	var exit *ExitError
+	if !errors.As(f.Err, &exit) || exit.Code != ExitUsage || f.Err.Error() != want {
+		t.Errorf("got  %v\nwant %s", f.Err, want)
+	}
+}
+
+func TestVerdictPutsSettingsBeforeSafetyBeforeFailure(t *testing.T) {
+	failed := Finding{What: "etcd", Err: errors.New("away")}
+	unsafe := Finding{What: "timing", Err: refused("too tight")}
+	wrong := Finding{What: "broker", Err: wrongSetting(errors.New("another broker"))}
+	fine := Finding{What: "data dir", Text: "/d"}
+	for _, tt := range []struct {
+		name string
+		fs   []Finding
+		want int
+	}{
+		{"all is well", []Finding{fine}, ExitDone},
+		{"failed", []Finding{fine, failed}, ExitFailed},
+		{"failed and unsafe", []Finding{failed, unsafe}, ExitRefused},
+		{"all of them", []Finding{wrong, failed, unsafe}, ExitUsage},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			code, err := ExitDone, Verdict(tt.fs)
+			var exit *ExitError
+			if errors.As(err, &exit) {
+				code = exit.Code
+			}
+			if code != tt.want || (err == nil) != (tt.want == ExitDone) {
+				t.Errorf("code %d, error %v", code, err)
+			}
+		})
+	}
+}

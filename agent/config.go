@@ -1,0 +1,172 @@
+package agent
+
+import (
+	"net"
+	"net/url"
+	"path/filepath"
+	"time"
+
+	"holdfast/agent/lease"
+	"holdfast/cluster"
+)
+
+// Config holds the effective settings of one sidecar. Every field has one row in
+// the table of settings.go, which gives its flag, environment variable and YAML
+// key. Zero means "derive it" for the fields that Effective fills.
+type Config struct {
+	// etcd
+	EtcdEndpoints    []string // URLs with scheme
+	EtcdCACert       string   // file, PEM
+	EtcdCert         string   // file, PEM; with EtcdKey
+	EtcdKey          string   // file, PEM; with EtcdCert
+	EtcdUser         string   // with EtcdPasswordFile
+	EtcdPasswordFile string   // file; a trailing newline is not part of the password
+	Prefix           string   // in front of every key; empty, or /like/this
+	StorageRoot      string   // where brokers keep sealed topic states
+
+	// broker
+	BrokerID      string // empty: the broker's own stable name
+	Driver        string
+	BrokerAdmin   string // URL; derived from Driver
+	NATSMonitor   string // URL; derived from BrokerAdmin: same host, port 8222
+	NATSCredsFile string
+	BrokerURL     string   // advertised; may be empty
+	ConnectURL    string   // advertised; may be empty
+	Registration  string   // "own" or "adopt"; derived from Driver
+	DataDir       string   // empty: as the broker states it
+	DataMarkers   []string // globs below DataDir; derived from Driver
+	BrokerPIDFile string
+	BrokerProcess string
+
+	// lease
+	StateDir                string
+	LeaseTTL                time.Duration // whole seconds
+	RenewInterval           time.Duration // derived: LeaseTTL/8
+	BackoffInitial          time.Duration
+	BackoffMax              time.Duration
+	Detach                  bool
+	LeaseDetachMargin       time.Duration // derived: LeaseTTL/3
+	DetachmentRecoverWindow time.Duration
+	LeaveRegistered         bool
+
+	// recovery
+	SessionExpiredPolicy string        // "drain"
+	RestartGrace         time.Duration // 0: let the TTL run out
+	Failover             string        // "hold"; derived from Driver
+	Fence                []string      // "ready", "quiesce"
+	Join                 bool
+
+	// topics
+	LoadConcurrency int
+	LoadRate        float64 // topics per second; 0: no limit
+	LoadTimeout     time.Duration
+	AuditInterval   time.Duration
+	MassChangeShare float64 // 0 to 1; 0: no guard
+
+	// health
+	HealthInterval time.Duration
+	HealthTimeout  time.Duration
+	HealthRise     int // results in a row
+	HealthFall     int // results in a row
+
+	// listeners
+	ProbeListen   string // host:port
+	WebListen     string // host:port
+	ControlSocket string // derived: StateDir/control.sock
+
+	// logging
+	LogLevel  string // debug, info, warn, error
+	LogFormat string // text, json; empty: text on a terminal, else json
+
+	// origins says where a value came from; absent: the default. Load fills it.
+	origins map[string]origin
+}
+
+// Default returns the defaults of the public contract. Derived fields are zero;
+// Effective fills them.
+func Default() Config {
+	return Config{
+		EtcdEndpoints:           []string{"http://127.0.0.1:2379"},
+		StorageRoot:             "/danube-data",
+		StateDir:                "/var/lib/holdfast",
+		LeaseTTL:                32 * time.Second,
+		BackoffInitial:          250 * time.Millisecond,
+		BackoffMax:              5 * time.Second,
+		Detach:                  true,
+		DetachmentRecoverWindow: 2 * time.Second,
+		SessionExpiredPolicy:    "drain",
+		Fence:                   []string{"ready", "quiesce"},
+		LoadConcurrency:         16,
+		LoadTimeout:             30 * time.Second,
+		AuditInterval:           30 * time.Second,
+		MassChangeShare:         0.5,
+		HealthInterval:          time.Second,
+		HealthTimeout:           time.Second,
+		HealthRise:              2,
+		HealthFall:              3,
+		ProbeListen:             ":9808",
+		WebListen:               ":9809",
+		LogLevel:                "info",
+	}
+}
+
+// Effective returns c with every derived field filled in. It changes nothing that
+// was set, needs no valid c, and is idempotent.
+func (c Config) Effective() Config {
+	if c.RenewInterval == 0 {
+		c.RenewInterval = c.LeaseTTL / 8
+	}
+	if c.LeaseDetachMargin == 0 {
+		c.LeaseDetachMargin = c.LeaseTTL / 3
+	}
+	if c.ControlSocket == "" && c.StateDir != "" {
+		c.ControlSocket = filepath.Join(c.StateDir, "control.sock")
+	}
+	if d, ok := drivers[c.Driver]; ok {
+		if c.BrokerAdmin == "" {
+			c.BrokerAdmin = d.Admin
+		}
+		if c.Registration == "" {
+			c.Registration = d.Registration
+		}
+		if c.Failover == "" {
+			c.Failover = d.Failover
+		}
+		if len(c.DataMarkers) == 0 {
+			c.DataMarkers = d.Markers
+		}
+	}
+	if c.NATSMonitor == "" && c.Driver == "nats" {
+		if u, err := url.Parse(c.BrokerAdmin); err == nil && u.Hostname() != "" {
+			c.NATSMonitor = "http://" + net.JoinHostPort(u.Hostname(), "8222")
+		}
+	}
+	return c
+}
+
+// Timing is the lease schedule of these settings, as asked for: etcd may grant
+// another TTL.
+func (c Config) Timing() lease.Timing {
+	c = c.Effective()
+	return lease.Timing{
+		TTL:            c.LeaseTTL,
+		RenewInterval:  c.RenewInterval,
+		Margin:         c.LeaseDetachMargin,
+		BackoffInitial: c.BackoffInitial,
+		BackoffMax:     c.BackoffMax,
+	}
+}
+
+// Cluster is the part of the settings that package cluster needs.
+func (c Config) Cluster() cluster.Config {
+	return cluster.Config{
+		Endpoints:    c.EtcdEndpoints,
+		CACert:       c.EtcdCACert,
+		Cert:         c.EtcdCert,
+		Key:          c.EtcdKey,
+		User:         c.EtcdUser,
+		PasswordFile: c.EtcdPasswordFile,
+		Prefix:       c.Prefix,
+		StorageRoot:  c.StorageRoot,
+	}
+}

@@ -1,0 +1,105 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+)
+
+// Sources is where settings come from. A flag wins over the environment, that
+// over the file, and that over the default.
+type Sources struct {
+	Flags map[string][]string               // by setting; a list for each use of the flag
+	Env   func(name string) (string, bool)  // nil: no environment; os.LookupEnv otherwise
+	File  string                            // YAML file; empty: none
+	Read  func(file string) ([]byte, error) // nil: os.ReadFile
+	// Only names the settings that the verb needs; problems with others are not
+	// its business. Empty: all.
+	Only []string
+}
+
+// origin says where a value came from, as the start of an error message.
+type origin struct{ label string }
+
+// problem is one line of a settings error and the settings that it is about.
+type problem struct {
+	fields []string
+	text   string
+}
+
+// Load reads the settings, validates them and derives the rest. The error joins
+// every problem, one line each: name, value, what is wrong and the remedy. An
+// environment variable that is empty counts as absent.
+func Load(src Sources) (Config, error) {
+	c := Default()
+	c.origins = map[string]origin{}
+	broken := map[string]bool{}
+	var problems []problem
+
+	apply := func(s Setting, values []string, from origin) {
+		c.origins[s.Name] = from
+		if err := s.set(&c, values); err != nil {
+			broken[s.Name] = true
+			problems = append(problems, problem{[]string{s.Name},
+				fmt.Sprintf("%s %q: %v", from.label, values[len(values)-1], err)})
+		} else {
+			delete(broken, s.Name)
+		}
+	}
+
+	if src.File != "" {
+		read := src.Read
+		if read == nil {
+			read = os.ReadFile
+		}
+		entries, found, ok := readFile(src.File, read)
+		if !ok {
+			return c.Effective(), join(found, src.Only)
+		}
+		problems = append(problems, found...)
+		for _, p := range found {
+			for _, f := range p.fields {
+				broken[f] = true
+			}
+		}
+		for _, e := range entries {
+			apply(e.setting, e.values, e.from)
+		}
+	}
+	for _, s := range settings {
+		if src.Env == nil {
+			break
+		}
+		if v, ok := src.Env(s.Env()); ok && v != "" {
+			apply(s, []string{v}, origin{s.Env()})
+		}
+	}
+	for _, s := range settings {
+		if v := src.Flags[s.Name]; len(v) > 0 {
+			apply(s, v, origin{"--" + s.Name})
+		}
+	}
+
+	for _, p := range c.problems() {
+		// What could not be parsed has been reported; a rule about it would
+		// judge the default instead.
+		if !slices.ContainsFunc(p.fields, func(f string) bool { return broken[f] }) {
+			problems = append(problems, p)
+		}
+	}
+	return c.Effective(), join(problems, src.Only)
+}
+
+// join makes one error of the problems that concern only.
+func join(problems []problem, only []string) error {
+	var errs []error
+	for _, p := range problems {
+		foreign := func(f string) bool { return !slices.Contains(only, f) }
+		if len(only) > 0 && len(p.fields) > 0 && slices.ContainsFunc(p.fields, foreign) {
+			continue
+		}
+		errs = append(errs, errors.New(p.text))
+	}
+	return errors.Join(errs...)
+}

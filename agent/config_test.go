@@ -1,0 +1,388 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// env makes an environment of pairs.
+func env(vars map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) { v, ok := vars[name]; return v, ok }
+}
+
+// file makes the reader of a settings file with that content.
+func file(content string) func(string) ([]byte, error) {
+	return func(string) ([]byte, error) { return []byte(content), nil }
+}
+
+func TestBadSettingsNameFieldValueAndRemedy(t *testing.T) {
+	dir := t.TempDir()
+	empty := filepath.Join(dir, "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	full := filepath.Join(dir, "full")
+	if err := os.WriteFile(full, []byte("x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	flags := func(pairs ...string) map[string][]string {
+		m := map[string][]string{"driver": {"nats"}}
+		for i := 0; i < len(pairs); i += 2 {
+			if pairs[i+1] == "" {
+				delete(m, pairs[i])
+				continue
+			}
+			m[pairs[i]] = append(m[pairs[i]], pairs[i+1])
+		}
+		return m
+	}
+	yaml := func(content string) Sources {
+		return Sources{Flags: flags(), File: "holdfast.yaml", Read: file(content)}
+	}
+	with := func(pairs ...string) Sources { return Sources{Flags: flags(pairs...)} }
+
+	for _, tt := range []struct {
+		name string
+		src  Sources
+		want string
+	}{
+		{"unknown YAML key", yaml("driver: nats\nlease-tll: 32s\n"),
+			"holdfast.yaml:2: lease-tll: unknown setting: did you mean lease-ttl?"},
+		{"unknown YAML key that is near nothing", yaml("colour: blue\n"),
+			"holdfast.yaml:1: colour: unknown setting: see 'holdfast run --help' for all settings"},
+		{"YAML key in the wrong case", yaml("leaseTTL: 32s\n"),
+			"holdfast.yaml:1: leaseTTL: unknown setting: see 'holdfast run --help' for all settings"},
+		{"YAML key twice", yaml("lease-ttl: 32s\nlease-ttl: 33s\n"),
+			"holdfast.yaml:2: lease-ttl: given twice, first on line 1: keep one"},
+		{"YAML list for one value", yaml("lease-ttl: [32s]\n"),
+			"holdfast.yaml:1: lease-ttl: not one value: write 'lease-ttl: 32s'"},
+		{"YAML mapping for a list", yaml("etcd-endpoints: {a: b}\n"),
+			"holdfast.yaml:1: etcd-endpoints: not one value or a list of values: write 'etcd-endpoints: http://127.0.0.1:2379'"},
+		{"YAML key without a value", yaml("renew-interval:\n"),
+			"holdfast.yaml:1: renew-interval: not one value: write 'renew-interval: 4s'"},
+		{"YAML that is a list", yaml("- a\n"),
+			"holdfast.yaml:1: not a mapping: write one 'name: value' a line"},
+		{"YAML that does not parse", yaml("a: [\n"),
+			"holdfast.yaml:1: not YAML: did not find expected node content: write one 'name: value' a line"},
+		{"two YAML documents", yaml("join: true\n---\njoin: false\n"),
+			"holdfast.yaml: more than one YAML document: keep one"},
+		{"settings file missing", Sources{Flags: flags(), File: filepath.Join(dir, "none.yaml")},
+			`--config "` + filepath.Join(dir, "none.yaml") + `": cannot be read: no such file or directory: give the path of a YAML file`},
+
+		{"duration without a unit, by flag", with("lease-ttl", "32"),
+			`--lease-ttl "32": not a duration: write a number with a unit, such as 32s`},
+		{"duration without a unit, by environment", Sources{Flags: flags(), Env: env(map[string]string{"HOLDFAST_LEASE_TTL": "32"})},
+			`HOLDFAST_LEASE_TTL "32": not a duration: write a number with a unit, such as 32s`},
+		{"duration without a unit, by file", yaml("\nlease-ttl: 32\n"),
+			`holdfast.yaml:2: lease-ttl "32": not a duration: write a number with a unit, such as 32s`},
+		{"derived duration without a unit", with("renew-interval", "soon"),
+			`--renew-interval "soon": not a duration: write a number with a unit, such as 4s`},
+		{"not a switch", with("join", "maybe"), `--join "maybe": not a switch: write true or false`},
+		{"not a whole number", with("health-fall", "3.5"), `--health-fall "3.5": not a whole number: write digits only, such as 3`},
+		{"not a number", with("load-rate", "fast"), `--load-rate "fast": not a number: write digits, such as 0.5 or 100`},
+
+		{"TTL below what etcd grants", with("lease-ttl", "1s"), "--lease-ttl 1s: too short: etcd grants no less than 2s"},
+		{"TTL in parts of a second", with("lease-ttl", "2600ms"), "--lease-ttl 2.6s: not whole seconds, which is all that etcd knows: write 3s"},
+		{"margin above the TTL", with("lease-detach-margin", "40s"),
+			"--lease-detach-margin 40s: must be less than --lease-ttl 32s: leave it out for a third of the TTL, 10.667s"},
+		{"margin equal to the TTL", with("lease-detach-margin", "32s"),
+			"--lease-detach-margin 32s: must be less than --lease-ttl 32s: leave it out for a third of the TTL, 10.667s"},
+		{"margin against a TTL from the file", Sources{Flags: flags("lease-detach-margin", "9s"), File: "holdfast.yaml", Read: file("lease-ttl: 8s\n")},
+			"--lease-detach-margin 9s: must be less than holdfast.yaml:1: lease-ttl 8s: leave it out for a third of the TTL, 2.667s"},
+		{"margin of zero", with("lease-detach-margin", "0s"), "--lease-detach-margin 0s: must be more than 0: leave it out for a third of the TTL"},
+		{"margin below zero", with("lease-detach-margin", "-1s"), "--lease-detach-margin -1s: must be more than 0: leave it out for a third of the TTL"},
+		{"renew interval that cannot make it", with("renew-interval", "20s"),
+			"--renew-interval 20s: a second attempt would not be answered before the fence point, 21.333s after the last renewal: at most 16.333s works"},
+		{"no renew interval can make it", with("lease-ttl", "2s", "lease-detach-margin", "1900ms"),
+			"--renew-interval 250ms: a second attempt would not be answered before the fence point, 100ms after the last renewal, and no interval would do: raise --lease-ttl 2s or lower --lease-detach-margin 1.9s"},
+		{"renew interval of zero", with("renew-interval", "0s"), "--renew-interval 0s: must be more than 0: leave it out for an eighth of the TTL"},
+		{"first pause of zero", with("backoff-initial", "0s"), "--backoff-initial 0s: must be more than 0: write a duration such as 1s"},
+		{"longest pause below the first", with("backoff-max", "100ms"), "--backoff-max 100ms: less than --backoff-initial 250ms: give a longer one"},
+		{"recover window below zero", with("detachment-recover-window", "-1s"), "--detachment-recover-window -1s: negative: write 0s or more"},
+		{"state directory empty", yaml("state-dir: ''\n"),
+			`holdfast.yaml:1: state-dir "": empty: give a directory that survives restarts, such as /var/lib/holdfast`},
+		{"state directory is a file", with("state-dir", full), `--state-dir "` + full + `": not a directory: give a directory that survives restarts`},
+
+		{"driver missing", with("driver", ""), "--driver: required: give the kind of broker; known drivers: nats"},
+		{"driver unknown", Sources{Flags: map[string][]string{"driver": {"kafka"}}}, `--driver "kafka": unknown driver: known drivers: nats`},
+		{"broker id with a slash", with("broker-id", "a/b"), `--broker-id "a/b": holds a slash, which separates keys in etcd: use another character`},
+		{"broker id with a space at its end", with("broker-id", "a "), `--broker-id "a ": starts or ends with a space or holds a control character: remove it`},
+		{"admin URL of the wrong kind", with("broker-admin", "http://127.0.0.1:4222"),
+			`--broker-admin "http://127.0.0.1:4222": the scheme http does not work here: write nats://host:port`},
+		{"admin URL without a scheme", with("broker-admin", "127.0.0.1:4222", "nats-monitor", "http://127.0.0.1:8222"),
+			`--broker-admin "127.0.0.1:4222": not a URL with a scheme and a host: write nats://host:port`},
+		{"password in a URL", with("broker-admin", "nats://me:secret@127.0.0.1:4222"),
+			`--broker-admin "nats://me:xxxxx@127.0.0.1:4222": holds a user or password: secrets come only from files`},
+		{"password in something like a URL", with("broker-admin", "me:secret@127.0.0.1", "nats-monitor", "http://127.0.0.1:8222"),
+			`--broker-admin "…": not a URL, or one that holds a user or password: write nats://host:port`},
+		{"port out of range", with("nats-monitor", "http://127.0.0.1:82220"), `--nats-monitor "http://127.0.0.1:82220": port out of range: write one from 1 to 65535`},
+		{"advertised URL without a host", with("broker-url", "nats://"), `--broker-url "nats://": not a URL with a scheme and a host: write scheme://host:port`},
+		{"registration unknown", with("registration", "lend"), `--registration "lend": unknown: write one of own, adopt`},
+
+		{"endpoint without a scheme", with("etcd-endpoints", "etcd-1:2379"), `--etcd-endpoints "etcd-1:2379": not a URL with a scheme and a host: write http://host:port`},
+		{"no endpoint", yaml("etcd-endpoints: ' , '\n"), `holdfast.yaml:1: etcd-endpoints "": empty: give at least one URL, such as http://127.0.0.1:2379`},
+		{"endpoints with and without TLS", with("etcd-endpoints", "http://a:2379,https://b:2379"),
+			`--etcd-endpoints "http://a:2379,https://b:2379": some use TLS and others do not: write https:// for all or for none`},
+		{"TLS files for http", with("etcd-cacert", full),
+			`--etcd-endpoints "http://127.0.0.1:2379": http with TLS files set: write https://, or leave out the etcd-cacert, etcd-cert and etcd-key settings`},
+		{"certificate without a key", with("etcd-endpoints", "https://a:2379", "etcd-cert", full), `--etcd-cert "` + full + `": certificate without a key: give --etcd-key too`},
+		{"key without a certificate", with("etcd-endpoints", "https://a:2379", "etcd-key", full), `--etcd-key "` + full + `": key without a certificate: give --etcd-cert too`},
+		{"certificate file missing", with("etcd-endpoints", "https://a:2379", "etcd-cacert", "/nowhere/ca.pem"),
+			`--etcd-cacert "/nowhere/ca.pem": cannot be read: no such file or directory: check the path and its permissions`},
+		{"user without a password", with("etcd-user", "root"), `--etcd-user "root": user without a password: give --etcd-password-file too`},
+		{"password without a user", with("etcd-password-file", full), `--etcd-password-file "` + full + `": password without a user: give --etcd-user too`},
+		{"password file missing", with("etcd-user", "root", "etcd-password-file", "/nowhere/pw"),
+			`--etcd-password-file "/nowhere/pw": cannot be read: no such file or directory: check the path and its permissions`},
+		{"password file empty", with("etcd-user", "root", "etcd-password-file", empty),
+			`--etcd-password-file "` + empty + `": is empty: check what should have written it`},
+		{"password file is a directory", with("etcd-user", "root", "etcd-password-file", dir),
+			`--etcd-password-file "` + dir + `": is a directory: give a file`},
+		{"prefix without a slash", with("prefix", "prod"), `--prefix "prod": does not start with a slash: write /prod`},
+		{"storage root without a slash", with("storage-root", "data"), `--storage-root "data": does not start with a slash: write a path such as /danube-data`},
+
+		{"policy of a later version", with("session-expired-policy", "reconnect"),
+			"--session-expired-policy reconnect: only drain is available in this version: leave it out or write drain"},
+		{"policy unknown", with("session-expired-policy", "pray"), "--session-expired-policy pray: unknown policy: write drain"},
+		{"grace no shorter than the TTL", with("restart-grace", "32s"),
+			"--restart-grace 32s: no less than --lease-ttl 32s, after which the registration is gone anyway: give a shorter one or raise the TTL"},
+		{"failover of a later version", with("failover", "move"), "--failover move: only hold is available in this version: leave it out or write hold"},
+		{"fence step of a later version", with("fence", "ready,quiesce,stop"), `--fence "ready,quiesce,stop": the step stop is not available in this version: write ready,quiesce`},
+		{"fence in the wrong order", with("fence", "quiesce,ready"), `--fence "quiesce,ready": unknown steps or order: write ready,quiesce`},
+
+		{"no load at a time", with("load-concurrency", "0"), "--load-concurrency 0: must be at least 1"},
+		{"load rate below zero", with("load-rate", "-1"), "--load-rate -1: negative: write 0 for no limit"},
+		{"share above one", with("mass-change-share", "50"), "--mass-change-share 50: not between 0 and 1: write a share such as 0.5, or 0 for no guard"},
+		{"health interval of zero", with("health-interval", "0s"), "--health-interval 0s: must be more than 0: write a duration such as 1s"},
+		{"health rise of zero", with("health-rise", "0"), "--health-rise 0: must be at least 1"},
+		{"address without a port", with("probe-listen", "localhost"),
+			`--probe-listen "localhost": not an address to listen on: write :port or host:port, with a port from 0 to 65535`},
+		{"both listeners on one address", with("probe-listen", ":9809"), `--web-listen ":9809": the same as --probe-listen ":9809": give each its own port`},
+		{"socket path too long", with("control-socket", "/"+strings.Repeat("s", 107)),
+			`--control-socket "/` + strings.Repeat("s", 107) + `": 108 bytes, and a unix socket has room for 107: give a shorter path`},
+		{"log level unknown", with("log-level", "loud"), `--log-level "loud": unknown: write one of debug, info, warn, error`},
+		{"log format unknown", with("log-format", "xml"), `--log-format "xml": unknown: write one of text, json`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := Load(tt.src)
+			if err == nil {
+				t.Fatalf("no error, want %s", tt.want)
+			}
+			if err.Error() != tt.want {
+				t.Errorf("got\n%s\nwant\n%s", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestEveryProblemIsReportedAtOnce(t *testing.T) {
+	_, err := Load(Sources{
+		Flags: map[string][]string{"lease-ttl": {"32"}, "health-fall": {"0"}, "lease-detach-margin": {"40s"}},
+		Env:   env(map[string]string{"HOLDFAST_JOIN": "si"}),
+		File:  "f.yaml", Read: file("nope-at-all: 1\nfence: [ready]\n"),
+	})
+	// No word about the margin: the TTL it must be less than is not known.
+	want := strings.Join([]string{
+		"f.yaml:1: nope-at-all: unknown setting: see 'holdfast run --help' for all settings",
+		`--lease-ttl "32": not a duration: write a number with a unit, such as 32s`,
+		`HOLDFAST_JOIN "si": not a switch: write true or false`,
+		"--driver: required: give the kind of broker; known drivers: nats",
+		`f.yaml:2: fence "ready": unknown steps or order: write ready,quiesce`,
+		"--health-fall 0: must be at least 1",
+	}, "\n")
+	if err == nil || !sameLines(err.Error(), want) {
+		t.Errorf("got\n%v\nwant, in any order\n%s", err, want)
+	}
+}
+
+func sameLines(a, b string) bool {
+	count := map[string]int{}
+	for _, l := range strings.Split(a, "\n") {
+		count[l]++
+	}
+	for _, l := range strings.Split(b, "\n") {
+		count[l]--
+	}
+	for _, n := range count {
+		if n != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func TestFlagWinsOverEnvironmentOverFileOverDefault(t *testing.T) {
+	src := Sources{Flags: map[string][]string{"driver": {"nats"}}}
+	ttl := func() time.Duration {
+		t.Helper()
+		c, err := Load(src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.LeaseTTL
+	}
+	if got := ttl(); got != 32*time.Second {
+		t.Errorf("default: %v", got)
+	}
+	src.File, src.Read = "f.yaml", file("lease-ttl: 20s\n")
+	if got := ttl(); got != 20*time.Second {
+		t.Errorf("file: %v", got)
+	}
+	src.Env = env(map[string]string{"HOLDFAST_LEASE_TTL": "21s"})
+	if got := ttl(); got != 21*time.Second {
+		t.Errorf("environment: %v", got)
+	}
+	src.Flags["lease-ttl"] = []string{"22s"}
+	if got := ttl(); got != 22*time.Second {
+		t.Errorf("flag: %v", got)
+	}
+}
+
+func TestAGoodValueReplacesABadOneOfLowerRank(t *testing.T) {
+	c, err := Load(Sources{
+		Flags: map[string][]string{"driver": {"nats"}, "lease-detach-margin": {"5s"}},
+		File:  "f.yaml", Read: file("lease-detach-margin: 40s\n"),
+	})
+	if err != nil || c.LeaseDetachMargin != 5*time.Second {
+		t.Errorf("margin %v, error %v", c.LeaseDetachMargin, err)
+	}
+}
+
+func TestEmptyEnvironmentVariableIsAbsent(t *testing.T) {
+	c, err := Load(Sources{Flags: map[string][]string{"driver": {"nats"}}, Env: env(map[string]string{"HOLDFAST_LEASE_TTL": "", "HOLDFAST_PORT": "tcp://10.0.0.1:9808"})})
+	if err != nil || c.LeaseTTL != 32*time.Second {
+		t.Errorf("TTL %v, error %v", c.LeaseTTL, err)
+	}
+}
+
+func TestListsComeFromCommasRepetitionAndYAML(t *testing.T) {
+	want := []string{"http://a:1", "http://b:2"}
+	for name, src := range map[string]Sources{
+		"commas":     {Flags: map[string][]string{"etcd-endpoints": {"http://a:1, http://b:2"}}},
+		"repetition": {Flags: map[string][]string{"etcd-endpoints": {"http://a:1", "http://b:2"}}},
+		"yaml":       {File: "f", Read: file("etcd-endpoints:\n  - http://a:1\n  - http://b:2\n")},
+		"env":        {Env: env(map[string]string{"HOLDFAST_ETCD_ENDPOINTS": "http://a:1,http://b:2"})},
+	} {
+		src.Only = []string{"etcd-endpoints"}
+		if c, err := Load(src); err != nil || !reflect.DeepEqual(c.EtcdEndpoints, want) {
+			t.Errorf("%s: %q, %v", name, c.EtcdEndpoints, err)
+		}
+	}
+}
+
+func TestEmptyFileAndFileOfCommentsAreNoSettings(t *testing.T) {
+	for _, content := range []string{"", "# nothing yet\n", "---\n", "null\n"} {
+		if _, err := Load(Sources{Flags: map[string][]string{"driver": {"nats"}}, File: "f", Read: file(content)}); err != nil {
+			t.Errorf("%q: %v", content, err)
+		}
+	}
+}
+
+func TestOnlyTheSettingsOfAVerbCanFailIt(t *testing.T) {
+	src := Sources{
+		Env:  env(map[string]string{"HOLDFAST_LEASE_TTL": "32"}),
+		File: "f.yaml", Read: file("health-fall: none\n"),
+		Only: []string{"state-dir", "control-socket"},
+	}
+	if _, err := Load(src); err != nil {
+		t.Errorf("settings of others: %v", err)
+	}
+	src.Read = file("health-fal: 3\n")
+	if _, err := Load(src); err == nil {
+		t.Error("an unknown key is everybody's problem: no error")
+	}
+}
+
+func TestDerivedDefaults(t *testing.T) {
+	c, err := Load(Sources{Flags: map[string][]string{"driver": {"nats"}, "lease-ttl": {"24s"}, "state-dir": {"/s"}, "broker-admin": {"nats://[::1]:4333"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, pair := range map[string][2]any{
+		"renew-interval":      {c.RenewInterval, 3 * time.Second},
+		"lease-detach-margin": {c.LeaseDetachMargin, 8 * time.Second},
+		"control-socket":      {c.ControlSocket, "/s/control.sock"},
+		"nats-monitor":        {c.NATSMonitor, "http://[::1]:8222"},
+		"registration":        {c.Registration, "own"},
+		"failover":            {c.Failover, "hold"},
+	} {
+		if pair[0] != pair[1] {
+			t.Errorf("%s: %v, want %v", name, pair[0], pair[1])
+		}
+	}
+	if len(c.DataMarkers) == 0 {
+		t.Error("data-marker: none")
+	}
+	if !reflect.DeepEqual(c, c.Effective()) {
+		t.Error("Effective is not idempotent")
+	}
+}
+
+func TestEveryFieldHasOneRowInTheTable(t *testing.T) {
+	var c Config
+	rows := map[uintptr]string{}
+	names := map[string]bool{}
+	groups := map[string]bool{}
+	for _, g := range Groups {
+		groups[g] = true
+	}
+	for _, s := range Settings() {
+		p := reflect.ValueOf(s.field(&c)).Pointer()
+		if other := rows[p]; other != "" {
+			t.Errorf("%s and %s set the same field", s.Name, other)
+		}
+		rows[p] = s.Name
+		if names[s.Name] {
+			t.Errorf("%s stands twice in the table", s.Name)
+		}
+		names[s.Name] = true
+		if !groups[s.Group] {
+			t.Errorf("%s: unknown group %q", s.Name, s.Group)
+		}
+		if s.Switch() != (s.Arg == "") {
+			t.Errorf("%s: a switch has no placeholder, another has one", s.Name)
+		}
+	}
+	v := reflect.ValueOf(&c).Elem()
+	for i := range v.NumField() {
+		if f := v.Type().Field(i); f.IsExported() && rows[v.Field(i).Addr().Pointer()] == "" {
+			t.Errorf("field %s has no row", f.Name)
+		}
+	}
+}
+
+func TestDefaultsAreValidOnceADriverIsNamed(t *testing.T) {
+	c := Default()
+	c.Driver = "nats"
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestShortTTLsOfADemoAreValid(t *testing.T) {
+	for _, ttl := range []time.Duration{3 * time.Second, 4 * time.Second, 5 * time.Second, 15 * time.Second} {
+		c := Default()
+		c.Driver, c.LeaseTTL = "nats", ttl
+		if err := c.Validate(); err != nil {
+			t.Errorf("%v: %v", ttl, err)
+		}
+	}
+}
+
+func TestTheNamedRenewIntervalWorks(t *testing.T) {
+	for ttl := 3; ttl <= 120; ttl++ {
+		c := Default()
+		c.Driver, c.LeaseTTL = "nats", time.Duration(ttl)*time.Second
+		c.RenewInterval = longestRenewInterval(c.Timing()).Truncate(time.Millisecond)
+		if err := c.Validate(); err != nil {
+			t.Errorf("TTL %ds: %v", ttl, err)
+		}
+		c.RenewInterval += 2 * time.Millisecond
+		if err := c.Validate(); err == nil {
+			t.Errorf("TTL %ds: %v is accepted and cannot make it", ttl, c.RenewInterval)
+		}
+	}
+}

@@ -1,0 +1,304 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"holdfast/agent/lease"
+)
+
+// minTTL is the smallest TTL that etcd grants with its default election timeout.
+const minTTL = 2 * time.Second
+
+// Validate joins every problem with the settings, one line each: name, value,
+// what is wrong and the remedy. It reads the files that are named, and nothing
+// else outside of c.
+func (c Config) Validate() error { return join(c.problems(), nil) }
+
+// report collects problems about one Config.
+type report struct {
+	raw  Config // as given: zero may mean "derive"
+	c    Config // effective
+	list []problem
+}
+
+func (c Config) problems() []problem {
+	r := &report{raw: c, c: c.Effective()}
+	r.etcd()
+	r.broker()
+	r.lease()
+	r.recovery()
+	r.topics()
+	r.health()
+	r.listeners()
+	r.logging()
+	return r.list
+}
+
+// add reports a problem with the setting name: where it was set, its value, text.
+// others are the settings that the rule looks at too.
+func (r *report) add(name, text string, others ...string) {
+	r.list = append(r.list, problem{append([]string{name}, others...), r.show(name) + ": " + text})
+}
+
+// show is the setting as the person wrote it: --lease-ttl 32s.
+func (r *report) show(name string) string { return r.label(name) + " " + r.value(name) }
+
+func (r *report) label(name string) string {
+	if from, ok := r.raw.origins[name]; ok {
+		return from.label
+	}
+	return "--" + name
+}
+
+func (r *report) value(name string) string {
+	s, ok := lookup(name)
+	if !ok {
+		panic("no setting " + name)
+	}
+	v := format(s.field(&r.c))
+	switch s.field(&r.c).(type) {
+	case *string, *[]string:
+		return strconv.Quote(v)
+	}
+	return v
+}
+
+func (r *report) set(name string) bool { _, ok := r.raw.origins[name]; return ok }
+
+func (r *report) etcd() {
+	c := r.c
+	if len(c.EtcdEndpoints) == 0 {
+		r.add("etcd-endpoints", "empty: give at least one URL, such as http://127.0.0.1:2379")
+	}
+	secure, plain := 0, 0
+	tls := c.EtcdCACert != "" || c.EtcdCert != "" || c.EtcdKey != ""
+	for _, e := range c.EtcdEndpoints {
+		if !r.url("etcd-endpoints", e, "http", "https", "unix", "unixs") {
+			continue
+		}
+		if scheme, _, _ := strings.Cut(e, ":"); scheme == "https" || scheme == "unixs" {
+			secure++
+		} else {
+			plain++
+		}
+		if tls && strings.HasPrefix(e, "http://") {
+			r.list = append(r.list, problem{[]string{"etcd-endpoints", "etcd-cacert", "etcd-cert", "etcd-key"},
+				fmt.Sprintf("%s %q: http with TLS files set: write https://, or leave out the etcd-cacert, etcd-cert and etcd-key settings", r.label("etcd-endpoints"), e)})
+		}
+	}
+	if secure > 0 && plain > 0 && !tls {
+		r.add("etcd-endpoints", "some use TLS and others do not: write https:// for all or for none")
+	}
+	if c.EtcdCert != "" && c.EtcdKey == "" {
+		r.add("etcd-cert", "certificate without a key: give --etcd-key too", "etcd-key")
+	}
+	if c.EtcdKey != "" && c.EtcdCert == "" {
+		r.add("etcd-key", "key without a certificate: give --etcd-cert too", "etcd-cert")
+	}
+	if c.EtcdUser != "" && c.EtcdPasswordFile == "" {
+		r.add("etcd-user", "user without a password: give --etcd-password-file too", "etcd-password-file")
+	}
+	if c.EtcdUser == "" && c.EtcdPasswordFile != "" {
+		r.add("etcd-password-file", "password without a user: give --etcd-user too", "etcd-user")
+	}
+	r.file("etcd-cacert", c.EtcdCACert)
+	r.file("etcd-cert", c.EtcdCert)
+	r.file("etcd-key", c.EtcdKey)
+	r.file("etcd-password-file", c.EtcdPasswordFile)
+	if c.Prefix != "" && !strings.HasPrefix(c.Prefix, "/") {
+		r.add("prefix", "does not start with a slash: write /"+c.Prefix)
+	}
+	if !strings.HasPrefix(c.StorageRoot, "/") {
+		r.add("storage-root", "does not start with a slash: write a path such as /danube-data")
+	}
+}
+
+func (r *report) broker() {
+	c := r.c
+	known := strings.Join(DriverNames(), ", ")
+	d, ok := drivers[c.Driver]
+	switch {
+	case c.Driver == "":
+		r.list = append(r.list, problem{[]string{"driver"},
+			"--driver: required: give the kind of broker; known drivers: " + known})
+	case !ok:
+		r.add("driver", "unknown driver: known drivers: "+known)
+	default:
+		r.url("broker-admin", c.BrokerAdmin, d.AdminSchemes...)
+	}
+	if c.Driver == "nats" && c.NATSMonitor != "" {
+		r.url("nats-monitor", c.NATSMonitor, "http", "https")
+	}
+	if strings.Contains(c.BrokerID, "/") {
+		r.add("broker-id", "holds a slash, which separates keys in etcd: use another character")
+	}
+	if strings.TrimSpace(c.BrokerID) != c.BrokerID || strings.ContainsAny(c.BrokerID, "\n\r\t") {
+		r.add("broker-id", "starts or ends with a space or holds a control character: remove it")
+	}
+	r.file("nats-creds-file", c.NATSCredsFile)
+	if c.BrokerURL != "" {
+		r.url("broker-url", c.BrokerURL)
+	}
+	if c.ConnectURL != "" {
+		r.url("connect-url", c.ConnectURL)
+	}
+	if c.Registration != "" {
+		r.oneOf("registration", c.Registration, "own", "adopt")
+	}
+}
+
+func (r *report) lease() {
+	c := r.c
+	r.stateDir()
+	ttlOK := true
+	switch {
+	case c.LeaseTTL < minTTL:
+		r.add("lease-ttl", "too short: etcd grants no less than "+formatDuration(minTTL))
+		ttlOK = false
+	case c.LeaseTTL%time.Second != 0:
+		r.add("lease-ttl", "not whole seconds, which is all that etcd knows: write "+formatDuration(c.LeaseTTL.Round(time.Second)))
+		ttlOK = false
+	}
+	marginOK := ttlOK
+	switch {
+	case c.LeaseDetachMargin < 0, r.raw.LeaseDetachMargin == 0 && r.set("lease-detach-margin"):
+		r.list = append(r.list, problem{[]string{"lease-detach-margin"}, fmt.Sprintf(
+			"%s %s: must be more than 0: leave it out for a third of the TTL", r.label("lease-detach-margin"), formatDuration(r.raw.LeaseDetachMargin))})
+		marginOK = false
+	case ttlOK && c.LeaseDetachMargin >= c.LeaseTTL:
+		r.add("lease-detach-margin", fmt.Sprintf("must be less than %s: leave it out for a third of the TTL, %s",
+			r.show("lease-ttl"), formatDuration(c.LeaseTTL/3)), "lease-ttl")
+		marginOK = false
+	}
+	r.positive("backoff-initial", c.BackoffInitial)
+	if c.BackoffInitial > 0 && c.BackoffMax < c.BackoffInitial {
+		r.add("backoff-max", "less than "+r.show("backoff-initial")+": give a longer one", "backoff-initial")
+	}
+	if c.DetachmentRecoverWindow < 0 {
+		r.add("detachment-recover-window", "negative: write 0s or more")
+	}
+	if c.RenewInterval < 0 || r.raw.RenewInterval == 0 && r.set("renew-interval") {
+		r.list = append(r.list, problem{[]string{"renew-interval"}, fmt.Sprintf(
+			"%s %s: must be more than 0: leave it out for an eighth of the TTL", r.label("renew-interval"), formatDuration(r.raw.RenewInterval))})
+	} else if marginOK && c.BackoffInitial > 0 {
+		r.renewal()
+	}
+}
+
+// renewal checks that a renewal which fails can be tried again before the fence
+// point, and that try be answered.
+func (r *report) renewal() {
+	t := r.c.Timing()
+	fence := t.TTL - t.Margin
+	longest := longestRenewInterval(t)
+	if t.RenewInterval <= longest {
+		return
+	}
+	others := []string{"lease-ttl", "lease-detach-margin", "backoff-initial"}
+	retry := fmt.Sprintf("a second attempt would not be answered before the fence point, %s after the last renewal", formatDuration(fence))
+	if longest <= 0 {
+		r.add("renew-interval", fmt.Sprintf("%s, and no interval would do: raise %s or lower %s",
+			retry, r.show("lease-ttl"), r.show("lease-detach-margin")), others...)
+		return
+	}
+	r.add("renew-interval", fmt.Sprintf("%s: at most %s works", retry, longest.Truncate(time.Millisecond)), others...)
+}
+
+// longestRenewInterval leaves room for two attempts before the fence point: the
+// second starts when the first has timed out and the first pause is over, at most
+// lease.RetryCeiling after the first, and may take its whole timeout.
+func longestRenewInterval(t lease.Timing) time.Duration {
+	return t.TTL - t.Margin - retryAfter(t) - t.AttemptTimeout()
+}
+
+// retryAfter is the longest time from the start of the first attempt that is not
+// answered to the start of the second.
+func retryAfter(t lease.Timing) time.Duration {
+	return min(t.AttemptTimeout()+t.BackoffInitial, lease.RetryCeiling)
+}
+
+func (r *report) stateDir() {
+	if r.c.StateDir == "" {
+		r.add("state-dir", "empty: give a directory that survives restarts, such as /var/lib/holdfast")
+		return
+	}
+	if info, err := os.Stat(r.c.StateDir); err == nil && !info.IsDir() {
+		r.add("state-dir", "not a directory: give a directory that survives restarts")
+	}
+}
+
+func (r *report) recovery() {
+	c := r.c
+	switch c.SessionExpiredPolicy {
+	case "drain":
+	case "reconnect", "shutdown":
+		r.bare("session-expired-policy", c.SessionExpiredPolicy+": only drain is available in this version: leave it out or write drain")
+	default:
+		r.bare("session-expired-policy", c.SessionExpiredPolicy+": unknown policy: write drain")
+	}
+	switch {
+	case c.RestartGrace < 0:
+		r.add("restart-grace", "negative: write 0s to let the TTL run out")
+	case c.RestartGrace > 0 && c.LeaseTTL > 0 && c.RestartGrace >= c.LeaseTTL:
+		r.add("restart-grace", "no less than "+r.show("lease-ttl")+", after which the registration is gone anyway: give a shorter one or raise the TTL", "lease-ttl")
+	}
+	switch c.Failover {
+	case "", "hold":
+	case "move":
+		r.bare("failover", "move: only hold is available in this version: leave it out or write hold")
+	default:
+		r.bare("failover", c.Failover+": unknown: write hold")
+	}
+	steps := slices.Clone(c.Fence)
+	switch {
+	case slices.Contains(steps, "stop"):
+		r.add("fence", "the step stop is not available in this version: write ready,quiesce")
+	case !slices.Equal(steps, []string{"ready", "quiesce"}):
+		r.add("fence", "unknown steps or order: write ready,quiesce")
+	}
+}
+
+func (r *report) topics() {
+	c := r.c
+	r.atLeastOne("load-concurrency", c.LoadConcurrency)
+	if c.LoadRate < 0 {
+		r.add("load-rate", "negative: write 0 for no limit")
+	}
+	r.positive("load-timeout", c.LoadTimeout)
+	r.positive("audit-interval", c.AuditInterval)
+	if c.MassChangeShare < 0 || c.MassChangeShare > 1 {
+		r.add("mass-change-share", "not between 0 and 1: write a share such as 0.5, or 0 for no guard")
+	}
+}
+
+func (r *report) health() {
+	c := r.c
+	r.positive("health-interval", c.HealthInterval)
+	r.positive("health-timeout", c.HealthTimeout)
+	r.atLeastOne("health-rise", c.HealthRise)
+	r.atLeastOne("health-fall", c.HealthFall)
+}
+
+func (r *report) listeners() {
+	c := r.c
+	probe, web := r.listen("probe-listen", c.ProbeListen), r.listen("web-listen", c.WebListen)
+	if probe && web && c.ProbeListen == c.WebListen && !strings.HasSuffix(c.WebListen, ":0") {
+		r.add("web-listen", "the same as "+r.show("probe-listen")+": give each its own port", "probe-listen")
+	}
+	// 107 bytes and a zero byte is what sun_path holds on Linux; see unix(7).
+	if len(c.ControlSocket) > 107 {
+		r.add("control-socket", fmt.Sprintf("%d bytes, and a unix socket has room for 107: give a shorter path", len(c.ControlSocket)), "state-dir")
+	}
+}
+
+func (r *report) logging() {
+	r.oneOf("log-level", r.c.LogLevel, "debug", "info", "warn", "error")
+	if r.c.LogFormat != "" {
+		r.oneOf("log-format", r.c.LogFormat, "text", "json")
+	}
+}

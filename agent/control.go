@@ -1,0 +1,219 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"holdfast/cluster"
+	"holdfast/recovery"
+)
+
+const (
+	setModeTimeout = 10 * time.Second
+	drainTimeout   = 30 * time.Second // without one in the request
+	maxReason      = 200              // bytes; it stands in etcd and in every status
+)
+
+// controlHandler serves the verbs on the control socket.
+func (a *agent) controlHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) { reply(w, a.status()) })
+	mux.HandleFunc("GET /v1/topics", func(w http.ResponseWriter, r *http.Request) { reply(w, a.topics()) })
+	mux.HandleFunc("GET /v1/events", a.serveEvents)
+	mux.HandleFunc("GET /v1/events/{id}", a.serveExplanation)
+	mux.HandleFunc("POST /v1/activate", a.steer(a.activate))
+	mux.HandleFunc("POST /v1/drain", a.steer(a.drain))
+	mux.HandleFunc("POST /v1/confirm", a.steer(a.confirm))
+	return mux
+}
+
+func reply(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	_ = enc.Encode(v) // the client went away
+}
+
+func refuse(w http.ResponseWriter, err error) {
+	code, status := ExitFailed, http.StatusServiceUnavailable
+	var exit *ExitError
+	if errors.As(err, &exit) {
+		code = exit.Code
+	}
+	switch code {
+	case ExitUsage:
+		status = http.StatusBadRequest
+	case ExitRefused:
+		status = http.StatusConflict
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]any{"error": err.Error(), "exit_code": code})
+}
+
+// order is the body of a steering request.
+type order struct {
+	Reason         string  `json:"reason"`
+	TimeoutSeconds float64 `json:"timeout_seconds"`
+}
+
+func (a *agent) steer(do func(context.Context, order) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var o order
+		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4096)).Decode(&o); err != nil {
+			refuse(w, &ExitError{ExitUsage, fmt.Errorf("request body: %w", err)})
+			return
+		}
+		if len(o.Reason) > maxReason {
+			refuse(w, &ExitError{ExitUsage, fmt.Errorf("--reason: %d bytes long: at most %d", len(o.Reason), maxReason)})
+			return
+		}
+		if err := do(r.Context(), o); err != nil {
+			refuse(w, err)
+			return
+		}
+		reply(w, a.status())
+	}
+}
+
+func (a *agent) activate(ctx context.Context, o order) error {
+	return a.setModeByOperator(ctx, recovery.Active, o.Reason)
+}
+
+// drain sets the mode and waits until nothing is served any more.
+func (a *agent) drain(ctx context.Context, o order) error {
+	if err := a.setModeByOperator(ctx, recovery.Drained, o.Reason); err != nil {
+		return err
+	}
+	timeout := drainTimeout
+	if o.TimeoutSeconds > 0 {
+		timeout = time.Duration(o.TimeoutSeconds * float64(time.Second))
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		p := a.reconciler.Snapshot()
+		if p.Served+p.Orphan == 0 && (p.ServedKnown || a.view.Load().attachment == recovery.Detached) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the broker is drained, but after %s %s still served: see 'holdfast topics'; clients are kept away already",
+				timeout, plural(p.Served+p.Orphan, "topic"))
+		case <-tick.C:
+		}
+	}
+}
+
+func (a *agent) confirm(context.Context, order) error {
+	if !a.reconciler.Snapshot().GuardTripped {
+		return errors.New("nothing to confirm: the mass-change guard has not tripped")
+	}
+	a.reconciler.Confirm()
+	return nil
+}
+
+// setModeByOperator writes a person's word to etcd and returns when the loop has
+// taken it up. Repeating it changes nothing but the reason.
+func (a *agent) setModeByOperator(ctx context.Context, mode recovery.Mode, why string) error {
+	s := a.view.Load()
+	switch {
+	case s.conflict != "":
+		return &ExitError{ExitRefused, errors.New(s.conflict)}
+	case s.brokerID == "":
+		return fmt.Errorf("the broker was not found yet (%s): start it, then repeat", a.health.Snapshot().LastError)
+	case s.mode.Mode == "":
+		return fmt.Errorf("the startup decision is to come (%s): repeat when the broker is registered", firstCause(a.notReady()))
+	}
+	rec := recovery.ModeRecord{Mode: mode, Reason: recovery.Reason(why), By: "operator"}
+	if why == "" {
+		rec.Reason = recovery.ReasonOperator
+	}
+	ctx, cancel := context.WithTimeout(ctx, setModeTimeout)
+	defer cancel()
+	var err error
+	for range tries {
+		var seen cluster.Snapshot
+		if seen, err = a.main.Snapshot(ctx, s.brokerID); err != nil {
+			break
+		}
+		var rev int64
+		if rev, err = a.main.PutState(ctx, s.brokerID, *stateWrite(rec), seen.StateRevision); err == nil {
+			return a.await(ctx, func() {
+				if rev > a.modeRev {
+					a.setMode(rec, rev, "by an operator")
+				}
+			})
+		}
+		if !errors.Is(err, cluster.ErrChanged) {
+			break
+		}
+	}
+	return fmt.Errorf("mode not changed: etcd: %w: repeat when etcd answers", err)
+}
+
+// await runs f in the loop, and returns when the loop has acted on it.
+func (a *agent) await(ctx context.Context, f func()) error {
+	done := make(chan struct{})
+	a.tell(ctx, f)
+	a.tell(ctx, func() { close(done) })
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// serveEvents writes the journal as JSON lines, for ever with ?follow=1.
+func (a *agent) serveEvents(w http.ResponseWriter, r *http.Request) {
+	since := int64(0)
+	if s := r.URL.Query().Get("since"); s != "" {
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil || n < 0 {
+			refuse(w, &ExitError{ExitUsage, fmt.Errorf("since=%q: want the number of an event", s)})
+			return
+		}
+		since = n
+	}
+	w.Header().Set("Content-Type", "application/jsonl")
+	enc, flush := json.NewEncoder(w), http.NewResponseController(w)
+	for {
+		events, more := a.journal.since(since)
+		for _, e := range events {
+			if enc.Encode(e) != nil {
+				return
+			}
+			since = e.ID
+		}
+		if r.URL.Query().Get("follow") != "1" || flush.Flush() != nil {
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-more:
+		}
+	}
+}
+
+func (a *agent) serveExplanation(w http.ResponseWriter, r *http.Request) {
+	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+	if err != nil {
+		refuse(w, &ExitError{ExitUsage, fmt.Errorf("event %q: want a number: 'holdfast events' lists them", r.PathValue("id"))})
+		return
+	}
+	e, ok := a.journal.find(id)
+	if !ok {
+		refuse(w, &ExitError{ExitUsage, fmt.Errorf("event %d: not in the journal (any more): 'holdfast events' lists them", id)})
+		return
+	}
+	reply(w, explain(e, a.cfg))
+}

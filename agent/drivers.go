@@ -1,0 +1,42 @@
+package agent
+
+import (
+	"log/slog"
+	"maps"
+	"slices"
+
+	"holdfast/brokerapi"
+)
+
+// Driver is one kind of broker: how to talk to it, and the defaults that follow.
+type Driver struct {
+	New          func(Config, *slog.Logger) (brokerapi.Broker, error)
+	Admin        string   // default of broker-admin
+	Registration string   // default of registration
+	Failover     string   // default of failover
+	Markers      []string // default of data-marker
+	AdminSchemes []string // schemes that broker-admin may have
+}
+
+// drivers lists what this version knows. The NATS markers match a stream's own
+// record, whether the data directory is the server's store_dir or, as the server
+// states it, the jetstream folder inside.
+var drivers = map[string]Driver{
+	"nats": {
+		New:          newNATS,
+		Admin:        "nats://127.0.0.1:4222",
+		Registration: "own",
+		Failover:     "hold",
+		Markers:      []string{"jetstream/*/streams/*/meta.inf", "*/streams/*/meta.inf"},
+		AdminSchemes: []string{"nats", "tls"},
+	},
+}
+
+// LookupDriver returns the driver of that name.
+func LookupDriver(name string) (Driver, bool) {
+	d, ok := drivers[name]
+	return d, ok
+}
+
+// DriverNames lists the known drivers in order.
+func DriverNames() []string { return slices.Sorted(maps.Keys(drivers)) }

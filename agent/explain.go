@@ -1,0 +1,123 @@
+package agent
+
+import (
+	"fmt"
+
+	"holdfast/recovery"
+)
+
+// explanation is what is known in general about one sort of event. %-verbs are not
+// used: the settings' values are put in by the functions.
+type explanation struct {
+	why, avoid, next func(c Config) string
+}
+
+func text(s string) func(Config) string { return func(Config) string { return s } }
+
+// explanations by kind and the word that tells most: the reason, or what it became.
+var explanations = map[string]explanation{
+	"attachment/" + string(recovery.WhyRegistered): {
+		text("The first registration of this sidecar stands in etcd."), text("Nothing to avoid."), nil},
+	"attachment/" + string(recovery.WhyFailing): {
+		text("A renewal got no confirmation. The lease still holds; retries go on at least every second."),
+		text("A reachable etcd with a leader. The class in the detail says what is missing."),
+		text("If it does not recover by itself: check etcd ('etcdctl endpoint status') and the network between here and there.")},
+	"attachment/" + string(recovery.WhyRecovered): {
+		text("etcd confirmed a renewal before the fence point. Nobody was declared dead."), text("Nothing to avoid."), nil},
+	"attachment/" + string(recovery.WhyFencePoint): {
+		func(c Config) string {
+			return fmt.Sprintf("No renewal was confirmed for %s (TTL %s minus margin %s). The lease may end at any time after the deadline, so the broker was fenced before it.",
+				c.LeaseTTL-c.LeaseDetachMargin, c.LeaseTTL, c.LeaseDetachMargin)
+		},
+		func(c Config) string {
+			return fmt.Sprintf("A cut shorter than %s does not detach with these settings; a longer --lease-ttl bears a longer cut, and makes failover later.",
+				c.Timing().SurvivesDetach())
+		},
+		text("Nothing: it comes back by itself when etcd answers. If etcd declared it dead meanwhile, it comes back drained and waits for 'holdfast activate'.")},
+	"attachment/" + string(recovery.WhyLeaseLost): {
+		text("etcd says that the lease is gone: it ran out, or somebody revoked it."),
+		text("Renewals that reach etcd in time, and nobody who revokes leases by hand."),
+		text("See the next mode event: if it says drained, find the cause, then 'holdfast activate'.")},
+	"attachment/" + string(recovery.WhyBrokerDown): {
+		text("The broker was down, so its lease was not renewed, and the fence point passed."),
+		text("A broker that restarts within the TTL."), text("Start the broker, or find out why it does not start.")},
+	"attachment/" + string(recovery.WhyConflict): {
+		text("Another incarnation is registered under this broker id."), text("One sidecar for each broker id, each with a state directory of its own."),
+		text("Stop one of the two.")},
+	"attachment/" + string(recovery.WhyRecoverOver): {
+		text("Renewals were confirmed throughout the recover window, and etcd showed the registration to be ours."), text("Nothing to avoid."), nil},
+
+	"mode/" + string(recovery.ReasonBoot):               {text("A first boot: no older data, no state file, unknown to etcd."), text("Nothing to avoid."), nil},
+	"mode/" + string(recovery.ReasonFastRestart):        {text("The broker restarted within the TTL: its registration was still there, nobody took over."), text("Nothing to avoid."), nil},
+	"mode/" + string(recovery.ReasonFullClusterRestart): {text("For a moment no broker was registered at all: the whole cluster restarted, and nobody was singled out."), text("Nothing to avoid."), nil},
+	"mode/" + string(recovery.ReasonFleetExpired):       {text("The whole fleet lost its registrations at once: the fault was etcd's, and nobody was singled out."), text("An etcd that keeps its quorum."), text("Look at etcd.")},
+	"mode/" + string(recovery.ReasonJoin):               {text("Started with --join: a new member waits until a person lets it in."), text("Start without --join."), text("holdfast activate")},
+	"mode/" + string(recovery.ReasonStaleRestart): {
+		text("The broker came back after its registration had ended while others lived on: the cluster has declared it dead, and its topics may have another owner."),
+		text("A restart within the TTL (raise --lease-ttl), or a stop with --leave-registered for a quick upgrade of the sidecar."),
+		text("Check that no topic is served twice ('holdfast fleet', 'holdfast topics'), then 'holdfast activate'.")},
+	"mode/" + string(recovery.ReasonRegistrationExpired): {
+		text("etcd was out of reach for longer than the TTL while the broker ran and others lived on: the cluster has declared it dead."),
+		func(c Config) string {
+			return fmt.Sprintf("A cut shorter than %s leaves the registration in etcd with these settings.", c.Timing().SurvivesExpiry())
+		},
+		text("Find out what cut this host off, then 'holdfast activate'.")},
+	"mode/" + string(recovery.ReasonRestoredBackup): {text("etcd is at a lower revision than this sidecar remembers: it was restored from a backup, and what it says of owners may be old."),
+		text("Nothing here."), text("Check the owners of the topics, then 'holdfast activate'.")},
+	"mode/" + string(recovery.ReasonCorruptState): {text("The state file could not be read, so nothing is known of this broker's past; it is kept beside the new one."),
+		text("A disk that keeps what was written."), text("Check the disk, then 'holdfast activate'.")},
+	"mode/" + string(recovery.ReasonUnreadableMode): {text("The state key in etcd does not hold a mode."), text("Change modes with 'holdfast activate' and 'holdfast drain' only."), text("holdfast activate")},
+	"mode/reasserted": {text("Somebody deleted or overwrote the state key of a living broker, and other brokers read that as active. It was written again."),
+		text("Whatever cleans up under /cluster/brokers/ should leave living brokers alone."), nil},
+
+	"readiness/ready":    {text("Every condition of /ready holds: registered, attached, active, broker healthy, topics loaded."), text("Nothing to avoid."), nil},
+	"readiness/lease":    {text("There is no lease that surely holds."), text("See the attachment events before this one."), nil},
+	"readiness/attached": {text("The broker is not attached to its cluster."), text("See the attachment events before this one."), nil},
+	"readiness/mode":     {text("The mode is not active."), text("See the mode event before this one."), text("If the cause is understood: holdfast activate")},
+	"readiness/broker":   {text("The broker's health is not certain."), text("See the broker events before this one."), text("Look at the broker's own log.")},
+	"readiness/topics":   {text("Not every assigned topic is loaded."), text("Nothing to avoid: startup waits for its topics."), text("If it takes long: 'holdfast topics --state missing'.")},
+	"readiness/agent":    {text("The sidecar's own loop hangs."), text("Enough CPU for the sidecar."), text("Restart the sidecar; the lease bears it.")},
+	"broker/up":          {text("The broker answered as healthy often enough."), text("Nothing to avoid."), nil},
+	"broker/down":        {text("The broker failed its health check several times in a row, so its lease is not renewed any more."), text("A broker that answers within --health-timeout."), text("Look at the broker's own log; start it.")},
+	"broker/unknown":     {text("The connection to the broker broke, or it has not answered yet. Unknown is not down: the lease is still renewed."), text("Nothing to avoid."), nil},
+	"registration/lost":  {text("etcd says that the lease is gone."), text("Renewals that reach etcd in time."), text("See the events after this one.")},
+	"registration/held":  {text("The registration that was in etcd is ours and goes on."), text("Nothing to avoid."), nil},
+	"registration/repaired": {text("The registration was bound to no lease or to a foreign one, or its bytes were not ours; it was mended in one transaction."),
+		text("Nobody but Holdfast should write under /cluster/register/."), nil},
+	"registration/registered":        {text("The registration was written in one transaction with the mode."), text("Nothing to avoid."), nil},
+	"registration/identity_conflict": {text("Another incarnation is registered under this broker id. This sidecar changes nothing."), text("One sidecar for each broker id."), text("Stop one of the two, or wait for the other's lease to end if it is dead.")},
+	"fence/quiesced":                 {text("Clients were kept away and the topics quiesced, so that nothing was served past the deadline."), text("See the attachment event before this one."), nil},
+	"fence/quiesce":                  {text("Not every topic could be quiesced in time."), text("A broker that answers its admin API."), text("Make sure that the broker does not serve: stop it by hand if in doubt.")},
+	"topics/mass_change": {text("More topics lost their assignment at once than is believable, so none of them was quiesced."),
+		text("A larger --mass-change-share, if such moves are usual."), text("If the change was meant: holdfast confirm. If not: restore the assignments.")},
+	"topics/guard_cleared": {text("The assignments came back, or a person confirmed the change."), text("Nothing to avoid."), nil},
+	"topics/complete":      {text("Every assigned topic is served."), text("Nothing to avoid."), nil},
+	"topics/load-timeout":  {text("Some topics did not load for --load-timeout, and the others need not wait any longer."), text("See the errors in 'holdfast topics'."), text("holdfast topics --state missing")},
+	"agent/state_unsaved":  {text("The state directory could not be written. Nothing changes now; a restarted sidecar would know less."), text("Free space on the state directory's disk."), text("Free space, or make the directory writable.")},
+}
+
+// explain says why an event came, what would have avoided it, and what to do.
+func explain(e Event, c Config) Explanation {
+	x := Explanation{Event: e, Why: "The state of this sidecar changed as the event says.", Avoid: "Nothing to avoid."}
+	if e.Kind == "boot" {
+		e.Kind = "mode" // the boot event carries the reason of the mode that followed
+	}
+	for _, word := range []string{e.Reason, e.To} {
+		known, ok := explanations[e.Kind+"/"+word]
+		if !ok || word == "" {
+			continue
+		}
+		x.Why, x.Avoid = known.why(c), known.avoid(c)
+		if known.next != nil {
+			x.Next = known.next(c)
+		}
+		return x
+	}
+	if e.Kind == "mode" {
+		x.Why = "A person, or another program, set the mode; its word is final."
+		if e.To != string(recovery.Active) {
+			x.Next = "When the work is done: holdfast activate"
+		}
+	}
+	return x
+}

@@ -1,0 +1,77 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+
+	"holdfast/cluster"
+	"holdfast/recovery"
+)
+
+// followState keeps the loop informed of the broker's state key.
+func (a *agent) followState(ctx context.Context) error {
+	key := a.main.Keys().State(a.brokerID)
+	return a.main.Follow(ctx, cluster.Target{Key: key}, func(u cluster.Update) {
+		var seen *recovery.ModeRecord
+		garbled := ""
+		revision := u.Revision
+		for _, kv := range u.Puts {
+			revision = kv.ModRevision
+			s, err := cluster.ParseState(kv.Value)
+			if err != nil {
+				garbled = err.Error()
+				continue
+			}
+			seen = &recovery.ModeRecord{Mode: recovery.Mode(s.Mode), Reason: recovery.Reason(s.Reason), By: s.By}
+		}
+		guard := revision
+		if len(u.Puts) == 0 {
+			guard = 0
+		}
+		a.tell(ctx, func() { a.stateSeen(seen, garbled, revision, guard) })
+	}, a.followError(ctx, "state"))
+}
+
+// followRegistration has the Registrar look as soon as the key is not as we left it.
+func (a *agent) followRegistration(ctx context.Context) error {
+	key := a.main.Keys().Registration(a.brokerID)
+	return a.main.Follow(ctx, cluster.Target{Key: key}, func(u cluster.Update) {
+		if len(u.Puts) == 0 {
+			a.tell(ctx, func() { a.registrationSeen(nil, u.Revision) })
+			return
+		}
+		kv := u.Puts[len(u.Puts)-1]
+		a.tell(ctx, func() { a.registrationSeen(&kv, kv.ModRevision) })
+	}, a.followError(ctx, "registration"))
+}
+
+// followAssignments feeds the reconciler.
+func (a *agent) followAssignments(ctx context.Context) error {
+	keys := a.main.Keys()
+	t := cluster.Target{Key: keys.Assignments(a.brokerID), Prefix: true, KeysOnly: true}
+	return a.main.Follow(ctx, t, func(u cluster.Update) {
+		puts := make([]string, 0, len(u.Puts))
+		for _, kv := range u.Puts {
+			if _, topic, ok := keys.ParseAssignment(kv.Key); ok {
+				puts = append(puts, topic)
+			}
+		}
+		var deletes []string
+		for _, key := range u.Deletes {
+			if _, topic, ok := keys.ParseAssignment(key); ok {
+				deletes = append(deletes, topic)
+			}
+		}
+		a.reconciler.SetAssigned(u.Full, puts, deletes)
+	}, a.followError(ctx, "assignments"))
+}
+
+// followError logs a watch that failed; Follow tells only of changes.
+func (a *agent) followError(ctx context.Context, what string) func(error) {
+	return func(err error) {
+		if ctx.Err() == nil {
+			a.log.LogAttrs(ctx, slog.LevelWarn, "watch failed, listing again", slog.String("what", what),
+				slog.String("class", classify(err)), slog.Any("err", err))
+		}
+	}
+}

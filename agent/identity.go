@@ -1,0 +1,103 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"holdfast/brokerapi"
+)
+
+// identityEvery is how often a healthy broker is asked again who it is.
+const identityEvery = 10 * time.Second
+
+// identityCheck is the broker's health check, together with the certainty that it
+// is the right broker that is healthy. A healthy stranger is no health.
+type identityCheck struct {
+	broker   brokerapi.Broker
+	cfg      Config
+	expected string // broker id of our state file; empty: none yet
+
+	mu      sync.Mutex
+	known   brokerapi.Identity
+	id      string
+	askedAt time.Time // zero: must be asked
+	wrong   error     // the last answer was a stranger's
+}
+
+func newIdentityCheck(b brokerapi.Broker, c Config, expected string) *identityCheck {
+	return &identityCheck{broker: b, cfg: c, expected: expected}
+}
+
+// check is nil when the expected broker answers and is healthy.
+func (i *identityCheck) check(ctx context.Context) error {
+	if err := i.broker.Health(ctx); err != nil {
+		i.forget()
+		return err
+	}
+	i.mu.Lock()
+	due := time.Since(i.askedAt) >= identityEvery
+	i.mu.Unlock()
+	if !due {
+		return nil
+	}
+	who, err := i.broker.Identify(ctx)
+	var id string
+	if err == nil {
+		id, err = i.name(who)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if err != nil {
+		i.askedAt = time.Time{}
+		if errors.Is(err, brokerapi.ErrIdentity) || errors.Is(err, errNoBrokerID) {
+			i.wrong = err
+		}
+		return err
+	}
+	i.known, i.id, i.askedAt, i.wrong = who, id, time.Now(), nil
+	return nil
+}
+
+// fatal is what no waiting cures: the settings lead to a stranger, or to a broker
+// that cannot be told from others.
+func (i *identityCheck) fatal() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.wrong
+}
+
+// name is the broker's id: as set, as it calls itself, or as it was before.
+func (i *identityCheck) name(who brokerapi.Identity) (string, error) {
+	id := i.cfg.BrokerID
+	if id == "" {
+		id = who.Name
+	}
+	switch {
+	case id == "":
+		return "", fmt.Errorf("--broker-id: required, because %w: the broker at %s "+
+			"would be another at each start: name it there (NATS: server_name) or set --broker-id", errNoBrokerID, withoutPassword(i.cfg.BrokerAdmin))
+	case i.cfg.BrokerID == "" && i.expected != "" && i.expected != id:
+		return "", fmt.Errorf("%w: --state-dir %s belongs to broker %q, and the broker at %s calls itself %q: "+
+			"give each broker a state directory of its own, or set --broker-id",
+			brokerapi.ErrIdentity, i.cfg.StateDir, i.expected, withoutPassword(i.cfg.BrokerAdmin), id)
+	}
+	return id, nil
+}
+
+var errNoBrokerID = errors.New("the broker has no stable name")
+
+func (i *identityCheck) forget() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.askedAt = time.Time{}
+}
+
+// get returns the last confirmed identity; id is empty before the first.
+func (i *identityCheck) get() (who brokerapi.Identity, id string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.known, i.id
+}

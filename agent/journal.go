@@ -1,0 +1,150 @@
+package agent
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+const (
+	journalEvents = 1000    // kept in memory, and read back at start
+	journalBytes  = 1 << 20 // of one file; the one before is kept too
+)
+
+// journal is the record of transitions: in memory for those who ask, and as JSON
+// lines in the state directory for those who ask after a restart. A line that
+// cannot be written is lost from the file only, and said once.
+type journal struct {
+	path string
+	log  *slog.Logger
+
+	mu     sync.Mutex
+	events []Event
+	next   int64
+	wake   chan struct{} // closed and replaced with each event
+	file   *os.File
+	size   int64
+	failed bool
+}
+
+func openJournal(dir string, log *slog.Logger) *journal {
+	j := &journal{path: filepath.Join(dir, "journal.jsonl"), log: log, next: 1, wake: make(chan struct{})}
+	for _, path := range []string{j.path + ".1", j.path} {
+		j.read(path)
+	}
+	j.open()
+	return j
+}
+
+func (j *journal) read(path string) {
+	f, err := os.Open(path)
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			j.log.Warn("old journal not readable", "err", err)
+		}
+		return
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		var e Event
+		if json.Unmarshal(lines.Bytes(), &e) != nil || e.ID < j.next {
+			continue // a torn line at a crash
+		}
+		j.keep(e)
+	}
+}
+
+func (j *journal) keep(e Event) {
+	if len(j.events) >= journalEvents {
+		j.events = append(j.events[:0], j.events[len(j.events)-journalEvents/2:]...)
+	}
+	j.events = append(j.events, e)
+	j.next = e.ID + 1
+}
+
+func (j *journal) open() {
+	f, err := os.OpenFile(j.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err == nil {
+		if info, statErr := f.Stat(); statErr == nil {
+			j.size = info.Size()
+		}
+	}
+	j.file = f
+	j.report(err)
+}
+
+// add appends an event and gives it its number.
+func (j *journal) add(e Event) Event {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	e.ID, e.At = j.next, time.Now().UTC()
+	j.keep(e)
+	close(j.wake)
+	j.wake = make(chan struct{})
+	j.write(e)
+	return e
+}
+
+func (j *journal) write(e Event) {
+	raw, err := json.Marshal(e)
+	if err != nil {
+		j.report(err)
+		return
+	}
+	if j.size > journalBytes && j.file != nil {
+		j.file.Close()
+		if err := os.Rename(j.path, j.path+".1"); err != nil {
+			j.report(err)
+		}
+		j.size = 0
+		j.open()
+	}
+	if j.file == nil {
+		return
+	}
+	n, err := j.file.Write(append(raw, '\n'))
+	j.size += int64(n)
+	j.report(err)
+}
+
+func (j *journal) report(err error) {
+	if err != nil && !j.failed {
+		j.log.Warn("journal not written: events are kept in memory only", "path", j.path, "err", err)
+	}
+	j.failed = err != nil
+}
+
+// since returns the events after id, and a channel that is closed when there are more.
+func (j *journal) since(id int64) ([]Event, <-chan struct{}) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	i := len(j.events)
+	for i > 0 && j.events[i-1].ID > id {
+		i--
+	}
+	return append([]Event(nil), j.events[i:]...), j.wake
+}
+
+func (j *journal) find(id int64) (Event, bool) {
+	events, _ := j.since(id - 1)
+	if len(events) > 0 && events[0].ID == id {
+		return events[0], true
+	}
+	return Event{}, false
+}
+
+func (j *journal) close() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.file != nil {
+		j.file.Close()
+		j.file = nil
+	}
+}

@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"holdfast/probes"
+	"holdfast/recovery"
+)
+
+// snapshot is what the loop knew after its last run; immutable.
+type snapshot struct {
+	brokerID   string
+	attachment recovery.Attachment
+	mode       recovery.ModeRecord
+	boot       BootStatus
+	everReady  bool // startup is over
+	conflict   string
+	version    string // of the broker
+}
+
+// readyChecks are the conditions for sending clients here. Those that time can
+// falsify are compared with the clock in the request itself, so that a loop that
+// is late cannot keep a broker ready past its fence point.
+func (a *agent) readyChecks() []probes.Check {
+	return []probes.Check{
+		{Name: "lease", Err: func() error {
+			v := a.keeper.View()
+			switch {
+			case !v.Validity.Known():
+				return errors.New("no registration is held")
+			case a.cfg.Detach && !v.Validity.HeldAt(a.clock()):
+				return errors.New("the fence point has passed without a confirmed renewal")
+			}
+			return nil
+		}},
+		{Name: "attached", Err: func() error {
+			s := a.view.Load()
+			if s.attachment != recovery.Detached {
+				return nil
+			}
+			if s.conflict != "" {
+				return errors.New(s.conflict)
+			}
+			return errors.New("detached from the cluster")
+		}},
+		{Name: "mode", Err: func() error {
+			switch m := a.view.Load().mode; m.Mode {
+			case recovery.Active:
+				return nil
+			case "":
+				return errors.New("mode not known yet")
+			default:
+				return errors.New(string(m.Mode) + " (" + string(m.Reason) + ")")
+			}
+		}},
+		{Name: "broker", Err: func() error {
+			h := a.health.Snapshot()
+			switch v := h.At(time.Now()); {
+			case v == probes.Up:
+				return nil
+			case h.LastError != "":
+				return errors.New(v.String() + ": " + h.LastError)
+			default:
+				return errors.New(v.String())
+			}
+		}},
+		{Name: "topics", Err: func() error {
+			p := a.reconciler.Snapshot()
+			switch {
+			case p.Reconciled:
+				return nil
+			case !p.AssignedKnown:
+				return errors.New("assignments not read yet")
+			case !p.ServedKnown:
+				return errors.New("topics of the broker not listed yet")
+			}
+			return errors.New(plural(p.Missing, "topic") + " of " + strconv.Itoa(p.Assigned) + " not loaded yet")
+		}},
+	}
+}
+
+func (a *agent) liveChecks() []probes.Check {
+	return []probes.Check{{Name: "agent", Err: func() error { return a.freshness.Err(time.Now(), loopBound) }}}
+}
+
+// startupChecks pass for good once startup has led somewhere: to a ready broker, or
+// to a mode that a person must change.
+func (a *agent) startupChecks() []probes.Check {
+	return []probes.Check{{Name: "startup", Err: func() error {
+		s := a.view.Load()
+		if s.everReady || s.mode.Mode == recovery.Drained || s.mode.Mode == recovery.Draining {
+			return nil
+		}
+		return errors.New("startup is not over: " + firstCause(a.notReady()))
+	}}}
+}
+
+// notReady lists why clients may not be sent here; empty: they may.
+func (a *agent) notReady() []probes.Cause {
+	return probes.Causes(append(a.readyChecks(), a.liveChecks()...))
+}
+
+func firstCause(causes []probes.Cause) string {
+	if len(causes) == 0 {
+		return "about to be ready"
+	}
+	return causes[0].Name + ": " + causes[0].Message
+}
+
+func (a *agent) probeHandler() http.Handler {
+	return probes.NewEndpoints(probes.EndpointChecks{
+		Live: a.liveChecks(), Ready: a.readyChecks(), Startup: a.startupChecks(),
+	}, a.log.With("part", "probes"))
+}

@@ -1,0 +1,344 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"time"
+
+	"holdfast/agent/lease"
+	"holdfast/cluster"
+	"holdfast/recovery"
+)
+
+// revokeTimeout bounds the revocation of a lease that nothing depends on any more.
+const revokeTimeout = time.Second
+
+// life is what the registrar must know of the broker and of our own past.
+type life struct {
+	memory   memory
+	mode     recovery.ModeRecord // zero: none was decided yet
+	instance string              // broker process that answers now
+	boot     recovery.BootFacts  // without KnownToCluster
+	value    []byte              // own: what to register
+}
+
+// outcome is what the registrar found and did. The loop takes it up before the
+// lease counts as held.
+type outcome struct {
+	decision      recovery.Decision
+	boot          recovery.BootKind // empty: the broker process is the one that was registered
+	evidence      []string
+	grant         lease.Grant
+	instance      string
+	stateRevision int64
+	repaired      string // what was wrong with the registration; empty: nothing
+	value         []byte // registration as it stands
+}
+
+// registrar makes the registration stand: it reads etcd in one transaction, has
+// package recovery decide, and writes in one transaction guarded by what was read.
+// It implements lease.Registrar.
+type registrar struct {
+	cfg      Config
+	brokerID string
+	line     *cluster.Line
+	clock    func() lease.Instant
+	log      *slog.Logger
+	life     func() life
+	deliver  func(context.Context, outcome) error
+}
+
+// tries bounds how often one Establish decides anew because etcd changed meanwhile.
+const tries = 4
+
+// Establish implements lease.Registrar.
+func (r *registrar) Establish(ctx context.Context, held int64, fresh bool) (lease.Grant, error) {
+	if fresh {
+		// An earlier call got no answer. Ask on a new connection; any answer proves it.
+		if _, _, err := r.line.KeepAlive(ctx, max(held, 1), true); err != nil && !errors.Is(err, cluster.ErrLeaseNotFound) {
+			return lease.Grant{}, err
+		}
+	}
+	client, err := r.line.Client(ctx)
+	if err != nil {
+		return lease.Grant{}, err
+	}
+	for range tries {
+		var out outcome
+		out, err = r.once(ctx, client, held)
+		switch {
+		case err == nil:
+			if err := r.deliver(ctx, out); err != nil {
+				return lease.Grant{}, err
+			}
+			return out.grant, nil
+		case !errors.Is(err, cluster.ErrChanged):
+			return lease.Grant{}, leaseError(err)
+		}
+	}
+	return lease.Grant{}, err
+}
+
+// once is one look, one decision, one transaction.
+func (r *registrar) once(ctx context.Context, client *cluster.Client, held int64) (outcome, error) {
+	seen, err := client.Snapshot(ctx, r.brokerID)
+	if err != nil {
+		return outcome{}, err
+	}
+	now := r.life()
+	out := r.decide(seen, now)
+	switch out.decision.Step {
+	case recovery.Conflict:
+		return outcome{}, fmt.Errorf("%w: %s", lease.ErrConflict, r.describeHolder(seen))
+	case recovery.Shutdown:
+		return outcome{}, fmt.Errorf("%w: %s", lease.ErrShutdown, out.decision.Detail)
+	case recovery.Keep:
+		err = r.keep(ctx, client, seen, held, now, &out)
+	default:
+		err = r.register(ctx, client, seen, held, now, &out)
+	}
+	return out, err
+}
+
+// decide gathers the facts and asks the right table: a new broker process starts
+// up, the same one comes back after an outage.
+func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
+	m := now.memory
+	facts := recovery.ClusterFacts{
+		Holder:           r.holder(seen, m),
+		StoredGarbled:    seen.StateMalformed != "",
+		PeerPresent:      seen.OldestPeerRevision != 0,
+		Era:              seen.Era.N,
+		Revision:         seen.Revision,
+		Remembered:       m.Revision,
+		Adopted:          r.adopting(),
+		OldestPeer:       seen.OldestPeerRevision,
+		ConfirmedAt:      m.ConfirmedAt,
+		StateFileCorrupt: m.Distrust,
+	}
+	if seen.State != nil {
+		facts.Stored = &recovery.ModeRecord{
+			Mode: recovery.Mode(seen.State.Mode), Reason: recovery.Reason(seen.State.Reason), By: seen.State.By}
+	}
+	if seen.Member != nil {
+		facts.KnownMember, facts.OurEra = true, seen.Member.Era
+	}
+	had := now.mode
+	if had.Mode == "" {
+		had = recovery.ModeRecord{Mode: recovery.Mode(m.Mode), Reason: recovery.Reason(m.Reason), By: m.By}
+	}
+	if had.Mode.Known() {
+		facts.Last = &had
+	}
+	out := outcome{instance: now.instance, stateRevision: seen.StateRevision}
+	if m.Instance == now.instance && had.Mode.Known() && m.Distrust == "" {
+		out.decision = recovery.DecideOutage(recovery.OutageFacts{
+			ClusterFacts: facts, Policy: recovery.Policy(r.cfg.SessionExpiredPolicy), Had: had})
+		return out
+	}
+	boot := now.boot
+	boot.StateFile, boot.StateFileError = m.FirstBootDone, m.Distrust
+	boot.KnownToCluster = seen.StateRevision != 0 || seen.Member != nil || seen.MemberMalformed != ""
+	out.boot, out.evidence = recovery.JudgeBoot(boot)
+	out.decision = recovery.DecideStartup(recovery.StartupFacts{
+		ClusterFacts: facts, Boot: out.boot, Join: r.cfg.Join})
+	return out
+}
+
+func (r *registrar) adopting() bool { return r.cfg.Registration == "adopt" }
+
+// holder says whose registration it is. An own one carries its incarnation. An
+// adopted one has the broker's bytes: it is another sidecar's if that one, by its
+// member record, was the last to bind it.
+func (r *registrar) holder(seen cluster.Snapshot, m memory) recovery.Holder {
+	if seen.Registration == nil {
+		return recovery.Nobody
+	}
+	if r.adopting() {
+		if mem := seen.Member; mem != nil && mem.Incarnation != m.Incarnation &&
+			mem.ModRevision == seen.Registration.ModRevision {
+			return recovery.Another
+		}
+		return recovery.Us
+	}
+	if v, err := seen.Registration.Parse(); err == nil && v.Incarnation == m.Incarnation {
+		return recovery.Us
+	}
+	return recovery.Another
+}
+
+func (r *registrar) describeHolder(seen cluster.Snapshot) string {
+	who := "a registration that no Holdfast wrote"
+	if v, err := seen.Registration.Parse(); err == nil && v.Incarnation != "" {
+		who = "incarnation " + v.Incarnation
+		if v.AdminAddr != "" {
+			who += " (broker at " + v.AdminAddr + ")"
+		}
+	}
+	return fmt.Sprintf("broker id %q is registered by %s, not by this sidecar: stop one of the two, "+
+		"or give this one another --broker-id; if the other is dead, its lease ends by itself", r.brokerID, who)
+}
+
+// register writes a registration that is not there, under a new lease.
+func (r *registrar) register(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, held int64, now life, out *outcome) error {
+	if len(now.value) == 0 {
+		return errors.New("the broker has not registered itself yet: nothing to adopt")
+	}
+	grant, err := r.grant(ctx, client)
+	if err != nil {
+		return err
+	}
+	req := cluster.RegisterRequest{
+		LeaseID: grant.LeaseID, Value: now.value, Seen: seen,
+		Incarnation: now.memory.Incarnation, At: time.Now(),
+	}
+	if out.decision.Write {
+		req.State = stateWrite(out.decision.Mode)
+	}
+	done, err := client.Register(ctx, req)
+	if err != nil {
+		r.revoke(ctx, client, grant.LeaseID)
+		return err
+	}
+	if held != 0 {
+		r.revoke(ctx, client, held)
+	}
+	if req.State != nil {
+		out.stateRevision = done.Revision
+	}
+	grant.Epoch, grant.Revision, grant.Adopted = done.Revision, done.Revision, r.adopting()
+	out.grant, out.value = grant, now.value
+	return nil
+}
+
+// keep goes on with a registration that is there: under the lease that it has if
+// that is ours and lives, under a new one otherwise.
+func (r *registrar) keep(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, held int64, now life, out *outcome) error {
+	reg := *seen.Registration
+	grant, err := r.confirm(ctx, client, reg, held, out)
+	if err != nil {
+		return err
+	}
+	ours := grant.LeaseID == reg.LeaseID
+	if ours && !r.adopting() && len(now.value) > 0 && string(reg.Value) != string(now.value) {
+		out.repaired = "value changed"
+	}
+	if !ours || out.repaired != "" {
+		bound, err := r.rebind(ctx, client, seen, grant.LeaseID, now)
+		if err != nil {
+			if !ours && grant.LeaseID != held {
+				r.revoke(ctx, client, grant.LeaseID)
+			}
+			return err
+		}
+		if !ours && held != 0 && held != grant.LeaseID {
+			r.revoke(ctx, client, held)
+		}
+		reg = bound
+	}
+	if out.decision.Write {
+		out.stateRevision, err = client.PutState(ctx, r.brokerID, *stateWrite(out.decision.Mode), seen.StateRevision)
+		if err != nil {
+			return err
+		}
+	}
+	grant.Epoch, grant.Adopted = reg.CreateRevision, r.adopting()
+	grant.Revision = max(grant.Revision, seen.Revision, reg.ModRevision)
+	out.grant, out.value = grant, reg.Value
+	return nil
+}
+
+// confirm renews the lease that the registration has to be under, or grants one.
+// What was wrong is noted in out.repaired.
+func (r *registrar) confirm(ctx context.Context, client *cluster.Client, reg cluster.Registration, held int64, out *outcome) (lease.Grant, error) {
+	switch {
+	case reg.LeaseID == 0:
+		out.repaired = "no lease"
+	case held != 0 && reg.LeaseID != held:
+		out.repaired = "foreign lease"
+	case held == 0 && r.adopting():
+		out.repaired = "broker's own lease"
+	}
+	id := held
+	if out.repaired == "" {
+		id = reg.LeaseID
+	}
+	if id != 0 {
+		sent := r.clock()
+		granted, revision, err := client.KeepAlive(ctx, id)
+		switch {
+		case err == nil && granted == r.wantedTTL():
+			return lease.Grant{LeaseID: id, SentAt: sent, TTL: granted, Revision: revision}, nil
+		case err == nil && out.repaired == "":
+			out.repaired = "other TTL"
+		case err != nil && !errors.Is(err, cluster.ErrLeaseNotFound):
+			return lease.Grant{}, err
+		case err != nil && out.repaired == "":
+			// Its key goes with it. Look again until etcd has deleted it.
+			return lease.Grant{}, fmt.Errorf("lease %x of our registration is gone, its key is still there: %w", id, err)
+		}
+	}
+	return r.grant(ctx, client)
+}
+
+func (r *registrar) wantedTTL() time.Duration { return r.cfg.LeaseTTL }
+
+func (r *registrar) rebind(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, leaseID int64, now life) (cluster.Registration, error) {
+	m := cluster.Member{Era: seen.Era.N, Revision: seen.Revision, Incarnation: now.memory.Incarnation, At: time.Now()}
+	if r.adopting() || len(now.value) == 0 || string(now.value) == string(seen.Registration.Value) {
+		return client.Rebind(ctx, *seen.Registration, leaseID, m)
+	}
+	return client.Rewrite(ctx, *seen.Registration, now.value, leaseID, m)
+}
+
+// grant asks for a lease. Its life counts from before the request was sent.
+func (r *registrar) grant(ctx context.Context, client *cluster.Client) (lease.Grant, error) {
+	sent := r.clock()
+	id, granted, err := client.Grant(ctx, r.cfg.LeaseTTL)
+	if err != nil {
+		return lease.Grant{}, err
+	}
+	return lease.Grant{LeaseID: id, SentAt: sent, TTL: granted}, nil
+}
+
+// revoke frees a lease that no key of ours needs. If it fails the lease runs out.
+func (r *registrar) revoke(ctx context.Context, client *cluster.Client, id int64) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTimeout)
+	defer cancel()
+	if err := client.Revoke(ctx, id); err != nil {
+		r.log.Debug("unused lease not revoked: it runs out by itself", "lease", fmt.Sprintf("%x", id), "err", err)
+	}
+}
+
+func stateWrite(m recovery.ModeRecord) *cluster.StateWrite {
+	return &cluster.StateWrite{Mode: string(m.Mode), Reason: string(m.Reason), By: m.By, At: time.Now()}
+}
+
+// registrationValue is what this sidecar registers of its broker.
+func registrationValue(c Config, incarnation, version string) ([]byte, error) {
+	about, err := json.Marshal(map[string]string{"version": version, "driver": c.Driver})
+	if err != nil {
+		return nil, fmt.Errorf("encode registration: %w", err)
+	}
+	v, err := json.Marshal(cluster.RegistrationValue{
+		BrokerURL: c.BrokerURL, ConnectURL: c.ConnectURL, AdminAddr: withoutPassword(c.BrokerAdmin),
+		Incarnation: incarnation, Holdfast: about,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("encode registration: %w", err)
+	}
+	return v, nil
+}
+
+func withoutPassword(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return ""
+	}
+	u.User = nil
+	return u.String()
+}

@@ -1,0 +1,148 @@
+package agent
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// memory is what a sidecar must know of its earlier life. It is a hint: whatever
+// it says about etcd is verified there.
+type memory struct {
+	Format      int    `json:"format"`
+	BrokerID    string `json:"broker_id"`
+	Incarnation string `json:"incarnation"` // of this state directory, for ever
+	// FirstBootDone is the marker of a completed first boot: a registration stood.
+	FirstBootDone bool   `json:"first_boot_done"`
+	Instance      string `json:"instance"` // broker process at the last registration
+	LeaseID       int64  `json:"lease_id"`
+	Epoch         int64  `json:"epoch"`
+	Revision      int64  `json:"revision"`     // highest store revision seen
+	ConfirmedAt   int64  `json:"confirmed_at"` // revision of the last confirmed renewal that was noted
+	Mode          string `json:"mode"`
+	Reason        string `json:"reason"`
+	By            string `json:"by"`
+	// Distrust holds what was wrong with an earlier state file until a decision took
+	// it into account.
+	Distrust string `json:"distrust,omitempty"`
+}
+
+const memoryFormat = 1
+
+// stateDir is the sidecar's own directory, locked against a second sidecar.
+type stateDir struct {
+	path string
+	lock *os.File
+}
+
+// openStateDir creates and locks the directory and proves that it can be written.
+// The messages name the setting, the value and the remedy.
+func openStateDir(path string) (*stateDir, error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("--state-dir %s: %s: create it writable for this user, or set --state-dir", path, reason(err))
+	}
+	lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("--state-dir %s: %s: make it writable for this user, or set --state-dir", path, reason(err))
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		defer lock.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			pid, _ := os.ReadFile(lock.Name())
+			return nil, fmt.Errorf("--state-dir %s: another holdfast uses it (pid %s): give each sidecar a directory of its own",
+				path, strings.TrimSpace(string(pid)))
+		}
+		return nil, fmt.Errorf("--state-dir %s: lock: %w", path, err)
+	}
+	d := &stateDir{path: path, lock: lock}
+	if err := errors.Join(lock.Truncate(0), writeAt(lock, fmt.Sprintf("%d\n", os.Getpid()))); err != nil {
+		d.close()
+		return nil, fmt.Errorf("--state-dir %s: %s: free space or set --state-dir", path, reason(err))
+	}
+	return d, nil
+}
+
+func writeAt(f *os.File, s string) error {
+	_, err := f.WriteAt([]byte(s), 0)
+	return err
+}
+
+func (d *stateDir) close() error { return d.lock.Close() }
+
+func (d *stateDir) file() string { return filepath.Join(d.path, "state.json") }
+
+// load reads the memory. Without a file it is a new one. A file that cannot be
+// understood is put aside under another name and leaves its trace in Distrust: it
+// stood for a life that we know nothing of, so the next decision fails closed.
+func (d *stateDir) load() (memory, error) {
+	fresh := memory{Format: memoryFormat, Incarnation: newIncarnation()}
+	raw, err := os.ReadFile(d.file())
+	if errors.Is(err, fs.ErrNotExist) {
+		return fresh, nil
+	}
+	if err != nil {
+		return memory{}, fmt.Errorf("--state-dir %s: read state.json: %s: make it readable for this user", d.path, reason(err))
+	}
+	var m memory
+	switch err := json.Unmarshal(raw, &m); {
+	case err != nil:
+		fresh.Distrust = fmt.Sprintf("%s is corrupt (%v)", d.file(), err)
+	case m.Format != memoryFormat:
+		fresh.Distrust = fmt.Sprintf("%s has format %d, this version knows %d", d.file(), m.Format, memoryFormat)
+	case len(m.Incarnation) != 32:
+		fresh.Distrust = d.file() + " is corrupt (no incarnation)"
+	default:
+		return m, nil
+	}
+	aside := d.file() + ".corrupt"
+	if err := os.Rename(d.file(), aside); err != nil {
+		return memory{}, fmt.Errorf("--state-dir %s: put the corrupt state.json aside: %s", d.path, reason(err))
+	}
+	fresh.Distrust += "; kept as " + aside
+	return fresh, nil
+}
+
+// save replaces the file atomically; after it returned nil the new content
+// survives a power cut.
+func (d *stateDir) save(m memory) error {
+	raw, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("encode state: %w", err)
+	}
+	tmp, err := os.CreateTemp(d.path, "state-*.tmp")
+	if err != nil {
+		return fmt.Errorf("write state: %w", err)
+	}
+	defer os.Remove(tmp.Name()) // fails after the rename, as it should
+	_, err = tmp.Write(append(raw, '\n'))
+	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
+		return fmt.Errorf("write state: %w", err)
+	}
+	if err := os.Rename(tmp.Name(), d.file()); err != nil {
+		return fmt.Errorf("write state: %w", err)
+	}
+	dir, err := os.Open(d.path)
+	if err != nil {
+		return fmt.Errorf("sync state directory: %w", err)
+	}
+	defer dir.Close()
+	if err := dir.Sync(); err != nil {
+		return fmt.Errorf("sync state directory: %w", err)
+	}
+	return nil
+}
+
+// newIncarnation is 128 random bits in hexadecimal.
+func newIncarnation() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails, see crypto/rand
+	return hex.EncodeToString(b[:])
+}

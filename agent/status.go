@@ -1,0 +1,102 @@
+// Package agent is one sidecar's life.
+package agent
+
+import "time"
+
+// Status is one sidecar's view of itself at one moment: what `holdfast status`
+// shows and what GET /v1/status answers. The field names are public and stable.
+type Status struct {
+	BrokerID     string             `json:"broker_id"`
+	Driver       string             `json:"driver"`
+	Incarnation  string             `json:"incarnation"`
+	Epoch        int64              `json:"epoch"`
+	Attachment   string             `json:"attachment"`
+	Mode         string             `json:"mode"`
+	Reason       string             `json:"reason"`
+	Boot         BootStatus         `json:"boot"`
+	Lease        LeaseStatus        `json:"lease"`
+	Registration RegistrationStatus `json:"registration"`
+	Broker       BrokerStatus       `json:"broker"`
+	Topics       TopicCounts        `json:"topics"`
+	Ready        ReadyStatus        `json:"ready"`
+	// Summary is the state in one sentence, with the next step if one is needed.
+	Summary string    `json:"summary"`
+	Version string    `json:"version"`
+	Since   time.Time `json:"since"` // start of this sidecar process
+	At      time.Time `json:"at"`    // when this view was taken
+}
+
+// BootStatus says how the broker's present life began.
+type BootStatus struct {
+	Kind     string   `json:"kind"` // "first_boot", "restart" or "unknown"
+	Reason   string   `json:"reason"`
+	Evidence []string `json:"evidence"`
+}
+
+// LeaseStatus holds times in seconds; remaining and fence_in are negative once passed.
+type LeaseStatus struct {
+	ID               string  `json:"id"` // hexadecimal, as etcdctl prints it; empty: none held
+	TTLSeconds       float64 `json:"ttl_seconds"`
+	RemainingSeconds float64 `json:"remaining_seconds"`
+	FenceInSeconds   float64 `json:"fence_in_seconds"`
+	FailureStreak    int     `json:"failure_streak"`
+	FailingSeconds   float64 `json:"failing_seconds"`
+	LastError        string  `json:"last_error,omitempty"`
+}
+
+// RegistrationStatus is the key under /cluster/register/ as last confirmed.
+type RegistrationStatus struct {
+	Present        bool  `json:"present"`
+	Adopted        bool  `json:"adopted"`
+	CreateRevision int64 `json:"create_revision"`
+}
+
+// BrokerStatus is the broker's health verdict: "up", "down" or "unknown".
+type BrokerStatus struct {
+	Up        string `json:"up"`
+	Version   string `json:"version"`
+	LastError string `json:"last_error"`
+}
+
+// TopicCounts counts topics. Assigned = served + missing.
+type TopicCounts struct {
+	Assigned    int `json:"assigned"`
+	Served      int `json:"served"`
+	Missing     int `json:"missing"`
+	Orphan      int `json:"orphan"`
+	Quarantined int `json:"quarantined"`
+	Loading     int `json:"loading"`
+}
+
+// ReadyStatus says whether clients may be sent here, and if not, why not.
+type ReadyStatus struct {
+	OK     bool     `json:"ok"`
+	Causes []string `json:"causes"`
+}
+
+// TopicStatus is one line of `holdfast topics`.
+type TopicStatus struct {
+	Topic string `json:"topic"`
+	State string `json:"state"` // served, missing, loading, orphan, quarantined
+	Error string `json:"error,omitempty"`
+}
+
+// Event is one transition in the journal.
+type Event struct {
+	ID     int64     `json:"id"`
+	At     time.Time `json:"at"`
+	Kind   string    `json:"kind"` // attachment, mode, boot, broker, registration, readiness, topics, fence, operator, agent
+	From   string    `json:"from,omitempty"`
+	To     string    `json:"to"`
+	Reason string    `json:"reason,omitempty"`
+	Epoch  int64     `json:"epoch,omitempty"`
+	Detail string    `json:"detail,omitempty"` // one sentence
+}
+
+// Explanation is an event with why it came and what would have avoided it.
+type Explanation struct {
+	Event Event  `json:"event"`
+	Why   string `json:"why"`
+	Avoid string `json:"avoid"`
+	Next  string `json:"next"` // what a person should do now; empty: nothing
+}

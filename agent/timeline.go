@@ -1,0 +1,119 @@
+package agent
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"holdfast/agent/lease"
+)
+
+// Moment is one line of a timeline.
+type Moment struct {
+	At   time.Duration // after the start of its story
+	What string
+}
+
+// Timeline is what the settings promise in the worst case. It counts with the TTL
+// that was asked for; etcd may grant a longer one. It promises nothing about the
+// time that a person, or the broker itself, takes.
+type Timeline struct {
+	// Cut tells of etcd going away right after the last confirmed renewal was sent.
+	Cut []Moment
+	// Crash tells of the broker dying while all else is well, seen by health
+	// checks alone; a watched process or connection is noticed within 200 ms.
+	Crash []Moment
+	// SurvivesDetach and SurvivesExpiry are the longest cuts, starting at any
+	// phase, that do not detach the broker, or expire the registration.
+	SurvivesDetach, SurvivesExpiry time.Duration
+	// Unsafe says, one sentence each, what these settings cannot hold. Empty: safe.
+	Unsafe []string
+}
+
+// WorstCase works out the timeline of valid settings.
+func WorstCase(c Config) Timeline {
+	c = c.Effective()
+	t := c.Timing()
+	fence := t.TTL - t.Margin
+	tl := Timeline{
+		Cut: []Moment{
+			{0, "the last renewal that etcd confirms is sent"},
+			{t.RenewInterval, "next renewal; it fails: degraded, clients stay"},
+			{t.RenewInterval + retryAfter(t), "first retry, at the latest; then one at least every " + formatDuration(lease.RetryCeiling)},
+		},
+		SurvivesDetach: t.SurvivesDetach(),
+		SurvivesExpiry: t.SurvivesExpiry(),
+	}
+	if c.Detach {
+		tl.Cut = append(tl.Cut, Moment{fence, "fence point: detached, not ready, topics quiesced"})
+	}
+	tl.Cut = append(tl.Cut, Moment{t.TTL, "deadline: etcd may delete the registration, others may take over"})
+
+	noticed := noticedAfter(c)
+	gone := noticed + t.TTL
+	how := "its TTL has run out"
+	if c.RestartGrace > 0 && noticed+c.RestartGrace < gone {
+		gone, how = noticed+c.RestartGrace, "the restart grace is over and the lease revoked"
+	}
+	tl.Crash = []Moment{
+		{0, "the broker dies, right after a good health check"},
+		{noticed, "noticed by health checks, at the latest: not ready, renewals stop"},
+		{gone, "the registration is gone: " + how + "; " + failoverText(c.Failover)},
+	}
+
+	if !c.Detach {
+		tl.unsafe("--detach=false: a broker that is cut off from etcd goes on serving after its registration is gone: leave it out")
+	} else if tl.SurvivesDetach <= 0 {
+		tl.unsafe("--lease-ttl %s: no cut is short enough not to detach the broker: raise it, or lower --renew-interval %s or --lease-detach-margin %s",
+			formatDuration(t.TTL), formatDuration(t.RenewInterval), formatDuration(t.Margin))
+	}
+	if noticed >= t.TTL {
+		tl.unsafe("--health-fall %d: a dead broker is noticed after %s, no sooner than --lease-ttl %s: lower it, or lower --health-interval %s or --health-timeout %s",
+			c.HealthFall, formatDuration(noticed), formatDuration(t.TTL), formatDuration(c.HealthInterval), formatDuration(c.HealthTimeout))
+	}
+	return tl
+}
+
+func (tl *Timeline) unsafe(format string, args ...any) {
+	tl.Unsafe = append(tl.Unsafe, fmt.Sprintf(format, args...))
+}
+
+// noticedAfter counts the checks that must fail, the last of them up to its timeout;
+// one that takes longer than the interval puts off the next.
+func noticedAfter(c Config) time.Duration {
+	between := max(c.HealthInterval, c.HealthTimeout)
+	return c.HealthInterval + time.Duration(c.HealthFall-1)*between + c.HealthTimeout
+}
+
+func failoverText(failover string) string {
+	if failover == "hold" {
+		return "its topics wait for it (failover hold)"
+	}
+	return "failover may begin"
+}
+
+// WriteTo prints the timeline for a person.
+func (tl Timeline) WriteTo(w io.Writer) (int64, error) {
+	var b strings.Builder
+	story := func(title string, moments []Moment) {
+		fmt.Fprintf(&b, "%s\n", title)
+		for _, m := range moments {
+			fmt.Fprintf(&b, "  %9s  %s\n", "+"+formatDuration(m.At), m.What)
+		}
+	}
+	story("When etcd goes away", tl.Cut)
+	fmt.Fprintf(&b, "  cuts survived, starting at any moment: %s without detaching, %s without losing the registration\n",
+		survived(tl.SurvivesDetach), survived(tl.SurvivesExpiry))
+	story("When the broker dies", tl.Crash)
+	fmt.Fprintln(&b, "  sooner, within 200ms, where its process or a held connection can be watched")
+	n, err := io.WriteString(w, b.String())
+	return int64(n), err
+}
+
+func survived(d time.Duration) string {
+	if d <= 0 {
+		return "none"
+	}
+	return formatDuration(d)
+}

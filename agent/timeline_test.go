@@ -1,0 +1,111 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func natsDefaults() Config {
+	c := Default()
+	c.Driver = "nats"
+	return c
+}
+
+func TestTimelineOfTheDefaults(t *testing.T) {
+	var b strings.Builder
+	tl := WorstCase(natsDefaults())
+	if _, err := tl.WriteTo(&b); err != nil {
+		t.Fatal(err)
+	}
+	const want = `When etcd goes away
+        +0s  the last renewal that etcd confirms is sent
+        +4s  next renewal; it fails: degraded, clients stay
+        +5s  first retry, at the latest; then one at least every 1s
+   +21.333s  fence point: detached, not ready, topics quiesced
+       +32s  deadline: etcd may delete the registration, others may take over
+  cuts survived, starting at any moment: 16.083s without detaching, 26.75s without losing the registration
+When the broker dies
+        +0s  the broker dies, right after a good health check
+        +4s  noticed by health checks, at the latest: not ready, renewals stop
+       +36s  the registration is gone: its TTL has run out; its topics wait for it (failover hold)
+  sooner, within 200ms, where its process or a held connection can be watched
+`
+	if b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+	if len(tl.Unsafe) != 0 {
+		t.Errorf("unsafe: %q", tl.Unsafe)
+	}
+}
+
+func TestDefaultsSurviveTheCutsOfTheDesign(t *testing.T) {
+	tl := WorstCase(natsDefaults())
+	if tl.SurvivesDetach < 15*time.Second {
+		t.Errorf("a 15 s cut at TTL 32 detaches: %v", tl.SurvivesDetach)
+	}
+	if tl.SurvivesExpiry < 25*time.Second {
+		t.Errorf("a 25 s cut at TTL 32 loses the registration: %v", tl.SurvivesExpiry)
+	}
+}
+
+func TestTimelineMomentsAreInOrder(t *testing.T) {
+	for ttl := 3; ttl <= 60; ttl++ {
+		c := natsDefaults()
+		c.LeaseTTL = time.Duration(ttl) * time.Second
+		for _, story := range [][]Moment{WorstCase(c).Cut, WorstCase(c).Crash} {
+			for i := 1; i < len(story); i++ {
+				if story[i].At < story[i-1].At {
+					t.Errorf("TTL %ds: %q at %v comes after %q at %v", ttl, story[i].What, story[i].At, story[i-1].What, story[i-1].At)
+				}
+			}
+		}
+	}
+}
+
+func TestGraceLetsADeadBrokersRegistrationGoEarlier(t *testing.T) {
+	c := natsDefaults()
+	c.RestartGrace = 5 * time.Second
+	crash := WorstCase(c).Crash
+	if last := crash[len(crash)-1]; last.At != 9*time.Second || !strings.Contains(last.What, "grace") {
+		t.Errorf("%v %s", last.At, last.What)
+	}
+}
+
+func TestSlowHealthChecksPutOffOneAnother(t *testing.T) {
+	c := natsDefaults()
+	c.HealthTimeout = 3 * time.Second
+	if got := WorstCase(c).Crash[1].At; got != 10*time.Second {
+		t.Errorf("noticed after %v, want interval + 3 timeouts", got)
+	}
+}
+
+func TestUnsafeTimingsAreNamed(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		set  func(*Config)
+		want string
+	}{
+		{"no detaching", func(c *Config) { c.Detach = false },
+			"--detach=false: a broker that is cut off from etcd goes on serving after its registration is gone: leave it out"},
+		{"no cut is short enough", func(c *Config) {
+			c.LeaseTTL, c.LeaseDetachMargin, c.RenewInterval = 3*time.Second, 1500*time.Millisecond, 250*time.Millisecond
+			c.HealthTimeout = 100 * time.Millisecond
+			c.HealthInterval = 100 * time.Millisecond
+		}, "--lease-ttl 3s: no cut is short enough not to detach the broker: raise it, or lower --renew-interval 250ms or --lease-detach-margin 1.5s"},
+		{"health slower than the lease", func(c *Config) { c.HealthFall = 40 },
+			"--health-fall 40: a dead broker is noticed after 41s, no sooner than --lease-ttl 32s: lower it, or lower --health-interval 1s or --health-timeout 1s"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := natsDefaults()
+			tt.set(&c)
+			if err := c.Validate(); err != nil {
+				t.Fatalf("not valid: %v", err)
+			}
+			got := WorstCase(c).Unsafe
+			if len(got) != 1 || got[0] != tt.want {
+				t.Errorf("got %q\nwant %q", got, tt.want)
+			}
+		})
+	}
+}

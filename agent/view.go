@@ -1,0 +1,93 @@
+package agent
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"holdfast/agent/lease"
+	"holdfast/probes"
+	"holdfast/recovery"
+)
+
+// status puts the present view together from what the parts last published.
+func (a *agent) status() Status {
+	s, v, h, p := a.view.Load(), a.keeper.View(), a.health.Snapshot(), a.reconciler.Snapshot()
+	who, _ := a.identity.get()
+	now := a.clock()
+	causes := a.notReady()
+	st := Status{
+		BrokerID: s.brokerID, Driver: a.cfg.Driver, Incarnation: a.incarnation, Epoch: v.Grant.Epoch,
+		Attachment: s.attachment.String(), Mode: string(s.mode.Mode), Reason: string(s.mode.Reason), Boot: s.boot,
+		Lease: LeaseStatus{FailureStreak: v.FailureStreak, FailingSeconds: seconds(v.FailingFor(now)), LastError: v.LastError},
+		Registration: RegistrationStatus{Present: a.metrics.present.Load(), Adopted: v.Grant.Adopted,
+			CreateRevision: v.Grant.Epoch},
+		Broker: BrokerStatus{Up: h.At(time.Now()).String(), Version: who.Version, LastError: h.LastError},
+		Topics: TopicCounts{Assigned: p.Assigned, Served: p.Served, Missing: p.Missing, Orphan: p.Orphan,
+			Quarantined: p.Quarantined, Loading: p.Loading},
+		Ready:   ReadyStatus{OK: len(causes) == 0, Causes: []string{}},
+		Version: a.version, Since: a.started.UTC(), At: time.Now().UTC(),
+	}
+	if v.Validity.Known() {
+		st.Lease.ID = strconv.FormatInt(v.Grant.LeaseID, 16)
+		st.Lease.TTLSeconds = seconds(v.Validity.TTL)
+		st.Lease.RemainingSeconds = seconds(v.Validity.Deadline().Sub(now))
+		st.Lease.FenceInSeconds = seconds(v.Validity.FencePoint().Sub(now))
+	}
+	for _, c := range causes {
+		st.Ready.Causes = append(st.Ready.Causes, c.Name+": "+c.Message)
+	}
+	st.Summary = a.summary(s, v, p, h, causes)
+	return st
+}
+
+// summary is the state in one sentence, with the next step if there is one.
+func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes.HealthView, causes []probes.Cause) string {
+	name := s.brokerID
+	if name == "" {
+		name = "the broker"
+	}
+	switch {
+	case len(causes) == 0 && v.FailureStreak > 0:
+		return fmt.Sprintf("%s serves %s, but renewals fail (%s): fenced in %s unless etcd answers.", name, plural(p.Served, "topic"),
+			v.LastClass, v.Validity.FencePoint().Sub(a.clock()).Round(time.Second))
+	case len(causes) == 0 && p.Missing > 0:
+		return fmt.Sprintf("%s serves %d of %s; the others do not load: see 'holdfast topics'.", name, p.Served, plural(p.Assigned, "topic"))
+	case len(causes) == 0 && p.GuardTripped:
+		return name + " is ready, and the mass-change guard waits for a person: " + p.GuardDetail
+	case len(causes) == 0:
+		return fmt.Sprintf("%s is attached, active and serves %s.", name, plural(p.Served, "topic"))
+	case s.conflict != "":
+		return "identity conflict: " + s.conflict + "."
+	case h.At(time.Now()) == probes.Down:
+		return fmt.Sprintf("%s is down (%s): clients are kept away; start the broker.", name, h.LastError)
+	case !v.Validity.Known() && v.LastError != "":
+		return fmt.Sprintf("%s is not registered: etcd does not let us (%s): %s.", name, v.LastClass, v.LastError)
+	case s.attachment == recovery.Detached && v.FailureStreak > 0:
+		return fmt.Sprintf("%s is detached and fenced: no renewal was confirmed for %s (%s); it comes back by itself with etcd.", name,
+			v.FailingFor(a.clock()).Round(time.Second), v.LastClass)
+	case s.mode.Mode == recovery.Drained:
+		return fmt.Sprintf("%s is drained (%s) and keeps clients away; when the cause is understood: holdfast activate.", name, s.mode.Reason)
+	case s.mode.Mode == recovery.Draining:
+		return fmt.Sprintf("%s is draining (%s); to take it back: holdfast activate.", name, s.mode.Reason)
+	}
+	return fmt.Sprintf("%s is not ready: %s: %s.", name, causes[0].Name, causes[0].Message)
+}
+
+// topics lists every topic that is wanted or held here.
+func (a *agent) topics() []TopicStatus {
+	list := []TopicStatus{}
+	for _, t := range a.reconciler.Topics() {
+		list = append(list, TopicStatus{Topic: t.Topic, State: t.State, Error: t.Error})
+	}
+	return list
+}
+
+func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
+}

@@ -1,0 +1,53 @@
+// Command holdfast keeps an unmodified message broker attached to its cluster,
+// and keeps clients away from it when it is not.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"holdfast/agent"
+)
+
+func main() {
+	os.Exit(run(os.Args, os.Stdout, os.Stderr))
+}
+
+// run is the whole command: args with the program's name first, the exit code of
+// the public contract as its result. The first SIGINT or SIGTERM ends the work
+// in an orderly way, the second one ends the process.
+func run(args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+
+	err := newApp(stdout, stderr).RunContext(ctx, args)
+	if err == nil {
+		return agent.ExitDone
+	}
+	for line := range strings.Lines(err.Error()) {
+		if line = strings.TrimSpace(line); line != "" {
+			fmt.Fprintln(stderr, "holdfast: "+line)
+		}
+	}
+	return exitCode(err)
+}
+
+func exitCode(err error) int {
+	var exit *agent.ExitError
+	if errors.As(err, &exit) {
+		return exit.Code
+	}
+	return agent.ExitFailed
+}
+
+// usage makes an error of wrong usage or settings.
+func usage(format string, args ...any) error {
+	return &agent.ExitError{Code: agent.ExitUsage, Err: fmt.Errorf(format, args...)}
+}

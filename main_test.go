@@ -1,0 +1,350 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"holdfast/agent"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// golden compares got with testdata/name.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.MkdirAll("testdata", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs; go test -update writes it anew. got\n%s", file, got)
+	}
+}
+
+// holdfast runs the command in this process, without the caller's environment.
+func holdfast(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	for _, v := range os.Environ() {
+		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "HOLDFAST_") {
+			t.Setenv(name, "")
+		}
+	}
+	return command(args...)
+}
+
+func command(args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	code = run(append([]string{"holdfast"}, args...), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// control serves a sidecar's answers on a socket and returns its path.
+func control(t *testing.T, h http.HandlerFunc) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "control.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := &http.Server{Handler: h}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = srv.Serve(l) }()
+	t.Cleanup(func() { srv.Close(); <-done })
+	return socket
+}
+
+func TestWrongUsageIsOneLineAndCodeTwo(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"no verb", nil, "no verb given: see 'holdfast --help'"},
+		{"verb nearly right", []string{"stauts"}, `unknown verb "stauts": did you mean status?`},
+		{"verb of nothing", []string{"frobnicate"}, `unknown verb "frobnicate": see 'holdfast --help'`},
+		{"flag before the verb", []string{"--lease-ttl", "3s", "run"}, "unknown flag --lease-ttl: see 'holdfast --help'; flags of a verb stand after it"},
+		{"flag nearly right", []string{"run", "--lese-ttl", "3s"}, "run: unknown flag --lese-ttl: did you mean --lease-ttl?"},
+		{"flag of nothing", []string{"run", "--frobnicate"}, "run: unknown flag --frobnicate: see 'holdfast run --help'"},
+		{"flag of a later version", []string{"run", "--ownership-locks"}, "run: unknown flag --ownership-locks: see 'holdfast run --help'"},
+		{"flag without its value", []string{"run", "--lease-ttl"}, "run: --lease-ttl: no value given: write --lease-ttl DURATION"},
+		{"argument that is not taken", []string{"status", "now"}, `status: unexpected argument "now": it takes flags only, see 'holdfast status --help'`},
+		{"argument missing", []string{"explain"}, "explain: no EVENT given: write 'holdfast explain EVENT'"},
+		{"argument too many", []string{"explain", "1", "2"}, `explain: unexpected argument "2": it takes one EVENT`},
+		{"flag after the argument", []string{"explain", "1", "-o", "json"}, "explain: -o after an argument: write flags before it"},
+		{"event that is no number", []string{"explain", "last"}, `explain: event "last": not an event number: take one from 'holdfast events', such as 12`},
+		{"form of output", []string{"status", "-o", "yaml"}, `--output "yaml": unknown: write one of table, json`},
+		{"topic state", []string{"topics", "--state", "lost"}, `--state "lost": unknown: write one of served, missing, loading, orphan, quarantined`},
+		{"drain timeout", []string{"drain", "--timeout", "5"}, `--timeout "5": not a duration: write a number with a unit, such as 30s`},
+		{"events since", []string{"events", "--since", "noon"}, `--since "noon": not a number: write digits only`},
+		{"shell", []string{"completion", "tcsh"}, `completion: shell "tcsh": unknown: write one of bash, zsh, fish`},
+		{"setting of run", []string{"run", "--driver", "nats", "--lease-detach-margin", "40s"},
+			"--lease-detach-margin 40s: must be less than --lease-ttl 32s: leave it out for a third of the TTL, 10.667s"},
+		{"setting of check", []string{"check", "--driver", "kafka"}, `--driver "kafka": unknown driver: known drivers: nats`},
+		{"setting of fleet", []string{"fleet", "--etcd-endpoints", "etcd:2379"}, `--etcd-endpoints "etcd:2379": not a URL with a scheme and a host: write http://host:port`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			code, stdout, stderr := holdfast(t, tt.args...)
+			if code != 2 || stdout != "" || stderr != "holdfast: "+tt.want+"\n" {
+				t.Errorf("code %d, stdout %q\ngot  %swant holdfast: %s", code, stdout, stderr, tt.want)
+			}
+		})
+	}
+}
+
+func TestEverySettingErrorHasItsOwnLine(t *testing.T) {
+	code, _, stderr := holdfast(t, "run", "--lease-ttl", "32", "--health-rise", "0")
+	want := "holdfast: --lease-ttl \"32\": not a duration: write a number with a unit, such as 32s\n" +
+		"holdfast: --driver: required: give the kind of broker; known drivers: nats\n" +
+		"holdfast: --health-rise 0: must be at least 1\n"
+	if code != 2 || stderr != want {
+		t.Errorf("code %d, got\n%s", code, stderr)
+	}
+}
+
+func TestSettingsFileComesFromFlagOrEnvironment(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "holdfast.yaml")
+	if err := os.WriteFile(file, []byte("state-dir: /nowhere/here\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const want = "holdfast: no sidecar answers on /nowhere/here/control.sock: is 'holdfast run' running here? give --control-socket or --state-dir\n"
+	if code, _, stderr := holdfast(t, "status", "--config", file); code != 1 || stderr != want {
+		t.Errorf("flag: code %d, %s", code, stderr)
+	}
+	t.Setenv("HOLDFAST_CONFIG", file)
+	if code, _, stderr := command("status"); code != 1 || stderr != want {
+		t.Errorf("environment: code %d, %s", code, stderr)
+	}
+}
+
+func TestHelpIsGolden(t *testing.T) {
+	for _, verb := range []string{"", "run", "status", "topics", "events", "explain", "drain", "healthcheck", "completion"} {
+		args, name := []string{"--help"}, "help.txt"
+		if verb != "" {
+			args, name = []string{verb, "--help"}, "help-"+verb+".txt"
+		}
+		code, stdout, stderr := holdfast(t, args...)
+		if code != 0 || stderr != "" {
+			t.Errorf("%s: code %d, stderr %s", verb, code, stderr)
+		}
+		golden(t, name, stdout)
+		for _, line := range strings.Split(stdout, "\n") {
+			if n := len([]rune(line)); n > 100 {
+				t.Errorf("%s: a line of %d characters: %s", name, n, line)
+			}
+		}
+	}
+}
+
+func TestHelpOfRunNamesEverySettingOnce(t *testing.T) {
+	_, stdout, _ := holdfast(t, "run", "--help")
+	for _, s := range agent.Settings() {
+		if n := strings.Count(stdout, "\n  --"+s.Name+" ") + strings.Count(stdout, "\n  --"+s.Name+"\n"); n != 1 {
+			t.Errorf("--%s stands there %d times", s.Name, n)
+		}
+	}
+}
+
+func TestVersionIsOneLine(t *testing.T) {
+	old := buildVersion
+	defer func() { buildVersion = old }()
+	buildVersion = "v1.2.3"
+	code, stdout, _ := holdfast(t, "--version")
+	if code != 0 || !strings.HasPrefix(stdout, "holdfast version v1.2.3 (go1.") || strings.Count(stdout, "\n") != 1 {
+		t.Errorf("code %d, %q", code, stdout)
+	}
+}
+
+func TestStatusPrintsTheSidecarsJSONUnchanged(t *testing.T) {
+	const answer = `{"broker_id":"n1","of_a_later_version":[1,2]}`
+	socket := control(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, answer) })
+	for _, args := range [][]string{{"-o", "json"}, {"--output", "json"}, {"-o=json"}} {
+		code, stdout, stderr := holdfast(t, append([]string{"status", "--control-socket", socket}, args...)...)
+		if code != 0 || stdout != answer+"\n" {
+			t.Errorf("%v: code %d, %q %s", args, code, stdout, stderr)
+		}
+	}
+}
+
+func TestStatusTakesTheStateDirectory(t *testing.T) {
+	socket := control(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"summary":"All is well."}`) })
+	code, stdout, stderr := holdfast(t, "status", "--state-dir", filepath.Dir(socket))
+	if code != 0 || !strings.HasPrefix(stdout, "All is well.\n") {
+		t.Errorf("code %d, %q %s", code, stdout, stderr)
+	}
+}
+
+func TestTopicsFiltersByState(t *testing.T) {
+	topics := []agent.TopicStatus{{Topic: "/a/one", State: "served"}, {Topic: "/a/two", State: "missing", Error: "no space"}}
+	socket := control(t, func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(topics) })
+	code, stdout, _ := holdfast(t, "topics", "--control-socket", socket, "--state", "missing", "-o", "json")
+	if want := `[{"topic":"/a/two","state":"missing","error":"no space"}]` + "\n"; code != 0 || stdout != want {
+		t.Errorf("code %d, %q", code, stdout)
+	}
+	code, stdout, _ = holdfast(t, "topics", "--control-socket", socket, "--state", "orphan", "-o", "json")
+	if code != 0 || stdout != "[]\n" {
+		t.Errorf("none: code %d, %q", code, stdout)
+	}
+}
+
+func TestSteeringPrintsModeAndSummary(t *testing.T) {
+	var bodies []string
+	socket := control(t, func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		bodies = append(bodies, r.URL.Path+" "+string(b))
+		fmt.Fprint(w, `{"broker_id":"n1","mode":"drained","reason":"operator","summary":"Drained by an operator."}`)
+	})
+	code, stdout, stderr := holdfast(t, "drain", "--control-socket", socket, "--reason", "new disk", "--timeout", "1m")
+	if want := "n1: mode drained (operator). Drained by an operator.\n"; code != 0 || stdout != want {
+		t.Errorf("code %d, %q %s", code, stdout, stderr)
+	}
+	if code, _, _ := holdfast(t, "activate", "--control-socket", socket); code != 0 {
+		t.Errorf("activate: code %d", code)
+	}
+	if code, _, _ := holdfast(t, "confirm", "--control-socket", socket); code != 0 {
+		t.Errorf("confirm: code %d", code)
+	}
+	want := []string{`/v1/drain {"reason":"new disk","timeout_seconds":60}`, `/v1/activate {"reason":"operator"}`, `/v1/confirm {}`}
+	if fmt.Sprint(bodies) != fmt.Sprint(want) {
+		t.Errorf("asked %q", bodies)
+	}
+}
+
+func TestTheSidecarsRefusalDecidesTheExitCode(t *testing.T) {
+	for _, want := range []int{1, 2, 3} {
+		socket := control(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusConflict)
+			fmt.Fprintf(w, `{"error":"activate: detached: wait","exit_code":%d}`, want)
+		})
+		code, _, stderr := holdfast(t, "activate", "--control-socket", socket)
+		if code != want || stderr != "holdfast: activate: detached: wait\n" {
+			t.Errorf("code %d, want %d: %s", code, want, stderr)
+		}
+	}
+}
+
+func TestHealthcheckFollowsReady(t *testing.T) {
+	ready := http.StatusOK
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/ready" {
+			t.Errorf("asked %s", r.URL.Path)
+		}
+		w.WriteHeader(ready)
+	}))
+	defer srv.Close()
+	addr := srv.Listener.Addr().String()
+	_, port, _ := net.SplitHostPort(addr)
+	if code, _, stderr := holdfast(t, "healthcheck", "--probe-listen", ":"+port); code != 0 {
+		t.Errorf("ready: code %d %s", code, stderr)
+	}
+	ready = http.StatusServiceUnavailable
+	code, _, stderr := holdfast(t, "healthcheck", "--probe-listen", addr)
+	if want := "holdfast: healthcheck: not ready: http://" + addr + "/ready answered 503 Service Unavailable: see 'holdfast status'\n"; code != 1 || stderr != want {
+		t.Errorf("not ready: code %d %s", code, stderr)
+	}
+	srv.Close()
+	code, _, stderr = holdfast(t, "healthcheck", "--probe-listen", addr)
+	if want := "holdfast: healthcheck: no answer from http://" + addr + "/ready: is 'holdfast run' running here? give --probe-listen\n"; code != 1 || stderr != want {
+		t.Errorf("nobody: code %d %s", code, stderr)
+	}
+}
+
+func TestListenAddressesBecomeReachableOnes(t *testing.T) {
+	for listen, want := range map[string]string{
+		":9808": "127.0.0.1:9808", "0.0.0.0:1": "127.0.0.1:1", "[::]:1": "[::1]:1", "10.0.0.1:2": "10.0.0.1:2", "localhost:3": "localhost:3",
+	} {
+		if got := reachable(listen); got != want {
+			t.Errorf("%s: %s, want %s", listen, got, want)
+		}
+	}
+}
+
+func TestCheckOfUnsafeSettingsPrintsTheTimelineAndRefuses(t *testing.T) {
+	code, stdout, stderr := holdfast(t, "check", "--driver", "nats", "--detach=false",
+		"--etcd-endpoints", "http://127.0.0.1:1", "--broker-admin", "nats://127.0.0.1:1", "--nats-monitor", "http://127.0.0.1:1")
+	if code != 3 || !strings.Contains(stdout, "When etcd goes away\n") ||
+		!strings.Contains(stderr, "holdfast: --detach=false: a broker that is cut off from etcd goes on serving after its registration is gone: leave it out\n") {
+		t.Errorf("code %d\n%s%s", code, stdout, stderr)
+	}
+}
+
+func TestFleetSaysWhereEtcdWasLookedFor(t *testing.T) {
+	code, _, stderr := holdfast(t, "fleet", "--etcd-endpoints", "http://127.0.0.1:1")
+	const want = `holdfast: --etcd-endpoints "http://127.0.0.1:1": etcd is out of reach: dial tcp 127.0.0.1:1: connect: connection refused: is it running there, and is the way open?` + "\n"
+	if code != 1 || stderr != want {
+		t.Errorf("code %d\ngot  %swant %s", code, stderr, want)
+	}
+}
+
+func TestCompletionScriptsParseAndKnowEveryVerbAndFlag(t *testing.T) {
+	check := map[string][]string{"bash": {"bash", "-n"}, "zsh": {"zsh", "-n"}, "fish": {"fish", "--no-execute"}}
+	for shell, parser := range check {
+		code, script, stderr := holdfast(t, "completion", shell)
+		if code != 0 {
+			t.Fatalf("%s: code %d %s", shell, code, stderr)
+		}
+		for _, v := range verbs() {
+			if !strings.Contains(script, v.name) {
+				t.Errorf("%s: no word of %s", shell, v.name)
+			}
+			for _, o := range v.flags {
+				if !strings.Contains(script, "--"+o.name) && !strings.Contains(script, " -l "+o.name+" ") {
+					t.Errorf("%s: no word of --%s", shell, o.name)
+				}
+			}
+		}
+		if _, err := exec.LookPath(parser[0]); err != nil {
+			t.Logf("%s is not here to parse its script", shell)
+			continue
+		}
+		file := filepath.Join(t.TempDir(), "script")
+		if err := os.WriteFile(file, []byte(script), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command(parser[0], append(parser[1:], file)...).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", shell, err, out)
+		}
+	}
+}
+
+func TestBashCompletesVerbsFlagsAndChoices(t *testing.T) {
+	if _, err := exec.LookPath("bash"); err != nil {
+		t.Skip("bash is not here")
+	}
+	_, script, _ := holdfast(t, "completion", "bash")
+	for line, want := range map[string]string{
+		"holdfast sta":                     "status",
+		"holdfast run --lease-d":           "--lease-detach-margin",
+		"holdfast status -o j":             "json",
+		"holdfast run --log-level w":       "warn",
+		"holdfast completion f":            "fish",
+		"holdfast topics --state q":        "quarantined",
+		"holdfast events --follow --outpu": "--output",
+	} {
+		words := strings.Fields(line)
+		text := script + fmt.Sprintf("\nCOMP_WORDS=(%s) COMP_CWORD=%d; _holdfast; echo \"${COMPREPLY[@]}\"", line, len(words)-1)
+		out, err := exec.Command("bash", "--norc", "-c", text).CombinedOutput()
+		if err != nil || strings.TrimSpace(string(out)) != want {
+			t.Errorf("%s: %q %v, want %s", line, out, err, want)
+		}
+	}
+}

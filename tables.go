@@ -1,0 +1,253 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"holdfast/agent"
+)
+
+// painter colours text for a terminal, or leaves it alone.
+type painter bool
+
+func (p painter) paint(code, s string) string {
+	if !p {
+		return s
+	}
+	return "\x1b[" + code + "m" + s + "\x1b[0m"
+}
+
+func (p painter) good(s string) string { return p.paint("32", s) }
+func (p painter) warn(s string) string { return p.paint("33", s) }
+func (p painter) bad(s string) string  { return p.paint("31", s) }
+func (p painter) bold(s string) string { return p.paint("1", s) }
+
+// state colours the words of the contract by how much they matter at night.
+func (p painter) state(s string) string {
+	switch s {
+	case "attached", "active", "up", "served", "yes":
+		return p.good(s)
+	case "degraded", "draining", "drained", "loading", "unknown", "quarantined":
+		return p.warn(s)
+	case "detached", "down", "missing", "orphan", "no":
+		return p.bad(s)
+	}
+	return s
+}
+
+func withReason(s, reason string) string {
+	if reason == "" {
+		return s
+	}
+	return s + " (" + reason + ")"
+}
+
+// writeStatus prints one sentence, then a few aligned lines.
+func writeStatus(w io.Writer, s agent.Status, p painter) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n\n", p.bold(s.Summary))
+	line := func(name, text string) { fmt.Fprintf(&b, "%-13s %s\n", name, text) }
+
+	line("broker", brokerLine(s, p))
+	line("attachment", p.state(s.Attachment))
+	line("mode", withReason(p.state(known(s.Mode)), s.Reason))
+	if s.Ready.OK {
+		line("ready", p.state("yes"))
+	} else {
+		line("ready", strings.TrimSuffix(p.state("no")+": "+strings.Join(s.Ready.Causes, "; "), ": "))
+	}
+	line("topics", topicsLine(s.Topics, p))
+	line("lease", leaseLine(s.Lease, p))
+	if s.Lease.FailureStreak > 0 {
+		line("renewals", p.warn(fmt.Sprintf("failing for %s, %d in a row", seconds(s.Lease.FailingSeconds), s.Lease.FailureStreak))+lastError(s.Lease.LastError))
+	}
+	line("registration", registrationLine(s, p))
+	boot := withReason(s.Boot.Kind, s.Boot.Reason)
+	if len(s.Boot.Evidence) > 0 {
+		boot += ": " + strings.Join(s.Boot.Evidence, "; ")
+	}
+	line("boot", boot)
+	line("sidecar", fmt.Sprintf("%s, running for %s, incarnation %s", s.Version, age(s.At, s.Since), known(s.Incarnation)))
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return fmt.Errorf("print status: %w", err)
+	}
+	return nil
+}
+
+func brokerLine(s agent.Status, p painter) string {
+	name := s.BrokerID
+	if name == "" {
+		name = "id not known yet"
+	}
+	kind := strings.TrimSpace(s.Driver + " " + s.Broker.Version)
+	return fmt.Sprintf("%s (%s), %s", name, kind, p.state(known(s.Broker.Up))) + lastError(s.Broker.LastError)
+}
+
+// known shows what the sidecar cannot tell yet as unknown.
+func known(s string) string {
+	if s == "" {
+		return "unknown"
+	}
+	return s
+}
+
+func lastError(text string) string {
+	if text == "" {
+		return ""
+	}
+	return ": " + text
+}
+
+func leaseLine(l agent.LeaseStatus, p painter) string {
+	if l.ID == "" {
+		return p.bad("none held")
+	}
+	text := fmt.Sprintf("%s, TTL %s, ", l.ID, seconds(l.TTLSeconds))
+	switch {
+	case l.RemainingSeconds <= 0:
+		return text + p.bad("deadline passed "+seconds(-l.RemainingSeconds)+" ago")
+	case l.FenceInSeconds <= 0:
+		return text + seconds(l.RemainingSeconds) + " left, " + p.bad("fence point passed "+seconds(-l.FenceInSeconds)+" ago")
+	}
+	return text + seconds(l.RemainingSeconds) + " left, fence point in " + seconds(l.FenceInSeconds)
+}
+
+func registrationLine(s agent.Status, p painter) string {
+	if !s.Registration.Present {
+		return p.bad("absent")
+	}
+	kind := "own"
+	if s.Registration.Adopted {
+		kind = "adopted"
+	}
+	return fmt.Sprintf("%s, %s, epoch %d", p.good("present"), kind, s.Epoch)
+}
+
+func topicsLine(t agent.TopicCounts, p painter) string {
+	text := fmt.Sprintf("%d of %d served", t.Served, t.Assigned)
+	for _, part := range []struct {
+		n     int
+		state string
+	}{{t.Loading, "loading"}, {t.Missing, "missing"}, {t.Orphan, "orphan"}, {t.Quarantined, "quarantined"}} {
+		if part.n > 0 {
+			text += fmt.Sprintf(", %d %s", part.n, p.state(part.state))
+		}
+	}
+	return text
+}
+
+// seconds prints to a tenth of a second: 4.2s, 1m12.5s.
+func seconds(s float64) string {
+	return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond).String()
+}
+
+// writeTopics prints how many of all are in each state, then those shown.
+func writeTopics(w io.Writer, all, shown []agent.TopicStatus, p painter) error {
+	counts := map[string]int{}
+	for _, t := range all {
+		counts[t.State]++
+	}
+	parts := make([]string, 0, len(topicStates))
+	for _, s := range topicStates {
+		parts = append(parts, fmt.Sprintf("%d %s", counts[s], s))
+	}
+	t := table{head: []string{"TOPIC", "STATE", "ERROR"}}
+	for _, s := range shown {
+		t.add(s.Topic, s.State, s.Error)
+	}
+	t.paint = func(column int, s string) string {
+		if column == 1 {
+			return p.state(s)
+		}
+		return s
+	}
+	text := strings.Join(parts, ", ") + "\n"
+	if len(shown) > 0 {
+		text += "\n" + t.String()
+	}
+	if _, err := io.WriteString(w, text); err != nil {
+		return fmt.Errorf("print topics: %w", err)
+	}
+	return nil
+}
+
+// eventLine is one event without its detail.
+func eventLine(e agent.Event, p painter) string {
+	change := p.state(e.To)
+	if e.From != "" {
+		change = e.From + " → " + change
+	}
+	return fmt.Sprintf("%s  #%d %s %s", e.At.UTC().Format("2006-01-02 15:04:05Z"), e.ID, e.Kind, withReason(change, e.Reason))
+}
+
+func writeEvent(w io.Writer, e agent.Event, p painter) error {
+	text := eventLine(e, p)
+	if e.Detail != "" {
+		text += " " + e.Detail
+	}
+	if _, err := fmt.Fprintln(w, text); err != nil {
+		return fmt.Errorf("print event: %w", err)
+	}
+	return nil
+}
+
+func writeExplanation(w io.Writer, x agent.Explanation, p painter) error {
+	var b strings.Builder
+	fmt.Fprintln(&b, eventLine(x.Event, p))
+	if x.Event.Epoch > 0 {
+		x.Event.Detail = strings.TrimSpace(fmt.Sprintf("%s (epoch %d)", x.Event.Detail, x.Event.Epoch))
+	}
+	next := x.Next
+	if next == "" {
+		next = "Nothing."
+	}
+	for _, part := range []struct{ name, text string }{
+		{"what", x.Event.Detail}, {"why", x.Why}, {"avoid", x.Avoid}, {"next", next},
+	} {
+		if part.text == "" {
+			continue
+		}
+		name := part.name
+		for _, line := range wrap(strings.Fields(part.text), 88) {
+			fmt.Fprintf(&b, "%-6s %s\n", name, line)
+			name = ""
+		}
+	}
+	if _, err := io.WriteString(w, b.String()); err != nil {
+		return fmt.Errorf("print explanation: %w", err)
+	}
+	return nil
+}
+
+// table aligns columns by what is seen, not by the bytes that colour it.
+type table struct {
+	head  []string
+	rows  [][]string
+	paint func(column int, s string) string // nil: no colours
+}
+
+func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+
+func (t *table) String() string {
+	widths := make([]int, len(t.head))
+	for _, row := range append([][]string{t.head}, t.rows...) {
+		for i, cell := range row {
+			widths[i] = max(widths[i], len([]rune(cell)))
+		}
+	}
+	var b strings.Builder
+	for n, row := range append([][]string{t.head}, t.rows...) {
+		line := ""
+		for i, cell := range row {
+			shown := pad(cell, widths[i])
+			if n > 0 && t.paint != nil {
+				shown = strings.Replace(shown, cell, t.paint(i, cell), 1)
+			}
+			line += shown + "  "
+		}
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	return b.String()
+}

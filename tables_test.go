@@ -1,0 +1,194 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/agent"
+	"holdfast/cluster"
+)
+
+var night = time.Date(2026, 11, 20, 3, 12, 5, 0, time.UTC)
+
+func attachedStatus() agent.Status {
+	return agent.Status{
+		BrokerID: "n1", Driver: "nats", Incarnation: "b2f1", Epoch: 412,
+		Attachment: "attached", Mode: "active", Reason: "fast_restart",
+		Boot:         agent.BootStatus{Kind: "restart", Reason: "fast_restart", Evidence: []string{"2 streams older than the broker process", "state file"}},
+		Lease:        agent.LeaseStatus{ID: "694d9f0c5a2b1e07", TTLSeconds: 32, RemainingSeconds: 29.14, FenceInSeconds: 18.47},
+		Registration: agent.RegistrationStatus{Present: true, CreateRevision: 412},
+		Broker:       agent.BrokerStatus{Up: "up", Version: "2.10.4"},
+		Topics:       agent.TopicCounts{Assigned: 1000, Served: 1000},
+		Ready:        agent.ReadyStatus{OK: true},
+		Summary:      "Attached and ready: 1000 topics served.",
+		Version:      "v1.2.3", Since: night.Add(-26 * time.Hour), At: night,
+	}
+}
+
+func TestStatusTableIsGolden(t *testing.T) {
+	degraded := attachedStatus()
+	degraded.Attachment = "degraded"
+	degraded.Lease = agent.LeaseStatus{ID: "694d9f0c5a2b1e07", TTLSeconds: 32, RemainingSeconds: 12.3, FenceInSeconds: 1.6,
+		FailureStreak: 14, FailingSeconds: 19.7, LastError: "etcd unreachable: connection refused"}
+	degraded.Topics = agent.TopicCounts{Assigned: 1000, Served: 990, Missing: 10, Loading: 4, Orphan: 2, Quarantined: 1}
+	degraded.Summary = "Degraded: etcd cannot be reached; detaches in 1.6s if it stays away."
+
+	detached := attachedStatus()
+	detached.Attachment, detached.Mode, detached.Reason = "detached", "drained", "registration_expired"
+	detached.Lease = agent.LeaseStatus{}
+	detached.Registration = agent.RegistrationStatus{}
+	detached.Broker = agent.BrokerStatus{Up: "down", LastError: "connection refused"}
+	detached.Ready = agent.ReadyStatus{Causes: []string{"detached", "mode is drained"}}
+	detached.Summary = "Detached and drained: run 'holdfast activate' when the broker may serve again."
+
+	passed := attachedStatus()
+	passed.Attachment, passed.Ready = "detached", agent.ReadyStatus{Causes: []string{"detached"}}
+	passed.Lease.RemainingSeconds, passed.Lease.FenceInSeconds = 4, -6.7
+	passed.Summary = "Past the fence point."
+
+	start := agent.Status{Driver: "nats", Attachment: "detached", Broker: agent.BrokerStatus{Up: "unknown"},
+		Boot: agent.BootStatus{Kind: "unknown"}, Summary: "Starting: waiting for the broker.", Version: "devel", Since: night, At: night}
+
+	for name, s := range map[string]agent.Status{
+		"attached": attachedStatus(), "degraded": degraded, "detached": detached, "past-fence": passed, "starting": start,
+	} {
+		var b bytes.Buffer
+		if err := writeStatus(&b, s, false); err != nil {
+			t.Fatal(err)
+		}
+		if first, _, _ := strings.Cut(b.String(), "\n"); first != s.Summary {
+			t.Errorf("%s: the first line is %q, not the summary", name, first)
+		}
+		golden(t, "status-"+name+".txt", b.String())
+	}
+}
+
+func TestColoursAreOnlyOnATerminal(t *testing.T) {
+	var plain, coloured bytes.Buffer
+	if painterFor(&plain) {
+		t.Error("a buffer is not a terminal")
+	}
+	if err := writeStatus(&coloured, attachedStatus(), true); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(coloured.String(), "\x1b[32mattached\x1b[0m") {
+		t.Errorf("no colours in %q", coloured.String())
+	}
+}
+
+func TestColoursDoNotMoveColumns(t *testing.T) {
+	rows := []agent.TopicStatus{{Topic: "/a/b", State: "missing", Error: "no space"}, {Topic: "/a/c", State: "served"}}
+	var plain, coloured bytes.Buffer
+	if err := writeTopics(&plain, rows, rows, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeTopics(&coloured, rows, rows, true); err != nil {
+		t.Fatal(err)
+	}
+	bare := coloured.String()
+	for _, code := range []string{"\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"} {
+		bare = strings.ReplaceAll(bare, code, "")
+	}
+	if bare != plain.String() {
+		t.Errorf("got\n%s\nwant\n%s", bare, plain.String())
+	}
+}
+
+func TestTopicsTableIsGolden(t *testing.T) {
+	rows := []agent.TopicStatus{
+		{Topic: "/default/orders", State: "served"},
+		{Topic: "/default/a-rather-long-name-of-a-topic", State: "missing", Error: "load: 503: insufficient storage"},
+		{Topic: "/söder/blåbär", State: "loading"},
+		{Topic: "/default/stray", State: "quarantined"},
+	}
+	var b bytes.Buffer
+	if err := writeTopics(&b, rows, rows, false); err != nil {
+		t.Fatal(err)
+	}
+	b.WriteString("---\n")
+	if err := writeTopics(&b, rows, nil, false); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "topics.txt", b.String())
+}
+
+func TestEventsAreOneLineEach(t *testing.T) {
+	local := time.FixedZone("here", 2*3600)
+	var b bytes.Buffer
+	for _, e := range []agent.Event{
+		{ID: 12, At: night.In(local), Kind: "attachment", From: "attached", To: "degraded", Reason: "unreachable", Detail: "Renewals fail since 03:12:01."},
+		{ID: 13, At: night, Kind: "boot", To: "restart"},
+	} {
+		if err := writeEvent(&b, e, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := "2026-11-20 03:12:05Z  #12 attachment attached → degraded (unreachable) Renewals fail since 03:12:01.\n" +
+		"2026-11-20 03:12:05Z  #13 boot restart\n"
+	if b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}
+
+func TestExplanationIsGolden(t *testing.T) {
+	x := agent.Explanation{
+		Event: agent.Event{ID: 12, At: night, Kind: "attachment", From: "degraded", To: "detached", Reason: "fence_point", Epoch: 412, Detail: "No renewal was confirmed for 21.3s."},
+		Why:   "etcd could not be reached from here, and 10.7s before the lease may run out the broker must have stopped serving, so that no other broker serves the same topics.",
+		Avoid: "A longer --lease-ttl: with 64s this cut would have been survived.",
+	}
+	var b bytes.Buffer
+	if err := writeExplanation(&b, x, false); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "explain.txt", b.String())
+}
+
+func fleetOfThree() []cluster.FleetBroker {
+	return []cluster.FleetBroker{
+		{BrokerID: "n1", Assignments: 1000,
+			Registration: &cluster.Registration{CreateRevision: 412},
+			Value:        cluster.RegistrationValue{BrokerURL: "nats://n1:4222"},
+			State:        &cluster.State{Mode: "active", Reason: "boot", By: "holdfast"},
+			Member:       &cluster.Member{At: night.Add(-3 * time.Hour)}},
+		{BrokerID: "n2-with-a-longer-name", Assignments: 3,
+			Registration: &cluster.Registration{CreateRevision: 9},
+			State:        &cluster.State{Mode: "drained", Reason: "stale_restart"}},
+		{BrokerID: "n3", StateMalformed: `{"mode":7}`, Member: &cluster.Member{At: night.Add(-time.Hour)}},
+	}
+}
+
+func TestFleetTableIsGolden(t *testing.T) {
+	var b bytes.Buffer
+	if err := writeFleet(&b, fleetRows(fleetOfThree()), night, false); err != nil {
+		t.Fatal(err)
+	}
+	b.WriteString("---\n")
+	if err := writeFleet(&b, fleetRows(nil), night, false); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "fleet.txt", b.String())
+}
+
+func TestFleetJSONIsGolden(t *testing.T) {
+	raw, err := json.MarshalIndent(fleetRows(fleetOfThree()), "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "fleet.json", string(raw)+"\n")
+}
+
+func TestAgeHasTheTwoLargestUnits(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		4 * time.Second: "4s", 61 * time.Second: "1m1s", 3*time.Hour + 2*time.Minute: "3h2m", 50 * time.Hour: "2d2h", -time.Second: "0s",
+	} {
+		if got := age(night, night.Add(-d)); got != want {
+			t.Errorf("%v: %s, want %s", d, got, want)
+		}
+	}
+	if got := age(night, time.Time{}); got != "-" {
+		t.Errorf("never: %s", got)
+	}
+}

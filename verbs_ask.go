@@ -1,0 +1,204 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"holdfast/agent"
+)
+
+// The verbs that ask the sidecar and change nothing.
+
+func statusVerb() *verb {
+	return &verb{
+		name:  "status",
+		short: "this broker, as its sidecar sees it",
+		long: "Shows the sidecar's view of its broker: one sentence first, then the details.\n" +
+			"Asks the control socket of the sidecar that runs here.",
+		flags: append(options{outputOption("table", "json")}, settingOptions(socketSettings...)...),
+		do: func(ctx context.Context, v *verb, io streams, _ []string) error {
+			asJSON, err := v.wantsJSON()
+			if err != nil {
+				return err
+			}
+			client, err := v.client()
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(ctx, askTimeout)
+			defer cancel()
+			s, raw, err := client.Status(ctx)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(io.out, raw)
+			}
+			return writeStatus(io.out, s, painterFor(io.out))
+		},
+	}
+}
+
+var topicStates = []string{"served", "missing", "loading", "orphan", "quarantined"}
+
+func topicsVerb() *verb {
+	state := &option{name: "state", arg: "STATE", help: "only topics in this state: served, missing, loading, orphan or quarantined"}
+	return &verb{
+		name:  "topics",
+		short: "topics wanted and served, one a line",
+		long: "Lists every topic that is assigned to this broker or served by it. missing: assigned and not\n" +
+			"served; orphan: served and not assigned; quarantined: an orphan that was quiesced.",
+		flags: append(options{outputOption("table", "json"), state}, settingOptions(socketSettings...)...),
+		do: func(ctx context.Context, v *verb, io streams, _ []string) error {
+			asJSON, err := v.wantsJSON()
+			if err != nil {
+				return err
+			}
+			if state.IsSet() {
+				if _, err := state.oneOf(topicStates...); err != nil {
+					return err
+				}
+			}
+			client, err := v.client()
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(ctx, askTimeout)
+			defer cancel()
+			all, raw, err := client.Topics(ctx)
+			if err != nil {
+				return err
+			}
+			if asJSON && !state.IsSet() {
+				return printJSON(io.out, raw)
+			}
+			shown := all
+			if state.IsSet() {
+				other := func(t agent.TopicStatus) bool { return t.State != state.text() }
+				shown = slices.DeleteFunc(slices.Clone(all), other)
+			}
+			if asJSON {
+				if raw, err = json.Marshal(append([]agent.TopicStatus{}, shown...)); err != nil {
+					return fmt.Errorf("encode topics: %w", err)
+				}
+				return printJSON(io.out, raw)
+			}
+			return writeTopics(io.out, all, shown, painterFor(io.out))
+		},
+	}
+}
+
+func eventsVerb() *verb {
+	follow := &option{name: "follow", short: "f", help: "wait for more, until interrupted"}
+	since := &option{name: "since", arg: "ID", help: "only events after this one"}
+	return &verb{
+		name:  "events",
+		short: "the journal of transitions",
+		long:  "Prints the journal, oldest first. 'holdfast explain ID' tells why something happened.",
+		flags: append(options{outputOption("text", "json"), follow, since}, settingOptions(socketSettings...)...),
+		do: func(ctx context.Context, v *verb, io streams, _ []string) error {
+			asJSON, err := v.wantsJSON()
+			if err != nil {
+				return err
+			}
+			var o agent.EventOptions
+			if o.Follow, err = follow.on(); err != nil {
+				return err
+			}
+			if since.IsSet() {
+				if o.Since, err = since.number(); err != nil {
+					return err
+				}
+			}
+			client, err := v.client()
+			if err != nil {
+				return err
+			}
+			if !o.Follow {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, askTimeout)
+				defer cancel()
+			}
+			p := painterFor(io.out)
+			return client.Events(ctx, o, func(e agent.Event, raw []byte) error {
+				if asJSON {
+					return printJSON(io.out, raw)
+				}
+				return writeEvent(io.out, e, p)
+			})
+		},
+	}
+}
+
+func explainVerb() *verb {
+	return &verb{
+		name:  "explain",
+		args:  "EVENT",
+		short: "why an event came, and what would have avoided it",
+		long:  "Explains one event of the journal, by its number in 'holdfast events'.",
+		flags: append(options{outputOption("text", "json")}, settingOptions(socketSettings...)...),
+		do: func(ctx context.Context, v *verb, io streams, args []string) error {
+			asJSON, err := v.wantsJSON()
+			if err != nil {
+				return err
+			}
+			arg, err := v.oneArg(args)
+			if err != nil {
+				return err
+			}
+			id, err := parseEventID(arg)
+			if err != nil {
+				return err
+			}
+			client, err := v.client()
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(ctx, askTimeout)
+			defer cancel()
+			e, raw, err := client.Event(ctx, id)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(io.out, raw)
+			}
+			return writeExplanation(io.out, e, painterFor(io.out))
+		},
+	}
+}
+
+// parseEventID takes 12 and #12, as events prints it.
+func parseEventID(arg string) (int64, error) {
+	digits := arg
+	if len(digits) > 0 && digits[0] == '#' {
+		digits = digits[1:]
+	}
+	id, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || id < 1 {
+		return 0, usage("explain: event %q: not an event number: take one from 'holdfast events', such as 12", arg)
+	}
+	return id, nil
+}
+
+// age is how long ago t was, in the two largest units.
+func age(now, t time.Time) string {
+	d := now.Sub(t).Round(time.Second)
+	switch {
+	case t.IsZero():
+		return "-"
+	case d < 0:
+		return "0s"
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second)
+	case d < 24*time.Hour:
+		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+}

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"holdfast/agent"
+	"holdfast/cluster"
+)
+
+// The verbs that take the settings of run and need no sidecar.
+
+func checkVerb() *verb {
+	return &verb{
+		name:  "check",
+		short: "would these settings work, and what do they promise",
+		long: "Validates the settings, reaches etcd and the broker, and prints the worst case that follows\n" +
+			"from the timing. Writes nothing. Exit code 2: a setting is wrong; 3: the settings are unsafe;\n" +
+			"1: etcd or the broker is not there now. Takes the settings of 'holdfast run'.",
+		flags: settingOptions(),
+		do: func(ctx context.Context, v *verb, io streams, _ []string) error {
+			c, err := v.flags.load()
+			if err != nil {
+				return err
+			}
+			findings := agent.Check(ctx, c, slog.New(slog.DiscardHandler))
+			if err := agent.WriteFindings(io.out, findings); err != nil {
+				return err
+			}
+			if _, err := fmt.Fprintln(io.out); err != nil {
+				return fmt.Errorf("print findings: %w", err)
+			}
+			if _, err := agent.WorstCase(c).WriteTo(io.out); err != nil {
+				return fmt.Errorf("print timeline: %w", err)
+			}
+			return agent.Verdict(findings)
+		},
+	}
+}
+
+func etcdSettings() []string {
+	var names []string
+	for _, s := range agent.Settings() {
+		if s.Group == "etcd" {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
+func fleetVerb() *verb {
+	return &verb{
+		name:  "fleet",
+		short: "every broker of the cluster, from etcd",
+		long: "Reads every broker that is registered, or has a mode, a member record or topics, at one\n" +
+			"revision of etcd. Takes the settings of 'holdfast run'; only those of etcd matter.",
+		flags: append(options{outputOption("table", "json")}, settingOptions()...),
+		do: func(ctx context.Context, v *verb, io streams, _ []string) error {
+			asJSON, err := v.wantsJSON()
+			if err != nil {
+				return err
+			}
+			c, err := v.flags.load(etcdSettings()...)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(ctx, askTimeout)
+			defer cancel()
+			client, err := cluster.Open(c.Cluster(), slog.New(slog.DiscardHandler))
+			if err != nil {
+				return usage("%w", err)
+			}
+			defer client.Close()
+			brokers, err := client.Fleet(ctx)
+			if err != nil {
+				return agent.EtcdError(c, err)
+			}
+			rows := fleetRows(brokers)
+			if asJSON {
+				raw, err := json.MarshalIndent(rows, "", "  ")
+				if err != nil {
+					return fmt.Errorf("encode fleet: %w", err)
+				}
+				return printJSON(io.out, raw)
+			}
+			return writeFleet(io.out, rows, time.Now(), painterFor(io.out))
+		},
+	}
+}
+
+// fleetRow is one broker in the JSON of fleet. The field names are stable.
+type fleetRow struct {
+	BrokerID   string     `json:"broker_id"`
+	Registered bool       `json:"registered"`
+	Epoch      int64      `json:"epoch"` // create revision of the registration; 0: not registered
+	Mode       string     `json:"mode"`  // empty: nothing in etcd
+	Reason     string     `json:"reason"`
+	By         string     `json:"by"`
+	Topics     int        `json:"topics"`         // assigned
+	Since      *time.Time `json:"since"`          // when it registered last; null: not known
+	BrokerURL  string     `json:"broker_url"`     // advertised
+	ConnectURL string     `json:"connect_url"`    // advertised
+	Malformed  string     `json:"malformed_mode"` // what stands in etcd instead of a mode
+}
+
+func fleetRows(brokers []cluster.FleetBroker) []fleetRow {
+	rows := make([]fleetRow, 0, len(brokers))
+	for _, b := range brokers {
+		r := fleetRow{
+			BrokerID: b.BrokerID, Topics: b.Assignments, Malformed: b.StateMalformed,
+			BrokerURL: b.Value.BrokerURL, ConnectURL: b.Value.ConnectURL,
+		}
+		if b.Registration != nil {
+			r.Registered, r.Epoch = true, b.Registration.CreateRevision
+		}
+		if b.State != nil {
+			r.Mode, r.Reason, r.By = b.State.Mode, b.State.Reason, b.State.By
+		}
+		if b.Member != nil && !b.Member.At.IsZero() {
+			r.Since = &b.Member.At
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// writeFleet prints how many of the brokers can serve, then one line each.
+func writeFleet(w io.Writer, rows []fleetRow, now time.Time, p painter) error {
+	registered, active, topics := 0, 0, 0
+	t := table{head: []string{"BROKER", "REGISTERED", "MODE", "REASON", "TOPICS", "EPOCH", "AGE"}}
+	for _, r := range rows {
+		yes, mode, epoch, since := "no", r.Mode, "-", "-"
+		if r.Registered {
+			yes, epoch = "yes", strconv.FormatInt(r.Epoch, 10)
+			registered++
+			if r.Since != nil {
+				since = age(now, *r.Since)
+			}
+			if r.Mode == cluster.ModeActive {
+				active++
+			}
+		}
+		if r.Malformed != "" {
+			mode = "malformed"
+		}
+		topics += r.Topics
+		t.add(r.BrokerID, yes, dash(mode), dash(r.Reason), strconv.Itoa(r.Topics), epoch, since)
+	}
+	t.paint = func(column int, s string) string {
+		if column == 1 || column == 2 {
+			return p.state(s)
+		}
+		return s
+	}
+	text := "No broker is known in etcd here: check --etcd-endpoints and --prefix, or start one with 'holdfast run'.\n"
+	if len(rows) > 0 {
+		text = fmt.Sprintf("%d brokers: %d registered, %d of them active; %d topics assigned\n\n%s", len(rows), registered, active, topics, t.String())
+		if i := slices.IndexFunc(rows, func(r fleetRow) bool { return r.Malformed != "" }); i >= 0 {
+			text += fmt.Sprintf("\nThe mode of %s cannot be read: %q. Set it again with 'holdfast drain' or 'holdfast activate' there.\n",
+				rows[i].BrokerID, strings.TrimSpace(rows[i].Malformed))
+		}
+	}
+	if _, err := io.WriteString(w, text); err != nil {
+		return fmt.Errorf("print fleet: %w", err)
+	}
+	return nil
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

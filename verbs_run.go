@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"golang.org/x/term"
+
+	"holdfast/agent"
+)
+
+func runVerb() *verb {
+	return &verb{
+		name:  "run",
+		short: "the sidecar: keep one broker attached",
+		long: "Runs beside one broker until SIGTERM or SIGINT. 'holdfast check' takes the same settings, says\n" +
+			"whether they can work and writes nothing.\n\n" +
+			"Every setting can also be given in the environment (--lease-ttl is HOLDFAST_LEASE_TTL) and in\n" +
+			"the YAML file of --config (lease-ttl). A flag wins over the environment, that over the file.\n" +
+			"Durations have a unit: 250ms, 32s, 5m.",
+		flags: settingOptions(),
+		do: func(ctx context.Context, v *verb, io streams, _ []string) error {
+			c, err := v.flags.load()
+			if err != nil {
+				return err
+			}
+			return agent.Run(ctx, c, newLogger(io.err, c), version())
+		},
+	}
+}
+
+// newLogger writes to w. The level and format have been validated.
+func newLogger(w io.Writer, c agent.Config) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(c.LogLevel)) // validated; info otherwise
+	o := &slog.HandlerOptions{Level: level}
+	format := c.LogFormat
+	if f, ok := w.(*os.File); format == "" && ok && term.IsTerminal(int(f.Fd())) {
+		format = "text"
+	}
+	if format == "text" {
+		return slog.New(slog.NewTextHandler(w, o))
+	}
+	return slog.New(slog.NewJSONHandler(w, o))
+}
+
+func healthcheckVerb() *verb {
+	timeout := &option{name: "timeout", arg: "DURATION", help: "how long to wait for the answer", def: "3s"}
+	return &verb{
+		name:  "healthcheck",
+		short: "exit 0 when clients may be sent here",
+		long:  "Asks /ready of the sidecar that runs here, for images without a shell or curl.",
+		flags: append(options{timeout}, settingOptions("probe-listen")...),
+		do: func(ctx context.Context, v *verb, io streams, _ []string) error {
+			bound, err := timeout.duration()
+			if err != nil {
+				return err
+			}
+			c, err := v.flags.load("probe-listen")
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(ctx, bound)
+			defer cancel()
+			return askReady(ctx, io.out, "http://"+reachable(c.ProbeListen)+"/ready")
+		},
+	}
+}
+
+func askReady(ctx context.Context, out io.Writer, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return fmt.Errorf("make request for %s: %w", url, err)
+	}
+	client := http.Client{
+		Transport:     &http.Transport{Proxy: nil, DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	start := time.Now()
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("healthcheck: no answer from %s: is 'holdfast run' running here? give --probe-listen", url)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("healthcheck: not ready: %s answered %s: see 'holdfast status'", url, resp.Status)
+	}
+	if _, err := fmt.Fprintf(out, "ready (%s in %s)\n", url, time.Since(start).Round(time.Millisecond)); err != nil {
+		return fmt.Errorf("print answer: %w", err)
+	}
+	return nil
+}
+
+// reachable turns an address to listen on into one to connect to.
+func reachable(listen string) string {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return listen
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+		if ip != nil && ip.To4() == nil {
+			host = "::1"
+		}
+	}
+	return net.JoinHostPort(host, port)
+}
