@@ -1,0 +1,83 @@
+# Everything here needs Go, make and the module proxy; nothing else need be installed.
+# As root, the end-to-end tests and bench-heal drop packets in network namespaces;
+# otherwise a proxy takes their place.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+
+TOOLS := $(CURDIR)/lab/.bin
+COUNT := $(TOOLS)/testcount
+# Where test counts add up. Set by .ci/run, so that all its legs are summed up.
+TOTAL ?= $(TOOLS)/total
+# $(call leg,NAME,DIRECTORY,FLAGS) runs tests, readable and counted.
+leg = (cd $(2) && go test -json $(3)) 2>&1 | $(COUNT) -total $(TOTAL) -leg $(1)
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+
+.PHONY: build
+build: ## build the static binary bin/holdfast
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/holdfast .
+
+.PHONY: demo
+demo: ## etcd, three NATS servers, three sidecars, and what goes wrong; ARGS=--stay leaves it running
+	@cd lab && go run ./demo $(ARGS)
+
+.PHONY: test
+test: testcount ## all fast tests; at most six minutes on two cores
+	@status=0; \
+	$(call leg,tests,.,-short -p 2 -timeout 5m ./...) || status=1; \
+	$(call leg,lab tests,lab,-short -p 2 -timeout 5m ./...) || status=1; \
+	exit $$status
+
+.PHONY: race
+race: testcount ## the fast tests again with the race detector; needs a C compiler
+	@status=0; \
+	$(call leg,race,.,-race -short -p 2 -timeout 10m ./...) || status=1; \
+	$(call leg,lab race,lab,-race -short -p 2 -timeout 10m ./...) || status=1; \
+	exit $$status
+
+.PHONY: e2e
+e2e: testcount ## the slow tests, real TTLs and real cuts; up to 20 minutes
+	@$(call leg,end to end,lab,-p 1 -timeout 20m ./...)
+
+.PHONY: bench-heal
+bench-heal: ## time from the end of a 60 s black hole to the registration, ten times
+	@cd lab && go run ./benchheal $(ARGS)
+
+.PHONY: bench-load
+bench-load: ## rate of loading topics, beside a bare loop of the broker's client
+	@cd lab && go run ./benchload $(ARGS)
+
+.PHONY: lint
+lint: ## gofmt, vet, staticcheck, govulncheck
+	@files=$$(gofmt -l .); if [ -n "$$files" ]; then echo "not formatted, run gofmt -w:" $$files; exit 1; fi
+	go vet ./...
+	cd lab && go vet ./...
+	GOBIN=$(TOOLS) go install $(STATICCHECK)
+	$(TOOLS)/staticcheck ./...
+	cd lab && $(TOOLS)/staticcheck ./...
+	@$(MAKE) --no-print-directory vulncheck
+
+# Exit code 3 says that there is something; any other says that it could not look.
+.PHONY: vulncheck
+vulncheck:
+	@GOBIN=$(TOOLS) go install $(GOVULNCHECK) || { echo "govulncheck skipped: cannot be installed from here"; exit 0; }; \
+	code=0; $(TOOLS)/govulncheck ./... || code=$$?; \
+	case $$code in 0) ;; 3) exit 1;; *) echo "govulncheck skipped: its database cannot be reached from here";; esac
+
+# A run that is part of a bigger one keeps the counts of the legs before it.
+.PHONY: testcount
+testcount:
+	@mkdir -p $(TOOLS)
+	@cd lab && go build -o $(COUNT) ./testcount
+	@[ "$(origin TOTAL)" != file ] || rm -f $(TOTAL)
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin lab/.bin

@@ -1,0 +1,254 @@
+// Package clustertest holds package cluster's tests against a real etcd. One server is
+// shared by the tests that only use it, each below a prefix of its own; a test that
+// breaks a server starts one for itself.
+package clustertest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/goleak"
+	"go.uber.org/zap"
+
+	"holdfast/cluster"
+)
+
+// wait bounds every wait for an event; reaching it is a failure.
+const wait = 10 * time.Second
+
+var (
+	sharedURL string
+	shared    *clientv3.Client
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "clustertest")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	cfg, err := etcdConfig(dir, "shared")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	server, err := start(cfg)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	sharedURL = cfg.AdvertiseClientUrls[0].String()
+	if shared, err = dialRaw(clientv3.Config{Endpoints: []string{sharedURL}}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	code := m.Run()
+	shared.Close()
+	server.Close()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
+
+// etcdConfig is a single quick member with ports of its own.
+func etcdConfig(dir, name string) (*embed.Config, error) {
+	cfg := embed.NewConfig()
+	cfg.Dir, cfg.Name = filepath.Join(dir, name), name
+	cfg.LogLevel, cfg.Logger, cfg.LogOutputs = "error", "zap", []string{filepath.Join(dir, name+".log")}
+	cfg.TickMs, cfg.ElectionMs = 20, 200
+	cfg.BcryptCost = 4
+	cfg.UnsafeNoFsync = true
+	var urls []url.URL
+	for range 2 {
+		port, err := freePort()
+		if err != nil {
+			return nil, err
+		}
+		urls = append(urls, url.URL{Scheme: "http", Host: port})
+	}
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = urls[:1], urls[:1]
+	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = urls[1:], urls[1:]
+	cfg.InitialCluster = cfg.InitialClusterFromName(name)
+	return cfg, nil
+}
+
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
+
+func start(cfgs ...*embed.Config) (*embed.Etcd, error) {
+	var first *embed.Etcd
+	for _, cfg := range cfgs {
+		server, err := embed.StartEtcd(cfg)
+		if err != nil {
+			return nil, fmt.Errorf("start etcd %s: %w", cfg.Name, err)
+		}
+		if first == nil {
+			first = server
+		}
+	}
+	select {
+	case <-first.Server.ReadyNotify():
+		return first, nil
+	case err := <-first.Err():
+		return nil, fmt.Errorf("etcd %s: %w", cfgs[0].Name, err)
+	case <-time.After(wait):
+		return nil, fmt.Errorf("etcd %s is not ready after %v", cfgs[0].Name, wait)
+	}
+}
+
+// ownEtcd starts a server that the test may break. stop may be left to the test's end.
+func ownEtcd(t *testing.T, change func(*embed.Config)) (cfg *embed.Config, stop func()) {
+	t.Helper()
+	cfg, err := etcdConfig(t.TempDir(), "own")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if change != nil {
+		change(cfg)
+	}
+	server, err := start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop = sync.OnceFunc(server.Close) // a second Close panics
+	t.Cleanup(stop)
+	return cfg, stop
+}
+
+func dialRaw(cfg clientv3.Config) (*clientv3.Client, error) {
+	cfg.Logger = zap.NewNop()
+	return clientv3.New(cfg)
+}
+
+// rawClient is the etcd client itself, as "somebody else".
+func rawClient(t *testing.T, cfg clientv3.Config) *clientv3.Client {
+	t.Helper()
+	c, err := dialRaw(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+var (
+	prefixes sync.Map // *testing.T to its prefix
+	corners  atomic.Int64
+)
+
+// prefix is this run of the test's own corner of the shared etcd.
+func prefix(t *testing.T) string {
+	p, ok := prefixes.Load(t)
+	if !ok {
+		p, _ = prefixes.LoadOrStore(t, fmt.Sprintf("/corner%d", corners.Add(1)))
+	}
+	return p.(string)
+}
+
+func sharedConfig(t *testing.T) cluster.Config {
+	return cluster.Config{Endpoints: []string{sharedURL}, Prefix: prefix(t)}
+}
+
+func open(t *testing.T, cfg cluster.Config) *cluster.Client {
+	t.Helper()
+	c, err := cluster.Open(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func openLine(t *testing.T, cfg cluster.Config) *cluster.Line {
+	t.Helper()
+	l, err := cluster.OpenLine(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// bounded is a context for one call that must come back.
+func bounded(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// must fails the test on an error and hands the value through.
+func must[T any](t *testing.T) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func lease(t *testing.T, c *cluster.Client, ttl time.Duration) int64 {
+	t.Helper()
+	id, _, err := c.Grant(bounded(t), ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// get reads one key as somebody else.
+func get(t *testing.T, key string) *clientv3.GetResponse {
+	t.Helper()
+	answer, err := shared.Get(bounded(t), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(answer.Kvs) == 0 {
+		t.Fatalf("key %s is absent", key)
+	}
+	return answer
+}
+
+func put(t *testing.T, key, value string, opts ...clientv3.OpOption) {
+	t.Helper()
+	if _, err := shared.Put(bounded(t), key, value, opts...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func topicNames(n int) []string {
+	topics := make([]string, n)
+	for i := range topics {
+		topics[i] = fmt.Sprintf("/ns/t%04d", i)
+	}
+	return topics
+}
+
+func contains(err error, text string) bool {
+	return err != nil && strings.Contains(err.Error(), text)
+}

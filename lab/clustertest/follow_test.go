@@ -1,0 +1,356 @@
+package clustertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"holdfast/cluster"
+)
+
+// mirror is what a follower knows, kept from updates alone.
+type mirror struct {
+	mu      sync.Mutex
+	moved   *sync.Cond
+	content map[string]string
+	fulls   int
+	empties int // full updates without content
+	errs    []error
+	atFull  func(n int) // called within the nth full update
+	stop    func()
+}
+
+// follow keeps a mirror until the test ends.
+func follow(t *testing.T, c *cluster.Client, target cluster.Target, atFull func(n int)) *mirror {
+	t.Helper()
+	m := &mirror{content: map[string]string{}, atFull: atFull}
+	m.moved = sync.NewCond(&m.mu)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Follow(ctx, target, m.take, m.fail) }()
+	m.stop = sync.OnceFunc(func() {
+		stop()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("follow ended with %v, want the context's error", err)
+		}
+	})
+	t.Cleanup(m.stop)
+	return m
+}
+
+func (m *mirror) take(u cluster.Update) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if u.Full {
+		m.fulls++
+		m.content = map[string]string{}
+		if len(u.Puts) == 0 {
+			m.empties++
+		}
+	}
+	for _, kv := range u.Puts {
+		m.content[kv.Key] = string(kv.Value)
+		if kv.ModRevision > u.Revision || kv.CreateRevision > kv.ModRevision {
+			m.errs = append(m.errs, fmt.Errorf("%+v in an update of revision %d", kv, u.Revision))
+		}
+	}
+	for _, key := range u.Deletes {
+		delete(m.content, key)
+	}
+	if u.Full && m.atFull != nil {
+		m.atFull(m.fulls)
+	}
+	m.moved.Broadcast()
+}
+
+func (m *mirror) fail(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.errs = append(m.errs, err)
+	m.moved.Broadcast()
+}
+
+// until waits for a state of the mirror.
+func (m *mirror) until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	late := false
+	alarm := time.AfterFunc(wait, func() {
+		m.mu.Lock()
+		late = true
+		m.moved.Broadcast()
+		m.mu.Unlock()
+	})
+	defer alarm.Stop()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for !holds() {
+		if late {
+			t.Fatalf("never came: %s; content %v, %d fulls, errors %v", what, m.content, m.fulls, m.errs)
+		}
+		m.moved.Wait()
+	}
+}
+
+func (m *mirror) untilContent(t *testing.T, want map[string]string) {
+	t.Helper()
+	m.until(t, fmt.Sprint(want), func() bool { return maps.Equal(m.content, want) })
+}
+
+func TestFollowTellsTheContentThenTheChanges(t *testing.T) {
+	c := open(t, sharedConfig(t))
+	at := prefix(t) + "/dir/"
+	put(t, at+"a", "1")
+	put(t, prefix(t)+"/dirt", "no") // beside the prefix
+	whole := follow(t, c, cluster.Target{Key: at, Prefix: true}, nil)
+	single := follow(t, c, cluster.Target{Key: at + "b"}, nil)
+	whole.untilContent(t, map[string]string{at + "a": "1"})
+	single.until(t, "a full update of an absent key", func() bool { return single.fulls == 1 && len(single.content) == 0 })
+	put(t, at+"b", "2")
+	whole.untilContent(t, map[string]string{at + "a": "1", at + "b": "2"})
+	single.untilContent(t, map[string]string{at + "b": "2"})
+	remove(t, at+"b")
+	put(t, at+"a", "3")
+	whole.untilContent(t, map[string]string{at + "a": "3"})
+	single.untilContent(t, map[string]string{})
+	if whole.fulls != 1 || len(whole.errs) > 0 {
+		t.Errorf("%d full updates and errors %v, want one and none", whole.fulls, whole.errs)
+	}
+}
+
+func TestFollowListsInPagesAtOneRevision(t *testing.T) {
+	c := open(t, sharedConfig(t))
+	topics := topicNames(2500)
+	if err := c.Assign(bounded(t), "b1", topics); err != nil {
+		t.Fatal(err)
+	}
+	m := follow(t, c, cluster.Target{Key: c.Keys().Assignments("b1"), Prefix: true, KeysOnly: true}, nil)
+	m.until(t, "2500 keys", func() bool { return len(m.content) == len(topics) })
+	if m.fulls != 1 || len(m.errs) > 0 {
+		t.Errorf("%d full updates and errors %v, want one and none", m.fulls, m.errs)
+	}
+}
+
+func TestFollowSurvivesCompaction(t *testing.T) {
+	c := open(t, sharedConfig(t))
+	at := prefix(t) + "/"
+	put(t, at+"a", "1")
+	put(t, at+"b", "1")
+	// Between the list and the watch: what happened is forgotten before it can be told.
+	m := follow(t, c, cluster.Target{Key: at, Prefix: true}, func(n int) {
+		if n > 1 {
+			return
+		}
+		remove(t, at+"a")
+		put(t, at+"c", "1")
+		last := must[*clientv3.PutResponse](t)(shared.Put(bounded(t), at+"c", "2"))
+		if _, err := shared.Compact(bounded(t), last.Header.Revision); err != nil {
+			t.Error(err)
+		}
+	})
+	m.untilContent(t, map[string]string{at + "b": "1", at + "c": "2"})
+	if m.fulls != 2 || m.empties != 0 || len(m.errs) != 1 || !contains(m.errs[0], "compacted") {
+		t.Errorf("%d full updates, %d empty, errors %v; want two, none and the compaction", m.fulls, m.empties, m.errs)
+	}
+	put(t, at+"d", "1")
+	m.untilContent(t, map[string]string{at + "b": "1", at + "c": "2", at + "d": "1"})
+}
+
+func TestFollowSurvivesALostConnection(t *testing.T) {
+	p := newProxy(t, host(t, sharedURL))
+	c := open(t, cluster.Config{Endpoints: []string{p.url()}})
+	at := prefix(t) + "/"
+	put(t, at+"a", "1")
+	m := follow(t, c, cluster.Target{Key: at, Prefix: true}, nil)
+	m.untilContent(t, map[string]string{at + "a": "1"})
+	p.hold()
+	last := must[*clientv3.PutResponse](t)(shared.Put(bounded(t), at+"a", "2"))
+	if _, err := shared.Compact(bounded(t), last.Header.Revision); err != nil {
+		t.Fatal(err)
+	}
+	p.cut()
+	p.heal()
+	m.untilContent(t, map[string]string{at + "a": "2"})
+	if m.empties != 0 {
+		t.Errorf("%d empty full updates", m.empties)
+	}
+}
+
+func TestFollowSurvivesARestartOfEtcd(t *testing.T) {
+	cfg, stop := ownEtcd(t, nil)
+	target := cfg.AdvertiseClientUrls[0].Host
+	p := newProxy(t, target)
+	c := open(t, cluster.Config{Endpoints: []string{p.url()}})
+	l := openLine(t, cluster.Config{Endpoints: []string{p.url()}})
+	id := lease(t, c, time.Minute)
+	if _, _, err := l.KeepAlive(bounded(t), id, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Assign(bounded(t), "b1", []string{"/ns/t1"}); err != nil {
+		t.Fatal(err)
+	}
+	key := c.Keys().Assignments("b1")
+	m := follow(t, c, cluster.Target{Key: key, Prefix: true}, nil)
+	m.untilContent(t, map[string]string{key + "ns/t1": "null"})
+	reconnected := make(chan error, 1)
+	go func() {
+		reconnected <- l.AwaitReconnect(bounded(t))
+	}()
+
+	stopped := make(chan struct{})
+	go func() { stop(); close(stopped) }()
+	untilRefused(t, target) // etcd waits seconds for its streams to end: end them
+	p.cut()
+	<-stopped
+	m.until(t, "an error", func() bool { return len(m.errs) > 0 })
+	if _, err := c.Assignments(bounded(t), "b1"); cluster.Classify(err) != cluster.ClassUnreachable {
+		t.Errorf("reading a stopped etcd: %v of class %q, want unreachable", err, cluster.Classify(err))
+	}
+	if _, err := c.Snapshot(bounded(t), "b1"); err == nil {
+		t.Error("a snapshot of a stopped etcd is no error")
+	}
+	if _, _, err := l.KeepAlive(bounded(t), id, false); cluster.Classify(err) != cluster.ClassUnreachable {
+		t.Errorf("renewing at a stopped etcd: %v of class %q, want unreachable", err, cluster.Classify(err))
+	}
+	server, err := start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	if err := <-reconnected; err != nil {
+		t.Errorf("the line did not come back by itself: %v", err)
+	}
+	if _, _, err := l.KeepAlive(bounded(t), id, false); err != nil {
+		t.Errorf("renewing right after the reconnection: %v", err)
+	}
+	m.until(t, "a second full update", func() bool { return m.fulls == 2 })
+	if err := c.Assign(bounded(t), "b1", []string{"/ns/t2"}); err != nil {
+		t.Fatal(err)
+	}
+	m.untilContent(t, map[string]string{key + "ns/t1": "null", key + "ns/t2": "null"})
+	m.stop()
+	c.Close()
+	l.Close()
+	if m.empties != 0 {
+		t.Errorf("%d empty full updates", m.empties)
+	}
+	for i, err := range m.errs[1:] {
+		if err.Error() == m.errs[i].Error() {
+			t.Errorf("told twice in a row: %v", err)
+		}
+	}
+}
+
+// untilRefused waits until nobody listens any more.
+func untilRefused(t *testing.T, addr string) {
+	t.Helper()
+	for ctx := bounded(t); ; {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			return
+		}
+		conn.Close()
+		if ctx.Err() != nil {
+			t.Fatalf("%s still listens", addr)
+		}
+	}
+}
+
+func TestFollowEndsWithItsClient(t *testing.T) {
+	c := open(t, sharedConfig(t))
+	listed := make(chan struct{}, 1)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- c.Follow(t.Context(), cluster.Target{Key: prefix(t)}, func(cluster.Update) { listed <- struct{}{} }, nil)
+	}()
+	<-listed
+	c.Close()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, cluster.ErrClosed) {
+			t.Errorf("ended with %v, want ErrClosed", err)
+		}
+	case <-time.After(wait):
+		t.Error("still following with a closed client")
+	}
+}
+
+func TestTopicsInBatches(t *testing.T) {
+	c := open(t, sharedConfig(t))
+	topics := topicNames(300)
+	if err := c.Assign(bounded(t), "b1", topics); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Assign(bounded(t), "b10", topics[:1]); err != nil { // shares the text of the id
+		t.Fatal(err)
+	}
+	put(t, c.Keys().State("b1"), `{"mode":"active"}`) // lies among them
+	if err := c.Assign(bounded(t), "b1", []string{"/ns/state"}); err != nil {
+		t.Fatal(err)
+	}
+	got := must[[]string](t)(c.Assignments(bounded(t), "b1"))
+	if want := append([]string{"/ns/state"}, topics...); !slices.Equal(got, want) {
+		t.Errorf("%d assignments, want %d: %v", len(got), len(want), got[:min(3, len(got))])
+	}
+	for _, topic := range topics[50:280] {
+		put(t, c.Keys().TopicRecord(topic), "record of "+topic)
+	}
+	records := must[map[string][]byte](t)(c.Records(bounded(t), topics))
+	if len(records) != 230 || string(records[topics[279]]) != "record of "+topics[279] || records[topics[0]] != nil {
+		t.Errorf("%d records, the last %q", len(records), records[topics[279]])
+	}
+	if err := c.Unassign(bounded(t), "b1", topics[:250]); err != nil {
+		t.Fatal(err)
+	}
+	if got := must[[]string](t)(c.Assignments(bounded(t), "b1")); len(got) != 51 {
+		t.Errorf("%d assignments are left, want 51", len(got))
+	}
+	if err := c.Assign(bounded(t), "b1", []string{"no-slash"}); !contains(err, `topic "no-slash"`) {
+		t.Errorf("a malformed topic: %v", err)
+	}
+	if _, err := c.Assignments(bounded(t), "a/b"); !contains(err, `broker id "a/b"`) {
+		t.Errorf("a malformed broker id: %v", err)
+	}
+}
+
+func TestFleetShowsEveryTrace(t *testing.T) {
+	c := open(t, sharedConfig(t))
+	if fleet := must[[]cluster.FleetBroker](t)(c.Fleet(bounded(t))); len(fleet) != 0 {
+		t.Fatalf("an empty cluster has %+v", fleet)
+	}
+	req := request(t, c, "b1")
+	req.Value = []byte(`{"broker_url":"nats://b1","incarnation":"i","more":1}`)
+	req.State = &cluster.StateWrite{Mode: cluster.ModeActive, Reason: "boot", At: at}
+	done := must[cluster.Registered](t)(c.Register(bounded(t), req))
+	if err := c.Assign(bounded(t), "b1", topicNames(120)); err != nil {
+		t.Fatal(err)
+	}
+	put(t, c.Keys().State("b2"), "asleep")
+	put(t, c.Keys().Member("b3"), `{"era":1,"revision":2}`)
+	put(t, c.Keys().Registration("b4"), "not json")
+	fleet := must[[]cluster.FleetBroker](t)(c.Fleet(bounded(t)))
+	if len(fleet) != 4 {
+		t.Fatalf("got %+v", fleet)
+	}
+	b1, b2, b3, b4 := fleet[0], fleet[1], fleet[2], fleet[3]
+	if b1.Registration == nil || b1.Registration.CreateRevision != done.Revision || b1.Value.BrokerURL != "nats://b1" ||
+		b1.State == nil || b1.State.Reason != "boot" || b1.State.ModRevision != done.Revision || b1.Member == nil || b1.Assignments != 120 {
+		t.Errorf("b1 is %+v", b1)
+	}
+	if b2.Registration != nil || b2.State != nil || b2.StateMalformed != "asleep" {
+		t.Errorf("b2 is %+v", b2)
+	}
+	if b3.Member == nil || b3.Member.Revision != 2 || b3.Registration != nil {
+		t.Errorf("b3 is %+v", b3)
+	}
+	if b4.Registration == nil || b4.Value.BrokerURL != "" {
+		t.Errorf("b4 is %+v", b4)
+	}
+}

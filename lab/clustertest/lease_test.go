@@ -1,0 +1,125 @@
+package clustertest
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"holdfast/cluster"
+)
+
+func TestLeaseLivesAndEnds(t *testing.T) {
+	c := open(t, sharedConfig(t))
+	id, granted, err := c.Grant(bounded(t), 60*time.Second+time.Millisecond)
+	if err != nil || granted != 61*time.Second {
+		t.Fatalf("granted %v, %v; want the TTL rounded up to 61s", granted, err)
+	}
+	if got, revision, err := c.KeepAlive(bounded(t), id); err != nil || got != granted || revision == 0 {
+		t.Errorf("renewed for %v at revision %d, %v", got, revision, err)
+	}
+	if left, found, err := c.TimeToLive(bounded(t), id); err != nil || !found || left < 30*time.Second || left > granted {
+		t.Errorf("left %v, found %v, %v", left, found, err)
+	}
+	for _, when := range []string{"first", "second"} {
+		if err := c.Revoke(bounded(t), id); err != nil {
+			t.Errorf("%s revoke: %v", when, err)
+		}
+	}
+	if _, _, err := c.KeepAlive(bounded(t), id); !errors.Is(err, cluster.ErrLeaseNotFound) || cluster.Classify(err) != cluster.ClassLeaseNotFound {
+		t.Errorf("renewing a revoked lease: %v, want ErrLeaseNotFound", err)
+	}
+	if left, found, err := c.TimeToLive(bounded(t), id); err != nil || found || left != 0 {
+		t.Errorf("a revoked lease: %v left, found %v, %v", left, found, err)
+	}
+}
+
+func TestSmallTTLIsRaised(t *testing.T) {
+	c := open(t, sharedConfig(t))
+	if _, granted, err := c.Grant(bounded(t), time.Millisecond); err != nil || granted <= 0 {
+		t.Errorf("granted %v, %v", granted, err)
+	}
+}
+
+// A member without its quorum answers connections and even pings; it must count as failed.
+func TestMemberWithoutQuorumIsNoLeader(t *testing.T) {
+	dir := t.TempDir()
+	var members []*embed.Config
+	var initial string
+	for _, name := range []string{"m1", "m2"} {
+		cfg, err := etcdConfig(dir, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		members = append(members, cfg)
+		if initial != "" {
+			initial += ","
+		}
+		initial += cfg.InitialCluster
+	}
+	var servers []*embed.Etcd
+	var stops []func()
+	for _, cfg := range members {
+		cfg.InitialCluster = initial
+		server, err := embed.StartEtcd(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := sync.OnceFunc(server.Close) // a second Close panics
+		t.Cleanup(stop)
+		servers, stops = append(servers, server), append(stops, stop)
+	}
+	for _, server := range servers {
+		select {
+		case <-server.Server.ReadyNotify():
+		case <-time.After(wait):
+			t.Fatal("two members did not form a cluster")
+		}
+	}
+	cfg := cluster.Config{Endpoints: []string{members[0].AdvertiseClientUrls[0].String()}}
+	c, l := open(t, cfg), openLine(t, cfg)
+	id := lease(t, c, time.Minute)
+	// A watch of a member that is cut off must end too, not stay silent.
+	watchFailed := make(chan error, 100)
+	ctx, stop := context.WithCancel(t.Context())
+	followed := make(chan struct{})
+	listed := make(chan struct{}, 100)
+	go func() {
+		defer close(followed)
+		_ = c.Follow(ctx, cluster.Target{Key: "/x"}, func(cluster.Update) { listed <- struct{}{} }, func(err error) { watchFailed <- err })
+	}()
+	defer func() { stop(); <-followed }()
+	<-listed
+	stops[1]()
+	ask := map[string]func(context.Context) error{
+		"snapshot":   func(ctx context.Context) error { _, err := c.Snapshot(ctx, "b1"); return err },
+		"write":      func(ctx context.Context) error { return c.Assign(ctx, "b1", []string{"/ns/t"}) },
+		"grant":      func(ctx context.Context) error { _, _, err := c.Grant(ctx, time.Minute); return err },
+		"keep-alive": func(ctx context.Context) error { _, _, err := c.KeepAlive(ctx, id); return err },
+		"line":       func(ctx context.Context) error { _, _, err := l.KeepAlive(ctx, id, false); return err },
+	}
+	for name, request := range ask {
+		// The member needs an election timeout to notice; until then it may time out.
+		deadline := bounded(t)
+		for {
+			ctx, cancel := context.WithTimeout(deadline, time.Second)
+			err := request(ctx)
+			cancel()
+			if cluster.Classify(err) == cluster.ClassNoLeader {
+				break
+			}
+			if deadline.Err() != nil {
+				t.Fatalf("%s: %v of class %q, want no_leader", name, err, cluster.Classify(err))
+			}
+		}
+	}
+	select {
+	case err := <-watchFailed:
+		t.Logf("watch: %v (%s)", err, cluster.Classify(err))
+	case <-time.After(wait):
+		t.Error("the watch stayed silent on a member without a leader")
+	}
+}

@@ -1,0 +1,224 @@
+package clustertest
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/cluster"
+)
+
+func host(t *testing.T, endpoint string) string {
+	t.Helper()
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Host
+}
+
+func TestLineRenewsAtOnceAfterAStall(t *testing.T) {
+	p := newProxy(t, host(t, sharedURL))
+	l := openLine(t, cluster.Config{Endpoints: []string{p.url()}})
+	c := open(t, sharedConfig(t))
+	id, granted, err := c.Grant(bounded(t), 10*time.Second)
+	if err != nil || granted != 10*time.Second {
+		t.Fatal(granted, err)
+	}
+	renew := func(timeout time.Duration, fresh bool) error {
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		defer cancel()
+		got, revision, err := l.KeepAlive(ctx, id, fresh)
+		if err == nil && (got != granted || revision == 0) {
+			t.Errorf("renewed for %v at revision %d, want %v", got, revision, granted)
+		}
+		return err
+	}
+	if err := renew(wait, false); err != nil {
+		t.Fatal(err)
+	}
+	p.hold()
+	healed := make(chan time.Time, 1)
+	time.AfterFunc(3*time.Second, func() {
+		healed <- time.Now()
+		p.heal()
+	})
+	fresh, failures := false, 0
+	for {
+		// As the renewal loop does: bounded attempts, a new connection after each that
+		// was not answered.
+		err := renew(time.Second, fresh)
+		if err == nil {
+			break
+		}
+		if cluster.Classify(err) != cluster.ClassTimeout {
+			t.Errorf("while stalled: %v", err)
+		}
+		fresh = true
+		if failures++; failures > 10 {
+			t.Fatal(err)
+		}
+	}
+	took := time.Since(<-healed)
+	t.Logf("renewed %v after the heal and %d failures", took, failures)
+	if took > 500*time.Millisecond || failures == 0 {
+		t.Errorf("renewed %v after the heal and %d failures, want at most 500ms and at least one", took, failures)
+	}
+	p.live(t, 1)
+}
+
+func TestLineIsOneConnection(t *testing.T) {
+	p := newProxy(t, host(t, sharedURL))
+	l := openLine(t, cluster.Config{Endpoints: []string{p.url()}, Prefix: prefix(t)})
+	if p.accepted() != 0 {
+		t.Error("opening a line touched the network")
+	}
+	c := must[*cluster.Client](t)(l.Client(t.Context()))
+	id := lease(t, c, time.Minute)
+	for range 3 {
+		if _, _, err := l.KeepAlive(bounded(t), id, true); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Snapshot(bounded(t), "b1"); err != nil { // the client moves along
+			t.Fatal(err)
+		}
+	}
+	p.live(t, 1)
+	if n := p.accepted(); n != 4 {
+		t.Errorf("%d connections for one line and three fresh attempts, want 4", n)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := l.KeepAlive(bounded(t), id, false); err != nil {
+		t.Errorf("closing the line's client closed the line: %v", err)
+	}
+	l.Close()
+	p.live(t, 0)
+	if _, _, err := l.KeepAlive(bounded(t), id, true); !errors.Is(err, cluster.ErrClosed) {
+		t.Errorf("on a closed line: %v, want ErrClosed", err)
+	}
+	if err := l.AwaitReconnect(bounded(t)); !errors.Is(err, cluster.ErrClosed) {
+		t.Errorf("waiting on a closed line: %v, want ErrClosed", err)
+	}
+	if _, err := l.Client(t.Context()); !errors.Is(err, cluster.ErrClosed) {
+		t.Errorf("client of a closed line: %v, want ErrClosed", err)
+	}
+}
+
+func TestAnsweredAttemptKeepsItsConnection(t *testing.T) {
+	p := newProxy(t, host(t, sharedURL))
+	l := openLine(t, cluster.Config{Endpoints: []string{p.url()}})
+	id := lease(t, must[*cluster.Client](t)(l.Client(t.Context())), time.Minute)
+	p.hold()
+	older := make(chan error, 1)
+	go func() {
+		_, _, err := l.KeepAlive(bounded(t), id, false)
+		older <- err
+	}()
+	newer := make(chan error, 1)
+	go func() {
+		_, _, err := l.KeepAlive(bounded(t), id, true)
+		newer <- err
+	}()
+	p.live(t, 2)
+	p.heal()
+	if err := errors.Join(<-older, <-newer); err != nil {
+		t.Error(err)
+	}
+	p.live(t, 1)
+}
+
+func TestCloseEndsRequestsInFlight(t *testing.T) {
+	p := newProxy(t, host(t, sharedURL))
+	l := openLine(t, cluster.Config{Endpoints: []string{p.url()}})
+	c := open(t, cluster.Config{Endpoints: []string{p.url()}})
+	id := lease(t, must[*cluster.Client](t)(l.Client(t.Context())), time.Minute)
+	if _, err := c.Snapshot(bounded(t), "b1"); err != nil {
+		t.Fatal(err)
+	}
+	p.hold()
+	results := make(chan error, 3)
+	var began sync.WaitGroup
+	for _, request := range []func() error{
+		func() error { _, _, err := l.KeepAlive(bounded(t), id, false); return err },
+		func() error { _, _, err := c.KeepAlive(bounded(t), id); return err },
+		func() error { _, err := c.Snapshot(bounded(t), "b1"); return err },
+	} {
+		began.Add(1)
+		go func() { began.Done(); results <- request() }()
+	}
+	began.Wait() // sent or not yet: both must end
+	l.Close()
+	c.Close()
+	for range 3 {
+		select {
+		case err := <-results:
+			if !errors.Is(err, cluster.ErrClosed) {
+				t.Errorf("got %v of class %q, want ErrClosed", err, cluster.Classify(err))
+			}
+		case <-time.After(wait):
+			t.Fatal("still waiting on a closed connection")
+		}
+	}
+}
+
+func TestAwaitReconnectIsAnEdge(t *testing.T) {
+	p := newProxy(t, host(t, sharedURL))
+	l := openLine(t, cluster.Config{Endpoints: []string{p.url()}})
+	if err := l.AwaitReconnect(bounded(t)); err != nil {
+		t.Fatalf("the first connection: %v", err)
+	}
+	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := l.AwaitReconnect(short); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("while connected it returned %v, want it to wait", err)
+	}
+	again := make(chan error, 1)
+	began := make(chan struct{})
+	go func() {
+		close(began)
+		again <- l.AwaitReconnect(bounded(t))
+	}()
+	<-began
+	p.live(t, 1)
+	p.cut()
+	if err := <-again; err != nil {
+		t.Errorf("after a cut: %v", err)
+	}
+}
+
+func TestLineMovesOnFromADeadEndpoint(t *testing.T) {
+	dead, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stalled := newProxy(t, host(t, sharedURL))
+	stalled.hold()
+	for _, c := range []struct{ name, other string }{
+		{"refused", "http://" + dead},
+		{"stalled", stalled.url()},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := openLine(t, cluster.Config{Endpoints: []string{c.other, sharedURL}})
+			id := lease(t, open(t, sharedConfig(t)), time.Minute)
+			for attempt := 1; ; attempt++ {
+				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+				_, _, err := l.KeepAlive(ctx, id, false)
+				cancel()
+				if err == nil {
+					break
+				}
+				if attempt == 2 {
+					t.Fatalf("still failing at %s: %v", l.Endpoint(), err)
+				}
+			}
+			if l.Endpoint() != sharedURL {
+				t.Errorf("renewed over %s, want %s", l.Endpoint(), sharedURL)
+			}
+		})
+	}
+}

@@ -1,0 +1,53 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// PollEvery is the pause between two looks at a state that is awaited.
+const PollEvery = 20 * time.Millisecond
+
+// Await looks until ok holds, at most for bound. look returns whether the state is
+// there and a short text for what it saw, which the error quotes if time runs out.
+func Await(ctx context.Context, bound time.Duration, what string, look func(context.Context) (ok bool, saw string)) error {
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	tick := time.NewTicker(PollEvery)
+	defer tick.Stop()
+	last := "nothing"
+	for {
+		ok, saw := look(ctx)
+		if ok {
+			return nil
+		}
+		if ctx.Err() == nil {
+			last = saw
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("await %s for %v: %w; last seen: %s", what, bound, ctx.Err(), last)
+		}
+	}
+}
+
+// awaitProcess is Await that gives up at once when the process ends.
+func awaitProcess(ctx context.Context, p *Process, bound time.Duration, what string, look func(context.Context) (bool, string)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	exited := p.Exited()
+	go func() {
+		select {
+		case <-exited:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	err := Await(ctx, bound, what, look)
+	if err != nil && !p.Running() {
+		return fmt.Errorf("await %s: %w", what, p.diedError())
+	}
+	return err
+}

@@ -1,0 +1,167 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+// EtcdOptions says how an etcd server is started. The zero value is fine.
+type EtcdOptions struct {
+	Name      string        // of the process and its log; default etcd
+	Binary    string        // default: built by the lab
+	Heartbeat time.Duration // default 50ms
+	Election  time.Duration // default 500ms; 1.5 times it is the smallest TTL, rounded up to seconds
+	Args      []string      // added
+}
+
+// Etcd is one etcd server with one member. It listens on every address of the
+// host, so that namespaces reach it. Its data and its ports survive its lives.
+type Etcd struct {
+	*Process
+	Port   int
+	client *clientv3.Client
+	lab    *Lab
+}
+
+// StartEtcd starts an etcd server and waits until it answers.
+func (l *Lab) StartEtcd(ctx context.Context, o EtcdOptions) (*Etcd, error) {
+	if o.Name == "" {
+		o.Name = "etcd"
+	}
+	if o.Heartbeat == 0 {
+		o.Heartbeat = 50 * time.Millisecond
+	}
+	if o.Election == 0 {
+		o.Election = 500 * time.Millisecond
+	}
+	if o.Binary == "" {
+		bin, err := Build(EtcdServer)
+		if err != nil {
+			return nil, err
+		}
+		o.Binary = bin
+	}
+	ports, err := l.ports(2)
+	if err != nil {
+		return nil, fmt.Errorf("start etcd: %w", err)
+	}
+	peer := fmt.Sprintf("http://127.0.0.1:%d", ports[1])
+	args := append([]string{
+		"--name", o.Name,
+		"--data-dir", filepath.Join(l.Dir, o.Name+".etcd"),
+		"--listen-client-urls", fmt.Sprintf("http://0.0.0.0:%d", ports[0]),
+		"--advertise-client-urls", fmt.Sprintf("http://127.0.0.1:%d", ports[0]),
+		"--listen-peer-urls", peer,
+		"--initial-advertise-peer-urls", peer,
+		"--initial-cluster", o.Name + "=" + peer,
+		"--heartbeat-interval", strconv.FormatInt(o.Heartbeat.Milliseconds(), 10),
+		"--election-timeout", strconv.FormatInt(o.Election.Milliseconds(), 10),
+		"--log-level", "warn",
+	}, o.Args...)
+	e := &Etcd{Process: l.newProcess(o.Name, Place{}, o.Binary, args), Port: ports[0], lab: l}
+	l.own(e.Process)
+	if err := e.Start(ctx); err != nil {
+		return nil, err
+	}
+	if e.client, err = e.Connect("", ""); err != nil {
+		return nil, err
+	}
+	l.onClose(func() error { return e.client.Close() })
+	return e, nil
+}
+
+// Start starts the server again on its data and ports, and waits until it answers.
+func (e *Etcd) Start(ctx context.Context) error {
+	if err := e.start(); err != nil {
+		return err
+	}
+	url := e.Endpoint() + "/health"
+	return awaitProcess(ctx, e.Process, 30*time.Second, "etcd to answer", func(ctx context.Context) (bool, string) {
+		code, body, err := httpGet(ctx, http.DefaultClient, url)
+		if err != nil {
+			return false, err.Error()
+		}
+		return code == http.StatusOK && strings.Contains(body, `"true"`), body
+	})
+}
+
+// Endpoint is the client URL as seen from the host.
+func (e *Etcd) Endpoint() string { return fmt.Sprintf("http://127.0.0.1:%d", e.Port) }
+
+// Client is the lab's own client: on the host, never cut, root if auth is on.
+func (e *Etcd) Client() *clientv3.Client { return e.client }
+
+// Connect makes another client from the host; the caller closes it.
+func (e *Etcd) Connect(user, password string) (*clientv3.Client, error) {
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints:   []string{e.Endpoint()},
+		DialTimeout: 5 * time.Second,
+		Username:    user,
+		Password:    password,
+		Logger:      zap.NewNop(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to etcd: %w", err)
+	}
+	return c, nil
+}
+
+// EnableAuth turns on users and passwords: root with rootPassword, and user, who
+// may read and write everything below prefix (all keys if it is empty). Client is
+// root from then on.
+func (e *Etcd) EnableAuth(ctx context.Context, rootPassword, user, password, prefix string) error {
+	from, to := prefix, clientv3.GetPrefixRangeEnd(prefix)
+	if prefix == "" {
+		from, to = "\x00", "\x00"
+	}
+	c := e.client
+	for _, step := range []struct {
+		verb string
+		do   func() error
+	}{
+		{"add role", func() error { _, err := c.RoleAdd(ctx, user); return err }},
+		{"grant role its keys", func() error {
+			_, err := c.RoleGrantPermission(ctx, user, from, to, clientv3.PermissionType(clientv3.PermReadWrite))
+			return err
+		}},
+		{"add user", func() error { _, err := c.UserAdd(ctx, user, password); return err }},
+		{"grant user the role", func() error { _, err := c.UserGrantRole(ctx, user, user); return err }},
+		{"add root", func() error { _, err := c.UserAdd(ctx, "root", rootPassword); return err }},
+		{"grant root", func() error { _, err := c.UserGrantRole(ctx, "root", "root"); return err }},
+		{"enable auth", func() error { _, err := c.AuthEnable(ctx); return err }},
+	} {
+		if err := step.do(); err != nil {
+			return fmt.Errorf("enable etcd auth: %s: %w", step.verb, err)
+		}
+	}
+	root, err := e.Connect("root", rootPassword)
+	if err != nil {
+		return fmt.Errorf("enable etcd auth: %w", err)
+	}
+	e.client = root
+	return c.Close()
+}
+
+// httpGet reads at most 1 MB.
+func httpGet(ctx context.Context, c *http.Client, url string) (code int, body string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	res, err := c.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	return res.StatusCode, string(b), err
+}

@@ -1,0 +1,194 @@
+package harness
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// orphanVariable makes the test binary start a server, print its process id and hang.
+const orphanVariable = "HOLDFAST_LAB_TEST_ORPHAN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(orphanVariable) != "" {
+		l, err := New()
+		if err != nil {
+			panic(err)
+		}
+		n, err := l.StartNATS(context.Background(), NATSOptions{Name: "n1"})
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(n.PID(), l.Dir)
+		select {}
+	}
+	os.Exit(m.Run())
+}
+
+func gone(pid int) bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
+
+func TestCloseLeavesNothingBehind(t *testing.T) {
+	l, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	e, err := l.StartEtcd(t.Context(), EtcdOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	link, err := NewLink(l, e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := l.StartNATS(t.Context(), NATSOptions{Name: "n1", Place: link.Place()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*Process{e.Process, n.Process} {
+		if !gone(p.PID()) {
+			t.Errorf("%s is still there", p.Name)
+		}
+	}
+	for _, path := range []string{l.Dir, "/run/netns/" + cmpOr(link.Place().Namespace, "none")} {
+		if _, err := os.Stat(path); err == nil {
+			t.Errorf("%s is still there", path)
+		}
+	}
+}
+
+func cmpOr(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+func TestServersDieWithTheProcessThatStartedThem(t *testing.T) {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), orphanVariable+"=1")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatalf("read process id: %v", err)
+	}
+	first, dir, _ := strings.Cut(strings.TrimSpace(line), " ")
+	defer os.RemoveAll(dir)
+	pid, err := strconv.Atoi(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gone(pid) {
+		t.Fatal("the server did not run")
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	err = Await(t.Context(), 5*time.Second, "the server to be gone", func(context.Context) (bool, string) {
+		// Nobody may be there to reap it, so a zombie is as good as gone.
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return err != nil || strings.Contains(string(stat), ") Z "), string(stat)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// probeServer is a sidecar as far as its probes go.
+func probeServer(t *testing.T) (s *Sidecar, ready, live *atomic.Int64) {
+	ready, live = new(atomic.Int64), new(atomic.Int64)
+	ready.Store(http.StatusServiceUnavailable)
+	live.Store(http.StatusOK)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		code := live
+		if r.URL.Path == "/ready" {
+			code = ready
+		}
+		w.WriteHeader(int(code.Load()))
+	}))
+	t.Cleanup(srv.Close)
+	return &Sidecar{
+		Process:   &Process{Name: "s"},
+		ProbePort: srv.Listener.Addr().(*net.TCPAddr).Port,
+		probe:     httpClient(Place{}.DialContext, time.Second),
+	}, ready, live
+}
+
+func TestRecorderTellsWhenASidecarWasReady(t *testing.T) {
+	ctx := t.Context()
+	l := ForTest(t)
+	s, ready, live := probeServer(t)
+	r := l.Record(s)
+	runs := func(n int) {
+		t.Helper()
+		err := Await(ctx, 5*time.Second, "the recorder", func(context.Context) (bool, string) {
+			// A run that was seen twice is long enough to ask questions about.
+			tl := r.Timeline()
+			return len(tl) >= n && tl[len(tl)-1].Until.Sub(tl[len(tl)-1].At) > PollEvery, r.String()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	start := time.Now()
+	runs(1)
+	// The end of the last answer seen: nothing that was asked before it is under way.
+	last := func() time.Time { tl := r.Timeline(); return tl[len(tl)-1].Until }
+	notYet := last()
+	ready.Store(http.StatusOK)
+	runs(2)
+	isReady, _ := r.FirstReady(notYet)
+	if isReady.Before(notYet) {
+		t.Errorf("first ready at %v, before %v", isReady, notYet)
+	}
+	later := last()
+	ready.Store(http.StatusServiceUnavailable)
+	live.Store(http.StatusServiceUnavailable)
+	runs(3)
+	end := time.Now()
+
+	for _, claim := range []struct {
+		name string
+		err  error
+		want bool
+	}{
+		{"never ready before", r.NeverReady(start, notYet), true},
+		{"never ready at all", r.NeverReady(start, end), false},
+		{"ready throughout the middle", r.AlwaysReady(isReady, later), true},
+		{"ready from the start", r.AlwaysReady(start, end), false},
+		{"live until the last change", r.AlwaysLive(start, later), true},
+		{"live to the end", r.AlwaysLive(start, end), false},
+		{"something about the future", r.AlwaysLive(end.Add(time.Hour), end.Add(2*time.Hour)), false},
+	} {
+		if (claim.err == nil) != claim.want {
+			t.Errorf("%s: %v, want it to hold: %v", claim.name, claim.err, claim.want)
+		}
+	}
+	if at, ok := r.FirstNotReady(later); !ok || at.Before(later) || at.After(end) {
+		t.Errorf("first not ready at %v, %v; want between %v and %v", at, ok, later, end)
+	}
+}

@@ -1,0 +1,216 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+)
+
+// eachLink runs a test over every kind of link that this machine allows.
+func eachLink(t *testing.T, test func(t *testing.T, l *Lab, e *Etcd, link Link)) {
+	for _, kind := range []struct {
+		name string
+		make func(*Lab, *Etcd) (Link, error)
+		can  func() error
+	}{
+		{"netns", NewNetnsLink, CanDropPackets},
+		{"proxy", NewProxyLink, func() error { return nil }},
+	} {
+		t.Run(kind.name, func(t *testing.T) {
+			if err := kind.can(); err != nil {
+				t.Skip(err)
+			}
+			l := ForTest(t)
+			e, err := l.StartEtcd(t.Context(), EtcdOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			link, err := kind.make(l, e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if link.Kind() != kind.name {
+				t.Fatalf("kind %q, want %q", link.Kind(), kind.name)
+			}
+			test(t, l, e, link)
+		})
+	}
+}
+
+// clientThrough is an etcd client whose every packet goes through the link.
+func clientThrough(t *testing.T, link Link) *clientv3.Client {
+	t.Helper()
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{link.Endpoint()},
+		Logger:    zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return link.Place().DialContext(ctx, "tcp", address)
+		})},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func put(ctx context.Context, c *clientv3.Client, bound time.Duration, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	_, err := c.Put(ctx, key, "x")
+	return err
+}
+
+func TestCutLetsNothingThroughAndHealLetsItGoOn(t *testing.T) {
+	eachLink(t, func(t *testing.T, l *Lab, e *Etcd, link Link) {
+		ctx := t.Context()
+		c := clientThrough(t, link)
+		history, err := l.Watch(ctx, e, "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := put(ctx, c, 5*time.Second, "/before"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := history.Await(ctx, 5*time.Second, "the put before the cut", 0, PutKey("/before")); err != nil {
+			t.Fatal(err)
+		}
+
+		if err := errors.Join(link.Cut(), link.Cut()); err != nil {
+			t.Fatal(err)
+		}
+		if err := put(ctx, c, time.Second, "/during"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("put during the cut: %v, want a deadline that passed", err)
+		}
+		// The lab's own client stands outside, and its put comes after the lost one.
+		if err := put(ctx, e.Client(), 5*time.Second, "/outside"); err != nil {
+			t.Fatalf("put from outside during the cut: %v", err)
+		}
+		if _, err := history.Await(ctx, 5*time.Second, "the put from outside", 0, PutKey("/outside")); err != nil {
+			t.Fatal(err)
+		}
+		if c, found := history.Find(0, PutKey("/during")); found {
+			t.Fatalf("came through the cut: %v", c)
+		}
+
+		if err := errors.Join(link.Heal(), link.Heal()); err != nil {
+			t.Fatal(err)
+		}
+		if err := put(ctx, c, 20*time.Second, "/after"); err != nil {
+			t.Fatalf("put after the heal: %v", err)
+		}
+	})
+}
+
+func TestCutIsSilenceNotRefusal(t *testing.T) {
+	eachLink(t, func(t *testing.T, _ *Lab, _ *Etcd, link Link) {
+		if err := link.Cut(); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		conn, err := link.Place().DialContext(ctx, "tcp", strings.TrimPrefix(link.Endpoint(), "http://"))
+		if err == nil {
+			// A proxy cannot keep its kernel from shaking hands, only stay silent.
+			defer conn.Close()
+			conn.SetDeadline(time.Now().Add(500 * time.Millisecond))
+			if _, err = conn.Write([]byte("GET /health HTTP/1.0\r\n\r\n")); err == nil {
+				_, err = conn.Read(make([]byte, 1))
+			}
+		}
+		var timeout net.Error
+		if !errors.As(err, &timeout) || !timeout.Timeout() {
+			t.Fatalf("during the cut: %v, want a timeout", err)
+		}
+	})
+}
+
+// A real black hole leaves the sender's packets in flight; see netnsLink.
+func TestCutInANamespaceIsNotNoticedByTheSender(t *testing.T) {
+	if err := CanDropPackets(); err != nil {
+		t.Skip(err)
+	}
+	l := ForTest(t)
+	e, err := l.StartEtcd(t.Context(), EtcdOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	link, err := NewNetnsLink(l, e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := link.Place().DialContext(t.Context(), "tcp", strings.TrimPrefix(link.Endpoint(), "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := link.Cut(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	inFlight := func(want func(*unix.TCPInfo) bool) {
+		t.Helper()
+		err := Await(t.Context(), 5*time.Second, "the sender's view", func(context.Context) (bool, string) {
+			var info *unix.TCPInfo
+			var optErr error
+			ctlErr := raw.Control(func(fd uintptr) { info, optErr = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+			if err := errors.Join(ctlErr, optErr); err != nil {
+				return false, err.Error()
+			}
+			return want(info), fmt.Sprintf("unacked %d, retransmits %d", info.Unacked, info.Retransmits)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	inFlight(func(i *unix.TCPInfo) bool { return i.Unacked == 1 && i.Retransmits >= 2 })
+	if err := link.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	inFlight(func(i *unix.TCPInfo) bool { return i.Unacked == 0 })
+}
+
+func TestClientsReachABrokerThatIsCutOff(t *testing.T) {
+	eachLink(t, func(t *testing.T, l *Lab, _ *Etcd, link Link) {
+		ctx := t.Context()
+		n, err := l.StartNATS(ctx, NATSOptions{Name: "n1", Place: link.Place()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := link.Cut(); err != nil {
+			t.Fatal(err)
+		}
+		c := connect(t, n)
+		makeStream(t, c, "/default/orders")
+		if _, err := Publish(ctx, c, "/default/orders", nil); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestProxyKeepsToTheHostIfTold(t *testing.T) {
+	t.Setenv(CutVariable, "proxy")
+	l := ForTest(t)
+	link, err := NewLink(l, &Etcd{Port: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if link.Kind() != "proxy" || link.Place() != (Place{}) {
+		t.Fatalf("%s in %s, want a proxy on the host", link.Kind(), link.Place())
+	}
+}
