@@ -14,7 +14,7 @@ COUNT := $(TOOLS)/testcount
 # Where test counts add up. Set by .ci/run, so that all its legs are summed up.
 TOTAL ?= $(TOOLS)/total
 # $(call leg,NAME,DIRECTORY,FLAGS) runs tests, readable and counted.
-leg = (cd $(2) && go test -json $(3)) 2>&1 | $(COUNT) -total $(TOTAL) -leg $(1)
+leg = (cd $(2) && go test -json $(3)) 2>&1 | $(COUNT) -total $(TOTAL) -leg '$(1)'
 
 .PHONY: help
 help: ## list the targets

@@ -123,9 +123,6 @@ func Run(ctx context.Context, c Config, log *slog.Logger, version string) error 
 		return &ExitError{ExitUsage, err}
 	}
 	defer a.line.Close()
-	if err := a.refuseWrongCredentials(ctx); err != nil {
-		return err
-	}
 	return a.serve(ctx)
 }
 
@@ -139,13 +136,14 @@ func (c Config) cluster() cluster.Config {
 // refuseWrongCredentials asks etcd once. That it does not answer is no error: etcd
 // may come later. That it refuses us is a setting.
 func (a *agent) refuseWrongCredentials(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, authProbeTimeout)
+	probe, cancel := context.WithTimeout(ctx, authProbeTimeout)
 	defer cancel()
-	_, err := a.main.Snapshot(ctx, "-")
-	if cluster.Classify(err) != cluster.ClassAuth {
-		return nil
+	_, err := a.main.Snapshot(probe, "-")
+	if cluster.Classify(err) == cluster.ClassAuth {
+		return &ExitError{ExitUsage, a.cfg.explainAuth(err)}
 	}
-	return &ExitError{ExitUsage, a.cfg.explainAuth(err)}
+	<-ctx.Done()
+	return nil
 }
 
 func (c Config) explainAuth(err error) error {
@@ -209,6 +207,7 @@ func (a *agent) serve(ctx context.Context) error {
 		}
 		return nil
 	})
+	add(a.refuseWrongCredentials)
 	add(a.loop)
 	add(a.health.Run)
 	add(a.dataDir.Run)
@@ -290,14 +289,14 @@ func (a *agent) onceNamed(f func(context.Context) error) func(context.Context) e
 // brokerLoss merges what can know at once that the broker went: its connection and
 // its process.
 func (a *agent) brokerLoss() <-chan struct{} {
-	var held <-chan struct{}
+	var held, exited <-chan struct{}
 	if w, ok := a.broker.(brokerapi.LossWatcher); ok {
 		held = w.Lost()
 	}
-	if a.cfg.BrokerPIDFile == "" && a.cfg.BrokerProcess == "" {
-		return held
+	if a.cfg.BrokerPIDFile != "" || a.cfg.BrokerProcess != "" {
+		a.process = probes.NewProcess(a.cfg.BrokerPIDFile, a.cfg.BrokerProcess, a.log.With("part", "process"))
+		exited = a.process.Lost()
 	}
-	a.process = probes.NewProcess(a.cfg.BrokerPIDFile, a.cfg.BrokerProcess, a.log.With("part", "process"))
 	merged := make(chan struct{}, 1)
 	a.tasks.Go(func() {
 		for {
@@ -305,8 +304,9 @@ func (a *agent) brokerLoss() <-chan struct{} {
 			case <-a.life0.Done():
 				return
 			case <-held:
-			case <-a.process.Lost():
+			case <-exited:
 			}
+			a.identity.forget() // whoever answers next may be another process
 			select {
 			case merged <- struct{}{}:
 			default:

@@ -34,7 +34,9 @@ func newIdentityCheck(b brokerapi.Broker, c Config, expected string) *identityCh
 // check is nil when the expected broker answers and is healthy.
 func (i *identityCheck) check(ctx context.Context) error {
 	if err := i.broker.Health(ctx); err != nil {
-		i.forget()
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.refuse(err)
 		return err
 	}
 	i.mu.Lock()
@@ -51,14 +53,21 @@ func (i *identityCheck) check(ctx context.Context) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if err != nil {
-		i.askedAt = time.Time{}
-		if errors.Is(err, brokerapi.ErrIdentity) || errors.Is(err, errNoBrokerID) {
-			i.wrong = err
-		}
+		i.refuse(err)
 		return err
 	}
 	i.known, i.id, i.askedAt, i.wrong = who, id, time.Now(), nil
+	i.expected = id // for good: one sidecar keeps one broker
 	return nil
+}
+
+// refuse has the next check ask again, and keeps what only other settings cure. The
+// caller holds the mutex.
+func (i *identityCheck) refuse(err error) {
+	i.askedAt = time.Time{}
+	if errors.Is(err, brokerapi.ErrIdentity) || errors.Is(err, errNoBrokerID) {
+		i.wrong = err
+	}
 }
 
 // fatal is what no waiting cures: the settings lead to a stranger, or to a broker
@@ -79,10 +88,10 @@ func (i *identityCheck) name(who brokerapi.Identity) (string, error) {
 	case id == "":
 		return "", fmt.Errorf("--broker-id: required, because %w: the broker at %s "+
 			"would be another at each start: name it there (NATS: server_name) or set --broker-id", errNoBrokerID, withoutPassword(i.cfg.BrokerAdmin))
-	case i.cfg.BrokerID == "" && i.expected != "" && i.expected != id:
-		return "", fmt.Errorf("%w: --state-dir %s belongs to broker %q, and the broker at %s calls itself %q: "+
-			"give each broker a state directory of its own, or set --broker-id",
-			brokerapi.ErrIdentity, i.cfg.StateDir, i.expected, withoutPassword(i.cfg.BrokerAdmin), id)
+	case i.expected != "" && i.expected != id:
+		return "", fmt.Errorf("--state-dir %s: it belongs to broker %q, and the broker at %s is %q (%w): "+
+			"give each broker a state directory of its own, or point --broker-admin at the right one",
+			i.cfg.StateDir, i.expected, withoutPassword(i.cfg.BrokerAdmin), id, brokerapi.ErrIdentity)
 	}
 	return id, nil
 }

@@ -121,9 +121,9 @@ func (a *agent) step() error {
 	if a.cfg.DataDir == "" && who.DataDir != "" {
 		a.dataDir.SetPath(who.DataDir)
 	}
+	a.publishLife(who) // before the gate opens: the registrar decides by it
 	a.remindRegistrar(who)
 	a.setGate(verdict)
-	a.publishLife(who)
 	a.order(verdict, who)
 	a.assertMode()
 	a.noteTopics()
@@ -236,7 +236,6 @@ func (a *agent) name(id string, verdict probes.Verdict) {
 		return
 	}
 	a.brokerID, a.registrar.brokerID = id, id
-	a.publishLife(brokerapi.Identity{})
 	close(a.named)
 	a.log.Info("broker found", "broker_id", id)
 }
@@ -250,7 +249,6 @@ func (a *agent) remindRegistrar(who brokerapi.Identity) {
 	}
 	if who.Instance != "" && who.Instance != a.memory.Instance && a.askedBoot != who.Instance && a.verdict == probes.Up {
 		a.askedBoot = who.Instance
-		a.publishLife(who)
 		a.keeper.Reestablish()
 	}
 	if a.attachment == recovery.Detached && a.everAttached && !a.verified && !a.askedVerify && v.FailureStreak == 0 {
@@ -304,8 +302,10 @@ func (a *agent) tell(ctx context.Context, f func()) {
 	}
 }
 
-// takeUp makes an outcome ours.
+// takeUp makes an outcome ours. A loss that led to it is dealt with first, so that
+// it fences even if the new registration stands already.
 func (a *agent) takeUp(o outcome) {
+	a.attach(a.verdict)
 	d := o.decision
 	if o.boot != "" {
 		a.boot = BootStatus{Kind: string(o.boot), Reason: string(d.Mode.Reason), Evidence: o.evidence}
@@ -421,7 +421,9 @@ func (a *agent) registrationSeen(kv *cluster.KV, revision int64) {
 	}
 	if a.cfg.Registration == "adopt" {
 		a.value = kv.Value
-		a.keeper.Reestablish()
+		if revision > a.grant.Revision || kv.Lease != a.grant.LeaseID {
+			a.keeper.Reestablish()
+		}
 		return
 	}
 	v, err := cluster.Registration{BrokerID: a.brokerID, Value: kv.Value}.Parse()

@@ -13,6 +13,9 @@ func (c *Client) Rewrite(ctx context.Context, seen Registration, value []byte, l
 	if err := checkBroker(seen.BrokerID); err != nil {
 		return Registration{}, err
 	}
+	if leaseID == 0 {
+		return Registration{}, fmt.Errorf("rewrite registration of broker %s: %w", seen.BrokerID, errNoLease)
+	}
 	m.At = m.At.UTC()
 	member, err := putJSON(c.keys.Member(seen.BrokerID), m)
 	if err != nil {

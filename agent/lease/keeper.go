@@ -241,6 +241,7 @@ func (k *Keeper) giveUp(ctx context.Context) {
 	}
 	k.log.Info("lease revoked: the broker did not come back within the restart grace", "lease", hex(id), "grace", k.set.RestartGrace)
 	k.lose("broker_down")
+	k.publish(func(v *View) { v.Phase = Idle })
 }
 
 // lose forgets the lease. The registration is the Registrar's next question.

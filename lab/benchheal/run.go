@@ -46,7 +46,7 @@ func setUp(ctx context.Context, out io.Writer, p plan) (*benchRig, error) {
 	b := &benchRig{plan: p, out: out, lab: lab}
 	if err := harness.CanDropPackets(); err != nil {
 		fmt.Fprintf(out, "Note: packets cannot be dropped here (%v): a proxy holds everything back instead.\n"+
-			"It spares both sides the kernel's retransmission timers, so their figures are better than in a real black hole.\n", err)
+			"It spares both sides the kernel's retransmission timers, so the figures say little: run this as root.\n", err)
 	} else {
 		fmt.Fprintln(out, "Packets are dropped in network namespaces.")
 	}
