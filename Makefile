@@ -44,7 +44,7 @@ race: testcount ## the fast tests again with the race detector; needs a C compil
 
 .PHONY: e2e
 e2e: testcount ## the slow tests, real TTLs and real cuts; up to 20 minutes
-	@$(call leg,end to end,lab,-p 1 -timeout 20m ./...)
+	@$(call leg,end to end,lab,-p 1 -timeout 20m ./e2e/...)
 
 .PHONY: bench-heal
 bench-heal: ## time from the end of a 60 s black hole to the registration, ten times
@@ -53,6 +53,10 @@ bench-heal: ## time from the end of a 60 s black hole to the registration, ten t
 .PHONY: bench-load
 bench-load: ## rate of loading topics, beside a bare loop of the broker's client
 	@cd lab && go run ./benchload $(ARGS)
+
+.PHONY: bench-plan
+bench-plan: ## time to plan 10,000 topics
+	go test -run '^$$' -bench 'Plan' -benchmem ./recovery
 
 .PHONY: lint
 lint: ## gofmt, vet, staticcheck, govulncheck

@@ -17,6 +17,9 @@ import (
 // loopEvery is the longest pause between two runs of the loop.
 const loopEvery = time.Second
 
+// progressEvery is the pause between two lines about a long load.
+const progressEvery = 2 * time.Second
+
 // loopState is owned by the loop. Everybody else reads the snapshot.
 type loopState struct {
 	brokerID string
@@ -45,6 +48,7 @@ type loopState struct {
 	verdict          probes.Verdict
 	guardTripped     bool
 	gateOpenedBy     string
+	progress         time.Time // when the progress of a long load was last told
 	saving           chan struct{}
 }
 
@@ -441,6 +445,7 @@ func (a *agent) registrationSeen(kv *cluster.KV, revision int64) {
 
 func (a *agent) noteTopics() {
 	p := a.reconciler.Snapshot()
+	a.noteProgress(p, time.Now())
 	if p.GuardTripped != a.guardTripped {
 		a.guardTripped = p.GuardTripped
 		e := Event{Kind: "topics", To: "guard_tripped", Reason: "mass_change", Epoch: a.grant.Epoch, Detail: p.GuardDetail}
@@ -455,6 +460,20 @@ func (a *agent) noteTopics() {
 			a.event(Event{Kind: "topics", To: "reconciled", Reason: p.GateOpenedBy, Epoch: a.grant.Epoch,
 				Detail: fmt.Sprintf("%d of %s served", p.Served, plural(p.Assigned, "assigned topic"))})
 		}
+	}
+}
+
+// noteProgress tells how far a long load is, so that whoever starts a broker with
+// many topics sees it move.
+func (a *agent) noteProgress(p recovery.Progress, now time.Time) {
+	switch {
+	case p.Reconciled || p.Missing == 0 || !p.ServedKnown:
+		a.progress = time.Time{}
+	case a.progress.IsZero():
+		a.progress = now // a short load says nothing
+	case now.Sub(a.progress) >= progressEvery:
+		a.progress = now
+		a.log.Info("loading topics", "served", p.Served, "of", p.Assigned, "failed", p.Failed)
 	}
 }
 
@@ -512,9 +531,15 @@ func (a *agent) remember(change func(*memory)) {
 	}
 }
 
+// saveAgain is the pause after which a save that failed is tried again.
+const saveAgain = 5 * time.Second
+
 // saver writes the memory whenever it changed, the last time at the very end.
 func (a *agent) saver() {
 	failed := false
+	again := time.NewTimer(saveAgain)
+	again.Stop()
+	defer again.Stop()
 	save := func() {
 		a.saveMu.Lock()
 		m := a.unsaved
@@ -523,6 +548,9 @@ func (a *agent) saver() {
 			return
 		}
 		err := a.dir.save(m)
+		if err != nil {
+			again.Reset(saveAgain)
+		}
 		if (err != nil) != failed {
 			failed = err != nil
 			if failed {
@@ -539,6 +567,8 @@ func (a *agent) saver() {
 			save()
 			return
 		case <-a.saving:
+			save()
+		case <-again.C:
 			save()
 		}
 	}

@@ -18,7 +18,6 @@ type snapshot struct {
 	boot       BootStatus
 	everReady  bool // startup is over
 	conflict   string
-	version    string // of the broker
 }
 
 // readyChecks are the conditions for sending clients here. Those that time can

@@ -237,6 +237,8 @@ func (k *Keeper) giveUp(ctx context.Context) {
 	defer cancel()
 	if err := k.line.Revoke(ctx, id); err != nil {
 		k.log.Warn("could not revoke the lease of a broker that is down: it runs out by itself", "lease", hex(id), "err", err)
+		// etcd may have heard it all the same: nothing is proven from here on.
+		k.publish(func(v *View) { v.Validity, v.Phase = Validity{}, Idle })
 		return
 	}
 	k.log.Info("lease revoked: the broker did not come back within the restart grace", "lease", hex(id), "grace", k.set.RestartGrace)
@@ -260,7 +262,7 @@ func (k *Keeper) establish(ctx context.Context) error {
 	defer func() { reconnect.stop() }()
 	for ctx.Err() == nil && k.gate.Load() {
 		k.renewed.Store(false)
-		if k.View().Phase != Holding {
+		if p := k.View().Phase; p != Holding && p != Contested { // a conflict lasts until an answer ends it
 			k.publish(func(v *View) { v.Phase = Acquiring })
 		}
 		grant, err := k.ask(ctx, pause.failures > 0)
@@ -272,6 +274,8 @@ func (k *Keeper) establish(ctx context.Context) error {
 			return nil
 		case errors.Is(err, ErrShutdown):
 			return err
+		case !k.gate.Load():
+			return nil // we ended the call; that says nothing about etcd
 		}
 		k.refused(err)
 		t := time.NewTimer(k.boundPause(pause.next(), k.set.Clock()))

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 )
@@ -45,6 +46,9 @@ func (k *Keeper) renew(ctx context.Context) {
 			actx, done := context.WithTimeout(ctx, k.set.Timing.AttemptTimeout())
 			defer done()
 			a.granted, a.revision, a.err = k.line.KeepAlive(actx, id, fresh)
+			if a.err == nil && a.granted <= 0 {
+				a.err = fmt.Errorf("%w: renewed with TTL %s", ErrLost, a.granted)
+			}
 			answers <- a
 		}()
 	}
@@ -92,6 +96,7 @@ func (k *Keeper) renew(ctx context.Context) {
 					if !k.View().Validity.ExpiredAt(now) {
 						d = min(d, max(0, a.sentAt.Add(RetryCeiling).Sub(now)))
 					}
+					k.log.Debug("renewal failed", "err", a.err, "streak", k.View().FailureStreak, "retry_in", d.Round(time.Millisecond))
 					next.Reset(d)
 				}
 			}
@@ -138,8 +143,11 @@ func (k *Keeper) failed(err error) {
 		v.LastError, v.LastClass = err.Error(), class
 	})
 	if before.FailureStreak == 0 || before.LastClass != class {
-		k.log.Warn("renewals fail", "class", class, "err", err, "streak", before.FailureStreak+1,
-			"fence_in", before.Validity.FencePoint().Sub(k.set.Clock()).Round(time.Millisecond))
+		about := []any{"class", class, "err", err, "streak", before.FailureStreak + 1}
+		if before.Validity.Known() {
+			about = append(about, "fence_in", before.Validity.FencePoint().Sub(k.set.Clock()).Round(time.Millisecond))
+		}
+		k.log.Warn("renewals fail", about...)
 	}
 }
 
