@@ -21,7 +21,7 @@ type metrics struct {
 }
 
 var (
-	lossCauses  = []string{"lease_expired", "broker_down"}
+	lossCauses  = []string{"lease_expired", "key_deleted", "broker_down"}
 	bootReasons = []recovery.Reason{
 		recovery.ReasonBoot, recovery.ReasonJoin, recovery.ReasonFastRestart, recovery.ReasonStaleRestart,
 		recovery.ReasonFullClusterRestart, recovery.ReasonRestoredBackup, recovery.ReasonCorruptState,

@@ -275,7 +275,8 @@ func (k *Keeper) establish(ctx context.Context) error {
 		case errors.Is(err, ErrShutdown):
 			return err
 		case !k.gate.Load():
-			return nil // we ended the call; that says nothing about etcd
+			k.renewed.Store(true) // not answered yet
+			return nil            // we ended the call; that says nothing about etcd
 		}
 		k.refused(err)
 		t := time.NewTimer(k.boundPause(pause.next(), k.set.Clock()))

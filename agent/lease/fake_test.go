@@ -1,0 +1,356 @@
+package lease
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var (
+	errRefused    = errors.New("connection refused")
+	errUnanswered = errors.New("no answer")
+)
+
+// cut is a time without a network; from and to count from the start of the world.
+type cut struct{ from, to time.Duration }
+
+// call is one call that the Keeper made.
+type call struct {
+	what  string // keepalive, establish, revoke
+	at    time.Duration
+	id    int64
+	fresh bool
+}
+
+// conn is one connection. What was sent on it during a cut is lost, and with it
+// the connection: TCP sleeps in its own backoff.
+type conn struct {
+	ready chan struct{}
+	dead  bool
+}
+
+// world is a store with leases, the way to it, and a Keeper, in virtual time. It
+// is Line and Registrar at once.
+type world struct {
+	t       *testing.T
+	k       *Keeper
+	log     *lines
+	born    time.Time
+	set     Settings
+	refuses bool          // in a cut, calls fail at once instead of hanging
+	latency time.Duration // one way
+	redial  time.Duration // a connection is back this long after the heal
+
+	mu         sync.Mutex
+	cuts       []cut
+	leases     map[int64]Instant // expiry, as the store sees it
+	registered int64             // lease of the registration
+	nextID     int64
+	revision   int64
+	calls      []call
+	current    *conn
+	back       chan struct{} // closed and replaced when a connection comes back
+	dials      sync.WaitGroup
+	// scripts; nil: the store answers
+	onKeepAlive func(ctx context.Context, n int) (time.Duration, error)
+	onEstablish func(ctx context.Context, n int) error
+	onRevoke    func(ctx context.Context) error
+}
+
+// lines is a log that can be counted.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *lines) count(s string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.buf.String(), s)
+}
+
+// inWorld runs claim in a bubble with a running Keeper whose gate is open.
+func inWorld(t *testing.T, prepare func(w *world), claim func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, born: time.Now(), latency: time.Millisecond, redial: 250 * time.Millisecond,
+			leases: map[int64]Instant{}, nextID: 100, revision: 1000, back: make(chan struct{}), log: &lines{},
+			set: Settings{Timing: defaults, Classes: []string{"timeout", "unreachable", "lease_not_found", "other"}}}
+		w.set.Clock = w.now
+		w.set.Classify = classifyFake
+		w.current = &conn{ready: make(chan struct{})}
+		close(w.current.ready)
+		if prepare != nil {
+			prepare(w)
+		}
+		logger := slog.New(slog.NewTextHandler(w.log, nil))
+		w.k = NewKeeper(w.set, w, w, 0, logger, prometheus.NewPedanticRegistry())
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- w.k.Run(ctx) }()
+		w.k.SetGate(true)
+		synctest.Wait()
+		claim(w)
+		cancel()
+		if err := <-ended; err != nil && !errors.Is(err, ErrShutdown) {
+			t.Errorf("run: %v", err)
+		}
+		w.dials.Wait()
+	})
+}
+
+func classifyFake(err error) string {
+	switch {
+	case errors.Is(err, ErrLost):
+		return "lease_not_found"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "timeout"
+	case errors.Is(err, errRefused):
+		return "unreachable"
+	}
+	return "other"
+}
+
+// now is the boot clock. It does not start at zero, which means "never".
+func (w *world) now() Instant { return Instant(time.Hour + w.age()) }
+
+func (w *world) age() time.Duration { return time.Since(w.born) }
+
+// until lets virtual time run to that age.
+func (w *world) until(age time.Duration) {
+	time.Sleep(age - w.age())
+	synctest.Wait()
+}
+
+// after lets virtual time run for d.
+func (w *world) after(d time.Duration) { w.until(w.age() + d) }
+
+func (w *world) lock(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+}
+
+// cutAt reports the cut that is on at age.
+func (w *world) cutAt(age time.Duration) (cut, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.cuts {
+		if age >= c.from && age < c.to {
+			return c, true
+		}
+	}
+	return cut{}, false
+}
+
+// dial opens a connection: at once on a sound network, else soon after the heal.
+func (w *world) dial() *conn {
+	c := &conn{ready: make(chan struct{})}
+	w.lock(func() { w.current = c })
+	w.dials.Go(func() {
+		for {
+			x, on := w.cutAt(w.age())
+			if !on {
+				break
+			}
+			time.Sleep(x.to - w.age() + w.redial)
+		}
+		w.lock(func() {
+			close(c.ready)
+			close(w.back)
+			w.back = make(chan struct{})
+		})
+	})
+	return c
+}
+
+// pass carries one message one way on c.
+func (w *world) pass(ctx context.Context, c *conn) error {
+	select {
+	case <-c.ready:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if _, on := w.cutAt(w.age()); on {
+		if w.refuses {
+			return errRefused
+		}
+		w.lock(func() { c.dead = true })
+	}
+	dead := false
+	w.lock(func() { dead = c.dead })
+	if dead {
+		<-ctx.Done()
+		return fmt.Errorf("%w: %w", errUnanswered, ctx.Err())
+	}
+	select {
+	case <-time.After(w.latency):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// exchange carries a question to the store, has it act, and carries the answer back.
+func (w *world) exchange(ctx context.Context, fresh bool, act func() error) error {
+	var c *conn
+	w.lock(func() { c = w.current })
+	if fresh && !w.refuses {
+		c = w.dial()
+	}
+	if err := w.pass(ctx, c); err != nil {
+		return err
+	}
+	var err error
+	w.lock(func() { w.revision++; err = act() })
+	if back := w.pass(ctx, c); back != nil {
+		return back
+	}
+	return err
+}
+
+func (w *world) note(what string, id int64, fresh bool) (n int) {
+	w.lock(func() {
+		for _, c := range w.calls {
+			if c.what == what {
+				n++
+			}
+		}
+		w.calls = append(w.calls, call{what, w.age(), id, fresh})
+	})
+	return n
+}
+
+// alive is called with the lock held.
+func (w *world) alive(id int64) bool {
+	expiry, ok := w.leases[id]
+	if ok && w.now() >= expiry {
+		delete(w.leases, id)
+		ok = false
+	}
+	return ok
+}
+
+func (w *world) KeepAlive(ctx context.Context, id int64, fresh bool) (time.Duration, int64, error) {
+	n := w.note("keepalive", id, fresh)
+	if w.onKeepAlive != nil {
+		if granted, err := w.onKeepAlive(ctx, n); granted != 0 || err != nil {
+			return max(granted, 0), 0, err
+		}
+	}
+	err := w.exchange(ctx, fresh, func() error {
+		if !w.alive(id) {
+			return fmt.Errorf("%w: %d", ErrLost, id)
+		}
+		w.leases[id] = w.now().Add(w.set.Timing.TTL)
+		return nil
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	return w.set.Timing.TTL, w.revision, nil
+}
+
+func (w *world) Establish(ctx context.Context, held int64, fresh bool) (Grant, error) {
+	n := w.note("establish", held, fresh)
+	if w.onEstablish != nil {
+		if err := w.onEstablish(ctx, n); err != nil {
+			return Grant{}, err
+		}
+	}
+	g := Grant{SentAt: w.now(), TTL: w.set.Timing.TTL}
+	err := w.exchange(ctx, fresh, func() error {
+		g.LeaseID = held
+		if !w.alive(held) {
+			w.nextID++
+			g.LeaseID = w.nextID
+			w.registered = g.LeaseID
+		}
+		w.leases[g.LeaseID] = w.now().Add(g.TTL)
+		g.Epoch, g.Revision = g.LeaseID, w.revision
+		return nil
+	})
+	return g, err
+}
+
+func (w *world) Revoke(ctx context.Context, id int64) error {
+	w.note("revoke", id, false)
+	return w.exchange(ctx, false, func() error {
+		delete(w.leases, id)
+		if w.onRevoke != nil {
+			return w.onRevoke(ctx)
+		}
+		return nil
+	})
+}
+
+func (w *world) AwaitReconnect(ctx context.Context) error {
+	var back chan struct{}
+	w.lock(func() { back = w.back })
+	select {
+	case <-back:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// reconnected is the edge that AwaitReconnect waits for.
+func (w *world) reconnected() {
+	w.lock(func() { close(w.back); w.back = make(chan struct{}) })
+}
+
+// expire ends a lease as somebody who revokes it would.
+func (w *world) expire(id int64) { w.lock(func() { delete(w.leases, id) }) }
+
+// made lists the ages of the calls of one sort since an age.
+func (w *world) made(what string, since time.Duration) (list []call) {
+	w.lock(func() {
+		for _, c := range w.calls {
+			if c.what == what && c.at >= since {
+				list = append(list, c)
+			}
+		}
+	})
+	return list
+}
+
+// nothingFalse fails if the Keeper believes in a lease for longer than it lives.
+func (w *world) nothingFalse() {
+	w.t.Helper()
+	v := w.k.View()
+	if !v.Validity.Known() {
+		return
+	}
+	w.lock(func() {
+		expiry, ok := w.leases[v.Grant.LeaseID]
+		if !ok && w.now() < v.Validity.Deadline() {
+			w.t.Fatalf("at %v: lease %d is gone, and believed to live until %v", w.age(), v.Grant.LeaseID, v.Validity.Deadline())
+		}
+		if ok && v.Validity.Deadline() > expiry {
+			w.t.Fatalf("at %v: lease %d ends at %v, and the deadline is %v", w.age(), v.Grant.LeaseID, expiry, v.Validity.Deadline())
+		}
+	})
+}
+
+func (w *world) wantPhase(p Phase) {
+	w.t.Helper()
+	if got := w.k.View().Phase; got != p {
+		w.t.Errorf("at %v: %v, want %v", w.age(), got, p)
+	}
+}

@@ -1,0 +1,77 @@
+package agent
+
+import (
+	"fmt"
+	"time"
+
+	"holdfast/brokerapi"
+	"holdfast/probes"
+	"holdfast/recovery"
+)
+
+// progressEvery is the pause between two lines about a long load.
+const progressEvery = 2 * time.Second
+
+func (a *agent) noteHealth(verdict probes.Verdict, lastErr string, who brokerapi.Identity) {
+	if verdict == a.verdict {
+		return
+	}
+	a.event(Event{Kind: "broker", From: a.verdict.String(), To: verdict.String(), Epoch: a.grant.Epoch, Detail: lastErr})
+	a.verdict = verdict
+}
+
+func (a *agent) noteTopics() {
+	p := a.reconciler.Snapshot()
+	a.noteProgress(p, time.Now())
+	if p.GuardTripped != a.guardTripped {
+		a.guardTripped = p.GuardTripped
+		e := Event{Kind: "topics", To: "guard_tripped", Reason: "mass_change", Epoch: a.grant.Epoch, Detail: p.GuardDetail}
+		if !p.GuardTripped {
+			e = Event{Kind: "topics", From: "guard_tripped", To: "guard_cleared", Epoch: a.grant.Epoch}
+		}
+		a.event(e)
+	}
+	if p.GateOpenedBy != a.gateOpenedBy {
+		a.gateOpenedBy = p.GateOpenedBy
+		if p.GateOpenedBy != "" {
+			a.event(Event{Kind: "topics", To: "reconciled", Reason: p.GateOpenedBy, Epoch: a.grant.Epoch,
+				Detail: fmt.Sprintf("%d of %s served", p.Served, plural(p.Assigned, "assigned topic"))})
+		}
+	}
+}
+
+// noteProgress tells how far a long load is, so that whoever starts a broker with
+// many topics sees it move.
+func (a *agent) noteProgress(p recovery.Progress, now time.Time) {
+	switch {
+	case p.Reconciled || p.Missing == 0 || !p.ServedKnown:
+		a.progress = time.Time{}
+	case a.progress.IsZero():
+		a.progress = now // a short load says nothing
+	case now.Sub(a.progress) >= progressEvery:
+		a.progress = now
+		a.log.Info("loading topics", "served", p.Served, "of", p.Assigned, "failed", p.Failed)
+	}
+}
+
+func (a *agent) noteReadiness() {
+	a.publish()
+	causes := a.notReady()
+	ready := len(causes) == 0
+	a.everReady = a.everReady || ready
+	if ready == a.ready {
+		return
+	}
+	a.ready = ready
+	e := Event{Kind: "readiness", From: "ready", To: "not_ready", Epoch: a.grant.Epoch}
+	if ready {
+		e.From, e.To = e.To, e.From
+		a.log.Info("ready: clients may come", "epoch", a.grant.Epoch)
+	} else {
+		e.Reason, e.Detail = causes[0].Name, causes[0].Message
+		a.log.Warn("not ready: clients are kept away", "cause", causes[0].Name, "detail", causes[0].Message)
+	}
+	a.event(e)
+}
+
+func (a *agent) event(e Event) { a.journal.add(e) }

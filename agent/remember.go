@@ -1,0 +1,58 @@
+package agent
+
+import (
+	"time"
+)
+
+// remember changes what the next life of this sidecar will know. It is written by
+// the saver; the loop never waits for a disk.
+func (a *agent) remember(change func(*memory)) {
+	a.saveMu.Lock()
+	change(&a.memory)
+	a.unsaved = a.memory
+	a.saveMu.Unlock()
+	select {
+	case a.saving <- struct{}{}:
+	default:
+	}
+}
+
+// saver writes the memory whenever it changed, the last time at the very end.
+func (a *agent) saver() {
+	failed := false
+	again := time.NewTimer(saveAgain)
+	again.Stop()
+	defer again.Stop()
+	save := func() {
+		a.saveMu.Lock()
+		m := a.unsaved
+		a.saveMu.Unlock()
+		if m.Format == 0 {
+			return
+		}
+		err := a.dir.save(m)
+		if err != nil {
+			again.Reset(saveAgain)
+		}
+		if (err != nil) != failed {
+			failed = err != nil
+			if failed {
+				a.log.Error("state not saved: a restart of this sidecar would know less", "err", err)
+				a.event(Event{Kind: "agent", To: "state_unsaved", Detail: err.Error()})
+			} else {
+				a.log.Info("state saved again")
+			}
+		}
+	}
+	for {
+		select {
+		case <-a.life0.Done():
+			save()
+			return
+		case <-a.saving:
+			save()
+		case <-again.C:
+			save()
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package agent
+
+import (
+	"context"
+	"strconv"
+
+	"holdfast/cluster"
+	"holdfast/recovery"
+)
+
+// deliver has the loop take up what the registrar found, and waits until it did.
+func (a *agent) deliver(ctx context.Context, o outcome) error {
+	done := make(chan struct{})
+	f := func() { a.takeUp(o); close(done) }
+	select {
+	case a.inbox <- f:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// takeUp makes an outcome ours. A loss that led to it is dealt with first, so that
+// it fences even if the new registration stands already.
+func (a *agent) takeUp(o outcome) {
+	a.attach(a.verdict)
+	d := o.decision
+	if d.Step == recovery.Register && a.grant.LeaseID != 0 {
+		// The lease lives, and somebody deleted the key under it.
+		a.metrics.lost("key_deleted")
+		a.event(Event{Kind: "registration", From: "held", To: "lost", Reason: "key_deleted", Epoch: a.grant.Epoch})
+	}
+	if o.boot != "" {
+		a.boot = BootStatus{Kind: string(o.boot), Reason: string(d.Mode.Reason), Evidence: o.evidence}
+		a.metrics.boots.WithLabelValues(string(o.boot), a.metrics.bootReason(d.Mode.Reason)).Inc()
+		a.log.Info("broker boot", "kind", string(o.boot), "mode", string(d.Mode.Mode), "reason", string(d.Mode.Reason), "detail", d.Detail)
+		a.event(Event{Kind: "boot", To: string(o.boot), Reason: string(d.Mode.Reason), Epoch: o.grant.Epoch, Detail: d.Detail})
+	}
+	if o.grant.Epoch != a.memory.Epoch || o.grant.LeaseID != a.grant.LeaseID {
+		to := "held"
+		if d.Step == recovery.Register {
+			to = "registered"
+		}
+		a.log.Info("registration", "to", to, "lease", strconv.FormatInt(o.grant.LeaseID, 16), "ttl", o.grant.TTL, "epoch", o.grant.Epoch, "detail", d.Detail)
+		a.event(Event{Kind: "registration", To: to, Epoch: o.grant.Epoch, Detail: d.Detail})
+	}
+	if o.repaired != "" {
+		if o.grant.Adopted {
+			a.metrics.adoptions.Inc()
+		}
+		a.log.Warn("registration repaired", "was", o.repaired, "epoch", o.grant.Epoch)
+		a.event(Event{Kind: "registration", From: o.repaired, To: "repaired", Epoch: o.grant.Epoch})
+	}
+	a.grant, a.value, a.verified = o.grant, o.value, true
+	a.setMode(d.Mode, o.stateRevision, d.Detail)
+	a.remember(func(m *memory) {
+		m.BrokerID, m.FirstBootDone, m.Distrust = a.brokerID, true, ""
+		m.Instance, m.LeaseID, m.Epoch = o.instance, o.grant.LeaseID, o.grant.Epoch
+		m.Revision, m.ConfirmedAt = max(o.grant.Revision, o.stateRevision), o.grant.Revision
+	})
+}
+
+// registrationSeen takes up what the watch saw of the registration; kv nil: gone.
+func (a *agent) registrationSeen(kv *cluster.KV, revision int64) {
+	a.metrics.present.Store(kv != nil)
+	if kv == nil {
+		if a.conflict != "" || a.grant.LeaseID != 0 && revision > a.grant.Revision {
+			a.keeper.Reestablish()
+		}
+		return
+	}
+	if a.cfg.Registration == "adopt" {
+		a.value = kv.Value
+		if revision > a.grant.Revision || kv.Lease != a.grant.LeaseID {
+			a.keeper.Reestablish()
+		}
+		return
+	}
+	v, err := cluster.Registration{BrokerID: a.brokerID, Value: kv.Value}.Parse()
+	ours := err == nil && v.Incarnation == a.memory.Incarnation
+	if a.grant.LeaseID == 0 || revision <= a.grant.Revision {
+		return
+	}
+	if ours {
+		a.value = kv.Value // somebody changed what is advertised: it stays
+	}
+	if !ours || kv.Lease != a.grant.LeaseID {
+		a.keeper.Reestablish()
+	}
+}
