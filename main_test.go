@@ -90,7 +90,7 @@ func TestWrongUsageIsOneLineAndCodeTwo(t *testing.T) {
 		{"argument that is not taken", []string{"status", "now"}, `status: unexpected argument "now": it takes flags only, see 'holdfast status --help'`},
 		{"argument missing", []string{"explain"}, "explain: no EVENT given: write 'holdfast explain EVENT'"},
 		{"argument too many", []string{"explain", "1", "2"}, `explain: unexpected argument "2": it takes one EVENT`},
-		{"flag after the argument", []string{"explain", "1", "-o", "json"}, "explain: -o after an argument: write flags before it"},
+		{"flag after the argument", []string{"explain", "1", "-o", "json"}, "explain: -o after an argument: write 'holdfast explain -o json 1'"},
 		{"event that is no number", []string{"explain", "last"}, `explain: event "last": not an event number: take one from 'holdfast events', such as 12`},
 		{"form of output", []string{"status", "-o", "yaml"}, `--output "yaml": unknown: write one of table, json`},
 		{"topic state", []string{"topics", "--state", "lost"}, `--state "lost": unknown: write one of served, missing, loading, orphan, quarantined`},

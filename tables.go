@@ -58,13 +58,23 @@ func writeStatus(w io.Writer, s agent.Status, p painter) error {
 	} else {
 		line("ready", strings.TrimSuffix(p.state("no")+": "+strings.Join(s.Ready.Causes, "; "), ": "))
 	}
-	line("topics", topicsLine(s.Topics, p))
+	topics := topicsLine(s.Topics, p)
+	if s.Broker.Up != "up" {
+		topics += ", when the broker last answered"
+	}
+	line("topics", topics)
 	line("lease", leaseLine(s.Lease, p))
 	if s.Lease.FailureStreak > 0 {
 		line("renewals", p.warn(fmt.Sprintf("failing for %s, %d in a row", seconds(s.Lease.FailingSeconds), s.Lease.FailureStreak))+lastError(s.Lease.LastError))
 	}
 	line("registration", registrationLine(s, p))
 	boot := withReason(s.Boot.Kind, s.Boot.Reason)
+	switch {
+	case s.Boot.Kind == "unknown" && s.Mode == "":
+		boot = "not decided yet"
+	case s.Boot.Kind == "unknown":
+		boot = "not seen by this sidecar: it was started after the broker"
+	}
 	if len(s.Boot.Evidence) > 0 {
 		boot += ": " + strings.Join(s.Boot.Evidence, "; ")
 	}

@@ -77,9 +77,10 @@ func (v *verb) command(io streams) *cli.Command {
 		},
 		Action: func(c *cli.Context) error {
 			args := c.Args().Slice()
-			for _, a := range args {
+			for i, a := range args {
 				if strings.HasPrefix(a, "-") && v.args != "" {
-					return usage("%s: %s after an argument: write flags before it", v.name, a)
+					return usage("%s: %s after an argument: write 'holdfast %s %s %s'", v.name, a, v.name,
+						strings.Join(args[i:], " "), strings.Join(args[:i], " "))
 				}
 			}
 			if v.args == "" && len(args) > 0 {

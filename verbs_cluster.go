@@ -134,6 +134,7 @@ func fleetRows(brokers []cluster.FleetBroker) []fleetRow {
 // writeFleet prints how many of the brokers can serve, then one line each.
 func writeFleet(w io.Writer, rows []fleetRow, now time.Time, p painter) error {
 	registered, active, topics := 0, 0, 0
+	var ownerless []string
 	t := table{head: []string{"BROKER", "REGISTERED", "MODE", "REASON", "TOPICS", "EPOCH", "AGE"}}
 	for _, r := range rows {
 		yes, mode, epoch, since := "no", r.Mode, "-", "-"
@@ -146,6 +147,9 @@ func writeFleet(w io.Writer, rows []fleetRow, now time.Time, p painter) error {
 			if r.Mode == cluster.ModeActive {
 				active++
 			}
+		}
+		if !r.Registered && r.Topics > 0 {
+			ownerless = append(ownerless, fmt.Sprintf("%s is NOT registered: nobody is known to serve its %d topics.", r.BrokerID, r.Topics))
 		}
 		if r.Malformed != "" {
 			mode = "malformed"
@@ -162,6 +166,9 @@ func writeFleet(w io.Writer, rows []fleetRow, now time.Time, p painter) error {
 	text := "No broker is known in etcd here: check --etcd-endpoints and --prefix, or start one with 'holdfast run'.\n"
 	if len(rows) > 0 {
 		text = fmt.Sprintf("%d brokers: %d registered, %d of them active; %d topics assigned\n\n%s", len(rows), registered, active, topics, t.String())
+		if len(ownerless) > 0 {
+			text = p.bad(strings.Join(ownerless, "\n")) + "\n" + text
+		}
 		if i := slices.IndexFunc(rows, func(r fleetRow) bool { return r.Malformed != "" }); i >= 0 {
 			text += fmt.Sprintf("\nThe mode of %s cannot be read: %q. Set it again with 'holdfast drain' or 'holdfast activate' there.\n",
 				rows[i].BrokerID, strings.TrimSpace(rows[i].Malformed))

@@ -39,7 +39,12 @@ func runVerb() *verb {
 func newLogger(w io.Writer, c agent.Config) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(c.LogLevel)) // validated; info otherwise
-	o := &slog.HandlerOptions{Level: level}
+	o := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Value.Kind() == slog.KindDuration {
+			a.Value = slog.StringValue(a.Value.Duration().String()) // JSON would have bare nanoseconds
+		}
+		return a
+	}}
 	format := c.LogFormat
 	if f, ok := w.(*os.File); format == "" && ok && term.IsTerminal(int(f.Fd())) {
 		format = "text"

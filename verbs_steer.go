@@ -54,8 +54,8 @@ func confirmVerb() *verb {
 	return &verb{
 		name:  "confirm",
 		short: "let a sudden change of many assignments proceed",
-		long: "When more than --mass-change-share of the topics are unassigned at once, the sidecar waits\n" +
-			"for this before it quiesces them.",
+		long: "When more than --mass-change-share of the topics, and at least 10, are unassigned at once, the\n" +
+			"sidecar waits for this before it quiesces them.",
 		flags: settingOptions(socketSettings...),
 		do: func(ctx context.Context, v *verb, io streams, _ []string) error {
 			return steer(ctx, v, io, askTimeout, func(ctx context.Context, c *agent.Client) (agent.Status, []byte, error) {

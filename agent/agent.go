@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -82,6 +83,9 @@ func Run(ctx context.Context, c Config, log *slog.Logger, version string) error 
 	a := &agent{cfg: c, version: version, log: log, clock: lease.BootClock, started: time.Now(),
 		inbox: make(chan func()), named: make(chan struct{})}
 	a.life0, a.endLife = context.WithCancel(context.WithoutCancel(ctx))
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 
 	defer a.endLife()
 
@@ -140,19 +144,10 @@ func (a *agent) refuseWrongCredentials(ctx context.Context) error {
 	defer cancel()
 	_, err := a.main.Snapshot(probe, "-")
 	if cluster.Classify(err) == cluster.ClassAuth {
-		return &ExitError{ExitUsage, a.cfg.explainAuth(err)}
+		return EtcdError(a.cfg, err)
 	}
 	<-ctx.Done()
 	return nil
-}
-
-func (c Config) explainAuth(err error) error {
-	if c.EtcdUser == "" {
-		return fmt.Errorf("--etcd-endpoints %s: etcd refuses us: %w: set --etcd-user and --etcd-password-file, or --etcd-cert and --etcd-key",
-			c.EtcdEndpoints[0], err)
-	}
-	return fmt.Errorf("--etcd-user %q: etcd refuses us: %w: check --etcd-password-file %s and the user's role",
-		c.EtcdUser, err, c.EtcdPasswordFile)
 }
 
 // serve builds the parts, runs them until ctx ends or one fails, and ends in order.
@@ -234,6 +229,7 @@ func (a *agent) serve(ctx context.Context) error {
 	}
 	a.log.Info("holdfast starts", "version", a.version, "driver", a.cfg.Driver, "broker_admin", withoutPassword(a.cfg.BrokerAdmin),
 		"etcd", a.cfg.EtcdEndpoints, "probes", probe.Addr().String(), "web", web.Addr().String())
+	a.event(Event{Kind: "agent", To: "started", Detail: "holdfast " + a.version})
 	err = g.Run()
 	if errors.Is(err, lease.ErrShutdown) {
 		err = &ExitError{ExitFailed, err}
@@ -250,8 +246,9 @@ func (a *agent) leave() error {
 	v := a.keeper.View()
 	holding := v.Grant.LeaseID != 0 && v.Validity.Known()
 	if !holding || a.cfg.LeaveRegistered {
-		a.remember(func(m *memory) { m.ConfirmedAt = v.Grant.Revision })
+		a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, v.Grant.Revision) })
 		a.log.Info("holdfast ends", "left_registered", holding)
+		a.event(Event{Kind: "agent", To: "stopped", Epoch: v.Grant.Epoch})
 		return nil
 	}
 	if a.fences("quiesce") && a.health.Snapshot().At(time.Now()) != probes.Down {
@@ -266,8 +263,9 @@ func (a *agent) leave() error {
 		a.log.Warn("lease not revoked: it runs out by itself", "lease", fmt.Sprintf("%x", v.Grant.LeaseID), "err", err)
 		return nil
 	}
-	a.remember(func(m *memory) { m.LeaseID = 0 })
-	a.log.Info("holdfast ends", "lease", "revoked")
+	a.remember(func(m *memory) { m.LeaseID, m.Released = 0, true })
+	a.log.Info("holdfast ends: registration given up; with other brokers alive this one comes back drained (--leave-registered avoids that)")
+	a.event(Event{Kind: "agent", To: "stopped", Reason: "released", Epoch: v.Grant.Epoch})
 	return nil
 }
 

@@ -31,9 +31,11 @@ func (a *agent) attach(verdict probes.Verdict) {
 	}
 	held := v.Validity.Known() && a.grant.LeaseID != 0
 	failing := v.FailureStreak > 0
-	if !held || failing || v.Phase == lease.Paused || contested {
+	unwell := !held || failing || v.Phase == lease.Paused || contested
+	if unwell || a.unwell {
 		a.healthySince = now
 	}
+	a.unwell = unwell
 	next, why := recovery.NextAttachment(a.attachment, recovery.AttachFacts{
 		Now: time.Duration(now), Held: held, FencePoint: time.Duration(v.Validity.FencePoint()),
 		Failing: failing, Paused: v.Phase == lease.Paused, Contested: contested, Enabled: a.cfg.Detach,

@@ -89,7 +89,7 @@ func EtcdError(c Config, err error) error {
 	where := fmt.Sprintf("--etcd-endpoints %q", strings.Join(c.EtcdEndpoints, ","))
 	switch class := cluster.Classify(err); class {
 	case cluster.ClassAuth:
-		return wrongSetting(fmt.Errorf("%s: etcd refuses us: %w: check --etcd-user and --etcd-password-file, or --etcd-cert and --etcd-key", where, err))
+		return wrongSetting(explainAuth(c, where, &shortError{err}))
 	case cluster.ClassNoLeader:
 		return fmt.Errorf("%s: etcd has no leader: %w: check the quorum of etcd", where, err)
 	case cluster.ClassUnreachable, cluster.ClassTimeout:
@@ -99,14 +99,23 @@ func EtcdError(c Config, err error) error {
 	}
 }
 
-// shortError leaves out what gRPC says around the cause of a failed dial.
+func explainAuth(c Config, where string, err error) error {
+	if c.EtcdUser == "" {
+		return fmt.Errorf("%s: etcd refuses us: %w: set --etcd-user and --etcd-password-file, or --etcd-cert and --etcd-key", where, err)
+	}
+	return fmt.Errorf("--etcd-user %q: etcd refuses us: %w: check --etcd-password-file %q and the user's role", c.EtcdUser, err, c.EtcdPasswordFile)
+}
+
+// shortError leaves out what stands around the cause: what gRPC says of a failed
+// dial, and which of our calls it was that etcd refused.
 type shortError struct{ err error }
 
 func (e *shortError) Error() string {
-	const noise = "Error while dialing: "
 	text := e.err.Error()
-	if i := strings.LastIndex(text, noise); i >= 0 {
-		return strings.Trim(text[i+len(noise):], `"`)
+	for _, noise := range []string{"Error while dialing: ", "etcdserver: "} {
+		if i := strings.LastIndex(text, noise); i >= 0 {
+			return strings.Trim(text[i+len(noise):], `"`)
+		}
 	}
 	return text
 }
@@ -136,13 +145,11 @@ func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Ide
 	case err != nil:
 		f.Err = fmt.Errorf("broker: %w", err)
 		return id, f
-	case id.Name == "" && c.BrokerID == "":
-		f.Err = wrongSetting(fmt.Errorf("--broker-id: required: the broker at %s has no name that survives a restart: give one, or name the broker", c.BrokerAdmin))
-		return id, f
 	}
-	name := c.BrokerID
-	if name == "" {
-		name = id.Name
+	name, err := newIdentityCheck(b, c, "").name(id)
+	if err != nil {
+		f.Err = wrongSetting(err)
+		return id, f
 	}
 	f.Text = fmt.Sprintf("%s %s %s; can: %s", name, c.Driver, id.Version, strings.Join(b.Capabilities().List(), ", "))
 	if err := b.Health(ctx); err != nil {

@@ -16,7 +16,8 @@ import (
 const (
 	setModeTimeout = 10 * time.Second
 	drainTimeout   = 30 * time.Second // without one in the request
-	maxReason      = 200              // bytes; it stands in etcd and in every status
+	activateWait   = 2 * time.Second
+	maxReason      = 200 // bytes; it stands in etcd and in every status
 )
 
 // controlHandler serves the verbs on the control socket.
@@ -56,6 +57,9 @@ func refuse(w http.ResponseWriter, err error) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"error": err.Error(), "exit_code": code})
 }
 
+// byOperator is the author of what is asked for on the control socket.
+const byOperator = "operator"
+
 // order is the body of a steering request.
 type order struct {
 	Reason         string  `json:"reason"`
@@ -81,8 +85,24 @@ func (a *agent) steer(do func(context.Context, order) error) http.HandlerFunc {
 	}
 }
 
+// activate sets the mode and gives the topics a moment to load, so that the answer
+// tells how it went.
 func (a *agent) activate(ctx context.Context, o order) error {
-	return a.setModeByOperator(ctx, recovery.Active, o.Reason)
+	if err := a.setModeByOperator(ctx, recovery.Active, o.Reason); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, activateWait)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for len(a.notReady()) > 0 {
+		select {
+		case <-ctx.Done():
+			return nil // still loading, or something else is wrong: the status says it
+		case <-tick.C:
+		}
+	}
+	return nil
 }
 
 // drain sets the mode and waits until nothing is served any more.
@@ -132,7 +152,7 @@ func (a *agent) setModeByOperator(ctx context.Context, mode recovery.Mode, why s
 	case s.mode.Mode == "":
 		return fmt.Errorf("the startup decision is to come (%s): repeat when the broker is registered", firstCause(a.notReady()))
 	}
-	rec := recovery.ModeRecord{Mode: mode, Reason: recovery.Reason(why), By: "operator"}
+	rec := recovery.ModeRecord{Mode: mode, Reason: recovery.Reason(why), By: byOperator}
 	if why == "" {
 		rec.Reason = recovery.ReasonOperator
 	}
@@ -141,7 +161,7 @@ func (a *agent) setModeByOperator(ctx context.Context, mode recovery.Mode, why s
 	var err error
 	for range tries {
 		var seen cluster.Snapshot
-		if seen, err = a.main.Snapshot(ctx, s.brokerID); err != nil {
+		if seen, err = a.readPatiently(ctx, s.brokerID); err != nil {
 			break
 		}
 		var rev int64
@@ -157,6 +177,22 @@ func (a *agent) setModeByOperator(ctx context.Context, mode recovery.Mode, why s
 		}
 	}
 	return fmt.Errorf("mode not changed: etcd: %w: repeat when etcd answers", err)
+}
+
+// readPatiently reads until etcd is reached or ctx ends: after an outage the renewals
+// have their connection back up to two seconds before everything else has.
+func (a *agent) readPatiently(ctx context.Context, id string) (cluster.Snapshot, error) {
+	for {
+		seen, err := a.main.Snapshot(ctx, id)
+		if err == nil || cluster.Classify(err) != cluster.ClassUnreachable {
+			return seen, err
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return seen, err
+		}
+	}
 }
 
 // await runs f in the loop, and returns when the loop has acted on it.

@@ -38,6 +38,9 @@ var explanations = map[string]explanation{
 		text("etcd says that the lease is gone: it ran out, or somebody revoked it."),
 		text("Renewals that reach etcd in time, and nobody who revokes leases by hand."),
 		text("See the next mode event: if it says drained, find the cause, then 'holdfast activate'.")},
+	"attachment/degraded/" + string(recovery.WhyBrokerDown): {
+		text("The broker is down, so its lease is not renewed. It still holds until the fence point."),
+		text("A broker that answers."), text("Start the broker, or find out why it does not answer.")},
 	"attachment/" + string(recovery.WhyBrokerDown): {
 		text("The broker was down, so its lease was not renewed, and the fence point passed."),
 		text("A broker that restarts within the TTL."), text("Start the broker, or find out why it does not start.")},
@@ -53,8 +56,8 @@ var explanations = map[string]explanation{
 	"mode/" + string(recovery.ReasonFleetExpired):       {text("The whole fleet lost its registrations at once: the fault was etcd's, and nobody was singled out."), text("An etcd that keeps its quorum."), text("Look at etcd.")},
 	"mode/" + string(recovery.ReasonJoin):               {text("Started with --join: a new member waits until a person lets it in."), text("Start without --join."), text("holdfast activate")},
 	"mode/" + string(recovery.ReasonStaleRestart): {
-		text("The broker came back after its registration had ended while others lived on: the cluster has declared it dead, and its topics may have another owner."),
-		text("A restart within the TTL (raise --lease-ttl), or a stop with --leave-registered for a quick upgrade of the sidecar."),
+		text("The broker came back after its registration had ended while others lived on: it ran out, or the sidecar gave it up when it was stopped. The cluster has declared the broker dead, and its topics may have another owner."),
+		text("A restart within the TTL (raise --lease-ttl); for a restart of the sidecar alone, --leave-registered."),
 		text("Check that no topic is served twice ('holdfast fleet', 'holdfast topics'), then 'holdfast activate'.")},
 	"mode/" + string(recovery.ReasonRegistrationExpired): {
 		text("etcd was out of reach for longer than the TTL while the broker ran and others lived on: the cluster has declared it dead."),
@@ -70,18 +73,23 @@ var explanations = map[string]explanation{
 	"mode/reasserted": {text("Somebody deleted or overwrote the state key of a living broker, and other brokers read that as active. It was written again."),
 		text("Whatever cleans up under /cluster/brokers/ should leave living brokers alone."), nil},
 
-	"readiness/ready":    {text("Every condition of /ready holds: registered, attached, active, broker healthy, topics loaded."), text("Nothing to avoid."), nil},
-	"readiness/lease":    {text("There is no lease that surely holds."), text("See the attachment events before this one."), nil},
-	"readiness/attached": {text("The broker is not attached to its cluster."), text("See the attachment events before this one."), nil},
-	"readiness/mode":     {text("The mode is not active."), text("See the mode event before this one."), text("If the cause is understood: holdfast activate")},
-	"readiness/broker":   {text("The broker's health is not certain."), text("See the broker events before this one."), text("Look at the broker's own log.")},
-	"readiness/topics":   {text("Not every assigned topic is loaded."), text("Nothing to avoid: startup waits for its topics."), text("If it takes long: 'holdfast topics --state missing'.")},
-	"readiness/agent":    {text("The sidecar's own loop hangs."), text("Enough CPU for the sidecar."), text("Restart the sidecar; the lease bears it.")},
-	"broker/up":          {text("The broker answered as healthy often enough."), text("Nothing to avoid."), nil},
-	"broker/down":        {text("The broker failed its health check several times in a row, so its lease is not renewed any more."), text("A broker that answers within --health-timeout."), text("Look at the broker's own log; start it.")},
-	"broker/unknown":     {text("The connection to the broker broke, or it has not answered yet. Unknown is not down: the lease is still renewed."), text("Nothing to avoid."), nil},
-	"registration/lost":  {text("etcd says that the lease is gone."), text("Renewals that reach etcd in time."), text("See the events after this one.")},
-	"registration/held":  {text("The registration that was in etcd is ours and goes on."), text("Nothing to avoid."), nil},
+	"readiness/ready":          {text("Every condition of /ready holds: registered, attached, active, broker healthy, topics loaded."), text("Nothing to avoid."), nil},
+	"readiness/lease":          {text("There is no lease that surely holds."), text("See the attachment events before this one."), nil},
+	"readiness/attached":       {text("The broker is not attached to its cluster."), text("See the attachment events before this one."), nil},
+	"readiness/mode":           {text("The mode is not active."), text("See the mode event before this one."), text("If the cause is understood: holdfast activate")},
+	"readiness/broker":         {text("The broker's health is not certain."), text("See the broker events before this one."), text("Look at the broker's own log.")},
+	"readiness/topics":         {text("Not every assigned topic is loaded."), text("Nothing to avoid: startup waits for its topics."), text("If it takes long: 'holdfast topics --state missing'.")},
+	"readiness/agent":          {text("The sidecar's own loop hangs."), text("Enough CPU for the sidecar."), text("Restart the sidecar; the lease bears it.")},
+	"broker/up":                {text("The broker answered as healthy often enough."), text("Nothing to avoid."), nil},
+	"broker/down":              {text("The broker failed its health check several times in a row, so its lease is not renewed any more."), text("A broker that answers within --health-timeout."), text("Look at the broker's own log; start it.")},
+	"broker/unknown":           {text("The connection to the broker broke, or it has not answered yet. Unknown is not down: the lease is still renewed."), text("Nothing to avoid."), nil},
+	"registration/lost":        {text("etcd says that the lease is gone: renewals did not reach etcd in time, or were stopped because the broker was down."), text("See the attachment events before this one."), text("See the events after this one.")},
+	"registration/key_deleted": {text("Somebody deleted the registration under a living lease; other brokers have seen it go."), text("Nobody but Holdfast should write under /cluster/register/."), text("See the mode event after this one.")},
+	"topics/ignored":           {text("A key below the broker's assignments does not have the form /namespace/topic."), text("Write assignments as /cluster/brokers/ID/NAMESPACE/TOPIC."), text("Delete the key, or write it in the right form.")},
+	"topics/quarantined":       {text("The broker served topics that are not assigned to it, so they were quiesced. Their data stays."), text("Nothing, if the topics were moved on purpose."), text("To serve one again, assign it again.")},
+	"agent/started":            {text("The sidecar was started."), text("Nothing to avoid."), nil},
+	"agent/stopped":            {text("The sidecar was stopped and, unless --leave-registered is set, quiesced the topics and gave the registration up."), text("For a quick restart of the sidecar: --leave-registered."), nil},
+	"registration/held":        {text("The registration that was in etcd is ours and goes on."), text("Nothing to avoid."), nil},
 	"registration/repaired": {text("The registration was bound to no lease or to a foreign one, or its bytes were not ours; it was mended in one transaction."),
 		text("Nobody but Holdfast should write under /cluster/register/."), nil},
 	"registration/registered":        {text("The registration was written in one transaction with the mode."), text("Nothing to avoid."), nil},
@@ -102,7 +110,7 @@ func explain(e Event, c Config) Explanation {
 	if e.Kind == "boot" {
 		e.Kind = "mode" // the boot event carries the reason of the mode that followed
 	}
-	for _, word := range []string{e.Reason, e.To} {
+	for _, word := range []string{e.To + "/" + e.Reason, e.Reason, e.To} {
 		known, ok := explanations[e.Kind+"/"+word]
 		if !ok || word == "" {
 			continue

@@ -54,6 +54,8 @@ func (a *agent) followAssignments(ctx context.Context) error {
 		for _, kv := range u.Puts {
 			if _, topic, ok := keys.ParseAssignment(kv.Key); ok {
 				puts = append(puts, topic)
+			} else if _, isState := keys.ParseState(kv.Key); !isState {
+				a.ignored(kv.Key)
 			}
 		}
 		var deletes []string
@@ -64,6 +66,12 @@ func (a *agent) followAssignments(ctx context.Context) error {
 		}
 		a.reconciler.SetAssigned(u.Full, puts, deletes)
 	}, a.followError(ctx, "assignments"))
+}
+
+// ignored tells of a key that looks like an assignment and is none.
+func (a *agent) ignored(key string) {
+	a.log.Warn("assignment ignored: want /cluster/brokers/ID/NAMESPACE/TOPIC", "key", key)
+	a.event(Event{Kind: "topics", To: "ignored", Detail: key + " does not name a topic as /namespace/topic"})
 }
 
 // followError logs a watch that failed; Follow tells only of changes.

@@ -34,6 +34,7 @@ func newIdentityCheck(b brokerapi.Broker, c Config, expected string) *identityCh
 // check is nil when the expected broker answers and is healthy.
 func (i *identityCheck) check(ctx context.Context) error {
 	if err := i.broker.Health(ctx); err != nil {
+		err = i.diagnose(ctx, err)
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		i.refuse(err)
@@ -59,6 +60,18 @@ func (i *identityCheck) check(ctx context.Context) error {
 	i.known, i.id, i.askedAt, i.wrong = who, id, time.Now(), nil
 	i.expected = id // for good: one sidecar keeps one broker
 	return nil
+}
+
+// diagnose finds out whether a broker that was never seen is none at all: waiting
+// for a web server to become one would be in vain.
+func (i *identityCheck) diagnose(ctx context.Context, unhealthy error) error {
+	if _, id := i.get(); id != "" || errors.Is(unhealthy, brokerapi.ErrIdentity) {
+		return unhealthy
+	}
+	if _, err := i.broker.Identify(ctx); errors.Is(err, brokerapi.ErrIdentity) {
+		return err
+	}
+	return unhealthy
 }
 
 // refuse has the next check ask again, and keeps what only other settings cure. The

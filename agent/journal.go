@@ -31,6 +31,7 @@ type journal struct {
 	file   *os.File
 	size   int64
 	failed bool
+	torn   bool // the last line may have no end
 }
 
 func openJournal(dir string, log *slog.Logger) *journal {
@@ -52,6 +53,7 @@ func (j *journal) read(path string) {
 	}
 	defer f.Close()
 	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 2*journalBytes) // what a power cut left may be one long line
 	for lines.Scan() {
 		var e Event
 		if json.Unmarshal(lines.Bytes(), &e) != nil || e.ID < j.next {
@@ -76,7 +78,7 @@ func (j *journal) open() {
 			j.size = info.Size()
 		}
 	}
-	j.file = f
+	j.file, j.torn = f, j.size > 0
 	j.report(err)
 }
 
@@ -109,8 +111,11 @@ func (j *journal) write(e Event) {
 	if j.file == nil {
 		return
 	}
+	if j.torn {
+		raw = append([]byte{'\n'}, raw...)
+	}
 	n, err := j.file.Write(append(raw, '\n'))
-	j.size += int64(n)
+	j.size, j.torn = j.size+int64(n), err != nil
 	j.report(err)
 }
 

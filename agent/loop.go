@@ -26,6 +26,7 @@ type loopState struct {
 	attachment   recovery.Attachment
 	everAttached bool
 	healthySince lease.Instant // renewals have been confirmed since
+	unwell       bool          // they were not at the last run
 	verified     bool          // etcd showed the registration to be ours since the detachment
 	askedVerify  bool
 	askedBoot    string // broker process for which the startup decision was asked
@@ -41,6 +42,7 @@ type loopState struct {
 	verdict          probes.Verdict
 	guardTripped     bool
 	gateOpenedBy     string
+	quarantined      int
 	progress         time.Time // when the progress of a long load was last told
 	saving           chan struct{}
 }
@@ -200,8 +202,7 @@ func (a *agent) publishLife(who brokerapi.Identity) {
 	if dir.State == probes.DirUnreadable {
 		boot.DirError = dir.Error
 	}
-	a.life.Store(&life{memory: a.memory, mode: a.mode, instance: who.Instance, boot: boot, value: a.value})
+	m := a.memory
+	m.ConfirmedAt = max(m.ConfirmedAt, a.keeper.View().Grant.Revision) // renewed since it was noted
+	a.life.Store(&life{memory: m, mode: a.mode, instance: who.Instance, boot: boot, value: a.value})
 }
-
-// saveAgain is the pause after which a save that failed is tried again.
-const saveAgain = 5 * time.Second

@@ -39,8 +39,11 @@ func (a *agent) stateSeen(seen *recovery.ModeRecord, garbled string, revision, g
 		a.modeRev, a.reassert = revision, false
 	case recovery.Accept:
 		detail := "changed in etcd"
-		if m.By == recovery.ByHoldfast {
+		switch m.By {
+		case recovery.ByHoldfast:
 			detail = "" // our own write, seen by the watch before the registrar told of it
+		case byOperator:
+			detail = "by an operator"
 		}
 		a.setMode(m, revision, detail)
 	case recovery.Reassert:

@@ -31,9 +31,15 @@ func (a *agent) noteTopics() {
 		}
 		a.event(e)
 	}
+	if p.Quarantined > a.quarantined && a.mode.Mode != recovery.Drained {
+		a.event(Event{Kind: "topics", To: "quarantined", Epoch: a.grant.Epoch,
+			Detail: plural(p.Quarantined, "topic") + " held here without an assignment, quiesced"})
+	}
+	a.quarantined = p.Quarantined
 	if p.GateOpenedBy != a.gateOpenedBy {
 		a.gateOpenedBy = p.GateOpenedBy
 		if p.GateOpenedBy != "" {
+			a.tasks.Go(trimFootprint)
 			a.event(Event{Kind: "topics", To: "reconciled", Reason: p.GateOpenedBy, Epoch: a.grant.Epoch,
 				Detail: fmt.Sprintf("%d of %s served", p.Served, plural(p.Assigned, "assigned topic"))})
 		}

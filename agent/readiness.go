@@ -73,8 +73,12 @@ func (a *agent) readyChecks() []probes.Check {
 				return nil
 			case !p.AssignedKnown:
 				return errors.New("assignments not read yet")
+			case a.view.Load().mode.Mode == recovery.Drained:
+				return errors.New("held back while the broker is drained")
 			case !p.ServedKnown:
 				return errors.New("topics of the broker not listed yet")
+			case p.Missing == 0:
+				return errors.New("to be looked at again when the broker is up and attached")
 			}
 			return errors.New(plural(p.Missing, "topic") + " of " + strconv.Itoa(p.Assigned) + " not loaded yet")
 		}},

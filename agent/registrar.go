@@ -135,7 +135,7 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 		facts.Last = &had
 	}
 	out := outcome{instance: now.instance, stateRevision: seen.StateRevision}
-	if m.Instance == now.instance && had.Mode.Known() && m.Distrust == "" {
+	if m.Instance == now.instance && had.Mode.Known() && m.Distrust == "" && !m.Released {
 		out.decision = recovery.DecideOutage(recovery.OutageFacts{
 			ClusterFacts: facts, Policy: recovery.Policy(r.cfg.SessionExpiredPolicy), Had: had})
 		return out

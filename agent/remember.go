@@ -17,6 +17,9 @@ func (a *agent) remember(change func(*memory)) {
 	}
 }
 
+// saveAgain is the pause after which a save that failed is tried again.
+const saveAgain = 5 * time.Second
+
 // saver writes the memory whenever it changed, the last time at the very end.
 func (a *agent) saver() {
 	failed := false

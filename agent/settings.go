@@ -104,7 +104,7 @@ var settings = []Setting{
 	{"load-rate", "topics", "topics loaded each second; 0: no limit", "N", "", func(c *Config) any { return &c.LoadRate }},
 	{"load-timeout", "topics", "bound of one load, and how long readiness waits for a stuck one", "DURATION", "", func(c *Config) any { return &c.LoadTimeout }},
 	{"audit-interval", "topics", "time between two full comparisons of wanted and served", "DURATION", "", func(c *Config) any { return &c.AuditInterval }},
-	{"mass-change-share", "topics", "share of the topics whose sudden unassignment waits for 'holdfast confirm'; 0: off", "0..1", "", func(c *Config) any { return &c.MassChangeShare }},
+	{"mass-change-share", "topics", "share of the topics whose sudden unassignment (of 10 or more) waits for 'holdfast confirm'; 0: off", "0..1", "", func(c *Config) any { return &c.MassChangeShare }},
 
 	{"health-interval", "health", "time between two checks of the broker", "DURATION", "", func(c *Config) any { return &c.HealthInterval }},
 	{"health-timeout", "health", "bound of one check", "DURATION", "", func(c *Config) any { return &c.HealthTimeout }},
@@ -112,7 +112,7 @@ var settings = []Setting{
 	{"health-fall", "health", "bad checks in a row until the broker is down", "N", "", func(c *Config) any { return &c.HealthFall }},
 
 	{"probe-listen", "listeners", "address of /live, /ready and /startup", "HOST:PORT", "", func(c *Config) any { return &c.ProbeListen }},
-	{"web-listen", "listeners", "address of /metrics and the status page", "HOST:PORT", "", func(c *Config) any { return &c.WebListen }},
+	{"web-listen", "listeners", "address of /metrics and /api/status", "HOST:PORT", "", func(c *Config) any { return &c.WebListen }},
 	{"control-socket", "listeners", "unix socket of the command line", "FILE", "state-dir/control.sock", func(c *Config) any { return &c.ControlSocket }},
 
 	{"log-level", "logging", "least severe line that is logged", "debug|info|warn|error", "", func(c *Config) any { return &c.LogLevel }},

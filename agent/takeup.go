@@ -59,7 +59,7 @@ func (a *agent) takeUp(o outcome) {
 	a.grant, a.value, a.verified = o.grant, o.value, true
 	a.setMode(d.Mode, o.stateRevision, d.Detail)
 	a.remember(func(m *memory) {
-		m.BrokerID, m.FirstBootDone, m.Distrust = a.brokerID, true, ""
+		m.BrokerID, m.FirstBootDone, m.Distrust, m.Released = a.brokerID, true, "", false
 		m.Instance, m.LeaseID, m.Epoch = o.instance, o.grant.LeaseID, o.grant.Epoch
 		m.Revision, m.ConfirmedAt = max(o.grant.Revision, o.stateRevision), o.grant.Revision
 	})

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -58,20 +59,34 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 	case len(causes) == 0:
 		return fmt.Sprintf("%s is attached, active and serves %s.", name, plural(p.Served, "topic"))
 	case s.conflict != "":
-		return "identity conflict: " + s.conflict + "."
+		return s.conflict + "."
 	case h.At(time.Now()) == probes.Down:
-		return fmt.Sprintf("%s is down (%s): clients are kept away; start the broker.", name, h.LastError)
+		return fmt.Sprintf("%s is down or does not answer (%s): clients are kept away%s; look at the broker, start it.", name, h.LastError, a.afterwards(s, v))
 	case !v.Validity.Known() && v.LastError != "":
-		return fmt.Sprintf("%s is not registered: etcd does not let us (%s): %s.", name, v.LastClass, v.LastError)
+		return fmt.Sprintf("%s is not registered: --etcd-endpoints %s: %s (%s).", name, a.cfg.EtcdEndpoints[0],
+			(&shortError{errors.New(v.LastError)}).Error(), v.LastClass)
 	case s.attachment == recovery.Detached && v.FailureStreak > 0:
-		return fmt.Sprintf("%s is detached and fenced: no renewal was confirmed for %s (%s); it comes back by itself with etcd.", name,
-			v.FailingFor(a.clock()).Round(time.Second), v.LastClass)
+		return fmt.Sprintf("%s is detached and fenced: no renewal was confirmed for %s (%s)%s; check etcd and the way to it.", name,
+			v.FailingFor(a.clock()).Round(time.Second), v.LastClass, a.afterwards(s, v))
 	case s.mode.Mode == recovery.Drained:
 		return fmt.Sprintf("%s is drained (%s) and keeps clients away; when the cause is understood: holdfast activate.", name, s.mode.Reason)
 	case s.mode.Mode == recovery.Draining:
 		return fmt.Sprintf("%s is draining (%s); to take it back: holdfast activate.", name, s.mode.Reason)
 	}
 	return fmt.Sprintf("%s is not ready: %s: %s.", name, causes[0].Name, causes[0].Message)
+}
+
+// afterwards says what a broker that is cut off or down has to expect.
+func (a *agent) afterwards(s *snapshot, v lease.View) string {
+	switch {
+	case s.mode.Mode == recovery.Drained:
+		return ", and it is drained (" + string(s.mode.Reason) + ")"
+	case v.Validity.Known() && v.Validity.ExpiredAt(a.clock()):
+		return "; its registration has run out, so if other brokers stayed registered it comes back drained"
+	case s.attachment == recovery.Detached:
+		return "; if etcd answers before the lease ends it comes back by itself"
+	}
+	return ""
 }
 
 // topics lists every topic that is wanted or held here.

@@ -40,14 +40,15 @@ func DecideOutage(f OutageFacts) Decision {
 	if m, held := f.held(); held {
 		return f.keep(m, "registration lost; mode kept: only a person may lift it")
 	}
+	_, had := JudgeState(f.Had, f.Stored) // somebody may have changed it meanwhile
 	switch {
 	case !livedOn:
-		return Decision{Mode: ModeRecord{f.Had.Mode, ReasonFleetExpired, ByHoldfast}, Write: true,
+		return Decision{Mode: ModeRecord{had.Mode, ReasonFleetExpired, ByHoldfast}, Write: true,
 			Detail: "the whole fleet lost its registrations: " + how}
 	case f.Policy == PolicyShutdown, f.Policy == PolicyReconnect && f.RetriesUsed:
-		return Decision{Step: Shutdown, Mode: f.Had, Detail: "registration lost: " + how}
+		return Decision{Step: Shutdown, Mode: had, Detail: "registration lost: " + how}
 	case f.Policy == PolicyReconnect:
-		return Decision{Mode: f.Had, Write: true, ReOwn: true, Detail: "registration lost and written again: " + how}
+		return Decision{Mode: had, Write: true, ReOwn: true, Detail: "registration lost and written again: " + how}
 	}
 	return drained(ReasonRegistrationExpired, "declared dead by a living cluster: "+how)
 }

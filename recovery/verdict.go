@@ -98,7 +98,7 @@ func (f ClusterFacts) doubt() (Decision, bool) {
 		return Decision{}, false
 	}
 	if m, held := f.held(); held && m.Mode == Drained {
-		d.Mode, d.Write = m, f.Stored == nil
+		d.Mode, d.Write = m, f.differs(m)
 	}
 	return d, true
 }
@@ -113,11 +113,13 @@ func active(r Reason, detail string) Decision {
 
 // held returns the mode that only a person may lift: a person's drained or
 // draining, or a drained that recovery decided (safety rule 6). A state key that
-// somebody deleted lifts nothing: then the mode that we had counts.
+// somebody deleted lifts nothing, nor does an active that the broker wrote for its
+// own boot: then the mode that we had counts.
 func (f ClusterFacts) held() (ModeRecord, bool) {
 	m := f.Stored
-	if m == nil {
-		m = f.Last
+	if f.Last != nil {
+		_, judged := JudgeState(*f.Last, f.Stored)
+		m = &judged
 	}
 	if m == nil || m.Mode != Drained && m.Mode != Draining {
 		return ModeRecord{}, false
@@ -125,7 +127,10 @@ func (f ClusterFacts) held() (ModeRecord, bool) {
 	return *m, true
 }
 
+// differs reports whether m must be written because etcd says something else.
+func (f ClusterFacts) differs(m ModeRecord) bool { return f.Stored == nil || *f.Stored != m }
+
 // keep goes on with a held mode, and writes it again if its key is gone.
 func (f ClusterFacts) keep(m ModeRecord, detail string) Decision {
-	return Decision{Mode: m, Write: f.Stored == nil, Detail: detail}
+	return Decision{Mode: m, Write: f.differs(m), Detail: detail}
 }

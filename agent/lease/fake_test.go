@@ -88,18 +88,11 @@ func (l *lines) count(s string) int {
 func inWorld(t *testing.T, prepare func(w *world), claim func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, born: time.Now(), latency: time.Millisecond, redial: 250 * time.Millisecond,
-			leases: map[int64]Instant{}, nextID: 100, revision: 1000, back: make(chan struct{}), log: &lines{},
-			set: Settings{Timing: defaults, Classes: []string{"timeout", "unreachable", "lease_not_found", "other"}}}
-		w.set.Clock = w.now
-		w.set.Classify = classifyFake
-		w.current = &conn{ready: make(chan struct{})}
-		close(w.current.ready)
+		w := newStillWorld(t)
 		if prepare != nil {
 			prepare(w)
 		}
-		logger := slog.New(slog.NewTextHandler(w.log, nil))
-		w.k = NewKeeper(w.set, w, w, 0, logger, prometheus.NewPedanticRegistry())
+		w.k = newQuietKeeper(w)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- w.k.Run(ctx) }()
@@ -114,6 +107,21 @@ func inWorld(t *testing.T, prepare func(w *world), claim func(w *world)) {
 	})
 }
 
+// newStillWorld is a sound network and an empty store, without a Keeper.
+func newStillWorld(t *testing.T) *world {
+	w := &world{t: t, born: time.Now(), latency: time.Millisecond, redial: 250 * time.Millisecond,
+		leases: map[int64]Instant{}, nextID: 100, revision: 1000, back: make(chan struct{}), log: &lines{},
+		set: Settings{Timing: defaults, Classes: []string{"timeout", "unreachable", "lease_not_found", "other"}}}
+	w.set.Clock, w.set.Classify = w.now, classifyFake
+	w.current = &conn{ready: make(chan struct{})}
+	close(w.current.ready)
+	return w
+}
+
+func newQuietKeeper(w *world) *Keeper {
+	return NewKeeper(w.set, w, w, 0, slog.New(slog.NewTextHandler(w.log, nil)), prometheus.NewPedanticRegistry())
+}
+
 func classifyFake(err error) string {
 	switch {
 	case errors.Is(err, ErrLost):
@@ -124,6 +132,11 @@ func classifyFake(err error) string {
 		return "unreachable"
 	}
 	return "other"
+}
+
+// scriptEstablish replaces what the Registrar answers while the world runs.
+func (w *world) scriptEstablish(f func(ctx context.Context, n int) error) {
+	w.lock(func() { w.onEstablish = f })
 }
 
 // now is the boot clock. It does not start at zero, which means "never".
@@ -248,12 +261,16 @@ func (w *world) alive(id int64) bool {
 
 func (w *world) KeepAlive(ctx context.Context, id int64, fresh bool) (time.Duration, int64, error) {
 	n := w.note("keepalive", id, fresh)
-	if w.onKeepAlive != nil {
-		if granted, err := w.onKeepAlive(ctx, n); granted != 0 || err != nil {
+	var script func(context.Context, int) (time.Duration, error)
+	w.lock(func() { script = w.onKeepAlive })
+	if script != nil {
+		if granted, err := script(ctx, n); granted != 0 || err != nil {
 			return max(granted, 0), 0, err
 		}
 	}
+	var revision int64
 	err := w.exchange(ctx, fresh, func() error {
+		revision = w.revision
 		if !w.alive(id) {
 			return fmt.Errorf("%w: %d", ErrLost, id)
 		}
@@ -263,13 +280,15 @@ func (w *world) KeepAlive(ctx context.Context, id int64, fresh bool) (time.Durat
 	if err != nil {
 		return 0, 0, err
 	}
-	return w.set.Timing.TTL, w.revision, nil
+	return w.set.Timing.TTL, revision, nil
 }
 
 func (w *world) Establish(ctx context.Context, held int64, fresh bool) (Grant, error) {
 	n := w.note("establish", held, fresh)
-	if w.onEstablish != nil {
-		if err := w.onEstablish(ctx, n); err != nil {
+	var script func(context.Context, int) error
+	w.lock(func() { script = w.onEstablish })
+	if script != nil {
+		if err := script(ctx, n); err != nil {
 			return Grant{}, err
 		}
 	}

@@ -233,12 +233,13 @@ func (k *Keeper) rest(ctx context.Context) {
 // If etcd does not hear it, the TTL does the same later.
 func (k *Keeper) giveUp(ctx context.Context) {
 	id := k.View().Grant.LeaseID
+	// etcd may act on the revocation before, or without, our hearing of it: nothing
+	// is proven from here on.
+	k.publish(func(v *View) { v.Validity, v.Phase = Validity{}, Idle })
 	ctx, cancel := context.WithTimeout(ctx, k.set.Timing.AttemptTimeout())
 	defer cancel()
 	if err := k.line.Revoke(ctx, id); err != nil {
 		k.log.Warn("could not revoke the lease of a broker that is down: it runs out by itself", "lease", hex(id), "err", err)
-		// etcd may have heard it all the same: nothing is proven from here on.
-		k.publish(func(v *View) { v.Validity, v.Phase = Validity{}, Idle })
 		return
 	}
 	k.log.Info("lease revoked: the broker did not come back within the restart grace", "lease", hex(id), "grace", k.set.RestartGrace)

@@ -30,6 +30,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	client "github.com/nats-io/nats.go"
@@ -68,6 +69,8 @@ type Broker struct {
 	dialed chan struct{} // closed when the first attempt to connect is over
 	gone   chan struct{} // closed when the connection is closed for good
 	lost   chan struct{}
+
+	answered atomic.Int64 // when JetStream last answered anything, in Unix nanoseconds
 
 	mu       sync.Mutex
 	conn     *client.Conn // nil until dialed, or when dialErr says why

@@ -2,8 +2,10 @@ package nats
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"time"
 )
 
 // Health implements brokerapi.Broker. It costs one JetStream request and one
@@ -14,7 +16,7 @@ func (b *Broker) Health(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := b.api(ctx, "INFO", nil, nil); err != nil {
+	if err := b.jetStreamAnswers(ctx); err != nil {
 		return fmt.Errorf("ask JetStream for its state: %w", err)
 	}
 	a, err := b.get(ctx, "/healthz?js-enabled-only=true")
@@ -35,4 +37,23 @@ func (b *Broker) Health(ctx context.Context) error {
 		return err
 	}
 	return b.sameServer(ctx, nc, v)
+}
+
+// jetStreamAnswers asks for the account's state. nats-server gives that out under
+// locks which it also needs to create streams: while thousands of topics are
+// loaded the answer takes seconds, and yet nothing is wrong. So any other answer
+// of JetStream since the question proves as much.
+func (b *Broker) jetStreamAnswers(ctx context.Context) error {
+	asked := time.Now()
+	patience := b.timeout
+	if deadline, ok := ctx.Deadline(); ok {
+		patience = min(patience, deadline.Sub(asked)*3/4) // the rest is for /healthz
+	}
+	ask, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer within %v: %w", patience.Round(time.Millisecond), context.DeadlineExceeded))
+	defer cancel()
+	err := b.api(ask, "INFO", nil, nil)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && b.answered.Load() > asked.UnixNano() {
+		return nil
+	}
+	return err
 }

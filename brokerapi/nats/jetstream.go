@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	client "github.com/nats-io/nats.go"
 )
@@ -72,6 +73,7 @@ func (b *Broker) api(ctx context.Context, verb string, body []byte, into any) er
 	if refusal.Error != nil {
 		return refusal.Error
 	}
+	b.answered.Store(time.Now().UnixNano())
 	if into == nil {
 		return nil
 	}

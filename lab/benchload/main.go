@@ -1,12 +1,13 @@
 // Command benchload measures how fast topics are loaded, beside the fastest that
 // the broker's own client does it: a bare loop of jetstream.CreateStream with the
-// same concurrency.
+// same concurrency. Measured are the driver alone, and the reconciler of the
+// sidecar on top of it, as it loads what etcd has assigned; that one decides.
 //
 // Each round starts one fresh nats-server with an empty data directory for each
-// of the two. They load in turns, a slice of the topics at a time, and who is first
-// changes from slice to slice: what else the machine does hits both alike. The
-// ratio is the median over all pairs of slices, the rates are medians too. Exits 1
-// if the ratio is below -floor. Figures of two machines do not compare.
+// of the three. They load in turns, a slice of the topics at a time, and who is
+// first changes from slice to slice: what else the machine does hits all alike. A
+// ratio is the median over all turns, the rates are medians too. Exits 1 if the
+// ratio of the reconciler is below -floor. Figures of two machines do not compare.
 package main
 
 import (
@@ -49,7 +50,7 @@ func main() {
 	flag.IntVar(&s.topics, "topics", 5000, "topics of each loader in a round")
 	flag.IntVar(&s.slice, "slice", 250, "topics a turn")
 	flag.IntVar(&s.concurrency, "concurrency", 16, "loads under way at once")
-	flag.Float64Var(&s.floor, "floor", 0.80, "smallest accepted ratio of Holdfast's rate to the bare loop's")
+	flag.Float64Var(&s.floor, "floor", 0.80, "smallest accepted ratio of the reconciler's rate to the bare loop's")
 	flag.Parse()
 	if s.rounds < 1 || s.topics < 1 || s.slice < 1 || s.concurrency < 1 || flag.NArg() > 0 {
 		fmt.Fprintln(os.Stderr, "benchload: -rounds, -topics, -slice and -concurrency must be at least 1, and there are no arguments")
@@ -75,14 +76,18 @@ func main() {
 // served. What has to be set up before the clock starts is done by its maker.
 type loader func(ctx context.Context, topics []string, concurrency int) error
 
-// contestants are compared: the first is the measure, the second is measured.
-var contestants = [2]struct {
+// contestants are compared: the first is the measure, the last decides.
+var contestants = [...]struct {
 	name string
 	open func(ctx context.Context, s *server) (load loader, done func(), err error)
 }{
 	{"bare loop of jetstream.CreateStream", openBare},
-	{"holdfast", openHoldfast},
+	{"holdfast's driver", openDriver},
+	{"holdfast's reconciler", openReconciler},
 }
+
+// figures has one for each contestant.
+type figures [len(contestants)]float64
 
 func openBare(_ context.Context, s *server) (loader, func(), error) {
 	nc, err := client.Connect("nats://" + s.admin)
@@ -106,13 +111,22 @@ func openBare(_ context.Context, s *server) (loader, func(), error) {
 	return load, nc.Close, nil
 }
 
-func openHoldfast(ctx context.Context, s *server) (loader, func(), error) {
+// healthyBroker is a driver that has found its server.
+func healthyBroker(ctx context.Context, s *server) (*nats.Broker, error) {
 	b, err := nats.New(nats.Config{AdminURL: "nats://" + s.admin, MonitorURL: "http://" + s.monitor})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := b.Health(ctx); err != nil {
 		b.Close()
+		return nil, err
+	}
+	return b, nil
+}
+
+func openDriver(ctx context.Context, s *server) (loader, func(), error) {
+	b, err := healthyBroker(ctx, s)
+	if err != nil {
 		return nil, nil, err
 	}
 	load := func(ctx context.Context, topics []string, concurrency int) error {
@@ -162,32 +176,33 @@ func run(ctx context.Context, s settings) (ratio float64, err error) {
 	for i := range topics {
 		topics[i] = fmt.Sprintf("%stopic-%06d", namespace, i)
 	}
-	var rates [2][]float64
-	var ratios []float64
+	var rates, ratios [len(contestants)][]float64
 	for n := range s.rounds {
-		pairs, err := round(ctx, s, filepath.Join(dir, fmt.Sprint(n)), topics)
+		turns, err := round(ctx, s, filepath.Join(dir, fmt.Sprint(n)), topics)
 		if err != nil {
 			return 0, err
 		}
-		for _, p := range pairs {
-			rates[0], rates[1] = append(rates[0], p[0]), append(rates[1], p[1])
-			ratios = append(ratios, p[1]/p[0])
+		for _, turn := range turns {
+			for i := range contestants {
+				rates[i] = append(rates[i], turn[i])
+				ratios[i] = append(ratios[i], turn[i]/turn[0])
+			}
 		}
 	}
 	for i, c := range contestants {
-		fmt.Printf("median   %-36s %8.0f topics/s\n", c.name, median(rates[i]))
+		ratio = median(ratios[i])
+		fmt.Printf("median   %-36s %8.0f topics/s, ratio %.2f\n", c.name, median(rates[i]), ratio)
 	}
-	ratio = median(ratios)
-	fmt.Printf("ratio    %.2f, the median of %d pairs (%d rounds of %d topics, %d a turn, concurrency %d)\n",
-		ratio, len(ratios), s.rounds, s.topics, s.slice, s.concurrency)
+	fmt.Printf("ratio    %.2f, the median of %d turns (%d rounds of %d topics, %d a turn, concurrency %d)\n",
+		ratio, len(ratios[0]), s.rounds, s.topics, s.slice, s.concurrency)
 	return ratio, nil
 }
 
 // round is one fresh server for each contestant; it returns the rates of each
-// pair of turns, in topics per second.
-func round(ctx context.Context, s settings, dir string, topics []string) (pairs [][2]float64, err error) {
-	var servers [2]*server
-	var loads [2]loader
+// turn, in topics per second.
+func round(ctx context.Context, s settings, dir string, topics []string) (turns []figures, err error) {
+	var servers [len(contestants)]*server
+	var loads [len(contestants)]loader
 	for i, c := range contestants {
 		srv, err := startServer(ctx, s.server, filepath.Join(dir, fmt.Sprint(i)))
 		if err != nil {
@@ -201,20 +216,20 @@ func round(ctx context.Context, s settings, dir string, topics []string) (pairs 
 		defer done()
 		servers[i], loads[i] = srv, load
 	}
-	var spent [2]time.Duration
+	var spent [len(contestants)]time.Duration
 	for slice := range slices.Chunk(topics, s.slice) {
-		var pair [2]float64
+		var turn figures
 		for k := range contestants {
-			i := (k + len(pairs)) % len(contestants)
+			i := (k + len(turns)) % len(contestants)
 			start := time.Now()
 			if err := loads[i](ctx, slice, s.concurrency); err != nil {
 				return nil, fmt.Errorf("%s: %w", contestants[i].name, err)
 			}
 			took := time.Since(start)
 			spent[i] += took
-			pair[i] = float64(len(slice)) / took.Seconds()
+			turn[i] = float64(len(slice)) / took.Seconds()
 		}
-		pairs = append(pairs, pair)
+		turns = append(turns, turn)
 	}
 	for i, c := range contestants {
 		if err := servers[i].holds(ctx, len(topics)); err != nil {
@@ -222,7 +237,7 @@ func round(ctx context.Context, s settings, dir string, topics []string) (pairs 
 		}
 		fmt.Printf("round    %-36s %8.0f topics/s over %d topics\n", c.name, float64(len(topics))/spent[i].Seconds(), len(topics))
 	}
-	return pairs, nil
+	return turns, nil
 }
 
 func median(v []float64) float64 {

@@ -165,7 +165,8 @@ func TestCutInANamespaceIsNotNoticedByTheSender(t *testing.T) {
 	}
 	inFlight := func(want func(*unix.TCPInfo) bool) {
 		t.Helper()
-		err := Await(t.Context(), 5*time.Second, "the sender's view", func(context.Context) (bool, string) {
+		// After the heal TCP still waits out its own backoff, which has doubled a few times.
+		err := Await(t.Context(), 30*time.Second, "the sender's view", func(context.Context) (bool, string) {
 			var info *unix.TCPInfo
 			var optErr error
 			ctlErr := raw.Control(func(fd uintptr) { info, optErr = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })

@@ -1,0 +1,300 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/agent/lease"
+	"holdfast/brokerapi"
+	"holdfast/probes"
+	"holdfast/recovery"
+)
+
+// sidecarLife is a sidecar in virtual time, with a broker that is well and an etcd
+// that answers or does not. It is the sidecar's Line and Registrar.
+type sidecarLife struct {
+	*agent
+	t    *testing.T
+	born time.Time
+
+	mu       sync.Mutex
+	away     bool  // etcd does not answer
+	lost     bool  // the lease is gone
+	contest  bool  // another incarnation is registered
+	quiesces int   // of the broker
+	leaseID  int64 // of the registration
+}
+
+func (l *sidecarLife) Identify(context.Context) (brokerapi.Identity, error) {
+	return brokerapi.Identity{Name: "n1", Instance: "process-1"}, nil
+}
+func (l *sidecarLife) Health(context.Context) error { return nil }
+func (l *sidecarLife) Topics(context.Context) (serving, quiesced []string, err error) {
+	return []string{telltale}, nil, nil
+}
+func (l *sidecarLife) Load(context.Context, string, []byte) error { return nil }
+func (l *sidecarLife) Quiesce(context.Context, string) error {
+	l.set(func() { l.quiesces++ })
+	return nil
+}
+func (l *sidecarLife) Records(context.Context, []string) (map[string][]byte, error) { return nil, nil }
+func (l *sidecarLife) Capabilities() brokerapi.Capabilities                         { return brokerapi.Capabilities{} }
+func (l *sidecarLife) Close() error                                                 { return nil }
+
+func (l *sidecarLife) set(change func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change()
+}
+
+func (l *sidecarLife) KeepAlive(context.Context, int64, bool) (time.Duration, int64, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.away:
+		return 0, 0, errors.New("etcd does not answer")
+	case l.lost:
+		return 0, 0, lease.ErrLost
+	}
+	return l.cfg.LeaseTTL, 10, nil
+}
+
+func (l *sidecarLife) AwaitReconnect(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+func (l *sidecarLife) Revoke(context.Context, int64) error      { return nil }
+
+func (l *sidecarLife) Establish(ctx context.Context, _ int64, _ bool) (lease.Grant, error) {
+	sent := l.clock()
+	l.mu.Lock()
+	away, contest := l.away, l.contest
+	if l.lost && !away {
+		l.lost = false
+		l.leaseID++
+	}
+	id := l.leaseID
+	l.mu.Unlock()
+	switch {
+	case away:
+		return lease.Grant{}, errors.New("etcd does not answer")
+	case contest:
+		return lease.Grant{}, fmt.Errorf("%w: another sidecar", lease.ErrConflict)
+	}
+	g := lease.Grant{LeaseID: id, SentAt: sent, TTL: l.cfg.LeaseTTL, Epoch: id, Revision: 10}
+	mode := recovery.ModeRecord{Mode: recovery.Active, Reason: recovery.ReasonBoot, By: recovery.ByHoldfast}
+	return g, l.deliver(ctx, outcome{decision: recovery.Decision{Mode: mode}, grant: g, instance: "process-1"})
+}
+
+// inLife runs claim beside a sidecar that is attached and ready.
+func inLife(t *testing.T, change func(c *Config), claim func(l *sidecarLife)) {
+	t.Helper()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		quiet := slog.New(slog.DiscardHandler)
+		c := natsDefaults()
+		if change != nil {
+			change(&c)
+		}
+		c = c.Effective()
+		l := &sidecarLife{t: t, born: time.Now(), leaseID: 1}
+		l.agent = &agent{cfg: c, version: "test", log: quiet, started: time.Now(), inbox: make(chan func()), named: make(chan struct{})}
+		l.clock = func() lease.Instant { return lease.Instant(time.Hour + time.Since(l.born)) }
+		l.life0, l.endLife = context.WithCancel(context.Background())
+		var err error
+		if l.dir, err = openStateDir(dir); err != nil {
+			t.Fatal(err)
+		}
+		defer l.dir.close()
+		l.memory = memory{Format: memoryFormat, Incarnation: newIncarnation()}
+		l.journal = openJournal(dir, quiet)
+		defer l.journal.close()
+		reg := prometheus.NewPedanticRegistry()
+		l.broker = l
+		l.agent.metrics = newMetrics(reg, l.agent)
+		l.identity = newIdentityCheck(l, c, "")
+		l.health = probes.NewHealth(probes.HealthSettings{Interval: c.HealthInterval, Timeout: c.HealthTimeout, Rise: c.HealthRise, Fall: c.HealthFall},
+			l.identity.check, nil, quiet, reg)
+		l.dataDir = probes.NewDataDir(probes.DataDirSettings{}, quiet, reg)
+		l.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{}, l, l, quiet, reg)
+		l.reconciler.SetAssigned(true, []string{telltale}, nil)
+		l.registrar = &registrar{}
+		l.keeper = lease.NewKeeper(lease.Settings{Timing: c.Timing(), Clock: l.clock, Classify: classify, Classes: failureClasses()}, l, l, 0, quiet, reg)
+		l.freshness = probes.NewFreshness("agent loop", time.Now())
+		l.initLoop()
+
+		var parts sync.WaitGroup
+		for _, run := range []func(context.Context) error{l.loop, l.health.Run, l.reconciler.Run, l.onceNamed(l.keeper.Run)} {
+			parts.Go(func() {
+				if err := run(l.life0); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		l.until(9 * time.Second)
+		if causes := l.notReady(); len(causes) > 0 || l.state() != recovery.Attached {
+			t.Errorf("after 9 s: %s, %v", l.state(), causes)
+		} else {
+			claim(l)
+		}
+		l.endLife()
+		parts.Wait()
+		l.tasks.Wait()
+	})
+}
+
+func (l *sidecarLife) age() time.Duration { return time.Since(l.born) }
+
+func (l *sidecarLife) until(age time.Duration) {
+	time.Sleep(age - l.age())
+	synctest.Wait()
+}
+
+func (l *sidecarLife) state() recovery.Attachment { return l.view.Load().attachment }
+
+// detached is the age at which a's attachment becomes that one, to the nanosecond
+// if it follows from the clock.
+func (l *sidecarLife) becomes(want recovery.Attachment, bound time.Duration) time.Duration {
+	l.t.Helper()
+	for l.state() != want {
+		if l.age() > bound {
+			l.t.Fatalf("not %s within %v", want, bound)
+		}
+		l.until(l.age() + time.Millisecond)
+	}
+	return l.age()
+}
+
+// fencePoint is when the broker must be detached if nothing is renewed any more.
+func (l *sidecarLife) fencePoint() time.Duration {
+	return time.Duration(l.keeper.View().Validity.FencePoint()) - time.Hour
+}
+
+func (l *sidecarLife) why(kind string) string {
+	events, _ := l.journal.since(0)
+	var list []string
+	for _, e := range events {
+		if e.Kind == kind {
+			list = append(list, e.To+":"+e.Reason)
+		}
+	}
+	return strings.Join(list, " ")
+}
+
+func TestDetachesAtTheFencePointAndFencesBeforeTheDeadline(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		l.set(func() { l.away = true })
+		at := l.fencePoint()
+		l.until(at - time.Nanosecond)
+		if l.state() != recovery.Degraded || len(l.notReady()) > 0 {
+			t.Errorf("a nanosecond before the fence point: %s, %v", l.state(), l.notReady())
+		}
+		l.until(at)
+		if l.state() != recovery.Detached || len(l.notReady()) == 0 {
+			t.Errorf("at the fence point: %s, %v", l.state(), l.notReady())
+		}
+		l.until(at + time.Second)
+		if l.quiesces != 1 {
+			t.Errorf("%d topics quiesced", l.quiesces)
+		}
+		if got := l.why("attachment"); got != "attached:registered degraded:renewals_failing detached:fence_point" {
+			t.Error(got)
+		}
+	})
+}
+
+func TestComesBackAfterTheWholeRecoverWindow(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		l.set(func() { l.away = true })
+		l.becomes(recovery.Detached, time.Minute)
+		l.until(l.age() + 300*time.Millisecond)
+		l.set(func() { l.away = false })
+		for l.keeper.View().FailureStreak > 0 {
+			l.until(l.age() + time.Millisecond)
+		}
+		confirmed := l.age()
+		back := l.becomes(recovery.Attached, 2*time.Minute)
+		if d := back - confirmed; d < 2*time.Second-time.Millisecond || d > 2100*time.Millisecond {
+			t.Errorf("attached %v after the first confirmed renewal, want the window of 2 s", d)
+		}
+		if got := l.why("attachment"); !strings.HasSuffix(got, "detached:fence_point attached:recover_window") {
+			t.Error(got)
+		}
+	})
+}
+
+func TestOneFailureStartsTheRecoverWindowAnew(t *testing.T) {
+	inLife(t, func(c *Config) { c.RenewInterval = 500 * time.Millisecond }, func(l *sidecarLife) {
+		l.set(func() { l.away = true })
+		l.becomes(recovery.Detached, time.Minute)
+		l.set(func() { l.away = false })
+		for l.keeper.View().FailureStreak > 0 {
+			l.until(l.age() + time.Millisecond)
+		}
+		l.until(l.age() + 1200*time.Millisecond)
+		l.set(func() { l.away = true })
+		for l.keeper.View().FailureStreak == 0 {
+			l.until(l.age() + time.Millisecond)
+		}
+		l.set(func() { l.away = false })
+		for l.keeper.View().FailureStreak > 0 {
+			l.until(l.age() + time.Millisecond)
+		}
+		confirmed := l.age()
+		if d := l.becomes(recovery.Attached, 2*time.Minute) - confirmed; d < 2*time.Second-time.Millisecond {
+			t.Errorf("attached %v after the last failure ended", d)
+		}
+	})
+}
+
+func TestALostLeaseDetachesAndTheNewOneIsKept(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		l.set(func() { l.lost = true })
+		l.becomes(recovery.Detached, time.Minute)
+		l.until(l.age() + time.Second)
+		if l.keeper.View().Grant.LeaseID != 2 || l.quiesces != 1 {
+			t.Errorf("%+v, %d quiesced", l.keeper.View(), l.quiesces)
+		}
+		l.becomes(recovery.Attached, time.Minute)
+		if got := l.why("attachment"); got != "attached:registered detached:lease_lost attached:recover_window" {
+			t.Error(got)
+		}
+		if got := l.why("registration"); strings.Count(got, "lost:lease_expired") != 1 {
+			t.Error(got)
+		}
+	})
+}
+
+func TestAConflictIsToldOnceAndLastsUntilItIsOver(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		l.set(func() { l.contest = true })
+		l.keeper.Reestablish()
+		l.becomes(recovery.Detached, time.Minute)
+		l.until(l.age() + time.Minute)
+		if got := l.why("registration"); strings.Count(got, "contested") != 1 {
+			t.Error(got)
+		}
+		var refused *ExitError
+		if err := l.setModeByOperator(t.Context(), recovery.Active, ""); !errors.As(err, &refused) || refused.Code != ExitRefused {
+			t.Errorf("activate: %v", err)
+		}
+		l.set(func() { l.contest = false })
+		l.becomes(recovery.Attached, l.age()+time.Minute)
+	})
+}
+
+func TestDetachmentDisabledOnlyDegrades(t *testing.T) {
+	inLife(t, func(c *Config) { c.Detach = false }, func(l *sidecarLife) {
+		l.set(func() { l.away = true })
+		l.until(l.age() + 5*time.Minute)
+		if l.state() != recovery.Degraded || l.quiesces != 0 {
+			t.Errorf("%s, %d quiesced", l.state(), l.quiesces)
+		}
+	})
+}

@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+
+	"holdfast/probes"
+	"holdfast/recovery"
+)
+
+// unexplained is what explain says when it knows nothing.
+func unexplained() string { return explain(Event{Kind: "?", To: "?"}, natsDefaults().Effective()).Why }
+
+func TestEveryReasonIsExplained(t *testing.T) {
+	c := natsDefaults().Effective()
+	events := map[string]Event{}
+	add := func(e Event) { events[e.Kind+" "+e.To+" "+e.Reason] = e }
+	for _, w := range []recovery.Why{recovery.WhyRegistered, recovery.WhyRecovered, recovery.WhyRecoverOver, recovery.WhyFailing,
+		recovery.WhyFencePoint, recovery.WhyLeaseLost, recovery.WhyConflict, recovery.WhyBrokerDown} {
+		add(Event{Kind: "attachment", To: "detached", Reason: string(w)})
+	}
+	for _, r := range []recovery.Reason{recovery.ReasonBoot, recovery.ReasonJoin, recovery.ReasonFastRestart, recovery.ReasonStaleRestart,
+		recovery.ReasonFullClusterRestart, recovery.ReasonRegistrationExpired, recovery.ReasonFleetExpired, recovery.ReasonRestoredBackup,
+		recovery.ReasonCorruptState, recovery.ReasonUnreadableMode, recovery.ReasonOperator} {
+		add(Event{Kind: "mode", To: "drained", Reason: string(r)})
+		add(Event{Kind: "boot", To: "restart", Reason: string(r)})
+	}
+	add(Event{Kind: "mode", To: "drained", Reason: "reasserted"})
+	add(Event{Kind: "readiness", To: "ready"})
+	a := built(t)
+	for _, check := range append(a.readyChecks(), a.liveChecks()...) {
+		add(Event{Kind: "readiness", To: "not_ready", Reason: check.Name})
+	}
+	for _, v := range []probes.Verdict{probes.Up, probes.Down, probes.Unknown} {
+		add(Event{Kind: "broker", To: v.String()})
+	}
+	for _, cause := range lossCauses {
+		add(Event{Kind: "registration", To: "lost", Reason: cause})
+	}
+	for _, to := range []string{"held", "registered", "repaired"} {
+		add(Event{Kind: "registration", To: to})
+	}
+	add(Event{Kind: "registration", To: "contested", Reason: "identity_conflict"})
+	add(Event{Kind: "fence", To: "quiesced"})
+	add(Event{Kind: "fence", To: "failed", Reason: "quiesce"})
+	add(Event{Kind: "topics", To: "guard_tripped", Reason: "mass_change"})
+	add(Event{Kind: "topics", To: "guard_cleared"})
+	for _, by := range []string{recovery.GateComplete, recovery.GateLoadTimeout} {
+		add(Event{Kind: "topics", To: "reconciled", Reason: by})
+	}
+	add(Event{Kind: "agent", To: "state_unsaved"})
+	for name, e := range events {
+		x := explain(e, c)
+		if x.Why == unexplained() || x.Why == "" || x.Avoid == "" {
+			t.Errorf("%s: not explained: %+v", name, x)
+		}
+		if x.Event != e {
+			t.Errorf("%s: the event was changed: %+v", name, x.Event)
+		}
+	}
+}
+
+func TestWhatKeepsABrokerOutHasANextStep(t *testing.T) {
+	c := natsDefaults().Effective()
+	for _, r := range []recovery.Reason{recovery.ReasonStaleRestart, recovery.ReasonRegistrationExpired, recovery.ReasonRestoredBackup,
+		recovery.ReasonCorruptState, recovery.ReasonUnreadableMode, recovery.ReasonJoin, "somebody's words"} {
+		if x := explain(Event{Kind: "mode", To: "drained", Reason: string(r)}, c); !strings.Contains(x.Next, "activate") {
+			t.Errorf("%s: next %q", r, x.Next)
+		}
+	}
+}
+
+func TestNoEventMakesExplainFail(t *testing.T) {
+	for _, c := range []Config{{}, natsDefaults(), natsDefaults().Effective()} {
+		for _, e := range []Event{{}, {Kind: "mode"}, {Kind: "boot"}, {Kind: "readiness", To: "/"}, {Kind: "a/b", Reason: "c/d"}, {Kind: "future", To: "thing", Reason: "why"}} {
+			if x := explain(e, c); x.Why == "" || x.Avoid == "" {
+				t.Errorf("%+v: %+v", e, x)
+			}
+		}
+		for key, known := range explanations {
+			if known.why(c) == "" || known.avoid(c) == "" {
+				t.Errorf("%s: says nothing", key)
+			}
+			for _, s := range []string{known.why(c), known.avoid(c)} {
+				if strings.Contains(s, "%!") {
+					t.Errorf("%s: %s", key, s)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package agent
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func logTo(b *bytes.Buffer) *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
+
+func newJournal(t *testing.T, dir string) *journal {
+	t.Helper()
+	j := openJournal(dir, slog.New(slog.DiscardHandler))
+	t.Cleanup(j.close)
+	return j
+}
+
+func ids(events []Event) string {
+	var b strings.Builder
+	for _, e := range events {
+		fmt.Fprintf(&b, "%d ", e.ID)
+	}
+	return strings.TrimSpace(b.String())
+}
+
+func TestJournalNumbersGoOnOverARestart(t *testing.T) {
+	dir := t.TempDir()
+	j := newJournal(t, dir)
+	for range 3 {
+		j.add(Event{Kind: "mode", To: "active"})
+	}
+	j.close()
+	j = newJournal(t, dir)
+	if e := j.add(Event{Kind: "mode", To: "drained"}); e.ID != 4 || e.At.IsZero() {
+		t.Errorf("%+v", e)
+	}
+	all, _ := j.since(0)
+	if got := ids(all); got != "1 2 3 4" {
+		t.Errorf("events %s", got)
+	}
+}
+
+func TestJournalSurvivesWhatACrashLeaves(t *testing.T) {
+	whole := `{"id":1,"at":"2026-03-01T12:00:00Z","kind":"mode","to":"active"}` + "\n" +
+		`{"id":2,"at":"2026-03-01T12:00:01Z","kind":"mode","to":"drained"}` + "\n"
+	for _, c := range []struct {
+		name, rest string
+		next       int64
+		kept       string
+	}{
+		{"nothing torn", "", 3, "1 2 3"},
+		{"a torn line", `{"id":3,"at":"2026-03-01T12:0`, 3, "1 2 3"},
+		{"a line without its end", `{"id":3,"kind":"mode","to":"active"}`, 4, "1 2 3 4"},
+		{"zeros after a power cut", strings.Repeat("\x00", 300_000), 3, "1 2 3"},
+		{"zeros, then a later line", strings.Repeat("\x00", 300_000) + "\n" + `{"id":7,"kind":"mode","to":"active"}` + "\n", 8, "1 2 7 8"},
+		{"empty lines", "\n\n\n", 3, "1 2 3"},
+		{"a line of something else", "[]\n{}\nnull\n", 3, "1 2 3"},
+		{"an older number", `{"id":1,"kind":"mode","to":"active"}` + "\n", 3, "1 2 3"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, "journal.jsonl"), []byte(whole+c.rest), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			j := newJournal(t, dir)
+			if e := j.add(Event{Kind: "agent", To: "x"}); e.ID != c.next {
+				t.Errorf("next number %d, want %d", e.ID, c.next)
+			}
+			j.close()
+			after, _ := newJournal(t, dir).since(0)
+			if got := ids(after); got != c.kept {
+				t.Errorf("after one more restart: %s, want %s", got, c.kept)
+			}
+		})
+	}
+}
+
+func TestJournalKeepsTwoBoundedFiles(t *testing.T) {
+	dir := t.TempDir()
+	j := newJournal(t, dir)
+	detail := strings.Repeat("x", 1000)
+	for range 3500 {
+		j.add(Event{Kind: "mode", To: "active", Detail: detail})
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(files) != 2 {
+		t.Fatalf("%v %v, want two files", files, err)
+	}
+	for _, f := range files {
+		if info, err := os.Stat(f); err != nil || info.Size() > journalBytes+2000 {
+			t.Errorf("%s: %v %v", f, info, err)
+		}
+	}
+	all, _ := j.since(0)
+	if len(all) > journalEvents || len(all) < journalEvents/2 || all[len(all)-1].ID != 3500 {
+		t.Errorf("%d events in memory, the last %d", len(all), all[len(all)-1].ID)
+	}
+	for i := 1; i < len(all); i++ {
+		if all[i].ID != all[i-1].ID+1 {
+			t.Fatalf("%d after %d", all[i].ID, all[i-1].ID)
+		}
+	}
+	j.close()
+	j = newJournal(t, dir)
+	if e := j.add(Event{}); e.ID != 3501 {
+		t.Errorf("after a restart: %d", e.ID)
+	}
+	if all, _ := j.since(0); len(all) < journalEvents/2 {
+		t.Errorf("after a restart: %d events", len(all))
+	}
+}
+
+func TestJournalWakesWhoFollows(t *testing.T) {
+	j := newJournal(t, t.TempDir())
+	_, more := j.since(0)
+	select {
+	case <-more:
+		t.Fatal("woken without an event")
+	default:
+	}
+	j.add(Event{Kind: "mode", To: "active"})
+	select {
+	case <-more:
+	case <-time.After(5 * time.Second):
+		t.Fatal("not woken")
+	}
+	if got, _ := j.since(0); ids(got) != "1" {
+		t.Errorf("%v", got)
+	}
+	if got, _ := j.since(1); len(got) != 0 {
+		t.Errorf("%v", got)
+	}
+	if _, ok := j.find(1); !ok {
+		t.Error("1 not found")
+	}
+	for _, id := range []int64{0, -1, 2} {
+		if e, ok := j.find(id); ok {
+			t.Errorf("%d found: %+v", id, e)
+		}
+	}
+}
+
+func TestJournalWithoutADiskKeepsEventsInMemoryAndSaysSoOnce(t *testing.T) {
+	var out bytes.Buffer
+	j := openJournal(filepath.Join(t.TempDir(), "gone"), logTo(&out))
+	defer j.close()
+	for range 3 {
+		j.add(Event{Kind: "mode", To: "active"})
+	}
+	if all, _ := j.since(0); ids(all) != "1 2 3" {
+		t.Errorf("%v", all)
+	}
+	if n := strings.Count(out.String(), "kept in memory only"); n != 1 {
+		t.Errorf("said %d times:\n%s", n, out.String())
+	}
+}

@@ -1,0 +1,207 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+)
+
+// watch lets virtual time run to the age and asks at every step whether what the
+// Keeper believes is true.
+func (w *world) watch(age, step time.Duration, each func(v View)) {
+	w.t.Helper()
+	for w.age() < age && !w.t.Failed() {
+		w.after(step)
+		w.nothingFalse()
+		if each != nil {
+			each(w.k.View())
+		}
+	}
+}
+
+// SCENARIOS, TestScenario1_GlitchShorterThanTTL, in virtual time.
+func TestAFifteenSecondCutAtAnyPhaseNeitherDetachesNorExpires(t *testing.T) {
+	for _, path := range []struct {
+		name    string
+		refuses bool
+		latency time.Duration
+	}{
+		{"packets dropped", false, time.Millisecond},
+		{"packets dropped on a slow path", false, 75 * time.Millisecond},
+		{"refused", true, time.Millisecond},
+	} {
+		for phase := time.Duration(0); phase < 4*time.Second; phase += 250 * time.Millisecond {
+			t.Run(fmt.Sprintf("%s, %v after a renewal", path.name, phase), func(t *testing.T) {
+				from := 8*time.Second + phase
+				to := from + 15*time.Second
+				inWorld(t, func(w *world) {
+					w.refuses, w.latency = path.refuses, path.latency
+					w.cuts = []cut{{from, to}}
+				}, func(w *world) {
+					w.until(time.Second)
+					held := func(v View) {
+						if !v.Validity.HeldAt(w.now()) {
+							t.Fatalf("at %v: the fence point has passed", w.age())
+						}
+					}
+					w.watch(to, 10*time.Millisecond, held)
+					before := w.k.View().Renewals
+					w.watch(to+time.Second, 10*time.Millisecond, held)
+					if v := w.k.View(); v.FailureStreak != 0 || v.Losses != 0 || v.Renewals == before {
+						t.Errorf("not renewed within 1 s of the heal: %+v", v)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestATwentyFiveSecondCutAtAnyPhaseDoesNotExpire(t *testing.T) {
+	for _, refuses := range []bool{false, true} {
+		for phase := time.Duration(0); phase < 4*time.Second; phase += 250 * time.Millisecond {
+			t.Run(fmt.Sprintf("refuses %v, %v after a renewal", refuses, phase), func(t *testing.T) {
+				from := 8*time.Second + phase
+				to := from + 25*time.Second
+				inWorld(t, func(w *world) { w.refuses, w.cuts = refuses, []cut{{from, to}} }, func(w *world) {
+					w.until(time.Second)
+					fenced := false
+					w.watch(to+time.Second, 10*time.Millisecond, func(v View) {
+						if v.Validity.ExpiredAt(w.now()) {
+							t.Fatalf("at %v: the deadline has passed", w.age())
+						}
+						fenced = fenced || !v.Validity.HeldAt(w.now())
+					})
+					if v := w.k.View(); v.FailureStreak != 0 || v.Losses != 0 || v.Grant.LeaseID != 101 {
+						t.Errorf("%+v", v)
+					}
+					if !fenced {
+						t.Error("a cut of 25 s did not pass the fence point: this test proves nothing")
+					}
+				})
+			})
+		}
+	}
+}
+
+// The question to the Registrar is on its way when the network goes.
+func TestAFifteenSecondCutDuringAQuestionDoesNotDetach(t *testing.T) {
+	for phase := time.Duration(0); phase < 4*time.Second; phase += 250 * time.Millisecond {
+		t.Run(fmt.Sprintf("%v after a renewal", phase), func(t *testing.T) {
+			from := 8*time.Second + phase
+			inWorld(t, func(w *world) { w.cuts = []cut{{from, from + 15*time.Second}} }, func(w *world) {
+				w.until(from + time.Millisecond)
+				w.k.Reestablish()
+				w.watch(from+16*time.Second, 10*time.Millisecond, func(v View) {
+					if !v.Validity.HeldAt(w.now()) {
+						t.Fatalf("at %v: the fence point has passed", w.age())
+					}
+				})
+				if v := w.k.View(); v.FailureStreak != 0 {
+					t.Errorf("not held again within 1 s of the heal: %+v", v)
+				}
+			})
+		})
+	}
+}
+
+func TestACutPastTheTTLIsALossThatEtcdDecides(t *testing.T) {
+	for _, refuses := range []bool{false, true} {
+		inWorld(t, func(w *world) { w.refuses, w.cuts = refuses, []cut{{9 * time.Second, 60 * time.Second}} }, func(w *world) {
+			w.watch(59*time.Second, 50*time.Millisecond, nil)
+			if v := w.k.View(); v.Losses != 0 || v.Grant.LeaseID != 101 {
+				t.Errorf("lost before etcd said so: %+v", v)
+			}
+			w.watch(66*time.Second, 50*time.Millisecond, nil)
+			if v := w.k.View(); v.Losses != 1 || v.Grant.LeaseID != 102 || v.Phase != Holding || v.FailureStreak != 0 {
+				t.Errorf("%+v", v)
+			}
+		})
+	}
+}
+
+// etcd refreshes leases when it elects a leader: then nobody was declared dead.
+func TestALeaseThatSurvivedPastItsDeadlineGoesOn(t *testing.T) {
+	inWorld(t, func(w *world) { w.refuses, w.cuts = true, []cut{{9 * time.Second, 60 * time.Second}} }, func(w *world) {
+		w.until(30 * time.Second)
+		w.lock(func() { w.leases[101] = w.now().Add(time.Hour) })
+		w.until(66 * time.Second)
+		if v := w.k.View(); v.Losses != 0 || v.Grant.LeaseID != 101 || !v.Validity.HeldAt(w.now()) {
+			t.Errorf("%+v", v)
+		}
+	})
+}
+
+// Whatever happens, the Keeper never believes in a lease longer than it lives, and
+// when the trouble is over it holds one.
+func TestNoScheduleMakesTheKeeperBelieveTooMuch(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	for i := range 150 {
+		t.Run(fmt.Sprintf("seed %d", seed+uint64(i)), func(t *testing.T) { randomSchedule(t, seed+uint64(i)) })
+	}
+}
+
+func randomSchedule(t *testing.T, seed uint64) {
+	rng, answers := rand.New(rand.NewPCG(seed, 0)), rand.New(rand.NewPCG(seed, 1))
+	var mu sync.Mutex // of answers, which the Keeper's goroutines draw
+	answer := func(n int) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return answers.IntN(n)
+	}
+	upTo := func(d time.Duration) time.Duration { return time.Duration(rng.Int64N(int64(d))) }
+	const trouble = 5 * time.Minute
+	inWorld(t, func(w *world) {
+		w.refuses = rng.IntN(2) == 0
+		w.latency = time.Millisecond + upTo(200*time.Millisecond) // a round trip within the shortest attempt
+		w.redial = time.Millisecond + upTo(300*time.Millisecond)
+		w.set.Timing.TTL = 2*time.Second + upTo(40*time.Second).Truncate(time.Second)
+		w.set.Timing.RenewInterval = w.set.Timing.TTL/8 + upTo(w.set.Timing.TTL/4)
+		w.set.Timing.Margin = w.set.Timing.TTL / 3
+		if rng.IntN(2) == 0 {
+			w.set.RestartGrace = time.Second + upTo(10*time.Second)
+		}
+		for at := upTo(30 * time.Second); at < trouble; {
+			to := at + upTo(45*time.Second)
+			w.cuts = append(w.cuts, cut{at, min(to, trouble)})
+			at = to + upTo(30*time.Second)
+		}
+		w.onEstablish = func(context.Context, int) error {
+			switch answer(6) {
+			case 0:
+				return ErrConflict
+			case 1:
+				return errRefused
+			}
+			return nil
+		}
+		w.onRevoke = func(context.Context) error {
+			if answer(2) == 0 {
+				return errUnanswered
+			}
+			return nil
+		}
+	}, func(w *world) {
+		open := true
+		for w.age() < trouble && !t.Failed() {
+			switch rng.IntN(8) {
+			case 0:
+				open = !open
+				w.k.SetGate(open)
+			case 1:
+				w.k.Reestablish()
+			case 2:
+				w.reconnected()
+			}
+			w.watch(w.age()+upTo(3*time.Second), 20*time.Millisecond, nil)
+		}
+		w.k.SetGate(true)
+		w.scriptEstablish(nil)
+		w.watch(trouble+30*time.Second, 100*time.Millisecond, nil)
+		if v := w.k.View(); v.Phase != Holding || !v.Validity.HeldAt(w.now()) || v.FailureStreak != 0 {
+			t.Errorf("after the trouble: %+v", v)
+		}
+	})
+}

@@ -1,0 +1,574 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestRenewsEveryEighthOfTheTTL(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.until(41 * time.Second)
+		calls := w.made("keepalive", 0)
+		if len(calls) != 10 {
+			t.Fatalf("%d renewals in 41 s, want 10", len(calls))
+		}
+		for i, c := range calls {
+			if want := time.Duration(i+1) * 4 * time.Second; c.at != want || c.fresh {
+				t.Errorf("renewal %d: %+v, want at %v on the standing connection", i, c, want)
+			}
+		}
+		if v := w.k.View(); v.Renewals != 10 || v.Phase != Holding || v.Losses != 0 {
+			t.Errorf("%+v", v)
+		}
+	})
+}
+
+func TestDeadlineIsThatOfTheSendWhateverTheLatency(t *testing.T) {
+	inWorld(t, func(w *world) { w.latency = 150 * time.Millisecond }, func(w *world) {
+		w.after(290 * time.Millisecond)
+		if w.k.View().Validity.Known() {
+			t.Error("known before the answer")
+		}
+		w.until(400 * time.Millisecond)
+		if got, want := w.k.View().Validity.Deadline(), Instant(time.Hour+32*time.Second); got != want {
+			t.Errorf("grant: deadline %v, want %v", got, want)
+		}
+		w.until(4290 * time.Millisecond)
+		if got, want := w.k.View().Validity.Deadline(), Instant(time.Hour+32*time.Second); got != want {
+			t.Errorf("before the first answer: deadline %v, want %v", got, want)
+		}
+		w.until(4310 * time.Millisecond)
+		if got, want := w.k.View().Validity.Deadline(), Instant(time.Hour+36*time.Second); got != want {
+			t.Errorf("after it: deadline %v, want %v", got, want)
+		}
+	})
+}
+
+func TestRetriesAreASecondApartAtMostWhileTheLeaseMayLive(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		initial time.Duration
+		refuses bool
+	}{
+		{"refused, the default backoff", 250 * time.Millisecond, true},
+		{"refused, a backoff of minutes", 2 * time.Minute, true},
+		{"unanswered", 250 * time.Millisecond, false},
+		{"unanswered, a backoff of minutes", 2 * time.Minute, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.refuses = c.refuses
+				w.set.Timing.BackoffInitial, w.set.Timing.BackoffMax = c.initial, max(c.initial, 5*time.Second)
+				w.cuts = []cut{{10 * time.Second, time.Hour}}
+			}, func(w *world) {
+				w.until(39 * time.Second) // the deadline is at 8 s + 32 s
+				calls := w.made("keepalive", 12*time.Second)
+				if len(calls) < 27 {
+					t.Errorf("%d attempts in 27 s", len(calls))
+				}
+				for i := 1; i < len(calls); i++ {
+					if gap := calls[i].at - calls[i-1].at; gap > RetryCeiling {
+						t.Errorf("%v between the attempts at %v and %v", gap, calls[i-1].at, calls[i].at)
+					} else if gap < 100*time.Millisecond {
+						t.Errorf("only %v between the attempts at %v and %v", gap, calls[i-1].at, calls[i].at)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestUnansweredRenewalGetsCompanyAndStillCounts(t *testing.T) {
+	sent := make(chan chan time.Duration, 8) // one door for each attempt
+	inWorld(t, func(w *world) {
+		w.onKeepAlive = func(ctx context.Context, n int) (time.Duration, error) {
+			door := make(chan time.Duration)
+			sent <- door
+			select {
+			case granted := <-door:
+				return granted, nil
+			case <-ctx.Done():
+				return 0, ctx.Err()
+			}
+		}
+	}, func(w *world) {
+		w.until(6500 * time.Millisecond)
+		calls := w.made("keepalive", 0)
+		if len(calls) != 3 || calls[0].fresh || !calls[1].fresh || !calls[2].fresh {
+			t.Fatalf("at 4, 5 and 6 s, the first on the standing connection, the others on fresh ones: %+v", calls)
+		}
+		oldest := <-sent
+		oldest <- 32 * time.Second
+		synctest.Wait()
+		v := w.k.View()
+		if got, want := v.Validity.Deadline(), Instant(time.Hour+36*time.Second); got != want {
+			t.Errorf("deadline %v, want that of the oldest send, %v", got, want)
+		}
+		if v.FailureStreak != 0 {
+			t.Errorf("streak %d: those that were overtaken did not fail", v.FailureStreak)
+		}
+		w.until(7900 * time.Millisecond)
+		if n := len(w.made("keepalive", 0)); n != 3 {
+			t.Errorf("%d attempts, want no new one before the next is due at 8 s", n)
+		}
+		w.until(8100 * time.Millisecond)
+		if calls := w.made("keepalive", 0); len(calls) != 4 || calls[3].at != 8*time.Second || calls[3].fresh {
+			t.Errorf("%+v, want a clean start at 8 s", calls)
+		}
+	})
+}
+
+func TestSecondOutageStartsWithTheFirstPause(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.refuses = true
+		w.cuts = []cut{{7 * time.Second, 20 * time.Second}, {40 * time.Second, 60 * time.Second}}
+		w.redial = time.Hour // no edge: the schedule alone
+	}, func(w *world) {
+		w.until(55 * time.Second)
+		for _, from := range []time.Duration{7 * time.Second, 40 * time.Second} {
+			calls := w.made("keepalive", from)
+			if gap := calls[1].at - calls[0].at; gap < 200*time.Millisecond || gap > 250*time.Millisecond {
+				t.Errorf("outage at %v: first pause %v", from, gap)
+			}
+			if gap := calls[2].at - calls[1].at; gap < 400*time.Millisecond || gap > 500*time.Millisecond {
+				t.Errorf("outage at %v: second pause %v", from, gap)
+			}
+		}
+	})
+}
+
+func TestAfterTheDeadlineAttemptsAreRareAndAReconnectIsHeededAtOnce(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.refuses = true
+		w.cuts = []cut{{5 * time.Second, 100 * time.Second}}
+	}, func(w *world) {
+		w.until(90 * time.Second)
+		calls := w.made("keepalive", 45*time.Second)
+		for i := 1; i < len(calls); i++ {
+			if gap := calls[i].at - calls[i-1].at; gap < 4*time.Second || gap > 5*time.Second {
+				t.Errorf("%v between the attempts at %v and %v", gap, calls[i-1].at, calls[i].at)
+			}
+		}
+		if len(calls) < 8 {
+			t.Errorf("%d attempts in 45 s", len(calls))
+		}
+		last := calls[len(calls)-1].at
+		at := max(w.age(), last+time.Second)
+		w.until(at)
+		w.reconnected()
+		synctest.Wait()
+		if calls := w.made("keepalive", last+1); len(calls) != 1 || calls[0].at != at {
+			t.Errorf("after the reconnect at %v: %+v", at, calls)
+		}
+	})
+}
+
+func TestAReconnectWhileAllIsWellChangesNothing(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.until(5 * time.Second)
+		for range 5 {
+			w.reconnected()
+			synctest.Wait()
+		}
+		w.until(7900 * time.Millisecond)
+		if n := len(w.made("keepalive", 0)); n != 1 {
+			t.Errorf("%d renewals", n)
+		}
+	})
+}
+
+func TestALostLeaseIsKnownAtOnceAndTheRegistrarAskedAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		granted time.Duration
+		err     error
+	}{
+		{"not found", 0, ErrLost},
+		{"TTL 0", -1, nil}, // the fake answers 0
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.onKeepAlive = func(_ context.Context, n int) (time.Duration, error) {
+					if n == 1 {
+						return c.granted, c.err
+					}
+					return 0, nil
+				}
+			}, func(w *world) {
+				w.until(5 * time.Second)
+				w.expire(101)
+				w.scriptEstablish(func(_ context.Context, n int) error {
+					if n == 1 {
+						if v := w.k.View(); v.Validity.Known() || v.Grant.LeaseID != 0 || v.Phase != Acquiring {
+							t.Errorf("while the registrar is asked: %+v", v)
+						}
+					}
+					return nil
+				})
+				w.until(8100 * time.Millisecond)
+				asked := w.made("establish", time.Second)
+				if len(asked) != 1 || asked[0].at != 8*time.Second || asked[0].id != 0 {
+					t.Fatalf("registrar asked: %+v, want once, at 8 s, with nothing held", asked)
+				}
+				v := w.k.View()
+				if v.Losses != 1 || v.LostCause != "lease_expired" || v.Phase != Holding || v.Grant.LeaseID != 102 || v.Renewals != 0 {
+					t.Errorf("%+v", v)
+				}
+				if got, want := v.Validity.Deadline(), Instant(time.Hour+40*time.Second); got != want {
+					t.Errorf("deadline %v, want %v", got, want)
+				}
+			})
+		})
+	}
+}
+
+func TestNothingIsRenewedWhileTheGateIsClosed(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.until(9 * time.Second)
+		w.k.SetGate(false)
+		synctest.Wait()
+		w.wantPhase(Paused)
+		deadline := w.k.View().Validity.Deadline()
+		w.k.Reestablish()
+		w.reconnected()
+		w.until(60 * time.Second)
+		if calls := w.made("keepalive", 9*time.Second); len(calls) != 0 {
+			t.Errorf("renewed: %+v", calls)
+		}
+		if calls := w.made("establish", 9*time.Second); len(calls) != 0 {
+			t.Errorf("asked: %+v", calls)
+		}
+		if v := w.k.View(); v.Validity.Deadline() != deadline || !v.Validity.ExpiredAt(w.now()) {
+			t.Errorf("%+v", v)
+		}
+		w.k.SetGate(true)
+		w.after(100 * time.Millisecond)
+		w.wantPhase(Holding)
+		if v := w.k.View(); v.Grant.LeaseID != 102 {
+			t.Errorf("lease %d, want a new one: the old one ran out", v.Grant.LeaseID)
+		}
+	})
+}
+
+func TestABrokerThatIsBackBeforeTheDeadlineIsRenewedAtOnce(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.until(9 * time.Second)
+		w.k.SetGate(false)
+		w.until(38 * time.Second) // the deadline is at 40 s
+		w.k.SetGate(true)
+		w.after(10 * time.Millisecond)
+		v := w.k.View()
+		if got, want := v.Validity.Deadline(), Instant(time.Hour+70*time.Second); got != want || v.Grant.LeaseID != 101 || v.Losses != 0 {
+			t.Errorf("deadline %v, want %v; %+v", got, want, v)
+		}
+	})
+}
+
+func TestAGateThatOnlyBlinksCostsNothing(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.until(9 * time.Second)
+		for range 3 {
+			w.k.SetGate(false)
+			w.k.SetGate(true)
+		}
+		w.until(13 * time.Second)
+		w.wantPhase(Holding)
+		if v := w.k.View(); v.Losses != 0 || v.FailureStreak != 0 {
+			t.Errorf("%+v", v)
+		}
+	})
+}
+
+func TestAGateThatClosesDuringTheQuestionIsNoFailure(t *testing.T) {
+	inWorld(t, func(w *world) { w.latency = time.Second }, func(w *world) {
+		w.until(time.Second)
+		w.k.SetGate(false)
+		w.after(time.Second)
+		w.wantPhase(Idle)
+		if v := w.k.View(); v.FailureStreak != 0 || v.LastError != "" || v.Validity.Known() {
+			t.Errorf("%+v", v)
+		}
+		if n := w.log.count("renewals fail"); n != 0 {
+			t.Errorf("%d warnings for a call that we ended ourselves", n)
+		}
+	})
+}
+
+func TestTheRestartGraceEndsWithARevocation(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		revoke  error // the answer; the store has done it all the same
+		losses  int
+		leaseID int64
+	}{
+		{"heard", nil, 1, 0},
+		{"done, and the answer was lost", errUnanswered, 0, 101},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inWorld(t, func(w *world) {
+				w.set.RestartGrace = 10 * time.Second
+				w.onRevoke = func(context.Context) error { return c.revoke }
+			}, func(w *world) {
+				w.until(9 * time.Second)
+				w.k.SetGate(false)
+				w.until(18900 * time.Millisecond)
+				if calls := w.made("revoke", 0); len(calls) != 0 {
+					t.Fatalf("revoked within the grace: %+v", calls)
+				}
+				w.until(30 * time.Second)
+				if calls := w.made("revoke", 0); len(calls) != 1 || calls[0].at != 19*time.Second || calls[0].id != 101 {
+					t.Fatalf("revoked: %+v", calls)
+				}
+				v := w.k.View()
+				if v.Losses != c.losses || v.Grant.LeaseID != c.leaseID || v.Phase != Idle {
+					t.Errorf("%+v", v)
+				}
+				w.nothingFalse()
+				w.k.SetGate(true)
+				w.after(100 * time.Millisecond)
+				w.wantPhase(Holding)
+				w.nothingFalse()
+			})
+		})
+	}
+}
+
+func TestABackInTimeBrokerIsNotRevoked(t *testing.T) {
+	inWorld(t, func(w *world) { w.set.RestartGrace = 10 * time.Second }, func(w *world) {
+		for range 3 { // each absence has a grace of its own
+			w.k.SetGate(false)
+			w.after(9 * time.Second)
+			w.k.SetGate(true)
+			w.after(5 * time.Second)
+		}
+		if calls := w.made("revoke", 0); len(calls) != 0 {
+			t.Errorf("revoked: %+v", calls)
+		}
+		w.wantPhase(Holding)
+	})
+}
+
+func TestReestablishAsksTheRegistrarAndGoesOnHolding(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.until(9 * time.Second)
+		w.scriptEstablish(func(context.Context, int) error {
+			w.wantPhase(Holding)
+			return nil
+		})
+		w.k.Reestablish()
+		w.k.Reestablish()
+		w.after(100 * time.Millisecond)
+		if calls := w.made("establish", 9*time.Second); len(calls) != 1 || calls[0].id != 101 {
+			t.Errorf("asked: %+v, want once with the lease that is held", calls)
+		}
+		w.wantPhase(Holding)
+		if got, want := w.k.View().Validity.Deadline(), Instant(time.Hour+41*time.Second); got != want {
+			t.Errorf("deadline %v, want %v", got, want)
+		}
+	})
+}
+
+func TestReestablishDuringAQuestionAsksOnceMore(t *testing.T) {
+	inWorld(t, func(w *world) { w.latency = 100 * time.Millisecond }, func(w *world) {
+		w.until(9 * time.Second)
+		w.k.Reestablish()
+		w.after(50 * time.Millisecond)
+		w.k.Reestablish()
+		w.after(time.Second)
+		if calls := w.made("establish", 9*time.Second); len(calls) != 2 {
+			t.Errorf("asked: %+v, want twice: the first question was older than the second wish", calls)
+		}
+	})
+}
+
+func TestAConflictIsLeftAloneUntilItIsOver(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.until(5 * time.Second)
+		phases := map[Phase]bool{}
+		w.scriptEstablish(func(_ context.Context, n int) error {
+			if n > 1 {
+				phases[w.k.View().Phase] = true
+			}
+			if n < 6 {
+				return ErrConflict
+			}
+			return nil
+		})
+		w.k.Reestablish()
+		w.after(100 * time.Millisecond)
+		w.wantPhase(Contested)
+		if v := w.k.View(); v.Validity.Known() || v.Grant.LeaseID != 0 || v.LastClass != "conflict" {
+			t.Errorf("%+v", v)
+		}
+		w.until(60 * time.Second)
+		if calls := w.made("keepalive", 5*time.Second); len(calls) < 1 || calls[0].id != 102 {
+			t.Errorf("renewed: %+v, want only the lease that followed the conflict", calls)
+		}
+		if len(phases) != 1 || !phases[Contested] {
+			t.Errorf("phases while it lasted: %v, want nothing but contested", phases)
+		}
+		w.wantPhase(Holding)
+		if v := w.k.View(); v.LastError != "" {
+			t.Errorf("%+v", v)
+		}
+	})
+}
+
+func TestShutdownByPolicyEndsRun(t *testing.T) {
+	inWorld(t, nil, func(w *world) {
+		w.until(5 * time.Second)
+		w.scriptEstablish(func(context.Context, int) error { return ErrShutdown })
+		ended := len(w.made("establish", 0))
+		w.k.Reestablish()
+		w.after(time.Minute)
+		if n := len(w.made("establish", 0)); n != ended+1 {
+			t.Errorf("asked %d times after the shutdown", n-ended)
+		}
+		if n := len(w.made("keepalive", 5*time.Second)); n != 0 {
+			t.Errorf("%d renewals after the shutdown", n)
+		}
+	})
+}
+
+func TestRunReturnsTheShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newStillWorld(t)
+		w.onEstablish = func(context.Context, int) error { return ErrShutdown }
+		k := newQuietKeeper(w)
+		w.k = k
+		k.SetGate(true)
+		if err := k.Run(t.Context()); !errors.Is(err, ErrShutdown) {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+// That nothing is left running is what the bubble proves.
+func TestCancelEndsRunInEveryPhase(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		until func(w *world)
+	}{
+		{"holding", func(w *world) { w.until(9 * time.Second) }},
+		{"a renewal on its way", func(w *world) { w.until(8*time.Second + 500*time.Microsecond) }},
+		{"five unanswered renewals", func(w *world) {
+			w.lock(func() { w.cuts = []cut{{2 * time.Second, time.Minute}} })
+			w.until(9500 * time.Millisecond)
+		}},
+		{"paused", func(w *world) { w.k.SetGate(false); w.until(9 * time.Second) }},
+		{"an unanswered question", func(w *world) {
+			w.until(2 * time.Second)
+			w.lock(func() { w.cuts = []cut{{2 * time.Second, time.Minute}} })
+			w.k.Reestablish()
+			w.after(time.Second)
+		}},
+		{"a pause between questions", func(w *world) {
+			w.scriptEstablish(func(context.Context, int) error { return errRefused })
+			w.k.Reestablish()
+			w.after(900 * time.Millisecond)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) { inWorld(t, nil, c.until) })
+	}
+}
+
+func TestAnOutageIsLoggedOnceAndSoIsItsEnd(t *testing.T) {
+	for _, refuses := range []bool{true, false} {
+		inWorld(t, func(w *world) {
+			w.refuses = refuses
+			w.cuts = []cut{{7 * time.Second, 22 * time.Second}, {50 * time.Second, 65 * time.Second}}
+		}, func(w *world) {
+			for i, age := range []time.Duration{49 * time.Second, 100 * time.Second} {
+				w.until(age)
+				if n := w.log.count("renewals fail"); n != i+1 {
+					t.Errorf("refuses %v: %d lines for %d outages that began", refuses, n, i+1)
+				}
+				if n := w.log.count("renewals are confirmed again"); n != i+1 {
+					t.Errorf("refuses %v: %d lines for %d outages that ended", refuses, n, i+1)
+				}
+			}
+		})
+	}
+}
+
+func TestAnOutageFromTheStartIsLoggedWithoutAFencePoint(t *testing.T) {
+	inWorld(t, func(w *world) { w.refuses, w.cuts = true, []cut{{0, 20 * time.Second}} }, func(w *world) {
+		w.until(40 * time.Second)
+		w.wantPhase(Holding)
+		if n := w.log.count("renewals fail"); n != 1 {
+			t.Errorf("%d lines", n)
+		}
+		if n := w.log.count("fence_in"); n != 0 {
+			t.Error("the fence point of a lease that never was")
+		}
+	})
+}
+
+func TestReleaseRevokesOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newStillWorld(t)
+		k := newQuietKeeper(w)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- k.Run(ctx) }()
+		k.SetGate(true)
+		time.Sleep(5 * time.Second)
+		cancel()
+		<-ended
+		for range 2 {
+			if err := k.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if calls := w.made("revoke", 0); len(calls) != 1 || calls[0].id != 101 {
+			t.Errorf("revoked: %+v", calls)
+		}
+		if v := k.View(); v.Validity.Known() || v.Grant.LeaseID != 0 || v.Phase != Idle {
+			t.Errorf("%+v", v)
+		}
+	})
+}
+
+func TestReleaseThatFailedCanBeRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newStillWorld(t)
+		k := newQuietKeeper(w)
+		k.view.Store(&View{Grant: Grant{LeaseID: 7}})
+		w.onRevoke = func(context.Context) error { return errRefused }
+		if err := k.Release(t.Context()); !errors.Is(err, errRefused) {
+			t.Errorf("%v", err)
+		}
+		w.onRevoke = nil
+		if err := k.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if calls := w.made("revoke", 0); len(calls) != 2 {
+			t.Errorf("revoked: %+v", calls)
+		}
+	})
+}
+
+func TestAnEarlierProcessesLeaseIsOfferedToTheRegistrar(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newStillWorld(t)
+		w.leases[77] = w.now().Add(20 * time.Second)
+		k := newQuietKeeper(w)
+		k.view.Store(&View{Grant: Grant{LeaseID: 77}})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- k.Run(ctx) }()
+		if v := k.View(); v.Validity.Known() {
+			t.Errorf("held before etcd was asked: %+v", v)
+		}
+		k.SetGate(true)
+		time.Sleep(time.Second)
+		if v := k.View(); v.Grant.LeaseID != 77 || v.Validity.Margin != defaults.Margin || !v.Validity.HeldAt(w.now()) {
+			t.Errorf("%+v", v)
+		}
+		cancel()
+		<-ended
+	})
+}

@@ -1,0 +1,182 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"holdfast/agent/lease"
+	"holdfast/brokerapi"
+	"holdfast/probes"
+	"holdfast/recovery"
+)
+
+// stillBroker holds one topic that nobody may find in a label.
+type stillBroker struct{ brokerapi.Broker }
+
+const telltale = "/tenant-a/topic-of-theirs"
+
+func (stillBroker) Topics(context.Context) (serving, quiesced []string, err error) {
+	return []string{telltale}, nil, nil
+}
+func (stillBroker) Health(context.Context) error               { return nil }
+func (stillBroker) Load(context.Context, string, []byte) error { return errors.New(telltale) }
+func (stillBroker) Quiesce(context.Context, string) error      { return errors.New(telltale) }
+func (stillBroker) Records(context.Context, []string) (map[string][]byte, error) {
+	return nil, nil
+}
+
+// stillLine never answers, and never has to.
+type stillLine struct{}
+
+func (stillLine) KeepAlive(ctx context.Context, _ int64, _ bool) (time.Duration, int64, error) {
+	<-ctx.Done()
+	return 0, 0, ctx.Err()
+}
+func (stillLine) AwaitReconnect(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+func (stillLine) Revoke(context.Context, int64) error      { return nil }
+func (stillLine) Establish(ctx context.Context, _ int64, _ bool) (lease.Grant, error) {
+	<-ctx.Done()
+	return lease.Grant{}, ctx.Err()
+}
+
+// built is a sidecar with every part that has metrics; nothing runs.
+func built(t *testing.T) *agent {
+	a, _ := builtWith(t)
+	return a
+}
+
+func builtWith(t *testing.T) (*agent, *prometheus.Registry) {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	c := natsDefaults().Effective()
+	quiet := slog.New(slog.DiscardHandler)
+	a := &agent{cfg: c, version: "test", log: quiet, clock: lease.BootClock, started: time.Now(),
+		inbox: make(chan func()), named: make(chan struct{}), broker: stillBroker{}}
+	a.memory = memory{Format: memoryFormat, Incarnation: newIncarnation()}
+	a.metrics = newMetrics(reg, a)
+	a.identity = newIdentityCheck(a.broker, c, "")
+	a.health = probes.NewHealth(probes.HealthSettings{Interval: c.HealthInterval, Timeout: c.HealthTimeout, Rise: c.HealthRise, Fall: c.HealthFall},
+		a.broker.Health, nil, quiet, reg)
+	a.dataDir = probes.NewDataDir(probes.DataDirSettings{Markers: c.DataMarkers}, quiet, reg)
+	a.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{}, stillBroker{}, stillBroker{}, quiet, reg)
+	a.keeper = lease.NewKeeper(lease.Settings{Timing: c.Timing(), Clock: a.clock, Classify: classify, Classes: failureClasses()},
+		stillLine{}, stillLine{}, 0, quiet, reg)
+	a.freshness = probes.NewFreshness("agent loop", time.Now())
+	a.initLoop()
+	return a, reg
+}
+
+// series calls do with each series; a family's name stands alone first.
+func series(t *testing.T, reg *prometheus.Registry, do func(name, label, value string)) {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		do(f.GetName(), "", "")
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				do(f.GetName(), l.GetName(), l.GetValue())
+			}
+		}
+	}
+}
+
+func TestMetricsOfAWholeSidecarAreWellFormed(t *testing.T) {
+	_, reg := builtWith(t)
+	problems, err := testutil.GatherAndLint(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	series(t, reg, func(name, _, _ string) {
+		if !strings.HasPrefix(name, "holdfast_") {
+			t.Errorf("%s: not holdfast_", name)
+		}
+	})
+}
+
+// Every series that the public contract lists for the parts built so far.
+func TestSeriesExistFromTheStart(t *testing.T) {
+	_, reg := builtWith(t)
+	have := map[string][]string{}
+	series(t, reg, func(name, _, value string) { have[name] = append(have[name], value) })
+	for name, values := range map[string][]string{
+		"build_info": nil, "ready": nil, "broker_up": nil, "broker_mode": {"active", "drained", "draining"},
+		"attachment": {"attached", "degraded", "detached"}, "detached": nil,
+		"detachments_total": {"broker_down", "fence_point", "identity_conflict", "lease_lost"},
+		"lease_ttl_seconds": nil, "lease_deadline_timestamp_seconds": nil, "lease_remaining_seconds": nil, "lease_margin_seconds": nil,
+		"lease_renewals_total": {"confirmed", "failed", "lost"}, "lease_renewal_duration_seconds": nil,
+		"lease_keepalive_failures_total": failureClasses(), "lease_keepalive_failure_streak": nil, "lease_failing_seconds": nil,
+		"registration_present": nil, "registration_lost_total": {"lease_expired"}, "registration_adoptions_total": nil, "registration_epoch": nil,
+		"broker_boots_total": {"first_boot", "restart"}, "broker_zombie": {"unregistered", "orphan_topics"},
+		"topics": nil, "topic_loads_total": nil, "topic_unloads_total": nil, "reconcile_duration_seconds": nil, "reconcile_last_success_timestamp_seconds": nil,
+		"fence_duration_seconds": {"ready", "quiesce"}, "fence_failures_total": {"ready", "quiesce"},
+		"datadir_watch_mode": {"events", "rescan"}, "datadir_watch_overflows_total": nil, "agent_loop_last_run_timestamp_seconds": nil,
+	} {
+		got, ok := have["holdfast_"+name]
+		if !ok {
+			t.Errorf("holdfast_%s is missing", name)
+		}
+		for _, v := range values {
+			if !slices.Contains(got, v) {
+				t.Errorf("holdfast_%s: no series for %q, only %q", name, v, got)
+			}
+		}
+	}
+}
+
+func TestNoTopicIsALabel(t *testing.T) {
+	a, reg := builtWith(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- a.reconciler.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	a.reconciler.SetAssigned(true, []string{telltale, "/tenant-a/other"}, nil)
+	a.reconciler.SetOrders(recovery.Orders{Epoch: 1, Mode: recovery.Active, Attached: true, Instance: "i"})
+	bound := time.After(5 * time.Second)
+	for p := a.reconciler.Snapshot(); p.Failed == 0; p = a.reconciler.Snapshot() {
+		select {
+		case <-a.reconciler.Changes():
+		case <-bound:
+			t.Fatalf("no topic failed to load within 5 s: %+v", p)
+		}
+	}
+	series(t, reg, func(name, label, value string) {
+		if label == "topic" || strings.Contains(value, "tenant") {
+			t.Errorf("%s{%s=%q}", name, label, value)
+		}
+	})
+}
+
+func TestOperatorsWordsAreNoLabel(t *testing.T) {
+	a, reg := builtWith(t)
+	a.metrics.boots.WithLabelValues("restart", a.metrics.bootReason("Ticket 42: new disk")).Inc()
+	a.metrics.lost("something new")
+	series(t, reg, func(name, label, value string) {
+		if strings.Contains(value, "Ticket") || value == "something new" {
+			t.Errorf("%s{%s=%q}", name, label, value)
+		}
+	})
+}
+
+func TestEveryReasonOfABootHasASeriesOrIsAModeThatWasKept(t *testing.T) {
+	a := built(t)
+	for _, r := range []recovery.Reason{recovery.ReasonBoot, recovery.ReasonJoin, recovery.ReasonFastRestart, recovery.ReasonStaleRestart,
+		recovery.ReasonFullClusterRestart, recovery.ReasonRestoredBackup, recovery.ReasonCorruptState, recovery.ReasonUnreadableMode} {
+		if got := a.metrics.bootReason(r); got != string(r) {
+			t.Errorf("%s is counted as %s", r, got)
+		}
+	}
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// arrows says which of our packages each one may import (DESIGN, Rooms). The
+// packages of one row know the others only through interfaces of their own.
+var arrows = map[string][]string{
+	"holdfast":                      {"holdfast/agent", "holdfast/agent/lease", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
+	"holdfast/agent":                {"holdfast/agent/lease", "holdfast/brokerapi", "holdfast/brokerapi/nats", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
+	"holdfast/agent/lease":          {},
+	"holdfast/recovery":             {},
+	"holdfast/probes":               {},
+	"holdfast/cluster":              {},
+	"holdfast/brokerapi":            {},
+	"holdfast/brokerapi/nats":       {"holdfast/brokerapi"},
+	"holdfast/brokerapi/brokertest": {"holdfast/brokerapi"},
+}
+
+// pure are the files that decide: they take the time and values, and return what to
+// do. No clock, no context, no log, no network.
+var pure = map[string][]string{
+	"recovery":    {"boot.go", "startup.go", "outage.go", "verdict.go", "judge.go", "attachment.go", "plan.go", "masschange.go", "mode.go", "reason.go"},
+	"agent/lease": {"validity.go", "timing.go"},
+}
+
+// tool runs the go command that runs this test.
+func tool(t *testing.T, args ...string) []byte {
+	t.Helper()
+	cmd := exec.Command("go", args...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go %s: %v", strings.Join(args, " "), err)
+	}
+	return out
+}
+
+type pkg struct {
+	ImportPath, Dir  string
+	Imports, GoFiles []string
+}
+
+// ours lists the packages of the root module. Tests' own imports are not in it.
+func ours(t *testing.T) []pkg {
+	t.Helper()
+	dec := json.NewDecoder(strings.NewReader(string(tool(t, "list", "-json=ImportPath,Dir,Imports,GoFiles", "./..."))))
+	var list []pkg
+	for {
+		var p pkg
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return list
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, p)
+	}
+}
+
+func TestImportsPointOneWay(t *testing.T) {
+	for _, p := range ours(t) {
+		allowed, ok := arrows[p.ImportPath]
+		if !ok {
+			t.Errorf("%s has no row in arrows: say what it may import", p.ImportPath)
+		}
+		for _, i := range p.Imports {
+			if (i == "holdfast" || strings.HasPrefix(i, "holdfast/")) && !slices.Contains(allowed, i) {
+				t.Errorf("%s imports %s", p.ImportPath, i)
+			}
+		}
+	}
+}
+
+func TestOnlyClusterKnowsEtcd(t *testing.T) {
+	for _, p := range ours(t) {
+		for _, i := range p.Imports {
+			if strings.HasPrefix(i, "go.etcd.io/") && p.ImportPath != "holdfast/cluster" {
+				t.Errorf("%s imports %s", p.ImportPath, i)
+			}
+		}
+	}
+}
+
+func TestTheBinaryHasNothingOfTheLabAndNoTests(t *testing.T) {
+	for dep := range strings.Lines(string(tool(t, "list", "-deps", "."))) {
+		dep = strings.TrimSpace(dep)
+		if dep == "testing" || strings.HasPrefix(dep, "testing/") || strings.HasPrefix(dep, "holdfast/lab") || strings.HasSuffix(dep, "test") && strings.HasPrefix(dep, "holdfast/") {
+			t.Errorf("the binary contains %s", dep)
+		}
+	}
+}
+
+// source is one parsed file: what its imports are called, and the tree.
+type source struct {
+	fset  *token.FileSet
+	file  *ast.File
+	names map[string]string // import path: name in this file
+}
+
+func parse(t *testing.T, name string) source {
+	t.Helper()
+	s := source{fset: token.NewFileSet(), names: map[string]string{}}
+	var err error
+	if s.file, err = parser.ParseFile(s.fset, name, nil, parser.SkipObjectResolution); err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range s.file.Imports {
+		from := strings.Trim(i.Path.Value, `"`)
+		s.names[from] = path.Base(from)
+		if i.Name != nil {
+			s.names[from] = i.Name.Name
+		}
+	}
+	return s
+}
+
+// uses lists where the file mentions pkg.name.
+func (s source) uses(pkg string, names ...string) (at []token.Position) {
+	ast.Inspect(s.file, func(n ast.Node) bool {
+		sel, ok := n.(*ast.SelectorExpr)
+		if !ok || !slices.Contains(names, sel.Sel.Name) {
+			return true
+		}
+		if x, ok := sel.X.(*ast.Ident); ok && s.names[pkg] == x.Name {
+			at = append(at, s.fset.Position(sel.Pos()))
+		}
+		return true
+	})
+	return at
+}
+
+func TestDecisionsHaveNoClockNoContextNoLogNoNetwork(t *testing.T) {
+	for dir, files := range pure {
+		for _, name := range files {
+			s := parse(t, filepath.Join(dir, name))
+			for from := range s.names {
+				if from == "context" || from == "log" || from == "log/slog" || from == "net" || strings.HasPrefix(from, "net/") ||
+					from == "os" || from == "sync" || strings.HasPrefix(from, "sync/") || strings.HasPrefix(from, "github.com/") {
+					t.Errorf("%s/%s imports %s", dir, name, from)
+				}
+			}
+			for _, at := range s.uses("time", "Now", "Since", "Until", "After", "AfterFunc", "Sleep", "NewTimer", "NewTicker", "Tick") {
+				t.Errorf("%s: a decision asks the clock itself", at)
+			}
+			ast.Inspect(s.file, func(n ast.Node) bool {
+				if g, ok := n.(*ast.GoStmt); ok {
+					t.Errorf("%s: a decision starts a goroutine", s.fset.Position(g.Pos()))
+				}
+				return true
+			})
+		}
+	}
+}
+
+func TestOnlyMainEndsTheProcess(t *testing.T) {
+	exits := 0
+	for _, p := range ours(t) {
+		for _, name := range p.GoFiles {
+			s := parse(t, filepath.Join(p.Dir, name))
+			for _, at := range append(s.uses("os", "Exit"), append(s.uses("log", "Fatal", "Fatalf", "Fatalln"), s.uses("syscall", "Exit")...)...) {
+				if p.ImportPath == "holdfast" && name == "main.go" {
+					exits++
+					continue
+				}
+				t.Errorf("%s: ends the process", at)
+			}
+		}
+	}
+	if exits != 1 {
+		t.Errorf("%d exits in main.go, want the one", exits)
+	}
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/recovery"
+)
+
+// noRecords stands for etcd: no topic has a record of its own.
+type noRecords struct{}
+
+func (noRecords) Records(context.Context, []string) (map[string][]byte, error) { return nil, nil }
+
+// openReconciler runs the sidecar's reconciler. Topics are loaded by assigning them.
+func openReconciler(ctx context.Context, s *server) (loader, func(), error) {
+	b, err := healthyBroker(ctx, s)
+	if err != nil {
+		return nil, nil, err
+	}
+	// The settings of a sidecar by default. The concurrency is that of the others: it
+	// is given when the first turn comes.
+	var r *recovery.Reconciler
+	run, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	start := func(concurrency int) {
+		r = recovery.NewReconciler(recovery.ReconcilerSettings{Concurrency: concurrency, MassChangeShare: 0.5},
+			b, noRecords{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+		r.SetAssigned(true, nil, nil)
+		r.SetOrders(recovery.Orders{Epoch: 1, Mode: recovery.Active, Attached: true, Instance: "bench"})
+		go func() {
+			defer close(ended)
+			_ = r.Run(run) // nil at its end
+		}()
+	}
+	load := func(ctx context.Context, topics []string, concurrency int) error {
+		if r == nil {
+			start(concurrency)
+		}
+		want := r.Snapshot().Served + len(topics)
+		r.SetAssigned(false, topics, nil)
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for {
+			p := r.Snapshot()
+			switch {
+			case p.Served >= want:
+				return nil
+			case p.Failed > 0:
+				return fmt.Errorf("load %s: %s", p.Errors[0].Topic, p.Errors[0].Error)
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	done := func() {
+		stop()
+		if r != nil {
+			<-ended
+		}
+		b.Close()
+	}
+	return load, done, nil
+}
