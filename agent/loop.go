@@ -45,6 +45,7 @@ type loopState struct {
 	quarantined      int
 	progress         time.Time // when the progress of a long load was last told
 	saving           chan struct{}
+	noted            time.Time // when the last confirmed renewal was noted on disk
 }
 
 func (a *agent) initLoop() {
@@ -126,6 +127,7 @@ func (a *agent) step() error {
 	a.order(verdict, who)
 	a.assertMode()
 	a.noteTopics()
+	a.noteConfirmed(time.Now())
 	a.noteReadiness()
 	a.publish()
 	return nil
@@ -189,7 +191,8 @@ func (a *agent) tell(ctx context.Context, f func()) {
 // publish makes what the loop knows visible to everybody else.
 func (a *agent) publish() {
 	a.view.Store(&snapshot{brokerID: a.brokerID, attachment: a.attachment, mode: a.mode,
-		boot: a.boot, everReady: a.everReady, conflict: a.conflict})
+		boot: a.boot, everReady: a.everReady, conflict: a.conflict,
+		instance: a.memory.Instance})
 }
 
 func (a *agent) publishLife(who brokerapi.Identity) {

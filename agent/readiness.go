@@ -18,6 +18,7 @@ type snapshot struct {
 	boot       BootStatus
 	everReady  bool // startup is over
 	conflict   string
+	instance   string // broker process that was registered
 }
 
 // readyChecks are the conditions for sending clients here. Those that time can
@@ -57,7 +58,10 @@ func (a *agent) readyChecks() []probes.Check {
 		}},
 		{Name: "broker", Err: func() error {
 			h := a.health.Snapshot()
+			who, _ := a.identity.get()
 			switch v := h.At(time.Now()); {
+			case v == probes.Up && who.Instance != a.view.Load().instance:
+				return errors.New("another broker process answers: the decision about it is to come")
 			case v == probes.Up:
 				return nil
 			case h.LastError != "":

@@ -126,6 +126,7 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 	}
 	if seen.Member != nil {
 		facts.KnownMember, facts.OurEra = true, seen.Member.Era
+		facts.Reborn = seen.Registration != nil && seen.Member.ModRevision < seen.Registration.CreateRevision
 	}
 	had := now.mode
 	if had.Mode == "" {

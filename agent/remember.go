@@ -20,6 +20,20 @@ func (a *agent) remember(change func(*memory)) {
 // saveAgain is the pause after which a save that failed is tried again.
 const saveAgain = 5 * time.Second
 
+// confirmedEvery is how often an adopted broker's last confirmed renewal is noted on
+// disk. After a crash it tells peers that lived through from peers that came later;
+// an older note errs towards those that came later.
+const confirmedEvery = 10 * time.Second
+
+func (a *agent) noteConfirmed(now time.Time) {
+	rev := a.keeper.View().Grant.Revision
+	if a.cfg.Registration != "adopt" || rev <= a.memory.ConfirmedAt || now.Sub(a.noted) < confirmedEvery {
+		return
+	}
+	a.noted = now
+	a.remember(func(m *memory) { m.ConfirmedAt = rev })
+}
+
 // saver writes the memory whenever it changed, the last time at the very end.
 func (a *agent) saver() {
 	failed := false

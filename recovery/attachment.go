@@ -60,10 +60,11 @@ type AttachFacts struct {
 // NextAttachment is the attachment that follows. Detachment comes before anything
 // else.
 func NextAttachment(a Attachment, f AttachFacts) (Attachment, Why) {
+	if a != Detached && f.Contested {
+		return Detached, WhyConflict // whatever --detach says: the registration is another's
+	}
 	if a != Detached && f.Enabled {
 		switch {
-		case f.Contested:
-			return Detached, WhyConflict
 		case !f.Held:
 			return Detached, WhyLeaseLost
 		case f.Now >= f.FencePoint && f.Paused:

@@ -21,10 +21,10 @@ type OutageFacts struct {
 
 // DecideOutage is the outage table of DESIGN.
 func DecideOutage(f OutageFacts) Decision {
-	switch f.Holder {
-	case Another:
+	switch {
+	case f.Holder == Another:
 		return Decision{Step: Conflict, Mode: f.Had, Detail: "the registration is another incarnation's"}
-	case Us:
+	case f.survived():
 		d := Decision{Step: Keep, Mode: f.Had, Write: f.Stored == nil,
 			Detail: "the registration survived: nobody was declared dead"}
 		if f.Stored != nil {
@@ -33,6 +33,14 @@ func DecideOutage(f OutageFacts) Decision {
 		}
 		return d
 	}
+	d := afterLoss(f)
+	if f.Holder == Us && d.Step == Register {
+		d.Step = Keep // the broker, or a backup, brought the key back before us
+	}
+	return d
+}
+
+func afterLoss(f OutageFacts) Decision {
 	if d, doubtful := f.doubt(); doubtful {
 		return d
 	}

@@ -31,11 +31,11 @@ func startupMode(f StartupFacts) Decision {
 		return f.keep(m, "kept: only a person may lift it")
 	}
 	switch {
-	case f.Join && !f.KnownMember && f.Stored == nil:
+	case f.Join && !f.KnownMember && (f.Stored == nil || f.Adopted): // such a broker writes its own state
 		return drained(ReasonJoin, "started with --join: an operator activates")
 	case f.Boot == FirstBoot:
 		return active(ReasonBoot, "first boot")
-	case f.Holder == Us:
+	case f.survived():
 		return active(ReasonFastRestart, "our registration is still there")
 	}
 	livedOn, how := f.livedOn()

@@ -47,8 +47,11 @@ const (
 
 // ClusterFacts is one consistent view of etcd, and what we remember of before.
 type ClusterFacts struct {
-	Holder        Holder
-	Stored        *ModeRecord // the mode in etcd; nil: none, or not readable
+	Holder Holder
+	Stored *ModeRecord // the mode in etcd; nil: none, or not readable
+	// Reborn: the registration is ours, and was created after the last time that this
+	// sidecar bound it. The one that we had is gone.
+	Reborn        bool
 	StoredGarbled bool        // there is a state key and it cannot be read
 	Last          *ModeRecord // the mode that we had when we last knew; nil: never
 	PeerPresent   bool        // some other broker is registered
@@ -64,6 +67,11 @@ type ClusterFacts struct {
 	OldestPeer       int64 // smallest create revision of a peer's registration; 0: none
 	ConfirmedAt      int64 // revision of our last confirmed renewal; 0: unknown
 	StateFileCorrupt string
+}
+
+// survived reports whether the registration that we had is still there.
+func (f ClusterFacts) survived() bool {
+	return f.Holder == Us && !f.Reborn && f.Remembered <= f.Revision
 }
 
 // livedOn reports whether at every moment since we were registered somebody else

@@ -280,6 +280,11 @@ func (k *Keeper) establish(ctx context.Context) error {
 			return nil            // we ended the call; that says nothing about etcd
 		}
 		k.refused(err)
+		if k.View().Phase == Holding {
+			// The lease may live while the Registrar fails: renewals must not wait for it.
+			time.AfterFunc(RetryCeiling, k.Reestablish)
+			return nil
+		}
 		t := time.NewTimer(k.boundPause(pause.next(), k.set.Clock()))
 		select {
 		case <-ctx.Done():
