@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -144,8 +145,32 @@ func (p *Process) Kill() error {
 	return nil
 }
 
-// Freeze stops the process from running (SIGSTOP); its sockets stay open.
-func (p *Process) Freeze() error { return p.Signal(syscall.SIGSTOP) }
+// Freeze stops the process from running (SIGSTOP); its sockets stay open. It returns
+// when every thread has stopped: until one of them has taken the signal up, which on
+// a busy machine takes a while, the others run on.
+func (p *Process) Freeze() error {
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return Await(context.Background(), 10*time.Second, p.Name+" to be frozen", func(context.Context) (bool, string) {
+		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID()))
+		if err != nil || len(stats) == 0 {
+			return false, "no threads"
+		}
+		for _, path := range stats {
+			b, err := os.ReadFile(path)
+			if errors.Is(err, os.ErrNotExist) {
+				continue // the thread ended
+			}
+			// The state follows the name, which is in brackets: proc_pid_stat(5).
+			_, rest, ok := strings.Cut(string(b[bytes.LastIndexByte(b, ')')+1:]), " ")
+			if err != nil || !ok || !strings.HasPrefix(rest, "T") {
+				return false, string(b)
+			}
+		}
+		return true, ""
+	})
+}
 
 // Thaw lets a frozen process run on.
 func (p *Process) Thaw() error { return p.Signal(syscall.SIGCONT) }

@@ -1,0 +1,271 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"holdfast/lab/harness"
+)
+
+// longTTL is the default TTL, with which the slow scenarios are played.
+const longTTL = 32 * time.Second
+
+// awaitPhase returns when the last confirmed renewal was sent that long ago.
+func (n *node) awaitPhase(phase time.Duration) {
+	n.t.Helper()
+	// A renewal just now first, so that the phase does not pass twice.
+	n.await("a renewal", func(st harness.Status) bool {
+		return st.Lease.RemainingSeconds > (n.ttl - 200*time.Millisecond).Seconds()
+	})
+	n.await("a phase of the renewal interval", func(st harness.Status) bool {
+		return st.Lease.RemainingSeconds <= (n.ttl - phase).Seconds()
+	})
+}
+
+// awaitRenewal returns when renewals were first seen to be confirmed again: one
+// that was sent after the cut, which may have been on its way at the heal.
+func (n *node) awaitRenewal(cut time.Time) (seen time.Time) {
+	n.t.Helper()
+	n.await("a renewal after the heal", func(st harness.Status) bool {
+		seen = time.Now()
+		// The deadline counts from the send, so it tells when that was.
+		age := time.Duration((st.Lease.TTLSeconds - st.Lease.RemainingSeconds) * float64(time.Second))
+		return seen.Add(-age).After(cut) && st.Lease.FailureStreak == 0 && st.Lease.FailingSeconds == 0
+	})
+	return seen
+}
+
+// unchanged checks that the registration is the one from before, to the revision,
+// and that since then nothing was written of the node and no topic moved.
+func (n *node) unchanged(before harness.RegistrationKey, after int64) {
+	n.t.Helper()
+	if now := n.registration(); now != before {
+		n.t.Errorf("the registration of %s changed: %+v, then %+v", n.id, before, now)
+	}
+	n.never(n.id+" was written", after, func(c harness.Change) bool {
+		return strings.HasPrefix(c.Key, "/cluster/") && strings.Contains(c.Key+"/", "/"+n.id+"/")
+	})
+}
+
+func TestScenario1_GlitchShorterThanTTL(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: runs in .ci/run")
+	}
+	t.Parallel()
+	s := newStage(t)
+	const phases = 6
+	interval := longTTL / 8
+	var nodes []*node
+	for i := range phases + 1 {
+		nodes = append(nodes, s.prepare(fmt.Sprintf("n%d", i+1), nodeOptions{TTL: longTTL, Cuttable: true}))
+		nodes[i].start()
+	}
+	for _, n := range nodes {
+		n.awaitReady()
+	}
+	from := s.revision()
+	var wg sync.WaitGroup
+	for i, n := range nodes[:phases] {
+		// Up to just before the next renewal.
+		phase := time.Duration(i) * (interval - 200*time.Millisecond) / (phases - 1)
+		wg.Go(func() { n.glitch(15*time.Second, phase, true) })
+	}
+	// Longer than the fence point: the registration survives all the same.
+	wg.Go(func() { nodes[phases].glitch(25*time.Second, interval-200*time.Millisecond, false) })
+	wg.Wait()
+	s.never("something was written", from, func(c harness.Change) bool { return strings.HasPrefix(c.Key, "/cluster/") })
+}
+
+// glitch cuts the node off for that long, that long after its last renewal. It is
+// called from several goroutines at once, so it ends no test by itself.
+func (n *node) glitch(length, phase time.Duration, attached bool) {
+	name := fmt.Sprintf("%s, %v at phase %v", n.id, length, phase.Round(time.Millisecond))
+	n.t.Run(name, func(t *testing.T) {
+		here := *n.stage
+		here.t, here.ctx = t, t.Context()
+		n := *n
+		n.stage = &here
+		n.cutAndCompare(length, phase, attached)
+	})
+}
+
+func (n *node) cutAndCompare(length, phase time.Duration, attached bool) {
+	n.t.Helper()
+	before, from := n.registration(), n.revision()
+	publishers := n.publishAlways()
+	publishers.await(served, time.Now())
+	n.awaitPhase(phase)
+	cut, healed := n.cutFor(length)
+	took := n.awaitRenewal(cut).Sub(healed)
+	n.t.Logf("renewed %v after the heal", took.Round(time.Millisecond))
+	if took > time.Second {
+		n.t.Errorf("renewed %v after the heal, want at most 1 s", took)
+	}
+	// etcd's own word on the lease.
+	left, err := n.etcd.Client().TimeToLive(n.ctx, before.Lease)
+	n.must(err)
+	if left.TTL < int64((n.ttl-n.ttl/4)/time.Second) {
+		n.t.Errorf("etcd gives the lease %d s after the renewal, want about %v", left.TTL, n.ttl)
+	}
+	if attached {
+		n.neverDetached(cut)
+		n.alwaysReady(cut)
+		publishers.only(served, cut, time.Now())
+	} else {
+		n.awaitReady()
+		publishers.await(served, healed)
+	}
+	n.alwaysLive(cut)
+	n.unchanged(before, from)
+	n.isInMode("active", "boot")
+}
+
+func TestScenario2_UnavailableLongerThanTTL(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	n := s.add("n1", nodeOptions{Cuttable: true})
+	peer := s.add("n2", nodeOptions{})
+	from := s.revision()
+	publishers := n.publishAlways()
+	publishers.await(served, time.Now())
+	cut := time.Now()
+	s.must(n.link.Cut())
+
+	deleted := n.awaitExpiry(from)
+	unready, ok := n.probes.FirstNotReady(cut)
+	if !ok || !unready.Before(deleted.At) {
+		t.Fatalf("key deleted at %v, but not fenced before:\n%s", deleted, n.probes)
+	}
+	stopped := publishers.await(refused, cut)
+	if !stopped.Before(deleted.At) {
+		t.Fatalf("key deleted at %v, but publishers were refused only from %v on:\n%s", deleted, stopped, publishers)
+	}
+	t.Logf("not ready %v, refused %v before the key was deleted", deleted.At.Sub(unready), deleted.At.Sub(stopped))
+
+	healed := time.Now()
+	s.must(n.link.Heal())
+	registered := n.awaitRegistered(deleted.Revision)
+	t.Logf("registered %v after the heal", registered.At.Sub(healed))
+	n.withState(registered, "drained", "registration_expired")
+	n.await("drained and attached", func(st harness.Status) bool {
+		return st.Mode == "drained" && st.Reason == "registration_expired" && st.Attachment == "attached"
+	})
+	asked := time.Now()
+	n.neverReady(unready)
+	publishers.only(refused, stopped, asked)
+	n.activate()
+	publishers.await(served, asked)
+	n.alwaysLive(cut)
+	n.isInMode("active", "e2e")
+
+	peer.alwaysReady(cut)
+	s.never("the mode was another than drained, and active by the operator", from, func(c harness.Change) bool {
+		return c.Key == s.keys.State(n.id) && !isMode(c, "drained") && !strings.Contains(c.Value, `"e2e"`)
+	})
+	s.never("the era moved, or the peer was touched", from, func(c harness.Change) bool {
+		return c.Key == s.keys.Era() || c.Key == s.keys.Registration(peer.id) || c.Key == s.keys.State(peer.id)
+	})
+}
+
+// The document's broker took four failures to notice, which with a TTL of 32 s is
+// later than the expiry; in between it came back as if nothing had been.
+func TestRecoveryBetweenTTLAndFourthFailure(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: runs in .ci/run")
+	}
+	t.Parallel()
+	s := newStage(t)
+	peer := s.add("n3", nodeOptions{TTL: longTTL})
+	for id, length := range map[string]time.Duration{"n1": 33 * time.Second, "n2": 47 * time.Second} {
+		n := s.add(id, nodeOptions{TTL: longTTL, Cuttable: true})
+		t.Run(fmt.Sprintf("recovery at %v", length), func(t *testing.T) {
+			t.Parallel()
+			here := *s
+			here.t, here.ctx = t, t.Context()
+			n.stage = &here
+			from := n.revision()
+			// So that etcd, which looks for expired leases every half second, has
+			// deleted the key after 33 s.
+			n.awaitPhase(2 * time.Second)
+			cut, _ := n.cutFor(length)
+			registered := n.awaitRegistered(from)
+			n.withState(registered, "drained", "registration_expired")
+			deleted, found := n.history.Find(from+1, harness.DeletedKey(n.keys.Registration(n.id)))
+			if !found || deleted.Revision >= registered.Revision {
+				t.Fatalf("registered in revision %d without an expiry before it", registered.Revision)
+			}
+			n.await("drained and attached", func(st harness.Status) bool {
+				return st.Mode == "drained" && st.Attachment == "attached"
+			})
+			unready, ok := n.probes.FirstNotReady(cut)
+			if !ok || !unready.Before(deleted.At) {
+				t.Fatalf("not fenced before %v:\n%s", deleted, n.probes)
+			}
+			n.neverReady(unready)
+			n.alwaysLive(cut)
+			n.isInMode("drained", "registration_expired")
+		})
+	}
+	began := time.Now()
+	t.Cleanup(func() {
+		if err := peer.probes.AlwaysReady(began, time.Now()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestStateDeletedByLeader(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	n := s.add("n1", nodeOptions{Cuttable: true})
+	s.add("n2", nodeOptions{})
+
+	t.Log("while it runs and is active")
+	ready := time.Now()
+	again := s.deleteState(n)
+	s.must(again())
+	n.isInMode("active", "boot")
+	n.alwaysReady(ready)
+
+	t.Log("while it is cut off, after the expiry")
+	from := s.revision()
+	s.must(n.link.Cut())
+	deleted := n.awaitExpiry(from)
+	_, err := s.etcd.Client().Delete(s.ctx, s.keys.State(n.id))
+	s.must(err)
+	s.must(n.link.Heal())
+	n.withState(n.awaitRegistered(deleted.Revision), "drained", "registration_expired")
+	n.await("drained and attached", func(st harness.Status) bool {
+		return st.Mode == "drained" && st.Attachment == "attached"
+	})
+
+	t.Log("while it runs and is drained")
+	s.must(s.deleteState(n)())
+	n.isInMode("drained", "registration_expired")
+	if code, _, err := n.sidecar.Probe(s.ctx, "/ready"); err != nil || code != http.StatusServiceUnavailable {
+		t.Errorf("/ready of a drained broker: %d, %v", code, err)
+	}
+	s.never("active after the expiry", deleted.Revision, func(c harness.Change) bool {
+		return c.Key == s.keys.State(n.id) && isMode(c, "active")
+	})
+}
+
+// deleteState deletes the state key; the result waits until it is there again.
+func (s *stage) deleteState(n *node) func() error {
+	s.t.Helper()
+	res, err := s.etcd.Client().Delete(s.ctx, s.keys.State(n.id), clientv3.WithPrevKV())
+	s.must(err)
+	if res.Deleted != 1 {
+		s.t.Fatalf("%s had no state", n.id)
+	}
+	return func() error {
+		_, err := s.history.Await(s.ctx, bound, "the state again", res.Header.Revision+1, harness.PutKey(s.keys.State(n.id)))
+		return err
+	}
+}

@@ -1,0 +1,202 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"holdfast/lab/harness"
+)
+
+// volume makes a directory such as nats-server leaves behind: one stream, written
+// an hour ago.
+func volume(t *testing.T, dir string) {
+	t.Helper()
+	marker := filepath.Join(dir, "jetstream", "$G", "streams", "old", "meta.inf")
+	ago := time.Now().Add(-time.Hour)
+	err := errors.Join(os.MkdirAll(filepath.Dir(marker), 0o755), os.WriteFile(marker, []byte("{}"), 0o644), os.Chtimes(marker, ago, ago))
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// dirSeen is the log line about a change of the data directory.
+func dirSeen(from, to string, markers int) string {
+	return fmt.Sprintf(`msg="data directory changed" .* from=%s to=%s markers=%d `, from, to, markers)
+}
+
+// awaitBooted waits for the startup decision.
+func (c *couple) awaitBooted() harness.Status {
+	c.s.Helper()
+	return c.await("a boot kind", func(st harness.Status) bool { return st.Boot.Kind != "unknown" && st.Mode != "" })
+}
+
+func evidence(st harness.Status) string { return strings.Join(st.Boot.Evidence, "; ") }
+
+// late prepares a sidecar whose broker is started later, and with a data directory
+// that the test controls.
+func (s *stand) late(id, dir string) *couple {
+	s.Helper()
+	n, err := s.lab.NewNATS(harness.NATSOptions{Name: id})
+	s.ok(err)
+	c := s.beside(n, "--data-dir", dir)
+	c.run()
+	return c
+}
+
+func TestDataDirectoryThatIsMissingMeansFirstBoot(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	c := s.late("n1", filepath.Join(t.TempDir(), "not", "there"))
+	c.awaitLines(1, dirSeen("unknown", "missing", 0))
+	s.ok(c.nats.Start(s.ctx))
+	st := c.awaitBooted()
+	if st.Boot.Kind != "first_boot" || st.Mode != "active" || st.Reason != "boot" {
+		t.Errorf("boot %s (%s), %s (%s); want first_boot, active, boot", st.Boot.Kind, evidence(st), st.Mode, st.Reason)
+	}
+	s.ok(c.AwaitReady(s.ctx, bound))
+	if c.metric(`holdfast_datadir_watch_mode{mode="events"}`) != 1 {
+		t.Error("the missing directory is not watched by events")
+	}
+	c.stayedLive()
+}
+
+func TestDataDirectoryThatAppearsLateCounts(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.couple("n2") // a living cluster
+	dir := filepath.Join(t.TempDir(), "mnt", "data")
+	c := s.late("n1", dir)
+	c.awaitLines(1, dirSeen("unknown", "missing", 0))
+	volume(t, dir)
+	c.awaitLines(1, dirSeen("missing", "present", 1))
+	s.ok(c.nats.Start(s.ctx))
+	st := c.awaitBooted()
+	if st.Boot.Kind != "restart" || st.Mode != "drained" || st.Reason != "stale_restart" {
+		t.Errorf("boot %s, %s (%s); want restart, drained, stale_restart", st.Boot.Kind, st.Mode, st.Reason)
+	}
+	if !strings.Contains(evidence(st), "meta.inf is 1h0m") {
+		t.Errorf("evidence is %q, want the marker of an hour ago", evidence(st))
+	}
+	if c.Ready(s.ctx) {
+		t.Error("ready")
+	}
+	c.stayedLive()
+}
+
+func TestDataDirectorySwappedBySymlinkCounts(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.couple("n2")
+	base := t.TempDir()
+	empty, old, link := filepath.Join(base, "empty"), filepath.Join(base, "old"), filepath.Join(base, "data")
+	volume(t, old)
+	s.ok(errors.Join(os.Mkdir(empty, 0o755), os.Symlink(empty, link)))
+	c := s.late("n1", link)
+	c.awaitLines(1, dirSeen("unknown", "present", 0)+"generation=1")
+	swap := func(target string) {
+		t.Helper()
+		next := filepath.Join(base, "next")
+		s.ok(errors.Join(os.Symlink(target, next), os.Rename(next, link)))
+	}
+	swap(old)
+	c.awaitLines(1, dirSeen("present", "present", 1)+"generation=2")
+	s.ok(c.nats.Start(s.ctx))
+	if st := c.awaitBooted(); st.Boot.Kind != "restart" || st.Reason != "stale_restart" {
+		t.Errorf("boot %s (%s), reason %s; want restart, stale_restart: the directory behind the link is old", st.Boot.Kind, evidence(st), st.Reason)
+	}
+	// Swapped to an empty one while the broker runs: seen, and no reason to act.
+	s.ok(c.Activate(s.ctx, "test"))
+	s.ok(c.AwaitReady(s.ctx, bound))
+	reg := c.registration()
+	swap(empty)
+	c.awaitLines(1, dirSeen("present", "present", 0)+"generation=3")
+	c.renewsOn()
+	if after := c.registration(); after != reg || !c.Ready(s.ctx) {
+		t.Errorf("registration %+v, want %+v, and ready", after, reg)
+	}
+	c.stayedLive()
+}
+
+func TestWipedDataDirectoryIsNoFirstBoot(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.couple("n2")
+	dir := filepath.Join(t.TempDir(), "data")
+	volume(t, dir)
+	c := s.late("n1", dir)
+	c.awaitLines(1, dirSeen("unknown", "present", 1))
+	s.ok(c.nats.Start(s.ctx))
+	c.awaitBooted()
+	s.ok(c.Activate(s.ctx, "test"))
+	s.ok(c.AwaitReady(s.ctx, bound))
+	reg := c.registration()
+
+	t.Run("wiped while the broker runs", func(t *testing.T) {
+		s.ok(os.RemoveAll(filepath.Join(dir, "jetstream")))
+		c.awaitLines(1, dirSeen("present", "present", 0)+"generation=2")
+		c.renewsOn()
+	})
+	t.Run("removed", func(t *testing.T) {
+		s.ok(os.RemoveAll(dir))
+		c.awaitLines(1, dirSeen("present", "missing", 0))
+		c.renewsOn()
+	})
+	t.Run("and then the broker restarts", func(t *testing.T) {
+		s.ok(c.nats.Kill())
+		s.ok(c.AwaitNotReady(s.ctx, bound))
+		s.ok(c.nats.Start(s.ctx))
+		c.awaitLines(2, `msg="broker boot" kind=restart`)
+		st := c.await("the mode", func(st harness.Status) bool { return st.Boot.Reason == "fast_restart" })
+		if st.Boot.Kind != "restart" || !strings.Contains(evidence(st), "state file records a completed first boot") || !strings.Contains(evidence(st), "etcd knows this broker") {
+			t.Errorf("boot %s (%s), want restart by state file and etcd", st.Boot.Kind, evidence(st))
+		}
+		if after := c.registration(); after != reg {
+			t.Errorf("registration %+v, want %+v", after, reg)
+		}
+	})
+	if n := c.metric(`holdfast_broker_boots_total{kind="first_boot",reason="boot"}`); n != 0 {
+		t.Errorf("%v first boots were counted, want none", n)
+	}
+	c.stayedLive()
+}
+
+func TestStreamsOfARealServerProveARestart(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	peer := s.couple("n2")
+	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
+	c := s.couple("n1")
+	if st := c.awaitBooted(); st.Boot.Kind != "first_boot" {
+		t.Fatalf("boot %s (%s), want first_boot", st.Boot.Kind, evidence(st))
+	}
+	if code := c.terminate(); code != 0 {
+		t.Fatalf("exit code %d", code)
+	}
+	s.ok(c.nats.Kill())
+	// Nothing but the data is left of it: neither state directory nor keys.
+	s.ok(os.RemoveAll(c.StateDir))
+	for _, key := range []string{s.keys.State("n1"), s.keys.Member("n1")} {
+		_, err := s.etcd.Client().Delete(s.ctx, key, clientv3.WithPrevKV())
+		s.ok(err)
+	}
+	s.ok(c.nats.Start(s.ctx))
+	c.run()
+	st := c.awaitBooted()
+	if st.Boot.Kind != "restart" || st.Mode != "drained" || st.Reason != "stale_restart" {
+		t.Errorf("boot %s (%s), %s (%s); want restart, drained, stale_restart", st.Boot.Kind, evidence(st), st.Mode, st.Reason)
+	}
+	if !strings.Contains(evidence(st), "meta.inf is ") {
+		t.Errorf("evidence %q, want the stream's own record", evidence(st))
+	}
+	s.ok(harness.Await(s.ctx, bound, "not ready", func(ctx context.Context) (bool, string) { return !c.Ready(ctx), "ready" }))
+	c.stayedLive()
+	peer.stayedLive()
+}

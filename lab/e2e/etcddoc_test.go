@@ -1,0 +1,312 @@
+package e2e
+
+import (
+	"context"
+	"net"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"holdfast/lab/harness"
+)
+
+// The scenarios of SCENARIOS, "From the etcd document".
+
+func TestRegistrationPersistsOverSeveralTTLs(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	c := s.couple("n1", "--lease-ttl", "3s", "--renew-interval", "500ms")
+	before := c.registration()
+	confirmed := c.metric(`holdfast_lease_renewals_total{result="confirmed"}`)
+	// Eighteen renewals, 500 ms apart, are three TTLs.
+	c.awaitMetric(`holdfast_lease_renewals_total{result="confirmed"}`, confirmed+18, 30*time.Second)
+	if after := c.registration(); after != before {
+		t.Errorf("registration went from %+v to %+v", before, after)
+	}
+	s.caughtUp()
+	if again := s.changesOf(s.keys.Registration("n1"), before.ModRevision); len(again) > 0 {
+		t.Errorf("the key was written again: %v", again)
+	}
+	if n := len(c.lines(`msg=attachment `)); n != 1 {
+		t.Errorf("%d changes of the attachment, want the first one only", n)
+	}
+	c.stayedLive()
+}
+
+func TestSIGTERMEndsCleanly(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
+	c := s.couple("n1")
+	reg, pid := c.registration(), c.PID()
+	c.stayedLive()
+	if code := c.terminate(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+	if left := c.registration(); left.CreateRevision != 0 {
+		t.Errorf("the registration is still there: %+v", left)
+	}
+	if ttl := s.ttlOf(reg.Lease); ttl > 0 {
+		t.Errorf("the lease is still there, for %d s", ttl)
+	}
+	for _, a := range [][2]string{
+		{"unix", c.ControlSocket},
+		{"tcp", strings.TrimPrefix(c.ProbeURL(), "http://")},
+		{"tcp", strings.TrimPrefix(c.WebURL(), "http://")},
+	} {
+		if conn, err := net.Dial(a[0], a[1]); err == nil {
+			conn.Close()
+			t.Errorf("somebody still listens on %s", a[1])
+		}
+	}
+	if err := syscall.Kill(-pid, 0); err != syscall.ESRCH {
+		t.Errorf("processes of the sidecar's group are left: %v", err)
+	}
+	if st := c.state(); st.Mode != "active" {
+		t.Errorf("mode is %s (%s), want active: ending changes no mode", st.Mode, st.Reason)
+	}
+	// Nothing may be served without a registration.
+	deleted, ok := s.history.Find(reg.ModRevision, harness.DeletedKey(s.keys.Registration("n1")))
+	if !ok {
+		t.Fatal("the history has no deletion of the registration")
+	}
+	nc, err := c.nats.Connect()
+	s.ok(err)
+	defer nc.Close()
+	ctx, cancel := context.WithTimeout(s.ctx, 2*time.Second)
+	defer cancel()
+	if _, err := harness.Publish(ctx, nc, "/default/a", []byte("x")); err == nil {
+		t.Errorf("the broker still takes messages after the registration was given up (%v)", deleted)
+	}
+}
+
+func TestRegisteringTwiceIsSafe(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	c := s.couple("n1")
+	first := c.registration()
+	if code := c.terminate(); code != 0 {
+		t.Fatalf("exit code %d, want 0", code)
+	}
+	c.run()
+	s.ok(c.AwaitReady(s.ctx, bound))
+	second := c.registration()
+	if second.CreateRevision <= first.CreateRevision || second.Lease == first.Lease {
+		t.Errorf("second registration %+v, want a new one after %+v", second, first)
+	}
+	if second.Value != first.Value {
+		t.Errorf("registered %s, want the same as before: %s", second.Value, first.Value)
+	}
+	s.caughtUp()
+	puts := 0
+	for _, ch := range s.changesOf(s.keys.Registration("n1"), 0) {
+		if !ch.Deleted {
+			puts++
+		}
+	}
+	if puts != 2 {
+		t.Errorf("%d puts of the registration, want one for each life", puts)
+	}
+	if st := c.await("a mode", func(st harness.Status) bool { return st.Mode != "" }); st.Mode != "active" {
+		t.Errorf("mode %s (%s), want active", st.Mode, st.Reason)
+	}
+	c.stayedLive()
+}
+
+func TestARegistrationGivenUpAmongPeersComesBackDrained(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	peer, c := s.couple("n2"), s.couple("n1")
+	if code := c.terminate(); code != 0 {
+		t.Fatalf("exit code %d, want 0", code)
+	}
+	from := time.Now()
+	c.run()
+	st := c.await("a mode", func(st harness.Status) bool { return st.Mode != "" })
+	if st.Mode != "drained" || st.Reason != "stale_restart" || st.Boot.Kind != "restart" {
+		t.Errorf("boot %s, %s (%s); want restart, drained, stale_restart: peers may have taken over", st.Boot.Kind, st.Mode, st.Reason)
+	}
+	c.awaitRecorded(time.Now())
+	if err := c.probes.NeverReady(from, time.Now()); err != nil {
+		t.Error(err)
+	}
+	s.ok(c.Activate(s.ctx, "test"))
+	s.ok(c.AwaitReady(s.ctx, bound))
+	c.stayedLive()
+	peer.stayedLive()
+}
+
+func TestCloseWaitsForARenewalInFlightAndRevokes(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	c := s.couple("n1")
+	reg := c.registration()
+	s.ok(s.etcd.Freeze())
+	c.await("a renewal without an answer", func(st harness.Status) bool { return st.Lease.FailureStreak > 0 })
+	s.ok(c.Signal(syscall.SIGTERM))
+	// The probes are closed when the parts have ended; what is left is to revoke.
+	s.ok(harness.Await(s.ctx, bound, "the probes to close", func(ctx context.Context) (bool, string) {
+		_, _, err := c.Probe(ctx, "/live")
+		return err != nil, "they answer"
+	}))
+	if !c.Running() {
+		t.Fatal("the sidecar ended although etcd has not heard that the lease is to be revoked")
+	}
+	s.ok(s.etcd.Thaw())
+	select {
+	case <-c.Exited():
+	case <-time.After(bound):
+		t.Fatal("the sidecar does not end")
+	}
+	if code, err := c.ExitCode(); code != 0 || err != nil {
+		t.Errorf("exit code %d, %v; want 0", code, err)
+	}
+	if ttl := s.ttlOf(reg.Lease); ttl > 0 {
+		t.Errorf("the lease is still there, for %d s", ttl)
+	}
+	s.awaitChange("the deletion", reg.ModRevision, harness.DeletedKey(s.keys.Registration("n1")))
+	s.caughtUp()
+	for _, ch := range s.changesOf(s.keys.Registration("n1"), reg.ModRevision) {
+		if !ch.Deleted {
+			t.Errorf("written again while ending: %v", ch)
+		}
+	}
+}
+
+func TestLeaveRegisteredHandsTheLeaseToTheNextSidecar(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
+	c := s.couple("n1", "--leave-registered")
+	nc, err := c.nats.Connect()
+	s.ok(err)
+	defer nc.Close()
+	before := c.registration()
+	c.stayedLive()
+	if code := c.terminate(); code != 0 {
+		t.Fatalf("exit code %d, want 0", code)
+	}
+	if left := c.registration(); left != before {
+		t.Errorf("after the end the registration is %+v, want %+v", left, before)
+	}
+	if _, err := harness.Publish(s.ctx, nc, "/default/a", []byte("x")); err != nil {
+		t.Errorf("the broker must go on while its registration lasts: %v", err)
+	}
+	c.run()
+	s.ok(c.AwaitReady(s.ctx, bound))
+	confirmed := c.metric(`holdfast_lease_renewals_total{result="confirmed"}`)
+	c.awaitMetric(`holdfast_lease_renewals_total{result="confirmed"}`, confirmed+8, bound)
+	if after := c.registration(); after != before {
+		t.Errorf("the next sidecar has %+v, want the same registration under the same lease: %+v", after, before)
+	}
+	if st := c.state(); st.Mode != "active" {
+		t.Errorf("mode %s (%s), want active", st.Mode, st.Reason)
+	}
+	c.stayedLive()
+}
+
+var retryIn = regexp.MustCompile(`msg="renewal failed" .*\bretry_in=(\S+)`)
+
+// retries is the pauses that the debug log shows, from its nth line on.
+func (c *couple) retries(from int) []time.Duration {
+	c.s.Helper()
+	var pauses []time.Duration
+	for _, line := range c.lines(retryIn.String())[from:] {
+		d, err := time.ParseDuration(retryIn.FindStringSubmatch(line)[1])
+		c.s.ok(err)
+		pauses = append(pauses, d)
+	}
+	return pauses
+}
+
+func TestBackoffGrowsAndStartsOverAfterEachOutage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: runs in .ci/run")
+	}
+	t.Parallel()
+	s := newStand(t)
+	c := s.couple("n1", "--lease-ttl", "10s", "--log-level", "debug")
+	// Somebody changes what is advertised. It stays, also through the outages.
+	changed := regexp.MustCompile(`"admin_addr":"[^"]*"`).ReplaceAllString(c.registration().Value, `"admin_addr":"nats://192.0.2.1:4222"`)
+	_, err := s.etcd.Client().Put(s.ctx, s.keys.Registration("n1"), changed, clientv3.WithIgnoreLease())
+	s.ok(err)
+	before := c.registration()
+
+	lines := 0
+	for outage := 1; outage <= 2; outage++ {
+		confirmed := c.metric(`holdfast_lease_renewals_total{result="confirmed"}`)
+		s.ok(s.etcd.Kill())
+		c.await("five failures in a row", func(st harness.Status) bool { return st.Lease.FailureStreak >= 5 })
+		pauses := c.retries(lines)
+		if len(pauses) < 4 {
+			t.Fatalf("outage %d: pauses %v, want at least four in the log", outage, pauses)
+		}
+		want := []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, time.Second}
+		for i, w := range want {
+			// The last fifth is random; the attempt itself counts towards the ceiling of 1 s.
+			if low := w * 7 / 10; pauses[i] > w || pauses[i] < low {
+				t.Errorf("outage %d: pause %d is %v, want %v to %v; all: %v", outage, i+1, pauses[i], low, w, pauses)
+			}
+		}
+		s.ok(s.etcd.Start(s.ctx))
+		c.awaitMetric(`holdfast_lease_renewals_total{result="confirmed"}`, confirmed+3, bound)
+		c.await("attached", func(st harness.Status) bool { return st.Attachment == "attached" && st.Lease.FailureStreak == 0 })
+		lines += len(c.retries(lines))
+		for _, once := range []string{
+			`msg=attachment from=attached to=degraded `,
+			`msg=attachment from=degraded to=attached `,
+			`msg="renewals are confirmed again"`,
+		} {
+			if n := len(c.awaitLines(outage, once)); n != outage {
+				t.Errorf("after %d outages %d lines %q, want %d:\n%s", outage, n, once, outage, strings.Join(c.lines(once), "\n"))
+			}
+		}
+	}
+	if after := c.registration(); after != before {
+		t.Errorf("registration %+v, want the changed one kept: %+v", after, before)
+	}
+	if n := len(c.lines(`to=detached`)); n != 0 {
+		t.Errorf("detached %d times, although the lease never came near its end", n)
+	}
+	c.stayedLive()
+}
+
+func TestAChangedValueIsKept(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	c := s.couple("n1")
+	before := c.registration()
+	for _, put := range []struct {
+		name string
+		addr string
+		op   clientv3.OpOption
+	}{
+		{"under our lease", "nats://192.0.2.1:4222", clientv3.WithIgnoreLease()},
+		{"and without a lease", "nats://192.0.2.2:4222", clientv3.WithLease(0)},
+	} {
+		value := regexp.MustCompile(`"admin_addr":"[^"]*"`).ReplaceAllString(before.Value, `"admin_addr":"`+put.addr+`"`)
+		_, err := s.etcd.Client().Put(s.ctx, s.keys.Registration("n1"), value, put.op)
+		s.ok(err)
+		s.ok(harness.Await(s.ctx, bound, "our lease on the key", func(context.Context) (bool, string) {
+			reg := c.registration()
+			return reg.Lease == before.Lease, reg.Value
+		}))
+		confirmed := c.metric(`holdfast_lease_renewals_total{result="confirmed"}`)
+		c.awaitMetric(`holdfast_lease_renewals_total{result="confirmed"}`, confirmed+2, bound)
+		if reg := c.registration(); reg.Value != value || reg.CreateRevision != before.CreateRevision {
+			t.Errorf("%s: registration %+v, want the value %s kept", put.name, reg, value)
+		}
+	}
+	// A restart of the sidecar says again what its settings say.
+	s.ok(c.Kill())
+	c.run()
+	s.ok(c.AwaitReady(s.ctx, bound))
+	if reg := c.registration(); reg.Value != before.Value || reg.CreateRevision != before.CreateRevision || reg.Lease != before.Lease {
+		t.Errorf("after a restart of the sidecar: %+v, want %+v", reg, before)
+	}
+	c.stayedLive()
+}

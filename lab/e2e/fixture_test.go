@@ -1,0 +1,387 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"holdfast/lab/harness"
+)
+
+const (
+	// ttl is the lease of the tests that do not name another. Its fence point is
+	// 2/3 of it after the last renewal, and a cut of 1.4 s detaches nobody.
+	ttl = 5 * time.Second
+	// bound is for what should take about a second.
+	bound = 15 * time.Second
+)
+
+// stage is one etcd, its history and the brokers beside it.
+type stage struct {
+	*harness.Lab
+	t       *testing.T
+	ctx     context.Context
+	etcd    *harness.Etcd
+	keys    harness.Keys
+	history *harness.History // of every key
+}
+
+// node is one broker with its sidecar, and what watches them.
+type node struct {
+	*stage
+	id      string
+	topics  []string
+	ttl     time.Duration
+	link    harness.Link // nil: the path to etcd cannot be cut
+	nats    *harness.NATS
+	sidecar *harness.Sidecar
+	probes  *harness.Recorder
+}
+
+// nodeOptions says how a node is made. The zero value is fine.
+type nodeOptions struct {
+	TTL      time.Duration // default ttl
+	Cuttable bool          // with a link to etcd of its own
+	Topics   []string      // assigned before the start; default /default/{id}-a and -b
+	Flags    []string      // of the sidecar
+}
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	s := &stage{Lab: harness.ForTest(t), t: t, ctx: t.Context()}
+	var err error
+	s.etcd, err = s.StartEtcd(s.ctx, harness.EtcdOptions{})
+	s.must(err)
+	s.watch()
+	return s
+}
+
+// watch starts the history, anew if there is one.
+func (s *stage) watch() {
+	s.t.Helper()
+	var err error
+	s.history, err = s.Watch(s.ctx, s.etcd, "/")
+	s.must(err)
+}
+
+// must ends the test on an error.
+func (s *stage) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// should notes an error and goes on.
+func (s *stage) should(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Error(err)
+	}
+}
+
+// prepare makes a node of which nothing runs yet.
+func (s *stage) prepare(id string, o nodeOptions) *node {
+	s.t.Helper()
+	if o.TTL == 0 {
+		o.TTL = ttl
+	}
+	if o.Topics == nil {
+		o.Topics = []string{"/default/" + id + "-a", "/default/" + id + "-b"}
+	}
+	n := &node{stage: s, id: id, topics: o.Topics, ttl: o.TTL}
+	s.must(s.keys.Assign(s.ctx, s.etcd.Client(), id, o.Topics...))
+	endpoint, place := s.etcd.Endpoint(), harness.Place{}
+	var err error
+	if o.Cuttable {
+		n.link, err = harness.NewLink(s.Lab, s.etcd)
+		s.must(err)
+		endpoint, place = n.link.Endpoint(), n.link.Place()
+	}
+	n.nats, err = s.NewNATS(harness.NATSOptions{Name: id, Place: place})
+	s.must(err)
+	n.sidecar, err = s.NewSidecar(harness.SidecarOptions{
+		Broker: n.nats, Endpoints: []string{endpoint},
+		Flags: append([]string{
+			"--lease-ttl", o.TTL.String(),
+			"--detachment-recover-window", "300ms",
+			"--health-interval", "200ms",
+		}, o.Flags...),
+	})
+	s.must(err)
+	return n
+}
+
+// add makes a node, starts it and waits until it is ready.
+func (s *stage) add(id string, o nodeOptions) *node {
+	s.t.Helper()
+	n := s.prepare(id, o)
+	n.start()
+	n.awaitReady()
+	return n
+}
+
+// start starts the sidecar and then the broker, as a native sidecar container is,
+// and waits for neither.
+func (n *node) start() {
+	n.t.Helper()
+	n.must(errors.Join(n.sidecar.Start(), n.nats.Launch()))
+	if n.probes == nil {
+		n.probes = n.Record(n.sidecar)
+	}
+}
+
+// kill kills broker and sidecar with SIGKILL.
+func (n *node) kill() {
+	n.t.Helper()
+	n.must(errors.Join(n.sidecar.Kill(), n.nats.Kill()))
+}
+
+// awaitReady returns when the broker is ready, and the recorder knows.
+func (n *node) awaitReady() {
+	n.t.Helper()
+	n.must(n.sidecar.AwaitReady(n.ctx, bound))
+	n.recorded("ready", func(s harness.ProbeSample) bool { return s.Ready == http.StatusOK })
+}
+
+// awaitNotReady returns a moment from which on it is known not to be ready.
+func (n *node) awaitNotReady() time.Time {
+	n.t.Helper()
+	n.must(n.sidecar.AwaitNotReady(n.ctx, n.ttl+bound))
+	n.recorded("not ready", func(s harness.ProbeSample) bool { return s.Ready != http.StatusOK })
+	return time.Now()
+}
+
+// recorded waits until the last answers of the probes are such.
+func (n *node) recorded(what string, ok func(harness.ProbeSample) bool) {
+	n.t.Helper()
+	n.must(harness.Await(n.ctx, bound, n.id+" to be recorded as "+what, func(context.Context) (bool, string) {
+		runs := n.probes.Timeline()
+		return len(runs) > 0 && ok(runs[len(runs)-1]), n.probes.String()
+	}))
+}
+
+func (n *node) await(what string, ok func(harness.Status) bool) harness.Status {
+	n.t.Helper()
+	st, err := n.sidecar.Await(n.ctx, n.ttl+bound, what, ok)
+	n.must(err)
+	return st
+}
+
+// activate is the operator's word; it returns when the broker is ready.
+func (n *node) activate() {
+	n.t.Helper()
+	n.must(n.sidecar.Activate(n.ctx, "e2e"))
+	n.awaitReady()
+}
+
+func (n *node) registration() harness.RegistrationKey {
+	n.t.Helper()
+	r, err := n.keys.ReadRegistration(n.ctx, n.etcd.Client(), n.id)
+	n.must(err)
+	return r
+}
+
+// isInMode checks the mode in etcd.
+func (n *node) isInMode(mode, reason string) {
+	n.t.Helper()
+	st, err := n.keys.ReadState(n.ctx, n.etcd.Client(), n.id)
+	n.must(err)
+	if st.Mode != mode || st.Reason != reason {
+		n.t.Errorf("%s is %q, reason %q; want %s, %s", n.id, st.Mode, st.Reason, mode, reason)
+	}
+}
+
+// publishes checks that each topic takes a message now.
+func (n *node) publishes() {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(n.ctx, bound)
+	defer cancel()
+	c, err := n.nats.Connect()
+	n.must(err)
+	defer c.Close()
+	for _, topic := range n.topics {
+		_, err := harness.Publish(ctx, c, topic, []byte("e2e"))
+		n.must(err)
+	}
+}
+
+// revision is etcd's present one.
+func (s *stage) revision() int64 {
+	s.t.Helper()
+	res, err := s.etcd.Client().Get(s.ctx, "/", clientv3.WithCountOnly())
+	s.must(err)
+	return res.Header.Revision
+}
+
+// awaitExpiry waits for the deletion of the node's registration after revision.
+func (n *node) awaitExpiry(after int64) harness.Change {
+	n.t.Helper()
+	c, err := n.history.Await(n.ctx, n.ttl+bound, "the expiry of "+n.id, after+1,
+		harness.DeletedKey(n.keys.Registration(n.id)))
+	n.must(err)
+	return c
+}
+
+// awaitRegistered waits for a registration of the node after revision.
+func (n *node) awaitRegistered(after int64) harness.Change {
+	n.t.Helper()
+	c, err := n.history.Await(n.ctx, bound, "the registration of "+n.id, after+1,
+		harness.PutKey(n.keys.Registration(n.id)))
+	n.must(err)
+	return c
+}
+
+// withState checks that one transaction wrote the registration and the mode.
+func (n *node) withState(registered harness.Change, mode, reason string) {
+	n.t.Helper()
+	for _, c := range n.history.At(registered.Revision) {
+		if c.Key != n.keys.State(n.id) {
+			continue
+		}
+		if !isMode(c, mode) || !strings.Contains(c.Value, `"reason":"`+reason+`"`) {
+			n.t.Errorf("%s registered in revision %d with state %s; want %s, %s", n.id, c.Revision, c.Value, mode, reason)
+		}
+		return
+	}
+	n.t.Errorf("%s registered in revision %d without a state in the same revision", n.id, registered.Revision)
+}
+
+// isMode says whether a change is a put of a state with that mode.
+func isMode(c harness.Change, mode string) bool {
+	return !c.Deleted && strings.HasSuffix(c.Key, "/state") && strings.Contains(c.Value, `"mode":"`+mode+`"`)
+}
+
+// never checks that no change after revision matches.
+func (s *stage) never(what string, after int64, match func(harness.Change) bool) {
+	s.t.Helper()
+	s.revisionSeen()
+	for _, c := range s.history.Changes() {
+		if c.Revision > after && match(c) {
+			s.t.Errorf("%s: %v", what, c)
+		}
+	}
+	s.should(s.history.Err())
+}
+
+// revisionSeen waits until the history has everything up to now.
+func (s *stage) revisionSeen() {
+	s.t.Helper()
+	res, err := s.etcd.Client().Put(s.ctx, "/lab/mark", "")
+	s.must(err)
+	_, err = s.history.Await(s.ctx, bound, "a mark", res.Header.Revision, harness.PutKey("/lab/mark"))
+	s.must(err)
+}
+
+// waitOut lets a lease of the lab's own run out, and so the time of a TTL pass.
+func (s *stage) waitOut(ttl time.Duration) {
+	s.t.Helper()
+	lease, err := s.etcd.Client().Grant(s.ctx, int64((ttl+time.Second-1)/time.Second))
+	s.must(err)
+	put, err := s.etcd.Client().Put(s.ctx, "/lab/ttl", "", clientv3.WithLease(lease.ID))
+	s.must(err)
+	_, err = s.history.Await(s.ctx, ttl+bound, "a TTL to pass", put.Header.Revision, harness.DeletedKey("/lab/ttl"))
+	s.must(err)
+}
+
+// cutFor keeps the node from etcd for a time that the scenario names.
+func (n *node) cutFor(d time.Duration) (cut, healed time.Time) {
+	n.t.Helper()
+	cut = time.Now()
+	n.must(n.link.Cut())
+	select {
+	case <-time.After(time.Until(cut.Add(d))):
+	case <-n.ctx.Done():
+	}
+	healed = time.Now()
+	n.must(n.link.Heal())
+	return cut, healed
+}
+
+// firstReady is when /ready was first seen to be 200 since a moment.
+func (n *node) firstReady(since time.Time) (at time.Time) {
+	n.t.Helper()
+	n.must(harness.Await(n.ctx, bound, n.id+" to be seen ready", func(context.Context) (ok bool, saw string) {
+		at, ok = n.probes.FirstReady(since)
+		return ok, n.probes.String()
+	}))
+	return at
+}
+
+// probed returns now, once the probes were asked after it.
+func (n *node) probed() (now time.Time) {
+	n.t.Helper()
+	now = time.Now()
+	n.recorded("probed", func(s harness.ProbeSample) bool { return s.Until.After(now) })
+	return now
+}
+
+// alwaysReady checks every answer of /ready since a moment.
+func (n *node) alwaysReady(since time.Time) {
+	n.t.Helper()
+	n.should(n.probes.AlwaysReady(since, n.probed()))
+}
+
+// neverReady checks every answer of /ready since a moment at which it was not 200.
+func (n *node) neverReady(since time.Time) {
+	n.t.Helper()
+	n.should(n.probes.NeverReady(since, n.probed()))
+}
+
+// alwaysLive checks every answer of /live since a moment; the sidecar ran all the while.
+func (n *node) alwaysLive(since time.Time) {
+	n.t.Helper()
+	n.should(n.probes.AlwaysLive(since, n.probed()))
+}
+
+// awaitEvent waits for the first event of that kind in the journal since a moment.
+func (n *node) awaitEvent(since time.Time, kind, to string) (event harness.Event) {
+	n.t.Helper()
+	n.must(harness.Await(n.ctx, n.ttl+bound, "event "+kind+" "+to+" of "+n.id, func(ctx context.Context) (bool, string) {
+		events, err := n.sidecar.Events(ctx)
+		if err != nil {
+			return false, err.Error()
+		}
+		for _, e := range events {
+			if e.At.After(since) && e.Kind == kind && e.To == to {
+				event = e
+				return true, ""
+			}
+		}
+		return false, fmt.Sprintf("%+v", events)
+	}))
+	return event
+}
+
+// neverDetached checks the journal since a moment.
+func (n *node) neverDetached(since time.Time) {
+	n.t.Helper()
+	events, err := n.sidecar.Events(n.ctx)
+	n.must(err)
+	if len(events) == 0 {
+		n.t.Errorf("%s: the journal is empty", n.id)
+	}
+	for _, e := range events {
+		if e.At.After(since) && e.Kind == "attachment" && e.To == "detached" {
+			n.t.Errorf("%s detached at %s: %s", n.id, e.At.Format("15:04:05.000"), e.Reason)
+		}
+	}
+}
+
+// loseStateDir empties the sidecar's state directory.
+func (n *node) loseStateDir() {
+	n.t.Helper()
+	entries, err := os.ReadDir(n.sidecar.StateDir)
+	n.must(err)
+	for _, e := range entries {
+		n.must(os.RemoveAll(filepath.Join(n.sidecar.StateDir, e.Name())))
+	}
+}

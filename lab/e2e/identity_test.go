@@ -1,0 +1,115 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/lab/harness"
+)
+
+func TestTwoSidecarsWithOneBrokerIDDoNotFight(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
+	first := s.couple("n1")
+	reg := first.registration()
+	from := s.caughtUp()
+
+	// The same name on another server, as after a copied configuration.
+	n, err := s.lab.NewNATS(harness.NATSOptions{Name: "n1-twin", Extra: `server_name: "n1"`})
+	s.ok(err)
+	s.ok(n.Start(s.ctx))
+	twin := s.beside(n)
+	twin.id = "n1"
+	twin.run()
+
+	st := twin.await("the conflict", func(st harness.Status) bool {
+		return strings.Contains(strings.Join(st.Ready.Causes, " "), "identity conflict")
+	})
+	if st.Attachment != "detached" || st.Registration.CreateRevision != 0 {
+		t.Errorf("the twin is %s with registration %+v, want detached without one", st.Attachment, st.Registration)
+	}
+	if said := twin.awaitLines(1, `level=ERROR msg="identity conflict"`); !strings.Contains(said[0], "stop one of the two, or give this one another --broker-id") {
+		t.Errorf("said %q, want the remedy", said[0])
+	}
+	// Not for a moment only: for longer than the lease lasts.
+	first.renewsOn()
+	res, err := twin.Verb(s.ctx, "activate", "--reason", "test")
+	s.ok(err)
+	if res.Exit != 3 || !strings.Contains(res.Stderr, "identity conflict") {
+		t.Errorf("activate: exit code %d, said %q; want 3 and the conflict", res.Exit, res.Stderr)
+	}
+	if err := twin.probes.NeverReady(time.Time{}, time.Now()); err != nil {
+		t.Error(err)
+	}
+	if after := first.registration(); after != reg {
+		t.Errorf("the registration changed from %+v to %+v", reg, after)
+	}
+	mark := s.caughtUp()
+	for _, ch := range s.history.Changes() {
+		if ch.Revision > from && ch.Revision < mark {
+			t.Errorf("etcd was changed: %v", ch)
+		}
+	}
+	s.notServed(twin, "/default/a")
+	if err := first.probes.AlwaysReady(first.awaitReadySince(), time.Now()); err != nil {
+		t.Error(err)
+	}
+	if n := len(twin.lines(`msg="identity conflict"`)); n != 1 {
+		t.Errorf("the conflict was logged %d times, want once", n)
+	}
+	first.stayedLive()
+
+	t.Run("when the first is gone for good the second decides by the startup table", func(t *testing.T) {
+		if code := first.terminate(); code != 0 {
+			t.Errorf("exit code %d, want 0", code)
+		}
+		back := s.awaitChange("the second's registration", mark, harness.PutKey(s.keys.Registration("n1")))
+		st := twin.await("a startup decision", func(st harness.Status) bool { return st.Mode != "" && st.Epoch == back.Revision })
+		// etcd knows the id, and nobody else is registered.
+		if st.Boot.Kind != "restart" || st.Mode != "active" || st.Reason != "full_cluster_restart" {
+			t.Errorf("boot %s, %s (%s); want restart, active, full_cluster_restart", st.Boot.Kind, st.Mode, st.Reason)
+		}
+		s.ok(twin.AwaitReady(s.ctx, bound))
+	})
+	twin.stayedLive()
+}
+
+// awaitReadySince is when the recorder first heard that it is ready.
+func (c *couple) awaitReadySince() time.Time {
+	c.s.Helper()
+	c.awaitRecorded(time.Now())
+	at, ok := c.probes.FirstReady(c.since)
+	if !ok {
+		c.s.Fatal("never ready")
+	}
+	return at
+}
+
+func TestAKilledTwinLeavesTheIDAfterItsTTL(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.couple("n2")
+	first := s.couple("n1")
+	n, err := s.lab.NewNATS(harness.NATSOptions{Name: "n1-twin", Extra: `server_name: "n1"`})
+	s.ok(err)
+	s.ok(n.Start(s.ctx))
+	twin := s.beside(n)
+	twin.id = "n1"
+	twin.run()
+	twin.await("the conflict", func(st harness.Status) bool {
+		return strings.Contains(strings.Join(st.Ready.Causes, " "), "identity conflict")
+	})
+	rev := first.registration().ModRevision
+	s.ok(first.Kill())
+	s.awaitChange("the expiry", rev, harness.DeletedKey(s.keys.Registration("n1")))
+	st := twin.await("drained", func(st harness.Status) bool { return st.Mode == "drained" && st.Registration.Present })
+	if st.Reason != "stale_restart" {
+		t.Errorf("reason %s, want stale_restart: the cluster lived on", st.Reason)
+	}
+	if err := twin.probes.NeverReady(time.Time{}, time.Now()); err != nil {
+		t.Error(err)
+	}
+	twin.stayedLive()
+}

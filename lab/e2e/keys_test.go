@@ -1,0 +1,173 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"holdfast/lab/harness"
+)
+
+// What others may do to the registration, and what is left of it afterwards.
+
+// renewsOn checks that the registration is renewed for longer than its TTL, and
+// that nobody writes it.
+func (c *couple) renewsOn() {
+	c.s.Helper()
+	before := c.registration()
+	confirmed := c.metric(`holdfast_lease_renewals_total{result="confirmed"}`)
+	c.awaitMetric(`holdfast_lease_renewals_total{result="confirmed"}`, confirmed+9, bound)
+	if after := c.registration(); after != before || after.CreateRevision == 0 {
+		c.s.Errorf("the registration did not stay: %+v, then %+v", before, after)
+	}
+}
+
+func TestAKeyThatLostItsLeaseIsBoundToOursAgain(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	c := s.couple("n1")
+	foreign, err := s.etcd.Client().Grant(s.ctx, 600)
+	s.ok(err)
+	before := c.registration()
+	for _, tt := range []struct {
+		name, said string
+		lease      clientv3.LeaseID
+	}{
+		{"no lease", "no lease", 0},
+		{"a foreign lease", "foreign lease", foreign.ID},
+		{"a foreign lease again", "foreign lease", foreign.ID},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			put, err := s.etcd.Client().Put(s.ctx, s.keys.Registration("n1"), before.Value, clientv3.WithLease(tt.lease))
+			s.ok(err)
+			fixed := s.awaitChange("the repair", put.Header.Revision, harness.PutKey(s.keys.Registration("n1")))
+			if fixed.CreateRevision != before.CreateRevision || fixed.Value != before.Value || fixed.Lease != int64(before.Lease) {
+				t.Errorf("repaired to %v under lease %x, want the same bytes and create revision under lease %x", fixed, fixed.Lease, before.Lease)
+			}
+			c.awaitLines(1, `msg="registration repaired" was="`+tt.said+`"`)
+			c.await("attached", func(st harness.Status) bool { return st.Attachment == "attached" })
+		})
+	}
+	// The foreign lease must have no say any more.
+	_, err = s.etcd.Client().Revoke(s.ctx, foreign.ID)
+	s.ok(err)
+	c.renewsOn()
+	if n := len(c.lines(`msg=attachment .*to=detached`)); n != 0 {
+		t.Errorf("detached %d times: a lease that was held all the while is no reason", n)
+	}
+	if err := c.probes.AlwaysReady(c.since.Add(time.Second), time.Now()); err != nil {
+		t.Error(err)
+	}
+	if st := c.state(); st.Mode != "active" {
+		t.Errorf("mode %s (%s), want active", st.Mode, st.Reason)
+	}
+	s.caughtUp()
+	for _, ch := range s.changesOf(s.keys.Registration("n1"), before.CreateRevision) {
+		if ch.Deleted {
+			t.Errorf("the key was deleted: %v", ch)
+		}
+	}
+	c.stayedLive()
+}
+
+// theft is a way in which somebody else ends a registration.
+var thefts = []struct {
+	name string
+	do   func(s *stand, c *couple) error
+}{
+	{"key deleted", func(s *stand, c *couple) error {
+		_, err := s.etcd.Client().Delete(s.ctx, s.keys.Registration(c.id))
+		return err
+	}},
+	{"lease revoked", func(s *stand, c *couple) error {
+		_, err := s.etcd.Client().Revoke(s.ctx, c.registration().Lease)
+		return err
+	}},
+}
+
+func TestARegistrationThatIsTakenAwayAmongPeersDrains(t *testing.T) {
+	t.Parallel()
+	for _, tt := range thefts {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStand(t)
+			s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
+			c, peer := s.couple("n1"), s.couple("n2")
+			before := c.registration()
+			s.ok(tt.do(s, c))
+			gone := s.awaitChange("the deletion", before.ModRevision, harness.DeletedKey(s.keys.Registration("n1")))
+			back := s.awaitChange("the registration", gone.Revision, harness.PutKey(s.keys.Registration("n1")))
+			c.await("drained", func(st harness.Status) bool { return st.Mode == "drained" && st.Epoch == back.Revision })
+			if st := c.state(); st.Mode != "drained" || st.Reason != "registration_expired" || st.ModRevision != back.Revision {
+				t.Errorf("state %+v, want drained, registration_expired, written at revision %d with the registration", st, back.Revision)
+			}
+			took := back.At.Sub(gone.At)
+			t.Logf("registered again after %v", took.Round(time.Millisecond))
+			if took > time.Second {
+				t.Errorf("registered again after %v, want at most 1 s", took)
+			}
+			s.notServed(c, "/default/a")
+			// Ready at no moment since the mode is known to be drained, until activated.
+			s.ok(c.AwaitNotReady(s.ctx, bound))
+			drainedAt := c.awaitRecorded(time.Now()).Until
+			c.renewsOn()
+			if err := c.probes.NeverReady(drainedAt, time.Now()); err != nil {
+				t.Error(err)
+			}
+			if said := c.lines(`msg="loading topics"`); len(said) > 0 {
+				t.Errorf("a drained broker loads nothing, and the log says %q", said)
+			}
+			s.ok(c.Activate(s.ctx, "test"))
+			s.ok(c.AwaitReady(s.ctx, bound))
+			if st := peer.state(); st.Mode != "active" {
+				t.Errorf("the peer is %s (%s)", st.Mode, st.Reason)
+			}
+			lost := c.metric(`holdfast_registration_lost_total{cause="lease_expired"}`) + c.metric(`holdfast_registration_lost_total{cause="key_deleted"}`)
+			if lost != 1 {
+				t.Errorf("holdfast_registration_lost_total counts %v, want 1", lost)
+			}
+			c.stayedLive()
+			peer.stayedLive()
+		})
+	}
+}
+
+func TestARegistrationThatIsTakenAwayFromTheOnlyBrokerKeepsItsMode(t *testing.T) {
+	t.Parallel()
+	for _, tt := range thefts {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStand(t)
+			c := s.couple("n1")
+			before := c.registration()
+			s.ok(tt.do(s, c))
+			back := s.awaitChange("the registration", before.ModRevision, harness.PutKey(s.keys.Registration("n1")))
+			c.await("the new epoch", func(st harness.Status) bool { return st.Epoch == back.Revision })
+			s.ok(c.AwaitReady(s.ctx, bound))
+			if st := c.state(); st.Mode != "active" || st.Reason != "fleet_expired" {
+				t.Errorf("state %+v, want active, fleet_expired", st)
+			}
+			if left := s.ttlOf(before.Lease); left > 0 && before.Lease != c.registration().Lease {
+				t.Errorf("the old lease is left over, for %d s", left)
+			}
+			c.stayedLive()
+		})
+	}
+}
+
+// notServed waits until the broker refuses messages for the topic.
+func (s *stand) notServed(c *couple, topic string) {
+	s.Helper()
+	nc, err := c.nats.Connect()
+	s.ok(err)
+	defer nc.Close()
+	s.ok(harness.Await(s.ctx, bound, topic+" to take no messages", func(ctx context.Context) (bool, string) {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		seq, err := harness.Publish(ctx, nc, topic, []byte("x"))
+		return err != nil, fmt.Sprintf("stored as %d", seq)
+	}))
+}

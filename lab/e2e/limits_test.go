@@ -1,0 +1,133 @@
+package e2e
+
+import (
+	"debug/elf"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/lab/harness"
+)
+
+// The limits that the sidecar promises to those who pay for its memory.
+const (
+	maxBinary   = 20_000_000 // bytes
+	maxResident = 24_000_000 // bytes, idle with 1,000 topics
+)
+
+func TestTheBinaryIsStaticStrippedAndSmall(t *testing.T) {
+	t.Parallel()
+	path, err := harness.Build(harness.Holdfast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%.1f MB", float64(info.Size())/1e6)
+	if info.Size() > maxBinary {
+		t.Errorf("%d bytes, want at most %d", info.Size(), maxBinary)
+	}
+	f, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
+			t.Errorf("it has %v: it is not static", p.Type)
+		}
+	}
+	if f.Section(".symtab") != nil || f.Section(".debug_info") != nil {
+		t.Error("it has symbols: it is not stripped")
+	}
+}
+
+func topics(n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("/default/topic-%05d", i)
+	}
+	return names
+}
+
+// memory reads a line such as VmRSS of a process's status, in bytes.
+func memory(t *testing.T, pid int, what string) int64 {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, what+":"); ok {
+			kb, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return kb * 1024
+		}
+	}
+	t.Fatalf("no %s in the status of process %d", what, pid)
+	return 0
+}
+
+func TestAnIdleSidecarWithAThousandTopicsStaysSmall(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", topics(1000)...))
+	c, err := s.lab.NewSidecar(harness.SidecarOptions{Broker: s.broker("n1"), Endpoints: []string{s.etcd.Endpoint()}})
+	s.ok(err)
+	s.ok(c.Start())
+	s.ok(c.AwaitReady(s.ctx, bound))
+	st, err := c.Status(s.ctx)
+	s.ok(err)
+	if st.Topics.Served != 1000 {
+		t.Fatalf("%d topics served, want 1000", st.Topics.Served)
+	}
+	after := memory(t, c.PID(), "VmRSS")
+	// Not a wait for a state: being left alone for this long is what is measured.
+	idle := time.NewTimer(10 * time.Second)
+	defer idle.Stop()
+	select {
+	case <-idle.C:
+	case <-c.Exited():
+		t.Fatal("the sidecar ended")
+	}
+	rss := memory(t, c.PID(), "VmRSS")
+	t.Logf("resident: %.1f MB after loading, %.1f MB after 10 s of idle (anonymous %.1f, of the binary %.1f); peak %.1f MB",
+		float64(after)/1e6, float64(rss)/1e6, float64(memory(t, c.PID(), "RssAnon"))/1e6,
+		float64(memory(t, c.PID(), "RssFile"))/1e6, float64(memory(t, c.PID(), "VmHWM"))/1e6)
+	if rss > maxResident {
+		t.Errorf("%d bytes resident, want at most %d", rss, maxResident)
+	}
+}
+
+func TestTenThousandTopicsAreLoadedBeforeReady(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: runs in .ci/run")
+	}
+	t.Parallel()
+	const many = 10_000
+	s := newStand(t)
+	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", topics(many)...))
+	c := s.beside(s.broker("n1"))
+	start := time.Now()
+	c.run()
+	s.ok(c.AwaitReady(s.ctx, 3*time.Minute))
+	took := time.Since(start)
+	st := c.await("the counts", func(st harness.Status) bool { return st.Topics.Assigned == many })
+	if st.Topics.Served != many || st.Topics.Missing != 0 || st.Topics.Loading != 0 {
+		t.Errorf("ready with %+v, want all %d served", st.Topics, many)
+	}
+	t.Logf("%d topics served after %v, %.0f topics/s; %.1f MB resident, peak %.1f MB", many, took.Round(time.Millisecond),
+		many/took.Seconds(), float64(memory(t, c.PID(), "VmRSS"))/1e6, float64(memory(t, c.PID(), "VmHWM"))/1e6)
+	if len(c.lines(`msg="renewals fail"`)) != 0 || len(c.lines(`to=degraded`)) != 0 {
+		t.Error("renewals failed while the topics were loaded")
+	}
+	c.renewsOn()
+	c.stayedLive()
+}

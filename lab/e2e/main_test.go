@@ -1,0 +1,39 @@
+// Package e2e plays the scenarios of SCENARIOS.md with the built binary and real
+// etcd and NATS processes. Each test is a claim; it checks the outcome, and that
+// the wrong outcome was absent all the while: by etcd's history of every change,
+// by what the probes answered, and by what publishers heard.
+//
+// Slow tests (over 20 s) are left out with -short.
+package e2e
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+
+	"holdfast/lab/harness"
+)
+
+// These tests wait much more than they compute, so more of them run at a time
+// than there are processors. An explicit -parallel wins.
+const parallel = "8"
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	explicit := false
+	flag.Visit(func(f *flag.Flag) { explicit = explicit || f.Name == "test.parallel" })
+	if !explicit {
+		if err := flag.Set("test.parallel", parallel); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	for _, p := range []harness.Program{harness.Holdfast, harness.EtcdServer, harness.NATSServer} {
+		if _, err := harness.Build(p); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}

@@ -1,0 +1,319 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/lab/harness"
+)
+
+func TestSidecarKilledAndBackWithinTheTTLGoesOnWithTheSameLease(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
+	c := s.couple("n1")
+	before, epoch := c.registration(), c.await("an epoch", func(st harness.Status) bool { return st.Epoch > 0 }).Epoch
+	for range 2 {
+		c.stayedLive()
+		s.ok(c.Kill())
+		c.run()
+		s.ok(c.AwaitReady(s.ctx, bound))
+		st := c.await("the lease", func(st harness.Status) bool { return st.Attachment == "attached" })
+		if st.Epoch != epoch || st.Mode != "active" {
+			t.Errorf("epoch %d, mode %s (%s); want epoch %d, active", st.Epoch, st.Mode, st.Reason, epoch)
+		}
+	}
+	// The lease is really renewed: it lives on after a whole TTL of renewals.
+	confirmed := c.metric(`holdfast_lease_renewals_total{result="confirmed"}`)
+	c.awaitMetric(`holdfast_lease_renewals_total{result="confirmed"}`, confirmed+9, bound)
+	if after := c.registration(); after != before {
+		t.Errorf("registration went from %+v to %+v", before, after)
+	}
+	s.caughtUp()
+	if again := s.changesOf(s.keys.Registration("n1"), before.ModRevision); len(again) > 0 {
+		t.Errorf("the key was touched: %v", again)
+	}
+	c.stayedLive()
+}
+
+func TestAStateFileThatCannotBeUnderstoodDrains(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	for _, tt := range []struct{ name, content, says string }{
+		{"garbage", "\x00\x01\x02 garbage", `is corrupt (invalid character '\x00' looking for beginning of value)`},
+		{"empty", "", "is corrupt (unexpected end of JSON input)"},
+		{"torn", `{"format":1,"broker_id":"n`, "is corrupt (unexpected end of JSON input)"},
+		{"later-format", `{"format":99,"incarnation":"00112233445566778899aabbccddeeff"}`, "has format 99, this version knows 1"},
+		{"no-incarnation", `{"format":1,"broker_id":"n"}`, "is corrupt (no incarnation)"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := *s
+			s.T = t
+			c := s.beside(s.broker("n-" + tt.name))
+			file := filepath.Join(c.StateDir, "state.json")
+			s.ok(os.WriteFile(file, []byte(tt.content), 0o600))
+			c.run()
+			st := c.await("drained", func(st harness.Status) bool { return st.Mode == "drained" })
+			if st.Reason != "corrupt_state" || st.Boot.Kind != "restart" {
+				t.Errorf("reason %s, boot %s; want corrupt_state, restart", st.Reason, st.Boot.Kind)
+			}
+			if kept, err := os.ReadFile(file + ".corrupt"); err != nil || string(kept) != tt.content {
+				t.Errorf("kept aside: %q, %v; want what was there", kept, err)
+			}
+			want := fmt.Sprintf("%s %s; kept as %s.corrupt", file, tt.says, file)
+			if lines := c.lines("state file corrupt: the broker will be drained until an operator activates it"); len(lines) != 1 || !strings.Contains(lines[0], want) && !strings.Contains(lines[0], fmt.Sprintf("%q", want)) {
+				t.Errorf("said %q, want once %q", lines, want)
+			}
+			if c.Ready(s.ctx) {
+				t.Error("ready")
+			}
+			s.ok(c.Activate(s.ctx, "looked at it"))
+			s.ok(c.AwaitReady(s.ctx, bound))
+			c.stayedLive()
+		})
+	}
+}
+
+func TestAStateFileThatBreaksBetweenTwoLivesDrains(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	c := s.couple("n1")
+	before := c.registration()
+	s.ok(c.Kill())
+	file := filepath.Join(c.StateDir, "state.json")
+	s.ok(os.WriteFile(file, []byte("x"), 0o600))
+	c.run()
+	// Its registration is now somebody else's, as far as it knows: it waits.
+	c.await("an identity conflict", func(st harness.Status) bool {
+		return len(st.Ready.Causes) > 0 && strings.Contains(strings.Join(st.Ready.Causes, " "), "identity conflict")
+	})
+	if reg := c.registration(); reg != before {
+		t.Errorf("the registration was changed to %+v", reg)
+	}
+	st := c.await("drained", func(st harness.Status) bool { return st.Mode == "drained" && st.Registration.Present })
+	if st.Reason != "corrupt_state" {
+		t.Errorf("reason %s, want corrupt_state", st.Reason)
+	}
+	if kept, err := os.ReadFile(file + ".corrupt"); err != nil || string(kept) != "x" {
+		t.Errorf("kept aside: %q, %v", kept, err)
+	}
+	reg := c.registration()
+	if at := s.history.At(reg.CreateRevision); len(at) < 2 || c.state().ModRevision != reg.CreateRevision {
+		t.Errorf("registration and mode are not of one revision: %v", at)
+	}
+	c.stayedLive()
+}
+
+// unprivileged runs the binary once as a user for whom modes of files count.
+func unprivileged(t *testing.T, dir string, args ...string) harness.Result {
+	t.Helper()
+	bin, err := harness.Build(harness.Holdfast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if os.Geteuid() != 0 {
+		res, err := harness.RunHoldfast(t.Context(), bin, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	// The other user may not be able to reach the repository. Another process writes
+	// the copy: a child that is started meanwhile would inherit a file of ours that is
+	// open for writing, and then nobody may execute it.
+	mine := filepath.Join(dir, "holdfast")
+	if out, err := exec.CommandContext(t.Context(), "cp", bin, mine).CombinedOutput(); err != nil {
+		t.Fatalf("copy the binary: %v: %s", err, out)
+	}
+	var stdout, stderr strings.Builder
+	cmd := exec.CommandContext(t.Context(), mine, args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &stdout, &stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return harness.Result{Stdout: stdout.String(), Stderr: stderr.String(), Exit: cmd.ProcessState.ExitCode()}
+}
+
+// openDir is a directory that every user can reach.
+func openDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "hf-open-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestAStateDirectoryThatCannotBeWrittenIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	for _, tt := range []struct {
+		name  string
+		make  func(dir string) error
+		path  string
+		wants string // after the path
+	}{
+		{"read-only directory", func(dir string) error {
+			return os.Mkdir(filepath.Join(dir, "state"), 0o555)
+		}, "state", "permission denied: make it writable for this user, or set --state-dir"},
+		{"parent that is read-only", func(dir string) error {
+			return os.Mkdir(filepath.Join(dir, "parent"), 0o555)
+		}, "parent/state", "permission denied: create it writable for this user, or set --state-dir"},
+		{"directory of another user", func(dir string) error {
+			return os.Mkdir(filepath.Join(dir, "state"), 0o000)
+		}, "state", "permission denied: make it writable for this user, or set --state-dir"},
+		{"state file that cannot be read", func(dir string) error {
+			state := filepath.Join(dir, "state")
+			if err := errors.Join(os.Mkdir(state, 0o777), os.Chmod(state, 0o777)); err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(state, "state.json"), []byte("{}"), 0o000)
+		}, "state", "read state.json: permission denied: make it readable for this user"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := openDir(t)
+			if err := tt.make(dir); err != nil {
+				t.Fatal(err)
+			}
+			state := filepath.Join(dir, tt.path)
+			res := unprivileged(t, dir, "run", "--driver", "nats", "--etcd-endpoints", s.etcd.Endpoint(),
+				"--state-dir", state, "--probe-listen", "127.0.0.1:0", "--web-listen", "127.0.0.1:0")
+			want := fmt.Sprintf("holdfast: --state-dir %s: %s\n", state, tt.wants)
+			if res.Exit != 2 || res.Stderr != want {
+				t.Errorf("exit code %d, said %q; want 2, %q", res.Exit, res.Stderr, want)
+			}
+		})
+	}
+	if s.caughtUp(); len(s.history.Changes()) > 1 {
+		t.Errorf("something was written to etcd: %v", s.history.Changes())
+	}
+}
+
+// fill writes a file until the file system is full.
+func fill(path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for _, size := range []int{4096, 512, 1} {
+		for err = nil; err == nil; {
+			_, err = f.Write(make([]byte, size))
+		}
+		if !errors.Is(err, unix.ENOSPC) {
+			return fmt.Errorf("fill the disk: %w", err)
+		}
+	}
+	return nil
+}
+
+// smallDisk mounts a file system of 64 kB there.
+func smallDisk(t *testing.T, dir string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("a file system of its own needs root")
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skipf("cannot mount a file system here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAFullDiskIsSaidAndTheSidecarGoesOn(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	c := s.beside(s.broker("n1"))
+	smallDisk(t, c.StateDir)
+	t.Cleanup(func() {
+		if c.Running() {
+			c.Kill()
+		}
+	})
+	c.run()
+	s.ok(c.AwaitReady(s.ctx, bound))
+	before := c.registration()
+	ballast := filepath.Join(c.StateDir, "ballast")
+	s.ok(fill(ballast))
+
+	// What an operator says must hold although it cannot be noted here.
+	res, err := c.Verb(s.ctx, "drain", "--reason", "disk")
+	s.ok(err)
+	if res.Exit != 0 {
+		t.Fatalf("drain on a full disk: exit code %d: %s", res.Exit, res.Stderr)
+	}
+	said := c.awaitLines(1, `msg="state not saved: a restart of this sidecar would know less"`)
+	if !strings.Contains(said[0], "no space left on device") {
+		t.Errorf("said %q, want the cause", said[0])
+	}
+	s.ok(harness.Await(s.ctx, bound, "the event", func(ctx context.Context) (bool, string) {
+		events, err := c.Events(ctx)
+		if err != nil {
+			return false, err.Error()
+		}
+		for _, e := range events {
+			if e.To == "state_unsaved" {
+				return true, ""
+			}
+		}
+		return false, fmt.Sprint(events)
+	}))
+	s.ok(c.Activate(s.ctx, "test"))
+	s.ok(c.AwaitReady(s.ctx, bound))
+	confirmed := c.metric(`holdfast_lease_renewals_total{result="confirmed"}`)
+	c.awaitMetric(`holdfast_lease_renewals_total{result="confirmed"}`, confirmed+9, bound)
+	if reg := c.registration(); reg != before {
+		t.Errorf("registration went from %+v to %+v", before, reg)
+	}
+	if n := len(c.lines(`msg="state not saved`)); n != 1 {
+		t.Errorf("said %d times that the state is not saved, want once", n)
+	}
+
+	s.ok(os.Remove(ballast))
+	c.awaitLines(1, `msg="state saved again"`)
+	if m := c.memory(); !strings.Contains(m, `"mode":"active","reason":"test"`) {
+		t.Errorf("the state file says %s, want what happened meanwhile", m)
+	}
+	c.stayedLive()
+	if code := c.terminate(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+}
+
+func TestAFullDiskAtTheStartIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	c := s.beside(s.broker("n1"))
+	smallDisk(t, c.StateDir)
+	s.ok(os.WriteFile(filepath.Join(c.StateDir, "lock"), []byte("0\n"), 0o600))
+	s.ok(fill(filepath.Join(c.StateDir, "ballast")))
+	s.ok(c.Start())
+	<-c.Exited()
+	code, err := c.ExitCode()
+	s.ok(err)
+	said := c.LogTail(1)
+	if !strings.HasPrefix(said, "holdfast: --state-dir "+c.StateDir+": ") || !strings.Contains(said, "no space left on device") || code != 2 {
+		t.Errorf("exit code %d, said %q; want 2, and --state-dir with the cause", code, said)
+	}
+	if s.caughtUp(); len(s.history.Changes()) > 1 {
+		t.Errorf("something was written to etcd: %v", s.history.Changes())
+	}
+}
