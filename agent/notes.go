@@ -50,7 +50,8 @@ func (a *agent) noteTopics() {
 // many topics sees it move.
 func (a *agent) noteProgress(p recovery.Progress, now time.Time) {
 	switch {
-	case p.Reconciled || p.Missing == 0 || !p.ServedKnown || a.mode.Mode != recovery.Active || a.attachment == recovery.Detached:
+	case p.Reconciled || p.Missing == 0 || !p.ServedKnown || a.verdict != probes.Up ||
+		a.mode.Mode != recovery.Active || a.attachment == recovery.Detached:
 		a.progress = time.Time{}
 	case a.progress.IsZero():
 		a.progress = now // a short load says nothing
