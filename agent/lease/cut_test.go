@@ -205,3 +205,11 @@ func randomSchedule(t *testing.T, seed uint64) {
 		}
 	})
 }
+
+// A question of the Registrar that got no answer left renewals on the connection that
+// was asleep, and the two took turns on it for ever.
+func TestNoScheduleThatOnceMisledTheKeeperDoesAgain(t *testing.T) {
+	for _, seed := range []uint64{1795208398900385430} {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { randomSchedule(t, seed) })
+	}
+}

@@ -173,7 +173,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		switch v := k.View(); {
 		case !k.gate.Load():
 			k.rest(ctx)
-		case v.Phase != Holding || k.renewed.Load():
+		case v.Phase != Holding || k.wanted(v):
 			err = k.establish(ctx)
 		default:
 			k.renew(ctx)
@@ -266,7 +266,7 @@ func (k *Keeper) establish(ctx context.Context) error {
 		if p := k.View().Phase; p != Holding && p != Contested { // a conflict lasts until an answer ends it
 			k.publish(func(v *View) { v.Phase = Acquiring })
 		}
-		grant, err := k.ask(ctx, pause.failures > 0)
+		grant, err := k.ask(ctx, k.View().FailureStreak > 0)
 		switch {
 		case err == nil:
 			k.established(grant)
@@ -282,7 +282,7 @@ func (k *Keeper) establish(ctx context.Context) error {
 		k.refused(err)
 		if k.View().Phase == Holding {
 			// The lease may live while the Registrar fails: renewals must not wait for it.
-			time.AfterFunc(RetryCeiling, k.Reestablish)
+			time.AfterFunc(k.set.Timing.BackoffMax, k.Reestablish)
 			return nil
 		}
 		t := time.NewTimer(k.boundPause(pause.next(), k.set.Clock()))
@@ -298,6 +298,10 @@ func (k *Keeper) establish(ctx context.Context) error {
 	}
 	return nil
 }
+
+// wanted reports whether the Registrar is to be asked while the lease is held. When
+// renewals fail they come first: what they cannot reach, the Registrar cannot either.
+func (k *Keeper) wanted(v View) bool { return k.renewed.Load() && v.FailureStreak == 0 }
 
 // ask runs one call of the Registrar, which ends when the gate closes. Its bound
 // is that of a handful of round trips.

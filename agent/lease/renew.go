@@ -40,7 +40,8 @@ func (k *Keeper) renew(ctx context.Context) {
 
 	start := func() {
 		a := attempt{sentAt: k.set.Clock()}
-		id, fresh := k.View().Grant.LeaseID, inFlight > 0 || pause.failures > 0
+		v := k.View()
+		id, fresh := v.Grant.LeaseID, inFlight > 0 || v.FailureStreak > 0
 		inFlight++
 		go func() {
 			actx, done := context.WithTimeout(ctx, k.set.Timing.AttemptTimeout())
@@ -60,7 +61,7 @@ func (k *Keeper) renew(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-k.nudge:
-			if !k.gate.Load() || k.renewed.Load() {
+			if !k.gate.Load() || k.wanted(k.View()) {
 				return
 			}
 		case <-reconnect.c:
@@ -79,7 +80,7 @@ func (k *Keeper) renew(ctx context.Context) {
 				k.confirmed(a)
 				pause.reset()
 				// Anything still on its way has been overtaken; start clean.
-				if inFlight > 0 {
+				if inFlight > 0 || k.wanted(k.View()) {
 					return
 				}
 				next.Reset(k.untilNext())
@@ -104,8 +105,11 @@ func (k *Keeper) renew(ctx context.Context) {
 	}
 }
 
-// untilNext is the time to the next regular renewal.
+// untilNext is the time to the next regular renewal; none while they fail.
 func (k *Keeper) untilNext() time.Duration {
+	if k.View().FailureStreak > 0 {
+		return 0
+	}
 	due := k.View().Validity.SentAt.Add(k.set.Timing.RenewInterval)
 	return max(0, due.Sub(k.set.Clock()))
 }
