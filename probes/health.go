@@ -47,6 +47,16 @@ func (s HealthSettings) StaleAfter() time.Duration {
 	return s.Interval + s.Timeout + max(s.Interval, minSlack)
 }
 
+// UpFor is how long an Up outlives its last success: Fall × Interval, and a twentieth
+// of Interval for the time that the next answer takes. With a Fall of 1 every pause
+// between two checks would be that long, so there StaleAfter alone counts.
+func (s HealthSettings) UpFor() time.Duration {
+	if s.Fall < 2 {
+		return 0
+	}
+	return time.Duration(s.Fall)*s.Interval + s.Interval/20
+}
+
 // HealthView is the broker's health as last judged.
 type HealthView struct {
 	Verdict   Verdict
@@ -58,14 +68,24 @@ type HealthView struct {
 	LastResultAt time.Time
 	// StaleAfter is how long after LastResultAt the verdict counts.
 	StaleAfter time.Duration
+	// LastSuccessAt is when the last success was judged; zero before the first.
+	LastSuccessAt time.Time
+	// UpFor is how long after LastSuccessAt an Up counts; zero: no such bound.
+	UpFor time.Duration
 }
 
 // At is the verdict as far as it may be used at now: Unknown once the last result
 // is older than StaleAfter, because then the probing itself is unwell. Both times
 // should carry Go's monotonic reading, which stands still while the host is
 // suspended: a suspension alone does not make a view stale.
+//
+// An Up is also Unknown once the last success is older than UpFor: a broker that
+// hangs makes each check wait for its timeout, and the Down comes that much later.
 func (v HealthView) At(now time.Time) Verdict {
 	if v.LastResultAt.IsZero() || now.Sub(v.LastResultAt) > v.StaleAfter {
+		return Unknown
+	}
+	if v.Verdict == Up && v.UpFor > 0 && now.Sub(v.LastSuccessAt) > v.UpFor {
 		return Unknown
 	}
 	return v.Verdict
@@ -93,7 +113,7 @@ func NewHealth(s HealthSettings, check func(ctx context.Context) error, lost <-c
 		s.Timeout = d.Timeout
 	}
 	h := &Health{settings: s, check: check, lost: lost, log: log, changes: make(chan struct{}, 1)}
-	h.view.Store(&HealthView{Since: time.Now(), StaleAfter: s.StaleAfter()})
+	h.view.Store(&HealthView{Since: time.Now(), StaleAfter: s.StaleAfter(), UpFor: s.UpFor()})
 	newHealthMetrics(reg, h)
 	return h
 }
@@ -289,9 +309,15 @@ func (l *healthLoop) publish(change Change, message string, isResult bool) {
 		Failures:     l.judge.failures,
 		LastResultAt: old.LastResultAt,
 		StaleAfter:   old.StaleAfter,
+
+		LastSuccessAt: old.LastSuccessAt,
+		UpFor:         old.UpFor,
 	}
 	if isResult {
 		next.LastResultAt = time.Now()
+		if next.Failures == 0 {
+			next.LastSuccessAt = next.LastResultAt
+		}
 	}
 	l.h.view.Store(&next)
 

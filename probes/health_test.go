@@ -403,6 +403,8 @@ func TestViewIsUnknownWhenOld(t *testing.T) {
 		{"fresh and up", HealthView{Verdict: Up, LastResultAt: at}, time.Second, Up},
 		{"at the bound", HealthView{Verdict: Up, LastResultAt: at}, 4 * time.Second, Up},
 		{"past the bound", HealthView{Verdict: Up, LastResultAt: at}, 4*time.Second + 1, Unknown},
+		{"up, and the last success just recent enough", HealthView{Verdict: Up, LastResultAt: at, LastSuccessAt: at.Add(-2 * time.Second), UpFor: 3 * time.Second}, time.Second, Up},
+		{"up, and the last success too long ago", HealthView{Verdict: Up, LastResultAt: at, LastSuccessAt: at.Add(-2 * time.Second), UpFor: 3 * time.Second}, time.Second + 1, Unknown},
 		{"down and past the bound", HealthView{Verdict: Down, LastResultAt: at}, time.Minute, Unknown},
 		{"no result yet", HealthView{Verdict: Up}, 0, Unknown},
 		{"lost just now", HealthView{Verdict: Unknown, LastResultAt: at}, 0, Unknown},
