@@ -96,11 +96,28 @@ func (c *Client) Register(ctx context.Context, req RegisterRequest) (Registered,
 // era too; the member record is written in the same transaction. It returns ErrChanged
 // when the registration is not as seen any more.
 func (c *Client) Rebind(ctx context.Context, seen Registration, leaseID int64, m Member) (Registration, error) {
+	return c.bind(ctx, "rebind", seen, leaseID, m, clientv3.OpPut(c.keys.Registration(seen.BrokerID), "",
+		clientv3.WithLease(clientv3.LeaseID(leaseID)), clientv3.WithIgnoreValue()))
+}
+
+// Rewrite is Rebind with new bytes, because the advertised addresses changed.
+func (c *Client) Rewrite(ctx context.Context, seen Registration, value []byte, leaseID int64, m Member) (Registration, error) {
+	written, err := c.bind(ctx, "rewrite", seen, leaseID, m, clientv3.OpPut(c.keys.Registration(seen.BrokerID), string(value),
+		clientv3.WithLease(clientv3.LeaseID(leaseID))))
+	if err != nil {
+		return Registration{}, err
+	}
+	written.Value = value
+	return written, nil
+}
+
+// bind commits the put of a registration that is still as seen, with the member record.
+func (c *Client) bind(ctx context.Context, verb string, seen Registration, leaseID int64, m Member, put clientv3.Op) (Registration, error) {
 	if err := checkBroker(seen.BrokerID); err != nil {
 		return Registration{}, err
 	}
 	if leaseID == 0 {
-		return Registration{}, fmt.Errorf("rebind registration of broker %s: %w", seen.BrokerID, errNoLease)
+		return Registration{}, fmt.Errorf("%s registration of broker %s: %w", verb, seen.BrokerID, errNoLease)
 	}
 	m.At = m.At.UTC()
 	member, err := putJSON(c.keys.Member(seen.BrokerID), m)
@@ -114,12 +131,9 @@ func (c *Client) Rebind(ctx context.Context, seen Registration, leaseID int64, m
 			clientv3.Compare(clientv3.CreateRevision(key), ">", 0),
 			clientv3.Compare(clientv3.ModRevision(key), "=", seen.ModRevision),
 		},
-		[]clientv3.Op{
-			clientv3.OpPut(key, "", clientv3.WithLease(clientv3.LeaseID(leaseID)), clientv3.WithIgnoreValue()),
-			member,
-		})
+		[]clientv3.Op{put, member})
 	if err != nil {
-		return Registration{}, fmt.Errorf("rebind registration of broker %s: %w", seen.BrokerID, err)
+		return Registration{}, fmt.Errorf("%s registration of broker %s: %w", verb, seen.BrokerID, err)
 	}
 	bound := seen
 	bound.LeaseID, bound.ModRevision = leaseID, answer.Header.Revision
