@@ -118,7 +118,7 @@ func Run(ctx context.Context, c Config, log *slog.Logger, version string) error 
 		return &ExitError{ExitUsage, err}
 	}
 	defer a.broker.Close()
-	etcd := c.cluster()
+	etcd := c.Cluster()
 	if a.main, err = cluster.Open(etcd, log.With("part", "etcd")); err != nil {
 		return &ExitError{ExitUsage, err}
 	}
@@ -128,13 +128,6 @@ func Run(ctx context.Context, c Config, log *slog.Logger, version string) error 
 	}
 	defer a.line.Close()
 	return a.serve(ctx)
-}
-
-func (c Config) cluster() cluster.Config {
-	return cluster.Config{
-		Endpoints: c.EtcdEndpoints, CACert: c.EtcdCACert, Cert: c.EtcdCert, Key: c.EtcdKey,
-		User: c.EtcdUser, PasswordFile: c.EtcdPasswordFile, Prefix: c.Prefix, StorageRoot: c.StorageRoot,
-	}
 }
 
 // refuseWrongCredentials asks etcd once. That it does not answer is no error: etcd
@@ -256,7 +249,10 @@ func (a *agent) leave() error {
 		n, err := a.reconciler.Fence(fctx)
 		done()
 		if err != nil {
-			a.log.Warn("not every topic could be quiesced before the registration was given up", "quiesced", n, "err", err)
+			// Nobody may take over from a broker that may still serve.
+			a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, v.Grant.Revision) })
+			a.event(Event{Kind: "agent", To: "stopped", Reason: "not_quiesced", Epoch: v.Grant.Epoch, Detail: err.Error()})
+			return &ExitError{ExitFailed, fmt.Errorf("the registration is left to run out by itself, because the broker may still serve: %d topics quiesced: %w: stop the broker", n, err)}
 		}
 	}
 	if err := a.keeper.Release(ctx); err != nil {
@@ -327,10 +323,14 @@ func listen(flag, network, addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// listenControl takes the socket over from a sidecar that died: the lock on the
-// state directory says that none lives.
+// listenControl takes the socket over from a sidecar that died. One that lives
+// answers, and keeps it.
 func listenControl(path string) (net.Listener, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
+		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+			c.Close()
+			return nil, &ExitError{ExitUsage, fmt.Errorf("--control-socket %s: another process answers on it: give each sidecar its own", path)}
+		}
 		os.Remove(path)
 	}
 	l, err := listen("--control-socket", "unix", path)

@@ -57,9 +57,6 @@ func refuse(w http.ResponseWriter, err error) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"error": err.Error(), "exit_code": code})
 }
 
-// byOperator is the author of what is asked for on the control socket.
-const byOperator = "operator"
-
 // order is the body of a steering request.
 type order struct {
 	Reason         string  `json:"reason"`
@@ -152,7 +149,7 @@ func (a *agent) setModeByOperator(ctx context.Context, mode recovery.Mode, why s
 	case s.mode.Mode == "":
 		return fmt.Errorf("the startup decision is to come (%s): repeat when the broker is registered", firstCause(a.notReady()))
 	}
-	rec := recovery.ModeRecord{Mode: mode, Reason: recovery.Reason(why), By: byOperator}
+	rec := recovery.ModeRecord{Mode: mode, Reason: recovery.Reason(why), By: recovery.ByOperator}
 	if why == "" {
 		rec.Reason = recovery.ReasonOperator
 	}

@@ -33,6 +33,11 @@ type loopState struct {
 	losses       int
 	conflict     string
 	gate         bool
+	detachedBy   recovery.Why
+	fenced       string    // broker process that was fenced since the detachment
+	fencing      bool      // a fence is under way
+	fenceAfter   time.Time // not before this, after a failure
+	early        func()    // the state key as the watch saw it before the first decision
 
 	reassert    bool // the state key must be written again
 	guard       int64
@@ -55,6 +60,9 @@ func (a *agent) initLoop() {
 		a.value, _ = registrationValue(a.cfg, a.memory.Incarnation, a.version)
 	}
 	a.boot = BootStatus{Kind: "unknown", Evidence: []string{}}
+	if a.memory.Boot.Kind != "" {
+		a.boot = a.memory.Boot // the broker may have been started before this sidecar
+	}
 	a.incarnation = a.memory.Incarnation
 	a.saving = make(chan struct{}, 1)
 	a.publish()
@@ -117,6 +125,9 @@ func (a *agent) step() error {
 	}
 	a.attach(verdict)
 	a.noteHealth(verdict, health.LastError, who)
+	if verdict == probes.Up {
+		a.fence(verdict)
+	}
 	a.name(id, verdict)
 	if a.cfg.DataDir == "" && who.DataDir != "" {
 		a.dataDir.SetPath(who.DataDir)
@@ -173,11 +184,12 @@ func (a *agent) setGate(verdict probes.Verdict) {
 
 // order tells the reconciler what it may do.
 func (a *agent) order(verdict probes.Verdict, who brokerapi.Identity) {
-	a.reconciler.SetOrders(recovery.Orders{
-		Epoch: a.grant.Epoch, Mode: a.mode.Mode, Instance: a.memory.Instance,
-		Attached: a.attachment != recovery.Detached && a.mode.Mode.Known() && verdict != probes.Down &&
-			who.Instance == a.memory.Instance,
-	})
+	a.reconciler.SetOrders(a.orders(a.attachment != recovery.Detached && a.mode.Mode.Known() &&
+		verdict != probes.Down && who.Instance == a.memory.Instance))
+}
+
+func (a *agent) orders(attached bool) recovery.Orders {
+	return recovery.Orders{Epoch: a.memory.Epoch, Mode: a.mode.Mode, Instance: a.memory.Instance, Attached: attached}
 }
 
 // tell queues work for the loop.

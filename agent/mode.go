@@ -31,8 +31,12 @@ func (a *agent) setMode(m recovery.ModeRecord, revision int64, detail string) {
 // stateSeen takes up what the watch saw of the state key. guard is the mod revision
 // to write against, 0 if the key is absent.
 func (a *agent) stateSeen(seen *recovery.ModeRecord, garbled string, revision, guard int64) {
-	if a.mode.Mode == "" || revision <= a.modeRev {
-		return // the startup decision is to come, or we know better already
+	if a.mode.Mode == "" { // the startup decision is to come, and may rest on an older view
+		a.early = func() { a.stateSeen(seen, garbled, revision, guard) }
+		return
+	}
+	if revision <= a.modeRev {
+		return
 	}
 	switch ruling, m := recovery.JudgeState(a.mode, seen); ruling {
 	case recovery.Unchanged:
@@ -42,7 +46,7 @@ func (a *agent) stateSeen(seen *recovery.ModeRecord, garbled string, revision, g
 		switch m.By {
 		case recovery.ByHoldfast:
 			detail = "" // our own write, seen by the watch before the registrar told of it
-		case byOperator:
+		case recovery.ByOperator:
 			detail = "by an operator"
 		}
 		a.setMode(m, revision, detail)
@@ -76,6 +80,8 @@ func (a *agent) assertMode() {
 		a.tell(a.life0, func() {
 			a.reasserting = false
 			switch {
+			case a.guard != guard:
+				// The key changed again meanwhile; that is to be written against.
 			case err == nil:
 				a.modeRev, a.reassert = max(a.modeRev, rev), false
 			case errors.Is(err, cluster.ErrChanged):

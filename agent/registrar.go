@@ -35,6 +35,7 @@ type outcome struct {
 	grant         lease.Grant
 	instance      string
 	stateRevision int64
+	restored      bool   // etcd is older than what we remember
 	repaired      string // what was wrong with the registration; empty: nothing
 	value         []byte // registration as it stands
 }
@@ -50,6 +51,7 @@ type registrar struct {
 	log      *slog.Logger
 	life     func() life
 	deliver  func(context.Context, outcome) error
+	granted  time.Duration // what etcd makes of --lease-ttl; 0: not asked yet. Of the Keeper's goroutine
 }
 
 // tries bounds how often one Establish decides anew because etcd changed meanwhile.
@@ -135,7 +137,7 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 	if had.Mode.Known() {
 		facts.Last = &had
 	}
-	out := outcome{instance: now.instance, stateRevision: seen.StateRevision}
+	out := outcome{instance: now.instance, stateRevision: seen.StateRevision, restored: seen.Revision < m.Revision}
 	if m.Instance == now.instance && had.Mode.Known() && m.Distrust == "" && !m.Released {
 		out.decision = recovery.DecideOutage(recovery.OutageFacts{
 			ClusterFacts: facts, Policy: recovery.Policy(r.cfg.SessionExpiredPolicy), Had: had})
@@ -272,7 +274,7 @@ func (r *registrar) confirm(ctx context.Context, client *cluster.Client, reg clu
 		sent := r.clock()
 		granted, revision, err := client.KeepAlive(ctx, id)
 		switch {
-		case err == nil && granted == r.wantedTTL():
+		case err == nil && (granted == r.cfg.LeaseTTL || granted == r.granted):
 			return lease.Grant{LeaseID: id, SentAt: sent, TTL: granted, Revision: revision}, nil
 		case err == nil && out.repaired == "":
 			out.repaired = "other TTL"
@@ -285,8 +287,6 @@ func (r *registrar) confirm(ctx context.Context, client *cluster.Client, reg clu
 	}
 	return r.grant(ctx, client)
 }
-
-func (r *registrar) wantedTTL() time.Duration { return r.cfg.LeaseTTL }
 
 func (r *registrar) rebind(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, leaseID int64, now life) (cluster.Registration, error) {
 	m := cluster.Member{Era: seen.Era.N, Revision: seen.Revision, Incarnation: now.memory.Incarnation, At: time.Now()}
@@ -303,6 +303,7 @@ func (r *registrar) grant(ctx context.Context, client *cluster.Client) (lease.Gr
 	if err != nil {
 		return lease.Grant{}, err
 	}
+	r.granted = granted
 	return lease.Grant{LeaseID: id, SentAt: sent, TTL: granted}, nil
 }
 

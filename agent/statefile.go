@@ -28,10 +28,11 @@ type memory struct {
 	Revision      int64  `json:"revision"`     // highest store revision seen
 	ConfirmedAt   int64  `json:"confirmed_at"` // revision of the last confirmed renewal that was noted
 	// Released says that the last stop gave the registration up.
-	Released bool   `json:"released,omitempty"`
-	Mode     string `json:"mode"`
-	Reason   string `json:"reason"`
-	By       string `json:"by"`
+	Released bool       `json:"released,omitempty"`
+	Mode     string     `json:"mode"`
+	Reason   string     `json:"reason"`
+	By       string     `json:"by"`
+	Boot     BootStatus `json:"boot"`
 	// Distrust holds what was wrong with an earlier state file until a decision took
 	// it into account.
 	Distrust string `json:"distrust,omitempty"`

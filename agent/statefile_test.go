@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -47,7 +48,7 @@ func TestMemoryIsReadBackAsItWasSaved(t *testing.T) {
 	if err := d.save(m); err != nil {
 		t.Fatal(err)
 	}
-	if got := load(t, d); got != m {
+	if got := load(t, d); !reflect.DeepEqual(got, m) {
 		t.Errorf("%+v, want %+v", got, m)
 	}
 	if info, err := os.Stat(d.file()); err != nil || info.Mode().Perm() != 0o600 {
@@ -110,7 +111,7 @@ func TestAFailedSaveLeavesTheOldStateAndNoRest(t *testing.T) {
 		if err != nil || !strings.Contains(string(out), "save failed as it should") {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		if got := load(t, d); got != m {
+		if got := load(t, d); !reflect.DeepEqual(got, m) {
 			t.Errorf("%+v, want %+v", got, m)
 		}
 		onlyState(t, d)

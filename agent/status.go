@@ -1,4 +1,3 @@
-// Package agent is one sidecar's life.
 package agent
 
 import "time"

@@ -31,9 +31,8 @@ func (a *agent) takeUp(o outcome) {
 	a.attach(a.verdict)
 	d := o.decision
 	if d.Step == recovery.Register && a.grant.LeaseID != 0 {
-		// The lease lives, and somebody deleted the key under it.
-		a.metrics.lost("key_deleted")
-		a.event(Event{Kind: "registration", From: "held", To: "lost", Reason: "key_deleted", Epoch: a.grant.Epoch})
+		a.noteLoss(a.lossCause()) // the registrar saw it before anybody else
+		a.attach(a.verdict)
 	}
 	if o.boot != "" {
 		a.boot = BootStatus{Kind: string(o.boot), Reason: string(d.Mode.Reason), Evidence: o.evidence}
@@ -57,10 +56,23 @@ func (a *agent) takeUp(o outcome) {
 		a.event(Event{Kind: "registration", From: o.repaired, To: "repaired", Epoch: o.grant.Epoch})
 	}
 	a.grant, a.value, a.verified = o.grant, o.value, true
-	a.setMode(d.Mode, o.stateRevision, d.Detail)
+	switch {
+	case o.restored:
+		a.modeRev = o.stateRevision // the store went back, and so does what is newest
+		a.setMode(d.Mode, o.stateRevision, d.Detail)
+	case a.mode.Mode == "" || o.stateRevision >= a.modeRev:
+		a.setMode(d.Mode, o.stateRevision, d.Detail)
+	default:
+		// The watch knows a mode that is newer than what this was decided on.
+	}
+	if early := a.early; early != nil {
+		a.early = nil
+		early()
+	}
 	a.remember(func(m *memory) {
 		m.BrokerID, m.FirstBootDone, m.Distrust, m.Released = a.brokerID, true, "", false
 		m.Instance, m.LeaseID, m.Epoch = o.instance, o.grant.LeaseID, o.grant.Epoch
+		m.Boot = a.boot
 		m.Revision, m.ConfirmedAt = max(o.grant.Revision, o.stateRevision), o.grant.Revision
 	})
 }
@@ -69,7 +81,11 @@ func (a *agent) takeUp(o outcome) {
 func (a *agent) registrationSeen(kv *cluster.KV, revision int64) {
 	a.metrics.present.Store(kv != nil)
 	if kv == nil {
-		if a.conflict != "" || a.grant.LeaseID != 0 && revision > a.grant.Revision {
+		gone := a.grant.LeaseID != 0 && revision > a.grant.Revision
+		if gone {
+			a.noteLoss(a.lossCause())
+		}
+		if gone || a.conflict != "" {
 			a.keeper.Reestablish()
 		}
 		return

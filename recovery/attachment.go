@@ -65,6 +65,8 @@ func NextAttachment(a Attachment, f AttachFacts) (Attachment, Why) {
 	}
 	if a != Detached && f.Enabled {
 		switch {
+		case !f.Held && f.Paused:
+			return Detached, WhyBrokerDown
 		case !f.Held:
 			return Detached, WhyLeaseLost
 		case f.Now >= f.FencePoint && f.Paused:

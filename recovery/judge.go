@@ -26,7 +26,7 @@ func JudgeState(have ModeRecord, seen *ModeRecord) (Ruling, ModeRecord) {
 		return Reassert, have
 	case *seen == have:
 		return Unchanged, have
-	case have.Mode != Active && seen.Mode == Active && seen.Reason == ReasonBoot && seen.By != ByHoldfast:
+	case have.Mode != Active && seen.Mode == Active && seen.Reason == ReasonBoot && seen.By != ByHoldfast && seen.By != ByOperator:
 		return Reassert, have
 	default:
 		return Accept, *seen

@@ -23,6 +23,9 @@ const (
 // drained or draining is an operator's.
 const ByHoldfast = "holdfast"
 
+// ByOperator is the author of what is asked for on the control socket.
+const ByOperator = "operator"
+
 // ModeRecord is the mode as etcd holds it, with why and by whom.
 type ModeRecord struct {
 	Mode   Mode

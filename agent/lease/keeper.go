@@ -306,7 +306,12 @@ func (k *Keeper) wanted(v View) bool { return k.renewed.Load() && v.FailureStrea
 // ask runs one call of the Registrar, which ends when the gate closes. Its bound
 // is that of a handful of round trips.
 func (k *Keeper) ask(ctx context.Context, fresh bool) (Grant, error) {
-	ctx, cancel := context.WithTimeout(ctx, max(2*k.set.Timing.AttemptTimeout(), 2*time.Second))
+	bound := max(2*k.set.Timing.AttemptTimeout(), 2*time.Second)
+	if v := k.View(); v.Phase == Holding {
+		// Renewals wait for the answer: leave them half of what is left to the fence point.
+		bound = min(bound, max(MinAttemptTimeout, v.Validity.FencePoint().Sub(k.set.Clock())/2))
+	}
+	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	type answer struct {
 		grant Grant
@@ -352,6 +357,11 @@ func (k *Keeper) refused(err error) {
 	}
 	if errors.Is(err, ErrLost) && k.View().Grant.LeaseID != 0 {
 		k.lose("lease_expired")
+	}
+	if k.View().Phase == Holding {
+		// No renewal failed. If etcd is out of reach the next one will.
+		k.log.Warn("registration not confirmed, asking again", "class", k.set.Classify(err), "err", err)
+		return
 	}
 	k.failed(err)
 }
