@@ -31,6 +31,7 @@ type sidecarLife struct {
 	lost     bool  // the lease is gone
 	contest  bool  // another incarnation is registered
 	quiesces int   // of the broker
+	refuses  int   // that many more are refused
 	leaseID  int64 // of the registration
 }
 
@@ -43,7 +44,13 @@ func (l *sidecarLife) Topics(context.Context) (serving, quiesced []string, err e
 }
 func (l *sidecarLife) Load(context.Context, string, []byte) error { return nil }
 func (l *sidecarLife) Quiesce(context.Context, string) error {
-	l.set(func() { l.quiesces++ })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.quiesces++
+	if l.refuses > 0 {
+		l.refuses--
+		return errors.New("the broker refuses")
+	}
 	return nil
 }
 func (l *sidecarLife) Records(context.Context, []string) (map[string][]byte, error) { return nil, nil }

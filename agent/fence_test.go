@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	"holdfast/probes"
+	"holdfast/recovery"
+)
+
+// inLoop runs f in the loop and waits until the loop has acted on it.
+func (l *sidecarLife) inLoop(f func()) {
+	l.t.Helper()
+	if err := l.await(l.life0, f); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func TestAFenceThatFailedIsBegunAnewUntilItSucceeded(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		l.set(func() { l.away, l.refuses = true, 7 })
+		at := l.fencePoint()
+		l.until(at + 8*time.Second)
+		if l.refuses != 0 {
+			t.Errorf("given up with %d refusals to come", l.refuses)
+		}
+		if got := l.why("fence"); got != "failed:quiesce quiesced:" {
+			t.Error(got)
+		}
+	})
+}
+
+func TestADeletedRegistrationDetachesAndFences(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		l.set(func() { l.away = true }) // the registrar cannot mend it
+		l.inLoop(func() { l.registrationSeen(nil, 1_000_000) })
+		if l.state() != recovery.Detached || len(l.notReady()) == 0 {
+			t.Errorf("%s, %v", l.state(), l.notReady())
+		}
+		l.until(l.age() + time.Second)
+		if l.quiesces == 0 {
+			t.Error("nothing was quiesced")
+		}
+		if got := l.why("registration"); got != "registered: lost:key_deleted" {
+			t.Error(got)
+		}
+	})
+}
+
+// An outcome was decided on an older view than the watch has shown since.
+func TestAnOlderOutcomeDoesNotUndoAnOperatorsDrain(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		drained := recovery.ModeRecord{Mode: recovery.Drained, Reason: "disk swap", By: recovery.ByOperator}
+		old := outcome{decision: recovery.Decision{Step: recovery.Keep, Mode: l.mode}, instance: "process-1", stateRevision: 2_000_000}
+		l.inLoop(func() {
+			old.grant = l.grant
+			l.setMode(drained, 2_000_001, "")
+			l.takeUp(old)
+		})
+		if got := l.view.Load().mode; got != drained {
+			t.Errorf("mode %+v", got)
+		}
+	})
+}
+
+func TestModesAreTakenUpAgainAfterARestoredBackup(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		drained := recovery.ModeRecord{Mode: recovery.Drained, Reason: recovery.ReasonRestoredBackup, By: recovery.ByHoldfast}
+		active := recovery.ModeRecord{Mode: recovery.Active, Reason: recovery.ReasonOperator, By: recovery.ByOperator}
+		l.inLoop(func() {
+			l.setMode(l.mode, 2_000_000, "")
+			l.takeUp(outcome{decision: recovery.Decision{Step: recovery.Keep, Mode: drained}, grant: l.grant,
+				instance: "process-1", stateRevision: 50, restored: true})
+			l.stateSeen(&active, "", 60, 60)
+		})
+		if got := l.view.Load().mode; got != active {
+			t.Errorf("mode %+v", got)
+		}
+	})
+}
+
+// What the watch shows before the first decision is judged after it.
+func TestAModeSeenBeforeTheFirstDecisionIsNotForgotten(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		drained := recovery.ModeRecord{Mode: recovery.Drained, Reason: "disk swap", By: recovery.ByOperator}
+		l.inLoop(func() {
+			first := outcome{decision: recovery.Decision{Step: recovery.Keep, Mode: l.mode}, grant: l.grant, instance: "process-1", stateRevision: 70}
+			l.mode, l.modeRev = recovery.ModeRecord{}, 0
+			l.stateSeen(&drained, "", 71, 71)
+			l.takeUp(first)
+		})
+		if got := l.view.Load().mode; got != drained {
+			t.Errorf("mode %+v", got)
+		}
+	})
+}
+
+// A sidecar that finds the broker of its predecessor, and no etcd, fences it when the
+// predecessor's lease must be over, and not before.
+func TestABrokerLeftBehindIsFencedWhenItsLeaseMustBeOver(t *testing.T) {
+	a := &agent{cfg: natsDefaults().Effective(), started: time.Now()}
+	if a.mustFence() {
+		t.Error("a broker that never was registered is fenced")
+	}
+	a.memory.Epoch = 7
+	if a.mustFence() {
+		t.Error("fenced while its lease may live")
+	}
+	a.started = time.Now().Add(probes.DefaultHealth().Interval - a.cfg.LeaseTTL)
+	if !a.mustFence() {
+		t.Error("not fenced after the TTL")
+	}
+	a.conflict = "another holds it"
+	if a.mustFence() {
+		t.Error("a sidecar that never held the id touches the broker")
+	}
+}
