@@ -59,6 +59,15 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	// The embedded server goes on starting behind StartEtcd's back, and reads what the
+	// tests' start writes. Once it answers it has read it.
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	_, err = shared.Get(ctx, "/")
+	cancel()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	code := m.Run()
 	shared.Close()
 	server.Close()
