@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,6 +24,7 @@ import (
 	"go.uber.org/zap"
 
 	"holdfast/cluster"
+	"holdfast/lab/harness"
 )
 
 // wait bounds every wait for an event; reaching it is a failure.
@@ -108,12 +110,8 @@ func etcdConfig(dir, name string) (*embed.Config, error) {
 }
 
 func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	port, _, err := harness.ReservePort() // until the process ends: etcd may be started there again
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), err
 }
 
 func start(cfgs ...*embed.Config) (*embed.Etcd, error) {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,6 +25,7 @@ import (
 
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/nats"
+	"holdfast/lab/harness"
 )
 
 // startBound is how long a server may take until it answers.
@@ -87,12 +89,12 @@ func launch(t *testing.T, bin string, args ...string) *server {
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, release, err := harness.ReservePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Cleanup(func() { _ = release() })
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 }
 
 func port(address string) string {

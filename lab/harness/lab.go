@@ -105,7 +105,7 @@ func (l *Lab) own(p *Process) {
 
 // Port reserves a port for the life of the lab. Nobody listens on it yet.
 func (l *Lab) Port() (int, error) {
-	port, release, err := reservePort()
+	port, release, err := ReservePort()
 	if err != nil {
 		return 0, err
 	}

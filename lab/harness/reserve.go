@@ -25,8 +25,9 @@ const (
 	lastPort  = 32000
 )
 
-// reservePort finds a port that is free on the host and that no other lab has.
-func reservePort() (port int, release func() error, err error) {
+// ReservePort finds a port that is free on the host and that no other lab has, in this
+// process or another, until release is called or the process ends.
+func ReservePort() (port int, release func() error, err error) {
 	for range 500 {
 		port = firstPort + rand.IntN(lastPort-firstPort)
 		release, ok := reserve("port-" + strconv.Itoa(port))
