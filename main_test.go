@@ -85,7 +85,7 @@ func TestWrongUsageIsOneLineAndCodeTwo(t *testing.T) {
 		{"flag before the verb", []string{"--lease-ttl", "3s", "run"}, "unknown flag --lease-ttl: see 'holdfast --help'; flags of a verb stand after it"},
 		{"flag nearly right", []string{"run", "--lese-ttl", "3s"}, "run: unknown flag --lese-ttl: did you mean --lease-ttl?"},
 		{"flag of nothing", []string{"run", "--frobnicate"}, "run: unknown flag --frobnicate: see 'holdfast run --help'"},
-		{"flag of a later version", []string{"run", "--ownership-locks"}, "run: unknown flag --ownership-locks: see 'holdfast run --help'"},
+		{"flag of a later version", []string{"run", "--tls-min-version"}, "run: unknown flag --tls-min-version: see 'holdfast run --help'"},
 		{"flag without its value", []string{"run", "--lease-ttl"}, "run: --lease-ttl: no value given: write --lease-ttl DURATION"},
 		{"argument that is not taken", []string{"status", "now"}, `status: unexpected argument "now": it takes flags only, see 'holdfast status --help'`},
 		{"argument missing", []string{"explain"}, "explain: no EVENT given: write 'holdfast explain EVENT'"},

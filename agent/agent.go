@@ -5,10 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
-	"os"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +33,7 @@ const (
 // else is safe for concurrent use or set before anything runs.
 type agent struct {
 	cfg     Config
+	world   World
 	version string
 	log     *slog.Logger
 	clock   func() lease.Instant
@@ -52,7 +49,9 @@ type agent struct {
 	dataDir    *probes.DataDir
 	freshness  *probes.Freshness
 	main       *cluster.Client
-	line       *cluster.Line
+	line       Line
+	stopper    Stopper // nil: the broker's process cannot be stopped
+	guard      Guard   // nil: none
 	keeper     *lease.Keeper
 	registrar  *registrar
 	reconciler *recovery.Reconciler
@@ -76,17 +75,19 @@ type agent struct {
 // which the end of ctx asks for. Errors that are about settings carry ExitUsage and
 // come before anything was written to etcd.
 func Run(ctx context.Context, c Config, log *slog.Logger, version string) error {
+	tuneGC()
+	return Live(ctx, c, realWorld(), log, version)
+}
+
+// Live is Run in another world.
+func Live(ctx context.Context, c Config, w World, log *slog.Logger, version string) error {
 	c = c.Effective()
 	if err := c.Validate(); err != nil {
 		return &ExitError{ExitUsage, err}
 	}
-	a := &agent{cfg: c, version: version, log: log, clock: lease.BootClock, started: time.Now(),
+	a := &agent{cfg: c, world: w, version: version, log: log, clock: w.Clock, started: time.Now(),
 		inbox: make(chan func()), named: make(chan struct{})}
 	a.life0, a.endLife = context.WithCancel(context.WithoutCancel(ctx))
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
-
 	defer a.endLife()
 
 	var err error
@@ -113,20 +114,25 @@ func Run(ctx context.Context, c Config, log *slog.Logger, version string) error 
 	defer a.tasks.Wait()
 	defer a.endLife()
 
-	driver, _ := LookupDriver(c.Driver) // Validate knows it
-	if a.broker, err = driver.New(c, log.With("part", "broker")); err != nil {
+	if a.broker, err = w.Broker(c, log.With("part", "broker")); err != nil {
 		return &ExitError{ExitUsage, err}
 	}
 	defer a.broker.Close()
-	etcd := c.Cluster()
-	if a.main, err = cluster.Open(etcd, log.With("part", "etcd")); err != nil {
+	if a.main, a.line, err = w.Etcd(c.Cluster(), log.With("part", "etcd")); err != nil {
 		return &ExitError{ExitUsage, err}
 	}
 	defer a.main.Close()
-	if a.line, err = cluster.OpenLine(etcd, log.With("part", "etcd")); err != nil {
-		return &ExitError{ExitUsage, err}
-	}
 	defer a.line.Close()
+	if w.Stopper != nil {
+		if a.stopper, err = w.Stopper(c, log.With("part", "process")); err != nil {
+			return &ExitError{ExitUsage, err}
+		}
+	}
+	if w.Guard != nil && c.Guard == "on" {
+		if a.guard, err = w.Guard(c, log.With("part", "guard")); err != nil {
+			return &ExitError{ExitFailed, err}
+		}
+	}
 	return a.serve(ctx)
 }
 
@@ -164,25 +170,16 @@ func (a *agent) serve(ctx context.Context) error {
 	a.keeper = lease.NewKeeper(lease.Settings{
 		Timing: a.cfg.Timing(), RestartGrace: a.cfg.RestartGrace, Clock: a.clock,
 		Classify: classify, Classes: failureClasses(),
-	}, renewalLine{a.line}, a.registrar, a.memory.LeaseID, a.log.With("part", "lease"), reg)
+	}, a.line, a.registrar, a.memory.LeaseID, a.log.With("part", "lease"), reg)
 	a.freshness = probes.NewFreshness("agent loop", time.Now())
 	a.initLoop()
 
-	probe, err := listen("--probe-listen", "tcp", a.cfg.ProbeListen)
+	parts, stop := context.WithCancel(a.life0)
+	defer stop()
+	servers, err := a.listen(parts, reg)
 	if err != nil {
 		return err
 	}
-	web, err := listen("--web-listen", "tcp", a.cfg.WebListen)
-	if err != nil {
-		return errors.Join(err, probe.Close())
-	}
-	control, err := listenControl(a.cfg.ControlSocket)
-	if err != nil {
-		return errors.Join(err, probe.Close(), web.Close())
-	}
-
-	parts, stop := context.WithCancel(a.life0)
-	defer stop()
 	var g run.Group
 	add := func(f func(context.Context) error) {
 		pctx, cancel := context.WithCancel(parts)
@@ -207,27 +204,40 @@ func (a *agent) serve(ctx context.Context) error {
 	if a.process != nil {
 		add(a.process.Run)
 	}
-	for _, s := range []struct {
-		l net.Listener
-		h http.Handler
-	}{{probe, a.probeHandler()}, {web, a.webHandler(reg)}, {control, a.controlHandler()}} {
-		srv := &http.Server{Handler: s.h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute,
-			BaseContext: func(net.Listener) context.Context { return parts }}
-		g.Add(func() error {
-			if err := srv.Serve(s.l); !errors.Is(err, http.ErrServerClosed) {
-				return fmt.Errorf("serve %s: %w", s.l.Addr(), err)
-			}
-			return nil
-		}, func(error) { srv.Close() })
+	for _, server := range servers {
+		g.Add(server.Serve, func(error) { server.Close() })
 	}
 	a.log.Info("holdfast starts", "version", a.version, "driver", a.cfg.Driver, "broker_admin", withoutPassword(a.cfg.BrokerAdmin),
-		"etcd", a.cfg.EtcdEndpoints, "probes", probe.Addr().String(), "web", web.Addr().String())
+		"etcd", a.cfg.EtcdEndpoints, "probes", servers[0].Addr(), "web", servers[1].Addr())
 	a.event(Event{Kind: "agent", To: "started", Detail: "holdfast " + a.version})
 	err = g.Run()
 	if errors.Is(err, lease.ErrShutdown) {
 		err = &ExitError{ExitFailed, err}
 	}
+	if errors.Is(context.Cause(ctx), ErrKilled) {
+		return errors.Join(err, ErrKilled)
+	}
 	return errors.Join(err, a.leave())
+}
+
+// listen opens the listeners for probes, web and control, in this order.
+func (a *agent) listen(base context.Context, reg *prometheus.Registry) (servers []Server, err error) {
+	for _, l := range []Listener{
+		{Setting: "--probe-listen", Network: "tcp", Addr: a.cfg.ProbeListen, Handler: a.probeHandler()},
+		{Setting: "--web-listen", Network: "tcp", Addr: a.cfg.WebListen, Handler: a.webHandler(reg)},
+		{Setting: "--control-socket", Network: "unix", Addr: a.cfg.ControlSocket, Handler: a.controlHandler()},
+	} {
+		l.Base = base
+		server, err := a.world.Listen(l)
+		if err != nil {
+			for _, open := range servers {
+				err = errors.Join(err, open.Close())
+			}
+			return nil, err
+		}
+		servers = append(servers, server)
+	}
+	return servers, nil
 }
 
 // leave ends in the order that safety asks for: clients away, nothing served, and
@@ -287,8 +297,7 @@ func (a *agent) brokerLoss() <-chan struct{} {
 	if w, ok := a.broker.(brokerapi.LossWatcher); ok {
 		held = w.Lost()
 	}
-	if a.cfg.BrokerPIDFile != "" || a.cfg.BrokerProcess != "" {
-		a.process = probes.NewProcess(a.cfg.BrokerPIDFile, a.cfg.BrokerProcess, a.log.With("part", "process"))
+	if a.process = a.world.Process(a.cfg, a.log.With("part", "process")); a.process != nil {
 		exited = a.process.Lost()
 	}
 	merged := make(chan struct{}, 1)
@@ -308,39 +317,6 @@ func (a *agent) brokerLoss() <-chan struct{} {
 		}
 	})
 	return merged
-}
-
-func listen(flag, network, addr string) (net.Listener, error) {
-	l, err := net.Listen(network, addr)
-	if err != nil {
-		var op *net.OpError
-		why := err
-		if errors.As(err, &op) {
-			why = op.Err
-		}
-		return nil, &ExitError{ExitUsage, fmt.Errorf("%s %s: %w: free the address or set another", flag, addr, why)}
-	}
-	return l, nil
-}
-
-// listenControl takes the socket over from a sidecar that died. One that lives
-// answers, and keeps it.
-func listenControl(path string) (net.Listener, error) {
-	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
-		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
-			c.Close()
-			return nil, &ExitError{ExitUsage, fmt.Errorf("--control-socket %s: another process answers on it: give each sidecar its own", path)}
-		}
-		os.Remove(path)
-	}
-	l, err := listen("--control-socket", "unix", path)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(&ExitError{ExitUsage, fmt.Errorf("--control-socket %s: %s", path, reason(err))}, l.Close())
-	}
-	return l, nil
 }
 
 // quiescing gives every broker a Quiesce, so that the reconciler can ask for it.

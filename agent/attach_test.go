@@ -111,7 +111,8 @@ func inLife(t *testing.T, change func(c *Config), claim func(l *sidecarLife)) {
 		}
 		c = c.Effective()
 		l := &sidecarLife{t: t, born: time.Now(), leaseID: 1}
-		l.agent = &agent{cfg: c, version: "test", log: quiet, started: time.Now(), inbox: make(chan func()), named: make(chan struct{})}
+		l.agent = &agent{cfg: c, version: "test", log: quiet, started: time.Now(), inbox: make(chan func()), named: make(chan struct{}),
+			world: World{Trim: func() {}}}
 		l.clock = func() lease.Instant { return lease.Instant(time.Hour + time.Since(l.born)) }
 		l.life0, l.endLife = context.WithCancel(context.Background())
 		var err error

@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"holdfast/agent/lease"
@@ -37,6 +38,12 @@ type Config struct {
 	DataMarkers   []string // globs below DataDir; derived from Driver
 	BrokerPIDFile string
 	BrokerProcess string
+	StopCommand   string // words, split at spaces; no shell
+	// Command is the broker as our child: what follows "--" after "run". It is no
+	// setting of its own.
+	Command           []string
+	BrokerRestart     string // "always", "on-failure", "never"; with Command
+	BrokerStopTimeout time.Duration
 
 	// lease
 	StateDir                string
@@ -50,18 +57,26 @@ type Config struct {
 	LeaveRegistered         bool
 
 	// recovery
-	SessionExpiredPolicy string        // "drain"
+	SessionExpiredPolicy string        // "drain", "reconnect", "shutdown"
+	SessionRetries       int           // reconnect: attempts before the broker is stopped; 0: no limit
 	RestartGrace         time.Duration // 0: let the TTL run out
-	Failover             string        // "hold"; derived from Driver
-	Fence                []string      // "ready", "quiesce"
+	Fence                []string      // "ready", "quiesce", "stop"; derived: stop if the broker can be stopped
+	Guard                string        // "on", "off"; derived: on with stop
 	Join                 bool
+	Shadow               bool
 
 	// topics
-	LoadConcurrency int
-	LoadRate        float64 // topics per second; 0: no limit
-	LoadTimeout     time.Duration
-	AuditInterval   time.Duration
-	MassChangeShare float64 // 0 to 1; 0: no guard
+	Assignment           string // "external", "rendezvous"
+	Failover             string // "hold", "move"; derived from Driver
+	OwnershipLocks       string // "on", "off"; derived: on with rendezvous
+	AcquireRetryInterval time.Duration
+	AcquireRetryWindow   time.Duration // 0: no quick retries
+	AcquireWatch         bool
+	LoadConcurrency      int
+	LoadRate             float64 // topics per second; 0: no limit
+	LoadTimeout          time.Duration
+	AuditInterval        time.Duration
+	MassChangeShare      float64 // 0 to 1; 0: no guard
 
 	// health
 	HealthInterval time.Duration
@@ -94,8 +109,13 @@ func Default() Config {
 		BackoffMax:              5 * time.Second,
 		Detach:                  true,
 		DetachmentRecoverWindow: 2 * time.Second,
+		BrokerRestart:           "always",
+		BrokerStopTimeout:       10 * time.Second,
 		SessionExpiredPolicy:    "drain",
-		Fence:                   []string{"ready", "quiesce"},
+		Assignment:              "external",
+		AcquireRetryInterval:    200 * time.Millisecond,
+		AcquireRetryWindow:      2 * time.Second,
+		AcquireWatch:            true,
 		LoadConcurrency:         16,
 		LoadTimeout:             30 * time.Second,
 		AuditInterval:           30 * time.Second,
@@ -136,12 +156,36 @@ func (c Config) Effective() Config {
 			c.DataMarkers = d.Markers
 		}
 	}
+	if len(c.Fence) == 0 {
+		c.Fence = []string{"ready", "quiesce"}
+		if c.CanStop() {
+			c.Fence = append(c.Fence, "stop")
+		}
+	}
+	if c.Guard == "" {
+		c.Guard = onOff(c.Detach && slices.Contains(c.Fence, "stop"))
+	}
+	if c.OwnershipLocks == "" {
+		c.OwnershipLocks = onOff(c.Assignment == "rendezvous")
+	}
 	if c.NATSMonitor == "" && c.Driver == "nats" {
 		if u, err := url.Parse(c.BrokerAdmin); err == nil && u.Hostname() != "" {
 			c.NATSMonitor = "http://" + net.JoinHostPort(u.Hostname(), "8222")
 		}
 	}
 	return c
+}
+
+// CanStop reports whether there is a way to stop the broker's process.
+func (c Config) CanStop() bool {
+	return c.BrokerPIDFile != "" || c.BrokerProcess != "" || c.StopCommand != "" || len(c.Command) > 0
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
 }
 
 // Timing is the lease schedule of these settings, as asked for: etcd may grant

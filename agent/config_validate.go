@@ -141,6 +141,11 @@ func (r *report) broker() {
 		r.add("broker-id", "starts or ends with a space or holds a control character: remove it")
 	}
 	r.file("nats-creds-file", c.NATSCredsFile)
+	r.oneOf("broker-restart", c.BrokerRestart, "always", "on-failure", "never")
+	r.positive("broker-stop-timeout", c.BrokerStopTimeout)
+	if c.StopCommand != "" && strings.TrimSpace(c.StopCommand) == "" {
+		r.add("stop-command", "only spaces: give a command, or leave it out")
+	}
 	if c.BrokerURL != "" {
 		r.url("broker-url", c.BrokerURL)
 	}
@@ -232,14 +237,27 @@ func (r *report) stateDir() {
 	}
 }
 
+// waysToStop is what makes the broker's process stoppable.
+const waysToStop = "give --broker-pid-file, --broker-process or --stop-command, or start the broker with 'holdfast run -- CMD'"
+
 func (r *report) recovery() {
 	c := r.c
 	switch c.SessionExpiredPolicy {
-	case "drain":
-	case "reconnect", "shutdown":
-		r.bare("session-expired-policy", c.SessionExpiredPolicy+": only drain is available in this version: leave it out or write drain")
+	case "drain", "reconnect":
+	case "shutdown":
+		if !c.CanStop() {
+			r.bare("session-expired-policy", "shutdown: it stops the broker, and there is no way to: "+waysToStop)
+		}
 	default:
-		r.bare("session-expired-policy", c.SessionExpiredPolicy+": unknown policy: write drain")
+		r.bare("session-expired-policy", c.SessionExpiredPolicy+": unknown policy: write drain, reconnect or shutdown")
+	}
+	switch {
+	case c.SessionRetries < 0:
+		r.add("session-retries", "negative: write 0 for no limit")
+	case c.SessionRetries > 0 && c.SessionExpiredPolicy != "reconnect":
+		r.add("session-retries", "works only with reconnect: leave it out, or write --session-expired-policy reconnect", "session-expired-policy")
+	case c.SessionRetries > 0 && !c.CanStop():
+		r.add("session-retries", "the broker is stopped after that many, and there is no way to: "+waysToStop)
 	}
 	switch {
 	case c.RestartGrace < 0:
@@ -247,24 +265,38 @@ func (r *report) recovery() {
 	case c.RestartGrace > 0 && c.LeaseTTL > 0 && c.RestartGrace >= c.LeaseTTL:
 		r.add("restart-grace", "no less than "+r.show("lease-ttl")+", after which the registration is gone anyway: give a shorter one or raise the TTL", "lease-ttl")
 	}
-	switch c.Failover {
-	case "", "hold":
-	case "move":
-		r.bare("failover", "move: only hold is available in this version: leave it out or write hold")
+	stop := slices.Contains(c.Fence, "stop")
+	switch strings.Join(c.Fence, ",") {
+	case "ready,quiesce", "ready,quiesce,stop", "ready,stop":
+		if stop && !c.CanStop() {
+			r.add("fence", "the step stop needs a way to stop the broker: "+waysToStop)
+		}
 	default:
-		r.bare("failover", c.Failover+": unknown: write hold")
+		r.add("fence", "unknown steps or order: write ready,quiesce or ready,quiesce,stop")
 	}
-	steps := slices.Clone(c.Fence)
-	switch {
-	case slices.Contains(steps, "stop"):
-		r.add("fence", "the step stop is not available in this version: write ready,quiesce")
-	case !slices.Equal(steps, []string{"ready", "quiesce"}):
-		r.add("fence", "unknown steps or order: write ready,quiesce")
+	r.oneOf("guard", c.Guard, "on", "off")
+	if c.Guard == "on" && (!stop || !c.Detach) {
+		r.add("guard", "it needs the fence step stop and --detach: "+waysToStop, "fence", "detach")
 	}
 }
 
 func (r *report) topics() {
 	c := r.c
+	r.oneOf("assignment", c.Assignment, "external", "rendezvous")
+	if c.Failover != "" {
+		r.oneOf("failover", c.Failover, "hold", "move")
+	}
+	if c.Failover == "move" && c.Assignment == "external" {
+		r.add("failover", "whoever assigns the topics moves them: leave it out, or write --assignment rendezvous", "assignment")
+	}
+	r.oneOf("ownership-locks", c.OwnershipLocks, "on", "off")
+	if c.OwnershipLocks == "off" && c.Assignment == "rendezvous" {
+		r.add("ownership-locks", "rendezvous needs them, so that no topic has two brokers: leave it out", "assignment")
+	}
+	r.positive("acquire-retry-interval", c.AcquireRetryInterval)
+	if c.AcquireRetryWindow < 0 {
+		r.add("acquire-retry-window", "negative: write 0s for no quick retries")
+	}
 	r.atLeastOne("load-concurrency", c.LoadConcurrency)
 	if c.LoadRate < 0 {
 		r.add("load-rate", "negative: write 0 for no limit")

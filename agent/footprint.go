@@ -14,6 +14,13 @@ import (
 // to nothing, for memory, which it occupies beside every broker.
 const gcPercent = 50
 
+// tuneGC sets it, unless the environment says otherwise.
+func tuneGC() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+}
+
 // trimFootprint gives back what only the start needed: garbage, and the pages of
 // the program itself that ran once. Most of an idle sidecar's resident memory is
 // its own code; the kernel maps it in generous pieces around what is touched, and

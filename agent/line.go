@@ -11,17 +11,15 @@ import (
 )
 
 // renewalLine is the cluster's renewal connection as the lease wants it.
-type renewalLine struct{ line *cluster.Line }
+type renewalLine struct{ *cluster.Line }
 
 func (l renewalLine) KeepAlive(ctx context.Context, id int64, fresh bool) (time.Duration, int64, error) {
-	granted, revision, err := l.line.KeepAlive(ctx, id, fresh)
+	granted, revision, err := l.Line.KeepAlive(ctx, id, fresh)
 	return granted, revision, leaseError(err)
 }
 
-func (l renewalLine) AwaitReconnect(ctx context.Context) error { return l.line.AwaitReconnect(ctx) }
-
 func (l renewalLine) Revoke(ctx context.Context, id int64) error {
-	c, err := l.line.Client(ctx)
+	c, err := l.Client(ctx)
 	if err != nil {
 		return err
 	}

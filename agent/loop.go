@@ -40,7 +40,7 @@ type loopState struct {
 	early        func()    // the state key as the watch saw it before the first decision
 
 	reassert    bool // the state key must be written again
-	guard       int64
+	stateGuard  int64
 	reasserting bool
 
 	ready, everReady bool

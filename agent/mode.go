@@ -58,7 +58,7 @@ func (a *agent) stateSeen(seen *recovery.ModeRecord, garbled string, revision, g
 		case seen != nil:
 			what = fmt.Sprintf("%s (%s) by %q", seen.Mode, seen.Reason, seen.By)
 		}
-		a.modeRev, a.guard, a.reassert = revision, guard, true
+		a.modeRev, a.stateGuard, a.reassert = revision, guard, true
 		a.log.Warn("state key is not ours to lose: writing it again", "was", what, "mode", string(a.mode.Mode))
 		a.event(Event{Kind: "mode", From: what, To: string(a.mode.Mode), Reason: "reasserted", Epoch: a.grant.Epoch})
 	}
@@ -72,7 +72,7 @@ func (a *agent) assertMode() {
 		return
 	}
 	a.reasserting = true
-	m, guard := a.mode, a.guard
+	m, guard := a.mode, a.stateGuard
 	a.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(a.life0, 5*time.Second)
 		defer cancel()
@@ -80,7 +80,7 @@ func (a *agent) assertMode() {
 		a.tell(a.life0, func() {
 			a.reasserting = false
 			switch {
-			case a.guard != guard:
+			case a.stateGuard != guard:
 				// The key changed again meanwhile; that is to be written against.
 			case err == nil:
 				a.modeRev, a.reassert = max(a.modeRev, rev), false

@@ -46,7 +46,7 @@ type outcome struct {
 type registrar struct {
 	cfg      Config
 	brokerID string
-	line     *cluster.Line
+	line     Line
 	clock    func() lease.Instant
 	log      *slog.Logger
 	life     func() life
@@ -61,7 +61,7 @@ const tries = 4
 func (r *registrar) Establish(ctx context.Context, held int64, fresh bool) (lease.Grant, error) {
 	if fresh {
 		// An earlier call got no answer. Ask on a new connection; any answer proves it.
-		if _, _, err := r.line.KeepAlive(ctx, max(held, 1), true); err != nil && !errors.Is(err, cluster.ErrLeaseNotFound) {
+		if _, _, err := r.line.KeepAlive(ctx, max(held, 1), true); err != nil && !errors.Is(err, lease.ErrLost) {
 			return lease.Grant{}, err
 		}
 	}
