@@ -25,6 +25,7 @@ var arrows = map[string][]string{
 	"holdfast/recovery":             {},
 	"holdfast/probes":               {},
 	"holdfast/cluster":              {},
+	"holdfast/cluster/memory":       {},
 	"holdfast/brokerapi":            {},
 	"holdfast/brokerapi/nats":       {"holdfast/brokerapi"},
 	"holdfast/brokerapi/brokertest": {"holdfast/brokerapi"},
@@ -33,8 +34,9 @@ var arrows = map[string][]string{
 // pure are the files that decide: they take the time and values, and return what to
 // do. No clock, no context, no log, no network.
 var pure = map[string][]string{
-	"recovery":    {"boot.go", "startup.go", "outage.go", "verdict.go", "judge.go", "attachment.go", "plan.go", "masschange.go", "mode.go", "reason.go"},
-	"agent/lease": {"validity.go", "timing.go"},
+	"recovery":       {"boot.go", "startup.go", "outage.go", "verdict.go", "judge.go", "attachment.go", "plan.go", "masschange.go", "mode.go", "reason.go"},
+	"agent/lease":    {"validity.go", "timing.go"},
+	"cluster/memory": {"store.go", "txn.go", "request.go"},
 }
 
 // tool runs the go command that runs this test.
@@ -87,7 +89,7 @@ func TestImportsPointOneWay(t *testing.T) {
 func TestOnlyClusterKnowsEtcd(t *testing.T) {
 	for _, p := range ours(t) {
 		for _, i := range p.Imports {
-			if strings.HasPrefix(i, "go.etcd.io/") && p.ImportPath != "holdfast/cluster" {
+			if strings.HasPrefix(i, "go.etcd.io/") && p.ImportPath != "holdfast/cluster" && p.ImportPath != "holdfast/cluster/memory" {
 				t.Errorf("%s imports %s", p.ImportPath, i)
 			}
 		}
@@ -95,9 +97,10 @@ func TestOnlyClusterKnowsEtcd(t *testing.T) {
 }
 
 func TestTheBinaryHasNothingOfTheLabAndNoTests(t *testing.T) {
+	simulated := []string{"holdfast/cluster/memory", "holdfast/agent/simulation"}
 	for dep := range strings.Lines(string(tool(t, "list", "-deps", "."))) {
 		dep = strings.TrimSpace(dep)
-		if dep == "testing" || strings.HasPrefix(dep, "testing/") || strings.HasPrefix(dep, "holdfast/lab") || strings.HasSuffix(dep, "test") && strings.HasPrefix(dep, "holdfast/") {
+		if dep == "testing" || strings.HasPrefix(dep, "testing/") || strings.HasPrefix(dep, "holdfast/lab") || strings.HasSuffix(dep, "test") && strings.HasPrefix(dep, "holdfast/") || slices.Contains(simulated, dep) {
 			t.Errorf("the binary contains %s", dep)
 		}
 	}

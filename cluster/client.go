@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"time"
 
@@ -47,6 +48,17 @@ func Open(cfg Config, log *slog.Logger) (*Client, error) {
 		return nil, err
 	}
 	return newClient(cfg, conn, len(endpoints), conn.Close, log), nil
+}
+
+// Over is a client over a connection that is there already, for simulations and tests:
+// only cfg's key layout counts, and nothing is dialed, authenticated or encrypted. Close
+// closes the connection if it can be closed.
+func Over(cfg Config, conn grpc.ClientConnInterface, log *slog.Logger) *Client {
+	closer := func() error { return nil }
+	if c, ok := conn.(io.Closer); ok {
+		closer = c.Close
+	}
+	return newClient(cfg, conn, 1, closer, log)
 }
 
 func newClient(cfg Config, conn grpc.ClientConnInterface, tries int, closer func() error, log *slog.Logger) *Client {

@@ -1,0 +1,39 @@
+// Package memory is an etcd in memory, for simulations and tests: the server side of
+// etcd's v3 API as package cluster uses it, without raft, disk, sockets or a goroutine
+// of its own, so that it lives in a testing/synctest bubble and answers in microseconds.
+// The binary must not import it; a test in the root package sees to that.
+//
+//	store := memory.New(memory.Config{})
+//	go store.Run(ctx)                       // lets leases run out on time
+//	link := memory.NewLink()                // or nil: a perfect network
+//	client := cluster.Over(cfg, store.Conn(link), log)
+//	link.Cut(memory.BothWays); link.Heal()
+//	store.Observe(func(v memory.View, c memory.Change) { … }) // after every revision
+//	store.Inspect(func(v memory.View) { … })                  // any time
+//	store.SetFault(func(method string) error { return memory.ErrNoSpace })
+//	store.ChangeLeader(0)                   // refreshes every lease
+//	store.EndWatches(memory.ErrNoLeader)
+//	store.Revoke(id)                        // as a stale leader does
+//
+// Guaranteed, and held against a real etcd by lab/clustertest:
+//   - Revisions: one for each transaction that changes something; create and mod
+//     revision, version, and the headers' revision. Reads of past revisions until they
+//     are compacted.
+//   - Transactions with guards on keys and ranges, nested ones included. Guards are
+//     decided before anything is written. Limits and refusals are etcd's errors.
+//   - Leases: rounding, the raised minimum, binding, rebinding, revocation. A renewal of
+//     a lease that is overdue and not yet deleted waits for the end of that, as in etcd.
+//   - Watches from any revision that is not compacted; no event is lost or twice.
+//   - No message is shared: requests and answers may be changed by their owners.
+//   - The same calls in the same order at the same times give the same answers, lease ids
+//     included.
+//
+// Not guaranteed: authentication, members, maintenance, alarms, progress reports,
+// fragments, limits on size, and the batches that events of a watch come in. A fault is
+// what stands for the first ones. There is one member, and every answer is linearizable.
+//
+// Time is Config.Now. An overdue lease is deleted when the first call after that needs the
+// store, whatever else runs; Run only adds that watchers hear of it without such a call.
+// With Config.ExpiryDelay zero, a lease ends at its deadline to the nanosecond, which is
+// the strictest for its holder: etcd looks every 500 ms.
+package memory
