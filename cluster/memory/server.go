@@ -9,6 +9,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
 )
 
 // Errors for SetFault, EndWatches and paths, as an etcd or gRPC answers them.
@@ -243,4 +244,11 @@ func (s *Server) head(h *pb.ResponseHeader) *pb.ResponseHeader {
 		h.Revision = s.store.revision
 	}
 	return h
+}
+
+// Register makes a gRPC server serve this etcd's services.
+func (s *Server) Register(services grpc.ServiceRegistrar) {
+	pb.RegisterKVServer(services, s)
+	pb.RegisterLeaseServer(services, s)
+	pb.RegisterWatchServer(services, s)
 }

@@ -195,7 +195,7 @@ func TestTLSWithFiles(t *testing.T) {
 		}
 	})
 	t.Run("TLS at a plain port", func(t *testing.T) {
-		_, err := open(t, cluster.Config{Endpoints: []string{"https" + sharedURL[len("http"):]}, CACert: ca.file}).Snapshot(bounded(t), "b1")
+		_, err := open(t, cluster.Config{Endpoints: []string{"https" + shared.url[len("http"):]}, CACert: ca.file}).Snapshot(bounded(t), "b1")
 		// etcd just hangs up: whether it meant TLS is not known, but the message says where it broke.
 		if cluster.Classify(err) != cluster.ClassUnreachable || !contains(err, "handshake") {
 			t.Errorf("%v of class %q, want unreachable in the handshake", err, cluster.Classify(err))
@@ -243,14 +243,14 @@ func TestNobodyListeningIsUnreachableAtOnce(t *testing.T) {
 			}
 		})
 	}
-	both := cluster.Config{Endpoints: []string{"http://" + dead, sharedURL}, Prefix: prefix(t)}
+	both := cluster.Config{Endpoints: []string{"http://" + dead, shared.url}, Prefix: prefix(t)}
 	if _, err := open(t, both).Snapshot(bounded(t), "b1"); err != nil {
 		t.Errorf("with one live endpoint of two: %v", err)
 	}
 }
 
 func TestSilenceIsATimeoutAndTheCallersEndIsItsOwn(t *testing.T) {
-	p := newProxy(t, host(t, sharedURL))
+	p := newProxy(t, host(t, shared.url))
 	p.hold()
 	c := open(t, cluster.Config{Endpoints: []string{p.url()}})
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)

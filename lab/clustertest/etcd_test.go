@@ -1,4 +1,5 @@
-// Package clustertest holds package cluster's tests against a real etcd. One server is
+// Package clustertest holds package cluster's tests against a real etcd, and what package
+// memory's etcd must have in common with it. One server is
 // shared by the tests that only use it, each below a prefix of its own; a test that
 // breaks a server starts one for itself.
 package clustertest
@@ -22,18 +23,33 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/goleak"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
 
 	"holdfast/cluster"
+	"holdfast/cluster/memory"
 	"holdfast/lab/harness"
 )
 
 // wait bounds every wait for an event; reaching it is a failure.
 const wait = 10 * time.Second
 
-var (
-	sharedURL string
-	shared    *clientv3.Client
-)
+// server is one that tests share: a real etcd, or package memory's.
+type server struct {
+	name string
+	url  string
+	raw  *clientv3.Client // as "somebody else"
+}
+
+var shared, fake *server
+
+// onEach runs a test of what a store means against both: where they differ, package
+// memory is wrong.
+func onEach(t *testing.T, test func(t *testing.T, s *server)) {
+	for _, s := range []*server{shared, fake} {
+		t.Run(s.name, func(t *testing.T) { test(t, s) })
+	}
+}
 
 func TestMain(m *testing.M) {
 	os.Exit(run(m))
@@ -51,28 +67,38 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	server, err := start(cfg)
+	etcd, err := start(cfg)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	sharedURL = cfg.AdvertiseClientUrls[0].String()
-	if shared, err = dialRaw(clientv3.Config{Endpoints: []string{sharedURL}}); err != nil {
+	if shared, err = newServer("etcd", cfg.AdvertiseClientUrls[0].String()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	inMemory, url, err := serveMemory()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if fake, err = newServer("memory", url); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	// The embedded server goes on starting behind StartEtcd's back, and reads what the
 	// tests' start writes. Once it answers it has read it.
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
-	_, err = shared.Get(ctx, "/")
+	_, err = shared.raw.Get(ctx, "/")
 	cancel()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	code := m.Run()
-	shared.Close()
-	server.Close()
+	shared.raw.Close()
+	fake.raw.Close()
+	inMemory.Stop()
+	etcd.Close()
 	// The embedded members talk HTTP to each other, and leave a connection behind now
 	// and then. Package cluster does not use net/http.
 	if err := goleak.Find(
@@ -184,8 +210,25 @@ func prefix(t *testing.T) string {
 	return p.(string)
 }
 
-func sharedConfig(t *testing.T) cluster.Config {
-	return cluster.Config{Endpoints: []string{sharedURL}, Prefix: prefix(t)}
+func newServer(name, url string) (*server, error) {
+	raw, err := dialRaw(clientv3.Config{Endpoints: []string{url}})
+	return &server{name: name, url: url, raw: raw}, err
+}
+
+// serveMemory puts package memory behind a socket, so that the same client reaches it.
+func serveMemory() (stop *grpc.Server, url string, err error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, "", fmt.Errorf("listen for the store in memory: %w", err)
+	}
+	services := grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second})) // etcd's
+	memory.New(memory.Config{}).Register(services)
+	go services.Serve(listener) // ends with Stop, which waits for it
+	return services, "http://" + listener.Addr().String(), nil
+}
+
+func (s *server) config(t *testing.T) cluster.Config {
+	return cluster.Config{Endpoints: []string{s.url}, Prefix: prefix(t)}
 }
 
 func open(t *testing.T, cfg cluster.Config) *cluster.Client {
@@ -236,9 +279,9 @@ func lease(t *testing.T, c *cluster.Client, ttl time.Duration) int64 {
 }
 
 // get reads one key as somebody else.
-func get(t *testing.T, key string) *clientv3.GetResponse {
+func (s *server) get(t *testing.T, key string) *clientv3.GetResponse {
 	t.Helper()
-	answer, err := shared.Get(bounded(t), key)
+	answer, err := s.raw.Get(bounded(t), key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,9 +291,16 @@ func get(t *testing.T, key string) *clientv3.GetResponse {
 	return answer
 }
 
-func put(t *testing.T, key, value string, opts ...clientv3.OpOption) {
+func (s *server) put(t *testing.T, key, value string, opts ...clientv3.OpOption) {
 	t.Helper()
-	if _, err := shared.Put(bounded(t), key, value, opts...); err != nil {
+	if _, err := s.raw.Put(bounded(t), key, value, opts...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *server) remove(t *testing.T, key string) {
+	t.Helper()
+	if _, err := s.raw.Delete(bounded(t), key); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -105,82 +105,90 @@ func (m *mirror) untilContent(t *testing.T, want map[string]string) {
 }
 
 func TestFollowTellsTheContentThenTheChanges(t *testing.T) {
-	c := open(t, sharedConfig(t))
-	at := prefix(t) + "/dir/"
-	put(t, at+"a", "1")
-	put(t, prefix(t)+"/dirt", "no") // beside the prefix
-	whole := follow(t, c, cluster.Target{Key: at, Prefix: true}, nil)
-	single := follow(t, c, cluster.Target{Key: at + "b"}, nil)
-	whole.untilContent(t, map[string]string{at + "a": "1"})
-	single.until(t, "a full update of an absent key", func() bool { return single.fulls == 1 && len(single.content) == 0 })
-	put(t, at+"b", "2")
-	whole.untilContent(t, map[string]string{at + "a": "1", at + "b": "2"})
-	single.untilContent(t, map[string]string{at + "b": "2"})
-	remove(t, at+"b")
-	put(t, at+"a", "3")
-	whole.untilContent(t, map[string]string{at + "a": "3"})
-	single.untilContent(t, map[string]string{})
-	if whole.fulls != 1 || len(whole.errs) > 0 {
-		t.Errorf("%d full updates and errors %v, want one and none", whole.fulls, whole.errs)
-	}
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		at := prefix(t) + "/dir/"
+		e.put(t, at+"a", "1")
+		e.put(t, prefix(t)+"/dirt", "no") // beside the prefix
+		whole := follow(t, c, cluster.Target{Key: at, Prefix: true}, nil)
+		single := follow(t, c, cluster.Target{Key: at + "b"}, nil)
+		whole.untilContent(t, map[string]string{at + "a": "1"})
+		single.until(t, "a full update of an absent key", func() bool { return single.fulls == 1 && len(single.content) == 0 })
+		e.put(t, at+"b", "2")
+		whole.untilContent(t, map[string]string{at + "a": "1", at + "b": "2"})
+		single.untilContent(t, map[string]string{at + "b": "2"})
+		e.remove(t, at+"b")
+		e.put(t, at+"a", "3")
+		whole.untilContent(t, map[string]string{at + "a": "3"})
+		single.untilContent(t, map[string]string{})
+		if whole.fulls != 1 || len(whole.errs) > 0 {
+			t.Errorf("%d full updates and errors %v, want one and none", whole.fulls, whole.errs)
+		}
+	})
 }
 
 func TestFollowListsInPagesAtOneRevision(t *testing.T) {
-	c := open(t, sharedConfig(t))
-	topics := topicNames(2500)
-	if err := c.Assign(bounded(t), "b1", topics); err != nil {
-		t.Fatal(err)
-	}
-	m := follow(t, c, cluster.Target{Key: c.Keys().Assignments("b1"), Prefix: true, KeysOnly: true}, nil)
-	m.until(t, "2500 keys", func() bool { return len(m.content) == len(topics) })
-	if m.fulls != 1 || len(m.errs) > 0 {
-		t.Errorf("%d full updates and errors %v, want one and none", m.fulls, m.errs)
-	}
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		topics := topicNames(2500)
+		if err := c.Assign(bounded(t), "b1", topics); err != nil {
+			t.Fatal(err)
+		}
+		m := follow(t, c, cluster.Target{Key: c.Keys().Assignments("b1"), Prefix: true, KeysOnly: true}, nil)
+		m.until(t, "2500 keys", func() bool { return len(m.content) == len(topics) })
+		if m.fulls != 1 || len(m.errs) > 0 {
+			t.Errorf("%d full updates and errors %v, want one and none", m.fulls, m.errs)
+		}
+	})
 }
 
 func TestFollowSurvivesCompaction(t *testing.T) {
-	c := open(t, sharedConfig(t))
-	at := prefix(t) + "/"
-	put(t, at+"a", "1")
-	put(t, at+"b", "1")
-	// Between the list and the watch: what happened is forgotten before it can be told.
-	m := follow(t, c, cluster.Target{Key: at, Prefix: true}, func(n int) {
-		if n > 1 {
-			return
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		at := prefix(t) + "/"
+		e.put(t, at+"a", "1")
+		e.put(t, at+"b", "1")
+		// Between the list and the watch: what happened is forgotten before it can be told.
+		m := follow(t, c, cluster.Target{Key: at, Prefix: true}, func(n int) {
+			if n > 1 {
+				return
+			}
+			e.remove(t, at+"a")
+			e.put(t, at+"c", "1")
+			last := must[*clientv3.PutResponse](t)(e.raw.Put(bounded(t), at+"c", "2"))
+			if _, err := e.raw.Compact(bounded(t), last.Header.Revision); err != nil {
+				t.Error(err)
+			}
+		})
+		m.untilContent(t, map[string]string{at + "b": "1", at + "c": "2"})
+		if m.fulls != 2 || m.empties != 0 || len(m.errs) != 1 || !contains(m.errs[0], "compacted") {
+			t.Errorf("%d full updates, %d empty, errors %v; want two, none and the compaction", m.fulls, m.empties, m.errs)
 		}
-		remove(t, at+"a")
-		put(t, at+"c", "1")
-		last := must[*clientv3.PutResponse](t)(shared.Put(bounded(t), at+"c", "2"))
-		if _, err := shared.Compact(bounded(t), last.Header.Revision); err != nil {
-			t.Error(err)
-		}
+		e.put(t, at+"d", "1")
+		m.untilContent(t, map[string]string{at + "b": "1", at + "c": "2", at + "d": "1"})
 	})
-	m.untilContent(t, map[string]string{at + "b": "1", at + "c": "2"})
-	if m.fulls != 2 || m.empties != 0 || len(m.errs) != 1 || !contains(m.errs[0], "compacted") {
-		t.Errorf("%d full updates, %d empty, errors %v; want two, none and the compaction", m.fulls, m.empties, m.errs)
-	}
-	put(t, at+"d", "1")
-	m.untilContent(t, map[string]string{at + "b": "1", at + "c": "2", at + "d": "1"})
 }
 
 func TestFollowSurvivesALostConnection(t *testing.T) {
-	p := newProxy(t, host(t, sharedURL))
-	c := open(t, cluster.Config{Endpoints: []string{p.url()}})
-	at := prefix(t) + "/"
-	put(t, at+"a", "1")
-	m := follow(t, c, cluster.Target{Key: at, Prefix: true}, nil)
-	m.untilContent(t, map[string]string{at + "a": "1"})
-	p.hold()
-	last := must[*clientv3.PutResponse](t)(shared.Put(bounded(t), at+"a", "2"))
-	if _, err := shared.Compact(bounded(t), last.Header.Revision); err != nil {
-		t.Fatal(err)
-	}
-	p.cut()
-	p.heal()
-	m.untilContent(t, map[string]string{at + "a": "2"})
-	if m.empties != 0 {
-		t.Errorf("%d empty full updates", m.empties)
-	}
+	onEach(t, func(t *testing.T, e *server) {
+		p := newProxy(t, host(t, e.url))
+		c := open(t, cluster.Config{Endpoints: []string{p.url()}})
+		at := prefix(t) + "/"
+		e.put(t, at+"a", "1")
+		m := follow(t, c, cluster.Target{Key: at, Prefix: true}, nil)
+		m.untilContent(t, map[string]string{at + "a": "1"})
+		p.hold()
+		last := must[*clientv3.PutResponse](t)(e.raw.Put(bounded(t), at+"a", "2"))
+		if _, err := e.raw.Compact(bounded(t), last.Header.Revision); err != nil {
+			t.Fatal(err)
+		}
+		p.cut()
+		p.heal()
+		m.untilContent(t, map[string]string{at + "a": "2"})
+		if m.empties != 0 {
+			t.Errorf("%d empty full updates", m.empties)
+		}
+	})
 }
 
 func TestFollowSurvivesARestartOfEtcd(t *testing.T) {
@@ -269,93 +277,99 @@ func untilRefused(t *testing.T, addr string) {
 }
 
 func TestFollowEndsWithItsClient(t *testing.T) {
-	c := open(t, sharedConfig(t))
-	listed := make(chan struct{}, 1)
-	ended := make(chan error, 1)
-	go func() {
-		ended <- c.Follow(t.Context(), cluster.Target{Key: prefix(t)}, func(cluster.Update) { listed <- struct{}{} }, nil)
-	}()
-	<-listed
-	c.Close()
-	select {
-	case err := <-ended:
-		if !errors.Is(err, cluster.ErrClosed) {
-			t.Errorf("ended with %v, want ErrClosed", err)
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		listed := make(chan struct{}, 1)
+		ended := make(chan error, 1)
+		go func() {
+			ended <- c.Follow(t.Context(), cluster.Target{Key: prefix(t)}, func(cluster.Update) { listed <- struct{}{} }, nil)
+		}()
+		<-listed
+		c.Close()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, cluster.ErrClosed) {
+				t.Errorf("ended with %v, want ErrClosed", err)
+			}
+		case <-time.After(wait):
+			t.Error("still following with a closed client")
 		}
-	case <-time.After(wait):
-		t.Error("still following with a closed client")
-	}
+	})
 }
 
 func TestTopicsInBatches(t *testing.T) {
-	c := open(t, sharedConfig(t))
-	topics := topicNames(300)
-	if err := c.Assign(bounded(t), "b1", topics); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Assign(bounded(t), "b10", topics[:1]); err != nil { // shares the text of the id
-		t.Fatal(err)
-	}
-	put(t, c.Keys().State("b1"), `{"mode":"active"}`) // lies among them
-	if err := c.Assign(bounded(t), "b1", []string{"/ns/state"}); err != nil {
-		t.Fatal(err)
-	}
-	got := must[[]string](t)(c.Assignments(bounded(t), "b1"))
-	if want := append([]string{"/ns/state"}, topics...); !slices.Equal(got, want) {
-		t.Errorf("%d assignments, want %d: %v", len(got), len(want), got[:min(3, len(got))])
-	}
-	for _, topic := range topics[50:280] {
-		put(t, c.Keys().TopicRecord(topic), "record of "+topic)
-	}
-	records := must[map[string][]byte](t)(c.Records(bounded(t), topics))
-	if len(records) != 230 || string(records[topics[279]]) != "record of "+topics[279] || records[topics[0]] != nil {
-		t.Errorf("%d records, the last %q", len(records), records[topics[279]])
-	}
-	if err := c.Unassign(bounded(t), "b1", topics[:250]); err != nil {
-		t.Fatal(err)
-	}
-	if got := must[[]string](t)(c.Assignments(bounded(t), "b1")); len(got) != 51 {
-		t.Errorf("%d assignments are left, want 51", len(got))
-	}
-	if err := c.Assign(bounded(t), "b1", []string{"no-slash"}); !contains(err, `topic "no-slash"`) {
-		t.Errorf("a malformed topic: %v", err)
-	}
-	if _, err := c.Assignments(bounded(t), "a/b"); !contains(err, `broker id "a/b"`) {
-		t.Errorf("a malformed broker id: %v", err)
-	}
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		topics := topicNames(300)
+		if err := c.Assign(bounded(t), "b1", topics); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Assign(bounded(t), "b10", topics[:1]); err != nil { // shares the text of the id
+			t.Fatal(err)
+		}
+		e.put(t, c.Keys().State("b1"), `{"mode":"active"}`) // lies among them
+		if err := c.Assign(bounded(t), "b1", []string{"/ns/state"}); err != nil {
+			t.Fatal(err)
+		}
+		got := must[[]string](t)(c.Assignments(bounded(t), "b1"))
+		if want := append([]string{"/ns/state"}, topics...); !slices.Equal(got, want) {
+			t.Errorf("%d assignments, want %d: %v", len(got), len(want), got[:min(3, len(got))])
+		}
+		for _, topic := range topics[50:280] {
+			e.put(t, c.Keys().TopicRecord(topic), "record of "+topic)
+		}
+		records := must[map[string][]byte](t)(c.Records(bounded(t), topics))
+		if len(records) != 230 || string(records[topics[279]]) != "record of "+topics[279] || records[topics[0]] != nil {
+			t.Errorf("%d records, the last %q", len(records), records[topics[279]])
+		}
+		if err := c.Unassign(bounded(t), "b1", topics[:250]); err != nil {
+			t.Fatal(err)
+		}
+		if got := must[[]string](t)(c.Assignments(bounded(t), "b1")); len(got) != 51 {
+			t.Errorf("%d assignments are left, want 51", len(got))
+		}
+		if err := c.Assign(bounded(t), "b1", []string{"no-slash"}); !contains(err, `topic "no-slash"`) {
+			t.Errorf("a malformed topic: %v", err)
+		}
+		if _, err := c.Assignments(bounded(t), "a/b"); !contains(err, `broker id "a/b"`) {
+			t.Errorf("a malformed broker id: %v", err)
+		}
+	})
 }
 
 func TestFleetShowsEveryTrace(t *testing.T) {
-	c := open(t, sharedConfig(t))
-	if fleet := must[[]cluster.FleetBroker](t)(c.Fleet(bounded(t))); len(fleet) != 0 {
-		t.Fatalf("an empty cluster has %+v", fleet)
-	}
-	req := request(t, c, "b1")
-	req.Value = []byte(`{"broker_url":"nats://b1","incarnation":"i","more":1}`)
-	req.State = &cluster.StateWrite{Mode: cluster.ModeActive, Reason: "boot", At: at}
-	done := must[cluster.Registered](t)(c.Register(bounded(t), req))
-	if err := c.Assign(bounded(t), "b1", topicNames(120)); err != nil {
-		t.Fatal(err)
-	}
-	put(t, c.Keys().State("b2"), "asleep")
-	put(t, c.Keys().Member("b3"), `{"era":1,"revision":2}`)
-	put(t, c.Keys().Registration("b4"), "not json")
-	fleet := must[[]cluster.FleetBroker](t)(c.Fleet(bounded(t)))
-	if len(fleet) != 4 {
-		t.Fatalf("got %+v", fleet)
-	}
-	b1, b2, b3, b4 := fleet[0], fleet[1], fleet[2], fleet[3]
-	if b1.Registration == nil || b1.Registration.CreateRevision != done.Revision || b1.Value.BrokerURL != "nats://b1" ||
-		b1.State == nil || b1.State.Reason != "boot" || b1.State.ModRevision != done.Revision || b1.Member == nil || b1.Assignments != 120 {
-		t.Errorf("b1 is %+v", b1)
-	}
-	if b2.Registration != nil || b2.State != nil || b2.StateMalformed != "asleep" {
-		t.Errorf("b2 is %+v", b2)
-	}
-	if b3.Member == nil || b3.Member.Revision != 2 || b3.Registration != nil {
-		t.Errorf("b3 is %+v", b3)
-	}
-	if b4.Registration == nil || b4.Value.BrokerURL != "" {
-		t.Errorf("b4 is %+v", b4)
-	}
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		if fleet := must[[]cluster.FleetBroker](t)(c.Fleet(bounded(t))); len(fleet) != 0 {
+			t.Fatalf("an empty cluster has %+v", fleet)
+		}
+		req := request(t, c, "b1")
+		req.Value = []byte(`{"broker_url":"nats://b1","incarnation":"i","more":1}`)
+		req.State = &cluster.StateWrite{Mode: cluster.ModeActive, Reason: "boot", At: at}
+		done := must[cluster.Registered](t)(c.Register(bounded(t), req))
+		if err := c.Assign(bounded(t), "b1", topicNames(120)); err != nil {
+			t.Fatal(err)
+		}
+		e.put(t, c.Keys().State("b2"), "asleep")
+		e.put(t, c.Keys().Member("b3"), `{"era":1,"revision":2}`)
+		e.put(t, c.Keys().Registration("b4"), "not json")
+		fleet := must[[]cluster.FleetBroker](t)(c.Fleet(bounded(t)))
+		if len(fleet) != 4 {
+			t.Fatalf("got %+v", fleet)
+		}
+		b1, b2, b3, b4 := fleet[0], fleet[1], fleet[2], fleet[3]
+		if b1.Registration == nil || b1.Registration.CreateRevision != done.Revision || b1.Value.BrokerURL != "nats://b1" ||
+			b1.State == nil || b1.State.Reason != "boot" || b1.State.ModRevision != done.Revision || b1.Member == nil || b1.Assignments != 120 {
+			t.Errorf("b1 is %+v", b1)
+		}
+		if b2.Registration != nil || b2.State != nil || b2.StateMalformed != "asleep" {
+			t.Errorf("b2 is %+v", b2)
+		}
+		if b3.Member == nil || b3.Member.Revision != 2 || b3.Registration != nil {
+			t.Errorf("b3 is %+v", b3)
+		}
+		if b4.Registration == nil || b4.Value.BrokerURL != "" {
+			t.Errorf("b4 is %+v", b4)
+		}
+	})
 }

@@ -13,35 +13,39 @@ import (
 )
 
 func TestLeaseLivesAndEnds(t *testing.T) {
-	c := open(t, sharedConfig(t))
-	id, granted, err := c.Grant(bounded(t), 60*time.Second+time.Millisecond)
-	if err != nil || granted != 61*time.Second {
-		t.Fatalf("granted %v, %v; want the TTL rounded up to 61s", granted, err)
-	}
-	if got, revision, err := c.KeepAlive(bounded(t), id); err != nil || got != granted || revision == 0 {
-		t.Errorf("renewed for %v at revision %d, %v", got, revision, err)
-	}
-	if left, found, err := c.TimeToLive(bounded(t), id); err != nil || !found || left < 30*time.Second || left > granted {
-		t.Errorf("left %v, found %v, %v", left, found, err)
-	}
-	for _, when := range []string{"first", "second"} {
-		if err := c.Revoke(bounded(t), id); err != nil {
-			t.Errorf("%s revoke: %v", when, err)
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		id, granted, err := c.Grant(bounded(t), 60*time.Second+time.Millisecond)
+		if err != nil || granted != 61*time.Second {
+			t.Fatalf("granted %v, %v; want the TTL rounded up to 61s", granted, err)
 		}
-	}
-	if _, _, err := c.KeepAlive(bounded(t), id); !errors.Is(err, cluster.ErrLeaseNotFound) || cluster.Classify(err) != cluster.ClassLeaseNotFound {
-		t.Errorf("renewing a revoked lease: %v, want ErrLeaseNotFound", err)
-	}
-	if left, found, err := c.TimeToLive(bounded(t), id); err != nil || found || left != 0 {
-		t.Errorf("a revoked lease: %v left, found %v, %v", left, found, err)
-	}
+		if got, revision, err := c.KeepAlive(bounded(t), id); err != nil || got != granted || revision == 0 {
+			t.Errorf("renewed for %v at revision %d, %v", got, revision, err)
+		}
+		if left, found, err := c.TimeToLive(bounded(t), id); err != nil || !found || left < 30*time.Second || left > granted {
+			t.Errorf("left %v, found %v, %v", left, found, err)
+		}
+		for _, when := range []string{"first", "second"} {
+			if err := c.Revoke(bounded(t), id); err != nil {
+				t.Errorf("%s revoke: %v", when, err)
+			}
+		}
+		if _, _, err := c.KeepAlive(bounded(t), id); !errors.Is(err, cluster.ErrLeaseNotFound) || cluster.Classify(err) != cluster.ClassLeaseNotFound {
+			t.Errorf("renewing a revoked lease: %v, want ErrLeaseNotFound", err)
+		}
+		if left, found, err := c.TimeToLive(bounded(t), id); err != nil || found || left != 0 {
+			t.Errorf("a revoked lease: %v left, found %v, %v", left, found, err)
+		}
+	})
 }
 
 func TestSmallTTLIsRaised(t *testing.T) {
-	c := open(t, sharedConfig(t))
-	if _, granted, err := c.Grant(bounded(t), time.Millisecond); err != nil || granted <= 0 {
-		t.Errorf("granted %v, %v", granted, err)
-	}
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		if _, granted, err := c.Grant(bounded(t), time.Millisecond); err != nil || granted <= 0 {
+			t.Errorf("granted %v, %v", granted, err)
+		}
+	})
 }
 
 // A member without its quorum answers connections and even pings; it must count as failed.

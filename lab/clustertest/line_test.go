@@ -21,9 +21,9 @@ func host(t *testing.T, endpoint string) string {
 }
 
 func TestLineRenewsAtOnceAfterAStall(t *testing.T) {
-	p := newProxy(t, host(t, sharedURL))
+	p := newProxy(t, host(t, shared.url))
 	l := openLine(t, cluster.Config{Endpoints: []string{p.url()}})
-	c := open(t, sharedConfig(t))
+	c := open(t, shared.config(t))
 	id, granted, err := c.Grant(bounded(t), 10*time.Second)
 	if err != nil || granted != 10*time.Second {
 		t.Fatal(granted, err)
@@ -71,7 +71,7 @@ func TestLineRenewsAtOnceAfterAStall(t *testing.T) {
 }
 
 func TestLineIsOneConnection(t *testing.T) {
-	p := newProxy(t, host(t, sharedURL))
+	p := newProxy(t, host(t, shared.url))
 	l := openLine(t, cluster.Config{Endpoints: []string{p.url()}, Prefix: prefix(t)})
 	if p.accepted() != 0 {
 		t.Error("opening a line touched the network")
@@ -110,7 +110,7 @@ func TestLineIsOneConnection(t *testing.T) {
 }
 
 func TestAnsweredAttemptKeepsItsConnection(t *testing.T) {
-	p := newProxy(t, host(t, sharedURL))
+	p := newProxy(t, host(t, shared.url))
 	l := openLine(t, cluster.Config{Endpoints: []string{p.url()}})
 	id := lease(t, must[*cluster.Client](t)(l.Client(t.Context())), time.Minute)
 	p.hold()
@@ -133,7 +133,7 @@ func TestAnsweredAttemptKeepsItsConnection(t *testing.T) {
 }
 
 func TestCloseEndsRequestsInFlight(t *testing.T) {
-	p := newProxy(t, host(t, sharedURL))
+	p := newProxy(t, host(t, shared.url))
 	l := openLine(t, cluster.Config{Endpoints: []string{p.url()}})
 	c := open(t, cluster.Config{Endpoints: []string{p.url()}})
 	id := lease(t, must[*cluster.Client](t)(l.Client(t.Context())), time.Minute)
@@ -167,7 +167,7 @@ func TestCloseEndsRequestsInFlight(t *testing.T) {
 }
 
 func TestAwaitReconnectIsAnEdge(t *testing.T) {
-	p := newProxy(t, host(t, sharedURL))
+	p := newProxy(t, host(t, shared.url))
 	l := openLine(t, cluster.Config{Endpoints: []string{p.url()}})
 	if err := l.AwaitReconnect(bounded(t)); err != nil {
 		t.Fatalf("the first connection: %v", err)
@@ -198,15 +198,15 @@ func TestLineMovesOnFromADeadEndpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stalled := newProxy(t, host(t, sharedURL))
+	stalled := newProxy(t, host(t, shared.url))
 	stalled.hold()
 	for _, c := range []struct{ name, other string }{
 		{"refused", "http://" + dead},
 		{"stalled", stalled.url()},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := openLine(t, cluster.Config{Endpoints: []string{c.other, sharedURL}})
-			id := lease(t, open(t, sharedConfig(t)), time.Minute)
+			l := openLine(t, cluster.Config{Endpoints: []string{c.other, shared.url}})
+			id := lease(t, open(t, shared.config(t)), time.Minute)
 			for attempt := 1; ; attempt++ {
 				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 				_, _, err := l.KeepAlive(ctx, id, false)
@@ -218,8 +218,8 @@ func TestLineMovesOnFromADeadEndpoint(t *testing.T) {
 					t.Fatalf("still failing at %s: %v", l.Endpoint(), err)
 				}
 			}
-			if l.Endpoint() != sharedURL {
-				t.Errorf("renewed over %s, want %s", l.Endpoint(), sharedURL)
+			if l.Endpoint() != shared.url {
+				t.Errorf("renewed over %s, want %s", l.Endpoint(), shared.url)
 			}
 		})
 	}

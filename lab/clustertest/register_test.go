@@ -23,259 +23,272 @@ func request(t *testing.T, c *cluster.Client, id string) cluster.RegisterRequest
 }
 
 func TestRegisterIsOneRevision(t *testing.T) {
-	c := open(t, sharedConfig(t))
-	keys := c.Keys()
-	req := request(t, c, "b1")
-	if s := req.Seen; s.Registration != nil || s.State != nil || s.Member != nil || s.AnyRegistered || s.Era != (cluster.Era{}) || s.Revision == 0 {
-		t.Fatalf("an empty cluster was read as %+v", s)
-	}
-	req.State = &cluster.StateWrite{Mode: cluster.ModeActive, Reason: "boot", By: "agent", At: at}
-	done := must[cluster.Registered](t)(c.Register(bounded(t), req))
-	for _, key := range []string{keys.Registration("b1"), keys.Member("b1"), keys.Era(), keys.State("b1")} {
-		if kv := get(t, key).Kvs[0]; kv.ModRevision != done.Revision || kv.CreateRevision != done.Revision {
-			t.Errorf("%s has create revision %d and mod revision %d, want %d", key, kv.CreateRevision, kv.ModRevision, done.Revision)
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		keys := c.Keys()
+		req := request(t, c, "b1")
+		if s := req.Seen; s.Registration != nil || s.State != nil || s.Member != nil || s.AnyRegistered || s.Era != (cluster.Era{}) || s.Revision == 0 {
+			t.Fatalf("an empty cluster was read as %+v", s)
 		}
-	}
-	for key, want := range map[string]string{
-		keys.Era():              `{"era":1}`,
-		keys.State("b1"):        `{"mode":"active","reason":"boot","by":"agent","at":"2026-01-02T03:04:05Z"}`,
-		keys.Registration("b1"): `{"incarnation":"i-b1"}`,
-	} {
-		if got := string(get(t, key).Kvs[0].Value); got != want {
-			t.Errorf("%s holds %s, want %s", key, got, want)
+		req.State = &cluster.StateWrite{Mode: cluster.ModeActive, Reason: "boot", By: "agent", At: at}
+		done := must[cluster.Registered](t)(c.Register(bounded(t), req))
+		for _, key := range []string{keys.Registration("b1"), keys.Member("b1"), keys.Era(), keys.State("b1")} {
+			if kv := e.get(t, key).Kvs[0]; kv.ModRevision != done.Revision || kv.CreateRevision != done.Revision {
+				t.Errorf("%s has create revision %d and mod revision %d, want %d", key, kv.CreateRevision, kv.ModRevision, done.Revision)
+			}
 		}
-	}
-	s := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1"))
-	if r := s.Registration; r == nil || r.LeaseID != req.LeaseID || r.CreateRevision != done.Revision || string(r.Value) != string(req.Value) {
-		t.Errorf("the registration was read as %+v", r)
-	}
-	if m := s.Member; m == nil || m.Era != 1 || m.Revision != req.Seen.Revision || m.ModRevision != done.Revision || m.Incarnation != "i-b1" || !m.At.Equal(at) {
-		t.Errorf("the member record was read as %+v", m)
-	}
-	if s.State == nil || s.State.Mode != cluster.ModeActive || s.StateRevision != done.Revision || !s.AnyRegistered || s.OldestPeerRevision != 0 {
-		t.Errorf("the snapshot after it is %+v", s)
-	}
-	if get(t, keys.Member("b1")).Kvs[0].Lease != 0 || get(t, keys.Era()).Kvs[0].Lease != 0 || get(t, keys.State("b1")).Kvs[0].Lease != 0 {
-		t.Error("only the registration may be under the lease")
-	}
+		for key, want := range map[string]string{
+			keys.Era():              `{"era":1}`,
+			keys.State("b1"):        `{"mode":"active","reason":"boot","by":"agent","at":"2026-01-02T03:04:05Z"}`,
+			keys.Registration("b1"): `{"incarnation":"i-b1"}`,
+		} {
+			if got := string(e.get(t, key).Kvs[0].Value); got != want {
+				t.Errorf("%s holds %s, want %s", key, got, want)
+			}
+		}
+		s := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1"))
+		if r := s.Registration; r == nil || r.LeaseID != req.LeaseID || r.CreateRevision != done.Revision || string(r.Value) != string(req.Value) {
+			t.Errorf("the registration was read as %+v", r)
+		}
+		if m := s.Member; m == nil || m.Era != 1 || m.Revision != req.Seen.Revision || m.ModRevision != done.Revision || m.Incarnation != "i-b1" || !m.At.Equal(at) {
+			t.Errorf("the member record was read as %+v", m)
+		}
+		if s.State == nil || s.State.Mode != cluster.ModeActive || s.StateRevision != done.Revision || !s.AnyRegistered || s.OldestPeerRevision != 0 {
+			t.Errorf("the snapshot after it is %+v", s)
+		}
+		if e.get(t, keys.Member("b1")).Kvs[0].Lease != 0 || e.get(t, keys.Era()).Kvs[0].Lease != 0 || e.get(t, keys.State("b1")).Kvs[0].Lease != 0 {
+			t.Error("only the registration may be under the lease")
+		}
+	})
 }
 
 func TestEraGrowsOnlyWhenNobodyIsRegistered(t *testing.T) {
-	c := open(t, sharedConfig(t))
-	var leases []int64
-	for i, step := range []struct {
-		broker string
-		era    int64
-	}{{"b1", 1}, {"b2", 1}, {"b3", 1}} {
-		req := request(t, c, step.broker)
-		leases = append(leases, req.LeaseID)
-		if done := must[cluster.Registered](t)(c.Register(bounded(t), req)); done.Era != step.era {
-			t.Errorf("registration %d came in era %d, want %d", i+1, done.Era, step.era)
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		var leases []int64
+		for i, step := range []struct {
+			broker string
+			era    int64
+		}{{"b1", 1}, {"b2", 1}, {"b3", 1}} {
+			req := request(t, c, step.broker)
+			leases = append(leases, req.LeaseID)
+			if done := must[cluster.Registered](t)(c.Register(bounded(t), req)); done.Era != step.era {
+				t.Errorf("registration %d came in era %d, want %d", i+1, done.Era, step.era)
+			}
 		}
-	}
-	peers := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1"))
-	if b2 := get(t, c.Keys().Registration("b2")).Kvs[0].CreateRevision; peers.OldestPeerRevision != b2 {
-		t.Errorf("the oldest peer of b1 is of revision %d, want %d", peers.OldestPeerRevision, b2)
-	}
-	for _, id := range leases {
-		if err := c.Revoke(bounded(t), id); err != nil {
-			t.Fatal(err)
+		peers := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1"))
+		if b2 := e.get(t, c.Keys().Registration("b2")).Kvs[0].CreateRevision; peers.OldestPeerRevision != b2 {
+			t.Errorf("the oldest peer of b1 is of revision %d, want %d", peers.OldestPeerRevision, b2)
 		}
-	}
-	if done := must[cluster.Registered](t)(c.Register(bounded(t), request(t, c, "b2"))); done.Era != 2 {
-		t.Errorf("after everybody was gone the era is %d, want 2", done.Era)
-	}
+		for _, id := range leases {
+			if err := c.Revoke(bounded(t), id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if done := must[cluster.Registered](t)(c.Register(bounded(t), request(t, c, "b2"))); done.Era != 2 {
+			t.Errorf("after everybody was gone the era is %d, want 2", done.Era)
+		}
+	})
 }
 
 func TestRegisterGuards(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		before func(t *testing.T, k cluster.Keys) // before it is seen
-		after  func(t *testing.T, k cluster.Keys) // between seeing and registering
-		want   error
-	}{
-		{name: "nothing changed on an empty cluster"},
-		{name: "nothing changed beside a peer", before: func(t *testing.T, k cluster.Keys) { put(t, k.Registration("peer"), "{}") }},
-		{name: "another peer beside a peer changes nothing",
-			before: func(t *testing.T, k cluster.Keys) { put(t, k.Registration("peer"), "{}") },
-			after:  func(t *testing.T, k cluster.Keys) { put(t, k.Registration("peer2"), "{}") }},
-		{name: "the registration appeared", want: cluster.ErrChanged,
-			before: func(t *testing.T, k cluster.Keys) { put(t, k.Registration("peer"), "{}") },
-			after:  func(t *testing.T, k cluster.Keys) { put(t, k.Registration("b1"), "{}") }},
-		{name: "the empty cluster got a peer", want: cluster.ErrChanged,
-			after: func(t *testing.T, k cluster.Keys) { put(t, k.Registration("peer"), "{}") }},
-		{name: "the last peer went", want: cluster.ErrChanged,
-			before: func(t *testing.T, k cluster.Keys) { put(t, k.Registration("peer"), "{}") },
-			after:  func(t *testing.T, k cluster.Keys) { remove(t, k.Registration("peer")) }},
-		{name: "the era moved", want: cluster.ErrChanged,
-			after: func(t *testing.T, k cluster.Keys) { put(t, k.Era(), `{"era":5}`) }},
-		{name: "the state changed", want: cluster.ErrChanged,
-			before: func(t *testing.T, k cluster.Keys) { put(t, k.State("b1"), `{"mode":"active"}`) },
-			after:  func(t *testing.T, k cluster.Keys) { put(t, k.State("b1"), `{"mode":"drained"}`) }},
-		{name: "the state appeared", want: cluster.ErrChanged,
-			after: func(t *testing.T, k cluster.Keys) { put(t, k.State("b1"), `{"mode":"drained"}`) }},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			client := open(t, sharedConfig(t))
-			if c.before != nil {
-				c.before(t, client.Keys())
-			}
-			req := request(t, client, "b1")
-			if c.after != nil {
-				c.after(t, client.Keys())
-			}
-			_, err := client.Register(bounded(t), req)
-			if !errors.Is(err, c.want) {
-				t.Errorf("got %v, want %v", err, c.want)
-			}
-			member := must[*clientv3.GetResponse](t)(shared.Get(bounded(t), client.Keys().Member("b1")))
-			if written := len(member.Kvs) > 0; written != (c.want == nil) {
-				t.Errorf("member record written: %v, want %v", written, c.want == nil)
-			}
-		})
-	}
-}
-
-func remove(t *testing.T, key string) {
-	t.Helper()
-	if _, err := shared.Delete(bounded(t), key); err != nil {
-		t.Fatal(err)
-	}
+	onEach(t, func(t *testing.T, e *server) {
+		for _, c := range []struct {
+			name   string
+			before func(t *testing.T, e *server, k cluster.Keys) // before it is seen
+			after  func(t *testing.T, e *server, k cluster.Keys) // between seeing and registering
+			want   error
+		}{
+			{name: "nothing changed on an empty cluster"},
+			{name: "nothing changed beside a peer", before: func(t *testing.T, e *server, k cluster.Keys) { e.put(t, k.Registration("peer"), "{}") }},
+			{name: "another peer beside a peer changes nothing",
+				before: func(t *testing.T, e *server, k cluster.Keys) { e.put(t, k.Registration("peer"), "{}") },
+				after:  func(t *testing.T, e *server, k cluster.Keys) { e.put(t, k.Registration("peer2"), "{}") }},
+			{name: "the registration appeared", want: cluster.ErrChanged,
+				before: func(t *testing.T, e *server, k cluster.Keys) { e.put(t, k.Registration("peer"), "{}") },
+				after:  func(t *testing.T, e *server, k cluster.Keys) { e.put(t, k.Registration("b1"), "{}") }},
+			{name: "the empty cluster got a peer", want: cluster.ErrChanged,
+				after: func(t *testing.T, e *server, k cluster.Keys) { e.put(t, k.Registration("peer"), "{}") }},
+			{name: "the last peer went", want: cluster.ErrChanged,
+				before: func(t *testing.T, e *server, k cluster.Keys) { e.put(t, k.Registration("peer"), "{}") },
+				after:  func(t *testing.T, e *server, k cluster.Keys) { e.remove(t, k.Registration("peer")) }},
+			{name: "the era moved", want: cluster.ErrChanged,
+				after: func(t *testing.T, e *server, k cluster.Keys) { e.put(t, k.Era(), `{"era":5}`) }},
+			{name: "the state changed", want: cluster.ErrChanged,
+				before: func(t *testing.T, e *server, k cluster.Keys) { e.put(t, k.State("b1"), `{"mode":"active"}`) },
+				after:  func(t *testing.T, e *server, k cluster.Keys) { e.put(t, k.State("b1"), `{"mode":"drained"}`) }},
+			{name: "the state appeared", want: cluster.ErrChanged,
+				after: func(t *testing.T, e *server, k cluster.Keys) { e.put(t, k.State("b1"), `{"mode":"drained"}`) }},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				client := open(t, e.config(t))
+				if c.before != nil {
+					c.before(t, e, client.Keys())
+				}
+				req := request(t, client, "b1")
+				if c.after != nil {
+					c.after(t, e, client.Keys())
+				}
+				_, err := client.Register(bounded(t), req)
+				if !errors.Is(err, c.want) {
+					t.Errorf("got %v, want %v", err, c.want)
+				}
+				member := must[*clientv3.GetResponse](t)(e.raw.Get(bounded(t), client.Keys().Member("b1")))
+				if written := len(member.Kvs) > 0; written != (c.want == nil) {
+					t.Errorf("member record written: %v, want %v", written, c.want == nil)
+				}
+			})
+		}
+	})
 }
 
 func TestConcurrentRegistrationOnAnEmptyClusterBumpsTheEraOnce(t *testing.T) {
-	c := open(t, sharedConfig(t))
-	ids := []string{"b1", "b2"}
-	var requests []cluster.RegisterRequest
-	for _, id := range ids {
-		requests = append(requests, request(t, c, id))
-	}
-	results := make([]error, len(ids))
-	var both sync.WaitGroup
-	for i := range ids {
-		both.Go(func() { _, results[i] = c.Register(bounded(t), requests[i]) })
-	}
-	both.Wait()
-	loser := 0
-	if results[0] == nil {
-		loser = 1
-	}
-	if results[1-loser] != nil || !errors.Is(results[loser], cluster.ErrChanged) {
-		t.Fatalf("got %v and %v, want one nil and one ErrChanged", results[0], results[1])
-	}
-	done := must[cluster.Registered](t)(c.Register(bounded(t), request(t, c, ids[loser])))
-	if done.Era != 1 || string(get(t, c.Keys().Era()).Kvs[0].Value) != `{"era":1}` {
-		t.Errorf("after both the era is %d, want 1", done.Era)
-	}
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		ids := []string{"b1", "b2"}
+		var requests []cluster.RegisterRequest
+		for _, id := range ids {
+			requests = append(requests, request(t, c, id))
+		}
+		results := make([]error, len(ids))
+		var both sync.WaitGroup
+		for i := range ids {
+			both.Go(func() { _, results[i] = c.Register(bounded(t), requests[i]) })
+		}
+		both.Wait()
+		loser := 0
+		if results[0] == nil {
+			loser = 1
+		}
+		if results[1-loser] != nil || !errors.Is(results[loser], cluster.ErrChanged) {
+			t.Fatalf("got %v and %v, want one nil and one ErrChanged", results[0], results[1])
+		}
+		done := must[cluster.Registered](t)(c.Register(bounded(t), request(t, c, ids[loser])))
+		if done.Era != 1 || string(e.get(t, c.Keys().Era()).Kvs[0].Value) != `{"era":1}` {
+			t.Errorf("after both the era is %d, want 1", done.Era)
+		}
+	})
 }
 
 func TestRegisterUnderALostLeaseSaysSo(t *testing.T) {
-	c := open(t, sharedConfig(t))
-	req := request(t, c, "b1")
-	if err := c.Revoke(bounded(t), req.LeaseID); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Register(bounded(t), req); !errors.Is(err, cluster.ErrLeaseNotFound) || cluster.Classify(err) != cluster.ClassLeaseNotFound {
-		t.Errorf("got %v", err)
-	}
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		req := request(t, c, "b1")
+		if err := c.Revoke(bounded(t), req.LeaseID); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Register(bounded(t), req); !errors.Is(err, cluster.ErrLeaseNotFound) || cluster.Classify(err) != cluster.ClassLeaseNotFound {
+			t.Errorf("got %v", err)
+		}
+	})
 }
 
 func TestRecoverWritesStateAndRegistrationInOneRevision(t *testing.T) {
-	c := open(t, sharedConfig(t))
-	put(t, c.Keys().Registration("peer"), "{}")
-	put(t, c.Keys().State("b1"), `{"mode":"active","reason":"boot"}`)
-	req := request(t, c, "b1")
-	req.State = &cluster.StateWrite{Mode: cluster.ModeDrained, Reason: "registration_expired", By: "agent", At: at}
-	done := must[cluster.Registered](t)(c.Register(bounded(t), req))
-	history := must[*clientv3.GetResponse](t)(shared.Get(bounded(t), c.Keys().State("b1"), clientv3.WithRev(done.Revision-1)))
-	if string(history.Kvs[0].Value) != `{"mode":"active","reason":"boot"}` {
-		t.Errorf("one revision earlier the state was %s", history.Kvs[0].Value)
-	}
-	s := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1"))
-	if s.State.Mode != cluster.ModeDrained || s.StateRevision != done.Revision || s.Registration.CreateRevision != done.Revision {
-		t.Errorf("state at revision %d, registration at %d, want both at %d", s.StateRevision, s.Registration.CreateRevision, done.Revision)
-	}
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		e.put(t, c.Keys().Registration("peer"), "{}")
+		e.put(t, c.Keys().State("b1"), `{"mode":"active","reason":"boot"}`)
+		req := request(t, c, "b1")
+		req.State = &cluster.StateWrite{Mode: cluster.ModeDrained, Reason: "registration_expired", By: "agent", At: at}
+		done := must[cluster.Registered](t)(c.Register(bounded(t), req))
+		history := must[*clientv3.GetResponse](t)(e.raw.Get(bounded(t), c.Keys().State("b1"), clientv3.WithRev(done.Revision-1)))
+		if string(history.Kvs[0].Value) != `{"mode":"active","reason":"boot"}` {
+			t.Errorf("one revision earlier the state was %s", history.Kvs[0].Value)
+		}
+		s := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1"))
+		if s.State.Mode != cluster.ModeDrained || s.StateRevision != done.Revision || s.Registration.CreateRevision != done.Revision {
+			t.Errorf("state at revision %d, registration at %d, want both at %d", s.StateRevision, s.Registration.CreateRevision, done.Revision)
+		}
+	})
 }
 
 func TestRebindKeepsBytesAndCreateRevision(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		lease func(t *testing.T) clientv3.LeaseID
-	}{
-		{"under a foreign lease", func(t *testing.T) clientv3.LeaseID {
-			return must[*clientv3.LeaseGrantResponse](t)(shared.Grant(bounded(t), 60)).ID
-		}},
-		{"under no lease", func(*testing.T) clientv3.LeaseID { return clientv3.NoLease }},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			client := open(t, sharedConfig(t))
-			key, value := client.Keys().Registration("b1"), "{ \"broker_url\" :\"http://b1\"}\n"
-			foreign := c.lease(t)
-			put(t, key, value, clientv3.WithLease(foreign))
-			seen := *must[cluster.Snapshot](t)(client.Snapshot(bounded(t), "b1")).Registration
-			if seen.LeaseID != int64(foreign) {
-				t.Fatalf("seen under lease %x, want %x", seen.LeaseID, foreign)
-			}
-			own := lease(t, client, time.Minute)
-			bound := must[cluster.Registration](t)(client.Rebind(bounded(t), seen, own, cluster.Member{Era: 3, Revision: 9, Incarnation: "i", At: at}))
-			kv := get(t, key).Kvs[0]
-			if string(kv.Value) != value || kv.CreateRevision != seen.CreateRevision || kv.Lease != own {
-				t.Errorf("now %q under lease %x with create revision %d", kv.Value, kv.Lease, kv.CreateRevision)
-			}
-			if bound.LeaseID != own || bound.ModRevision != kv.ModRevision || bound.CreateRevision != kv.CreateRevision || string(bound.Value) != value {
-				t.Errorf("returned %+v for %+v", bound, kv)
-			}
-			after := must[cluster.Snapshot](t)(client.Snapshot(bounded(t), "b1"))
-			if m := after.Member; m == nil || m.Era != 3 || m.Revision != 9 || m.ModRevision != kv.ModRevision || after.Era.N != 0 {
-				t.Errorf("member %+v and era %+v, want a member of era 3 in the same revision and no era", m, after.Era)
-			}
-			if foreign != clientv3.NoLease {
-				if _, err := shared.Revoke(bounded(t), foreign); err != nil {
-					t.Fatal(err)
+	onEach(t, func(t *testing.T, e *server) {
+		for _, c := range []struct {
+			name  string
+			lease func(t *testing.T) clientv3.LeaseID
+		}{
+			{"under a foreign lease", func(t *testing.T) clientv3.LeaseID {
+				return must[*clientv3.LeaseGrantResponse](t)(e.raw.Grant(bounded(t), 60)).ID
+			}},
+			{"under no lease", func(*testing.T) clientv3.LeaseID { return clientv3.NoLease }},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				client := open(t, e.config(t))
+				key, value := client.Keys().Registration("b1"), "{ \"broker_url\" :\"http://b1\"}\n"
+				foreign := c.lease(t)
+				e.put(t, key, value, clientv3.WithLease(foreign))
+				seen := *must[cluster.Snapshot](t)(client.Snapshot(bounded(t), "b1")).Registration
+				if seen.LeaseID != int64(foreign) {
+					t.Fatalf("seen under lease %x, want %x", seen.LeaseID, foreign)
 				}
-				get(t, key) // still there
-			}
-			if _, err := client.Rebind(bounded(t), seen, own, cluster.Member{}); !errors.Is(err, cluster.ErrChanged) {
-				t.Errorf("a second time from the old view: %v, want ErrChanged", err)
-			}
-		})
-	}
+				own := lease(t, client, time.Minute)
+				bound := must[cluster.Registration](t)(client.Rebind(bounded(t), seen, own, cluster.Member{Era: 3, Revision: 9, Incarnation: "i", At: at}))
+				kv := e.get(t, key).Kvs[0]
+				if string(kv.Value) != value || kv.CreateRevision != seen.CreateRevision || kv.Lease != own {
+					t.Errorf("now %q under lease %x with create revision %d", kv.Value, kv.Lease, kv.CreateRevision)
+				}
+				if bound.LeaseID != own || bound.ModRevision != kv.ModRevision || bound.CreateRevision != kv.CreateRevision || string(bound.Value) != value {
+					t.Errorf("returned %+v for %+v", bound, kv)
+				}
+				after := must[cluster.Snapshot](t)(client.Snapshot(bounded(t), "b1"))
+				if m := after.Member; m == nil || m.Era != 3 || m.Revision != 9 || m.ModRevision != kv.ModRevision || after.Era.N != 0 {
+					t.Errorf("member %+v and era %+v, want a member of era 3 in the same revision and no era", m, after.Era)
+				}
+				if foreign != clientv3.NoLease {
+					if _, err := e.raw.Revoke(bounded(t), foreign); err != nil {
+						t.Fatal(err)
+					}
+					e.get(t, key) // still there
+				}
+				if _, err := client.Rebind(bounded(t), seen, own, cluster.Member{}); !errors.Is(err, cluster.ErrChanged) {
+					t.Errorf("a second time from the old view: %v, want ErrChanged", err)
+				}
+			})
+		}
+	})
 }
 
 func TestRebindNeverCreates(t *testing.T) {
-	c := open(t, sharedConfig(t))
-	own := lease(t, c, time.Minute)
-	if _, err := c.Rebind(bounded(t), cluster.Registration{BrokerID: "b1"}, own, cluster.Member{}); !errors.Is(err, cluster.ErrChanged) {
-		t.Errorf("got %v, want ErrChanged", err)
-	}
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		own := lease(t, c, time.Minute)
+		if _, err := c.Rebind(bounded(t), cluster.Registration{BrokerID: "b1"}, own, cluster.Member{}); !errors.Is(err, cluster.ErrChanged) {
+			t.Errorf("got %v, want ErrChanged", err)
+		}
+	})
 }
 
 func TestPutStateIsGuarded(t *testing.T) {
-	c := open(t, sharedConfig(t))
-	drained := cluster.StateWrite{Mode: cluster.ModeDrained, Reason: "operator", By: "operator", At: at}
-	first := must[int64](t)(c.PutState(bounded(t), "b1", drained, 0))
-	if _, err := c.PutState(bounded(t), "b1", drained, 0); !errors.Is(err, cluster.ErrChanged) {
-		t.Errorf("expecting absence: %v, want ErrChanged", err)
-	}
-	second := must[int64](t)(c.PutState(bounded(t), "b1", cluster.StateWrite{Mode: cluster.ModeActive, At: at}, first))
-	if _, err := c.PutState(bounded(t), "b1", drained, first); !errors.Is(err, cluster.ErrChanged) {
-		t.Errorf("with an old revision: %v, want ErrChanged", err)
-	}
-	if s := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1")); s.StateRevision != second || s.State.Mode != cluster.ModeActive {
-		t.Errorf("the state is %+v of revision %d", s.State, s.StateRevision)
-	}
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		drained := cluster.StateWrite{Mode: cluster.ModeDrained, Reason: "operator", By: "operator", At: at}
+		first := must[int64](t)(c.PutState(bounded(t), "b1", drained, 0))
+		if _, err := c.PutState(bounded(t), "b1", drained, 0); !errors.Is(err, cluster.ErrChanged) {
+			t.Errorf("expecting absence: %v, want ErrChanged", err)
+		}
+		second := must[int64](t)(c.PutState(bounded(t), "b1", cluster.StateWrite{Mode: cluster.ModeActive, At: at}, first))
+		if _, err := c.PutState(bounded(t), "b1", drained, first); !errors.Is(err, cluster.ErrChanged) {
+			t.Errorf("with an old revision: %v, want ErrChanged", err)
+		}
+		if s := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1")); s.StateRevision != second || s.State.Mode != cluster.ModeActive {
+			t.Errorf("the state is %+v of revision %d", s.State, s.StateRevision)
+		}
+	})
 }
 
 func TestMalformedIsNotAbsent(t *testing.T) {
-	c := open(t, sharedConfig(t))
-	put(t, c.Keys().State("b1"), "asleep")
-	put(t, c.Keys().Member("b1"), "[]")
-	s := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1"))
-	if s.State != nil || s.StateMalformed != "asleep" || s.StateRevision == 0 || s.Member != nil || s.MemberMalformed != "[]" {
-		t.Errorf("got %+v", s)
-	}
-	put(t, c.Keys().Era(), "many")
-	if _, err := c.Snapshot(bounded(t), "b1"); !contains(err, `read era "many"`) {
-		t.Errorf("with an unreadable era: %v", err)
-	}
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		e.put(t, c.Keys().State("b1"), "asleep")
+		e.put(t, c.Keys().Member("b1"), "[]")
+		s := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1"))
+		if s.State != nil || s.StateMalformed != "asleep" || s.StateRevision == 0 || s.Member != nil || s.MemberMalformed != "[]" {
+			t.Errorf("got %+v", s)
+		}
+		e.put(t, c.Keys().Era(), "many")
+		if _, err := c.Snapshot(bounded(t), "b1"); !contains(err, `read era "many"`) {
+			t.Errorf("with an unreadable era: %v", err)
+		}
+	})
 }
