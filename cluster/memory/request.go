@@ -73,8 +73,9 @@ func checkOp(op *pb.RequestOp, most int) error {
 	return rpctypes.ErrGRPCKeyNotFound // etcd's answer to an empty operation
 }
 
-// checkKeys refuses a transaction that writes a key twice, as far as etcd sees it: a put
-// by one nested transaction and a delete by a later one pass.
+// checkKeys refuses a transaction that writes a key twice, as far as etcd sees it. It does
+// not see a put by one nested transaction and a delete by a later one, nor that a delete
+// with the end "\x00" goes on for ever.
 func checkKeys(r *pb.TxnRequest) error {
 	for _, ops := range [][]*pb.RequestOp{r.GetSuccess(), r.GetFailure()} {
 		if _, _, err := writes(ops); err != nil {
@@ -95,7 +96,7 @@ func writes(ops []*pb.RequestOp) (puts map[string]bool, deletes []span, err erro
 		return false
 	}
 	for _, op := range ops {
-		if d := op.GetRequestDeleteRange(); d != nil {
+		if d := op.GetRequestDeleteRange(); d != nil && string(d.RangeEnd) != "\x00" {
 			deletes = append(deletes, span{d.Key, d.RangeEnd})
 		}
 	}

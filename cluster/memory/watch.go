@@ -169,6 +169,11 @@ func (w *watchStream) create(r *pb.WatchCreateRequest) {
 		}
 		var missed []Event
 		w.s.store.since(r.StartRevision, func(_ int64, events []Event) { missed = made.filter(missed, events) })
+		for i := range missed {
+			if missed[i].KV.ModRevision <= w.s.store.compacted {
+				missed[i].Prev = nil // forgotten
+			}
+		}
 		w.tell(made, now, missed)
 	}
 	w.watches = append(w.watches, made)
