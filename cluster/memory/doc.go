@@ -11,7 +11,7 @@
 //	store.Observe(func(v memory.View, c memory.Change) { … }) // after every revision
 //	store.Inspect(func(v memory.View) { … })                  // any time
 //	store.SetFault(func(method string) error { return memory.ErrNoSpace })
-//	store.ChangeLeader(0)                   // refreshes every lease
+//	store.LoseLeader(); store.ChangeLeader(0) // the latter refreshes every lease
 //	store.EndWatches(memory.ErrNoLeader)
 //	store.Revoke(id)                        // as a stale leader does
 //

@@ -109,7 +109,7 @@ func (le *lessor) overdue(moment time.Time) []*lease {
 
 // expire ends what is overdue, each lease in a revision of its own.
 func (s *Server) expire() {
-	if s.lessor.first.IsZero() {
+	if s.lessor.first.IsZero() || s.leaderless {
 		return
 	}
 	if due := s.lessor.overdue(s.cfg.Now().Add(-s.cfg.ExpiryDelay)); len(due) > 0 {
@@ -146,12 +146,11 @@ func (s *Server) Expire() int {
 func (s *Server) Run(ctx context.Context) error {
 	for {
 		s.enter()
-		first, moved := s.lessor.first, s.lessor.moved
-		s.mu.Unlock()
-		wait := time.Duration(math.MaxInt64)
-		if !first.IsZero() {
-			wait = first.Add(s.cfg.ExpiryDelay).Sub(s.cfg.Now())
+		wait, moved := time.Duration(math.MaxInt64), s.lessor.moved
+		if !s.lessor.first.IsZero() && !s.leaderless {
+			wait = s.lessor.first.Add(s.cfg.ExpiryDelay).Sub(s.cfg.Now())
 		}
+		s.mu.Unlock()
 		due := time.NewTimer(wait)
 		select {
 		case <-due.C:
@@ -276,6 +275,9 @@ func (s *Server) renew(ctx context.Context, id int64) (*pb.LeaseKeepAliveRespons
 	for {
 		l, now := s.lessor.leases[id], s.cfg.Now()
 		switch {
+		case s.leaderless:
+			s.mu.Unlock()
+			return nil, ErrNoLeader
 		case l == nil:
 			s.mu.Unlock()
 			return answer, nil

@@ -24,8 +24,13 @@ const (
 // its ping's interval and timeout.
 const NoticedAfter = 13 * time.Second
 
+// DialedFor is for how long a client of package cluster tries to connect before it says
+// that it cannot.
+const DialedFor = 3 * time.Second
+
 var (
 	errSilent  = status.Error(codes.Unavailable, "keepalive ping failed to receive ACK within timeout")
+	errDialing = status.Error(codes.Unavailable, "dial timeout")
 	errRefused = status.Error(codes.Unavailable, "connection refused")
 )
 
@@ -33,9 +38,10 @@ var (
 //
 // A message that meets a cut waits, as it would in a socket's buffer: after the heal it
 // passes, unless its call or connection has ended by then. A cut that lasts ends the
-// connection, so everything under way fails, Unavailable; what begins after that is on
-// another connection, which the cut ends likewise. Delays hold each message of a stream
-// up in turn. All methods are safe for concurrent use.
+// connection, so everything under way fails, Unavailable. No other comes about before the
+// heal, whatever the cut's direction: what is begun without one waits for DialedFor, then
+// fails likewise. Delays hold each message of a stream up in turn. All methods are safe
+// for concurrent use.
 type Link struct {
 	mu      sync.Mutex
 	notice  time.Duration
@@ -46,7 +52,8 @@ type Link struct {
 	changed chan struct{} // closed, and replaced, with each change
 	conn    context.Context
 	lose    context.CancelCauseFunc
-	alarm   *time.Timer // set while there is a cut
+	alarm   *time.Timer // set from a cut until it is noticed
+	down    bool        // the cut was noticed: there is no connection
 }
 
 // NewLink makes a whole link without delays.
@@ -127,22 +134,23 @@ func (l *Link) change() {
 }
 
 func (l *Link) stopAlarm() {
+	l.down = false
 	if l.alarm != nil {
 		l.alarm.Stop()
 		l.alarm = nil
 	}
 }
 
-// watchSilence ends the connection when the cut has lasted, again and again. The caller
-// holds the mutex.
+// watchSilence ends the connection when the cut has lasted. The caller holds the mutex.
 func (l *Link) watchSilence() {
 	var alarm *time.Timer
 	alarm = time.AfterFunc(l.notice, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.alarm == alarm { // not healed meanwhile
+			l.alarm, l.down = nil, true
 			l.breakWith(errSilent)
-			l.watchSilence()
+			l.change()
 		}
 	})
 	l.alarm = alarm
@@ -168,10 +176,10 @@ func (l *Link) Reply(ctx context.Context, _ string) error { return l.pass(ctx, R
 
 func (l *Link) pass(ctx context.Context, d Direction) error {
 	l.mu.Lock()
-	end := ctx.Done()
 	conn := l.conn
+	end := ctx
 	if l.late && d == Requests {
-		end = conn.Done()
+		end = conn
 	}
 	var delay time.Duration
 	if l.delay != nil {
@@ -182,24 +190,35 @@ func (l *Link) pass(ctx context.Context, d Direction) error {
 		timer := time.NewTimer(delay)
 		select {
 		case <-timer.C:
-		case <-end:
+		case <-end.Done():
 			timer.Stop()
 			return ended(ctx, conn)
 		}
 	}
+	var dialing *time.Timer
+	var dialed <-chan time.Time
 	for {
 		l.mu.Lock()
-		cut, refused, changed := l.cut, l.refused, l.changed
+		cut, down, refused, changed := l.cut, l.down, l.refused, l.changed
 		l.mu.Unlock()
 		switch {
+		case end.Err() != nil || conn.Err() != nil: // a heal that comes with the end comes too late
+			return ended(ctx, conn)
 		case refused:
 			return errRefused
-		case cut&d == 0:
+		case cut&d == 0 && !down:
 			return nil
+		}
+		if down && dialing == nil {
+			dialing = time.NewTimer(DialedFor)
+			defer dialing.Stop()
+			dialed = dialing.C
 		}
 		select {
 		case <-changed:
-		case <-end:
+		case <-dialed:
+			return errDialing
+		case <-end.Done():
 			return ended(ctx, conn)
 		}
 	}

@@ -45,13 +45,15 @@ type Server struct {
 
 	cfg Config
 
-	mu       sync.Mutex
-	store    store
-	lessor   lessor
-	streams  []*watchStream
-	term     uint64
-	fault    func(method string) error
-	observer func(View, Change)
+	mu      sync.Mutex
+	store   store
+	lessor  lessor
+	streams []*watchStream
+	term    uint64
+	// leaderless is from LoseLeader to ChangeLeader.
+	leaderless bool
+	fault      func(method string) error
+	observer   func(View, Change)
 
 	deliveries sync.WaitGroup // of requests that paths hold back
 }
@@ -110,23 +112,23 @@ func (s *Server) SetFault(f func(method string) error) {
 	s.fault = f
 }
 
+// LoseLeader leaves the etcd without a leader until ChangeLeader: every request and watch
+// fails with ErrNoLeader, and no lease runs out.
+func (s *Server) LoseLeader() {
+	s.enter()
+	defer s.mu.Unlock()
+	s.leaderless = true
+	s.lessor.wake() // who waits for an overdue lease must ask again
+	s.endWatches(ErrNoLeader)
+}
+
 // ChangeLeader does what a new leader does: every lease has its whole TTL, and extend,
-// before it again. An etcd's extend is its election timeout.
+// before it again, however overdue it became without a leader. An etcd's extend is its
+// election timeout.
 func (s *Server) ChangeLeader(extend time.Duration) {
 	s.enter()
 	defer s.mu.Unlock()
-	s.changeLeader(extend)
-}
-
-// FailOver is ChangeLeader without looking first which leases are overdue: those survive,
-// as when etcd stood still over their deadlines.
-func (s *Server) FailOver(extend time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.changeLeader(extend)
-}
-
-func (s *Server) changeLeader(extend time.Duration) {
+	s.leaderless = false
 	s.term++
 	s.lessor.refreshAll(s.cfg.Now(), extend)
 }
@@ -136,6 +138,10 @@ func (s *Server) changeLeader(extend time.Duration) {
 func (s *Server) EndWatches(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.endWatches(err)
+}
+
+func (s *Server) endWatches(err error) {
 	for _, w := range s.streams {
 		w.end(err)
 	}
@@ -212,13 +218,17 @@ func (s *Server) enter() {
 // begin is enter for a request, unless a fault forbids it; then nothing is locked.
 func (s *Server) begin(method string) error {
 	s.enter()
-	if s.fault != nil {
-		if err := s.fault(method); err != nil {
-			s.mu.Unlock()
-			return err
-		}
+	var err error
+	switch {
+	case s.leaderless:
+		err = ErrNoLeader
+	case s.fault != nil:
+		err = s.fault(method)
 	}
-	return nil
+	if err != nil {
+		s.mu.Unlock()
+	}
+	return err
 }
 
 // commit ends the transaction under way and tells watchers and observer.
