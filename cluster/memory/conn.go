@@ -32,8 +32,8 @@ type Path interface {
 	Connection() context.Context
 }
 
-// Conn is a client's connection to a server in the same process. It makes no goroutine
-// unless there is a path.
+// Conn is a client's connection to a server in the same process. Its goroutines end with
+// the call or stream that they are for, or when the path lets their request go.
 type Conn struct {
 	s    *Server
 	via  Path

@@ -1,6 +1,7 @@
 // Package memory is an etcd in memory, for simulations and tests: the server side of
 // etcd's v3 API as package cluster uses it, without raft, disk, sockets or a goroutine
-// of its own, so that it lives in a testing/synctest bubble and answers in microseconds.
+// of its own, so that it lives in a testing/synctest bubble, if it and its links are made
+// there, and answers in microseconds.
 // The binary must not import it; a test in the root package sees to that.
 //
 //	store := memory.New(memory.Config{})
@@ -31,6 +32,8 @@
 // Not guaranteed: authentication, members, maintenance, alarms, progress reports,
 // fragments, limits on size, and the batches that events of a watch come in. A fault is
 // what stands for the first ones. There is one member, and every answer is linearizable.
+// The past is kept until it is compacted. What happens at the same instant happens in any
+// order, so a simulation repeats itself only if its instants differ.
 //
 // Time is Config.Now. An overdue lease is deleted when the first call after that needs the
 // store, whatever else runs; Run only adds that watchers hear of it without such a call.

@@ -113,7 +113,7 @@ func TestCompactionSparesAWatchUnderWayAndRefusesALateOne(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{
-				CreateRequest: &pb.WatchCreateRequest{Key: []byte("a"), StartRevision: from},
+				CreateRequest: &pb.WatchCreateRequest{Key: []byte("a"), StartRevision: from, PrevKv: true},
 			}}); err != nil {
 				t.Fatal(err)
 			}
@@ -144,8 +144,9 @@ func TestCompactionSparesAWatchUnderWayAndRefusesALateOne(t *testing.T) {
 		if answer, err := watch(4).Recv(); err != nil || !answer.Canceled || answer.CompactRevision != 5 {
 			t.Errorf("from a compacted revision: %v, %v", answer, err)
 		}
-		if answer, err := watch(5).Recv(); err != nil || len(answer.Events) != 3 {
-			t.Errorf("from the compacted revision itself: %v, %v", answer, err)
+		answer, err := watch(5).Recv()
+		if err != nil || len(answer.Events) != 3 || answer.Events[0].PrevKv != nil || answer.Events[1].PrevKv == nil {
+			t.Errorf("from the compacted revision itself: %v, %v; want three events, the first without what is forgotten", answer, err)
 		}
 		if _, err := kv.Get(t.Context(), "a", clientv3.WithRev(4)); err != rpctypes.ErrCompacted {
 			t.Errorf("a read of the past: %v", err)

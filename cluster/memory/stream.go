@@ -44,8 +44,8 @@ type serverSide interface {
 	close()
 }
 
-// stream is the client's end. With a path its messages are delivered in order, each by a
-// goroutine that waits for the one before.
+// stream is the client's end. Its messages are delivered in order. Where a delivery may
+// block, each has a goroutine that waits for the one before.
 type stream struct {
 	conn   *Conn
 	method string

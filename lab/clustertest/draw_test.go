@@ -19,7 +19,8 @@ type draw struct {
 
 // drawn is what later requests depend on.
 type drawn struct {
-	revision int64 // the newest that an answer had
+	revision  int64 // the newest that an answer had
+	compacted int64 // asked for last
 }
 
 func (d draw) one(in int) bool { return d.IntN(in) == 0 }
@@ -63,7 +64,11 @@ func (d draw) grant() *pb.LeaseGrantRequest {
 	return &pb.LeaseGrantRequest{ID: 1 + d.lease(), TTL: 1000 * (1 + int64(d.IntN(2)))}
 }
 
+// past is a revision, mostly of the past.
 func (d draw) past() int64 {
+	if d.one(6) {
+		return d.state.compacted + int64(d.IntN(3)) - 1
+	}
 	return max(d.state.revision-int64(d.IntN(20))+1, 1)
 }
 

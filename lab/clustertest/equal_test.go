@@ -106,7 +106,7 @@ func (p *pair) step() {
 			}
 			return stream.Recv()
 		})
-	case n < 99:
+	case n < 98:
 		if len(p.watches) > 20 {
 			p.settle()
 		}
@@ -114,6 +114,7 @@ func (p *pair) step() {
 	default:
 		p.settle() // etcd tells of the past when it gets to it, which may be after this
 		r := &pb.CompactionRequest{Revision: p.past()}
+		p.state.compacted = r.Revision
 		compare(p, "compact", r, func(s side) (*pb.CompactionResponse, error) { return s.kv.Compact(bounded(p.t), r) })
 	}
 }
@@ -153,6 +154,9 @@ func (p *pair) startWatch() {
 	w.request.Key, w.request.RangeEnd = p.span()
 	if p.one(2) {
 		w.request.StartRevision = p.past()
+		if p.one(6) {
+			w.request.StartRevision = p.state.revision + int64(p.IntN(6))
+		}
 	}
 	if p.one(4) {
 		w.request.Filters = []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_FilterType(p.IntN(2))}
@@ -206,14 +210,16 @@ func (p *pair) answer(stream pb.Watch_WatchClient) *pb.WatchResponse {
 func (p *pair) settle() {
 	p.t.Helper()
 	for _, w := range p.watches {
-		// A put in the watch's range that it has to tell is behind everything else.
-		last := &pb.PutRequest{Key: w.request.Key, Value: []byte("last")}
-		if len(last.Key) == 0 {
-			last.Key = []byte{0} // what a watch makes of it
+		// Writes in the watch's range that it has to tell are behind everything else.
+		key := w.request.Key
+		if len(key) == 0 {
+			key = []byte{0} // what a watch makes of it
 		}
-		compare(p, "put", last, func(s side) (*pb.PutResponse, error) { return s.kv.Put(bounded(p.t), last) })
-		gone := &pb.DeleteRangeRequest{Key: last.Key}
-		compare(p, "delete", gone, func(s side) (*pb.DeleteRangeResponse, error) { return s.kv.DeleteRange(bounded(p.t), gone) })
+		for first := true; first || p.state.revision <= w.request.StartRevision; first = false {
+			put, gone := &pb.PutRequest{Key: key, Value: []byte("last")}, &pb.DeleteRangeRequest{Key: key}
+			compare(p, "put", put, func(s side) (*pb.PutResponse, error) { return s.kv.Put(bounded(p.t), put) })
+			compare(p, "delete", gone, func(s side) (*pb.DeleteRangeResponse, error) { return s.kv.DeleteRange(bounded(p.t), gone) })
+		}
 		end := p.state.revision
 		if slices.Contains(w.request.Filters, pb.WatchCreateRequest_NODELETE) {
 			end--

@@ -1,7 +1,7 @@
-// Package clustertest holds package cluster's tests against a real etcd, and what package
-// memory's etcd must have in common with it. One server is
-// shared by the tests that only use it, each below a prefix of its own; a test that
-// breaks a server starts one for itself.
+// Package clustertest holds package cluster's tests against a real etcd, and against
+// package memory's what both must have in common. One server is shared by the tests that
+// only use it, each below a prefix of its own; a test that breaks a server starts one for
+// itself.
 package clustertest
 
 import (
@@ -76,7 +76,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	inMemory, url, err := serveMemory()
+	stopMemory, url, err := serveMemory()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -97,7 +97,7 @@ func run(m *testing.M) int {
 	code := m.Run()
 	shared.raw.Close()
 	fake.raw.Close()
-	inMemory.Stop()
+	stopMemory()
 	etcd.Close()
 	// The embedded members talk HTTP to each other, and leave a connection behind now
 	// and then. Package cluster does not use net/http.
@@ -216,15 +216,23 @@ func newServer(name, url string) (*server, error) {
 }
 
 // serveMemory puts package memory behind a socket, so that the same client reaches it.
-func serveMemory() (stop *grpc.Server, url string, err error) {
+func serveMemory() (stop func(), url string, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, "", fmt.Errorf("listen for the store in memory: %w", err)
 	}
 	services := grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second})) // etcd's
-	memory.New(memory.Config{}).Register(services)
-	go services.Serve(listener) // ends with Stop, which waits for it
-	return services, "http://" + listener.Addr().String(), nil
+	store := memory.New(memory.Config{MinTTL: time.Second})
+	store.Register(services)
+	ctx, cancel := context.WithCancel(context.Background())
+	var both sync.WaitGroup
+	both.Go(func() { _ = services.Serve(listener) })
+	both.Go(func() { _ = store.Run(ctx) })
+	return func() {
+		cancel()
+		services.Stop()
+		both.Wait()
+	}, "http://" + listener.Addr().String(), nil
 }
 
 func (s *server) config(t *testing.T) cluster.Config {
