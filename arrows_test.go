@@ -22,6 +22,7 @@ var arrows = map[string][]string{
 	"holdfast":                      {"holdfast/agent", "holdfast/agent/lease", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
 	"holdfast/agent":                {"holdfast/agent/lease", "holdfast/brokerapi", "holdfast/brokerapi/nats", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
 	"holdfast/agent/lease":          {},
+	"holdfast/agent/process":        {"holdfast/probes"},
 	"holdfast/recovery":             {},
 	"holdfast/probes":               {},
 	"holdfast/cluster":              {},

@@ -23,10 +23,21 @@ const (
 
 // ProcessView is the watched process.
 type ProcessView struct {
-	Pid       int       // 0: none found
-	StartedAt time.Time // wall clock; zero without a process
-	LastError string    // why none was found
+	Pid        int       // 0: none found
+	StartTicks uint64    // since boot, in clock ticks: with the pid, its name for as long as the host runs
+	StartedAt  time.Time // wall clock; zero without a process
+	LastError  string    // why none was found
 }
+
+// ErrNoProcess is wrapped by FindProcess and ReadProcess when they could look and
+// saw that no such process runs. Any other error means that nobody knows.
+var ErrNoProcess = errors.New("no such process")
+
+// noProcess is an ErrNoProcess in its own words.
+type noProcess string
+
+func (e noProcess) Error() string        { return string(e) }
+func (e noProcess) Is(target error) bool { return target == ErrNoProcess }
 
 // Process finds the broker's process and notices its end at once, by a pidfd. Where
 // the kernel or a seccomp profile refuses pidfds it looks every 100 ms instead.
@@ -103,7 +114,7 @@ func (p *Process) Run(ctx context.Context) error {
 			continue
 		}
 		last = next
-		p.publish(ProcessView{Pid: next.pid, StartedAt: next.startedAt})
+		p.publish(next.view())
 		if why := p.await(ctx, wake, next); why != "" {
 			signal(p.lost) // first: readiness hangs on it
 			p.publish(ProcessView{LastError: why})
@@ -213,7 +224,34 @@ func FindProcess(pidFile, name string) (ProcessView, error) {
 	if err != nil {
 		return ProcessView{LastError: err.Error()}, err
 	}
-	return ProcessView{Pid: f.pid, StartedAt: f.startedAt}, nil
+	return f.view(), nil
+}
+
+// ReadProcess reads who has the pid now. A zombie has it no more.
+func ReadProcess(pid int) (ProcessView, error) {
+	f, err := readProcess(pid)
+	if errors.Is(err, os.ErrNotExist) {
+		err = noProcess(fmt.Sprintf("no process has the id %d", pid))
+	}
+	if err != nil {
+		return ProcessView{LastError: err.Error()}, err
+	}
+	return f.view(), nil
+}
+
+// InGroup lists the processes of a process group. Zombies are not in it.
+func InGroup(group int) ([]ProcessView, error) {
+	pids, err := pids()
+	if err != nil {
+		return nil, fmt.Errorf("look for process group %d: %w", group, err)
+	}
+	var in []ProcessView
+	for _, pid := range pids {
+		if f, err := readProcess(pid); err == nil && f.group == group {
+			in = append(in, f.view())
+		}
+	}
+	return in, nil
 }
 
 func findProcess(pidFile, name string) (found, error) {
@@ -227,13 +265,13 @@ func findProcess(pidFile, name string) (found, error) {
 	f, err := readProcess(pid)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return found{}, fmt.Errorf("pid file %s names %d: no such process", pidFile, pid)
+		return found{}, noProcess(fmt.Sprintf("pid file %s names %d: no such process", pidFile, pid))
 	case err != nil:
 		return found{}, fmt.Errorf("pid file %s names %d: %w", pidFile, pid, err)
 	}
 	f.written = written
 	if name != "" && !f.named(name) {
-		return found{}, fmt.Errorf("pid file %s names %d, which is %q and not %q", pidFile, pid, f.comm, name)
+		return found{}, noProcess(fmt.Sprintf("pid file %s names %d, which is %q and not %q", pidFile, pid, f.comm, name))
 	}
 	if late := f.startedAt.Sub(written); name == "" && late > pidFileSlack {
 		return found{}, fmt.Errorf("pid file %s is %v older than process %d: the pid is another process's, or the clock was set: set --broker-process as well",

@@ -30,9 +30,14 @@ type found struct {
 	pid        int
 	comm       string // the kernel's name, at most 15 bytes
 	state      byte   // R, S, D, Z, …
+	group      int
 	startTicks uint64 // since boot
 	startedAt  time.Time
 	written    time.Time // modification time of the pid file, if there is one
+}
+
+func (f found) view() ProcessView {
+	return ProcessView{Pid: f.pid, StartTicks: f.startTicks, StartedAt: f.startedAt}
 }
 
 // alive is true while the same process has not ended. A zombie has.
@@ -93,7 +98,7 @@ func parseStat(data []byte) (found, error) {
 		return found{}, errors.New("no process name in it")
 	}
 	fields := strings.Fields(string(data[end+1:]))
-	const state, startTime = 0, 22 - 3 // fields 3 and 22 of proc(5)
+	const state, group, startTime = 0, 5 - 3, 22 - 3 // fields 3, 5 and 22 of proc(5)
 	if len(fields) <= startTime || len(fields[state]) != 1 {
 		return found{}, errors.New("too few fields")
 	}
@@ -101,7 +106,11 @@ func parseStat(data []byte) (found, error) {
 	if err != nil {
 		return found{}, fmt.Errorf("parse the start time: %w", err)
 	}
-	return found{comm: string(data[open+1 : end]), state: fields[state][0], startTicks: ticks}, nil
+	pgrp, err := strconv.Atoi(fields[group])
+	if err != nil {
+		return found{}, fmt.Errorf("parse the process group: %w", err)
+	}
+	return found{comm: string(data[open+1 : end]), state: fields[state][0], group: pgrp, startTicks: ticks}, nil
 }
 
 // bootClock is the time since boot, suspended time included, as /proc counts it.
@@ -141,38 +150,49 @@ func readPidFile(path string) (int, time.Time, error) {
 
 // findByName walks /proc. Exactly one process must have the name.
 func findByName(name string) (found, error) {
-	proc, err := os.Open("/proc")
-	if err != nil {
-		return found{}, fmt.Errorf("look for process %q: %w", name, err)
-	}
-	defer proc.Close()
-	names, err := proc.Readdirnames(-1)
+	all, err := pids()
 	if err != nil {
 		return found{}, fmt.Errorf("look for process %q: %w", name, err)
 	}
 	var match found
 	var pids []string
-	for _, entry := range names {
-		pid, err := strconv.Atoi(entry)
-		if err != nil {
-			continue // not a process
-		}
+	for _, pid := range all {
 		f, err := readProcess(pid)
 		if err != nil || !f.named(name) {
 			continue // ended meanwhile, hidden from us, or another program
 		}
 		match = f
-		pids = append(pids, entry)
+		pids = append(pids, strconv.Itoa(pid))
 	}
 	switch {
 	case len(pids) == 1:
 		return match, nil
 	case len(pids) == 0:
-		return found{}, fmt.Errorf("no process is called %q: see --broker-process", name)
+		return found{}, noProcess(fmt.Sprintf("no process is called %q: see --broker-process", name))
 	}
 	listed := strings.Join(pids[:min(len(pids), maxNamed)], ", ")
 	if len(pids) > maxNamed {
 		listed += ", …"
 	}
 	return found{}, fmt.Errorf("%d processes are called %q (%s): set --broker-pid-file", len(pids), name, listed)
+}
+
+// pids lists the processes that /proc shows us.
+func pids() ([]int, error) {
+	proc, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer proc.Close()
+	names, err := proc.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var list []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			list = append(list, pid)
+		}
+	}
+	return list, nil
 }

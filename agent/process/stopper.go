@@ -1,0 +1,299 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/probes"
+)
+
+const (
+	// defaultBound is the time for a stop whose context has no deadline.
+	defaultBound = 10 * time.Second
+	// lateBound is the time that SIGKILL gets to be proven when the time is over
+	// before the stop begins.
+	lateBound = 200 * time.Millisecond
+	// look is the pause between two looks at what must end.
+	look = 10 * time.Millisecond
+)
+
+// How a broker was stopped.
+const (
+	HowGone    = "had ended" // before anything was done
+	HowCommand = "stop command"
+	HowTerm    = "SIGTERM"
+	HowKill    = "SIGKILL"
+)
+
+// ErrNotFound says that there is nothing known to stop: the pid file or the process
+// name led to no process, and none was seen before. It does not prove that nothing
+// serves.
+var ErrNotFound = errors.New("no broker process found")
+
+// Settings say what the broker's process is and how it is stopped. At least one of
+// PIDFile, Name, Command and Child is set.
+type Settings struct {
+	PIDFile string // with Name: the process in it must have the name
+	Name    string
+	Command string // split into words, run without a shell; see SplitCommand
+	// Child is the child of `run -- CMD`, the leader of a process group of its own;
+	// false: it does not run. It must be cheap.
+	Child func() (Target, bool)
+	// Seen is the broker's process as it was known before, for a stopper in a
+	// process that starts late; zero: none.
+	Seen Target
+	// Log is told of a stop command that failed where a signal did the work; nil: nobody.
+	Log *slog.Logger
+}
+
+// Stopper is the one way to stop the broker. It is safe for concurrent use; two
+// stops at once only signal twice.
+type Stopper struct {
+	settings Settings
+	argv     []string
+	kernel   kernel
+
+	mu   sync.Mutex
+	seen Target // by pid file or name; it was the broker, so as long as it lives it may serve
+}
+
+// NewStopper returns an error that names the setting if the stop command cannot be
+// split, or nothing is set.
+func NewStopper(s Settings) (*Stopper, error) {
+	argv, err := SplitCommand(s.Command)
+	if err != nil {
+		return nil, fmt.Errorf("--stop-command %q: %w", s.Command, err)
+	}
+	if len(argv) == 0 && s.PIDFile == "" && s.Name == "" && s.Child == nil {
+		return nil, errors.New("no way to stop the broker: set --broker-pid-file, --broker-process or --stop-command, or start the broker with 'holdfast run -- CMD'")
+	}
+	if s.Log == nil {
+		s.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Stopper{settings: s, argv: argv, kernel: linux, seen: s.Seen}, nil
+}
+
+// Describe says in a few words what Stop would do.
+func (s *Stopper) Describe() string {
+	var who, parts []string
+	if s.settings.Child != nil {
+		who = append(who, "the child process group")
+	}
+	switch pidFile, name := s.settings.PIDFile, s.settings.Name; {
+	case pidFile != "" && name != "":
+		who = append(who, fmt.Sprintf("process %q in pid file %s", name, pidFile))
+	case pidFile != "":
+		who = append(who, "the process in pid file "+pidFile)
+	case name != "":
+		who = append(who, fmt.Sprintf("process %q", name))
+	}
+	if len(s.argv) > 0 {
+		parts = append(parts, "stop command "+s.argv[0])
+	}
+	if len(who) > 0 {
+		parts = append(parts, "SIGTERM and SIGKILL to "+strings.Join(who, " and "))
+	}
+	return strings.Join(parts, ", then ")
+}
+
+// Check reports what would keep Stop from working, in words that name the setting:
+// a stop command that is not there or not executable. It looks for no process, which
+// may start later.
+func (s *Stopper) Check() error {
+	if len(s.argv) == 0 {
+		return nil
+	}
+	return checkCommand(s.argv[0])
+}
+
+// Target is the process that a stop would hit now, the child first; false: none is
+// known to run. Call it from time to time: a process that was seen once is proven
+// gone when it ends, and is stopped even when its pid file is gone.
+func (s *Stopper) Target() (Target, bool) {
+	targets, _ := s.find()
+	for _, t := range targets {
+		if !t.Gone() {
+			return t.Target, true
+		}
+	}
+	return Target{}, false
+}
+
+type aim struct {
+	Target
+	group bool
+}
+
+// find lists what has to end. An empty list with a nil error is a proof that the
+// broker, as far as it was known, does not run.
+func (s *Stopper) find() ([]aim, error) {
+	var aims []aim
+	if s.settings.Child != nil {
+		if t, ok := s.settings.Child(); ok {
+			aims = append(aims, aim{t, true})
+		}
+	}
+	if s.settings.PIDFile == "" && s.settings.Name == "" {
+		if s.settings.Child == nil && len(aims) == 0 {
+			return nil, ErrNotFound // only a command
+		}
+		return aims, nil
+	}
+	v, err := probes.FindProcess(s.settings.PIDFile, s.settings.Name)
+	if err == nil && v.Pid == os.Getpid() {
+		err = fmt.Errorf("it is holdfast itself (process %d): does the broker have another pid namespace? share it, or set --stop-command", v.Pid)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.seen
+	if before != (Target{}) && !before.Gone() {
+		aims = append(aims, aim{before, false})
+	}
+	switch {
+	case err == nil:
+		s.seen = Target{v.Pid, v.StartTicks}
+		if s.seen != before {
+			aims = append(aims, aim{s.seen, false})
+		}
+		return aims, nil
+	case errors.Is(err, probes.ErrNoProcess) || errors.Is(err, os.ErrNotExist):
+		if before == (Target{}) && s.settings.Child == nil {
+			return aims, fmt.Errorf("%w: %w", ErrNotFound, err)
+		}
+		return aims, nil // it ended, or lives on without its pid file and is in the list
+	}
+	return aims, fmt.Errorf("look for the broker process: %w", err)
+}
+
+// Stop stops the broker within the time that ctx has (10 s if it has no deadline)
+// and says how. It returns nil only when each known process of the broker is proven
+// gone, or, where none is known, when the stop command ended with 0.
+//
+// The order: the stop command, for a quarter of the time if there is a process to
+// signal, else for all of it; SIGTERM; SIGKILL when half of the time is over, and at
+// once when none is left. A stopped process is killed all the same. The error wraps
+// ErrNotFound when nothing was known to stop.
+func (s *Stopper) Stop(ctx context.Context) (how string, err error) {
+	now := time.Now()
+	bound := defaultBound
+	if deadline, ok := ctx.Deadline(); ok {
+		bound = deadline.Sub(now)
+	}
+	term, kill := now, now.Add(bound/2)
+	if len(s.argv) > 0 {
+		term = now.Add(bound / 4)
+	}
+	if bound <= 0 {
+		bound, term, kill = lateBound, now, now
+		ctx = context.WithoutCancel(ctx)
+	}
+	ctx, cancel := context.WithDeadline(ctx, now.Add(bound))
+	defer cancel()
+	if len(s.argv) == 0 {
+		return s.signals(ctx, term, kill, nil)
+	}
+
+	aims, findErr := s.find()
+	slice := term
+	if len(aims) == 0 || !term.After(now) {
+		slice = now.Add(bound)
+	}
+	cctx, endCommand := context.WithDeadline(ctx, slice)
+	command := make(chan error, 1)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		command <- runCommand(cctx, s.argv)
+	}()
+	defer func() { endCommand(); <-ended }()
+	if len(aims) > 0 {
+		return s.signals(ctx, term, kill, command)
+	}
+	commandErr := <-command
+	// Whatever it did, a process that is known by now must be gone.
+	if aims, findErr = s.find(); len(aims) > 0 {
+		if commandErr != nil {
+			s.settings.Log.Warn("stop command failed: the process is signaled", "err", commandErr)
+		}
+		return s.signals(ctx, time.Now(), kill, nil)
+	}
+	switch {
+	case findErr == nil:
+		return HowGone, nil // it was known, and is proven gone
+	case commandErr != nil:
+		return "", errors.Join(commandErr, findErr)
+	case errors.Is(findErr, ErrNotFound):
+		return HowCommand, nil
+	}
+	return "", findErr
+}
+
+// signals ends the processes: SIGTERM from term on, or when the command failed,
+// SIGKILL from kill on.
+func (s *Stopper) signals(ctx context.Context, term, kill time.Time, command <-chan error) (how string, err error) {
+	aims, err := s.find()
+	if len(aims) == 0 {
+		if err != nil {
+			return "", err
+		}
+		return HowGone, nil
+	}
+	var victims []*victim
+	for _, a := range aims {
+		v, grabErr := s.kernel.victim(a.Target, a.group)
+		if grabErr != nil {
+			err = errors.Join(err, grabErr)
+			continue
+		}
+		defer v.close()
+		victims = append(victims, v)
+	}
+	how = HowGone
+	if command != nil {
+		how = HowCommand
+	}
+	var sent unix.Signal
+	for {
+		victims = slices.DeleteFunc(victims, (*victim).gone)
+		if len(victims) == 0 {
+			return how, err
+		}
+		select {
+		case cmdErr := <-command:
+			command = nil
+			if cmdErr != nil {
+				s.settings.Log.Warn("stop command failed: the process is signaled", "err", cmdErr)
+				term = time.Now()
+			}
+		default:
+		}
+		if ctx.Err() != nil {
+			return "", errors.Join(fmt.Errorf("stop the broker: %s has not ended after %s: stop it by hand: %w", victims[0].Target, how, ctx.Err()), err)
+		}
+		switch now := time.Now(); {
+		case !now.Before(kill):
+			// Again and again: a group may have got a new member meanwhile.
+			how, sent = HowKill, unix.SIGKILL
+		case sent == 0 && !now.Before(term):
+			how, sent = HowTerm, unix.SIGTERM
+		default:
+			victims[0].await(look)
+			continue
+		}
+		for _, v := range victims {
+			if sendErr := v.send(sent); sendErr != nil && !v.gone() {
+				return "", errors.Join(fmt.Errorf("stop the broker: %w: run holdfast as the user of the broker or with CAP_KILL, or set --stop-command", sendErr), err)
+			}
+		}
+		victims[0].await(look)
+	}
+}

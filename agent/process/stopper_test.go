@@ -1,0 +1,294 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func stopper(t *testing.T, s Settings) *Stopper {
+	t.Helper()
+	x, err := NewStopper(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// stop stops within the bound and returns how long it took.
+func stop(t *testing.T, s *Stopper, bound time.Duration) (string, time.Duration, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	begun := time.Now()
+	how, err := s.Stop(ctx)
+	return how, time.Since(begun), err
+}
+
+func childOf(t Target) func() (Target, bool) { return func() (Target, bool) { return t, true } }
+
+func TestStopsAProcessAndProvesIt(t *testing.T) {
+	noPidfd := kernel{
+		open:   func(int, int) (int, error) { return -1, unix.ENOSYS },
+		signal: func(int, unix.Signal, *unix.Siginfo, int) error { return unix.ENOSYS },
+	}
+	noSend := kernel{open: unix.PidfdOpen, signal: func(int, unix.Signal, *unix.Siginfo, int) error { return unix.EPERM }}
+	for _, tt := range []struct {
+		name, role string
+		kernel     kernel
+		frozen     bool
+		want       string
+	}{
+		{"that ends on SIGTERM", "polite", linux, false, HowTerm},
+		{"that ignores SIGTERM", "stubborn", linux, false, HowKill},
+		{"that is stopped", "polite", linux, true, HowKill},
+		{"where the kernel has no pidfds", "polite", noPidfd, false, HowTerm},
+		{"where the kernel has no pidfds and SIGTERM is ignored", "stubborn", noPidfd, false, HowKill},
+		{"where signals by pidfd are forbidden", "polite", noSend, false, HowTerm},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			b, _ := broker(t, tt.role)
+			if tt.frozen {
+				if err := b.Process.Signal(syscall.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s := stopper(t, Settings{PIDFile: pidFile(t, b.Process.Pid)})
+			s.kernel = tt.kernel
+			hit, ok := s.Target()
+			if !ok || hit.Pid != b.Process.Pid {
+				t.Fatalf("would hit %v, %t", hit, ok)
+			}
+			const bound = 2 * time.Second
+			how, took, err := stop(t, s, bound)
+			if err != nil || how != tt.want {
+				t.Errorf("%s, %v, want %s", how, err, tt.want)
+			}
+			if !hit.Gone() {
+				t.Error("it lives")
+			}
+			if tt.want == HowKill && (took < bound/2 || took > bound) {
+				t.Errorf("killed after %v, want half of %v", took, bound)
+			}
+			if _, ok := s.Target(); ok {
+				t.Error("it would be hit again")
+			}
+			if how, _, err := stop(t, s, bound); err != nil || how != HowGone {
+				t.Errorf("a second time: %s, %v", how, err)
+			}
+		})
+	}
+}
+
+func TestAStopWithoutTimeKillsAtOnce(t *testing.T) {
+	b, _ := broker(t, "stubborn")
+	how, took, err := stop(t, stopper(t, Settings{PIDFile: pidFile(t, b.Process.Pid)}), 0)
+	if err != nil || how != HowKill || took > lateBound+100*time.Millisecond {
+		t.Errorf("%s after %v, %v", how, took, err)
+	}
+}
+
+func TestAChildIsStoppedWithItsGroup(t *testing.T) {
+	for name, k := range map[string]kernel{
+		"in one step": linux,
+		"on a kernel that cannot signal a group by pidfd": {open: unix.PidfdOpen, signal: func(fd int, sig unix.Signal, info *unix.Siginfo, flags int) error {
+			if flags != 0 {
+				return unix.EINVAL
+			}
+			return unix.PidfdSendSignal(fd, sig, info, flags)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, member := broker(t, "parent") // ends on SIGTERM; its own child does not
+			child := target(t, member)
+			s := stopper(t, Settings{Child: childOf(target(t, b.Process.Pid))})
+			s.kernel = k
+			done := make(chan struct{})
+			go func() { defer close(done); _, _ = b.Process.Wait() }() // reaped: only the member holds the group's number
+			how, _, err := stop(t, s, 2*time.Second)
+			<-done
+			if err != nil || how != HowKill {
+				t.Errorf("%s, %v", how, err)
+			}
+			if !child.Gone() {
+				t.Error("a member of the group lives")
+			}
+		})
+	}
+}
+
+func TestARecycledPidIsNotHit(t *testing.T) {
+	b, _ := broker(t, "polite")
+	other := target(t, b.Process.Pid)
+	other.StartTicks-- // the broker had this pid before
+	for name, s := range map[string]Settings{
+		"child": {Child: childOf(other)},
+		"seen":  {PIDFile: filepath.Join(t.TempDir(), "gone.pid"), Seen: other},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, k := range []kernel{linux, {open: func(int, int) (int, error) { return -1, unix.ENOSYS }}} {
+				x := stopper(t, s)
+				x.kernel = k
+				if hit, ok := x.Target(); ok {
+					t.Errorf("would hit %v", hit)
+				}
+				if how, _, err := stop(t, x, time.Second); err != nil || how != HowGone {
+					t.Errorf("%s, %v", how, err)
+				}
+			}
+			if target(t, b.Process.Pid).Gone() {
+				t.Error("the stranger was hit")
+			}
+		})
+	}
+}
+
+func TestWhatWasSeenOnceIsStoppedWithoutItsPidFile(t *testing.T) {
+	b, _ := broker(t, "polite")
+	path := pidFile(t, b.Process.Pid)
+	s := stopper(t, Settings{PIDFile: path})
+	hit, _ := s.Target()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if again, ok := s.Target(); !ok || again != hit {
+		t.Errorf("without the file: %v, %t", again, ok)
+	}
+	if how, _, err := stop(t, s, 2*time.Second); err != nil || how != HowTerm || !hit.Gone() {
+		t.Errorf("%s, %v, gone %t", how, err, hit.Gone())
+	}
+}
+
+func TestNothingFoundIsNoProof(t *testing.T) {
+	for name, s := range map[string]Settings{
+		"no pid file":      {PIDFile: filepath.Join(t.TempDir(), "none.pid")},
+		"a pid of nobody":  {PIDFile: pidFile(t, 1<<22)},
+		"nobody's name":    {Name: "hf-nobody-" + strconv.Itoa(os.Getpid())},
+		"our own pid":      {PIDFile: pidFile(t, os.Getpid())},
+		"an unlikely file": {PIDFile: t.TempDir()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := stopper(t, s)
+			how, took, err := stop(t, x, 2*time.Second)
+			if err == nil || how != "" || took > time.Second {
+				t.Errorf("%q after %v, %v", how, took, err)
+			}
+			known := name != "our own pid" && name != "an unlikely file"
+			if errors.Is(err, ErrNotFound) != known {
+				t.Errorf("ErrNotFound %t: %v", !known, err)
+			}
+		})
+	}
+}
+
+func TestTheDaemonOfADoubleForkIsStoppedByItsPidFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "daemon.pid")
+	broker(t, "daemonize", "HF_TEST_PIDFILE="+path)
+	s := stopper(t, Settings{PIDFile: path})
+	hit, ok := s.Target()
+	if !ok {
+		t.Fatal("the daemon was not found")
+	}
+	if how, _, err := stop(t, s, time.Second); err != nil || how != HowKill || !hit.Gone() {
+		t.Errorf("%s, %v, gone %t", how, err, hit.Gone())
+	}
+}
+
+func TestTheStopCommand(t *testing.T) {
+	sh, err := exec.LookPath("sh")
+	if err != nil {
+		t.Skip("no sh here")
+	}
+	missing := filepath.Join(t.TempDir(), "none")
+	const bound = 2 * time.Second
+	for _, tt := range []struct {
+		name, command string // PID is the broker's
+		process       bool
+		want, says    string
+		within        time.Duration
+	}{
+		{"alone, ends well", sh + ` -c 'exit 0'`, false, HowCommand, "", bound},
+		{"alone, fails", sh + ` -c 'echo no such unit; exit 5'`, false, "", "exit status 5: no such unit", bound},
+		{"alone, hangs", sh + ` -c 'sleep 100'`, false, "", "has not ended in time", bound + time.Second},
+		{"alone, is not there", missing, false, "", "no such file", bound},
+		{"leaves something in the background", sh + ` -c 'sleep 3 & exit 0'`, false, HowCommand, "", bound},
+		{"stops the process", sh + ` -c 'kill -TERM PID'`, true, HowCommand, "", bound / 4},
+		{"does nothing", sh + ` -c 'exit 0'`, true, HowTerm, "", bound / 2},
+		{"fails, so the signal comes at once", sh + ` -c 'exit 5'`, true, HowTerm, "", bound / 5},
+		{"hangs", sh + ` -c 'sleep 100'`, true, HowTerm, "", bound/2 + 200*time.Millisecond},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var s Settings
+			if tt.process {
+				b, _ := broker(t, "polite")
+				s.PIDFile = pidFile(t, b.Process.Pid)
+				tt.command = strings.ReplaceAll(tt.command, "PID", strconv.Itoa(b.Process.Pid))
+			}
+			s.Command = tt.command
+			x := stopper(t, s)
+			hit, _ := x.Target()
+			how, took, err := stop(t, x, bound)
+			if how != tt.want || took > tt.within {
+				t.Errorf("%s after %v, want %s within %v: %v", how, took, tt.want, tt.within, err)
+			}
+			if (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("%v", err)
+			}
+			if tt.process && !hit.Gone() {
+				t.Error("it lives")
+			}
+		})
+	}
+}
+
+func TestSplitsCommandsWithoutAShell(t *testing.T) {
+	for _, tt := range []struct {
+		line  string
+		words []string
+		err   string
+	}{
+		{"", nil, ""},
+		{"  ", nil, ""},
+		{"systemctl stop nats", []string{"systemctl", "stop", "nats"}, ""},
+		{` /x/y  'a b' "c \"d\" $e" f\ g '' `, []string{"/x/y", "a b", `c "d" $e`, "f g", ""}, ""},
+		{`a "b\n"`, []string{"a", `b\n`}, ""},
+		{`a;b|c`, []string{"a;b|c"}, ""},
+		{`a 'b`, nil, "the quote ' is not closed"},
+		{`a \`, nil, "a backslash at the end"},
+		{`"" a`, nil, "the name of the program is empty"},
+	} {
+		words, err := SplitCommand(tt.line)
+		if !slices.Equal(words, tt.words) || (err == nil) != (tt.err == "") || err != nil && err.Error() != tt.err {
+			t.Errorf("%q: %q, %v", tt.line, words, err)
+		}
+	}
+}
+
+func TestSettingsThatCannotStopAreRefused(t *testing.T) {
+	if _, err := NewStopper(Settings{}); err == nil || !strings.Contains(err.Error(), "--stop-command") {
+		t.Error(err)
+	}
+	if _, err := NewStopper(Settings{Command: "'"}); err == nil || !strings.HasPrefix(err.Error(), "--stop-command") {
+		t.Error(err)
+	}
+	if err := stopper(t, Settings{Command: "/no/such"}).Check(); err == nil || !strings.HasPrefix(err.Error(), "--stop-command: /no/such: ") {
+		t.Error(err)
+	}
+	x := stopper(t, Settings{Command: "true x", PIDFile: "/run/b.pid", Name: "b", Child: childOf(Target{})})
+	if got := x.Describe(); got != `stop command true, then SIGTERM and SIGKILL to the child process group and process "b" in pid file /run/b.pid` {
+		t.Error(got)
+	}
+}
