@@ -20,8 +20,6 @@ import (
 )
 
 const (
-	// stopTimeout bounds the orderly end: fence, revoke, last words.
-	stopTimeout = 8 * time.Second
 	// loopBound is how old the loop's last run may be before /live fails. The loop
 	// runs at least every second and never waits for I/O.
 	loopBound = 10 * time.Second
@@ -58,6 +56,7 @@ type agent struct {
 
 	inbox   chan func() // work for the loop
 	named   chan struct{}
+	breaks  atomic.Int64 // how often the broker's connection or process was seen to end
 	view    atomic.Pointer[snapshot]
 	life    atomic.Pointer[life]
 	tasks   sync.WaitGroup // goroutines that do I/O for the loop
@@ -240,41 +239,6 @@ func (a *agent) listen(base context.Context, reg *prometheus.Registry) (servers 
 	return servers, nil
 }
 
-// leave ends in the order that safety asks for: clients away, nothing served, and
-// only then the registration given up. With --leave-registered the broker goes on
-// for as long as the lease lasts.
-func (a *agent) leave() error {
-	ctx, cancel := context.WithTimeout(a.life0, stopTimeout)
-	defer cancel()
-	v := a.keeper.View()
-	holding := v.Grant.LeaseID != 0 && v.Validity.Known()
-	if !holding || a.cfg.LeaveRegistered {
-		a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, v.Grant.Revision) })
-		a.log.Info("holdfast ends", "left_registered", holding)
-		a.event(Event{Kind: "agent", To: "stopped", Epoch: v.Grant.Epoch})
-		return nil
-	}
-	if a.fences("quiesce") && a.health.Snapshot().At(time.Now()) != probes.Down {
-		fctx, done := context.WithTimeout(ctx, stopTimeout/2)
-		n, err := a.reconciler.Fence(fctx)
-		done()
-		if err != nil {
-			// Nobody may take over from a broker that may still serve.
-			a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, v.Grant.Revision) })
-			a.event(Event{Kind: "agent", To: "stopped", Reason: "not_quiesced", Epoch: v.Grant.Epoch, Detail: err.Error()})
-			return &ExitError{ExitFailed, fmt.Errorf("the registration is left to run out by itself, because the broker may still serve: %d topics quiesced: %w: stop the broker", n, err)}
-		}
-	}
-	if err := a.keeper.Release(ctx); err != nil {
-		a.log.Warn("lease not revoked: it runs out by itself", "lease", fmt.Sprintf("%x", v.Grant.LeaseID), "err", err)
-		return nil
-	}
-	a.remember(func(m *memory) { m.LeaseID, m.Released = 0, true })
-	a.log.Info("holdfast ends: registration given up; with other brokers alive this one comes back drained (--leave-registered avoids that)")
-	a.event(Event{Kind: "agent", To: "stopped", Reason: "released", Epoch: v.Grant.Epoch})
-	return nil
-}
-
 // onceNamed waits until the broker's id is known.
 func (a *agent) onceNamed(f func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
@@ -310,6 +274,7 @@ func (a *agent) brokerLoss() <-chan struct{} {
 			case <-exited:
 			}
 			a.identity.forget() // whoever answers next may be another process
+			a.breaks.Add(1)
 			select {
 			case merged <- struct{}{}:
 			default:

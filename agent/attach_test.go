@@ -27,35 +27,122 @@ type sidecarLife struct {
 	born time.Time
 
 	mu       sync.Mutex
-	away     bool  // etcd does not answer
-	lost     bool  // the lease is gone
-	contest  bool  // another incarnation is registered
-	quiesces int   // of the broker
-	refuses  int   // that many more are refused
-	leaseID  int64 // of the registration
+	away     bool          // etcd does not answer
+	lost     bool          // the lease is gone
+	contest  bool          // another incarnation is registered
+	renewTTL time.Duration // what a renewal is answered with; 0: the TTL
+	leaseID  int64         // of the registration
+	asked    int           // how often etcd was asked for the registration
+
+	process  int  // which life of the broker's process this is
+	ended    bool // the process
+	frozen   bool // the process
+	serving  bool // the one topic
+	loads    int
+	quiesces int
+	refuses  int // that many more are refused
+	canDo    brokerapi.Capabilities
+
+	immortal bool            // the stopper cannot stop it
+	dies     time.Duration   // how long a stop takes
+	stops    []time.Duration // at which ages the broker was stopped
+	words    []string        // what the guard was told
 }
 
-func (l *sidecarLife) Identify(context.Context) (brokerapi.Identity, error) {
-	return brokerapi.Identity{Name: "n1", Instance: "process-1"}, nil
+// answer is the way of every call to the broker.
+func (l *sidecarLife) answer(ctx context.Context) error {
+	l.mu.Lock()
+	ended, frozen := l.ended, l.frozen
+	l.mu.Unlock()
+	switch {
+	case ended:
+		return errors.New("connection refused")
+	case frozen:
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return nil
 }
-func (l *sidecarLife) Health(context.Context) error { return nil }
-func (l *sidecarLife) Topics(context.Context) (serving, quiesced []string, err error) {
-	return []string{telltale}, nil, nil
-}
-func (l *sidecarLife) Load(context.Context, string, []byte) error { return nil }
-func (l *sidecarLife) Quiesce(context.Context, string) error {
+
+func (l *sidecarLife) Identify(ctx context.Context) (brokerapi.Identity, error) {
+	err := l.answer(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return brokerapi.Identity{Name: "n1", Instance: fmt.Sprintf("process-%d", l.process)}, err
+}
+func (l *sidecarLife) Health(ctx context.Context) error { return l.answer(ctx) }
+func (l *sidecarLife) Topics(ctx context.Context) (serving, quiesced []string, err error) {
+	err = l.answer(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.serving {
+		return []string{telltale}, nil, err
+	}
+	return nil, []string{telltale}, err
+}
+func (l *sidecarLife) Load(ctx context.Context, _ string, _ []byte) error {
+	err := l.answer(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil {
+		l.loads++
+		l.serving = true
+	}
+	return err
+}
+func (l *sidecarLife) Quiesce(ctx context.Context, _ string) error {
+	err := l.answer(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	l.quiesces++
 	if l.refuses > 0 {
 		l.refuses--
 		return errors.New("the broker refuses")
 	}
+	l.serving = false
 	return nil
 }
 func (l *sidecarLife) Records(context.Context, []string) (map[string][]byte, error) { return nil, nil }
-func (l *sidecarLife) Capabilities() brokerapi.Capabilities                         { return brokerapi.Capabilities{} }
+func (l *sidecarLife) Capabilities() brokerapi.Capabilities                         { return l.canDo }
 func (l *sidecarLife) Close() error                                                 { return nil }
+
+// Stop is the Stopper's.
+func (l *sidecarLife) Stop(ctx context.Context) (string, error) {
+	l.mu.Lock()
+	l.stops = append(l.stops, l.age())
+	immortal, dies, ended := l.immortal, l.dies, l.ended
+	l.mu.Unlock()
+	if ended {
+		return "had ended", nil
+	}
+	select {
+	case <-time.After(dies):
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	if immortal {
+		<-ctx.Done()
+		return "", ctx.Err()
+	}
+	l.set(func() { l.ended, l.frozen, l.serving = true, false, false })
+	return "SIGTERM", nil
+}
+
+// start is a supervisor that starts the broker again. It serves what it has at once.
+func (l *sidecarLife) start() {
+	l.set(func() { l.process++; l.ended, l.serving = false, true })
+}
+
+// fakeGuard writes down what it is told.
+type fakeGuard struct{ l *sidecarLife }
+
+func (g fakeGuard) Arm(v lease.Validity) {
+	g.l.set(func() { g.l.words = append(g.l.words, fmt.Sprintf("arm %v", time.Duration(v.Deadline())-time.Hour)) })
+}
+func (g fakeGuard) Disarm() { g.l.set(func() { g.l.words = append(g.l.words, "disarm") }) }
 
 func (l *sidecarLife) set(change func()) {
 	l.mu.Lock()
@@ -72,6 +159,9 @@ func (l *sidecarLife) KeepAlive(context.Context, int64, bool) (time.Duration, in
 	case l.lost:
 		return 0, 0, lease.ErrLost
 	}
+	if l.renewTTL != 0 {
+		return l.renewTTL, 10, nil
+	}
 	return l.cfg.LeaseTTL, 10, nil
 }
 
@@ -81,7 +171,8 @@ func (l *sidecarLife) Revoke(context.Context, int64) error      { return nil }
 func (l *sidecarLife) Establish(ctx context.Context, _ int64, _ bool) (lease.Grant, error) {
 	sent := l.clock()
 	l.mu.Lock()
-	away, contest := l.away, l.contest
+	away, contest, process := l.away, l.contest, l.process
+	l.asked++
 	if l.lost && !away {
 		l.lost = false
 		l.leaseID++
@@ -96,7 +187,7 @@ func (l *sidecarLife) Establish(ctx context.Context, _ int64, _ bool) (lease.Gra
 	}
 	g := lease.Grant{LeaseID: id, SentAt: sent, TTL: l.cfg.LeaseTTL, Epoch: id, Revision: 10}
 	mode := recovery.ModeRecord{Mode: recovery.Active, Reason: recovery.ReasonBoot, By: recovery.ByHoldfast}
-	return g, l.deliver(ctx, outcome{decision: recovery.Decision{Mode: mode}, grant: g, instance: "process-1"})
+	return g, l.deliver(ctx, outcome{decision: recovery.Decision{Mode: mode}, grant: g, instance: fmt.Sprintf("process-%d", process)})
 }
 
 // inLife runs claim beside a sidecar that is attached and ready.
@@ -110,7 +201,7 @@ func inLife(t *testing.T, change func(c *Config), claim func(l *sidecarLife)) {
 			change(&c)
 		}
 		c = c.Effective()
-		l := &sidecarLife{t: t, born: time.Now(), leaseID: 1}
+		l := &sidecarLife{t: t, born: time.Now(), leaseID: 1, process: 1, serving: true}
 		l.agent = &agent{cfg: c, version: "test", log: quiet, started: time.Now(), inbox: make(chan func()), named: make(chan struct{}),
 			world: World{Trim: func() {}}}
 		l.clock = func() lease.Instant { return lease.Instant(time.Hour + time.Since(l.born)) }
@@ -125,6 +216,10 @@ func inLife(t *testing.T, change func(c *Config), claim func(l *sidecarLife)) {
 		defer l.journal.close()
 		reg := prometheus.NewPedanticRegistry()
 		l.broker = l
+		if c.CanStop() {
+			l.stopper = l
+			l.guard = fakeGuard{l}
+		}
 		l.agent.metrics = newMetrics(reg, l.agent)
 		l.identity = newIdentityCheck(l, c, "")
 		l.health = probes.NewHealth(probes.HealthSettings{Interval: c.HealthInterval, Timeout: c.HealthTimeout, Rise: c.HealthRise, Fall: c.HealthFall},

@@ -41,8 +41,12 @@ func TestEveryReasonIsExplained(t *testing.T) {
 		add(Event{Kind: "registration", To: to})
 	}
 	add(Event{Kind: "registration", To: "contested", Reason: "identity_conflict"})
-	add(Event{Kind: "fence", To: "quiesced"})
-	add(Event{Kind: "fence", To: "failed", Reason: "quiesce"})
+	for _, to := range []string{"quiesced", "stopped", "gone", "awaiting"} {
+		add(Event{Kind: "fence", To: to})
+	}
+	for _, step := range []recovery.FenceStep{recovery.StepQuiesce, recovery.StepStop} {
+		add(Event{Kind: "fence", To: "failed", Reason: string(step)})
+	}
 	add(Event{Kind: "topics", To: "guard_tripped", Reason: "mass_change"})
 	add(Event{Kind: "topics", To: "guard_cleared"})
 	for _, by := range []string{recovery.GateComplete, recovery.GateLoadTimeout} {

@@ -34,10 +34,12 @@ type loopState struct {
 	conflict     string
 	gate         bool
 	detachedBy   recovery.Why
-	fenced       string    // broker process that was fenced since the detachment
-	fencing      bool      // a fence is under way
-	fenceAfter   time.Time // not before this, after a failure
-	early        func()    // the state key as the watch saw it before the first decision
+	fencing      fencing
+	servedPid    int            // the broker's process when it was last up; 0: not watched
+	early        func()         // the state key as the watch saw it before the first decision
+	mustStop     bool           // quiescing is not enough: the broker is to be stopped
+	armed        lease.Validity // what the guard was armed with last
+	guardRests   bool           // and it was disarmed since
 
 	reassert    bool // the state key must be written again
 	stateGuard  int64
@@ -125,9 +127,8 @@ func (a *agent) step() error {
 	}
 	a.attach(verdict)
 	a.noteHealth(verdict, health.LastError, who)
-	if verdict == probes.Up {
-		a.fence(verdict)
-	}
+	a.fence(verdict)
+	a.tendGuard() // before the reconciler may load
 	a.name(id, verdict)
 	if a.cfg.DataDir == "" && who.DataDir != "" {
 		a.dataDir.SetPath(who.DataDir)
@@ -204,7 +205,7 @@ func (a *agent) tell(ctx context.Context, f func()) {
 func (a *agent) publish() {
 	a.view.Store(&snapshot{brokerID: a.brokerID, attachment: a.attachment, mode: a.mode,
 		boot: a.boot, everReady: a.everReady, conflict: a.conflict,
-		instance: a.memory.Instance})
+		instance: a.memory.Instance, restart: a.fencing.restart})
 }
 
 func (a *agent) publishLife(who brokerapi.Identity) {

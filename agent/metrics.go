@@ -29,7 +29,6 @@ var (
 	}
 	// keptReason stands for every mode that was kept, whoever's words its reason is.
 	keptReason = "kept"
-	fenceSteps = []string{"ready", "quiesce"}
 )
 
 func newMetrics(reg prometheus.Registerer, a *agent) *metrics {
@@ -60,9 +59,9 @@ func newMetrics(reg prometheus.Registerer, a *agent) *metrics {
 		}
 		m.boots.WithLabelValues(string(kind), keptReason)
 	}
-	for _, s := range fenceSteps {
-		m.fenceDuration.WithLabelValues(s)
-		m.fenceFailures.WithLabelValues(s)
+	for _, s := range recovery.FenceSteps {
+		m.fenceDuration.WithLabelValues(string(s))
+		m.fenceFailures.WithLabelValues(string(s))
 	}
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_build_info",
 		Help: "Always 1; the labels say what runs here."}, []string{"version", "goversion", "driver"})

@@ -19,6 +19,7 @@ type snapshot struct {
 	everReady  bool // startup is over
 	conflict   string
 	instance   string // broker process that was registered
+	restart    string // why the broker must be restarted by somebody else; empty: nobody must
 }
 
 // readyChecks are the conditions for sending clients here. Those that time can
@@ -89,6 +90,19 @@ func (a *agent) readyChecks() []probes.Check {
 	}
 }
 
+// brokerLiveChecks are for the broker container's own liveness probe. They fail only
+// while a restart is the one thing left that keeps the broker from serving without a
+// registration. A kubelet asks every few seconds and acts after several failures: that
+// promises nothing about the deadline. The steps of the ladder and the guard do.
+func (a *agent) brokerLiveChecks() []probes.Check {
+	return []probes.Check{{Name: "fence", Err: func() error {
+		if why := a.view.Load().restart; why != "" {
+			return errors.New("the broker must be restarted: " + why)
+		}
+		return nil
+	}}}
+}
+
 func (a *agent) liveChecks() []probes.Check {
 	return []probes.Check{{Name: "agent", Err: func() error { return a.freshness.Err(time.Now(), loopBound) }}}
 }
@@ -119,6 +133,6 @@ func firstCause(causes []probes.Cause) string {
 
 func (a *agent) probeHandler() http.Handler {
 	return probes.NewEndpoints(probes.EndpointChecks{
-		Live: a.liveChecks(), Ready: a.readyChecks(), Startup: a.startupChecks(),
+		Live: a.liveChecks(), Ready: a.readyChecks(), Startup: a.startupChecks(), Broker: a.brokerLiveChecks(),
 	}, a.log.With("part", "probes"))
 }

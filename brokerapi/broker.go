@@ -85,6 +85,9 @@ type Capabilities struct {
 	HeldWatch  bool // LossWatcher
 	StableName bool // Identity.Name can be set and survives restarts
 	LocalData  bool // topics' data is on this broker only: failover must hold
+	// MustStop: a running broker whose registration has gone destroys or serves, so
+	// quiescing is not enough and the process must be stopped.
+	MustStop bool
 }
 
 // List names the capabilities that are present, in a fixed order.
@@ -99,6 +102,7 @@ func (c Capabilities) List() []string {
 		{c.HeldWatch, "held-watch"},
 		{c.StableName, "stable-name"},
 		{c.LocalData, "local-data"},
+		{c.MustStop, "must-stop"},
 	} {
 		if f.has {
 			names = append(names, f.name)

@@ -2,6 +2,7 @@ package probes
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -27,6 +28,7 @@ type EndpointChecks struct {
 	Live    []Check // of /live and /livez
 	Ready   []Check // of /ready and /readyz, after those of Live
 	Startup []Check // of /startup
+	Broker  []Check // of /broker/live
 }
 
 // Causes evaluates each check once, in order. A check that panics does not hold.
@@ -60,6 +62,7 @@ func safely(check func() error) (err error) {
 // NewEndpoints serves the probes:
 //
 //	/live /ready /startup   200 or 503; ?full=1 adds every check and its message as JSON
+//	/broker/live            the same in one line, which says why
 //	/livez /readyz          200 or 503 as text; ?verbose lists every check
 //
 // GET and HEAD only, anything else is 405 with Allow; never cached; each check runs
@@ -69,7 +72,7 @@ func safely(check func() error) (err error) {
 // one of them would hide the other.
 func NewEndpoints(checks EndpointChecks, log *slog.Logger) http.Handler {
 	live, ready := distinct(checks.Live), distinct(append(append([]Check(nil), checks.Live...), checks.Ready...))
-	startup := distinct(checks.Startup)
+	startup, broker := distinct(checks.Startup), distinct(checks.Broker)
 
 	main, start := healthcheck.NewHandler(), healthcheck.NewHandler()
 	for _, c := range checks.Live {
@@ -84,11 +87,12 @@ func NewEndpoints(checks EndpointChecks, log *slog.Logger) http.Handler {
 
 	mux := http.NewServeMux()
 	for path, answer := range map[string]http.HandlerFunc{
-		"/live":    main.LiveEndpoint,
-		"/ready":   main.ReadyEndpoint,
-		"/startup": start.LiveEndpoint,
-		"/livez":   text("livez", live, log),
-		"/readyz":  text("readyz", ready, log),
+		"/live":        main.LiveEndpoint,
+		"/ready":       main.ReadyEndpoint,
+		"/startup":     start.LiveEndpoint,
+		"/broker/live": oneWord(broker, log),
+		"/livez":       text("livez", live, log),
+		"/readyz":      text("readyz", ready, log),
 	} {
 		mux.Handle(path, readOnly(answer, log))
 	}
@@ -144,6 +148,35 @@ func text(name string, checks []Check, log *slog.Logger) http.HandlerFunc {
 			lines.WriteString("ok\n")
 		}
 		_, _ = w.Write([]byte(lines.String())) // a client that went away is not our trouble
+	}
+}
+
+// oneWord answers ok, or the first cause, in one line; ?full=1 gives every check as
+// JSON, as the others do.
+func oneWord(checks []Check, log *slog.Logger) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		why, all := "ok", map[string]string{}
+		status := http.StatusOK
+		for _, c := range checks {
+			all[c.Name] = "OK"
+			if err := logged(c, log).Err(); err != nil {
+				all[c.Name] = err.Error()
+				if status == http.StatusOK {
+					status, why = http.StatusServiceUnavailable, oneLine(err.Error())
+				}
+			}
+		}
+		if r.URL.Query().Get("full") == "1" {
+			w.Header().Set("Content-Type", "application/json; charset=utf-8")
+			w.WriteHeader(status)
+			enc := json.NewEncoder(w)
+			enc.SetIndent("", "    ")
+			_ = enc.Encode(all)
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.WriteHeader(status)
+		fmt.Fprintln(w, why)
 	}
 }
 

@@ -55,6 +55,8 @@ type AttachFacts struct {
 	HealthySince  time.Duration
 	RecoverWindow time.Duration
 	Verified      bool
+	// Stopping: the broker's process is being stopped, which cannot be taken back.
+	Stopping bool
 }
 
 // NextAttachment is the attachment that follows. Detachment comes before anything
@@ -83,6 +85,7 @@ func NextAttachment(a Attachment, f AttachFacts) (Attachment, Why) {
 		return Degraded, WhyFailing
 	case a == Degraded && healthy:
 		return Attached, WhyRecovered
+	case a == Detached && f.Stopping:
 	case a == Detached && healthy && !f.EverAttached:
 		return Attached, WhyRegistered
 	case a == Detached && healthy && f.Verified && f.Now-f.HealthySince >= f.RecoverWindow:

@@ -10,17 +10,18 @@ import (
 	"time"
 )
 
-// fencePasses is how often a fence tries a topic that could not be quiesced, as
-// long as its context lasts and a pass quiesces anything.
+// fencePasses is how often a fence lists and quiesces, as long as its context lasts
+// and a pass quiesces anything. One more listing proves it.
 const fencePasses = 3
 
-// maxFenceListing bounds the listing a fence begins with; it also never takes more
-// than a quarter of the time that the fence has.
+// maxFenceListing bounds each listing of a fence; it also never takes more
+// than a quarter of the time that is left.
 const maxFenceListing = 2 * time.Second
 
 // Fence stops the broker from serving anything, whatever the orders are. In this
 // order: work in flight is cancelled and none begins; everything that is served is
-// quiesced; loads that were in flight are waited for. A load that ends later than
+// quiesced, until a listing shows that nothing is; loads that were in flight are
+// waited for. A load that ends later than
 // ctx is followed by a quiesce of its own. After that the reconciler does nothing
 // until it is attached anew: orders that become attached, or that carry another
 // epoch.
@@ -29,38 +30,79 @@ const maxFenceListing = 2 * time.Second
 // may be served was: then the next step of the fence ladder must follow. Fencing a
 // fenced broker changes nothing. It needs no running loop.
 func (r *Reconciler) Fence(ctx context.Context) (quiesced int, err error) {
+	return r.BeginFence().Finish(ctx)
+}
+
+// ErrReleased says that the broker was attached anew while a fence was under way:
+// the fence has ended, and proves nothing.
+var ErrReleased = errors.New("attached anew meanwhile")
+
+// OpenFence is a fence that has begun. Finish must be called, once.
+type OpenFence struct {
+	r      *Reconciler
+	late   []*topic
+	landed chan struct{}
+}
+
+// BeginFence does the part of Fence that takes no time: from its return on nothing is
+// loaded until the broker is attached anew. Orders that attach it release this fence,
+// however late Finish comes.
+func (r *Reconciler) BeginFence() *OpenFence {
 	late, landed := r.beginFence()
+	return &OpenFence{r, late, landed}
+}
+
+// Finish does the rest of Fence. It returns ErrReleased, and leaves the rest alone,
+// when it finds the broker attached anew.
+func (o *OpenFence) Finish(ctx context.Context) (quiesced int, err error) {
+	r := o.r
 	defer r.endFence()
+	quiesced, err = r.quiesceUntilProven(ctx, o.late)
+	err = errors.Join(err, r.awaitLanded(ctx, o.late, o.landed))
+	if r.released() {
+		return quiesced, ErrReleased
+	}
+	return quiesced, err
+}
 
-	serving, listErr := r.listForFence(ctx)
-	if listErr != nil {
-		for _, t := range late {
-			serving[t.name] = struct{}{}
+// quiesceUntilProven lists and quiesces until a listing shows that nothing is served.
+func (r *Reconciler) quiesceUntilProven(ctx context.Context, late []*topic) (quiesced int, err error) {
+	for range fencePasses + 1 {
+		if r.released() {
+			return quiesced, nil
+		}
+		serving, listErr := r.listForFence(ctx)
+		if listErr != nil {
+			for _, t := range late {
+				serving[t.name] = struct{}{}
+			}
+			err = fmt.Errorf("list topics (those known before were quiesced): %w", listErr)
+		} else if len(serving) == 0 {
+			return quiesced, nil
+		}
+		left, first := r.quiesceAll(ctx, slices.Sorted(maps.Keys(serving)))
+		quiesced += len(serving) - len(left)
+		switch {
+		case len(left) > 0:
+			err = errors.Join(err, fmt.Errorf("quiesce %d of %d topics, first %s: %w", len(left), len(serving), left[0], first))
+		case listErr == nil:
+			err = errors.New("topics are served again after they were quiesced")
+		}
+		if listErr != nil || len(left) == len(serving) {
+			return quiesced, err
+		}
+		if ctx.Err() != nil {
+			return quiesced, fmt.Errorf("%w: %w", err, ctx.Err())
 		}
 	}
-	left := slices.Sorted(maps.Keys(serving))
-	total := len(left)
-	var firstErr error
-	for range fencePasses {
-		before := len(left)
-		left, firstErr = r.quiesceAll(ctx, left)
-		if len(left) == 0 || len(left) == before || ctx.Err() != nil {
-			break
-		}
-	}
-	quiesced = total - len(left)
+	return quiesced, err
+}
 
-	var errs []error
-	if listErr != nil {
-		errs = append(errs, fmt.Errorf("list topics (those known before were quiesced): %w", listErr))
-	}
-	if len(left) > 0 {
-		errs = append(errs, fmt.Errorf("quiesce %d of %d topics, first %s: %w", len(left), total, left[0], firstErr))
-	}
-	if err := r.awaitLanded(ctx, late, landed); err != nil {
-		errs = append(errs, err)
-	}
-	return quiesced, errors.Join(errs...)
+// released reports whether orders attached the broker anew since a fence began.
+func (r *Reconciler) released() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.held
 }
 
 // beginFence cancels and holds. It returns the topics whose load is in flight, and

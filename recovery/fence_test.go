@@ -206,6 +206,57 @@ func TestFenceNeedsNoRunningLoop(t *testing.T) {
 	})
 }
 
+// The fence is begun in the loop and finished in a goroutine that may come late.
+func TestAFenceThatIsFinishedAfterTheBrokerWasAttachedAnewDoesNotHoldIt(t *testing.T) {
+	b := newFakeBroker()
+	inWorld(t, testSettings, b, func(w *world) {
+		w.SetOrders(attached)
+		w.SetAssigned(true, []string{"/n/a"}, nil)
+		w.after(time.Second)
+		w.SetOrders(detached)
+		fence := w.BeginFence()
+		w.SetOrders(attached)
+		w.after(time.Minute)
+		if n, err := fence.Finish(w.t.Context()); n != 0 || !errors.Is(err, ErrReleased) {
+			t.Errorf("fence: %d, %v", n, err)
+		}
+		w.after(time.Second)
+		w.wantServed("/n/a")
+		if b.quiesces["/n/a"] != 0 {
+			t.Error("quiesced after it was attached anew")
+		}
+	})
+}
+
+func TestAFenceIsProvenByAListing(t *testing.T) {
+	all := names("t", 3)
+	b := newFakeBroker(all...)
+	inWorld(t, testSettings, b, func(w *world) {
+		w.SetOrders(attached)
+		w.SetAssigned(true, all, nil)
+		w.after(time.Second)
+		b.set(func() { b.latency = 100 * time.Millisecond })
+		go func() {
+			time.Sleep(150 * time.Millisecond) // after the listing, while the others are quiesced
+			b.set(func() { b.serving["/n/new"] = true })
+		}()
+		if n, err := w.fence(5 * time.Second); n != 4 || err != nil {
+			t.Errorf("fence: %d, %v; want the late one too", n, err)
+		}
+		w.wantServed()
+	})
+}
+
+func TestABrokerThatUndoesTheFenceIsNotFenced(t *testing.T) {
+	b := newFakeBroker("/n/a")
+	b.stubborn = true
+	inWorld(t, testSettings, b, func(w *world) {
+		if _, err := w.fence(5 * time.Second); err == nil {
+			t.Error("taken for fenced")
+		}
+	})
+}
+
 func TestOrdersThatAttachDuringAFenceWaitForItsEnd(t *testing.T) {
 	all := names("t", 8)
 	b := newFakeBroker(all...)
@@ -222,7 +273,7 @@ func TestOrdersThatAttachDuringAFenceWaitForItsEnd(t *testing.T) {
 		}()
 		w.after(1500 * time.Millisecond) // listed, the first four under way
 		w.SetOrders(attached)
-		if err := <-done; err != nil {
+		if err := <-done; !errors.Is(err, ErrReleased) {
 			t.Errorf("fence: %v", err)
 		}
 		if _, loads, _ := b.totals(); loads != 0 {

@@ -30,6 +30,7 @@ type fakeBroker struct {
 	quiesceErr map[string]error       // by topic
 	hangs      map[string]bool        // Load of these topics ends with its context
 	deaf       time.Duration          // Load takes this long, whatever its context says, and succeeds
+	stubborn   bool                   // Quiesce succeeds and does nothing
 	listHangs  bool                   // Topics ends with its context
 	listDeaf   time.Duration          // Topics takes this long, whatever its context says, and succeeds
 	loads      map[string]int         // calls begun, by topic
@@ -127,6 +128,9 @@ func (b *fakeBroker) Quiesce(ctx context.Context, topic string) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.stubborn {
+		return nil
+	}
 	delete(b.serving, topic)
 	b.quiesced[topic] = true
 	return nil

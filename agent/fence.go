@@ -1,0 +1,229 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	"holdfast/agent/lease"
+	"holdfast/probes"
+	"holdfast/recovery"
+)
+
+// fencing is the fence ladder for one process of the broker, owned by the loop.
+// recovery.Ladder decides what comes next; this does it, one step at a time.
+type fencing struct {
+	ladder   recovery.Ladder
+	instance string             // broker process that it is about
+	reached  recovery.Fence     // empty: not begun
+	restart  string             // see recovery.Rung
+	underway recovery.FenceStep // StepNone: none
+	until    lease.Instant      // when that one must have ended
+	cancel   context.CancelFunc // of that one
+	number   int                // grows with each process and each detachment: the result of an older one is dropped
+	told     map[recovery.FenceStep]bool
+	wentAway bool  // was not up at some time since it began, or was stopped
+	breaks   int64 // as counted when the last step ended
+}
+
+// mustFence reports whether the broker may be serving what it must not. A sidecar
+// that was restarted may find a broker that its predecessor registered; that one's
+// lease is over when a TTL has passed without a confirmation.
+func (a *agent) mustFence() bool {
+	if !a.cfg.Detach || a.attachment != recovery.Detached || a.conflict != "" && !a.everAttached {
+		return false
+	}
+	return a.everAttached || a.memory.Epoch != 0 && time.Since(a.started) >= a.cfg.LeaseTTL-a.cfg.LeaseDetachMargin
+}
+
+func (a *agent) fences(step recovery.FenceStep) bool {
+	return slices.Contains(a.cfg.Fence, string(step))
+}
+
+// beginFencing starts at the first step after readiness, which is off already.
+func (a *agent) beginFencing(verdict probes.Verdict) {
+	a.endFencing()
+	a.fence(verdict)
+}
+
+// endFencing forgets the ladder. A step that is under way is ended, and whatever it
+// still reports is dropped.
+func (a *agent) endFencing() {
+	if a.fencing.cancel != nil {
+		a.fencing.cancel()
+	}
+	a.fencing = fencing{number: a.fencing.number + 1, told: map[recovery.FenceStep]bool{}, breaks: a.breaks.Load()}
+}
+
+// fence does the next step of the ladder if one is due. It goes on until the broker
+// is proven to serve nothing, and begins anew for every process of it that comes up
+// while it may not serve.
+func (a *agent) fence(verdict probes.Verdict) {
+	a.noteProcess(verdict)
+	if !a.mustFence() {
+		return
+	}
+	f := &a.fencing
+	if f.underway != recovery.StepNone {
+		if a.clock() >= f.until { // after a suspension, of which timers know nothing
+			f.cancel()
+		}
+		return
+	}
+	who, _ := a.identity.get()
+	another := who.Instance != f.instance || f.reached == recovery.FenceGone && f.wentAway
+	if f.reached != "" && verdict == probes.Up && another {
+		a.endFencing()
+	}
+	if f.reached == "" {
+		f.instance = who.Instance
+	}
+	f.wentAway = f.wentAway || verdict != probes.Up
+	r := f.ladder.Next(a.ladderFacts(verdict))
+	a.noteFence(r)
+	if r.Fence == recovery.FenceOpen {
+		a.climb(r)
+	}
+}
+
+// noteProcess remembers the process that serves, so that its end is proven when the
+// kernel says so.
+func (a *agent) noteProcess(verdict probes.Verdict) {
+	if a.process != nil && verdict == probes.Up {
+		if pid := a.process.Pid(); pid != 0 {
+			a.servedPid = pid
+		}
+	}
+}
+
+func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
+	f := recovery.LadderFacts{
+		Now: time.Duration(a.clock()), Margin: a.cfg.LeaseDetachMargin,
+		Quiesce: a.fences(recovery.StepQuiesce), Stop: a.fences(recovery.StepStop) && a.stopper != nil,
+		MustStop: a.mustStop || a.broker.Capabilities().MustStop,
+		Down:     verdict == probes.Down, Gone: verdict != probes.Up && a.processEnded(),
+		Lost: a.breaks.Load() != a.fencing.breaks,
+	}
+	// A registration that was deleted has no deadline to come.
+	if v := a.keeper.View().Validity; v.Known() && a.grant.LeaseID != 0 {
+		f.Deadline, f.Margin = time.Duration(v.Deadline()), v.Margin
+	}
+	return f
+}
+
+// processEnded reports whether the process that served is proven to have ended. A
+// pid that is in use again proves nothing.
+func (a *agent) processEnded() bool {
+	return a.servedPid != 0 && errors.Is(syscall.Kill(a.servedPid, 0), syscall.ESRCH)
+}
+
+// noteFence takes up what the ladder has reached, and tells of it once.
+func (a *agent) noteFence(r recovery.Rung) {
+	f := &a.fencing
+	if r.Restart != f.restart {
+		f.restart = r.Restart
+		if r.Restart != "" {
+			a.log.Error("the broker must be restarted: /broker/live fails", "why", r.Restart)
+		}
+	}
+	if f.reached == r.Fence {
+		return
+	}
+	f.reached = r.Fence
+	switch {
+	case r.Fence == recovery.FenceGone && f.ladder.Stopped != recovery.Done:
+		a.log.Info("fenced: the broker's process has ended", "epoch", a.memory.Epoch)
+		a.event(Event{Kind: "fence", To: "gone", Epoch: a.memory.Epoch})
+	case r.Fence == recovery.FenceAwaiting && len(a.cfg.Fence) > 1:
+		a.log.Warn("the broker does not answer and cannot be stopped: it is fenced as soon as it answers", "epoch", a.memory.Epoch)
+		a.event(Event{Kind: "fence", To: "awaiting", Epoch: a.memory.Epoch})
+	}
+}
+
+// climb does one step, in the background and within its bound.
+func (a *agent) climb(r recovery.Rung) {
+	f := &a.fencing
+	var do func(context.Context) (string, error)
+	switch r.Step {
+	case recovery.StepQuiesce:
+		fence := a.reconciler.BeginFence() // here, so that it cannot hold a broker that is attached again
+		do = func(ctx context.Context) (string, error) {
+			n, err := fence.Finish(ctx)
+			return plural(n, "topic") + " quiesced", err
+		}
+	case recovery.StepStop:
+		do = func(ctx context.Context) (string, error) {
+			how, err := a.stopper.Stop(ctx)
+			return "process stopped: " + how, err
+		}
+	}
+	f.underway, f.until = r.Step, lease.Instant(r.Until)
+	ctx, cancel := context.WithTimeout(a.life0, f.until.Sub(a.clock()))
+	f.cancel = cancel
+	number := f.number
+	a.tasks.Go(func() {
+		defer cancel()
+		began := a.clock()
+		what, err := do(ctx)
+		took := a.clock().Sub(began)
+		a.metrics.fenceDuration.WithLabelValues(string(r.Step)).Observe(took.Seconds())
+		a.tell(a.life0, func() {
+			if a.fencing.number == number {
+				a.stepEnded(r.Step, what, took, err)
+			}
+		})
+	})
+}
+
+// stepEnded takes the result of a step up; the loop does the next one at once.
+func (a *agent) stepEnded(step recovery.FenceStep, what string, took time.Duration, err error) {
+	f := &a.fencing
+	f.underway, f.cancel = recovery.StepNone, nil
+	f.breaks = a.breaks.Load()
+	f.ladder = f.ladder.Ended(step, err == nil, a.ladderFacts(a.verdict))
+	epoch, took := a.memory.Epoch, took.Round(time.Millisecond)
+	if err != nil {
+		a.metrics.fenceFailures.WithLabelValues(string(step)).Inc()
+		if f.told[step] {
+			return
+		}
+		f.told[step] = true
+		a.log.Error("fence step failed: stop the broker by hand if in doubt", "step", string(step), "took", took, "done", what, "err", err)
+		a.event(Event{Kind: "fence", To: "failed", Reason: string(step), Epoch: epoch, Detail: err.Error()})
+		return
+	}
+	to := "quiesced"
+	if step == recovery.StepStop {
+		to = "stopped"
+		f.wentAway = false
+		a.identity.forget() // whoever answers next is another process
+	}
+	a.log.Info("fenced", "step", string(step), "done", what, "took", took, "epoch", epoch)
+	a.event(Event{Kind: "fence", To: to, Epoch: epoch, Detail: fmt.Sprintf("%s in %s", what, took)})
+}
+
+// tendGuard keeps the dead-man guard at the deadline for as long as the broker may
+// serve. It is told to rest only after a proof; in any doubt it keeps what it has.
+func (a *agent) tendGuard() {
+	if a.guard == nil {
+		return
+	}
+	if a.attachment == recovery.Detached && a.fencing.reached.Proven() && a.fencing.underway == recovery.StepNone {
+		if !a.guardRests {
+			a.guardRests = true
+			a.guard.Disarm()
+		}
+		return
+	}
+	v := a.keeper.View().Validity
+	stopAt := lease.Instant(recovery.StopAt(time.Duration(v.Deadline()), v.Margin))
+	// One that has passed is armed already, or has nothing to add: a process that comes
+	// up after it is for the ladder.
+	if v.Known() && (a.guardRests || v != a.armed) && a.clock() < stopAt {
+		a.armed, a.guardRests = v, false
+		a.guard.Arm(v)
+	}
+}

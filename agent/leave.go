@@ -1,0 +1,72 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"holdfast/agent/lease"
+	"holdfast/probes"
+)
+
+// stopTimeout bounds the orderly end: fence, revoke, last words.
+const stopTimeout = 8 * time.Second
+
+// leave ends in the order that safety asks for: clients away (the probes have stopped
+// answering), nothing served, the guard at rest, and only then the registration given
+// up. The end of a sidecar is no reason to stop a broker that cannot be quiesced: its
+// registration is left to run out, and the guard stays armed. With --leave-registered
+// the broker goes on for as long as the lease lasts.
+func (a *agent) leave() error {
+	ctx, cancel := context.WithTimeout(a.life0, stopTimeout)
+	defer cancel()
+	v := a.keeper.View()
+	holding := v.Grant.LeaseID != 0 && v.Validity.Known()
+	if !holding || a.cfg.LeaveRegistered {
+		a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, v.Grant.Revision) })
+		a.log.Info("holdfast ends", "left_registered", holding)
+		a.event(Event{Kind: "agent", To: "stopped", Epoch: v.Grant.Epoch})
+		return nil
+	}
+	if err := a.fenceToLeave(ctx); err != nil {
+		return a.leaveServing(v.Grant, err)
+	}
+	if err := a.keeper.Release(ctx); err != nil {
+		a.log.Warn("lease not revoked: it runs out by itself", "lease", fmt.Sprintf("%x", v.Grant.LeaseID), "err", err)
+		return nil
+	}
+	a.remember(func(m *memory) { m.LeaseID, m.Released = 0, true })
+	a.log.Info("holdfast ends: registration given up; with other brokers alive this one comes back drained (--leave-registered avoids that)")
+	a.event(Event{Kind: "agent", To: "stopped", Reason: "released", Epoch: v.Grant.Epoch})
+	return nil
+}
+
+// fenceToLeave returns nil when the broker serves nothing, whatever --fence says: a
+// registration may be given up only then.
+func (a *agent) fenceToLeave(ctx context.Context) error {
+	if a.health.Snapshot().At(time.Now()) == probes.Down {
+		if a.process != nil && a.process.Pid() != 0 {
+			return errors.New("the broker runs and does not answer")
+		}
+		return nil // there is no process, or none that we could know of
+	}
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout/2)
+	defer cancel()
+	n, err := a.reconciler.Fence(ctx)
+	if err != nil {
+		return fmt.Errorf("%s quiesced: %w", plural(n, "topic"), err)
+	}
+	if a.guard != nil {
+		a.guard.Disarm()
+	}
+	return nil
+}
+
+// leaveServing ends without giving anything up: nobody may take over from a broker
+// that may still serve.
+func (a *agent) leaveServing(g lease.Grant, err error) error {
+	a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, g.Revision) })
+	a.event(Event{Kind: "agent", To: "stopped", Reason: "not_quiesced", Epoch: g.Epoch, Detail: err.Error()})
+	return &ExitError{ExitFailed, fmt.Errorf("the registration is left to run out by itself, because the broker may still serve: %w: stop the broker", err)}
+}

@@ -1,0 +1,178 @@
+package recovery
+
+import "time"
+
+// FenceStep is one step of the fence ladder, as --fence names it.
+type FenceStep string
+
+// The steps, in their order. StepReady is done in process, by whoever detaches, and
+// takes no time.
+const (
+	StepNone    FenceStep = ""
+	StepReady   FenceStep = "ready"
+	StepQuiesce FenceStep = "quiesce"
+	StepStop    FenceStep = "stop"
+)
+
+// FenceSteps lists the steps.
+var FenceSteps = []FenceStep{StepReady, StepQuiesce, StepStop}
+
+// Result is how a step went for the broker process that is fenced.
+type Result int
+
+// Results.
+const (
+	NotTried Result = iota
+	Failed          // the last attempt was; nothing is proven
+	Done            // proven: nothing is served, or the process is gone
+)
+
+// Bounds of a step for which no time is left, because the deadline has passed or
+// none is known, and the pause before the ladder is climbed again.
+const (
+	LateQuiesce = 2 * time.Second
+	LateStop    = 3 * time.Second
+	FenceRetry  = time.Second
+)
+
+// minSlice is the least time that is worth beginning a step with.
+const minSlice = 200 * time.Millisecond
+
+func (f LadderFacts) slice() time.Duration { return min(minSlice, f.Margin/12) }
+
+// Ladder is what was done to one broker process since it may not serve. The zero
+// Ladder has done nothing.
+type Ladder struct {
+	Quiesced, Stopped Result
+	climbed           bool          // quiesce has failed in this round: stop is next
+	retryAt           time.Duration // no new round before
+}
+
+// LadderFacts is what the next step follows from. Instants are on the boot clock.
+type LadderFacts struct {
+	Now      time.Duration
+	Deadline time.Duration // when the lease may be gone; 0: it may be gone already
+	Margin   time.Duration // from the fence point to the deadline
+	Quiesce  bool          // the ladder has the step quiesce
+	Stop     bool          // the ladder has the step stop, and there is a way to
+	// MustStop: a broker that is only quiesced does harm, or is to be stopped anyway.
+	MustStop bool
+	Down     bool // the broker does not answer; its process may live
+	// Gone: the process has ended, and what may run instead has not answered yet.
+	Gone bool
+	// Lost: its connection broke since the last step, so it may be starting again.
+	// That proves nothing, but it is no time to restart it.
+	Lost bool
+}
+
+// Fence says what a ladder has reached.
+type Fence string
+
+// What a ladder can have reached.
+const (
+	FenceOpen     Fence = "open"     // a step is to be done
+	FencePausing  Fence = "pausing"  // every step failed; the next round comes after FenceRetry
+	FenceAwaiting Fence = "awaiting" // nothing can be done until the broker answers
+	FenceQuiesced Fence = "quiesced" // proven: the process runs and serves nothing
+	FenceGone     Fence = "gone"     // proven: the process has ended
+)
+
+// Proven reports whether nothing is served.
+func (f Fence) Proven() bool { return f == FenceQuiesced || f == FenceGone }
+
+// Rung is what to do next.
+type Rung struct {
+	Fence Fence
+	Step  FenceStep     // StepQuiesce or StepStop if Fence is FenceOpen
+	Until time.Duration // when the step must have ended
+	// Restart says why somebody else must restart the broker; empty: nobody must.
+	Restart string
+}
+
+// Next is the next step of the ladder. Every step ends before the deadline if there
+// is one to come: quiesce a third of the margin after the fence point, stop a third
+// of the margin before the deadline, where the dead-man guard acts.
+//
+// A broker that is proven to serve nothing is not stopped: an outage of etcd must
+// not cost a restart. One that does not answer cannot be proven to, so it is.
+func (l Ladder) Next(f LadderFacts) Rung {
+	r := Rung{Restart: l.restart(f)}
+	switch {
+	case l.Stopped == Done || f.Gone:
+		r.Fence = FenceGone
+	case l.Quiesced == Done && !f.MustStop:
+		r.Fence = FenceQuiesced
+	case f.Now < l.retryAt:
+		r.Fence = FencePausing
+	case f.Quiesce && l.Quiesced != Done && !l.climbed && !f.Down:
+		r.Fence, r.Step, r.Until = FenceOpen, StepQuiesce, f.Now+f.quiesceBound()
+	case f.Stop:
+		r.Fence, r.Step, r.Until = FenceOpen, StepStop, f.Now+f.stopBound()
+	default:
+		r.Fence = FenceAwaiting
+	}
+	return r
+}
+
+// Ended is the ladder after a step. When one fails the next is due at once; when the
+// last fails a new round begins after FenceRetry.
+func (l Ladder) Ended(step FenceStep, ok bool, f LadderFacts) Ladder {
+	result := Failed
+	if ok {
+		result = Done
+	}
+	last := true
+	switch step {
+	case StepQuiesce:
+		l.Quiesced, last = result, !f.Stop
+	case StepStop:
+		l.Stopped = result
+	}
+	l.climbed = !ok && !last
+	if !ok && last {
+		l.retryAt = f.Now + FenceRetry
+	}
+	return l
+}
+
+// restart: a failed quiesce leaves a broker that may serve. One that is only down, or
+// starting, must not be restarted: it would never come up.
+func (l Ladder) restart(f LadderFacts) string {
+	switch {
+	case l.Stopped == Done || f.Gone:
+		return ""
+	case f.MustStop && !f.Down:
+		return "it may not run without its registration, and it was not stopped"
+	case l.Quiesced == Failed && !(f.Down && f.Lost):
+		return "it could not be quiesced, so it may serve without its registration, and it was not stopped"
+	}
+	return ""
+}
+
+func (f LadderFacts) quiesceBound() time.Duration {
+	switch left := StopAt(f.Deadline, f.Margin) - f.Now; {
+	case f.Now >= f.Deadline:
+		return LateQuiesce
+	case left < 3*f.slice(): // noticed late: half of what is left
+		return min(LateQuiesce, max(minSlice, (f.Deadline-f.Now)/2))
+	case !f.Stop:
+		return left
+	default:
+		return max(f.Deadline-f.Margin+f.Margin/3-f.Now, left/3)
+	}
+}
+
+func (f LadderFacts) stopBound() time.Duration {
+	switch left := StopAt(f.Deadline, f.Margin) - f.Now; {
+	case left >= f.slice():
+		return left
+	case f.Now >= f.Deadline:
+		return LateStop
+	default:
+		return max(minSlice, f.Deadline-f.Now)
+	}
+}
+
+// StopAt is when a broker under this lease must have stopped, whoever stops it: the
+// dead-man guard acts then.
+func StopAt(deadline, margin time.Duration) time.Duration { return deadline - margin/3 }
