@@ -25,9 +25,12 @@ type sidecarLife struct {
 	*agent
 	t    *testing.T
 	born time.Time
+	halt func() // ends the parts, as the end of Run does before leave
 
 	mu       sync.Mutex
 	away     bool          // etcd does not answer
+	storeErr bool          // it answers renewals only
+	jumped   time.Duration // how long the host was suspended
 	lost     bool          // the lease is gone
 	contest  bool          // another incarnation is registered
 	renewTTL time.Duration // what a renewal is answered with; 0: the TTL
@@ -51,17 +54,22 @@ type sidecarLife struct {
 
 // answer is the way of every call to the broker.
 func (l *sidecarLife) answer(ctx context.Context) error {
-	l.mu.Lock()
-	ended, frozen := l.ended, l.frozen
-	l.mu.Unlock()
-	switch {
-	case ended:
-		return errors.New("connection refused")
-	case frozen:
-		<-ctx.Done()
-		return ctx.Err()
+	for {
+		l.mu.Lock()
+		ended, frozen := l.ended, l.frozen
+		l.mu.Unlock()
+		switch {
+		case ended:
+			return errors.New("connection refused")
+		case !frozen:
+			return nil
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
-	return nil
 }
 
 func (l *sidecarLife) Identify(ctx context.Context) (brokerapi.Identity, error) {
@@ -87,6 +95,7 @@ func (l *sidecarLife) Load(ctx context.Context, _ string, _ []byte) error {
 	if err == nil {
 		l.loads++
 		l.serving = true
+		l.words = append(l.words, "load")
 	}
 	return err
 }
@@ -156,6 +165,8 @@ func (l *sidecarLife) KeepAlive(context.Context, int64, bool) (time.Duration, in
 	switch {
 	case l.away:
 		return 0, 0, errors.New("etcd does not answer")
+	case l.renewTTL < 0:
+		return 0, 10, nil
 	case l.lost:
 		return 0, 0, lease.ErrLost
 	}
@@ -165,13 +176,19 @@ func (l *sidecarLife) KeepAlive(context.Context, int64, bool) (time.Duration, in
 	return l.cfg.LeaseTTL, 10, nil
 }
 
+func (l *sidecarLife) suspended() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.jumped
+}
+
 func (l *sidecarLife) AwaitReconnect(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 func (l *sidecarLife) Revoke(context.Context, int64) error      { return nil }
 
 func (l *sidecarLife) Establish(ctx context.Context, _ int64, _ bool) (lease.Grant, error) {
 	sent := l.clock()
 	l.mu.Lock()
-	away, contest, process := l.away, l.contest, l.process
+	away, contest, process := l.away || l.storeErr, l.contest, l.process
 	l.asked++
 	if l.lost && !away {
 		l.lost = false
@@ -185,7 +202,11 @@ func (l *sidecarLife) Establish(ctx context.Context, _ int64, _ bool) (lease.Gra
 	case contest:
 		return lease.Grant{}, fmt.Errorf("%w: another sidecar", lease.ErrConflict)
 	}
-	g := lease.Grant{LeaseID: id, SentAt: sent, TTL: l.cfg.LeaseTTL, Epoch: id, Revision: 10}
+	ttl := l.cfg.LeaseTTL
+	if l.renewTTL > ttl {
+		ttl = l.renewTTL
+	}
+	g := lease.Grant{LeaseID: id, SentAt: sent, TTL: ttl, Epoch: id, Revision: 10}
 	mode := recovery.ModeRecord{Mode: recovery.Active, Reason: recovery.ReasonBoot, By: recovery.ByHoldfast}
 	return g, l.deliver(ctx, outcome{decision: recovery.Decision{Mode: mode}, grant: g, instance: fmt.Sprintf("process-%d", process)})
 }
@@ -204,7 +225,7 @@ func inLife(t *testing.T, change func(c *Config), claim func(l *sidecarLife)) {
 		l := &sidecarLife{t: t, born: time.Now(), leaseID: 1, process: 1, serving: true}
 		l.agent = &agent{cfg: c, version: "test", log: quiet, started: time.Now(), inbox: make(chan func()), named: make(chan struct{}),
 			world: World{Trim: func() {}}}
-		l.clock = func() lease.Instant { return lease.Instant(time.Hour + time.Since(l.born)) }
+		l.clock = func() lease.Instant { return lease.Instant(time.Hour + time.Since(l.born) + l.suspended()) }
 		l.life0, l.endLife = context.WithCancel(context.Background())
 		var err error
 		if l.dir, err = openStateDir(dir); err != nil {
@@ -233,9 +254,11 @@ func inLife(t *testing.T, change func(c *Config), claim func(l *sidecarLife)) {
 		l.initLoop()
 
 		var parts sync.WaitGroup
+		ctx, stop := context.WithCancel(l.life0)
+		l.halt = func() { stop(); parts.Wait() }
 		for _, run := range []func(context.Context) error{l.loop, l.health.Run, l.reconciler.Run, l.onceNamed(l.keeper.Run)} {
 			parts.Go(func() {
-				if err := run(l.life0); err != nil {
+				if err := run(ctx); err != nil {
 					t.Error(err)
 				}
 			})
@@ -246,8 +269,8 @@ func inLife(t *testing.T, change func(c *Config), claim func(l *sidecarLife)) {
 		} else {
 			claim(l)
 		}
+		l.halt()
 		l.endLife()
-		parts.Wait()
 		l.tasks.Wait()
 	})
 }
@@ -290,7 +313,9 @@ func (l *sidecarLife) why(kind string) string {
 	return strings.Join(list, " ")
 }
 
-func TestDetachesAtTheFencePointAndFencesBeforeTheDeadline(t *testing.T) {
+// The tests that follow are those of the detachment document, by their names there.
+
+func TestDetachOnKeepAliveLoss(t *testing.T) {
 	inLife(t, nil, func(l *sidecarLife) {
 		l.set(func() { l.away = true })
 		at := l.fencePoint()
@@ -312,27 +337,133 @@ func TestDetachesAtTheFencePointAndFencesBeforeTheDeadline(t *testing.T) {
 	})
 }
 
-func TestComesBackAfterTheWholeRecoverWindow(t *testing.T) {
+// A store call that fails detaches nobody while renewals are confirmed; without them
+// the lease's deadline decides, as for renewals; an answer that the lease is gone does
+// at once.
+func TestDetachOnStoreError(t *testing.T) {
+	t.Run("renewals are confirmed", func(t *testing.T) {
+		inLife(t, nil, func(l *sidecarLife) {
+			asked := l.asked
+			l.set(func() { l.storeErr = true })
+			l.keeper.Reestablish()
+			l.until(l.age() + 2*time.Minute)
+			if l.asked < asked+5 || l.state() != recovery.Attached {
+				t.Errorf("%s after %d store calls that failed", l.state(), l.asked-asked)
+			}
+		})
+	})
+	t.Run("renewals are not", func(t *testing.T) {
+		inLife(t, nil, func(l *sidecarLife) {
+			l.set(func() { l.storeErr, l.away = true, true })
+			l.keeper.Reestablish()
+			at := l.fencePoint()
+			l.until(at - time.Nanosecond)
+			if l.state() == recovery.Detached {
+				t.Error("detached while the lease surely holds")
+			}
+			l.until(at)
+			if l.state() != recovery.Detached {
+				t.Errorf("%s at the fence point", l.state())
+			}
+		})
+	})
+	t.Run("the lease is gone", func(t *testing.T) {
+		inLife(t, nil, func(l *sidecarLife) {
+			l.set(func() { l.lost, l.storeErr = true, true })
+			for l.keeper.View().Losses == 0 {
+				l.until(l.age() + time.Millisecond)
+			}
+			if l.state() != recovery.Detached {
+				t.Errorf("%s when etcd had said so", l.state())
+			}
+		})
+	})
+}
+
+func TestKeepAliveAnsweredWithTTL0(t *testing.T) {
 	inLife(t, nil, func(l *sidecarLife) {
-		l.set(func() { l.away = true })
-		l.becomes(recovery.Detached, time.Minute)
-		l.until(l.age() + 300*time.Millisecond)
-		l.set(func() { l.away = false })
-		for l.keeper.View().FailureStreak > 0 {
+		l.set(func() { l.renewTTL, l.storeErr = -1, true })
+		for l.keeper.View().Losses == 0 {
 			l.until(l.age() + time.Millisecond)
 		}
-		confirmed := l.age()
-		back := l.becomes(recovery.Attached, 2*time.Minute)
-		if d := back - confirmed; d < 2*time.Second-time.Millisecond || d > 2100*time.Millisecond {
-			t.Errorf("attached %v after the first confirmed renewal, want the window of 2 s", d)
-		}
-		if got := l.why("attachment"); !strings.HasSuffix(got, "detached:fence_point attached:recover_window") {
-			t.Error(got)
+		if got := l.why("attachment"); l.state() != recovery.Detached || got != "attached:registered detached:lease_lost" {
+			t.Errorf("%s: %s", l.state(), got)
 		}
 	})
 }
 
-func TestOneFailureStartsTheRecoverWindowAnew(t *testing.T) {
+// etcd raises a TTL that is below its minimum: what it granted counts.
+func TestTTLBelowTheServersMinimum(t *testing.T) {
+	granted := 0 * time.Second
+	inLife(t, func(c *Config) { c.LeaseTTL = 5 * time.Second }, func(l *sidecarLife) {
+		granted = 20 * time.Second
+		l.set(func() { l.renewTTL = granted })
+		l.until(l.age() + 2*time.Second)
+		l.set(func() { l.away = true })
+		v := l.keeper.View().Validity
+		if at := l.becomes(recovery.Detached, time.Minute); at != (l.fencePoint()+time.Millisecond-1).Truncate(time.Millisecond) || v.TTL != granted {
+			t.Errorf("detached at %v, fence point %v, TTL %v", at, l.fencePoint(), v.TTL)
+		}
+	})
+}
+
+func TestDetachedLoopsSkipWork(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		l.set(func() { l.away = true })
+		l.becomes(recovery.Detached, time.Minute)
+		l.until(l.age() + time.Second)
+		loads := l.loads
+		l.reconciler.SetAssigned(false, []string{"/tenant-a/more"}, nil)
+		l.reconciler.Kick()
+		l.until(l.age() + 10*time.Minute)
+		if l.loads != loads || l.serving {
+			t.Errorf("%d loads while detached", l.loads-loads)
+		}
+		l.set(func() { l.away = false })
+		l.becomes(recovery.Attached, time.Hour)
+		l.until(l.age() + 5*time.Second)
+		if l.loads == loads {
+			t.Error("nothing loaded after it was attached again")
+		}
+	})
+}
+
+func TestReattachAfterRecoveryWindow(t *testing.T) {
+	t.Run("sustained health", func(t *testing.T) {
+		inLife(t, nil, func(l *sidecarLife) {
+			l.set(func() { l.away = true })
+			l.becomes(recovery.Detached, time.Minute)
+			l.until(l.age() + 300*time.Millisecond)
+			l.set(func() { l.away = false })
+			for l.keeper.View().FailureStreak > 0 {
+				l.until(l.age() + time.Millisecond)
+			}
+			confirmed := l.age()
+			back := l.becomes(recovery.Attached, 2*time.Minute)
+			if d := back - confirmed; d < 2*time.Second-time.Millisecond || d > 2100*time.Millisecond {
+				t.Errorf("attached %v after the first confirmed renewal, want the window of 2 s", d)
+			}
+			if got := l.why("attachment"); !strings.HasSuffix(got, "detached:fence_point attached:recover_window") {
+				t.Error(got)
+			}
+		})
+	})
+	t.Run("and a successful store call", func(t *testing.T) {
+		inLife(t, nil, func(l *sidecarLife) {
+			l.set(func() { l.away = true })
+			l.becomes(recovery.Detached, time.Minute)
+			l.set(func() { l.away, l.storeErr = false, true })
+			l.until(l.age() + 3*time.Minute)
+			if v := l.keeper.View(); l.state() != recovery.Detached || v.FailureStreak > 0 {
+				t.Errorf("%s without a store call, %d failures", l.state(), v.FailureStreak)
+			}
+			l.set(func() { l.storeErr = false })
+			l.becomes(recovery.Attached, l.age()+30*time.Second)
+		})
+	})
+}
+
+func TestUnhealthySignalResetsWindow(t *testing.T) {
 	inLife(t, func(c *Config) { c.RenewInterval = 500 * time.Millisecond }, func(l *sidecarLife) {
 		l.set(func() { l.away = true })
 		l.becomes(recovery.Detached, time.Minute)
@@ -392,7 +523,7 @@ func TestAConflictIsToldOnceAndLastsUntilItIsOver(t *testing.T) {
 	})
 }
 
-func TestDetachmentDisabledOnlyDegrades(t *testing.T) {
+func TestDetachmentDisabled(t *testing.T) {
 	inLife(t, func(c *Config) { c.Detach = false }, func(l *sidecarLife) {
 		l.set(func() { l.away = true })
 		l.until(l.age() + 5*time.Minute)

@@ -256,3 +256,37 @@ func TestFreshnessFailsOnlyPastItsBound(t *testing.T) {
 		t.Errorf("a touch from the future: %v", err)
 	}
 }
+
+func TestBrokerLiveSaysWhyInOneLine(t *testing.T) {
+	var why error
+	h := NewEndpoints(EndpointChecks{
+		Live:   []Check{{"agent", func() error { return errors.New("the loop hangs") }}},
+		Ready:  []Check{{"lease", func() error { return errors.New("no lease") }}},
+		Broker: []Check{{"fence", func() error { return why }}},
+	}, slog.New(slog.DiscardHandler))
+	ask := func(method, path string) (int, string) {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+		return w.Code, w.Body.String()
+	}
+	for _, row := range []struct {
+		name, method, path string
+		why                error
+		code               int
+		body               string
+	}{
+		{"nothing is wrong with the broker, whatever else is", "GET", "/broker/live", nil, 200, "ok\n"},
+		{"it must be restarted", "GET", "/broker/live", errors.New("must be\nrestarted"), 503, "must be restarted\n"},
+		{"without a body", "HEAD", "/broker/live", errors.New("restart"), 503, ""},
+		{"as JSON", "GET", "/broker/live?full=1", errors.New("restart"), 503, "{\n    \"fence\": \"restart\"\n}\n"},
+		{"as JSON, all well", "GET", "/broker/live?full=1", nil, 200, "{\n    \"fence\": \"OK\"\n}\n"},
+		{"another method", "POST", "/broker/live", nil, 405, "use GET or HEAD\n"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			why = row.why
+			if code, body := ask(row.method, row.path); code != row.code || body != row.body {
+				t.Errorf("%d %q, want %d %q", code, body, row.code, row.body)
+			}
+		})
+	}
+}

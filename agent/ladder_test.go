@@ -1,0 +1,331 @@
+package agent
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/agent/lease"
+	"holdfast/recovery"
+)
+
+func stoppable(c *Config) { c.BrokerPIDFile = "/run/broker.pid" }
+
+// brokerLive is the answer of /broker/live.
+func (l *sidecarLife) brokerLive() (code int, body string) {
+	w := httptest.NewRecorder()
+	l.probeHandler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/broker/live", nil))
+	return w.Code, w.Body.String()
+}
+
+// deadline is the age at which the lease may be gone.
+func (l *sidecarLife) deadline() time.Duration {
+	return time.Duration(l.keeper.View().Validity.Deadline()) - time.Hour
+}
+
+func (l *sidecarLife) said() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.words, ", ")
+}
+
+func TestABrokerThatIsQuiescedIsNotStopped(t *testing.T) {
+	inLife(t, stoppable, func(l *sidecarLife) {
+		l.set(func() { l.away = true })
+		l.until(l.deadline() + time.Hour)
+		if got := l.why("fence"); got != "quiesced:" || len(l.stops) > 0 || l.serving {
+			t.Errorf("%s, stopped at %v", got, l.stops)
+		}
+		if code, body := l.brokerLive(); code != http.StatusOK || body != "ok\n" {
+			t.Errorf("/broker/live: %d %q", code, body)
+		}
+	})
+}
+
+func TestTheStopFollowsAFailedQuiesceAtOnce(t *testing.T) {
+	inLife(t, stoppable, func(l *sidecarLife) {
+		l.set(func() { l.away, l.refuses, l.dies = true, 1000, 200*time.Millisecond })
+		at := l.fencePoint()
+		l.until(at + time.Second)
+		if got := l.why("fence"); got != "failed:quiesce stopped:" || len(l.stops) != 1 || l.stops[0] != at {
+			t.Errorf("%s, stopped at %v; fence point %v", got, l.stops, at)
+		}
+		l.until(l.age() + 10*time.Minute)
+		if len(l.stops) != 1 {
+			t.Errorf("stopped again: %v", l.stops)
+		}
+	})
+}
+
+func TestAFrozenBrokerIsStoppedBeforeTheDeadline(t *testing.T) {
+	third := natsDefaults().Effective().LeaseDetachMargin / 3
+	t.Run("that froze at the fence point", func(t *testing.T) {
+		inLife(t, stoppable, func(l *sidecarLife) {
+			l.set(func() { l.away = true })
+			at := l.fencePoint()
+			l.until(at - time.Millisecond)
+			l.set(func() { l.frozen = true })
+			l.until(at + third + time.Millisecond)
+			if len(l.stops) != 1 || l.stops[0] > at+third {
+				t.Errorf("stopped at %v, fence point %v, a third of the margin %v", l.stops, at, third)
+			}
+			if l.until(at + third + time.Millisecond); !l.ended {
+				t.Error("not stopped")
+			}
+		})
+	})
+	t.Run("that froze long before", func(t *testing.T) {
+		inLife(t, stoppable, func(l *sidecarLife) {
+			l.set(func() { l.frozen = true })
+			at := l.becomes(recovery.Detached, 2*time.Minute)
+			l.until(at + 10*time.Millisecond)
+			if got := l.why("fence"); got != "stopped:" || l.stops[0] > l.deadline()-third {
+				t.Errorf("%s, stopped at %v, detached at %v", got, l.stops, at)
+			}
+		})
+	})
+}
+
+func TestReadyAndStopAlone(t *testing.T) {
+	inLife(t, func(c *Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, func(l *sidecarLife) {
+		l.set(func() { l.away = true })
+		at := l.fencePoint()
+		l.until(at + time.Millisecond)
+		if got := l.why("fence"); got != "stopped:" || !slices.Equal(l.stops, []time.Duration{at}) || l.quiesces > 0 {
+			t.Errorf("%s at %v, %d quiesced; fence point %v", got, l.stops, l.quiesces, at)
+		}
+	})
+}
+
+func TestABrokerThatHarmsUnregisteredIsStoppedThoughItIsQuiesced(t *testing.T) {
+	inLife(t, stoppable, func(l *sidecarLife) {
+		l.set(func() { l.away, l.canDo.MustStop = true, true })
+		l.until(l.fencePoint() + time.Second)
+		if got := l.why("fence"); got != "quiesced: stopped:" {
+			t.Error(got)
+		}
+	})
+	inLife(t, nil, func(l *sidecarLife) {
+		l.set(func() { l.away, l.canDo.MustStop = true, true })
+		l.until(l.fencePoint() + time.Second)
+		if code, body := l.brokerLive(); code != http.StatusServiceUnavailable || !strings.Contains(body, "may not run without") {
+			t.Errorf("/broker/live: %d %q", code, body)
+		}
+	})
+}
+
+func TestAStopThatFailedIsTriedAgainWithTheWholeLadder(t *testing.T) {
+	inLife(t, stoppable, func(l *sidecarLife) {
+		l.set(func() { l.lost, l.storeErr, l.refuses, l.immortal = true, true, 1000, true })
+		l.becomes(recovery.Detached, time.Minute)
+		l.until(l.age() + 20*time.Second)
+		if len(l.stops) < 4 || l.quiesces < 4 {
+			t.Errorf("%d stops, %d quiesces in 20 s", len(l.stops), l.quiesces)
+		}
+		if got := l.why("fence"); got != "failed:quiesce failed:stop" {
+			t.Error(got)
+		}
+		if code, body := l.brokerLive(); code != http.StatusServiceUnavailable || strings.Count(body, "\n") != 1 || !strings.Contains(body, "restarted") {
+			t.Errorf("/broker/live: %d %q", code, body)
+		}
+		l.set(func() { l.immortal = false })
+		l.until(l.age() + 5*time.Second)
+		if code, body := l.brokerLive(); code != http.StatusOK || !strings.HasSuffix(l.why("fence"), " stopped:") {
+			t.Errorf("/broker/live: %d %q; %s", code, body, l.why("fence"))
+		}
+	})
+}
+
+func TestBrokerLiveAsksForARestartOnlyWhileNothingElseHelps(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		expect := func(when string, want int) {
+			t.Helper()
+			if code, body := l.brokerLive(); code != want {
+				t.Errorf("%s: %d %q", when, code, body)
+			}
+		}
+		expect("attached", http.StatusOK)
+		l.set(func() { l.away, l.refuses = true, 6 })
+		at := l.fencePoint()
+		l.until(at - time.Nanosecond)
+		expect("before the fence point", http.StatusOK)
+		l.until(at + 10*time.Millisecond)
+		expect("quiesce has failed", http.StatusServiceUnavailable)
+		l.until(at + 10*time.Second)
+		expect("quiesced at last", http.StatusOK)
+	})
+	inLife(t, nil, func(l *sidecarLife) {
+		l.set(func() { l.ended = true })
+		l.becomes(recovery.Detached, time.Minute)
+		l.until(l.age() + time.Minute)
+		if code, body := l.brokerLive(); code != http.StatusOK {
+			t.Errorf("down: %d %q", code, body)
+		}
+		if got := l.why("fence"); got != "awaiting:" {
+			t.Error(got)
+		}
+	})
+}
+
+func TestAProcessThatASupervisorStartsAgainIsFencedAgain(t *testing.T) {
+	for name, sameInstance := range map[string]bool{"another instance": false, "a driver that cannot tell instances apart": true} {
+		t.Run(name, func(t *testing.T) {
+			inLife(t, stoppable, func(l *sidecarLife) {
+				l.set(func() { l.away, l.refuses = true, 1 })
+				l.until(l.fencePoint() + 10*time.Second)
+				if got := l.why("fence"); got != "failed:quiesce stopped:" {
+					t.Fatal(got)
+				}
+				quiesces := l.quiesces
+				l.start()
+				if sameInstance {
+					l.set(func() { l.process-- })
+				}
+				l.until(l.age() + 10*time.Second)
+				if l.serving || len(l.stops) != 1 || l.quiesces != quiesces+1 {
+					t.Errorf("serving %v, %d stops, %d quiesces", l.serving, len(l.stops), l.quiesces-quiesces)
+				}
+				if got := l.why("fence"); got != "failed:quiesce stopped: quiesced:" {
+					t.Error(got)
+				}
+			})
+		})
+	}
+}
+
+// The host was suspended: the loop learns of it within a second and asks nobody for
+// long.
+func TestALossNoticedLateIsFencedAtOnce(t *testing.T) {
+	inLife(t, stoppable, func(l *sidecarLife) {
+		l.set(func() { l.away, l.frozen, l.jumped = true, true, time.Hour })
+		at := l.becomes(recovery.Detached, l.age()+2*time.Second)
+		l.until(at + recovery.LateQuiesce)
+		if len(l.stops) != 1 || !l.ended {
+			t.Errorf("stopped at %v, noticed at %v", l.stops, at)
+		}
+	})
+}
+
+func TestAStepThatWasUnderWayDuringASuspensionIsCutShort(t *testing.T) {
+	inLife(t, stoppable, func(l *sidecarLife) {
+		l.set(func() { l.away, l.frozen = true, false })
+		l.until(l.fencePoint() - time.Millisecond)
+		l.set(func() { l.frozen = true })
+		l.until(l.fencePoint() + time.Millisecond)
+		l.set(func() { l.jumped = time.Hour })
+		l.until(l.age() + 1100*time.Millisecond)
+		if len(l.stops) != 1 {
+			t.Errorf("stopped at %v", l.stops)
+		}
+	})
+}
+
+func TestTheGuardIsArmedBeforeAnythingIsLoadedAndRestsOnlyAfterAProof(t *testing.T) {
+	inLife(t, stoppable, func(l *sidecarLife) {
+		if got := l.said(); !strings.HasPrefix(got, "arm ") {
+			t.Errorf("attached: %s", got)
+		}
+		l.set(func() { l.words, l.away, l.refuses = nil, true, 1 })
+		l.until(l.fencePoint() + time.Second)
+		if got := l.said(); got != "disarm" || l.why("fence") != "failed:quiesce stopped:" {
+			t.Errorf("stopped: %s", got)
+		}
+		l.start()
+		l.until(l.age() + 10*time.Second) // past the deadline: nothing to arm with
+		l.set(func() { l.away, l.words = false, nil })
+		l.becomes(recovery.Attached, time.Hour)
+		l.until(l.age() + 3*time.Second)
+		words := strings.Split(l.said(), ", ")
+		load := slices.Index(words, "load")
+		if load < 1 || !strings.HasPrefix(words[0], "arm ") {
+			t.Errorf("attached again: %v", words)
+		}
+	})
+	inLife(t, stoppable, func(l *sidecarLife) {
+		l.set(func() { l.words, l.away, l.refuses, l.immortal = nil, true, 1000, true })
+		l.until(l.deadline() + time.Minute)
+		if got := l.said(); got != "" {
+			t.Errorf("nothing is proven: %s", got)
+		}
+	})
+}
+
+func TestEachConfirmedRenewalMovesTheGuard(t *testing.T) {
+	inLife(t, stoppable, func(l *sidecarLife) {
+		l.set(func() { l.words = nil })
+		renewals := l.keeper.View().Renewals
+		l.until(l.age() + 30*time.Second)
+		if n := strings.Count(l.said(), "arm "); n != l.keeper.View().Renewals-renewals || n == 0 {
+			t.Errorf("%d times, %d renewals: %s", n, l.keeper.View().Renewals-renewals, l.said())
+		}
+	})
+}
+
+// With no recover window the broker is attached while the fence is still under way.
+func TestAFenceThatEndsAfterTheBrokerWasAttachedAgainHoldsNothing(t *testing.T) {
+	inLife(t, func(c *Config) { c.DetachmentRecoverWindow = 0 }, func(l *sidecarLife) {
+		l.set(func() { l.lost, l.frozen = true, true })
+		l.keeper.Reestablish()
+		l.until(l.age() + 200*time.Millisecond)
+		if l.state() != recovery.Attached || !strings.Contains(l.why("attachment"), "lease_lost") {
+			t.Fatalf("%s: %s", l.state(), l.why("attachment"))
+		}
+		l.set(func() { l.frozen = false })
+		l.until(l.age() + 10*time.Second)
+		if strings.Contains(l.why("fence"), "quiesced") || len(l.notReady()) > 0 || !l.serving {
+			t.Errorf("%s, %v", l.why("fence"), l.notReady())
+		}
+	})
+}
+
+func TestNobodyIsAttachedWhileTheProcessIsBeingStopped(t *testing.T) {
+	inLife(t, func(c *Config) { stoppable(c); c.DetachmentRecoverWindow = 100 * time.Millisecond }, func(l *sidecarLife) {
+		l.set(func() { l.away, l.refuses, l.dies = true, 1, 4*time.Second })
+		l.until(l.fencePoint() + 10*time.Millisecond)
+		l.set(func() { l.away = false })
+		l.until(l.age() + 3*time.Second)
+		if l.keeper.View().FailureStreak > 0 || l.state() != recovery.Detached {
+			t.Errorf("%s while the process is being stopped", l.state())
+		}
+	})
+}
+
+func TestWhatASidecarLeavesBehind(t *testing.T) {
+	revoked := func(l *sidecarLife) bool { return l.keeper.View().Grant == lease.Grant{} }
+	for _, row := range []struct {
+		name   string
+		change func(l *sidecarLife)
+		config func(*Config)
+		fails  bool
+		gone   bool // the registration
+		guard  string
+	}{
+		{"a broker that is quiesced", nil, stoppable, false, true, "disarm"},
+		{"a broker that refuses", func(l *sidecarLife) { l.refuses = 1000 }, stoppable, true, false, ""},
+		{"a broker that has no step quiesce", nil, func(c *Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, false, true, "disarm"},
+		{"the same, and it refuses", func(l *sidecarLife) { l.refuses = 1000 }, func(c *Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, true, false, ""},
+		{"--leave-registered", nil, func(c *Config) { stoppable(c); c.LeaveRegistered = true }, false, false, ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			inLife(t, row.config, func(l *sidecarLife) {
+				l.set(func() {
+					l.words = nil
+					if row.change != nil {
+						row.change(l)
+					}
+				})
+				l.halt()
+				err := l.leave()
+				if (err != nil) != row.fails || revoked(l) != row.gone || l.said() != row.guard {
+					t.Errorf("%v, revoked %v, guard %q", err, revoked(l), l.said())
+				}
+				if len(l.stops) > 0 {
+					t.Error("the broker was stopped because its sidecar ended")
+				}
+			})
+		})
+	}
+}
