@@ -37,6 +37,8 @@ type agent struct {
 	clock   func() lease.Instant
 	started time.Time
 	metrics *metrics
+	// wouldHave counts what a shadow would have done.
+	wouldHave *prometheus.CounterVec
 
 	dir        *stateDir
 	journal    *journal
@@ -50,6 +52,7 @@ type agent struct {
 	line       Line
 	stopper    Stopper // nil: the broker's process cannot be stopped
 	guard      Guard   // nil: none
+	shadow     *shadow // nil: what is decided is done
 	keeper     *lease.Keeper
 	registrar  *registrar
 	reconciler *recovery.Reconciler
@@ -85,7 +88,9 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 		return &ExitError{ExitUsage, err}
 	}
 	a := &agent{cfg: c, world: w, version: version, log: log, clock: w.Clock, started: time.Now(),
-		inbox: make(chan func()), named: make(chan struct{})}
+		inbox: make(chan func()), named: make(chan struct{}), wouldHave: newWouldHave()}
+	a.enterShadow()
+	c, w, log = a.cfg, a.world, a.log
 	a.life0, a.endLife = context.WithCancel(context.WithoutCancel(ctx))
 	defer a.endLife()
 
@@ -96,6 +101,9 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 	defer a.dir.close()
 	if a.memory, err = a.dir.load(); err != nil {
 		return &ExitError{ExitUsage, err}
+	}
+	if a.shadow != nil { // what was only supposed is no past
+		a.memory = memory{Format: memoryFormat, Incarnation: newIncarnation()}
 	}
 	if a.memory.Distrust != "" {
 		log.Error("state file corrupt: the broker will be drained until an operator activates it", "detail", a.memory.Distrust)
@@ -166,10 +174,14 @@ func (a *agent) serve(ctx context.Context) error {
 	}, quiescing{a.broker}, a.main, a.log.With("part", "topics"), reg)
 	a.registrar = &registrar{cfg: a.cfg, line: a.line, clock: a.clock, log: a.log.With("part", "lease"),
 		life: func() life { return *a.life.Load() }, deliver: a.deliver}
+	var registrar lease.Registrar = a.registrar
+	if a.shadow != nil {
+		registrar = shadowRegistrar{a.registrar, a.shadow}
+	}
 	a.keeper = lease.NewKeeper(lease.Settings{
 		Timing: a.cfg.Timing(), RestartGrace: a.cfg.RestartGrace, Clock: a.clock,
 		Classify: classify, Classes: failureClasses(),
-	}, a.line, a.registrar, a.memory.LeaseID, a.log.With("part", "lease"), reg)
+	}, a.line, registrar, a.memory.LeaseID, a.log.With("part", "lease"), reg)
 	a.freshness = probes.NewFreshness("agent loop", time.Now())
 	a.initLoop()
 

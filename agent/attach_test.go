@@ -241,12 +241,17 @@ func inLife(t *testing.T, change func(c *Config), claim func(l *sidecarLife)) {
 			l.stopper = l
 			l.guard = fakeGuard{l}
 		}
+		if c.Shadow {
+			l.wouldHave = newWouldHave()
+			l.shadow = &shadow{count: l.wouldHave, log: quiet, event: l.event}
+			l.broker, l.stopper, l.guard = newShadowBroker(l, l.shadow), shadowStopper{l.shadow}, nil
+		}
 		l.agent.metrics = newMetrics(reg, l.agent)
-		l.identity = newIdentityCheck(l, c, "")
+		l.identity = newIdentityCheck(l.broker, c, "")
 		l.health = probes.NewHealth(probes.HealthSettings{Interval: c.HealthInterval, Timeout: c.HealthTimeout, Rise: c.HealthRise, Fall: c.HealthFall},
 			l.identity.check, nil, quiet, reg)
 		l.dataDir = probes.NewDataDir(probes.DataDirSettings{}, quiet, reg)
-		l.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{}, l, l, quiet, reg)
+		l.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{}, quiescing{l.broker}, l, quiet, reg)
 		l.reconciler.SetAssigned(true, []string{telltale}, nil)
 		l.registrar = &registrar{}
 		l.keeper = lease.NewKeeper(lease.Settings{Timing: c.Timing(), Clock: l.clock, Classify: classify, Classes: failureClasses()}, l, l, 0, quiet, reg)

@@ -85,6 +85,9 @@ func (a *agent) steer(do func(context.Context, order) error) http.HandlerFunc {
 // activate sets the mode and gives the topics a moment to load, so that the answer
 // tells how it went.
 func (a *agent) activate(ctx context.Context, o order) error {
+	if err := a.refuseInShadow("activate"); err != nil {
+		return err
+	}
 	if err := a.setModeByOperator(ctx, recovery.Active, o.Reason); err != nil {
 		return err
 	}
@@ -104,6 +107,9 @@ func (a *agent) activate(ctx context.Context, o order) error {
 
 // drain sets the mode and waits until nothing is served any more.
 func (a *agent) drain(ctx context.Context, o order) error {
+	if err := a.refuseInShadow("drain"); err != nil {
+		return err
+	}
 	if err := a.setModeByOperator(ctx, recovery.Drained, o.Reason); err != nil {
 		return err
 	}

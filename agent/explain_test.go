@@ -53,6 +53,11 @@ func TestEveryReasonIsExplained(t *testing.T) {
 		add(Event{Kind: "topics", To: "reconciled", Reason: by})
 	}
 	add(Event{Kind: "agent", To: "state_unsaved"})
+	for _, what := range actions {
+		if what != actLoad && what != actQuiesce && what != actUnload && what != actNotReady {
+			add(Event{Kind: "shadow", To: string(what)})
+		}
+	}
 	for name, e := range events {
 		x := explain(e, c)
 		if x.Why == unexplained() || x.Why == "" || x.Avoid == "" {

@@ -11,7 +11,7 @@ import (
 // followState keeps the loop informed of the broker's state key.
 func (a *agent) followState(ctx context.Context) error {
 	key := a.main.Keys().State(a.brokerID)
-	return a.main.Follow(ctx, cluster.Target{Key: key}, func(u cluster.Update) {
+	return a.main.Follow(ctx, cluster.Target{Key: key}, a.ownKey(func(u cluster.Update) {
 		var seen *recovery.ModeRecord
 		garbled := ""
 		revision := u.Revision
@@ -29,20 +29,20 @@ func (a *agent) followState(ctx context.Context) error {
 			guard = 0
 		}
 		a.tell(ctx, func() { a.stateSeen(seen, garbled, revision, guard) })
-	}, a.followError(ctx, "state"))
+	}), a.followError(ctx, "state"))
 }
 
 // followRegistration has the Registrar look as soon as the key is not as we left it.
 func (a *agent) followRegistration(ctx context.Context) error {
 	key := a.main.Keys().Registration(a.brokerID)
-	return a.main.Follow(ctx, cluster.Target{Key: key}, func(u cluster.Update) {
+	return a.main.Follow(ctx, cluster.Target{Key: key}, a.ownKey(func(u cluster.Update) {
 		if len(u.Puts) == 0 {
 			a.tell(ctx, func() { a.registrationSeen(nil, u.Revision) })
 			return
 		}
 		kv := u.Puts[len(u.Puts)-1]
 		a.tell(ctx, func() { a.registrationSeen(&kv, kv.ModRevision) })
-	}, a.followError(ctx, "registration"))
+	}), a.followError(ctx, "registration"))
 }
 
 // followAssignments feeds the reconciler.

@@ -67,6 +67,10 @@ func newMetrics(reg prometheus.Registerer, a *agent) *metrics {
 		Help: "Always 1; the labels say what runs here."}, []string{"version", "goversion", "driver"})
 	build.WithLabelValues(a.version, runtime.Version(), a.cfg.Driver).Set(1)
 	reg.MustRegister(m.detachments, m.losses, m.boots, m.adoptions, m.fenceDuration, m.fenceFailures, build, stateGauges{a})
+	if a.wouldHave == nil {
+		a.wouldHave = newWouldHave()
+	}
+	reg.MustRegister(a.wouldHave)
 	return m
 }
 

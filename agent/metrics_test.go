@@ -123,6 +123,7 @@ func TestSeriesExistFromTheStart(t *testing.T) {
 		"broker_boots_total": {"first_boot", "restart"}, "broker_zombie": {"unregistered", "orphan_topics"},
 		"topics": nil, "topic_loads_total": nil, "topic_unloads_total": nil, "reconcile_duration_seconds": nil, "reconcile_last_success_timestamp_seconds": nil,
 		"fence_duration_seconds": {"ready", "quiesce", "stop"}, "fence_failures_total": {"ready", "quiesce", "stop"},
+		"would_have_total":   {"register", "set_mode", "load", "quiesce", "unload", "stop", "not_ready", "revoke"},
 		"datadir_watch_mode": {"events", "rescan"}, "datadir_watch_overflows_total": nil, "agent_loop_last_run_timestamp_seconds": nil,
 	} {
 		got, ok := have["holdfast_"+name]

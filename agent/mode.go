@@ -76,7 +76,7 @@ func (a *agent) assertMode() {
 	a.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(a.life0, 5*time.Second)
 		defer cancel()
-		rev, err := a.main.PutState(ctx, a.brokerID, *stateWrite(m), guard)
+		rev, err := a.putState(ctx, *stateWrite(m), guard)
 		a.tell(a.life0, func() {
 			a.reasserting = false
 			switch {

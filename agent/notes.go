@@ -76,6 +76,7 @@ func (a *agent) noteReadiness() {
 		a.log.Info("ready: clients may come", "epoch", a.grant.Epoch)
 	} else {
 		e.Reason, e.Detail = causes[0].Name, causes[0].Message
+		a.shadow.would(actNotReady, causes[0].Name+": "+causes[0].Message)
 		a.log.Warn("not ready: clients are kept away", "cause", causes[0].Name, "detail", causes[0].Message)
 	}
 	a.event(e)

@@ -132,7 +132,5 @@ func firstCause(causes []probes.Cause) string {
 }
 
 func (a *agent) probeHandler() http.Handler {
-	return probes.NewEndpoints(probes.EndpointChecks{
-		Live: a.liveChecks(), Ready: a.readyChecks(), Startup: a.startupChecks(), Broker: a.brokerLiveChecks(),
-	}, a.log.With("part", "probes"))
+	return probes.NewEndpoints(a.shownChecks(), a.log.With("part", "probes"))
 }

@@ -19,7 +19,9 @@ type Status struct {
 	Topics       TopicCounts        `json:"topics"`
 	Ready        ReadyStatus        `json:"ready"`
 	// Summary is the state in one sentence, with the next step if one is needed.
-	Summary string    `json:"summary"`
+	Summary string `json:"summary"`
+	// Shadow: all of this is only supposed (--shadow).
+	Shadow  bool      `json:"shadow,omitempty"`
 	Version string    `json:"version"`
 	Since   time.Time `json:"since"` // start of this sidecar process
 	At      time.Time `json:"at"`    // when this view was taken
@@ -84,7 +86,7 @@ type TopicStatus struct {
 type Event struct {
 	ID     int64     `json:"id"`
 	At     time.Time `json:"at"`
-	Kind   string    `json:"kind"` // attachment, mode, boot, broker, registration, readiness, topics, fence, operator, agent
+	Kind   string    `json:"kind"` // attachment, mode, boot, broker, registration, readiness, topics, fence, operator, agent, shadow
 	From   string    `json:"from,omitempty"`
 	To     string    `json:"to"`
 	Reason string    `json:"reason,omitempty"`

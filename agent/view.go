@@ -39,6 +39,9 @@ func (a *agent) status() Status {
 		st.Ready.Causes = append(st.Ready.Causes, c.Name+": "+c.Message)
 	}
 	st.Summary = a.summary(s, v, p, h, causes)
+	if st.Shadow = a.shadow != nil; st.Shadow {
+		st.Summary = "shadow: " + st.Summary
+	}
 	return st
 }
 

@@ -3,6 +3,7 @@ package probes
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -29,6 +30,9 @@ type EndpointChecks struct {
 	Ready   []Check // of /ready and /readyz, after those of Live
 	Startup []Check // of /startup
 	Broker  []Check // of /broker/live
+	// Remark, if not nil, makes every endpoint but those of Live answer 200, whatever
+	// its checks say, and is told in one line what they would have said.
+	Remark func(endpoint []Check) string
 }
 
 // Causes evaluates each check once, in order. A check that panics does not hold.
@@ -86,14 +90,20 @@ func NewEndpoints(checks EndpointChecks, log *slog.Logger) http.Handler {
 	}
 
 	mux := http.NewServeMux()
-	for path, answer := range map[string]http.HandlerFunc{
+	answers := map[string]http.HandlerFunc{
 		"/live":        main.LiveEndpoint,
 		"/ready":       main.ReadyEndpoint,
 		"/startup":     start.LiveEndpoint,
 		"/broker/live": oneWord(broker, log),
 		"/livez":       text("livez", live, log),
 		"/readyz":      text("readyz", ready, log),
-	} {
+	}
+	if checks.Remark != nil {
+		for path, endpoint := range map[string][]Check{"/ready": ready, "/readyz": ready, "/startup": startup, "/broker/live": broker} {
+			answers[path] = remarked(endpoint, checks.Remark, log)
+		}
+	}
+	for path, answer := range answers {
 		mux.Handle(path, readOnly(answer, log))
 	}
 	return mux
@@ -155,29 +165,60 @@ func text(name string, checks []Check, log *slog.Logger) http.HandlerFunc {
 // JSON, as the others do.
 func oneWord(checks []Check, log *slog.Logger) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		why, all := "ok", map[string]string{}
-		status := http.StatusOK
+		status, why := http.StatusOK, "ok"
+		all := outcomes(checks, log)
 		for _, c := range checks {
-			all[c.Name] = "OK"
-			if err := logged(c, log).Err(); err != nil {
-				all[c.Name] = err.Error()
-				if status == http.StatusOK {
-					status, why = http.StatusServiceUnavailable, oneLine(err.Error())
-				}
+			if all[c.Name] != passed && status == http.StatusOK {
+				status, why = http.StatusServiceUnavailable, all[c.Name]
 			}
 		}
-		if r.URL.Query().Get("full") == "1" {
-			w.Header().Set("Content-Type", "application/json; charset=utf-8")
-			w.WriteHeader(status)
-			enc := json.NewEncoder(w)
-			enc.SetIndent("", "    ")
-			_ = enc.Encode(all)
-			return
-		}
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		w.WriteHeader(status)
-		fmt.Fprintln(w, why)
+		answer(w, r, status, why, all)
 	}
+}
+
+// remarked answers 200 with the remark.
+func remarked(checks []Check, remark func([]Check) string, log *slog.Logger) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		all := outcomes(checks, log)
+		known := make([]Check, 0, len(checks)) // each check runs once for a request
+		for _, c := range checks {
+			known = append(known, Check{Name: c.Name, Err: func() error {
+				if all[c.Name] == passed {
+					return nil
+				}
+				return errors.New(all[c.Name])
+			}})
+		}
+		answer(w, r, http.StatusOK, remark(known), all)
+	}
+}
+
+// passed is what healthcheck, too, says of a check that holds.
+const passed = "OK"
+
+func outcomes(checks []Check, log *slog.Logger) map[string]string {
+	all := make(map[string]string, len(checks))
+	for _, c := range checks {
+		all[c.Name] = passed
+		if err := logged(c, log).Err(); err != nil {
+			all[c.Name] = err.Error()
+		}
+	}
+	return all
+}
+
+func answer(w http.ResponseWriter, r *http.Request, status int, line string, all map[string]string) {
+	if r.URL.Query().Get("full") == "1" {
+		w.Header().Set("Content-Type", "application/json; charset=utf-8")
+		w.WriteHeader(status)
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "    ")
+		_ = enc.Encode(all) // a client that went away is not our trouble
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	fmt.Fprintln(w, oneLine(line))
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

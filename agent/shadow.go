@@ -1,0 +1,173 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/brokerapi"
+	"holdfast/cluster"
+	"holdfast/probes"
+)
+
+// Actions are what a sidecar does to etcd, to the broker and to clients, as
+// would_have_total counts them.
+type action string
+
+const (
+	actRegister action = "register"  // write a registration that is not there
+	actRebind   action = "rebind"    // put one that is there under our lease, or mend it
+	actSetMode  action = "set_mode"  // write the state key
+	actLoad     action = "load"      // of a topic
+	actQuiesce  action = "quiesce"   // of a topic
+	actUnload   action = "unload"    // of a topic
+	actStop     action = "stop"      // of the broker's process
+	actNotReady action = "not_ready" // clients kept away
+	actRevoke   action = "revoke"    // give the registration up
+)
+
+var actions = []action{actRegister, actRebind, actSetMode, actLoad, actQuiesce, actUnload, actStop, actNotReady, actRevoke}
+
+// shadow is --shadow: everything is decided, logged and counted, and nothing is done.
+// It stands at the edges: between the sidecar and etcd, the broker, the broker's
+// process, and those who ask the probes. What would have been done is remembered as if
+// it stood, so that it is decided once.
+//
+// The one thing that is real is a lease on which no key hangs, so that renewals, the
+// attachment and the fence are real decisions. A nil shadow does and says nothing.
+type shadow struct {
+	count *prometheus.CounterVec
+	log   *slog.Logger
+	event func(Event)
+	store shadowStore
+}
+
+func newWouldHave() *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_would_have_total",
+		Help: "What --shadow would have done and did not, by action. Without --shadow it stays 0."}, []string{"action"})
+	for _, a := range actions {
+		c.WithLabelValues(string(a))
+	}
+	return c
+}
+
+// would counts an action that is not done, and tells of it; those on topics, which
+// may be thousands, at debug level and not in the journal.
+func (s *shadow) would(what action, about string) {
+	if s == nil {
+		return
+	}
+	s.count.WithLabelValues(string(what)).Inc()
+	level := slog.LevelInfo
+	if what == actLoad || what == actQuiesce || what == actUnload {
+		level = slog.LevelDebug
+	}
+	s.log.Log(context.Background(), level, "would have, but for --shadow", "action", string(what), "about", about)
+	if level == slog.LevelInfo && what != actNotReady { // which has its own event
+		s.event(Event{Kind: "shadow", To: string(what), Detail: about})
+	}
+}
+
+// enterShadow puts the shadow around the world, if --shadow asks for it.
+func (a *agent) enterShadow() {
+	if !a.cfg.Shadow {
+		return
+	}
+	// What is only supposed must not be remembered by a later life that is real.
+	a.cfg.StateDir = filepath.Join(a.cfg.StateDir, "shadow")
+	a.log = a.log.With("shadow", true)
+	a.shadow = &shadow{count: a.wouldHave, log: a.log, event: a.event}
+	world := a.world
+	a.world.Broker = func(c Config, log *slog.Logger) (brokerapi.Broker, error) {
+		b, err := world.Broker(c, log)
+		if err != nil {
+			return nil, err
+		}
+		return newShadowBroker(b, a.shadow), nil
+	}
+	a.world.Etcd = func(c cluster.Config, log *slog.Logger) (*cluster.Client, Line, error) {
+		client, line, err := world.Etcd(c, log)
+		if err != nil {
+			return nil, nil, err
+		}
+		return client, shadowLine{line, a.shadow}, nil
+	}
+	a.world.Guard = nil
+	a.world.Stopper = nil
+	if a.cfg.CanStop() {
+		a.world.Stopper = func(Config, *slog.Logger) (Stopper, error) { return shadowStopper{a.shadow}, nil }
+	}
+	a.log.Info("shadow: everything is decided, logged and counted, and nothing is done; /ready stays 200")
+}
+
+// shadowLine really revokes: no key hangs on the lease.
+type shadowLine struct {
+	Line
+	shadow *shadow
+}
+
+func (l shadowLine) Revoke(ctx context.Context, id int64) error {
+	l.shadow.would(actRevoke, fmt.Sprintf("lease %x", id))
+	return l.Line.Revoke(ctx, id)
+}
+
+type shadowStopper struct{ shadow *shadow }
+
+func (s shadowStopper) Stop(context.Context) (string, error) {
+	s.shadow.would(actStop, "the broker's process")
+	return "only supposed (--shadow)", nil
+}
+
+// refuseInShadow keeps a person's word out of etcd: there it would be real.
+func (a *agent) refuseInShadow(verb string) error {
+	if a.shadow == nil {
+		return nil
+	}
+	return &ExitError{ExitRefused, fmt.Errorf("%s: this sidecar runs with --shadow, and a mode in etcd is real for everybody: restart it without --shadow", verb)}
+}
+
+// putState writes the state key, but for the shadow.
+func (a *agent) putState(ctx context.Context, w cluster.StateWrite, guard int64) (int64, error) {
+	if a.shadow == nil {
+		return a.main.PutState(ctx, a.brokerID, w, guard)
+	}
+	a.shadow.would(actSetMode, w.Mode+" ("+w.Reason+")")
+	return a.shadow.store.setState(w, guard), nil
+}
+
+// ownKey hands on what the watch shows of a key that this sidecar writes. In shadow
+// the key's absence is no news: it was never written.
+func (a *agent) ownKey(take func(cluster.Update)) func(cluster.Update) {
+	if a.shadow == nil {
+		return take
+	}
+	return func(u cluster.Update) {
+		if len(u.Puts) > 0 {
+			take(u)
+		}
+	}
+}
+
+// shownChecks are what the probes answer by. Keeping clients away is doing something,
+// so in shadow nothing but the sidecar's own liveness fails; the text of each check
+// still says what there would be to say.
+func (a *agent) shownChecks() probes.EndpointChecks {
+	c := probes.EndpointChecks{Live: a.liveChecks(), Ready: a.readyChecks(), Startup: a.startupChecks(), Broker: a.brokerLiveChecks()}
+	if a.shadow == nil {
+		return c
+	}
+	c.Remark = func(endpoint []probes.Check) string {
+		causes := probes.Causes(endpoint)
+		if len(causes) == 0 {
+			return "shadow: would have answered 200 too"
+		}
+		return "shadow: would have answered 503: " + firstCause(causes)
+	}
+	return c
+}
+
+var errShadowShutdown = errors.New("shadow: would have stopped the broker and ended")

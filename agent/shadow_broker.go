@@ -1,0 +1,101 @@
+package agent
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	"holdfast/brokerapi"
+)
+
+// shadowBroker answers what the broker answers, changed by what would have been done
+// to it. A new process of the broker knows nothing of that.
+type shadowBroker struct {
+	brokerapi.Broker
+	shadow *shadow
+
+	mu       sync.Mutex
+	instance string
+	serving  map[string]bool // topics that were only supposed to change: true loaded, false quiesced
+}
+
+func newShadowBroker(b brokerapi.Broker, s *shadow) *shadowBroker {
+	return &shadowBroker{Broker: b, shadow: s, serving: map[string]bool{}}
+}
+
+func (b *shadowBroker) Identify(ctx context.Context) (brokerapi.Identity, error) {
+	who, err := b.Broker.Identify(ctx)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil && who.Instance != b.instance {
+		b.instance = who.Instance
+		clear(b.serving)
+	}
+	return who, err
+}
+
+func (b *shadowBroker) Topics(ctx context.Context) (serving, quiesced []string, err error) {
+	serving, quiesced, err = b.Broker.Topics(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.serving) == 0 {
+		return serving, quiesced, nil
+	}
+	state := map[string]bool{}
+	for _, topic := range quiesced {
+		state[topic] = false
+	}
+	for _, topic := range serving {
+		state[topic] = true
+	}
+	maps.Copy(state, b.serving)
+	serving, quiesced = nil, nil
+	for _, topic := range slices.Sorted(maps.Keys(state)) {
+		if state[topic] {
+			serving = append(serving, topic)
+		} else {
+			quiesced = append(quiesced, topic)
+		}
+	}
+	return serving, quiesced, nil
+}
+
+func (b *shadowBroker) Load(_ context.Context, topic string, _ []byte) error {
+	b.suppose(actLoad, topic, true)
+	return nil
+}
+
+// Quiesce supposes what the real broker would be asked for.
+func (b *shadowBroker) Quiesce(_ context.Context, topic string) error {
+	what := actQuiesce
+	if can := b.Capabilities(); !can.Quiesce && can.Unload {
+		what = actUnload
+	}
+	b.suppose(what, topic, false)
+	return nil
+}
+
+// Unload implements brokerapi.Unloader.
+func (b *shadowBroker) Unload(_ context.Context, topic string) error {
+	b.suppose(actUnload, topic, false)
+	return nil
+}
+
+func (b *shadowBroker) suppose(what action, topic string, serving bool) {
+	b.shadow.would(what, topic)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.serving[topic] = serving
+}
+
+// Lost implements brokerapi.LossWatcher; a nil channel never says anything.
+func (b *shadowBroker) Lost() <-chan struct{} {
+	if w, ok := b.Broker.(brokerapi.LossWatcher); ok {
+		return w.Lost()
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package agent
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"holdfast/cluster"
+	"holdfast/recovery"
+)
+
+func inShadow(c *Config) { stoppable(c); c.Shadow = true }
+
+func (l *sidecarLife) would(what action) int {
+	return int(testutil.ToFloat64(l.wouldHave.WithLabelValues(string(what))))
+}
+
+func (l *sidecarLife) probe(path string) (int, string) {
+	w := httptest.NewRecorder()
+	l.probeHandler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	return w.Code, w.Body.String()
+}
+
+func TestInShadowNothingIsDoneToTheBroker(t *testing.T) {
+	inLife(t, inShadow, func(l *sidecarLife) {
+		l.set(func() { l.away = true })
+		l.until(l.deadline() + 10*time.Minute)
+		if l.state() != recovery.Detached || l.why("fence") != "quiesced:" {
+			t.Errorf("%s: %s", l.state(), l.why("fence"))
+		}
+		if l.quiesces+l.loads+len(l.stops) > 0 || !l.serving {
+			t.Errorf("%d quiesces, %d loads, stops %v", l.quiesces, l.loads, l.stops)
+		}
+		if l.would(actQuiesce) != 1 || l.would(actStop) != 0 || l.would(actNotReady) != 1 {
+			t.Errorf("would have: quiesce %d, stop %d, not_ready %d", l.would(actQuiesce), l.would(actStop), l.would(actNotReady))
+		}
+		for _, path := range []string{"/ready", "/readyz", "/startup", "/broker/live", "/live"} {
+			if code, body := l.probe(path); code != http.StatusOK {
+				t.Errorf("%s: %d %q", path, code, body)
+			}
+		}
+		if _, body := l.probe("/ready"); !strings.HasPrefix(body, "shadow: would have answered 503: ") || strings.Count(body, "\n") != 1 {
+			t.Errorf("/ready: %q", body)
+		}
+		if _, body := l.probe("/ready?full=1"); !strings.Contains(body, `"attached": "detached from the cluster"`) {
+			t.Errorf("/ready?full=1: %q", body)
+		}
+
+		l.set(func() { l.away = false })
+		l.becomes(recovery.Attached, time.Hour)
+		l.until(l.age() + 10*time.Minute)
+		if len(l.notReady()) > 0 || l.would(actLoad) != 1 || l.loads > 0 {
+			t.Errorf("attached again: %v, would have loaded %d", l.notReady(), l.would(actLoad))
+		}
+		if _, body := l.probe("/ready"); body != "shadow: would have answered 200 too\n" {
+			t.Errorf("/ready: %q", body)
+		}
+	})
+}
+
+func TestInShadowTheProcessIsNotStopped(t *testing.T) {
+	inLife(t, inShadow, func(l *sidecarLife) {
+		l.set(func() { l.frozen = true })
+		l.becomes(recovery.Detached, time.Hour)
+		l.until(l.age() + 10*time.Minute)
+		if len(l.stops) > 0 || l.would(actStop) != 1 {
+			t.Errorf("stopped at %v, would have %d times", l.stops, l.would(actStop))
+		}
+	})
+}
+
+func TestInShadowAPersonsWordIsRefused(t *testing.T) {
+	inLife(t, inShadow, func(l *sidecarLife) {
+		for _, steer := range []func() error{
+			func() error { return l.activate(t.Context(), order{}) },
+			func() error { return l.drain(t.Context(), order{}) },
+		} {
+			var refused *ExitError
+			if err := steer(); !errors.As(err, &refused) || refused.Code != ExitRefused || !strings.Contains(err.Error(), "--shadow") {
+				t.Errorf("%v", err)
+			}
+		}
+		if s := l.status(); !s.Shadow || !strings.HasPrefix(s.Summary, "shadow: ") {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// What is supposed stands until its lease ends or somebody really writes.
+func TestWhatAShadowSupposesYieldsToWhatIsWritten(t *testing.T) {
+	empty := cluster.Snapshot{BrokerID: "n1", Revision: 100}
+	supposing := func() *shadowStore {
+		s := &shadowStore{}
+		s.over(empty, true)
+		s.register(empty, 7, []byte("ours"), "inc")
+		s.setState(cluster.StateWrite{Mode: "active"}, 0)
+		return s
+	}
+	later := func(change func(*cluster.Snapshot)) cluster.Snapshot {
+		seen := empty
+		seen.Revision = 200
+		if change != nil {
+			change(&seen)
+		}
+		return seen
+	}
+	foreign := &cluster.Registration{BrokerID: "n1", Value: []byte("theirs"), LeaseID: 9, CreateRevision: 150, ModRevision: 150}
+	for _, row := range []struct {
+		name         string
+		seen         cluster.Snapshot
+		lives        bool
+		registration string
+		mode         string
+		era          int64
+	}{
+		{"nobody wrote anything", later(nil), true, "ours", "active", 1},
+		{"the lease has ended", later(nil), false, "", "active", 1},
+		{"somebody registered", later(func(s *cluster.Snapshot) { s.Registration = foreign }), true, "theirs", "active", 1},
+		{"a person drained", later(func(s *cluster.Snapshot) { s.State, s.StateRevision = &cluster.State{Mode: "drained"}, 160 }), true, "ours", "drained", 1},
+		{"the era has grown", later(func(s *cluster.Snapshot) { s.Era.N = 5 }), true, "ours", "active", 5},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			got := supposing().over(row.seen, row.lives)
+			registration, mode := "", ""
+			if got.Registration != nil {
+				registration = string(got.Registration.Value)
+			}
+			if got.State != nil {
+				mode = got.State.Mode
+			}
+			if registration != row.registration || mode != row.mode || got.Era.N != row.era {
+				t.Errorf("registration %q, mode %q, era %d", registration, mode, got.Era.N)
+			}
+			if got.Member == nil || got.Member.Incarnation != "inc" {
+				t.Errorf("member %+v", got.Member)
+			}
+		})
+	}
+}
+
+func TestASupposedEpochGrowsThoughTheStoreDoesNot(t *testing.T) {
+	s := &shadowStore{}
+	seen := cluster.Snapshot{BrokerID: "n1", Revision: 100}
+	first := s.register(s.over(seen, true), 7, nil, "inc")
+	second := s.register(s.over(seen, false), 8, nil, "inc")
+	if first <= seen.Revision || second <= first {
+		t.Errorf("epochs %d, %d at revision %d", first, second, seen.Revision)
+	}
+}
