@@ -20,7 +20,7 @@ import (
 // packages of one row know the others only through interfaces of their own.
 var arrows = map[string][]string{
 	"holdfast":                      {"holdfast/agent", "holdfast/agent/lease", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
-	"holdfast/agent":                {"holdfast/agent/lease", "holdfast/brokerapi", "holdfast/brokerapi/nats", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
+	"holdfast/agent":                {"holdfast/agent/lease", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/nats", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
 	"holdfast/agent/lease":          {},
 	"holdfast/agent/process":        {"holdfast/probes"},
 	"holdfast/recovery":             {},

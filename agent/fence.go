@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/agent/lease"
+	"holdfast/agent/process"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
@@ -89,12 +90,22 @@ func (a *agent) fence(verdict probes.Verdict) {
 	}
 }
 
+// looker is a Stopper that must see the process while it lives, so that its end is
+// proven when its pid file has gone with it.
+type looker interface {
+	Target() (process.Target, bool)
+}
+
 // noteProcess remembers the process that serves, so that its end is proven when the
 // kernel says so.
 func (a *agent) noteProcess(verdict probes.Verdict) {
-	if a.process != nil && verdict == probes.Up {
-		if pid := a.process.Pid(); pid != 0 {
-			a.servedPid = pid
+	if a.process == nil || verdict != probes.Up {
+		return
+	}
+	if pid := a.process.Pid(); pid != 0 && pid != a.servedPid {
+		a.servedPid = pid
+		if l, ok := a.stopper.(looker); ok {
+			a.tasks.Go(func() { l.Target() })
 		}
 	}
 }

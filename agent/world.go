@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast/agent/lease"
+	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/probes"
@@ -93,6 +94,7 @@ func realWorld() World {
 		Etcd:    openEtcd,
 		Listen:  openListener,
 		Process: watchProcess,
+		Stopper: openStopper,
 		Trim:    trimFootprint,
 	}
 }
@@ -114,6 +116,18 @@ func watchProcess(c Config, log *slog.Logger) *probes.Process {
 		return nil
 	}
 	return probes.NewProcess(c.BrokerPIDFile, c.BrokerProcess, log)
+}
+
+// openStopper prepares the way to stop the broker that the settings name, if they do.
+func openStopper(c Config, log *slog.Logger) (Stopper, error) {
+	if c.BrokerPIDFile == "" && c.BrokerProcess == "" && c.StopCommand == "" {
+		return nil, nil
+	}
+	s, err := process.NewStopper(process.Settings{PIDFile: c.BrokerPIDFile, Name: c.BrokerProcess, Command: c.StopCommand, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	return s, s.Check()
 }
 
 // socketServer serves HTTP on a socket.
