@@ -52,6 +52,7 @@ type nodeOptions struct {
 	Cuttable bool          // with a link to etcd of its own
 	Topics   []string      // assigned before the start; default /default/{id}-a and -b
 	Flags    []string      // of the sidecar
+	Conf     string        // added to the broker's configuration
 }
 
 func newStage(t *testing.T) *stage {
@@ -106,7 +107,7 @@ func (s *stage) prepare(id string, o nodeOptions) *node {
 		s.must(err)
 		endpoint, place = n.link.Endpoint(), n.link.Place()
 	}
-	n.nats, err = s.NewNATS(harness.NATSOptions{Name: id, Place: place})
+	n.nats, err = s.NewNATS(harness.NATSOptions{Name: id, Place: place, Extra: o.Conf})
 	s.must(err)
 	n.sidecar, err = s.NewSidecar(harness.SidecarOptions{
 		Broker: n.nats, Endpoints: []string{endpoint},
