@@ -25,6 +25,7 @@ type sidecarLife struct {
 	*agent
 	t    *testing.T
 	born time.Time
+	reg  *prometheus.Registry
 	halt func() // ends the parts, as the end of Run does before leave
 
 	mu       sync.Mutex
@@ -236,6 +237,7 @@ func inLife(t *testing.T, change func(c *Config), claim func(l *sidecarLife)) {
 		l.journal = openJournal(dir, quiet)
 		defer l.journal.close()
 		reg := prometheus.NewPedanticRegistry()
+		l.reg = reg
 		l.broker = l
 		if c.CanStop() {
 			l.stopper = l

@@ -114,7 +114,7 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 	f := recovery.LadderFacts{
 		Now: time.Duration(a.clock()), Margin: a.cfg.LeaseDetachMargin,
 		Quiesce: a.fences(recovery.StepQuiesce), Stop: a.fences(recovery.StepStop) && a.stopper != nil,
-		MustStop: a.mustStop || a.broker.Capabilities().MustStop,
+		MustStop: a.broker.Capabilities().MustStop,
 		Down:     verdict == probes.Down, Gone: verdict != probes.Up && a.processEnded(),
 		Lost: a.breaks.Load() != a.fencing.breaks,
 	}

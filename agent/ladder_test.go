@@ -329,3 +329,50 @@ func TestWhatASidecarLeavesBehind(t *testing.T) {
 		})
 	}
 }
+
+// zombie is holdfast_broker_zombie{kind="unregistered"}.
+func (l *sidecarLife) zombie() (value float64) {
+	families, err := l.reg.Gather()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != "holdfast_broker_zombie" {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			if m.GetLabel()[0].GetValue() == "unregistered" {
+				value = m.GetGauge().GetValue()
+			}
+		}
+	}
+	return value
+}
+
+func TestABrokerThatServesPastItsDeadlineIsAZombie(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		expect := func(when string, want float64) {
+			t.Helper()
+			if got := l.zombie(); got != want {
+				t.Errorf("%s: %v, want %v", when, got, want)
+			}
+		}
+		expect("attached", 0)
+		l.set(func() { l.away, l.refuses = true, 1000 })
+		deadline := l.deadline()
+		l.until(deadline - time.Millisecond)
+		expect("before the deadline", 0)
+		l.until(deadline + time.Second)
+		expect("past it, and not to be quiesced", 1)
+		l.set(func() { l.refuses = 0 })
+		l.until(deadline + 5*time.Second)
+		expect("quiesced", 0)
+		l.set(func() { l.ended = true })
+		l.until(deadline + 20*time.Second)
+		expect("down", 0)
+		l.set(func() { l.refuses = 1000 })
+		l.start()
+		l.until(deadline + 40*time.Second)
+		expect("started again, and not to be quiesced", 1)
+	})
+}

@@ -37,7 +37,6 @@ type loopState struct {
 	fencing      fencing
 	servedPid    int            // the broker's process when it was last up; 0: not watched
 	early        func()         // the state key as the watch saw it before the first decision
-	mustStop     bool           // quiescing is not enough: the broker is to be stopped
 	armed        lease.Validity // what the guard was armed with last
 	guardRests   bool           // and it was disarmed since
 

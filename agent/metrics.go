@@ -136,7 +136,7 @@ func (g stateGauges) Collect(c chan<- prometheus.Metric) {
 	gauge(descPresent, a.metrics.present.Load())
 	v, p := a.keeper.View(), a.reconciler.Snapshot()
 	up := a.health.Snapshot().At(time.Now()).String() == "up"
-	gauge(descZombie, up && !v.Validity.Known() && p.Served > 0, "unregistered")
+	gauge(descZombie, up && v.Validity.ExpiredAt(a.clock()) && p.Served+p.Orphan > 0, "unregistered")
 	gauge(descZombie, p.Orphan > 0, "orphan_topics")
 	c <- prometheus.MustNewConstMetric(descEpoch, prometheus.GaugeValue, float64(v.Grant.Epoch))
 	c <- prometheus.MustNewConstMetric(descLoop, prometheus.GaugeValue, float64(a.freshness.Last().UnixMilli())/1000)

@@ -72,13 +72,16 @@ func (r *Reconciler) quiesceUntilProven(ctx context.Context, late []*topic) (qui
 			return quiesced, nil
 		}
 		serving, listErr := r.listForFence(ctx)
-		if listErr != nil {
+		switch {
+		case listErr != nil:
 			for _, t := range late {
 				serving[t.name] = struct{}{}
 			}
 			err = fmt.Errorf("list topics (those known before were quiesced): %w", listErr)
-		} else if len(serving) == 0 {
+		case len(serving) == 0:
 			return quiesced, nil
+		default:
+			r.seenServing(serving)
 		}
 		left, first := r.quiesceAll(ctx, slices.Sorted(maps.Keys(serving)))
 		quiesced += len(serving) - len(left)
@@ -162,6 +165,21 @@ func (r *Reconciler) listForFence(ctx context.Context) (map[string]struct{}, err
 		}
 	}
 	return serving, err
+}
+
+// seenServing takes a fence's listing for the view, so that what cannot be quiesced is
+// known to be served.
+func (r *Reconciler) seenServing(names map[string]struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	r.clock++
+	for name := range names {
+		t := r.topic(name, now)
+		t.changed = r.clock
+		r.update(t, func(f *Facts) { f.Serving, f.Quiesced = true, false })
+	}
+	r.changed(now)
 }
 
 // quiesceAll quiesces the topics and returns those that could not be, in order,

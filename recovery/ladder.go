@@ -27,8 +27,9 @@ const (
 	Done            // proven: nothing is served, or the process is gone
 )
 
-// Bounds of a step for which no time is left, because the deadline has passed or
-// none is known, and the pause before the ladder is climbed again.
+// Bounds of a step for which no time is left, because the deadline has passed, none is
+// known, or the registration was lost before it, and the pause before the ladder is
+// climbed again.
 const (
 	LateQuiesce = 2 * time.Second
 	LateStop    = 3 * time.Second
@@ -55,7 +56,7 @@ type LadderFacts struct {
 	Margin   time.Duration // from the fence point to the deadline
 	Quiesce  bool          // the ladder has the step quiesce
 	Stop     bool          // the ladder has the step stop, and there is a way to
-	// MustStop: a broker that is only quiesced does harm, or is to be stopped anyway.
+	// MustStop: a broker that runs without its registration does harm, quiesced or not.
 	MustStop bool
 	Down     bool // the broker does not answer; its process may live
 	// Gone: the process has ended, and what may run instead has not answered yet.
@@ -149,9 +150,13 @@ func (l Ladder) restart(f LadderFacts) string {
 	return ""
 }
 
+// hurried reports whether the steps have no time of their own: the deadline has
+// passed, or it is not the deadline that the broker may not serve for.
+func (f LadderFacts) hurried() bool { return f.Now >= f.Deadline || f.Now < f.Deadline-f.Margin }
+
 func (f LadderFacts) quiesceBound() time.Duration {
 	switch left := StopAt(f.Deadline, f.Margin) - f.Now; {
-	case f.Now >= f.Deadline:
+	case f.hurried():
 		return LateQuiesce
 	case left < 3*f.slice(): // noticed late: half of what is left
 		return min(LateQuiesce, max(minSlice, (f.Deadline-f.Now)/2))
@@ -164,10 +169,10 @@ func (f LadderFacts) quiesceBound() time.Duration {
 
 func (f LadderFacts) stopBound() time.Duration {
 	switch left := StopAt(f.Deadline, f.Margin) - f.Now; {
+	case f.hurried():
+		return LateStop
 	case left >= f.slice():
 		return left
-	case f.Now >= f.Deadline:
-		return LateStop
 	default:
 		return max(minSlice, f.Deadline-f.Now)
 	}

@@ -55,6 +55,8 @@ func TestTheNextRung(t *testing.T) {
 		{"stop in the last third", failed, atFencePoint(func(f *LadderFacts) { f.Now = 107 * s }), restart(open(StepStop, 2*s), unquiesced)},
 		{"noticed after the deadline", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Now = 500 * s }), open(StepQuiesce, LateQuiesce)},
 		{"stop after the deadline", failed, atFencePoint(func(f *LadderFacts) { f.Now = 500 * s }), restart(open(StepStop, LateStop), unquiesced)},
+		{"a new lease, while nothing is proven yet", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Now = 50 * s }), open(StepQuiesce, LateQuiesce)},
+		{"stop under a new lease", failed, atFencePoint(func(f *LadderFacts) { f.Now = 50 * s }), restart(open(StepStop, LateStop), unquiesced)},
 		{"no deadline is known", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Deadline = 0 }), open(StepQuiesce, LateQuiesce)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
