@@ -215,6 +215,18 @@ func (l *sidecarLife) Establish(ctx context.Context, _ int64, _ bool) (lease.Gra
 // inLife runs claim beside a sidecar that is attached and ready.
 func inLife(t *testing.T, change func(c *Config), claim func(l *sidecarLife)) {
 	t.Helper()
+	inLifeAfter(t, change, nil, func(l *sidecarLife) {
+		if causes := l.notReady(); len(causes) > 0 || l.state() != recovery.Attached {
+			t.Errorf("after 9 s: %s, %v", l.state(), causes)
+			return
+		}
+		claim(l)
+	})
+}
+
+// inLifeAfter runs claim beside a sidecar that has run for 9 s, after past was given to it.
+func inLifeAfter(t *testing.T, change func(c *Config), past, claim func(l *sidecarLife)) {
+	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		quiet := slog.New(slog.DiscardHandler)
@@ -259,6 +271,9 @@ func inLife(t *testing.T, change func(c *Config), claim func(l *sidecarLife)) {
 		l.keeper = lease.NewKeeper(lease.Settings{Timing: c.Timing(), Clock: l.clock, Classify: classify, Classes: failureClasses()}, l, l, 0, quiet, reg)
 		l.freshness = probes.NewFreshness("agent loop", time.Now())
 		l.initLoop()
+		if past != nil {
+			past(l)
+		}
 
 		var parts sync.WaitGroup
 		ctx, stop := context.WithCancel(l.life0)
@@ -271,11 +286,7 @@ func inLife(t *testing.T, change func(c *Config), claim func(l *sidecarLife)) {
 			})
 		}
 		l.until(9 * time.Second)
-		if causes := l.notReady(); len(causes) > 0 || l.state() != recovery.Attached {
-			t.Errorf("after 9 s: %s, %v", l.state(), causes)
-		} else {
-			claim(l)
-		}
+		claim(l)
 		l.halt()
 		l.endLife()
 		l.tasks.Wait()

@@ -330,6 +330,26 @@ func TestWhatASidecarLeavesBehind(t *testing.T) {
 	}
 }
 
+// A sidecar that was killed left a broker behind, and the next one finds no etcd: the
+// ladder begins when the predecessor's lease must be over.
+func TestABrokerLeftBehindIsFencedByTheWholeLadder(t *testing.T) {
+	past := func(l *sidecarLife) { l.memory.Epoch, l.away, l.refuses = 7, true, 1 }
+	inLifeAfter(t, stoppable, past, func(l *sidecarLife) {
+		over := l.cfg.LeaseTTL - l.cfg.LeaseDetachMargin
+		l.until(over - 10*time.Millisecond)
+		if got := l.why("fence"); got != "" {
+			t.Errorf("while the lease may live: %s", got)
+		}
+		l.until(over + 2*time.Second)
+		if got := l.why("fence"); got != "failed:quiesce stopped:" {
+			t.Error(got)
+		}
+		if got := l.said(); got != "disarm" {
+			t.Errorf("the predecessor's guard: %s", got)
+		}
+	})
+}
+
 // zombie is holdfast_broker_zombie{kind="unregistered"}.
 func (l *sidecarLife) zombie() (value float64) {
 	families, err := l.reg.Gather()

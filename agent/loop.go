@@ -66,6 +66,7 @@ func (a *agent) initLoop() {
 	}
 	a.incarnation = a.memory.Incarnation
 	a.saving = make(chan struct{}, 1)
+	a.endFencing()
 	a.publish()
 }
 
@@ -204,7 +205,7 @@ func (a *agent) tell(ctx context.Context, f func()) {
 func (a *agent) publish() {
 	a.view.Store(&snapshot{brokerID: a.brokerID, attachment: a.attachment, mode: a.mode,
 		boot: a.boot, everReady: a.everReady, conflict: a.conflict,
-		instance: a.memory.Instance, restart: a.fencing.restart})
+		instance: a.memory.Instance, fence: a.fencing.reached, restart: a.fencing.restart})
 }
 
 func (a *agent) publishLife(who brokerapi.Identity) {

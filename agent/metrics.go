@@ -45,7 +45,7 @@ func newMetrics(reg prometheus.Registerer, a *agent) *metrics {
 		fenceDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "holdfast_fence_duration_seconds",
 			Help:    "Duration of each step of the fence ladder. It must stay below the margin.",
 			Buckets: []float64{.005, .01, .05, .1, .25, .5, 1, 2.5, 5, 10}}, []string{"step"}),
-		fenceFailures: counters("fence_failures_total", "Failed steps of the fence ladder. Above 0: the broker may have served past its lease; stop it by hand.", "step"),
+		fenceFailures: counters("fence_failures_total", "Failed steps of the fence ladder. Growing: 'holdfast events' says whether a later step succeeded; if none did, stop the broker by hand.", "step"),
 	}
 	for _, r := range recovery.DetachReasons {
 		m.detachments.WithLabelValues(string(r))
@@ -100,7 +100,7 @@ var (
 	descReady      = desc("ready", "1 when clients may be sent here. 0: 'holdfast status' lists the causes.")
 	descMode       = desc("broker_mode", "1 for the broker's mode, 0 for the others. drained waits for a person.", "mode")
 	descAttachment = desc("attachment", "1 for the present attachment, 0 for the others.", "state")
-	descDetached   = desc("detached", "1 while the broker is detached and fenced.")
+	descDetached   = desc("detached", "1 while the broker is detached: not ready, and fenced or being fenced.")
 	descPresent    = desc("registration_present", "1 while etcd has a registration of this broker id, as the watch last saw it.")
 	descEpoch      = desc("registration_epoch", "Create revision of the registration; it grows with each one. 0: none is held.")
 	descZombie     = desc("broker_zombie", "1 while the broker shows this sign of a zombie: it runs unregistered, or serves topics that are not its own.", "kind")

@@ -19,6 +19,7 @@ type snapshot struct {
 	everReady  bool // startup is over
 	conflict   string
 	instance   string // broker process that was registered
+	fence      recovery.Fence
 	restart    string // why the broker must be restarted by somebody else; empty: nobody must
 }
 

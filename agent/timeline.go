@@ -3,10 +3,12 @@ package agent
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"holdfast/agent/lease"
+	"holdfast/recovery"
 )
 
 // Moment is one line of a timeline.
@@ -35,7 +37,6 @@ type Timeline struct {
 func WorstCase(c Config) Timeline {
 	c = c.Effective()
 	t := c.Timing()
-	fence := t.TTL - t.Margin
 	tl := Timeline{
 		Cut: []Moment{
 			{0, "the last renewal that etcd confirms is sent"},
@@ -46,7 +47,7 @@ func WorstCase(c Config) Timeline {
 		SurvivesExpiry: t.SurvivesExpiry(),
 	}
 	if c.Detach {
-		tl.Cut = append(tl.Cut, Moment{fence, "fence point: detached, not ready, topics quiesced"})
+		tl.Cut = append(tl.Cut, fenceMoments(c, t)...)
 	}
 	tl.Cut = append(tl.Cut, Moment{t.TTL, "deadline: etcd may delete the registration, others may take over"})
 
@@ -77,6 +78,29 @@ func WorstCase(c Config) Timeline {
 
 func (tl *Timeline) unsafe(format string, args ...any) {
 	tl.Unsafe = append(tl.Unsafe, fmt.Sprintf(format, args...))
+}
+
+// fenceMoments are those of the fence ladder when every step takes all of its time.
+func fenceMoments(c Config, t lease.Timing) []Moment {
+	fence := t.TTL - t.Margin
+	stop := slices.Contains(c.Fence, string(recovery.StepStop))
+	var list []Moment
+	if slices.Contains(c.Fence, string(recovery.StepQuiesce)) {
+		list = append(list, Moment{fence, "fence point: detached, not ready, topics quiesced"})
+		if stop {
+			list = append(list, Moment{fence + t.Margin/3, "not proven to be quiesced by now: the broker's process is stopped"})
+		}
+	} else if stop {
+		list = append(list, Moment{fence, "fence point: detached, not ready, the broker's process is stopped"})
+	}
+	if stop {
+		last := "the last step has ended"
+		if c.Guard == "on" {
+			last += "; if this sidecar hangs, its guard stops the broker now"
+		}
+		list = append(list, Moment{recovery.StopAt(t.TTL, t.Margin), last})
+	}
+	return list
 }
 
 // noticedAfter counts the checks that must fail, the last of them up to its timeout;

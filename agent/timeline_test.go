@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -36,6 +37,38 @@ When the broker dies
 	}
 	if len(tl.Unsafe) != 0 {
 		t.Errorf("unsafe: %q", tl.Unsafe)
+	}
+}
+
+func TestTimelineOfALadderThatStopsTheProcess(t *testing.T) {
+	lines := func(change func(*Config)) (list []string) {
+		c := natsDefaults()
+		c.BrokerPIDFile, c.LeaseTTL = "/run/broker.pid", 30*time.Second
+		change(&c)
+		for _, m := range WorstCase(c).Cut[3:] {
+			list = append(list, formatDuration(m.At)+" "+m.What)
+		}
+		return list
+	}
+	const deadline = "30s deadline: etcd may delete the registration, others may take over"
+	for _, row := range []struct {
+		name   string
+		change func(*Config)
+		want   []string
+	}{
+		{"by default", func(*Config) {}, []string{"20s fence point: detached, not ready, topics quiesced",
+			"23.333s not proven to be quiesced by now: the broker's process is stopped",
+			"26.667s the last step has ended; if this sidecar hangs, its guard stops the broker now", deadline}},
+		{"ready,stop without a guard", func(c *Config) { c.Fence, c.Guard = []string{"ready", "stop"}, "off" }, []string{
+			"20s fence point: detached, not ready, the broker's process is stopped", "26.667s the last step has ended", deadline}},
+		{"ready,quiesce", func(c *Config) { c.Fence = []string{"ready", "quiesce"} }, []string{
+			"20s fence point: detached, not ready, topics quiesced", deadline}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			if got := lines(row.change); !slices.Equal(got, row.want) {
+				t.Errorf("%q, want %q", got, row.want)
+			}
+		})
 	}
 }
 

@@ -61,6 +61,8 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 		return name + " is ready, and the mass-change guard waits for a person: " + p.GuardDetail
 	case len(causes) == 0:
 		return fmt.Sprintf("%s is attached, active and serves %s.", name, plural(p.Served, "topic"))
+	case s.restart != "":
+		return fmt.Sprintf("%s must be restarted: %s; stop it by hand if in doubt.", name, s.restart)
 	case s.conflict != "":
 		return s.conflict + "."
 	case h.At(time.Now()) == probes.Down:
@@ -69,7 +71,11 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 		return fmt.Sprintf("%s is not registered: --etcd-endpoints %s: %s (%s).", name, a.cfg.EtcdEndpoints[0],
 			(&shortError{errors.New(v.LastError)}).Error(), v.LastClass)
 	case s.attachment == recovery.Detached && v.FailureStreak > 0:
-		return fmt.Sprintf("%s is detached and fenced: no renewal was confirmed for %s (%s)%s; check etcd and the way to it.", name,
+		fenced := "fenced"
+		if !s.fence.Proven() {
+			fenced = "not proven to serve nothing yet"
+		}
+		return fmt.Sprintf("%s is detached and %s: no renewal was confirmed for %s (%s)%s; check etcd and the way to it.", name, fenced,
 			v.FailingFor(a.clock()).Round(time.Second), v.LastClass, a.afterwards(s, v))
 	case s.mode.Mode == recovery.Drained:
 		return fmt.Sprintf("%s is drained (%s) and keeps clients away; when the cause is understood: holdfast activate.", name, s.mode.Reason)
