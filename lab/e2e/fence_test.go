@@ -3,6 +3,9 @@ package e2e
 import (
 	"context"
 	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
 	"testing"
 	"time"
 
@@ -119,6 +122,29 @@ func TestABrokerThatCanBeQuiescedIsNotStopped(t *testing.T) {
 		t.Error("the broker was stopped")
 	}
 	n.publishes()
+}
+
+// A process that takes its time to start is not the one that served, and would never
+// come up if it were stopped for not answering.
+func TestAProcessThatStartsWhileTheLeaseRunsOutIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	n := newStage(t).stoppable("n1", "")
+	revision, since := n.revision(), time.Now()
+	n.must(n.nats.Kill())
+	slow := exec.Command("sleep", "300")
+	n.must(slow.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- slow.Wait() }()
+	t.Cleanup(func() { _ = slow.Process.Kill() })
+	n.must(os.WriteFile(n.nats.PIDFile, []byte(strconv.Itoa(slow.Process.Pid)), 0o600))
+	n.awaitExpiry(revision)
+	n.awaitEvent(since, "fence", "gone")
+	n.waitOut(n.ttl)
+	select {
+	case err := <-ended:
+		t.Errorf("it was stopped: %v", err)
+	default:
+	}
 }
 
 func TestBrokerLiveFailsWhereOnlyARestartHelps(t *testing.T) {
