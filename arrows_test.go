@@ -19,8 +19,10 @@ import (
 // arrows says which of our packages each one may import (DESIGN, Rooms). The
 // packages of one row know the others only through interfaces of their own.
 var arrows = map[string][]string{
-	"holdfast":                      {"holdfast/agent", "holdfast/agent/lease", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
-	"holdfast/agent":                {"holdfast/agent/lease", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/nats", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
+	"holdfast":                      {"holdfast/agent", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
+	"holdfast/agent":                {"holdfast/agent/footprint", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/nats", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
+	"holdfast/agent/footprint":      {},
+	"holdfast/agent/guard":          {"holdfast/agent/footprint", "holdfast/agent/lease", "holdfast/agent/process"},
 	"holdfast/agent/lease":          {},
 	"holdfast/agent/process":        {"holdfast/probes"},
 	"holdfast/recovery":             {},
@@ -37,6 +39,7 @@ var arrows = map[string][]string{
 var pure = map[string][]string{
 	"recovery":       {"boot.go", "startup.go", "outage.go", "verdict.go", "judge.go", "attachment.go", "ladder.go", "plan.go", "masschange.go", "mode.go", "reason.go"},
 	"agent/lease":    {"validity.go", "timing.go"},
+	"agent/guard":    {"decide.go"},
 	"cluster/memory": {"store.go", "txn.go", "request.go"},
 }
 

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"holdfast/agent"
+	"holdfast/agent/guard"
 )
 
 func main() {
@@ -23,11 +24,19 @@ func main() {
 // the public contract as its result. The first SIGINT or SIGTERM ends the work
 // in an orderly way, the second one ends the process.
 func run(args []string, stdout, stderr io.Writer) int {
+	if len(args) > 1 && args[1] == guard.Verb {
+		// No verb for people: before anything that would need memory or end by a signal.
+		return report(guard.Main(args[2:], stderr), stderr)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop)
 
-	err := newApp(stdout, stderr).RunContext(ctx, args)
+	return report(newApp(stdout, stderr).RunContext(ctx, args), stderr)
+}
+
+// report prints the error, one line for each cause, and returns its exit code.
+func report(err error, stderr io.Writer) int {
 	if err == nil {
 		return agent.ExitDone
 	}

@@ -41,6 +41,9 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	if c.DataDir != "" || broker.Err == nil {
 		findings = append(findings, checkDataDir(c))
 	}
+	if c.Guard == "on" && !c.Shadow {
+		findings = append(findings, checkGuard(c, broker.Err == nil))
+	}
 	for _, u := range WorstCase(c).Unsafe {
 		findings = append(findings, Finding{What: "timing", Err: refused(u)})
 	}

@@ -32,6 +32,7 @@ func (a *agent) leave() error {
 	if err := a.fenceToLeave(ctx); err != nil {
 		return a.leaveServing(v.Grant, err)
 	}
+	a.dismissGuard()
 	if err := a.keeper.Release(ctx); err != nil {
 		a.log.Warn("lease not revoked: it runs out by itself", "lease", fmt.Sprintf("%x", v.Grant.LeaseID), "err", err)
 		return nil

@@ -139,6 +139,7 @@ func (a *agent) step() error {
 	a.order(verdict, who)
 	a.assertMode()
 	a.noteTopics()
+	a.noteGuard()
 	a.noteConfirmed(time.Now())
 	a.noteReadiness()
 	a.publish()

@@ -59,6 +59,7 @@ func newMetrics(reg prometheus.Registerer, a *agent) *metrics {
 		}
 		m.boots.WithLabelValues(string(kind), keptReason)
 	}
+	m.fenceDuration.WithLabelValues(guardStep)
 	for _, s := range recovery.FenceSteps {
 		m.fenceDuration.WithLabelValues(string(s))
 		m.fenceFailures.WithLabelValues(string(s))
@@ -66,7 +67,7 @@ func newMetrics(reg prometheus.Registerer, a *agent) *metrics {
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_build_info",
 		Help: "Always 1; the labels say what runs here."}, []string{"version", "goversion", "driver"})
 	build.WithLabelValues(a.version, runtime.Version(), a.cfg.Driver).Set(1)
-	reg.MustRegister(m.detachments, m.losses, m.boots, m.adoptions, m.fenceDuration, m.fenceFailures, build, stateGauges{a})
+	reg.MustRegister(m.detachments, m.losses, m.boots, m.adoptions, m.fenceDuration, m.fenceFailures, build, stateGauges{a}, guardMetrics{a})
 	if a.wouldHave == nil {
 		a.wouldHave = newWouldHave()
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"holdfast/agent/footprint"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
@@ -95,7 +96,8 @@ func realWorld() World {
 		Listen:  openListener,
 		Process: watchProcess,
 		Stopper: openStopper,
-		Trim:    trimFootprint,
+		Guard:   func(c Config, log *slog.Logger) (Guard, error) { return openGuard(c, nil, log) },
+		Trim:    footprint.Trim,
 	}
 }
 

@@ -1,4 +1,6 @@
-package agent
+// Package footprint keeps this process small in memory. Guaranteed is nothing but that
+// the program runs on: what was given back comes back when it is needed.
+package footprint
 
 import (
 	"bufio"
@@ -10,23 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// gcPercent trades a little of the processor, of which an idle sidecar needs next
-// to nothing, for memory, which it occupies beside every broker.
-const gcPercent = 50
-
-// tuneGC sets it, unless the environment says otherwise.
-func tuneGC() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
-}
-
-// trimFootprint gives back what only the start needed: garbage, and the pages of
+// Trim gives back what only the start needed: garbage, and the pages of
 // the program itself that ran once. Most of an idle sidecar's resident memory is
 // its own code; the kernel maps it in generous pieces around what is touched, and
 // drops it by itself only under pressure. What is needed again comes back from the
 // page cache. It is an optimisation: that it cannot be done changes nothing.
-func trimFootprint() {
+func Trim() {
 	debug.FreeOSMemory()
 	maps, err := os.Open("/proc/self/maps")
 	if err != nil {

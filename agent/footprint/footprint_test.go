@@ -1,4 +1,4 @@
-package agent
+package footprint
 
 import "testing"
 
@@ -29,6 +29,6 @@ func TestOnlyTheProgramsOwnCodeIsGivenBack(t *testing.T) {
 
 func TestTheProgramRunsOnAfterItsCodeWasGivenBack(t *testing.T) {
 	for range 3 {
-		trimFootprint()
+		Trim()
 	}
 }

@@ -1,0 +1,134 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"holdfast/agent/guard"
+	"holdfast/agent/process"
+)
+
+// guardProcess is what a guard that is a process has beside a Guard's word.
+type guardProcess interface {
+	Guard
+	// Run sees to it that the process lives while there is a broker.
+	Run(ctx context.Context) error
+	// News are the events since the last call.
+	News() []guard.Event
+	// Goodbye lets the process end.
+	Goodbye()
+	Alive() bool
+	Starts() int64
+}
+
+var _ guardProcess = (*guard.Client)(nil)
+
+// openGuard prepares the guard, or takes over the one of an earlier sidecar. child is
+// the broker if it is our child; nil: it is not. The result is nil if there is no way
+// to stop the broker, or nothing is to be done to it.
+func openGuard(c Config, child func() (process.Target, bool), log *slog.Logger) (Guard, error) {
+	if c.Shadow || child == nil && len(c.Command) > 0 && c.BrokerPIDFile == "" && c.BrokerProcess == "" && c.StopCommand == "" {
+		return nil, nil
+	}
+	stopper, err := process.NewStopper(process.Settings{PIDFile: c.BrokerPIDFile, Name: c.BrokerProcess, Command: c.StopCommand, Child: child})
+	if err != nil {
+		return nil, err
+	}
+	client, err := guard.Open(guard.Settings{
+		Dir: c.StateDir, Find: stopper.Target, NotSeen: notSeen, Log: log,
+		Broker: guard.Broker{PIDFile: c.BrokerPIDFile, Name: c.BrokerProcess, StopCommand: c.StopCommand, Child: child != nil},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return client, nil
+}
+
+// checkGuard says what the guard would stop. up: the broker answers, so it has a process.
+func checkGuard(c Config, up bool) Finding {
+	f := Finding{What: "guard"}
+	if len(c.Command) > 0 {
+		f.Text = "would stop the child of 'holdfast run'"
+		return f
+	}
+	stopper, err := process.NewStopper(process.Settings{PIDFile: c.BrokerPIDFile, Name: c.BrokerProcess, Command: c.StopCommand})
+	if err == nil {
+		err = stopper.Check()
+	}
+	if err != nil {
+		f.Err = wrongSetting(err)
+		return f
+	}
+	f.Text = "would use: " + stopper.Describe()
+	target, found := stopper.Target()
+	switch {
+	case found && errors.Is(unix.Kill(target.Pid, 0), unix.EPERM) && c.StopCommand == "":
+		f.Err = fmt.Errorf("guard: %s may not be signaled: run holdfast as the user of the broker or with CAP_KILL, or set --stop-command", target)
+	case found:
+		f.Text += fmt.Sprintf("; %s now", target)
+	case up && c.StopCommand == "":
+		f.Err = errors.New("guard: " + notSeen)
+	}
+	return f
+}
+
+// notSeen is why there is no guard for a broker that runs.
+const notSeen = "the broker answers, but its process is not seen from here: check --broker-pid-file and --broker-process; in a pod, set shareProcessNamespace: true"
+
+// noteGuard takes up what the guard did.
+func (a *agent) noteGuard() {
+	p, ok := a.guard.(guardProcess)
+	if !ok {
+		return
+	}
+	for _, e := range p.News() {
+		if e.What != guard.Stopped {
+			a.event(Event{Kind: "guard", To: string(e.What), Epoch: a.memory.Epoch, Detail: e.Detail})
+			continue
+		}
+		a.metrics.fenceDuration.WithLabelValues(guardStep).Observe((time.Duration(e.Acted.TookMS) * time.Millisecond).Seconds())
+		a.event(Event{Kind: "fence", To: string(guard.Fired), Reason: string(guard.Fired), Epoch: a.memory.Epoch, Detail: e.Detail})
+	}
+}
+
+// guardStep is the label of the guard's stop beside the steps of the ladder.
+const guardStep = "guard"
+
+// dismissGuard is the last word of a sidecar that gives its registration up: nothing is
+// served.
+func (a *agent) dismissGuard() {
+	if p, ok := a.guard.(guardProcess); ok {
+		p.Disarm()
+		p.Goodbye()
+	}
+}
+
+var (
+	descGuardUp     = desc("guard_up", "1 while the dead-man guard stands by. 0 with a broker that runs: nothing stops it if the sidecar dies or hangs.")
+	descGuardStarts = prometheus.NewDesc("holdfast_guard_starts_total", "Guards that were started, one for each process of the broker. Growing without restarts of the broker: something kills the guard.", nil, nil)
+)
+
+// guardMetrics show the guard at the moment of the scrape.
+type guardMetrics struct{ a *agent }
+
+// Describe implements prometheus.Collector.
+func (g guardMetrics) Describe(c chan<- *prometheus.Desc) { c <- descGuardUp; c <- descGuardStarts }
+
+// Collect implements prometheus.Collector.
+func (g guardMetrics) Collect(c chan<- prometheus.Metric) {
+	up, starts := 0.0, 0.0
+	if p, ok := g.a.guard.(guardProcess); ok {
+		if p.Alive() {
+			up = 1
+		}
+		starts = float64(p.Starts())
+	}
+	c <- prometheus.MustNewConstMetric(descGuardUp, prometheus.GaugeValue, up)
+	c <- prometheus.MustNewConstMetric(descGuardStarts, prometheus.CounterValue, starts)
+}

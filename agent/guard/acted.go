@@ -1,0 +1,83 @@
+package guard
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Acted is what a guard did, for the sidecar that comes back.
+type Acted struct {
+	At      time.Time `json:"at"`
+	Guard   int       `json:"guard"`  // its pid
+	Broker  int       `json:"broker"` // the pid that it stopped; 0: only the command was run
+	How     string    `json:"how"`    // what ended it, see process.Stopper
+	TookMS  int64     `json:"took_ms"`
+	LeftMS  int64     `json:"left_ms"`  // from the end of the broker to the deadline; negative: too late
+	QuietMS int64     `json:"quiet_ms"` // since the sidecar's last word when the stop began
+	Problem string    `json:"problem,omitempty"`
+}
+
+// String is what was done, as a sentence.
+func (a Acted) String() string {
+	who := "the broker"
+	if a.Broker > 0 {
+		who = fmt.Sprintf("process %d of the broker", a.Broker)
+	}
+	text := fmt.Sprintf("no word from the sidecar for %s: %s was stopped by %s in %s, %s before the deadline",
+		ms(a.QuietMS), who, a.How, ms(a.TookMS), ms(a.LeftMS))
+	if a.Problem != "" {
+		text += "; " + a.Problem
+	}
+	return text
+}
+
+func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// actsFile is where guards leave what they did, one JSON object a line.
+const actsFile = "guard.log"
+
+func leave(dir string, a Acted) error {
+	raw, err := json.Marshal(a)
+	if err != nil {
+		return fmt.Errorf("encode stop: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, actsFile), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("note stop: %w", err)
+	}
+	_, err = f.Write(append(raw, '\n'))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("note stop: %w", err)
+	}
+	return nil
+}
+
+// takeUp reads what guards left and removes it. No guard may be running.
+func takeUp(dir string) ([]Acted, error) {
+	path := filepath.Join(dir, actsFile)
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read what the guard did: %w", err)
+	}
+	if err := os.Remove(path); err != nil {
+		return nil, fmt.Errorf("take up what the guard did: %w", err)
+	}
+	var acts []Acted
+	for lines := bufio.NewScanner(bytes.NewReader(raw)); lines.Scan(); {
+		var a Acted
+		if json.Unmarshal(lines.Bytes(), &a) == nil { // else a line torn by a crash
+			acts = append(acts, a)
+		}
+	}
+	return acts, nil
+}

@@ -1,0 +1,507 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/agent/lease"
+	"holdfast/agent/process"
+)
+
+// bound is for what should take well under a second.
+const bound = 10 * time.Second
+
+// The test binary is its own guard, and its own sidecar that is killed.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == Verb {
+		if err := Main(os.Args[2:], os.Stderr); err != nil {
+			os.Stderr.WriteString(err.Error() + "\n")
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if dir := os.Getenv("GUARD_TEST_SIDECAR"); dir != "" {
+		sidecarThatIsKilled(dir)
+	}
+	os.Exit(m.Run())
+}
+
+// stage is a broker, which is a process that does nothing, and the sidecar's side.
+type stage struct {
+	*testing.T
+	dir    string
+	broker *exec.Cmd
+	exited chan struct{}
+}
+
+func newStage(t *testing.T, broker ...string) *stage {
+	t.Helper()
+	if len(broker) == 0 {
+		broker = []string{"sleep", "1000"}
+	}
+	s := &stage{T: t, dir: t.TempDir(), broker: exec.Command(broker[0], broker[1:]...), exited: make(chan struct{})}
+	if err := s.broker.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(s.exited)
+		s.broker.Wait()
+	}()
+	t.Cleanup(func() {
+		s.broker.Process.Kill()
+		<-s.exited
+		s.await("the guard to end", func() bool { return s.guard() == 0 })
+	})
+	return s
+}
+
+func (s *stage) target() process.Target {
+	s.Helper()
+	t, err := process.TargetOf(s.broker.Process.Pid)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return t
+}
+
+// client is a sidecar's side that runs until the test or stop ends it.
+func (s *stage) client(b Broker, find func() (process.Target, bool)) (c *Client, stop func()) {
+	s.Helper()
+	c, err := Open(Settings{Dir: s.dir, Broker: b, Find: find, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		s.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.Run(ctx)
+	}()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		<-done
+	})
+	s.Cleanup(stop)
+	return c, stop
+}
+
+// by finds what is written into the stage's pid file.
+func (s *stage) by(command string) Broker {
+	return Broker{PIDFile: filepath.Join(s.dir, "pid"), StopCommand: command}
+}
+
+// finds is the broker, for as long as it lives.
+func (s *stage) finds() func() (process.Target, bool) {
+	t := s.target()
+	return func() (process.Target, bool) { return t, !t.Gone() }
+}
+
+// guarded is a client whose guard watches the broker.
+func (s *stage) guarded(command string) *Client {
+	s.Helper()
+	c, _ := s.client(s.by(command), s.finds())
+	s.await("a guard", func() bool { return s.guard() != 0 })
+	return c
+}
+
+func (s *stage) await(what string, ok func() bool) {
+	s.Helper()
+	for deadline := time.Now().Add(bound); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.Fatalf("await %s: not within %v", what, bound)
+		}
+	}
+}
+
+// guard is the pid of the guard of the state directory, 0: there is none.
+func (s *stage) guard() int {
+	s.Helper()
+	f, err := os.Open(filepath.Join(s.dir, "guard.lock"))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0
+	}
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer f.Close()
+	c := Client{lock: f}
+	if free, err := c.tryLock(); err != nil || free {
+		return 0
+	}
+	pid, err := c.holder()
+	if err != nil {
+		return 0 // not yet
+	}
+	if _, err := os.Stat("/proc/" + strconv.Itoa(pid)); err != nil {
+		return 0
+	}
+	return pid
+}
+
+// validFor is a lease whose guard acts after d: the margin is 600 ms, so the stop
+// begins 200 ms and the kill 100 ms before the deadline. d must be longer than Look.
+func validFor(d time.Duration) lease.Validity {
+	return lease.Validity{SentAt: lease.BootClock(), TTL: d + 200*time.Millisecond, Margin: 600 * time.Millisecond}
+}
+
+func (s *stage) ended() bool {
+	select {
+	case <-s.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// stopped waits for the end of the broker and returns what the guard told of it.
+func (s *stage) stopped(c *Client, v lease.Validity) Acted {
+	s.Helper()
+	<-s.exited
+	left := v.Deadline().Sub(lease.BootClock())
+	s.Logf("stopped %v before the deadline", left)
+	if left <= 0 {
+		s.Error("too late")
+	}
+	var stop Acted
+	s.await("the news of the stop", func() bool {
+		for _, e := range c.News() {
+			if e.What == Stopped {
+				stop = e.Acted
+				return true
+			}
+		}
+		return false
+	})
+	s.Log(stop)
+	return stop
+}
+
+func TestABrokerOfWhichNothingIsHeardIsStoppedBeforeTheDeadline(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	c := s.guarded("")
+	v := validFor(time.Second)
+	c.Arm(v)
+	got := s.stopped(c, v)
+	if stopAt, _ := Points(v); got.How != "SIGTERM" || got.Broker != s.broker.Process.Pid || got.LeftMS > v.Deadline().Sub(stopAt).Milliseconds() {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestABrokerThatDoesNotEndIsKilledBeforeTheDeadline(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, "sh", "-c", "trap '' TERM; while :; do sleep 1; done")
+	c := s.guarded("")
+	v := validFor(time.Second)
+	c.Arm(v)
+	if got := s.stopped(c, v); got.How != "SIGKILL" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestAFrozenBrokerIsKilledBeforeTheDeadline(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	c := s.guarded("")
+	s.broker.Process.Signal(syscall.SIGSTOP)
+	v := validFor(time.Second)
+	c.Arm(v)
+	if got := s.stopped(c, v); got.How != "SIGKILL" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestEachRenewalMovesTheStop(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	c := s.guarded("")
+	var v lease.Validity
+	for range 20 {
+		v = validFor(600 * time.Millisecond)
+		c.Arm(v)
+		time.Sleep(100 * time.Millisecond) // the pace of renewals
+		if s.ended() {
+			t.Fatal("stopped although renewed")
+		}
+	}
+	s.stopped(c, v)
+}
+
+func TestADisarmedGuardLeavesTheBrokerAlone(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	c := s.guarded("")
+	v := validFor(700 * time.Millisecond)
+	c.Arm(v)
+	c.Disarm()
+	for lease.BootClock() < v.Deadline().Add(Look) { // this long nothing may happen
+		time.Sleep(20 * time.Millisecond)
+		if s.ended() || s.guard() == 0 {
+			t.Fatal("the broker or the guard ended")
+		}
+	}
+}
+
+func TestAGuardEndsWithItsBroker(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	c := s.guarded("")
+	c.Arm(validFor(time.Hour))
+	s.broker.Process.Kill()
+	s.await("the end of the guard", func() bool { return s.guard() == 0 })
+	for _, e := range c.News() {
+		if e.What != Started {
+			t.Errorf("%+v", e)
+		}
+	}
+}
+
+func TestAGuardEndsByGoodbyeAndNotBySIGTERM(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	c := s.guarded("")
+	c.Arm(validFor(time.Hour))
+	guard := s.guard()
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+		syscall.Kill(guard, sig)
+	}
+	time.Sleep(2 * supervise) // this long nothing may happen
+	if s.guard() != guard {
+		t.Error("a signal ended it")
+	}
+	c.Goodbye()
+	s.await("the end of the guard", func() bool { return s.guard() == 0 })
+	time.Sleep(2 * supervise)
+	if s.guard() != 0 || s.ended() {
+		t.Error("another guard was started, or the broker stopped")
+	}
+}
+
+func TestAGuardThatWasKilledIsReplacedAndItsWordStaysInForce(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	c := s.guarded("")
+	v := validFor(3 * time.Second)
+	c.Arm(v)
+	first := s.guard()
+	syscall.Kill(first, syscall.SIGKILL)
+	s.await("another guard", func() bool { g := s.guard(); return g != 0 && g != first })
+	var told []What
+	for _, e := range c.News() {
+		told = append(told, e.What)
+	}
+	if !slices.Equal(told, []What{Started, Died, Started}) {
+		t.Errorf("told %v", told)
+	}
+	s.stopped(c, v)
+}
+
+func TestTheNextSidecarTakesTheGuardOverWithItsWord(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	c, stop := s.client(s.by(""), s.finds())
+	s.await("a guard", func() bool { return s.guard() != 0 })
+	v := validFor(2 * time.Second)
+	c.Arm(v)
+	first := s.guard()
+	stop()
+	next, _ := s.client(s.by(""), s.finds())
+	if got := next.News(); len(got) != 1 || got[0].What != TakenOver {
+		t.Errorf("told %+v", got)
+	}
+	if stopAt, _ := Points(v); next.page.orders().StopAt != stopAt || next.page.orders().Goodbye {
+		t.Errorf("the word is %+v", next.page.orders())
+	}
+	time.Sleep(2 * supervise)
+	if s.guard() != first {
+		t.Error("the guard was replaced")
+	}
+	s.stopped(next, v)
+}
+
+// A broker that is started again after its predecessor was stopped, by the guard or by
+// anybody, is not stopped by the same word, however late the sidecar is with another.
+func TestABrokerThatIsStartedAgainIsNotStoppedByTheOldWord(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	var broker atomic.Pointer[process.Target]
+	is := func(t process.Target) { broker.Store(&t) }
+	is(s.target())
+	c, _ := s.client(s.by(""), func() (process.Target, bool) { return *broker.Load(), true })
+	s.await("a guard", func() bool { return s.guard() != 0 })
+	v := validFor(700 * time.Millisecond)
+	c.Arm(v)
+	s.stopped(c, v)
+	again := newStage(t)
+	again.dir = s.dir
+	is(again.target())
+	s.await("a guard", func() bool { return s.guard() != 0 })
+	time.Sleep(3 * Look) // this long nothing may happen
+	if again.ended() {
+		t.Fatal("stopped by an old word")
+	}
+	v = validFor(700 * time.Millisecond)
+	c.Arm(v)
+	<-again.exited
+}
+
+func TestAStopCommandIsRunFirst(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	script := filepath.Join(s.dir, "stop")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nkill -INT $1\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c := s.guarded(script + " " + strconv.Itoa(s.broker.Process.Pid))
+	v := validFor(700 * time.Millisecond)
+	c.Arm(v)
+	if got := s.stopped(c, v); got.How != process.HowCommand || got.Problem != "" {
+		t.Errorf("%+v", got)
+	}
+	if ws := s.broker.ProcessState.Sys().(syscall.WaitStatus); ws.Signal() != syscall.SIGINT {
+		t.Errorf("ended by %v", ws)
+	}
+}
+
+func TestAStopCommandThatFailsOrHangsIsFollowedBySignals(t *testing.T) {
+	for _, command := range []string{"false", "sleep 100", "/nowhere/to/be/found"} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			c := s.guarded(command)
+			v := validFor(700 * time.Millisecond)
+			c.Arm(v)
+			if got := s.stopped(c, v); got.How != "SIGTERM" {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
+func TestWithoutAProcessToSeeTheStopCommandIsAllThereIs(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	c, _ := s.client(Broker{StopCommand: "kill " + strconv.Itoa(s.broker.Process.Pid)}, func() (process.Target, bool) { return process.Target{}, false })
+	s.await("a guard", func() bool { return s.guard() != 0 })
+	v := validFor(700 * time.Millisecond)
+	c.Arm(v)
+	if got := s.stopped(c, v); got.How != process.HowCommand || got.Broker != 0 {
+		t.Errorf("%+v", got)
+	}
+	c.Goodbye()
+}
+
+func TestAPidThatIsAnotherProcessByNowIsNotHit(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	was := s.target()
+	was.StartTicks--
+	c, _ := s.client(s.by(""), func() (process.Target, bool) { return was, true })
+	c.Arm(validFor(300 * time.Millisecond))
+	time.Sleep(4 * supervise) // this long nothing may happen
+	if s.ended() || c.Starts() != 0 {
+		t.Errorf("ended: %v, guards started: %d", s.ended(), c.Starts())
+	}
+}
+
+func TestABrokerThatIsNotSeenIsToldOnceWhenItIsToBeGuarded(t *testing.T) {
+	t.Parallel()
+	c, err := Open(Settings{Dir: t.TempDir(), Broker: Broker{Name: "nobody"}, NotSeen: "look elsewhere", Log: slog.New(slog.DiscardHandler),
+		Find: func() (process.Target, bool) { return process.Target{}, false }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	c.look()
+	if news := c.News(); len(news) != 0 {
+		t.Errorf("nothing is to be guarded yet: %+v", news)
+	}
+	c.Arm(validFor(time.Hour))
+	c.look()
+	c.look()
+	if news := c.News(); len(news) != 1 || news[0].What != Failing || news[0].Detail != "look elsewhere" {
+		t.Errorf("%+v", news)
+	}
+}
+
+// sidecarThatIsKilled gives its word and waits for what is done to it.
+func sidecarThatIsKilled(dir string) {
+	b := Broker{PIDFile: filepath.Join(dir, "pid")}
+	stopper, err := b.stopper(process.Target{})
+	if err != nil {
+		os.Stderr.WriteString(err.Error())
+		os.Exit(1)
+	}
+	c, err := Open(Settings{Dir: dir, Broker: b, Find: stopper.Target, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		os.Stderr.WriteString(err.Error())
+		os.Exit(1)
+	}
+	go c.Run(context.Background())
+	for {
+		c.Arm(validFor(1500 * time.Millisecond))
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+func TestAGuardOutlivesASidecarThatIsFrozenOrKilledWithItsGroup(t *testing.T) {
+	for name, sig := range map[string]syscall.Signal{"frozen": syscall.SIGSTOP, "killed": syscall.SIGKILL} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			if err := os.WriteFile(filepath.Join(s.dir, "pid"), []byte(strconv.Itoa(s.broker.Process.Pid)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			sidecar := exec.Command("/proc/self/exe")
+			sidecar.Env = append(os.Environ(), "GUARD_TEST_SIDECAR="+s.dir)
+			sidecar.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			if err := sidecar.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				sidecar.Process.Kill()
+				sidecar.Wait()
+			}()
+			s.await("a guard", func() bool { return s.guard() != 0 })
+			time.Sleep(2 * time.Second) // longer than one word
+			if s.ended() {
+				t.Fatal("stopped beside a healthy sidecar")
+			}
+			p, _, err := openPage(s.guard(), pageFD)
+			if err != nil {
+				t.Fatal(err)
+			}
+			unix.Kill(-sidecar.Process.Pid, sig)
+			<-s.exited
+			if left := lease.Instant(p.deadline.Load()).Sub(lease.BootClock()); left <= 0 || left > 250*time.Millisecond {
+				t.Errorf("stopped %v before the deadline", left)
+			}
+			s.await("the end of the guard", func() bool { return s.guard() == 0 })
+			stops, err := takeUp(s.dir)
+			if err != nil || len(stops) != 1 || stops[0].How != process.HowTerm {
+				t.Errorf("%+v, %v", stops, err)
+			}
+		})
+	}
+}
+
+func TestAGuardIsNotStartedByHand(t *testing.T) {
+	for _, args := range [][]string{nil, {"-state-dir", t.TempDir()}, {"--nonsense"}} {
+		if err := Main(args, os.Stderr); !errors.Is(err, errNotByHand) {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+}
