@@ -1,0 +1,179 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"holdfast/lab/harness"
+)
+
+// maxGuardPrivate is what the guard may cost beside the sidecar.
+const maxGuardPrivate = 8 << 20 // bytes
+
+// guarded is a node whose broker a guard watches, ready and with traffic.
+func (s *stage) guarded(flags ...string) (*node, harness.Guard, *traffic) {
+	s.t.Helper()
+	n := s.prepare("n1", nodeOptions{Flags: flags})
+	n.sidecar.SetFlags("--broker-pid-file", n.nats.PIDFile)
+	n.start()
+	n.awaitReady()
+	return n, n.awaitGuard(0), n.publishAlways()
+}
+
+// awaitGuard waits for an armed guard that is another than that.
+func (n *node) awaitGuard(other int) harness.Guard {
+	n.t.Helper()
+	var g harness.Guard
+	n.must(harness.Await(n.ctx, bound, "a guard of "+n.id, func(context.Context) (ok bool, saw string) {
+		g, ok = n.sidecar.Guard()
+		return ok && g.PID != other && g.Armed, fmt.Sprintf("%+v", g)
+	}))
+	return g
+}
+
+func (n *node) awaitNoGuard() {
+	n.t.Helper()
+	n.must(harness.Await(n.ctx, bound, "the end of the guard of "+n.id, func(context.Context) (bool, string) {
+		g, ok := n.sidecar.Guard()
+		return !ok, fmt.Sprintf("guard %d", g.PID)
+	}))
+}
+
+// stoppedInTime waits until the broker ended and the key is gone, in this order.
+func (n *node) stoppedInTime(tr *traffic, after int64) {
+	n.t.Helper()
+	select {
+	case <-n.nats.Exited():
+	case <-time.After(n.ttl + bound):
+		n.t.Fatal("the broker was not stopped")
+	}
+	stopped := time.Now()
+	gone := n.awaitExpiry(after)
+	n.t.Logf("the key was gone %v after the broker ended", gone.At.Sub(stopped))
+	if !gone.At.After(stopped) {
+		n.t.Error("the key was gone before the broker ended")
+	}
+	tr.only(away, stopped.Add(time.Second), time.Now())
+}
+
+func TestTheBrokerOfAFrozenSidecarIsStoppedBeforeItsKeyIsGone(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	n, _, tr := s.guarded()
+	from, since := s.revision(), time.Now()
+	s.must(n.sidecar.Freeze())
+	n.stoppedInTime(tr, from)
+	n.awaitNoGuard()
+	s.must(n.sidecar.Thaw())
+	t.Log(n.awaitEvent(since, "fence", "guard_fired").Detail)
+}
+
+func TestTheBrokerOfAKilledSidecarIsStoppedBeforeItsKeyIsGoneAndStartsAgain(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	n, _, tr := s.guarded()
+	from, since := s.revision(), time.Now()
+	s.must(n.sidecar.Kill())
+	n.stoppedInTime(tr, from)
+	n.awaitNoGuard()
+	n.start()
+	n.awaitReady()
+	t.Log(n.awaitEvent(since, "fence", "guard_fired").Detail)
+	broker := n.nats.PID()
+	n.awaitGuard(0)
+	s.waitOut(n.ttl) // the old word must not hit the new process
+	if !n.nats.Running() || n.nats.PID() != broker {
+		t.Error("the new broker was stopped")
+	}
+	n.publishes()
+}
+
+func TestASidecarThatComesBackWithinTheTTLTakesTheGuardAndTheLeaseUpAgain(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	n, guard, tr := s.guarded()
+	tr.await(served, time.Now())
+	lease, since := n.registration().Lease, time.Now()
+	s.must(n.sidecar.Kill())
+	s.must(n.sidecar.Start())
+	n.awaitEvent(since, "guard", "taken_over")
+	n.awaitReady()
+	s.waitOut(n.ttl + n.ttl/2)
+	if got := n.registration().Lease; got != lease {
+		t.Errorf("lease %x, want the same as before, %x", got, lease)
+	}
+	if now, ok := n.sidecar.Guard(); !ok || now.PID != guard.PID || !now.Deadline.After(time.Now()) {
+		t.Errorf("guard %+v, want the same as before, %d, with a deadline to come", now, guard.PID)
+	}
+	tr.only(served, since, time.Now())
+}
+
+func TestAGuardThatIsKilledIsReplacedAndNobodyNotices(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	n, guard, tr := s.guarded()
+	tr.await(served, time.Now())
+	from, since := s.revision(), time.Now()
+	s.must(syscall.Kill(guard.PID, syscall.SIGKILL))
+	n.awaitGuard(guard.PID)
+	n.awaitEvent(since, "guard", "died")
+	n.alwaysReady(since)
+	tr.only(served, since, time.Now())
+	s.must(n.sidecar.Freeze())
+	n.stoppedInTime(tr, from)
+}
+
+func TestTheGuardEndsAtACleanStopAndLeavesTheBrokerAlone(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	n, _, _ := s.guarded()
+	s.must(n.sidecar.Stop(s.ctx))
+	n.awaitNoGuard()
+	s.waitOut(n.ttl)
+	if !n.nats.Running() {
+		t.Error("the broker was stopped")
+	}
+}
+
+func TestTheGuardStandsByForABrokerThatIsLeftRegistered(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	n, guard, tr := s.guarded("--leave-registered")
+	from := s.revision()
+	s.must(n.sidecar.Stop(s.ctx))
+	if now, ok := n.sidecar.Guard(); !ok || now.PID != guard.PID || !now.Armed {
+		t.Errorf("guard %+v, want the same as before, %d, armed", now, guard.PID)
+	}
+	n.stoppedInTime(tr, from)
+}
+
+func TestAGuardEndsWithItsBrokerAndTheNextOneHasAnother(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	n, guard, _ := s.guarded()
+	s.must(n.nats.Kill())
+	n.awaitNoGuard()
+	s.must(n.nats.Launch())
+	n.awaitGuard(guard.PID)
+	n.awaitReady()
+}
+
+func TestTheGuardIsSmall(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	n, guard, _ := s.guarded()
+	s.waitOut(n.ttl)
+	private, err := harness.PrivateMemory(guard.PID)
+	s.must(err)
+	t.Logf("%.1f MB private", float64(private)/1e6)
+	if private > maxGuardPrivate {
+		t.Errorf("%d bytes private, want at most %d", private, maxGuardPrivate)
+	}
+	if err := syscall.Kill(guard.PID, 0); errors.Is(err, syscall.ESRCH) {
+		t.Error("the guard ended while it was measured")
+	}
+}
