@@ -50,6 +50,14 @@ e2e: testcount ## the slow tests, real TTLs and real cuts; up to 20 minutes
 bench-heal: ## time from the end of a 60 s black hole to the registration, ten times
 	@cd lab && go run ./benchheal $(ARGS)
 
+.PHONY: bench-fence
+bench-fence: ## how long before the deadline a broker stops when its sidecar cannot stop it, 50 times
+	@cd lab && go run ./benchfence $(ARGS)
+
+.PHONY: guard-load
+guard-load: ## five minutes with all processors busy: the guard leaves a healthy sidecar's broker alone
+	@cd lab && go run ./guardload $(ARGS)
+
 .PHONY: bench-load
 bench-load: ## rate of loading topics, beside a bare loop of the broker's client
 	@cd lab && go run ./benchload $(ARGS)
