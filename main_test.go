@@ -52,6 +52,16 @@ func holdfast(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return command(args...)
 }
 
+func TestTheGuardIsNoVerbForPeople(t *testing.T) {
+	code, _, stderr := holdfast(t, "guard")
+	if code != agent.ExitFailed || !strings.Contains(stderr, "started by 'holdfast run'") {
+		t.Errorf("code %d, %q", code, stderr)
+	}
+	if _, help, _ := holdfast(t, "--help"); strings.Contains(help, "guard") {
+		t.Errorf("the list of verbs has it:\n%s", help)
+	}
+}
+
 func command(args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	code = run(append([]string{"holdfast"}, args...), &out, &errs)

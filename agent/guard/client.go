@@ -25,6 +25,9 @@ import (
 const (
 	// supervise is the pause between two looks at whether the guard lives.
 	supervise = 250 * time.Millisecond
+	// relook is the pause between two searches for the broker's process while a guard
+	// watches one, which notices its end by itself.
+	relook = 2 * time.Second
 	// retry is the pause after a guard could not be started, or ended at once.
 	retry = time.Second
 	// claim bounds the wait for a guard of an earlier sidecar that has just started.
@@ -274,7 +277,11 @@ func (c *Client) look() {
 // seek looks for the broker's process, and reports whether there is something to guard:
 // a process, or whatever the stop command stops.
 func (c *Client) seek() bool {
-	if now := c.set.Clock(); now >= c.sought.Add(Look) {
+	pause := Look
+	if c.alive.Load() {
+		pause = relook
+	}
+	if now := c.set.Clock(); now >= c.sought.Add(pause) {
 		c.sought = now
 		if t, ok := c.set.Find(); ok {
 			c.target = t
@@ -345,7 +352,7 @@ func (c *Client) digest() uint64 {
 func (c *Client) fail(err error) {
 	if !c.failing {
 		c.failing = true
-		c.set.Log.Error("no guard: the broker is not stopped if this process dies or hangs", "err", err)
+		c.set.Log.Error("the guard cannot be relied on: perhaps nothing stops the broker if this process dies or hangs", "err", err)
 		c.tell(Event{What: Failing, Detail: err.Error()})
 	}
 }

@@ -151,10 +151,10 @@ func (s *stage) guard() int {
 	return pid
 }
 
-// validFor is a lease whose guard acts after d: the margin is 600 ms, so the stop
-// begins 200 ms and the kill 100 ms before the deadline. d must be longer than Look.
+// validFor is a lease whose guard acts after d: the margin is 3 s, so the stop begins
+// 1 s and the kill 0.5 s before the deadline. d must be longer than Look.
 func validFor(d time.Duration) lease.Validity {
-	return lease.Validity{SentAt: lease.BootClock(), TTL: d + 200*time.Millisecond, Margin: 600 * time.Millisecond}
+	return lease.Validity{SentAt: lease.BootClock(), TTL: d + time.Second, Margin: 3 * time.Second}
 }
 
 func (s *stage) ended() bool {
@@ -230,7 +230,7 @@ func TestEachRenewalMovesTheStop(t *testing.T) {
 	c := s.guarded("")
 	var v lease.Validity
 	for range 20 {
-		v = validFor(600 * time.Millisecond)
+		v = validFor(time.Second)
 		c.Arm(v)
 		time.Sleep(100 * time.Millisecond) // the pace of renewals
 		if s.ended() {
@@ -300,9 +300,12 @@ func TestAGuardThatWasKilledIsReplacedAndItsWordStaysInForce(t *testing.T) {
 	syscall.Kill(first, syscall.SIGKILL)
 	s.await("another guard", func() bool { g := s.guard(); return g != 0 && g != first })
 	var told []What
-	for _, e := range c.News() {
-		told = append(told, e.What)
-	}
+	s.await("the news of another guard", func() bool {
+		for _, e := range c.News() {
+			told = append(told, e.What)
+		}
+		return len(told) >= 3
+	})
 	if !slices.Equal(told, []What{Started, Died, Started}) {
 		t.Errorf("told %v", told)
 	}
@@ -486,7 +489,7 @@ func TestAGuardOutlivesASidecarThatIsFrozenOrKilledWithItsGroup(t *testing.T) {
 			}
 			unix.Kill(-sidecar.Process.Pid, sig)
 			<-s.exited
-			if left := lease.Instant(p.deadline.Load()).Sub(lease.BootClock()); left <= 0 || left > 250*time.Millisecond {
+			if left := lease.Instant(p.deadline.Load()).Sub(lease.BootClock()); left <= 0 || left > time.Second {
 				t.Errorf("stopped %v before the deadline", left)
 			}
 			s.await("the end of the guard", func() bool { return s.guard() == 0 })

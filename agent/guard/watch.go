@@ -153,6 +153,9 @@ func (w *watcher) stop(o Orders, began lease.Instant) Acted {
 		a.At, a.How = time.Now().UTC(), how
 		a.TookMS, a.LeftMS = ended.Sub(began).Milliseconds(), deadline.Sub(ended).Milliseconds()
 		if err == nil {
+			if how == process.HowGone && a.Problem != "" {
+				a.How = process.HowKill // of the try before, which was over before it could be proven
+			}
 			return a
 		}
 		if a.Problem == "" {
