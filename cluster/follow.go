@@ -155,10 +155,20 @@ func (c *Client) page(ctx context.Context, get clientv3.Op) (*clientv3.TxnRespon
 	return answer, nil
 }
 
-// watchFrom delivers changes from the revision on until the watch ends; the error is never
-// nil. watching says that etcd had taken the watch up. It does not resume by itself as the etcd client's watcher does: that one hides how
-// long it has been blind.
+// watchFrom delivers changes of the target from the revision on until the watch ends.
 func (c *Client) watchFrom(ctx context.Context, t Target, revision int64, deliver func(Update)) (watching bool, err error) {
+	create := &etcdserverpb.WatchCreateRequest{Key: []byte(t.Key), StartRevision: revision}
+	if t.Prefix {
+		create.RangeEnd = []byte(clientv3.GetPrefixRangeEnd(t.Key))
+	}
+	return c.watchAll(ctx, []*etcdserverpb.WatchCreateRequest{create}, deliver)
+}
+
+// watchAll delivers the changes of several watches over one stream until one of them ends;
+// the error is never nil. watching says that etcd had taken all of them up. It does not
+// resume by itself as the etcd client's watcher does: that one hides how long it has been
+// blind.
+func (c *Client) watchAll(ctx context.Context, creates []*etcdserverpb.WatchCreateRequest, deliver func(Update)) (watching bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	begin := time.AfterFunc(pageTimeout, func() { cancel(context.DeadlineExceeded) })
@@ -167,12 +177,11 @@ func (c *Client) watchFrom(ctx context.Context, t Target, revision int64, delive
 	if err != nil {
 		return false, watchError(ctx, err)
 	}
-	create := &etcdserverpb.WatchCreateRequest{Key: []byte(t.Key), StartRevision: revision}
-	if t.Prefix {
-		create.RangeEnd = []byte(clientv3.GetPrefixRangeEnd(t.Key))
+	for _, create := range creates {
+		// A failed send says only EOF; the reason comes with Recv.
+		_ = stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{CreateRequest: create}})
 	}
-	// A failed send says only EOF; the reason comes with Recv.
-	_ = stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{CreateRequest: create}})
+	created := 0
 	for {
 		answer, err := stream.Recv()
 		if err != nil {
@@ -184,8 +193,10 @@ func (c *Client) watchFrom(ctx context.Context, t Target, revision int64, delive
 		case answer.Canceled:
 			return watching, canceledWatch(answer.CancelReason)
 		case answer.Created:
-			begin.Stop()
-			watching = true
+			if created++; created == len(creates) {
+				begin.Stop()
+				watching = true
+			}
 		}
 		if len(answer.Events) > 0 {
 			deliver(collapse(answer.Header.Revision, answer.Events))

@@ -59,6 +59,9 @@ func (k Keys) TopicRecord(topic string) string { return k.prefix + "/topics" + t
 // Unassigned is the marker of a topic that waits for a broker.
 func (k Keys) Unassigned(topic string) string { return k.prefix + "/cluster/unassigned" + topic }
 
+// Owners is the prefix of all ownership locks.
+func (k Keys) Owners() string { return k.prefix + "/cluster/owners/" }
+
 // Owner is the key of the topic's ownership lock.
 func (k Keys) Owner(topic string) string { return k.prefix + "/cluster/owners" + topic }
 
@@ -105,6 +108,12 @@ func (k Keys) ParseAssignment(key string) (id, topic string, ok bool) {
 		return "", "", false
 	}
 	return rest[:slash], rest[slash:], true
+}
+
+// ParseOwner takes the topic out of an ownership lock's key.
+func (k Keys) ParseOwner(key string) (topic string, ok bool) {
+	topic, ok = strings.CutPrefix(key, strings.TrimSuffix(k.Owners(), "/"))
+	return topic, ok && checkTopic(topic) == nil
 }
 
 func oneSegment(key, prefix string) (string, bool) {
