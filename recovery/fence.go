@@ -236,6 +236,7 @@ func (r *Reconciler) fenced(name string, err error) {
 	t.changed = r.clock
 	r.update(t, func(f *Facts) { f.Serving, f.Quiesced = false, true })
 	r.changed(now)
+	r.settled()
 }
 
 // awaitLanded waits for the loads that were in flight and for the quiesce that

@@ -289,6 +289,9 @@ func (r *Reconciler) land(f flight, err error, now time.Time) {
 	r.clock++
 	t.changed = r.clock
 	r.changed(now)
+	if f.act == actQuiesce || !t.Claim.Loads() {
+		r.settled()
+	}
 
 	if f.generation != r.generation {
 		r.metrics.count(f.act, resultDropped)
@@ -315,7 +318,7 @@ func (r *Reconciler) land(f flight, err error, now time.Time) {
 	} else {
 		r.enqueue(t)
 	}
-	if f.act == actLoad && !t.Assigned || f.act == actQuiesce && t.Assigned && r.orders.Mode == Active {
+	if f.act == actLoad && (!t.Assigned || !t.Claim.Loads()) || f.act == actQuiesce && t.Assigned && r.orders.Mode == Active {
 		r.planSpaced(now)
 		r.wakeBy(r.plan.at)
 	}

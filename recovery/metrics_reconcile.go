@@ -31,18 +31,19 @@ func (m *reconcileMetrics) count(a act, result string) {
 func newReconcileMetrics(reg prometheus.Registerer, snapshot func() Progress) *reconcileMetrics {
 	f := promauto.With(reg)
 	for state, of := range map[string]func(Progress) int{
-		"assigned":    func(p Progress) int { return p.Assigned },
-		"served":      func(p Progress) int { return p.Served },
-		"missing":     func(p Progress) int { return p.Missing },
-		"orphan":      func(p Progress) int { return p.Orphan },
-		"quarantined": func(p Progress) int { return p.Quarantined },
-		"loading":     func(p Progress) int { return p.Loading },
-		"failed":      func(p Progress) int { return p.Failed },
+		"assigned":       func(p Progress) int { return p.Assigned },
+		"served":         func(p Progress) int { return p.Served },
+		"missing":        func(p Progress) int { return p.Missing },
+		"orphan":         func(p Progress) int { return p.Orphan },
+		"quarantined":    func(p Progress) int { return p.Quarantined },
+		"held_elsewhere": func(p Progress) int { return p.Elsewhere },
+		"loading":        func(p Progress) int { return p.Loading },
+		"failed":         func(p Progress) int { return p.Failed },
 	} {
 		f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name:        "holdfast_topics",
 			ConstLabels: prometheus.Labels{"state": state},
-			Help: "Topics by state; assigned = served + missing. If missing stays above 0 see `holdfast topics` for the errors; " +
+			Help: "Topics by state; assigned = served + missing, and held_elsewhere is a part of missing. If missing stays above 0 see `holdfast topics` for the errors; " +
 				"orphan above 0 for minutes means a tripped mass-change guard or a broker that refuses to quiesce.",
 		}, func() float64 { return float64(of(snapshot())) })
 	}

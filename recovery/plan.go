@@ -25,12 +25,14 @@ type Facts struct {
 	Serving  bool // clients can use it here
 	Quiesced bool // it is here and quiesced
 	Lost     bool // it was assigned here and is not any more
+	Claim    Claim
 
 	AssignedAt   time.Time // when Assigned last became true; zero: before we looked
 	UnassignedAt time.Time // since when it is known not to be assigned; zero while it is
 }
 
 func (f Facts) orphan() bool      { return f.Serving && !f.Assigned }
+func (f Facts) foreign() bool     { return f.Serving && f.Claim.Foreign() }
 func (f Facts) quarantined() bool { return f.Quiesced && !f.Assigned }
 
 // Counts counts topics. Assigned = Served + Missing; no topic is in two of Served,
@@ -41,9 +43,19 @@ type Counts struct {
 	Missing     int // assigned here and not served here
 	Orphan      int // served here and not assigned here
 	Quarantined int // quiesced here and not assigned here
+
+	// Parts of the above, by their locks.
+	Elsewhere int // missing, because another broker holds the lock for longer than we retry
+	Foreign   int // served here although another broker holds the lock
 }
 
 func (c *Counts) add(f Facts, by int) {
+	switch {
+	case f.foreign():
+		c.Foreign += by
+	case f.Assigned && !f.Serving && f.Claim == ClaimElsewhere:
+		c.Elsewhere += by
+	}
 	switch {
 	case f.Assigned && f.Serving:
 		c.Assigned += by
@@ -102,27 +114,36 @@ type Work struct {
 //
 //   - nothing happens while detached, before the assignments were read, or before
 //     the broker was listed;
-//   - active: missing topics are loaded; active and draining: orphans that have
-//     settled are quiesced, unless too many lost their assignment at once;
+//   - active: missing topics are loaded, with ownership locks only those whose lock is
+//     ours; active and draining: orphans that have settled are quiesced, unless too many
+//     lost their assignment at once;
+//   - what another broker owns is quiesced at once: its lock says that it is served there,
+//     so neither the settle time nor the guard has anything to protect;
 //   - drained: everything that is served is quiesced, and no guard applies, since a
 //     person or a recovery asked for it.
 func Plan(in PlanInput) Work {
 	w := Work{MassChange: in.MassChange}
 	tally := massTally{since: in.MassChange.since(in.Now, in.Window)}
-	var load, orphans, serving []string
+	var load, orphans, serving, foreign []string
 	var again time.Time
 	settled := in.Now.Add(-SettleTime)
 	drained := in.Orders.Mode == Drained
 	for topic, f := range in.Topics {
 		w.Counts.add(f, 1)
-		tally.add(f, in.MassChange.ConfirmedAt)
+		counted := f
+		counted.Serving = f.Serving && !f.foreign()
+		tally.add(counted, in.MassChange.ConfirmedAt)
 		switch {
 		case drained:
 			if f.Serving {
 				serving = append(serving, topic)
 			}
+		case f.foreign():
+			foreign = append(foreign, topic)
 		case f.Assigned && !f.Serving:
-			load = append(load, topic)
+			if f.Claim.Loads() {
+				load = append(load, topic)
+			}
 		case !f.orphan():
 		case f.UnassignedAt.After(settled):
 			if at := f.UnassignedAt.Add(SettleTime); again.IsZero() || at.Before(again) {
@@ -154,8 +175,9 @@ func Plan(in PlanInput) Work {
 	if !w.MassChange.Tripped() {
 		w.Quiesce = orphans
 		w.Again = again
-		slices.Sort(w.Quiesce)
 	}
+	w.Quiesce = append(w.Quiesce, foreign...)
+	slices.Sort(w.Quiesce)
 	if in.Orders.Mode == Active {
 		w.Load = load
 		slices.Sort(w.Load)

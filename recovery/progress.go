@@ -23,6 +23,8 @@ type Progress struct {
 	Missing     int // assigned and not served
 	Orphan      int // served and not assigned
 	Quarantined int // quiesced and not assigned
+	Elsewhere   int // of Missing: another broker holds the lock for longer than we retry
+	Foreign     int // served here although another broker holds the lock
 	Loading     int // being loaded now
 	Failed      int // topics whose last load or quiesce failed
 
@@ -52,9 +54,11 @@ const (
 	TopicLoading     = "loading"
 	TopicOrphan      = "orphan"
 	TopicQuarantined = "quarantined"
+	TopicElsewhere   = "held_elsewhere" // assigned, and another broker holds the lock
+	TopicForeign     = "foreign_owner"  // served here although another broker holds the lock
 )
 
-// TopicState is one topic; Error is why its last call failed.
+// TopicState is one topic; Error is why its last call failed, or who holds its lock.
 type TopicState struct{ Topic, State, Error string }
 
 // Snapshot is the progress now. Its cost does not depend on the number of topics,
@@ -64,6 +68,7 @@ func (r *Reconciler) Snapshot() Progress {
 	defer r.mu.Unlock()
 	p := Progress{
 		Assigned: r.counts.Assigned, Served: r.counts.Served, Missing: r.counts.Missing,
+		Elsewhere: r.counts.Elsewhere, Foreign: r.counts.Foreign,
 		Loading: r.load.loads, Failed: len(r.failed),
 		Reconciled: r.gate.openedBy != "", GateOpenedBy: r.gate.openedBy,
 		GuardTripped: r.mass.Tripped(), GuardDetail: r.mass.Detail(),
@@ -83,7 +88,7 @@ func (r *Reconciler) Topics() []TopicState {
 	states := make([]TopicState, 0, len(r.table))
 	for _, t := range r.table {
 		if s := t.state(r.assignedKnown); s != "" {
-			states = append(states, TopicState{Topic: t.name, State: s, Error: t.err})
+			states = append(states, TopicState{Topic: t.name, State: s, Error: t.message()})
 		}
 	}
 	r.mu.Unlock()
@@ -91,8 +96,20 @@ func (r *Reconciler) Topics() []TopicState {
 	return states
 }
 
+// message is why a topic is not as it should be; empty if nothing is known.
+func (t *topic) message() string {
+	if t.err == "" && t.Claim.Foreign() {
+		return "the ownership lock is held by " + t.owner
+	}
+	return t.err
+}
+
 func (t *topic) state(assignedKnown bool) string {
 	switch {
+	case t.foreign():
+		return TopicForeign
+	case t.Assigned && t.Claim.Foreign():
+		return TopicElsewhere
 	case t.Assigned && t.Serving:
 		return TopicServed
 	case t.Assigned && t.phase == phaseFlying && t.want == actLoad:
@@ -127,7 +144,7 @@ func (r *Reconciler) judgeGate(now time.Time) {
 		r.gate.progress = now
 	}
 	switch {
-	case r.counts.Missing == 0:
+	case r.counts.Missing == r.counts.Elsewhere:
 		r.gate.openedBy = GateComplete
 		r.log.Info("startup reconciliation done", "topics", r.counts.Assigned, "epoch", r.orders.Epoch)
 	case !now.Before(r.gate.progress.Add(r.settings.LoadTimeout)):

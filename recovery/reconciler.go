@@ -38,6 +38,7 @@ type ReconcilerSettings struct {
 	LoadTimeout     time.Duration // of one call, and of the startup gate without progress; 30 s
 	AuditInterval   time.Duration // between listings, and the mass-change guard's window; 30 s
 	MassChangeShare float64       // of topics, above which a sudden loss is not believed; 0: off
+	OwnershipLocks  bool          // topics are loaded only after SetClaims said that they are ours
 }
 
 func (s ReconcilerSettings) withDefaults() ReconcilerSettings {
@@ -67,6 +68,8 @@ type Reconciler struct {
 	wake     chan struct{}
 	changes  chan struct{}
 
+	settlings chan struct{}
+
 	mu      sync.Mutex
 	running bool
 	base    context.Context // Run's
@@ -84,6 +87,7 @@ type Reconciler struct {
 
 	table         map[string]*topic
 	counts        Counts
+	conflicts     []string // topics found served here and owned by another, not told yet
 	failed        map[*topic]struct{}
 	assignedKnown bool
 	mass          MassChange
@@ -113,9 +117,12 @@ func NewReconciler(s ReconcilerSettings, b Broker, rec Records, log *slog.Logger
 		log:      log,
 		wake:     make(chan struct{}, 1),
 		changes:  make(chan struct{}, 1),
-		table:    map[string]*topic{},
-		failed:   map[*topic]struct{}{},
-		base:     context.Background(),
+
+		settlings: make(chan struct{}, 1),
+
+		table:  map[string]*topic{},
+		failed: map[*topic]struct{}{},
+		base:   context.Background(),
 	}
 	r.load.flights = map[*topic]flight{}
 	if s.Rate > 0 {
@@ -270,6 +277,9 @@ func (r *Reconciler) topic(name string, now time.Time) *topic {
 	t, ok := r.table[name]
 	if !ok {
 		t = &topic{name: name, Facts: Facts{UnassignedAt: now}, due: -1}
+		if r.settings.OwnershipLocks {
+			t.Claim = ClaimPending
+		}
 		r.table[name] = t
 	}
 	return t
@@ -278,9 +288,13 @@ func (r *Reconciler) topic(name string, now time.Time) *topic {
 // update changes a topic's facts and keeps the counts right, at a cost that does
 // not depend on the number of topics.
 func (r *Reconciler) update(t *topic, change func(*Facts)) {
+	was := t.foreign()
 	r.counts.add(t.Facts, -1)
 	change(&t.Facts)
 	r.counts.add(t.Facts, 1)
+	if t.foreign() && !was {
+		r.conflicts = append(r.conflicts, t.name)
+	}
 }
 
 // setWant records what the last plan asks of the topic. A call in flight is left to
@@ -337,7 +351,8 @@ type topic struct {
 	due     int // index among the waiting
 	record  []byte
 	err     string
-	undone  bool // quiesced after a load that outlived a fence
+	undone  bool   // quiesced after a load that outlived a fence
+	owner   string // who holds the lock, when another does
 }
 
 func byName(a, b *topic) int { return cmp.Compare(a.name, b.name) }

@@ -1,0 +1,161 @@
+package recovery
+
+import "time"
+
+// LockState is what etcd last said of a topic's ownership lock.
+type LockState uint8
+
+// Lock states.
+const (
+	LockUnknown LockState = iota // not asked under the present orders
+	LockFree                     // nobody holds it
+	LockOurs                     // ours, under our present registration
+	LockStale                    // this incarnation's, under an older lease or registration
+	LockForeign                  // another's
+)
+
+// LockStates lists all of them.
+var LockStates = []LockState{LockUnknown, LockFree, LockOurs, LockStale, LockForeign}
+
+func (s LockState) String() string {
+	return [...]string{"unknown", "free", "ours", "stale", "foreign"}[s]
+}
+
+// LockFacts is what is known about one topic's lock.
+type LockFacts struct {
+	Lock     LockState
+	Attached bool
+	Wanted   bool // it is assigned here, and the mode lets it be served
+	Serving  bool // clients may be using it here: it is served, or may be for all that is known
+}
+
+// LockStep is what to do about a lock.
+type LockStep uint8
+
+// Lock steps.
+const (
+	LockLeave   LockStep = iota // nothing, and nothing to wait for
+	LockLook                    // read it
+	LockTake                    // create it if nobody holds it; the answer tells who does
+	LockRebind                  // write it anew under our registration, if it is still as seen
+	LockKeep                    // the topic may be loaded and served
+	LockWait                    // take it as soon as it is free
+	LockUnload                  // have the topic unloaded here, and look again when it is
+	LockRelease                 // delete it, if it is still as seen
+)
+
+func (s LockStep) String() string {
+	return [...]string{"leave", "look", "take", "rebind", "keep", "wait", "unload", "release"}[s]
+}
+
+// LockReason says why.
+type LockReason string
+
+// Reasons of lock steps.
+const (
+	LockWhyDetached   LockReason = "detached"       // safety rule 9
+	LockWhyUnknown    LockReason = "not_known"      // its state must be asked for
+	LockWhyWanted     LockReason = "wanted"         // it is assigned here
+	LockWhyOldLease   LockReason = "old_lease"      // it would go with a lease that is not ours any more
+	LockWhyElsewhere  LockReason = "held_elsewhere" // another broker holds it
+	LockWhyForeign    LockReason = "foreign_owner"  // and the topic may be served here all the same
+	LockWhyStillHere  LockReason = "still_served"   // not wanted, but clients may still use it here
+	LockWhyUnassigned LockReason = "unassigned"     // not wanted, and not served
+)
+
+// DecideLock is what to do about a lock. Its rules (DESIGN, "What happens after an outage"
+// and "Reconciliation"):
+//
+//   - nothing is done while detached;
+//   - free is taken, ours under an old lease is bound to the new one, another's is waited
+//     for; and a topic that another owns is not served here;
+//   - as long as clients may use a topic here its lock is held, wanted or not: it is
+//     released after the topic was unloaded, never before.
+func DecideLock(f LockFacts) (LockStep, LockReason) {
+	if !f.Attached {
+		return LockLeave, LockWhyDetached
+	}
+	switch f.Lock {
+	case LockFree:
+		if f.Wanted {
+			return LockTake, LockWhyWanted
+		}
+		return LockLeave, LockWhyUnassigned
+	case LockOurs:
+		switch {
+		case f.Wanted:
+			return LockKeep, LockWhyWanted
+		case f.Serving:
+			return LockUnload, LockWhyStillHere
+		}
+		return LockRelease, LockWhyUnassigned
+	case LockStale:
+		if f.Wanted || f.Serving {
+			return LockRebind, LockWhyOldLease
+		}
+		return LockRelease, LockWhyUnassigned
+	case LockForeign:
+		switch {
+		case f.Serving:
+			return LockUnload, LockWhyForeign
+		case f.Wanted:
+			return LockWait, LockWhyElsewhere
+		}
+		return LockLeave, LockWhyUnassigned
+	}
+	if f.Wanted {
+		return LockTake, LockWhyUnknown // one question less than to look first
+	}
+	return LockLook, LockWhyUnknown
+}
+
+// Claim is what the ownership of a topic means for loading it.
+type Claim uint8
+
+// Claims.
+const (
+	ClaimOff       Claim = iota // no lock is asked for
+	ClaimPending                // the lock is not known to be ours: not loaded; what is served stays
+	ClaimOurs                   // the lock is ours: loaded
+	ClaimContested              // another's, and tried again and again: unloaded at once
+	ClaimElsewhere              // another's, for longer than we retry: unloaded, and not waited for
+)
+
+// Loads reports whether the topic may be loaded.
+func (c Claim) Loads() bool { return c == ClaimOff || c == ClaimOurs }
+
+// Foreign reports whether the topic must not be served here.
+func (c Claim) Foreign() bool { return c == ClaimContested || c == ClaimElsewhere }
+
+// claimOf is what the reconciler must know of a lock. One that is not wanted any more is
+// no ground for loading, whoever holds it.
+func claimOf(s LockState, wanted, exhausted bool) Claim {
+	switch {
+	case s == LockForeign && exhausted:
+		return ClaimElsewhere
+	case s == LockForeign:
+		return ClaimContested
+	case s == LockOurs && wanted:
+		return ClaimOurs
+	}
+	return ClaimPending
+}
+
+// retryWindow is how a lock that another holds is asked for.
+type retryWindow struct {
+	every  time.Duration // within the window
+	window time.Duration // from when it was first found to be another's; 0: none
+	slow   time.Duration // after it
+}
+
+// after is when to ask again, and whether the window is over.
+func (w retryWindow) after(since, now time.Time) (next time.Time, over bool) {
+	end := since.Add(w.window)
+	if !now.Before(end) {
+		return now.Add(w.slow), true
+	}
+	if next = now.Add(w.every); next.After(end) {
+		next = end
+	}
+	return next, false
+}

@@ -1,0 +1,670 @@
+package recovery
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestATopicIsLoadedAfterItsLockWasGot(t *testing.T) {
+	b := newFakeBroker()
+	inOwners(t, testOwnership, b, func(o *owners) {
+		o.l.set(func() { o.l.deaf = time.Second })
+		o.stand(firstStanding, Active, true)
+		o.assign(true, []string{"/n/a", "/n/b"}, nil)
+		o.after(999 * time.Millisecond)
+		o.wantServed()
+		if p := o.Reconciler.Snapshot(); p.Missing != 2 || p.Reconciled {
+			t.Errorf("progress %+v; want two missing topics and a closed gate", p)
+		}
+		o.after(5 * time.Second)
+		o.wantServed("/n/a", "/n/b")
+		o.wantOwned("/n/a", "/n/b")
+		p := o.own.Snapshot()
+		if p.Wanted != 2 || p.Owned != 2 || !p.Settled || !o.Reconciler.Snapshot().Reconciled {
+			t.Errorf("ownership %+v, want all owned and settled", p)
+		}
+	})
+}
+
+func TestATopicIsUnloadedBeforeItsLockIsReleased(t *testing.T) {
+	b := newFakeBroker()
+	inOwners(t, testOwnership, b, func(o *owners) {
+		o.l.onRelease = func(topic string) {
+			if b.serves(topic) {
+				t.Errorf("%s was released while it was served", topic)
+			}
+		}
+		o.stand(firstStanding, Active, true)
+		o.assign(true, []string{"/n/a", "/n/b"}, nil)
+		o.after(time.Second)
+		b.set(func() { b.latency = 3 * time.Second })
+		o.assign(false, nil, []string{"/n/a"})
+		o.after(2 * time.Second)
+		o.wantOwned("/n/a", "/n/b") // being unloaded
+		o.after(5 * time.Second)
+		o.wantOwned("/n/b")
+		o.wantServed("/n/b")
+	})
+}
+
+func TestATopicThatCannotBeUnloadedKeepsItsLock(t *testing.T) {
+	b := newFakeBroker()
+	inOwners(t, testOwnership, b, func(o *owners) {
+		o.stand(firstStanding, Active, true)
+		o.assign(true, []string{"/n/a"}, nil)
+		o.after(time.Second)
+		b.set(func() { b.quiesceErr["/n/a"] = errRefused })
+		o.assign(false, nil, []string{"/n/a"})
+		o.after(10 * time.Minute)
+		o.wantOwned("/n/a")
+		b.set(func() { delete(b.quiesceErr, "/n/a") })
+		o.after(time.Minute)
+		o.wantOwned()
+	})
+}
+
+func TestReacquireOnLockDeletion(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		watch bool
+		held  time.Duration // by the other, since we first asked
+		most  time.Duration // until it is ours
+	}{
+		{"within the window, watched", true, 300 * time.Millisecond, 5 * time.Millisecond},
+		{"after the window, watched", true, 10 * time.Second, 5 * time.Millisecond},
+		{"within the window, not watched", false, 300 * time.Millisecond, 205 * time.Millisecond},
+		{"after the window, not watched", false, 10 * time.Second, 31 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := testOwnership
+			s.Watch = c.watch
+			b := newFakeBroker()
+			inOwners(t, s, b, func(o *owners) {
+				o.l.put("/n/theirs", "other", Standing{9, 9})
+				o.stand(firstStanding, Active, true)
+				o.assign(true, []string{"/n/theirs", "/n/free"}, nil)
+				o.after(c.held)
+				o.wantServed("/n/free")
+				o.l.remove("/n/theirs")
+				start := time.Now()
+				for o.l.owner("/n/theirs") != "me" && time.Since(start) < time.Minute {
+					o.after(time.Millisecond)
+				}
+				if took := time.Since(start); took > c.most {
+					t.Errorf("ours after %v, want at most %v", took, c.most)
+				}
+				o.after(100 * time.Millisecond)
+				o.wantServed("/n/free", "/n/theirs")
+			})
+		})
+	}
+}
+
+func TestLocksAreWatchedOnlyWhileOneIsWaitedFor(t *testing.T) {
+	b := newFakeBroker()
+	inOwners(t, testOwnership, b, func(o *owners) {
+		following := func() int { return value(o.l, &o.l.following) }
+		o.stand(firstStanding, Active, true)
+		o.assign(true, []string{"/n/a"}, nil)
+		o.after(time.Minute)
+		if n := following(); n != 0 || value(o.l, &o.l.followed) != 0 {
+			t.Errorf("%d watches while nothing is waited for", n)
+		}
+		o.l.put("/n/theirs", "other", Standing{9, 9})
+		o.assign(false, []string{"/n/theirs"}, nil)
+		o.after(time.Second)
+		if n := following(); n != 1 {
+			t.Errorf("%d watches while one lock is waited for, want 1", n)
+		}
+		o.assign(false, nil, []string{"/n/theirs"})
+		o.after(time.Second)
+		if n := following(); n != 0 {
+			t.Errorf("%d watches after the topic went elsewhere", n)
+		}
+		o.assign(false, []string{"/n/theirs"}, nil)
+		o.after(time.Second)
+		o.stand(firstStanding, Active, false)
+		o.after(time.Second)
+		if n := following(); n != 0 {
+			t.Errorf("%d watches while detached", n)
+		}
+	})
+}
+
+func TestReacquireWindowExhausted(t *testing.T) {
+	b := newFakeBroker()
+	inOwners(t, testOwnership, b, func(o *owners) {
+		for _, topic := range names("theirs", 3) {
+			o.l.put(topic, "other", Standing{9, 9})
+		}
+		o.stand(firstStanding, Active, true)
+		o.assign(true, append(names("theirs", 3), "/n/free"), nil)
+		o.after(1900 * time.Millisecond)
+		if p := o.Reconciler.Snapshot(); p.Reconciled || p.Elsewhere != 0 || o.own.Snapshot().Settled {
+			t.Errorf("within the window: progress %+v, want readiness to wait", p)
+		}
+		o.after(300 * time.Millisecond)
+		if p := o.Reconciler.Snapshot(); !p.Reconciled || p.Elsewhere != 3 || p.Missing != 3 || !o.own.Snapshot().Settled {
+			t.Errorf("after the window: progress %+v, want the gate open for the others", p)
+		}
+		if s := o.state("/n/theirs-00000"); s.State != TopicElsewhere || !strings.Contains(s.Error, "other") {
+			t.Errorf("told as %+v, want held_elsewhere with the owner", s)
+		}
+		o.wantMetric("holdfast_acquire_retry_attempts_total 30")
+		o.wantMetric("holdfast_acquire_retry_window_exhausted_total 3")
+		o.wantMetric("holdfast_ownership_conflicts_total 0")
+		o.wantMetric(`holdfast_topics{state="held_elsewhere"} 3`)
+		o.after(5 * time.Minute)
+		o.wantMetric("holdfast_acquire_retry_attempts_total 60") // every 30 s
+		o.wantMetric("holdfast_acquire_retry_window_exhausted_total 3")
+		if n := strings.Count(o.log.String(), "longer than the retry window"); n != 1 {
+			t.Errorf("logged %d times, want once", n)
+		}
+	})
+}
+
+func TestWithoutARetryWindowOnlyTheAuditAsksAgain(t *testing.T) {
+	s := testOwnership
+	s.RetryWindow, s.Watch = 0, false
+	inOwners(t, s, newFakeBroker(), func(o *owners) {
+		o.l.put("/n/theirs", "other", Standing{9, 9})
+		o.stand(firstStanding, Active, true)
+		o.assign(true, []string{"/n/theirs"}, nil)
+		o.after(29 * time.Second)
+		if !o.Reconciler.Snapshot().Reconciled {
+			t.Error("readiness waits for a lock that nobody asks for")
+		}
+		o.wantMetric("holdfast_acquire_retry_attempts_total 0")
+		o.after(2 * time.Second)
+		o.wantMetric("holdfast_acquire_retry_attempts_total 1")
+		o.wantMetric("holdfast_acquire_retry_window_exhausted_total 0")
+	})
+}
+
+func TestInFlightAcquireDropsAfterDetach(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		wanted bool
+	}{{"still wanted: verified, not assumed", true}, {"not wanted any more: released", false}} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newFakeBroker()
+			inOwners(t, testOwnership, b, func(o *owners) {
+				o.l.set(func() { o.l.deaf = 2 * time.Second })
+				o.stand(firstStanding, Active, true)
+				o.assign(true, []string{"/n/a"}, nil)
+				o.after(time.Second)
+				o.stand(firstStanding, Active, false)
+				o.l.set(func() { o.l.deaf = 0 })
+				o.after(10 * time.Second)
+				o.wantOwned("/n/a") // the call was carried out
+				if p := o.own.Snapshot(); p.Owned != 0 || p.Settled || b.loads["/n/a"] != 0 {
+					t.Errorf("believed while detached: %+v, %d loads", p, b.loads["/n/a"])
+				}
+				if !c.wanted {
+					o.assign(false, nil, []string{"/n/a"})
+				}
+				calls := value(o.l, &o.l.calls)
+				o.stand(firstStanding, Active, true)
+				o.after(5 * time.Second)
+				if value(o.l, &o.l.calls) == calls {
+					t.Error("nothing was asked after the re-attachment")
+				}
+				if c.wanted {
+					o.wantOwned("/n/a")
+					o.wantServed("/n/a")
+				} else {
+					o.wantOwned()
+					o.wantServed()
+				}
+			})
+		})
+	}
+}
+
+func TestNothingIsAskedWhileDetached(t *testing.T) {
+	inOwners(t, testOwnership, newFakeBroker(), func(o *owners) {
+		o.stand(firstStanding, Active, false)
+		o.assign(true, names("t", 5), nil)
+		o.after(10 * time.Minute)
+		if value(o.l, &o.l.calls) != 0 {
+			t.Errorf("%d calls", value(o.l, &o.l.calls))
+		}
+	})
+}
+
+func TestReOwn(t *testing.T) {
+	b := newFakeBroker()
+	inOwners(t, testOwnership, b, func(o *owners) {
+		topics := names("t", 30)
+		o.stand(firstStanding, Active, true)
+		o.assign(true, topics, nil)
+		o.after(time.Second)
+		o.wantOwned(topics...)
+		// The session is lost; the broker goes on serving until it is asked not to.
+		o.stand(firstStanding, Active, false)
+		o.l.remove(topics[:10]...)           // these went with the lease
+		for _, topic := range topics[5:25] { // and another broker took some
+			o.l.remove(topic)
+			o.l.put(topic, "other", Standing{9, 9})
+		}
+		for _, topic := range topics[20:25] {
+			o.l.put(topic, "me", firstStanding) // the old lease is not over yet
+		}
+		clear(o.l.deletes)
+		reports := len(value(o.l, &o.l.reports))
+		o.stand(nextStanding, Active, true)
+		o.after(3 * time.Second)
+		mine := slices.Concat(topics[:5], topics[20:])
+		o.wantOwned(mine...)
+		o.wantServed(mine...) // 15 of 30 went at once: the guard is not asked
+		for topic, k := range o.l.locks {
+			if k.owner == "me" && k.standing != nextStanding {
+				t.Errorf("%s stands under %+v", topic, k.standing)
+			}
+		}
+		if len(o.l.deletes) != 0 {
+			t.Errorf("deleted on the way: %v", sortedKeys(o.l.deletes))
+		}
+		if len(value(o.l, &o.l.reports)) <= reports || !slices.Equal(value(o.l, &o.l.reports)[len(value(o.l, &o.l.reports))-1], mine) {
+			t.Errorf("%d new load reports, want a fresh one of what is owned", len(value(o.l, &o.l.reports))-reports)
+		}
+		o.wantMetric("holdfast_ownership_conflicts_total 15")
+		if n := strings.Count(o.log.String(), "owned by another broker"); n != 1 {
+			t.Errorf("conflicts were logged %d times, want once", n)
+		}
+		o.l.expire(firstStanding.LeaseID)
+		o.after(time.Minute)
+		o.wantOwned(mine...)
+	})
+}
+
+func TestAForeignTopicIsUnloadedAtOnceAndTold(t *testing.T) {
+	served := names("t", 20)
+	b := newFakeBroker(served...)
+	b.quiesceErr["/n/t-00007"] = errRefused
+	inOwners(t, testOwnership, b, func(o *owners) {
+		for _, topic := range served {
+			o.l.put(topic, "other", Standing{9, 9})
+		}
+		o.stand(firstStanding, Active, true)
+		o.assign(true, served[:15], nil) // the others are served here and not even assigned
+		o.after(200 * time.Millisecond)
+		o.wantServed("/n/t-00007")
+		if p := o.Reconciler.Snapshot(); p.Foreign != 1 || p.GuardTripped {
+			t.Errorf("progress %+v; want one foreign topic and no guard", p)
+		}
+		if s := o.state("/n/t-00007"); s.State != TopicForeign {
+			t.Errorf("told as %+v", s)
+		}
+		b.set(func() { delete(b.quiesceErr, "/n/t-00007") })
+		o.after(time.Second)
+		o.wantServed()
+		if p := o.Reconciler.Snapshot(); p.Foreign != 0 {
+			t.Errorf("progress %+v", p)
+		}
+		o.wantMetric("holdfast_ownership_conflicts_total 20")
+	})
+}
+
+func TestAStoreErrorIsNotAnAbsentLock(t *testing.T) {
+	b := newFakeBroker("/n/held", "/n/theirs")
+	inOwners(t, testOwnership, b, func(o *owners) {
+		o.l.put("/n/held", "me", firstStanding)
+		o.l.put("/n/theirs", "other", Standing{9, 9})
+		o.l.set(func() { o.l.err = errStoreAway })
+		o.stand(firstStanding, Active, true)
+		o.assign(true, []string{"/n/held", "/n/theirs", "/n/new"}, nil)
+		o.after(time.Minute)
+		o.wantServed("/n/held", "/n/theirs") // nothing is known to be another's, nothing is loaded
+		if p := o.own.Snapshot(); !strings.Contains(p.LastError, "no leader") || p.Owned+p.Elsewhere != 0 {
+			t.Errorf("ownership %+v", p)
+		}
+		if value(o.l, &o.l.calls) < 12 || value(o.l, &o.l.calls) > 30 {
+			t.Errorf("%d calls in a minute, want a backoff of up to 5 s", value(o.l, &o.l.calls))
+		}
+		if n := strings.Count(o.log.String(), "cannot be asked for"); n != 1 {
+			t.Errorf("logged %d times, want once", n)
+		}
+		o.l.set(func() { o.l.err = nil })
+		o.after(7 * time.Second)
+		o.wantServed("/n/held", "/n/new")
+		// What is known stays known through the next failure.
+		o.l.set(func() { o.l.err = errStoreAway })
+		o.after(5 * time.Minute)
+		o.wantServed("/n/held", "/n/new")
+		if s := o.state("/n/theirs"); s.State != TopicElsewhere {
+			t.Errorf("told as %+v", s)
+		}
+	})
+}
+
+func TestWhatWasAnsweredBeforeAnErrorCounts(t *testing.T) {
+	b := newFakeBroker()
+	inOwners(t, testOwnership, b, func(o *owners) {
+		o.l.set(func() { o.l.err, o.l.partial = errStoreAway, 3 })
+		o.stand(firstStanding, Active, true)
+		o.assign(true, names("t", 5), nil)
+		o.after(100 * time.Millisecond)
+		if n := len(b.served()); n != 3 {
+			t.Errorf("%d served, want the three that were answered", n)
+		}
+		o.l.set(func() { o.l.err = nil })
+		o.after(2 * time.Second)
+		o.wantServed(names("t", 5)...)
+	})
+}
+
+func TestAReleaseDuringAReOwnDoesNotResurrectTheKey(t *testing.T) {
+	b := newFakeBroker()
+	inOwners(t, testOwnership, b, func(o *owners) {
+		o.l.put("/n/a", "me", firstStanding)
+		o.l.set(func() { o.l.latency = time.Second })
+		o.l.onLock = func(requests []LockRequest) {
+			if requests[0].Step != LockRebind {
+				return
+			}
+			// While the rebind is on its way somebody unloads the topic.
+			o.assign(false, nil, []string{"/n/a"})
+			o.l.remove("/n/a")
+		}
+		o.stand(nextStanding, Active, true)
+		o.assign(true, []string{"/n/a"}, nil)
+		o.after(5 * time.Minute)
+		if n := o.l.asked(LockRebind); n != 1 {
+			t.Fatalf("%d rebinds, want one in flight", n)
+		}
+		o.wantOwned()
+		o.wantServed()
+		if owner := o.l.owner("/n/a"); owner != "" {
+			t.Errorf("the lock is %s's", owner)
+		}
+	})
+}
+
+// A release whose answer was lost may still come to pass. The lock is written anew before
+// the topic is loaded, so that it finds nothing to delete.
+func TestALateReleaseDoesNotTakeALockThatIsBelieved(t *testing.T) {
+	for _, late := range []time.Duration{2 * time.Second, 8 * time.Second} {
+		t.Run(late.String(), func(t *testing.T) {
+			b := newFakeBroker()
+			inOwners(t, testOwnership, b, func(o *owners) {
+				o.stand(firstStanding, Active, true)
+				o.assign(true, []string{"/n/a"}, nil)
+				o.after(time.Second)
+				b.set(func() { clear(b.serving) })
+				o.Kick()
+				o.after(time.Second)
+				b.set(func() { clear(b.serving) }) // so that the release goes out at once
+				o.l.set(func() { o.l.lost = late })
+				o.assign(false, nil, []string{"/n/a"})
+				o.after(1500 * time.Millisecond)
+				if n := o.l.asked(LockRelease); n != 1 {
+					t.Fatalf("%d releases, want one in flight", n)
+				}
+				o.l.set(func() { o.l.lost = 0 })
+				o.stand(firstStanding, Active, false) // a short detachment
+				o.assign(false, []string{"/n/a"}, nil)
+				o.stand(firstStanding, Active, true)
+				for range 100 {
+					o.after(100 * time.Millisecond)
+					if b.serves("/n/a") && o.l.owner("/n/a") != "me" {
+						t.Fatal("served without its lock")
+					}
+				}
+				o.wantServed("/n/a")
+			})
+		})
+	}
+}
+
+func TestATopicWantedAgainWhileItIsReleasedIsTakenAnew(t *testing.T) {
+	b := newFakeBroker()
+	inOwners(t, testOwnership, b, func(o *owners) {
+		o.stand(firstStanding, Active, true)
+		o.assign(true, []string{"/n/a"}, nil)
+		o.after(time.Second)
+		o.l.onRelease = func(string) {
+			if b.serves("/n/a") {
+				t.Error("released while served")
+			}
+		}
+		o.l.set(func() { o.l.latency = time.Second })
+		o.assign(false, nil, []string{"/n/a"})
+		for o.l.asked(LockRelease) == 0 {
+			o.after(10 * time.Millisecond)
+		}
+		o.assign(false, []string{"/n/a"}, nil)
+		for range 50 {
+			o.after(100 * time.Millisecond)
+			if b.serves("/n/a") && o.l.owner("/n/a") != "me" {
+				t.Fatal("served without its lock")
+			}
+		}
+		o.wantServed("/n/a")
+	})
+}
+
+func TestADrainedBrokerGivesItsLocksUp(t *testing.T) {
+	b := newFakeBroker()
+	inOwners(t, testOwnership, b, func(o *owners) {
+		o.stand(firstStanding, Active, true)
+		o.assign(true, names("t", 5), nil)
+		o.after(time.Second)
+		o.stand(firstStanding, Drained, true)
+		o.after(5 * time.Second)
+		o.wantServed()
+		o.wantOwned()
+		o.stand(firstStanding, Active, true)
+		o.after(5 * time.Second)
+		o.wantServed(names("t", 5)...)
+		o.wantOwned(names("t", 5)...)
+	})
+}
+
+func TestADrainingBrokerTakesNothingNew(t *testing.T) {
+	b := newFakeBroker()
+	inOwners(t, testOwnership, b, func(o *owners) {
+		o.stand(firstStanding, Active, true)
+		o.assign(true, []string{"/n/a"}, nil)
+		o.after(time.Second)
+		o.stand(firstStanding, Draining, true)
+		o.assign(false, []string{"/n/b"}, nil)
+		o.after(time.Minute)
+		o.wantServed("/n/a")
+		o.wantOwned("/n/a")
+	})
+}
+
+func TestTheAuditFindsLocksThatWentAndLocksThatStayed(t *testing.T) {
+	b := newFakeBroker()
+	inOwners(t, testOwnership, b, func(o *owners) {
+		o.l.put("/n/left-over", "me", firstStanding) // of a life before this one
+		o.stand(firstStanding, Active, true)
+		o.assign(true, []string{"/n/a", "/n/b", "/n/c"}, nil)
+		o.after(time.Second)
+		o.wantOwned("/n/a", "/n/b", "/n/c")
+		o.l.remove("/n/a", "/n/b") // by a third party
+		o.l.put("/n/b", "other", Standing{9, 9})
+		o.after(31 * time.Second)
+		o.wantOwned("/n/a", "/n/c")
+		o.wantServed("/n/a", "/n/c")
+		o.wantMetric("holdfast_ownership_conflicts_total 1")
+		if n := strings.Count(o.log.String(), "not under our lease any more"); n != 2 {
+			t.Errorf("logged %d times, want twice", n)
+		}
+	})
+}
+
+func TestLoadReportsFollowWhatIsOwnedAtADistance(t *testing.T) {
+	inOwners(t, testOwnership, newFakeBroker(), func(o *owners) {
+		o.stand(firstStanding, Active, true)
+		o.assign(true, names("t", 1), nil)
+		o.after(time.Second)
+		if len(value(o.l, &o.l.reports)) != 1 {
+			t.Fatalf("%d reports, want one at once", len(value(o.l, &o.l.reports)))
+		}
+		for i := range 20 {
+			o.assign(false, names("t", i+2), nil)
+			o.after(time.Second)
+		}
+		if len(value(o.l, &o.l.reports)) != 1 {
+			t.Errorf("%d reports within 21 s, want one", len(value(o.l, &o.l.reports)))
+		}
+		o.after(time.Hour)
+		if n := len(value(o.l, &o.l.reports)); n != 2 || len(value(o.l, &o.l.reports)[1]) != 21 {
+			t.Errorf("%d reports, want one more with all 21 topics and none without a change", n)
+		}
+	})
+}
+
+func TestTenThousandTopicsAreOwnedAndLoaded(t *testing.T) {
+	b := newFakeBroker()
+	inOwners(t, testOwnership, b, func(o *owners) {
+		all := names("t", 10_000)
+		for i := 0; i < len(all); i += 100 {
+			o.l.put(all[i], "other", Standing{9, 9})
+		}
+		o.stand(firstStanding, Active, true)
+		o.assign(true, all, nil)
+		o.after(time.Minute)
+		if p := o.Reconciler.Snapshot(); p.Served != 9900 || p.Elsewhere != 100 || !p.Reconciled {
+			t.Errorf("progress %+v", p)
+		}
+		before := value(o.l, &o.l.calls)
+		o.after(10 * time.Minute)
+		if n := value(o.l, &o.l.calls) - before; n > 60 {
+			t.Errorf("%d calls in ten quiet minutes, want some for the audit and the waiting", n)
+		}
+	})
+}
+
+// Brokers that assign the same topics to themselves, detach, lose their leases and answers,
+// and are drained: no topic may be served by a broker that does not hold its lock. The
+// fence is part of the test, as it is of the sidecar: what detaches stops serving.
+func TestNoTopicIsServedByTwo(t *testing.T) {
+	seeds := []uint64{rand.Uint64(), rand.Uint64(), rand.Uint64(), rand.Uint64()}
+	if s := os.Getenv("OWNERS_SEED"); s != "" {
+		seed, err := strconv.ParseUint(s, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seeds = []uint64{seed}
+	}
+	for _, seed := range seeds {
+		t.Run(fmt.Sprintf("OWNERS_SEED=%d", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { randomOwners(t, seed) })
+		})
+	}
+}
+
+func randomOwners(t *testing.T, seed uint64) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	table := newLockTable()
+	all := names("t", 12)
+	type member struct {
+		*owners
+		standing Standing
+		attached bool
+	}
+	var brokers []*member
+	lease := int64(0)
+	for _, id := range []string{"one", "two", "three"} {
+		b := newFakeBroker()
+		b.latency = 20 * time.Millisecond
+		o, end := newOwners(t, id, testOwnership, b, table)
+		defer end()
+		lease++
+		m := &member{o, Standing{Epoch: lease, LeaseID: lease}, true}
+		brokers = append(brokers, m)
+		o.stand(m.standing, Active, true)
+		o.assign(true, all, nil)
+	}
+	check := func(what string) {
+		t.Helper()
+		for _, topic := range all {
+			for _, m := range brokers {
+				if m.b.serves(topic) && table.owner(topic) != m.l.id {
+					t.Fatalf("%s: %s serves %s, which is %q's\n%s", what, m.l.id, topic, table.owner(topic), m.log)
+				}
+			}
+		}
+	}
+	fence := func(m *member) {
+		m.attached = false
+		m.stand(m.standing, Active, false)
+		if _, err := m.Fence(t.Context()); err != nil {
+			t.Fatalf("fence: %v", err)
+		}
+	}
+	for step := range 300 {
+		m := brokers[rng.IntN(len(brokers))]
+		what := ""
+		switch rng.IntN(9) {
+		case 0, 1:
+			topic := all[rng.IntN(len(all))]
+			what = "unassign " + topic
+			m.assign(false, nil, []string{topic})
+		case 2, 3:
+			topic := all[rng.IntN(len(all))]
+			what = "assign " + topic
+			m.assign(false, []string{topic}, nil)
+		case 4:
+			what = "a short detachment"
+			fence(m)
+			m.stand(m.standing, Active, true)
+			m.attached = true
+		case 5:
+			what = "a lost lease"
+			fence(m)
+			old := m.standing
+			lease++
+			m.standing = Standing{Epoch: lease, LeaseID: lease}
+			if rng.IntN(2) == 0 {
+				table.expire(old.LeaseID)
+			} else {
+				time.AfterFunc(time.Duration(rng.IntN(3000))*time.Millisecond, func() { table.expire(old.LeaseID) })
+			}
+			m.stand(m.standing, Active, true)
+			m.attached = true
+		case 6:
+			what = "a drain and its end"
+			m.stand(m.standing, Drained, true)
+			m.after(time.Duration(rng.IntN(2000)) * time.Millisecond)
+			m.stand(m.standing, Active, true)
+		case 7:
+			what = "answers lost"
+			late := time.Duration(1+rng.IntN(6000)) * time.Millisecond
+			m.l.set(func() { m.l.lost = late })
+			m.after(time.Duration(rng.IntN(6000)) * time.Millisecond)
+			m.l.set(func() { m.l.lost = 0 })
+		case 8:
+			what = "slow or failing"
+			m.l.set(func() { m.l.err, m.l.partial = errStoreAway, rng.IntN(4) })
+			m.after(time.Duration(rng.IntN(1000)) * time.Millisecond)
+			m.l.set(func() { m.l.err, m.l.deaf = nil, time.Duration(rng.IntN(2))*time.Second })
+			m.after(time.Duration(rng.IntN(2000)) * time.Millisecond)
+			m.l.set(func() { m.l.deaf = 0 })
+		}
+		for range 1 + rng.IntN(20) {
+			m.after(time.Duration(rng.IntN(60)) * time.Millisecond)
+			check(fmt.Sprintf("step %d, %s at %s", step, what, m.l.id))
+		}
+	}
+	for _, m := range brokers {
+		m.assign(true, all, nil)
+	}
+	brokers[0].after(2 * time.Minute)
+	check("at the end")
+	for _, topic := range all {
+		if owner := table.owner(topic); !slices.ContainsFunc(brokers, func(m *member) bool { return m.l.id == owner && m.b.serves(topic) }) {
+			t.Errorf("at the end %s is %q's and not served there", topic, owner)
+		}
+	}
+}

@@ -1,0 +1,262 @@
+package recovery
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	// lockBatch is how many locks one call is about, so that topics are loaded while
+	// others are still being acquired.
+	lockBatch = 500
+	// lockTimeout bounds one call to the store.
+	lockTimeout = 5 * time.Second
+	// maxLockBackoff bounds the pause after a call that failed.
+	maxLockBackoff = 5 * time.Second
+	// reportSpacing is the shortest time between two load reports under the same orders.
+	reportSpacing = 30 * time.Second
+	// slowGrouping is how much earlier than due a lock may be asked for after the retry
+	// window, together with others.
+	slowGrouping = time.Second
+)
+
+// calling is the one call to the store that is in flight.
+type calling struct {
+	flying   bool
+	failures int       // in a row
+	notAt    time.Time // not before, after a failure
+	lastErr  string
+}
+
+// reporting is when the load report is written: after the topics were owned under new
+// orders, and when what is owned has changed.
+type reporting struct {
+	due      bool
+	notAt    time.Time
+	last     time.Time // zero: not under these orders
+	failures int
+}
+
+// Run acquires and releases until ctx ends, then ends what is in flight, waits for it, and
+// returns nil. Locks stay with their lease. It is called once.
+func (o *Ownership) Run(ctx context.Context) error {
+	o.begin(ctx)
+	defer o.end()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		timer.Reset(o.step())
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-o.wake:
+		case <-timer.C:
+		case <-o.reconciler.Settlings():
+			o.takeStrays()
+		}
+	}
+}
+
+func (o *Ownership) begin(ctx context.Context) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.base, o.running = ctx, true
+	o.newGeneration()
+}
+
+func (o *Ownership) end() {
+	o.mu.Lock()
+	o.running = false
+	o.endWork()
+	o.mu.Unlock()
+	o.tasks.Wait()
+}
+
+// takeStrays has the owners of topics looked up that are served and not assigned here.
+func (o *Ownership) takeStrays() {
+	strays := o.reconciler.Strays()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, topic := range strays {
+		o.lock(topic)
+	}
+}
+
+// step does everything that is due and returns how long the loop may sleep.
+func (o *Ownership) step() time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := time.Now()
+	sleep := time.Hour
+	if !o.running || !o.orders.Attached || !o.wantedKnown {
+		return sleep
+	}
+	sooner := func(at time.Time) {
+		if !at.IsZero() {
+			sleep = min(sleep, max(0, at.Sub(now)))
+		}
+	}
+
+	o.tellClaims() // before anything is found idle: no load begins between that and a release
+	todo := o.decide(now)
+	sooner(todo.again)
+	if now.Before(o.call.notAt) {
+		sooner(o.call.notAt)
+		return sleep
+	}
+	if o.call.flying {
+		return sleep
+	}
+	report := o.report.due && !todo.unsettled
+	switch {
+	case len(todo.asks) > 0:
+		o.startLocking(todo.asks)
+		return sleep
+	case len(todo.looks) > 0:
+		o.startLooking(todo.looks)
+		return sleep
+	}
+	o.followWaiting()
+	switch {
+	case report && !now.Before(o.report.notAt):
+		o.startReport()
+	case !now.Before(o.auditAt):
+		o.startAudit()
+	default:
+		sooner(o.auditAt)
+		if report {
+			sooner(o.report.notAt)
+		}
+	}
+	return sleep
+}
+
+// tellClaims has the reconciler know what may be loaded and what must go.
+func (o *Ownership) tellClaims() {
+	var told []TopicClaim
+	for l := range o.open {
+		c := claimOf(l.State, l.wanted && o.orders.Mode == Active, l.over)
+		if c != l.claim {
+			l.claim = c
+			told = append(told, TopicClaim{Topic: l.topic, Claim: c, Owner: l.Owner})
+		}
+	}
+	o.reconciler.SetClaims(told)
+	for _, topic := range o.reconciler.Conflicts() {
+		if l, ok := o.table[topic]; ok && l.State == LockForeign {
+			o.conflicted(l)
+		}
+	}
+}
+
+// todo is what a pass over the open locks asks for.
+type todo struct {
+	asks      []LockRequest
+	looks     []string
+	unsettled bool      // a wanted lock has not been answered yet
+	again     time.Time // when a lock that is another's is due; zero: none is
+}
+
+// decide asks DecideLock about every open lock, and closes those that are as they should
+// be. Locks that others hold come last: there may be many, and most are held still.
+func (o *Ownership) decide(now time.Time) todo {
+	var t todo
+	var retries []LockRequest
+	idle := o.idle()
+	for l := range o.open {
+		_, isIdle := idle[l.topic]
+		facts := LockFacts{Lock: l.State, Attached: true, Serving: !isIdle, Wanted: o.mayServe(l, isIdle)}
+		if facts.Wanted && l.State != LockOurs && l.State != LockForeign {
+			t.unsettled = true
+		}
+		if l.State == LockForeign && l.had {
+			o.conflicted(l)
+		}
+		if l.asked {
+			continue
+		}
+		step, why := DecideLock(facts)
+		switch step {
+		case LockLeave:
+			delete(o.open, l)
+			if !l.wanted {
+				o.forget(l)
+			}
+		case LockKeep:
+			delete(o.open, l)
+		case LockUnload: // the reconciler says when it is done
+		case LockLook:
+			if len(t.looks) < lockBatch {
+				t.looks = append(t.looks, l.topic)
+			}
+		case LockWait:
+			at := l.next
+			if l.over { // many of these in one call rather than on the dot
+				at = at.Add(-slowGrouping)
+			}
+			if at.After(now) {
+				if t.again.IsZero() || l.next.Before(t.again) {
+					t.again = l.next
+				}
+			} else if len(retries) < lockBatch {
+				retries = append(retries, LockRequest{Topic: l.topic, Step: LockTake})
+			}
+		default: // take, rebind, release
+			if len(t.asks) < lockBatch {
+				t.asks = append(t.asks, LockRequest{Topic: l.topic, Step: step, Why: why, Revision: l.Revision})
+			}
+		}
+	}
+	t.asks = append(t.asks, retries[:min(len(retries), lockBatch-len(t.asks))]...)
+	return t
+}
+
+// idle is those of the open topics that are certainly not served here, as far as it
+// matters for them.
+func (o *Ownership) idle() map[string]struct{} {
+	var matter []string
+	for l := range o.open {
+		if l.State == LockForeign || !l.wanted || o.orders.Mode != Active {
+			matter = append(matter, l.topic)
+		}
+	}
+	if len(matter) == 0 {
+		return nil
+	}
+	names := o.reconciler.Idle(matter)
+	idle := make(map[string]struct{}, len(names))
+	for _, name := range names {
+		idle[name] = struct{}{}
+	}
+	return idle
+}
+
+// mayServe is whether the topic is to be served here in this mode. A draining broker takes
+// nothing new, and a drained one serves nothing.
+func (o *Ownership) mayServe(l *lock, idle bool) bool {
+	return l.wanted && (o.orders.Mode == Active || o.orders.Mode == Draining && !idle)
+}
+
+// forget drops an entry of which nothing is left to know.
+func (o *Ownership) forget(l *lock) {
+	delete(o.table, l.topic)
+	delete(o.open, l)
+	if l.claim != ClaimPending { // of a topic that was another's
+		o.reconciler.SetClaims([]TopicClaim{{Topic: l.topic, Claim: ClaimPending}})
+	}
+}
+
+// conflicted tells of a topic that was held or served here and is another's.
+func (o *Ownership) conflicted(l *lock) {
+	l.had = false
+	if l.conflict {
+		return
+	}
+	l.conflict = true
+	o.metrics.conflicts.Inc()
+	if !o.told {
+		o.told = true
+		o.log.Warn("topics are owned by another broker; they are unloaded here",
+			"topic", l.topic, "owner", l.Owner, "reason", string(LockWhyForeign), "epoch", o.orders.Epoch)
+	}
+}

@@ -1,0 +1,102 @@
+package recovery
+
+import (
+	"testing"
+	"time"
+)
+
+func TestEveryLockHasOneStep(t *testing.T) {
+	type row struct {
+		lock            LockState
+		wanted, serving bool
+		step            LockStep
+		why             LockReason
+	}
+	rows := []row{
+		{LockUnknown, true, true, LockTake, LockWhyUnknown},
+		{LockUnknown, true, false, LockTake, LockWhyUnknown},
+		{LockUnknown, false, true, LockLook, LockWhyUnknown},
+		{LockUnknown, false, false, LockLook, LockWhyUnknown},
+		{LockFree, true, true, LockTake, LockWhyWanted},
+		{LockFree, true, false, LockTake, LockWhyWanted},
+		{LockFree, false, true, LockLeave, LockWhyUnassigned},
+		{LockFree, false, false, LockLeave, LockWhyUnassigned},
+		{LockOurs, true, true, LockKeep, LockWhyWanted},
+		{LockOurs, true, false, LockKeep, LockWhyWanted},
+		{LockOurs, false, true, LockUnload, LockWhyStillHere},
+		{LockOurs, false, false, LockRelease, LockWhyUnassigned},
+		{LockStale, true, true, LockRebind, LockWhyOldLease},
+		{LockStale, true, false, LockRebind, LockWhyOldLease},
+		{LockStale, false, true, LockRebind, LockWhyOldLease},
+		{LockStale, false, false, LockRelease, LockWhyUnassigned},
+		{LockForeign, true, true, LockUnload, LockWhyForeign},
+		{LockForeign, true, false, LockWait, LockWhyElsewhere},
+		{LockForeign, false, true, LockUnload, LockWhyForeign},
+		{LockForeign, false, false, LockLeave, LockWhyUnassigned},
+	}
+	want := map[LockFacts]row{}
+	for _, r := range rows {
+		want[LockFacts{r.lock, true, r.wanted, r.serving}] = r
+	}
+	seen := 0
+	for _, s := range LockStates {
+		for _, attached := range []bool{false, true} {
+			for _, wanted := range []bool{false, true} {
+				for _, serving := range []bool{false, true} {
+					seen++
+					f := LockFacts{s, attached, wanted, serving}
+					step, why := DecideLock(f)
+					w, listed := want[f]
+					if !attached {
+						w, listed = row{step: LockLeave, why: LockWhyDetached}, true
+					}
+					if !listed || step != w.step || why != w.why {
+						t.Errorf("%s, attached %v, wanted %v, serving %v: %s (%s), want %s (%s)", s, attached, wanted, serving, step, why, w.step, w.why)
+					}
+					if step == LockRelease && (serving || wanted) {
+						t.Errorf("%+v is released while it may be served", f)
+					}
+				}
+			}
+		}
+	}
+	if seen != 2*len(rows) {
+		t.Errorf("walked %d of %d pairs", seen, 2*len(rows))
+	}
+}
+
+func TestOnlyOurOwnWantedLockIsAGroundForLoading(t *testing.T) {
+	for _, s := range LockStates {
+		for _, wanted := range []bool{false, true} {
+			for _, over := range []bool{false, true} {
+				c := claimOf(s, wanted, over)
+				if c.Loads() != (s == LockOurs && wanted) || c.Foreign() != (s == LockForeign) || c.Foreign() && (c == ClaimElsewhere) != over {
+					t.Errorf("%s, wanted %v, window over %v: claim %d", s, wanted, over, c)
+				}
+			}
+		}
+	}
+}
+
+func TestRetriesEndWithTheWindow(t *testing.T) {
+	since := time.Unix(1000, 0)
+	w := retryWindow{every: 200 * time.Millisecond, window: 2 * time.Second, slow: 30 * time.Second}
+	for _, c := range []struct {
+		name    string
+		w       retryWindow
+		elapsed time.Duration
+		next    time.Duration
+		over    bool
+	}{
+		{"at first", w, 0, 200 * time.Millisecond, false},
+		{"near the end, the last attempt is at the end", w, 1900 * time.Millisecond, 2 * time.Second, false},
+		{"a moment before the end", w, 1999 * time.Millisecond, 2 * time.Second, false},
+		{"at the end", w, 2 * time.Second, 32 * time.Second, true},
+		{"without a window", retryWindow{every: w.every, slow: w.slow}, 0, 30 * time.Second, true},
+	} {
+		next, over := c.w.after(since, since.Add(c.elapsed))
+		if next.Sub(since) != c.next || over != c.over {
+			t.Errorf("%s: next after %v and over %v, want %v and %v", c.name, next.Sub(since), over, c.next, c.over)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package recovery
+
+import "time"
+
+// TopicClaim is a change of one topic's ownership.
+type TopicClaim struct {
+	Topic string
+	Claim Claim
+	Owner string // who holds the lock, for people; only of a foreign one
+}
+
+// SetClaims takes changes of ownership. Before it returns, no load of a topic whose claim
+// does not allow one can begin; one in flight runs out, and is undone by the next plan.
+func (r *Reconciler) SetClaims(changes []TopicClaim) {
+	if len(changes) == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	soon := false
+	for _, c := range changes {
+		t, ok := r.table[c.Topic]
+		if !ok {
+			if c.Claim == ClaimPending {
+				continue // as a new entry begins
+			}
+			t = r.topic(c.Topic, now)
+		}
+		r.update(t, func(f *Facts) { f.Claim = c.Claim })
+		t.owner = c.Owner
+		if !c.Claim.Loads() && t.want == actLoad {
+			r.setWant(t, actNone)
+		}
+		soon = soon || c.Claim.Foreign() && t.Serving
+	}
+	if soon {
+		r.planSoon(now)
+	} else {
+		r.planSpaced(now)
+	}
+	r.changed(now)
+	r.poke()
+}
+
+// Idle returns those of the topics that clients certainly cannot use here, and that no
+// load is under way for. Without a present view of the broker there are none.
+func (r *Reconciler) Idle(topics []string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.list.fresh {
+		return nil
+	}
+	var idle []string
+	for _, name := range topics {
+		t := r.table[name]
+		if t == nil || !t.Serving && t.phase != phaseFlying {
+			idle = append(idle, name)
+		}
+	}
+	return idle
+}
+
+// Strays lists the topics that are served here and not assigned here.
+func (r *Reconciler) Strays() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.list.fresh || !r.assignedKnown || r.counts.Orphan == 0 {
+		return nil
+	}
+	var strays []string
+	for name, t := range r.table {
+		if t.orphan() {
+			strays = append(strays, name)
+		}
+	}
+	return strays
+}
+
+// Conflicts returns, once, the topics that were found to be served here and owned by
+// another broker since it was last called.
+func (r *Reconciler) Conflicts() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	conflicts := r.conflicts
+	r.conflicts = nil
+	return conflicts
+}
+
+// Settlings receives a value when Idle, Strays or Conflicts may have other answers. It has
+// room for one.
+func (r *Reconciler) Settlings() <-chan struct{} { return r.settlings }
+
+func (r *Reconciler) settled() {
+	select {
+	case r.settlings <- struct{}{}:
+	default:
+	}
+}
