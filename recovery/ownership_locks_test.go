@@ -668,3 +668,61 @@ func randomOwners(t *testing.T, seed uint64) {
 		}
 	}
 }
+
+func TestALockIsNoGroundForLoadingBeforeItIsVerifiedAgain(t *testing.T) {
+	b := newFakeBroker()
+	inOwners(t, testOwnership, b, func(o *owners) {
+		o.stand(firstStanding, Active, true)
+		o.assign(true, []string{"/n/a"}, nil)
+		o.after(time.Second)
+		o.stand(firstStanding, Active, false)
+		b.set(func() { clear(b.serving) })
+		o.l.set(func() { o.l.err = errStoreAway })
+		o.stand(firstStanding, Active, true)
+		o.after(time.Minute)
+		o.wantServed()
+		o.l.set(func() { o.l.err = nil })
+		o.after(10 * time.Second)
+		o.wantServed("/n/a")
+	})
+}
+
+func TestALoadThatWaitsForItsTurnIsWithdrawnWithTheClaim(t *testing.T) {
+	b := newFakeBroker()
+	b.latency = time.Second
+	s := testSettings
+	s.OwnershipLocks, s.Concurrency = true, 1
+	inWorld(t, s, b, func(w *world) {
+		w.SetOrders(attached)
+		w.SetAssigned(true, names("t", 3), nil)
+		for _, topic := range names("t", 3) {
+			w.SetClaims([]TopicClaim{{Topic: topic, Claim: ClaimOurs}})
+		}
+		w.after(1500 * time.Millisecond) // listed, and the first is being loaded
+		w.SetClaims([]TopicClaim{{Topic: "/n/t-00002", Claim: ClaimPending}})
+		synctest.Wait()
+		if got := w.Idle(names("t", 3)); !slices.Equal(got, []string{"/n/t-00001", "/n/t-00002"}) {
+			t.Errorf("idle are %v, want those that are not being loaded", got)
+		}
+		w.after(time.Minute)
+		w.wantServed("/n/t-00000", "/n/t-00001")
+	})
+}
+
+func TestNothingIsReleasedOnAnOldViewOfTheBroker(t *testing.T) {
+	b := newFakeBroker()
+	inOwners(t, testOwnership, b, func(o *owners) {
+		o.stand(firstStanding, Active, true)
+		o.assign(true, []string{"/n/a"}, nil)
+		o.after(time.Second)
+		b.set(func() { b.listErr = errRefused })
+		o.Reconciler.SetOrders(Orders{Epoch: 1, Mode: Active, Attached: true, Instance: "another process"})
+		o.assign(false, nil, []string{"/n/a"})
+		o.after(time.Minute)
+		o.wantOwned("/n/a")
+		b.set(func() { b.listErr = nil })
+		o.after(time.Minute)
+		o.wantOwned()
+		o.wantServed()
+	})
+}

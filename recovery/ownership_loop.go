@@ -31,10 +31,9 @@ type calling struct {
 // reporting is when the load report is written: after the topics were owned under new
 // orders, and when what is owned has changed.
 type reporting struct {
-	due      bool
-	notAt    time.Time
-	last     time.Time // zero: not under these orders
-	failures int
+	due   bool
+	notAt time.Time
+	last  time.Time // zero: not under these orders
 }
 
 // Run acquires and releases until ctx ends, then ends what is in flight, waits for it, and
