@@ -103,7 +103,7 @@ func TestWrongUsageIsOneLineAndCodeTwo(t *testing.T) {
 		{"flag after the argument", []string{"explain", "1", "-o", "json"}, "explain: -o after an argument: write 'holdfast explain -o json 1'"},
 		{"event that is no number", []string{"explain", "last"}, `explain: event "last": not an event number: take one from 'holdfast events', such as 12`},
 		{"form of output", []string{"status", "-o", "yaml"}, `--output "yaml": unknown: write one of table, json`},
-		{"topic state", []string{"topics", "--state", "lost"}, `--state "lost": unknown: write one of served, missing, loading, orphan, quarantined`},
+		{"topic state", []string{"topics", "--state", "lost"}, `--state "lost": unknown: write one of served, missing, loading, orphan, quarantined, held_elsewhere, foreign_owner`},
 		{"drain timeout", []string{"drain", "--timeout", "5"}, `--timeout "5": not a duration: write a number with a unit, such as 30s`},
 		{"events since", []string{"events", "--since", "noon"}, `--since "noon": not a number: write digits only`},
 		{"shell", []string{"completion", "tcsh"}, `completion: shell "tcsh": unknown: write one of bash, zsh, fish`},

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,9 +30,9 @@ func (p painter) state(s string) string {
 	switch s {
 	case "attached", "active", "up", "served", "yes":
 		return p.good(s)
-	case "degraded", "draining", "drained", "loading", "unknown", "quarantined":
+	case "degraded", "draining", "drained", "loading", "unknown", "quarantined", "held_elsewhere":
 		return p.warn(s)
-	case "detached", "down", "missing", "orphan", "no":
+	case "detached", "down", "missing", "orphan", "foreign_owner", "no":
 		return p.bad(s)
 	}
 	return s
@@ -140,7 +141,7 @@ func topicsLine(t agent.TopicCounts, p painter) string {
 	for _, part := range []struct {
 		n     int
 		state string
-	}{{t.Loading, "loading"}, {t.Missing, "missing"}, {t.Orphan, "orphan"}, {t.Quarantined, "quarantined"}} {
+	}{{t.Loading, "loading"}, {t.Missing, "missing"}, {t.Elsewhere, "held_elsewhere"}, {t.Orphan, "orphan"}, {t.Quarantined, "quarantined"}} {
 		if part.n > 0 {
 			text += fmt.Sprintf(", %d %s", part.n, p.state(part.state))
 		}
@@ -161,7 +162,9 @@ func writeTopics(w io.Writer, all, shown []agent.TopicStatus, p painter) error {
 	}
 	parts := make([]string, 0, len(topicStates))
 	for _, s := range topicStates {
-		parts = append(parts, fmt.Sprintf("%d %s", counts[s], s))
+		if counts[s] > 0 || !slices.Contains(lockStates, s) {
+			parts = append(parts, fmt.Sprintf("%d %s", counts[s], s))
+		}
 	}
 	t := table{head: []string{"TOPIC", "STATE", "ERROR"}}
 	for _, s := range shown {

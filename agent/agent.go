@@ -58,6 +58,7 @@ type agent struct {
 	keeper     *lease.Keeper
 	registrar  *registrar
 	reconciler *recovery.Reconciler
+	ownership  *recovery.Ownership // nil: without locks
 
 	inbox   chan func() // work for the loop
 	named   chan struct{}
@@ -184,7 +185,9 @@ func (a *agent) serve(ctx context.Context) error {
 	a.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{
 		Concurrency: a.cfg.LoadConcurrency, Rate: a.cfg.LoadRate, LoadTimeout: a.cfg.LoadTimeout,
 		AuditInterval: a.cfg.AuditInterval, MassChangeShare: a.cfg.MassChangeShare,
+		OwnershipLocks: a.locking(),
 	}, quiescing{a.broker}, a.main, a.log.With("part", "topics"), reg)
+	a.ownership = a.newOwnership(reg)
 	a.registrar = &registrar{cfg: a.cfg, line: a.line, clock: a.clock, log: a.log.With("part", "lease"),
 		life: func() life { return *a.life.Load() }, deliver: a.deliver}
 	var registrar lease.Registrar = a.registrar
@@ -221,6 +224,9 @@ func (a *agent) serve(ctx context.Context) error {
 	add(a.health.Run)
 	add(a.dataDir.Run)
 	add(a.reconciler.Run)
+	if a.ownership != nil {
+		add(a.onceNamed(a.ownership.Run))
+	}
 	add(a.onceNamed(a.keeper.Run))
 	add(a.onceNamed(a.followState))
 	add(a.onceNamed(a.followRegistration))

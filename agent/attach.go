@@ -61,7 +61,7 @@ func (a *agent) attach(verdict probes.Verdict) {
 		began := time.Now()
 		a.publish() // readiness is off from here on
 		a.metrics.fenceDuration.WithLabelValues(string(recovery.StepReady)).Observe(time.Since(began).Seconds())
-		a.reconciler.SetOrders(a.orders(false))
+		a.setOrders(a.orders(false))
 		a.beginFencing(verdict)
 	}
 }

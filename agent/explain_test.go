@@ -49,6 +49,7 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	}
 	add(Event{Kind: "topics", To: "guard_tripped", Reason: "mass_change"})
 	add(Event{Kind: "topics", To: "guard_cleared"})
+	add(Event{Kind: "topics", To: "foreign_owner"})
 	for _, by := range []string{recovery.GateComplete, recovery.GateLoadTimeout} {
 		add(Event{Kind: "topics", To: "reconciled", Reason: by})
 	}

@@ -45,7 +45,7 @@ func (a *agent) followRegistration(ctx context.Context) error {
 	}), a.followError(ctx, "registration"))
 }
 
-// followAssignments feeds the reconciler.
+// followAssignments keeps known which topics are assigned here.
 func (a *agent) followAssignments(ctx context.Context) error {
 	keys := a.main.Keys()
 	t := cluster.Target{Key: keys.Assignments(a.brokerID), Prefix: true, KeysOnly: true}
@@ -64,7 +64,7 @@ func (a *agent) followAssignments(ctx context.Context) error {
 				deletes = append(deletes, topic)
 			}
 		}
-		a.reconciler.SetAssigned(u.Full, puts, deletes)
+		a.setAssigned(u.Full, puts, deletes)
 	}, a.followError(ctx, "assignments"))
 }
 

@@ -49,6 +49,7 @@ type loopState struct {
 	guardTripped     bool
 	gateOpenedBy     string
 	quarantined      int
+	conflicts        int       // topics that turned out to be another broker's, so far
 	progress         time.Time // when the progress of a long load was last told
 	saving           chan struct{}
 	noted            time.Time // when the last confirmed renewal was noted on disk
@@ -140,6 +141,7 @@ func (a *agent) step() error {
 	a.assertMode()
 	a.noteTopics()
 	a.noteGuard()
+	a.noteConflicts()
 	a.noteConfirmed(time.Now())
 	a.noteReadiness()
 	a.publish()
@@ -184,9 +186,9 @@ func (a *agent) setGate(verdict probes.Verdict) {
 	a.keeper.SetGate(a.gate)
 }
 
-// order tells the reconciler what it may do.
+// order tells what may be done to topics.
 func (a *agent) order(verdict probes.Verdict, who brokerapi.Identity) {
-	a.reconciler.SetOrders(a.orders(a.attachment != recovery.Detached && a.mode.Mode.Known() &&
+	a.setOrders(a.orders(a.attachment != recovery.Detached && a.mode.Mode.Known() &&
 		verdict != probes.Down && who.Instance == a.memory.Instance))
 }
 

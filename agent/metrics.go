@@ -104,7 +104,7 @@ var (
 	descDetached   = desc("detached", "1 while the broker is detached: not ready, and fenced or being fenced.")
 	descPresent    = desc("registration_present", "1 while etcd has a registration of this broker id, as the watch last saw it.")
 	descEpoch      = desc("registration_epoch", "Create revision of the registration; it grows with each one. 0: none is held.")
-	descZombie     = desc("broker_zombie", "1 while the broker shows this sign of a zombie: it runs unregistered, or serves topics that are not its own.", "kind")
+	descZombie     = desc("broker_zombie", "1 while the broker shows this sign of a zombie: it runs unregistered, or serves topics that are not assigned to it or that another broker owns.", "kind")
 	descLoop       = desc("agent_loop_last_run_timestamp_seconds", "When the agent's loop last ran. More than 10 s ago: the sidecar hangs, restart it.")
 )
 
@@ -139,6 +139,7 @@ func (g stateGauges) Collect(c chan<- prometheus.Metric) {
 	up := a.health.Snapshot().At(time.Now()).String() == "up"
 	gauge(descZombie, up && v.Validity.ExpiredAt(a.clock()) && p.Served+p.Orphan > 0, "unregistered")
 	gauge(descZombie, p.Orphan > 0, "orphan_topics")
+	gauge(descZombie, p.Foreign > 0, "foreign_owner")
 	c <- prometheus.MustNewConstMetric(descEpoch, prometheus.GaugeValue, float64(v.Grant.Epoch))
 	c <- prometheus.MustNewConstMetric(descLoop, prometheus.GaugeValue, float64(a.freshness.Last().UnixMilli())/1000)
 }

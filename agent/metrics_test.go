@@ -67,6 +67,7 @@ func builtWith(t *testing.T) (*agent, *prometheus.Registry) {
 		a.broker.Health, nil, quiet, reg)
 	a.dataDir = probes.NewDataDir(probes.DataDirSettings{Markers: c.DataMarkers}, quiet, reg)
 	a.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{}, stillBroker{}, stillBroker{}, quiet, reg)
+	a.ownership = a.newOwnership(reg)
 	a.keeper = lease.NewKeeper(lease.Settings{Timing: c.Timing(), Clock: a.clock, Classify: classify, Classes: failureClasses()},
 		stillLine{}, stillLine{}, 0, quiet, reg)
 	a.freshness = probes.NewFreshness("agent loop", time.Now())
@@ -120,7 +121,8 @@ func TestSeriesExistFromTheStart(t *testing.T) {
 		"lease_renewals_total": {"confirmed", "failed", "lost"}, "lease_renewal_duration_seconds": nil,
 		"lease_keepalive_failures_total": failureClasses(), "lease_keepalive_failure_streak": nil, "lease_failing_seconds": nil,
 		"registration_present": nil, "registration_lost_total": {"lease_expired"}, "registration_adoptions_total": nil, "registration_epoch": nil,
-		"broker_boots_total": {"first_boot", "restart"}, "broker_zombie": {"unregistered", "orphan_topics"},
+		"broker_boots_total": {"first_boot", "restart"}, "broker_zombie": {"unregistered", "orphan_topics", "foreign_owner"},
+		"acquire_retry_attempts_total": nil, "acquire_retry_window_exhausted_total": nil, "ownership_conflicts_total": nil,
 		"topics": nil, "topic_loads_total": nil, "topic_unloads_total": nil, "reconcile_duration_seconds": nil, "reconcile_last_success_timestamp_seconds": nil,
 		"fence_duration_seconds": {"ready", "quiesce", "stop"}, "fence_failures_total": {"ready", "quiesce", "stop"},
 		"would_have_total":   {"register", "set_mode", "load", "quiesce", "unload", "stop", "not_ready", "revoke"},

@@ -67,6 +67,7 @@ type TopicCounts struct {
 	Orphan      int `json:"orphan"`
 	Quarantined int `json:"quarantined"`
 	Loading     int `json:"loading"`
+	Elsewhere   int `json:"held_elsewhere,omitempty"` // of the missing: another broker holds the lock
 }
 
 // ReadyStatus says whether clients may be sent here, and if not, why not.
@@ -78,7 +79,7 @@ type ReadyStatus struct {
 // TopicStatus is one line of `holdfast topics`.
 type TopicStatus struct {
 	Topic string `json:"topic"`
-	State string `json:"state"` // served, missing, loading, orphan, quarantined
+	State string `json:"state"` // served, missing, loading, orphan, quarantined, held_elsewhere, foreign_owner
 	Error string `json:"error,omitempty"`
 }
 

@@ -25,7 +25,7 @@ func (a *agent) status() Status {
 			CreateRevision: v.Grant.Epoch},
 		Broker: BrokerStatus{Up: h.At(time.Now()).String(), Version: who.Version, LastError: h.LastError},
 		Topics: TopicCounts{Assigned: p.Assigned, Served: p.Served, Missing: p.Missing, Orphan: p.Orphan,
-			Quarantined: p.Quarantined, Loading: p.Loading},
+			Quarantined: p.Quarantined, Loading: p.Loading, Elsewhere: p.Elsewhere},
 		Ready:   ReadyStatus{OK: len(causes) == 0, Causes: []string{}},
 		Version: a.version, Since: a.started.UTC(), At: time.Now().UTC(),
 	}
@@ -55,6 +55,8 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 	case len(causes) == 0 && v.FailureStreak > 0:
 		return fmt.Sprintf("%s serves %s, but renewals fail (%s): fenced in %s unless etcd answers.", name, plural(p.Served, "topic"),
 			v.LastClass, v.Validity.FencePoint().Sub(a.clock()).Round(time.Second))
+	case len(causes) == 0 && p.Missing > 0 && p.Missing == p.Elsewhere:
+		return fmt.Sprintf("%s serves %d of %s; other brokers own the rest: see 'holdfast topics'.", name, p.Served, plural(p.Assigned, "topic"))
 	case len(causes) == 0 && p.Missing > 0:
 		return fmt.Sprintf("%s serves %d of %s; the others do not load: see 'holdfast topics'.", name, p.Served, plural(p.Assigned, "topic"))
 	case len(causes) == 0 && p.GuardTripped:

@@ -125,6 +125,8 @@ type Ownership struct {
 	report  reporting
 	warned  bool // of locks held elsewhere past the window, since none was
 	told    bool // of a conflict, under these orders
+
+	conflicts int
 }
 
 // lock is all that is known of one topic's lock.
@@ -281,6 +283,14 @@ func (o *Ownership) Snapshot() OwnershipProgress {
 		}
 	}
 	return p
+}
+
+// Conflicts counts the topics that were held or served here and turned out to be another
+// broker's.
+func (o *Ownership) Conflicts() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.conflicts
 }
 
 // poke wakes the loop.

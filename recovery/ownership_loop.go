@@ -252,6 +252,7 @@ func (o *Ownership) conflicted(l *lock) {
 		return
 	}
 	l.conflict = true
+	o.conflicts++
 	o.metrics.conflicts.Inc()
 	if !o.told {
 		o.told = true

@@ -1,0 +1,148 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/cluster"
+	"holdfast/recovery"
+)
+
+// locks are the ownership locks as package recovery sees them, in this broker's name.
+type locks struct {
+	client      *cluster.Client
+	brokerID    func() string // known before anything is asked
+	incarnation string
+	log         *slog.Logger
+}
+
+func (k locks) claimant(s recovery.Standing) cluster.Claimant {
+	return cluster.Claimant{BrokerID: k.brokerID(), Incarnation: k.incarnation, Epoch: s.Epoch, LeaseID: s.LeaseID}
+}
+
+var lockActs = map[recovery.LockStep]cluster.LockAct{
+	recovery.LockTake: cluster.Take, recovery.LockRebind: cluster.Rebind, recovery.LockRelease: cluster.Release,
+}
+
+// Lock implements recovery.LockStore.
+func (k locks) Lock(ctx context.Context, s recovery.Standing, requests []recovery.LockRequest) ([]recovery.Lock, error) {
+	who := k.claimant(s)
+	asked := make([]cluster.LockRequest, len(requests))
+	for i, r := range requests {
+		asked[i] = cluster.LockRequest{Act: lockActs[r.Step], Topic: r.Topic}
+		if r.Step != recovery.LockTake { // only what is ours is rebound or released
+			asked[i].Seen = cluster.Owner{Topic: r.Topic, BrokerID: who.BrokerID, Incarnation: who.Incarnation, ModRevision: r.Revision}
+		}
+	}
+	results, err := k.client.Lock(ctx, who, asked)
+	answers := make([]recovery.Lock, len(results))
+	for i, r := range results {
+		answers[i] = lockOf(r.Owner, who)
+	}
+	return answers, err
+}
+
+// Look implements recovery.LockStore.
+func (k locks) Look(ctx context.Context, s recovery.Standing, topics []string) ([]recovery.Lock, error) {
+	owners, err := k.client.Owners(ctx, topics)
+	if err != nil {
+		return nil, err
+	}
+	answers := make([]recovery.Lock, len(topics))
+	for i, topic := range topics {
+		answers[i] = lockOf(owners[topic], k.claimant(s))
+	}
+	return answers, nil
+}
+
+// Under implements recovery.LockStore.
+func (k locks) Under(ctx context.Context, s recovery.Standing) ([]string, error) {
+	return k.client.OwnedTopics(ctx, s.LeaseID)
+}
+
+// FollowFree implements recovery.LockNews.
+func (k locks) FollowFree(ctx context.Context, topics []string, free func([]string)) error {
+	return k.client.FollowFree(ctx, topics, free, func(err error) {
+		if ctx.Err() == nil {
+			k.log.Warn("watch failed, listing again", "what", "ownership locks", "class", classify(err), "err", err)
+		}
+	})
+}
+
+// PutLoad implements recovery.LoadReports.
+func (k locks) PutLoad(ctx context.Context, s recovery.Standing, topics []string, at time.Time) error {
+	return k.client.PutLoad(ctx, cluster.LoadReport{BrokerID: k.brokerID(), Incarnation: k.incarnation, Epoch: s.Epoch, Topics: topics, At: at})
+}
+
+// lockOf is a lock as the claimant sees it.
+func lockOf(o cluster.Owner, who cluster.Claimant) recovery.Lock {
+	l := recovery.Lock{State: recovery.LockForeign, Revision: o.ModRevision}
+	switch {
+	case o.Free():
+		l.State = recovery.LockFree
+	case o.Current(who):
+		l.State, l.Owner = recovery.LockOurs, o.BrokerID
+	case o.Of(who):
+		l.State, l.Owner = recovery.LockStale, o.BrokerID
+	case o.Malformed != "":
+		l.Owner = "nobody that can be told: " + o.Malformed
+	case o.BrokerID == who.BrokerID:
+		l.Owner = "another incarnation of broker " + o.BrokerID
+	default:
+		l.Owner = "broker " + o.BrokerID
+	}
+	return l
+}
+
+// newOwnership makes the part that holds the locks. Its metrics are there in any case;
+// with --ownership-locks off the part itself is not.
+func (a *agent) newOwnership(reg *prometheus.Registry) *recovery.Ownership {
+	log := a.log.With("part", "ownership")
+	k := locks{client: a.main, brokerID: func() string { return a.brokerID }, incarnation: a.memory.Incarnation, log: log}
+	o := recovery.NewOwnership(recovery.OwnershipSettings{
+		RetryInterval: a.cfg.AcquireRetryInterval, RetryWindow: a.cfg.AcquireRetryWindow,
+		Watch: a.cfg.AcquireWatch, AuditInterval: a.cfg.AuditInterval,
+	}, k, k, k, a.reconciler, log, reg)
+	if !a.locking() {
+		return nil
+	}
+	return o
+}
+
+func (a *agent) locking() bool { return a.cfg.OwnershipLocks == "on" }
+
+// setOrders tells what may be done to topics. The locks come first: when the reconciler
+// may act again, none of them counts as ours any more that etcd has not shown to be.
+func (a *agent) setOrders(o recovery.Orders) {
+	if a.ownership != nil {
+		a.ownership.SetOrders(recovery.LockOrders{
+			Standing: recovery.Standing{Epoch: o.Epoch, LeaseID: a.grant.LeaseID},
+			Mode:     o.Mode, Attached: o.Attached && a.grant.LeaseID != 0,
+		})
+	}
+	a.reconciler.SetOrders(o)
+}
+
+// setAssigned tells which topics are assigned here.
+func (a *agent) setAssigned(full bool, puts, deletes []string) {
+	if a.ownership != nil {
+		a.ownership.SetWanted(full, puts, deletes)
+	}
+	a.reconciler.SetAssigned(full, puts, deletes)
+}
+
+// noteConflicts tells of topics that turned out to be another broker's.
+func (a *agent) noteConflicts() {
+	if a.ownership == nil {
+		return
+	}
+	n := a.ownership.Conflicts()
+	if n > a.conflicts {
+		a.event(Event{Kind: "topics", To: "foreign_owner", Epoch: a.grant.Epoch,
+			Detail: plural(n-a.conflicts, "topic") + " held or served here, and owned by another broker: unloaded here"})
+	}
+	a.conflicts = n
+}

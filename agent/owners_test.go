@@ -1,0 +1,202 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/agent/lease"
+	"holdfast/cluster"
+	etcd "holdfast/cluster/memory"
+	"holdfast/recovery"
+)
+
+// shelf is a broker that serves what it is told to.
+type shelf struct {
+	mu      sync.Mutex
+	serving map[string]bool
+}
+
+func (s *shelf) Topics(context.Context) (serving, quiesced []string, err error) {
+	return s.served(), nil, nil
+}
+
+func (s *shelf) served() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.serving))
+}
+
+func (s *shelf) Load(_ context.Context, topic string, _ []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.serving[topic] = true
+	return nil
+}
+
+func (s *shelf) Quiesce(_ context.Context, topic string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.serving, topic)
+	return nil
+}
+
+// owner is the part of a sidecar that has to do with locks, over an etcd in memory.
+type owner struct {
+	*agent
+	t     *testing.T
+	shelf *shelf
+}
+
+// inOwners runs claim beside sidecars of those ids, which run but are not registered yet.
+func inOwners(t *testing.T, ids []string, claim func(t *testing.T, s *etcd.Server, owners []*owner)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		server := etcd.New(etcd.Config{MinTTL: time.Second})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		defer running.Wait()
+		defer cancel()
+		var owners []*owner
+		for _, id := range ids {
+			quiet := slog.New(slog.DiscardHandler)
+			c := natsDefaults()
+			c.OwnershipLocks = "on"
+			o := &owner{t: t, shelf: &shelf{serving: map[string]bool{}}}
+			o.agent = &agent{cfg: c.Effective(), log: quiet, main: cluster.Over(cluster.Config{}, server.Conn(nil), quiet)}
+			o.brokerID, o.memory.Incarnation = id, "incarnation of "+id
+			reg := prometheus.NewPedanticRegistry()
+			o.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{OwnershipLocks: o.locking(), MassChangeShare: o.cfg.MassChangeShare},
+				o.shelf, o.main, quiet, reg)
+			o.ownership = o.newOwnership(prometheus.NewRegistry())
+			for _, run := range []func(context.Context) error{o.reconciler.Run, o.ownership.Run} {
+				running.Go(func() {
+					if err := run(ctx); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			owners = append(owners, o)
+		}
+		claim(t, server, owners)
+		cancel()
+		running.Wait()
+		for _, o := range owners {
+			if err := o.main.Close(); err != nil && !errors.Is(err, cluster.ErrClosed) {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// register gives the broker a registration and a lease, which nobody renews.
+func (o *owner) register(ttl time.Duration) {
+	o.t.Helper()
+	seen, err := o.main.Snapshot(o.t.Context(), o.brokerID)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	id, _, err := o.main.Grant(o.t.Context(), ttl)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	done, err := o.main.Register(o.t.Context(), cluster.RegisterRequest{LeaseID: id, Value: []byte("{}"), Seen: seen,
+		Incarnation: o.memory.Incarnation, At: time.Now()})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	o.grant = lease.Grant{LeaseID: id, Epoch: done.Revision}
+	o.memory.Epoch, o.memory.Instance, o.mode.Mode = done.Revision, "process", recovery.Active
+	o.setOrders(o.orders(true))
+}
+
+func (o *owner) wantServed(topics ...string) {
+	o.t.Helper()
+	if got := o.shelf.served(); !slices.Equal(got, topics) {
+		o.t.Errorf("%s serves %v, want %v", o.brokerID, got, topics)
+	}
+}
+
+func after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func TestASecondBrokerTakesATopicAtTheMomentItsLockEnds(t *testing.T) {
+	inOwners(t, []string{"a", "b"}, func(t *testing.T, s *etcd.Server, owners []*owner) {
+		a, b := owners[0], owners[1]
+		a.register(time.Minute)
+		b.register(time.Hour)
+		a.setAssigned(true, []string{"/n/t"}, nil)
+		after(time.Second)
+		b.setAssigned(true, []string{"/n/t", "/n/u"}, nil)
+		after(5 * time.Second)
+		a.wantServed("/n/t")
+		b.wantServed("/n/u")
+		if topics := b.topics(); len(topics) != 2 || topics[0].State != recovery.TopicElsewhere || !strings.Contains(topics[0].Error, "broker a") {
+			t.Errorf("b tells of %+v, want the first held elsewhere, by broker a", topics)
+		}
+		a.setAssigned(false, nil, []string{"/n/t"}) // moved on purpose
+		after(1200 * time.Millisecond)              // an orphan settles for a second
+		a.wantServed()
+		b.wantServed("/n/t", "/n/u")
+	})
+}
+
+func TestAfterALostSessionTopicsAreOwnedAgainOrGivenUp(t *testing.T) {
+	inOwners(t, []string{"a", "b"}, func(t *testing.T, s *etcd.Server, owners []*owner) {
+		a, b := owners[0], owners[1]
+		a.register(10 * time.Second)
+		b.register(time.Hour)
+		a.setAssigned(true, []string{"/n/free", "/n/ours", "/n/taken"}, nil)
+		after(5 * time.Second)
+		a.wantServed("/n/free", "/n/ours", "/n/taken")
+
+		// The broker was cut off: it could not hear that its registration went.
+		keys := a.main.Keys()
+		a.grant = lease.Grant{}
+		a.setOrders(a.orders(false))
+		after(6 * time.Second)
+		b.setAssigned(true, []string{"/n/taken"}, nil)
+		after(time.Second)
+		b.wantServed("/n/taken")
+		before := int64(0)
+		s.Inspect(func(v etcd.View) { before = v.Revision() })
+		a.register(time.Hour)
+		after(2 * time.Second)
+		a.wantServed("/n/free", "/n/ours")
+		b.wantServed("/n/taken")
+		a.noteConflictsInto(t, 1)
+		s.Inspect(func(v etcd.View) {
+			report, ok := v.Get(keys.Load("a"))
+			if !ok || report.ModRevision <= before || !strings.Contains(string(report.Value), `"topics":[{"topic_name":"/n/free"},{"topic_name":"/n/ours"}]`) {
+				t.Errorf("the load report is %s of revision %d, want a fresh one", report.Value, report.ModRevision)
+			}
+		})
+	})
+}
+
+// noteConflictsInto checks what the journal would be told.
+func (o *owner) noteConflictsInto(t *testing.T, want int) {
+	t.Helper()
+	if n := o.ownership.Conflicts(); n != want {
+		t.Errorf("%d conflicts, want %d", n, want)
+	}
+}
+
+func TestWithoutLocksTopicsAreLoadedAsTheyAreAssigned(t *testing.T) {
+	c := natsDefaults()
+	a := &agent{cfg: c.Effective(), log: slog.New(slog.DiscardHandler)}
+	if a.locking() || a.newOwnership(prometheus.NewRegistry()) != nil {
+		t.Error("locks are on with external assignments, want them off unless asked for")
+	}
+}
