@@ -134,6 +134,20 @@ func (a *agent) setAssigned(full bool, puts, deletes []string) {
 	a.reconciler.SetAssigned(full, puts, deletes)
 }
 
+// lockTrouble is why topics may wait for their locks; empty: nothing is known.
+func (a *agent) lockTrouble() string {
+	if a.ownership == nil {
+		return ""
+	}
+	switch p := a.ownership.Snapshot(); {
+	case p.LastError != "":
+		return ": ownership locks cannot be asked for: " + p.LastError
+	case p.Elsewhere > 0:
+		return ": " + plural(p.Elsewhere, "topic") + " owned by other brokers, tried again"
+	}
+	return ""
+}
+
 // noteConflicts tells of topics that turned out to be another broker's.
 func (a *agent) noteConflicts() {
 	if a.ownership == nil {

@@ -86,7 +86,7 @@ func (a *agent) readyChecks() []probes.Check {
 			case p.Missing == 0:
 				return errors.New("to be looked at again when the broker is up and attached")
 			}
-			return errors.New(plural(p.Missing, "topic") + " of " + strconv.Itoa(p.Assigned) + " not loaded yet")
+			return errors.New(plural(p.Missing, "topic") + " of " + strconv.Itoa(p.Assigned) + " not loaded yet" + a.lockTrouble())
 		}},
 	}
 }

@@ -23,7 +23,6 @@ func (o *Ownership) fly(call func(ctx context.Context, s Standing) error, land f
 		now := time.Now()
 		o.call.flying = false
 		o.clock++
-		o.noteCall(err, now)
 		land(err, now)
 		o.poke()
 	})
@@ -47,6 +46,15 @@ func (o *Ownership) noteCall(err error, now time.Time) {
 	c.failures, c.notAt, c.lastErr = 0, time.Time{}, ""
 }
 
+// aside is when to repeat a call that holds no lock up, after it failed.
+func (o *Ownership) aside(failures *int, what string, err error, now time.Time) time.Time {
+	if *failures == 0 {
+		o.log.Warn(what+"; trying again", "err", err, "epoch", o.orders.Epoch)
+	}
+	*failures++
+	return now.Add(backoff(*failures, reportSpacing))
+}
+
 // startLocking takes, rebinds and releases.
 func (o *Ownership) startLocking(asks []LockRequest) {
 	for _, ask := range asks {
@@ -65,7 +73,8 @@ func (o *Ownership) startLocking(asks []LockRequest) {
 	o.fly(func(ctx context.Context, s Standing) (err error) {
 		answers, err = o.store.Lock(ctx, s, asks)
 		return err
-	}, func(_ error, now time.Time) {
+	}, func(err error, now time.Time) {
+		o.noteCall(err, now)
 		waiting := 0
 		for i, ask := range asks {
 			l := o.table[ask.Topic]
@@ -154,6 +163,7 @@ func (o *Ownership) startLooking(topics []string) {
 		answers, err = o.store.Look(ctx, s, topics)
 		return err
 	}, func(err error, now time.Time) {
+		o.noteCall(err, now)
 		for i, topic := range topics {
 			l := o.table[topic]
 			l.asked = false
@@ -177,8 +187,10 @@ func (o *Ownership) startAudit() {
 		return err
 	}, func(err error, now time.Time) {
 		if err != nil {
+			o.auditAt = o.aside(&o.auditsBad, "ownership locks cannot be checked", err, now)
 			return
 		}
+		o.auditsBad = 0
 		o.auditAt = now.Add(o.settings.AuditInterval)
 		slices.Sort(topics)
 		for topic, l := range o.table {
@@ -205,6 +217,9 @@ func (o *Ownership) startReport() {
 		}
 	}
 	slices.Sort(topics)
+	if o.report.last.IsZero() && o.report.failures == 0 {
+		o.log.Info("topics are owned", "topics", len(topics), "epoch", o.orders.Epoch)
+	}
 	o.report.due = false
 	at := time.Now()
 	o.fly(func(ctx context.Context, s Standing) error {
@@ -212,8 +227,10 @@ func (o *Ownership) startReport() {
 	}, func(err error, now time.Time) {
 		if err != nil {
 			o.report.due = true
+			o.report.notAt = o.aside(&o.report.failures, "load report not written", err, now)
 			return
 		}
+		o.report.failures = 0
 		o.report.last, o.report.notAt = now, now.Add(reportSpacing)
 	})
 }

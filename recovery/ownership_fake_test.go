@@ -107,7 +107,8 @@ type fakeLocks struct {
 	deaf      time.Duration // a call takes this long whatever its context says, and is carried out
 	lost      time.Duration // a call is carried out after this long; its answer is never heard
 	err       error
-	partial   int // with err: that many requests are carried out and answered
+	asideErr  error // of Under and PutLoad
+	partial   int   // with err: that many requests are carried out and answered
 	calls     int
 	asks      map[LockStep]int
 	following int
@@ -218,7 +219,7 @@ func (f *fakeLocks) Look(ctx context.Context, s Standing, topics []string) ([]Lo
 }
 
 func (f *fakeLocks) Under(ctx context.Context, s Standing) ([]string, error) {
-	if err := f.pass(ctx); err != nil {
+	if err := errors.Join(f.pass(ctx), value(f, &f.asideErr)); err != nil {
 		return nil, err
 	}
 	f.mu.Lock()
@@ -260,7 +261,7 @@ func (f *fakeLocks) FollowFree(ctx context.Context, topics []string, free func([
 }
 
 func (f *fakeLocks) PutLoad(ctx context.Context, _ Standing, topics []string, at time.Time) error {
-	if err := f.pass(ctx); err != nil {
+	if err := errors.Join(f.pass(ctx), value(f, &f.asideErr)); err != nil {
 		return err
 	}
 	f.set(func() { f.reports, f.reportAt = append(f.reports, slices.Clone(topics)), append(f.reportAt, at) })

@@ -119,12 +119,13 @@ type Ownership struct {
 	wantedKnown bool
 	clock       uint64 // counts answers, so that an audit does not undo later ones
 
-	call    calling
-	auditAt time.Time
-	follow  following
-	report  reporting
-	warned  bool // of locks held elsewhere past the window, since none was
-	told    bool // of a conflict, under these orders
+	call      calling
+	auditAt   time.Time
+	auditsBad int // failed in a row
+	follow    following
+	report    reporting
+	warned    bool // of locks held elsewhere past the window, since none was
+	told      bool // of a conflict, under these orders
 
 	conflicts int
 }
@@ -246,7 +247,8 @@ func (o *Ownership) newGeneration() {
 		}
 		o.open[l] = struct{}{}
 	}
-	o.call, o.follow, o.auditAt, o.warned, o.told = calling{}, following{}, time.Time{}, false, false
+	o.call, o.follow, o.warned, o.told = calling{}, following{}, false, false
+	o.auditAt, o.auditsBad = time.Time{}, 0
 	o.report = reporting{due: true}
 	o.reconciler.SetClaims(told)
 }

@@ -726,3 +726,31 @@ func TestNothingIsReleasedOnAnOldViewOfTheBroker(t *testing.T) {
 		o.wantServed()
 	})
 }
+
+func TestAnAuditOrAReportThatFailsHoldsNoLockUp(t *testing.T) {
+	b := newFakeBroker()
+	inOwners(t, testOwnership, b, func(o *owners) {
+		o.l.set(func() { o.l.asideErr = errStoreAway })
+		o.stand(firstStanding, Active, true)
+		o.assign(true, []string{"/n/a"}, nil)
+		o.after(10 * time.Minute)
+		start := time.Now()
+		o.assign(false, []string{"/n/b"}, nil)
+		for o.l.owner("/n/b") != "me" {
+			o.after(time.Millisecond)
+		}
+		if took := time.Since(start); took > 10*time.Millisecond {
+			t.Errorf("acquired after %v", took)
+		}
+		o.l.set(func() { o.l.asideErr = nil })
+		o.after(time.Minute)
+		if len(value(o.l, &o.l.reports)) == 0 {
+			t.Error("no report after the store took one again")
+		}
+		for _, text := range []string{"cannot be checked", "load report not written"} {
+			if n := strings.Count(o.log.String(), text); n != 1 {
+				t.Errorf("%q was logged %d times, want once", text, n)
+			}
+		}
+	})
+}

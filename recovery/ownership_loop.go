@@ -31,9 +31,10 @@ type calling struct {
 // reporting is when the load report is written: after the topics were owned under new
 // orders, and when what is owned has changed.
 type reporting struct {
-	due   bool
-	notAt time.Time
-	last  time.Time // zero: not under these orders
+	due      bool
+	notAt    time.Time
+	last     time.Time // zero: not under these orders
+	failures int       // in a row
 }
 
 // Run acquires and releases until ctx ends, then ends what is in flight, waits for it, and
@@ -169,7 +170,9 @@ func (o *Ownership) decide(now time.Time) todo {
 			t.unsettled = true
 		}
 		if l.State == LockForeign && l.had {
-			o.conflicted(l)
+			if l.had = false; l.wanted {
+				o.conflicted(l)
+			}
 		}
 		if l.asked {
 			continue
@@ -247,7 +250,6 @@ func (o *Ownership) forget(l *lock) {
 
 // conflicted tells of a topic that was held or served here and is another's.
 func (o *Ownership) conflicted(l *lock) {
-	l.had = false
 	if l.conflict {
 		return
 	}
