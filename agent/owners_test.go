@@ -175,7 +175,7 @@ func TestAfterALostSessionTopicsAreOwnedAgainOrGivenUp(t *testing.T) {
 		after(2 * time.Second)
 		a.wantServed("/n/free", "/n/ours")
 		b.wantServed("/n/taken")
-		a.noteConflictsInto(t, 1)
+		a.wantConflicts(t, 1)
 		s.Inspect(func(v etcd.View) {
 			report, ok := v.Get(keys.Load("a"))
 			if !ok || report.ModRevision <= before || !strings.Contains(string(report.Value), `"topics":[{"topic_name":"/n/free"},{"topic_name":"/n/ours"}]`) {
@@ -185,8 +185,8 @@ func TestAfterALostSessionTopicsAreOwnedAgainOrGivenUp(t *testing.T) {
 	})
 }
 
-// noteConflictsInto checks what the journal would be told.
-func (o *owner) noteConflictsInto(t *testing.T, want int) {
+// wantConflicts checks what the journal would be told.
+func (o *owner) wantConflicts(t *testing.T, want int) {
 	t.Helper()
 	if n := o.ownership.Conflicts(); n != want {
 		t.Errorf("%d conflicts, want %d", n, want)
