@@ -98,7 +98,7 @@ func lockOf(o cluster.Owner, who cluster.Claimant) recovery.Lock {
 }
 
 // newOwnership makes the part that holds the locks. Its metrics are there in any case;
-// with --ownership-locks off the part itself is not.
+// without locks the part itself is not.
 func (a *agent) newOwnership(reg *prometheus.Registry) *recovery.Ownership {
 	log := a.log.With("part", "ownership")
 	k := locks{client: a.main, brokerID: func() string { return a.brokerID }, incarnation: a.memory.Incarnation, log: log}
@@ -112,7 +112,9 @@ func (a *agent) newOwnership(reg *prometheus.Registry) *recovery.Ownership {
 	return o
 }
 
-func (a *agent) locking() bool { return a.cfg.OwnershipLocks == "on" }
+// locking reports whether topics need their locks. In shadow mode nothing is written, and
+// a lock would keep the broker away that serves.
+func (a *agent) locking() bool { return a.cfg.OwnershipLocks == "on" && !a.cfg.Shadow }
 
 // setOrders tells what may be done to topics. The locks come first: when the reconciler
 // may act again, none of them counts as ours any more that etcd has not shown to be.

@@ -200,3 +200,24 @@ func TestWithoutLocksTopicsAreLoadedAsTheyAreAssigned(t *testing.T) {
 		t.Error("locks are on with external assignments, want them off unless asked for")
 	}
 }
+
+func TestALockIsTakenAtOnceAfterItsWatchWasLost(t *testing.T) {
+	inOwners(t, []string{"a", "b"}, func(t *testing.T, s *etcd.Server, owners []*owner) {
+		a, b := owners[0], owners[1]
+		a.register(time.Hour)
+		b.register(time.Hour)
+		a.setAssigned(true, []string{"/n/t"}, nil)
+		after(time.Second)
+		b.setAssigned(true, []string{"/n/t"}, nil)
+		after(10 * time.Second) // the retry window is over
+		s.EndWatches(errors.New("etcd closed the stream"))
+		after(time.Second) // b reads the lock and watches again
+		if err := a.main.Revoke(t.Context(), a.grant.LeaseID); err != nil {
+			t.Fatal(err)
+		}
+		a.grant = lease.Grant{}
+		a.setOrders(a.orders(false))
+		after(100 * time.Millisecond)
+		b.wantServed("/n/t")
+	})
+}
