@@ -1,0 +1,138 @@
+package recovery
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// PlacementSettle is how long the set of brokers must have been the same before
+// topics are placed by it: whoever restarts a cluster changes it several times.
+const PlacementSettle = 2 * time.Second
+
+// Peer is a broker of the cluster, this one included.
+type Peer struct {
+	Registered bool
+	Mode       Mode // empty: no state is known, which reads as active
+	// Since is when Registered or Mode last changed before our eyes; zero: it never did.
+	Since time.Time
+}
+
+func (p Peer) takes() bool { return p.Registered && (p.Mode == Active || p.Mode == "") }
+
+// Place is an assignment of a topic to a broker.
+type Place struct {
+	Broker         string
+	CreateRevision int64
+	ModRevision    int64
+}
+
+// PlacementFacts is what a placement rests on.
+type PlacementFacts struct {
+	Now     time.Time
+	Me      string
+	Peers   map[string]Peer
+	Topics  map[string][]Place // every topic of the cluster; no place: nobody has it
+	Move    bool               // topics may leave a broker by themselves (--failover move)
+	Started time.Time          // when we began to look
+	// Absence is how long a broker that we never saw registered may still be on its
+	// way: after a restart of the whole cluster, the first one sees only itself.
+	Absence time.Duration
+}
+
+// Take is a topic to be assigned here, from nobody or from a broker that is gone.
+type Take struct {
+	Topic string
+	From  Place // zero: nobody has it
+}
+
+// Give is a topic of ours whose home is another broker. It is handed over after it was
+// unloaded here.
+type Give struct {
+	Topic string
+	Mine  Place
+	To    string // empty: it has another place already, which is older
+}
+
+// Placement is what one sidecar has to do about it. Lists are sorted by topic.
+type Placement struct {
+	Take []Take
+	Give []Give
+	// Again is when the same facts give another placement; zero: never.
+	Again time.Time
+}
+
+// Place decides which topics this sidecar takes and which it gives away, under
+// rendezvous assignment. Every sidecar computes it for itself, over the brokers that
+// are registered and active:
+//
+//   - a topic that nobody has goes to its home;
+//   - a topic of a living broker stays there, unless Move is set and its home is
+//     another: then its broker gives it away;
+//   - a topic of a broker that is gone waits for it, or with Move goes to its home;
+//   - of two places of one topic the older stands, and the younger is given up.
+//
+// It decides nothing while the set of brokers has not settled. That two sidecars with
+// different views take the same topic is prevented where it is written down.
+func (f PlacementFacts) Place() Placement {
+	var p Placement
+	later := func(at time.Time) bool {
+		if !at.After(f.Now) {
+			return false
+		}
+		if p.Again.IsZero() || at.Before(p.Again) {
+			p.Again = at
+		}
+		return true
+	}
+	var active []string
+	settled := true
+	for id, peer := range f.Peers {
+		if !peer.Since.IsZero() && later(peer.Since.Add(PlacementSettle)) {
+			settled = false
+		}
+		if peer.takes() {
+			active = append(active, id)
+		}
+	}
+	if !settled || len(active) == 0 {
+		return p
+	}
+	ring := newRendezvous(active)
+	takes := f.Peers[f.Me].takes()
+	for topic, places := range f.Topics {
+		mine := slices.IndexFunc(places, func(pl Place) bool { return pl.Broker == f.Me })
+		holder, ok := oldest(places)
+		switch {
+		case !ok:
+			if takes && ring.home(topic) == f.Me {
+				p.Take = append(p.Take, Take{Topic: topic})
+			}
+		case mine >= 0 && holder.Broker != f.Me:
+			p.Give = append(p.Give, Give{Topic: topic, Mine: places[mine]})
+		case !f.Move:
+		case mine >= 0:
+			if home := ring.home(topic); home != f.Me {
+				p.Give = append(p.Give, Give{Topic: topic, Mine: holder, To: home})
+			}
+		case takes && !f.Peers[holder.Broker].Registered && ring.home(topic) == f.Me:
+			if since := f.Peers[holder.Broker].Since; !since.IsZero() || !later(f.Started.Add(f.Absence)) {
+				p.Take = append(p.Take, Take{Topic: topic, From: holder})
+			}
+		}
+	}
+	slices.SortFunc(p.Take, func(a, b Take) int { return strings.Compare(a.Topic, b.Topic) })
+	slices.SortFunc(p.Give, func(a, b Give) int { return strings.Compare(a.Topic, b.Topic) })
+	return p
+}
+
+// oldest is the place that stands.
+func oldest(places []Place) (Place, bool) {
+	var first Place
+	for _, pl := range places {
+		if first.Broker == "" || pl.CreateRevision < first.CreateRevision {
+			first = pl
+		}
+	}
+	return first, first.Broker != ""
+}
