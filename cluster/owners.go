@@ -112,10 +112,7 @@ func (c *Client) Lock(ctx context.Context, who Claimant, requests []LockRequest)
 	if err != nil {
 		return nil, fmt.Errorf("encode ownership of broker %s: %w", who.BrokerID, err)
 	}
-	guards := []clientv3.Cmp{
-		clientv3.Compare(clientv3.CreateRevision(c.keys.Registration(who.BrokerID)), "=", who.Epoch),
-		clientv3.Compare(clientv3.LeaseValue(c.keys.Registration(who.BrokerID)), "=", who.LeaseID),
-	}
+	guards := c.claim(who)
 	results := make([]LockResult, 0, len(requests))
 	for batch := range slices.Chunk(requests, locksPerTxn) {
 		ops := make([]clientv3.Op, len(batch))
@@ -136,6 +133,14 @@ func (c *Client) Lock(ctx context.Context, who Claimant, requests []LockRequest)
 		}
 	}
 	return results, nil
+}
+
+// claim guards a transaction by the claimant's registration.
+func (c *Client) claim(who Claimant) []clientv3.Cmp {
+	return []clientv3.Cmp{
+		clientv3.Compare(clientv3.CreateRevision(c.keys.Registration(who.BrokerID)), "=", who.Epoch),
+		clientv3.Compare(clientv3.LeaseValue(c.keys.Registration(who.BrokerID)), "=", who.LeaseID),
+	}
 }
 
 // lockOp is the transaction of one topic: its act if the guard holds, else a look.

@@ -1,0 +1,119 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// placementsPerTxn is how many topics one transaction places, each in a transaction
+// nested in it. What is not as seen any more leaves its topic alone, and no other.
+const placementsPerTxn = 50
+
+// TakeTopic asks for a topic to be assigned to the claimant, who takes its ownership
+// lock in the same transaction. The topic must be nobody's, or that of a broker that is
+// not registered any more.
+type TakeTopic struct {
+	Topic string
+	// From is the broker whose assignment is replaced, and FromRevision its mod
+	// revision; empty: nobody's.
+	From         string
+	FromRevision int64
+}
+
+// GiveTopic asks for the claimant's assignment to go to a broker that is registered. The
+// claimant must have released the topic's lock.
+type GiveTopic struct {
+	Topic    string
+	Revision int64  // mod revision of the claimant's assignment
+	To       string // empty: to nobody, because the topic has another assignment already
+}
+
+// Take assigns topics to the claimant and returns those that it got; the others were not
+// as seen any more. See Lock for the guard and the errors.
+func (c *Client) Take(ctx context.Context, who Claimant, topics []TakeTopic) (taken []string, err error) {
+	value, err := json.Marshal(Owner{BrokerID: who.BrokerID, Incarnation: who.Incarnation, Epoch: who.Epoch})
+	if err != nil {
+		return nil, fmt.Errorf("encode ownership of broker %s: %w", who.BrokerID, err)
+	}
+	return place(ctx, c, who, "take", topics, func(t TakeTopic) (string, clientv3.Op, error) {
+		mine, lock := c.keys.Assignment(who.BrokerID, t.Topic), c.keys.Owner(t.Topic)
+		guards := []clientv3.Cmp{
+			clientv3.Compare(clientv3.CreateRevision(lock), "=", 0),
+			clientv3.Compare(clientv3.CreateRevision(mine), "=", 0),
+		}
+		ops := []clientv3.Op{
+			clientv3.OpPut(mine, "null"),
+			clientv3.OpPut(lock, string(value), clientv3.WithLease(clientv3.LeaseID(who.LeaseID))),
+			clientv3.OpDelete(c.keys.Unassigned(t.Topic)),
+		}
+		if t.From != "" {
+			theirs := c.keys.Assignment(t.From, t.Topic)
+			guards = append(guards,
+				clientv3.Compare(clientv3.CreateRevision(theirs), ">", 0), // an absent key has mod revision 0
+				clientv3.Compare(clientv3.ModRevision(theirs), "=", t.FromRevision),
+				clientv3.Compare(clientv3.CreateRevision(c.keys.Registration(t.From)), "=", 0))
+			ops = append(ops, clientv3.OpDelete(theirs))
+			if err := checkBroker(t.From); err != nil || t.From == who.BrokerID {
+				return t.Topic, clientv3.Op{}, fmt.Errorf("from broker %q: refused", t.From)
+			}
+		}
+		return t.Topic, clientv3.OpTxn(guards, ops, nil), nil
+	})
+}
+
+// Give hands assignments of the claimant over and returns the topics that went; the
+// others were not as seen any more. See Lock for the guard and the errors. A topic is at
+// no moment without an assignment.
+func (c *Client) Give(ctx context.Context, who Claimant, topics []GiveTopic) (given []string, err error) {
+	return place(ctx, c, who, "give", topics, func(g GiveTopic) (string, clientv3.Op, error) {
+		mine := c.keys.Assignment(who.BrokerID, g.Topic)
+		guards := []clientv3.Cmp{
+			clientv3.Compare(clientv3.CreateRevision(mine), ">", 0),
+			clientv3.Compare(clientv3.ModRevision(mine), "=", g.Revision),
+		}
+		ops := []clientv3.Op{clientv3.OpDelete(mine)}
+		if g.To != "" {
+			if err := checkBroker(g.To); err != nil || g.To == who.BrokerID {
+				return g.Topic, clientv3.Op{}, fmt.Errorf("to broker %q: refused", g.To)
+			}
+			guards = append(guards,
+				clientv3.Compare(clientv3.CreateRevision(c.keys.Owner(g.Topic)), "=", 0),
+				clientv3.Compare(clientv3.CreateRevision(c.keys.Registration(g.To)), ">", 0))
+			ops = append(ops, clientv3.OpPut(c.keys.Assignment(g.To, g.Topic), "null"))
+		}
+		return g.Topic, clientv3.OpTxn(guards, ops, nil), nil
+	})
+}
+
+// place runs one nested transaction for each topic, guarded by the registration.
+func place[T any](ctx context.Context, c *Client, who Claimant, verb string, requests []T, op func(T) (string, clientv3.Op, error)) (done []string, err error) {
+	if err := who.check(); err != nil {
+		return nil, fmt.Errorf("%s topics: %w", verb, err)
+	}
+	guards := c.claim(who)
+	for batch := range slices.Chunk(requests, placementsPerTxn) {
+		topics, ops := make([]string, len(batch)), make([]clientv3.Op, len(batch))
+		for i, r := range batch {
+			if topics[i], ops[i], err = op(r); err == nil {
+				err = checkTopic(topics[i])
+			}
+			if err != nil {
+				return done, fmt.Errorf("%s %s: %w", verb, topics[i], err)
+			}
+		}
+		answer, err := c.write(ctx, guards, ops)
+		if err != nil {
+			return done, fmt.Errorf("%s %d topics for broker %s: %w", verb, len(batch), who.BrokerID, err)
+		}
+		for i, response := range answer.Responses {
+			if response.GetResponseTxn().GetSucceeded() {
+				done = append(done, topics[i])
+			}
+		}
+	}
+	return done, nil
+}
