@@ -1,0 +1,228 @@
+package recovery
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	placeTimeout = 5 * time.Second
+	// placeAgain is when a placement that was not written is computed anew, at the latest.
+	placeAgain = 5 * time.Second
+)
+
+// PlacementStore writes placements down. What is not as the placement saw it is left
+// alone and not in the answer.
+type PlacementStore interface {
+	Take(ctx context.Context, epoch int64, takes []Take) (taken []string, err error)
+	Give(ctx context.Context, epoch int64, gives []Give) (given []string, err error)
+}
+
+// Yielder stops serving topics that are assigned here and releases their locks.
+type Yielder interface {
+	// Yield replaces the set of topics to be yielded.
+	Yield(topics []string)
+	// Yielded reports whether the topic is neither served here nor locked by us.
+	Yielded(topic string) bool
+}
+
+// PlacerSettings tune the placer.
+type PlacerSettings struct {
+	Me      string
+	Move    bool          // --failover move
+	Absence time.Duration // see PlacementFacts; the lease's TTL
+	Moves   int           // given away at the same time; 0: 16
+}
+
+// PlacerOrders are what the placer acts under.
+type PlacerOrders struct {
+	Epoch    int64
+	Attached bool
+	Paused   bool
+}
+
+// Placer keeps this broker's assignments as rendezvous hashing wants them. It takes what
+// has its home here, and hands over what has it elsewhere after it was unloaded here,
+// a few topics at a time.
+//
+// Guaranteed: after SetOrders has returned, nothing is written under older orders but
+// what is on its way, and that is guarded by their epoch in the store. Not guaranteed:
+// that two sidecars agree at every moment; the store decides.
+type Placer struct {
+	set   PlacerSettings
+	store PlacementStore
+	yield Yielder
+	log   *slog.Logger
+	moves *prometheus.CounterVec
+	wake  chan struct{}
+
+	mu      sync.Mutex
+	roster  *Roster
+	started time.Time
+	orders  PlacerOrders
+	work    context.CancelFunc // ends what is on its way
+	giving  map[string]Give
+	lastErr string
+}
+
+// NewPlacer returns a placer that does nothing until it has orders, a complete roster,
+// and runs. Its methods are safe for concurrent use.
+func NewPlacer(s PlacerSettings, store PlacementStore, y Yielder, log *slog.Logger, reg prometheus.Registerer) *Placer {
+	s.Moves = cmp.Or(max(s.Moves, 0), 16)
+	p := &Placer{set: s, store: store, yield: y, log: log, wake: make(chan struct{}, 1),
+		roster: NewRoster(), started: time.Now(), giving: map[string]Give{}, work: func() {}}
+	p.moves = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_placements_total",
+		Help: "Topics that this sidecar assigned to its broker (taken) or handed to another (given) by rendezvous hashing. Growing all the time: brokers come and go, look at the fleet."}, []string{"direction"})
+	for _, d := range []string{"taken", "given"} {
+		p.moves.WithLabelValues(d)
+	}
+	reg.MustRegister(p.moves)
+	return p
+}
+
+// SetOrders sets what the placer acts under. What is on its way under others is cancelled.
+func (p *Placer) SetOrders(o PlacerOrders) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if o == p.orders {
+		return
+	}
+	p.orders = o
+	p.work()
+	if !o.Attached {
+		clear(p.giving)
+		p.yield.Yield(nil)
+	}
+	p.poke()
+}
+
+// Update changes the roster.
+func (p *Placer) Update(change func(r *Roster, now time.Time)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change(p.roster, time.Now())
+	p.poke()
+}
+
+// Kick has the placer look again: a topic was yielded.
+func (p *Placer) Kick() { p.poke() }
+
+func (p *Placer) poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Giving is how many topics are on their way to other brokers.
+func (p *Placer) Giving() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.giving)
+}
+
+// Run places until ctx ends, and then returns nil.
+func (p *Placer) Run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.wake:
+		case <-timer.C:
+		}
+		timer.Reset(p.once(ctx))
+	}
+}
+
+// once is one placement; it returns when the next is due without any news.
+func (p *Placer) once(ctx context.Context) time.Duration {
+	p.mu.Lock()
+	o := p.orders
+	if !o.Attached || o.Paused || !p.roster.Complete() {
+		p.mu.Unlock()
+		return time.Hour
+	}
+	now := time.Now()
+	peers, topics := p.roster.facts()
+	plan := PlacementFacts{Now: now, Me: p.set.Me, Peers: peers, Topics: topics,
+		Move: p.set.Move, Started: p.started, Absence: p.set.Absence}.Place()
+	p.chooseGives(plan.Give)
+	ready := p.readyGives()
+	ctx, cancel := context.WithTimeout(ctx, placeTimeout)
+	p.work = cancel
+	p.mu.Unlock()
+	defer cancel()
+
+	next := time.Hour
+	if !plan.Again.IsZero() {
+		next = plan.Again.Sub(now)
+	}
+	if len(plan.Take) > 0 {
+		taken, err := p.store.Take(ctx, o.Epoch, plan.Take)
+		p.note("taken", taken, err)
+		next = min(next, placeAgain)
+	}
+	if len(ready) > 0 {
+		given, err := p.store.Give(ctx, o.Epoch, ready)
+		p.note("given", given, err)
+		next = min(next, placeAgain)
+	}
+	return next
+}
+
+// chooseGives keeps what is under way and still wanted, and fills up to the limit. The
+// caller holds the mutex.
+func (p *Placer) chooseGives(wanted []Give) {
+	keep := make(map[string]Give, p.set.Moves)
+	for _, g := range wanted {
+		if _, under := p.giving[g.Topic]; under {
+			keep[g.Topic] = g
+		}
+	}
+	for _, g := range wanted {
+		if len(keep) >= p.set.Moves {
+			break
+		}
+		keep[g.Topic] = g
+	}
+	p.giving = keep
+	p.yield.Yield(slices.Sorted(maps.Keys(keep)))
+}
+
+// readyGives are those that are not served here any more. The caller holds the mutex.
+func (p *Placer) readyGives() []Give {
+	var ready []Give
+	for _, topic := range slices.Sorted(maps.Keys(p.giving)) {
+		if p.yield.Yielded(topic) {
+			ready = append(ready, p.giving[topic])
+		}
+	}
+	return ready
+}
+
+// note counts what was written and logs errors when they change.
+func (p *Placer) note(direction string, topics []string, err error) {
+	p.moves.WithLabelValues(direction).Add(float64(len(topics)))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(topics) > 0 {
+		p.log.Info("topics "+direction, "topics", len(topics), "first", topics[0], "epoch", p.orders.Epoch)
+	}
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != p.lastErr && text != "" {
+		p.log.Warn("placement not written, trying again", "err", err, "epoch", p.orders.Epoch)
+	}
+	p.lastErr = text
+}

@@ -1,0 +1,289 @@
+package recovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// placerFleet is a store of assignments and locks, and the brokers that place by it. It
+// is strict: a topic whose lock is held goes to nobody.
+type placerFleet struct {
+	t       *testing.T
+	move    bool
+	mu      sync.Mutex
+	rev     int64
+	places  map[string]Place  // by topic
+	locks   map[string]string // by topic
+	brokers map[string]*placerBroker
+	away    bool // the store fails
+	moved   int
+	topics  []string
+}
+
+type placerBroker struct {
+	*Placer
+	fleet    *placerFleet
+	id       string
+	end      context.CancelFunc
+	yielding map[string]bool
+	most     int // topics that were on their way at once
+}
+
+func newPlacerFleet(t *testing.T, move bool, topics int) *placerFleet {
+	return &placerFleet{t: t, move: move, places: map[string]Place{}, locks: map[string]string{}, brokers: map[string]*placerBroker{}, topics: topicNames(topics)}
+}
+
+// start begins a broker. Everybody's roster follows.
+func (f *placerFleet) start(id string) *placerBroker {
+	b := &placerBroker{fleet: f, id: id, yielding: map[string]bool{}}
+	b.Placer = NewPlacer(PlacerSettings{Me: id, Move: f.move, Absence: 32 * time.Second, Moves: 4}, b, b, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	f.mu.Lock()
+	f.brokers[id] = b
+	f.mu.Unlock()
+	ctx, cancel := context.WithCancel(f.t.Context())
+	b.end = cancel
+	go b.Run(ctx)
+	b.SetOrders(PlacerOrders{Epoch: 1, Attached: true})
+	f.tell()
+	return b
+}
+
+// stop ends a broker as if its lease had run out.
+func (f *placerFleet) stop(id string) {
+	f.mu.Lock()
+	f.brokers[id].end()
+	delete(f.brokers, id)
+	for topic, owner := range f.locks {
+		if owner == id {
+			delete(f.locks, topic)
+		}
+	}
+	f.mu.Unlock()
+	f.tell()
+}
+
+// tell brings every roster up to date.
+func (f *placerFleet) tell() {
+	f.mu.Lock()
+	var ids []string
+	var all []Assignment
+	for id := range f.brokers {
+		ids = append(ids, id)
+	}
+	for topic, p := range f.places {
+		all = append(all, Assignment{topic, p})
+	}
+	brokers := f.brokers
+	f.mu.Unlock()
+	for _, b := range brokers {
+		b.Update(func(r *Roster, now time.Time) {
+			r.SetRegistered(true, ids, nil, now)
+			r.SetModes(true, nil, nil, now)
+			r.SetPlaces(true, all, nil)
+			r.SetTopics(true, f.topics, nil)
+		})
+	}
+}
+
+func (b *placerBroker) Take(_ context.Context, _ int64, takes []Take) (taken []string, err error) {
+	f := b.fleet
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.away {
+		return nil, errors.New("the store is away")
+	}
+	for _, t := range takes {
+		now := f.places[t.Topic]
+		if now != t.From || f.locks[t.Topic] != "" || f.brokers[now.Broker] != nil {
+			continue
+		}
+		f.rev++
+		f.moved++
+		f.places[t.Topic], f.locks[t.Topic] = Place{b.id, f.rev, f.rev}, b.id
+		taken = append(taken, t.Topic)
+	}
+	go f.tell()
+	return taken, nil
+}
+
+func (b *placerBroker) Give(_ context.Context, _ int64, gives []Give) (given []string, err error) {
+	f := b.fleet
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	b.most = max(b.most, len(gives))
+	for _, g := range gives {
+		if f.places[g.Topic] != g.Mine || f.locks[g.Topic] != "" || f.brokers[g.To] == nil {
+			continue
+		}
+		f.rev++
+		f.moved++
+		f.places[g.Topic], f.locks[g.Topic] = Place{g.To, f.rev, f.rev}, g.To // it takes the lock at once
+		given = append(given, g.Topic)
+	}
+	go f.tell()
+	return given, nil
+}
+
+// Yield takes a tenth of a second for each set of topics.
+func (b *placerBroker) Yield(topics []string) {
+	b.fleet.mu.Lock()
+	defer b.fleet.mu.Unlock()
+	b.yielding = map[string]bool{}
+	for _, topic := range topics {
+		b.yielding[topic] = true
+	}
+	time.AfterFunc(100*time.Millisecond, func() {
+		b.fleet.mu.Lock()
+		for _, topic := range topics {
+			if b.yielding[topic] && b.fleet.locks[topic] == b.id {
+				delete(b.fleet.locks, topic)
+			}
+		}
+		b.fleet.mu.Unlock()
+		b.Kick()
+	})
+}
+
+func (b *placerBroker) Yielded(topic string) bool {
+	b.fleet.mu.Lock()
+	defer b.fleet.mu.Unlock()
+	return b.yielding[topic] && b.fleet.locks[topic] != b.id
+}
+
+func (f *placerFleet) count() map[string]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := map[string]int{}
+	for topic, p := range f.places {
+		n[p.Broker]++
+		if f.locks[topic] != p.Broker {
+			f.t.Errorf("%s is assigned to %s and locked by %q", topic, p.Broker, f.locks[topic])
+		}
+	}
+	return n
+}
+
+func TestPlacersShareTheTopicsOutAndMoveAsFewAsTheyMust(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newPlacerFleet(t, true, 300)
+		for i := range 3 {
+			f.start(fmt.Sprintf("b%d", i))
+		}
+		time.Sleep(time.Minute)
+		first := f.count()
+		if first["b0"]+first["b1"]+first["b2"] != 300 || min(first["b0"], first["b1"], first["b2"]) < 50 {
+			t.Errorf("shared out as %v", first)
+		}
+		f.moved = 0
+		fourth := f.start("b3")
+		time.Sleep(2 * time.Minute)
+		second := f.count()
+		if second["b3"] < 40 || f.moved != second["b3"] {
+			t.Errorf("after one came: %v, %d moves", second, f.moved)
+		}
+		for id, b := range f.brokers {
+			if b.most > 4 {
+				t.Errorf("%s gave %d topics away at once, at most 4 were allowed", id, b.most)
+			}
+		}
+		f.moved = 0
+		f.stop("b3")
+		time.Sleep(time.Minute)
+		if third := f.count(); f.moved != second["b3"] || third["b0"] != first["b0"] || fourth.Giving() != 0 {
+			t.Errorf("after it went: %v, before it came %v; %d moves for its %d topics", third, first, f.moved, second["b3"])
+		}
+		f.stopAll()
+	})
+}
+
+func (f *placerFleet) stopAll() {
+	for id := range f.brokers {
+		f.stop(id)
+	}
+}
+
+func TestHoldingPlacersNeverMoveATopic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newPlacerFleet(t, false, 100)
+		f.start("b0")
+		f.start("b1")
+		time.Sleep(time.Minute)
+		before := f.count()
+		f.moved = 0
+		f.start("b2")
+		time.Sleep(time.Minute)
+		f.stop("b1")
+		time.Sleep(10 * time.Minute)
+		f.mu.Lock()
+		moved := f.moved
+		f.mu.Unlock()
+		if moved != 0 || before["b0"]+before["b1"] != 100 {
+			t.Errorf("%d topics moved; placed as %v at first", moved, before)
+		}
+		f.stopAll()
+	})
+}
+
+func TestAPlacerThatMayNotDoesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newPlacerFleet(t, true, 10)
+		b := f.start("b0")
+		b.SetOrders(PlacerOrders{Epoch: 1, Attached: true, Paused: true})
+		time.Sleep(time.Minute)
+		if n := f.count(); len(n) != 0 {
+			t.Errorf("paused: %v", n)
+		}
+		b.SetOrders(PlacerOrders{})
+		time.Sleep(time.Minute)
+		if n := f.count(); len(n) != 0 {
+			t.Errorf("detached: %v", n)
+		}
+		f.mu.Lock()
+		f.away = true
+		f.mu.Unlock()
+		b.SetOrders(PlacerOrders{Epoch: 2, Attached: true})
+		time.Sleep(time.Minute)
+		f.mu.Lock()
+		f.away = false
+		f.mu.Unlock()
+		time.Sleep(placeAgain)
+		if n := f.count(); n["b0"] != 10 {
+			t.Errorf("after the store came back: %v", n)
+		}
+		f.stopAll()
+	})
+}
+
+func TestARosterDatesOnlyWhatItSawHappen(t *testing.T) {
+	now := time.Unix(1000, 0)
+	r := NewRoster()
+	r.SetRegistered(true, []string{"a"}, nil, now)
+	r.SetModes(true, map[string]Mode{"a": Drained}, nil, now)
+	r.SetPlaces(true, []Assignment{{"/n/t", Place{"a", 1, 1}}}, nil)
+	if r.Complete() {
+		t.Error("complete without the topics")
+	}
+	r.SetTopics(true, []string{"/n/u"}, nil)
+	if !r.Complete() || r.peers["a"].Since != (time.Time{}) {
+		t.Errorf("first views: %+v", r.peers)
+	}
+	later := now.Add(time.Minute)
+	r.SetRegistered(true, []string{"b"}, nil, later)
+	r.SetModes(false, map[string]Mode{"b": Active}, nil, later)
+	if p := r.peers["a"]; p.Registered || p.Since != later {
+		t.Errorf("a went: %+v", p)
+	}
+	r.SetPlaces(false, []Assignment{{"/n/t", Place{"b", 2, 2}}}, []Assignment{{"/n/t", Place{Broker: "a"}}})
+	_, topics := r.facts()
+	if len(topics) != 2 || len(topics["/n/t"]) != 1 || topics["/n/t"][0].Broker != "b" {
+		t.Errorf("topics: %v", topics)
+	}
+}
