@@ -162,9 +162,14 @@ func TestOutageOfEtcdItself(t *testing.T) {
 	}
 	back := time.Now()
 	s.must(s.etcd.Start(s.ctx))
+	answers := time.Now()
 	for i, n := range nodes {
 		n.awaitReady()
-		publishers[i].await(served, back)
+		if took := publishers[i].await(served, back).Sub(answers); took > time.Second+recoverWindow {
+			t.Errorf("%s serves %v after etcd answers; want at most a second and the recover window of %v", n.id, took, recoverWindow)
+		} else {
+			t.Logf("%s serves %v after etcd answers", n.id, took)
+		}
 		n.alwaysLive(killed)
 		n.isInMode("active", "boot")
 		n.unchanged(before[i], from)

@@ -19,7 +19,8 @@ import (
 const (
 	// ttl is the lease of the tests that do not name another. Its fence point is
 	// 2/3 of it after the last renewal, and a cut of 1.4 s detaches nobody.
-	ttl = 5 * time.Second
+	ttl           = 5 * time.Second
+	recoverWindow = 300 * time.Millisecond
 	// bound is for what should take about a second.
 	bound = 15 * time.Second
 )
@@ -113,7 +114,7 @@ func (s *stage) prepare(id string, o nodeOptions) *node {
 		Broker: n.nats, Endpoints: []string{endpoint},
 		Flags: append([]string{
 			"--lease-ttl", o.TTL.String(),
-			"--detachment-recover-window", "300ms",
+			"--detachment-recover-window", recoverWindow.String(),
 			"--health-interval", "200ms",
 		}, o.Flags...),
 	})
