@@ -119,12 +119,16 @@ const (
 	ClaimOurs                   // the lock is ours: loaded
 	ClaimContested              // another's, and tried again and again: unloaded at once
 	ClaimElsewhere              // another's, for longer than we retry: unloaded, and not waited for
+	ClaimYielded                // on its way to another broker: unloaded at once
 )
 
 // Loads reports whether the topic may be loaded.
 func (c Claim) Loads() bool { return c == ClaimOff || c == ClaimOurs }
 
-// Foreign reports whether the topic must not be served here.
+// Unloads reports whether the topic is to be unloaded at once.
+func (c Claim) Unloads() bool { return c.Foreign() || c == ClaimYielded }
+
+// Foreign reports whether another broker has the topic.
 func (c Claim) Foreign() bool { return c == ClaimContested || c == ClaimElsewhere }
 
 // claimOf is what the reconciler must know of a lock. One that is not wanted any more is

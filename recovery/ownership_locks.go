@@ -101,6 +101,7 @@ type Ownership struct {
 	log        *slog.Logger
 	metrics    *ownershipMetrics
 	wake       chan struct{}
+	yields     chan struct{}
 
 	mu      sync.Mutex
 	running bool
@@ -135,6 +136,7 @@ type lock struct {
 	topic string
 	Lock
 	wanted  bool
+	yield   bool      // wanted, and on its way to another broker
 	claim   Claim     // as told to the reconciler
 	asked   bool      // a call about it is in flight
 	again   bool      // it went while that call was in flight
@@ -154,7 +156,7 @@ func NewOwnership(s OwnershipSettings, store LockStore, news LockNews, reports L
 	log *slog.Logger, reg prometheus.Registerer) *Ownership {
 	o := &Ownership{
 		settings: s.withDefaults(), store: store, news: news, reports: reports, reconciler: r, log: log,
-		wake: make(chan struct{}, 1), base: context.Background(),
+		wake: make(chan struct{}, 1), yields: make(chan struct{}, 1), base: context.Background(),
 		table: map[string]*lock{}, open: map[*lock]struct{}{},
 	}
 	o.work, o.endWork = context.WithCancel(o.base)
@@ -217,7 +219,7 @@ func (o *Ownership) want(l *lock, wanted bool) {
 	if l.wanted == wanted {
 		return
 	}
-	l.wanted, l.since, l.over = wanted, time.Time{}, false
+	l.wanted, l.yield, l.since, l.over = wanted, false, time.Time{}, false
 	o.open[l] = struct{}{}
 }
 
@@ -280,7 +282,7 @@ func (o *Ownership) Snapshot() OwnershipProgress {
 		case LockForeign:
 			p.Elsewhere++
 		}
-		if l.State != LockOurs && (l.State != LockForeign || !l.over) {
+		if !l.yield && l.State != LockOurs && (l.State != LockForeign || !l.over) {
 			p.Settled = false
 		}
 	}

@@ -136,6 +136,9 @@ func (o *Ownership) tellClaims() {
 	var told []TopicClaim
 	for l := range o.open {
 		c := claimOf(l.State, l.wanted && o.orders.Mode == Active, l.over)
+		if l.yield && !c.Foreign() {
+			c = ClaimYielded
+		}
 		if c != l.claim {
 			l.claim = c
 			told = append(told, TopicClaim{Topic: l.topic, Claim: c, Owner: l.Owner})
@@ -181,6 +184,9 @@ func (o *Ownership) decide(now time.Time) todo {
 		switch step {
 		case LockLeave:
 			delete(o.open, l)
+			if l.yield {
+				o.yielded()
+			}
 			if !l.wanted {
 				o.forget(l)
 			}
@@ -218,7 +224,7 @@ func (o *Ownership) decide(now time.Time) todo {
 func (o *Ownership) idle() map[string]struct{} {
 	var matter []string
 	for l := range o.open {
-		if l.State == LockForeign || !l.wanted || o.orders.Mode != Active {
+		if l.State == LockForeign || !l.wanted || l.yield || o.orders.Mode != Active {
 			matter = append(matter, l.topic)
 		}
 	}
@@ -236,7 +242,7 @@ func (o *Ownership) idle() map[string]struct{} {
 // mayServe is whether the topic is to be served here in this mode. A draining broker takes
 // nothing new, and a drained one serves nothing.
 func (o *Ownership) mayServe(l *lock, idle bool) bool {
-	return l.wanted && (o.orders.Mode == Active || o.orders.Mode == Draining && !idle)
+	return l.wanted && !l.yield && (o.orders.Mode == Active || o.orders.Mode == Draining && !idle)
 }
 
 // forget drops an entry of which nothing is left to know.

@@ -31,6 +31,8 @@ type Yielder interface {
 	Yield(topics []string)
 	// Yielded reports whether the topic is neither served here nor locked by us.
 	Yielded(topic string) bool
+	// Yields receives a value when Yielded may have another answer.
+	Yields() <-chan struct{}
 }
 
 // PlacerSettings tune the placer.
@@ -111,9 +113,6 @@ func (p *Placer) Update(change func(r *Roster, now time.Time)) {
 	p.poke()
 }
 
-// Kick has the placer look again: a topic was yielded.
-func (p *Placer) Kick() { p.poke() }
-
 func (p *Placer) poke() {
 	select {
 	case p.wake <- struct{}{}:
@@ -137,6 +136,7 @@ func (p *Placer) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-p.wake:
+		case <-p.yield.Yields():
 		case <-timer.C:
 		}
 		timer.Reset(p.once(ctx))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -34,6 +35,7 @@ type placerBroker struct {
 	id       string
 	end      context.CancelFunc
 	yielding map[string]bool
+	yields   chan struct{}
 	most     int // topics that were on their way at once
 }
 
@@ -43,7 +45,7 @@ func newPlacerFleet(t *testing.T, move bool, topics int) *placerFleet {
 
 // start begins a broker. Everybody's roster follows.
 func (f *placerFleet) start(id string) *placerBroker {
-	b := &placerBroker{fleet: f, id: id, yielding: map[string]bool{}}
+	b := &placerBroker{fleet: f, id: id, yielding: map[string]bool{}, yields: make(chan struct{}, 1)}
 	b.Placer = NewPlacer(PlacerSettings{Me: id, Move: f.move, Absence: 32 * time.Second, Moves: 4}, b, b, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	f.mu.Lock()
 	f.brokers[id] = b
@@ -81,7 +83,7 @@ func (f *placerFleet) tell() {
 	for topic, p := range f.places {
 		all = append(all, Assignment{topic, p})
 	}
-	brokers := f.brokers
+	brokers := maps.Clone(f.brokers)
 	f.mu.Unlock()
 	for _, b := range brokers {
 		b.Update(func(r *Roster, now time.Time) {
@@ -132,13 +134,21 @@ func (b *placerBroker) Give(_ context.Context, _ int64, gives []Give) (given []s
 	return given, nil
 }
 
-// Yield takes a tenth of a second for each set of topics.
+// Yield takes a tenth of a second for each set of topics that are new.
 func (b *placerBroker) Yield(topics []string) {
 	b.fleet.mu.Lock()
 	defer b.fleet.mu.Unlock()
+	before := b.yielding
 	b.yielding = map[string]bool{}
+	fresh := 0
 	for _, topic := range topics {
 		b.yielding[topic] = true
+		if !before[topic] {
+			fresh++
+		}
+	}
+	if fresh == 0 {
+		return
 	}
 	time.AfterFunc(100*time.Millisecond, func() {
 		b.fleet.mu.Lock()
@@ -148,14 +158,28 @@ func (b *placerBroker) Yield(topics []string) {
 			}
 		}
 		b.fleet.mu.Unlock()
-		b.Kick()
+		select {
+		case b.yields <- struct{}{}:
+		default:
+		}
 	})
 }
+
+func (b *placerBroker) Yields() <-chan struct{} { return b.yields }
 
 func (b *placerBroker) Yielded(topic string) bool {
 	b.fleet.mu.Lock()
 	defer b.fleet.mu.Unlock()
 	return b.yielding[topic] && b.fleet.locks[topic] != b.id
+}
+
+// moves is how many topics moved since it was last asked.
+func (f *placerFleet) moves() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.moved
+	f.moved = 0
+	return n
 }
 
 func (f *placerFleet) count() map[string]int {
@@ -182,30 +206,32 @@ func TestPlacersShareTheTopicsOutAndMoveAsFewAsTheyMust(t *testing.T) {
 		if first["b0"]+first["b1"]+first["b2"] != 300 || min(first["b0"], first["b1"], first["b2"]) < 50 {
 			t.Errorf("shared out as %v", first)
 		}
-		f.moved = 0
+		f.moves()
 		fourth := f.start("b3")
 		time.Sleep(2 * time.Minute)
 		second := f.count()
-		if second["b3"] < 40 || f.moved != second["b3"] {
-			t.Errorf("after one came: %v, %d moves", second, f.moved)
+		if moved := f.moves(); second["b3"] < 40 || moved != second["b3"] {
+			t.Errorf("after one came: %v, %d moves", second, moved)
 		}
+		f.mu.Lock()
 		for id, b := range f.brokers {
 			if b.most > 4 {
 				t.Errorf("%s gave %d topics away at once, at most 4 were allowed", id, b.most)
 			}
 		}
-		f.moved = 0
+		f.mu.Unlock()
 		f.stop("b3")
 		time.Sleep(time.Minute)
-		if third := f.count(); f.moved != second["b3"] || third["b0"] != first["b0"] || fourth.Giving() != 0 {
-			t.Errorf("after it went: %v, before it came %v; %d moves for its %d topics", third, first, f.moved, second["b3"])
+		moved := f.moves()
+		if third := f.count(); moved != second["b3"] || third["b0"] != first["b0"] || fourth.Giving() != 0 {
+			t.Errorf("after it went: %v, before it came %v; %d moves for its %d topics", third, first, moved, second["b3"])
 		}
 		f.stopAll()
 	})
 }
 
 func (f *placerFleet) stopAll() {
-	for id := range f.brokers {
+	for id := range maps.Clone(f.brokers) {
 		f.stop(id)
 	}
 }
@@ -217,15 +243,12 @@ func TestHoldingPlacersNeverMoveATopic(t *testing.T) {
 		f.start("b1")
 		time.Sleep(time.Minute)
 		before := f.count()
-		f.moved = 0
+		f.moves()
 		f.start("b2")
 		time.Sleep(time.Minute)
 		f.stop("b1")
 		time.Sleep(10 * time.Minute)
-		f.mu.Lock()
-		moved := f.moved
-		f.mu.Unlock()
-		if moved != 0 || before["b0"]+before["b1"] != 100 {
+		if moved := f.moves(); moved != 0 || before["b0"]+before["b1"] != 100 {
 			t.Errorf("%d topics moved; placed as %v at first", moved, before)
 		}
 		f.stopAll()
@@ -254,7 +277,7 @@ func TestAPlacerThatMayNotDoesNothing(t *testing.T) {
 		f.mu.Lock()
 		f.away = false
 		f.mu.Unlock()
-		time.Sleep(placeAgain)
+		time.Sleep(2 * placeAgain)
 		if n := f.count(); n["b0"] != 10 {
 			t.Errorf("after the store came back: %v", n)
 		}

@@ -33,6 +33,7 @@ type Facts struct {
 
 func (f Facts) orphan() bool      { return f.Serving && !f.Assigned }
 func (f Facts) foreign() bool     { return f.Serving && f.Claim.Foreign() }
+func (f Facts) unloads() bool     { return f.Serving && f.Claim.Unloads() }
 func (f Facts) quarantined() bool { return f.Quiesced && !f.Assigned }
 
 // Counts counts topics. Assigned = Served + Missing; no topic is in two of Served,
@@ -118,28 +119,29 @@ type Work struct {
 //     ours; active and draining: orphans that have settled are quiesced, unless too many
 //     lost their assignment at once;
 //   - what another broker owns is quiesced at once: its lock says that it is served there,
-//     so neither the settle time nor the guard has anything to protect;
+//     so neither the settle time nor the guard has anything to protect; the same holds for
+//     what we ourselves give to another;
 //   - drained: everything that is served is quiesced, and no guard applies, since a
 //     person or a recovery asked for it.
 func Plan(in PlanInput) Work {
 	w := Work{MassChange: in.MassChange}
 	tally := massTally{since: in.MassChange.since(in.Now, in.Window)}
-	var load, orphans, serving, foreign []string
+	var load, orphans, serving, unload []string
 	var again time.Time
 	settled := in.Now.Add(-SettleTime)
 	drained := in.Orders.Mode == Drained
 	for topic, f := range in.Topics {
 		w.Counts.add(f, 1)
 		counted := f
-		counted.Serving = f.Serving && !f.foreign()
+		counted.Serving = f.Serving && !f.unloads()
 		tally.add(counted, in.MassChange.ConfirmedAt)
 		switch {
 		case drained:
 			if f.Serving {
 				serving = append(serving, topic)
 			}
-		case f.foreign():
-			foreign = append(foreign, topic)
+		case f.unloads():
+			unload = append(unload, topic)
 		case f.Assigned && !f.Serving:
 			if f.Claim.Loads() {
 				load = append(load, topic)
@@ -176,7 +178,7 @@ func Plan(in PlanInput) Work {
 		w.Quiesce = orphans
 		w.Again = again
 	}
-	w.Quiesce = append(w.Quiesce, foreign...)
+	w.Quiesce = append(w.Quiesce, unload...)
 	slices.Sort(w.Quiesce)
 	if in.Orders.Mode == Active {
 		w.Load = load

@@ -32,7 +32,7 @@ func (r *Reconciler) SetClaims(changes []TopicClaim) {
 		if !c.Claim.Loads() && t.want == actLoad {
 			r.setWant(t, actNone)
 		}
-		soon = soon || c.Claim.Foreign() && t.Serving
+		soon = soon || c.Claim.Unloads() && t.Serving
 	}
 	if soon {
 		r.planSoon(now)

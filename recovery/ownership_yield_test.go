@@ -1,0 +1,75 @@
+package recovery
+
+import (
+	"testing"
+	"time"
+)
+
+func TestAYieldedTopicIsUnloadedAndReleasedWithoutTheGuard(t *testing.T) {
+	b := newFakeBroker()
+	topics := topicNames(20)
+	inOwners(t, testOwnership, b, func(o *owners) {
+		o.stand(firstStanding, Active, true)
+		o.assign(true, topics, nil)
+		o.after(2 * time.Second)
+		o.wantOwned(topics...)
+		o.l.onRelease = func(topic string) {
+			if b.serves(topic) {
+				t.Errorf("%s was released while it was served", topic)
+			}
+		}
+		o.own.Yield(topics[:15]) // far more than the mass-change guard lets pass
+		o.after(time.Second)
+		o.wantOwned(topics[15:]...)
+		o.wantServed(topics[15:]...)
+		for i, topic := range topics {
+			if o.own.Yielded(topic) != (i < 15) {
+				t.Errorf("Yielded(%s) is %t", topic, i >= 15)
+			}
+		}
+		select {
+		case <-o.own.Yields():
+		default:
+			t.Error("nobody was told")
+		}
+		if o.Reconciler.Snapshot().GuardTripped || !o.own.Snapshot().Settled {
+			t.Errorf("%+v, %+v", o.Reconciler.Snapshot(), o.own.Snapshot())
+		}
+		o.own.Yield(nil) // the plan changed: they stay
+		o.after(2 * time.Second)
+		o.wantOwned(topics...)
+		o.wantServed(topics...)
+	})
+}
+
+func TestATopicThatCannotBeUnloadedIsNotYielded(t *testing.T) {
+	b := newFakeBroker()
+	inOwners(t, testOwnership, b, func(o *owners) {
+		o.stand(firstStanding, Active, true)
+		o.assign(true, []string{"/n/a"}, nil)
+		o.after(time.Second)
+		b.set(func() { b.quiesceErr["/n/a"] = errRefused })
+		o.own.Yield([]string{"/n/a"})
+		o.after(10 * time.Minute)
+		o.wantOwned("/n/a")
+		if o.own.Yielded("/n/a") {
+			t.Error("yielded, and still served")
+		}
+	})
+}
+
+func TestADrainedBrokerYieldsWhatItReleased(t *testing.T) {
+	b := newFakeBroker()
+	inOwners(t, testOwnership, b, func(o *owners) {
+		o.stand(firstStanding, Active, true)
+		o.assign(true, []string{"/n/a", "/n/b"}, nil)
+		o.after(time.Second)
+		o.stand(firstStanding, Drained, true)
+		o.after(2 * time.Second)
+		o.own.Yield([]string{"/n/a"})
+		o.after(2 * time.Second)
+		if !o.own.Yielded("/n/a") || o.own.Yielded("/n/b") {
+			t.Errorf("yielded: a %v, b %v", o.own.Yielded("/n/a"), o.own.Yielded("/n/b"))
+		}
+	})
+}
