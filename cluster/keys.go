@@ -136,3 +136,13 @@ func checkTopic(topic string) error {
 	}
 	return nil
 }
+
+// TopicRecords is the prefix of all topics' records, and of what lies below them.
+func (k Keys) TopicRecords() string { return k.prefix + "/topics/" }
+
+// ParseTopicRecord takes the topic out of its record's key. What lies below a record is
+// none.
+func (k Keys) ParseTopicRecord(key string) (topic string, ok bool) {
+	topic, ok = strings.CutPrefix(key, k.prefix+"/topics")
+	return topic, ok && checkTopic(topic) == nil
+}
