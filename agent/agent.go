@@ -59,6 +59,7 @@ type agent struct {
 	registrar  *registrar
 	reconciler *recovery.Reconciler
 	ownership  *recovery.Ownership // nil: without locks
+	placer     *recovery.Placer    // nil: others assign the topics
 
 	inbox   chan func() // work for the loop
 	named   chan struct{}
@@ -188,6 +189,7 @@ func (a *agent) serve(ctx context.Context) error {
 		OwnershipLocks: a.locking(),
 	}, quiescing{a.broker}, a.main, a.log.With("part", "topics"), reg)
 	a.ownership = a.newOwnership(reg)
+	a.placer = a.newPlacer(reg)
 	a.registrar = &registrar{cfg: a.cfg, line: a.line, clock: a.clock, log: a.log.With("part", "lease"),
 		life: func() life { return *a.life.Load() }, deliver: a.deliver}
 	var registrar lease.Registrar = a.registrar
@@ -230,7 +232,14 @@ func (a *agent) serve(ctx context.Context) error {
 	add(a.onceNamed(a.keeper.Run))
 	add(a.onceNamed(a.followState))
 	add(a.onceNamed(a.followRegistration))
-	add(a.onceNamed(a.followAssignments))
+	if a.placer != nil {
+		add(a.onceNamed(a.followBrokers))
+		add(a.onceNamed(a.followFleet))
+		add(a.onceNamed(a.followTopics))
+		add(a.onceNamed(a.placer.Run))
+	} else {
+		add(a.onceNamed(a.followAssignments))
+	}
 	if a.process != nil {
 		add(a.process.Run)
 	}

@@ -47,25 +47,28 @@ func (a *agent) followRegistration(ctx context.Context) error {
 
 // followAssignments keeps known which topics are assigned here.
 func (a *agent) followAssignments(ctx context.Context) error {
+	t := cluster.Target{Key: a.main.Keys().Assignments(a.brokerID), Prefix: true, KeysOnly: true}
+	return a.main.Follow(ctx, t, a.assignmentsSeen, a.followError(ctx, "assignments"))
+}
+
+// assignmentsSeen takes up a change below this broker's key.
+func (a *agent) assignmentsSeen(u cluster.Update) {
 	keys := a.main.Keys()
-	t := cluster.Target{Key: keys.Assignments(a.brokerID), Prefix: true, KeysOnly: true}
-	return a.main.Follow(ctx, t, func(u cluster.Update) {
-		puts := make([]string, 0, len(u.Puts))
-		for _, kv := range u.Puts {
-			if _, topic, ok := keys.ParseAssignment(kv.Key); ok {
-				puts = append(puts, topic)
-			} else if _, isState := keys.ParseState(kv.Key); !isState {
-				a.ignored(kv.Key)
-			}
+	puts := make([]string, 0, len(u.Puts))
+	for _, kv := range u.Puts {
+		if _, topic, ok := keys.ParseAssignment(kv.Key); ok {
+			puts = append(puts, topic)
+		} else if _, isState := keys.ParseState(kv.Key); !isState {
+			a.ignored(kv.Key)
 		}
-		var deletes []string
-		for _, key := range u.Deletes {
-			if _, topic, ok := keys.ParseAssignment(key); ok {
-				deletes = append(deletes, topic)
-			}
+	}
+	var deletes []string
+	for _, key := range u.Deletes {
+		if _, topic, ok := keys.ParseAssignment(key); ok {
+			deletes = append(deletes, topic)
 		}
-		a.setAssigned(u.Full, puts, deletes)
-	}, a.followError(ctx, "assignments"))
+	}
+	a.setAssigned(u.Full, puts, deletes)
 }
 
 // ignored tells of a key that looks like an assignment and is none.

@@ -138,6 +138,7 @@ func (a *agent) step() error {
 	a.remindRegistrar(who)
 	a.setGate(verdict)
 	a.order(verdict, who)
+	a.orderPlacer()
 	a.assertMode()
 	a.noteTopics()
 	a.noteGuard()

@@ -61,6 +61,15 @@ type Update struct {
 	Deletes []string
 }
 
+// PutKeys are the keys of Puts.
+func (u Update) PutKeys() []string {
+	keys := make([]string, len(u.Puts))
+	for i, kv := range u.Puts {
+		keys[i] = kv.Key
+	}
+	return keys
+}
+
 // Follow keeps the target current until ctx ends: first one full update, then changes.
 // After a compaction, a cancelled watch or a lost connection it lists again and delivers
 // a full update again; it never delivers one because of an error. deliver is called from

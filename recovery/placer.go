@@ -37,7 +37,7 @@ type Yielder interface {
 
 // PlacerSettings tune the placer.
 type PlacerSettings struct {
-	Me      string
+	Me      func() string // known before Run
 	Move    bool          // --failover move
 	Absence time.Duration // see PlacementFacts; the lease's TTL
 	Moves   int           // given away at the same time; 0: 16
@@ -153,7 +153,7 @@ func (p *Placer) once(ctx context.Context) time.Duration {
 	}
 	now := time.Now()
 	peers, topics := p.roster.facts()
-	plan := PlacementFacts{Now: now, Me: p.set.Me, Peers: peers, Topics: topics,
+	plan := PlacementFacts{Now: now, Me: p.set.Me(), Peers: peers, Topics: topics,
 		Move: p.set.Move, Started: p.started, Absence: p.set.Absence}.Place()
 	p.chooseGives(plan.Give)
 	ready := p.readyGives()

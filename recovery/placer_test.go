@@ -46,7 +46,7 @@ func newPlacerFleet(t *testing.T, move bool, topics int) *placerFleet {
 // start begins a broker. Everybody's roster follows.
 func (f *placerFleet) start(id string) *placerBroker {
 	b := &placerBroker{fleet: f, id: id, yielding: map[string]bool{}, yields: make(chan struct{}, 1)}
-	b.Placer = NewPlacer(PlacerSettings{Me: id, Move: f.move, Absence: 32 * time.Second, Moves: 4}, b, b, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	b.Placer = NewPlacer(PlacerSettings{Me: func() string { return id }, Move: f.move, Absence: 32 * time.Second, Moves: 4}, b, b, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	f.mu.Lock()
 	f.brokers[id] = b
 	f.mu.Unlock()

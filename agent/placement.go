@@ -1,0 +1,173 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/cluster"
+	"holdfast/recovery"
+)
+
+// placements writes assignments in this broker's name.
+type placements struct{ a *agent }
+
+// claimant is who we are under that epoch. A registration that is another by now may
+// write nothing.
+func (p placements) claimant(epoch int64) (cluster.Claimant, error) {
+	g := p.a.keeper.View().Grant
+	if g.Epoch != epoch || g.LeaseID == 0 {
+		return cluster.Claimant{}, fmt.Errorf("the registration of epoch %d is not held any more", epoch)
+	}
+	return cluster.Claimant{BrokerID: p.a.brokerID, Incarnation: p.a.incarnation, Epoch: epoch, LeaseID: g.LeaseID}, nil
+}
+
+// Take implements recovery.PlacementStore.
+func (p placements) Take(ctx context.Context, epoch int64, takes []recovery.Take) ([]string, error) {
+	who, err := p.claimant(epoch)
+	if err != nil {
+		return nil, err
+	}
+	topics := make([]cluster.TakeTopic, len(takes))
+	for i, t := range takes {
+		topics[i] = cluster.TakeTopic{Topic: t.Topic, From: t.From.Broker, FromRevision: t.From.ModRevision}
+	}
+	return p.a.main.Take(ctx, who, topics)
+}
+
+// Give implements recovery.PlacementStore.
+func (p placements) Give(ctx context.Context, epoch int64, gives []recovery.Give) ([]string, error) {
+	who, err := p.claimant(epoch)
+	if err != nil {
+		return nil, err
+	}
+	topics := make([]cluster.GiveTopic, len(gives))
+	for i, g := range gives {
+		topics[i] = cluster.GiveTopic{Topic: g.Topic, Revision: g.Mine.ModRevision, To: g.To}
+	}
+	return p.a.main.Give(ctx, who, topics)
+}
+
+// placing reports whether this sidecar decides who has which topic. It does so by the
+// locks, so in shadow mode it does not.
+func (a *agent) placing() bool { return a.cfg.Assignment == "rendezvous" && a.locking() }
+
+// newPlacer makes the part that places topics; nil if others do. Its metrics are there
+// in any case.
+func (a *agent) newPlacer(reg prometheus.Registerer) *recovery.Placer {
+	p := recovery.NewPlacer(recovery.PlacerSettings{
+		Me: func() string { return a.brokerID }, Move: a.cfg.Failover == "move",
+		Absence: a.cfg.LeaseTTL, Moves: a.cfg.LoadConcurrency,
+	}, placements{a}, a.ownership, a.log.With("part", "placement"), reg)
+	if !a.placing() {
+		return nil
+	}
+	if a.cfg.Failover == "move" && a.broker.Capabilities().LocalData {
+		a.log.Warn("topics move without their data: this broker keeps it on its own disk; leave --failover at hold unless the data is replicated", "failover", "move")
+	}
+	return p
+}
+
+// orderPlacer tells the placer what it may do. It needs the lease itself, not only that
+// we are attached: placements are written under it.
+func (a *agent) orderPlacer() {
+	if a.placer == nil {
+		return
+	}
+	a.placer.SetOrders(recovery.PlacerOrders{Epoch: a.grant.Epoch,
+		Attached: a.attachment == recovery.Attached && a.grant.LeaseID != 0 && a.verified && a.mode.Mode.Known()})
+}
+
+// followBrokers feeds the reconciler and the placer with all brokers' states and
+// assignments. Our own assignments are taken up first: a topic that was just given away
+// is not wanted here any more when the placer learns of it.
+func (a *agent) followBrokers(ctx context.Context) error {
+	keys := a.main.Keys()
+	return a.main.Follow(ctx, cluster.Target{Key: keys.Brokers(), Prefix: true}, func(u cluster.Update) {
+		a.assignmentsSeen(mine(u, keys, a.brokerID))
+		modes := map[string]recovery.Mode{}
+		var stateless []string
+		var puts, deletes []recovery.Assignment
+		for _, kv := range u.Puts {
+			if id, topic, ok := keys.ParseAssignment(kv.Key); ok {
+				puts = append(puts, recovery.Assignment{Topic: topic, Place: recovery.Place{
+					Broker: id, CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision}})
+			} else if id, ok := keys.ParseState(kv.Key); ok {
+				if s, err := cluster.ParseState(kv.Value); err == nil {
+					modes[id] = recovery.Mode(s.Mode)
+				} else {
+					stateless = append(stateless, id)
+				}
+			}
+		}
+		for _, key := range u.Deletes {
+			if id, topic, ok := keys.ParseAssignment(key); ok {
+				deletes = append(deletes, recovery.Assignment{Topic: topic, Place: recovery.Place{Broker: id}})
+			} else if id, ok := keys.ParseState(key); ok {
+				stateless = append(stateless, id)
+			}
+		}
+		a.placer.Update(func(r *recovery.Roster, now time.Time) {
+			r.SetModes(u.Full, modes, stateless, now)
+			r.SetPlaces(u.Full, puts, deletes)
+		})
+	}, a.followError(ctx, "all brokers"))
+}
+
+// mine is the part of an update that is about one broker.
+func mine(u cluster.Update, keys cluster.Keys, id string) cluster.Update {
+	part := cluster.Update{Full: u.Full, Revision: u.Revision}
+	ours := func(key string) bool {
+		owner, _, ok := keys.ParseAssignment(key)
+		return ok && owner == id
+	}
+	for _, kv := range u.Puts {
+		if ours(kv.Key) {
+			part.Puts = append(part.Puts, kv)
+		}
+	}
+	for _, key := range u.Deletes {
+		if ours(key) {
+			part.Deletes = append(part.Deletes, key)
+		}
+	}
+	return part
+}
+
+// followFleet feeds the placer with who is registered.
+func (a *agent) followFleet(ctx context.Context) error {
+	keys := a.main.Keys()
+	ids := func(list []string) (out []string) {
+		for _, key := range list {
+			if id, ok := keys.ParseRegistration(key); ok {
+				out = append(out, id)
+			}
+		}
+		return out
+	}
+	return a.main.Follow(ctx, cluster.Target{Key: keys.Registrations(), Prefix: true, KeysOnly: true}, func(u cluster.Update) {
+		a.placer.Update(func(r *recovery.Roster, now time.Time) {
+			r.SetRegistered(u.Full, ids(u.PutKeys()), ids(u.Deletes), now)
+		})
+	}, a.followError(ctx, "registrations"))
+}
+
+// followTopics feeds the placer with the topics that there are.
+func (a *agent) followTopics(ctx context.Context) error {
+	keys := a.main.Keys()
+	topics := func(list []string) (out []string) {
+		for _, key := range list {
+			if topic, ok := keys.ParseTopicRecord(key); ok {
+				out = append(out, topic)
+			}
+		}
+		return out
+	}
+	return a.main.Follow(ctx, cluster.Target{Key: keys.TopicRecords(), Prefix: true, KeysOnly: true}, func(u cluster.Update) {
+		a.placer.Update(func(r *recovery.Roster, _ time.Time) {
+			r.SetTopics(u.Full, topics(u.PutKeys()), topics(u.Deletes))
+		})
+	}, a.followError(ctx, "topics"))
+}
