@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -88,18 +89,59 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// read runs gets in one transaction, so at one revision, and tries each endpoint once if
-// the first cannot answer. It never writes, so it may be repeated.
+// readPatience is how long a read may be unanswered before another endpoint is asked too.
+// A connection into a black hole is given up only after pingWait, and one to a member that
+// is frozen after pingEvery + pingWait.
+const readPatience = time.Second
+
+// read runs gets in one transaction, so at one revision. It never writes, so it may be
+// repeated: with several endpoints, each is asked once at most, the next one when one
+// cannot answer or leaves the question unanswered for readPatience. The first answer wins.
 func (c *Client) read(ctx context.Context, gets ...clientv3.Op) (*clientv3.TxnResponse, error) {
-	for try := 1; ; try++ {
-		answer, err := c.kv.Txn(ctx).Then(gets...).Commit()
-		if err == nil {
-			return answer, nil
+	type outcome struct {
+		answer *clientv3.TxnResponse
+		err    error
+	}
+	var asked sync.WaitGroup
+	defer asked.Wait()
+	all, cancel := context.WithCancel(ctx)
+	defer cancel()
+	outcomes := make(chan outcome, c.tries)
+	way := &trip{tried: make([]bool, c.tries)}
+	tries, waiting := 0, 0
+	ask := func() {
+		other := *way // a request that waits keeps its own way
+		other.other = waiting > 0
+		tries, waiting = tries+1, waiting+1
+		asked.Go(func() {
+			answer, err := c.kv.Txn(withTrip(all, &other)).Then(gets...).Commit()
+			outcomes <- outcome{answer, err}
+		})
+	}
+	ask()
+	impatient := time.NewTicker(readPatience)
+	defer impatient.Stop()
+	for {
+		select {
+		case <-impatient.C:
+			if tries < c.tries {
+				c.log.Debug("etcd read goes to another endpoint too", "unanswered_for", readPatience)
+				ask()
+			}
+		case o := <-outcomes:
+			waiting--
+			switch {
+			case o.err == nil:
+				return o.answer, nil
+			case ctx.Err() != nil || !elsewhere(o.err):
+				return nil, cause(ctx, o.err)
+			case tries < c.tries:
+				c.log.Debug("etcd read goes to another endpoint", "error", o.err)
+				ask()
+			case waiting == 0:
+				return nil, cause(ctx, o.err)
+			}
 		}
-		if try >= c.tries || ctx.Err() != nil || !elsewhere(err) {
-			return nil, cause(ctx, err)
-		}
-		c.log.Debug("etcd read goes to another endpoint", "error", err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -59,6 +60,9 @@ func (c Config) validate() ([]endpoint, error) {
 		}
 		if len(parsed) > 0 && e.tls != parsed[0].tls {
 			return nil, fmt.Errorf("etcd endpoints %q and %q: one uses TLS and the other does not", parsed[0].url, raw)
+		}
+		if slices.ContainsFunc(parsed, func(p endpoint) bool { return p.addr == e.addr }) {
+			continue // given twice
 		}
 		parsed = append(parsed, e)
 	}

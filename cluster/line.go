@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -16,8 +17,9 @@ import (
 //
 // A connection that was replaced is closed when the last request on it ends, so an idle
 // line has exactly one. With several endpoints the line moves on when a request fails in
-// a way that another endpoint may cure; with one it stays, and the connection comes back
-// by itself.
+// a way that another endpoint may cure, or when another endpoint answers first; with one
+// it stays, and the connection comes back by itself. The next connection goes to the
+// endpoint whose answers were best; see score.
 type Line struct {
 	endpoints []endpoint
 	opts      []grpc.DialOption
@@ -26,22 +28,27 @@ type Line struct {
 	life      context.Context // ends with Close
 	end       context.CancelFunc
 	watchers  sync.WaitGroup
+	start     int             // the endpoint that wins ties: spreads a fleet over the members
+	kick      []chan struct{} // for each endpoint: look again when its next probe is due
 
 	mu      sync.Mutex
 	current *link
-	next    int           // index of the endpoint for the next connection
-	ready   chan struct{} // closed, and replaced, when the current connection becomes ready
+	scores  []score       // of the endpoints
+	busy    []int         // requests without an answer, of each endpoint
+	ready   chan struct{} // closed, and replaced, when a connection becomes ready
 	closed  bool
 }
 
-// link is one connection of a line. Its counts are guarded by the line's mutex.
+// link is one connection of a line. Its fields are guarded by the line's mutex.
 type link struct {
-	conn     *grpc.ClientConn
-	endpoint string
-	since    time.Time
-	wasReady bool
-	users    int // requests in flight
-	retired  bool
+	conn       *grpc.ClientConn
+	index      int // of the endpoint
+	since      time.Time
+	wasReady   bool
+	users      int       // requests in flight
+	waiting    int       // those without an answer
+	waitsSince time.Time // when waiting left 0
+	retired    bool      // close it with its last request
 }
 
 // halfMade is how long a connection that has not been ready yet is left to come up, when
@@ -63,8 +70,13 @@ func OpenLine(cfg Config, log *slog.Logger) (*Line, error) {
 		endpoints: endpoints,
 		opts:      dialOptions(cfg, endpoints[0].tls, linePause),
 		log:       log,
-		next:      rand.IntN(len(endpoints)), // spreads a fleet over the members
+		start:     rand.IntN(len(endpoints)),
+		scores:    make([]score, len(endpoints)),
+		busy:      make([]int, len(endpoints)),
 		ready:     make(chan struct{}),
+	}
+	for range endpoints {
+		l.kick = append(l.kick, make(chan struct{}, 1))
 	}
 	l.life, l.end = context.WithCancel(context.Background())
 	l.client = newClient(cfg, (*lineConn)(l), len(endpoints), func() error { return nil }, log)
@@ -72,14 +84,35 @@ func OpenLine(cfg Config, log *slog.Logger) (*Line, error) {
 }
 
 // KeepAlive renews the lease once, see Client.KeepAlive. fresh says that an earlier
-// attempt is still unanswered: then this one uses a new connection, to the next endpoint
+// attempt is still unanswered: then this one uses a new connection, to another endpoint
 // if there are several, while attempts in flight keep theirs until they end. A connection
 // to the only endpoint that is itself still new and coming up counts as new.
+//
+// An endpoint that cannot answer, and says so, is no reason to fail: the others are asked
+// at once, each once. If none can, the error is that of one without a leader if there was
+// one, because that is what is wrong with the others too.
 func (l *Line) KeepAlive(ctx context.Context, id int64, fresh bool) (granted time.Duration, revision int64, err error) {
-	if fresh {
-		l.refresh()
+	if len(l.endpoints) == 1 {
+		if fresh {
+			l.refresh()
+		}
+		return l.client.KeepAlive(ctx, id)
 	}
-	return l.client.KeepAlive(ctx, id)
+	ctx = withTrip(ctx, &trip{other: fresh, tried: make([]bool, len(l.endpoints))})
+	var said error
+	for range l.endpoints {
+		granted, revision, err = l.client.KeepAlive(ctx, id)
+		if said == nil || Classify(said) != ClassNoLeader {
+			said = err
+		}
+		if err == nil || errors.Is(err, ErrLeaseNotFound) {
+			return granted, revision, err
+		}
+		if ctx.Err() != nil || !elsewhere(err) {
+			break
+		}
+	}
+	return 0, 0, said
 }
 
 // Client is typed access over the line: each request goes over the connection that is
@@ -100,7 +133,7 @@ func (l *Line) Client(ctx context.Context) (*Client, error) {
 func (l *Line) AwaitReconnect(ctx context.Context) error {
 	l.mu.Lock()
 	ready := l.ready
-	err := l.ensure()
+	err := l.ensure(nil)
 	l.mu.Unlock()
 	if err != nil {
 		return wrap(ctx, "await reconnection", err)
@@ -120,9 +153,9 @@ func (l *Line) Endpoint() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.current == nil {
-		return l.endpoints[l.next].url
+		return l.endpoints[l.choose(nil)].url
 	}
-	return l.current.endpoint
+	return l.endpoints[l.current.index].url
 }
 
 // Close ends the line and its connections; requests in flight fail with ErrClosed.
@@ -130,7 +163,7 @@ func (l *Line) Close() error {
 	l.mu.Lock()
 	l.closed = true
 	if l.current != nil {
-		l.retire()
+		l.retire(l.current)
 	}
 	l.mu.Unlock()
 	l.end()
@@ -138,42 +171,69 @@ func (l *Line) Close() error {
 	return nil
 }
 
-// refresh replaces the current connection unless it is as good as new.
+// refresh replaces the connection to the only endpoint unless it is as good as new.
 func (l *Line) refresh() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	k := l.current
-	if k == nil || len(l.endpoints) == 1 && !k.wasReady && time.Since(k.since) < halfMade {
+	if k == nil || !k.wasReady && time.Since(k.since) < halfMade {
 		return
 	}
-	l.retire()
+	l.retire(k)
+}
+
+// trip is one call's way through the endpoints. Its fields are guarded by the line's mutex.
+type trip struct {
+	link  *link  // the connection to use; nil: the line chooses
+	other bool   // not the connection on which another request waits
+	tried []bool // endpoints that had their chance
+}
+
+type tripKey struct{}
+
+func withTrip(ctx context.Context, t *trip) context.Context {
+	return context.WithValue(ctx, tripKey{}, t)
+}
+
+// choose returns the endpoint for a new connection: if it can, one that had no chance on
+// this trip and, where the trip wants another way, one that nobody waits for. The caller
+// holds the mutex.
+func (l *Line) choose(t *trip) int {
+	return choose(l.scores, func(i int) bool {
+		return t != nil && (t.tried[i] || t.other && l.busy[i] > 0)
+	}, l.start, time.Now())
 }
 
 // ensure starts a connection if there is none. The caller holds the mutex.
-func (l *Line) ensure() error {
+func (l *Line) ensure(t *trip) error {
 	if l.closed {
 		return ErrClosed
 	}
 	if l.current != nil {
 		return nil
 	}
-	e := l.endpoints[l.next]
-	l.next = (l.next + 1) % len(l.endpoints)
-	conn, err := connect([]endpoint{e}, l.opts)
-	if err != nil {
-		return err
-	}
-	l.current = &link{conn: conn, endpoint: e.url, since: time.Now()}
-	l.watchers.Add(1)
-	go l.keepConnected(l.current)
-	return nil
+	k, err := l.open(l.choose(t))
+	l.current = k
+	return err
 }
 
-// retire makes the current connection close with its last request. The caller holds the
-// mutex.
-func (l *Line) retire() {
-	k := l.current
-	l.current = nil
+// open starts a connection to an endpoint. The caller holds the mutex.
+func (l *Line) open(i int) (*link, error) {
+	conn, err := connect(l.endpoints[i:i+1], l.opts)
+	if err != nil {
+		return nil, err
+	}
+	k := &link{conn: conn, index: i, since: time.Now()}
+	l.watchers.Add(1)
+	go l.keepConnected(k)
+	return k, nil
+}
+
+// retire makes a connection close with its last request. The caller holds the mutex.
+func (l *Line) retire(k *link) {
+	if l.current == k {
+		l.current = nil
+	}
 	k.retired = true
 	if k.users == 0 {
 		k.conn.Close()
@@ -181,8 +241,8 @@ func (l *Line) retire() {
 }
 
 // keepConnected reconnects one connection for as long as it lives, and tells of each time
-// that it becomes ready while it is the current one. It ends when the connection is closed
-// or the line is.
+// that it becomes ready while it is in use. It ends when the connection is closed or the
+// line is.
 func (l *Line) keepConnected(k *link) {
 	defer l.watchers.Done()
 	defer k.conn.Close() // the line's end closes also those with requests in flight
@@ -196,10 +256,9 @@ func (l *Line) keepConnected(k *link) {
 		case connectivity.Ready:
 			l.mu.Lock()
 			k.wasReady = true
-			if l.current == k {
-				l.log.Debug("renewal connection ready", "endpoint", k.endpoint)
-				close(l.ready)
-				l.ready = make(chan struct{})
+			if !k.retired {
+				l.log.Debug("renewal connection ready", "endpoint", l.endpoints[k.index].url)
+				l.tellReady()
 			}
 			l.mu.Unlock()
 		}
@@ -209,79 +268,8 @@ func (l *Line) keepConnected(k *link) {
 	}
 }
 
-// acquire lends the current connection to one request.
-func (l *Line) acquire() (*link, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err := l.ensure(); err != nil {
-		return nil, err
-	}
-	l.current.users++
-	return l.current, nil
+// tellReady wakes those who wait for a connection. The caller holds the mutex.
+func (l *Line) tellReady() {
+	close(l.ready)
+	l.ready = make(chan struct{})
 }
-
-// release takes it back, and moves the line on to the next endpoint if that may cure err.
-func (l *Line) release(k *link, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	k.users--
-	if k.retired && k.users == 0 {
-		k.conn.Close()
-	}
-	if len(l.endpoints) > 1 && l.current == k && err != nil && (elsewhere(err) || Classify(err) == ClassTimeout) {
-		l.log.Debug("renewal connection moves on", "from", k.endpoint, "class", string(Classify(err)))
-		l.retire()
-		_ = l.ensure() // the next request would tell
-	}
-}
-
-// lineConn is the line as generated clients want it.
-type lineConn Line
-
-// Invoke implements grpc.ClientConnInterface.
-func (c *lineConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	l := (*Line)(c)
-	k, err := l.acquire()
-	if err != nil {
-		return err
-	}
-	err = k.conn.Invoke(ctx, method, args, reply, opts...)
-	l.release(k, err)
-	return err
-}
-
-// NewStream implements grpc.ClientConnInterface. The connection is taken back when the
-// stream fails or its context ends, which every user of this package brings about.
-func (c *lineConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	l := (*Line)(c)
-	k, err := l.acquire()
-	if err != nil {
-		return nil, err
-	}
-	stream, err := k.conn.NewStream(ctx, desc, method, opts...)
-	if err != nil {
-		l.release(k, err)
-		return nil, err
-	}
-	s := &lineStream{ClientStream: stream, done: func(err error) { l.release(k, err) }}
-	context.AfterFunc(ctx, func() { s.finish(ctx.Err()) })
-	return s, nil
-}
-
-// lineStream gives its connection back once, at once when it fails.
-type lineStream struct {
-	grpc.ClientStream
-	once sync.Once
-	done func(error)
-}
-
-// RecvMsg implements grpc.ClientStream.
-func (s *lineStream) RecvMsg(m any) error {
-	err := s.ClientStream.RecvMsg(m)
-	if err != nil {
-		s.finish(err)
-	}
-	return err
-}
-
-func (s *lineStream) finish(err error) { s.once.Do(func() { s.done(err) }) }
