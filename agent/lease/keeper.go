@@ -23,8 +23,9 @@ var ErrShutdown = errors.New("registration lost, shutting down")
 // Line carries renewals. It belongs to the Keeper alone.
 type Line interface {
 	// KeepAlive renews the lease once and returns the granted TTL and the store's
-	// revision. fresh asks for a new connection, because an earlier call is
-	// unanswered. An error that wraps ErrLost is an answer; any other is none.
+	// revision. fresh asks for another way to the store, because an earlier call is
+	// unanswered or failed: a new connection, to another endpoint if there are
+	// several. An error that wraps ErrLost is an answer; any other is none.
 	KeepAlive(ctx context.Context, id int64, fresh bool) (granted time.Duration, revision int64, err error)
 	// AwaitReconnect returns nil at the moment the connection comes back.
 	AwaitReconnect(ctx context.Context) error
@@ -54,6 +55,7 @@ type Grant struct {
 type Settings struct {
 	Timing       Timing
 	RestartGrace time.Duration // revoke this long after the gate closed; 0: let the TTL run out
+	Hedge        bool          // the Line has several endpoints: a slow renewal is sent to a second one too
 	Clock        func() Instant
 	Classify     func(error) string // one word for metrics; every word in Classes
 	Classes      []string
@@ -112,6 +114,7 @@ type Keeper struct {
 	gate    atomic.Bool
 	renewed atomic.Bool // Reestablish was asked for
 	nudge   chan struct{}
+	pace    pace // of Run's goroutine
 }
 
 // NewKeeper returns a Keeper whose gate is closed. resume is the lease that an
@@ -290,6 +293,7 @@ func (k *Keeper) establish(ctx context.Context) error {
 		case <-ctx.Done():
 		case <-k.nudge:
 		case <-reconnect.c:
+			pause.reset()
 			reconnect.stop()
 			reconnect = k.watchReconnect(ctx)
 		case <-t.C:

@@ -9,6 +9,7 @@ import (
 type metrics struct {
 	renewals         *prometheus.CounterVec
 	failures         *prometheus.CounterVec
+	hedges           *prometheus.CounterVec
 	duration, margin prometheus.Histogram
 }
 
@@ -22,6 +23,10 @@ func newMetrics(reg prometheus.Registerer, k *Keeper) *metrics {
 			Name: "holdfast_lease_keepalive_failures_total",
 			Help: "Failed renewals by class of failure. The class says whom to call: network, etcd, or who rotates its passwords.",
 		}, []string{"class"}),
+		hedges: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "holdfast_lease_hedges_total",
+			Help: "Renewals that were slower than usual and were sent to a second endpoint, by whether the second answered first. Growing won=\"true\": an etcd member is slow or silent, see etcd_endpoint_up.",
+		}, []string{"won"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:                            "holdfast_lease_renewal_duration_seconds",
 			Help:                            "Time from the send of a renewal to its confirmation. Near the attempt timeout: etcd's disk or the network is too slow.",
@@ -45,11 +50,14 @@ func newMetrics(reg prometheus.Registerer, k *Keeper) *metrics {
 	for _, c := range k.set.Classes {
 		m.failures.WithLabelValues(c)
 	}
+	for _, won := range []string{"true", "false"} {
+		m.hedges.WithLabelValues(won)
+	}
 	gauge := func(name, help string, read func(View, Instant) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "holdfast_" + name, Help: help},
 			func() float64 { return read(k.View(), k.set.Clock()) })
 	}
-	reg.MustRegister(m.renewals, m.failures, m.duration, m.margin,
+	reg.MustRegister(m.renewals, m.failures, m.hedges, m.duration, m.margin,
 		gauge("lease_ttl_seconds", "TTL that etcd granted; 0 when no lease is held.",
 			func(v View, _ Instant) float64 { return v.Validity.TTL.Seconds() }),
 		gauge("lease_remaining_seconds", "Time to the deadline, negative once it has passed; 0 when no lease is held. Below the margin the broker is fenced.",

@@ -14,6 +14,7 @@ type attempt struct {
 	granted  time.Duration
 	revision int64
 	err      error
+	hedge    bool // a second question, because the first one is slow
 }
 
 // renew keeps the lease until it is lost, the gate closes, the Registrar is wanted
@@ -24,6 +25,11 @@ type attempt struct {
 // answered stays on its way, because it may still be, and after RetryCeiling gets
 // company on a new connection: after a cut the old one is asleep in TCP's own
 // backoff. The first confirmation ends them all.
+//
+// With several endpoints an attempt that went out alone and is slower than usual is
+// hedged: the same question goes to another endpoint. The hedge lives here and not in
+// the Line because each question needs a send of its own: the deadline counts from
+// the send of the one that was confirmed.
 func (k *Keeper) renew(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	answers := make(chan attempt)
@@ -31,18 +37,26 @@ func (k *Keeper) renew(ctx context.Context) {
 	defer func() {
 		cancel()
 		for ; inFlight > 0; inFlight-- {
-			<-answers
+			if a := <-answers; a.hedge {
+				k.metrics.hedges.WithLabelValues("false").Inc()
+			}
 		}
 	}()
 	pause := backoff{initial: k.set.Timing.BackoffInitial, max: k.set.Timing.BackoffMax}
 	reconnect := k.watchReconnect(ctx)
 	defer func() { reconnect.stop() }()
 
-	start := func() {
-		a := attempt{sentAt: k.set.Clock()}
+	hedge := time.NewTimer(0)
+	hedge.Stop()
+	defer hedge.Stop()
+	start := func(asHedge bool) {
+		a := attempt{sentAt: k.set.Clock(), hedge: asHedge}
 		v := k.View()
 		id, fresh := v.Grant.LeaseID, inFlight > 0 || v.FailureStreak > 0
 		inFlight++
+		if k.set.Hedge && inFlight == 1 {
+			hedge.Reset(k.pace.hedgeAfter(k.set.Timing.AttemptTimeout()))
+		}
 		go func() {
 			actx, done := context.WithTimeout(ctx, k.set.Timing.AttemptTimeout())
 			defer done()
@@ -68,13 +82,21 @@ func (k *Keeper) renew(ctx context.Context) {
 			reconnect.stop()
 			reconnect = k.watchReconnect(ctx)
 			if pause.failures > 0 && inFlight == 0 {
+				pause.reset() // what fails from here on fails anew
 				next.Reset(0)
 			}
 		case <-next.C:
-			start()
+			start(false)
 			next.Reset(k.overdue())
+		case <-hedge.C:
+			if inFlight == 1 { // else it has failed, or has company already
+				start(true)
+			}
 		case a := <-answers:
 			inFlight--
+			if a.hedge {
+				k.metrics.hedges.WithLabelValues(strconv.FormatBool(a.err == nil)).Inc()
+			}
 			switch {
 			case a.err == nil:
 				k.confirmed(a)
@@ -89,6 +111,9 @@ func (k *Keeper) renew(ctx context.Context) {
 				k.metrics.renewals.WithLabelValues("lost").Inc()
 				k.lose("lease_expired")
 				return
+			case a.hedge && inFlight > 0:
+				// The attempt that it was to help is still on its way and may be confirmed.
+				k.log.Debug("hedge of a renewal failed", "err", a.err)
 			case ctx.Err() == nil:
 				k.failed(a.err)
 				d := pause.next()
@@ -124,6 +149,7 @@ func (k *Keeper) overdue() time.Duration {
 
 func (k *Keeper) confirmed(a attempt) {
 	now := k.set.Clock()
+	k.pace.add(now.Sub(a.sentAt))
 	k.metrics.renewals.WithLabelValues("confirmed").Inc()
 	k.metrics.duration.Observe(now.Sub(a.sentAt).Seconds())
 	k.metrics.margin.Observe(k.View().Validity.Deadline().Sub(now).Seconds())
