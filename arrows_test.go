@@ -38,8 +38,9 @@ var arrows = map[string][]string{
 // do. No clock, no context, no log, no network.
 var pure = map[string][]string{
 	"recovery":       {"boot.go", "startup.go", "outage.go", "verdict.go", "judge.go", "attachment.go", "ladder.go", "plan.go", "masschange.go", "mode.go", "reason.go", "ownership.go", "rendezvous.go", "placement.go", "roster.go"},
-	"agent/lease":    {"validity.go", "timing.go"},
+	"agent/lease":    {"validity.go", "timing.go", "hedge.go"},
 	"agent/guard":    {"decide.go"},
+	"cluster":        {"endpoint_score.go"},
 	"cluster/memory": {"store.go", "txn.go", "request.go"},
 }
 

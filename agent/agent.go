@@ -198,8 +198,10 @@ func (a *agent) serve(ctx context.Context) error {
 	}
 	a.keeper = lease.NewKeeper(lease.Settings{
 		Timing: a.cfg.Timing(), RestartGrace: a.cfg.RestartGrace, Clock: a.clock,
+		Hedge:    len(a.cfg.EtcdEndpoints) > 1,
 		Classify: classify, Classes: failureClasses(),
 	}, a.line, registrar, a.memory.LeaseID, a.log.With("part", "lease"), reg)
+	runLine := watchEndpoints(a.line, reg)
 	a.freshness = probes.NewFreshness("agent loop", time.Now())
 	a.initLoop()
 
@@ -228,6 +230,9 @@ func (a *agent) serve(ctx context.Context) error {
 	add(a.reconciler.Run)
 	if a.ownership != nil {
 		add(a.onceNamed(a.ownership.Run))
+	}
+	if runLine != nil {
+		add(runLine)
 	}
 	add(a.onceNamed(a.keeper.Run))
 	add(a.onceNamed(a.followState))

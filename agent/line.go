@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"holdfast/agent/lease"
 	"holdfast/cluster"
 )
@@ -24,6 +26,45 @@ func (l renewalLine) Revoke(ctx context.Context, id int64) error {
 		return err
 	}
 	return c.Revoke(ctx, id)
+}
+
+// endpoints is what a line to real endpoints can tell of them.
+type endpoints interface {
+	Endpoints() []cluster.EndpointState
+	// Run looks after the endpoints that are not in use.
+	Run(ctx context.Context) error
+}
+
+var descEndpointUp = prometheus.NewDesc("holdfast_etcd_endpoint_up",
+	"1 while the last answer of this etcd endpoint was good and recent. 0 with a connection: the member has no leader or is frozen; else look at the way to it.",
+	[]string{"endpoint"}, nil)
+
+// endpointGauges shows the state of the endpoints of a line.
+type endpointGauges struct{ endpoints }
+
+// Describe implements prometheus.Collector.
+func (g endpointGauges) Describe(c chan<- *prometheus.Desc) { c <- descEndpointUp }
+
+// Collect implements prometheus.Collector.
+func (g endpointGauges) Collect(c chan<- prometheus.Metric) {
+	for _, e := range g.Endpoints() {
+		up := 0.0
+		if e.Up {
+			up = 1
+		}
+		c <- prometheus.MustNewConstMetric(descEndpointUp, prometheus.GaugeValue, up, e.URL)
+	}
+}
+
+// watchEndpoints registers the metrics of the line's endpoints and returns what looks
+// after them; nil where the line has none.
+func watchEndpoints(line Line, reg prometheus.Registerer) func(context.Context) error {
+	e, ok := line.(endpoints)
+	if !ok {
+		return nil
+	}
+	reg.MustRegister(endpointGauges{e})
+	return e.Run
 }
 
 // leaseError translates the cluster's word for a lost lease.

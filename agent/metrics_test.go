@@ -14,6 +14,7 @@ import (
 
 	"holdfast/agent/lease"
 	"holdfast/brokerapi"
+	"holdfast/cluster"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
@@ -70,6 +71,12 @@ func builtWith(t *testing.T) (*agent, *prometheus.Registry) {
 	a.ownership = a.newOwnership(reg)
 	a.keeper = lease.NewKeeper(lease.Settings{Timing: c.Timing(), Clock: a.clock, Classify: classify, Classes: failureClasses()},
 		stillLine{}, stillLine{}, 0, quiet, reg)
+	line, err := cluster.OpenLine(c.Cluster(), quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { line.Close() })
+	watchEndpoints(renewalLine{line}, reg)
 	a.freshness = probes.NewFreshness("agent loop", time.Now())
 	a.initLoop()
 	return a, reg
@@ -120,6 +127,7 @@ func TestSeriesExistFromTheStart(t *testing.T) {
 		"lease_ttl_seconds": nil, "lease_deadline_timestamp_seconds": nil, "lease_remaining_seconds": nil, "lease_margin_seconds": nil,
 		"lease_renewals_total": {"confirmed", "failed", "lost"}, "lease_renewal_duration_seconds": nil,
 		"lease_keepalive_failures_total": failureClasses(), "lease_keepalive_failure_streak": nil, "lease_failing_seconds": nil,
+		"lease_hedges_total": {"true", "false"}, "etcd_endpoint_up": {"http://127.0.0.1:2379"},
 		"registration_present": nil, "registration_lost_total": {"lease_expired"}, "registration_adoptions_total": nil, "registration_epoch": nil,
 		"broker_boots_total": {"first_boot", "restart"}, "broker_zombie": {"unregistered", "orphan_topics", "foreign_owner"},
 		"acquire_retry_attempts_total": nil, "acquire_retry_window_exhausted_total": nil, "ownership_conflicts_total": nil,
