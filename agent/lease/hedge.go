@@ -30,14 +30,15 @@ func (p *pace) add(took time.Duration) {
 }
 
 // hedgeAfter is how long an attempt may be unanswered before the same question goes
-// to another endpoint: the 99th percentile of the recent ones, so that in quiet times
-// about one renewal in a hundred is sent twice. It leaves the hedge at least half of
-// the attempt's own time.
+// to another endpoint: a little more than the 99th percentile of the recent ones, so
+// that in quiet times at most about one renewal in a hundred is sent twice. It leaves
+// the hedge at least half of the attempt's own time.
 func (p *pace) hedgeAfter(attemptTimeout time.Duration) time.Duration {
 	wait := hedgeUnknown
 	if p.n >= fewAnswers {
 		known := slices.Sorted(slices.Values(p.took[:min(p.n, len(p.took))]))
 		wait = known[(99*len(known)+99)/100-1]
+		wait += wait / 8
 	}
 	return min(max(wait, hedgeSoonest), hedgeLatest, attemptTimeout/2)
 }

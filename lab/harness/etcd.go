@@ -23,17 +23,7 @@ type EtcdOptions struct {
 	Args      []string      // added
 }
 
-// Etcd is one etcd server with one member. It listens on every address of the
-// host, so that namespaces reach it. Its data and its ports survive its lives.
-type Etcd struct {
-	*Process
-	Port   int
-	client *clientv3.Client
-	lab    *Lab
-}
-
-// StartEtcd starts an etcd server and waits until it answers.
-func (l *Lab) StartEtcd(ctx context.Context, o EtcdOptions) (*Etcd, error) {
+func (o EtcdOptions) withDefaults() (EtcdOptions, error) {
 	if o.Name == "" {
 		o.Name = "etcd"
 	}
@@ -43,40 +33,81 @@ func (l *Lab) StartEtcd(ctx context.Context, o EtcdOptions) (*Etcd, error) {
 	if o.Election == 0 {
 		o.Election = 500 * time.Millisecond
 	}
+	var err error
 	if o.Binary == "" {
-		bin, err := Build(EtcdServer)
-		if err != nil {
-			return nil, err
-		}
-		o.Binary = bin
+		o.Binary, err = Build(EtcdServer)
 	}
+	return o, err
+}
+
+// Etcd is one etcd server: the only member, or one of an EtcdCluster. It listens on
+// every address of the host, so that namespaces reach it. Its data and its ports
+// survive its lives.
+type Etcd struct {
+	*Process
+	Port   int
+	peer   string // URL for other members
+	client *clientv3.Client
+	lab    *Lab
+}
+
+// StartEtcd starts an etcd server and waits until it answers.
+func (l *Lab) StartEtcd(ctx context.Context, o EtcdOptions) (*Etcd, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	e, err := l.newEtcd(o.Name)
+	if err != nil {
+		return nil, err
+	}
+	e.prepare(o, e)
+	if err := e.Start(ctx); err != nil {
+		return nil, err
+	}
+	return e, e.connectSelf()
+}
+
+// newEtcd reserves the ports of a server.
+func (l *Lab) newEtcd(name string) (*Etcd, error) {
 	ports, err := l.ports(2)
 	if err != nil {
 		return nil, fmt.Errorf("start etcd: %w", err)
 	}
-	peer := fmt.Sprintf("http://127.0.0.1:%d", ports[1])
+	return &Etcd{Process: &Process{Name: name}, Port: ports[0], peer: fmt.Sprintf("http://127.0.0.1:%d", ports[1]), lab: l}, nil
+}
+
+// prepare makes the process of a server, one of members.
+func (e *Etcd) prepare(o EtcdOptions, members ...*Etcd) {
+	var initial []string
+	for _, m := range members {
+		initial = append(initial, m.Name+"="+m.peer)
+	}
 	args := append([]string{
-		"--name", o.Name,
-		"--data-dir", filepath.Join(l.Dir, o.Name+".etcd"),
-		"--listen-client-urls", fmt.Sprintf("http://0.0.0.0:%d", ports[0]),
-		"--advertise-client-urls", fmt.Sprintf("http://127.0.0.1:%d", ports[0]),
-		"--listen-peer-urls", peer,
-		"--initial-advertise-peer-urls", peer,
-		"--initial-cluster", o.Name + "=" + peer,
+		"--name", e.Name,
+		"--data-dir", filepath.Join(e.lab.Dir, e.Name+".etcd"),
+		"--listen-client-urls", fmt.Sprintf("http://0.0.0.0:%d", e.Port),
+		"--advertise-client-urls", e.Endpoint(),
+		"--listen-peer-urls", e.peer,
+		"--initial-advertise-peer-urls", e.peer,
+		"--initial-cluster", strings.Join(initial, ","),
 		"--heartbeat-interval", strconv.FormatInt(o.Heartbeat.Milliseconds(), 10),
 		"--election-timeout", strconv.FormatInt(o.Election.Milliseconds(), 10),
 		"--log-level", "warn",
 	}, o.Args...)
-	e := &Etcd{Process: l.newProcess(o.Name, Place{}, o.Binary, args), Port: ports[0], lab: l}
-	l.own(e.Process)
-	if err := e.Start(ctx); err != nil {
-		return nil, err
+	e.Process = e.lab.newProcess(e.Name, Place{}, o.Binary, args)
+	e.lab.own(e.Process)
+}
+
+// connectSelf makes the lab's own client.
+func (e *Etcd) connectSelf() error {
+	c, err := e.Connect("", "")
+	if err != nil {
+		return err
 	}
-	if e.client, err = e.Connect("", ""); err != nil {
-		return nil, err
-	}
-	l.onClose(func() error { return e.client.Close() })
-	return e, nil
+	e.client = c
+	e.lab.onClose(func() error { return e.client.Close() })
+	return nil
 }
 
 // Start starts the server again on its data and ports, and waits until it answers.
@@ -84,6 +115,11 @@ func (e *Etcd) Start(ctx context.Context) error {
 	if err := e.start(); err != nil {
 		return err
 	}
+	return e.awaitHealthy(ctx)
+}
+
+// awaitHealthy waits until the server answers and has a leader.
+func (e *Etcd) awaitHealthy(ctx context.Context) error {
 	url := e.Endpoint() + "/health"
 	return awaitProcess(ctx, e.Process, 30*time.Second, "etcd to answer", func(ctx context.Context) (bool, string) {
 		code, body, err := httpGet(ctx, http.DefaultClient, url)

@@ -36,6 +36,32 @@ func NewLink(l *Lab, e *Etcd) (Link, error) {
 	return NewProxyLink(l, e)
 }
 
+// NewLinks makes the best links that this machine allows from one place to several
+// servers. Each is cut by itself.
+func NewLinks(l *Lab, servers ...*Etcd) ([]Link, error) {
+	if CanDropPackets() == nil {
+		return newNetnsLinks(l, servers...)
+	}
+	var links []Link
+	for _, e := range servers {
+		link, err := NewProxyLink(l, e)
+		if err != nil {
+			return nil, err
+		}
+		links = append(links, link)
+	}
+	return links, nil
+}
+
+// Endpoints is the URLs of servers as seen through their links.
+func Endpoints(links []Link) []string {
+	var urls []string
+	for _, link := range links {
+		urls = append(urls, link.Endpoint())
+	}
+	return urls
+}
+
 // CanDropPackets is nil if links may be network namespaces, else it says why not.
 func CanDropPackets() error {
 	if os.Getenv(CutVariable) == "proxy" {

@@ -3,6 +3,7 @@ package harness
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -18,20 +19,36 @@ import (
 // program would recover in no time that takes half a minute in a real black hole.
 // So packets to the host leave for a hardware address that nobody has, and the host
 // drops them; packets from etcd are dropped as they enter the namespace.
+//
+// Each server of a link has an address of its own on the host's end, so that it alone
+// can be cut off.
 type netnsLink struct {
-	place    Place
-	inside   string // name of the veth in the namespace
-	host     string // IP address of the host's end
-	hostMAC  string
+	space    *netns
+	address  string // of the server, on the host's end
 	etcdPort string
-	endpoint string
 
 	mu  sync.Mutex
 	cut bool
 }
 
+// netns is the namespace and its way to the host.
+type netns struct {
+	place   Place
+	inside  string // name of the veth in the namespace
+	hostMAC string
+}
+
 // NewNetnsLink makes a namespace with a subnet of its own out of 10.213.0.0/16.
 func NewNetnsLink(l *Lab, e *Etcd) (Link, error) {
+	links, err := newNetnsLinks(l, e)
+	if err != nil {
+		return nil, err
+	}
+	return links[0], nil
+}
+
+// newNetnsLinks makes one namespace with a link to each server.
+func newNetnsLinks(l *Lab, servers ...*Etcd) ([]Link, error) {
 	x, release, err := reserveSubnet()
 	if err != nil {
 		return nil, fmt.Errorf("make namespace: %w", err)
@@ -39,13 +56,7 @@ func NewNetnsLink(l *Lab, e *Etcd) (Link, error) {
 	l.onClose(release)
 	name := "hf-" + strconv.Itoa(x)
 	outside := fmt.Sprintf("hfo%d", x)
-	n := &netnsLink{
-		place:    Place{Namespace: name},
-		inside:   fmt.Sprintf("hfi%d", x),
-		host:     fmt.Sprintf("10.213.%d.1", x),
-		etcdPort: strconv.Itoa(e.Port),
-		endpoint: fmt.Sprintf("http://10.213.%d.1:%d", x, e.Port),
-	}
+	n := &netns{place: Place{Namespace: name}, inside: fmt.Sprintf("hfi%d", x)}
 	remove := func() error {
 		// The host's end goes first: a namespace goes only with its last process,
 		// and its veth with it.
@@ -65,19 +76,28 @@ func NewNetnsLink(l *Lab, e *Etcd) (Link, error) {
 		return nil, fmt.Errorf("remove namespace that was left behind: %w", err)
 	}
 	l.onClose(remove)
-	for _, step := range []struct {
+	type step struct {
 		in   string
 		args []string
-	}{
+	}
+	steps := []step{
 		{"", []string{"netns", "add", name}},
 		{"", []string{"link", "add", outside, "type", "veth", "peer", "name", n.inside, "netns", name}},
-		{"", []string{"addr", "add", n.host + "/24", "dev", outside}},
+	}
+	var links []Link
+	for i, e := range servers {
+		k := &netnsLink{space: n, address: fmt.Sprintf("10.213.%d.%d", x, 100+i), etcdPort: strconv.Itoa(e.Port)}
+		links = append(links, k)
+		steps = append(steps, step{"", []string{"addr", "add", k.address + "/24", "dev", outside}})
+	}
+	steps = append(steps, []step{
 		{"", []string{"link", "set", outside, "up"}},
 		{name, []string{"link", "set", "lo", "up"}},
 		{name, []string{"addr", "add", fmt.Sprintf("10.213.%d.2/24", x), "dev", n.inside}},
 		{name, []string{"link", "set", n.inside, "up"}},
-	} {
-		if err := runCmd(step.in, "ip", step.args...); err != nil {
+	}...)
+	for _, s := range steps {
+		if err := runCmd(s.in, "ip", s.args...); err != nil {
 			return nil, fmt.Errorf("make namespace: %w", err)
 		}
 	}
@@ -86,19 +106,25 @@ func NewNetnsLink(l *Lab, e *Etcd) (Link, error) {
 		return nil, fmt.Errorf("make namespace: %w", err)
 	}
 	n.hostMAC = strings.TrimSpace(string(mac))
-	return n, nil
+	return links, nil
 }
 
 // nobodyMAC is locally administered; no veth of ours has it.
 const nobodyMAC = "02:00:00:00:00:01"
 
-// sendTo says which hardware address the host has, as seen from the namespace.
+// sendTo says which hardware address the server has, as seen from the namespace.
 func (n *netnsLink) sendTo(mac string) error {
-	return runCmd(n.place.Namespace, "ip", "neigh", "replace", n.host, "lladdr", mac, "nud", "permanent", "dev", n.inside)
+	return runCmd(n.space.place.Namespace, "ip", "neigh", "replace", n.address, "lladdr", mac, "nud", "permanent", "dev", n.space.inside)
 }
 
-func (n *netnsLink) Place() Place     { return n.place }
-func (n *netnsLink) Endpoint() string { return n.endpoint }
+// drop adds (-A) or deletes (-D) the rule that drops what comes from the server.
+func (n *netnsLink) drop(action string) error {
+	return runCmd(n.space.place.Namespace, "iptables", "-w", action, "INPUT", "-i", n.space.inside,
+		"-s", n.address, "-p", "tcp", "--sport", n.etcdPort, "-j", "DROP")
+}
+
+func (n *netnsLink) Place() Place     { return n.space.place }
+func (n *netnsLink) Endpoint() string { return "http://" + net.JoinHostPort(n.address, n.etcdPort) }
 func (n *netnsLink) Kind() string     { return "netns" }
 
 func (n *netnsLink) Cut() error {
@@ -107,11 +133,10 @@ func (n *netnsLink) Cut() error {
 	if n.cut {
 		return nil
 	}
-	in := []string{"-w", "-A", "INPUT", "-i", n.inside, "-p", "tcp", "--sport", n.etcdPort, "-j", "DROP"}
 	if err := n.sendTo(nobodyMAC); err != nil {
 		return fmt.Errorf("cut: %w", err)
 	}
-	if err := runCmd(n.place.Namespace, "iptables", in...); err != nil {
+	if err := n.drop("-A"); err != nil {
 		return fmt.Errorf("cut: %w", err)
 	}
 	n.cut = true
@@ -124,10 +149,10 @@ func (n *netnsLink) Heal() error {
 	if !n.cut {
 		return nil
 	}
-	if err := runCmd(n.place.Namespace, "iptables", "-w", "-F"); err != nil {
+	if err := n.drop("-D"); err != nil {
 		return fmt.Errorf("heal: %w", err)
 	}
-	if err := n.sendTo(n.hostMAC); err != nil {
+	if err := n.sendTo(n.space.hostMAC); err != nil {
 		return fmt.Errorf("heal: %w", err)
 	}
 	n.cut = false
