@@ -1,0 +1,197 @@
+package clustertest
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"holdfast/cluster"
+	"holdfast/lab/harness"
+)
+
+// ways are proxies to one server: to a client they are endpoints.
+func ways(t *testing.T, n int) (proxies []*proxy, urls []string) {
+	for range n {
+		p := newProxy(t, host(t, shared.url))
+		proxies, urls = append(proxies, p), append(urls, p.url())
+	}
+	return proxies, urls
+}
+
+// behind returns the proxy whose URL it is.
+func behind(t *testing.T, proxies []*proxy, url string) *proxy {
+	t.Helper()
+	for _, p := range proxies {
+		if p.url() == url {
+			return p
+		}
+	}
+	t.Fatalf("no endpoint %s", url)
+	return nil
+}
+
+// runLine starts what looks after the endpoints that are not in use.
+func runLine(t *testing.T, l *cluster.Line) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- l.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// awaitUp waits until exactly these endpoints are not up.
+func awaitUp(t *testing.T, l *cluster.Line, down ...string) {
+	t.Helper()
+	err := harness.Await(t.Context(), wait, fmt.Sprintf("all endpoints to be up but %q", down), func(context.Context) (bool, string) {
+		list := l.Endpoints()
+		for _, e := range list {
+			want := true
+			for _, d := range down {
+				want = want && d != e.URL
+			}
+			if e.Up != want {
+				return false, fmt.Sprintf("%+v", list)
+			}
+		}
+		return true, ""
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAHedgeGoesToAnotherEndpointAndTheLineStaysThere(t *testing.T) {
+	proxies, urls := ways(t, 3)
+	l := openLine(t, cluster.Config{Endpoints: urls})
+	id := lease(t, open(t, shared.config(t)), time.Minute)
+	renew := func(ctx context.Context, fresh bool) error {
+		_, _, err := l.KeepAlive(ctx, id, fresh)
+		return err
+	}
+	if err := renew(bounded(t), false); err != nil {
+		t.Fatal(err)
+	}
+	runLine(t, l)
+	awaitUp(t, l)
+	for _, p := range proxies { // probes closed theirs
+		n := 0
+		if p.url() == l.Endpoint() {
+			n = 1
+		}
+		p.live(t, n)
+	}
+
+	silent := behind(t, proxies, l.Endpoint())
+	silent.hold()
+	ctx, overtaken := context.WithCancel(t.Context())
+	first := make(chan error, 1)
+	go func() { first <- renew(ctx, false) }()
+	began := time.Now()
+	// Until the first request is under way the second is not another one.
+	if err := harness.Await(t.Context(), wait, "a hedge over another endpoint", func(ctx context.Context) (bool, string) {
+		ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+		defer cancel()
+		err := renew(ctx, true)
+		return err == nil, fmt.Sprint(err)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("hedged in %v", time.Since(began))
+	overtaken()
+	<-first
+	if l.Endpoint() == silent.url() {
+		t.Fatal("the line stays with the endpoint that was overtaken")
+	}
+	now := l.Endpoint()
+	for range 20 {
+		began := time.Now()
+		if err := renew(bounded(t), false); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > 300*time.Millisecond || l.Endpoint() != now {
+			t.Errorf("renewed in %v over %s, want at once over %s", took, l.Endpoint(), now)
+		}
+	}
+	awaitUp(t, l, silent.url())
+	silent.heal()
+	awaitUp(t, l)
+	if l.Endpoint() != now {
+		t.Errorf("the line went back to %s", l.Endpoint())
+	}
+	behind(t, proxies, now).live(t, 1)
+	silent.live(t, 0)
+}
+
+func TestAnEndpointThatRefusesCostsNoAttempt(t *testing.T) {
+	var dead []string
+	for range 2 {
+		addr, err := freePort()
+		if err != nil {
+			t.Fatal(err)
+		}
+		dead = append(dead, "http://"+addr)
+	}
+	for range 6 { // the first choice is random
+		l := openLine(t, cluster.Config{Endpoints: []string{dead[0], dead[1], shared.url}})
+		id := lease(t, open(t, shared.config(t)), time.Minute)
+		began := time.Now()
+		if _, _, err := l.KeepAlive(bounded(t), id, false); err != nil || time.Since(began) > time.Second {
+			t.Fatalf("after %v: %v", time.Since(began), err)
+		}
+		if l.Endpoint() != shared.url {
+			t.Errorf("over %s, want %s", l.Endpoint(), shared.url)
+		}
+	}
+}
+
+func TestProbesKeepNoLeaseAlive(t *testing.T) {
+	_, urls := ways(t, 3)
+	l := openLine(t, cluster.Config{Endpoints: urls})
+	c := open(t, shared.config(t))
+	id := lease(t, c, 2*time.Second)
+	if _, _, err := l.KeepAlive(bounded(t), id, false); err != nil {
+		t.Fatal(err)
+	}
+	runLine(t, l)
+	awaitUp(t, l)
+	if err := harness.Await(t.Context(), wait, "the lease to run out", func(ctx context.Context) (bool, string) {
+		left, found, err := c.TimeToLive(ctx, id)
+		return err == nil && !found, fmt.Sprint(left, err)
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAReadIsAnsweredThoughOneEndpointIsSilent(t *testing.T) {
+	proxies, urls := ways(t, 3)
+	c := open(t, cluster.Config{Endpoints: urls, Prefix: prefix(t)})
+	for _, p := range proxies { // a request goes round over those that are connected by then
+		if err := harness.Await(t.Context(), wait, "connections to all endpoints", func(ctx context.Context) (bool, string) {
+			_, err := c.Snapshot(ctx, "b1")
+			return err == nil && p.accepted() > 0, fmt.Sprint(err)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	proxies[1].hold()
+	var longest time.Duration
+	for range 12 {
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		_, err := c.Snapshot(ctx, "b1")
+		cancel()
+		if err != nil {
+			t.Fatalf("after %v: %v", time.Since(began), err)
+		}
+		longest = max(longest, time.Since(began))
+	}
+	t.Logf("the longest of 12 reads took %v", longest)
+	if longest > 1500*time.Millisecond || longest < 500*time.Millisecond {
+		t.Errorf("the longest read took %v, want about the second of patience", longest)
+	}
+}
