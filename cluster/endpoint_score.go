@@ -22,6 +22,7 @@ type score struct {
 	gap       time.Duration // between the last two of them
 	good      bool          // what it was
 	overtaken bool          // it has left a request unanswered that another endpoint answered
+	open      bool          // a request was given up here before it was answered
 	failures  int           // since the last good answer
 	latency   time.Duration // of good answers, the recent ones weighing most; 0: not measured
 }
@@ -30,7 +31,7 @@ type score struct {
 // had to be made first.
 func (s *score) succeed(now time.Time, took time.Duration) {
 	s.note(now)
-	s.good, s.overtaken, s.failures = true, false, 0
+	s.good, s.failures = true, 0
 	switch {
 	case took <= 0:
 	case s.latency == 0:
@@ -43,7 +44,7 @@ func (s *score) succeed(now time.Time, took time.Duration) {
 // fail notes a request that was refused or not answered in time.
 func (s *score) fail(now time.Time) {
 	s.note(now)
-	s.good, s.overtaken = false, false
+	s.good = false
 	s.failures++
 }
 
@@ -52,6 +53,7 @@ func (s *score) note(now time.Time) {
 		s.gap = now.Sub(s.answered)
 	}
 	s.answered = now
+	s.overtaken, s.open = false, false
 }
 
 // up reports whether the last answer was good and is recent. An endpoint that is asked
@@ -68,7 +70,7 @@ func (s *score) probeIn(now time.Time, anyUp bool) time.Duration {
 	switch {
 	case s.asked.IsZero():
 		return 0
-	case !anyUp || s.overtaken: // is it as silent as it looks?
+	case !anyUp || s.overtaken || s.open: // is it as silent as it looks?
 		every = probeAll
 	case s.failures > 0:
 		every = min(probeFailed<<min(s.failures-1, 8), probeEvery)
@@ -81,7 +83,7 @@ type standing int
 
 const (
 	works   standing = iota
-	unknown          // never asked, or too long ago
+	unknown          // not asked, too long ago, or not waited for
 	silent           // it was overtaken
 	fails
 )
@@ -90,7 +92,7 @@ func (s *score) standing(now time.Time) standing {
 	switch {
 	case s.overtaken:
 		return silent
-	case s.up(now):
+	case s.up(now) && !s.open:
 		return works
 	case s.failures > 0:
 		return fails

@@ -69,6 +69,8 @@ func TestTheNextConnectionGoesToTheBestEndpoint(t *testing.T) {
 	slow, quick, suspect := told(10), told(10), told(10)
 	slow.latency, quick.latency = 500*time.Millisecond, 2*time.Millisecond
 	suspect.overtaken = true
+	open := told(10)
+	open.open = true
 	nearly := told(10)
 	nearly.latency = 15 * time.Millisecond
 	unmeasured := told(10)
@@ -83,6 +85,7 @@ func TestTheNextConnectionGoesToTheBestEndpoint(t *testing.T) {
 		{"all unknown: where the line starts", make([]score, 3), -1, 2, 2},
 		{"one works", []score{told(-10), {}, told(5)}, -1, 0, 2},
 		{"unknown before silent", []score{suspect, {}, told(-10)}, -1, 0, 1},
+		{"works before one that was not waited for", []score{open, told(10), open}, -1, 0, 1},
 		{"silent before failed", []score{told(-10), suspect, told(-10)}, -1, 0, 1},
 		{"all failed: the one that was left alone for longest", []score{told(-12), told(-11), told(-13)}, -1, 0, 1},
 		{"the avoided one is the best", []score{told(-10), told(10), told(-9)}, 1, 0, 2},
@@ -102,8 +105,8 @@ func TestTheNextConnectionGoesToTheBestEndpoint(t *testing.T) {
 }
 
 func TestProbesAreRareWhereThereIsNothingToLearn(t *testing.T) {
-	suspect := told(10)
-	suspect.overtaken = true
+	suspect, open := told(10), told(10)
+	suspect.overtaken, open.open = true, true
 	for _, c := range []struct {
 		name  string
 		score score
@@ -116,6 +119,7 @@ func TestProbesAreRareWhereThereIsNothingToLearn(t *testing.T) {
 		{"many failures", told(-1, -2, -3, -4, -5, -6, -7, -8, -9, -10), true, 30},
 		{"works again", told(-9, 10), true, 30},
 		{"overtaken", suspect, true, .5},
+		{"not waited for", open, true, .5},
 		{"nothing works", told(-8, -9, -10), false, .5},
 	} {
 		t.Run(c.name, func(t *testing.T) {

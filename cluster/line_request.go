@@ -77,6 +77,9 @@ func (r *request) answer(err error) {
 		l.succeeded(r, now)
 	case failed:
 		l.failed(k, err, now)
+	case nothing:
+		l.scores[k.index].open = true
+		l.lookAgain()
 	}
 	if k != l.current {
 		k.retired = true // it served one request
@@ -94,9 +97,13 @@ func (l *Line) succeeded(r *request, now time.Time) {
 		took = 0
 	}
 	first := !anyUp(l.scores, now)
+	was := l.scores[r.link.index].failures
 	l.scores[r.link.index].succeed(now, took)
 	if len(l.endpoints) == 1 {
-		return
+		return // the renewals tell
+	}
+	if was > 0 {
+		l.log.Info("etcd endpoint answers again", "endpoint", l.endpoints[r.link.index].url, "after_failures", was)
 	}
 	old := l.current
 	switch {
@@ -122,6 +129,9 @@ func (l *Line) failed(k *link, err error, now time.Time) {
 	l.scores[k.index].fail(now)
 	if len(l.endpoints) == 1 {
 		return
+	}
+	if l.scores[k.index].failures == 1 {
+		l.log.Warn("etcd endpoint does not answer", "endpoint", l.endpoints[k.index].url, "class", string(Classify(err)), "err", err)
 	}
 	l.lookAgain()
 	if k == l.current && (elsewhere(err) || Classify(err) == ClassTimeout) {

@@ -1,0 +1,394 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/lab/harness"
+)
+
+// ensemble is an etcd of three members, one place with a link to each of them, and the
+// sidecars there.
+type ensemble struct {
+	*testing.T
+	ctx   context.Context
+	lab   *harness.Lab
+	etcd  *harness.EtcdCluster
+	links []harness.Link
+	keys  harness.Keys
+}
+
+func newEnsemble(t *testing.T) *ensemble {
+	t.Helper()
+	s := &ensemble{T: t, ctx: t.Context(), lab: harness.ForTest(t)}
+	var err error
+	s.etcd, err = s.lab.StartEtcdCluster(s.ctx, 3, harness.EtcdOptions{})
+	s.ok(err)
+	s.links, err = harness.NewLinks(s.lab, s.etcd.Members...)
+	s.ok(err)
+	return s
+}
+
+func (s *ensemble) ok(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// renewer is a broker and its sidecar, and what its lease went through.
+type renewer struct {
+	*harness.Sidecar
+	s         *ensemble
+	id        string
+	ttl       time.Duration
+	endpoints []string
+	epoch     int64
+
+	mu    sync.Mutex
+	worst time.Duration // longest time since the send of the last confirmed renewal
+	seen  []string      // attachments, each once
+}
+
+// renewer starts a broker and its sidecar, and watches its lease.
+func (s *ensemble) renewer(id string, ttl time.Duration, endpoints []string, flags ...string) *renewer {
+	s.Helper()
+	n, err := s.lab.StartNATS(s.ctx, harness.NATSOptions{Name: id, Place: s.links[0].Place()})
+	s.ok(err)
+	sc, err := s.lab.StartSidecar(harness.SidecarOptions{Broker: n, Endpoints: endpoints,
+		Flags: append([]string{"--lease-ttl", ttl.String(), "--detachment-recover-window", "200ms", "--health-interval", "200ms"}, flags...)})
+	s.ok(err)
+	r := &renewer{Sidecar: sc, s: s, id: id, ttl: ttl, endpoints: endpoints}
+	s.ok(r.AwaitReady(s.ctx, 2*bound))
+	for i := range endpoints {
+		r.awaitUp(i, true)
+	}
+	st, err := r.Status(s.ctx)
+	s.ok(err)
+	r.epoch = st.Epoch
+	ctx, cancel := context.WithCancel(s.ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { r.watch(ctx) })
+	s.Cleanup(func() { cancel(); watching.Wait() })
+	return r
+}
+
+func (r *renewer) watch(ctx context.Context) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		st, err := r.Status(ctx)
+		if err != nil {
+			continue
+		}
+		r.mu.Lock()
+		r.worst = max(r.worst, r.ttl-time.Duration(st.Lease.RemainingSeconds*float64(time.Second)))
+		if !slices.Contains(r.seen, st.Attachment) {
+			r.seen = append(r.seen, st.Attachment)
+		}
+		r.mu.Unlock()
+	}
+}
+
+// since returns, and forgets, the worst age of a renewal that was seen, and the
+// attachments.
+func (r *renewer) since() (worst time.Duration, seen []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	worst, seen = r.worst, r.seen
+	r.worst, r.seen = 0, nil
+	return worst, seen
+}
+
+// noGap checks that no confirmed renewal was ever older than the interval and a second,
+// and that nothing but attached was seen. The age from send to confirmation is at least
+// the gap between two confirmations.
+func (r *renewer) noGap(during string) {
+	r.s.Helper()
+	worst, seen := r.since()
+	most := r.ttl/8 + time.Second
+	r.s.Logf("%s, TTL %v: the last confirmed renewal was at most %v old, limit %v", during, r.ttl, worst.Round(time.Millisecond), most)
+	if worst >= most || worst == 0 {
+		r.s.Errorf("%s, TTL %v: a renewal was %v old, want less than %v", during, r.ttl, worst, most)
+	}
+	if !slices.Equal(seen, []string{"attached"}) {
+		r.s.Errorf("%s, TTL %v: %q, want only attached", during, r.ttl, seen)
+	}
+}
+
+// intact checks that nobody was declared dead.
+func (r *renewer) intact() {
+	r.s.Helper()
+	st, err := r.Status(r.s.ctx)
+	r.s.ok(err)
+	if st.Epoch != r.epoch || st.Mode != "active" {
+		r.s.Errorf("%s: epoch %d after %d, mode %s (%s)", r.Name, st.Epoch, r.epoch, st.Mode, st.Reason)
+	}
+}
+
+func (r *renewer) value(series string) float64 {
+	r.s.Helper()
+	text, err := r.Metrics(r.s.ctx)
+	r.s.ok(err)
+	v, ok := seriesValue(text, series)
+	if !ok {
+		r.s.Fatalf("%s is not in the metrics of %s", series, r.Name)
+	}
+	return v
+}
+
+func (r *renewer) hedgesWon() float64 { return r.value(`holdfast_lease_hedges_total{won="true"}`) }
+
+// awaitUp waits until the sidecar says that an endpoint is up, or that it is not.
+func (r *renewer) awaitUp(i int, up bool) {
+	r.s.Helper()
+	series := fmt.Sprintf("holdfast_etcd_endpoint_up{endpoint=%q}", r.endpoints[i])
+	want := 0.0
+	if up {
+		want = 1
+	}
+	r.s.ok(harness.Await(r.s.ctx, 40*time.Second, fmt.Sprintf("%s to be %v", series, want), func(ctx context.Context) (bool, string) {
+		text, err := r.Metrics(ctx)
+		if err != nil {
+			return false, err.Error()
+		}
+		v, ok := seriesValue(text, series)
+		return ok && v == want, fmt.Sprint(v, ok)
+	}))
+}
+
+// renewals waits for so many more confirmed renewals.
+func (r *renewer) renewals(n float64) {
+	r.s.Helper()
+	const series = `holdfast_lease_renewals_total{result="confirmed"}`
+	before := r.value(series)
+	r.s.ok(harness.Await(r.s.ctx, time.Duration(n)*r.ttl/8+bound, fmt.Sprintf("%v renewals of %s", n, r.Name), func(ctx context.Context) (bool, string) {
+		text, err := r.Metrics(ctx)
+		if err != nil {
+			return false, err.Error()
+		}
+		v, _ := seriesValue(text, series)
+		return v >= before+n, fmt.Sprint(v - before)
+	}))
+}
+
+func TestOneBlackHoledEndpointOfThreeDelaysNoRenewalByASecond(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: runs in .ci/run")
+	}
+	t.Parallel()
+	s := newEnsemble(t)
+	all := []*renewer{
+		s.renewer("b1", 4*time.Second, harness.Endpoints(s.links)),
+		s.renewer("b2", 10*time.Second, harness.Endpoints(s.links)),
+	}
+	// Each in turn, so that it hits the one in use, whichever that is.
+	for i, link := range s.links {
+		before := map[*renewer]float64{}
+		for _, r := range all {
+			r.since()
+			before[r] = r.hedgesWon()
+		}
+		s.ok(link.Cut())
+		during := fmt.Sprintf("endpoint %d black-holed (%s)", i+1, link.Kind())
+		all[0].renewals(8)
+		all[1].renewals(2)
+		hit := map[*renewer]bool{}
+		for _, r := range all {
+			if hit[r] = r.hedgesWon() > before[r]; hit[r] {
+				r.awaitUp(i, false) // an endpoint that is not in use is asked every 30 s
+			}
+			r.noGap(during)
+		}
+		s.ok(link.Heal())
+		for _, r := range all {
+			if hit[r] {
+				r.awaitUp(i, true)
+			}
+			r.renewals(1)
+			r.noGap(during + " and healed")
+			r.intact()
+		}
+	}
+	won := 0.0
+	for _, r := range all {
+		won += r.hedgesWon()
+		if n := r.value(`holdfast_lease_keepalive_failures_total{class="timeout"}`); n != 0 {
+			t.Errorf("%s: %v renewals timed out", r.Name, n)
+		}
+	}
+	if won < 2 {
+		t.Errorf("%v hedges won, want one for each sidecar at least", won)
+	}
+}
+
+func TestAFrozenMemberDelaysNoRenewalByASecond(t *testing.T) {
+	t.Parallel()
+	s := newEnsemble(t)
+	r := s.renewer("b1", 4*time.Second, harness.Endpoints(s.links))
+	for i, member := range s.etcd.Members {
+		leader, err := s.etcd.Leader(s.ctx)
+		s.ok(err)
+		r.since()
+		before := r.hedgesWon()
+		s.ok(member.Freeze())
+		during := member.Name + " frozen"
+		r.renewals(8)
+		hit := r.hedgesWon() > before && member != leader
+		if hit {
+			r.awaitUp(i, false)
+		}
+		if member != leader {
+			r.noGap(during)
+		} else { // nobody can renew before there is another leader
+			worst, seen := r.since()
+			t.Logf("%s, the leader: the last confirmed renewal was at most %v old", during, worst.Round(time.Millisecond))
+			if slices.Contains(seen, "detached") {
+				t.Errorf("%s, the leader: %q", during, seen)
+			}
+		}
+		s.ok(member.Thaw())
+		if hit {
+			r.awaitUp(i, true)
+		}
+		r.intact()
+	}
+}
+
+func TestAKilledLeaderDetachesNobody(t *testing.T) {
+	t.Parallel()
+	s := newEnsemble(t)
+	all := []*renewer{
+		s.renewer("b1", 8*time.Second, harness.Endpoints(s.links)),
+		s.renewer("b2", 16*time.Second, harness.Endpoints(s.links)),
+	}
+	for round := range 2 {
+		leader, err := s.etcd.Leader(s.ctx)
+		s.ok(err)
+		for _, r := range all {
+			r.since()
+		}
+		s.ok(leader.Kill())
+		for _, r := range all {
+			r.renewals(2)
+			worst, seen := r.since()
+			t.Logf("round %d, leader killed, TTL %v: the last confirmed renewal was at most %v old; %q", round, r.ttl, worst.Round(time.Millisecond), seen)
+			if slices.Contains(seen, "detached") || worst > r.ttl/8+4*time.Second {
+				t.Errorf("round %d, leader killed, TTL %v: the last confirmed renewal was %v old, %q", round, r.ttl, worst, seen)
+			}
+		}
+		s.ok(leader.Start(s.ctx))
+		for _, r := range all {
+			r.renewals(1)
+			r.intact()
+		}
+	}
+}
+
+func TestALostQuorumIsNoLeaderAndItsReturnIsNoticedAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newEnsemble(t)
+	short := s.renewer("b1", 4*time.Second, harness.Endpoints(s.links)) // runs out meanwhile, as far as the sidecar can know
+	long := s.renewer("b2", 24*time.Second, harness.Endpoints(s.links))
+	killed := s.etcd.Members[:2]
+	for _, m := range killed {
+		s.ok(m.Kill())
+	}
+	for _, r := range []*renewer{short, long} {
+		for i := range s.links {
+			r.awaitUp(i, false) // the third one answers, and has no leader
+		}
+	}
+	s.ok(harness.Await(s.ctx, bound, "no_leader to be counted", func(ctx context.Context) (bool, string) {
+		for _, r := range []*renewer{short, long} {
+			if r.value(`holdfast_lease_keepalive_failures_total{class="no_leader"}`) < 2 {
+				return false, r.Name
+			}
+		}
+		return true, ""
+	}))
+	// Until the third one noticed, its silence hid behind the refusals of the others.
+	unreachable := map[*renewer]float64{}
+	for _, r := range []*renewer{short, long} {
+		unreachable[r] = r.value(`holdfast_lease_keepalive_failures_total{class="unreachable"}`)
+	}
+	st, err := short.Await(s.ctx, bound, "detachment", func(st harness.Status) bool { return st.Attachment == "detached" })
+	s.ok(err)
+	if !strings.Contains(st.Lease.LastError, "no leader") {
+		t.Errorf("the last error is %q, want one about the leader", st.Lease.LastError)
+	}
+	_, err = short.Await(s.ctx, bound, "the deadline to pass", func(st harness.Status) bool { return st.Lease.RemainingSeconds < -2 })
+	s.ok(err)
+	for _, r := range []*renewer{short, long} {
+		if n := r.value(`holdfast_lease_keepalive_failures_total{class="unreachable"}`); n != unreachable[r] {
+			t.Errorf("%s: %v failures without a leader are called unreachable", r.Name, n-unreachable[r])
+		}
+	}
+
+	started := make(chan error, 1)
+	go func() { started <- killed[0].Start(s.ctx) }()
+	back := time.Now()
+	s.ok(harness.Await(s.ctx, 2*bound, "the quorum", func(ctx context.Context) (bool, string) {
+		ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		defer cancel()
+		back = time.Now()
+		_, err := s.etcd.Members[2].Client().Put(ctx, "/lab/quorum", "")
+		return err == nil, fmt.Sprint(err)
+	}))
+	for _, r := range []*renewer{long, short} {
+		_, err := r.Await(s.ctx, bound, "a renewal", func(st harness.Status) bool { return st.Lease.FailureStreak == 0 && st.Attachment == "attached" })
+		s.ok(err)
+		took := time.Since(back)
+		t.Logf("TTL %v: renewed and attached %v after the quorum was back", r.ttl, took.Round(time.Millisecond))
+		if took > 2*time.Second {
+			t.Errorf("TTL %v: renewed and attached %v after the quorum was back", r.ttl, took)
+		}
+		r.intact()
+	}
+	s.ok(<-started)
+}
+
+func TestHalfASecondOfLatencyIsNoTrouble(t *testing.T) {
+	t.Parallel()
+	s := newEnsemble(t)
+	if s.links[0].Place() != (harness.Place{}) {
+		s.links[0] = onHost{s.links[0]}
+	}
+	var slow []string
+	for _, m := range s.etcd.Members {
+		url, err := harness.NewSlowEndpoint(s.lab, m, 250*time.Millisecond)
+		s.ok(err)
+		slow = append(slow, url)
+	}
+	r := s.renewer("b1", 12*time.Second, slow)
+	r.since()
+	r.renewals(8)
+	worst, seen := r.since()
+	t.Logf("the last confirmed renewal was at most %v old, %v hedges won", worst.Round(time.Millisecond), r.hedgesWon())
+	if !slices.Equal(seen, []string{"attached"}) || worst > r.ttl/8+time.Second {
+		t.Errorf("%q, the last confirmed renewal was %v old", seen, worst)
+	}
+	r.intact()
+	events, err := r.Events(s.ctx)
+	s.ok(err)
+	for _, e := range events {
+		if e.To == "degraded" || e.To == "detached" {
+			t.Errorf("%+v", e)
+		}
+	}
+}
+
+// onHost is a link whose broker stands on the host.
+type onHost struct{ harness.Link }
+
+func (onHost) Place() harness.Place { return harness.Place{} }
