@@ -29,9 +29,10 @@ type Client struct {
 	kv     clientv3.KV
 	leases etcdserverpb.LeaseClient
 	watch  etcdserverpb.WatchClient
-	// tries is how often a read may go to yet another endpoint.
-	tries int
-	close func() error
+	// tries is how many endpoints a read may be sent to, and patience the time until the next.
+	tries    int
+	patience time.Duration
+	close    func() error
 }
 
 // Open makes the main client over all endpoints, one connection to each. It does not
@@ -72,8 +73,8 @@ func newClient(cfg Config, conn grpc.ClientConnInterface, tries int, closer func
 		kv:     clientv3.NewKVFromKVClient(etcdserverpb.NewKVClient(conn), nil),
 		leases: etcdserverpb.NewLeaseClient(conn),
 		watch:  etcdserverpb.NewWatchClient(conn),
-		tries:  tries,
-		close:  closer,
+		tries:  tries, patience: readPatience,
+		close: closer,
 	}
 }
 
@@ -89,15 +90,25 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// readPatience is how long a read may be unanswered before another endpoint is asked too.
-// A connection into a black hole is given up only after pingWait, and one to a member that
-// is frozen after pingEvery + pingWait.
-const readPatience = time.Second
+// How long a read may be unanswered before another endpoint is asked too. A connection into
+// a black hole is given up only after pingWait, and one to a member that is frozen after
+// pingEvery + pingWait. On a line renewals may wait for the read.
+const (
+	readPatience = time.Second
+	linePatience = 250 * time.Millisecond
+)
 
 // read runs gets in one transaction, so at one revision. It never writes, so it may be
 // repeated: with several endpoints, each is asked once at most, the next one when one
-// cannot answer or leaves the question unanswered for readPatience. The first answer wins.
+// cannot answer or leaves the question unanswered for too long. The first answer wins.
 func (c *Client) read(ctx context.Context, gets ...clientv3.Op) (*clientv3.TxnResponse, error) {
+	if c.tries == 1 {
+		answer, err := c.kv.Txn(ctx).Then(gets...).Commit()
+		if err != nil {
+			return nil, cause(ctx, err)
+		}
+		return answer, nil
+	}
 	type outcome struct {
 		answer *clientv3.TxnResponse
 		err    error
@@ -110,7 +121,7 @@ func (c *Client) read(ctx context.Context, gets ...clientv3.Op) (*clientv3.TxnRe
 	way := &trip{tried: make([]bool, c.tries)}
 	tries, waiting := 0, 0
 	ask := func() {
-		other := *way // a request that waits keeps its own way
+		other := *way // what was tried is common to all
 		other.other = waiting > 0
 		tries, waiting = tries+1, waiting+1
 		asked.Go(func() {
@@ -119,13 +130,13 @@ func (c *Client) read(ctx context.Context, gets ...clientv3.Op) (*clientv3.TxnRe
 		})
 	}
 	ask()
-	impatient := time.NewTicker(readPatience)
+	impatient := time.NewTicker(c.patience)
 	defer impatient.Stop()
 	for {
 		select {
 		case <-impatient.C:
 			if tries < c.tries {
-				c.log.Debug("etcd read goes to another endpoint too", "unanswered_for", readPatience)
+				c.log.Debug("etcd read goes to another endpoint too", "unanswered_for", c.patience)
 				ask()
 			}
 		case o := <-outcomes:

@@ -24,6 +24,7 @@ type score struct {
 	overtaken bool          // it has left a request unanswered that another endpoint answered
 	open      bool          // a request was given up here before it was answered
 	failures  int           // since the last good answer
+	orphaned  bool          // the last failure was an answer: it has no leader
 	latency   time.Duration // of good answers, the recent ones weighing most; 0: not measured
 }
 
@@ -31,7 +32,7 @@ type score struct {
 // had to be made first.
 func (s *score) succeed(now time.Time, took time.Duration) {
 	s.note(now)
-	s.good, s.failures = true, 0
+	s.good, s.orphaned, s.failures = true, false, 0
 	switch {
 	case took <= 0:
 	case s.latency == 0:
@@ -41,10 +42,11 @@ func (s *score) succeed(now time.Time, took time.Duration) {
 	}
 }
 
-// fail notes a request that was refused or not answered in time.
-func (s *score) fail(now time.Time) {
+// fail notes a request that was refused or not answered in time. noLeader says that the
+// member answered and had no leader.
+func (s *score) fail(now time.Time, noLeader bool) {
 	s.note(now)
-	s.good = false
+	s.good, s.orphaned = false, noLeader
 	s.failures++
 }
 

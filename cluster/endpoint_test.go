@@ -22,7 +22,7 @@ func told(seconds ...int) score {
 		at := dawn.Add(time.Duration(max(sec, -sec)) * time.Second)
 		s.asked = at
 		if sec < 0 {
-			s.fail(at)
+			s.fail(at, false)
 		} else {
 			s.succeed(at, time.Millisecond)
 		}
@@ -60,7 +60,7 @@ func TestAnEndpointIsUpWhileItsLastAnswerIsGoodAndRecent(t *testing.T) {
 	if !overtaken.up(after(10)) {
 		t.Error("silence is not an answer")
 	}
-	if overtaken.fail(after(11)); overtaken.up(after(11)) || overtaken.overtaken {
+	if overtaken.fail(after(11), false); overtaken.up(after(11)) || overtaken.overtaken {
 		t.Error("a failed probe settles it")
 	}
 }

@@ -49,6 +49,7 @@ type link struct {
 	waiting    int       // those without an answer
 	waitsSince time.Time // when waiting left 0
 	retired    bool      // close it with its last request
+	quiet      bool      // a probe's: its answer tells, not the connection
 }
 
 // halfMade is how long a connection that has not been ready yet is left to come up, when
@@ -80,15 +81,17 @@ func OpenLine(cfg Config, log *slog.Logger) (*Line, error) {
 	}
 	l.life, l.end = context.WithCancel(context.Background())
 	l.client = newClient(cfg, (*lineConn)(l), len(endpoints), func() error { return nil }, log)
+	l.client.patience = linePatience
 	return l, nil
 }
 
 // KeepAlive renews the lease once, see Client.KeepAlive. fresh says that an earlier
-// attempt is still unanswered: then this one uses a new connection, to another endpoint
-// if there are several, while attempts in flight keep theirs until they end. A connection
-// to the only endpoint that is itself still new and coming up counts as new.
+// attempt is still unanswered: then this one uses a new connection, while attempts in
+// flight keep theirs until they end. A connection that is itself still new and coming up
+// counts as new.
 //
-// An endpoint that cannot answer, and says so, is no reason to fail: the others are asked
+// With several endpoints the line knows by itself when an attempt is unanswered, and the
+// next one goes to another endpoint. An endpoint that cannot answer, and says so, is no reason to fail: the others are asked
 // at once, each once. If none can, the error is that of one without a leader if there was
 // one, because that is what is wrong with the others too.
 func (l *Line) KeepAlive(ctx context.Context, id int64, fresh bool) (granted time.Duration, revision int64, err error) {
@@ -98,7 +101,7 @@ func (l *Line) KeepAlive(ctx context.Context, id int64, fresh bool) (granted tim
 		}
 		return l.client.KeepAlive(ctx, id)
 	}
-	ctx = withTrip(ctx, &trip{other: fresh, tried: make([]bool, len(l.endpoints))})
+	ctx = withTrip(ctx, &trip{other: true, tried: make([]bool, len(l.endpoints))})
 	var said error
 	for range l.endpoints {
 		granted, revision, err = l.client.KeepAlive(ctx, id)
@@ -256,7 +259,8 @@ func (l *Line) keepConnected(k *link) {
 		case connectivity.Ready:
 			l.mu.Lock()
 			k.wasReady = true
-			if !k.retired {
+			// Of several, one without a leader is connected to again and again: no news.
+			if !k.retired && !k.quiet && (len(l.endpoints) == 1 || !l.scores[k.index].orphaned) {
 				l.log.Debug("renewal connection ready", "endpoint", l.endpoints[k.index].url)
 				l.tellReady()
 			}

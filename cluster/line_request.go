@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
@@ -72,6 +73,7 @@ func (r *request) answer(err error) {
 	k.waiting--
 	l.busy[k.index]--
 	now := time.Now()
+	err = rpctypes.Error(err) // as a value, where it is one of etcd's
 	switch judge(err) {
 	case succeeded:
 		l.succeeded(r, now)
@@ -126,16 +128,17 @@ func (l *Line) succeeded(r *request, now time.Time) {
 // failed scores a failure, and moves the line on if another endpoint may do better. The
 // caller holds the mutex.
 func (l *Line) failed(k *link, err error, now time.Time) {
-	l.scores[k.index].fail(now)
+	class := Classify(err)
+	l.scores[k.index].fail(now, class == ClassNoLeader)
 	if len(l.endpoints) == 1 {
 		return
 	}
 	if l.scores[k.index].failures == 1 {
-		l.log.Warn("etcd endpoint does not answer", "endpoint", l.endpoints[k.index].url, "class", string(Classify(err)), "err", err)
+		l.log.Warn("etcd endpoint does not answer", "endpoint", l.endpoints[k.index].url, "class", string(class), "err", err)
 	}
 	l.lookAgain()
-	if k == l.current && (elsewhere(err) || Classify(err) == ClassTimeout) {
-		l.log.Debug("renewal connection moves on", "from", l.endpoints[k.index].url, "class", string(Classify(err)))
+	if k == l.current && (elsewhere(err) || class == ClassTimeout) {
+		l.log.Debug("renewal connection moves on", "from", l.endpoints[k.index].url, "class", string(class))
 		l.retire(k)
 		_ = l.ensure(nil) // the next request would tell
 	}
@@ -164,6 +167,7 @@ func (l *Line) lend(i int) (k *link, err error) {
 		if k, err = l.open(i); err != nil {
 			return nil, err
 		}
+		k.quiet = true
 	}
 	k.users++
 	return k, nil
@@ -189,7 +193,7 @@ const (
 	failed
 )
 
-// judge looks at an error as gRPC returns it.
+// judge looks at an error of a request.
 func judge(err error) judgement {
 	if err == nil {
 		return succeeded

@@ -20,7 +20,6 @@ type ensemble struct {
 	lab   *harness.Lab
 	etcd  *harness.EtcdCluster
 	links []harness.Link
-	keys  harness.Keys
 }
 
 func newEnsemble(t *testing.T) *ensemble {
@@ -300,7 +299,7 @@ func TestALostQuorumIsNoLeaderAndItsReturnIsNoticedAtOnce(t *testing.T) {
 	s := newEnsemble(t)
 	short := s.renewer("b1", 4*time.Second, harness.Endpoints(s.links)) // runs out meanwhile, as far as the sidecar can know
 	long := s.renewer("b2", 24*time.Second, harness.Endpoints(s.links))
-	killed := s.etcd.Members[:2]
+	killed, since := s.etcd.Members[:2], time.Now()
 	for _, m := range killed {
 		s.ok(m.Kill())
 	}
@@ -332,6 +331,14 @@ func TestALostQuorumIsNoLeaderAndItsReturnIsNoticedAtOnce(t *testing.T) {
 	for _, r := range []*renewer{short, long} {
 		if n := r.value(`holdfast_lease_keepalive_failures_total{class="unreachable"}`); n != unreachable[r] {
 			t.Errorf("%s: %v failures without a leader are called unreachable", r.Name, n-unreachable[r])
+		}
+	}
+
+	for _, r := range []*renewer{short, long} {
+		n, most := r.value(`holdfast_lease_renewals_total{result="failed"}`), 4+2*time.Since(since).Seconds()
+		t.Logf("%s: %v failed renewals in %v", r.Name, n, time.Since(since).Round(time.Millisecond))
+		if n > most {
+			t.Errorf("%s: %v failed renewals, want at most %v: etcd needs no more load now", r.Name, n, most)
 		}
 	}
 
