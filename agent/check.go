@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"sync"
 	"time"
 
 	"holdfast/brokerapi"
@@ -74,6 +75,9 @@ func checkEtcd(ctx context.Context, c Config, log *slog.Logger) Finding {
 		return f
 	}
 	f.Text = fmt.Sprintf("%s, revision %d", strings.Join(c.EtcdEndpoints, ","), snap.Revision)
+	if len(c.EtcdEndpoints) > 1 {
+		f.Text += "; " + checkEndpoints(ctx, c, id, log)
+	}
 	switch {
 	case snap.StateMalformed != "":
 		f.Text += fmt.Sprintf("; the state of %s cannot be read: %q", id, snap.StateMalformed)
@@ -84,6 +88,36 @@ func checkEtcd(ctx context.Context, c Config, log *slog.Logger) Finding {
 		f.Text += fmt.Sprintf("; %s is not registered", id)
 	}
 	return f
+}
+
+// checkEndpoints asks each endpoint by itself. That some do not answer is no failure as
+// long as one does, but it should be known before the others are needed.
+func checkEndpoints(ctx context.Context, c Config, id string, log *slog.Logger) string {
+	failures := make([]error, len(c.EtcdEndpoints))
+	var all sync.WaitGroup
+	for i, e := range c.EtcdEndpoints {
+		all.Go(func() {
+			alone := c.Cluster()
+			alone.Endpoints = []string{e}
+			client, err := cluster.Open(alone, log)
+			if err == nil {
+				_, err = client.Snapshot(ctx, id)
+				client.Close()
+			}
+			failures[i] = err
+		})
+	}
+	all.Wait()
+	text := ""
+	answer := 0
+	for i, err := range failures {
+		if err == nil {
+			answer++
+			continue
+		}
+		text += fmt.Sprintf("; %s does not: %s (%s)", c.EtcdEndpoints[i], &shortError{err}, cluster.Classify(err))
+	}
+	return fmt.Sprintf("%d of %d endpoints answer%s", answer, len(failures), text)
 }
 
 // EtcdError puts a failed call into one line with the settings to look at. Wrong

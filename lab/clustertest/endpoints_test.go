@@ -191,7 +191,7 @@ func TestAReadIsAnsweredThoughOneEndpointIsSilent(t *testing.T) {
 		longest = max(longest, time.Since(began))
 	}
 	t.Logf("the longest of 12 reads took %v", longest)
-	if longest > 1500*time.Millisecond || longest < 500*time.Millisecond {
-		t.Errorf("the longest read took %v, want about the second of patience", longest)
+	if longest > 1500*time.Millisecond {
+		t.Errorf("the longest read took %v, want at most the second of patience", longest)
 	}
 }

@@ -286,11 +286,29 @@ func TestAKilledLeaderDetachesNobody(t *testing.T) {
 				t.Errorf("round %d, leader killed, TTL %v: the last confirmed renewal was %v old, %q", round, r.ttl, worst, seen)
 			}
 		}
+		s.checkSays("2 of 3 endpoints answer; " + leader.Endpoint() + " does not: ")
 		s.ok(leader.Start(s.ctx))
+		s.checkSays("3 of 3 endpoints answer")
 		for _, r := range all {
 			r.renewals(1)
 			r.intact()
 		}
+	}
+}
+
+// checkSays runs `holdfast check` on the host. The broker is not what it is about.
+func (s *ensemble) checkSays(want string) {
+	s.Helper()
+	bin, err := harness.Build(harness.Holdfast)
+	s.ok(err)
+	args := []string{"check", "--driver", "nats"}
+	for _, m := range s.etcd.Members {
+		args = append(args, "--etcd-endpoints", m.Endpoint())
+	}
+	res, err := harness.RunHoldfast(s.ctx, bin, args...)
+	s.ok(err)
+	if !strings.Contains(res.Stdout, want) {
+		s.Errorf("holdfast check: want %q in\n%s%s", want, res.Stdout, res.Stderr)
 	}
 }
 
