@@ -132,8 +132,9 @@ func TestSeriesExistFromTheStart(t *testing.T) {
 		"broker_boots_total": {"first_boot", "restart"}, "broker_zombie": {"unregistered", "orphan_topics", "foreign_owner"},
 		"acquire_retry_attempts_total": nil, "acquire_retry_window_exhausted_total": nil, "ownership_conflicts_total": nil,
 		"topics": nil, "topic_loads_total": nil, "topic_unloads_total": nil, "reconcile_duration_seconds": nil, "reconcile_last_success_timestamp_seconds": nil,
-		"fence_duration_seconds": {"ready", "quiesce", "stop"}, "fence_failures_total": {"ready", "quiesce", "stop"},
-		"would_have_total":   {"register", "set_mode", "load", "quiesce", "unload", "stop", "not_ready", "revoke"},
+		"fence_duration_seconds": {"guard", "ready", "quiesce", "stop"}, "fence_failures_total": {"ready", "quiesce", "stop"},
+		"would_have_total": {"register", "set_mode", "load", "quiesce", "unload", "stop", "not_ready", "revoke"},
+		"guard_up":         nil, "guard_starts_total": nil,
 		"datadir_watch_mode": {"events", "rescan"}, "datadir_watch_overflows_total": nil, "agent_loop_last_run_timestamp_seconds": nil,
 	} {
 		got, ok := have["holdfast_"+name]
