@@ -15,7 +15,7 @@ import (
 const fencePasses = 3
 
 // maxFenceListing bounds each listing of a fence; it also never takes more
-// than a quarter of the time that is left.
+// than half of the time that is left.
 const maxFenceListing = 2 * time.Second
 
 // Fence stops the broker from serving anything, whatever the orders are. In this
@@ -145,7 +145,7 @@ func (r *Reconciler) endFence() {
 func (r *Reconciler) listForFence(ctx context.Context) (map[string]struct{}, error) {
 	bound := maxFenceListing
 	if deadline, ok := ctx.Deadline(); ok {
-		bound = min(bound, time.Until(deadline)/4)
+		bound = min(bound, time.Until(deadline)/2)
 	}
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()

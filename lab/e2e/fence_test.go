@@ -111,7 +111,7 @@ func TestFenceByReadyAndStopAlone(t *testing.T) {
 // An outage of etcd must not cost a restart.
 func TestABrokerThatCanBeQuiescedIsNotStopped(t *testing.T) {
 	t.Parallel()
-	n := newStage(t).stoppable("n1", "")
+	n := newStage(t).stoppable("n1", "", "--lease-ttl", "9s")
 	revision, since, pid := n.revision(), time.Now(), n.nats.PID()
 	n.must(n.link.Cut())
 	n.awaitExpiry(revision)
