@@ -23,10 +23,11 @@ import (
 // that answers or does not. It is the sidecar's Line and Registrar.
 type sidecarLife struct {
 	*agent
-	t    *testing.T
-	born time.Time
-	reg  *prometheus.Registry
-	halt func() // ends the parts, as the end of Run does before leave
+	t        *testing.T
+	born     time.Time
+	reg      *prometheus.Registry
+	lostLine chan struct{} // says that the broker's connection broke
+	halt     func()        // ends the parts, as the end of Run does before leave
 
 	mu       sync.Mutex
 	away     bool          // etcd does not answer
@@ -235,7 +236,7 @@ func inLifeAfter(t *testing.T, change func(c *Config), past, claim func(l *sidec
 			change(&c)
 		}
 		c = c.Effective()
-		l := &sidecarLife{t: t, born: time.Now(), leaseID: 1, process: 1, serving: true}
+		l := &sidecarLife{t: t, born: time.Now(), leaseID: 1, process: 1, serving: true, lostLine: make(chan struct{}, 1)}
 		l.agent = &agent{cfg: c, version: "test", log: quiet, started: time.Now(), inbox: make(chan func()), named: make(chan struct{}),
 			world: World{Trim: func() {}}}
 		l.clock = func() lease.Instant { return lease.Instant(time.Hour + time.Since(l.born) + l.suspended()) }
@@ -263,7 +264,7 @@ func inLifeAfter(t *testing.T, change func(c *Config), past, claim func(l *sidec
 		l.agent.metrics = newMetrics(reg, l.agent)
 		l.identity = newIdentityCheck(l.broker, c, "")
 		l.health = probes.NewHealth(probes.HealthSettings{Interval: c.HealthInterval, Timeout: c.HealthTimeout, Rise: c.HealthRise, Fall: c.HealthFall},
-			l.identity.check, nil, quiet, reg)
+			l.identity.check, l.lostLine, quiet, reg)
 		l.dataDir = probes.NewDataDir(probes.DataDirSettings{}, quiet, reg)
 		l.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{}, quiescing{l.broker}, l, quiet, reg)
 		l.reconciler.SetAssigned(true, []string{telltale}, nil)

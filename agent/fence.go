@@ -27,7 +27,7 @@ type fencing struct {
 	number   int                // grows with each process and each detachment: the result of an older one is dropped
 	told     map[recovery.FenceStep]bool
 	wentAway bool  // was not up at some time since it began, or was stopped
-	breaks   int64 // as counted when the last step ended
+	breaks   int64 // as counted when the last step began while the broker was up
 }
 
 // mustFence reports whether the broker may be serving what it must not. A sidecar
@@ -86,6 +86,9 @@ func (a *agent) fence(verdict probes.Verdict) {
 	r := f.ladder.Next(a.ladderFacts(verdict))
 	a.noteFence(r)
 	if r.Fence == recovery.FenceOpen {
+		if verdict == probes.Up {
+			f.breaks = a.breaks.Load()
+		}
 		a.climb(r)
 	}
 }
@@ -193,7 +196,6 @@ func (a *agent) climb(r recovery.Rung) {
 func (a *agent) stepEnded(step recovery.FenceStep, what string, took time.Duration, err error) {
 	f := &a.fencing
 	f.underway, f.cancel = recovery.StepNone, nil
-	f.breaks = a.breaks.Load()
 	f.ladder = f.ladder.Ended(step, err == nil, a.ladderFacts(a.verdict))
 	epoch, took := a.memory.Epoch, took.Round(time.Millisecond)
 	if err != nil {

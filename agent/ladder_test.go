@@ -170,6 +170,31 @@ func TestBrokerLiveAsksForARestartOnlyWhileNothingElseHelps(t *testing.T) {
 	})
 }
 
+// A broker that hangs after a failed quiesce keeps its connection; one that was
+// restarted does not, and must not be restarted while it starts.
+func TestBrokerLiveTellsABrokerThatHangsFromOneThatStarts(t *testing.T) {
+	for name, breaks := range map[string]bool{"it hangs": false, "its connection broke": true} {
+		t.Run(name, func(t *testing.T) {
+			inLife(t, nil, func(l *sidecarLife) {
+				l.set(func() { l.away, l.refuses = true, 1000 })
+				breakLine := func() { l.identity.forget(); l.breaks.Add(1); l.lostLine <- struct{}{} }
+				l.until(l.fencePoint() + time.Second)
+				breakLine() // and the same process is up again
+				l.until(l.age() + 5*time.Second)
+				l.set(func() { l.frozen = !breaks; l.ended = breaks })
+				if breaks {
+					breakLine()
+				}
+				l.until(l.age() + 30*time.Second)
+				code, body := l.brokerLive()
+				if (code == http.StatusOK) != breaks {
+					t.Errorf("%d %q", code, body)
+				}
+			})
+		})
+	}
+}
+
 func TestAProcessThatASupervisorStartsAgainIsFencedAgain(t *testing.T) {
 	for name, sameInstance := range map[string]bool{"another instance": false, "a driver that cannot tell instances apart": true} {
 		t.Run(name, func(t *testing.T) {

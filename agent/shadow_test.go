@@ -74,6 +74,20 @@ func TestInShadowTheProcessIsNotStopped(t *testing.T) {
 	})
 }
 
+func TestANewProcessKnowsNothingOfWhatAShadowSupposed(t *testing.T) {
+	inLife(t, inShadow, func(l *sidecarLife) {
+		l.set(func() { l.away = true })
+		l.until(l.fencePoint() + time.Second)
+		l.set(func() { l.ended = true })
+		l.until(l.age() + 10*time.Second)
+		l.start()
+		l.until(l.age() + 10*time.Second)
+		if got := l.would(actQuiesce); got != 2 {
+			t.Errorf("would have quiesced %d times, want once for each process", got)
+		}
+	})
+}
+
 func TestInShadowAPersonsWordIsRefused(t *testing.T) {
 	inLife(t, inShadow, func(l *sidecarLife) {
 		for _, steer := range []func() error{

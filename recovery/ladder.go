@@ -61,7 +61,7 @@ type LadderFacts struct {
 	Down     bool // the broker does not answer; its process may live
 	// Gone: the process has ended, and what may run instead has not answered yet.
 	Gone bool
-	// Lost: its connection broke since the last step, so it may be starting again.
+	// Lost: its connection broke since it was last up, so it may be starting again.
 	// That proves nothing, but it is no time to restart it.
 	Lost bool
 }
