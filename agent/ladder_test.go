@@ -332,6 +332,7 @@ func TestWhatASidecarLeavesBehind(t *testing.T) {
 		{"a broker that refuses", func(l *sidecarLife) { l.refuses = 1000 }, stoppable, true, false, ""},
 		{"a broker that has no step quiesce", nil, func(c *Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, false, true, "disarm"},
 		{"the same, and it refuses", func(l *sidecarLife) { l.refuses = 1000 }, func(c *Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, true, false, ""},
+		{"a broker that does not answer, and no process is seen", func(l *sidecarLife) { l.ended = true }, stoppable, false, true, ""},
 		{"--leave-registered", nil, func(c *Config) { stoppable(c); c.LeaveRegistered = true }, false, false, ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -342,6 +343,8 @@ func TestWhatASidecarLeavesBehind(t *testing.T) {
 						row.change(l)
 					}
 				})
+				l.until(l.age() + 5*time.Second)
+				l.set(func() { l.words = nil })
 				l.halt()
 				err := l.leave()
 				if (err != nil) != row.fails || revoked(l) != row.gone || l.said() != row.guard {

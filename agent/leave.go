@@ -29,10 +29,14 @@ func (a *agent) leave() error {
 		a.event(Event{Kind: "agent", To: "stopped", Epoch: v.Grant.Epoch})
 		return nil
 	}
-	if err := a.fenceToLeave(ctx); err != nil {
+	proven, err := a.fenceToLeave(ctx)
+	if err != nil {
 		return a.leaveServing(v.Grant, err)
 	}
-	a.dismissGuard()
+	if proven && a.guard != nil {
+		a.guard.Disarm()
+		a.dismissGuard()
+	}
 	if err := a.keeper.Release(ctx); err != nil {
 		a.log.Warn("lease not revoked: it runs out by itself", "lease", fmt.Sprintf("%x", v.Grant.LeaseID), "err", err)
 		return nil
@@ -43,25 +47,24 @@ func (a *agent) leave() error {
 	return nil
 }
 
-// fenceToLeave returns nil when the broker serves nothing, whatever --fence says: a
-// registration may be given up only then.
-func (a *agent) fenceToLeave(ctx context.Context) error {
+// fenceToLeave returns an error when the broker may serve, whatever --fence says: a
+// registration is not given up then. A broker that does not answer and of which no
+// process is seen is taken for ended; that is no proof, and does not let the guard go.
+func (a *agent) fenceToLeave(ctx context.Context) (proven bool, err error) {
 	if a.health.Snapshot().At(time.Now()) == probes.Down {
-		if a.process != nil && a.process.Pid() != 0 {
-			return errors.New("the broker runs and does not answer")
+		ended := a.processEnded() || a.fencing.reached.Proven()
+		if !ended && a.process != nil && a.process.Pid() != 0 {
+			return false, errors.New("the broker runs and does not answer")
 		}
-		return nil // there is no process, or none that we could know of
+		return ended, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout/2)
 	defer cancel()
 	n, err := a.reconciler.Fence(ctx)
 	if err != nil {
-		return fmt.Errorf("%s quiesced: %w", plural(n, "topic"), err)
+		return false, fmt.Errorf("%s quiesced: %w", plural(n, "topic"), err)
 	}
-	if a.guard != nil {
-		a.guard.Disarm()
-	}
-	return nil
+	return true, nil
 }
 
 // leaveServing ends without giving anything up: nobody may take over from a broker
