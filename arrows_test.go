@@ -42,6 +42,7 @@ var pure = map[string][]string{
 	"agent/guard":    {"decide.go"},
 	"cluster":        {"endpoint_score.go"},
 	"cluster/memory": {"store.go", "txn.go", "request.go"},
+	"agent/process":  {"policy.go"},
 }
 
 // tool runs the go command that runs this test.

@@ -239,21 +239,6 @@ func ReadProcess(pid int) (ProcessView, error) {
 	return f.view(), nil
 }
 
-// InGroup lists the processes of a process group. Zombies are not in it.
-func InGroup(group int) ([]ProcessView, error) {
-	pids, err := pids()
-	if err != nil {
-		return nil, fmt.Errorf("look for process group %d: %w", group, err)
-	}
-	var in []ProcessView
-	for _, pid := range pids {
-		if f, err := readProcess(pid); err == nil && f.group == group {
-			in = append(in, f.view())
-		}
-	}
-	return in, nil
-}
-
 func findProcess(pidFile, name string) (found, error) {
 	if pidFile == "" {
 		return findByName(name)

@@ -30,6 +30,7 @@ type found struct {
 	pid        int
 	comm       string // the kernel's name, at most 15 bytes
 	state      byte   // R, S, D, Z, …
+	parent     int
 	group      int
 	startTicks uint64 // since boot
 	startedAt  time.Time
@@ -39,6 +40,9 @@ type found struct {
 func (f found) view() ProcessView {
 	return ProcessView{Pid: f.pid, StartTicks: f.startTicks, StartedAt: f.startedAt}
 }
+
+// ended is true for what is left of a process: a zombie, or less.
+func (f found) ended() bool { return f.state == 'Z' || f.state == 'X' }
 
 // alive is true while the same process has not ended. A zombie has.
 func (f found) alive() bool {
@@ -65,6 +69,24 @@ func (f found) named(name string) bool {
 // readProcess reads /proc/<pid>/stat. It wraps os.ErrNotExist when there is no such
 // process, or only its zombie.
 func readProcess(pid int) (found, error) {
+	f, err := readStat(pid)
+	if err != nil {
+		return found{}, err
+	}
+	if f.ended() {
+		return found{}, fmt.Errorf("process %d has ended: %w", pid, os.ErrNotExist)
+	}
+	sinceBoot, err := bootClock()
+	if err != nil {
+		return found{}, err
+	}
+	started := time.Duration(f.startTicks) * (time.Second / ticksPerSecond)
+	f.startedAt = time.Now().Add(started - sinceBoot).Round(0) // a past moment has no monotonic reading
+	return f, nil
+}
+
+// readStat is readProcess for zombies too, and without the wall clock.
+func readStat(pid int) (found, error) {
 	path := filepath.Join("/proc", strconv.Itoa(pid), "stat")
 	data, err := readBounded(path, 4096)
 	if errors.Is(err, syscall.ESRCH) {
@@ -77,16 +99,7 @@ func readProcess(pid int) (found, error) {
 	if err != nil {
 		return found{}, fmt.Errorf("read %s: %w", path, err)
 	}
-	if f.state == 'Z' || f.state == 'X' {
-		return found{}, fmt.Errorf("process %d has ended: %w", pid, os.ErrNotExist)
-	}
 	f.pid = pid
-	sinceBoot, err := bootClock()
-	if err != nil {
-		return found{}, err
-	}
-	started := time.Duration(f.startTicks) * (time.Second / ticksPerSecond)
-	f.startedAt = time.Now().Add(started - sinceBoot).Round(0) // a past moment has no monotonic reading
 	return f, nil
 }
 
@@ -98,7 +111,7 @@ func parseStat(data []byte) (found, error) {
 		return found{}, errors.New("no process name in it")
 	}
 	fields := strings.Fields(string(data[end+1:]))
-	const state, group, startTime = 0, 5 - 3, 22 - 3 // fields 3, 5 and 22 of proc(5)
+	const state, parent, group, startTime = 0, 4 - 3, 5 - 3, 22 - 3 // fields 3, 4, 5 and 22 of proc(5)
 	if len(fields) <= startTime || len(fields[state]) != 1 {
 		return found{}, errors.New("too few fields")
 	}
@@ -110,7 +123,11 @@ func parseStat(data []byte) (found, error) {
 	if err != nil {
 		return found{}, fmt.Errorf("parse the process group: %w", err)
 	}
-	return found{comm: string(data[open+1 : end]), state: fields[state][0], group: pgrp, startTicks: ticks}, nil
+	ppid, err := strconv.Atoi(fields[parent])
+	if err != nil {
+		return found{}, fmt.Errorf("parse the parent: %w", err)
+	}
+	return found{comm: string(data[open+1 : end]), state: fields[state][0], parent: ppid, group: pgrp, startTicks: ticks}, nil
 }
 
 // bootClock is the time since boot, suspended time included, as /proc counts it.

@@ -24,7 +24,13 @@ var roles = map[string]func(){
 	"stubborn":  func() { signal.Ignore(syscall.SIGTERM); ready(); select {} },
 	"parent":    func() { begin("stubborn", nil); ready(); await(syscall.SIGTERM) },
 	"daemonize": func() { daemonize(); ready() },
-	"failing":   func() { fmt.Println("broken"); exit(3) },
+	"fails":     func() { exit(3) },
+	"ends":      func() {},
+	"leaves":    func() { begin("stubborn", nil); exit(3) }, // somebody in its group
+	"signals":   signals,
+	"environ":   environ,
+	"sidecar":   sidecar,
+	"reaper":    reaper,
 }
 
 var exit = os.Exit
@@ -37,13 +43,33 @@ func TestMain(m *testing.M) {
 	exit(m.Run())
 }
 
-func ready()              { fmt.Println("ready") }
+// ready tells so on the standard output, or by a file.
+func ready() {
+	if path := os.Getenv("HF_TEST_READY"); path != "" {
+		say(path, strconv.Itoa(os.Getpid()))
+		return
+	}
+	fmt.Println("ready")
+}
+
+// say writes a file in one step.
+func say(path, what string) {
+	err := os.WriteFile(path+".tmp", []byte(what), 0o600)
+	if err == nil {
+		err = os.Rename(path+".tmp", path)
+	}
+	if err != nil {
+		fmt.Println(err)
+		exit(1)
+	}
+}
+
 func await(sig os.Signal) { c := make(chan os.Signal, 1); signal.Notify(c, sig); <-c }
 
 // begin starts a process of another role, tells its pid, and returns when it is ready.
 func begin(role string, attr *syscall.SysProcAttr) int {
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), roleVar+"="+role)
+	cmd.Env = append(os.Environ(), roleVar+"="+role, "HF_TEST_READY=")
 	cmd.SysProcAttr = attr
 	out, err := cmd.StdoutPipe()
 	if err == nil {
@@ -54,7 +80,11 @@ func begin(role string, attr *syscall.SysProcAttr) int {
 		exit(1)
 	}
 	bufio.NewScanner(out).Scan()
-	fmt.Println("member", cmd.Process.Pid)
+	if path := os.Getenv("HF_TEST_MEMBER"); path != "" {
+		say(path, strconv.Itoa(cmd.Process.Pid))
+	} else {
+		fmt.Println("member", cmd.Process.Pid)
+	}
 	return cmd.Process.Pid
 }
 

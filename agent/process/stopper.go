@@ -202,7 +202,7 @@ func (s *Stopper) Stop(ctx context.Context) (how string, err error) {
 		return s.signals(ctx, term, kill, nil)
 	}
 
-	aims, findErr := s.find()
+	aims, _ := s.find()
 	slice := term
 	if len(aims) == 0 || !term.After(now) {
 		slice = now.Add(bound)
@@ -220,7 +220,8 @@ func (s *Stopper) Stop(ctx context.Context) (how string, err error) {
 	}
 	commandErr := <-command
 	// Whatever it did, a process that is known by now must be gone.
-	if aims, findErr = s.find(); len(aims) > 0 {
+	aims, findErr := s.find()
+	if len(aims) > 0 {
 		if commandErr != nil {
 			s.settings.Log.Warn("stop command failed: the process is signaled", "err", commandErr)
 		}

@@ -1,0 +1,424 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/probes"
+)
+
+// restBound is the time to stop what an ended child left in its group.
+const restBound = 2 * time.Second
+
+// gateLook is the pause between two looks whether the child may start.
+const gateLook = 100 * time.Millisecond
+
+// ErrEnded is wrapped by Child.Run when the child ended and the policy does not
+// start it again.
+var ErrEnded = errors.New("the broker has ended")
+
+// StartError says that the child cannot be started at all, and what to do about it.
+type StartError struct {
+	Program string
+	Err     error
+}
+
+func (e *StartError) Error() string {
+	remedy := "give the path of an executable file after --"
+	if errors.Is(e.Err, exec.ErrNotFound) {
+		remedy = "install it, or give its path after --"
+	}
+	return fmt.Sprintf("start the broker %s: %v: %s", e.Program, e.Err, remedy)
+}
+
+func (e *StartError) Unwrap() error { return e.Err }
+
+// EndError carries how the child ended, for the one who ends with it.
+type EndError struct{ Ending Ending }
+
+func (e *EndError) Error() string { return fmt.Sprintf("%v: %v", ErrEnded, e.Ending) }
+func (e *EndError) Unwrap() error { return ErrEnded }
+
+// ChildSettings say what is started and when again.
+type ChildSettings struct {
+	Command []string // the program and its arguments; not empty
+	Policy  Policy
+	Record  string // file, in a directory that no other sidecar uses
+	// MayStart is asked before each start; nil: always. The reason is logged.
+	MayStart func() (ok bool, reason string)
+	// Tell is called from Run with each transition; nil: nobody.
+	Tell func(Change)
+	Log  *slog.Logger
+}
+
+// Change is one transition of the child.
+type Change struct {
+	To     string // "started", "adopted", "ended", "start_failed", "held"
+	Reason string
+	Detail string
+}
+
+// ChildView is the child as last seen.
+type ChildView struct {
+	Target              // zero: it does not run
+	StartedAt time.Time // wall clock
+	Adopted   bool
+	Starts    int    // by this sidecar
+	LastEnd   string // how the one before ended
+}
+
+// Child is the broker as the child of this sidecar: it is started, watched, started
+// again, and found again by the next sidecar if this one is killed.
+//
+// It gets a process group of its own, our standard streams, and our environment
+// without systemd's talk with us. It survives us: no death signal is set; whoever
+// kills a sidecar must not kill the clients' connections with it, and the guard
+// watches the deadline.
+type Child struct {
+	settings ChildSettings
+	view     atomic.Pointer[ChildView]
+	lost     chan struct{}
+	changes  chan struct{}
+
+	// rest pauses before a start, so that tests need not.
+	rest func(context.Context, time.Duration)
+
+	mu       sync.Mutex
+	cmd      *exec.Cmd // nil: adopted, or none
+	stopping bool
+}
+
+// NewChild prepares; nothing is started.
+func NewChild(s ChildSettings) *Child {
+	if s.MayStart == nil {
+		s.MayStart = func() (bool, string) { return true, "" }
+	}
+	if s.Tell == nil {
+		s.Tell = func(Change) {}
+	}
+	c := &Child{settings: s, lost: make(chan struct{}, 1), changes: make(chan struct{}, 1), rest: sleep}
+	c.view.Store(&ChildView{})
+	return c
+}
+
+// Snapshot is the child as last seen.
+func (c *Child) Snapshot() ChildView { return *c.view.Load() }
+
+// StartedAt is when the running child started; zero when none runs.
+func (c *Child) StartedAt() time.Time { return c.Snapshot().StartedAt }
+
+// Target is the running child, for a Stopper.
+func (c *Child) Target() (Target, bool) {
+	v := c.Snapshot()
+	return v.Target, v.Pid != 0
+}
+
+// Lost receives a value when the child has ended. It has room for one value.
+func (c *Child) Lost() <-chan struct{} { return c.lost }
+
+// Changes receives a value after the view changed. It has room for one value.
+func (c *Child) Changes() <-chan struct{} { return c.changes }
+
+// Signal forwards a signal to the child; without one it does nothing.
+func (c *Child) Signal(sig syscall.Signal) error {
+	t, ok := c.Target()
+	if !ok {
+		return nil
+	}
+	h, err := linux.grab(t)
+	if errors.Is(err, errGone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer h.close()
+	return h.send(sig)
+}
+
+// Stop ends the child with its process group, in the way of a Stopper, and keeps Run
+// from starting another. Call it after Run or beside it.
+func (c *Child) Stop(ctx context.Context) (how string, err error) {
+	c.mu.Lock()
+	c.stopping = true
+	c.mu.Unlock()
+	how, err = c.stopper().Stop(ctx)
+	if err == nil {
+		c.collect(c.Snapshot())
+	}
+	return how, err
+}
+
+// Run adopts or starts the child, watches it and starts it again by the policy,
+// until ctx ends. Then it returns nil and leaves the child running: Stop is
+// another's decision. It returns a *StartError if the first start fails for a reason
+// that lasts, and an *EndError when the policy does not start the child again.
+func (c *Child) Run(ctx context.Context) error {
+	wake, err := newWaker(ctx)
+	if err != nil {
+		return err
+	}
+	defer wake.close()
+
+	var pause backoff
+	running, err := c.adopt()
+	if err != nil {
+		return err
+	}
+	for first := true; ctx.Err() == nil; first = false {
+		if !running {
+			if !c.permitted(ctx) {
+				return nil
+			}
+			err := c.start()
+			var lasting *StartError
+			switch {
+			case errors.Is(err, errStopping):
+				<-ctx.Done()
+				return nil
+			case errors.As(err, &lasting) && first:
+				return err
+			case err != nil:
+				c.settings.Log.Error("broker not started: trying again", "err", err)
+				c.settings.Tell(Change{To: "start_failed", Detail: err.Error()})
+				c.rest(ctx, pause.after(0, false, rand.Float64()))
+				continue
+			}
+		}
+		running = false
+		begun := time.Now()
+		if !c.watch(ctx, wake) {
+			return nil
+		}
+		ran := time.Since(begun)
+		c.stopRest()
+		end := c.collect(c.Snapshot())
+		end.Ran = ran
+		if c.isStopping() {
+			<-ctx.Done()
+			return nil
+		}
+		may, _ := c.settings.MayStart()
+		end.Fenced = !may
+		c.ended(end)
+		if !c.settings.Policy.again(end) {
+			return &EndError{end}
+		}
+		wait := pause.after(end.Ran, end.Fenced, rand.Float64())
+		c.settings.Log.Info("broker will be started again", "in", wait, "policy", c.settings.Policy)
+		c.rest(ctx, wait)
+	}
+	return nil
+}
+
+// permitted waits until the child may start; false: ctx ended first.
+func (c *Child) permitted(ctx context.Context) bool {
+	said := false
+	for ctx.Err() == nil {
+		ok, reason := c.settings.MayStart()
+		if ok {
+			return true
+		}
+		if !said {
+			said = true
+			c.settings.Log.Warn("broker is not started yet", "reason", reason)
+			c.settings.Tell(Change{To: "held", Reason: "fenced", Detail: reason})
+		}
+		sleep(ctx, gateLook)
+	}
+	return false
+}
+
+// adopt takes the child of a sidecar before this one up again.
+func (c *Child) adopt() (bool, error) {
+	t, runs, err := FindChild(c.settings.Record)
+	if err != nil || !runs {
+		return false, err
+	}
+	seen, err := probes.ReadProcess(t.Pid)
+	if err != nil || seen.StartTicks != t.StartTicks {
+		return false, nil // it ended just now
+	}
+	r := record{Mark: newMark(), Command: filepath.Base(c.settings.Command[0]), Target: t}
+	if r.BootID, err = bootID(); err != nil {
+		return false, err
+	}
+	if err := r.save(c.settings.Record); err != nil {
+		return false, err
+	}
+	c.publish(ChildView{Target: t, StartedAt: seen.StartedAt, Adopted: true})
+	c.settings.Log.Info("broker of an earlier sidecar still runs: adopted", "pid", t.Pid)
+	c.settings.Tell(Change{To: "adopted", Detail: fmt.Sprintf("process %d, started %s", t.Pid, seen.StartedAt.UTC().Format(time.RFC3339))})
+	return true, nil
+}
+
+var errStopping = errors.New("the broker is being stopped")
+
+// start starts the child, and records it before and after.
+func (c *Child) start() error {
+	argv := c.settings.Command
+	cmd := exec.Command(argv[0], argv[1:]...)
+	if cmd.Err != nil {
+		err := cmd.Err
+		var looked *exec.Error
+		if errors.As(err, &looked) {
+			err = looked.Err
+		}
+		return &StartError{argv[0], err}
+	}
+	boot, err := bootID()
+	if err != nil {
+		return err
+	}
+	r := record{BootID: boot, Mark: newMark(), Command: filepath.Base(argv[0])}
+	if err := r.save(c.settings.Record); err != nil {
+		return err
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Env = append(Environment(), markVar+"="+r.Mark)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+
+	// From here on a stop waits: it must see the child, or keep it from starting.
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stopping {
+		return errStopping
+	}
+	if err := startOwn(cmd); err != nil {
+		var why *fs.PathError
+		if errors.As(err, &why) {
+			err = why.Err
+		}
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) {
+			return fmt.Errorf("start the broker %s: %w", argv[0], err)
+		}
+		return &StartError{argv[0], err}
+	}
+	c.cmd = cmd
+	v := ChildView{Target: Target{Pid: cmd.Process.Pid}, StartedAt: time.Now(), Starts: c.Snapshot().Starts + 1, LastEnd: c.Snapshot().LastEnd}
+	switch t, err := TargetOf(v.Pid); {
+	case err == nil:
+		v.Target = t
+	case !errors.Is(err, probes.ErrNoProcess): // it cannot be told from a later one
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		disown(v.Pid)
+		c.cmd = nil
+		return fmt.Errorf("start the broker %s: %w", argv[0], err)
+	}
+	r.Target = v.Target
+	if err := r.save(c.settings.Record); err != nil {
+		c.settings.Log.Warn("child not recorded: a later sidecar finds it by its environment", "err", err)
+	}
+	c.publish(v)
+	c.settings.Log.Info("broker started", "pid", v.Pid, "program", argv[0])
+	c.settings.Tell(Change{To: "started", Detail: fmt.Sprintf("process %d, %s", v.Pid, filepath.Base(argv[0]))})
+	return nil
+}
+
+// watch waits for the end of the child; false: ctx ended first.
+func (c *Child) watch(ctx context.Context, wake *waker) bool {
+	h, err := linux.grab(c.Snapshot().Target)
+	if errors.Is(err, errGone) {
+		return true
+	}
+	if err != nil {
+		c.settings.Log.Warn("child not readable: looking for its end instead", "err", err)
+		h = &handle{Target: c.Snapshot().Target, fd: -1}
+	}
+	defer h.close()
+	for ctx.Err() == nil {
+		wake.await(h.fd)
+		if h.gone() {
+			return true
+		}
+	}
+	return false
+}
+
+// stopRest ends what the child left in its process group: it may hold the broker's
+// ports and files, or serve.
+func (c *Child) stopRest() {
+	t, _ := c.Target()
+	if rest, err := probes.InGroup(t.Pid); err == nil && len(rest) == 0 {
+		return
+	}
+	c.settings.Log.Warn("broker ended and left processes of its group behind: they are stopped", "group", t.Pid)
+	ctx, cancel := context.WithTimeout(context.Background(), restBound)
+	defer cancel()
+	if _, err := c.stopper().Stop(ctx); err != nil {
+		c.settings.Log.Error("rest of the broker's process group not stopped", "group", t.Pid, "err", err)
+	}
+}
+
+func (c *Child) stopper() *Stopper {
+	return &Stopper{settings: Settings{Child: c.Target, Log: c.settings.Log}, kernel: linux}
+}
+
+// collect takes the status of a child that has ended, and forgets it.
+func (c *Child) collect(v ChildView) Ending {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	end := Ending{Pid: v.Pid}
+	if c.cmd != nil && c.cmd.Process.Pid == v.Pid {
+		_ = c.cmd.Wait() // it has ended, so this does not wait
+		disown(v.Pid)
+		if state := c.cmd.ProcessState; state != nil {
+			end.Known, end.Code = true, state.ExitCode()
+			if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+				end.Code, end.Signal = 0, ws.Signal().String()
+			}
+		}
+		c.cmd = nil
+	}
+	if now := c.Snapshot(); now.Pid == v.Pid && v.Pid != 0 {
+		c.publish(ChildView{Starts: v.Starts, LastEnd: end.String()})
+	}
+	return end
+}
+
+func (c *Child) ended(e Ending) {
+	c.settings.Log.Warn("broker ended", "reason", e.Reason(), "detail", e.String())
+	c.settings.Tell(Change{To: "ended", Reason: e.Reason(), Detail: e.String()})
+}
+
+func (c *Child) isStopping() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stopping
+}
+
+func (c *Child) publish(v ChildView) {
+	if c.Snapshot().Pid != 0 && v.Pid == 0 {
+		poke(c.lost) // first: readiness hangs on it
+	}
+	c.view.Store(&v)
+	poke(c.changes)
+}
+
+func poke(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

@@ -1,0 +1,117 @@
+package process
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/probes"
+)
+
+// orphanAge is how long a zombie that we do not know is left to somebody else in this
+// process who may still wait for it.
+const orphanAge = 2 * time.Second
+
+// own are the processes that this package started and waits for. A lock is held over
+// each start, so that a process is known before anybody can see it as a zombie.
+var own = struct {
+	sync.RWMutex
+	pids map[int]struct{}
+}{pids: map[int]struct{}{}}
+
+func startOwn(cmd *exec.Cmd) error {
+	own.Lock()
+	defer own.Unlock()
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	own.pids[cmd.Process.Pid] = struct{}{}
+	return nil
+}
+
+// disown forgets a process after it was waited for.
+func disown(pid int) {
+	own.Lock()
+	defer own.Unlock()
+	delete(own.pids, pid)
+}
+
+// ReapOrphans makes this process the parent of its descendants that lose theirs, as
+// process 1 is anyway, and takes the exit statuses that nobody waits for, until ctx
+// ends. Processes that this package started are never touched. One started elsewhere
+// with os/exec has 2 s from its end until its Wait must have been called.
+func ReapOrphans(ctx context.Context) error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("take over orphans: %w", err)
+	}
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, unix.SIGCHLD)
+	defer signal.Stop(ended)
+	waiting := map[Target]time.Time{}
+	for {
+		var again <-chan time.Time
+		if reap(waiting, time.Now()); len(waiting) > 0 {
+			again = time.After(orphanAge / 4)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ended:
+		case <-again:
+		}
+	}
+}
+
+// reap collects the zombies that have waited for long enough, and notes the others.
+func reap(waiting map[Target]time.Time, now time.Time) {
+	if !anyZombie() {
+		clear(waiting)
+		return
+	}
+	zombies, err := probes.ZombiesOf(os.Getpid())
+	if err != nil {
+		return // at the next signal
+	}
+	seen := map[Target]bool{}
+	for _, z := range zombies {
+		t := Target{z.Pid, z.StartTicks}
+		own.RLock()
+		_, ours := own.pids[t.Pid]
+		own.RUnlock()
+		if ours {
+			continue
+		}
+		since, known := waiting[t]
+		if known && now.Sub(since) >= orphanAge {
+			var status unix.WaitStatus
+			_, _ = unix.Wait4(t.Pid, &status, unix.WNOHANG, nil) // if somebody was faster, the better
+			continue
+		}
+		seen[t] = true
+		if !known {
+			waiting[t] = now
+		}
+	}
+	for t := range waiting {
+		if !seen[t] {
+			delete(waiting, t)
+		}
+	}
+}
+
+// anyZombie peeks, without taking a status from anybody.
+func anyZombie() bool {
+	for {
+		var info unix.Siginfo
+		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+		if err != unix.EINTR {
+			return err == nil && info.Signo != 0
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package process
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"holdfast/probes"
+)
+
+// markVar is the variable in the child's environment that a record is found again by.
+const markVar = "HOLDFAST_CHILD"
+
+// record is what the next sidecar, and the guard, must know of a child. It is
+// written before the child is started, with a mark only, and again with the process:
+// whatever dies in between, the child is found by the mark in its environment.
+type record struct {
+	BootID  string `json:"boot_id"`
+	Mark    string `json:"mark"`
+	Command string `json:"command"` // for people: the program
+	Target         // zero: about to be started
+}
+
+// save replaces the file in one step. A record is worth nothing after a reboot, so
+// it need not survive a power cut.
+func (r record) save(path string) error {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode the child's record: %w", err)
+	}
+	tmp := path + ".tmp"
+	if err := os.WriteFile(tmp, append(raw, '\n'), 0o600); err != nil {
+		return fmt.Errorf("write the child's record: %w", err)
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return fmt.Errorf("write the child's record: %w", err)
+	}
+	return nil
+}
+
+// FindChild looks for the child of this sidecar, or of one before it, by its record
+// (a file of the state directory); false: it does not run. An error means that
+// nobody knows.
+func FindChild(path string) (Target, bool, error) {
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Target{}, false, nil
+	}
+	if err != nil {
+		return Target{}, false, fmt.Errorf("read the child's record: %w", err)
+	}
+	var r record
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return Target{}, false, fmt.Errorf("read the child's record %s: %w: stop the broker, then remove the file", path, err)
+	}
+	boot, err := bootID()
+	if err != nil {
+		return Target{}, false, err
+	}
+	switch {
+	case r.BootID != boot:
+		return Target{}, false, nil
+	case r.Pid == 0:
+		return findMarked(r.Mark)
+	}
+	return r.Target, !r.Target.Gone(), nil
+}
+
+// findMarked looks for the leader of a process group with that mark. Descendants
+// inherit the mark, not the lead.
+func findMarked(mark string) (Target, bool, error) {
+	want := []byte(markVar + "=" + mark)
+	all, err := probes.GroupLeaders()
+	if err != nil {
+		return Target{}, false, fmt.Errorf("look for the child: %w", err)
+	}
+	for _, v := range all {
+		env, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(v.Pid), "environ"))
+		if err != nil {
+			continue // ended, or not ours
+		}
+		for one := range bytes.SplitSeq(env, []byte{0}) {
+			if bytes.Equal(one, want) {
+				return Target{v.Pid, v.StartTicks}, true, nil
+			}
+		}
+	}
+	return Target{}, false, nil
+}
+
+// bootID is the kernel's name for this boot of the host.
+func bootID() (string, error) {
+	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("read the boot id: %w", err)
+	}
+	return strings.TrimSpace(string(raw)), nil
+}
+
+func newMark() string { return rand.Text() }
