@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/agent/lease"
+	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/probes"
@@ -60,6 +61,12 @@ type agent struct {
 	reconciler *recovery.Reconciler
 	ownership  *recovery.Ownership // nil: without locks
 	placer     *recovery.Placer    // nil: others assign the topics
+
+	child        *process.Child // nil: somebody else starts the broker
+	childEnded   atomic.Bool    // and is not started again
+	systemd      *Systemd       // nil: no service manager waits for us
+	notifyFailed atomic.Bool
+	alarm        Alarm // nil: none
 
 	inbox   chan func() // work for the loop
 	named   chan struct{}
@@ -176,6 +183,7 @@ func (a *agent) serve(ctx context.Context) error {
 	reg := prometheus.NewRegistry()
 	a.metrics = newMetrics(reg, a)
 	a.identity = newIdentityCheck(a.broker, a.cfg, a.memory.BrokerID)
+	a.openChild()
 
 	lost := a.brokerLoss()
 	settings := probes.HealthSettings{Interval: a.cfg.HealthInterval, Timeout: a.cfg.HealthTimeout,
@@ -204,6 +212,15 @@ func (a *agent) serve(ctx context.Context) error {
 	runLine := watchEndpoints(a.line, reg)
 	a.freshness = probes.NewFreshness("agent loop", time.Now())
 	a.initLoop()
+	if a.world.Alarm != nil {
+		var err error
+		if a.alarm, err = a.world.Alarm(); err != nil {
+			return err
+		}
+	}
+	if a.world.Systemd != nil {
+		a.systemd = a.world.Systemd(a.log)
+	}
 
 	parts, stop := context.WithCancel(a.life0)
 	defer stop()
@@ -250,6 +267,22 @@ func (a *agent) serve(ctx context.Context) error {
 	}
 	if p, ok := a.guard.(guardProcess); ok {
 		add(p.Run)
+	}
+	if a.alarm != nil {
+		add(a.alarm.Run)
+	}
+	if a.child != nil {
+		add(a.runChild)
+		add(a.child.Forward)
+		if a.world.Reap != nil {
+			add(a.world.Reap)
+		}
+	}
+	if a.systemd != nil {
+		add(a.notify)
+		if a.systemd.Watchdog > 0 {
+			add(a.feedWatchdog)
+		}
 	}
 	for _, server := range servers {
 		g.Add(server.Serve, func(error) { server.Close() })
@@ -312,6 +345,10 @@ func (a *agent) brokerLoss() <-chan struct{} {
 	if a.process = a.world.Process(a.cfg, a.log.With("part", "process")); a.process != nil {
 		exited = a.process.Lost()
 	}
+	var childGone <-chan struct{}
+	if a.child != nil {
+		childGone = a.child.Lost()
+	}
 	merged := make(chan struct{}, 1)
 	a.tasks.Go(func() {
 		for {
@@ -320,6 +357,7 @@ func (a *agent) brokerLoss() <-chan struct{} {
 				return
 			case <-held:
 			case <-exited:
+			case <-childGone:
 			}
 			a.identity.forget() // whoever answers next may be another process
 			a.breaks.Add(1)

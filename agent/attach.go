@@ -27,7 +27,8 @@ func (a *agent) attach(verdict probes.Verdict) {
 	}
 	held := v.Validity.Known() && a.grant.LeaseID != 0
 	failing := v.FailureStreak > 0
-	unwell := !held || failing || v.Phase == lease.Paused || contested
+	// Nothing fails while the host is suspended, and nothing is confirmed either.
+	unwell := !held || failing || v.Phase == lease.Paused || contested || !v.Validity.HeldAt(now)
 	if unwell || a.unwell {
 		a.healthySince = now
 	}

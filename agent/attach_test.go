@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -52,6 +53,11 @@ type sidecarLife struct {
 	dies     time.Duration   // how long a stop takes
 	stops    []time.Duration // at which ages the broker was stopped
 	words    []string        // what the guard was told
+
+	stood int64         // the lease that was registered under last
+	moved time.Duration // by how much the wall clock was moved
+	bell  chan struct{}
+	rings atomic.Int64 // boot clock at which the bell was set to ring
 }
 
 // answer is the way of every call to the broker.
@@ -178,6 +184,12 @@ func (l *sidecarLife) KeepAlive(context.Context, int64, bool) (time.Duration, in
 	return l.cfg.LeaseTTL, 10, nil
 }
 
+func (l *sidecarLife) wallMoved() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.moved
+}
+
 func (l *sidecarLife) suspended() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -196,7 +208,12 @@ func (l *sidecarLife) Establish(ctx context.Context, _ int64, _ bool) (lease.Gra
 		l.lost = false
 		l.leaseID++
 	}
-	id := l.leaseID
+	id, step := l.leaseID, recovery.Register
+	if !away && !contest && l.stood == id {
+		step = recovery.Keep
+	} else if !away && !contest {
+		l.stood = id
+	}
 	l.mu.Unlock()
 	switch {
 	case away:
@@ -210,7 +227,7 @@ func (l *sidecarLife) Establish(ctx context.Context, _ int64, _ bool) (lease.Gra
 	}
 	g := lease.Grant{LeaseID: id, SentAt: sent, TTL: ttl, Epoch: id, Revision: 10}
 	mode := recovery.ModeRecord{Mode: recovery.Active, Reason: recovery.ReasonBoot, By: recovery.ByHoldfast}
-	return g, l.deliver(ctx, outcome{decision: recovery.Decision{Mode: mode}, grant: g, instance: fmt.Sprintf("process-%d", process)})
+	return g, l.deliver(ctx, outcome{decision: recovery.Decision{Step: step, Mode: mode}, grant: g, instance: fmt.Sprintf("process-%d", process)})
 }
 
 // inLife runs claim beside a sidecar that is attached and ready.
@@ -239,6 +256,11 @@ func inLifeAfter(t *testing.T, change func(c *Config), past, claim func(l *sidec
 		l := &sidecarLife{t: t, born: time.Now(), leaseID: 1, process: 1, serving: true, lostLine: make(chan struct{}, 1)}
 		l.agent = &agent{cfg: c, version: "test", log: quiet, started: time.Now(), inbox: make(chan func()), named: make(chan struct{}),
 			world: World{Trim: func() {}}}
+		l.bell = make(chan struct{}, 1)
+		l.alarm = (*bell)(l)
+		l.world.Clocks = func() Clocks {
+			return Clocks{Boot: l.clock(), Mono: time.Since(l.born), Wall: time.Now().Add(l.suspended() + l.wallMoved())}
+		}
 		l.clock = func() lease.Instant { return lease.Instant(time.Hour + time.Since(l.born) + l.suspended()) }
 		l.life0, l.endLife = context.WithCancel(context.Background())
 		var err error

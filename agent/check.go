@@ -42,6 +42,9 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	if c.DataDir != "" || broker.Err == nil {
 		findings = append(findings, checkDataDir(c))
 	}
+	if c.CanStop() {
+		findings = append(findings, checkProcess(c, log))
+	}
 	if c.Guard == "on" && !c.Shadow {
 		findings = append(findings, checkGuard(c, broker.Err == nil))
 	}

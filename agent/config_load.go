@@ -17,6 +17,8 @@ type Sources struct {
 	// Only names the settings that the verb needs; problems with others are not
 	// its business. Empty: all.
 	Only []string
+	// Command is the broker that is to be started: what follows "--".
+	Command []string
 }
 
 // origin says where a value came from, as the start of an error message.
@@ -34,6 +36,7 @@ type problem struct {
 func Load(src Sources) (Config, error) {
 	c := Default()
 	c.origins = map[string]origin{}
+	c.Command = src.Command
 	broken := map[string]bool{}
 	var problems []problem
 

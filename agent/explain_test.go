@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast/agent/process"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
@@ -54,6 +55,15 @@ func TestEveryReasonIsExplained(t *testing.T) {
 		add(Event{Kind: "topics", To: "reconciled", Reason: by})
 	}
 	add(Event{Kind: "agent", To: "state_unsaved"})
+	add(Event{Kind: "agent", To: "resumed", Reason: "suspension"})
+	add(Event{Kind: "agent", To: "clock_jumped"})
+	for _, to := range childChanges {
+		add(Event{Kind: "process", To: to, Reason: map[string]string{"held": "fenced"}[to]})
+	}
+	for _, e := range []process.Ending{{Fenced: true}, {}, {Known: true, Signal: "killed"}, {Known: true, Code: 1}, {Known: true}} {
+		add(Event{Kind: "process", To: "ended", Reason: e.Reason()})
+	}
+	add(Event{Kind: "process", To: "stopped", Reason: "clean_stop"})
 	for _, what := range actions {
 		if what != actLoad && what != actQuiesce && what != actUnload && what != actNotReady {
 			add(Event{Kind: "shadow", To: string(what)})

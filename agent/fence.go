@@ -102,10 +102,10 @@ type looker interface {
 // noteProcess remembers the process that serves, so that its end is proven when the
 // kernel says so.
 func (a *agent) noteProcess(verdict probes.Verdict) {
-	if a.process == nil || verdict != probes.Up {
+	if verdict != probes.Up {
 		return
 	}
-	if pid := a.process.Pid(); pid != 0 && pid != a.servedPid {
+	if pid := a.brokerPid(); pid != 0 && pid != a.servedPid {
 		a.servedPid = pid
 		if l, ok := a.stopper.(looker); ok {
 			a.tasks.Go(func() { l.Target() })

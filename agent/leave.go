@@ -15,21 +15,31 @@ const stopTimeout = 8 * time.Second
 
 // leave ends in the order that safety asks for: clients away (the probes have stopped
 // answering), nothing served, the guard at rest, and only then the registration given
-// up. The end of a sidecar is no reason to stop a broker that cannot be quiesced: its
-// registration is left to run out, and the guard stays armed. With --leave-registered
-// the broker goes on for as long as the lease lasts.
+// up. A broker that we started is stopped. For any other the end of a sidecar is no
+// reason to stop it if it cannot be quiesced: its registration is left to run out, and
+// the guard stays armed. With --leave-registered the broker goes on for as long as the
+// lease lasts.
 func (a *agent) leave() error {
 	ctx, cancel := context.WithTimeout(a.life0, stopTimeout)
 	defer cancel()
 	v := a.keeper.View()
 	holding := v.Grant.LeaseID != 0 && v.Validity.Known()
-	if !holding || a.cfg.LeaveRegistered {
+	stay := a.cfg.LeaveRegistered && !a.childEnded.Load()
+	if a.child != nil && !stay {
+		if err := a.endChild(ctx); err != nil {
+			return a.leaveServing(v.Grant, err)
+		}
+	}
+	if !holding || stay {
 		a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, v.Grant.Revision) })
 		a.log.Info("holdfast ends", "left_registered", holding)
 		a.event(Event{Kind: "agent", To: "stopped", Epoch: v.Grant.Epoch})
 		return nil
 	}
-	proven, err := a.fenceToLeave(ctx)
+	proven, err := a.child != nil, error(nil) // a child has ended by now
+	if a.child == nil {
+		proven, err = a.fenceToLeave(ctx)
+	}
 	if err != nil {
 		return a.leaveServing(v.Grant, err)
 	}
@@ -37,6 +47,8 @@ func (a *agent) leave() error {
 		a.guard.Disarm()
 		a.dismissGuard()
 	}
+	ctx, cancel = context.WithTimeout(a.life0, stopTimeout) // a child may have taken longer
+	defer cancel()
 	if err := a.keeper.Release(ctx); err != nil {
 		a.log.Warn("lease not revoked: it runs out by itself", "lease", fmt.Sprintf("%x", v.Grant.LeaseID), "err", err)
 		return nil

@@ -52,6 +52,8 @@ type loopState struct {
 	conflicts        int       // topics that turned out to be another broker's, so far
 	progress         time.Time // when the progress of a long load was last told
 	saving           chan struct{}
+	clocks           Clocks // at the last run
+	alarmFailed      bool
 	noted            time.Time // when the last confirmed renewal was noted on disk
 }
 
@@ -81,6 +83,13 @@ func (a *agent) loop(ctx context.Context) error {
 	if a.process != nil {
 		processChanges = a.process.Changes()
 	}
+	var childChanges, alarm <-chan struct{}
+	if a.child != nil {
+		childChanges = a.child.Changes()
+	}
+	if a.alarm != nil {
+		alarm = a.alarm.C()
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -92,13 +101,17 @@ func (a *agent) loop(ctx context.Context) error {
 		case <-a.dataDir.Changes():
 		case <-a.reconciler.Changes():
 		case <-processChanges:
+		case <-childChanges:
+		case <-alarm:
 		case <-timer.C:
 		}
 		a.freshness.Touch(time.Now())
 		if err := a.step(); err != nil {
 			return err
 		}
-		timer.Reset(a.untilNext())
+		next := a.untilNext()
+		timer.Reset(next)
+		a.setAlarm(next)
 	}
 }
 
@@ -140,6 +153,7 @@ func (a *agent) step() error {
 	a.order(verdict, who)
 	a.orderPlacer()
 	a.assertMode()
+	a.noteClocks()
 	a.noteTopics()
 	a.noteGuard()
 	a.noteConflicts()
@@ -214,8 +228,8 @@ func (a *agent) publish() {
 
 func (a *agent) publishLife(who brokerapi.Identity) {
 	started := who.StartedAt
-	if started.IsZero() && a.process != nil {
-		started = a.process.StartedAt()
+	if started.IsZero() {
+		started = a.brokerProcessStart()
 	}
 	dir := a.dataDir.Snapshot()
 	boot := recovery.BootFacts{BrokerStartedAt: started, OldestMarker: dir.OldestMarker, MarkerPath: dir.OldestPath}

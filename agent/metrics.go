@@ -14,7 +14,8 @@ import (
 // metrics are the agent's own; the other parts register theirs.
 type metrics struct {
 	detachments, losses, boots *prometheus.CounterVec
-	adoptions                  prometheus.Counter
+	adoptions, suspensions     prometheus.Counter
+	childChanges               *prometheus.CounterVec
 	fenceDuration              *prometheus.HistogramVec
 	fenceFailures              *prometheus.CounterVec
 	present                    atomic.Bool
@@ -31,6 +32,9 @@ var (
 	keptReason = "kept"
 )
 
+// childChanges are the transitions that process.Change has.
+var childChanges = []string{"started", "adopted", "ended", "start_failed", "held"}
+
 func newMetrics(reg prometheus.Registerer, a *agent) *metrics {
 	counters := func(name, help, label string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_" + name, Help: help}, []string{label})
@@ -42,6 +46,9 @@ func newMetrics(reg prometheus.Registerer, a *agent) *metrics {
 			Help: "Starts of the broker process by kind and by the reason of the mode that followed. stale_restart waits for a person."}, []string{"kind", "reason"}),
 		adoptions: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_registration_adoptions_total",
 			Help: "Registrations that were found under another lease and bound to ours. Growing: the broker writes its registration again and again."}),
+		suspensions: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_agent_suspensions_total",
+			Help: "Suspensions of the host that were noticed. Deadlines ran on meanwhile: one longer than the lease lets it end."}),
+		childChanges: counters("broker_process_changes_total", "Transitions of the broker that 'run -- CMD' started. Many ended and started: read the broker's log.", "to"),
 		fenceDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "holdfast_fence_duration_seconds",
 			Help:    "Duration of each step of the fence ladder. It must stay below the margin.",
 			Buckets: []float64{.005, .01, .05, .1, .25, .5, 1, 2.5, 5, 10}}, []string{"step"}),
@@ -52,6 +59,9 @@ func newMetrics(reg prometheus.Registerer, a *agent) *metrics {
 	}
 	for _, c := range lossCauses {
 		m.losses.WithLabelValues(c)
+	}
+	for _, to := range childChanges {
+		m.childChanges.WithLabelValues(to)
 	}
 	for _, kind := range []recovery.BootKind{recovery.FirstBoot, recovery.Restart} {
 		for _, r := range bootReasons {
@@ -67,7 +77,7 @@ func newMetrics(reg prometheus.Registerer, a *agent) *metrics {
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_build_info",
 		Help: "Always 1; the labels say what runs here."}, []string{"version", "goversion", "driver"})
 	build.WithLabelValues(a.version, runtime.Version(), a.cfg.Driver).Set(1)
-	reg.MustRegister(m.detachments, m.losses, m.boots, m.adoptions, m.fenceDuration, m.fenceFailures, build, stateGauges{a}, guardMetrics{a})
+	reg.MustRegister(m.detachments, m.losses, m.boots, m.adoptions, m.suspensions, m.childChanges, m.fenceDuration, m.fenceFailures, build, stateGauges{a}, guardMetrics{a})
 	if a.wouldHave == nil {
 		a.wouldHave = newWouldHave()
 	}
@@ -81,6 +91,8 @@ func (m *metrics) lost(cause string) {
 	}
 	m.losses.WithLabelValues(cause).Inc()
 }
+
+func (m *metrics) child(to string) { m.childChanges.WithLabelValues(to).Inc() }
 
 // bootReason bounds the label: an operator's own words are not one.
 func (m *metrics) bootReason(r recovery.Reason) string {

@@ -87,7 +87,7 @@ type TopicStatus struct {
 type Event struct {
 	ID     int64     `json:"id"`
 	At     time.Time `json:"at"`
-	Kind   string    `json:"kind"` // attachment, mode, boot, broker, registration, readiness, topics, fence, guard, operator, agent, shadow
+	Kind   string    `json:"kind"` // attachment, mode, boot, broker, registration, readiness, topics, fence, guard, process, operator, agent, shadow
 	From   string    `json:"from,omitempty"`
 	To     string    `json:"to"`
 	Reason string    `json:"reason,omitempty"`

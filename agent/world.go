@@ -39,6 +39,16 @@ type World struct {
 	// Guard starts the dead-man guard, or takes the one of an earlier sidecar over.
 	// Nil, or a nil result: there is none.
 	Guard func(Config, *slog.Logger) (Guard, error)
+	// Child makes the supervisor of the broker of `run -- CMD`; nil: nothing is started.
+	Child func(process.ChildSettings) *process.Child
+	// Reap takes the exit statuses of orphans, beside a child; nil: nobody does.
+	Reap func(context.Context) error
+	// Systemd is the service manager; nil, or a nil result: there is none.
+	Systemd func(*slog.Logger) *Systemd
+	// Clocks reads the clocks together; nil: suspensions and clock jumps go unnoticed.
+	Clocks func() Clocks
+	// Alarm wakes by the boot clock; nil: nothing does after a suspension.
+	Alarm func() (Alarm, error)
 	// Trim gives back the memory that only the start needed.
 	Trim func()
 }
@@ -69,6 +79,13 @@ type Guard interface {
 	Disarm()
 }
 
+// Alarm wakes the loop at a moment on the boot clock.
+type Alarm interface {
+	C() <-chan struct{}
+	Set(at lease.Instant) error
+	Run(ctx context.Context) error
+}
+
 // Listener is what one of the sidecar's servers listens on.
 type Listener struct {
 	Setting       string // such as "--probe-listen"
@@ -96,7 +113,12 @@ func realWorld() World {
 		Listen:  openListener,
 		Process: watchProcess,
 		Stopper: openStopper,
-		Guard:   func(c Config, log *slog.Logger) (Guard, error) { return openGuard(c, nil, log) },
+		Guard:   func(c Config, log *slog.Logger) (Guard, error) { return openGuard(c, recordedChild(c), log) },
+		Child:   process.NewChild,
+		Reap:    process.ReapOrphans,
+		Systemd: systemd,
+		Clocks:  hostClocks,
+		Alarm:   func() (Alarm, error) { return newAlarm() },
 		Trim:    footprint.Trim,
 	}
 }
@@ -118,18 +140,6 @@ func watchProcess(c Config, log *slog.Logger) *probes.Process {
 		return nil
 	}
 	return probes.NewProcess(c.BrokerPIDFile, c.BrokerProcess, log)
-}
-
-// openStopper prepares the way to stop the broker that the settings name, if they do.
-func openStopper(c Config, log *slog.Logger) (Stopper, error) {
-	if c.BrokerPIDFile == "" && c.BrokerProcess == "" && c.StopCommand == "" {
-		return nil, nil
-	}
-	s, err := process.NewStopper(process.Settings{PIDFile: c.BrokerPIDFile, Name: c.BrokerProcess, Command: c.StopCommand, Log: log})
-	if err != nil {
-		return nil, err
-	}
-	return s, s.Check()
 }
 
 // socketServer serves HTTP on a socket.

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -24,7 +25,7 @@ import (
 const restBound = 2 * time.Second
 
 // gateLook is the pause between two looks whether the child may start.
-const gateLook = 100 * time.Millisecond
+const gateLook = 250 * time.Millisecond
 
 // ErrEnded is wrapped by Child.Run when the child ended and the policy does not
 // start it again.
@@ -52,6 +53,28 @@ type EndError struct{ Ending Ending }
 func (e *EndError) Error() string { return fmt.Sprintf("%v: %v", ErrEnded, e.Ending) }
 func (e *EndError) Unwrap() error { return ErrEnded }
 
+// startError leaves out what the words of a StartError say already.
+func startError(program string, err error) error {
+	var looked *exec.Error
+	if errors.As(err, &looked) {
+		err = looked.Err
+	}
+	var tried *fs.PathError
+	if errors.As(err, &tried) {
+		err = tried.Err
+	}
+	return &StartError{program, err}
+}
+
+// CheckProgram returns the *StartError that the program would give, as far as that
+// can be seen without starting it.
+func CheckProgram(program string) error {
+	if _, err := exec.LookPath(program); err != nil {
+		return startError(program, err)
+	}
+	return nil
+}
+
 // ChildSettings say what is started and when again.
 type ChildSettings struct {
 	Command []string // the program and its arguments; not empty
@@ -59,6 +82,8 @@ type ChildSettings struct {
 	Record  string // file, in a directory that no other sidecar uses
 	// MayStart is asked before each start; nil: always. The reason is logged.
 	MayStart func() (ok bool, reason string)
+	// Fenced is asked when the child has ended: did the fence end it? Nil: never.
+	Fenced func() bool
 	// Tell is called from Run with each transition; nil: nobody.
 	Tell func(Change)
 	Log  *slog.Logger
@@ -106,6 +131,9 @@ func NewChild(s ChildSettings) *Child {
 	if s.MayStart == nil {
 		s.MayStart = func() (bool, string) { return true, "" }
 	}
+	if s.Fenced == nil {
+		s.Fenced = func() bool { return false }
+	}
 	if s.Tell == nil {
 		s.Tell = func(Change) {}
 	}
@@ -147,6 +175,24 @@ func (c *Child) Signal(sig syscall.Signal) error {
 	}
 	defer h.close()
 	return h.send(sig)
+}
+
+// Forward passes on the signals that are not ours, until ctx ends: HUP, QUIT, USR1,
+// USR2 and WINCH. TERM and INT begin our own orderly stop.
+func (c *Child) Forward(ctx context.Context) error {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH)
+	defer signal.Stop(signals)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case s := <-signals:
+			if err := c.Signal(s.(syscall.Signal)); err != nil {
+				c.settings.Log.Warn("signal not forwarded to the broker", "signal", s.String(), "err", err)
+			}
+		}
+	}
 }
 
 // Stop ends the child with its process group, in the way of a Stopper, and keeps Run
@@ -194,7 +240,7 @@ func (c *Child) Run(ctx context.Context) error {
 			case err != nil:
 				c.settings.Log.Error("broker not started: trying again", "err", err)
 				c.settings.Tell(Change{To: "start_failed", Detail: err.Error()})
-				c.rest(ctx, pause.after(0, false, rand.Float64()))
+				c.rest(ctx, pause.after(0, rand.Float64()))
 				continue
 			}
 		}
@@ -211,13 +257,12 @@ func (c *Child) Run(ctx context.Context) error {
 			<-ctx.Done()
 			return nil
 		}
-		may, _ := c.settings.MayStart()
-		end.Fenced = !may
+		end.Fenced = c.settings.Fenced()
 		c.ended(end)
 		if !c.settings.Policy.again(end) {
 			return &EndError{end}
 		}
-		wait := pause.after(end.Ran, end.Fenced, rand.Float64())
+		wait := pause.after(end.Ran, rand.Float64())
 		c.settings.Log.Info("broker will be started again", "in", wait, "policy", c.settings.Policy)
 		c.rest(ctx, wait)
 	}
@@ -272,12 +317,7 @@ func (c *Child) start() error {
 	argv := c.settings.Command
 	cmd := exec.Command(argv[0], argv[1:]...)
 	if cmd.Err != nil {
-		err := cmd.Err
-		var looked *exec.Error
-		if errors.As(err, &looked) {
-			err = looked.Err
-		}
-		return &StartError{argv[0], err}
+		return startError(argv[0], cmd.Err)
 	}
 	boot, err := bootID()
 	if err != nil {
@@ -298,14 +338,10 @@ func (c *Child) start() error {
 		return errStopping
 	}
 	if err := startOwn(cmd); err != nil {
-		var why *fs.PathError
-		if errors.As(err, &why) {
-			err = why.Err
-		}
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) {
 			return fmt.Errorf("start the broker %s: %w", argv[0], err)
 		}
-		return &StartError{argv[0], err}
+		return startError(argv[0], err)
 	}
 	c.cmd = cmd
 	v := ChildView{Target: Target{Pid: cmd.Process.Pid}, StartedAt: time.Now(), Starts: c.Snapshot().Starts + 1, LastEnd: c.Snapshot().LastEnd}

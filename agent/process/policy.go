@@ -31,8 +31,8 @@ type Ending struct {
 	Ran    time.Duration
 }
 
-// failed is true unless the child is known to have ended with 0.
-func (e Ending) failed() bool { return !e.Known || e.Code != 0 || e.Signal != "" }
+// Failed is true unless the child is known to have ended with 0.
+func (e Ending) Failed() bool { return !e.Known || e.Code != 0 || e.Signal != "" }
 
 // Reason is one word for the journal and the metrics.
 func (e Ending) Reason() string {
@@ -67,7 +67,7 @@ func (p Policy) again(e Ending) bool {
 	case Never:
 		return false
 	case OnFailure:
-		return e.Fenced || e.failed()
+		return e.Fenced || e.Failed()
 	}
 	return true
 }
@@ -76,12 +76,8 @@ func (p Policy) again(e Ending) bool {
 type backoff struct{ streak int }
 
 // after returns the pause before the next start. dice is in [0, 1): the pause is
-// between half of the step and the whole step. A child that was fenced did nothing
-// wrong and waits for its permission only.
-func (b *backoff) after(ran time.Duration, fenced bool, dice float64) time.Duration {
-	if fenced {
-		return 0
-	}
+// between half of the step and the whole step.
+func (b *backoff) after(ran time.Duration, dice float64) time.Duration {
 	if ran >= backoffReset {
 		b.streak = 0
 	}

@@ -49,6 +49,13 @@ func (r record) save(path string) error {
 // (a file of the state directory); false: it does not run. An error means that
 // nobody knows.
 func FindChild(path string) (Target, bool, error) {
+	t, ok, err := recorded(path)
+	return t, ok && !t.Gone(), err
+}
+
+// recorded is the child of the record, whether it still runs or not; false: there
+// was none since the host started.
+func recorded(path string) (Target, bool, error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Target{}, false, nil
@@ -61,16 +68,15 @@ func FindChild(path string) (Target, bool, error) {
 		return Target{}, false, fmt.Errorf("read the child's record %s: %w: stop the broker, then remove the file", path, err)
 	}
 	boot, err := bootID()
-	if err != nil {
-		return Target{}, false, err
-	}
 	switch {
+	case err != nil:
+		return Target{}, false, err
 	case r.BootID != boot:
 		return Target{}, false, nil
 	case r.Pid == 0:
 		return findMarked(r.Mark)
 	}
-	return r.Target, !r.Target.Gone(), nil
+	return r.Target, true, nil
 }
 
 // findMarked looks for the leader of a process group with that mark. Descendants

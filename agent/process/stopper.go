@@ -40,7 +40,7 @@ const (
 var ErrNotFound = errors.New("no broker process found")
 
 // Settings say what the broker's process is and how it is stopped. At least one of
-// PIDFile, Name, Command and Child is set.
+// PIDFile, Name, Command, Child and Record is set.
 type Settings struct {
 	PIDFile string // with Name: the process in it must have the name
 	Name    string
@@ -48,12 +48,16 @@ type Settings struct {
 	// Child is the child of `run -- CMD`, the leader of a process group of its own;
 	// false: it does not run. It must be cheap.
 	Child func() (Target, bool)
+	// Record is the file of such a child, for whoever has no hand on it; see Child.
+	Record string
 	// Seen is the broker's process as it was known before, for a stopper in a
 	// process that starts late; zero: none.
 	Seen Target
 	// Log is told of a stop command that failed where a signal did the work; nil: nobody.
 	Log *slog.Logger
 }
+
+func (s Settings) hasChild() bool { return s.Child != nil || s.Record != "" }
 
 // Stopper is the one way to stop the broker. It is safe for concurrent use; two
 // stops at once only signal twice.
@@ -73,7 +77,7 @@ func NewStopper(s Settings) (*Stopper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--stop-command %q: %w", s.Command, err)
 	}
-	if len(argv) == 0 && s.PIDFile == "" && s.Name == "" && s.Child == nil {
+	if len(argv) == 0 && s.PIDFile == "" && s.Name == "" && !s.hasChild() {
 		return nil, errors.New("no way to stop the broker: set --broker-pid-file, --broker-process or --stop-command, or start the broker with 'holdfast run -- CMD'")
 	}
 	if s.Log == nil {
@@ -85,7 +89,7 @@ func NewStopper(s Settings) (*Stopper, error) {
 // Describe says in a few words what Stop would do.
 func (s *Stopper) Describe() string {
 	var who, parts []string
-	if s.settings.Child != nil {
+	if s.settings.hasChild() {
 		who = append(who, "the child process group")
 	}
 	switch pidFile, name := s.settings.PIDFile, s.settings.Name; {
@@ -142,8 +146,18 @@ func (s *Stopper) find() ([]aim, error) {
 			aims = append(aims, aim{t, true})
 		}
 	}
+	if s.settings.Record != "" {
+		// One that has ended is in the list too: its group may live.
+		t, ok, err := recorded(s.settings.Record)
+		if err != nil {
+			return aims, err
+		}
+		if ok {
+			aims = append(aims, aim{t, true})
+		}
+	}
 	if s.settings.PIDFile == "" && s.settings.Name == "" {
-		if s.settings.Child == nil && len(aims) == 0 {
+		if !s.settings.hasChild() && len(aims) == 0 {
 			return nil, ErrNotFound // only a command
 		}
 		return aims, nil
@@ -166,7 +180,7 @@ func (s *Stopper) find() ([]aim, error) {
 		}
 		return aims, nil
 	case errors.Is(err, probes.ErrNoProcess) || errors.Is(err, os.ErrNotExist):
-		if before == (Target{}) && s.settings.Child == nil {
+		if before == (Target{}) && !s.settings.hasChild() {
 			return aims, fmt.Errorf("%w: %w", ErrNotFound, err)
 		}
 		return aims, nil // it ended, or lives on without its pid file and is in the list

@@ -1,0 +1,187 @@
+package agent
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"holdfast/agent/lease"
+	"holdfast/recovery"
+)
+
+// bell is a sidecarLife as its own Alarm: it rings when the host wakes up late.
+type bell sidecarLife
+
+func (b *bell) C() <-chan struct{}         { return b.bell }
+func (b *bell) Run(context.Context) error  { return nil }
+func (b *bell) Set(at lease.Instant) error { b.rings.Store(int64(at)); return nil }
+
+// suspend lets the boot clock and the wall clock run on by d, and no timer of Go's:
+// that is what a suspended host is. The kernel's timer on the boot clock fires.
+func (l *sidecarLife) suspend(d time.Duration) {
+	l.set(func() { l.jumped += d })
+	if int64(l.clock()) >= l.rings.Load() {
+		l.bell <- struct{}{}
+	}
+	synctest.Wait()
+}
+
+func TestComparesClocks(t *testing.T) {
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	before := Clocks{Boot: lease.Instant(time.Hour), Mono: time.Minute, Wall: at}
+	for _, tt := range []struct {
+		name             string
+		boot, mono, wall time.Duration // how far each went
+		want             clockNews
+	}{
+		{"a second passes", time.Second, time.Second, time.Second, clockNews{}},
+		{"a busy host reads them apart", time.Second, time.Second - 99*time.Millisecond, time.Second, clockNews{}},
+		{"suspended", 31 * time.Second, time.Second, 31 * time.Second, clockNews{Suspended: 30 * time.Second}},
+		{"suspended for the least", 1100 * time.Millisecond, time.Second, 1100 * time.Millisecond, clockNews{Suspended: 100 * time.Millisecond}},
+		{"set forward", time.Second, time.Second, 301 * time.Second, clockNews{Jumped: 5 * time.Minute}},
+		{"set back", time.Second, time.Second, -299 * time.Second, clockNews{Jumped: -5 * time.Minute}},
+		{"slewed", time.Second, time.Second, 1999 * time.Millisecond, clockNews{}},
+		{"suspended, and set when it woke up", 31 * time.Second, time.Second, time.Minute + 31*time.Second, clockNews{Suspended: 30 * time.Second, Jumped: time.Minute}},
+		{"the host did not run, no clock stood still", time.Hour, time.Hour, time.Hour, clockNews{}},
+	} {
+		now := Clocks{Boot: before.Boot.Add(tt.boot), Mono: before.Mono + tt.mono, Wall: before.Wall.Add(tt.wall)}
+		if got := compareClocks(before, now); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestHostClocksAreReadTogether(t *testing.T) {
+	before := hostClocks()
+	for range 1000 {
+		now := hostClocks()
+		if news := compareClocks(before, now); news != (clockNews{}) {
+			t.Fatalf("%+v", news)
+		}
+		before = now
+	}
+}
+
+func TestHostSuspendedIsJudgedByTheBootClockAtOnce(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		until     func(v lease.Validity) lease.Instant // boot clock at which it wakes up
+		lost      bool
+		detached  bool
+		attempted string // attachment events
+	}{
+		{"before the fence point", func(v lease.Validity) lease.Instant { return v.FencePoint() - 1 }, false, false, ""},
+		{"at the fence point", lease.Validity.FencePoint, false, true, "detached:fence_point attached:recover_window"},
+		{"past the deadline, etcd kept the lease", func(v lease.Validity) lease.Instant { return v.Deadline().Add(time.Hour) }, false, true, "detached:fence_point attached:recover_window"},
+		{"past the deadline, the lease is gone", func(v lease.Validity) lease.Instant { return v.Deadline().Add(time.Hour) }, true, true, "detached:fence_point attached:recover_window"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inLife(t, nil, func(l *sidecarLife) {
+				l.set(func() { l.lost = tt.lost })
+				age := l.age()
+				l.suspend(tt.until(l.keeper.View().Validity).Sub(l.clock()))
+				if l.age() != age {
+					t.Fatalf("time passed: %v", l.age()-age)
+				}
+				if got := l.state() == recovery.Detached; got != tt.detached {
+					t.Errorf("at once after it woke up: %s", l.state())
+				}
+				if got := l.why("agent"); got != "resumed:suspension" {
+					t.Errorf("journal: %s", got)
+				}
+				if n := testutil.ToFloat64(l.agent.metrics.suspensions); n != 1 {
+					t.Errorf("%v suspensions counted", n)
+				}
+				l.becomes(recovery.Attached, l.age()+time.Minute)
+				l.until(l.age() + time.Minute)
+				if l.state() != recovery.Attached || len(l.notReady()) > 0 {
+					t.Errorf("a minute later: %s, %v", l.state(), l.notReady())
+				}
+				if got := l.why("attachment"); got != strings.TrimSpace("attached:registered "+tt.attempted) {
+					t.Error(got)
+				}
+				if got := l.why("agent"); got != "resumed:suspension" {
+					t.Errorf("journal: %s", got)
+				}
+			})
+		})
+	}
+}
+
+func TestWallClockMovedFiveMinutesChangesNothing(t *testing.T) {
+	for name, by := range map[string]time.Duration{"forward": 5 * time.Minute, "back": -5 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			inLife(t, nil, func(l *sidecarLife) {
+				fence := l.fencePoint()
+				l.set(func() { l.moved = by })
+				l.until(l.age() + loopEvery)
+				if got := l.why("agent"); got != "clock_jumped:" {
+					t.Errorf("journal: %s", got)
+				}
+				if l.fencePoint() < fence {
+					t.Error("the fence point moved with the wall clock")
+				}
+				l.until(l.age() + 10*time.Minute)
+				if l.state() != recovery.Attached || len(l.notReady()) > 0 || l.quiesces > 0 {
+					t.Errorf("%s, %v, %d quiesced", l.state(), l.notReady(), l.quiesces)
+				}
+				if got := l.why("attachment"); got != "attached:registered" {
+					t.Error(got)
+				}
+				if got := l.why("agent"); got != "clock_jumped:" {
+					t.Errorf("journal: %s", got)
+				}
+				if n := testutil.ToFloat64(l.agent.metrics.suspensions); n != 0 {
+					t.Errorf("%v suspensions counted", n)
+				}
+			})
+		})
+	}
+}
+
+func TestTheAlarmRingsOnTheBootClock(t *testing.T) {
+	a, err := newAlarm()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	rings := func(at lease.Instant) (late time.Duration) {
+		t.Helper()
+		if err := a.Set(at); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-a.C():
+		case <-time.After(5 * time.Second):
+			t.Fatal("it never rang")
+		}
+		return lease.BootClock().Sub(at)
+	}
+	if d := rings(lease.BootClock().Add(-time.Hour)); d < time.Hour {
+		t.Errorf("past: %v", d)
+	}
+	if d := rings(lease.BootClock().Add(30 * time.Millisecond)); d < 0 {
+		t.Errorf("rang %v early", -d)
+	} else {
+		t.Logf("rang %v late", d)
+	}
+	if err := a.Set(lease.BootClock().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if d := rings(lease.BootClock().Add(10 * time.Millisecond)); d < 0 { // set again, earlier
+		t.Errorf("rang %v early", -d)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if err := a.Set(lease.BootClock()); err != nil {
+		t.Errorf("after the end: %v", err)
+	}
+}

@@ -1,0 +1,214 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"holdfast/agent/process"
+	"holdfast/probes"
+	"holdfast/recovery"
+)
+
+// childProbe bounds the question to etcd whether a fenced broker may start again.
+const childProbe = time.Second
+
+// childRecord is the file by which a child is found again, by the next sidecar and
+// by the guard.
+func childRecord(c Config) string { return filepath.Join(c.StateDir, "child.json") }
+
+// openStopper is the one way to stop the broker with these settings; nil: none.
+func openStopper(c Config, log *slog.Logger) (Stopper, error) {
+	stopper, err := brokerStopper(c, log)
+	if stopper == nil || err != nil {
+		return nil, err // and no typed nil
+	}
+	return stopper, nil
+}
+
+func brokerStopper(c Config, log *slog.Logger) (*process.Stopper, error) {
+	if !c.CanStop() {
+		return nil, nil
+	}
+	s := process.Settings{PIDFile: c.BrokerPIDFile, Name: c.BrokerProcess, Command: c.StopCommand, Log: log}
+	if len(c.Command) > 0 {
+		s.Record = childRecord(c)
+	}
+	stopper, err := process.NewStopper(s)
+	if err != nil {
+		return nil, err
+	}
+	return stopper, stopper.Check()
+}
+
+// checkProcess looks whether the broker's process can be started and stopped.
+func checkProcess(c Config, log *slog.Logger) Finding {
+	f := Finding{What: "process"}
+	if len(c.Command) > 0 {
+		if err := process.CheckProgram(c.Command[0]); err != nil {
+			f.Err = wrongSetting(err)
+			return f
+		}
+	}
+	stopper, err := brokerStopper(c, log)
+	if err != nil {
+		f.Err = wrongSetting(err)
+		return f
+	}
+	f.Text = "stopped by " + stopper.Describe()
+	if c.BrokerPIDFile != "" || c.BrokerProcess != "" {
+		_, f.Err = probes.FindProcess(c.BrokerPIDFile, c.BrokerProcess)
+	}
+	if hit, ok := stopper.Target(); ok {
+		f.Text += fmt.Sprintf("; now %s", hit)
+	}
+	return f
+}
+
+// openChild prepares the broker of `run -- CMD`; nil: somebody else starts it.
+func (a *agent) openChild() {
+	if len(a.cfg.Command) == 0 || a.world.Child == nil {
+		return
+	}
+	registered := a.memory.LeaseID != 0 || a.memory.FirstBootDone // by an earlier life; the loop does not run yet
+	a.child = a.world.Child(process.ChildSettings{
+		Command: a.cfg.Command, Policy: process.Policy(a.cfg.BrokerRestart), Record: childRecord(a.cfg),
+		MayStart: func() (bool, string) { return a.mayStartChild(registered) }, Fenced: a.childIsFenced,
+		Tell: func(c process.Change) {
+			a.event(Event{Kind: "process", To: c.To, Reason: c.Reason, Epoch: a.keeper.View().Grant.Epoch, Detail: c.Detail})
+			a.metrics.child(c.To)
+		},
+		Log: a.log.With("part", "process"),
+	})
+}
+
+// mayStartChild is the gate of the broker's starts. It is open for a broker that was
+// never registered, and while the lease is held. Otherwise only an answer of etcd
+// opens it, which may then tell others of us: the broker's start is what brings the
+// registration back, since renewals rest while it is down. registered says that an
+// earlier life of this sidecar was.
+func (a *agent) mayStartChild(registered bool) (bool, string) {
+	v := a.keeper.View()
+	if !a.cfg.Detach || a.shadow != nil || v.Validity.HeldAt(a.clock()) || !v.Validity.Known() && v.Losses == 0 && !registered {
+		return true, ""
+	}
+	ctx, cancel := context.WithTimeout(a.life0, childProbe)
+	defer cancel()
+	if _, err := a.main.Snapshot(ctx, "-"); err != nil {
+		return false, "its lease may be gone, and etcd does not answer: " + (&shortError{err}).Error()
+	}
+	return true, ""
+}
+
+func (a *agent) pastFencePoint() bool {
+	v := a.keeper.View().Validity
+	return a.cfg.Detach && v.Known() && !v.HeldAt(a.clock())
+}
+
+// childIsFenced says whether a broker that ended now was stopped by the ladder or
+// the guard, and did not end by itself.
+func (a *agent) childIsFenced() bool {
+	return a.pastFencePoint() || a.cfg.Detach && a.view.Load().attachment == recovery.Detached && a.view.Load().everReady
+}
+
+// runChild has the end of a broker that is not started again end the sidecar.
+func (a *agent) runChild(ctx context.Context) error {
+	err := a.child.Run(ctx)
+	var start *process.StartError
+	var end *process.EndError
+	switch {
+	case errors.As(err, &start):
+		return &ExitError{ExitUsage, err}
+	case errors.As(err, &end):
+		a.log.Warn("holdfast ends with its broker", "detail", end.Ending.String(), "broker_restart", a.cfg.BrokerRestart)
+		a.childEnded.Store(true)
+		if !end.Ending.Failed() && !end.Ending.Fenced {
+			return nil
+		}
+		return &ExitError{ExitFailed, fmt.Errorf("%w: --broker-restart %s does not start it again: see the broker's own log", err, a.cfg.BrokerRestart)}
+	}
+	return err
+}
+
+// stopChild stops the broker of `run -- CMD` at a clean stop: SIGTERM, and SIGKILL
+// after --broker-stop-timeout, or at the fence point if that comes first. Nobody
+// renews the lease any more, so it must not serve longer.
+func (a *agent) stopChild() error {
+	if _, runs := a.child.Target(); !runs {
+		return nil
+	}
+	patience := a.cfg.BrokerStopTimeout
+	if v := a.keeper.View().Validity; a.cfg.Detach && v.Known() {
+		patience = min(patience, max(v.FencePoint().Sub(a.clock()), 0))
+	}
+	ctx, cancel := context.WithTimeout(a.life0, 2*patience) // SIGKILL comes at half of it
+	defer cancel()
+	how, err := a.child.Stop(ctx)
+	if err != nil {
+		return err
+	}
+	a.log.Info("broker stopped", "by", how)
+	a.event(Event{Kind: "process", To: "stopped", Reason: "clean_stop", Detail: "by " + how})
+	return nil
+}
+
+// brokerProcessStart is when the broker's process started, as far as we watch it.
+func (a *agent) brokerProcessStart() time.Time {
+	if a.child != nil {
+		if at := a.child.StartedAt(); !at.IsZero() {
+			return at
+		}
+	}
+	if a.process != nil {
+		return a.process.StartedAt()
+	}
+	return time.Time{}
+}
+
+// endChild stops the broker of `run -- CMD`, quiesced if it can be, so that clients
+// lose nothing of what they sent last. It returns nil when it is proven gone.
+func (a *agent) endChild(ctx context.Context) error {
+	_, runs := a.child.Target()
+	if runs && a.health.Snapshot().At(time.Now()) != probes.Down {
+		qctx, cancel := context.WithTimeout(ctx, stopTimeout/2)
+		if n, err := a.reconciler.Fence(qctx); err != nil {
+			a.log.Warn("not every topic quiesced before the broker is stopped", "quiesced", n, "err", err)
+		}
+		cancel()
+	}
+	if err := a.stopChild(); err != nil {
+		return err
+	}
+	if a.guard != nil {
+		a.guard.Disarm()
+	}
+	return nil
+}
+
+// recordedChild is the broker of `run -- CMD` for the guard; nil: there is none.
+func recordedChild(c Config) func() (process.Target, bool) {
+	if len(c.Command) == 0 {
+		return nil
+	}
+	path := childRecord(c)
+	return func() (process.Target, bool) {
+		t, runs, err := process.FindChild(path)
+		return t, runs && err == nil
+	}
+}
+
+// brokerPid is the broker's process as we watch it; 0: none is known.
+func (a *agent) brokerPid() int {
+	if a.child != nil {
+		if t, runs := a.child.Target(); runs {
+			return t.Pid
+		}
+	}
+	if a.process != nil {
+		return a.process.Pid()
+	}
+	return 0
+}

@@ -1,0 +1,79 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestCheckSaysHowTheBrokerIsStopped(t *testing.T) {
+	own := filepath.Join(t.TempDir(), "test.pid")
+	if err := os.WriteFile(own, []byte(fmt.Sprint(os.Getppid())), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(c *Config)
+		code   int // of the finding; 0: it is well
+		says   string
+	}{
+		{"pid file", func(c *Config) { c.BrokerPIDFile = own }, 0,
+			fmt.Sprintf("stopped by SIGTERM and SIGKILL to the process in pid file %s; now process %d", own, os.Getppid())},
+		{"pid file not there now", func(c *Config) { c.BrokerPIDFile = own + ".none" }, ExitFailed, "no such file"},
+		{"stop command", func(c *Config) { c.StopCommand = "true --now" }, 0, "stopped by stop command true"},
+		{"stop command not there", func(c *Config) { c.StopCommand = "/no/such stop" }, ExitUsage, "--stop-command: /no/such: "},
+		{"stop command torn", func(c *Config) { c.StopCommand = "a 'b" }, ExitUsage, "--stop-command \"a 'b\": the quote ' is not closed"},
+		{"child", func(c *Config) { c.Command = []string{"true"} }, 0, "stopped by SIGTERM and SIGKILL to the child process group"},
+		{"child not there", func(c *Config) { c.Command = []string{"/no/such"} }, ExitUsage, "start the broker /no/such: no such file or directory: give the path"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := natsDefaults()
+			c.StateDir = t.TempDir()
+			tt.change(&c)
+			f := checkProcess(c.Effective(), slog.New(slog.DiscardHandler))
+			got, code := f.Text, 0
+			if f.Err != nil {
+				got, code = f.Err.Error(), ExitFailed
+				var exit *ExitError
+				if errors.As(f.Err, &exit) {
+					code = exit.Code
+				}
+			}
+			if code != tt.code || !strings.Contains(got, tt.says) {
+				t.Errorf("%d, %s", code, got)
+			}
+		})
+	}
+}
+
+func TestWithoutAWayToStopThereIsNoStopper(t *testing.T) {
+	if s, err := openStopper(natsDefaults().Effective(), slog.New(slog.DiscardHandler)); s != nil || err != nil {
+		t.Errorf("%v, %v", s, err)
+	}
+}
+
+func TestABrokerMayStartWithoutEtcdOnlyIfNothingWasPromised(t *testing.T) {
+	a := built(t)
+	if ok, why := a.mayStartChild(false); !ok {
+		t.Errorf("never registered: %s", why)
+	}
+	a.cfg.Detach = false
+	if ok, why := a.mayStartChild(true); !ok {
+		t.Errorf("detachment is off: %s", why)
+	}
+	inLife(t, nil, func(l *sidecarLife) {
+		l.set(func() { l.away = true })
+		l.until(l.fencePoint() - 1)
+		if ok, why := l.mayStartChild(true); !ok || l.childIsFenced() {
+			t.Errorf("while the lease is held: %s, fenced %t", why, l.childIsFenced())
+		}
+		l.until(l.fencePoint())
+		if !l.childIsFenced() {
+			t.Error("not taken for fenced at the fence point")
+		}
+	})
+}
