@@ -169,7 +169,12 @@ func settingOptions(names ...string) options {
 // load reads the settings from the flags, the environment and the file. only
 // names the settings whose problems matter; none: all of them.
 func (opts options) load(only ...string) (agent.Config, error) {
-	src := agent.Sources{Flags: map[string][]string{}, Env: lookupEnv, Only: only}
+	return opts.loadFor(nil, only...)
+}
+
+// loadFor is load for a broker that is to be started with this command.
+func (opts options) loadFor(command []string, only ...string) (agent.Config, error) {
+	src := agent.Sources{Flags: map[string][]string{}, Env: lookupEnv, Only: only, Command: command}
 	for _, o := range opts {
 		if o.setting && o.IsSet() {
 			src.Flags[o.name] = o.values

@@ -21,7 +21,9 @@ type verb struct {
 	short string // one line in the list of verbs
 	long  string // first paragraph of its help text
 	flags options
-	do    func(ctx context.Context, v *verb, io streams, args []string) error
+	// starts says that a command may follow "--"; do gets it as its arguments.
+	starts bool
+	do     func(ctx context.Context, v *verb, io streams, args []string) error
 }
 
 // streams is where a verb prints.
@@ -77,6 +79,12 @@ func (v *verb) command(io streams) *cli.Command {
 		},
 		Action: func(c *cli.Context) error {
 			args := c.Args().Slice()
+			if v.starts {
+				if err := v.checkCommand(args, c.Lineage()[1].Args().Slice()); err != nil {
+					return err
+				}
+				return v.do(c.Context, v, io, args)
+			}
 			for i, a := range args {
 				if strings.HasPrefix(a, "-") && v.args != "" {
 					return usage("%s: %s after an argument: write 'holdfast %s %s %s'", v.name, a, v.name,
@@ -93,6 +101,20 @@ func (v *verb) command(io streams) *cli.Command {
 		cmd.Flags = append(cmd.Flags, o)
 	}
 	return cmd
+}
+
+// checkCommand allows arguments only after "--", which the flag package takes away;
+// raw has it still.
+func (v *verb) checkCommand(args, raw []string) error {
+	dashes := len(raw) - len(args) - 1
+	after := dashes >= 0 && raw[dashes] == "--"
+	switch {
+	case after && len(args) == 0:
+		return usage("%s: no command after --: write 'holdfast %s … -- CMD ARG…', or leave the dashes out", v.name, v.name)
+	case !after && len(args) > 0:
+		return usage("%s: unexpected argument %q: to start the broker, write -- before its command; see 'holdfast %s --help'", v.name, args[0], v.name)
+	}
+	return nil
 }
 
 // oneArg is the verb's only argument.

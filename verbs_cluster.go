@@ -19,14 +19,16 @@ import (
 
 func checkVerb() *verb {
 	return &verb{
-		name:  "check",
-		short: "would these settings work, and what do they promise",
+		name:   "check",
+		args:   "[-- CMD ARG…]",
+		starts: true,
+		short:  "would these settings work, and what do they promise",
 		long: "Validates the settings, reaches etcd and the broker, and prints the worst case that follows\n" +
 			"from the timing. Writes nothing. Exit code 2: a setting is wrong; 3: the settings are unsafe;\n" +
 			"1: etcd or the broker is not there now. Takes the settings of 'holdfast run'.",
 		flags: settingOptions(),
-		do: func(ctx context.Context, v *verb, io streams, _ []string) error {
-			c, err := v.flags.load()
+		do: func(ctx context.Context, v *verb, io streams, command []string) error {
+			c, err := v.flags.loadFor(command)
 			if err != nil {
 				return err
 			}

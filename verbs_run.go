@@ -17,16 +17,21 @@ import (
 
 func runVerb() *verb {
 	return &verb{
-		name:  "run",
-		short: "the sidecar: keep one broker attached",
+		name:   "run",
+		args:   "[-- CMD ARG…]",
+		starts: true,
+		short:  "the sidecar: keep one broker attached",
 		long: "Runs beside one broker until SIGTERM or SIGINT. 'holdfast check' takes the same settings, says\n" +
 			"whether they can work and writes nothing.\n\n" +
+			"With -- CMD ARG… it also starts the broker, in the foreground and in a process group of its own,\n" +
+			"starts it again by --broker-restart, and stops it. SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGWINCH\n" +
+			"are passed on to it. The broker of a sidecar that was killed goes on and is taken over.\n\n" +
 			"Every setting can also be given in the environment (--lease-ttl is HOLDFAST_LEASE_TTL) and in\n" +
 			"the YAML file of --config (lease-ttl). A flag wins over the environment, that over the file.\n" +
 			"Durations have a unit: 250ms, 32s, 5m.",
 		flags: settingOptions(),
-		do: func(ctx context.Context, v *verb, io streams, _ []string) error {
-			c, err := v.flags.load()
+		do: func(ctx context.Context, v *verb, io streams, command []string) error {
+			c, err := v.flags.loadFor(command)
 			if err != nil {
 				return err
 			}
