@@ -1,0 +1,302 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"holdfast/lab/harness"
+)
+
+// supervised prepares a sidecar that starts its broker itself.
+func (s *stand) supervised(id string, flags ...string) *couple {
+	s.Helper()
+	return s.supervisedAs(id, func(server, conf string) []string { return []string{server, "-c", conf} }, flags...)
+}
+
+func (s *stand) supervisedAs(id string, command func(server, conf string) []string, flags ...string) *couple {
+	s.Helper()
+	n, err := s.lab.NewNATS(harness.NATSOptions{Name: id})
+	s.ok(err)
+	server, err := harness.Build(harness.NATSServer)
+	s.ok(err)
+	c := s.beside(n, flags...)
+	c.SetFlags(append([]string{"--"}, command(server, filepath.Join(s.lab.Dir, id, "nats.conf"))...)...)
+	s.Cleanup(func() { // it survives a killed sidecar
+		if pid := c.child(); pid > 1 {
+			_ = syscall.Kill(-pid, syscall.SIGKILL)
+		}
+	})
+	return c
+}
+
+// child is the broker's pid by the sidecar's record, 0 if there is none.
+func (c *couple) child() int {
+	raw, err := os.ReadFile(filepath.Join(c.StateDir, "child.json"))
+	var r struct{ Pid int }
+	if err != nil || json.Unmarshal(raw, &r) != nil {
+		return 0
+	}
+	return r.Pid
+}
+
+// awaitBroker waits for another broker process than before, by its own pid file.
+func (c *couple) awaitBroker(before int) (pid int) {
+	c.s.Helper()
+	c.s.ok(harness.Await(c.s.ctx, bound, "the broker's process", func(context.Context) (bool, string) {
+		raw, err := os.ReadFile(c.nats.PIDFile)
+		if err != nil {
+			return false, err.Error()
+		}
+		pid, _ = strconv.Atoi(strings.TrimSpace(string(raw)))
+		return pid > 1 && pid != before && pid == c.child(), string(raw)
+	}))
+	return pid
+}
+
+// unregistered checks that the registration was given up.
+func (s *stand) unregistered(id string) {
+	s.Helper()
+	got, err := s.etcd.Client().Get(s.ctx, s.keys.Registration(id))
+	s.ok(err)
+	if got.Count != 0 {
+		s.Errorf("still registered: %s", got.Kvs[0].Value)
+	}
+}
+
+func runs(pid int) bool {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.Contains(string(raw), ") Z ")
+}
+
+// journal is what the sidecar noted of that kind, with reasons, in order.
+func (c *couple) journal(kind string) string {
+	c.s.Helper()
+	raw, err := os.ReadFile(filepath.Join(c.StateDir, "journal.jsonl"))
+	c.s.ok(err)
+	var words []string
+	for line := range strings.Lines(string(raw)) {
+		var e struct{ Kind, To, Reason string }
+		// A line is being written, or is an empty one at the start of a life.
+		if json.Unmarshal([]byte(line), &e) == nil && e.Kind == kind {
+			words = append(words, strings.TrimSuffix(e.To+":"+e.Reason, ":"))
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+func TestASupervisedBrokerIsStartedAgainHearsSignalsAndIsStoppedFirst(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	c := s.supervised("n1")
+	c.run()
+	s.ok(c.AwaitReady(s.ctx, bound))
+	first := c.awaitBroker(0)
+
+	s.ok(c.Signal(syscall.SIGHUP)) // nats-server reloads
+	s.ok(harness.Await(s.ctx, bound, "the broker to reload", func(context.Context) (bool, string) {
+		tail := c.LogTail(50)
+		return strings.Contains(tail, "Reloaded server configuration") || strings.Contains(tail, "Reloaded:"), tail
+	}))
+
+	s.ok(syscall.Kill(first, syscall.SIGKILL))
+	second := c.awaitBroker(first)
+	s.ok(c.AwaitReady(s.ctx, bound))
+
+	if code := c.terminate(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if runs(second) {
+		t.Error("the broker outlived a clean stop")
+	}
+	s.unregistered("n1")
+	if got := c.journal("process"); got != "started ended:signal started stopped:clean_stop" {
+		t.Error(got)
+	}
+}
+
+func TestTheBrokerOfAKilledSidecarGoesOnAndIsTakenOver(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	c := s.supervised("n1")
+	c.run()
+	s.ok(c.AwaitReady(s.ctx, bound))
+	pid := c.awaitBroker(0)
+	before := c.registration()
+
+	s.ok(c.Kill())
+	if !runs(pid) {
+		t.Fatal("the broker went with its sidecar")
+	}
+	s.ok(c.Start())
+	s.ok(c.AwaitReady(s.ctx, bound))
+	if now := c.awaitBroker(0); now != pid {
+		t.Errorf("process %d, was %d", now, pid)
+	}
+	if now := c.registration(); now.CreateRevision != before.CreateRevision {
+		t.Errorf("registered anew: %d, was %d", now.CreateRevision, before.CreateRevision)
+	}
+	if got := c.journal("process"); got != "started adopted" {
+		t.Error(got)
+	}
+
+	// It can be stopped although it is another's child.
+	if code := c.terminate(); code != 0 || runs(pid) {
+		t.Errorf("exit code %d, broker runs: %t", code, runs(pid))
+	}
+}
+
+func TestTheGuardStopsTheChildOfAFrozenSidecarWhichStartsItAgain(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	c := s.supervised("n1")
+	c.run()
+	s.ok(c.AwaitReady(s.ctx, bound))
+	pid := c.awaitBroker(0)
+	c.awaitMetric("holdfast_guard_up", 1, bound)
+	s.ok(c.Freeze())
+	t.Cleanup(func() { _ = c.Thaw() })
+	s.ok(harness.Await(s.ctx, standTTL, "the guard to stop the broker before the deadline", func(context.Context) (bool, string) {
+		return !runs(pid), "it runs"
+	}))
+	got, err := s.etcd.Client().Get(s.ctx, s.keys.Registration("n1"))
+	s.ok(err)
+	if got.Count == 0 {
+		t.Error("the registration was gone before the broker was known to be")
+	}
+	s.ok(c.Thaw())
+	c.awaitBroker(pid)
+	c.await("attachment", func(st harness.Status) bool { return st.Attachment == "attached" })
+	if got := c.journal("process"); got != "started ended:fenced started" && got != "started ended:fenced held:fenced started" {
+		t.Error(got)
+	}
+}
+
+func TestLeaveRegisteredLeavesTheBrokerForTheNextSidecar(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	c := s.supervised("n1", "--leave-registered")
+	c.run()
+	s.ok(c.AwaitReady(s.ctx, bound))
+	pid := c.awaitBroker(0)
+	before := c.registration()
+	if code := c.terminate(); code != 0 || !runs(pid) {
+		t.Fatalf("exit code %d, broker runs: %t", code, runs(pid))
+	}
+	s.ok(c.Start())
+	s.ok(c.AwaitReady(s.ctx, bound))
+	if now := c.registration(); now.CreateRevision != before.CreateRevision || c.child() != pid {
+		t.Errorf("registered at %d, was %d; process %d, was %d", now.CreateRevision, before.CreateRevision, c.child(), pid)
+	}
+	if got := c.journal("process"); got != "started adopted" {
+		t.Error(got)
+	}
+}
+
+func TestABrokerThatIgnoresTheStopIsKilledWithItsGroup(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	c := s.supervisedAs("n1", func(server, conf string) []string {
+		return []string{"/bin/sh", "-c", `trap "" TERM; "$0" -c "$1" & while :; do sleep 1; done`, server, conf}
+	}, "--broker-stop-timeout", "1s", "--lease-ttl", "60s")
+	c.run()
+	s.ok(c.AwaitReady(s.ctx, bound))
+	shell := c.child()
+	raw, err := os.ReadFile(c.nats.PIDFile)
+	s.ok(err)
+	server, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	s.ok(err)
+	begun := time.Now()
+	if code := c.terminate(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if d := time.Since(begun); d < time.Second {
+		t.Errorf("killed after %v, want --broker-stop-timeout", d)
+	}
+	if shell == server || runs(shell) || runs(server) {
+		t.Errorf("the shell %d runs: %t, the server %d: %t", shell, runs(shell), server, runs(server))
+	}
+	s.unregistered("n1")
+}
+
+func TestWithRestartNeverTheEndOfTheBrokerEndsTheSidecar(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	c := s.supervised("n1", "--broker-restart", "never", "--lease-ttl", "60s")
+	c.run()
+	s.ok(c.AwaitReady(s.ctx, bound))
+	s.ok(syscall.Kill(c.awaitBroker(0), syscall.SIGKILL))
+	select {
+	case <-c.Exited():
+	case <-time.After(bound):
+		t.Fatal("the sidecar goes on")
+	}
+	if code, err := c.ExitCode(); err != nil || code != 1 {
+		t.Errorf("exit code %d, %v", code, err)
+	}
+	if tail := c.LogTail(3); !strings.Contains(tail, "holdfast: the broker has ended: process") || !strings.Contains(tail, "--broker-restart never") {
+		t.Error(tail)
+	}
+	s.unregistered("n1")
+}
+
+func TestABrokerThatCannotBeStartedIsASettingsError(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	n, err := s.lab.NewNATS(harness.NATSOptions{Name: "n1"})
+	s.ok(err)
+	c := s.beside(n)
+	c.SetFlags("--", "/no/such/broker")
+	s.ok(c.Start())
+	select {
+	case <-c.Exited():
+	case <-time.After(bound):
+		t.Fatal("the sidecar goes on")
+	}
+	if code, err := c.ExitCode(); err != nil || code != 2 {
+		t.Errorf("exit code %d, %v", code, err)
+	}
+	if tail := c.LogTail(3); !strings.Contains(tail, "holdfast: start the broker /no/such/broker: no such file or directory: give the path") {
+		t.Error(tail)
+	}
+}
+
+// A supervised broker that was stopped because etcd was away must not come back
+// before etcd does.
+func TestAFencedBrokerIsStartedAgainOnlyWhenEtcdAnswers(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	c := s.supervised("n1", "--guard", "off")
+	c.run()
+	s.ok(c.AwaitReady(s.ctx, bound))
+	pid := c.awaitBroker(0)
+	s.ok(s.etcd.Freeze())
+	t.Cleanup(func() { _ = s.etcd.Thaw() })
+	_, err := c.Await(s.ctx, standTTL+bound, "the detachment", func(st harness.Status) bool { return st.Attachment == "detached" })
+	s.ok(err)
+	if runs(pid) { // whoever stops it: the ladder's last step, or this test in its place
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			t.Fatal(err)
+		}
+	}
+	s.ok(harness.Await(s.ctx, bound, "the start to be held", func(context.Context) (bool, string) {
+		got := c.journal("process")
+		return got == "started ended:fenced held:fenced", got
+	}))
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(harness.PollEvery) {
+		if now := c.child(); now != pid {
+			t.Fatalf("process %d was started without etcd", now)
+		}
+	}
+	s.ok(s.etcd.Thaw())
+	c.awaitBroker(pid)
+	c.await("attachment", func(st harness.Status) bool { return st.Attachment == "attached" })
+}
