@@ -24,7 +24,7 @@ func (b *bell) Set(at lease.Instant) error { b.rings.Store(int64(at)); return ni
 // that is what a suspended host is. The kernel's timer on the boot clock fires.
 func (l *sidecarLife) suspend(d time.Duration) {
 	l.set(func() { l.jumped += d })
-	if int64(l.clock()) >= l.rings.Load() {
+	if rings := l.rings.Load(); rings != 0 && int64(l.clock()) >= rings {
 		l.bell <- struct{}{}
 	}
 	synctest.Wait()
