@@ -132,6 +132,10 @@ func EtcdError(c Config, err error) error {
 		return wrongSetting(explainAuth(c, where, &shortError{err}))
 	case cluster.ClassNoLeader:
 		return fmt.Errorf("%s: etcd has no leader: %w: check the quorum of etcd", where, err)
+	case cluster.ClassOverloaded:
+		return fmt.Errorf("%s: etcd cannot keep up: %w: look at its disk and its load", where, err)
+	case cluster.ClassNoSpace:
+		return fmt.Errorf("%s: etcd takes no writes: %w: compact and defragment it, then 'etcdctl alarm disarm'", where, err)
 	case cluster.ClassUnreachable, cluster.ClassTimeout:
 		return fmt.Errorf("%s: etcd is out of reach: %w: is it running there, and is the way open?", where, &shortError{err})
 	default:

@@ -180,7 +180,7 @@ func TestClassifyGoesByValues(t *testing.T) {
 		{"lease gone", ErrLeaseNotFound, ClassLeaseNotFound},
 		{"no leader", rpctypes.ErrNoLeader, ClassNoLeader},
 		{"leader lost while waiting", rpctypes.ErrTimeoutDueToLeaderFail, ClassNoLeader},
-		{"etcd timed out", rpctypes.ErrTimeout, ClassTimeout},
+		{"etcd timed out", rpctypes.ErrTimeout, ClassOverloaded},
 		{"deadline", context.DeadlineExceeded, ClassTimeout},
 		{"wrong password", rpctypes.ErrAuthFailed, ClassAuth},
 		{"no permission", rpctypes.ErrPermissionDenied, ClassAuth},

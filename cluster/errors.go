@@ -35,6 +35,7 @@ const (
 	ClassUnreachable   Class = "unreachable"     // no connection, or it broke
 	ClassTimeout       Class = "timeout"         // no answer in time
 	ClassNoLeader      Class = "no_leader"       // a member answered, without a quorum behind it
+	ClassOverloaded    Class = "overloaded"      // etcd answered that it cannot keep up
 	ClassAuth          Class = "auth"            // credentials missing, wrong or not sufficient
 	ClassLeaseNotFound Class = "lease_not_found" // the lease is gone
 	ClassNoSpace       Class = "no_space"        // etcd takes no more writes
@@ -44,36 +45,40 @@ const (
 // Classes lists every class of a failure, in a fixed order.
 func Classes() []Class {
 	return []Class{
-		ClassUnreachable, ClassTimeout, ClassNoLeader, ClassAuth,
+		ClassUnreachable, ClassTimeout, ClassNoLeader, ClassOverloaded, ClassAuth,
 		ClassLeaseNotFound, ClassNoSpace, ClassOther,
 	}
 }
 
 // classOf holds the answers of etcd that have a class of their own. The codes are no
 // help: etcd answers most of these as Unavailable, InvalidArgument or FailedPrecondition.
+// A timeout that etcd itself reports is not one of ours: it was reached, and could not
+// commit in time, for everybody.
 var classOf = []struct {
-	err   error
 	class Class
+	errs  []error
 }{
-	{rpctypes.ErrLeaseNotFound, ClassLeaseNotFound},
-	{rpctypes.ErrNoSpace, ClassNoSpace},
-	{rpctypes.ErrNoLeader, ClassNoLeader},
-	{rpctypes.ErrNotLeader, ClassNoLeader},
-	{rpctypes.ErrLeaderChanged, ClassNoLeader},
-	{rpctypes.ErrTimeoutDueToLeaderFail, ClassNoLeader},
-	{rpctypes.ErrTimeoutDueToConnectionLost, ClassNoLeader},
-	{rpctypes.ErrUnhealthy, ClassNoLeader},
-	{rpctypes.ErrTimeout, ClassTimeout},
-	{rpctypes.ErrTimeoutWaitAppliedIndex, ClassTimeout},
-	{rpctypes.ErrUserEmpty, ClassAuth},
-	{rpctypes.ErrUserNotFound, ClassAuth},
-	{rpctypes.ErrAuthFailed, ClassAuth},
-	{rpctypes.ErrPermissionDenied, ClassAuth},
-	{rpctypes.ErrPermissionNotGranted, ClassAuth},
-	{rpctypes.ErrInvalidAuthToken, ClassAuth},
-	{rpctypes.ErrInvalidAuthMgmt, ClassAuth},
-	{rpctypes.ErrAuthOldRevision, ClassAuth},
-	{errCredentials, ClassAuth},
+	{ClassLeaseNotFound, []error{rpctypes.ErrLeaseNotFound}},
+	{ClassNoSpace, []error{rpctypes.ErrNoSpace}},
+	{ClassNoLeader, []error{
+		rpctypes.ErrNoLeader, rpctypes.ErrNotLeader, rpctypes.ErrLeaderChanged, rpctypes.ErrTimeoutDueToLeaderFail,
+		rpctypes.ErrTimeoutDueToConnectionLost, rpctypes.ErrUnhealthy,
+	}},
+	{ClassOverloaded, []error{rpctypes.ErrTimeout, rpctypes.ErrTimeoutWaitAppliedIndex, rpctypes.ErrTooManyRequests}},
+	{ClassAuth, []error{
+		rpctypes.ErrUserEmpty, rpctypes.ErrUserNotFound, rpctypes.ErrUserAlreadyExist, rpctypes.ErrAuthFailed,
+		rpctypes.ErrAuthNotEnabled, rpctypes.ErrAuthOldRevision, rpctypes.ErrInvalidAuthToken, rpctypes.ErrInvalidAuthMgmt,
+		rpctypes.ErrPermissionDenied, rpctypes.ErrPermissionNotGranted, rpctypes.ErrGRPCPermissionNotGiven,
+		rpctypes.ErrRoleEmpty, rpctypes.ErrRoleNotFound, rpctypes.ErrRoleNotGranted, rpctypes.ErrRoleAlreadyExist,
+		rpctypes.ErrRootUserNotExist, rpctypes.ErrRootRoleNotExist, errCredentials,
+	}},
+}
+
+// classOfUntyped holds what etcd passes on without a code (Unknown), word for word.
+var classOfUntyped = map[string]Class{
+	"raft proposal dropped": ClassNoLeader, // there is no leader to propose to
+	"not a primary lessor":  ClassNoLeader, // the leader has just stepped down
+	"raft: stopped":         ClassUnreachable,
 }
 
 // Classify sorts an error of this package, or of a context it was given.
@@ -81,31 +86,20 @@ func Classify(err error) Class {
 	if err == nil {
 		return ClassNone
 	}
+	s, answered := grpcStatus(err)
 	for _, known := range classOf {
-		if errors.Is(err, known.err) {
-			return known.class
+		for _, e := range known.errs {
+			// A proxy may change the code on the way, not the words.
+			if errors.Is(err, e) || answered && s.Message() == rpctypes.ErrorDesc(e) {
+				return known.class
+			}
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return ClassTimeout
 	}
-	if s, ok := grpcStatus(err); ok {
-		switch s.Code() {
-		case codes.Unavailable:
-			// gRPC flattens what a handshake returned to text; the mark in it is ours.
-			if strings.Contains(s.Message(), handshakeRefused) {
-				return ClassAuth
-			}
-			return ClassUnreachable
-		case codes.Canceled:
-			// The caller's own cancellation arrives as context.Canceled (see wrap): here
-			// the server ended the request, as it does when it shuts down.
-			return ClassUnreachable
-		case codes.DeadlineExceeded:
-			return ClassTimeout
-		case codes.Unauthenticated, codes.PermissionDenied:
-			return ClassAuth
-		}
+	if answered {
+		return classOfCode(s)
 	}
 	var netErr net.Error
 	if errors.As(err, &netErr) {
@@ -117,15 +111,61 @@ func Classify(err error) Class {
 	return ClassOther
 }
 
-// grpcStatus finds a gRPC status anywhere below err. The status package's own search
-// rewrites the message with the wrapping text, which is harmless here.
+// classOfCode sorts what is not one of etcd's own answers.
+func classOfCode(s *status.Status) Class {
+	switch s.Code() {
+	case codes.Unavailable:
+		// gRPC flattens what a handshake returned to text; the mark in it is ours.
+		if strings.Contains(s.Message(), handshakeRefused) {
+			return ClassAuth
+		}
+		return ClassUnreachable
+	case codes.Canceled:
+		// The caller's own cancellation arrives as context.Canceled (see wrap): here
+		// the server ended the request, as it does when it shuts down.
+		return ClassUnreachable
+	case codes.Internal:
+		// gRPC's word for a connection that something between here and etcd broke in
+		// the middle of an answer.
+		if brokenStream(s.Message()) {
+			return ClassUnreachable
+		}
+	case codes.DeadlineExceeded:
+		return ClassTimeout
+	case codes.ResourceExhausted:
+		if !strings.Contains(s.Message(), "larger than max") { // that one is about the request
+			return ClassOverloaded
+		}
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return ClassAuth
+	case codes.Unknown:
+		if class, ok := classOfUntyped[s.Message()]; ok {
+			return class
+		}
+	}
+	return ClassOther
+}
+
+func brokenStream(message string) bool {
+	for _, sign := range []string{"RST_STREAM", "without sending trailers", "unexpected EOF", "transport:"} {
+		if strings.Contains(message, sign) {
+			return true
+		}
+	}
+	return false
+}
+
+// grpcStatus finds a gRPC status anywhere below err, with its message as it arrived.
 func grpcStatus(err error) (*status.Status, bool) {
 	var known rpctypes.EtcdError
 	if errors.As(err, &known) {
 		return status.New(known.Code(), known.Error()), true
 	}
-	s, ok := status.FromError(err)
-	return s, ok
+	var carrier interface{ GRPCStatus() *status.Status }
+	if !errors.As(err, &carrier) || carrier.GRPCStatus() == nil {
+		return nil, false
+	}
+	return carrier.GRPCStatus(), true
 }
 
 // wrap turns an error of a request into one of this package: the verb in front, the
@@ -154,5 +194,11 @@ func isClosing(err error) bool {
 // elsewhere tells whether another endpoint may do better with the same request.
 func elsewhere(err error) bool {
 	s, ok := grpcStatus(err)
-	return ok && s.Code() == codes.Unavailable && !strings.Contains(s.Message(), handshakeRefused)
+	switch {
+	case !ok:
+		return false
+	case s.Message() == rpctypes.ErrorDesc(rpctypes.ErrGRPCNotSupportedForLearner):
+		return true // a member that is not a voter yet
+	}
+	return s.Code() == codes.Unavailable && !strings.Contains(s.Message(), handshakeRefused)
 }
