@@ -31,6 +31,18 @@ func TestOutageTable(t *testing.T) {
 		{"the cluster lived on", []Policy{PolicyReconnect}, OutageFacts{ClusterFacts: member(nil), Had: had}, Register, had, true},
 		{"the cluster lived on, retries used up", []Policy{PolicyReconnect}, OutageFacts{ClusterFacts: member(nil), Had: had, RetriesUsed: true}, Shutdown, had, false},
 		{"the cluster lived on", []Policy{PolicyShutdown}, OutageFacts{ClusterFacts: member(nil), Had: had}, Shutdown, had, false},
+		{"the cluster lived on, state key deleted", []Policy{PolicyReconnect}, OutageFacts{ClusterFacts: member(func(f *ClusterFacts) { f.Stored = nil }), Had: had}, Register, had, true},
+		{"the cluster lived on, state key deleted", []Policy{PolicyShutdown}, OutageFacts{ClusterFacts: member(func(f *ClusterFacts) { f.Stored = nil }), Had: had}, Shutdown, had, false},
+		{"the cluster lived on, no member record", []Policy{PolicyReconnect}, OutageFacts{ClusterFacts: member(func(f *ClusterFacts) { f.KnownMember, f.OurEra, f.Era = false, 0, 4 }), Had: had}, Register, had, true},
+		{"the cluster lived on, no member record", []Policy{PolicyShutdown}, OutageFacts{ClusterFacts: member(func(f *ClusterFacts) { f.KnownMember, f.OurEra, f.Era = false, 0, 4 }), Had: had}, Shutdown, had, false},
+		{"the cluster lived on, retries used up, another policy", []Policy{PolicyDrain}, OutageFacts{ClusterFacts: member(nil), Had: had, RetriesUsed: true}, Register, *byHoldfast(Drained, ReasonRegistrationExpired), true},
+		{"it survived, retries used up", all, OutageFacts{ClusterFacts: member(func(f *ClusterFacts) { f.Holder = Us }), Had: had, RetriesUsed: true}, Keep, had, false},
+		{"the whole fleet expired, retries used up", all, OutageFacts{ClusterFacts: member(func(f *ClusterFacts) { f.Era = 4 }), Had: had, RetriesUsed: true}, Register, *byHoldfast(Active, ReasonFleetExpired), true},
+		{"another incarnation, retries used up", all, OutageFacts{ClusterFacts: member(func(f *ClusterFacts) { f.Holder = Another }), Had: had, RetriesUsed: true}, Conflict, had, false},
+		{"a person activated meanwhile", []Policy{PolicyReconnect}, OutageFacts{ClusterFacts: member(func(f *ClusterFacts) { f.Stored = byPerson(Active) }), Had: *byHoldfast(Drained, ReasonJoin)}, Register, *byPerson(Active), true},
+		{"the broker brought the key back", []Policy{PolicyDrain}, OutageFacts{ClusterFacts: member(func(f *ClusterFacts) { f.Holder, f.Reborn = Us, true }), Had: had}, Keep, *byHoldfast(Drained, ReasonRegistrationExpired), true},
+		{"the broker brought the key back", []Policy{PolicyReconnect}, OutageFacts{ClusterFacts: member(func(f *ClusterFacts) { f.Holder, f.Reborn = Us, true }), Had: had}, Keep, had, true},
+		{"the broker brought the key back", []Policy{PolicyShutdown}, OutageFacts{ClusterFacts: member(func(f *ClusterFacts) { f.Holder, f.Reborn = Us, true }), Had: had}, Shutdown, had, false},
 		{"the cluster lived on, state key deleted", []Policy{PolicyDrain}, OutageFacts{ClusterFacts: member(func(f *ClusterFacts) { f.Stored = nil }), Had: had}, Register, *byHoldfast(Drained, ReasonRegistrationExpired), true},
 		{"the cluster lived on, no member record", []Policy{PolicyDrain}, OutageFacts{ClusterFacts: member(func(f *ClusterFacts) { f.KnownMember, f.OurEra, f.Era = false, 0, 4 }), Had: had}, Register, *byHoldfast(Drained, ReasonRegistrationExpired), true},
 		{"the cluster lived on, draining by a person", all, OutageFacts{ClusterFacts: member(func(f *ClusterFacts) { f.Stored = byPerson(Draining) }), Had: *byPerson(Draining)}, Register, *byPerson(Draining), false},
@@ -50,7 +62,8 @@ func TestOutageTable(t *testing.T) {
 				if d.Detail == "" {
 					t.Error("no sentence says why")
 				}
-				if want := p == PolicyReconnect && c.step == Register && d.Mode == had; d.ReOwn != want {
+				lost := c.f.Holder != Another && !c.f.survived() && d.Mode.Reason != ReasonFleetExpired
+				if want := p == PolicyReconnect && lost && d.Mode.Mode == Active && d.Step != Shutdown; d.ReOwn != want {
 					t.Errorf("re-own %v, want %v", d.ReOwn, want)
 				}
 			})

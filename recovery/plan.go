@@ -17,6 +17,7 @@ type Orders struct {
 	Mode     Mode
 	Attached bool
 	Instance string // the broker's process; a new one starts a new startup reconciliation
+	Paused   bool   // a person asked that no topic be loaded or quiesced
 }
 
 // Facts are what is known about one topic.
@@ -80,6 +81,7 @@ const (
 	HoldDetached    Hold = "detached"                 // safety rule 9
 	HoldAssignments Hold = "assignments not yet read" // safety rule 4
 	HoldBroker      Hold = "broker not yet listed"    // safety rule 10
+	HoldPaused      Hold = "paused"                   // by a person, for a time
 )
 
 // PlanInput is everything that a plan rests on.
@@ -122,7 +124,8 @@ type Work struct {
 //     so neither the settle time nor the guard has anything to protect; the same holds for
 //     what we ourselves give to another;
 //   - drained: everything that is served is quiesced, and no guard applies, since a
-//     person or a recovery asked for it.
+//     person or a recovery asked for it;
+//   - paused: nothing happens, and the guard watches on.
 func Plan(in PlanInput) Work {
 	w := Work{MassChange: in.MassChange}
 	tally := massTally{since: in.MassChange.since(in.Now, in.Window)}
@@ -166,14 +169,20 @@ func Plan(in PlanInput) Work {
 	case !in.ServedKnown:
 		w.Hold = HoldBroker
 		return w
-	case drained:
+	case drained && !in.Orders.Paused:
 		w.MassChange = in.MassChange.released()
 		w.Quiesce = serving
 		slices.Sort(w.Quiesce)
 		return w
 	}
 
-	w.MassChange = in.MassChange.judge(tally, in.Share)
+	if !drained {
+		w.MassChange = in.MassChange.judge(tally, in.Share) // what goes during a pause is believed no sooner
+	}
+	if in.Orders.Paused {
+		w.Hold = HoldPaused
+		return w
+	}
 	if !w.MassChange.Tripped() {
 		w.Quiesce = orphans
 		w.Again = again

@@ -16,6 +16,12 @@ func ago(d time.Duration) time.Time { return planNow.Add(-d) }
 
 func attachedIn(m Mode) Orders { return Orders{Epoch: 7, Mode: m, Attached: true, Instance: "a"} }
 
+func pausedIn(m Mode) Orders {
+	o := attachedIn(m)
+	o.Paused = true
+	return o
+}
+
 func TestPlanAsksForExactlyWhatIsMissingAndWhatIsNotOurs(t *testing.T) {
 	missing := Facts{Assigned: true}
 	served := Facts{Assigned: true, Serving: true}
@@ -44,6 +50,9 @@ func TestPlanAsksForExactlyWhatIsMissingAndWhatIsNotOurs(t *testing.T) {
 			quiesce: []string{"/n/fresh", "/n/orphan", "/n/served"}},
 		{name: "detached does nothing", orders: Orders{Mode: Active}, hold: HoldDetached},
 		{name: "detached and drained does nothing", orders: Orders{Mode: Drained}, hold: HoldDetached},
+		{name: "paused does nothing", orders: pausedIn(Active), hold: HoldPaused},
+		{name: "paused and drained does nothing", orders: pausedIn(Drained), hold: HoldPaused},
+		{name: "paused and detached", orders: Orders{Mode: Active, Paused: true}, hold: HoldDetached},
 		{name: "assignments not read", orders: attachedIn(Active), unknown: true, hold: HoldAssignments},
 		{name: "broker not listed", orders: attachedIn(Active), unlisted: true, hold: HoldBroker},
 	} {
@@ -77,6 +86,22 @@ func planWith(facts map[string]Facts, m MassChange, share float64) Work {
 		Now: planNow, Orders: attachedIn(Active), AssignedKnown: true, ServedKnown: true,
 		Topics: maps.All(facts), MassChange: m, Window: 30 * time.Second, Share: share,
 	})
+}
+
+// What loses its assignment during a pause is believed no sooner after it.
+func TestTheGuardWatchesDuringAPause(t *testing.T) {
+	facts := map[string]Facts{}
+	group(facts, "lost", 20, Facts{Serving: true, Lost: true, UnassignedAt: ago(2 * time.Second)})
+	w := Plan(PlanInput{Now: planNow, Orders: pausedIn(Active), AssignedKnown: true, ServedKnown: true,
+		Topics: maps.All(facts), Window: 30 * time.Second, Share: 0.5})
+	if w.Hold != HoldPaused || !w.MassChange.Tripped() {
+		t.Errorf("hold %q, tripped %v", w.Hold, w.MassChange.Tripped())
+	}
+	after := Plan(PlanInput{Now: planNow.Add(time.Hour), Orders: attachedIn(Active), AssignedKnown: true, ServedKnown: true,
+		Topics: maps.All(facts), MassChange: w.MassChange, Window: 30 * time.Second, Share: 0.5})
+	if len(after.Quiesce) > 0 {
+		t.Errorf("%d topics quiesced at the resume", len(after.Quiesce))
+	}
 }
 
 func TestMassChangeGuardTripsOnTheShareOfWhatWasAssigned(t *testing.T) {

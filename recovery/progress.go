@@ -140,6 +140,10 @@ func (r *Reconciler) judgeGate(now time.Time) {
 	if r.gate.openedBy != "" || !r.actionable() || !r.assignedKnown || r.orders.Mode != Active {
 		return
 	}
+	if r.orders.Paused && r.counts.Missing > 0 {
+		r.gate.progress = time.Time{} // nothing may be loaded: that is no lack of progress
+		return
+	}
 	if r.gate.progress.IsZero() {
 		r.gate.progress = now
 	}

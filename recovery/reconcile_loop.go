@@ -295,6 +295,9 @@ func (r *Reconciler) judgePass(now time.Time) {
 		r.list.worked = false
 		r.list.askAt(r.list.last.Add(max(time.Second, 10*r.list.took)))
 	}
+	if r.orders.Paused && r.counts.Missing+r.counts.Orphan > 0 {
+		return // not as etcd asks, only left alone
+	}
 	settled := !r.plan.asked || r.plan.at.After(now)
 	if r.pass.IsZero() || !settled || r.mass.Tripped() || r.list.failing || r.list.flying {
 		return

@@ -85,6 +85,7 @@ func TestGateNeverTimesOutWhileNothingMayBeLoaded(t *testing.T) {
 		{"drained", Orders{Epoch: 1, Mode: Drained, Attached: true, Instance: "a"}, true},
 		{"draining", Orders{Epoch: 1, Mode: Draining, Attached: true, Instance: "a"}, true},
 		{"detached", Orders{Epoch: 1, Mode: Active, Instance: "a"}, true},
+		{"paused", Orders{Epoch: 1, Mode: Active, Attached: true, Instance: "a", Paused: true}, true},
 		{"broker never listed", attached, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -102,6 +103,34 @@ func TestGateNeverTimesOutWhileNothingMayBeLoaded(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestAPauseHoldsTopicsAndItsEndLetsThemGoOn(t *testing.T) {
+	b := newFakeBroker("/n/orphan")
+	inWorld(t, testSettings, b, func(w *world) {
+		paused := attached
+		paused.Paused = true
+		w.SetOrders(paused)
+		w.SetAssigned(true, []string{"/n/a"}, nil)
+		w.after(time.Hour)
+		w.wantServed("/n/orphan")
+		if p := w.Snapshot(); p.Missing != 1 || p.Orphan != 1 || !p.LastSuccess.IsZero() {
+			t.Errorf("while paused: %+v", p)
+		}
+		w.SetOrders(attached)
+		w.after(2 * time.Second)
+		w.wantServed("/n/a")
+		if p := w.Snapshot(); p.GateOpenedBy != GateComplete || p.Quarantined != 1 {
+			t.Errorf("after the pause: %+v", p)
+		}
+		w.SetAssigned(false, nil, []string{"/n/a"})
+		w.SetOrders(paused)
+		w.after(time.Hour)
+		w.wantServed("/n/a")
+		if !w.Snapshot().Reconciled {
+			t.Error("a pause closed the gate")
+		}
+	})
 }
 
 func TestGateClosesForANewStartupAndOnlyThen(t *testing.T) {
