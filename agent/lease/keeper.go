@@ -20,6 +20,10 @@ var ErrConflict = errors.New("identity conflict")
 // ErrShutdown is wrapped by a Registrar whose policy is to stop for good.
 var ErrShutdown = errors.New("registration lost, shutting down")
 
+// ErrDeferred is wrapped by a Registrar that may not decide yet. It changed nothing,
+// and is asked again.
+var ErrDeferred = errors.New("decision deferred")
+
 // Line carries renewals. It belongs to the Keeper alone.
 type Line interface {
 	// KeepAlive renews the lease once and returns the granted TTL and the store's
@@ -112,6 +116,7 @@ type Keeper struct {
 	view    atomic.Pointer[View]
 	changed chan struct{}
 	gate    atomic.Bool
+	forbear atomic.Bool
 	renewed atomic.Bool // Reestablish was asked for
 	nudge   chan struct{}
 	pace    pace // of Run's goroutine
@@ -140,6 +145,14 @@ func (k *Keeper) Changes() <-chan struct{} { return k.changed }
 // renewed: the broker does not live, and its lease must run out.
 func (k *Keeper) SetGate(open bool) {
 	if k.gate.Swap(open) != open {
+		k.wake()
+	}
+}
+
+// Forbear has the Keeper not revoke the lease of a broker that is down, however long
+// the restart grace is over; when it ends, what was due is done at once.
+func (k *Keeper) Forbear(on bool) {
+	if k.forbear.Swap(on) != on {
 		k.wake()
 	}
 }
@@ -220,14 +233,18 @@ func (k *Keeper) rest(ctx context.Context) {
 		defer t.Stop()
 		grace = t.C
 	}
+	over := false
 	for !k.gate.Load() {
 		select {
 		case <-ctx.Done():
 			return
 		case <-k.nudge:
 		case <-grace:
+			over = true
+		}
+		if over && !k.forbear.Load() && !k.gate.Load() {
 			k.giveUp(ctx)
-			grace = nil
+			over = false
 		}
 	}
 }
@@ -356,6 +373,14 @@ func (k *Keeper) refused(err error) {
 		k.publish(func(v *View) {
 			v.Phase, v.LastError, v.LastClass = Contested, err.Error(), "conflict"
 			v.Grant, v.Validity = Grant{}, Validity{}
+		})
+		return
+	}
+	if errors.Is(err, ErrDeferred) {
+		k.publish(func(v *View) {
+			if v.Phase != Holding { // etcd answered
+				v.FailureStreak, v.LastError, v.LastClass = 0, err.Error(), ""
+			}
 		})
 		return
 	}
