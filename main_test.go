@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"holdfast/agent"
 )
@@ -108,6 +109,25 @@ func TestWrongUsageIsOneLineAndCodeTwo(t *testing.T) {
 		{"form of output", []string{"status", "-o", "yaml"}, `--output "yaml": unknown: write one of table, json`},
 		{"topic state", []string{"topics", "--state", "lost"}, `--state "lost": unknown: write one of served, missing, loading, orphan, quarantined, held_elsewhere, foreign_owner`},
 		{"drain timeout", []string{"drain", "--timeout", "5"}, `--timeout "5": not a duration: write a number with a unit, such as 30s`},
+		{"pause without a length", []string{"pause", "--owner", "ops", "--reason", "disk"},
+			"--for: required: give how long, such as 30m, at least 1s and at most 24h"},
+		{"pause without an owner", []string{"pause", "--for", "30m", "--reason", "disk"},
+			"--owner: required: give who answers for the pause, such as a name or a ticket"},
+		{"pause without a reason", []string{"pause", "--for", "30m", "--owner", "ops", "--reason", " "},
+			"--reason: required: give why, for those who find the broker paused"},
+		{"pause for too long", []string{"pause", "--for", "25h", "--owner", "ops", "--reason", "disk"},
+			"--for 25h0m0s: more than 24h: give at most 24h, and pause again if need be"},
+		{"pause for ever", []string{"pause", "--for", "2000000h", "--owner", "ops", "--reason", "disk"},
+			"--for 24000h0m0s: more than 24h: give at most 24h, and pause again if need be"},
+		{"pause for too short a time", []string{"pause", "--for", "500ms", "--owner", "ops", "--reason", "disk"},
+			"--for 500ms: less than 1s: give at least that"},
+		{"pause for no time", []string{"pause", "--for", "0s", "--owner", "ops", "--reason", "disk"},
+			"--for 0s: no time at all: give at least 1s and at most 24h"},
+		{"pause for a number", []string{"pause", "--for", "30", "--owner", "ops", "--reason", "disk"},
+			`--for "30": not a duration: write a number with a unit, such as 30m`},
+		{"pause with two lines of reason", []string{"pause", "--for", "30m", "--owner", "ops", "--reason", "disk\nswap"},
+			"--reason: has a line break or another control character: write one line of text"},
+		{"resume what", []string{"resume", "n1"}, `resume: unexpected argument "n1": it takes flags only, see 'holdfast resume --help'`},
 		{"events since", []string{"events", "--since", "noon"}, `--since "noon": not a number: write digits only`},
 		{"shell", []string{"completion", "tcsh"}, `completion: shell "tcsh": unknown: write one of bash, zsh, fish`},
 		{"setting of run", []string{"run", "--driver", "nats", "--lease-detach-margin", "40s"},
@@ -150,7 +170,7 @@ func TestSettingsFileComesFromFlagOrEnvironment(t *testing.T) {
 }
 
 func TestHelpIsGolden(t *testing.T) {
-	for _, verb := range []string{"", "run", "status", "topics", "events", "explain", "drain", "healthcheck", "completion"} {
+	for _, verb := range []string{"", "run", "status", "topics", "events", "explain", "drain", "pause", "resume", "healthcheck", "completion"} {
 		args, name := []string{"--help"}, "help.txt"
 		if verb != "" {
 			args, name = []string{verb, "--help"}, "help-"+verb+".txt"
@@ -239,6 +259,44 @@ func TestSteeringPrintsModeAndSummary(t *testing.T) {
 	want := []string{`/v1/drain {"reason":"new disk","timeout_seconds":60}`, `/v1/activate {"reason":"operator"}`, `/v1/confirm {}`}
 	if fmt.Sprint(bodies) != fmt.Sprint(want) {
 		t.Errorf("asked %q", bodies)
+	}
+}
+
+func TestPausingAndResumingSayWhatBecameOfThePause(t *testing.T) {
+	until := time.Date(2026, 3, 1, 12, 30, 0, 0, time.UTC)
+	mine := &agent.PauseStatus{Owner: "ops", Reason: "disk swap", Until: until, RemainingSeconds: 1800}
+	other := &agent.PauseStatus{Owner: "dba", Reason: "tests", RemainingSeconds: 61}
+	pause := []string{"pause", "--for", "30m", "--owner", "ops", "--reason", "disk swap"}
+	const paused = "n1: recovery is paused for 30m0s, until 2026-03-01 12:30:00Z, by ops: disk swap. The lease and the fencing go on; 'holdfast resume' ends it."
+	for _, c := range []struct {
+		name    string
+		args    []string
+		answer  agent.PauseAnswer
+		request string
+		want    string
+	}{
+		{"paused", pause, agent.PauseAnswer{BrokerID: "n1", Pause: mine},
+			`/v1/pause {"owner":"ops","reason":"disk swap","for_seconds":1800}`, paused},
+		{"paused again", pause, agent.PauseAnswer{BrokerID: "n1", Pause: mine, Before: other},
+			`/v1/pause {"owner":"ops","reason":"disk swap","for_seconds":1800}`,
+			paused + " It replaces the pause by dba (tests), which had 1m1s left."},
+		{"resumed", []string{"resume"}, agent.PauseAnswer{BrokerID: "n1", Before: other}, "/v1/resume {}",
+			"n1: recovery goes on: the pause by dba (tests) is over, 1m1s early."},
+		{"resumed when not paused", []string{"resume"}, agent.PauseAnswer{}, "/v1/resume {}",
+			"the broker: recovery was not paused: nothing to resume."},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			asked := ""
+			socket := control(t, func(w http.ResponseWriter, r *http.Request) {
+				b, _ := io.ReadAll(r.Body)
+				asked = r.URL.Path + " " + string(b)
+				_ = json.NewEncoder(w).Encode(c.answer)
+			})
+			code, stdout, stderr := holdfast(t, append(c.args, "--control-socket", socket)...)
+			if code != 0 || stdout != c.want+"\n" || asked != c.request {
+				t.Errorf("code %d, asked %s, got\n%s%s", code, asked, stdout, stderr)
+			}
+		})
 	}
 }
 

@@ -54,6 +54,10 @@ func writeStatus(w io.Writer, s agent.Status, p painter) error {
 	line("broker", brokerLine(s, p))
 	line("attachment", p.state(s.Attachment))
 	line("mode", withReason(p.state(known(s.Mode)), s.Reason))
+	if s.Pause != nil {
+		line("pause", p.warn(fmt.Sprintf("by %s for %s more, until %s", s.Pause.Owner, seconds(s.Pause.RemainingSeconds),
+			s.Pause.Until.UTC().Format("2006-01-02 15:04:05Z")))+": "+s.Pause.Reason)
+	}
 	if s.Ready.OK {
 		line("ready", p.state("yes"))
 	} else {

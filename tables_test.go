@@ -49,11 +49,15 @@ func TestStatusTableIsGolden(t *testing.T) {
 	passed.Lease.RemainingSeconds, passed.Lease.FenceInSeconds = 4, -6.7
 	passed.Summary = "Past the fence point."
 
+	paused := attachedStatus()
+	paused.Pause = &agent.PauseStatus{Owner: "ops", Reason: "disk swap", Until: night.Add(30 * time.Minute), RemainingSeconds: 1800}
+	paused.Summary = "Attached and ready: 1000 topics served. Recovery is paused."
+
 	start := agent.Status{Driver: "nats", Attachment: "detached", Broker: agent.BrokerStatus{Up: "unknown"},
 		Boot: agent.BootStatus{Kind: "unknown"}, Summary: "Starting: waiting for the broker.", Version: "devel", Since: night, At: night}
 
 	for name, s := range map[string]agent.Status{
-		"attached": attachedStatus(), "degraded": degraded, "detached": detached, "past-fence": passed, "starting": start,
+		"attached": attachedStatus(), "degraded": degraded, "detached": detached, "past-fence": passed, "paused": paused, "starting": start,
 	} {
 		var b bytes.Buffer
 		if err := writeStatus(&b, s, false); err != nil {

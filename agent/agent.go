@@ -78,6 +78,9 @@ type agent struct {
 	endLife context.CancelFunc
 
 	incarnation string
+	bootID      string                         // of the host's present boot
+	pausing     atomic.Pointer[recovery.Pause] // nil: recovery is not paused
+	fileMu      sync.Mutex                     // held while the state file is written
 	saveMu      sync.Mutex
 	unsaved     memory // for the saver
 
@@ -199,7 +202,7 @@ func (a *agent) serve(ctx context.Context) error {
 	a.ownership = a.newOwnership(reg)
 	a.placer = a.newPlacer(reg)
 	a.registrar = &registrar{cfg: a.cfg, line: a.line, clock: a.clock, log: a.log.With("part", "lease"),
-		life: func() life { return *a.life.Load() }, deliver: a.deliver}
+		life: func() life { return *a.life.Load() }, deliver: a.deliver, paused: func() bool { return a.suspended(recovery.ActRegister) }}
 	var registrar lease.Registrar = a.registrar
 	if a.shadow != nil {
 		registrar = shadowRegistrar{a.registrar, a.shadow}
@@ -291,11 +294,12 @@ func (a *agent) serve(ctx context.Context) error {
 		"etcd", a.cfg.EtcdEndpoints, "probes", servers[0].Addr(), "web", servers[1].Addr())
 	a.event(Event{Kind: "agent", To: "started", Detail: "holdfast " + a.version})
 	err = g.Run()
-	if errors.Is(err, lease.ErrShutdown) {
-		err = &ExitError{ExitFailed, err}
-	}
 	if errors.Is(context.Cause(ctx), ErrKilled) {
 		return errors.Join(err, ErrKilled)
+	}
+	var end *sessionEnd
+	if errors.As(err, &end) {
+		return a.endSession(end)
 	}
 	return errors.Join(err, a.leave())
 }

@@ -32,6 +32,8 @@ type sidecarLife struct {
 
 	mu       sync.Mutex
 	away     bool          // etcd does not answer
+	heard    error         // what is heard of it then; nil: nothing with a class
+	over     *sessionEnd   // what the loop returned
 	storeErr bool          // it answers renewals only
 	jumped   time.Duration // how long the host was suspended
 	lost     bool          // the lease is gone
@@ -172,7 +174,7 @@ func (l *sidecarLife) KeepAlive(context.Context, int64, bool) (time.Duration, in
 	defer l.mu.Unlock()
 	switch {
 	case l.away:
-		return 0, 0, errors.New("etcd does not answer")
+		return 0, 0, l.silence()
 	case l.renewTTL < 0:
 		return 0, 10, nil
 	case l.lost:
@@ -190,6 +192,14 @@ func (l *sidecarLife) wallMoved() time.Duration {
 	return l.moved
 }
 
+// silence is what a call to an etcd that is away ends with. The lock is held.
+func (l *sidecarLife) silence() error {
+	if l.heard != nil {
+		return l.heard
+	}
+	return errors.New("etcd does not answer")
+}
+
 func (l *sidecarLife) suspended() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -202,7 +212,7 @@ func (l *sidecarLife) Revoke(context.Context, int64) error      { return nil }
 func (l *sidecarLife) Establish(ctx context.Context, _ int64, _ bool) (lease.Grant, error) {
 	sent := l.clock()
 	l.mu.Lock()
-	away, contest, process := l.away || l.storeErr, l.contest, l.process
+	away, contest, process, silence := l.away || l.storeErr, l.contest, l.process, l.silence()
 	l.asked++
 	if l.lost && !away {
 		l.lost = false
@@ -217,7 +227,7 @@ func (l *sidecarLife) Establish(ctx context.Context, _ int64, _ bool) (lease.Gra
 	l.mu.Unlock()
 	switch {
 	case away:
-		return lease.Grant{}, errors.New("etcd does not answer")
+		return lease.Grant{}, silence
 	case contest:
 		return lease.Grant{}, fmt.Errorf("%w: another sidecar", lease.ErrConflict)
 	}
@@ -303,7 +313,13 @@ func inLifeAfter(t *testing.T, change func(c *Config), past, claim func(l *sidec
 		l.halt = func() { stop(); parts.Wait() }
 		for _, run := range []func(context.Context) error{l.loop, l.health.Run, l.reconciler.Run, l.onceNamed(l.keeper.Run)} {
 			parts.Go(func() {
-				if err := run(ctx); err != nil {
+				err := run(ctx)
+				var end *sessionEnd
+				switch {
+				case errors.As(err, &end):
+					l.set(func() { l.over = end })
+					l.endLife() // as the run group does
+				case err != nil:
 					t.Error(err)
 				}
 			})

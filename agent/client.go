@@ -123,6 +123,29 @@ func (c *Client) Confirm(ctx context.Context) (Status, []byte, error) {
 	return c.post(ctx, "/v1/confirm", map[string]any{})
 }
 
+// Pause has recovery wait for a time.
+func (c *Client) Pause(ctx context.Context, req PauseRequest) (PauseAnswer, error) {
+	return c.pause(ctx, "/v1/pause", req)
+}
+
+// Resume ends a pause. Without one it changes nothing, and the answer has none.
+func (c *Client) Resume(ctx context.Context) (PauseAnswer, error) {
+	return c.pause(ctx, "/v1/resume", struct{}{})
+}
+
+func (c *Client) pause(ctx context.Context, path string, body any) (answer PauseAnswer, err error) {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return answer, fmt.Errorf("encode request: %w", err)
+	}
+	resp, err := c.do(ctx, http.MethodPost, path, b)
+	if err != nil {
+		return answer, err
+	}
+	_, err = c.decode(resp, &answer)
+	return answer, err
+}
+
 func (c *Client) get(ctx context.Context, path string, into any) ([]byte, error) {
 	resp, err := c.do(ctx, http.MethodGet, path, nil)
 	if err != nil {

@@ -30,6 +30,8 @@ func (a *agent) controlHandler() http.Handler {
 	mux.HandleFunc("POST /v1/activate", a.steer(a.activate))
 	mux.HandleFunc("POST /v1/drain", a.steer(a.drain))
 	mux.HandleFunc("POST /v1/confirm", a.steer(a.confirm))
+	mux.HandleFunc("POST /v1/pause", a.servePause)
+	mux.HandleFunc("POST /v1/resume", a.serveResume)
 	return mux
 }
 

@@ -33,7 +33,9 @@ var explanations = map[string]explanation{
 			return fmt.Sprintf("A cut shorter than %s does not detach with these settings; a longer --lease-ttl bears a longer cut, and makes failover later.",
 				c.Timing().SurvivesDetach())
 		},
-		text("Nothing: it comes back by itself when etcd answers. If etcd declared it dead meanwhile, it comes back drained and waits for 'holdfast activate'.")},
+		func(c Config) string {
+			return "Nothing: it comes back by itself when etcd answers. If etcd declared it dead meanwhile, " + comesBack(c) + "."
+		}},
 	"attachment/" + string(recovery.WhyLeaseLost): {
 		text("etcd says that the lease is gone: it ran out, or somebody revoked it."),
 		text("Renewals that reach etcd in time, and nobody who revokes leases by hand."),
@@ -105,6 +107,29 @@ var explanations = map[string]explanation{
 	"process/fenced":         {text("The broker was stopped because its lease was about to end. It is started again as soon as etcd answers."), text("See the attachment event before this one."), nil},
 	"process/start_failed":   {text("The broker could not be started; it is tried again after a pause."), text("See the detail."), text("Mend what the detail says.")},
 	"process/clean_stop":     {text("The sidecar was stopped, and stopped its broker first."), text("For an upgrade of the sidecar alone: --leave-registered."), nil},
+	"operator/paused": {text("A person paused recovery: nothing is loaded, quiesced, registered again, drained or restarted until the pause ends. The lease and the fencing go on."),
+		text("Nothing to avoid."), text("When the work is done: holdfast resume")},
+	"operator/resumed":         {text("A person ended the pause, and what waited went on."), text("Nothing to avoid."), nil},
+	"operator/resumed/expired": {text("The time of the pause was over, and what waited went on."), text("A longer --for, or pausing again, if the work was not done."), nil},
+	"registration/failing": {text("Attempts to keep or to regain the registration fail; the detail says how that counts."),
+		text("A reachable etcd with a leader."), text("Check etcd ('etcdctl endpoint status') and the network between here and there.")},
+	"registration/failing/auth": {text("etcd refuses this sidecar. Trying again does not help, and no session retry is used up."),
+		text("A user, password or certificate that etcd accepts, with the rights on the keys below --prefix."), text("Check --etcd-user, --etcd-password-file, --etcd-cert and the user's role; a changed file is read again.")},
+	"registration/failing/no_space": {text("etcd is out of space and takes no writes from anybody. No session retry is used up."),
+		text("Compaction and a larger quota of etcd."), text("Compact and defragment etcd, then 'etcdctl alarm disarm'.")},
+	"registration/failing/no_leader": {text("etcd has no leader, for any broker. Stopping brokers would not help, so no session retry is used up."),
+		text("An etcd that keeps its quorum."), text("Look at etcd.")},
+	"registration/failing/overloaded": {text("etcd answers that it cannot keep up, for any broker. Stopping brokers would not help, so no session retry is used up."),
+		text("A faster disk, or less load, for etcd."), text("Look at etcd.")},
+	"agent/shutdown/session_expired": {text("The registration ended while other brokers lived on, and --session-expired-policy asks to stop the broker then."),
+		func(c Config) string {
+			return fmt.Sprintf("A cut shorter than %s leaves the registration in etcd with these settings; the policy drain or reconnect leaves the broker running.", c.Timing().SurvivesExpiry())
+		}, text("Find out what cut this host off, then start the broker and its sidecar again.")},
+	"agent/shutdown/retries_used_up": {text("After the registration had run out, etcd did not answer in as many attempts as --session-retries allows."),
+		text("A higher --session-retries, or 0 for no limit: the broker is fenced either way."), text("Bring etcd back, then start the broker and its sidecar again.")},
+	"agent/stopped/broker_stopped": {text("The session policy ended the broker's process and this sidecar."), text("See the event before this one."), text("Start the broker and its sidecar again when the cause is gone.")},
+	"agent/stopped/broker_not_stopped": {text("The session policy could not end the broker's process. Clients may still reach it."),
+		text("A way to stop the broker that works: --broker-pid-file, --broker-process or --stop-command."), text("Stop the broker by hand, now.")},
 	"registration/repaired": {text("The registration was bound to no lease or to a foreign one, or its bytes were not ours; it was mended in one transaction."),
 		text("Nobody but Holdfast should write under /cluster/register/."), nil},
 	"registration/registered":        {text("The registration was written in one transaction with the mode."), text("Nothing to avoid."), nil},

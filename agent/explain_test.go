@@ -69,6 +69,20 @@ func TestEveryReasonIsExplained(t *testing.T) {
 			add(Event{Kind: "shadow", To: string(what)})
 		}
 	}
+	for _, f := range []recovery.Failure{recovery.FailureUnreachable, recovery.FailureNoLeader, recovery.FailureOverloaded, recovery.FailureAuth,
+		recovery.FailureNoSpace, recovery.FailureOther, recovery.Failure(recovery.ReasonRetriesUsedUp)} {
+		add(Event{Kind: "registration", To: "failing", Reason: string(f)})
+	}
+	for _, r := range []recovery.Reason{recovery.ReasonSessionExpired, recovery.ReasonRetriesUsedUp} {
+		add(Event{Kind: "agent", To: "shutdown", Reason: string(r)})
+	}
+	for _, r := range []string{"broker_stopped", "broker_not_stopped"} {
+		add(Event{Kind: "agent", To: "stopped", Reason: r})
+	}
+	for _, r := range []string{"operator", "expired"} {
+		add(Event{Kind: "operator", To: "resumed", Reason: r})
+	}
+	add(Event{Kind: "operator", To: "paused", Reason: "operator"})
 	for name, e := range events {
 		x := explain(e, c)
 		if x.Why == unexplained() || x.Why == "" || x.Avoid == "" {

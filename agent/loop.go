@@ -44,6 +44,8 @@ type loopState struct {
 	stateGuard  int64
 	reasserting bool
 
+	session session
+
 	ready, everReady bool
 	verdict          probes.Verdict
 	guardTripped     bool
@@ -70,6 +72,7 @@ func (a *agent) initLoop() {
 	a.incarnation = a.memory.Incarnation
 	a.saving = make(chan struct{}, 1)
 	a.endFencing()
+	a.restorePause()
 	a.publish()
 }
 
@@ -128,6 +131,9 @@ func (a *agent) untilNext() time.Duration {
 			next = min(next, d)
 		}
 	}
+	if left := a.pauseLeft(); left > 0 {
+		next = min(next, left)
+	}
 	return next
 }
 
@@ -141,6 +147,10 @@ func (a *agent) step() error {
 	}
 	a.attach(verdict)
 	a.noteHealth(verdict, health.LastError, who)
+	a.watchPause()
+	if err := a.judgeSession(who.Instance); err != nil {
+		return err
+	}
 	a.fence(verdict)
 	a.tendGuard() // before the reconciler may load
 	a.name(id, verdict)
@@ -208,7 +218,8 @@ func (a *agent) order(verdict probes.Verdict, who brokerapi.Identity) {
 }
 
 func (a *agent) orders(attached bool) recovery.Orders {
-	return recovery.Orders{Epoch: a.memory.Epoch, Mode: a.mode.Mode, Instance: a.memory.Instance, Attached: attached}
+	return recovery.Orders{Epoch: a.memory.Epoch, Mode: a.mode.Mode, Instance: a.memory.Instance, Attached: attached,
+		Paused: a.suspended(recovery.ActLoad) && a.mode.HeldByPause()}
 }
 
 // tell queues work for the loop.
@@ -223,7 +234,7 @@ func (a *agent) tell(ctx context.Context, f func()) {
 func (a *agent) publish() {
 	a.view.Store(&snapshot{brokerID: a.brokerID, attachment: a.attachment, mode: a.mode,
 		boot: a.boot, everReady: a.everReady, conflict: a.conflict,
-		instance: a.memory.Instance, fence: a.fencing.reached, restart: a.fencing.restart})
+		instance: a.memory.Instance, fence: a.fencing.reached, restart: a.fencing.restart, failure: a.session.verdict})
 }
 
 func (a *agent) publishLife(who brokerapi.Identity) {
@@ -238,5 +249,6 @@ func (a *agent) publishLife(who brokerapi.Identity) {
 	}
 	m := a.memory
 	m.ConfirmedAt = max(m.ConfirmedAt, a.keeper.View().Grant.Revision) // renewed since it was noted
-	a.life.Store(&life{memory: m, mode: a.mode, instance: who.Instance, boot: boot, value: a.value})
+	a.life.Store(&life{memory: m, mode: a.mode, instance: who.Instance, boot: boot, value: a.value,
+		retriesUsed: a.retriesUsed()})
 }

@@ -117,12 +117,13 @@ var (
 	descPresent    = desc("registration_present", "1 while etcd has a registration of this broker id, as the watch last saw it.")
 	descEpoch      = desc("registration_epoch", "Create revision of the registration; it grows with each one. 0: none is held.")
 	descZombie     = desc("broker_zombie", "1 while the broker shows this sign of a zombie: it runs unregistered, or serves topics that are not assigned to it or that another broker owns.", "kind")
+	descPaused     = desc("paused", "1 while a person has paused recovery. The lease and the fencing go on; 'holdfast status' says who and until when.")
 	descLoop       = desc("agent_loop_last_run_timestamp_seconds", "When the agent's loop last ran. More than 10 s ago: the sidecar hangs, restart it.")
 )
 
 // Describe implements prometheus.Collector.
 func (g stateGauges) Describe(c chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descReady, descMode, descAttachment, descDetached, descPresent, descEpoch, descZombie, descLoop} {
+	for _, d := range []*prometheus.Desc{descReady, descMode, descAttachment, descDetached, descPresent, descEpoch, descZombie, descPaused, descLoop} {
 		c <- d
 	}
 }
@@ -152,6 +153,7 @@ func (g stateGauges) Collect(c chan<- prometheus.Metric) {
 	gauge(descZombie, up && v.Validity.ExpiredAt(a.clock()) && p.Served+p.Orphan > 0, "unregistered")
 	gauge(descZombie, p.Orphan > 0, "orphan_topics")
 	gauge(descZombie, p.Foreign > 0, "foreign_owner")
+	gauge(descPaused, a.pauseLeft() > 0)
 	c <- prometheus.MustNewConstMetric(descEpoch, prometheus.GaugeValue, float64(v.Grant.Epoch))
 	c <- prometheus.MustNewConstMetric(descLoop, prometheus.GaugeValue, float64(a.freshness.Last().UnixMilli())/1000)
 }

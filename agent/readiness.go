@@ -20,7 +20,8 @@ type snapshot struct {
 	conflict   string
 	instance   string // broker process that was registered
 	fence      recovery.Fence
-	restart    string // why the broker must be restarted by somebody else; empty: nobody must
+	restart    string                  // why the broker must be restarted by somebody else; empty: nobody must
+	failure    recovery.FailureVerdict // what the failures of now mean; zero: nothing fails
 }
 
 // readyChecks are the conditions for sending clients here. Those that time can

@@ -24,6 +24,16 @@ type life struct {
 	instance string              // broker process that answers now
 	boot     recovery.BootFacts  // without KnownToCluster
 	value    []byte              // own: what to register
+	// retriesUsed: the limit of failed attempts since the loss is reached.
+	retriesUsed bool
+}
+
+// had is the mode before the decision: the loop's, or that of the sidecar before.
+func (l life) had() recovery.ModeRecord {
+	if l.mode.Mode != "" {
+		return l.mode
+	}
+	return recovery.ModeRecord{Mode: recovery.Mode(l.memory.Mode), Reason: recovery.Reason(l.memory.Reason), By: l.memory.By}
 }
 
 // outcome is what the registrar found and did. The loop takes it up before the
@@ -51,6 +61,7 @@ type registrar struct {
 	log      *slog.Logger
 	life     func() life
 	deliver  func(context.Context, outcome) error
+	paused   func() bool
 	granted  time.Duration // what etcd makes of --lease-ttl; 0: not asked yet. Of the Keeper's goroutine
 }
 
@@ -93,17 +104,33 @@ func (r *registrar) once(ctx context.Context, client *cluster.Client, held int64
 	}
 	now := r.life()
 	out := r.decide(seen, now)
+	if err := r.deferred(&out, now); err != nil {
+		return outcome{}, err
+	}
 	switch out.decision.Step {
 	case recovery.Conflict:
 		return outcome{}, fmt.Errorf("%w: %s", lease.ErrConflict, r.describeHolder(seen))
 	case recovery.Shutdown:
-		return outcome{}, fmt.Errorf("%w: %s", lease.ErrShutdown, out.decision.Detail)
+		return outcome{}, &sessionEnd{recovery.ReasonSessionExpired, out.decision.Detail}
 	case recovery.Keep:
 		err = r.keep(ctx, client, seen, held, now, &out)
 	default:
 		err = r.register(ctx, client, seen, held, now, &out)
 	}
 	return out, err
+}
+
+// deferred holds back, while recovery is paused, what must wait, and the write of a
+// mode that need not be written now.
+func (r *registrar) deferred(out *outcome, now life) error {
+	if !r.paused() {
+		return nil
+	}
+	if out.decision.Waits(now.had()) {
+		return fmt.Errorf("%w: recovery is paused, and what would be done waits: %s: %s", lease.ErrDeferred, out.decision, out.decision.Detail)
+	}
+	out.decision.Write = false
+	return nil
 }
 
 // decide gathers the facts and asks the right table: a new broker process starts
@@ -130,17 +157,15 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 		facts.KnownMember, facts.OurEra = true, seen.Member.Era
 		facts.Reborn = seen.Registration != nil && seen.Member.ModRevision < seen.Registration.CreateRevision
 	}
-	had := now.mode
-	if had.Mode == "" {
-		had = recovery.ModeRecord{Mode: recovery.Mode(m.Mode), Reason: recovery.Reason(m.Reason), By: m.By}
-	}
+	had := now.had()
 	if had.Mode.Known() {
 		facts.Last = &had
 	}
 	out := outcome{instance: now.instance, stateRevision: seen.StateRevision, restored: seen.Revision < m.Revision}
 	if m.Instance == now.instance && had.Mode.Known() && m.Distrust == "" && !m.Released {
 		out.decision = recovery.DecideOutage(recovery.OutageFacts{
-			ClusterFacts: facts, Policy: recovery.Policy(r.cfg.SessionExpiredPolicy), Had: had})
+			ClusterFacts: facts, Policy: recovery.Policy(r.cfg.SessionExpiredPolicy),
+			RetriesUsed: now.retriesUsed, Had: had})
 		return out
 	}
 	boot := now.boot

@@ -34,6 +34,20 @@ func (a *agent) noteConfirmed(now time.Time) {
 	a.remember(func(m *memory) { m.ConfirmedAt = rev })
 }
 
+// saveNow writes the memory as it is. It is safe for concurrent use, and what is older
+// never replaces what is newer.
+func (a *agent) saveNow() error {
+	a.fileMu.Lock()
+	defer a.fileMu.Unlock()
+	a.saveMu.Lock()
+	m := a.unsaved
+	a.saveMu.Unlock()
+	if m.Format == 0 {
+		return nil
+	}
+	return a.dir.save(m)
+}
+
 // saver writes the memory whenever it changed, the last time at the very end.
 func (a *agent) saver() {
 	failed := false
@@ -41,13 +55,7 @@ func (a *agent) saver() {
 	again.Stop()
 	defer again.Stop()
 	save := func() {
-		a.saveMu.Lock()
-		m := a.unsaved
-		a.saveMu.Unlock()
-		if m.Format == 0 {
-			return
-		}
-		err := a.dir.save(m)
+		err := a.saveNow()
 		if err != nil {
 			again.Reset(saveAgain)
 		}

@@ -40,6 +40,9 @@ func (r shadowRegistrar) Establish(ctx context.Context, held int64, fresh bool) 
 	now := r.life()
 	seen = r.shadow.store.over(seen, alive)
 	out := r.decide(seen, now)
+	if err := r.deferred(&out, now); err != nil {
+		return lease.Grant{}, err
+	}
 	switch out.decision.Step {
 	case recovery.Conflict:
 		return lease.Grant{}, fmt.Errorf("%w: %s", lease.ErrConflict, r.describeHolder(seen))

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/recovery"
 )
 
 // memory is what a sidecar must know of its earlier life. It is a hint: whatever
@@ -33,6 +35,8 @@ type memory struct {
 	Reason   string     `json:"reason"`
 	By       string     `json:"by"`
 	Boot     BootStatus `json:"boot"`
+	// Pause is the maintenance pause in force; nil: none.
+	Pause *recovery.Pause `json:"pause,omitempty"`
 	// Distrust holds what was wrong with an earlier state file until a decision took
 	// it into account.
 	Distrust string `json:"distrust,omitempty"`

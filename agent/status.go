@@ -18,6 +18,7 @@ type Status struct {
 	Broker       BrokerStatus       `json:"broker"`
 	Topics       TopicCounts        `json:"topics"`
 	Ready        ReadyStatus        `json:"ready"`
+	Pause        *PauseStatus       `json:"pause"` // null: recovery is not paused
 	// Summary is the state in one sentence, with the next step if one is needed.
 	Summary string `json:"summary"`
 	// Shadow: all of this is only supposed (--shadow).

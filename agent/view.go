@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"holdfast/agent/lease"
@@ -27,6 +28,7 @@ func (a *agent) status() Status {
 		Topics: TopicCounts{Assigned: p.Assigned, Served: p.Served, Missing: p.Missing, Orphan: p.Orphan,
 			Quarantined: p.Quarantined, Loading: p.Loading, Elsewhere: p.Elsewhere},
 		Ready:   ReadyStatus{OK: len(causes) == 0, Causes: []string{}},
+		Pause:   a.pauseStatus(),
 		Version: a.version, Since: a.started.UTC(), At: time.Now().UTC(),
 	}
 	if v.Validity.Known() {
@@ -38,7 +40,7 @@ func (a *agent) status() Status {
 	for _, c := range causes {
 		st.Ready.Causes = append(st.Ready.Causes, c.Name+": "+c.Message)
 	}
-	st.Summary = a.summary(s, v, p, h, causes)
+	st.Summary = a.summary(s, v, p, h, causes) + a.pauseSentence()
 	if st.Shadow = a.shadow != nil; st.Shadow {
 		st.Summary = "shadow: " + st.Summary
 	}
@@ -69,6 +71,11 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 		return s.conflict + "."
 	case h.At(time.Now()) == probes.Down:
 		return fmt.Sprintf("%s is down or does not answer (%s): clients are kept away%s; look at the broker, start it.", name, h.LastError, a.afterwards(s, v))
+	case !v.Validity.Known() && v.LastError != "" && v.LastClass == "": // the registrar waits
+		return fmt.Sprintf("%s is not registered: %s.", name, strings.TrimPrefix(v.LastError, lease.ErrDeferred.Error()+": "))
+	case !v.Validity.Known() && v.LastError != "" && s.failure.Sequel == recovery.AwaitPerson:
+		return fmt.Sprintf("%s is not registered: --etcd-endpoints %s: %s (%s); %s.", name, a.cfg.EtcdEndpoints[0],
+			(&shortError{errors.New(v.LastError)}).Error(), v.LastClass, s.failure.Detail)
 	case !v.Validity.Known() && v.LastError != "":
 		return fmt.Sprintf("%s is not registered: --etcd-endpoints %s: %s (%s).", name, a.cfg.EtcdEndpoints[0],
 			(&shortError{errors.New(v.LastError)}).Error(), v.LastClass)
@@ -77,8 +84,8 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 		if !s.fence.Proven() {
 			fenced = "not proven to serve nothing yet"
 		}
-		return fmt.Sprintf("%s is detached and %s: no renewal was confirmed for %s (%s)%s; check etcd and the way to it.", name, fenced,
-			v.FailingFor(a.clock()).Round(time.Second), v.LastClass, a.afterwards(s, v))
+		return fmt.Sprintf("%s is detached and %s: no renewal was confirmed for %s (%s)%s; %s.", name, fenced,
+			v.FailingFor(a.clock()).Round(time.Second), v.LastClass, a.afterwards(s, v), advice(s.failure))
 	case s.mode.Mode == recovery.Drained:
 		return fmt.Sprintf("%s is drained (%s) and keeps clients away; when the cause is understood: holdfast activate.", name, s.mode.Reason)
 	case s.mode.Mode == recovery.Draining:
@@ -87,13 +94,22 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 	return fmt.Sprintf("%s is not ready: %s: %s.", name, causes[0].Name, causes[0].Message)
 }
 
+// advice says what a failure asks of a person.
+func advice(f recovery.FailureVerdict) string {
+	if f.Sequel == recovery.AwaitPerson || f.Sequel == recovery.CountAttempt ||
+		f.Reason == recovery.Reason(recovery.FailureNoLeader) || f.Reason == recovery.Reason(recovery.FailureOverloaded) {
+		return f.Detail
+	}
+	return "check etcd and the way to it"
+}
+
 // afterwards says what a broker that is cut off or down has to expect.
 func (a *agent) afterwards(s *snapshot, v lease.View) string {
 	switch {
 	case s.mode.Mode == recovery.Drained:
 		return ", and it is drained (" + string(s.mode.Reason) + ")"
 	case v.Validity.Known() && v.Validity.ExpiredAt(a.clock()):
-		return "; its registration has run out, so if other brokers stayed registered it comes back drained"
+		return "; its registration has run out, so if other brokers stayed registered " + comesBack(a.cfg)
 	case s.attachment == recovery.Detached:
 		return "; if etcd answers before the lease ends it comes back by itself"
 	}

@@ -109,7 +109,7 @@ func JudgeFailure(f FailureFacts) FailureVerdict {
 	case f.Mode == Drained || f.Mode == Draining:
 		return FailureVerdict{KeepTrying, ReasonModeKept, fmt.Sprintf("etcd is out of reach, and the broker is %s, which only a person may lift: no retry is used up", f.Mode)}
 	case f.Used+1 >= f.Limit:
-		return FailureVerdict{GiveUp, ReasonRetriesUsedUp, fmt.Sprintf("etcd did not answer in %s since the registration ran out (%s)", attempts(f.Used+1), word)}
+		return FailureVerdict{GiveUp, ReasonRetriesUsedUp, fmt.Sprintf("etcd did not answer (%s) in %s since the registration ran out", word, attempts(f.Used+1))}
 	}
 	return FailureVerdict{CountAttempt, word, fmt.Sprintf("etcd is out of reach since the registration ran out: attempt %d of %d, then the broker is stopped", f.Used+1, f.Limit)}
 }

@@ -28,18 +28,19 @@ const (
 	ActReadiness     Act = "readiness"
 	ActDetach        Act = "detach"
 	ActFence         Act = "fence" // every step of the ladder
+	ActYield         Act = "yield" // a topic that another broker owns
 	ActObey          Act = "obey"  // a person's activate or drain
 )
 
 // Acts lists every act.
 var Acts = []Act{ActLoad, ActQuiesce, ActRegister, ActDrain, ActReassert, ActRevoke, ActRestartBroker, ActTakeTopic,
-	ActGiveUpTopic, ActShutdown, ActRenew, ActKeep, ActReadiness, ActDetach, ActFence, ActObey}
+	ActGiveUpTopic, ActShutdown, ActRenew, ActKeep, ActReadiness, ActDetach, ActFence, ActYield, ActObey}
 
 // Suspended reports whether a maintenance pause holds the act back: recovery waits,
 // and whatever keeps the broker from serving what is not its own goes on.
 func (a Act) Suspended() bool {
 	switch a {
-	case ActRenew, ActKeep, ActReadiness, ActDetach, ActFence, ActObey:
+	case ActRenew, ActKeep, ActReadiness, ActDetach, ActFence, ActYield, ActObey:
 		return false
 	}
 	return true

@@ -10,7 +10,7 @@ func TestAPauseSuspendsRecoveryAndNothingThatKeepsSafe(t *testing.T) {
 	want := map[Act]bool{
 		ActLoad: true, ActQuiesce: true, ActRegister: true, ActDrain: true, ActReassert: true, ActRevoke: true,
 		ActRestartBroker: true, ActTakeTopic: true, ActGiveUpTopic: true, ActShutdown: true,
-		ActRenew: false, ActKeep: false, ActReadiness: false, ActDetach: false, ActFence: false, ActObey: false,
+		ActRenew: false, ActKeep: false, ActReadiness: false, ActDetach: false, ActFence: false, ActYield: false, ActObey: false,
 	}
 	if len(want) != len(Acts) {
 		t.Errorf("%d acts, %d rows", len(Acts), len(want))

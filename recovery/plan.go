@@ -81,7 +81,7 @@ const (
 	HoldDetached    Hold = "detached"                 // safety rule 9
 	HoldAssignments Hold = "assignments not yet read" // safety rule 4
 	HoldBroker      Hold = "broker not yet listed"    // safety rule 10
-	HoldPaused      Hold = "paused"                   // by a person, for a time
+	HoldPaused      Hold = "paused"                   // by a person, for a time; what another broker owns is quiesced all the same
 )
 
 // PlanInput is everything that a plan rests on.
@@ -125,11 +125,11 @@ type Work struct {
 //     what we ourselves give to another;
 //   - drained: everything that is served is quiesced, and no guard applies, since a
 //     person or a recovery asked for it;
-//   - paused: nothing happens, and the guard watches on.
+//   - paused: nothing happens but to what another broker owns, and the guard watches on.
 func Plan(in PlanInput) Work {
 	w := Work{MassChange: in.MassChange}
 	tally := massTally{since: in.MassChange.since(in.Now, in.Window)}
-	var load, orphans, serving, unload []string
+	var load, orphans, serving, unload, foreign []string
 	var again time.Time
 	settled := in.Now.Add(-SettleTime)
 	drained := in.Orders.Mode == Drained
@@ -138,6 +138,9 @@ func Plan(in PlanInput) Work {
 		counted := f
 		counted.Serving = f.Serving && !f.unloads()
 		tally.add(counted, in.MassChange.ConfirmedAt)
+		if f.foreign() {
+			foreign = append(foreign, topic)
+		}
 		switch {
 		case drained:
 			if f.Serving {
@@ -181,6 +184,8 @@ func Plan(in PlanInput) Work {
 	}
 	if in.Orders.Paused {
 		w.Hold = HoldPaused
+		w.Quiesce = foreign
+		slices.Sort(w.Quiesce)
 		return w
 	}
 	if !w.MassChange.Tripped() {

@@ -88,6 +88,18 @@ func planWith(facts map[string]Facts, m MassChange, share float64) Work {
 	})
 }
 
+// Two brokers must never serve one topic, whoever works on one of them.
+func TestATopicThatAnotherBrokerOwnsIsQuiescedDuringAPause(t *testing.T) {
+	facts := map[string]Facts{"/n/theirs": {Assigned: true, Serving: true, Claim: ClaimElsewhere},
+		"/n/missing": {Assigned: true}, "/n/orphan": {Serving: true, UnassignedAt: ago(time.Hour)}}
+	for _, m := range []Mode{Active, Draining, Drained} {
+		w := Plan(PlanInput{Now: planNow, Orders: pausedIn(m), AssignedKnown: true, ServedKnown: true, Topics: maps.All(facts)})
+		if w.Hold != HoldPaused || !slices.Equal(w.Quiesce, []string{"/n/theirs"}) || len(w.Load) > 0 {
+			t.Errorf("%s: hold %q, quiesce %v, load %v", m, w.Hold, w.Quiesce, w.Load)
+		}
+	}
+}
+
 // What loses its assignment during a pause is believed no sooner after it.
 func TestTheGuardWatchesDuringAPause(t *testing.T) {
 	facts := map[string]Facts{}

@@ -1,0 +1,210 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+	"unicode"
+
+	"holdfast/recovery"
+)
+
+// PauseRequest asks for a maintenance pause: recovery waits, the lease and the
+// fencing stay.
+type PauseRequest struct {
+	Owner      string  `json:"owner"`
+	Reason     string  `json:"reason"`
+	ForSeconds float64 `json:"for_seconds"`
+}
+
+// PauseStatus is a pause that is in force.
+type PauseStatus struct {
+	Owner            string    `json:"owner"`
+	Reason           string    `json:"reason"`
+	Until            time.Time `json:"until"`
+	RemainingSeconds float64   `json:"remaining_seconds"`
+}
+
+// PauseAnswer is what a request to pause or to resume led to.
+type PauseAnswer struct {
+	BrokerID string       `json:"broker_id"`
+	Pause    *PauseStatus `json:"pause"`  // in force now; null: none
+	Before   *PauseStatus `json:"before"` // what it replaced or ended; null: nothing
+}
+
+const maxOwner = 100 // bytes
+
+// Validate says what is missing or out of bounds, each in a line of its own.
+func (r PauseRequest) Validate() error {
+	var errs []error
+	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	d := r.lasts()
+	switch {
+	case r.ForSeconds == 0:
+		add("--for: required: give how long, such as 30m, at least %s and at most 24h", recovery.MinPause)
+	case d > recovery.MaxPause:
+		add("--for %s: more than 24h: give at most 24h, and pause again if need be", formatDuration(d))
+	case d < recovery.MinPause:
+		add("--for %s: less than %s: give at least that", d, recovery.MinPause)
+	}
+	for _, word := range []struct {
+		name, text, remedy string
+		most               int
+	}{
+		{"owner", r.Owner, "give who answers for the pause, such as a name or a ticket", maxOwner},
+		{"reason", r.Reason, "give why, for those who find the broker paused", maxReason},
+	} {
+		switch {
+		case strings.TrimSpace(word.text) == "":
+			add("--%s: required: %s", word.name, word.remedy)
+		case len(word.text) > word.most:
+			add("--%s: %d bytes long: at most %d", word.name, len(word.text), word.most)
+		case strings.ContainsFunc(word.text, unicode.IsControl):
+			add("--%s: has a line break or another control character: write one line of text", word.name)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// lasts bounds what a number of seconds may be, so that none overflows.
+func (r PauseRequest) lasts() time.Duration {
+	const beyond = 1000 * recovery.MaxPause
+	return time.Duration(max(-1, min(r.ForSeconds, beyond.Seconds())) * float64(time.Second))
+}
+
+// hostBoot names the present boot of the host; empty where the host does not tell.
+func hostBoot() string {
+	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id))
+}
+
+// suspended reports whether a pause holds the act back now. It may be asked from
+// anywhere.
+func (a *agent) suspended(act recovery.Act) bool {
+	return act.Suspended() && a.pauseLeft() > 0
+}
+
+// pauseLeft is how long the pause still lasts; 0: there is none.
+func (a *agent) pauseLeft() time.Duration {
+	p := a.pausing.Load()
+	if p == nil {
+		return 0
+	}
+	return max(0, p.Left(time.Now(), a.bootID, time.Duration(a.clock())))
+}
+
+// pauseStatus is the pause in force, nil if there is none.
+func (a *agent) pauseStatus() *PauseStatus {
+	p, left := a.pausing.Load(), a.pauseLeft()
+	if p == nil || left == 0 {
+		return nil
+	}
+	return &PauseStatus{Owner: p.Owner, Reason: p.Reason, Until: p.Until, RemainingSeconds: seconds(left)}
+}
+
+// restorePause takes up the pause of the sidecar before this one. One that is over
+// is ended by the loop, with the words that belong to it.
+func (a *agent) restorePause() {
+	a.bootID = hostBoot()
+	if a.memory.Pause == nil {
+		return
+	}
+	p := a.memory.Pause.Rebase(time.Now(), a.bootID, time.Duration(a.clock()))
+	a.pausing.Store(&p)
+	if p != *a.memory.Pause {
+		a.remember(func(m *memory) { m.Pause = &p })
+	}
+	a.keeper.Forbear(a.suspended(recovery.ActRevoke))
+	if left := a.pauseLeft(); left > 0 {
+		a.log.Warn("recovery is paused", "owner", p.Owner, "reason", p.Reason, "for", left.Round(time.Second))
+	}
+}
+
+// beginPause replaces the pause that may be in force. It is called in the loop.
+func (a *agent) beginPause(p recovery.Pause) {
+	a.pausing.Store(&p)
+	a.remember(func(m *memory) { m.Pause = &p })
+	a.keeper.Forbear(a.suspended(recovery.ActRevoke))
+	a.log.Warn("recovery is paused: the lease, the fencing and a person's commands go on", "owner", p.Owner, "reason", p.Reason,
+		"until", p.Until.Format(time.RFC3339))
+	a.event(Event{Kind: "operator", To: "paused", Reason: "operator", Epoch: a.grant.Epoch,
+		Detail: fmt.Sprintf("by %s until %s: %s", p.Owner, p.Until.Format(time.RFC3339), p.Reason)})
+}
+
+// endPause lets everything that waited go on at once. It is called in the loop.
+func (a *agent) endPause(reason string) {
+	p := a.pausing.Swap(nil)
+	if p == nil {
+		return
+	}
+	a.remember(func(m *memory) { m.Pause = nil })
+	a.log.Info("recovery goes on", "reason", reason, "owner", p.Owner)
+	a.event(Event{Kind: "operator", From: "paused", To: "resumed", Reason: reason, Epoch: a.grant.Epoch,
+		Detail: fmt.Sprintf("the pause by %s (%s)", p.Owner, p.Reason)})
+	a.keeper.Forbear(false)
+	a.keeper.Reestablish() // the decision that waited, if there is one
+}
+
+// watchPause ends a pause whose time is over.
+func (a *agent) watchPause() {
+	if a.pausing.Load() != nil && a.pauseLeft() == 0 {
+		a.endPause("expired")
+	}
+}
+
+// servePause begins a pause, in place of the one before if there is one.
+func (a *agent) servePause(w http.ResponseWriter, r *http.Request) {
+	var req PauseRequest
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4096)).Decode(&req); err != nil {
+		refuse(w, &ExitError{ExitUsage, fmt.Errorf("request body: %w", err)})
+		return
+	}
+	if err := req.Validate(); err != nil {
+		refuse(w, &ExitError{ExitUsage, err})
+		return
+	}
+	a.changePause(w, r, func() {
+		a.beginPause(recovery.NewPause(req.Owner, req.Reason, req.lasts(), time.Now(), a.bootID, time.Duration(a.clock())))
+	})
+}
+
+func (a *agent) serveResume(w http.ResponseWriter, r *http.Request) {
+	a.changePause(w, r, func() { a.endPause("operator") })
+}
+
+// changePause has the loop make a change, and answers when the loop has acted on it.
+func (a *agent) changePause(w http.ResponseWriter, r *http.Request, change func()) {
+	ctx, cancel := context.WithTimeout(r.Context(), setModeTimeout)
+	defer cancel()
+	var answer PauseAnswer
+	err := a.await(ctx, func() {
+		answer.Before = a.pauseStatus()
+		change()
+		answer.BrokerID, answer.Pause = a.brokerID, a.pauseStatus()
+	})
+	if err != nil {
+		refuse(w, fmt.Errorf("pause not changed: %w: see 'holdfast status'", err))
+		return
+	}
+	// A person's word is kept before it is confirmed.
+	if err := a.saveNow(); err != nil {
+		refuse(w, fmt.Errorf("done, but --state-dir %s: %w: a restart of this sidecar would not know of it: free space or make it writable, then repeat", a.cfg.StateDir, err))
+		return
+	}
+	reply(w, answer)
+}
+
+// pauseSentence is what a pause adds to the state in one sentence; empty: nothing.
+func (a *agent) pauseSentence() string {
+	p := a.pauseStatus()
+	if p == nil {
+		return ""
+	}
+	left := time.Duration(p.RemainingSeconds * float64(time.Second)).Round(time.Second)
+	return fmt.Sprintf(" Recovery is paused by %s for %s more (%s); to end it: holdfast resume.", p.Owner, formatDuration(left), p.Reason)
+}

@@ -1,0 +1,181 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"holdfast/agent/lease"
+	"holdfast/probes"
+	"holdfast/recovery"
+)
+
+// session is how the attempts to keep or to regain the registration fare. It is
+// owned by the loop.
+type session struct {
+	streak  int                     // failures that were judged
+	used    int                     // of the session retries
+	verdict recovery.FailureVerdict // on the last failure; zero: nothing fails
+	told    recovery.Reason         // of the verdict that was told of last
+}
+
+// sessionEnd is the error that ends a sidecar by its session policy. The broker is
+// to be stopped, and nothing is to be written to etcd.
+type sessionEnd struct {
+	reason recovery.Reason // session_expired or retries_used_up
+	detail string
+}
+
+func (e *sessionEnd) Error() string { return e.detail }
+
+// Unwrap returns lease.ErrShutdown.
+func (e *sessionEnd) Unwrap() error { return lease.ErrShutdown }
+
+// judgeSession judges the failures since the last run of the loop. It returns a
+// *sessionEnd when the retries are used up: the registrar cannot, since it decides only
+// on what etcd says, and etcd is silent.
+func (a *agent) judgeSession(instance string) error {
+	v := a.keeper.View()
+	fresh := v.FailureStreak - a.session.streak
+	if fresh < 0 {
+		fresh = v.FailureStreak // a streak ended and another began
+	}
+	a.session.streak = v.FailureStreak
+	lost := a.lostForCertain(v, instance)
+	if !lost {
+		a.session.used = 0
+	}
+	if v.FailureStreak == 0 || v.Phase == lease.Contested {
+		a.session.verdict, a.session.told = recovery.FailureVerdict{}, ""
+		return nil
+	}
+	for range fresh {
+		verdict := recovery.JudgeFailure(recovery.FailureFacts{
+			Failure: recovery.Failure(v.LastClass), Policy: recovery.Policy(a.cfg.SessionExpiredPolicy),
+			Limit: a.cfg.SessionRetries, Used: a.session.used, Lost: lost, Mode: a.mode.Mode,
+			BrokerDown: v.Phase == lease.Paused || v.Phase == lease.Idle, Paused: a.suspended(recovery.ActShutdown),
+		})
+		told := a.session.told
+		a.noteVerdict(verdict, lost, v.LastError)
+		switch verdict.Sequel {
+		case recovery.CountAttempt:
+			a.session.used++
+		case recovery.GiveUp:
+			if a.shadow != nil {
+				if told != verdict.Reason {
+					a.shadow.would(actStop, verdict.Detail)
+				}
+				continue
+			}
+			a.session.used++
+			return &sessionEnd{verdict.Reason, verdict.Detail}
+		}
+	}
+	return nil
+}
+
+// lostForCertain reports whether there was a registration of the broker process that
+// answers, or that answered last, and its lease is known or bound to be over. Before
+// that nothing but a renewal fails.
+func (a *agent) lostForCertain(v lease.View, instance string) bool {
+	switch {
+	case a.memory.Epoch == 0 || a.memory.Released || instance != "" && instance != a.memory.Instance:
+		return false
+	case v.Validity.Known() && v.Validity.ExpiredAt(a.clock()):
+		return true
+	case a.everAttached:
+		return a.grant.LeaseID == 0 // somebody saw it go
+	case v.Validity.Known():
+		return false
+	}
+	// The registration of the sidecar before this one.
+	return time.Since(a.started) >= a.cfg.LeaseTTL
+}
+
+// noteVerdict tells of a verdict when it is another, once the lease does not bear
+// the failure any more or a person must act.
+func (a *agent) noteVerdict(next recovery.FailureVerdict, lost bool, lastErr string) {
+	a.session.verdict = next
+	if next.Reason == a.session.told || !lost && next.Sequel != recovery.AwaitPerson {
+		return
+	}
+	a.session.told = next.Reason
+	a.log.Warn("session", "sequel", next.Sequel.String(), "reason", string(next.Reason), "detail", next.Detail, "err", lastErr)
+	a.event(Event{Kind: "registration", To: "failing", Reason: string(next.Reason), Epoch: a.memory.Epoch, Detail: next.Detail})
+}
+
+// retriesUsed reports whether the registrar may not register any more.
+func (a *agent) retriesUsed() bool {
+	return a.cfg.SessionRetries > 0 && a.session.used >= a.cfg.SessionRetries
+}
+
+// endSession carries the policy out after every part has ended: nothing is served,
+// then the broker's process is gone, then the sidecar fails with one line that says
+// why and what to do. Nothing is written to etcd: what it holds is not ours any more,
+// or cannot be reached.
+func (a *agent) endSession(end *sessionEnd) error {
+	if end.reason == recovery.ReasonSessionExpired {
+		a.noteLoss(a.lossCause()) // the registrar saw it before the loop did
+	}
+	confirmed := a.keeper.View().Grant.Revision
+	a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, confirmed) })
+	a.log.Error("the session policy stops the broker", "reason", string(end.reason), "detail", end.detail)
+	a.event(Event{Kind: "agent", To: "shutdown", Reason: string(end.reason), Epoch: a.memory.Epoch, Detail: end.detail})
+	how, err := a.stopBroker()
+	if err != nil {
+		problem := strings.ReplaceAll(err.Error(), "\n", "; ")
+		a.event(Event{Kind: "agent", To: "stopped", Reason: "broker_not_stopped", Epoch: a.memory.Epoch, Detail: problem})
+		return a.sessionError(end, "the broker could not be stopped: "+problem+": stop it by hand, it may serve what others own")
+	}
+	if a.guard != nil {
+		a.guard.Disarm()
+	}
+	a.event(Event{Kind: "agent", To: "stopped", Reason: "broker_stopped", Epoch: a.memory.Epoch, Detail: how})
+	next := "find out what cut it off, then start the broker and this sidecar again"
+	if end.reason == recovery.ReasonRetriesUsedUp {
+		next = "bring etcd back, then start the broker and this sidecar again"
+	}
+	return a.sessionError(end, "the broker was stopped ("+how+"): "+next)
+}
+
+// comesBack is what becomes of a broker that was declared dead, by the session policy.
+func comesBack(c Config) string {
+	switch recovery.Policy(c.SessionExpiredPolicy) {
+	case recovery.PolicyReconnect:
+		return "it registers again and takes up the topics that are still its own"
+	case recovery.PolicyShutdown:
+		return "it is stopped and this sidecar ends"
+	}
+	return "it comes back drained and waits for 'holdfast activate'"
+}
+
+// sessionError is the last line of a sidecar that its session policy ended. It names
+// the setting that asked for it.
+func (a *agent) sessionError(end *sessionEnd, then string) error {
+	setting := "--session-expired-policy " + a.cfg.SessionExpiredPolicy
+	if end.reason == recovery.ReasonRetriesUsedUp {
+		setting += fmt.Sprintf(", --session-retries %d", a.cfg.SessionRetries)
+	}
+	return &ExitError{ExitFailed, fmt.Errorf("%w (%s): %s", end, setting, then)}
+}
+
+// stopBroker fences, then stops. A fence that fails does not keep the stop from
+// being tried: it is the next step. How says what ended the process.
+func (a *agent) stopBroker() (how string, err error) {
+	ctx, cancel := context.WithTimeout(a.life0, stopTimeout)
+	defer cancel()
+	if a.fences("quiesce") && a.health.Snapshot().At(time.Now()) != probes.Down {
+		fctx, done := context.WithTimeout(ctx, stopTimeout/4)
+		n, fenceErr := a.reconciler.Fence(fctx)
+		done()
+		if fenceErr != nil {
+			a.log.Error("fence step failed, the broker is stopped all the same", "step", "quiesce", "quiesced", n, "err", fenceErr)
+		}
+	}
+	if a.stopper == nil {
+		return "", errors.New("there is no way to stop it")
+	}
+	return a.stopper.Stop(ctx)
+}

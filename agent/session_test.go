@@ -1,0 +1,242 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"holdfast/cluster"
+	"holdfast/recovery"
+)
+
+// Errors of etcd as they arrive.
+var (
+	errSilence  = status.Error(codes.Unavailable, "connection refused")
+	errNoLeader = status.Error(codes.Unavailable, "etcdserver: no leader")
+	errRefuses  = status.Error(codes.Unauthenticated, "etcdserver: invalid auth token")
+)
+
+func TestEveryClassOfAFailureHasAPolicy(t *testing.T) {
+	known := []recovery.Failure{recovery.FailureUnreachable, recovery.FailureTimeout, recovery.FailureNoLeader,
+		recovery.FailureOverloaded, recovery.FailureAuth, recovery.FailureLeaseGone, recovery.FailureNoSpace, recovery.FailureOther}
+	var want, got []string
+	for _, f := range known {
+		want = append(want, string(f))
+	}
+	for _, c := range cluster.Classes() {
+		got = append(got, string(c))
+	}
+	if strings.Join(got, " ") != strings.Join(want, " ") {
+		t.Errorf("classes %v, policies %v", got, want)
+	}
+}
+
+func reconnectTwice(c *Config) { c.SessionExpiredPolicy, c.SessionRetries = "reconnect", 2 }
+
+// sessionOver is what the loop ended with; nil: it runs.
+func (l *sidecarLife) sessionOver() *sessionEnd {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.over
+}
+
+// fakeStopper ends a process that it does not have.
+type fakeStopper struct {
+	err   error
+	stops int
+	life  *sidecarLife
+	saw   int // quiesces before the stop
+}
+
+func (s *fakeStopper) Stop(context.Context) (string, error) {
+	s.stops++
+	s.life.set(func() { s.saw = s.life.quiesces })
+	return "SIGTERM", s.err
+}
+
+func TestRetriesCountOnlyAfterTheDeadline(t *testing.T) {
+	inLife(t, reconnectTwice, func(l *sidecarLife) {
+		deadline := time.Duration(l.keeper.View().Validity.Deadline()) - time.Hour
+		l.set(func() { l.away, l.heard = true, errSilence })
+		l.until(deadline - time.Millisecond)
+		if l.sessionOver() != nil || l.keeper.View().FailureStreak < 5 {
+			t.Fatalf("before the deadline, after %d failures: %v", l.keeper.View().FailureStreak, l.sessionOver())
+		}
+		l.until(deadline + time.Minute)
+		if l.sessionOver() == nil || l.sessionOver().reason != recovery.ReasonRetriesUsedUp || !strings.Contains(l.sessionOver().detail, "2 attempts") {
+			t.Errorf("%+v", l.sessionOver())
+		}
+		if got := l.why("registration"); strings.Count(got, "failing:unreachable") != 1 || !strings.HasSuffix(got, "failing:retries_used_up") {
+			t.Error(got)
+		}
+	})
+}
+
+func TestWhatEtcdItselfReportsUsesUpNoRetry(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		err  error
+		word string
+	}{
+		{"no leader", errNoLeader, "failing:no_leader"},
+		{"refused", errRefuses, "failing:auth"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inLife(t, reconnectTwice, func(l *sidecarLife) {
+				l.set(func() { l.away, l.heard = true, c.err })
+				l.until(l.age() + time.Hour)
+				if l.sessionOver() != nil {
+					t.Errorf("ended: %v", l.sessionOver())
+				}
+				if got := l.why("registration"); strings.Count(got, "failing:") != 1 || !strings.Contains(got, c.word) {
+					t.Error(got)
+				}
+				if s := l.status().Summary; !strings.Contains(s, l.view.Load().failure.Detail) {
+					t.Errorf("the status says %q, not %q", s, l.view.Load().failure.Detail)
+				}
+				l.set(func() { l.away = false })
+				l.becomes(recovery.Attached, l.age()+time.Minute)
+				if f := l.view.Load().failure; f.Reason != "" {
+					t.Errorf("still told: %+v", f)
+				}
+			})
+		})
+	}
+}
+
+func TestARegistrationThatStandsAgainBeginsTheRetriesAnew(t *testing.T) {
+	inLife(t, func(c *Config) { c.SessionExpiredPolicy, c.SessionRetries = "reconnect", 50 }, func(l *sidecarLife) {
+		for range 2 {
+			l.set(func() { l.away, l.heard = true, errSilence })
+			l.until(l.age() + 2*time.Minute)
+			used := 0
+			l.inLoop(func() { used = l.session.used })
+			if used < 10 || used > 40 || l.sessionOver() != nil {
+				t.Errorf("%d retries used in two minutes, %v", used, l.sessionOver())
+			}
+			l.set(func() { l.away = false })
+			l.becomes(recovery.Attached, l.age()+time.Minute)
+			l.inLoop(func() { used = l.session.used })
+			if used != 0 {
+				t.Errorf("%d retries used after the registration stood", used)
+			}
+		}
+	})
+}
+
+func TestNoRetryIsUsedUp(t *testing.T) {
+	drained := recovery.ModeRecord{Mode: recovery.Drained, Reason: "disk swap", By: recovery.ByOperator}
+	for _, c := range []struct {
+		name   string
+		change func(c *Config)
+		before func(l *sidecarLife)
+	}{
+		{"with the policy drain", nil, nil},
+		{"with the policy shutdown: only etcd's word counts", func(c *Config) { c.SessionExpiredPolicy = "shutdown" }, nil},
+		{"without a limit", func(c *Config) { c.SessionExpiredPolicy = "reconnect" }, nil},
+		{"in shadow", func(c *Config) { reconnectTwice(c); c.Shadow = true }, nil},
+		{"of a broker that a person drained", reconnectTwice, func(l *sidecarLife) { l.inLoop(func() { l.setMode(drained, 1_000_000, "") }) }},
+		{"while recovery is paused", reconnectTwice, func(l *sidecarLife) { l.pause(12 * time.Hour) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inLife(t, c.change, func(l *sidecarLife) {
+				if c.before != nil {
+					c.before(l)
+				}
+				l.set(func() { l.away, l.heard = true, errSilence })
+				l.until(l.age() + time.Hour)
+				if l.sessionOver() != nil {
+					t.Errorf("ended: %v", l.sessionOver())
+				}
+				if l.state() != recovery.Detached || l.quiesces == 0 && l.shadow == nil {
+					t.Errorf("%s, %d topics quiesced: not fenced", l.state(), l.quiesces)
+				}
+			})
+		})
+	}
+}
+
+func TestTheEndOfASessionFencesThenStopsAndSaysWhy(t *testing.T) {
+	expired := &sessionEnd{recovery.ReasonSessionExpired, "registration lost: era is still 1: other brokers were registered all the while"}
+	used := &sessionEnd{recovery.ReasonRetriesUsedUp, "etcd did not answer (unreachable) in 2 attempts since the registration ran out"}
+	for _, c := range []struct {
+		name   string
+		end    *sessionEnd
+		change func(c *Config)
+		err    error
+		words  string
+		reason string
+	}{
+		{"expired", expired, func(c *Config) { c.SessionExpiredPolicy = "shutdown" }, nil,
+			"registration lost: era is still 1: other brokers were registered all the while (--session-expired-policy shutdown): " +
+				"the broker was stopped (SIGTERM): find out what cut it off, then start the broker and this sidecar again", "broker_stopped"},
+		{"retries used up", used, reconnectTwice, nil,
+			"etcd did not answer (unreachable) in 2 attempts since the registration ran out (--session-expired-policy reconnect, --session-retries 2): " +
+				"the broker was stopped (SIGTERM): bring etcd back, then start the broker and this sidecar again", "broker_stopped"},
+		{"not stopped", used, reconnectTwice, errors.Join(errors.New("no permission"), errors.New("still there")),
+			"etcd did not answer (unreachable) in 2 attempts since the registration ran out (--session-expired-policy reconnect, --session-retries 2): " +
+				"the broker could not be stopped: no permission; still there: stop it by hand, it may serve what others own", "broker_not_stopped"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inLife(t, c.change, func(l *sidecarLife) {
+				s := &fakeStopper{err: c.err, life: l}
+				l.stopper = s
+				var err error
+				l.inLoop(func() { err = l.endSession(c.end) })
+				var exit *ExitError
+				if !errors.As(err, &exit) || exit.Code != ExitFailed || err.Error() != c.words {
+					t.Errorf("got  %v\nwant %s", err, c.words)
+				}
+				if s.stops != 1 || s.saw != 1 {
+					t.Errorf("%d stops, %d topics quiesced before", s.stops, s.saw)
+				}
+				want := fmt.Sprintf("shutdown:%s stopped:%s", c.end.reason, c.reason)
+				if got := l.why("agent"); got != want {
+					t.Errorf("journal %q, want %q", got, want)
+				}
+				events, _ := l.journal.since(0)
+				for _, e := range events {
+					if x := explain(e, l.cfg); e.Kind == "agent" && strings.HasPrefix(x.Why, "The state of this sidecar changed") {
+						t.Errorf("%+v is not explained", e)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestABrokerProcessThatWasNotRegisteredHasNoSessionToEnd(t *testing.T) {
+	inLife(t, reconnectTwice, func(l *sidecarLife) {
+		l.set(func() { l.away, l.heard = true, errSilence })
+		l.until(l.age() + 25*time.Second) // before the deadline
+		l.inLoop(func() { l.remember(func(m *memory) { m.Instance = "process-0" }) })
+		l.until(l.age() + time.Hour)
+		if l.sessionOver() != nil {
+			t.Errorf("ended: %v", l.sessionOver())
+		}
+	})
+}
+
+func TestWhatABrokerHasToExpectFollowsThePolicy(t *testing.T) {
+	for policy, want := range map[string]string{
+		"drain":     "so if other brokers stayed registered it comes back drained and waits for 'holdfast activate'",
+		"reconnect": "so if other brokers stayed registered it registers again and takes up the topics that are still its own",
+		"shutdown":  "so if other brokers stayed registered it is stopped and this sidecar ends",
+	} {
+		t.Run(policy, func(t *testing.T) {
+			inLife(t, func(c *Config) { c.SessionExpiredPolicy = policy }, func(l *sidecarLife) {
+				l.set(func() { l.away, l.heard = true, errSilence })
+				l.until(l.age() + 2*time.Minute)
+				if s := l.status().Summary; !strings.Contains(s, want) {
+					t.Errorf("the status says %q", s)
+				}
+			})
+		})
+	}
+}
