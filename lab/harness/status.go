@@ -50,6 +50,12 @@ type Status struct {
 		OK     bool     `json:"ok"`
 		Causes []string `json:"causes"`
 	} `json:"ready"`
+	Pause *struct {
+		Owner            string    `json:"owner"`
+		Reason           string    `json:"reason"`
+		Until            time.Time `json:"until"`
+		RemainingSeconds float64   `json:"remaining_seconds"`
+	} `json:"pause"` // nil: recovery is not paused
 	Summary string `json:"summary"`
 }
 

@@ -1,0 +1,178 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"holdfast/lab/harness"
+)
+
+// revoke ends the node's lease by an outsider's hand, and returns the deletion.
+func (n *node) revoke() harness.Change {
+	n.t.Helper()
+	from := n.revision()
+	_, err := n.etcd.Client().Revoke(n.ctx, n.registration().Lease)
+	n.must(err)
+	return n.awaitExpiry(from)
+}
+
+// back waits until the node serves under a registration, with every topic.
+func (n *node) back(registered harness.Change) {
+	n.t.Helper()
+	n.await("ready under the new registration", func(st harness.Status) bool {
+		return st.Ready.OK && st.Epoch == registered.Revision && st.Topics.Served == len(n.topics) && st.Topics.Missing == 0
+	})
+	n.publishes()
+}
+
+// drained matches a put of the node's state as drained.
+func (n *node) drained() func(harness.Change) bool {
+	return func(c harness.Change) bool { return c.Key == n.keys.State(n.id) && isMode(c, "drained") }
+}
+
+// events is the journal of all lives, as the state directory keeps it.
+func (n *node) events() string {
+	n.t.Helper()
+	files, err := filepath.Glob(filepath.Join(n.sidecar.StateDir, "*.jsonl"))
+	n.must(err)
+	var all strings.Builder
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		n.must(err)
+		all.Write(b)
+	}
+	return all.String()
+}
+
+// stopped waits for the end of the broker and of the sidecar that the session policy
+// brings about, and returns the sidecar's last line. The sidecar must have failed.
+func (n *node) stopped() string {
+	n.t.Helper()
+	n.must(harness.Await(n.ctx, 4*n.ttl+bound, "the end of "+n.id, func(context.Context) (bool, string) {
+		return !n.sidecar.Running(), n.sidecar.LogTail(3)
+	}))
+	last := strings.TrimSpace(n.sidecar.LogTail(1))
+	if strings.Contains(last, "there is no way to stop it") {
+		n.t.Skip("this build has no way to stop a broker's process")
+	}
+	if code, err := n.sidecar.ExitCode(); err != nil || code != 1 {
+		n.t.Errorf("exit code %d, %v; want 1", code, err)
+	}
+	if n.nats.Running() {
+		n.t.Error("the broker outlived its sidecar")
+	}
+	return last
+}
+
+// silent checks that the node wrote nothing to etcd after revision.
+func (n *node) silent(after int64) {
+	n.t.Helper()
+	n.never(n.id+" wrote to etcd", after, func(c harness.Change) bool {
+		return !c.Deleted && strings.Contains(c.Key, "/"+n.id) && strings.HasPrefix(c.Key, "/cluster/")
+	})
+}
+
+// governed prepares a node whose sidecar can stop the broker, and does so by its
+// session policy alone: the fence ladder ends before.
+func (s *stage) governed(o nodeOptions, flags ...string) *node {
+	s.t.Helper()
+	n := s.prepare("n1", o)
+	n.sidecar.SetFlags(append(flags, "--broker-pid-file", n.nats.PIDFile, "--fence", "ready,quiesce")...)
+	return n
+}
+
+func TestReconnectRegistersAgainAndServesAgain(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		lose func(n *node) harness.Change
+		o    nodeOptions
+	}{
+		{"after the lease was revoked", func(n *node) harness.Change { return n.revoke() }, nodeOptions{}},
+		{"after the key was deleted", func(n *node) harness.Change {
+			from := n.revision()
+			_, err := n.etcd.Client().Delete(n.ctx, n.keys.Registration(n.id))
+			n.must(err)
+			return n.awaitExpiry(from)
+		}, nodeOptions{}},
+		{"after a cut for longer than the TTL", func(n *node) harness.Change {
+			from := n.revision()
+			n.must(n.link.Cut())
+			gone := n.awaitExpiry(from)
+			n.must(n.link.Heal())
+			return gone
+		}, nodeOptions{Cuttable: true}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			s.add("n2", nodeOptions{})
+			c.o.Flags = []string{"--session-expired-policy", "reconnect"}
+			n1 := s.add("n1", c.o)
+			from := s.revision()
+			gone := c.lose(n1)
+			registered := n1.awaitRegistered(gone.Revision)
+			n1.withState(registered, "active", "boot")
+			n1.back(registered)
+			s.never("n1 was drained", from, n1.drained())
+			if n := strings.Count(n1.events(), `"to":"lost"`); n != 1 {
+				t.Errorf("the loss stands %d times in the journal", n)
+			}
+		})
+	}
+}
+
+func TestShutdownStopsTheBrokerThatWasDeclaredDead(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.add("n2", nodeOptions{})
+	n1 := s.governed(nodeOptions{}, "--session-expired-policy", "shutdown")
+	n1.start()
+	n1.awaitReady()
+	gone := n1.revoke()
+	last := n1.stopped()
+	if !strings.Contains(last, "registration lost") || !strings.Contains(last, "(--session-expired-policy shutdown): the broker was stopped (") {
+		t.Errorf("the last line is %q", last)
+	}
+	n1.silent(gone.Revision)
+	if journal := n1.events(); !strings.Contains(journal, `"to":"shutdown","reason":"session_expired"`) {
+		t.Errorf("the journal does not say why:\n%s", journal)
+	}
+}
+
+func TestShutdownSparesAFleetThatExpiredAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	n1 := s.governed(nodeOptions{}, "--session-expired-policy", "shutdown")
+	n1.start()
+	n1.awaitReady()
+	registered := n1.awaitRegistered(n1.revoke().Revision)
+	n1.withState(registered, "active", "fleet_expired")
+	n1.back(registered)
+}
+
+func TestReconnectGivesUpWhenTheRetriesAreUsedUp(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.add("n2", nodeOptions{})
+	n1 := s.governed(nodeOptions{Cuttable: true}, "--session-expired-policy", "reconnect", "--session-retries", "2")
+	n1.start()
+	n1.awaitReady()
+	from := s.revision()
+	n1.must(n1.link.Cut())
+	gone := n1.awaitExpiry(from)
+	last := n1.stopped()
+	if !strings.Contains(last, "in 2 attempts since the registration ran out (--session-expired-policy reconnect, --session-retries 2): the broker was stopped (") {
+		t.Errorf("the last line is %q", last)
+	}
+	n1.must(n1.link.Heal())
+	n1.silent(gone.Revision)
+	journal := n1.events()
+	detached, given := strings.Index(journal, `"to":"detached"`), strings.Index(journal, `"to":"shutdown","reason":"retries_used_up"`)
+	if detached < 0 || given < detached {
+		t.Errorf("not detached, and then given up:\n%s", journal)
+	}
+}
