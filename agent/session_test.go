@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -153,6 +154,11 @@ func TestNoRetryIsUsedUp(t *testing.T) {
 				l.until(l.age() + time.Hour)
 				if l.sessionOver() != nil {
 					t.Errorf("ended: %v", l.sessionOver())
+				}
+				if l.shadow != nil {
+					if n := testutil.ToFloat64(l.wouldHave.WithLabelValues(string(actStop))); n != 1 {
+						t.Errorf("a shadow counts %v stops that it would have done, want the one", n)
+					}
 				}
 				if l.state() != recovery.Detached || l.quiesces == 0 && l.shadow == nil {
 					t.Errorf("%s, %d topics quiesced: not fenced", l.state(), l.quiesces)
