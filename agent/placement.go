@@ -76,7 +76,7 @@ func (a *agent) orderPlacer() {
 	if a.placer == nil {
 		return
 	}
-	a.placer.SetOrders(recovery.PlacerOrders{Epoch: a.grant.Epoch,
+	a.placer.SetOrders(recovery.PlacerOrders{Epoch: a.grant.Epoch, Paused: a.suspended(recovery.ActTakeTopic),
 		Attached: a.attachment == recovery.Attached && a.grant.LeaseID != 0 && a.verified && a.mode.Mode.Known()})
 }
 
