@@ -84,6 +84,8 @@ func (a *agent) readyChecks() []probes.Check {
 				return errors.New("held back while the broker is drained")
 			case !p.ServedKnown:
 				return errors.New("topics of the broker not listed yet")
+			case p.Missing == 0 && p.Orphan > 0:
+				return errors.New(plural(p.Orphan, "topic") + " served that belong elsewhere: to be quarantined first")
 			case p.Missing == 0:
 				return errors.New("to be looked at again when the broker is up and attached")
 			}

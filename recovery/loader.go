@@ -310,9 +310,7 @@ func (r *Reconciler) land(f flight, err error, now time.Time) {
 	t.attempt = 0
 	r.setError(t, "")
 	r.list.worked = true
-	if f.act == actLoad {
-		r.gate.progress = now
-	}
+	r.gate.progress = now
 	if t.want == f.act {
 		r.setWant(t, actNone)
 	} else {
@@ -341,7 +339,11 @@ func (r *Reconciler) failedCall(f flight, err error, now time.Time) {
 	case f.act:
 		t.attempt++
 		r.setError(t, text)
-		t.phase, t.retryAt = phaseWaiting, now.Add(backoff(t.attempt, maxCallBackoff))
+		most := maxCallBackoff
+		if f.act == actQuiesce {
+			most = maxQuiesceBackoff
+		}
+		t.phase, t.retryAt = phaseWaiting, now.Add(backoff(t.attempt, most))
 		heap.Push(&r.load.waiting, t)
 		r.wakeBy(t.retryAt)
 	default:

@@ -9,8 +9,8 @@ import (
 
 // What opened the startup gate.
 const (
-	GateComplete    = "complete"     // every assigned topic was served
-	GateLoadTimeout = "load-timeout" // nothing was loaded for LoadTimeout; some topics are missing
+	GateComplete    = "complete"     // every assigned topic was served, and no other
+	GateLoadTimeout = "load-timeout" // nothing was done for LoadTimeout; topics are missing or too many
 )
 
 // maxErrors is how many topics' errors a Progress names.
@@ -148,7 +148,9 @@ func (r *Reconciler) judgeGate(now time.Time) {
 		r.gate.progress = now
 	}
 	switch {
-	case r.counts.Missing == r.counts.Elsewhere:
+	case r.counts.Missing == r.counts.Elsewhere && r.counts.Foreign == 0 && (r.counts.Orphan == 0 || r.mass.Tripped()):
+		// A broker that was away may still serve what was given to another meanwhile.
+		// Orphans that the guard keeps wait for a person, and clients need not.
 		r.gate.openedBy = GateComplete
 		r.log.Info("startup reconciliation done", "topics", r.counts.Assigned, "epoch", r.orders.Epoch)
 	case !now.Before(r.gate.progress.Add(r.settings.LoadTimeout)):
@@ -160,7 +162,7 @@ func (r *Reconciler) judgeGate(now time.Time) {
 			first = r.lastErr
 		}
 		r.log.Warn("startup reconciliation is incomplete; the loaded topics are let through",
-			"missing", r.counts.Missing, "of", r.counts.Assigned,
+			"missing", r.counts.Missing, "of", r.counts.Assigned, "orphans", r.counts.Orphan,
 			"without_progress", r.settings.LoadTimeout, "first_error", first, "epoch", r.orders.Epoch)
 	default:
 		return

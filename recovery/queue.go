@@ -9,7 +9,9 @@ import (
 const (
 	initialBackoff = 250 * time.Millisecond
 	maxCallBackoff = 30 * time.Second
-	maxListBackoff = 5 * time.Second // also of reading records
+	// What must not be served is tried again sooner: another broker may serve it too.
+	maxQuiesceBackoff = 5 * time.Second
+	maxListBackoff    = 5 * time.Second // also of reading records
 )
 
 // act is what is done to a topic.

@@ -34,6 +34,22 @@ func TestGateOpensAtOnceWhenNothingIsAssigned(t *testing.T) {
 	})
 }
 
+// The broker was away, and serves what was given to another meanwhile.
+func TestGateWaitsForTheQuarantineOfOrphans(t *testing.T) {
+	inWorld(t, testSettings, newFakeBroker("/n/ours", "/n/given-away"), func(w *world) {
+		w.SetOrders(attached)
+		w.SetAssigned(true, []string{"/n/ours"}, nil)
+		w.after(SettleTime - time.Millisecond)
+		if p := w.Snapshot(); p.Reconciled || p.Orphan != 1 {
+			t.Errorf("progress %+v; want the gate closed while the orphan is served", p)
+		}
+		w.after(100 * time.Millisecond)
+		if p := w.Snapshot(); p.GateOpenedBy != GateComplete || p.Orphan != 0 {
+			t.Errorf("progress %+v; want the gate open after the quarantine", p)
+		}
+	})
+}
+
 func TestGateOpensAfterLoadTimeoutWithoutProgressAndWarnsOnce(t *testing.T) {
 	b := newFakeBroker()
 	b.loadErr["/n/bad"] = errRefused

@@ -204,10 +204,11 @@ func TestDrainedBrokerServesNothing(t *testing.T) {
 	inWorld(t, testSettings, b, func(w *world) {
 		w.SetOrders(attached)
 		w.SetAssigned(true, all, nil)
-		w.after(100 * time.Millisecond)
+		w.after(SettleTime + 100*time.Millisecond)
 		if !w.Snapshot().Reconciled {
 			t.Fatal("not reconciled before the drain")
 		}
+		b.set(func() { b.serving["/n/orphan"] = true; delete(b.quiesced, "/n/orphan") })
 		b.set(func() { b.quiesceErr[all[7]] = errRefused })
 		o := attached
 		o.Mode = Drained
