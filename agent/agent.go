@@ -68,6 +68,9 @@ type agent struct {
 	notifyFailed atomic.Bool
 	alarm        Alarm // nil: none
 
+	relist       chan struct{} // the assignments must be read again; nil: nobody follows them
+	assignedFrom atomic.Int64  // store revision below which a list of them is too old
+
 	inbox   chan func() // work for the loop
 	named   chan struct{}
 	breaks  atomic.Int64 // how often the broker's connection or process was seen to end
@@ -113,7 +116,8 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 		return &ExitError{ExitUsage, err}
 	}
 	a := &agent{cfg: c, world: w, version: version, log: log, clock: w.Clock, started: time.Now(),
-		inbox: make(chan func()), named: make(chan struct{}), wouldHave: newWouldHave()}
+		inbox: make(chan func()), named: make(chan struct{}), wouldHave: newWouldHave(),
+		relist: make(chan struct{}, 1)}
 	a.enterShadow()
 	c, w, log = a.cfg, a.world, a.log
 	a.life0, a.endLife = context.WithCancel(context.WithoutCancel(ctx))
@@ -258,12 +262,12 @@ func (a *agent) serve(ctx context.Context) error {
 	add(a.onceNamed(a.followState))
 	add(a.onceNamed(a.followRegistration))
 	if a.placer != nil {
-		add(a.onceNamed(a.followBrokers))
+		add(a.onceNamed(a.relisting(a.followBrokers)))
 		add(a.onceNamed(a.followFleet))
 		add(a.onceNamed(a.followTopics))
 		add(a.onceNamed(a.placer.Run))
 	} else {
-		add(a.onceNamed(a.followAssignments))
+		add(a.onceNamed(a.relisting(a.followAssignments)))
 	}
 	if a.process != nil {
 		add(a.process.Run)

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"sync"
 
 	"holdfast/cluster"
 	"holdfast/recovery"
@@ -45,6 +46,46 @@ func (a *agent) followRegistration(ctx context.Context) error {
 	}), a.followError(ctx, "registration"))
 }
 
+// needAssignments makes the assignments unknown until they have been read at that
+// revision of the store or later. While we were detached topics may have gone to others,
+// and a watch may not know yet that it has been blind: what it told before must not be
+// loaded under a registration that was confirmed since.
+func (a *agent) needAssignments(revision int64) {
+	a.assignedFrom.Store(revision)
+	if a.ownership != nil {
+		a.ownership.ForgetWanted()
+	}
+	a.reconciler.ForgetAssigned()
+	select {
+	case a.relist <- struct{}{}:
+	default:
+	}
+}
+
+// relisting follows the assignments, and lists them anew whenever that is asked for.
+func (a *agent) relisting(follow func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for {
+			following, stop := context.WithCancel(ctx)
+			var asked sync.WaitGroup
+			asked.Go(func() {
+				select {
+				case <-a.relist:
+					stop()
+				case <-following.Done():
+				}
+			})
+			err := follow(following)
+			again := following.Err() != nil && ctx.Err() == nil
+			stop()
+			asked.Wait()
+			if !again {
+				return err
+			}
+		}
+	}
+}
+
 // followAssignments keeps known which topics are assigned here.
 func (a *agent) followAssignments(ctx context.Context) error {
 	t := cluster.Target{Key: a.main.Keys().Assignments(a.brokerID), Prefix: true, KeysOnly: true}
@@ -53,6 +94,9 @@ func (a *agent) followAssignments(ctx context.Context) error {
 
 // assignmentsSeen takes up a change below this broker's key.
 func (a *agent) assignmentsSeen(u cluster.Update) {
+	if u.Full && u.Revision < a.assignedFrom.Load() {
+		return // read before we were registered; the next list is asked for already
+	}
 	keys := a.main.Keys()
 	puts := make([]string, 0, len(u.Puts))
 	for _, kv := range u.Puts {

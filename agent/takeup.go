@@ -56,6 +56,9 @@ func (a *agent) takeUp(o outcome) {
 		a.event(Event{Kind: "registration", From: o.repaired, To: "repaired", Epoch: o.grant.Epoch})
 	}
 	a.grant, a.value, a.verified = o.grant, o.value, true
+	if a.attachment == recovery.Detached && a.relist != nil {
+		a.needAssignments(o.grant.Revision)
+	}
 	switch {
 	case o.restored:
 		a.modeRev = o.stateRevision // the store went back, and so does what is newest

@@ -215,6 +215,14 @@ func (o *Ownership) SetWanted(full bool, puts, deletes []string) {
 	o.poke()
 }
 
+// ForgetWanted makes what is assigned here unknown until the next full set: no lock is
+// taken or released on what was known of it.
+func (o *Ownership) ForgetWanted() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.wantedKnown = false
+}
+
 func (o *Ownership) want(l *lock, wanted bool) {
 	if l.wanted == wanted {
 		return

@@ -199,6 +199,24 @@ func (r *Reconciler) SetAssigned(full bool, puts, deletes []string) {
 	r.poke()
 }
 
+// ForgetAssigned makes the assignments unknown until the next full set: nothing is
+// loaded or quarantined on what was known of them.
+func (r *Reconciler) ForgetAssigned() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.assignedKnown {
+		return
+	}
+	now := time.Now()
+	r.assignedKnown = false
+	r.newGeneration()
+	r.gate.close()
+	r.list.askAt(now)
+	r.planSoon(now)
+	r.changed(now)
+	r.poke()
+}
+
 func (r *Reconciler) assign(t *topic, now time.Time, first bool) {
 	if t.Assigned {
 		return

@@ -50,6 +50,26 @@ func TestGateWaitsForTheQuarantineOfOrphans(t *testing.T) {
 	})
 }
 
+func TestForgottenAssignmentsMustBeReadAgain(t *testing.T) {
+	b := newFakeBroker()
+	inWorld(t, testSettings, b, func(w *world) {
+		w.SetAssigned(true, []string{"/n/ours", "/n/given-away"}, nil)
+		w.ForgetAssigned()
+		w.SetOrders(attached)
+		w.after(time.Minute)
+		w.wantServed()
+		w.SetAssigned(false, []string{"/n/late"}, nil) // a change says nothing about the rest
+		w.after(time.Minute)
+		w.wantServed()
+		if p := w.Snapshot(); p.Reconciled || p.AssignedKnown {
+			t.Errorf("progress %+v; want the assignments unknown", p)
+		}
+		w.SetAssigned(true, []string{"/n/ours"}, nil)
+		w.after(time.Second)
+		w.wantServed("/n/ours")
+	})
+}
+
 func TestGateOpensAfterLoadTimeoutWithoutProgressAndWarnsOnce(t *testing.T) {
 	b := newFakeBroker()
 	b.loadErr["/n/bad"] = errRefused
