@@ -25,6 +25,7 @@ var arrows = map[string][]string{
 	"holdfast/agent/guard":          {"holdfast/agent/footprint", "holdfast/agent/lease", "holdfast/agent/process"},
 	"holdfast/agent/lease":          {},
 	"holdfast/agent/process":        {"holdfast/probes"},
+	"holdfast/agent/simulation":     {},
 	"holdfast/recovery":             {},
 	"holdfast/probes":               {},
 	"holdfast/cluster":              {},

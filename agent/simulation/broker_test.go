@@ -1,0 +1,302 @@
+package simulation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"holdfast/brokerapi"
+)
+
+// gate holds up whoever passes while it is closed. Closings add up.
+type gate struct {
+	mu     sync.Mutex
+	closed int
+	open   chan struct{} // closed when the gate opens
+}
+
+func (g *gate) shut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed == 0 {
+		g.open = make(chan struct{})
+	}
+	g.closed++
+}
+
+func (g *gate) release() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed--; g.closed == 0 {
+		close(g.open)
+	}
+}
+
+func (g *gate) isShut() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.closed > 0
+}
+
+// opened is closed as soon as the gate is open; nil: it is.
+func (g *gate) opened() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed == 0 {
+		return nil
+	}
+	return g.open
+}
+
+// pass returns when the gate is open, and the process behind it runs.
+func (g *gate) pass() {
+	for c := g.opened(); c != nil; c = g.opened() {
+		<-c
+	}
+}
+
+var errRefused = errors.New("connection refused")
+
+// broker is a broker's process, and the disk that outlives it.
+type broker struct {
+	id      string
+	latency time.Duration
+	forgets bool
+	changed func(why string) // called with the broker locked
+
+	frozen gate
+
+	mu       sync.Mutex
+	running  bool
+	instance int
+	started  time.Time
+	exited   chan struct{} // closed at the end of this process
+	topics   map[string]bool
+	slow     time.Duration
+	refusing int
+	backlog  []func() // sent to a process that is frozen
+	watchers map[chan struct{}]struct{}
+}
+
+func newBroker(id string, forgets bool) *broker {
+	return &broker{id: id, latency: 2 * time.Millisecond, forgets: forgets, topics: map[string]bool{},
+		watchers: map[chan struct{}]struct{}{}}
+}
+
+// start runs a new process. It serves at once what it finds on its disk.
+func (b *broker) start() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.running {
+		return
+	}
+	b.running, b.started, b.exited = true, time.Now(), make(chan struct{})
+	b.instance++
+	if b.forgets {
+		for topic := range b.topics {
+			b.topics[topic] = true
+		}
+	}
+	b.changed("broker started")
+}
+
+// kill ends the process, frozen or not.
+func (b *broker) kill() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.running {
+		return
+	}
+	b.running, b.backlog = false, nil
+	close(b.exited)
+	for w := range b.watchers {
+		select {
+		case w <- struct{}{}:
+		default:
+		}
+	}
+	b.changed("broker ended")
+}
+
+// freeze stops the process until thaw; what is sent to it waits for it.
+func (b *broker) freeze() {
+	b.frozen.shut()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.changed("broker frozen")
+}
+
+func (b *broker) thaw() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.frozen.release()
+	if b.frozen.isShut() {
+		return
+	}
+	work := b.backlog
+	b.backlog = nil
+	b.changed("broker thawed")
+	for _, do := range work {
+		do()
+	}
+}
+
+func (b *broker) set(change func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change()
+	b.changed("broker set")
+}
+
+// serving is what clients can use, if the process does anything at all.
+func (b *broker) serving() []string {
+	var list []string
+	for topic, serves := range b.topics {
+		if serves {
+			list = append(list, topic)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// ask is one call to the process. A call whose context ends on the way may have been
+// carried out, and one that was sent to a frozen process will be.
+func (b *broker) ask(ctx context.Context, do func() error) error {
+	b.mu.Lock()
+	if !b.running {
+		b.mu.Unlock()
+		return fmt.Errorf("broker %s: %w", b.id, errRefused)
+	}
+	instance, exited, wait := b.instance, b.exited, b.latency+b.slow
+	b.mu.Unlock()
+	carryOut := func() (err error) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if !b.running || b.instance != instance {
+			return errors.New("connection broke")
+		}
+		if b.frozen.isShut() {
+			b.backlog = append(b.backlog, func() { _ = do() })
+			return context.DeadlineExceeded
+		}
+		return do()
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-exited:
+		return errors.New("connection broke")
+	case <-ctx.Done():
+		_ = carryOut()
+		return ctx.Err()
+	}
+	for c := b.frozen.opened(); c != nil; c = b.frozen.opened() {
+		select {
+		case <-c:
+		case <-exited:
+			return errors.New("connection broke")
+		case <-ctx.Done():
+			_ = carryOut()
+			return ctx.Err()
+		}
+	}
+	return carryOut()
+}
+
+// driver is the broker as one sidecar life sees it.
+type driver struct {
+	b    *broker
+	life *life
+	lost chan struct{}
+}
+
+func newDriver(b *broker, l *life) *driver {
+	d := &driver{b: b, life: l, lost: make(chan struct{}, 1)}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.watchers[d.lost] = struct{}{}
+	return d
+}
+
+// ask is a call from this life: nothing leaves a process that is frozen, and nothing
+// happens after its death.
+func (d *driver) ask(ctx context.Context, do func() error) error {
+	d.life.pass()
+	if d.life.dead.Load() {
+		return errDead
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	err := d.b.ask(ctx, do)
+	d.life.pass()
+	return err
+}
+
+func (d *driver) Identify(ctx context.Context) (who brokerapi.Identity, err error) {
+	err = d.ask(ctx, func() error {
+		who = brokerapi.Identity{Name: d.b.id, Instance: fmt.Sprintf("%s-%d", d.b.id, d.b.instance), StartedAt: d.b.started}
+		return nil
+	})
+	return who, err
+}
+
+func (d *driver) Health(ctx context.Context) error {
+	return d.ask(ctx, func() error { return nil })
+}
+
+func (d *driver) Topics(ctx context.Context) (serving, quiesced []string, err error) {
+	err = d.ask(ctx, func() error {
+		for _, topic := range slices.Sorted(maps.Keys(d.b.topics)) {
+			if d.b.topics[topic] {
+				serving = append(serving, topic)
+			} else {
+				quiesced = append(quiesced, topic)
+			}
+		}
+		return nil
+	})
+	return serving, quiesced, err
+}
+
+func (d *driver) Load(ctx context.Context, topic string, _ []byte) error {
+	return d.ask(ctx, func() error {
+		if !d.b.topics[topic] {
+			d.b.topics[topic] = true
+			d.b.changed("loaded " + topic)
+		}
+		return nil
+	})
+}
+
+func (d *driver) Quiesce(ctx context.Context, topic string) error {
+	return d.ask(ctx, func() error {
+		if d.b.refusing > 0 {
+			return errors.New("the broker refuses to quiesce")
+		}
+		if _, here := d.b.topics[topic]; here && d.b.topics[topic] {
+			d.b.topics[topic] = false
+			d.b.changed("quiesced " + topic)
+		}
+		return nil
+	})
+}
+
+func (d *driver) Lost() <-chan struct{} { return d.lost }
+
+func (d *driver) Capabilities() brokerapi.Capabilities {
+	return brokerapi.Capabilities{Quiesce: true, HeldWatch: true, StableName: true, LocalData: true}
+}
+
+func (d *driver) Close() error {
+	d.b.mu.Lock()
+	defer d.b.mu.Unlock()
+	delete(d.b.watchers, d.lost)
+	return nil
+}

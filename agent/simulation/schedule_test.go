@@ -1,0 +1,156 @@
+package simulation
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// deed is what an event does. Those with a duration are undone after it.
+type deed string
+
+const (
+	cut           deed = "cut"           // the node's way to etcd, both directions
+	cutRequests   deed = "cutRequests"   // only what goes to etcd
+	cutReplies    deed = "cutReplies"    // only what comes from etcd
+	slowNetwork   deed = "slowNetwork"   // Arg ms more in each direction
+	slowReplies   deed = "slowReplies"   // Arg ms more, only from etcd
+	freezeStore   deed = "freezeStore"   // all ways cut; then an election refreshes the leases if Arg is 1
+	storeErrors   deed = "storeErrors"   // Arg: which error
+	newLeader     deed = "newLeader"     // watches end, leases are refreshed
+	revokeLease   deed = "revokeLease"   // somebody else revokes the node's lease
+	deleteKey     deed = "deleteKey"     // somebody else deletes its registration
+	deleteState   deed = "deleteState"   // somebody else deletes its state
+	crashSidecar  deed = "crashSidecar"  // Arg: how many of its last state files back
+	stopSidecar   deed = "stopSidecar"   // in order
+	freezeSidecar deed = "freezeSidecar" //
+	crashBroker   deed = "crashBroker"
+	freezeBroker  deed = "freezeBroker"
+	slowBroker    deed = "slowBroker" // Arg ms for each call
+	refuseQuiesce deed = "refuseQuiesce"
+	drain         deed = "drain"
+	activate      deed = "activate"
+	move          deed = "move" // topic Arg, to the node
+	restartFleet  deed = "restartFleet"
+	crashNode     deed = "crashNode" // sidecar and broker
+)
+
+// deeds is each deed with its weight.
+var deeds = []struct {
+	do     deed
+	weight int
+}{
+	{cut, 10}, {cutRequests, 4}, {cutReplies, 6}, {slowNetwork, 4}, {slowReplies, 4}, {freezeStore, 3}, {storeErrors, 4},
+	{newLeader, 2}, {revokeLease, 3}, {deleteKey, 3}, {deleteState, 2}, {crashSidecar, 6}, {stopSidecar, 3},
+	{freezeSidecar, 4}, {crashBroker, 5}, {freezeBroker, 3}, {slowBroker, 3}, {refuseQuiesce, 2}, {drain, 3},
+	{activate, 5}, {move, 4}, {restartFleet, 2}, {crashNode, 4},
+}
+
+type event struct {
+	At   time.Duration
+	Do   deed
+	Node int
+	For  time.Duration
+	Arg  int
+}
+
+func (e event) String() string {
+	s := fmt.Sprintf("%8.3fs  %-13s n%d", e.At.Seconds(), e.Do, e.Node)
+	if e.For > 0 {
+		s += fmt.Sprintf("  for %v", e.For)
+	}
+	if e.Arg != 0 {
+		s += fmt.Sprintf("  (%d)", e.Arg)
+	}
+	return s
+}
+
+// schedule is all that is done to one cluster. Seed decides what a schedule leaves open.
+type schedule struct {
+	Seed     uint64
+	Settings settings
+	Events   []event
+}
+
+// draw makes the schedule of a seed. Durations are about the TTL: what is a little
+// shorter and a little longer is where the mistakes are.
+func draw(seed uint64) schedule {
+	r := rand.New(rand.NewPCG(seed, 1))
+	s := schedule{Seed: seed, Settings: drawSettings(r)}
+	ttl := s.Settings.TTL
+	span := min(6*ttl, 60*time.Second) + 5*time.Second
+	total := 0
+	for _, d := range deeds {
+		total += d.weight
+	}
+	ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
+	for range 2 + r.IntN(10) {
+		e := event{At: ms(time.Duration(r.Int64N(int64(span)))), Node: r.IntN(s.Settings.Nodes)}
+		at := r.IntN(total)
+		for _, d := range deeds {
+			if at -= d.weight; at < 0 {
+				e.Do = d.do
+				break
+			}
+		}
+		around := ms(time.Duration(pick(r, 0.2, 0.5, 0.66, 0.9, 1, 1.1, 1.5, 2.5) * (0.9 + 0.2*r.Float64()) * float64(ttl)))
+		switch e.Do {
+		case cut, cutRequests, cutReplies, freezeSidecar, freezeBroker, crashSidecar, stopSidecar, crashBroker, crashNode, restartFleet, freezeStore:
+			e.For = around
+		case slowNetwork, slowReplies:
+			e.For, e.Arg = around, pick(r, 50, 200, 450, 900)
+		case slowBroker:
+			e.For, e.Arg = around, pick(r, 20, 200, 1500)
+		case refuseQuiesce:
+			e.For = around
+		case storeErrors:
+			e.For, e.Arg = around, r.IntN(len(storeFaults))
+		case move:
+			e.Arg = r.IntN(s.Settings.Topics)
+		}
+		switch e.Do {
+		case freezeStore:
+			e.Arg = r.IntN(2)
+		case crashSidecar, crashNode, restartFleet:
+			e.Arg = pick(r, 0, 0, 1, 2)
+		}
+		s.Events = append(s.Events, e)
+	}
+	if r.IntN(5) == 0 { // the same for everybody at once: no one is singled out
+		e := s.Events[0]
+		if e.For > 0 {
+			for n := range s.Settings.Nodes {
+				e.Node = n
+				s.Events = append(s.Events, e)
+			}
+		}
+	}
+	slices.SortStableFunc(s.Events, func(a, b event) int { return cmp.Compare(a.At, b.At) })
+	return s
+}
+
+// String is the schedule in lines.
+func (s schedule) String() string {
+	b := &strings.Builder{}
+	fmt.Fprintf(b, "seed %d: %s\n", s.Seed, s.Settings)
+	for _, e := range s.Events {
+		fmt.Fprintf(b, "  %s\n", e)
+	}
+	return b.String()
+}
+
+// code is the schedule as a row for named_test.go.
+func (s schedule) code(name string) string {
+	b := &strings.Builder{}
+	settings := strings.TrimPrefix(fmt.Sprintf("%#v", s.Settings), "simulation.")
+	fmt.Fprintf(b, "{%q, schedule{Seed: %d, Settings: %s, Events: []event{\n", name, s.Seed, settings)
+	for _, e := range s.Events {
+		fmt.Fprintf(b, "\t{At: %d * time.Millisecond, Do: %s, Node: %d, For: %d * time.Millisecond, Arg: %d},\n",
+			e.At.Milliseconds(), e.Do, e.Node, e.For.Milliseconds(), e.Arg)
+	}
+	b.WriteString("}}},\n")
+	return b.String()
+}

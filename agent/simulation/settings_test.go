@@ -1,0 +1,97 @@
+package simulation
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"holdfast/agent"
+)
+
+// settings of one simulated cluster.
+type settings struct {
+	Nodes, Topics int
+	TTL           time.Duration
+	Margin        time.Duration // 0: a third of the TTL
+	Recover       time.Duration // recover window
+	Grace         time.Duration // restart grace; 0: none
+	Policy        string        // drain, reconnect
+	Stop          bool          // the ladder ends with stop, and there is a guard
+	Forgets       bool          // brokers serve after a start what was quiesced before
+	Placer        bool          // topics of brokers that are not registered move
+	Latency       time.Duration // of the way to etcd, one way
+}
+
+// pick draws one of the values.
+func pick[T any](r *rand.Rand, values ...T) T { return values[r.IntN(len(values))] }
+
+func drawSettings(r *rand.Rand) settings {
+	s := settings{
+		Nodes:   2 + r.IntN(3),
+		Topics:  1 + r.IntN(8),
+		TTL:     pick[time.Duration](r, 2, 3, 4, 5, 8, 8, 16, 32) * time.Second,
+		Recover: pick[time.Duration](r, 0, 0, 300*time.Millisecond, 2*time.Second),
+		Policy:  pick(r, "drain", "drain", "drain", "reconnect"),
+		Stop:    ladderStops && r.IntN(2) == 0,
+		Forgets: r.IntN(4) == 0,
+		Placer:  r.IntN(2) == 0,
+		Latency: pick(r, 200*time.Microsecond, time.Millisecond, 10*time.Millisecond, 40*time.Millisecond),
+	}
+	switch {
+	case s.TTL == 2*time.Second:
+		s.Margin = 300 * time.Millisecond // more leaves no room for a second attempt
+	case s.TTL <= 4*time.Second:
+		s.Margin = pick[time.Duration](r, 0, 300*time.Millisecond, 500*time.Millisecond)
+	default:
+		s.Margin = pick[time.Duration](r, 0, 0, 300*time.Millisecond, time.Second, s.TTL/2)
+	}
+	if r.IntN(4) == 0 {
+		s.Grace = s.TTL / 4
+	}
+	return s
+}
+
+func (s settings) margin() time.Duration {
+	if s.Margin == 0 {
+		return s.TTL / 3
+	}
+	return s.Margin
+}
+
+// config is what the sidecar of the broker is started with.
+func (s settings) config(id, dir string) agent.Config {
+	c := agent.Default()
+	c.Driver, c.BrokerID, c.StateDir, c.ControlSocket = "nats", id, dir, "control"
+	c.EtcdEndpoints = []string{"http://memory:2379"}
+	c.ProbeListen, c.WebListen = "probes:1", "web:2"
+	c.LeaseTTL, c.LeaseDetachMargin, c.DetachmentRecoverWindow = s.TTL, s.Margin, s.Recover
+	c.RestartGrace, c.SessionExpiredPolicy = s.Grace, s.Policy
+	c.Fence, c.Guard = []string{"ready", "quiesce"}, "off"
+	if s.Stop {
+		c.Fence, c.Guard, c.StopCommand = []string{"ready", "quiesce", "stop"}, "on", "stop"
+	}
+	c.LoadTimeout = 5 * time.Second
+	c.AuditInterval = 10 * time.Second
+	return c
+}
+
+func (s settings) String() string {
+	b := &strings.Builder{}
+	fmt.Fprintf(b, "%d brokers, %d topics, TTL %v, margin %v, recover window %v, policy %s, latency %v",
+		s.Nodes, s.Topics, s.TTL, s.margin(), s.Recover, s.Policy, s.Latency)
+	for _, f := range []struct {
+		on   bool
+		text string
+	}{
+		{s.Grace > 0, fmt.Sprintf("restart grace %v", s.Grace)},
+		{s.Stop, "stop and guard"},
+		{s.Forgets, "brokers forget what is quiesced"},
+		{s.Placer, "a placer moves topics"},
+	} {
+		if f.on {
+			b.WriteString(", " + f.text)
+		}
+	}
+	return b.String()
+}
