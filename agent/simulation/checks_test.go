@@ -59,6 +59,8 @@ type watched struct {
 
 	stubborn time.Time // until when it could not be made to quiesce
 
+	stood  time.Time // since when the registration stood, or had
+	ended  time.Time // since when the broker's process does not run
 	zombie time.Time // since when it serves without a registration; zero: it does not
 }
 
@@ -100,12 +102,20 @@ type checks struct {
 	mu         sync.Mutex
 	nodes      []*watched
 	doubles    map[string]time.Time // topics that two brokers serve, and since when
+	refreshed  time.Time            // when a new leader gave all leases their whole TTL
 	violations []string
 	told       map[string]bool
 }
 
 func newChecks(f *fleet) *checks {
 	return &checks{f: f, poke: make(chan struct{}, 1), doubles: map[string]time.Time{}, told: map[string]bool{}}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 func (c *checks) begin() {
@@ -139,7 +149,14 @@ func (c *checks) violated(format string, args ...any) {
 	c.violations = append(c.violations, fmt.Sprintf("%.3fs: %s", time.Since(c.f.born).Seconds(), text))
 }
 
-// forgot takes it that a sidecar's state file is an older one.
+func (c *checks) elected() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refreshed = time.Now()
+}
+
+// forgot takes it that a sidecar's state file is an older one, or that it may not have
+// heard of the newest mode.
 func (c *checks) forgot(i int) {
 	c.change(i, func(w *watched, _ time.Time) {
 		w.forgot = true
@@ -199,6 +216,9 @@ func (c *checks) broker(i int, b *broker, why string) {
 	w.running, w.frozen, w.serving = b.running, b.frozen.isShut(), b.serving()
 	if w.instance != b.instance {
 		w.instance, w.wellSince = b.instance, now
+	}
+	if !w.running {
+		w.ended = now
 	}
 	c.judge(i, now, why)
 }
@@ -265,6 +285,7 @@ func (c *checks) registration(i int, e memory.Event, ch memory.Change, now time.
 		}
 		if !w.registered {
 			c.f.note("%s: registered, epoch %d", id, e.KV.CreateRevision)
+			w.stood = now
 		}
 		w.registered, w.create, w.lease = true, e.KV.CreateRevision, e.KV.Lease
 		c.judge(i, now, "")
@@ -343,8 +364,8 @@ func (c *checks) judge(i int, now time.Time, cause string) {
 	// The orderly end of a lease, or the sidecar's own: everything was known in time.
 	foreseen := w.why != stranger
 	held := well > c.f.settings.margin()+4*time.Second && now.Sub(w.sidecarSince) > c.f.settings.TTL+time.Second
-	if w.why == released {
-		held = well > 4*time.Second
+	if w.why == released { // not one that was taken back because its answer was lost
+		held = well > 4*time.Second && now.Sub(w.stood) > soon
 	}
 	switch {
 	case cause == "registration gone" && foreseen && (held || c.f.settings.Stop):
@@ -416,6 +437,10 @@ func (c *checks) overdue() {
 			min(w.wellFor(now), w.netFor(now), now.Sub(w.modeSince)) > heard {
 			c.violated("%s is drained (%s) and serves %v", id, w.mode.Reason, w.serving)
 			w.modeSince = now
+		}
+		if w.registered && !w.running && !w.ended.IsZero() && w.sidecar && w.bad == 0 && now.Sub(later(later(w.ended, c.refreshed), w.wellSince)) > s.TTL+soon+heard {
+			c.violated("%s is registered, and its broker does not run since %v", id, now.Sub(w.ended))
+			w.ended = now
 		}
 	}
 	for topic, since := range c.doubles {

@@ -46,6 +46,7 @@ type fleet struct {
 	mu     sync.Mutex
 	random *rand.Rand
 	faults []error
+	flaky  int
 	moving map[string]bool
 	trace  bool
 	story  []string
@@ -253,7 +254,16 @@ func (f *fleet) fault(string) error {
 	if len(f.faults) > 0 {
 		return f.faults[len(f.faults)-1]
 	}
+	if f.flaky > 0 && f.random.IntN(2) == 0 {
+		return memory.ErrTimeout
+	}
 	return nil
+}
+
+func (f *fleet) setFlaky(sign int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.flaky += sign
 }
 
 // delays sets what the node's link delays, and how it is cut.
@@ -324,6 +334,7 @@ func (f *fleet) do(e event) {
 		if e.Arg == 1 {
 			time.Sleep(e.For)
 			f.store.ChangeLeader(0)
+			f.checks.elected()
 		}
 	case storeErrors:
 		err := storeFaults[e.Arg]
@@ -337,9 +348,16 @@ func (f *fleet) do(e event) {
 		f.faults = slices.Delete(f.faults, at, at+1)
 		f.mu.Unlock()
 		f.checks.networks(-1)
+	case flakyStore:
+		f.checks.networks(1)
+		f.setFlaky(1)
+		time.Sleep(e.For)
+		f.setFlaky(-1)
+		f.checks.networks(-1)
 	case newLeader:
 		f.store.EndWatches(memory.ErrNoLeader)
 		f.store.ChangeLeader(0)
+		f.checks.elected()
 	case revokeLease:
 		if id := f.checks.wanted(e.Node).lease; id != 0 {
 			f.admin(func() { f.store.Revoke(id) })
@@ -385,6 +403,12 @@ func (f *fleet) do(e event) {
 		n.steer("drain")
 	case activate:
 		n.steer("activate")
+	case drainKey:
+		f.admin(func() {
+			_, _ = f.store.Put(f.life, &pb.PutRequest{Key: []byte(f.keys.State(n.id)),
+				Value: []byte(`{"mode":"drained","reason":"drill","by":"operator"}`)})
+		})
+		f.checks.forgot(e.Node)
 	case move:
 		f.hand(f.topic(e.Arg), n.id)
 	case crashNode:

@@ -15,6 +15,7 @@ import (
 
 var (
 	schedules = flag.Int("schedules", 0, "how many schedules to run; 0: 150 with -short, else 1000")
+	brief     = flag.Bool("brief", false, "end at the first violation, without shrinking")
 	firstSeed = flag.Uint64("seed", 1, "the first seed")
 )
 
@@ -61,7 +62,11 @@ func TestNothingIsServedPastTheDeadlineWhateverHappens(t *testing.T) {
 					if len(o.Violations) == 0 {
 						continue
 					}
-					failed.Add(1)
+					if failed.Add(1); *brief {
+						failed.Add(10)
+						t.Errorf("%s\n%s", s, strings.Join(o.Violations, "\n"))
+						return
+					}
 					mu.Lock()
 					report(t, s, o, filepath.Join(dir, fmt.Sprint(w)))
 					mu.Unlock()

@@ -1,0 +1,140 @@
+package simulation
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	mutate   = flag.String("mutate", "", "run the mutations whose name matches; \".\" is all (make mutate)")
+	mutateTo = flag.Int("mutate-schedules", 600, "after how many schedules a mutant has survived")
+)
+
+// edit replaces a text in a file, named from the root of the module. The text is there
+// exactly once.
+type edit struct{ file, old, new string }
+
+// mutation is a deliberate breakage of a safety rule, which the simulation must notice.
+type mutation struct {
+	name  string
+	rule  string // of DESIGN
+	edits []edit
+}
+
+func root(t *testing.T) string {
+	_, here, _, _ := runtime.Caller(0)
+	dir, err := filepath.Abs(filepath.Join(filepath.Dir(here), "..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// mutants returns the mutated files' contents by name, or what does not apply.
+func (m mutation) apply(root string) (map[string]string, error) {
+	files := map[string]string{}
+	for _, e := range m.edits {
+		text, known := files[e.file]
+		if !known {
+			raw, err := os.ReadFile(filepath.Join(root, e.file))
+			if err != nil {
+				return nil, err
+			}
+			text = string(raw)
+		}
+		if n := strings.Count(text, e.old); n != 1 {
+			return nil, fmt.Errorf("%s has %d times, not once:\n%s", e.file, n, e.old)
+		}
+		files[e.file] = strings.Replace(text, e.old, e.new, 1)
+	}
+	return files, nil
+}
+
+func TestEveryMutationStillApplies(t *testing.T) {
+	if testing.CoverMode() != "" {
+		t.Skip("the sources are read")
+	}
+	for _, m := range mutations {
+		if _, err := m.apply(root(t)); err != nil {
+			t.Errorf("%s: %v", m.name, err)
+		}
+	}
+}
+
+// TestEveryMutantIsCaught builds this package's test with one safety rule broken, again
+// and again, and expects it to fail.
+func TestEveryMutantIsCaught(t *testing.T) {
+	if *mutate == "" {
+		t.Skip("takes minutes: make mutate")
+	}
+	which := regexp.MustCompile(*mutate)
+	dir := t.TempDir()
+	for _, m := range mutations {
+		if !which.MatchString(m.name) {
+			continue
+		}
+		t.Run(m.name, func(t *testing.T) {
+			began := time.Now()
+			program := build(t, m, dir)
+			built := time.Since(began)
+			cmd := exec.Command(program, "-test.run", "^(TestNamed|TestNothingIsServed)", "-test.failfast", "-brief",
+				"-schedules", fmt.Sprint(*mutateTo), "-test.timeout", "5m")
+			out, err := cmd.CombinedOutput()
+			took := time.Since(began).Round(100 * time.Millisecond)
+			if err == nil {
+				t.Fatalf("%s: survived the named and %d random schedules (%v)", m.rule, *mutateTo, took)
+			}
+			t.Logf("%s: caught in %v (built in %v): %s", m.rule, took, built.Round(100*time.Millisecond), verdict(string(out)))
+		})
+	}
+}
+
+// verdict is the line that tells what was violated.
+func verdict(out string) string {
+	if m := regexp.MustCompile(`(?m)^ *[0-9.]+s: .*$`).FindString(out); m != "" {
+		return strings.TrimSpace(m)
+	}
+	return strings.TrimSpace(out[:min(len(out), 400)])
+}
+
+// build makes the test program of the mutant, without touching the tree.
+func build(t *testing.T, m mutation, dir string) string {
+	t.Helper()
+	root := root(t)
+	files, err := m.apply(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay := struct{ Replace map[string]string }{map[string]string{}}
+	for name, text := range files {
+		to := filepath.Join(dir, strings.ReplaceAll(name, "/", "_"))
+		if err := os.WriteFile(to, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		overlay.Replace[filepath.Join(root, name)] = to
+	}
+	raw, err := json.Marshal(overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(list, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "mutant.test")
+	cmd := exec.Command("go", "test", "-c", "-vet=off", "-p", "2", "-ldflags=-s -w", "-overlay", list, "-o", program, "./agent/simulation")
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s does not build: %v\n%s", m.name, err, out)
+	}
+	return program
+}
