@@ -52,6 +52,7 @@ type watched struct {
 	// Sidecar, broker and network.
 	sidecar      bool
 	sidecarSince time.Time
+	attached     bool // for sure, in this life of the sidecar
 	bad          int
 	wellSince    time.Time
 	netBad       int
@@ -92,6 +93,13 @@ func (w *watched) bounded(since, now time.Time, s settings) bool {
 	patience := s.TTL + soon
 	return w.netFor(now) >= heard && now.Sub(since) >= heard ||
 		now.Sub(w.sidecarSince) >= patience && now.Sub(w.gone) >= patience && now.Sub(since) >= patience
+}
+
+// overripe is bounded for what is served without a registration: a sidecar that was
+// attached knows the end of its lease by itself, and fences what starts after it.
+func (w *watched) overripe(now time.Time, s settings) bool {
+	return w.bounded(w.zombie, now, s) ||
+		w.attached && w.why != stranger && min(w.wellFor(now), now.Sub(w.zombie)) >= soon
 }
 
 // checks holds the rules against what happens.
@@ -185,7 +193,7 @@ func (c *checks) sidecar(i int, runs bool) {
 	c.change(i, func(w *watched, now time.Time) {
 		w.sidecar = runs
 		if runs {
-			w.sidecarSince, w.wellSince = now, now
+			w.sidecarSince, w.wellSince, w.attached = now, now, false
 		}
 	})
 }
@@ -429,7 +437,10 @@ func (c *checks) overdue() {
 	s := c.f.settings
 	for i, w := range c.nodes {
 		id := c.f.nodes[i].id
-		if !w.zombie.IsZero() && w.bounded(w.zombie, now, s) {
+		if w.registered && min(w.wellFor(now), w.netFor(now), now.Sub(w.stood)) >= heard {
+			w.attached = true
+		}
+		if !w.zombie.IsZero() && w.overripe(now, s) {
 			c.violated("%s has served %v for %v without a registration (%s)", id, w.serving, now.Sub(w.zombie), w.why)
 			w.zombie = now // once is enough
 		}

@@ -120,6 +120,9 @@ func draw(seed uint64) schedule {
 			e.Arg = pick(r, 0, 0, 1, 2)
 		}
 		s.Events = append(s.Events, e)
+		if (e.Do == slowReplies || e.Do == slowNetwork) && r.IntN(2) == 0 { // and right out of that, silence
+			s.Events = append(s.Events, event{At: e.At + ms(time.Duration(r.Int64N(int64(e.For)))), Do: cut, Node: e.Node, For: ms(ttl * 3 / 2)})
+		}
 	}
 	if r.IntN(5) == 0 { // the same for everybody at once: no one is singled out
 		e := s.Events[0]
