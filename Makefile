@@ -66,6 +66,14 @@ bench-load: ## rate of loading topics, beside a bare loop of the broker's client
 bench-plan: ## time to plan 10,000 topics
 	go test -run '^$$' -bench 'Plan' -benchmem ./recovery
 
+.PHONY: simulate
+simulate: ## 10,000 random schedules for whole sidecars in virtual time; ARGS='-schedules 1 -seed 7 -v' tells one
+	go test ./agent/simulation -run 'TestNamed|TestNothing' -timeout 30m $(or $(ARGS),-schedules 10000 -seed $(shell date +%s))
+
+.PHONY: mutate
+mutate: ## break each safety rule on purpose, and see that the simulation notices; ARGS='-mutate lease' does some
+	GOFLAGS=-p=2 go test ./agent/simulation -run 'TestEveryMutant' -timeout 20m -v $(or $(ARGS),-mutate .) | { grep -v -e '^=== ' || true; }
+
 .PHONY: lint
 lint: ## gofmt, vet, staticcheck, govulncheck
 	@files=$$(gofmt -l .); if [ -n "$$files" ]; then echo "not formatted, run gofmt -w:" $$files; exit 1; fi

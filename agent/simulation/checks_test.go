@@ -53,6 +53,8 @@ type watched struct {
 	sidecar      bool
 	sidecarSince time.Time
 	attached     bool // for sure, in this life of the sidecar
+	detached     bool // for sure, since the registration went
+	guarded      int  // broker process for which there was a guard, armed, for sure
 	bad          int
 	wellSince    time.Time
 	netBad       int
@@ -193,7 +195,7 @@ func (c *checks) sidecar(i int, runs bool) {
 	c.change(i, func(w *watched, now time.Time) {
 		w.sidecar = runs
 		if runs {
-			w.sidecarSince, w.wellSince, w.attached = now, now, false
+			w.sidecarSince, w.wellSince, w.attached, w.detached = now, now, false, false
 		}
 	})
 }
@@ -293,7 +295,7 @@ func (c *checks) registration(i int, e memory.Event, ch memory.Change, now time.
 		}
 		if !w.registered {
 			c.f.note("%s: registered, epoch %d", id, e.KV.CreateRevision)
-			w.stood = now
+			w.stood, w.detached = now, false
 		}
 		w.registered, w.create, w.lease = true, e.KV.CreateRevision, e.KV.Lease
 		c.judge(i, now, "")
@@ -376,9 +378,9 @@ func (c *checks) judge(i int, now time.Time, cause string) {
 		held = well > 4*time.Second && now.Sub(w.stood) > soon
 	}
 	switch {
-	case cause == "registration gone" && foreseen && (held || c.f.settings.Stop):
+	case cause == "registration gone" && foreseen && (held || c.f.settings.Stop && w.why == expiry && w.guarded == w.instance):
 		c.violated("%s serves %v although its registration is gone (%s)", id, w.serving, w.why)
-	case strings.HasPrefix(cause, "loaded") && foreseen && (well > 2*time.Second || c.f.settings.Stop):
+	case strings.HasPrefix(cause, "loaded") && foreseen && well > 2*time.Second:
 		c.violated("%s %s although its registration is gone (%s)", id, cause, w.why)
 	}
 	if w.zombie.IsZero() {
@@ -438,7 +440,7 @@ func (c *checks) overdue() {
 	for i, w := range c.nodes {
 		id := c.f.nodes[i].id
 		if w.registered && min(w.wellFor(now), w.netFor(now), now.Sub(w.stood)) >= heard {
-			w.attached = true
+			w.attached, w.guarded = true, w.instance
 		}
 		if !w.zombie.IsZero() && w.overripe(now, s) {
 			c.violated("%s has served %v for %v without a registration (%s)", id, w.serving, now.Sub(w.zombie), w.why)
@@ -484,12 +486,24 @@ func (c *checks) askReady() {
 func (c *checks) readiness(i int) {
 	asked := time.Now()
 	ready := c.f.nodes[i].ready()
+	status, told := c.f.nodes[i].status()
 	now := time.Now()
-	if !ready || now != asked {
+	if now != asked {
 		return
 	}
 	c.mu.Lock()
 	w, id := c.nodes[i], c.f.nodes[i].id
+	if told && !w.registered && w.sidecar {
+		detached := status.Attachment == "detached"
+		if !detached && w.detached {
+			c.violated("%s came back although its registration has been gone all the while (%s)", id, w.why)
+		}
+		w.detached = detached
+	}
+	if !ready {
+		c.mu.Unlock()
+		return
+	}
 	if !w.registered && (w.why != stranger || w.bounded(w.gone, now, c.f.settings)) {
 		c.violated("%s is ready without a registration (%s)", id, w.why)
 	}

@@ -35,7 +35,9 @@
 //     which sidecar, broker and network were well.
 //   - No topic is served by two brokers, by the same rules; never by two that are ready,
 //     unforeseeable losses and their bound apart.
-//   - Epochs grow.
+//   - Epochs grow, and a sidecar that was detached does not come back while its
+//     registration is gone.
+//   - A broker that does not run is not registered for longer than its lease lasts.
 //   - Registered and active is never to be seen after a loss during which peers lived.
 //   - What a person drained, or a recovery did, only a person activates.
 //   - A recovery drains only after a loss, and only if somebody was registered at every

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -47,6 +48,7 @@ type fleet struct {
 	random *rand.Rand
 	faults []error
 	flaky  int
+	busy   int
 	moving map[string]bool
 	trace  bool
 	story  []string
@@ -245,7 +247,7 @@ func (f *fleet) admin(do func()) {
 	do()
 }
 
-func (f *fleet) fault(string) error {
+func (f *fleet) fault(method string) error {
 	if f.stranger.Load() {
 		return nil
 	}
@@ -254,16 +256,25 @@ func (f *fleet) fault(string) error {
 	if len(f.faults) > 0 {
 		return f.faults[len(f.faults)-1]
 	}
+	if f.busy > 0 && !strings.Contains(method, "Lease/") {
+		return memory.ErrTimeout
+	}
 	if f.flaky > 0 && f.random.IntN(2) == 0 {
 		return memory.ErrTimeout
 	}
 	return nil
 }
 
-func (f *fleet) setFlaky(sign int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.flaky += sign
+// trouble counts one more of a kind for a time.
+func (f *fleet) trouble(kind *int, d time.Duration) {
+	add := func(n int) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		*kind += n
+	}
+	add(1)
+	time.Sleep(d)
+	add(-1)
 }
 
 // delays sets what the node's link delays, and how it is cut.
@@ -350,9 +361,11 @@ func (f *fleet) do(e event) {
 		f.checks.networks(-1)
 	case flakyStore:
 		f.checks.networks(1)
-		f.setFlaky(1)
-		time.Sleep(e.For)
-		f.setFlaky(-1)
+		f.trouble(&f.flaky, e.For)
+		f.checks.networks(-1)
+	case busyStore:
+		f.checks.networks(1)
+		f.trouble(&f.busy, e.For)
 		f.checks.networks(-1)
 	case newLeader:
 		f.store.EndWatches(memory.ErrNoLeader)

@@ -41,6 +41,7 @@ var named = []struct {
 		Events: []event{
 			{At: 4 * time.Second, Do: cut, Node: 0, For: 20 * time.Second},
 			{At: 5 * time.Second, Do: deleteKey, Node: 0},
+			{At: 23 * time.Second, Do: busyStore, Node: 0, For: 6 * time.Second},
 		}}},
 	// Between the look and the transaction, on a slow way, a person speaks.
 	{"a person drains while the broker registers again", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 2,

@@ -21,6 +21,7 @@ const (
 	freezeStore   deed = "freezeStore"   // all ways cut; then an election refreshes the leases if Arg is 1
 	storeErrors   deed = "storeErrors"   // Arg: which error
 	flakyStore    deed = "flakyStore"    // every other request, at random, fails
+	busyStore     deed = "busyStore"     // only leases are served in time
 	newLeader     deed = "newLeader"     // watches end, leases are refreshed
 	revokeLease   deed = "revokeLease"   // somebody else revokes the node's lease
 	deleteKey     deed = "deleteKey"     // somebody else deletes its registration
@@ -45,7 +46,7 @@ var deeds = []struct {
 	do     deed
 	weight int
 }{
-	{cut, 10}, {cutRequests, 4}, {cutReplies, 6}, {slowNetwork, 4}, {slowReplies, 4}, {freezeStore, 3}, {storeErrors, 4}, {flakyStore, 3},
+	{cut, 10}, {cutRequests, 4}, {cutReplies, 6}, {slowNetwork, 4}, {slowReplies, 4}, {freezeStore, 3}, {storeErrors, 4}, {flakyStore, 3}, {busyStore, 2},
 	{newLeader, 2}, {revokeLease, 3}, {deleteKey, 3}, {deleteState, 2}, {crashSidecar, 6}, {stopSidecar, 3},
 	{freezeSidecar, 4}, {crashBroker, 5}, {freezeBroker, 3}, {slowBroker, 3}, {refuseQuiesce, 2}, {drain, 3}, {drainKey, 3},
 	{activate, 5}, {move, 4}, {restartFleet, 2}, {crashNode, 4},
@@ -100,7 +101,7 @@ func draw(seed uint64) schedule {
 		}
 		around := ms(time.Duration(pick(r, 0.2, 0.5, 0.66, 0.9, 1, 1.1, 1.5, 2.5) * (0.9 + 0.2*r.Float64()) * float64(ttl)))
 		switch e.Do {
-		case cut, cutRequests, cutReplies, freezeSidecar, freezeBroker, crashSidecar, stopSidecar, crashBroker, crashNode, restartFleet, freezeStore, flakyStore:
+		case cut, cutRequests, cutReplies, freezeSidecar, freezeBroker, crashSidecar, stopSidecar, crashBroker, crashNode, restartFleet, freezeStore, flakyStore, busyStore:
 			e.For = around
 		case slowNetwork, slowReplies:
 			e.For, e.Arg = around, pick(r, 50, 200, 450, 900)
