@@ -47,6 +47,22 @@ func TestADeletedRegistrationDetachesAndFences(t *testing.T) {
 	})
 }
 
+// The registrar's answer may be longer on its way than what the watch has to tell.
+func TestADeletionThatIsSeenBeforeTheOutcomeIsNotForgotten(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		l.inLoop(func() {
+			again := outcome{decision: recovery.Decision{Step: recovery.Register, Mode: l.mode}, grant: l.grant, instance: "process-1"}
+			again.grant.LeaseID, again.grant.Epoch, again.grant.Revision = 2, 2_000_000, 2_000_000
+			l.noteLoss("key_deleted")
+			l.registrationSeen(nil, 2_000_001)
+			l.takeUp(again)
+			if l.grant.LeaseID != 0 {
+				t.Error("the registration counts as held, and it is gone")
+			}
+		})
+	})
+}
+
 // An outcome was decided on an older view than the watch has shown since.
 func TestAnOlderOutcomeDoesNotUndoAnOperatorsDrain(t *testing.T) {
 	inLife(t, nil, func(l *sidecarLife) {

@@ -36,6 +36,7 @@ type loopState struct {
 	detachedBy   recovery.Why
 	fencing      fencing
 	servedPid    int            // the broker's process when it was last up; 0: not watched
+	seenKey      *keySeen       // the registration as the watch last showed it; nil: not yet
 	early        func()         // the state key as the watch saw it before the first decision
 	armed        lease.Validity // what the guard was armed with last
 	guardRests   bool           // and it was disarmed since

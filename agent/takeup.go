@@ -78,11 +78,25 @@ func (a *agent) takeUp(o outcome) {
 		m.Boot = a.boot
 		m.Revision, m.ConfirmedAt = max(o.grant.Revision, o.stateRevision), o.grant.Revision
 	})
+	switch seen := a.seenKey; {
+	case o.restored:
+		a.seenKey = nil // the store went back, and revisions with it
+	case seen != nil && seen.revision > o.grant.Revision:
+		// The watch was faster than the answer: what it showed is newer than the outcome.
+		a.registrationSeen(seen.kv, seen.revision)
+	}
+}
+
+// keySeen is the registration as the watch last showed it; kv nil: gone.
+type keySeen struct {
+	kv       *cluster.KV
+	revision int64
 }
 
 // registrationSeen takes up what the watch saw of the registration; kv nil: gone.
 func (a *agent) registrationSeen(kv *cluster.KV, revision int64) {
 	a.metrics.present.Store(kv != nil)
+	a.seenKey = &keySeen{kv, revision}
 	if kv == nil {
 		gone := a.grant.LeaseID != 0 && revision > a.grant.Revision
 		if gone {

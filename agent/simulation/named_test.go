@@ -51,6 +51,13 @@ var named = []struct {
 			{At: 5 * time.Second, Do: revokeLease, Node: 0},
 			{At: 6500 * time.Millisecond, Do: drainKey, Node: 0},
 		}}},
+	// The watch shows the second loss before the answer about the first is complete.
+	{"a key is deleted while the broker registers again", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 3,
+		TTL: 8 * time.Second, Margin: 300 * time.Millisecond, Policy: "reconnect", Latency: 40 * time.Millisecond},
+		Events: []event{
+			{At: 41097 * time.Millisecond, Do: revokeLease, Node: 1},
+			{At: 41411 * time.Millisecond, Do: deleteKey, Node: 1},
+		}}},
 	// Nobody is there to renew, and the process that comes up knows of nothing.
 	{"a broker restarts behind a cut", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 2,
 		TTL: 4 * time.Second, Policy: "drain", Forgets: true, Latency: 200 * time.Microsecond},
