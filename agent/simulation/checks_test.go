@@ -498,7 +498,8 @@ func (c *checks) readiness(i int) {
 		if !detached && w.detached {
 			c.violated("%s came back although its registration has been gone all the while (%s)", id, w.why)
 		}
-		w.detached = detached
+		// What a stranger takes may have been looked at just before.
+		w.detached = detached && (w.why != stranger || now.Sub(w.gone) > heard)
 	}
 	if !ready {
 		c.mu.Unlock()
