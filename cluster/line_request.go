@@ -204,7 +204,7 @@ func judge(err error) judgement {
 		return failed
 	case !ok || s.Code() == codes.Canceled:
 		return nothing
-	case s.Code() == codes.Unavailable: // also without a leader
+	case s.Code() == codes.Unavailable, elsewhere(err): // also without a leader, or as a learner
 		return failed
 	}
 	return succeeded
