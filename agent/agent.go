@@ -63,6 +63,7 @@ type agent struct {
 	placer     *recovery.Placer    // nil: others assign the topics
 
 	child        *process.Child // nil: somebody else starts the broker
+	childRan     atomic.Bool    // in this life
 	childEnded   atomic.Bool    // and is not started again
 	systemd      *Systemd       // nil: no service manager waits for us
 	notifyFailed atomic.Bool

@@ -76,8 +76,11 @@ func (a *agent) openChild() {
 	registered := a.memory.LeaseID != 0 || a.memory.FirstBootDone // by an earlier life; the loop does not run yet
 	a.child = a.world.Child(process.ChildSettings{
 		Command: a.cfg.Command, Policy: process.Policy(a.cfg.BrokerRestart), Record: childRecord(a.cfg),
-		MayStart: func() (bool, string) { return a.mayStartChild(registered) }, Fenced: a.childIsFenced,
+		MayStart: a.childGate(registered), Fenced: a.childIsFenced,
 		Tell: func(c process.Change) {
+			if c.To == "started" || c.To == "adopted" {
+				a.childRan.Store(true)
+			}
 			a.event(Event{Kind: "process", To: c.To, Reason: c.Reason, Epoch: a.keeper.View().Grant.Epoch, Detail: c.Detail})
 			a.metrics.child(c.To)
 		},
@@ -85,7 +88,21 @@ func (a *agent) openChild() {
 	})
 }
 
-// mayStartChild is the gate of the broker's starts. It is open for a broker that was
+// childGate is asked before each start of the broker. The first one is a person's wish;
+// those after it are recovery, which a pause holds back.
+func (a *agent) childGate(registered bool) func() (ok bool, word, detail string) {
+	return func() (bool, string, string) {
+		if a.childRan.Load() && a.suspended(recovery.ActRestartBroker) {
+			return false, "paused", "recovery is paused: 'holdfast resume' ends that"
+		}
+		if ok, detail := a.mayStartChild(registered); !ok {
+			return false, "fenced", detail
+		}
+		return true, "", ""
+	}
+}
+
+// mayStartChild is the gate without the pause. It is open for a broker that was
 // never registered, and while the lease is held. Otherwise only an answer of etcd
 // opens it, which may then tell others of us: the broker's start is what brings the
 // registration back, since renewals rest while it is down. registered says that an

@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"holdfast/recovery"
 )
 
 func TestCheckSaysHowTheBrokerIsStopped(t *testing.T) {
@@ -76,4 +79,22 @@ func TestABrokerMayStartWithoutEtcdOnlyIfNothingWasPromised(t *testing.T) {
 			t.Error("not taken for fenced at the fence point")
 		}
 	})
+}
+
+func TestAPauseHoldsBackTheRestartAndNotTheFirstStart(t *testing.T) {
+	a := built(t)
+	may := a.childGate(false)
+	pause := recovery.NewPause("ann", "upgrade", time.Hour, time.Now(), a.bootID, time.Duration(a.clock()))
+	a.pausing.Store(&pause)
+	if ok, _, why := may(); !ok {
+		t.Errorf("the first start: %s", why)
+	}
+	a.childRan.Store(true)
+	if ok, word, _ := may(); ok || word != "paused" {
+		t.Errorf("a restart: %t, %s", ok, word)
+	}
+	a.pausing.Store(nil)
+	if ok, _, why := may(); !ok {
+		t.Errorf("after the pause: %s", why)
+	}
 }

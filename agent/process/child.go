@@ -80,8 +80,9 @@ type ChildSettings struct {
 	Command []string // the program and its arguments; not empty
 	Policy  Policy
 	Record  string // file, in a directory that no other sidecar uses
-	// MayStart is asked before each start; nil: always. The reason is logged.
-	MayStart func() (ok bool, reason string)
+	// MayStart is asked before each start; nil: always. The word is the reason of the
+	// change that is told, the detail a sentence for people.
+	MayStart func() (ok bool, word, detail string)
 	// Fenced is asked when the child has ended: did the fence end it? Nil: never.
 	Fenced func() bool
 	// Tell is called from Run with each transition; nil: nobody.
@@ -129,7 +130,7 @@ type Child struct {
 // NewChild prepares; nothing is started.
 func NewChild(s ChildSettings) *Child {
 	if s.MayStart == nil {
-		s.MayStart = func() (bool, string) { return true, "" }
+		s.MayStart = func() (bool, string, string) { return true, "", "" }
 	}
 	if s.Fenced == nil {
 		s.Fenced = func() bool { return false }
@@ -273,14 +274,14 @@ func (c *Child) Run(ctx context.Context) error {
 func (c *Child) permitted(ctx context.Context) bool {
 	said := false
 	for ctx.Err() == nil {
-		ok, reason := c.settings.MayStart()
+		ok, word, detail := c.settings.MayStart()
 		if ok {
 			return true
 		}
 		if !said {
 			said = true
-			c.settings.Log.Warn("broker is not started yet", "reason", reason)
-			c.settings.Tell(Change{To: "held", Reason: "fenced", Detail: reason})
+			c.settings.Log.Warn("broker is not started yet", "reason", word, "detail", detail)
+			c.settings.Tell(Change{To: "held", Reason: word, Detail: detail})
 		}
 		sleep(ctx, gateLook)
 	}
