@@ -32,7 +32,7 @@ var recipes = map[Program]recipe{
 	Holdfast: {
 		dir:  ".",
 		env:  []string{"CGO_ENABLED=0"},
-		args: []string{"-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "."},
+		args: []string{"-tags", "grpcnotrace,urfave_cli_no_docs", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "."},
 	},
 	HoldfastRace: {
 		dir:  ".",
