@@ -1,5 +1,5 @@
 // Command demo shows the main job on one machine: a real etcd, three real NATS
-// servers and a sidecar for each, all of them processes, and four ways in which
+// servers and a sidecar for each, all of them processes, and six ways in which
 // things go wrong. It says what happens as it happens, and ends in a table of what
 // was expected and what was seen. Exit code 1: something differed.
 //

@@ -20,7 +20,7 @@ type scenario struct {
 }
 
 func scenarios(s *stage) []scenario {
-	n1, n2 := s.nodes[0], s.nodes[1]
+	n1, n2, n3 := s.nodes[0], s.nodes[1], s.nodes[2]
 	began := time.Now()
 	return []scenario{
 		{&trial{
@@ -39,6 +39,10 @@ func scenarios(s *stage) []scenario {
 			name: "3b restart after TTL", nodes: []*node{n2},
 			expected: "drained (stale_restart), never ready until activate",
 		}, func(ctx context.Context, t *trial) error { return s.staleRestart(ctx, t, n2) }},
+		{&trial{
+			name: "frozen sidecar", nodes: []*node{n3},
+			expected: "its guard, a second process, stops the broker before the key is deleted; then drained",
+		}, func(ctx context.Context, t *trial) error { return s.frozenSidecar(ctx, t, n3) }},
 		{&trial{
 			name: "4 full cluster restart", nodes: s.nodes,
 			expected: "all active (full_cluster_restart), also the late one; nobody activates",
@@ -237,6 +241,57 @@ func (s *stage) staleRestart(ctx context.Context, t *trial, n *node) error {
 	return nil
 }
 
+// frozenSidecar: recovery counts from the thaw and the broker's start to the
+// registration.
+func (s *stage) frozenSidecar(ctx context.Context, t *trial, n *node) error {
+	from, err := s.revision(ctx)
+	if err != nil {
+		return err
+	}
+	s.say("freezing the sidecar of %s (SIGSTOP): nobody renews, nobody watches the clock", n.id)
+	frozen := time.Now()
+	if err := n.sidecar.Freeze(); err != nil {
+		return err
+	}
+	select {
+	case <-n.nats.Exited():
+	case <-time.After(expiryBound):
+		return errors.New("the broker was not stopped")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	ended := time.Now()
+	s.say("its guard stopped the broker %.1f s later", ended.Sub(frozen).Seconds())
+	deleted, err := s.history.Await(ctx, expiryBound, "the expiry of "+n.id, from, harness.DeletedKey(s.keys.Registration(n.id)))
+	if err != nil {
+		return err
+	}
+	t.must(ended.Before(deleted.At), "the key was deleted %v before the broker ended", ended.Sub(deleted.At))
+	s.say("etcd deleted the registration %.1f s after that", deleted.At.Sub(ended).Seconds())
+	back := time.Now()
+	if err := errors.Join(n.sidecar.Thaw(), n.nats.Launch()); err != nil {
+		return err
+	}
+	registered, err := s.awaitRegistration(ctx, n, deleted.Revision)
+	if err != nil {
+		return err
+	}
+	t.recovery = registered.At.Sub(back)
+	reason := "stale_restart"
+	if errors.Is(s.drainedFor(n, registered, reason), errReason) {
+		reason = "registration_expired" // the thawed sidecar was faster than its broker
+	}
+	s.isDrained(t, n, registered, reason)
+	pause(ctx, time.Second) // long enough for a wrong "ready" to show
+	if err := s.activated(ctx, t, n, registered.At); err != nil {
+		return err
+	}
+	t.holds(n.publish(ctx))
+	t.saw("stopped %.1f s before the key was deleted, drained (%s) when it came back, served after activate",
+		deleted.At.Sub(ended).Seconds(), reason)
+	return nil
+}
+
 // fullRestart: recovery counts from the start of a broker and its sidecar to
 // ready; the slowest of the three.
 func (s *stage) fullRestart(ctx context.Context, t *trial, began time.Time) error {
@@ -244,7 +299,7 @@ func (s *stage) fullRestart(ctx context.Context, t *trial, began time.Time) erro
 	if err != nil {
 		return err
 	}
-	for _, n := range s.nodes {
+	for _, n := range s.nodes[:2] { // n3's sidecar was frozen
 		t.holds(n.probes.AlwaysLive(began, time.Now()))
 	}
 	s.say("kill -9 of all brokers and all sidecars")
@@ -323,16 +378,27 @@ func (s *stage) awaitRegistration(ctx context.Context, n *node, after int64) (ha
 	return s.history.Await(ctx, comeBack, "the registration of "+n.id, after+1, harness.PutKey(s.keys.Registration(n.id)))
 }
 
+// errReason says that a node is drained for another reason.
+var errReason = errors.New("drained for another reason")
+
 // isDrained checks that one revision holds the registration and the drained state.
 func (s *stage) isDrained(t *trial, n *node, registered harness.Change, reason string) {
+	t.holds(s.drainedFor(n, registered, reason))
+}
+
+func (s *stage) drainedFor(n *node, registered harness.Change, reason string) error {
 	for _, c := range s.history.At(registered.Revision) {
-		if c.Key == s.keys.State(n.id) {
-			t.must(strings.Contains(c.Value, `"drained"`) && strings.Contains(c.Value, `"`+reason+`"`),
-				"registered with state %s, want drained, %s", c.Value, reason)
-			return
+		switch {
+		case c.Key != s.keys.State(n.id):
+		case !strings.Contains(c.Value, `"drained"`):
+			return fmt.Errorf("registered with state %s, want drained", c.Value)
+		case !strings.Contains(c.Value, `"`+reason+`"`):
+			return fmt.Errorf("%w: state %s, want %s", errReason, c.Value, reason)
+		default:
+			return nil
 		}
 	}
-	t.must(false, "registered in revision %d without a state in the same revision", registered.Revision)
+	return fmt.Errorf("registered in revision %d without a state in the same revision", registered.Revision)
 }
 
 // activated checks that the node was not ready since unready, activates it and

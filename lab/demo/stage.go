@@ -116,6 +116,9 @@ func (s *stage) add(ctx context.Context, n *node) (err error) {
 	if err != nil {
 		return err
 	}
+	if n.id == "n3" { // one of them may stop its broker, and has a guard
+		n.sidecar.SetFlags("--broker-pid-file", n.nats.PIDFile)
+	}
 	if err := n.sidecar.Start(); err != nil {
 		return err
 	}
