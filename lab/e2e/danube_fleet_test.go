@@ -146,7 +146,7 @@ func TestRollingRestartIsNotAFullRestart(t *testing.T) {
 	late := nodes[2]
 	from := s.revision()
 	late.kill()
-	unready := time.Now()
+	unready := late.awaitNotReady()
 	for _, n := range nodes[:2] {
 		before := s.revision()
 		s.must(n.sidecar.Stop(s.ctx)) // gives its registration up
