@@ -203,6 +203,9 @@ func (a *agent) stepEnded(step recovery.FenceStep, what string, took time.Durati
 		if f.told[step] {
 			return
 		}
+		if f.told == nil { // begun for the broker of an earlier sidecar
+			f.told = map[recovery.FenceStep]bool{}
+		}
 		f.told[step] = true
 		a.log.Error("fence step failed: stop the broker by hand if in doubt", "step", string(step), "took", took, "done", what, "err", err)
 		a.event(Event{Kind: "fence", To: "failed", Reason: string(step), Epoch: epoch, Detail: err.Error()})

@@ -239,20 +239,25 @@ func (d *driver) ask(ctx context.Context, do func() error) error {
 	return err
 }
 
-func (d *driver) Identify(ctx context.Context) (who brokerapi.Identity, err error) {
-	err = d.ask(ctx, func() error {
+func (d *driver) Identify(ctx context.Context) (brokerapi.Identity, error) {
+	var who brokerapi.Identity
+	err := d.ask(ctx, func() error {
 		who = brokerapi.Identity{Name: d.b.id, Instance: fmt.Sprintf("%s-%d", d.b.id, d.b.instance), StartedAt: d.b.started}
 		return nil
 	})
-	return who, err
+	if err != nil {
+		return brokerapi.Identity{}, err
+	}
+	return who, nil
 }
 
 func (d *driver) Health(ctx context.Context) error {
 	return d.ask(ctx, func() error { return nil })
 }
 
-func (d *driver) Topics(ctx context.Context) (serving, quiesced []string, err error) {
-	err = d.ask(ctx, func() error {
+func (d *driver) Topics(ctx context.Context) ([]string, []string, error) {
+	var serving, quiesced []string
+	err := d.ask(ctx, func() error {
 		for _, topic := range slices.Sorted(maps.Keys(d.b.topics)) {
 			if d.b.topics[topic] {
 				serving = append(serving, topic)
@@ -262,7 +267,10 @@ func (d *driver) Topics(ctx context.Context) (serving, quiesced []string, err er
 		}
 		return nil
 	})
-	return serving, quiesced, err
+	if err != nil { // it may still be carried out
+		return nil, nil, err
+	}
+	return serving, quiesced, nil
 }
 
 func (d *driver) Load(ctx context.Context, topic string, _ []byte) error {

@@ -124,7 +124,7 @@ func (f *fleet) live(dir string) {
 		n.broker.changed = func(why string) { f.checks.broker(i, n.broker, why) }
 		n.link.SetLate(late)
 		n.delays()
-		n.guard = &guard{n: n, wake: make(chan struct{}, 1)}
+		n.guard = &guardian{n: n}
 		f.aside.Go(func() { n.guard.run(f.life) })
 		f.nodes = append(f.nodes, n)
 	}

@@ -58,6 +58,22 @@ var named = []struct {
 			{At: 41097 * time.Millisecond, Do: revokeLease, Node: 1},
 			{At: 41411 * time.Millisecond, Do: deleteKey, Node: 1},
 		}}},
+	// The ladder has begun and will not be finished: only the guard is left.
+	{"a sidecar freezes on the ladder", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 2,
+		TTL: 32 * time.Second, Margin: 16 * time.Second, Policy: "drain", Stop: ladderStops, Latency: 200 * time.Microsecond},
+		Events: []event{
+			{At: 20 * time.Second, Do: cut, Node: 0, For: 60 * time.Second},
+			{At: 30 * time.Second, Do: slowBroker, Node: 0, For: 60 * time.Second, Arg: 900},
+			{At: 34900 * time.Millisecond, Do: freezeSidecar, Node: 0, For: 30 * time.Second},
+		}}},
+	// The sidecar of before was killed, and this one finds no etcd and a broker that refuses.
+	{"a sidecar finds a broker that it cannot fence", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 2,
+		TTL: 8 * time.Second, Policy: "drain", Stop: ladderStops, Latency: 200 * time.Microsecond},
+		Events: []event{
+			{At: 20 * time.Second, Do: cut, Node: 0, For: 30 * time.Second},
+			{At: 21 * time.Second, Do: crashNode, Node: 0, For: time.Second},
+			{At: 20 * time.Second, Do: refuseQuiesce, Node: 0, For: 30 * time.Second},
+		}}},
 	// Nobody is there to renew, and the process that comes up knows of nothing.
 	{"a broker restarts behind a cut", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 2,
 		TTL: 4 * time.Second, Policy: "drain", Forgets: true, Latency: 200 * time.Microsecond},

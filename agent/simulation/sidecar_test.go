@@ -37,7 +37,7 @@ type node struct {
 	id     string
 	dir    string
 	broker *broker
-	guard  *guard
+	guard  *guardian
 	link   *memory.Link
 
 	mu       sync.Mutex
@@ -216,7 +216,7 @@ func (n *node) world(l *life) agent.World {
 	}
 	if n.fleet.settings.Stop {
 		w.Stopper = func(agent.Config, *slog.Logger) (agent.Stopper, error) { return stopper{n, l}, nil }
-		w.Guard = func(agent.Config, *slog.Logger) (agent.Guard, error) { return armed{n.guard, l}, nil }
+		w.Guard = func(agent.Config, *slog.Logger) (agent.Guard, error) { return n.openGuard(l), nil }
 	}
 	return w
 }

@@ -19,9 +19,6 @@ var (
 	firstSeed = flag.Uint64("seed", 1, "the first seed")
 )
 
-// ladderStops says that the sidecar's ladder has the step stop and arms the guard.
-const ladderStops = false
-
 // scratch is where state directories are kept: in memory if there is such a place, since
 // every save is synced.
 func scratch(t *testing.T) string {
