@@ -14,8 +14,6 @@ var mutations = []mutation{
 		"verdict == probes.Up && another {",
 		"verdict == probes.Up && another && a == nil {"}}},
 	{"a clean stop gives the registration up before it fences", "rule 2", []edit{{"agent/leave.go",
-		"if err := a.fenceToLeave(ctx); err != nil {",
-		"if err := a.fenceToLeave(ctx); err != nil && a == nil {"}, {"agent/leave.go",
 		"\tn, err := a.reconciler.Fence(ctx)\n",
 		"\tn, err := 0, ctx.Err()\n"}}},
 	{"renewals go on while the broker is down", "the lease", []edit{{"agent/loop.go",

@@ -58,6 +58,14 @@ var named = []struct {
 			{At: 41097 * time.Millisecond, Do: revokeLease, Node: 1},
 			{At: 41411 * time.Millisecond, Do: deleteKey, Node: 1},
 		}}},
+	// The word is on its way while the registrar confirms what it has looked at before.
+	{"a person drains while the broker comes back on a slow way", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 2,
+		TTL: 16 * time.Second, Margin: 8 * time.Second, Policy: "drain", Latency: 200 * time.Microsecond},
+		Events: []event{
+			{At: 2 * time.Second, Do: slowNetwork, Node: 0, For: 58 * time.Second, Arg: 450},
+			{At: 10 * time.Second, Do: cut, Node: 0, For: 10 * time.Second},
+			{At: 21400 * time.Millisecond, Do: drainKey, Node: 0},
+		}}},
 	// The ladder has begun and will not be finished: only the guard is left.
 	{"a sidecar freezes on the ladder", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 2,
 		TTL: 32 * time.Second, Margin: 16 * time.Second, Policy: "drain", Stop: ladderStops, Latency: 200 * time.Microsecond},
