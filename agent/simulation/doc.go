@@ -22,14 +22,17 @@
 //     the reading of the clock included, returns at the thaw, and not before.
 //   - The way to etcd: cut in one or both directions, slow, or losing answers. The store:
 //     errors, elections that refresh leases, leases revoked and keys deleted by others.
+//   - The fence step stop, and the dead-man guard, deciding by package guard: one for each
+//     process of the broker, started by a sidecar that lives, and outliving it.
 //   - People who drain and activate over the control handler, and a placer that moves
 //     topics: away from a live broker only once that one has stopped serving them, away
 //     from any other as soon as its registration is gone.
 //
 // What is checked, and so proven for the schedules that were run (checks_test.go):
 //   - When a registration runs out in the store, nothing is served by its broker and it is
-//     not ready. Without a way to stop the broker's process this is promised only if for
-//     some seconds before that the sidecar ran, and the broker did as it was told.
+//     not ready. With the fence step stop and a guard that was armed for this process of
+//     the broker this holds whatever froze, died or refused. Without, it is promised only
+//     if for some seconds before that the sidecar ran and the broker did as it was told.
 //   - A loss that nobody can foresee (a lease revoked, a key deleted by others) and a
 //     broker process that starts while unregistered end within a bound of the moment from
 //     which sidecar, broker and network were well.

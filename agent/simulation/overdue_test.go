@@ -1,0 +1,140 @@
+package simulation
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"holdfast/recovery"
+)
+
+// run looks at what only time makes wrong.
+func (c *checks) run(ctx context.Context) {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-c.poke:
+		}
+		c.overdue()
+		c.askReady()
+	}
+}
+
+// overdue finds what should have ended by now.
+func (c *checks) overdue() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	s := c.f.settings
+	for i, w := range c.nodes {
+		id := c.f.nodes[i].id
+		if w.registered && min(w.wellFor(now), w.netFor(now), now.Sub(w.stood)) >= heard {
+			w.attached, w.guarded = true, w.instance
+		}
+		if !w.zombie.IsZero() && w.overripe(now, s) {
+			c.violated("%s has served %v for %v without a registration (%s)", id, w.serving, now.Sub(w.zombie), w.why)
+			w.zombie = now // once is enough
+		}
+		if w.registered && w.mode.Mode == recovery.Drained && w.serves() &&
+			min(w.wellFor(now), w.netFor(now), now.Sub(w.modeSince)) > heard {
+			c.violated("%s is drained (%s) and serves %v", id, w.mode.Reason, w.serving)
+			w.modeSince = now
+		}
+		if w.registered && !w.running && !w.ended.IsZero() && w.sidecar && w.bad == 0 && now.Sub(later(later(w.ended, c.refreshed), w.wellSince)) > s.TTL+soon+heard {
+			c.violated("%s is registered, and its broker does not run since %v", id, now.Sub(w.ended))
+			w.ended = now
+		}
+	}
+	for topic, since := range c.doubles {
+		excused := false
+		for _, w := range c.nodes {
+			if w.serves() && slices.Contains(w.serving, topic) {
+				excused = excused || !w.bounded(since, now, s)
+			}
+		}
+		if !excused {
+			c.violated("two brokers have served %s for %v", topic, now.Sub(since))
+			c.doubles[topic] = now
+		}
+	}
+}
+
+// askReady asks the sidecars of which it matters whether they are ready. It waits for
+// none: one may freeze over the question.
+func (c *checks) askReady() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, w := range c.nodes {
+		double := w.serves() && slices.ContainsFunc(w.serving, func(topic string) bool { _, ok := c.doubles[topic]; return ok })
+		if w.sidecar && (double || !w.registered && w.why != "") {
+			c.f.aside.Go(func() { c.readiness(i) })
+		}
+	}
+}
+
+func (c *checks) readiness(i int) {
+	asked := time.Now()
+	ready := c.f.nodes[i].ready()
+	status, told := c.f.nodes[i].status()
+	now := time.Now()
+	if now != asked {
+		return
+	}
+	c.mu.Lock()
+	w, id := c.nodes[i], c.f.nodes[i].id
+	if told && !w.registered && w.sidecar {
+		detached := status.Attachment == "detached"
+		if !detached && w.detached {
+			c.violated("%s came back although its registration has been gone all the while (%s)", id, w.why)
+		}
+		// What a stranger takes may have been looked at just before.
+		w.detached = detached && (w.why != stranger || now.Sub(w.gone) > heard)
+	}
+	if !ready {
+		c.mu.Unlock()
+		return
+	}
+	if !w.registered && (w.why != stranger || w.bounded(w.gone, now, c.f.settings)) {
+		c.violated("%s is ready without a registration (%s)", id, w.why)
+	}
+	var others []int
+	topic := ""
+	for name := range c.doubles {
+		for j, other := range c.nodes {
+			if j != i && w.serves() && slices.Contains(w.serving, name) && other.serves() && slices.Contains(other.serving, name) &&
+				!unforeseen(w, now) && !unforeseen(other, now) {
+				others, topic = append(others, j), name
+			}
+		}
+	}
+	c.mu.Unlock()
+	for _, j := range others {
+		if c.f.nodes[j].ready() && time.Now() == asked {
+			c.mu.Lock()
+			if _, still := c.doubles[topic]; still {
+				c.violated("%s is served by %s and %s, and both are ready", topic, id, c.f.nodes[j].id)
+			}
+			c.mu.Unlock()
+		}
+	}
+}
+
+// stubbornly notes that a broker refuses to quiesce, or does so no more: what it serves
+// then nobody could prevent, and readiness does not wait for ever.
+func (c *checks) stubbornly(i int, d time.Duration) {
+	c.change(i, func(w *watched, now time.Time) {
+		if until := now.Add(d + soon); until.After(w.stubborn) {
+			w.stubborn = until
+		}
+	})
+}
+
+// unforeseen reports whether somebody else took the registration not long ago, or the
+// broker refused to obey.
+func unforeseen(w *watched, now time.Time) bool {
+	return now.Before(w.stubborn) || w.why == stranger && (!w.registered || now.Sub(w.gone) < heard)
+}

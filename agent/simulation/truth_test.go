@@ -1,0 +1,165 @@
+package simulation
+
+import (
+	"slices"
+	"time"
+
+	"holdfast/recovery"
+)
+
+// Bounds of what cannot be prevented, from the moment on at which all is well.
+const (
+	// soon is for what sidecar and broker have between themselves: health verdicts, the
+	// identity of a new process, and a fence that is begun anew each second.
+	soon = 6 * time.Second
+	// heard is for what etcd has to tell: the longest pause before a lost watch or an
+	// acquisition is tried again is 5 s.
+	heard = 12 * time.Second
+)
+
+// Causes for which a registration goes.
+const (
+	expiry   = "expiry"
+	stranger = "stranger" // revoked or deleted by somebody else
+	released = "released" // by the sidecar itself
+)
+
+// watched is the truth about one node, as the checks saw it happen.
+type watched struct {
+	// The store.
+	registered bool
+	create     int64 // of the registration, or of the last one
+	lease      int64
+	gone       time.Time // since when it is not registered
+	why        string
+	alone      bool // since then there was a moment without any registration
+	mode       recovery.ModeRecord
+	modeSince  time.Time
+	stateGone  bool // the state key was deleted, and not written again
+	forgot     bool // the sidecar's memory went back, and no state was written since
+	goneAs     int  // broker process when the registration went
+	assigned   map[string]bool
+	// The broker.
+	running, frozen bool
+	instance        int
+	serving         []string
+	// Sidecar, broker and network.
+	sidecar      bool
+	sidecarSince time.Time
+	attached     bool // for sure, in this life of the sidecar
+	detached     bool // for sure, since the registration went
+	guarded      int  // broker process for which there was a guard, armed, for sure
+	bad          int
+	wellSince    time.Time
+	netBad       int
+	netSince     time.Time
+
+	stubborn time.Time // until when it could not be made to quiesce
+
+	stood  time.Time // since when the registration stood, or had
+	ended  time.Time // since when the broker's process does not run
+	zombie time.Time // since when it serves without a registration; zero: it does not
+}
+
+func (w *watched) serves() bool { return w.running && !w.frozen && len(w.serving) > 0 }
+
+// wellFor is how long the sidecar has run and the broker has done as it was told.
+func (w *watched) wellFor(now time.Time) time.Duration {
+	if !w.sidecar || w.bad > 0 {
+		return 0
+	}
+	return now.Sub(w.wellSince)
+}
+
+func (w *watched) netFor(now time.Time) time.Duration {
+	if w.netBad > 0 {
+		return 0
+	}
+	return now.Sub(w.netSince)
+}
+
+// bounded reports whether the node has had the time to end what it could not prevent and
+// what began at since.
+func (w *watched) bounded(since, now time.Time, s settings) bool {
+	if w.wellFor(now) < soon || now.Sub(since) < soon {
+		return false
+	}
+	// Etcd could be asked, or whatever a lease was worth is over. A sidecar that has just
+	// started waits for the end of its predecessor's lease.
+	patience := s.TTL + soon
+	return w.netFor(now) >= heard && now.Sub(since) >= heard ||
+		now.Sub(w.sidecarSince) >= patience && now.Sub(w.gone) >= patience && now.Sub(since) >= patience
+}
+
+// overripe is bounded for what is served without a registration: a sidecar that was
+// attached knows the end of its lease by itself, and fences what starts after it.
+func (w *watched) overripe(now time.Time, s settings) bool {
+	return w.bounded(w.zombie, now, s) ||
+		w.attached && w.why != stranger && min(w.wellFor(now), now.Sub(w.zombie)) >= soon
+}
+
+// What the schedule and the end ask for.
+
+type wanted struct {
+	registered        bool
+	create, lease     int64
+	mode              string
+	assigned, serving []string
+}
+
+func (c *checks) wanted(i int) wanted {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.nodes[i]
+	var assigned []string
+	for topic := range w.assigned {
+		assigned = append(assigned, topic)
+	}
+	slices.Sort(assigned)
+	return wanted{registered: w.registered, create: w.create, lease: w.lease, mode: string(w.mode.Mode), assigned: assigned, serving: w.serving}
+}
+
+// owner is whom the topic is assigned to; -1: nobody.
+func (c *checks) owner(topic string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.IndexFunc(c.nodes, func(w *watched) bool { return w.assigned[topic] })
+}
+
+// reached reports whether the node has been told by etcd all that happened until then,
+// or is not registered.
+func (c *checks) reached(i int, then time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w, now := c.nodes[i], time.Now()
+	return !w.registered || min(w.wellFor(now), w.netFor(now), now.Sub(then)) > soon
+}
+
+// stranded is the topics of brokers that were registered and are not any more.
+func (c *checks) stranded() map[string]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := map[string]string{}
+	for i, w := range c.nodes {
+		if w.registered || w.why == "" {
+			continue
+		}
+		for topic := range w.assigned {
+			list[topic] = c.f.nodes[i].id
+		}
+	}
+	return list
+}
+
+// taker is some broker, from the given one on, that is registered and active.
+func (c *checks) taker(from int) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k := range c.nodes {
+		i := (from + k) % len(c.nodes)
+		if w := c.nodes[i]; w.registered && w.mode.Mode == recovery.Active {
+			return c.f.nodes[i].id
+		}
+	}
+	return ""
+}
