@@ -20,6 +20,7 @@ type settings struct {
 	Stop          bool          // the ladder ends with stop, and there is a guard
 	Forgets       bool          // brokers serve after a start what was quiesced before
 	Placer        bool          // topics of brokers that are not registered move
+	Locks         bool          // ownership locks
 	Latency       time.Duration // of the way to etcd, one way
 }
 
@@ -49,6 +50,7 @@ func drawSettings(r *rand.Rand) settings {
 	if r.IntN(4) == 0 {
 		s.Grace = s.TTL / 4
 	}
+	s.Locks = r.IntN(4) == 0
 	return s
 }
 
@@ -71,6 +73,9 @@ func (s settings) config(id, dir string) agent.Config {
 	if s.Stop {
 		c.Fence, c.Guard, c.StopCommand = []string{"ready", "quiesce", "stop"}, "on", "stop"
 	}
+	if s.Locks {
+		c.OwnershipLocks = "on"
+	}
 	c.LoadTimeout = 5 * time.Second
 	c.AuditInterval = 10 * time.Second
 	return c
@@ -88,6 +93,7 @@ func (s settings) String() string {
 		{s.Stop, "stop and guard"},
 		{s.Forgets, "brokers forget what is quiesced"},
 		{s.Placer, "a placer moves topics"},
+		{s.Locks, "ownership locks"},
 	} {
 		if f.on {
 			b.WriteString(", " + f.text)
