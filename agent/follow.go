@@ -37,6 +37,9 @@ func (a *agent) followState(ctx context.Context) error {
 func (a *agent) followRegistration(ctx context.Context) error {
 	key := a.main.Keys().Registration(a.brokerID)
 	return a.main.Follow(ctx, cluster.Target{Key: key}, a.ownKey(func(u cluster.Update) {
+		if u.Full {
+			a.tell(ctx, func() { a.storeSeen(u.Revision) })
+		}
 		if len(u.Puts) == 0 {
 			a.tell(ctx, func() { a.registrationSeen(nil, u.Revision) })
 			return
@@ -89,7 +92,38 @@ func (a *agent) relisting(follow func(context.Context) error) func(context.Conte
 // followAssignments keeps known which topics are assigned here.
 func (a *agent) followAssignments(ctx context.Context) error {
 	t := cluster.Target{Key: a.main.Keys().Assignments(a.brokerID), Prefix: true, KeysOnly: true}
-	return a.main.Follow(ctx, t, a.assignmentsSeen, a.followError(ctx, "assignments"))
+	return a.main.Follow(ctx, t, a.inOrder(ctx, a.assignmentsSeen), a.followError(ctx, "assignments"))
+}
+
+// inOrder has updates of assignments that are older than those before them wait for the
+// Registrar's word.
+func (a *agent) inOrder(ctx context.Context, take func(cluster.Update)) func(cluster.Update) {
+	known := int64(0)
+	return func(u cluster.Update) {
+		if u.Revision < known {
+			a.awaitTakeUp(ctx)
+		}
+		known = u.Revision
+		if ctx.Err() == nil {
+			take(u)
+		}
+	}
+}
+
+// awaitTakeUp holds back what is listed in an etcd that is older than what was listed
+// before, until the Registrar has looked at it: a backup was restored, and what it says
+// of owners may be old.
+func (a *agent) awaitTakeUp(ctx context.Context) {
+	a.log.Warn("etcd went back in time: assignments are not taken up before the registration was looked at")
+	done := make(chan struct{})
+	a.tell(ctx, func() {
+		a.heldBack = append(a.heldBack, func() { close(done) })
+		a.keeper.Reestablish()
+	})
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
 }
 
 // assignmentsSeen takes up a change below this broker's key.

@@ -38,6 +38,8 @@ type loopState struct {
 	servedPid    int            // the broker's process when it was last up; 0: not watched
 	seenKey      *keySeen       // the registration as the watch last showed it; nil: not yet
 	early        func()         // the state key as the watch saw it before the first decision
+	tookUp       bool           // the Registrar's word was taken up in this run
+	heldBack     []func()       // wait for that
 	armed        lease.Validity // what the guard was armed with last
 	guardRests   bool           // and it was disarmed since
 
@@ -162,6 +164,7 @@ func (a *agent) step() error {
 	a.remindRegistrar(who)
 	a.setGate(verdict)
 	a.order(verdict, who)
+	a.letIn()
 	a.orderPlacer()
 	a.assertMode()
 	a.noteClocks()
@@ -218,6 +221,17 @@ func (a *agent) order(verdict probes.Verdict, who brokerapi.Identity) {
 		verdict != probes.Down && who.Instance == a.memory.Instance))
 }
 
+// letIn ends the waits for the Registrar's word, once its mode is ordered.
+func (a *agent) letIn() {
+	if !a.tookUp {
+		return
+	}
+	for _, f := range a.heldBack {
+		f()
+	}
+	a.tookUp, a.heldBack = false, nil
+}
+
 func (a *agent) orders(attached bool) recovery.Orders {
 	return recovery.Orders{Epoch: a.memory.Epoch, Mode: a.mode.Mode, Instance: a.memory.Instance, Attached: attached,
 		Paused: a.suspended(recovery.ActLoad) && a.mode.HeldByPause()}
@@ -249,7 +263,8 @@ func (a *agent) publishLife(who brokerapi.Identity) {
 		boot.DirError = dir.Error
 	}
 	m := a.memory
-	m.ConfirmedAt = max(m.ConfirmedAt, a.keeper.View().Grant.Revision) // renewed since it was noted
+	seen := a.keeper.View().Grant.Revision // renewed since it was noted
+	m.ConfirmedAt, m.Revision = max(m.ConfirmedAt, seen), max(m.Revision, seen)
 	a.life.Store(&life{memory: m, mode: a.mode, instance: who.Instance, boot: boot, value: a.value,
 		retriesUsed: a.retriesUsed()})
 }

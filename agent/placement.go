@@ -85,7 +85,7 @@ func (a *agent) orderPlacer() {
 // is not wanted here any more when the placer learns of it.
 func (a *agent) followBrokers(ctx context.Context) error {
 	keys := a.main.Keys()
-	return a.main.Follow(ctx, cluster.Target{Key: keys.Brokers(), Prefix: true}, func(u cluster.Update) {
+	return a.main.Follow(ctx, cluster.Target{Key: keys.Brokers(), Prefix: true}, a.inOrder(ctx, func(u cluster.Update) {
 		a.assignmentsSeen(mine(u, keys, a.brokerID))
 		modes := map[string]recovery.Mode{}
 		var stateless []string
@@ -113,7 +113,7 @@ func (a *agent) followBrokers(ctx context.Context) error {
 			r.SetModes(u.Full, modes, stateless, now)
 			r.SetPlaces(u.Full, puts, deletes)
 		})
-	}, a.followError(ctx, "all brokers"))
+	}), a.followError(ctx, "all brokers"))
 }
 
 // mine is the part of an update that is about one broker.

@@ -55,12 +55,13 @@ func (a *agent) takeUp(o outcome) {
 		a.log.Warn("registration repaired", "was", o.repaired, "epoch", o.grant.Epoch)
 		a.event(Event{Kind: "registration", From: o.repaired, To: "repaired", Epoch: o.grant.Epoch})
 	}
-	a.grant, a.value, a.verified = o.grant, o.value, true
-	if a.attachment == recovery.Detached && a.relist != nil {
+	a.grant, a.value, a.verified, a.tookUp = o.grant, o.value, true, true
+	if (a.attachment == recovery.Detached || o.restored) && a.relist != nil {
 		a.needAssignments(o.grant.Revision)
 	}
 	switch {
 	case o.restored:
+		a.log.Warn("etcd went back in time", "detail", d.Detail)
 		a.modeRev = o.stateRevision // the store went back, and so does what is newest
 		a.setMode(d.Mode, o.stateRevision, d.Detail)
 	case a.mode.Mode == "" || o.stateRevision >= a.modeRev:
@@ -91,6 +92,16 @@ func (a *agent) takeUp(o outcome) {
 type keySeen struct {
 	kv       *cluster.KV
 	revision int64
+}
+
+// storeSeen has the Registrar look when etcd, which was listed anew, may be older than
+// what a renewal told. The lease and the registration of a restored backup are ours as
+// if nothing had been; what it says of owners may be old. A list that was overtaken by
+// a renewal costs one more look.
+func (a *agent) storeSeen(revision int64) {
+	if revision < a.keeper.View().Grant.Revision {
+		a.keeper.Reestablish()
+	}
 }
 
 // registrationSeen takes up what the watch saw of the registration; kv nil: gone.
