@@ -31,13 +31,25 @@ type stand struct {
 
 func newStand(t *testing.T) *stand {
 	t.Helper()
+	return newStandOn(t, harness.EtcdOptions{})
+}
+
+func newStandOn(t *testing.T, o harness.EtcdOptions) *stand {
+	t.Helper()
 	s := &stand{T: t, ctx: t.Context(), lab: harness.ForTest(t)}
 	var err error
-	s.etcd, err = s.lab.StartEtcd(s.ctx, harness.EtcdOptions{})
+	s.etcd, err = s.lab.StartEtcd(s.ctx, o)
 	s.ok(err)
+	s.watch()
+	return s
+}
+
+// watch starts the history, anew if there is one.
+func (s *stand) watch() {
+	s.Helper()
+	var err error
 	s.history, err = s.lab.Watch(s.ctx, s.etcd, "/")
 	s.ok(err)
-	return s
 }
 
 func (s *stand) ok(err error) {

@@ -1,0 +1,386 @@
+package e2e
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"holdfast/lab/harness"
+)
+
+// What may be wrong with etcd itself while it answers.
+
+// steady is for a broker that must be ready all the while: on a busy machine a check
+// may take as long as three of the quick intervals, and counts as late then.
+var steady = []string{"--health-interval", "1s"}
+
+// neverDetached checks the log of all lives.
+func (c *couple) neverDetached() {
+	c.s.Helper()
+	for _, line := range c.lines(`msg=attachment .*to=detached`) {
+		c.s.Errorf("%s detached: %s", c.id, line)
+	}
+}
+
+// alwaysReady checks every answer of /ready since a moment.
+func (c *couple) alwaysReady(since time.Time) {
+	c.s.Helper()
+	if err := c.probes.AlwaysReady(since, c.awaitRecorded(time.Now()).Until); err != nil {
+		c.s.Error(err)
+	}
+}
+
+// awaitUnreadySeen returns a moment from which on the recorder knows it not to be ready.
+func (c *couple) awaitUnreadySeen(since time.Time) time.Time {
+	c.s.Helper()
+	var at time.Time
+	c.s.ok(harness.Await(c.s.ctx, bound, c.id+" not to be ready", func(context.Context) (ok bool, saw string) {
+		at, ok = c.probes.FirstNotReady(since)
+		return ok, c.probes.String()
+	}))
+	return at
+}
+
+// neverReady checks every answer of /ready since a moment at which it was not 200.
+func (c *couple) neverReady(since time.Time) {
+	c.s.Helper()
+	if err := c.probes.NeverReady(since, c.awaitRecorded(time.Now()).Until); err != nil {
+		c.s.Error(err)
+	}
+}
+
+// serves waits until the broker takes messages for the topic.
+func (c *couple) serves(topic string) {
+	c.s.Helper()
+	nc, err := c.nats.Connect()
+	c.s.ok(err)
+	defer nc.Close()
+	c.s.ok(harness.Await(c.s.ctx, bound, topic+" to take messages", func(ctx context.Context) (bool, string) {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_, err := harness.Publish(ctx, nc, topic, []byte("x"))
+		return err == nil, fmt.Sprint(err)
+	}))
+}
+
+// backDrained waits for the registration after a revision and checks that it came with
+// drained in the same one.
+func (c *couple) backDrained(after int64, reason string) harness.Change {
+	c.s.Helper()
+	back := c.s.awaitChange("the registration", after, harness.PutKey(c.s.keys.Registration(c.id)))
+	c.await("drained", func(st harness.Status) bool { return st.Mode == "drained" && st.Epoch == back.CreateRevision })
+	if st := c.state(); st.Mode != "drained" || st.Reason != reason || st.ModRevision != back.Revision {
+		c.s.Errorf("state %+v, want drained, %s, written at revision %d with the registration", st, reason, back.Revision)
+	}
+	return back
+}
+
+func (c *couple) activate() {
+	c.s.Helper()
+	c.s.ok(c.Activate(c.s.ctx, "e2e"))
+	c.s.ok(c.AwaitReady(c.s.ctx, bound))
+}
+
+// A keep-alive writes nothing, so a full etcd renews; it grants no lease and takes no
+// registration.
+func TestAFullEtcdDetachesNobodyAndTakesNobodyBack(t *testing.T) {
+	t.Parallel()
+	s := newStandOn(t, harness.EtcdOptions{Args: []string{"--quota-backend-bytes", fmt.Sprint(2 << 20)}})
+	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
+	c, peer := s.couple("n1", steady...), s.couple("n2", steady...)
+	reg := c.registration()
+	ready := time.Now()
+	s.fill()
+
+	t.Log("full")
+	c.renewsOn()
+	c.neverDetached()
+	c.alwaysReady(ready)
+	c.serves("/default/a")
+
+	t.Log("and the registration is lost")
+	noSpace := c.metric(`holdfast_lease_keepalive_failures_total{class="no_space"}`)
+	lost := time.Now()
+	_, err := s.etcd.Client().Revoke(s.ctx, reg.Lease)
+	s.ok(err)
+	gone := s.awaitChange("the deletion", reg.ModRevision, harness.DeletedKey(s.keys.Registration("n1")))
+	unready := c.awaitUnreadySeen(lost)
+	c.awaitMetric(`holdfast_lease_keepalive_failures_total{class="no_space"}`, noSpace+3, bound)
+	st := c.await("the word", func(st harness.Status) bool { return strings.Contains(st.Lease.LastError, "space exceeded") })
+	if st.Attachment != "detached" || st.Registration.Present || st.Ready.OK {
+		t.Errorf("without a registration: %v", st)
+	}
+	s.notServed(c, "/default/a")
+	if said := c.lines(`msg="renewals fail" .*class=no_space`); len(said) != 1 {
+		t.Errorf("no_space is in %d lines of the log, want one:\n%s", len(said), strings.Join(said, "\n"))
+	}
+
+	t.Log("and has space again")
+	s.free()
+	c.backDrained(gone.Revision, "registration_expired")
+	s.notServed(c, "/default/a")
+	c.neverReady(unready)
+	c.activate()
+	c.serves("/default/a")
+	peer.neverDetached()
+	peer.alwaysReady(ready)
+	c.stayedLive()
+	peer.stayedLive()
+}
+
+// fill writes until etcd takes no more.
+func (s *stand) fill() {
+	s.Helper()
+	value := strings.Repeat("x", 200<<10)
+	for i := range 100 {
+		_, err := s.etcd.Client().Put(s.ctx, fmt.Sprintf("/lab/fill/%d", i), value)
+		if errors.Is(err, rpctypes.ErrNoSpace) {
+			return
+		}
+		s.ok(err)
+	}
+	s.Fatal("20 MB did not fill etcd")
+}
+
+// free is what an operator does about a full etcd.
+func (s *stand) free() {
+	s.Helper()
+	c := s.etcd.Client()
+	res, err := c.Delete(s.ctx, "/lab/fill/", clientv3.WithPrefix())
+	s.ok(err)
+	_, err = c.Compact(s.ctx, res.Header.Revision, clientv3.WithCompactPhysical())
+	s.ok(err)
+	_, err = c.Defragment(s.ctx, s.etcd.Endpoint())
+	s.ok(err)
+	_, err = c.AlarmDisarm(s.ctx, &clientv3.AlarmMember{})
+	s.ok(err)
+}
+
+// A simple token lives from its last use, a signed one from its issue: it runs out in
+// the midst of work.
+func TestAnAuthTokenThatExpiresIsNoTrouble(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		args  func(*stand) []string // of etcd
+		flags []string              // of the sidecar
+		count int                   // of renewals, to be longer than several lives of a token
+	}{
+		// etcd looks once a second for simple tokens to forget: only who is silent for
+		// more than two meets one that has run out.
+		{"simple", func(*stand) []string { return []string{"--auth-token", "simple", "--auth-token-ttl", "1"} },
+			[]string{"--lease-ttl", "12s", "--renew-interval", "2200ms"}, 4},
+		{"signed", (*stand).signed, nil, 12},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := &stand{T: t, ctx: t.Context(), lab: harness.ForTest(t)}
+			var err error
+			s.etcd, err = s.lab.StartEtcd(s.ctx, harness.EtcdOptions{Args: tt.args(s)})
+			s.ok(err)
+			s.ok(s.etcd.EnableAuth(s.ctx, "root-word", "hf", "hf-word", ""))
+			s.watch()
+			password := filepath.Join(s.lab.Dir, "password")
+			s.ok(os.WriteFile(password, []byte("hf-word\n"), 0o600))
+			s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
+			c := s.couple("n1", append(append(tt.flags, steady...), "--etcd-user", "hf", "--etcd-password-file", password)...)
+			ready, reg := time.Now(), c.registration()
+
+			const renewals = `holdfast_lease_renewals_total{result="confirmed"}`
+			before := s.authentications() // the lab itself asks nothing until after
+			c.awaitMetric(renewals, c.metric(renewals)+float64(tt.count), 2*bound)
+			n := s.authentications() - before
+			t.Logf("%v tokens in %d renewals", n, tt.count)
+			if n < 3 {
+				t.Errorf("%v authentications in %d renewals: no token ran out, and nothing is shown", n, tt.count)
+			}
+			s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/b"))
+			c.serves("/default/b")
+			_, err = s.etcd.Client().Delete(s.ctx, s.keys.Assignment("n1", "/default/b"))
+			s.ok(err)
+			s.notServed(c, "/default/b")
+
+			c.neverDetached()
+			c.alwaysReady(ready)
+			for _, result := range []string{"auth", "other"} {
+				if n := c.metric(`holdfast_lease_keepalive_failures_total{class="` + result + `"}`); n != 0 {
+					t.Errorf("%v renewals failed with class %s", n, result)
+				}
+			}
+			if after := c.registration(); after != reg {
+				t.Errorf("the registration did not stay: %+v, then %+v", reg, after)
+			}
+
+			_, err = s.etcd.Client().Revoke(s.ctx, reg.Lease)
+			s.ok(err)
+			gone := s.awaitChange("the deletion", reg.ModRevision, harness.DeletedKey(s.keys.Registration("n1")))
+			back := s.awaitChange("the registration", gone.Revision, harness.PutKey(s.keys.Registration("n1")))
+			c.await("the new epoch", func(st harness.Status) bool { return st.Epoch == back.Revision })
+			s.ok(c.AwaitReady(s.ctx, bound))
+			if took := back.At.Sub(gone.At); took > 2*time.Second {
+				t.Errorf("registered again after %v, want at most 2 s", took)
+			}
+			c.stayedLive()
+		})
+	}
+}
+
+// signed has etcd hand out tokens that end a second after they were issued.
+func (s *stand) signed() []string {
+	s.Helper()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	s.ok(err)
+	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
+	s.ok(err)
+	write := func(name, kind string, der []byte) string {
+		path := filepath.Join(s.lab.Dir, name)
+		s.ok(os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+		return path
+	}
+	return []string{"--auth-token", fmt.Sprintf("jwt,pub-key=%s,priv-key=%s,sign-method=RS256,ttl=1s",
+		write("jwt.pub", "PUBLIC KEY", public), write("jwt.key", "RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(key)))}
+}
+
+// authentications is how many passwords etcd has traded for a token.
+func (s *stand) authentications() float64 {
+	s.Helper()
+	req, err := http.NewRequestWithContext(s.ctx, http.MethodGet, s.etcd.Endpoint()+"/metrics", nil)
+	s.ok(err)
+	res, err := http.DefaultClient.Do(req)
+	s.ok(err)
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	s.ok(err)
+	const series = `grpc_server_handled_total{grpc_code="OK",grpc_method="Authenticate",grpc_service="etcdserverpb.Auth",grpc_type="unary"}`
+	n, ok := seriesValue(string(text), series)
+	if !ok {
+		s.Fatalf("etcd does not tell %s", series)
+	}
+	return n
+}
+
+// The watches of a sidecar are cut off, and what happened meanwhile is forgotten
+// before it can be told.
+func TestACompactionWhileTheWatchesAreCutOffLosesNothing(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	const kept, gone, added = "/default/kept", "/default/gone", "/default/added"
+	n := s.add("n1", nodeOptions{TTL: 10 * time.Second, Cuttable: true, Topics: []string{kept, gone}})
+	n.topics = []string{kept}
+	reg, publishers, ready := n.registration(), n.publishAlways(), time.Now()
+	publishers.await(served, ready)
+
+	s.must(n.link.Cut())
+	s.must(s.etcd.Kill()) // a cut alone leaves the watches where they are, to be told after it
+	s.must(s.etcd.Start(s.ctx))
+	c := s.etcd.Client()
+	s.must(s.keys.Assign(s.ctx, c, "n1", added))
+	res, err := c.Delete(s.ctx, s.keys.Assignment("n1", gone))
+	s.must(err)
+	_, err = c.Compact(s.ctx, res.Header.Revision, clientv3.WithCompactPhysical())
+	s.must(err)
+	n.await("a renewal to fail", func(st harness.Status) bool { return st.Lease.FailureStreak > 0 })
+	topics, err := n.sidecar.Topics(s.ctx)
+	s.must(err)
+	for _, topic := range topics {
+		if topic.Topic == added {
+			t.Fatalf("the sidecar is not cut off: %+v", topics)
+		}
+	}
+	s.must(n.link.Heal())
+
+	n.await("what is assigned now", func(st harness.Status) bool {
+		return st.Topics.Assigned == 2 && st.Topics.Served == 2 && st.Topics.Missing == 0 && st.Topics.Orphan == 0
+	})
+	n.topicsAre(map[string]bool{kept: true, added: true, gone: false})
+	n.neverDetached(ready)
+	n.alwaysReady(ready)
+	publishers.only(served, ready, time.Now())
+	if after := n.registration(); after != reg {
+		t.Errorf("the registration did not stay: %+v, then %+v", reg, after)
+	}
+	// And the new watches tell what happens after.
+	s.must(s.keys.Assign(s.ctx, c, "n1", gone))
+	_, err = c.Delete(s.ctx, s.keys.Assignment("n1", added))
+	s.must(err)
+	n.topicsAre(map[string]bool{kept: true, added: false, gone: true})
+}
+
+// topicsAre waits until the broker takes messages for exactly those of the topics.
+func (n *node) topicsAre(want map[string]bool) {
+	n.t.Helper()
+	c, err := n.nats.Connect()
+	n.must(err)
+	defer c.Close()
+	for topic, serves := range want {
+		n.must(harness.Await(n.ctx, bound, fmt.Sprintf("%s to be served: %v", topic, serves), func(ctx context.Context) (bool, string) {
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			_, err := harness.Publish(ctx, c, topic, []byte("x"))
+			return (err == nil) == serves, fmt.Sprint(err)
+		}))
+	}
+}
+
+// A key that is overwritten by another incarnation is not fought for, and not served on.
+func TestARegistrationOverwrittenByAnotherFencesAndIsNotFoughtFor(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
+	c, peer := s.couple("n1", steady...), s.couple("n2", steady...)
+	before := c.registration()
+	foreign, err := s.etcd.Client().Grant(s.ctx, 600)
+	s.ok(err)
+	other := regexp.MustCompile(`"incarnation":"[^"]*"`).ReplaceAllString(before.Value, `"incarnation":"another"`)
+	if other == before.Value {
+		t.Fatalf("no incarnation in %s", before.Value)
+	}
+	began := time.Now()
+	put, err := s.etcd.Client().Put(s.ctx, s.keys.Registration("n1"), other, clientv3.WithLease(foreign.ID))
+	s.ok(err)
+	st := c.await("the conflict", func(st harness.Status) bool {
+		return strings.Contains(strings.Join(st.Ready.Causes, " "), "identity conflict")
+	})
+	if st.Attachment != "detached" {
+		t.Errorf("%s with another's registration", st.Attachment)
+	}
+	unready := c.awaitUnreadySeen(began)
+	s.notServed(c, "/default/a")
+	t.Logf("fenced %v after the put", time.Since(began).Round(time.Millisecond))
+	peer.renewsOn() // for longer than a lease lasts
+	for _, ch := range s.changesOf(s.keys.Registration("n1"), put.Header.Revision) {
+		t.Errorf("fought for: %v", ch)
+	}
+	for _, ch := range s.changesOf(s.keys.State("n1"), put.Header.Revision) {
+		t.Errorf("state written on another's registration: %v", ch)
+	}
+	if said := c.lines(`level=ERROR msg="identity conflict"`); len(said) != 1 {
+		t.Errorf("the conflict was logged %d times, want once", len(said))
+	}
+	c.neverReady(unready)
+
+	_, err = s.etcd.Client().Revoke(s.ctx, foreign.ID)
+	s.ok(err)
+	gone := s.awaitChange("the end of the other", put.Header.Revision, harness.DeletedKey(s.keys.Registration("n1")))
+	c.backDrained(gone.Revision, "registration_expired")
+	s.notServed(c, "/default/a")
+	c.neverReady(unready)
+	c.activate()
+	c.serves("/default/a")
+	c.stayedLive()
+}
