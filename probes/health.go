@@ -48,13 +48,15 @@ func (s HealthSettings) StaleAfter() time.Duration {
 }
 
 // UpFor is how long an Up outlives its last success: Fall × Interval, and a twentieth
-// of Interval for the time that the next answer takes. With a Fall of 1 every pause
-// between two checks would be that long, so there StaleAfter alone counts.
+// of Interval for the time that the next answer takes. An answer may take up to Timeout,
+// so it is Interval + Timeout at least: a broker that is slow, and in time, must not be
+// Up and Unknown by turns. With a Fall of 1 every pause between two checks would be that
+// long, so there StaleAfter alone counts.
 func (s HealthSettings) UpFor() time.Duration {
 	if s.Fall < 2 {
 		return 0
 	}
-	return time.Duration(s.Fall)*s.Interval + s.Interval/20
+	return max(time.Duration(s.Fall)*s.Interval, s.Interval+s.Timeout) + s.Interval/20
 }
 
 // HealthView is the broker's health as last judged.

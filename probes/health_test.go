@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -389,6 +390,38 @@ func TestStopLeavesADeafCheckBehindAndSaysSo(t *testing.T) {
 		}
 		close(p.broker.freed)
 	})
+}
+
+func TestAnswersWithinTheTimeoutKeepItUp(t *testing.T) {
+	const timeout, answer = time.Second, 999 * time.Millisecond
+	for _, s := range []HealthSettings{
+		{Interval: 100 * time.Millisecond, Timeout: timeout, Rise: 1, Fall: 3},
+		{Interval: 700 * time.Millisecond, Timeout: timeout, Rise: 2, Fall: 2},
+		{Interval: time.Second, Timeout: timeout, Rise: 2, Fall: 3},
+		{Interval: 3 * time.Second, Timeout: timeout, Rise: 2, Fall: 2},
+	} {
+		t.Run(fmt.Sprintf("every %v, fall %d", s.Interval, s.Fall), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := NewHealth(s, func(context.Context) error { time.Sleep(answer); return nil }, nil, slog.New(slog.DiscardHandler), nil)
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() { done <- h.Run(ctx) }()
+				time.Sleep(timeout)
+				for range 2000 {
+					synctest.Wait()
+					if v := h.Snapshot(); v.At(time.Now()) != Up {
+						t.Errorf("%v, %v after the last success: %+v", v.At(time.Now()), time.Since(v.LastSuccessAt), v)
+						break
+					}
+					time.Sleep(10 * time.Millisecond)
+				}
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }
 
 func TestViewIsUnknownWhenOld(t *testing.T) {
