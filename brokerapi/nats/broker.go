@@ -29,9 +29,12 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	client "github.com/nats-io/nats.go"
 
@@ -283,9 +286,32 @@ func (b *Broker) unreachable() error {
 	case isLoginError(cause):
 		return fmt.Errorf("--broker-admin %s: %w: %w: set --nats-creds-file to credentials that this server accepts", b.admin, errUnreachable, cause)
 	default:
-		return fmt.Errorf("--broker-admin %s: %w: %w: is nats-server running there?", b.admin, errUnreachable, cause)
+		return fmt.Errorf("--broker-admin %s: %w: %w: is nats-server running there?", b.admin, errUnreachable, shown(cause))
 	}
 }
+
+// shown is an error whose text is fit for a terminal: the client quotes what it could
+// not parse as it came.
+func shown(err error) error {
+	text := strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '.'
+		}
+		return r
+	}, excerptOf(err.Error(), 200))
+	if text == err.Error() {
+		return err
+	}
+	return &shownError{text, err}
+}
+
+type shownError struct {
+	text string
+	err  error
+}
+
+func (e *shownError) Error() string { return e.text }
+func (e *shownError) Unwrap() error { return e.err }
 
 func isLoginError(err error) bool {
 	return errors.Is(err, client.ErrAuthorization) || errors.Is(err, client.ErrAuthExpired) ||

@@ -124,9 +124,12 @@ func contentType(a answer) string {
 
 // excerpt is enough of an unexpected answer to recognise it, in bytes.
 func excerpt(body []byte) string {
-	const enough = 80
-	if len(body) > enough {
-		return string(body[:enough]) + "…"
+	return excerptOf(string(body), 80)
+}
+
+func excerptOf(text string, enough int) string {
+	if len(text) > enough {
+		return text[:enough] + "…"
 	}
-	return string(body)
+	return text
 }
