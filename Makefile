@@ -67,8 +67,8 @@ bench-load: ## rate of loading topics, beside a bare loop of the broker's client
 	@cd lab && go run ./benchload $(ARGS)
 
 .PHONY: bench-plan
-bench-plan: ## time to plan 10,000 topics
-	go test -run '^$$' -bench 'Plan' -benchmem ./recovery
+bench-plan: ## time to plan 10,000 topics, and to place them when one of 100 brokers leaves
+	go test -run '^$$' -bench 'Plan|Placement' -benchmem ./recovery
 
 .PHONY: simulate
 simulate: ## 10,000 random schedules for whole sidecars in virtual time; ARGS='-schedules 1 -seed 7 -v' tells one
