@@ -207,7 +207,8 @@ func (a *agent) serve(ctx context.Context) error {
 	a.ownership = a.newOwnership(reg)
 	a.placer = a.newPlacer(reg)
 	a.registrar = &registrar{cfg: a.cfg, line: a.line, clock: a.clock, log: a.log.With("part", "lease"),
-		life: func() life { return *a.life.Load() }, deliver: a.deliver, paused: func() bool { return a.suspended(recovery.ActRegister) }}
+		life: func() life { return *a.life.Load() }, deliver: a.deliver, paused: func() bool { return a.suspended(recovery.ActRegister) },
+		up: a.answers}
 	var registrar lease.Registrar = a.registrar
 	if a.shadow != nil {
 		registrar = shadowRegistrar{a.registrar, a.shadow}

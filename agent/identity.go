@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/brokerapi"
+	"holdfast/probes"
 )
 
 // identityEvery is how often a healthy broker is asked again who it is.
@@ -122,4 +123,10 @@ func (i *identityCheck) get() (who brokerapi.Identity, id string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.known, i.id
+}
+
+// answers reports whether the broker is up now and was that process when last asked.
+func (a *agent) answers(instance string) bool {
+	who, _ := a.identity.get()
+	return a.health.Snapshot().At(time.Now()) == probes.Up && who.Instance == instance
 }

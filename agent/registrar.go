@@ -62,7 +62,8 @@ type registrar struct {
 	life     func() life
 	deliver  func(context.Context, outcome) error
 	paused   func() bool
-	granted  time.Duration // what etcd makes of --lease-ttl; 0: not asked yet. Of the Keeper's goroutine
+	up       func(instance string) bool // that process of the broker answers; nil: do not ask
+	granted  time.Duration              // what etcd makes of --lease-ttl; 0: not asked yet. Of the Keeper's goroutine
 }
 
 // tries bounds how often one Establish decides anew because etcd changed meanwhile.
@@ -107,6 +108,9 @@ func (r *registrar) once(ctx context.Context, client *cluster.Client, held int64
 	if err := r.deferred(&out, now); err != nil {
 		return outcome{}, err
 	}
+	if err := r.doubtful(out); err != nil {
+		return outcome{}, err
+	}
 	switch out.decision.Step {
 	case recovery.Conflict:
 		return outcome{}, fmt.Errorf("%w: %s", lease.ErrConflict, r.describeHolder(seen))
@@ -131,6 +135,17 @@ func (r *registrar) deferred(out *outcome, now life) error {
 	}
 	out.decision.Write = false
 	return nil
+}
+
+// doubtful holds a decision about a lost registration back while the broker does not
+// answer: it may be another process by now, of which the startup decides. So it is when
+// the sidecar was frozen for longer than its lease.
+func (r *registrar) doubtful(out outcome) error {
+	if out.boot != "" || out.decision.Step == recovery.Keep || out.decision.Step == recovery.Conflict || r.up == nil || r.up(out.instance) {
+		return nil
+	}
+	return fmt.Errorf("%w: the registration was lost, and whether the broker is still the same process is not known: %s",
+		lease.ErrDeferred, out.decision.Detail)
 }
 
 // decide gathers the facts and asks the right table: a new broker process starts

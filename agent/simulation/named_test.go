@@ -66,6 +66,19 @@ var named = []struct {
 			{At: 10 * time.Second, Do: cut, Node: 0, For: 10 * time.Second},
 			{At: 21400 * time.Millisecond, Do: drainKey, Node: 0},
 		}}},
+	// The guard has stopped the broker, and another process of it is there at the thaw.
+	{"a sidecar sleeps over its lease and its broker", schedule{Seed: 703800, Settings: settings{Nodes: 3, Topics: 1,
+		TTL: 3 * time.Second, Recover: 300 * time.Millisecond, Policy: "reconnect", Stop: true, Placer: true, Latency: time.Millisecond},
+		Events: []event{
+			{At: 21591 * time.Millisecond, Do: freezeSidecar, Node: 1, For: 3242 * time.Millisecond},
+		}}},
+	{"a sidecar sleeps for long, and its broker starts at the end", schedule{Seed: 700637, Settings: settings{Nodes: 2, Topics: 3,
+		TTL: 8 * time.Second, Margin: 300 * time.Millisecond, Grace: 2 * time.Second, Policy: "reconnect", Stop: true, Placer: true, Latency: 200 * time.Microsecond},
+		Events: []event{
+			{At: 809 * time.Millisecond, Do: crashBroker, Node: 1, For: 8087 * time.Millisecond},
+			{At: 28104 * time.Millisecond, Do: activate, Node: 1},
+			{At: 52370 * time.Millisecond, Do: freezeSidecar, Node: 1, For: 8574 * time.Millisecond},
+		}}},
 	// The ladder has begun and will not be finished: only the guard is left.
 	{"a sidecar freezes on the ladder", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 2,
 		TTL: 32 * time.Second, Margin: 16 * time.Second, Policy: "drain", Stop: ladderStops, Latency: 200 * time.Microsecond},
