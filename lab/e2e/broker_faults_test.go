@@ -102,7 +102,8 @@ func TestABrokerFrozenPastItsTTLComesBackDrained(t *testing.T) {
 	const topic = "/default/a"
 	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", topic))
 	c, peer := s.couple("n1"), s.couple("n2", steady...)
-	reg, frozen, pid := c.registration(), time.Now(), c.PID()
+	c.readyNow()
+	reg, frozen, pid := c.registration(), peer.readyNow(), c.PID()
 	s.ok(c.nats.Freeze())
 	gone := s.awaitChange("the expiry", reg.ModRevision, harness.DeletedKey(s.keys.Registration("n1")))
 	unready := c.awaitUnreadySeen(frozen)
@@ -138,7 +139,7 @@ func TestASlowBrokerIsUpUntilItsAnswersTakeTheTimeout(t *testing.T) {
 			s := newStand(t)
 			c := s.fronted("n1", "/default/a", "--lease-ttl", "16s",
 				"--health-interval", tt.interval.String(), "--health-timeout", timeout.String(), "--health-fall", "3")
-			reg, ready, pid := c.registration(), time.Now(), c.PID()
+			reg, ready, pid := c.registration(), c.readyNow(), c.PID()
 			c.admin.Delay(under)
 			c.monitor.Delay(under)
 			s.pause(4 * timeout)
@@ -246,7 +247,8 @@ func TestAnotherBrokerAtTheAdminPortIsLeftAlone(t *testing.T) {
 	peer := s.couple("n2", steady...)
 	peer.serves(theirs)
 	c := s.fronted("n1", ours)
-	reg, led, pid, peerReg := c.registration(), time.Now(), c.PID(), peer.registration()
+	c.readyNow()
+	reg, led, pid, peerReg := c.registration(), peer.readyNow(), c.PID(), peer.registration()
 	stored := peer.storedFrom(ours)
 	c.admin.Lead(address(peer.nats.Port))
 	c.monitor.Lead(address(peer.nats.MonitorPort))
@@ -288,7 +290,7 @@ func TestAFlappingBrokerKeepsItsLeaseAndMovesReadinessNoMoreThanItDoes(t *testin
 		t.Parallel()
 		s := newStand(t)
 		c := s.couple("n1", "--health-interval", "500ms", "--health-timeout", "500ms", "--health-rise", "2", "--health-fall", "3")
-		reg, ready := c.registration(), time.Now()
+		reg, ready := c.registration(), c.readyNow()
 		for range cycles {
 			s.ok(c.nats.Freeze())
 			s.pause(300 * time.Millisecond)
@@ -306,7 +308,7 @@ func TestAFlappingBrokerKeepsItsLeaseAndMovesReadinessNoMoreThanItDoes(t *testin
 		t.Parallel()
 		s := newStand(t)
 		c := s.fronted("n1", "/default/a", "--health-interval", "150ms", "--health-rise", "2", "--health-fall", "3")
-		reg, began := c.registration(), time.Now()
+		reg, began := c.registration(), c.readyNow()
 		for range cycles {
 			c.admin.SetDown(true)
 			c.monitor.SetDown(true)
@@ -335,7 +337,7 @@ func TestAFlappingBrokerKeepsItsLeaseAndMovesReadinessNoMoreThanItDoes(t *testin
 		t.Parallel()
 		s := newStand(t)
 		c := s.fronted("n1", "/default/a", "--lease-ttl", "30s", "--health-interval", "500ms", "--health-rise", "4", "--health-fall", "2")
-		reg, began := c.registration(), time.Now()
+		reg, began := c.registration(), c.readyNow()
 		for range cycles {
 			c.admin.SetDown(true)
 			c.monitor.SetDown(true)
@@ -366,7 +368,8 @@ func TestABrokerWhoseAdminPortMovedIsFencedBeforeItsKeyIsGone(t *testing.T) {
 		s.ok(c.Kill())
 		c.run()
 		s.ok(c.AwaitReady(s.ctx, bound))
-		reg, moved, pid := c.registration(), time.Now(), c.PID()
+		c.readyNow()
+		reg, moved, pid := c.registration(), peer.readyNow(), c.PID()
 		c.admin.SetDown(true)
 		c.monitor.SetDown(true)
 		s.stoppedBeforeItsKeyIsGone(c.couple, reg)
@@ -396,6 +399,7 @@ func TestABrokerWhoseAdminPortMovedIsFencedBeforeItsKeyIsGone(t *testing.T) {
 		c := s.beside(n, "--broker-pid-file", n.PIDFile)
 		c.run()
 		s.ok(c.AwaitReady(s.ctx, bound))
+		c.readyNow()
 		reg, moved, port := c.registration(), time.Now(), n.Port
 		elsewhere, err := s.lab.Port()
 		s.ok(err)

@@ -45,6 +45,16 @@ func (c *couple) alwaysReady(since time.Time) {
 	}
 }
 
+// readyNow returns a moment from which on the recorder knows it to be ready.
+func (c *couple) readyNow() time.Time {
+	c.s.Helper()
+	c.s.ok(harness.Await(c.s.ctx, bound, c.id+" to be seen ready", func(context.Context) (bool, string) {
+		runs := c.probes.Timeline()
+		return len(runs) > 0 && runs[len(runs)-1].Ready == http.StatusOK, c.probes.String()
+	}))
+	return time.Now()
+}
+
 // awaitUnreadySeen returns a moment from which on the recorder knows it not to be ready.
 func (c *couple) awaitUnreadySeen(since time.Time) time.Time {
 	c.s.Helper()
@@ -104,7 +114,8 @@ func TestAFullEtcdDetachesNobodyAndTakesNobodyBack(t *testing.T) {
 	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
 	c, peer := s.couple("n1", steady...), s.couple("n2", steady...)
 	reg := c.registration()
-	ready := time.Now()
+	peer.readyNow()
+	ready := c.readyNow()
 	s.fill()
 
 	t.Log("full")
@@ -199,7 +210,7 @@ func TestAnAuthTokenThatExpiresIsNoTrouble(t *testing.T) {
 			s.ok(os.WriteFile(password, []byte("hf-word\n"), 0o600))
 			s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
 			c := s.couple("n1", append(append(tt.flags, steady...), "--etcd-user", "hf", "--etcd-password-file", password)...)
-			ready, reg := time.Now(), c.registration()
+			ready, reg := c.readyNow(), c.registration()
 
 			const renewals = `holdfast_lease_renewals_total{result="confirmed"}`
 			before := s.authentications() // the lab itself asks nothing until after
@@ -282,8 +293,8 @@ func TestACompactionWhileTheWatchesAreCutOffLosesNothing(t *testing.T) {
 	const kept, gone, added = "/default/kept", "/default/gone", "/default/added"
 	n := s.add("n1", nodeOptions{TTL: 10 * time.Second, Cuttable: true, Topics: []string{kept, gone}})
 	n.topics = []string{kept}
-	reg, publishers, ready := n.registration(), n.publishAlways(), time.Now()
-	publishers.await(served, ready)
+	reg, publishers := n.registration(), n.publishAlways()
+	ready := publishers.await(served, time.Now()) // add has seen it ready already
 
 	s.must(n.link.Cut())
 	s.must(s.etcd.Kill()) // a cut alone leaves the watches where they are, to be told after it
@@ -350,7 +361,7 @@ func TestARegistrationOverwrittenByAnotherFencesAndIsNotFoughtFor(t *testing.T) 
 	if other == before.Value {
 		t.Fatalf("no incarnation in %s", before.Value)
 	}
-	began := time.Now()
+	began := c.readyNow()
 	put, err := s.etcd.Client().Put(s.ctx, s.keys.Registration("n1"), other, clientv3.WithLease(foreign.ID))
 	s.ok(err)
 	st := c.await("the conflict", func(st harness.Status) bool {

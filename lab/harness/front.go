@@ -2,6 +2,7 @@ package harness
 
 import (
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -17,7 +18,7 @@ type Front struct {
 	mu     sync.Mutex
 	target string
 	down   bool
-	delay  time.Duration // of each piece of an answer
+	delay  time.Duration // of answers
 	spoil  bool
 	conns  map[net.Conn]struct{} // both sides; nil after close
 	all    sync.WaitGroup
@@ -115,36 +116,41 @@ func (f *Front) carry(down net.Conn, garbage *rand.Rand) {
 	}()
 	var requests sync.WaitGroup
 	requests.Go(func() {
-		pass(up, down, func([]byte) {})
+		io.Copy(up, down)
 		up.Close()
 	})
-	pass(down, up, func(b []byte) { f.answer(b, garbage) })
+	f.answers(down, up, garbage)
 	down.Close()
 	requests.Wait()
 }
 
-// answer delays or spoils a piece of an answer, as it is set now.
-func (f *Front) answer(b []byte, garbage *rand.Rand) {
-	f.mu.Lock()
-	delay, spoil := f.delay, f.spoil
-	f.mu.Unlock()
-	time.Sleep(delay)
-	for i := range b {
-		if spoil && garbage.IntN(4) == 0 {
-			b[i] = byte(garbage.Uint32())
-		}
-	}
-}
-
-func pass(dst, src net.Conn, on func([]byte)) {
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := src.Read(buf)
-		if n > 0 {
-			on(buf[:n])
-			if _, err := dst.Write(buf[:n]); err != nil {
-				return
+// answers carries what the server says, later and spoilt as it is set when it is said.
+func (f *Front) answers(down, up net.Conn, garbage *rand.Rand) {
+	said := make(chan late, 1024)
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		for s := range said {
+			time.Sleep(time.Until(s.due))
+			if _, err := down.Write(s.bytes); err != nil {
+				up.Close() // so that nothing more is said
 			}
+		}
+	})
+	defer telling.Wait()
+	defer close(said)
+	for {
+		b := make([]byte, 32<<10)
+		n, err := up.Read(b)
+		if n > 0 {
+			f.mu.Lock()
+			delay, spoil := f.delay, f.spoil
+			f.mu.Unlock()
+			for i := range n {
+				if spoil && garbage.IntN(4) == 0 {
+					b[i] = byte(garbage.Uint32())
+				}
+			}
+			said <- late{b[:n], time.Now().Add(delay)}
 		}
 		if err != nil {
 			return
