@@ -24,13 +24,15 @@ func (o *Ownership) Yield(topics []string) {
 }
 
 // Yielded reports whether the topic is on its way, is not served here any more, and its
-// lock is free as far as we know.
+// lock is not ours as far as we know. One that is another's, such as an earlier
+// incarnation's of this broker, is for the store to refuse until it is gone: nobody here
+// waits for it.
 func (o *Ownership) Yielded(topic string) bool {
 	o.mu.Lock()
 	l, ok := o.table[topic]
-	free := ok && l.yield && l.State == LockFree && l.claim == ClaimYielded
+	released := ok && l.yield && (l.State == LockFree || l.State == LockForeign) && l.claim.Unloads()
 	o.mu.Unlock()
-	return free && len(o.reconciler.Idle([]string{topic})) == 1
+	return released && len(o.reconciler.Idle([]string{topic})) == 1
 }
 
 // Yields receives a value when Yielded may have another answer. It has room for one.

@@ -73,3 +73,24 @@ func TestADrainedBrokerYieldsWhatItReleased(t *testing.T) {
 		}
 	})
 }
+
+func TestATopicWhoseLockIsAnothersIsYieldedAllTheSame(t *testing.T) {
+	b := newFakeBroker()
+	inOwners(t, testOwnership, b, func(o *owners) {
+		o.l.put("/n/a", "an earlier incarnation", Standing{Epoch: 9, LeaseID: 9})
+		o.stand(firstStanding, Active, true)
+		o.assign(true, []string{"/n/a"}, nil)
+		o.after(time.Second)
+		o.own.Yield([]string{"/n/a"})
+		o.after(time.Second)
+		if !o.own.Yielded("/n/a") {
+			t.Error("not yielded, though it is neither served nor locked by us")
+		}
+		o.l.remove("/n/a") // nobody here hears of it
+		o.after(10 * time.Minute)
+		if !o.own.Yielded("/n/a") {
+			t.Error("never yielded: its place stays here, and nobody serves it")
+		}
+		o.wantOwned()
+	})
+}
