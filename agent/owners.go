@@ -128,12 +128,14 @@ func (a *agent) setOrders(o recovery.Orders) {
 	a.reconciler.SetOrders(o)
 }
 
-// setAssigned tells which topics are assigned here.
+// setAssigned tells which topics are assigned here. The reconciler comes first: what is
+// not wanted any more loses its claim, by which the reconciler knows what we gave away
+// ourselves.
 func (a *agent) setAssigned(full bool, puts, deletes []string) {
+	a.reconciler.SetAssigned(full, puts, deletes)
 	if a.ownership != nil {
 		a.ownership.SetWanted(full, puts, deletes)
 	}
-	a.reconciler.SetAssigned(full, puts, deletes)
 }
 
 // lockTrouble is why topics may wait for their locks; empty: nothing is known.

@@ -311,8 +311,8 @@ func (o *owners) stand(s Standing, mode Mode, attached bool) {
 }
 
 func (o *owners) assign(full bool, puts, deletes []string) {
-	o.own.SetWanted(full, puts, deletes)
 	o.SetAssigned(full, puts, deletes)
+	o.own.SetWanted(full, puts, deletes)
 }
 
 func (o *owners) wantOwned(topics ...string) {

@@ -94,3 +94,30 @@ func TestATopicWhoseLockIsAnothersIsYieldedAllTheSame(t *testing.T) {
 		o.wantOwned()
 	})
 }
+
+func TestWhatWasGivenAwayIsNoMassLoss(t *testing.T) {
+	topics := topicNames(30)
+	for _, c := range []struct {
+		name    string
+		yielded bool
+	}{{"given away by us", true}, {"deleted by somebody", false}} {
+		t.Run(c.name, func(t *testing.T) {
+			inOwners(t, testOwnership, newFakeBroker(), func(o *owners) {
+				o.stand(firstStanding, Active, true)
+				o.assign(true, topics, nil)
+				o.after(time.Minute)
+				if c.yielded {
+					o.own.Yield(topics[:20])
+				}
+				o.after(time.Second)
+				o.assign(false, nil, topics[:20])
+				o.own.Yield(nil)
+				o.after(time.Minute)
+				if p := o.Reconciler.Snapshot(); p.GuardTripped == c.yielded {
+					t.Errorf("guard: %t %s", p.GuardTripped, p.GuardDetail)
+				}
+				o.wantServed(append(topics[20:], map[bool][]string{false: topics[:20]}[c.yielded]...)...)
+			})
+		})
+	}
+}

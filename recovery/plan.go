@@ -25,7 +25,7 @@ type Facts struct {
 	Assigned bool // a key in etcd says that it belongs here
 	Serving  bool // clients can use it here
 	Quiesced bool // it is here and quiesced
-	Lost     bool // it was assigned here and is not any more
+	Lost     bool // it was assigned here and is not any more, and we did not give it away
 	Claim    Claim
 
 	AssignedAt   time.Time // when Assigned last became true; zero: before we looked

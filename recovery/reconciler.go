@@ -238,7 +238,10 @@ func (r *Reconciler) unassign(t *topic, now time.Time) {
 	if !t.Assigned {
 		return
 	}
-	r.update(t, func(f *Facts) { f.Assigned, f.Lost, f.UnassignedAt = false, true, now })
+	r.update(t, func(f *Facts) {
+		// What we gave to another ourselves is no loss that the guard must watch for.
+		f.Assigned, f.Lost, f.UnassignedAt = false, f.Claim != ClaimYielded, now
+	})
 }
 
 // Kick has the broker listed at once.
