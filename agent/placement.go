@@ -45,7 +45,7 @@ func (p placements) Give(ctx context.Context, epoch int64, gives []recovery.Give
 	}
 	topics := make([]cluster.GiveTopic, len(gives))
 	for i, g := range gives {
-		topics[i] = cluster.GiveTopic{Topic: g.Topic, Revision: g.Mine.ModRevision, To: g.To}
+		topics[i] = cluster.GiveTopic{Topic: g.Topic, Revision: g.Mine.ModRevision, To: g.To, Has: g.Has}
 	}
 	return p.a.main.Give(ctx, who, topics)
 }

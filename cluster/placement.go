@@ -29,7 +29,8 @@ type TakeTopic struct {
 type GiveTopic struct {
 	Topic    string
 	Revision int64  // mod revision of the claimant's assignment
-	To       string // empty: to nobody, because the topic has another assignment already
+	To       string // empty: to nobody, because Has has the topic already
+	Has      string // with To empty: the broker whose assignment stays
 }
 
 // Take assigns topics to the claimant and returns those that it got; the others were not
@@ -76,7 +77,12 @@ func (c *Client) Give(ctx context.Context, who Claimant, topics []GiveTopic) (gi
 			clientv3.Compare(clientv3.ModRevision(mine), "=", g.Revision),
 		}
 		ops := []clientv3.Op{clientv3.OpDelete(mine)}
-		if g.To != "" {
+		if g.To == "" {
+			if err := checkBroker(g.Has); err != nil || g.Has == who.BrokerID {
+				return g.Topic, clientv3.Op{}, fmt.Errorf("to nobody, since broker %q has it: refused", g.Has)
+			}
+			guards = append(guards, clientv3.Compare(clientv3.CreateRevision(c.keys.Assignment(g.Has, g.Topic)), ">", 0))
+		} else {
 			if err := checkBroker(g.To); err != nil || g.To == who.BrokerID {
 				return g.Topic, clientv3.Op{}, fmt.Errorf("to broker %q: refused", g.To)
 			}

@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -52,6 +53,7 @@ type Give struct {
 	Topic string
 	Mine  Place
 	To    string // empty: it has another place already, which is older
+	Has   string // with To empty: the broker of that place
 }
 
 // Placement is what one sidecar has to do about it. Lists are sorted by topic.
@@ -70,7 +72,9 @@ type Placement struct {
 //   - a topic of a living broker stays there, unless Move is set and its home is
 //     another: then its broker gives it away;
 //   - a topic of a broker that is gone waits for it, or with Move goes to its home;
-//   - of two places of one topic the older stands, and the younger is given up.
+//   - of two places of one topic the older stands, and the younger is given up; without
+//     Move not before the older's broker is there, since until then it could serve nobody:
+//     that is how a person moves a topic off a broker that is gone.
 //
 // It decides nothing while the set of brokers has not settled. That two sidecars with
 // different views take the same topic is prevented where it is written down.
@@ -109,7 +113,9 @@ func (f PlacementFacts) Place() Placement {
 				p.Take = append(p.Take, Take{Topic: topic})
 			}
 		case mine >= 0 && holder.Broker != f.Me:
-			p.Give = append(p.Give, Give{Topic: topic, Mine: places[mine]})
+			if f.Move || f.Peers[holder.Broker].Registered {
+				p.Give = append(p.Give, Give{Topic: topic, Mine: places[mine], Has: holder.Broker})
+			}
 		case !f.Move:
 		case mine >= 0:
 			if home := ring.home(topic); home != f.Me {
@@ -126,11 +132,11 @@ func (f PlacementFacts) Place() Placement {
 	return p
 }
 
-// oldest is the place that stands.
+// oldest is the place that stands, the same for everybody who asks.
 func oldest(places []Place) (Place, bool) {
 	var first Place
 	for _, pl := range places {
-		if first.Broker == "" || pl.CreateRevision < first.CreateRevision {
+		if first.Broker == "" || cmp.Or(cmp.Compare(pl.CreateRevision, first.CreateRevision), strings.Compare(pl.Broker, first.Broker)) < 0 {
 			first = pl
 		}
 	}

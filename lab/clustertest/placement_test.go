@@ -103,6 +103,28 @@ func TestGivingATopicNeedsItsLockReleasedAndALivingTaker(t *testing.T) {
 	})
 }
 
+func TestATopicIsGivenToNobodyOnlyWhileAnotherHasIt(t *testing.T) {
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		a := claimant(t, c, "a")
+		must[[]string](t)(c.Take(bounded(t), a, []cluster.TakeTopic{{Topic: "/n/t"}}))
+		give := func() []string {
+			t.Helper()
+			return must[[]string](t)(c.Give(bounded(t), a, []cluster.GiveTopic{{Topic: "/n/t", Revision: assigned(t, e, c, "a", "/n/t"), Has: "b"}}))
+		}
+		if got := give(); len(got) != 0 || assigned(t, e, c, "a", "/n/t") == 0 {
+			t.Errorf("gave %v, and now nobody has it", got)
+		}
+		e.put(t, c.Keys().Assignment("b", "/n/t"), "null")
+		if got := give(); len(got) != 1 || assigned(t, e, c, "a", "/n/t") != 0 || assigned(t, e, c, "b", "/n/t") == 0 {
+			t.Errorf("gave %v", got)
+		}
+		if _, err := c.Give(bounded(t), a, []cluster.GiveTopic{{Topic: "/n/t", Revision: 1}}); err == nil {
+			t.Error("gave a topic to nobody without a word of who has it")
+		}
+	})
+}
+
 func TestPlacingNeedsTheClaimantsOwnEpoch(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		c := open(t, e.config(t))
