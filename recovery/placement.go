@@ -17,6 +17,8 @@ type Peer struct {
 	Mode       Mode // empty: no state is known, which reads as active
 	// Since is when Registered or Mode last changed before our eyes; zero: it never did.
 	Since time.Time
+	// Left is when it last lost its registration before our eyes; zero: it never did.
+	Left time.Time
 }
 
 func (p Peer) takes() bool { return p.Registered && (p.Mode == Active || p.Mode == "") }
@@ -35,9 +37,10 @@ type PlacementFacts struct {
 	Peers   map[string]Peer
 	Topics  map[string][]Place // every topic of the cluster; no place: nobody has it
 	Move    bool               // topics may leave a broker by themselves (--failover move)
-	Started time.Time          // when we began to look
-	// Absence is how long a broker that we never saw registered may still be on its
-	// way: after a restart of the whole cluster, the first one sees only itself.
+	Started time.Time          // when we began to look, attached and with every view of the cluster
+	// Absence is how long a broker that we did not see leave since then may still be on
+	// its way: after a restart of the whole cluster, or a loss of all its leases at once,
+	// the first one to come sees only itself.
 	Absence time.Duration
 }
 
@@ -122,7 +125,7 @@ func (f PlacementFacts) Place() Placement {
 				p.Give = append(p.Give, Give{Topic: topic, Mine: holder, To: home})
 			}
 		case takes && !f.Peers[holder.Broker].Registered && ring.home(topic) == f.Me:
-			if since := f.Peers[holder.Broker].Since; !since.IsZero() || !later(f.Started.Add(f.Absence)) {
+			if f.Peers[holder.Broker].Left.After(f.Started) || !later(f.Started.Add(f.Absence)) {
 				p.Take = append(p.Take, Take{Topic: topic, From: holder})
 			}
 		}

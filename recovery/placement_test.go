@@ -82,7 +82,7 @@ func TestPlacement(t *testing.T) {
 		m[id] = p
 		return m
 	}
-	long := now.Add(-time.Minute)
+	long, lately := now.Add(-time.Minute), now.Add(-5*time.Second)
 	for _, c := range []struct {
 		name   string
 		me     string
@@ -106,13 +106,17 @@ func TestPlacement(t *testing.T) {
 		{"move: a drained broker gives away all", "n1", change("n1", Peer{Registered: true, Mode: Drained}), map[string][]Place{n1Topic: {at("n1", 5)}}, true, long,
 			Placement{Give: []Give{{Topic: n1Topic, Mine: at("n1", 5), To: newRendezvous([]string{"n2", "n3"}).home(n1Topic)}}}},
 		{"hold: a drained broker keeps all", "n1", change("n1", Peer{Registered: true, Mode: Drained}), map[string][]Place{n1Topic: {at("n1", 5)}}, false, long, Placement{}},
-		{"move: the home takes from the dead", home, change("n3", Peer{Since: long}), map[string][]Place{n3ToOther: {at("n3", 5)}}, true, long,
+		{"move: the home takes from the dead", home, change("n3", Peer{Since: lately, Left: lately}), map[string][]Place{n3ToOther: {at("n3", 5)}}, true, now.Add(-10 * time.Second),
 			Placement{Take: []Take{{n3ToOther, at("n3", 5)}}}},
-		{"move: and nobody else does", other, change("n3", Peer{Since: long}), map[string][]Place{n3ToOther: {at("n3", 5)}}, true, long, Placement{}},
+		{"move: and nobody else does", other, change("n3", Peer{Since: lately, Left: lately}), map[string][]Place{n3ToOther: {at("n3", 5)}}, true, now.Add(-10 * time.Second), Placement{}},
 		{"hold: the dead keep what they had", home, change("n3", Peer{Since: long}), map[string][]Place{n3ToOther: {at("n3", 5)}}, false, long, Placement{}},
 		{"a change must settle", home, change("n3", Peer{Since: now.Add(-time.Second)}), map[string][]Place{n3ToOther: {at("n3", 5)}}, true, long,
 			Placement{Again: now.Add(time.Second)}},
 		{"one that was never seen may be on its way", home, change("n3", Peer{}), map[string][]Place{n3ToOther: {at("n3", 5)}}, true, now.Add(-10 * time.Second),
+			Placement{Again: now.Add(22 * time.Second)}},
+		{"so may one that went before we were attached, with us", home, change("n3", Peer{Since: long, Left: long}), map[string][]Place{n3ToOther: {at("n3", 5)}}, true, now.Add(-10 * time.Second),
+			Placement{Again: now.Add(22 * time.Second)}},
+		{"and one whose mode alone has changed", home, change("n3", Peer{Mode: Drained, Since: lately}), map[string][]Place{n3ToOther: {at("n3", 5)}}, true, now.Add(-10 * time.Second),
 			Placement{Again: now.Add(22 * time.Second)}},
 		{"but not for ever", home, change("n3", Peer{}), map[string][]Place{n3ToOther: {at("n3", 5)}}, true, now.Add(-32 * time.Second),
 			Placement{Take: []Take{{n3ToOther, at("n3", 5)}}}},

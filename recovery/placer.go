@@ -67,7 +67,7 @@ type Placer struct {
 
 	mu      sync.Mutex
 	roster  *Roster
-	started time.Time
+	started time.Time // when we were attached and the roster was complete; zero: not yet
 	orders  PlacerOrders
 	work    context.CancelFunc // ends what is on its way
 	giving  map[string]Give
@@ -79,7 +79,7 @@ type Placer struct {
 func NewPlacer(s PlacerSettings, store PlacementStore, y Yielder, log *slog.Logger, reg prometheus.Registerer) *Placer {
 	s.Moves = cmp.Or(max(s.Moves, 0), 16)
 	p := &Placer{set: s, store: store, yield: y, log: log, wake: make(chan struct{}, 1),
-		roster: NewRoster(), started: time.Now(), giving: map[string]Give{}, work: func() {}}
+		roster: NewRoster(), giving: map[string]Give{}, work: func() {}}
 	p.moves = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_placements_total",
 		Help: "Topics that this sidecar assigned to its broker (taken) or handed to another (given) by rendezvous hashing. Growing all the time: brokers come and go, look at the fleet."}, []string{"direction"})
 	for _, d := range []string{"taken", "given"} {
@@ -99,6 +99,7 @@ func (p *Placer) SetOrders(o PlacerOrders) {
 	p.orders = o
 	p.work()
 	if !o.Attached {
+		p.started = time.Time{} // while we were away, others may have been too
 		clear(p.giving)
 		p.yield.Yield(nil)
 	}
@@ -152,6 +153,9 @@ func (p *Placer) once(ctx context.Context) time.Duration {
 		return time.Hour
 	}
 	now := time.Now()
+	if p.started.IsZero() {
+		p.started = now
+	}
 	peers, topics := p.roster.facts()
 	plan := PlacementFacts{Now: now, Me: p.set.Me(), Peers: peers, Topics: topics,
 		Move: p.set.Move, Started: p.started, Absence: p.set.Absence}.Place()

@@ -236,6 +236,61 @@ func (f *placerFleet) stopAll() {
 	}
 }
 
+func TestTheFirstToComeBackLeavesTheOthersTheirTopics(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		alone  func(f *placerFleet) *placerBroker // how b0 comes to be the only one
+		others bool                               // they come back in time
+	}{
+		{"all leases were lost at once", (*placerFleet).loseAllBut, true},
+		{"the fleet was restarted, and etcd later than a sidecar", (*placerFleet).restartAlone, true},
+		{"the others never come back", (*placerFleet).loseAllBut, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newPlacerFleet(t, true, 100)
+				for i := range 3 {
+					f.start(fmt.Sprintf("b%d", i))
+				}
+				time.Sleep(time.Minute)
+				had := f.count()["b0"]
+				f.moves()
+				b := c.alone(f)
+				b.SetOrders(PlacerOrders{Epoch: 2, Attached: true})
+				time.Sleep(10 * time.Second)
+				if c.others {
+					f.start("b1")
+					f.start("b2")
+				}
+				time.Sleep(time.Minute)
+				if moved := f.moves(); c.others && moved != 0 || !c.others && moved != 100-had {
+					t.Errorf("%d of %d topics of others moved", moved, 100-had)
+				}
+				f.stopAll()
+			})
+		})
+	}
+}
+
+// loseAllBut has everybody lose the registration, b0 too, which is detached for a while.
+func (f *placerFleet) loseAllBut() *placerBroker {
+	b := f.brokers["b0"]
+	b.SetOrders(PlacerOrders{})
+	f.stop("b1")
+	f.stop("b2")
+	time.Sleep(3 * time.Second)
+	return b
+}
+
+// restartAlone ends everybody and begins b0 again, which does not reach etcd for long.
+func (f *placerFleet) restartAlone() *placerBroker {
+	f.stopAll()
+	b := f.start("b0")
+	b.SetOrders(PlacerOrders{})
+	time.Sleep(time.Minute)
+	return b
+}
+
 func TestHoldingPlacersNeverMoveATopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newPlacerFleet(t, false, 100)

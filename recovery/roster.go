@@ -29,7 +29,12 @@ func (r *Roster) Complete() bool {
 // SetRegistered takes a change of who is registered; full replaces the whole set.
 func (r *Roster) SetRegistered(full bool, puts, deletes []string, now time.Time) {
 	set := func(id string, registered bool) {
-		r.change(id, r.seen.registered, now, func(p *Peer) { p.Registered = registered })
+		r.change(id, r.seen.registered, now, func(p *Peer) {
+			if p.Registered && !registered {
+				p.Left = now
+			}
+			p.Registered = registered
+		})
 	}
 	if full {
 		for id, p := range r.peers {
