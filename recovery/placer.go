@@ -16,6 +16,9 @@ const (
 	placeTimeout = 5 * time.Second
 	// placeAgain is when a placement that was not written is computed anew, at the latest.
 	placeAgain = 5 * time.Second
+	// giveStuck is how long a topic that cannot be given away counts as one of the few
+	// that are at the same time: after it the others no longer wait for it.
+	giveStuck = 30 * time.Second
 )
 
 // PlacementStore writes placements down. What is not as the placement saw it is left
@@ -47,7 +50,7 @@ type PlacerSettings struct {
 type PlacerOrders struct {
 	Epoch    int64
 	Attached bool
-	Paused   bool
+	Paused   bool // nothing new is taken or begun to be given
 }
 
 // Placer keeps this broker's assignments as rendezvous hashing wants them. It takes what
@@ -70,8 +73,14 @@ type Placer struct {
 	started time.Time // when we were attached and the roster was complete; zero: not yet
 	orders  PlacerOrders
 	work    context.CancelFunc // ends what is on its way
-	giving  map[string]Give
+	giving  map[string]giving
 	lastErr string
+}
+
+// giving is a topic on its way to another broker.
+type giving struct {
+	Give
+	since time.Time
 }
 
 // NewPlacer returns a placer that does nothing until it has orders, a complete roster,
@@ -79,7 +88,7 @@ type Placer struct {
 func NewPlacer(s PlacerSettings, store PlacementStore, y Yielder, log *slog.Logger, reg prometheus.Registerer) *Placer {
 	s.Moves = cmp.Or(max(s.Moves, 0), 16)
 	p := &Placer{set: s, store: store, yield: y, log: log, wake: make(chan struct{}, 1),
-		roster: NewRoster(), giving: map[string]Give{}, work: func() {}}
+		roster: NewRoster(), giving: map[string]giving{}, work: func() {}}
 	p.moves = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_placements_total",
 		Help: "Topics that this sidecar assigned to its broker (taken) or handed to another (given) by rendezvous hashing. Growing all the time: brokers come and go, look at the fleet."}, []string{"direction"})
 	for _, d := range []string{"taken", "given"} {
@@ -148,7 +157,7 @@ func (p *Placer) Run(ctx context.Context) error {
 func (p *Placer) once(ctx context.Context) time.Duration {
 	p.mu.Lock()
 	o := p.orders
-	if !o.Attached || o.Paused || !p.roster.Complete() {
+	if !o.Attached || !p.roster.Complete() {
 		p.mu.Unlock()
 		return time.Hour
 	}
@@ -156,10 +165,14 @@ func (p *Placer) once(ctx context.Context) time.Duration {
 	if p.started.IsZero() {
 		p.started = now
 	}
-	peers, topics := p.roster.facts()
-	plan := PlacementFacts{Now: now, Me: p.set.Me(), Peers: peers, Topics: topics,
-		Move: p.set.Move, Started: p.started, Absence: p.set.Absence}.Place()
-	p.chooseGives(plan.Give)
+	var plan Placement
+	if !o.Paused { // else what was unloaded already is handed over: here nobody would load it again
+		peers, topics := p.roster.facts()
+		plan = PlacementFacts{Now: now, Me: p.set.Me(), Peers: peers, Topics: topics,
+			Move: p.set.Move, Started: p.started, Absence: p.set.Absence}.Place()
+		p.chooseGives(plan.Give, now)
+	}
+	waiting := len(plan.Give) > len(p.giving)
 	ready := p.readyGives()
 	ctx, cancel := context.WithTimeout(ctx, placeTimeout)
 	p.work = cancel
@@ -170,6 +183,9 @@ func (p *Placer) once(ctx context.Context) time.Duration {
 	if !plan.Again.IsZero() {
 		next = plan.Again.Sub(now)
 	}
+	if waiting {
+		next = min(next, giveStuck)
+	}
 	if len(plan.Take) > 0 {
 		taken, err := p.store.Take(ctx, o.Epoch, plan.Take)
 		p.note("taken", taken, err)
@@ -178,25 +194,33 @@ func (p *Placer) once(ctx context.Context) time.Duration {
 	if len(ready) > 0 {
 		given, err := p.store.Give(ctx, o.Epoch, ready)
 		p.note("given", given, err)
+		p.gave(given)
 		next = min(next, placeAgain)
 	}
 	return next
 }
 
-// chooseGives keeps what is under way and still wanted, and fills up to the limit. The
-// caller holds the mutex.
-func (p *Placer) chooseGives(wanted []Give) {
-	keep := make(map[string]Give, p.set.Moves)
+// chooseGives keeps what is under way and still wanted, and fills up to the limit, which
+// those that are stuck do not use up. The caller holds the mutex.
+func (p *Placer) chooseGives(wanted []Give, now time.Time) {
+	keep := make(map[string]giving, p.set.Moves)
+	moving := 0
 	for _, g := range wanted {
-		if _, under := p.giving[g.Topic]; under {
-			keep[g.Topic] = g
+		if under, ok := p.giving[g.Topic]; ok {
+			keep[g.Topic] = giving{g, under.since}
+			if now.Sub(under.since) < giveStuck {
+				moving++
+			}
 		}
 	}
 	for _, g := range wanted {
-		if len(keep) >= p.set.Moves {
+		if moving >= p.set.Moves {
 			break
 		}
-		keep[g.Topic] = g
+		if _, ok := keep[g.Topic]; !ok {
+			keep[g.Topic] = giving{g, now}
+			moving++
+		}
 	}
 	p.giving = keep
 	p.yield.Yield(slices.Sorted(maps.Keys(keep)))
@@ -207,10 +231,19 @@ func (p *Placer) readyGives() []Give {
 	var ready []Give
 	for _, topic := range slices.Sorted(maps.Keys(p.giving)) {
 		if p.yield.Yielded(topic) {
-			ready = append(ready, p.giving[topic])
+			ready = append(ready, p.giving[topic].Give)
 		}
 	}
 	return ready
+}
+
+// gave forgets what is with others now, which a plan would do only after the pause.
+func (p *Placer) gave(topics []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, topic := range topics {
+		delete(p.giving, topic)
+	}
 }
 
 // note counts what was written and logs errors when they change.

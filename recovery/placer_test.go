@@ -36,7 +36,8 @@ type placerBroker struct {
 	end      context.CancelFunc
 	yielding map[string]bool
 	yields   chan struct{}
-	most     int // topics that were on their way at once
+	most     int                     // topics that were on their way at once
+	stuck    func(topic string) bool // cannot be unloaded; nil: none
 }
 
 func newPlacerFleet(t *testing.T, move bool, topics int) *placerFleet {
@@ -153,7 +154,7 @@ func (b *placerBroker) Yield(topics []string) {
 	time.AfterFunc(100*time.Millisecond, func() {
 		b.fleet.mu.Lock()
 		for _, topic := range topics {
-			if b.yielding[topic] && b.fleet.locks[topic] == b.id {
+			if b.yielding[topic] && b.fleet.locks[topic] == b.id && (b.stuck == nil || !b.stuck(topic)) {
 				delete(b.fleet.locks, topic)
 			}
 		}
@@ -289,6 +290,59 @@ func (f *placerFleet) restartAlone() *placerBroker {
 	b.SetOrders(PlacerOrders{})
 	time.Sleep(time.Minute)
 	return b
+}
+
+func TestTopicsThatCannotBeUnloadedStopNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newPlacerFleet(t, true, 100)
+		b := f.start("b0")
+		time.Sleep(time.Minute)
+		stuck := map[string]bool{}
+		f.mu.Lock()
+		b.stuck = func(topic string) bool {
+			if len(stuck) < 10 { // the first ones that are tried
+				stuck[topic] = true
+			}
+			return stuck[topic]
+		}
+		f.mu.Unlock()
+		f.start("b1")
+		time.Sleep(5 * time.Minute)
+		all := 0
+		ring := newRendezvous([]string{"b0", "b1"})
+		for _, topic := range f.topics {
+			if ring.home(topic) == "b1" {
+				all++
+			}
+		}
+		if got := f.count()["b1"]; got != all-10 || len(stuck) != 10 {
+			t.Errorf("%d topics moved of %d, of which %d cannot", got, all, len(stuck))
+		}
+		f.stopAll()
+	})
+}
+
+func TestAPauseLeavesNoTopicHalfway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newPlacerFleet(t, true, 100)
+		b := f.start("b0")
+		time.Sleep(time.Minute)
+		f.start("b1")
+		for b.Giving() == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		b.SetOrders(PlacerOrders{Epoch: 1, Attached: true, Paused: true})
+		time.Sleep(time.Minute) // what was on its way is unloaded meanwhile
+		if n := f.count(); n["b1"] == 0 || n["b1"] > 4 {
+			t.Errorf("%v; the 4 that were on their way have to be with b1, and no other", n)
+		}
+		b.SetOrders(PlacerOrders{Epoch: 1, Attached: true})
+		time.Sleep(2 * time.Minute)
+		if n := f.count(); n["b1"] < 20 {
+			t.Errorf("after the pause: %v", n)
+		}
+		f.stopAll()
+	})
 }
 
 func TestHoldingPlacersNeverMoveATopic(t *testing.T) {
