@@ -38,7 +38,7 @@ func (a *agent) attach(verdict probes.Verdict) {
 		Failing: failing, Paused: v.Phase == lease.Paused || v.Phase == lease.Idle, Contested: contested, Enabled: a.cfg.Detach,
 		EverAttached: a.everAttached, HealthySince: time.Duration(a.healthySince),
 		RecoverWindow: a.cfg.DetachmentRecoverWindow, Verified: a.verified,
-		Stopping: a.fencing.underway == recovery.StepStop,
+		Stopping: a.fencing.underway == recovery.StepStop, Unguarded: a.awaitsGuard(),
 	})
 	if next == a.attachment {
 		return

@@ -105,7 +105,7 @@ func (a *agent) noteProcess(verdict probes.Verdict) {
 	if verdict != probes.Up {
 		return
 	}
-	if pid := a.brokerPid(); pid != 0 && pid != a.servedPid {
+	if pid := a.brokerTarget().Pid; pid != 0 && pid != a.servedPid {
 		a.servedPid = pid
 		if l, ok := a.stopper.(looker); ok {
 			a.tasks.Go(func() { l.Target() })

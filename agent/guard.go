@@ -11,7 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/agent/guard"
+	"holdfast/agent/lease"
 	"holdfast/agent/process"
+	"holdfast/probes"
+	"holdfast/recovery"
 )
 
 // guardProcess is what a guard that is a process has beside a Guard's word.
@@ -21,6 +24,10 @@ type guardProcess interface {
 	Run(ctx context.Context) error
 	// News are the events since the last call.
 	News() []guard.Event
+	// Stands reports whether it keeps the word for that process of the broker.
+	Stands(process.Target) bool
+	// Wake has it look for the broker's process at once.
+	Wake()
 	// Goodbye lets the process end.
 	Goodbye()
 	Alive() bool
@@ -80,6 +87,76 @@ func checkGuard(c Config, up bool) Finding {
 
 // notSeen is why there is no guard for a broker that runs.
 const notSeen = "the broker answers, but its process is not seen from here: check --broker-pid-file and --broker-process; in a pod, set shareProcessNamespace: true"
+
+// guardPatience bounds the wait for a guard before a process of the broker is served
+// without one.
+const guardPatience = 5 * time.Second
+
+// guardLook is the pause between two looks at a guard that is waited for.
+const guardLook = 50 * time.Millisecond
+
+// standby says how the broker's process is guarded.
+type standby int
+
+const (
+	standbyAwaited standby = iota // it is not served before this is over
+	standbyThere                  // for this process of the broker there was a guard; one that dies is replaced
+	standbyWithout                // none came within guardPatience
+)
+
+// guarding is what is known of the guard of the broker's process, owned by the loop.
+type guarding struct {
+	target  process.Target
+	standby standby
+	since   lease.Instant // it is all that is waited for since; 0: it is not
+}
+
+// watchGuard looks whether the broker's process is guarded. A sidecar that froze right
+// after it let clients to an unguarded broker would leave it serving past the deadline;
+// one that let nobody to it for want of a guard would be the outage itself. So it waits,
+// within a bound, for each process of the broker and for each return.
+func (a *agent) watchGuard(verdict probes.Verdict) {
+	p, ok := a.guard.(guardProcess)
+	if !ok {
+		return
+	}
+	g, target := &a.guarding, a.brokerTarget()
+	switch {
+	case p.Stands(target):
+		*g = guarding{target: target, standby: standbyThere}
+	case g.standby == standbyThere && (g.target != target || a.attachment == recovery.Detached):
+		*g = guarding{target: target}
+	}
+	if g.standby != standbyAwaited {
+		return
+	}
+	now := a.clock()
+	switch {
+	case verdict != probes.Up || !a.keeper.View().Validity.HeldAt(now):
+		g.since = 0
+	case g.since == 0:
+		g.since = now
+		p.Wake()
+	case now.Sub(g.since) >= guardPatience:
+		g.standby = standbyWithout
+		a.log.Error("the broker is served without a guard: nothing stops it if this process dies or hangs", "waited", guardPatience)
+		a.event(Event{Kind: "guard", To: "absent", Epoch: a.memory.Epoch, Detail: fmt.Sprintf("none stood by within %s", guardPatience)})
+	}
+}
+
+// awaitsGuard reports whether the broker's process may not be served yet, for want of a
+// guard.
+func (a *agent) awaitsGuard() bool {
+	_, ok := a.guard.(guardProcess)
+	return ok && a.guarding.standby == standbyAwaited
+}
+
+// wakeGuard tells the guard's keeper that the broker's process is another.
+func (a *agent) wakeGuard() {
+	if p, ok := a.guard.(guardProcess); ok {
+		p.Wake()
+	}
+}
 
 // noteGuard takes up what the guard did.
 func (a *agent) noteGuard() {

@@ -42,6 +42,7 @@ type loopState struct {
 	heldBack     []func()       // wait for that
 	armed        lease.Validity // what the guard was armed with last
 	guardRests   bool           // and it was disarmed since
+	guarding     guarding
 
 	reassert    bool // the state key must be written again
 	stateGuard  int64
@@ -107,7 +108,9 @@ func (a *agent) loop(ctx context.Context) error {
 		case <-a.dataDir.Changes():
 		case <-a.reconciler.Changes():
 		case <-processChanges:
+			a.wakeGuard()
 		case <-childChanges:
+			a.wakeGuard()
 		case <-alarm:
 		case <-timer.C:
 		}
@@ -137,6 +140,9 @@ func (a *agent) untilNext() time.Duration {
 	if left := a.pauseLeft(); left > 0 {
 		next = min(next, left)
 	}
+	if a.awaitsGuard() && a.guarding.since != 0 {
+		next = min(next, guardLook)
+	}
 	return next
 }
 
@@ -148,6 +154,7 @@ func (a *agent) step() error {
 	if err := a.identity.fatal(); err != nil && a.brokerID == "" {
 		return &ExitError{ExitUsage, err}
 	}
+	a.watchGuard(verdict)
 	a.attach(verdict)
 	a.noteHealth(verdict, health.LastError, who)
 	a.watchPause()
@@ -218,7 +225,7 @@ func (a *agent) setGate(verdict probes.Verdict) {
 // order tells what may be done to topics.
 func (a *agent) order(verdict probes.Verdict, who brokerapi.Identity) {
 	a.setOrders(a.orders(a.attachment != recovery.Detached && a.mode.Mode.Known() &&
-		verdict != probes.Down && who.Instance == a.memory.Instance))
+		verdict != probes.Down && who.Instance == a.memory.Instance && !a.awaitsGuard()))
 }
 
 // letIn ends the waits for the Registrar's word, once its mode is ordered.
@@ -249,7 +256,8 @@ func (a *agent) tell(ctx context.Context, f func()) {
 func (a *agent) publish() {
 	a.view.Store(&snapshot{brokerID: a.brokerID, attachment: a.attachment, mode: a.mode,
 		boot: a.boot, everReady: a.everReady, conflict: a.conflict,
-		instance: a.memory.Instance, fence: a.fencing.reached, restart: a.fencing.restart, failure: a.session.verdict})
+		instance: a.memory.Instance, fence: a.fencing.reached, restart: a.fencing.restart, failure: a.session.verdict,
+		awaitsGuard: a.awaitsGuard(), unguarded: a.guarding.standby == standbyWithout})
 }
 
 func (a *agent) publishLife(who brokerapi.Identity) {

@@ -22,6 +22,9 @@ type snapshot struct {
 	fence      recovery.Fence
 	restart    string                  // why the broker must be restarted by somebody else; empty: nobody must
 	failure    recovery.FailureVerdict // what the failures of now mean; zero: nothing fails
+	// awaitsGuard: clients wait for the guard of the broker's process; unguarded: it did
+	// not come, and they wait no more.
+	awaitsGuard, unguarded bool
 }
 
 // readyChecks are the conditions for sending clients here. Those that time can
@@ -48,6 +51,12 @@ func (a *agent) readyChecks() []probes.Check {
 				return errors.New(s.conflict)
 			}
 			return errors.New("detached from the cluster")
+		}},
+		{Name: "guard", Err: func() error {
+			if a.view.Load().awaitsGuard {
+				return errors.New("the guard of the broker's process does not stand by yet")
+			}
+			return nil
 		}},
 		{Name: "mode", Err: func() error {
 			switch m := a.view.Load().mode; m.Mode {

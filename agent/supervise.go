@@ -217,15 +217,16 @@ func recordedChild(c Config) func() (process.Target, bool) {
 	}
 }
 
-// brokerPid is the broker's process as we watch it; 0: none is known.
-func (a *agent) brokerPid() int {
+// brokerTarget is the broker's process as we watch it; zero: none is known.
+func (a *agent) brokerTarget() process.Target {
 	if a.child != nil {
 		if t, runs := a.child.Target(); runs {
-			return t.Pid
+			return t
 		}
 	}
 	if a.process != nil {
-		return a.process.Pid()
+		v := a.process.Snapshot()
+		return process.Target{Pid: v.Pid, StartTicks: v.StartTicks}
 	}
-	return 0
+	return process.Target{}
 }

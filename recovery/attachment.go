@@ -57,6 +57,9 @@ type AttachFacts struct {
 	Verified      bool
 	// Stopping: the broker's process is being stopped, which cannot be taken back.
 	Stopping bool
+	// Unguarded: nothing would stop the broker if this sidecar froze now, and something is
+	// about to.
+	Unguarded bool
 }
 
 // NextAttachment is the attachment that follows. Detachment comes before anything
@@ -85,7 +88,7 @@ func NextAttachment(a Attachment, f AttachFacts) (Attachment, Why) {
 		return Degraded, WhyFailing
 	case a == Degraded && healthy:
 		return Attached, WhyRecovered
-	case a == Detached && f.Stopping:
+	case a == Detached && (f.Stopping || f.Unguarded):
 	case a == Detached && healthy && !f.EverAttached:
 		return Attached, WhyRegistered
 	case a == Detached && healthy && f.Verified && f.Now-f.HealthySince >= f.RecoverWindow:

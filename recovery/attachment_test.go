@@ -47,6 +47,9 @@ func TestEveryAttachmentMeetsEveryEvent(t *testing.T) {
 		{"healthy, and the process is being stopped", healthy(func(f *AttachFacts) { f.Stopping = true }), same(det), same(at), want{at, WhyRecovered}},
 		{"first registration, and the process is being stopped", healthy(func(f *AttachFacts) { f.Stopping, f.EverAttached = true, false }), same(det), same(at), want{at, WhyRecovered}},
 
+		{"healthy, and the guard is to come", healthy(func(f *AttachFacts) { f.Unguarded = true }), same(det), same(at), want{at, WhyRecovered}},
+		{"first registration, and the guard is to come", healthy(func(f *AttachFacts) { f.Unguarded, f.EverAttached = true, false }), same(det), same(at), want{at, WhyRecovered}},
+
 		{"--detach=false: at the fence point", healthy(func(f *AttachFacts) { f.Enabled, f.Failing, f.Now = false, true, f.FencePoint }), same(det), want{deg, WhyFailing}, same(deg)},
 		{"--detach=false: the lease is lost", healthy(func(f *AttachFacts) { f.Enabled, f.Held, f.FencePoint = false, false, 0 }), same(det), want{deg, WhyFailing}, same(deg)},
 		{"--detach=false: the broker is down", healthy(func(f *AttachFacts) { f.Enabled, f.Paused, f.Now = false, true, time.Hour }), same(det), want{deg, WhyBrokerDown}, same(deg)},

@@ -2,6 +2,8 @@ package guard
 
 import (
 	"flag"
+	"fmt"
+	"hash/fnv"
 	"strconv"
 
 	"holdfast/agent/process"
@@ -38,6 +40,13 @@ func (b Broker) args(t process.Target) []string {
 		args = append(args, "-pid", strconv.Itoa(t.Pid), "-start-ticks", strconv.FormatUint(t.StartTicks, 10))
 	}
 	return args
+}
+
+// digest tells one way to stop the broker from another.
+func (b Broker) digest() uint64 {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%+v", b) // never fails
+	return h.Sum64()
 }
 
 // stopper stops the target, and what the pid file or the name point to by then.

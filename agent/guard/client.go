@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
 	"log/slog"
 	"os"
@@ -77,6 +76,9 @@ type Client struct {
 	alive   atomic.Bool
 	starts  atomic.Int64
 
+	woken  chan struct{}
+	digest uint64 // of the way to stop the broker
+
 	mu   sync.Mutex
 	news []Event
 
@@ -102,7 +104,7 @@ func Open(s Settings) (*Client, error) {
 		return nil, fmt.Errorf("guard: find %s: %w", s.Dir, err)
 	}
 	s.Dir = dir
-	c := &Client{set: s}
+	c := &Client{set: s, woken: make(chan struct{}, 1), digest: s.Broker.digest()}
 	if err := c.claim(); err != nil {
 		return nil, err
 	}
@@ -195,6 +197,22 @@ func (c *Client) Goodbye() {
 // Alive reports whether there was a guard at the last look, at most 250 ms ago.
 func (c *Client) Alive() bool { return c.alive.Load() }
 
+// Stands reports whether a guard keeps the word for that process of the broker, and
+// would stop it in our way. The zero Target is whatever the stop command stops. A guard
+// that died is noticed within 250 ms.
+func (c *Client) Stands(t process.Target) bool {
+	return c.alive.Load() && c.page.standing.Load() && !c.page.goodbye.Load() &&
+		c.page.target() == t && c.page.broker.Load() == c.digest
+}
+
+// Wake has Run look for the broker's process at once: there is another.
+func (c *Client) Wake() {
+	select {
+	case c.woken <- struct{}{}:
+	default:
+	}
+}
+
 // Starts counts the guards that were started.
 func (c *Client) Starts() int64 { return c.starts.Load() }
 
@@ -224,6 +242,8 @@ func (c *Client) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-c.woken:
+			c.sought = 0
 		case <-tick.C:
 		}
 	}
@@ -255,7 +275,7 @@ func (c *Client) look() {
 	wanted := c.seek()
 	if !free {
 		c.alive.Store(true)
-		if wanted && (c.page.target() != c.target || c.page.broker.Load() != c.digest()) {
+		if wanted && (c.page.target() != c.target || c.page.broker.Load() != c.digest) {
 			c.page.goodbye.Store(true) // it guards another process, or would stop it in another way
 		}
 		return
@@ -314,7 +334,8 @@ func (c *Client) start(t process.Target) {
 	}
 	c.page.pid.Store(int64(t.Pid))
 	c.page.ticks.Store(t.StartTicks)
-	c.page.broker.Store(c.digest())
+	c.page.broker.Store(c.digest)
+	c.page.standing.Store(false)
 	c.page.goodbye.Store(false)
 	if c.leaving.Load() { // said meanwhile
 		c.page.goodbye.Store(true)
@@ -340,13 +361,6 @@ func (c *Client) start(t process.Target) {
 	c.lock, c.locked = nil, false
 	c.set.Log.Info("guard started", "pid", c.child, "broker", t.Pid)
 	c.tell(Event{What: Started, Detail: fmt.Sprintf("guard %d for process %d of the broker", c.child, t.Pid)})
-}
-
-// digest tells one way to stop the broker from another.
-func (c *Client) digest() uint64 {
-	h := fnv.New64a()
-	fmt.Fprintf(h, "%+v", c.set.Broker) // never fails
-	return h.Sum64()
 }
 
 func (c *Client) fail(err error) {

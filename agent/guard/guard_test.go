@@ -508,3 +508,38 @@ func TestAGuardIsNotStartedByHand(t *testing.T) {
 		}
 	}
 }
+
+func TestAGuardStandsForTheProcessThatItWatchesAndForNoOther(t *testing.T) {
+	t.Parallel()
+	first, second := newStage(t), newStage(t)
+	var there atomic.Pointer[process.Target]
+	old, next := first.target(), second.target()
+	there.Store(&old)
+	c, _ := first.client(first.by(""), func() (process.Target, bool) { return *there.Load(), true })
+	first.await("a guard that stands by", func() bool { return c.Stands(old) })
+	if c.Stands(next) || c.Stands(process.Target{}) || c.Stands(process.Target{Pid: old.Pid, StartTicks: old.StartTicks + 1}) {
+		t.Error("it stands for another process")
+	}
+	first.broker.Process.Kill()
+	first.await("the end of the guard", func() bool { return !c.Stands(old) })
+
+	there.Store(&next)
+	woken := time.Now()
+	c.Wake()
+	first.await("a guard of the next process", func() bool { return c.Stands(next) })
+	t.Logf("%v after it was woken", time.Since(woken))
+	second.broker.Process.Kill()
+}
+
+func TestAGuardThatStopsInAnotherWayStandsForNothing(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	old, stop := s.client(s.by(""), s.finds())
+	s.await("a guard that stands by", func() bool { return old.Stands(s.target()) })
+	stop()
+	c, _ := s.client(s.by("true"), s.finds())
+	if c.Stands(s.target()) {
+		t.Error("the guard of a sidecar with other settings counts")
+	}
+	s.await("another guard", func() bool { return c.Stands(s.target()) })
+}

@@ -35,6 +35,7 @@ type page struct {
 	ticks    atomic.Uint64
 	broker   atomic.Uint64 // digest of how it stops the broker
 	spent    atomic.Int64  // written by the guard: the stopAt that it acts upon
+	standing atomic.Bool   // written by the guard: it keeps the word from here on
 }
 
 func (p *page) arm(v lease.Validity, now lease.Instant) {

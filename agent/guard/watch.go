@@ -76,6 +76,7 @@ func Main(args []string, stderr io.Writer) error {
 	}
 	defer unix.Close(w.timer)
 	settle(w.rehearse)
+	p.standing.Store(true)
 	w.run(stderr)
 	return nil
 }

@@ -72,6 +72,37 @@ func TestTheBrokerOfAFrozenSidecarIsStoppedBeforeItsKeyIsGone(t *testing.T) {
 	t.Log(n.awaitEvent(since, "fence", "guard_fired").Detail)
 }
 
+// Nobody waits for the guard here but the sidecar itself.
+func TestTheBrokerOfASidecarThatFreezesAsSoonAsItIsReadyIsStopped(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	n := s.prepare("n1", nodeOptions{})
+	n.sidecar.SetFlags("--broker-pid-file", n.nats.PIDFile)
+	n.start()
+	n.awaitReady()
+	from := s.revision()
+	s.must(n.sidecar.Freeze())
+	n.stoppedInTime(n.publishAlways(), from)
+	s.must(n.sidecar.Thaw())
+}
+
+// The same after the broker was restarted: its new process needs a guard of its own.
+func TestTheRestartedBrokerOfASidecarThatFreezesAsSoonAsItIsReadyIsStopped(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	n, _, tr := s.guarded()
+	s.must(n.nats.Kill())
+	n.awaitNoGuard()
+	since := time.Now()
+	s.must(n.nats.Launch())
+	n.awaitEvent(since, "readiness", "ready")
+	n.awaitReady()
+	from := s.revision()
+	s.must(n.sidecar.Freeze())
+	n.stoppedInTime(tr, from)
+	s.must(n.sidecar.Thaw())
+}
+
 func TestTheBrokerOfAKilledSidecarIsStoppedBeforeItsKeyIsGoneAndStartsAgain(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
