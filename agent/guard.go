@@ -26,6 +26,8 @@ type guardProcess interface {
 	News() []guard.Event
 	// Stands reports whether it keeps the word for that process of the broker.
 	Stands(process.Target) bool
+	// Fired reports whether it stopped that process of the broker.
+	Fired(process.Target) bool
 	// Wake has it look for the broker's process at once.
 	Wake()
 	// Goodbye lets the process end.

@@ -78,6 +78,7 @@ type slowGuard struct {
 	mu     *sync.Mutex
 	stands map[process.Target]bool
 	wakes  *int
+	fired  process.Target
 }
 
 func (g slowGuard) Stands(t process.Target) bool {
@@ -90,17 +91,18 @@ func (g slowGuard) let(stands bool) {
 	defer g.mu.Unlock()
 	g.stands[process.Target{}] = stands
 }
-func (g slowGuard) Wake()                     { *g.wakes++ }
-func (g slowGuard) Run(context.Context) error { return nil }
-func (g slowGuard) News() []guard.Event       { return nil }
-func (g slowGuard) Goodbye()                  {}
-func (g slowGuard) Alive() bool               { return g.Stands(process.Target{}) }
-func (g slowGuard) Starts() int64             { return 0 }
+func (g slowGuard) Fired(t process.Target) bool { return t == g.fired }
+func (g slowGuard) Wake()                       { *g.wakes++ }
+func (g slowGuard) Run(context.Context) error   { return nil }
+func (g slowGuard) News() []guard.Event         { return nil }
+func (g slowGuard) Goodbye()                    {}
+func (g slowGuard) Alive() bool                 { return g.Stands(process.Target{}) }
+func (g slowGuard) Starts() int64               { return 0 }
 
 // withSlowGuard gives the sidecar a guard that does not stand by yet.
 func withSlowGuard(g *slowGuard) func(l *sidecarLife) {
 	return func(l *sidecarLife) {
-		*g = slowGuard{fakeGuard{l}, &sync.Mutex{}, map[process.Target]bool{}, new(int)}
+		*g = slowGuard{fakeGuard{l}, &sync.Mutex{}, map[process.Target]bool{}, new(int), process.Target{}}
 		l.guard = *g
 	}
 }

@@ -126,8 +126,12 @@ func (a *agent) pastFencePoint() bool {
 }
 
 // childIsFenced says whether a broker that ended now was stopped by the ladder or
-// the guard, and did not end by itself.
-func (a *agent) childIsFenced() bool {
+// the guard, and did not end by itself. A sidecar that comes to itself may have renewed
+// the lease before it sees the end, so the guard's own word counts too.
+func (a *agent) childIsFenced(was process.Target) bool {
+	if p, ok := a.guard.(guardProcess); ok && p.Fired(was) {
+		return true
+	}
 	return a.pastFencePoint() || a.cfg.Detach && a.view.Load().attachment == recovery.Detached && a.view.Load().everReady
 }
 

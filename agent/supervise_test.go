@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/process"
 	"holdfast/recovery"
 )
 
@@ -71,11 +72,11 @@ func TestABrokerMayStartWithoutEtcdOnlyIfNothingWasPromised(t *testing.T) {
 	inLife(t, nil, func(l *sidecarLife) {
 		l.set(func() { l.away = true })
 		l.until(l.fencePoint() - 1)
-		if ok, why := l.mayStartChild(true); !ok || l.childIsFenced() {
-			t.Errorf("while the lease is held: %s, fenced %t", why, l.childIsFenced())
+		if ok, why := l.mayStartChild(true); !ok || l.childIsFenced(process.Target{Pid: 1}) {
+			t.Errorf("while the lease is held: %s, fenced %t", why, l.childIsFenced(process.Target{Pid: 1}))
 		}
 		l.until(l.fencePoint())
-		if !l.childIsFenced() {
+		if !l.childIsFenced(process.Target{Pid: 1}) {
 			t.Error("not taken for fenced at the fence point")
 		}
 	})
@@ -96,5 +97,16 @@ func TestAPauseHoldsBackTheRestartAndNotTheFirstStart(t *testing.T) {
 	a.pausing.Store(nil)
 	if ok, _, why := may(); !ok {
 		t.Errorf("after the pause: %s", why)
+	}
+}
+
+// A sidecar that was frozen renews its lease when it runs again, and may do so before it
+// sees that the guard has stopped the broker meanwhile.
+func TestAChildThatTheGuardStoppedIsFencedThoughTheLeaseHolds(t *testing.T) {
+	hit := process.Target{Pid: 7, StartTicks: 1}
+	a := built(t)
+	a.guard = slowGuard{fired: hit}
+	if !a.childIsFenced(hit) || a.childIsFenced(process.Target{Pid: 7, StartTicks: 2}) {
+		t.Error("not by the guard's word")
 	}
 }

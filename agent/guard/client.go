@@ -205,6 +205,11 @@ func (c *Client) Stands(t process.Target) bool {
 		c.page.target() == t && c.page.broker.Load() == c.digest
 }
 
+// Fired reports whether a guard of ours began to stop that process of the broker.
+func (c *Client) Fired(t process.Target) bool {
+	return t.Pid != 0 && c.page.target() == t && lease.Instant(c.page.spent.Load()) > born(t)
+}
+
 // Wake has Run look for the broker's process at once: there is another.
 func (c *Client) Wake() {
 	select {

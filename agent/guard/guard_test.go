@@ -192,10 +192,17 @@ func (s *stage) stopped(c *Client, v lease.Validity) Acted {
 func TestABrokerOfWhichNothingIsHeardIsStoppedBeforeTheDeadline(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	c := s.guarded("")
+	c, target := s.guarded(""), s.target()
 	v := validFor(time.Second)
 	c.Arm(v)
+	if c.Fired(target) {
+		t.Error("fired already")
+	}
 	got := s.stopped(c, v)
+	c.Arm(validFor(time.Hour))
+	if later := (process.Target{Pid: target.Pid, StartTicks: target.StartTicks + 1}); !c.Fired(target) || c.Fired(later) {
+		t.Errorf("it is not known which process was stopped: %t, %t", c.Fired(target), c.Fired(later))
+	}
 	if stopAt, _ := Points(v); got.How != "SIGTERM" || got.Broker != s.broker.Process.Pid || got.LeftMS > v.Deadline().Sub(stopAt).Milliseconds() {
 		t.Errorf("%+v", got)
 	}

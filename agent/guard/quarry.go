@@ -45,8 +45,10 @@ func (q *quarry) close() {
 func (q *quarry) known() bool { return q.Pid != 0 }
 
 // born is when the process started, to a clock tick; 0: there is none.
-func (q *quarry) born() lease.Instant {
-	return lease.Instant(q.StartTicks) * lease.Instant(time.Second/ticksPerSecond)
+func (q *quarry) born() lease.Instant { return born(q.Target) }
+
+func born(t process.Target) lease.Instant {
+	return lease.Instant(t.StartTicks) * lease.Instant(time.Second/ticksPerSecond)
 }
 
 func (q *quarry) gone() bool {

@@ -84,7 +84,7 @@ type ChildSettings struct {
 	// change that is told, the detail a sentence for people.
 	MayStart func() (ok bool, word, detail string)
 	// Fenced is asked when the child has ended: did the fence end it? Nil: never.
-	Fenced func() bool
+	Fenced func(Target) bool
 	// Tell is called from Run with each transition; nil: nobody.
 	Tell func(Change)
 	Log  *slog.Logger
@@ -133,7 +133,7 @@ func NewChild(s ChildSettings) *Child {
 		s.MayStart = func() (bool, string, string) { return true, "", "" }
 	}
 	if s.Fenced == nil {
-		s.Fenced = func() bool { return false }
+		s.Fenced = func(Target) bool { return false }
 	}
 	if s.Tell == nil {
 		s.Tell = func(Change) {}
@@ -252,13 +252,14 @@ func (c *Child) Run(ctx context.Context) error {
 		}
 		ran := time.Since(begun)
 		c.stopRest()
-		end := c.collect(c.Snapshot())
+		was := c.Snapshot()
+		end := c.collect(was)
 		end.Ran = ran
 		if c.isStopping() {
 			<-ctx.Done()
 			return nil
 		}
-		end.Fenced = c.settings.Fenced()
+		end.Fenced = c.settings.Fenced(was.Target)
 		c.ended(end)
 		if !c.settings.Policy.again(end) {
 			return &EndError{end}

@@ -195,7 +195,7 @@ func TestAFencedChildIsStartedAgainOnlyWhenItMay(t *testing.T) {
 			var away atomic.Bool
 			ready := filepath.Join(t.TempDir(), "ready")
 			l := live(t, ChildSettings{Command: as("polite", "HF_TEST_READY="+ready), Policy: policy,
-				Fenced: away.Load, MayStart: func() (bool, string, string) { return !away.Load(), "fenced", "etcd is away" }})
+				Fenced: func(Target) bool { return away.Load() }, MayStart: func() (bool, string, string) { return !away.Load(), "fenced", "etcd is away" }})
 			first := l.runs(ready)
 			away.Store(true)
 			if how, _, err := stop(t, stopper(t, Settings{Child: l.Target}), 5*time.Second); err != nil {
