@@ -119,7 +119,7 @@ func (a *agent) restorePause() {
 	if p != *a.memory.Pause {
 		a.remember(func(m *memory) { m.Pause = &p })
 	}
-	a.keeper.Forbear(a.suspended(recovery.ActRevoke))
+	a.forbear()
 	if left := a.pauseLeft(); left > 0 {
 		a.log.Warn("recovery is paused", "owner", p.Owner, "reason", p.Reason, "for", left.Round(time.Second))
 	}
@@ -129,7 +129,7 @@ func (a *agent) restorePause() {
 func (a *agent) beginPause(p recovery.Pause) {
 	a.pausing.Store(&p)
 	a.remember(func(m *memory) { m.Pause = &p })
-	a.keeper.Forbear(a.suspended(recovery.ActRevoke))
+	a.forbear()
 	a.log.Warn("recovery is paused: the lease, the fencing and a person's commands go on", "owner", p.Owner, "reason", p.Reason,
 		"until", p.Until.Format(time.RFC3339))
 	a.event(Event{Kind: "operator", To: "paused", Reason: "operator", Epoch: a.grant.Epoch,
@@ -146,7 +146,7 @@ func (a *agent) endPause(reason string) {
 	a.log.Info("recovery goes on", "reason", reason, "owner", p.Owner)
 	a.event(Event{Kind: "operator", From: "paused", To: "resumed", Reason: reason, Epoch: a.grant.Epoch,
 		Detail: fmt.Sprintf("the pause by %s (%s)", p.Owner, p.Reason)})
-	a.keeper.Forbear(false)
+	a.forbear()
 	a.keeper.Reestablish() // the decision that waited, if there is one
 }
 

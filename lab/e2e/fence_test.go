@@ -76,6 +76,16 @@ func TestAFrozenBrokerIsKilledBeforeItsKeyIsGone(t *testing.T) {
 	})
 }
 
+// A restart grace is for a broker that has ended. One that hangs may serve again.
+func TestABrokerThatHangsKeepsItsKeyBeyondTheRestartGraceUntilItIsStopped(t *testing.T) {
+	t.Parallel()
+	n := newStage(t).stoppable("n1", "", "--restart-grace", "200ms")
+	ended, revision, since := n.ended(), n.revision(), time.Now()
+	n.must(n.nats.Freeze())
+	n.endsBeforeItsKey(ended, revision)
+	n.awaitEvent(since, "fence", "stopped")
+}
+
 func TestABrokerThatCannotBeQuiescedIsStoppedBeforeItsKeyIsGone(t *testing.T) {
 	t.Parallel()
 	n := newStage(t).stoppable("n1", unquiescable)
