@@ -55,6 +55,7 @@ type agent struct {
 	line       Line
 	stopper    Stopper // nil: the broker's process cannot be stopped
 	guard      Guard   // nil: none
+	leftGuard  func()  // dismisses the one of an earlier sidecar; nil: there is none
 	shadow     *shadow // nil: what is decided is done
 	keeper     *lease.Keeper
 	registrar  *registrar
@@ -167,6 +168,11 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 	}
 	if w.Guard != nil && c.Guard == "on" {
 		if a.guard, err = w.Guard(c, log.With("part", "guard")); err != nil {
+			return &ExitError{ExitFailed, err}
+		}
+	}
+	if w.LeftGuard != nil && a.guard == nil {
+		if a.leftGuard, err = w.LeftGuard(c); err != nil {
 			return &ExitError{ExitFailed, err}
 		}
 	}

@@ -53,6 +53,7 @@ func (a *agent) attach(verdict probes.Verdict) {
 	level("attachment", "from", from.String(), "to", next.String(), "reason", string(why), "epoch", a.grant.Epoch)
 	a.event(Event{Kind: "attachment", From: from.String(), To: next.String(), Reason: string(why), Epoch: a.grant.Epoch, Detail: v.LastError})
 	if next == recovery.Attached {
+		a.dismissLeftGuard()
 		a.endFencing()
 	}
 	if next == recovery.Detached {

@@ -159,6 +159,7 @@ var explanations = map[string]explanation{
 	"guard/died":       {text("The guard ended without a reason that we know of; another was started at once."), text("Nobody should kill it; it needs 4 MB of memory."), text("Look for the kernel's out-of-memory messages.")},
 	"readiness/guard":  {text("The guard of the broker's process does not stand by yet. Clients wait for it, at most 5 s."), text("Nothing to avoid: each process of the broker gets a guard of its own."), nil},
 	"guard/absent":     {text("No guard stood by within 5 s, so the broker is served without one: keeping clients away for want of it would be an outage of its own."), text("See the guard event before this one."), text("Mend what that says; until then nothing stops the broker if the sidecar dies or hangs.")},
+	"guard/dismissed":  {text("An earlier sidecar left its guard, and this one runs with --guard off: nothing would have told it of renewals."), text("Nothing to avoid."), nil},
 	"guard/failing":    {text("No guard can be started, so nothing stops the broker if the sidecar dies or hangs."), text("See the detail."), text("Mend what the detail says, or set --guard off knowingly.")},
 	"topics/mass_change": {text("More topics lost their assignment at once than is believable, so none of them was quiesced."),
 		text("A larger --mass-change-share, if such moves are usual."), text("If the change was meant: holdfast confirm. If not: restore the assignments.")},

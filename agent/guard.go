@@ -59,6 +59,28 @@ func openGuard(c Config, child func() (process.Target, bool), log *slog.Logger) 
 	return client, nil
 }
 
+// leftGuard is World.LeftGuard.
+func leftGuard(c Config) (dismiss func(), err error) {
+	left, err := guard.Left(c.StateDir)
+	if left == nil || err != nil {
+		return nil, err
+	}
+	return left.Goodbye, nil
+}
+
+// dismissLeftGuard lets the guard of an earlier sidecar go, once: it hears of no renewal
+// of ours, and would stop a healthy broker. Until the registration is confirmed to be
+// ours its word was the right one.
+func (a *agent) dismissLeftGuard() {
+	if a.leftGuard == nil {
+		return
+	}
+	a.leftGuard()
+	a.leftGuard = nil
+	a.log.Info("the guard of an earlier sidecar is dismissed", "guard", a.cfg.Guard)
+	a.event(Event{Kind: "guard", To: "dismissed", Epoch: a.memory.Epoch})
+}
+
 // checkGuard says what the guard would stop. up: the broker answers, so it has a process.
 func checkGuard(c Config, up bool) Finding {
 	f := Finding{What: "guard"}

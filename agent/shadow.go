@@ -96,7 +96,7 @@ func (a *agent) enterShadow() {
 		}
 		return client, shadowLine{line, a.shadow}, nil
 	}
-	a.world.Guard = nil
+	a.world.Guard, a.world.LeftGuard = nil, nil // one that was left is right: the real lease is not renewed
 	a.world.Stopper = nil
 	if a.cfg.CanStop() {
 		a.world.Stopper = func(Config, *slog.Logger) (Stopper, error) { return shadowStopper{a.shadow}, nil }

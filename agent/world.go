@@ -39,6 +39,9 @@ type World struct {
 	// Guard starts the dead-man guard, or takes the one of an earlier sidecar over.
 	// Nil, or a nil result: there is none.
 	Guard func(Config, *slog.Logger) (Guard, error)
+	// LeftGuard finds the guard that an earlier sidecar left, for one that is to have none,
+	// and returns what lets it end. Nil, or a nil result: there is none.
+	LeftGuard func(Config) (dismiss func(), err error)
 	// Child makes the supervisor of the broker of `run -- CMD`; nil: nothing is started.
 	Child func(process.ChildSettings) *process.Child
 	// Reap takes the exit statuses of orphans, beside a child; nil: nobody does.
@@ -109,17 +112,18 @@ func realWorld() World {
 			driver, _ := LookupDriver(c.Driver) // Validate knows it
 			return driver.New(c, log)
 		},
-		Etcd:    openEtcd,
-		Listen:  openListener,
-		Process: watchProcess,
-		Stopper: openStopper,
-		Guard:   func(c Config, log *slog.Logger) (Guard, error) { return openGuard(c, recordedChild(c), log) },
-		Child:   process.NewChild,
-		Reap:    process.ReapOrphans,
-		Systemd: systemd,
-		Clocks:  hostClocks,
-		Alarm:   func() (Alarm, error) { return newAlarm() },
-		Trim:    footprint.Trim,
+		Etcd:      openEtcd,
+		Listen:    openListener,
+		Process:   watchProcess,
+		Stopper:   openStopper,
+		Guard:     func(c Config, log *slog.Logger) (Guard, error) { return openGuard(c, recordedChild(c), log) },
+		LeftGuard: leftGuard,
+		Child:     process.NewChild,
+		Reap:      process.ReapOrphans,
+		Systemd:   systemd,
+		Clocks:    hostClocks,
+		Alarm:     func() (Alarm, error) { return newAlarm() },
+		Trim:      footprint.Trim,
 	}
 }
 

@@ -112,6 +112,21 @@ func Open(s Settings) (*Client, error) {
 	return c, nil
 }
 
+// Left is the guard that an earlier sidecar of the state directory left, for a sidecar
+// that has none of its own; nil: there is none. Its word stays in force until Goodbye.
+// Run must not be called.
+func Left(dir string) (*Client, error) {
+	c, err := Open(Settings{Dir: dir})
+	if err != nil {
+		return nil, err
+	}
+	c.close()
+	if !c.Alive() {
+		return nil, nil
+	}
+	return c, nil
+}
+
 // claim gets the lock and a new page, or the page of the guard that has the lock. One
 // that was only just started may not have said yet who it is.
 func (c *Client) claim() error {

@@ -182,6 +182,22 @@ func TestTheGuardStandsByForABrokerThatIsLeftRegistered(t *testing.T) {
 	n.stoppedInTime(tr, from)
 }
 
+// An operator who switches the guard off must not lose a healthy broker to the old one.
+func TestASidecarWithoutAGuardLetsTheOneOfTheSidecarBeforeGo(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	n, _, tr := s.guarded("--leave-registered")
+	tr.await(served, time.Now())
+	since := time.Now()
+	s.must(n.sidecar.Stop(s.ctx))
+	n.sidecar.SetFlags("--guard", "off")
+	s.must(n.sidecar.Start())
+	n.awaitEvent(since, "attachment", "attached")
+	n.awaitNoGuard()
+	s.waitOut(n.ttl + n.ttl/2)
+	tr.only(served, since, time.Now())
+}
+
 func TestAGuardEndsWithItsBrokerAndTheNextOneHasAnother(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
