@@ -39,6 +39,7 @@ type agent struct {
 	log     *slog.Logger
 	clock   func() lease.Instant
 	started time.Time
+	begun   lease.Instant // the same moment on the boot clock
 	metrics *metrics
 	// wouldHave counts what a shadow would have done.
 	wouldHave *prometheus.CounterVec
@@ -117,7 +118,7 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 	if err := c.Validate(); err != nil {
 		return &ExitError{ExitUsage, err}
 	}
-	a := &agent{cfg: c, world: w, version: version, log: log, clock: w.Clock, started: time.Now(),
+	a := &agent{cfg: c, world: w, version: version, log: log, clock: w.Clock, started: time.Now(), begun: w.Clock(),
 		inbox: make(chan func()), named: make(chan struct{}), wouldHave: newWouldHave(),
 		relist: make(chan struct{}, 1)}
 	a.enterShadow()

@@ -272,6 +272,7 @@ func inLifeAfter(t *testing.T, change func(c *Config), past, claim func(l *sidec
 			return Clocks{Boot: l.clock(), Mono: time.Since(l.born), Wall: time.Now().Add(l.suspended() + l.wallMoved())}
 		}
 		l.clock = func() lease.Instant { return lease.Instant(time.Hour + time.Since(l.born) + l.suspended()) }
+		l.begun = l.clock()
 		l.life0, l.endLife = context.WithCancel(context.Background())
 		var err error
 		if l.dir, err = openStateDir(dir); err != nil {

@@ -37,7 +37,7 @@ func (a *agent) mustFence() bool {
 	if !a.cfg.Detach || a.attachment != recovery.Detached || a.conflict != "" && !a.everAttached {
 		return false
 	}
-	return a.everAttached || a.memory.Epoch != 0 && time.Since(a.started) >= a.cfg.LeaseTTL-a.cfg.LeaseDetachMargin
+	return a.everAttached || a.memory.Epoch != 0 && a.clock().Sub(a.begun) >= a.cfg.LeaseTTL-a.cfg.LeaseDetachMargin
 }
 
 func (a *agent) fences(step recovery.FenceStep) bool {

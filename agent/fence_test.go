@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/lease"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
@@ -114,7 +115,7 @@ func TestAModeSeenBeforeTheFirstDecisionIsNotForgotten(t *testing.T) {
 // A sidecar that finds the broker of its predecessor, and no etcd, fences it when the
 // predecessor's lease must be over, and not before.
 func TestABrokerLeftBehindIsFencedWhenItsLeaseMustBeOver(t *testing.T) {
-	a := &agent{cfg: natsDefaults().Effective(), started: time.Now()}
+	a := &agent{cfg: natsDefaults().Effective(), clock: lease.BootClock, begun: lease.BootClock()}
 	if a.mustFence() {
 		t.Error("a broker that never was registered is fenced")
 	}
@@ -122,7 +123,7 @@ func TestABrokerLeftBehindIsFencedWhenItsLeaseMustBeOver(t *testing.T) {
 	if a.mustFence() {
 		t.Error("fenced while its lease may live")
 	}
-	a.started = time.Now().Add(probes.DefaultHealth().Interval - a.cfg.LeaseTTL)
+	a.begun = lease.BootClock().Add(probes.DefaultHealth().Interval - a.cfg.LeaseTTL)
 	if !a.mustFence() {
 		t.Error("not fenced after the TTL")
 	}

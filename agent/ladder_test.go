@@ -378,6 +378,18 @@ func TestABrokerLeftBehindIsFencedByTheWholeLadder(t *testing.T) {
 	})
 }
 
+// The predecessor's lease runs on while the host is suspended, and so must the count.
+func TestABrokerLeftBehindIsFencedAtOnceAfterASuspension(t *testing.T) {
+	past := func(l *sidecarLife) { l.memory.Epoch, l.away = 7, true }
+	inLifeAfter(t, stoppable, past, func(l *sidecarLife) {
+		l.set(func() { l.jumped = time.Minute })
+		l.until(l.age() + 2*time.Second)
+		if got := l.why("fence"); got != "quiesced:" {
+			t.Errorf("%q, %v after the lease must be over", got, l.clock().Sub(l.begun)-l.cfg.LeaseTTL)
+		}
+	})
+}
+
 // zombie is holdfast_broker_zombie{kind="unregistered"}.
 func (l *sidecarLife) zombie() (value float64) {
 	families, err := l.reg.Gather()

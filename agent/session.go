@@ -91,7 +91,7 @@ func (a *agent) lostForCertain(v lease.View, instance string) bool {
 		return false
 	}
 	// The registration of the sidecar before this one.
-	return time.Since(a.started) >= a.cfg.LeaseTTL
+	return a.clock().Sub(a.begun) >= a.cfg.LeaseTTL
 }
 
 // noteVerdict tells of a verdict when it is another, once the lease does not bear
