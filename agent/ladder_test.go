@@ -358,6 +358,43 @@ func TestWhatASidecarLeavesBehind(t *testing.T) {
 	}
 }
 
+// The registration is gone and the ladder has not ended when the sidecar is stopped.
+func TestASidecarThatIsStoppedOnTheLadderClimbsItToTheEnd(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		change func(l *sidecarLife)
+		config func(*Config)
+		fails  bool
+		guard  string
+	}{
+		{"a broker that refuses is stopped", func(l *sidecarLife) { l.immortal = false }, stoppable, false, "disarm"},
+		{"one that cannot be stopped is left to the guard", nil, stoppable, true, ""},
+		{"one that refused is quiesced", func(l *sidecarLife) { l.refuses = 0 }, stoppable, false, "disarm"},
+		{"one that refuses, without a step stop", nil, nil, true, ""},
+		{"--leave-registered is no leave to serve without", func(l *sidecarLife) { l.immortal = false },
+			func(c *Config) { stoppable(c); c.LeaveRegistered = true }, false, "disarm"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			inLife(t, row.config, func(l *sidecarLife) {
+				l.set(func() { l.lost, l.storeErr, l.refuses, l.immortal = true, true, 1000, true })
+				l.becomes(recovery.Detached, time.Minute)
+				l.until(l.age() + 2500*time.Millisecond)
+				l.set(func() {
+					l.words = nil
+					if row.change != nil {
+						row.change(l)
+					}
+				})
+				l.halt()
+				err := l.leave()
+				if (err != nil) != row.fails || l.said() != row.guard || l.serving != row.fails {
+					t.Errorf("%v, guard %q, serving %t", err, l.said(), l.serving)
+				}
+			})
+		})
+	}
+}
+
 // A sidecar that was killed left a broker behind, and the next one finds no etcd: the
 // ladder begins when the predecessor's lease must be over.
 func TestABrokerLeftBehindIsFencedByTheWholeLadder(t *testing.T) {

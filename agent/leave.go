@@ -8,6 +8,7 @@ import (
 
 	"holdfast/agent/lease"
 	"holdfast/probes"
+	"holdfast/recovery"
 )
 
 // stopTimeout bounds the orderly end: fence, revoke, last words.
@@ -18,34 +19,34 @@ const stopTimeout = 8 * time.Second
 // up. A broker that we started is stopped. For any other the end of a sidecar is no
 // reason to stop it if it cannot be quiesced: its registration is left to run out, and
 // the guard stays armed. With --leave-registered the broker goes on for as long as the
-// lease lasts.
+// lease lasts. A fence ladder that has begun is climbed to its end either way.
 func (a *agent) leave() error {
 	ctx, cancel := context.WithTimeout(a.life0, stopTimeout)
 	defer cancel()
 	v := a.keeper.View()
 	holding := v.Grant.LeaseID != 0 && v.Validity.Known()
 	stay := a.cfg.LeaveRegistered && !a.childEnded.Load()
-	if a.child != nil && !stay {
+	due := a.mustFence() && !a.fencing.reached.Proven()
+	proven := a.child != nil && !stay
+	if proven {
 		if err := a.endChild(ctx); err != nil {
 			return a.leaveServing(v.Grant, err)
 		}
+	} else if holding && !stay || due {
+		var err error
+		if proven, err = a.fenceToLeave(ctx, due); err != nil {
+			return a.leaveServing(v.Grant, err)
+		}
+	}
+	if proven && a.guard != nil {
+		a.guard.Disarm()
+		a.dismissGuard()
 	}
 	if !holding || stay {
 		a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, v.Grant.Revision) })
 		a.log.Info("holdfast ends", "left_registered", holding)
 		a.event(Event{Kind: "agent", To: "stopped", Epoch: v.Grant.Epoch})
 		return nil
-	}
-	proven, err := a.child != nil, error(nil) // a child has ended by now
-	if a.child == nil {
-		proven, err = a.fenceToLeave(ctx)
-	}
-	if err != nil {
-		return a.leaveServing(v.Grant, err)
-	}
-	if proven && a.guard != nil {
-		a.guard.Disarm()
-		a.dismissGuard()
 	}
 	ctx, cancel = context.WithTimeout(a.life0, stopTimeout) // a child may have taken longer
 	defer cancel()
@@ -62,7 +63,22 @@ func (a *agent) leave() error {
 // fenceToLeave returns an error when the broker may serve, whatever --fence says: a
 // registration is not given up then. A broker that does not answer and of which no
 // process is seen is taken for ended; that is no proof, and does not let the guard go.
-func (a *agent) fenceToLeave(ctx context.Context) (proven bool, err error) {
+// due: it may not serve any more, so it is stopped if it cannot be quiesced.
+func (a *agent) fenceToLeave(ctx context.Context, due bool) (proven bool, err error) {
+	proven, err = a.quiesceToLeave(ctx)
+	if err == nil || !due || a.stopper == nil || !a.fences(recovery.StepStop) {
+		return proven, err
+	}
+	how, stopErr := a.stopper.Stop(ctx)
+	if stopErr != nil {
+		return false, errors.Join(err, stopErr)
+	}
+	a.log.Warn("broker stopped: it could not be quiesced", "by", how, "err", err)
+	a.event(Event{Kind: "fence", To: "stopped", Epoch: a.memory.Epoch, Detail: "process stopped: " + how})
+	return true, nil
+}
+
+func (a *agent) quiesceToLeave(ctx context.Context) (proven bool, err error) {
 	if a.health.Snapshot().At(time.Now()) == probes.Down {
 		ended := a.processEnded() || a.fencing.reached.Proven()
 		if !ended && a.process != nil && a.process.Pid() != 0 {
@@ -84,5 +100,8 @@ func (a *agent) fenceToLeave(ctx context.Context) (proven bool, err error) {
 func (a *agent) leaveServing(g lease.Grant, err error) error {
 	a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, g.Revision) })
 	a.event(Event{Kind: "agent", To: "stopped", Reason: "not_quiesced", Epoch: g.Epoch, Detail: err.Error()})
+	if g.LeaseID == 0 {
+		return &ExitError{ExitFailed, fmt.Errorf("the broker may serve without a registration: %w: stop the broker", err)}
+	}
 	return &ExitError{ExitFailed, fmt.Errorf("the registration is left to run out by itself, because the broker may still serve: %w: stop the broker", err)}
 }
