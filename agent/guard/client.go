@@ -1,13 +1,11 @@
 package guard
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -85,7 +83,8 @@ type Client struct {
 	// Owned by Run.
 	lock    *os.File // while we have the lock, there is no guard; nil: to be opened
 	locked  bool
-	child   int // pid of a guard that we started and must reap; 0: none
+	child   int  // pid of a guard that we started and must reap; 0: none
+	stood   bool // the present guard was seen to keep the word
 	sought  lease.Instant
 	target  process.Target // as last found; zero: never
 	notYet  lease.Instant
@@ -145,7 +144,7 @@ func (c *Client) claim() error {
 				if c.page, c.file, err = openPage(pid, pageFD); err == nil {
 					c.alive.Store(true)
 					c.page.goodbye.Store(false)
-					c.target = c.page.target()
+					c.target, c.stood = c.page.target(), true
 					c.tell(Event{What: TakenOver, Detail: fmt.Sprintf("guard %d of an earlier sidecar", pid)})
 					return nil
 				}
@@ -251,152 +250,3 @@ func (c *Client) tell(e Event) {
 	c.news = append(c.news, e)
 }
 
-// Run sees to it that there is a guard while there is a broker to guard. It returns nil
-// when ctx ends, and leaves the guard as it is.
-func (c *Client) Run(ctx context.Context) error {
-	tick := time.NewTicker(supervise)
-	defer tick.Stop()
-	defer c.close()
-	for {
-		c.look()
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-c.woken:
-			c.sought = 0
-		case <-tick.C:
-		}
-	}
-}
-
-// close lets go of what the next sidecar needs. The page stays: a late word finds it.
-func (c *Client) close() {
-	c.file.Close()
-	if c.lock != nil {
-		c.lock.Close()
-	}
-}
-
-// look starts a guard where there is none and should be one.
-func (c *Client) look() {
-	c.reap()
-	var err error
-	if c.lock == nil {
-		err = c.openLock()
-	}
-	free := false
-	if err == nil {
-		free, err = c.tryLock()
-	}
-	if err != nil {
-		c.fail(err)
-		return
-	}
-	wanted := c.seek()
-	if !free {
-		c.alive.Store(true)
-		if wanted && (c.page.target() != c.target || c.page.broker.Load() != c.digest) {
-			c.page.goodbye.Store(true) // it guards another process, or would stop it in another way
-		}
-		return
-	}
-	acted, was := c.takeUp(), c.page.target()
-	if c.alive.Swap(false) && !acted && !c.page.goodbye.Load() && (was.Pid == 0 || !was.Gone()) {
-		c.set.Log.Warn("the guard died: another is started")
-		c.tell(Event{What: Died, Detail: "another is started"})
-	}
-	switch {
-	case c.leaving.Load():
-	case wanted:
-		c.start(c.target)
-	case c.target.Pid == 0 && c.page.stopAt.Load() != 0:
-		c.fail(errors.New(c.set.NotSeen))
-	}
-}
-
-// seek looks for the broker's process, and reports whether there is something to guard:
-// a process, or whatever the stop command stops.
-func (c *Client) seek() bool {
-	pause := Look
-	if c.alive.Load() {
-		pause = relook
-	}
-	if now := c.set.Clock(); now >= c.sought.Add(pause) {
-		c.sought = now
-		if t, ok := c.set.Find(); ok {
-			c.target = t
-		}
-	}
-	if c.target.Pid == 0 {
-		return c.set.Broker.StopCommand != ""
-	}
-	return !c.target.Gone()
-}
-
-// takeUp tells what guards did; there is none now.
-func (c *Client) takeUp() (acted bool) {
-	acts, err := takeUp(c.set.Dir)
-	if err != nil {
-		c.fail(err)
-	}
-	for _, a := range acts {
-		c.set.Log.Error("the guard stopped the broker", "how", a.How, "detail", a.String())
-		c.tell(Event{What: Stopped, Detail: a.String(), Acted: a})
-	}
-	return len(acts) > 0
-}
-
-// start starts a guard, which inherits the lock that we have. One that ended as soon as
-// it was started is not started again at once.
-func (c *Client) start(t process.Target) {
-	if c.set.Clock() < c.notYet {
-		return
-	}
-	c.page.pid.Store(int64(t.Pid))
-	c.page.ticks.Store(t.StartTicks)
-	c.page.broker.Store(c.digest)
-	c.page.standing.Store(false)
-	c.page.goodbye.Store(false)
-	if c.leaving.Load() { // said meanwhile
-		c.page.goodbye.Store(true)
-	}
-	// The program that runs now, even if its file was replaced.
-	cmd := exec.Command("/proc/self/exe", append([]string{Verb, "-state-dir", c.set.Dir}, c.set.Broker.args(t)...)...)
-	cmd.Args[0] = "holdfast"
-	cmd.Env = process.Environment()
-	cmd.Stderr = durable(os.Stderr)
-	cmd.ExtraFiles = []*os.File{c.file, c.lock} // pageFD, lockFD
-	cmd.SysProcAttr = apart()
-	c.notYet = c.set.Clock().Add(retry)
-	if err := cmd.Start(); err != nil {
-		c.fail(fmt.Errorf("start the guard: %w", err))
-		return
-	}
-	c.child = cmd.Process.Pid
-	cmd.Process.Release() // reaped by look: nobody may have to wait for it
-	c.starts.Add(1)
-	c.alive.Store(true)
-	c.failing = false
-	c.lock.Close() // the guard's copy holds it
-	c.lock, c.locked = nil, false
-	c.set.Log.Info("guard started", "pid", c.child, "broker", t.Pid)
-	c.tell(Event{What: Started, Detail: fmt.Sprintf("guard %d for process %d of the broker", c.child, t.Pid)})
-}
-
-func (c *Client) fail(err error) {
-	if !c.failing {
-		c.failing = true
-		c.set.Log.Error("the guard cannot be relied on: perhaps nothing stops the broker if this process dies or hangs", "err", err)
-		c.tell(Event{What: Failing, Detail: err.Error()})
-	}
-}
-
-// reap takes a guard that ended from the list of processes.
-func (c *Client) reap() {
-	if c.child == 0 {
-		return
-	}
-	if pid, err := unix.Wait4(c.child, nil, unix.WNOHANG, nil); pid == c.child || errors.Is(err, unix.ECHILD) {
-		c.child = 0
-	}
-}

@@ -113,7 +113,7 @@ func (s *stage) finds() func() (process.Target, bool) {
 func (s *stage) guarded(command string) *Client {
 	s.Helper()
 	c, _ := s.client(s.by(command), s.finds())
-	s.await("a guard", func() bool { return s.guard() != 0 })
+	s.await("a guard", func() bool { return c.Stands(s.target()) })
 	return c
 }
 
@@ -549,4 +549,18 @@ func TestAGuardThatStopsInAnotherWayStandsForNothing(t *testing.T) {
 		t.Error("the guard of a sidecar with other settings counts")
 	}
 	s.await("another guard", func() bool { return c.Stands(s.target()) })
+}
+
+func TestAGuardThatCannotBeginIsToldOfOnce(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	c, stop := s.client(Broker{StopCommand: "'a quote that is not closed"}, s.finds())
+	s.await("three tries", func() bool { return c.Starts() >= 3 })
+	stop()
+	if c.Stands(s.target()) {
+		t.Error("it stands by")
+	}
+	if news := c.News(); len(news) != 1 || news[0].What != Failing {
+		t.Errorf("%+v", news)
+	}
 }
