@@ -15,19 +15,28 @@ import (
 const (
 	journalEvents = 1000    // kept in memory, and read back at start
 	journalBytes  = 1 << 20 // of one file; the one before is kept too
+	// journalClose bounds the wait for the last lines, when a disk takes none.
+	journalClose = 2 * time.Second
 )
 
 // journal is the record of transitions: in memory for those who ask, and as JSON
 // lines in the state directory for those who ask after a restart. A line that
-// cannot be written is lost from the file only, and said once.
+// cannot be written is lost from the file only, and said once. Whoever adds an event
+// does not wait for the disk: the loop must go on when that hangs.
 type journal struct {
 	path string
 	log  *slog.Logger
 
-	mu     sync.Mutex
-	events []Event
-	next   int64
-	wake   chan struct{} // closed and replaced with each event
+	mu      sync.Mutex
+	events  []Event
+	next    int64
+	written int64         // the last event that the file was given
+	wake    chan struct{} // closed and replaced with each event
+
+	more, ending, ended chan struct{}
+	end                 func()
+
+	// Owned by the writer.
 	file   *os.File
 	size   int64
 	failed bool
@@ -35,12 +44,46 @@ type journal struct {
 }
 
 func openJournal(dir string, log *slog.Logger) *journal {
-	j := &journal{path: filepath.Join(dir, "journal.jsonl"), log: log, next: 1, wake: make(chan struct{})}
+	j := &journal{path: filepath.Join(dir, "journal.jsonl"), log: log, next: 1, wake: make(chan struct{}),
+		more: make(chan struct{}, 1), ending: make(chan struct{}), ended: make(chan struct{})}
+	j.end = sync.OnceFunc(func() { close(j.ending) })
 	for _, path := range []string{j.path + ".1", j.path} {
 		j.read(path)
 	}
-	j.open()
+	j.written = j.next - 1
+	go j.writer()
 	return j
+}
+
+// writer brings the events to the disk. Behind one that hangs, the oldest are lost.
+func (j *journal) writer() {
+	defer close(j.ended)
+	j.open()
+	for ending := false; !ending; {
+		select {
+		case <-j.more:
+		case <-j.ending:
+			ending = true
+		}
+		for _, e := range j.unwritten() {
+			j.write(e)
+		}
+	}
+	if j.file != nil {
+		j.file.Close()
+	}
+}
+
+// unwritten takes the events that the file lacks.
+func (j *journal) unwritten() []Event {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	i := len(j.events)
+	for i > 0 && j.events[i-1].ID > j.written {
+		i--
+	}
+	j.written = j.next - 1
+	return append([]Event(nil), j.events[i:]...)
 }
 
 func (j *journal) read(path string) {
@@ -90,7 +133,10 @@ func (j *journal) add(e Event) Event {
 	j.keep(e)
 	close(j.wake)
 	j.wake = make(chan struct{})
-	j.write(e)
+	select {
+	case j.more <- struct{}{}:
+	default:
+	}
 	return e
 }
 
@@ -145,11 +191,11 @@ func (j *journal) find(id int64) (Event, bool) {
 	return Event{}, false
 }
 
+// close waits until the last event is on the disk, or as long as is worth it.
 func (j *journal) close() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.file != nil {
-		j.file.Close()
-		j.file = nil
+	j.end()
+	select {
+	case <-j.ended:
+	case <-time.After(journalClose):
 	}
 }

@@ -3,10 +3,12 @@ package agent
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -26,6 +28,51 @@ func ids(events []Event) string {
 		fmt.Fprintf(&b, "%d ", e.ID)
 	}
 	return strings.TrimSpace(b.String())
+}
+
+// written waits until the file has every event.
+func written(t *testing.T, j *journal) {
+	t.Helper()
+	last, _ := j.since(0)
+	want := fmt.Sprintf(`{"id":%d,`, last[len(last)-1].ID)
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		raw, err := os.ReadFile(j.path)
+		if err == nil && bytes.Contains(raw, []byte(want)) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("event %s not written: %v", want, err)
+		}
+	}
+}
+
+func TestNobodyWaitsForADiskThatHangs(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "journal.jsonl")
+	if err := syscall.Mkfifo(path, 0o600); err != nil { // nobody reads it: not even opening it returns
+		t.Fatal(err)
+	}
+	j := &journal{path: path, log: slog.New(slog.DiscardHandler), next: 1, wake: make(chan struct{}),
+		more: make(chan struct{}, 1), ending: make(chan struct{}), ended: make(chan struct{})}
+	go j.writer()
+	for range 3 * journalEvents {
+		j.add(Event{Kind: "attachment", To: "detached"})
+	}
+	if all, _ := j.since(0); all[len(all)-1].ID != 3*journalEvents {
+		t.Errorf("the last is %d", all[len(all)-1].ID)
+	}
+	read, err := os.Open(path) // the disk is well again
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	line := make([]byte, 100)
+	if n, err := read.Read(line); err != nil || n == 0 {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	go io.Copy(io.Discard, read)
+	close(j.ending)
+	<-j.ended
 }
 
 func TestJournalNumbersGoOnOverARestart(t *testing.T) {
@@ -84,9 +131,13 @@ func TestJournalKeepsTwoBoundedFiles(t *testing.T) {
 	dir := t.TempDir()
 	j := newJournal(t, dir)
 	detail := strings.Repeat("x", 1000)
-	for range 3500 {
+	for i := range 3500 {
 		j.add(Event{Kind: "mode", To: "active", Detail: detail})
+		if i%(journalEvents/4) == 0 {
+			written(t, j)
+		}
 	}
+	written(t, j)
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil || len(files) != 2 {
 		t.Fatalf("%v %v, want two files", files, err)
@@ -148,10 +199,10 @@ func TestJournalWakesWhoFollows(t *testing.T) {
 func TestJournalWithoutADiskKeepsEventsInMemoryAndSaysSoOnce(t *testing.T) {
 	var out bytes.Buffer
 	j := openJournal(filepath.Join(t.TempDir(), "gone"), logTo(&out))
-	defer j.close()
 	for range 3 {
 		j.add(Event{Kind: "mode", To: "active"})
 	}
+	j.close()
 	if all, _ := j.since(0); ids(all) != "1 2 3" {
 		t.Errorf("%v", all)
 	}

@@ -249,4 +249,3 @@ func (c *Client) tell(e Event) {
 	defer c.mu.Unlock()
 	c.news = append(c.news, e)
 }
-
