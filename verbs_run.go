@@ -35,13 +35,16 @@ func runVerb() *verb {
 			if err != nil {
 				return err
 			}
-			return agent.Run(ctx, c, newLogger(io.err, c), version())
+			lines := newLogWriter(io.err)
+			defer lines.close()
+			return agent.Run(ctx, c, newLogger(lines, c, isTerminal(io.err)), version())
 		},
 	}
 }
 
-// newLogger writes to w. The level and format have been validated.
-func newLogger(w io.Writer, c agent.Config) *slog.Logger {
+// newLogger writes to w, in text by default if people read it. The level and format have
+// been validated.
+func newLogger(w io.Writer, c agent.Config, people bool) *slog.Logger {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(c.LogLevel)) // validated; info otherwise
 	o := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -51,13 +54,18 @@ func newLogger(w io.Writer, c agent.Config) *slog.Logger {
 		return a
 	}}
 	format := c.LogFormat
-	if f, ok := w.(*os.File); format == "" && ok && term.IsTerminal(int(f.Fd())) {
+	if format == "" && people {
 		format = "text"
 	}
 	if format == "text" {
 		return slog.New(slog.NewTextHandler(w, o))
 	}
 	return slog.New(slog.NewJSONHandler(w, o))
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 func healthcheckVerb() *verb {

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// tap lets lines through when it is open.
+type tap struct {
+	open chan struct{}
+	mu   sync.Mutex
+	got  strings.Builder
+}
+
+func (p *tap) Write(b []byte) (int, error) {
+	<-p.open
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.got.Write(b)
+}
+
+func TestNobodyWaitsForALogThatIsNotTaken(t *testing.T) {
+	p := &tap{open: make(chan struct{})}
+	w := newLogWriter(p)
+	began := time.Now()
+	const lines = 3 * logQueue
+	for i := range lines {
+		fmt.Fprintf(w, "line %d\n", i)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("took %v", took)
+	}
+	close(p.open)
+	w.close()
+	fmt.Fprintln(w, "too late")
+	got := p.got.String()
+	kept, lost := strings.Count(got, "line "), 0
+	if _, err := fmt.Sscanf(got[strings.Index(got, "holdfast: "):], "holdfast: %d lines", &lost); err != nil {
+		t.Fatalf("%v in %q", err, got)
+	}
+	if kept < logQueue || kept+lost != lines || !strings.HasPrefix(got, "line 0\nline 1\n") || strings.Contains(got, "too late") {
+		t.Errorf("%d kept, %d dropped, of %d", kept, lost, lines)
+	}
+}
+
+func TestALogThatNobodyTakesDoesNotKeepTheEndUp(t *testing.T) {
+	read, write := io.Pipe()
+	defer read.Close()
+	w := newLogWriter(write)
+	fmt.Fprintln(w, "nobody reads this")
+	began := time.Now()
+	w.close()
+	if took := time.Since(began); took > 10*logFlush {
+		t.Errorf("took %v", took)
+	}
+}
