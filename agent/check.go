@@ -79,7 +79,12 @@ func checkEtcd(ctx context.Context, c Config, log *slog.Logger) Finding {
 	}
 	f.Text = fmt.Sprintf("%s, revision %d", strings.Join(c.EtcdEndpoints, ","), snap.Revision)
 	if len(c.EtcdEndpoints) > 1 {
-		f.Text += "; " + checkEndpoints(ctx, c, id, log)
+		text, err := checkEndpoints(ctx, c, id, log)
+		if err != nil {
+			f.Err = wrongSetting(err)
+			return f
+		}
+		f.Text += "; " + text
 	}
 	switch {
 	case snap.StateMalformed != "":
@@ -94,9 +99,10 @@ func checkEtcd(ctx context.Context, c Config, log *slog.Logger) Finding {
 }
 
 // checkEndpoints asks each endpoint by itself. That some do not answer is no failure as
-// long as one does, but it should be known before the others are needed.
-func checkEndpoints(ctx context.Context, c Config, id string, log *slog.Logger) string {
-	failures := make([]error, len(c.EtcdEndpoints))
+// long as one does, but it should be known before the others are needed. That two are of
+// different clusters is one.
+func checkEndpoints(ctx context.Context, c Config, id string, log *slog.Logger) (string, error) {
+	failures, clusters := make([]error, len(c.EtcdEndpoints)), make([]uint64, len(c.EtcdEndpoints))
 	var all sync.WaitGroup
 	for i, e := range c.EtcdEndpoints {
 		all.Go(func() {
@@ -104,7 +110,9 @@ func checkEndpoints(ctx context.Context, c Config, id string, log *slog.Logger) 
 			alone.Endpoints = []string{e}
 			client, err := cluster.Open(alone, log)
 			if err == nil {
-				_, err = client.Snapshot(ctx, id)
+				var seen cluster.Snapshot
+				seen, err = client.Snapshot(ctx, id)
+				clusters[i] = seen.ClusterID
 				client.Close()
 			}
 			failures[i] = err
@@ -112,15 +120,21 @@ func checkEndpoints(ctx context.Context, c Config, id string, log *slog.Logger) 
 	}
 	all.Wait()
 	text := ""
-	answer := 0
+	answer, first := 0, 0
 	for i, err := range failures {
 		if err == nil {
-			answer++
+			if answer++; answer == 1 {
+				first = i
+			}
+			if clusters[i] != clusters[first] {
+				return "", fmt.Errorf("--etcd-endpoints %q: %s is of cluster %x and %s is of cluster %x: give the members of one etcd cluster only",
+					strings.Join(c.EtcdEndpoints, ","), c.EtcdEndpoints[first], clusters[first], c.EtcdEndpoints[i], clusters[i])
+			}
 			continue
 		}
 		text += fmt.Sprintf("; %s does not: %s (%s)", c.EtcdEndpoints[i], &shortError{err}, cluster.Classify(err))
 	}
-	return fmt.Sprintf("%d of %d endpoints answer%s", answer, len(failures), text)
+	return fmt.Sprintf("%d of %d endpoints answer%s", answer, len(failures), text), nil
 }
 
 // EtcdError puts a failed call into one line with the settings to look at. Wrong

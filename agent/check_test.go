@@ -2,13 +2,20 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+
+	"google.golang.org/grpc"
+
+	etcd "holdfast/cluster/memory"
 )
 
 func find(t *testing.T, fs []Finding, what string) Finding {
@@ -40,6 +47,37 @@ func TestCheckNamesWhatIsOutOfReach(t *testing.T) {
 	var exit *ExitError
 	if err := Verdict(fs); !errors.As(err, &exit) || exit.Code != ExitFailed {
 		t.Errorf("verdict: %v", err)
+	}
+}
+
+// serveEtcd puts an etcd behind a socket until the test ends.
+func serveEtcd(t *testing.T, clusterID uint64) (url string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	services := grpc.NewServer()
+	etcd.New(etcd.Config{ClusterID: clusterID}).Register(services)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = services.Serve(listener) })
+	t.Cleanup(func() { services.Stop(); serving.Wait() })
+	return "http://" + listener.Addr().String()
+}
+
+func TestCheckRefusesEndpointsOfDifferentClusters(t *testing.T) {
+	ours, theirs := serveEtcd(t, 0xaa), serveEtcd(t, 0xbb)
+	c := natsDefaults()
+	c.EtcdEndpoints = []string{ours, theirs}
+	want := fmt.Sprintf(`--etcd-endpoints "%s,%s": %s is of cluster aa and %s is of cluster bb: give the members of one etcd cluster only`, ours, theirs, ours, theirs)
+	f := checkEtcd(t.Context(), c, slog.New(slog.DiscardHandler))
+	var exit *ExitError
+	if !errors.As(f.Err, &exit) || exit.Code != ExitUsage || f.Err.Error() != want {
+		t.Errorf("got  %v\nwant %s", f.Err, want)
+	}
+	c.EtcdEndpoints = []string{ours, serveEtcd(t, 0xaa)}
+	if f := checkEtcd(t.Context(), c, slog.New(slog.DiscardHandler)); f.Err != nil || !strings.Contains(f.Text, "2 of 2 endpoints answer") {
+		t.Errorf("one cluster: %v %s", f.Err, f.Text)
 	}
 }
 

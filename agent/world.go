@@ -128,6 +128,7 @@ func realWorld() World {
 }
 
 func openEtcd(c cluster.Config, log *slog.Logger) (*cluster.Client, Line, error) {
+	c.Identity = &cluster.Identity{}
 	client, err := cluster.Open(c, log)
 	if err != nil {
 		return nil, nil, err

@@ -43,7 +43,7 @@ func Open(cfg Config, log *slog.Logger) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts := dialOptions(cfg, endpoints[0].tls, mainPause)
+	opts := dialOptions(cfg, endpoints[0].tls, len(endpoints) > 1, mainPause)
 	opts = append(opts, grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingEvery, Timeout: pingWait}))
 	conn, err := connect(endpoints, opts)
 	if err != nil {

@@ -27,6 +27,9 @@ type Config struct {
 	// StorageRoot is where storage states are kept below Prefix; empty means
 	// "/danube-data".
 	StorageRoot string
+	// Identity is shared by all that must agree about which cluster this is; nil: what is
+	// opened with this configuration has one of its own.
+	Identity *Identity
 }
 
 // Keys is the layout under this configuration's prefix.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,14 +35,14 @@ const (
 )
 
 // dialOptions are what the connections of one client or line have in common, their token
-// included. pauseMost bounds the pause between two rounds of dialing.
-func dialOptions(cfg Config, tls bool, pauseMost time.Duration) []grpc.DialOption {
+// included; several: there is more than one endpoint. pauseMost bounds the pause between two rounds of dialing.
+func dialOptions(cfg Config, tls, several bool, pauseMost time.Duration) []grpc.DialOption {
 	tokens := &tokens{user: cfg.User, passwordFile: cfg.PasswordFile}
 	var creds credentials.TransportCredentials = insecure.NewCredentials()
 	if tls {
 		creds = fileCredentials{caCert: cfg.CACert, cert: cfg.Cert, key: cfg.Key}
 	}
-	return []grpc.DialOption{
+	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithContextDialer(dialTCP),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -58,6 +59,11 @@ func dialOptions(cfg Config, tls bool, pauseMost time.Duration) []grpc.DialOptio
 		grpc.WithIdleTimeout(0), // an idle line must stay connected
 		grpc.WithUserAgent("holdfast"),
 	}
+	if several {
+		identity := cmp.Or(cfg.Identity, &Identity{})
+		opts = append(opts, grpc.WithChainUnaryInterceptor(identity.unary), grpc.WithChainStreamInterceptor(identity.stream))
+	}
+	return opts
 }
 
 // connect makes a connection over the endpoints without touching the network. With

@@ -69,7 +69,7 @@ func OpenLine(cfg Config, log *slog.Logger) (*Line, error) {
 	}
 	l := &Line{
 		endpoints: endpoints,
-		opts:      dialOptions(cfg, endpoints[0].tls, linePause),
+		opts:      dialOptions(cfg, endpoints[0].tls, len(endpoints) > 1, linePause),
 		log:       log,
 		start:     rand.IntN(len(endpoints)),
 		scores:    make([]score, len(endpoints)),

@@ -12,6 +12,7 @@ import (
 type Snapshot struct {
 	BrokerID     string
 	Revision     int64         // of the store, when this was read
+	ClusterID    uint64        // that etcd gives itself
 	Registration *Registration // nil: read, and absent
 	State        *State        // nil: absent, or malformed
 	// StateMalformed is not empty when the state is there and cannot be read; it holds
@@ -63,7 +64,7 @@ func (c *Client) snapshot(ctx context.Context, brokerID string) (Snapshot, error
 		}
 		return nil
 	}
-	s := Snapshot{BrokerID: brokerID, Revision: answer.Header.Revision}
+	s := Snapshot{BrokerID: brokerID, Revision: answer.Header.Revision, ClusterID: answer.Header.ClusterId}
 	if kv := found(0); kv != nil {
 		r := registrationOf(brokerID, kv)
 		s.Registration = &r

@@ -34,6 +34,8 @@ type Config struct {
 	ExpiryDelay time.Duration
 	// MaxTxnOps bounds the operations of a transaction; 0 means etcd's default, 128.
 	MaxTxnOps int
+	// ClusterID is what the cluster calls itself; 0 means 1.
+	ClusterID uint64
 }
 
 // Server is one etcd. It implements etcd's KV, Lease and Watch services, which a gRPC
@@ -68,6 +70,9 @@ func New(cfg Config) *Server {
 	}
 	if cfg.MaxTxnOps == 0 {
 		cfg.MaxTxnOps = 128
+	}
+	if cfg.ClusterID == 0 {
+		cfg.ClusterID = 1
 	}
 	return &Server{cfg: cfg, store: newStore(), lessor: newLessor(), term: 2}
 }
@@ -249,7 +254,7 @@ func (s *Server) commit(c Change) {
 
 // head completes the header of an answer.
 func (s *Server) head(h *pb.ResponseHeader) *pb.ResponseHeader {
-	h.ClusterId, h.MemberId, h.RaftTerm = 1, 1, s.term
+	h.ClusterId, h.MemberId, h.RaftTerm = s.cfg.ClusterID, 1, s.term
 	if h.Revision == 0 {
 		h.Revision = s.store.revision
 	}
