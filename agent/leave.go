@@ -14,6 +14,10 @@ import (
 // stopTimeout bounds the orderly end: fence, revoke, last words.
 const stopTimeout = 8 * time.Second
 
+// releaseTimeout bounds the revocation. Without it the lease runs out by itself; but a
+// broker that is started while we wait for an etcd that is away has nobody to fence it.
+const releaseTimeout = 2 * time.Second
+
 // leave ends in the order that safety asks for: clients away (the probes have stopped
 // answering), nothing served, the guard at rest, and only then the registration given
 // up. A broker that we started is stopped. For any other the end of a sidecar is no
@@ -48,7 +52,7 @@ func (a *agent) leave() error {
 		a.event(Event{Kind: "agent", To: "stopped", Epoch: v.Grant.Epoch})
 		return nil
 	}
-	ctx, cancel = context.WithTimeout(a.life0, stopTimeout) // a child may have taken longer
+	ctx, cancel = context.WithTimeout(a.life0, releaseTimeout)
 	defer cancel()
 	if err := a.keeper.Release(ctx); err != nil {
 		a.log.Warn("lease not revoked: it runs out by itself", "lease", fmt.Sprintf("%x", v.Grant.LeaseID), "err", err)

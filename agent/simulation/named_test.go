@@ -102,6 +102,14 @@ var named = []struct {
 			{At: 20 * time.Second, Do: cut, Node: 0, For: 25 * time.Second},
 			{At: 30 * time.Second, Do: crashBroker, Node: 0, For: time.Second},
 		}}},
+	// The revocation waits for an etcd that is away, and nobody fences what starts then.
+	{"a broker starts while its sidecar leaves in vain", schedule{Seed: 703372, Settings: settings{Nodes: 3, Topics: 6,
+		TTL: 8 * time.Second, Margin: 4 * time.Second, Policy: "drain", Stop: true, Locks: true, Latency: 10 * time.Millisecond},
+		Events: []event{
+			{At: 12929 * time.Millisecond, Do: crashBroker, Node: 0, For: 7938 * time.Millisecond},
+			{At: 19135 * time.Millisecond, Do: cut, Node: 0, For: 9538 * time.Millisecond},
+			{At: 19478 * time.Millisecond, Do: stopSidecar, Node: 0, For: 1536 * time.Millisecond},
+		}}},
 }
 
 func TestNamedSchedules(t *testing.T) {
