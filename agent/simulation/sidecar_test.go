@@ -364,4 +364,8 @@ func (n *node) steer(verb string) {
 	if ok {
 		n.fleet.note("%s: %s answered %d", n.id, verb, answer.Code)
 	}
+	if !ok || answer.Code != http.StatusOK {
+		// The word may stand in the store, and this sidecar may never have heard so.
+		n.fleet.checks.forgot(n.index)
+	}
 }
