@@ -17,18 +17,22 @@ type Broker struct {
 	Child         bool // the target leads a process group that is the broker's own
 }
 
-// flags are how a guard is told.
+// commandVar hands the stop command on. Everybody on the host can read a process's
+// arguments, only its own user its environment; what is in a private file of settings
+// must stay there.
+const commandVar = "HOLDFAST_GUARD_STOP_COMMAND"
+
+// flags are how a guard is told, but for the stop command.
 func (b *Broker) flags(set *flag.FlagSet) {
 	set.StringVar(&b.PIDFile, "pid-file", "", "")
 	set.StringVar(&b.Name, "process", "", "")
-	set.StringVar(&b.StopCommand, "stop-command", "", "")
 	set.BoolVar(&b.Child, "child", false, "")
 }
 
 // args are what flags reads.
 func (b Broker) args(t process.Target) []string {
 	args := []string{}
-	for _, f := range []struct{ name, value string }{{"pid-file", b.PIDFile}, {"process", b.Name}, {"stop-command", b.StopCommand}} {
+	for _, f := range []struct{ name, value string }{{"pid-file", b.PIDFile}, {"process", b.Name}} {
 		if f.value != "" {
 			args = append(args, "-"+f.name, f.value)
 		}

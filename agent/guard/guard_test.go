@@ -3,12 +3,14 @@ package guard
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -562,5 +564,23 @@ func TestAGuardThatCannotBeginIsToldOfOnce(t *testing.T) {
 	}
 	if news := c.News(); len(news) != 1 || news[0].What != Failing {
 		t.Errorf("%+v", news)
+	}
+}
+
+func TestTheStopCommandIsNotShownToEverybody(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	told := filepath.Join(s.dir, "told")
+	c := s.guarded(fmt.Sprintf("sh -c 'env > %s; kill %d' secret", told, s.broker.Process.Pid))
+	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", s.guard()))
+	if err != nil || strings.Contains(string(args), "secret") {
+		t.Errorf("%q, %v", args, err)
+	}
+	v := validFor(time.Second)
+	c.Arm(v)
+	s.stopped(c, v)
+	env, err := os.ReadFile(told)
+	if err != nil || strings.Contains(string(env), commandVar) {
+		t.Errorf("the stop command inherits %q, %v", env, err)
 	}
 }

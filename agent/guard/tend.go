@@ -134,7 +134,7 @@ func (c *Client) start(t process.Target) {
 	// The program that runs now, even if its file was replaced.
 	cmd := exec.Command("/proc/self/exe", append([]string{Verb, "-state-dir", c.set.Dir}, c.set.Broker.args(t)...)...)
 	cmd.Args[0] = "holdfast"
-	cmd.Env = process.Environment()
+	cmd.Env = append(process.Environment(), commandVar+"="+c.set.Broker.StopCommand)
 	cmd.Stderr = durable(os.Stderr)
 	cmd.ExtraFiles = []*os.File{c.file, c.lock} // pageFD, lockFD
 	cmd.SysProcAttr = apart()

@@ -51,6 +51,8 @@ func Main(args []string, stderr io.Writer) error {
 	if err := flags.Parse(args); err != nil || *dir == "" {
 		return errNotByHand
 	}
+	b.StopCommand = os.Getenv(commandVar)
+	os.Unsetenv(commandVar) // it is not for the stop command
 	p, file, err := openPage(os.Getpid(), pageFD)
 	if err != nil {
 		return errors.Join(errNotByHand, err)
