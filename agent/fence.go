@@ -221,13 +221,25 @@ func (a *agent) stepEnded(step recovery.FenceStep, what string, took time.Durati
 	a.event(Event{Kind: "fence", To: to, Epoch: epoch, Detail: fmt.Sprintf("%s in %s", what, took)})
 }
 
+// servesNothing reports whether that is proven. A process that is up again, and has not
+// answered yet, may serve already.
+func (a *agent) servesNothing() bool {
+	return provesIdle(a.fencing.reached, a.brokerTarget().Pid != 0)
+}
+
+// provesIdle: what a ladder has reached for a process that has ended says nothing of
+// another one that runs.
+func provesIdle(reached recovery.Fence, runs bool) bool {
+	return reached.Proven() && !(reached == recovery.FenceGone && runs)
+}
+
 // tendGuard keeps the dead-man guard at the deadline for as long as the broker may
 // serve. It is told to rest only after a proof; in any doubt it keeps what it has.
 func (a *agent) tendGuard() {
 	if a.guard == nil {
 		return
 	}
-	if a.attachment == recovery.Detached && a.fencing.reached.Proven() && a.fencing.underway == recovery.StepNone {
+	if a.attachment == recovery.Detached && a.servesNothing() && a.fencing.underway == recovery.StepNone {
 		if !a.guardRests {
 			a.guardRests = true
 			a.guard.Disarm()

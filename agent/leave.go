@@ -30,7 +30,7 @@ func (a *agent) leave() error {
 	v := a.keeper.View()
 	holding := v.Grant.LeaseID != 0 && v.Validity.Known()
 	stay := a.cfg.LeaveRegistered && !a.childEnded.Load()
-	due := a.mustFence() && !a.fencing.reached.Proven()
+	due := a.mustFence() && !a.servesNothing()
 	proven := a.child != nil && !stay
 	if proven {
 		if err := a.endChild(ctx); err != nil {
@@ -84,8 +84,9 @@ func (a *agent) fenceToLeave(ctx context.Context, due bool) (proven bool, err er
 
 func (a *agent) quiesceToLeave(ctx context.Context) (proven bool, err error) {
 	if a.health.Snapshot().At(time.Now()) == probes.Down {
-		ended := a.processEnded() || a.fencing.reached.Proven()
-		if !ended && a.process != nil && a.process.Pid() != 0 {
+		runs := a.brokerTarget().Pid != 0
+		ended := a.servesNothing() || !runs && a.processEnded()
+		if !ended && runs {
 			return false, errors.New("the broker runs and does not answer")
 		}
 		return ended, nil
