@@ -167,15 +167,8 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 			return &ExitError{ExitUsage, err}
 		}
 	}
-	if w.Guard != nil && c.Guard == "on" {
-		if a.guard, err = w.Guard(c, log.With("part", "guard")); err != nil {
-			return &ExitError{ExitFailed, err}
-		}
-	}
-	if w.LeftGuard != nil && a.guard == nil {
-		if a.leftGuard, err = w.LeftGuard(c); err != nil {
-			return &ExitError{ExitFailed, err}
-		}
+	if err := a.findGuard(); err != nil {
+		return &ExitError{ExitFailed, err}
 	}
 	return a.serve(ctx)
 }

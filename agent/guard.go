@@ -59,6 +59,20 @@ func openGuard(c Config, child func() (process.Target, bool), log *slog.Logger) 
 	return client, nil
 }
 
+// findGuard opens the guard, or finds the one that must not stay.
+func (a *agent) findGuard() (err error) {
+	w := a.world
+	if w.Guard != nil && a.cfg.Guard == "on" {
+		if a.guard, err = w.Guard(a.cfg, a.log.With("part", "guard")); err != nil {
+			return err
+		}
+	}
+	if w.LeftGuard != nil && a.guard == nil {
+		a.leftGuard, err = w.LeftGuard(a.cfg)
+	}
+	return err
+}
+
 // leftGuard is World.LeftGuard.
 func leftGuard(c Config) (dismiss func(), err error) {
 	left, err := guard.Left(c.StateDir)

@@ -120,7 +120,7 @@ func Left(dir string) (*Client, error) {
 		return nil, err
 	}
 	c.close()
-	if !c.Alive() {
+	if !c.alive.Load() {
 		return nil, nil
 	}
 	return c, nil
@@ -208,14 +208,14 @@ func (c *Client) Goodbye() {
 	c.page.goodbye.Store(true)
 }
 
-// Alive reports whether there was a guard at the last look, at most 250 ms ago.
-func (c *Client) Alive() bool { return c.alive.Load() }
+// Alive reports whether a guard kept the word at the last look, at most 250 ms ago.
+func (c *Client) Alive() bool { return c.alive.Load() && c.page.standing.Load() }
 
 // Stands reports whether a guard keeps the word for that process of the broker, and
 // would stop it in our way. The zero Target is whatever the stop command stops. A guard
 // that died is noticed within 250 ms.
 func (c *Client) Stands(t process.Target) bool {
-	return c.alive.Load() && c.page.standing.Load() && !c.page.goodbye.Load() &&
+	return c.Alive() && !c.page.goodbye.Load() &&
 		c.page.target() == t && c.page.broker.Load() == c.digest
 }
 

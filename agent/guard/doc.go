@@ -18,6 +18,9 @@
 // when the broker's process is gone or the sidecar says goodbye, and not by SIGTERM,
 // SIGINT or SIGHUP.
 //
+// Stands says when a guard keeps the word for a process of the broker; a sidecar lets
+// nobody to the broker before, unless none can be started.
+//
 // Not guaranteed: that a broker is stopped which somebody else starts while the
 // sidecar does not run (let its unit be BindsTo= the sidecar's); that a stop command
 // stopped anything when there is no process to look at (neither pid file, process
