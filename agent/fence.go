@@ -117,7 +117,8 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 	f := recovery.LadderFacts{
 		Now: time.Duration(a.clock()), Margin: a.cfg.LeaseDetachMargin,
 		Quiesce: a.fences(recovery.StepQuiesce), Stop: a.fences(recovery.StepStop) && a.stopper != nil,
-		MustStop: a.broker.Capabilities().MustStop,
+		// A process that came up since never had the registration that is gone.
+		MustStop: a.broker.Capabilities().MustStop && a.fencing.instance == a.memory.Instance,
 		Down:     verdict == probes.Down, Gone: verdict != probes.Up && a.processEnded(),
 		Lost: a.breaks.Load() != a.fencing.breaks,
 	}

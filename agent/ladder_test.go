@@ -117,6 +117,25 @@ func TestABrokerThatHarmsUnregisteredIsStoppedThoughItIsQuiesced(t *testing.T) {
 	})
 }
 
+// Nothing that it was told of has gone, so there is nothing that it would destroy; and
+// stopped at each start it would never be there to be registered.
+func TestTheNextProcessOfSuchABrokerIsOnlyQuiesced(t *testing.T) {
+	inLife(t, func(c *Config) { stoppable(c); c.DetachmentRecoverWindow = 10 * time.Second }, func(l *sidecarLife) {
+		l.set(func() { l.away, l.canDo.MustStop = true, true })
+		l.until(l.fencePoint() + 10*time.Second)
+		l.start()
+		l.until(l.age() + 10*time.Second)
+		if got := l.why("fence"); got != "quiesced: stopped: quiesced:" || len(l.stops) != 1 {
+			t.Errorf("%s, stopped at %v", got, l.stops)
+		}
+		l.set(func() { l.away = false })
+		l.until(l.age() + 30*time.Second)
+		if causes := l.notReady(); len(causes) > 0 || len(l.stops) != 1 {
+			t.Errorf("%v, stopped at %v", causes, l.stops)
+		}
+	})
+}
+
 func TestAStopThatFailedIsTriedAgainWithTheWholeLadder(t *testing.T) {
 	inLife(t, stoppable, func(l *sidecarLife) {
 		l.set(func() { l.lost, l.storeErr, l.refuses, l.immortal = true, true, 1000, true })
