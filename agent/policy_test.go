@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"holdfast/agent/lease"
 	"holdfast/cluster"
 	etcd "holdfast/cluster/memory"
@@ -109,6 +111,31 @@ func (o *outage) snapshot() cluster.Snapshot {
 		o.t.Fatal(err)
 	}
 	return seen
+}
+
+func TestLocksOutliveARegistrationThatSomebodyDeleted(t *testing.T) {
+	for _, locks := range []string{"on", "off"} {
+		t.Run("locks "+locks, func(t *testing.T) {
+			o := newOutage(t, "reconnect")
+			o.cfg.OwnershipLocks = locks
+			who := cluster.Claimant{BrokerID: "n1", Incarnation: "mine", Epoch: o.first.Epoch, LeaseID: o.first.LeaseID}
+			if got, err := o.client.Lock(t.Context(), who, []cluster.LockRequest{{Act: cluster.Take, Topic: "/n/t"}}); err != nil || !got[0].Done {
+				t.Fatal(got, err)
+			}
+			gone := &etcdserverpb.DeleteRangeRequest{Key: []byte(o.client.Keys().Registration("n1"))}
+			if _, err := o.store.DeleteRange(t.Context(), gone); err != nil {
+				t.Fatal(err)
+			}
+			next := o.establish(o.first.LeaseID)
+			owners, err := o.client.Owners(t.Context(), []string{"/n/t"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if held := !owners["/n/t"].Free(); next.LeaseID == o.first.LeaseID || held != (locks == "on") {
+				t.Errorf("lock held: %t, lease %x after %x", held, next.LeaseID, o.first.LeaseID)
+			}
+		})
+	}
 }
 
 func TestSessionPoliciesOnAnEtcd(t *testing.T) {

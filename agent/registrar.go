@@ -248,7 +248,7 @@ func (r *registrar) register(ctx context.Context, client *cluster.Client, seen c
 		return err
 	}
 	if held != 0 {
-		r.revoke(ctx, client, held)
+		r.leave(ctx, client, held)
 	}
 	if req.State != nil {
 		out.stateRevision = done.Revision
@@ -279,7 +279,7 @@ func (r *registrar) keep(ctx context.Context, client *cluster.Client, seen clust
 			return err
 		}
 		if !ours && held != 0 && held != grant.LeaseID {
-			r.revoke(ctx, client, held)
+			r.leave(ctx, client, held)
 		}
 		reg = bound
 	}
@@ -345,6 +345,15 @@ func (r *registrar) grant(ctx context.Context, client *cluster.Client) (lease.Gr
 	}
 	r.granted = granted
 	return lease.Grant{LeaseID: id, SentAt: sent, TTL: granted}, nil
+}
+
+// leave gives back the lease that the registration was under. Ownership locks may still be
+// under it while we serve their topics: they are bound to the new one key by key, without
+// a moment in which another may take them, and what is left runs out with the lease.
+func (r *registrar) leave(ctx context.Context, client *cluster.Client, held int64) {
+	if r.cfg.OwnershipLocks != "on" {
+		r.revoke(ctx, client, held)
+	}
 }
 
 // revoke frees a lease that no key of ours needs. If it fails the lease runs out.
