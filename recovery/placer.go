@@ -19,6 +19,8 @@ const (
 	// giveStuck is how long a topic that cannot be given away counts as one of the few
 	// that are at the same time: after it the others no longer wait for it.
 	giveStuck = 30 * time.Second
+	// placeTold is how far apart the lines of the log are while topics move.
+	placeTold = 30 * time.Second
 )
 
 // PlacementStore writes placements down. What is not as the placement saw it is left
@@ -74,7 +76,9 @@ type Placer struct {
 	orders  PlacerOrders
 	work    context.CancelFunc // ends what is on its way
 	giving  map[string]giving
-	lastErr string
+	failing map[string]string // last error, by direction
+	untold  map[string]int    // topics that moved and the log does not have yet, by direction
+	toldAt  time.Time
 }
 
 // giving is a topic on its way to another broker.
@@ -88,7 +92,7 @@ type giving struct {
 func NewPlacer(s PlacerSettings, store PlacementStore, y Yielder, log *slog.Logger, reg prometheus.Registerer) *Placer {
 	s.Moves = cmp.Or(max(s.Moves, 0), 16)
 	p := &Placer{set: s, store: store, yield: y, log: log, wake: make(chan struct{}, 1),
-		roster: NewRoster(), giving: map[string]giving{}, work: func() {}}
+		roster: NewRoster(), giving: map[string]giving{}, failing: map[string]string{}, untold: map[string]int{}, work: func() {}}
 	p.moves = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_placements_total",
 		Help: "Topics that this sidecar assigned to its broker (taken) or handed to another (given) by rendezvous hashing. Growing all the time: brokers come and go, look at the fleet."}, []string{"direction"})
 	for _, d := range []string{"taken", "given"} {
@@ -172,6 +176,7 @@ func (p *Placer) once(ctx context.Context) time.Duration {
 			Move: p.set.Move, Started: p.started, Absence: p.set.Absence}.Place()
 		p.chooseGives(plan.Give, now)
 	}
+	p.tell(now, len(plan.Take)+len(p.giving) == 0)
 	waiting := len(plan.Give) > len(p.giving)
 	ready := p.readyGives()
 	ctx, cancel := context.WithTimeout(ctx, placeTimeout)
@@ -252,14 +257,27 @@ func (p *Placer) note(direction string, topics []string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(topics) > 0 {
-		p.log.Info("topics "+direction, "topics", len(topics), "first", topics[0], "epoch", p.orders.Epoch)
+		p.log.Debug("topics "+direction, "topics", len(topics), "first", topics[0], "epoch", p.orders.Epoch)
+		p.untold[direction] += len(topics)
 	}
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	if text != p.lastErr && text != "" {
-		p.log.Warn("placement not written, trying again", "err", err, "epoch", p.orders.Epoch)
+	if text != p.failing[direction] && text != "" {
+		p.log.Warn("placement not written, trying again", "direction", direction, "err", err, "epoch", p.orders.Epoch)
 	}
-	p.lastErr = text
+	p.failing[direction] = text
+}
+
+// tell sums up in the log what has moved: when it is over, and now and then before. A
+// broker that comes may be given thousands of topics, a few at a time. The caller holds
+// the mutex.
+func (p *Placer) tell(now time.Time, over bool) {
+	if len(p.untold) == 0 || !over && now.Sub(p.toldAt) < placeTold {
+		return
+	}
+	p.log.Info("topics placed", "taken", p.untold["taken"], "given", p.untold["given"], "epoch", p.orders.Epoch)
+	clear(p.untold)
+	p.toldAt = now
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -290,6 +291,27 @@ func (f *placerFleet) restartAlone() *placerBroker {
 	b.SetOrders(PlacerOrders{})
 	time.Sleep(time.Minute)
 	return b
+}
+
+func TestMovesAreSummedUpInTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newPlacerFleet(t, true, 300)
+		b := f.start("b0")
+		var log strings.Builder
+		b.mu.Lock()
+		b.log = slog.New(slog.NewTextHandler(&log, nil))
+		b.mu.Unlock()
+		time.Sleep(time.Minute)
+		f.start("b1")
+		time.Sleep(5 * time.Minute)
+		given := f.count()["b1"]
+		f.stopAll()
+		synctest.Wait()
+		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+		if len(lines) > 4 || !strings.Contains(lines[0], "taken=300 given=0") || given < 100 {
+			t.Errorf("%d topics moved, and the log has\n%s", given, log.String())
+		}
+	})
 }
 
 func TestTopicsThatCannotBeUnloadedStopNoOther(t *testing.T) {
