@@ -117,8 +117,9 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 	f := recovery.LadderFacts{
 		Now: time.Duration(a.clock()), Margin: a.cfg.LeaseDetachMargin,
 		Quiesce: a.fences(recovery.StepQuiesce), Stop: a.fences(recovery.StepStop) && a.stopper != nil,
-		// A process that came up since never had the registration that is gone.
-		MustStop: a.broker.Capabilities().MustStop && a.fencing.instance == a.memory.Instance,
+		// A process that came up since never had the registration that is gone, and one
+		// that has it again waits for nothing but the recover window.
+		MustStop: a.broker.Capabilities().MustStop && a.fencing.instance == a.memory.Instance && !a.registered(),
 		Down:     verdict == probes.Down, Gone: verdict != probes.Up && a.processEnded(),
 		Lost: a.breaks.Load() != a.fencing.breaks,
 	}
@@ -127,6 +128,14 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 		f.Deadline, f.Margin = time.Duration(v.Deadline()), v.Margin
 	}
 	return f
+}
+
+// registered reports whether etcd showed the registration to be ours since the
+// detachment, and it surely stands.
+func (a *agent) registered() bool {
+	now := a.clock()
+	granted := lease.Validity{SentAt: a.grant.SentAt, TTL: a.grant.TTL, Margin: a.cfg.LeaseDetachMargin} // the keeper may not know of it yet
+	return a.verified && a.grant.LeaseID != 0 && (granted.HeldAt(now) || a.keeper.View().Validity.HeldAt(now))
 }
 
 // processEnded reports whether the process that served is proven to have ended. A
