@@ -64,6 +64,7 @@ func (a *agent) endFencing() {
 // while it may not serve.
 func (a *agent) fence(verdict probes.Verdict) {
 	a.noteProcess(verdict)
+	a.noteUp(verdict, time.Now())
 	if !a.mustFence() {
 		return
 	}
@@ -121,7 +122,10 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 		// that has it again waits for nothing but the recover window.
 		MustStop: a.broker.Capabilities().MustStop && a.fencing.instance == a.memory.Instance && !a.registered(),
 		Down:     verdict == probes.Down, Gone: verdict != probes.Up && a.processEnded(),
-		Lost: a.breaks.Load() != a.fencing.breaks,
+		Lost: a.breaks.Load() != a.fencing.breaks || a.brokeSinceUp(),
+		// Where nothing tells of the end of a process, one that hangs looks like one that ended.
+		Served: a.fencing.instance != "" && a.fencing.instance == a.memory.Instance &&
+			(a.broker.Capabilities().HeldWatch || a.process != nil),
 	}
 	// A registration that was deleted has no deadline to come.
 	if v := a.keeper.View().Validity; v.Known() && a.grant.LeaseID != 0 {
@@ -136,6 +140,21 @@ func (a *agent) registered() bool {
 	now := a.clock()
 	granted := lease.Validity{SentAt: a.grant.SentAt, TTL: a.grant.TTL, Margin: a.cfg.LeaseDetachMargin} // the keeper may not know of it yet
 	return a.verified && a.grant.LeaseID != 0 && (granted.HeldAt(now) || a.keeper.View().Validity.HeldAt(now))
+}
+
+// brokeSinceUp reports whether the broker's connection or process was seen to end since
+// the broker was last up.
+func (a *agent) brokeSinceUp() bool { return a.breaks.Load() != a.upBreaks }
+
+// noteUp takes the breaks until now for over. One that was just seen is not: the verdict
+// may not have followed yet.
+func (a *agent) noteUp(verdict probes.Verdict, now time.Time) {
+	if b := a.breaks.Load(); b != a.lastBreaks {
+		a.lastBreaks, a.brokeAt = b, now
+	}
+	if verdict == probes.Up && now.Sub(a.brokeAt) > a.cfg.HealthInterval+a.cfg.HealthTimeout {
+		a.upBreaks = a.lastBreaks
+	}
 }
 
 // processEnded reports whether the process that served is proven to have ended. A

@@ -189,6 +189,31 @@ func TestBrokerLiveAsksForARestartOnlyWhileNothingElseHelps(t *testing.T) {
 	})
 }
 
+// Nobody can stop it, and its clients may still be served.
+func TestBrokerLiveAsksForARestartOfABrokerThatHangsPastTheFencePoint(t *testing.T) {
+	for name, ended := range map[string]bool{"it hangs": false, "it ended": true} {
+		t.Run(name, func(t *testing.T) {
+			inLife(t, nil, func(l *sidecarLife) {
+				l.set(func() { l.canDo.HeldWatch, l.frozen, l.ended = true, !ended, ended })
+				if ended {
+					l.identity.forget()
+					l.breaks.Add(1)
+					l.lostLine <- struct{}{}
+				}
+				l.until(l.fencePoint() - time.Nanosecond)
+				if code, body := l.brokerLive(); code != http.StatusOK {
+					t.Errorf("before the fence point: %d %q", code, body)
+				}
+				l.becomes(recovery.Detached, time.Minute)
+				l.until(l.age() + time.Minute)
+				if code, body := l.brokerLive(); (code == http.StatusOK) != ended {
+					t.Errorf("a minute after it: %d %q", code, body)
+				}
+			})
+		})
+	}
+}
+
 // A broker that hangs after a failed quiesce keeps its connection; one that was
 // restarted does not, and must not be restarted while it starts.
 func TestBrokerLiveTellsABrokerThatHangsFromOneThatStarts(t *testing.T) {

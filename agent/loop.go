@@ -35,6 +35,9 @@ type loopState struct {
 	gate         bool
 	detachedBy   recovery.Why
 	fencing      fencing
+	upBreaks     int64          // breaks counted when the broker was last up
+	lastBreaks   int64          // and at the last run
+	brokeAt      time.Time      // when that one had changed
 	servedPid    int            // the broker's process when it was last up; 0: not watched
 	seenKey      *keySeen       // the registration as the watch last showed it; nil: not yet
 	early        func()         // the state key as the watch saw it before the first decision

@@ -59,6 +59,9 @@ type LadderFacts struct {
 	// MustStop: a broker that runs without its registration does harm, quiesced or not.
 	MustStop bool
 	Down     bool // the broker does not answer; its process may live
+	// Served: the process that does not answer did so while it was registered. Any other
+	// may be one that starts.
+	Served bool
 	// Gone: the process has ended, and what may run instead has not answered yet.
 	Gone bool
 	// Lost: its connection broke since it was last up, so it may be starting again.
@@ -144,6 +147,8 @@ func (l Ladder) restart(f LadderFacts) string {
 		return ""
 	case f.MustStop && !f.Down:
 		return "it may not run without its registration, and it was not stopped"
+	case f.Down && f.Served && !f.Lost && !f.Stop && l.Quiesced != Done:
+		return "it does not answer any more, so it may serve without its registration, and nothing here can stop it"
 	case l.Quiesced == Failed && !(f.Down && f.Lost):
 		return "it could not be quiesced, so it may serve without its registration, and it was not stopped"
 	}

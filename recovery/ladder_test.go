@@ -23,6 +23,7 @@ func TestTheNextRung(t *testing.T) {
 	failed := Ladder{Quiesced: Failed, climbed: true}
 	const unquiesced = "it could not be quiesced, so it may serve without its registration, and it was not stopped"
 	const unstopped = "it may not run without its registration, and it was not stopped"
+	const hangs = "it does not answer any more, so it may serve without its registration, and nothing here can stop it"
 	restart := func(r Rung, why string) Rung { r.Restart = why; return r }
 	for _, c := range []struct {
 		name string
@@ -41,6 +42,10 @@ func TestTheNextRung(t *testing.T) {
 		{"ready alone", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Quiesce, f.Stop = false, false }), at(FenceAwaiting)},
 		{"no answer: nothing could be proven", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Down = true }), open(StepStop, 6*s)},
 		{"no answer, no way to stop", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Down, f.Stop = true, false }), at(FenceAwaiting)},
+		{"it served and hangs, no way to stop", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Down, f.Served, f.Stop = true, true, false }), restart(at(FenceAwaiting), hangs)},
+		{"it served, and its connection broke: it may be starting", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Down, f.Served, f.Lost, f.Stop = true, true, true, false }), at(FenceAwaiting)},
+		{"it served and hangs, and can be stopped", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Down, f.Served = true, true }), open(StepStop, 6*s)},
+		{"it hangs after a proven quiesce", Ladder{Quiesced: Done}, atFencePoint(func(f *LadderFacts) { f.Down, f.Served, f.Stop = true, true, false }), at(FenceQuiesced)},
 		{"no answer any more, no way to stop", Ladder{Quiesced: Failed}, atFencePoint(func(f *LadderFacts) { f.Down, f.Stop = true, false }), restart(at(FenceAwaiting), unquiesced)},
 		{"its connection broke after a failed quiesce: it may be starting", Ladder{Quiesced: Failed}, atFencePoint(func(f *LadderFacts) { f.Down, f.Lost, f.Stop = true, true, false }), at(FenceAwaiting)},
 		{"no answer any more, after a proven quiesce", Ladder{Quiesced: Done}, atFencePoint(func(f *LadderFacts) { f.Down = true }), at(FenceQuiesced)},

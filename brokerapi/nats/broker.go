@@ -32,6 +32,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -80,6 +81,7 @@ type Broker struct {
 	dialErr  error
 	link     link
 	lastErr  error  // why the last attempt to connect failed
+	silent   bool   // the connection was given up because nothing came over it
 	verified string // id of the server that passed sameServer
 }
 
@@ -200,27 +202,41 @@ func (b *Broker) onDown(_ *client.Conn, err error) {
 	broken := b.link
 	b.link = newLink(b.life)
 	b.lastErr = err
+	b.silent = errors.Is(err, client.ErrStaleConnection)
+	silent := b.silent
 	b.mu.Unlock()
 	broken.snap(errBroke)
+	if !silent {
+		b.tellLost()
+	}
+	b.log.Warn("broker connection lost", "error", err)
+}
+
+func (b *Broker) tellLost() {
 	select {
 	case b.lost <- struct{}{}:
 	default:
 	}
-	b.log.Warn("broker connection lost", "error", err)
 }
 
 func (b *Broker) noteAttempt(err error) {
 	b.mu.Lock()
 	changed := b.lastErr == nil || b.lastErr.Error() != err.Error()
 	b.lastErr = err
+	ended := b.silent && errors.Is(err, syscall.ECONNREFUSED)
+	b.silent = b.silent && !ended
 	b.mu.Unlock()
+	if ended {
+		b.tellLost()
+	}
 	if changed {
 		b.log.Info("broker cannot be reached", "error", err)
 	}
 }
 
-// Lost implements brokerapi.LossWatcher: the server closed the connection, died,
-// or did not answer two pings in a row (10 s apart).
+// Lost implements brokerapi.LossWatcher: the server closed the connection or died. One
+// that only does not answer two pings in a row (10 s apart) may hang and still serve: it
+// is lost when its port refuses connections.
 func (b *Broker) Lost() <-chan struct{} { return b.lost }
 
 // Capabilities implements brokerapi.Broker.
