@@ -263,12 +263,14 @@ func provesIdle(reached recovery.Fence, runs bool) bool {
 }
 
 // tendGuard keeps the dead-man guard at the deadline for as long as the broker may
-// serve. It is told to rest only after a proof; in any doubt it keeps what it has.
+// serve. It is told to rest only after a proof; in any doubt it keeps what it has. That
+// the process has ended is proof enough here: one that is starting is left alone, and
+// fenced by the ladder when it answers.
 func (a *agent) tendGuard() {
 	if a.guard == nil {
 		return
 	}
-	if a.attachment == recovery.Detached && a.servesNothing() && a.fencing.underway == recovery.StepNone {
+	if a.attachment == recovery.Detached && a.fencing.reached.Proven() && a.fencing.underway == recovery.StepNone {
 		if !a.guardRests {
 			a.guardRests = true
 			a.guard.Disarm()

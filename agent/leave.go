@@ -30,7 +30,7 @@ func (a *agent) leave() error {
 	v := a.keeper.View()
 	holding := v.Grant.LeaseID != 0 && v.Validity.Known()
 	stay := a.cfg.LeaveRegistered && !a.childEnded.Load()
-	due := a.mustFence() && !a.servesNothing()
+	due := a.mustFence() && !a.fencing.reached.Proven()
 	proven := a.child != nil && !stay
 	if proven {
 		if err := a.endChild(ctx); err != nil {

@@ -76,7 +76,7 @@ var mutations = []mutation{
 			"\ta.grant = lease.Grant{LeaseID: a.memory.LeaseID, Epoch: a.memory.Epoch}\n\ta.mode = recovery.ModeRecord{Mode: recovery.Mode(a.memory.Mode), Reason: recovery.Reason(a.memory.Reason), By: a.memory.By}\n\ta.incarnation = a.memory.Incarnation\n"},
 	}},
 	{"the guard is disarmed before anything is proven", "dead-man guard", []edit{{"agent/fence.go",
-		"a.servesNothing() && a.fencing.underway == recovery.StepNone {",
+		"a.fencing.reached.Proven() && a.fencing.underway == recovery.StepNone {",
 		"a.fencing.number > 0 {"}}},
 	{"the guard is never armed", "dead-man guard", []edit{{"agent/fence.go",
 		"\t\ta.guard.Arm(v)\n",
