@@ -72,7 +72,8 @@ type agent struct {
 	alarm        Alarm // nil: none
 
 	relist       chan struct{} // the assignments must be read again; nil: nobody follows them
-	assignedFrom atomic.Int64  // store revision below which a list of them is too old
+	assigning    sync.Mutex    // held while a list of the assignments is compared and taken up
+	assignedFrom int64         // store revision below which a list of them is too old
 
 	inbox   chan func() // work for the loop
 	named   chan struct{}

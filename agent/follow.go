@@ -54,7 +54,9 @@ func (a *agent) followRegistration(ctx context.Context) error {
 // and a watch may not know yet that it has been blind: what it told before must not be
 // loaded under a registration that was confirmed since.
 func (a *agent) needAssignments(revision int64) {
-	a.assignedFrom.Store(revision)
+	a.assigning.Lock()
+	defer a.assigning.Unlock()
+	a.assignedFrom = revision
 	if a.ownership != nil {
 		a.ownership.ForgetWanted()
 	}
@@ -128,9 +130,6 @@ func (a *agent) awaitTakeUp(ctx context.Context) {
 
 // assignmentsSeen takes up a change below this broker's key.
 func (a *agent) assignmentsSeen(u cluster.Update) {
-	if u.Full && u.Revision < a.assignedFrom.Load() {
-		return // read before we were registered; the next list is asked for already
-	}
 	keys := a.main.Keys()
 	puts := make([]string, 0, len(u.Puts))
 	for _, kv := range u.Puts {
@@ -145,6 +144,11 @@ func (a *agent) assignmentsSeen(u cluster.Update) {
 		if _, topic, ok := keys.ParseAssignment(key); ok {
 			deletes = append(deletes, topic)
 		}
+	}
+	a.assigning.Lock()
+	defer a.assigning.Unlock()
+	if u.Full && u.Revision < a.assignedFrom {
+		return // read before we were registered; the next list is asked for already
 	}
 	a.setAssigned(u.Full, puts, deletes)
 }

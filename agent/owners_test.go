@@ -3,8 +3,10 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -219,5 +221,32 @@ func TestALockIsTakenAtOnceAfterItsWatchWasLost(t *testing.T) {
 		a.setOrders(a.orders(false))
 		after(100 * time.Millisecond)
 		b.wantServed("/n/t")
+	})
+}
+
+func TestAnOldListIsNotTakenUpWhileANewOneIsAskedFor(t *testing.T) {
+	const topics = 1000 // so that reading the list takes a while
+	inOwners(t, []string{"n1"}, func(t *testing.T, _ *etcd.Server, owners []*owner) {
+		o := owners[0]
+		o.relist = make(chan struct{}, 1)
+		old := cluster.Update{Full: true}
+		for i := range topics {
+			old.Puts = append(old.Puts, cluster.KV{Key: o.main.Keys().Assignment("n1", fmt.Sprintf("/n/t%d", i))})
+		}
+		for i := range int64(200) {
+			old.Revision = 10*i + 5
+			var both sync.WaitGroup
+			begun := make(chan struct{})
+			both.Go(func() { close(begun); o.assignmentsSeen(old) })
+			<-begun
+			for range 10 * i { // a little later in each round
+				runtime.Gosched()
+			}
+			o.needAssignments(10 * (i + 1))
+			both.Wait()
+			if o.reconciler.Snapshot().AssignedKnown {
+				t.Fatalf("round %d: assignments of revision %d are known, those of %d were asked for", i, old.Revision, 10*(i+1))
+			}
+		}
 	})
 }
