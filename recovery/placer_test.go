@@ -28,6 +28,7 @@ type placerFleet struct {
 	away    bool // the store fails
 	moved   int
 	topics  []string
+	log     *slog.Logger // of brokers that are started
 }
 
 type placerBroker struct {
@@ -42,13 +43,13 @@ type placerBroker struct {
 }
 
 func newPlacerFleet(t *testing.T, move bool, topics int) *placerFleet {
-	return &placerFleet{t: t, move: move, places: map[string]Place{}, locks: map[string]string{}, brokers: map[string]*placerBroker{}, topics: topicNames(topics)}
+	return &placerFleet{t: t, move: move, places: map[string]Place{}, locks: map[string]string{}, brokers: map[string]*placerBroker{}, topics: topicNames(topics), log: slog.New(slog.DiscardHandler)}
 }
 
 // start begins a broker. Everybody's roster follows.
 func (f *placerFleet) start(id string) *placerBroker {
 	b := &placerBroker{fleet: f, id: id, yielding: map[string]bool{}, yields: make(chan struct{}, 1)}
-	b.Placer = NewPlacer(PlacerSettings{Me: func() string { return id }, Move: f.move, Absence: 32 * time.Second, Moves: 4}, b, b, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	b.Placer = NewPlacer(PlacerSettings{Me: func() string { return id }, Move: f.move, Absence: 32 * time.Second, Moves: 4}, b, b, f.log, prometheus.NewRegistry())
 	f.mu.Lock()
 	f.brokers[id] = b
 	f.mu.Unlock()
@@ -296,12 +297,11 @@ func (f *placerFleet) restartAlone() *placerBroker {
 func TestMovesAreSummedUpInTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newPlacerFleet(t, true, 300)
-		b := f.start("b0")
 		var log strings.Builder
-		b.mu.Lock()
-		b.log = slog.New(slog.NewTextHandler(&log, nil))
-		b.mu.Unlock()
+		f.log = slog.New(slog.NewTextHandler(&log, nil))
+		f.start("b0")
 		time.Sleep(time.Minute)
+		f.log = slog.New(slog.DiscardHandler)
 		f.start("b1")
 		time.Sleep(5 * time.Minute)
 		given := f.count()["b1"]
