@@ -98,7 +98,7 @@ func (a *agent) followBrokers(ctx context.Context) error {
 				if s, err := cluster.ParseState(kv.Value); err == nil {
 					modes[id] = recovery.Mode(s.Mode)
 				} else {
-					stateless = append(stateless, id)
+					modes[id] = recovery.Unreadable
 				}
 			}
 		}

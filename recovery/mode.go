@@ -18,4 +18,8 @@ const (
 	Active   Mode = "active"   // serves, loads what is missing
 	Draining Mode = "draining" // serves what it has, loads nothing
 	Drained  Mode = "drained"  // serves nothing; data stays
+
+	// Unreadable is a state of another broker that cannot be read: nothing is known of
+	// its mode (safety rule 10).
+	Unreadable Mode = "unreadable"
 )

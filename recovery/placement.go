@@ -102,7 +102,7 @@ func (f PlacementFacts) Place() Placement {
 			active = append(active, id)
 		}
 	}
-	if !settled || len(active) == 0 {
+	if !settled || len(active) == 0 || f.Peers[f.Me].Mode == Unreadable {
 		return p
 	}
 	ring := newRendezvous(active)

@@ -99,6 +99,8 @@ func TestPlacement(t *testing.T) {
 		{"not to a broker that is not registered", "n2", change("n2", Peer{}), map[string][]Place{n2Topic: nil}, true, long, Placement{}},
 		{"a missing state reads as active", "n2", change("n2", Peer{Registered: true}), map[string][]Place{n2Topic: nil}, false, long,
 			Placement{Take: []Take{{Topic: n2Topic}}}},
+		{"one that cannot be read is no licence", "n2", change("n2", Peer{Registered: true, Mode: Unreadable}), map[string][]Place{n2Topic: nil}, false, long, Placement{}},
+		{"nor a reason to give all away", "n1", change("n1", Peer{Registered: true, Mode: Unreadable}), map[string][]Place{n1Topic: {at("n1", 5)}}, true, long, Placement{}},
 		{"hold: a living broker keeps what it has", "n1", all(), map[string][]Place{n2Topic: {at("n1", 5)}}, false, long, Placement{}},
 		{"move: it gives away what has another home", "n1", all(), map[string][]Place{n2Topic: {at("n1", 5)}}, true, long,
 			Placement{Give: []Give{{Topic: n2Topic, Mine: at("n1", 5), To: "n2"}}}},
