@@ -183,6 +183,9 @@ func (o *Ownership) decide(now time.Time) todo {
 		step, why := DecideLock(facts)
 		switch step {
 		case LockLeave:
+			if l.yield && !isIdle { // it is given away as soon as it is known not to be served
+				continue
+			}
 			delete(o.open, l)
 			if l.yield {
 				o.yielded()

@@ -179,6 +179,7 @@ func (p *Placer) once(ctx context.Context) time.Duration {
 	p.tell(now, len(plan.Take)+len(p.giving) == 0)
 	waiting := len(plan.Give) > len(p.giving)
 	ready := p.readyGives()
+	underway := len(p.giving) > 0
 	ctx, cancel := context.WithTimeout(ctx, placeTimeout)
 	p.work = cancel
 	p.mu.Unlock()
@@ -190,6 +191,9 @@ func (p *Placer) once(ctx context.Context) time.Duration {
 	}
 	if waiting {
 		next = min(next, giveStuck)
+	}
+	if underway { // unserved until it is given: not for the want of a signal
+		next = min(next, placeAgain)
 	}
 	if len(plan.Take) > 0 {
 		taken, err := p.store.Take(ctx, o.Epoch, plan.Take)
