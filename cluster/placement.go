@@ -14,8 +14,8 @@ import (
 const placementsPerTxn = 50
 
 // TakeTopic asks for a topic to be assigned to the claimant, who takes its ownership
-// lock in the same transaction. The topic must be nobody's, or that of a broker that is
-// not registered any more.
+// lock in the same transaction. The topic must have a record and be nobody's, or be that
+// of a broker that is not registered any more.
 type TakeTopic struct {
 	Topic string
 	// From is the broker whose assignment is replaced, and FromRevision its mod
@@ -51,7 +51,9 @@ func (c *Client) Take(ctx context.Context, who Claimant, topics []TakeTopic) (ta
 			clientv3.OpPut(lock, string(value), clientv3.WithLease(clientv3.LeaseID(who.LeaseID))),
 			clientv3.OpDelete(c.keys.Unassigned(t.Topic)),
 		}
-		if t.From != "" {
+		if t.From == "" { // known by its record alone, which may be gone by now
+			guards = append(guards, clientv3.Compare(clientv3.CreateRevision(c.keys.TopicRecord(t.Topic)), ">", 0))
+		} else {
 			theirs := c.keys.Assignment(t.From, t.Topic)
 			guards = append(guards,
 				clientv3.Compare(clientv3.CreateRevision(theirs), ">", 0), // an absent key has mod revision 0

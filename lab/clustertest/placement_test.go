@@ -31,6 +31,9 @@ func TestTakingATopicAssignsAndLocksItInOneRevision(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		c := open(t, e.config(t))
 		a, b := claimant(t, c, "a"), claimant(t, c, "b")
+		for _, topic := range []string{"/n/new", "/n/locked"} {
+			e.put(t, c.Keys().TopicRecord(topic), "null")
+		}
 		e.put(t, c.Keys().Unassigned("/n/new"), "null")
 		e.put(t, c.Keys().Owner("/n/locked"), "whose?")
 		got := must[[]string](t)(c.Take(bounded(t), a, []cluster.TakeTopic{{Topic: "/n/new"}, {Topic: "/n/locked"}}))
@@ -50,10 +53,21 @@ func TestTakingATopicAssignsAndLocksItInOneRevision(t *testing.T) {
 	})
 }
 
+func TestATopicWithoutARecordIsNotTaken(t *testing.T) {
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		a := claimant(t, c, "a")
+		if got := must[[]string](t)(c.Take(bounded(t), a, []cluster.TakeTopic{{Topic: "/n/deleted"}})); len(got) != 0 {
+			t.Errorf("took %v, which is gone", got)
+		}
+	})
+}
+
 func TestNobodyTakesFromTheLiving(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		c := open(t, e.config(t))
 		a, b := claimant(t, c, "a"), claimant(t, c, "b")
+		e.put(t, c.Keys().TopicRecord("/n/t"), "null")
 		must[[]string](t)(c.Take(bounded(t), a, []cluster.TakeTopic{{Topic: "/n/t"}}))
 		revision := assigned(t, e, c, "a", "/n/t")
 		from := []cluster.TakeTopic{{Topic: "/n/t", From: "a", FromRevision: revision}}
@@ -82,6 +96,7 @@ func TestGivingATopicNeedsItsLockReleasedAndALivingTaker(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		c := open(t, e.config(t))
 		a, b := claimant(t, c, "a"), claimant(t, c, "b")
+		e.put(t, c.Keys().TopicRecord("/n/t"), "null")
 		must[[]string](t)(c.Take(bounded(t), a, []cluster.TakeTopic{{Topic: "/n/t"}}))
 		revision := assigned(t, e, c, "a", "/n/t")
 		give := func(to string) []string {
@@ -107,6 +122,7 @@ func TestATopicIsGivenToNobodyOnlyWhileAnotherHasIt(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		c := open(t, e.config(t))
 		a := claimant(t, c, "a")
+		e.put(t, c.Keys().TopicRecord("/n/t"), "null")
 		must[[]string](t)(c.Take(bounded(t), a, []cluster.TakeTopic{{Topic: "/n/t"}}))
 		give := func() []string {
 			t.Helper()
@@ -147,6 +163,7 @@ func TestTwoThatTakeTheSameTopicsShareThemOut(t *testing.T) {
 		topics := topicNames(300)
 		var takes []cluster.TakeTopic
 		for _, topic := range topics {
+			e.put(t, c.Keys().TopicRecord(topic), "null")
 			takes = append(takes, cluster.TakeTopic{Topic: topic})
 		}
 		var mu sync.Mutex
