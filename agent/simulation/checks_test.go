@@ -21,12 +21,13 @@ type checks struct {
 	nodes      []*watched
 	doubles    map[string]time.Time // topics that two brokers serve, and since when
 	refreshed  time.Time            // when a new leader gave all leases their whole TTL
+	topics     topics
 	violations []string
 	told       map[string]bool
 }
 
 func newChecks(f *fleet) *checks {
-	return &checks{f: f, poke: make(chan struct{}, 1), doubles: map[string]time.Time{}, told: map[string]bool{}}
+	return &checks{f: f, poke: make(chan struct{}, 1), doubles: map[string]time.Time{}, told: map[string]bool{}, topics: newTopics()}
 }
 
 func later(a, b time.Time) time.Time {
@@ -40,7 +41,7 @@ func (c *checks) begin() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for range c.f.nodes {
-		c.nodes = append(c.nodes, &watched{assigned: map[string]bool{}})
+		c.nodes = append(c.nodes, &watched{assigned: map[string]bool{}, bare: map[string]time.Time{}})
 	}
 }
 
@@ -114,13 +115,22 @@ func (c *checks) unwell(i, sign int) {
 	c.change(i, func(w *watched, now time.Time) { w.bad += sign; w.wellSince = now })
 }
 
-func (c *checks) network(i, sign int) {
-	c.change(i, func(w *watched, now time.Time) { w.netBad += sign; w.netSince = now })
+// network takes that something is wrong with the way to etcd, or not any more. silent:
+// what is asked may not be answered at all.
+func (c *checks) network(i, sign int, silent bool) {
+	c.change(i, func(w *watched, now time.Time) {
+		w.netBad += sign
+		w.netSince = now
+		if silent {
+			w.silent += sign
+			w.silentSince = now
+		}
+	})
 }
 
-func (c *checks) networks(sign int) {
+func (c *checks) networks(sign int, silent bool) {
 	for i := range c.f.nodes {
-		c.network(i, sign)
+		c.network(i, sign, silent)
 	}
 }
 
@@ -149,6 +159,7 @@ func (c *checks) stored(_ memory.View, ch memory.Change) {
 	keys := c.f.keys
 	returned := map[int]bool{}
 	before := map[int]recovery.ModeRecord{}
+	var placing placement
 	for _, e := range ch.Events {
 		if id, ok := keys.ParseRegistration(e.KV.Key); ok {
 			i := c.index(id)
@@ -166,8 +177,17 @@ func (c *checks) stored(_ memory.View, ch memory.Change) {
 			} else {
 				c.nodes[i].assigned[topic] = true
 			}
+			placing.assigned(topic, i, e.Deleted)
+		} else if topic, ok := keys.ParseOwner(e.KV.Key); ok {
+			c.lock(topic, e, ch, now)
+			placing.locked(topic, e.Deleted)
+		} else if topic, ok := keys.ParseTopicRecord(e.KV.Key); ok {
+			c.f.note("record of %s: %v", topic, !e.Deleted)
+			c.topics.records[topic] = !e.Deleted
 		}
 	}
+	c.placed(placing, now)
+	c.activity()
 	peers := 0
 	for _, w := range c.nodes {
 		if w.registered {
@@ -198,6 +218,12 @@ func (c *checks) index(id string) int { return int(id[1] - '0') }
 func (c *checks) registration(i int, e memory.Event, ch memory.Change, now time.Time) {
 	w, id := c.nodes[i], c.f.nodes[i].id
 	if !e.Deleted {
+		if e.KV.CreateRevision == ch.Revision && w.heldBack(now) {
+			c.violated("%s was registered during a pause", id)
+		}
+		if e.KV.Lease != w.lease {
+			w.bound = now
+		}
 		if e.KV.CreateRevision < w.create {
 			c.violated("the epoch of %s went from %d back to %d", id, w.create, e.KV.CreateRevision)
 		}
@@ -237,6 +263,9 @@ func (c *checks) state(i int, e memory.Event, now time.Time) {
 	next := recovery.ModeRecord{Mode: recovery.Mode(s.Mode), Reason: recovery.Reason(s.Reason), By: s.By}
 	if next.Mode != w.mode.Mode {
 		w.modeSince = now
+		if next.By == recovery.ByHoldfast && w.heldBack(now) {
+			c.violated("%s was made %s (%s) during a pause", id, next.Mode, next.Reason)
+		}
 	}
 	w.mode, w.stateGone, w.forgot = next, false, false
 	c.f.note("%s: %s (%s) by %s", id, s.Mode, s.Reason, s.By)
@@ -274,6 +303,10 @@ func (c *checks) transition(i int, had recovery.ModeRecord, returned bool, peers
 func (c *checks) judge(i int, now time.Time, cause string) {
 	w, id := c.nodes[i], c.f.nodes[i].id
 	c.judgeDoubles(now)
+	c.judgeLocks(i, now, cause)
+	if strings.HasPrefix(cause, "loaded") && w.paused(now, time.Second) && w.bad == 0 {
+		c.violated("%s %s during a pause", id, cause)
+	}
 	if w.registered || w.why == "" || !w.serves() {
 		w.zombie = time.Time{}
 		return
@@ -310,6 +343,7 @@ func (c *checks) judgeDoubles(now time.Time) {
 		if _, known := c.doubles[topic]; n > 1 && !known {
 			c.doubles[topic] = now
 			c.f.note("%s is served by %d brokers", topic, n)
+			c.judgeDouble(topic, now)
 			select {
 			case c.poke <- struct{}{}:
 			default:

@@ -68,7 +68,7 @@ func (n *node) delays() {
 
 // obstruct makes the way to etcd worse for a time.
 func (n *node) obstruct(d time.Duration, requests, replies int, slow [2]time.Duration) {
-	n.fleet.checks.network(n.index, 1)
+	n.fleet.checks.network(n.index, 1, true)
 	change := func(sign int) {
 		n.mu.Lock()
 		n.cuts[0] += sign * requests
@@ -93,7 +93,7 @@ func (n *node) obstruct(d time.Duration, requests, replies int, slow [2]time.Dur
 	change(1)
 	time.Sleep(d)
 	change(-1)
-	n.fleet.checks.network(n.index, -1)
+	n.fleet.checks.network(n.index, -1, true)
 }
 
 // do makes one event happen, and returns when it is over.
@@ -124,7 +124,8 @@ func (f *fleet) do(e event) {
 		}
 	case storeErrors:
 		err := storeFaults[e.Arg]
-		f.checks.networks(1)
+		silent := errors.Is(err, memory.ErrTimeout)
+		f.checks.networks(1, silent)
 		f.mu.Lock()
 		f.faults = append(f.faults, err)
 		f.mu.Unlock()
@@ -133,15 +134,15 @@ func (f *fleet) do(e event) {
 		at := slices.IndexFunc(f.faults, func(other error) bool { return errors.Is(other, err) })
 		f.faults = slices.Delete(f.faults, at, at+1)
 		f.mu.Unlock()
-		f.checks.networks(-1)
+		f.checks.networks(-1, silent)
 	case flakyStore:
-		f.checks.networks(1)
+		f.checks.networks(1, true)
 		f.trouble(&f.flaky, e.For)
-		f.checks.networks(-1)
+		f.checks.networks(-1, true)
 	case busyStore:
-		f.checks.networks(1)
+		f.checks.networks(1, true)
 		f.trouble(&f.busy, e.For)
-		f.checks.networks(-1)
+		f.checks.networks(-1, true)
 	case newLeader:
 		f.store.EndWatches(memory.ErrNoLeader)
 		f.store.ChangeLeader(0)
@@ -199,6 +200,22 @@ func (f *fleet) do(e event) {
 		f.checks.forgot(e.Node)
 	case move:
 		f.hand(f.topic(e.Arg), n.id)
+	case pause:
+		n.pause(e.For)
+		time.Sleep(e.For)
+	case resume:
+		n.resume()
+	case join:
+		n.broker.start()
+		n.startSidecar()
+	case createTopic:
+		f.admin(func() {
+			_, _ = f.store.Put(f.life, &pb.PutRequest{Key: []byte(f.keys.TopicRecord(f.topic(e.Arg))), Value: []byte("null")})
+		})
+	case deleteTopic:
+		f.deleteTopic(f.topic(e.Arg))
+	case deleteRecord:
+		f.delete(f.keys.TopicRecord(f.topic(e.Arg)))
 	case crashNode:
 		n.crashAll(e)
 	case restartFleet:
@@ -222,7 +239,9 @@ func (f *fleet) supervise(n *node) {
 	f.aside.Go(func() {
 		select {
 		case <-time.After(f.settings.margin() + time.Second):
-			n.broker.start()
+			if !n.hasEnded() { // else it was stopped for good
+				n.broker.start()
+			}
 		case <-f.life.Done():
 		}
 	})

@@ -125,12 +125,13 @@ func (f *fleet) live(dir string) {
 	}
 	f.checks.begin()
 	for i := range f.settings.Topics {
-		f.admin(func() {
-			_, _ = f.store.Put(f.life, &pb.PutRequest{
-				Key: []byte(f.keys.Assignment(f.nodes[i%len(f.nodes)].id, f.topic(i))), Value: []byte("null")})
-		})
+		key := f.keys.Assignment(f.nodes[i%len(f.nodes)].id, f.topic(i))
+		if f.settings.Failover != "" {
+			key = f.keys.TopicRecord(f.topic(i))
+		}
+		f.admin(func() { _, _ = f.store.Put(f.life, &pb.PutRequest{Key: []byte(key), Value: []byte("null")}) })
 	}
-	for _, n := range f.nodes {
+	for _, n := range f.nodes[:len(f.nodes)-f.settings.Late] {
 		broker, sidecar := time.Duration(f.intN(500))*time.Millisecond, time.Duration(f.intN(500))*time.Millisecond
 		f.aside.Go(func() {
 			time.Sleep(broker)
@@ -159,10 +160,21 @@ func (f *fleet) live(dir string) {
 	events.Wait()
 	f.note("--- quiet")
 	for _, n := range f.nodes {
+		if n.hasEnded() && f.intN(2) == 0 { // its person has not come yet
+			n.broker.kill()
+			continue
+		}
 		n.startSidecar()
 		n.broker.start()
 	}
 	f.settle("after the quiet time")
+	if slices.ContainsFunc(f.nodes, (*node).hasEnded) {
+		for _, n := range f.nodes {
+			n.broker.start()
+			n.startSidecar()
+		}
+		f.settle("after those that had ended were started")
+	}
 	for _, n := range f.nodes {
 		if s, ok := n.status(); ok && s.Mode != string(recovery.Active) {
 			n.steer("activate")
@@ -191,10 +203,13 @@ func (f *fleet) live(dir string) {
 func (f *fleet) settle(when string) {
 	bound := time.Now().Add(2*f.settings.TTL + 45*time.Second)
 	for {
-		wrong := f.unsettled()
+		wrong, placed := f.unsettled(), f.checks.placements()
 		if wrong == "" {
 			time.Sleep(3 * time.Second)
-			if wrong = f.unsettled(); wrong == "" {
+			if wrong = f.unsettled(); wrong == "" && f.checks.placements() != placed {
+				wrong = "topics move"
+			}
+			if wrong == "" {
 				return
 			}
 		}
@@ -210,6 +225,12 @@ func (f *fleet) settle(when string) {
 func (f *fleet) unsettled() string {
 	for i, n := range f.nodes {
 		want := f.checks.wanted(i)
+		if n.hasEnded() {
+			if want.registered || want.serves {
+				return fmt.Sprintf("%s has ended, and is registered (%v) or serves (%v)", n.id, want.registered, want.serves)
+			}
+			continue
+		}
 		s, ok := n.status()
 		switch {
 		case !ok:
@@ -232,5 +253,5 @@ func (f *fleet) unsettled() string {
 			return fmt.Sprintf("%s is %s, and ready is %v: %s", n.id, s.Mode, ready, n.why())
 		}
 	}
-	return ""
+	return f.checks.misplaced()
 }

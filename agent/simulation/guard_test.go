@@ -28,6 +28,7 @@ func (s stopper) Stop(ctx context.Context) (string, error) {
 	}
 	s.n.fleet.note("%s: the ladder stops the broker", s.n.id)
 	s.n.broker.kill()
+	s.life.stopped.Store(true)
 	s.n.fleet.supervise(s.n)
 	return "killed", nil
 }

@@ -40,7 +40,7 @@ func (c *checks) overdue() {
 			w.zombie = now // once is enough
 		}
 		if w.registered && w.mode.Mode == recovery.Drained && w.serves() &&
-			min(w.wellFor(now), w.netFor(now), now.Sub(w.modeSince)) > heard {
+			min(w.wellFor(now), w.netFor(now), now.Sub(w.modeSince)) > heard && !w.lately(now) {
 			c.violated("%s is drained (%s) and serves %v", id, w.mode.Reason, w.serving)
 			w.modeSince = now
 		}
@@ -49,11 +49,13 @@ func (c *checks) overdue() {
 			w.ended = now
 		}
 	}
+	c.overdueLocks(now)
 	for topic, since := range c.doubles {
 		excused := false
 		for _, w := range c.nodes {
 			if w.serves() && slices.Contains(w.serving, topic) {
-				excused = excused || !w.bounded(since, now, s)
+				// Without locks nobody knows that another serves it, and a pause holds orphans.
+				excused = excused || !w.bounded(since, now, s) || !s.Locks && w.lately(now)
 			}
 		}
 		if !excused {

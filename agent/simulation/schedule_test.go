@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"holdfast/recovery"
 )
 
 // deed is what an event does. Those with a duration are undone after it.
@@ -39,6 +41,12 @@ const (
 	move          deed = "move"     // topic Arg, to the node
 	restartFleet  deed = "restartFleet"
 	crashNode     deed = "crashNode" // sidecar and broker
+	pause         deed = "pause"     // recovery, at the control handler
+	resume        deed = "resume"
+	join          deed = "join"         // sidecar and broker start, if they do not run
+	createTopic   deed = "createTopic"  // record of topic Arg
+	deleteTopic   deed = "deleteTopic"  // record and places of topic Arg
+	deleteRecord  deed = "deleteRecord" // the record alone: it is still assigned
 )
 
 // deeds is each deed with its weight.
@@ -49,8 +57,14 @@ var deeds = []struct {
 	{cut, 10}, {cutRequests, 4}, {cutReplies, 6}, {slowNetwork, 4}, {slowReplies, 4}, {freezeStore, 3}, {storeErrors, 4}, {flakyStore, 3}, {busyStore, 2},
 	{newLeader, 2}, {revokeLease, 3}, {deleteKey, 3}, {deleteState, 2}, {crashSidecar, 6}, {stopSidecar, 3},
 	{freezeSidecar, 4}, {crashBroker, 5}, {freezeBroker, 3}, {slowBroker, 3}, {refuseQuiesce, 2}, {drain, 3}, {drainKey, 3},
-	{activate, 5}, {move, 4}, {restartFleet, 2}, {crashNode, 4},
+	{activate, 5}, {move, 4}, {restartFleet, 2}, {crashNode, 4}, {pause, 4}, {resume, 1}, {join, 1},
 }
+
+// placing is what is drawn as well while the sidecars place the topics.
+var placing = []deed{createTopic, createTopic, createTopic, deleteTopic, deleteTopic, deleteRecord, join, drain, activate, stopSidecar, crashNode, pause}
+
+// spareTopics are those that are not there at the beginning.
+const spareTopics = 4
 
 type event struct {
 	At   time.Duration
@@ -90,7 +104,11 @@ func draw(seed uint64) schedule {
 		total += d.weight
 	}
 	ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
-	for range 2 + r.IntN(10) {
+	extra := 0
+	if s.Settings.Failover != "" {
+		extra = 1 + r.IntN(5)
+	}
+	for i := range 2 + r.IntN(10) + extra {
 		e := event{At: ms(time.Duration(r.Int64N(int64(span)))), Node: r.IntN(s.Settings.Nodes)}
 		at := r.IntN(total)
 		for _, d := range deeds {
@@ -99,10 +117,18 @@ func draw(seed uint64) schedule {
 				break
 			}
 		}
+		switch {
+		case i < extra:
+			e.Do = pick(r, placing...)
+		case e.Do == move && extra > 0:
+			e.Do = createTopic
+		}
 		around := ms(time.Duration(pick(r, 0.2, 0.5, 0.66, 0.9, 1, 1.1, 1.5, 2.5) * (0.9 + 0.2*r.Float64()) * float64(ttl)))
 		switch e.Do {
 		case cut, cutRequests, cutReplies, freezeSidecar, freezeBroker, crashSidecar, stopSidecar, crashBroker, crashNode, restartFleet, freezeStore, flakyStore, busyStore:
 			e.For = around
+		case pause:
+			e.For = max(around, recovery.MinPause)
 		case slowNetwork, slowReplies:
 			e.For, e.Arg = around, pick(r, 50, 200, 450, 900)
 		case slowBroker:
@@ -113,6 +139,8 @@ func draw(seed uint64) schedule {
 			e.For, e.Arg = around, r.IntN(len(storeFaults))
 		case move:
 			e.Arg = r.IntN(s.Settings.Topics)
+		case createTopic, deleteTopic, deleteRecord:
+			e.Arg = r.IntN(s.Settings.Topics + spareTopics)
 		}
 		switch e.Do {
 		case freezeStore:

@@ -16,12 +16,15 @@ type settings struct {
 	Margin        time.Duration // 0: a third of the TTL
 	Recover       time.Duration // recover window
 	Grace         time.Duration // restart grace; 0: none
-	Policy        string        // drain, reconnect
+	Policy        string        // drain, reconnect; shutdown with Stop
+	Retries       int           // session retries, with reconnect and Stop; 0: no limit
 	Stop          bool          // the ladder ends with stop, and there is a guard
 	Forgets       bool          // brokers serve after a start what was quiesced before
 	Placer        bool          // topics of brokers that are not registered move
 	Locks         bool          // ownership locks
 	Latency       time.Duration // of the way to etcd, one way
+	Failover      string        // move, hold: the sidecars place the topics (rendezvous), with locks; empty: others do
+	Late          int           // the last brokers, which join later
 }
 
 // pick draws one of the values.
@@ -51,6 +54,19 @@ func drawSettings(r *rand.Rand) settings {
 		s.Grace = s.TTL / 4
 	}
 	s.Locks = r.IntN(4) == 0
+	if s.Stop {
+		s.Policy = pick(r, s.Policy, s.Policy, "shutdown")
+		if s.Policy == "reconnect" {
+			s.Retries = pick(r, 0, 1, 2, 4)
+		}
+	}
+	if r.IntN(4) == 0 {
+		s.Failover = pick(r, "move", "move", "hold")
+		s.Locks, s.Placer = true, false
+		if s.Nodes > 2 {
+			s.Late = pick(r, 0, 0, 1)
+		}
+	}
 	return s
 }
 
@@ -68,13 +84,16 @@ func (s settings) config(id, dir string) agent.Config {
 	c.EtcdEndpoints = []string{"http://memory:2379"}
 	c.ProbeListen, c.WebListen = "probes:1", "web:2"
 	c.LeaseTTL, c.LeaseDetachMargin, c.DetachmentRecoverWindow = s.TTL, s.Margin, s.Recover
-	c.RestartGrace, c.SessionExpiredPolicy = s.Grace, s.Policy
+	c.RestartGrace, c.SessionExpiredPolicy, c.SessionRetries = s.Grace, s.Policy, s.Retries
 	c.Fence, c.Guard = []string{"ready", "quiesce"}, "off"
 	if s.Stop {
 		c.Fence, c.Guard, c.StopCommand = []string{"ready", "quiesce", "stop"}, "on", "stop"
 	}
 	if s.Locks {
 		c.OwnershipLocks = "on"
+	}
+	if s.Failover != "" {
+		c.Assignment, c.Failover = "rendezvous", s.Failover
 	}
 	c.LoadTimeout = 5 * time.Second
 	c.AuditInterval = 10 * time.Second
@@ -94,6 +113,9 @@ func (s settings) String() string {
 		{s.Forgets, "brokers forget what is quiesced"},
 		{s.Placer, "a placer moves topics"},
 		{s.Locks, "ownership locks"},
+		{s.Failover != "", "rendezvous, " + s.Failover},
+		{s.Late > 0, fmt.Sprintf("%d join later", s.Late)},
+		{s.Retries > 0, fmt.Sprintf("%d session retries", s.Retries)},
 	} {
 		if f.on {
 			b.WriteString(", " + f.text)

@@ -42,6 +42,7 @@ type node struct {
 
 	mu       sync.Mutex
 	life     *life    // nil: no sidecar runs
+	ended    bool     // the last one has ended by its session policy
 	files    []string // state files of the past, oldest first
 	cuts     [2]int   // requests, replies
 	slowness [2]time.Duration
@@ -57,6 +58,7 @@ type life struct {
 	frozen  gate
 	dead    atomic.Bool
 	leaving atomic.Bool
+	stopped atomic.Bool // it has stopped its broker
 
 	mu      sync.Mutex
 	servers map[string]http.Handler
@@ -77,14 +79,14 @@ func (n *node) startSidecar() {
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	l := &life{node: n, cancel: cancel, done: make(chan struct{}), started: time.Now(), servers: map[string]http.Handler{}}
-	n.life = l
+	n.life, n.ended = l, false
 	n.fleet.checks.sidecar(n.index, true)
 	go func() {
 		defer close(l.done)
 		defer cancel(nil)
 		err := agent.Live(ctx, n.fleet.settings.config(n.id, n.dir), n.world(l), n.fleet.log.With("node", n.id), "simulation")
 		if ctx.Err() == nil {
-			n.fleet.checks.fail("the sidecar of %s ended by itself: %v", n.id, err)
+			n.endedByItself(l, err)
 		}
 		n.fleet.note("%s: sidecar ended: %v", n.id, err)
 	}()
@@ -124,6 +126,7 @@ func (n *node) crashSidecar(back int) {
 	n.mu.Unlock()
 	if forgot {
 		n.fleet.checks.forgot(n.index)
+		n.fleet.checks.unpaused(n.index)
 	}
 	n.fleet.checks.sidecar(n.index, false)
 	l.dead.Store(true)

@@ -53,12 +53,18 @@ type watched struct {
 	wellSince    time.Time
 	netBad       int
 	netSince     time.Time
+	silent       int       // causes for which etcd may be silent
+	silentSince  time.Time // since when that number is as it is
+	pausedFrom   time.Time // a maintenance pause that is in force for sure
+	pausedUntil  time.Time // its end; zero: there was none
 
 	stubborn time.Time // until when it could not be made to quiesce
 
-	stood  time.Time // since when the registration stood, or had
-	ended  time.Time // since when the broker's process does not run
-	zombie time.Time // since when it serves without a registration; zero: it does not
+	stood  time.Time            // since when the registration stood, or had
+	bound  time.Time            // since when it is under its lease
+	bare   map[string]time.Time // topics that it serves without their locks, and since when
+	ended  time.Time            // since when the broker's process does not run
+	zombie time.Time            // since when it serves without a registration; zero: it does not
 }
 
 func (w *watched) serves() bool { return w.running && !w.frozen && len(w.serving) > 0 }
@@ -105,6 +111,7 @@ type wanted struct {
 	create, lease     int64
 	mode              string
 	assigned, serving []string
+	serves            bool // it runs, and clients can use it
 }
 
 func (c *checks) wanted(i int) wanted {
@@ -116,7 +123,7 @@ func (c *checks) wanted(i int) wanted {
 		assigned = append(assigned, topic)
 	}
 	slices.Sort(assigned)
-	return wanted{registered: w.registered, create: w.create, lease: w.lease, mode: string(w.mode.Mode), assigned: assigned, serving: w.serving}
+	return wanted{registered: w.registered, create: w.create, lease: w.lease, mode: string(w.mode.Mode), assigned: assigned, serving: w.serving, serves: w.serves()}
 }
 
 // owner is whom the topic is assigned to; -1: nobody.
