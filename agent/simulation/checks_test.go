@@ -104,7 +104,7 @@ func (c *checks) sidecar(i int, runs bool) {
 	c.change(i, func(w *watched, now time.Time) {
 		w.sidecar = runs
 		if runs {
-			w.sidecarSince, w.wellSince, w.attached, w.detached = now, now, false, false
+			w.sidecarSince, w.wellSince, w.attached, w.detached = now, now, false, time.Time{}
 		}
 	})
 }
@@ -229,7 +229,7 @@ func (c *checks) registration(i int, e memory.Event, ch memory.Change, now time.
 		}
 		if !w.registered {
 			c.f.note("%s: registered, epoch %d", id, e.KV.CreateRevision)
-			w.stood, w.detached = now, false
+			w.stood, w.detached = now, time.Time{}
 		}
 		w.registered, w.create, w.lease = true, e.KV.CreateRevision, e.KV.Lease
 		c.judge(i, now, "")

@@ -27,6 +27,11 @@
 //   - People who drain and activate over the control handler, and a placer that moves
 //     topics: away from a live broker only once that one has stopped serving them, away
 //     from any other as soon as its registration is gone.
+//   - In a quarter of the schedules the sidecars place the topics themselves (rendezvous,
+//     move or hold): people only create and delete topics, and brokers join and leave.
+//   - People who pause recovery for a time, and resume it.
+//   - Session policies that end a sidecar and stop its broker; both stay away until
+//     somebody starts them.
 //
 // What is checked, and so proven for the schedules that were run (checks_test.go):
 //   - When a registration runs out in the store, nothing is served by its broker and it is
@@ -46,12 +51,23 @@
 //   - A recovery drains only after a loss, and only if somebody was registered at every
 //     moment between the loss and the return.
 //   - Drained brokers serve nothing, within the same bound.
+//   - With ownership locks nothing is loaded, nor served for longer than that bound,
+//     without its lock under the lease of the broker's own registration; and no lock is
+//     released while its topic is served.
+//   - Places change only by the rules: nothing is taken from a broker that is registered or
+//     is to hold it, nothing given while it is served or locked, nothing placed that was
+//     deleted, and no topic moves more than a few times while the same brokers are active.
+//   - During a pause nothing is loaded, registered, drained, taken or shut down; the rules
+//     above hold all the while.
+//   - A sidecar ends by itself only by its session policy, with its exit code, after the
+//     broker was stopped, and uses retries up only when etcd was silent.
 //   - After a quiet time whatever may serve serves, exactly its assigned topics, and is
-//     ready; nothing else is. All goroutines end.
+//     ready; nothing else is. In rendezvous mode every topic has one place, with move at an
+//     active broker, and none moves any more. All goroutines end.
 //
 // What is not: the drivers and brokers themselves, etcd's own behaviour (lab/clustertest
 // holds package memory against a real one), gRPC, the kernel's part of a stop and of the
-// guard, suspended hosts, adopted registrations, rendezvous assignment, and processes
-// that end in the middle of one write to the disk. Mutations (make mutate) say how much
-// of the rules the checks would notice.
+// guard, suspended hosts, adopted registrations, hands that place topics beside the
+// sidecars (rendezvous), and processes that end in the middle of one write to the disk.
+// Mutations (make mutate) say how much of the rules the checks would notice.
 package simulation

@@ -104,11 +104,58 @@ var named = []struct {
 		}}},
 	// The revocation waits for an etcd that is away, and nobody fences what starts then.
 	{"a broker starts while its sidecar leaves in vain", schedule{Seed: 703372, Settings: settings{Nodes: 3, Topics: 6,
-		TTL: 8 * time.Second, Margin: 4 * time.Second, Policy: "drain", Stop: true, Locks: true, Latency: 10 * time.Millisecond},
+		TTL: 8 * time.Second, Margin: 4 * time.Second, Policy: "drain", Stop: ladderStops, Locks: true, Latency: 10 * time.Millisecond},
 		Events: []event{
 			{At: 12929 * time.Millisecond, Do: crashBroker, Node: 0, For: 7938 * time.Millisecond},
 			{At: 19135 * time.Millisecond, Do: cut, Node: 0, For: 9538 * time.Millisecond},
 			{At: 19478 * time.Millisecond, Do: stopSidecar, Node: 0, For: 1536 * time.Millisecond},
+		}}},
+	// The locks of what is on its way are free before the broker was listed.
+	{"two brokers come back while a topic is on its way", schedule{Seed: 3, Settings: settings{Nodes: 2, Topics: 2,
+		TTL: 16 * time.Second, Margin: 300 * time.Millisecond, Recover: 2 * time.Second, Policy: "drain", Locks: true, Latency: 200 * time.Microsecond, Failover: "move"},
+		Events: []event{
+			{At: 8150 * time.Millisecond, Do: cutReplies, Node: 0, For: 41745 * time.Millisecond},
+			{At: 43796 * time.Millisecond, Do: flakyStore, Node: 0, For: 13250 * time.Millisecond},
+			{At: 46831 * time.Millisecond, Do: deleteKey, Node: 1},
+		}}},
+	// The taker has seen the other go, and not yet that it is back.
+	{"a broker returns while its topics are taken", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 8,
+		TTL: 32 * time.Second, Policy: "drain", Locks: true, Latency: 200 * time.Microsecond, Failover: "move"},
+		Events: []event{
+			{At: 5 * time.Second, Do: slowNetwork, Node: 1, For: 25 * time.Second, Arg: 900},
+			{At: 15 * time.Second, Do: stopSidecar, Node: 0, For: 2400 * time.Millisecond},
+		}}},
+	// All that follows a loss waits.
+	{"a registration is lost during a pause", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 4,
+		TTL: 4 * time.Second, Policy: "reconnect", Locks: true, Latency: 200 * time.Microsecond, Failover: "move"},
+		Events: []event{
+			{At: 5 * time.Second, Do: pause, Node: 0, For: 30 * time.Second},
+			{At: 8 * time.Second, Do: revokeLease, Node: 0},
+			{At: 10 * time.Second, Do: createTopic, Node: 0, Arg: 5},
+		}}},
+	{"topics come and go during a pause", schedule{Seed: 1, Settings: settings{Nodes: 3, Topics: 8,
+		TTL: 8 * time.Second, Policy: "drain", Locks: true, Latency: time.Millisecond, Failover: "move"},
+		Events: []event{
+			{At: 5 * time.Second, Do: pause, Node: 0, For: 60 * time.Second},
+			{At: 20 * time.Second, Do: crashNode, Node: 1, For: 20 * time.Second},
+			{At: 21 * time.Second, Do: createTopic, Arg: 8},
+			{At: 22 * time.Second, Do: createTopic, Arg: 9},
+			{At: 23 * time.Second, Do: createTopic, Arg: 10},
+			{At: 30 * time.Second, Do: crashBroker, Node: 0, For: time.Second},
+			{At: 40 * time.Second, Do: deleteTopic, Arg: 1},
+		}}},
+	// Nobody is to be stopped for what is everybody's.
+	{"etcd has no leader for longer than the lease", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 2,
+		TTL: 4 * time.Second, Policy: "reconnect", Retries: 1, Stop: ladderStops, Latency: 200 * time.Microsecond},
+		Events: []event{
+			{At: 10 * time.Second, Do: storeErrors, Node: 0, For: 20 * time.Second},
+		}}},
+	{"a broker is declared dead, and its policy is shutdown", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 4,
+		TTL: 4 * time.Second, Policy: "shutdown", Stop: ladderStops, Locks: true, Latency: 200 * time.Microsecond, Failover: "hold"},
+		Events: []event{
+			{At: 10 * time.Second, Do: cut, Node: 0, For: 10 * time.Second},
+			{At: 40 * time.Second, Do: join, Node: 0},
+			{At: 60 * time.Second, Do: revokeLease, Node: 1},
 		}}},
 }
 

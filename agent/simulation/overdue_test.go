@@ -90,11 +90,16 @@ func (c *checks) readiness(i int) {
 	w, id := c.nodes[i], c.f.nodes[i].id
 	if told && !w.registered && w.sidecar {
 		detached := status.Attachment == "detached"
-		if !detached && w.detached {
+		if !detached && !w.detached.IsZero() && w.detached.Before(now) { // not a moment ago: answers overtake each other
 			c.violated("%s came back although its registration has been gone all the while (%s)", id, w.why)
 		}
 		// What a stranger takes may have been looked at just before.
-		w.detached = detached && (w.why != stranger || now.Sub(w.gone) > heard)
+		switch sure := detached && (w.why != stranger || now.Sub(w.gone) > heard); {
+		case !sure:
+			w.detached = time.Time{}
+		case w.detached.IsZero():
+			w.detached = now
+		}
 	}
 	if !ready {
 		c.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 // pause has a person pause recovery. What is known of it is what was answered.
 func (n *node) pause(d time.Duration) {
 	n.fleet.checks.unpaused(n.index) // the one before is replaced, whatever is answered
-	body := fmt.Sprintf(`{"owner":"drill","reason":"drill","lastedseconds":%v}`, d.Seconds())
+	body := fmt.Sprintf(`{"owner":"drill","reason":"drill","for_seconds":%v}`, d.Seconds())
 	if answer, ok := n.setPause("pause", body); ok && answer.Pause != nil {
 		n.fleet.checks.paused(n.index, answer.Pause.Until)
 	}

@@ -46,9 +46,9 @@ type watched struct {
 	// Sidecar, broker and network.
 	sidecar      bool
 	sidecarSince time.Time
-	attached     bool // for sure, in this life of the sidecar
-	detached     bool // for sure, since the registration went
-	guarded      int  // broker process for which there was a guard, armed, for sure
+	attached     bool      // for sure, in this life of the sidecar
+	detached     time.Time // when it was, for sure, since the registration went; zero: it was not
+	guarded      int       // broker process for which there was a guard, armed, for sure
 	bad          int
 	wellSince    time.Time
 	netBad       int
@@ -91,9 +91,10 @@ func (w *watched) bounded(since, now time.Time, s settings) bool {
 		return false
 	}
 	// Etcd could be asked, or whatever a lease was worth is over. A sidecar that has just
-	// started waits for the end of its predecessor's lease.
+	// started waits for the end of its predecessor's lease; in a pause it does so even if
+	// etcd says that there is no registration, since that decision waits.
 	patience := s.TTL + soon
-	return w.netFor(now) >= heard && now.Sub(since) >= heard ||
+	return w.netFor(now) >= heard && now.Sub(since) >= heard && !w.lately(now) ||
 		now.Sub(w.sidecarSince) >= patience && now.Sub(w.gone) >= patience && now.Sub(since) >= patience
 }
 
