@@ -74,6 +74,33 @@ func TestADrainedBrokerYieldsWhatItReleased(t *testing.T) {
 	})
 }
 
+func TestATopicIsToldToBeYieldedWhenTheBrokerIsListedAtLast(t *testing.T) {
+	b := newFakeBroker()
+	b.set(func() { b.listDeaf = 3 * time.Second })
+	inOwners(t, testOwnership, b, func(o *owners) {
+		o.stand(firstStanding, Active, true)
+		o.assign(true, []string{"/n/a"}, nil)
+		o.own.Yield([]string{"/n/a"})
+		o.after(time.Second)
+		if o.own.Yielded("/n/a") {
+			t.Error("yielded, and the broker has not said that it does not serve it")
+		}
+		select { // the lock is free, which is half of it
+		case <-o.own.Yields():
+		default:
+		}
+		o.after(4 * time.Second)
+		select {
+		case <-o.own.Yields():
+		default:
+			t.Error("nobody was told")
+		}
+		if !o.own.Yielded("/n/a") {
+			t.Error("not yielded, though it is neither served nor locked")
+		}
+	})
+}
+
 func TestATopicWhoseLockIsAnothersIsYieldedAllTheSame(t *testing.T) {
 	b := newFakeBroker()
 	inOwners(t, testOwnership, b, func(o *owners) {
