@@ -24,6 +24,7 @@ const (
 // ProcessView is the watched process.
 type ProcessView struct {
 	Pid        int       // 0: none found
+	Name       string    // as the kernel calls it, at most 15 bytes
 	StartTicks uint64    // since boot, in clock ticks: with the pid, its name for as long as the host runs
 	StartedAt  time.Time // wall clock; zero without a process
 	LastError  string    // why none was found
@@ -32,6 +33,16 @@ type ProcessView struct {
 // ErrNoProcess is wrapped by FindProcess and ReadProcess when they could look and
 // saw that no such process runs. Any other error means that nobody knows.
 var ErrNoProcess = errors.New("no such process")
+
+// ErrNeverBroker is wrapped by FindProcess when what it was led to can be no broker:
+// the first process of the host or container, or one of Holdfast's own.
+var ErrNeverBroker = errors.New("not the broker")
+
+// neverBroker is an ErrNeverBroker in its own words.
+type neverBroker string
+
+func (e neverBroker) Error() string        { return string(e) }
+func (e neverBroker) Is(target error) bool { return target == ErrNeverBroker }
 
 // noProcess is an ErrNoProcess in its own words.
 type noProcess string
@@ -239,10 +250,31 @@ func ReadProcess(pid int) (ProcessView, error) {
 	return f.view(), nil
 }
 
+// guardName is what a dead-man guard calls itself.
+const guardName = "holdfast-guard"
+
 func findProcess(pidFile, name string) (found, error) {
-	if pidFile == "" {
-		return findByName(name)
+	where := fmt.Sprintf("--broker-process %q", name)
+	look := func() (found, error) { return findByName(name) }
+	if pidFile != "" {
+		where = "pid file " + pidFile
+		look = func() (found, error) { return findByFile(pidFile, name) }
 	}
+	f, err := look()
+	remedy := "does the broker have another pid namespace? share it, or set --stop-command"
+	switch {
+	case err != nil:
+		return f, err
+	case f.pid == 1:
+		// The kernel does not let it be killed from inside of its own pid namespace.
+		return found{}, neverBroker(fmt.Sprintf("%s leads to process 1 (%s), which is never signaled: %s", where, f.comm, remedy))
+	case f.pid == os.Getpid() || f.comm == guardName:
+		return found{}, neverBroker(fmt.Sprintf("%s leads to holdfast itself (process %d): %s", where, f.pid, remedy))
+	}
+	return f, nil
+}
+
+func findByFile(pidFile, name string) (found, error) {
 	pid, written, err := readPidFile(pidFile)
 	if err != nil {
 		return found{}, err

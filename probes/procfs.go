@@ -38,7 +38,7 @@ type found struct {
 }
 
 func (f found) view() ProcessView {
-	return ProcessView{Pid: f.pid, StartTicks: f.startTicks, StartedAt: f.startedAt}
+	return ProcessView{Pid: f.pid, Name: f.comm, StartTicks: f.startTicks, StartedAt: f.startedAt}
 }
 
 // ended is true for what is left of a process: a zombie, or less.

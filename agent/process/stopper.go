@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -66,8 +67,21 @@ type Stopper struct {
 	argv     []string
 	kernel   kernel
 
+	refuse atomic.Pointer[func(Target) error]
+
 	mu   sync.Mutex
 	seen Target // by pid file or name; it was the broker, so as long as it lives it may serve
+}
+
+// Refuse has the stopper leave alone what a pid file or a name led to, if f returns why
+// it is not the broker. f must be cheap, and safe for concurrent use. It may be set late.
+func (s *Stopper) Refuse(f func(Target) error) { s.refuse.Store(&f) }
+
+func (s *Stopper) refused(t Target) error {
+	if f := s.refuse.Load(); f != nil && t.Pid != 0 {
+		return (*f)(t)
+	}
+	return nil
 }
 
 // NewStopper returns an error that names the setting if the stop command cannot be
@@ -163,12 +177,15 @@ func (s *Stopper) find() ([]aim, error) {
 		return aims, nil
 	}
 	v, err := probes.FindProcess(s.settings.PIDFile, s.settings.Name)
-	if err == nil && v.Pid == os.Getpid() {
-		err = fmt.Errorf("it is holdfast itself (process %d): does the broker have another pid namespace? share it, or set --stop-command", v.Pid)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.seen
+	if s.refused(before) != nil {
+		before = Target{}
+	}
+	if err == nil {
+		err = s.refused(Target{v.Pid, v.StartTicks})
+	}
 	if before != (Target{}) && !before.Gone() {
 		aims = append(aims, aim{before, false})
 	}
