@@ -50,6 +50,7 @@ type agent struct {
 	identity   *identityCheck
 	health     *probes.Health
 	process    *probes.Process // nil: none to watch
+	recognizer recognizer      // of that process
 	dataDir    *probes.DataDir
 	freshness  *probes.Freshness
 	main       *cluster.Client
@@ -195,6 +196,7 @@ func (a *agent) serve(ctx context.Context) error {
 	a.openChild()
 
 	lost := a.brokerLoss()
+	a.introduce()
 	settings := probes.HealthSettings{Interval: a.cfg.HealthInterval, Timeout: a.cfg.HealthTimeout,
 		Rise: a.cfg.HealthRise, Fall: a.cfg.HealthFall}
 	a.health = probes.NewHealth(settings, a.identity.check, lost, a.log.With("part", "health"), reg)
@@ -368,6 +370,9 @@ func (a *agent) brokerLoss() <-chan struct{} {
 				return
 			case <-held:
 			case <-exited:
+				if a.recognizer.foreign() != "" {
+					continue
+				}
 			case <-childGone:
 			}
 			a.identity.forget() // whoever answers next may be another process

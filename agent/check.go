@@ -25,6 +25,7 @@ type Finding struct {
 	// is wrong, with ExitRefused that it is unsafe; any other that it failed now.
 	Err  error
 	Text string // what was found; shown when Err is nil
+	Warn bool   // it works, and not as it should
 }
 
 // Check tries valid settings against the world and writes nothing, neither to etcd
@@ -42,11 +43,24 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	if c.DataDir != "" || broker.Err == nil {
 		findings = append(findings, checkDataDir(c))
 	}
+	foreign := false
 	if c.CanStop() {
-		findings = append(findings, checkProcess(c, log))
+		f := checkProcess(c, log)
+		if f.Err == nil && broker.Err == nil {
+			f = recognizeFinding(ctx, c, f, id)
+		}
+		findings = append(findings, f)
+		var exit *ExitError
+		foreign = errors.As(f.Err, &exit) && exit.Code == ExitRefused
 	}
-	if c.Guard == "on" && !c.Shadow {
+	switch {
+	case c.Shadow:
+	case c.Guard == "on" && foreign:
+		findings = append(findings, Finding{What: "guard", Warn: true, Text: "would stop nothing: see process"})
+	case c.Guard == "on":
 		findings = append(findings, checkGuard(c, broker.Err == nil))
+	default:
+		findings = append(findings, unguarded(c))
 	}
 	for _, u := range WorstCase(c).Unsafe {
 		findings = append(findings, Finding{What: "timing", Err: refused(u)})
@@ -232,8 +246,11 @@ func checkDataDir(c Config) Finding {
 func WriteFindings(w io.Writer, findings []Finding) error {
 	for _, f := range findings {
 		verdict, text := "ok", f.Text
-		if f.Err != nil {
+		switch {
+		case f.Err != nil:
 			verdict, text = "FAILED", "see below"
+		case f.Warn:
+			verdict = "warning"
 		}
 		if _, err := fmt.Fprintf(w, "%-9s %-7s %s\n", f.What, verdict, text); err != nil {
 			return fmt.Errorf("print findings: %w", err)

@@ -106,8 +106,9 @@ func (a *agent) noteProcess(verdict probes.Verdict) {
 	if verdict != probes.Up {
 		return
 	}
-	if pid := a.brokerTarget().Pid; pid != 0 && pid != a.servedPid {
-		a.servedPid = pid
+	target := a.brokerTarget()
+	if target.Pid != 0 && target.Pid != a.servedPid && (a.child != nil || a.recognizer.refuses(target) == nil) {
+		a.servedPid = target.Pid
 		if l, ok := a.stopper.(looker); ok {
 			a.tasks.Go(func() { l.Target() })
 		}

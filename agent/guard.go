@@ -49,15 +49,24 @@ func openGuard(c Config, child func() (process.Target, bool), log *slog.Logger) 
 	if err != nil {
 		return nil, err
 	}
-	client, err := guard.Open(guard.Settings{
+	found, err := guard.Open(guard.Settings{
 		Dir: c.StateDir, Find: stopper.Target, NotSeen: notSeen, Log: log,
 		Broker: guard.Broker{PIDFile: c.BrokerPIDFile, Name: c.BrokerProcess, StopCommand: c.StopCommand, Child: child != nil},
 	})
 	if err != nil {
 		return nil, err
 	}
-	return client, nil
+	return &processGuard{found, stopper}, nil
 }
+
+// processGuard is the guard with what finds the broker's process for it.
+type processGuard struct {
+	*guard.Client
+	stopper *process.Stopper
+}
+
+// Refuse implements refuser.
+func (g *processGuard) Refuse(f func(process.Target) error) { g.stopper.Refuse(f) }
 
 // findGuard opens the guard, or finds the one that must not stay.
 func (a *agent) findGuard() (err error) {
@@ -93,6 +102,18 @@ func (a *agent) dismissLeftGuard() {
 	a.leftGuard = nil
 	a.log.Info("the guard of an earlier sidecar is dismissed", "guard", a.cfg.Guard)
 	a.event(Event{Kind: "guard", To: "dismissed", Epoch: a.memory.Epoch})
+}
+
+// unguarded says what the lack of a guard means.
+func unguarded(c Config) Finding {
+	f := Finding{What: "guard", Warn: true, Text: "off: nothing stops the broker if this sidecar hangs"}
+	switch {
+	case !c.CanStop():
+		f.Text += ": give --broker-pid-file"
+	case !c.Detach:
+		f.Text += ": leave out --detach=false"
+	}
+	return f
 }
 
 // checkGuard says what the guard would stop. up: the broker answers, so it has a process.

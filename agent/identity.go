@@ -118,6 +118,13 @@ func (i *identityCheck) forget() {
 	i.askedAt = time.Time{}
 }
 
+// asked is when the identity was last confirmed; zero: it must be asked.
+func (i *identityCheck) asked() time.Time {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.askedAt
+}
+
 // get returns the last confirmed identity; id is empty before the first.
 func (i *identityCheck) get() (who brokerapi.Identity, id string) {
 	i.mu.Lock()

@@ -157,6 +157,7 @@ func (a *agent) step() error {
 	if err := a.identity.fatal(); err != nil && a.brokerID == "" {
 		return &ExitError{ExitUsage, err}
 	}
+	a.recognizeProcess(verdict, who)
 	a.watchGuard(verdict)
 	a.attach(verdict)
 	a.noteHealth(verdict, health.LastError, who)
@@ -268,7 +269,7 @@ func (a *agent) publish() {
 	a.view.Store(&snapshot{brokerID: a.brokerID, attachment: a.attachment, mode: a.mode,
 		boot: a.boot, everReady: a.everReady, conflict: a.conflict,
 		instance: a.memory.Instance, fence: a.fencing.reached, restart: a.fencing.restart, failure: a.session.verdict,
-		awaitsGuard: a.awaitsGuard(), unguarded: a.guarding.standby == standbyWithout})
+		awaitsGuard: a.awaitsGuard(), unguarded: a.guarding.standby == standbyWithout, foreign: a.recognizer.foreign()})
 }
 
 func (a *agent) publishLife(who brokerapi.Identity) {

@@ -25,6 +25,7 @@ type snapshot struct {
 	// awaitsGuard: clients wait for the guard of the broker's process; unguarded: it did
 	// not come, and they wait no more.
 	awaitsGuard, unguarded bool
+	foreign                string // why the process that was to be the broker's is not; empty: it may be
 }
 
 // readyChecks are the conditions for sending clients here. Those that time can

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/agent/process"
+	"holdfast/brokerapi"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
@@ -61,9 +62,31 @@ func checkProcess(c Config, log *slog.Logger) Finding {
 	f.Text = "stopped by " + stopper.Describe()
 	if c.BrokerPIDFile != "" || c.BrokerProcess != "" {
 		_, f.Err = probes.FindProcess(c.BrokerPIDFile, c.BrokerProcess)
+		if errors.Is(f.Err, probes.ErrNeverBroker) {
+			f.Err = refused(f.Err.Error())
+		}
 	}
 	if hit, ok := stopper.Target(); ok {
 		f.Text += fmt.Sprintf("; now %s", hit)
+	}
+	return f
+}
+
+// recognizeFinding compares the process that would be stopped with the broker that answers.
+func recognizeFinding(ctx context.Context, c Config, f Finding, who brokerapi.Identity) Finding {
+	if len(c.Command) > 0 || c.BrokerPIDFile == "" && c.BrokerProcess == "" {
+		return f
+	}
+	seen, err := probes.FindProcess(c.BrokerPIDFile, c.BrokerProcess)
+	if err != nil {
+		return f // it ended just now
+	}
+	switch verdict, why := judgeProcess(ctx, c, seen, who); verdict {
+	case isForeign:
+		f.Err = refused(why)
+	case unrecognized:
+		f.Warn = true
+		f.Text += "; cannot tell whether it is the broker: " + why
 	}
 	return f
 }
@@ -184,7 +207,9 @@ func (a *agent) brokerProcessStart() time.Time {
 		}
 	}
 	if a.process != nil {
-		return a.process.StartedAt()
+		if a.recognizer.foreign() == "" {
+			return a.process.StartedAt()
+		}
 	}
 	return time.Time{}
 }
@@ -221,14 +246,15 @@ func recordedChild(c Config) func() (process.Target, bool) {
 	}
 }
 
-// brokerTarget is the broker's process as we watch it; zero: none is known.
+// brokerTarget is the broker's process as we watch it; zero: none is known. One that is
+// not judged yet counts: it may serve.
 func (a *agent) brokerTarget() process.Target {
 	if a.child != nil {
 		if t, runs := a.child.Target(); runs {
 			return t
 		}
 	}
-	if a.process != nil {
+	if a.process != nil && a.recognizer.foreign() == "" {
 		v := a.process.Snapshot()
 		return process.Target{Pid: v.Pid, StartTicks: v.StartTicks}
 	}

@@ -63,6 +63,8 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 		return fmt.Sprintf("%s serves %d of %s; the others do not load: see 'holdfast topics'.", name, p.Served, plural(p.Assigned, "topic"))
 	case len(causes) == 0 && p.GuardTripped:
 		return name + " is ready, and the mass-change guard waits for a person: " + p.GuardDetail
+	case len(causes) == 0 && s.foreign != "":
+		return fmt.Sprintf("%s serves %s, but nothing can stop it in time: %s.", name, plural(p.Served, "topic"), s.foreign)
 	case len(causes) == 0 && s.unguarded:
 		return fmt.Sprintf("%s serves %s without a guard: nothing stops it if this sidecar dies or hangs; see 'holdfast events'.", name, plural(p.Served, "topic"))
 	case len(causes) == 0:

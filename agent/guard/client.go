@@ -224,6 +224,10 @@ func (c *Client) Fired(t process.Target) bool {
 	return t.Pid != 0 && c.page.target() == t && lease.Instant(c.page.spent.Load()) > born(t)
 }
 
+// Shun has a process left alone that is not the broker, also by a guard that runs; the
+// zero Target ends that. Only the last one is remembered.
+func (c *Client) Shun(t process.Target) { c.page.shun(t) }
+
 // Wake has Run look for the broker's process at once: there is another.
 func (c *Client) Wake() {
 	select {

@@ -36,6 +36,9 @@ type page struct {
 	broker   atomic.Uint64 // digest of how it stops the broker
 	spent    atomic.Int64  // written by the guard: the stopAt that it acts upon
 	standing atomic.Bool   // written by the guard: it keeps the word from here on
+	// A process that a pid file or a name leads to, and that is not the broker; pid 0: none.
+	shunned      atomic.Int64
+	shunnedTicks atomic.Uint64
 }
 
 func (p *page) arm(v lease.Validity, now lease.Instant) {
@@ -58,6 +61,21 @@ func (p *page) orders() Orders {
 
 func (p *page) target() process.Target {
 	return process.Target{Pid: int(p.pid.Load()), StartTicks: p.ticks.Load()}
+}
+
+// shun writes the pid last: with it the word counts.
+func (p *page) shun(t process.Target) {
+	p.shunned.Store(0)
+	p.shunnedTicks.Store(t.StartTicks)
+	p.shunned.Store(int64(t.Pid))
+}
+
+// shuns says that a process is not the broker; nil: it may be.
+func (p *page) shuns(t process.Target) error {
+	if t.Pid == 0 || t != (process.Target{Pid: int(p.shunned.Load()), StartTicks: p.shunnedTicks.Load()}) {
+		return nil
+	}
+	return fmt.Errorf("%s is not the broker: %w", t, process.ErrNotFound)
 }
 
 // newPage makes a page. The file keeps it, and is what a guard inherits.

@@ -58,7 +58,7 @@ func (c *Client) look() {
 	if !free {
 		c.alive.Store(true)
 		c.noteStanding()
-		if wanted && (c.page.target() != c.target || c.page.broker.Load() != c.digest) {
+		if c.page.shuns(c.page.target()) != nil || wanted && (c.page.target() != c.target || c.page.broker.Load() != c.digest) {
 			c.page.goodbye.Store(true) // it guards another process, or would stop it in another way
 		}
 		return
@@ -97,6 +97,9 @@ func (c *Client) seek() bool {
 		if t, ok := c.set.Find(); ok {
 			c.target = t
 		}
+	}
+	if c.page.shuns(c.target) != nil {
+		c.target = process.Target{}
 	}
 	if c.target.Pid == 0 {
 		return c.set.Broker.StopCommand != ""

@@ -73,6 +73,7 @@ func Main(args []string, stderr io.Writer) error {
 	if w.stopper, err = b.stopper(target); err != nil {
 		return fmt.Errorf("guard: %w", err)
 	}
+	w.stopper.Refuse(p.shuns)
 	if w.timer, err = unix.TimerfdCreate(unix.CLOCK_BOOTTIME, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK); err != nil {
 		return fmt.Errorf("guard: make a timer that runs on while the host is suspended: %w", err)
 	}

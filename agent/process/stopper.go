@@ -74,7 +74,7 @@ type Stopper struct {
 }
 
 // Refuse has the stopper leave alone what a pid file or a name led to, if f returns why
-// it is not the broker. f must be cheap, and safe for concurrent use. It may be set late.
+// it is not the broker: an error that wraps ErrNotFound is as if nothing was found. f must be cheap, and safe for concurrent use. It may be set late.
 func (s *Stopper) Refuse(f func(Target) error) { s.refuse.Store(&f) }
 
 func (s *Stopper) refused(t Target) error {
@@ -196,8 +196,11 @@ func (s *Stopper) find() ([]aim, error) {
 			aims = append(aims, aim{s.seen, false})
 		}
 		return aims, nil
-	case errors.Is(err, probes.ErrNoProcess) || errors.Is(err, os.ErrNotExist):
+	case errors.Is(err, probes.ErrNoProcess) || errors.Is(err, os.ErrNotExist) || errors.Is(err, ErrNotFound):
 		if before == (Target{}) && !s.settings.hasChild() {
+			if errors.Is(err, ErrNotFound) {
+				return aims, err
+			}
 			return aims, fmt.Errorf("%w: %w", ErrNotFound, err)
 		}
 		return aims, nil // it ended, or lives on without its pid file and is in the list

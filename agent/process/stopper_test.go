@@ -292,3 +292,48 @@ func TestSettingsThatCannotStopAreRefused(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestAProcessThatIsRefusedIsNeverSignaled(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		seen bool // taken for the broker before it was refused
+		why  error
+		want error // nil: any but ErrNotFound
+	}{
+		{"it is not the broker", false, ErrNotFound, ErrNotFound},
+		{"it is not the broker, and was taken for it", true, ErrNotFound, ErrNotFound},
+		{"it is not judged yet", false, errors.New("not yet"), nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := exec.Command("sleep", "300")
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = c.Process.Kill(); _ = c.Wait() }()
+			file := filepath.Join(t.TempDir(), "broker.pid")
+			if err := os.WriteFile(file, fmt.Append(nil, c.Process.Pid), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s, err := NewStopper(Settings{PIDFile: file})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tt.seen {
+				if _, ok := s.Target(); !ok {
+					t.Fatal("not found")
+				}
+			}
+			s.Refuse(func(Target) error { return tt.why })
+			if got, ok := s.Target(); ok {
+				t.Errorf("the target is %s", got)
+			}
+			how, err := s.Stop(t.Context())
+			if err == nil || tt.want != nil && !errors.Is(err, tt.want) || tt.want == nil && errors.Is(err, ErrNotFound) {
+				t.Errorf("%s: %v", how, err)
+			}
+			if was, err := TargetOf(c.Process.Pid); err != nil || was.Gone() {
+				t.Errorf("it was hit: %v", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,224 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"holdfast/agent/process"
+	"holdfast/brokerapi"
+	"holdfast/probes"
+)
+
+// recognizer keeps what was judged of the process that the pid file or the process name
+// leads to. It is safe for concurrent use; the zero one refuses nobody.
+type recognizer struct {
+	mu        sync.Mutex
+	answering bool // the broker answers: nobody is hit before he is judged
+	target    process.Target
+	since     time.Time // when it was first seen
+	instance  string    // the broker process that it was judged by; empty: it was not yet
+	verdict   recognition
+	why       string
+	asking    bool
+}
+
+// errForeign says that there is no process of the broker where it was looked for.
+type errForeign string
+
+func (e errForeign) Error() string        { return string(e) }
+func (e errForeign) Is(target error) bool { return target == process.ErrNotFound }
+
+// refuses says why a process must not be taken for the broker; nil: it may be. One that
+// came up since and was not judged yet is believed only while nobody answers who could
+// contradict it.
+func (r *recognizer) refuses(t process.Target) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case t == r.target && r.instance != "":
+		if r.verdict == isForeign {
+			return errForeign(r.why)
+		}
+		return nil
+	case r.answering:
+		return fmt.Errorf("%s is not yet known to be the broker that answers", t)
+	}
+	return nil
+}
+
+// foreign is why the process that was judged last is not the broker; empty: it may be.
+func (r *recognizer) foreign() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.verdict != isForeign {
+		return ""
+	}
+	return r.why
+}
+
+// begin reports whether the process is to be judged now, and notes that it is. An answer
+// from before the process was seen may be another process's.
+func (r *recognizer) begin(t process.Target, instance string, answered time.Time, up bool) (ask, isNew bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.answering = up
+	if t.Pid == 0 {
+		return false, false // what was judged stays: its pid file may come back
+	}
+	if t != r.target {
+		r.target, r.since, r.instance, r.verdict, r.why = t, time.Now(), "", unrecognized, ""
+		isNew = true
+	}
+	ask = up && instance != "" && instance != r.instance && answered.After(r.since) && !r.asking
+	r.asking = r.asking || ask
+	return ask, isNew
+}
+
+// end notes a judgement, and reports whether it is news.
+func (r *recognizer) end(t process.Target, instance string, verdict recognition, why string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asking = false
+	if t != r.target {
+		return false
+	}
+	news := r.instance == "" || r.verdict != verdict
+	r.instance, r.verdict, r.why = instance, verdict, why
+	return news
+}
+
+// refuser is a Stopper or a Guard that lets itself be told whom to leave alone.
+type refuser interface {
+	Refuse(func(process.Target) error)
+}
+
+// introduce has everybody who may signal the broker's process ask the recognizer first.
+func (a *agent) introduce() {
+	if a.process == nil {
+		return
+	}
+	for _, one := range []any{a.stopper, a.guard} {
+		if r, ok := one.(refuser); ok {
+			r.Refuse(a.recognizer.refuses)
+		}
+	}
+}
+
+// recognizeProcess has the process that is watched judged as soon as the broker answers,
+// and again whenever another process answers or is watched.
+func (a *agent) recognizeProcess(verdict probes.Verdict, who brokerapi.Identity) {
+	if a.process == nil {
+		return
+	}
+	seen := a.process.Snapshot()
+	t := process.Target{Pid: seen.Pid, StartTicks: seen.StartTicks}
+	ask, isNew := a.recognizer.begin(t, who.Instance, a.identity.asked(), verdict == probes.Up)
+	if isNew {
+		a.identity.forget() // it may be another broker that answers now
+	}
+	if !ask {
+		return
+	}
+	a.tasks.Go(func() {
+		judged, why := judgeProcess(a.life0, a.cfg, seen, who)
+		if a.recognizer.end(t, who.Instance, judged, why) {
+			a.shun(t, judged)
+			a.tell(a.life0, func() { a.noteRecognition(seen, judged, why) })
+		}
+		a.wakeGuard()
+	})
+}
+
+// shun tells the guard, which is a process of its own.
+func (a *agent) shun(t process.Target, judged recognition) {
+	g, ok := a.guard.(interface{ Shun(process.Target) })
+	switch {
+	case !ok:
+	case judged == isForeign:
+		g.Shun(t)
+	default:
+		g.Shun(process.Target{})
+	}
+}
+
+func (a *agent) noteRecognition(seen probes.ProcessView, judged recognition, why string) {
+	switch judged {
+	case isBroker:
+		a.log.Info("the broker's process is recognized", "pid", seen.Pid, "name", seen.Name)
+	case isForeign:
+		a.log.Error("not the broker's process: it is left alone, and nothing stops the broker", "pid", seen.Pid, "detail", why)
+		a.event(Event{Kind: "process", To: "foreign", Epoch: a.memory.Epoch, Detail: why})
+	case unrecognized:
+		a.log.Warn("cannot tell whether this is the broker's process: it is taken for it", "pid", seen.Pid, "name", seen.Name, "detail", why)
+	}
+}
+
+// judgeProcess gathers what can be known of the process and judges it. why is one
+// sentence for people; with isForeign it names the remedy.
+func judgeProcess(ctx context.Context, c Config, seen probes.ProcessView, who brokerapi.Identity) (verdict recognition, why string) {
+	socket := probes.ListensAt(seen.Pid, adminAddrs(ctx, c))
+	verdict = recognize(recognitionFacts{Started: seen.StartedAt, Stated: who.StartedAt,
+		Holding: socket.Holding, Holder: socket.Holder.StartedAt})
+	var said []string
+	if !who.StartedAt.IsZero() {
+		said = append(said, fmt.Sprintf("it started at %s, the broker says %s", clockTime(seen.StartedAt), clockTime(who.StartedAt)))
+	}
+	switch socket.Holding {
+	case probes.HoldingAnother:
+		said = append(said, fmt.Sprintf("the admin port is held by process %d (%s)", socket.Holder.Pid, socket.Holder.Name))
+	case probes.HoldingNo:
+		said = append(said, "it does not hold the admin port")
+	case probes.HoldingUnknown:
+		said = append(said, "who holds the admin port is not seen from here")
+	}
+	why = strings.Join(said, ", and ")
+	if verdict == isForeign {
+		where, remedy := "--broker-pid-file "+c.BrokerPIDFile, "give the pid file that this broker writes"
+		if c.BrokerPIDFile == "" {
+			where, remedy = "--broker-process "+c.BrokerProcess, "give --broker-pid-file"
+		}
+		why = fmt.Sprintf("%s: process %d (%s) is not the broker that answers at %s: %s: %s",
+			where, seen.Pid, seen.Name, withoutPassword(c.BrokerAdmin), why, remedy)
+	}
+	return verdict, why
+}
+
+func clockTime(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }
+
+// adminPatience bounds the question what addresses the admin host has.
+const adminPatience = time.Second
+
+// natsPort is nats-server's where the URL has none.
+const natsPort = 4222
+
+// adminAddrs are the addresses behind --broker-admin; none: it is no TCP address, or its
+// name is not known.
+func adminAddrs(ctx context.Context, c Config) (at []netip.AddrPort) {
+	u, err := url.Parse(c.BrokerAdmin)
+	if err != nil || u.Hostname() == "" {
+		return nil
+	}
+	port := uint64(natsPort)
+	if p := u.Port(); p != "" {
+		if port, err = strconv.ParseUint(p, 10, 16); err != nil {
+			return nil
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, adminPatience)
+	defer cancel()
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
+	if err != nil {
+		return nil
+	}
+	for _, a := range addrs {
+		at = append(at, netip.AddrPortFrom(a.Unmap(), uint16(port)))
+	}
+	return at
+}

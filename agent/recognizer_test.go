@@ -1,0 +1,151 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/agent/process"
+	"holdfast/brokerapi"
+	"holdfast/probes"
+)
+
+func TestAProcessIsRecognizedByItsStartAndTheAdminSocket(t *testing.T) {
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	near, far, none := at.Add(-startTolerance), at.Add(-startTolerance-1), time.Time{}
+	for _, tt := range []struct {
+		name    string
+		started time.Time
+		stated  time.Time
+		holding probes.Holding
+		holder  time.Time
+		want    recognition
+	}{
+		{"it holds the socket", near, at, probes.HoldingYes, none, isBroker},
+		{"it holds the socket, the clock was set", far, at, probes.HoldingYes, none, isBroker},
+		{"it holds the socket, the broker states no start", near, none, probes.HoldingYes, none, isBroker},
+		{"starts agree, socket hidden", near, at, probes.HoldingUnknown, none, isBroker},
+		{"starts agree, another start is later", at.Add(startTolerance), at, probes.HoldingUnknown, none, isBroker},
+		{"starts differ, socket hidden", far, at, probes.HoldingUnknown, none, isForeign},
+		{"starts differ, it does not hold the socket", far, at, probes.HoldingNo, none, isForeign},
+		{"starts differ, another holds the socket", far, at, probes.HoldingAnother, at, isForeign},
+		{"starts agree, the holder's fits better", near, at, probes.HoldingAnother, at.Add(-time.Second), isForeign},
+		{"starts agree, the holder is a proxy that is older", near, at, probes.HoldingAnother, far, unrecognized},
+		{"starts agree, it does not hold the socket, who does is hidden", at, at, probes.HoldingNo, none, unrecognized},
+		{"no start stated, socket hidden", near, none, probes.HoldingUnknown, none, unrecognized},
+		{"no start stated, another holds the socket", near, none, probes.HoldingAnother, at, unrecognized},
+		{"nothing is known", none, none, probes.HoldingUnknown, none, unrecognized},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := recognize(recognitionFacts{Started: tt.started, Stated: tt.stated, Holding: tt.holding, Holder: tt.holder})
+			if got != tt.want {
+				t.Errorf("%s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestNobodyIsHitBeforeHeIsJudgedWhileTheBrokerAnswers(t *testing.T) {
+	var r recognizer
+	first, second := process.Target{Pid: 7, StartTicks: 1}, process.Target{Pid: 8, StartTicks: 2}
+	if err := r.refuses(first); err != nil {
+		t.Errorf("the broker never answered: %v", err)
+	}
+	r.begin(first, "", time.Time{}, false)
+	if err := r.refuses(first); err != nil {
+		t.Errorf("the broker does not answer: %v", err)
+	}
+	if ask, _ := r.begin(first, "a", time.Now().Add(-time.Minute), true); ask {
+		t.Error("judged by an answer from before it was seen")
+	}
+	if r.refuses(first) == nil || errors.Is(r.refuses(first), process.ErrNotFound) {
+		t.Errorf("not judged yet: %v", r.refuses(first))
+	}
+	if ask, _ := r.begin(first, "a", time.Now().Add(time.Minute), true); !ask {
+		t.Fatal("not judged")
+	}
+	if ask, _ := r.begin(first, "a", time.Now().Add(time.Minute), true); ask {
+		t.Error("judged twice at once")
+	}
+	if !r.end(first, "a", isBroker, "") || r.refuses(first) != nil {
+		t.Errorf("the broker is refused: %v", r.refuses(first))
+	}
+	// The file names another one.
+	if _, isNew := r.begin(second, "a", time.Now(), true); !isNew || r.refuses(second) == nil {
+		t.Error("believed without a judgement")
+	}
+	if ask, _ := r.begin(second, "a", time.Now().Add(time.Minute), true); !ask || !r.end(second, "a", isForeign, "no") {
+		t.Error("not judged")
+	}
+	for _, up := range []bool{true, false} { // also when the broker hangs or ends
+		r.begin(second, "a", time.Now().Add(time.Minute), up)
+		if !errors.Is(r.refuses(second), process.ErrNotFound) || r.foreign() != "no" {
+			t.Errorf("up %t: %v", up, r.refuses(second))
+		}
+	}
+	// It turns out to be the broker that came up.
+	if ask, _ := r.begin(second, "b", time.Now().Add(time.Minute), true); !ask || !r.end(second, "b", isBroker, "") || r.refuses(second) != nil {
+		t.Errorf("another broker answers: %v", r.refuses(second))
+	}
+}
+
+// besides starts a process that is no broker, and returns its pid file.
+func besides(t *testing.T) (pid int, file string) {
+	t.Helper()
+	c := exec.Command("sleep", "300")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	file = filepath.Join(t.TempDir(), "wrong.pid")
+	if err := os.WriteFile(file, fmt.Append(nil, c.Process.Pid), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return c.Process.Pid, file
+}
+
+func TestCheckRefusesTheProcessOfAnother(t *testing.T) {
+	pid, file := besides(t)
+	socket, err := net.Listen("tcp", "127.0.0.1:0") // ours, as the broker's
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	us, err := probes.ReadProcess(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := natsDefaults()
+	c.BrokerAdmin, c.BrokerPIDFile = "nats://"+socket.Addr().String(), file
+	f := recognizeFinding(t.Context(), c, Finding{What: "process"}, brokerapi.Identity{Instance: "a", StartedAt: us.StartedAt})
+	var exit *ExitError
+	if !errors.As(f.Err, &exit) || exit.Code != ExitRefused {
+		t.Fatalf("%v", f.Err)
+	}
+	for _, part := range []string{"--broker-pid-file " + file, fmt.Sprintf("process %d (sleep)", pid), "is not the broker that answers at nats://127.0.0.1:",
+		fmt.Sprintf("held by process %d", os.Getpid()), "give the pid file that this broker writes"} {
+		if !strings.Contains(f.Err.Error(), part) {
+			t.Errorf("%q lacks %q", f.Err, part)
+		}
+	}
+}
+
+func TestCheckRefusesProcess1(t *testing.T) {
+	c := natsDefaults()
+	c.BrokerPIDFile = filepath.Join(t.TempDir(), "one.pid")
+	if err := os.WriteFile(c.BrokerPIDFile, []byte("1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := checkProcess(c.Effective(), slog.New(slog.DiscardHandler))
+	var exit *ExitError
+	if !errors.As(f.Err, &exit) || exit.Code != ExitRefused || !strings.Contains(f.Err.Error(), "leads to process 1 (") {
+		t.Errorf("%v", f.Err)
+	}
+}
