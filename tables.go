@@ -58,12 +58,11 @@ func writeStatus(w io.Writer, s agent.Status, p painter) error {
 		line("pause", p.warn(fmt.Sprintf("by %s for %s more, until %s", s.Pause.Owner, seconds(s.Pause.RemainingSeconds),
 			s.Pause.Until.UTC().Format("2006-01-02 15:04:05Z")))+": "+s.Pause.Reason)
 	}
-	if s.Ready.OK {
-		line("ready", p.state("yes"))
-	} else {
-		line("ready", strings.TrimSuffix(p.state("no")+": "+strings.Join(s.Ready.Causes, "; "), ": "))
-	}
+	line("ready", readyLine(s, p))
 	topics := topicsLine(s.Topics, p)
+	if s.Shadow {
+		topics += ", if anything were done"
+	}
 	if s.Broker.Up != "up" {
 		topics += ", when the broker last answered"
 	}
@@ -89,6 +88,19 @@ func writeStatus(w io.Writer, s agent.Status, p painter) error {
 		return fmt.Errorf("print status: %w", err)
 	}
 	return nil
+}
+
+func readyLine(s agent.Status, p painter) string {
+	causes := strings.Join(s.Ready.Causes, "; ")
+	switch {
+	case s.Shadow && s.Ready.OK:
+		return "would be " + p.state("yes")
+	case s.Shadow:
+		return "would be " + p.state("no") + " (/ready answers 200): " + causes
+	case s.Ready.OK:
+		return p.state("yes")
+	}
+	return strings.TrimSuffix(p.state("no")+": "+causes, ": ")
 }
 
 func brokerLine(s agent.Status, p painter) string {
@@ -130,6 +142,9 @@ func leaseLine(l agent.LeaseStatus, p painter) string {
 }
 
 func registrationLine(s agent.Status, p painter) string {
+	if s.Shadow {
+		return "only supposed: nothing is written (--shadow)"
+	}
 	if !s.Registration.Present {
 		return p.bad("absent")
 	}
@@ -172,11 +187,16 @@ func writeTopics(w io.Writer, all, shown []agent.TopicStatus, p painter) error {
 	}
 	t := table{head: []string{"TOPIC", "STATE", "ERROR"}}
 	for _, s := range shown {
-		t.add(s.Topic, s.State, s.Error)
+		state := s.State
+		if s.Supposed {
+			state = "would be " + state
+		}
+		t.add(s.Topic, state, s.Error)
 	}
 	t.paint = func(column int, s string) string {
 		if column == 1 {
-			return p.state(s)
+			word := strings.TrimPrefix(s, "would be ")
+			return strings.TrimSuffix(s, word) + p.state(word)
 		}
 		return s
 	}

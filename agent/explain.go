@@ -152,6 +152,9 @@ var explanations = map[string]explanation{
 	"shadow/rebind":   {text("The registration would have been bound to a lease that this sidecar renews, or mended. Nothing was written (--shadow)."), text("Nothing to avoid."), nil},
 	"shadow/set_mode": {text("The mode would have been written to etcd. It is only supposed (--shadow)."), text("Nothing to avoid."), nil},
 	"shadow/stop":     {text("The broker could not be shown to serve nothing, or the session policy asks for it: its process would have been stopped. It runs on (--shadow)."), text("See the events before this one."), nil},
+	"shadow/load":     {text("These topics would have been loaded. The broker was not touched (--shadow)."), text("Nothing to avoid."), nil},
+	"shadow/quiesce":  {text("These topics would have been quiesced. The broker was not touched (--shadow)."), text("See the events before this one."), nil},
+	"shadow/unload":   {text("These topics would have been unloaded. The broker was not touched (--shadow)."), text("See the events before this one."), nil},
 	"shadow/revoke":   {text("The registration would have been given up. Only the shadow's own lease was."), text("Nothing to avoid."), nil},
 	"fence/guard_fired": {text("The sidecar was not heard of until margin/3 before the deadline, so the guard stopped the broker: the sidecar was frozen, killed or starved."),
 		text("Enough CPU and memory for the sidecar, and nobody who stops it with SIGSTOP or kills it for longer than most of a TTL."),
@@ -185,6 +188,9 @@ func explain(e Event, c Config) Explanation {
 		x.Why, x.Avoid = known.why(c), known.avoid(c)
 		if known.next != nil {
 			x.Next = known.next(c)
+		}
+		if e.Shadow {
+			x.Why = "Nothing was done (--shadow). Without it: " + x.Why
 		}
 		return x
 	}

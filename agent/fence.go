@@ -247,7 +247,7 @@ func (a *agent) stepEnded(step recovery.FenceStep, what string, took time.Durati
 		f.wentAway = false
 		a.identity.forget() // whoever answers next is another process
 	}
-	a.log.Info("fenced", "step", string(step), "done", what, "took", took, "epoch", epoch)
+	a.log.Info(a.shadow.saying("fenced"), "step", string(step), "done", what, "took", took, "epoch", epoch)
 	a.event(Event{Kind: "fence", To: to, Epoch: epoch, Detail: fmt.Sprintf("%s in %s", what, took)})
 }
 

@@ -27,6 +27,7 @@ const releaseTimeout = 2 * time.Second
 func (a *agent) leave() error {
 	ctx, cancel := context.WithTimeout(a.life0, stopTimeout)
 	defer cancel()
+	defer a.shadow.tell(true)
 	v := a.keeper.View()
 	holding := v.Grant.LeaseID != 0 && v.Validity.Known()
 	stay := a.cfg.LeaveRegistered && !a.childEnded.Load()
@@ -59,7 +60,7 @@ func (a *agent) leave() error {
 		return nil
 	}
 	a.remember(func(m *memory) { m.LeaseID, m.Released = 0, true })
-	a.log.Info("holdfast ends: registration given up; with other brokers alive this one comes back drained (--leave-registered avoids that)")
+	a.log.Info(a.shadow.saying("holdfast ends: registration given up; with other brokers alive this one comes back drained (--leave-registered avoids that)"))
 	a.event(Event{Kind: "agent", To: "stopped", Reason: "released", Epoch: v.Grant.Epoch})
 	return nil
 }

@@ -180,6 +180,7 @@ func (a *agent) step() error {
 	a.assertMode()
 	a.noteClocks()
 	a.noteTopics()
+	a.shadow.tell(false)
 	a.noteGuard()
 	a.noteConflicts()
 	a.noteConfirmed(time.Now())

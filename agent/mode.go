@@ -20,7 +20,7 @@ func (a *agent) setMode(m recovery.ModeRecord, revision int64, detail string) {
 	}
 	from := a.mode
 	a.mode = m
-	a.log.Info("mode", "from", string(from.Mode), "to", string(m.Mode), "reason", string(m.Reason), "by", m.By, "epoch", a.grant.Epoch)
+	a.log.Info(a.shadow.saying("mode"), "from", string(from.Mode), "to", string(m.Mode), "reason", string(m.Reason), "by", m.By, "epoch", a.grant.Epoch)
 	a.event(Event{Kind: "mode", From: string(from.Mode), To: string(m.Mode), Reason: string(m.Reason), Epoch: a.grant.Epoch, Detail: detail})
 	if m.Mode == recovery.Drained && m.By == recovery.ByHoldfast {
 		a.log.Warn("the broker is drained and waits for a person: find out why, then 'holdfast activate'", "reason", string(m.Reason))

@@ -73,13 +73,13 @@ func (a *agent) noteReadiness() {
 	e := Event{Kind: "readiness", From: "ready", To: "not_ready", Epoch: a.grant.Epoch}
 	if ready {
 		e.From, e.To = e.To, e.From
-		a.log.Info("ready: clients may come", "epoch", a.grant.Epoch)
+		a.log.Info(a.shadow.saying("ready: clients may come"), "epoch", a.grant.Epoch)
 	} else {
 		e.Reason, e.Detail = causes[0].Name, causes[0].Message
 		a.shadow.would(actNotReady, causes[0].Name+": "+causes[0].Message)
-		a.log.Warn("not ready: clients are kept away", "cause", causes[0].Name, "detail", causes[0].Message)
+		a.log.Warn(a.shadow.saying("not ready: clients are kept away"), "cause", causes[0].Name, "detail", causes[0].Message)
 	}
 	a.event(e)
 }
 
-func (a *agent) event(e Event) { a.journal.add(e) }
+func (a *agent) event(e Event) { a.journal.add(a.shadow.mark(e)) }

@@ -169,7 +169,7 @@ func TestNoRetryIsUsedUp(t *testing.T) {
 }
 
 func TestTheEndOfASessionFencesThenStopsAndSaysWhy(t *testing.T) {
-	expired := &sessionEnd{recovery.ReasonSessionExpired, "registration lost: era is still 1: other brokers were registered all the while"}
+	expired := &sessionEnd{recovery.ReasonSessionExpired, "registration lost: era is still 1: other brokers stayed registered all the while"}
 	used := &sessionEnd{recovery.ReasonRetriesUsedUp, "etcd did not answer (unreachable) in 2 attempts since the registration ran out"}
 	for _, c := range []struct {
 		name   string
@@ -180,7 +180,7 @@ func TestTheEndOfASessionFencesThenStopsAndSaysWhy(t *testing.T) {
 		reason string
 	}{
 		{"expired", expired, func(c *Config) { c.SessionExpiredPolicy = "shutdown" }, nil,
-			"registration lost: era is still 1: other brokers were registered all the while (--session-expired-policy shutdown): " +
+			"registration lost: era is still 1: other brokers stayed registered all the while (--session-expired-policy shutdown): " +
 				"the broker was stopped (SIGTERM): find out what cut it off, then start the broker and this sidecar again", "broker_stopped"},
 		{"retries used up", used, reconnectTwice, nil,
 			"etcd did not answer (unreachable) in 2 attempts since the registration ran out (--session-expired-policy reconnect, --session-retries 2): " +

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/probes"
+	"holdfast/recovery"
 )
 
 // Actions are what a sidecar does to etcd, to the broker and to clients, as
@@ -40,10 +42,14 @@ var actions = []action{actRegister, actRebind, actSetMode, actLoad, actQuiesce, 
 // The one thing that is real is a lease on which no key hangs, so that renewals, the
 // attachment and the fence are real decisions. A nil shadow does and says nothing.
 type shadow struct {
-	count *prometheus.CounterVec
-	log   *slog.Logger
-	event func(Event)
-	store shadowStore
+	count  *prometheus.CounterVec
+	log    *slog.Logger
+	event  func(Event)
+	store  shadowStore
+	topics shadowTopics
+	// supposed reports whether the broker has that topic in its state only by what would
+	// have been done; nil: before there is a broker.
+	supposed func(topic string) bool
 }
 
 func newWouldHave() *prometheus.CounterVec {
@@ -56,20 +62,69 @@ func newWouldHave() *prometheus.CounterVec {
 }
 
 // would counts an action that is not done, and tells of it; those on topics, which
-// may be thousands, at debug level and not in the journal.
+// may be thousands, are told of by tell.
 func (s *shadow) would(what action, about string) {
 	if s == nil {
 		return
 	}
 	s.count.WithLabelValues(string(what)).Inc()
-	level := slog.LevelInfo
 	if what == actLoad || what == actQuiesce || what == actUnload {
-		level = slog.LevelDebug
+		s.log.Debug(butForShadow, "action", string(what), "about", about)
+		s.topics.add(what, about)
+		return
 	}
-	s.log.Log(context.Background(), level, "would have, but for --shadow", "action", string(what), "about", about)
-	if level == slog.LevelInfo && what != actNotReady { // which has its own event
+	s.log.Info(butForShadow, "action", string(what), "about", about)
+	if what != actNotReady { // which has its own event
 		s.event(Event{Kind: "shadow", To: string(what), Detail: about})
 	}
+}
+
+const butForShadow = "would have, but for --shadow"
+
+// tell says what would have been done to topics since it last did, in one line for each
+// action. It waits for the end of a pass, but not at the end of everything.
+func (s *shadow) tell(end bool) {
+	if s == nil {
+		return
+	}
+	for _, p := range s.topics.take(end) {
+		s.log.Info(butForShadow, "action", string(p.what), "about", p.about())
+		s.event(Event{Kind: "shadow", To: string(p.what), Detail: p.about()})
+	}
+}
+
+// saying puts a line about something that was only supposed into the conditional.
+func (s *shadow) saying(text string) string {
+	if s == nil {
+		return text
+	}
+	return "would have been, but for --shadow: " + text
+}
+
+// mark tells an event that is only supposed from one that happened. The broker, its
+// process, the sidecar and its connection to etcd are real.
+func (s *shadow) mark(e Event) Event {
+	if s == nil {
+		return e
+	}
+	switch e.Kind {
+	case "mode", "boot", "registration", "readiness", "topics", "fence":
+		if e.To == "contested" || e.To == "failing" || e.To == "ignored" {
+			return e
+		}
+		e.Shadow = true
+		e.Detail = strings.TrimSuffix(s.saying(e.Detail), ": ")
+	}
+	return e
+}
+
+// shadowSummary is the state in one sentence: what it would be, never that it is so.
+func (a *agent) shadowSummary(said string, ready bool, p recovery.Progress) string {
+	if !ready {
+		return "shadow: nothing is done and clients are not kept away; without --shadow it would say: " + said
+	}
+	name := a.view.Load().brokerID
+	return fmt.Sprintf("shadow: %s would be attached and active, and would serve %s; in fact nothing is done.", name, plural(p.Served, "topic"))
 }
 
 // enterShadow puts the shadow around the world, if --shadow asks for it.

@@ -21,7 +21,9 @@ type shadowBroker struct {
 }
 
 func newShadowBroker(b brokerapi.Broker, s *shadow) *shadowBroker {
-	return &shadowBroker{Broker: b, shadow: s, serving: map[string]bool{}}
+	broker := &shadowBroker{Broker: b, shadow: s, serving: map[string]bool{}}
+	s.supposed = broker.supposed
+	return broker
 }
 
 func (b *shadowBroker) Identify(ctx context.Context) (brokerapi.Identity, error) {
@@ -90,6 +92,14 @@ func (b *shadowBroker) suppose(what action, topic string, serving bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.serving[topic] = serving
+}
+
+// supposed reports whether the topic's state is not the broker's own word.
+func (b *shadowBroker) supposed(topic string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, is := b.serving[topic]
+	return is
 }
 
 // Lost implements brokerapi.LossWatcher; a nil channel never says anything.

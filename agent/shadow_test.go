@@ -63,6 +63,63 @@ func TestInShadowNothingIsDoneToTheBroker(t *testing.T) {
 	})
 }
 
+func TestWhatAShadowSaysIsConditional(t *testing.T) {
+	inLife(t, inShadow, func(l *sidecarLife) {
+		l.set(func() { l.serving = false })
+		l.until(l.age() + 2*time.Minute)
+		if want := "shadow: n1 would be attached and active, and would serve 1 topic; in fact nothing is done."; l.status().Summary != want {
+			t.Errorf("%q", l.status().Summary)
+		}
+		if got := l.topics(); len(got) != 1 || got[0].State != "served" || !got[0].Supposed {
+			t.Errorf("topics %+v", got)
+		}
+		if got := l.told("shadow", "load"); len(got) != 1 || got[0].Detail != l.topics()[0].Topic {
+			t.Errorf("told of loads: %+v", got)
+		}
+		l.set(func() { l.away = true })
+		l.until(l.deadline() + time.Minute)
+		if s := l.status().Summary; !strings.HasPrefix(s, "shadow: nothing is done and clients are not kept away; without --shadow it would say: n1 is detached") {
+			t.Errorf("%q", s)
+		}
+		for _, kind := range []string{"mode", "registration", "readiness", "topics", "fence"} {
+			events, _ := l.journal.since(0)
+			for _, e := range events {
+				if e.Kind == kind && e.To != "failing" && (!e.Shadow || !strings.HasPrefix(e.Detail, "would have been, but for --shadow")) {
+					t.Errorf("%+v", e)
+				}
+			}
+		}
+	})
+}
+
+func (l *sidecarLife) told(kind, to string) (told []Event) {
+	events, _ := l.journal.since(0)
+	for _, e := range events {
+		if e.Kind == kind && e.To == to {
+			told = append(told, e)
+		}
+	}
+	return told
+}
+
+func TestWhatWouldBeDoneToTopicsIsToldOnceForAll(t *testing.T) {
+	var s shadowTopics
+	for _, topic := range []string{"/a/1", "/a/2", "/a/3"} {
+		s.add(actLoad, topic)
+	}
+	s.add(actQuiesce, "/b/1")
+	if early := s.take(false); early != nil {
+		t.Errorf("told before the pass was over: %v", early)
+	}
+	got := s.take(true)
+	if len(got) != 2 || got[0].about() != "/a/1 and 2 other topics" || got[1].about() != "/b/1" {
+		t.Errorf("%+v", got)
+	}
+	if again := s.take(true); again != nil {
+		t.Errorf("told twice: %v", again)
+	}
+}
+
 func TestInShadowTheProcessIsNotStopped(t *testing.T) {
 	inLife(t, inShadow, func(l *sidecarLife) {
 		l.set(func() { l.frozen = true })

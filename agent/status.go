@@ -82,6 +82,8 @@ type TopicStatus struct {
 	Topic string `json:"topic"`
 	State string `json:"state"` // served, missing, loading, orphan, quarantined, held_elsewhere, foreign_owner
 	Error string `json:"error,omitempty"`
+	// Supposed: it would be in this state; the broker was not touched (--shadow).
+	Supposed bool `json:"supposed,omitempty"`
 }
 
 // Event is one transition in the journal.
@@ -94,6 +96,7 @@ type Event struct {
 	Reason string    `json:"reason,omitempty"`
 	Epoch  int64     `json:"epoch,omitempty"`
 	Detail string    `json:"detail,omitempty"` // one sentence
+	Shadow bool      `json:"shadow,omitempty"` // it would have been so; nothing was done (--shadow)
 }
 
 // Explanation is an event with why it came and what would have avoided it.

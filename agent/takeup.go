@@ -45,14 +45,14 @@ func (a *agent) takeUp(o outcome) {
 		if d.Step == recovery.Register {
 			to = "registered"
 		}
-		a.log.Info("registration", "to", to, "lease", strconv.FormatInt(o.grant.LeaseID, 16), "ttl", o.grant.TTL, "epoch", o.grant.Epoch, "detail", d.Detail)
+		a.log.Info(a.shadow.saying("registration"), "to", to, "lease", strconv.FormatInt(o.grant.LeaseID, 16), "ttl", o.grant.TTL, "epoch", o.grant.Epoch, "detail", d.Detail)
 		a.event(Event{Kind: "registration", To: to, Epoch: o.grant.Epoch, Detail: d.Detail})
 	}
 	if o.repaired != "" {
 		if o.grant.Adopted {
 			a.metrics.adoptions.Inc()
 		}
-		a.log.Warn("registration repaired", "was", o.repaired, "epoch", o.grant.Epoch)
+		a.log.Warn(a.shadow.saying("registration repaired"), "was", o.repaired, "epoch", o.grant.Epoch)
 		a.event(Event{Kind: "registration", From: o.repaired, To: "repaired", Epoch: o.grant.Epoch})
 	}
 	a.grant, a.value, a.verified, a.tookUp = o.grant, o.value, true, true

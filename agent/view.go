@@ -42,7 +42,7 @@ func (a *agent) status() Status {
 	}
 	st.Summary = a.summary(s, v, p, h, causes) + a.pauseSentence()
 	if st.Shadow = a.shadow != nil; st.Shadow {
-		st.Summary = "shadow: " + st.Summary
+		st.Summary = a.shadowSummary(st.Summary, len(causes) == 0, p)
 	}
 	return st
 }
@@ -124,7 +124,8 @@ func (a *agent) afterwards(s *snapshot, v lease.View) string {
 func (a *agent) topics() []TopicStatus {
 	list := []TopicStatus{}
 	for _, t := range a.reconciler.Topics() {
-		list = append(list, TopicStatus{Topic: t.Topic, State: t.State, Error: t.Error})
+		supposed := a.shadow != nil && a.shadow.supposed(t.Topic)
+		list = append(list, TopicStatus{Topic: t.Topic, State: t.State, Error: t.Error, Supposed: supposed})
 	}
 	return list
 }

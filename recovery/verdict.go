@@ -87,7 +87,7 @@ func (f ClusterFacts) livedOn() (bool, string) {
 	case !f.KnownMember:
 		return true, "other brokers are registered, and there is no record of when we were"
 	default:
-		return true, fmt.Sprintf("era is still %d: other brokers were registered all the while", f.Era)
+		return true, fmt.Sprintf("era is still %d: other brokers stayed registered all the while", f.Era)
 	}
 }
 
