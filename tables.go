@@ -58,21 +58,33 @@ func writeStatus(w io.Writer, s agent.Status, p painter) error {
 		line("pause", p.warn(fmt.Sprintf("by %s for %s more, until %s", s.Pause.Owner, seconds(s.Pause.RemainingSeconds),
 			s.Pause.Until.UTC().Format("2006-01-02 15:04:05Z")))+": "+s.Pause.Reason)
 	}
+	if text := guardLine(s.Guard, p); text != "" && !s.Shadow {
+		line("guard", text)
+	}
 	line("ready", readyLine(s, p))
 	topics := topicsLine(s.Topics, p)
 	if s.Shadow {
 		topics += ", if anything were done"
 	}
-	if s.Broker.Up != "up" {
+	switch {
+	case s.Broker.Up != "up" && !s.Topics.Listed:
+		topics = "not known: the broker has not told them yet"
+		if s.Topics.Assigned > 0 {
+			topics = fmt.Sprintf("%d assigned; what is served is not known: the broker has not told yet", s.Topics.Assigned)
+		}
+	case s.Broker.Up != "up":
 		topics += ", when the broker last answered"
 	}
 	line("topics", topics)
 	line("lease", leaseLine(s.Lease, p))
 	if s.Lease.FailureStreak > 0 {
-		line("renewals", p.warn(fmt.Sprintf("failing for %s, %d in a row", seconds(s.Lease.FailingSeconds), s.Lease.FailureStreak))+lastError(s.Lease.LastError))
+		line("renewals", p.warn(fmt.Sprintf("failing for %s, %d in a row", seconds(s.Lease.FailingSeconds), s.Lease.FailureStreak))+lastError(s, s.Lease.LastError))
 	}
 	line("registration", registrationLine(s, p))
 	boot := withReason(s.Boot.Kind, s.Boot.Reason)
+	if s.Boot.Past {
+		boot = "last time " + boot
+	}
 	switch {
 	case s.Boot.Kind == "unknown" && s.Mode == "":
 		boot = "not decided yet"
@@ -92,6 +104,9 @@ func writeStatus(w io.Writer, s agent.Status, p painter) error {
 
 func readyLine(s agent.Status, p painter) string {
 	causes := strings.Join(s.Ready.Causes, "; ")
+	if s.Broker.LastError != "" {
+		causes = strings.ReplaceAll(causes, ": "+s.Broker.LastError, "") // the broker's line or the first one says it
+	}
 	switch {
 	case s.Shadow && s.Ready.OK:
 		return "would be " + p.state("yes")
@@ -103,13 +118,33 @@ func readyLine(s agent.Status, p painter) string {
 	return strings.TrimSuffix(p.state("no")+": "+causes, ": ")
 }
 
+// guardLine is empty if the sidecar does not tell.
+func guardLine(g agent.GuardStatus, p painter) string {
+	switch g.State {
+	case "off":
+		return p.warn("off") + ": nothing stops the broker if this sidecar dies or hangs"
+	case "stands_by":
+		if g.Pid == 0 {
+			return p.good("stands by")
+		}
+		return fmt.Sprintf("%s for process %d of the broker", p.good("stands by"), g.Pid)
+	case "awaited":
+		return p.warn("awaited") + " for the broker's process"
+	case "absent":
+		return p.bad("absent") + ": nothing stops the broker if this sidecar dies or hangs; see 'holdfast events'"
+	case "idle":
+		return "idle: no process of the broker is guarded now"
+	}
+	return ""
+}
+
 func brokerLine(s agent.Status, p painter) string {
 	name := s.BrokerID
 	if name == "" {
 		name = "id not known yet"
 	}
 	kind := strings.TrimSpace(s.Driver + " " + s.Broker.Version)
-	return fmt.Sprintf("%s (%s), %s", name, kind, p.state(known(s.Broker.Up))) + lastError(s.Broker.LastError)
+	return fmt.Sprintf("%s (%s), %s", name, kind, p.state(known(s.Broker.Up))) + lastError(s, s.Broker.LastError)
 }
 
 // known shows what the sidecar cannot tell yet as unknown.
@@ -120,8 +155,9 @@ func known(s string) string {
 	return s
 }
 
-func lastError(text string) string {
-	if text == "" {
+// lastError is what went wrong, unless the first line says it already.
+func lastError(s agent.Status, text string) string {
+	if text == "" || strings.Contains(s.Summary, text) {
 		return ""
 	}
 	return ": " + text
@@ -142,8 +178,18 @@ func leaseLine(l agent.LeaseStatus, p painter) string {
 }
 
 func registrationLine(s agent.Status, p painter) string {
-	if s.Shadow {
+	switch s.Registration.State {
+	case "supposed":
 		return "only supposed: nothing is written (--shadow)"
+	case "another":
+		return p.bad("held by another sidecar")
+	case "unknown":
+		if s.Epoch == 0 {
+			return p.warn("unknown") + ": no word from etcd"
+		}
+		return fmt.Sprintf("%s: no word from etcd, last seen with epoch %d", p.warn("unknown"), s.Epoch)
+	case "unconfirmed":
+		return p.warn("present") + ", not confirmed to be ours"
 	}
 	if !s.Registration.Present {
 		return p.bad("absent")

@@ -19,9 +19,10 @@ func attachedStatus() agent.Status {
 		Attachment: "attached", Mode: "active", Reason: "fast_restart",
 		Boot:         agent.BootStatus{Kind: "restart", Reason: "fast_restart", Evidence: []string{"2 streams older than the broker process", "state file"}},
 		Lease:        agent.LeaseStatus{ID: "694d9f0c5a2b1e07", TTLSeconds: 32, RemainingSeconds: 29.14, FenceInSeconds: 18.47},
-		Registration: agent.RegistrationStatus{Present: true, CreateRevision: 412},
+		Registration: agent.RegistrationStatus{Present: true, CreateRevision: 412, State: "held"},
 		Broker:       agent.BrokerStatus{Up: "up", Version: "2.10.4"},
-		Topics:       agent.TopicCounts{Assigned: 1000, Served: 1000},
+		Guard:        agent.GuardStatus{State: "stands_by", Pid: 4711},
+		Topics:       agent.TopicCounts{Assigned: 1000, Served: 1000, Listed: true},
 		Ready:        agent.ReadyStatus{OK: true},
 		Summary:      "Attached and ready: 1000 topics served.",
 		Version:      "v1.2.3", Since: night.Add(-26 * time.Hour), At: night,
@@ -53,11 +54,37 @@ func TestStatusTableIsGolden(t *testing.T) {
 	paused.Pause = &agent.PauseStatus{Owner: "ops", Reason: "disk swap", Until: night.Add(30 * time.Minute), RemainingSeconds: 1800}
 	paused.Summary = "Attached and ready: 1000 topics served. Recovery is paused."
 
+	cut := attachedStatus()
+	cut.Attachment, cut.Ready = "detached", agent.ReadyStatus{Causes: []string{"lease: the fence point has passed without a confirmed renewal"}}
+	cut.Lease.RemainingSeconds, cut.Lease.FenceInSeconds = -4, -14.7
+	cut.Lease.FailureStreak, cut.Lease.FailingSeconds, cut.Lease.LastError = 30, 36, "dial tcp 10.0.0.7:2379: connect: connection refused"
+	cut.Registration.State = "unknown"
+	cut.Summary = "n1 is detached and fenced: no renewal was confirmed for 36s (unreachable); its registration may have run out: if it has and other brokers stayed registered, it comes back drained and waits for 'holdfast activate'; check etcd and the way to it."
+
+	contested := attachedStatus()
+	contested.Attachment, contested.Mode, contested.Reason, contested.Epoch = "detached", "", "", 0
+	contested.Lease, contested.Boot = agent.LeaseStatus{}, agent.BootStatus{Kind: "unknown"}
+	contested.Registration = agent.RegistrationStatus{Present: true, State: "another"}
+	contested.Summary = `Clients are kept away: broker id "n1" is registered by incarnation c0de, not by this sidecar: stop one of the two.`
+	contested.Ready = agent.ReadyStatus{Causes: []string{"lease: no registration is held"}}
+
+	stopped := detached
+	stopped.Summary = "n1 was stopped by its guard at 2026-11-20 03:10:46Z (no word from the sidecar for 7.1s): clients are kept away; start it."
+	stopped.Broker.LastError = "dial tcp 127.0.0.1:4222: connect: connection refused"
+	stopped.Ready = agent.ReadyStatus{Causes: []string{"lease: no registration is held", "broker: down: " + stopped.Broker.LastError}}
+	stopped.Guard, stopped.Boot.Past = agent.GuardStatus{State: "idle"}, true
+	stopped.Registration.State = "absent"
+
+	shadow := attachedStatus()
+	shadow.Shadow, shadow.Guard, shadow.Registration.State = true, agent.GuardStatus{State: "off"}, "supposed"
+	shadow.Summary = "shadow: n1 would be attached and active, and would serve 1000 topics; in fact nothing is done."
+
 	start := agent.Status{Driver: "nats", Attachment: "detached", Broker: agent.BrokerStatus{Up: "unknown"},
 		Boot: agent.BootStatus{Kind: "unknown"}, Summary: "Starting: waiting for the broker.", Version: "devel", Since: night, At: night}
 
 	for name, s := range map[string]agent.Status{
 		"attached": attachedStatus(), "degraded": degraded, "detached": detached, "past-fence": passed, "paused": paused, "starting": start,
+		"cut": cut, "contested": contested, "stopped": stopped, "shadow": shadow,
 	} {
 		var b bytes.Buffer
 		if err := writeStatus(&b, s, false); err != nil {

@@ -62,11 +62,11 @@ var explanations = map[string]explanation{
 		text("A restart within the TTL (raise --lease-ttl); for a restart of the sidecar alone, --leave-registered."),
 		text("Check that no topic is served twice ('holdfast fleet', 'holdfast topics'), then 'holdfast activate'.")},
 	"mode/" + string(recovery.ReasonRegistrationExpired): {
-		text("etcd was out of reach for longer than the TTL while the broker ran and others lived on: the cluster has declared it dead."),
+		text("The registration ran out while the broker ran and others lived on, so the cluster has declared it dead. Either etcd was out of reach for longer than the TTL, or this sidecar did not run: frozen, killed or starved. The events before this one tell which: attachment with the class of a failure, or guard_fired and resumed."),
 		func(c Config) string {
-			return fmt.Sprintf("A cut shorter than %s leaves the registration in etcd with these settings.", c.Timing().SurvivesExpiry())
+			return fmt.Sprintf("A cut, or a pause of this sidecar, shorter than %s leaves the registration in etcd with these settings.", c.Timing().SurvivesExpiry())
 		},
-		text("Find out what cut this host off, then 'holdfast activate'.")},
+		text("Find out what kept renewals from etcd ('holdfast events'), then 'holdfast activate'.")},
 	"mode/" + string(recovery.ReasonRestoredBackup): {text("etcd is at a lower revision than this sidecar remembers: it was restored from a backup, and what it says of owners may be old."),
 		text("Nothing here."), text("Check the owners of the topics, then 'holdfast activate'.")},
 	"mode/" + string(recovery.ReasonCorruptState): {text("The state file could not be read, so nothing is known of this broker's past; it is kept beside the new one."),
@@ -93,8 +93,10 @@ var explanations = map[string]explanation{
 		text("A cut shorter than the TTL. Otherwise nobody but Holdfast should write under /cluster/owners/."), text("Nothing, if they are assigned to the other one. See 'holdfast topics' for who holds which.")},
 	"agent/not_quiesced": {text("The sidecar was stopped and could not quiesce every topic, so it left the registration to run out: nobody may take over from a broker that still serves."), text("A broker that answers its admin API while its sidecar stops."), text("Make sure that the broker does not serve: stop it.")},
 	"agent/started":      {text("The sidecar was started."), text("Nothing to avoid."), nil},
-	"agent/stopped":      {text("The sidecar was stopped and, unless --leave-registered is set, quiesced the topics and gave the registration up."), text("For a quick restart of the sidecar: --leave-registered."), nil},
-	"registration/held":  {text("The registration that was in etcd is ours and goes on."), text("Nothing to avoid."), nil},
+	"agent/stopped":      {text("The sidecar was stopped. It held no registration, or left it in etcd to run out (--leave-registered)."), text("Nothing to avoid."), nil},
+	"agent/stopped/released": {text("The sidecar was stopped, quiesced the topics and gave the registration up."), text("For a quick restart of the sidecar: --leave-registered."),
+		text("Start the sidecar again. If other brokers stayed registered meanwhile, it comes back drained: holdfast activate")},
+	"registration/held": {text("The registration that was in etcd is ours and goes on."), text("Nothing to avoid."), nil},
 	"agent/resumed": {text("The host was suspended. Deadlines count on the boot clock, which ran on meanwhile, so the lease was judged as soon as the host ran again."),
 		text("No suspension of hosts that run brokers, or one shorter than the lease."), text("See the attachment event beside this one.")},
 	"agent/clock_jumped":     {text("Somebody moved the wall clock. No decision counts on it: deadlines count on the boot clock."), text("A clock that is slewed, not stepped (chrony or ntpd)."), nil},

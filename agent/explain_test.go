@@ -76,7 +76,7 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	for _, r := range []recovery.Reason{recovery.ReasonSessionExpired, recovery.ReasonRetriesUsedUp} {
 		add(Event{Kind: "agent", To: "shutdown", Reason: string(r)})
 	}
-	for _, r := range []string{"broker_stopped", "broker_not_stopped"} {
+	for _, r := range []string{"", "released", "broker_stopped", "broker_not_stopped"} {
 		add(Event{Kind: "agent", To: "stopped", Reason: r})
 	}
 	for _, r := range []string{"operator", "expired"} {

@@ -201,7 +201,10 @@ func (a *agent) climb(r recovery.Rung) {
 	case recovery.StepStop:
 		do = func(ctx context.Context) (string, error) {
 			how, err := a.stopper.Stop(ctx)
-			return "process stopped: " + how, err
+			if err != nil {
+				return how, err
+			}
+			return "process stopped: " + how, nil
 		}
 	}
 	f.underway, f.until = r.Step, lease.Instant(r.Until)
@@ -237,6 +240,12 @@ func (a *agent) stepEnded(step recovery.FenceStep, what string, took time.Durati
 			f.told = map[recovery.FenceStep]bool{}
 		}
 		f.told[step] = true
+		if step == recovery.StepStop && a.verdict == probes.Down && a.cfg.StopCommand == "" && a.brokerTarget().Pid == 0 {
+			a.log.Warn("the broker does not answer and no process of it is seen: there is nothing to stop, unless it runs where this sidecar cannot see it",
+				"step", string(step), "took", took, "err", err)
+			a.event(Event{Kind: "fence", To: "failed", Reason: string(step), Epoch: epoch, Detail: "no process of the broker is seen: " + err.Error()})
+			return
+		}
 		a.log.Error("fence step failed: stop the broker by hand if in doubt", "step", string(step), "took", took, "done", what, "err", err)
 		a.event(Event{Kind: "fence", To: "failed", Reason: string(step), Epoch: epoch, Detail: err.Error()})
 		return

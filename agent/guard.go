@@ -229,8 +229,24 @@ func (a *agent) noteGuard() {
 			continue
 		}
 		a.metrics.fenceDuration.WithLabelValues(guardStep).Observe((time.Duration(e.Acted.TookMS) * time.Millisecond).Seconds())
-		a.event(Event{Kind: "fence", To: string(guard.Fired), Reason: string(guard.Fired), Epoch: a.memory.Epoch, Detail: e.Detail})
+		a.event(Event{Kind: "fence", To: string(guard.Fired), Reason: string(guard.Fired), Epoch: a.memory.Epoch, Detail: e.Detail, DoneAt: e.Acted.At})
 	}
+}
+
+// guardStatus is safe for concurrent use.
+func (a *agent) guardStatus(s *snapshot) GuardStatus {
+	p, ok := a.guard.(guardProcess)
+	switch {
+	case a.guard == nil:
+		return GuardStatus{State: "off"}
+	case s.unguarded:
+		return GuardStatus{State: "absent"}
+	case !ok || p.Alive() && s.guarded.Pid != 0:
+		return GuardStatus{State: "stands_by", Pid: s.guarded.Pid}
+	case s.awaitsGuard && s.brokerID != "":
+		return GuardStatus{State: "awaited"}
+	}
+	return GuardStatus{State: "idle"}
 }
 
 // guardStep is the label of the guard's stop beside the steps of the ladder.

@@ -270,7 +270,8 @@ func (a *agent) publish() {
 	a.view.Store(&snapshot{brokerID: a.brokerID, attachment: a.attachment, mode: a.mode,
 		boot: a.boot, everReady: a.everReady, conflict: a.conflict,
 		instance: a.memory.Instance, fence: a.fencing.reached, restart: a.fencing.restart, failure: a.session.verdict,
-		awaitsGuard: a.awaitsGuard(), unguarded: a.guarding.standby == standbyWithout, foreign: a.recognizer.foreign()})
+		awaitsGuard: a.awaitsGuard(), unguarded: a.guarding.standby == standbyWithout,
+		guarded: a.guarding.target, wasRegistered: a.memory.Epoch != 0, foreign: a.recognizer.foreign()})
 }
 
 func (a *agent) publishLife(who brokerapi.Identity) {

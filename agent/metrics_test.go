@@ -62,6 +62,8 @@ func builtWith(t *testing.T) (*agent, *prometheus.Registry) {
 	a := &agent{cfg: c, version: "test", log: quiet, clock: lease.BootClock, started: time.Now(),
 		inbox: make(chan func()), named: make(chan struct{}), broker: stillBroker{}}
 	a.memory = memory{Format: memoryFormat, Incarnation: newIncarnation()}
+	a.journal = openJournal(t.TempDir(), quiet)
+	t.Cleanup(a.journal.close)
 	a.metrics = newMetrics(reg, a)
 	a.identity = newIdentityCheck(a.broker, c, "")
 	a.health = probes.NewHealth(probes.HealthSettings{Interval: c.HealthInterval, Timeout: c.HealthTimeout, Rise: c.HealthRise, Fall: c.HealthFall},

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"holdfast/agent/process"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
@@ -25,7 +26,9 @@ type snapshot struct {
 	// awaitsGuard: clients wait for the guard of the broker's process; unguarded: it did
 	// not come, and they wait no more.
 	awaitsGuard, unguarded bool
-	foreign                string // why the process that was to be the broker's is not; empty: it may be
+	foreign                string         // why the process that was to be the broker's is not; empty: it may be
+	guarded                process.Target // the process that its guard stood by for; zero: none
+	wasRegistered          bool           // the broker, in this sidecar's life or before
 }
 
 // readyChecks are the conditions for sending clients here. Those that time can

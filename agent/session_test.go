@@ -231,9 +231,9 @@ func TestABrokerProcessThatWasNotRegisteredHasNoSessionToEnd(t *testing.T) {
 
 func TestWhatABrokerHasToExpectFollowsThePolicy(t *testing.T) {
 	for policy, want := range map[string]string{
-		"drain":     "so if other brokers stayed registered it comes back drained and waits for 'holdfast activate'",
-		"reconnect": "so if other brokers stayed registered it registers again and takes up the topics that are still its own",
-		"shutdown":  "so if other brokers stayed registered it is stopped and this sidecar ends",
+		"drain":     "if it has and other brokers stayed registered, it comes back drained and waits for 'holdfast activate'",
+		"reconnect": "if it has and other brokers stayed registered, it registers again and takes up the topics that are still its own",
+		"shutdown":  "if it has and other brokers stayed registered, it is stopped and this sidecar ends",
 	} {
 		t.Run(policy, func(t *testing.T) {
 			inLife(t, func(c *Config) { c.SessionExpiredPolicy = policy }, func(l *sidecarLife) {
@@ -244,5 +244,37 @@ func TestWhatABrokerHasToExpectFollowsThePolicy(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestARegistrationOfWhichNothingIsHeardIsUnknown(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		l.agent.metrics.present.Store(true) // as the watch would
+		if got := l.status().Registration.State; got != "held" {
+			t.Errorf("attached: %s", got)
+		}
+		l.set(func() { l.away = true })
+		l.until(l.fencePoint() - time.Second)
+		if got := l.status().Registration.State; got != "held" {
+			t.Errorf("the lease surely holds: %s", got)
+		}
+		l.until(l.deadline() + time.Minute)
+		if st := l.status(); st.Registration.State != "unknown" || !strings.Contains(st.Summary, "may have run out") {
+			t.Errorf("after the deadline: %s, %q", st.Registration.State, st.Summary)
+		}
+	})
+}
+
+func TestABrokerThatNeverRegisteredIsPromisedNoReturn(t *testing.T) {
+	for _, was := range []bool{false, true} {
+		a := built(t)
+		if was {
+			a.memory.Epoch = 17
+		}
+		a.publish()
+		got := a.afterwards(a.view.Load(), a.keeper.View(), "it")
+		if strings.Contains(got, "by itself") || was != strings.Contains(got, "it comes back drained") {
+			t.Errorf("registered before: %v: %q", was, got)
+		}
 	}
 }

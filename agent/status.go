@@ -19,6 +19,11 @@ type Status struct {
 	Topics       TopicCounts        `json:"topics"`
 	Ready        ReadyStatus        `json:"ready"`
 	Pause        *PauseStatus       `json:"pause"` // null: recovery is not paused
+	// Guard is the second process that stops the broker if this one cannot.
+	Guard GuardStatus `json:"guard"`
+	// StoppedBy says that the fence or the guard stopped the broker, while it has not come
+	// up since; null: neither did.
+	StoppedBy *StopStatus `json:"stopped_by,omitempty"`
 	// Summary is the state in one sentence, with the next step if one is needed.
 	Summary string `json:"summary"`
 	// Shadow: all of this is only supposed (--shadow).
@@ -33,6 +38,8 @@ type BootStatus struct {
 	Kind     string   `json:"kind"` // "first_boot", "restart" or "unknown"
 	Reason   string   `json:"reason"`
 	Evidence []string `json:"evidence"`
+	// Past: the process that it is about does not answer now.
+	Past bool `json:"past,omitempty"`
 }
 
 // LeaseStatus holds times in seconds; remaining and fence_in are negative once passed.
@@ -51,6 +58,22 @@ type RegistrationStatus struct {
 	Present        bool  `json:"present"`
 	Adopted        bool  `json:"adopted"`
 	CreateRevision int64 `json:"create_revision"`
+	// State: "held" by this sidecar, "another" one's, "unconfirmed" to be ours, "absent",
+	// "unknown" because etcd is out of reach, or "supposed" (--shadow).
+	State string `json:"state"`
+}
+
+// GuardStatus says whether the broker's process is guarded.
+type GuardStatus struct {
+	State string `json:"state"`         // "off", "stands_by", "awaited", "absent", or "idle": there is no process to guard
+	Pid   int    `json:"pid,omitempty"` // the broker's process that it stands by for
+}
+
+// StopStatus is a stop of the broker's process by Holdfast.
+type StopStatus struct {
+	By  string    `json:"by"` // "guard" or "fence"
+	At  time.Time `json:"at"`
+	Why string    `json:"why"`
 }
 
 // BrokerStatus is the broker's health verdict: "up", "down" or "unknown".
@@ -69,6 +92,8 @@ type TopicCounts struct {
 	Quarantined int `json:"quarantined"`
 	Loading     int `json:"loading"`
 	Elsewhere   int `json:"held_elsewhere,omitempty"` // of the missing: another broker holds the lock
+	// Listed: the broker has told its topics at some time; served means nothing before.
+	Listed bool `json:"listed"`
 }
 
 // ReadyStatus says whether clients may be sent here, and if not, why not.
@@ -96,6 +121,8 @@ type Event struct {
 	Reason string    `json:"reason,omitempty"`
 	Epoch  int64     `json:"epoch,omitempty"`
 	Detail string    `json:"detail,omitempty"` // one sentence
+	// DoneAt is when that was done which the event tells of, where it was noticed later.
+	DoneAt time.Time `json:"done_at,omitzero"`
 	Shadow bool      `json:"shadow,omitempty"` // it would have been so; nothing was done (--shadow)
 }
 

@@ -23,12 +23,13 @@ func (a *agent) status() Status {
 		Attachment: s.attachment.String(), Mode: string(s.mode.Mode), Reason: string(s.mode.Reason), Boot: s.boot,
 		Lease: LeaseStatus{FailureStreak: v.FailureStreak, FailingSeconds: seconds(v.FailingFor(now)), LastError: v.LastError},
 		Registration: RegistrationStatus{Present: a.metrics.present.Load(), Adopted: v.Grant.Adopted,
-			CreateRevision: v.Grant.Epoch},
+			CreateRevision: v.Grant.Epoch, State: a.registrationState(s, v)},
 		Broker: BrokerStatus{Up: h.At(time.Now()).String(), Version: who.Version, LastError: h.LastError},
 		Topics: TopicCounts{Assigned: p.Assigned, Served: p.Served, Missing: p.Missing, Orphan: p.Orphan,
-			Quarantined: p.Quarantined, Loading: p.Loading, Elsewhere: p.Elsewhere},
+			Quarantined: p.Quarantined, Loading: p.Loading, Elsewhere: p.Elsewhere, Listed: p.ServedKnown},
 		Ready:   ReadyStatus{OK: len(causes) == 0, Causes: []string{}},
 		Pause:   a.pauseStatus(),
+		Guard:   a.guardStatus(s),
 		Version: a.version, Since: a.started.UTC(), At: time.Now().UTC(),
 	}
 	if v.Validity.Known() {
@@ -40,7 +41,13 @@ func (a *agent) status() Status {
 	for _, c := range causes {
 		st.Ready.Causes = append(st.Ready.Causes, c.Name+": "+c.Message)
 	}
-	st.Summary = a.summary(s, v, p, h, causes) + a.pauseSentence()
+	up := h.At(time.Now()) == probes.Up
+	if !up {
+		events, _ := a.journal.since(0)
+		st.StoppedBy = stoppedBy(events, who.StartedAt)
+	}
+	st.Boot.Past = st.Boot.Kind != "unknown" && !(up && who.Instance == s.instance)
+	st.Summary = a.summary(s, v, p, h, causes, st.StoppedBy) + a.pauseSentence()
 	if st.Shadow = a.shadow != nil; st.Shadow {
 		st.Summary = a.shadowSummary(st.Summary, len(causes) == 0, p)
 	}
@@ -48,7 +55,7 @@ func (a *agent) status() Status {
 }
 
 // summary is the state in one sentence, with the next step if there is one.
-func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes.HealthView, causes []probes.Cause) string {
+func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes.HealthView, causes []probes.Cause, stopped *StopStatus) string {
 	name := s.brokerID
 	if name == "" {
 		name = "the broker"
@@ -72,9 +79,11 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 	case s.restart != "":
 		return fmt.Sprintf("%s must be restarted: %s; stop it by hand if in doubt.", name, s.restart)
 	case s.conflict != "":
-		return s.conflict + "."
+		return "Clients are kept away: " + s.conflict + "."
+	case stopped != nil:
+		return fmt.Sprintf("%s: clients are kept away%s; start it%s.", stopped.sentence(name), a.afterwards(s, v, "it"), unlessChild(a.cfg))
 	case h.At(time.Now()) == probes.Down:
-		return fmt.Sprintf("%s is down or does not answer (%s): clients are kept away%s; look at the broker, start it.", name, h.LastError, a.afterwards(s, v))
+		return fmt.Sprintf("%s is down or does not answer (%s): clients are kept away%s; look at the broker, start it.", name, h.LastError, a.afterwards(s, v, "it"))
 	case !v.Validity.Known() && v.LastError != "" && v.LastClass == "": // the registrar waits
 		return fmt.Sprintf("%s is not registered: %s.", name, strings.TrimPrefix(v.LastError, lease.ErrDeferred.Error()+": "))
 	case !v.Validity.Known() && v.LastError != "" && s.failure.Sequel == recovery.AwaitPerson:
@@ -89,7 +98,7 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 			fenced = "not proven to serve nothing yet"
 		}
 		return fmt.Sprintf("%s is detached and %s: no renewal was confirmed for %s (%s)%s; %s.", name, fenced,
-			v.FailingFor(a.clock()).Round(time.Second), v.LastClass, a.afterwards(s, v), advice(s.failure))
+			v.FailingFor(a.clock()).Round(time.Second), v.LastClass, a.afterwards(s, v, "etcd"), advice(s.failure))
 	case s.mode.Mode == recovery.Drained:
 		return fmt.Sprintf("%s is drained (%s) and keeps clients away; when the cause is understood: holdfast activate.", name, s.mode.Reason)
 	case s.mode.Mode == recovery.Draining:
@@ -107,15 +116,45 @@ func advice(f recovery.FailureVerdict) string {
 	return "check etcd and the way to it"
 }
 
-// afterwards says what a broker that is cut off or down has to expect.
-func (a *agent) afterwards(s *snapshot, v lease.View) string {
+// unlessChild: a broker that we start is started again without a person.
+func unlessChild(c Config) string {
+	if len(c.Command) > 0 {
+		return " unless --broker-restart does"
+	}
+	return ""
+}
+
+// registrationState says whose the key in etcd is. What the watch showed last counts only
+// while etcd is heard of.
+func (a *agent) registrationState(s *snapshot, v lease.View) string {
+	known, now := v.Validity.Known(), a.clock()
+	switch {
+	case a.shadow != nil:
+		return "supposed"
+	case s.conflict != "":
+		return "another"
+	case known && v.Validity.ExpiredAt(now) && v.FailureStreak > 0, !known && v.LastError != "" && v.LastClass != "":
+		return "unknown"
+	case !a.metrics.present.Load():
+		return "absent"
+	case known:
+		return "held"
+	}
+	return "unconfirmed"
+}
+
+// afterwards says what a broker that is cut off or down has to expect. awaited is who must
+// answer for it to come back.
+func (a *agent) afterwards(s *snapshot, v lease.View, awaited string) string {
 	switch {
 	case s.mode.Mode == recovery.Drained:
 		return ", and it is drained (" + string(s.mode.Reason) + ")"
 	case v.Validity.Known() && v.Validity.ExpiredAt(a.clock()):
-		return "; its registration has run out, so if other brokers stayed registered " + comesBack(a.cfg)
-	case s.attachment == recovery.Detached:
-		return "; if etcd answers before the lease ends it comes back by itself"
+		return "; its registration may have run out: if it has and other brokers stayed registered, " + comesBack(a.cfg)
+	case s.attachment == recovery.Detached && v.Validity.Known():
+		return "; if " + awaited + " answers before the lease ends it comes back by itself"
+	case s.attachment == recovery.Detached && s.wasRegistered:
+		return "; if its registration has ended by then and other brokers stayed registered, it comes back drained and waits for 'holdfast activate'"
 	}
 	return ""
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -244,7 +245,7 @@ func (l *healthLoop) onResult(err error) {
 	a.cancel()
 	l.overdue.Stop()
 	if !a.void && !a.counted {
-		if errors.Is(err, context.DeadlineExceeded) {
+		if errors.Is(err, context.DeadlineExceeded) && !strings.Contains(err.Error(), "no answer within") { // a shorter bound of its own
 			err = fmt.Errorf("no answer within %v: %w", l.h.settings.Timeout, err)
 		}
 		l.observe(err)

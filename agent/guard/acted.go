@@ -30,8 +30,8 @@ func (a Acted) String() string {
 	if a.Broker > 0 {
 		who = fmt.Sprintf("process %d of the broker", a.Broker)
 	}
-	text := fmt.Sprintf("no word from the sidecar for %s: %s was stopped by %s in %s, %s before the deadline",
-		ms(a.QuietMS), who, a.How, ms(a.TookMS), ms(a.LeftMS))
+	text := fmt.Sprintf("no word from the sidecar for %s: %s was stopped by %s at %s in %s, %s before the deadline",
+		ms(a.QuietMS), who, a.How, a.At.UTC().Format("2006-01-02 15:04:05Z"), ms(a.TookMS), ms(a.LeftMS))
 	if a.Problem != "" {
 		text += "; " + a.Problem
 	}

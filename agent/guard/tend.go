@@ -114,7 +114,7 @@ func (c *Client) takeUp() (acted bool) {
 		c.fail(err)
 	}
 	for _, a := range acts {
-		c.set.Log.Error("the guard stopped the broker", "how", a.How, "detail", a.String())
+		c.set.Log.Error("the guard stopped the broker", "at", a.At, "how", a.How, "detail", a.String())
 		c.tell(Event{What: Stopped, Detail: a.String(), Acted: a})
 	}
 	return len(acts) > 0

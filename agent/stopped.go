@@ -1,0 +1,43 @@
+package agent
+
+import (
+	"strings"
+	"time"
+
+	"holdfast/agent/guard"
+)
+
+// stoppedBy finds in the journal who stopped the broker's process that ran last, nil if
+// nobody did or if a process came up since. started is when that process began, zero if
+// it is not known: the guard's shot may be noted after the next one came up.
+func stoppedBy(events []Event, started time.Time) *StopStatus {
+	for i := len(events) - 1; i >= 0; i-- {
+		e := events[i]
+		at := e.At
+		if !e.DoneAt.IsZero() {
+			at = e.DoneAt
+		}
+		switch {
+		case e.Shadow:
+		case e.Kind == "broker" && e.To == "up", e.Kind == "process" && e.To == "started":
+			return nil
+		case e.Kind == "fence" && at.Before(started):
+			return nil
+		case e.Kind == "fence" && e.To == string(guard.Fired):
+			why, _, _ := strings.Cut(e.Detail, ": ")
+			return &StopStatus{By: "guard", At: at, Why: why}
+		case e.Kind == "fence" && e.To == "stopped":
+			return &StopStatus{By: "fence", At: at, Why: "its lease was about to end, and it was not shown to serve nothing"}
+		}
+	}
+	return nil
+}
+
+// sentence is who stopped the broker of that name, when and why.
+func (s *StopStatus) sentence(name string) string {
+	who := "its guard"
+	if s.By == "fence" {
+		who = "the fence"
+	}
+	return name + " was stopped by " + who + " at " + s.At.UTC().Format("2006-01-02 15:04:05Z") + " (" + s.Why + ")"
+}
