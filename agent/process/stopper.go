@@ -262,8 +262,10 @@ func (s *Stopper) Stop(ctx context.Context) (how string, err error) {
 		return s.signals(ctx, time.Now(), kill, nil)
 	}
 	switch {
+	case findErr == nil && commandErr == nil:
+		return HowCommand, nil // it was known, and is proven gone
 	case findErr == nil:
-		return HowGone, nil // it was known, and is proven gone
+		return HowGone, nil
 	case commandErr != nil:
 		return "", errors.Join(commandErr, findErr)
 	case errors.Is(findErr, ErrNotFound):
@@ -277,8 +279,11 @@ func (s *Stopper) Stop(ctx context.Context) (how string, err error) {
 func (s *Stopper) signals(ctx context.Context, term, kill time.Time, command <-chan error) (how string, err error) {
 	aims, err := s.find()
 	if len(aims) == 0 {
-		if err != nil {
+		switch {
+		case err != nil:
 			return "", err
+		case command != nil:
+			return HowCommand, nil // which was faster than this look
 		}
 		return HowGone, nil
 	}
