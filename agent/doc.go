@@ -1,13 +1,19 @@
 // Package agent is one sidecar's life: settings, wiring, the loop that owns its
-// state, the journal, the state file and the control socket.
+// state, the fence ladder, the journal, the state file and the control socket.
 //
 // Guaranteed: the loop alone decides and does no I/O; readiness compares the fence
-// point with the clock in the request itself; a broker that is detached is fenced as
-// soon as it can be reached, and again for each of its processes, until it succeeded;
-// the registration is given up only after everything was quiesced.
+// point with the clock in the request itself. A broker that is detached is fenced:
+// quiesced, and its process stopped if that cannot be proven and there is a way to;
+// each step ends before the deadline, and the whole begins anew for every process that
+// comes up, until it succeeded. With a guard no process of the broker serves before the
+// guard stands by for it, so neither a frozen nor a killed sidecar lets it serve past
+// the deadline. The registration is given up only after everything was quiesced, and
+// restored only when nobody was declared dead, or by the session policy.
 //
-// Not guaranteed: that a broker which does not answer its admin API stops serving
-// before the deadline, or that anything is fenced while the sidecar itself does not
-// run: this package only asks the broker, it does not stop its process. Nor that two
-// sidecars with copies of one state directory know each other apart.
+// Not guaranteed: that a broker which hangs stops serving where nothing here can stop
+// it (/broker/live asks for its restart then); that one which somebody else starts
+// while the sidecar does not run, or which comes up at another address than the one
+// that is asked, is fenced before it answers; that a pause keeps other brokers from
+// giving this one topics, which wait for its end; that two sidecars with copies of one
+// state directory know each other apart.
 package agent
