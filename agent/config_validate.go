@@ -146,6 +146,15 @@ func (r *report) broker() {
 	if c.StopCommand != "" && strings.TrimSpace(c.StopCommand) == "" {
 		r.add("stop-command", "only spaces: give a command, or leave it out")
 	}
+	if len(c.Command) > 0 {
+		const known = "the process of '-- CMD' is known without it: leave it out, or start the broker some other way and leave out '-- CMD'"
+		if c.BrokerPIDFile != "" {
+			r.add("broker-pid-file", known)
+		}
+		if c.BrokerProcess != "" {
+			r.add("broker-process", known)
+		}
+	}
 	if c.BrokerURL != "" {
 		r.url("broker-url", c.BrokerURL)
 	}
@@ -275,8 +284,15 @@ func (r *report) recovery() {
 		r.add("fence", "unknown steps or order: write ready,quiesce or ready,quiesce,stop")
 	}
 	r.oneOf("guard", c.Guard, "on", "off")
-	if c.Guard == "on" && (!stop || !c.Detach) {
-		r.add("guard", "it needs the fence step stop and --detach: "+waysToStop, "fence", "detach")
+	switch {
+	case c.Guard != "on":
+	case !c.Detach:
+		r.add("guard", "nothing is fenced without detaching, so there is nothing to guard: leave out "+r.label("detach")+"=false", "fence", "detach")
+	case stop:
+	case !c.CanStop():
+		r.add("guard", "it needs a way to stop the broker: "+waysToStop, "fence", "detach")
+	default:
+		r.add("guard", "it needs the fence step stop: write --fence ready,quiesce,stop", "fence", "detach")
 	}
 }
 

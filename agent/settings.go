@@ -82,7 +82,7 @@ var settings = []Setting{
 	{"data-dir", "broker", "the broker's data directory", "DIR", "as the broker states it", func(c *Config) any { return &c.DataDir }},
 	{"data-marker", "broker", "glob below the data directory that matches after a first boot; repeatable", "GLOB", "by driver", func(c *Config) any { return &c.DataMarkers }},
 	{"broker-pid-file", "broker", "file with the broker's process id: its end is noticed at once, and it can be stopped", "FILE", "", func(c *Config) any { return &c.BrokerPIDFile }},
-	{"broker-process", "broker", "name of the broker's process: its end is noticed at once, and it can be stopped", "NAME", "", func(c *Config) any { return &c.BrokerProcess }},
+	{"broker-process", "broker", "name of the broker's process: its end is noticed at once, and it can be stopped; with --broker-pid-file: the process in the file must have this name", "NAME", "", func(c *Config) any { return &c.BrokerProcess }},
 	{"stop-command", "broker", "command that stops the broker, such as 'systemctl stop nats'; no shell", "COMMAND", "", func(c *Config) any { return &c.StopCommand }},
 	{"broker-restart", "broker", "when a broker that 'run -- CMD' started is started again", "always|on-failure|never", "", func(c *Config) any { return &c.BrokerRestart }},
 	{"broker-stop-timeout", "broker", "how long that broker has to end by itself at a clean stop", "DURATION", "", func(c *Config) any { return &c.BrokerStopTimeout }},
