@@ -194,6 +194,9 @@ func (a *agent) serve(ctx context.Context) error {
 	a.metrics = newMetrics(reg, a)
 	a.identity = newIdentityCheck(a.broker, a.cfg, a.memory.BrokerID)
 	a.openChild()
+	if err := a.refuseStranger(ctx); err != nil {
+		return err
+	}
 
 	lost := a.brokerLoss()
 	a.introduce()
@@ -211,7 +214,7 @@ func (a *agent) serve(ctx context.Context) error {
 	a.placer = a.newPlacer(reg)
 	a.registrar = &registrar{cfg: a.cfg, line: a.line, clock: a.clock, log: a.log.With("part", "lease"),
 		life: func() life { return *a.life.Load() }, deliver: a.deliver, paused: func() bool { return a.suspended(recovery.ActRegister) },
-		up: a.answers}
+		up: a.answers, gone: a.brokerGone}
 	var registrar lease.Registrar = a.registrar
 	if a.shadow != nil {
 		registrar = shadowRegistrar{a.registrar, a.shadow}

@@ -216,12 +216,17 @@ func (a *agent) remindRegistrar(who brokerapi.Identity) {
 	}
 }
 
-// setGate ties the renewal to the broker's life. An unknown verdict changes nothing.
+// setGate ties the renewal to the broker's life. An unknown verdict changes nothing; but
+// a broker that is proven to have ended has none, also while its last answer still counts,
+// as it does for a sidecar that was frozen.
 func (a *agent) setGate(verdict probes.Verdict) {
 	switch verdict {
 	case probes.Up:
 		a.gate = a.brokerID != "" && (a.dataDir.Path() == "" || a.dataDir.Snapshot().State != probes.DirUnknown)
 	case probes.Down:
+		a.gate = false
+	}
+	if a.gate && a.brokerGone() {
 		a.gate = false
 	}
 	a.forbear() // first: a gate that closes starts the grace

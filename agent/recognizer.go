@@ -23,6 +23,7 @@ type recognizer struct {
 	answering bool // the broker answers: nobody is hit before he is judged
 	target    process.Target
 	since     time.Time // when it was first seen
+	ended     time.Time // when its end was first seen; zero: not yet
 	instance  string    // the broker process that it was judged by; empty: it was not yet
 	verdict   recognition
 	why       string
@@ -63,6 +64,20 @@ func (r *recognizer) foreign() string {
 	return r.why
 }
 
+// gone reports whether the process that was recognized as the broker has ended, and the
+// broker that it was did not answer since: then it was not that process after all.
+func (r *recognizer) gone(who brokerapi.Identity, answered time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.verdict != isBroker || who.Instance != r.instance || !r.target.Gone() {
+		return false
+	}
+	if r.ended.IsZero() {
+		r.ended = time.Now()
+	}
+	return !answered.After(r.ended)
+}
+
 // begin reports whether the process is to be judged now, and notes that it is. An answer
 // from before the process was seen may be another process's.
 func (r *recognizer) begin(t process.Target, instance string, answered time.Time, up bool) (ask, isNew bool) {
@@ -73,7 +88,7 @@ func (r *recognizer) begin(t process.Target, instance string, answered time.Time
 		return false, false // what was judged stays: its pid file may come back
 	}
 	if t != r.target {
-		r.target, r.since, r.instance, r.verdict, r.why = t, time.Now(), "", unrecognized, ""
+		r.target, r.since, r.ended, r.instance, r.verdict, r.why = t, time.Now(), time.Time{}, "", unrecognized, ""
 		isNew = true
 	}
 	ask = up && instance != "" && instance != r.instance && answered.After(r.since) && !r.asking
@@ -92,6 +107,17 @@ func (r *recognizer) end(t process.Target, instance string, verdict recognition,
 	news := r.instance == "" || r.verdict != verdict
 	r.instance, r.verdict, r.why = instance, verdict, why
 	return news
+}
+
+// brokerGone reports whether the broker that was last known is proven to have ended,
+// whatever its health was when last asked. It is safe for concurrent use.
+func (a *agent) brokerGone() bool {
+	if a.child != nil {
+		t, runs := a.child.Target()
+		return !runs && a.childRan.Load() || runs && t.Gone()
+	}
+	who, _ := a.identity.get()
+	return a.recognizer.gone(who, a.identity.asked())
 }
 
 // refuser is a Stopper or a Guard that lets itself be told whom to leave alone.

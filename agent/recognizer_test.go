@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,9 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/lease"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/probes"
+	"holdfast/recovery"
 )
 
 func TestAProcessIsRecognizedByItsStartAndTheAdminSocket(t *testing.T) {
@@ -147,5 +150,109 @@ func TestCheckRefusesProcess1(t *testing.T) {
 	var exit *ExitError
 	if !errors.As(f.Err, &exit) || exit.Code != ExitRefused || !strings.Contains(f.Err.Error(), "leads to process 1 (") {
 		t.Errorf("%v", f.Err)
+	}
+}
+
+// A sidecar that was frozen wakes with the last answer of a broker that has ended.
+func TestTheGateClosesForABrokerThatHasEndedWhateverItLastAnswered(t *testing.T) {
+	for _, verdict := range []probes.Verdict{probes.Up, probes.Unknown} {
+		t.Run(verdict.String(), func(t *testing.T) {
+			c := exec.Command("sleep", "300")
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = c.Process.Kill(); _ = c.Wait() }()
+			broker, err := process.TargetOf(c.Process.Pid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a := built(t)
+			a.brokerID, a.gate = "n1", true
+			a.identity.known, a.identity.askedAt = brokerapi.Identity{Instance: "a"}, time.Now()
+			a.recognizer.begin(broker, "a", time.Now().Add(time.Minute), true)
+			a.recognizer.end(broker, "a", isBroker, "")
+			if a.setGate(verdict); !a.gate {
+				t.Fatal("closed while the broker lives")
+			}
+			_ = c.Process.Kill()
+			_ = c.Wait()
+			if a.setGate(verdict); a.gate {
+				t.Error("open for a broker that has ended")
+			}
+			r := &registrar{gone: a.brokerGone, up: func(string) bool { return true }}
+			if err := r.doubtful(outcome{boot: "restart", decision: recovery.Decision{Step: recovery.Register}}); !errors.Is(err, lease.ErrDeferred) {
+				t.Errorf("it would be registered: %v", err)
+			}
+			// It answers as the same one afterwards: it was not that process.
+			a.identity.askedAt = time.Now().Add(time.Second)
+			if a.setGate(probes.Up); !a.gate {
+				t.Error("closed for a broker that answers")
+			}
+		})
+	}
+}
+
+// answering is a broker that answers, or a stranger.
+type answering struct {
+	stillBroker
+	err error
+}
+
+func (b answering) Identify(context.Context) (brokerapi.Identity, error) {
+	return brokerapi.Identity{Name: "n1", Instance: "a"}, b.err
+}
+
+func TestNoChildIsStartedBesideABrokerThatAnswers(t *testing.T) {
+	socket, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	admin := "nats://" + socket.Addr().String()
+	want := fmt.Sprintf("a broker that is not our child already answers at %s (process %d, ", admin, os.Getpid())
+	for _, tt := range []struct {
+		name string
+		err  error
+		says string // empty: it is started
+	}{
+		{"a broker", nil, want},
+		{"something else", fmt.Errorf("a web server answers: %w", brokerapi.ErrIdentity), "a web server answers"},
+		{"nobody", errors.New("connection refused"), ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := built(t)
+			a.cfg.Command, a.cfg.StateDir, a.cfg.BrokerAdmin = []string{"nats-server"}, t.TempDir(), admin
+			a.child, a.broker = process.NewChild(process.ChildSettings{Command: a.cfg.Command}), answering{err: tt.err}
+			err := a.refuseStranger(t.Context())
+			var exit *ExitError
+			if tt.says == "" && err != nil || tt.says != "" && (!errors.As(err, &exit) || exit.Code != ExitUsage || !strings.Contains(err.Error(), tt.says)) {
+				t.Errorf("%v", err)
+			}
+			if f := recognizeFinding(t.Context(), a.cfg, Finding{What: "process", Text: "ok"}, brokerapi.Identity{}); tt.err == nil && (!f.Warn || f.Err != nil || !strings.Contains(f.Text, want)) {
+				t.Errorf("check: %+v", f)
+			}
+		})
+	}
+}
+
+func TestCheckSaysThatThereIsNoGuard(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*Config)
+		want   string
+	}{
+		{"no way to stop", func(*Config) {}, "off: nothing stops the broker if this sidecar hangs: give --broker-pid-file"},
+		{"no detachment", func(c *Config) { c.BrokerProcess, c.Detach = "nats-server", false }, "off: nothing stops the broker if this sidecar hangs: leave out --detach=false"},
+		{"as asked for", func(c *Config) { c.BrokerProcess, c.Guard = "nats-server", "off" }, "off: nothing stops the broker if this sidecar hangs"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := natsDefaults()
+			c.EtcdEndpoints, c.BrokerAdmin, c.NATSMonitor = []string{"http://" + deadPort}, "nats://"+deadPort, "http://"+deadPort
+			tt.change(&c)
+			f := find(t, Check(t.Context(), c, slog.New(slog.DiscardHandler)), "guard")
+			if f.Text != tt.want || !f.Warn || f.Err != nil {
+				t.Errorf("%+v", f)
+			}
+		})
 	}
 }

@@ -62,6 +62,7 @@ type registrar struct {
 	life     func() life
 	deliver  func(context.Context, outcome) error
 	paused   func() bool
+	gone     func() bool                // the broker's process has ended; nil: do not ask
 	up       func(instance string) bool // that process of the broker answers; nil: do not ask
 	granted  time.Duration              // what etcd makes of --lease-ttl; 0: not asked yet. Of the Keeper's goroutine
 }
@@ -141,6 +142,9 @@ func (r *registrar) deferred(out *outcome, now life) error {
 // answer: it may be another process by now, of which the startup decides. So it is when
 // the sidecar was frozen for longer than its lease.
 func (r *registrar) doubtful(out outcome) error {
+	if out.decision.Step != recovery.Conflict && r.gone != nil && r.gone() {
+		return fmt.Errorf("%w: the broker's process has ended", lease.ErrDeferred)
+	}
 	if out.boot != "" || out.decision.Step == recovery.Keep || out.decision.Step == recovery.Conflict || r.up == nil || r.up(out.instance) {
 		return nil
 	}

@@ -74,7 +74,13 @@ func checkProcess(c Config, log *slog.Logger) Finding {
 
 // recognizeFinding compares the process that would be stopped with the broker that answers.
 func recognizeFinding(ctx context.Context, c Config, f Finding, who brokerapi.Identity) Finding {
-	if len(c.Command) > 0 || c.BrokerPIDFile == "" && c.BrokerProcess == "" {
+	if len(c.Command) > 0 {
+		if _, runs, err := process.FindChild(childRecord(c)); !runs && err == nil {
+			f.Warn, f.Text = true, f.Text+"; "+strangerAnswers(ctx, c)
+		}
+		return f
+	}
+	if c.BrokerPIDFile == "" && c.BrokerProcess == "" {
 		return f
 	}
 	seen, err := probes.FindProcess(c.BrokerPIDFile, c.BrokerProcess)
@@ -109,6 +115,40 @@ func (a *agent) openChild() {
 		},
 		Log: a.log.With("part", "process"),
 	})
+}
+
+// strangerProbe bounds the question whether a broker answers before ours was started.
+const strangerProbe = time.Second
+
+// refuseStranger looks whether a broker answers that is not our child. It would be taken
+// for the child, and nothing could stop it; the child would find its port taken.
+func (a *agent) refuseStranger(ctx context.Context) error {
+	if a.child == nil || a.cfg.Shadow {
+		return nil
+	}
+	// What cannot be read is for the child's own start to say.
+	if _, runs, err := process.FindChild(childRecord(a.cfg)); runs || err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, strangerProbe)
+	defer cancel()
+	_, err := a.broker.Identify(ctx)
+	switch {
+	case errors.Is(err, brokerapi.ErrIdentity):
+		return &ExitError{ExitUsage, fmt.Errorf("%w: '-- CMD' would find its port taken", err)}
+	case err != nil:
+		return nil // nobody is there
+	}
+	return &ExitError{ExitUsage, errors.New(strangerAnswers(ctx, a.cfg))}
+}
+
+func strangerAnswers(ctx context.Context, c Config) string {
+	who := "whose process is not seen from here"
+	if v, ok := probes.ListenerAt(adminAddrs(ctx, c)); ok {
+		who = fmt.Sprintf("process %d, %s", v.Pid, v.Name)
+	}
+	return fmt.Sprintf("a broker that is not our child already answers at %s (%s): stop it, or leave out '-- CMD' and give --broker-pid-file",
+		withoutPassword(c.BrokerAdmin), who)
 }
 
 // childGate is asked before each start of the broker. The first one is a person's wish;
