@@ -29,6 +29,7 @@ type recognitionFacts struct {
 	Stated  time.Time // the broker that answers, by itself; zero: it does not say
 	Holding probes.Holding
 	Holder  time.Time // with HoldingAnother: when that one started
+	Twins   bool      // and both are called the same
 }
 
 // recognize judges. Who holds the socket of the admin address counts most: a wall clock
@@ -37,6 +38,9 @@ type recognitionFacts struct {
 func recognize(f recognitionFacts) recognition {
 	if f.Holding == probes.HoldingYes {
 		return isBroker
+	}
+	if f.Holding == probes.HoldingAnother && f.Twins {
+		return isForeign // the broker next to this one; no proxy is called like the broker
 	}
 	if f.Started.IsZero() || f.Stated.IsZero() {
 		return unrecognized

@@ -191,7 +191,7 @@ func (a *agent) noteRecognition(seen probes.ProcessView, judged recognition, why
 func judgeProcess(ctx context.Context, c Config, seen probes.ProcessView, who brokerapi.Identity) (verdict recognition, why string) {
 	socket := probes.ListensAt(seen.Pid, adminAddrs(ctx, c))
 	verdict = recognize(recognitionFacts{Started: seen.StartedAt, Stated: who.StartedAt,
-		Holding: socket.Holding, Holder: socket.Holder.StartedAt})
+		Holding: socket.Holding, Holder: socket.Holder.StartedAt, Twins: socket.Holder.Name == seen.Name})
 	var said []string
 	if !who.StartedAt.IsZero() {
 		said = append(said, fmt.Sprintf("it started at %s, the broker says %s", clockTime(seen.StartedAt), clockTime(who.StartedAt)))

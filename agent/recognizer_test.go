@@ -29,25 +29,28 @@ func TestAProcessIsRecognizedByItsStartAndTheAdminSocket(t *testing.T) {
 		stated  time.Time
 		holding probes.Holding
 		holder  time.Time
+		twins   bool
 		want    recognition
 	}{
-		{"it holds the socket", near, at, probes.HoldingYes, none, isBroker},
-		{"it holds the socket, the clock was set", far, at, probes.HoldingYes, none, isBroker},
-		{"it holds the socket, the broker states no start", near, none, probes.HoldingYes, none, isBroker},
-		{"starts agree, socket hidden", near, at, probes.HoldingUnknown, none, isBroker},
-		{"starts agree, another start is later", at.Add(startTolerance), at, probes.HoldingUnknown, none, isBroker},
-		{"starts differ, socket hidden", far, at, probes.HoldingUnknown, none, isForeign},
-		{"starts differ, it does not hold the socket", far, at, probes.HoldingNo, none, isForeign},
-		{"starts differ, another holds the socket", far, at, probes.HoldingAnother, at, isForeign},
-		{"starts agree, the holder's fits better", near, at, probes.HoldingAnother, at.Add(-time.Second), isForeign},
-		{"starts agree, the holder is a proxy that is older", near, at, probes.HoldingAnother, far, unrecognized},
-		{"starts agree, it does not hold the socket, who does is hidden", at, at, probes.HoldingNo, none, unrecognized},
-		{"no start stated, socket hidden", near, none, probes.HoldingUnknown, none, unrecognized},
-		{"no start stated, another holds the socket", near, none, probes.HoldingAnother, at, unrecognized},
-		{"nothing is known", none, none, probes.HoldingUnknown, none, unrecognized},
+		{"it holds the socket", near, at, probes.HoldingYes, none, false, isBroker},
+		{"it holds the socket, the clock was set", far, at, probes.HoldingYes, none, false, isBroker},
+		{"it holds the socket, the broker states no start", near, none, probes.HoldingYes, none, false, isBroker},
+		{"starts agree, socket hidden", near, at, probes.HoldingUnknown, none, false, isBroker},
+		{"starts agree, another start is later", at.Add(startTolerance), at, probes.HoldingUnknown, none, false, isBroker},
+		{"starts differ, socket hidden", far, at, probes.HoldingUnknown, none, false, isForeign},
+		{"starts differ, it does not hold the socket", far, at, probes.HoldingNo, none, false, isForeign},
+		{"starts differ, another holds the socket", far, at, probes.HoldingAnother, at, false, isForeign},
+		{"starts agree, the broker next to it holds the socket", at, at, probes.HoldingAnother, near, true, isForeign},
+		{"no start stated, the broker next to it holds the socket", near, none, probes.HoldingAnother, near, true, isForeign},
+		{"starts agree, the holder's fits better", near, at, probes.HoldingAnother, at.Add(-time.Second), false, isForeign},
+		{"starts agree, the holder is a proxy that is older", near, at, probes.HoldingAnother, far, false, unrecognized},
+		{"starts agree, it does not hold the socket, who does is hidden", at, at, probes.HoldingNo, none, false, unrecognized},
+		{"no start stated, socket hidden", near, none, probes.HoldingUnknown, none, false, unrecognized},
+		{"no start stated, another holds the socket", near, none, probes.HoldingAnother, at, false, unrecognized},
+		{"nothing is known", none, none, probes.HoldingUnknown, none, false, unrecognized},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := recognize(recognitionFacts{Started: tt.started, Stated: tt.stated, Holding: tt.holding, Holder: tt.holder})
+			got := recognize(recognitionFacts{Started: tt.started, Stated: tt.stated, Holding: tt.holding, Holder: tt.holder, Twins: tt.twins})
 			if got != tt.want {
 				t.Errorf("%s, want %s", got, tt.want)
 			}
