@@ -584,3 +584,33 @@ func TestTheStopCommandIsNotShownToEverybody(t *testing.T) {
 		t.Errorf("the stop command inherits %q, %v", env, err)
 	}
 }
+
+func TestAProcessThatIsNotTheBrokerIsNotHitByAnyGuard(t *testing.T) {
+	for _, how := range []string{"its guard goes", "the stop command's guard finds it in the pid file"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t) // its process is the stranger
+			file := filepath.Join(s.dir, "wrong.pid")
+			if err := os.WriteFile(file, fmt.Append(nil, s.broker.Process.Pid), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			b, find := Broker{PIDFile: file}, s.finds()
+			if how != "its guard goes" {
+				b.StopCommand = "false"
+				find = func() (process.Target, bool) { return process.Target{}, false }
+			}
+			c, _ := s.client(b, find)
+			s.await("a guard", func() bool { return s.guard() != 0 })
+			c.Shun(s.target())
+			c.Arm(validFor(2 * time.Second))
+			if b.StopCommand == "" {
+				s.await("the end of the guard", func() bool { return s.guard() == 0 })
+			}
+			time.Sleep(3 * time.Second) // past the deadline: this long nothing may happen
+			c.Goodbye()
+			if s.ended() {
+				t.Error("the stranger was stopped")
+			}
+		})
+	}
+}
