@@ -300,6 +300,40 @@ func TestPausingAndResumingSayWhatBecameOfThePause(t *testing.T) {
 	}
 }
 
+func TestTheJournalOfASidecarThatEndedCanBeRead(t *testing.T) {
+	dir := t.TempDir()
+	journal := `{"id":3,"at":"2026-11-20T03:12:05Z","kind":"agent","to":"started"}` + "\n" +
+		`{"id":4,"at":"2026-11-20T03:12:09Z","kind":"agent","to":"stopped","reason":"broker_stopped","detail":"SIGTERM"}` + "\n"
+	if err := os.WriteFile(filepath.Join(dir, "journal.jsonl.1"), []byte(`{"id":2,"at":"2026-11-20T03:12:01Z","kind":"mode","to":"active"}`+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "journal.jsonl"), []byte(journal), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const note = "no sidecar runs here: this is its journal up to 2026-11-20 03:12:09Z\n"
+	code, stdout, stderr := holdfast(t, "events", "--state-dir", dir)
+	if code != 0 || stderr != note || strings.Count(stdout, "\n") != 3 || !strings.HasSuffix(stdout, "#4 agent stopped (broker_stopped) SIGTERM\n") {
+		t.Errorf("events: code %d, %q, %q", code, stdout, stderr)
+	}
+	code, stdout, stderr = holdfast(t, "events", "--state-dir", dir, "--since", "2", "-o", "json")
+	if code != 0 || stdout != journal || stderr != note {
+		t.Errorf("events in JSON: code %d, %q, %q", code, stdout, stderr)
+	}
+	code, stdout, stderr = holdfast(t, "explain", "--state-dir", dir, "4")
+	if code != 0 || stderr != note || !strings.Contains(stdout, "The session policy ended") {
+		t.Errorf("explain: code %d, %q, %q", code, stdout, stderr)
+	}
+	if code, _, stderr = holdfast(t, "explain", "--state-dir", dir, "9"); code != 2 || !strings.Contains(stderr, "event 9: not in the journal") {
+		t.Errorf("explain of another: code %d, %q", code, stderr)
+	}
+	if code, _, stderr = holdfast(t, "events", "--state-dir", dir, "--follow"); code != 1 || !strings.Contains(stderr, "nothing to follow") {
+		t.Errorf("--follow: code %d, %q", code, stderr)
+	}
+	if code, _, stderr = holdfast(t, "events", "--state-dir", t.TempDir()); code != 1 || !strings.Contains(stderr, "no sidecar answers") {
+		t.Errorf("nothing was left: code %d, %q", code, stderr)
+	}
+}
+
 func TestTheSidecarsRefusalDecidesTheExitCode(t *testing.T) {
 	for _, want := range []int{1, 2, 3} {
 		socket := control(t, func(w http.ResponseWriter, _ *http.Request) {

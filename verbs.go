@@ -142,11 +142,17 @@ var socketSettings = []string{"control-socket", "state-dir"}
 
 // client is the sidecar that the flags, the environment or the file point to.
 func (v *verb) client() (*agent.Client, error) {
+	client, _, err := v.sidecar()
+	return client, err
+}
+
+// sidecar is client with the settings that it was found by.
+func (v *verb) sidecar() (*agent.Client, agent.Config, error) {
 	c, err := v.flags.load(socketSettings...)
 	if err != nil {
-		return nil, err
+		return nil, c, err
 	}
-	return agent.NewClient(c.ControlSocket), nil
+	return agent.NewClient(c.ControlSocket, c.StateDir), c, nil
 }
 
 // askTimeout bounds a question that the sidecar answers from memory.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -104,7 +105,8 @@ func eventsVerb() *verb {
 	return &verb{
 		name:  "events",
 		short: "the journal of transitions",
-		long:  "Prints the journal, oldest first. 'holdfast explain ID' tells why something happened.",
+		long: "Prints the journal, oldest first. 'holdfast explain ID' tells why something happened. If no\n" +
+			"sidecar runs here, the journal that it left in --state-dir is shown.",
 		flags: append(options{outputOption("text", "json"), follow, since}, settingOptions(socketSettings...)...),
 		do: func(ctx context.Context, v *verb, io streams, _ []string) error {
 			asJSON, err := v.wantsJSON()
@@ -120,7 +122,7 @@ func eventsVerb() *verb {
 					return err
 				}
 			}
-			client, err := v.client()
+			client, c, err := v.sidecar()
 			if err != nil {
 				return err
 			}
@@ -130,14 +132,77 @@ func eventsVerb() *verb {
 				defer cancel()
 			}
 			p := painterFor(io.out)
-			return client.Events(ctx, o, func(e agent.Event, raw []byte) error {
+			show := func(e agent.Event, raw []byte) error {
 				if asJSON {
 					return printJSON(io.out, raw)
 				}
 				return writeEvent(io.out, e, p)
-			})
+			}
+			err = client.Events(ctx, o, show)
+			if errors.Is(err, agent.ErrNoSidecar) {
+				return showLeft(io, c, o, err, show)
+			}
+			return err
 		},
 	}
+}
+
+// leftJournal is what there is to read when no sidecar answers, which is what gone says.
+// It tells people so.
+func leftJournal(io streams, c agent.Config, gone error) ([]agent.Event, error) {
+	events, err := agent.LeftJournal(c.StateDir)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(events) == 0:
+		return nil, gone
+	}
+	last := events[len(events)-1].At.UTC().Format("2006-01-02 15:04:05Z")
+	if _, err := fmt.Fprintf(io.err, "no sidecar runs here: this is its journal up to %s\n", last); err != nil {
+		return nil, fmt.Errorf("print note: %w", err)
+	}
+	return events, nil
+}
+
+// showLeft shows the events that a sidecar left which does not run.
+func showLeft(io streams, c agent.Config, o agent.EventOptions, gone error, show func(agent.Event, []byte) error) error {
+	if o.Follow {
+		return fmt.Errorf("%w; there is nothing to follow: leave out --follow to read the journal that it left", gone)
+	}
+	events, err := leftJournal(io, c, gone)
+	if err != nil {
+		return err
+	}
+	for _, e := range events {
+		if e.ID <= o.Since {
+			continue
+		}
+		raw, err := json.Marshal(e)
+		if err != nil {
+			return fmt.Errorf("encode event: %w", err)
+		}
+		if err := show(e, raw); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// explainLeft explains an event that a sidecar left which does not run.
+func explainLeft(io streams, c agent.Config, id int64, gone error) (x agent.Explanation, raw []byte, err error) {
+	events, err := leftJournal(io, c, gone)
+	if err != nil {
+		return x, nil, err
+	}
+	i := slices.IndexFunc(events, func(e agent.Event) bool { return e.ID == id })
+	if i < 0 {
+		return x, nil, usage("event %d: not in the journal (any more): 'holdfast events' lists them", id)
+	}
+	x = agent.Explain(events[i], c)
+	if raw, err = json.MarshalIndent(x, "", "  "); err != nil {
+		return x, nil, fmt.Errorf("encode explanation: %w", err)
+	}
+	return x, raw, nil
 }
 
 func explainVerb() *verb {
@@ -160,13 +225,16 @@ func explainVerb() *verb {
 			if err != nil {
 				return err
 			}
-			client, err := v.client()
+			client, c, err := v.sidecar()
 			if err != nil {
 				return err
 			}
 			ctx, cancel := context.WithTimeout(ctx, askTimeout)
 			defer cancel()
 			e, raw, err := client.Event(ctx, id)
+			if errors.Is(err, agent.ErrNoSidecar) {
+				e, raw, err = explainLeft(io, c, id, err)
+			}
 			if err != nil {
 				return err
 			}

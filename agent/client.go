@@ -22,17 +22,18 @@ import (
 // the sidecar answers are *ExitError with the code that it chose. It is safe for
 // concurrent use.
 type Client struct {
-	socket string
-	http   *http.Client
+	socket   string
+	stateDir string
+	http     *http.Client
 }
 
-// NewClient does not touch the socket yet.
-func NewClient(socket string) *Client {
+// NewClient does not touch the socket yet. stateDir is where to look why nobody answers.
+func NewClient(socket, stateDir string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", socket)
 	}
-	return &Client{socket, &http.Client{Transport: &http.Transport{
+	return &Client{socket, stateDir, &http.Client{Transport: &http.Transport{
 		DialContext:       dial,
 		DisableKeepAlives: true,
 	}}}
@@ -220,13 +221,16 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (*htt
 func (c *Client) unanswered(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		if pid := stoppedSidecar(c.stateDir); pid != 0 {
+			return fmt.Errorf("the sidecar on %s does not answer: its process %d is stopped (SIGSTOP): kill -CONT %d; meanwhile its guard, if it has one, stops the broker before the lease ends", c.socket, pid, pid)
+		}
 		return fmt.Errorf("the sidecar on %s did not answer in time: see its log", c.socket)
 	case ctx.Err() != nil:
 		return fmt.Errorf("ask the sidecar on %s: %w", c.socket, ctx.Err())
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("no permission for %s: run as the user of the sidecar, or as root", c.socket)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTSOCK):
-		return fmt.Errorf("no sidecar answers on %s: is 'holdfast run' running here? give --control-socket or --state-dir", c.socket)
+		return fmt.Errorf("%w on %s: is 'holdfast run' running here? give --control-socket or --state-dir", ErrNoSidecar, c.socket)
 	}
 	return fmt.Errorf("ask the sidecar on %s: %w", c.socket, err)
 }

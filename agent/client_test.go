@@ -25,7 +25,7 @@ func sidecar(t *testing.T, h http.HandlerFunc) *Client {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = srv.Serve(l) }()
 	t.Cleanup(func() { srv.Close(); <-done })
-	return NewClient(socket)
+	return NewClient(socket, t.TempDir())
 }
 
 func TestClientSpeaksTheControlSocketsPaths(t *testing.T) {
@@ -104,7 +104,7 @@ func TestClientKeepsTheSidecarsExitCodeAndWords(t *testing.T) {
 
 func TestClientErrorsSayWhatToDoNext(t *testing.T) {
 	t.Run("no socket", func(t *testing.T) {
-		_, _, err := NewClient("/nowhere/control.sock").Status(t.Context())
+		_, _, err := NewClient("/nowhere/control.sock", "/nowhere").Status(t.Context())
 		want := "no sidecar answers on /nowhere/control.sock: is 'holdfast run' running here? give --control-socket or --state-dir"
 		if err == nil || err.Error() != want {
 			t.Errorf("got %v", err)
@@ -118,7 +118,7 @@ func TestClientErrorsSayWhatToDoNext(t *testing.T) {
 		}
 		l.SetUnlinkOnClose(false)
 		l.Close()
-		_, _, err = NewClient(socket).Status(t.Context())
+		_, _, err = NewClient(socket, t.TempDir()).Status(t.Context())
 		if err == nil || !strings.HasPrefix(err.Error(), "no sidecar answers on "+socket) {
 			t.Errorf("got %v", err)
 		}

@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	journalEvents = 1000    // kept in memory, and read back at start
-	journalBytes  = 1 << 20 // of one file; the one before is kept too
+	journalFile   = "journal.jsonl" // beside it, with .1, the one before
+	journalEvents = 1000            // kept in memory, and read back at start
+	journalBytes  = 1 << 20         // of one file; the one before is kept too
 	// journalClose bounds the wait for the last lines, when a disk takes none.
 	journalClose = 2 * time.Second
 )
@@ -44,7 +45,7 @@ type journal struct {
 }
 
 func openJournal(dir string, log *slog.Logger) *journal {
-	j := &journal{path: filepath.Join(dir, "journal.jsonl"), log: log, next: 1, wake: make(chan struct{}),
+	j := &journal{path: filepath.Join(dir, journalFile), log: log, next: 1, wake: make(chan struct{}),
 		more: make(chan struct{}, 1), ending: make(chan struct{}), ended: make(chan struct{})}
 	j.end = sync.OnceFunc(func() { close(j.ending) })
 	for _, path := range []string{j.path + ".1", j.path} {

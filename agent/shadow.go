@@ -127,13 +127,16 @@ func (a *agent) shadowSummary(said string, ready bool, p recovery.Progress) stri
 	return fmt.Sprintf("shadow: %s would be attached and active, and would serve %s; in fact nothing is done.", name, plural(p.Served, "topic"))
 }
 
+// shadowDir is where a shadow keeps its state, below the real one's directory.
+const shadowDir = "shadow"
+
 // enterShadow puts the shadow around the world, if --shadow asks for it.
 func (a *agent) enterShadow() {
 	if !a.cfg.Shadow {
 		return
 	}
 	// What is only supposed must not be remembered by a later life that is real.
-	a.cfg.StateDir = filepath.Join(a.cfg.StateDir, "shadow")
+	a.cfg.StateDir = filepath.Join(a.cfg.StateDir, shadowDir)
 	a.log = a.log.With("shadow", true)
 	a.shadow = &shadow{count: a.wouldHave, log: a.log, event: a.event}
 	world := a.world

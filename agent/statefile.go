@@ -44,6 +44,9 @@ type memory struct {
 
 const memoryFormat = 1
 
+// lockFile holds the pid of the sidecar that has locked it.
+const lockFile = "lock"
+
 // stateDir is the sidecar's own directory, locked against a second sidecar.
 type stateDir struct {
 	path string
@@ -56,7 +59,7 @@ func openStateDir(path string) (*stateDir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("--state-dir %s: %s: create it writable for this user, or set --state-dir", path, reason(err))
 	}
-	lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(filepath.Join(path, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("--state-dir %s: %s: make it writable for this user, or set --state-dir", path, reason(err))
 	}

@@ -1,0 +1,108 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// What a sidecar that does not answer left in its state directory.
+
+// ErrNoSidecar says that nobody listens on the control socket.
+var ErrNoSidecar = errors.New("no sidecar answers")
+
+// LeftJournal is the journal of a sidecar that does not run, oldest event first. It is
+// empty only if there are no files, which is no error here: the caller knows what to say.
+// It refuses the journal of a sidecar that runs, and has its socket elsewhere.
+func LeftJournal(stateDir string) ([]Event, error) {
+	for _, dir := range stateDirs(stateDir) {
+		if pid := lockHolder(dir); pid != 0 {
+			return nil, fmt.Errorf("process %d holds --state-dir %s and does not listen on this socket: give its --control-socket, or wait until it has started", pid, dir)
+		}
+	}
+	for _, dir := range stateDirs(stateDir) {
+		j := &journal{path: filepath.Join(dir, journalFile), log: slog.New(slog.DiscardHandler), next: 1}
+		for _, path := range []string{j.path + ".1", j.path} {
+			f, err := os.Open(path)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("no sidecar runs here, and its journal %s: %s: run as the user of the sidecar, or as root", path, reason(err))
+			}
+			f.Close()
+			j.read(path)
+		}
+		if len(j.events) > 0 {
+			return j.events, nil
+		}
+	}
+	return nil, nil
+}
+
+// Explain is what 'holdfast explain' tells of an event, with the settings that c has.
+func Explain(e Event, c Config) Explanation { return explain(e, c.Effective()) }
+
+// stateDirs are where a sidecar with that --state-dir keeps its state: one with --shadow
+// keeps it apart.
+func stateDirs(stateDir string) []string {
+	return []string{stateDir, filepath.Join(stateDir, shadowDir)}
+}
+
+// lockHolder is the process that has locked a state directory; 0: none that is seen. To
+// ask by locking would be in the way of a sidecar that starts.
+func lockHolder(dir string) int {
+	var lock unix.Stat_t
+	if unix.Stat(filepath.Join(dir, lockFile), &lock) != nil {
+		return 0
+	}
+	inode := ":" + strconv.FormatUint(lock.Ino, 10)
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return 0
+	}
+	for line := range bytes.Lines(locks) { // "1: FLOCK ADVISORY WRITE 4711 08:01:1234 0 EOF"
+		f := strings.Fields(string(line))
+		if len(f) < 6 || f[1] != "FLOCK" || !strings.HasSuffix(f[5], inode) {
+			continue
+		}
+		if pid, err := strconv.Atoi(f[4]); err == nil && pid > 0 {
+			return pid
+		}
+	}
+	return 0
+}
+
+// stoppedSidecar is the sidecar of a state directory if it was stopped by a signal, 0 if
+// it was not or cannot be seen.
+func stoppedSidecar(stateDir string) int {
+	for _, dir := range stateDirs(stateDir) {
+		raw, err := os.ReadFile(filepath.Join(dir, lockFile))
+		if err != nil {
+			continue
+		}
+		pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+		if err == nil && isStopped(pid) {
+			return pid
+		}
+	}
+	return 0
+}
+
+func isStopped(pid int) bool {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	// "4711 (name) T 1 …"; the name may hold anything.
+	_, rest, found := bytes.Cut(raw[bytes.LastIndexByte(raw, ')')+1:], []byte(" "))
+	return found && len(rest) > 0 && (rest[0] == 'T' || rest[0] == 't')
+}
