@@ -14,6 +14,7 @@ func newNATS(c Config, log *slog.Logger) (brokerapi.Broker, error) {
 		MonitorURL: c.NATSMonitor,
 		CredsFile:  c.NATSCredsFile,
 		BrokerID:   c.BrokerID,
+		KeyPrefix:  c.Prefix,
 		Logger:     log,
 	})
 	if err != nil {

@@ -55,6 +55,7 @@ type Config struct {
 	AdminURL   string        // nats://host:port or tls://host:port, this one server's client port
 	MonitorURL string        // http(s)://host:port of its monitoring; empty: port 8222 of AdminURL's host
 	CredsFile  string        // credentials file (user JWT and seed); empty: none
+	KeyPrefix  string        // what stands in front of every key in etcd, for error messages
 	BrokerID   string        // the name the server must have if it has one; empty: any
 	Timeout    time.Duration // longest wait for one answer, within the caller's context; 0: 10 s
 	Logger     *slog.Logger  // nil: silent
@@ -64,6 +65,7 @@ type Config struct {
 type Broker struct {
 	admin, monitor string
 	brokerID       string
+	keyPrefix      string
 	timeout        time.Duration
 	log            *slog.Logger
 	http           *http.Client
@@ -120,15 +122,16 @@ func New(cfg Config) (*Broker, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	b := &Broker{
-		admin:    admin,
-		monitor:  monitor,
-		brokerID: cfg.BrokerID,
-		timeout:  cfg.Timeout,
-		log:      cfg.Logger.With("broker_admin", admin),
-		http:     newMonitorClient(),
-		dialed:   make(chan struct{}),
-		gone:     make(chan struct{}),
-		lost:     make(chan struct{}, 1),
+		admin:     admin,
+		monitor:   monitor,
+		brokerID:  cfg.BrokerID,
+		keyPrefix: strings.TrimSuffix(cfg.KeyPrefix, "/"),
+		timeout:   cfg.Timeout,
+		log:       cfg.Logger.With("broker_admin", admin),
+		http:      newMonitorClient(),
+		dialed:    make(chan struct{}),
+		gone:      make(chan struct{}),
+		lost:      make(chan struct{}, 1),
 	}
 	b.life, b.end = context.WithCancelCause(context.Background())
 	b.link = newLink(b.life)

@@ -37,8 +37,8 @@ type streamConfig struct {
 }
 
 // configOf is the stream that a topic and its record ask for. Errors name the
-// record's key and what to write there.
-func configOf(topic string, raw []byte) (streamConfig, error) {
+// record's key, with the prefix that all keys have, and what to write there.
+func configOf(prefix, topic string, raw []byte) (streamConfig, error) {
 	name, err := streamName(topic)
 	if err != nil {
 		return streamConfig{}, err
@@ -47,23 +47,23 @@ func configOf(topic string, raw []byte) (streamConfig, error) {
 	var rec record
 	if raw = bytes.TrimSpace(raw); len(raw) > 0 {
 		if err := json.Unmarshal(raw, &rec); err != nil {
-			return streamConfig{}, fmt.Errorf(`topic record /topics%s: cannot be read: %w: write null, or JSON like {"subjects":["orders.>"]}`, topic, err)
+			return streamConfig{}, fmt.Errorf(`topic record %s/topics%s: cannot be read: %w: write null, or JSON like {"subjects":["orders.>"]}`, prefix, topic, err)
 		}
 	}
 	if cfg.Storage, err = oneOf(rec.Storage, "file", "memory"); err != nil {
-		return streamConfig{}, fmt.Errorf("topic record /topics%s: storage: %w", topic, err)
+		return streamConfig{}, fmt.Errorf("topic record %s/topics%s: storage: %w", prefix, topic, err)
 	}
 	if rec.Replicas < 0 || rec.Replicas > 5 {
-		return streamConfig{}, fmt.Errorf("topic record /topics%s: replicas %d: want 1 to 5", topic, rec.Replicas)
+		return streamConfig{}, fmt.Errorf("topic record %s/topics%s: replicas %d: want 1 to 5", prefix, topic, rec.Replicas)
 	}
 	cfg.Replicas = max(rec.Replicas, 1)
 	const maxSeconds = int64(1<<63-1) / int64(time.Second)
 	if rec.MaxBytes < 0 || rec.MaxMsgs < 0 || rec.MaxAgeSeconds < 0 || rec.MaxAgeSeconds > maxSeconds {
-		return streamConfig{}, fmt.Errorf("topic record /topics%s: max_bytes %d, max_msgs %d, max_age_seconds %d: each must be 0 (no limit) or more, max_age_seconds at most %d",
-			topic, rec.MaxBytes, rec.MaxMsgs, rec.MaxAgeSeconds, maxSeconds)
+		return streamConfig{}, fmt.Errorf("topic record %s/topics%s: max_bytes %d, max_msgs %d, max_age_seconds %d: each must be 0 (no limit) or more, max_age_seconds at most %d",
+			prefix, topic, rec.MaxBytes, rec.MaxMsgs, rec.MaxAgeSeconds, maxSeconds)
 	}
 	cfg.MaxBytes, cfg.MaxMsgs, cfg.MaxAge = rec.MaxBytes, rec.MaxMsgs, time.Duration(rec.MaxAgeSeconds)*time.Second
-	cfg.Subjects, err = subjectsOf(topic, rec.Subjects)
+	cfg.Subjects, err = subjectsOf(prefix, topic, rec.Subjects)
 	return cfg, err
 }
 
@@ -80,10 +80,10 @@ func oneOf(value string, allowed ...string) (string, error) {
 }
 
 // subjectsOf are the given subjects, or the default: the topic with dots.
-func subjectsOf(topic string, given []string) ([]string, error) {
+func subjectsOf(prefix, topic string, given []string) ([]string, error) {
 	for _, s := range given {
 		if err := checkSubject(s); err != nil {
-			return nil, fmt.Errorf("topic record /topics%s: subject %q: %w", topic, s, err)
+			return nil, fmt.Errorf("topic record %s/topics%s: subject %q: %w", prefix, topic, s, err)
 		}
 	}
 	if len(given) > 0 {
@@ -99,7 +99,7 @@ func subjectsOf(topic string, given []string) ([]string, error) {
 		err = fmt.Errorf("has a wildcard character")
 	}
 	if err != nil {
-		return nil, fmt.Errorf(`topic %q: cannot be the NATS subject %q (%w): name its subjects in the topic's record, /topics%s = {"subjects":["…"]}`, topic, subject, err, topic)
+		return nil, fmt.Errorf(`topic %q: cannot be the NATS subject %q (%w): name its subjects in the topic's record, %s/topics%s = {"subjects":["…"]}`, topic, subject, err, prefix, topic)
 	}
 	return []string{subject}, nil
 }

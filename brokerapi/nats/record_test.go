@@ -31,7 +31,7 @@ func TestRecordsBecomeStreams(t *testing.T) {
 		})},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := configOf("/default/orders", []byte(c.record))
+			got, err := configOf("", "/default/orders", []byte(c.record))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -65,7 +65,7 @@ func TestBadRecordsNameKeyValueAndRemedy(t *testing.T) {
 		{"not a topic", "orders", "", `topic "orders": want the form /namespace/topic`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := configOf(c.topic, []byte(c.record))
+			_, err := configOf("", c.topic, []byte(c.record))
 			if err == nil || err.Error() != c.want {
 				t.Errorf("got  %v\nwant %s", err, c.want)
 			}
@@ -99,9 +99,16 @@ func TestSubjectsMeetWhenOneMessageCanMatchBoth(t *testing.T) {
 func FuzzRecordsNeverPanic(f *testing.F) {
 	f.Add("/default/orders", []byte(`{"subjects":["a"],"replicas":2}`))
 	f.Fuzz(func(t *testing.T, topic string, raw []byte) {
-		cfg, err := configOf(topic, raw)
+		cfg, err := configOf("", topic, raw)
 		if err == nil && (cfg.Name == "" || len(cfg.Subjects) == 0) {
 			t.Fatalf("accepted without a name or a subject: %+v", cfg)
 		}
 	})
+}
+
+func TestTheRecordsKeyIsNamedWithItsPrefix(t *testing.T) {
+	_, err := configOf("/rv", "/shop/k", []byte("{"))
+	if err == nil || !strings.HasPrefix(err.Error(), "topic record /rv/topics/shop/k: ") {
+		t.Errorf("%v", err)
+	}
 }

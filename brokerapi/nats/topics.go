@@ -89,7 +89,7 @@ func (b *Broker) listOnce(ctx context.Context, filter string) (topics map[string
 // exist, or exists with this very configuration. Of a stream that exists
 // differently only the subjects are set.
 func (b *Broker) Load(ctx context.Context, topic string, record []byte) error {
-	cfg, err := configOf(topic, record)
+	cfg, err := configOf(b.keyPrefix, topic, record)
 	if err != nil {
 		return err
 	}
