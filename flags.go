@@ -23,6 +23,7 @@ type option struct {
 	def         string // default as shown
 	group       string // heading in the help text
 	setting     bool   // one of agent.Settings
+	hidden      bool   // accepted, and not in the help text
 	values      []string
 }
 

@@ -34,6 +34,9 @@ func verbHelp(v *verb) string {
 	fmt.Fprintf(&b, "%s\n\n%s\n", line, v.long)
 	groups := map[string]options{}
 	for _, o := range v.flags {
+		if o.hidden {
+			continue
+		}
 		groups[o.group] = append(groups[o.group], o)
 	}
 	for _, g := range append([]string{"", "file"}, agent.Groups...) {

@@ -57,13 +57,21 @@ func etcdSettings() []string {
 	return names
 }
 
+// onlyShown hides all settings but those.
+func onlyShown(opts options, names []string) options {
+	for _, o := range opts {
+		o.hidden = o.setting && !slices.Contains(names, o.name)
+	}
+	return opts
+}
+
 func fleetVerb() *verb {
 	return &verb{
 		name:  "fleet",
 		short: "every broker of the cluster, from etcd",
 		long: "Reads every broker that is registered, or has a mode, a member record or topics, at one\n" +
-			"revision of etcd. Takes the settings of 'holdfast run'; only those of etcd matter.",
-		flags: append(options{outputOption("table", "json")}, settingOptions()...),
+			"revision of etcd. The other settings of 'holdfast run' are taken too, and not looked at.",
+		flags: append(options{outputOption("table", "json")}, onlyShown(settingOptions(), etcdSettings())...),
 		do: func(ctx context.Context, v *verb, io streams, _ []string) error {
 			asJSON, err := v.wantsJSON()
 			if err != nil {

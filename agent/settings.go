@@ -122,7 +122,7 @@ var settings = []Setting{
 	{"health-rise", "health", "good checks in a row until the broker is up", "N", "", func(c *Config) any { return &c.HealthRise }},
 	{"health-fall", "health", "bad checks in a row until the broker is down", "N", "", func(c *Config) any { return &c.HealthFall }},
 
-	{"probe-listen", "listeners", "address of /live, /ready and /startup", "HOST:PORT", "", func(c *Config) any { return &c.ProbeListen }},
+	{"probe-listen", "listeners", "address of /live, /ready, /startup and /broker/live", "HOST:PORT", "", func(c *Config) any { return &c.ProbeListen }},
 	{"web-listen", "listeners", "address of /metrics and /api/status", "HOST:PORT", "", func(c *Config) any { return &c.WebListen }},
 	{"control-socket", "listeners", "unix socket of the command line", "FILE", "state-dir/control.sock", func(c *Config) any { return &c.ControlSocket }},
 
