@@ -170,7 +170,7 @@ func TestSettingsFileComesFromFlagOrEnvironment(t *testing.T) {
 }
 
 func TestHelpIsGolden(t *testing.T) {
-	for _, verb := range []string{"", "run", "status", "topics", "events", "explain", "drain", "pause", "resume", "healthcheck", "completion"} {
+	for _, verb := range []string{"", "run", "status", "fleet", "topics", "events", "explain", "drain", "pause", "resume", "healthcheck", "completion"} {
 		args, name := []string{"--help"}, "help.txt"
 		if verb != "" {
 			args, name = []string{verb, "--help"}, "help-"+verb+".txt"
@@ -331,6 +331,23 @@ func TestTheJournalOfASidecarThatEndedCanBeRead(t *testing.T) {
 	}
 	if code, _, stderr = holdfast(t, "events", "--state-dir", t.TempDir()); code != 1 || !strings.Contains(stderr, "no sidecar answers") {
 		t.Errorf("nothing was left: code %d, %q", code, stderr)
+	}
+}
+
+func TestNoTopicsAtAllIsExplained(t *testing.T) {
+	socket := control(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/topics" {
+			fmt.Fprint(w, "[]")
+			return
+		}
+		fmt.Fprint(w, `{"summary":"n1 is attached and active, and no topic is placed here."}`)
+	})
+	code, stdout, stderr := holdfast(t, "topics", "--control-socket", socket)
+	if code != 0 || !strings.HasSuffix(stdout, "\n\nn1 is attached and active, and no topic is placed here.\n") {
+		t.Errorf("code %d, %q %s", code, stdout, stderr)
+	}
+	if code, stdout, _ = holdfast(t, "topics", "--control-socket", socket, "-o", "json"); code != 0 || stdout != "[]\n" {
+		t.Errorf("JSON: code %d, %q", code, stdout)
 	}
 }
 

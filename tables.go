@@ -256,6 +256,14 @@ func writeTopics(w io.Writer, all, shown []agent.TopicStatus, p painter) error {
 	return nil
 }
 
+// writeNote prints a sentence below what was shown.
+func writeNote(w io.Writer, text string) error {
+	if _, err := fmt.Fprintf(w, "\n%s\n", text); err != nil {
+		return fmt.Errorf("print note: %w", err)
+	}
+	return nil
+}
+
 // eventLine is one event without its detail.
 func eventLine(e agent.Event, p painter) string {
 	change := p.state(e.To)

@@ -94,7 +94,14 @@ func topicsVerb() *verb {
 				}
 				return printJSON(io.out, raw)
 			}
-			return writeTopics(io.out, all, shown, painterFor(io.out))
+			if err := writeTopics(io.out, all, shown, painterFor(io.out)); err != nil || len(all) > 0 {
+				return err
+			}
+			s, _, err := client.Status(ctx) // which says how topics come here, or what is in their way
+			if err != nil {
+				return err
+			}
+			return writeNote(io.out, s.Summary)
 		},
 	}
 }

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -32,7 +35,7 @@ type Finding struct {
 // nor to the broker. Each part is bounded by three seconds.
 func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	c = c.Effective()
-	id, broker := checkBroker(ctx, c, log)
+	id, can, broker := checkBroker(ctx, c, log)
 	if c.BrokerID == "" {
 		c.BrokerID = id.Name
 	}
@@ -42,6 +45,10 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	findings := []Finding{checkEtcd(ctx, c, log), broker}
 	if c.DataDir != "" || broker.Err == nil {
 		findings = append(findings, checkDataDir(c))
+	}
+	findings = append(findings, checkStateDir(c))
+	if c.Failover == "move" && can.LocalData {
+		findings = append(findings, Finding{What: "failover", Warn: true, Text: movesWithoutData})
 	}
 	foreign := false
 	if c.CanStop() {
@@ -194,40 +201,41 @@ func (e *shortError) Error() string {
 
 func (e *shortError) Unwrap() error { return e.err }
 
-func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Identity, Finding) {
+func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Identity, brokerapi.Capabilities, Finding) {
 	f := Finding{What: "broker"}
 	d, ok := LookupDriver(c.Driver)
 	if !ok {
 		f.Err = wrongSetting(fmt.Errorf("--driver %q: unknown driver: known drivers: %s", c.Driver, strings.Join(DriverNames(), ", ")))
-		return brokerapi.Identity{}, f
+		return brokerapi.Identity{}, brokerapi.Capabilities{}, f
 	}
 	b, err := d.New(c, log)
 	if err != nil {
 		f.Err = wrongSetting(err)
-		return brokerapi.Identity{}, f
+		return brokerapi.Identity{}, brokerapi.Capabilities{}, f
 	}
 	defer b.Close()
+	can := b.Capabilities()
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	id, err := b.Identify(ctx)
 	switch {
 	case errors.Is(err, brokerapi.ErrIdentity):
 		f.Err = wrongSetting(err)
-		return id, f
+		return id, can, f
 	case err != nil:
 		f.Err = fmt.Errorf("broker: %w", err)
-		return id, f
+		return id, can, f
 	}
 	name, err := newIdentityCheck(b, c, "").name(id)
 	if err != nil {
 		f.Err = wrongSetting(err)
-		return id, f
+		return id, can, f
 	}
-	f.Text = fmt.Sprintf("%s %s %s; can: %s", name, c.Driver, id.Version, strings.Join(b.Capabilities().List(), ", "))
+	f.Text = fmt.Sprintf("%s %s %s; can: %s", name, c.Driver, id.Version, strings.Join(can.List(), ", "))
 	if err := b.Health(ctx); err != nil {
 		f.Err = fmt.Errorf("broker %s: not healthy: %w", name, err)
 	}
-	return id, f
+	return id, can, f
 }
 
 func checkDataDir(c Config) Finding {
@@ -238,6 +246,34 @@ func checkDataDir(c Config) Finding {
 	}
 	if err := probes.CheckReadable(c.DataDir); err != nil {
 		f.Err = wrongSetting(err)
+	}
+	return f
+}
+
+// checkStateDir tries what 'run' needs, and leaves nothing behind.
+func checkStateDir(c Config) Finding {
+	f := Finding{What: "state dir", Text: c.StateDir}
+	if pid := lockHolder(c.StateDir); pid != 0 {
+		f.Text += fmt.Sprintf("; in use by process %d now", pid)
+		return f
+	}
+	dir := c.StateDir
+	for {
+		if _, err := os.Stat(dir); err == nil || !errors.Is(err, fs.ErrNotExist) || filepath.Dir(dir) == dir {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	if dir != c.StateDir {
+		f.Text += "; to be created"
+	}
+	probe, err := os.MkdirTemp(dir, ".holdfast-check-")
+	if err != nil {
+		f.Err = wrongSetting(fmt.Errorf("--state-dir %s: %s: make it writable for this user, or set --state-dir", c.StateDir, reason(err)))
+		return f
+	}
+	if err := os.Remove(probe); err != nil {
+		f.Err = wrongSetting(fmt.Errorf("--state-dir %s: remove what was tried: %w", c.StateDir, err))
 	}
 	return f
 }

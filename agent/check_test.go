@@ -136,3 +136,34 @@ func TestVerdictPutsSettingsBeforeSafetyBeforeFailure(t *testing.T) {
 		})
 	}
 }
+
+func TestCheckTriesTheStateDirectoryAndLeavesNothing(t *testing.T) {
+	parent := t.TempDir()
+	c := natsDefaults()
+	c.StateDir = filepath.Join(parent, "a", "b")
+	if f := checkStateDir(c); f.Err != nil || f.Text != c.StateDir+"; to be created" {
+		t.Errorf("not there yet: %+v", f)
+	}
+	c.StateDir = parent
+	if f := checkStateDir(c); f.Err != nil || f.Text != parent {
+		t.Errorf("there: %+v", f)
+	}
+	if left, err := os.ReadDir(parent); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	c.StateDir = "/proc/xx"
+	var exit *ExitError
+	if f := checkStateDir(c); !errors.As(f.Err, &exit) || exit.Code != ExitUsage || !strings.HasPrefix(f.Err.Error(), "--state-dir /proc/xx: ") {
+		t.Errorf("impossible: %+v", f)
+	}
+}
+
+func TestCheckWarnsOfTopicsThatMoveWithoutTheirData(t *testing.T) {
+	c := natsDefaults()
+	c.EtcdEndpoints, c.BrokerAdmin, c.NATSMonitor = []string{"http://" + deadPort}, "nats://"+deadPort, "http://"+deadPort
+	c.Assignment, c.Failover, c.StateDir = "rendezvous", "move", t.TempDir()
+	f := find(t, Check(t.Context(), c, slog.New(slog.DiscardHandler)), "failover")
+	if f.Err != nil || !f.Warn || !strings.Contains(f.Text, "without their data") {
+		t.Errorf("%+v", f)
+	}
+}

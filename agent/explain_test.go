@@ -51,6 +51,8 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	add(Event{Kind: "topics", To: "guard_tripped", Reason: "mass_change"})
 	add(Event{Kind: "topics", To: "guard_cleared"})
 	add(Event{Kind: "topics", To: "foreign_owner"})
+	add(Event{Kind: "topics", To: "placed"})
+	add(Event{Kind: "topics", To: "ignored", Reason: "record"})
 	for _, by := range []string{recovery.GateComplete, recovery.GateLoadTimeout} {
 		add(Event{Kind: "topics", To: "reconciled", Reason: by})
 	}

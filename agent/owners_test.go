@@ -76,6 +76,7 @@ func inOwners(t *testing.T, ids []string, claim func(t *testing.T, s *etcd.Serve
 			o := &owner{t: t, shelf: &shelf{serving: map[string]bool{}}}
 			o.agent = &agent{cfg: c.Effective(), log: quiet, main: cluster.Over(cluster.Config{}, server.Conn(nil), quiet)}
 			o.brokerID, o.memory.Incarnation = id, "incarnation of "+id
+			o.view.Store(&snapshot{attachment: recovery.Attached})
 			reg := prometheus.NewPedanticRegistry()
 			o.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{OwnershipLocks: o.locking(), MassChangeShare: o.cfg.MassChangeShare},
 				o.shelf, o.main, quiet, reg)

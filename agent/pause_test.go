@@ -300,3 +300,19 @@ func TestTheRegistrarWaitsForTheEndOfThePause(t *testing.T) {
 		t.Errorf("after the pause: %v", err)
 	}
 }
+
+func TestWhatAPauseHoldsBackSaysSo(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		l.pause(time.Hour)
+		l.set(func() { l.serving = false })
+		l.until(l.age() + 2*time.Minute)
+		if got := l.topics(); len(got) != 1 || got[0].State != "missing" || got[0].Error != "held back: paused by ops" {
+			t.Errorf("%+v", got)
+		}
+		l.resume()
+		l.until(l.age() + 2*time.Minute)
+		if got := l.topics(); len(got) != 1 || got[0].State != "served" || got[0].Error != "" {
+			t.Errorf("after the pause: %+v", got)
+		}
+	})
+}

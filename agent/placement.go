@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -54,20 +55,28 @@ func (p placements) Give(ctx context.Context, epoch int64, gives []recovery.Give
 // locks, so in shadow mode it does not.
 func (a *agent) placing() bool { return a.cfg.Assignment == "rendezvous" && a.locking() }
 
+// movesWithoutData warns of --failover move with a broker that keeps its own data.
+const movesWithoutData = "topics move without their data: this broker keeps it on its own disk; leave --failover at hold unless the data is replicated"
+
 // newPlacer makes the part that places topics; nil if others do. Its metrics are there
 // in any case.
 func (a *agent) newPlacer(reg prometheus.Registerer) *recovery.Placer {
 	p := recovery.NewPlacer(recovery.PlacerSettings{
 		Me: func() string { return a.brokerID }, Move: a.cfg.Failover == "move",
-		Absence: a.cfg.LeaseTTL, Moves: a.cfg.LoadConcurrency,
+		Absence: a.cfg.LeaseTTL, Moves: a.cfg.LoadConcurrency, Told: a.notePlaced,
 	}, placements{a}, a.ownership, a.log.With("part", "placement"), reg)
 	if !a.placing() {
 		return nil
 	}
 	if a.cfg.Failover == "move" && a.broker.Capabilities().LocalData {
-		a.log.Warn("topics move without their data: this broker keeps it on its own disk; leave --failover at hold unless the data is replicated", "failover", "move")
+		a.log.Warn(movesWithoutData, "failover", "move")
 	}
 	return p
+}
+
+// notePlaced tells in the journal how many topics this sidecar has moved.
+func (a *agent) notePlaced(taken, given int, epoch int64) {
+	a.event(Event{Kind: "topics", To: "placed", Epoch: epoch, Detail: fmt.Sprintf("%d taken, %d given to others", taken, given)})
 }
 
 // orderPlacer tells the placer what it may do. It needs the lease itself, not only that
@@ -154,6 +163,14 @@ func (a *agent) followFleet(ctx context.Context) error {
 	}, a.followError(ctx, "registrations"))
 }
 
+// ignoredRecord tells of a key that looks like a topic's record and is none. What lies
+// below a record is others' business.
+func (a *agent) ignoredRecord(key string) {
+	form := a.main.Keys().TopicRecords() + "NAMESPACE/TOPIC"
+	a.log.Warn("topic record ignored: want "+form, "key", key)
+	a.event(Event{Kind: "topics", To: "ignored", Reason: "record", Detail: key + " does not name a topic: write " + form})
+}
+
 // followTopics feeds the placer with the topics that there are.
 func (a *agent) followTopics(ctx context.Context) error {
 	keys := a.main.Keys()
@@ -161,6 +178,8 @@ func (a *agent) followTopics(ctx context.Context) error {
 		for _, key := range list {
 			if topic, ok := keys.ParseTopicRecord(key); ok {
 				out = append(out, topic)
+			} else if !strings.Contains(strings.TrimPrefix(key, keys.TopicRecords()), "/") {
+				a.ignoredRecord(key)
 			}
 		}
 		return out

@@ -74,6 +74,9 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 		return fmt.Sprintf("%s serves %s, but nothing can stop it in time: %s.", name, plural(p.Served, "topic"), s.foreign)
 	case len(causes) == 0 && s.unguarded:
 		return fmt.Sprintf("%s serves %s without a guard: nothing stops it if this sidecar dies or hangs; see 'holdfast events'.", name, plural(p.Served, "topic"))
+	case len(causes) == 0 && a.placer != nil && p.Assigned == 0:
+		return fmt.Sprintf("%s is attached and active, and no topic is placed here; a topic is made by its record: etcdctl put %sshop/orders null.",
+			name, a.main.Keys().TopicRecords())
 	case len(causes) == 0:
 		return fmt.Sprintf("%s is attached, active and serves %s.", name, plural(p.Served, "topic"))
 	case s.restart != "":
@@ -162,11 +165,30 @@ func (a *agent) afterwards(s *snapshot, v lease.View, awaited string) string {
 // topics lists every topic that is wanted or held here.
 func (a *agent) topics() []TopicStatus {
 	list := []TopicStatus{}
+	held := a.heldBackBy()
 	for _, t := range a.reconciler.Topics() {
+		if t.Error == "" && t.State == recovery.TopicMissing {
+			t.Error = held
+		}
 		supposed := a.shadow != nil && a.shadow.supposed(t.Topic)
 		list = append(list, TopicStatus{Topic: t.Topic, State: t.State, Error: t.Error, Supposed: supposed})
 	}
 	return list
+}
+
+// heldBackBy is why topics are not loaded now although nothing failed; empty: nothing keeps
+// them.
+func (a *agent) heldBackBy() string {
+	s := a.view.Load()
+	switch pause := a.pauseStatus(); {
+	case s.mode.Mode == recovery.Drained, s.mode.Mode == recovery.Draining:
+		return "held back: the broker is " + string(s.mode.Mode)
+	case s.attachment == recovery.Detached:
+		return "held back: detached from the cluster"
+	case pause != nil && s.mode.HeldByPause():
+		return "held back: paused by " + pause.Owner
+	}
+	return ""
 }
 
 func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }

@@ -46,6 +46,8 @@ type PlacerSettings struct {
 	Move    bool          // --failover move
 	Absence time.Duration // see PlacementFacts; the lease's TTL
 	Moves   int           // given away at the same time; 0: 16
+	// Told hears how many topics moved, as the log does; nil: nobody. It must not block.
+	Told func(taken, given int, epoch int64)
 }
 
 // PlacerOrders are what the placer acts under.
@@ -282,6 +284,9 @@ func (p *Placer) tell(now time.Time, over bool) {
 		return
 	}
 	p.log.Info("topics placed", "taken", p.untold["taken"], "given", p.untold["given"], "epoch", p.orders.Epoch)
+	if p.set.Told != nil {
+		p.set.Told(p.untold["taken"], p.untold["given"], p.orders.Epoch)
+	}
 	clear(p.untold)
 	p.toldAt = now
 }

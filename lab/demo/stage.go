@@ -96,7 +96,7 @@ func (s *stage) setUp(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.say("%s is ready: %s, reason %s; its %d topics (%s) were loaded and take messages",
+		s.say("%s is ready: %s, reason %s; topics loaded that take messages: %d (%s)",
 			n.id, state.Mode, state.Reason, len(n.topics), strings.Join(n.topics, " "))
 	}
 	return nil
