@@ -234,7 +234,7 @@ func (a *agent) noteGuard() {
 }
 
 // guardStatus is safe for concurrent use.
-func (a *agent) guardStatus(s *snapshot) GuardStatus {
+func (a *agent) guardStatus(s *snapshot, down bool) GuardStatus {
 	p, ok := a.guard.(guardProcess)
 	switch {
 	case a.guard == nil:
@@ -243,7 +243,7 @@ func (a *agent) guardStatus(s *snapshot) GuardStatus {
 		return GuardStatus{State: "absent"}
 	case !ok || p.Alive() && s.guarded.Pid != 0:
 		return GuardStatus{State: "stands_by", Pid: s.guarded.Pid}
-	case s.awaitsGuard && s.brokerID != "":
+	case s.awaitsGuard && s.brokerID != "" && !down:
 		return GuardStatus{State: "awaited"}
 	}
 	return GuardStatus{State: "idle"}

@@ -29,7 +29,7 @@ func (a *agent) status() Status {
 			Quarantined: p.Quarantined, Loading: p.Loading, Elsewhere: p.Elsewhere, Listed: p.ServedKnown},
 		Ready:   ReadyStatus{OK: len(causes) == 0, Causes: []string{}},
 		Pause:   a.pauseStatus(),
-		Guard:   a.guardStatus(s),
+		Guard:   a.guardStatus(s, h.At(time.Now()) == probes.Down),
 		Version: a.version, Since: a.started.UTC(), At: time.Now().UTC(),
 	}
 	if v.Validity.Known() {
@@ -156,6 +156,8 @@ func (a *agent) afterwards(s *snapshot, v lease.View, awaited string) string {
 		return "; its registration may have run out: if it has and other brokers stayed registered, " + comesBack(a.cfg)
 	case s.attachment == recovery.Detached && v.Validity.Known():
 		return "; if " + awaited + " answers before the lease ends it comes back by itself"
+	case s.attachment == recovery.Detached && s.wasRegistered && a.registrationState(s, v) == "absent":
+		return "; its registration has ended: if other brokers stayed registered, it comes back drained and waits for 'holdfast activate'"
 	case s.attachment == recovery.Detached && s.wasRegistered:
 		return "; if its registration has ended by then and other brokers stayed registered, it comes back drained and waits for 'holdfast activate'"
 	}
