@@ -75,7 +75,10 @@ func TestDataDirectoryThatAppearsLateCounts(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mnt", "data")
 	c := s.late("n1", dir)
 	c.awaitLines(1, dirSeen("unknown", "missing", 0))
-	volume(t, dir)
+	aside := filepath.Join(t.TempDir(), "data")
+	volume(t, aside) // it appears whole, as a volume that is mounted does
+	s.ok(os.MkdirAll(filepath.Dir(dir), 0o755))
+	s.ok(os.Rename(aside, dir))
 	c.awaitLines(1, dirSeen("missing", "present", 1))
 	s.ok(c.nats.Start(s.ctx))
 	st := c.awaitBooted()
