@@ -74,6 +74,7 @@ func (a *agent) fenceToLeave(ctx context.Context, due bool) (proven bool, err er
 	if err == nil || !due || a.stopper == nil || !a.fences(recovery.StepStop) {
 		return proven, err
 	}
+	a.recognizeNow(ctx)
 	how, stopErr := a.stopper.Stop(ctx)
 	if stopErr != nil {
 		return false, errors.Join(err, stopErr)

@@ -14,6 +14,7 @@ import (
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/probes"
+	"holdfast/recovery"
 )
 
 // recognizer keeps what was judged of the process that the pid file or the process name
@@ -109,6 +110,23 @@ func (r *recognizer) end(t process.Target, instance string, verdict recognition,
 	return news
 }
 
+// settle notes a judgement of a process that may not have been seen before.
+func (r *recognizer) settle(t process.Target, instance string, verdict recognition, why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if t != r.target {
+		r.target, r.since, r.ended = t, time.Now(), time.Time{}
+	}
+	r.instance, r.verdict, r.why = instance, verdict, why
+}
+
+// silent says that nobody answers who could contradict a process that was not judged.
+func (r *recognizer) silent() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.answering = false
+}
+
 // brokerGone reports whether the broker that was last known is proven to have ended,
 // whatever its health was when last asked. It is safe for concurrent use.
 func (a *agent) brokerGone() bool {
@@ -160,6 +178,27 @@ func (a *agent) recognizeProcess(verdict probes.Verdict, who brokerapi.Identity)
 		}
 		a.wakeGuard()
 	})
+}
+
+// recognizeNow judges the process that is watched, for a stop that follows while the loop
+// does not run any more.
+func (a *agent) recognizeNow(ctx context.Context) {
+	if a.process == nil {
+		return
+	}
+	seen := a.process.Snapshot()
+	if seen.Pid == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, recovery.LateQuiesce)
+	defer cancel()
+	who, err := a.broker.Identify(ctx)
+	if err != nil {
+		a.recognizer.silent()
+		return
+	}
+	judged, why := judgeProcess(ctx, a.cfg, seen, who)
+	a.recognizer.settle(process.Target{Pid: seen.Pid, StartTicks: seen.StartTicks}, who.Instance, judged, why)
 }
 
 // shun tells the guard, which is a process of its own.

@@ -177,5 +177,6 @@ func (a *agent) stopBroker() (how string, err error) {
 	if a.stopper == nil {
 		return "", errors.New("there is no way to stop it")
 	}
+	a.recognizeNow(ctx)
 	return a.stopper.Stop(ctx)
 }

@@ -50,7 +50,13 @@ func count(in io.Reader, out io.Writer) (tally, error) {
 					build[e.ImportPath] = append(build[e.ImportPath], e.Output)
 				case "pass", "fail", "skip":
 					if e.Test == "" {
-						t.addPackage(out, e, output[at], build[e.FailedBuild], brokenBelow[at])
+						lines := output[at]
+						for other, its := range output { // of tests in which the process ended
+							if other.pkg == at.pkg && other.test != "" && results[other] == "" {
+								lines = append(its, lines...)
+							}
+						}
+						t.addPackage(out, e, lines, build[e.FailedBuild], brokenBelow[at])
 						break
 					}
 					results[at] = e.Action
