@@ -39,6 +39,7 @@ type loopState struct {
 	lastBreaks   int64          // and at the last run
 	brokeAt      time.Time      // when that one had changed
 	servedPid    int            // the broker's process when it was last up; 0: not watched
+	keyAt        int64          // store revision at which the registration was seen or written
 	seenKey      *keySeen       // the registration as the watch last showed it; nil: not yet
 	early        func()         // the state key as the watch saw it before the first decision
 	tookUp       bool           // the Registrar's word was taken up in this run

@@ -39,10 +39,14 @@ func (l life) had() recovery.ModeRecord {
 // outcome is what the registrar found and did. The loop takes it up before the
 // lease counts as held.
 type outcome struct {
-	decision      recovery.Decision
-	boot          recovery.BootKind // empty: the broker process is the one that was registered
-	evidence      []string
-	grant         lease.Grant
+	decision recovery.Decision
+	boot     recovery.BootKind // empty: the broker process is the one that was registered
+	evidence []string
+	grant    lease.Grant
+	// seenAt is the store's revision at which the registration was seen or written. The
+	// renewal that confirmed the lease may be younger, and says nothing about the key.
+	// 0: as old as the grant.
+	seenAt        int64
 	instance      string
 	stateRevision int64
 	restored      bool   // etcd is older than what we remember
@@ -258,7 +262,7 @@ func (r *registrar) register(ctx context.Context, client *cluster.Client, seen c
 		out.stateRevision = done.Revision
 	}
 	grant.Epoch, grant.Revision, grant.Adopted = done.Revision, done.Revision, r.adopting()
-	out.grant, out.value = grant, now.value
+	out.grant, out.value, out.seenAt = grant, now.value, done.Revision
 	return nil
 }
 
@@ -295,7 +299,7 @@ func (r *registrar) keep(ctx context.Context, client *cluster.Client, seen clust
 	}
 	grant.Epoch, grant.Adopted = reg.CreateRevision, r.adopting()
 	grant.Revision = max(grant.Revision, seen.Revision, reg.ModRevision)
-	out.grant, out.value = grant, reg.Value
+	out.grant, out.value, out.seenAt = grant, reg.Value, max(seen.Revision, reg.ModRevision)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 
@@ -56,6 +57,7 @@ func (a *agent) takeUp(o outcome) {
 		a.event(Event{Kind: "registration", From: o.repaired, To: "repaired", Epoch: o.grant.Epoch})
 	}
 	a.grant, a.value, a.verified, a.tookUp = o.grant, o.value, true, true
+	a.keyAt = cmp.Or(o.seenAt, o.grant.Revision)
 	if (a.attachment == recovery.Detached || o.restored) && a.relist != nil {
 		a.needAssignments(o.grant.Revision)
 	}
@@ -82,7 +84,7 @@ func (a *agent) takeUp(o outcome) {
 	switch seen := a.seenKey; {
 	case o.restored:
 		a.seenKey = nil // the store went back, and revisions with it
-	case seen != nil && seen.revision > o.grant.Revision:
+	case seen != nil && seen.revision > a.keyAt:
 		// The watch was faster than the answer: what it showed is newer than the outcome.
 		a.registrationSeen(seen.kv, seen.revision)
 	}
@@ -109,7 +111,7 @@ func (a *agent) registrationSeen(kv *cluster.KV, revision int64) {
 	a.metrics.present.Store(kv != nil)
 	a.seenKey = &keySeen{kv, revision}
 	if kv == nil {
-		gone := a.grant.LeaseID != 0 && revision > a.grant.Revision
+		gone := a.grant.LeaseID != 0 && revision > a.keyAt
 		if gone {
 			a.noteLoss(a.lossCause())
 		}
@@ -120,14 +122,14 @@ func (a *agent) registrationSeen(kv *cluster.KV, revision int64) {
 	}
 	if a.cfg.Registration == "adopt" {
 		a.value = kv.Value
-		if revision > a.grant.Revision || kv.Lease != a.grant.LeaseID {
+		if revision > a.keyAt || kv.Lease != a.grant.LeaseID {
 			a.keeper.Reestablish()
 		}
 		return
 	}
 	v, err := cluster.Registration{BrokerID: a.brokerID, Value: kv.Value}.Parse()
 	ours := err == nil && v.Incarnation == a.memory.Incarnation
-	if a.grant.LeaseID == 0 || revision <= a.grant.Revision {
+	if a.grant.LeaseID == 0 || revision <= a.keyAt {
 		return
 	}
 	if ours {

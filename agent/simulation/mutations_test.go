@@ -50,7 +50,7 @@ var mutations = []mutation{
 		"if (a.attachment == recovery.Detached || o.restored) && a.relist != nil {",
 		"if (a.attachment == recovery.Detached || o.restored) && a.relist == nil {"}}},
 	{"what the watch showed before the answer is forgotten", "rule 3", []edit{{"agent/takeup.go",
-		"case seen != nil && seen.revision > o.grant.Revision:",
+		"case seen != nil && seen.revision > a.keyAt:",
 		"case seen != nil && o.restored:"}}},
 	{"another process of the broker is taken for the one that was", "startup", []edit{{"agent/registrar.go",
 		"|| r.up == nil || r.up(out.instance) {",

@@ -201,6 +201,16 @@ var named = []struct {
 			{At: 40 * time.Second, Do: join, Node: 0},
 			{At: 60 * time.Second, Do: revokeLease, Node: 1},
 		}}},
+	// The lease is renewed after the key was deleted, which the renewal does not say.
+	{"a key is deleted between the look and the renewal", schedule{Seed: 1795304724, Settings: settings{Nodes: 2, Topics: 4,
+		TTL: 8 * time.Second, Margin: time.Second, Grace: 2 * time.Second, Policy: "shutdown", Stop: ladderStops, Locks: true,
+		Latency: 200 * time.Microsecond, Failover: "move"},
+		Events: []event{
+			{At: 22568 * time.Millisecond, Do: flakyStore, Node: 0, For: 4196 * time.Millisecond},
+			{At: 37386 * time.Millisecond, Do: restartFleet, Node: 0, For: 5208 * time.Millisecond, Arg: 1},
+			{At: 40782 * time.Millisecond, Do: cutReplies, Node: 1, For: 3902 * time.Millisecond},
+			{At: 43035 * time.Millisecond, Do: deleteKey, Node: 1},
+		}}},
 }
 
 func TestNamedSchedules(t *testing.T) {
