@@ -155,15 +155,15 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 	defer a.tasks.Wait()
 	defer a.endLife()
 
-	if a.broker, err = w.Broker(c, log.With("part", "broker")); err != nil {
-		return &ExitError{ExitUsage, err}
-	}
-	defer a.broker.Close()
 	if a.main, a.line, err = w.Etcd(c.Cluster(), log.With("part", "etcd")); err != nil {
 		return &ExitError{ExitUsage, err}
 	}
 	defer a.main.Close()
 	defer a.line.Close()
+	if a.broker, err = w.Broker(c, a.main, log.With("part", "broker")); err != nil {
+		return &ExitError{ExitUsage, err}
+	}
+	defer a.broker.Close()
 	if w.Stopper != nil {
 		if a.stopper, err = w.Stopper(c, log.With("part", "process")); err != nil {
 			return &ExitError{ExitUsage, err}

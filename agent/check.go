@@ -208,7 +208,13 @@ func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Ide
 		f.Err = wrongSetting(fmt.Errorf("--driver %q: unknown driver: known drivers: %s", c.Driver, strings.Join(DriverNames(), ", ")))
 		return brokerapi.Identity{}, brokerapi.Capabilities{}, f
 	}
-	b, err := d.New(c, log)
+	store, err := cluster.Open(c.Cluster(), log)
+	if err != nil {
+		f.Err = wrongSetting(err)
+		return brokerapi.Identity{}, brokerapi.Capabilities{}, f
+	}
+	defer store.Close()
+	b, err := d.New(c, store, log)
 	if err != nil {
 		f.Err = wrongSetting(err)
 		return brokerapi.Identity{}, brokerapi.Capabilities{}, f

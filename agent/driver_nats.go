@@ -5,10 +5,11 @@ import (
 
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/nats"
+	"holdfast/cluster"
 )
 
 // newNATS takes effective settings. Its errors are settings that cannot work.
-func newNATS(c Config, log *slog.Logger) (brokerapi.Broker, error) {
+func newNATS(c Config, _ *cluster.Client, log *slog.Logger) (brokerapi.Broker, error) {
 	b, err := nats.New(nats.Config{
 		AdminURL:   c.BrokerAdmin,
 		MonitorURL: c.NATSMonitor,

@@ -6,11 +6,14 @@ import (
 	"slices"
 
 	"holdfast/brokerapi"
+	"holdfast/cluster"
 )
 
 // Driver is one kind of broker: how to talk to it, and the defaults that follow.
 type Driver struct {
-	New          func(Config, *slog.Logger) (brokerapi.Broker, error)
+	// New takes effective settings and the store, which belongs to the agent. It connects
+	// to nothing. Its errors are settings that cannot work.
+	New          func(Config, *cluster.Client, *slog.Logger) (brokerapi.Broker, error)
 	Admin        string   // default of broker-admin
 	Registration string   // default of registration
 	Failover     string   // default of failover

@@ -140,8 +140,8 @@ func (a *agent) enterShadow() {
 	a.log = a.log.With("shadow", true)
 	a.shadow = &shadow{count: a.wouldHave, log: a.log, event: a.event}
 	world := a.world
-	a.world.Broker = func(c Config, log *slog.Logger) (brokerapi.Broker, error) {
-		b, err := world.Broker(c, log)
+	a.world.Broker = func(c Config, store *cluster.Client, log *slog.Logger) (brokerapi.Broker, error) {
+		b, err := world.Broker(c, store, log)
 		if err != nil {
 			return nil, err
 		}

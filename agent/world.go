@@ -27,7 +27,7 @@ var ErrKilled = errors.New("killed")
 // lives in virtual time.
 type World struct {
 	Clock  func() lease.Instant // boot clock
-	Broker func(Config, *slog.Logger) (brokerapi.Broker, error)
+	Broker func(Config, *cluster.Client, *slog.Logger) (brokerapi.Broker, error)
 	// Etcd returns the main connections and the renewals' own.
 	Etcd func(cluster.Config, *slog.Logger) (*cluster.Client, Line, error)
 	// Listen opens one listener. Its errors name the setting, the value and the remedy.
@@ -108,9 +108,9 @@ type Server interface {
 func realWorld() World {
 	return World{
 		Clock: lease.BootClock,
-		Broker: func(c Config, log *slog.Logger) (brokerapi.Broker, error) {
+		Broker: func(c Config, store *cluster.Client, log *slog.Logger) (brokerapi.Broker, error) {
 			driver, _ := LookupDriver(c.Driver) // Validate knows it
-			return driver.New(c, log)
+			return driver.New(c, store, log)
 		},
 		Etcd:      openEtcd,
 		Listen:    openListener,

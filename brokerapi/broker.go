@@ -23,6 +23,10 @@ import (
 // address, and that it is not the broker (or not one broker) expected there.
 var ErrIdentity = errors.New("not the expected broker")
 
+// ErrElsewhere is wrapped by Load when another broker of the same cluster serves the
+// topic, and says so itself.
+var ErrElsewhere = errors.New("served by another broker")
+
 // Identity says who answers at the admin address.
 type Identity struct {
 	// Name is the broker's own name if it survives restarts, else empty.
@@ -78,6 +82,58 @@ type LossWatcher interface {
 	Lost() <-chan struct{}
 }
 
+// Mode is what a broker can be told to be.
+type Mode string
+
+// The modes that a Steerer knows. Draining is the way to drained, and Holdfast's own.
+const (
+	Active  Mode = "active"
+	Drained Mode = "drained"
+)
+
+// Steerer hands the mode on to a broker that has one of its own.
+type Steerer interface {
+	// Steer makes the broker active, or drained: it then takes no topic and gives up
+	// those that it has; their data stays. It returns nil when the broker has become
+	// what was asked for, and may be repeated until it has: one that is so already is
+	// not changed. reason is for the broker's own log.
+	Steer(ctx context.Context, mode Mode, reason string) error
+}
+
+// Ender asks the broker's process to end by itself.
+type Ender interface {
+	// End returns nil when the broker has taken the request. Whether the process has
+	// gone is for others to see.
+	End(ctx context.Context) error
+}
+
+// Viewer tells which topics the broker believes to be assigned to it. That is not what
+// it serves, and not what is assigned to it: a difference that lasts is a broker whose
+// watches have died.
+type Viewer interface {
+	Believed(ctx context.Context) ([]string, error)
+}
+
+// Sealed is where a topic ended when it was sealed.
+type Sealed struct {
+	Empty      bool   // there never was a message; LastOffset says nothing
+	LastOffset uint64 // of the last message that was committed
+}
+
+// Mover does the broker's part of moving a topic to another broker. Every step may be
+// repeated. They come after Quiesce, in this order: Commit and Seal here, Resume at the
+// new owner, Delete here.
+type Mover interface {
+	// Commit makes the consumers' positions durable and pauses the consumers.
+	Commit(ctx context.Context, topic string) error
+	// Seal flushes the topic and lets nothing be appended until Resume.
+	Seal(ctx context.Context, topic string) (Sealed, error)
+	// Resume serves the topic from where it was sealed. It refuses what does not fit.
+	Resume(ctx context.Context, topic string, from Sealed) error
+	// Delete removes the data that was left here. It refuses a topic that is not sealed.
+	Delete(ctx context.Context, topic string) error
+}
+
 // Capabilities are data, so that they can be printed and tested.
 type Capabilities struct {
 	Quiesce    bool // Quiescer
@@ -88,6 +144,23 @@ type Capabilities struct {
 	// MustStop: a running broker whose registration has gone destroys or serves, so
 	// quiescing is not enough and the process must be stopped.
 	MustStop bool
+
+	Steer bool // Steerer
+	End   bool // Ender
+	View  bool // Viewer
+	Move  bool // Mover
+
+	// Registers: the broker writes its own registration, which is adopted.
+	Registers bool
+	// NamedByInstance: it registers under Identity.Instance, which is another at each
+	// start; the id that it was given is only Holdfast's.
+	NamedByInstance bool
+	// Assigns: the broker's own cluster decides which topics it serves. What it serves
+	// is wanted, and nothing of it is an orphan.
+	Assigns bool
+	// Overlooks: it acts on keys that change while it runs and overlooks those that were
+	// there before. They must be put again.
+	Overlooks bool
 }
 
 // List names the capabilities that are present, in a fixed order.
@@ -103,6 +176,14 @@ func (c Capabilities) List() []string {
 		{c.StableName, "stable-name"},
 		{c.LocalData, "local-data"},
 		{c.MustStop, "must-stop"},
+		{c.Steer, "steer"},
+		{c.End, "end"},
+		{c.View, "view"},
+		{c.Move, "move"},
+		{c.Registers, "registers-itself"},
+		{c.NamedByInstance, "named-by-instance"},
+		{c.Assigns, "assigns-topics"},
+		{c.Overlooks, "overlooks-old-keys"},
 	} {
 		if f.has {
 			names = append(names, f.name)

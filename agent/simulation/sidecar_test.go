@@ -204,7 +204,9 @@ func (n *node) world(l *life) agent.World {
 			l.pass()
 			return n.fleet.clock()
 		},
-		Broker: func(agent.Config, *slog.Logger) (brokerapi.Broker, error) { return newDriver(n.broker, l), nil },
+		Broker: func(agent.Config, *cluster.Client, *slog.Logger) (brokerapi.Broker, error) {
+			return newDriver(n.broker, l), nil
+		},
 		Etcd: func(c cluster.Config, log *slog.Logger) (*cluster.Client, agent.Line, error) {
 			return n.client(l, c, log), &line{n: n, client: n.client(l, c, log)}, nil
 		},
