@@ -31,14 +31,19 @@ type Config struct {
 	BrokerAdmin   string // URL; derived from Driver
 	NATSMonitor   string // URL; derived from BrokerAdmin: same host, port 8222
 	NATSCredsFile string
-	BrokerURL     string   // advertised; may be empty
-	ConnectURL    string   // advertised; may be empty
-	Registration  string   // "own" or "adopt"; derived from Driver
-	DataDir       string   // empty: as the broker states it
-	DataMarkers   []string // globs below DataDir; derived from Driver
-	BrokerPIDFile string
-	BrokerProcess string
-	StopCommand   string // words, split at spaces; no shell
+	// The admin API of drivers that speak http or https.
+	BrokerTokenFile string   // file; a trailing newline is not part of the bearer token
+	BrokerCACert    string   // file, PEM
+	BrokerCert      string   // file, PEM; with BrokerKey
+	BrokerKey       string   // file, PEM; with BrokerCert
+	BrokerURL       string   // advertised; may be empty
+	ConnectURL      string   // advertised; may be empty
+	Registration    string   // "own" or "adopt"; derived from Driver
+	DataDir         string   // empty: as the broker states it
+	DataMarkers     []string // globs below DataDir; derived from Driver
+	BrokerPIDFile   string
+	BrokerProcess   string
+	StopCommand     string // words, split at spaces; no shell
 	// Command is the broker as our child: what follows "--" after "run". It is no
 	// setting of its own.
 	Command           []string
@@ -64,6 +69,7 @@ type Config struct {
 	Guard                string        // "on", "off"; derived: on with stop
 	Join                 bool
 	Shadow               bool
+	IKnow                bool // run beside a broker that must be stopped without a way to stop it
 
 	// topics
 	Assignment           string // "external", "rendezvous"

@@ -109,6 +109,8 @@ func TestBadSettingsNameFieldValueAndRemedy(t *testing.T) {
 
 		{"driver missing", with("driver", ""), "--driver: required: give the kind of broker; known drivers: nats"},
 		{"driver unknown", Sources{Flags: map[string][]string{"driver": {"kafka"}}}, `--driver "kafka": unknown driver: known drivers: nats`},
+		{"token for a broker that takes none", with("broker-token-file", full),
+			`--broker-token-file "` + full + `": the driver nats has no use for it: leave it out`},
 		{"broker id with a slash", with("broker-id", "a/b"), `--broker-id "a/b": holds a slash, which separates keys in etcd: use another character`},
 		{"broker id with a space at its end", with("broker-id", "a "), `--broker-id "a ": starts or ends with a space or holds a control character: remove it`},
 		{"admin URL of the wrong kind", with("broker-admin", "http://127.0.0.1:4222"),

@@ -141,6 +141,7 @@ func (r *report) broker() {
 		r.add("broker-id", "starts or ends with a space or holds a control character: remove it")
 	}
 	r.file("nats-creds-file", c.NATSCredsFile)
+	r.adminAccess()
 	r.oneOf("broker-restart", c.BrokerRestart, "always", "on-failure", "never")
 	r.positive("broker-stop-timeout", c.BrokerStopTimeout)
 	if c.StopCommand != "" && strings.TrimSpace(c.StopCommand) == "" {

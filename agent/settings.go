@@ -76,6 +76,10 @@ var settings = []Setting{
 	{"broker-admin", "broker", "URL of the broker's admin API", "URL", "nats://127.0.0.1:4222", func(c *Config) any { return &c.BrokerAdmin }},
 	{"nats-monitor", "broker", "URL of the NATS monitoring port", "URL", "http://host-of-broker-admin:8222", func(c *Config) any { return &c.NATSMonitor }},
 	{"nats-creds-file", "broker", "credentials file for the NATS admin connection", "FILE", "", func(c *Config) any { return &c.NATSCredsFile }},
+	{"broker-token-file", "broker", "file that holds the bearer token of the broker's admin API", "FILE", "", func(c *Config) any { return &c.BrokerTokenFile }},
+	{"broker-cacert", "broker", "PEM file with the authorities that sign the certificate of the broker's admin API", "FILE", "", func(c *Config) any { return &c.BrokerCACert }},
+	{"broker-cert", "broker", "PEM file with our client certificate for the broker's admin API", "FILE", "", func(c *Config) any { return &c.BrokerCert }},
+	{"broker-key", "broker", "PEM file with the key of that certificate", "FILE", "", func(c *Config) any { return &c.BrokerKey }},
 	{"broker-url", "broker", "URL that the registration advertises to brokers", "URL", "", func(c *Config) any { return &c.BrokerURL }},
 	{"connect-url", "broker", "URL that the registration advertises to clients", "URL", "", func(c *Config) any { return &c.ConnectURL }},
 	{"registration", "broker", "own: we write it; adopt: the broker does and we keep it", "own|adopt", "own with nats", func(c *Config) any { return &c.Registration }},
@@ -104,6 +108,7 @@ var settings = []Setting{
 	{"guard", "recovery", "second process that stops the broker if this one cannot", "on|off", "on with the fence step stop", func(c *Config) any { return &c.Guard }},
 	{"join", "recovery", "start drained, to be activated by an operator", "", "", func(c *Config) any { return &c.Join }},
 	{"shadow", "recovery", "decide, log and count, and do nothing", "", "", func(c *Config) any { return &c.Shadow }},
+	{"i-know", "recovery", "run although nothing could stop a broker that destroys or serves what is not its own once its registration is gone", "", "", func(c *Config) any { return &c.IKnow }},
 
 	{"assignment", "topics", "external: others assign the topics; rendezvous: the sidecars do", "external|rendezvous", "", func(c *Config) any { return &c.Assignment }},
 	{"failover", "topics", "hold: the topics of a dead broker wait for it; move: with rendezvous, others take them", "hold|move", "hold with nats", func(c *Config) any { return &c.Failover }},

@@ -1,0 +1,56 @@
+package agent
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// adminAccess checks how we show ourselves to the admin API of a broker that speaks
+// http or https, and how it shows itself to us.
+func (r *report) adminAccess() {
+	c := r.c
+	files := []struct{ name, path string }{
+		{"broker-token-file", c.BrokerTokenFile}, {"broker-cacert", c.BrokerCACert},
+		{"broker-cert", c.BrokerCert}, {"broker-key", c.BrokerKey},
+	}
+	if d, ok := drivers[c.Driver]; ok && !slices.Contains(d.AdminSchemes, "https") {
+		for _, f := range files {
+			if f.path != "" {
+				r.add(f.name, fmt.Sprintf("the driver %s has no use for it: leave it out", c.Driver), "driver")
+			}
+		}
+		return
+	}
+	for _, f := range files {
+		r.file(f.name, f.path)
+	}
+	if c.BrokerCert != "" && c.BrokerKey == "" {
+		r.add("broker-cert", "certificate without a key: give --broker-key too", "broker-key")
+	}
+	if c.BrokerKey != "" && c.BrokerCert == "" {
+		r.add("broker-key", "key without a certificate: give --broker-cert too", "broker-cert")
+	}
+	u, err := url.Parse(c.BrokerAdmin)
+	if err != nil || u.Scheme != "http" {
+		return
+	}
+	https := "https" + strings.TrimPrefix(c.BrokerAdmin, "http")
+	for _, f := range files[1:] {
+		if f.path != "" {
+			r.add(f.name, fmt.Sprintf("%s speaks no TLS: write %s, or leave it out", r.show("broker-admin"), https), "broker-admin")
+		}
+	}
+	if c.BrokerTokenFile != "" && !loopback(u.Hostname()) {
+		r.add("broker-token-file", fmt.Sprintf("%s would send the token over the network for all to read: write %s, or leave it out",
+			r.show("broker-admin"), https), "broker-admin")
+	}
+}
+
+// loopback reports whether what is sent to the host stays on this machine.
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
