@@ -57,19 +57,28 @@ func bounded(t *testing.T, name string, call func(context.Context) error) {
 func boundedWhenFrozen(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)
-	load(t, b, "/default/orders", nil)
+	load(t, s, b, "/default/orders", nil)
 	calls := map[string]func(context.Context) error{
 		"identify": func(ctx context.Context) error { _, err := b.Identify(ctx); return err },
 		"health":   b.Health,
 		"topics":   func(ctx context.Context) error { _, _, err := b.Topics(ctx); return err },
 		"load":     func(ctx context.Context) error { return b.Load(ctx, "/default/new", nil) },
 	}
-	if q, ok := b.(brokerapi.Quiescer); ok {
+	if q := quiescer(t, b); q != nil {
 		calls["quiesce"] = func(ctx context.Context) error { return q.Quiesce(ctx, "/default/orders") }
 	}
-	if u, ok := b.(brokerapi.Unloader); ok {
+	if u := unloader(t, b); u != nil {
 		calls["unload"] = func(ctx context.Context) error { return u.Unload(ctx, "/default/orders") }
 	}
+	if b.Capabilities().Steer {
+		st := hook[brokerapi.Steerer](t, "steer", b)
+		calls["steer"] = func(ctx context.Context) error { return st.Steer(ctx, brokerapi.Active, "test") }
+	}
+	if b.Capabilities().View {
+		v := hook[brokerapi.Viewer](t, "view", b)
+		calls["believed"] = func(ctx context.Context) error { _, err := v.Believed(ctx); return err }
+	}
+	assign(t, s, "/default/new")
 	s.Freeze(t)
 	for name, call := range calls {
 		bounded(t, name, call)
@@ -81,6 +90,11 @@ func boundedWhenFrozen(t *testing.T, h Harness) {
 			t.Errorf("%s after the thaw: %v", name, err)
 		}
 	}
+	refusedWhenEnded(t, calls)
+}
+
+func refusedWhenEnded(t *testing.T, calls map[string]func(context.Context) error) {
+	t.Helper()
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	for name, call := range calls {
@@ -90,14 +104,46 @@ func boundedWhenFrozen(t *testing.T, h Harness) {
 	}
 }
 
+// heavyBounded is apart: what was asked of a frozen broker it may still do when it thaws.
+func heavyBounded(t *testing.T, h Harness) {
+	s := h.Launch(t)
+	b := open(t, s)
+	calls := map[string]func(context.Context) error{}
+	const topic = "/default/orders"
+	if b.Capabilities().Steer {
+		st := hook[brokerapi.Steerer](t, "steer", b)
+		calls["steer"] = func(ctx context.Context) error { return st.Steer(ctx, brokerapi.Drained, "test") }
+	}
+	if b.Capabilities().End {
+		calls["end"] = hook[brokerapi.Ender](t, "end", b).End
+	}
+	if b.Capabilities().Move {
+		m := hook[brokerapi.Mover](t, "move", b)
+		calls["commit"] = func(ctx context.Context) error { return m.Commit(ctx, topic) }
+		calls["seal"] = func(ctx context.Context) error { _, err := m.Seal(ctx, topic); return err }
+		calls["resume"] = func(ctx context.Context) error { return m.Resume(ctx, topic, brokerapi.Sealed{}) }
+		calls["delete"] = func(ctx context.Context) error { return m.Delete(ctx, topic) }
+	}
+	if len(calls) == 0 {
+		t.Skip("not one of this broker's capabilities: steer, end, move")
+	}
+	load(t, s, b, topic, nil)
+	refusedWhenEnded(t, calls)
+	s.Freeze(t)
+	for name, call := range calls {
+		bounded(t, name, call)
+	}
+	s.Thaw(t)
+}
+
 func servesAfterRestart(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)
-	load(t, b, "/default/orders", nil)
-	load(t, b, "/default/parked", nil)
+	load(t, s, b, "/default/orders", nil)
+	load(t, s, b, "/default/parked", nil)
 	publish(t, s, "/default/orders")
-	q, canQuiesce := b.(brokerapi.Quiescer)
-	if canQuiesce {
+	q := quiescer(t, b)
+	if q != nil {
 		if err := q.Quiesce(soon(t), "/default/parked"); err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +151,7 @@ func servesAfterRestart(t *testing.T, h Harness) {
 	s.Kill(t)
 	s.Start(t)
 	become(t, "healthy after the restart", b.Health)
-	if canQuiesce && b.Capabilities().LocalData {
+	if q != nil && b.Capabilities().LocalData {
 		serving, _, err := b.Topics(soon(t))
 		if err != nil {
 			t.Fatal(err)
@@ -116,7 +162,7 @@ func servesAfterRestart(t *testing.T, h Harness) {
 			}
 		}
 	}
-	load(t, b, "/default/orders", nil)
+	load(t, s, b, "/default/orders", nil)
 	publish(t, s, "/default/orders")
 	wantCount(t, s, "/default/orders", 2)
 }
@@ -124,10 +170,7 @@ func servesAfterRestart(t *testing.T, h Harness) {
 func lossAfterKill(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)
-	w, ok := b.(brokerapi.LossWatcher)
-	if !ok || !b.Capabilities().HeldWatch {
-		t.Skip("this broker has no held watch")
-	}
+	w := able[brokerapi.LossWatcher](t, b.Capabilities().HeldWatch, "held-watch", b)
 	for round := range 2 { // the watch comes back with the broker
 		select {
 		case <-w.Lost():
@@ -153,6 +196,7 @@ func closeEndsCalls(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := s.Open(t)
 	become(t, "healthy", b.Health)
+	assign(t, s, "/default/orders")
 	s.Freeze(t)
 	ended := make(chan error, 2)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

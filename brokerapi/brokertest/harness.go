@@ -2,8 +2,10 @@
 // what the interfaces promise, against a real broker or against a fake of one.
 //
 // Proven: identity, health, loading, quiescing, unloading, listing, the held
-// watch, and that every call ends with its context, also while the broker is
-// frozen or dead. Not proven: speed, and what happens in a broker's own cluster.
+// watch, steering, ending, what the broker believes, each step of a move, and that
+// every call ends with its context, also while the broker is frozen or dead. A claim
+// is skipped only where the broker's capabilities, or Harness.Alone, say that there is
+// nothing to claim. Not proven: speed, and what other brokers of its own cluster do.
 package brokertest
 
 import (
@@ -24,6 +26,9 @@ type Harness struct {
 	// Many is how many topics to list at once; 0 is 2,000, more than a page of
 	// any known broker.
 	Many int
+	// Alone: brokers of this kind have no cluster of their own, so that no topic is served
+	// by another one of it. Without it the Server must be a Neighbour.
+	Alone bool
 	// Retriable is true for errors of Server.Publish after which an ordinary
 	// client tries again.
 	Retriable func(error) bool
@@ -100,8 +105,9 @@ func open(t *testing.T, s Server) brokerapi.Broker {
 	return b
 }
 
-func load(t *testing.T, b brokerapi.Broker, topic string, record []byte) {
+func load(t *testing.T, s Server, b brokerapi.Broker, topic string, record []byte) {
 	t.Helper()
+	assign(t, s, topic)
 	if err := b.Load(soon(t), topic, record); err != nil {
 		t.Fatalf("load %q: %v", topic, err)
 	}

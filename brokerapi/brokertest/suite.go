@@ -2,6 +2,8 @@ package brokertest
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -36,7 +38,18 @@ func Run(t *testing.T, h Harness) {
 		{"ManyTopicsAreAllListed", manyTopics},
 		{"TopicsServeAgainAfterARestart", servesAfterRestart},
 		{"LossIsKnownWithin200msOfAKill", lossAfterKill},
+		{"DrainedServesNothingAndActiveServesAgain", steered},
+		{"TheProcessEndsWhenAsked", ends},
+		{"ATopicOfAnotherBrokerIsServedElsewhere", elsewhere},
+		{"ItBelievesWhatItWasTold", believes},
+		{"ABrokerWhoseWatchesDiedBelievesTheOld", believesTheOld},
+		{"AMovedTopicKeepsItsMessagesAndPositions", moves},
+		{"AnEmptyTopicIsSealedAsEmpty", sealsEmpty},
+		{"ASealOutlivesARestart", sealLasts},
+		{"OnlyASealedTopicIsDeleted", deletesSealed},
+		{"ResumeRefusesWhatDoesNotFit", resumeRefuses},
 		{"CallsEndWithTheirContextWhenFrozen", boundedWhenFrozen},
+		{"StepsThatChangeMuchEndWithTheirContextToo", heavyBounded},
 		{"CloseEndsCallsInFlight", closeEndsCalls},
 	} {
 		t.Run(c.claim, func(t *testing.T) { c.test(t, h) })
@@ -49,6 +62,10 @@ func capabilitiesAreImplemented(t *testing.T, h Harness) {
 	_, quiescer := b.(brokerapi.Quiescer)
 	_, unloader := b.(brokerapi.Unloader)
 	_, watcher := b.(brokerapi.LossWatcher)
+	_, steerer := b.(brokerapi.Steerer)
+	_, ender := b.(brokerapi.Ender)
+	_, viewer := b.(brokerapi.Viewer)
+	_, mover := b.(brokerapi.Mover)
 	for _, c := range []struct {
 		name              string
 		said, implemented bool
@@ -56,9 +73,26 @@ func capabilitiesAreImplemented(t *testing.T, h Harness) {
 		{"quiesce", has.Quiesce, quiescer},
 		{"unload", has.Unload, unloader},
 		{"held-watch", has.HeldWatch, watcher},
+		{"steer", has.Steer, steerer},
+		{"end", has.End, ender},
+		{"view", has.View, viewer},
+		{"move", has.Move, mover},
 	} {
 		if c.said && !c.implemented {
 			t.Errorf("%s is in the capabilities and its interface is not implemented", c.name)
+		}
+	}
+	for _, c := range []struct {
+		said, without bool
+		what          string
+	}{
+		{has.Move, !has.Quiesce, "move begins with quiesce, which is missing"},
+		{has.NamedByInstance, !has.Registers, "named-by-instance is about a registration of its own, and registers-itself is missing"},
+		{has.NamedByInstance, has.StableName, "named-by-instance and stable-name exclude each other"},
+		{has.Assigns, h.Alone, "assigns-topics, and Harness.Alone says that there is no cluster to do so"},
+	} {
+		if c.said && c.without {
+			t.Error(c.what)
 		}
 	}
 }
@@ -121,34 +155,35 @@ func openedFirst(t *testing.T, h Harness) {
 func loadedServes(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)
-	load(t, b, "/default/orders", nil)
+	load(t, s, b, "/default/orders", nil)
 	publish(t, s, "/default/orders")
 	wantCount(t, s, "/default/orders", 1)
-	wantTopics(t, b, []string{"/default/orders"}, nil)
+	wantTopics(t, s, b, []string{"/default/orders"}, nil)
 }
 
 func loadTwice(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)
 	for n := range 3 {
-		load(t, b, "/default/orders", nil)
+		load(t, s, b, "/default/orders", nil)
 		publish(t, s, "/default/orders")
 		wantCount(t, s, "/default/orders", n+1)
 	}
-	wantTopics(t, b, []string{"/default/orders"}, nil)
+	wantTopics(t, s, b, []string{"/default/orders"}, nil)
 }
 
 func concurrentLoads(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)
-	load(t, b, "/default/parked", nil)
+	load(t, s, b, "/default/parked", nil)
 	topics := []string{"/default/new"}
-	if q, ok := b.(brokerapi.Quiescer); ok {
+	if q := quiescer(t, b); q != nil {
 		if err := q.Quiesce(soon(t), "/default/parked"); err != nil {
 			t.Fatal(err)
 		}
 		topics = append(topics, "/default/parked")
 	}
+	assign(t, s, topics...)
 	var wg sync.WaitGroup
 	for range 16 {
 		for _, topic := range topics {
@@ -169,12 +204,9 @@ func concurrentLoads(t *testing.T, h Harness) {
 func quiesced(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)
-	q, ok := b.(brokerapi.Quiescer)
-	if !ok || !b.Capabilities().Quiesce {
-		t.Skip("this broker cannot quiesce")
-	}
-	load(t, b, "/default/orders", nil)
-	load(t, b, "/default/others", nil)
+	q := able[brokerapi.Quiescer](t, b.Capabilities().Quiesce, "quiesce", b)
+	load(t, s, b, "/default/orders", nil)
+	load(t, s, b, "/default/others", nil)
 	publish(t, s, "/default/orders")
 	for range 2 { // the second changes nothing
 		if err := q.Quiesce(soon(t), "/default/orders"); err != nil {
@@ -187,33 +219,42 @@ func quiesced(t *testing.T, h Harness) {
 		if !h.Retriable(err) {
 			t.Fatalf("clients do not retry after %v", err)
 		}
-		wantTopics(t, b, []string{"/default/others"}, []string{"/default/orders"})
+		wantTopics(t, s, b, []string{"/default/others"}, []string{"/default/orders"})
 	}
 	publish(t, s, "/default/others")
 	wantCount(t, s, "/default/orders", 1)
 
-	load(t, b, "/default/orders", nil)
+	load(t, s, b, "/default/orders", nil)
 	publish(t, s, "/default/orders")
 	wantCount(t, s, "/default/orders", 2)
-	wantTopics(t, b, []string{"/default/orders", "/default/others"}, nil)
+	wantTopics(t, s, b, []string{"/default/orders", "/default/others"}, nil)
 }
 
 func unloaded(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)
-	u, ok := b.(brokerapi.Unloader)
-	if !ok || !b.Capabilities().Unload {
-		t.Skip("this broker cannot unload")
-	}
-	load(t, b, "/default/orders", nil)
+	u := able[brokerapi.Unloader](t, b.Capabilities().Unload, "unload", b)
+	assigns := b.Capabilities().Assigns // then it, or another, may serve it again at any time
+	load(t, s, b, "/default/orders", nil)
 	publish(t, s, "/default/orders")
 	for range 2 {
 		if err := u.Unload(soon(t), "/default/orders"); err != nil {
 			t.Fatalf("unload: %v", err)
 		}
+		if assigns {
+			continue
+		}
 		if err := s.Publish("/default/orders", []byte("too late")); err == nil {
 			t.Fatal("an unloaded topic took a message")
 		}
+	}
+	if assigns {
+		if err := b.Load(soon(t), "/default/orders", nil); err != nil && !errors.Is(err, brokerapi.ErrElsewhere) {
+			t.Fatalf("load it again: %v", err)
+		}
+		become(t, "served again, wherever", func(context.Context) error { return s.Publish("/default/orders", []byte("data")) })
+		wantCount(t, s, "/default/orders", 2)
+		return
 	}
 	serving, _, err := b.Topics(soon(t))
 	if err != nil {
@@ -222,24 +263,25 @@ func unloaded(t *testing.T, h Harness) {
 	if len(serving) > 0 {
 		t.Errorf("serving %q after unloading everything", serving)
 	}
-	load(t, b, "/default/orders", nil)
+	load(t, s, b, "/default/orders", nil)
 	publish(t, s, "/default/orders")
 	wantCount(t, s, "/default/orders", 2)
 }
 
 func absent(t *testing.T, h Harness) {
-	b := open(t, h.Launch(t))
-	if q, ok := b.(brokerapi.Quiescer); ok {
+	s := h.Launch(t)
+	b := open(t, s)
+	if q := quiescer(t, b); q != nil {
 		if err := q.Quiesce(soon(t), "/default/nowhere"); err != nil {
 			t.Errorf("quiesce: %v", err)
 		}
 	}
-	if u, ok := b.(brokerapi.Unloader); ok {
+	if u := unloader(t, b); u != nil {
 		if err := u.Unload(soon(t), "/default/nowhere"); err != nil {
 			t.Errorf("unload: %v", err)
 		}
 	}
-	wantTopics(t, b, nil, nil)
+	wantTopics(t, s, b, nil, nil)
 }
 
 func oddNames(t *testing.T, h Harness) {
@@ -248,16 +290,16 @@ func oddNames(t *testing.T, h Harness) {
 	var all []string
 	for _, odd := range h.Odd {
 		t.Run(odd.Name, func(t *testing.T) {
-			load(t, b, odd.Topic, odd.Record)
-			load(t, b, odd.Topic, odd.Record)
+			load(t, s, b, odd.Topic, odd.Record)
+			load(t, s, b, odd.Topic, odd.Record)
 			publish(t, s, odd.Topic)
 			wantCount(t, s, odd.Topic, 1)
 		})
 		all = append(all, odd.Topic)
 	}
-	wantTopics(t, b, all, nil)
-	q, ok := b.(brokerapi.Quiescer)
-	if !ok {
+	wantTopics(t, s, b, all, nil)
+	q := quiescer(t, b)
+	if q == nil {
 		return
 	}
 	for _, topic := range all {
@@ -265,30 +307,38 @@ func oddNames(t *testing.T, h Harness) {
 			t.Errorf("quiesce %q: %v", topic, err)
 		}
 	}
-	wantTopics(t, b, nil, all)
+	wantTopics(t, s, b, nil, all)
 }
 
 func foreign(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)
+	if b.Capabilities().Assigns {
+		t.Skip("a broker whose own cluster assigns the topics lists all that it serves")
+	}
 	unchanged := s.AddForeign(t)
-	load(t, b, "/default/orders", nil)
-	wantTopics(t, b, []string{"/default/orders"}, nil)
-	if q, ok := b.(brokerapi.Quiescer); ok {
+	load(t, s, b, "/default/orders", nil)
+	wantTopics(t, s, b, []string{"/default/orders"}, nil)
+	if q := quiescer(t, b); q != nil {
 		if err := q.Quiesce(soon(t), "/default/orders"); err != nil {
 			t.Fatal(err)
 		}
-		wantTopics(t, b, nil, []string{"/default/orders"})
+		wantTopics(t, s, b, nil, []string{"/default/orders"})
 	}
-	load(t, b, "/default/orders", nil)
+	load(t, s, b, "/default/orders", nil)
 	if err := unchanged(); err != nil {
 		t.Error(err)
 	}
 }
 
 func manyTopics(t *testing.T, h Harness) {
-	b := open(t, h.Launch(t))
+	s := h.Launch(t)
+	b := open(t, s)
 	all := make([]string, h.Many)
+	for i := range all {
+		all[i] = fmt.Sprintf("/default/topic-%05d", i)
+	}
+	assign(t, s, all...)
 	next := make(chan string)
 	var wg sync.WaitGroup
 	for range 16 {
@@ -300,9 +350,8 @@ func manyTopics(t *testing.T, h Harness) {
 			}
 		})
 	}
-	for i := range all {
-		all[i] = fmt.Sprintf("/default/topic-%05d", i)
-		next <- all[i]
+	for _, topic := range all {
+		next <- topic
 	}
 	close(next)
 	wg.Wait()
@@ -310,9 +359,9 @@ func manyTopics(t *testing.T, h Harness) {
 		t.FailNow()
 	}
 	half := len(all) / 2
-	q, ok := b.(brokerapi.Quiescer)
-	if !ok {
-		wantTopics(t, b, all, nil)
+	q := quiescer(t, b)
+	if q == nil {
+		wantTopics(t, s, b, all, nil)
 		return
 	}
 	for _, topic := range all[:half] {
@@ -320,10 +369,10 @@ func manyTopics(t *testing.T, h Harness) {
 			t.Fatal(err)
 		}
 	}
-	wantTopics(t, b, all[half:], all[:half])
+	wantTopics(t, s, b, all[half:], all[:half])
 }
 
-func wantTopics(t *testing.T, b brokerapi.Broker, serving, quiesced []string) {
+func wantTopics(t *testing.T, s Server, b brokerapi.Broker, serving, quiesced []string) {
 	t.Helper()
 	gotServing, gotQuiesced, err := b.Topics(soon(t))
 	if err != nil {
@@ -333,7 +382,7 @@ func wantTopics(t *testing.T, b brokerapi.Broker, serving, quiesced []string) {
 		list      string
 		got, want []string
 	}{{"serving", gotServing, serving}, {"quiesced", gotQuiesced, quiesced}} {
-		got, want := slices.Sorted(slices.Values(c.got)), slices.Sorted(slices.Values(c.want))
+		got, want := slices.Sorted(slices.Values(c.got)), listed(s, c.want)
 		if !slices.Equal(got, want) {
 			t.Fatalf("%s: got %d topics, want %d: %s", c.list, len(got), len(want), difference(got, want))
 		}

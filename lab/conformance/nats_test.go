@@ -93,7 +93,8 @@ func TestConformance(t *testing.T) {
 				s.subjects = subjects
 				return s
 			},
-			Odd: odd,
+			Odd:   odd,
+			Alone: true,
 			Retriable: func(err error) bool {
 				// What jetstream.Publish itself retries.
 				return errors.Is(err, client.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse)

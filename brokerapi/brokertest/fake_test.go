@@ -1,0 +1,269 @@
+package brokertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/brokerapi"
+)
+
+// TestTheSuiteCanBePassed runs it against a broker that has every capability, so that no
+// claim asks for what cannot be, and against one that has none.
+func TestTheSuiteCanBePassed(t *testing.T) {
+	for name, can := range map[string]brokerapi.Capabilities{
+		"by a broker that can do all":                  {Quiesce: true, Unload: true, StableName: true, LocalData: true, Steer: true, End: true, View: true, Move: true, Registers: true},
+		"by a broker that can do no more than serve":   {StableName: true, LocalData: true},
+		"by a broker that is named by its instance":    {Registers: true, NamedByInstance: true, Unload: true},
+		"by a broker whose cluster assigns the topics": {Assigns: true, Unload: true, Steer: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			Run(t, Harness{
+				Launch:    func(*testing.T) Server { s := &fake{can: can, topics: map[string]*held{}}; s.wake(); return s },
+				Odd:       []OddTopic{{"dots", "/a.b/c.d", nil}, {"record", "/a/b", []byte("{}")}},
+				Retriable: func(err error) bool { return errors.Is(err, errBusy) },
+			})
+		})
+	}
+}
+
+var errBusy = errors.New("not here, try again")
+
+// held is one topic of the fake.
+type held struct {
+	messages               []string
+	read                   map[string]int
+	loaded, parked, sealed bool
+	theirs                 bool
+	believed               bool
+}
+
+// fake is a broker and its server in one.
+type fake struct {
+	can brokerapi.Capabilities
+
+	mu      sync.Mutex
+	life    int
+	ended   bool
+	blind   bool
+	drained bool
+	thawed  chan struct{} // closed while it runs
+	topics  map[string]*held
+}
+
+func (f *fake) wake() { f.thawed = make(chan struct{}); close(f.thawed); f.life++; f.ended = false }
+
+func (f *fake) topic(name string) *held {
+	if f.topics[name] == nil {
+		f.topics[name] = &held{read: map[string]int{}}
+	}
+	return f.topics[name]
+}
+
+func (f *fake) Open(*testing.T) brokerapi.Broker {
+	d := &driver{fake: f}
+	d.open, d.end = context.WithCancel(context.Background())
+	return d
+}
+
+func (f *fake) Kill(*testing.T) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ended = true
+	for _, h := range f.topics {
+		h.loaded = h.loaded && f.can.LocalData
+	}
+}
+func (f *fake) Start(*testing.T)    { f.mu.Lock(); defer f.mu.Unlock(); f.wake() }
+func (f *fake) Freeze(*testing.T)   { f.mu.Lock(); defer f.mu.Unlock(); f.thawed = make(chan struct{}) }
+func (f *fake) Thaw(*testing.T)     { f.mu.Lock(); defer f.mu.Unlock(); close(f.thawed) }
+func (f *fake) AwaitEnd(*testing.T) {}
+func (f *fake) Blind(*testing.T)    { f.blind = true }
+
+func (f *fake) Assign(_ *testing.T, topic string)   { f.Reassign(nil, topic) }
+func (f *fake) Reassign(_ *testing.T, topic string) { f.topic(topic).believed = !f.blind }
+func (f *fake) GiveAway(_ *testing.T, topic string) { f.topic(topic).theirs = true }
+
+func (f *fake) Publish(topic string, data []byte) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	h := f.topic(topic)
+	if f.can.Assigns {
+		h.loaded = h.loaded || !f.drained // its cluster does that
+	} else if !h.loaded || h.parked || f.drained {
+		return errBusy
+	}
+	h.messages = append(h.messages, string(data))
+	return nil
+}
+
+func (f *fake) Count(topic string) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.topic(topic).messages), nil
+}
+
+func (f *fake) Consume(topic, subscription string, n int) ([]string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	h := f.topic(topic)
+	from := h.read[subscription]
+	if from+n > len(h.messages) {
+		return nil, fmt.Errorf("%d of %d messages are left", len(h.messages)-from, n)
+	}
+	h.read[subscription] += n
+	return h.messages[from : from+n], nil
+}
+
+func (f *fake) AddForeign(*testing.T) func() error { return func() error { return nil } }
+
+// driver is one client of the fake.
+type driver struct {
+	*fake
+	open context.Context
+	end  func()
+}
+
+// ask is the way of every call.
+func (d *driver) ask(ctx context.Context, answer func() error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	d.mu.Lock()
+	thawed := d.thawed
+	d.mu.Unlock()
+	select {
+	case <-thawed:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-d.open.Done():
+		return errors.New("the driver is closed")
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ended || d.open.Err() != nil {
+		return errors.New("connection refused")
+	}
+	return answer()
+}
+
+func (d *driver) Identify(ctx context.Context) (id brokerapi.Identity, err error) {
+	err = d.ask(ctx, func() error {
+		id = brokerapi.Identity{Instance: fmt.Sprint(d.life), Version: "1", StartedAt: time.Time{}}
+		if d.can.StableName {
+			id.Name = "n1"
+		}
+		return nil
+	})
+	return id, err
+}
+func (d *driver) Health(ctx context.Context) error {
+	return d.ask(ctx, func() error { return nil })
+}
+func (d *driver) Topics(ctx context.Context) (serving, quiesced []string, err error) {
+	err = d.ask(ctx, func() error {
+		for name, h := range d.topics {
+			switch {
+			case h.loaded && h.parked:
+				quiesced = append(quiesced, name)
+			case h.loaded && !d.drained:
+				serving = append(serving, name)
+			}
+		}
+		return nil
+	})
+	return serving, quiesced, err
+}
+func (d *driver) Load(ctx context.Context, topic string, _ []byte) error {
+	return d.ask(ctx, func() error {
+		h := d.topic(topic)
+		if h.theirs {
+			return fmt.Errorf("load %s: %w", topic, brokerapi.ErrElsewhere)
+		}
+		if h.sealed {
+			return errors.New("sealed")
+		}
+		h.loaded, h.parked = true, false
+		return nil
+	})
+}
+func (d *driver) Quiesce(ctx context.Context, topic string) error {
+	return d.ask(ctx, func() error {
+		if h := d.topics[topic]; h != nil {
+			h.parked = true
+		}
+		return nil
+	})
+}
+func (d *driver) Unload(ctx context.Context, topic string) error {
+	return d.ask(ctx, func() error {
+		if h := d.topics[topic]; h != nil {
+			h.loaded = false
+		}
+		return nil
+	})
+}
+func (d *driver) Steer(ctx context.Context, mode brokerapi.Mode, _ string) error {
+	return d.ask(ctx, func() error {
+		if mode != brokerapi.Active && mode != brokerapi.Drained {
+			return fmt.Errorf("mode %q: want active or drained", mode)
+		}
+		d.drained = mode == brokerapi.Drained
+		return nil
+	})
+}
+func (d *driver) End(ctx context.Context) error {
+	return d.ask(ctx, func() error { d.ended = true; return nil })
+}
+func (d *driver) Believed(ctx context.Context) (topics []string, err error) {
+	err = d.ask(ctx, func() error {
+		for _, name := range slices.Sorted(maps.Keys(d.topics)) {
+			if d.topics[name].believed {
+				topics = append(topics, name)
+			}
+		}
+		return nil
+	})
+	return topics, err
+}
+func (d *driver) Commit(ctx context.Context, _ string) error {
+	return d.ask(ctx, func() error { return nil })
+}
+func (d *driver) Seal(ctx context.Context, topic string) (end brokerapi.Sealed, err error) {
+	err = d.ask(ctx, func() error {
+		h := d.topic(topic)
+		h.sealed, h.parked = true, true
+		if end.Empty = len(h.messages) == 0; !end.Empty {
+			end.LastOffset = uint64(len(h.messages) - 1)
+		}
+		return nil
+	})
+	return end, err
+}
+func (d *driver) Resume(ctx context.Context, topic string, from brokerapi.Sealed) error {
+	return d.ask(ctx, func() error {
+		h := d.topic(topic)
+		if n := len(h.messages); from.Empty != (n == 0) || !from.Empty && from.LastOffset != uint64(n-1) {
+			return errors.New("does not fit")
+		}
+		h.sealed, h.parked, h.loaded = false, false, true
+		return nil
+	})
+}
+func (d *driver) Delete(ctx context.Context, topic string) error {
+	return d.ask(ctx, func() error {
+		h := d.topics[topic]
+		if h != nil && !h.sealed {
+			return errors.New("not sealed")
+		}
+		delete(d.topics, topic)
+		return nil
+	})
+}
+func (d *driver) Capabilities() brokerapi.Capabilities { return d.can }
+func (d *driver) Close() error                         { d.end(); return nil }

@@ -1,0 +1,113 @@
+package brokertest
+
+import (
+	"slices"
+	"testing"
+
+	"holdfast/brokerapi"
+)
+
+// What a Server can do beyond what all do. A capability asks for its hook: a driver that
+// says that it can and a Server that cannot show it fail the suite. Assigner and Unit are
+// for brokers that are otherwise than most.
+
+// Assigner is a Server of brokers that load only what was assigned to them in their own
+// metadata. The suite calls it before every Load, from the test's own goroutine.
+type Assigner interface {
+	// Assign makes the topic this broker's. What is so already is not changed.
+	Assign(t *testing.T, topic string)
+}
+
+// Unit is a Server of brokers that own their topics in larger units.
+type Unit interface {
+	// Unit is the name under which Topics lists the topic.
+	Unit(topic string) string
+}
+
+// Ended is for brokerapi.Ender.
+type Ended interface {
+	// AwaitEnd returns when the process has ended by itself, and Start can start it again.
+	// It fails the test when that takes too long.
+	AwaitEnd(t *testing.T)
+}
+
+// Blinder is for brokerapi.Viewer.
+type Blinder interface {
+	// Blind lets the broker's watches of its metadata die for the rest of its life. It
+	// serves on.
+	Blind(t *testing.T)
+	// Reassign changes the metadata as Assign does, whether the broker learns of it or not.
+	Reassign(t *testing.T, topic string)
+}
+
+// Consumer is for brokerapi.Mover.
+type Consumer interface {
+	// Consume takes and acknowledges the next n messages as a durable subscription, which
+	// it makes at the topic's begin if there is none, and returns their data.
+	Consume(topic, subscription string, n int) ([]string, error)
+}
+
+// Neighbour is a Server of brokers that have a cluster of their own.
+type Neighbour interface {
+	// GiveAway makes another broker of the same cluster serve the topic.
+	GiveAway(t *testing.T, topic string)
+}
+
+// able skips a claim about a capability that the broker does not have, and fails it when
+// the broker says that it has it and the driver, or the server, cannot show it.
+func able[I any](t *testing.T, can bool, name string, from any) I {
+	t.Helper()
+	if !can {
+		t.Skipf("not one of this broker's capabilities: %s", name)
+	}
+	return hook[I](t, name, from)
+}
+
+func hook[I any](t *testing.T, name string, from any) I {
+	t.Helper()
+	i, ok := from.(I)
+	if !ok {
+		t.Fatalf("%s is in the capabilities, and %T does not implement %T", name, from, new(I))
+	}
+	return i
+}
+
+// quiescer is nil for a broker that cannot quiesce.
+func quiescer(t *testing.T, b brokerapi.Broker) brokerapi.Quiescer {
+	t.Helper()
+	if !b.Capabilities().Quiesce {
+		return nil
+	}
+	return hook[brokerapi.Quiescer](t, "quiesce", b)
+}
+
+// unloader is nil for a broker that cannot unload.
+func unloader(t *testing.T, b brokerapi.Broker) brokerapi.Unloader {
+	t.Helper()
+	if !b.Capabilities().Unload {
+		return nil
+	}
+	return hook[brokerapi.Unloader](t, "unload", b)
+}
+
+// assign makes topics this server's, where that is needed.
+func assign(t *testing.T, s Server, topics ...string) {
+	t.Helper()
+	if a, ok := s.(Assigner); ok {
+		for _, topic := range topics {
+			a.Assign(t, topic)
+		}
+	}
+}
+
+// listed is what Topics must show when the broker holds these topics.
+func listed(s Server, topics []string) []string {
+	units := slices.Clone(topics)
+	if u, ok := s.(Unit); ok {
+		for i, topic := range topics {
+			units[i] = u.Unit(topic)
+		}
+	}
+	slices.Sort(units)
+	return slices.Compact(units)
+}

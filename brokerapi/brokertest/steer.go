@@ -1,0 +1,146 @@
+package brokertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"holdfast/brokerapi"
+)
+
+func steered(t *testing.T, h Harness) {
+	s := h.Launch(t)
+	b := open(t, s)
+	can := b.Capabilities()
+	st := able[brokerapi.Steerer](t, can.Steer, "steer", b)
+	topics := []string{"/default/orders", "/default/others"}
+	for _, topic := range topics {
+		load(t, s, b, topic, nil)
+		publish(t, s, topic)
+	}
+	for range 2 { // the second changes nothing
+		if err := st.Steer(soon(t), brokerapi.Drained, "conformance"); err != nil {
+			t.Fatalf("steer to drained: %v", err)
+		}
+		serving, _, err := b.Topics(soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(serving) > 0 {
+			t.Fatalf("drained, and it serves %q", serving)
+		}
+		if can.Assigns {
+			continue // its cluster may serve them elsewhere
+		}
+		if err := s.Publish(topics[0], []byte("too late")); err == nil {
+			t.Fatal("a drained broker took a message")
+		}
+	}
+	for range 2 {
+		if err := st.Steer(soon(t), brokerapi.Active, "conformance"); err != nil {
+			t.Fatalf("steer to active: %v", err)
+		}
+	}
+	for _, topic := range topics {
+		assign(t, s, topic)
+		if err := b.Load(soon(t), topic, nil); err != nil && !(can.Assigns && errors.Is(err, brokerapi.ErrElsewhere)) {
+			t.Fatalf("load %q when active again: %v", topic, err)
+		}
+		publish(t, s, topic)
+		wantCount(t, s, topic, 2)
+	}
+	if err := st.Steer(soon(t), brokerapi.Mode("asleep"), "conformance"); err == nil {
+		t.Error("steered to a mode that there is not")
+	}
+}
+
+func ends(t *testing.T, h Harness) {
+	s := h.Launch(t)
+	b := open(t, s)
+	e := able[brokerapi.Ender](t, b.Capabilities().End, "end", b)
+	gone := hook[Ended](t, "end", s)
+	load(t, s, b, "/default/orders", nil)
+	publish(t, s, "/default/orders")
+	if err := e.End(soon(t)); err != nil {
+		t.Fatalf("end: %v", err)
+	}
+	gone.AwaitEnd(t)
+	wantUnwell(t, b)
+	bounded(t, "end of a broker that has ended", e.End)
+	s.Start(t)
+	become(t, "healthy after the restart", b.Health)
+	load(t, s, b, "/default/orders", nil)
+	publish(t, s, "/default/orders")
+	wantCount(t, s, "/default/orders", 2)
+}
+
+func elsewhere(t *testing.T, h Harness) {
+	if h.Alone {
+		t.Skip("brokers of this kind have no cluster of their own")
+	}
+	s := h.Launch(t)
+	b := open(t, s)
+	n, ok := s.(Neighbour)
+	if !ok {
+		t.Fatalf("%T is no Neighbour, and Harness.Alone does not say that there are none", s)
+	}
+	n.GiveAway(t, "/default/theirs")
+	for range 2 {
+		if err := b.Load(soon(t), "/default/theirs", nil); !errors.Is(err, brokerapi.ErrElsewhere) {
+			t.Fatalf("load of another broker's topic: got %v, want %v", err, brokerapi.ErrElsewhere)
+		}
+	}
+	wantTopics(t, s, b, nil, nil)
+	load(t, s, b, "/default/ours", nil)
+	wantTopics(t, s, b, []string{"/default/ours"}, nil)
+}
+
+// believed waits until the broker believes exactly in these topics.
+func believed(t *testing.T, v brokerapi.Viewer, want ...string) {
+	t.Helper()
+	become(t, "the broker's view", func(ctx context.Context) error {
+		got, err := v.Believed(ctx)
+		if err != nil {
+			return err
+		}
+		slices.Sort(got)
+		if slices.Sort(want); !slices.Equal(got, want) {
+			return fmt.Errorf("it believes in %q, want %q", got, want)
+		}
+		return nil
+	})
+}
+
+func believes(t *testing.T, h Harness) {
+	s := h.Launch(t)
+	b := open(t, s)
+	v := able[brokerapi.Viewer](t, b.Capabilities().View, "view", b)
+	believed(t, v)
+	load(t, s, b, "/default/orders", nil)
+	believed(t, v, "/default/orders")
+	load(t, s, b, "/default/others", nil)
+	believed(t, v, "/default/orders", "/default/others")
+}
+
+func believesTheOld(t *testing.T, h Harness) {
+	s := h.Launch(t)
+	b := open(t, s)
+	v := able[brokerapi.Viewer](t, b.Capabilities().View, "view", b)
+	blind := hook[Blinder](t, "view", s)
+	load(t, s, b, "/default/orders", nil)
+	believed(t, v, "/default/orders")
+	blind.Blind(t)
+	blind.Reassign(t, "/default/new")
+	for range 3 {
+		got, err := v.Believed(soon(t))
+		if err != nil {
+			t.Fatalf("believed: %v", err)
+		}
+		if slices.Contains(got, "/default/new") {
+			t.Fatal("a broker whose watches have died is said to know of what came after")
+		}
+	}
+	publish(t, s, "/default/orders") // it serves on
+}
