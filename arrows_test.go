@@ -32,6 +32,7 @@ var arrows = map[string][]string{
 	"holdfast/cluster/memory":       {},
 	"holdfast/brokerapi":            {},
 	"holdfast/brokerapi/nats":       {"holdfast/brokerapi"},
+	"holdfast/brokerapi/rest":       {},
 	"holdfast/brokerapi/brokertest": {"holdfast/brokerapi"},
 }
 

@@ -1,0 +1,266 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func bound(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func opened(t *testing.T, cfg Config) *Client {
+	t.Helper()
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// talker answers every request of every connection with the same bytes, and closes.
+func talker(t testing.TB, says string) (url string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				_, _ = conn.Read(make([]byte, 4096)) // the request, or its beginning
+				io.WriteString(conn, says)
+			}()
+		}
+	}()
+	return "http://" + l.Addr().String()
+}
+
+func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
+	empty := write(t, "empty", "\n")
+	two := write(t, "two", "one two")
+	missing := filepath.Join(t.TempDir(), "missing")
+	for _, c := range []struct {
+		name string
+		cfg  Config
+		want string
+	}{
+		{"no address", Config{}, `--broker-admin is empty: want http://host:port`},
+		{"another flag's", Config{Setting: "--pulsar-x"}, `--pulsar-x is empty: want http://host:port`},
+		{"no scheme", Config{URL: "localhost"}, `--broker-admin "localhost": want http://host:port, or https://host:port`},
+		{"other scheme", Config{URL: "nats://a"}, `--broker-admin "nats://a": want http://host:port, or https://host:port`},
+		{"no host", Config{URL: "http://:80"}, `--broker-admin "http://:80": want http://host:port, or https://host:port`},
+		{"several hosts", Config{URL: "http://a,b"}, `--broker-admin "http://a,b": names several servers: want this broker's own address, http://host:port`},
+		{"a query", Config{URL: "http://a?b"}, `--broker-admin "http://a?b": has a query or a fragment: want http://host:port`},
+		{"dots in the path", Config{URL: "http://a/x/../y"}, `--broker-admin "http://a/x/../y": its path has a segment of dots: write it without`},
+		{"a password", Config{URL: "http://u:secret@a"}, `--broker-admin holds credentials, which would show in logs: want http://host:port (a token goes into --broker-token-file)`},
+		{"not a URL", Config{URL: "http://a:port"}, `--broker-admin "http://a:port": not a URL: want http://host:port`},
+		{"timeout", Config{URL: "http://a", Timeout: -1}, `broker timeout -1ns, largest answer 0 bytes: must not be negative`},
+		{"token file missing", Config{URL: "http://a", TokenFile: missing}, `--broker-token-file: open ` + missing + `: no such file or directory`},
+		{"token file empty", Config{URL: "http://a", TokenFile: empty}, `--broker-token-file ` + empty + `: is empty: want the token alone`},
+		{"two words", Config{URL: "http://a", TokenFile: two}, `--broker-token-file ` + two + `: holds more than a token (a blank, a control character or a letter beyond ASCII): want the token alone`},
+		{"TLS without https", Config{URL: "http://a", CACert: empty}, `--broker-admin has http:// and TLS files are set: write https://, or leave out --broker-cacert, --broker-cert and --broker-key`},
+		{"authority missing", Config{URL: "https://a", CACert: missing}, `--broker-cacert: open ` + missing + `: no such file or directory`},
+		{"authority empty", Config{URL: "https://a", CACert: empty}, `--broker-cacert ` + empty + `: has no certificate in PEM form`},
+		{"certificate alone", Config{URL: "https://a", Cert: empty}, `--broker-cert ` + empty + `: certificate without a key: give --broker-key too`},
+		{"key alone", Config{URL: "https://a", Key: empty}, `--broker-key ` + empty + `: key without a certificate: give --broker-cert too`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := New(c.cfg)
+			if err == nil {
+				got.Close()
+			}
+			if err == nil || err.Error() != c.want {
+				t.Errorf("got  %v\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestAnswersThatCannotBeUsedSayWhatCame(t *testing.T) {
+	head := func(kind, body string) string {
+		return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", kind, len(body), body)
+	}
+	const j = "application/json"
+	for _, c := range []struct{ name, says, want string }{
+		{"nothing", "", "EOF"},
+		{"another protocol", "SSH-2.0-x\r\n\r\n", `malformed HTTP response "SSH-2.0-x"`},
+		{"HTML", head("text/html", "<html>"), `answered 200 OK (text/html): "<html>": want content type application/json`},
+		{"no type", "HTTP/1.1 200 OK\r\n\r\n{}", `answered 200 OK (no content type): "{}": has no content type, want application/json`},
+		{"another charset", head(j+"; charset=utf-16", "{}"), `(application/json; charset=utf-16): "{}": want charset utf-8`},
+		{"not UTF-8", head(j, "{\"a\":\"\xff\"}"), `is not UTF-8`},
+		{"empty", head(j, ""), `answered 200 OK (application/json) with nothing: is empty, want JSON`},
+		{"null", head(j, "null"), `: "null": is null`},
+		{"cut JSON", head(j, `{"a":`), `: "{\"a\":": unexpected end of JSON input`},
+		{"two values", head(j, `{} {}`), `invalid character '{' after top-level value`},
+		{"a name twice", head(j, `{"a":1,"A":2}`), `has the name "A" twice`},
+		{"deep", head(j, strings.Repeat("[", 20000)), `exceeded max depth`},
+		{"another kind", head(j, `[1]`), `cannot unmarshal array`},
+		{"an error status", "HTTP/1.1 503 x\r\nContent-Length: 5\r\n\r\nlater", `answered 503 Service Unavailable: "later"`},
+		{"refused", "HTTP/1.1 401 x\r\nContent-Length: 0\r\n\r\n", `answered 401 Unauthorized with nothing: set --broker-token-file to a token that the broker accepts`},
+		{"elsewhere", "HTTP/1.1 307 x\r\nLocation: http://127.0.0.1:1/y\r\nContent-Length: 0\r\n\r\n", `answered 307 Temporary Redirect with nothing: it redirects to "http://127.0.0.1:1/y", which is not followed: set --broker-admin to the broker's own address`},
+		{"huge, announced", "HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n", `the answer is larger than 1000 bytes`},
+		{"huge, not announced", "HTTP/1.1 200 OK\r\n\r\n" + strings.Repeat(" ", 2000), `the answer is larger than 1000 bytes`},
+		{"one byte too many", head(j, strings.Repeat(" ", 1001)), `the answer is larger than 1000 bytes`},
+		{"endless head", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", maxHead+5000), `server response headers exceeded 65536 bytes`},
+		{"half closed", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", `read the answer: unexpected EOF`},
+		{"packed", "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}", `the answer has content encoding "gzip", which was not asked for`},
+		{"terminal codes", head("text/plain", "\x1b[31mred"), `answered 200 OK (text/plain): ".[31mred": want`},
+		{"long", head("text/plain", strings.Repeat("é", 400)), strings.Repeat("é", 100) + `…": want`},
+		{"heads without end", strings.Repeat("HTTP/1.1 103 x\r\nX: y\r\n\r\n", 10000), `server response headers exceeded 65536 bytes`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			url := talker(t, c.says)
+			client := opened(t, Config{URL: url, MaxAnswer: 1000})
+			if c.name == "deep" {
+				client.maxAnswer = 1 << 20
+			}
+			a, err := client.Do(bound(t), Request{Path: "/x"})
+			if err == nil {
+				err = a.Want(200)
+			}
+			if err == nil {
+				var v struct{ A string }
+				err = a.JSON(&v)
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "--broker-admin "+url+": GET /x") || len(err.Error()) > 700 {
+				t.Errorf("got  %v\nwant %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestNothingListensSaysSo(t *testing.T) {
+	web := httptest.NewServer(http.NotFoundHandler())
+	web.Close()
+	_, err := opened(t, Config{URL: web.URL}).Do(bound(t), Request{Method: "PUT", Path: "/x"})
+	want := fmt.Sprintf("--broker-admin %s: PUT /x: dial tcp %s: connect: connection refused: is the broker running there?", web.URL, web.Listener.Addr())
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
+func TestWhatIsSent(t *testing.T) {
+	var got string
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		got = fmt.Sprintf("%s %s %s %v", r.Method, r.RequestURI, body, r.Header)
+		w.WriteHeader(204)
+	}))
+	defer web.Close()
+	c := opened(t, Config{URL: web.URL + "/base/"})
+	path, err := Path("/v1", "a/b", "ü?", "%2e")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := c.Do(bound(t), Request{Method: "PUT", Path: path, Query: map[string][]string{"q": {"1&2"}}, Body: map[string]int{"n": 1}})
+	if err != nil || a.Status != 204 {
+		t.Fatalf("%v, %v", a, err)
+	}
+	want := `PUT /base/v1/a%2Fb/%C3%BC%3F/%252e?q=1%262 {"n":1} map[Accept:[application/json] Content-Length:[7] Content-Type:[application/json] User-Agent:[holdfast]]`
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	for _, odd := range []string{"", ".", ".."} {
+		if p, err := Path("/v1", odd); err == nil {
+			t.Errorf("%q became %s", odd, p)
+		}
+	}
+}
+
+func TestTheTokenFollowsItsFileAndIsNeverShown(t *testing.T) {
+	accepted := "first-secret"
+	var asked atomic.Int64
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		if r.Header.Get("Authorization") != "Bearer "+accepted {
+			w.WriteHeader(401)
+		}
+		fmt.Fprintf(w, "you sent %s", r.Header.Get("Authorization"))
+	}))
+	defer web.Close()
+	file := write(t, "token", "first-secret\n")
+	c := opened(t, Config{URL: web.URL, TokenFile: file})
+	status := func() int {
+		t.Helper()
+		a, err := c.Do(bound(t), Request{Path: "/"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.Status
+	}
+	if got := status(); got != 200 {
+		t.Errorf("first: %d", got)
+	}
+	// The same size and times: only the answer tells that it is another one.
+	info, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted = "other-secret"
+	if err := os.WriteFile(file, []byte("other-secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(file, time.Time{}, info.ModTime()); err != nil {
+		t.Fatal(err)
+	}
+	if got := status(); got != 200 || asked.Load() != 3 {
+		t.Errorf("renewed unnoticed: %d after %d requests", got, asked.Load())
+	}
+	if err := os.WriteFile(file, []byte("a-third-secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	accepted = "a-third-secret"
+	if got := status(); got != 200 || asked.Load() != 4 {
+		t.Errorf("renewed: %d after %d requests", got, asked.Load())
+	}
+	accepted = "unknown"
+	a, err := c.Do(bound(t), Request{Path: "/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf(`--broker-admin %s: GET / answered 401 Unauthorized: "you sent Bearer [token]": put a token that the broker accepts into %s (--broker-token-file)`, web.URL, file)
+	if err := a.Want(200); err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Do(bound(t), Request{Path: "/"}); err == nil || !strings.Contains(err.Error(), "answered 401 Unauthorized: --broker-token-file: open ") {
+		t.Errorf("file gone: %v", err)
+	}
+	var refused *AnswerError
+	if err := a.Want(200); !errors.As(err, &refused) || refused.Answer.Status != 401 {
+		t.Errorf("%v is no AnswerError of 401", err)
+	}
+}
