@@ -1,0 +1,68 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// releasedValue is the marker of a topic that its broker gave up: a broker that reads
+// assignments itself takes the deletion of one for an unload only beside it.
+type releasedValue struct {
+	Reason     string          `json:"reason"`
+	FromBroker json.RawMessage `json:"from_broker"`
+}
+
+// Release gives the broker's topic back to the cluster: the assignment is deleted and the
+// marker of an unload put under /cluster/unassigned, in one transaction. Without an
+// assignment nothing is written and released is false: the topic is not the broker's to
+// give, and its marker may be another one's.
+func (c *Client) Release(ctx context.Context, brokerID, topic string) (released bool, err error) {
+	from, err := brokerNumber(brokerID)
+	if err != nil {
+		return false, fmt.Errorf("release %s from broker %s: %w", topic, brokerID, err)
+	}
+	marker, err := putJSON(c.keys.Unassigned(topic), releasedValue{Reason: "unload", FromBroker: from})
+	if err != nil {
+		return false, err
+	}
+	return c.ifAssigned(ctx, "release", brokerID, topic, marker, clientv3.OpDelete(c.keys.Assignment(brokerID, topic)))
+}
+
+// Reassign puts the broker's assignment of the topic again, as it is, for a broker that
+// acts only on assignments that it sees come. Without an assignment nothing is written and
+// reassigned is false. A broker that has loaded the topic may load it a second time: ask
+// it first.
+func (c *Client) Reassign(ctx context.Context, brokerID, topic string) (reassigned bool, err error) {
+	return c.ifAssigned(ctx, "reassign", brokerID, topic,
+		clientv3.OpPut(c.keys.Assignment(brokerID, topic), "", clientv3.WithIgnoreValue(), clientv3.WithIgnoreLease()))
+}
+
+// ifAssigned commits the operations if the topic is assigned to the broker.
+func (c *Client) ifAssigned(ctx context.Context, verb, brokerID, topic string, ops ...clientv3.Op) (done bool, err error) {
+	if err := errors.Join(checkBroker(brokerID), checkTopic(topic)); err != nil {
+		return false, fmt.Errorf("%s topic: %w", verb, err)
+	}
+	assigned := clientv3.Compare(clientv3.CreateRevision(c.keys.Assignment(brokerID, topic)), ">", 0)
+	switch _, err := c.write(ctx, []clientv3.Cmp{assigned}, ops); {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, ErrChanged):
+		return false, nil
+	default:
+		return false, fmt.Errorf("%s %s at broker %s: %w", verb, topic, brokerID, err)
+	}
+}
+
+// brokerNumber is the id as a JSON number if it is one, as brokers that number themselves
+// read it, else as a string.
+func brokerNumber(id string) (json.RawMessage, error) {
+	if n, err := strconv.ParseUint(id, 10, 64); err == nil && strconv.FormatUint(n, 10) == id {
+		return json.RawMessage(id), nil
+	}
+	return json.Marshal(id)
+}

@@ -1,0 +1,96 @@
+package clustertest
+
+import (
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+func TestAReleasedTopicIsMarkedAndUnassignedInOneRevision(t *testing.T) {
+	onEach(t, func(t *testing.T, e *server) {
+		for _, row := range []struct{ name, broker, marker string }{
+			{"a broker that numbers itself", "18446744073709551615", `{"reason":"unload","from_broker":18446744073709551615}`},
+			{"a broker with a name", "b-1", `{"reason":"unload","from_broker":"b-1"}`},
+			{"a name of digits that is no number", "007", `{"reason":"unload","from_broker":"007"}`},
+		} {
+			t.Run(row.name, func(t *testing.T) {
+				c := open(t, e.config(t))
+				k := c.Keys()
+				e.put(t, k.Assignment(row.broker, "/ns/a"), "null")
+				e.put(t, k.Assignment(row.broker, "/ns/b"), "null")
+				before := e.get(t, k.Assignment(row.broker, "/ns/b")).Header.Revision
+				if !must[bool](t)(c.Release(bounded(t), row.broker, "/ns/a")) {
+					t.Fatal("an assigned topic was not released")
+				}
+				marker := e.get(t, k.Unassigned("/ns/a"))
+				if string(marker.Kvs[0].Value) != row.marker || marker.Kvs[0].Lease != 0 {
+					t.Errorf("the marker is %s under lease %x, want %s under none", marker.Kvs[0].Value, marker.Kvs[0].Lease, row.marker)
+				}
+				if marker.Header.Revision != before+1 {
+					t.Errorf("released in %d revisions", marker.Header.Revision-before)
+				}
+				if left := must[[]string](t)(c.Assignments(bounded(t), row.broker)); len(left) != 1 || left[0] != "/ns/b" {
+					t.Errorf("assigned is %v, want what was not released", left)
+				}
+			})
+		}
+	})
+}
+
+func TestNothingIsWrittenForATopicThatIsNotAssigned(t *testing.T) {
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		k := c.Keys()
+		e.put(t, k.Assignment("2", "/ns/a"), "null")
+		e.put(t, k.Unassigned("/ns/b"), `{"reason":"unload","from_broker":3}`)
+		before := e.get(t, k.Unassigned("/ns/b")).Header.Revision
+		for _, topic := range []string{"/ns/a", "/ns/b"} {
+			if must[bool](t)(c.Release(bounded(t), "1", topic)) {
+				t.Errorf("%s was released by a broker that does not have it", topic)
+			}
+			if must[bool](t)(c.Reassign(bounded(t), "1", topic)) {
+				t.Errorf("%s was assigned again to a broker that does not have it", topic)
+			}
+		}
+		if now := e.get(t, k.Unassigned("/ns/b")).Header.Revision; now != before {
+			t.Errorf("%d revisions were written", now-before)
+		}
+		if kv := e.get(t, k.Unassigned("/ns/b")).Kvs[0]; kv.Version != 1 {
+			t.Errorf("another one's marker was written again: %s", kv.Value)
+		}
+	})
+}
+
+func TestAnAssignmentIsPutAgainAsItIs(t *testing.T) {
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		key := c.Keys().Assignment("1", "/ns/a")
+		e.put(t, key, `{"by":"leader"}`)
+		before := e.get(t, key).Kvs[0]
+		watch := e.raw.Watch(bounded(t), key, clientv3.WithRev(before.ModRevision+1))
+		if !must[bool](t)(c.Reassign(bounded(t), "1", "/ns/a")) {
+			t.Fatal("an assignment was not put again")
+		}
+		event := (<-watch).Events[0]
+		if event.Type != clientv3.EventTypePut || string(event.Kv.Value) != `{"by":"leader"}` {
+			t.Errorf("a watch sees %s %s", event.Type, event.Kv.Value)
+		}
+		if event.Kv.CreateRevision != before.CreateRevision {
+			t.Errorf("created in %d, want %d: there must be no moment without it", event.Kv.CreateRevision, before.CreateRevision)
+		}
+	})
+}
+
+func TestReleaseAndReassignTakeNoOtherKeys(t *testing.T) {
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		for _, row := range []struct{ broker, topic string }{{"", "/ns/a"}, {"1/2", "/ns/a"}, {"1", "ns/a"}, {"1", "/a"}, {"1", "/state"}, {"1", "/ns/a/b"}} {
+			if done, err := c.Release(bounded(t), row.broker, row.topic); done || err == nil {
+				t.Errorf("release of %q at broker %q: %v, %v", row.topic, row.broker, done, err)
+			}
+			if done, err := c.Reassign(bounded(t), row.broker, row.topic); done || err == nil {
+				t.Errorf("reassignment of %q at broker %q: %v, %v", row.topic, row.broker, done, err)
+			}
+		}
+	})
+}
