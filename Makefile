@@ -8,6 +8,8 @@ SHELL := bash
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+PROTOC_GEN_GO := google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12
+PROTOC_GEN_GRPC := google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.2
 
 # What libraries link and nobody here uses: gRPC's trace pages, the command line's
 # manual pages. Without them the binary is 0.6 MB smaller. lab/harness builds alike.
@@ -101,6 +103,17 @@ testcount:
 	@mkdir -p $(TOOLS)
 	@cd lab && go build -o $(COUNT) ./testcount
 	@[ "$(origin TOTAL)" != file ] || rm -f $(TOTAL)
+
+# A test calls this with another PROTO_OUT and compares.
+PROTO := brokerapi/danube/danubepb
+PROTO_OUT ?= $(PROTO)
+.PHONY: proto
+proto: ## generate the code of the gRPC interfaces; needs protoc (protobuf-compiler)
+	GOBIN=$(TOOLS) go install $(PROTOC_GEN_GO)
+	GOBIN=$(TOOLS) go install $(PROTOC_GEN_GRPC)
+	protoc -I $(PROTO) --plugin=$(TOOLS)/protoc-gen-go --plugin=$(TOOLS)/protoc-gen-go-grpc \
+		--go_out=$(PROTO_OUT) --go_opt=paths=source_relative \
+		--go-grpc_out=$(PROTO_OUT) --go-grpc_opt=paths=source_relative $(notdir $(wildcard $(PROTO)/*.proto))
 
 .PHONY: clean
 clean: ## remove what was built

@@ -19,21 +19,22 @@ import (
 // arrows says which of our packages each one may import (DESIGN, Rooms). The
 // packages of one row know the others only through interfaces of their own.
 var arrows = map[string][]string{
-	"holdfast":                      {"holdfast/agent", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
-	"holdfast/agent":                {"holdfast/agent/footprint", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/nats", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
-	"holdfast/agent/footprint":      {},
-	"holdfast/agent/guard":          {"holdfast/agent/footprint", "holdfast/agent/lease", "holdfast/agent/process"},
-	"holdfast/agent/lease":          {},
-	"holdfast/agent/process":        {"holdfast/probes"},
-	"holdfast/agent/simulation":     {},
-	"holdfast/recovery":             {},
-	"holdfast/probes":               {},
-	"holdfast/cluster":              {},
-	"holdfast/cluster/memory":       {},
-	"holdfast/brokerapi":            {},
-	"holdfast/brokerapi/nats":       {"holdfast/brokerapi"},
-	"holdfast/brokerapi/rest":       {},
-	"holdfast/brokerapi/brokertest": {"holdfast/brokerapi"},
+	"holdfast":                           {"holdfast/agent", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
+	"holdfast/agent":                     {"holdfast/agent/footprint", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/nats", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
+	"holdfast/agent/footprint":           {},
+	"holdfast/agent/guard":               {"holdfast/agent/footprint", "holdfast/agent/lease", "holdfast/agent/process"},
+	"holdfast/agent/lease":               {},
+	"holdfast/agent/process":             {"holdfast/probes"},
+	"holdfast/agent/simulation":          {},
+	"holdfast/recovery":                  {},
+	"holdfast/probes":                    {},
+	"holdfast/cluster":                   {},
+	"holdfast/cluster/memory":            {},
+	"holdfast/brokerapi":                 {},
+	"holdfast/brokerapi/nats":            {"holdfast/brokerapi"},
+	"holdfast/brokerapi/rest":            {},
+	"holdfast/brokerapi/brokertest":      {"holdfast/brokerapi"},
+	"holdfast/brokerapi/danube/danubepb": {},
 }
 
 // pure are the files that decide: they take the time and values, and return what to
