@@ -96,7 +96,7 @@ func TestBadSettingsNameFieldValueAndRemedy(t *testing.T) {
 		{"margin of zero", with("lease-detach-margin", "0s"), "--lease-detach-margin 0s: must be more than 0: leave it out for a third of the TTL"},
 		{"margin below zero", with("lease-detach-margin", "-1s"), "--lease-detach-margin -1s: must be more than 0: leave it out for a third of the TTL"},
 		{"renew interval that cannot make it", with("renew-interval", "20s"),
-			"--renew-interval 20s: a second attempt would not be answered before the fence point, 21.333s after the last renewal: at most 16.333s works"},
+			"--renew-interval 20s: a second attempt would not be answered before the fence point, 21.333s after the last renewal: at most 16.583s works"},
 		{"no renew interval can make it", with("lease-ttl", "2s", "lease-detach-margin", "1900ms"),
 			"--renew-interval 250ms: a second attempt would not be answered before the fence point, 100ms after the last renewal, and no interval would do: raise --lease-ttl 2s or lower --lease-detach-margin 1.9s"},
 		{"renew interval of zero", with("renew-interval", "0s"), "--renew-interval 0s: must be more than 0: leave it out for an eighth of the TTL"},

@@ -226,7 +226,8 @@ func (r *report) renewal() {
 
 // longestRenewInterval leaves room for two attempts before the fence point: the
 // second starts when the first has timed out and the first pause is over, at most
-// lease.RetryCeiling after the first, and may take its whole timeout.
+// lease.RetryCeiling after the first, and may take its whole timeout. That is also
+// room for a cut that does not detach: the two take longer than a heal may cost.
 func longestRenewInterval(t lease.Timing) time.Duration {
 	return t.TTL - t.Margin - retryAfter(t) - t.AttemptTimeout()
 }

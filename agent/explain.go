@@ -19,7 +19,7 @@ var explanations = map[string]explanation{
 	"attachment/" + string(recovery.WhyRegistered): {
 		text("The first registration of this sidecar stands in etcd."), text("Nothing to avoid."), nil},
 	"attachment/" + string(recovery.WhyFailing): {
-		text("A renewal got no confirmation. The lease still holds; retries go on at least every second."),
+		text("A renewal got no confirmation. The lease still holds; retries go on, less than a second apart."),
 		text("A reachable etcd with a leader. The class in the detail says what is missing."),
 		text("If it does not recover by itself: check etcd ('etcdctl endpoint status') and the network between here and there.")},
 	"attachment/" + string(recovery.WhyRecovered): {

@@ -141,6 +141,9 @@ func (a *agent) untilNext() time.Duration {
 			next = min(next, d)
 		}
 	}
+	if d := lease.Instant(a.fencing.ladder.RetryAt()).Sub(now); d > 0 {
+		next = min(next, d)
+	}
 	if left := a.pauseLeft(); left > 0 {
 		next = min(next, left)
 	}

@@ -27,7 +27,8 @@ type Timeline struct {
 	// checks alone; a watched process or connection is noticed within 200 ms.
 	Crash []Moment
 	// SurvivesDetach and SurvivesExpiry are the longest cuts, starting at any
-	// phase, that do not detach the broker, or expire the registration.
+	// phase, that do not detach the broker, or expire the registration. Both are
+	// positive: see longestRenewInterval.
 	SurvivesDetach, SurvivesExpiry time.Duration
 	// Unsafe says, one sentence each, what these settings cannot hold. Empty: safe.
 	Unsafe []string
@@ -65,9 +66,6 @@ func WorstCase(c Config) Timeline {
 
 	if !c.Detach {
 		tl.unsafe("--detach=false: a broker that is cut off from etcd goes on serving after its registration is gone: leave it out")
-	} else if tl.SurvivesDetach <= 0 {
-		tl.unsafe("--lease-ttl %s: no cut is short enough not to detach the broker: raise it, or lower --renew-interval %s or --lease-detach-margin %s",
-			formatDuration(t.TTL), formatDuration(t.RenewInterval), formatDuration(t.Margin))
 	}
 	if noticed >= t.TTL {
 		tl.unsafe("--health-fall %d: a dead broker is noticed after %s, no sooner than --lease-ttl %s: lower it, or lower --health-interval %s or --health-timeout %s",
@@ -128,16 +126,9 @@ func (tl Timeline) WriteTo(w io.Writer) (int64, error) {
 	}
 	story("When etcd goes away", tl.Cut)
 	fmt.Fprintf(&b, "  cuts survived, starting at any moment: %s without detaching, %s without losing the registration\n",
-		survived(tl.SurvivesDetach), survived(tl.SurvivesExpiry))
+		formatDuration(tl.SurvivesDetach), formatDuration(tl.SurvivesExpiry))
 	story("When the broker dies", tl.Crash)
 	fmt.Fprintln(&b, "  sooner, within 200ms, where its process or a held connection can be watched")
 	n, err := io.WriteString(w, b.String())
 	return int64(n), err
-}
-
-func survived(d time.Duration) string {
-	if d <= 0 {
-		return "none"
-	}
-	return formatDuration(d)
 }

@@ -139,6 +139,9 @@ func (l Ladder) Ended(step FenceStep, ok bool, f LadderFacts) Ladder {
 	return l
 }
 
+// RetryAt is when a new round begins after one that failed.
+func (l Ladder) RetryAt() time.Duration { return l.retryAt }
+
 // restart: a failed quiesce leaves a broker that may serve. One that is only down, or
 // starting, must not be restarted: it would never come up.
 func (l Ladder) restart(f LadderFacts) string {

@@ -242,7 +242,7 @@ func TestAQuietEtcdIsNotAskedTwice(t *testing.T) {
 }
 
 func TestOneEndpointIsNeverHedged(t *testing.T) {
-	overWays(t, defaults, false, near(400 * time.Millisecond)[:1], func(s *several) {
+	overWays(t, defaults, false, near(350 * time.Millisecond)[:1], func(s *several) {
 		s.until(time.Minute)
 		for _, c := range s.made("keepalive", 0) {
 			if c.fresh {
@@ -262,9 +262,9 @@ func TestAnOutageOfAllIsHedgedOnce(t *testing.T) {
 	}
 	overWays(t, defaults, true, ways, func(s *several) {
 		s.until(14900 * time.Millisecond)
-		// At 8 s and its hedge, then one each second.
-		if n := len(s.made("keepalive", 6*time.Second)); n != 8 {
-			t.Errorf("%d requests in 7 s without an answer, want 8", n)
+		// At 8 s and its hedge, then one every 750 ms.
+		if n := len(s.made("keepalive", 6*time.Second)); n != 11 {
+			t.Errorf("%d requests in 7 s without an answer, want 11", n)
 		}
 		s.until(16100 * time.Millisecond)
 		s.nothingFalse()

@@ -6,8 +6,10 @@ import "time"
 // confirmed within a second of the moment that etcd can be reached again.
 const (
 	// RetryCeiling is the longest pause between the starts of two attempts while
-	// the lease may still be alive.
-	RetryCeiling = time.Second
+	// the lease may still be alive. With settle it makes a second: an attempt that
+	// left right before the heal and was refused is followed by one that has settle
+	// left for its way there and back.
+	RetryCeiling = time.Second - settle
 	// MinAttemptTimeout keeps a short TTL from making every attempt too short.
 	MinAttemptTimeout = 500 * time.Millisecond
 	// settle is what a heal may cost beyond the retry: a new connection and one

@@ -13,7 +13,7 @@ func TestDefaultsSurviveAFifteenSecondCut(t *testing.T) {
 	if got := defaults.SurvivesDetach(); got < 15*time.Second || got > 17*time.Second {
 		t.Errorf("a cut of %v does not detach", got)
 	}
-	if got := defaults.SurvivesExpiry(); got < 25*time.Second || got >= 27*time.Second {
+	if got := defaults.SurvivesExpiry(); got < 25*time.Second || got > 27*time.Second {
 		t.Errorf("a cut of %v does not expire the registration", got)
 	}
 	if got := defaults.SurvivesExpiry() - defaults.SurvivesDetach(); got != defaults.Margin {

@@ -83,7 +83,7 @@ func TestWrongSettingsAreNamedWithValueAndRemedy(t *testing.T) {
 		{"margin longer than the TTL", "", []string{"--lease-ttl", "12s", "--lease-detach-margin", "1m"},
 			"--lease-detach-margin 1m0s: must be less than --lease-ttl 12s: leave it out for a third of the TTL, 4s"},
 		{"renew interval that cannot make it", "", []string{"--lease-ttl", "12s", "--renew-interval", "6s"},
-			"--renew-interval 6s: a second attempt would not be answered before the fence point, 8s after the last renewal: at most 5.5s works"},
+			"--renew-interval 6s: a second attempt would not be answered before the fence point, 8s after the last renewal: at most 5.75s works"},
 		{"TTL below etcd's smallest", "", []string{"--lease-ttl", "1s"},
 			"--lease-ttl 1s: too short: etcd grants no less than 2s"},
 		{"unknown driver", "", []string{"--driver", "kafka"},

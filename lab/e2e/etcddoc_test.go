@@ -245,9 +245,9 @@ func TestBackoffGrowsAndStartsOverAfterEachOutage(t *testing.T) {
 		if len(pauses) < 4 {
 			t.Fatalf("outage %d: pauses %v, want at least four in the log", outage, pauses)
 		}
-		want := []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second, time.Second}
+		want := []time.Duration{250 * time.Millisecond, 500 * time.Millisecond, 750 * time.Millisecond, 750 * time.Millisecond}
 		for i, w := range want {
-			// The last fifth is random; the attempt itself counts towards the ceiling of 1 s.
+			// The last fifth is random; the attempt itself counts towards the ceiling of 750 ms.
 			if low := w * 7 / 10; pauses[i] > w || pauses[i] < low {
 				t.Errorf("outage %d: pause %d is %v, want %v to %v; all: %v", outage, i+1, pauses[i], low, w, pauses)
 			}
