@@ -138,6 +138,21 @@ func probeServer(t *testing.T) (s *Sidecar, ready, live *atomic.Int64) {
 	}, ready, live
 }
 
+// The broker died while the question was on its way: the answer says nothing of later.
+func TestAnAnswerAskedForBeforeIsNotReadyAfter(t *testing.T) {
+	at := func(ms int) time.Time { return time.Unix(0, 0).Add(time.Duration(ms) * time.Millisecond) }
+	r := &Recorder{sidecar: &Sidecar{Process: &Process{Name: "s"}}}
+	r.add(ProbeSample{At: at(0), Asked: at(0), Until: at(10), Ready: http.StatusOK})
+	r.add(ProbeSample{At: at(100), Asked: at(100), Until: at(130), Ready: http.StatusOK})
+	r.add(ProbeSample{At: at(200), Asked: at(200), Until: at(210), Ready: http.StatusServiceUnavailable})
+	if err := r.NeverReady(at(110), at(300)); err != nil {
+		t.Error(err)
+	}
+	if err := r.NeverReady(at(90), at(300)); err == nil {
+		t.Error("what was asked at 100 ms and was ready is forgotten")
+	}
+}
+
 func TestRecorderTellsWhenASidecarWasReady(t *testing.T) {
 	ctx := t.Context()
 	l := ForTest(t)

@@ -12,6 +12,7 @@ import (
 // ProbeSample is what the two probes answered at one moment. 0: no answer.
 type ProbeSample struct {
 	At    time.Time // when it was asked
+	Asked time.Time // when it was last asked with the same answers
 	Until time.Time // when the same answers were last seen
 	Live  int
 	Ready int
@@ -62,7 +63,7 @@ func (r *Recorder) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.Until = time.Now()
+		s.Asked, s.Until = s.At, time.Now()
 		r.add(s)
 		select {
 		case <-tick.C:
@@ -76,7 +77,7 @@ func (r *Recorder) add(s ProbeSample) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if n := len(r.runs); n > 0 && r.runs[n-1].Live == s.Live && r.runs[n-1].Ready == s.Ready {
-		r.runs[n-1].Until = s.Until
+		r.runs[n-1].Asked, r.runs[n-1].Until = s.Asked, s.Until
 		return
 	}
 	r.runs = append(r.runs, s)
@@ -97,12 +98,13 @@ func (r *Recorder) String() string {
 	return b.String()
 }
 
-// NeverReady says whether no answer between from and to was ready. Give it a from
-// at which it is already known not to be ready, such as FirstNotReady: an answer
-// that spans from counts.
+// NeverReady says whether no answer that was asked for between from and to was ready.
+// Give it a from at which it is already known not to be ready, such as the return of
+// AwaitNotReady, not the moment of what makes it so. A question that was under way at
+// from may have been answered before, and does not count.
 func (r *Recorder) NeverReady(from, to time.Time) error {
 	for _, s := range r.Timeline() {
-		if s.Ready == http.StatusOK && s.Until.After(from) && s.At.Before(to) {
+		if s.Ready == http.StatusOK && s.Asked.After(from) && s.At.Before(to) {
 			return fmt.Errorf("%s was ready between %s and %s:\n%s", r.sidecar.Name,
 				from.Format("15:04:05.000"), to.Format("15:04:05.000"), r)
 		}
