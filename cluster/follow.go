@@ -76,9 +76,15 @@ func (u Update) PutKeys() []string {
 // one goroutine, the caller's. onError, which may be nil, is told of each failure that
 // differs from the one before. Follow returns the context's error, or ErrClosed.
 func (c *Client) Follow(ctx context.Context, t Target, deliver func(Update), onError func(error)) error {
+	return again(ctx, "follow "+t.Key, onError, func() (bool, error) { return c.followOnce(ctx, t, deliver) })
+}
+
+// again repeats what reads and watches until it fails, with a growing pause, until ctx
+// ends or the client is closed; see Follow. watching says that the watch had begun.
+func again(ctx context.Context, what string, onError func(error), once func() (watching bool, err error)) error {
 	pause, told := followInitial, ""
 	for {
-		watching, err := c.followOnce(ctx, t, deliver)
+		watching, err := once()
 		if watching { // so this failure is a new one
 			pause, told = followInitial, ""
 		}
@@ -86,11 +92,11 @@ func (c *Client) Follow(ctx context.Context, t Target, deliver func(Update), onE
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, ErrClosed):
-			return fmt.Errorf("follow %s: %w", t.Key, err)
+			return fmt.Errorf("%s: %w", what, err)
 		}
 		if onError != nil && err.Error() != told {
 			told = err.Error()
-			onError(fmt.Errorf("follow %s: %w", t.Key, err))
+			onError(fmt.Errorf("%s: %w", what, err))
 		}
 		wait := time.NewTimer(pause/2 + rand.N(pause/2))
 		select {

@@ -2,9 +2,7 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -21,31 +19,8 @@ const watchesPerStream = 64
 // the caller's goroutine, onError as in Follow. It returns the context's error, or
 // ErrClosed.
 func (c *Client) FollowFree(ctx context.Context, topics []string, free func(topics []string), onError func(error)) error {
-	pause, told := followInitial, ""
-	for {
-		watching, err := c.followFreeOnce(ctx, topics, free)
-		if watching { // so this failure is a new one
-			pause, told = followInitial, ""
-		}
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.Is(err, ErrClosed):
-			return fmt.Errorf("follow owners: %w", err)
-		}
-		if onError != nil && err.Error() != told {
-			told = err.Error()
-			onError(fmt.Errorf("follow owners of %d topics: %w", len(topics), err))
-		}
-		wait := time.NewTimer(pause/2 + rand.N(pause/2))
-		select {
-		case <-ctx.Done():
-			wait.Stop()
-			return ctx.Err()
-		case <-wait.C:
-		}
-		pause = min(2*pause, followMax)
-	}
+	return again(ctx, fmt.Sprintf("follow owners of %d topics", len(topics)), onError,
+		func() (bool, error) { return c.followFreeOnce(ctx, topics, free) })
 }
 
 // followFreeOnce reads and watches until something fails; the error is never nil.
