@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 	"unicode"
 
+	"holdfast/agent/process"
 	"holdfast/recovery"
 )
 
@@ -77,12 +77,6 @@ func (r PauseRequest) lasts() time.Duration {
 	return time.Duration(max(-1, min(r.ForSeconds, beyond.Seconds())) * float64(time.Second))
 }
 
-// hostBoot names the present boot of the host; empty where the host does not tell.
-func hostBoot() string {
-	id, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(id))
-}
-
 // suspended reports whether a pause holds the act back now. It may be asked from
 // anywhere.
 func (a *agent) suspended(act recovery.Act) bool {
@@ -110,7 +104,7 @@ func (a *agent) pauseStatus() *PauseStatus {
 // restorePause takes up the pause of the sidecar before this one. One that is over
 // is ended by the loop, with the words that belong to it.
 func (a *agent) restorePause() {
-	a.bootID = hostBoot()
+	a.bootID, _ = process.BootID() // empty where the host does not tell
 	if a.memory.Pause == nil {
 		return
 	}

@@ -300,7 +300,7 @@ func (c *Child) adopt() (bool, error) {
 		return false, nil // it ended just now
 	}
 	r := record{Mark: newMark(), Command: filepath.Base(c.settings.Command[0]), Target: t}
-	if r.BootID, err = bootID(); err != nil {
+	if r.BootID, err = BootID(); err != nil {
 		return false, err
 	}
 	if err := r.save(c.settings.Record); err != nil {
@@ -321,7 +321,7 @@ func (c *Child) start() error {
 	if cmd.Err != nil {
 		return startError(argv[0], cmd.Err)
 	}
-	boot, err := bootID()
+	boot, err := BootID()
 	if err != nil {
 		return err
 	}

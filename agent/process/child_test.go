@@ -410,7 +410,7 @@ func TestAStopperFindsTheChildByItsRecord(t *testing.T) {
 
 func TestARecordOfAnotherBootOrOfAnEndedChildIsNotFollowed(t *testing.T) {
 	b, _ := broker(t, "polite")
-	boot, err := bootID()
+	boot, err := BootID()
 	if err != nil {
 		t.Fatal(err)
 	}

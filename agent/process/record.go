@@ -67,7 +67,7 @@ func recorded(path string) (Target, bool, error) {
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return Target{}, false, fmt.Errorf("read the child's record %s: %w: stop the broker, then remove the file", path, err)
 	}
-	boot, err := bootID()
+	boot, err := BootID()
 	switch {
 	case err != nil:
 		return Target{}, false, err
@@ -101,8 +101,8 @@ func findMarked(mark string) (Target, bool, error) {
 	return Target{}, false, nil
 }
 
-// bootID is the kernel's name for this boot of the host.
-func bootID() (string, error) {
+// BootID is the kernel's name for this boot of the host.
+func BootID() (string, error) {
 	raw, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "", fmt.Errorf("read the boot id: %w", err)
