@@ -2,10 +2,8 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"syscall"
 	"time"
 
 	"holdfast/agent/lease"
@@ -107,8 +105,8 @@ func (a *agent) noteProcess(verdict probes.Verdict) {
 		return
 	}
 	target := a.brokerTarget()
-	if target.Pid != 0 && target.Pid != a.servedPid && (a.child != nil || a.recognizer.refuses(target) == nil) {
-		a.servedPid = target.Pid
+	if target.Pid != 0 && target != a.served && (a.child != nil || a.recognizer.refuses(target) == nil) {
+		a.served = target
 		if l, ok := a.stopper.(looker); ok {
 			a.tasks.Go(func() { l.Target() })
 		}
@@ -158,11 +156,8 @@ func (a *agent) noteUp(verdict probes.Verdict, now time.Time) {
 	}
 }
 
-// processEnded reports whether the process that served is proven to have ended. A
-// pid that is in use again proves nothing.
-func (a *agent) processEnded() bool {
-	return a.servedPid != 0 && errors.Is(syscall.Kill(a.servedPid, 0), syscall.ESRCH)
-}
+// processEnded reports whether the process that served is proven to have ended.
+func (a *agent) processEnded() bool { return a.served.Pid != 0 && a.served.Gone() }
 
 // noteFence takes up what the ladder has reached, and tells of it once.
 func (a *agent) noteFence(r recovery.Rung) {

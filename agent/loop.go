@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"holdfast/agent/lease"
+	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/probes"
 	"holdfast/recovery"
@@ -38,7 +39,7 @@ type loopState struct {
 	upBreaks     int64          // breaks counted when the broker was last up
 	lastBreaks   int64          // and at the last run
 	brokeAt      time.Time      // when that one had changed
-	servedPid    int            // the broker's process when it was last up; 0: not watched
+	served       process.Target // the broker's process when it was last up; zero: not watched
 	keyAt        int64          // store revision at which the registration was seen or written
 	seenKey      *keySeen       // the registration as the watch last showed it; nil: not yet
 	early        func()         // the state key as the watch saw it before the first decision
