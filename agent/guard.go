@@ -38,20 +38,19 @@ type guardProcess interface {
 
 var _ guardProcess = (*guard.Client)(nil)
 
-// openGuard prepares the guard, or takes over the one of an earlier sidecar. child is
-// the broker if it is our child; nil: it is not. The result is nil if there is no way
-// to stop the broker, or nothing is to be done to it.
-func openGuard(c Config, child func() (process.Target, bool), log *slog.Logger) (Guard, error) {
-	if c.Shadow || child == nil && len(c.Command) > 0 && c.BrokerPIDFile == "" && c.BrokerProcess == "" && c.StopCommand == "" {
+// openGuard prepares the guard, or takes over the one of an earlier sidecar. The result
+// is nil if there is no way to stop the broker, or nothing is to be done to it.
+func openGuard(c Config, log *slog.Logger) (Guard, error) {
+	if c.Shadow {
 		return nil, nil
 	}
-	stopper, err := process.NewStopper(process.Settings{PIDFile: c.BrokerPIDFile, Name: c.BrokerProcess, Command: c.StopCommand, Child: child})
-	if err != nil {
+	stopper, err := brokerStopper(c, log)
+	if stopper == nil || err != nil {
 		return nil, err
 	}
 	found, err := guard.Open(guard.Settings{
 		Dir: c.StateDir, Find: stopper.Target, NotSeen: notSeen, Log: log,
-		Broker: guard.Broker{PIDFile: c.BrokerPIDFile, Name: c.BrokerProcess, StopCommand: c.StopCommand, Child: child != nil},
+		Broker: guard.Broker{PIDFile: c.BrokerPIDFile, Name: c.BrokerProcess, StopCommand: c.StopCommand, Child: len(c.Command) > 0},
 	})
 	if err != nil {
 		return nil, err
@@ -123,10 +122,7 @@ func checkGuard(c Config, up bool) Finding {
 		f.Text = "would stop the child of 'holdfast run'"
 		return f
 	}
-	stopper, err := process.NewStopper(process.Settings{PIDFile: c.BrokerPIDFile, Name: c.BrokerProcess, Command: c.StopCommand})
-	if err == nil {
-		err = stopper.Check()
-	}
+	stopper, err := brokerStopper(c, nil)
 	if err != nil {
 		f.Err = wrongSetting(err)
 		return f

@@ -30,6 +30,8 @@ func openStopper(c Config, log *slog.Logger) (Stopper, error) {
 	return stopper, nil
 }
 
+// brokerStopper finds and stops the broker's process; nil: there is no way to. A child is
+// found by its record, so that the guard and a check, which have no hand on it, see the same.
 func brokerStopper(c Config, log *slog.Logger) (*process.Stopper, error) {
 	if !c.CanStop() {
 		return nil, nil
@@ -272,18 +274,6 @@ func (a *agent) endChild(ctx context.Context) error {
 		a.guard.Disarm()
 	}
 	return nil
-}
-
-// recordedChild is the broker of `run -- CMD` for the guard; nil: there is none.
-func recordedChild(c Config) func() (process.Target, bool) {
-	if len(c.Command) == 0 {
-		return nil
-	}
-	path := childRecord(c)
-	return func() (process.Target, bool) {
-		t, runs, err := process.FindChild(path)
-		return t, runs && err == nil
-	}
 }
 
 // brokerTarget is the broker's process as we watch it; zero: none is known. One that is

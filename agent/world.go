@@ -116,7 +116,7 @@ func realWorld() World {
 		Listen:    openListener,
 		Process:   watchProcess,
 		Stopper:   openStopper,
-		Guard:     func(c Config, log *slog.Logger) (Guard, error) { return openGuard(c, recordedChild(c), log) },
+		Guard:     openGuard,
 		LeftGuard: leftGuard,
 		Child:     process.NewChild,
 		Reap:      process.ReapOrphans,
