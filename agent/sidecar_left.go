@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/probes"
 )
 
 // What a sidecar that does not answer left in its state directory.
@@ -90,19 +92,9 @@ func stoppedSidecar(stateDir string) int {
 			continue
 		}
 		pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
-		if err == nil && isStopped(pid) {
+		if err == nil && probes.StoppedBySignal(pid) {
 			return pid
 		}
 	}
 	return 0
-}
-
-func isStopped(pid int) bool {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	// "4711 (name) T 1 …"; the name may hold anything.
-	_, rest, found := bytes.Cut(raw[bytes.LastIndexByte(raw, ')')+1:], []byte(" "))
-	return found && len(rest) > 0 && (rest[0] == 'T' || rest[0] == 't')
 }

@@ -53,6 +53,13 @@ func (f found) alive() bool {
 	return now.startTicks == f.startTicks
 }
 
+// StoppedBySignal reports whether the process is seen to be stopped, by SIGSTOP or a
+// debugger: it runs again only when it is told to.
+func StoppedBySignal(pid int) bool {
+	f, err := readStat(pid)
+	return err == nil && (f.state == 'T' || f.state == 't')
+}
+
 // named compares with the process name and with the last part of argv[0].
 func (f found) named(name string) bool {
 	if f.comm == name {
