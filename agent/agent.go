@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +12,7 @@ import (
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/agent/footprint"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
@@ -95,22 +94,11 @@ type agent struct {
 	loopState
 }
 
-// gcPercent trades a little of the processor, of which an idle sidecar needs next
-// to nothing, for memory, which it occupies beside every broker.
-const gcPercent = 50
-
-// tuneGC sets it, unless the environment says otherwise.
-func tuneGC() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
-}
-
 // Run is one sidecar from start to end. It returns nil after an orderly stop,
 // which the end of ctx asks for. Errors that are about settings carry ExitUsage and
 // come before anything was written to etcd.
 func Run(ctx context.Context, c Config, log *slog.Logger, version string) error {
-	tuneGC()
+	footprint.PreferMemory()
 	return Live(ctx, c, realWorld(), log, version)
 }
 
