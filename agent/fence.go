@@ -128,7 +128,7 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 	}
 	// A registration that was deleted has no deadline to come.
 	if v := a.keeper.View().Validity; v.Known() && a.grant.LeaseID != 0 {
-		f.Deadline, f.Margin = time.Duration(v.Deadline()), v.Margin
+		f.Deadline, f.Margin, f.StopAt = time.Duration(v.Deadline()), v.Margin, time.Duration(v.StopAt())
 	}
 	return f
 }
@@ -283,10 +283,9 @@ func (a *agent) tendGuard() {
 		return
 	}
 	v := a.keeper.View().Validity
-	stopAt := lease.Instant(recovery.StopAt(time.Duration(v.Deadline()), v.Margin))
 	// One that has passed is armed already, or has nothing to add: a process that comes
 	// up after it is for the ladder.
-	if v.Known() && (a.guardRests || v != a.armed) && a.clock() < stopAt {
+	if v.Known() && (a.guardRests || v != a.armed) && a.clock() < v.StopAt() {
 		a.armed, a.guardRests = v, false
 		a.guard.Arm(v)
 	}

@@ -19,18 +19,6 @@ import (
 	"holdfast/recovery"
 )
 
-// The ladder leaves the field at the moment at which the guard enters it.
-func TestTheGuardActsWhenTheLadderMustHaveEnded(t *testing.T) {
-	v := lease.Validity{SentAt: lease.Instant(time.Hour), TTL: 32 * time.Second, Margin: 11 * time.Second}
-	stopAt, killAt := guard.Points(v)
-	if want := lease.Instant(recovery.StopAt(time.Duration(v.Deadline()), v.Margin)); stopAt != want {
-		t.Errorf("the guard acts at %v, the ladder ends at %v", stopAt, want)
-	}
-	if killAt <= stopAt || killAt >= v.Deadline() {
-		t.Errorf("it kills at %v; it acts at %v, and the deadline is %v", killAt, stopAt, v.Deadline())
-	}
-}
-
 func TestCheckSaysWhatTheGuardWouldStop(t *testing.T) {
 	broker := exec.Command("sleep", "1000")
 	if err := broker.Start(); err != nil {

@@ -96,7 +96,7 @@ func fenceMoments(c Config, t lease.Timing) []Moment {
 		if c.Guard == "on" {
 			last += "; if this sidecar hangs, its guard stops the broker now"
 		}
-		list = append(list, Moment{recovery.StopAt(t.TTL, t.Margin), last})
+		list = append(list, Moment{time.Duration(lease.Validity{TTL: t.TTL, Margin: t.Margin}.StopAt()), last})
 	}
 	return list
 }

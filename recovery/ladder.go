@@ -54,6 +54,7 @@ type LadderFacts struct {
 	Now      time.Duration
 	Deadline time.Duration // when the lease may be gone; 0: it may be gone already
 	Margin   time.Duration // from the fence point to the deadline
+	StopAt   time.Duration // when the last step must have ended: the dead-man guard acts then
 	Quiesce  bool          // the ladder has the step quiesce
 	Stop     bool          // the ladder has the step stop, and there is a way to
 	// MustStop: a broker that runs without its registration does harm, quiesced or not.
@@ -94,8 +95,7 @@ type Rung struct {
 }
 
 // Next is the next step of the ladder. Every step ends before the deadline if there
-// is one to come: quiesce a third of the margin after the fence point, stop a third
-// of the margin before the deadline, where the dead-man guard acts.
+// is one to come: quiesce a third of the margin after the fence point, stop at StopAt.
 //
 // A broker that is proven to serve nothing is not stopped: an outage of etcd must
 // not cost a restart. One that does not answer cannot be proven to, so it is.
@@ -163,7 +163,7 @@ func (l Ladder) restart(f LadderFacts) string {
 func (f LadderFacts) hurried() bool { return f.Now >= f.Deadline || f.Now < f.Deadline-f.Margin }
 
 func (f LadderFacts) quiesceBound() time.Duration {
-	switch left := StopAt(f.Deadline, f.Margin) - f.Now; {
+	switch left := f.StopAt - f.Now; {
 	case f.hurried():
 		return LateQuiesce
 	case left < 3*f.slice(): // noticed late: half of what is left
@@ -176,7 +176,7 @@ func (f LadderFacts) quiesceBound() time.Duration {
 }
 
 func (f LadderFacts) stopBound() time.Duration {
-	switch left := StopAt(f.Deadline, f.Margin) - f.Now; {
+	switch left := f.StopAt - f.Now; {
 	case f.hurried():
 		return LateStop
 	case left >= f.slice():
@@ -185,7 +185,3 @@ func (f LadderFacts) stopBound() time.Duration {
 		return max(minSlice, f.Deadline-f.Now)
 	}
 }
-
-// StopAt is when a broker under this lease must have stopped, whoever stops it: the
-// dead-man guard acts then.
-func StopAt(deadline, margin time.Duration) time.Duration { return deadline - margin/3 }

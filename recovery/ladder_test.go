@@ -7,7 +7,7 @@ import (
 
 // atFencePoint is a broker that just lost its right to serve: 9 s of margin.
 func atFencePoint(change func(f *LadderFacts)) LadderFacts {
-	f := LadderFacts{Now: 100 * time.Second, Deadline: 109 * time.Second, Margin: 9 * time.Second, Quiesce: true, Stop: true}
+	f := LadderFacts{Now: 100 * time.Second, Deadline: 109 * time.Second, Margin: 9 * time.Second, StopAt: 106 * time.Second, Quiesce: true, Stop: true}
 	if change != nil {
 		change(&f)
 	}
@@ -83,7 +83,7 @@ func TestTheLadderEndsBeforeTheGuardActs(t *testing.T) {
 		bit := func(n int) bool { return bits>>n&1 == 1 }
 		for margin := 600 * time.Millisecond; margin <= time.Minute; margin += 3 * time.Second {
 			for late := time.Duration(0); late < margin/3; late += margin / 20 {
-				f := LadderFacts{Deadline: time.Hour, Margin: margin, Stop: true, Quiesce: bit(0), MustStop: bit(1), Down: bit(2)}
+				f := LadderFacts{Deadline: time.Hour, Margin: margin, StopAt: time.Hour - margin/3, Stop: true, Quiesce: bit(0), MustStop: bit(1), Down: bit(2)}
 				f.Now = f.Deadline - margin + late
 				var l Ladder
 				for n := 0; ; n++ {
@@ -91,7 +91,7 @@ func TestTheLadderEndsBeforeTheGuardActs(t *testing.T) {
 					if r.Step == StepNone {
 						break
 					}
-					if r.Until > StopAt(f.Deadline, margin) || r.Until <= f.Now {
+					if r.Until > f.StopAt || r.Until <= f.Now {
 						t.Fatalf("%s at %v until %v of %v, margin %v", r.Step, f.Now, r.Until, f.Deadline, margin)
 					}
 					f.Now = r.Until

@@ -17,7 +17,7 @@ const Look = 500 * time.Millisecond
 // broker still serves. It has from margin/3 to margin/6 to end in an orderly way; the
 // last sixth is for the kernel to end it and for both clocks to be a little wrong.
 func Points(v lease.Validity) (stopAt, killAt lease.Instant) {
-	return v.Deadline().Add(-v.Margin / 3), v.Deadline().Add(-v.Margin / 6)
+	return v.StopAt(), v.Deadline().Add(-v.Margin / 6)
 }
 
 // Orders are the sidecar's word, as one look saw them.

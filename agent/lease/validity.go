@@ -43,6 +43,10 @@ func (v Validity) Deadline() Instant { return v.SentAt.Add(v.TTL) }
 // FencePoint is the moment at which serving must begin to stop.
 func (v Validity) FencePoint() Instant { return v.Deadline().Add(-v.Margin) }
 
+// StopAt is when a broker under this lease must have been stopped, whoever stops it: the
+// dead-man guard acts then. The fence ladder has from the fence point until here.
+func (v Validity) StopAt() Instant { return v.Deadline().Add(-v.Margin / 3) }
+
 // HeldAt reports whether the broker may serve at now.
 func (v Validity) HeldAt(now Instant) bool { return v.Known() && now < v.FencePoint() }
 

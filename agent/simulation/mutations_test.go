@@ -82,7 +82,7 @@ var mutations = []mutation{
 		"\t\ta.guard.Arm(v)\n",
 		""}}},
 	{"the guard's moment is the deadline", "dead-man guard", []edit{{"agent/guard/decide.go",
-		"return v.Deadline().Add(-v.Margin / 3), v.Deadline().Add(-v.Margin / 6)",
+		"return v.StopAt(), v.Deadline().Add(-v.Margin / 6)",
 		"return v.Deadline(), v.Deadline()"}}},
 	{"the guard ends with the sidecar", "dead-man guard", []edit{{"agent/guard/decide.go",
 		"case !s.armed() && s.Orphaned:",
