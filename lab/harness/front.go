@@ -2,7 +2,6 @@ package harness
 
 import (
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -18,6 +17,7 @@ type Front struct {
 	mu     sync.Mutex
 	target string
 	down   bool
+	slow   time.Duration // of requests
 	delay  time.Duration // of answers
 	spoil  bool
 	conns  map[net.Conn]struct{} // both sides; nil after close
@@ -50,10 +50,24 @@ func (f *Front) SetDown(down bool) { f.change(func() { f.down = down }) }
 
 // Delay makes each answer this much later, also on connections that are open. A request
 // is not delayed.
-func (f *Front) Delay(d time.Duration) {
+func (f *Front) Delay(d time.Duration) { f.later(0, d) }
+
+// later delays requests and answers from now on.
+func (f *Front) later(requests, answers time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.delay = d
+	f.slow, f.delay = requests, answers
+}
+
+// NewSlowEndpoint is a URL of an etcd server on which everything takes this much longer
+// each way. It ends with the lab.
+func NewSlowEndpoint(l *Lab, e *Etcd, oneWay time.Duration) (url string, err error) {
+	f, err := NewFront(l, fmt.Sprintf("127.0.0.1:%d", e.Port))
+	if err != nil {
+		return "", err
+	}
+	f.later(oneWay, oneWay)
+	return "http://" + f.Addr(), nil
 }
 
 // Spoil makes garbage of the answers, also on connections that are open: about a
@@ -116,23 +130,44 @@ func (f *Front) carry(down net.Conn, garbage *rand.Rand) {
 	}()
 	var requests sync.WaitGroup
 	requests.Go(func() {
-		io.Copy(up, down)
+		carryLate(up, down, func([]byte) time.Duration { f.mu.Lock(); defer f.mu.Unlock(); return f.slow })
 		up.Close()
 	})
-	f.answers(down, up, garbage)
+	carryLate(down, up, func(answer []byte) time.Duration { return f.answer(answer, garbage) })
 	down.Close()
 	requests.Wait()
 }
 
-// answers carries what the server says, later and spoilt as it is set when it is said.
-func (f *Front) answers(down, up net.Conn, garbage *rand.Rand) {
+// answer spoils what the server says if it is to be spoilt, and says how much later it
+// comes.
+func (f *Front) answer(b []byte, garbage *rand.Rand) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range b {
+		if f.spoil && garbage.IntN(4) == 0 {
+			b[i] = byte(garbage.Uint32())
+		}
+	}
+	return f.delay
+}
+
+// late is what was read and when it is due.
+type late struct {
+	bytes []byte
+	due   time.Time
+}
+
+// carryLate moves what src says to dst, in order, with any number of bytes under way,
+// until one of them ends. by is told what was read, may change it, and returns how much
+// later it is due.
+func carryLate(dst, src net.Conn, by func([]byte) time.Duration) {
 	said := make(chan late, 1024)
 	var telling sync.WaitGroup
 	telling.Go(func() {
 		for s := range said {
 			time.Sleep(time.Until(s.due))
-			if _, err := down.Write(s.bytes); err != nil {
-				up.Close() // so that nothing more is said
+			if _, err := dst.Write(s.bytes); err != nil {
+				src.Close() // so that nothing more is said
 			}
 		}
 	})
@@ -140,17 +175,9 @@ func (f *Front) answers(down, up net.Conn, garbage *rand.Rand) {
 	defer close(said)
 	for {
 		b := make([]byte, 32<<10)
-		n, err := up.Read(b)
+		n, err := src.Read(b)
 		if n > 0 {
-			f.mu.Lock()
-			delay, spoil := f.delay, f.spoil
-			f.mu.Unlock()
-			for i := range n {
-				if spoil && garbage.IntN(4) == 0 {
-					b[i] = byte(garbage.Uint32())
-				}
-			}
-			said <- late{b[:n], time.Now().Add(delay)}
+			said <- late{b[:n], time.Now().Add(by(b[:n]))}
 		}
 		if err != nil {
 			return
