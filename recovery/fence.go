@@ -57,7 +57,11 @@ func (r *Reconciler) BeginFence() *OpenFence {
 func (o *OpenFence) Finish(ctx context.Context) (quiesced int, err error) {
 	r := o.r
 	defer r.endFence()
-	quiesced, err = r.quiesceUntilProven(ctx, o.late)
+	if r.settings.Drain != nil {
+		quiesced, err = r.drainUntilProven(ctx)
+	} else {
+		quiesced, err = r.quiesceUntilProven(ctx, o.late)
+	}
 	err = errors.Join(err, r.awaitLanded(ctx, o.late, o.landed))
 	if r.released() {
 		return quiesced, ErrReleased
@@ -99,6 +103,47 @@ func (r *Reconciler) quiesceUntilProven(ctx context.Context, late []*topic) (qui
 		}
 	}
 	return quiesced, err
+}
+
+// drainUntilProven drains until a listing shows that nothing is served. It drains a broker
+// that serves nothing too: its cluster may give it topics at any time.
+func (r *Reconciler) drainUntilProven(ctx context.Context) (drained int, err error) {
+	r.mu.Lock()
+	before := r.counts.Served
+	r.mu.Unlock()
+	for range fencePasses {
+		if r.released() {
+			return before, nil
+		}
+		if err := r.settings.Drain(ctx); err != nil {
+			return 0, fmt.Errorf("drain: %w", err)
+		}
+		serving, err := r.listForFence(ctx)
+		if err != nil {
+			return 0, fmt.Errorf("list topics after the drain: %w", err)
+		}
+		if len(serving) == 0 {
+			r.seenIdle()
+			return before, nil
+		}
+		r.seenServing(serving)
+	}
+	return 0, errors.New("topics are served again after the broker was drained")
+}
+
+// seenIdle takes a fence's listing for the view: nothing is served.
+func (r *Reconciler) seenIdle() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.clock++
+	for _, t := range r.table {
+		if t.Serving {
+			t.changed = r.clock
+			r.update(t, func(f *Facts) { f.Serving = false })
+		}
+	}
+	r.changed(time.Now())
+	r.settled()
 }
 
 // released reports whether orders attached the broker anew since a fence began.

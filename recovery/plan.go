@@ -18,6 +18,9 @@ type Orders struct {
 	Attached bool
 	Instance string // the broker's process; a new one starts a new startup reconciliation
 	Paused   bool   // a person asked that no topic be loaded or quiesced
+	// Steering is how far a broker with a mode of its own has taken Mode. One that is not
+	// active refuses topics, or sends them on; one that is being drained gives them up.
+	Steering Steering
 }
 
 // Facts are what is known about one topic.
@@ -89,6 +92,7 @@ type PlanInput struct {
 	Now    time.Time
 	Orders Orders
 
+	Assigns       bool // the broker's own cluster assigns its topics: what it lists is wanted
 	AssignedKnown bool // the whole set of assignments was read at least once
 	ServedKnown   bool // the broker was listed under these orders
 
@@ -125,6 +129,9 @@ type Work struct {
 //     what we ourselves give to another;
 //   - drained: everything that is served is quiesced, and no guard applies, since a
 //     person or a recovery asked for it;
+//   - a broker with a mode of its own is given topics when it has taken active, and is left
+//     to give them up by itself until it has taken drained, or failed to. One whose cluster
+//     assigns its topics is drained in no other way;
 //   - paused: nothing happens but to what another broker owns, and the guard watches on.
 func Plan(in PlanInput) Work {
 	w := Work{MassChange: in.MassChange}
@@ -174,7 +181,9 @@ func Plan(in PlanInput) Work {
 		return w
 	case drained && !in.Orders.Paused:
 		w.MassChange = in.MassChange.released()
-		w.Quiesce = serving
+		if in.Orders.Steering != SteerPending && !(in.Assigns && in.Orders.Steering != SteerNone) {
+			w.Quiesce = serving
+		}
 		slices.Sort(w.Quiesce)
 		return w
 	}
@@ -194,7 +203,7 @@ func Plan(in PlanInput) Work {
 	}
 	w.Quiesce = append(w.Quiesce, unload...)
 	slices.Sort(w.Quiesce)
-	if in.Orders.Mode == Active {
+	if in.Orders.Mode == Active && in.Orders.Steering.Obeys() {
 		w.Load = load
 		slices.Sort(w.Load)
 	}

@@ -22,6 +22,11 @@ func pausedIn(m Mode) Orders {
 	return o
 }
 
+func steering(o Orders, s Steering) Orders {
+	o.Steering = s
+	return o
+}
+
 func TestPlanAsksForExactlyWhatIsMissingAndWhatIsNotOurs(t *testing.T) {
 	missing := Facts{Assigned: true}
 	served := Facts{Assigned: true, Serving: true}
@@ -47,6 +52,17 @@ func TestPlanAsksForExactlyWhatIsMissingAndWhatIsNotOurs(t *testing.T) {
 			load: []string{"/n/missing", "/n/paused"}, quiesce: []string{"/n/orphan"}, again: planNow.Add(time.Millisecond)},
 		{name: "draining loads nothing", orders: attachedIn(Draining), quiesce: []string{"/n/orphan"}, again: planNow.Add(time.Millisecond)},
 		{name: "drained quiesces everything served, settled or not", orders: attachedIn(Drained),
+			quiesce: []string{"/n/fresh", "/n/orphan", "/n/served"}},
+		{name: "a broker that is not active yet is given nothing", orders: steering(attachedIn(Active), SteerPending),
+			quiesce: []string{"/n/orphan"}, again: planNow.Add(time.Millisecond)},
+		{name: "nor one that does not become active", orders: steering(attachedIn(Active), SteerFailing),
+			quiesce: []string{"/n/orphan"}, again: planNow.Add(time.Millisecond)},
+		{name: "one that has become active is given what is missing", orders: steering(attachedIn(Active), SteerDone),
+			load: []string{"/n/missing", "/n/paused"}, quiesce: []string{"/n/orphan"}, again: planNow.Add(time.Millisecond)},
+		{name: "a broker that is being drained gives its topics up itself", orders: steering(attachedIn(Drained), SteerPending)},
+		{name: "one that cannot be drained is quiesced", orders: steering(attachedIn(Drained), SteerFailing),
+			quiesce: []string{"/n/fresh", "/n/orphan", "/n/served"}},
+		{name: "what a drained broker serves nevertheless is quiesced", orders: steering(attachedIn(Drained), SteerDone),
 			quiesce: []string{"/n/fresh", "/n/orphan", "/n/served"}},
 		{name: "detached does nothing", orders: Orders{Mode: Active}, hold: HoldDetached},
 		{name: "detached and drained does nothing", orders: Orders{Mode: Drained}, hold: HoldDetached},

@@ -36,8 +36,9 @@ type Progress struct {
 	GuardTripped bool
 	GuardDetail  string // one sentence with the next step; empty if not tripped
 
-	AssignedKnown bool // the assignments were read
-	ServedKnown   bool // this broker process was listed
+	AssignedKnown bool      // the assignments were read
+	ServedKnown   bool      // this broker process was listed
+	Listed        time.Time // when the last listing began that was answered; zero: none was
 
 	LastSuccess time.Time    // when the broker last was as etcd asks; zero: never
 	LastError   string       // of the last failure since LastSuccess
@@ -72,7 +73,7 @@ func (r *Reconciler) Snapshot() Progress {
 		Loading: r.load.loads, Failed: len(r.failed),
 		Reconciled: r.gate.openedBy != "", GateOpenedBy: r.gate.openedBy,
 		GuardTripped: r.mass.Tripped(), GuardDetail: r.mass.Detail(),
-		AssignedKnown: r.assignedKnown, ServedKnown: r.list.ever,
+		AssignedKnown: r.assignedKnown, ServedKnown: r.list.ever, Listed: r.list.told,
 		LastSuccess: r.success, LastError: r.lastErr,
 		Errors: r.firstFailed(maxErrors),
 	}
@@ -140,7 +141,7 @@ func (r *Reconciler) judgeGate(now time.Time) {
 	if r.gate.openedBy != "" || !r.actionable() || !r.assignedKnown || r.orders.Mode != Active {
 		return
 	}
-	if r.orders.Paused && r.counts.Missing > 0 {
+	if (r.orders.Paused || !r.orders.Steering.Obeys()) && r.counts.Missing > 0 {
 		r.gate.progress = time.Time{} // nothing may be loaded: that is no lack of progress
 		return
 	}

@@ -29,6 +29,7 @@ type listing struct {
 	worked  bool // something was done since the last listing began
 	streak  int
 	last    time.Time
+	told    time.Time // when the last one began that was answered
 	took    time.Duration
 }
 
@@ -144,7 +145,7 @@ func (r *Reconciler) makePlan(now time.Time) {
 	r.plan.asked, r.plan.last = false, now
 	w := Plan(PlanInput{
 		Now: now, Orders: r.orders,
-		AssignedKnown: r.assignedKnown, ServedKnown: r.list.fresh,
+		Assigns: r.settings.Assigns, AssignedKnown: r.assignedKnown, ServedKnown: r.list.fresh,
 		Topics: func(yield func(string, Facts) bool) {
 			for name, t := range r.table {
 				if !yield(name, t.Facts) {
@@ -247,7 +248,7 @@ func (r *Reconciler) listed(generation, clock uint64, serving, quiesced []string
 	if l.again {
 		l.again, l.at = false, now
 	}
-	l.fresh, l.ever = true, true
+	l.fresh, l.ever, l.told = true, true, l.last
 	r.applyListing(clock, serving, quiesced, now)
 	r.settled()
 	r.planSoon(now)

@@ -39,6 +39,12 @@ type ReconcilerSettings struct {
 	AuditInterval   time.Duration // between listings, and the mass-change guard's window; 30 s
 	MassChangeShare float64       // of topics, above which a sudden loss is not believed; 0: off
 	OwnershipLocks  bool          // topics are loaded only after SetClaims said that they are ours
+	// Assigns: the broker's own cluster decides which topics it serves. What it lists is
+	// wanted, nothing is missing or an orphan, and assignments in etcd say nothing.
+	Assigns bool
+	// Drain empties a broker that cannot be emptied topic by topic, because its cluster
+	// would give it others; nil: Quiesce does. It must return when its context ends.
+	Drain func(ctx context.Context) error
 }
 
 func (s ReconcilerSettings) withDefaults() ReconcilerSettings {
@@ -125,6 +131,7 @@ func NewReconciler(s ReconcilerSettings, b Broker, rec Records, log *slog.Logger
 		base:   context.Background(),
 	}
 	r.load.flights = map[*topic]flight{}
+	r.assignedKnown = s.Assigns
 	if s.Rate > 0 {
 		r.limiter = rate.NewLimiter(rate.Limit(s.Rate), max(1, int(s.Rate/20)))
 	}
@@ -165,7 +172,7 @@ func (r *Reconciler) SetOrders(o Orders) {
 func (r *Reconciler) SetAssigned(full bool, puts, deletes []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !full && !r.assignedKnown {
+	if r.settings.Assigns || !full && !r.assignedKnown {
 		return
 	}
 	now := time.Now()
@@ -204,7 +211,7 @@ func (r *Reconciler) SetAssigned(full bool, puts, deletes []string) {
 func (r *Reconciler) ForgetAssigned() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.assignedKnown {
+	if r.settings.Assigns || !r.assignedKnown {
 		return
 	}
 	now := time.Now()
@@ -312,6 +319,9 @@ func (r *Reconciler) update(t *topic, change func(*Facts)) {
 	was := t.foreign()
 	r.counts.add(t.Facts, -1)
 	change(&t.Facts)
+	if r.settings.Assigns {
+		t.Assigned = t.Serving || t.Quiesced
+	}
 	r.counts.add(t.Facts, 1)
 	if t.foreign() && !was {
 		r.conflicts = append(r.conflicts, t.name)
