@@ -8,6 +8,10 @@
 //     and not there".
 //   - What belongs together is one transaction, guarded by what the caller saw.
 //     A guard that does not hold is ErrChanged: read again, decide again.
+//   - A broker that registers itself under another id at each start keeps one member
+//     record, under its stable name: it says which id was registered last. What the
+//     process before it had is handed over with each assignment at exactly one of the two
+//     at every revision.
 //   - Every request requires a leader, so a member that is cut off from its quorum
 //     fails instead of answering from memory.
 //   - With several endpoints a read does not wait for one that is silent: after a second,

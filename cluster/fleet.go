@@ -11,7 +11,10 @@ import (
 
 // FleetBroker is one broker as the whole cluster's view shows it.
 type FleetBroker struct {
-	BrokerID        string
+	BrokerID string // of registration, state and assignments
+	// Name is that of the member record, where the broker is registered under another id
+	// at each start; else empty.
+	Name            string
 	Registration    *Registration     // nil: not registered
 	Value           RegistrationValue // zero: not registered, or of another shape
 	State           *State            // nil: absent, or malformed
@@ -65,8 +68,14 @@ func (c *Client) fleet(ctx context.Context) ([]FleetBroker, error) {
 	}
 	_, err = c.scan(ctx, Target{Key: c.keys.Members(), Prefix: true}, revision, func(kv KV) {
 		if id, ok := c.keys.ParseMember(kv.Key); ok {
+			member, malformed := memberOf(kv.raw())
 			b := at(id)
-			b.Member, b.MemberMalformed = memberOf(kv.raw())
+			if member != nil && member.RegisteredAs != "" {
+				delete(brokers, id) // nothing else is known under that name
+				b = at(member.RegisteredAs)
+				b.Name = id
+			}
+			b.Member, b.MemberMalformed = member, malformed
 		}
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -65,8 +66,8 @@ func (c *Client) Register(ctx context.Context, req RegisterRequest) (Registered,
 		}
 		ops = append(ops, put)
 	}
-	member, err := putJSON(c.keys.Member(id), Member{
-		Era: era, Revision: req.Seen.Revision, Incarnation: req.Incarnation, At: req.At.UTC(),
+	member, err := c.putMember(id, Member{
+		Name: req.Seen.Name, Era: era, Revision: req.Seen.Revision, Incarnation: req.Incarnation, At: req.At,
 	})
 	if err != nil {
 		return Registered{}, err
@@ -119,8 +120,7 @@ func (c *Client) bind(ctx context.Context, verb string, seen Registration, lease
 	if leaseID == 0 {
 		return Registration{}, fmt.Errorf("%s registration of broker %s: %w", verb, seen.BrokerID, errNoLease)
 	}
-	m.At = m.At.UTC()
-	member, err := putJSON(c.keys.Member(seen.BrokerID), m)
+	member, err := c.putMember(seen.BrokerID, m)
 	if err != nil {
 		return Registration{}, err
 	}
@@ -161,6 +161,19 @@ func (c *Client) PutState(ctx context.Context, brokerID string, w StateWrite, gu
 func (c *Client) putState(brokerID string, w StateWrite) (clientv3.Op, error) {
 	w.At = w.At.UTC()
 	return putJSON(c.keys.State(brokerID), w)
+}
+
+// putMember writes the record of a broker that is registered under the id.
+func (c *Client) putMember(id string, m Member) (clientv3.Op, error) {
+	name := cmp.Or(m.Name, id)
+	if err := checkBroker(name); err != nil {
+		return clientv3.Op{}, err
+	}
+	m.At = m.At.UTC()
+	if m.RegisteredAs = ""; name != id {
+		m.RegisteredAs = id
+	}
+	return putJSON(c.keys.Member(name), m)
 }
 
 func putJSON(key string, value any) (clientv3.Op, error) {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -10,7 +11,8 @@ import (
 
 // Snapshot is what one decision about one broker needs, read at one revision.
 type Snapshot struct {
-	BrokerID     string
+	BrokerID     string        // of the registration and the state
+	Name         string        // of the member record
 	Revision     int64         // of the store, when this was read
 	ClusterID    uint64        // that etcd gives itself
 	Registration *Registration // nil: read, and absent
@@ -27,36 +29,68 @@ type Snapshot struct {
 	// OldestPeerRevision is the smallest create revision among the registrations of
 	// others; 0: there are none.
 	OldestPeerRevision int64
+	// Former is the broker's process before this one, where that had an id of its own;
+	// its BrokerID is empty if none was asked for.
+	Former Former
 }
 
-// Snapshot reads everything about one broker in one transaction. An era that cannot be
-// read is an error.
+// Former is a broker's earlier process, which was registered under an id of its own.
+type Former struct {
+	BrokerID       string
+	Registration   *Registration // nil: read, and absent
+	State          *State        // nil: absent, or malformed
+	StateMalformed string        // see Snapshot
+	StateRevision  int64         // mod revision of the state, readable or not; 0: absent
+}
+
+// Who says under which ids one broker is to be looked up.
+type Who struct {
+	Name       string // of the member record
+	Registered string // of the registration and the state
+	Former     string // of an earlier process's; empty: none
+}
+
+// Snapshot reads everything about one broker, which has one id, in one transaction. An
+// era that cannot be read is an error.
 func (c *Client) Snapshot(ctx context.Context, brokerID string) (Snapshot, error) {
-	if err := checkBroker(brokerID); err != nil {
-		return Snapshot{}, err
+	return c.SnapshotOf(ctx, Who{Name: brokerID, Registered: brokerID})
+}
+
+// SnapshotOf is Snapshot for a broker whose registration has another id at each start. No
+// registration of its own is a peer's.
+func (c *Client) SnapshotOf(ctx context.Context, who Who) (Snapshot, error) {
+	for _, id := range []string{who.Name, who.Registered, cmp.Or(who.Former, who.Name)} {
+		if err := checkBroker(id); err != nil {
+			return Snapshot{}, err
+		}
 	}
-	s, err := c.snapshot(ctx, brokerID)
+	s, err := c.snapshot(ctx, who)
 	if err != nil {
-		return Snapshot{}, fmt.Errorf("read cluster state of broker %s: %w", brokerID, err)
+		return Snapshot{}, fmt.Errorf("read cluster state of broker %s: %w", who.Name, err)
 	}
 	return s, nil
 }
 
-func (c *Client) snapshot(ctx context.Context, brokerID string) (Snapshot, error) {
-	answer, err := c.read(ctx,
+func (c *Client) snapshot(ctx context.Context, who Who) (Snapshot, error) {
+	brokerID, former := who.Registered, cmp.Or(who.Former, who.Registered)
+	gets := []clientv3.Op{
 		clientv3.OpGet(c.keys.Registration(brokerID)),
 		clientv3.OpGet(c.keys.State(brokerID)),
-		clientv3.OpGet(c.keys.Member(brokerID)),
+		clientv3.OpGet(c.keys.Member(who.Name)),
 		clientv3.OpGet(c.keys.Era()),
-		// The two oldest: one of them may be this broker's own.
+		// The three oldest: some of them may be this broker's own.
 		clientv3.OpGet(c.keys.Registrations(), clientv3.WithPrefix(), clientv3.WithKeysOnly(),
-			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend), clientv3.WithLimit(2)),
-	)
+			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend), clientv3.WithLimit(3)),
+	}
+	if who.Former != "" {
+		gets = append(gets, clientv3.OpGet(c.keys.Registration(former)), clientv3.OpGet(c.keys.State(former)))
+	}
+	answer, err := c.read(ctx, gets...)
 	if err != nil {
 		return Snapshot{}, err
 	}
-	if len(answer.Responses) != 5 {
-		return Snapshot{}, fmt.Errorf("etcd answered %d of 5 gets", len(answer.Responses))
+	if len(answer.Responses) != len(gets) {
+		return Snapshot{}, fmt.Errorf("etcd answered %d of %d gets", len(answer.Responses), len(gets))
 	}
 	found := func(i int) *mvccpb.KeyValue {
 		if kvs := answer.Responses[i].GetResponseRange().GetKvs(); len(kvs) > 0 {
@@ -64,7 +98,7 @@ func (c *Client) snapshot(ctx context.Context, brokerID string) (Snapshot, error
 		}
 		return nil
 	}
-	s := Snapshot{BrokerID: brokerID, Revision: answer.Header.Revision, ClusterID: answer.Header.ClusterId}
+	s := Snapshot{BrokerID: brokerID, Name: who.Name, Revision: answer.Header.Revision, ClusterID: answer.Header.ClusterId}
 	if kv := found(0); kv != nil {
 		r := registrationOf(brokerID, kv)
 		s.Registration = &r
@@ -76,6 +110,17 @@ func (c *Client) snapshot(ctx context.Context, brokerID string) (Snapshot, error
 	if kv := found(2); kv != nil {
 		s.Member, s.MemberMalformed = memberOf(kv)
 	}
+	if who.Former != "" {
+		s.Former.BrokerID = who.Former
+		if kv := found(5); kv != nil {
+			r := registrationOf(who.Former, kv)
+			s.Former.Registration = &r
+		}
+		if kv := found(6); kv != nil {
+			s.Former.StateRevision = kv.ModRevision
+			s.Former.State, s.Former.StateMalformed = stateOf(kv)
+		}
+	}
 	if kv := found(3); kv != nil {
 		if s.Era, err = eraOf(kv); err != nil {
 			return Snapshot{}, err
@@ -83,7 +128,8 @@ func (c *Client) snapshot(ctx context.Context, brokerID string) (Snapshot, error
 	}
 	for _, kv := range answer.Responses[4].GetResponseRange().GetKvs() {
 		s.AnyRegistered = true
-		if string(kv.Key) != c.keys.Registration(brokerID) && s.OldestPeerRevision == 0 {
+		own := string(kv.Key) == c.keys.Registration(brokerID) || string(kv.Key) == c.keys.Registration(former)
+		if !own && s.OldestPeerRevision == 0 {
 			s.OldestPeerRevision = kv.CreateRevision
 		}
 	}

@@ -82,7 +82,9 @@ func ParseState(value []byte) (State, error) {
 	return s, nil
 }
 
-// Member is what a broker's last registration (or rebinding) knew.
+// Member is what a broker's last registration (or rebinding) knew. It is kept under the
+// broker's stable name; that is the id of its registration, but for brokers that register
+// themselves under another id at each start.
 type Member struct {
 	Era int64 `json:"era"`
 	// Revision is the store's revision that the registration was decided on; the
@@ -90,7 +92,11 @@ type Member struct {
 	Revision    int64     `json:"revision"`
 	Incarnation string    `json:"incarnation"`
 	At          time.Time `json:"at"`
-	ModRevision int64     `json:"-"`
+	// RegisteredAs is the id of the registration where that is not Name.
+	RegisteredAs string `json:"registered_as,omitempty"`
+	// Name is in the key. Empty, in what is to be written: the registration's id.
+	Name        string `json:"-"`
+	ModRevision int64  `json:"-"`
 }
 
 // Era counts the times that somebody registered when nobody was registered. Both
@@ -128,6 +134,9 @@ func memberOf(kv *mvccpb.KeyValue) (member *Member, malformed string) {
 	var m Member
 	var present map[string]json.RawMessage
 	if json.Unmarshal(kv.Value, &present) != nil || present["era"] == nil || json.Unmarshal(kv.Value, &m) != nil {
+		return nil, excerpt(kv.Value)
+	}
+	if m.RegisteredAs != "" && checkBroker(m.RegisteredAs) != nil {
 		return nil, excerpt(kv.Value)
 	}
 	m.ModRevision = kv.ModRevision

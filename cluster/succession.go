@@ -1,0 +1,185 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// movesPerTxn is how many assignments one transaction moves, each in a transaction nested
+// in it that has two operations of its own. etcd counts them against what is left of its
+// 128; the first transaction has four more.
+const movesPerTxn = 100
+
+// Succession hands what a broker's earlier process had over to the one that runs now and
+// has registered itself under an id of its own.
+type Succession struct {
+	// Seen guards it: the registrations and the states of both are still as seen. The
+	// registration of the process that runs must be there.
+	Seen    Snapshot
+	LeaseID int64 // that the successor's registration is put under, its bytes unchanged
+	// State is the successor's from now on; nil leaves it alone.
+	State *StateWrite
+	// Move hands over the assignments; the former process must be registered. Without,
+	// they stay: whoever sees that registration go takes them for those of the dead.
+	Move   bool
+	Member Member
+}
+
+// Succeeded is the outcome of Succeed.
+type Succeeded struct {
+	Registration Registration // the successor's
+	Moved        int          // assignments
+}
+
+// errNoSuccessor is a succession without a registration to go on with.
+var errNoSuccessor = errors.New("the successor is not registered")
+
+// Succeed binds the registration of the process that runs to the lease, with its state,
+// the member record and the assignments of the former process; that one's state is
+// deleted. All of it is one transaction, if the assignments number a hundred at most.
+// Else they are moved a hundred at a time, after state and registration; each is at every
+// revision at exactly one of the two, and the former's state is the last to go: what an
+// error leaves undone is done when Succeed is called again. The former's registration is
+// not touched: its lease must live until Succeed has returned, and keep, which may be
+// nil, is called before each transaction but the first to see to that. Revoke it then.
+//
+// An assignment that the successor has already is not put again: it may have loaded the
+// topic, and would load it a second time. ErrChanged says that something was not as seen,
+// ErrLeaseNotFound that the lease is gone.
+func (c *Client) Succeed(ctx context.Context, s Succession, keep func(context.Context) error) (Succeeded, error) {
+	done, err := c.succeed(ctx, s, keep)
+	if err != nil {
+		return done, fmt.Errorf("let broker %s succeed %s: %w", s.Seen.BrokerID, s.Seen.Former.BrokerID, err)
+	}
+	return done, nil
+}
+
+func (c *Client) succeed(ctx context.Context, s Succession, keep func(context.Context) error) (done Succeeded, err error) {
+	seen := s.Seen
+	if err := checkBroker(seen.BrokerID); err != nil {
+		return done, err
+	}
+	switch {
+	case seen.Registration == nil:
+		return done, errNoSuccessor
+	case s.LeaseID == 0:
+		return done, errNoLease
+	case s.Move && seen.Former.Registration == nil:
+		return done, errors.New("the assignments of a broker that is not registered are not ours to move")
+	}
+	var assigned []KV
+	if s.Move {
+		if assigned, err = c.assignments(ctx, seen.Former.BrokerID); err != nil {
+			return done, err
+		}
+	}
+	guards := c.asSeen(seen)
+	ops, err := c.takeOver(s)
+	if err != nil {
+		return done, err
+	}
+	for first := true; ; first = false {
+		batch := assigned[:min(len(assigned), movesPerTxn)]
+		assigned = assigned[len(batch):]
+		for _, kv := range batch {
+			ops = append(ops, c.move(kv, seen.BrokerID))
+		}
+		if len(assigned) == 0 && seen.Former.BrokerID != "" {
+			ops = append(ops, clientv3.OpDelete(c.keys.State(seen.Former.BrokerID)))
+		}
+		answer, err := c.write(ctx, guards, ops)
+		if err != nil {
+			return done, err
+		}
+		for _, response := range answer.Responses {
+			if txn := response.GetResponseTxn(); txn != nil && txn.Succeeded {
+				done.Moved++
+			}
+		}
+		if first {
+			done.Registration = *seen.Registration
+			done.Registration.LeaseID, done.Registration.ModRevision = s.LeaseID, answer.Header.Revision
+		}
+		if len(assigned) == 0 {
+			return done, nil
+		}
+		if keep != nil {
+			if err := keep(ctx); err != nil {
+				return done, err
+			}
+		}
+		guards, ops = c.bothStand(seen, done.Registration), nil
+	}
+}
+
+// asSeen guards registrations and states of both processes.
+func (c *Client) asSeen(seen Snapshot) []clientv3.Cmp {
+	guards := []clientv3.Cmp{
+		clientv3.Compare(clientv3.ModRevision(c.keys.Registration(seen.BrokerID)), "=", seen.Registration.ModRevision),
+		clientv3.Compare(clientv3.ModRevision(c.keys.State(seen.BrokerID)), "=", seen.StateRevision),
+	}
+	if former := seen.Former; former.BrokerID != "" {
+		revision := int64(0) // absent
+		if former.Registration != nil {
+			revision = former.Registration.ModRevision
+		}
+		guards = append(guards,
+			clientv3.Compare(clientv3.ModRevision(c.keys.Registration(former.BrokerID)), "=", revision),
+			clientv3.Compare(clientv3.ModRevision(c.keys.State(former.BrokerID)), "=", former.StateRevision))
+	}
+	return guards
+}
+
+// bothStand guards what is moved after the first transaction.
+func (c *Client) bothStand(seen Snapshot, bound Registration) []clientv3.Cmp {
+	return []clientv3.Cmp{
+		clientv3.Compare(clientv3.ModRevision(c.keys.Registration(bound.BrokerID)), "=", bound.ModRevision),
+		clientv3.Compare(clientv3.ModRevision(c.keys.Registration(seen.Former.BrokerID)), "=", seen.Former.Registration.ModRevision),
+	}
+}
+
+// takeOver is what becomes the successor's at once.
+func (c *Client) takeOver(s Succession) ([]clientv3.Op, error) {
+	member, err := c.putMember(s.Seen.BrokerID, s.Member)
+	if err != nil {
+		return nil, err
+	}
+	ops := []clientv3.Op{member, clientv3.OpPut(c.keys.Registration(s.Seen.BrokerID), "",
+		clientv3.WithLease(clientv3.LeaseID(s.LeaseID)), clientv3.WithIgnoreValue())}
+	if s.State != nil {
+		state, err := c.putState(s.Seen.BrokerID, *s.State)
+		if err != nil {
+			return nil, err
+		}
+		ops = append(ops, state)
+	}
+	return ops, nil
+}
+
+// move hands one assignment over if it is still as seen.
+func (c *Client) move(kv KV, successor string) clientv3.Op {
+	_, topic, _ := c.keys.ParseAssignment(kv.Key)
+	to := c.keys.Assignment(successor, topic)
+	put := clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(to), "=", 0)},
+		[]clientv3.Op{clientv3.OpPut(to, string(kv.Value))}, nil)
+	return clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(kv.Key), "=", kv.ModRevision)},
+		[]clientv3.Op{put, clientv3.OpDelete(kv.Key)}, nil)
+}
+
+// assignments are those of one broker, as they stand.
+func (c *Client) assignments(ctx context.Context, brokerID string) ([]KV, error) {
+	var found []KV
+	_, err := c.scan(ctx, Target{Key: c.keys.Assignments(brokerID), Prefix: true}, 0, func(kv KV) {
+		if _, _, ok := c.keys.ParseAssignment(kv.Key); ok {
+			found = append(found, kv)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read assignments of broker %s: %w", brokerID, err)
+	}
+	return slices.Clip(found), nil
+}
