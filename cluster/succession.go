@@ -11,7 +11,7 @@ import (
 
 // movesPerTxn is how many assignments one transaction moves, each in a transaction nested
 // in it that has two operations of its own. etcd counts them against what is left of its
-// 128; the first transaction has four more.
+// 128; a transaction has up to five more.
 const movesPerTxn = 100
 
 // Succession hands what a broker's earlier process had over to the one that runs now and
@@ -23,10 +23,10 @@ type Succession struct {
 	LeaseID int64 // that the successor's registration is put under, its bytes unchanged
 	// State is the successor's from now on; nil leaves it alone.
 	State *StateWrite
-	// Move hands over the assignments; the former process must be registered. Without,
-	// they stay: whoever sees that registration go takes them for those of the dead.
-	Move   bool
-	Member Member
+	// Retire deletes the former process's registration too. Its assignments are handed
+	// over before with Move; without, they are for whoever sees that registration go.
+	Retire, Move bool
+	Member       Member
 }
 
 // Succeeded is the outcome of Succeed.
@@ -39,13 +39,14 @@ type Succeeded struct {
 var errNoSuccessor = errors.New("the successor is not registered")
 
 // Succeed binds the registration of the process that runs to the lease, with its state,
-// the member record and the assignments of the former process; that one's state is
-// deleted. All of it is one transaction, if the assignments number a hundred at most.
-// Else they are moved a hundred at a time, after state and registration; each is at every
-// revision at exactly one of the two, and the former's state is the last to go: what an
-// error leaves undone is done when Succeed is called again. The former's registration is
-// not touched: its lease must live until Succeed has returned, and keep, which may be
-// nil, is called before each transaction but the first to see to that. Revoke it then.
+// the member record and the assignments of the former process, and deletes that one's
+// registration and state. All of it is one transaction, if the assignments number a
+// hundred at most. Else they are moved a hundred at a time, after the successor's state
+// and registration; each is at every revision at exactly one of the two, and the former's
+// registration is the last to go: nobody may take what is still there for a dead broker's,
+// and what an error leaves undone is done when Succeed is called again. The former's lease
+// must live until then: keep, which may be nil, is called before each transaction but the
+// first to see to that. No key of these is under it any more when Succeed returns nil.
 //
 // An assignment that the successor has already is not put again: it may have loaded the
 // topic, and would load it a second time. ErrChanged says that something was not as seen,
@@ -68,8 +69,8 @@ func (c *Client) succeed(ctx context.Context, s Succession, keep func(context.Co
 		return done, errNoSuccessor
 	case s.LeaseID == 0:
 		return done, errNoLease
-	case s.Move && seen.Former.Registration == nil:
-		return done, errors.New("the assignments of a broker that is not registered are not ours to move")
+	case s.Retire && seen.Former.Registration == nil, s.Move && !s.Retire:
+		return done, errors.New("what a broker has that is not registered is not ours to hand over")
 	}
 	var assigned []KV
 	if s.Move {
@@ -88,8 +89,8 @@ func (c *Client) succeed(ctx context.Context, s Succession, keep func(context.Co
 		for _, kv := range batch {
 			ops = append(ops, c.move(kv, seen.BrokerID))
 		}
-		if len(assigned) == 0 && seen.Former.BrokerID != "" {
-			ops = append(ops, clientv3.OpDelete(c.keys.State(seen.Former.BrokerID)))
+		if len(assigned) == 0 {
+			ops = append(ops, c.retire(s)...)
 		}
 		answer, err := c.write(ctx, guards, ops)
 		if err != nil {
@@ -158,6 +159,18 @@ func (c *Client) takeOver(s Succession) ([]clientv3.Op, error) {
 		ops = append(ops, state)
 	}
 	return ops, nil
+}
+
+// retire deletes what the former process leaves, unless it is another one's by now.
+func (c *Client) retire(s Succession) []clientv3.Op {
+	former := s.Seen.Former
+	switch {
+	case s.Retire:
+		return []clientv3.Op{clientv3.OpDelete(c.keys.State(former.BrokerID)), clientv3.OpDelete(c.keys.Registration(former.BrokerID))}
+	case former.BrokerID != "" && former.Registration == nil:
+		return []clientv3.Op{clientv3.OpDelete(c.keys.State(former.BrokerID))}
+	}
+	return nil
 }
 
 // move hands one assignment over if it is still as seen.

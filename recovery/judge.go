@@ -26,9 +26,14 @@ func JudgeState(have ModeRecord, seen *ModeRecord) (Ruling, ModeRecord) {
 		return Reassert, have
 	case *seen == have:
 		return Unchanged, have
-	case have.Mode != Active && seen.Mode == Active && seen.Reason == ReasonBoot && seen.By != ByHoldfast && seen.By != ByOperator:
+	case have.Mode != Active && seen.ofBoot():
 		return Reassert, have
 	default:
 		return Accept, *seen
 	}
+}
+
+// ofBoot reports whether the broker wrote this for its own boot.
+func (m ModeRecord) ofBoot() bool {
+	return m.Mode == Active && m.Reason == ReasonBoot && m.By != ByHoldfast && m.By != ByOperator
 }

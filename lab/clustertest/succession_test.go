@@ -29,7 +29,7 @@ func restarted(t *testing.T, e *server, topics []string) (*cluster.Client, func(
 	return c, func() cluster.Succession {
 		return cluster.Succession{
 			Seen:    must[cluster.Snapshot](t)(c.SnapshotOf(bounded(t), cluster.Who{Name: "b1", Registered: "22", Former: "11"})),
-			LeaseID: lease(t, c, time.Minute), Move: true,
+			LeaseID: lease(t, c, time.Minute), Retire: true, Move: true,
 			State:  &cluster.StateWrite{Mode: cluster.ModeActive, Reason: "fast_restart", By: "holdfast", At: at},
 			Member: cluster.Member{Name: "b1", Era: 3, Revision: 7, Incarnation: "i", At: at},
 		}
@@ -70,8 +70,8 @@ func TestASuccessorTakesEverythingOverInOneRevision(t *testing.T) {
 		if len(left.Kvs) != 0 {
 			t.Errorf("the former process keeps %v", left.Kvs)
 		}
-		if seen := must[cluster.Snapshot](t)(c.SnapshotOf(bounded(t), cluster.Who{Name: "b1", Registered: "22", Former: "11"})); seen.Former.Registration == nil ||
-			seen.Member == nil || seen.Member.RegisteredAs != "22" || seen.OldestPeerRevision != 0 {
+		if seen := must[cluster.Snapshot](t)(c.SnapshotOf(bounded(t), cluster.Who{Name: "b1", Registered: "22", Former: "11"})); seen.Former.Registration != nil ||
+			seen.Former.StateRevision != 0 || seen.Member == nil || seen.Member.RegisteredAs != "22" || seen.OldestPeerRevision != 0 {
 			t.Errorf("seen is %+v", seen)
 		}
 		if other := must[[]string](t)(c.Assignments(bounded(t), "111")); len(other) != 1 {
@@ -112,14 +112,15 @@ func TestManyAssignmentsAreAtOneOfTheTwoAtEveryRevision(t *testing.T) {
 				}
 			}
 			st := must[cluster.State](t)(cluster.ParseState([]byte(states["22"])))
-			if moved && st.Reason != "fast_restart" {
-				t.Errorf("at revision %d topics are at a successor whose state is %s", rev, states["22"])
-			}
-			if _, there := states["11"]; !there && slices.ContainsFunc(all.Kvs, func(kv *mvccpb.KeyValue) bool {
+			former := must[*clientv3.GetResponse](t)(e.raw.Get(bounded(t), k.Registration("11"), clientv3.WithRev(rev)))
+			if len(former.Kvs) == 0 && slices.ContainsFunc(all.Kvs, func(kv *mvccpb.KeyValue) bool {
 				id, _, ok := k.ParseAssignment(string(kv.Key))
 				return ok && id == "11"
 			}) {
-				t.Errorf("at revision %d the former process has topics and no state", rev)
+				t.Errorf("at revision %d the former process has topics and no registration", rev)
+			}
+			if moved && st.Reason != "fast_restart" {
+				t.Errorf("at revision %d topics are at a successor whose state is %s", rev, states["22"])
 			}
 		}
 	})
@@ -169,7 +170,7 @@ func TestAStaleSuccessorTakesNothingButItsState(t *testing.T) {
 		if _, err := c.Succeed(bounded(t), s, nil); err == nil {
 			t.Error("topics of the dead were moved")
 		}
-		s.Move, s.State = false, &cluster.StateWrite{Mode: cluster.ModeDrained, Reason: "stale_restart", By: "holdfast", At: at}
+		s.Retire, s.Move, s.State = false, false, &cluster.StateWrite{Mode: cluster.ModeDrained, Reason: "stale_restart", By: "holdfast", At: at}
 		done := must[cluster.Succeeded](t)(c.Succeed(bounded(t), s, nil))
 		state, bound := e.get(t, k.State("22")).Kvs[0], e.get(t, k.Registration("22")).Kvs[0]
 		if state.ModRevision != done.Registration.ModRevision || bound.ModRevision != state.ModRevision || bound.Lease != s.LeaseID {
@@ -221,7 +222,6 @@ func TestTheFleetNamesABrokerByItsRegistration(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		c, plan := restarted(t, e, []string{"/ns/a"})
 		must[cluster.Succeeded](t)(c.Succeed(bounded(t), plan(), nil))
-		e.remove(t, c.Keys().Registration("11"))
 		fleet := must[[]cluster.FleetBroker](t)(c.Fleet(bounded(t)))
 		if len(fleet) != 1 || fleet[0].BrokerID != "22" || fleet[0].Name != "b1" || fleet[0].Member == nil ||
 			fleet[0].Registration == nil || fleet[0].State == nil || fleet[0].Assignments != 1 {
