@@ -1,0 +1,74 @@
+package danube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"holdfast/brokerapi"
+)
+
+// callError is what the broker, or gRPC for it, answered instead of a message.
+type callError struct {
+	code codes.Code
+	text string
+}
+
+func (e *callError) Error() string { return e.text }
+
+// code is the status of a call that failed; Unknown if it never got one.
+func code(err error) codes.Code {
+	var c *callError
+	if errors.As(err, &c) {
+		return c.code
+	}
+	return codes.Unknown
+}
+
+// explain says in our words why a call failed.
+func (l *link) explain(ctx context.Context, method string, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return fmt.Errorf("%s %s: %s: %w", l.flag, l.url, method, cause) // says which bound was hit
+	}
+	s := status.Convert(err)
+	text := fmt.Sprintf("%s %s: %s answered %s: %s", l.flag, l.url, method, s.Code(), shown(s.Message()))
+	switch s.Code() {
+	case codes.Unauthenticated, codes.PermissionDenied:
+		text += ": set --broker-token-file to a token that this broker accepts"
+	case codes.ResourceExhausted:
+		text += ": an answer that large is not a Danube broker's"
+	case codes.Unavailable:
+		text += ": is the Danube broker running there?"
+	}
+	return &callError{s.Code(), text}
+}
+
+// shown is a text from outside as far as it is fit for a terminal.
+func shown(text string) string {
+	const enough = 200
+	if len(text) > enough {
+		text = text[:enough] + "…"
+	}
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '.'
+		}
+		return r
+	}, text)
+}
+
+// identityError is a message of its own that wraps brokerapi.ErrIdentity.
+type identityError struct{ message string }
+
+func (e *identityError) Error() string { return e.message }
+func (e *identityError) Unwrap() error { return brokerapi.ErrIdentity }
+
+func identityErrorf(format string, args ...any) error {
+	return &identityError{fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,338 @@
+package danube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"holdfast/brokerapi"
+)
+
+// etcdVersion stands for a version: nothing that the broker says tells it.
+const etcdVersion = "0.7 (etcd)"
+
+// etcdBroker is a broker that keeps its metadata in etcd.
+type etcdBroker struct {
+	*node
+	store  Store
+	settle time.Duration // see the constant
+
+	mu       sync.Mutex
+	who      brokerapi.Identity
+	whose    int                  // generation of the connection that who was found on; 0: none
+	checked  int                  // generation of the connection whose broker is known to be one with etcd
+	unloaded map[string]time.Time // when a topic was first seen assigned and not loaded
+	put      map[string]time.Time // when we last put a topic's assignment again
+}
+
+var (
+	_ brokerapi.Broker      = (*etcdBroker)(nil)
+	_ brokerapi.Unloader    = (*etcdBroker)(nil)
+	_ brokerapi.Viewer      = (*etcdBroker)(nil)
+	_ brokerapi.LossWatcher = (*etcdBroker)(nil)
+)
+
+func newEtcd(n *node, store Store) *etcdBroker {
+	return &etcdBroker{node: n, store: store, settle: settle, unloaded: map[string]time.Time{}, put: map[string]time.Time{}}
+}
+
+// Capabilities implements brokerapi.Broker.
+func (b *etcdBroker) Capabilities() brokerapi.Capabilities {
+	return brokerapi.Capabilities{
+		Unload: true, HeldWatch: true, MustStop: true, View: true,
+		Registers: true, NamedByInstance: true, Overlooks: true,
+	}
+}
+
+// Identify implements brokerapi.Broker: Instance is the number that the broker registers
+// itself under. See evidence.judge for how it is found. etcd is asked only when the
+// broker's metrics and its own list of brokers do not settle it.
+func (b *etcdBroker) Identify(ctx context.Context) (brokerapi.Identity, error) {
+	if err := b.isEtcd(ctx); err != nil {
+		return brokerapi.Identity{}, err
+	}
+	generation, _ := b.adminLink.connection()
+	list, err := b.listBrokers(ctx)
+	if err != nil {
+		return brokerapi.Identity{}, err
+	}
+	known, _ := b.known(generation)
+	e := evidence{
+		Admin: b.at.admin.String(), Lookup: b.at.lookup.String(), Metrics: b.at.metrics.String(),
+		Verified: known.Instance, Believed: candidates(list),
+	}
+	seen, err := b.scrape(ctx)
+	switch {
+	case err != nil:
+		e.Silence = err
+	case len(seen.Brokers) > 1:
+		return brokerapi.Identity{}, fmt.Errorf("--danube-metrics %s: speaks of brokers %s and %s: set it to the metrics of this one broker",
+			b.at.metrics, shown(seen.Brokers[0]), shown(seen.Brokers[1]))
+	case len(seen.Brokers) == 0:
+		e.Silence = fmt.Errorf("--danube-metrics %s: no metric has the label \"broker\": is it this broker's metrics port (%s)?", b.at.metrics, metricsPort)
+	case !number(seen.Brokers[0]):
+		return brokerapi.Identity{}, identityErrorf("--danube-metrics %s: the label \"broker\" is %q, which is no Danube broker's number: set it to the broker's metrics port (%s)",
+			b.at.metrics, shown(seen.Brokers[0]), metricsPort)
+	default:
+		e.Told = seen.Brokers[0]
+	}
+	id, err := b.decide(ctx, e)
+	if err != nil {
+		return brokerapi.Identity{}, err
+	}
+	if c, ok := find(e.Believed, id); ok && c.Lookup != "" {
+		b.advertised.Store(c.Lookup)
+	}
+	if id == known.Instance {
+		return known, nil
+	}
+	who := brokerapi.Identity{Instance: id, StartedAt: seen.StartedAt, Version: etcdVersion}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.who.Instance != id { // what was seen and put was another process's
+		clear(b.unloaded)
+		clear(b.put)
+	}
+	b.who, b.whose = who, generation
+	return who, nil
+}
+
+// decide judges the evidence, with the registrations if they are needed.
+func (b *etcdBroker) decide(ctx context.Context, e evidence) (string, error) {
+	id, ask, err := e.judge()
+	if ask {
+		registrations, readErr := b.store.Registrations(ctx)
+		if readErr != nil {
+			return "", fmt.Errorf("%w: %w", errUnsettled, errors.Join(readErr, e.Silence))
+		}
+		e.Asked = true
+		for _, r := range registrations {
+			if c, ok := parseRegistration(r); ok {
+				e.Registered = append(e.Registered, c)
+			}
+		}
+		id, _, err = e.judge()
+	}
+	return id, err
+}
+
+// number reports whether the id has the form of those that brokers give themselves.
+func number(id string) bool {
+	if id == "" || len(id) > 20 {
+		return false
+	}
+	for _, c := range id {
+		if c < '0' || c > '9' {
+			return false
+		}
+	}
+	return true
+}
+
+// known is who was found at the end of the connection.
+func (b *etcdBroker) known(generation int) (brokerapi.Identity, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.whose != generation || b.whose == 0 {
+		return brokerapi.Identity{}, false
+	}
+	return b.who, true
+}
+
+// self is the id that the broker is registered under.
+func (b *etcdBroker) self(ctx context.Context) (string, error) {
+	generation, _ := b.adminLink.connection()
+	if who, ok := b.known(generation); ok {
+		return who.Instance, nil
+	}
+	who, err := b.Identify(ctx)
+	return who.Instance, err
+}
+
+// isEtcd refuses a broker that keeps its metadata by Raft. It asks once a connection.
+func (b *etcdBroker) isEtcd(ctx context.Context) error {
+	generation, _ := b.adminLink.connection()
+	b.mu.Lock()
+	checked := b.checked
+	b.mu.Unlock()
+	if checked == generation && checked != 0 {
+		return nil
+	}
+	_, err := b.clusterStatus(ctx)
+	if err == nil {
+		return identityErrorf("--broker-admin %s: a Danube broker with Raft answers there (0.8 or later), which registers in no etcd: set --registration to own or none", b.at.admin)
+	}
+	if code(err) != codes.Unimplemented {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if now, _ := b.adminLink.connection(); generation == now {
+		b.checked = generation
+	}
+	return nil
+}
+
+// Health implements brokerapi.Broker: the admin API lists brokers, and the client port
+// looks up a topic. It costs these two requests.
+func (b *etcdBroker) Health(ctx context.Context) error {
+	if _, err := b.listBrokers(ctx); err != nil {
+		return err
+	}
+	if err := b.isEtcd(ctx); err != nil {
+		return err
+	}
+	return b.clientPortAnswers(ctx)
+}
+
+// Topics implements brokerapi.Broker: of the topics that are assigned to the broker, in
+// etcd or as it believes, those that it has loaded. None is ever quiesced.
+func (b *etcdBroker) Topics(ctx context.Context) (serving, quiesced []string, err error) {
+	id, err := b.self(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list topics: %w", err)
+	}
+	assigned, err := b.store.Assignments(ctx, id)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list topics: %w", err)
+	}
+	believed, err := b.listTopics(ctx, id)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list topics: %w", err)
+	}
+	loaded, missing, err := b.served(ctx, union(assigned, believed))
+	if err != nil {
+		return nil, nil, fmt.Errorf("list topics: %w", err)
+	}
+	b.noteUnloaded(missing)
+	return loaded, nil, nil
+}
+
+// Believed implements brokerapi.Viewer.
+func (b *etcdBroker) Believed(ctx context.Context) ([]string, error) {
+	id, err := b.self(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list the topics that the broker believes to have: %w", err)
+	}
+	topics, err := b.listTopics(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("list the topics that the broker believes to have: %w", err)
+	}
+	return union(topics, nil), nil
+}
+
+// noteUnloaded remembers since when topics are assigned and not loaded.
+func (b *etcdBroker) noteUnloaded(topics []string) {
+	now := time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	since := make(map[string]time.Time, len(topics))
+	for _, topic := range topics {
+		since[topic] = now
+		if before, ok := b.unloaded[topic]; ok {
+			since[topic] = before
+		}
+	}
+	b.unloaded = since
+}
+
+// Load implements brokerapi.Broker. The topic must be assigned to the broker. If the
+// broker has not loaded it, and had the time to, the assignment is put again: once in a
+// call, and never within 3 s of what may have made the broker load it. record is not
+// used: the broker reads it itself.
+func (b *etcdBroker) Load(ctx context.Context, topic string, _ []byte) error {
+	if err := checkTopic("load", topic); err != nil {
+		return err
+	}
+	id, err := b.self(ctx)
+	if err != nil {
+		return fmt.Errorf("load %s: %w", topic, err)
+	}
+	began, again := time.Now(), false
+	err = b.await(ctx, topic, func(at place) (bool, error) {
+		switch {
+		case at == here:
+			b.noteLoaded(topic)
+			return true, nil
+		case at == elsewhere:
+			b.noteLoaded(topic)
+			return false, brokerapi.ErrElsewhere
+		case again || !b.mayPut(topic, began):
+			return false, nil
+		}
+		again = true
+		found, err := b.store.Reassign(ctx, id, topic)
+		if err == nil && !found {
+			err = fmt.Errorf("it is not assigned to broker %s", id)
+		}
+		if err == nil {
+			b.log.Info("assignment put again: the broker had overlooked it", "topic", topic, "broker", id)
+		}
+		return false, err
+	})
+	if err != nil {
+		switch {
+		case ctx.Err() != nil && again:
+			err = fmt.Errorf("its assignment was put again, and the broker has not loaded it: see the broker's log: %w", err)
+		case ctx.Err() != nil:
+			err = fmt.Errorf("the broker has not loaded it: %w", err)
+		}
+		return fmt.Errorf("load %s: %w", topic, err)
+	}
+	return nil
+}
+
+// mayPut reports whether the broker had the time to load the topic by itself since the
+// call began, or since Topics first saw it missing, and since it was last put. It counts
+// as put from then on.
+func (b *etcdBroker) mayPut(topic string, began time.Time) bool {
+	now := time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if seen, ok := b.unloaded[topic]; ok && seen.Before(began) {
+		began = seen
+	}
+	if now.Sub(began) < b.settle || now.Sub(b.put[topic]) < b.settle {
+		return false
+	}
+	b.put[topic] = now
+	return true
+}
+
+func (b *etcdBroker) noteLoaded(topic string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.unloaded, topic)
+	delete(b.put, topic)
+}
+
+// Unload implements brokerapi.Unloader: the assignment goes, together with the marker
+// that makes it an unload, and the topic waits for another broker.
+func (b *etcdBroker) Unload(ctx context.Context, topic string) error {
+	if err := checkTopic("unload", topic); err != nil {
+		return err
+	}
+	id, err := b.self(ctx)
+	if err != nil {
+		return fmt.Errorf("unload %s: %w", topic, err)
+	}
+	released, err := b.store.Release(ctx, id, topic)
+	if err != nil {
+		return fmt.Errorf("unload %s: %w", topic, err)
+	}
+	b.noteLoaded(topic)
+	err = b.await(ctx, topic, func(at place) (bool, error) {
+		if at == here && !released {
+			return false, fmt.Errorf("broker %s serves it without being assigned to it, and gives up only what is assigned: assign it to the broker in etcd first, or stop the broker", id)
+		}
+		return at != here, nil
+	})
+	if err != nil {
+		return fmt.Errorf("unload %s: %w", topic, err)
+	}
+	return nil
+}

@@ -1,0 +1,237 @@
+package danube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
+)
+
+const (
+	dialTimeout  = time.Second            // one attempt to connect, handshake included
+	dialPatience = 500 * time.Millisecond // what a call waits for one attempt
+	redialMin    = 100 * time.Millisecond // jittered between these two, and at once when a
+	redialMax    = 500 * time.Millisecond // call needs the connection
+
+	maxMessage = 8 << 20  // bytes; 100,000 topics of one broker are well below
+	maxHeaders = 64 << 10 // bytes
+)
+
+// link is one gRPC port of the broker and the one connection to it.
+type link struct {
+	flag, url string // as they show in messages
+	conn      *grpc.ClientConn
+	life      context.Context // ends with the driver
+	timeout   time.Duration   // longest wait for one answer
+	log       *slog.Logger
+	lost      func() // called when an established connection broke
+
+	open sync.WaitGroup // connections that gRPC has not closed yet
+
+	mu         sync.Mutex
+	closed     bool
+	generation int       // grows with each connection made
+	since      time.Time // when the current one was made
+	lastErr    string    // of the last attempt, to log changes only
+	waiting    map[*waiter]bool
+}
+
+// waiter is a call that waits for an attempt to connect.
+type waiter struct{ failed context.CancelCauseFunc }
+
+var (
+	errClosed   = errors.New("the driver is closed")
+	errPatience = errors.New("no connection yet")
+)
+
+// newLink prepares the connection and starts to make it; it does not wait.
+func newLink(life context.Context, flag string, u *url.URL, f files, timeout time.Duration, log *slog.Logger, lost func()) (*link, error) {
+	l := &link{flag: flag, url: u.String(), life: life, timeout: timeout, log: log, lost: lost, waiting: map[*waiter]bool{}}
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(f.transport(u.Scheme)),
+		grpc.WithContextDialer(l.dial),
+		grpc.WithUserAgent("holdfast"),
+		grpc.WithDisableRetry(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithIdleTimeout(0), // held for as long as we run
+		grpc.WithMaxHeaderListSize(maxHeaders),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: redialMin, Multiplier: 1.6, Jitter: 0.2, MaxDelay: redialMax},
+			MinConnectTimeout: dialTimeout,
+		}),
+	}
+	if f.token != "" {
+		options = append(options, grpc.WithPerRPCCredentials(bearerToken{f}))
+	}
+	conn, err := grpc.NewClient("passthrough:///"+u.Host, options...)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", flag, l.url, err)
+	}
+	l.conn = conn
+	conn.Connect()
+	return l, nil
+}
+
+// dial makes one attempt for gRPC, and tells the outcome to the calls that wait.
+func (l *link) dial(ctx context.Context, host string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: dialTimeout}
+	raw, err := dialer.DialContext(ctx, "tcp", host)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		for w := range l.waiting {
+			w.failed(err)
+		}
+		if text := err.Error(); text != l.lastErr && l.life.Err() == nil {
+			l.lastErr = text
+			l.log.Info("broker cannot be reached", "setting", l.flag, "url", l.url, "error", err)
+		}
+		return nil, err
+	}
+	if l.closed {
+		raw.Close()
+		return nil, errClosed
+	}
+	l.generation++
+	l.since = time.Now()
+	l.lastErr = ""
+	l.open.Add(1)
+	return &heldConn{Conn: raw, link: l}, nil
+}
+
+// heldConn notices when the broker goes: gRPC reads all the time.
+type heldConn struct {
+	net.Conn
+	link  *link
+	heard atomic.Bool // the other side has said something
+	told  atomic.Bool
+	shut  sync.Once
+}
+
+// Read implements net.Conn.
+func (c *heldConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.heard.Store(true)
+	}
+	var slow net.Error
+	if err != nil && !(errors.As(err, &slow) && slow.Timeout()) {
+		c.broke(err)
+	}
+	return n, err
+}
+
+// Close implements net.Conn. gRPC closes the connection itself when the broker says
+// that it is about to.
+func (c *heldConn) Close() error {
+	c.broke(net.ErrClosed)
+	err := c.Conn.Close()
+	c.shut.Do(c.link.open.Done)
+	return err
+}
+
+func (c *heldConn) broke(err error) {
+	if !c.heard.Load() || c.link.life.Err() != nil || c.told.Swap(true) {
+		return
+	}
+	c.link.log.Warn("broker connection lost", "setting", c.link.flag, "url", c.link.url, "error", err)
+	c.link.lost()
+}
+
+// connection says which connection is in use, and since when.
+func (l *link) connection() (generation int, since time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.generation, l.since
+}
+
+// call runs one request on the connection, bounded by ctx, by the time for one answer
+// and by the driver's life. Its errors name the setting; see callError.
+func (l *link) call(ctx context.Context, method string, do func(context.Context) error) error {
+	bounded, slow := context.WithTimeoutCause(ctx, l.timeout, fmt.Errorf("no answer within %v: %w", l.timeout, context.DeadlineExceeded))
+	defer slow()
+	return l.patient(bounded, method, do)
+}
+
+// patient is call for a request whose answer comes when the work is done: it is not
+// bounded by the time for one answer.
+func (l *link) patient(ctx context.Context, method string, do func(context.Context) error) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%s %s: not asked: %w", l.flag, l.url, err)
+	}
+	if l.life.Err() != nil {
+		return errClosed
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.life, func() { cancel(errClosed) })()
+	if err := l.ready(ctx); errors.Is(err, errClosed) {
+		return err
+	} else if err != nil {
+		return fmt.Errorf("%s %s: not connected: %w: is the Danube broker running there?", l.flag, l.url, err)
+	}
+	if err := do(ctx); err != nil {
+		return l.explain(ctx, method, err)
+	}
+	return nil
+}
+
+// ready waits for the connection, and has it made at once if there is none. It returns
+// the error of an attempt that failed meanwhile. When patience is over it returns nil:
+// gRPC knows best what is wrong.
+func (l *link) ready(ctx context.Context) error {
+	ctx, failed := context.WithCancelCause(ctx)
+	defer failed(nil)
+	over := time.AfterFunc(dialPatience, func() { failed(errPatience) })
+	defer over.Stop()
+	w := &waiter{failed}
+	l.mu.Lock()
+	l.waiting[w] = true
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		delete(l.waiting, w)
+		l.mu.Unlock()
+	}()
+	for {
+		state := l.conn.GetState()
+		switch state {
+		case connectivity.Ready:
+			return nil
+		case connectivity.Shutdown:
+			return errClosed
+		case connectivity.Idle:
+			l.conn.Connect()
+		case connectivity.TransientFailure:
+			l.conn.ResetConnectBackoff()
+		}
+		if !l.conn.WaitForStateChange(ctx, state) {
+			if cause := context.Cause(ctx); !errors.Is(cause, errPatience) {
+				return cause
+			}
+			return nil
+		}
+	}
+}
+
+// close ends the connection and waits until gRPC has let go of it.
+func (l *link) close() {
+	l.mu.Lock()
+	closed := l.closed
+	l.closed = true
+	l.mu.Unlock()
+	if !closed {
+		_ = l.conn.Close() // it fails only when it is closed already
+	}
+	l.open.Wait()
+}
