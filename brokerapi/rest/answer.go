@@ -30,6 +30,13 @@ func (a *Answer) Errorf(format string, args ...any) error {
 	return a.error(a.kind(), fmt.Sprintf(": "+format, args...))
 }
 
+// Refusedf is an *AnswerError without a quotation, for an answer whose own words stand
+// among args.
+func (a *Answer) Refusedf(format string, args ...any) error {
+	words := shown(a.client.token.hide(fmt.Sprintf(format, args...)), 2*maxQuote)
+	return &AnswerError{a, fmt.Sprintf("%s %s: %s answered %s: %s", a.client.setting, a.client.base, a.what, statusText(a.Status), words)}
+}
+
 // JSON decodes the body into v: it must be announced as JSON and be UTF-8, one value,
 // not null, in which no name stands twice. Names that v does not know are skipped. Errors
 // are *AnswerError.

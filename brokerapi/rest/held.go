@@ -94,6 +94,11 @@ func (h *Held) Line() ([]byte, error) {
 	return nil, h.client.failed(h.what, err)
 }
 
+// Errorf says what is wrong with a line.
+func (h *Held) Errorf(format string, args ...any) error {
+	return h.client.failed(h.what, fmt.Errorf(format, args...))
+}
+
 // Close gives the connection up. It may be called while Line waits, and again.
 func (h *Held) Close() {
 	h.resp.Body.Close()

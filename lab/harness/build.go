@@ -20,6 +20,8 @@ const (
 	HoldfastRace Program = "holdfast-race" // with the race detector; needs a C compiler
 	EtcdServer   Program = "etcd"
 	NATSServer   Program = "nats-server"
+	// ReferenceBroker keeps the HTTP contract; see lab/reference.
+	ReferenceBroker Program = "reference"
 )
 
 type recipe struct {
@@ -39,8 +41,9 @@ var recipes = map[Program]recipe{
 		env:  []string{"CGO_ENABLED=1"},
 		args: []string{"-race", "-buildvcs=false", "."},
 	},
-	EtcdServer: {dir: "lab", args: []string{"go.etcd.io/etcd/server/v3"}},
-	NATSServer: {dir: "lab", args: []string{"github.com/nats-io/nats-server/v2"}},
+	EtcdServer:      {dir: "lab", args: []string{"go.etcd.io/etcd/server/v3"}},
+	ReferenceBroker: {dir: "lab", args: []string{"./reference/cmd"}},
+	NATSServer:      {dir: "lab", args: []string{"github.com/nats-io/nats-server/v2"}},
 }
 
 var (

@@ -1,0 +1,145 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"unicode/utf8"
+
+	"holdfast/brokerapi"
+	"holdfast/brokerapi/rest"
+)
+
+const (
+	pageSize  = 1000
+	maxTopics = 1_000_000 // listed by one broker
+	maxRecord = 1 << 20   // bytes of a topic's record
+)
+
+// State is what a broker can say of a topic.
+type State string
+
+// The states of a topic. An absent one may have data; it is not served and not listed.
+const (
+	Serving  State = "serving"
+	Quiesced State = "quiesced"
+	Sealed   State = "sealed"
+	Absent   State = "absent"
+)
+
+// pageBody is the answer of GET /topics.
+type pageBody struct {
+	Topics *[]struct {
+		Name  string `json:"name"`
+		State State  `json:"state"`
+	} `json:"topics"`
+	Next string `json:"next"`
+}
+
+// Topics implements brokerapi.Broker. A sealed topic is among the quiesced ones.
+func (b *Broker) Topics(ctx context.Context) (serving, quiesced []string, err error) {
+	seen := map[string]bool{}
+	after := ""
+	for {
+		query := url.Values{"limit": {strconv.Itoa(pageSize)}}
+		if after != "" {
+			query.Set("after", after)
+		}
+		var page pageBody
+		a, err := b.ask(ctx, rest.Request{Path: "/topics", Query: query}, &page, http.StatusOK)
+		if err != nil {
+			return nil, nil, fmt.Errorf("list topics: %w", err)
+		}
+		if page.Topics == nil {
+			return nil, nil, fmt.Errorf("list topics: %w", a.Errorf("topics is missing"))
+		}
+		for _, t := range *page.Topics {
+			if _, _, err := brokerapi.SplitTopic(t.Name); err != nil {
+				return nil, nil, fmt.Errorf("list topics: %w", a.Errorf("%v", err))
+			}
+			if seen[t.Name] {
+				return nil, nil, fmt.Errorf("list topics: %w", a.Errorf("topic %q is listed twice", t.Name))
+			}
+			seen[t.Name] = true
+			switch t.State {
+			case Serving:
+				serving = append(serving, t.Name)
+			case Quiesced, Sealed:
+				quiesced = append(quiesced, t.Name)
+			default:
+				return nil, nil, fmt.Errorf("list topics: %w", a.Errorf("topic %q is %q, want %s, %s or %s", t.Name, t.State, Serving, Quiesced, Sealed))
+			}
+		}
+		switch {
+		case page.Next == "":
+			return serving, quiesced, nil
+		case len(*page.Topics) == 0 || page.Next == after:
+			return nil, nil, fmt.Errorf("list topics: %w", a.Errorf("a page that leads nowhere: it has no topics, or names itself as the next"))
+		case len(seen) > maxTopics:
+			return nil, nil, fmt.Errorf("list topics: %w", a.Errorf("more than %d topics", maxTopics))
+		}
+		after = page.Next
+	}
+}
+
+// topicRequest is what every call about a topic sends.
+type topicRequest struct {
+	Topic  string          `json:"topic"`
+	Record json.RawMessage `json:"record,omitempty"` // load
+	From   *sealedBody     `json:"from,omitempty"`   // resume
+}
+
+// stateBody is what most calls about a topic answer.
+type stateBody struct {
+	State State `json:"state"`
+}
+
+// Load implements brokerapi.Broker.
+func (b *Broker) Load(ctx context.Context, topic string, record []byte) error {
+	if len(record) > 0 && (!json.Valid(record) || !utf8.Valid(record) || len(record) > maxRecord) {
+		return fmt.Errorf("load %s: topic record %s/topics%s: want JSON of at most %d bytes: mend it or remove it", topic, b.keyPrefix, topic, maxRecord)
+	}
+	return b.change(ctx, "load", topicRequest{Topic: topic, Record: record}, Serving)
+}
+
+// Quiesce implements brokerapi.Quiescer. A sealed topic stays sealed.
+func (b *Broker) Quiesce(ctx context.Context, topic string) error {
+	return b.change(ctx, "quiesce", topicRequest{Topic: topic}, Quiesced, Sealed, Absent)
+}
+
+// Unload implements brokerapi.Unloader.
+func (b *Broker) Unload(ctx context.Context, topic string) error {
+	return b.change(ctx, "unload", topicRequest{Topic: topic}, Absent)
+}
+
+// change makes a call about one topic and wants it to be in one of the states.
+func (b *Broker) change(ctx context.Context, verb string, r topicRequest, want ...State) error {
+	var now stateBody
+	a, err := b.post(ctx, verb, r, &now)
+	if err != nil {
+		return err
+	}
+	for _, state := range want {
+		if now.State == state {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s %s: %w", verb, r.Topic, a.Errorf("the state is %q, want one of %q", now.State, want))
+}
+
+func (b *Broker) post(ctx context.Context, verb string, r topicRequest, into any) (*rest.Answer, error) {
+	if _, _, err := brokerapi.SplitTopic(r.Topic); err != nil {
+		return nil, fmt.Errorf("%s: %w", verb, err)
+	}
+	if !utf8.ValidString(r.Topic) {
+		return nil, fmt.Errorf("%s: topic %q: is not UTF-8, which JSON cannot carry", verb, r.Topic)
+	}
+	a, err := b.ask(ctx, rest.Request{Method: http.MethodPost, Path: "/topics/" + verb, Body: r}, into, http.StatusOK)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", verb, r.Topic, err)
+	}
+	return a, nil
+}

@@ -1,0 +1,87 @@
+// Package reference is a small broker that keeps Holdfast's HTTP contract, to be read by
+// whoever writes the server side for a broker of their own. The contract itself is
+// brokerapi/httpapi/openapi.yaml.
+//
+//	contract.go  what is asked and answered, and each refusal
+//	server.go    paths, methods, the token, and requests that must not pass
+//	topics.go    what a topic goes through: the part that a real broker has already
+//	store.go     files, so that a broker that is killed has what it had
+//	client.go    an ordinary client's side, which is not part of the contract
+//
+// It is strict, because a broker that guesses what Holdfast meant acts on a guess: an
+// unknown field, an unknown parameter or a second value is refused.
+//
+// What it stores survives kill -9 of the process, not the loss of power: nothing is synced.
+package reference
+
+import (
+	"crypto/rand"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Capabilities are those that this broker has; it must not stop.
+var Capabilities = []string{"quiesce", "unload", "held-watch", "stable-name", "local-data", "steer", "end", "move"}
+
+// Options are what New needs.
+type Options struct {
+	Name         string   // the broker's name, the same in all its lives
+	Dir          string   // its data
+	SharedDir    string   // where sealed topics are handed over to other brokers; empty: nowhere
+	TokenFile    string   // the bearer token that it wants; empty: none
+	Capabilities []string // some of Capabilities; nil: all
+}
+
+// Broker is one life of a broker.
+type Broker struct {
+	o         Options
+	instance  string
+	startedAt time.Time
+	mux       *http.ServeMux
+
+	stopping chan struct{} // closed when it was asked to end
+	stopOnce sync.Once
+
+	mu     sync.Mutex // one at a time: simple, and fast enough here
+	mode   mode
+	topics map[string]*topic
+}
+
+// New reads what is in the directory, which it makes if it is not there.
+func New(o Options) (*Broker, error) {
+	if o.Capabilities == nil {
+		o.Capabilities = Capabilities
+	}
+	for _, c := range o.Capabilities {
+		if !slices.Contains(Capabilities, c) {
+			return nil, fmt.Errorf("capability %q: want some of %q", c, Capabilities)
+		}
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	o.Dir = dir
+	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+		return nil, err
+	}
+	b := &Broker{o: o, instance: rand.Text(), startedAt: time.Now(), stopping: make(chan struct{})}
+	if err := b.read(); err != nil {
+		return nil, err
+	}
+	b.mux = b.routes()
+	return b, nil
+}
+
+// Stopping is closed when the broker was asked to end: by POST /stop, or by Stop.
+func (b *Broker) Stopping() <-chan struct{} { return b.stopping }
+
+// Stop ends held answers, so that a server can shut down in good order.
+func (b *Broker) Stop() { b.stopOnce.Do(func() { close(b.stopping) }) }
+
+func (b *Broker) can(capability string) bool { return slices.Contains(b.o.Capabilities, capability) }

@@ -1,0 +1,314 @@
+package reference
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"holdfast/brokerapi"
+)
+
+// Version is what GET /identity says.
+const Version = "1.0.0"
+
+const (
+	base       = "/holdfast/v1"
+	maxRequest = 2 << 20 // bytes of a body
+	maxPage    = 1000    // topics on a page
+)
+
+func (b *Broker) routes() *http.ServeMux {
+	mux := http.NewServeMux()
+	contract := map[string]http.HandlerFunc{
+		"GET /identity":        b.getIdentity,
+		"GET /health":          b.getHealth,
+		"GET /topics":          b.getTopics,
+		"GET /alive":           b.able("held-watch", b.getAlive),
+		"POST /topics/load":    change(b, b.load),
+		"POST /topics/quiesce": b.able("quiesce", change(b, b.quiesce)),
+		"POST /topics/unload":  b.able("unload", change(b, b.unload)),
+		"POST /topics/commit":  b.able("move", change(b, b.commit)),
+		"POST /topics/seal":    b.able("move", change(b, b.seal)),
+		"POST /topics/resume":  b.able("move", change(b, b.resume)),
+		"POST /topics/delete":  b.able("move", change(b, b.delete)),
+		"PUT /mode":            b.able("steer", change(b, b.steer)),
+		"POST /stop":           b.able("end", b.postStop),
+	}
+	methods := map[string]string{}
+	for route, handler := range contract {
+		method, path, _ := strings.Cut(route, " ")
+		mux.HandleFunc(method+" "+base+path, b.authorized(handler))
+		methods[base+path] = method
+	}
+	b.clientRoutes(mux)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if method, ok := methods[r.URL.Path]; ok {
+			w.Header().Set("Allow", method)
+			answer(w, nil, refuse(http.StatusMethodNotAllowed, "method_not_allowed", "want "+method))
+			return
+		}
+		answer(w, nil, refuse(http.StatusNotFound, "unknown_path", "the contract has no such path"))
+	})
+	return mux
+}
+
+// ServeHTTP implements http.Handler.
+func (b *Broker) ServeHTTP(w http.ResponseWriter, r *http.Request) { b.mux.ServeHTTP(w, r) }
+
+// authorized lets a request in that has the token. The file is read each time, so a new
+// token counts at once.
+func (b *Broker) authorized(next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if b.o.TokenFile != "" {
+			token, err := os.ReadFile(b.o.TokenFile)
+			if err != nil {
+				answer(w, nil, err)
+				return
+			}
+			if r.Header.Get("Authorization") != "Bearer "+strings.TrimSpace(string(token)) {
+				w.Header().Set("WWW-Authenticate", "Bearer")
+				answer(w, nil, refuse(http.StatusUnauthorized, "unauthorized", "want the bearer token of this broker"))
+				return
+			}
+		}
+		next(w, r)
+	}
+}
+
+// able answers 501 for what this broker says it cannot do.
+func (b *Broker) able(capability string, next http.HandlerFunc) http.HandlerFunc {
+	if b.can(capability) {
+		return next
+	}
+	return func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, nil, refuse(http.StatusNotImplemented, "not_implemented", "this broker has not the capability "+capability))
+	}
+}
+
+// change is a call that changes something: one JSON value in, one out, one at a time.
+func change[In interface{ check() error }, Out any](b *Broker, do func(In) (Out, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var in In
+		if err := read(w, r, &in); err != nil {
+			answer(w, nil, err)
+			return
+		}
+		if err := in.check(); err != nil {
+			answer(w, nil, err)
+			return
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		out, err := do(in)
+		answer(w, out, err)
+	}
+}
+
+func bad(format string, args ...any) error {
+	return refuse(http.StatusBadRequest, "bad_request", fmt.Sprintf(format, args...))
+}
+
+// read takes one JSON value and nothing else.
+func read(w http.ResponseWriter, r *http.Request, into any) error {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return refuse(http.StatusUnsupportedMediaType, "unsupported_media_type", "want application/json")
+	}
+	if err := noQuery(r); err != nil {
+		return err
+	}
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return refuse(http.StatusRequestEntityTooLarge, "too_large", fmt.Sprintf("want at most %d bytes", maxRequest))
+	case err != nil:
+		return bad("read the request: %v", err)
+	case !utf8.Valid(text):
+		return bad("not UTF-8")
+	}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil {
+		return bad("read the request: %v", err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return bad("more than one value")
+	}
+	return nil
+}
+
+func noQuery(r *http.Request) error {
+	if r.URL.RawQuery != "" {
+		return bad("unknown parameters %q", r.URL.RawQuery)
+	}
+	return nil
+}
+
+// answer writes the one value, or the refusal.
+func answer(w http.ResponseWriter, v any, err error) { answerWith(w, http.StatusOK, v, err) }
+
+func answerWith(w http.ResponseWriter, status int, v any, err error) {
+	if err != nil {
+		var r *refusal
+		if !errors.As(err, &r) {
+			r = &refusal{http.StatusInternalServerError, "internal", err.Error()}
+		}
+		status = r.status
+		v = map[string]any{"error": map[string]string{"code": r.code, "message": r.message}}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // the other side has gone
+}
+
+func checkTopic(name string) error {
+	if _, _, err := brokerapi.SplitTopic(name); err != nil {
+		return bad("%v", err)
+	}
+	return nil
+}
+
+func (r topicRequest) check() error { return checkTopic(r.Topic) }
+func (r loadRequest) check() error  { return checkTopic(r.Topic) }
+
+func (r resumeRequest) check() error {
+	if err := checkTopic(r.Topic); err != nil {
+		return err
+	}
+	switch {
+	case r.From == nil:
+		return bad("from is missing")
+	case r.From.Empty != (r.From.LastOffset == nil):
+		return bad("want last_offset exactly when the topic is not empty")
+	case r.From.LastOffset != nil:
+		if n, err := strconv.ParseUint(*r.From.LastOffset, 10, 64); err != nil || strconv.FormatUint(n, 10) != *r.From.LastOffset {
+			return bad("last_offset %q: want decimal digits", *r.From.LastOffset)
+		}
+	}
+	return nil
+}
+
+func (m mode) check() error {
+	if m.Mode != "active" && m.Mode != "drained" {
+		return bad("mode %q: want active or drained", m.Mode)
+	}
+	return nil
+}
+
+func (s stop) check() error {
+	if s.Instance == "" {
+		return bad("instance is missing")
+	}
+	return nil
+}
+
+func (b *Broker) getIdentity(w http.ResponseWriter, r *http.Request) {
+	answer(w, identity{b.o.Name, b.instance, b.startedAt, Version, b.o.Dir, b.o.Capabilities}, noQuery(r))
+}
+
+// getHealth says ok when the broker can do its job: here, when it can write. A broker
+// that cannot answers 503 and says why.
+func (b *Broker) getHealth(w http.ResponseWriter, r *http.Request) {
+	err := noQuery(r)
+	b.mu.Lock() // also shows that no other call hangs
+	defer b.mu.Unlock()
+	if err == nil {
+		if wrong := writeJSON(b.o.Dir+"/health", b.instance); wrong != nil {
+			err = refuse(http.StatusServiceUnavailable, "unavailable", wrong.Error())
+		}
+	}
+	answer(w, health{"ok", b.instance}, err)
+}
+
+// getTopics lists in the order of the names, so that a topic that stays is listed once
+// whatever comes and goes between two pages.
+func (b *Broker) getTopics(w http.ResponseWriter, r *http.Request) {
+	limit, after, err := pageOf(r.URL.Query())
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := page{Topics: []listed{}}
+	for _, name := range slices.Sorted(maps.Keys(b.topics)) {
+		t := b.topics[name]
+		if name <= after || t.state() == absent || t.Foreign || t.Theirs {
+			continue
+		}
+		if len(out.Topics) == limit {
+			out.Next = out.Topics[limit-1].Name
+			break
+		}
+		out.Topics = append(out.Topics, listed{name, t.state()})
+	}
+	answer(w, out, err)
+}
+
+func pageOf(q url.Values) (limit int, after string, err error) {
+	limit = maxPage
+	for name, values := range q {
+		switch {
+		case len(values) > 1:
+			return 0, "", bad("parameter %s twice", name)
+		case name == "after":
+			after = values[0]
+		case name == "limit":
+			if limit, err = strconv.Atoi(values[0]); err != nil || limit < 1 || limit > maxPage {
+				return 0, "", bad("limit %q: want 1 to %d", values[0], maxPage)
+			}
+		default:
+			return 0, "", bad("unknown parameter %s", name)
+		}
+	}
+	return limit, after, nil
+}
+
+// getAlive is held as long as the broker lives. It never ends while topics are served.
+func (b *Broker) getAlive(w http.ResponseWriter, r *http.Request) {
+	if err := noQuery(r); err != nil {
+		answer(w, nil, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		fmt.Fprintf(w, "{\"instance\":%q}\n", b.instance)
+		if http.NewResponseController(w).Flush() != nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-b.stopping:
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// postStop answers before it ends. The instance keeps a request that comes late from
+// ending the next life.
+func (b *Broker) postStop(w http.ResponseWriter, r *http.Request) {
+	var in stop
+	err := read(w, r, &in)
+	if err == nil {
+		err = in.check()
+	}
+	if err == nil && in.Instance != b.instance {
+		err = errInstance
+	}
+	answerWith(w, http.StatusAccepted, in, err)
+	if err == nil {
+		b.Stop()
+	}
+}

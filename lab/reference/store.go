@@ -1,0 +1,196 @@
+package reference
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// dir is where a topic's files are. Its name may hold anything, so it is no file name.
+func dir(root, name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return filepath.Join(root, "topics", hex.EncodeToString(sum[:]))
+}
+
+// read takes up what the life before left.
+func (b *Broker) read() error {
+	b.mode, b.topics = mode{Mode: "active"}, map[string]*topic{}
+	if err := readJSON(filepath.Join(b.o.Dir, "mode.json"), &b.mode); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	dirs, err := filepath.Glob(filepath.Join(b.o.Dir, "topics", "*"))
+	if err != nil {
+		return err
+	}
+	for _, d := range dirs {
+		if filepath.Ext(d) == ".new" {
+			continue // a copy that was not finished
+		}
+		t, err := readTopic(d)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // killed while it was made, or removed
+		}
+		if err != nil {
+			return err
+		}
+		b.topics[t.Name] = t
+	}
+	return nil
+}
+
+func readTopic(d string) (*topic, error) {
+	t := &topic{}
+	if err := readJSON(filepath.Join(d, "topic.json"), t); err != nil {
+		return nil, err
+	}
+	file := filepath.Join(d, "messages")
+	text, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	t.messages = bytes.Count(text, []byte("\n"))
+	if whole := bytes.LastIndexByte(text, '\n') + 1; whole < len(text) {
+		return t, os.Truncate(file, int64(whole)) // it was never acknowledged
+	}
+	return t, nil
+}
+
+func readJSON(file string, v any) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, v); err != nil {
+		return fmt.Errorf("read %s: %w", file, err)
+	}
+	return nil
+}
+
+// writeJSON leaves the old file or the new one, whenever the process is killed.
+func writeJSON(file string, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(file+".new", text, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
+}
+
+// keep writes the topic down before anybody hears of its state.
+func (b *Broker) keep(t *topic) (state, error) {
+	if err := writeJSON(filepath.Join(dir(b.o.Dir, t.Name), "topic.json"), t); err != nil {
+		return state{}, err
+	}
+	b.topics[t.Name] = t
+	return state{t.state()}, nil
+}
+
+func (b *Broker) keepMode(m mode) error {
+	if err := writeJSON(filepath.Join(b.o.Dir, "mode.json"), m); err != nil {
+		return err
+	}
+	b.mode = m
+	return nil
+}
+
+// remove takes the state first: what is left without one is nothing.
+func (b *Broker) remove(t *topic) error {
+	d := dir(b.o.Dir, t.Name)
+	if err := os.Remove(filepath.Join(d, "topic.json")); err != nil {
+		return err
+	}
+	delete(b.topics, t.Name)
+	return os.RemoveAll(d)
+}
+
+// share puts a sealed topic where its next broker finds it, whole or not at all.
+func (b *Broker) share(t *topic) error {
+	if b.o.SharedDir == "" {
+		return nil
+	}
+	return copyDir(dir(b.o.Dir, t.Name), dir(b.o.SharedDir, t.Name))
+}
+
+// fetch takes a topic from where another broker has put it; nil if there is none.
+func (b *Broker) fetch(name string) (*topic, error) {
+	from := dir(b.o.SharedDir, name)
+	if _, err := os.Stat(filepath.Join(from, "topic.json")); b.o.SharedDir == "" || errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err := copyDir(from, dir(b.o.Dir, name)); err != nil {
+		return nil, err
+	}
+	return readTopic(dir(b.o.Dir, name))
+}
+
+func copyDir(from, to string) error {
+	if err := os.RemoveAll(to + ".new"); err != nil {
+		return err
+	}
+	if err := os.CopyFS(to+".new", os.DirFS(from)); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(to); err != nil {
+		return err
+	}
+	return os.Rename(to+".new", to)
+}
+
+// add appends messages to a topic.
+func (b *Broker) add(t *topic, data string) error {
+	line, err := json.Marshal(data)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(filepath.Join(dir(b.o.Dir, t.Name), "messages"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.Write(append(line, '\n')); err != nil {
+		return err
+	}
+	t.messages++
+	return nil
+}
+
+// next reads up to n messages from the cursor on.
+func (b *Broker) next(t *topic, from, n int) ([]string, error) {
+	got := []string{}
+	f, err := os.Open(filepath.Join(dir(b.o.Dir, t.Name), "messages"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return got, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	lines := bufio.NewReader(f)
+	for at := 0; len(got) < n; at++ {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			return got, nil // the end
+		}
+		if at < from {
+			continue
+		}
+		var data string
+		if err := json.Unmarshal(line, &data); err != nil {
+			return nil, err
+		}
+		got = append(got, data)
+	}
+	return got, nil
+}
