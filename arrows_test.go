@@ -34,7 +34,9 @@ var arrows = map[string][]string{
 	"holdfast/brokerapi/nats":            {"holdfast/brokerapi"},
 	"holdfast/brokerapi/rest":            {},
 	"holdfast/brokerapi/brokertest":      {"holdfast/brokerapi"},
+	"holdfast/brokerapi/danube":          {"holdfast/brokerapi", "holdfast/brokerapi/danube/danubepb"},
 	"holdfast/brokerapi/danube/danubepb": {},
+	"holdfast/brokerapi/httpapi":         {"holdfast/brokerapi", "holdfast/brokerapi/rest"},
 }
 
 // pure are the files that decide: they take the time and values, and return what to
