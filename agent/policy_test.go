@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"holdfast/agent/lease"
 	"holdfast/cluster"
@@ -276,4 +279,46 @@ func TestAFullEtcdIsWaitedForWithoutALeaseLeftOver(t *testing.T) {
 		t.Errorf("%d leases after %d transactions, before %d", n, transactions, leases)
 	}
 	o.establish(0)
+}
+
+// deafConn loses the answer to the next transaction that writes.
+type deafConn struct {
+	*etcd.Conn
+	lose bool
+}
+
+func (c *deafConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	err := c.Conn.Invoke(ctx, method, args, reply, opts...)
+	if txn, ok := args.(*etcdserverpb.TxnRequest); ok && c.lose && len(txn.Compare) > 0 {
+		c.lose = false
+		return status.Error(codes.Unavailable, "transport is closing")
+	}
+	return err
+}
+
+func TestARegistrationWhoseAnswerWasLostIsFoundAndNotTakenBack(t *testing.T) {
+	o := newOutage(t, "drain")
+	conn := &deafConn{Conn: o.store.Conn(nil)}
+	client := cluster.Over(cluster.Config{}, conn, slog.New(slog.DiscardHandler))
+	o.line = directLine{client}
+	var fleet []etcd.Lease
+	o.store.Inspect(func(v etcd.View) { fleet = v.Leases() })
+	for _, l := range fleet {
+		if err := o.client.Revoke(t.Context(), l.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o.peer("n2") // the first to come back: the era grows
+	conn.lose = true
+	if _, err := o.Establish(t.Context(), 0, false); err == nil {
+		t.Fatal("established without an answer")
+	}
+	g := o.establish(0)
+	seen := o.snapshot()
+	if seen.Registration == nil || seen.Registration.CreateRevision != g.Epoch || seen.Registration.LeaseID != g.LeaseID {
+		t.Fatalf("holds %+v, registered %+v", g, seen.Registration)
+	}
+	if m := o.outcomes[len(o.outcomes)-1].decision.Mode; m.Mode != recovery.Active || m.Reason != recovery.ReasonFleetExpired {
+		t.Errorf("%s (%s), want active: nobody was registered when it registered", m.Mode, m.Reason)
+	}
 }

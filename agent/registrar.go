@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"slices"
 	"time"
 
 	"holdfast/agent/lease"
@@ -252,7 +253,7 @@ func (r *registrar) register(ctx context.Context, client *cluster.Client, seen c
 	}
 	done, err := client.Register(ctx, req)
 	if err != nil {
-		r.revoke(ctx, client, grant.LeaseID)
+		r.discard(ctx, client, grant.LeaseID, err)
 		return err
 	}
 	if held != 0 {
@@ -282,7 +283,7 @@ func (r *registrar) keep(ctx context.Context, client *cluster.Client, seen clust
 		bound, err := r.rebind(ctx, client, seen, grant.LeaseID, now)
 		if err != nil {
 			if !ours && grant.LeaseID != held {
-				r.revoke(ctx, client, grant.LeaseID)
+				r.discard(ctx, client, grant.LeaseID, err)
 			}
 			return err
 		}
@@ -361,6 +362,18 @@ func (r *registrar) grant(ctx context.Context, client *cluster.Client) (lease.Gr
 func (r *registrar) leave(ctx context.Context, client *cluster.Client, held int64) {
 	if r.cfg.OwnershipLocks != "on" {
 		r.revoke(ctx, client, held)
+	}
+}
+
+// refusals are the classes of answers that prove that etcd wrote nothing.
+var refusals = []cluster.Class{cluster.ClassNoSpace, cluster.ClassAuth, cluster.ClassLeaseNotFound}
+
+// discard gives a new lease back if the write that was to use it is proven not to have
+// happened. Where only its answer was lost the registration may stand under that lease:
+// revoking it would end what nobody else has ended, and the next look finds it.
+func (r *registrar) discard(ctx context.Context, client *cluster.Client, id int64, err error) {
+	if errors.Is(err, cluster.ErrChanged) || slices.Contains(refusals, cluster.Classify(err)) {
+		r.revoke(ctx, client, id)
 	}
 }
 
