@@ -315,8 +315,8 @@ func (c *checks) judge(i int, now time.Time, cause string) {
 	// The orderly end of a lease, or the sidecar's own: everything was known in time.
 	foreseen := w.why != stranger
 	held := well > c.f.settings.margin()+4*time.Second && now.Sub(w.sidecarSince) > c.f.settings.TTL+time.Second
-	if w.why == released { // not one that was taken back because its answer was lost
-		held = well > 4*time.Second && now.Sub(w.stood) > soon
+	if w.why == released {
+		held = well > 4*time.Second
 	}
 	switch {
 	case cause == "registration gone" && foreseen && (held || c.f.settings.Stop && w.why == expiry && w.guarded == w.instance):
