@@ -46,6 +46,8 @@ type agent struct {
 	dir        *stateDir
 	journal    *journal
 	broker     brokerapi.Broker
+	can        brokerapi.Capabilities // of that broker
+	risk       string                 // why it is not stopped when it must be, and a person knows; empty: none
 	identity   *identityCheck
 	health     *probes.Health
 	process    *probes.Process // nil: none to watch
@@ -61,6 +63,7 @@ type agent struct {
 	keeper     *lease.Keeper
 	registrar  *registrar
 	reconciler *recovery.Reconciler
+	steerer    *recovery.Steerer
 	ownership  *recovery.Ownership // nil: without locks
 	placer     *recovery.Placer    // nil: others assign the topics
 
@@ -152,10 +155,15 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 		return &ExitError{ExitUsage, err}
 	}
 	defer a.broker.Close()
-	if w.Stopper != nil {
-		if a.stopper, err = w.Stopper(c, log.With("part", "process")); err != nil {
-			return &ExitError{ExitUsage, err}
-		}
+	a.can = a.broker.Capabilities()
+	if err := refuseAssigns(c, a.can); err != nil {
+		return err
+	}
+	if err := a.refuseUnstoppable(); err != nil {
+		return err
+	}
+	if err := a.findStopper(); err != nil {
+		return &ExitError{ExitUsage, err}
 	}
 	if err := a.findGuard(); err != nil {
 		return &ExitError{ExitFailed, err}
@@ -193,11 +201,12 @@ func (a *agent) serve(ctx context.Context) error {
 	a.health = probes.NewHealth(settings, a.identity.check, lost, a.log.With("part", "health"), reg)
 	a.dataDir = probes.NewDataDir(probes.DataDirSettings{Path: a.cfg.DataDir, Markers: a.cfg.DataMarkers},
 		a.log.With("part", "datadir"), reg)
-	a.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{
+	a.reconciler = a.newReconciler(recovery.ReconcilerSettings{
 		Concurrency: a.cfg.LoadConcurrency, Rate: a.cfg.LoadRate, LoadTimeout: a.cfg.LoadTimeout,
 		AuditInterval: a.cfg.AuditInterval, MassChangeShare: a.cfg.MassChangeShare,
 		OwnershipLocks: a.locking(),
-	}, quiescing{a.broker}, a.main, a.log.With("part", "topics"), reg)
+	}, a.main, reg)
+	a.steerer = a.newSteerer(reg)
 	a.ownership = a.newOwnership(reg)
 	a.placer = a.newPlacer(reg)
 	a.registrar = &registrar{cfg: a.cfg, line: a.line, clock: a.clock, log: a.log.With("part", "lease"),
@@ -248,6 +257,7 @@ func (a *agent) serve(ctx context.Context) error {
 	add(a.health.Run)
 	add(a.dataDir.Run)
 	add(a.reconciler.Run)
+	add(a.steerer.Run)
 	if a.ownership != nil {
 		add(a.onceNamed(a.ownership.Run))
 	}
@@ -257,12 +267,14 @@ func (a *agent) serve(ctx context.Context) error {
 	add(a.onceNamed(a.keeper.Run))
 	add(a.onceNamed(a.followState))
 	add(a.onceNamed(a.followRegistration))
-	if a.placer != nil {
+	switch {
+	case a.can.Assigns: // assignments in etcd say nothing
+	case a.placer != nil:
 		add(a.onceNamed(a.relisting(a.followBrokers)))
 		add(a.onceNamed(a.followFleet))
 		add(a.onceNamed(a.followTopics))
 		add(a.onceNamed(a.placer.Run))
-	} else {
+	default:
 		add(a.onceNamed(a.relisting(a.followAssignments)))
 	}
 	if a.process != nil {
@@ -293,6 +305,9 @@ func (a *agent) serve(ctx context.Context) error {
 	a.log.Info("holdfast starts", "version", a.version, "driver", a.cfg.Driver, "broker_admin", withoutPassword(a.cfg.BrokerAdmin),
 		"etcd", a.cfg.EtcdEndpoints, "probes", servers[0].Addr(), "web", servers[1].Addr())
 	a.event(Event{Kind: "agent", To: "started", Detail: "holdfast " + a.version})
+	if a.risk != "" {
+		a.event(Event{Kind: "agent", To: "unstoppable", Detail: a.risk})
+	}
 	err = g.Run()
 	if errors.Is(context.Cause(ctx), ErrKilled) {
 		return errors.Join(err, ErrKilled)
@@ -381,10 +396,11 @@ func (a *agent) brokerLoss() <-chan struct{} {
 type quiescing struct{ brokerapi.Broker }
 
 func (q quiescing) Quiesce(ctx context.Context, topic string) error {
-	switch b := q.Broker.(type) {
-	case brokerapi.Quiescer:
+	can := q.Capabilities()
+	if b, ok := q.Broker.(brokerapi.Quiescer); ok && (can.Quiesce || !can.Unload) {
 		return b.Quiesce(ctx, topic)
-	case brokerapi.Unloader:
+	}
+	if b, ok := q.Broker.(brokerapi.Unloader); ok {
 		return b.Unload(ctx, topic)
 	}
 	return errors.New("this broker can neither quiesce nor unload a topic")

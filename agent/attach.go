@@ -63,6 +63,7 @@ func (a *agent) attach(verdict probes.Verdict) {
 		began := time.Now()
 		a.publish() // readiness is off from here on
 		a.metrics.fenceDuration.WithLabelValues(string(recovery.StepReady)).Observe(time.Since(began).Seconds())
+		a.orderSteerer(false, false) // before the fence, which may drain the broker itself
 		a.setOrders(a.orders(false))
 		a.beginFencing(verdict)
 	}

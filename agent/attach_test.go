@@ -51,6 +51,11 @@ type sidecarLife struct {
 	refuses  int // that many more are refused
 	canDo    brokerapi.Capabilities
 
+	steers  []string // what it was told to be, and when
+	steered brokerapi.Mode
+	balks   error         // what Steer ends with
+	takes   time.Duration // how long Steer takes
+
 	immortal bool            // the stopper cannot stop it
 	dies     time.Duration   // how long a stop takes
 	stops    []time.Duration // at which ages the broker was stopped
@@ -127,6 +132,38 @@ func (l *sidecarLife) Quiesce(ctx context.Context, _ string) error {
 func (l *sidecarLife) Records(context.Context, []string) (map[string][]byte, error) { return nil, nil }
 func (l *sidecarLife) Capabilities() brokerapi.Capabilities                         { return l.canDo }
 func (l *sidecarLife) Close() error                                                 { return nil }
+
+// Steer is the broker's: drained, it gives up what it has.
+func (l *sidecarLife) Steer(ctx context.Context, mode brokerapi.Mode, reason string) error {
+	l.set(func() { l.steers = append(l.steers, fmt.Sprintf("%s (%s)", mode, reason)) })
+	if err := l.answer(ctx); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	takes, balks := l.takes, l.balks
+	l.mu.Unlock()
+	select {
+	case <-time.After(takes):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if balks == nil {
+		l.set(func() {
+			l.steered = mode
+			l.serving = l.serving && mode == brokerapi.Active
+		})
+	}
+	return balks
+}
+
+// End is the broker's: its process ends.
+func (l *sidecarLife) End(ctx context.Context) error {
+	if err := l.answer(ctx); err != nil {
+		return err
+	}
+	l.set(func() { l.ended, l.serving = true, false })
+	return nil
+}
 
 // Stop is the Stopper's.
 func (l *sidecarLife) Stop(ctx context.Context) (string, error) {
@@ -255,6 +292,12 @@ func inLife(t *testing.T, change func(c *Config), claim func(l *sidecarLife)) {
 // inLifeAfter runs claim beside a sidecar that has run for 9 s, after past was given to it.
 func inLifeAfter(t *testing.T, change func(c *Config), past, claim func(l *sidecarLife)) {
 	t.Helper()
+	inLifeOf(t, brokerapi.Capabilities{}, change, past, claim)
+}
+
+// inLifeOf is inLifeAfter beside a broker that can do more.
+func inLifeOf(t *testing.T, can brokerapi.Capabilities, change func(c *Config), past, claim func(l *sidecarLife)) {
+	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		quiet := slog.New(slog.DiscardHandler)
@@ -263,7 +306,7 @@ func inLifeAfter(t *testing.T, change func(c *Config), past, claim func(l *sidec
 			change(&c)
 		}
 		c = c.Effective()
-		l := &sidecarLife{t: t, born: time.Now(), leaseID: 1, process: 1, serving: true, lostLine: make(chan struct{}, 1)}
+		l := &sidecarLife{t: t, born: time.Now(), leaseID: 1, process: 1, serving: true, lostLine: make(chan struct{}, 1), canDo: can}
 		l.agent = &agent{cfg: c, version: "test", log: quiet, started: time.Now(), inbox: make(chan func()), named: make(chan struct{}),
 			world: World{Trim: func() {}}}
 		l.bell = make(chan struct{}, 1)
@@ -294,12 +337,17 @@ func inLifeAfter(t *testing.T, change func(c *Config), past, claim func(l *sidec
 			l.shadow = &shadow{count: l.wouldHave, log: quiet, event: l.event}
 			l.broker, l.stopper, l.guard = newShadowBroker(l, l.shadow), shadowStopper{l.shadow}, nil
 		}
+		l.can = can
 		l.agent.metrics = newMetrics(reg, l.agent)
 		l.identity = newIdentityCheck(l.broker, c, "")
 		l.health = probes.NewHealth(probes.HealthSettings{Interval: c.HealthInterval, Timeout: c.HealthTimeout, Rise: c.HealthRise, Fall: c.HealthFall},
 			l.identity.check, l.lostLine, quiet, reg)
 		l.dataDir = probes.NewDataDir(probes.DataDirSettings{}, quiet, reg)
-		l.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{}, quiescing{l.broker}, l, quiet, reg)
+		if err := l.findStopper(); err != nil {
+			t.Fatal(err)
+		}
+		l.reconciler = l.newReconciler(recovery.ReconcilerSettings{}, l, reg)
+		l.steerer = l.newSteerer(reg)
 		l.reconciler.SetAssigned(true, []string{telltale}, nil)
 		l.registrar = &registrar{}
 		l.keeper = lease.NewKeeper(lease.Settings{Timing: c.Timing(), Clock: l.clock, Classify: classify, Classes: failureClasses()}, l, l, 0, quiet, reg)
@@ -312,7 +360,7 @@ func inLifeAfter(t *testing.T, change func(c *Config), past, claim func(l *sidec
 		var parts sync.WaitGroup
 		ctx, stop := context.WithCancel(l.life0)
 		l.halt = func() { stop(); parts.Wait() }
-		for _, run := range []func(context.Context) error{l.loop, l.health.Run, l.reconciler.Run, l.onceNamed(l.keeper.Run)} {
+		for _, run := range []func(context.Context) error{l.loop, l.health.Run, l.reconciler.Run, l.steerer.Run, l.onceNamed(l.keeper.Run)} {
 			parts.Go(func() {
 				err := run(ctx)
 				var end *sessionEnd

@@ -47,6 +47,12 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 		findings = append(findings, checkDataDir(c))
 	}
 	findings = append(findings, checkStateDir(c))
+	if can.MustStop && !c.Shadow {
+		findings = append(findings, checkMustStop(c, can))
+	}
+	if err := refuseAssigns(c, can); err != nil {
+		findings = append(findings, Finding{What: "topics", Err: err})
+	}
 	if c.Failover == "move" && can.LocalData {
 		findings = append(findings, Finding{What: "failover", Warn: true, Text: movesWithoutData})
 	}
@@ -237,7 +243,7 @@ func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Ide
 		f.Err = wrongSetting(err)
 		return id, can, f
 	}
-	f.Text = fmt.Sprintf("%s %s %s; can: %s", name, c.Driver, id.Version, strings.Join(can.List(), ", "))
+	f.Text = fmt.Sprintf("%s %s %s; %s", name, c.Driver, id.Version, can)
 	if err := b.Health(ctx); err != nil {
 		f.Err = fmt.Errorf("broker %s: not healthy: %w", name, err)
 	}

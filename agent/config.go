@@ -169,7 +169,7 @@ func (c Config) Effective() Config {
 		}
 	}
 	if c.Guard == "" {
-		c.Guard = onOff(c.Detach && slices.Contains(c.Fence, "stop"))
+		c.Guard = onOff(c.Detach && c.CanStop() && slices.Contains(c.Fence, "stop"))
 	}
 	if c.OwnershipLocks == "" {
 		c.OwnershipLocks = onOff(c.Assignment == "rendezvous")
@@ -182,10 +182,15 @@ func (c Config) Effective() Config {
 	return c
 }
 
-// CanStop reports whether there is a way to stop the broker's process.
+// CanStop reports whether there is a way to stop the broker's process, for us and for the
+// guard.
 func (c Config) CanStop() bool {
 	return c.BrokerPIDFile != "" || c.BrokerProcess != "" || c.StopCommand != "" || len(c.Command) > 0
 }
+
+// ends reports whether the broker's admin API can be asked to end the process. The guard
+// cannot ask it.
+func (c Config) ends() bool { return drivers[c.Driver].Ends }
 
 func onOff(on bool) string {
 	if on {

@@ -256,7 +256,7 @@ func (r *report) recovery() {
 	switch c.SessionExpiredPolicy {
 	case "drain", "reconnect":
 	case "shutdown":
-		if !c.CanStop() {
+		if !c.CanStop() && !c.ends() {
 			r.bare("session-expired-policy", "shutdown: it stops the broker, and there is no way to: "+waysToStop)
 		}
 	default:
@@ -267,7 +267,7 @@ func (r *report) recovery() {
 		r.add("session-retries", "negative: write 0 for no limit")
 	case c.SessionRetries > 0 && c.SessionExpiredPolicy != "reconnect":
 		r.add("session-retries", "works only with reconnect: leave it out, or write --session-expired-policy reconnect", "session-expired-policy")
-	case c.SessionRetries > 0 && !c.CanStop():
+	case c.SessionRetries > 0 && !c.CanStop() && !c.ends():
 		r.add("session-retries", "the broker is stopped after that many, and there is no way to: "+waysToStop)
 	}
 	switch {
@@ -279,7 +279,7 @@ func (r *report) recovery() {
 	stop := slices.Contains(c.Fence, "stop")
 	switch strings.Join(c.Fence, ",") {
 	case "ready,quiesce", "ready,quiesce,stop", "ready,stop":
-		if stop && !c.CanStop() {
+		if stop && !c.CanStop() && !c.ends() {
 			r.add("fence", "the step stop needs a way to stop the broker: "+waysToStop)
 		}
 	default:
@@ -290,7 +290,9 @@ func (r *report) recovery() {
 	case c.Guard != "on":
 	case !c.Detach:
 		r.add("guard", "nothing is fenced without detaching, so there is nothing to guard: leave out "+r.label("detach")+"=false", "fence", "detach")
-	case stop:
+	case stop && c.CanStop():
+	case !c.CanStop() && c.ends():
+		r.add("guard", "it speaks no admin API, so it needs another way to stop the broker: "+waysToStop, "fence", "detach")
 	case !c.CanStop():
 		r.add("guard", "it needs a way to stop the broker: "+waysToStop, "fence", "detach")
 	default:

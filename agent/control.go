@@ -17,7 +17,8 @@ const (
 	setModeTimeout = 10 * time.Second
 	drainTimeout   = 30 * time.Second // without one in the request
 	activateWait   = 2 * time.Second
-	maxReason      = 200 // bytes; it stands in etcd and in every status
+	takeWait       = 8 * time.Second // while the broker is being told to be active
+	maxReason      = 200             // bytes; it stands in etcd and in every status
 )
 
 // controlHandler serves the verbs on the control socket.
@@ -84,8 +85,8 @@ func (a *agent) steer(do func(context.Context, order) error) http.HandlerFunc {
 	}
 }
 
-// activate sets the mode and gives the topics a moment to load, so that the answer
-// tells how it went.
+// activate sets the mode and gives the broker a moment to take it, and the topics to load,
+// so that the answer tells how it went.
 func (a *agent) activate(ctx context.Context, o order) error {
 	if err := a.refuseInShadow("activate"); err != nil {
 		return err
@@ -93,21 +94,35 @@ func (a *agent) activate(ctx context.Context, o order) error {
 	if err := a.setModeByOperator(ctx, recovery.Active, o.Reason); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, activateWait)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for len(a.notReady()) > 0 {
-		select {
-		case <-ctx.Done():
-			return nil // still loading, or something else is wrong: the status says it
-		case <-tick.C:
-		}
-	}
+	a.awaitActive(ctx)
 	return nil
 }
 
-// drain sets the mode and waits until nothing is served any more.
+// awaitActive returns when clients may come, or enough was waited for it: the broker may
+// be still loading, or something else is wrong, and the status says it.
+func (a *agent) awaitActive(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, takeWait)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	enough := time.After(activateWait)
+	for len(a.notReady()) > 0 {
+		select {
+		case <-enough:
+			if a.steerer.View().Steering == recovery.SteerPending {
+				enough = time.After(activateWait)
+				continue
+			}
+			return
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// drain sets the mode and waits until nothing is served any more, and until a broker with a
+// mode of its own has taken it.
 func (a *agent) drain(ctx context.Context, o order) error {
 	if err := a.refuseInShadow("drain"); err != nil {
 		return err
@@ -119,17 +134,27 @@ func (a *agent) drain(ctx context.Context, o order) error {
 	if o.TimeoutSeconds > 0 {
 		timeout = time.Duration(o.TimeoutSeconds * float64(time.Second))
 	}
+	return a.awaitDrained(ctx, timeout)
+}
+
+// awaitDrained returns nil when nothing is served and the broker has taken its mode.
+func (a *agent) awaitDrained(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		p := a.reconciler.Snapshot()
-		if p.Served+p.Orphan == 0 && (p.ServedKnown || a.view.Load().attachment == recovery.Detached) {
+		p, steering := a.reconciler.Snapshot(), a.steerer.View()
+		detached := a.view.Load().attachment == recovery.Detached
+		taken := detached || steering.Steering.Obeys() // a detached broker is told when it is attached again
+		if p.Served+p.Orphan == 0 && taken && (p.ServedKnown || detached) {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
+			if !taken && p.Served+p.Orphan == 0 {
+				return fmt.Errorf("the broker is drained for its clients, but after %s %s: see 'holdfast status'; clients are kept away already", timeout, notTaken(steering))
+			}
 			return fmt.Errorf("the broker is drained, but after %s %s still served: see 'holdfast topics'; clients are kept away already",
 				timeout, plural(p.Served+p.Orphan, "topic"))
 		case <-tick.C:

@@ -19,6 +19,7 @@ type Driver struct {
 	Failover     string   // default of failover
 	Markers      []string // default of data-marker
 	AdminSchemes []string // schemes that broker-admin may have
+	Ends         bool     // its admin API can end the process: Capabilities.End, before there is a broker
 }
 
 // drivers lists what this version knows. The NATS markers match a stream's own

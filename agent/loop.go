@@ -53,7 +53,8 @@ type loopState struct {
 	stateGuard  int64
 	reasserting bool
 
-	session session
+	session  session
+	steering recovery.SteerView // as it was told of last
 
 	ready, everReady bool
 	verdict          probes.Verdict
@@ -112,6 +113,7 @@ func (a *agent) loop(ctx context.Context) error {
 		case <-a.health.Changes():
 		case <-a.dataDir.Changes():
 		case <-a.reconciler.Changes():
+		case <-a.steerer.Changes():
 		case <-processChanges:
 			a.wakeGuard()
 		case <-childChanges:
@@ -185,6 +187,7 @@ func (a *agent) step() error {
 	a.assertMode()
 	a.noteClocks()
 	a.noteTopics()
+	a.noteSteering()
 	a.shadow.tell(false)
 	a.noteGuard()
 	a.noteConflicts()
@@ -247,8 +250,10 @@ func (a *agent) forbear() {
 
 // order tells what may be done to topics.
 func (a *agent) order(verdict probes.Verdict, who brokerapi.Identity) {
-	a.setOrders(a.orders(a.attachment != recovery.Detached && a.mode.Mode.Known() &&
-		verdict != probes.Down && who.Instance == a.memory.Instance && !a.awaitsGuard()))
+	decided := a.mode.Mode.Known() && verdict != probes.Down && who.Instance == a.memory.Instance
+	attached := a.attachment != recovery.Detached && !a.awaitsGuard()
+	a.orderSteerer(decided, attached) // first: it says whether topics may follow
+	a.setOrders(a.orders(attached && decided))
 }
 
 // letIn ends the waits for the Registrar's word, once its mode is ordered.
@@ -264,7 +269,7 @@ func (a *agent) letIn() {
 
 func (a *agent) orders(attached bool) recovery.Orders {
 	return recovery.Orders{Epoch: a.memory.Epoch, Mode: a.mode.Mode, Instance: a.memory.Instance, Attached: attached,
-		Paused: a.suspended(recovery.ActLoad) && a.mode.HeldByPause()}
+		Paused: a.suspended(recovery.ActLoad) && a.mode.HeldByPause(), Steering: a.steerer.View().Steering}
 }
 
 // tell queues work for the loop.

@@ -86,6 +86,13 @@ func (a *agent) readyChecks() []probes.Check {
 				return errors.New(v.String())
 			}
 		}},
+		{Name: "steer", Err: func() error {
+			v := a.steerer.View()
+			if v.Steering.Obeys() || a.view.Load().mode.Mode != recovery.Active {
+				return nil
+			}
+			return errors.New(notTaken(v))
+		}},
 		{Name: "topics", Err: func() error {
 			p := a.reconciler.Snapshot()
 			switch {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -260,7 +261,9 @@ func clockTime(t time.Time) string { return t.Local().Format("2006-01-02 15:04:0
 // adminPatience bounds the question what addresses the admin host has.
 const adminPatience = time.Second
 
-// natsPort is nats-server's where the URL has none.
+// adminPorts are those of the schemes where the URL has none; else nats-server's.
+var adminPorts = map[string]uint64{"http": 80, "https": 443}
+
 const natsPort = 4222
 
 // adminAddrs are the addresses behind --broker-admin; none: it is no TCP address, or its
@@ -270,7 +273,7 @@ func adminAddrs(ctx context.Context, c Config) (at []netip.AddrPort) {
 	if err != nil || u.Hostname() == "" {
 		return nil
 	}
-	port := uint64(natsPort)
+	port := cmp.Or(adminPorts[u.Scheme], natsPort)
 	if p := u.Port(); p != "" {
 		if port, err = strconv.ParseUint(p, 10, 16); err != nil {
 			return nil

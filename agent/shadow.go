@@ -30,9 +30,10 @@ const (
 	actStop     action = "stop"      // of the broker's process
 	actNotReady action = "not_ready" // clients kept away
 	actRevoke   action = "revoke"    // give the registration up
+	actSteer    action = "steer"     // hand the mode over to the broker
 )
 
-var actions = []action{actRegister, actRebind, actSetMode, actLoad, actQuiesce, actUnload, actStop, actNotReady, actRevoke}
+var actions = []action{actRegister, actRebind, actSetMode, actLoad, actQuiesce, actUnload, actStop, actNotReady, actRevoke, actSteer}
 
 // shadow is --shadow: everything is decided, logged and counted, and nothing is done.
 // It stands at the edges: between the sidecar and etcd, the broker, the broker's
@@ -108,7 +109,7 @@ func (s *shadow) mark(e Event) Event {
 		return e
 	}
 	switch e.Kind {
-	case "mode", "boot", "registration", "readiness", "topics", "fence":
+	case "mode", "boot", "registration", "readiness", "topics", "fence", "steer":
 		if e.To == "contested" || e.To == "failing" || e.To == "ignored" {
 			return e
 		}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -100,6 +101,40 @@ func (b *shadowBroker) supposed(topic string) bool {
 	defer b.mu.Unlock()
 	_, is := b.serving[topic]
 	return is
+}
+
+// Steer implements brokerapi.Steerer: a drained broker serves nothing, and an active one
+// what it has.
+func (b *shadowBroker) Steer(ctx context.Context, mode brokerapi.Mode, reason string) error {
+	b.shadow.would(actSteer, string(mode)+" ("+reason+")")
+	serving, _, err := b.Broker.Topics(ctx)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	clear(b.serving)
+	if mode == brokerapi.Drained {
+		for _, topic := range serving {
+			b.serving[topic] = false
+		}
+	}
+	return nil
+}
+
+// End implements brokerapi.Ender.
+func (b *shadowBroker) End(context.Context) error {
+	b.shadow.would(actStop, "the broker's process, by its admin API")
+	return nil
+}
+
+// Believed implements brokerapi.Viewer. To ask is to do nothing.
+func (b *shadowBroker) Believed(ctx context.Context) ([]string, error) {
+	v, ok := b.Broker.(brokerapi.Viewer)
+	if !ok {
+		return nil, errors.New("this broker does not tell what it believes")
+	}
+	return v.Believed(ctx)
 }
 
 // Lost implements brokerapi.LossWatcher; a nil channel never says anything.

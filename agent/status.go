@@ -81,6 +81,9 @@ type BrokerStatus struct {
 	Up        string `json:"up"`
 	Version   string `json:"version"`
 	LastError string `json:"last_error"`
+	// Steering says how far a broker with a mode of its own has taken ours: "waiting",
+	// "pending", "failing" or "done"; absent: it has none.
+	Steering string `json:"steering,omitempty"`
 }
 
 // TopicCounts counts topics. Assigned = served + missing.
@@ -115,7 +118,7 @@ type TopicStatus struct {
 type Event struct {
 	ID     int64     `json:"id"`
 	At     time.Time `json:"at"`
-	Kind   string    `json:"kind"` // attachment, mode, boot, broker, registration, readiness, topics, fence, guard, process, operator, agent, shadow
+	Kind   string    `json:"kind"` // attachment, mode, boot, broker, registration, readiness, topics, fence, guard, process, operator, agent, steer, shadow
 	From   string    `json:"from,omitempty"`
 	To     string    `json:"to"`
 	Reason string    `json:"reason,omitempty"`

@@ -24,7 +24,7 @@ func (a *agent) status() Status {
 		Lease: LeaseStatus{FailureStreak: v.FailureStreak, FailingSeconds: seconds(v.FailingFor(now)), LastError: v.LastError},
 		Registration: RegistrationStatus{Present: a.metrics.present.Load(), Adopted: v.Grant.Adopted,
 			CreateRevision: v.Grant.Epoch, State: a.registrationState(s, v)},
-		Broker: BrokerStatus{Up: h.At(time.Now()).String(), Version: who.Version, LastError: h.LastError},
+		Broker: BrokerStatus{Up: h.At(time.Now()).String(), Version: who.Version, LastError: h.LastError, Steering: string(a.steerer.View().Steering)},
 		Topics: TopicCounts{Assigned: p.Assigned, Served: p.Served, Missing: p.Missing, Orphan: p.Orphan,
 			Quarantined: p.Quarantined, Loading: p.Loading, Elsewhere: p.Elsewhere, Listed: p.ServedKnown},
 		Ready:   ReadyStatus{OK: len(causes) == 0, Causes: []string{}},
@@ -72,6 +72,8 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 		return name + " is ready, and the mass-change guard waits for a person: " + p.GuardDetail
 	case len(causes) == 0 && s.foreign != "":
 		return fmt.Sprintf("%s serves %s, but nothing can stop it in time: %s.", name, plural(p.Served, "topic"), s.foreign)
+	case len(causes) == 0 && a.risk != "":
+		return fmt.Sprintf("%s serves %s, but DANGER (--i-know): %s.", name, plural(p.Served, "topic"), a.risk)
 	case len(causes) == 0 && s.unguarded:
 		return fmt.Sprintf("%s serves %s without a guard: nothing stops it if this sidecar dies or hangs; see 'holdfast events'.", name, plural(p.Served, "topic"))
 	case len(causes) == 0 && a.placer != nil && p.Assigned == 0:
@@ -102,6 +104,8 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 		}
 		return fmt.Sprintf("%s is detached and %s: no renewal was confirmed for %s (%s)%s; %s.", name, fenced,
 			v.FailingFor(a.clock()).Round(time.Second), v.LastClass, a.afterwards(s, v, "etcd"), advice(s.failure))
+	case s.mode.Mode == recovery.Drained && a.steerer.View().Steering == recovery.SteerFailing:
+		return fmt.Sprintf("%s is to be drained (%s) and clients are kept away, but %s.", name, s.mode.Reason, notTaken(a.steerer.View()))
 	case s.mode.Mode == recovery.Drained:
 		return fmt.Sprintf("%s is drained (%s) and keeps clients away; when the cause is understood: holdfast activate.", name, s.mode.Reason)
 	case s.mode.Mode == recovery.Draining:

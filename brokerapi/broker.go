@@ -163,34 +163,48 @@ type Capabilities struct {
 	Overlooks bool
 }
 
-// List names the capabilities that are present, in a fixed order.
-func (c Capabilities) List() []string {
-	var names []string
-	for _, f := range []struct {
-		has  bool
-		name string
-	}{
-		{c.Quiesce, "quiesce"},
-		{c.Unload, "unload"},
-		{c.HeldWatch, "held-watch"},
-		{c.StableName, "stable-name"},
-		{c.LocalData, "local-data"},
-		{c.MustStop, "must-stop"},
-		{c.Steer, "steer"},
-		{c.End, "end"},
-		{c.View, "view"},
-		{c.Move, "move"},
-		{c.Registers, "registers-itself"},
-		{c.NamedByInstance, "named-by-instance"},
-		{c.Assigns, "assigns-topics"},
-		{c.Overlooks, "overlooks-old-keys"},
-	} {
-		if f.has {
-			names = append(names, f.name)
+// named is a capability with its name.
+type named struct {
+	has  bool
+	name string
+}
+
+func present(list ...named) (names []string) {
+	for _, n := range list {
+		if n.has {
+			names = append(names, n.name)
 		}
 	}
 	return names
 }
+
+// Can names what can be asked of the broker, in a fixed order.
+func (c Capabilities) Can() []string {
+	return present(named{c.Quiesce, "quiesce"}, named{c.Unload, "unload"}, named{c.HeldWatch, "held-watch"},
+		named{c.Steer, "steer"}, named{c.End, "end"}, named{c.View, "view"}, named{c.Move, "move"})
+}
+
+// Has names how the broker is otherwise than most, in a fixed order.
+func (c Capabilities) Has() []string {
+	return present(named{c.StableName, "stable-name"}, named{c.LocalData, "local-data"}, named{c.MustStop, "must-stop"},
+		named{c.Registers, "registers-itself"}, named{c.NamedByInstance, "named-by-instance"},
+		named{c.Assigns, "assigns-topics"}, named{c.Overlooks, "overlooks-old-keys"})
+}
+
+// String is both lists for people: "can: quiesce, steer; has: local-data".
+func (c Capabilities) String() string {
+	text := "can: only serve"
+	if can := c.Can(); len(can) > 0 {
+		text = "can: " + strings.Join(can, ", ")
+	}
+	if has := c.Has(); len(has) > 0 {
+		text += "; has: " + strings.Join(has, ", ")
+	}
+	return text
+}
+
+// List names the capabilities that are present, in a fixed order.
+func (c Capabilities) List() []string { return append(c.Can(), c.Has()...) }
 
 // SplitTopic takes /namespace/topic apart. Both parts are non-empty and hold no slash.
 func SplitTopic(topic string) (namespace, name string, err error) {

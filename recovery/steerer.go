@@ -50,7 +50,8 @@ type SteerView struct {
 // and for each new process of the broker, the mode is handed over anew. Not guaranteed:
 // that a call whose context was cancelled did nothing.
 //
-// All methods are safe for concurrent use.
+// All methods are safe for concurrent use. A nil one belongs to a broker without a mode of
+// its own: it takes orders, and hands nothing over.
 type Steerer struct {
 	broker  Steered
 	bound   time.Duration
@@ -99,6 +100,9 @@ func NewSteerer(b Steered, bound time.Duration, log *slog.Logger, reg prometheus
 // SetOrders sets what the steerer acts under. A call that they do not ask for any more is
 // cancelled before SetOrders returns, and its result is dropped.
 func (s *Steerer) SetOrders(o SteerOrders) {
+	if s == nil {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.orders
@@ -124,6 +128,9 @@ func (s *Steerer) SetOrders(o SteerOrders) {
 
 // View is how far the handing over is now.
 func (s *Steerer) View() SteerView {
+	if s == nil {
+		return SteerView{}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v := SteerView{To: s.to, Hold: s.hold, Told: s.told, At: s.toldAt, LastError: s.lastErr}
@@ -143,7 +150,12 @@ func (s *Steerer) View() SteerView {
 }
 
 // Changes receives a value after View may have changed. It has room for one.
-func (s *Steerer) Changes() <-chan struct{} { return s.changes }
+func (s *Steerer) Changes() <-chan struct{} {
+	if s == nil {
+		return nil
+	}
+	return s.changes
+}
 
 // Run hands over until ctx ends, then ends the call in flight, waits for it, and returns
 // nil. It is called once.

@@ -1,0 +1,108 @@
+package agent
+
+import (
+	"context"
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/brokerapi"
+	"holdfast/recovery"
+)
+
+// reasonFenced is what a broker is told that is drained by the fence.
+const reasonFenced = "fenced"
+
+// steered is a broker with a mode of its own.
+type steered struct{ brokerapi.Steerer }
+
+// Steer implements recovery.Steered.
+func (s steered) Steer(ctx context.Context, mode recovery.Mode, reason recovery.Reason) error {
+	return s.Steerer.Steer(ctx, brokerapi.Mode(mode), string(reason))
+}
+
+// steerable is the broker as far as it has a mode of its own; nil: it has none.
+func (a *agent) steerable() brokerapi.Steerer {
+	if b, ok := a.broker.(brokerapi.Steerer); ok && a.can.Steer {
+		return b
+	}
+	return nil
+}
+
+func (a *agent) newSteerer(reg prometheus.Registerer) *recovery.Steerer {
+	log := a.log.With("part", "mode")
+	if b := a.steerable(); b != nil {
+		return recovery.NewSteerer(steered{b}, a.cfg.LoadTimeout, log, reg)
+	}
+	return recovery.NewSteerer(nil, 0, log, reg)
+}
+
+func (a *agent) newReconciler(s recovery.ReconcilerSettings, rec recovery.Records, reg prometheus.Registerer) *recovery.Reconciler {
+	s.Assigns = a.can.Assigns
+	if b := a.steerable(); b != nil && a.can.Assigns {
+		s.Drain = func(ctx context.Context) error { return b.Steer(ctx, brokerapi.Drained, reasonFenced) }
+	}
+	return recovery.NewReconciler(s, quiescing{a.broker}, rec, a.log.With("part", "topics"), reg)
+}
+
+// refuseAssigns refuses settings that assign topics beside a cluster that does.
+func refuseAssigns(c Config, can brokerapi.Capabilities) error {
+	switch {
+	case !can.Assigns:
+	case c.Assignment == "rendezvous":
+		return &ExitError{ExitUsage, errors.New("--assignment rendezvous: this broker's own cluster assigns its topics: leave it out")}
+	case c.OwnershipLocks == "on":
+		return &ExitError{ExitUsage, errors.New("--ownership-locks on: this broker's own cluster says who serves a topic: leave it out")}
+	}
+	return nil
+}
+
+// orderSteerer tells what may be handed over to the broker. decided: the mode is about
+// the process that answers; attached: it may be told.
+func (a *agent) orderSteerer(decided, attached bool) {
+	if !a.can.Steer {
+		return
+	}
+	p := a.reconciler.Snapshot()
+	serves := p.Served+p.Orphan > 0
+	o := recovery.SteerOrders{Epoch: a.memory.Epoch, Instance: a.memory.Instance, SteerFacts: recovery.SteerFacts{
+		Mode: a.mode, Decided: decided, Attached: attached, Paused: a.suspended(recovery.ActSteer),
+		Assigns: a.can.Assigns, Idle: p.ServedKnown && !serves,
+	}}
+	if a.can.Assigns && serves {
+		o.Relapsed = p.Listed
+	}
+	a.steerer.SetOrders(o)
+}
+
+// noteSteering tells when the broker has taken the mode, and when it does not.
+func (a *agent) noteSteering() {
+	v, was := a.steerer.View(), a.steering
+	a.steering = v
+	if v.At != was.At {
+		a.reconciler.Kick() // what does it serve now?
+	}
+	if v.Steering == was.Steering && v.To == was.To {
+		return
+	}
+	switch v.Steering {
+	case recovery.SteerDone:
+		a.event(Event{Kind: "steer", To: string(v.To), Reason: string(a.mode.Reason), Epoch: a.memory.Epoch})
+	case recovery.SteerFailing:
+		a.event(Event{Kind: "steer", To: "failing", Reason: string(v.To), Epoch: a.memory.Epoch, Detail: v.LastError})
+	}
+}
+
+// notTaken is why the broker is not in the mode that it is to be in; empty: it is, or it
+// has no mode of its own.
+func notTaken(v recovery.SteerView) string {
+	switch v.Steering {
+	case recovery.SteerWaiting:
+		return "the broker was not told its mode yet: " + string(v.Hold)
+	case recovery.SteerPending:
+		return "the broker is being told to be " + string(v.To)
+	case recovery.SteerFailing:
+		return "the broker was told to be " + string(v.To) + " and is not: " + v.LastError
+	}
+	return ""
+}
