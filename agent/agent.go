@@ -76,7 +76,11 @@ type agent struct {
 
 	relist       chan struct{} // the assignments must be read again; nil: nobody follows them
 	assigning    sync.Mutex    // held while a list of the assignments is compared and taken up
+	assignedTo   string        // the id whose they are; empty: none are taken up
 	assignedFrom int64         // store revision below which a list of them is too old
+
+	ids        brokerIDs
+	byInstance bool // the broker registers itself under an id that is another at each start
 
 	inbox   chan func() // work for the loop
 	named   chan struct{}
@@ -162,6 +166,10 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 	if err := a.refuseUnstoppable(); err != nil {
 		return err
 	}
+	if err := join(suits(c, a.can), nil); err != nil {
+		return &ExitError{ExitUsage, err}
+	}
+	a.byInstance = namedByInstance(c, a.can)
 	if err := a.findStopper(); err != nil {
 		return &ExitError{ExitUsage, err}
 	}
@@ -211,7 +219,7 @@ func (a *agent) serve(ctx context.Context) error {
 	a.placer = a.newPlacer(reg)
 	a.registrar = &registrar{cfg: a.cfg, line: a.line, clock: a.clock, log: a.log.With("part", "lease"),
 		life: func() life { return *a.life.Load() }, deliver: a.deliver, paused: func() bool { return a.suspended(recovery.ActRegister) },
-		up: a.answers, gone: a.brokerGone}
+		up: a.answers, gone: a.brokerGone, byInstance: a.byInstance, handing: func() { a.needAssignments("", 0) }}
 	var registrar lease.Registrar = a.registrar
 	if a.shadow != nil {
 		registrar = shadowRegistrar{a.registrar, a.shadow}
@@ -265,8 +273,8 @@ func (a *agent) serve(ctx context.Context) error {
 		add(runLine)
 	}
 	add(a.onceNamed(a.keeper.Run))
-	add(a.onceNamed(a.followState))
-	add(a.onceNamed(a.followRegistration))
+	add(a.onceNamed(following(&a.ids.registered, a.followState)))
+	add(a.onceNamed(following(&a.ids.answering, a.followRegistration)))
 	switch {
 	case a.can.Assigns: // assignments in etcd say nothing
 	case a.placer != nil:

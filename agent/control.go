@@ -191,11 +191,11 @@ func (a *agent) setModeByOperator(ctx context.Context, mode recovery.Mode, why s
 	var err error
 	for range tries {
 		var seen cluster.Snapshot
-		if seen, err = a.readPatiently(ctx, s.brokerID); err != nil {
+		if seen, err = a.readPatiently(ctx, s.registeredAs); err != nil {
 			break
 		}
 		var rev int64
-		if rev, err = a.main.PutState(ctx, s.brokerID, *stateWrite(rec), seen.StateRevision); err == nil {
+		if rev, err = a.main.PutState(ctx, s.registeredAs, *stateWrite(rec), seen.StateRevision); err == nil {
 			return a.await(ctx, func() {
 				if rev > a.modeRev {
 					a.setMode(rec, rev, "by an operator")

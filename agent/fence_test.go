@@ -34,7 +34,7 @@ func TestAFenceThatFailedIsBegunAnewUntilItSucceeded(t *testing.T) {
 func TestADeletedRegistrationDetachesAndFences(t *testing.T) {
 	inLife(t, nil, func(l *sidecarLife) {
 		l.set(func() { l.away = true }) // the registrar cannot mend it
-		l.inLoop(func() { l.registrationSeen(nil, 1_000_000) })
+		l.inLoop(func() { l.registrationSeen(keySeen{id: "n1", revision: 1_000_000}) })
 		if l.state() != recovery.Detached || len(l.notReady()) == 0 {
 			t.Errorf("%s, %v", l.state(), l.notReady())
 		}
@@ -55,7 +55,7 @@ func TestADeletionThatIsSeenBeforeTheOutcomeIsNotForgotten(t *testing.T) {
 			again := outcome{decision: recovery.Decision{Step: recovery.Register, Mode: l.mode}, grant: l.grant, instance: "process-1"}
 			again.grant.LeaseID, again.grant.Epoch, again.grant.Revision = 2, 2_000_000, 2_000_000
 			l.noteLoss("key_deleted")
-			l.registrationSeen(nil, 2_000_001)
+			l.registrationSeen(keySeen{id: "n1", revision: 2_000_001})
 			l.takeUp(again)
 			if l.grant.LeaseID != 0 {
 				t.Error("the registration counts as held, and it is gone")

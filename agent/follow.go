@@ -3,15 +3,14 @@ package agent
 import (
 	"context"
 	"log/slog"
-	"sync"
 
 	"holdfast/cluster"
 	"holdfast/recovery"
 )
 
 // followState keeps the loop informed of the broker's state key.
-func (a *agent) followState(ctx context.Context) error {
-	key := a.main.Keys().State(a.brokerID)
+func (a *agent) followState(ctx context.Context, id string) error {
+	key := a.main.Keys().State(id)
 	return a.main.Follow(ctx, cluster.Target{Key: key}, a.ownKey(func(u cluster.Update) {
 		var seen *recovery.ModeRecord
 		garbled := ""
@@ -29,34 +28,39 @@ func (a *agent) followState(ctx context.Context) error {
 		if len(u.Puts) == 0 {
 			guard = 0
 		}
-		a.tell(ctx, func() { a.stateSeen(seen, garbled, revision, guard) })
+		a.tell(ctx, func() {
+			if id == a.ids.registered.now() { // else it was on its way when that changed
+				a.stateSeen(seen, garbled, revision, guard)
+			}
+		})
 	}), a.followError(ctx, "state"))
 }
 
 // followRegistration has the Registrar look as soon as the key is not as we left it.
-func (a *agent) followRegistration(ctx context.Context) error {
-	key := a.main.Keys().Registration(a.brokerID)
+func (a *agent) followRegistration(ctx context.Context, id string) error {
+	key := a.main.Keys().Registration(id)
 	return a.main.Follow(ctx, cluster.Target{Key: key}, a.ownKey(func(u cluster.Update) {
 		if u.Full {
 			a.tell(ctx, func() { a.storeSeen(u.Revision) })
 		}
-		if len(u.Puts) == 0 {
-			a.tell(ctx, func() { a.registrationSeen(nil, u.Revision) })
-			return
+		seen := keySeen{id: id, revision: u.Revision}
+		if len(u.Puts) > 0 {
+			seen.kv = &u.Puts[len(u.Puts)-1]
+			seen.revision = seen.kv.ModRevision
 		}
-		kv := u.Puts[len(u.Puts)-1]
-		a.tell(ctx, func() { a.registrationSeen(&kv, kv.ModRevision) })
+		a.tell(ctx, func() { a.registrationSeen(seen) })
 	}), a.followError(ctx, "registration"))
 }
 
-// needAssignments makes the assignments unknown until they have been read at that
-// revision of the store or later. While we were detached topics may have gone to others,
-// and a watch may not know yet that it has been blind: what it told before must not be
-// loaded under a registration that was confirmed since.
-func (a *agent) needAssignments(revision int64) {
+// needAssignments makes the assignments unknown until those of the id have been read at
+// that revision of the store or later. While we were detached topics may have gone to
+// others, and a watch may not know yet that it has been blind: what it told before must
+// not be loaded under a registration that was confirmed since. Without an id they stay
+// unknown: they are about to change hands, and are at both hands while they do.
+func (a *agent) needAssignments(id string, revision int64) {
 	a.assigning.Lock()
 	defer a.assigning.Unlock()
-	a.assignedFrom = revision
+	a.assignedTo, a.assignedFrom = id, revision
 	if a.ownership != nil {
 		a.ownership.ForgetWanted()
 	}
@@ -68,22 +72,15 @@ func (a *agent) needAssignments(revision int64) {
 }
 
 // relisting follows the assignments, and lists them anew whenever that is asked for.
-func (a *agent) relisting(follow func(context.Context) error) func(context.Context) error {
+func (a *agent) relisting(follow func(ctx context.Context, id string) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for {
-			following, stop := context.WithCancel(ctx)
-			var asked sync.WaitGroup
-			asked.Go(func() {
-				select {
-				case <-a.relist:
-					stop()
-				case <-following.Done():
-				}
+			again, err := until(ctx, a.relist, func(ctx context.Context) error {
+				a.assigning.Lock()
+				id := a.assignedTo
+				a.assigning.Unlock()
+				return idle(ctx, id, follow)
 			})
-			err := follow(following)
-			again := following.Err() != nil && ctx.Err() == nil
-			stop()
-			asked.Wait()
 			if !again {
 				return err
 			}
@@ -92,9 +89,9 @@ func (a *agent) relisting(follow func(context.Context) error) func(context.Conte
 }
 
 // followAssignments keeps known which topics are assigned here.
-func (a *agent) followAssignments(ctx context.Context) error {
-	t := cluster.Target{Key: a.main.Keys().Assignments(a.brokerID), Prefix: true, KeysOnly: true}
-	return a.main.Follow(ctx, t, a.inOrder(ctx, a.assignmentsSeen), a.followError(ctx, "assignments"))
+func (a *agent) followAssignments(ctx context.Context, id string) error {
+	t := cluster.Target{Key: a.main.Keys().Assignments(id), Prefix: true, KeysOnly: true}
+	return a.main.Follow(ctx, t, a.inOrder(ctx, func(u cluster.Update) { a.assignmentsSeen(id, u) }), a.followError(ctx, "assignments"))
 }
 
 // inOrder has updates of assignments that are older than those before them wait for the
@@ -129,7 +126,7 @@ func (a *agent) awaitTakeUp(ctx context.Context) {
 }
 
 // assignmentsSeen takes up a change below this broker's key.
-func (a *agent) assignmentsSeen(u cluster.Update) {
+func (a *agent) assignmentsSeen(id string, u cluster.Update) {
 	keys := a.main.Keys()
 	puts := make([]string, 0, len(u.Puts))
 	for _, kv := range u.Puts {
@@ -147,7 +144,7 @@ func (a *agent) assignmentsSeen(u cluster.Update) {
 	}
 	a.assigning.Lock()
 	defer a.assigning.Unlock()
-	if u.Full && u.Revision < a.assignedFrom {
+	if id != a.assignedTo || u.Full && u.Revision < a.assignedFrom {
 		return // read before we were registered; the next list is asked for already
 	}
 	a.setAssigned(u.Full, puts, deletes)

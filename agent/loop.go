@@ -16,9 +16,10 @@ const loopEvery = time.Second
 
 // loopState is owned by the loop. Everybody else reads the snapshot.
 type loopState struct {
-	brokerID string
+	brokerID string // its stable name
 	memory   memory
 	value    []byte // registration: what to write, or what the broker wrote
+	valueOf  string // the id that the broker wrote it under; with byInstance
 	mode     recovery.ModeRecord
 	modeRev  int64 // store revision up to which the mode is known
 	boot     BootStatus
@@ -74,6 +75,9 @@ func (a *agent) initLoop() {
 	if a.cfg.Registration == "own" {
 		// Encoding strings cannot fail.
 		a.value, _ = registrationValue(a.cfg, a.memory.Incarnation, a.version)
+	}
+	if a.byInstance && !a.memory.Released {
+		a.value, a.valueOf = a.memory.Value, a.memory.Instance
 	}
 	a.boot = BootStatus{Kind: "unknown", Evidence: []string{}}
 	if a.memory.Boot.Kind != "" {
@@ -175,6 +179,7 @@ func (a *agent) step() error {
 	a.fence(verdict)
 	a.tendGuard() // before the reconciler may load
 	a.name(id, verdict)
+	a.noteInstance(who)
 	if a.cfg.DataDir == "" && who.DataDir != "" {
 		a.dataDir.SetPath(who.DataDir)
 	}
@@ -203,6 +208,13 @@ func (a *agent) name(id string, verdict probes.Verdict) {
 		return
 	}
 	a.brokerID, a.registrar.brokerID = id, id
+	if !a.byInstance {
+		a.ids.registered.set(id)
+		a.ids.answering.set(id)
+		a.assigning.Lock()
+		a.assignedTo = id
+		a.assigning.Unlock()
+	}
 	close(a.named)
 	a.log.Info("broker found", "broker_id", id)
 }
@@ -282,7 +294,7 @@ func (a *agent) tell(ctx context.Context, f func()) {
 
 // publish makes what the loop knows visible to everybody else.
 func (a *agent) publish() {
-	a.view.Store(&snapshot{brokerID: a.brokerID, attachment: a.attachment, mode: a.mode,
+	a.view.Store(&snapshot{brokerID: a.brokerID, registeredAs: a.ids.registered.now(), attachment: a.attachment, mode: a.mode,
 		boot: a.boot, everReady: a.everReady, conflict: a.conflict,
 		instance: a.memory.Instance, fence: a.fencing.reached, restart: a.fencing.restart, failure: a.session.verdict,
 		awaitsGuard: a.awaitsGuard(), unguarded: a.guarding.standby == standbyWithout,
@@ -302,6 +314,10 @@ func (a *agent) publishLife(who brokerapi.Identity) {
 	m := a.memory
 	seen := a.keeper.View().Grant.Revision // renewed since it was noted
 	m.ConfirmedAt, m.Revision = max(m.ConfirmedAt, seen), max(m.Revision, seen)
-	a.life.Store(&life{memory: m, mode: a.mode, instance: who.Instance, boot: boot, value: a.value,
+	value := a.value
+	if a.byInstance && a.valueOf != who.Instance {
+		value = nil // another process's
+	}
+	a.life.Store(&life{memory: m, mode: a.mode, instance: who.Instance, boot: boot, value: value,
 		retriesUsed: a.retriesUsed()})
 }

@@ -229,7 +229,7 @@ func TestAnOldListIsNotTakenUpWhileANewOneIsAskedFor(t *testing.T) {
 	const topics = 1000 // so that reading the list takes a while
 	inOwners(t, []string{"n1"}, func(t *testing.T, _ *etcd.Server, owners []*owner) {
 		o := owners[0]
-		o.relist = make(chan struct{}, 1)
+		o.relist, o.assignedTo = make(chan struct{}, 1), "n1"
 		old := cluster.Update{Full: true}
 		for i := range topics {
 			old.Puts = append(old.Puts, cluster.KV{Key: o.main.Keys().Assignment("n1", fmt.Sprintf("/n/t%d", i))})
@@ -238,12 +238,12 @@ func TestAnOldListIsNotTakenUpWhileANewOneIsAskedFor(t *testing.T) {
 			old.Revision = 10*i + 5
 			var both sync.WaitGroup
 			begun := make(chan struct{})
-			both.Go(func() { close(begun); o.assignmentsSeen(old) })
+			both.Go(func() { close(begun); o.assignmentsSeen("n1", old) })
 			<-begun
 			for range 10 * i { // a little later in each round
 				runtime.Gosched()
 			}
-			o.needAssignments(10 * (i + 1))
+			o.needAssignments("n1", 10*(i+1))
 			both.Wait()
 			if o.reconciler.Snapshot().AssignedKnown {
 				t.Fatalf("round %d: assignments of revision %d are known, those of %d were asked for", i, old.Revision, 10*(i+1))

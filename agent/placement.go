@@ -92,10 +92,10 @@ func (a *agent) orderPlacer() {
 // followBrokers feeds the reconciler and the placer with all brokers' states and
 // assignments. Our own assignments are taken up first: a topic that was just given away
 // is not wanted here any more when the placer learns of it.
-func (a *agent) followBrokers(ctx context.Context) error {
+func (a *agent) followBrokers(ctx context.Context, id string) error {
 	keys := a.main.Keys()
 	return a.main.Follow(ctx, cluster.Target{Key: keys.Brokers(), Prefix: true}, a.inOrder(ctx, func(u cluster.Update) {
-		a.assignmentsSeen(mine(u, keys, a.brokerID))
+		a.assignmentsSeen(id, mine(u, keys, id))
 		modes := map[string]recovery.Mode{}
 		var stateless []string
 		var puts, deletes []recovery.Assignment

@@ -13,16 +13,18 @@ import (
 
 // snapshot is what the loop knew after its last run; immutable.
 type snapshot struct {
-	brokerID   string
-	attachment recovery.Attachment
-	mode       recovery.ModeRecord
-	boot       BootStatus
-	everReady  bool // startup is over
-	conflict   string
-	instance   string // broker process that was registered
-	fence      recovery.Fence
-	restart    string                  // why the broker must be restarted by somebody else; empty: nobody must
-	failure    recovery.FailureVerdict // what the failures of now mean; zero: nothing fails
+	brokerID string
+	// registeredAs is the id that state and assignments are kept under.
+	registeredAs string
+	attachment   recovery.Attachment
+	mode         recovery.ModeRecord
+	boot         BootStatus
+	everReady    bool // startup is over
+	conflict     string
+	instance     string // broker process that was registered
+	fence        recovery.Fence
+	restart      string                  // why the broker must be restarted by somebody else; empty: nobody must
+	failure      recovery.FailureVerdict // what the failures of now mean; zero: nothing fails
 	// awaitsGuard: clients wait for the guard of the broker's process; unguarded: it did
 	// not come, and they wait no more.
 	awaitsGuard, unguarded bool

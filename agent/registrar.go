@@ -2,11 +2,9 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"slices"
 	"time"
 
@@ -50,26 +48,33 @@ type outcome struct {
 	seenAt        int64
 	instance      string
 	stateRevision int64
-	restored      bool   // etcd is older than what we remember
-	repaired      string // what was wrong with the registration; empty: nothing
-	value         []byte // registration as it stands
+	restored      bool // etcd is older than what we remember
+	// succeeds: the process that answers is registered under another id than the one before.
+	succeeds   bool
+	succession recovery.SuccessionFacts
+	former     string // that one's id; empty: there was none
+	moved      int    // assignments that were handed over
+	repaired   string // what was wrong with the registration; empty: nothing
+	value      []byte // registration as it stands
 }
 
 // registrar makes the registration stand: it reads etcd in one transaction, has
 // package recovery decide, and writes in one transaction guarded by what was read.
 // It implements lease.Registrar.
 type registrar struct {
-	cfg      Config
-	brokerID string
-	line     Line
-	clock    func() lease.Instant
-	log      *slog.Logger
-	life     func() life
-	deliver  func(context.Context, outcome) error
-	paused   func() bool
-	gone     func() bool                // the broker's process has ended; nil: do not ask
-	up       func(instance string) bool // that process of the broker answers; nil: do not ask
-	granted  time.Duration              // what etcd makes of --lease-ttl; 0: not asked yet. Of the Keeper's goroutine
+	cfg        Config
+	brokerID   string // the stable name
+	byInstance bool   // the broker registers itself under its instance
+	line       Line
+	clock      func() lease.Instant
+	log        *slog.Logger
+	life       func() life
+	deliver    func(context.Context, outcome) error
+	paused     func() bool
+	gone       func() bool                // the broker's process has ended; nil: do not ask
+	up         func(instance string) bool // that process of the broker answers; nil: do not ask
+	handing    func()                     // assignments are about to change hands; nil without byInstance
+	granted    time.Duration              // what etcd makes of --lease-ttl; 0: not asked yet. Of the Keeper's goroutine
 }
 
 // tries bounds how often one Establish decides anew because etcd changed meanwhile.
@@ -77,13 +82,7 @@ const tries = 4
 
 // Establish implements lease.Registrar.
 func (r *registrar) Establish(ctx context.Context, held int64, fresh bool) (lease.Grant, error) {
-	if fresh {
-		// An earlier call got no answer. Ask on a new connection; any answer proves it.
-		if _, _, err := r.line.KeepAlive(ctx, max(held, 1), true); err != nil && !errors.Is(err, lease.ErrLost) {
-			return lease.Grant{}, err
-		}
-	}
-	client, err := r.line.Client(ctx)
+	client, err := r.open(ctx, held, fresh)
 	if err != nil {
 		return lease.Grant{}, err
 	}
@@ -103,13 +102,23 @@ func (r *registrar) Establish(ctx context.Context, held int64, fresh bool) (leas
 	return lease.Grant{}, err
 }
 
+// open is the way to etcd for one Establish.
+func (r *registrar) open(ctx context.Context, held int64, fresh bool) (*cluster.Client, error) {
+	if fresh {
+		// An earlier call got no answer. Ask on a new connection; any answer proves it.
+		if _, _, err := r.line.KeepAlive(ctx, max(held, 1), true); err != nil && !errors.Is(err, lease.ErrLost) {
+			return nil, err
+		}
+	}
+	return r.line.Client(ctx)
+}
+
 // once is one look, one decision, one transaction.
 func (r *registrar) once(ctx context.Context, client *cluster.Client, held int64) (outcome, error) {
-	seen, err := client.Snapshot(ctx, r.brokerID)
+	seen, now, err := r.look(ctx, client)
 	if err != nil {
 		return outcome{}, err
 	}
-	now := r.life()
 	out := r.decide(seen, now)
 	if err := r.deferred(&out, now); err != nil {
 		return outcome{}, err
@@ -123,7 +132,11 @@ func (r *registrar) once(ctx context.Context, client *cluster.Client, held int64
 	case recovery.Shutdown:
 		return outcome{}, &sessionEnd{recovery.ReasonSessionExpired, out.decision.Detail}
 	case recovery.Keep:
-		err = r.keep(ctx, client, seen, held, now, &out)
+		if out.succeeds {
+			err = r.succeed(ctx, client, seen, held, now, &out)
+		} else {
+			err = r.keep(ctx, client, seen, held, now, &out)
+		}
 	default:
 		err = r.register(ctx, client, seen, held, now, &out)
 	}
@@ -139,7 +152,9 @@ func (r *registrar) deferred(out *outcome, now life) error {
 	if out.decision.Waits(now.had()) {
 		return fmt.Errorf("%w: recovery is paused, and what would be done waits: %s: %s", lease.ErrDeferred, out.decision, out.decision.Detail)
 	}
-	out.decision.Write = false
+	if !out.succeeds { // whose state is still what the broker wrote itself
+		out.decision.Write = false
+	}
 	return nil
 }
 
@@ -173,10 +188,7 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 		ConfirmedAt:      m.ConfirmedAt,
 		StateFileCorrupt: m.Distrust,
 	}
-	if seen.State != nil {
-		facts.Stored = &recovery.ModeRecord{
-			Mode: recovery.Mode(seen.State.Mode), Reason: recovery.Reason(seen.State.Reason), By: seen.State.By}
-	}
+	facts.Stored = modeOf(seen.State)
 	if seen.Member != nil {
 		facts.KnownMember, facts.OurEra = true, seen.Member.Era
 		facts.Reborn = seen.Registration != nil && seen.Member.ModRevision < seen.Registration.CreateRevision
@@ -194,10 +206,19 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 	}
 	boot := now.boot
 	boot.StateFile, boot.StateFileError = m.FirstBootDone, m.Distrust
-	boot.KnownToCluster = seen.StateRevision != 0 || seen.Member != nil || seen.MemberMalformed != ""
+	known := seen.StateRevision
+	if r.byInstance {
+		out.succeeds, out.succession = true, r.succession(seen, m)
+		facts = facts.Succeeding(out.succession)
+		known = seen.Former.StateRevision // its own state is as old as the process that answers
+	}
+	boot.KnownToCluster = known != 0 || seen.Member != nil || seen.MemberMalformed != ""
 	out.boot, out.evidence = recovery.JudgeBoot(boot)
 	out.decision = recovery.DecideStartup(recovery.StartupFacts{
 		ClusterFacts: facts, Boot: out.boot, Join: r.cfg.Join})
+	if own := modeOf(seen.State); out.succeeds && out.decision.Step != recovery.Conflict {
+		out.decision.Write = own == nil || *own != out.decision.Mode
+	}
 	return out
 }
 
@@ -211,8 +232,7 @@ func (r *registrar) holder(seen cluster.Snapshot, m memory) recovery.Holder {
 		return recovery.Nobody
 	}
 	if r.adopting() {
-		if mem := seen.Member; mem != nil && mem.Incarnation != m.Incarnation &&
-			mem.ModRevision == seen.Registration.ModRevision {
+		if boundLastByAnother(seen.Member, *seen.Registration, m.Incarnation) {
 			return recovery.Another
 		}
 		return recovery.Us
@@ -224,6 +244,9 @@ func (r *registrar) holder(seen cluster.Snapshot, m memory) recovery.Holder {
 }
 
 func (r *registrar) describeHolder(seen cluster.Snapshot) string {
+	if r.byInstance {
+		return describeNamesake(seen)
+	}
 	who := "a registration that no Holdfast wrote"
 	if v, err := seen.Registration.Parse(); err == nil && v.Incarnation != "" {
 		who = "incarnation " + v.Incarnation
@@ -238,7 +261,7 @@ func (r *registrar) describeHolder(seen cluster.Snapshot) string {
 // register writes a registration that is not there, under a new lease.
 func (r *registrar) register(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, held int64, now life, out *outcome) error {
 	if len(now.value) == 0 {
-		return errors.New("the broker has not registered itself yet: nothing to adopt")
+		return r.unregistered(out)
 	}
 	grant, err := r.grant(ctx, client)
 	if err != nil {
@@ -267,6 +290,15 @@ func (r *registrar) register(ctx context.Context, client *cluster.Client, seen c
 	return nil
 }
 
+// unregistered is the error while there are no bytes to register. A process that is new
+// registers itself soon; one that was registered does not again.
+func (r *registrar) unregistered(out *outcome) error {
+	if out.boot != "" {
+		return fmt.Errorf("%w: the broker has not registered itself yet: nothing to adopt", lease.ErrDeferred)
+	}
+	return errors.New("the broker's registration has gone and what it held is not known: nothing to adopt until the broker is restarted")
+}
+
 // keep goes on with a registration that is there: under the lease that it has if
 // that is ours and lives, under a new one otherwise.
 func (r *registrar) keep(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, held int64, now life, out *outcome) error {
@@ -293,7 +325,7 @@ func (r *registrar) keep(ctx context.Context, client *cluster.Client, seen clust
 		reg = bound
 	}
 	if out.decision.Write {
-		out.stateRevision, err = client.PutState(ctx, r.brokerID, *stateWrite(out.decision.Mode), seen.StateRevision)
+		out.stateRevision, err = client.PutState(ctx, seen.BrokerID, *stateWrite(out.decision.Mode), seen.StateRevision)
 		if err != nil {
 			return err
 		}
@@ -338,7 +370,7 @@ func (r *registrar) confirm(ctx context.Context, client *cluster.Client, reg clu
 }
 
 func (r *registrar) rebind(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, leaseID int64, now life) (cluster.Registration, error) {
-	m := cluster.Member{Era: seen.Era.N, Revision: seen.Revision, Incarnation: now.memory.Incarnation, At: time.Now()}
+	m := cluster.Member{Name: seen.Name, Era: seen.Era.N, Revision: seen.Revision, Incarnation: now.memory.Incarnation, At: time.Now()}
 	if r.adopting() || len(now.value) == 0 || string(now.value) == string(seen.Registration.Value) {
 		return client.Rebind(ctx, *seen.Registration, leaseID, m)
 	}
@@ -365,14 +397,14 @@ func (r *registrar) leave(ctx context.Context, client *cluster.Client, held int6
 	}
 }
 
-// refusals are the classes of answers that prove that etcd wrote nothing.
-var refusals = []cluster.Class{cluster.ClassNoSpace, cluster.ClassAuth, cluster.ClassLeaseNotFound}
+// unwritten are the classes of answers that prove that etcd wrote nothing.
+var unwritten = []cluster.Class{cluster.ClassNoSpace, cluster.ClassAuth, cluster.ClassLeaseNotFound}
 
 // discard gives a new lease back if the write that was to use it is proven not to have
 // happened. Where only its answer was lost the registration may stand under that lease:
 // revoking it would end what nobody else has ended, and the next look finds it.
 func (r *registrar) discard(ctx context.Context, client *cluster.Client, id int64, err error) {
-	if errors.Is(err, cluster.ErrChanged) || slices.Contains(refusals, cluster.Classify(err)) {
+	if errors.Is(err, cluster.ErrChanged) || slices.Contains(unwritten, cluster.Classify(err)) {
 		r.revoke(ctx, client, id)
 	}
 }
@@ -388,29 +420,4 @@ func (r *registrar) revoke(ctx context.Context, client *cluster.Client, id int64
 
 func stateWrite(m recovery.ModeRecord) *cluster.StateWrite {
 	return &cluster.StateWrite{Mode: string(m.Mode), Reason: string(m.Reason), By: m.By, At: time.Now()}
-}
-
-// registrationValue is what this sidecar registers of its broker.
-func registrationValue(c Config, incarnation, version string) ([]byte, error) {
-	about, err := json.Marshal(map[string]string{"version": version, "driver": c.Driver})
-	if err != nil {
-		return nil, fmt.Errorf("encode registration: %w", err)
-	}
-	v, err := json.Marshal(cluster.RegistrationValue{
-		BrokerURL: c.BrokerURL, ConnectURL: c.ConnectURL, AdminAddr: withoutPassword(c.BrokerAdmin),
-		Incarnation: incarnation, Holdfast: about,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("encode registration: %w", err)
-	}
-	return v, nil
-}
-
-func withoutPassword(raw string) string {
-	u, err := url.Parse(raw)
-	if err != nil {
-		return ""
-	}
-	u.User = nil
-	return u.String()
 }

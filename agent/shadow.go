@@ -192,10 +192,10 @@ func (a *agent) refuseInShadow(verb string) error {
 // putState writes the state key, but for the shadow.
 func (a *agent) putState(ctx context.Context, w cluster.StateWrite, guard int64) (int64, error) {
 	if a.shadow == nil {
-		return a.main.PutState(ctx, a.brokerID, w, guard)
+		return a.main.PutState(ctx, a.ids.registered.now(), w, guard)
 	}
 	a.shadow.would(actSetMode, w.Mode+" ("+w.Reason+")")
-	return a.shadow.store.setState(w, guard), nil
+	return a.shadow.store.setState(a.ids.registered.now(), w, guard), nil
 }
 
 // ownKey hands on what the watch shows of a key that this sidecar writes. In shadow

@@ -20,12 +20,7 @@ type shadowRegistrar struct {
 
 // Establish implements lease.Registrar.
 func (r shadowRegistrar) Establish(ctx context.Context, held int64, fresh bool) (lease.Grant, error) {
-	if fresh {
-		if _, _, err := r.line.KeepAlive(ctx, max(held, 1), true); err != nil && !errors.Is(err, lease.ErrLost) {
-			return lease.Grant{}, err
-		}
-	}
-	client, err := r.line.Client(ctx)
+	client, err := r.open(ctx, held, fresh)
 	if err != nil {
 		return lease.Grant{}, err
 	}
@@ -33,11 +28,10 @@ func (r shadowRegistrar) Establish(ctx context.Context, held int64, fresh bool) 
 	if err != nil {
 		return lease.Grant{}, leaseError(err)
 	}
-	seen, err := client.Snapshot(ctx, r.brokerID)
+	seen, now, err := r.look(ctx, client)
 	if err != nil {
 		return lease.Grant{}, leaseError(err)
 	}
-	now := r.life()
 	seen = r.shadow.store.over(seen, alive)
 	out := r.decide(seen, now)
 	if err := r.deferred(&out, now); err != nil {
@@ -53,7 +47,7 @@ func (r shadowRegistrar) Establish(ctx context.Context, held int64, fresh bool) 
 		return lease.Grant{}, fmt.Errorf("%w: %s", errShadowShutdown, out.decision.Detail)
 	}
 	if out.decision.Step != recovery.Keep && len(now.value) == 0 {
-		return lease.Grant{}, errors.New("the broker has not registered itself yet: nothing to adopt")
+		return lease.Grant{}, r.unregistered(&out)
 	}
 	if !alive {
 		if grant, err = r.grant(ctx, client); err != nil {
@@ -92,16 +86,19 @@ func (r shadowRegistrar) suppose(grant *lease.Grant, out *outcome, seen cluster.
 	switch {
 	case !keep:
 		grant.Epoch = r.shadow.store.register(seen, grant.LeaseID, value, now.memory.Incarnation)
-		r.shadow.would(actRegister, fmt.Sprintf("%s under lease %x", r.brokerID, grant.LeaseID))
+		r.shadow.would(actRegister, fmt.Sprintf("%s under lease %x", seen.BrokerID, grant.LeaseID))
 	case seen.Registration.LeaseID != grant.LeaseID || string(seen.Registration.Value) != string(value):
 		out.repaired = "foreign lease"
 		grant.Epoch = r.shadow.store.rebind(seen, grant.LeaseID, value, now.memory.Incarnation)
-		r.shadow.would(actRebind, fmt.Sprintf("the registration of %s to lease %x", r.brokerID, grant.LeaseID))
+		r.shadow.would(actRebind, fmt.Sprintf("the registration of %s to lease %x", seen.BrokerID, grant.LeaseID))
+		if out.succeeds {
+			out.former = seen.Former.BrokerID
+		}
 	default:
 		grant.Epoch = seen.Registration.CreateRevision
 	}
 	if out.decision.Write {
-		out.stateRevision = r.shadow.store.setState(*stateWrite(out.decision.Mode), r.shadow.store.stateThere())
+		out.stateRevision = r.shadow.store.setState(seen.BrokerID, *stateWrite(out.decision.Mode), r.shadow.store.stateThere())
 		r.shadow.would(actSetMode, string(out.decision.Mode.Mode)+" ("+string(out.decision.Mode.Reason)+")")
 	}
 	out.grant, out.value = *grant, value
@@ -117,6 +114,7 @@ type shadowStore struct {
 	member       *cluster.Member
 	era          int64
 	state        *cluster.State
+	stateOf      string           // the id that it is of
 	stateBase    int64            // mod revision of the real one that it would have replaced
 	stopped      bool             // the session policy would have ended everything
 	there        cluster.Snapshot // as it was last read
@@ -128,27 +126,49 @@ func (s *shadowStore) over(seen cluster.Snapshot, leaseLives bool) cluster.Snaps
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.there = seen
-	base := int64(0)
-	if seen.Registration != nil {
-		base = seen.Registration.ModRevision
-	}
-	if !leaseLives || base != s.regBase {
-		s.registration = nil
-	}
-	if s.registration != nil {
-		r := *s.registration
-		seen.Registration, seen.AnyRegistered = &r, true
+	if s.registration != nil && s.registration.BrokerID != seen.BrokerID {
+		s.overFormer(&seen, leaseLives)
+	} else {
+		base := int64(0)
+		if seen.Registration != nil {
+			base = seen.Registration.ModRevision
+		}
+		if !leaseLives || base != s.regBase {
+			s.registration = nil
+		}
+		if s.registration != nil {
+			r := *s.registration
+			seen.Registration, seen.AnyRegistered = &r, true
+		}
 	}
 	if s.member != nil && (seen.Member == nil || seen.Member.ModRevision < s.member.ModRevision) {
 		m := *s.member
 		seen.Member, seen.MemberMalformed = &m, ""
 	}
 	seen.Era.N = max(seen.Era.N, s.era)
-	if s.state != nil && seen.StateRevision == s.stateBase {
+	if s.state != nil && s.stateOf == seen.BrokerID && seen.StateRevision == s.stateBase {
 		st := *s.state
 		seen.State, seen.StateMalformed, seen.StateRevision = &st, "", st.ModRevision
 	}
 	return seen
+}
+
+// overFormer lays what is supposed of an earlier process, which had another id, over what
+// etcd holds of that one.
+func (s *shadowStore) overFormer(seen *cluster.Snapshot, leaseLives bool) {
+	former := &seen.Former
+	if former.BrokerID != s.registration.BrokerID {
+		return
+	}
+	// The broker's own registration of it lives as long as the broker's lease does.
+	if former.Registration != nil && leaseLives {
+		r := *s.registration
+		former.Registration = &r
+	}
+	if s.state != nil && s.stateOf == former.BrokerID && former.StateRevision == s.stateBase {
+		st := *s.state
+		former.State, former.StateMalformed, former.StateRevision = &st, "", st.ModRevision
+	}
 }
 
 func (s *shadowStore) register(seen cluster.Snapshot, leaseID int64, value []byte, incarnation string) (epoch int64) {
@@ -177,6 +197,9 @@ func (s *shadowStore) bind(seen cluster.Snapshot, leaseID int64, value []byte, i
 	s.epoch = max(s.epoch, epoch)
 	s.registration = &cluster.Registration{BrokerID: seen.BrokerID, Value: value, LeaseID: leaseID, CreateRevision: epoch, ModRevision: at}
 	s.member = &cluster.Member{Era: max(s.era, seen.Era.N), Revision: seen.Revision, Incarnation: incarnation, ModRevision: at}
+	if seen.Name != seen.BrokerID {
+		s.member.RegisteredAs = seen.BrokerID
+	}
 	return epoch
 }
 
@@ -198,11 +221,11 @@ func (s *shadowStore) stateThere() int64 {
 
 // setState supposes a state in place of the real one of that mod revision, at the
 // store's present revision, which it returns.
-func (s *shadowStore) setState(w cluster.StateWrite, base int64) (revision int64) {
+func (s *shadowStore) setState(id string, w cluster.StateWrite, base int64) (revision int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := max(s.there.Revision, base)
 	s.state = &cluster.State{Mode: w.Mode, Reason: w.Reason, By: w.By, At: w.At, ModRevision: at}
-	s.stateBase = base
+	s.stateOf, s.stateBase = id, base
 	return at
 }

@@ -25,10 +25,12 @@ type memory struct {
 	// FirstBootDone is the marker of a completed first boot: a registration stood.
 	FirstBootDone bool   `json:"first_boot_done"`
 	Instance      string `json:"instance"` // broker process at the last registration
-	LeaseID       int64  `json:"lease_id"`
-	Epoch         int64  `json:"epoch"`
-	Revision      int64  `json:"revision"`     // highest store revision seen
-	ConfirmedAt   int64  `json:"confirmed_at"` // revision of the last confirmed renewal that was noted
+	// Value is what a broker that is named by its instance registered itself with.
+	Value       []byte `json:"value,omitempty"`
+	LeaseID     int64  `json:"lease_id"`
+	Epoch       int64  `json:"epoch"`
+	Revision    int64  `json:"revision"`     // highest store revision seen
+	ConfirmedAt int64  `json:"confirmed_at"` // revision of the last confirmed renewal that was noted
 	// Released says that the last stop gave the registration up.
 	Released bool       `json:"released,omitempty"`
 	Mode     string     `json:"mode"`

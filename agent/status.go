@@ -55,9 +55,12 @@ type LeaseStatus struct {
 
 // RegistrationStatus is the key under /cluster/register/ as last confirmed.
 type RegistrationStatus struct {
-	Present        bool  `json:"present"`
-	Adopted        bool  `json:"adopted"`
-	CreateRevision int64 `json:"create_revision"`
+	// ID is the broker's in the keys of etcd: that of its registration, its state and its
+	// assignments. Empty: not known yet.
+	ID             string `json:"id"`
+	Present        bool   `json:"present"`
+	Adopted        bool   `json:"adopted"`
+	CreateRevision int64  `json:"create_revision"`
 	// State: "held" by this sidecar, "another" one's, "unconfirmed" to be ours, "absent",
 	// "unknown" because etcd is out of reach, or "supposed" (--shadow).
 	State string `json:"state"`

@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"strconv"
 
 	"holdfast/cluster"
@@ -49,6 +50,9 @@ func (a *agent) takeUp(o outcome) {
 		a.log.Info(a.shadow.saying("registration"), "to", to, "lease", strconv.FormatInt(o.grant.LeaseID, 16), "ttl", o.grant.TTL, "epoch", o.grant.Epoch, "detail", d.Detail)
 		a.event(Event{Kind: "registration", To: to, Epoch: o.grant.Epoch, Detail: d.Detail})
 	}
+	if o.former != "" {
+		a.noteSuccession(o)
+	}
 	if o.repaired != "" {
 		if o.grant.Adopted {
 			a.metrics.adoptions.Inc()
@@ -58,8 +62,15 @@ func (a *agent) takeUp(o outcome) {
 	}
 	a.grant, a.value, a.verified, a.tookUp = o.grant, o.value, true, true
 	a.keyAt = cmp.Or(o.seenAt, o.grant.Revision)
-	if (a.attachment == recovery.Detached || o.restored) && a.relist != nil {
-		a.needAssignments(o.grant.Revision)
+	if a.byInstance {
+		a.valueOf = o.instance
+		if a.ids.registered.set(o.instance) {
+			a.early = nil // of the process before
+		}
+	}
+	id := a.ids.registered.now()
+	if (a.attachment == recovery.Detached || o.restored || o.succeeds) && a.relist != nil {
+		a.needAssignments(id, o.grant.Revision)
 	}
 	switch {
 	case o.restored:
@@ -79,19 +90,30 @@ func (a *agent) takeUp(o outcome) {
 		m.BrokerID, m.FirstBootDone, m.Distrust, m.Released = a.brokerID, true, "", false
 		m.Instance, m.LeaseID, m.Epoch = o.instance, o.grant.LeaseID, o.grant.Epoch
 		m.Boot = a.boot
+		if a.byInstance {
+			m.Value = o.value
+		}
 		m.Revision, m.ConfirmedAt = max(o.grant.Revision, o.stateRevision), o.grant.Revision
 	})
 	switch seen := a.seenKey; {
 	case o.restored:
 		a.seenKey = nil // the store went back, and revisions with it
-	case seen != nil && seen.revision > a.keyAt:
+	case seen != nil && seen.id == id && seen.revision > a.keyAt:
 		// The watch was faster than the answer: what it showed is newer than the outcome.
-		a.registrationSeen(seen.kv, seen.revision)
+		a.registrationSeen(*seen)
 	}
+}
+
+// noteSuccession tells that a process of the broker has taken over from the one before.
+func (a *agent) noteSuccession(o outcome) {
+	detail := fmt.Sprintf("the broker is registered as %s, and was as %s: %s handed over", o.instance, o.former, plural(o.moved, "assignment"))
+	a.log.Info(a.shadow.saying("succession"), "registered_as", o.instance, "former", o.former, "assignments", o.moved, "epoch", o.grant.Epoch)
+	a.event(Event{Kind: "registration", From: o.former, To: "succeeded", Epoch: o.grant.Epoch, Detail: detail})
 }
 
 // keySeen is the registration as the watch last showed it; kv nil: gone.
 type keySeen struct {
+	id       string
 	kv       *cluster.KV
 	revision int64
 }
@@ -106,10 +128,19 @@ func (a *agent) storeSeen(revision int64) {
 	}
 }
 
-// registrationSeen takes up what the watch saw of the registration; kv nil: gone.
-func (a *agent) registrationSeen(kv *cluster.KV, revision int64) {
+// registrationSeen takes up what the watch saw of the registration.
+func (a *agent) registrationSeen(seen keySeen) {
+	kv, revision := seen.kv, seen.revision
+	if seen.id != a.ids.answering.now() {
+		return // it was on its way when another process answered
+	}
 	a.metrics.present.Store(kv != nil)
-	a.seenKey = &keySeen{kv, revision}
+	a.seenKey = &seen
+	if kv != nil && a.undecided() {
+		a.value, a.valueOf = kv.Value, seen.id
+		a.keeper.Reestablish() // what was awaited
+		return
+	}
 	if kv == nil {
 		gone := a.grant.LeaseID != 0 && revision > a.keyAt
 		if gone {
@@ -121,7 +152,7 @@ func (a *agent) registrationSeen(kv *cluster.KV, revision int64) {
 		return
 	}
 	if a.cfg.Registration == "adopt" {
-		a.value = kv.Value
+		a.value, a.valueOf = kv.Value, seen.id
 		if revision > a.keyAt || kv.Lease != a.grant.LeaseID {
 			a.keeper.Reestablish()
 		}

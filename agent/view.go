@@ -22,7 +22,7 @@ func (a *agent) status() Status {
 		BrokerID: s.brokerID, Driver: a.cfg.Driver, Incarnation: a.incarnation, Epoch: v.Grant.Epoch,
 		Attachment: s.attachment.String(), Mode: string(s.mode.Mode), Reason: string(s.mode.Reason), Boot: s.boot,
 		Lease: LeaseStatus{FailureStreak: v.FailureStreak, FailingSeconds: seconds(v.FailingFor(now)), LastError: v.LastError},
-		Registration: RegistrationStatus{Present: a.metrics.present.Load(), Adopted: v.Grant.Adopted,
+		Registration: RegistrationStatus{ID: s.registeredAs, Present: a.metrics.present.Load(), Adopted: v.Grant.Adopted,
 			CreateRevision: v.Grant.Epoch, State: a.registrationState(s, v)},
 		Broker: BrokerStatus{Up: h.At(time.Now()).String(), Version: who.Version, LastError: h.LastError, Steering: string(a.steerer.View().Steering)},
 		Topics: TopicCounts{Assigned: p.Assigned, Served: p.Served, Missing: p.Missing, Orphan: p.Orphan,

@@ -1,0 +1,110 @@
+package agent
+
+import (
+	"context"
+	"sync"
+
+	"holdfast/brokerapi"
+)
+
+// A broker has a stable name, under which this sidecar knows it, and the id that it is
+// registered under. For most they are one; some brokers register themselves under an id
+// that is another at each start (brokerapi.Capabilities.NamedByInstance).
+type brokerIDs struct {
+	// registered is the id whose state and assignments count: of the process that the
+	// Registrar decided about last.
+	registered changingID
+	// answering is the id of the process that answers now, whose registration is awaited.
+	answering changingID
+}
+
+// changingID is an id that others follow. Empty: not known yet. It is safe for concurrent
+// use.
+type changingID struct {
+	mu      sync.Mutex
+	id      string
+	changed chan struct{} // closed when it is another one
+}
+
+// get returns the id, and what is closed when it is another one.
+func (c *changingID) get() (id string, changed <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.changed == nil {
+		c.changed = make(chan struct{})
+	}
+	return c.id, c.changed
+}
+
+func (c *changingID) now() string {
+	id, _ := c.get()
+	return id
+}
+
+// set reports whether the id is news.
+func (c *changingID) set(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if id == c.id {
+		return false
+	}
+	c.id = id
+	if c.changed != nil {
+		close(c.changed)
+	}
+	c.changed = make(chan struct{})
+	return true
+}
+
+// following runs follow for the id, and anew for each that comes after it.
+func following(of *changingID, follow func(ctx context.Context, id string) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for {
+			id, changed := of.get()
+			again, err := until(ctx, changed, func(ctx context.Context) error { return idle(ctx, id, follow) })
+			if !again {
+				return err
+			}
+		}
+	}
+}
+
+// idle runs follow if there is an id, and else waits for the end of ctx.
+func idle(ctx context.Context, id string, follow func(ctx context.Context, id string) error) error {
+	if id == "" {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return follow(ctx, id)
+}
+
+// until runs follow to its end, or until signal has a value or is closed; again says that
+// the signal ended it.
+func until(ctx context.Context, signal <-chan struct{}, follow func(context.Context) error) (again bool, err error) {
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	var asked sync.WaitGroup
+	asked.Go(func() {
+		select {
+		case <-signal:
+			stop()
+		case <-following.Done():
+		}
+	})
+	err = follow(following)
+	again = following.Err() != nil && ctx.Err() == nil
+	stop()
+	asked.Wait()
+	return again, err
+}
+
+// noteInstance has the registration of the process that answers followed.
+func (a *agent) noteInstance(who brokerapi.Identity) {
+	if a.byInstance && who.Instance != "" && a.ids.answering.set(who.Instance) {
+		a.log.Info("broker process found", "broker_id", a.brokerID, "registers_as", who.Instance)
+	}
+}
+
+// undecided reports whether the process that answers is another than the one that was
+// decided about last, and is registered under another id.
+func (a *agent) undecided() bool { return a.ids.answering.now() != a.ids.registered.now() }

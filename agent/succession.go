@@ -1,0 +1,153 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"holdfast/agent/lease"
+	"holdfast/cluster"
+	"holdfast/recovery"
+)
+
+// look reads what the decision rests on, and what is known of ourselves.
+func (r *registrar) look(ctx context.Context, client *cluster.Client) (cluster.Snapshot, life, error) {
+	if !r.byInstance {
+		seen, err := client.Snapshot(ctx, r.brokerID)
+		return seen, r.life(), err
+	}
+	before := r.life()
+	id := before.instance
+	if id == "" {
+		return cluster.Snapshot{}, before, fmt.Errorf("%w: it is not known which process of the broker answers", lease.ErrDeferred)
+	}
+	who := cluster.Who{Name: r.brokerID, Registered: id, Former: formerID(before.memory.Instance, nil, id)}
+	seen, err := client.SnapshotOf(ctx, who)
+	if err != nil {
+		return seen, before, err
+	}
+	if former := formerID(before.memory.Instance, seen.Member, id); former != who.Former {
+		who.Former = former
+		if seen, err = client.SnapshotOf(ctx, who); err != nil {
+			return seen, before, err
+		}
+	}
+	now := r.life()
+	if now.instance != id || now.memory.Instance != before.memory.Instance {
+		return seen, now, fmt.Errorf("another process of the broker answers: %w", cluster.ErrChanged)
+	}
+	return seen, now, nil
+}
+
+// formerID is the id under which the process before the one that answers was registered;
+// empty: there is none. The member record knows more than a state file that was lost or
+// is old; but what it says of the process that answers may be half done.
+func formerID(remembered string, m *cluster.Member, id string) string {
+	if m != nil && m.RegisteredAs != "" && m.RegisteredAs != id {
+		return m.RegisteredAs
+	}
+	if remembered != id {
+		return remembered
+	}
+	return ""
+}
+
+// succession gathers what etcd shows of the process that answers and of the one before.
+func (r *registrar) succession(seen cluster.Snapshot, m memory) recovery.SuccessionFacts {
+	f := recovery.SuccessionFacts{
+		Own: r.holder(seen, m), OwnState: modeOf(seen.State), OwnGarbled: seen.StateMalformed != "",
+		FormerState: modeOf(seen.Former.State), FormerGarbled: seen.Former.StateMalformed != "",
+	}
+	f.OwnBound = seen.Registration != nil && boundBy(seen.Member, *seen.Registration, m.Incarnation)
+	switch former := seen.Former.Registration; {
+	case former == nil:
+	case boundLastByAnother(seen.Member, *former, m.Incarnation):
+		f.Former = recovery.Another
+	case boundBy(seen.Member, *former, m.Incarnation),
+		former.CreateRevision == m.Epoch, former.LeaseID != 0 && former.LeaseID == m.LeaseID:
+		f.Former = recovery.Us
+	}
+	return f
+}
+
+// boundBy reports whether the incarnation bound the registration, which has stood since.
+func boundBy(m *cluster.Member, reg cluster.Registration, incarnation string) bool {
+	return m != nil && m.Incarnation == incarnation && m.RegisteredAs == reg.BrokerID && m.ModRevision >= reg.CreateRevision
+}
+
+// boundLastByAnother reports whether nobody wrote the registration since another
+// incarnation bound it.
+func boundLastByAnother(m *cluster.Member, reg cluster.Registration, incarnation string) bool {
+	return m != nil && m.Incarnation != incarnation && m.ModRevision == reg.ModRevision
+}
+
+// describeNamesake says who else keeps a broker of this name.
+func describeNamesake(seen cluster.Snapshot) string {
+	id, incarnation := seen.BrokerID, "unknown"
+	if m := seen.Member; m != nil {
+		incarnation = m.Incarnation
+		if m.RegisteredAs != "" {
+			id = m.RegisteredAs
+		}
+	}
+	return fmt.Sprintf("broker id %q is kept by another sidecar (incarnation %s), which registered it as %s: stop one of the two, "+
+		"or give this one another --broker-id; if the other is dead, its lease ends by itself", seen.Name, incarnation, id)
+}
+
+func modeOf(s *cluster.State) *recovery.ModeRecord {
+	if s == nil {
+		return nil
+	}
+	return &recovery.ModeRecord{Mode: recovery.Mode(s.Mode), Reason: recovery.Reason(s.Reason), By: s.By}
+}
+
+// succeed puts the registration of a new process under a lease of ours, with the mode and
+// with what the former process had, if that one was not declared dead.
+func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, held int64, now life, out *outcome) error {
+	former := seen.Former.Registration
+	plan := cluster.Succession{
+		Seen: seen, Retire: former != nil && out.succession.Former == recovery.Us, Move: out.succession.HandsOver(out.decision),
+		Member: cluster.Member{Name: r.brokerID, Era: seen.Era.N, Revision: seen.Revision, Incarnation: now.memory.Incarnation, At: time.Now()},
+	}
+	if out.decision.Write {
+		plan.State = stateWrite(out.decision.Mode)
+	}
+	keep := func(ctx context.Context) error {
+		if !plan.Retire || former.LeaseID == 0 {
+			return nil
+		}
+		_, _, err := client.KeepAlive(ctx, former.LeaseID)
+		if errors.Is(err, cluster.ErrLeaseNotFound) { // the cluster declares that process dead now
+			return fmt.Errorf("lease %x of the former process has gone: %w", former.LeaseID, cluster.ErrChanged)
+		}
+		return err
+	}
+	if err := keep(ctx); err != nil {
+		return err
+	}
+	grant, err := r.grant(ctx, client)
+	if err != nil {
+		return err
+	}
+	plan.LeaseID = grant.LeaseID
+	r.handing()
+	done, err := client.Succeed(ctx, plan, keep)
+	if err != nil {
+		if done.Registration.LeaseID == 0 && errors.Is(err, cluster.ErrChanged) { // surely nothing is under it
+			r.revoke(ctx, client, grant.LeaseID)
+		}
+		return err
+	}
+	if held != 0 && held != grant.LeaseID {
+		r.leave(ctx, client, held)
+	}
+	out.stateRevision = seen.StateRevision
+	if plan.State != nil {
+		out.stateRevision = done.Registration.ModRevision
+	}
+	out.repaired, out.former, out.moved = "broker's own lease", seen.Former.BrokerID, done.Moved
+	grant.Epoch, grant.Adopted, grant.Revision = done.Registration.CreateRevision, true, done.Registration.ModRevision
+	out.grant, out.value, out.seenAt = grant, done.Registration.Value, done.Registration.ModRevision
+	return nil
+}
