@@ -13,7 +13,12 @@ import (
 // deliver has the loop take up what the registrar found, and waits until it did.
 func (a *agent) deliver(ctx context.Context, o outcome) error {
 	done := make(chan struct{})
-	f := func() { a.takeUp(o); close(done) }
+	f := func() {
+		defer close(done)
+		a.takeUp(o)
+		who, _ := a.identity.get()
+		a.publishLife(who) // the Registrar may be asked again at once
+	}
 	select {
 	case a.inbox <- f:
 	case <-ctx.Done():
@@ -136,9 +141,11 @@ func (a *agent) registrationSeen(seen keySeen) {
 	}
 	a.metrics.present.Store(kv != nil)
 	a.seenKey = &seen
-	if kv != nil && a.undecided() {
-		a.value, a.valueOf = kv.Value, seen.id
-		a.keeper.Reestablish() // what was awaited
+	if a.undecided() { // of a process that has not registered itself yet nothing is lost
+		if kv != nil {
+			a.value, a.valueOf = kv.Value, seen.id
+			a.keeper.Reestablish()
+		}
 		return
 	}
 	if kv == nil {

@@ -1,0 +1,348 @@
+package agent
+
+import (
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/recovery"
+)
+
+func TestABrokerThatRestartsWithinTheTTLKeepsItsTopicsUnderItsNewID(t *testing.T) {
+	for _, row := range []struct {
+		name       string
+		down, late time.Duration
+		topics     int
+	}{
+		{"at once", 0, 0, 3},
+		{"after 5 s", 5 * time.Second, 0, 3},
+		{"after 5 s, with more topics than a transaction takes", 5 * time.Second, 0, 250},
+		{"after 5 s, and registers itself 8 s later", 5 * time.Second, 8 * time.Second, 3},
+		{"at once, and registers itself 8 s later", 0, 8 * time.Second, 3},
+		{"at once, and registers itself a minute later", 0, time.Minute, 3},
+		{"past the fence point", 25 * time.Second, 0, 3},
+		{"without topics", time.Second, 0, 0},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			attached(t, someTopics(row.topics), func(n *numbered, _ func(error) error) {
+				before := n.status()
+				n.kill()
+				time.Sleep(row.down)
+				n.start("22", row.late)
+				if row.late > 0 {
+					time.Sleep(row.late)
+				}
+				s := n.becomesReadyAs("22")
+				if s.Mode != "active" || s.Boot.Reason != "fast_restart" || s.Boot.Kind != "restart" || s.BrokerID != "b1" {
+					t.Errorf("%+v", s)
+				}
+				if s.Epoch <= before.Epoch || s.Lease.ID == before.Lease.ID {
+					t.Errorf("epoch %d after %d, lease %s after %s", s.Epoch, before.Epoch, s.Lease.ID, before.Lease.ID)
+				}
+				time.Sleep(2 * time.Minute) // past both own leases of the broker
+				if s := n.status(); !s.Ready.OK || s.Topics.Served != row.topics || s.Registration.State != "held" {
+					t.Errorf("later: %+v", s)
+				}
+				if _, at, _, _ := n.get(n.keys.Registration("11")); at != 0 {
+					t.Error("the process before is still registered")
+				}
+				if _, at, _, _ := n.get(n.keys.State("11")); at != 0 || len(n.assigned("11")) > 0 {
+					t.Errorf("the process before has a state of revision %d and %d topics", at, len(n.assigned("11")))
+				}
+				if member, _, _, _ := n.get(n.keys.Member("b1")); !strings.Contains(member, `"registered_as":"22"`) {
+					t.Errorf("the member record is %s", member)
+				}
+				n.wantNoHarm()
+				if len(n.failed) > 0 {
+					t.Errorf("given to others: %v", n.failed)
+				}
+				for topic, loads := range n.loads {
+					if loads != 2 { // once in each life
+						t.Errorf("%s was loaded %d times", topic, loads)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestABrokerThatRestartsAfterTheTTLIsDrainedUnderItsNewIDInTheRevisionThatBindsIt(t *testing.T) {
+	attached(t, someTopics(3), func(n *numbered, _ func(error) error) {
+		n.kill()
+		time.Sleep(40 * time.Second)
+		if len(n.failed) != 3 {
+			t.Fatalf("the cluster took %v", n.failed)
+		}
+		n.start("22", 2*time.Second)
+		s := n.becomesIn(recovery.Drained, recovery.ReasonStaleRestart, "22")
+		_, state, _, _ := n.get(n.keys.State("22"))
+		_, bound, _, _ := n.get(n.keys.Registration("22"))
+		if state != bound || state == 0 || s.Ready.OK {
+			t.Errorf("state of revision %d, registration bound in %d, ready: %v", state, bound, s.Ready.OK)
+		}
+		time.Sleep(2 * time.Minute)
+		if s := n.status(); s.Mode != "drained" || s.Ready.OK || s.Registration.State != "held" {
+			t.Errorf("later: %+v", s)
+		}
+		n.order("activate")
+		n.becomesReadyAs("22")
+		n.wantNoHarm()
+	})
+}
+
+func TestAPersonsDrainedIsCarriedToTheNextID(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		down time.Duration
+	}{{"within the TTL", 3 * time.Second}, {"after the TTL, when the cluster has deleted it", 40 * time.Second}} {
+		t.Run(row.name, func(t *testing.T) {
+			attached(t, nil, func(n *numbered, _ func(error) error) {
+				n.order("drain")
+				n.kill()
+				time.Sleep(row.down)
+				if _, at, _, _ := n.get(n.keys.State("11")); at == 0 != (row.down > 32*time.Second) {
+					t.Errorf("the state of the process before is of revision %d", at)
+				}
+				n.start("22", 0)
+				n.becomesIn(recovery.Drained, "disk swap", "22")
+				if state, _, _, _ := n.get(n.keys.State("22")); !strings.Contains(state, `"drained"`) || !strings.Contains(state, `"operator"`) {
+					t.Errorf("the state is %s", state)
+				}
+				n.wantNoHarm()
+			})
+		})
+	}
+}
+
+func TestTopicsOfABrokerThatComesBackDrainedAreForOthers(t *testing.T) {
+	attached(t, someTopics(3), func(n *numbered, _ func(error) error) {
+		n.kill()
+		n.put(n.keys.State("11"), `{"mode":"drained","reason":"disk swap","by":"ann"}`) // while it is down
+		n.start("22", 0)
+		n.becomesIn(recovery.Drained, "disk swap", "22")
+		time.Sleep(10 * time.Second)
+		if len(n.failed) != 3 || len(n.assigned("22")) > 0 || len(n.loaded) > 0 {
+			t.Errorf("given to others: %v, kept: %v, loaded: %v", n.failed, n.assigned("22"), n.loaded)
+		}
+		n.wantNoHarm()
+	})
+}
+
+func TestASidecarThatDiedInTheMiddleOfASuccessionFinishesIt(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		file bool // the state file is that of before
+	}{{"and knows what it did", false}, {"and does not know what it did", true}} {
+		t.Run(row.name, func(t *testing.T) {
+			attached(t, someTopics(3), func(n *numbered, stop func(error) error) {
+				file := filepath.Join(n.config.StateDir, "state.json")
+				old, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				n.kill()
+				n.start("22", 0)
+				n.becomesReadyAs("22")
+				if err := stop(ErrKilled); !errors.Is(err, ErrKilled) {
+					t.Fatal(err)
+				}
+				if row.file {
+					if err := os.WriteFile(file, old, 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				again := n.sidecar(nil)
+				time.Sleep(time.Second)
+				defer func() { _ = again(ErrKilled) }()
+				s := n.becomesReadyAs("22")
+				if s.Mode != "active" || s.Registration.State != "held" {
+					t.Errorf("%+v", s)
+				}
+				time.Sleep(2 * time.Minute)
+				if !n.status().Ready.OK {
+					t.Errorf("later: %+v", n.status())
+				}
+				n.wantNoHarm()
+				if len(n.failed) > 0 || len(n.loads) != 3 {
+					t.Errorf("given to others: %v, loads: %v", n.failed, n.loads)
+				}
+			})
+		})
+	}
+}
+
+func TestALostRegistrationComesBackUnderTheSameIDAndDrained(t *testing.T) {
+	attached(t, nil, func(n *numbered, _ func(error) error) {
+		bytes, _, _, _ := n.get(n.keys.Registration("11"))
+		n.remove(n.keys.Registration("11"))
+		n.becomesIn(recovery.Drained, recovery.ReasonRegistrationExpired, "11")
+		value, bound, _, _ := n.get(n.keys.Registration("11"))
+		_, state, _, _ := n.get(n.keys.State("11"))
+		if value != bytes || bound != state {
+			t.Errorf("registered %s in %d with the state of %d", value, bound, state)
+		}
+		n.wantNoHarm()
+	})
+}
+
+// Answers of etcd that never come leave a succession half done, and nobody knows.
+func TestASuccessionEndsWellWhateverFailsOnTheWay(t *testing.T) {
+	attached(t, someTopics(250), func(n *numbered, _ func(error) error) {
+		asked := 0
+		n.kill()
+		n.start("22", 0)
+		n.store.SetFault(func(method string) error {
+			if asked++; strings.HasSuffix(method, "/Txn") && asked%3 == 0 {
+				return errSilence
+			}
+			return nil
+		})
+		time.Sleep(15 * time.Second)
+		n.store.SetFault(nil)
+		if s := n.becomesReadyAs("22"); s.Boot.Reason != "fast_restart" || s.Topics.Served != 250 {
+			t.Errorf("%+v", s)
+		}
+		time.Sleep(2 * time.Minute)
+		if s := n.status(); !s.Ready.OK || len(n.assigned("11")) > 0 || len(n.failed) > 0 {
+			t.Errorf("left behind: %v, given to others: %v, %+v", n.assigned("11"), n.failed, s)
+		}
+		n.wantNoHarm()
+	})
+}
+
+func TestTwoBrokersOfOneNameDoNotTakeFromEachOther(t *testing.T) {
+	attached(t, someTopics(3), func(n *numbered, _ func(error) error) {
+		_, bound, _, leaseID := n.get(n.keys.Registration("11"))
+		other := &numbered{t: t, born: n.born, store: n.store, client: n.client, raw: n.raw, keys: n.keys, config: n.config,
+			loads: map[string]int{}, servers: map[string]http.Handler{}}
+		other.config.StateDir = filepath.Join(n.dir, "other")
+		other.start("22", 0)
+		stop := other.sidecar(nil)
+		time.Sleep(time.Second)
+		s := other.becomes("contested", func(s Status) bool { return s.Registration.State == "another" })
+		if !strings.Contains(s.Summary, "registered it as 11") || !strings.Contains(s.Summary, "--broker-id") {
+			t.Errorf("%q", s.Summary)
+		}
+		time.Sleep(time.Minute)
+		if _, now, _, lease := n.get(n.keys.Registration("11")); now != bound || lease != leaseID || len(n.assigned("11")) != 3 || !n.status().Ready.OK {
+			t.Errorf("the first is registered in %d under %x with %v", now, lease, n.assigned("11"))
+		}
+		if other.status().Ready.OK || len(n.assigned("22")) > 0 {
+			t.Error("the second one was let in")
+		}
+		_ = stop(ErrKilled)
+		other.kill()
+		other.all.Wait()
+		n.wantNoHarm()
+	})
+}
+
+// Nothing tells a lost state directory from another sidecar's: whose lease lives is asked
+// for, and when it has ended the cluster has declared the broker dead.
+func TestALostStateDirectoryWaitsForTheEndOfTheLeaseThatNobodyKnows(t *testing.T) {
+	attached(t, someTopics(3), func(n *numbered, stop func(error) error) {
+		n.kill()
+		_ = stop(ErrKilled)
+		n.config.StateDir = filepath.Join(n.dir, "new")
+		n.start("22", 0)
+		again := n.sidecar(nil)
+		time.Sleep(time.Second)
+		n.becomes("contested", func(s Status) bool { return s.Registration.State == "another" })
+		n.becomesIn(recovery.Drained, recovery.ReasonStaleRestart, "22")
+		if len(n.failed) != 3 {
+			t.Errorf("the cluster took %v", n.failed)
+		}
+		n.wantNoHarm()
+		_ = again(ErrKilled)
+	})
+}
+
+func TestAModeIsCarriedOverDuringAPause(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		down time.Duration
+		mode string // what it is while paused, as 22; empty: nothing is decided
+	}{{"within the TTL", 2 * time.Second, "active"}, {"after the TTL", 40 * time.Second, ""}} {
+		t.Run(row.name, func(t *testing.T) {
+			attached(t, nil, func(n *numbered, _ func(error) error) {
+				n.order("pause")
+				n.kill()
+				time.Sleep(row.down)
+				n.start("22", 0)
+				time.Sleep(10 * time.Second)
+				s := n.status()
+				if s.Pause == nil {
+					t.Fatalf("not paused: %+v", s)
+				}
+				if row.mode == "" && (s.Registration.ID == "22" || s.Ready.OK) || row.mode != "" && (s.Registration.ID != "22" || s.Mode != row.mode) {
+					t.Errorf("while paused: %+v", s)
+				}
+				n.order("resume")
+				if row.mode == "" {
+					n.becomesIn(recovery.Drained, recovery.ReasonStaleRestart, "22")
+				}
+				n.wantNoHarm()
+			})
+		})
+	}
+}
+
+func TestAShadowOfABrokerWithANewIDTouchesNothing(t *testing.T) {
+	inNumbered(t, func(n *numbered) {
+		n.config.Shadow = true
+		n.start("11", 0)
+		stop := n.sidecar(nil)
+		time.Sleep(time.Second)
+		n.put(n.keys.Assignment("11", "/n/t"), "null")
+		n.becomes("supposed", func(s Status) bool { return s.Registration.ID == "11" && s.Mode == "active" })
+		_, at, _, own := n.get(n.keys.Registration("11"))
+		n.kill()
+		n.start("22", 0)
+		n.becomes("supposed", func(s Status) bool { return s.Registration.ID == "22" && s.Boot.Reason == "fast_restart" })
+		if _, now, _, lease := n.get(n.keys.Registration("11")); now != at || lease != own {
+			t.Errorf("the registration is of revision %d under %x, want %d under %x", now, lease, at, own)
+		}
+		if got := n.assigned("11"); len(got) != 1 {
+			t.Errorf("the process before has %v", got)
+		}
+		if state, _, _, _ := n.get(n.keys.State("22")); state != `{"mode":"active","reason":"boot"}` {
+			t.Errorf("the state is %s", state)
+		}
+		if member, _, _, _ := n.get(n.keys.Member("b1")); member != "" {
+			t.Errorf("there is a member record: %s", member)
+		}
+		_ = stop(ErrKilled)
+	})
+}
+
+func TestABrokerWithoutAStableIDNeedsANameAndNoPlacesOfOurs(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		change func(*Config)
+		want   string // empty: it runs
+	}{
+		{"no name", func(c *Config) { c.BrokerID = "" }, "--broker-id: required, because this broker registers itself under an id that is another at each start: give it a name that stays, such as the host's"},
+		{"rendezvous", func(c *Config) { c.Assignment, c.Failover = "rendezvous", "move" }, "--assignment \"rendezvous\": this broker registers itself under an id that is another at each start, so its topics have no place that stays, and its own cluster gives them one: leave it out"},
+		{"locks", func(c *Config) { c.OwnershipLocks = "on" }, "--ownership-locks \"on\": this broker registers itself under an id that is another at each start, and its own cluster says who serves a topic: leave it out"},
+		{"registered by us", func(c *Config) { c.Registration, c.OwnershipLocks = "own", "on" }, ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			inNumbered(t, func(n *numbered) {
+				stop := n.sidecar(row.change)
+				time.Sleep(time.Second)
+				err := stop(ErrKilled)
+				var exit *ExitError
+				switch {
+				case row.want == "" && !errors.Is(err, ErrKilled):
+					t.Errorf("ended with %v", err)
+				case row.want != "" && (!errors.As(err, &exit) || exit.Code != ExitUsage || err.Error() != row.want):
+					t.Errorf("ended with %v, want %s", err, row.want)
+				}
+			})
+		})
+	}
+}
