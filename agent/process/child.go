@@ -4,19 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"holdfast/probes"
 )
@@ -31,49 +27,11 @@ const gateLook = 250 * time.Millisecond
 // start it again.
 var ErrEnded = errors.New("the broker has ended")
 
-// StartError says that the child cannot be started at all, and what to do about it.
-type StartError struct {
-	Program string
-	Err     error
-}
-
-func (e *StartError) Error() string {
-	remedy := "give the path of an executable file after --"
-	if errors.Is(e.Err, exec.ErrNotFound) {
-		remedy = "install it, or give its path after --"
-	}
-	return fmt.Sprintf("start the broker %s: %v: %s", e.Program, e.Err, remedy)
-}
-
-func (e *StartError) Unwrap() error { return e.Err }
-
 // EndError carries how the child ended, for the one who ends with it.
 type EndError struct{ Ending Ending }
 
 func (e *EndError) Error() string { return fmt.Sprintf("%v: %v", ErrEnded, e.Ending) }
 func (e *EndError) Unwrap() error { return ErrEnded }
-
-// startError leaves out what the words of a StartError say already.
-func startError(program string, err error) error {
-	var looked *exec.Error
-	if errors.As(err, &looked) {
-		err = looked.Err
-	}
-	var tried *fs.PathError
-	if errors.As(err, &tried) {
-		err = tried.Err
-	}
-	return &StartError{program, err}
-}
-
-// CheckProgram returns the *StartError that the program would give, as far as that
-// can be seen without starting it.
-func CheckProgram(program string) error {
-	if _, err := exec.LookPath(program); err != nil {
-		return startError(program, err)
-	}
-	return nil
-}
 
 // ChildSettings say what is started and when again.
 type ChildSettings struct {
@@ -287,84 +245,6 @@ func (c *Child) permitted(ctx context.Context) bool {
 		sleep(ctx, gateLook)
 	}
 	return false
-}
-
-// adopt takes the child of a sidecar before this one up again.
-func (c *Child) adopt() (bool, error) {
-	t, runs, err := FindChild(c.settings.Record)
-	if err != nil || !runs {
-		return false, err
-	}
-	seen, err := probes.ReadProcess(t.Pid)
-	if err != nil || seen.StartTicks != t.StartTicks {
-		return false, nil // it ended just now
-	}
-	r := record{Mark: newMark(), Command: filepath.Base(c.settings.Command[0]), Target: t}
-	if r.BootID, err = BootID(); err != nil {
-		return false, err
-	}
-	if err := r.save(c.settings.Record); err != nil {
-		return false, err
-	}
-	c.publish(ChildView{Target: t, StartedAt: seen.StartedAt, Adopted: true})
-	c.settings.Log.Info("broker of an earlier sidecar still runs: adopted", "pid", t.Pid)
-	c.settings.Tell(Change{To: "adopted", Detail: fmt.Sprintf("process %d, started %s", t.Pid, seen.StartedAt.UTC().Format(time.RFC3339))})
-	return true, nil
-}
-
-var errStopping = errors.New("the broker is being stopped")
-
-// start starts the child, and records it before and after.
-func (c *Child) start() error {
-	argv := c.settings.Command
-	cmd := exec.Command(argv[0], argv[1:]...)
-	if cmd.Err != nil {
-		return startError(argv[0], cmd.Err)
-	}
-	boot, err := BootID()
-	if err != nil {
-		return err
-	}
-	r := record{BootID: boot, Mark: newMark(), Command: filepath.Base(argv[0])}
-	if err := r.save(c.settings.Record); err != nil {
-		return err
-	}
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(Environment(), markVar+"="+r.Mark)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-
-	// From here on a stop waits: it must see the child, or keep it from starting.
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.stopping {
-		return errStopping
-	}
-	if err := startOwn(cmd); err != nil {
-		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) {
-			return fmt.Errorf("start the broker %s: %w", argv[0], err)
-		}
-		return startError(argv[0], err)
-	}
-	c.cmd = cmd
-	v := ChildView{Target: Target{Pid: cmd.Process.Pid}, StartedAt: time.Now(), Starts: c.Snapshot().Starts + 1, LastEnd: c.Snapshot().LastEnd}
-	switch t, err := TargetOf(v.Pid); {
-	case err == nil:
-		v.Target = t
-	case !errors.Is(err, probes.ErrNoProcess): // it cannot be told from a later one
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		disown(v.Pid)
-		c.cmd = nil
-		return fmt.Errorf("start the broker %s: %w", argv[0], err)
-	}
-	r.Target = v.Target
-	if err := r.save(c.settings.Record); err != nil {
-		c.settings.Log.Warn("child not recorded: a later sidecar finds it by its environment", "err", err)
-	}
-	c.publish(v)
-	c.settings.Log.Info("broker started", "pid", v.Pid, "program", argv[0])
-	c.settings.Tell(Change{To: "started", Detail: fmt.Sprintf("process %d, %s", v.Pid, filepath.Base(argv[0]))})
-	return nil
 }
 
 // watch waits for the end of the child; false: ctx ended first.
