@@ -20,7 +20,7 @@ import (
 // packages of one row know the others only through interfaces of their own.
 var arrows = map[string][]string{
 	"holdfast":                           {"holdfast/agent", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
-	"holdfast/agent":                     {"holdfast/agent/footprint", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/nats", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
+	"holdfast/agent":                     {"holdfast/agent/footprint", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/danube", "holdfast/brokerapi/nats", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
 	"holdfast/agent/footprint":           {},
 	"holdfast/agent/guard":               {"holdfast/agent/footprint", "holdfast/agent/lease", "holdfast/agent/process"},
 	"holdfast/agent/lease":               {},
@@ -31,6 +31,7 @@ var arrows = map[string][]string{
 	"holdfast/cluster":                   {},
 	"holdfast/cluster/memory":            {},
 	"holdfast/brokerapi":                 {},
+	"holdfast/brokerapi/danube":          {"holdfast/brokerapi", "holdfast/brokerapi/danube/danubepb"},
 	"holdfast/brokerapi/nats":            {"holdfast/brokerapi"},
 	"holdfast/brokerapi/rest":            {},
 	"holdfast/brokerapi/brokertest":      {"holdfast/brokerapi"},
@@ -49,6 +50,8 @@ var pure = map[string][]string{
 	"cluster":        {"endpoint_score.go"},
 	"cluster/memory": {"store.go", "txn.go", "request.go"},
 	"agent/process":  {"policy.go"},
+
+	"brokerapi/danube": {"match.go", "metrics.go"},
 }
 
 // tool runs the go command that runs this test.

@@ -132,7 +132,7 @@ func TestWrongUsageIsOneLineAndCodeTwo(t *testing.T) {
 		{"shell", []string{"completion", "tcsh"}, `completion: shell "tcsh": unknown: write one of bash, zsh, fish`},
 		{"setting of run", []string{"run", "--driver", "nats", "--lease-detach-margin", "40s"},
 			"--lease-detach-margin 40s: must be less than --lease-ttl 32s: leave it out for a third of the TTL, 10.667s"},
-		{"setting of check", []string{"check", "--driver", "kafka"}, `--driver "kafka": unknown driver: known drivers: nats`},
+		{"setting of check", []string{"check", "--driver", "kafka"}, `--driver "kafka": unknown driver: known drivers: ` + strings.Join(agent.DriverNames(), ", ")},
 		{"setting of fleet", []string{"fleet", "--etcd-endpoints", "etcd:2379"}, `--etcd-endpoints "etcd:2379": not a URL with a scheme and a host: write http://host:port`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestWrongUsageIsOneLineAndCodeTwo(t *testing.T) {
 func TestEverySettingErrorHasItsOwnLine(t *testing.T) {
 	code, _, stderr := holdfast(t, "run", "--lease-ttl", "32", "--health-rise", "0")
 	want := "holdfast: --lease-ttl \"32\": not a duration: write a number with a unit, such as 32s\n" +
-		"holdfast: --driver: required: give the kind of broker; known drivers: nats\n" +
+		"holdfast: --driver: required: give the kind of broker; known drivers: " + strings.Join(agent.DriverNames(), ", ") + "\n" +
 		"holdfast: --health-rise 0: must be at least 1\n"
 	if code != 2 || stderr != want {
 		t.Errorf("code %d, got\n%s", code, stderr)

@@ -31,6 +31,8 @@ type Config struct {
 	BrokerAdmin   string // URL; derived from Driver
 	NATSMonitor   string // URL; derived from BrokerAdmin: same host, port 8222
 	NATSCredsFile string
+	DanubeLookup  string // URL; derived from BrokerAdmin: same host, port 6650
+	DanubeMetrics string // URL; derived from BrokerAdmin: same host, port 9040
 	// The admin API of drivers that speak http or https.
 	BrokerTokenFile string   // file; a trailing newline is not part of the bearer token
 	BrokerCACert    string   // file, PEM
@@ -177,6 +179,14 @@ func (c Config) Effective() Config {
 	if c.NATSMonitor == "" && c.Driver == "nats" {
 		if u, err := url.Parse(c.BrokerAdmin); err == nil && u.Hostname() != "" {
 			c.NATSMonitor = "http://" + net.JoinHostPort(u.Hostname(), "8222")
+		}
+	}
+	if u, err := url.Parse(c.BrokerAdmin); err == nil && u.Hostname() != "" && c.Driver == "danube" {
+		if c.DanubeLookup == "" {
+			c.DanubeLookup = u.Scheme + "://" + net.JoinHostPort(u.Hostname(), "6650")
+		}
+		if c.DanubeMetrics == "" {
+			c.DanubeMetrics = "http://" + net.JoinHostPort(u.Hostname(), "9040")
 		}
 	}
 	return c

@@ -107,8 +107,8 @@ func TestBadSettingsNameFieldValueAndRemedy(t *testing.T) {
 			`holdfast.yaml:1: state-dir "": empty: give a directory that survives restarts, such as /var/lib/holdfast`},
 		{"state directory is a file", with("state-dir", full), `--state-dir "` + full + `": not a directory: give a directory that survives restarts`},
 
-		{"driver missing", with("driver", ""), "--driver: required: give the kind of broker; known drivers: nats"},
-		{"driver unknown", Sources{Flags: map[string][]string{"driver": {"kafka"}}}, `--driver "kafka": unknown driver: known drivers: nats`},
+		{"driver missing", with("driver", ""), "--driver: required: give the kind of broker; known drivers: " + strings.Join(DriverNames(), ", ")},
+		{"driver unknown", Sources{Flags: map[string][]string{"driver": {"kafka"}}}, `--driver "kafka": unknown driver: known drivers: ` + strings.Join(DriverNames(), ", ")},
 		{"token for a broker that takes none", with("broker-token-file", full),
 			`--broker-token-file "` + full + `": the driver nats has no use for it: leave it out`},
 		{"broker id with a slash", with("broker-id", "a/b"), `--broker-id "a/b": holds a slash, which separates keys in etcd: use another character`},
@@ -211,7 +211,7 @@ func TestEveryProblemIsReportedAtOnce(t *testing.T) {
 		"f.yaml:1: nope-at-all: unknown setting: see 'holdfast run --help' for all settings",
 		`--lease-ttl "32": not a duration: write a number with a unit, such as 32s`,
 		`HOLDFAST_JOIN "si": not a switch: write true or false`,
-		"--driver: required: give the kind of broker; known drivers: nats",
+		"--driver: required: give the kind of broker; known drivers: " + strings.Join(DriverNames(), ", "),
 		`f.yaml:2: fence "ready": unknown steps or order: write ready,quiesce or ready,quiesce,stop`,
 		"--health-fall 0: must be at least 1",
 	}, "\n")
@@ -337,6 +337,26 @@ func TestDerivedDefaults(t *testing.T) {
 	}
 	if len(c.DataMarkers) == 0 {
 		t.Error("data-marker: none")
+	}
+	if !reflect.DeepEqual(c, c.Effective()) {
+		t.Error("Effective is not idempotent")
+	}
+}
+
+func TestDerivedDefaultsOfDanube(t *testing.T) {
+	c, err := Load(Sources{Flags: map[string][]string{"driver": {"danube"}, "broker-admin": {"https://[::1]:50052"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, pair := range map[string][2]any{
+		"danube-lookup":  {c.DanubeLookup, "https://[::1]:6650"},
+		"danube-metrics": {c.DanubeMetrics, "http://[::1]:9040"},
+		"registration":   {c.Registration, "adopt"},
+		"failover":       {c.Failover, "move"},
+	} {
+		if pair[0] != pair[1] {
+			t.Errorf("%s: %v, want %v", name, pair[0], pair[1])
+		}
 	}
 	if !reflect.DeepEqual(c, c.Effective()) {
 		t.Error("Effective is not idempotent")

@@ -134,6 +134,13 @@ func (r *report) broker() {
 	if c.Driver == "nats" && c.NATSMonitor != "" {
 		r.url("nats-monitor", c.NATSMonitor, "http", "https")
 	}
+	if c.Driver == "danube" {
+		for name, url := range map[string]string{"danube-lookup": c.DanubeLookup, "danube-metrics": c.DanubeMetrics} {
+			if url != "" {
+				r.url(name, url, "http", "https")
+			}
+		}
+	}
 	if strings.Contains(c.BrokerID, "/") {
 		r.add("broker-id", "holds a slash, which separates keys in etcd: use another character")
 	}
@@ -306,7 +313,7 @@ func (r *report) topics() {
 	if c.Failover != "" {
 		r.oneOf("failover", c.Failover, "hold", "move")
 	}
-	if c.Failover == "move" && c.Assignment == "external" {
+	if r.raw.Failover == "move" && c.Assignment == "external" {
 		r.add("failover", "whoever assigns the topics moves them: leave it out, or write --assignment rendezvous", "assignment")
 	}
 	r.oneOf("ownership-locks", c.OwnershipLocks, "on", "off")

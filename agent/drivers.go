@@ -24,8 +24,17 @@ type Driver struct {
 
 // drivers lists what this version knows. The NATS markers match a stream's own
 // record, whether the data directory is the server's store_dir or, as the server
-// states it, the jetstream folder inside.
+// states it, the jetstream folder inside. Those of Danube match a topic's folder,
+// whether the data directory is the one that holds wal, or the one above.
 var drivers = map[string]Driver{
+	"danube": {
+		New:          newDanube,
+		Admin:        "http://127.0.0.1:50051",
+		Registration: "adopt",
+		Failover:     "move",
+		Markers:      []string{"wal/*/*", "danube-data/wal/*/*"},
+		AdminSchemes: []string{"http", "https"},
+	},
 	"nats": {
 		New:          newNATS,
 		Admin:        "nats://127.0.0.1:4222",

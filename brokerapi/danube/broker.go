@@ -134,8 +134,9 @@ func newNode(cfg Config) (*node, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	n := &node{at: at, timeout: cfg.Timeout, log: cfg.Logger, http: newMetricsClient(f), lost: make(chan struct{}, 1)}
+	n := &node{at: at, timeout: cfg.Timeout, log: cfg.Logger, lost: make(chan struct{}, 1)}
 	n.life, n.end = context.WithCancelCause(context.Background())
+	n.http = newMetricsClient(n.life, f)
 	// The client port needs no watch of its own: it is the same process.
 	if n.adminLink, err = newLink(n.life, "--broker-admin", at.admin, f, n.timeout, n.log, n.tellLost); err != nil {
 		return nil, err

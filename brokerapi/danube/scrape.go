@@ -15,17 +15,37 @@ import (
 // that is wanted, so what comes later is not missed.
 const maxMetrics = 1 << 20
 
-func newMetricsClient(f files) *http.Client {
-	dialer := &net.Dialer{Timeout: dialTimeout}
+func newMetricsClient(life context.Context, f files) *http.Client {
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(life, cancel)()
+		return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, addr)
+	}
 	return &http.Client{
 		Transport: &http.Transport{ // no proxy: the broker is beside us
-			DialContext: dialer.DialContext,
+			DialContext: dial,
 			DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 				cfg, err := f.tls()
 				if err != nil {
 					return nil, err
 				}
-				return (&tls.Dialer{NetDialer: dialer, Config: cfg}).DialContext(ctx, network, addr)
+				if cfg.ServerName, _, err = net.SplitHostPort(addr); err != nil {
+					return nil, err
+				}
+				raw, err := dial(ctx, network, addr)
+				if err != nil {
+					return nil, err
+				}
+				conn := tls.Client(raw, cfg)
+				ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+				defer cancel()
+				defer context.AfterFunc(life, cancel)()
+				if err := conn.HandshakeContext(ctx); err != nil {
+					raw.Close()
+					return nil, err
+				}
+				return conn, nil
 			},
 			MaxIdleConnsPerHost:    1,
 			MaxResponseHeaderBytes: maxHeaders,
