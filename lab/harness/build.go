@@ -20,6 +20,7 @@ const (
 	HoldfastRace Program = "holdfast-race" // with the race detector; needs a C compiler
 	EtcdServer   Program = "etcd"
 	NATSServer   Program = "nats-server"
+	DanubeServer Program = "danubed" // the stand-in for a Danube broker
 	// ReferenceBroker keeps the HTTP contract; see lab/reference.
 	ReferenceBroker Program = "reference"
 )
@@ -44,6 +45,11 @@ var recipes = map[Program]recipe{
 	EtcdServer:      {dir: "lab", args: []string{"go.etcd.io/etcd/server/v3"}},
 	ReferenceBroker: {dir: "lab", args: []string{"./reference/cmd"}},
 	NATSServer:      {dir: "lab", args: []string{"github.com/nats-io/nats-server/v2"}},
+	DanubeServer: {
+		dir:  "lab",
+		env:  []string{"CGO_ENABLED=0"},
+		args: []string{"-buildvcs=false", "holdfast/lab/standin/danube/danubed"},
+	},
 }
 
 var (
