@@ -20,7 +20,7 @@ import (
 // packages of one row know the others only through interfaces of their own.
 var arrows = map[string][]string{
 	"holdfast":                           {"holdfast/agent", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
-	"holdfast/agent":                     {"holdfast/agent/footprint", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/danube", "holdfast/brokerapi/nats", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
+	"holdfast/agent":                     {"holdfast/agent/footprint", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/danube", "holdfast/brokerapi/httpapi", "holdfast/brokerapi/nats", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
 	"holdfast/agent/footprint":           {},
 	"holdfast/agent/guard":               {"holdfast/agent/footprint", "holdfast/agent/lease", "holdfast/agent/process"},
 	"holdfast/agent/lease":               {},
@@ -32,12 +32,11 @@ var arrows = map[string][]string{
 	"holdfast/cluster/memory":            {},
 	"holdfast/brokerapi":                 {},
 	"holdfast/brokerapi/danube":          {"holdfast/brokerapi", "holdfast/brokerapi/danube/danubepb"},
+	"holdfast/brokerapi/httpapi":         {"holdfast/brokerapi", "holdfast/brokerapi/rest"},
 	"holdfast/brokerapi/nats":            {"holdfast/brokerapi"},
 	"holdfast/brokerapi/rest":            {},
 	"holdfast/brokerapi/brokertest":      {"holdfast/brokerapi"},
-	"holdfast/brokerapi/danube":          {"holdfast/brokerapi", "holdfast/brokerapi/danube/danubepb"},
 	"holdfast/brokerapi/danube/danubepb": {},
-	"holdfast/brokerapi/httpapi":         {"holdfast/brokerapi", "holdfast/brokerapi/rest"},
 }
 
 // pure are the files that decide: they take the time and values, and return what to
@@ -51,7 +50,8 @@ var pure = map[string][]string{
 	"cluster/memory": {"store.go", "txn.go", "request.go"},
 	"agent/process":  {"policy.go"},
 
-	"brokerapi/danube": {"match.go", "metrics.go"},
+	"brokerapi/danube":  {"match.go", "metrics.go"},
+	"brokerapi/httpapi": {"capabilities.go"},
 }
 
 // tool runs the go command that runs this test.

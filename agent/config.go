@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/agent/lease"
+	"holdfast/brokerapi/httpapi"
 	"holdfast/cluster"
 )
 
@@ -33,6 +34,8 @@ type Config struct {
 	NATSCredsFile string
 	DanubeLookup  string // URL; derived from BrokerAdmin: same host, port 6650
 	DanubeMetrics string // URL; derived from BrokerAdmin: same host, port 9040
+	// HTTPCapabilities are what a broker of the driver http can do; derived: the whole contract.
+	HTTPCapabilities []string
 	// The admin API of drivers that speak http or https.
 	BrokerTokenFile string   // file; a trailing newline is not part of the bearer token
 	BrokerCACert    string   // file, PEM
@@ -175,6 +178,9 @@ func (c Config) Effective() Config {
 	}
 	if c.OwnershipLocks == "" {
 		c.OwnershipLocks = onOff(c.Assignment == "rendezvous")
+	}
+	if c.Driver == "http" && len(c.HTTPCapabilities) == 0 {
+		c.HTTPCapabilities = httpapi.DefaultCapabilities()
 	}
 	if c.NATSMonitor == "" && c.Driver == "nats" {
 		if u, err := url.Parse(c.BrokerAdmin); err == nil && u.Hostname() != "" {

@@ -128,6 +128,9 @@ func (r *report) broker() {
 			"--driver: required: give the kind of broker; known drivers: " + known})
 	case !ok:
 		r.add("driver", "unknown driver: known drivers: "+known)
+	case c.BrokerAdmin == "":
+		r.list = append(r.list, problem{[]string{"broker-admin"},
+			fmt.Sprintf("--broker-admin: required with the driver %s: give the URL of the broker's admin API, such as %s://127.0.0.1:8090", c.Driver, d.AdminSchemes[0])})
 	default:
 		r.url("broker-admin", c.BrokerAdmin, d.AdminSchemes...)
 	}
@@ -149,6 +152,7 @@ func (r *report) broker() {
 	}
 	r.file("nats-creds-file", c.NATSCredsFile)
 	r.adminAccess()
+	r.httpCapabilities()
 	r.oneOf("broker-restart", c.BrokerRestart, "always", "on-failure", "never")
 	r.positive("broker-stop-timeout", c.BrokerStopTimeout)
 	if c.StopCommand != "" && strings.TrimSpace(c.StopCommand) == "" {

@@ -35,6 +35,14 @@ var drivers = map[string]Driver{
 		Markers:      []string{"wal/*/*", "danube-data/wal/*/*"},
 		AdminSchemes: []string{"http", "https"},
 	},
+	// A broker that nobody here knows: where it answers is not to be guessed, and its data
+	// is its own until --failover says that other brokers reach it.
+	"http": {
+		New:          newHTTP,
+		Registration: "own",
+		Failover:     "hold",
+		AdminSchemes: []string{"http", "https"},
+	},
 	"nats": {
 		New:          newNATS,
 		Admin:        "nats://127.0.0.1:4222",

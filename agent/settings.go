@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"holdfast/brokerapi/httpapi"
 )
 
 // Setting is one row of the table from which the flag, the environment variable,
@@ -78,6 +80,7 @@ var settings = []Setting{
 	{"nats-creds-file", "broker", "credentials file for the NATS admin connection", "FILE", "", func(c *Config) any { return &c.NATSCredsFile }},
 	{"danube-lookup", "broker", "URL of the Danube broker's client port", "URL", "http://host-of-broker-admin:6650", func(c *Config) any { return &c.DanubeLookup }},
 	{"danube-metrics", "broker", "URL of the Danube broker's Prometheus metrics", "URL", "http://host-of-broker-admin:9040", func(c *Config) any { return &c.DanubeMetrics }},
+	{"http-capabilities", "broker", "what a broker of the driver http can do: " + strings.Join(httpapi.CapabilityNames(), ", "), "NAME,…", "with http all but must-stop", func(c *Config) any { return &c.HTTPCapabilities }},
 	{"broker-token-file", "broker", "file that holds the bearer token of the broker's admin API", "FILE", "", func(c *Config) any { return &c.BrokerTokenFile }},
 	{"broker-cacert", "broker", "PEM file with the authorities that sign the certificate of the broker's admin API", "FILE", "", func(c *Config) any { return &c.BrokerCACert }},
 	{"broker-cert", "broker", "PEM file with our client certificate for the broker's admin API", "FILE", "", func(c *Config) any { return &c.BrokerCert }},

@@ -1,0 +1,48 @@
+package agent
+
+import (
+	"log/slog"
+	"slices"
+
+	"holdfast/brokerapi"
+	"holdfast/brokerapi/httpapi"
+	"holdfast/cluster"
+)
+
+// newHTTP takes effective settings. Its errors are settings that cannot work.
+func newHTTP(c Config, _ *cluster.Client, log *slog.Logger) (brokerapi.Broker, error) {
+	b, err := httpapi.New(httpapi.Config{
+		AdminURL:     c.BrokerAdmin,
+		TokenFile:    c.BrokerTokenFile,
+		CACert:       c.BrokerCACert,
+		Cert:         c.BrokerCert,
+		Key:          c.BrokerKey,
+		Capabilities: c.HTTPCapabilities,
+		BrokerID:     c.BrokerID,
+		KeyPrefix:    c.Prefix,
+		Logger:       log,
+	})
+	if err != nil {
+		return nil, err // it names the flag, the value and the remedy
+	}
+	return b, nil
+}
+
+// httpCapabilities checks what the broker is said to be able to do.
+func (r *report) httpCapabilities() {
+	c := r.c
+	if c.Driver != "http" {
+		if _, known := drivers[c.Driver]; known && len(c.HTTPCapabilities) > 0 {
+			r.add("http-capabilities", "the driver "+c.Driver+" knows its broker's: leave it out", "driver")
+		}
+		return
+	}
+	if err := httpapi.CheckCapabilities(c.HTTPCapabilities); err != nil {
+		r.add("http-capabilities", err.Error())
+		return
+	}
+	if c.BrokerID == "" && !slices.Contains(c.HTTPCapabilities, "stable-name") {
+		r.list = append(r.list, problem{[]string{"broker-id", "http-capabilities"},
+			"--broker-id: required: " + r.show("http-capabilities") + " says that the broker has no name that survives restarts"})
+	}
+}

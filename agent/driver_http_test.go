@@ -1,0 +1,71 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestSettingsOfTheHTTPDriverAreValidated(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		given map[string]string // settings, by flag, beside the driver
+		want  string            // empty: valid
+	}{
+		{name: "no address", given: map[string]string{"broker-admin": ""},
+			want: `--broker-admin: required with the driver http: give the URL of the broker's admin API, such as http://127.0.0.1:8090`},
+		{name: "whole contract"},
+		{name: "some of it", given: map[string]string{"http-capabilities": "stable-name,quiesce"}},
+		{name: "https", given: map[string]string{"broker-admin": "https://b:1/base"}},
+		{name: "another scheme", given: map[string]string{"broker-admin": "grpc://b:1"},
+			want: `--broker-admin "grpc://b:1": the scheme grpc does not work here: write http://host:port`},
+		{name: "a capability that there is not", given: map[string]string{"http-capabilities": "quiesce,fly"},
+			want: `--http-capabilities "quiesce,fly": no capability is called "fly": known are quiesce, unload, held-watch, stable-name, local-data, must-stop, steer, end, move`},
+		{name: "move alone", given: map[string]string{"http-capabilities": "stable-name,move"},
+			want: `--http-capabilities "stable-name,move": move begins with quiesce: add quiesce, or leave out move`},
+		{name: "no name", given: map[string]string{"http-capabilities": "quiesce"},
+			want: `--broker-id: required: --http-capabilities "quiesce" says that the broker has no name that survives restarts`},
+		{name: "a name from us", given: map[string]string{"http-capabilities": "quiesce", "broker-id": "b1"}},
+		{name: "another driver", given: map[string]string{"driver": "nats", "broker-admin": "nats://b:1", "http-capabilities": "quiesce"},
+			want: `--http-capabilities "quiesce": the driver nats knows its broker's: leave it out`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			flags := map[string][]string{"driver": {"http"}, "broker-admin": {"http://127.0.0.1:8090"}, "state-dir": {t.TempDir()}}
+			for name, value := range tt.given {
+				if flags[name] = []string{value}; value == "" {
+					delete(flags, name)
+				}
+			}
+			_, err := Load(Sources{Flags: flags})
+			switch {
+			case tt.want == "" && err != nil:
+				t.Error(err)
+			case tt.want != "" && (err == nil || strings.TrimSpace(err.Error()) != tt.want):
+				t.Errorf("got  %v\nwant %s", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestTheHTTPDriverTakesItsSettings(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := Default()
+	c.Driver, c.BrokerAdmin, c.BrokerTokenFile = "http", "http://127.0.0.1:1", token
+	b, err := newHTTP(c.Effective(), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if got := strings.Join(b.Capabilities().List(), ","); got != "quiesce,unload,held-watch,stable-name,local-data,steer,end,move" {
+		t.Errorf("capabilities %s", got)
+	}
+	c.BrokerTokenFile = token + "x"
+	if b, err := newHTTP(c.Effective(), nil, nil); err == nil {
+		b.Close()
+		t.Error("took a token file that is not there")
+	}
+}
