@@ -206,7 +206,10 @@ func (c Config) CanStop() bool {
 
 // ends reports whether the broker's admin API can be asked to end the process. The guard
 // cannot ask it.
-func (c Config) ends() bool { return drivers[c.Driver].Ends }
+func (c Config) ends() bool {
+	ends := drivers[c.Driver].Ends
+	return ends != nil && ends(c)
+}
 
 func onOff(on bool) string {
 	if on {

@@ -60,7 +60,7 @@ func TestTheHTTPDriverTakesItsSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	if got := strings.Join(b.Capabilities().List(), ","); got != "quiesce,unload,held-watch,stable-name,local-data,steer,end,move" {
+	if got := strings.Join(b.Capabilities().List(), ","); got != "quiesce,unload,held-watch,steer,end,move,stable-name,local-data" {
 		t.Errorf("capabilities %s", got)
 	}
 	c.BrokerTokenFile = token + "x"

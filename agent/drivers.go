@@ -19,7 +19,9 @@ type Driver struct {
 	Failover     string   // default of failover
 	Markers      []string // default of data-marker
 	AdminSchemes []string // schemes that broker-admin may have
-	Ends         bool     // its admin API can end the process: Capabilities.End, before there is a broker
+	// Ends says whether its admin API can end the process: Capabilities.End, before there is
+	// a broker. Nil: it cannot.
+	Ends func(Config) bool
 }
 
 // drivers lists what this version knows. The NATS markers match a stream's own
@@ -42,6 +44,7 @@ var drivers = map[string]Driver{
 		Registration: "own",
 		Failover:     "hold",
 		AdminSchemes: []string{"http", "https"},
+		Ends:         func(c Config) bool { return slices.Contains(c.HTTPCapabilities, "end") },
 	},
 	"nats": {
 		New:          newNATS,

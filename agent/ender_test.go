@@ -135,7 +135,7 @@ func TestOnlyARefusedConnectionIsARefusal(t *testing.T) {
 // The ladder asks the broker to end when it cannot be quiesced; nobody has a hand on its
 // process.
 func TestTheFenceEndsABrokerByItsAdminAPI(t *testing.T) {
-	withDriver(t, "web", Driver{Admin: "http://127.0.0.1:1", Registration: "own", Failover: "hold", AdminSchemes: []string{"http", "https"}, Ends: true})
+	withDriver(t, "web", Driver{Admin: "http://127.0.0.1:1", Registration: "own", Failover: "hold", AdminSchemes: []string{"http", "https"}, Ends: func(Config) bool { return true }})
 	stop := func(c *Config) { c.Driver, c.Fence = "web", []string{"ready", "quiesce", "stop"} }
 	inLifeOf(t, brokerapi.Capabilities{End: true}, stop, nil, func(l *sidecarLife) {
 		if l.guard != nil || l.cfg.Guard != "off" {
@@ -157,7 +157,7 @@ func TestTheFenceEndsABrokerByItsAdminAPI(t *testing.T) {
 }
 
 func TestStopByTheAdminAPIIsAWayButNotForTheGuard(t *testing.T) {
-	withDriver(t, "web", Driver{Admin: "http://127.0.0.1:1", Registration: "own", Failover: "hold", AdminSchemes: []string{"http", "https"}, Ends: true})
+	withDriver(t, "web", Driver{Admin: "http://127.0.0.1:1", Registration: "own", Failover: "hold", AdminSchemes: []string{"http", "https"}, Ends: func(Config) bool { return true }})
 	for _, row := range []struct {
 		name  string
 		given map[string]string
