@@ -35,7 +35,9 @@ var recipes = map[Program]recipe{
 	Holdfast: {
 		dir:  ".",
 		env:  []string{"CGO_ENABLED=0"},
-		args: []string{"-tags", "grpcnotrace,urfave_cli_no_docs", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "."},
+		args: []string{"-tags", "grpcnotrace,urfave_cli_no_docs", "-gcflags=google.golang.org/...=-l", "-gcflags=github.com/...=-l",
+			"-gcflags=go.etcd.io/...=-l", "-gcflags=go.uber.org/...=-l", "-gcflags=go.yaml.in/...=-l",
+			"-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "."},
 	},
 	HoldfastRace: {
 		dir:  ".",
