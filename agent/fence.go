@@ -38,6 +38,12 @@ func (a *agent) mustFence() bool {
 	return a.everAttached || a.memory.Epoch != 0 && a.clock().Sub(a.begun) >= a.cfg.LeaseTTL-a.cfg.LeaseDetachMargin
 }
 
+// unfenced reports whether a fence of that process is due or under way.
+func (a *agent) unfenced(instance string) bool {
+	f := &a.fencing
+	return a.mustFence() && !(f.instance == instance && f.reached.Proven() && f.underway == recovery.StepNone)
+}
+
 func (a *agent) fences(step recovery.FenceStep) bool {
 	return slices.Contains(a.cfg.Fence, string(step))
 }

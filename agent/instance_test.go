@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"holdfast/recovery"
 )
 
@@ -181,9 +183,12 @@ func TestALostRegistrationComesBackUnderTheSameIDAndDrained(t *testing.T) {
 		n.remove(n.keys.Registration("11"))
 		n.becomesIn(recovery.Drained, recovery.ReasonRegistrationExpired, "11")
 		value, bound, _, _ := n.get(n.keys.Registration("11"))
-		_, state, _, _ := n.get(n.keys.State("11"))
-		if value != bytes || bound != state {
-			t.Errorf("registered %s in %d with the state of %d", value, bound, state)
+		state, err := n.raw.Get(t.Context(), n.keys.State("11"), clientv3.WithRev(bound)) // the leader deletes it a little later
+		if err != nil {
+			t.Fatal(err)
+		}
+		if value != bytes || len(state.Kvs) != 1 || state.Kvs[0].ModRevision != bound || !strings.Contains(string(state.Kvs[0].Value), "drained") {
+			t.Errorf("registered %s in %d with the state %v", value, bound, state.Kvs)
 		}
 		n.wantNoHarm()
 	})

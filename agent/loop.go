@@ -319,5 +319,5 @@ func (a *agent) publishLife(who brokerapi.Identity) {
 		value = nil // another process's
 	}
 	a.life.Store(&life{memory: m, mode: a.mode, instance: who.Instance, boot: boot, value: value,
-		retriesUsed: a.retriesUsed()})
+		retriesUsed: a.retriesUsed(), unfenced: a.unfenced(who.Instance)})
 }

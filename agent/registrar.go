@@ -25,6 +25,9 @@ type life struct {
 	value    []byte              // own: what to register
 	// retriesUsed: the limit of failed attempts since the loss is reached.
 	retriesUsed bool
+	// unfenced: the process that answers is yet to be fenced; what it is given now would be
+	// taken from it again.
+	unfenced bool
 }
 
 // had is the mode before the decision: the loop's, or that of the sidecar before.

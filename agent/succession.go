@@ -110,6 +110,9 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 		Seen: seen, Retire: former != nil && out.succession.Former == recovery.Us, Move: out.succession.HandsOver(out.decision),
 		Member: cluster.Member{Name: r.brokerID, Era: seen.Era.N, Revision: seen.Revision, Incarnation: now.memory.Incarnation, At: time.Now()},
 	}
+	if plan.Move && now.unfenced {
+		return fmt.Errorf("%w: the broker's new process is fenced first, and given its topics then", lease.ErrDeferred)
+	}
 	if out.decision.Write {
 		plan.State = stateWrite(out.decision.Mode)
 	}
