@@ -33,8 +33,8 @@ type recipe struct {
 
 var recipes = map[Program]recipe{
 	Holdfast: {
-		dir:  ".",
-		env:  []string{"CGO_ENABLED=0"},
+		dir: ".",
+		env: []string{"CGO_ENABLED=0"},
 		args: []string{"-tags", "grpcnotrace,urfave_cli_no_docs", "-gcflags=google.golang.org/...=-l", "-gcflags=github.com/...=-l",
 			"-gcflags=go.etcd.io/...=-l", "-gcflags=go.uber.org/...=-l", "-gcflags=go.yaml.in/...=-l",
 			"-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "."},
