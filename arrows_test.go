@@ -43,7 +43,7 @@ var arrows = map[string][]string{
 // do. No clock, no context, no log, no network.
 var pure = map[string][]string{
 	"agent":          {"suspend.go", "recognize.go"},
-	"recovery":       {"boot.go", "startup.go", "outage.go", "verdict.go", "judge.go", "attachment.go", "ladder.go", "plan.go", "masschange.go", "mode.go", "reason.go", "ownership.go", "rendezvous.go", "placement.go", "roster.go", "failure.go", "pause.go", "steer.go", "succession.go"},
+	"recovery":       {"boot.go", "startup.go", "outage.go", "verdict.go", "judge.go", "attachment.go", "ladder.go", "plan.go", "masschange.go", "mode.go", "reason.go", "ownership.go", "rendezvous.go", "placement.go", "roster.go", "failure.go", "pause.go", "steer.go", "staleview.go", "overlooked.go", "succession.go"},
 	"agent/lease":    {"validity.go", "timing.go", "hedge.go"},
 	"agent/guard":    {"decide.go"},
 	"cluster":        {"endpoint_score.go"},

@@ -64,6 +64,8 @@ type agent struct {
 	registrar  *registrar
 	reconciler *recovery.Reconciler
 	steerer    *recovery.Steerer
+	viewer     *recovery.Viewer // nil: the broker does not tell what it believes
+	waker      *recovery.Waker
 	ownership  *recovery.Ownership // nil: without locks
 	placer     *recovery.Placer    // nil: others assign the topics
 
@@ -215,6 +217,8 @@ func (a *agent) serve(ctx context.Context) error {
 		OwnershipLocks: a.locking(),
 	}, a.main, reg)
 	a.steerer = a.newSteerer(reg)
+	a.viewer = a.newViewer()
+	a.waker = a.newWaker(reg)
 	a.ownership = a.newOwnership(reg)
 	a.placer = a.newPlacer(reg)
 	a.registrar = &registrar{cfg: a.cfg, line: a.line, clock: a.clock, log: a.log.With("part", "lease"),
@@ -266,6 +270,10 @@ func (a *agent) serve(ctx context.Context) error {
 	add(a.dataDir.Run)
 	add(a.reconciler.Run)
 	add(a.steerer.Run)
+	add(a.onceNamed(a.waker.Run))
+	if a.viewer != nil {
+		add(a.onceNamed(a.viewer.Run))
+	}
 	if a.ownership != nil {
 		add(a.onceNamed(a.ownership.Run))
 	}

@@ -209,6 +209,8 @@ func (c Config) CanStop() bool {
 func (c Config) ends() bool {
 	ends := drivers[c.Driver].Ends
 	return ends != nil && ends(c)
+	d := drivers[c.Driver]
+	return d.Ends != nil && d.Ends(c)
 }
 
 func onOff(on bool) string {

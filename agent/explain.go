@@ -152,8 +152,16 @@ var explanations = map[string]explanation{
 	"fence/stop":     {text("The broker's process is not proven to have ended. It is tried again every second."), text("A pid file, process name or stop command that leads to the broker."), text("Stop the broker by hand.")},
 	"fence/gone":     {text("The broker's process had ended, so there was nothing to fence."), text("See the broker events before this one."), nil},
 	"fence/awaiting": {text("The broker does not answer, so nothing can be proven about it, and there is no way to stop its process. It is fenced as soon as it answers."), text("--broker-pid-file, --broker-process or --stop-command let Holdfast stop a broker that hangs."), text("If the broker hangs and did not just end: stop it by hand.")},
-	"steer/active":   {text("The broker has a mode of its own and has taken active: topics may follow."), text("Nothing to avoid."), nil},
-	"steer/drained":  {text("The broker has a mode of its own and has taken drained: it takes no topic and gave up those that it had."), text("See the mode event before this one."), nil},
+	"broker/stale_view": {func(Config) string {
+		return fmt.Sprintf("What the broker believes to be assigned to it has differed from etcd for longer than %s, while both could be read: its watches of etcd have died, as they do after an interruption. It serves what it had, and takes and gives up nothing.", recovery.ViewPatience)
+	}, text("A shorter interruption of etcd, or a broker that watches again after one."),
+		text("Restart the broker. Nothing is fenced for this: its registration decides whether it may serve.")},
+	"broker/view_cleared": {text("The broker's view agrees with etcd again, or the broker is another process or not attached any more."), text("Nothing to avoid."), nil},
+	"topics/woken": {text("These topics waited for a broker for longer than two audit intervals while one was active, and the cluster's leader runs beside this sidecar: it acts on markers that it sees come and overlooks those that were there before. They were put again, unchanged."),
+		text("A leader that does not change while topics wait."), text("If it goes on: restart the leader's broker.")},
+	"shadow/wake":   {text("These topics would have been put before their cluster again. Nothing was written (--shadow)."), text("Nothing to avoid."), nil},
+	"steer/active":  {text("The broker has a mode of its own and has taken active: topics may follow."), text("Nothing to avoid."), nil},
+	"steer/drained": {text("The broker has a mode of its own and has taken drained: it takes no topic and gave up those that it had."), text("See the mode event before this one."), nil},
 	"steer/failing": {text("The broker was told its mode and did not take it. It is told again with growing pauses, for as long as that stays its mode; until it is active no client comes."),
 		text("A broker that answers its admin API, and whose cluster has another one to take its topics."), text("See the detail and the broker's own log.")},
 	"readiness/steer": {text("The broker has a mode of its own and has not taken active yet. Clients wait for it."), text("See the steer events."), nil},

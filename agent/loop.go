@@ -54,8 +54,9 @@ type loopState struct {
 	stateGuard  int64
 	reasserting bool
 
-	session  session
-	steering recovery.SteerView // as it was told of last
+	session   session
+	steering  recovery.SteerView // as it was told of last
+	viewStale bool               // and the broker's view
 
 	ready, everReady bool
 	verdict          probes.Verdict
@@ -118,6 +119,7 @@ func (a *agent) loop(ctx context.Context) error {
 		case <-a.dataDir.Changes():
 		case <-a.reconciler.Changes():
 		case <-a.steerer.Changes():
+		case <-a.viewChanges():
 		case <-processChanges:
 			a.wakeGuard()
 		case <-childChanges:
@@ -193,6 +195,7 @@ func (a *agent) step() error {
 	a.noteClocks()
 	a.noteTopics()
 	a.noteSteering()
+	a.noteView()
 	a.shadow.tell(false)
 	a.noteGuard()
 	a.noteConflicts()
@@ -266,6 +269,7 @@ func (a *agent) order(verdict probes.Verdict, who brokerapi.Identity) {
 	attached := a.attachment != recovery.Detached && !a.awaitsGuard()
 	a.orderSteerer(decided, attached) // first: it says whether topics may follow
 	a.setOrders(a.orders(attached && decided))
+	a.orderWatching(attached && decided)
 }
 
 // letIn ends the waits for the Registrar's word, once its mode is ordered.

@@ -71,6 +71,7 @@ func builtWith(t *testing.T) (*agent, *prometheus.Registry) {
 	a.dataDir = probes.NewDataDir(probes.DataDirSettings{Markers: c.DataMarkers}, quiet, reg)
 	a.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{}, stillBroker{}, stillBroker{}, quiet, reg)
 	a.steerer = recovery.NewSteerer(nil, 0, quiet, reg)
+	a.waker = a.newWaker(reg)
 	a.ownership = a.newOwnership(reg)
 	a.keeper = lease.NewKeeper(lease.Settings{Timing: c.Timing(), Clock: a.clock, Classify: classify, Classes: failureClasses()},
 		stillLine{}, stillLine{}, 0, quiet, reg)
@@ -132,7 +133,8 @@ func TestSeriesExistFromTheStart(t *testing.T) {
 		"lease_keepalive_failures_total": failureClasses(), "lease_keepalive_failure_streak": nil, "lease_failing_seconds": nil,
 		"lease_hedges_total": {"true", "false"}, "etcd_endpoint_up": {"http://127.0.0.1:2379"},
 		"registration_present": nil, "registration_lost_total": {"lease_expired"}, "registration_adoptions_total": nil, "registration_epoch": nil,
-		"broker_boots_total": {"first_boot", "restart"}, "broker_zombie": {"unregistered", "orphan_topics", "foreign_owner"},
+		"broker_boots_total": {"first_boot", "restart"}, "broker_zombie": {"unregistered", "orphan_topics", "foreign_owner", "stale_view"},
+		"broker_steers_total": {"active", "drained", "ok", "error", "timeout", "dropped"}, "topics_woken_total": {"ok", "changed", "error"},
 		"acquire_retry_attempts_total": nil, "acquire_retry_window_exhausted_total": nil, "ownership_conflicts_total": nil,
 		"topics": nil, "topic_loads_total": nil, "topic_unloads_total": nil, "reconcile_duration_seconds": nil, "reconcile_last_success_timestamp_seconds": nil,
 		"fence_duration_seconds": {"guard", "ready", "quiesce", "stop"}, "fence_failures_total": {"ready", "quiesce", "stop"},

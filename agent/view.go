@@ -74,6 +74,8 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 		return fmt.Sprintf("%s serves %s, but nothing can stop it in time: %s.", name, plural(p.Served, "topic"), s.foreign)
 	case len(causes) == 0 && a.risk != "":
 		return fmt.Sprintf("%s serves %s, but DANGER (--i-know): %s.", name, plural(p.Served, "topic"), a.risk)
+	case len(causes) == 0 && a.staleView().Stale:
+		return fmt.Sprintf("%s serves %s, but %s.", name, plural(p.Served, "topic"), a.staleView().Detail())
 	case len(causes) == 0 && s.unguarded:
 		return fmt.Sprintf("%s serves %s without a guard: nothing stops it if this sidecar dies or hangs; see 'holdfast events'.", name, plural(p.Served, "topic"))
 	case len(causes) == 0 && a.placer != nil && p.Assigned == 0:

@@ -1,0 +1,127 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/brokerapi"
+	"holdfast/cluster"
+	"holdfast/recovery"
+)
+
+// What is here looks after brokers that read etcd themselves and may be blind to it: those
+// whose watches have died, and those that overlook what was there before they watched.
+
+// registeredID is the id that the broker's keys stand under. It is safe for concurrent use.
+func (a *agent) registeredID() string { return a.view.Load().brokerID }
+
+// assignedView is the two sides of a broker's view.
+type assignedView struct {
+	a *agent
+	brokerapi.Viewer
+}
+
+// Assigned implements recovery.ViewSource.
+func (v assignedView) Assigned(ctx context.Context) ([]string, error) {
+	return v.a.main.Assignments(ctx, v.a.registeredID())
+}
+
+// newViewer makes the part that finds a broker whose watches have died; nil: it does not
+// tell what it believes.
+func (a *agent) newViewer() *recovery.Viewer {
+	b, ok := a.broker.(brokerapi.Viewer)
+	if !ok || !a.can.View {
+		return nil
+	}
+	return recovery.NewViewer(assignedView{a, b}, a.cfg.AuditInterval, a.cfg.LoadTimeout, a.log.With("part", "view"))
+}
+
+// waitingTopics is what the waker sees of etcd.
+type waitingTopics struct{ a *agent }
+
+// Leads implements recovery.WakeStore.
+func (w waitingTopics) Leads(ctx context.Context) (bool, error) {
+	id, err := w.a.main.LeaderID(ctx)
+	return err == nil && id != "" && id == w.a.registeredID(), err
+}
+
+// Taker implements recovery.WakeStore.
+func (w waitingTopics) Taker(ctx context.Context) (bool, error) { return w.a.main.AnyActive(ctx) }
+
+// Unassigned implements recovery.WakeStore.
+func (w waitingTopics) Unassigned(ctx context.Context) ([]recovery.Marker, error) {
+	list, err := w.a.main.WaitingTopics(ctx)
+	markers := make([]recovery.Marker, len(list))
+	for i, m := range list {
+		markers[i] = recovery.Marker(m)
+	}
+	return markers, err
+}
+
+// Wake implements recovery.WakeStore.
+func (w waitingTopics) Wake(ctx context.Context, m recovery.Marker) (bool, error) {
+	if w.a.shadow != nil {
+		w.a.shadow.would(actWake, m.Topic)
+		return true, nil
+	}
+	return w.a.main.PutWaitingAgain(ctx, cluster.WaitingTopic(m))
+}
+
+// newWaker makes the part that puts overlooked topics before their cluster again; it has
+// nothing to do beside brokers that overlook none.
+func (a *agent) newWaker(reg prometheus.Registerer) *recovery.Waker {
+	var store recovery.WakeStore
+	if a.can.Overlooks {
+		store = waitingTopics{a}
+	}
+	return recovery.NewWaker(store, a.cfg.AuditInterval, func(woken int, first string, epoch int64) {
+		a.event(Event{Kind: "topics", To: "woken", Epoch: epoch, Detail: fmt.Sprintf("%s that no broker took, first %s", plural(woken, "topic"), first)})
+	}, a.log.With("part", "wake"), reg)
+}
+
+// orderWatching tells what may be looked after. attached: so is the broker, it answers,
+// and it is the process that was decided about.
+func (a *agent) orderWatching(attached bool) {
+	if a.viewer != nil {
+		a.viewer.SetOrders(recovery.ViewOrders{Epoch: a.memory.Epoch, Instance: a.memory.Instance, Attached: attached})
+	}
+	if a.waker != nil {
+		a.waker.SetOrders(recovery.WakeOrders{Epoch: a.memory.Epoch, Attached: attached, Paused: a.suspended(recovery.ActWake)})
+	}
+}
+
+// staleView is what differs for too long between the broker's view and etcd; the zero one
+// where it is not known.
+func (a *agent) staleView() recovery.StaleView {
+	if a.viewer == nil {
+		return recovery.StaleView{}
+	}
+	return a.viewer.View()
+}
+
+// viewChanges is nil where nobody looks.
+func (a *agent) viewChanges() <-chan struct{} {
+	if a.viewer == nil {
+		return nil
+	}
+	return a.viewer.Changes()
+}
+
+// noteView tells of a broker that has become blind. Nothing else is done: it may serve what
+// it has, and its lease says whether it may.
+func (a *agent) noteView() {
+	v := a.staleView()
+	if v.Stale == a.viewStale {
+		return
+	}
+	a.viewStale = v.Stale
+	if v.Stale {
+		a.log.Error("the broker does not see its assignments any more", "detail", v.Detail(), "since", v.Since, "epoch", a.memory.Epoch)
+		a.event(Event{Kind: "broker", To: "stale_view", Reason: "stale_view", Epoch: a.memory.Epoch, Detail: v.Detail()})
+		return
+	}
+	a.log.Info("the broker's view of its assignments is not known to be stale any more", "epoch", a.memory.Epoch)
+	a.event(Event{Kind: "broker", From: "stale_view", To: "view_cleared", Epoch: a.memory.Epoch})
+}

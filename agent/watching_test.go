@@ -1,0 +1,115 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"holdfast/brokerapi"
+	"holdfast/cluster"
+	etcd "holdfast/cluster/memory"
+	"holdfast/recovery"
+)
+
+// seen is what both sides of a view show.
+type seen struct {
+	mu                 sync.Mutex
+	assigned, believed []string
+}
+
+func (s *seen) Assigned(context.Context) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.assigned, nil
+}
+
+func (s *seen) Believed(context.Context) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.believed, nil
+}
+
+func TestABlindBrokerIsReportedAndLeftAlone(t *testing.T) {
+	s := &seen{assigned: []string{telltale}, believed: []string{telltale}}
+	inLifeOf(t, brokerapi.Capabilities{View: true}, nil, func(l *sidecarLife) {
+		l.viewer = recovery.NewViewer(s, l.cfg.AuditInterval, l.cfg.LoadTimeout, l.log)
+	}, func(l *sidecarLife) {
+		zombie := func(value string) {
+			t.Helper()
+			want := `# HELP holdfast_broker_zombie 1 while the broker shows this sign of a zombie: it runs unregistered, or serves topics that are not assigned to it or that another broker owns, or does not see what is assigned to it (stale_view: restart it).
+# TYPE holdfast_broker_zombie gauge
+holdfast_broker_zombie{kind="foreign_owner"} 0
+holdfast_broker_zombie{kind="orphan_topics"} 0
+holdfast_broker_zombie{kind="stale_view"} ` + value + `
+holdfast_broker_zombie{kind="unregistered"} 0
+`
+			if err := testutil.GatherAndCompare(l.reg, strings.NewReader(want), "holdfast_broker_zombie"); err != nil {
+				t.Error(err)
+			}
+		}
+		zombie("0")
+		s.mu.Lock()
+		s.believed = nil
+		s.mu.Unlock()
+		l.until(l.age() + time.Minute)
+		zombie("1")
+		if causes := l.notReady(); len(causes) > 0 || l.state() != recovery.Attached || l.quiesces != 0 {
+			t.Errorf("%v, %s, %d quiesces", causes, l.state(), l.quiesces)
+		}
+		if got := l.why("broker"); !strings.HasSuffix(got, "stale_view:stale_view") {
+			t.Error(got)
+		}
+		if s := l.status().Summary; !strings.HasSuffix(s, "its watches have died: restart the broker.") {
+			t.Error(s)
+		}
+		l.set(func() { l.away = true })
+		l.becomes(recovery.Detached, time.Hour)
+		zombie("0") // of a broker that is cut off nothing is known
+	})
+}
+
+// putRaw writes a key as somebody else.
+func putRaw(t *testing.T, s *etcd.Server, key, value string) {
+	t.Helper()
+	if _, err := s.Put(t.Context(), &pb.PutRequest{Key: []byte(key), Value: []byte(value)}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOnlyTheLeadersSidecarWakes(t *testing.T) {
+	quiet := slog.New(slog.DiscardHandler)
+	store := etcd.New(etcd.Config{MinTTL: time.Second})
+	main := cluster.Over(cluster.Config{}, store.Conn(nil), quiet)
+	t.Cleanup(func() { main.Close() })
+	a := &agent{cfg: natsDefaults().Effective(), log: quiet, main: main}
+	a.view.Store(&snapshot{brokerID: "7"})
+	w := waitingTopics{a}
+	for _, row := range []struct {
+		leader string
+		leads  bool
+	}{{"", false}, {"8", false}, {"7", true}, {"07", true}, {"seven", false}} {
+		if row.leader != "" {
+			putRaw(t, store, main.Keys().Leader(), row.leader)
+		}
+		leads, err := w.Leads(t.Context())
+		if err != nil || leads != row.leads {
+			t.Errorf("leader %q: %v, %v", row.leader, leads, err)
+		}
+	}
+	putRaw(t, store, main.Keys().Unassigned("/n/a"), `{"reason":"unload","from_broker":3}`)
+	markers, err := w.Unassigned(t.Context())
+	if err != nil || len(markers) != 1 || markers[0].Topic != "/n/a" {
+		t.Fatalf("%v, %v", markers, err)
+	}
+	for _, want := range []bool{true, false} { // the second time it is another
+		if put, err := w.Wake(t.Context(), markers[0]); err != nil || put != want {
+			t.Errorf("put %v, %v", put, err)
+		}
+	}
+}
