@@ -41,19 +41,30 @@ func (f files) tls() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// transport is TLS or none, as the scheme says.
-func (f files) transport(scheme string) credentials.TransportCredentials {
+// transport is TLS or none, as the scheme says. failed hears why a handshake failed.
+func (f files) transport(scheme string, failed func(error)) credentials.TransportCredentials {
 	if scheme == "https" {
-		return handshake{f}
+		return handshake{f, failed}
 	}
 	return insecure.NewCredentials()
 }
 
 // handshake is TLS with files that are read at each connection.
-type handshake struct{ files files }
+type handshake struct {
+	files  files
+	failed func(error)
+}
 
 // ClientHandshake implements credentials.TransportCredentials.
 func (h handshake) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := h.shake(ctx, authority, raw)
+	if err != nil {
+		h.failed(fmt.Errorf("TLS: %w", err))
+	}
+	return conn, info, err
+}
+
+func (h handshake) shake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	cfg, err := h.files.tls()
 	if err != nil {
 		return nil, nil, err

@@ -22,6 +22,14 @@ type callError struct {
 
 func (e *callError) Error() string { return e.text }
 
+// Unwrap makes a deadline of one that the broker was the first to notice.
+func (e *callError) Unwrap() error {
+	if e.code == codes.DeadlineExceeded {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
 // code is the status of a call that failed; Unknown if it never got one.
 func code(err error) codes.Code {
 	var c *callError

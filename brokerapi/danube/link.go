@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 )
 
@@ -35,11 +36,13 @@ type link struct {
 	log       *slog.Logger
 	lost      func() // called when an established connection broke
 
-	open sync.WaitGroup // connections that gRPC has not closed yet
+	open   sync.WaitGroup // connections that gRPC has not closed yet
+	breaks atomic.Int64   // grows when one breaks
 
 	mu         sync.Mutex
 	closed     bool
 	generation int       // grows with each connection made
+	broken     bool      // the last one has broken, and gRPC may not have noticed yet
 	since      time.Time // when the current one was made
 	lastErr    string    // of the last attempt, to log changes only
 	waiting    map[*waiter]bool
@@ -57,7 +60,7 @@ var (
 func newLink(life context.Context, flag string, u *url.URL, f files, timeout time.Duration, log *slog.Logger, lost func()) (*link, error) {
 	l := &link{flag: flag, url: u.String(), life: life, timeout: timeout, log: log, lost: lost, waiting: map[*waiter]bool{}}
 	options := []grpc.DialOption{
-		grpc.WithTransportCredentials(f.transport(u.Scheme)),
+		grpc.WithTransportCredentials(f.transport(u.Scheme, l.failed)),
 		grpc.WithContextDialer(l.dial),
 		grpc.WithUserAgent("holdfast"),
 		grpc.WithDisableRetry(),
@@ -86,43 +89,51 @@ func newLink(life context.Context, flag string, u *url.URL, f files, timeout tim
 func (l *link) dial(ctx context.Context, host string) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: dialTimeout}
 	raw, err := dialer.DialContext(ctx, "tcp", host)
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if err != nil {
-		for w := range l.waiting {
-			w.failed(err)
-		}
-		if text := err.Error(); text != l.lastErr && l.life.Err() == nil {
-			l.lastErr = text
-			l.log.Info("broker cannot be reached", "setting", l.flag, "url", l.url, "error", err)
-		}
+		l.failed(err)
 		return nil, err
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.closed {
 		raw.Close()
 		return nil, errClosed
 	}
 	l.generation++
 	l.since = time.Now()
-	l.lastErr = ""
+	l.broken = false
 	l.open.Add(1)
-	return &heldConn{Conn: raw, link: l}, nil
+	return &heldConn{Conn: raw, link: l, generation: l.generation}, nil
+}
+
+// failed tells the calls that wait why the attempt to connect failed.
+func (l *link) failed(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for w := range l.waiting {
+		w.failed(err)
+	}
+	if text := err.Error(); text != l.lastErr && l.life.Err() == nil {
+		l.lastErr = text
+		l.log.Info("broker cannot be reached", "setting", l.flag, "url", l.url, "error", err)
+	}
 }
 
 // heldConn notices when the broker goes: gRPC reads all the time.
 type heldConn struct {
 	net.Conn
-	link  *link
-	heard atomic.Bool // the other side has said something
-	told  atomic.Bool
-	shut  sync.Once
+	link       *link
+	generation int
+	heard      atomic.Bool // the other side has said something
+	told       atomic.Bool
+	shut       sync.Once
 }
 
 // Read implements net.Conn.
 func (c *heldConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if n > 0 {
-		c.heard.Store(true)
+	if n > 0 && !c.heard.Swap(true) {
+		c.link.heard()
 	}
 	var slow net.Error
 	if err != nil && !(errors.As(err, &slow) && slow.Timeout()) {
@@ -141,11 +152,22 @@ func (c *heldConn) Close() error {
 }
 
 func (c *heldConn) broke(err error) {
+	c.link.breaks.Add(1)
+	c.link.mu.Lock()
+	c.link.broken = c.link.broken || c.generation == c.link.generation
+	c.link.mu.Unlock()
 	if !c.heard.Load() || c.link.life.Err() != nil || c.told.Swap(true) {
 		return
 	}
 	c.link.log.Warn("broker connection lost", "setting", c.link.flag, "url", c.link.url, "error", err)
 	c.link.lost()
+}
+
+// heard has the next failure logged, whatever it is.
+func (l *link) heard() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lastErr = ""
 }
 
 // connection says which connection is in use, and since when.
@@ -155,17 +177,23 @@ func (l *link) connection() (generation int, since time.Time) {
 	return l.generation, l.since
 }
 
-// call runs one request on the connection, bounded by ctx, by the time for one answer
-// and by the driver's life. Its errors name the setting; see callError.
+// call asks for something on the connection, bounded by ctx, by the time for one answer
+// and by the driver's life, and asks once more if the connection broke meanwhile. Its
+// errors name the setting; see callError.
 func (l *link) call(ctx context.Context, method string, do func(context.Context) error) error {
 	bounded, slow := context.WithTimeoutCause(ctx, l.timeout, fmt.Errorf("no answer within %v: %w", l.timeout, context.DeadlineExceeded))
 	defer slow()
-	return l.patient(bounded, method, do)
+	breaks := l.breaks.Load()
+	err := l.order(bounded, method, do)
+	if code(err) == codes.Unavailable && l.breaks.Load() != breaks {
+		return l.order(bounded, method, do)
+	}
+	return err
 }
 
-// patient is call for a request whose answer comes when the work is done: it is not
-// bounded by the time for one answer.
-func (l *link) patient(ctx context.Context, method string, do func(context.Context) error) error {
+// order is call for a request that changes something, and whose answer may come only
+// when the work is done: it is made once, and not bounded by the time for one answer.
+func (l *link) order(ctx context.Context, method string, do func(context.Context) error) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%s %s: not asked: %w", l.flag, l.url, err)
 	}
@@ -205,9 +233,14 @@ func (l *link) ready(ctx context.Context) error {
 	}()
 	for {
 		state := l.conn.GetState()
+		l.mu.Lock()
+		broken := l.broken
+		l.mu.Unlock()
 		switch state {
 		case connectivity.Ready:
-			return nil
+			if !broken {
+				return nil
+			}
 		case connectivity.Shutdown:
 			return errClosed
 		case connectivity.Idle:

@@ -209,7 +209,7 @@ func (b *raftBroker) unload(ctx context.Context, topic string) error {
 		return err
 	}
 	var answer *danubepb.TopicResponse
-	err := b.adminLink.call(ctx, "UnloadTopic", func(ctx context.Context) (err error) {
+	err := b.adminLink.order(ctx, "UnloadTopic", func(ctx context.Context) (err error) {
 		answer, err = b.topics.UnloadTopic(ctx, &danubepb.TopicRequest{Name: topic})
 		return err
 	})
@@ -271,7 +271,7 @@ func is(info *danubepb.BrokerInfo, mode brokerapi.Mode) bool {
 
 func (b *raftBroker) activate(ctx context.Context, id, reason string) error {
 	var answer *danubepb.ActivateBrokerResponse
-	err := b.adminLink.call(ctx, "ActivateBroker", func(ctx context.Context) (err error) {
+	err := b.adminLink.order(ctx, "ActivateBroker", func(ctx context.Context) (err error) {
 		answer, err = b.brokers.ActivateBroker(ctx, &danubepb.ActivateBrokerRequest{BrokerId: id, Reason: shown(reason)})
 		return err
 	})
@@ -289,7 +289,7 @@ func (b *raftBroker) drain(ctx context.Context, id string) (progress string, err
 		request.TimeoutSeconds = uint32(min(max(time.Until(deadline)/time.Second, 1), time.Hour/time.Second))
 	}
 	var answer *danubepb.UnloadBrokerResponse
-	err = b.adminLink.patient(ctx, "UnloadBroker", func(ctx context.Context) (err error) {
+	err = b.adminLink.order(ctx, "UnloadBroker", func(ctx context.Context) (err error) {
 		answer, err = b.brokers.UnloadBroker(ctx, request)
 		return err
 	})

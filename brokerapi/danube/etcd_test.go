@@ -1,0 +1,338 @@
+package danube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"holdfast/brokerapi"
+	"holdfast/brokerapi/danube/danubepb"
+)
+
+func TestALoadedTopicIsNeverPutAgain(t *testing.T) {
+	f := newFake(t)
+	s := &memory{f: f, assigned: []string{"/default/a"}}
+	b := f.etcd(t, s)
+	f.set(func() { f.places["/default/a"] = here })
+	for range 3 {
+		if err := b.Load(soon(t), "/default/a", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.written() != 0 {
+		t.Errorf("put %q", s.puts)
+	}
+}
+
+func TestAnOverlookedAssignmentIsPutAgainOnceForAllWhoAsk(t *testing.T) {
+	f := newFake(t)
+	s := &memory{f: f, assigned: []string{"/default/a"}}
+	b := f.etcd(t, s)
+	start := time.Now()
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			if err := b.Load(soon(t), "/default/a", nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if s.written() != 1 {
+		t.Errorf("put %d times", s.written())
+	}
+	if took := time.Since(start); took < b.settle {
+		t.Errorf("put after %v: the broker may have been loading it", took)
+	}
+}
+
+func TestWhatTopicsSawMissingNeedNotWaitAgain(t *testing.T) {
+	f := newFake(t)
+	s := &memory{f: f, assigned: []string{"/default/a"}}
+	b := f.etcd(t, s)
+	b.settle = time.Hour
+	if _, _, err := b.Topics(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	b.set(func() { b.unloaded["/default/a"] = time.Now().Add(-2 * time.Hour) })
+	if _, _, err := b.Topics(soon(t)); err != nil { // it keeps the first time
+		t.Fatal(err)
+	}
+	if err := b.Load(soon(t), "/default/a", nil); err != nil || s.written() != 1 {
+		t.Errorf("%v, put %d times", err, s.written())
+	}
+}
+
+func (b *etcdBroker) set(change func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change()
+}
+
+func TestAnAssignmentIsPutOnceInACallAndNotSoonAfter(t *testing.T) {
+	f := newFake(t)
+	s := &memory{f: f, overlooks: true, assigned: []string{"/default/a"}}
+	b := f.etcd(t, s)
+	for i, want := range []int{1, 1} {
+		if i == 1 {
+			b.settle = time.Hour // since the first put
+			b.set(func() { b.unloaded["/default/a"] = time.Now().Add(-2 * time.Hour) })
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+		err := b.Load(ctx, "/default/a", nil)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || s.written() != want {
+			t.Errorf("call %d: %v, put %d times", i, err, s.written())
+		}
+		if i == 0 && !strings.Contains(err.Error(), "was put again") {
+			t.Error(err)
+		}
+	}
+}
+
+func TestLoadSaysWhyNot(t *testing.T) {
+	for _, c := range []struct {
+		name, topic, want string
+		prepare           func(*fake, *memory)
+		is                error
+	}{
+		{"elsewhere", "/default/a", "served by another broker", func(f *fake, _ *memory) { f.places["/default/a"] = elsewhere }, brokerapi.ErrElsewhere},
+		{"not assigned", "/default/b", "not assigned to broker " + fakeID, nil, nil},
+		{"no topic", "a", "want the form /namespace/topic", nil, nil},
+		{"etcd away", "/default/a", "etcd is away", func(_ *fake, s *memory) { s.err = errors.New("etcd is away") }, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFake(t)
+			s := &memory{f: f, assigned: []string{"/default/a"}}
+			b := f.etcd(t, s)
+			if c.prepare != nil {
+				f.set(func() { c.prepare(f, s) })
+			}
+			err := b.Load(soon(t), c.topic, nil)
+			if err == nil || !strings.HasPrefix(err.Error(), "load") || !strings.Contains(err.Error(), c.want) || c.is != nil && !errors.Is(err, c.is) {
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+			if s.written() != 0 {
+				t.Errorf("put %q", s.puts)
+			}
+		})
+	}
+}
+
+func TestALookupThatLeavesItOpenIsAnErrorAndPutsNothing(t *testing.T) {
+	for name, answer := range map[string]*danubepb.TopicLookupResponse{
+		"empty":                {},
+		"failed":               {ResponseType: danubepb.TopicLookupResponse_Failed},
+		"unknown kind":         {ResponseType: 77, BrokerUrl: "http://10.0.0.1:6650"},
+		"redirect to nobody":   {ResponseType: danubepb.TopicLookupResponse_Redirect},
+		"of another's request": {ResponseType: danubepb.TopicLookupResponse_Connect, RequestId: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t)
+			s := &memory{f: f, assigned: []string{"/default/a"}}
+			b := f.etcd(t, s)
+			b.settle = 0
+			f.set(func() {
+				f.answers["TopicLookup"] = func(context.Context) (any, error) { return answer, nil }
+			})
+			if err := b.Load(soon(t), "/default/a", nil); err == nil || !strings.Contains(err.Error(), "--danube-lookup") {
+				t.Error(err)
+			}
+			if err := b.Health(soon(t)); err == nil {
+				t.Error("healthy")
+			}
+			if s.written() != 0 {
+				t.Errorf("put %q", s.puts)
+			}
+		})
+	}
+}
+
+func TestAReleaseThatAnswersInvalidArgumentForAnUnknownTopicIsHealthyAndLoads(t *testing.T) {
+	f := newFake(t)
+	b := f.etcd(t, &memory{f: f})
+	f.fails("TopicLookup", codes.InvalidArgument, "Unable to find the requested topic")
+	if err := b.Health(soon(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestARedirectToTheBrokerItselfMeansNotLoaded(t *testing.T) {
+	f := newFake(t)
+	b := f.etcd(t, &memory{f: f})
+	f.set(func() { f.brokers[0].BrokerAddr = "http://broker-1:6650" })
+	if _, err := b.Identify(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	if !b.own("http://broker-1:6650") || !b.own("http://"+f.address) || b.own("http://broker-2:6650") {
+		t.Error("its own address is not known")
+	}
+}
+
+func TestTopicsAreThoseThatAreLoaded(t *testing.T) {
+	f := newFake(t)
+	s := &memory{f: f, assigned: []string{"/default/a", "/default/b", "/default/c"}}
+	b := f.etcd(t, s)
+	f.set(func() {
+		f.places = map[string]place{"/default/a": here, "/default/c": elsewhere, "/default/d": here, "/default/e": here}
+		f.believed = []string{"/default/a", "/default/d", "no topic", "/too/many/parts"}
+	})
+	serving, quiesced, err := b.Topics(soon(t))
+	if err != nil || !slices.Equal(serving, []string{"/default/a", "/default/d"}) || quiesced != nil {
+		t.Errorf("serving %q, quiesced %q, %v", serving, quiesced, err)
+	}
+	believed, err := b.Believed(soon(t))
+	if err != nil || !slices.Equal(believed, []string{"/default/a", "/default/d"}) {
+		t.Errorf("believed %q, %v", believed, err)
+	}
+	f.fails("TopicLookup", codes.Unavailable, "not now")
+	if serving, _, err := b.Topics(soon(t)); err == nil {
+		t.Errorf("an error is no absence: %q", serving)
+	}
+}
+
+func TestThousandsOfTopicsAreLookedUpSixteenAtATime(t *testing.T) {
+	f := newFake(t)
+	s := &memory{f: f}
+	b := f.etcd(t, s)
+	f.set(func() {
+		for i := range 3000 {
+			topic := fmt.Sprintf("/default/t%04d", i)
+			f.places[topic], f.believed = here, append(f.believed, topic)
+		}
+	})
+	serving, _, err := b.Topics(soon(t))
+	if err != nil || len(serving) != 3000 {
+		t.Errorf("%d topics, %v", len(serving), err)
+	}
+}
+
+func TestUnloadGivesBackWhatIsAssigned(t *testing.T) {
+	f := newFake(t)
+	s := &memory{f: f, assigned: []string{"/default/a"}}
+	b := f.etcd(t, s)
+	f.set(func() { f.places["/default/a"], f.places["/default/orphan"] = here, here })
+	for range 2 {
+		if err := b.Unload(soon(t), "/default/a"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(s.deleted, []string{"/default/a"}) {
+		t.Errorf("released %q", s.deleted)
+	}
+	if err := b.Unload(soon(t), "/default/orphan"); err == nil || !strings.Contains(err.Error(), "without being assigned") {
+		t.Error(err)
+	}
+	if err := b.Unload(soon(t), "/default/absent"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheMetricsNameTheBrokerAndEtcdIsNotAsked(t *testing.T) {
+	f := newFake(t)
+	s := &memory{f: f, err: errors.New("etcd is away")}
+	b := f.etcd(t, s)
+	for range 3 {
+		who, err := b.Identify(soon(t))
+		if err != nil || who.Instance != fakeID || who.Name != "" || who.Version != etcdVersion || who.DataDir != "" || !who.StartedAt.IsZero() {
+			t.Fatalf("%+v, %v", who, err)
+		}
+	}
+	if s.reads != 0 {
+		t.Errorf("asked etcd %d times", s.reads)
+	}
+	// What was found holds while the connection does.
+	f.set(func() { f.metrics, f.brokers = "", nil })
+	if who, err := b.Identify(soon(t)); err != nil || who.Instance != fakeID {
+		t.Errorf("%+v, %v", who, err)
+	}
+}
+
+func TestWithoutMetricsTheYoungestRegistrationNamesTheBroker(t *testing.T) {
+	f := newFake(t)
+	value := fmt.Appendf(nil, `{"admin_addr":"http://%s","broker_url":"http://%s"}`, f.address, f.address)
+	s := &memory{f: f, registrations: []Registration{{"999", value, 30}, {fakeID, value, 20}, {"1", []byte("garbage"), 40}}}
+	b := f.etcd(t, s)
+	f.set(func() { f.metrics = "" })
+	if who, err := b.Identify(soon(t)); err == nil || !strings.Contains(err.Error(), "broker 999") || errors.Is(err, brokerapi.ErrIdentity) {
+		t.Errorf("%+v, %v", who, err)
+	}
+	f.set(func() { f.brokers = append(f.brokers, f.info("999")) })
+	if who, err := b.Identify(soon(t)); err != nil || who.Instance != "999" {
+		t.Errorf("%+v, %v", who, err)
+	}
+}
+
+func TestARestartIsAnotherInstance(t *testing.T) {
+	f := newFake(t)
+	s := &memory{f: f}
+	b := f.etcd(t, s)
+	if _, err := b.Identify(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	f.stop()
+	if err := b.Health(soon(t)); err == nil {
+		t.Error("healthy without a broker")
+	}
+	f.set(func() {
+		f.self, f.metrics = "999", "up{broker=\"999\"} 1\nprocess_start_time_seconds 1.7e9\n"
+		f.brokers = []*danubepb.BrokerInfo{f.info(fakeID), f.info("999")}
+	})
+	f.start(t)
+	start := time.Now()
+	if err := b.Health(soon(t)); err != nil {
+		t.Errorf("the first call after the start: %v", err)
+	}
+	if took := time.Since(start); took > 300*time.Millisecond {
+		t.Errorf("reconnected after %v", took)
+	}
+	who, err := b.Identify(soon(t))
+	if err != nil || who.Instance != "999" || who.StartedAt.Unix() != 1700000000 {
+		t.Errorf("%+v, %v", who, err)
+	}
+}
+
+func TestAStrangerIsToldWithTheRemedy(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		prepare func(*fake)
+		want    []string
+	}{
+		{"a broker with Raft", func(f *fake) { f.status = &danubepb.ClusterStatusResponse{SelfNodeId: 1} },
+			[]string{"--broker-admin", "with Raft", "set --registration to own or none"}},
+		{"no admin API", func(f *fake) {
+			f.answers["ListBrokers"] = func(context.Context) (any, error) { return nil, status.Error(codes.Unimplemented, "unknown service") }
+		}, []string{"--broker-admin", "set --broker-admin to the broker's admin port (50051)"}},
+		{"metrics of something else", func(f *fake) { f.metrics = "up{broker=\"kafka-1\"} 1\n" },
+			[]string{"--danube-metrics", `"kafka-1"`, "9040"}},
+		{"metrics of another broker", func(f *fake) {
+			f.metrics = "up{broker=\"999\"} 1\n"
+			other := f.info("999")
+			other.AdminAddr = "http://127.0.0.1:1"
+			f.brokers = append(f.brokers, other)
+		}, []string{"--danube-metrics", "999", "set both to ports of the same broker"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFake(t)
+			b := f.etcd(t, &memory{f: f})
+			f.set(func() { c.prepare(f) })
+			_, err := b.Identify(soon(t))
+			if !errors.Is(err, brokerapi.ErrIdentity) {
+				t.Fatal(err)
+			}
+			for _, part := range c.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%q does not say %q", err, part)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,298 @@
+package danube
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"holdfast/brokerapi"
+	"holdfast/brokerapi/danube/danubepb"
+)
+
+// bounded wants an error from call, no later than its context.
+func bounded(t *testing.T, name string, call func(context.Context) error) error {
+	t.Helper()
+	const short, late = 300 * time.Millisecond, 300 * time.Millisecond
+	ctx, cancel := context.WithTimeout(context.Background(), short)
+	defer cancel()
+	start := time.Now()
+	err := call(ctx)
+	if took := time.Since(start); took > short+late {
+		t.Errorf("%s took %v with %v allowed", name, took, short)
+	}
+	if err == nil {
+		t.Errorf("%s succeeded", name)
+	}
+	return err
+}
+
+// listener hands every connection to serve until the test ends.
+func listener(t *testing.T, serve func(net.Conn)) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	var conns []net.Conn
+	wg.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, conn)
+			mu.Unlock()
+			wg.Go(func() { serve(conn) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		mu.Lock()
+		for _, c := range conns {
+			c.Close()
+		}
+		mu.Unlock()
+		wg.Wait()
+	})
+	return l.Addr().String()
+}
+
+func TestWhateverListensThereNothingHangsAndNothingIsHealthy(t *testing.T) {
+	settings := []byte{0, 0, 0, 4, 0, 0, 0, 0, 0} // an empty HTTP/2 SETTINGS frame
+	for name, serve := range map[string]func(net.Conn){
+		"closes at once":    func(c net.Conn) { c.Close() },
+		"says nothing":      func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
+		"never reads":       func(net.Conn) {},
+		"half closes":       func(c net.Conn) { _ = c.(*net.TCPConn).CloseWrite(); _, _ = io.Copy(io.Discard, c) },
+		"a web server":      func(c net.Conn) { fmt.Fprint(c, "HTTP/1.1 400 Bad Request\r\n\r\n"); c.Close() },
+		"garbage":           func(c net.Conn) { _, _ = c.Write(bytes.Repeat([]byte{0xff, 0}, 1<<12)) },
+		"settings, no more": func(c net.Conn) { _, _ = c.Write(settings); _, _ = io.Copy(io.Discard, c) },
+		"settings for ever": func(c net.Conn) {
+			for {
+				if _, err := c.Write(bytes.Repeat(settings, 1000)); err != nil {
+					return
+				}
+			}
+		},
+		"settings, then silence in a frame": func(c net.Conn) {
+			_, _ = c.Write(append(settings, 0, 0xff, 0xff, 0))
+			_, _ = io.Copy(io.Discard, c)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := listener(t, serve)
+			for _, raft := range []bool{false, true} {
+				b := opened(t, Config{AdminURL: "http://" + address, LookupURL: "http://" + address, MetricsURL: "http://" + address, Raft: raft, Store: &memory{}})
+				for what, call := range calls(b) {
+					err := bounded(t, what, call)
+					if err != nil && !strings.Contains(err.Error(), "--broker-admin http://"+address) && !strings.Contains(err.Error(), "--danube-lookup") {
+						t.Errorf("%s does not name the setting: %v", what, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// calls are all that a driver can be asked.
+func calls(b brokerapi.Broker) map[string]func(context.Context) error {
+	all := map[string]func(context.Context) error{
+		"identify": func(ctx context.Context) error { _, err := b.Identify(ctx); return err },
+		"health":   b.Health,
+		"topics":   func(ctx context.Context) error { _, _, err := b.Topics(ctx); return err },
+		"load":     func(ctx context.Context) error { return b.Load(ctx, "/default/a", nil) },
+		"unload":   func(ctx context.Context) error { return b.(brokerapi.Unloader).Unload(ctx, "/default/a") },
+	}
+	if v, ok := b.(brokerapi.Viewer); ok {
+		all["believed"] = func(ctx context.Context) error { _, err := v.Believed(ctx); return err }
+	}
+	if s, ok := b.(brokerapi.Steerer); ok {
+		all["drain"] = func(ctx context.Context) error { return s.Steer(ctx, brokerapi.Drained, "test") }
+	}
+	return all
+}
+
+func TestAHugeAnswerIsRefused(t *testing.T) {
+	f := newFake(t)
+	b := f.etcd(t, &memory{f: f})
+	f.set(func() {
+		f.brokers = append(f.brokers, &danubepb.BrokerInfo{BrokerId: strings.Repeat("9", maxMessage+1)})
+	})
+	err := b.Health(soon(t))
+	if err == nil || len(err.Error()) > 500 || !strings.Contains(err.Error(), "not a Danube broker's") {
+		t.Error(err)
+	}
+}
+
+func TestAnErrorIsFitForATerminal(t *testing.T) {
+	f := newFake(t)
+	b := f.etcd(t, &memory{f: f})
+	f.fails("ListBrokers", codes.Internal, "\x1b[31mred\nalert"+strings.Repeat("!", 10000))
+	err := b.Health(soon(t))
+	if err == nil || strings.ContainsAny(err.Error(), "\x1b\n") || len(err.Error()) > 500 || !strings.Contains(err.Error(), "Internal") {
+		t.Errorf("%q", err)
+	}
+}
+
+func TestSlowMethodsEndWithTheirContextAndNeverPassAsHealthy(t *testing.T) {
+	for _, method := range []string{"ListBrokers", "TopicLookup"} {
+		t.Run(method, func(t *testing.T) {
+			f := newFake(t)
+			b := f.etcd(t, &memory{f: f})
+			if err := b.Health(soon(t)); err != nil {
+				t.Fatal(err)
+			}
+			f.hangs(method)
+			if err := bounded(t, "health", b.Health); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), method) {
+				t.Error(err)
+			}
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			for name, call := range calls(b) {
+				if err := call(ended); !errors.Is(err, context.Canceled) {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		})
+	}
+}
+
+func TestCloseEndsCallsInFlightAndLeavesNoGoroutine(t *testing.T) {
+	f := newFake(t)
+	before := runtime.NumGoroutine()
+	cfg := f.config(t)
+	cfg.Store = &memory{f: f}
+	b, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Health(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	f.hangs("ListBrokers")
+	f.hangs("TopicLookup")
+	var wg sync.WaitGroup
+	for name, call := range calls(b) {
+		wg.Go(func() {
+			if err := call(context.Background()); err == nil {
+				t.Errorf("%s succeeded", name)
+			}
+		})
+	}
+	for f.count("ListBrokers")+f.count("TopicLookup") < 4 {
+		runtime.Gosched()
+	}
+	start := time.Now()
+	for range 2 {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	wg.Wait()
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("took %v", took)
+	}
+	for name, call := range calls(b) {
+		if err := call(context.Background()); !errors.Is(err, errClosed) && name != "believed" {
+			t.Errorf("%s after Close: %v", name, err)
+		}
+	}
+	deadline := time.Now().Add(5 * time.Second)
+	for runtime.NumGoroutine() > before+4 { // the server's own
+		if time.Now().After(deadline) {
+			buf := make([]byte, 1<<20)
+			t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, buf[:runtime.Stack(buf, true)])
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func TestALossIsToldAtOnceAndAfterEachReturn(t *testing.T) {
+	f := newFake(t)
+	b := f.etcd(t, &memory{f: f})
+	for round := range 3 {
+		if err := b.Health(soon(t)); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-b.Lost():
+			t.Fatalf("round %d: lost before the stop", round)
+		default:
+		}
+		start := time.Now()
+		if round == 1 {
+			f.server.GracefulStop()
+		}
+		f.stop()
+		select {
+		case <-b.Lost():
+		case <-time.After(5 * time.Second):
+			t.Fatalf("round %d: not told", round)
+		}
+		if took := time.Since(start); took > 200*time.Millisecond {
+			t.Errorf("round %d: told after %v", round, took)
+		}
+		f.start(t)
+	}
+}
+
+func TestADriverOpenedFirstFindsTheBrokerWithoutDelay(t *testing.T) {
+	f := newFake(t)
+	f.stop()
+	b := f.etcd(t, &memory{f: f})
+	for range 5 {
+		err := bounded(t, "health", b.Health)
+		if err == nil || !strings.Contains(err.Error(), "connection refused") || !strings.Contains(err.Error(), "--broker-admin http://"+f.address) {
+			t.Fatal(err)
+		}
+	}
+	f.start(t)
+	start := time.Now()
+	if err := b.Health(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took > 300*time.Millisecond {
+		t.Errorf("took %v", took)
+	}
+	select {
+	case <-b.Lost():
+		t.Error("a loss without a connection")
+	default:
+	}
+}
+
+func TestMetricsThatHangLeaveTimeForTheRegistration(t *testing.T) {
+	f := newFake(t)
+	cfg := f.config(t)
+	cfg.MetricsURL = "http://" + listener(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+	value := fmt.Appendf(nil, `{"admin_addr":"http://%s"}`, f.address)
+	cfg.Store = &memory{f: f, registrations: []Registration{{fakeID, value, 1}}}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if who, err := opened(t, cfg).Identify(ctx); err != nil || who.Instance != fakeID {
+		t.Errorf("%+v, %v", who, err)
+	}
+}
+
+func TestMetricsOfAnySizeAreReadAsFarAsNeeded(t *testing.T) {
+	f := newFake(t)
+	b := f.etcd(t, &memory{f: f})
+	f.set(func() { f.metrics += strings.Repeat("up{broker=\""+fakeID+"\"} 1\n", 200_000) })
+	if who, err := b.Identify(soon(t)); err != nil || who.Instance != fakeID {
+		t.Errorf("%+v, %v", who, err)
+	}
+}

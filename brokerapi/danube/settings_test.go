@@ -1,0 +1,134 @@
+package danube
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+)
+
+func TestSettingsThatCannotWorkNameTheFlag(t *testing.T) {
+	dir := t.TempDir()
+	empty := write(t, dir, "empty", "\n")
+	for _, c := range []struct {
+		name, want string
+		cfg        Config
+	}{
+		{"no admin URL", "--broker-admin is empty: want http://host:port or https://host:port", Config{}},
+		{"scheme", `--broker-admin "nats://127.0.0.1:1": want http://`, Config{AdminURL: "nats://127.0.0.1:1"}},
+		{"path", `--danube-lookup "http://h:1/x": has a path`, Config{AdminURL: "http://h", LookupURL: "http://h:1/x"}},
+		{"two hosts", `--danube-metrics "http://a:1,b:2"`, Config{AdminURL: "http://h", MetricsURL: "http://a:1,b:2"}},
+		{"password", "--broker-admin holds credentials", Config{AdminURL: "http://u:secret@h:1"}},
+		{"CA that is not there", "--broker-cacert: open", Config{AdminURL: "https://h", CACert: filepath.Join(dir, "no")}},
+		{"CA that is none", "holds no PEM certificate", Config{AdminURL: "https://h", CACert: empty}},
+		{"certificate that is none", "--broker-cert " + empty, Config{AdminURL: "https://h", Cert: empty, Key: empty}},
+		{"empty token", "want one line that holds the token", Config{AdminURL: "http://h", TokenFile: empty}},
+		{"negative timeout", "must not be negative", Config{AdminURL: "http://h", Timeout: -1}},
+		{"no store", "needs the store", Config{AdminURL: "http://h"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.name != "no store" {
+				c.cfg.Store = &memory{}
+			}
+			b, err := New(c.cfg)
+			if err == nil {
+				_ = b.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestWhatIsLeftOutIsBesideTheAdminAPI(t *testing.T) {
+	at, err := parseAddresses(Config{AdminURL: "https://[::1]"})
+	if err != nil || at.admin.String() != "https://[::1]:50051" || at.lookup.String() != "https://[::1]:6650" || at.metrics.String() != "http://[::1]:9040" {
+		t.Errorf("%v, %v", at, err)
+	}
+}
+
+func write(t *testing.T, dir, name, content string) string {
+	t.Helper()
+	file := filepath.Join(dir, name)
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// certificate makes one for 127.0.0.1 that signs itself.
+func certificate(t *testing.T, dir string) (cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "danube"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalECPrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return write(t, dir, "cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))),
+		write(t, dir, "key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: secret})))
+}
+
+func TestTLSAndTokenAreUsedAndReadAgain(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := certificate(t, dir)
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(pair.Leaf)
+	f := newFake(t,
+		grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool})),
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			md, _ := metadata.FromIncomingContext(ctx)
+			if got := md.Get("authorization"); len(got) != 1 || got[0] != "Bearer good" {
+				return nil, status.Error(codes.Unauthenticated, "who are you?")
+			}
+			return handler(ctx, req)
+		}))
+	cfg := f.config(t)
+	cfg.AdminURL, cfg.LookupURL, cfg.Store = "https://"+f.address, "https://"+f.address, &memory{f: f}
+	cfg.CACert, cfg.Cert, cfg.Key, cfg.TokenFile = cert, cert, key, write(t, dir, "token", "bad\n")
+	b := opened(t, cfg)
+	if err := b.Health(soon(t)); err == nil || !strings.Contains(err.Error(), "--broker-token-file") || strings.Contains(err.Error(), "bad") {
+		t.Error(err)
+	}
+	write(t, dir, "token", "good\n")
+	if err := b.Health(soon(t)); err != nil {
+		t.Error(err)
+	}
+	cfg.CACert, _ = certificate(t, t.TempDir())
+	if err := bounded(t, "health", opened(t, cfg).Health); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("an unknown authority: %v", err)
+	}
+}
