@@ -36,7 +36,8 @@ type Broker struct {
 	done        chan struct{} // closed: it has ended, by Close or by an error
 	failed      error         // valid after done
 	deadRead    atomic.Bool   // a watch has died
-	deadRenewal atomic.Bool
+	deadRenewal atomic.Bool   // that of the registration
+	counts      atomic.Pointer[map[string]int]
 
 	cancel context.CancelFunc
 	all    sync.WaitGroup

@@ -27,13 +27,16 @@ type Count struct {
 
 // Status is what the lab may know of a broker, which nobody else can ask.
 type Status struct {
-	ID          string     `json:"id"`
-	Loaded      []string   `json:"loaded"`
-	Loads       int        `json:"loads"` // how often a topic was loaded
-	Leads       bool       `json:"leads"`
-	WatchesDied bool       `json:"watches_died"`
-	RenewalDied bool       `json:"renewal_died"` // of the registration or the leader's key
-	Disasters   []Disaster `json:"disasters"`    // of this life
+	ID          string   `json:"id"`
+	Loaded      []string `json:"loaded"`
+	Loads       int      `json:"loads"` // how often a topic was loaded
+	Leads       bool     `json:"leads"`
+	WatchesDied bool     `json:"watches_died"`
+	RenewalDied bool     `json:"renewal_died"` // of the registration
+	// Counts are the topics by broker as its load manager knows them. A broker that is
+	// not in it is given nothing by this one.
+	Counts    map[string]int `json:"counts"`
+	Disasters []Disaster     `json:"disasters"` // of this life
 }
 
 type (
@@ -159,6 +162,9 @@ func (b *Broker) status(context.Context, *statusRequest) (*Status, error) {
 // Status is what the lab may know.
 func (b *Broker) Status() Status {
 	s := Status{ID: b.id, Loaded: b.Loaded(), Leads: b.leads.Load(), WatchesDied: b.deadRead.Load(), RenewalDied: b.deadRenewal.Load(), Disasters: b.Disasters()}
+	if counts := b.counts.Load(); counts != nil {
+		s.Counts = *counts
+	}
 	select {
 	case <-b.joined:
 		s.Loads = b.topics.loadCount()

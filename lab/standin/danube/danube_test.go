@@ -164,7 +164,7 @@ type node struct {
 // etcdNode starts a broker of release 0.7 that ends with the test. change may be nil.
 func etcdNode(t *testing.T, s *store, change func(*danube.Config)) *node {
 	t.Helper()
-	cfg := danube.Config{Etcd: s.url, DataDir: t.TempDir(), Times: quick(2 * time.Second), Stderr: io.Discard}
+	cfg := danube.Config{Etcd: s.url, DataDir: t.TempDir(), Times: quick(bound), Stderr: io.Discard}
 	if change != nil {
 		change(&cfg)
 	}

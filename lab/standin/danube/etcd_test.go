@@ -148,7 +148,8 @@ func TestKeysThatWereThereBeforeAreNotLookedAt(t *testing.T) {
 	s.put("/cluster/unassigned/default/stuck", "null")
 	b := etcdNode(t, s, nil)
 	await(t, "a leader that knows a broker", func() (bool, string) {
-		return b.Status().Leads && s.value("/cluster/load/"+b.ID()) != "", ""
+		st := b.Status()
+		return st.Leads && len(st.Counts) == 1, fmt.Sprintf("%+v", st)
 	})
 	s.describe(topic)
 	s.put("/cluster/unassigned"+topic, "null") // assigned after the stuck one would have been
@@ -263,6 +264,7 @@ func TestAMarkerThatTheLeaderTookAwayFirstIsNoMarker(t *testing.T) {
 	s := newEtcd(t)
 	leader := etcdNode(t, s, func(c *danube.Config) { c.Times.Assign = time.Nanosecond })
 	await(t, "a leader", func() (bool, string) { return leader.Status().Leads, "" })
+	awaitKnown(t, leader, leader.ID(), 0)
 	slow := etcdNode(t, s, func(c *danube.Config) { c.Times.React = 500 * time.Millisecond })
 	s.serve(slow, topic)
 	_, err := s.Txn(t.Context()).Then(
@@ -336,7 +338,7 @@ func TestTheLeaderTakesEverythingFromTheDeadAndGivesItToTheLiving(t *testing.T) 
 	s := newEtcd(t)
 	leader := etcdNode(t, s, nil)
 	await(t, "a leader", func() (bool, string) { return leader.Status().Leads, "" })
-	dead := etcdNode(t, s, nil)
+	dead := etcdNode(t, s, func(c *danube.Config) { c.Times = quick(2 * time.Second) })
 	s.serve(dead, topic)
 	if err := dead.Close(); err != nil {
 		t.Fatal(err)
@@ -373,12 +375,12 @@ func TestTheLeaderGivesMarkedTopicsToAnotherActiveBroker(t *testing.T) {
 			await(t, "a leader", func() (bool, string) { return from.Status().Leads, "" })
 			to, drained := etcdNode(t, s, nil), etcdNode(t, s, nil)
 			s.put(s.keys.State(drained.ID()), `{"mode":"drained"}`)
-			s.serve(from, "/default/load")                                                              // so that the other is the one with the fewest
-			awaitReport(t, s, from, `"topic_name":"/default/load"`)                                     // and the leader knows
-			awaitReport(t, s, to, `"topics":[]`)                                                        //
-			awaitReport(t, s, drained, `"topics":[]`)                                                   //
-			s.describe(topic)                                                                           //
-			s.put("/cluster/unassigned"+topic, fmt.Sprintf(c.marker, from.ID(), to.ID(), drained.ID())) //
+			s.serve(from, "/default/load") // so that the other is the one with the fewest
+			awaitKnown(t, from, from.ID(), 1)
+			awaitKnown(t, from, to.ID(), 0)
+			awaitKnown(t, from, drained.ID(), 0)
+			s.describe(topic)
+			s.put("/cluster/unassigned"+topic, fmt.Sprintf(c.marker, from.ID(), to.ID(), drained.ID()))
 			to.awaitLoaded(topic)
 			for _, b := range []*node{from, to, drained} {
 				b.noDisaster()
@@ -387,14 +389,14 @@ func TestTheLeaderGivesMarkedTopicsToAnotherActiveBroker(t *testing.T) {
 	}
 }
 
-func awaitReport(t *testing.T, s *store, b *node, with string) {
+// awaitKnown waits until the leader counts so many topics of a broker.
+func awaitKnown(t *testing.T, leader *node, id string, topics int) {
 	t.Helper()
-	for range 2 { // one that was under way may be followed by the watch later than it is read here
-		await(t, "a load report", func() (bool, string) {
-			v := s.value("/cluster/load/" + b.ID())
-			return strings.Contains(v, with), v
-		})
-	}
+	await(t, "the leader to know broker "+id, func() (bool, string) {
+		counts := leader.Status().Counts
+		n, known := counts[id]
+		return known && n == topics, fmt.Sprint(counts)
+	})
 }
 
 func TestWithoutAnotherActiveBrokerAnUnloadedTopicStaysUnassigned(t *testing.T) {
@@ -416,8 +418,9 @@ func TestTheLeaderBelievesLoadReportsOfTheDead(t *testing.T) {
 	b := etcdNode(t, s, nil)
 	await(t, "a leader", func() (bool, string) { return b.Status().Leads, "" })
 	s.serve(b, "/default/load")
-	awaitReport(t, s, b, "/default/load")
 	s.put("/cluster/load/7", `{"resources_usage":[],"topics":[],"timestamp":1,"broker_id":7}`)
+	awaitKnown(t, b, b.ID(), 1)
+	awaitKnown(t, b, "7", 0)
 	s.put("/cluster/unassigned"+topic, "null")
 	s.await(s.keys.Assignment("7", topic), "null")
 }
@@ -530,6 +533,7 @@ func TestUnloadBrokerMovesItsTopicsAndDrainsIt(t *testing.T) {
 		t.Fatal(got, err)
 	}
 	awaitBrokers(t, b, 2)
+	awaitKnown(t, b, other.ID(), 0)
 	dry, err := b.brokers.UnloadBroker(t.Context(), &danubepb.UnloadBrokerRequest{BrokerId: b.ID(), DryRun: true})
 	if err != nil || dry.Started || dry.Pending != 1 {
 		t.Errorf("dry run: %v, %v", dry, err)

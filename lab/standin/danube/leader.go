@@ -104,6 +104,16 @@ func (l *leader) report(e event) {
 		topics = append(topics, t.Name)
 	}
 	l.usage[id] = topics
+	l.publish()
+}
+
+// publish shows what is known, for tests.
+func (l *leader) publish() {
+	counts := map[string]int{}
+	for id, topics := range l.usage {
+		counts[id] = len(topics)
+	}
+	l.b.counts.Store(&counts)
 }
 
 // assign gives an unassigned topic to the active broker with the fewest, not the one that
@@ -148,6 +158,7 @@ func (l *leader) assign(ctx context.Context, topic string, value []byte) {
 	if topics, ok := l.usage[to]; ok {
 		l.usage[to] = append(topics, topic)
 	}
+	l.publish()
 }
 
 func (l *leader) fewest(ctx context.Context, but string) string {
@@ -170,6 +181,7 @@ func (l *leader) fewest(ctx context.Context, but string) string {
 // assignments, one key after the other.
 func (l *leader) gone(ctx context.Context, id string) {
 	delete(l.usage, id)
+	l.publish()
 	l.b.log.Info("broker is no longer alive", "gone", id)
 	keys, _, err := l.b.store.list(ctx, assignmentsPrefix(id))
 	if err != nil {

@@ -170,6 +170,7 @@ func TestWithRaftUnloadBrokerDrainsOnlyIfAnotherIsActive(t *testing.T) {
 	}
 	second := raftNode(t, other)
 	awaitBrokers(t, b, 2)
+	awaitKnown(t, b, second.ID(), 0)
 	if err := unload(b); err != nil {
 		t.Fatal(err)
 	}
@@ -203,6 +204,7 @@ func TestWithRaftUnloadTopicNeedsTwoBrokers(t *testing.T) {
 	other.DataDir = t.TempDir()
 	second := raftNode(t, other)
 	awaitBrokers(t, b, 2)
+	awaitKnown(t, b, second.ID(), 0)
 	if err := unload(); err != nil {
 		t.Fatal(err)
 	}
@@ -212,12 +214,16 @@ func TestWithRaftUnloadTopicNeedsTwoBrokers(t *testing.T) {
 
 func TestWithRaftARegistrationThatRanOutComesBackDrainedAndItsTopicsAreDestroyed(t *testing.T) {
 	m := newMetadata(t)
-	peer := leading(t, raftNode(t, raftConfig(t, m)))
+	steady := raftConfig(t, m)
+	steady.Times = quick(bound)
+	peer := leading(t, raftNode(t, steady))
 	front := newFrontOf(t, m.Addr)
 	cfg := raftConfig(t, m)
+	cfg.Times = quick(time.Second)
 	cfg.Metadata = front.Addr()
 	b := raftNode(t, cfg)
 	awaitBrokers(t, peer, 2)
+	awaitKnown(t, peer, b.ID(), 0)
 	// A drained peer leaves the topic to the other.
 	if _, err := peer.brokers.UnloadBroker(t.Context(), &danubepb.UnloadBrokerRequest{BrokerId: peer.ID()}); err != nil {
 		t.Fatal(err)

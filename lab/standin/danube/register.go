@@ -24,7 +24,11 @@ func (b *Broker) registerWithEtcd(ctx context.Context) error {
 		return err
 	}
 	b.log.Info("registered", "lease", lease)
-	b.all.Go(func() { b.renewForever(ctx, "registration", lease, b.cfg.Times.Renew) })
+	b.all.Go(func() {
+		if b.renewForever(ctx, "registration", lease, b.cfg.Times.Renew); ctx.Err() == nil {
+			b.deadRenewal.Store(true)
+		}
+	})
 	return nil
 }
 
@@ -34,7 +38,6 @@ func (b *Broker) renewForever(ctx context.Context, of string, lease int64, every
 		if err := b.store.keepAlive(ctx, lease); err != nil && ctx.Err() == nil {
 			b.log.Error("lease not renewed", "of", of, "err", err)
 			if !b.cfg.Resumes && !b.raft {
-				b.deadRenewal.Store(true)
 				return
 			}
 		}
