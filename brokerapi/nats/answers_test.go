@@ -22,7 +22,7 @@ func bound(t *testing.T) context.Context {
 	return ctx
 }
 
-func opened(t *testing.T, cfg Config) *Broker {
+func opened(t testing.TB, cfg Config) *Broker {
 	t.Helper()
 	b, err := New(cfg)
 	if err != nil {

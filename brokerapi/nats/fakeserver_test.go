@@ -26,7 +26,7 @@ type fakeServer struct {
 const fakeID = "NFAKE"
 
 // newFakeServer serves until the test ends. info is more JSON for its greeting.
-func newFakeServer(t *testing.T, info string, reply func(subject string, body []byte) (string, bool)) *fakeServer {
+func newFakeServer(t testing.TB, info string, reply func(subject string, body []byte) (string, bool)) *fakeServer {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
