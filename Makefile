@@ -83,6 +83,11 @@ simulate: ## 10,000 random schedules for whole sidecars in virtual time; ARGS='-
 mutate: ## break each safety rule on purpose, and see that the simulation notices; ARGS='-mutate lease' does some
 	GOFLAGS=-p=2 go test ./agent/simulation -run 'TestEveryMutant' -timeout 20m -v $(or $(ARGS),-mutate .) | { grep -v -e '^=== ' || true; }
 
+FUZZTIME ?= 1m
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME (1m), as many at a time as there are processors; ARGS='-run nats' does some
+	@cd lab && go run ./fuzz -time $(FUZZTIME) $(ARGS)
+
 .PHONY: lint
 lint: ## gofmt, vet, staticcheck, govulncheck
 	@files=$$(gofmt -l .); if [ -n "$$files" ]; then echo "not formatted, run gofmt -w:" $$files; exit 1; fi

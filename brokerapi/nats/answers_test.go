@@ -32,8 +32,8 @@ func opened(t testing.TB, cfg Config) *Broker {
 	return b
 }
 
-// goodVarz is what the monitoring port of the fake server says.
-const goodVarz = `{"server_id":"NFAKE","server_name":"n1","version":"2.10.0","start":"2026-01-02T03:04:05.6Z","jetstream":{"config":{"store_dir":"/data/jetstream"}}}`
+// goodVarz is what the monitoring port of the fake server says, to /healthz too.
+const goodVarz = `{"status":"ok","server_id":"NFAKE","server_name":"n1","version":"2.10.0","start":"2026-01-02T03:04:05.6Z","jetstream":{"config":{"store_dir":"/data/jetstream"}}}`
 
 func silent(string, []byte) (string, bool) { return "", false }
 

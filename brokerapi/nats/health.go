@@ -2,6 +2,7 @@ package nats
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -25,6 +26,12 @@ func (b *Broker) Health(ctx context.Context) error {
 	}
 	if a.status != http.StatusOK {
 		return fmt.Errorf("--nats-monitor %s: /healthz answered %d %s: %q: see nats-server's log", b.monitor, a.status, http.StatusText(a.status), excerpt(a.body))
+	}
+	var said struct {
+		Status string `json:"status"`
+	}
+	if err := json.Unmarshal(a.body, &said); err != nil || said.Status != "ok" {
+		return fmt.Errorf("--nats-monitor %s: /healthz answered %d %s: %q, which no healthy nats-server says", b.monitor, a.status, http.StatusText(a.status), excerpt(a.body))
 	}
 	b.mu.Lock()
 	verified := b.verified

@@ -37,10 +37,8 @@ func TestHealthTakesAnyAnswerSinceTheQuestion(t *testing.T) {
 				}
 				return c.other, c.other != ""
 			})
-			web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.URL.Path == "/varz" {
-					io.WriteString(w, goodVarz)
-				}
+			web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				io.WriteString(w, goodVarz)
 			}))
 			defer web.Close()
 			b := opened(t, Config{AdminURL: server.url, MonitorURL: web.URL})

@@ -1,0 +1,195 @@
+package httpapi
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/brokerapi"
+)
+
+// liar gives the same bytes to every call.
+type liar struct {
+	url  string
+	says atomic.Pointer[[]byte]
+}
+
+func newLiar(t testing.TB) *liar {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &liar{url: "http://" + l.Addr().String()}
+	var open sync.WaitGroup
+	open.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			open.Go(func() {
+				defer conn.Close()
+				_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+				if _, err := conn.Read(make([]byte, 4096)); err != nil {
+					return
+				}
+				if _, err := conn.Write(*s.says.Load()); err == nil {
+					_ = conn.(*net.TCPConn).CloseWrite()
+					_, _ = io.Copy(io.Discard, io.LimitReader(conn, 1<<16))
+				}
+			})
+		}
+	})
+	t.Cleanup(func() { l.Close(); open.Wait() })
+	return s
+}
+
+// everything calls all there is; an error of any is fine, a panic or a delay is not.
+func everything(t *testing.T, b *Broker) (healthy bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
+	defer cancel()
+	healthy = b.Health(ctx) == nil
+	if id, err := b.Identify(ctx); err == nil && (id.Instance == "" || id.Version == "") {
+		t.Fatalf("identity %+v", id)
+	}
+	serving, quiesced, err := b.Topics(ctx)
+	if err == nil {
+		all := slices.Concat(serving, quiesced)
+		slices.Sort(all)
+		if len(slices.Compact(slices.Clone(all))) != len(all) {
+			t.Fatalf("a topic twice: %q", all)
+		}
+		for _, topic := range all {
+			if _, _, err := brokerapi.SplitTopic(topic); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if end, err := b.Seal(ctx, "/a/b"); err == nil && end.Empty && end.LastOffset != 0 {
+		t.Fatalf("sealed at %+v", end)
+	}
+	for _, err := range []error{
+		b.Load(ctx, "/a/b", nil), b.Quiesce(ctx, "/a/b"), b.Unload(ctx, "/a/b"), b.Commit(ctx, "/a/b"), b.Delete(ctx, "/a/b"),
+		b.Resume(ctx, "/a/b", brokerapi.Sealed{LastOffset: 1}), b.Steer(ctx, brokerapi.Drained, ""), b.End(ctx),
+	} {
+		if err != nil && strings.ContainsAny(err.Error(), "\n\r\x1b") {
+			t.Fatalf("not one line: %q", err)
+		}
+	}
+	if ctx.Err() != nil {
+		t.Fatal("the calls lasted longer than the answers")
+	}
+	return healthy
+}
+
+// well says whether an answer could be one of a healthy broker, read in another way.
+func well(status int, kind string, body []byte) bool {
+	var said map[string]any
+	if status != 200 || !strings.Contains(strings.ToLower(kind), "json") || json.Unmarshal(body, &said) != nil {
+		return false
+	}
+	for name, value := range said {
+		if strings.EqualFold(name, "status") && value == "ok" {
+			return true
+		}
+	}
+	return false
+}
+
+const all = `{"status":"ok","instance":"i","version":"1","name":"n","capabilities":["steer"],"topics":[{"name":"/a/b","state":"serving"}],"state":"serving","empty":false,"last_offset":"7","mode":"drained"}`
+
+func FuzzAnswersNeverMakeHealthy(f *testing.F) {
+	f.Add(200, "application/json", []byte(all))
+	f.Add(200, "application/json", []byte(`{"status":"ok"}`))
+	f.Add(200, "application/json", []byte(`{"topics":[],"next":"x","state":"absent","empty":true}`))
+	f.Add(200, "application/json", []byte(`{"topics":[{"name":"/../..","state":"sealed"}],"next":"/../..","last_offset":"-1","empty":false}`))
+	f.Add(200, "text/html", []byte(all))
+	f.Add(202, "application/json", []byte(all))
+	f.Add(409, "application/json", []byte(`{"error":{"code":"elsewhere","message":"\u001b[31m"}}`))
+	s := newLiar(f)
+	f.Fuzz(func(t *testing.T, status int, kind string, body []byte) {
+		if status < 200 || status > 599 || strings.ContainsAny(kind, "\r\n") {
+			return
+		}
+		says := append(fmt.Appendf(nil, "HTTP/1.1 %d x\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", status, kind, len(body)), body...)
+		s.says.Store(&says)
+		b, err := New(Config{AdminURL: s.url, Capabilities: []string{"steer"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		if everything(t, b) && !well(status, kind, body) {
+			t.Fatalf("healthy by %d %s %q", status, kind, body)
+		}
+	})
+}
+
+func FuzzBytesNeverMakeHealthy(f *testing.F) {
+	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + all))
+	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n" + all))
+	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\n\r\n{\"instance\":\"i\"}\n{"))
+	f.Add([]byte(all))
+	s := newLiar(f)
+	f.Fuzz(func(t *testing.T, says []byte) {
+		s.says.Store(&says)
+		b, err := New(Config{AdminURL: s.url, Capabilities: []string{"steer", "held-watch"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		if !everythingWatched(t, b) {
+			return
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(says)), nil)
+		if err != nil {
+			t.Fatalf("healthy by what is no answer: %v", err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		if !well(resp.StatusCode, resp.Header.Get("Content-Type"), body) {
+			t.Fatalf("healthy by %q", says)
+		}
+	})
+}
+
+// everythingWatched bounds health, which waits for the watch, more tightly.
+func everythingWatched(t *testing.T, b *Broker) (healthy bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	healthy = b.Health(ctx) == nil
+	if took := time.Since(start); took > 2*time.Second {
+		t.Fatalf("health took %v with 20ms allowed", took)
+	}
+	return healthy
+}
+
+func FuzzCapabilities(f *testing.F) {
+	f.Add("quiesce,move,local-data", "quiesce")
+	f.Add("must-stop", "fly,must-stop")
+	f.Fuzz(func(t *testing.T, set, said string) {
+		can, err := parseCapabilities(strings.Split(set, ","))
+		if err != nil {
+			return
+		}
+		names := strings.Split(said, ",")
+		for _, name := range can.List() {
+			if c := disagreement(can, names); c == nil && !slices.Contains(names, name) && name != "local-data" && name != "must-stop" {
+				t.Fatalf("%q is set, the broker says %q, and they agree", name, names)
+			}
+		}
+	})
+}

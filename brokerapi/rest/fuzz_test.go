@@ -1,0 +1,164 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+const fuzzToken = "a-secret-token"
+
+func fuzzClient(t testing.TB, url string) *Client {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(fuzzToken), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := New(Config{URL: url, TokenFile: file, MaxAnswer: 1 << 16, Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// checkError holds every error to what the package comment promises.
+func checkError(t *testing.T, err error) {
+	t.Helper()
+	text := err.Error()
+	switch {
+	case !strings.HasPrefix(text, "--broker-admin http://127.0.0.1:"):
+		t.Fatalf("does not name the setting: %q", text)
+	case strings.Contains(text, fuzzToken):
+		t.Fatalf("shows the token: %q", text)
+	case len(text) > 1500:
+		t.Fatalf("%d bytes: %q", len(text), text)
+	case !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }):
+		t.Fatalf("not fit for a terminal: %q", text)
+	}
+}
+
+func FuzzAnswersAreJSONOrAnError(f *testing.F) {
+	f.Add(200, "application/json", []byte(`{"name":"x","list":[{"a":1}]}`))
+	f.Add(200, "application/json; charset=utf-16", []byte(`{"name":"x","Name":"y"}`))
+	f.Add(307, "", []byte("\x1b[31m"+fuzzToken))
+	f.Add(401, "a/b;c", []byte(strings.Repeat("é", 300)))
+	f.Add(999, "application/x+json", []byte(strings.Repeat("[", 12000)))
+	c := fuzzClient(f, "http://127.0.0.1:1")
+	f.Fuzz(func(t *testing.T, status int, kind string, body []byte) {
+		a := &Answer{Status: status, Header: http.Header{"Content-Type": {kind}, "Location": {kind}}, Body: body, client: c, asked: "http://127.0.0.1:1/x", what: "GET /x"}
+		if err := a.Want(200); (err == nil) != (status == 200) {
+			t.Fatalf("want 200, got %d: %v", status, err)
+		} else if err != nil {
+			checkError(t, err)
+		}
+		checkError(t, a.Refusedf("%s: %s", kind, body))
+		_ = a.Location()
+		var v struct {
+			Name string
+			List []struct{ A int }
+		}
+		if err := a.JSON(&v); err != nil {
+			checkError(t, err)
+		} else if !utf8.Valid(body) || !strings.Contains(kind, "json") {
+			t.Fatalf("took %q as %s", body, kind)
+		}
+	})
+}
+
+// rawServer says bytes, whatever it is asked, and ends the connection.
+type rawServer struct {
+	url  string
+	says atomic.Pointer[[]byte]
+}
+
+func newRawServer(t testing.TB) *rawServer {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &rawServer{url: "http://" + l.Addr().String()}
+	var open sync.WaitGroup
+	open.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			open.Go(func() {
+				defer conn.Close()
+				_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+				if _, err := conn.Read(make([]byte, 4096)); err != nil {
+					return
+				}
+				if _, err := conn.Write(*s.says.Load()); err == nil {
+					_ = conn.(*net.TCPConn).CloseWrite()
+					_, _ = io.Copy(io.Discard, io.LimitReader(conn, 1<<16)) // until the other side closes
+				}
+			})
+		}
+	})
+	t.Cleanup(func() { l.Close(); open.Wait() })
+	return s
+}
+
+func FuzzBytesOnTheWireEndTheCall(f *testing.F) {
+	for _, seed := range []string{
+		"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
+		"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{}",
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffff\r\n{}",
+		"HTTP/1.1 401 x\r\nContent-Length: 0\r\nWWW-Authenticate: " + fuzzToken + "\r\n\r\n",
+		"HTTP/1.1 307 x\r\nLocation: http://127.0.0.1:1/" + fuzzToken + "\r\nContent-Length: 0\r\n\r\n",
+		"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n",
+		"HTTP/1.1 103 x\r\n\r\nHTTP/1.1 200 OK\r\n\r\na line\nhalf",
+		"HTTP/1.0 200 OK\r\nContent-Encoding: gzip\r\n\r\n\x1f\x8b",
+		"SSH-2.0-" + fuzzToken + "\r\n", "HTTP/1.1 200 OK\r\nX: \x00\r\n\r\n", "",
+	} {
+		f.Add([]byte(seed))
+	}
+	s := newRawServer(f)
+	f.Fuzz(func(t *testing.T, says []byte) {
+		s.says.Store(&says)
+		c := fuzzClient(t, s.url)
+		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
+		defer cancel()
+		a, err := c.Do(ctx, Request{Path: "/x"})
+		switch {
+		case err != nil:
+			checkError(t, err)
+		case len(a.Body) > 1<<16 || len(a.Body) > len(says):
+			t.Fatalf("%d bytes of %d", len(a.Body), len(says))
+		default:
+			if err := a.Errorf("x"); err != nil {
+				checkError(t, err)
+			}
+		}
+		h, err := c.Hold(ctx, Request{Path: "/x"})
+		for err == nil {
+			var line []byte
+			if line, err = h.Line(); len(line) > maxLine {
+				t.Fatalf("a line of %d bytes", len(line))
+			}
+		}
+		if h != nil {
+			h.Close()
+		}
+		checkError(t, err)
+		if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal("the call lasted longer than the answer")
+		}
+	})
+}
