@@ -207,8 +207,6 @@ func (c Config) CanStop() bool {
 // ends reports whether the broker's admin API can be asked to end the process. The guard
 // cannot ask it.
 func (c Config) ends() bool {
-	ends := drivers[c.Driver].Ends
-	return ends != nil && ends(c)
 	d := drivers[c.Driver]
 	return d.Ends != nil && d.Ends(c)
 }

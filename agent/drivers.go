@@ -19,8 +19,6 @@ type Driver struct {
 	Failover     string   // default of failover
 	Markers      []string // default of data-marker
 	AdminSchemes []string // schemes that broker-admin may have
-	// Ends says whether its admin API can end the process: Capabilities.End, before there is
-	// a broker. Nil: it cannot.
 	// Ends reports whether the admin API can end the process with these settings:
 	// Capabilities.End, before there is a broker. nil: it cannot.
 	Ends func(Config) bool
