@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,9 +26,10 @@ const (
 	bound = 15 * time.Second
 )
 
-// stage is one etcd, its history and the brokers beside it.
+// stage is one etcd, its history and the brokers beside it, all of one kind.
 type stage struct {
 	*harness.Lab
+	kind    kind
 	t       *testing.T
 	ctx     context.Context
 	etcd    *harness.Etcd
@@ -42,7 +44,8 @@ type node struct {
 	topics  []string
 	ttl     time.Duration
 	link    harness.Link // nil: the path to etcd cannot be cut
-	nats    *harness.NATS
+	broker  broker
+	nats    *harness.NATS // the broker, if it is one
 	sidecar *harness.Sidecar
 	probes  *harness.Recorder
 }
@@ -56,9 +59,15 @@ type nodeOptions struct {
 	Conf     string        // added to the broker's configuration
 }
 
+// newStage is for the tests that are played with NATS alone.
 func newStage(t *testing.T) *stage {
 	t.Helper()
-	s := &stage{Lab: harness.ForTest(t), t: t, ctx: t.Context()}
+	return newStageOf(t, natsKind)
+}
+
+func newStageOf(t *testing.T, k kind) *stage {
+	t.Helper()
+	s := &stage{Lab: harness.ForTest(t), kind: k, t: t, ctx: t.Context()}
 	var err error
 	s.etcd, err = s.StartEtcd(s.ctx, harness.EtcdOptions{})
 	s.must(err)
@@ -108,18 +117,31 @@ func (s *stage) prepare(id string, o nodeOptions) *node {
 		s.must(err)
 		endpoint, place = n.link.Endpoint(), n.link.Place()
 	}
-	n.nats, err = s.NewNATS(harness.NATSOptions{Name: id, Place: place, Extra: o.Conf})
+	n.broker, err = s.kind.prepare(s, brokerOptions{ID: id, Place: place, Conf: o.Conf})
 	s.must(err)
+	if b, ok := n.broker.(natsBroker); ok {
+		n.nats = b.NATS
+	}
+	s.t.Cleanup(func() { s.noDisaster(n) })
 	n.sidecar, err = s.NewSidecar(harness.SidecarOptions{
-		Broker: n.nats, Endpoints: []string{endpoint},
-		Flags: append([]string{
+		Name: id + "-sidecar", Place: place, Endpoints: []string{endpoint},
+		Flags: slices.Concat(n.broker.Driver(), []string{
 			"--lease-ttl", o.TTL.String(),
 			"--detachment-recover-window", recoverWindow.String(),
 			"--health-interval", "200ms",
-		}, o.Flags...),
+		}, o.Flags),
 	})
 	s.must(err)
 	return n
+}
+
+// noDisaster checks that nothing happened to the broker that must never happen to one.
+func (s *stage) noDisaster(n *node) {
+	all, err := n.broker.Disasters()
+	s.should(err)
+	for _, d := range all {
+		s.t.Errorf("%s: %s", n.id, d)
+	}
 }
 
 // add makes a node, starts it and waits until it is ready.
@@ -135,7 +157,7 @@ func (s *stage) add(id string, o nodeOptions) *node {
 // and waits for neither.
 func (n *node) start() {
 	n.t.Helper()
-	n.must(errors.Join(n.sidecar.Start(), n.nats.Launch()))
+	n.must(errors.Join(n.sidecar.Start(), n.broker.Launch()))
 	if n.probes == nil {
 		n.probes = n.Record(n.sidecar)
 	}
@@ -144,7 +166,7 @@ func (n *node) start() {
 // kill kills broker and sidecar with SIGKILL.
 func (n *node) kill() {
 	n.t.Helper()
-	n.must(errors.Join(n.sidecar.Kill(), n.nats.Kill()))
+	n.must(errors.Join(n.sidecar.Kill(), n.broker.Kill()))
 }
 
 // awaitReady returns when the broker is ready, and the recorder knows.
@@ -207,12 +229,11 @@ func (n *node) publishes() {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.ctx, bound)
 	defer cancel()
-	c, err := n.nats.Connect()
+	c, err := n.broker.Connect()
 	n.must(err)
 	defer c.Close()
 	for _, topic := range n.topics {
-		_, err := harness.Publish(ctx, c, topic, []byte("e2e"))
-		n.must(err)
+		n.must(c.Publish(ctx, topic))
 	}
 }
 

@@ -89,13 +89,13 @@ func TestStoreErrorIsNotAbsence(t *testing.T) {
 		n := s.add("n1", nodeOptions{Flags: flags})
 		s.add("n2", nodeOptions{Flags: flags})
 		from := s.revision()
-		s.must(n.nats.Kill())
+		s.must(n.broker.Kill())
 		down := n.awaitExpiry(from).Revision
 		role := s.etcd.Client()
 		n.comesBackBlind(down, func() {
 			_, err := role.RoleRevokePermission(s.ctx, "hf", "\x00", "\x00")
 			s.must(err)
-			s.must(n.nats.Launch())
+			s.must(n.broker.Launch())
 		}, func() {
 			_, err := role.RoleGrantPermission(s.ctx, "hf", "\x00", "\x00", clientv3.PermissionType(clientv3.PermReadWrite))
 			s.must(err)

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,7 +21,7 @@ func TestScenario3a_RestartWithinTTL(t *testing.T) {
 	peer := s.add("n2", nodeOptions{})
 	before, from := n.registration(), s.revision()
 	killed := time.Now()
-	s.must(n.nats.Kill())
+	s.must(n.broker.Kill())
 	unready := n.awaitNotReady()
 	// A topic that only the sidecar can bring: it is not on the broker's disk.
 	late := "/default/late"
@@ -35,7 +34,7 @@ func TestScenario3a_RestartWithinTTL(t *testing.T) {
 	launched := time.Now()
 	n.neverReady(unready)
 	publishers := n.publishAlways()
-	s.must(n.nats.Launch())
+	s.must(n.broker.Launch())
 	n.awaitReady()
 	n.publishes() // ready is a promise that every topic is there
 
@@ -72,14 +71,14 @@ func TestScenario3b_RestartAfterTTL(t *testing.T) {
 			if sidecarToo {
 				n.kill()
 			} else {
-				s.must(n.nats.Kill())
+				s.must(n.broker.Kill())
 			}
 			unready := n.awaitNotReady()
 			deleted := n.awaitExpiry(from)
 			if sidecarToo {
 				n.start()
 			} else {
-				s.must(n.nats.Launch())
+				s.must(n.broker.Launch())
 			}
 			registered := n.awaitRegistered(deleted.Revision)
 			n.withState(registered, "drained", "stale_restart")
@@ -117,7 +116,7 @@ func TestFirstBoot(t *testing.T) {
 		return !st.Ready.OK && st.Boot.Kind == "unknown" && st.Mode == ""
 	})
 	s.never("registered without a broker", from, harness.PutKey(s.keys.Registration(n.id)))
-	s.must(n.nats.Launch())
+	s.must(n.broker.Launch())
 	registered := n.awaitRegistered(from)
 	n.withState(registered, "active", "boot")
 	for _, key := range []string{s.keys.Era(), s.keys.Member(n.id)} {
@@ -146,31 +145,15 @@ func TestFirstBoot(t *testing.T) {
 
 	t.Log("a third one has data from an earlier life, of which nobody else knows")
 	third := s.prepare("n3", nodeOptions{})
-	s.must(third.nats.Start(s.ctx))
-	third.makeStream("old")
-	s.must(third.nats.Kill())
+	s.must(third.broker.Start(s.ctx))
+	s.must(third.broker.Litter(s.ctx))
+	s.must(third.broker.Kill())
 	from = s.revision()
 	third.start()
 	third.withState(third.awaitRegistered(from), "drained", "stale_restart")
 	s.never("a broker with old data was active", from, func(c harness.Change) bool {
 		return c.Key == s.keys.State(third.id) && isMode(c, "active")
 	})
-}
-
-// makeStream gives the broker data that no sidecar made.
-func (n *node) makeStream(name string) {
-	n.t.Helper()
-	ctx, cancel := context.WithTimeout(n.ctx, bound)
-	defer cancel()
-	c, err := n.nats.Connect()
-	n.must(err)
-	defer c.Close()
-	body := fmt.Sprintf(`{"name":%q,"subjects":[%q],"storage":"file","num_replicas":1,"retention":"limits","discard":"old"}`, name, name+".>")
-	res, err := c.RequestWithContext(ctx, "$JS.API.STREAM.CREATE."+name, []byte(body))
-	n.must(err)
-	if strings.Contains(string(res.Data), `"error"`) {
-		n.t.Fatalf("make stream: %s", res.Data)
-	}
 }
 
 func TestJoin(t *testing.T) {
@@ -224,9 +207,9 @@ func TestOperatorDrainSurvivesRestart(t *testing.T) {
 		n.isOperatorDrain(from)
 	}
 	t.Log("restart of the broker")
-	s.must(n.nats.Kill())
+	s.must(n.broker.Kill())
 	n.await("the broker to be down", func(st harness.Status) bool { return st.Broker.Up == "down" })
-	s.must(n.nats.Start(s.ctx))
+	s.must(n.broker.Start(s.ctx))
 	stillDrained("drained after a restart of the broker")
 	publishers.await(refused, time.Now())
 

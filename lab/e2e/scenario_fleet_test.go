@@ -94,7 +94,7 @@ func TestScenario4_FullClusterRestart(t *testing.T) {
 				if i%2 == 0 {
 					n.start()
 				} else { // the broker first
-					s.must(n.nats.Start(s.ctx))
+					s.must(n.broker.Start(s.ctx))
 					s.must(n.sidecar.Start())
 				}
 				n.comesBackByItself(down)
@@ -151,7 +151,7 @@ func TestRollingRestartIsNotAFullRestart(t *testing.T) {
 		before := s.revision()
 		s.must(n.sidecar.Stop(s.ctx)) // gives its registration up
 		gone := n.awaitExpiry(before)
-		s.must(n.nats.Kill())
+		s.must(n.broker.Kill())
 		n.start()
 		n.awaitRegistered(gone.Revision)
 		n.await("attached", func(st harness.Status) bool { return st.Attachment == "attached" && st.Mode != "" })
