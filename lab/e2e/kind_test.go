@@ -27,12 +27,13 @@ type brokerOptions struct {
 var kinds = []kind{natsKind}
 
 // eachKind plays a scenario with every kind of broker.
-func eachKind(t *testing.T, play func(t *testing.T, s *stage)) {
+func eachKind(t *testing.T, play func(t *testing.T, k kind)) {
+	t.Helper()
 	t.Parallel()
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
-			play(t, newStageOf(t, k))
+			play(t, k)
 		})
 	}
 }

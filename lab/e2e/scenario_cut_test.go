@@ -57,29 +57,30 @@ func TestScenario1_GlitchShorterThanTTL(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slow: runs in .ci/run")
 	}
-	t.Parallel()
-	s := newStage(t)
-	const phases = 6
-	interval := longTTL / 8
-	var nodes []*node
-	for i := range phases + 1 {
-		nodes = append(nodes, s.prepare(fmt.Sprintf("n%d", i+1), nodeOptions{TTL: longTTL, Cuttable: true}))
-		nodes[i].start()
-	}
-	for _, n := range nodes {
-		n.awaitReady()
-	}
-	from := s.revision()
-	var wg sync.WaitGroup
-	for i, n := range nodes[:phases] {
-		// Up to just before the next renewal.
-		phase := time.Duration(i) * (interval - 200*time.Millisecond) / (phases - 1)
-		wg.Go(func() { n.glitch(15*time.Second, phase, true) })
-	}
-	// Longer than the fence point: the registration survives all the same.
-	wg.Go(func() { nodes[phases].glitch(25*time.Second, interval-200*time.Millisecond, false) })
-	wg.Wait()
-	s.never("something was written", from, func(c harness.Change) bool { return strings.HasPrefix(c.Key, "/cluster/") })
+	eachKind(t, func(t *testing.T, k kind) {
+		s := newStageOf(t, k)
+		const phases = 6
+		interval := longTTL / 8
+		var nodes []*node
+		for i := range phases + 1 {
+			nodes = append(nodes, s.prepare(fmt.Sprintf("n%d", i+1), nodeOptions{TTL: longTTL, Cuttable: true}))
+			nodes[i].start()
+		}
+		for _, n := range nodes {
+			n.awaitReady()
+		}
+		from := s.revision()
+		var wg sync.WaitGroup
+		for i, n := range nodes[:phases] {
+			// Up to just before the next renewal.
+			phase := time.Duration(i) * (interval - 200*time.Millisecond) / (phases - 1)
+			wg.Go(func() { n.glitch(15*time.Second, phase, true) })
+		}
+		// Longer than the fence point: the registration survives all the same.
+		wg.Go(func() { nodes[phases].glitch(25*time.Second, interval-200*time.Millisecond, false) })
+		wg.Wait()
+		s.never("something was written", from, func(c harness.Change) bool { return strings.HasPrefix(c.Key, "/cluster/") })
+	})
 }
 
 // glitch cuts the node off for that long, that long after its last renewal. It is
@@ -127,49 +128,50 @@ func (n *node) cutAndCompare(length, phase time.Duration, attached bool) {
 }
 
 func TestScenario2_UnavailableLongerThanTTL(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	n := s.add("n1", nodeOptions{Cuttable: true})
-	peer := s.add("n2", nodeOptions{})
-	from := s.revision()
-	publishers := n.publishAlways()
-	publishers.await(served, time.Now())
-	cut := time.Now()
-	s.must(n.link.Cut())
+	eachKind(t, func(t *testing.T, k kind) {
+		s := newStageOf(t, k)
+		n := s.add("n1", nodeOptions{Cuttable: true})
+		peer := s.add("n2", nodeOptions{})
+		from := s.revision()
+		publishers := n.publishAlways()
+		publishers.await(served, time.Now())
+		cut := time.Now()
+		s.must(n.link.Cut())
 
-	deleted := n.awaitExpiry(from)
-	unready, ok := n.probes.FirstNotReady(cut)
-	if !ok || !unready.Before(deleted.At) {
-		t.Fatalf("key deleted at %v, but not fenced before:\n%s", deleted, n.probes)
-	}
-	stopped := publishers.await(refused, cut)
-	if !stopped.Before(deleted.At) {
-		t.Fatalf("key deleted at %v, but publishers were refused only from %v on:\n%s", deleted, stopped, publishers)
-	}
-	t.Logf("not ready %v, refused %v before the key was deleted", deleted.At.Sub(unready), deleted.At.Sub(stopped))
+		deleted := n.awaitExpiry(from)
+		unready, ok := n.probes.FirstNotReady(cut)
+		if !ok || !unready.Before(deleted.At) {
+			t.Fatalf("key deleted at %v, but not fenced before:\n%s", deleted, n.probes)
+		}
+		stopped := publishers.await(refused, cut)
+		if !stopped.Before(deleted.At) {
+			t.Fatalf("key deleted at %v, but publishers were refused only from %v on:\n%s", deleted, stopped, publishers)
+		}
+		t.Logf("not ready %v, refused %v before the key was deleted", deleted.At.Sub(unready), deleted.At.Sub(stopped))
 
-	healed := time.Now()
-	s.must(n.link.Heal())
-	registered := n.awaitRegistered(deleted.Revision)
-	t.Logf("registered %v after the heal", registered.At.Sub(healed))
-	n.withState(registered, "drained", "registration_expired")
-	n.await("drained and attached", func(st harness.Status) bool {
-		return st.Mode == "drained" && st.Reason == "registration_expired" && st.Attachment == "attached"
-	})
-	asked := time.Now()
-	n.neverReady(unready)
-	publishers.only(refused, stopped, asked)
-	n.activate()
-	publishers.await(served, asked)
-	n.alwaysLive(cut)
-	n.isInMode("active", "e2e")
+		healed := time.Now()
+		s.must(n.link.Heal())
+		registered := n.awaitRegistered(deleted.Revision)
+		t.Logf("registered %v after the heal", registered.At.Sub(healed))
+		n.withState(registered, "drained", "registration_expired")
+		n.await("drained and attached", func(st harness.Status) bool {
+			return st.Mode == "drained" && st.Reason == "registration_expired" && st.Attachment == "attached"
+		})
+		asked := time.Now()
+		n.neverReady(unready)
+		publishers.only(refused, stopped, asked)
+		n.activate()
+		publishers.await(served, asked)
+		n.alwaysLive(cut)
+		n.isInMode("active", "e2e")
 
-	peer.alwaysReady(cut)
-	s.never("the mode was another than drained, and active by the operator", from, func(c harness.Change) bool {
-		return c.Key == s.keys.State(n.id) && !isMode(c, "drained") && !strings.Contains(c.Value, `"e2e"`)
-	})
-	s.never("the era moved, or the peer was touched", from, func(c harness.Change) bool {
-		return c.Key == s.keys.Era() || c.Key == s.keys.Registration(peer.id) || c.Key == s.keys.State(peer.id)
+		peer.alwaysReady(cut)
+		s.never("the mode was another than drained, and active by the operator", from, func(c harness.Change) bool {
+			return c.Key == s.keys.State(n.id) && !isMode(c, "drained") && !strings.Contains(c.Value, `"e2e"`)
+		})
+		s.never("the era moved, or the peer was touched", from, func(c harness.Change) bool {
+			return c.Key == s.keys.Era() || c.Key == s.keys.Registration(peer.id) || c.Key == s.keys.State(peer.id)
+		})
 	})
 }
 

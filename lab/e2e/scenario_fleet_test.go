@@ -71,51 +71,52 @@ func (s *stage) eraGrewOnce(after int64) {
 }
 
 func TestScenario4_FullClusterRestart(t *testing.T) {
-	t.Parallel()
-	// The last of each order is late by more than a TTL.
-	orders := map[string][]int{
-		"n1 n2 n3": {0, 1, 2}, "n1 n3 n2": {0, 2, 1}, "n2 n1 n3": {1, 0, 2},
-		"n2 n3 n1": {1, 2, 0}, "n3 n1 n2": {2, 0, 1}, "n3 n2 n1": {2, 1, 0},
-	}
-	for name, order := range orders {
-		t.Run(name, func(t *testing.T) {
-			if testing.Short() && name != "n2 n3 n1" {
-				t.Skip("one order is enough for the fast tests")
-			}
+	eachKind(t, func(t *testing.T, k kind) {
+		// The last of each order is late by more than a TTL.
+		orders := map[string][]int{
+			"n1 n2 n3": {0, 1, 2}, "n1 n3 n2": {0, 2, 1}, "n2 n1 n3": {1, 0, 2},
+			"n2 n3 n1": {1, 2, 0}, "n3 n1 n2": {2, 0, 1}, "n3 n2 n1": {2, 1, 0},
+		}
+		for name, order := range orders {
+			t.Run(name, func(t *testing.T) {
+				if testing.Short() && name != "n2 n3 n1" {
+					t.Skip("one order is enough for the fast tests")
+				}
+				t.Parallel()
+				s := newStageOf(t, k)
+				nodes := s.fleet(nodeOptions{})
+				down := s.allDown(nodes)
+				for i, k := range order {
+					n := nodes[k]
+					if i == len(order)-1 {
+						s.waitOut(ttl)
+					}
+					if i%2 == 0 {
+						n.start()
+					} else { // the broker first
+						s.must(n.broker.Start(s.ctx))
+						s.must(n.sidecar.Start())
+					}
+					n.comesBackByItself(down)
+				}
+				s.nobodyDrained(down)
+				s.eraGrewOnce(down)
+			})
+		}
+		t.Run("all at once", func(t *testing.T) {
 			t.Parallel()
-			s := newStage(t)
+			s := newStageOf(t, k)
 			nodes := s.fleet(nodeOptions{})
 			down := s.allDown(nodes)
-			for i, k := range order {
-				n := nodes[k]
-				if i == len(order)-1 {
-					s.waitOut(ttl)
-				}
-				if i%2 == 0 {
-					n.start()
-				} else { // the broker first
-					s.must(n.broker.Start(s.ctx))
-					s.must(n.sidecar.Start())
-				}
+			for _, n := range nodes {
+				n.start()
+			}
+			for _, n := range nodes {
 				n.comesBackByItself(down)
 			}
 			s.nobodyDrained(down)
 			s.eraGrewOnce(down)
 		})
-	}
-	t.Run("all at once", func(t *testing.T) {
-		t.Parallel()
-		s := newStage(t)
-		nodes := s.fleet(nodeOptions{})
-		down := s.allDown(nodes)
-		for _, n := range nodes {
-			n.start()
-		}
-		for _, n := range nodes {
-			n.comesBackByItself(down)
-		}
-		s.nobodyDrained(down)
-		s.eraGrewOnce(down)
 	})
 }
 

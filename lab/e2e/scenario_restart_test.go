@@ -11,232 +11,237 @@ import (
 )
 
 func TestScenario3a_RestartWithinTTL(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	var topics []string
-	for i := range 20 {
-		topics = append(topics, fmt.Sprintf("/default/t%02d", i))
-	}
-	n := s.add("n1", nodeOptions{TTL: 15 * time.Second, Topics: topics})
-	peer := s.add("n2", nodeOptions{})
-	before, from := n.registration(), s.revision()
-	killed := time.Now()
-	s.must(n.broker.Kill())
-	unready := n.awaitNotReady()
-	// A topic that only the sidecar can bring: it is not on the broker's disk.
-	late := "/default/late"
-	s.must(s.keys.Assign(s.ctx, s.etcd.Client(), n.id, late))
-	n.topics = append(n.topics, late)
-	select {
-	case <-time.After(time.Until(killed.Add(5 * time.Second))): // as the scenario has it
-	case <-s.ctx.Done():
-	}
-	launched := time.Now()
-	n.neverReady(unready)
-	publishers := n.publishAlways()
-	s.must(n.broker.Launch())
-	n.awaitReady()
-	n.publishes() // ready is a promise that every topic is there
+	eachKind(t, func(t *testing.T, k kind) {
+		s := newStageOf(t, k)
+		var topics []string
+		for i := range 20 {
+			topics = append(topics, fmt.Sprintf("/default/t%02d", i))
+		}
+		n := s.add("n1", nodeOptions{TTL: 15 * time.Second, Topics: topics})
+		peer := s.add("n2", nodeOptions{})
+		before, from := n.registration(), s.revision()
+		killed := time.Now()
+		s.must(n.broker.Kill())
+		unready := n.awaitNotReady()
+		// A topic that only the sidecar can bring: it is not on the broker's disk.
+		late := "/default/late"
+		s.must(s.keys.Assign(s.ctx, s.etcd.Client(), n.id, late))
+		n.topics = append(n.topics, late)
+		select {
+		case <-time.After(time.Until(killed.Add(5 * time.Second))): // as the scenario has it
+		case <-s.ctx.Done():
+		}
+		launched := time.Now()
+		n.neverReady(unready)
+		publishers := n.publishAlways()
+		s.must(n.broker.Launch())
+		n.awaitReady()
+		n.publishes() // ready is a promise that every topic is there
 
-	after := n.registration()
-	if after.CreateRevision != before.CreateRevision || after.Lease != before.Lease || after.Value != before.Value {
-		t.Errorf("registration before %+v, after %+v", before, after)
-	}
-	n.isInMode("active", "fast_restart")
-	s.never("the registration was deleted", from, harness.DeletedKey(s.keys.Registration(n.id)))
-	s.never("some mode but active", from, func(c harness.Change) bool {
-		return c.Key == s.keys.State(n.id) && !isMode(c, "active")
+		after := n.registration()
+		if after.CreateRevision != before.CreateRevision || after.Lease != before.Lease || after.Value != before.Value {
+			t.Errorf("registration before %+v, after %+v", before, after)
+		}
+		n.isInMode("active", "fast_restart")
+		s.never("the registration was deleted", from, harness.DeletedKey(s.keys.Registration(n.id)))
+		s.never("some mode but active", from, func(c harness.Change) bool {
+			return c.Key == s.keys.State(n.id) && !isMode(c, "active")
+		})
+		s.never("the era moved", from, harness.PutKey(s.keys.Era()))
+		n.alwaysLive(killed)
+		peer.alwaysReady(killed)
+
+		// The journal has the order, and publishers had their topics from ready on.
+		reconciled := n.awaitEvent(launched, "topics", "reconciled")
+		if ready := n.awaitEvent(launched, "readiness", "ready"); ready.ID < reconciled.ID {
+			t.Errorf("event %+v came before %+v", ready, reconciled)
+		}
+		publishers.only(served, n.firstReady(launched), time.Now())
 	})
-	s.never("the era moved", from, harness.PutKey(s.keys.Era()))
-	n.alwaysLive(killed)
-	peer.alwaysReady(killed)
-
-	// The journal has the order, and publishers had their topics from ready on.
-	reconciled := n.awaitEvent(launched, "topics", "reconciled")
-	if ready := n.awaitEvent(launched, "readiness", "ready"); ready.ID < reconciled.ID {
-		t.Errorf("event %+v came before %+v", ready, reconciled)
-	}
-	publishers.only(served, n.firstReady(launched), time.Now())
 }
 
 func TestScenario3b_RestartAfterTTL(t *testing.T) {
-	t.Parallel()
-	for name, sidecarToo := range map[string]bool{"sidecar stays up": false, "sidecar down as well": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newStage(t)
-			n := s.add("n1", nodeOptions{})
-			peer := s.add("n2", nodeOptions{})
-			from, killed := s.revision(), time.Now()
-			if sidecarToo {
-				n.kill()
-			} else {
-				s.must(n.broker.Kill())
-			}
-			unready := n.awaitNotReady()
-			deleted := n.awaitExpiry(from)
-			if sidecarToo {
-				n.start()
-			} else {
-				s.must(n.broker.Launch())
-			}
-			registered := n.awaitRegistered(deleted.Revision)
-			n.withState(registered, "drained", "stale_restart")
-			n.await("drained, attached, nothing served", func(st harness.Status) bool {
-				return st.Mode == "drained" && st.Reason == "stale_restart" && st.Attachment == "attached" && st.Topics.Served == 0
+	eachKind(t, func(t *testing.T, k kind) {
+		for name, sidecarToo := range map[string]bool{"sidecar stays up": false, "sidecar down as well": true} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				s := newStageOf(t, k)
+				n := s.add("n1", nodeOptions{})
+				peer := s.add("n2", nodeOptions{})
+				from, killed := s.revision(), time.Now()
+				if sidecarToo {
+					n.kill()
+				} else {
+					s.must(n.broker.Kill())
+				}
+				unready := n.awaitNotReady()
+				deleted := n.awaitExpiry(from)
+				if sidecarToo {
+					n.start()
+				} else {
+					s.must(n.broker.Launch())
+				}
+				registered := n.awaitRegistered(deleted.Revision)
+				n.withState(registered, "drained", "stale_restart")
+				n.await("drained, attached, nothing served", func(st harness.Status) bool {
+					return st.Mode == "drained" && st.Reason == "stale_restart" && st.Attachment == "attached" && st.Topics.Served == 0
+				})
+				publishers := n.publishAlways()
+				publishers.await(refused, time.Now())
+				n.neverReady(unready)
+				asked := time.Now()
+				n.activate()
+				publishers.await(served, asked)
+				n.isInMode("active", "e2e")
+				if !sidecarToo {
+					n.alwaysLive(killed)
+				}
+				peer.alwaysReady(killed)
+				s.never("the era moved", from, harness.PutKey(s.keys.Era()))
+				s.never("the mode was another than drained, and active by the operator", from, func(c harness.Change) bool {
+					return c.Key == s.keys.State(n.id) && !isMode(c, "drained") && !strings.Contains(c.Value, `"e2e"`)
+				})
 			})
-			publishers := n.publishAlways()
-			publishers.await(refused, time.Now())
-			n.neverReady(unready)
-			asked := time.Now()
-			n.activate()
-			publishers.await(served, asked)
-			n.isInMode("active", "e2e")
-			if !sidecarToo {
-				n.alwaysLive(killed)
-			}
-			peer.alwaysReady(killed)
-			s.never("the era moved", from, harness.PutKey(s.keys.Era()))
-			s.never("the mode was another than drained, and active by the operator", from, func(c harness.Change) bool {
-				return c.Key == s.keys.State(n.id) && !isMode(c, "drained") && !strings.Contains(c.Value, `"e2e"`)
-			})
-		})
-	}
+		}
+	})
 }
 
 func TestFirstBoot(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	from := s.revision()
-	n := s.prepare("n1", nodeOptions{})
-	s.must(n.sidecar.Start())
-	n.probes = s.Record(n.sidecar)
-	// The sidecar starts first, and waits.
-	n.await("the sidecar to run without a broker", func(st harness.Status) bool {
-		return !st.Ready.OK && st.Boot.Kind == "unknown" && st.Mode == ""
-	})
-	s.never("registered without a broker", from, harness.PutKey(s.keys.Registration(n.id)))
-	s.must(n.broker.Launch())
-	registered := n.awaitRegistered(from)
-	n.withState(registered, "active", "boot")
-	for _, key := range []string{s.keys.Era(), s.keys.Member(n.id)} {
-		if !slices.ContainsFunc(s.history.At(registered.Revision), harness.PutKey(key)) {
-			t.Errorf("%s was not written with the registration: %v", key, s.history.At(registered.Revision))
+	eachKind(t, func(t *testing.T, k kind) {
+		s := newStageOf(t, k)
+		from := s.revision()
+		n := s.prepare("n1", nodeOptions{})
+		s.must(n.sidecar.Start())
+		n.probes = s.Record(n.sidecar)
+		// The sidecar starts first, and waits.
+		n.await("the sidecar to run without a broker", func(st harness.Status) bool {
+			return !st.Ready.OK && st.Boot.Kind == "unknown" && st.Mode == ""
+		})
+		s.never("registered without a broker", from, harness.PutKey(s.keys.Registration(n.id)))
+		s.must(n.broker.Launch())
+		registered := n.awaitRegistered(from)
+		n.withState(registered, "active", "boot")
+		for _, key := range []string{s.keys.Era(), s.keys.Member(n.id)} {
+			if !slices.ContainsFunc(s.history.At(registered.Revision), harness.PutKey(key)) {
+				t.Errorf("%s was not written with the registration: %v", key, s.history.At(registered.Revision))
+			}
 		}
-	}
-	n.awaitReady()
-	n.publishes()
-	st := n.await("a first boot", func(st harness.Status) bool { return st.Boot.Kind == "first_boot" })
-	if st.Boot.Reason != "boot" || st.Epoch != registered.Revision {
-		t.Errorf("boot %+v, epoch %d; want reason boot, epoch %d", st.Boot, st.Epoch, registered.Revision)
-	}
-	began := n.awaitEvent(time.Time{}, "registration", "registered")
-	if ready := n.awaitEvent(time.Time{}, "readiness", "ready"); ready.ID < began.ID {
-		t.Errorf("ready (event %d) before registered (event %d)", ready.ID, began.ID)
-	}
+		n.awaitReady()
+		n.publishes()
+		st := n.await("a first boot", func(st harness.Status) bool { return st.Boot.Kind == "first_boot" })
+		if st.Boot.Reason != "boot" || st.Epoch != registered.Revision {
+			t.Errorf("boot %+v, epoch %d; want reason boot, epoch %d", st.Boot, st.Epoch, registered.Revision)
+		}
+		began := n.awaitEvent(time.Time{}, "registration", "registered")
+		if ready := n.awaitEvent(time.Time{}, "readiness", "ready"); ready.ID < began.ID {
+			t.Errorf("ready (event %d) before registered (event %d)", ready.ID, began.ID)
+		}
 
-	t.Log("a second one finds a peer")
-	second := s.prepare("n2", nodeOptions{})
-	from = s.revision()
-	second.start()
-	second.withState(second.awaitRegistered(from), "active", "boot")
-	second.awaitReady()
-	s.never("the era moved", from, harness.PutKey(s.keys.Era()))
+		t.Log("a second one finds a peer")
+		second := s.prepare("n2", nodeOptions{})
+		from = s.revision()
+		second.start()
+		second.withState(second.awaitRegistered(from), "active", "boot")
+		second.awaitReady()
+		s.never("the era moved", from, harness.PutKey(s.keys.Era()))
 
-	t.Log("a third one has data from an earlier life, of which nobody else knows")
-	third := s.prepare("n3", nodeOptions{})
-	s.must(third.broker.Start(s.ctx))
-	s.must(third.broker.Litter(s.ctx))
-	s.must(third.broker.Kill())
-	from = s.revision()
-	third.start()
-	third.withState(third.awaitRegistered(from), "drained", "stale_restart")
-	s.never("a broker with old data was active", from, func(c harness.Change) bool {
-		return c.Key == s.keys.State(third.id) && isMode(c, "active")
+		t.Log("a third one has data from an earlier life, of which nobody else knows")
+		third := s.prepare("n3", nodeOptions{})
+		s.must(third.broker.Start(s.ctx))
+		s.must(third.broker.Litter(s.ctx))
+		s.must(third.broker.Kill())
+		from = s.revision()
+		third.start()
+		third.withState(third.awaitRegistered(from), "drained", "stale_restart")
+		s.never("a broker with old data was active", from, func(c harness.Change) bool {
+			return c.Key == s.keys.State(third.id) && isMode(c, "active")
+		})
 	})
 }
 
 func TestJoin(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	s.add("n2", nodeOptions{})
-	from := s.revision()
-	n := s.prepare("n1", nodeOptions{Flags: []string{"--join"}})
-	n.start()
-	n.withState(n.awaitRegistered(from), "drained", "join")
-	n.await("drained and attached", func(st harness.Status) bool {
-		return st.Mode == "drained" && st.Reason == "join" && st.Attachment == "attached"
-	})
-	if at, ok := n.probes.FirstReady(time.Time{}); ok {
-		t.Errorf("ready at %v", at)
-	}
-	n.activate()
-	n.publishes()
-	from = s.revision()
+	eachKind(t, func(t *testing.T, k kind) {
+		s := newStageOf(t, k)
+		s.add("n2", nodeOptions{})
+		from := s.revision()
+		n := s.prepare("n1", nodeOptions{Flags: []string{"--join"}})
+		n.start()
+		n.withState(n.awaitRegistered(from), "drained", "join")
+		n.await("drained and attached", func(st harness.Status) bool {
+			return st.Mode == "drained" && st.Reason == "join" && st.Attachment == "attached"
+		})
+		if at, ok := n.probes.FirstReady(time.Time{}); ok {
+			t.Errorf("ready at %v", at)
+		}
+		n.activate()
+		n.publishes()
+		from = s.revision()
 
-	t.Log("the flag is still there at the next start, and drains it no more")
-	n.kill()
-	n.awaitNotReady()
-	n.start()
-	n.awaitReady()
-	n.publishes()
-	s.never("drained again", from, func(c harness.Change) bool { return isMode(c, "drained") })
+		t.Log("the flag is still there at the next start, and drains it no more")
+		n.kill()
+		n.awaitNotReady()
+		n.start()
+		n.awaitReady()
+		n.publishes()
+		s.never("drained again", from, func(c harness.Change) bool { return isMode(c, "drained") })
+	})
 }
 
 func TestOperatorDrainSurvivesRestart(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	n := s.add("n1", nodeOptions{TTL: 10 * time.Second})
-	s.add("n2", nodeOptions{})
-	before, from := n.registration(), s.revision()
-	publishers := n.publishAlways()
-	publishers.await(served, time.Now())
-	res, err := n.sidecar.Verb(s.ctx, "drain", "--reason", "new disks")
-	s.must(err)
-	if res.Exit != 0 {
-		t.Fatalf("drain: exit code %d: %s", res.Exit, res.Stderr)
-	}
-	unready := n.awaitNotReady()
-	stopped := publishers.await(refused, unready)
-
-	stillDrained := func(what string) {
-		t.Helper()
-		n.await(what, func(st harness.Status) bool {
-			return st.Mode == "drained" && st.Attachment == "attached" && st.Broker.Up == "up" && st.Topics.Assigned == 2
-		})
-		n.isOperatorDrain(from)
-	}
-	t.Log("restart of the broker")
-	s.must(n.broker.Kill())
-	n.await("the broker to be down", func(st harness.Status) bool { return st.Broker.Up == "down" })
-	s.must(n.broker.Start(s.ctx))
-	stillDrained("drained after a restart of the broker")
-	publishers.await(refused, time.Now())
-
-	t.Log("restart of the sidecar")
-	s.must(n.sidecar.Kill())
-	s.must(n.sidecar.Start())
-	stillDrained("drained after a restart of the sidecar")
-
-	t.Log("restart of both")
-	n.kill()
-	n.start()
-	stillDrained("drained after a restart of both")
-	publishers.await(refused, time.Now())
-
-	now := time.Now()
-	s.should(n.probes.NeverReady(unready, now))
-	for _, h := range publishers.heard() {
-		if h.Until.After(stopped) && h.At.Before(now) && (h.What == served || h.What == mixed) {
-			t.Errorf("publishers of a drained broker were served:\n%s", publishers)
-			break
+	eachKind(t, func(t *testing.T, k kind) {
+		s := newStageOf(t, k)
+		n := s.add("n1", nodeOptions{TTL: 10 * time.Second})
+		s.add("n2", nodeOptions{})
+		before, from := n.registration(), s.revision()
+		publishers := n.publishAlways()
+		publishers.await(served, time.Now())
+		res, err := n.sidecar.Verb(s.ctx, "drain", "--reason", "new disks")
+		s.must(err)
+		if res.Exit != 0 {
+			t.Fatalf("drain: exit code %d: %s", res.Exit, res.Stderr)
 		}
-	}
-	if after := n.registration(); after.CreateRevision != before.CreateRevision {
-		t.Errorf("registration before %+v, after %+v: the restart was not a fast one", before, after)
-	}
-	n.activate()
-	publishers.await(served, now)
+		unready := n.awaitNotReady()
+		stopped := publishers.await(refused, unready)
+
+		stillDrained := func(what string) {
+			t.Helper()
+			n.await(what, func(st harness.Status) bool {
+				return st.Mode == "drained" && st.Attachment == "attached" && st.Broker.Up == "up" && st.Topics.Assigned == 2
+			})
+			n.isOperatorDrain(from)
+		}
+		t.Log("restart of the broker")
+		s.must(n.broker.Kill())
+		n.await("the broker to be down", func(st harness.Status) bool { return st.Broker.Up == "down" })
+		s.must(n.broker.Start(s.ctx))
+		stillDrained("drained after a restart of the broker")
+		publishers.await(refused, time.Now())
+
+		t.Log("restart of the sidecar")
+		s.must(n.sidecar.Kill())
+		s.must(n.sidecar.Start())
+		stillDrained("drained after a restart of the sidecar")
+
+		t.Log("restart of both")
+		n.kill()
+		n.start()
+		stillDrained("drained after a restart of both")
+		publishers.await(refused, time.Now())
+
+		now := time.Now()
+		s.should(n.probes.NeverReady(unready, now))
+		for _, h := range publishers.heard() {
+			if h.Until.After(stopped) && h.At.Before(now) && (h.What == served || h.What == mixed) {
+				t.Errorf("publishers of a drained broker were served:\n%s", publishers)
+				break
+			}
+		}
+		if after := n.registration(); after.CreateRevision != before.CreateRevision {
+			t.Errorf("registration before %+v, after %+v: the restart was not a fast one", before, after)
+		}
+		n.activate()
+		publishers.await(served, now)
+	})
 }
 
 // isOperatorDrain checks that the mode in etcd is the operator's, as it was written.
