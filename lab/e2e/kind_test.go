@@ -24,7 +24,7 @@ type brokerOptions struct {
 }
 
 // kinds are all that the scenarios are played with.
-var kinds = []kind{natsKind}
+var kinds = []kind{natsKind, httpKind}
 
 // eachKind plays a scenario with every kind of broker.
 func eachKind(t *testing.T, play func(t *testing.T, k kind)) {
