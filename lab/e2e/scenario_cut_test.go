@@ -59,7 +59,10 @@ func TestScenario1_GlitchShorterThanTTL(t *testing.T) {
 	}
 	eachKind(t, func(t *testing.T, k kind) {
 		s := newStageOf(t, k)
-		const phases = 6
+		phases := 6
+		if k.name != natsKind.name {
+			phases = 2 // renewals know nothing of the broker: the first and the last will do
+		}
 		interval := longTTL / 8
 		var nodes []*node
 		for i := range phases + 1 {
@@ -73,7 +76,7 @@ func TestScenario1_GlitchShorterThanTTL(t *testing.T) {
 		var wg sync.WaitGroup
 		for i, n := range nodes[:phases] {
 			// Up to just before the next renewal.
-			phase := time.Duration(i) * (interval - 200*time.Millisecond) / (phases - 1)
+			phase := time.Duration(i) * (interval - 200*time.Millisecond) / time.Duration(phases-1)
 			wg.Go(func() { n.glitch(15*time.Second, phase, true) })
 		}
 		// Longer than the fence point: the registration survives all the same.
