@@ -109,7 +109,6 @@ func (s *stage) prepare(id string, o nodeOptions) *node {
 		o.Topics = []string{"/default/" + id + "-a", "/default/" + id + "-b"}
 	}
 	n := &node{stage: s, id: id, topics: o.Topics, ttl: o.TTL}
-	s.must(s.keys.Assign(s.ctx, s.etcd.Client(), id, o.Topics...))
 	endpoint, place := s.etcd.Endpoint(), harness.Place{}
 	var err error
 	if o.Cuttable {
@@ -117,12 +116,15 @@ func (s *stage) prepare(id string, o nodeOptions) *node {
 		s.must(err)
 		endpoint, place = n.link.Endpoint(), n.link.Place()
 	}
-	n.broker, err = s.kind.prepare(s, brokerOptions{ID: id, Place: place, Conf: o.Conf})
+	n.broker, err = s.kind.prepare(s, brokerOptions{ID: id, Place: place, Etcd: endpoint, TTL: o.TTL, Conf: o.Conf})
 	s.must(err)
 	if b, ok := n.broker.(natsBroker); ok {
 		n.nats = b.NATS
 	}
 	s.t.Cleanup(func() { s.noDisaster(n) })
+	if _, late := n.broker.(assigner); !late {
+		n.assign(o.Topics...)
+	}
 	n.sidecar, err = s.NewSidecar(harness.SidecarOptions{
 		Name: id + "-sidecar", Place: place, Endpoints: []string{endpoint},
 		Flags: slices.Concat(n.broker.Driver(), []string{
@@ -150,7 +152,46 @@ func (s *stage) add(id string, o nodeOptions) *node {
 	n := s.prepare(id, o)
 	n.start()
 	n.awaitReady()
+	n.equip()
 	return n
+}
+
+// assign has the broker serve the topics too, in the way of its cluster.
+func (n *node) assign(topics ...string) {
+	n.t.Helper()
+	for _, topic := range topics {
+		if !slices.Contains(n.topics, topic) {
+			n.topics = append(n.topics, topic)
+		}
+	}
+	if b, ok := n.broker.(assigner); ok {
+		n.must(b.Assign(n.ctx, n.name(), topics...))
+		return
+	}
+	n.must(n.keys.Assign(n.ctx, n.etcd.Client(), n.id, topics...))
+}
+
+// equip returns when a broker that was just made ready for the first time serves its
+// topics.
+func (n *node) equip() {
+	n.t.Helper()
+	if _, late := n.broker.(assigner); late {
+		n.assign(n.topics...)
+	}
+	n.await("its topics", func(st harness.Status) bool { return st.Topics.Served == len(n.topics) })
+}
+
+// isGivenTopics returns when a broker that was activated serves again.
+func (n *node) isGivenTopics(publishers *traffic, activated time.Time) {
+	n.t.Helper()
+	if n.kind.moves == "" {
+		publishers.await(served, activated)
+		return
+	}
+	n.t.Log(n.kind.moves)
+	n.topics = []string{"/default/" + n.id + "-again"}
+	n.equip()
+	n.publishes()
 }
 
 // start starts the sidecar and then the broker, as a native sidecar container is,
@@ -207,9 +248,40 @@ func (n *node) activate() {
 	n.awaitReady()
 }
 
+// names are those under which etcd has known the broker, the present one last.
+func (n *node) names() []string {
+	n.t.Helper()
+	b, ok := n.broker.(numbered)
+	if !ok {
+		return []string{n.id}
+	}
+	n.revisionSeen()
+	var all []string
+	for _, c := range n.history.Changes() {
+		if name, ok := n.keys.RegisteredName(c.Key); ok && strings.Contains(c.Value, b.AdminAddr()) && !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	if len(all) == 0 {
+		n.t.Fatalf("%s was never registered", n.id)
+	}
+	return all
+}
+
+func (n *node) name() string { n.t.Helper(); all := n.names(); return all[len(all)-1] }
+
+// isState matches the changes of the broker's mode, under each of its names.
+func (n *node) isState() func(harness.Change) bool {
+	n.t.Helper()
+	names := n.names()
+	return func(c harness.Change) bool {
+		return slices.ContainsFunc(names, func(name string) bool { return c.Key == n.keys.State(name) })
+	}
+}
+
 func (n *node) registration() harness.RegistrationKey {
 	n.t.Helper()
-	r, err := n.keys.ReadRegistration(n.ctx, n.etcd.Client(), n.id)
+	r, err := n.keys.ReadRegistration(n.ctx, n.etcd.Client(), n.name())
 	n.must(err)
 	return r
 }
@@ -217,7 +289,7 @@ func (n *node) registration() harness.RegistrationKey {
 // isInMode checks the mode in etcd.
 func (n *node) isInMode(mode, reason string) {
 	n.t.Helper()
-	st, err := n.keys.ReadState(n.ctx, n.etcd.Client(), n.id)
+	st, err := n.keys.ReadState(n.ctx, n.etcd.Client(), n.name())
 	n.must(err)
 	if st.Mode != mode || st.Reason != reason {
 		n.t.Errorf("%s is %q, reason %q; want %s, %s", n.id, st.Mode, st.Reason, mode, reason)
@@ -245,20 +317,27 @@ func (s *stage) revision() int64 {
 	return res.Header.Revision
 }
 
-// awaitExpiry waits for the deletion of the node's registration after revision.
+// awaitExpiry waits for the deletion of the node's present registration after revision.
 func (n *node) awaitExpiry(after int64) harness.Change {
 	n.t.Helper()
 	c, err := n.history.Await(n.ctx, n.ttl+bound, "the expiry of "+n.id, after+1,
-		harness.DeletedKey(n.keys.Registration(n.id)))
+		harness.DeletedKey(n.keys.Registration(n.name())))
 	n.must(err)
 	return c
 }
 
-// awaitRegistered waits for a registration of the node after revision.
+// awaitRegistered waits for a registration of the node after revision that its sidecar
+// wrote, or took over.
 func (n *node) awaitRegistered(after int64) harness.Change {
 	n.t.Helper()
-	c, err := n.history.Await(n.ctx, bound, "the registration of "+n.id, after+1,
-		harness.PutKey(n.keys.Registration(n.id)))
+	written := harness.PutKey(n.keys.Registration(n.id))
+	if b, ok := n.broker.(numbered); ok {
+		written = func(c harness.Change) bool {
+			_, ok := n.keys.RegisteredName(c.Key)
+			return ok && strings.Contains(c.Value, b.AdminAddr()) && c.Revision > c.CreateRevision
+		}
+	}
+	c, err := n.history.Await(n.ctx, bound, "the registration of "+n.id, after+1, written)
 	n.must(err)
 	return c
 }
@@ -266,8 +345,9 @@ func (n *node) awaitRegistered(after int64) harness.Change {
 // withState checks that one transaction wrote the registration and the mode.
 func (n *node) withState(registered harness.Change, mode, reason string) {
 	n.t.Helper()
+	isState := n.isState()
 	for _, c := range n.history.At(registered.Revision) {
-		if c.Key != n.keys.State(n.id) {
+		if !isState(c) {
 			continue
 		}
 		if !isMode(c, mode) || !strings.Contains(c.Value, `"reason":"`+reason+`"`) {
@@ -276,6 +356,17 @@ func (n *node) withState(registered harness.Change, mode, reason string) {
 		return
 	}
 	n.t.Errorf("%s registered in revision %d without a state in the same revision", n.id, registered.Revision)
+}
+
+// onlyDrained checks that the mode was drained after revision, and active by nobody but
+// the operator. What a broker writes about itself at its start is not its sidecar's word.
+func (n *node) onlyDrained(after int64) {
+	n.t.Helper()
+	isState := n.isState()
+	n.never("the mode was another than drained, and active by the operator", after, func(c harness.Change) bool {
+		itself := n.kind.renames != "" && (c.Deleted || c.Revision == c.CreateRevision)
+		return isState(c) && !isMode(c, "drained") && !strings.Contains(c.Value, `"e2e"`) && !itself
+	})
 }
 
 // isMode says whether a change is a put of a state with that mode.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"holdfast/lab/harness"
 )
@@ -14,13 +15,24 @@ type kind struct {
 	name string
 	// prepare makes a broker that does not run yet.
 	prepare func(s *stage, o brokerOptions) (broker, error)
+
+	// stops says why the fence ends the broker's process. Then it is for its supervisor
+	// to start it again, and it comes back as after any restart.
+	stops string
+	// renames says why the registration of the next process is another one.
+	renames string
+	// moves says why what a broker lost does not come back to it: the broker's own
+	// cluster has given it to others.
+	moves string
 }
 
 // brokerOptions are what a broker is prepared with.
 type brokerOptions struct {
 	ID    string
 	Place harness.Place
-	Conf  string // added to its configuration, for kinds that have one
+	Etcd  string        // URL, as seen from there
+	TTL   time.Duration // of the sidecar's lease
+	Conf  string        // added to its configuration, for kinds that have one
 }
 
 // kinds are all that the scenarios are played with.
@@ -51,6 +63,20 @@ type broker interface {
 	Litter(ctx context.Context) error
 	// Disasters is what the broker says that must never happen to one.
 	Disasters() ([]string, error)
+}
+
+// assigner is a broker whose topics can only be assigned in the way of its own cluster,
+// and after it was registered.
+type assigner interface {
+	// Assign has the broker of that name serve the topics.
+	Assign(ctx context.Context, name string, topics ...string) error
+}
+
+// numbered is a broker that registers itself, under a number that is another at each
+// start. Its sidecar takes the registration over; the node's id is the sidecar's alone.
+type numbered interface {
+	// AdminAddr stands in the registration of each life.
+	AdminAddr() string
 }
 
 // client is an ordinary client of a broker, that knows nothing of Holdfast. It is not

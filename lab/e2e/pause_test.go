@@ -24,12 +24,6 @@ func (n *node) pause(d string) {
 	n.verb("pause", "--for", d, "--owner", "ops", "--reason", "disk swap")
 }
 
-func (n *node) assign(topic string) {
-	n.t.Helper()
-	n.must(n.keys.Assign(n.ctx, n.etcd.Client(), n.id, topic))
-	n.topics = append(n.topics, topic)
-}
-
 // leftAlone checks that the one missing topic stays missing for several audits.
 func (n *node) leftAlone() {
 	n.t.Helper()

@@ -71,6 +71,7 @@ func TestScenario1_GlitchShorterThanTTL(t *testing.T) {
 		}
 		for _, n := range nodes {
 			n.awaitReady()
+			n.equip()
 		}
 		from := s.revision()
 		var wg sync.WaitGroup
@@ -146,34 +147,44 @@ func TestScenario2_UnavailableLongerThanTTL(t *testing.T) {
 		if !ok || !unready.Before(deleted.At) {
 			t.Fatalf("key deleted at %v, but not fenced before:\n%s", deleted, n.probes)
 		}
-		stopped := publishers.await(refused, cut)
-		if !stopped.Before(deleted.At) {
-			t.Fatalf("key deleted at %v, but publishers were refused only from %v on:\n%s", deleted, stopped, publishers)
+		fenced := refused
+		if k.stops != "" {
+			t.Log(k.stops)
+			fenced = away
 		}
-		t.Logf("not ready %v, refused %v before the key was deleted", deleted.At.Sub(unready), deleted.At.Sub(stopped))
+		stopped := publishers.await(fenced, cut)
+		if !stopped.Before(deleted.At) {
+			t.Fatalf("key deleted at %v, but publishers were not served only from %v on:\n%s", deleted, stopped, publishers)
+		}
+		t.Logf("not ready %v, not served %v before the key was deleted", deleted.At.Sub(unready), deleted.At.Sub(stopped))
 
 		healed := time.Now()
 		s.must(n.link.Heal())
+		reason := "registration_expired"
+		if k.stops != "" {
+			s.must(n.broker.Launch())
+			reason = "stale_restart"
+		}
 		registered := n.awaitRegistered(deleted.Revision)
 		t.Logf("registered %v after the heal", registered.At.Sub(healed))
-		n.withState(registered, "drained", "registration_expired")
+		n.withState(registered, "drained", reason)
 		n.await("drained and attached", func(st harness.Status) bool {
-			return st.Mode == "drained" && st.Reason == "registration_expired" && st.Attachment == "attached"
+			return st.Mode == "drained" && st.Reason == reason && st.Attachment == "attached"
 		})
+		publishers.await(refused, time.Now())
 		asked := time.Now()
 		n.neverReady(unready)
-		publishers.only(refused, stopped, asked)
+		publishers.unserved(stopped, asked)
 		n.activate()
-		publishers.await(served, asked)
+		n.isGivenTopics(publishers, asked)
 		n.alwaysLive(cut)
 		n.isInMode("active", "e2e")
 
 		peer.alwaysReady(cut)
-		s.never("the mode was another than drained, and active by the operator", from, func(c harness.Change) bool {
-			return c.Key == s.keys.State(n.id) && !isMode(c, "drained") && !strings.Contains(c.Value, `"e2e"`)
-		})
+		n.onlyDrained(from)
+		registration, isState := s.keys.Registration(peer.name()), peer.isState()
 		s.never("the era moved, or the peer was touched", from, func(c harness.Change) bool {
-			return c.Key == s.keys.Era() || c.Key == s.keys.Registration(peer.id) || c.Key == s.keys.State(peer.id)
+			return c.Key == s.keys.Era() || c.Key == registration || isState(c)
 		})
 	})
 }

@@ -20,6 +20,7 @@ func (s *stage) fleet(o nodeOptions) []*node {
 	}
 	for _, n := range nodes {
 		n.awaitReady()
+		n.equip()
 	}
 	return nodes
 }

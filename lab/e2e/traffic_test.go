@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -31,8 +32,9 @@ type heard struct {
 // traffic publishes to every topic of a node all the time, as clients do that
 // ignore /ready, and keeps what they heard.
 type traffic struct {
-	n    *node
-	done chan struct{}
+	n      *node
+	topics []string
+	done   chan struct{}
 
 	mu    sync.Mutex
 	spans []heard
@@ -43,7 +45,7 @@ func (n *node) publishAlways() *traffic {
 	n.t.Helper()
 	c, err := n.broker.Connect()
 	n.must(err)
-	tr := &traffic{n: n, done: make(chan struct{})}
+	tr := &traffic{n: n, topics: slices.Clone(n.topics), done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(n.ctx)
 	go tr.run(ctx, c)
 	n.t.Cleanup(func() {
@@ -82,7 +84,7 @@ func (tr *traffic) round(ctx context.Context, c client) heard {
 	now := time.Now()
 	h := heard{At: now, Last: now}
 	count := map[string]int{}
-	for _, topic := range tr.n.topics {
+	for _, topic := range tr.topics {
 		pctx, cancel := context.WithTimeout(ctx, time.Second)
 		err := c.Publish(pctx, topic)
 		cancel()
@@ -100,7 +102,7 @@ func (tr *traffic) round(ctx context.Context, c client) heard {
 	}
 	h.Until = time.Now()
 	switch {
-	case count[served] == len(tr.n.topics):
+	case count[served] == len(tr.topics):
 		h.What = served
 	case count[served] > 0:
 		h.What = mixed
@@ -140,6 +142,18 @@ func (tr *traffic) await(what string, from time.Time) time.Time {
 		return false, tr.String()
 	}))
 	return at
+}
+
+// unserved checks that no topic took a message of publishers who asked in a span of time.
+func (tr *traffic) unserved(from, to time.Time) {
+	tr.n.t.Helper()
+	for _, h := range tr.heard() {
+		if (h.What == served || h.What == mixed) && h.Last.After(from) && h.At.Before(to) {
+			tr.n.t.Errorf("%s: publishers were served between %s and %s:\n%s", tr.n.id,
+				from.Format("15:04:05.000"), to.Format("15:04:05.000"), tr)
+			return
+		}
+	}
 }
 
 // only checks that publishers who asked in a span of time heard nothing else.

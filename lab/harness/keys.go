@@ -15,6 +15,11 @@ type Keys struct{ Prefix string }
 // Registration is the key that says that the broker is alive.
 func (k Keys) Registration(id string) string { return k.Prefix + "/cluster/register/" + id }
 
+// RegisteredName is the name in the key of a registration; false: it is another key.
+func (k Keys) RegisteredName(key string) (string, bool) {
+	return strings.CutPrefix(key, k.Registration(""))
+}
+
 // State is the key with the broker's mode.
 func (k Keys) State(id string) string { return k.Prefix + "/cluster/brokers/" + id + "/state" }
 
