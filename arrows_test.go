@@ -20,7 +20,7 @@ import (
 // packages of one row know the others only through interfaces of their own.
 var arrows = map[string][]string{
 	"holdfast":                           {"holdfast/agent", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
-	"holdfast/agent":                     {"holdfast/agent/footprint", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/danube", "holdfast/brokerapi/httpapi", "holdfast/brokerapi/nats", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
+	"holdfast/agent":                     {"holdfast/agent/footprint", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/danube", "holdfast/brokerapi/httpapi", "holdfast/brokerapi/nats", "holdfast/cluster", "holdfast/cluster/local", "holdfast/probes", "holdfast/recovery"},
 	"holdfast/agent/footprint":           {},
 	"holdfast/agent/guard":               {"holdfast/agent/footprint", "holdfast/agent/lease", "holdfast/agent/process"},
 	"holdfast/agent/lease":               {},
@@ -29,6 +29,7 @@ var arrows = map[string][]string{
 	"holdfast/recovery":                  {},
 	"holdfast/probes":                    {},
 	"holdfast/cluster":                   {},
+	"holdfast/cluster/local":             {"holdfast/cluster/memory"},
 	"holdfast/cluster/memory":            {},
 	"holdfast/brokerapi":                 {},
 	"holdfast/brokerapi/danube":          {"holdfast/brokerapi", "holdfast/brokerapi/danube/danubepb"},
@@ -47,6 +48,7 @@ var pure = map[string][]string{
 	"agent/lease":    {"validity.go", "timing.go", "hedge.go"},
 	"agent/guard":    {"decide.go"},
 	"cluster":        {"endpoint_score.go"},
+	"cluster/local":  {"clock.go"},
 	"cluster/memory": {"store.go", "txn.go", "request.go"},
 	"agent/process":  {"policy.go"},
 
@@ -112,7 +114,7 @@ func TestOnlyClusterKnowsEtcd(t *testing.T) {
 }
 
 func TestTheBinaryHasNothingOfTheLabAndNoTests(t *testing.T) {
-	simulated := []string{"holdfast/cluster/memory", "holdfast/agent/simulation"}
+	simulated := []string{"holdfast/agent/simulation"}
 	for dep := range strings.Lines(string(tool(t, "list", "-deps", "."))) {
 		dep = strings.TrimSpace(dep)
 		if dep == "testing" || strings.HasPrefix(dep, "testing/") || strings.HasPrefix(dep, "holdfast/lab") || strings.HasSuffix(dep, "test") && strings.HasPrefix(dep, "holdfast/") || slices.Contains(simulated, dep) {

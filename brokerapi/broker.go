@@ -114,6 +114,22 @@ type Viewer interface {
 	Believed(ctx context.Context) ([]string, error)
 }
 
+// Peer is another broker of the same cluster.
+type Peer struct {
+	ID string
+	// Active: the cluster takes it for alive now, and topics may go to it. A broker that is
+	// drained, or on its way there, is not.
+	Active bool
+}
+
+// PeerLister tells of the other brokers of a cluster that keeps its registrations itself.
+type PeerLister interface {
+	// Peers lists the brokers that the cluster knows, this one left out. A broker that has
+	// not joined yet, or is cut off from the others, does not know: that is an error and no
+	// empty list.
+	Peers(ctx context.Context) ([]Peer, error)
+}
+
 // Sealed is where a topic ended when it was sealed.
 type Sealed struct {
 	Empty      bool   // there never was a message; LastOffset says nothing
@@ -149,6 +165,7 @@ type Capabilities struct {
 	End   bool // Ender
 	View  bool // Viewer
 	Move  bool // Mover
+	Peers bool // PeerLister
 
 	// Registers: the broker writes its own registration, which is adopted.
 	Registers bool
@@ -181,7 +198,8 @@ func present(list ...named) (names []string) {
 // Can names what can be asked of the broker, in a fixed order.
 func (c Capabilities) Can() []string {
 	return present(named{c.Quiesce, "quiesce"}, named{c.Unload, "unload"}, named{c.HeldWatch, "held-watch"},
-		named{c.Steer, "steer"}, named{c.End, "end"}, named{c.View, "view"}, named{c.Move, "move"})
+		named{c.Steer, "steer"}, named{c.End, "end"}, named{c.View, "view"}, named{c.Move, "move"},
+		named{c.Peers, "peers"})
 }
 
 // Has names how the broker is otherwise than most, in a fixed order.

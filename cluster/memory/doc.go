@@ -1,8 +1,8 @@
-// Package memory is an etcd in memory, for simulations and tests: the server side of
-// etcd's v3 API as package cluster uses it, without raft, disk, sockets or a goroutine
-// of its own, so that it lives in a testing/synctest bubble, if it and its links are made
-// there, and answers in microseconds.
-// The binary must not import it; a test in the root package sees to that.
+// Package memory is an etcd in memory: the server side of etcd's v3 API as package cluster
+// uses it, without raft, disk, sockets or a goroutine of its own. It lives in a
+// testing/synctest bubble, if it and its links are made there, and answers in microseconds.
+// Simulations and tests play with it; the binary has it only as the core of package
+// cluster/local, for a sidecar without an etcd.
 //
 //	store := memory.New(memory.Config{})
 //	go store.Run(ctx)                       // lets leases run out on time
@@ -15,6 +15,7 @@
 //	store.LoseLeader(); store.ChangeLeader(0) // the latter refreshes every lease
 //	store.EndWatches(memory.ErrNoLeader)
 //	store.Revoke(id)                        // as a stale leader does
+//	c := store.Content(); store, err = memory.Restore(memory.Config{}, c) // goes on from there
 //
 // Guaranteed, and held against a real etcd by lab/clustertest:
 //   - Revisions: one for each transaction that changes something; create and mod
@@ -32,7 +33,7 @@
 // Not guaranteed: authentication, members, maintenance, alarms, progress reports,
 // fragments, limits on size, and the batches that events of a watch come in. A fault is
 // what stands for the first ones. There is one member, and every answer is linearizable.
-// The past is kept until it is compacted. What happens at the same instant happens in any
+// The past is kept until it is compacted, see Forget. What happens at the same instant happens in any
 // order, so a simulation repeats itself only if its instants differ.
 //
 // Time is Config.Now. An overdue lease is deleted when the first call after that needs the
