@@ -76,7 +76,11 @@ func writeStatus(w io.Writer, s agent.Status, p painter) error {
 		topics += ", when the broker last answered"
 	}
 	line("topics", topics)
-	line("lease", leaseLine(s.Lease, p))
+	if s.Registration.State == "none" {
+		line("lease", "none: nothing has a deadline (--registration none)")
+	} else {
+		line("lease", leaseLine(s.Lease, p))
+	}
 	if s.Lease.FailureStreak > 0 {
 		line("renewals", p.warn(fmt.Sprintf("failing for %s, %d in a row", seconds(s.Lease.FailingSeconds), s.Lease.FailureStreak))+lastError(s, s.Lease.LastError))
 	}
@@ -179,6 +183,8 @@ func leaseLine(l agent.LeaseStatus, p painter) string {
 
 func registrationLine(s agent.Status, p painter) string {
 	switch s.Registration.State {
+	case "none":
+		return "kept by the broker's own cluster; here it is only watched and steered"
 	case "supposed":
 		return "only supposed: nothing is written (--shadow)"
 	case "another":

@@ -23,8 +23,8 @@ func checkVerb() *verb {
 		args:   "[-- CMD ARG…]",
 		starts: true,
 		short:  "would these settings work, and what do they promise",
-		long: "Validates the settings, reaches etcd and the broker, and prints the worst case that follows\n" +
-			"from the timing. Writes nothing. Exit code 2: a setting is wrong; 3: the settings are unsafe;\n" +
+		long: "Validates the settings, reaches etcd, if there is one, and the broker, and prints the worst case\n" +
+			"that follows from the timing. Writes nothing. Exit code 2: a setting is wrong; 3: the settings are unsafe;\n" +
 			"1: etcd or the broker is not there now. Takes the settings of 'holdfast run'.",
 		flags: settingOptions(),
 		do: func(ctx context.Context, v *verb, io streams, command []string) error {
@@ -80,6 +80,9 @@ func fleetVerb() *verb {
 			c, err := v.flags.load(etcdSettings()...)
 			if err != nil {
 				return err
+			}
+			if c.Unleased() {
+				return usage("--registration none: there is no etcd that knows the brokers of this cluster: ask the broker's own admin tool, or 'holdfast status' beside each broker")
 			}
 			ctx, cancel := context.WithTimeout(ctx, askTimeout)
 			defer cancel()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
+	"holdfast/cluster/local"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
@@ -56,10 +58,11 @@ type agent struct {
 	freshness  *probes.Freshness
 	main       *cluster.Client
 	line       Line
-	stopper    Stopper // nil: the broker's process cannot be stopped
-	guard      Guard   // nil: none
-	leftGuard  func()  // dismisses the one of an earlier sidecar; nil: there is none
-	shadow     *shadow // nil: what is decided is done
+	local      *local.Store // nil: there is an etcd
+	stopper    Stopper      // nil: the broker's process cannot be stopped
+	guard      Guard        // nil: none
+	leftGuard  func()       // dismisses the one of an earlier sidecar; nil: there is none
+	shadow     *shadow      // nil: what is decided is done
 	keeper     *lease.Keeper
 	registrar  *registrar
 	reconciler *recovery.Reconciler
@@ -120,6 +123,9 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 	a := &agent{cfg: c, world: w, version: version, log: log, clock: w.Clock, started: time.Now(), begun: w.Clock(),
 		inbox: make(chan func()), named: make(chan struct{}), wouldHave: newWouldHave(),
 		relist: make(chan struct{}, 1)}
+	if c.Unleased() {
+		a.world.Etcd = a.openLocal
+	}
 	a.enterShadow()
 	c, w, log = a.cfg, a.world, a.log
 	a.life0, a.endLife = context.WithCancel(context.WithoutCancel(ctx))
@@ -135,6 +141,9 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 	}
 	if a.shadow != nil { // what was only supposed is no past
 		a.memory = memory{Format: memoryFormat, Incarnation: newIncarnation()}
+	}
+	if !c.Unleased() {
+		a.memory.keptIn("")
 	}
 	if a.memory.Distrust != "" {
 		log.Error("state file corrupt: the broker will be drained until an operator activates it", "detail", a.memory.Distrust)
@@ -165,6 +174,9 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 	if err := refuseAssigns(c, a.can); err != nil {
 		return err
 	}
+	if err := refuseUnleased(c, a.can); err != nil {
+		return err
+	}
 	if err := a.refuseUnstoppable(); err != nil {
 		return err
 	}
@@ -186,6 +198,10 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 func (a *agent) refuseWrongCredentials(ctx context.Context) error {
 	probe, cancel := context.WithTimeout(ctx, authProbeTimeout)
 	defer cancel()
+	if a.local != nil {
+		<-ctx.Done()
+		return nil
+	}
 	_, err := a.main.Snapshot(probe, "-")
 	if cluster.Classify(err) == cluster.ClassAuth {
 		return EtcdError(a.cfg, err)
@@ -224,15 +240,24 @@ func (a *agent) serve(ctx context.Context) error {
 	a.registrar = &registrar{cfg: a.cfg, line: a.line, clock: a.clock, log: a.log.With("part", "lease"),
 		life: func() life { return *a.life.Load() }, deliver: a.deliver, paused: func() bool { return a.suspended(recovery.ActRegister) },
 		up: a.answers, gone: a.brokerGone, byInstance: a.byInstance, handing: func() { a.needAssignments("", 0) }}
+	leases := prometheus.Registerer(reg)
+	if a.local != nil {
+		a.registrar.peers = a.company
+		leases = prometheus.NewRegistry() // what is renewed is no lease that anybody knows
+	}
 	var registrar lease.Registrar = a.registrar
 	if a.shadow != nil {
 		registrar = shadowRegistrar{a.registrar, a.shadow}
 	}
-	a.keeper = lease.NewKeeper(lease.Settings{
+	keeping := lease.Settings{
 		Timing: a.cfg.Timing(), RestartGrace: a.cfg.RestartGrace, Clock: a.clock,
 		Hedge:    len(a.cfg.EtcdEndpoints) > 1,
 		Classify: classify, Classes: failureClasses(),
-	}, a.line, registrar, a.memory.LeaseID, a.log.With("part", "lease"), reg)
+	}
+	a.keeper = lease.NewKeeper(keeping, a.line, registrar, a.memory.LeaseID, a.log.With("part", "lease"), leases)
+	if a.local != nil {
+		lease.NewKeeper(keeping, nil, nil, 0, a.log, reg) // never runs: its metrics say that no lease is held
+	}
 	runLine := watchEndpoints(a.line, reg)
 	a.freshness = probes.NewFreshness("agent loop", time.Now())
 	a.initLoop()
@@ -280,6 +305,9 @@ func (a *agent) serve(ctx context.Context) error {
 	if runLine != nil {
 		add(runLine)
 	}
+	if a.local != nil {
+		add(a.local.Run)
+	}
 	add(a.onceNamed(a.keeper.Run))
 	add(a.onceNamed(following(&a.ids.registered, a.followState)))
 	add(a.onceNamed(following(&a.ids.answering, a.followRegistration)))
@@ -318,8 +346,12 @@ func (a *agent) serve(ctx context.Context) error {
 	for _, server := range servers {
 		g.Add(server.Serve, func(error) { server.Close() })
 	}
+	etcd := strings.Join(a.cfg.EtcdEndpoints, ",")
+	if a.local != nil {
+		etcd = "none"
+	}
 	a.log.Info("holdfast starts", "version", a.version, "driver", a.cfg.Driver, "broker_admin", withoutPassword(a.cfg.BrokerAdmin),
-		"etcd", a.cfg.EtcdEndpoints, "probes", servers[0].Addr(), "web", servers[1].Addr())
+		"etcd", etcd, "probes", servers[0].Addr(), "web", servers[1].Addr())
 	a.event(Event{Kind: "agent", To: "started", Detail: "holdfast " + a.version})
 	if a.risk != "" {
 		a.event(Event{Kind: "agent", To: "unstoppable", Detail: a.risk})

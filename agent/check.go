@@ -9,12 +9,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"holdfast/brokerapi"
 	"holdfast/cluster"
+	"holdfast/cluster/local"
 	"holdfast/probes"
 )
 
@@ -42,7 +44,12 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	if c.DataDir == "" {
 		c.DataDir = id.DataDir
 	}
-	findings := []Finding{checkEtcd(ctx, c, log), broker}
+	findings := []Finding{broker}
+	if c.Unleased() {
+		findings = slices.Insert(findings, 0, checkUnleased(c))
+	} else {
+		findings = slices.Insert(findings, 0, checkEtcd(ctx, c, log))
+	}
 	if c.DataDir != "" || broker.Err == nil {
 		findings = append(findings, checkDataDir(c))
 	}
@@ -67,7 +74,7 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 		foreign = errors.As(f.Err, &exit) && exit.Code == ExitRefused
 	}
 	switch {
-	case c.Shadow:
+	case c.Shadow, c.Unleased():
 	case c.Guard == "on" && foreign:
 		findings = append(findings, Finding{What: "guard", Warn: true, Text: "would stop nothing: see process"})
 	case c.Guard == "on":
@@ -123,6 +130,21 @@ func checkEtcd(ctx context.Context, c Config, log *slog.Logger) Finding {
 		f.Text += fmt.Sprintf("; %s is not registered", id)
 	}
 	return f
+}
+
+// checkUnleased says what it means that there is no etcd.
+func checkUnleased(c Config) Finding {
+	return Finding{What: "lease", Text: fmt.Sprintf("none, and no etcd (--registration none): the broker's own cluster keeps its registration. "+
+		"Nothing has a deadline, no lease fences the broker, and the guard is off. A broker that was away for longer than --lease-ttl %s comes back drained if others are active: "+
+		"give the time after which its own cluster declares it dead", formatDuration(c.LeaseTTL))}
+}
+
+// openStore is what a driver may read; without an etcd it is empty.
+func openStore(c Config, log *slog.Logger) (*cluster.Client, error) {
+	if c.Unleased() {
+		return cluster.Over(c.Cluster(), local.Empty(), log), nil
+	}
+	return cluster.Open(c.Cluster(), log)
 }
 
 // checkEndpoints asks each endpoint by itself. That some do not answer is no failure as
@@ -214,7 +236,7 @@ func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Ide
 		f.Err = wrongSetting(fmt.Errorf("--driver %q: unknown driver: known drivers: %s", c.Driver, strings.Join(DriverNames(), ", ")))
 		return brokerapi.Identity{}, brokerapi.Capabilities{}, f
 	}
-	store, err := cluster.Open(c.Cluster(), log)
+	store, err := openStore(c, log)
 	if err != nil {
 		f.Err = wrongSetting(err)
 		return brokerapi.Identity{}, brokerapi.Capabilities{}, f
@@ -227,6 +249,9 @@ func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Ide
 	}
 	defer b.Close()
 	can := b.Capabilities()
+	if f.Err = refuseUnleased(c, can); f.Err != nil {
+		return brokerapi.Identity{}, can, f
+	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	id, err := b.Identify(ctx)

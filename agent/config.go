@@ -43,7 +43,7 @@ type Config struct {
 	BrokerKey       string   // file, PEM; with BrokerCert
 	BrokerURL       string   // advertised; may be empty
 	ConnectURL      string   // advertised; may be empty
-	Registration    string   // "own" or "adopt"; derived from Driver
+	Registration    string   // "own", "adopt" or "none"; derived from Driver
 	DataDir         string   // empty: as the broker states it
 	DataMarkers     []string // globs below DataDir; derived from Driver
 	BrokerPIDFile   string
@@ -167,9 +167,12 @@ func (c Config) Effective() Config {
 			c.DataMarkers = d.Markers
 		}
 	}
+	if c.Unleased() {
+		c.Detach = false // there is nothing to be detached from
+	}
 	if len(c.Fence) == 0 {
 		c.Fence = []string{"ready", "quiesce"}
-		if c.CanStop() {
+		if c.CanStop() && !c.Unleased() {
 			c.Fence = append(c.Fence, "stop")
 		}
 	}

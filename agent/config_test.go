@@ -123,7 +123,7 @@ func TestBadSettingsNameFieldValueAndRemedy(t *testing.T) {
 			`--broker-admin "…": not a URL, or one that holds a user or password: write nats://host:port`},
 		{"port out of range", with("nats-monitor", "http://127.0.0.1:82220"), `--nats-monitor "http://127.0.0.1:82220": port out of range: write one from 1 to 65535`},
 		{"advertised URL without a host", with("broker-url", "nats://"), `--broker-url "nats://": not a URL with a scheme and a host: write scheme://host:port`},
-		{"registration unknown", with("registration", "lend"), `--registration "lend": unknown: write one of own, adopt`},
+		{"registration unknown", with("registration", "lend"), `--registration "lend": unknown: write one of own, adopt, none`},
 
 		{"endpoint without a scheme", with("etcd-endpoints", "etcd-1:2379"), `--etcd-endpoints "etcd-1:2379": not a URL with a scheme and a host: write http://host:port`},
 		{"no endpoint", yaml("etcd-endpoints: ' , '\n"), `holdfast.yaml:1: etcd-endpoints "": empty: give at least one URL, such as http://127.0.0.1:2379`},

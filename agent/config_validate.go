@@ -28,7 +28,11 @@ type report struct {
 
 func (c Config) problems() []problem {
 	r := &report{raw: c, c: c.Effective()}
-	r.etcd()
+	if r.c.Unleased() {
+		r.unleased()
+	} else {
+		r.etcd()
+	}
 	r.broker()
 	r.lease()
 	r.recovery()
@@ -174,7 +178,7 @@ func (r *report) broker() {
 		r.url("connect-url", c.ConnectURL)
 	}
 	if c.Registration != "" {
-		r.oneOf("registration", c.Registration, "own", "adopt")
+		r.oneOf("registration", c.Registration, "own", "adopt", unleased)
 	}
 }
 
@@ -298,7 +302,7 @@ func (r *report) recovery() {
 	}
 	r.oneOf("guard", c.Guard, "on", "off")
 	switch {
-	case c.Guard != "on":
+	case c.Guard != "on", c.Unleased():
 	case !c.Detach:
 		r.add("guard", "nothing is fenced without detaching, so there is nothing to guard: leave out "+r.label("detach")+"=false", "fence", "detach")
 	case stop && c.CanStop():

@@ -202,6 +202,11 @@ func explain(e Event, c Config) Explanation {
 	}
 	for _, word := range []string{e.To + "/" + e.Reason, e.Reason, e.To} {
 		known, ok := explanations[e.Kind+"/"+word]
+		if c.Unleased() {
+			if other, differs := unleasedExplanations[e.Kind+"/"+word]; differs {
+				known = other
+			}
+		}
 		if !ok || word == "" {
 			continue
 		}

@@ -23,7 +23,9 @@ const releaseTimeout = 2 * time.Second
 // up. A broker that we started is stopped. For any other the end of a sidecar is no
 // reason to stop it if it cannot be quiesced: its registration is left to run out, and
 // the guard stays armed. With --leave-registered the broker goes on for as long as the
-// lease lasts. A fence ladder that has begun is climbed to its end either way.
+// lease lasts. A fence ladder that has begun is climbed to its end either way. Without an
+// etcd nothing is given up, so a broker that is not our child goes on: nobody takes over
+// because this sidecar ends, and how long the broker is away from now on must be seen later.
 func (a *agent) leave() error {
 	ctx, cancel := context.WithTimeout(a.life0, stopTimeout)
 	defer cancel()
@@ -37,7 +39,7 @@ func (a *agent) leave() error {
 		if err := a.endChild(ctx); err != nil {
 			return a.leaveServing(v.Grant, err)
 		}
-	} else if holding && !stay || due {
+	} else if a.local == nil && (holding && !stay || due) {
 		var err error
 		if proven, err = a.fenceToLeave(ctx, due); err != nil {
 			return a.leaveServing(v.Grant, err)
@@ -47,9 +49,9 @@ func (a *agent) leave() error {
 		a.guard.Disarm()
 		a.dismissGuard()
 	}
-	if !holding || stay {
+	if !holding || stay || a.local != nil {
 		a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, v.Grant.Revision) })
-		a.log.Info("holdfast ends", "left_registered", holding)
+		a.log.Info("holdfast ends", "left_registered", holding && a.local == nil)
 		a.event(Event{Kind: "agent", To: "stopped", Epoch: v.Grant.Epoch})
 		return nil
 	}

@@ -73,7 +73,7 @@ type loopState struct {
 
 func (a *agent) initLoop() {
 	a.value = nil
-	if a.cfg.Registration == "own" {
+	if a.cfg.Registration != "adopt" {
 		// Encoding strings cannot fail.
 		a.value, _ = registrationValue(a.cfg, a.memory.Incarnation, a.version)
 	}
@@ -171,6 +171,7 @@ func (a *agent) step() error {
 		return &ExitError{ExitUsage, err}
 	}
 	a.recognizeProcess(verdict, who)
+	a.watchedLocal(verdict, who)
 	a.watchGuard(verdict)
 	a.attach(verdict)
 	a.noteHealth(verdict, health.LastError, who)
@@ -245,7 +246,7 @@ func (a *agent) remindRegistrar(who brokerapi.Identity) {
 func (a *agent) setGate(verdict probes.Verdict) {
 	switch verdict {
 	case probes.Up:
-		a.gate = a.brokerID != "" && (a.dataDir.Path() == "" || a.dataDir.Snapshot().State != probes.DirUnknown)
+		a.gate = a.brokerID != "" && (a.dataDir.Path() == "" || a.dataDir.Snapshot().State != probes.DirUnknown) && !a.unsettled()
 	case probes.Down:
 		a.gate = false
 	}

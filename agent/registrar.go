@@ -78,6 +78,9 @@ type registrar struct {
 	up         func(instance string) bool // that process of the broker answers; nil: do not ask
 	handing    func()                     // assignments are about to change hands; nil without byInstance
 	granted    time.Duration              // what etcd makes of --lease-ttl; 0: not asked yet. Of the Keeper's goroutine
+	// peers asks the broker whether others of its cluster are active; nil: etcd knows them.
+	peers  func(context.Context) (bool, error)
+	others bool // its last answer. Of the Keeper's goroutine
 }
 
 // tries bounds how often one Establish decides anew because etcd changed meanwhile.
@@ -122,6 +125,9 @@ func (r *registrar) once(ctx context.Context, client *cluster.Client, held int64
 	if err != nil {
 		return outcome{}, err
 	}
+	if err := r.company(ctx, seen); err != nil {
+		return outcome{}, err
+	}
 	out := r.decide(seen, now)
 	if err := r.deferred(&out, now); err != nil {
 		return outcome{}, err
@@ -144,6 +150,18 @@ func (r *registrar) once(ctx context.Context, client *cluster.Client, held int64
 		err = r.register(ctx, client, seen, held, now, &out)
 	}
 	return out, err
+}
+
+// company finds out, where no etcd knows it, whether other brokers are active. What becomes
+// of a broker whose registration is gone rests on it; it is not guessed.
+func (r *registrar) company(ctx context.Context, seen cluster.Snapshot) (err error) {
+	if r.peers == nil || seen.Registration != nil {
+		return nil
+	}
+	if r.others, err = r.peers(ctx); err != nil {
+		return fmt.Errorf("%w: whether other brokers are active is not known: %w", lease.ErrDeferred, err)
+	}
+	return nil
 }
 
 // deferred holds back, while recovery is paused, what must wait, and the write of a
@@ -190,6 +208,10 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 		OldestPeer:       seen.OldestPeerRevision,
 		ConfirmedAt:      m.ConfirmedAt,
 		StateFileCorrupt: m.Distrust,
+		Told:             r.peers != nil,
+	}
+	if facts.Told {
+		facts.PeerPresent = r.others
 	}
 	facts.Stored = modeOf(seen.State)
 	if seen.Member != nil {

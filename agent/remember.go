@@ -45,6 +45,9 @@ func (a *agent) saveNow() error {
 	if m.Format == 0 {
 		return nil
 	}
+	if err := a.saveLocal(); err != nil { // first: what we remember of it must be in it
+		return err
+	}
 	return a.dir.save(m)
 }
 

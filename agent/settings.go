@@ -87,7 +87,7 @@ var settings = []Setting{
 	{"broker-key", "broker", "PEM file with the key of that certificate", "FILE", "", func(c *Config) any { return &c.BrokerKey }},
 	{"broker-url", "broker", "URL that the registration advertises to brokers", "URL", "", func(c *Config) any { return &c.BrokerURL }},
 	{"connect-url", "broker", "URL that the registration advertises to clients", "URL", "", func(c *Config) any { return &c.ConnectURL }},
-	{"registration", "broker", "own: we write it; adopt: the broker does and we keep it", "own|adopt", "own with nats, adopt with danube", func(c *Config) any { return &c.Registration }},
+	{"registration", "broker", "own: we write it; adopt: the broker does and we keep it; none: its own cluster keeps it, we watch and steer, without etcd", "own|adopt|none", "own with nats, adopt with danube", func(c *Config) any { return &c.Registration }},
 	{"data-dir", "broker", "the broker's data directory", "DIR", "as the broker states it", func(c *Config) any { return &c.DataDir }},
 	{"data-marker", "broker", "glob below the data directory that matches after a first boot; repeatable", "GLOB", "by driver", func(c *Config) any { return &c.DataMarkers }},
 	{"broker-pid-file", "broker", "file with the broker's process id: its end is noticed at once, and it can be stopped", "FILE", "", func(c *Config) any { return &c.BrokerPIDFile }},

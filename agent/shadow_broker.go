@@ -137,6 +137,15 @@ func (b *shadowBroker) Believed(ctx context.Context) ([]string, error) {
 	return v.Believed(ctx)
 }
 
+// Peers implements brokerapi.PeerLister. It is asked for only where the broker has it.
+func (b *shadowBroker) Peers(ctx context.Context) ([]brokerapi.Peer, error) {
+	lister, ok := b.Broker.(brokerapi.PeerLister)
+	if !ok {
+		return nil, errors.New("the broker does not tell of others")
+	}
+	return lister.Peers(ctx)
+}
+
 // Lost implements brokerapi.LossWatcher; a nil channel never says anything.
 func (b *shadowBroker) Lost() <-chan struct{} {
 	if w, ok := b.Broker.(brokerapi.LossWatcher); ok {

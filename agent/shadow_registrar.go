@@ -33,6 +33,9 @@ func (r shadowRegistrar) Establish(ctx context.Context, held int64, fresh bool) 
 		return lease.Grant{}, leaseError(err)
 	}
 	seen = r.shadow.store.over(seen, alive)
+	if err := r.company(ctx, seen); err != nil {
+		return lease.Grant{}, err
+	}
 	out := r.decide(seen, now)
 	if err := r.deferred(&out, now); err != nil {
 		return lease.Grant{}, err

@@ -31,6 +31,8 @@ type memory struct {
 	Epoch       int64  `json:"epoch"`
 	Revision    int64  `json:"revision"`     // highest store revision seen
 	ConfirmedAt int64  `json:"confirmed_at"` // revision of the last confirmed renewal that was noted
+	// Store says in which sort of store the registration is: "none" is our own, empty an etcd.
+	Store string `json:"store,omitempty"`
 	// Released says that the last stop gave the registration up.
 	Released bool       `json:"released,omitempty"`
 	Mode     string     `json:"mode"`

@@ -44,7 +44,7 @@ type BootStatus struct {
 
 // LeaseStatus holds times in seconds; remaining and fence_in are negative once passed.
 type LeaseStatus struct {
-	ID               string  `json:"id"` // hexadecimal, as etcdctl prints it; empty: none held
+	ID               string  `json:"id"` // hexadecimal, as etcdctl prints it; empty: none held, as ever with --registration none
 	TTLSeconds       float64 `json:"ttl_seconds"`
 	RemainingSeconds float64 `json:"remaining_seconds"`
 	FenceInSeconds   float64 `json:"fence_in_seconds"`
@@ -62,7 +62,8 @@ type RegistrationStatus struct {
 	Adopted        bool   `json:"adopted"`
 	CreateRevision int64  `json:"create_revision"`
 	// State: "held" by this sidecar, "another" one's, "unconfirmed" to be ours, "absent",
-	// "unknown" because etcd is out of reach, or "supposed" (--shadow).
+	// "unknown" because etcd is out of reach, "supposed" (--shadow), or "none": the broker's
+	// own cluster keeps it (--registration none), and what else is said here means nothing.
 	State string `json:"state"`
 }
 

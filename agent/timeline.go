@@ -21,7 +21,8 @@ type Moment struct {
 // that was asked for; etcd may grant a longer one. It promises nothing about the
 // time that a person, or the broker itself, takes.
 type Timeline struct {
-	// Cut tells of etcd going away right after the last confirmed renewal was sent.
+	// Cut tells of etcd going away right after the last confirmed renewal was sent. Empty:
+	// there is no etcd.
 	Cut []Moment
 	// Crash tells of the broker dying while all else is well, seen by health
 	// checks alone; a watched process or connection is noticed within 200 ms.
@@ -38,6 +39,9 @@ type Timeline struct {
 func WorstCase(c Config) Timeline {
 	c = c.Effective()
 	t := c.Timing()
+	if c.Unleased() {
+		return awayTimeline(c)
+	}
 	tl := Timeline{
 		Cut: []Moment{
 			{0, "the last renewal that etcd confirms is sent"},
@@ -67,10 +71,31 @@ func WorstCase(c Config) Timeline {
 	if !c.Detach {
 		tl.unsafe("--detach=false: a broker that is cut off from etcd goes on serving after its registration is gone: leave it out")
 	}
-	if noticed >= t.TTL {
+	tl.noticesInTime(c)
+	return tl
+}
+
+// noticesInTime adds what is unsafe about when a dead broker is noticed.
+func (tl *Timeline) noticesInTime(c Config) {
+	if noticed := noticedAfter(c); noticed >= c.LeaseTTL {
 		tl.unsafe("--health-fall %d: a dead broker is noticed after %s, no sooner than --lease-ttl %s: lower it, or lower --health-interval %s or --health-timeout %s",
-			c.HealthFall, formatDuration(noticed), formatDuration(t.TTL), formatDuration(c.HealthInterval), formatDuration(c.HealthTimeout))
+			c.HealthFall, formatDuration(noticed), formatDuration(c.LeaseTTL), formatDuration(c.HealthInterval), formatDuration(c.HealthTimeout))
 	}
+}
+
+// awayTimeline is the worst case of a broker whose own cluster keeps its registration.
+func awayTimeline(c Config) Timeline {
+	noticed := noticedAfter(c)
+	gone := noticed + c.LeaseTTL
+	if c.RestartGrace > 0 {
+		gone = noticed + c.RestartGrace
+	}
+	tl := Timeline{Crash: []Moment{
+		{0, "the broker dies, right after a good health check"},
+		{noticed, "noticed by health checks, at the latest: not ready"},
+		{gone, "away for too long, at the latest: drained when it comes back, if its cluster says that others are active"},
+	}}
+	tl.noticesInTime(c)
 	return tl
 }
 
@@ -124,9 +149,11 @@ func (tl Timeline) WriteTo(w io.Writer) (int64, error) {
 			fmt.Fprintf(&b, "  %9s  %s\n", "+"+formatDuration(m.At), m.What)
 		}
 	}
-	story("When etcd goes away", tl.Cut)
-	fmt.Fprintf(&b, "  cuts survived, starting at any moment: %s without detaching, %s without losing the registration\n",
-		formatDuration(tl.SurvivesDetach), formatDuration(tl.SurvivesExpiry))
+	if len(tl.Cut) > 0 {
+		story("When etcd goes away", tl.Cut)
+		fmt.Fprintf(&b, "  cuts survived, starting at any moment: %s without detaching, %s without losing the registration\n",
+			formatDuration(tl.SurvivesDetach), formatDuration(tl.SurvivesExpiry))
+	}
 	story("When the broker dies", tl.Crash)
 	fmt.Fprintln(&b, "  sooner, within 200ms, where its process or a held connection can be watched")
 	n, err := io.WriteString(w, b.String())

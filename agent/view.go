@@ -32,7 +32,7 @@ func (a *agent) status() Status {
 		Guard:   a.guardStatus(s, h.At(time.Now()) == probes.Down),
 		Version: a.version, Since: a.started.UTC(), At: time.Now().UTC(),
 	}
-	if v.Validity.Known() {
+	if v.Validity.Known() && a.local == nil {
 		st.Lease.ID = strconv.FormatInt(v.Grant.LeaseID, 16)
 		st.Lease.TTLSeconds = seconds(v.Validity.TTL)
 		st.Lease.RemainingSeconds = seconds(v.Validity.Deadline().Sub(now))
@@ -91,6 +91,8 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 		return fmt.Sprintf("%s: clients are kept away%s; start it%s.", stopped.sentence(name), a.afterwards(s, v, "it"), unlessChild(a.cfg))
 	case h.At(time.Now()) == probes.Down:
 		return fmt.Sprintf("%s is down or does not answer (%s): clients are kept away%s; look at the broker, start it.", name, h.LastError, a.afterwards(s, v, "it"))
+	case a.local != nil && v.LastError != "" && v.Validity.ExpiredAt(a.clock()):
+		return fmt.Sprintf("What becomes of %s is not decided: %s.", name, strings.TrimPrefix(v.LastError, lease.ErrDeferred.Error()+": "))
 	case !v.Validity.Known() && v.LastError != "" && v.LastClass == "": // the registrar waits
 		return fmt.Sprintf("%s is not registered: %s.", name, strings.TrimPrefix(v.LastError, lease.ErrDeferred.Error()+": "))
 	case !v.Validity.Known() && v.LastError != "" && s.failure.Sequel == recovery.AwaitPerson:
@@ -140,6 +142,8 @@ func (a *agent) registrationState(s *snapshot, v lease.View) string {
 	switch {
 	case a.shadow != nil:
 		return "supposed"
+	case a.local != nil:
+		return unleased
 	case s.conflict != "":
 		return "another"
 	case known && v.Validity.ExpiredAt(now) && v.FailureStreak > 0, !known && v.LastError != "" && v.LastClass != "":
@@ -158,6 +162,10 @@ func (a *agent) afterwards(s *snapshot, v lease.View, awaited string) string {
 	switch {
 	case s.mode.Mode == recovery.Drained:
 		return ", and it is drained (" + string(s.mode.Reason) + ")"
+	case a.local != nil && (!v.Validity.Known() || v.Validity.ExpiredAt(a.clock())):
+		return "; it is away for longer than the TTL: if other brokers are active when it comes back, " + comesBack(a.cfg)
+	case a.local != nil:
+		return "; if it is away for longer than the TTL and other brokers are active then, it comes back drained and waits for 'holdfast activate'"
 	case v.Validity.Known() && v.Validity.ExpiredAt(a.clock()):
 		return "; its registration may have run out: if it has and other brokers stayed registered, " + comesBack(a.cfg)
 	case s.attachment == recovery.Detached && v.Validity.Known():

@@ -52,6 +52,8 @@ type World struct {
 	Clocks func() Clocks
 	// Alarm wakes by the boot clock; nil: nothing does after a suspension.
 	Alarm func() (Alarm, error)
+	// BootID names the host's present boot; nil: the host is asked.
+	BootID func() string
 	// Trim gives back the memory that only the start needed.
 	Trim func()
 }

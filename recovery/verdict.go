@@ -67,6 +67,10 @@ type ClusterFacts struct {
 	OldestPeer       int64 // smallest create revision of a peer's registration; 0: none
 	ConfirmedAt      int64 // revision of our last confirmed renewal; 0: unknown
 	StateFileCorrupt string
+
+	// Told: no etcd knows the peers; PeerPresent is what the broker's own cluster says of
+	// now, and the registration is Holdfast's own measure of how long the broker was away.
+	Told bool
 }
 
 // survived reports whether the registration that we had is still there.
@@ -78,6 +82,10 @@ func (f ClusterFacts) survived() bool {
 // was, with a sentence that says how that is known (DESIGN, Startup).
 func (f ClusterFacts) livedOn() (bool, string) {
 	switch {
+	case f.Told && f.PeerPresent:
+		return true, "it was away for longer than the TTL, and its cluster says that other brokers are active"
+	case f.Told:
+		return false, "its cluster knows of no other broker that is active"
 	case !f.PeerPresent:
 		return false, "no other broker is registered"
 	case f.KnownMember && f.Era > f.OurEra:

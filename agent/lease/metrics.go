@@ -58,7 +58,7 @@ func newMetrics(reg prometheus.Registerer, k *Keeper) *metrics {
 			func() float64 { return read(k.View(), k.set.Clock()) })
 	}
 	reg.MustRegister(m.renewals, m.failures, m.hedges, m.duration, m.margin,
-		gauge("lease_ttl_seconds", "TTL that etcd granted; 0 when no lease is held.",
+		gauge("lease_ttl_seconds", "TTL that etcd granted; 0 when no lease is held, as ever with --registration none.",
 			func(v View, _ Instant) float64 { return v.Validity.TTL.Seconds() }),
 		gauge("lease_remaining_seconds", "Time to the deadline, negative once it has passed; 0 when no lease is held. Below the margin the broker is fenced.",
 			func(v View, now Instant) float64 {

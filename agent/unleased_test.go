@@ -1,0 +1,492 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast/agent/lease"
+	"holdfast/brokerapi"
+	"holdfast/cluster"
+	"holdfast/probes"
+	"holdfast/recovery"
+)
+
+// ownCluster is a host with a broker whose own cluster keeps its registration, and a sidecar
+// without an etcd, in virtual time.
+type ownCluster struct {
+	t   *testing.T
+	cfg Config
+
+	mu        sync.Mutex
+	born      time.Time // the host's boot
+	suspended time.Duration
+	moved     time.Duration // the wall clock
+	boot      int
+
+	process  int       // which process of the broker there is
+	up       bool      // it answers
+	started  time.Time // as the broker says; zero: it does not
+	silent   bool      // it does not say when it started
+	peers    []brokerapi.Peer
+	peersErr error
+	asked    int // how often it was asked for peers
+
+	servers map[string]http.Handler
+	end     context.CancelCauseFunc
+	ended   chan error
+}
+
+func (o *ownCluster) Identify(context.Context) (brokerapi.Identity, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.up {
+		return brokerapi.Identity{}, errors.New("connection refused")
+	}
+	return brokerapi.Identity{Name: "n1", Instance: fmt.Sprintf("process-%d", o.process), StartedAt: o.started}, nil
+}
+
+func (o *ownCluster) Health(ctx context.Context) error { _, err := o.Identify(ctx); return err }
+func (o *ownCluster) Topics(context.Context) (serving, quiesced []string, err error) {
+	return nil, nil, nil
+}
+func (o *ownCluster) Load(context.Context, string, []byte) error { return errors.New("not here") }
+func (o *ownCluster) Close() error                               { return nil }
+func (o *ownCluster) Capabilities() brokerapi.Capabilities {
+	return brokerapi.Capabilities{StableName: true, Assigns: true, Peers: true}
+}
+
+func (o *ownCluster) Peers(context.Context) ([]brokerapi.Peer, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.asked++
+	return o.peers, o.peersErr
+}
+
+func (o *ownCluster) set(change func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	change()
+}
+
+func (o *ownCluster) clocks() Clocks {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	mono := time.Since(o.born)
+	return Clocks{Boot: lease.Instant(mono + o.suspended), Mono: mono, Wall: time.Now().Add(o.suspended + o.moved)}
+}
+
+// launch starts another process of the broker.
+func (o *ownCluster) launch() {
+	o.set(func() {
+		o.process++
+		o.up = true
+		if o.started = time.Now().Add(o.suspended + o.moved); o.silent {
+			o.started = time.Time{}
+		}
+	})
+}
+
+func (o *ownCluster) crash() { o.set(func() { o.up = false }) }
+
+// reboot ends everything and takes as long as it takes.
+func (o *ownCluster) reboot(d time.Duration) {
+	o.crash()
+	o.stop(ErrKilled)
+	time.Sleep(d)
+	o.set(func() { o.boot++; o.born, o.suspended = time.Now().Add(-time.Second), 0 })
+}
+
+func (o *ownCluster) world() World {
+	return World{
+		Clock:  func() lease.Instant { return o.clocks().Boot },
+		Clocks: o.clocks,
+		BootID: func() string { o.mu.Lock(); defer o.mu.Unlock(); return fmt.Sprint("boot-", o.boot) },
+		Broker: func(Config, *cluster.Client, *slog.Logger) (brokerapi.Broker, error) { return o, nil },
+		Etcd: func(cluster.Config, *slog.Logger) (*cluster.Client, Line, error) {
+			o.t.Error("an etcd was asked for")
+			return nil, nil, errors.New("there is none")
+		},
+		Listen: func(l Listener) (Server, error) {
+			o.set(func() { o.servers[l.Setting] = l.Handler })
+			return &deafServer{closed: make(chan struct{})}, nil
+		},
+		Process: func(Config, *slog.Logger) *probes.Process { return nil },
+		Trim:    func() {},
+	}
+}
+
+// deafServer listens to nobody: its handler is called.
+type deafServer struct {
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (s *deafServer) Addr() string { return "nowhere" }
+func (s *deafServer) Serve() error { <-s.closed; return nil }
+func (s *deafServer) Close() error { s.once.Do(func() { close(s.closed) }); return nil }
+
+// start runs a sidecar and gives it ten seconds to see what there is.
+func (o *ownCluster) start() {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	o.end, o.ended = cancel, make(chan error, 1)
+	go func() { o.ended <- Live(ctx, o.cfg, o.world(), slog.New(slog.DiscardHandler), "test") }()
+	time.Sleep(10 * time.Second)
+}
+
+// stop ends the sidecar, if one runs; nil: as SIGTERM does.
+func (o *ownCluster) stop(cause error) {
+	if o.end == nil {
+		return
+	}
+	o.end(cause)
+	o.end = nil
+	if err := <-o.ended; err != nil && !errors.Is(err, ErrKilled) {
+		o.t.Errorf("the sidecar ended: %v", err)
+	}
+}
+
+func (o *ownCluster) ask(setting, method, path, body string) *httptest.ResponseRecorder {
+	o.mu.Lock()
+	h := o.servers[setting]
+	o.mu.Unlock()
+	answer := httptest.NewRecorder()
+	h.ServeHTTP(answer, httptest.NewRequest(method, path, strings.NewReader(body)))
+	return answer
+}
+
+func (o *ownCluster) status() (s Status) {
+	if err := json.Unmarshal(o.ask("--control-socket", http.MethodGet, "/v1/status", "").Body.Bytes(), &s); err != nil {
+		o.t.Error(err)
+	}
+	return s
+}
+
+func (o *ownCluster) ready() bool {
+	return o.ask("--probe-listen", http.MethodGet, "/ready", "").Code == http.StatusOK
+}
+
+func (o *ownCluster) file(name string) string { return filepath.Join(o.cfg.StateDir, name) }
+
+const others, alone = true, false
+
+// company says whether the cluster has another broker that is active.
+func (o *ownCluster) company(some bool) {
+	o.set(func() {
+		o.peers = []brokerapi.Peer{{ID: "n2", Active: some}}
+	})
+}
+
+// inOwnCluster runs claim with a broker that is up beside others, and no sidecar yet.
+func inOwnCluster(t *testing.T, claim func(o *ownCluster)) {
+	t.Helper()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		o := &ownCluster{t: t, cfg: natsDefaults(), born: time.Now().Add(-time.Hour), servers: map[string]http.Handler{}}
+		o.cfg.Registration, o.cfg.StateDir = unleased, dir
+		o.company(others)
+		o.launch()
+		claim(o)
+		o.stop(nil)
+	})
+}
+
+// want compares mode and reason, and that clients are let in exactly when it is active.
+func (o *ownCluster) want(mode recovery.Mode, reason recovery.Reason) {
+	o.t.Helper()
+	s := o.status()
+	if s.Mode != string(mode) || s.Reason != string(reason) {
+		o.t.Errorf("%s (%s), want %s (%s): %s", s.Mode, s.Reason, mode, reason, s.Summary)
+	}
+	if o.ready() != (mode == recovery.Active) {
+		o.t.Errorf("ready %t with mode %s: %v", o.ready(), s.Mode, s.Ready.Causes)
+	}
+}
+
+func TestWithoutAnEtcdTheStartupTableHolds(t *testing.T) {
+	const ttl = 32 * time.Second
+	crashFor := func(d time.Duration) func(*ownCluster) {
+		return func(o *ownCluster) { o.crash(); time.Sleep(d); o.launch(); time.Sleep(10 * time.Second) }
+	}
+	for _, c := range []struct {
+		name   string
+		then   func(o *ownCluster) // after a first boot that went well
+		mode   recovery.Mode
+		reason recovery.Reason
+	}{
+		{"first boot", func(*ownCluster) {}, recovery.Active, recovery.ReasonBoot},
+		{"restart within the TTL", crashFor(ttl / 2), recovery.Active, recovery.ReasonFastRestart},
+		{"restart past the TTL, others active", crashFor(2 * ttl), recovery.Drained, recovery.ReasonStaleRestart},
+		{"restart past the TTL, no other active", func(o *ownCluster) { o.company(alone); crashFor(2 * ttl)(o) },
+			recovery.Active, recovery.ReasonFullClusterRestart},
+		{"the sidecar was stopped for long, the broker ran on", func(o *ownCluster) { o.stop(nil); time.Sleep(time.Hour); o.start() },
+			recovery.Active, recovery.ReasonBoot},
+		{"the sidecar was killed for long, the broker ran on", func(o *ownCluster) { o.stop(ErrKilled); time.Sleep(time.Hour); o.start() },
+			recovery.Active, recovery.ReasonBoot},
+		{"the broker restarted in time while no sidecar ran", func(o *ownCluster) {
+			o.stop(nil)
+			o.crash()
+			time.Sleep(ttl / 2)
+			o.launch()
+			time.Sleep(time.Hour)
+			o.start()
+		}, recovery.Active, recovery.ReasonFastRestart},
+		{"the broker restarted too late while no sidecar ran", func(o *ownCluster) {
+			o.stop(nil)
+			o.crash()
+			time.Sleep(2 * ttl)
+			o.launch()
+			time.Sleep(time.Hour)
+			o.start()
+		}, recovery.Drained, recovery.ReasonStaleRestart},
+		{"the broker restarted while no sidecar ran, and does not say when", func(o *ownCluster) {
+			o.stop(nil)
+			o.set(func() { o.silent = true })
+			o.launch()
+			time.Sleep(time.Hour)
+			o.start()
+		}, recovery.Drained, recovery.ReasonStaleRestart},
+		{"both restarted at once, quickly", func(o *ownCluster) {
+			o.crash()
+			o.stop(nil)
+			time.Sleep(ttl / 2)
+			o.start()
+			o.launch()
+			time.Sleep(10 * time.Second)
+		}, recovery.Active, recovery.ReasonFastRestart},
+		{"the sidecar is back first and watches the broker being away", func(o *ownCluster) {
+			o.crash()
+			o.stop(nil)
+			o.start()
+			time.Sleep(2 * ttl)
+			o.launch()
+			time.Sleep(10 * time.Second)
+		}, recovery.Drained, recovery.ReasonStaleRestart},
+		{"host rebooted within the TTL", func(o *ownCluster) { o.reboot(ttl / 2); o.launch(); o.start() },
+			recovery.Active, recovery.ReasonFastRestart},
+		{"host rebooted past the TTL", func(o *ownCluster) { o.reboot(2 * ttl); o.launch(); o.start() },
+			recovery.Drained, recovery.ReasonStaleRestart},
+		{"host rebooted past the TTL, alone", func(o *ownCluster) { o.company(alone); o.reboot(2 * ttl); o.launch(); o.start() },
+			recovery.Active, recovery.ReasonFullClusterRestart},
+		{"host rebooted with a clock that went back", func(o *ownCluster) {
+			o.reboot(ttl / 2)
+			o.set(func() { o.moved = -24 * time.Hour })
+			o.launch()
+			o.start()
+		}, recovery.Drained, recovery.ReasonStaleRestart},
+		{"the wall clock was moved under a running sidecar", func(o *ownCluster) {
+			o.set(func() { o.moved = 24 * time.Hour })
+			crashFor(ttl / 2)(o)
+		}, recovery.Active, recovery.ReasonFastRestart},
+		{"the wall clock was moved back under a running sidecar", func(o *ownCluster) {
+			o.set(func() { o.moved = -24 * time.Hour })
+			crashFor(2 * ttl)(o)
+		}, recovery.Drained, recovery.ReasonStaleRestart},
+		{"the broker hung past the TTL, others active", func(o *ownCluster) {
+			o.crash()
+			time.Sleep(2 * ttl)
+			o.set(func() { o.up = true })
+			time.Sleep(10 * time.Second)
+		}, recovery.Drained, recovery.ReasonRegistrationExpired},
+		{"the broker hung past the TTL, no other active", func(o *ownCluster) {
+			o.company(alone)
+			o.crash()
+			time.Sleep(2 * ttl)
+			o.set(func() { o.up = true })
+			time.Sleep(10 * time.Second)
+		}, recovery.Active, recovery.ReasonFleetExpired},
+		{"the host was suspended past the TTL", func(o *ownCluster) {
+			o.set(func() { o.suspended += 2 * ttl })
+			time.Sleep(20 * time.Second)
+		}, recovery.Drained, recovery.ReasonRegistrationExpired},
+		{"an hour of nothing", func(*ownCluster) { time.Sleep(time.Hour) }, recovery.Active, recovery.ReasonBoot},
+		{"a store that is corrupt", func(o *ownCluster) {
+			o.stop(nil)
+			o.corrupt(storeFile)
+			o.start()
+		}, recovery.Drained, recovery.ReasonCorruptState},
+		{"a store that is gone", func(o *ownCluster) {
+			o.stop(nil)
+			if err := os.Remove(o.file(storeFile)); err != nil {
+				o.t.Error(err)
+			}
+			o.start()
+		}, recovery.Drained, recovery.ReasonCorruptState},
+		{"a state file that is corrupt", func(o *ownCluster) {
+			o.stop(nil)
+			o.corrupt("state.json")
+			o.start()
+			time.Sleep(2 * ttl) // the record of the other incarnation runs out
+		}, recovery.Drained, recovery.ReasonCorruptState},
+		{"an older store than the state file", func(o *ownCluster) {
+			old, err := os.ReadFile(o.file(storeFile))
+			if err != nil {
+				o.t.Error(err)
+			}
+			crashFor(2 * ttl)(o)
+			o.stop(nil)
+			if err := os.WriteFile(o.file(storeFile), old, 0o600); err != nil {
+				o.t.Error(err)
+			}
+			o.start()
+		}, recovery.Drained, recovery.ReasonRestoredBackup},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inOwnCluster(t, func(o *ownCluster) {
+				o.start()
+				o.want(recovery.Active, recovery.ReasonBoot)
+				c.then(o)
+				o.want(c.mode, c.reason)
+			})
+		})
+	}
+}
+
+func (o *ownCluster) corrupt(name string) {
+	if err := os.WriteFile(o.file(name), []byte(`{"format":`), 0o600); err != nil {
+		o.t.Error(err)
+	}
+}
+
+func TestWhetherOthersAreActiveIsNotGuessed(t *testing.T) {
+	inOwnCluster(t, func(o *ownCluster) {
+		o.start()
+		o.crash()
+		time.Sleep(time.Minute)
+		o.set(func() { o.peersErr = errors.New("no leader") })
+		o.launch()
+		time.Sleep(time.Minute)
+		s := o.status()
+		if o.ready() || s.Mode != string(recovery.Active) || !strings.Contains(s.Summary, "no leader") || !strings.Contains(s.Summary, "not decided") {
+			t.Errorf("ready %t, %s (%s): %s", o.ready(), s.Mode, s.Reason, s.Summary)
+		}
+		n := 0
+		o.set(func() { o.asked = 0 })
+		time.Sleep(time.Minute)
+		o.set(func() { n = o.asked })
+		if n == 0 || n > 60 {
+			t.Errorf("asked %d times in a minute", n)
+		}
+		o.set(func() { o.peersErr = nil })
+		time.Sleep(10 * time.Second)
+		o.want(recovery.Drained, recovery.ReasonStaleRestart)
+	})
+}
+
+func TestAnOperatorsDrainSurvivesEverythingWithoutAnEtcd(t *testing.T) {
+	inOwnCluster(t, func(o *ownCluster) {
+		o.start()
+		if answer := o.ask("--control-socket", http.MethodPost, "/v1/drain", `{"reason":"disk swap","timeout_seconds":2}`); answer.Code != http.StatusOK {
+			t.Fatal(answer.Body)
+		}
+		for _, c := range []struct {
+			name string
+			pass func()
+		}{
+			{"a restart of the sidecar", func() { o.stop(nil); o.start() }},
+			{"a kill of the sidecar", func() { o.stop(ErrKilled); time.Sleep(time.Hour); o.start() }},
+			{"a restart of the broker", func() { o.crash(); time.Sleep(time.Second); o.launch() }},
+			{"a late restart of the broker", func() { o.crash(); time.Sleep(time.Hour); o.launch() }},
+			{"a restart of everybody", func() { o.company(alone); o.reboot(time.Hour); o.launch(); o.start() }},
+			{"a loss of the store", func() { o.stop(nil); o.corrupt(storeFile); o.start() }},
+			{"a loss of the state file", func() { o.stop(nil); o.corrupt("state.json"); o.start(); time.Sleep(time.Minute) }},
+		} {
+			c.pass()
+			time.Sleep(10 * time.Second)
+			if s := o.status(); s.Mode != string(recovery.Drained) || s.Reason != "disk swap" || o.ready() {
+				t.Errorf("after %s: %s (%s), ready %t", c.name, s.Mode, s.Reason, o.ready())
+			}
+		}
+		if answer := o.ask("--control-socket", http.MethodPost, "/v1/activate", `{}`); answer.Code != http.StatusOK {
+			t.Fatal(answer.Body)
+		}
+		o.stop(ErrKilled)
+		o.start()
+		o.want(recovery.Active, recovery.ReasonOperator)
+	})
+}
+
+func TestStatusAndMetricsSayThatNoLeaseIsHeld(t *testing.T) {
+	inOwnCluster(t, func(o *ownCluster) {
+		o.start()
+		s := o.status()
+		if s.Lease != (LeaseStatus{}) || s.Registration.State != "none" || s.Guard.State != "off" || s.Attachment != "attached" {
+			t.Errorf("%+v %+v %+v %s", s.Lease, s.Registration, s.Guard, s.Attachment)
+		}
+		page := o.ask("--web-listen", http.MethodGet, "/metrics", "").Body.String()
+		for _, line := range []string{
+			"holdfast_lease_ttl_seconds 0", "holdfast_lease_remaining_seconds 0", "holdfast_lease_deadline_timestamp_seconds 0",
+			`holdfast_lease_renewals_total{result="confirmed"} 0`, "holdfast_lease_margin_seconds_count 0", "holdfast_ready 1",
+			`holdfast_attachment{state="attached"} 1`, "holdfast_registration_present 1",
+		} {
+			if !strings.Contains(page, line+"\n") {
+				t.Errorf("no line %s", line)
+			}
+		}
+		o.crash()
+		time.Sleep(time.Hour)
+		if s := o.status(); s.Attachment == recovery.Detached.String() || !strings.Contains(s.Summary, "away for longer than the TTL") {
+			t.Errorf("%s: %s", s.Attachment, s.Summary)
+		}
+	})
+}
+
+func TestABrokerThatRegistersItselfElsewhereIsRefused(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		can  brokerapi.Capabilities
+		want string
+	}{
+		{"one that Holdfast registers", brokerapi.Capabilities{Peers: true}, "does not keep its registration"},
+		{"one that is adopted", brokerapi.Capabilities{Assigns: true, Registers: true, Peers: true}, "does not keep its registration"},
+		{"one that cannot tell of others", brokerapi.Capabilities{Assigns: true}, "cannot ask it for the other brokers"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := natsDefaults()
+			cfg.Registration = unleased
+			err := refuseUnleased(cfg, c.can)
+			var exit *ExitError
+			if !errors.As(err, &exit) || exit.Code != ExitUsage || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "--etcd-endpoints") {
+				t.Error(err)
+			}
+			if err := refuseUnleased(natsDefaults().Effective(), c.can); err != nil {
+				t.Error("with an etcd:", err)
+			}
+		})
+	}
+}
+
+func TestASidecarThatGetsAnEtcdForgetsItsOwnStore(t *testing.T) {
+	for _, c := range []struct {
+		name, was, is string
+		past          bool
+		changed       bool
+	}{
+		{"as before, with an etcd", "", "", true, false},
+		{"as before, without", unleased, unleased, true, false},
+		{"gets an etcd", unleased, "", true, true},
+		{"loses its etcd", "", unleased, true, true},
+		{"new", "", unleased, false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := memory{Store: c.was, FirstBootDone: c.past, Mode: "drained"}
+			if c.past {
+				m.LeaseID, m.Epoch, m.Revision, m.ConfirmedAt = 7, 8, 9, 9
+			}
+			if got := m.keptIn(c.is); got != c.changed || m.Store != c.is || (m.Revision == 0) != (c.changed || !c.past) || m.Mode != "drained" {
+				t.Errorf("changed %t, %+v", got, m)
+			}
+		})
+	}
+}
