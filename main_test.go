@@ -133,6 +133,7 @@ func TestWrongUsageIsOneLineAndCodeTwo(t *testing.T) {
 		{"setting of run", []string{"run", "--driver", "nats", "--lease-detach-margin", "40s"},
 			"--lease-detach-margin 40s: must be less than --lease-ttl 32s: leave it out for a third of the TTL, 10.667s"},
 		{"setting of check", []string{"check", "--driver", "kafka"}, `--driver "kafka": unknown driver: known drivers: ` + strings.Join(agent.DriverNames(), ", ")},
+		{"fleet without an etcd", []string{"fleet", "--registration", "none"}, "--registration none: there is no etcd that knows the brokers of this cluster: ask the broker's own admin tool, or 'holdfast status' beside each broker"},
 		{"setting of fleet", []string{"fleet", "--etcd-endpoints", "etcd:2379"}, `--etcd-endpoints "etcd:2379": not a URL with a scheme and a host: write http://host:port`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -13,7 +13,8 @@ func (r *report) unleased() {
 	}
 	c := r.c
 	if r.raw.Detach && r.set("detach") {
-		r.notUnleased("detach", "which has no lease whose end could detach the broker")
+		r.list = append(r.list, problem{[]string{"detach", "registration"}, r.label("detach") + "=true: not together with " +
+			r.show("registration") + ", which has no lease whose end could detach the broker: leave one of the two out"})
 	}
 	if c.Guard == "on" {
 		r.notUnleased("guard", "which has no deadline that a guard could keep")

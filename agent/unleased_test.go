@@ -490,3 +490,113 @@ func TestASidecarThatGetsAnEtcdForgetsItsOwnStore(t *testing.T) {
 		})
 	}
 }
+
+func TestSettingsThatNeedAnEtcdAreRefusedWithoutOne(t *testing.T) {
+	for _, c := range []struct {
+		name, setting, value string
+		want                 string // empty: taken
+	}{
+		{"nothing else", "lease-ttl", "16s", ""},
+		{"fence without stop", "fence", "ready,quiesce", ""},
+		{"no detaching, which there is none of anyway", "detach", "false", ""},
+		{"endpoints", "etcd-endpoints", "http://127.0.0.1:2379", `--etcd-endpoints "http://127.0.0.1:2379": not together with --registration "none", which has no etcd: leave one of the two out`},
+		{"user", "etcd-user", "ann", `--etcd-user "ann": not together with --registration "none", which has no etcd: leave one of the two out`},
+		{"prefix", "prefix", "/prod", `--prefix "/prod": not together with --registration "none", which has no etcd: leave one of the two out`},
+		{"detaching", "detach", "true", `--detach=true: not together with --registration "none", which has no lease whose end could detach the broker: leave one of the two out`},
+		{"guard", "guard", "on", `--guard "on": not together with --registration "none", which has no deadline that a guard could keep: leave one of the two out`},
+		{"stop", "fence", "ready,quiesce,stop", `--fence "ready,quiesce,stop": not together with --registration "none", which has no fence point at which the broker could be stopped: leave one of the two out`},
+		{"rendezvous", "assignment", "rendezvous", `--assignment "rendezvous": not together with --registration "none", where the broker's own cluster places the topics: leave one of the two out`},
+		{"locks", "ownership-locks", "on", `--ownership-locks "on": not together with --registration "none", which has no etcd to hold them in: leave one of the two out`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			flags := map[string][]string{"driver": {"nats"}, "registration": {unleased}, "broker-process": {"broker"}, c.setting: {c.value}}
+			cfg, err := Load(Sources{Flags: flags})
+			if c.want == "" {
+				if err != nil || cfg.Detach || cfg.Guard != "off" || strings.Contains(strings.Join(cfg.Fence, ","), "stop") {
+					t.Errorf("%v; detach %t, guard %s, fence %s", err, cfg.Detach, cfg.Guard, cfg.Fence)
+				}
+				if err := cfg.Validate(); err != nil {
+					t.Error("what was derived is refused:", err)
+				}
+				return
+			}
+			if err == nil || err.Error() != c.want {
+				t.Errorf("got  %v\nwant %s", err, c.want)
+			}
+		})
+	}
+	if _, err := Load(Sources{Flags: map[string][]string{"driver": {"nats"}, "registration": {unleased}},
+		Env: env(map[string]string{"HOLDFAST_ETCD_ENDPOINTS": "http://127.0.0.1:2379"})}); err == nil || !strings.HasPrefix(err.Error(), "HOLDFAST_ETCD_ENDPOINTS ") {
+		t.Errorf("from the environment: %v", err)
+	}
+}
+
+func TestCheckWithoutAnEtcdSaysWhatThatMeansAndTriesNone(t *testing.T) {
+	c := natsDefaults()
+	c.Registration, c.StateDir = unleased, t.TempDir()
+	c.EtcdEndpoints = []string{"http://" + deadPort}
+	c.BrokerAdmin, c.NATSMonitor = "nats://"+deadPort, "http://"+deadPort
+	findings := Check(t.Context(), c, slog.New(slog.DiscardHandler))
+	for _, f := range findings {
+		if f.What == "etcd" || f.What == "guard" || f.What == "timing" {
+			t.Errorf("a finding about %s: %s %v", f.What, f.Text, f.Err)
+		}
+	}
+	if f := find(t, findings, "lease"); f.Err != nil || !strings.Contains(f.Text, "no lease fences the broker") || !strings.Contains(f.Text, "--lease-ttl 32s") {
+		t.Errorf("%s %v", f.Text, f.Err)
+	}
+	if f := find(t, findings, "broker"); f.Err == nil || !strings.Contains(f.Err.Error(), "--registration none") {
+		t.Errorf("nats is taken: %s %v", f.Text, f.Err)
+	}
+	var b strings.Builder
+	tl := WorstCase(c)
+	if _, err := tl.WriteTo(&b); err != nil || len(tl.Unsafe) > 0 {
+		t.Error(err, tl.Unsafe)
+	}
+	const want = `When the broker dies
+        +0s  the broker dies, right after a good health check
+        +4s  noticed by health checks, at the latest: not ready
+       +36s  away for too long, at the latest: drained when it comes back, if its cluster says that others are active
+  sooner, within 200ms, where its process or a held connection can be watched
+`
+	if b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}
+
+func TestAShadowWithoutAnEtcdDecidesAndKeepsNothing(t *testing.T) {
+	inOwnCluster(t, func(o *ownCluster) {
+		o.cfg.Shadow = true
+		o.start()
+		o.crash()
+		time.Sleep(time.Minute)
+		o.launch()
+		time.Sleep(10 * time.Second)
+		if s := o.status(); s.Mode != string(recovery.Drained) || s.Reason != string(recovery.ReasonStaleRestart) || !s.Shadow {
+			t.Errorf("%s (%s): %s", s.Mode, s.Reason, s.Summary)
+		}
+		if _, err := os.Stat(o.file(storeFile)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("a store for a life that is real: %v", err)
+		}
+	})
+}
+
+func TestASecondSidecarLifeTakesNoMoreThanItsOwnFiles(t *testing.T) {
+	inOwnCluster(t, func(o *ownCluster) {
+		for range 5 {
+			o.start()
+			o.stop(nil)
+		}
+		entries, err := os.ReadDir(o.cfg.StateDir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		if got := strings.Join(names, " "); got != "journal.jsonl lock state.json store.json" {
+			t.Errorf("in the state directory: %s", got)
+		}
+	})
+}

@@ -20,7 +20,7 @@ func TestTheSuiteCanBePassed(t *testing.T) {
 		"by a broker that can do all":                  {Quiesce: true, Unload: true, StableName: true, LocalData: true, Steer: true, End: true, View: true, Move: true, Registers: true},
 		"by a broker that can do no more than serve":   {StableName: true, LocalData: true},
 		"by a broker that is named by its instance":    {Registers: true, NamedByInstance: true, Unload: true},
-		"by a broker whose cluster assigns the topics": {Assigns: true, Unload: true, Steer: true},
+		"by a broker whose cluster assigns the topics": {Assigns: true, Unload: true, Steer: true, Peers: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			Run(t, Harness{
@@ -216,6 +216,13 @@ func (d *driver) Steer(ctx context.Context, mode brokerapi.Mode, _ string) error
 		d.drained = mode == brokerapi.Drained
 		return nil
 	})
+}
+func (d *driver) Peers(ctx context.Context) (peers []brokerapi.Peer, err error) {
+	err = d.ask(ctx, func() error {
+		peers = []brokerapi.Peer{{ID: "another", Active: true}}
+		return nil
+	})
+	return peers, err
 }
 func (d *driver) End(ctx context.Context) error {
 	return d.ask(ctx, func() error { d.ended = true; return nil })

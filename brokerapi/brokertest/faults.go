@@ -74,6 +74,10 @@ func boundedWhenFrozen(t *testing.T, h Harness) {
 		st := hook[brokerapi.Steerer](t, "steer", b)
 		calls["steer"] = func(ctx context.Context) error { return st.Steer(ctx, brokerapi.Active, "test") }
 	}
+	if b.Capabilities().Peers {
+		p := hook[brokerapi.PeerLister](t, "peers", b)
+		calls["peers"] = func(ctx context.Context) error { _, err := p.Peers(ctx); return err }
+	}
 	if b.Capabilities().View {
 		v := hook[brokerapi.Viewer](t, "view", b)
 		calls["believed"] = func(ctx context.Context) error { _, err := v.Believed(ctx); return err }

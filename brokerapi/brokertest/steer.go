@@ -56,6 +56,34 @@ func steered(t *testing.T, h Harness) {
 	}
 }
 
+func peers(t *testing.T, h Harness) {
+	s := h.Launch(t)
+	b := open(t, s)
+	p := able[brokerapi.PeerLister](t, b.Capabilities().Peers, "peers", b)
+	who, err := b.Identify(soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := p.Peers(soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, peer := range all {
+		if peer.ID == "" || peer.ID == who.Name || peer.ID == who.Instance || seen[peer.ID] {
+			t.Errorf("broker %s (%s) lists %+v", who.Name, who.Instance, all)
+		}
+		seen[peer.ID] = true
+	}
+	if !h.Alone && !slices.ContainsFunc(all, func(peer brokerapi.Peer) bool { return peer.Active }) {
+		t.Errorf("Harness.Alone does not say that there are no others, and none of %+v is active", all)
+	}
+	s.Kill(t)
+	if all, err := p.Peers(soon(t)); err == nil {
+		t.Errorf("a broker that is killed lists %+v", all)
+	}
+}
+
 func ends(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)

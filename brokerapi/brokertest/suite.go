@@ -41,6 +41,7 @@ func Run(t *testing.T, h Harness) {
 		{"DrainedServesNothingAndActiveServesAgain", steered},
 		{"TheProcessEndsWhenAsked", ends},
 		{"ATopicOfAnotherBrokerIsServedElsewhere", elsewhere},
+		{"PeersAreOthersThatTheClusterKnows", peers},
 		{"ItBelievesWhatItWasTold", believes},
 		{"ABrokerWhoseWatchesDiedBelievesTheOld", believesTheOld},
 		{"AMovedTopicKeepsItsMessagesAndPositions", moves},
@@ -66,6 +67,7 @@ func capabilitiesAreImplemented(t *testing.T, h Harness) {
 	_, ender := b.(brokerapi.Ender)
 	_, viewer := b.(brokerapi.Viewer)
 	_, mover := b.(brokerapi.Mover)
+	_, lister := b.(brokerapi.PeerLister)
 	for _, c := range []struct {
 		name              string
 		said, implemented bool
@@ -77,6 +79,7 @@ func capabilitiesAreImplemented(t *testing.T, h Harness) {
 		{"end", has.End, ender},
 		{"view", has.View, viewer},
 		{"move", has.Move, mover},
+		{"peers", has.Peers, lister},
 	} {
 		if c.said && !c.implemented {
 			t.Errorf("%s is in the capabilities and its interface is not implemented", c.name)
@@ -89,6 +92,7 @@ func capabilitiesAreImplemented(t *testing.T, h Harness) {
 		{has.Move, !has.Quiesce, "move begins with quiesce, which is missing"},
 		{has.NamedByInstance, !has.Registers, "named-by-instance is about a registration of its own, and registers-itself is missing"},
 		{has.NamedByInstance, has.StableName, "named-by-instance and stable-name exclude each other"},
+		{has.Peers, !has.Assigns || has.Registers, "peers is for brokers whose own cluster keeps their registration, which is one that assigns-topics and does not register itself elsewhere"},
 		{has.Assigns, h.Alone, "assigns-topics, and Harness.Alone says that there is no cluster to do so"},
 	} {
 		if c.said && c.without {

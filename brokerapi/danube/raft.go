@@ -42,7 +42,7 @@ func newRaft(n *node, dataDir string) *raftBroker { return &raftBroker{node: n, 
 
 // Capabilities implements brokerapi.Broker.
 func (b *raftBroker) Capabilities() brokerapi.Capabilities {
-	return brokerapi.Capabilities{Unload: true, HeldWatch: true, StableName: true, Steer: true, Assigns: true}
+	return brokerapi.Capabilities{Unload: true, HeldWatch: true, StableName: true, Steer: true, Assigns: true, Peers: true}
 }
 
 // status is the Raft cluster as the broker sees it. The broker must know its own number.
