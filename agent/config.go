@@ -36,6 +36,9 @@ type Config struct {
 	DanubeMetrics string // URL; derived from BrokerAdmin: same host, port 9040
 	// HTTPCapabilities are what a broker of the driver http can do; derived: the whole contract.
 	HTTPCapabilities []string
+	PulsarCluster    string // clusterName of the broker; required with the driver pulsar
+	PulsarAdvertised string // host:port that the broker calls itself; empty: as in BrokerAdmin
+	PulsarStatusFile string // statusFilePath of the broker; empty: none
 	// The admin API of drivers that speak http or https.
 	BrokerTokenFile string   // file; a trailing newline is not part of the bearer token
 	BrokerCACert    string   // file, PEM

@@ -148,6 +148,7 @@ func (r *report) broker() {
 			}
 		}
 	}
+	r.pulsar()
 	if strings.Contains(c.BrokerID, "/") {
 		r.add("broker-id", "holds a slash, which separates keys in etcd: use another character")
 	}

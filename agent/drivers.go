@@ -54,6 +54,13 @@ var drivers = map[string]Driver{
 		Markers:      []string{"jetstream/*/streams/*/meta.inf", "*/streams/*/meta.inf"},
 		AdminSchemes: []string{"nats", "tls"},
 	},
+	"pulsar": {
+		New:          newPulsar,
+		Admin:        "http://127.0.0.1:8080",
+		Registration: "own",
+		Failover:     "move",
+		AdminSchemes: []string{"http", "https"},
+	},
 }
 
 // LookupDriver returns the driver of that name.

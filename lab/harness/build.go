@@ -23,6 +23,7 @@ const (
 	DanubeServer Program = "danubed" // the stand-in for a Danube broker
 	// ReferenceBroker keeps the HTTP contract; see lab/reference.
 	ReferenceBroker Program = "reference"
+	PulsarBroker    Program = "pulsar" // a stand-in, see package standin/pulsar
 )
 
 type recipe struct {
@@ -52,6 +53,7 @@ var recipes = map[Program]recipe{
 		env:  []string{"CGO_ENABLED=0"},
 		args: []string{"-buildvcs=false", "holdfast/lab/standin/danube/danubed"},
 	},
+	PulsarBroker: {dir: "lab", args: []string{"./standin/pulsar/cmd"}},
 }
 
 var (

@@ -1,0 +1,35 @@
+package agent
+
+import (
+	"net"
+	"path/filepath"
+)
+
+// pulsar checks the settings that only a Pulsar broker has.
+func (r *report) pulsar() {
+	c := r.c
+	if c.Driver != "pulsar" {
+		for _, name := range []string{"pulsar-cluster", "pulsar-advertised", "pulsar-status-file"} {
+			if r.set(name) {
+				r.add(name, "only the driver pulsar has a use for it: leave it out", "driver")
+			}
+		}
+		return
+	}
+	if c.PulsarCluster == "" {
+		r.list = append(r.list, problem{[]string{"pulsar-cluster"},
+			"--pulsar-cluster: required with --driver pulsar: write the clusterName of the broker's broker.conf"})
+	}
+	if host, port, err := net.SplitHostPort(c.PulsarAdvertised); c.PulsarAdvertised != "" && (err != nil || host == "" || port == "") {
+		r.add("pulsar-advertised", "not host:port: write it as GET /admin/v2/brokers/CLUSTER lists this broker")
+	}
+	if c.PulsarStatusFile != "" && !filepath.IsAbs(c.PulsarStatusFile) {
+		r.add("pulsar-status-file", "not an absolute path: write the statusFilePath of the broker's broker.conf")
+	}
+	if c.Assignment == "rendezvous" {
+		r.add("assignment", "Pulsar's own cluster decides which broker serves what: leave it out", "driver")
+	}
+	if c.Registration == "adopt" && c.BrokerID != "" {
+		r.add("broker-id", "a broker that registers itself goes by the name that it registers: leave it out, or write --registration own", "registration", "driver")
+	}
+}

@@ -1,0 +1,148 @@
+package conformance
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/brokerapi"
+	"holdfast/brokerapi/brokertest"
+	"holdfast/brokerapi/pulsar"
+	"holdfast/lab/harness"
+)
+
+// pulsarServer is one stand-in broker, and a neighbour when one is asked for.
+type pulsarServer struct {
+	t    *testing.T
+	lab  *harness.Lab
+	etcd *harness.Etcd
+	*harness.Pulsar
+	neighbour *harness.Pulsar
+}
+
+func launchPulsar(t *testing.T) *pulsarServer {
+	t.Helper()
+	l := harness.ForTest(t)
+	etcd, err := l.StartEtcd(bound(t), harness.EtcdOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &pulsarServer{t: t, lab: l, etcd: etcd}
+	s.Pulsar = s.another(t, "broker-1")
+	return s
+}
+
+func (s *pulsarServer) another(t *testing.T, name string) *harness.Pulsar {
+	t.Helper()
+	p, err := s.lab.NewPulsar(harness.PulsarOptions{Name: name, Etcd: s.etcd.Endpoint()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(bound(t)); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (s *pulsarServer) config() pulsar.Config {
+	return pulsar.Config{AdminURL: s.URL(), Cluster: harness.PulsarCluster, StatusFile: s.StatusFile}
+}
+
+func (s *pulsarServer) Open(t *testing.T) brokerapi.Broker {
+	t.Helper()
+	b, err := pulsar.New(s.config())
+	if err != nil {
+		t.Fatalf("open the driver: %v", err)
+	}
+	return b
+}
+
+func (s *pulsarServer) Kill(t *testing.T) {
+	t.Helper()
+	if err := s.Pulsar.Kill(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *pulsarServer) Start(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startBound)
+	defer cancel()
+	if err := s.Pulsar.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *pulsarServer) Freeze(t *testing.T) {
+	t.Helper()
+	if err := s.Pulsar.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *pulsarServer) Thaw(t *testing.T) {
+	t.Helper()
+	if err := s.Pulsar.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *pulsarServer) Publish(topic string, data []byte) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return s.Pulsar.Publish(ctx, topic, data)
+}
+
+func (s *pulsarServer) AddForeign(t *testing.T) func() error {
+	t.Fatal("a Pulsar broker's topics are all its cluster's")
+	return nil
+}
+
+// Unit implements brokertest.Unit.
+func (s *pulsarServer) Unit(topic string) string {
+	_, namespace := harness.PulsarTopic(topic)
+	return "/" + strings.ReplaceAll(namespace, "/", "~") + "/" + harness.PulsarBundle(topic)
+}
+
+// AwaitEnd implements brokertest.Ended.
+func (s *pulsarServer) AwaitEnd(t *testing.T) {
+	t.Helper()
+	select {
+	case <-s.Exited():
+	case <-time.After(startBound):
+		t.Fatal("the broker goes on")
+	}
+}
+
+// GiveAway implements brokertest.Neighbour.
+func (s *pulsarServer) GiveAway(t *testing.T, topic string) {
+	t.Helper()
+	if s.neighbour == nil {
+		s.neighbour = s.another(t, "broker-2")
+	}
+	owner, err := s.neighbour.Owner(bound(t), topic)
+	if err != nil || owner != s.neighbour.URL() {
+		t.Fatalf("give %s to the neighbour: it is %q's, %v", topic, owner, err)
+	}
+}
+
+func TestPulsarConformance(t *testing.T) {
+	brokertest.Run(t, brokertest.Harness{
+		Launch: func(t *testing.T) brokertest.Server { return launchPulsar(t) },
+		Odd: []brokertest.OddTopic{
+			{Name: "a tenant of its own", Topic: "/my-tenant~my-ns/orders"},
+			{Name: "dots", Topic: "/a.b~c.d/orders.eu"},
+			{Name: "colon and equals", Topic: "/a:b~c=d/orders"},
+			{Name: "unicode", Topic: "/public~default/größe-日本語"},
+			{Name: "spaces", Topic: "/public~default/my topic"},
+			{Name: "percent", Topic: "/public~default/a%2Fb"},
+			{Name: "question mark and hash", Topic: "/public~default/what?#now"},
+			{Name: "wildcards", Topic: "/public~default/*.>"},
+			{Name: "looks like a bundle", Topic: "/public~default/0x00000000_0xgggggggg"},
+			{Name: "tilde", Topic: "/public~default/a~b"},
+			{Name: "state", Topic: "/default/state"},
+		},
+		Retriable: func(error) bool { return true },
+	})
+}

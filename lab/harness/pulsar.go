@@ -1,0 +1,200 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// PulsarOptions says how a stand-in of a Pulsar broker is started.
+type PulsarOptions struct {
+	Name           string // of the process; required
+	Place          Place
+	Binary         string        // default: built by the lab
+	Etcd           string        // URL of its metadata store, as seen from its place; required
+	Data           string        // directory of the messages; default: one for all of the lab
+	SessionTimeout time.Duration // default 3 s
+	Args           []string      // added
+}
+
+// PulsarCluster is the name of the lab's Pulsar cluster.
+const PulsarCluster = "lab"
+
+// PulsarBundles is how many bundles its namespaces have.
+const PulsarBundles = 4
+
+// Pulsar is one stand-in broker. Its port, its status file and its messages survive its lives.
+type Pulsar struct {
+	*Process
+	Port       int
+	StatusFile string
+	data       string
+	http       *http.Client
+}
+
+// NewPulsar prepares a broker without starting it.
+func (l *Lab) NewPulsar(o PulsarOptions) (*Pulsar, error) {
+	if o.Binary == "" {
+		bin, err := Build(PulsarBroker)
+		if err != nil {
+			return nil, err
+		}
+		o.Binary = bin
+	}
+	port, err := l.Port()
+	if err != nil {
+		return nil, fmt.Errorf("prepare Pulsar broker %s: %w", o.Name, err)
+	}
+	if o.Data == "" {
+		o.Data = filepath.Join(l.Dir, "bookies")
+	}
+	if o.SessionTimeout == 0 {
+		o.SessionTimeout = 3 * time.Second
+	}
+	p := &Pulsar{Port: port, StatusFile: filepath.Join(l.Dir, o.Name+".status"), data: o.Data,
+		http: httpClient(o.Place.DialContext, 5*time.Second)}
+	p.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	if err := errors.Join(os.MkdirAll(o.Data, 0o755), os.WriteFile(p.StatusFile, []byte("OK\n"), 0o644)); err != nil {
+		return nil, fmt.Errorf("prepare Pulsar broker %s: %w", o.Name, err)
+	}
+	args := append([]string{
+		"-cluster", PulsarCluster, "-listen", fmt.Sprintf("0.0.0.0:%d", port), "-advertised", p.Advertised(),
+		"-etcd", o.Etcd, "-data", o.Data, "-status-file", p.StatusFile,
+		"-session-timeout", o.SessionTimeout.String(), "-bundles", fmt.Sprint(PulsarBundles),
+	}, o.Args...)
+	p.Process = l.newProcess(o.Name, o.Place, o.Binary, args)
+	l.own(p.Process)
+	l.onClose(func() error { p.http.CloseIdleConnections(); return nil })
+	return p, nil
+}
+
+// Start starts the broker, again if need be, and waits until it is ready. What an earlier
+// life left registered is waited for.
+func (p *Pulsar) Start(ctx context.Context) error {
+	if err := p.start(); err != nil {
+		return err
+	}
+	return awaitProcess(ctx, p.Process, 20*time.Second, p.Name+" to be ready", func(ctx context.Context) (bool, string) {
+		code, body, err := httpGet(ctx, p.http, p.URL()+"/status.html")
+		if err != nil {
+			return false, err.Error()
+		}
+		// Without its status file it says 404, ready or not.
+		return code == http.StatusOK || code == http.StatusNotFound, body
+	})
+}
+
+// Advertised is what the broker calls itself.
+func (p *Pulsar) Advertised() string { return fmt.Sprintf("127.0.0.1:%d", p.Port) }
+
+// URL is the admin URL inside the broker's place.
+func (p *Pulsar) URL() string { return "http://" + p.Advertised() }
+
+// PulsarTopic is the full name of a Holdfast topic in Pulsar, and its namespace.
+func PulsarTopic(topic string) (name, namespace string) {
+	ns, local, _ := strings.Cut(strings.TrimPrefix(topic, "/"), "/")
+	tenant, ns2, ok := strings.Cut(ns, "~")
+	if !ok {
+		tenant, ns2 = "public", ns
+	}
+	namespace = tenant + "/" + ns2
+	return "persistent://" + namespace + "/" + local, namespace
+}
+
+// PulsarBundle is the range of the bundle that the Holdfast topic is in.
+func PulsarBundle(topic string) string {
+	name, _ := PulsarTopic(topic)
+	width := uint64(1<<32) / PulsarBundles
+	n := uint64(crc32.ChecksumIEEE([]byte(name))) / width
+	return fmt.Sprintf("0x%08x_0x%08x", n*width, min((n+1)*width, 1<<32-1))
+}
+
+// Owner is the address of the broker that serves the topic, asked for at this one. If
+// nobody served it, this one does.
+func (p *Pulsar) Owner(ctx context.Context, topic string) (string, error) {
+	name, _ := PulsarTopic(topic)
+	parts := strings.SplitN(strings.TrimPrefix(name, "persistent://"), "/", 3)
+	path := "/lookup/v2/topic/persistent/" + parts[0] + "/" + parts[1] + "/" + url.PathEscape(parts[2])
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL()+path, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := p.http.Do(req)
+	if err != nil {
+		return "", fmt.Errorf("look %s up: %w", topic, err)
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(resp.Body)
+	switch resp.StatusCode {
+	case http.StatusOK:
+		return p.URL(), nil
+	case http.StatusTemporaryRedirect:
+		to, err := resp.Location()
+		if err != nil {
+			return "", fmt.Errorf("look %s up: %w", topic, err)
+		}
+		return "http://" + to.Host, nil
+	}
+	return "", fmt.Errorf("look %s up: %s: %s", topic, resp.Status, body)
+}
+
+// Publish looks the topic up here and publishes one message where it is served.
+func (p *Pulsar) Publish(ctx context.Context, topic string, data []byte) error {
+	owner, err := p.Owner(ctx, topic)
+	if err != nil {
+		return err
+	}
+	return p.publishAt(ctx, owner, topic, data)
+}
+
+func (p *Pulsar) publishAt(ctx context.Context, owner, topic string, data []byte) error {
+	name, _ := PulsarTopic(topic)
+	return p.post(ctx, owner+"/lab/publish?topic="+url.QueryEscape(name), data)
+}
+
+// PublishHere publishes one message to this broker, whoever serves the topic.
+func (p *Pulsar) PublishHere(ctx context.Context, topic string, data []byte) error {
+	return p.publishAt(ctx, p.URL(), topic, data)
+}
+
+// Fault switches one of the stand-in's faults: its name, and on or off.
+func (p *Pulsar) Fault(ctx context.Context, name, value string) error {
+	return p.post(ctx, p.URL()+"/lab/faults?"+url.Values{name: {value}}.Encode(), nil)
+}
+
+func (p *Pulsar) post(ctx context.Context, to string, data []byte) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(data))
+	if err != nil {
+		return err
+	}
+	resp, err := p.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("post to %s: %w", p.Name, err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusNoContent {
+		body, _ := io.ReadAll(resp.Body)
+		return fmt.Errorf("post to %s: %s: %s", p.Name, resp.Status, body)
+	}
+	return nil
+}
+
+// Count is the number of messages that the topic holds.
+func (p *Pulsar) Count(topic string) (int, error) {
+	name, _ := PulsarTopic(topic)
+	text, err := os.ReadFile(filepath.Join(p.data, url.PathEscape(strings.TrimPrefix(name, "persistent://"))+".log"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	return bytes.Count(text, []byte("\n")), err
+}

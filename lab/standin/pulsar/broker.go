@@ -1,0 +1,266 @@
+package pulsar
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Config is the part of broker.conf that the stand-in knows, and the lab's own.
+type Config struct {
+	Cluster        string        // clusterName
+	Listen         string        // host:port of the web service
+	Advertised     string        // host:port that the broker calls itself; empty: Listen
+	Etcd           []string      // metadataStoreUrl
+	SessionTimeout time.Duration // metadataStoreSessionTimeoutMillis; 0: 30 s
+	SessionPolicy  string        // zookeeperSessionExpiredPolicy: reconnect (default) or shutdown
+	StatusFile     string        // statusFilePath; empty: status.html is not there
+	TokenFile      string        // the token that the admin API asks for; empty: none
+	Bundles        int           // defaultNumberOfNamespaceBundles; 0: 4
+	LoadReport     time.Duration // how often the registration's value changes; 0: never
+	Version        string        // empty: 3.0.0
+	Data           string        // directory with the messages, shared by all brokers of the cluster
+}
+
+// Broker is one broker. Make it with New and let it Run once.
+type Broker struct {
+	cfg     Config
+	log     *slog.Logger
+	session *session
+	end     context.CancelFunc
+	token   string    // that the admin API asks for; empty: none
+	started time.Time // as the metrics tell it
+
+	mu     sync.Mutex
+	ready  bool
+	owned  map[string]*owned // by bundle
+	loaded map[string]bool   // full topic names
+	faults faults
+
+	taking sync.Mutex // one bundle is looked up at a time
+	asked  sync.WaitGroup
+}
+
+// owned is a bundle in the broker's cache.
+type owned struct {
+	bundle Bundle
+	lock   *lock
+	active bool
+}
+
+// faults are what the lab has asked for.
+type faults struct {
+	hangHealth, failHealth, notReady bool
+	slow                             time.Duration
+}
+
+// New checks the settings. Nothing is touched before Run.
+func New(cfg Config, log *slog.Logger) (*Broker, error) {
+	if cfg.Advertised == "" {
+		cfg.Advertised = cfg.Listen
+	}
+	if cfg.SessionTimeout == 0 {
+		cfg.SessionTimeout = 30 * time.Second
+	}
+	if cfg.Bundles == 0 {
+		cfg.Bundles = 4
+	}
+	if cfg.Version == "" {
+		cfg.Version = "3.0.0"
+	}
+	if cfg.SessionPolicy == "" {
+		cfg.SessionPolicy = "reconnect"
+	}
+	switch {
+	case !legal.MatchString(cfg.Cluster):
+		return nil, fmt.Errorf("cluster %q: want a name", cfg.Cluster)
+	case len(cfg.Etcd) == 0, cfg.Data == "", cfg.Listen == "":
+		return nil, errors.New("listen address, etcd and data directory are required")
+	case cfg.SessionPolicy != "reconnect" && cfg.SessionPolicy != "shutdown":
+		return nil, fmt.Errorf("session policy %q: want reconnect or shutdown", cfg.SessionPolicy)
+	case cfg.Bundles < 1 || cfg.Bundles > 1<<16:
+		return nil, fmt.Errorf("%d bundles: want 1 to 65536", cfg.Bundles)
+	}
+	return &Broker{cfg: cfg, log: log, owned: map[string]*owned{}, loaded: map[string]bool{}}, nil
+}
+
+// Run serves until ctx ends, the broker is told to shut down, or its session policy has it
+// end. It gives its keys up, as a broker does that is stopped in good order.
+func (b *Broker) Run(ctx context.Context) error {
+	ctx, b.end = context.WithCancel(ctx)
+	defer b.end()
+	b.started = time.Now()
+	if b.cfg.TokenFile != "" {
+		token, err := os.ReadFile(b.cfg.TokenFile)
+		if err != nil {
+			return fmt.Errorf("read token: %w", err)
+		}
+		b.token = strings.TrimSpace(string(token))
+	}
+	etcd, err := clientv3.New(clientv3.Config{Endpoints: b.cfg.Etcd, DialTimeout: 5 * time.Second})
+	if err != nil {
+		return fmt.Errorf("open etcd: %w", err)
+	}
+	defer etcd.Close()
+	b.session = newSession(etcd, b.cfg.SessionTimeout, b.log)
+	if b.cfg.SessionPolicy == "shutdown" {
+		b.session.expired = b.end
+	}
+	listener, err := net.Listen("tcp", b.cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	web := &http.Server{Handler: b.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 30 * time.Second,
+		BaseContext: func(net.Listener) context.Context { return ctx }}
+	b.asked.Go(func() { _ = web.Serve(listener) })
+	defer b.asked.Wait()
+	defer web.Close()
+
+	if err := b.open(ctx); err != nil {
+		return nil // ended before it could begin
+	}
+	var parts sync.WaitGroup
+	parts.Go(func() { b.session.run(ctx) })
+	parts.Go(func() { b.report(ctx) })
+	err = b.register(ctx)
+	if err == nil {
+		<-ctx.Done()
+	}
+	b.end()
+	parts.Wait()
+	if err != nil && !errors.Is(err, context.Canceled) {
+		return errors.Join(err, b.close())
+	}
+	return b.close()
+}
+
+// open opens the session, as soon as etcd answers.
+func (b *Broker) open(ctx context.Context) error {
+	for {
+		err := b.session.open(ctx)
+		if err == nil {
+			return nil
+		}
+		if err := b.pause(ctx, err); err != nil {
+			return err
+		}
+	}
+}
+
+// register takes the broker's own keys. Those of an earlier life are waited for: they are
+// another session's, with another value.
+func (b *Broker) register(ctx context.Context) error {
+	for {
+		_, err := b.session.acquire(ctx, b.registrationKey(), b.registration(time.Now()), b.end)
+		if err == nil {
+			break
+		}
+		if err := b.pause(ctx, err); err != nil {
+			return err
+		}
+	}
+	for _, ns := range []string{"pulsar/" + b.cfg.Cluster + "/" + b.cfg.Advertised, "pulsar/" + b.cfg.Advertised} {
+		if err := b.take(ctx, Bundle{ns, 0, full}); err != nil {
+			return fmt.Errorf("own the heartbeat namespace %s: %w", ns, err)
+		}
+	}
+	b.mu.Lock()
+	b.ready = true
+	b.mu.Unlock()
+	b.log.Info("broker is ready", "advertised", b.cfg.Advertised)
+	return nil
+}
+
+func (b *Broker) pause(ctx context.Context, why error) error {
+	b.log.Debug("not registered yet, trying again", "err", why)
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(100 * time.Millisecond):
+		return nil
+	}
+}
+
+// report writes the registration anew, as load reports do.
+func (b *Broker) report(ctx context.Context) {
+	if b.cfg.LoadReport == 0 {
+		return
+	}
+	tick := time.NewTicker(b.cfg.LoadReport)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case at := <-tick.C:
+			b.session.mu.Lock()
+			l := b.session.locks[b.registrationKey()]
+			b.session.mu.Unlock()
+			if l == nil {
+				continue
+			}
+			if err := l.update(ctx, b.registration(at)); err != nil {
+				b.log.Warn("error writing broker data on metadata store", "err", err)
+			}
+		}
+	}
+}
+
+func (b *Broker) registrationKey() string { return "/loadbalance/brokers/" + b.cfg.Advertised }
+
+func (b *Broker) httpURL() string   { return "http://" + b.cfg.Advertised }
+func (b *Broker) nativeURL() string { return "pulsar://" + b.cfg.Advertised }
+
+func (b *Broker) registration(at time.Time) []byte {
+	value, _ := json.Marshal(map[string]any{
+		"webServiceUrl": b.httpURL(), "pulsarServiceUrl": b.nativeURL(), "persistentTopicsEnabled": true,
+		"brokerVersionString": b.cfg.Version, "lastUpdate": at.UnixMilli(),
+	})
+	return value
+}
+
+// ownerValue is the value of every bundle that is owned here.
+func (b *Broker) ownerValue() []byte {
+	value, _ := json.Marshal(map[string]any{
+		"nativeUrl": b.nativeURL(), "httpUrl": b.httpURL(), "disabled": false, "advertisedListeners": map[string]any{},
+	})
+	return value
+}
+
+// close gives the bundles, the registration and the session up.
+func (b *Broker) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	for _, o := range b.cache() {
+		if err := b.unload(ctx, o); err != nil {
+			b.log.Warn("bundle not released", "bundle", o.bundle, "err", err)
+		}
+	}
+	if lease := b.session.leaseID(); lease != 0 && b.session.reachable() == nil {
+		if _, err := b.session.etcd.Revoke(ctx, lease); err != nil {
+			b.log.Warn("session not closed", "err", err)
+		}
+	}
+	b.log.Info("broker has ended")
+	return nil
+}
+
+func (b *Broker) cache() []*owned {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	list := make([]*owned, 0, len(b.owned))
+	for _, o := range b.owned {
+		list = append(list, o)
+	}
+	return list
+}

@@ -1,0 +1,111 @@
+package pulsar
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// errUnloading is what clients of a bundle hear that is on its way out.
+var errUnloading = errors.New("namespace bundle is being unloaded")
+
+// take owns a bundle that is free, or is this broker's from an earlier session.
+func (b *Broker) take(ctx context.Context, bundle Bundle) error {
+	l, err := b.session.acquire(ctx, bundle.Key(), b.ownerValue(), func() { b.letGo(bundle) })
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.owned[bundle.String()] = &owned{bundle: bundle, lock: l, active: true}
+	return nil
+}
+
+// letGo drops a bundle that is another's, with its topics.
+func (b *Broker) letGo(bundle Bundle) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.owned, bundle.String())
+	b.closeTopics(bundle)
+}
+
+// closeTopics is called with the mutex held.
+func (b *Broker) closeTopics(bundle Bundle) {
+	for topic := range b.loaded {
+		rest, ok := strings.CutPrefix(topic, bundle.Namespace+"/")
+		if ok && bundleOf(bundle.Namespace, rest, b.cfg.Bundles) == bundle {
+			delete(b.loaded, topic)
+		}
+	}
+}
+
+// ownerOf is the web address of who owns the bundle, this broker if nobody does.
+func (b *Broker) ownerOf(ctx context.Context, bundle Bundle) (httpURL string, err error) {
+	b.taking.Lock()
+	defer b.taking.Unlock()
+	for range 3 {
+		b.mu.Lock()
+		o := b.owned[bundle.String()]
+		unloading := o != nil && !o.active
+		b.mu.Unlock()
+		switch {
+		case unloading:
+			return "", errUnloading
+		case o != nil:
+			return b.httpURL(), nil
+		}
+		owner, err := b.read(ctx, bundle)
+		if err != nil {
+			return "", err
+		}
+		if owner != "" && owner != b.httpURL() {
+			return owner, nil
+		}
+		err = b.take(ctx, bundle)
+		if err == nil {
+			return b.httpURL(), nil
+		}
+		if !errors.Is(err, errBusy) && !errors.Is(err, errVersion) {
+			return "", err
+		}
+	}
+	return "", fmt.Errorf("bundle %s: %w", bundle, errBusy)
+}
+
+// read is who owns the bundle by its key; empty: nobody does.
+func (b *Broker) read(ctx context.Context, bundle Bundle) (httpURL string, err error) {
+	if err := b.session.reachable(); err != nil {
+		return "", err
+	}
+	answer, err := b.session.etcd.Get(ctx, bundle.Key())
+	if err != nil || len(answer.Kvs) == 0 {
+		return "", err
+	}
+	var owner struct {
+		HTTPURL string `json:"httpUrl"`
+	}
+	if err := json.Unmarshal(answer.Kvs[0].Value, &owner); err != nil || owner.HTTPURL == "" {
+		return "", fmt.Errorf("%s does not say who owns it: %s", bundle.Key(), answer.Kvs[0].Value)
+	}
+	return owner.HTTPURL, nil
+}
+
+// unload closes the bundle's topics, then releases its lock. A release that fails leaves
+// the bundle in the cache, inactive.
+func (b *Broker) unload(ctx context.Context, o *owned) error {
+	b.mu.Lock()
+	o.active = false
+	b.closeTopics(o.bundle)
+	b.mu.Unlock()
+	if err := o.lock.release(ctx); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.owned[o.bundle.String()] == o {
+		delete(b.owned, o.bundle.String())
+	}
+	return nil
+}

@@ -1,0 +1,22 @@
+// Package pulsar stands in for a Pulsar broker whose metadata store is etcd, as far as
+// Holdfast touches one: the REST table of BROKERS on a real socket, and the ephemeral
+// keys in a real etcd, with Pulsar's own rules for its locks.
+//
+// It is strict. A path, a method or a parameter that is not in the table is an error,
+// and so is what would be one in life: unloading a bundle that is not owned here, or
+// asking for the bundles of another broker without following the redirect.
+//
+// The traps that are modelled, each as in Pulsar's own source:
+//   - A lock is put and deleted only at the version that the broker itself wrote or read
+//     last. Whoever writes the key in between, and be it with the same bytes, makes the
+//     release fail: the bundle stays in the cache, inactive, for good.
+//   - A lock that was deleted is revalidated: absent: created; the same value under the
+//     own session: kept; the same value under another: deleted and created again, with a
+//     gap; another value under another session: busy, and the bundle is unloaded; any
+//     other error: the broker goes on assuming that it owns it.
+//   - The health check has no deadline.
+//
+// Not modelled: messages over Pulsar's binary protocol. What the lab publishes goes
+// through an HTTP path of its own, below /lab/, into files that all brokers share, as
+// bookies would be shared.
+package pulsar

@@ -1,0 +1,324 @@
+package pulsar
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+func refuse(w http.ResponseWriter, status int, reason string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(map[string]string{"reason": reason})
+}
+
+func answer(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+func text(w http.ResponseWriter, body string) {
+	w.Header().Set("Content-Type", "text/plain")
+	_, _ = w.Write([]byte(body))
+}
+
+// handler is the REST table of BROKERS, the metrics, and what is the lab's own.
+func (b *Broker) handler() http.Handler {
+	mux := http.NewServeMux()
+	admin := func(pattern string, params []string, f http.HandlerFunc) {
+		mux.HandleFunc(pattern, b.admit(params, f))
+	}
+	admin("GET /admin/v2/brokers/health", []string{"topicVersion"}, b.health)
+	admin("GET /admin/v2/brokers/ready", nil, b.isReady)
+	admin("GET /admin/v2/brokers/version", nil, func(w http.ResponseWriter, _ *http.Request) { text(w, b.cfg.Version) })
+	admin("GET /admin/v2/brokers/leaderBroker", nil, b.leader)
+	admin("GET /admin/v2/brokers/{cluster}", nil, b.brokers)
+	admin("GET /admin/v2/brokers/{cluster}/{broker}/ownedNamespaces", nil, b.ownedNamespaces)
+	admin("POST /admin/v2/brokers/shutdown", []string{"maxConcurrentUnloadPerSec", "forcedTerminateTopic"}, b.shutdown)
+	admin("GET /lookup/v2/topic/persistent/{tenant}/{ns}/{topic}", []string{"authoritative"}, b.lookup)
+	admin("PUT /admin/v2/namespaces/{tenant}/{ns}/{bundle}/unload", []string{"authoritative", "destinationBroker"}, b.unloadBundle)
+	admin("PUT /admin/v2/persistent/{tenant}/{ns}/{topic}/unload", []string{"authoritative"}, b.unloadTopic)
+	mux.HandleFunc("GET /status.html", b.status)
+	mux.HandleFunc("GET /metrics/", b.metrics)
+	mux.HandleFunc("POST /lab/publish", b.labPublish)
+	mux.HandleFunc("POST /lab/faults", b.labFaults)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		refuse(w, http.StatusNotFound, "HTTP 404 Not Found: "+r.Method+" "+r.URL.Path)
+	})
+	return mux
+}
+
+// admit lets in who shows the token and asks for nothing unknown.
+func (b *Broker) admit(params []string, f http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if b.token != "" && r.Header.Get("Authorization") != "Bearer "+b.token {
+			refuse(w, http.StatusUnauthorized, "Authentication required")
+			return
+		}
+		query, err := url.ParseQuery(r.URL.RawQuery)
+		if err != nil {
+			refuse(w, http.StatusBadRequest, err.Error())
+			return
+		}
+		for name := range query {
+			if !slices.Contains(params, name) {
+				refuse(w, http.StatusBadRequest, "unknown parameter "+name)
+				return
+			}
+		}
+		b.mu.Lock()
+		slow := b.faults.slow
+		b.mu.Unlock()
+		if slow > 0 {
+			select {
+			case <-time.After(slow):
+			case <-r.Context().Done():
+				return
+			}
+		}
+		f(w, r)
+	}
+}
+
+func (b *Broker) isUp() (ready bool, f faults) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ready && !b.faults.notReady, b.faults
+}
+
+func (b *Broker) health(w http.ResponseWriter, r *http.Request) {
+	if v := r.URL.Query().Get("topicVersion"); v != "V2" && v != "V1" && v != "" {
+		refuse(w, http.StatusBadRequest, "topicVersion "+v)
+		return
+	}
+	ready, f := b.isUp()
+	switch {
+	case f.hangHealth:
+		<-r.Context().Done() // for ever: it has no deadline
+	case f.failHealth, !ready:
+		refuse(w, http.StatusInternalServerError, "health check failed: message was not received")
+	default:
+		text(w, "ok")
+	}
+}
+
+func (b *Broker) isReady(w http.ResponseWriter, _ *http.Request) {
+	if ready, _ := b.isUp(); !ready {
+		refuse(w, http.StatusInternalServerError, "broker is not ready")
+		return
+	}
+	text(w, "ok")
+}
+
+func (b *Broker) status(w http.ResponseWriter, _ *http.Request) {
+	ready, _ := b.isUp()
+	if _, err := os.Stat(b.cfg.StatusFile); b.cfg.StatusFile == "" || err != nil {
+		refuse(w, http.StatusNotFound, "status file is not there")
+		return
+	}
+	if !ready {
+		refuse(w, http.StatusServiceUnavailable, "broker is not ready")
+		return
+	}
+	text(w, "OK")
+}
+
+// metrics is large in life; here it is what is asked for, and some lines around it.
+func (b *Broker) metrics(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+	fmt.Fprintf(w, "# TYPE pulsar_topics_count gauge\npulsar_topics_count{cluster=%q} 0\n# TYPE process_start_time_seconds gauge\n"+
+		"process_start_time_seconds{cluster=%q} %.3f\n", b.cfg.Cluster, b.cfg.Cluster, float64(b.started.UnixMilli())/1000)
+	for i := range 100 {
+		fmt.Fprintf(w, "pulsar_rate_in{cluster=%q,topic=\"%d\"} 0\n", b.cfg.Cluster, i)
+	}
+}
+
+// registered lists the brokers by age.
+func (b *Broker) registered(r *http.Request) ([]string, error) {
+	if err := b.session.reachable(); err != nil {
+		return nil, err
+	}
+	const prefix = "/loadbalance/brokers/"
+	found, err := b.session.etcd.Get(r.Context(), prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(),
+		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
+	if err != nil {
+		return nil, err
+	}
+	names := []string{}
+	for _, kv := range found.Kvs {
+		names = append(names, strings.TrimPrefix(string(kv.Key), prefix))
+	}
+	return names, nil
+}
+
+func (b *Broker) leader(w http.ResponseWriter, r *http.Request) {
+	names, err := b.registered(r)
+	switch {
+	case err != nil:
+		refuse(w, http.StatusInternalServerError, err.Error())
+	case len(names) == 0:
+		refuse(w, http.StatusNotFound, "Couldn't find leader broker")
+	default:
+		answer(w, map[string]string{"serviceUrl": "http://" + names[0]})
+	}
+}
+
+func (b *Broker) brokers(w http.ResponseWriter, r *http.Request) {
+	if r.PathValue("cluster") != b.cfg.Cluster {
+		refuse(w, http.StatusNotFound, "Cluster does not exist")
+		return
+	}
+	names, err := b.registered(r)
+	if err != nil {
+		refuse(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	answer(w, names)
+}
+
+func (b *Broker) ownedNamespaces(w http.ResponseWriter, r *http.Request) {
+	if r.PathValue("cluster") != b.cfg.Cluster {
+		refuse(w, http.StatusNotFound, "Cluster does not exist")
+		return
+	}
+	if name := r.PathValue("broker"); name != b.cfg.Advertised {
+		b.redirect(w, r, "http://"+name)
+		return
+	}
+	type status struct {
+		Assignment string `json:"broker_assignment"`
+		Controlled bool   `json:"is_controlled"`
+		Active     bool   `json:"is_active"`
+	}
+	all := map[string]status{}
+	for _, o := range b.cache() {
+		b.mu.Lock()
+		active := o.active
+		b.mu.Unlock()
+		all[o.bundle.String()] = status{"shared", false, active}
+	}
+	answer(w, all)
+}
+
+// redirect sends the asker to the same path at another broker.
+func (b *Broker) redirect(w http.ResponseWriter, r *http.Request, to string) {
+	query := r.URL.Query()
+	if strings.HasPrefix(r.URL.Path, "/lookup/") || strings.HasSuffix(r.URL.Path, "/unload") {
+		query.Set("authoritative", "false")
+	}
+	target := to + r.URL.EscapedPath()
+	if len(query) > 0 {
+		target += "?" + query.Encode()
+	}
+	w.Header().Set("Location", target)
+	w.WriteHeader(http.StatusTemporaryRedirect)
+}
+
+func (b *Broker) shutdown(w http.ResponseWriter, _ *http.Request) {
+	w.WriteHeader(http.StatusNoContent)
+	b.log.Info("told to shut down")
+	time.AfterFunc(50*time.Millisecond, b.end) // the answer leaves first
+}
+
+// named takes tenant and namespace from the path.
+func named(w http.ResponseWriter, r *http.Request) (namespace string, ok bool) {
+	if !legal.MatchString(r.PathValue("tenant")) || !legal.MatchString(r.PathValue("ns")) {
+		refuse(w, http.StatusPreconditionFailed, "Namespace name is not valid")
+		return "", false
+	}
+	return r.PathValue("tenant") + "/" + r.PathValue("ns"), true
+}
+
+// lookup tells who serves a topic, and has this broker own its bundle if nobody does. No
+// topic comes to be by it.
+func (b *Broker) lookup(w http.ResponseWriter, r *http.Request) {
+	namespace, ok := named(w, r)
+	if !ok {
+		return
+	}
+	if ready, _ := b.isUp(); !ready {
+		refuse(w, http.StatusServiceUnavailable, "broker is not ready")
+		return
+	}
+	owner, err := b.ownerOf(r.Context(), bundleOf(namespace, r.PathValue("topic"), b.cfg.Bundles))
+	switch {
+	case errors.Is(err, errUnloading), errors.Is(err, errBusy):
+		refuse(w, http.StatusServiceUnavailable, err.Error())
+	case err != nil:
+		refuse(w, http.StatusInternalServerError, err.Error())
+	case owner != b.httpURL():
+		b.redirect(w, r, owner)
+	default:
+		answer(w, map[string]string{"brokerUrl": b.nativeURL(), "httpUrl": b.httpURL(), "nativeUrl": b.nativeURL(), "brokerUrlSsl": ""})
+	}
+}
+
+// ownedHere finds the bundle in the cache, or answers why it is not there.
+func (b *Broker) ownedHere(w http.ResponseWriter, r *http.Request, bundle Bundle) *owned {
+	b.mu.Lock()
+	o := b.owned[bundle.String()]
+	b.mu.Unlock()
+	if o != nil {
+		return o
+	}
+	owner, err := b.read(r.Context(), bundle)
+	switch {
+	case err != nil:
+		refuse(w, http.StatusInternalServerError, err.Error())
+	case owner != "" && owner != b.httpURL():
+		b.redirect(w, r, owner)
+	default:
+		refuse(w, http.StatusPreconditionFailed, "Namespace bundle "+bundle.String()+" is not owned by any broker")
+	}
+	return nil
+}
+
+func (b *Broker) unloadBundle(w http.ResponseWriter, r *http.Request) {
+	namespace, ok := named(w, r)
+	if !ok {
+		return
+	}
+	bundle, ok := parseBundle(namespace, r.PathValue("bundle"), b.cfg.Bundles)
+	if !ok {
+		refuse(w, http.StatusPreconditionFailed, "Invalid bundle range "+r.PathValue("bundle"))
+		return
+	}
+	o := b.ownedHere(w, r, bundle)
+	if o == nil {
+		return
+	}
+	if err := b.unload(r.Context(), o); err != nil {
+		refuse(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (b *Broker) unloadTopic(w http.ResponseWriter, r *http.Request) {
+	namespace, ok := named(w, r)
+	if !ok {
+		return
+	}
+	name := r.PathValue("topic")
+	if b.ownedHere(w, r, bundleOf(namespace, name, b.cfg.Bundles)) == nil {
+		return
+	}
+	topic := namespace + "/" + name
+	b.mu.Lock()
+	loaded := b.loaded[topic]
+	delete(b.loaded, topic)
+	b.mu.Unlock()
+	if !loaded && !b.exists(topic) {
+		refuse(w, http.StatusNotFound, "Topic persistent://"+topic+" not found")
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
