@@ -60,6 +60,7 @@ var drivers = map[string]Driver{
 		Registration: "own",
 		Failover:     "move",
 		AdminSchemes: []string{"http", "https"},
+		Ends:         func(Config) bool { return true },
 	},
 }
 

@@ -87,7 +87,7 @@ func TestWrongSettingsAreNamedWithValueAndRemedy(t *testing.T) {
 		{"TTL below etcd's smallest", "", []string{"--lease-ttl", "1s"},
 			"--lease-ttl 1s: too short: etcd grants no less than 2s"},
 		{"unknown driver", "", []string{"--driver", "kafka"},
-			`--driver "kafka": unknown driver: known drivers: danube, http, nats`},
+			`--driver "kafka": unknown driver: known drivers: danube, http, nats, pulsar`},
 		{"password in a URL", "", []string{"--broker-admin", "nats://u:secret@127.0.0.1:4222"},
 			`--broker-admin "nats://u:xxxxx@127.0.0.1:4222": holds a user or password: secrets come only from files`},
 		{"scheme of another protocol", "", []string{"--broker-admin", "http://127.0.0.1:4222"},
