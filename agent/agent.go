@@ -230,7 +230,7 @@ func (a *agent) serve(ctx context.Context) error {
 	a.reconciler = a.newReconciler(recovery.ReconcilerSettings{
 		Concurrency: a.cfg.LoadConcurrency, Rate: a.cfg.LoadRate, LoadTimeout: a.cfg.LoadTimeout,
 		AuditInterval: a.cfg.AuditInterval, MassChangeShare: a.cfg.MassChangeShare,
-		OwnershipLocks: a.locking(),
+		OwnershipLocks: a.loadingWaits(),
 	}, a.main, reg)
 	a.steerer = a.newSteerer(reg)
 	a.viewer = a.newViewer()

@@ -183,7 +183,7 @@ func (c Config) Effective() Config {
 		c.Guard = onOff(c.Detach && c.CanStop() && slices.Contains(c.Fence, "stop"))
 	}
 	if c.OwnershipLocks == "" {
-		c.OwnershipLocks = onOff(c.Assignment == "rendezvous")
+		c.OwnershipLocks = onOff(c.Assignment == "rendezvous" || c.layout() != nil)
 	}
 	if c.Driver == "http" && len(c.HTTPCapabilities) == 0 {
 		c.HTTPCapabilities = httpapi.DefaultCapabilities()
@@ -248,5 +248,15 @@ func (c Config) Cluster() cluster.Config {
 		PasswordFile: c.EtcdPasswordFile,
 		Prefix:       c.Prefix,
 		StorageRoot:  c.StorageRoot,
+		Layout:       c.layout(),
 	}
+}
+
+// layout is where a broker that registers itself keeps its own keys, if not where Holdfast
+// does; nil otherwise.
+func (c Config) layout() *cluster.Layout {
+	if d, ok := drivers[c.Driver]; ok && d.Layout != nil && c.Registration == "adopt" {
+		return d.Layout()
+	}
+	return nil
 }

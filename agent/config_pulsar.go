@@ -29,6 +29,9 @@ func (r *report) pulsar() {
 	if c.Assignment == "rendezvous" {
 		r.add("assignment", "Pulsar's own cluster decides which broker serves what: leave it out", "driver")
 	}
+	if c.Registration == "own" && c.OwnershipLocks == "on" {
+		r.add("ownership-locks", "Pulsar has locks of its own for what it serves: leave it out", "driver", "registration")
+	}
 	if c.Registration == "adopt" && c.BrokerID != "" {
 		r.add("broker-id", "a broker that registers itself goes by the name that it registers: leave it out, or write --registration own", "registration", "driver")
 	}

@@ -34,6 +34,9 @@ func (a *agent) leave() error {
 	holding := v.Grant.LeaseID != 0 && v.Validity.Known()
 	stay := a.cfg.LeaveRegistered && !a.childEnded.Load()
 	due := a.mustFence() && !a.fencing.reached.Proven()
+	if holding && a.memory.Joined && !due && a.child == nil {
+		return a.leaveJoined(v.Grant)
+	}
 	proven := a.child != nil && !stay
 	if proven {
 		if err := a.endChild(ctx); err != nil {
@@ -64,6 +67,19 @@ func (a *agent) leave() error {
 	a.remember(func(m *memory) { m.LeaseID, m.Released = 0, true })
 	a.log.Info(a.shadow.saying("holdfast ends: registration given up; with other brokers alive this one comes back drained (--leave-registered avoids that)"))
 	a.event(Event{Kind: "agent", To: "stopped", Reason: "released", Epoch: v.Grant.Epoch})
+	return nil
+}
+
+// leaveJoined leaves the broker as it would be without us: under its own registration,
+// which it renews itself.
+func (a *agent) leaveJoined(g lease.Grant) error {
+	if a.guard != nil {
+		a.guard.Disarm()
+		a.dismissGuard()
+	}
+	a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, g.Revision) })
+	a.log.Info(a.shadow.saying("holdfast ends: the broker goes on under its own registration"))
+	a.event(Event{Kind: "agent", To: "stopped", Epoch: g.Epoch})
 	return nil
 }
 

@@ -59,6 +59,7 @@ type outcome struct {
 	moved      int    // assignments that were handed over
 	repaired   string // what was wrong with the registration; empty: nothing
 	value      []byte // registration as it stands
+	joined     bool   // the lease is the broker's own
 }
 
 // registrar makes the registration stand: it reads etcd in one transaction, has
@@ -141,9 +142,12 @@ func (r *registrar) once(ctx context.Context, client *cluster.Client, held int64
 	case recovery.Shutdown:
 		return outcome{}, &sessionEnd{recovery.ReasonSessionExpired, out.decision.Detail}
 	case recovery.Keep:
-		if out.succeeds {
+		switch {
+		case out.succeeds:
 			err = r.succeed(ctx, client, seen, held, now, &out)
-		} else {
+		case r.joins() && seen.Registration.LeaseID != 0:
+			err = r.join(ctx, client, seen, held, now, &out)
+		default:
 			err = r.keep(ctx, client, seen, held, now, &out)
 		}
 	default:
@@ -216,7 +220,7 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 	facts.Stored = modeOf(seen.State)
 	if seen.Member != nil {
 		facts.KnownMember, facts.OurEra = true, seen.Member.Era
-		facts.Reborn = seen.Registration != nil && seen.Member.ModRevision < seen.Registration.CreateRevision
+		facts.Reborn = seen.Registration != nil && seen.Member.ModRevision < seen.Registration.CreateRevision && !r.returned(now, seen)
 	}
 	had := now.had()
 	if had.Mode.Known() {
@@ -255,6 +259,9 @@ func (r *registrar) adopting() bool { return r.cfg.Registration == "adopt" }
 func (r *registrar) holder(seen cluster.Snapshot, m memory) recovery.Holder {
 	if seen.Registration == nil {
 		return recovery.Nobody
+	}
+	if r.joins() {
+		return recovery.Us // two sidecars that renew one lease do not harm each other's
 	}
 	if r.adopting() {
 		if boundLastByAnother(seen.Member, *seen.Registration, m.Incarnation) {
@@ -304,7 +311,7 @@ func (r *registrar) register(ctx context.Context, client *cluster.Client, seen c
 		r.discard(ctx, client, grant.LeaseID, err)
 		return err
 	}
-	if held != 0 {
+	if held != 0 && !now.memory.Joined {
 		r.leave(ctx, client, held)
 	}
 	if req.State != nil {

@@ -28,6 +28,7 @@ type memory struct {
 	// Value is what a broker that is named by its instance registered itself with.
 	Value       []byte `json:"value,omitempty"`
 	LeaseID     int64  `json:"lease_id"`
+	Joined      bool   `json:"joined,omitempty"` // that lease is the broker's own
 	Epoch       int64  `json:"epoch"`
 	Revision    int64  `json:"revision"`     // highest store revision seen
 	ConfirmedAt int64  `json:"confirmed_at"` // revision of the last confirmed renewal that was noted

@@ -93,7 +93,7 @@ func (a *agent) takeUp(o outcome) {
 	}
 	a.remember(func(m *memory) {
 		m.BrokerID, m.FirstBootDone, m.Distrust, m.Released = a.brokerID, true, "", false
-		m.Instance, m.LeaseID, m.Epoch = o.instance, o.grant.LeaseID, o.grant.Epoch
+		m.Instance, m.LeaseID, m.Epoch, m.Joined = o.instance, o.grant.LeaseID, o.grant.Epoch, o.joined
 		m.Boot = a.boot
 		if a.byInstance {
 			m.Value = o.value
@@ -150,7 +150,7 @@ func (a *agent) registrationSeen(seen keySeen) {
 	}
 	if kv == nil {
 		gone := a.grant.LeaseID != 0 && revision > a.keyAt
-		if gone {
+		if gone && !a.registrar.joins() { // else it may come back in a moment: the Registrar asks
 			a.noteLoss(a.lossCause())
 		}
 		if gone || a.conflict != "" {

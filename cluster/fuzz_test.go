@@ -69,7 +69,7 @@ func FuzzValuesAreReadOrRefused(f *testing.F) {
 		if era, err := eraOf(kv); err == nil && era.N < 0 {
 			t.Fatalf("era %+v", era)
 		}
-		if o := ownerOf("/a/b", kv); (o.BrokerID == "") == (o.Malformed == "") || !utf8.ValidString(o.Malformed) {
+		if o := (&Client{}).ownerOf("/a/b", kv); (o.BrokerID == "") == (o.Malformed == "") || !utf8.ValidString(o.Malformed) {
 			t.Fatalf("owner %+v", o)
 		}
 		_, _ = registrationOf("b1", kv).Parse()

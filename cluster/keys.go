@@ -13,6 +13,7 @@ const defaultStorageRoot = "/danube-data"
 // Names that end in a slash are prefixes to scan.
 type Keys struct {
 	prefix, storageRoot string
+	layout              *Layout // nil: brokers have no keys of their own
 }
 
 // NewKeys is the layout below prefix. Trailing slashes of both are dropped; an empty
@@ -26,7 +27,12 @@ func NewKeys(prefix, storageRoot string) Keys {
 }
 
 // Registrations is the prefix of all registrations.
-func (k Keys) Registrations() string { return k.prefix + "/cluster/register/" }
+func (k Keys) Registrations() string {
+	if k.layout != nil {
+		return k.layout.Registrations
+	}
+	return k.prefix + "/cluster/register/"
+}
 
 // Registration is the key that says, under a lease, that the broker is alive.
 func (k Keys) Registration(id string) string { return k.Registrations() + id }
@@ -60,10 +66,23 @@ func (k Keys) TopicRecord(topic string) string { return k.prefix + "/topics" + t
 func (k Keys) Unassigned(topic string) string { return k.prefix + "/cluster/unassigned" + topic }
 
 // Owners is the prefix of all ownership locks.
-func (k Keys) Owners() string { return k.prefix + "/cluster/owners/" }
+func (k Keys) Owners() string {
+	if k.layout != nil {
+		return k.layout.Locks
+	}
+	return k.prefix + "/cluster/owners/"
+}
 
-// Owner is the key of the topic's ownership lock.
-func (k Keys) Owner(topic string) string { return k.prefix + "/cluster/owners" + topic }
+// Owner is the key of the topic's ownership lock. Of what a broker has no lock for it is
+// one that nobody writes.
+func (k Keys) Owner(topic string) string {
+	if k.layout != nil {
+		if key, ok := k.layout.LockKey(topic); ok {
+			return key
+		}
+	}
+	return k.prefix + "/cluster/owners" + topic
+}
 
 // Load is the key of the broker's load report.
 func (k Keys) Load(id string) string { return k.prefix + "/cluster/load/" + id }
@@ -112,6 +131,9 @@ func (k Keys) ParseAssignment(key string) (id, topic string, ok bool) {
 
 // ParseOwner takes the topic out of an ownership lock's key.
 func (k Keys) ParseOwner(key string) (topic string, ok bool) {
+	if k.layout != nil {
+		return k.layout.LockTopic(key)
+	}
 	topic, ok = strings.CutPrefix(key, strings.TrimSuffix(k.Owners(), "/"))
 	return topic, ok && checkTopic(topic) == nil
 }

@@ -24,6 +24,9 @@ type Claimant struct {
 	Incarnation string
 	Epoch       int64 // create revision of our registration
 	LeaseID     int64 // the lease that the registration stands under, and the locks too
+	// Registration is its bytes, from which a broker's own locks are written; only with a
+	// Layout, and only to take.
+	Registration []byte
 }
 
 func (w Claimant) check() error {
@@ -52,6 +55,9 @@ type Owner struct {
 	// Malformed is not empty when the lock is there and cannot be read; it holds the
 	// value, at most 200 bytes of it. Such a lock is somebody else's.
 	Malformed string `json:"-"`
+	// ByLease: it is a broker's own lock, which names a broker and nothing else; whether it
+	// is the present registration's is seen by its lease alone.
+	ByLease bool `json:"-"`
 }
 
 // Free reports whether nobody holds the lock.
@@ -59,13 +65,13 @@ func (o Owner) Free() bool { return o.ModRevision == 0 }
 
 // Of reports whether the lock is this incarnation's, under whatever lease and epoch.
 func (o Owner) Of(w Claimant) bool {
-	return !o.Free() && o.Malformed == "" && o.BrokerID == w.BrokerID && o.Incarnation == w.Incarnation
+	return !o.Free() && o.Malformed == "" && o.BrokerID == w.BrokerID && (o.ByLease || o.Incarnation == w.Incarnation)
 }
 
 // Current reports whether the lock is this incarnation's under its present registration:
 // it lives as long as the registration does.
 func (o Owner) Current(w Claimant) bool {
-	return o.Of(w) && o.Epoch == w.Epoch && o.LeaseID == w.LeaseID
+	return o.Of(w) && (o.ByLease || o.Epoch == w.Epoch) && o.LeaseID == w.LeaseID
 }
 
 // LockAct is what to do with one lock.
@@ -108,7 +114,7 @@ func (c *Client) Lock(ctx context.Context, who Claimant, requests []LockRequest)
 	if err := who.check(); err != nil {
 		return nil, fmt.Errorf("lock topics: %w", err)
 	}
-	value, err := json.Marshal(Owner{BrokerID: who.BrokerID, Incarnation: who.Incarnation, Epoch: who.Epoch})
+	value, err := c.lockValue(who, requests)
 	if err != nil {
 		return nil, fmt.Errorf("encode ownership of broker %s: %w", who.BrokerID, err)
 	}
@@ -129,10 +135,21 @@ func (c *Client) Lock(ctx context.Context, who Claimant, requests []LockRequest)
 			return results, fmt.Errorf("lock topics: etcd answered %d of %d", len(answer.Responses), len(batch))
 		}
 		for i, response := range answer.Responses {
-			results = append(results, lockResult(who, batch[i], answer.Header.Revision, response.GetResponseTxn()))
+			results = append(results, c.lockResult(who, batch[i], answer.Header.Revision, response.GetResponseTxn()))
 		}
 	}
 	return results, nil
+}
+
+// lockValue is what is written into the locks that are taken.
+func (c *Client) lockValue(who Claimant, requests []LockRequest) ([]byte, error) {
+	if c.keys.layout == nil {
+		return json.Marshal(Owner{BrokerID: who.BrokerID, Incarnation: who.Incarnation, Epoch: who.Epoch})
+	}
+	if !slices.ContainsFunc(requests, func(r LockRequest) bool { return r.Act == Take }) {
+		return nil, nil
+	}
+	return c.keys.layout.LockValue(who.Registration)
 }
 
 // claim guards a transaction by the claimant's registration.
@@ -151,6 +168,9 @@ func (c *Client) lockOp(who Claimant, r LockRequest, value string) (clientv3.Op,
 	key := c.keys.Owner(r.Topic)
 	look := []clientv3.Op{clientv3.OpGet(key)}
 	put := clientv3.OpPut(key, value, clientv3.WithLease(clientv3.LeaseID(who.LeaseID)))
+	if c.keys.layout != nil && r.Act == Rebind { // its bytes are the broker's
+		put = clientv3.OpPut(key, "", clientv3.WithLease(clientv3.LeaseID(who.LeaseID)), clientv3.WithIgnoreValue())
+	}
 	if r.Act == Take {
 		return clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)}, []clientv3.Op{put}, look), nil
 	}
@@ -165,23 +185,25 @@ func (c *Client) lockOp(who Claimant, r LockRequest, value string) (clientv3.Op,
 	return clientv3.OpTxn(asSeen, []clientv3.Op{put}, look), nil
 }
 
-func lockResult(who Claimant, r LockRequest, revision int64, answer *etcdserverpb.TxnResponse) LockResult {
+func (c *Client) lockResult(who Claimant, r LockRequest, revision int64, answer *etcdserverpb.TxnResponse) LockResult {
 	result := LockResult{Done: answer.GetSucceeded(), Owner: Owner{Topic: r.Topic}}
 	switch {
 	case !result.Done:
 		for _, kv := range answer.GetResponses()[0].GetResponseRange().GetKvs() {
-			result.Owner = ownerOf(r.Topic, kv)
+			result.Owner = c.ownerOf(r.Topic, kv)
 		}
 	case r.Act != Release:
 		result.Owner = Owner{Topic: r.Topic, BrokerID: who.BrokerID, Incarnation: who.Incarnation,
-			Epoch: who.Epoch, LeaseID: who.LeaseID, ModRevision: revision}
+			Epoch: who.Epoch, LeaseID: who.LeaseID, ModRevision: revision, ByLease: c.keys.layout != nil}
 	}
 	return result
 }
 
-func ownerOf(topic string, kv *mvccpb.KeyValue) Owner {
+func (c *Client) ownerOf(topic string, kv *mvccpb.KeyValue) Owner {
 	var o Owner
-	if err := json.Unmarshal(kv.Value, &o); err != nil || o.BrokerID == "" {
+	if c.keys.layout != nil {
+		o = c.keys.layout.ownerIn(kv.Value)
+	} else if err := json.Unmarshal(kv.Value, &o); err != nil || o.BrokerID == "" {
 		o = Owner{Malformed: excerpt(kv.Value)}
 	}
 	o.Topic, o.LeaseID, o.ModRevision = topic, kv.Lease, kv.ModRevision
@@ -216,7 +238,7 @@ func (c *Client) owners(ctx context.Context, topics []string) (owners map[string
 		for i, response := range answer.Responses {
 			owners[batch[i]] = Owner{Topic: batch[i]}
 			for _, kv := range response.GetResponseRange().GetKvs() {
-				owners[batch[i]] = ownerOf(batch[i], kv)
+				owners[batch[i]] = c.ownerOf(batch[i], kv)
 			}
 		}
 	}

@@ -183,3 +183,29 @@ func putJSON(key string, value any) (clientv3.Op, error) {
 	}
 	return clientv3.OpPut(key, string(encoded)), nil
 }
+
+// Join writes the member record of a registration that is kept under the lease that it has,
+// whoever granted that; the registration itself is not touched. It returns ErrChanged when
+// it is not as seen any more.
+func (c *Client) Join(ctx context.Context, seen Registration, m Member) error {
+	if err := checkBroker(seen.BrokerID); err != nil {
+		return err
+	}
+	if seen.LeaseID == 0 {
+		return fmt.Errorf("join registration of broker %s: %w", seen.BrokerID, errNoLease)
+	}
+	m.At = m.At.UTC()
+	member, err := putJSON(c.keys.Member(seen.BrokerID), m)
+	if err != nil {
+		return err
+	}
+	key := c.keys.Registration(seen.BrokerID)
+	_, err = c.write(ctx, []clientv3.Cmp{
+		clientv3.Compare(clientv3.CreateRevision(key), ">", 0),
+		clientv3.Compare(clientv3.ModRevision(key), "=", seen.ModRevision),
+	}, []clientv3.Op{member})
+	if err != nil {
+		return fmt.Errorf("join registration of broker %s: %w", seen.BrokerID, err)
+	}
+	return nil
+}

@@ -21,6 +21,7 @@ type Lock struct {
 	State    LockState // never LockUnknown
 	Owner    string    // who holds it, for people; empty: nobody
 	Revision int64     // mod revision, which a rebind and a release rest on
+	Written  bool      // by the very request that this answers
 }
 
 // LockRequest asks for LockTake, LockRebind or LockRelease; the latter two are of the lock
@@ -64,6 +65,9 @@ type OwnershipSettings struct {
 	RetryWindow   time.Duration // for how long; then every AuditInterval. 0: no such retries
 	Watch         bool          // take a lock at once when it goes
 	AuditInterval time.Duration // between checks that the locks are still ours; 30 s
+	// Served: the broker's own cluster assigns its topics, and the locks are its own. What
+	// it lists is wanted; SetWanted says nothing, and loading waits for no lock.
+	Served bool
 }
 
 func (s OwnershipSettings) withDefaults() OwnershipSettings {
@@ -118,7 +122,8 @@ type Ownership struct {
 	table       map[string]*lock
 	open        map[*lock]struct{} // locks that are not as they should be, or not known to be
 	wantedKnown bool
-	clock       uint64 // counts answers, so that an audit does not undo later ones
+	listed      time.Time // Served: when the broker was asked for what it has
+	clock       uint64    // counts answers, so that an audit does not undo later ones
 
 	call      calling
 	auditAt   time.Time
@@ -142,6 +147,8 @@ type lock struct {
 	again   bool      // it went while that call was in flight
 	doubt   bool      // a release was not answered, and may still come to pass
 	since   time.Time // when it was first found to be this other broker's
+	written int64     // mod revision at which we wrote it last
+	freeAt  time.Time // when nobody was found to hold it
 	next    time.Time // not before, while it is another's
 	over    bool      // the retry window is
 	learned uint64    // the clock when it was last answered
@@ -189,7 +196,7 @@ func (o *Ownership) SetOrders(orders LockOrders) {
 func (o *Ownership) SetWanted(full bool, puts, deletes []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !full && !o.wantedKnown {
+	if o.settings.Served || !full && !o.wantedKnown {
 		return
 	}
 	if full {
@@ -220,7 +227,7 @@ func (o *Ownership) SetWanted(full bool, puts, deletes []string) {
 func (o *Ownership) ForgetWanted() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.wantedKnown = false
+	o.wantedKnown = o.wantedKnown && o.settings.Served
 }
 
 func (o *Ownership) want(l *lock, wanted bool) {
@@ -235,7 +242,7 @@ func (o *Ownership) want(l *lock, wanted bool) {
 func (o *Ownership) lock(topic string) *lock {
 	l, ok := o.table[topic]
 	if !ok {
-		l = &lock{topic: topic, claim: ClaimPending}
+		l = &lock{topic: topic, claim: o.resting()}
 		o.table[topic] = l
 		o.open[l] = struct{}{}
 	}
@@ -251,9 +258,9 @@ func (o *Ownership) newGeneration() {
 	for topic, l := range o.table {
 		l.Lock, l.asked, l.again = Lock{}, false, false
 		l.since, l.over, l.next = time.Time{}, false, time.Time{}
-		if l.claim != ClaimPending {
-			l.claim = ClaimPending
-			told = append(told, TopicClaim{Topic: topic, Claim: ClaimPending})
+		if rest := o.resting(); l.claim != rest {
+			l.claim = rest
+			told = append(told, TopicClaim{Topic: topic, Claim: rest})
 		}
 		o.open[l] = struct{}{}
 	}

@@ -74,6 +74,10 @@ func (o *Ownership) end() {
 
 // takeStrays has the owners of topics looked up that are served and not assigned here.
 func (o *Ownership) takeStrays() {
+	if o.settings.Served {
+		o.takeServed()
+		return
+	}
 	strays := o.reconciler.Strays()
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -139,6 +143,9 @@ func (o *Ownership) tellClaims() {
 		if l.yield && !c.Foreign() {
 			c = ClaimYielded
 		}
+		if o.settings.Served && !c.Foreign() {
+			c = ClaimOff
+		}
 		if c != l.claim {
 			l.claim = c
 			told = append(told, TopicClaim{Topic: l.topic, Claim: c, Owner: l.Owner})
@@ -181,6 +188,11 @@ func (o *Ownership) decide(now time.Time) todo {
 			continue
 		}
 		step, why := DecideLock(facts)
+		if o.settings.Served {
+			if step = o.servedStep(l, step); step == LockTake && o.unproven(l) {
+				continue
+			}
+		}
 		switch step {
 		case LockLeave:
 			if l.yield && !isIdle { // it is given away as soon as it is known not to be served
@@ -245,6 +257,9 @@ func (o *Ownership) idle() map[string]struct{} {
 // mayServe is whether the topic is to be served here in this mode. A draining broker takes
 // nothing new, and a drained one serves nothing.
 func (o *Ownership) mayServe(l *lock, idle bool) bool {
+	if o.settings.Served {
+		return l.wanted // until the broker has let go of it
+	}
 	return l.wanted && !l.yield && (o.orders.Mode == Active || o.orders.Mode == Draining && !idle)
 }
 
@@ -252,8 +267,8 @@ func (o *Ownership) mayServe(l *lock, idle bool) bool {
 func (o *Ownership) forget(l *lock) {
 	delete(o.table, l.topic)
 	delete(o.open, l)
-	if l.claim != ClaimPending { // of a topic that was another's
-		o.reconciler.SetClaims([]TopicClaim{{Topic: l.topic, Claim: ClaimPending}})
+	if rest := o.resting(); l.claim != rest { // of a topic that was another's
+		o.reconciler.SetClaims([]TopicClaim{{Topic: l.topic, Claim: rest}})
 	}
 }
 

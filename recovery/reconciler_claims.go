@@ -22,7 +22,7 @@ func (r *Reconciler) SetClaims(changes []TopicClaim) {
 	for _, c := range changes {
 		t, ok := r.table[c.Topic]
 		if !ok {
-			if c.Claim == ClaimPending {
+			if c.Claim == ClaimPending || c.Claim == ClaimOff {
 				continue // as a new entry begins
 			}
 			t = r.topic(c.Topic, now)

@@ -1,0 +1,73 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"holdfast/agent/lease"
+	"holdfast/cluster"
+)
+
+// Some brokers that register themselves keep all of their keys under one lease, and put and
+// delete a key only if it is as they left it. To bind such a key to another lease would
+// break what they do next, and separate it from the others. So the lease itself is adopted:
+// it is renewed by us too, and every key of the broker lives exactly as long as the
+// registration does. Only what was lost is written again, under a lease of our own, until
+// the broker takes it back under its next session.
+
+// joins reports whether the lease of the broker's own registration is joined.
+func (r *registrar) joins() bool { return r.cfg.layout() != nil }
+
+// leastShare is how much of --lease-ttl the broker's lease must last, in percent: the
+// margins are made for that time.
+const leastShare = 75
+
+// join renews the lease that the registration is under, whoever granted it.
+func (r *registrar) join(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, held int64, now life, out *outcome) error {
+	reg := *seen.Registration
+	sent := r.clock()
+	granted, revision, err := client.KeepAlive(ctx, reg.LeaseID)
+	switch {
+	case errors.Is(err, cluster.ErrLeaseNotFound):
+		// Its key goes with it. Look again until etcd has deleted it.
+		return fmt.Errorf("lease %x of the broker's registration is gone, its key is still there: %w", reg.LeaseID, err)
+	case err != nil:
+		return err
+	case granted < r.cfg.LeaseTTL*leastShare/100:
+		return fmt.Errorf("the broker's session lasts %v, too short for --lease-ttl %v: set --lease-ttl to %v, or give the broker a longer session (Pulsar: metadataStoreSessionTimeoutMillis)",
+			granted, r.cfg.LeaseTTL, granted)
+	}
+	if reg.LeaseID != held || seen.Member == nil || seen.Member.ModRevision < reg.CreateRevision {
+		m := cluster.Member{Era: seen.Era.N, Revision: seen.Revision, Incarnation: now.memory.Incarnation, At: time.Now()}
+		if err := client.Join(ctx, reg, m); err != nil {
+			return err
+		}
+		out.repaired = "broker's own lease"
+	}
+	if out.decision.Write {
+		out.stateRevision, err = client.PutState(ctx, r.brokerID, *stateWrite(out.decision.Mode), seen.StateRevision)
+		if err != nil {
+			return err
+		}
+	}
+	out.joined = !r.granting(now, reg.LeaseID)
+	out.grant = lease.Grant{LeaseID: reg.LeaseID, SentAt: sent, TTL: granted, Adopted: true,
+		Epoch: reg.CreateRevision, Revision: max(revision, seen.Revision, reg.ModRevision)}
+	out.value, out.seenAt = reg.Value, max(seen.Revision, reg.ModRevision)
+	return nil
+}
+
+// granting reports whether the lease is one that we asked for: the broker's session was
+// lost, and what was written again for it stands under it.
+func (r *registrar) granting(now life, id int64) bool {
+	return id != 0 && id == now.memory.LeaseID && !now.memory.Joined
+}
+
+// returned reports whether the broker has taken back, under its own session, what was
+// written again for it. It deletes it for that, which is no loss.
+func (r *registrar) returned(now life, seen cluster.Snapshot) bool {
+	return r.joins() && seen.Registration != nil && now.memory.LeaseID != 0 && !now.memory.Joined &&
+		seen.Registration.LeaseID != now.memory.LeaseID
+}

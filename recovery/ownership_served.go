@@ -1,0 +1,79 @@
+package recovery
+
+import "time"
+
+// What a broker serves whose own cluster assigns its topics is wanted: its locks are the
+// broker's own keys. In good times they are as they should be and nothing is written. After
+// the registration was lost and written again, those that are free are taken back, those
+// under the old lease are bound to the new one, and what another broker has is unloaded here.
+
+// takeServed makes wanted what the broker lists, and unwanted what it does not list any
+// more: that one's lock was given up by the broker itself, or is now.
+func (o *Ownership) takeServed() {
+	topics, began := o.reconciler.Here()
+	if began.IsZero() {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	here := make(map[string]struct{}, len(topics))
+	for _, topic := range topics {
+		here[topic] = struct{}{}
+	}
+	for topic, l := range o.table {
+		if _, ok := here[topic]; !ok {
+			o.want(l, false)
+		}
+	}
+	for _, topic := range topics {
+		o.want(o.lock(topic), true)
+	}
+	o.wantedKnown, o.listed = true, began
+	o.poke()
+}
+
+// servedStep is the step about a lock that the broker itself takes and releases: what it
+// wrote last is never deleted by us, and it holds what it serves as a rule.
+func (o *Ownership) servedStep(l *lock, step LockStep) LockStep {
+	switch {
+	case step == LockTake && l.State == LockUnknown:
+		return LockLook
+	case step == LockRelease && l.written != l.Revision:
+		return LockLeave
+	}
+	return step
+}
+
+// unproven reports whether the lock is not to be taken yet: the broker was listed before it
+// was found to be free, and may have released it itself. It has the broker listed again.
+func (o *Ownership) unproven(l *lock) bool {
+	if o.listed.After(l.freeAt) {
+		return false
+	}
+	o.reconciler.Kick()
+	return true
+}
+
+// resting is the claim of a topic whose lock holds nothing up.
+func (o *Ownership) resting() Claim {
+	if o.settings.Served {
+		return ClaimOff
+	}
+	return ClaimPending
+}
+
+// Here lists the topics that the broker has, usable or not, and when it was asked; zero:
+// there is no present view of it.
+func (r *Reconciler) Here() (topics []string, began time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.list.fresh {
+		return nil, time.Time{}
+	}
+	for name, t := range r.table {
+		if t.Serving || t.Quiesced {
+			topics = append(topics, name)
+		}
+	}
+	return topics, r.list.told
+}
