@@ -29,8 +29,9 @@ type DanubeOptions struct {
 	Metadata string // release 0.8 with Raft: host:port of the metadata as seen from the place
 
 	Objects string // directory that brokers share, for sealed logs
-	// Assign is how long the leader takes to assign a topic; default 200 ms. Without that a
-	// leader that is quicker than the broker that unloads makes it destroy the topic.
+	// Assign is how long the leader takes to assign a topic; default 200 ms with release
+	// 0.7, where a leader that is quicker than the broker that unloads makes it destroy the
+	// topic; negative: nothing.
 	Assign time.Duration
 	Args   []string // added; see danubed --help
 }
@@ -62,7 +63,7 @@ func (l *Lab) NewDanube(o DanubeOptions) (*Danube, error) {
 	if o.TTL == 0 {
 		o.TTL = danube.RealTimes().TTL
 	}
-	if o.Assign == 0 {
+	if o.Assign == 0 && o.Metadata == "" {
 		o.Assign = 200 * time.Millisecond
 	}
 	ports, err := l.ports(3)
@@ -75,7 +76,7 @@ func (l *Lab) NewDanube(o DanubeOptions) (*Danube, error) {
 	}
 	args := []string{
 		"--data-dir", d.DataDir, "--client", d.ClientAddr(), "--admin", d.AdminAddr(), "--metrics", d.MetricsAddr(),
-		"--ttl", o.TTL.String(), "--assign-delay", o.Assign.String(), "--objects", o.Objects,
+		"--ttl", o.TTL.String(), "--assign-delay", max(o.Assign, 0).String(), "--objects", o.Objects,
 	}
 	if d.raft {
 		args = append(args, "--release", "0.8", "--metadata", o.Metadata)

@@ -1,5 +1,6 @@
 // Package harness runs real processes for the demo, the end-to-end tests and the
-// benches: etcd, NATS servers and sidecars, and cuts the path between them.
+// benches: etcd, NATS servers, stand-ins for other brokers, and sidecars, and cuts
+// the path between them.
 //
 // Guaranteed: everything lives under one temporary directory and is gone after
 // Lab.Close; every process is killed with its process group, and dies with the

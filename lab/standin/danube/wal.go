@@ -56,8 +56,16 @@ func openWAL(dir string, limit int64, from uint64) (*wal, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open log: %w", err)
 		}
-		if err := os.Truncate(filepath.Join(dir, name), good); err != nil {
+		if count == 0 { // the next append starts a segment of this name
+			err = os.Remove(filepath.Join(dir, name))
+		} else {
+			err = os.Truncate(filepath.Join(dir, name), good)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("open log: %w", err)
+		}
+		if count == 0 {
+			continue
 		}
 		w.segments = append(w.segments, segment{base, count})
 		w.next = base + count
