@@ -334,6 +334,27 @@ func TestABrokerThatIsNotActiveBouncesWhatItIsGiven(t *testing.T) {
 	}
 }
 
+func TestABounceOfALoadedTopicDestroysIt(t *testing.T) {
+	s := newEtcd(t)
+	b := etcdNode(t, s, func(c *danube.Config) { c.Times.Assign = bound })
+	s.serve(b, topic)
+	s.put(s.keys.State(b.ID()), `{"mode":"drained","reason":"registration_expired"}`)
+	s.put(s.keys.Assignment(b.ID(), topic), "null")
+	b.awaitDisaster(danube.Destroyed, topic)
+}
+
+func TestADrainedBrokerServesOnWhatItHas(t *testing.T) {
+	s := newEtcd(t)
+	b := etcdNode(t, s, func(c *danube.Config) { c.Times.Assign = bound })
+	s.serve(b, topic)
+	s.put(s.keys.State(b.ID()), `{"mode":"drained"}`)
+	s.describe("/default/other")
+	s.put(s.keys.Assignment(b.ID(), "/default/other"), "null")
+	s.await(s.keys.Assignment(b.ID(), "/default/other"), "") // bounced: it has seen the mode
+	b.produce(topic, 1)
+	b.noDisaster()
+}
+
 func TestTheLeaderTakesEverythingFromTheDeadAndGivesItToTheLiving(t *testing.T) {
 	s := newEtcd(t)
 	leader := etcdNode(t, s, nil)
