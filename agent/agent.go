@@ -171,17 +171,14 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 	}
 	defer a.broker.Close()
 	a.can = a.broker.Capabilities()
-	if err := refuseAssigns(c, a.can); err != nil {
-		return err
+	if err := join(suits(c, a.can), nil); err != nil {
+		return &ExitError{ExitUsage, err}
 	}
 	if err := refuseUnleased(c, a.can); err != nil {
 		return err
 	}
 	if err := a.refuseUnstoppable(); err != nil {
 		return err
-	}
-	if err := join(suits(c, a.can), nil); err != nil {
-		return &ExitError{ExitUsage, err}
 	}
 	a.byInstance = namedByInstance(c, a.can)
 	if err := a.findStopper(); err != nil {

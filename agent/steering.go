@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -43,18 +42,6 @@ func (a *agent) newReconciler(s recovery.ReconcilerSettings, rec recovery.Record
 		s.Drain = func(ctx context.Context) error { return b.Steer(ctx, brokerapi.Drained, reasonFenced) }
 	}
 	return recovery.NewReconciler(s, quiescing{a.broker}, rec, a.log.With("part", "topics"), reg)
-}
-
-// refuseAssigns refuses settings that assign topics beside a cluster that does.
-func refuseAssigns(c Config, can brokerapi.Capabilities) error {
-	switch {
-	case !can.Assigns:
-	case c.Assignment == "rendezvous":
-		return &ExitError{ExitUsage, errors.New("--assignment rendezvous: this broker's own cluster assigns its topics: leave it out")}
-	case c.OwnershipLocks == "on":
-		return &ExitError{ExitUsage, errors.New("--ownership-locks on: this broker's own cluster says who serves a topic: leave it out")}
-	}
-	return nil
 }
 
 // orderSteerer tells what may be handed over to the broker. decided: the mode is about

@@ -5,8 +5,16 @@ import "holdfast/brokerapi"
 // suits lists what cannot be asked of a broker that can do so much.
 func suits(c Config, can brokerapi.Capabilities) []problem {
 	r := &report{raw: c, c: c.Effective()}
+	if can.Assigns {
+		const own = "this broker's own cluster says who serves a topic: leave it out"
+		if r.c.Assignment == "rendezvous" {
+			r.add("assignment", own)
+		} else if r.c.OwnershipLocks == "on" {
+			r.add("ownership-locks", own)
+		}
+	}
 	if !namedByInstance(r.c, can) {
-		return nil
+		return r.list
 	}
 	const random = "this broker registers itself under an id that is another at each start"
 	if r.c.BrokerID == "" {

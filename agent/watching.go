@@ -15,7 +15,7 @@ import (
 // whose watches have died, and those that overlook what was there before they watched.
 
 // registeredID is the id that the broker's keys stand under. It is safe for concurrent use.
-func (a *agent) registeredID() string { return a.view.Load().brokerID }
+func (a *agent) registeredID() string { return a.view.Load().registeredAs }
 
 // assignedView is the two sides of a broker's view.
 type assignedView struct {

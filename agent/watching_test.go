@@ -88,7 +88,7 @@ func TestOnlyTheLeadersSidecarWakes(t *testing.T) {
 	main := cluster.Over(cluster.Config{}, store.Conn(nil), quiet)
 	t.Cleanup(func() { main.Close() })
 	a := &agent{cfg: natsDefaults().Effective(), log: quiet, main: main}
-	a.view.Store(&snapshot{brokerID: "7"})
+	a.view.Store(&snapshot{registeredAs: "7"})
 	w := waitingTopics{a}
 	for _, row := range []struct {
 		leader string
