@@ -38,6 +38,7 @@ var recipes = map[Program]recipe{
 		env: []string{"CGO_ENABLED=0"},
 		args: []string{"-tags", "grpcnotrace,urfave_cli_no_docs", "-gcflags=google.golang.org/...=-l", "-gcflags=github.com/...=-l",
 			"-gcflags=go.etcd.io/...=-l", "-gcflags=go.uber.org/...=-l", "-gcflags=go.yaml.in/...=-l",
+			"-gcflags=golang.org/...=-l", "-gcflags=vendor/...=-l", "-gcflags=net/...=-l", "-gcflags=text/...=-l", "-gcflags=encoding/...=-l",
 			"-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "."},
 	},
 	HoldfastRace: {
