@@ -428,3 +428,14 @@ func TestTheNamedRenewIntervalWorks(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatADriverDerivesIsNotRefusedAsIfSomebodyHadWrittenIt(t *testing.T) {
+	for _, name := range DriverNames() {
+		c, err := Load(Sources{Flags: map[string][]string{"driver": {name}, "broker-admin": {drivers[name].AdminSchemes[0] + "://127.0.0.1:1"}}})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if err := c.Validate(); err != nil { // as run does
+			t.Errorf("%s, once more: %v", name, err)
+		}
+	}
+}

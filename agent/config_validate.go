@@ -322,7 +322,9 @@ func (r *report) topics() {
 	if c.Failover != "" {
 		r.oneOf("failover", c.Failover, "hold", "move")
 	}
-	if r.raw.Failover == "move" && c.Assignment == "external" {
+	// Effective settings have the driver's default, which nobody wrote.
+	written := r.set("failover") || drivers[c.Driver].Failover != "move"
+	if c.Failover == "move" && c.Assignment == "external" && written {
 		r.add("failover", "whoever assigns the topics moves them: leave it out, or write --assignment rendezvous", "assignment")
 	}
 	r.oneOf("ownership-locks", c.OwnershipLocks, "on", "off")
