@@ -87,6 +87,9 @@ func (u *unleased) away(d time.Duration) {
 }
 
 func TestADanubeBrokerWithRaftIsWatchedAndSteeredWithoutAnEtcd(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: runs in .ci/run")
+	}
 	l := harness.ForTest(t)
 	m, err := l.StartDanubeMetadata()
 	if err != nil {
