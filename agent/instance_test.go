@@ -96,6 +96,64 @@ func TestABrokerThatRestartsAfterTheTTLIsDrainedUnderItsNewIDInTheRevisionThatBi
 	})
 }
 
+// Nobody scans what was there before it started: what is left under an id that nobody saw
+// go is left for ever.
+func TestAfterAFullRestartABrokerTakesUpWhatNobodyElseWill(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		before func(n *numbered) // it comes back
+		topics int
+	}{
+		{"alone", func(*numbered) {}, 3},
+		{"after another one that restarted too", func(n *numbered) { n.put(n.keys.Registration("901"), "{}") }, 3},
+		{"when a leader has given its topics to others", nil, 0},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			attached(t, someTopics(3), func(n *numbered, _ func(error) error) {
+				n.remove(n.keys.Registration("900"))
+				n.set(func() { n.leadless = row.before != nil })
+				n.kill()
+				time.Sleep(time.Minute)
+				n.set(func() { n.leadless = false })
+				if row.before != nil {
+					row.before(n)
+				}
+				n.start("22", 0)
+				s := n.becomesReadyAs("22")
+				if s.Mode != "active" || s.Boot.Reason != "full_cluster_restart" {
+					t.Errorf("%+v", s)
+				}
+				time.Sleep(time.Minute)
+				if s := n.status(); !s.Ready.OK || s.Topics.Served != row.topics || len(n.assigned("11")) > 0 {
+					t.Errorf("left behind: %v, %+v", n.assigned("11"), s)
+				}
+				if taken := len(n.failed); taken != 3-row.topics {
+					t.Errorf("%d topics were given to others", taken)
+				}
+				n.wantNoHarm()
+			})
+		})
+	}
+}
+
+// One that came back earlier saw the registration of this one go.
+func TestAfterAFullRestartALateBrokerLeavesItsTopicsToWhoSawItGo(t *testing.T) {
+	attached(t, someTopics(3), func(n *numbered, _ func(error) error) {
+		n.remove(n.keys.Registration("900"))
+		n.set(func() { n.leadless = true }) // it is slow
+		n.kill()
+		n.put(n.keys.Registration("901"), "{}")
+		time.Sleep(time.Minute)
+		n.start("22", 0)
+		n.becomes("bound", func(s Status) bool { return s.Registration.ID == "22" && s.Lease.ID != "" })
+		time.Sleep(10 * time.Second)
+		if got := n.assigned("11"); len(got) != 3 || len(n.assigned("22")) > 0 {
+			t.Errorf("left are %v", got)
+		}
+		n.wantNoHarm()
+	})
+}
+
 func TestAPersonsDrainedIsCarriedToTheNextID(t *testing.T) {
 	for _, row := range []struct {
 		name string

@@ -44,14 +44,15 @@ type numbered struct {
 	config Config
 	all    sync.WaitGroup
 
-	mu      sync.Mutex
-	id      string // empty: it does not run
-	end     func()
-	loaded  map[string]bool
-	loads   map[string]int // of each topic, in all lives
-	harm    []string
-	failed  []string // topics that the leader took from the dead
-	servers map[string]http.Handler
+	mu       sync.Mutex
+	id       string // empty: it does not run
+	end      func()
+	loaded   map[string]bool
+	loads    map[string]int // of each topic, in all lives
+	harm     []string
+	failed   []string // topics that the leader took from the dead
+	leadless bool     // nobody takes them
+	servers  map[string]http.Handler
 }
 
 func (n *numbered) set(change func()) { n.mu.Lock(); defer n.mu.Unlock(); change() }
@@ -180,6 +181,12 @@ func (n *numbered) kill() {
 // lead is the leader's part: the topics of the dead are anybody's.
 func (n *numbered) lead(ctx context.Context) {
 	_ = n.client.Follow(ctx, cluster.Target{Key: n.keys.Registrations(), Prefix: true, KeysOnly: true}, func(u cluster.Update) {
+		n.mu.Lock()
+		leadless := n.leadless
+		n.mu.Unlock()
+		if leadless {
+			return
+		}
 		for _, key := range u.Deletes {
 			id, _ := n.keys.ParseRegistration(key)
 			children, err := n.raw.Get(ctx, n.keys.Assignments(id), clientv3.WithPrefix(), clientv3.WithKeysOnly())

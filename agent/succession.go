@@ -102,6 +102,25 @@ func modeOf(s *cluster.State) *recovery.ModeRecord {
 	return &recovery.ModeRecord{Mode: recovery.Mode(s.Mode), Reason: recovery.Reason(s.Reason), By: s.By}
 }
 
+// wentUnseen reports whether the former process's registration had gone before anybody was
+// registered who is now. What etcd has compacted nobody can tell any more.
+func (r *registrar) wentUnseen(ctx context.Context, client *cluster.Client, seen cluster.Snapshot) (bool, error) {
+	first := seen.Registration.CreateRevision
+	if peer := seen.OldestPeerRevision; peer != 0 {
+		first = min(first, peer)
+	}
+	if first <= 1 || seen.Former.Registration != nil {
+		return false, nil
+	}
+	there, err := client.RegisteredAt(ctx, seen.Former.BrokerID, first-1)
+	if errors.Is(err, cluster.ErrCompacted) {
+		r.log.Warn("whether the cluster saw the broker's process before this one go is not known any more: its topics are left to the cluster",
+			"former", seen.Former.BrokerID)
+		return false, nil
+	}
+	return err == nil && !there, err
+}
+
 // succeed puts the registration of a new process under a lease of ours, with the mode and
 // with what the former process had, if that one was not declared dead.
 func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, held int64, now life, out *outcome) error {
@@ -109,6 +128,13 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 	plan := cluster.Succession{
 		Seen: seen, Retire: former != nil && out.succession.Former == recovery.Us, Move: out.succession.HandsOver(out.decision),
 		Member: cluster.Member{Name: r.brokerID, Era: seen.Era.N, Revision: seen.Revision, Incarnation: now.memory.Incarnation, At: time.Now()},
+	}
+	if !plan.Move && seen.Former.BrokerID != "" && out.succession.Inherits(out.decision, true) {
+		unseen, err := r.wentUnseen(ctx, client, seen)
+		if err != nil {
+			return err
+		}
+		plan.Move = out.succession.Inherits(out.decision, unseen)
 	}
 	if plan.Move && now.unfenced {
 		return fmt.Errorf("%w: the broker's new process is fenced first, and given its topics then", lease.ErrDeferred)

@@ -19,6 +19,8 @@ var (
 	ErrChanged = errors.New("changed in etcd since it was read")
 	// ErrLeaseNotFound says that the lease has run out or was revoked.
 	ErrLeaseNotFound error = rpctypes.ErrLeaseNotFound
+	// ErrCompacted says that etcd does not remember that revision any more.
+	ErrCompacted error = rpctypes.ErrCompacted
 	// ErrClosed says that the client or the line was closed.
 	ErrClosed = errors.New("connection closed by this side")
 

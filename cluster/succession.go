@@ -24,7 +24,8 @@ type Succession struct {
 	// State is the successor's from now on; nil leaves it alone.
 	State *StateWrite
 	// Retire deletes the former process's registration too. Its assignments are handed
-	// over before with Move; without, they are for whoever sees that registration go.
+	// over before with Move; without, they are for whoever sees that registration go. What
+	// is left of a process that is not registered may be moved only if nobody saw it go.
 	Retire, Move bool
 	Member       Member
 }
@@ -69,8 +70,8 @@ func (c *Client) succeed(ctx context.Context, s Succession, keep func(context.Co
 		return done, errNoSuccessor
 	case s.LeaseID == 0:
 		return done, errNoLease
-	case s.Retire && seen.Former.Registration == nil, s.Move && !s.Retire:
-		return done, errors.New("what a broker has that is not registered is not ours to hand over")
+	case s.Retire && seen.Former.Registration == nil, s.Move && !s.Retire && seen.Former.Registration != nil, s.Move && seen.Former.BrokerID == "":
+		return done, errors.New("what the former process has is not ours to hand over")
 	}
 	var assigned []KV
 	if s.Move {
@@ -117,6 +118,19 @@ func (c *Client) succeed(ctx context.Context, s Succession, keep func(context.Co
 	}
 }
 
+// RegisteredAt reports whether the broker was registered at that revision of the store. A
+// revision that was compacted is an error.
+func (c *Client) RegisteredAt(ctx context.Context, brokerID string, revision int64) (bool, error) {
+	if err := checkBroker(brokerID); err != nil {
+		return false, err
+	}
+	answer, err := c.read(ctx, clientv3.OpGet(c.keys.Registration(brokerID), clientv3.WithRev(revision), clientv3.WithCountOnly()))
+	if err != nil {
+		return false, fmt.Errorf("read registration of broker %s at revision %d: %w", brokerID, revision, err)
+	}
+	return answer.Responses[0].GetResponseRange().GetCount() > 0, nil
+}
+
 // asSeen guards registrations and states of both processes.
 func (c *Client) asSeen(seen Snapshot) []clientv3.Cmp {
 	guards := []clientv3.Cmp{
@@ -124,12 +138,7 @@ func (c *Client) asSeen(seen Snapshot) []clientv3.Cmp {
 		clientv3.Compare(clientv3.ModRevision(c.keys.State(seen.BrokerID)), "=", seen.StateRevision),
 	}
 	if former := seen.Former; former.BrokerID != "" {
-		revision := int64(0) // absent
-		if former.Registration != nil {
-			revision = former.Registration.ModRevision
-		}
-		guards = append(guards,
-			clientv3.Compare(clientv3.ModRevision(c.keys.Registration(former.BrokerID)), "=", revision),
+		guards = append(guards, c.formerAsSeen(former),
 			clientv3.Compare(clientv3.ModRevision(c.keys.State(former.BrokerID)), "=", former.StateRevision))
 	}
 	return guards
@@ -139,8 +148,16 @@ func (c *Client) asSeen(seen Snapshot) []clientv3.Cmp {
 func (c *Client) bothStand(seen Snapshot, bound Registration) []clientv3.Cmp {
 	return []clientv3.Cmp{
 		clientv3.Compare(clientv3.ModRevision(c.keys.Registration(bound.BrokerID)), "=", bound.ModRevision),
-		clientv3.Compare(clientv3.ModRevision(c.keys.Registration(seen.Former.BrokerID)), "=", seen.Former.Registration.ModRevision),
+		c.formerAsSeen(seen.Former),
 	}
+}
+
+func (c *Client) formerAsSeen(former Former) clientv3.Cmp {
+	revision := int64(0) // absent
+	if former.Registration != nil {
+		revision = former.Registration.ModRevision
+	}
+	return clientv3.Compare(clientv3.ModRevision(c.keys.Registration(former.BrokerID)), "=", revision)
 }
 
 // takeOver is what becomes the successor's at once.

@@ -45,3 +45,11 @@ func (f ClusterFacts) Succeeding(s SuccessionFacts) ClusterFacts {
 func (s SuccessionFacts) HandsOver(d Decision) bool {
 	return s.Former == Us && d.Step == Keep && d.Mode.Mode == Active
 }
+
+// Inherits reports whether the former process's assignments become those of the process
+// that answers after the whole cluster restarted. Whoever saw that registration go has
+// given them to others or is about to; unseen says that it had gone before anybody was
+// registered who is now.
+func (s SuccessionFacts) Inherits(d Decision, unseen bool) bool {
+	return unseen && s.Former == Nobody && d.Step == Keep && d.Mode.Mode == Active && d.Mode.Reason == ReasonFullClusterRestart
+}

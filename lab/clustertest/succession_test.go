@@ -182,6 +182,38 @@ func TestAStaleSuccessorTakesNothingButItsState(t *testing.T) {
 	})
 }
 
+func TestWhatNobodySawGoIsTakenUp(t *testing.T) {
+	onEach(t, func(t *testing.T, e *server) {
+		c, plan := restarted(t, e, topicNames(150))
+		k := c.Keys()
+		there := e.get(t, k.Registration("11")).Header.Revision
+		e.remove(t, k.Registration("11"))
+		for revision, want := range map[int64]bool{there: true, there + 1: false} {
+			if got := must[bool](t)(c.RegisteredAt(bounded(t), "11", revision)); got != want {
+				t.Errorf("registered at revision %d: %v", revision, got)
+			}
+		}
+		s := plan()
+		s.Retire = false
+		if done := must[cluster.Succeeded](t)(c.Succeed(bounded(t), s, nil)); done.Moved != 150 {
+			t.Errorf("%d moved", done.Moved)
+		}
+	})
+}
+
+func TestARevisionThatWasCompactedIsNoAnswer(t *testing.T) {
+	cfg, _ := ownEtcd(t, nil)
+	c := open(t, cluster.Config{Endpoints: []string{cfg.AdvertiseClientUrls[0].String()}})
+	raw := rawClient(t, clientv3.Config{Endpoints: []string{cfg.AdvertiseClientUrls[0].String()}})
+	for range 3 {
+		must[*clientv3.PutResponse](t)(raw.Put(bounded(t), c.Keys().Registration("11"), "{}"))
+	}
+	must[*clientv3.CompactResponse](t)(raw.Compact(bounded(t), 3))
+	if _, err := c.RegisteredAt(bounded(t), "11", 2); !errors.Is(err, cluster.ErrCompacted) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestSuccessionGuards(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		for _, row := range []struct {
