@@ -362,8 +362,10 @@ func TestNobodyIsAttachedWhileTheProcessIsBeingStopped(t *testing.T) {
 	})
 }
 
+// revoked reports whether the registration was given up.
+func revoked(l *sidecarLife) bool { return l.keeper.View().Grant == lease.Grant{} }
+
 func TestWhatASidecarLeavesBehind(t *testing.T) {
-	revoked := func(l *sidecarLife) bool { return l.keeper.View().Grant == lease.Grant{} }
 	for _, row := range []struct {
 		name   string
 		change func(l *sidecarLife)
@@ -396,6 +398,43 @@ func TestWhatASidecarLeavesBehind(t *testing.T) {
 				}
 				if len(l.stops) > 0 {
 					t.Error("the broker was stopped because its sidecar ended")
+				}
+			})
+		})
+	}
+}
+
+// What is deleted after a registration destroys the topics of some brokers that still run.
+func TestASidecarThatIsStoppedStopsABrokerThatMayNotRunUnregistered(t *testing.T) {
+	for _, row := range []struct {
+		name    string
+		change  func(l *sidecarLife)
+		config  func(*Config)
+		fails   bool
+		gone    bool // the registration
+		stopped bool
+		guard   string
+	}{
+		{"it is stopped", nil, stoppable, false, true, true, "disarm"},
+		{"it cannot be stopped", func(l *sidecarLife) { l.immortal = true }, stoppable, true, false, true, ""},
+		{"there is no way to stop it", nil, func(c *Config) { c.IKnow = true }, true, false, false, ""},
+		{"it had ended", func(l *sidecarLife) { l.ended = true }, stoppable, false, true, false, ""},
+		{"--leave-registered", nil, func(c *Config) { stoppable(c); c.LeaveRegistered = true }, false, false, false, ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			inLife(t, row.config, func(l *sidecarLife) {
+				l.can.MustStop = true
+				l.set(func() {
+					if row.change != nil {
+						row.change(l)
+					}
+				})
+				l.until(l.age() + 5*time.Second)
+				l.set(func() { l.words = nil })
+				l.halt()
+				err := l.leave()
+				if (err != nil) != row.fails || revoked(l) != row.gone || l.said() != row.guard || len(l.stops) > 0 != row.stopped {
+					t.Errorf("%v, revoked %v, guard %q, stops %v", err, revoked(l), l.said(), l.stops)
 				}
 			})
 		})

@@ -23,9 +23,11 @@ const releaseTimeout = 2 * time.Second
 // up. A broker that we started is stopped. For any other the end of a sidecar is no
 // reason to stop it if it cannot be quiesced: its registration is left to run out, and
 // the guard stays armed. With --leave-registered the broker goes on for as long as the
-// lease lasts. A fence ladder that has begun is climbed to its end either way. Without an
-// etcd nothing is given up, so a broker that is not our child goes on: nobody takes over
-// because this sidecar ends, and how long the broker is away from now on must be seen later.
+// lease lasts. A fence ladder that has begun is climbed to its end either way, and a
+// broker that may not run without its registration is stopped before that is given up.
+// Without an etcd nothing is given up, so a broker that is not our child goes on: nobody
+// takes over because this sidecar ends, and how long the broker is away from now on must be
+// seen later.
 func (a *agent) leave() error {
 	ctx, cancel := context.WithTimeout(a.life0, stopTimeout)
 	defer cancel()
@@ -83,12 +85,17 @@ func (a *agent) leaveJoined(g lease.Grant) error {
 	return nil
 }
 
+var errRunsUnregistered = errors.New("it was quiesced, but " + mustStopWhy)
+
 // fenceToLeave returns an error when the broker may serve, whatever --fence says: a
 // registration is not given up then. A broker that does not answer and of which no
 // process is seen is taken for ended; that is no proof, and does not let the guard go.
 // due: it may not serve any more, so it is stopped if it cannot be quiesced.
 func (a *agent) fenceToLeave(ctx context.Context, due bool) (proven bool, err error) {
 	proven, err = a.quiesceToLeave(ctx)
+	if err == nil && a.can.MustStop && a.health.Snapshot().At(time.Now()) != probes.Down {
+		proven, err, due = false, errRunsUnregistered, true
+	}
 	if err == nil || !due || a.stopper == nil || !a.fences(recovery.StepStop) {
 		return proven, err
 	}
@@ -97,7 +104,7 @@ func (a *agent) fenceToLeave(ctx context.Context, due bool) (proven bool, err er
 	if stopErr != nil {
 		return false, errors.Join(err, stopErr)
 	}
-	a.log.Warn("broker stopped: it could not be quiesced", "by", how, "err", err)
+	a.log.Warn("broker stopped before its registration is given up", "by", how, "why", err)
 	a.event(Event{Kind: "fence", To: "stopped", Epoch: a.memory.Epoch, Detail: "process stopped: " + how})
 	return true, nil
 }
