@@ -110,7 +110,8 @@ func fleetVerb() *verb {
 
 // fleetRow is one broker in the JSON of fleet. The field names are stable.
 type fleetRow struct {
-	BrokerID   string     `json:"broker_id"`
+	BrokerID   string     `json:"broker_id"`      // in the keys of etcd
+	Name       string     `json:"name,omitempty"` // its stable one, where that is another
 	Registered bool       `json:"registered"`
 	Epoch      int64      `json:"epoch"` // create revision of the registration; 0: not registered
 	Mode       string     `json:"mode"`  // empty: nothing in etcd
@@ -127,7 +128,7 @@ func fleetRows(brokers []cluster.FleetBroker) []fleetRow {
 	rows := make([]fleetRow, 0, len(brokers))
 	for _, b := range brokers {
 		r := fleetRow{
-			BrokerID: b.BrokerID, Topics: b.Assignments, Malformed: b.StateMalformed,
+			BrokerID: b.BrokerID, Name: b.Name, Topics: b.Assignments, Malformed: b.StateMalformed,
 			BrokerURL: b.Value.BrokerURL, ConnectURL: b.Value.ConnectURL,
 		}
 		if b.Registration != nil {
@@ -168,7 +169,11 @@ func writeFleet(w io.Writer, rows []fleetRow, now time.Time, p painter) error {
 			mode = "malformed"
 		}
 		topics += r.Topics
-		t.add(r.BrokerID, yes, dash(mode), dash(r.Reason), strconv.Itoa(r.Topics), epoch, since)
+		id := r.BrokerID
+		if r.Name != "" {
+			id += " (" + r.Name + ")"
+		}
+		t.add(id, yes, dash(mode), dash(r.Reason), strconv.Itoa(r.Topics), epoch, since)
 	}
 	t.paint = func(column int, s string) string {
 		if column == 1 || column == 2 {

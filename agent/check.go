@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,11 +45,18 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	if c.DataDir == "" {
 		c.DataDir = id.DataDir
 	}
+	registered := c.BrokerID
+	if namedByInstance(c, can) {
+		registered = id.Instance
+	}
 	findings := []Finding{broker}
 	if c.Unleased() {
 		findings = slices.Insert(findings, 0, checkUnleased(c))
 	} else {
-		findings = slices.Insert(findings, 0, checkEtcd(ctx, c, log))
+		findings = slices.Insert(findings, 0, checkEtcd(ctx, c, registered, log))
+	}
+	for _, p := range suits(c, can) {
+		findings = append(findings, Finding{What: "settings", Err: wrongSetting(errors.New(p.text))})
 	}
 	if c.DataDir != "" || broker.Err == nil {
 		findings = append(findings, checkDataDir(c))
@@ -92,7 +100,8 @@ func refused(text string) error { return &ExitError{ExitRefused, errors.New(text
 
 func wrongSetting(err error) error { return &ExitError{ExitUsage, err} }
 
-func checkEtcd(ctx context.Context, c Config, log *slog.Logger) Finding {
+// registered is the id of the broker in the keys of etcd; empty: it is not known.
+func checkEtcd(ctx context.Context, c Config, registered string, log *slog.Logger) Finding {
 	f := Finding{What: "etcd"}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
@@ -106,7 +115,7 @@ func checkEtcd(ctx context.Context, c Config, log *slog.Logger) Finding {
 	if id == "" {
 		id = "-" // any id shows whether reads are answered
 	}
-	snap, err := client.Snapshot(ctx, id)
+	snap, err := client.SnapshotOf(ctx, cluster.Who{Name: id, Registered: cmp.Or(registered, id)})
 	if err != nil {
 		f.Err = EtcdError(c, err)
 		return f
@@ -124,6 +133,8 @@ func checkEtcd(ctx context.Context, c Config, log *slog.Logger) Finding {
 	case snap.StateMalformed != "":
 		f.Text += fmt.Sprintf("; the state of %s cannot be read: %q", id, snap.StateMalformed)
 	case c.BrokerID == "":
+	case snap.Registration != nil && snap.BrokerID != id:
+		f.Text += fmt.Sprintf("; %s is registered as %s", id, snap.BrokerID)
 	case snap.Registration != nil:
 		f.Text += fmt.Sprintf("; %s is registered", id)
 	default:
