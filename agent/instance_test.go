@@ -59,10 +59,10 @@ func TestABrokerThatRestartsWithinTheTTLKeepsItsTopicsUnderItsNewID(t *testing.T
 					t.Errorf("the member record is %s", member)
 				}
 				n.wantNoHarm()
-				if len(n.failed) > 0 {
-					t.Errorf("given to others: %v", n.failed)
+				if len(n.taken()) > 0 {
+					t.Errorf("given to others: %v", n.taken())
 				}
-				for topic, loads := range n.loads {
+				for topic, loads := range n.loadsOf() {
 					if loads != 2 { // once in each life
 						t.Errorf("%s was loaded %d times", topic, loads)
 					}
@@ -76,8 +76,8 @@ func TestABrokerThatRestartsAfterTheTTLIsDrainedUnderItsNewIDInTheRevisionThatBi
 	attached(t, someTopics(3), func(n *numbered, _ func(error) error) {
 		n.kill()
 		time.Sleep(40 * time.Second)
-		if len(n.failed) != 3 {
-			t.Fatalf("the cluster took %v", n.failed)
+		if len(n.taken()) != 3 {
+			t.Fatalf("the cluster took %v", n.taken())
 		}
 		n.start("22", 2*time.Second)
 		s := n.becomesIn(recovery.Drained, recovery.ReasonStaleRestart, "22")
@@ -127,7 +127,7 @@ func TestAfterAFullRestartABrokerTakesUpWhatNobodyElseWill(t *testing.T) {
 				if s := n.status(); !s.Ready.OK || s.Topics.Served != row.topics || len(n.assigned("11")) > 0 {
 					t.Errorf("left behind: %v, %+v", n.assigned("11"), s)
 				}
-				if taken := len(n.failed); taken != 3-row.topics {
+				if taken := len(n.taken()); taken != 3-row.topics {
 					t.Errorf("%d topics were given to others", taken)
 				}
 				n.wantNoHarm()
@@ -185,8 +185,8 @@ func TestTopicsOfABrokerThatComesBackDrainedAreForOthers(t *testing.T) {
 		n.start("22", 0)
 		n.becomesIn(recovery.Drained, "disk swap", "22")
 		time.Sleep(10 * time.Second)
-		if len(n.failed) != 3 || len(n.assigned("22")) > 0 || len(n.loaded) > 0 {
-			t.Errorf("given to others: %v, kept: %v, loaded: %v", n.failed, n.assigned("22"), n.loaded)
+		if len(n.taken()) != 3 || len(n.assigned("22")) > 0 || len(n.holds()) > 0 {
+			t.Errorf("given to others: %v, kept: %v, loaded: %v", n.taken(), n.assigned("22"), n.holds())
 		}
 		n.wantNoHarm()
 	})
@@ -227,8 +227,8 @@ func TestASidecarThatDiedInTheMiddleOfASuccessionFinishesIt(t *testing.T) {
 					t.Errorf("later: %+v", n.status())
 				}
 				n.wantNoHarm()
-				if len(n.failed) > 0 || len(n.loads) != 3 {
-					t.Errorf("given to others: %v, loads: %v", n.failed, n.loads)
+				if len(n.taken()) > 0 || len(n.loadsOf()) != 3 {
+					t.Errorf("given to others: %v, loads: %v", n.taken(), n.loadsOf())
 				}
 			})
 		})
@@ -270,8 +270,8 @@ func TestASuccessionEndsWellWhateverFailsOnTheWay(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 		time.Sleep(2 * time.Minute)
-		if s := n.status(); !s.Ready.OK || len(n.assigned("11")) > 0 || len(n.failed) > 0 {
-			t.Errorf("left behind: %v, given to others: %v, %+v", n.assigned("11"), n.failed, s)
+		if s := n.status(); !s.Ready.OK || len(n.assigned("11")) > 0 || len(n.taken()) > 0 {
+			t.Errorf("left behind: %v, given to others: %v, %+v", n.assigned("11"), n.taken(), s)
 		}
 		n.wantNoHarm()
 	})
@@ -316,8 +316,8 @@ func TestALostStateDirectoryWaitsForTheEndOfTheLeaseThatNobodyKnows(t *testing.T
 		time.Sleep(time.Second)
 		n.becomes("contested", func(s Status) bool { return s.Registration.State == "another" })
 		n.becomesIn(recovery.Drained, recovery.ReasonStaleRestart, "22")
-		if len(n.failed) != 3 {
-			t.Errorf("the cluster took %v", n.failed)
+		if len(n.taken()) != 3 {
+			t.Errorf("the cluster took %v", n.taken())
 		}
 		n.wantNoHarm()
 		_ = again(ErrKilled)

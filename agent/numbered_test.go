@@ -104,6 +104,23 @@ func (n *numbered) Close() error { return nil }
 
 func (n *numbered) has(topic string) bool { n.mu.Lock(); defer n.mu.Unlock(); return n.loaded[topic] }
 
+// holds are the topics that it has loaded.
+func (n *numbered) holds() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Sorted(maps.Keys(n.loaded))
+}
+
+// loadsOf is how often each topic was loaded, in all lives.
+func (n *numbered) loadsOf() map[string]int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return maps.Clone(n.loads)
+}
+
+// taken are the topics that the leader took from the dead.
+func (n *numbered) taken() []string { n.mu.Lock(); defer n.mu.Unlock(); return slices.Clone(n.failed) }
+
 // start begins a life that registers itself so much later than it answers.
 func (n *numbered) start(id string, late time.Duration) {
 	ctx, cancel := context.WithCancel(context.Background())
