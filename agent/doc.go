@@ -10,10 +10,17 @@
 // the deadline. The registration is given up only after everything was quiesced, and
 // restored only when nobody was declared dead, or by the session policy.
 //
+// A broker that registers itself under another id at each start is one broker, by the name
+// that it was given: within the TTL its topics go from id to id without anybody else being
+// asked, and the mode is that of the former id, whatever the new process wrote for its own
+// boot. A new process is fenced, if that is due, before it is given anything.
+//
 // Not guaranteed: that a broker which hangs stops serving where nothing here can stop
 // it (/broker/live asks for its restart then); that one which somebody else starts
 // while the sidecar does not run, or which comes up at another address than the one
 // that is asked, is fenced before it answers; that a pause keeps other brokers from
 // giving this one topics, which wait for its end; that two sidecars with copies of one
-// state directory know each other apart.
+// state directory know each other apart; that a broker with such ids and a lost state
+// directory gets its topics back within the TTL: whose the lease is that lives is not known
+// then, so its end is waited for.
 package agent

@@ -98,6 +98,8 @@ var explanations = map[string]explanation{
 	"agent/stopped":      {text("The sidecar was stopped. It held no registration, or left it in etcd to run out (--leave-registered)."), text("Nothing to avoid."), nil},
 	"agent/stopped/released": {text("The sidecar was stopped, quiesced the topics and gave the registration up."), text("For a quick restart of the sidecar: --leave-registered."),
 		text("Start the sidecar again. If other brokers stayed registered meanwhile, it comes back drained: holdfast activate")},
+	"registration/succeeded": {text("The broker was started again and registered itself under another id, as this kind does at each start. Within the TTL its topics were handed over from the former id in one step, so nobody else took them."),
+		text("Nothing to avoid: a restart within the TTL keeps the topics."), nil},
 	"registration/held": {text("The registration that was in etcd is ours and goes on."), text("Nothing to avoid."), nil},
 	"agent/resumed": {text("The host was suspended. Deadlines count on the boot clock, which ran on meanwhile, so the lease was judged as soon as the host ran again."),
 		text("No suspension of hosts that run brokers, or one shorter than the lease."), text("See the attachment event beside this one.")},
