@@ -1,0 +1,218 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"holdfast/brokerapi"
+	"holdfast/brokerapi/brokertest"
+	"holdfast/brokerapi/danube"
+	"holdfast/cluster"
+	"holdfast/lab/harness"
+)
+
+// danubeEtcd is the stand-in for a Danube broker with etcd, a process, and its etcd. Its
+// leader assigns nothing: this test is the one that does.
+type danubeEtcd struct {
+	*harness.Danube
+	lab   *harness.Lab
+	etcd  *harness.Etcd
+	front *harness.Front // between the broker and etcd
+	store *cluster.Client
+	keys  harness.Keys
+}
+
+func launchDanubeEtcd(t *testing.T) *danubeEtcd {
+	t.Helper()
+	l := harness.ForTest(t)
+	e, err := l.StartEtcd(t.Context(), harness.EtcdOptions{})
+	do(t, err)
+	front, err := harness.NewFront(l, strings.TrimPrefix(e.Endpoint(), "http://"))
+	do(t, err)
+	store, err := cluster.Open(cluster.Config{Endpoints: []string{e.Endpoint()}}, slog.New(slog.DiscardHandler))
+	do(t, err)
+	t.Cleanup(func() { store.Close() })
+	s := &danubeEtcd{lab: l, etcd: e, front: front, store: store}
+	s.Danube, err = l.StartDanube(t.Context(), harness.DanubeOptions{Name: "d1", Etcd: "http://" + front.Addr(), Assign: time.Hour})
+	do(t, err)
+	t.Cleanup(func() { noDisaster(t, s.Danube) })
+	return s
+}
+
+func noDisaster(t *testing.T, d *harness.Danube) {
+	t.Helper()
+	all, err := d.Disasters()
+	do(t, err)
+	for _, disaster := range all {
+		t.Errorf("disaster: %+v", disaster)
+	}
+}
+
+// danubeStore is the store as the driver wants it.
+type danubeStore struct{ *cluster.Client }
+
+func (s danubeStore) Registrations(ctx context.Context) (list []danube.Registration, err error) {
+	all, err := s.Client.Registrations(ctx)
+	for _, r := range all {
+		list = append(list, danube.Registration{BrokerID: r.BrokerID, Value: r.Value, CreateRevision: r.CreateRevision})
+	}
+	return list, err
+}
+
+func danubeConfig(d *harness.Danube) danube.Config {
+	return danube.Config{AdminURL: "http://" + d.AdminAddr(), LookupURL: "http://" + d.ClientAddr(), MetricsURL: "http://" + d.MetricsAddr()}
+}
+
+func (s *danubeEtcd) Open(t *testing.T) brokerapi.Broker {
+	t.Helper()
+	cfg := danubeConfig(s.Danube)
+	cfg.Store = danubeStore{s.store}
+	b, err := danube.New(cfg)
+	do(t, err)
+	return b
+}
+
+func (s *danubeEtcd) Kill(t *testing.T)   { do(t, s.Danube.Kill()) }
+func (s *danubeEtcd) Start(t *testing.T)  { do(t, s.Danube.Start(bound(t))) }
+func (s *danubeEtcd) Freeze(t *testing.T) { do(t, s.Danube.Freeze()) }
+func (s *danubeEtcd) Thaw(t *testing.T)   { do(t, s.Danube.Thaw()) }
+
+func (s *danubeEtcd) Publish(topic string, data []byte) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	_, err := s.Produce(ctx, topic, data)
+	return err
+}
+
+func (s *danubeEtcd) Count(topic string) (int, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	n, err := s.Danube.Count(ctx, topic)
+	return int(n.Here), err
+}
+
+// Assign makes the topic that of the present life: what an earlier one had of it goes to
+// this one in the same transaction, as at a restart beside a sidecar.
+func (s *danubeEtcd) Assign(t *testing.T, topic string) {
+	t.Helper()
+	id, err := s.ID(bound(t))
+	do(t, err)
+	s.assignTo(t, id, topic)
+}
+
+func (s *danubeEtcd) assignTo(t *testing.T, id, topic string) {
+	t.Helper()
+	c := s.etcd.Client()
+	do(t, harness.CreateDanubeTopics(bound(t), c, topic))
+	ours := s.keys.Assignment(id, topic)
+	ops := []clientv3.Op{clientv3.OpPut(ours, "null")}
+	found, err := c.Get(bound(t), "/cluster/brokers/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	do(t, err)
+	for _, kv := range found.Kvs {
+		if strings.HasSuffix(string(kv.Key), topic) && string(kv.Key) != ours && strings.Count(string(kv.Key), "/") == 5 {
+			ops = append(ops, clientv3.OpDelete(string(kv.Key)))
+		}
+	}
+	_, err = c.Txn(bound(t)).If(clientv3.Compare(clientv3.CreateRevision(ours), "=", 0)).Then(ops...).Commit()
+	do(t, err)
+}
+
+// Blind interrupts the broker's connection to etcd, after which its watches do not come
+// back.
+func (s *danubeEtcd) Blind(t *testing.T) {
+	t.Helper()
+	s.front.SetDown(true)
+	do(t, harness.Await(t.Context(), 15*time.Second, "the broker's watches to die", func(ctx context.Context) (bool, string) {
+		st, err := s.Status(ctx)
+		return err == nil && st.WatchesDied, fmt.Sprintf("%+v, %v", st, err)
+	}))
+	s.front.SetDown(false)
+}
+
+func (s *danubeEtcd) Reassign(t *testing.T, topic string) { s.Assign(t, topic) }
+
+// GiveAway has a second broker of the cluster serve the topic.
+func (s *danubeEtcd) GiveAway(t *testing.T, topic string) {
+	t.Helper()
+	other, err := s.lab.StartDanube(t.Context(), harness.DanubeOptions{Name: "d2", Etcd: s.etcd.Endpoint(), Assign: time.Hour})
+	do(t, err)
+	t.Cleanup(func() { noDisaster(t, other) })
+	id, err := other.ID(bound(t))
+	do(t, err)
+	s.assignTo(t, id, topic)
+	do(t, harness.Await(t.Context(), 15*time.Second, "the other broker to serve", func(ctx context.Context) (bool, string) {
+		st, err := other.Status(ctx)
+		return err == nil && slices.Contains(st.Loaded, topic), fmt.Sprintf("%+v, %v", st, err)
+	}))
+}
+
+// AddForeign assigns topics to others, as close to this broker's as may be.
+func (s *danubeEtcd) AddForeign(t *testing.T) func() error {
+	t.Helper()
+	id, err := s.ID(bound(t))
+	do(t, err)
+	c := s.etcd.Client()
+	keys := []string{
+		"/cluster/brokers/" + id + "0/default/theirs", // another broker, whose id begins like ours
+		"/cluster/brokers/1/default/theirs",
+		"/cluster/unassigned/default/nobodys",
+		"/topics/default/nobodys/delivery",
+		"/cluster/register/" + id + "0",
+	}
+	for _, key := range keys {
+		_, err := c.Put(bound(t), key, `"theirs"`)
+		do(t, err)
+	}
+	read := func() (map[string]string, error) {
+		got := map[string]string{}
+		for _, key := range keys {
+			found, err := c.Get(context.Background(), key)
+			if err != nil {
+				return nil, err
+			}
+			for _, kv := range found.Kvs {
+				got[key] = fmt.Sprint(kv.ModRevision, string(kv.Value))
+			}
+		}
+		return got, nil
+	}
+	before, err := read()
+	do(t, err)
+	return func() error {
+		after, err := read()
+		for _, key := range keys {
+			if before[key] != after[key] {
+				err = errors.Join(err, fmt.Errorf("%s was %q and is %q", key, before[key], after[key]))
+			}
+		}
+		return err
+	}
+}
+
+func TestDanubeWithEtcdConforms(t *testing.T) {
+	brokertest.Run(t, brokertest.Harness{
+		Launch:    func(t *testing.T) brokertest.Server { return launchDanubeEtcd(t) },
+		Many:      500,
+		Odd:       danubeOdd,
+		Retriable: func(err error) bool { return status.Code(errors.Unwrap(err)) == codes.FailedPrecondition },
+	})
+}
+
+var danubeOdd = []brokertest.OddTopic{
+	{Name: "dots", Topic: "/default/orders.eu.west"},
+	{Name: "begins like another", Topic: "/default/orders"},
+	{Name: "called state", Topic: "/default/state"},
+	{Name: "unicode", Topic: "/default/größe日本語"},
+	{Name: "upper case", Topic: "/default/ORDERS"},
+	{Name: "long", Topic: "/default/" + strings.Repeat("x", 200)},
+}
