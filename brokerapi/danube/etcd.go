@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"holdfast/brokerapi"
+	"holdfast/brokerapi/danube/danubepb"
 )
 
 // etcdVersion stands for a version: nothing that the broker says tells it.
@@ -55,8 +56,11 @@ func (b *etcdBroker) Identify(ctx context.Context) (brokerapi.Identity, error) {
 	if err := b.isEtcd(ctx); err != nil {
 		return brokerapi.Identity{}, err
 	}
-	generation, _ := b.adminLink.connection()
-	list, err := b.listBrokers(ctx)
+	var list []*danubepb.BrokerInfo
+	generation, _, err := b.adminLink.during(func() (err error) {
+		list, err = b.listBrokers(ctx)
+		return err
+	})
 	if err != nil {
 		return brokerapi.Identity{}, err
 	}
@@ -325,8 +329,9 @@ func (b *etcdBroker) Unload(ctx context.Context, topic string) error {
 		return fmt.Errorf("unload %s: %w", topic, err)
 	}
 	b.noteLoaded(topic)
+	began := time.Now()
 	err = b.await(ctx, topic, func(at place) (bool, error) {
-		if at == here && !released {
+		if at == here && !released && time.Since(began) >= b.settle {
 			return false, fmt.Errorf("broker %s serves it without being assigned to it, and gives up only what is assigned: assign it to the broker in etcd first, or stop the broker", id)
 		}
 		return at != here, nil

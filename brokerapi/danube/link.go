@@ -41,7 +41,7 @@ type link struct {
 
 	mu         sync.Mutex
 	closed     bool
-	generation int       // grows with each connection made
+	generation int       // grows with each connection made, and when it breaks
 	broken     bool      // the last one has broken, and gRPC may not have noticed yet
 	since      time.Time // when the current one was made
 	lastErr    string    // of the last attempt, to log changes only
@@ -154,7 +154,10 @@ func (c *heldConn) Close() error {
 func (c *heldConn) broke(err error) {
 	c.link.breaks.Add(1)
 	c.link.mu.Lock()
-	c.link.broken = c.link.broken || c.generation == c.link.generation
+	if c.generation == c.link.generation {
+		c.link.broken = true
+		c.link.generation++
+	}
 	c.link.mu.Unlock()
 	if !c.heard.Load() || c.link.life.Err() != nil || c.told.Swap(true) {
 		return
@@ -170,11 +173,24 @@ func (l *link) heard() {
 	l.lastErr = ""
 }
 
-// connection says which connection is in use, and since when.
+// connection says which connection is in use, and since when it is.
 func (l *link) connection() (generation int, since time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.generation, l.since
+}
+
+// during asks on one connection: again if it was another one afterwards, so that what
+// was learnt is not taken for what the process at the end of this one says.
+func (l *link) during(ask func() error) (generation int, since time.Time, err error) {
+	for range 3 {
+		before, _ := l.connection()
+		err = ask()
+		if generation, since = l.connection(); err != nil || generation == before {
+			return generation, since, err
+		}
+	}
+	return 0, time.Time{}, fmt.Errorf("%s %s: the connection keeps breaking: see the broker's log", l.flag, l.url)
 }
 
 // call asks for something on the connection, bounded by ctx, by the time for one answer

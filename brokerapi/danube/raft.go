@@ -63,11 +63,14 @@ func (b *raftBroker) status(ctx context.Context) (*danubepb.ClusterStatusRespons
 // its data directory. Instance adds when the process started, as the metrics tell; if
 // they do not, when the connection to it was made.
 func (b *raftBroker) Identify(ctx context.Context) (brokerapi.Identity, error) {
-	s, err := b.status(ctx)
+	var s *danubepb.ClusterStatusResponse
+	generation, since, err := b.adminLink.during(func() (err error) {
+		s, err = b.status(ctx)
+		return err
+	})
 	if err != nil {
 		return brokerapi.Identity{}, err
 	}
-	generation, since := b.adminLink.connection()
 	id := strconv.FormatUint(s.GetSelfNodeId(), 10)
 	if err := b.sameDataDir(id); err != nil {
 		return brokerapi.Identity{}, err
@@ -167,20 +170,23 @@ func (b *raftBroker) Topics(ctx context.Context) (serving, quiesced []string, er
 	return loaded, nil, nil
 }
 
-// Load implements brokerapi.Broker. The brokers assign topics themselves: one that is
-// not here cannot be made to come.
+// Load implements brokerapi.Broker. The brokers assign topics themselves: it waits until
+// one of them serves the topic, which is nothing that it could bring about.
 func (b *raftBroker) Load(ctx context.Context, topic string, _ []byte) error {
 	if err := checkTopic("load", topic); err != nil {
 		return err
 	}
-	at, err := b.lookup(ctx, topic)
-	switch {
-	case err != nil:
+	err := b.await(ctx, topic, func(at place) (bool, error) {
+		if at == elsewhere {
+			return false, brokerapi.ErrElsewhere
+		}
+		return at == here, nil
+	})
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("no broker serves it, and the brokers assign topics themselves: see whether it exists: %w", err)
+	}
+	if err != nil {
 		return fmt.Errorf("load %s: %w", topic, err)
-	case at == elsewhere:
-		return fmt.Errorf("load %s: %w", topic, brokerapi.ErrElsewhere)
-	case at == nowhere:
-		return fmt.Errorf("load %s: no broker serves it, and the brokers assign topics themselves: wait, or create it (danube-admin topics create)", topic)
 	}
 	return nil
 }
@@ -249,15 +255,19 @@ func (b *raftBroker) steer(ctx context.Context, mode brokerapi.Mode, reason stri
 		return err
 	}
 	for {
-		if info, err = b.self(ctx); err != nil || is(info, mode) {
+		now, err := b.self(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("it is still %s%s: %w", shown(info.GetBrokerStatus()), progress, context.Cause(ctx))
+		case err != nil || is(now, mode):
 			return err
 		}
+		info = now
 		timer := time.NewTimer(100 * time.Millisecond)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return fmt.Errorf("it is still %s%s: %w", shown(info.GetBrokerStatus()), progress, context.Cause(ctx))
 		case <-b.life.Done():
 			timer.Stop()
 			return errClosed
