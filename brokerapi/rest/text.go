@@ -42,7 +42,7 @@ func (c *Client) quote(body []byte) string {
 // failed is the error of a call that got no answer.
 func (c *Client) failed(what string, err error) error {
 	return &callError{fmt.Sprintf("%s %s: %s: %s%s", c.setting, c.base, what,
-		shown(c.token.hide(err.Error()), 2*maxQuote), c.remedy(err)), err}
+		shown(c.token.hide(strings.TrimPrefix(err.Error(), "readLoopPeekFailLocked: ")), 2*maxQuote), c.remedy(err)), err}
 }
 
 // callError keeps a text that was made fit to be shown apart from what it came from.
@@ -57,7 +57,6 @@ func (e *callError) Unwrap() error { return e.err }
 // remedy says what to do when no answer came, where that is known.
 func (c *Client) remedy(err error) string {
 	var unknown x509.UnknownAuthorityError
-	var alert tls.AlertError
 	var noTLS tls.RecordHeaderError
 	var lookup *net.DNSError
 	switch {
@@ -65,7 +64,7 @@ func (c *Client) remedy(err error) string {
 		return ": is the broker running there?"
 	case errors.As(err, &unknown):
 		return ": set --broker-cacert to the authority that signed the broker's certificate"
-	case errors.As(err, &alert):
+	case strings.Contains(err.Error(), "remote error: tls: "): // an alert has no type of its own
 		return ": the broker refuses the handshake: set --broker-cert and --broker-key to a certificate that it accepts"
 	case errors.As(err, &noTLS), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 		return fmt.Sprintf(": no TLS is spoken there: write http:// in %s", c.setting)

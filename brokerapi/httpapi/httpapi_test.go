@@ -1,0 +1,330 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/brokerapi"
+)
+
+func bound(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func opened(t *testing.T, cfg Config) *Broker {
+	t.Helper()
+	b, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+const (
+	goodIdentity = `{"name":"n1","instance":"i1","version":"1","capabilities":["stable-name","steer"]}`
+	goodHealth   = `{"status":"ok","instance":"i1"}`
+)
+
+// answers serves one body for each path, with 200 and as JSON unless the body says
+// otherwise: "503 text/html <html>".
+func answers(t *testing.T, bodies map[string]string) string {
+	t.Helper()
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, ok := bodies[r.Method+" "+strings.TrimPrefix(r.URL.Path, base)]
+		status, kind := 200, "application/json"
+		if !ok {
+			status = 404
+		} else if body[0] >= '0' && body[0] <= '9' {
+			parts := strings.SplitN(body, " ", 3)
+			fmt.Sscan(parts[0], &status)
+			kind, body = parts[1], parts[2]
+		}
+		w.Header().Set("Content-Type", kind)
+		w.WriteHeader(status)
+		io.WriteString(w, body)
+	}))
+	t.Cleanup(web.Close)
+	return web.URL
+}
+
+func TestNothingButAGoodAnswerIsHealthy(t *testing.T) {
+	const remedy = ": no broker that keeps Holdfast's HTTP contract says that: set --broker-admin to where one does, without /holdfast/v1"
+	for _, c := range []struct {
+		name, identity, health string
+		identityError          bool
+		want                   string // in the error; empty: healthy
+	}{
+		{"well", goodIdentity, goodHealth, false, ""},
+		{"more than is known", strings.Replace(goodIdentity, "{", `{"later":[1],`, 1), goodHealth, false, ""},
+		{"not well", goodIdentity, `503 application/json {"error":{"code":"unavailable","message":"disk is full"}}`, false,
+			"/health answered 503 Service Unavailable: unavailable: disk is full"},
+		{"well in other words", goodIdentity, `{"status":"OK","instance":"i1"}`, false, `want {"status":"ok","instance":"…"}`},
+		{"well without an instance", goodIdentity, `{"status":"ok"}`, false, `want {"status":"ok","instance":"…"}`},
+		{"204", goodIdentity, `204 application/json {}`, false, "answered 204 No Content with nothing"},
+		{"redirect", goodIdentity, `302 application/json {}`, false, "which is not followed"},
+		{"two names", goodIdentity, `{"status":"bad","Status":"ok","instance":"i1"}`, false, `has the name "Status" twice`},
+		{"HTML", `200 text/html <html>`, goodHealth, true, `answered 200 OK (text/html): "<html>": want content type application/json` + remedy},
+		{"not there", `404 text/plain 404 page not found`, goodHealth, true, `answered 404 Not Found: "404 page not found"` + remedy},
+		{"not there, in the contract's words", `404 application/json {"error":{"code":"unknown_path","message":"no"}}`, goodHealth, false, `404 Not Found: unknown_path: no`},
+		{"token refused", `401 application/json {"error":{"code":"unauthorized","message":"no"}}`, goodHealth, false, "set --broker-token-file to a token that the broker accepts"},
+		{"no instance", `{"version":"1","capabilities":[]}`, goodHealth, true, "instance is missing" + remedy},
+		{"no capabilities", `{"instance":"i1","version":"1"}`, goodHealth, true, "capabilities is missing" + remedy},
+		{"long version", `{"instance":"i1","version":"` + strings.Repeat("x", 2000) + `","capabilities":[]}`, goodHealth, true, "version has 2000 bytes, at most 1024 are allowed" + remedy},
+		{"terminal codes in the name", `{"name":"\u001b[31m","instance":"i1","version":"1","capabilities":[]}`, goodHealth, true, "name holds what cannot be printed" + remedy},
+		{"slash in the name", `{"name":"a/b","instance":"i1","version":"1","capabilities":[]}`, goodHealth, true, "name holds a slash"},
+		{"relative data directory", `{"data_dir":"../x","instance":"i1","version":"1","capabilities":[]}`, goodHealth, true, "data_dir does not start with a slash"},
+		{"time of another form", `{"started_at":"yesterday","instance":"i1","version":"1","capabilities":[]}`, goodHealth, true, "parsing time"},
+		{"another broker", strings.Replace(goodIdentity, "n1", "n2", 1), goodHealth, true,
+			`the broker there calls itself "n2", --broker-id says "n1": point --broker-admin at n1's own address, or set --broker-id to n2`},
+		{"no name", strings.Replace(goodIdentity, "n1", "", 1), goodHealth, true, "the broker says stable-name and gives no name: give it one, or leave stable-name out of --http-capabilities"},
+		{"can less", strings.Replace(goodIdentity, `,"steer"`, "", 1), goodHealth, true,
+			"the broker says that it has no steer: write --http-capabilities stable-name if this is the right broker"},
+		{"is more", strings.Replace(goodIdentity, `"steer"`, `"steer","must-stop"`, 1), goodHealth, true,
+			"the broker says of itself must-stop, which --http-capabilities does not: write --http-capabilities stable-name,must-stop,steer if this is the right broker"},
+		{"two brokers", goodIdentity, `{"status":"ok","instance":"i2"}`, false, `/identity says instance "i1": two brokers answer there, or it was restarted just now`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			url := answers(t, map[string]string{"GET /identity": c.identity, "GET /health": c.health})
+			err := opened(t, Config{AdminURL: url, BrokerID: "n1", Capabilities: []string{"stable-name", "steer"}}).Health(bound(t))
+			switch {
+			case c.want == "" && err != nil, c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+				t.Errorf("got  %v\nwant %s", err, c.want)
+			case err != nil && !strings.HasPrefix(err.Error(), "--broker-admin "+url):
+				t.Errorf("does not name the setting: %v", err)
+			case errors.Is(err, brokerapi.ErrIdentity) != c.identityError:
+				t.Errorf("%v: wraps ErrIdentity: %v", err, !c.identityError)
+			}
+		})
+	}
+}
+
+func TestAListingThatIsNotOneIsAnError(t *testing.T) {
+	for _, c := range []struct{ name, body, want string }{
+		{"no topics", `{}`, "topics is missing"},
+		{"null", `{"topics":null}`, "topics is missing"},
+		{"a name of another form", `{"topics":[{"name":"orders","state":"serving"}]}`, `topic "orders": want the form /namespace/topic`},
+		{"a state of another form", `{"topics":[{"name":"/a/b","state":"absent"}]}`, `topic "/a/b" is "absent", want serving, quiesced or sealed`},
+		{"twice on a page", `{"topics":[{"name":"/a/b","state":"serving"},{"name":"/a/b","state":"sealed"}]}`, `topic "/a/b" is listed twice`},
+		{"the same page for ever", `{"topics":[{"name":"/a/b","state":"serving"}],"next":"/a/b"}`, `topic "/a/b" is listed twice`},
+		{"an empty page that has a next", `{"topics":[],"next":"x"}`, `a page that leads nowhere`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			url := answers(t, map[string]string{"GET /topics": c.body})
+			serving, quiesced, err := opened(t, Config{AdminURL: url, Capabilities: []string{"steer"}}).Topics(bound(t))
+			if err == nil || !strings.HasPrefix(err.Error(), "list topics: --broker-admin ") || !strings.Contains(err.Error(), c.want) || serving != nil || quiesced != nil {
+				t.Errorf("got %q, %q, %v\nwant %s", serving, quiesced, err, c.want)
+			}
+		})
+	}
+}
+
+func TestAnAnswerThatSaysSomethingElseIsAnError(t *testing.T) {
+	can := Config{Capabilities: []string{"quiesce", "move", "steer", "unload"}}
+	for _, c := range []struct {
+		name, body, want string
+		call             func(context.Context, *Broker) error
+	}{
+		{"load", `{"state":"quiesced"}`, `load /a/b: --broker-admin `, func(ctx context.Context, b *Broker) error { return b.Load(ctx, "/a/b", nil) }},
+		{"quiesce", `{"state":"serving"}`, `the state is "serving", want one of ["quiesced" "sealed" "absent"]`, func(ctx context.Context, b *Broker) error { return b.Quiesce(ctx, "/a/b") }},
+		{"unload", `{"state":"quiesced"}`, `want one of ["absent"]`, func(ctx context.Context, b *Broker) error { return b.Unload(ctx, "/a/b") }},
+		{"delete", `{}`, `the state is "", want one of ["absent"]`, func(ctx context.Context, b *Broker) error { return b.Delete(ctx, "/a/b") }},
+		{"mode", `{"mode":"active"}`, `want mode "drained"`, func(ctx context.Context, b *Broker) error { return b.Steer(ctx, brokerapi.Drained, "") }},
+		{"mode on its way", `202 application/json {"mode":"drained"}`, `steer to drained: the broker is still on its way: ask again`, func(ctx context.Context, b *Broker) error { return b.Steer(ctx, brokerapi.Drained, "") }},
+		{"elsewhere", `409 application/json {"error":{"code":"elsewhere","message":"at n2"}}`, `409 Conflict: elsewhere: at n2`, func(ctx context.Context, b *Broker) error { return b.Load(ctx, "/a/b", nil) }},
+		{"not the contract's error", `409 application/json {"error":"elsewhere"}`, `answered 409 Conflict: "{\"error\":\"elsewhere\"}"`, func(ctx context.Context, b *Broker) error { return b.Load(ctx, "/a/b", nil) }},
+		{"end is missing", `{}`, `seal /a/b: --broker-admin `, seal},
+		{"empty with an end", `{"empty":true,"last_offset":"0"}`, `an empty topic has no last_offset`, seal},
+		{"not empty without an end", `{"empty":false}`, `last_offset: a field that the contract asks for is missing`, seal},
+		{"a number that would be rounded", `{"empty":false,"last_offset":9007199254740993}`, `cannot unmarshal number`, seal},
+		{"an end below zero", `{"empty":false,"last_offset":"-1"}`, `last_offset "-1" is not a number in decimal digits`, seal},
+		{"an end with a sign", `{"empty":false,"last_offset":"+1"}`, `last_offset "+1" is not a number in decimal digits`, seal},
+		{"an end too large", `{"empty":false,"last_offset":"18446744073709551616"}`, `is not a number in decimal digits`, seal},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			all := map[string]string{"PUT /mode": c.body}
+			for _, verb := range []string{"load", "quiesce", "unload", "delete", "seal"} {
+				all["POST /topics/"+verb] = c.body
+			}
+			can.AdminURL = answers(t, all)
+			err := c.call(bound(t), opened(t, can))
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got  %v\nwant %s", err, c.want)
+			}
+			if errors.Is(err, brokerapi.ErrElsewhere) != (c.name == "elsewhere") {
+				t.Errorf("is served elsewhere: %v", err)
+			}
+		})
+	}
+}
+
+func seal(ctx context.Context, b *Broker) error { _, err := b.Seal(ctx, "/a/b"); return err }
+
+func TestWhatCannotBeSentIsRefusedHere(t *testing.T) {
+	b := opened(t, Config{AdminURL: "http://127.0.0.1:1", KeyPrefix: "/p", Capabilities: []string{"quiesce"}})
+	for _, c := range []struct {
+		name string
+		err  error
+		want string
+	}{
+		{"not a topic", b.Load(bound(t), "orders", nil), `load: topic "orders": want the form /namespace/topic`},
+		{"not UTF-8", b.Quiesce(bound(t), "/a/\xff"), `quiesce: topic "/a/\xff": is not UTF-8, which JSON cannot carry`},
+		{"record not JSON", b.Load(bound(t), "/a/b", []byte("{")), `load /a/b: topic record /p/topics/a/b: want JSON of at most 1048576 bytes: mend it or remove it`},
+		{"record too large", b.Load(bound(t), "/a/b", []byte(`"`+strings.Repeat("x", 1<<20)+`"`)), `load /a/b: topic record /p/topics/a/b: want JSON of at most 1048576 bytes: mend it or remove it`},
+		{"unknown mode", b.Steer(bound(t), "asleep", ""), `steer: mode "asleep": want active or drained`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.err == nil || c.err.Error() != c.want {
+				t.Errorf("got  %v\nwant %s", c.err, c.want)
+			}
+		})
+	}
+}
+
+// watched is a broker whose /alive does what the test wants.
+func watched(t *testing.T, alive http.HandlerFunc) *Broker {
+	t.Helper()
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch strings.TrimPrefix(r.URL.Path, base) {
+		case "/identity":
+			io.WriteString(w, `{"instance":"i1","version":"1","capabilities":["held-watch"]}`)
+		case "/health":
+			io.WriteString(w, goodHealth)
+		default:
+			alive(w, r)
+		}
+	}))
+	t.Cleanup(web.Close)
+	b := opened(t, Config{AdminURL: web.URL, Capabilities: []string{"held-watch"}})
+	t.Cleanup(func() { b.Close() }) // before the server, which waits for its connections
+	return b
+}
+
+func line(w http.ResponseWriter, text string) {
+	io.WriteString(w, text+"\n")
+	w.(http.Flusher).Flush()
+}
+
+func TestTheEndOfTheHeldWatchIsALoss(t *testing.T) {
+	end := make(chan struct{})
+	var asked atomic.Int64
+	b := watched(t, func(w http.ResponseWriter, r *http.Request) {
+		first := asked.Add(1) == 1
+		line(w, `{"instance":"i1"}`)
+		if first {
+			<-end
+			return
+		}
+		<-r.Context().Done()
+	})
+	if err := b.Health(bound(t)); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-b.Lost():
+		t.Fatal("lost while it is held")
+	default:
+	}
+	close(end)
+	select {
+	case <-b.Lost():
+	case <-bound(t).Done():
+		t.Fatal("the end was not told")
+	}
+	if err := b.Health(bound(t)); err != nil || asked.Load() != 2 {
+		t.Errorf("asked %d times: %v", asked.Load(), err)
+	}
+}
+
+func TestWithoutItsWatchABrokerIsNotHealthy(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		alive http.HandlerFunc
+		want  string
+	}{
+		{"not there", http.NotFound, "GET /holdfast/v1/alive answered 404 Not Found"},
+		{"ends at once", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(200) }, "the answer ended"},
+		{"another form", func(w http.ResponseWriter, r *http.Request) { line(w, "tick"); <-r.Context().Done() }, `"tick" is not a line such as {"instance":"…"}`},
+		{"another broker", func(w http.ResponseWriter, r *http.Request) { line(w, `{"instance":"i2"}`); <-r.Context().Done() }, "no line came"},
+		{"an endless line", func(w http.ResponseWriter, _ *http.Request) { line(w, strings.Repeat("x", 5000)) }, "a line is longer than 4096 bytes"},
+		{"silent", func(w http.ResponseWriter, r *http.Request) { w.(http.Flusher).Flush(); <-r.Context().Done() }, "no line came"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := watched(t, c.alive)
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+			defer cancel()
+			err := b.Health(ctx)
+			if err == nil || !strings.HasPrefix(err.Error(), "held watch: ") || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+		})
+	}
+}
+
+func TestAStopReachesOnlyTheProcessThatIsMeant(t *testing.T) {
+	var got []string
+	instance := "i1"
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		got = append(got, strings.TrimPrefix(r.URL.Path, base)+string(body))
+		w.Header().Set("Content-Type", "application/json")
+		if r.Method == "POST" {
+			w.WriteHeader(202)
+		}
+		fmt.Fprintf(w, `{"instance":%q,"version":"1","capabilities":["end"]}`, instance)
+	}))
+	defer web.Close()
+	b := opened(t, Config{AdminURL: web.URL, Capabilities: []string{"end"}})
+	if err := b.End(bound(t)); err != nil {
+		t.Fatal(err)
+	}
+	instance = "i2" // its successor, of which nobody has asked who it is
+	if err := b.End(bound(t)); err == nil || !strings.Contains(err.Error(), `want instance "i1"`) {
+		t.Errorf("got %v", err)
+	}
+	if want := `/identity /stop{"instance":"i1"} /stop{"instance":"i1"}`; strings.Join(got, " ") != want {
+		t.Errorf("asked %s, want %s", strings.Join(got, " "), want)
+	}
+}
+
+func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	for _, c := range []struct {
+		name string
+		cfg  Config
+		want string
+	}{
+		{"no address", Config{}, "--broker-admin is empty: want http://host:port"},
+		{"unknown capability", Config{AdminURL: "http://a", Capabilities: []string{"fly"}},
+			`--http-capabilities "fly": no capability is called "fly": known are quiesce, unload, held-watch, stable-name, local-data, must-stop, steer, end, move`},
+		{"no token", Config{AdminURL: "http://a", TokenFile: missing}, "--broker-token-file: open " + missing + ": no such file or directory"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b, err := New(c.cfg)
+			if err == nil {
+				b.Close()
+			}
+			if err == nil || err.Error() != c.want {
+				t.Errorf("got  %v\nwant %s", err, c.want)
+			}
+		})
+	}
+	if _, err := os.Stat(missing); err == nil {
+		t.Error("made the file")
+	}
+}
