@@ -5,16 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"holdfast/brokerapi"
+	"holdfast/brokerapi/rest"
 )
 
 func bound(t *testing.T) context.Context {
@@ -326,5 +329,49 @@ func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 	}
 	if _, err := os.Stat(missing); err == nil {
 		t.Error("made the file")
+	}
+}
+
+func TestSilenceIsNoLossUntilThePortRefuses(t *testing.T) {
+	timeout := fmt.Errorf("no answer: %w", context.DeadlineExceeded)
+	refused := fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
+	for _, c := range []struct {
+		name string
+		held bool
+		ends []error // of the attempts, one after the other
+		lost []bool
+	}{
+		{"ended while held", true, []error{rest.ErrEnded, refused}, []bool{true, false}},
+		{"broke while held", true, []error{io.ErrUnexpectedEOF}, []bool{true}},
+		{"never held", false, []error{refused, timeout, rest.ErrEnded}, []bool{false, false, false}},
+		{"silent, frozen, then gone", true, []error{errSilent, timeout, timeout, refused, refused}, []bool{false, false, false, true, false}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWatch(nil, slog.New(slog.DiscardHandler))
+			if c.held {
+				w.up("i1")
+			}
+			for i, err := range c.ends {
+				w.note(err)
+				select {
+				case <-w.lost:
+					if !c.lost[i] {
+						t.Errorf("%d, %v: lost", i, err)
+					}
+				default:
+					if c.lost[i] {
+						t.Errorf("%d, %v: not lost", i, err)
+					}
+				}
+			}
+		})
+	}
+	w := newWatch(nil, slog.New(slog.DiscardHandler))
+	w.up("i1")
+	w.note(errSilent)
+	w.up("i1") // it only hung
+	w.note(errSilent)
+	if len(w.lost) != 0 {
+		t.Error("a broker that came back was lost")
 	}
 }

@@ -123,16 +123,21 @@ func (b *Broker) share(t *topic) error {
 	return copyDir(dir(b.o.Dir, t.Name), dir(b.o.SharedDir, t.Name))
 }
 
-// fetch takes a topic from where another broker has put it; nil if there is none.
-func (b *Broker) fetch(name string) (*topic, error) {
-	from := dir(b.o.SharedDir, name)
-	if _, err := os.Stat(filepath.Join(from, "topic.json")); b.o.SharedDir == "" || errors.Is(err, fs.ErrNotExist) {
+// shared is a topic as another broker has handed it over; nil if there is none.
+func (b *Broker) shared(name string) (*topic, error) {
+	if b.o.SharedDir == "" {
 		return nil, nil
 	}
-	if err := copyDir(from, dir(b.o.Dir, name)); err != nil {
-		return nil, err
+	t, err := readTopic(dir(b.o.SharedDir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
-	return readTopic(dir(b.o.Dir, name))
+	return t, err
+}
+
+// fetch takes the files of a topic that was handed over.
+func (b *Broker) fetch(name string) error {
+	return copyDir(dir(b.o.SharedDir, name), dir(b.o.Dir, name))
 }
 
 func copyDir(from, to string) error {

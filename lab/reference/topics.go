@@ -155,8 +155,9 @@ func (b *Broker) resume(r resumeRequest) (state, error) {
 	if b.mode.Mode != "active" {
 		return state{}, errDrained
 	}
-	if t == nil {
-		if t, err = b.fetch(r.Topic); err != nil {
+	away := t == nil
+	if away {
+		if t, err = b.shared(r.Topic); err != nil {
 			return state{}, err
 		}
 	}
@@ -164,11 +165,15 @@ func (b *Broker) resume(r resumeRequest) (state, error) {
 	case t == nil && !r.From.Empty:
 		return state{}, errNotHere
 	case t == nil:
-		t = &topic{Name: r.Topic} // there never was a message: nothing need be here
+		t, away = &topic{Name: r.Topic}, false // there never was a message: nothing need be here
 	case t.Sealed == nil && (t.Resumed == nil || !t.Resumed.equal(*r.From)):
 		return state{}, errNotSealed
 	case t.Sealed != nil && !t.Sealed.equal(*r.From):
 		return state{}, errNoFit
+	case away:
+		if err := b.fetch(r.Topic); err != nil {
+			return state{}, err
+		}
 	}
 	t.Loaded, t.Parked, t.Paused, t.Sealed, t.Resumed = true, false, false, nil, r.From
 	return b.keep(t)
