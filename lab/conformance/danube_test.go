@@ -32,7 +32,7 @@ type danubeEtcd struct {
 	keys  harness.Keys
 }
 
-func launchDanubeEtcd(t *testing.T) *danubeEtcd {
+func launchDanubeEtcd(t *testing.T, args ...string) *danubeEtcd {
 	t.Helper()
 	l := harness.ForTest(t)
 	e, err := l.StartEtcd(t.Context(), harness.EtcdOptions{})
@@ -43,7 +43,7 @@ func launchDanubeEtcd(t *testing.T) *danubeEtcd {
 	do(t, err)
 	t.Cleanup(func() { store.Close() })
 	s := &danubeEtcd{lab: l, etcd: e, front: front, store: store}
-	s.Danube, err = l.StartDanube(t.Context(), harness.DanubeOptions{Name: "d1", Etcd: "http://" + front.Addr(), Assign: time.Hour})
+	s.Danube, err = l.StartDanube(t.Context(), harness.DanubeOptions{Name: "d1", Etcd: "http://" + front.Addr(), Assign: time.Hour, Args: args})
 	do(t, err)
 	t.Cleanup(func() { noDisaster(t, s.Danube) })
 	return s
@@ -215,4 +215,38 @@ var danubeOdd = []brokertest.OddTopic{
 	{Name: "unicode", Topic: "/default/größe日本語"},
 	{Name: "upper case", Topic: "/default/ORDERS"},
 	{Name: "long", Topic: "/default/" + strings.Repeat("x", 200)},
+}
+
+func TestATopicThatTheBrokerIsAboutToLoadIsNotPutAgain(t *testing.T) {
+	s := launchDanubeEtcd(t, "--react-delay", "2s")
+	b := s.Open(t)
+	t.Cleanup(func() { b.Close() })
+	s.Assign(t, "/default/orders")
+	if err := b.Load(bound(t), "/default/orders", nil); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := s.Status(bound(t)); err != nil || st.Loads != 1 {
+		t.Errorf("%+v, %v", st, err)
+	}
+}
+
+func TestWithoutMetricsARestartedBrokerIsFoundBesideItsOldRegistration(t *testing.T) {
+	s := launchDanubeEtcd(t)
+	cfg := danubeConfig(s.Danube)
+	cfg.MetricsURL, cfg.Store = "http://127.0.0.1:1", danubeStore{s.store}
+	b, err := danube.New(cfg)
+	do(t, err)
+	t.Cleanup(func() { b.Close() })
+	for range 3 {
+		var who brokerapi.Identity
+		do(t, harness.Await(t.Context(), 10*time.Second, "an identity", func(ctx context.Context) (bool, string) {
+			who, err = b.Identify(ctx)
+			return err == nil, fmt.Sprint(err)
+		}))
+		if id, err := s.ID(bound(t)); err != nil || who.Instance != id {
+			t.Fatalf("found %q, and it is %q, %v", who.Instance, id, err)
+		}
+		s.Kill(t)
+		s.Start(t)
+	}
 }
