@@ -358,6 +358,9 @@ func TestDerivedDefaultsOfDanube(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, pair[0], pair[1])
 		}
 	}
+	if err := c.Validate(); err != nil {
+		t.Errorf("what was derived is refused: %v", err)
+	}
 	if !reflect.DeepEqual(c, c.Effective()) {
 		t.Error("Effective is not idempotent")
 	}
