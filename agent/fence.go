@@ -195,7 +195,9 @@ func (a *agent) climb(r recovery.Rung) {
 	switch r.Step {
 	case recovery.StepQuiesce:
 		fence := a.reconciler.BeginFence() // here, so that it cannot hold a broker that is attached again
+		patience := a.reownPatience()
 		do = func(ctx context.Context) (string, error) {
+			sleep(ctx, patience) // cut short, the fence is finished all the same: it holds the reconciler
 			n, err := fence.Finish(ctx)
 			return plural(n, "topic") + " quiesced", err
 		}

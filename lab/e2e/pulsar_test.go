@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -73,7 +75,7 @@ func (s *stand) awaitThat(what string, ok func() bool) {
 func TestAPulsarBrokerIsKeptRegisteredUnderAKeyOfOurOwn(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
-	c := s.besidePulsar(s.pulsar("p1"))
+	c := s.besidePulsar(s.pulsar("p1"), "--audit-interval", "500ms")
 	s.ok(c.broker.Publish(s.ctx, "/default/orders", []byte("one")))
 	reg := s.key(s.keys.Registration(c.broker.Advertised()))
 	if reg.Lease == 0 || !strings.Contains(reg.Value, "incarnation") {
@@ -132,6 +134,11 @@ func TestAPulsarBrokersSessionIsKeptAliveAndNothingOfItIsWritten(t *testing.T) {
 	s.ok(p.PublishHere(s.ctx, topic, []byte("three")))
 }
 
+func sameJSON(a, b string) bool {
+	var x, y any
+	return json.Unmarshal([]byte(a), &x) == nil && json.Unmarshal([]byte(b), &y) == nil && reflect.DeepEqual(x, y)
+}
+
 // TestBundlesAfterALostSession is PIP-57's list of what may have become of a bundle.
 func TestBundlesAfterALostSession(t *testing.T) {
 	t.Parallel()
@@ -169,7 +176,17 @@ func TestBundlesAfterALostSession(t *testing.T) {
 	if lease == before.Lease {
 		t.Error("registered under the lease that was revoked")
 	}
-	s.awaitThat("the free bundle to be taken back", func() bool { k := s.key(pulsarLock(free)); return k.Lease == lease && k.Value == value })
+	defer func() {
+		if t.Failed() {
+			st, _ := c.Status(context.Background())
+			for _, k := range []string{pulsarRegistration(p), pulsarLock(free), pulsarLock(old), pulsarLock(taken)} {
+				answer, _ := s.etcd.Client().Get(context.Background(), k)
+				t.Logf("%s: %v", k, answer.Kvs)
+			}
+			t.Logf("topics %+v, lease %s", st.Topics, st.Lease.ID)
+		}
+	}()
+	s.awaitThat("the free bundle to be taken back", func() bool { k := s.key(pulsarLock(free)); return k.Lease == lease && sameJSON(k.Value, value) })
 	s.awaitThat("the bundle of the old session to be rebound", func() bool { return s.key(pulsarLock(old)).Lease == lease })
 	if now := s.key(pulsarLock(old)); now.Create != left.Create || now.Vers != left.Vers+1 || now.Value != value {
 		t.Errorf("rebound to %+v, want the key of %+v without a gap", now, left)
