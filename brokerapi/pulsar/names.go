@@ -95,8 +95,9 @@ func parseOwned(name string) (p place, own bool, err error) {
 	return place{tenant: parts[0], ns: parts[1], name: parts[2], from: from, to: to}, false, nil
 }
 
-// maxTries bounds the search for a name that hashes into a bundle.
-const maxTries = 1 << 26
+// maxTries bounds the search for a name that hashes into a bundle: enough for one of the
+// 65,536th part of its namespace, 64 times over.
+const maxTries = 1 << 22
 
 // inside is a topic name that hashes into the bundle: Pulsar hashes the full name with
 // CRC32. ok is false for a bundle so narrow that none was found.

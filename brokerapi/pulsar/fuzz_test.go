@@ -1,0 +1,107 @@
+package pulsar
+
+import (
+	"encoding/json"
+	"testing"
+	"unicode/utf8"
+)
+
+func FuzzTopicName(f *testing.F) {
+	for _, s := range []string{"/default/orders", "/a~b/0x00000000_0x40000000", "/a~b/..", "//", "/a~b/0xffffffff_0x00000000"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, topic string) {
+		p, err := parseTopic(topic)
+		if err != nil {
+			return
+		}
+		again, err := parseTopic(p.topic())
+		if err != nil || again != p {
+			t.Fatalf("%q is %+v, and by its one name %q it is %+v, %v", topic, p, p.topic(), again, err)
+		}
+		if key, ok := LockKey(topic); ok {
+			if back, ok := LockTopic(key); ok && back != p.topic() {
+				t.Fatalf("%q has the lock %q, which is %q's", topic, key, back)
+			}
+		}
+	})
+}
+
+func FuzzOwnedNamespaces(f *testing.F) {
+	for _, s := range []string{`{}`, `null`, `{"public/default/0x00000000_0x40000000":{"broker_assignment":"shared","is_controlled":false,"is_active":true}}`,
+		`{"pulsar/h:1/0x00000000_0xffffffff":{"is_active":false}}`, `{"a/b/c":{}}`, `{"public/default/0x00000000_0x40000000":{"is_active":"yes"}}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		var list map[string]ownership
+		if json.Unmarshal(body, &list) != nil {
+			return
+		}
+		o, err := parseOwnedList(list)
+		if err != nil {
+			return
+		}
+		if len(o.serving)+len(o.leaving) > len(list) {
+			t.Fatalf("%d and %d bundles of %d", len(o.serving), len(o.leaving), len(list))
+		}
+		for _, p := range append(o.serving, o.leaving...) {
+			if q, err := parseTopic(p.topic()); err != nil || q != p {
+				t.Fatalf("%+v is listed as %q, which is %+v, %v", p, p.topic(), q, err)
+			}
+		}
+	})
+}
+
+func FuzzLookup(f *testing.F) {
+	for _, s := range []string{`{"httpUrl":"http://h:8080"}`, `{"httpUrl":""}`, `{"httpUrlTls":"https://h:8443"}`, `{"httpUrl":"http://"}`, `{"httpUrl":"http://a@b:1/"}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		var l lookup
+		if json.Unmarshal(body, &l) != nil {
+			return
+		}
+		if owner, err := l.owner(); err == nil && owner == "" {
+			t.Fatalf("%s: nobody", body)
+		}
+	})
+}
+
+func FuzzVersion(f *testing.F) {
+	for _, s := range []string{"3.0.0", `"3.0.0"`, "\x00", "<html>", ""} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		v, err := parseVersion(body)
+		if err == nil && (v == "" || len(v) > maxVersion || !utf8.ValidString(v)) {
+			t.Fatalf("%q is the version %q", body, v)
+		}
+	})
+}
+
+func FuzzStartTime(f *testing.F) {
+	for _, s := range []string{"process_start_time_seconds 1.7e9", `process_start_time_seconds{cluster="a}b"} 1700000000.123`,
+		"process_start_time_seconds NaN", "process_start_time_seconds{", "process_start_time_seconds +Inf 3 4"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, line string) {
+		at, ok := parseStart(line)
+		if ok == at.IsZero() {
+			t.Fatalf("%q: %v, %v", line, at, ok)
+		}
+	})
+}
+
+func FuzzLockValues(f *testing.F) {
+	for _, s := range []string{`{"webServiceUrl":"http://h:8080","pulsarServiceUrl":"pulsar://h:6650"}`, `{"httpUrl":"http://h:8080"}`, `null`, `{`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, value []byte) {
+		if id, ok := LockOwner(value); ok && id == "" {
+			t.Fatalf("%s: nobody", value)
+		}
+		if made, err := LockValue(value); err == nil && !json.Valid(made) {
+			t.Fatalf("of %s: %s", value, made)
+		}
+	})
+}
