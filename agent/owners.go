@@ -138,6 +138,7 @@ func (a *agent) setOrders(o recovery.Orders) {
 		a.ownership.SetOrders(recovery.LockOrders{
 			Standing: recovery.Standing{Epoch: o.Epoch, LeaseID: a.grant.LeaseID},
 			Mode:     o.Mode, Attached: o.Attached && a.grant.LeaseID != 0,
+			Joined: a.memory.Joined,
 		})
 	}
 	a.reconciler.SetOrders(o)

@@ -81,6 +81,9 @@ type LockOrders struct {
 	Standing
 	Mode     Mode
 	Attached bool
+	// Joined: the lease is the broker's own session, in which it looks after its locks
+	// itself; only with Served.
+	Joined bool
 }
 
 // Ownership holds the locks of the topics that are wanted here. It stands before the
@@ -122,6 +125,7 @@ type Ownership struct {
 	table       map[string]*lock
 	open        map[*lock]struct{} // locks that are not as they should be, or not known to be
 	wantedKnown bool
+	began       time.Time // of these orders
 	listed      time.Time // Served: when the broker was asked for what it has
 	clock       uint64    // counts answers, so that an audit does not undo later ones
 
@@ -180,6 +184,7 @@ func (o *Ownership) SetOrders(orders LockOrders) {
 	if orders == o.orders {
 		return
 	}
+	o.began = time.Now()
 	standing := orders.Standing != o.orders.Standing || orders.Attached != o.orders.Attached
 	o.orders = orders
 	if standing {

@@ -189,7 +189,12 @@ func (o *Ownership) decide(now time.Time) todo {
 		}
 		step, why := DecideLock(facts)
 		if o.settings.Served {
-			if step = o.servedStep(l, step); step == LockTake && o.unproven(l) {
+			step = o.servedStep(l, step)
+			if at := o.began.Add(brokerFirst); o.orders.Joined && (step == LockTake || step == LockRebind) && now.Before(at) {
+				t.again = at
+				continue
+			}
+			if step == LockTake && o.unproven(l) {
 				continue
 			}
 		}

@@ -7,6 +7,10 @@ import "time"
 // the registration was lost and written again, those that are free are taken back, those
 // under the old lease are bound to the new one, and what another broker has is unloaded here.
 
+// brokerFirst is how long a broker that has a session is left to look after its locks by
+// itself: one that we write while it does is lost to it.
+const brokerFirst = 2 * time.Second
+
 // takeServed makes wanted what the broker lists, and unwanted what it does not list any
 // more: that one's lock was given up by the broker itself, or is now.
 func (o *Ownership) takeServed() {
@@ -33,12 +37,13 @@ func (o *Ownership) takeServed() {
 }
 
 // servedStep is the step about a lock that the broker itself takes and releases: what it
-// wrote last is never deleted by us, and it holds what it serves as a rule.
+// wrote last is never deleted by us, it holds what it serves as a rule, and what is another's
+// is for its cluster to give.
 func (o *Ownership) servedStep(l *lock, step LockStep) LockStep {
 	switch {
 	case step == LockTake && l.State == LockUnknown:
 		return LockLook
-	case step == LockRelease && l.written != l.Revision:
+	case step == LockRelease && l.written != l.Revision, step == LockWait:
 		return LockLeave
 	}
 	return step
@@ -47,7 +52,7 @@ func (o *Ownership) servedStep(l *lock, step LockStep) LockStep {
 // unproven reports whether the lock is not to be taken yet: the broker was listed before it
 // was found to be free, and may have released it itself. It has the broker listed again.
 func (o *Ownership) unproven(l *lock) bool {
-	if o.listed.After(l.freeAt) {
+	if !o.listed.Before(l.freeAt) {
 		return false
 	}
 	o.reconciler.Kick()

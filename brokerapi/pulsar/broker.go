@@ -27,6 +27,10 @@
 // an error and never health. What Unload says is not owned here has been looked up in the
 // broker's own list.
 //
+// With --registration adopt the broker's metadata store must be etcd. Its own lease, which is
+// one for all of its keys, is renewed beside it and no key is written: Pulsar puts and deletes
+// a key only at the version that it wrote itself. See keys.go and cluster.Layout.
+//
 // Not guaranteed: that Pulsar's health check, which produces and reads a message, is fast
 // enough for --health-timeout; it has no deadline of its own and gets ours.
 package pulsar
