@@ -19,7 +19,8 @@ func activateVerb() *verb {
 	return &verb{
 		name:  "activate",
 		short: "let the broker serve",
-		long:  "Sets the mode to active: assigned topics are loaded, then clients may come.",
+		long: "Sets the mode to active: a broker with a mode of its own is told, assigned topics are loaded,\n" +
+			"then clients may come.",
 		flags: append(options{reason}, settingOptions(socketSettings...)...),
 		do: func(ctx context.Context, v *verb, io streams, _ []string) error {
 			return steer(ctx, v, io, askTimeout, func(ctx context.Context, c *agent.Client) (agent.Status, []byte, error) {
@@ -36,6 +37,7 @@ func drainVerb() *verb {
 		name:  "drain",
 		short: "keep clients away from the broker, until activated",
 		long: "Sets the mode to drained: clients are sent away and what is served is quiesced. Data stays.\n" +
+			"A broker with a mode of its own is told, and waited for.\n" +
 			"The mode survives restarts; 'holdfast activate' ends it.",
 		flags: append(options{reason, timeout}, settingOptions(socketSettings...)...),
 		do: func(ctx context.Context, v *verb, io streams, _ []string) error {

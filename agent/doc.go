@@ -7,7 +7,10 @@
 // each step ends before the deadline, and the whole begins anew for every process that
 // comes up, until it succeeded. With a guard no process of the broker serves before the
 // guard stands by for it, so neither a frozen nor a killed sidecar lets it serve past
-// the deadline. The registration is given up only after everything was quiesced, and
+// the deadline. A broker that does harm once its registration is gone is refused where
+// nothing can stop its process, or served with a warning that stays. A broker with a mode
+// of its own is ready only when it has taken ours, and is told nothing while detached but
+// by the fence. The registration is given up only after everything was quiesced, and
 // restored only when nobody was declared dead, or by the session policy.
 //
 // A broker that registers itself under another id at each start is one broker, by the name
@@ -18,9 +21,11 @@
 // Not guaranteed: that a broker which hangs stops serving where nothing here can stop
 // it (/broker/live asks for its restart then); that one which somebody else starts
 // while the sidecar does not run, or which comes up at another address than the one
-// that is asked, is fenced before it answers; that a pause keeps other brokers from
-// giving this one topics, which wait for its end; that two sidecars with copies of one
-// state directory know each other apart; that a broker with such ids and a lost state
-// directory gets its topics back within the TTL: whose the lease is that lives is not known
-// then, so its end is waited for.
+// that is asked, is fenced before it answers; that one which is ended by its own admin
+// API, and whose process is not seen, serves nothing as soon as it refuses connections;
+// that a blind broker (stale_view) gives up what was taken from it; that a pause keeps
+// other brokers from giving this one topics, which wait for its end; that two sidecars
+// with copies of one state directory know each other apart; that a broker with such ids
+// and a lost state directory gets its topics back within the TTL: whose the lease is that
+// lives is not known then, so its end is waited for.
 package agent

@@ -1,11 +1,12 @@
 // Package recovery decides what must happen to a broker, and does it.
 //
 // Decisions are pure: they take values and the time, and return what to do with
-// the reason. Executors (the Reconciler) carry them out and check after every
+// the reason. Executors (the Reconciler, the Steerer, the Waker) carry them out and check after every
 // wait that the orders they act under still stand.
 //
 // Guaranteed: nothing is loaded, and nothing that is already on its way is kept
-// on, once the broker is detached; no topic's data is deleted here; a read that
+// on, once the broker is detached; a broker with a mode of its own is given no topic
+// before it has taken active; no topic's data is deleted here; a read that
 // failed is never taken for an absence. Not guaranteed: that the broker still is
 // as it was when it last answered.
 package recovery
