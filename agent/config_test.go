@@ -434,7 +434,11 @@ func TestTheNamedRenewIntervalWorks(t *testing.T) {
 
 func TestWhatADriverDerivesIsNotRefusedAsIfSomebodyHadWrittenIt(t *testing.T) {
 	for _, name := range DriverNames() {
-		c, err := Load(Sources{Flags: map[string][]string{"driver": {name}, "broker-admin": {drivers[name].AdminSchemes[0] + "://127.0.0.1:1"}}})
+		flags := map[string][]string{"driver": {name}, "broker-admin": {drivers[name].AdminSchemes[0] + "://127.0.0.1:1"}}
+		if name == "pulsar" {
+			flags["pulsar-cluster"] = []string{"c1"} // required
+		}
+		c, err := Load(Sources{Flags: flags})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		} else if err := c.Validate(); err != nil { // as run does
