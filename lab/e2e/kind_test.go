@@ -21,6 +21,12 @@ type kind struct {
 	stops string
 	// renames says why the registration of the next process is another one.
 	renames string
+	// uncounted says why a full restart is not counted as a new era. It is seen all the
+	// same.
+	uncounted string
+	// boots says why the next process may serve for a moment before its sidecar can keep
+	// it from that, which is never ready to say so.
+	boots string
 	// moves says why what a broker lost does not come back to it: the broker's own
 	// cluster has given it to others.
 	moves string
@@ -36,7 +42,7 @@ type brokerOptions struct {
 }
 
 // kinds are all that the scenarios are played with.
-var kinds = []kind{natsKind, httpKind}
+var kinds = []kind{natsKind, httpKind, danubeKind}
 
 // eachKind plays a scenario with every kind of broker.
 func eachKind(t *testing.T, play func(t *testing.T, k kind)) {

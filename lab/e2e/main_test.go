@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	}
-	for _, p := range []harness.Program{harness.Holdfast, harness.EtcdServer, harness.NATSServer, harness.ReferenceBroker} {
+	for _, p := range []harness.Program{harness.Holdfast, harness.EtcdServer, harness.NATSServer, harness.ReferenceBroker, harness.DanubeServer} {
 		if _, err := harness.Build(p); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)

@@ -16,8 +16,8 @@ func TestScenario3a_RestartWithinTTL(t *testing.T) {
 		for i := range 20 {
 			topics = append(topics, fmt.Sprintf("/default/t%02d", i))
 		}
+		peer := s.peer("n2")
 		n := s.add("n1", nodeOptions{TTL: 15 * time.Second, Topics: topics})
-		peer := s.add("n2", nodeOptions{})
 		before, from := n.registration(), s.revision()
 		killed := time.Now()
 		s.must(n.broker.Kill())
@@ -65,8 +65,8 @@ func TestScenario3b_RestartAfterTTL(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				s := newStageOf(t, k)
+				peer := s.peer("n2")
 				n := s.add("n1", nodeOptions{})
-				peer := s.add("n2", nodeOptions{})
 				from, killed := s.revision(), time.Now()
 				if sidecarToo {
 					n.kill()
@@ -187,8 +187,8 @@ func TestJoin(t *testing.T) {
 func TestOperatorDrainSurvivesRestart(t *testing.T) {
 	eachKind(t, func(t *testing.T, k kind) {
 		s := newStageOf(t, k)
+		s.peer("n2")
 		n := s.add("n1", nodeOptions{TTL: 10 * time.Second})
-		s.add("n2", nodeOptions{})
 		before, from := n.registration(), s.revision()
 		publishers := n.publishAlways()
 		publishers.await(served, time.Now())
