@@ -369,9 +369,14 @@ func (n *node) onlyDrained(after int64) {
 	n.t.Helper()
 	isState := n.isState()
 	n.never("the mode was another than drained, and active by the operator", after, func(c harness.Change) bool {
-		itself := n.kind.renames != "" && (c.Deleted || c.Revision == c.CreateRevision)
-		return isState(c) && !isMode(c, "drained") && !strings.Contains(c.Value, `"e2e"`) && !itself
+		return isState(c) && !isMode(c, "drained") && !strings.Contains(c.Value, `"e2e"`) && !n.byItself(c)
 	})
+}
+
+// byItself says whether a change of a state is the broker's word at the start of a
+// process, or the end of what one before said.
+func (n *node) byItself(c harness.Change) bool {
+	return n.kind.renames != "" && (c.Deleted || c.Revision == c.CreateRevision)
 }
 
 // isMode says whether a change is a put of a state with that mode.
