@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"holdfast/lab/harness"
+	"holdfast/lab/standin/danube"
 )
 
 const (
@@ -35,6 +36,8 @@ type stage struct {
 	etcd    *harness.Etcd
 	keys    harness.Keys
 	history *harness.History // of every key
+	// metadata is where brokers with Raft keep theirs; nil: there are none.
+	metadata *danube.Metadata
 }
 
 // node is one broker with its sidecar, and what watches them.
@@ -184,6 +187,16 @@ func (n *node) equip() {
 		n.assign(n.topics...)
 	}
 	n.await("its topics", func(st harness.Status) bool { return st.Topics.Served == len(n.topics) })
+	if n.kind.stops == "" {
+		return
+	}
+	// One that ends before it is known to be the broker's cannot be proven to have ended,
+	// so the fence would look for it, and find the next.
+	n.must(harness.Await(n.ctx, bound, "the process of "+n.id+" to be recognized", func(context.Context) (bool, string) {
+		log, err := os.ReadFile(n.sidecar.LogPath())
+		n.must(err)
+		return strings.Contains(string(log), "the broker's process is recognized"), "not yet"
+	}))
 }
 
 // isGivenTopics returns when a broker that was activated serves again.
@@ -258,12 +271,12 @@ func (n *node) names() []string {
 	n.t.Helper()
 	b, ok := n.broker.(numbered)
 	if !ok {
-		return []string{n.id}
+		return []string{n.member()}
 	}
 	n.revisionSeen()
 	var all []string
 	for _, c := range n.history.Changes() {
-		if name, ok := n.keys.RegisteredName(c.Key); ok && strings.Contains(c.Value, b.AdminAddr()) && !slices.Contains(all, name) {
+		if name, ok := n.keys.RegisteredName(c.Key); ok && strings.Contains(c.Value, b.Wears()) && !slices.Contains(all, name) {
 			all = append(all, name)
 		}
 	}
@@ -271,6 +284,14 @@ func (n *node) names() []string {
 		n.t.Fatalf("%s was never registered", n.id)
 	}
 	return all
+}
+
+// member is what the sidecar calls the broker.
+func (n *node) member() string {
+	if b, ok := n.broker.(named); ok {
+		return b.BrokerID()
+	}
+	return n.id
 }
 
 func (n *node) name() string { n.t.Helper(); all := n.names(); return all[len(all)-1] }
@@ -335,11 +356,13 @@ func (n *node) awaitExpiry(after int64) harness.Change {
 // wrote, or took over.
 func (n *node) awaitRegistered(after int64) harness.Change {
 	n.t.Helper()
-	written := harness.PutKey(n.keys.Registration(n.id))
-	if b, ok := n.broker.(numbered); ok {
+	var written func(harness.Change) bool
+	if b, ok := n.broker.(numbered); !ok {
+		written = harness.PutKey(n.keys.Registration(n.name()))
+	} else {
 		written = func(c harness.Change) bool {
 			_, ok := n.keys.RegisteredName(c.Key)
-			return ok && strings.Contains(c.Value, b.AdminAddr()) && c.Revision > c.CreateRevision
+			return ok && strings.Contains(c.Value, b.Wears()) && c.Revision > c.CreateRevision
 		}
 	}
 	c, err := n.history.Await(n.ctx, bound, "the registration of "+n.id, after+1, written)

@@ -81,6 +81,9 @@ type danubeEtcd struct {
 	etcd *clientv3.Client
 }
 
+// Wears is its admin address.
+func (b danubeEtcd) Wears() string { return b.AdminAddr() }
+
 // Assign is what the leader does, but for the choice of the broker.
 func (b danubeEtcd) Assign(ctx context.Context, name string, topics ...string) error {
 	if err := harness.CreateDanubeTopics(ctx, b.etcd, topics...); err != nil {

@@ -42,7 +42,7 @@ type brokerOptions struct {
 }
 
 // kinds are all that the scenarios are played with.
-var kinds = []kind{natsKind, httpKind, danubeKind}
+var kinds = []kind{natsKind, httpKind, danubeKind, raftKind}
 
 // eachKind plays a scenario with every kind of broker.
 func eachKind(t *testing.T, play func(t *testing.T, k kind)) {
@@ -81,9 +81,12 @@ type assigner interface {
 // numbered is a broker that registers itself, under a number that is another at each
 // start. Its sidecar takes the registration over; the node's id is the sidecar's alone.
 type numbered interface {
-	// AdminAddr stands in the registration of each life.
-	AdminAddr() string
+	// Wears is what the registrations of all its processes have in common.
+	Wears() string
 }
+
+// named is a broker whose name is not its node's.
+type named interface{ BrokerID() string }
 
 // client is an ordinary client of a broker, that knows nothing of Holdfast. It is not
 // safe for concurrent use.

@@ -114,11 +114,11 @@ func TestFirstBoot(t *testing.T) {
 		n.await("the sidecar to run without a broker", func(st harness.Status) bool {
 			return !st.Ready.OK && st.Boot.Kind == "unknown" && st.Mode == ""
 		})
-		s.never("registered without a broker", from, harness.PutKey(s.keys.Registration(n.id)))
+		s.never("registered without a broker", from, harness.PutKey(s.keys.Registration(n.member())))
 		s.must(n.broker.Launch())
 		registered := n.awaitRegistered(from)
 		n.withState(registered, "active", "boot")
-		with := []string{s.keys.Era(), s.keys.Member(n.id)}
+		with := []string{s.keys.Era(), s.keys.Member(n.member())}
 		if k.uncounted != "" {
 			with = with[1:]
 		}

@@ -273,4 +273,13 @@ func (m *Metadata) Keys() map[string]string {
 	return all
 }
 
+// Place creates the topic, if need be, and assigns it to that broker: what the leader does,
+// but for the choice. The topic must not be assigned already.
+func (m *Metadata) Place(brokerID, topic string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.putLocked(&keyRequest{Key: topicsPrefix + strings.TrimPrefix(topic, "/") + "/delivery", Value: []byte(`"Reliable"`)})
+	m.putLocked(&keyRequest{Key: assignmentKey(brokerID, topic), Value: []byte("null")})
+}
+
 var errNoMetadata = errors.New("no metadata address")
