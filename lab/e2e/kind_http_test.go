@@ -24,7 +24,7 @@ func (b httpBroker) Driver() []string {
 	return []string{"--driver", "http", "--broker-admin", b.URL(), "--data-marker", "topics/*"}
 }
 
-func (b httpBroker) Connect() (client, error) { return httpClient{b.Reference}, nil }
+func (b httpBroker) Connect() (client, error) { return httpClient(b), nil }
 
 func (b httpBroker) Litter(ctx context.Context) error { return b.MakeForeign(ctx, "old") }
 
