@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -377,6 +378,9 @@ func (k *Keeper) refused(err error) {
 		return
 	}
 	if errors.Is(err, ErrDeferred) {
+		if v := k.View(); v.Phase != Holding && v.LastError != err.Error() {
+			k.log.Info("registration waits", "why", strings.TrimPrefix(err.Error(), ErrDeferred.Error()+": "))
+		}
 		k.publish(func(v *View) {
 			if v.Phase != Holding { // etcd answered
 				v.FailureStreak, v.LastError, v.LastClass = 0, err.Error(), ""

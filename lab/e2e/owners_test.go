@@ -29,7 +29,9 @@ func TestATopicOfTwoBrokersIsServedByTheOwnerOfItsLock(t *testing.T) {
 	const shared = "/default/shared"
 	flags := []string{"--ownership-locks", "on"}
 	n1 := s.add("n1", nodeOptions{Topics: []string{shared, "/default/one"}, Flags: flags})
-	n2 := s.add("n2", nodeOptions{Topics: []string{shared, "/default/two"}, Flags: flags}) // ready all the same
+	n2 := s.prepare("n2", nodeOptions{Topics: []string{shared, "/default/two"}, Flags: flags})
+	n2.start()
+	n2.awaitReady() // all the same
 	if is := n2.topicState(shared); is.State != "held_elsewhere" || !strings.Contains(is.Error, "broker n1") {
 		t.Errorf("n2 tells of %+v, want it held elsewhere, by broker n1", is)
 	}
