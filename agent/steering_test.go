@@ -99,6 +99,20 @@ func TestABrokerThatRefusesToDrainIsQuiesced(t *testing.T) {
 	})
 }
 
+func TestAPauseKeepsABrokerThatHasTakenItsModeReady(t *testing.T) {
+	inLifeOf(t, brokerapi.Capabilities{Steer: true}, nil, nil, func(l *sidecarLife) {
+		l.pause(time.Hour)
+		l.until(l.age() + 10*time.Second)
+		if causes := l.notReady(); len(causes) > 0 {
+			t.Errorf("paused: %v", causes)
+		}
+		l.wantHeard("paused", "active (boot)")
+		if got := l.why("steer"); got != "active:boot" {
+			t.Error(got)
+		}
+	})
+}
+
 func TestNothingIsToldWhileDetached(t *testing.T) {
 	inLifeOf(t, brokerapi.Capabilities{Steer: true}, nil, nil, func(l *sidecarLife) {
 		l.set(func() { l.away = true })

@@ -36,7 +36,7 @@ type SteerOrders struct {
 // SteerView is how far the handing over is.
 type SteerView struct {
 	Steering  Steering
-	To        Mode // what the broker is to be; empty: see Hold
+	To        Mode // what the broker is to be, or in a pause is; empty: see Hold
 	Hold      Hold
 	Told      Mode      // what it took last, in this life of its and under this registration
 	At        time.Time // when
@@ -137,6 +137,8 @@ func (s *Steerer) View() SteerView {
 	switch {
 	case s.broker == nil:
 		v.Steering = SteerNone
+	case s.hold == HoldPaused && s.told != "" && s.told == s.orders.Mode.Mode:
+		v.To, v.Steering = s.told, SteerDone // a pause takes nothing back
 	case s.to == "":
 		v.Steering = SteerWaiting
 	case s.told == s.to:

@@ -209,3 +209,29 @@ func TestABrokerWithoutAModeIsToldNothing(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 }
+
+func TestAPauseTakesNothingBackThatTheBrokerHasTaken(t *testing.T) {
+	b := &steered{}
+	inSteering(t, b, func(s *Steerer) {
+		o := steerOrders(Active)
+		o.Mode.By = ByHoldfast
+		s.SetOrders(o)
+		passes(time.Second)
+		before := s.View()
+		o.Paused = true
+		s.SetOrders(o)
+		passes(time.Hour)
+		if v := s.View(); v.Steering != SteerDone || v.To != before.To || v.Hold != HoldPaused {
+			t.Errorf("paused: %+v, before: %+v", v, before)
+		}
+		drained := o
+		drained.Mode.Mode = Drained
+		s.SetOrders(drained) // what recovery decides now waits
+		passes(time.Minute)
+		s.wants(t, b, SteerWaiting, Active)
+		o.Paused = false
+		s.SetOrders(o)
+		passes(time.Minute)
+		s.wants(t, b, SteerDone, Active)
+	})
+}
