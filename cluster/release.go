@@ -36,10 +36,41 @@ func (c *Client) Release(ctx context.Context, brokerID, topic string) (released 
 // Reassign puts the broker's assignment of the topic again, as it is, for a broker that
 // acts only on assignments that it sees come. Without an assignment nothing is written and
 // reassigned is false. A broker that has loaded the topic may load it a second time: ask
-// it first.
+// it first. One that is not active gives an assignment back that it sees come, and with it
+// what it has loaded: for such a one nothing is written, and that is an error, as is
+// ErrChanged: assignment or state are not as they were a moment before.
 func (c *Client) Reassign(ctx context.Context, brokerID, topic string) (reassigned bool, err error) {
-	return c.ifAssigned(ctx, "reassign", brokerID, topic,
-		clientv3.OpPut(c.keys.Assignment(brokerID, topic), "", clientv3.WithIgnoreValue(), clientv3.WithIgnoreLease()))
+	if err := errors.Join(checkBroker(brokerID), checkTopic(topic)); err != nil {
+		return false, fmt.Errorf("reassign topic: %w", err)
+	}
+	assignment, state := c.keys.Assignment(brokerID, topic), c.keys.State(brokerID)
+	if reassigned, err = c.reassign(ctx, assignment, state); err != nil {
+		return false, fmt.Errorf("reassign %s at broker %s: %w", topic, brokerID, err)
+	}
+	return reassigned, nil
+}
+
+func (c *Client) reassign(ctx context.Context, assignment, state string) (bool, error) {
+	seen, err := c.read(ctx, clientv3.OpGet(assignment, clientv3.WithKeysOnly()), clientv3.OpGet(state))
+	if err != nil {
+		return false, err
+	}
+	assigned, states := seen.Responses[0].GetResponseRange().GetKvs(), seen.Responses[1].GetResponseRange().GetKvs()
+	if len(assigned) == 0 {
+		return false, nil
+	}
+	stateRevision := int64(0) // absent, which brokers read as active, as what cannot be read
+	if len(states) > 0 {
+		stateRevision = states[0].ModRevision
+		if s, _ := stateOf(states[0]); s != nil && s.Mode != ModeActive {
+			return false, fmt.Errorf("the broker is %s", s.Mode)
+		}
+	}
+	_, err = c.write(ctx, []clientv3.Cmp{
+		clientv3.Compare(clientv3.ModRevision(assignment), "=", assigned[0].ModRevision),
+		clientv3.Compare(clientv3.ModRevision(state), "=", stateRevision),
+	}, []clientv3.Op{clientv3.OpPut(assignment, "", clientv3.WithIgnoreValue(), clientv3.WithIgnoreLease())})
+	return err == nil, err
 }
 
 // ifAssigned commits the operations if the topic is assigned to the broker.

@@ -105,6 +105,9 @@ func (c *Client) succeed(ctx context.Context, s Succession, keep func(context.Co
 		if first {
 			done.Registration = *seen.Registration
 			done.Registration.LeaseID, done.Registration.ModRevision = s.LeaseID, answer.Header.Revision
+			if s.State != nil {
+				seen.StateRevision = answer.Header.Revision
+			}
 		}
 		if len(assigned) == 0 {
 			return done, nil
@@ -144,10 +147,12 @@ func (c *Client) asSeen(seen Snapshot) []clientv3.Cmp {
 	return guards
 }
 
-// bothStand guards what is moved after the first transaction.
+// bothStand guards what is moved after the first transaction: somebody may drain the
+// successor at any time, and then it is given nothing more.
 func (c *Client) bothStand(seen Snapshot, bound Registration) []clientv3.Cmp {
 	return []clientv3.Cmp{
 		clientv3.Compare(clientv3.ModRevision(c.keys.Registration(bound.BrokerID)), "=", bound.ModRevision),
+		clientv3.Compare(clientv3.ModRevision(c.keys.State(bound.BrokerID)), "=", seen.StateRevision),
 		c.formerAsSeen(seen.Former),
 	}
 }

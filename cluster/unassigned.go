@@ -33,10 +33,13 @@ type WaitingTopic struct {
 	ModRevision int64
 }
 
-// WaitingTopics lists the markers, in order of their topics.
+// WaitingTopics lists the markers, in order of their topics. One whose topic is assigned
+// to some broker is left out: a leader that ended between the two has assigned it and not
+// taken the marker away, and whoever saw that come anew would assign the topic once more.
+// Only if there are markers does it cost a look at all assignments.
 func (c *Client) WaitingTopics(ctx context.Context) ([]WaitingTopic, error) {
 	var list []WaitingTopic
-	_, err := c.scan(ctx, Target{Key: c.keys.Waiting(), Prefix: true, KeysOnly: true}, 0, func(kv KV) {
+	revision, err := c.scan(ctx, Target{Key: c.keys.Waiting(), Prefix: true, KeysOnly: true}, 0, func(kv KV) {
 		if topic, ok := c.keys.ParseWaiting(kv.Key); ok {
 			list = append(list, WaitingTopic{topic, kv.ModRevision})
 		}
@@ -44,7 +47,19 @@ func (c *Client) WaitingTopics(ctx context.Context) ([]WaitingTopic, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the topics that wait for a broker: %w", err)
 	}
-	return list, nil
+	if len(list) == 0 {
+		return nil, nil
+	}
+	assigned := make(map[string]bool)
+	_, err = c.scan(ctx, Target{Key: c.keys.Brokers(), Prefix: true, KeysOnly: true}, revision, func(kv KV) {
+		if _, topic, ok := c.keys.ParseAssignment(kv.Key); ok {
+			assigned[topic] = true
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read which of the topics that wait are assigned: %w", err)
+	}
+	return slices.DeleteFunc(list, func(w WaitingTopic) bool { return assigned[w.Topic] }), nil
 }
 
 // PutWaitingAgain puts a marker again, its bytes and its lease unchanged, if nobody has

@@ -1,6 +1,7 @@
 package clustertest
 
 import (
+	"strings"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -77,6 +78,35 @@ func TestAnAssignmentIsPutAgainAsItIs(t *testing.T) {
 		}
 		if event.Kv.CreateRevision != before.CreateRevision {
 			t.Errorf("created in %d, want %d: there must be no moment without it", event.Kv.CreateRevision, before.CreateRevision)
+		}
+	})
+}
+
+func TestNoAssignmentIsPutForABrokerThatIsNotActive(t *testing.T) {
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		key, state := c.Keys().Assignment("1", "/ns/a"), c.Keys().State("1")
+		e.put(t, key, "null")
+		for _, row := range []struct {
+			name, state string
+			put         bool
+		}{
+			{"drained", `{"mode":"drained","reason":"operator"}`, false},
+			{"draining", `{"mode":"draining"}`, false},
+			{"active", `{"mode":"active","reason":"boot"}`, true},
+			{"not readable, which is active", `{"mode":`, true},
+		} {
+			t.Run(row.name, func(t *testing.T) {
+				e.put(t, state, row.state)
+				before := e.get(t, key).Kvs[0].ModRevision
+				put, err := c.Reassign(bounded(t), "1", "/ns/a")
+				if put != row.put || (err == nil) != row.put || !row.put && !strings.Contains(err.Error(), row.name) {
+					t.Errorf("put %v, %v", put, err)
+				}
+				if now := e.get(t, key).Kvs[0].ModRevision; (now != before) != row.put {
+					t.Errorf("the assignment is of revision %d, was of %d", now, before)
+				}
+			})
 		}
 	})
 }

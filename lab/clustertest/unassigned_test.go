@@ -38,6 +38,24 @@ func TestAMarkerIsPutAgainUnchangedAndOnlyIfItStands(t *testing.T) {
 	})
 }
 
+// As a leader leaves it that ends between its two writes.
+func TestAMarkerOfAnAssignedTopicDoesNotWait(t *testing.T) {
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		k := c.Keys()
+		e.put(t, k.Unassigned("/ns/a"), "null")
+		e.put(t, k.Unassigned("/ns/b"), "null")
+		e.put(t, k.Unassigned("/ns/state"), "null")
+		e.put(t, k.State("8"), `{"mode":"active"}`)
+		e.put(t, k.Assignment("8", "/ns/a"), "null")
+		e.put(t, k.Assignment("8", "/ns/b/c"), "null")
+		seen := must[[]cluster.WaitingTopic](t)(c.WaitingTopics(bounded(t)))
+		if len(seen) != 2 || seen[0].Topic != "/ns/b" || seen[1].Topic != "/ns/state" {
+			t.Errorf("waiting: %v", seen)
+		}
+	})
+}
+
 func TestTheBrokersOwnLeader(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		c := open(t, e.config(t))
