@@ -86,7 +86,11 @@ func (n *numbered) Load(ctx context.Context, topic string, _ []byte) error {
 			return ctx.Err()
 		}
 	}
-	_, err = n.client.Reassign(ctx, who.Instance, topic)
+	revision, err := n.client.Assigned(ctx, who.Instance, topic)
+	if err != nil || revision == 0 {
+		return err
+	}
+	_, err = n.client.Reassign(ctx, who.Instance, topic, revision)
 	return err
 }
 func (n *numbered) Unload(ctx context.Context, topic string) error {

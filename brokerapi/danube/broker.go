@@ -12,10 +12,15 @@
 // drained, and asked to give up a topic.
 //
 // Guaranteed: New needs no broker; no call outlives its context or the driver; answers
-// are bounded in size; a topic that is loaded is never put again, nor one that the broker
-// may be loading; no assignment is deleted without its marker; nothing else is deleted.
+// are bounded in size; a topic that is loaded is never put again, nor one whose assignment
+// was put by anybody within the 3 s that the broker may take to load it; no assignment is
+// deleted without its marker, nor at a broker that does not answer just now, nor while it
+// has another one to unload; nothing else is deleted.
 //
-// Not guaranteed: that a call which ended with an error had no effect. With Raft, that a
+// Not guaranteed: that a broker which answers reads the marker before the leader takes it
+// away, when others give it work at the same time. That a broker which takes more than 3 s
+// to load a topic, and answers all the while, does not load it twice. That a call which
+// ended with an error had no effect. With Raft, that a
 // new Instance means a new process if the metrics do not tell when it started: then a
 // connection that broke and came back counts as one.
 package danube
@@ -40,6 +45,9 @@ const (
 	// settle is how long a broker may take from an assignment to a topic that is looked
 	// up: it waits 1.5 s for the topic's metadata alone.
 	settle = 3 * time.Second
+	// prompt is how soon a broker answers that is at work. One that took longer may have
+	// what happened meanwhile still before it.
+	prompt = time.Second
 )
 
 // Registration is a broker's registration in etcd, its bytes as the broker wrote them.
@@ -56,8 +64,11 @@ type Store interface {
 	Registrations(ctx context.Context) ([]Registration, error)
 	// Assignments lists the topics that are assigned to the broker.
 	Assignments(ctx context.Context, brokerID string) ([]string, error)
-	// Reassign puts the assignment again, as it is. false: there is none.
-	Reassign(ctx context.Context, brokerID, topic string) (bool, error)
+	// Assigned is the revision at which the assignment was put last; 0: there is none.
+	Assigned(ctx context.Context, brokerID, topic string) (revision int64, err error)
+	// Reassign puts the assignment again, as it is. false: it was put since that revision,
+	// or there is none, and nothing was written.
+	Reassign(ctx context.Context, brokerID, topic string, revision int64) (bool, error)
 	// Release deletes the assignment and puts the marker of an unload, in one
 	// transaction. false: there is none, and nothing was written.
 	Release(ctx context.Context, brokerID, topic string) (bool, error)

@@ -21,13 +21,13 @@ type etcdBroker struct {
 	*node
 	store  Store
 	settle time.Duration // see the constant
+	turn   chan struct{} // held by the one Unload that writes
 
-	mu       sync.Mutex
-	who      brokerapi.Identity
-	whose    int                  // generation of the connection that who was found on; 0: none
-	checked  int                  // generation of the connection whose broker is known to be one with etcd
-	unloaded map[string]time.Time // when a topic was first seen assigned and not loaded
-	put      map[string]time.Time // when we last put a topic's assignment again
+	mu      sync.Mutex
+	who     brokerapi.Identity
+	whose   int                  // generation of the connection that who was found on; 0: none
+	checked int                  // generation of the connection whose broker is known to be one with etcd
+	leaving map[string]time.Time // topics that were released and may be served still, since when
 }
 
 var (
@@ -38,7 +38,7 @@ var (
 )
 
 func newEtcd(n *node, store Store) *etcdBroker {
-	return &etcdBroker{node: n, store: store, settle: settle, unloaded: map[string]time.Time{}, put: map[string]time.Time{}}
+	return &etcdBroker{node: n, store: store, settle: settle, turn: make(chan struct{}, 1), leaving: map[string]time.Time{}}
 }
 
 // Capabilities implements brokerapi.Broker.
@@ -97,9 +97,8 @@ func (b *etcdBroker) Identify(ctx context.Context) (brokerapi.Identity, error) {
 	who := brokerapi.Identity{Instance: id, StartedAt: seen.StartedAt, Version: etcdVersion}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.who.Instance != id { // what was seen and put was another process's
-		clear(b.unloaded)
-		clear(b.put)
+	if b.who.Instance != id { // what was to leave was another process's
+		clear(b.leaving)
 	}
 	b.who, b.whose = who, generation
 	return who, nil
@@ -208,11 +207,10 @@ func (b *etcdBroker) Topics(ctx context.Context) (serving, quiesced []string, er
 	if err != nil {
 		return nil, nil, fmt.Errorf("list topics: %w", err)
 	}
-	loaded, missing, err := b.served(ctx, union(assigned, believed))
+	loaded, err := b.served(ctx, union(assigned, believed))
 	if err != nil {
 		return nil, nil, fmt.Errorf("list topics: %w", err)
 	}
-	b.noteUnloaded(missing)
 	return loaded, nil, nil
 }
 
@@ -227,117 +225,4 @@ func (b *etcdBroker) Believed(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("list the topics that the broker believes to have: %w", err)
 	}
 	return union(topics, nil), nil
-}
-
-// noteUnloaded remembers since when topics are assigned and not loaded.
-func (b *etcdBroker) noteUnloaded(topics []string) {
-	now := time.Now()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	since := make(map[string]time.Time, len(topics))
-	for _, topic := range topics {
-		since[topic] = now
-		if before, ok := b.unloaded[topic]; ok {
-			since[topic] = before
-		}
-	}
-	b.unloaded = since
-}
-
-// Load implements brokerapi.Broker. The topic must be assigned to the broker. If the
-// broker has not loaded it, and had the time to, the assignment is put again: once in a
-// call, and never within 3 s of what may have made the broker load it. record is not
-// used: the broker reads it itself.
-func (b *etcdBroker) Load(ctx context.Context, topic string, _ []byte) error {
-	if err := checkTopic("load", topic); err != nil {
-		return err
-	}
-	id, err := b.self(ctx)
-	if err != nil {
-		return fmt.Errorf("load %s: %w", topic, err)
-	}
-	began, again := time.Now(), false
-	err = b.await(ctx, topic, func(at place) (bool, error) {
-		switch {
-		case at == here:
-			b.noteLoaded(topic)
-			return true, nil
-		case at == elsewhere:
-			b.noteLoaded(topic)
-			return false, brokerapi.ErrElsewhere
-		case again || !b.mayPut(topic, began):
-			return false, nil
-		}
-		again = true
-		found, err := b.store.Reassign(ctx, id, topic)
-		if err == nil && !found {
-			err = fmt.Errorf("it is not assigned to broker %s", id)
-		}
-		if err == nil {
-			b.log.Info("assignment put again: the broker had overlooked it", "topic", topic, "broker", id)
-		}
-		return false, err
-	})
-	if err != nil {
-		switch {
-		case ctx.Err() != nil && again:
-			err = fmt.Errorf("its assignment was put again, and the broker has not loaded it: see the broker's log: %w", err)
-		case ctx.Err() != nil:
-			err = fmt.Errorf("the broker has not loaded it: %w", err)
-		}
-		return fmt.Errorf("load %s: %w", topic, err)
-	}
-	return nil
-}
-
-// mayPut reports whether the broker had the time to load the topic by itself since the
-// call began, or since Topics first saw it missing, and since it was last put. It counts
-// as put from then on.
-func (b *etcdBroker) mayPut(topic string, began time.Time) bool {
-	now := time.Now()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if seen, ok := b.unloaded[topic]; ok && seen.Before(began) {
-		began = seen
-	}
-	if now.Sub(began) < b.settle || now.Sub(b.put[topic]) < b.settle {
-		return false
-	}
-	b.put[topic] = now
-	return true
-}
-
-func (b *etcdBroker) noteLoaded(topic string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.unloaded, topic)
-	delete(b.put, topic)
-}
-
-// Unload implements brokerapi.Unloader: the assignment goes, together with the marker
-// that makes it an unload, and the topic waits for another broker.
-func (b *etcdBroker) Unload(ctx context.Context, topic string) error {
-	if err := checkTopic("unload", topic); err != nil {
-		return err
-	}
-	id, err := b.self(ctx)
-	if err != nil {
-		return fmt.Errorf("unload %s: %w", topic, err)
-	}
-	released, err := b.store.Release(ctx, id, topic)
-	if err != nil {
-		return fmt.Errorf("unload %s: %w", topic, err)
-	}
-	b.noteLoaded(topic)
-	began := time.Now()
-	err = b.await(ctx, topic, func(at place) (bool, error) {
-		if at == here && !released && time.Since(began) >= b.settle {
-			return false, fmt.Errorf("broker %s serves it without being assigned to it, and gives up only what is assigned: assign it to the broker in etcd first, or stop the broker", id)
-		}
-		return at != here, nil
-	})
-	if err != nil {
-		return fmt.Errorf("unload %s: %w", topic, err)
-	}
-	return nil
 }

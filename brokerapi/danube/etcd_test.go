@@ -54,50 +54,6 @@ func TestAnOverlookedAssignmentIsPutAgainOnceForAllWhoAsk(t *testing.T) {
 	}
 }
 
-func TestWhatTopicsSawMissingNeedNotWaitAgain(t *testing.T) {
-	f := newFake(t)
-	s := &memory{f: f, assigned: []string{"/default/a"}}
-	b := f.etcd(t, s)
-	b.settle = time.Hour
-	if _, _, err := b.Topics(soon(t)); err != nil {
-		t.Fatal(err)
-	}
-	b.set(func() { b.unloaded["/default/a"] = time.Now().Add(-2 * time.Hour) })
-	if _, _, err := b.Topics(soon(t)); err != nil { // it keeps the first time
-		t.Fatal(err)
-	}
-	if err := b.Load(soon(t), "/default/a", nil); err != nil || s.written() != 1 {
-		t.Errorf("%v, put %d times", err, s.written())
-	}
-}
-
-func (b *etcdBroker) set(change func()) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	change()
-}
-
-func TestAnAssignmentIsPutOnceInACallAndNotSoonAfter(t *testing.T) {
-	f := newFake(t)
-	s := &memory{f: f, overlooks: true, assigned: []string{"/default/a"}}
-	b := f.etcd(t, s)
-	for i, want := range []int{1, 1} {
-		if i == 1 {
-			b.settle = time.Hour // since the first put
-			b.set(func() { b.unloaded["/default/a"] = time.Now().Add(-2 * time.Hour) })
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
-		err := b.Load(ctx, "/default/a", nil)
-		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) || s.written() != want {
-			t.Errorf("call %d: %v, put %d times", i, err, s.written())
-		}
-		if i == 0 && !strings.Contains(err.Error(), "was put again") {
-			t.Error(err)
-		}
-	}
-}
-
 func TestLoadSaysWhyNot(t *testing.T) {
 	for _, c := range []struct {
 		name, topic, want string

@@ -184,7 +184,7 @@ func (f *fake) TopicLookup(_ context.Context, r *danubepb.TopicLookupRequest) (*
 	case elsewhere:
 		answer.BrokerUrl = "http://10.9.9.9:6650"
 	default:
-		return nil, status.Error(codes.NotFound, "unable to find the topic")
+		return nil, notFound
 	}
 	return answer, nil
 }
@@ -268,6 +268,9 @@ func soon(t *testing.T) context.Context {
 type memory struct {
 	f             *fake
 	overlooks     bool // the broker does nothing
+	slow          bool // the broker goes on serving what was released
+	revisions     map[string]int64
+	at            time.Time // of the last of puts
 	mu            sync.Mutex
 	registrations []Registration
 	assigned      []string
@@ -289,17 +292,35 @@ func (m *memory) Assignments(context.Context, string) ([]string, error) {
 	return slices.Clone(m.assigned), m.err
 }
 
-func (m *memory) Reassign(_ context.Context, id, topic string) (bool, error) {
+func (m *memory) Assigned(_ context.Context, id, topic string) (int64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.err != nil || id != m.f.self || !slices.Contains(m.assigned, topic) {
+		return 0, m.err
+	}
+	return 1 + m.revisions[topic], nil
+}
+
+func (m *memory) Reassign(_ context.Context, id, topic string, revision int64) (bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err != nil || id != m.f.self || !slices.Contains(m.assigned, topic) || revision != 1+m.revisions[topic] {
 		return false, m.err
 	}
-	m.puts = append(m.puts, topic)
+	m.put(topic)
+	m.puts, m.at = append(m.puts, topic), time.Now()
+	return true, nil
+}
+
+// put is an event that the broker sees. m.mu is held.
+func (m *memory) put(topic string) {
+	if m.revisions == nil {
+		m.revisions = map[string]int64{}
+	}
+	m.revisions[topic]++
 	if !m.overlooks {
 		m.f.set(func() { m.f.places[topic] = here })
 	}
-	return true, nil
 }
 
 func (m *memory) Release(_ context.Context, id, topic string) (bool, error) {
@@ -310,7 +331,9 @@ func (m *memory) Release(_ context.Context, id, topic string) (bool, error) {
 	}
 	m.assigned = slices.DeleteFunc(m.assigned, func(t string) bool { return t == topic })
 	m.deleted = append(m.deleted, topic)
-	m.f.set(func() { delete(m.f.places, topic) })
+	if !m.slow {
+		m.f.set(func() { delete(m.f.places, topic) })
+	}
 	return true, nil
 }
 
@@ -319,3 +342,23 @@ func (m *memory) written() int {
 	defer m.mu.Unlock()
 	return len(m.puts)
 }
+
+func (m *memory) released() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.deleted)
+}
+
+// follow has a broker that was slow unload what was released, now and from now on.
+func (m *memory) follow() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.slow = false
+	m.f.set(func() {
+		for _, topic := range m.deleted {
+			delete(m.f.places, topic)
+		}
+	})
+}
+
+var notFound = status.Error(codes.NotFound, "unable to find the topic")

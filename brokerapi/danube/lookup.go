@@ -81,9 +81,8 @@ func (n *node) clientPortAnswers(ctx context.Context) error {
 	return err
 }
 
-// served looks up the topics and sorts them into those that are loaded here and those
-// that are not.
-func (n *node) served(ctx context.Context, topics []string) (loaded, missing []string, err error) {
+// served looks up the topics and returns those that are loaded here, in order.
+func (n *node) served(ctx context.Context, topics []string) (loaded []string, err error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	var mu sync.Mutex
@@ -100,8 +99,6 @@ func (n *node) served(ctx context.Context, topics []string) (loaded, missing []s
 				mu.Lock()
 				if at == here {
 					loaded = append(loaded, topic)
-				} else {
-					missing = append(missing, topic)
 				}
 				mu.Unlock()
 			}
@@ -118,10 +115,10 @@ feed:
 	close(next)
 	wg.Wait()
 	if err := context.Cause(ctx); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	slices.Sort(loaded)
-	return loaded, missing, nil
+	return loaded, nil
 }
 
 // union is both lists in order, each topic once.

@@ -163,7 +163,7 @@ func (b *raftBroker) Topics(ctx context.Context) (serving, quiesced []string, er
 	if err != nil {
 		return nil, nil, fmt.Errorf("list topics: %w", err)
 	}
-	loaded, _, err := b.served(ctx, union(believed, nil))
+	loaded, err := b.served(ctx, union(believed, nil))
 	if err != nil {
 		return nil, nil, fmt.Errorf("list topics: %w", err)
 	}

@@ -49,7 +49,7 @@ func TestNothingIsWrittenForATopicThatIsNotAssigned(t *testing.T) {
 			if must[bool](t)(c.Release(bounded(t), "1", topic)) {
 				t.Errorf("%s was released by a broker that does not have it", topic)
 			}
-			if must[bool](t)(c.Reassign(bounded(t), "1", topic)) {
+			if must[bool](t)(c.Reassign(bounded(t), "1", topic, 0)) {
 				t.Errorf("%s was assigned again to a broker that does not have it", topic)
 			}
 		}
@@ -69,7 +69,14 @@ func TestAnAssignmentIsPutAgainAsItIs(t *testing.T) {
 		e.put(t, key, `{"by":"leader"}`)
 		before := e.get(t, key).Kvs[0]
 		watch := e.raw.Watch(bounded(t), key, clientv3.WithRev(before.ModRevision+1))
-		if !must[bool](t)(c.Reassign(bounded(t), "1", "/ns/a")) {
+		revision := must[int64](t)(c.Assigned(bounded(t), "1", "/ns/a"))
+		if revision != before.ModRevision || must[int64](t)(c.Assigned(bounded(t), "1", "/ns/b")) != 0 {
+			t.Errorf("assigned at %d, want %d", revision, before.ModRevision)
+		}
+		if must[bool](t)(c.Reassign(bounded(t), "1", "/ns/a", revision-1)) {
+			t.Fatal("an assignment that was put meanwhile was put again")
+		}
+		if !must[bool](t)(c.Reassign(bounded(t), "1", "/ns/a", revision)) {
 			t.Fatal("an assignment was not put again")
 		}
 		event := (<-watch).Events[0]
@@ -99,7 +106,7 @@ func TestNoAssignmentIsPutForABrokerThatIsNotActive(t *testing.T) {
 			t.Run(row.name, func(t *testing.T) {
 				e.put(t, state, row.state)
 				before := e.get(t, key).Kvs[0].ModRevision
-				put, err := c.Reassign(bounded(t), "1", "/ns/a")
+				put, err := c.Reassign(bounded(t), "1", "/ns/a", before)
 				if put != row.put || (err == nil) != row.put || !row.put && !strings.Contains(err.Error(), row.name) {
 					t.Errorf("put %v, %v", put, err)
 				}
@@ -118,7 +125,10 @@ func TestReleaseAndReassignTakeNoOtherKeys(t *testing.T) {
 			if done, err := c.Release(bounded(t), row.broker, row.topic); done || err == nil {
 				t.Errorf("release of %q at broker %q: %v, %v", row.topic, row.broker, done, err)
 			}
-			if done, err := c.Reassign(bounded(t), row.broker, row.topic); done || err == nil {
+			if _, err := c.Assigned(bounded(t), row.broker, row.topic); err == nil {
+				t.Errorf("assignment of %q to broker %q was read", row.topic, row.broker)
+			}
+			if done, err := c.Reassign(bounded(t), row.broker, row.topic, 1); done || err == nil {
 				t.Errorf("reassignment of %q at broker %q: %v, %v", row.topic, row.broker, done, err)
 			}
 		}
