@@ -209,6 +209,17 @@ func candidates(list []*danubepb.BrokerInfo) []candidate {
 	return all
 }
 
+// ownLookup refuses a client port that is another broker's: what that one does not serve
+// this one may.
+func (n *node) ownLookup(list []candidate, id string) error {
+	if other, ok := neighbour(list, id, n.at.lookup.String()); ok {
+		own, _ := find(list, id)
+		return identityErrorf("--danube-lookup %s is the client port of broker %s, and --broker-admin %s is broker %s, whose client port is %s: set --danube-lookup to that",
+			n.at.lookup, shown(other.ID), n.at.admin, id, shown(own.Lookup))
+	}
+	return nil
+}
+
 // listTopics asks which topics the broker believes to be assigned to a broker. What has
 // not the form of a topic is not in the list.
 func (n *node) listTopics(ctx context.Context, id string) ([]string, error) {

@@ -88,6 +88,9 @@ func (b *etcdBroker) Identify(ctx context.Context) (brokerapi.Identity, error) {
 	if err != nil {
 		return brokerapi.Identity{}, err
 	}
+	if err := b.ownLookup(e.Believed, id); err != nil {
+		return brokerapi.Identity{}, err
+	}
 	if c, ok := find(e.Believed, id); ok && c.Lookup != "" {
 		b.advertised.Store(c.Lookup)
 	}
@@ -181,13 +184,20 @@ func (b *etcdBroker) isEtcd(ctx context.Context) error {
 }
 
 // Health implements brokerapi.Broker: the admin API lists brokers, and the client port
-// looks up a topic. It costs these two requests.
+// looks up a topic. It costs these two requests. Once a connection the two are shown to be
+// of one broker; what leaves that open is no sickness.
 func (b *etcdBroker) Health(ctx context.Context) error {
 	if _, err := b.listBrokers(ctx); err != nil {
 		return err
 	}
 	if err := b.isEtcd(ctx); err != nil {
 		return err
+	}
+	generation, _ := b.adminLink.connection()
+	if _, ok := b.known(generation); !ok {
+		if _, err := b.Identify(ctx); errors.Is(err, brokerapi.ErrIdentity) {
+			return err
+		}
 	}
 	return b.clientPortAnswers(ctx)
 }

@@ -171,6 +171,21 @@ func (e evidence) like(c candidate) likeness {
 	return l
 }
 
+// neighbour is the broker whose client port the address certainly is, where the broker
+// with that id says of itself that its own is elsewhere. ok is false when nothing is
+// certain: what a broker advertises need not be how it is reached from beside it.
+func neighbour(list []candidate, id, lookup string) (other candidate, ok bool) {
+	own, listed := find(list, id)
+	if !listed || own.Lookup == "" || compareAddresses(own.Lookup, lookup) == same {
+		return candidate{}, false
+	}
+	i := slices.IndexFunc(list, func(c candidate) bool { return c.ID != id && compareAddresses(c.Lookup, lookup) == same })
+	if i < 0 {
+		return candidate{}, false
+	}
+	return list[i], true
+}
+
 func find(list []candidate, id string) (candidate, bool) {
 	i := slices.IndexFunc(list, func(c candidate) bool { return c.ID == id })
 	if i < 0 {

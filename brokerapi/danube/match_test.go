@@ -133,3 +133,24 @@ func FuzzRegistrationsFindNobodyThatIsNotThere(f *testing.F) {
 		}
 	})
 }
+
+func TestAClientPortIsAnothersOnlyWhenThatIsCertain(t *testing.T) {
+	ours, theirs := candidate{ID: "1", Lookup: "http://10.0.0.1:6650"}, candidate{ID: "2", Lookup: "http://10.0.0.2:6650"}
+	for _, c := range []struct {
+		name, lookup string
+		list         []candidate
+		other        bool
+	}{
+		{"ours", "http://10.0.0.1:6650", []candidate{ours, theirs}, false},
+		{"theirs", "http://10.0.0.2:6650", []candidate{ours, theirs}, true},
+		{"a mapped port", "http://127.0.0.1:30650", []candidate{ours, theirs}, false},
+		{"a name for ours, as all have it", "http://localhost:6650", []candidate{ours, theirs}, false},
+		{"our last life's", "http://10.0.0.1:6650", []candidate{ours, {ID: "0", Lookup: ours.Lookup}}, false},
+		{"we have not registered yet", "http://10.0.0.2:6650", []candidate{theirs}, false},
+		{"we advertise none", "http://10.0.0.2:6650", []candidate{{ID: "1"}, theirs}, false},
+	} {
+		if other, ok := neighbour(c.list, "1", c.lookup); ok != c.other || ok && other.ID != "2" {
+			t.Errorf("%s: %v, %v", c.name, other, ok)
+		}
+	}
+}

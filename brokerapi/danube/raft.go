@@ -80,11 +80,18 @@ func (b *raftBroker) Identify(ctx context.Context) (brokerapi.Identity, error) {
 		return brokerapi.Identity{}, identityErrorf("--broker-admin %s is broker %s, and --danube-metrics %s is broker %s: set both to ports of the same broker",
 			b.at.admin, id, b.at.metrics, shown(seen.Brokers[0]))
 	}
+	if who, ok := b.known(generation); ok && who.Name == id {
+		return who, nil // the same connection is the same process
+	}
+	list, err := b.listBrokers(ctx)
+	if err != nil {
+		return brokerapi.Identity{}, err
+	}
+	if err := b.ownLookup(candidates(list), id); err != nil {
+		return brokerapi.Identity{}, err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.whose == generation && b.who.Name == id {
-		return b.who, nil // the same connection is the same process
-	}
 	start := since
 	if !seen.StartedAt.IsZero() {
 		start = seen.StartedAt
@@ -149,7 +156,20 @@ func (b *raftBroker) Health(ctx context.Context) error {
 	if id := s.GetSelfNodeId(); !slices.Contains(s.GetVoters(), id) && !slices.Contains(s.GetLearners(), id) {
 		return fmt.Errorf("--broker-admin %s: broker %d is no member of its Raft cluster yet: have it join, or see its log", b.at.admin, id)
 	}
+	generation, _ := b.adminLink.connection()
+	if _, ok := b.known(generation); !ok {
+		if _, err := b.Identify(ctx); errors.Is(err, brokerapi.ErrIdentity) {
+			return err
+		}
+	}
 	return b.clientPortAnswers(ctx)
+}
+
+// known is who was found at the end of the connection.
+func (b *raftBroker) known(generation int) (brokerapi.Identity, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.who, b.whose == generation && b.whose != 0
 }
 
 // Topics implements brokerapi.Broker: of the topics that the broker believes to have,
