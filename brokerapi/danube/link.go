@@ -44,12 +44,17 @@ type link struct {
 	generation int       // grows with each connection made, and when it breaks
 	broken     bool      // the last one has broken, and gRPC may not have noticed yet
 	since      time.Time // when the current one was made
+	attempts   int       // begun so far
 	lastErr    string    // of the last attempt, to log changes only
 	waiting    map[*waiter]bool
 }
 
-// waiter is a call that waits for an attempt to connect.
-type waiter struct{ failed context.CancelCauseFunc }
+// waiter is a call that waits for an attempt to connect, one that began after it did: one
+// from before says what was.
+type waiter struct {
+	failed context.CancelCauseFunc
+	after  int
+}
 
 var (
 	errClosed   = errors.New("the driver is closed")
@@ -87,10 +92,14 @@ func newLink(life context.Context, flag string, u *url.URL, f files, timeout tim
 
 // dial makes one attempt for gRPC, and tells the outcome to the calls that wait.
 func (l *link) dial(ctx context.Context, host string) (net.Conn, error) {
+	l.mu.Lock()
+	l.attempts++
+	attempt := l.attempts
+	l.mu.Unlock()
 	dialer := net.Dialer{Timeout: dialTimeout}
 	raw, err := dialer.DialContext(ctx, "tcp", host)
 	if err != nil {
-		l.failed(err)
+		l.failedAt(attempt, err)
 		return nil, err
 	}
 	l.mu.Lock()
@@ -106,12 +115,21 @@ func (l *link) dial(ctx context.Context, host string) (net.Conn, error) {
 	return &heldConn{Conn: raw, link: l, generation: l.generation}, nil
 }
 
-// failed tells the calls that wait why the attempt to connect failed.
+// failed tells the calls that wait why the last attempt to connect failed.
 func (l *link) failed(err error) {
+	l.mu.Lock()
+	attempt := l.attempts
+	l.mu.Unlock()
+	l.failedAt(attempt, err)
+}
+
+func (l *link) failedAt(attempt int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for w := range l.waiting {
-		w.failed(err)
+		if w.after < attempt {
+			w.failed(err)
+		}
 	}
 	if text := err.Error(); text != l.lastErr && l.life.Err() == nil {
 		l.lastErr = text
@@ -238,8 +256,8 @@ func (l *link) ready(ctx context.Context) error {
 	defer failed(nil)
 	over := time.AfterFunc(dialPatience, func() { failed(errPatience) })
 	defer over.Stop()
-	w := &waiter{failed}
 	l.mu.Lock()
+	w := &waiter{failed, l.attempts}
 	l.waiting[w] = true
 	l.mu.Unlock()
 	defer func() {
