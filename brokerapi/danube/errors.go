@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -45,6 +46,10 @@ func (l *link) explain(ctx context.Context, method string, err error) error {
 		return fmt.Errorf("%s %s: %s: %w", l.flag, l.url, method, cause) // says which bound was hit
 	}
 	s := status.Convert(err)
+	// A broker that knows our deadline ends the call itself, a moment before us at times.
+	if deadline, ok := ctx.Deadline(); ok && s.Code() == codes.Canceled && time.Until(deadline) < 20*time.Millisecond {
+		s = status.New(codes.DeadlineExceeded, s.Message())
+	}
 	text := fmt.Sprintf("%s %s: %s answered %s: %s", l.flag, l.url, method, s.Code(), shown(s.Message()))
 	switch s.Code() {
 	case codes.Unauthenticated, codes.PermissionDenied:

@@ -10,10 +10,12 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/danube/danubepb"
@@ -187,8 +189,12 @@ func TestCloseEndsCallsInFlightAndLeavesNoGoroutine(t *testing.T) {
 	if err := b.Health(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	f.hangs("ListBrokers")
-	f.hangs("TopicLookup")
+	var hanging atomic.Int64
+	f.set(func() {
+		for _, method := range []string{"ListBrokers", "ListBrokerTopics", "TopicLookup"} {
+			f.answers[method] = func(ctx context.Context) (any, error) { hanging.Add(1); <-ctx.Done(); return nil, ctx.Err() }
+		}
+	})
 	var wg sync.WaitGroup
 	for name, call := range calls(b) {
 		wg.Go(func() {
@@ -197,7 +203,7 @@ func TestCloseEndsCallsInFlightAndLeavesNoGoroutine(t *testing.T) {
 			}
 		})
 	}
-	for f.count("ListBrokers")+f.count("TopicLookup") < 4 {
+	for int(hanging.Load()) < len(calls(b)) {
 		runtime.Gosched()
 	}
 	start := time.Now()
@@ -211,7 +217,7 @@ func TestCloseEndsCallsInFlightAndLeavesNoGoroutine(t *testing.T) {
 		t.Errorf("took %v", took)
 	}
 	for name, call := range calls(b) {
-		if err := call(context.Background()); !errors.Is(err, errClosed) && name != "believed" {
+		if err := call(context.Background()); !errors.Is(err, errClosed) {
 			t.Errorf("%s after Close: %v", name, err)
 		}
 	}
@@ -298,5 +304,24 @@ func TestMetricsOfAnySizeAreReadAsFarAsNeeded(t *testing.T) {
 	f.set(func() { f.metrics += strings.Repeat("up{broker=\""+fakeID+"\"} 1\n", 200_000) })
 	if who, err := b.Identify(soon(t)); err != nil || who.Instance != fakeID {
 		t.Errorf("%+v, %v", who, err)
+	}
+}
+
+func TestADeadlineThatTheBrokerWasTheFirstToNoticeIsOne(t *testing.T) {
+	f := newFake(t)
+	b := f.etcd(t, &memory{f: f})
+	f.set(func() {
+		f.answers["ListBrokers"] = func(ctx context.Context) (any, error) {
+			deadline, _ := ctx.Deadline()
+			time.Sleep(time.Until(deadline) - 3*time.Millisecond)
+			return nil, status.Error(codes.Canceled, "context canceled")
+		}
+	})
+	if err := bounded(t, "health", b.Health); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	f.fails("ListBrokers", codes.Canceled, "shutting down")
+	if err := b.Health(soon(t)); err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }
