@@ -1,0 +1,299 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"holdfast/agent"
+	"holdfast/brokerapi"
+	"holdfast/brokerapi/httpapi"
+	"holdfast/cluster"
+)
+
+// columns are those of the table in README, in order: a driver and the registrations
+// with which it is this column's.
+var columns = []struct {
+	page          string
+	driver        string
+	registrations []string
+	set           map[string]string // beside those
+}{
+	{"nats", "nats", []string{"own"}, nil},
+	{"danube", "danube", []string{"adopt"}, map[string]string{"broker-id": "b1"}},
+	{"danube", "danube", []string{"own", "none"}, nil},
+	{"pulsar", "pulsar", []string{"own", "adopt"}, map[string]string{"pulsar-cluster": "c"}},
+	{"http", "http", []string{"own"}, map[string]string{"broker-admin": "http://127.0.0.1:1"}},
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// flags are settings as a command line has them.
+func flags(set map[string]string) map[string][]string {
+	all := map[string][]string{"state-dir": {"/var/lib/holdfast"}}
+	for name, value := range set {
+		all[name] = []string{value}
+	}
+	return all
+}
+
+// capabilities asks the driver, without a broker.
+func capabilities(t *testing.T, set map[string]string) brokerapi.Capabilities {
+	t.Helper()
+	c, err := agent.Load(agent.Sources{Flags: flags(set)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	store, err := cluster.Open(c.Cluster(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	d, _ := agent.LookupDriver(c.Driver)
+	b, err := d.New(c, store, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	return b.Capabilities()
+}
+
+// brokerTable returns the cells of README's table of brokers, by the `name` in the first one.
+func brokerTable(t *testing.T) map[string][]string {
+	t.Helper()
+	rows := map[string][]string{}
+	quoted := regexp.MustCompile("`([^`]+)`")
+	inside := false
+	for line := range strings.Lines(read(t, "README.md")) {
+		line = strings.TrimSpace(line)
+		inside = strings.HasPrefix(line, "| | [") || inside && strings.HasPrefix(line, "|")
+		if !inside || strings.HasPrefix(line, "|---") {
+			continue
+		}
+		cells := strings.Split(strings.Trim(line, "|"), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		name := cells[0]
+		if names := quoted.FindAllStringSubmatch(name, -1); len(names) > 0 {
+			name = names[len(names)-1][1]
+		}
+		if len(cells) != 1+len(columns) {
+			t.Fatalf("row %q has %d cells, want %d", name, len(cells), 1+len(columns))
+		}
+		if rows[name] != nil {
+			t.Errorf("row %q is there twice", name)
+		}
+		rows[name] = cells[1:]
+	}
+	return rows
+}
+
+func TestTheTableOfBrokersIsWhatTheDriversSay(t *testing.T) {
+	rows := brokerTable(t)
+	for i, col := range columns {
+		if want := "](docs/brokers/" + col.page + ".md)"; len(rows[""]) == 0 || !strings.Contains(rows[""][i], want) {
+			t.Fatalf("column %d does not link to the page %s", i+1, col.page)
+		}
+		if got, want := strings.Join(rows["--driver"], " "), "nats danube danube pulsar http"; strings.ReplaceAll(got, "`", "") != want {
+			t.Fatalf("drivers %s, want %s", got, want)
+		}
+		if got, want := strings.ReplaceAll(rows["--registration"][i], "`", ""), strings.Join(col.registrations, ", "); got != want {
+			t.Errorf("column %d: registration %s, want %s", i+1, got, want)
+		}
+		for _, registration := range col.registrations {
+			set := map[string]string{"driver": col.driver, "registration": registration}
+			for name, value := range col.set {
+				if name != "broker-id" || registration == "adopt" {
+					set[name] = value
+				}
+			}
+			can := capabilities(t, set).List()
+			for _, name := range allCapabilities() {
+				if rows[name] == nil {
+					t.Fatalf("no row for the capability %s", name)
+				}
+				want := ""
+				switch {
+				case slices.Contains(can, name):
+					want = "yes"
+				case col.driver == "http" && slices.Contains(httpapi.CapabilityNames(), name):
+					want = "if set"
+				}
+				if got := rows[name][i]; got != want {
+					t.Errorf("%s with --driver %s --registration %s: the table says %q, want %q", name, col.driver, registration, got, want)
+				}
+			}
+		}
+	}
+	if want := 3 + len(allCapabilities()); len(rows) != want {
+		t.Errorf("%d rows, want %d: one for each capability, the header, --driver and --registration", len(rows), want)
+	}
+}
+
+// allCapabilities names every one that there is.
+func allCapabilities() []string {
+	var all brokerapi.Capabilities
+	fields := reflect.ValueOf(&all).Elem()
+	for i := range fields.NumField() {
+		fields.Field(i).SetBool(true)
+	}
+	return all.List()
+}
+
+// A driver whose broker registers itself can adopt, one that knows its peers does without
+// etcd, and no other.
+func TestTheTableOfBrokersHasEveryRegistration(t *testing.T) {
+	for i, col := range columns {
+		set := map[string]string{"driver": col.driver, "registration": col.registrations[0]}
+		for name, value := range col.set {
+			set[name] = value
+		}
+		can := capabilities(t, set)
+		if got := slices.Contains(col.registrations, "adopt"); got != can.Registers {
+			t.Errorf("column %d: adopt is %v, registers-itself is %v", i+1, got, can.Registers)
+		}
+		if got := slices.Contains(col.registrations, "none"); got != can.Peers {
+			t.Errorf("column %d: none is %v, peers is %v", i+1, got, can.Peers)
+		}
+	}
+}
+
+var (
+	fenced   = regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$")
+	linked   = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+	setting  = regexp.MustCompile("`--([a-z-]+)")
+	nameOnly = regexp.MustCompile(`^--([a-z-]+)$`)
+)
+
+// pages lists README and the pages about brokers.
+func pages(t *testing.T) []string {
+	t.Helper()
+	list, err := filepath.Glob("docs/brokers/*.md")
+	if err != nil || len(list) != len(agent.DriverNames()) {
+		t.Fatalf("pages %v (%v), want one for each driver", list, err)
+	}
+	return append(list, "README.md")
+}
+
+// runCommand takes the flags of a 'holdfast run' apart; ok is false if it is none, or shortened.
+func runCommand(block string) (set map[string][]string, cmd []string, ok bool) {
+	line, ok := strings.CutPrefix(strings.ReplaceAll(block, "\\\n", " "), "holdfast run ")
+	if !ok || strings.Contains(line, "…") {
+		return nil, nil, false
+	}
+	words := strings.Fields(line)
+	set = map[string][]string{}
+	for i := 0; i < len(words); i++ {
+		if words[i] == "--" {
+			return set, words[i+1:], true
+		}
+		name := nameOnly.FindStringSubmatch(words[i])
+		if name == nil {
+			return nil, nil, false
+		}
+		value := "true"
+		if i+1 < len(words) && !strings.HasPrefix(words[i+1], "--") {
+			i++
+			value = strings.Trim(words[i], "'")
+		}
+		set[name[1]] = append(set[name[1]], value)
+	}
+	return set, nil, true
+}
+
+func TestTheSettingsOnThePagesAreValid(t *testing.T) {
+	for _, page := range pages(t) {
+		files, commands := 0, 0
+		for _, block := range fenced.FindAllStringSubmatch(read(t, page), -1) {
+			src := agent.Sources{}
+			switch set, cmd, ok := runCommand(block[2]); {
+			case block[1] == "yaml":
+				files++
+				src.File, src.Read = page, func(string) ([]byte, error) { return []byte(block[2]), nil }
+			case ok:
+				commands++
+				src.Flags, src.Command = set, cmd
+			default:
+				continue
+			}
+			if _, err := agent.Load(src); err != nil {
+				t.Errorf("%s: %v in\n%s", page, err, block[2])
+			}
+		}
+		if page != "README.md" && files == 0 || commands == 0 {
+			t.Errorf("%s: %d files of settings, %d commands, want some of each", page, files, commands)
+		}
+	}
+}
+
+// The first file of settings on a page is the first command as a file.
+func TestTheFileOfAPageSaysWhatItsCommandSays(t *testing.T) {
+	for _, page := range pages(t) {
+		var fromFile, fromFlags *agent.Config
+		for _, block := range fenced.FindAllStringSubmatch(read(t, page), -1) {
+			if set, cmd, ok := runCommand(block[2]); ok && fromFlags == nil {
+				c, err := agent.Load(agent.Sources{Flags: set, Command: cmd})
+				if err != nil {
+					t.Fatal(err)
+				}
+				fromFlags = &c
+			}
+			if block[1] == "yaml" && fromFile == nil {
+				c, err := agent.Load(agent.Sources{File: page, Read: func(string) ([]byte, error) { return []byte(block[2]), nil }})
+				if err != nil {
+					t.Fatal(err)
+				}
+				fromFile = &c
+			}
+		}
+		if fromFile != nil && fromFlags != nil && !sameSettings(*fromFile, *fromFlags) {
+			t.Errorf("%s: the file is\n%+v\nand the command\n%+v", page, *fromFile, *fromFlags)
+		}
+	}
+}
+
+// sameSettings compares what is exported: where a setting came from does not matter.
+func sameSettings(a, b agent.Config) bool {
+	va, vb := reflect.ValueOf(a), reflect.ValueOf(b)
+	for i := range va.NumField() {
+		if va.Type().Field(i).IsExported() && !reflect.DeepEqual(va.Field(i).Interface(), vb.Field(i).Interface()) {
+			return false
+		}
+	}
+	return true
+}
+
+func TestThePagesNameSettingsThatThereAreAndFilesThatThereAre(t *testing.T) {
+	known := []string{"config", "reason", "for", "owner", "timeout", "stay", "help"}
+	for _, s := range agent.Settings() {
+		known = append(known, s.Name)
+	}
+	for _, page := range pages(t) {
+		text := read(t, page)
+		for _, m := range setting.FindAllStringSubmatch(text, -1) {
+			if !slices.Contains(known, strings.TrimSuffix(m[1], "-")) {
+				t.Errorf("%s: no setting is called --%s", page, m[1])
+			}
+		}
+		for _, m := range linked.FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%s: link to %s, which is not there", page, m[1])
+			}
+		}
+	}
+}
