@@ -65,9 +65,6 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	if can.MustStop && !c.Shadow {
 		findings = append(findings, checkMustStop(c, can))
 	}
-	if err := join(suits(c, can), nil); err != nil {
-		findings = append(findings, Finding{What: "settings", Err: wrongSetting(err)})
-	}
 	if c.Failover == "move" && can.LocalData {
 		findings = append(findings, Finding{What: "failover", Warn: true, Text: movesWithoutData})
 	}
