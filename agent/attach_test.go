@@ -103,10 +103,13 @@ func (l *sidecarLife) Topics(ctx context.Context) (serving, quiesced []string, e
 	}
 	return nil, []string{telltale}, err
 }
-func (l *sidecarLife) Load(ctx context.Context, _ string, _ []byte) error {
+func (l *sidecarLife) Load(ctx context.Context, topic string, _ []byte) error {
 	err := l.answer(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if topic != telltale {
+		return errors.New("the broker has but the one topic")
+	}
 	if err == nil {
 		l.loads++
 		l.serving = true

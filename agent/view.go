@@ -66,6 +66,8 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 			v.LastClass, v.Validity.FencePoint().Sub(a.clock()).Round(time.Second))
 	case len(causes) == 0 && p.Missing > 0 && p.Missing == p.Elsewhere:
 		return fmt.Sprintf("%s serves %d of %s; other brokers own the rest: see 'holdfast topics'.", name, p.Served, plural(p.Assigned, "topic"))
+	case len(causes) == 0 && a.staleView().Stale: // which is also why topics do not load
+		return fmt.Sprintf("%s serves %d of %s, but %s.", name, p.Served, plural(p.Assigned, "topic"), a.staleView().Detail())
 	case len(causes) == 0 && p.Missing > 0:
 		return fmt.Sprintf("%s serves %d of %s; the others do not load: see 'holdfast topics'.", name, p.Served, plural(p.Assigned, "topic"))
 	case len(causes) == 0 && p.GuardTripped:
@@ -74,8 +76,6 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 		return fmt.Sprintf("%s serves %s, but nothing can stop it in time: %s.", name, plural(p.Served, "topic"), s.foreign)
 	case len(causes) == 0 && a.risk != "":
 		return fmt.Sprintf("%s serves %s, but DANGER (--i-know): %s.", name, plural(p.Served, "topic"), a.risk)
-	case len(causes) == 0 && a.staleView().Stale:
-		return fmt.Sprintf("%s serves %s, but %s.", name, plural(p.Served, "topic"), a.staleView().Detail())
 	case len(causes) == 0 && s.unguarded:
 		return fmt.Sprintf("%s serves %s without a guard: nothing stops it if this sidecar dies or hangs; see 'holdfast events'.", name, plural(p.Served, "topic"))
 	case len(causes) == 0 && a.placer != nil && p.Assigned == 0:

@@ -68,6 +68,12 @@ holdfast_broker_zombie{kind="unregistered"} 0
 		if s := l.status().Summary; !strings.HasSuffix(s, "its watches have died: restart the broker.") {
 			t.Error(s)
 		}
+		// It does not load what it does not see, which is no riddle then.
+		l.reconciler.SetAssigned(true, []string{telltale, "/tenant-a/unseen"}, nil)
+		l.until(l.age() + time.Minute)
+		if s := l.status(); s.Topics.Missing != 1 || !strings.HasSuffix(s.Summary, "its watches have died: restart the broker.") {
+			t.Errorf("%+v: %s", s.Topics, s.Summary)
+		}
 		l.set(func() { l.away = true })
 		l.becomes(recovery.Detached, time.Hour)
 		zombie("0") // of a broker that is cut off nothing is known

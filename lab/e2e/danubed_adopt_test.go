@@ -1,0 +1,196 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"holdfast/lab/harness"
+)
+
+func TestDanubeOfSeveralRegistrationsWithItsAddressesTheBrokersOwnIsAdoptedUnchanged(t *testing.T) {
+	long(t)
+	s := newStageOf(t, danubeKind)
+	n := s.prepare("n1", nodeOptions{TTL: 15 * time.Second, Topics: []string{}})
+	for range 3 { // lives without a sidecar, whose registrations linger
+		s.must(n.broker.Start(s.ctx))
+		s.must(n.broker.Kill())
+	}
+	lingering := n.names()
+	if len(lingering) != 3 {
+		t.Fatalf("registered as %v, want three lives", lingering)
+	}
+	from := s.revision()
+	n.start()
+	adopted := n.awaitRegistered(from)
+	n.awaitReady()
+	own := s.puts(adopted.Key, from)
+	if id := n.number(); adopted.Key != s.keys.Registration(id) {
+		t.Errorf("%s was adopted, and the broker is %s", adopted.Key, id)
+	}
+	if len(own) != 2 || own[1].Value != own[0].Value || own[1].Lease == own[0].Lease || own[1].CreateRevision != own[0].Revision {
+		t.Errorf("the registration was put %v, want the broker's bytes twice, under two leases", own)
+	}
+	for _, id := range lingering {
+		if again := s.puts(s.keys.Registration(id), from); len(again) > 0 {
+			t.Errorf("the registration of a process that has gone was kept: %v", again)
+		}
+	}
+	if st := n.await("adopted", func(st harness.Status) bool { return st.Registration.Adopted }); st.BrokerID != n.id {
+		t.Errorf("the broker's stable name is %q", st.BrokerID)
+	}
+}
+
+func TestDanubeRestartWithinTheTTLHandsAllTopicsToTheNextProcess(t *testing.T) {
+	long(t)
+	for _, count := range []int{3, 150} {
+		t.Run(fmt.Sprint(count, " topics"), func(t *testing.T) {
+			t.Parallel()
+			var topics []string
+			for i := range count {
+				topics = append(topics, fmt.Sprintf("/default/t%03d", i))
+			}
+			s := newStageOf(t, danubeKind)
+			s.peer("n2")
+			n := s.add("n1", nodeOptions{TTL: 15 * time.Second, Topics: topics})
+			n.produces(2)
+			before, former, from := n.registration(), n.name(), s.revision()
+			s.must(n.broker.Kill())
+			n.awaitNotReady()
+			s.must(n.broker.Launch())
+			n.awaitReady()
+
+			now := n.name()
+			if now == former {
+				t.Fatal("the id is that of the process before")
+			}
+			left, err := s.etcd.Client().TimeToLive(s.ctx, before.Lease)
+			s.must(err)
+			if left.TTL > 0 {
+				t.Errorf("the lease of the process before lives for %d s", left.TTL)
+			}
+			if reg, err := s.keys.ReadRegistration(s.ctx, s.etcd.Client(), former); err != nil || reg.ModRevision != 0 {
+				t.Errorf("the process before is registered: %+v, %v", reg, err)
+			}
+			transactions := map[int64]bool{}
+			for _, topic := range topics {
+				given := s.puts(s.keys.Assignment(now, topic), from)
+				if len(given) != 1 || !slices.ContainsFunc(s.history.At(given[0].Revision), harness.DeletedKey(s.keys.Assignment(former, topic))) {
+					t.Errorf("%s was given to the next process by %v, want once and with the deletion of the other", topic, given)
+					continue
+				}
+				transactions[given[0].Revision] = true
+			}
+			t.Logf("%d topics in %d transactions", count, len(transactions))
+			if st, err := n.danubed().Status(s.ctx); err != nil || st.Loads != count {
+				t.Errorf("%d loads, %v; want %d", st.Loads, err, count)
+			}
+			n.isInMode("active", "fast_restart")
+			n.keeps(topics, 2)
+			if text := n.says("events"); !strings.Contains(text, former) {
+				t.Errorf("the journal does not name the process before:\n%s", text)
+			}
+		})
+	}
+}
+
+// A broker does not look at what was assigned to it before its watch began.
+func TestDanubeAnAssignmentThatTheBrokerDidNotSeeIsPutAgainOnceAndNoOther(t *testing.T) {
+	long(t)
+	s := newStageOf(t, danubeWith(func(o *harness.DanubeOptions) { o.Args = []string{"--register-delay", "2s"} }))
+	n := s.prepare("n1", nodeOptions{Topics: []string{}, Flags: []string{"--audit-interval", "1s"}})
+	n.start()
+	id, unseen := n.number(), []string{"/default/u1", "/default/u2", "/default/u3"}
+	s.must(harness.CreateDanubeTopics(s.ctx, s.etcd.Client(), unseen...))
+	s.must(s.keys.Assign(s.ctx, s.etcd.Client(), id, unseen...))
+	n.awaitReady()
+	n.topics = unseen
+	n.publishes() // ready is a promise
+	n.topics = []string{"/default/seen"}
+	n.assign(n.topics...)
+	n.await("all topics", func(st harness.Status) bool { return st.Topics.Served == 4 })
+	s.waitOut(4 * time.Second) // some audits
+	for _, topic := range append(unseen, "/default/seen") {
+		want := 2
+		if topic == "/default/seen" {
+			want = 1
+		}
+		if puts := s.puts(s.keys.Assignment(id, topic), 0); len(puts) != want || puts[len(puts)-1].Value != "null" {
+			t.Errorf("%s was assigned %v, want %d times null", topic, puts, want)
+		}
+	}
+	if st, err := n.danubed().Status(s.ctx); err != nil || st.Loads != 4 {
+		t.Errorf("%d loads, %v; want 4", st.Loads, err)
+	}
+}
+
+// A leader does not look at what was unassigned before its watch began.
+func TestDanubeTopicsThatWereUnassignedBeforeTheLeaderStartedAreWoken(t *testing.T) {
+	long(t)
+	s := newStageOf(t, danubeKind)
+	stuck := map[string]string{"/default/s1": "null", "/default/s2": `{"reason":"drain_redirect","from_broker":7}`}
+	for topic, marker := range stuck {
+		s.must(harness.CreateDanubeTopics(s.ctx, s.etcd.Client(), topic))
+		_, err := s.etcd.Client().Put(s.ctx, "/cluster/unassigned"+topic, marker)
+		s.must(err)
+	}
+	from := s.revision()
+	n := s.prepare("n1", nodeOptions{Topics: []string{}, Flags: []string{"--audit-interval", "1s"}})
+	n.start()
+	n.awaitReady()
+	n.await("the topics", func(st harness.Status) bool { return st.Topics.Served == len(stuck) })
+	for topic, marker := range stuck {
+		n.topics = append(n.topics, topic)
+		if puts := s.puts("/cluster/unassigned"+topic, from); len(puts) != 1 || puts[0].Value != marker {
+			t.Errorf("the marker of %s was put %v, want once %s", topic, puts, marker)
+		}
+	}
+	n.publishes()
+	if v := n.series(`holdfast_topics_woken_total{result="ok"}`); v != 2 {
+		t.Errorf("%v topics woken, want 2", v)
+	}
+	left, err := s.etcd.Client().Get(s.ctx, "/cluster/unassigned/", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	s.must(err)
+	if left.Count != 0 {
+		t.Errorf("%d topics are unassigned", left.Count)
+	}
+}
+
+func TestDanubeDrainUnassignsEachTopicTogetherWithItsMarkerAndLosesNothing(t *testing.T) {
+	long(t)
+	s := newStageOf(t, danubeWith(nil))
+	peer := s.peer("n2")
+	n := s.add("n1", nodeOptions{Topics: []string{"/default/a", "/default/b", "/default/c"}})
+	n.produces(5)
+	for _, topic := range n.topics {
+		got, err := n.danubed().Consume(s.ctx, topic, "reader", 2)
+		if err != nil || len(got) != 2 {
+			t.Fatal(got, err)
+		}
+	}
+	id, from := n.name(), s.revision()
+	n.says("drain", "--reason", "new disks")
+	n.await("nothing assigned", func(st harness.Status) bool { return st.Topics.Assigned == 0 && st.Topics.Served == 0 })
+	marker := fmt.Sprintf(`{"reason":"unload","from_broker":%s}`, id)
+	for _, topic := range n.topics {
+		s.revisionSeen()
+		gone, ok := s.history.Find(from+1, harness.DeletedKey(s.keys.Assignment(id, topic)))
+		if !ok || !slices.ContainsFunc(s.history.At(gone.Revision), func(c harness.Change) bool {
+			return c.Key == "/cluster/unassigned"+topic && c.Value == marker
+		}) {
+			t.Errorf("%s was unassigned by %v, want together with %s", topic, s.history.At(gone.Revision), marker)
+		}
+	}
+	peer.await("the topics", func(st harness.Status) bool { return st.Topics.Served == len(peer.topics)+len(n.topics) })
+	peer.keeps(n.topics, 5)
+	for _, topic := range n.topics { // and the reader goes on where it was
+		got, err := peer.danubed().Consume(s.ctx, topic, "reader", 10)
+		if err != nil || len(got) != 3 || got[0].Offset != 2 {
+			t.Errorf("the reader of %s goes on with %v, %v", topic, got, err)
+		}
+	}
+}
