@@ -152,11 +152,14 @@ func (a *agent) awaitDrained(ctx context.Context, timeout time.Duration) error {
 		}
 		select {
 		case <-ctx.Done():
-			if !taken && p.Served+p.Orphan == 0 {
+			switch left := plural(p.Served+p.Orphan, "topic"); {
+			case !taken && p.Served+p.Orphan == 0:
 				return fmt.Errorf("the broker is drained for its clients, but after %s %s: see 'holdfast status'; clients are kept away already", timeout, notTaken(steering))
+			case !taken: // which is why they are
+				return fmt.Errorf("the broker is drained for its clients, but after %s %s still served: %s; clients are kept away already", timeout, left, notTaken(steering))
+			default:
+				return fmt.Errorf("the broker is drained, but after %s %s still served: see 'holdfast topics'; clients are kept away already", timeout, left)
 			}
-			return fmt.Errorf("the broker is drained, but after %s %s still served: see 'holdfast topics'; clients are kept away already",
-				timeout, plural(p.Served+p.Orphan, "topic"))
 		case <-tick.C:
 		}
 	}

@@ -2,7 +2,13 @@ package e2e
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -46,4 +52,243 @@ func raftKind(m *standin.Metadata, change func(*harness.DanubeOptions)) kind {
 		}
 		return danubeRaft{danubeBroker{d, filepath.Join(s.Dir, o.ID+".pid")}}, nil
 	}}
+}
+
+// newRaftStage is a stage whose brokers are of that release. They are in it by name.
+func newRaftStage(t *testing.T, change func(*harness.DanubeOptions)) *stage {
+	t.Helper()
+	long(t)
+	s := newStageOf(t, kind{})
+	m, err := s.StartDanubeMetadata()
+	s.must(err)
+	s.kind = raftKind(m, change)
+	return s
+}
+
+// alone makes a node and creates its topics while there is no other that could have them.
+func (s *stage) alone(id string, o nodeOptions) *node {
+	s.t.Helper()
+	// Nothing in etcd tells when the brokers' cluster gives one a topic.
+	o.Flags = append(o.Flags, "--audit-interval", "1s")
+	n := s.prepare(id, o)
+	n.start()
+	n.awaitReady()
+	n.equip()
+	return n
+}
+
+// bare makes a node without topics.
+func (s *stage) bare(id string) *node {
+	s.t.Helper()
+	return s.alone(id, nodeOptions{Topics: []string{}})
+}
+
+// statusOf is the mode of a broker as another one lists it.
+func (n *node) statusOf(other *node) string {
+	n.t.Helper()
+	id, err := other.danubed().ID(n.ctx)
+	n.must(err)
+	list, err := n.danubed().Brokers.ListBrokers(n.ctx, &danubepb.Empty{})
+	n.must(err)
+	for _, b := range list.Brokers {
+		if b.BrokerId == id {
+			return b.BrokerStatus
+		}
+	}
+	return "unknown"
+}
+
+// awaitStatusOf waits until the node lists the other in that mode.
+func (n *node) awaitStatusOf(other *node, mode string) {
+	n.t.Helper()
+	n.must(harness.Await(n.ctx, bound, other.id+" to be listed as "+mode, func(context.Context) (bool, string) {
+		now := n.statusOf(other)
+		return now == mode, now
+	}))
+}
+
+// awaitLoaded waits until the node's broker serves the topics.
+func (n *node) awaitLoaded(topics ...string) {
+	n.t.Helper()
+	n.must(harness.Await(n.ctx, bound, fmt.Sprint(n.id, " to serve ", topics), func(ctx context.Context) (bool, string) {
+		st, err := n.danubed().Status(ctx)
+		for _, topic := range topics {
+			if !slices.Contains(st.Loaded, topic) {
+				return false, fmt.Sprint(st.Loaded, err)
+			}
+		}
+		return true, ""
+	}))
+}
+
+func TestDanubeRaftRestartPastTheTTLIsDrainedThoughTheBrokerCallsItselfActive(t *testing.T) {
+	// The broker's own registration outlives ours, so it comes back with its topics.
+	s := newRaftStage(t, func(o *harness.DanubeOptions) {
+		o.TTL, o.Args = 30*time.Second, append(o.Args, "--report", "200ms") // the leader gives a topic only to who reported since it started
+	})
+	n := s.alone("n1", nodeOptions{})
+	n.produces(3)
+	peer := s.bare("n2")
+	peer.awaitStatusOf(n, "active")
+	from := s.revision()
+	s.must(n.broker.Kill())
+	unready := n.awaitNotReady()
+	n.awaitExpiry(from)
+	s.must(n.broker.Start(s.ctx)) // and serves, as it believes
+	again, err := s.history.Await(s.ctx, bound, "the registration", from+1, harness.PutKey(s.keys.Registration(n.id)))
+	s.must(err)
+	n.withState(again, "drained", "stale_restart")
+	peer.awaitStatusOf(n, "drained")
+	n.await("drained", func(st harness.Status) bool {
+		return st.Mode == "drained" && st.Reason == "stale_restart" && st.Attachment == "attached" && st.Topics.Served == 0
+	})
+	n.awaitEvent(unready, "steer", "drained")
+	peer.awaitLoaded(n.topics...)
+	peer.keeps(n.topics, 3)
+	n.neverReady(unready)
+	n.onlyDrained(from)
+	peer.alwaysReady(unready)
+
+	n.activate()
+	peer.awaitStatusOf(n, "active")
+	contains(t, n.says("status"), "mode          active (e2e)")
+}
+
+func TestDanubeRaftDrainAndActivateAreHandedOver(t *testing.T) {
+	s := newRaftStage(t, nil)
+	n := s.alone("n1", nodeOptions{})
+	n.produces(3)
+	peer := s.bare("n2")
+	peer.awaitStatusOf(n, "active")
+	said := n.says("drain", "--reason", "new disks")
+	contains(t, said, "mode drained (new disks)")
+	if got := peer.statusOf(n); got != "drained" {
+		t.Errorf("the broker is %s when drain returns", got)
+	}
+	peer.awaitLoaded(n.topics...)
+	peer.keeps(n.topics, 3)
+	unready := n.awaitNotReady()
+
+	t.Log("it stays drained when its broker is restarted, which then calls itself active")
+	s.must(n.broker.Kill())
+	s.must(n.broker.Start(s.ctx))
+	n.awaitEvent(unready, "steer", "drained")
+	peer.awaitStatusOf(n, "drained")
+	n.neverReady(unready)
+
+	n.activate()
+	if got := peer.statusOf(n); got != "active" {
+		t.Errorf("the broker is %s when it is ready", got)
+	}
+	s.must(danubeRaft{danubeBroker{n.danubed(), ""}}.Assign(s.ctx, "", "/default/x", "/default/y", "/default/z"))
+	s.must(harness.Await(s.ctx, bound, "a new topic", func(ctx context.Context) (bool, string) {
+		st, err := n.danubed().Status(ctx)
+		return len(st.Loaded) > 0, fmt.Sprint(st, err)
+	}))
+}
+
+func TestDanubeRaftThatHasNotJoinedIsNotReadyThoughItsAdminPortIsOpen(t *testing.T) {
+	const joins = 3 * time.Second
+	s := newRaftStage(t, func(o *harness.DanubeOptions) { o.Args = append(o.Args, "--join-delay", joins.String()) })
+	n := s.prepare("n1", nodeOptions{Topics: []string{}})
+	n.start()
+	s.must(harness.Await(s.ctx, bound, "the admin port", func(context.Context) (bool, string) {
+		c, err := net.Dial("tcp", n.danubed().AdminAddr())
+		if err == nil {
+			c.Close()
+		}
+		return err == nil, fmt.Sprint(err)
+	}))
+	open := time.Now()
+	n.await("the broker to be found not joined", func(st harness.Status) bool {
+		return strings.Contains(st.Broker.LastError, "not joined")
+	})
+	if up := time.Since(open); up > joins {
+		t.Skipf("this machine took %v", up)
+	}
+	n.awaitReady()
+	n.neverReadyBefore(open.Add(joins - time.Second))
+}
+
+// neverReadyBefore checks every answer of /ready up to a moment.
+func (n *node) neverReadyBefore(end time.Time) {
+	n.t.Helper()
+	if at, ok := n.probes.FirstReady(time.Time{}); ok && at.Before(end) {
+		n.t.Errorf("%s was ready at %v", n.id, at)
+	}
+}
+
+func TestDanubeRaftAQuickRestartIsSeenAndIsAFastOne(t *testing.T) {
+	s := newRaftStage(t, nil)
+	n := s.alone("n1", nodeOptions{TTL: 15 * time.Second})
+	n.produces(3)
+	s.bare("n2")
+	before, from := n.registration(), s.revision()
+	for range 2 {
+		killed := time.Now()
+		s.must(n.broker.Kill())
+		s.must(n.broker.Launch()) // at once: a health check may not notice
+		if e := n.awaitEvent(killed, "boot", "restart"); e.Reason != "fast_restart" {
+			t.Errorf("%+v", e)
+		}
+		n.awaitReady()
+	}
+	n.keeps(n.topics, 3)
+	n.isInMode("active", "fast_restart")
+	if now := n.registration(); now.CreateRevision != before.CreateRevision {
+		t.Errorf("registration %+v, was %+v", now, before)
+	}
+	n.onlyActive(from)
+}
+
+// onlyActive checks that nobody drained the node since a revision.
+func (n *node) onlyActive(after int64) {
+	n.t.Helper()
+	isState := n.isState()
+	n.never("drained", after, func(c harness.Change) bool { return isState(c) && !isMode(c, "active") })
+}
+
+func TestDanubeRaftOfAnotherDataDirectoryIsRefused(t *testing.T) {
+	s := newRaftStage(t, nil)
+	n := s.prepare("n1", nodeOptions{Topics: []string{}})
+	other := s.prepare("n2", nodeOptions{Topics: []string{}})
+	s.must(other.broker.Start(s.ctx))
+	n.sidecar.SetFlags("--data-dir", other.danubed().DataDir)
+	s.must(n.broker.Start(s.ctx))
+	s.must(n.sidecar.Start())
+	select {
+	case <-n.sidecar.Exited():
+	case <-time.After(bound):
+		t.Fatal("the sidecar goes on")
+	}
+	if code, err := n.sidecar.ExitCode(); err != nil || code != 2 {
+		t.Errorf("exit code %d, %v", code, err)
+	}
+	id, err := other.danubed().ID(s.ctx)
+	s.must(err)
+	contains(t, n.sidecar.LogTail(5), "--data-dir", "belongs to broker "+id)
+	s.never("registered", 0, harness.PutKey(s.keys.Registration(n.id)))
+}
+
+func TestDanubeRaftThatIsTheOnlyBrokerSaysWhatADrainNeeds(t *testing.T) {
+	s := newRaftStage(t, nil)
+	n := s.alone("n1", nodeOptions{})
+	n.produces(3)
+	from := s.revision()
+	res, err := n.sidecar.Verb(s.ctx, "drain", "--reason", "new disks", "--timeout", "2s")
+	s.must(err)
+	t.Logf("exit code %d\n%s%s", res.Exit, res.Stdout, res.Stderr)
+	const remedy = "it gives up topics only to another active broker: start or activate one"
+	contains(t, res.Stdout+res.Stderr, remedy)
+	unready := n.awaitNotReady()
+	contains(t, n.says("status"), remedy)
+	contains(t, n.says("events"), remedy)
+	n.isOperatorDrain(from)
+
+	t.Log("and when there is one, the drain goes on by itself")
+	peer := s.bare("n2")
+	peer.awaitStatusOf(n, "drained")
+	peer.awaitLoaded(n.topics...)
+	peer.keeps(n.topics, 3)
+	n.neverReady(unready)
 }

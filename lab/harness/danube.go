@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"holdfast/brokerapi/danube/danubepb"
@@ -33,7 +34,9 @@ type DanubeOptions struct {
 	// 0.7, where a leader that is quicker than the broker that unloads makes it destroy the
 	// topic; negative: nothing.
 	Assign time.Duration
-	Args   []string // added; see danubed --help
+	// Cert and Key are PEM files, with which it speaks TLS, and Token what it asks for.
+	Cert, Key, Token string
+	Args             []string // added; see danubed --help
 }
 
 // Danube is the stand-in for a Danube broker as a process. Its name, data and ports
@@ -78,6 +81,12 @@ func (l *Lab) NewDanube(o DanubeOptions) (*Danube, error) {
 		"--data-dir", d.DataDir, "--client", d.ClientAddr(), "--admin", d.AdminAddr(), "--metrics", d.MetricsAddr(),
 		"--ttl", o.TTL.String(), "--assign-delay", max(o.Assign, 0).String(), "--objects", o.Objects,
 	}
+	if o.Cert != "" {
+		args = append(args, "--tls-cert", o.Cert, "--tls-key", o.Key)
+	}
+	if o.Token != "" {
+		args = append(args, "--token", o.Token)
+	}
 	if d.raft {
 		args = append(args, "--release", "0.8", "--metadata", o.Metadata)
 	} else {
@@ -85,11 +94,11 @@ func (l *Lab) NewDanube(o DanubeOptions) (*Danube, error) {
 	}
 	d.Process = l.newProcess(o.Name, o.Place, o.Binary, append(args, o.Args...))
 	l.own(d.Process)
-	client, err := d.dial(l, d.ClientAddr())
+	client, err := d.dial(l, o, d.ClientAddr())
 	if err != nil {
 		return nil, err
 	}
-	admin, err := d.dial(l, d.AdminAddr())
+	admin, err := d.dial(l, o, d.AdminAddr())
 	if err != nil {
 		return nil, err
 	}
@@ -100,9 +109,17 @@ func (l *Lab) NewDanube(o DanubeOptions) (*Danube, error) {
 
 // dial makes a connection from inside the place that is quick to find a broker that came
 // back. It ends with the lab.
-func (d *Danube) dial(l *Lab, addr string) (*grpc.ClientConn, error) {
+func (d *Danube) dial(l *Lab, o DanubeOptions, addr string) (*grpc.ClientConn, error) {
+	transport := insecure.NewCredentials()
+	if o.Cert != "" {
+		var err error
+		if transport, err = credentials.NewClientTLSFromFile(o.Cert, ""); err != nil {
+			return nil, fmt.Errorf("connect to %s: %w", d.Name, err)
+		}
+	}
 	c, err := grpc.NewClient("passthrough:///"+addr,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(transport),
+		grpc.WithPerRPCCredentials(danubeToken(o.Token)),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return d.Place.DialContext(ctx, "tcp", addr) }),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: 200 * time.Millisecond},
@@ -114,6 +131,20 @@ func (d *Danube) dial(l *Lab, addr string) (*grpc.ClientConn, error) {
 	l.onClose(c.Close)
 	return c, nil
 }
+
+// danubeToken is borne by each call of the lab's own clients; empty: by none.
+type danubeToken string
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (t danubeToken) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	if t == "" {
+		return nil, nil
+	}
+	return map[string]string{"authorization": "Bearer " + string(t)}, nil
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials.
+func (danubeToken) RequireTransportSecurity() bool { return false }
 
 // StartDanube prepares and starts a broker and waits until it is up.
 func (l *Lab) StartDanube(ctx context.Context, o DanubeOptions) (*Danube, error) {

@@ -42,6 +42,12 @@ type Config struct {
 	// Namespaces that exist beside default and system.
 	Namespaces []string
 
+	// Cert and Key are PEM files: the ports for clients and the admin API speak TLS with
+	// them. Both or none.
+	Cert, Key string
+	// Token is what each call to these ports must bear; empty: none is asked for.
+	Token string
+
 	Times  Times
 	Log    *slog.Logger // default: discarded
 	Stderr io.Writer    // where disasters are printed; default os.Stderr
@@ -119,6 +125,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Stderr == nil {
 		c.Stderr = os.Stderr
+	}
+	if (c.Cert == "") != (c.Key == "") {
+		return c, errors.New("a certificate and its key: both or none")
 	}
 	c.Times = c.Times.withDefaults()
 	return c, nil

@@ -19,6 +19,6 @@
 // real broker would overlook is refused: an unknown field in a request.
 //
 // Not imitated: two leaders at once after a race of two elections (one is elected by a
-// compared write here), rebalancing on its own, schemas, partitions, TLS and tokens, the
+// compared write here), rebalancing on its own, schemas, partitions, client certificates, the
 // upload of what is not sealed. A broker takes a message when it is on disk.
 package danube

@@ -11,8 +11,8 @@ func (b *Broker) registration() []byte {
 		client = b.client.addr
 	}
 	return encode(registration{
-		BrokerURL: "http://" + client, ConnectURL: "http://" + client,
-		AdminAddr: "http://" + b.admin.addr, PromExporter: b.metrics.addr,
+		BrokerURL: b.url(client), ConnectURL: b.url(client),
+		AdminAddr: b.url(b.admin.addr), PromExporter: b.metrics.addr,
 	})
 }
 

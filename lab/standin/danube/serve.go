@@ -20,7 +20,10 @@ import (
 // serveClients opens the clients' port. Whoever produces and consumes in a scenario has
 // the lab's own service on it.
 func (b *Broker) serveClients() error {
-	s := grpc.NewServer(grpc.UnaryInterceptor(strict))
+	s, err := b.newServer()
+	if err != nil {
+		return err
+	}
 	danubepb.RegisterDiscoveryServer(s, discovery{b: b})
 	s.RegisterService(&clientService, b)
 	return b.serveGRPC(b.client, s)
@@ -28,7 +31,10 @@ func (b *Broker) serveClients() error {
 
 // serveAdmin opens the admin port, after everything else but with Raft.
 func (b *Broker) serveAdmin() error {
-	s := grpc.NewServer(grpc.ChainUnaryInterceptor(strict, b.afterJoin))
+	s, err := b.newServer(b.afterJoin)
+	if err != nil {
+		return err
+	}
 	danubepb.RegisterBrokerAdminServer(s, brokerAdmin{b: b})
 	danubepb.RegisterTopicAdminServer(s, topicAdmin{b: b})
 	if b.raft {

@@ -134,10 +134,10 @@ func (d discovery) TopicLookup(_ context.Context, r *danubepb.TopicLookupRequest
 	answer := &danubepb.TopicLookupResponse{RequestId: r.RequestId}
 	if d.b.topics.get(r.Topic) != nil {
 		answer.ResponseType = danubepb.TopicLookupResponse_Connect
-		own := "http://" + d.b.client.addr
+		own := d.b.url(d.b.client.addr)
 		answer.ConnectUrl, answer.BrokerUrl = own, own
 		if d.b.cfg.Advertise != "" {
-			answer.ConnectUrl = "http://" + d.b.cfg.Advertise
+			answer.ConnectUrl = d.b.url(d.b.cfg.Advertise)
 			answer.BrokerUrl = answer.ConnectUrl
 		}
 		return answer, nil
