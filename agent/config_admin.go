@@ -33,6 +33,11 @@ func (r *report) adminAccess() {
 	if c.BrokerKey != "" && c.BrokerCert == "" {
 		r.add("broker-key", "key without a certificate: give --broker-cert too", "broker-cert")
 	}
+	// The client port is asked with the token too.
+	if u, err := url.Parse(c.DanubeLookup); c.Driver == "danube" && c.BrokerTokenFile != "" && err == nil && u.Scheme == "http" && !loopback(u.Hostname()) {
+		r.add("broker-token-file", fmt.Sprintf("%s would send the token over the network for all to read: write https%s, or leave it out",
+			r.show("danube-lookup"), strings.TrimPrefix(c.DanubeLookup, "http")), "danube-lookup")
+	}
 	u, err := url.Parse(c.BrokerAdmin)
 	if err != nil || u.Scheme != "http" {
 		return

@@ -113,6 +113,20 @@ func TestAPauseKeepsABrokerThatHasTakenItsModeReady(t *testing.T) {
 	})
 }
 
+// Where the broker's cluster assigns the topics, nothing but the broker can end them.
+func TestADrainThatTheBrokerRefusesSaysWhyTopicsAreServed(t *testing.T) {
+	inLifeOf(t, brokerapi.Capabilities{Steer: true, Assigns: true}, nil, nil, func(l *sidecarLife) {
+		l.set(func() { l.balks = errors.New("I am the only one") })
+		l.says(recovery.Drained)
+		err := l.awaitDrained(l.life0, 10*time.Second)
+		const want = "the broker is drained for its clients, but after 10s 1 topic still served: the broker was told to be drained and is not: " +
+			"I am the only one; clients are kept away already"
+		if err == nil || err.Error() != want || !l.serving {
+			t.Errorf("%v, serving %v; want %s", err, l.serving, want)
+		}
+	})
+}
+
 func TestNothingIsToldWhileDetached(t *testing.T) {
 	inLifeOf(t, brokerapi.Capabilities{Steer: true}, nil, nil, func(l *sidecarLife) {
 		l.set(func() { l.away = true })

@@ -39,7 +39,7 @@ func (b danubeRaft) Driver() []string {
 	return append(b.danubeBroker.Driver(), "--registration", "own")
 }
 
-func raftKind(m *standin.Metadata, change func(*harness.DanubeOptions)) kind {
+func raftKindWith(m *standin.Metadata, change func(*harness.DanubeOptions)) kind {
 	return kind{name: "danube with Raft", prepare: func(s *stage, o brokerOptions) (broker, error) {
 		d, err := newDanubed(s, o, func(d *harness.DanubeOptions) {
 			d.Etcd, d.Metadata = "", m.Addr
@@ -61,7 +61,7 @@ func newRaftStage(t *testing.T, change func(*harness.DanubeOptions)) *stage {
 	s := newStageOf(t, kind{})
 	m, err := s.StartDanubeMetadata()
 	s.must(err)
-	s.kind = raftKind(m, change)
+	s.kind = raftKindWith(m, change)
 	return s
 }
 
