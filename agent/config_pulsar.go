@@ -28,8 +28,7 @@ func (r *report) pulsar() {
 	}
 	if c.Assignment == "rendezvous" {
 		r.add("assignment", "Pulsar's own cluster decides which broker serves what: leave it out", "driver")
-	}
-	if c.Registration == "own" && c.OwnershipLocks == "on" {
+	} else if c.Registration == "own" && c.OwnershipLocks == "on" { // rendezvous would derive it
 		r.add("ownership-locks", "Pulsar has locks of its own for what it serves: leave it out", "driver", "registration")
 	}
 	if c.Registration == "adopt" && c.BrokerID != "" {

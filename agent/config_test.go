@@ -44,6 +44,11 @@ func TestBadSettingsNameFieldValueAndRemedy(t *testing.T) {
 		return Sources{Flags: flags(), File: "holdfast.yaml", Read: file(content)}
 	}
 	with := func(pairs ...string) Sources { return Sources{Flags: flags(pairs...)} }
+	pulsar := func(pairs ...string) Sources {
+		m := flags(append([]string{"driver", "", "pulsar-cluster", "c1"}, pairs...)...)
+		m["driver"] = []string{"pulsar"}
+		return Sources{Flags: m}
+	}
 
 	for _, tt := range []struct {
 		name string
@@ -123,6 +128,28 @@ func TestBadSettingsNameFieldValueAndRemedy(t *testing.T) {
 			`--broker-admin "…": not a URL, or one that holds a user or password: write nats://host:port`},
 		{"port out of range", with("nats-monitor", "http://127.0.0.1:82220"), `--nats-monitor "http://127.0.0.1:82220": port out of range: write one from 1 to 65535`},
 		{"advertised URL without a host", with("broker-url", "nats://"), `--broker-url "nats://": not a URL with a scheme and a host: write scheme://host:port`},
+		{"Pulsar setting for another broker", with("pulsar-cluster", "c1"),
+			`--pulsar-cluster "c1": only the driver pulsar has a use for it: leave it out`},
+		{"Pulsar's status file for another broker", with("pulsar-status-file", "/srv/status"),
+			`--pulsar-status-file "/srv/status": only the driver pulsar has a use for it: leave it out`},
+		{"Pulsar without its cluster", pulsar("pulsar-cluster", ""),
+			"--pulsar-cluster: required with --driver pulsar: write the clusterName of the broker's broker.conf"},
+		{"Pulsar's cluster empty in the file", Sources{Flags: pulsar("pulsar-cluster", "").Flags, File: "holdfast.yaml", Read: file("pulsar-cluster: ''\n")},
+			"--pulsar-cluster: required with --driver pulsar: write the clusterName of the broker's broker.conf"},
+		{"Pulsar's name without a port", pulsar("pulsar-advertised", "broker-1"),
+			`--pulsar-advertised "broker-1": not host:port: write it as GET /admin/v2/brokers/CLUSTER lists this broker`},
+		{"Pulsar's name as a URL", pulsar("pulsar-advertised", "http://broker-1:8080"),
+			`--pulsar-advertised "http://broker-1:8080": not host:port: write it as GET /admin/v2/brokers/CLUSTER lists this broker`},
+		{"Pulsar's status file by a relative path", pulsar("pulsar-status-file", "conf/status"),
+			`--pulsar-status-file "conf/status": not an absolute path: write the statusFilePath of the broker's broker.conf`},
+		{"Pulsar assigned by us", pulsar("assignment", "rendezvous"),
+			`--assignment "rendezvous": Pulsar's own cluster decides which broker serves what: leave it out`},
+		{"Pulsar with locks of ours", pulsar("ownership-locks", "on"),
+			`--ownership-locks "on": Pulsar has locks of its own for what it serves: leave it out`},
+		{"Pulsar adopted under another name", pulsar("registration", "adopt", "broker-id", "b1"),
+			`--broker-id "b1": a broker that registers itself goes by the name that it registers: leave it out, or write --registration own`},
+		{"Pulsar's binary port for the admin API", pulsar("broker-admin", "pulsar://127.0.0.1:6650"),
+			`--broker-admin "pulsar://127.0.0.1:6650": the scheme pulsar does not work here: write http://host:port`},
 		{"registration unknown", with("registration", "lend"), `--registration "lend": unknown: write one of own, adopt, none`},
 
 		{"endpoint without a scheme", with("etcd-endpoints", "etcd-1:2379"), `--etcd-endpoints "etcd-1:2379": not a URL with a scheme and a host: write http://host:port`},
