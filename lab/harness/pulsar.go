@@ -3,6 +3,7 @@ package harness
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -12,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -24,6 +26,8 @@ type PulsarOptions struct {
 	Etcd           string        // URL of its metadata store, as seen from its place; required
 	Data           string        // directory of the messages; default: one for all of the lab
 	SessionTimeout time.Duration // default 3 s
+	TLS            *Authority    // speak TLS alone, and want a certificate of the authority; nil: no TLS
+	Token          string        // file with the token that its admin API wants; empty: none
 	Args           []string      // added
 }
 
@@ -39,6 +43,8 @@ type Pulsar struct {
 	Port       int
 	StatusFile string
 	data       string
+	tls        bool
+	token      string
 	http       *http.Client
 }
 
@@ -62,7 +68,7 @@ func (l *Lab) NewPulsar(o PulsarOptions) (*Pulsar, error) {
 		o.SessionTimeout = 3 * time.Second
 	}
 	p := &Pulsar{Port: port, StatusFile: filepath.Join(l.Dir, o.Name+".status"), data: o.Data,
-		http: httpClient(o.Place.DialContext, 5*time.Second)}
+		tls: o.TLS != nil, token: o.Token, http: httpClient(o.Place.DialContext, 5*time.Second)}
 	p.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	if err := errors.Join(os.MkdirAll(o.Data, 0o755), os.WriteFile(p.StatusFile, []byte("OK\n"), 0o644)); err != nil {
 		return nil, fmt.Errorf("prepare Pulsar broker %s: %w", o.Name, err)
@@ -72,6 +78,19 @@ func (l *Lab) NewPulsar(o PulsarOptions) (*Pulsar, error) {
 		"-etcd", o.Etcd, "-data", o.Data, "-status-file", p.StatusFile,
 		"-session-timeout", o.SessionTimeout.String(), "-bundles", fmt.Sprint(PulsarBundles),
 	}, o.Args...)
+	if o.Token != "" {
+		args = append(args, "-token-file", o.Token)
+	}
+	if o.TLS != nil {
+		cert, key, err := o.TLS.Issue(o.Name)
+		if err != nil {
+			return nil, fmt.Errorf("prepare Pulsar broker %s: %w", o.Name, err)
+		}
+		args = append(args, "-tls-cert", cert, "-tls-key", key, "-tls-client-ca", o.TLS.CACert)
+		if p.http.Transport.(*http.Transport).TLSClientConfig, err = o.TLS.client(o.Name + "-lab"); err != nil {
+			return nil, fmt.Errorf("prepare Pulsar broker %s: %w", o.Name, err)
+		}
+	}
 	p.Process = l.newProcess(o.Name, o.Place, o.Binary, args)
 	l.own(p.Process)
 	l.onClose(func() error { p.http.CloseIdleConnections(); return nil })
@@ -98,7 +117,12 @@ func (p *Pulsar) Start(ctx context.Context) error {
 func (p *Pulsar) Advertised() string { return fmt.Sprintf("127.0.0.1:%d", p.Port) }
 
 // URL is the admin URL inside the broker's place.
-func (p *Pulsar) URL() string { return "http://" + p.Advertised() }
+func (p *Pulsar) URL() string {
+	if p.tls {
+		return "https://" + p.Advertised()
+	}
+	return "http://" + p.Advertised()
+}
 
 // PulsarTopic is the full name of a Holdfast topic in Pulsar, and its namespace.
 func PulsarTopic(topic string) (name, namespace string) {
@@ -129,6 +153,9 @@ func (p *Pulsar) Owner(ctx context.Context, topic string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if err := p.authorize(req); err != nil {
+		return "", err
+	}
 	resp, err := p.http.Do(req)
 	if err != nil {
 		return "", fmt.Errorf("look %s up: %w", topic, err)
@@ -143,7 +170,7 @@ func (p *Pulsar) Owner(ctx context.Context, topic string) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("look %s up: %w", topic, err)
 		}
-		return "http://" + to.Host, nil
+		return to.Scheme + "://" + to.Host, nil
 	}
 	return "", fmt.Errorf("look %s up: %s: %s", topic, resp.Status, body)
 }
@@ -197,4 +224,62 @@ func (p *Pulsar) Count(topic string) (int, error) {
 		return 0, nil
 	}
 	return bytes.Count(text, []byte("\n")), err
+}
+
+// Owned are the bundles that the broker says it owns, those that are its own for life
+// apart: tenant/ns/0x…_0x….
+func (p *Pulsar) Owned(ctx context.Context) (shared, own []string, err error) {
+	code, body, err := p.get(ctx, "/admin/v2/brokers/"+PulsarCluster+"/"+p.Advertised()+"/ownedNamespaces")
+	if err != nil || code != http.StatusOK {
+		return nil, nil, errors.Join(err, fmt.Errorf("ask %s what it owns: %d: %s", p.Name, code, body))
+	}
+	var list map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(body), &list); err != nil {
+		return nil, nil, fmt.Errorf("ask %s what it owns: %w", p.Name, err)
+	}
+	for name := range list {
+		if strings.HasPrefix(name, "pulsar/") {
+			own = append(own, name)
+		} else {
+			shared = append(shared, name)
+		}
+	}
+	slices.Sort(shared)
+	return shared, own, nil
+}
+
+// StatusPage is the status of /status.html, which load balancers ask.
+func (p *Pulsar) StatusPage(ctx context.Context) (code int, err error) {
+	code, _, err = p.get(ctx, "/status.html")
+	return code, err
+}
+
+func (p *Pulsar) get(ctx context.Context, path string) (code int, body string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL()+path, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	if err := p.authorize(req); err != nil {
+		return 0, "", err
+	}
+	resp, err := p.http.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(text), err
+}
+
+// authorize shows the token that the broker wants now.
+func (p *Pulsar) authorize(req *http.Request) error {
+	if p.token == "" {
+		return nil
+	}
+	token, err := os.ReadFile(p.token)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	return nil
 }

@@ -8,8 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -25,7 +23,10 @@ type Config struct {
 	SessionTimeout time.Duration // metadataStoreSessionTimeoutMillis; 0: 30 s
 	SessionPolicy  string        // zookeeperSessionExpiredPolicy: reconnect (default) or shutdown
 	StatusFile     string        // statusFilePath; empty: status.html is not there
-	TokenFile      string        // the token that the admin API asks for; empty: none
+	TokenFile      string        // the token that the admin API asks for, read at each request; empty: none
+	TLSCert        string        // webServicePortTls, and no other port, with this certificate; empty: no TLS
+	TLSKey         string        // its key
+	TLSClientCA    string        // tlsRequireTrustedClientCertOnConnect, with these authorities; empty: no client certificate
 	Bundles        int           // defaultNumberOfNamespaceBundles; 0: 4
 	LoadReport     time.Duration // how often the registration's value changes; 0: never
 	Version        string        // empty: 3.0.0
@@ -38,7 +39,6 @@ type Broker struct {
 	log     *slog.Logger
 	session *session
 	end     context.CancelFunc
-	token   string    // that the admin API asks for; empty: none
 	started time.Time // as the metrics tell it
 
 	mu     sync.Mutex
@@ -100,13 +100,6 @@ func (b *Broker) Run(ctx context.Context) error {
 	ctx, b.end = context.WithCancel(ctx)
 	defer b.end()
 	b.started = time.Now()
-	if b.cfg.TokenFile != "" {
-		token, err := os.ReadFile(b.cfg.TokenFile)
-		if err != nil {
-			return fmt.Errorf("read token: %w", err)
-		}
-		b.token = strings.TrimSpace(string(token))
-	}
 	etcd, err := clientv3.New(clientv3.Config{Endpoints: b.cfg.Etcd, DialTimeout: 5 * time.Second})
 	if err != nil {
 		return fmt.Errorf("open etcd: %w", err)
@@ -119,6 +112,9 @@ func (b *Broker) Run(ctx context.Context) error {
 	listener, err := net.Listen("tcp", b.cfg.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
+	}
+	if listener, err = b.secure(listener); err != nil {
+		return err
 	}
 	web := &http.Server{Handler: b.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 30 * time.Second,
 		BaseContext: func(net.Listener) context.Context { return ctx }}
@@ -218,12 +214,11 @@ func (b *Broker) report(ctx context.Context) {
 
 func (b *Broker) registrationKey() string { return "/loadbalance/brokers/" + b.cfg.Advertised }
 
-func (b *Broker) httpURL() string   { return "http://" + b.cfg.Advertised }
 func (b *Broker) nativeURL() string { return "pulsar://" + b.cfg.Advertised }
 
 func (b *Broker) registration(at time.Time) []byte {
 	value, _ := json.Marshal(map[string]any{
-		"webServiceUrl": b.httpURL(), "pulsarServiceUrl": b.nativeURL(), "persistentTopicsEnabled": true,
+		"webServiceUrl" + b.secured(): b.httpURL(), "pulsarServiceUrl": b.nativeURL(), "persistentTopicsEnabled": true,
 		"brokerVersionString": b.cfg.Version, "lastUpdate": at.UnixMilli(),
 	})
 	return value
@@ -232,7 +227,7 @@ func (b *Broker) registration(at time.Time) []byte {
 // ownerValue is the value of every bundle that is owned here.
 func (b *Broker) ownerValue() []byte {
 	value, _ := json.Marshal(map[string]any{
-		"nativeUrl": b.nativeURL(), "httpUrl": b.httpURL(), "disabled": false, "advertisedListeners": map[string]any{},
+		"nativeUrl": b.nativeURL(), "httpUrl" + b.secured(): b.httpURL(), "disabled": false, "advertisedListeners": map[string]any{},
 	})
 	return value
 }

@@ -1,6 +1,7 @@
 package pulsar
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -84,12 +85,13 @@ func (b *Broker) read(ctx context.Context, bundle Bundle) (httpURL string, err e
 		return "", err
 	}
 	var owner struct {
-		HTTPURL string `json:"httpUrl"`
+		HTTPURL  string `json:"httpUrl"`
+		HTTPSURL string `json:"httpUrlTls"`
 	}
-	if err := json.Unmarshal(answer.Kvs[0].Value, &owner); err != nil || owner.HTTPURL == "" {
+	if err := json.Unmarshal(answer.Kvs[0].Value, &owner); err != nil || owner.HTTPURL == "" && owner.HTTPSURL == "" {
 		return "", fmt.Errorf("%s does not say who owns it: %s", bundle.Key(), answer.Kvs[0].Value)
 	}
-	return owner.HTTPURL, nil
+	return cmp.Or(owner.HTTPURL, owner.HTTPSURL), nil
 }
 
 // unload closes the bundle's topics, then releases its lock. A release that fails leaves

@@ -59,9 +59,12 @@ func (b *Broker) handler() http.Handler {
 // admit lets in who shows the token and asks for nothing unknown.
 func (b *Broker) admit(params []string, f http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if b.token != "" && r.Header.Get("Authorization") != "Bearer "+b.token {
-			refuse(w, http.StatusUnauthorized, "Authentication required")
-			return
+		if b.cfg.TokenFile != "" {
+			token, err := os.ReadFile(b.cfg.TokenFile)
+			if err != nil || r.Header.Get("Authorization") != "Bearer "+strings.TrimSpace(string(token)) {
+				refuse(w, http.StatusUnauthorized, "Authentication required")
+				return
+			}
 		}
 		query, err := url.ParseQuery(r.URL.RawQuery)
 		if err != nil {
@@ -257,7 +260,7 @@ func (b *Broker) lookup(w http.ResponseWriter, r *http.Request) {
 	case owner != b.httpURL():
 		b.redirect(w, r, owner)
 	default:
-		answer(w, map[string]string{"brokerUrl": b.nativeURL(), "httpUrl": b.httpURL(), "nativeUrl": b.nativeURL(), "brokerUrlSsl": ""})
+		answer(w, map[string]string{"brokerUrl": b.nativeURL(), "httpUrl" + b.secured(): b.httpURL(), "nativeUrl": b.nativeURL(), "brokerUrlSsl": ""})
 	}
 }
 
