@@ -5,6 +5,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -77,6 +78,9 @@ func (a *Answer) error(kind, wrong string) error {
 	return &AnswerError{a, text}
 }
 
+// saysHTTPS is how servers with TLS tell that they were asked without.
+var saysHTTPS = regexp.MustCompile(`(?i)\bHTTP request\b.*\bHTTPS (server|port)\b`)
+
 // remedyFor says what to do about a status, where that is known.
 func remedyFor(a *Answer, c *Client) string {
 	switch {
@@ -84,6 +88,8 @@ func remedyFor(a *Answer, c *Client) string {
 		return ": set --broker-token-file to a token that the broker accepts"
 	case a.Status == http.StatusUnauthorized, a.Status == http.StatusForbidden && c.token != nil:
 		return fmt.Sprintf(": put a token that the broker accepts into %s (--broker-token-file)", c.token.path)
+	case a.Status == http.StatusBadRequest && strings.HasPrefix(c.base, "http:") && saysHTTPS.Match(a.Body):
+		return c.speaksTLS()
 	case a.Status >= 300 && a.Status < 400:
 		to := shown(c.token.hide(a.Header.Get("Location")), maxQuote)
 		return fmt.Sprintf(": it redirects to %q, which is not followed: set %s to the broker's own address", to, c.setting)

@@ -264,6 +264,7 @@ func TestTLSIsVerifiedBothWaysAndFilesAreReadAnew(t *testing.T) {
 	url, strict := secure(t, cert, key, ""), secure(t, cert, key, cert)
 	plain := httptest.NewServer(http.NotFoundHandler())
 	defer plain.Close()
+	alert := talker(t, "\x15\x03\x01\x00\x02\x02\x50") // as servers do that are not Go's
 	for _, tt := range []struct {
 		name string
 		cfg  Config
@@ -271,15 +272,20 @@ func TestTLSIsVerifiedBothWaysAndFilesAreReadAnew(t *testing.T) {
 	}{
 		{"right authority", Config{URL: url, CACert: cert}, ""},
 		{"the system's authorities", Config{URL: url}, "certificate signed by unknown authority: set --broker-cacert to the authority that signed the broker's certificate"},
-		{"another authority", Config{URL: url, CACert: otherCert}, "set --broker-cacert to the authority that signed the broker's certificate"},
-		{"another host", Config{URL: strings.Replace(url, "127.0.0.1", "localhost", 1), CACert: cert}, "localhost"},
+		{"another authority", Config{URL: url, CACert: otherCert}, `set --broker-cacert (now "` + otherCert + `") to the authority that signed the broker's certificate`},
+		{"another host", Config{URL: strings.Replace(url, "127.0.0.1", "localhost", 1), CACert: cert}, ": write a host in --broker-admin that the broker's certificate is made out to"},
 		{"client certificate", Config{URL: strict, CACert: cert, Cert: cert, Key: key}, ""},
 		{"no client certificate", Config{URL: strict, CACert: cert}, "the broker refuses the handshake: set --broker-cert and --broker-key to a certificate that it accepts"},
-		{"another client certificate", Config{URL: strict, CACert: cert, Cert: otherCert, Key: otherKey}, "the broker refuses the handshake"},
+		{"another client certificate", Config{URL: strict, CACert: cert, Cert: otherCert, Key: otherKey}, `the broker refuses the handshake: set --broker-cert (now "` + otherCert + `") and --broker-key to a certificate that it accepts`},
+		{"TLS there", Config{URL: "http" + strings.TrimPrefix(url, "https")}, ": TLS is spoken there: write https:// in --broker-admin"},
+		{"TLS there, and nothing else", Config{URL: alert}, ": TLS is spoken there: write https:// in --broker-admin"},
 		{"no TLS there", Config{URL: strings.Replace(plain.URL, "http", "https", 1), CACert: cert}, "no TLS is spoken there: write http:// in --broker-admin"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := opened(t, tt.cfg).Do(bound(t), Request{Path: "/x"})
+			a, err := opened(t, tt.cfg).Do(bound(t), Request{Path: "/x"})
+			if err == nil {
+				err = a.Want(http.StatusOK)
+			}
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("got  %v\nwant %s", err, tt.want)
 			}

@@ -50,6 +50,7 @@ type Client struct {
 	timeout       time.Duration
 	maxAnswer     int64
 	token         *tokenFile // nil: none
+	files         tlsFiles   // for what messages say
 	http          *http.Client
 
 	life context.Context // ends with Close
@@ -87,6 +88,7 @@ func New(cfg Config) (*Client, error) {
 	if err := files.check(base.Scheme); err != nil {
 		return nil, err
 	}
+	c.files = files
 	if cfg.TokenFile != "" {
 		if c.token, err = openToken(cfg.TokenFile); err != nil {
 			return nil, err

@@ -33,10 +33,11 @@ func shown(text string, max int) string {
 
 // quote is the beginning of a body, as it stands behind a status.
 func (c *Client) quote(body []byte) string {
-	if len(body) == 0 {
+	text := strings.TrimSpace(string(body))
+	if text == "" {
 		return " with nothing"
 	}
-	return fmt.Sprintf(": %q", shown(c.token.hide(string(body)), maxQuote))
+	return fmt.Sprintf(": %q", shown(c.token.hide(text), maxQuote))
 }
 
 // failed is the error of a call that got no answer.
@@ -59,17 +60,34 @@ func (c *Client) remedy(err error) string {
 	var unknown x509.UnknownAuthorityError
 	var noTLS tls.RecordHeaderError
 	var lookup *net.DNSError
+	var otherHost x509.HostnameError
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return ": is the broker running there?"
 	case errors.As(err, &unknown):
-		return ": set --broker-cacert to the authority that signed the broker's certificate"
+		return fmt.Sprintf(": set --broker-cacert%s to the authority that signed the broker's certificate", now(c.files.caCert))
+	case errors.As(err, &otherHost):
+		return fmt.Sprintf(": write a host in %s that the broker's certificate is made out to", c.setting)
 	case strings.Contains(err.Error(), "remote error: tls: "): // an alert has no type of its own
-		return ": the broker refuses the handshake: set --broker-cert and --broker-key to a certificate that it accepts"
+		return fmt.Sprintf(": the broker refuses the handshake: set --broker-cert%s and --broker-key to a certificate that it accepts", now(c.files.cert))
+	case strings.Contains(err.Error(), `malformed HTTP response "\x15\x03`): // an alert
+		return c.speaksTLS()
 	case errors.As(err, &noTLS), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 		return fmt.Sprintf(": no TLS is spoken there: write http:// in %s", c.setting)
 	case errors.As(err, &lookup):
 		return fmt.Sprintf(": set %s to a name that can be resolved", c.setting)
 	}
 	return ""
+}
+
+// now is the value that a setting has, if any.
+func now(value string) string {
+	if value == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (now %q)", value)
+}
+
+func (c *Client) speaksTLS() string {
+	return fmt.Sprintf(": TLS is spoken there: write https:// in %s", c.setting)
 }

@@ -32,15 +32,23 @@ func (s *stand) pulsar(name string) *harness.Pulsar {
 // besidePulsar starts a sidecar and waits until it is ready.
 func (s *stand) besidePulsar(p *harness.Pulsar, flags ...string) *pulsarCouple {
 	s.Helper()
+	c := s.nextToPulsar(p, s.etcd.Endpoint(), flags...)
+	s.ok(c.Start())
+	s.ok(c.AwaitReady(s.ctx, bound))
+	return c
+}
+
+// nextToPulsar prepares a sidecar without starting it.
+func (s *stand) nextToPulsar(p *harness.Pulsar, endpoint string, flags ...string) *pulsarCouple {
+	s.Helper()
 	c := &pulsarCouple{s: s, broker: p}
 	var err error
-	c.Sidecar, err = s.lab.StartSidecar(harness.SidecarOptions{
-		Name: p.Name + "-sidecar", Endpoints: []string{s.etcd.Endpoint()},
+	c.Sidecar, err = s.lab.NewSidecar(harness.SidecarOptions{
+		Name: p.Name + "-sidecar", Endpoints: []string{endpoint},
 		Flags: append(append(quickFlags(), "--driver", "pulsar", "--broker-admin", p.URL(), "--pulsar-cluster", harness.PulsarCluster,
 			"--pulsar-status-file", p.StatusFile), flags...),
 	})
 	s.ok(err)
-	s.ok(c.AwaitReady(s.ctx, bound))
 	return c
 }
 

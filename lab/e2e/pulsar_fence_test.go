@@ -1,0 +1,151 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"holdfast/lab/harness"
+)
+
+// cutPulsar is a couple whose sidecar alone can be cut off from etcd.
+func (s *stand) cutPulsar(p *harness.Pulsar, flags ...string) (*pulsarCouple, harness.Link) {
+	s.Helper()
+	link, err := harness.NewProxyLink(s.lab, s.etcd)
+	s.ok(err)
+	c := s.nextToPulsar(p, link.Endpoint(), flags...)
+	s.ok(c.Start())
+	s.ok(c.AwaitReady(s.ctx, bound))
+	return c, link
+}
+
+// event waits for the first event of that kind.
+func (c *pulsarCouple) event(kind, to string) (found harness.Event) {
+	c.s.Helper()
+	c.s.awaitThat("the event "+kind+" "+to, func() bool {
+		events, err := c.Events(c.s.ctx)
+		for _, e := range events {
+			if e.Kind == kind && e.To == to {
+				found = e
+				return err == nil
+			}
+		}
+		return false
+	})
+	return found
+}
+
+func TestAPulsarBrokerServesNothingPastItsDeadline(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	p, peer := s.pulsar("p1"), s.pulsar("p2")
+	s.besidePulsar(peer) // so that the cluster lives on
+	c, link := s.cutPulsar(p, "--audit-interval", "500ms")
+	apart := topicsApart(3)
+	for _, topic := range apart {
+		s.ok(p.Publish(s.ctx, topic, []byte("one")))
+	}
+	s.awaitThat("the bundles to be known", func() bool {
+		st, err := c.Status(s.ctx)
+		return err == nil && st.Topics.Served == 3
+	})
+	revision := s.caughtUp()
+	s.ok(link.Cut())
+	s.ok(c.AwaitNotReady(s.ctx, standTTL+bound))
+	s.awaitThat("the bundles to be unloaded", func() bool { return c.owns() == 0 })
+	unloaded := time.Now()
+	gone := s.awaitChange("the expiry of the registration", revision, harness.DeletedKey(s.keys.Registration(p.Advertised())))
+	if unloaded.After(gone.At) {
+		t.Errorf("served until %v after the registration was gone", unloaded.Sub(gone.At))
+	}
+	for _, topic := range apart {
+		if owner, err := peer.Owner(s.ctx, topic); err != nil || owner != peer.URL() {
+			t.Errorf("%s is served by %q, %v; want the peer", topic, owner, err)
+		}
+	}
+	if !p.Running() {
+		t.Error("the broker was stopped, with no fence step that says so")
+	}
+
+	// Back at etcd it is drained, and says so on its status page too.
+	s.ok(link.Heal())
+	st, err := c.Await(s.ctx, bound, "drained", func(st harness.Status) bool { return st.Mode == "drained" && st.Attachment == "attached" })
+	s.ok(err)
+	if st.Reason != "registration_expired" || c.Ready(s.ctx) {
+		t.Errorf("after the outage: %s", st)
+	}
+	s.awaitThat("the status file to be away", func() bool { return !c.hasStatusFile() })
+	c.verb("activate")
+	s.ok(c.AwaitReady(s.ctx, bound))
+	s.awaitThat("the status file to be back", c.hasStatusFile)
+}
+
+func TestAPulsarBrokerIsEndedThroughItsAdminAPIWhereTheFenceSaysSo(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	p := s.pulsar("p1")
+	c, link := s.cutPulsar(p, "--fence", "ready,quiesce,stop")
+	s.ok(p.Publish(s.ctx, "/default/orders", []byte("one")))
+	// Its bundle cannot be released, so quiescing proves nothing.
+	s.ok(p.Fault(s.ctx, "cut-etcd", "on"))
+	ended := make(chan time.Time, 1)
+	exited := p.Exited()
+	go func() { <-exited; ended <- time.Now() }()
+	revision := s.caughtUp()
+	s.ok(link.Cut())
+	gone := s.awaitChange("the expiry of the registration", revision, harness.DeletedKey(s.keys.Registration(p.Advertised())))
+	select {
+	case at := <-ended:
+		if at.After(gone.At) {
+			t.Errorf("the broker ended %v after its registration was gone", at.Sub(gone.At))
+		}
+	case <-time.After(bound):
+		t.Fatal("the broker runs on")
+	}
+	if e := c.event("fence", "stopped"); !strings.Contains(e.Detail, "admin API") {
+		t.Errorf("the fence says %+v", e)
+	}
+	if !c.Running() || c.Ready(s.ctx) {
+		t.Error("the sidecar of a broker that was fenced has ended, or is ready")
+	}
+}
+
+func TestThePolicyShutdownEndsAPulsarBrokerAndItsSidecar(t *testing.T) {
+	t.Parallel()
+	for _, registration := range []string{"own", "adopt"} {
+		t.Run(registration, func(t *testing.T) {
+			t.Parallel()
+			s := newStand(t)
+			p := s.pulsar("p1")
+			s.besidePulsar(s.pulsar("p2"), "--registration", registration) // so that not all are lost at once
+			c := s.besidePulsar(p, "--registration", registration, "--session-expired-policy", "shutdown")
+			s.ok(p.Publish(s.ctx, "/default/orders", []byte("one")))
+			key := s.keys.Registration(p.Advertised())
+			if registration == "adopt" {
+				key = pulsarRegistration(p)
+			}
+			s.ok(p.Fault(s.ctx, "cut-etcd", "on")) // it does not see its session go
+			_, err := s.etcd.Client().Revoke(s.ctx, clientv3.LeaseID(s.key(key).Lease))
+			s.ok(err)
+			for _, process := range []*harness.Process{p.Process, c.Process} {
+				select {
+				case <-process.Exited():
+				case <-time.After(bound):
+					t.Fatalf("%s runs on", process.Name)
+				}
+			}
+			if code, err := c.ExitCode(); err != nil || code == 0 {
+				t.Errorf("the sidecar ended with exit code %d, %v; want a failure", code, err)
+			}
+			last := c.LogTail(1)
+			if !strings.HasPrefix(last, "holdfast: ") || !strings.Contains(last, "shutdown") {
+				t.Errorf("its last word is %q", last)
+			}
+			if kv := s.key(key); kv.Lease != 0 {
+				t.Errorf("registered again: %+v", kv)
+			}
+		})
+	}
+}
