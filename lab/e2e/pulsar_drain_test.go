@@ -38,6 +38,7 @@ func (c *pulsarCouple) verb(name string, args ...string) harness.Result {
 }
 
 func TestADrainedPulsarBrokerGivesItsBundlesToAnother(t *testing.T) {
+	takesLong(t)
 	t.Parallel()
 	s := newStand(t)
 	c := s.besidePulsar(s.pulsar("p1"), "--audit-interval", "500ms")

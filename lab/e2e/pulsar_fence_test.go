@@ -38,6 +38,7 @@ func (c *pulsarCouple) event(kind, to string) (found harness.Event) {
 }
 
 func TestAPulsarBrokerServesNothingPastItsDeadline(t *testing.T) {
+	takesLong(t)
 	t.Parallel()
 	s := newStand(t)
 	p, peer := s.pulsar("p1"), s.pulsar("p2")
@@ -83,6 +84,7 @@ func TestAPulsarBrokerServesNothingPastItsDeadline(t *testing.T) {
 }
 
 func TestAPulsarBrokerIsEndedThroughItsAdminAPIWhereTheFenceSaysSo(t *testing.T) {
+	takesLong(t)
 	t.Parallel()
 	s := newStand(t)
 	p := s.pulsar("p1")
@@ -113,6 +115,7 @@ func TestAPulsarBrokerIsEndedThroughItsAdminAPIWhereTheFenceSaysSo(t *testing.T)
 }
 
 func TestThePolicyShutdownEndsAPulsarBrokerAndItsSidecar(t *testing.T) {
+	takesLong(t)
 	t.Parallel()
 	for _, registration := range []string{"own", "adopt"} {
 		t.Run(registration, func(t *testing.T) {

@@ -18,6 +18,7 @@ func openFiles(sc *harness.Sidecar) int {
 
 // Pulsar's health check has no deadline of its own.
 func TestAPulsarBrokerThatIsNotWellIsNotReadyUntilItIs(t *testing.T) {
+	takesLong(t)
 	t.Parallel()
 	s := newStand(t)
 	const interval, timeout, fall = 200 * time.Millisecond, 300 * time.Millisecond, 3

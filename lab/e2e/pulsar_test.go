@@ -21,6 +21,14 @@ type pulsarCouple struct {
 	broker *harness.Pulsar
 }
 
+// takesLong leaves a test out of a short run.
+func takesLong(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes several seconds")
+	}
+}
+
 func (s *stand) pulsar(name string) *harness.Pulsar {
 	s.Helper()
 	p, err := s.lab.NewPulsar(harness.PulsarOptions{Name: name, Etcd: s.etcd.Endpoint(), SessionTimeout: standTTL})
