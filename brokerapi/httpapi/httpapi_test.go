@@ -82,7 +82,7 @@ func TestNothingButAGoodAnswerIsHealthy(t *testing.T) {
 		{"two names", goodIdentity, `{"status":"bad","Status":"ok","instance":"i1"}`, false, `has the name "Status" twice`},
 		{"HTML", `200 text/html <html>`, goodHealth, true, `answered 200 OK (text/html): "<html>": want content type application/json` + remedy},
 		{"not there", `404 text/plain 404 page not found`, goodHealth, true, `answered 404 Not Found: "404 page not found"` + remedy},
-		{"not there, in the contract's words", `404 application/json {"error":{"code":"unknown_path","message":"no"}}`, goodHealth, false, `404 Not Found: unknown_path: no`},
+		{"not there, in the contract's words", `404 application/json {"error":{"code":"unknown_path","message":"no"}}`, goodHealth, false, `404 Not Found: unknown_path: no: set --broker-admin to the URL below which it answers, without /holdfast/v1`},
 		{"token refused", `401 application/json {"error":{"code":"unauthorized","message":"no"}}`, goodHealth, false, "set --broker-token-file to a token that the broker accepts"},
 		{"no instance", `{"version":"1","capabilities":[]}`, goodHealth, true, "instance is missing" + remedy},
 		{"no capabilities", `{"instance":"i1","version":"1"}`, goodHealth, true, "capabilities is missing" + remedy},

@@ -81,7 +81,11 @@ func (b *Broker) Identify(ctx context.Context) (brokerapi.Identity, error) {
 
 func (b *Broker) readIdentity(a *rest.Answer) (said identityBody, err error) {
 	if err := a.Want(http.StatusOK); err != nil {
-		if _, _, known := readError(a); known || a.Status >= 500 || passing(a.Status) {
+		_, _, known := readError(a)
+		switch {
+		case known && a.Status == http.StatusNotFound: // it keeps the contract, elsewhere
+			return said, fmt.Errorf("%w: set --broker-admin to the URL below which it answers, without %s", refused(a, err), base)
+		case known || a.Status >= 500 || passing(a.Status):
 			return said, refused(a, err)
 		}
 		return said, notOurs(err)
