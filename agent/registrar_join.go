@@ -41,12 +41,19 @@ func (r *registrar) join(ctx context.Context, client *cluster.Client, seen clust
 	}
 	if reg.LeaseID != held || seen.Member == nil || seen.Member.ModRevision < reg.CreateRevision {
 		m := cluster.Member{Era: seen.Era.N, Revision: seen.Revision, Incarnation: now.memory.Incarnation, At: time.Now()}
-		if err := client.Join(ctx, reg, m); err != nil {
+		var state *cluster.StateWrite
+		if out.decision.Write {
+			state = stateWrite(out.decision.Mode)
+		}
+		joined, err := client.Join(ctx, reg, m, state, seen.StateRevision)
+		if err != nil {
 			return err
 		}
+		if state != nil {
+			out.stateRevision = joined
+		}
 		out.repaired = "broker's own lease"
-	}
-	if out.decision.Write {
+	} else if out.decision.Write {
 		out.stateRevision, err = client.PutState(ctx, r.brokerID, *stateWrite(out.decision.Mode), seen.StateRevision)
 		if err != nil {
 			return err

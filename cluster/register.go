@@ -185,27 +185,39 @@ func putJSON(key string, value any) (clientv3.Op, error) {
 }
 
 // Join writes the member record of a registration that is kept under the lease that it has,
-// whoever granted that; the registration itself is not touched. It returns ErrChanged when
-// it is not as seen any more.
-func (c *Client) Join(ctx context.Context, seen Registration, m Member) error {
+// whoever granted that; the registration itself is not touched. With a state, that is written
+// in the same transaction: once the member record is there, the registration is no news, and
+// what was decided about it must stand. It returns the revision, and ErrChanged when the
+// registration is not as seen any more, or the state not of stateModRevision.
+func (c *Client) Join(ctx context.Context, seen Registration, m Member, state *StateWrite, stateModRevision int64) (int64, error) {
 	if err := checkBroker(seen.BrokerID); err != nil {
-		return err
+		return 0, err
 	}
 	if seen.LeaseID == 0 {
-		return fmt.Errorf("join registration of broker %s: %w", seen.BrokerID, errNoLease)
+		return 0, fmt.Errorf("join registration of broker %s: %w", seen.BrokerID, errNoLease)
 	}
 	m.At = m.At.UTC()
 	member, err := putJSON(c.keys.Member(seen.BrokerID), m)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	key := c.keys.Registration(seen.BrokerID)
-	_, err = c.write(ctx, []clientv3.Cmp{
+	guards := []clientv3.Cmp{
 		clientv3.Compare(clientv3.CreateRevision(key), ">", 0),
 		clientv3.Compare(clientv3.ModRevision(key), "=", seen.ModRevision),
-	}, []clientv3.Op{member})
-	if err != nil {
-		return fmt.Errorf("join registration of broker %s: %w", seen.BrokerID, err)
 	}
-	return nil
+	puts := []clientv3.Op{member}
+	if state != nil {
+		put, err := c.putState(seen.BrokerID, *state)
+		if err != nil {
+			return 0, err
+		}
+		guards = append(guards, clientv3.Compare(clientv3.ModRevision(c.keys.State(seen.BrokerID)), "=", stateModRevision))
+		puts = append(puts, put)
+	}
+	answer, err := c.write(ctx, guards, puts)
+	if err != nil {
+		return 0, fmt.Errorf("join registration of broker %s: %w", seen.BrokerID, err)
+	}
+	return answer.Header.Revision, nil
 }
