@@ -18,14 +18,14 @@ import (
 	standin "holdfast/lab/standin/danube"
 )
 
-// danubeRaft is release 0.8, which keeps its metadata itself. Its sidecar registers it in
+// raftNode is a broker of release 0.8 whose topics a client creates. Its sidecar registers it in
 // the etcd that Holdfast has for itself.
-type danubeRaft struct {
+type raftNode struct {
 	danubeBroker
 }
 
 // Assign is a client that creates the topics; the brokers' leader chooses.
-func (b danubeRaft) Assign(ctx context.Context, _ string, topics ...string) error {
+func (b raftNode) Assign(ctx context.Context, _ string, topics ...string) error {
 	for _, topic := range topics {
 		_, err := b.Topics.CreateTopic(ctx, &danubepb.NewTopicRequest{Name: topic, DispatchStrategy: danubepb.DispatchStrategy_Reliable})
 		if err != nil && status.Code(err) != codes.AlreadyExists {
@@ -35,7 +35,7 @@ func (b danubeRaft) Assign(ctx context.Context, _ string, topics ...string) erro
 	return nil
 }
 
-func (b danubeRaft) Driver() []string {
+func (b raftNode) Driver() []string {
 	return append(b.danubeBroker.Driver(), "--registration", "own")
 }
 
@@ -50,7 +50,7 @@ func raftKindWith(m *standin.Metadata, change func(*harness.DanubeOptions)) kind
 		if err != nil {
 			return nil, err
 		}
-		return danubeRaft{danubeBroker{d, filepath.Join(s.Dir, o.ID+".pid")}}, nil
+		return raftNode{danubeBroker{d, filepath.Join(s.Dir, o.ID+".pid")}}, nil
 	}}
 }
 
@@ -180,7 +180,7 @@ func TestDanubeRaftDrainAndActivateAreHandedOver(t *testing.T) {
 	if got := peer.statusOf(n); got != "active" {
 		t.Errorf("the broker is %s when it is ready", got)
 	}
-	s.must(danubeRaft{danubeBroker{n.danubed(), ""}}.Assign(s.ctx, "", "/default/x", "/default/y", "/default/z"))
+	s.must(raftNode{danubeBroker{n.danubed(), ""}}.Assign(s.ctx, "", "/default/x", "/default/y", "/default/z"))
 	s.must(harness.Await(s.ctx, bound, "a new topic", func(ctx context.Context) (bool, string) {
 		st, err := n.danubed().Status(ctx)
 		return len(st.Loaded) > 0, fmt.Sprint(st, err)

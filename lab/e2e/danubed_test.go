@@ -50,7 +50,7 @@ func (n *node) danubed() *harness.Danube {
 		return b.Danube
 	case danubeChild:
 		return b.Danube
-	case danubeRaft:
+	case raftNode:
 		return b.Danube
 	}
 	n.t.Fatalf("the broker of %s is a %T", n.id, n.broker)
