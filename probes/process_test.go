@@ -23,6 +23,11 @@ const patience = 30 * time.Second
 // until waits for a change after which ok holds, within the bound.
 func until(t *testing.T, changes <-chan struct{}, what string, ok func() bool) {
 	t.Helper()
+	untilWithin(t, patience, changes, what, ok)
+}
+
+func untilWithin(t *testing.T, patience time.Duration, changes <-chan struct{}, what string, ok func() bool) {
+	t.Helper()
 	bound := time.After(patience)
 	for !ok() {
 		select {

@@ -55,6 +55,11 @@ type danubeRaft struct {
 // BrokerID is the number in the name of the node.
 func (b danubeRaft) BrokerID() string { return "10" + strings.TrimPrefix(b.Name, "n") }
 
+func (b danubeRaft) Forgotten() bool {
+	_, registered := b.metadata.Keys()["/cluster/register/"+b.BrokerID()]
+	return !registered
+}
+
 func (b danubeRaft) Driver() []string {
 	return []string{"--driver", "danube", "--registration", "own", "--broker-admin", "http://" + b.AdminAddr(),
 		"--danube-lookup", "http://" + b.ClientAddr(), "--danube-metrics", "http://" + b.MetricsAddr(), "--data-dir", b.DataDir,

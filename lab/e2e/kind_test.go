@@ -85,6 +85,12 @@ type numbered interface {
 	Wears() string
 }
 
+// remembered is a broker that its own cluster, too, takes for alive for a while.
+type remembered interface {
+	// Forgotten says whether its cluster no longer does.
+	Forgotten() bool
+}
+
 // named is a broker whose name is not its node's.
 type named interface{ BrokerID() string }
 

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -25,7 +26,8 @@ func (s *stage) fleet(o nodeOptions) []*node {
 	return nodes
 }
 
-// allDown kills everything of the nodes and waits until nobody is registered.
+// allDown kills everything of the nodes and waits until nobody is registered, nor with
+// a cluster of the brokers' own: its leader would give away what the last one had.
 func (s *stage) allDown(nodes []*node) (revision int64) {
 	s.t.Helper()
 	from := s.revision()
@@ -34,6 +36,11 @@ func (s *stage) allDown(nodes []*node) (revision int64) {
 	}
 	for _, n := range nodes {
 		revision = max(revision, n.awaitExpiry(from).Revision)
+		if b, ok := n.broker.(remembered); ok {
+			s.must(harness.Await(s.ctx, n.ttl+bound, n.id+" to be forgotten by its cluster", func(context.Context) (bool, string) {
+				return b.Forgotten(), "still registered there"
+			}))
+		}
 	}
 	return revision
 }
