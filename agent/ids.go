@@ -108,3 +108,25 @@ func (a *agent) noteInstance(who brokerapi.Identity) {
 // undecided reports whether the process that answers is another than the one that was
 // decided about last, and is registered under another id.
 func (a *agent) undecided() bool { return a.ids.answering.now() != a.ids.registered.now() }
+
+// overdue reports whether the registration of the process before is to run out. While its
+// successor is awaited its lease is renewed, so that a restart costs nothing; one that has
+// not registered itself after a whole TTL, or cannot be fenced, must not keep from the
+// cluster what nobody serves.
+func (a *agent) overdue(instance string) bool {
+	now := a.clock()
+	switch {
+	case !a.byInstance || !a.undecided():
+		a.succeeding = 0
+		return false
+	case a.succeeding == 0:
+		a.succeeding = now
+	}
+	registered := a.seenKey != nil && a.seenKey.id == instance && a.seenKey.kv != nil
+	overdue := now.Sub(a.succeeding) >= a.cfg.LeaseTTL && (!registered || a.unfenced(instance)) && !a.keeper.View().Validity.ExpiredAt(now)
+	if overdue && a.gate {
+		a.log.Warn("the broker's new process is not registered: the registration of the one before is renewed no more", "registers_as", instance,
+			"registered_as", a.ids.registered.now(), "waited", now.Sub(a.succeeding), "registered_itself", registered)
+	}
+	return overdue
+}

@@ -42,6 +42,7 @@ type loopState struct {
 	brokeAt      time.Time      // when that one had changed
 	served       process.Target // the broker's process when it was last up; zero: not watched
 	keyAt        int64          // store revision at which the registration was seen or written
+	succeeding   lease.Instant  // since when another process answers than was decided about; 0: none does
 	seenKey      *keySeen       // the registration as the watch last showed it; nil: not yet
 	early        func()         // the state key as the watch saw it before the first decision
 	tookUp       bool           // the Registrar's word was taken up in this run
@@ -246,7 +247,8 @@ func (a *agent) remindRegistrar(who brokerapi.Identity) {
 func (a *agent) setGate(verdict probes.Verdict) {
 	switch verdict {
 	case probes.Up:
-		a.gate = a.brokerID != "" && (a.dataDir.Path() == "" || a.dataDir.Snapshot().State != probes.DirUnknown) && !a.unsettled()
+		who, _ := a.identity.get()
+		a.gate = !a.overdue(who.Instance) && a.brokerID != "" && (a.dataDir.Path() == "" || a.dataDir.Snapshot().State != probes.DirUnknown) && !a.unsettled()
 	case probes.Down:
 		a.gate = false
 	}
