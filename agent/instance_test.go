@@ -6,11 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	etcd "holdfast/cluster/memory"
 	"holdfast/recovery"
 )
 
@@ -107,6 +109,49 @@ func TestWhatABrokerHadThatDoesNotRegisterItselfIsForOthers(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute)
 		n.becomesIn(recovery.Drained, recovery.ReasonStaleRestart, "22")
+		n.wantNoHarm()
+	})
+}
+
+// Its second process ends when a hundred of the topics are its own.
+func TestABrokerThatRestartsAgainBeforeItHasAllOfItsTopicsGetsThemAll(t *testing.T) {
+	attached(t, someTopics(250), func(n *numbered, _ func(error) error) {
+		var begun atomic.Bool
+		n.store.Observe(func(_ etcd.View, c etcd.Change) {
+			for _, e := range c.Events {
+				if strings.HasPrefix(e.KV.Key, n.keys.Assignments("22")+"n/") {
+					begun.Store(true)
+				}
+			}
+		})
+		n.store.SetFault(func(string) error {
+			if begun.Load() {
+				return errSilence
+			}
+			return nil
+		})
+		n.kill()
+		n.start("22", 0)
+		for range 200 {
+			if begun.Load() {
+				break
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		n.kill()
+		n.store.SetFault(nil)
+		if len(n.assigned("11")) != 150 || len(n.assigned("22")) != 100 {
+			t.Fatalf("the first has %d and the second %d", len(n.assigned("11")), len(n.assigned("22")))
+		}
+		time.Sleep(time.Second)
+		n.start("33", 0)
+		if s := n.becomesReadyAs("33"); s.Boot.Reason != "fast_restart" {
+			t.Errorf("%+v", s)
+		}
+		time.Sleep(2 * time.Minute)
+		if s := n.status(); !s.Ready.OK || s.Topics.Served != 250 || len(n.assigned("33")) != 250 || len(n.taken()) > 0 {
+			t.Errorf("given to others: %v, %+v", n.taken(), s)
+		}
 		n.wantNoHarm()
 	})
 }

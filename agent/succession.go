@@ -142,15 +142,16 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 	if out.decision.Write {
 		plan.State = stateWrite(out.decision.Mode)
 	}
+	if plan.Retire && plan.Move {
+		if err := r.finish(ctx, client, seen, now); err != nil {
+			return err
+		}
+	}
 	keep := func(ctx context.Context) error {
-		if !plan.Retire || former.LeaseID == 0 {
+		if !plan.Retire {
 			return nil
 		}
-		_, _, err := client.KeepAlive(ctx, former.LeaseID)
-		if errors.Is(err, cluster.ErrLeaseNotFound) { // the cluster declares that process dead now
-			return fmt.Errorf("lease %x of the former process has gone: %w", former.LeaseID, cluster.ErrChanged)
-		}
-		return err
+		return keepFormer(ctx, client, *former)
 	}
 	if err := keep(ctx); err != nil {
 		return err
@@ -179,4 +180,48 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 	grant.Epoch, grant.Adopted, grant.Revision = done.Registration.CreateRevision, true, done.Registration.ModRevision
 	out.grant, out.value, out.seenAt = grant, done.Registration.Value, done.Registration.ModRevision
 	return nil
+}
+
+// keepFormer renews the lease of a former process, whose assignments are being handed over.
+func keepFormer(ctx context.Context, client *cluster.Client, former cluster.Registration) error {
+	if former.LeaseID == 0 {
+		return nil
+	}
+	_, _, err := client.KeepAlive(ctx, former.LeaseID)
+	if errors.Is(err, cluster.ErrLeaseNotFound) { // the cluster declares that process dead now
+		return fmt.Errorf("lease %x of the former process has gone: %w", former.LeaseID, cluster.ErrChanged)
+	}
+	return err
+}
+
+// finish ends a handover that was under way when the process that it was for ended too:
+// what the one before that still has would be left to the cluster, since only one former
+// process is known from here on. It returns ErrChanged when it wrote something.
+func (r *registrar) finish(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now life) error {
+	first, second := now.memory.Instance, seen.Former
+	if first == "" || first == second.BrokerID || first == seen.BrokerID || second.Registration.LeaseID == 0 {
+		return nil
+	}
+	earlier, err := client.SnapshotOf(ctx, cluster.Who{Name: r.brokerID, Registered: second.BrokerID, Former: first})
+	if err != nil {
+		return err
+	}
+	if earlier.Registration == nil || r.succession(earlier, now.memory).Former != recovery.Us {
+		return nil
+	}
+	keep := func(ctx context.Context) error {
+		return errors.Join(keepFormer(ctx, client, *earlier.Former.Registration), keepFormer(ctx, client, *earlier.Registration))
+	}
+	if err := keep(ctx); err != nil {
+		return err
+	}
+	_, err = client.Succeed(ctx, cluster.Succession{
+		Seen: earlier, LeaseID: earlier.Registration.LeaseID, Retire: true, Move: true,
+		Member: cluster.Member{Name: r.brokerID, Era: earlier.Era.N, Revision: earlier.Revision, Incarnation: now.memory.Incarnation, At: time.Now()},
+	}, keep)
+	if err != nil {
+		return err
+	}
+	r.log.Info("handover finished that another restart of the broker had interrupted", "from", first, "to", second.BrokerID)
+	return fmt.Errorf("an earlier handover was finished first: %w", cluster.ErrChanged)
 }
