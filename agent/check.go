@@ -65,6 +65,9 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	if c.Failover == "move" && can.LocalData {
 		findings = append(findings, Finding{What: "failover", Warn: true, Text: movesWithoutData})
 	}
+	if f, doubtful := checkInstance(c, id); doubtful {
+		findings = append(findings, f)
+	}
 	foreign := false
 	if c.CanStop() {
 		f := checkProcess(c, log)
@@ -278,6 +281,19 @@ func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Ide
 		f.Err = fmt.Errorf("broker %s: not healthy: %w", name, err)
 	}
 	return id, can, f
+}
+
+// checkInstance is the finding about a broker whose process is not known for sure.
+func checkInstance(c Config, who brokerapi.Identity) (f Finding, doubtful bool) {
+	if who.Supposed == "" {
+		return Finding{}, false
+	}
+	text := who.Supposed
+	if c.BrokerPIDFile == "" && c.BrokerProcess == "" && len(c.Command) == 0 {
+		text += fmt.Sprintf(", or give --broker-pid-file; without, a broker that ran on while this sidecar was away for longer than --lease-ttl %s is taken for one that was away itself, and drained",
+			formatDuration(c.LeaseTTL))
+	}
+	return Finding{What: "instance", Warn: true, Text: text}, true
 }
 
 func checkDataDir(c Config) Finding {

@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"holdfast/brokerapi"
 	etcd "holdfast/cluster/memory"
 )
 
@@ -180,5 +181,23 @@ func TestCheckWarnsOfTopicsThatMoveWithoutTheirData(t *testing.T) {
 	f := find(t, Check(t.Context(), c, slog.New(slog.DiscardHandler)), "failover")
 	if f.Err != nil || !f.Warn || !strings.Contains(f.Text, "without their data") {
 		t.Errorf("%+v", f)
+	}
+}
+
+func TestCheckWarnsOfABrokerWhoseProcessIsSupposed(t *testing.T) {
+	const why = "--danube-metrics http://b:9040: does not tell"
+	for _, row := range []struct{ name, supposed, pidFile, want string }{
+		{"known", "", "", ""},
+		{"supposed", why, "", why + ", or give --broker-pid-file; without, a broker that ran on while this sidecar was away for longer than --lease-ttl 32s is taken for one that was away itself, and drained"},
+		{"supposed, and its process is watched", why, "/run/b.pid", why},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := natsDefaults()
+			c.BrokerPIDFile = row.pidFile
+			f, doubtful := checkInstance(c.Effective(), brokerapi.Identity{Instance: "1", Supposed: row.supposed})
+			if doubtful != (row.want != "") || f.Text != row.want || f.Warn != doubtful {
+				t.Errorf("%v %+v", doubtful, f)
+			}
+		})
 	}
 }

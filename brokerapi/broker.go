@@ -33,6 +33,9 @@ type Identity struct {
 	Name string
 	// Instance changes with every start of the broker process.
 	Instance string
+	// Supposed says why Instance may change without a new start, with the remedy, in one
+	// line that names the setting; empty: it does not.
+	Supposed string
 	// StartedAt is the wall-clock time at which the process started; zero if the
 	// broker does not tell.
 	StartedAt time.Time

@@ -92,13 +92,15 @@ func (b *raftBroker) Identify(ctx context.Context) (brokerapi.Identity, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	start := since
-	if !seen.StartedAt.IsZero() {
-		start = seen.StartedAt
+	start, supposed := seen.StartedAt, ""
+	if start.IsZero() {
+		start = since
+		supposed = fmt.Sprintf("--danube-metrics %s: does not tell when the broker started, so each new connection to it is taken for a new start: set it to the broker's metrics port (%s)",
+			b.at.metrics, metricsPort)
 	}
 	b.whose = generation
 	b.who = brokerapi.Identity{
-		Name: id, Instance: fmt.Sprintf("%s@%d", id, start.UnixMilli()), StartedAt: seen.StartedAt, Version: raftVersion,
+		Name: id, Instance: fmt.Sprintf("%s@%d", id, start.UnixMilli()), Supposed: supposed, StartedAt: seen.StartedAt, Version: raftVersion,
 	}
 	return b.who, nil
 }

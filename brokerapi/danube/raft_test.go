@@ -58,7 +58,7 @@ func TestTheNodeIDIsTheNameAndEachStartAnInstance(t *testing.T) {
 			f.set(func() { f.metrics += "process_start_time_seconds 1.7e9\n" })
 		}
 		first, err := b.Identify(soon(t))
-		if err != nil || first.Name != fakeID || first.Version != raftVersion || first.StartedAt.IsZero() == told {
+		if err != nil || first.Name != fakeID || first.Version != raftVersion || first.StartedAt.IsZero() == told || (first.Supposed == "") != told {
 			t.Fatalf("%+v, %v", first, err)
 		}
 		f.set(func() { f.metrics = "" }) // what was found holds while the connection does
