@@ -50,8 +50,9 @@ type numbered struct {
 	loaded   map[string]bool
 	loads    map[string]int // of each topic, in all lives
 	harm     []string
-	failed   []string // topics that the leader took from the dead
-	leadless bool     // nobody takes them
+	failed   []string                 // topics that the leader took from the dead
+	leadless bool                     // nobody takes them
+	loses    func(method string) bool // the answer to a call of the sidecar; nil: none
 	servers  map[string]http.Handler
 }
 
@@ -279,7 +280,7 @@ func (n *numbered) world() World {
 		Clock:  func() lease.Instant { return lease.Instant(time.Hour + time.Since(n.born)) },
 		Broker: func(Config, *cluster.Client, *slog.Logger) (brokerapi.Broker, error) { return n, nil },
 		Etcd: func(c cluster.Config, log *slog.Logger) (*cluster.Client, Line, error) {
-			return cluster.Over(c, n.store.Conn(nil), log), numberedLine{cluster.Over(c, n.store.Conn(nil), log)}, nil
+			return cluster.Over(c, lossy{n.store.Conn(nil), n}, log), numberedLine{cluster.Over(c, lossy{n.store.Conn(nil), n}, log)}, nil
 		},
 		Listen: func(l Listener) (Server, error) {
 			n.set(func() { n.servers[l.Setting] = l.Handler })
