@@ -51,6 +51,7 @@ type Broker struct {
 	can       brokerapi.Capabilities
 	brokerID  string
 	keyPrefix string
+	maxNames  int // see the constant
 	log       *slog.Logger
 
 	life    context.Context // ends with Close
@@ -92,7 +93,7 @@ func New(cfg Config) (*Broker, error) {
 		return nil, err
 	}
 	b := &Broker{
-		rest: client, can: can, brokerID: cfg.BrokerID,
+		rest: client, can: can, brokerID: cfg.BrokerID, maxNames: maxNames,
 		keyPrefix: strings.TrimSuffix(cfg.KeyPrefix, "/"),
 		log:       cfg.Logger.With("broker_admin", client.URL()),
 	}

@@ -135,6 +135,22 @@ func TestAListingThatIsNotOneIsAnError(t *testing.T) {
 	}
 }
 
+func TestAListingOfHugeNamesEndsBeforeTheMemoryDoes(t *testing.T) {
+	pages := 0
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		pages++
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"topics":[{"name":"/a/%d%s","state":"serving"}],"next":"%d"}`, pages, strings.Repeat("x", 3<<20), pages)
+	}))
+	t.Cleanup(web.Close)
+	b := opened(t, Config{AdminURL: web.URL, Capabilities: []string{"steer"}})
+	b.maxNames = 5 << 20
+	serving, _, err := b.Topics(bound(t))
+	if err == nil || !strings.Contains(err.Error(), "bytes of their names") || serving != nil || pages != 2 {
+		t.Errorf("after %d pages: %d topics, %v", pages, len(serving), err)
+	}
+}
+
 func TestAnAnswerThatSaysSomethingElseIsAnError(t *testing.T) {
 	can := Config{Capabilities: []string{"quiesce", "move", "steer", "unload"}}
 	for _, c := range []struct {

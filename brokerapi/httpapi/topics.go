@@ -16,6 +16,7 @@ import (
 const (
 	pageSize  = 1000
 	maxTopics = 1_000_000 // listed by one broker
+	maxNames  = 64 << 20  // bytes of the names of those
 	maxRecord = 1 << 20   // bytes of a topic's record
 )
 
@@ -42,7 +43,7 @@ type pageBody struct {
 // Topics implements brokerapi.Broker. A sealed topic is among the quiesced ones.
 func (b *Broker) Topics(ctx context.Context) (serving, quiesced []string, err error) {
 	seen := map[string]bool{}
-	after := ""
+	after, names := "", 0
 	for {
 		query := url.Values{"limit": {strconv.Itoa(pageSize)}}
 		if after != "" {
@@ -64,6 +65,7 @@ func (b *Broker) Topics(ctx context.Context) (serving, quiesced []string, err er
 				return nil, nil, fmt.Errorf("list topics: %w", a.Errorf("topic %q is listed twice", t.Name))
 			}
 			seen[t.Name] = true
+			names += len(t.Name)
 			switch t.State {
 			case Serving:
 				serving = append(serving, t.Name)
@@ -78,8 +80,8 @@ func (b *Broker) Topics(ctx context.Context) (serving, quiesced []string, err er
 			return serving, quiesced, nil
 		case len(*page.Topics) == 0 || page.Next == after:
 			return nil, nil, fmt.Errorf("list topics: %w", a.Errorf("a page that leads nowhere: it has no topics, or names itself as the next"))
-		case len(seen) > maxTopics:
-			return nil, nil, fmt.Errorf("list topics: %w", a.Errorf("more than %d topics", maxTopics))
+		case len(seen) > maxTopics || names > b.maxNames:
+			return nil, nil, fmt.Errorf("list topics: %w", a.Errorf("more than %d topics, or more than %d bytes of their names", maxTopics, b.maxNames))
 		}
 		after = page.Next
 	}
