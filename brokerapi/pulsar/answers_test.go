@@ -64,6 +64,13 @@ func status(code int, body string) http.HandlerFunc {
 	}
 }
 
+func redirect(to string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["Location"] = []string{to}
+		w.WriteHeader(http.StatusTemporaryRedirect)
+	}
+}
+
 func cutShort(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Length", "100")
 	_, _ = w.Write([]byte("ok"))
@@ -160,7 +167,7 @@ func TestAStrangerIsNotIdentified(t *testing.T) {
 func TestALookupThatLeadsElsewhereIsElsewhere(t *testing.T) {
 	const path = "/lookup/v2/topic/persistent/public/default/orders"
 	for name, answer := range map[string]http.HandlerFunc{
-		"redirect":       status(307, ""),
+		"redirect":       redirect("http://other:8080/lookup"),
 		"another's name": status(200, `{"httpUrl":"http://other:8080"}`),
 	} {
 		b := answering(t, map[string]http.HandlerFunc{path: answer}, nil)
@@ -174,6 +181,16 @@ func TestALookupThatLeadsElsewhereIsElsewhere(t *testing.T) {
 		b := answering(t, map[string]http.HandlerFunc{path: answer}, nil)
 		if err := b.Load(t.Context(), "/default/orders", nil); err == nil || errors.Is(err, brokerapi.ErrElsewhere) {
 			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	for _, to := range []string{"", "http://", "/lookup/again", "http://self:8080/lookup"} {
+		b := answering(t, map[string]http.HandlerFunc{path: redirect(to)}, func(c *Config) {
+			if to != "/lookup/again" {
+				c.Advertised = "self:8080"
+			}
+		})
+		if err := b.Load(t.Context(), "/default/orders", nil); err == nil || errors.Is(err, brokerapi.ErrElsewhere) || !strings.Contains(err.Error(), "no other broker") {
+			t.Errorf("redirect to %q: got %v", to, err)
 		}
 	}
 }

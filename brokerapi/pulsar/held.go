@@ -19,8 +19,8 @@ const (
 	askEvery = 5 * time.Second
 	// redialFirst and redialMost are the pauses between attempts to connect.
 	redialFirst, redialMost = 50 * time.Millisecond, time.Second
-	// maxDiscarded is how much of an answer on the held connection is read, in bytes.
-	maxDiscarded = 64 << 10
+	// maxAnswer is how much of an answer on the held connection is read, in bytes.
+	maxAnswer = 64 << 10
 )
 
 // held is one connection that is kept for no other purpose than to break with the broker.
@@ -85,8 +85,10 @@ func (h *held) set(up bool) {
 func (h *held) hold(conn net.Conn, host string) {
 	defer conn.Close()
 	defer context.AfterFunc(h.life, func() { conn.Close() })()
-	answers := bufio.NewReader(conn)
+	bounded := &io.LimitedReader{R: conn}
+	answers := bufio.NewReader(bounded)
 	for {
+		bounded.N = maxAnswer // head and all: http.ReadResponse has no bound of its own
 		if _, err := fmt.Fprintf(conn, "GET /status.html HTTP/1.1\r\nHost: %s\r\nUser-Agent: holdfast\r\n\r\n", host); err != nil {
 			return
 		}
@@ -95,8 +97,7 @@ func (h *held) hold(conn net.Conn, host string) {
 		if err != nil {
 			return
 		}
-		n, err := io.Copy(io.Discard, io.LimitReader(resp.Body, maxDiscarded))
-		if err != nil || n == maxDiscarded || resp.Body.Close() != nil {
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.Body.Close() != nil {
 			return
 		}
 		if conn.SetReadDeadline(time.Now().Add(askEvery)) != nil {

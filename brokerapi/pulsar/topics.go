@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 
 	"holdfast/brokerapi"
@@ -68,6 +69,9 @@ func (b *Broker) lookUp(ctx context.Context, p place, name string) error {
 		return err
 	}
 	if a.Status == http.StatusTemporaryRedirect {
+		if to, err := url.Parse(a.Location()); err != nil || to.Host == "" || to.Host == b.self {
+			return a.Errorf("it leads to %q, which is no other broker: its owner is being settled, ask again", a.Location())
+		}
 		return fmt.Errorf("%w: the lookup leads to %q", brokerapi.ErrElsewhere, a.Location())
 	}
 	if err := a.Want(http.StatusOK); err != nil {
