@@ -144,7 +144,7 @@ func TestARepeatedUnloadWaitsForTheBroker(t *testing.T) {
 	f.set(func() { f.places["/default/a"] = here })
 	for range 2 {
 		err := bounded(t, "unload", func(ctx context.Context) error { return b.Unload(ctx, "/default/a") })
-		if !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "without being assigned") || !strings.Contains(err.Error(), "serves it still") {
+		if !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "without being assigned") || !strings.Contains(err.Error(), "was told") {
 			t.Error(err)
 		}
 	}

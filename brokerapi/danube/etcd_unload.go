@@ -92,14 +92,12 @@ func (b *etcdBroker) awaitGone(ctx context.Context, id, topic string, since time
 		revision, err := b.store.Assigned(ctx, id, topic)
 		return revision != 0, err
 	})
-	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("broker %s was told %v ago and serves it still: see the broker's log, and stop it if it does not follow etcd any more: %w",
+	if err != nil {
+		return fmt.Errorf("broker %s was told %v ago and is not known to have unloaded it: see the broker's log, and stop it if it does not follow etcd any more: %w",
 			id, time.Since(since).Round(time.Millisecond), err)
 	}
-	if err == nil {
-		b.noteGone(topic)
-	}
-	return err
+	b.noteGone(topic)
+	return nil
 }
 
 // awaitOrphan waits whether the broker gives up a topic that is not assigned to it, as
