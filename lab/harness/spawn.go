@@ -18,14 +18,17 @@ import (
 // alone on its thread, it may also enter a network namespace for one fork.
 var spawner = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
-	go func() {
-		runtime.LockOSThread()
-		for f := range work {
-			f()
-		}
-	}()
+	go forkForever(work)
 	return work
 })
+
+// forkForever has a name by which tests that look for goroutines left know it.
+func forkForever(work <-chan func()) {
+	runtime.LockOSThread()
+	for f := range work {
+		f()
+	}
+}
 
 // startCmd starts cmd, in the named network namespace if there is a name.
 func startCmd(cmd *exec.Cmd, namespace string) error {
