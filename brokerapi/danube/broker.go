@@ -220,6 +220,20 @@ func (n *node) ownLookup(list []candidate, id string) error {
 	return nil
 }
 
+// notOne is the error of an identity that is another's or of two. What leaves it open, as
+// an etcd that does not answer, is no sickness of the broker and must not look like one.
+func notOne(ctx context.Context, identify func(context.Context) (brokerapi.Identity, error)) error {
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
+		defer cancel()
+	}
+	if _, err := identify(ctx); errors.Is(err, brokerapi.ErrIdentity) {
+		return err
+	}
+	return nil
+}
+
 // listTopics asks which topics the broker believes to be assigned to a broker. What has
 // not the form of a topic is not in the list.
 func (n *node) listTopics(ctx context.Context, id string) ([]string, error) {

@@ -193,13 +193,14 @@ func (b *etcdBroker) Health(ctx context.Context) error {
 	if err := b.isEtcd(ctx); err != nil {
 		return err
 	}
+	if err := b.clientPortAnswers(ctx); err != nil {
+		return err
+	}
 	generation, _ := b.adminLink.connection()
 	if _, ok := b.known(generation); !ok {
-		if _, err := b.Identify(ctx); errors.Is(err, brokerapi.ErrIdentity) {
-			return err
-		}
+		return notOne(ctx, b.Identify)
 	}
-	return b.clientPortAnswers(ctx)
+	return nil
 }
 
 // Topics implements brokerapi.Broker: of the topics that are assigned to the broker, in

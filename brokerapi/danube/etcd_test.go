@@ -212,6 +212,28 @@ func TestTheMetricsNameTheBrokerAndEtcdIsNotAsked(t *testing.T) {
 	}
 }
 
+func TestABrokerIsHealthyWhileEtcdHangsAndItsMetricsAreSilent(t *testing.T) {
+	f := newFake(t)
+	b := f.etcd(t, hung{&memory{f: f}})
+	f.set(func() { f.metrics = "" })
+	for range 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		start := time.Now()
+		if err := b.Health(ctx); err != nil || ctx.Err() != nil {
+			t.Errorf("%v after %v", err, time.Since(start))
+		}
+		cancel()
+	}
+}
+
+// hung is a Store that does not answer.
+type hung struct{ *memory }
+
+func (hung) Registrations(ctx context.Context) ([]Registration, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
 func TestWithoutMetricsTheYoungestRegistrationNamesTheBroker(t *testing.T) {
 	f := newFake(t)
 	value := fmt.Appendf(nil, `{"admin_addr":"http://%s","broker_url":"http://%s"}`, f.address, f.address)

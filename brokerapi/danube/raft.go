@@ -158,13 +158,14 @@ func (b *raftBroker) Health(ctx context.Context) error {
 	if id := s.GetSelfNodeId(); !slices.Contains(s.GetVoters(), id) && !slices.Contains(s.GetLearners(), id) {
 		return fmt.Errorf("--broker-admin %s: broker %d is no member of its Raft cluster yet: have it join, or see its log", b.at.admin, id)
 	}
+	if err := b.clientPortAnswers(ctx); err != nil {
+		return err
+	}
 	generation, _ := b.adminLink.connection()
 	if _, ok := b.known(generation); !ok {
-		if _, err := b.Identify(ctx); errors.Is(err, brokerapi.ErrIdentity) {
-			return err
-		}
+		return notOne(ctx, b.Identify)
 	}
-	return b.clientPortAnswers(ctx)
+	return nil
 }
 
 // known is who was found at the end of the connection.
