@@ -2,6 +2,8 @@ package danube
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"strings"
@@ -57,9 +59,30 @@ func (l *link) explain(ctx context.Context, method string, err error) error {
 	case codes.ResourceExhausted:
 		text += ": an answer that large is not a Danube broker's"
 	case codes.Unavailable:
-		text += ": is the Danube broker running there?"
+		text += ": " + l.unreached(err)
 	}
 	return &callError{s.Code(), text}
+}
+
+// unreached is what to do about a connection that failed that way.
+func (l *link) unreached(err error) string {
+	var stranger x509.UnknownAuthorityError
+	var misnamed x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	var plain tls.RecordHeaderError
+	switch {
+	case errors.As(err, &stranger):
+		return "set --broker-cacert to the certificate of the authority that signed the broker's"
+	case errors.As(err, &misnamed):
+		return "write a name or address in " + l.flag + " that the broker's certificate is for"
+	case errors.As(err, &invalid):
+		return "renew the broker's certificate, or look at this machine's clock"
+	case errors.As(err, &plain):
+		return "no TLS is spoken there: write http:// in " + l.flag + ", or set up TLS in the broker"
+	case strings.HasPrefix(l.url, "http://") && strings.Contains(err.Error(), "server preface"): // a server of TLS hangs up
+		return "is it a Danube broker? If it speaks TLS, write https:// in " + l.flag
+	}
+	return "is the Danube broker running there?"
 }
 
 // shown is a text from outside as far as it is fit for a terminal.

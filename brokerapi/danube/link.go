@@ -240,7 +240,7 @@ func (l *link) order(ctx context.Context, method string, do func(context.Context
 	if err := l.ready(ctx); errors.Is(err, errClosed) {
 		return err
 	} else if err != nil {
-		return fmt.Errorf("%s %s: not connected: %w: is the Danube broker running there?", l.flag, l.url, err)
+		return fmt.Errorf("%s %s: not connected: %w: %s", l.flag, l.url, err, l.unreached(err))
 	}
 	if err := do(ctx); err != nil {
 		return l.explain(ctx, method, err)

@@ -128,7 +128,22 @@ func TestTLSAndTokenAreUsedAndReadAgain(t *testing.T) {
 		t.Error(err)
 	}
 	cfg.CACert, _ = certificate(t, t.TempDir())
-	if err := bounded(t, "health", opened(t, cfg).Health); err == nil || !strings.Contains(err.Error(), "certificate") {
+	if err := bounded(t, "health", opened(t, cfg).Health); err == nil ||
+		!strings.HasSuffix(err.Error(), ": set --broker-cacert to the certificate of the authority that signed the broker's") {
 		t.Errorf("an unknown authority: %v", err)
+	}
+	cfg.CACert = cert
+	cfg.AdminURL = strings.Replace(cfg.AdminURL, "127.0.0.1", "localhost", 1)
+	if err := bounded(t, "health", opened(t, cfg).Health); err == nil || !strings.HasSuffix(err.Error(), ": write a name or address in --broker-admin that the broker's certificate is for") {
+		t.Errorf("another name: %v", err)
+	}
+	cfg.AdminURL, cfg.LookupURL = "http://"+f.address, "http://"+f.address
+	if err := opened(t, cfg).Health(soon(t)); err == nil || !strings.HasSuffix(err.Error(), ": is it a Danube broker? If it speaks TLS, write https:// in --broker-admin") {
+		t.Errorf("in the clear: %v", err)
+	}
+	naked := newFake(t)
+	cfg.AdminURL, cfg.LookupURL = "https://"+naked.address, "https://"+naked.address
+	if err := bounded(t, "health", opened(t, cfg).Health); err == nil || !strings.HasSuffix(err.Error(), ": no TLS is spoken there: write http:// in --broker-admin, or set up TLS in the broker") {
+		t.Errorf("TLS to a broker without: %v", err)
 	}
 }
