@@ -47,9 +47,13 @@ func TestDanubeOfSeveralRegistrationsWithItsAddressesTheBrokersOwnIsAdoptedUncha
 
 func TestDanubeRestartWithinTheTTLHandsAllTopicsToTheNextProcess(t *testing.T) {
 	long(t)
-	for _, count := range []int{3, 150} {
-		t.Run(fmt.Sprint(count, " topics"), func(t *testing.T) {
+	for name, row := range map[string]struct {
+		count int
+		both  bool // the sidecar is restarted too
+	}{"3 topics": {3, false}, "150 topics": {150, false}, "150 topics, and the sidecar with it": {150, true}} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			count := row.count
 			var topics []string
 			for i := range count {
 				topics = append(topics, fmt.Sprintf("/default/t%03d", i))
@@ -59,9 +63,15 @@ func TestDanubeRestartWithinTheTTLHandsAllTopicsToTheNextProcess(t *testing.T) {
 			n := s.add("n1", nodeOptions{TTL: 15 * time.Second, Topics: topics})
 			n.produces(2)
 			before, former, from := n.registration(), n.name(), s.revision()
-			s.must(n.broker.Kill())
-			n.awaitNotReady()
-			s.must(n.broker.Launch())
+			if row.both {
+				n.kill()
+				n.awaitNotReady()
+				n.start()
+			} else {
+				s.must(n.broker.Kill())
+				n.awaitNotReady()
+				s.must(n.broker.Launch())
+			}
 			n.awaitReady()
 
 			now := n.name()

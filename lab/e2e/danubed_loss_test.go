@@ -295,3 +295,78 @@ func TestDanubeThatNothingCouldStopIsRefusedUnlessThatIsKnown(t *testing.T) {
 	contains(t, st.Summary, "DANGER (--i-know)")
 	contains(t, risky.LogTail(200), "DANGER")
 }
+
+// An etcd that restarts gives each lease its TTL anew, so nobody was declared dead.
+func TestDanubeWithEtcdRestartedAfterTheTTLGoesOnWithItsTopics(t *testing.T) {
+	long(t)
+	s := newStageOf(t, danubeChildKind)
+	nodes := []*node{s.supervise("n2", nodeOptions{}), s.supervise("n1", nodeOptions{})}
+	var ended []<-chan time.Time
+	for _, n := range nodes {
+		n.produces(3)
+		ended = append(ended, n.ending())
+	}
+	s.must(s.etcd.Kill())
+	for i, n := range nodes {
+		select {
+		case <-ended[i]:
+		case <-time.After(n.ttl + bound):
+			t.Fatalf("%s was not stopped", n.id)
+		}
+	}
+	s.must(s.etcd.Start(s.ctx))
+	for _, n := range nodes {
+		n.awaitReady()
+		n.await("its topics", func(st harness.Status) bool { return st.Mode == "active" && st.Topics.Served == len(n.topics) })
+		n.keeps(n.topics, 3)
+	}
+}
+
+// A frozen broker that thaws when its registration is gone destroys its topics.
+func TestDanubeAFrozenBrokerIsKilledBeforeItsRegistrationIsGone(t *testing.T) {
+	long(t)
+	s := newStageOf(t, danubeKind)
+	peer := s.peer("n2")
+	n := s.add("n1", nodeOptions{})
+	former, from, ended := n.name(), s.revision(), n.ending()
+	s.must(n.danubed().Freeze())
+	n.endsInTime(ended, former, from)
+	peer.await("the topics", func(st harness.Status) bool { return st.Topics.Served == len(peer.topics)+len(n.topics) })
+	s.must(n.broker.Launch())
+	n.withState(n.awaitSuccessor(former, from), "drained", "stale_restart")
+}
+
+func TestDanubeASidecarThatIsKilledAndStartedAgainHoldsTheSameRegistration(t *testing.T) {
+	long(t)
+	for kindName, k := range map[string]kind{"with a pid file": danubeKind, "supervised": danubeChildKind} {
+		t.Run(kindName, func(t *testing.T) {
+			t.Parallel()
+			s := newStageOf(t, k)
+			add := s.add
+			if kindName == "supervised" {
+				add = s.supervise
+			}
+			add("n2", nodeOptions{TTL: 10 * time.Second})
+			n := add("n1", nodeOptions{TTL: 10 * time.Second})
+			n.produces(3)
+			before, pid, from := n.registration(), n.process(), s.revision()
+			for range 2 {
+				s.must(n.sidecar.Kill())
+				s.must(n.sidecar.Start())
+				n.awaitReady()
+			}
+			s.waitOut(n.ttl)
+			n.awaitReady()
+			if now := n.registration(); now.CreateRevision != before.CreateRevision || now.Value != before.Value || now.Lease != before.Lease {
+				t.Errorf("registration %+v, was %+v", now, before)
+			}
+			if !runs(pid) || n.process() != pid {
+				t.Errorf("process %d, was %d", n.process(), pid)
+			}
+			s.never("a topic was assigned again", from, func(c harness.Change) bool {
+				return c.Key == s.keys.Assignment(n.name(), n.topics[0]) || c.Key == s.keys.Assignment(n.name(), n.topics[1])
+			})
+			n.keeps(n.topics, 3)
+		})
+	}
+}
