@@ -28,6 +28,10 @@ type fencing struct {
 	breaks   int64 // as counted when the last step began while the broker was up
 }
 
+// provenFor is for how long, at most, a broker whose own cluster gives it topics is taken
+// to serve nothing after it was fenced.
+const provenFor = 5 * time.Second
+
 // mustFence reports whether the broker may be serving what it must not. A sidecar
 // that was restarted may find a broker that its predecessor registered; that one's
 // lease is over when a TTL has passed without a confirmation.
@@ -90,7 +94,7 @@ func (a *agent) fence(verdict probes.Verdict) {
 	f.wentAway = f.wentAway || verdict != probes.Up
 	r := f.ladder.Next(a.ladderFacts(verdict))
 	a.noteFence(r)
-	if r.Fence == recovery.FenceOpen {
+	if r.Step != recovery.StepNone {
 		if verdict == probes.Up {
 			f.breaks = a.breaks.Load()
 		}
@@ -131,6 +135,9 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 		// Where nothing tells of the end of a process, one that hangs looks like one that ended.
 		Served: a.fencing.instance != "" && a.fencing.instance == a.memory.Instance &&
 			(a.broker.Capabilities().HeldWatch || a.process != nil),
+	}
+	if a.can.Assigns {
+		f.Lasts = min(a.cfg.AuditInterval, provenFor)
 	}
 	// A registration that was deleted has no deadline to come.
 	if v := a.keeper.View().Validity; v.Known() && a.grant.LeaseID != 0 {
@@ -191,6 +198,7 @@ func (a *agent) noteFence(r recovery.Rung) {
 // climb does one step, in the background and within its bound.
 func (a *agent) climb(r recovery.Rung) {
 	f := &a.fencing
+	again := f.ladder.Quiesced == recovery.Done
 	var do func(context.Context) (string, error)
 	switch r.Step {
 	case recovery.StepQuiesce:
@@ -222,18 +230,22 @@ func (a *agent) climb(r recovery.Rung) {
 		a.metrics.fenceDuration.WithLabelValues(string(r.Step)).Observe(took.Seconds())
 		a.tell(a.life0, func() {
 			if a.fencing.number == number {
-				a.stepEnded(r.Step, what, took, err)
+				a.stepEnded(r.Step, what, took, again && r.Step == recovery.StepQuiesce, err)
 			}
 		})
 	})
 }
 
-// stepEnded takes the result of a step up; the loop does the next one at once.
-func (a *agent) stepEnded(step recovery.FenceStep, what string, took time.Duration, err error) {
+// stepEnded takes the result of a step up; the loop does the next one at once. again: what
+// was proven before was proven once more, of which nobody need hear.
+func (a *agent) stepEnded(step recovery.FenceStep, what string, took time.Duration, again bool, err error) {
 	f := &a.fencing
 	f.underway, f.cancel = recovery.StepNone, nil
 	f.ladder = f.ladder.Ended(step, err == nil, a.ladderFacts(a.verdict))
 	epoch, took := a.memory.Epoch, took.Round(time.Millisecond)
+	if err == nil && again || err != nil && f.reached == recovery.FenceAwaiting {
+		return
+	}
 	if err != nil {
 		a.metrics.fenceFailures.WithLabelValues(string(step)).Inc()
 		if f.told[step] {

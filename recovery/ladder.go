@@ -47,6 +47,8 @@ type Ladder struct {
 	Quiesced, Stopped Result
 	climbed           bool          // quiesce has failed in this round: stop is next
 	retryAt           time.Duration // no new round before
+	askAt             time.Duration // a broker that does not answer is not asked again before
+	provenAt          time.Duration // of Quiesced
 }
 
 // LadderFacts is what the next step follows from. Instants are on the boot clock.
@@ -55,8 +57,11 @@ type LadderFacts struct {
 	Deadline time.Duration // when the lease may be gone; 0: it may be gone already
 	Margin   time.Duration // from the fence point to the deadline
 	StopAt   time.Duration // when the last step must have ended: the dead-man guard acts then
-	Quiesce  bool          // the ladder has the step quiesce
-	Stop     bool          // the ladder has the step stop, and there is a way to
+	// Lasts is for how long a broker that was quiesced is taken to serve nothing; 0: for
+	// good. Its own cluster, or a client that asks it, may give it topics at any time.
+	Lasts   time.Duration
+	Quiesce bool // the ladder has the step quiesce
+	Stop    bool // the ladder has the step stop, and there is a way to
 	// MustStop: a broker that runs without its registration does harm, quiesced or not.
 	MustStop bool
 	Down     bool // the broker does not answer; its process may live
@@ -88,7 +93,7 @@ func (f Fence) Proven() bool { return f == FenceQuiesced || f == FenceGone }
 // Rung is what to do next.
 type Rung struct {
 	Fence Fence
-	Step  FenceStep     // StepQuiesce or StepStop if Fence is FenceOpen
+	Step  FenceStep     // StepQuiesce or StepStop if Fence is FenceOpen; StepQuiesce may be tried while it is FenceAwaiting
 	Until time.Duration // when the step must have ended
 	// Restart says why somebody else must restart the broker; empty: nobody must.
 	Restart string
@@ -104,18 +109,27 @@ func (l Ladder) Next(f LadderFacts) Rung {
 	switch {
 	case l.Stopped == Done || f.Gone:
 		r.Fence = FenceGone
-	case l.Quiesced == Done && !f.MustStop:
+	case l.Quiesced == Done && !f.MustStop && !l.aged(f):
 		r.Fence = FenceQuiesced
 	case f.Now < l.retryAt:
 		r.Fence = FencePausing
-	case f.Quiesce && l.Quiesced != Done && !l.climbed && !f.Down:
+	case f.Quiesce && (l.Quiesced != Done || l.aged(f)) && !l.climbed && !f.Down:
 		r.Fence, r.Step, r.Until = FenceOpen, StepQuiesce, f.Now+f.quiesceBound()
 	case f.Stop:
 		r.Fence, r.Step, r.Until = FenceOpen, StepStop, f.Now+f.stopBound()
 	default:
 		r.Fence = FenceAwaiting
+		if f.Quiesce && f.Down && f.Served && !f.Lost && f.Now >= l.askAt {
+			// Its health checks fail; that it can be quiesced is not proven wrong by that.
+			r.Step, r.Until = StepQuiesce, f.Now+FenceRetry
+		}
 	}
 	return r
+}
+
+// aged reports whether the proof that nothing is served is too old.
+func (l Ladder) aged(f LadderFacts) bool {
+	return f.Lasts > 0 && f.Quiesce && !f.Down && l.Quiesced == Done && f.Now >= l.provenAt+f.Lasts
 }
 
 // Ended is the ladder after a step. When one fails the next is due at once; when the
@@ -128,7 +142,11 @@ func (l Ladder) Ended(step FenceStep, ok bool, f LadderFacts) Ladder {
 	last := true
 	switch step {
 	case StepQuiesce:
-		l.Quiesced, last = result, !f.Stop
+		if !ok && f.Down && !f.Stop { // as was to be expected
+			l.askAt = f.Now + FenceRetry
+			return l
+		}
+		l.Quiesced, last, l.provenAt = result, !f.Stop, f.Now
 	case StepStop:
 		l.Stopped = result
 	}
@@ -139,8 +157,9 @@ func (l Ladder) Ended(step FenceStep, ok bool, f LadderFacts) Ladder {
 	return l
 }
 
-// RetryAt is when a new round begins after one that failed.
-func (l Ladder) RetryAt() time.Duration { return l.retryAt }
+// RetryAt is when a new round begins after one that failed, or a broker that does not
+// answer is asked again.
+func (l Ladder) RetryAt() time.Duration { return max(l.retryAt, l.askAt) }
 
 // restart: a failed quiesce leaves a broker that may serve. One that is only down, or
 // starting, must not be restarted: it would never come up.

@@ -42,7 +42,11 @@ func TestTheNextRung(t *testing.T) {
 		{"ready alone", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Quiesce, f.Stop = false, false }), at(FenceAwaiting)},
 		{"no answer: nothing could be proven", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Down = true }), open(StepStop, 6*s)},
 		{"no answer, no way to stop", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Down, f.Stop = true, false }), at(FenceAwaiting)},
-		{"it served and hangs, no way to stop", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Down, f.Served, f.Stop = true, true, false }), restart(at(FenceAwaiting), hangs)},
+		{"it served and hangs, no way to stop", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Down, f.Served, f.Stop = true, true, false }), restart(Rung{Fence: FenceAwaiting, Step: StepQuiesce, Until: FenceRetry}, hangs)},
+		{"it was asked just now, and hangs", Ladder{askAt: 101 * s}, atFencePoint(func(f *LadderFacts) { f.Down, f.Served, f.Stop = true, true, false }), restart(at(FenceAwaiting), hangs)},
+		{"its cluster may give it topics, and it was quiesced just now", Ladder{Quiesced: Done, provenAt: 99 * s}, atFencePoint(func(f *LadderFacts) { f.Lasts = 5 * s }), at(FenceQuiesced)},
+		{"its cluster may have given it topics since", Ladder{Quiesced: Done, provenAt: 95 * s}, atFencePoint(func(f *LadderFacts) { f.Lasts = 5 * s }), open(StepQuiesce, 3*s)},
+		{"its cluster may have given it topics, and it does not answer", Ladder{Quiesced: Done, provenAt: 95 * s}, atFencePoint(func(f *LadderFacts) { f.Lasts, f.Down = 5*s, true }), at(FenceQuiesced)},
 		{"it served, and its connection broke: it may be starting", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Down, f.Served, f.Lost, f.Stop = true, true, true, false }), at(FenceAwaiting)},
 		{"it served and hangs, and can be stopped", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Down, f.Served = true, true }), open(StepStop, 6*s)},
 		{"it hangs after a proven quiesce", Ladder{Quiesced: Done}, atFencePoint(func(f *LadderFacts) { f.Down, f.Served, f.Stop = true, true, false }), at(FenceQuiesced)},
@@ -160,5 +164,27 @@ func TestARoundThatFailedIsFollowedByAPauseAndAnother(t *testing.T) {
 		if l = l.Ended(StepQuiesce, true, f); l.Next(f).Fence != FenceQuiesced {
 			t.Errorf("%+v", l.Next(f))
 		}
+	}
+}
+
+func TestABrokerThatDoesNotAnswerIsAskedAgainAndNothingHeldAgainstIt(t *testing.T) {
+	f := atFencePoint(func(f *LadderFacts) { f.Down, f.Served, f.Stop = true, true, false })
+	var l Ladder
+	for range 3 {
+		if r := l.Next(f); r.Fence != FenceAwaiting || r.Step != StepQuiesce {
+			t.Fatalf("%+v, want it to be asked", r)
+		}
+		if l = l.Ended(StepQuiesce, false, f); l.Quiesced != NotTried || l.Next(f).Step != StepNone {
+			t.Fatalf("%+v, then %+v", l, l.Next(f))
+		}
+		f.Now += FenceRetry
+	}
+	up := f
+	up.Down = false
+	if r := l.Next(up); r.Fence != FenceOpen || r.Step != StepQuiesce || r.Restart != "" {
+		t.Errorf("it answers: %+v", r)
+	}
+	if l = l.Ended(StepQuiesce, true, f); l.Next(f).Fence != FenceQuiesced {
+		t.Errorf("quiesced while it was down: %+v", l.Next(f))
 	}
 }

@@ -69,6 +69,9 @@ func TestAPulsarBrokerServesNothingPastItsDeadline(t *testing.T) {
 	if !p.Running() {
 		t.Error("the broker was stopped, with no fence step that says so")
 	}
+	// Who asks right here brings a bundle back, past the deadline too.
+	s.ok(p.Publish(s.ctx, topicsApart(4)[3], []byte("one")))
+	s.awaitThat("the bundle that came back to be unloaded", func() bool { return c.owns() == 0 })
 
 	// Back at etcd it is drained, and says so on its status page too.
 	s.ok(link.Heal())
@@ -150,5 +153,70 @@ func TestThePolicyShutdownEndsAPulsarBrokerAndItsSidecar(t *testing.T) {
 				t.Errorf("registered again: %+v", kv)
 			}
 		})
+	}
+}
+
+// Its health check hangs, so its registration is left to run out; what it has goes first.
+func TestAPulsarBrokerThatHangsGivesUpItsBundlesBeforeItsRegistrationEnds(t *testing.T) {
+	takesLong(t)
+	t.Parallel()
+	s := newStand(t)
+	p, peer := s.pulsar("p1"), s.pulsar("p2")
+	s.besidePulsar(peer)
+	c := s.besidePulsar(p, "--health-timeout", "200ms")
+	topic := topicsApart(1)[0]
+	s.ok(p.Publish(s.ctx, topic, []byte("one")))
+	revision := s.caughtUp()
+	s.ok(p.Fault(s.ctx, "hang-health", "on"))
+	s.ok(c.AwaitNotReady(s.ctx, bound))
+	s.awaitThat("the bundles to be unloaded", func() bool { return c.owns() == 0 })
+	unloaded := time.Now()
+	gone := s.awaitChange("the expiry of the registration", revision, harness.DeletedKey(s.keys.Registration(p.Advertised())))
+	if unloaded.After(gone.At) {
+		t.Errorf("served until %v after the registration was gone", unloaded.Sub(gone.At))
+	}
+	s.ok(peer.Publish(s.ctx, topic, []byte("two")))
+	s.ok(p.Fault(s.ctx, "hang-health", "off"))
+	st, err := c.Await(s.ctx, bound, "drained", func(st harness.Status) bool { return st.Mode == "drained" && st.Attachment == "attached" })
+	s.ok(err)
+	if st.Reason != "registration_expired" || c.Ready(s.ctx) {
+		t.Errorf("came back as %s", st)
+	}
+	if owner, err := p.Owner(s.ctx, topic); err != nil || owner != peer.URL() {
+		t.Errorf("%s is served by %q, %v; want the peer", topic, owner, err)
+	}
+}
+
+// Nothing can end a broker that is frozen but a hand on its process. It is never ready, and
+// it is said that nothing is proven.
+func TestAFrozenPulsarBrokerWithNoHandOnItsProcessIsNeverTakenForFenced(t *testing.T) {
+	takesLong(t)
+	t.Parallel()
+	s := newStand(t)
+	p := s.pulsar("p1")
+	c := s.besidePulsar(p, "--fence", "ready,quiesce,stop", "--health-timeout", "200ms")
+	probes := s.lab.Record(c.Sidecar)
+	s.ok(p.Publish(s.ctx, topicsApart(1)[0], []byte("one")))
+	revision := s.caughtUp()
+	s.ok(p.Freeze())
+	s.ok(c.AwaitNotReady(s.ctx, bound))
+	since := time.Now()
+	s.awaitChange("the expiry of the registration", revision, harness.DeletedKey(s.keys.Registration(p.Advertised())))
+	s.awaitThat("the failed step to be counted", func() bool {
+		text, err := c.Metrics(s.ctx)
+		n, ok := seriesValue(text, `holdfast_fence_failures_total{step="stop"}`)
+		return err == nil && ok && n >= 1
+	})
+	s.ok(p.Thaw())
+	// It took the request to end while it was frozen, and obeys, or is fenced now.
+	s.awaitThat("it to be harmless", func() bool {
+		if !p.Running() {
+			return true
+		}
+		shared, _, err := p.Owned(s.ctx)
+		return err == nil && len(shared) == 0
+	})
+	if err := probes.NeverReady(since.Add(100*time.Millisecond), time.Now()); err != nil {
+		t.Error(err)
 	}
 }
