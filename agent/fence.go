@@ -109,17 +109,23 @@ type looker interface {
 }
 
 // noteProcess remembers the process that serves, so that its end is proven when the
-// kernel says so.
+// kernel says so. One that is not judged yet counts too, unless it is found to be
+// another's: it may end before it is judged.
 func (a *agent) noteProcess(verdict probes.Verdict) {
-	if verdict != probes.Up {
+	target := a.brokerTarget()
+	if verdict != probes.Up || target.Pid == 0 || target == a.served {
 		return
 	}
-	target := a.brokerTarget()
-	if target.Pid != 0 && target != a.served && (a.child != nil || a.recognizer.refuses(target) == nil) {
-		a.served = target
+	switch {
+	case a.child != nil || a.recognizer.refuses(target) == nil:
+		a.served, a.unjudged = target, process.Target{}
 		if l, ok := a.stopper.(looker); ok {
 			a.tasks.Go(func() { l.Target() })
 		}
+	case a.recognizer.foreign() == "":
+		a.unjudged = target
+	case target == a.unjudged:
+		a.unjudged = process.Target{}
 	}
 }
 
@@ -170,7 +176,13 @@ func (a *agent) noteUp(verdict probes.Verdict, now time.Time) {
 }
 
 // processEnded reports whether the process that served is proven to have ended.
-func (a *agent) processEnded() bool { return a.served.Pid != 0 && a.served.Gone() }
+func (a *agent) processEnded() bool {
+	last := a.served
+	if a.unjudged.Pid != 0 && a.recognizer.foreign() == "" {
+		last = a.unjudged
+	}
+	return last.Pid != 0 && last.Gone()
+}
 
 // noteFence takes up what the ladder has reached, and tells of it once.
 func (a *agent) noteFence(r recovery.Rung) {

@@ -41,6 +41,7 @@ type loopState struct {
 	lastBreaks   int64          // and at the last run
 	brokeAt      time.Time      // when that one had changed
 	served       process.Target // the broker's process when it was last up; zero: not watched
+	unjudged     process.Target // one that was up since and is not judged yet; zero: none
 	keyAt        int64          // store revision at which the registration was seen or written
 	succeeding   lease.Instant  // since when another process answers than was decided about; 0: none does
 	seenKey      *keySeen       // the registration as the watch last showed it; nil: not yet
