@@ -145,6 +145,7 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 	if !c.Unleased() {
 		a.memory.keptIn("")
 	}
+	a.recallProcess()
 	if a.memory.Distrust != "" {
 		log.Error("state file corrupt: the broker will be drained until an operator activates it", "detail", a.memory.Distrust)
 	}

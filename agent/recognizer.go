@@ -175,7 +175,10 @@ func (a *agent) recognizeProcess(verdict probes.Verdict, who brokerapi.Identity)
 		judged, why := judgeProcess(a.life0, a.cfg, seen, who)
 		if a.recognizer.end(t, who.Instance, judged, why) {
 			a.shun(t, judged)
-			a.tell(a.life0, func() { a.noteRecognition(seen, judged, why) })
+			a.tell(a.life0, func() {
+				a.noteRecognition(seen, judged, why)
+				a.rememberProcess(t, who.Instance, judged)
+			})
 		}
 		a.wakeGuard()
 	})

@@ -25,6 +25,8 @@ type memory struct {
 	// FirstBootDone is the marker of a completed first boot: a registration stood.
 	FirstBootDone bool   `json:"first_boot_done"`
 	Instance      string `json:"instance"` // broker process at the last registration
+	// Process is which process of this host Instance was; nil: it was not recognized.
+	Process *pastProcess `json:"process,omitempty"`
 	// Value is what a broker that is named by its instance registered itself with.
 	Value       []byte `json:"value,omitempty"`
 	LeaseID     int64  `json:"lease_id"`
