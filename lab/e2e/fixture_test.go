@@ -187,16 +187,28 @@ func (n *node) equip() {
 		n.assign(n.topics...)
 	}
 	n.await("its topics", func(st harness.Status) bool { return st.Topics.Served == len(n.topics) })
+	n.awaitRecognized(0)
+}
+
+// awaitRecognized returns when the broker's process was recognized more often than that.
+// One that ends before, and its sidecar with it, cannot be proven to have ended, so the
+// fence would look for it, and find the next.
+func (n *node) awaitRecognized(before int) {
+	n.t.Helper()
 	if n.kind.stops == "" {
 		return
 	}
-	// One that ends before it is known to be the broker's cannot be proven to have ended,
-	// so the fence would look for it, and find the next.
 	n.must(harness.Await(n.ctx, bound, "the process of "+n.id+" to be recognized", func(context.Context) (bool, string) {
-		log, err := os.ReadFile(n.sidecar.LogPath())
-		n.must(err)
-		return strings.Contains(string(log), "the broker's process is recognized"), "not yet"
+		return n.recognized() > before, "not yet"
 	}))
+}
+
+// recognized is how often it was until now.
+func (n *node) recognized() int {
+	n.t.Helper()
+	log, err := os.ReadFile(n.sidecar.LogPath())
+	n.must(err)
+	return strings.Count(string(log), "the broker's process is recognized")
 }
 
 // isGivenTopics returns when a broker that was activated serves again.
@@ -305,9 +317,18 @@ func (n *node) isState() func(harness.Change) bool {
 	}
 }
 
+// registrationKey is where the registration stands.
+func (n *node) registrationKey() string {
+	n.t.Helper()
+	if b, ok := n.broker.(adopted); ok {
+		return b.RegistrationKey()
+	}
+	return n.keys.Registration(n.name())
+}
+
 func (n *node) registration() harness.RegistrationKey {
 	n.t.Helper()
-	r, err := n.keys.ReadRegistration(n.ctx, n.etcd.Client(), n.name())
+	r, err := harness.ReadRegistrationAt(n.ctx, n.etcd.Client(), n.registrationKey())
 	n.must(err)
 	return r
 }
@@ -325,6 +346,10 @@ func (n *node) isInMode(mode, reason string) {
 // publishes checks that each topic takes a message now.
 func (n *node) publishes() {
 	n.t.Helper()
+	if n.kind.asked != "" {
+		n.t.Log(n.kind.asked)
+		n.assign(n.topics...)
+	}
 	ctx, cancel := context.WithTimeout(n.ctx, bound)
 	defer cancel()
 	c, err := n.broker.Connect()
@@ -347,7 +372,7 @@ func (s *stage) revision() int64 {
 func (n *node) awaitExpiry(after int64) harness.Change {
 	n.t.Helper()
 	c, err := n.history.Await(n.ctx, n.ttl+bound, "the expiry of "+n.id, after+1,
-		harness.DeletedKey(n.keys.Registration(n.name())))
+		harness.DeletedKey(n.registrationKey()))
 	n.must(err)
 	return c
 }
@@ -357,9 +382,12 @@ func (n *node) awaitExpiry(after int64) harness.Change {
 func (n *node) awaitRegistered(after int64) harness.Change {
 	n.t.Helper()
 	var written func(harness.Change) bool
-	if b, ok := n.broker.(numbered); !ok {
-		written = harness.PutKey(n.keys.Registration(n.name()))
-	} else {
+	switch b := n.broker.(type) {
+	default:
+		written = harness.PutKey(n.registrationKey())
+	case adopted: // this one the sidecar writes only if it must
+		written = harness.PutKey(n.keys.Member(n.name()))
+	case numbered:
 		written = func(c harness.Change) bool {
 			_, ok := n.keys.RegisteredName(c.Key)
 			return ok && strings.Contains(c.Value, b.Wears()) && c.Revision > c.CreateRevision

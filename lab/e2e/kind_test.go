@@ -30,6 +30,13 @@ type kind struct {
 	// moves says why what a broker lost does not come back to it: the broker's own
 	// cluster has given it to others.
 	moves string
+	// waits says why no process comes up within the TTL of the one before, so that every
+	// restart is a late one.
+	waits string
+	// asked says why a broker that has just started serves nothing until clients ask for it.
+	asked string
+	// diskless says why data of an earlier life cannot tell of one.
+	diskless string
 }
 
 // brokerOptions are what a broker is prepared with.
@@ -42,7 +49,7 @@ type brokerOptions struct {
 }
 
 // kinds are all that the scenarios are played with.
-var kinds = []kind{natsKind, httpKind, danubeKind, raftKind}
+var kinds = []kind{natsKind, httpKind, danubeKind, raftKind, pulsarKind, pulsarAdopted}
 
 // eachKind plays a scenario with every kind of broker.
 func eachKind(t *testing.T, play func(t *testing.T, k kind)) {
@@ -89,6 +96,13 @@ type numbered interface {
 type remembered interface {
 	// Forgotten says whether its cluster no longer does.
 	Forgotten() bool
+}
+
+// adopted is a broker whose registration is its own and is not renewed by it alone. Its
+// sidecar writes it only if it was lost.
+type adopted interface {
+	// RegistrationKey is the key in the layout of its own cluster.
+	RegistrationKey() string
 }
 
 // named is a broker whose name is not its node's.

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	}
-	for _, p := range []harness.Program{harness.Holdfast, harness.EtcdServer, harness.NATSServer, harness.ReferenceBroker, harness.DanubeServer} {
+	for _, p := range []harness.Program{harness.Holdfast, harness.EtcdServer, harness.NATSServer, harness.ReferenceBroker, harness.DanubeServer, harness.PulsarBroker} {
 		if _, err := harness.Build(p); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)

@@ -63,6 +63,11 @@ func (n *node) unchanged(before harness.RegistrationKey, after int64) {
 
 // isOfTheCluster matches what says who serves what. Brokers elect and report as they like.
 func isOfTheCluster(c harness.Change) bool {
+	for _, prefix := range []string{"/loadbalance/brokers/", "/namespace/"} {
+		if strings.HasPrefix(c.Key, prefix) {
+			return true
+		}
+	}
 	return strings.HasPrefix(c.Key, "/cluster/") && c.Key != "/cluster/leader" && !strings.HasPrefix(c.Key, "/cluster/load/")
 }
 
@@ -202,7 +207,7 @@ func TestScenario2_UnavailableLongerThanTTL(t *testing.T) {
 
 		peer.alwaysReady(cut)
 		n.onlyDrained(from)
-		registration, isState := s.keys.Registration(peer.name()), peer.isState()
+		registration, isState := peer.registrationKey(), peer.isState()
 		s.never("the era moved, or the peer was touched", from, func(c harness.Change) bool {
 			return c.Key == s.keys.Era() || c.Key == registration || isState(c)
 		})

@@ -83,9 +83,14 @@ func (k Keys) ReadState(ctx context.Context, c *clientv3.Client, id string) (Bro
 
 // ReadRegistration reads the broker's registration.
 func (k Keys) ReadRegistration(ctx context.Context, c *clientv3.Client, id string) (RegistrationKey, error) {
-	res, err := c.Get(ctx, k.Registration(id))
+	return ReadRegistrationAt(ctx, c, k.Registration(id))
+}
+
+// ReadRegistrationAt reads the registration at a key, which may be another layout's.
+func ReadRegistrationAt(ctx context.Context, c *clientv3.Client, key string) (RegistrationKey, error) {
+	res, err := c.Get(ctx, key)
 	if err != nil {
-		return RegistrationKey{}, fmt.Errorf("read registration of %s: %w", id, err)
+		return RegistrationKey{}, fmt.Errorf("read registration %s: %w", key, err)
 	}
 	if len(res.Kvs) == 0 {
 		return RegistrationKey{}, nil

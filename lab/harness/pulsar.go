@@ -97,12 +97,20 @@ func (l *Lab) NewPulsar(o PulsarOptions) (*Pulsar, error) {
 	return p, nil
 }
 
-// Start starts the broker, again if need be, and waits until it is ready. What an earlier
-// life left registered is waited for.
+// Launch starts the broker, again if need be, and does not wait.
+func (p *Pulsar) Launch() error { return p.start() }
+
+// Start launches the broker and waits until it is ready. What an earlier life left
+// registered is waited for.
 func (p *Pulsar) Start(ctx context.Context) error {
-	if err := p.start(); err != nil {
+	if err := p.Launch(); err != nil {
 		return err
 	}
+	return p.AwaitUp(ctx)
+}
+
+// AwaitUp waits until the broker is ready.
+func (p *Pulsar) AwaitUp(ctx context.Context) error {
 	return awaitProcess(ctx, p.Process, 20*time.Second, p.Name+" to be ready", func(ctx context.Context) (bool, string) {
 		code, body, err := httpGet(ctx, p.http, p.URL()+"/status.html")
 		if err != nil {
@@ -189,7 +197,8 @@ func (p *Pulsar) publishAt(ctx context.Context, owner, topic string, data []byte
 	return p.post(ctx, owner+"/lab/publish?topic="+url.QueryEscape(name), data)
 }
 
-// PublishHere publishes one message to this broker, whoever serves the topic.
+// PublishHere publishes one message to this broker. It is ErrNotServed when this one does
+// not serve the topic.
 func (p *Pulsar) PublishHere(ctx context.Context, topic string, data []byte) error {
 	return p.publishAt(ctx, p.URL(), topic, data)
 }
@@ -211,7 +220,11 @@ func (p *Pulsar) post(ctx context.Context, to string, data []byte) error {
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusNoContent {
 		body, _ := io.ReadAll(resp.Body)
-		return fmt.Errorf("post to %s: %s: %s", p.Name, resp.Status, body)
+		err := fmt.Errorf("post to %s: %s: %s", p.Name, resp.Status, body)
+		if resp.StatusCode == http.StatusServiceUnavailable {
+			err = fmt.Errorf("%w: %w", ErrNotServed, err)
+		}
+		return err
 	}
 	return nil
 }
