@@ -55,6 +55,9 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	} else {
 		findings = slices.Insert(findings, 0, checkEtcd(ctx, c, registered, log))
 	}
+	for _, p := range suits(c, can) {
+		findings = append(findings, Finding{What: "settings", Err: wrongSetting(errors.New(p.text))})
+	}
 	if c.DataDir != "" || broker.Err == nil {
 		findings = append(findings, checkDataDir(c))
 	}
