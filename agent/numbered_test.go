@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -368,6 +369,19 @@ func (n *numbered) wantNoHarm() {
 	if len(n.harm) > 0 {
 		n.t.Errorf("harm: %v", n.harm)
 	}
+}
+
+// handoverBegins returns what says whether a topic was given to that process.
+func (n *numbered) handoverBegins(id string) (begun func() bool) {
+	var seen atomic.Bool
+	n.store.Observe(func(_ etcd.View, c etcd.Change) {
+		for _, e := range c.Events {
+			if strings.HasPrefix(e.KV.Key, n.keys.Assignments(id)+"n/") {
+				seen.Store(true)
+			}
+		}
+	})
+	return seen.Load
 }
 
 // inNumbered runs claim in a cluster with a peer, where nothing runs yet but the leader.

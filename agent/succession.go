@@ -147,16 +147,7 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 			return err
 		}
 	}
-	keep := func(ctx context.Context) error {
-		if !plan.Retire {
-			return nil
-		}
-		return keepFormer(ctx, client, *former)
-	}
-	if err := keep(ctx); err != nil {
-		return err
-	}
-	grant, err := r.grant(ctx, client)
+	grant, keep, err := r.successorLease(ctx, client, plan, held)
 	if err != nil {
 		return err
 	}
@@ -164,7 +155,7 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 	r.handing()
 	done, err := client.Succeed(ctx, plan, keep)
 	if err != nil {
-		if done.Registration.LeaseID == 0 && errors.Is(err, cluster.ErrChanged) { // surely nothing is under it
+		if grant.LeaseID != held && done.Registration.LeaseID == 0 && errors.Is(err, cluster.ErrChanged) { // surely nothing is under it
 			r.revoke(ctx, client, grant.LeaseID)
 		}
 		return err
@@ -182,14 +173,47 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 	return nil
 }
 
+// successorLease is the lease that the new process's registration is put under, with what
+// keeps the former's alive meanwhile. It is the one that we hold if the former process's is
+// under it: both stand and fall with the lease that is renewed, that clients are let in by
+// and that the guard knows, however long the handover takes and whatever answer is lost.
+func (r *registrar) successorLease(ctx context.Context, client *cluster.Client, plan cluster.Succession, held int64) (lease.Grant, func(context.Context) error, error) {
+	keep := func(context.Context) error { return nil }
+	if plan.Retire {
+		former := *plan.Seen.Former.Registration
+		keep = func(ctx context.Context) error { return keepFormer(ctx, client, former) }
+		if held != 0 && former.LeaseID == held {
+			sent := r.clock()
+			granted, revision, err := client.KeepAlive(ctx, held)
+			switch {
+			case errors.Is(err, cluster.ErrLeaseNotFound):
+				return lease.Grant{}, nil, formerGone(held)
+			case err != nil:
+				return lease.Grant{}, nil, err
+			case granted == r.cfg.LeaseTTL || granted == r.granted:
+				return lease.Grant{LeaseID: held, SentAt: sent, TTL: granted, Revision: revision}, keep, nil
+			}
+		} else if err := keep(ctx); err != nil {
+			return lease.Grant{}, nil, err
+		}
+	}
+	grant, err := r.grant(ctx, client)
+	return grant, keep, err
+}
+
+// formerGone says that the cluster declares the former process dead now.
+func formerGone(id int64) error {
+	return fmt.Errorf("lease %x of the former process has gone: %w", id, cluster.ErrChanged)
+}
+
 // keepFormer renews the lease of a former process, whose assignments are being handed over.
 func keepFormer(ctx context.Context, client *cluster.Client, former cluster.Registration) error {
 	if former.LeaseID == 0 {
 		return nil
 	}
 	_, _, err := client.KeepAlive(ctx, former.LeaseID)
-	if errors.Is(err, cluster.ErrLeaseNotFound) { // the cluster declares that process dead now
-		return fmt.Errorf("lease %x of the former process has gone: %w", former.LeaseID, cluster.ErrChanged)
+	if errors.Is(err, cluster.ErrLeaseNotFound) {
+		return formerGone(former.LeaseID)
 	}
 	return err
 }
