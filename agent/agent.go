@@ -85,7 +85,8 @@ type agent struct {
 	assignedFrom int64         // store revision below which a list of them is too old
 
 	ids        brokerIDs
-	byInstance bool // the broker registers itself under an id that is another at each start
+	handed     atomic.Pointer[handover] // that is not over; nil: none
+	byInstance bool                     // the broker registers itself under an id that is another at each start
 
 	inbox   chan func() // work for the loop
 	named   chan struct{}
@@ -237,7 +238,7 @@ func (a *agent) serve(ctx context.Context) error {
 	a.placer = a.newPlacer(reg)
 	a.registrar = &registrar{cfg: a.cfg, line: a.line, clock: a.clock, log: a.log.With("part", "lease"),
 		life: func() life { return *a.life.Load() }, deliver: a.deliver, paused: func() bool { return a.suspended(recovery.ActRegister) },
-		up: a.answers, gone: a.brokerGone, byInstance: a.byInstance, handing: func() { a.needAssignments("", 0) }}
+		up: a.answers, gone: a.brokerGone, byInstance: a.byInstance, handing: a.beginHandover}
 	leases := prometheus.Registerer(reg)
 	if a.local != nil {
 		a.registrar.peers = a.company

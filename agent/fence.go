@@ -76,6 +76,7 @@ func (a *agent) fence(verdict probes.Verdict) {
 	if !a.mustFence() {
 		return
 	}
+	a.fenceAnew()
 	f := &a.fencing
 	if f.underway != recovery.StepNone {
 		if a.clock() >= f.until { // after a suspension, of which timers know nothing
@@ -135,8 +136,9 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 		Quiesce: a.fences(recovery.StepQuiesce), Stop: a.fences(recovery.StepStop) && a.stopper != nil,
 		// A process that came up since never had the registration that is gone, and one
 		// that has it again waits for nothing but the recover window.
-		MustStop: a.broker.Capabilities().MustStop && a.fencing.instance == a.memory.Instance && !a.registered(),
-		Down:     verdict == probes.Down, Gone: verdict != probes.Up && a.processEnded(),
+		MustStop: a.broker.Capabilities().MustStop && !a.registered() &&
+			(a.fencing.instance == a.memory.Instance || a.handedInVain(a.fencing.instance)),
+		Down: verdict == probes.Down, Gone: verdict != probes.Up && a.processEnded(),
 		Lost: a.breaks.Load() != a.fencing.breaks || a.brokeSinceUp(),
 		// Where nothing tells of the end of a process, one that hangs looks like one that ended.
 		Served: a.fencing.instance != "" && a.fencing.instance == a.memory.Instance &&

@@ -142,6 +142,36 @@ func TestAHandoverThatEtcdHoldsUpTakesNothingFromTheProcessThatServes(t *testing
 	}
 }
 
+// The answer to the handover is the last that is lost before the sidecar is cut off: what
+// was proven of the process before it was given topics proves nothing any more.
+func TestAProcessThatMayHaveBeenGivenTopicsIsFencedAgain(t *testing.T) {
+	attached(t, someTopics(3), func(n *numbered, _ func(error) error) {
+		begun := n.handoverBegins("22")
+		n.set(func() {
+			n.loses = func(method string) bool {
+				n.cut = n.cut || begun() && strings.HasSuffix(method, "/Txn")
+				return n.cut
+			}
+		})
+		n.kill()
+		time.Sleep(25 * time.Second) // past the fence point
+		n.start("22", 0)
+		n.becomes("cut off", func(Status) bool { return begun() })
+		time.Sleep(10 * time.Second)
+		if s := n.status(); len(n.holds()) != 3 || s.Attachment != "detached" || s.Registration.ID != "11" {
+			t.Fatalf("it serves %v: %+v", n.holds(), s)
+		}
+		time.Sleep(15 * time.Second)
+		if got := n.holds(); len(got) > 0 {
+			t.Errorf("past the fence point it serves %v", got)
+		}
+		time.Sleep(time.Minute)
+		n.set(func() { n.cut, n.loses = false, nil })
+		n.becomesIn(recovery.Drained, recovery.ReasonStaleRestart, "22")
+		n.wantNoHarm()
+	})
+}
+
 // Its second process ends when a hundred of the topics are its own.
 func TestABrokerThatRestartsAgainBeforeItHasAllOfItsTopicsGetsThemAll(t *testing.T) {
 	attached(t, someTopics(250), func(n *numbered, _ func(error) error) {

@@ -53,6 +53,7 @@ type numbered struct {
 	harm     []string
 	failed   []string                 // topics that the leader took from the dead
 	leadless bool                     // nobody takes them
+	cut      bool                     // the sidecar's calls do not reach etcd
 	loses    func(method string) bool // the answer to a call of the sidecar; nil: none
 	servers  map[string]http.Handler
 }

@@ -77,8 +77,10 @@ type registrar struct {
 	paused     func() bool
 	gone       func() bool                // the broker's process has ended; nil: do not ask
 	up         func(instance string) bool // that process of the broker answers; nil: do not ask
-	handing    func()                     // assignments are about to change hands; nil without byInstance
-	granted    time.Duration              // what etcd makes of --lease-ttl; 0: not asked yet. Of the Keeper's goroutine
+	// handing: assignments are about to be that process's, under that lease; nil without
+	// byInstance.
+	handing func(instance string, under lease.Grant)
+	granted time.Duration // what etcd makes of --lease-ttl; 0: not asked yet. Of the Keeper's goroutine
 	// peers asks the broker whether others of its cluster are active; nil: etcd knows them.
 	peers  func(context.Context) (bool, error)
 	others bool // its last answer. Of the Keeper's goroutine

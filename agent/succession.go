@@ -152,7 +152,7 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 		return err
 	}
 	plan.LeaseID = grant.LeaseID
-	r.handing()
+	r.handing(seen.BrokerID, grant)
 	done, err := client.Succeed(ctx, plan, keep)
 	if err != nil {
 		if grant.LeaseID != held && done.Registration.LeaseID == 0 && errors.Is(err, cluster.ErrChanged) { // surely nothing is under it
@@ -248,4 +248,49 @@ func (r *registrar) finish(ctx context.Context, client *cluster.Client, seen clu
 	}
 	r.log.Info("handover finished that another restart of the broker had interrupted", "from", first, "to", second.BrokerID)
 	return fmt.Errorf("an earlier handover was finished first: %w", cluster.ErrChanged)
+}
+
+// handover is what was begun for a process, and perhaps done: until the Registrar tells of
+// it, it may have what it was to be given.
+type handover struct {
+	instance string
+	validity lease.Validity // of the lease that it was put under
+	leaseID  int64
+	fenced   bool // anew, since that lease may have run out
+}
+
+// beginHandover is called before anything is written.
+func (a *agent) beginHandover(instance string, under lease.Grant) {
+	a.handed.Store(&handover{instance: instance, leaseID: under.LeaseID,
+		validity: lease.Validity{SentAt: under.SentAt, TTL: under.TTL, Margin: a.cfg.LeaseDetachMargin}})
+	a.needAssignments("", 0)
+}
+
+// handedInVain reports whether that process may have been given something under a lease
+// that is not known to hold any more.
+func (a *agent) handedInVain(instance string) bool {
+	h := a.handed.Load()
+	if h == nil || h.instance != instance || h.validity.HeldAt(a.clock()) {
+		return false
+	}
+	v := a.keeper.View()
+	return v.Grant.LeaseID != h.leaseID || !v.Validity.HeldAt(a.clock())
+}
+
+// fenceAnew ends a proof that the process serves nothing which is older than what it may
+// have been given since.
+func (a *agent) fenceAnew() {
+	f := &a.fencing
+	if !f.reached.Proven() || f.underway != recovery.StepNone || !a.handedInVain(f.instance) {
+		return
+	}
+	h := a.handed.Load()
+	if h.fenced {
+		return
+	}
+	again := *h
+	again.fenced = true
+	if a.handed.CompareAndSwap(h, &again) {
+		a.endFencing()
+	}
 }

@@ -21,6 +21,9 @@ type lossy struct {
 }
 
 func (l lossy) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	if l.cut() {
+		return errSilence
+	}
 	err := l.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
 	l.n.mu.Lock()
 	defer l.n.mu.Unlock()
@@ -29,6 +32,15 @@ func (l lossy) Invoke(ctx context.Context, method string, args, reply any, opts 
 	}
 	return err
 }
+
+func (l lossy) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	if l.cut() {
+		return nil, errSilence
+	}
+	return l.ClientConnInterface.NewStream(ctx, desc, method, opts...)
+}
+
+func (l lossy) cut() bool { l.n.mu.Lock(); defer l.n.mu.Unlock(); return l.n.cut }
 
 // says gives a person's order; ok is false if it is not known whether it was taken.
 func (n *numbered) says(verb string) (ok bool) {

@@ -69,6 +69,7 @@ func (a *agent) takeUp(o outcome) {
 	a.keyAt = cmp.Or(o.seenAt, o.grant.Revision)
 	if a.byInstance {
 		a.valueOf = o.instance
+		a.handed.Store(nil)
 		if a.ids.registered.set(o.instance) {
 			a.early = nil // of the process before
 		}

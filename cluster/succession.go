@@ -47,7 +47,8 @@ var errNoSuccessor = errors.New("the successor is not registered")
 // registration is the last to go: nobody may take what is still there for a dead broker's,
 // and what an error leaves undone is done when Succeed is called again. The former's lease
 // must live until then: keep, which may be nil, is called before each transaction but the
-// first to see to that. No key of these is under it any more when Succeed returns nil.
+// first to see to that. It may be the one that the successor is put under; if it is another,
+// no key of these is under it any more when Succeed returns nil.
 //
 // An assignment that the successor has already is not put again: it may have loaded the
 // topic, and would load it a second time. ErrChanged says that something was not as seen,
