@@ -279,6 +279,11 @@ func TestWithoutItsWatchABrokerIsNotHealthy(t *testing.T) {
 		{"ends at once", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(200) }, "the answer ended"},
 		{"another form", func(w http.ResponseWriter, r *http.Request) { line(w, "tick"); <-r.Context().Done() }, `"tick" is not a line such as {"instance":"…"}`},
 		{"another broker", func(w http.ResponseWriter, r *http.Request) { line(w, `{"instance":"i2"}`); <-r.Context().Done() }, "no line came"},
+		{"two brokers in turn", func(w http.ResponseWriter, r *http.Request) {
+			line(w, `{"instance":"i2"}`)
+			line(w, `{"instance":"i1"}`)
+			<-r.Context().Done()
+		}, "two brokers"},
 		{"an endless line", func(w http.ResponseWriter, _ *http.Request) { line(w, strings.Repeat("x", 5000)) }, "a line is longer than 4096 bytes"},
 		{"silent", func(w http.ResponseWriter, r *http.Request) { w.(http.Flusher).Flush(); <-r.Context().Done() }, "no line came"},
 	} {

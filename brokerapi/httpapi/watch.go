@@ -80,7 +80,7 @@ func (w *watch) hold(life context.Context) error {
 	defer h.Close()
 	quiet := time.AfterFunc(silence, func() { cancel(errSilent) })
 	defer quiet.Stop()
-	for {
+	for instance := ""; ; {
 		line, err := h.Line()
 		if err != nil {
 			return err
@@ -88,6 +88,12 @@ func (w *watch) hold(life context.Context) error {
 		var said healthBody
 		if err := json.Unmarshal(line, &said); err != nil || said.Instance == "" {
 			return h.Errorf(`%q is not a line such as {"instance":"…"}`, line)
+		}
+		if instance == "" {
+			instance = said.Instance
+		}
+		if said.Instance != instance { // one connection is one process's
+			return h.Errorf("a line names instance %q, and those before it %q: two brokers answer there", said.Instance, instance)
 		}
 		quiet.Reset(silence)
 		w.up(said.Instance)
