@@ -67,7 +67,7 @@ func (b *etcdBroker) Identify(ctx context.Context) (brokerapi.Identity, error) {
 	known, _ := b.known(generation)
 	e := evidence{
 		Admin: b.at.admin.String(), Lookup: b.at.lookup.String(), Metrics: b.at.metrics.String(),
-		Verified: known.Instance, Believed: candidates(list),
+		Verified: known.Instance, Believed: candidates(list), Apart: apart(b.at.metrics.String(), b.at.admin.String()),
 	}
 	seen, err := b.scrape(ctx)
 	switch {

@@ -86,6 +86,7 @@ func parseRegistration(r Registration) (candidate, bool) {
 type evidence struct {
 	Admin, Lookup string      // as set
 	Metrics       string      // as set, for messages
+	Apart         bool        // the metrics are set to another host than the admin API
 	Told          string      // the id that the metrics carry; empty: not known
 	Silence       error       // why it is not known
 	Verified      string      // the id that was found out on this very connection; empty: none yet
@@ -133,7 +134,18 @@ func (e evidence) judge() (id string, ask bool, err error) {
 				errUnsettled, e.Metrics, e.Told, e.Admin, shown(other.ID))
 		}
 	}
+	if e.Apart { // nothing says that the two are of one broker
+		return "", false, fmt.Errorf("%w: --danube-metrics %s is broker %s, and nothing shows that --broker-admin %s, on another host, is too: write the same host in both, or --broker-admin as the broker advertises it",
+			errUnsettled, e.Metrics, e.Told, e.Admin)
+	}
 	return e.Told, false, nil
+}
+
+// apart reports whether two addresses are on different hosts, or may be.
+func apart(a, b string) bool {
+	hostA, _ := hostPort(a)
+	hostB, _ := hostPort(b)
+	return hostA != hostB
 }
 
 func (e evidence) withoutMetrics() (id string, ask bool, err error) {
