@@ -131,14 +131,16 @@ func (a *agent) noteProcess(verdict probes.Verdict) {
 }
 
 func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
+	registered := a.registered()
 	f := recovery.LadderFacts{
 		Now: time.Duration(a.clock()), Margin: a.cfg.LeaseDetachMargin,
 		Quiesce: a.fences(recovery.StepQuiesce), Stop: a.fences(recovery.StepStop) && a.stopper != nil,
 		// A process that came up since never had the registration that is gone, and one
 		// that has it again waits for nothing but the recover window.
-		MustStop: a.broker.Capabilities().MustStop && !a.registered() &&
+		MustStop: a.broker.Capabilities().MustStop && !registered &&
 			(a.fencing.instance == a.memory.Instance || a.handedInVain(a.fencing.instance)),
-		Down: verdict == probes.Down, Gone: verdict != probes.Up && a.processEnded(),
+		Registered: registered && a.fencing.instance != "" && a.fencing.instance == a.memory.Instance,
+		Down:       verdict == probes.Down, Gone: verdict != probes.Up && a.processEnded(),
 		Lost: a.breaks.Load() != a.fencing.breaks || a.brokeSinceUp(),
 		// Where nothing tells of the end of a process, one that hangs looks like one that ended.
 		Served: a.fencing.instance != "" && a.fencing.instance == a.memory.Instance &&

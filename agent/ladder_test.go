@@ -100,6 +100,29 @@ func TestReadyAndStopAlone(t *testing.T) {
 	})
 }
 
+// It may have to wait for its guard for longer than the ladder pauses. Stopped, it would
+// never be there to be attached.
+func TestTheNextProcessThatIsRegisteredIsNotStoppedWhileItWaitsToBeAttached(t *testing.T) {
+	inLife(t, func(c *Config) {
+		stoppable(c)
+		c.Fence, c.DetachmentRecoverWindow = []string{"ready", "stop"}, 10*time.Second
+	}, func(l *sidecarLife) {
+		l.set(func() { l.away = true })
+		l.until(l.fencePoint() + 10*time.Second)
+		if len(l.stops) != 1 {
+			t.Fatalf("stopped at %v", l.stops)
+		}
+		l.set(func() { l.away, l.immortal = false, true }) // as one is that is not recognized yet
+		l.start()
+		l.until(l.age() + 2*time.Second)
+		l.set(func() { l.immortal = false })
+		l.until(l.age() + 30*time.Second)
+		if causes := l.notReady(); len(causes) > 0 || len(l.stops) != 2 {
+			t.Errorf("%v, stopped at %v, %s", causes, l.stops, l.why("fence"))
+		}
+	})
+}
+
 func TestABrokerThatHarmsUnregisteredIsStoppedThoughItIsQuiesced(t *testing.T) {
 	inLife(t, stoppable, func(l *sidecarLife) {
 		l.set(func() { l.away, l.canDo.MustStop = true, true })

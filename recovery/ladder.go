@@ -65,6 +65,10 @@ type LadderFacts struct {
 	// MustStop: a broker that runs without its registration does harm, quiesced or not.
 	MustStop bool
 	Down     bool // the broker does not answer; its process may live
+	// Registered: etcd has shown, since the detachment, that this very process is
+	// registered, and its lease holds. It waits to be attached, and stopping it would only
+	// undo that; what can be quiesced still is.
+	Registered bool
 	// Served: the process that does not answer did so while it was registered. Any other
 	// may be one that starts.
 	Served bool
@@ -81,7 +85,7 @@ type Fence string
 // What a ladder can have reached.
 const (
 	FenceOpen     Fence = "open"     // a step is to be done
-	FencePausing  Fence = "pausing"  // every step failed; the next round comes after FenceRetry
+	FencePausing  Fence = "pausing"  // every step failed, and the next round comes after FenceRetry; or it is Registered
 	FenceAwaiting Fence = "awaiting" // nothing can be done until the broker answers
 	FenceQuiesced Fence = "quiesced" // proven: the process runs and serves nothing
 	FenceGone     Fence = "gone"     // proven: the process has ended
@@ -115,6 +119,8 @@ func (l Ladder) Next(f LadderFacts) Rung {
 		r.Fence = FencePausing
 	case f.Quiesce && (l.Quiesced != Done || l.aged(f)) && !l.climbed && !f.Down:
 		r.Fence, r.Step, r.Until = FenceOpen, StepQuiesce, f.Now+f.quiesceBound()
+	case f.Registered && l.Quiesced == NotTried && !f.Down:
+		r.Fence = FencePausing
 	case f.Stop:
 		r.Fence, r.Step, r.Until = FenceOpen, StepStop, f.Now+f.stopBound()
 	default:

@@ -32,6 +32,21 @@ func (c *couple) awaitUnready(start time.Time) time.Duration {
 	}
 }
 
+// lastReady asks /ready every 20 ms until it answers 503, and returns how long after start
+// it was last asked and answered 200. What the lab takes to ask is not the sidecar's.
+func (c *couple) lastReady(start time.Time) (last time.Duration) {
+	c.s.Helper()
+	c.s.ok(harness.Await(c.s.ctx, bound, "/ready to answer 503", func(ctx context.Context) (bool, string) {
+		asked := time.Since(start)
+		code, _, err := c.Probe(ctx, "/ready")
+		if err == nil && code == http.StatusOK {
+			last = asked
+		}
+		return err == nil && code == http.StatusServiceUnavailable, fmt.Sprint(code, err)
+	}))
+	return last
+}
+
 func TestKilledBrokerIsNotReadyWithin200ms(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -50,16 +65,14 @@ func TestKilledBrokerIsNotReadyWithin200ms(t *testing.T) {
 			reg := c.registration()
 			var took []time.Duration
 			for range 3 {
-				start := time.Now()
-				s.ok(n.Signal(9))
-				took = append(took, c.awaitUnready(start))
-				<-n.Exited()
+				s.ok(n.Kill()) // its connections are open until it is gone
+				took = append(took, c.lastReady(time.Now()))
 				s.ok(n.Start(s.ctx))
 				s.ok(c.AwaitReady(s.ctx, bound))
 			}
-			t.Logf("not ready after %v", took)
-			if slowest := slices.Max(took); slowest > 200*time.Millisecond {
-				t.Errorf("not ready after %v, want within 200 ms; all: %v", slowest, took)
+			t.Logf("ready for %v", took)
+			if longest := slices.Max(took); longest > 200*time.Millisecond {
+				t.Errorf("ready %v after the broker had gone, want at most 200 ms; all: %v", longest, took)
 			}
 			if after := c.registration(); after.CreateRevision != reg.CreateRevision {
 				t.Errorf("registered anew at %d, want the registration of %d kept: each broker was back within the TTL", after.CreateRevision, reg.CreateRevision)
