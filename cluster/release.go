@@ -19,8 +19,13 @@ type releasedValue struct {
 
 // Release gives the broker's topic back to the cluster: the assignment is deleted and the
 // marker of an unload put under /cluster/unassigned, in one transaction. Without an
-// assignment nothing is written and released is false: the topic is not the broker's to
-// give, and its marker may be another one's.
+// assignment, or without the broker's registration, nothing is written and released is
+// false: the topic is not the broker's to give, and its marker may be another one's.
+//
+// An etcd that hangs carries out what it was sent when it comes to itself, and by then the
+// broker may have been stopped: nobody would take up a topic that is given up so late. So
+// nothing is sent to one that does not answer a read just now, nor done for a broker that
+// has been declared dead.
 func (c *Client) Release(ctx context.Context, brokerID, topic string) (released bool, err error) {
 	from, err := brokerNumber(brokerID)
 	if err != nil {
@@ -28,6 +33,9 @@ func (c *Client) Release(ctx context.Context, brokerID, topic string) (released 
 	}
 	marker, err := putJSON(c.keys.Unassigned(topic), releasedValue{Reason: "unload", FromBroker: from})
 	if err != nil {
+		return false, err
+	}
+	if revision, err := c.Assigned(ctx, brokerID, topic); err != nil || revision == 0 {
 		return false, err
 	}
 	return c.ifAssigned(ctx, "release", brokerID, topic, marker, clientv3.OpDelete(c.keys.Assignment(brokerID, topic)))
@@ -88,13 +96,15 @@ func (c *Client) reassign(ctx context.Context, assignment string, revision int64
 	return err == nil, err
 }
 
-// ifAssigned commits the operations if the topic is assigned to the broker.
+// ifAssigned commits the operations if the topic is assigned to the broker, which is
+// registered.
 func (c *Client) ifAssigned(ctx context.Context, verb, brokerID, topic string, ops ...clientv3.Op) (done bool, err error) {
 	if err := errors.Join(checkBroker(brokerID), checkTopic(topic)); err != nil {
 		return false, fmt.Errorf("%s topic: %w", verb, err)
 	}
 	assigned := clientv3.Compare(clientv3.CreateRevision(c.keys.Assignment(brokerID, topic)), ">", 0)
-	switch _, err := c.write(ctx, []clientv3.Cmp{assigned}, ops); {
+	alive := clientv3.Compare(clientv3.CreateRevision(c.keys.Registration(brokerID)), ">", 0)
+	switch _, err := c.write(ctx, []clientv3.Cmp{assigned, alive}, ops); {
 	case err == nil:
 		return true, nil
 	case errors.Is(err, ErrChanged):

@@ -19,7 +19,8 @@ func TestAReleasedTopicIsMarkedAndUnassignedInOneRevision(t *testing.T) {
 				k := c.Keys()
 				e.put(t, k.Assignment(row.broker, "/ns/a"), "null")
 				e.put(t, k.Assignment(row.broker, "/ns/b"), "null")
-				before := e.get(t, k.Assignment(row.broker, "/ns/b")).Header.Revision
+				e.put(t, k.Registration(row.broker), "{}")
+				before := e.get(t, k.Registration(row.broker)).Header.Revision
 				if !must[bool](t)(c.Release(bounded(t), row.broker, "/ns/a")) {
 					t.Fatal("an assigned topic was not released")
 				}
@@ -43,6 +44,7 @@ func TestNothingIsWrittenForATopicThatIsNotAssigned(t *testing.T) {
 		c := open(t, e.config(t))
 		k := c.Keys()
 		e.put(t, k.Assignment("2", "/ns/a"), "null")
+		e.put(t, k.Registration("1"), "{}")
 		e.put(t, k.Unassigned("/ns/b"), `{"reason":"unload","from_broker":3}`)
 		before := e.get(t, k.Unassigned("/ns/b")).Header.Revision
 		for _, topic := range []string{"/ns/a", "/ns/b"} {
@@ -58,6 +60,23 @@ func TestNothingIsWrittenForATopicThatIsNotAssigned(t *testing.T) {
 		}
 		if kv := e.get(t, k.Unassigned("/ns/b")).Kvs[0]; kv.Version != 1 {
 			t.Errorf("another one's marker was written again: %s", kv.Value)
+		}
+	})
+}
+
+// A request may reach etcd when the broker has been declared dead.
+func TestNothingIsReleasedByABrokerThatIsNotRegistered(t *testing.T) {
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		k := c.Keys()
+		e.put(t, k.Assignment("1", "/ns/a"), "null")
+		e.put(t, k.Registration("2"), "{}")
+		if must[bool](t)(c.Release(bounded(t), "1", "/ns/a")) {
+			t.Error("released")
+		}
+		left, err := e.raw.Get(bounded(t), k.Unassigned("/ns/a"))
+		if err != nil || left.Count != 0 || e.get(t, k.Assignment("1", "/ns/a")).Kvs[0].Version != 1 {
+			t.Errorf("written: %v, %v", left, err)
 		}
 	})
 }

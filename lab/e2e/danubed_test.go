@@ -62,6 +62,7 @@ type danubeChild struct{ danubeEtcd }
 
 var danubeChildKind = func() kind {
 	k := danubeKind
+	k.stops = "" // it is; but which process it is need not be found out
 	k.prepare = func(s *stage, o brokerOptions) (broker, error) {
 		d, err := newDanubed(s, o, nil)
 		if err != nil {
