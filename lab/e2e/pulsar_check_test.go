@@ -1,0 +1,63 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	"holdfast/lab/harness"
+)
+
+func TestACheckOfAPulsarBrokerSaysWhatItIsAndWhatItCanDo(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	p := s.pulsar("p1")
+	check := func(more ...string) harness.Result {
+		return s.command(append([]string{"check", "--driver", "pulsar", "--broker-admin", p.URL(), "--pulsar-cluster", harness.PulsarCluster,
+			"--pulsar-status-file", p.StatusFile, "--etcd-endpoints", s.etcd.Endpoint(), "--state-dir", s.TempDir(), "--log-level", "error"}, more...)...)
+	}
+	const can = "pulsar 3.0.0; can: unload, held-watch, steer, end; has: stable-name, registers-itself, assigns-topics"
+	own := check()
+	if own.Exit != 0 || own.Stderr != "" || !strings.Contains(own.Stdout, can) || !strings.Contains(own.Stdout, p.Advertised()+" is not registered") {
+		t.Errorf("own: %+v", own)
+	}
+	adopted := check("--registration", "adopt")
+	if adopted.Exit != 0 || adopted.Stderr != "" || !strings.Contains(adopted.Stdout, can) || !strings.Contains(adopted.Stdout, p.Advertised()+" is registered") {
+		t.Errorf("adopt: %+v", adopted)
+	}
+	for name, args := range map[string][]string{
+		"rendezvous": {"--assignment", "rendezvous"},
+		"two steps":  {"--fence", "quiesce"},
+	} {
+		if res := check(args...); res.Exit != 2 || strings.Count(res.Stderr, "\n") != 1 || !strings.Contains(res.Stderr, args[0]) {
+			t.Errorf("%s: %+v", name, res)
+		}
+	}
+	s.nothingOfOurs()
+}
+
+// nothingOfOurs checks that Holdfast has written nothing.
+func (s *stand) nothingOfOurs() {
+	s.Helper()
+	s.caughtUp()
+	for _, ch := range s.history.Changes() {
+		if strings.HasPrefix(ch.Key, "/cluster/") {
+			s.Errorf("written to etcd: %v", ch)
+		}
+	}
+}
+
+// The margins are made for --lease-ttl; a session that is shorter has none.
+func TestAPulsarSessionThatIsShorterThanTheLeaseIsNotJoined(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	p := s.pulsar("p1")
+	c := s.nextToPulsar(p, s.etcd.Endpoint(), "--registration", "adopt", "--lease-ttl", "32s")
+	s.ok(c.Start())
+	const remedy = "too short for --lease-ttl 32s: set --lease-ttl to 4s, or give the broker a longer session (Pulsar: metadataStoreSessionTimeoutMillis)"
+	_, err := c.Await(s.ctx, bound, "word of it", func(st harness.Status) bool { return strings.Contains(st.Lease.LastError, remedy) })
+	s.ok(err)
+	if c.Ready(s.ctx) {
+		t.Error("ready without a registration that is kept")
+	}
+	s.nothingOfOurs()
+}
