@@ -34,6 +34,7 @@ func (s *stand) peak(sc *harness.Sidecar) int {
 func TestAMangledAnswerIsNeverHealthAndIsRecoveredFrom(t *testing.T) {
 	takesLong(t)
 	t.Parallel()
+	mangled := harness.Mangled()
 	for _, kind := range []struct {
 		name  string
 		start func(s *stand) (admin string, flags []string)
@@ -67,8 +68,8 @@ func TestAMangledAnswerIsNeverHealthAndIsRecoveredFrom(t *testing.T) {
 			s.ok(err)
 			probes := s.lab.Record(c)
 			since := time.Now()
-			for _, name := range slices.Sorted(maps.Keys(harness.Mangled)) {
-				m.Answer(harness.Mangled[name])
+			for _, name := range slices.Sorted(maps.Keys(mangled)) {
+				m.Answer(mangled[name])
 				if err := c.AwaitNotReady(s.ctx, 3*time.Second); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
