@@ -346,7 +346,8 @@ func (r *registrar) keep(ctx context.Context, client *cluster.Client, seen clust
 		out.repaired = "value changed"
 	}
 	if !ours || out.repaired != "" {
-		bound, err := r.rebind(ctx, client, seen, grant.LeaseID, now)
+		stand := r.standing(seen, now, out)
+		bound, err := r.rebind(ctx, client, seen, grant.LeaseID, now, stand)
 		if err != nil {
 			if !ours && grant.LeaseID != held {
 				r.discard(ctx, client, grant.LeaseID, err)
@@ -357,8 +358,10 @@ func (r *registrar) keep(ctx context.Context, client *cluster.Client, seen clust
 			r.leave(ctx, client, held)
 		}
 		reg = bound
-	}
-	if out.decision.Write {
+		if stand.State != nil {
+			out.stateRevision = bound.ModRevision
+		}
+	} else if out.decision.Write {
 		out.stateRevision, err = client.PutState(ctx, seen.BrokerID, *stateWrite(out.decision.Mode), seen.StateRevision)
 		if err != nil {
 			return err
@@ -403,8 +406,17 @@ func (r *registrar) confirm(ctx context.Context, client *cluster.Client, reg clu
 	return r.grant(ctx, client)
 }
 
-func (r *registrar) rebind(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, leaseID int64, now life) (cluster.Registration, error) {
-	m := cluster.Member{Name: seen.Name, Era: seen.Era.N, Revision: seen.Revision, Incarnation: now.memory.Incarnation, At: time.Now()}
+// standing is what is written with a registration that is kept.
+func (r *registrar) standing(seen cluster.Snapshot, now life, out *outcome) cluster.Standing {
+	s := cluster.Standing{StateRevision: seen.StateRevision,
+		Member: cluster.Member{Name: seen.Name, Era: seen.Era.N, Revision: seen.Revision, Incarnation: now.memory.Incarnation, At: time.Now()}}
+	if out.decision.Write {
+		s.State = stateWrite(out.decision.Mode)
+	}
+	return s
+}
+
+func (r *registrar) rebind(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, leaseID int64, now life, m cluster.Standing) (cluster.Registration, error) {
 	if r.adopting() || len(now.value) == 0 || string(now.value) == string(seen.Registration.Value) {
 		return client.Rebind(ctx, *seen.Registration, leaseID, m)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"holdfast/agent/lease"
 	"holdfast/cluster"
@@ -40,16 +39,12 @@ func (r *registrar) join(ctx context.Context, client *cluster.Client, seen clust
 			granted, r.cfg.LeaseTTL, granted)
 	}
 	if reg.LeaseID != held || seen.Member == nil || seen.Member.ModRevision < reg.CreateRevision {
-		m := cluster.Member{Era: seen.Era.N, Revision: seen.Revision, Incarnation: now.memory.Incarnation, At: time.Now()}
-		var state *cluster.StateWrite
-		if out.decision.Write {
-			state = stateWrite(out.decision.Mode)
-		}
-		joined, err := client.Join(ctx, reg, m, state, seen.StateRevision)
+		stand := r.standing(seen, now, out)
+		joined, err := client.Join(ctx, reg, stand)
 		if err != nil {
 			return err
 		}
-		if state != nil {
+		if stand.State != nil {
 			out.stateRevision = joined
 		}
 		out.repaired = "broker's own lease"

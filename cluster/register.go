@@ -93,16 +93,25 @@ func (c *Client) Register(ctx context.Context, req RegisterRequest) (Registered,
 	return Registered{Revision: answer.Header.Revision, Era: era}, nil
 }
 
+// Standing is what is written with a registration that is kept, in one transaction. Once
+// the member record is there the registration is no news, so what was decided about it must
+// stand by then.
+type Standing struct {
+	Member
+	State         *StateWrite // nil: the mode stays as it is
+	StateRevision int64       // of the state as it was seen; 0: there was none
+}
+
 // Rebind puts a registration under leaseID. Its bytes and its create revision stay, the
-// era too; the member record is written in the same transaction. It returns ErrChanged
-// when the registration is not as seen any more.
-func (c *Client) Rebind(ctx context.Context, seen Registration, leaseID int64, m Member) (Registration, error) {
+// era too; who stands by it is written in the same transaction. It returns ErrChanged
+// when the registration or the state is not as seen any more.
+func (c *Client) Rebind(ctx context.Context, seen Registration, leaseID int64, m Standing) (Registration, error) {
 	return c.bind(ctx, "rebind", seen, leaseID, m, clientv3.OpPut(c.keys.Registration(seen.BrokerID), "",
 		clientv3.WithLease(clientv3.LeaseID(leaseID)), clientv3.WithIgnoreValue()))
 }
 
 // Rewrite is Rebind with new bytes, because the advertised addresses changed.
-func (c *Client) Rewrite(ctx context.Context, seen Registration, value []byte, leaseID int64, m Member) (Registration, error) {
+func (c *Client) Rewrite(ctx context.Context, seen Registration, value []byte, leaseID int64, m Standing) (Registration, error) {
 	written, err := c.bind(ctx, "rewrite", seen, leaseID, m, clientv3.OpPut(c.keys.Registration(seen.BrokerID), string(value),
 		clientv3.WithLease(clientv3.LeaseID(leaseID))))
 	if err != nil {
@@ -112,32 +121,49 @@ func (c *Client) Rewrite(ctx context.Context, seen Registration, value []byte, l
 	return written, nil
 }
 
-// bind commits the put of a registration that is still as seen, with the member record.
-func (c *Client) bind(ctx context.Context, verb string, seen Registration, leaseID int64, m Member, put clientv3.Op) (Registration, error) {
+// bind commits the put of a registration that is still as seen.
+func (c *Client) bind(ctx context.Context, verb string, seen Registration, leaseID int64, m Standing, put clientv3.Op) (Registration, error) {
 	if err := checkBroker(seen.BrokerID); err != nil {
 		return Registration{}, err
 	}
 	if leaseID == 0 {
 		return Registration{}, fmt.Errorf("%s registration of broker %s: %w", verb, seen.BrokerID, errNoLease)
 	}
-	member, err := c.putMember(seen.BrokerID, m)
+	revision, err := c.stand(ctx, verb, seen, m, put)
 	if err != nil {
 		return Registration{}, err
 	}
-	key := c.keys.Registration(seen.BrokerID)
-	answer, err := c.write(ctx,
-		[]clientv3.Cmp{
-			// An absent key has mod revision 0, and so might a caller's empty view of it.
-			clientv3.Compare(clientv3.CreateRevision(key), ">", 0),
-			clientv3.Compare(clientv3.ModRevision(key), "=", seen.ModRevision),
-		},
-		[]clientv3.Op{put, member})
-	if err != nil {
-		return Registration{}, fmt.Errorf("%s registration of broker %s: %w", verb, seen.BrokerID, err)
-	}
 	bound := seen
-	bound.LeaseID, bound.ModRevision = leaseID, answer.Header.Revision
+	bound.LeaseID, bound.ModRevision = leaseID, revision
 	return bound, nil
+}
+
+// stand writes who stands by a registration that is still as seen.
+func (c *Client) stand(ctx context.Context, verb string, seen Registration, m Standing, puts ...clientv3.Op) (revision int64, err error) {
+	member, err := c.putMember(seen.BrokerID, m.Member)
+	if err != nil {
+		return 0, err
+	}
+	puts = append(puts, member)
+	key := c.keys.Registration(seen.BrokerID)
+	guards := []clientv3.Cmp{
+		// An absent key has mod revision 0, and so might a caller's empty view of it.
+		clientv3.Compare(clientv3.CreateRevision(key), ">", 0),
+		clientv3.Compare(clientv3.ModRevision(key), "=", seen.ModRevision),
+	}
+	if m.State != nil {
+		put, err := c.putState(seen.BrokerID, *m.State)
+		if err != nil {
+			return 0, err
+		}
+		guards = append(guards, clientv3.Compare(clientv3.ModRevision(c.keys.State(seen.BrokerID)), "=", m.StateRevision))
+		puts = append(puts, put)
+	}
+	answer, err := c.write(ctx, guards, puts)
+	if err != nil {
+		return 0, fmt.Errorf("%s registration of broker %s: %w", verb, seen.BrokerID, err)
+	}
+	return answer.Header.Revision, nil
 }
 
 // PutState writes a broker's state if its mod revision is still the guard; 0 means that
@@ -184,40 +210,15 @@ func putJSON(key string, value any) (clientv3.Op, error) {
 	return clientv3.OpPut(key, string(encoded)), nil
 }
 
-// Join writes the member record of a registration that is kept under the lease that it has,
-// whoever granted that; the registration itself is not touched. With a state, that is written
-// in the same transaction: once the member record is there, the registration is no news, and
-// what was decided about it must stand. It returns the revision, and ErrChanged when the
-// registration is not as seen any more, or the state not of stateModRevision.
-func (c *Client) Join(ctx context.Context, seen Registration, m Member, state *StateWrite, stateModRevision int64) (int64, error) {
+// Join writes who stands by a registration that is kept under the lease that it has,
+// whoever granted that; the registration itself is not touched. It returns the revision, and
+// ErrChanged when the registration or the state is not as seen any more.
+func (c *Client) Join(ctx context.Context, seen Registration, m Standing) (int64, error) {
 	if err := checkBroker(seen.BrokerID); err != nil {
 		return 0, err
 	}
 	if seen.LeaseID == 0 {
 		return 0, fmt.Errorf("join registration of broker %s: %w", seen.BrokerID, errNoLease)
 	}
-	m.At = m.At.UTC()
-	member, err := putJSON(c.keys.Member(seen.BrokerID), m)
-	if err != nil {
-		return 0, err
-	}
-	key := c.keys.Registration(seen.BrokerID)
-	guards := []clientv3.Cmp{
-		clientv3.Compare(clientv3.CreateRevision(key), ">", 0),
-		clientv3.Compare(clientv3.ModRevision(key), "=", seen.ModRevision),
-	}
-	puts := []clientv3.Op{member}
-	if state != nil {
-		put, err := c.putState(seen.BrokerID, *state)
-		if err != nil {
-			return 0, err
-		}
-		guards = append(guards, clientv3.Compare(clientv3.ModRevision(c.keys.State(seen.BrokerID)), "=", stateModRevision))
-		puts = append(puts, put)
-	}
-	answer, err := c.write(ctx, guards, puts)
-	if err != nil {
-		return 0, fmt.Errorf("join registration of broker %s: %w", seen.BrokerID, err)
-	}
-	return answer.Header.Revision, nil
+	return c.stand(ctx, "join", seen, m)
 }

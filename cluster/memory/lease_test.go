@@ -41,7 +41,7 @@ func TestARevokedLeaseLeavesAReboundKeyAlone(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if _, err := client.Rebind(t.Context(), *seen.Registration, lease(t, client, time.Minute), cluster.Member{}); err != nil {
+					if _, err := client.Rebind(t.Context(), *seen.Registration, lease(t, client, time.Minute), cluster.Standing{}); err != nil {
 						t.Fatal(err)
 					}
 				}

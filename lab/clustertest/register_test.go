@@ -223,7 +223,9 @@ func TestRebindKeepsBytesAndCreateRevision(t *testing.T) {
 					t.Fatalf("seen under lease %x, want %x", seen.LeaseID, foreign)
 				}
 				own := lease(t, client, time.Minute)
-				bound := must[cluster.Registration](t)(client.Rebind(bounded(t), seen, own, cluster.Member{Era: 3, Revision: 9, Incarnation: "i", At: at}))
+				bound := must[cluster.Registration](t)(client.Rebind(bounded(t), seen, own, cluster.Standing{
+					Member: cluster.Member{Era: 3, Revision: 9, Incarnation: "i", At: at},
+					State:  &cluster.StateWrite{Mode: cluster.ModeDrained, Reason: "stale_restart", By: "agent", At: at}}))
 				kv := e.get(t, key).Kvs[0]
 				if string(kv.Value) != value || kv.CreateRevision != seen.CreateRevision || kv.Lease != own {
 					t.Errorf("now %q under lease %x with create revision %d", kv.Value, kv.Lease, kv.CreateRevision)
@@ -235,16 +237,45 @@ func TestRebindKeepsBytesAndCreateRevision(t *testing.T) {
 				if m := after.Member; m == nil || m.Era != 3 || m.Revision != 9 || m.ModRevision != kv.ModRevision || after.Era.N != 0 {
 					t.Errorf("member %+v and era %+v, want a member of era 3 in the same revision and no era", m, after.Era)
 				}
+				if after.State == nil || after.State.Mode != cluster.ModeDrained || after.StateRevision != kv.ModRevision {
+					t.Errorf("state %+v of revision %d, want drained in the same revision", after.State, after.StateRevision)
+				}
 				if foreign != clientv3.NoLease {
 					if _, err := e.raw.Revoke(bounded(t), foreign); err != nil {
 						t.Fatal(err)
 					}
 					e.get(t, key) // still there
 				}
-				if _, err := client.Rebind(bounded(t), seen, own, cluster.Member{}); !errors.Is(err, cluster.ErrChanged) {
+				if _, err := client.Rebind(bounded(t), seen, own, cluster.Standing{}); !errors.Is(err, cluster.ErrChanged) {
 					t.Errorf("a second time from the old view: %v, want ErrChanged", err)
 				}
 			})
+		}
+	})
+}
+
+func TestJoinTouchesNoRegistrationAndWritesTheModeWithTheMember(t *testing.T) {
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		key := c.Keys().Registration("b1")
+		e.put(t, key, "{}", clientv3.WithLease(must[*clientv3.LeaseGrantResponse](t)(e.raw.Grant(bounded(t), 60)).ID))
+		before := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1"))
+		stand := cluster.Standing{Member: cluster.Member{Era: 3, Incarnation: "i", At: at},
+			State: &cluster.StateWrite{Mode: cluster.ModeDrained, Reason: "stale_restart", By: "agent", At: at}}
+		joined := must[int64](t)(c.Join(bounded(t), *before.Registration, stand))
+		after := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1"))
+		if r := after.Registration; r == nil || r.ModRevision != before.Registration.ModRevision || r.LeaseID != before.Registration.LeaseID {
+			t.Errorf("registration %+v, then %+v", before.Registration, r)
+		}
+		if after.Member == nil || after.Member.ModRevision != joined || after.State == nil || after.State.Mode != cluster.ModeDrained || after.StateRevision != joined {
+			t.Errorf("member %+v, state %+v of revision %d: want both of %d", after.Member, after.State, after.StateRevision, joined)
+		}
+		// The state is another's word since then: nothing is written of either.
+		if _, err := c.Join(bounded(t), *before.Registration, stand); !errors.Is(err, cluster.ErrChanged) {
+			t.Errorf("over a state that was not seen: %v", err)
+		}
+		if now := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1")); now.Member.ModRevision != joined || now.StateRevision != joined {
+			t.Errorf("written all the same: %+v", now)
 		}
 	})
 }
@@ -253,7 +284,7 @@ func TestRebindNeverCreates(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		c := open(t, e.config(t))
 		own := lease(t, c, time.Minute)
-		if _, err := c.Rebind(bounded(t), cluster.Registration{BrokerID: "b1"}, own, cluster.Member{}); !errors.Is(err, cluster.ErrChanged) {
+		if _, err := c.Rebind(bounded(t), cluster.Registration{BrokerID: "b1"}, own, cluster.Standing{}); !errors.Is(err, cluster.ErrChanged) {
 			t.Errorf("got %v, want ErrChanged", err)
 		}
 	})
