@@ -24,6 +24,7 @@ type fencing struct {
 	cancel   context.CancelFunc // of that one
 	number   int                // grows with each process and each detachment: the result of an older one is dropped
 	told     map[recovery.FenceStep]bool
+	newcomer bool  // came up after another process was fenced
 	wentAway bool  // was not up at some time since it began, or was stopped
 	breaks   int64 // as counted when the last step began while the broker was up
 }
@@ -34,12 +35,13 @@ const provenFor = 5 * time.Second
 
 // mustFence reports whether the broker may be serving what it must not. A sidecar
 // that was restarted may find a broker that its predecessor registered; that one's
-// lease is over when a TTL has passed without a confirmation.
+// lease is over when a TTL has passed without a confirmation. One that we registered
+// ourselves waits for nothing but to be attached.
 func (a *agent) mustFence() bool {
 	if !a.cfg.Detach || a.attachment != recovery.Detached || a.conflict != "" && !a.everAttached {
 		return false
 	}
-	return a.everAttached || a.memory.Epoch != 0 && a.clock().Sub(a.begun) >= a.cfg.LeaseTTL-a.cfg.LeaseDetachMargin
+	return a.everAttached || a.memory.Epoch != 0 && !a.registered() && a.clock().Sub(a.begun) >= a.cfg.LeaseTTL-a.cfg.LeaseDetachMargin
 }
 
 // unfenced reports whether a fence of that process is due or under way.
@@ -88,6 +90,7 @@ func (a *agent) fence(verdict probes.Verdict) {
 	another := who.Instance != f.instance || f.reached == recovery.FenceGone && f.wentAway
 	if f.reached != "" && verdict == probes.Up && another {
 		a.endFencing()
+		f.newcomer = true
 	}
 	if f.reached == "" {
 		f.instance = who.Instance
@@ -134,7 +137,7 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 	registered := a.registered()
 	f := recovery.LadderFacts{
 		Now: time.Duration(a.clock()), Margin: a.cfg.LeaseDetachMargin,
-		Quiesce: a.fences(recovery.StepQuiesce), Stop: a.fences(recovery.StepStop) && a.stopper != nil,
+		Quiesce: a.fences(recovery.StepQuiesce), Stop: a.fences(recovery.StepStop) && a.stopper != nil && !(verdict == probes.Up && a.welcome()),
 		// A process that came up since never had the registration that is gone, and one
 		// that has it again waits for nothing but the recover window.
 		MustStop: a.broker.Capabilities().MustStop && !registered &&
@@ -155,6 +158,10 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 	}
 	return f
 }
+
+// welcome reports whether the process never had the registration that is gone, and has
+// the present one: it waits for nothing but the recover window.
+func (a *agent) welcome() bool { return a.fencing.newcomer && a.registered() }
 
 // registered reports whether etcd showed the registration to be ours since the
 // detachment, and it surely stands.

@@ -1,8 +1,11 @@
 package agent
 
 import (
+	"log/slog"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/agent/lease"
 	"holdfast/probes"
@@ -147,6 +150,22 @@ func TestABrokerLeftBehindIsFencedWhenItsLeaseMustBeOver(t *testing.T) {
 	if !a.mustFence() {
 		t.Error("not fenced after the TTL")
 	}
+	a.verified, a.grant = true, lease.Grant{LeaseID: 1, SentAt: lease.BootClock(), TTL: time.Minute}
+	if a.mustFence() {
+		t.Error("fenced as soon as we registered it: it took longer to come up than the lease before could last")
+	}
+	if a.welcome() {
+		t.Error("taken for a process that came up after a fence")
+	}
+	a.fencing.newcomer = true
+	if !a.welcome() {
+		t.Error("stopped again while it waits to be attached")
+	}
+	a.grant.SentAt = lease.BootClock().Add(-time.Minute)
+	if a.keeper = lease.NewKeeper(lease.Settings{}, nil, nil, 0, slog.New(slog.DiscardHandler), prometheus.NewRegistry()); a.welcome() || !a.mustFence() {
+		t.Error("not fenced although what we registered may be gone")
+	}
+	a.verified = false
 	a.conflict = "another holds it"
 	if a.mustFence() {
 		t.Error("a sidecar that never held the id touches the broker")
