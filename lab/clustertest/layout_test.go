@@ -69,7 +69,7 @@ func (s *server) joined(t *testing.T, c *cluster.Client, id string) cluster.Clai
 	t.Helper()
 	session, _ := s.registersItself(t, c, id)
 	seen := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), id))
-	if _, err := c.Join(bounded(t), *seen.Registration, cluster.Member{Incarnation: "i-" + id, At: at}, nil, 0); err != nil {
+	if _, err := c.Join(bounded(t), *seen.Registration, cluster.Standing{Member: cluster.Member{Incarnation: "i-" + id, At: at}}); err != nil {
 		t.Fatal(err)
 	}
 	return cluster.Claimant{BrokerID: id, Incarnation: "i-" + id, Epoch: seen.Registration.CreateRevision, LeaseID: session, Registration: seen.Registration.Value}
@@ -105,7 +105,7 @@ func TestJoiningWritesTheMemberRecordAndNothingElse(t *testing.T) {
 		session, _ := e.registersItself(t, c, "h:1")
 		seen := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "h:1"))
 		before := e.get(t, c.Keys().Registration("h:1")).Kvs[0]
-		if _, err := c.Join(bounded(t), *seen.Registration, cluster.Member{Era: 3, Revision: seen.Revision, Incarnation: "i-1", At: at}, nil, 0); err != nil {
+		if _, err := c.Join(bounded(t), *seen.Registration, cluster.Standing{Member: cluster.Member{Era: 3, Revision: seen.Revision, Incarnation: "i-1", At: at}}); err != nil {
 			t.Fatal(err)
 		}
 		after := e.get(t, c.Keys().Registration("h:1")).Kvs[0]
@@ -149,7 +149,7 @@ func TestWhatIsNotAsSeenIsNotJoined(t *testing.T) {
 				e.registersItself(t, c, "h:1")
 				seen := *must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "h:1")).Registration
 				tt.change(c, c.Keys().Registration("h:1"), &seen)
-				_, err := c.Join(bounded(t), seen, cluster.Member{Incarnation: "i-1", At: at}, nil, 0)
+				_, err := c.Join(bounded(t), seen, cluster.Standing{Member: cluster.Member{Incarnation: "i-1", At: at}})
 				if err == nil || tt.want != nil && !errors.Is(err, tt.want) {
 					t.Errorf("joined with %v, want %v", err, tt.want)
 				}
