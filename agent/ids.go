@@ -123,6 +123,9 @@ func (a *agent) overdue(instance string) bool {
 		a.succeeding = now
 	}
 	registered := a.seenKey != nil && a.seenKey.id == instance && a.seenKey.kv != nil
+	if h := a.handed.Load(); h != nil && h.instance == instance { // the Registrar saw it; the watch may be blind
+		registered = true
+	}
 	overdue := now.Sub(a.succeeding) >= a.cfg.LeaseTTL && (!registered || a.unfenced(instance)) && !a.keeper.View().Validity.ExpiredAt(now)
 	if overdue && a.gate {
 		a.log.Warn("the broker's new process is not registered: the registration of the one before is renewed no more", "registers_as", instance,
