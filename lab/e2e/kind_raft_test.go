@@ -15,10 +15,11 @@ import (
 // raftKind is the stand-in for a Danube broker with Raft, whose registration is the
 // sidecar's.
 var raftKind = kind{
-	name:    "danube-raft",
-	prepare: prepareRaft,
-	stops:   "it gives topics up only in its own cluster, which a cut may take away too: --fence ready,stop",
-	moves:   "its own cluster gives the topics of a broker that has gone, or gave them up, to another",
+	name:     "danube-raft",
+	prepare:  prepareRaft,
+	stops:    "it gives topics up only in its own cluster, which a cut may take away too: --fence ready,stop",
+	moves:    "its own cluster gives the topics of a broker that has gone, or gave them up, to another",
+	scatters: "its cluster lets nothing expire while none of them runs, so the first one back sees the others go",
 }
 
 func prepareRaft(s *stage, o brokerOptions) (broker, error) {
@@ -54,11 +55,6 @@ type danubeRaft struct {
 
 // BrokerID is the number in the name of the node.
 func (b danubeRaft) BrokerID() string { return "10" + strings.TrimPrefix(b.Name, "n") }
-
-func (b danubeRaft) Forgotten() bool {
-	_, registered := b.metadata.Keys()["/cluster/register/"+b.BrokerID()]
-	return !registered
-}
 
 func (b danubeRaft) Driver() []string {
 	return []string{"--driver", "danube", "--registration", "own", "--broker-admin", "http://" + b.AdminAddr(),

@@ -30,6 +30,9 @@ type kind struct {
 	// moves says why what a broker lost does not come back to it: the broker's own
 	// cluster has given it to others.
 	moves string
+	// scatters says why the first broker back after a full restart may be given what the
+	// others had.
+	scatters string
 	// waits says why no process comes up within the TTL of the one before, so that every
 	// restart is a late one.
 	waits string
@@ -90,12 +93,6 @@ type assigner interface {
 type numbered interface {
 	// Wears is what the registrations of all its processes have in common.
 	Wears() string
-}
-
-// remembered is a broker that its own cluster, too, takes for alive for a while.
-type remembered interface {
-	// Forgotten says whether its cluster no longer does.
-	Forgotten() bool
 }
 
 // adopted is a broker whose registration is its own and is not renewed by it alone. Its
