@@ -307,6 +307,9 @@ func checkDataDir(c Config) Finding {
 	}
 	if err := probes.CheckReadable(c.DataDir); err != nil {
 		f.Err = wrongSetting(err)
+	} else if _, err := os.Stat(c.DataDir); errors.Is(err, fs.ErrNotExist) {
+		f.Warn = true
+		f.Text += "; not there: if the broker has data elsewhere, a restart is taken for a first boot; give the directory that it uses"
 	}
 	return f
 }

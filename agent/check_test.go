@@ -66,6 +66,18 @@ func TestCheckSaysOnceWhatDoesNotSuitTheBroker(t *testing.T) {
 	}
 }
 
+func TestCheckWarnsOfADataDirectoryThatIsNotThere(t *testing.T) {
+	c := Default()
+	c.DataDir = t.TempDir()
+	if f := checkDataDir(c); f.Err != nil || f.Warn {
+		t.Errorf("%+v", f)
+	}
+	c.DataDir += "/nope"
+	if f := checkDataDir(c); f.Err != nil || !f.Warn || !strings.Contains(f.Text, "not there") {
+		t.Errorf("%+v", f)
+	}
+}
+
 // serveEtcd puts an etcd behind a socket until the test ends.
 func serveEtcd(t *testing.T, clusterID uint64) (url string) {
 	t.Helper()
