@@ -78,10 +78,10 @@ func TestDanubeRestartWithinTheTTLHandsAllTopicsToTheNextProcess(t *testing.T) {
 			if now == former {
 				t.Fatal("the id is that of the process before")
 			}
-			left, err := s.etcd.Client().TimeToLive(s.ctx, before.Lease)
-			s.must(err)
-			if left.TTL > 0 {
-				t.Errorf("the lease of the process before lives for %d s", left.TTL)
+			// The lease that is renewed takes the next process over, so that no moment of the
+			// handover rests on one that nobody renews yet.
+			if reg := n.registration(); reg.Lease != before.Lease || reg.CreateRevision <= before.CreateRevision {
+				t.Errorf("the next process is registered as %+v, want anew and under lease %x", reg, before.Lease)
 			}
 			if reg, err := s.keys.ReadRegistration(s.ctx, s.etcd.Client(), former); err != nil || reg.ModRevision != 0 {
 				t.Errorf("the process before is registered: %+v, %v", reg, err)
