@@ -70,6 +70,7 @@ func (e *ender) Stop(ctx context.Context) (how string, err error) {
 		return "", fmt.Errorf("%w: none has answered yet", process.ErrNotFound)
 	}
 	holder, seen := e.holder(ctx)
+	heard := !e.refused(ctx)
 	asked := e.ask(ctx)
 	for streak := 0; ; {
 		switch {
@@ -80,10 +81,10 @@ func (e *ender) Stop(ctx context.Context) (how string, err error) {
 			if streak++; streak < refusals {
 				break
 			}
-			if asked != nil {
+			if asked != nil && !heard {
 				return process.HowGone, nil
 			}
-			return "its admin API", nil
+			return "its admin API", nil // also if the broker took the answer along
 		default:
 			streak = 0
 			if now, err := e.identify(ctx); err == nil && now.Instance != "" && now.Instance != who.Instance {
