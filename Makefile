@@ -85,7 +85,7 @@ mutate: ## break each safety rule on purpose, and see that the simulation notice
 
 FUZZTIME ?= 1m
 .PHONY: fuzz
-fuzz: ## every fuzz target for FUZZTIME (1m), four or more at a time; ARGS='-run nats' does some
+fuzz: ## every fuzz target for FUZZTIME (1m), nine or more at a time; ARGS='-run nats' does some
 	@cd lab && go run ./fuzz -time $(FUZZTIME) $(ARGS)
 
 .PHONY: lint

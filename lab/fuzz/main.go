@@ -1,7 +1,7 @@
-// Command fuzz finds every fuzz target of both modules and runs each for a while, as many
-// at a time as there are processors and at least four, each with one worker. It fails when one of them finds
-// something; the input is then below testdata/fuzz of its package, to be kept with the
-// mend.
+// Command fuzz finds every fuzz target of both modules and runs each for a while, twice as
+// many at a time as there are processors and at least nine, each with one worker. It fails
+// when one of them finds something; the input is then below testdata/fuzz of its package,
+// to be kept with the mend.
 package main
 
 import (
@@ -36,7 +36,7 @@ type target struct {
 
 func main() {
 	each := flag.Duration("time", time.Minute, "how long each target runs")
-	procs := flag.Int("procs", max(4, runtime.GOMAXPROCS(0)), "targets at a time; many of them wait for sockets")
+	procs := flag.Int("procs", max(9, 2*runtime.GOMAXPROCS(0)), "targets at a time; many of them wait for sockets")
 	only := flag.String("run", "", "only targets whose package/name matches")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
