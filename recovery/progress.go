@@ -141,8 +141,9 @@ func (r *Reconciler) judgeGate(now time.Time) {
 	if r.gate.openedBy != "" || !r.actionable() || !r.assignedKnown || r.orders.Mode != Active {
 		return
 	}
-	if (r.orders.Paused || !r.orders.Steering.Obeys()) && r.counts.Missing > 0 {
-		r.gate.progress = time.Time{} // nothing may be loaded: that is no lack of progress
+	if (r.orders.Paused || !r.orders.Steering.Obeys()) && r.counts.Missing > 0 ||
+		r.orders.Paused && r.counts.Orphan > 0 && !r.mass.Tripped() {
+		r.gate.progress = time.Time{} // nothing may be loaded or quiesced: that is no lack of progress
 		return
 	}
 	if r.gate.progress.IsZero() {

@@ -128,6 +128,13 @@ func (c *checks) network(i, sign int, silent bool) {
 	})
 }
 
+// storeBusy takes that etcd serves nothing but leases in time, or does again.
+func (c *checks) storeBusy(sign int) {
+	for i := range c.f.nodes {
+		c.change(i, func(w *watched, now time.Time) { w.busy += sign; w.busyEnded = now })
+	}
+}
+
 func (c *checks) networks(sign int, silent bool) {
 	for i := range c.f.nodes {
 		c.network(i, sign, silent)

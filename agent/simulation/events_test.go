@@ -141,7 +141,9 @@ func (f *fleet) do(e event) {
 		f.checks.networks(-1, true)
 	case busyStore:
 		f.checks.networks(1, true)
+		f.checks.storeBusy(1)
 		f.trouble(&f.busy, e.For)
+		f.checks.storeBusy(-1)
 		f.checks.networks(-1, true)
 	case newLeader:
 		f.store.EndWatches(memory.ErrNoLeader)

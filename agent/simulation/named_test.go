@@ -211,6 +211,22 @@ var named = []struct {
 			{At: 40782 * time.Millisecond, Do: cutReplies, Node: 1, For: 3902 * time.Millisecond},
 			{At: 43035 * time.Millisecond, Do: deleteKey, Node: 1},
 		}}},
+	{"a broker comes back with what another was given, and a pause begins", schedule{Seed: 1795316641, Settings: settings{Nodes: 2, Topics: 7, TTL: 16000000000, Margin: 300000000, Recover: 0, Grace: 0, Policy: "shutdown", Retries: 0, Stop: true, Forgets: false, Placer: true, Locks: false, Latency: 200000, Failover: "", Late: 0}, Events: []event{
+		{At: 9307 * time.Millisecond, Do: crashSidecar, Node: 0, For: 16373 * time.Millisecond, Arg: 1},
+		{At: 9307 * time.Millisecond, Do: crashSidecar, Node: 1, For: 16373 * time.Millisecond, Arg: 1},
+		{At: 26896 * time.Millisecond, Do: pause, Node: 0, For: 25716 * time.Millisecond, Arg: 0},
+	}}},
+	{"a broker that serves what it restored is registered, and then cut off", schedule{Seed: 1795314565, Settings: settings{Nodes: 3, Topics: 8, TTL: 32000000000, Margin: 300000000, Recover: 2000000000, Grace: 0, Policy: "drain", Retries: 0, Stop: true, Forgets: false, Placer: true, Locks: true, Latency: 1000000, Failover: "", Late: 0}, Events: []event{
+		{At: 29544 * time.Millisecond, Do: restartFleet, Node: 0, For: 29698 * time.Millisecond, Arg: 0},
+		{At: 47979 * time.Millisecond, Do: slowReplies, Node: 0, For: 31919 * time.Millisecond, Arg: 900},
+		{At: 47979 * time.Millisecond, Do: slowReplies, Node: 0, For: 31919 * time.Millisecond, Arg: 900},
+		{At: 74836 * time.Millisecond, Do: cut, Node: 0, For: 48000 * time.Millisecond, Arg: 0},
+	}}},
+	{"a key is deleted while etcd renews leases and answers nothing else", schedule{Seed: 1795313590, Settings: settings{Nodes: 4, Topics: 5, TTL: 16000000000, Margin: 8000000000, Recover: 2000000000, Grace: 0, Policy: "drain", Retries: 0, Stop: false, Forgets: false, Placer: false, Locks: false, Latency: 10000000, Failover: "", Late: 0}, Events: []event{
+		{At: 42578 * time.Millisecond, Do: busyStore, Node: 3, For: 40583 * time.Millisecond, Arg: 0},
+		{At: 48530 * time.Millisecond, Do: newLeader, Node: 2, For: 0 * time.Millisecond, Arg: 0},
+		{At: 51182 * time.Millisecond, Do: deleteKey, Node: 1, For: 0 * time.Millisecond, Arg: 0},
+	}}},
 }
 
 func TestNamedSchedules(t *testing.T) {

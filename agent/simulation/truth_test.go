@@ -53,6 +53,8 @@ type watched struct {
 	wellSince    time.Time
 	netBad       int
 	netSince     time.Time
+	busy         int       // causes for which etcd renews leases and answers nothing else
+	busyEnded    time.Time // when the last of them ended
 	silent       int       // causes for which etcd may be silent
 	silentSince  time.Time // since when that number is as it is
 	pausedFrom   time.Time // a maintenance pause that is in force for sure
@@ -92,10 +94,14 @@ func (w *watched) bounded(since, now time.Time, s settings) bool {
 	}
 	// Etcd could be asked, or whatever a lease was worth is over. A sidecar that has just
 	// started waits for the end of its predecessor's lease; in a pause it does so even if
-	// etcd says that there is no registration, since that decision waits.
+	// etcd says that there is no registration, since that decision waits. One that came to
+	// be registered may serve until that lease ends, and one whose lease is renewed while
+	// nothing can be read knows nothing of a key that somebody deleted.
 	patience := s.TTL + soon
+	blind := !w.registered && w.why == stranger && (w.busy > 0 || now.Sub(w.busyEnded) < heard)
 	return w.netFor(now) >= heard && now.Sub(since) >= heard && !w.lately(now) ||
-		now.Sub(w.sidecarSince) >= patience && now.Sub(w.gone) >= patience && now.Sub(since) >= patience
+		!blind && (!w.registered || now.Sub(w.stood) >= patience) &&
+			now.Sub(w.sidecarSince) >= patience && now.Sub(w.gone) >= patience && now.Sub(since) >= patience
 }
 
 // overripe is bounded for what is served without a registration: a sidecar that was
