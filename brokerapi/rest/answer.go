@@ -26,9 +26,11 @@ func (a *Answer) Want(statuses ...int) error {
 	return a.error("", remedyFor(a, a.client))
 }
 
-// Errorf is an *AnswerError that quotes the answer and says what is wrong with it.
+// Errorf is an *AnswerError that quotes the answer and says what is wrong with it. What is
+// wrong may quote it, too, so it is hidden and cut like a quotation: package json's errors
+// hold a number at its full length.
 func (a *Answer) Errorf(format string, args ...any) error {
-	return a.error(a.kind(), fmt.Sprintf(": "+format, args...))
+	return a.error(a.kind(), ": "+shown(a.client.token.hide(fmt.Sprintf(format, args...)), 2*maxQuote))
 }
 
 // Refusedf is an *AnswerError without a quotation, for an answer whose own words stand
@@ -74,7 +76,7 @@ func (a *Answer) kind() string {
 
 func (a *Answer) error(kind, wrong string) error {
 	text := fmt.Sprintf("%s %s: %s answered %s%s%s%s", a.client.setting, a.client.base, a.what,
-		statusText(a.Status), kind, a.client.quote(a.Body), a.client.token.hide(wrong))
+		statusText(a.Status), kind, a.client.quote(a.Body), wrong)
 	return &AnswerError{a, text}
 }
 
