@@ -27,12 +27,7 @@ func (r *report) adminAccess() {
 	for _, f := range files {
 		r.file(f.name, f.path)
 	}
-	if c.BrokerCert != "" && c.BrokerKey == "" {
-		r.add("broker-cert", "certificate without a key: give --broker-key too", "broker-key")
-	}
-	if c.BrokerKey != "" && c.BrokerCert == "" {
-		r.add("broker-key", "key without a certificate: give --broker-cert too", "broker-cert")
-	}
+	r.clientCertificate("broker", c.BrokerCert, c.BrokerKey)
 	// The client port is asked with the token too.
 	if u, err := url.Parse(c.DanubeLookup); c.Driver == "danube" && c.BrokerTokenFile != "" && err == nil && u.Scheme == "http" && !loopback(u.Hostname()) {
 		r.add("broker-token-file", fmt.Sprintf("%s would send the token over the network for all to read: write https%s, or leave it out",
@@ -51,6 +46,16 @@ func (r *report) adminAccess() {
 	if c.BrokerTokenFile != "" && !loopback(u.Hostname()) {
 		r.add("broker-token-file", fmt.Sprintf("%s would send the token over the network for all to read: write %s, or leave it out",
 			r.show("broker-admin"), https), "broker-admin")
+	}
+}
+
+// clientCertificate wants both of its files or none; of are the settings' first words.
+func (r *report) clientCertificate(of, cert, key string) {
+	switch {
+	case cert != "" && key == "":
+		r.add(of+"-cert", "certificate without a key: give --"+of+"-key too", of+"-key")
+	case key != "" && cert == "":
+		r.add(of+"-key", "key without a certificate: give --"+of+"-cert too", of+"-cert")
 	}
 }
 

@@ -98,12 +98,7 @@ func (r *report) etcd() {
 	if secure > 0 && plain > 0 && !tls {
 		r.add("etcd-endpoints", "some use TLS and others do not: write https:// for all or for none")
 	}
-	if c.EtcdCert != "" && c.EtcdKey == "" {
-		r.add("etcd-cert", "certificate without a key: give --etcd-key too", "etcd-key")
-	}
-	if c.EtcdKey != "" && c.EtcdCert == "" {
-		r.add("etcd-key", "key without a certificate: give --etcd-cert too", "etcd-cert")
-	}
+	r.clientCertificate("etcd", c.EtcdCert, c.EtcdKey)
 	if c.EtcdUser != "" && c.EtcdPasswordFile == "" {
 		r.add("etcd-user", "user without a password: give --etcd-password-file too", "etcd-password-file")
 	}

@@ -3,55 +3,45 @@ package danube
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
-	"os"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"holdfast/brokerapi/access"
 )
 
-// files are how we show ourselves to the broker, and how it shows itself to us. Each
-// may be empty. They are read again whenever they are needed, so what is renewed there
-// is used without a restart.
-type files struct{ token, caCert, cert, key string }
+// credential is how we show ourselves to the broker, and how it shows itself to us.
+type credential struct {
+	files access.Files
+	token *access.Token // nil: none
+}
 
-// tls is the configuration for one handshake.
-func (f files) tls() (*tls.Config, error) {
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
-	if f.caCert != "" {
-		pem, err := os.ReadFile(f.caCert)
-		if err != nil {
-			return nil, fmt.Errorf("--broker-cacert: %w", err)
-		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--broker-cacert %s: holds no PEM certificate", f.caCert)
-		}
+// openCredential reads the files once, to find what cannot work.
+func openCredential(cfg Config) (c credential, err error) {
+	c.files = access.Files{CACert: cfg.CACert, Cert: cfg.Cert, Key: cfg.Key}
+	if err := c.files.Check(); err != nil {
+		return credential{}, err
 	}
-	if f.cert != "" {
-		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
-		if err != nil {
-			return nil, fmt.Errorf("--broker-cert %s with --broker-key %s: %w", f.cert, f.key, err)
-		}
-		cfg.Certificates = []tls.Certificate{pair}
+	if cfg.TokenFile != "" {
+		c.token, err = access.OpenToken(cfg.TokenFile)
 	}
-	return cfg, nil
+	return c, err
 }
 
 // transport is TLS or none, as the scheme says. failed hears why a handshake failed.
-func (f files) transport(scheme string, failed func(error)) credentials.TransportCredentials {
+func (c credential) transport(scheme string, failed func(error)) credentials.TransportCredentials {
 	if scheme == "https" {
-		return handshake{f, failed}
+		return handshake{c.files, failed}
 	}
 	return insecure.NewCredentials()
 }
 
 // handshake is TLS with files that are read at each connection.
 type handshake struct {
-	files  files
+	files  access.Files
 	failed func(error)
 }
 
@@ -65,7 +55,7 @@ func (h handshake) ClientHandshake(ctx context.Context, authority string, raw ne
 }
 
 func (h handshake) shake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	cfg, err := h.files.tls()
+	cfg, err := h.files.Config("")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -90,15 +80,11 @@ func (handshake) OverrideServerName(string) error { return errors.New("not suppo
 
 // bearerToken adds the token to each call. Whether it may travel in the clear is checked
 // with the settings: a token for a broker on this machine may.
-type bearerToken struct{ files files }
+type bearerToken struct{ *access.Token }
 
 // GetRequestMetadata implements credentials.PerRPCCredentials.
 func (t bearerToken) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	token, err := t.files.bearer()
-	if err != nil {
-		return nil, err
-	}
-	return map[string]string{"authorization": "Bearer " + token}, nil
+	return map[string]string{"authorization": "Bearer " + t.Current()}, nil
 }
 
 // RequireTransportSecurity implements credentials.PerRPCCredentials.

@@ -30,7 +30,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -38,6 +37,7 @@ import (
 
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/danube/danubepb"
+	"holdfast/brokerapi/rest"
 )
 
 const (
@@ -96,7 +96,7 @@ type node struct {
 	at      addresses
 	timeout time.Duration
 	log     *slog.Logger
-	http    *http.Client
+	metrics *rest.Client
 
 	life context.Context // ends with Close
 	end  context.CancelCauseFunc
@@ -132,8 +132,8 @@ func newNode(cfg Config) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := files{token: cfg.TokenFile, caCert: cfg.CACert, cert: cfg.Cert, key: cfg.Key}
-	if err := f.check(); err != nil {
+	show, err := openCredential(cfg)
+	if err != nil {
 		return nil, err
 	}
 	if cfg.Timeout < 0 {
@@ -147,13 +147,17 @@ func newNode(cfg Config) (*node, error) {
 	}
 	n := &node{at: at, timeout: cfg.Timeout, log: cfg.Logger, lost: make(chan struct{}, 1)}
 	n.life, n.end = context.WithCancelCause(context.Background())
-	n.http = newMetricsClient(n.life, f)
-	// The client port needs no watch of its own: it is the same process.
-	if n.adminLink, err = newLink(n.life, "--broker-admin", at.admin, f, n.timeout, n.log, n.tellLost); err != nil {
+	if n.metrics, err = newScraper(cfg, at, n.timeout); err != nil {
 		return nil, err
 	}
-	if n.lookupLink, err = newLink(n.life, "--danube-lookup", at.lookup, f, n.timeout, n.log, func() {}); err != nil {
+	// The client port needs no watch of its own: it is the same process.
+	if n.adminLink, err = newLink(n.life, "--broker-admin", at.admin, show, n.timeout, n.log, n.tellLost); err != nil {
+		_ = n.metrics.Close()
+		return nil, err
+	}
+	if n.lookupLink, err = newLink(n.life, "--danube-lookup", at.lookup, show, n.timeout, n.log, func() {}); err != nil {
 		n.adminLink.close()
+		_ = n.metrics.Close()
 		return nil, err
 	}
 	n.brokers = danubepb.NewBrokerAdminClient(n.adminLink.conn)
@@ -181,8 +185,7 @@ func (n *node) Close() error {
 	}
 	n.adminLink.close()
 	n.lookupLink.close()
-	n.http.CloseIdleConnections()
-	return nil
+	return n.metrics.Close()
 }
 
 // listBrokers asks for the broker's own list of brokers, which is its cache.

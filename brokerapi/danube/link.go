@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
+
+	"holdfast/brokerapi/access"
 )
 
 const (
@@ -33,6 +35,7 @@ type link struct {
 	conn      *grpc.ClientConn
 	life      context.Context // ends with the driver
 	timeout   time.Duration   // longest wait for one answer
+	token     *access.Token   // nil: none
 	log       *slog.Logger
 	lost      func() // called when an established connection broke
 
@@ -62,10 +65,10 @@ var (
 )
 
 // newLink prepares the connection and starts to make it; it does not wait.
-func newLink(life context.Context, flag string, u *url.URL, f files, timeout time.Duration, log *slog.Logger, lost func()) (*link, error) {
-	l := &link{flag: flag, url: u.String(), life: life, timeout: timeout, log: log, lost: lost, waiting: map[*waiter]bool{}}
+func newLink(life context.Context, flag string, u *url.URL, c credential, timeout time.Duration, log *slog.Logger, lost func()) (*link, error) {
+	l := &link{flag: flag, url: u.String(), life: life, timeout: timeout, token: c.token, log: log, lost: lost, waiting: map[*waiter]bool{}}
 	options := []grpc.DialOption{
-		grpc.WithTransportCredentials(f.transport(u.Scheme, l.failed)),
+		grpc.WithTransportCredentials(c.transport(u.Scheme, l.failed)),
 		grpc.WithContextDialer(l.dial),
 		grpc.WithUserAgent("holdfast"),
 		grpc.WithDisableRetry(),
@@ -78,8 +81,8 @@ func newLink(life context.Context, flag string, u *url.URL, f files, timeout tim
 			MinConnectTimeout: dialTimeout,
 		}),
 	}
-	if f.token != "" {
-		options = append(options, grpc.WithPerRPCCredentials(bearerToken{f}))
+	if c.token != nil {
+		options = append(options, grpc.WithPerRPCCredentials(bearerToken{c.token}))
 	}
 	conn, err := grpc.NewClient("passthrough:///"+u.Host, options...)
 	if err != nil {

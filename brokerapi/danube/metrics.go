@@ -1,7 +1,6 @@
 package danube
 
 import (
-	"bytes"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,28 +13,18 @@ type exposed struct {
 	StartedAt time.Time // zero: the metrics do not tell
 }
 
-// parseMetrics reads the text format of Prometheus. What it cannot read it skips, and
-// so it does with a last line that is cut off.
-func parseMetrics(text []byte) exposed {
-	var e exposed
-	for len(text) > 0 {
-		line, rest, whole := bytes.Cut(text, []byte("\n"))
-		if !whole {
-			break
-		}
-		text = rest
-		name, labels, value, ok := parseSample(strings.TrimSpace(string(line)))
-		if !ok {
-			continue
-		}
-		if id := labels["broker"]; id != "" && len(e.Brokers) < 3 && !slices.Contains(e.Brokers, id) {
-			e.Brokers = append(e.Brokers, id)
-		}
-		if name == "process_start_time_seconds" && value > 0 && value < 1e11 {
-			e.StartedAt = time.UnixMilli(int64(value * 1000))
-		}
+// take reads one line in the text format of Prometheus. One that it cannot read it skips.
+func (e *exposed) take(line string) {
+	name, labels, value, ok := parseSample(strings.TrimSpace(line))
+	if !ok {
+		return
 	}
-	return e
+	if id := labels["broker"]; id != "" && len(e.Brokers) < 3 && !slices.Contains(e.Brokers, id) {
+		e.Brokers = append(e.Brokers, id)
+	}
+	if name == "process_start_time_seconds" && value > 0 && value < 1e11 {
+		e.StartedAt = time.UnixMilli(int64(value * 1000))
+	}
 }
 
 // parseSample takes one line apart: name{label="value",…} number [timestamp].

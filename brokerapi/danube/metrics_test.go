@@ -7,6 +7,14 @@ import (
 	"time"
 )
 
+// expose takes all lines of the text.
+func expose(text string) (e exposed) {
+	for line := range strings.Lines(text) {
+		e.take(line)
+	}
+	return e
+}
+
 func TestMetricsTellBrokerAndStart(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
@@ -22,15 +30,14 @@ func TestMetricsTellBrokerAndStart(t *testing.T) {
 		{"label in another's value", "a{topic=\"broker=\\\"9\\\"\",broker=\"1\"} 1\n", []string{"1"}, time.Time{}},
 		{"braces in a value", "a{topic=\"}{\",broker=\"1\"} 1 1700000000000\n", []string{"1"}, time.Time{}},
 		{"carriage returns and spaces", "  a{ broker = \"1\" , x=\"\" } 1\r\n", []string{"1"}, time.Time{}},
-		{"cut off in the last line", "a{broker=\"1\"} 1\na{broker=\"12", []string{"1"}, time.Time{}},
-		{"cut off in the only line", "a{broker=\"12\"} 1", nil, time.Time{}},
+		{"cut off in a line", "a{broker=\"1\"} 1\na{broker=\"12", []string{"1"}, time.Time{}},
 		{"no number", "a{broker=\"1\"} many\na{broker=\"1\"}\n", nil, time.Time{}},
 		{"a web page", "<html><body>broker=\"1\"</body></html>\n", nil, time.Time{}},
 		{"a start that is none", "process_start_time_seconds -1\nprocess_start_time_seconds NaN\nprocess_start_time_seconds +Inf\n", nil, time.Time{}},
 		{"nothing", "", nil, time.Time{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e := parseMetrics([]byte(c.text))
+			e := expose(c.text)
 			if !slices.Equal(e.Brokers, c.brokers) || !e.StartedAt.Equal(c.start) {
 				t.Errorf("got %+v, want %q and %v", e, c.brokers, c.start)
 			}
@@ -43,7 +50,7 @@ func FuzzMetrics(f *testing.F) {
 	f.Add("process_start_time_seconds{a=\"\\\\\\n\\\"\"} 1.7e9 1\n")
 	f.Add("a{=\"\",,\"}\n#\n{\n\x00\xff{broker=\"")
 	f.Fuzz(func(t *testing.T, text string) {
-		e := parseMetrics([]byte(text))
+		e := expose(text)
 		if len(e.Brokers) > 3 || slices.Contains(e.Brokers, "") {
 			t.Fatalf("brokers %q", e.Brokers)
 		}

@@ -1,11 +1,9 @@
 package danube
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"strings"
 )
 
@@ -67,29 +65,4 @@ func parseURL(flag, raw, port string) (*url.URL, error) {
 		port = u.Host
 	}
 	return &url.URL{Scheme: u.Scheme, Host: port}, nil
-}
-
-// check finds at once what would otherwise fail at every attempt to connect.
-func (f files) check() error {
-	if _, err := f.tls(); err != nil {
-		return err
-	}
-	if f.token == "" {
-		return nil
-	}
-	_, err := f.bearer()
-	return err
-}
-
-// bearer is the token, read again at each call so that it can be replaced.
-func (f files) bearer() (string, error) {
-	raw, err := os.ReadFile(f.token)
-	if err != nil {
-		return "", fmt.Errorf("--broker-token-file: %w", err)
-	}
-	token := strings.TrimSpace(string(raw))
-	if token == "" || strings.ContainsAny(token, "\r\n\x00") {
-		return "", errors.New("--broker-token-file " + f.token + ": want one line that holds the token")
-	}
-	return token, nil
 }

@@ -37,9 +37,9 @@ func TestSettingsThatCannotWorkNameTheFlag(t *testing.T) {
 		{"two hosts", `--danube-metrics "http://a:1,b:2"`, Config{AdminURL: "http://h", MetricsURL: "http://a:1,b:2"}},
 		{"password", "--broker-admin holds credentials", Config{AdminURL: "http://u:secret@h:1"}},
 		{"CA that is not there", "--broker-cacert: open", Config{AdminURL: "https://h", CACert: filepath.Join(dir, "no")}},
-		{"CA that is none", "holds no PEM certificate", Config{AdminURL: "https://h", CACert: empty}},
+		{"CA that is none", "has no certificate in PEM form", Config{AdminURL: "https://h", CACert: empty}},
 		{"certificate that is none", "--broker-cert " + empty, Config{AdminURL: "https://h", Cert: empty, Key: empty}},
-		{"empty token", "want one line that holds the token", Config{AdminURL: "http://h", TokenFile: empty}},
+		{"empty token", "is empty: want the token alone", Config{AdminURL: "http://h", TokenFile: empty}},
 		{"negative timeout", "must not be negative", Config{AdminURL: "http://h", Timeout: -1}},
 		{"no store", "needs the store", Config{AdminURL: "http://h"}},
 	} {
@@ -112,7 +112,7 @@ func TestTLSAndTokenAreUsedAndReadAgain(t *testing.T) {
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 			md, _ := metadata.FromIncomingContext(ctx)
 			if got := md.Get("authorization"); len(got) != 1 || got[0] != "Bearer good" {
-				return nil, status.Error(codes.Unauthenticated, "who are you?")
+				return nil, status.Errorf(codes.Unauthenticated, "who is %s?", got)
 			}
 			return handler(ctx, req)
 		}))

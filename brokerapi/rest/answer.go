@@ -30,13 +30,13 @@ func (a *Answer) Want(statuses ...int) error {
 // wrong may quote it, too, so it is hidden and cut like a quotation: package json's errors
 // hold a number at its full length.
 func (a *Answer) Errorf(format string, args ...any) error {
-	return a.error(a.kind(), ": "+shown(a.client.token.hide(fmt.Sprintf(format, args...)), 2*maxQuote))
+	return a.error(a.kind(), ": "+shown(a.client.token.Hide(fmt.Sprintf(format, args...)), 2*maxQuote))
 }
 
 // Refusedf is an *AnswerError without a quotation, for an answer whose own words stand
 // among args.
 func (a *Answer) Refusedf(format string, args ...any) error {
-	words := shown(a.client.token.hide(fmt.Sprintf(format, args...)), 2*maxQuote)
+	words := shown(a.client.token.Hide(fmt.Sprintf(format, args...)), 2*maxQuote)
 	return &AnswerError{a, fmt.Sprintf("%s %s: %s answered %s: %s", a.client.setting, a.client.base, a.what, statusText(a.Status), words)}
 }
 
@@ -69,7 +69,7 @@ func (a *Answer) Location() string {
 // kind is how the body was announced, in brackets.
 func (a *Answer) kind() string {
 	if t := a.Header.Get("Content-Type"); t != "" {
-		return " (" + shown(a.client.token.hide(t), 80) + ")"
+		return " (" + shown(a.client.token.Hide(t), 80) + ")"
 	}
 	return " (no content type)"
 }
@@ -89,11 +89,11 @@ func remedyFor(a *Answer, c *Client) string {
 	case a.Status == http.StatusUnauthorized && c.token == nil:
 		return ": set --broker-token-file to a token that the broker accepts"
 	case a.Status == http.StatusUnauthorized, a.Status == http.StatusForbidden && c.token != nil:
-		return fmt.Sprintf(": put a token that the broker accepts into %s (--broker-token-file)", c.token.path)
+		return fmt.Sprintf(": put a token that the broker accepts into %s (--broker-token-file)", c.token.Path())
 	case a.Status == http.StatusBadRequest && strings.HasPrefix(c.base, "http:") && saysHTTPS.Match(a.Body):
 		return c.speaksTLS()
 	case a.Status >= 300 && a.Status < 400:
-		to := shown(c.token.hide(a.Header.Get("Location")), maxQuote)
+		to := shown(c.token.Hide(a.Header.Get("Location")), maxQuote)
 		return fmt.Sprintf(": it redirects to %q, which is not followed: set %s to the broker's own address", to, c.setting)
 	}
 	return ""

@@ -99,17 +99,17 @@ func (c *Client) within(ctx context.Context) (context.Context, func()) {
 func (c *Client) send(ctx context.Context, r Request) (*http.Response, error) {
 	var token string
 	if c.token != nil {
-		token = c.token.current()
+		token = c.token.Current()
 	}
 	resp, err := c.sendWith(ctx, r, token)
 	if err != nil || resp.StatusCode != http.StatusUnauthorized || c.token == nil || r.Once {
 		return resp, err
 	}
-	if err := c.token.reread(); err != nil {
+	if err := c.token.Reread(); err != nil {
 		resp.Body.Close()
 		return nil, fmt.Errorf("answered %s: %w", statusText(resp.StatusCode), err)
 	}
-	renewed := c.token.current()
+	renewed := c.token.Current()
 	if renewed == token {
 		return resp, nil
 	}

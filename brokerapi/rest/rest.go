@@ -22,6 +22,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"holdfast/brokerapi/access"
 )
 
 const (
@@ -49,8 +51,8 @@ type Client struct {
 	setting, base string
 	timeout       time.Duration
 	maxAnswer     int64
-	token         *tokenFile // nil: none
-	files         tlsFiles   // for what messages say
+	token         *access.Token // nil: none
+	files         access.Files  // for what messages say
 	http          *http.Client
 
 	life context.Context // ends with Close
@@ -84,13 +86,16 @@ func New(cfg Config) (*Client, error) {
 	if c.maxAnswer == 0 {
 		c.maxAnswer = defaultMaxAnswer
 	}
-	files := tlsFiles{cfg.CACert, cfg.Cert, cfg.Key}
-	if err := files.check(base.Scheme); err != nil {
+	files := access.Files{CACert: cfg.CACert, Cert: cfg.Cert, Key: cfg.Key}
+	if base.Scheme == "http" && files != (access.Files{}) {
+		return nil, fmt.Errorf("%s has http:// and TLS files are set: write https://, or leave out --broker-cacert, --broker-cert and --broker-key", cfg.Setting)
+	}
+	if err := files.Check(); err != nil {
 		return nil, err
 	}
 	c.files = files
 	if cfg.TokenFile != "" {
-		if c.token, err = openToken(cfg.TokenFile); err != nil {
+		if c.token, err = access.OpenToken(cfg.TokenFile); err != nil {
 			return nil, err
 		}
 	}

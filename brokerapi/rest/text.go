@@ -37,13 +37,13 @@ func (c *Client) quote(body []byte) string {
 	if text == "" {
 		return " with nothing"
 	}
-	return fmt.Sprintf(": %q", shown(c.token.hide(text), maxQuote))
+	return fmt.Sprintf(": %q", shown(c.token.Hide(text), maxQuote))
 }
 
 // failed is the error of a call that got no answer.
 func (c *Client) failed(what string, err error) error {
 	return &callError{fmt.Sprintf("%s %s: %s: %s%s", c.setting, c.base, what,
-		shown(c.token.hide(strings.TrimPrefix(err.Error(), "readLoopPeekFailLocked: ")), 2*maxQuote), c.remedy(err)), err}
+		shown(c.token.Hide(strings.TrimPrefix(err.Error(), "readLoopPeekFailLocked: ")), 2*maxQuote), c.remedy(err)), err}
 }
 
 // callError keeps a text that was made fit to be shown apart from what it came from.
@@ -65,11 +65,11 @@ func (c *Client) remedy(err error) string {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return ": is the broker running there?"
 	case errors.As(err, &unknown):
-		return fmt.Sprintf(": set --broker-cacert%s to the authority that signed the broker's certificate", now(c.files.caCert))
+		return fmt.Sprintf(": set --broker-cacert%s to the authority that signed the broker's certificate", now(c.files.CACert))
 	case errors.As(err, &otherHost):
 		return fmt.Sprintf(": write a host in %s that the broker's certificate is made out to", c.setting)
 	case strings.Contains(err.Error(), "remote error: tls: "): // an alert has no type of its own
-		return fmt.Sprintf(": the broker refuses the handshake: set --broker-cert%s and --broker-key to a certificate that it accepts", now(c.files.cert))
+		return fmt.Sprintf(": the broker refuses the handshake: set --broker-cert%s and --broker-key to a certificate that it accepts", now(c.files.Cert))
 	case strings.Contains(err.Error(), `malformed HTTP response "\x15\x03`): // an alert
 		return c.speaksTLS()
 	case errors.As(err, &noTLS), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):

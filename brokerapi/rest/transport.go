@@ -3,17 +3,16 @@ package rest
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
-	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"time"
+
+	"holdfast/brokerapi/access"
 )
 
 // newHTTP has no proxy: the broker is beside us. It speaks HTTP/1.1 only, where a call
 // that is given up takes its connection with it.
-func (c *Client) newHTTP(files tlsFiles, host string) *http.Client {
+func (c *Client) newHTTP(files access.Files, host string) *http.Client {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	return &http.Client{
@@ -45,8 +44,8 @@ func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, e
 	return (&net.Dialer{Timeout: dialTimeout, KeepAlive: 15 * time.Second}).DialContext(ctx, network, address)
 }
 
-func (c *Client) dialTLS(ctx context.Context, network, address string, files tlsFiles, host string) (net.Conn, error) {
-	cfg, err := files.config(host)
+func (c *Client) dialTLS(ctx context.Context, network, address string, files access.Files, host string) (net.Conn, error) {
+	cfg, err := files.Config(host)
 	if err != nil {
 		return nil, err
 	}
@@ -68,46 +67,4 @@ func (c *Client) dialTLS(ctx context.Context, network, address string, files tls
 		return nil, err
 	}
 	return conn, nil
-}
-
-// tlsFiles are read again for each connection, so renewed certificates are used without
-// a restart.
-type tlsFiles struct {
-	caCert, cert, key string
-}
-
-// check finds at once what would otherwise fail at every attempt to connect.
-func (f tlsFiles) check(scheme string) error {
-	switch {
-	case f.cert != "" && f.key == "":
-		return fmt.Errorf("--broker-cert %s: certificate without a key: give --broker-key too", f.cert)
-	case f.key != "" && f.cert == "":
-		return fmt.Errorf("--broker-key %s: key without a certificate: give --broker-cert too", f.key)
-	case scheme == "http" && f != (tlsFiles{}):
-		return fmt.Errorf("--broker-admin has http:// and TLS files are set: write https://, or leave out --broker-cacert, --broker-cert and --broker-key")
-	}
-	_, err := f.config("")
-	return err
-}
-
-func (f tlsFiles) config(host string) (*tls.Config, error) {
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
-	if f.caCert != "" {
-		pem, err := os.ReadFile(f.caCert)
-		if err != nil {
-			return nil, fmt.Errorf("--broker-cacert: %w", err)
-		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--broker-cacert %s: has no certificate in PEM form", f.caCert)
-		}
-	}
-	if f.cert != "" {
-		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
-		if err != nil {
-			return nil, fmt.Errorf("--broker-cert %s and --broker-key %s: %w", f.cert, f.key, err)
-		}
-		cfg.Certificates = []tls.Certificate{pair}
-	}
-	return cfg, nil
 }

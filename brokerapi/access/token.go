@@ -1,4 +1,4 @@
-package rest
+package access
 
 import (
 	"fmt"
@@ -12,8 +12,9 @@ import (
 // maxToken is far above any token that a server's header limit lets through, in bytes.
 const maxToken = 16 << 10
 
-// tokenFile is a bearer token on disk, read again when the file changes.
-type tokenFile struct {
+// Token is a bearer token on disk, read again when the file changes. It is safe for
+// concurrent use.
+type Token struct {
 	path string
 
 	mu       sync.Mutex
@@ -33,14 +34,21 @@ func (s fileState) same(o fileState) bool {
 	return s.file != nil && s.modified.Equal(o.modified) && s.size == o.size && os.SameFile(s.file, o.file)
 }
 
-func openToken(path string) (*tokenFile, error) {
-	t := &tokenFile{path: path}
-	return t, t.reread()
+// OpenToken reads the file of --broker-token-file.
+func OpenToken(path string) (*Token, error) {
+	t := &Token{path: path}
+	if err := t.Reread(); err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
-// current is the token as the file has it now. When the file cannot be read, as while
+// Path is the file.
+func (t *Token) Path() string { return t.path }
+
+// Current is the token as the file has it now. When the file cannot be read, as while
 // somebody replaces it, it is the last one that could.
-func (t *tokenFile) current() string {
+func (t *Token) Current() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if info, err := os.Stat(t.path); err == nil && !t.read.same(stateOf(info)) {
@@ -49,14 +57,14 @@ func (t *tokenFile) current() string {
 	return t.value
 }
 
-// reread reads the file whatever its times say.
-func (t *tokenFile) reread() error {
+// Reread reads the file whatever its times say.
+func (t *Token) Reread() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.rereadLocked()
 }
 
-func (t *tokenFile) rereadLocked() error {
+func (t *Token) rereadLocked() error {
 	f, err := os.Open(t.path)
 	if err != nil {
 		return fmt.Errorf("--broker-token-file: %w", err)
@@ -102,8 +110,8 @@ func parseToken(text string) (string, error) {
 	return token, nil
 }
 
-// hide takes the token out of a text. It is safe on nil.
-func (t *tokenFile) hide(text string) string {
+// Hide takes the token out of a text. It is safe on nil.
+func (t *Token) Hide(text string) string {
 	if t == nil {
 		return text
 	}

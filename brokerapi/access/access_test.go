@@ -1,0 +1,77 @@
+package access
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFilesThatCannotWorkAreNamedAndNotQuoted(t *testing.T) {
+	dir := t.TempDir()
+	missing, none := filepath.Join(dir, "missing"), filepath.Join(dir, "none")
+	write(t, none, "secret")
+	for _, c := range []struct {
+		name  string
+		files Files
+		want  string
+	}{
+		{"authorities missing", Files{CACert: missing}, "--broker-cacert: open " + missing},
+		{"authorities that are none", Files{CACert: none}, "--broker-cacert " + none + ": has no certificate in PEM form"},
+		{"certificate alone", Files{Cert: none}, "give --broker-key too"},
+		{"key alone", Files{Key: none}, "give --broker-cert too"},
+		{"a pair that is none", Files{Cert: none, Key: none}, "--broker-cert " + none + " and --broker-key " + none + ": "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if err := c.files.Check(); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+		})
+	}
+	if err := (Files{}).Check(); err != nil {
+		t.Errorf("no files: %v", err)
+	}
+}
+
+func TestATokenThatGoesAwayIsStillTheLastOne(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "token")
+	write(t, path, "first\n")
+	token, err := OpenToken(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct{ name, file, want string }{
+		{"as it was", "first\n", "first"},
+		{"renewed", "the-second", "the-second"},
+		{"emptied while it is written", "", "the-second"},
+		{"more than a token", "a b\n", "the-second"},
+		{"renewed again", "third\n", "third"},
+	} {
+		write(t, path, step.file)
+		if got := token.Current(); got != step.want {
+			t.Errorf("%s: %q, want %q", step.name, got, step.want)
+		}
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if got := token.Current(); got != "third" {
+		t.Errorf("removed: %q", got)
+	}
+	if err := token.Reread(); err == nil || !strings.HasPrefix(err.Error(), "--broker-token-file: open ") {
+		t.Errorf("removed: %v", err)
+	}
+	if got := token.Hide("sent third, before that the-second"); got != "sent [token], before that [token]" {
+		t.Errorf("shown: %s", got)
+	}
+	if got := (*Token)(nil).Hide("nothing to hide"); got != "nothing to hide" {
+		t.Error(got)
+	}
+}

@@ -1,0 +1,58 @@
+// Package access reads the files by which we show ourselves to a broker's admin API, and
+// by which it shows itself to us: authorities, a client certificate, a bearer token.
+//
+// Guaranteed: what is renewed on disk is used without a restart, certificates by the next
+// connection and a token by the next call; an error names the setting and the file, and
+// never holds what stands in it. Not guaranteed: that files which belong together are
+// read at the same moment; a connection that meets half of a change fails, and the next
+// one does not.
+package access
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+)
+
+// Files are for TLS, all PEM. Each may be empty: no authorities are the system's.
+type Files struct {
+	CACert    string // --broker-cacert
+	Cert, Key string // --broker-cert, --broker-key: both or none
+}
+
+// Check finds at once what would otherwise fail at every attempt to connect.
+func (f Files) Check() error {
+	switch {
+	case f.Cert != "" && f.Key == "":
+		return fmt.Errorf("--broker-cert %s: certificate without a key: give --broker-key too", f.Cert)
+	case f.Key != "" && f.Cert == "":
+		return fmt.Errorf("--broker-key %s: key without a certificate: give --broker-cert too", f.Key)
+	}
+	_, err := f.Config("")
+	return err
+}
+
+// Config reads the files for one connection. The host is the name that the broker's
+// certificate must have; empty: the caller sets it.
+func (f Files) Config(host string) (*tls.Config, error) {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
+	if f.CACert != "" {
+		pem, err := os.ReadFile(f.CACert)
+		if err != nil {
+			return nil, fmt.Errorf("--broker-cacert: %w", err)
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("--broker-cacert %s: has no certificate in PEM form", f.CACert)
+		}
+	}
+	if f.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+		if err != nil {
+			return nil, fmt.Errorf("--broker-cert %s and --broker-key %s: %w", f.Cert, f.Key, err)
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, nil
+}
