@@ -33,10 +33,11 @@ var arrows = map[string][]string{
 	"holdfast/cluster/memory":            {},
 	"holdfast/brokerapi":                 {},
 	"holdfast/brokerapi/access":          {},
-	"holdfast/brokerapi/danube":          {"holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/brokerapi/danube/danubepb", "holdfast/brokerapi/rest"},
+	"holdfast/brokerapi/danube":          {"holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/brokerapi/danube/danubepb", "holdfast/brokerapi/exposition", "holdfast/brokerapi/rest"},
 	"holdfast/brokerapi/httpapi":         {"holdfast/brokerapi", "holdfast/brokerapi/rest"},
 	"holdfast/brokerapi/nats":            {"holdfast/brokerapi"},
-	"holdfast/brokerapi/pulsar":          {"holdfast/brokerapi", "holdfast/brokerapi/rest"},
+	"holdfast/brokerapi/exposition":      {},
+	"holdfast/brokerapi/pulsar":          {"holdfast/brokerapi", "holdfast/brokerapi/exposition", "holdfast/brokerapi/rest"},
 	"holdfast/brokerapi/rest":            {"holdfast/brokerapi/access"},
 	"holdfast/brokerapi/brokertest":      {"holdfast/brokerapi"},
 	"holdfast/brokerapi/danube/danubepb": {},
@@ -54,8 +55,9 @@ var pure = map[string][]string{
 	"cluster/memory": {"store.go", "txn.go", "request.go"},
 	"agent/process":  {"policy.go"},
 
-	"brokerapi/danube":  {"match.go", "metrics.go"},
-	"brokerapi/httpapi": {"capabilities.go"},
+	"brokerapi/danube":     {"match.go", "metrics.go"},
+	"brokerapi/exposition": {"exposition.go"},
+	"brokerapi/httpapi":    {"capabilities.go"},
 }
 
 // tool runs the go command that runs this test.

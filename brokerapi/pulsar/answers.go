@@ -4,9 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
-	"strconv"
 	"strings"
-	"time"
 	"unicode"
 )
 
@@ -83,32 +81,4 @@ func parseVersion(body []byte) (string, error) {
 		}
 	}
 	return text, nil
-}
-
-// startTime is the metric that tells when the broker's process started.
-const startTime = "process_start_time_seconds"
-
-// parseStart reads the line of that metric; ok is false for every other line. The time is
-// in milliseconds.
-func parseStart(line string) (at time.Time, ok bool) {
-	rest, ok := strings.CutPrefix(line, startTime)
-	if !ok || rest == "" || rest[0] != ' ' && rest[0] != '{' {
-		return time.Time{}, false
-	}
-	if rest[0] == '{' {
-		end := strings.LastIndexByte(rest, '}')
-		if end < 0 {
-			return time.Time{}, false
-		}
-		rest = rest[end+1:]
-	}
-	fields := strings.Fields(rest)
-	if len(fields) == 0 || len(fields) > 2 {
-		return time.Time{}, false
-	}
-	seconds, err := strconv.ParseFloat(fields[0], 64)
-	if err != nil || !(seconds > 0 && seconds < 1e11) {
-		return time.Time{}, false
-	}
-	return time.UnixMilli(int64(seconds * 1000)).UTC(), true
 }

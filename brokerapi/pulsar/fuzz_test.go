@@ -79,19 +79,6 @@ func FuzzVersion(f *testing.F) {
 	})
 }
 
-func FuzzStartTime(f *testing.F) {
-	for _, s := range []string{"process_start_time_seconds 1.7e9", `process_start_time_seconds{cluster="a}b"} 1700000000.123`,
-		"process_start_time_seconds NaN", "process_start_time_seconds{", "process_start_time_seconds +Inf 3 4"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, line string) {
-		at, ok := parseStart(line)
-		if ok == at.IsZero() {
-			t.Fatalf("%q: %v, %v", line, at, ok)
-		}
-	})
-}
-
 func FuzzLockValues(f *testing.F) {
 	for _, s := range []string{`{"webServiceUrl":"http://h:8080","pulsarServiceUrl":"pulsar://h:6650"}`, `{"httpUrl":"http://h:8080"}`, `null`, `{`} {
 		f.Add([]byte(s))

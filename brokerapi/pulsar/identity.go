@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/brokerapi"
+	"holdfast/brokerapi/exposition"
 	"holdfast/brokerapi/rest"
 )
 
@@ -101,7 +102,7 @@ func (b *Broker) startedAt(ctx context.Context) (time.Time, error) {
 		} else if err != nil {
 			return time.Time{}, err
 		}
-		if at, ok := parseStart(string(line)); ok {
+		if at, ok := exposition.ParseStart(string(line)); ok {
 			return at, nil
 		}
 	}
