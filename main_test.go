@@ -171,7 +171,7 @@ func TestSettingsFileComesFromFlagOrEnvironment(t *testing.T) {
 }
 
 func TestHelpIsGolden(t *testing.T) {
-	for _, verb := range []string{"", "run", "status", "fleet", "topics", "events", "explain", "drain", "pause", "resume", "healthcheck", "completion"} {
+	for _, verb := range []string{"", "run", "status", "fleet", "topics", "events", "explain", "drain", "pause", "resume", "healthcheck", "install", "completion"} {
 		args, name := []string{"--help"}, "help.txt"
 		if verb != "" {
 			args, name = []string{verb, "--help"}, "help-"+verb+".txt"
