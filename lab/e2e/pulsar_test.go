@@ -31,7 +31,12 @@ func takesLong(t *testing.T) {
 
 func (s *stand) pulsar(name string) *harness.Pulsar {
 	s.Helper()
-	p, err := s.lab.NewPulsar(harness.PulsarOptions{Name: name, Etcd: s.etcd.Endpoint(), SessionTimeout: standTTL})
+	return s.pulsarWithSession(name, standTTL)
+}
+
+func (s *stand) pulsarWithSession(name string, timeout time.Duration) *harness.Pulsar {
+	s.Helper()
+	p, err := s.lab.NewPulsar(harness.PulsarOptions{Name: name, Etcd: s.etcd.Endpoint(), SessionTimeout: timeout})
 	s.ok(err)
 	s.ok(p.Start(s.ctx))
 	return p
@@ -159,7 +164,11 @@ func sameJSON(a, b string) bool {
 func TestBundlesAfterALostSession(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
-	p, peer := s.pulsar("p1"), s.pulsar("p2")
+	// Long, since what is shown needs the sidecar to be frozen, thawed and registered again
+	// well before its fence point, and before it has waited for that in vain: from then on it
+	// gives all bundles away, as it should.
+	const session, window = 30 * time.Second, 5 * time.Second
+	p, peer := s.pulsarWithSession("p1", session), s.pulsarWithSession("p2", session)
 	apart := topicsApart(3)
 	free, old, taken := apart[0], apart[1], apart[2]
 	for _, topic := range apart {
@@ -167,7 +176,8 @@ func TestBundlesAfterALostSession(t *testing.T) {
 	}
 	before := s.key(pulsarRegistration(p))
 	value := s.key(pulsarLock(free)).Value
-	c := s.besidePulsar(p, "--registration", "adopt", "--session-expired-policy", "reconnect", "--audit-interval", "1s")
+	c := s.besidePulsar(p, "--registration", "adopt", "--session-expired-policy", "reconnect", "--audit-interval", "1s",
+		"--lease-ttl", session.String(), "--detachment-recover-window", window.String())
 	s.awaitThat("the bundles to be known", func() bool {
 		st, err := c.Status(s.ctx)
 		return err == nil && st.Topics.Served == 3
@@ -180,7 +190,7 @@ func TestBundlesAfterALostSession(t *testing.T) {
 	if owner, err := peer.Owner(s.ctx, taken); err != nil || owner != peer.URL() {
 		t.Fatalf("the peer owns %q, %v", owner, err)
 	}
-	stale, err := s.etcd.Client().Grant(s.ctx, 60)
+	stale, err := s.etcd.Client().Grant(s.ctx, 600)
 	s.ok(err)
 	_, err = s.etcd.Client().Put(s.ctx, pulsarLock(old), value, clientv3.WithLease(stale.ID))
 	s.ok(err)
