@@ -23,8 +23,8 @@ const (
 	// 2/3 of it after the last renewal, and a cut of 1.4 s detaches nobody.
 	ttl           = 5 * time.Second
 	recoverWindow = 300 * time.Millisecond
-	// bound is for what should take about a second.
-	bound = 15 * time.Second
+	// bound is for what should take about a second. It is never a claim.
+	bound = harness.Patience
 )
 
 // stage is one etcd, its history and the brokers beside it, all of one kind.

@@ -19,7 +19,8 @@ func (c *couple) renewsOn() {
 	c.s.Helper()
 	before := c.registration()
 	confirmed := c.metric(`holdfast_lease_renewals_total{result="confirmed"}`)
-	c.awaitMetric(`holdfast_lease_renewals_total{result="confirmed"}`, confirmed+9, bound)
+	ttl := time.Duration(c.metric(`holdfast_lease_ttl_seconds`) * float64(time.Second))
+	c.awaitMetric(`holdfast_lease_renewals_total{result="confirmed"}`, confirmed+9, 2*ttl+bound) // eight in a TTL
 	if after := c.registration(); after != before || after.CreateRevision == 0 {
 		c.s.Errorf("the registration did not stay: %+v, then %+v", before, after)
 	}

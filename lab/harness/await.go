@@ -9,6 +9,11 @@ import (
 // PollEvery is the pause between two looks at a state that is awaited.
 const PollEvery = 20 * time.Millisecond
 
+// Patience bounds the wait for a state that should come within a second or two. It is no
+// claim about how fast that is: a machine on which much else runs can stand still for many
+// seconds, and a test that waits a minute in vain loses no more than the minute.
+const Patience = time.Minute
+
 // Await looks until ok holds, at most for bound. look returns whether the state is
 // there and a short text for what it saw, which the error quotes if time runs out.
 func Await(ctx context.Context, bound time.Duration, what string, look func(context.Context) (ok bool, saw string)) error {
