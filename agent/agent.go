@@ -234,6 +234,7 @@ func (a *agent) serve(ctx context.Context) error {
 	a.steerer = a.newSteerer(reg)
 	a.viewer = a.newViewer()
 	a.waker = a.newWaker(reg)
+	recovery.NewMoveMetrics(reg)
 	a.ownership = a.newOwnership(reg)
 	a.placer = a.newPlacer(reg)
 	a.registrar = &registrar{cfg: a.cfg, line: a.line, clock: a.clock, log: a.log.With("part", "lease"),

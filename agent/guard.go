@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"holdfast/agent/guard"
@@ -224,6 +223,7 @@ func (a *agent) noteGuard() {
 			a.event(Event{Kind: "guard", To: string(e.What), Epoch: a.memory.Epoch, Detail: e.Detail})
 			continue
 		}
+		a.metrics.guard.fired(e.Acted.At)
 		a.metrics.fenceDuration.WithLabelValues(guardStep).Observe((time.Duration(e.Acted.TookMS) * time.Millisecond).Seconds())
 		a.event(Event{Kind: "fence", To: string(guard.Fired), Reason: string(guard.Fired), Epoch: a.memory.Epoch, Detail: e.Detail, DoneAt: e.Acted.At})
 	}
@@ -255,28 +255,4 @@ func (a *agent) dismissGuard() {
 		p.Disarm()
 		p.Goodbye()
 	}
-}
-
-var (
-	descGuardUp     = desc("guard_up", "1 while the dead-man guard stands by. 0 with a broker that runs: nothing stops it if the sidecar dies or hangs.")
-	descGuardStarts = prometheus.NewDesc("holdfast_guard_starts_total", "Guards that were started, one for each process of the broker. Growing without restarts of the broker: something kills the guard.", nil, nil)
-)
-
-// guardMetrics show the guard at the moment of the scrape.
-type guardMetrics struct{ a *agent }
-
-// Describe implements prometheus.Collector.
-func (g guardMetrics) Describe(c chan<- *prometheus.Desc) { c <- descGuardUp; c <- descGuardStarts }
-
-// Collect implements prometheus.Collector.
-func (g guardMetrics) Collect(c chan<- prometheus.Metric) {
-	up, starts := 0.0, 0.0
-	if p, ok := g.a.guard.(guardProcess); ok {
-		if p.Alive() {
-			up = 1
-		}
-		starts = float64(p.Starts())
-	}
-	c <- prometheus.MustNewConstMetric(descGuardUp, prometheus.GaugeValue, up)
-	c <- prometheus.MustNewConstMetric(descGuardStarts, prometheus.CounterValue, starts)
 }

@@ -303,7 +303,7 @@ func (a *agent) tell(ctx context.Context, f func()) {
 // publish makes what the loop knows visible to everybody else.
 func (a *agent) publish() {
 	a.view.Store(&snapshot{brokerID: a.brokerID, registeredAs: a.ids.registered.now(), attachment: a.attachment, mode: a.mode,
-		boot: a.boot, everReady: a.everReady, conflict: a.conflict,
+		boot: a.boot, everReady: a.everReady, conflict: a.conflict, reassert: a.reassert,
 		instance: a.memory.Instance, fence: a.fencing.reached, restart: a.fencing.restart, failure: a.session.verdict,
 		awaitsGuard: a.awaitsGuard(), unguarded: a.guarding.standby == standbyWithout,
 		guarded: a.guarding.target, wasRegistered: a.memory.Epoch != 0, foreign: a.recognizer.foreign()})

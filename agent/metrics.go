@@ -4,7 +4,6 @@ import (
 	"runtime"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -18,6 +17,8 @@ type metrics struct {
 	childChanges               *prometheus.CounterVec
 	fenceDuration              *prometheus.HistogramVec
 	fenceFailures              *prometheus.CounterVec
+	readiness                  *prometheus.CounterVec
+	guard                      *guardMetrics
 	present                    atomic.Bool
 }
 
@@ -50,9 +51,10 @@ func newMetrics(reg prometheus.Registerer, a *agent) *metrics {
 			Help: "Suspensions of the host that were noticed. Deadlines ran on meanwhile: one longer than the lease lets it end."}),
 		childChanges: counters("broker_process_changes_total", "Transitions of the broker that 'run -- CMD' started. Many ended and started: read the broker's log.", "to"),
 		fenceDuration: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "holdfast_fence_duration_seconds",
-			Help:    "Duration of each step of the fence ladder. It must stay below the margin.",
+			Help:    "Duration of each step of the fence ladder. It must stay below the margin, lease_detach_margin_seconds: raise that, or find out what holds the step up.",
 			Buckets: []float64{.005, .01, .05, .1, .25, .5, 1, 2.5, 5, 10}}, []string{"step"}),
 		fenceFailures: counters("fence_failures_total", "Failed steps of the fence ladder. Growing: 'holdfast events' says whether a later step succeeded; if none did, stop the broker by hand.", "step"),
+		readiness:     counters("ready_transitions_total", "Changes of readiness, by what it became. Growing: clients come and go; 'holdfast events' names the cause of each.", "to"),
 	}
 	for _, r := range recovery.DetachReasons {
 		m.detachments.WithLabelValues(string(r))
@@ -69,15 +71,20 @@ func newMetrics(reg prometheus.Registerer, a *agent) *metrics {
 		}
 		m.boots.WithLabelValues(string(kind), keptReason)
 	}
+	for _, to := range []string{"ready", "not_ready"} {
+		m.readiness.WithLabelValues(to)
+	}
 	m.fenceDuration.WithLabelValues(guardStep)
 	for _, s := range recovery.FenceSteps {
 		m.fenceDuration.WithLabelValues(string(s))
 		m.fenceFailures.WithLabelValues(string(s))
 	}
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_build_info",
-		Help: "Always 1; the labels say what runs here."}, []string{"version", "goversion", "driver"})
+		Help: "Always 1; the labels say what runs here. Several versions in one cluster for long: finish the upgrade."}, []string{"version", "goversion", "driver"})
 	build.WithLabelValues(a.version, runtime.Version(), a.cfg.Driver).Set(1)
-	reg.MustRegister(m.detachments, m.losses, m.boots, m.adoptions, m.suspensions, m.childChanges, m.fenceDuration, m.fenceFailures, build, stateGauges{a}, guardMetrics{a})
+	reg.MustRegister(m.detachments, m.losses, m.boots, m.adoptions, m.suspensions, m.childChanges, m.fenceDuration, m.fenceFailures, m.readiness, build, stateGauges{a})
+	m.guard = newGuardMetrics(reg, a)
+	registerSettings(reg, a.cfg)
 	if a.wouldHave == nil {
 		a.wouldHave = newWouldHave()
 	}
@@ -100,61 +107,4 @@ func (m *metrics) bootReason(r recovery.Reason) string {
 		return string(r)
 	}
 	return keptReason
-}
-
-// stateGauges show the state at the moment of the scrape.
-type stateGauges struct{ a *agent }
-
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("holdfast_"+name, help, labels, nil)
-}
-
-var (
-	descReady      = desc("ready", "1 when clients may be sent here. 0: 'holdfast status' lists the causes.")
-	descMode       = desc("broker_mode", "1 for the broker's mode, 0 for the others. drained waits for a person.", "mode")
-	descAttachment = desc("attachment", "1 for the present attachment, 0 for the others.", "state")
-	descDetached   = desc("detached", "1 while the broker is detached: not ready, and fenced or being fenced.")
-	descPresent    = desc("registration_present", "1 while etcd has a registration of this broker id, as the watch last saw it. With --registration none: 1 unless the broker was away for longer than the TTL.")
-	descEpoch      = desc("registration_epoch", "Create revision of the registration; it grows with each one. 0: none is held. With --registration none: grows when a broker comes back after the TTL.")
-	descZombie     = desc("broker_zombie", "1 while the broker shows this sign of a zombie: it runs unregistered, or serves topics that are not assigned to it or that another broker owns, or does not see what is assigned to it (stale_view: restart it).", "kind")
-	descPaused     = desc("paused", "1 while a person has paused recovery. The lease and the fencing go on; 'holdfast status' says who and until when.")
-	descLoop       = desc("agent_loop_last_run_timestamp_seconds", "When the agent's loop last ran. More than 10 s ago: the sidecar hangs, restart it.")
-)
-
-// Describe implements prometheus.Collector.
-func (g stateGauges) Describe(c chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descReady, descMode, descAttachment, descDetached, descPresent, descEpoch, descZombie, descPaused, descLoop} {
-		c <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (g stateGauges) Collect(c chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, on bool, labels ...string) {
-		v := 0.0
-		if on {
-			v = 1
-		}
-		c <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
-	a := g.a
-	s := a.view.Load()
-	gauge(descReady, len(a.notReady()) == 0)
-	for _, m := range []recovery.Mode{recovery.Active, recovery.Draining, recovery.Drained} {
-		gauge(descMode, s.mode.Mode == m, string(m))
-	}
-	for _, at := range recovery.Attachments {
-		gauge(descAttachment, s.attachment == at, at.String())
-	}
-	gauge(descDetached, s.attachment == recovery.Detached)
-	gauge(descPresent, a.metrics.present.Load())
-	v, p := a.keeper.View(), a.reconciler.Snapshot()
-	up := a.health.Snapshot().At(time.Now()).String() == "up"
-	gauge(descZombie, up && v.Validity.ExpiredAt(a.clock()) && p.Served+p.Orphan > 0, "unregistered")
-	gauge(descZombie, p.Orphan > 0, "orphan_topics")
-	gauge(descZombie, p.Foreign > 0, "foreign_owner")
-	gauge(descZombie, a.staleView().Stale, "stale_view")
-	gauge(descPaused, a.pauseLeft() > 0)
-	c <- prometheus.MustNewConstMetric(descEpoch, prometheus.GaugeValue, float64(v.Grant.Epoch))
-	c <- prometheus.MustNewConstMetric(descLoop, prometheus.GaugeValue, float64(a.freshness.Last().UnixMilli())/1000)
 }

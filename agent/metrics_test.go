@@ -72,6 +72,7 @@ func builtWith(t *testing.T) (*agent, *prometheus.Registry) {
 	a.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{}, stillBroker{}, stillBroker{}, quiet, reg)
 	a.steerer = recovery.NewSteerer(nil, 0, quiet, reg)
 	a.waker = a.newWaker(reg)
+	recovery.NewMoveMetrics(reg)
 	a.ownership = a.newOwnership(reg)
 	a.keeper = lease.NewKeeper(lease.Settings{Timing: c.Timing(), Clock: a.clock, Classify: classify, Classes: failureClasses()},
 		stillLine{}, stillLine{}, 0, quiet, reg)
@@ -119,29 +120,43 @@ func TestMetricsOfAWholeSidecarAreWellFormed(t *testing.T) {
 	})
 }
 
-// Every series that the public contract lists for the parts built so far.
+// contracted is every metric of the public surface, with the values of its labels that
+// must be there before anything has happened.
+var contracted = map[string][]string{
+	"build_info": {"nats", "test"}, "policy_info": {"own", "drain", "external"}, "shadow": nil,
+	"ready": nil, "ready_transitions_total": {"ready", "not_ready"}, "startup_done": nil,
+	"broker_up": nil, "broker_mode": {"active", "drained", "draining"}, "broker_restart_required": nil, "mode_mismatch": nil,
+	"drained":       {"operator", "join", "stale_restart", "registration_expired", "restored_backup", "corrupt_state", "unreadable_mode", "other"},
+	"drain_pending": nil,
+	"attachment":    {"attached", "degraded", "detached"}, "detached": nil, "identity_conflict": nil, "paused": nil,
+	"detachments_total": {"broker_down", "fence_point", "identity_conflict", "lease_lost"},
+	"lease_ttl_seconds": nil, "lease_detach_margin_seconds": nil, "lease_deadline_timestamp_seconds": nil, "lease_remaining_seconds": nil, "lease_margin_seconds": nil,
+	"lease_renewals_total": {"confirmed", "failed", "lost"}, "lease_renewal_duration_seconds": nil,
+	"lease_keepalive_failures_total": failureClasses(), "lease_keepalive_failure_streak": nil, "lease_failing_seconds": nil,
+	"lease_hedges_total": {"true", "false"}, "etcd_endpoint_up": {"http://127.0.0.1:2379"},
+	"registration_present": nil, "registration_lost_total": {"lease_expired", "key_deleted", "broker_down"}, "registration_adoptions_total": nil, "registration_epoch": nil,
+	"broker_boots_total": {"first_boot", "restart", "stale_restart", "kept"}, "broker_zombie": {"unregistered", "orphan_topics", "foreign_owner", "stale_view"},
+	"broker_process_changes_total": {"started", "adopted", "ended", "start_failed", "held"},
+	"broker_steers_total":          {"active", "drained", "ok", "error", "timeout", "dropped"}, "topics_woken_total": {"ok", "changed", "error"},
+	"acquire_retry_attempts_total": nil, "acquire_retry_window_exhausted_total": nil, "ownership_conflicts_total": nil,
+	"topics":            {"assigned", "served", "missing", "orphan", "quarantined", "held_elsewhere", "loading", "failed"},
+	"topic_loads_total": {"ok", "error", "timeout", "dropped"}, "topic_unloads_total": {"ok", "error", "timeout", "dropped"}, "topic_listings_total": {"ok", "error"},
+	"reconcile_duration_seconds": nil, "reconcile_last_success_timestamp_seconds": nil, "reconcile_interval_seconds": nil, "mass_change_held": nil,
+	"fence_duration_seconds": {"guard", "ready", "quiesce", "stop"}, "fence_failures_total": {"ready", "quiesce", "stop"},
+	"would_have_total": {"register", "rebind", "set_mode", "load", "quiesce", "unload", "stop", "not_ready", "revoke", "steer", "wake"},
+	"guard_up":         nil, "guard_starts_total": nil, "guard_fired_total": nil, "guard_last_fired_timestamp_seconds": nil,
+	"datadir_watch_mode": {"events", "rescan"}, "datadir_watch_overflows_total": nil,
+	"agent_loop_last_run_timestamp_seconds": nil, "agent_suspensions_total": nil,
+	"moves_total":                 {"ok", "error", "refused", "abandoned"},
+	"move_phase_duration_seconds": {"validate", "quiesce", "commit", "seal", "handover", "resume", "delete"},
+}
+
+// The list is complete both ways: who adds a metric adds it there.
 func TestSeriesExistFromTheStart(t *testing.T) {
 	_, reg := builtWith(t)
 	have := map[string][]string{}
 	series(t, reg, func(name, _, value string) { have[name] = append(have[name], value) })
-	for name, values := range map[string][]string{
-		"build_info": nil, "ready": nil, "broker_up": nil, "broker_mode": {"active", "drained", "draining"},
-		"attachment": {"attached", "degraded", "detached"}, "detached": nil,
-		"detachments_total": {"broker_down", "fence_point", "identity_conflict", "lease_lost"},
-		"lease_ttl_seconds": nil, "lease_deadline_timestamp_seconds": nil, "lease_remaining_seconds": nil, "lease_margin_seconds": nil,
-		"lease_renewals_total": {"confirmed", "failed", "lost"}, "lease_renewal_duration_seconds": nil,
-		"lease_keepalive_failures_total": failureClasses(), "lease_keepalive_failure_streak": nil, "lease_failing_seconds": nil,
-		"lease_hedges_total": {"true", "false"}, "etcd_endpoint_up": {"http://127.0.0.1:2379"},
-		"registration_present": nil, "registration_lost_total": {"lease_expired"}, "registration_adoptions_total": nil, "registration_epoch": nil,
-		"broker_boots_total": {"first_boot", "restart"}, "broker_zombie": {"unregistered", "orphan_topics", "foreign_owner", "stale_view"},
-		"broker_steers_total": {"active", "drained", "ok", "error", "timeout", "dropped"}, "topics_woken_total": {"ok", "changed", "error"},
-		"acquire_retry_attempts_total": nil, "acquire_retry_window_exhausted_total": nil, "ownership_conflicts_total": nil,
-		"topics": nil, "topic_loads_total": nil, "topic_unloads_total": nil, "reconcile_duration_seconds": nil, "reconcile_last_success_timestamp_seconds": nil,
-		"fence_duration_seconds": {"guard", "ready", "quiesce", "stop"}, "fence_failures_total": {"ready", "quiesce", "stop"},
-		"would_have_total": {"register", "set_mode", "load", "quiesce", "unload", "stop", "not_ready", "revoke"},
-		"guard_up":         nil, "guard_starts_total": nil,
-		"datadir_watch_mode": {"events", "rescan"}, "datadir_watch_overflows_total": nil, "agent_loop_last_run_timestamp_seconds": nil,
-	} {
+	for name, values := range contracted {
 		got, ok := have["holdfast_"+name]
 		if !ok {
 			t.Errorf("holdfast_%s is missing", name)
@@ -150,6 +165,25 @@ func TestSeriesExistFromTheStart(t *testing.T) {
 			if !slices.Contains(got, v) {
 				t.Errorf("holdfast_%s: no series for %q, only %q", name, v, got)
 			}
+		}
+	}
+	for name := range have {
+		if _, ok := contracted[strings.TrimPrefix(name, "holdfast_")]; !ok {
+			t.Errorf("%s is not in the list", name)
+		}
+	}
+}
+
+// A help text is read by the person who was woken by the metric.
+func TestEveryHelpSaysMoreThanTheName(t *testing.T) {
+	_, reg := builtWith(t)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if help := f.GetHelp(); len(help) < 50 || !strings.HasSuffix(help, ".") {
+			t.Errorf("%s: help %q: say in sentences what it is and what to do with it", f.GetName(), help)
 		}
 	}
 }

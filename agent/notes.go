@@ -79,6 +79,7 @@ func (a *agent) noteReadiness() {
 		a.shadow.would(actNotReady, causes[0].Name+": "+causes[0].Message)
 		a.log.Warn(a.shadow.saying("not ready: clients are kept away"), "cause", causes[0].Name, "detail", causes[0].Message)
 	}
+	a.metrics.readiness.WithLabelValues(e.To).Inc()
 	a.event(e)
 }
 

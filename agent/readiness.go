@@ -21,6 +21,7 @@ type snapshot struct {
 	boot         BootStatus
 	everReady    bool // startup is over
 	conflict     string
+	reassert     bool   // the state key in etcd is another than the mode
 	instance     string // broker process that was registered
 	fence        recovery.Fence
 	restart      string                  // why the broker must be restarted by somebody else; empty: nobody must
@@ -139,12 +140,15 @@ func (a *agent) liveChecks() []probes.Check {
 // to a mode that a person must change.
 func (a *agent) startupChecks() []probes.Check {
 	return []probes.Check{{Name: "startup", Err: func() error {
-		s := a.view.Load()
-		if s.everReady || s.mode.Mode == recovery.Drained || s.mode.Mode == recovery.Draining {
+		if a.view.Load().startupDone() {
 			return nil
 		}
 		return errors.New("startup is not over: " + firstCause(a.notReady()))
 	}}}
+}
+
+func (s *snapshot) startupDone() bool {
+	return s.everReady || s.mode.Mode == recovery.Drained || s.mode.Mode == recovery.Draining
 }
 
 // notReady lists why clients may not be sent here; empty: they may.

@@ -133,6 +133,14 @@ type Event struct {
 	Shadow bool      `json:"shadow,omitempty"` // it would have been so; nothing was done (--shadow)
 }
 
+// when is when what the event tells of happened, which may be before it was noted.
+func (e Event) when() time.Time {
+	if !e.DoneAt.IsZero() {
+		return e.DoneAt
+	}
+	return e.At
+}
+
 // Explanation is an event with why it came and what would have avoided it.
 type Explanation struct {
 	Event Event  `json:"event"`

@@ -13,10 +13,7 @@ import (
 func stoppedBy(events []Event, started time.Time) *StopStatus {
 	for i := len(events) - 1; i >= 0; i-- {
 		e := events[i]
-		at := e.At
-		if !e.DoneAt.IsZero() {
-			at = e.DoneAt
-		}
+		at := e.when()
 		switch {
 		case e.Shadow:
 		case e.Kind == "broker" && e.To == "up", e.Kind == "process" && e.To == "started":

@@ -75,11 +75,11 @@ func newDataDirMetrics(reg prometheus.Registerer) dataDirMetrics {
 	m := dataDirMetrics{
 		mode: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_datadir_watch_mode",
-			Help: "How changes of the data directory are noticed: 1 for the mode in use (events from the kernel, or periodic rescan only), 0 for the other.",
+			Help: "How changes of the data directory are noticed: 1 for the mode in use (events from the kernel, or periodic rescan only), 0 for the other. rescan: changes are seen up to 10 s late; look at the limits of inotify.",
 		}, []string{"mode"}),
 		overflows: f.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_datadir_watch_overflows_total",
-			Help: "Times the kernel dropped events about the data directory, each answered by a full rescan.",
+			Help: "Times the kernel dropped events about the data directory, each answered by a full rescan. Growing: fs.inotify.max_queued_events is too small, or something else writes there.",
 		}),
 	}
 	m.set("")

@@ -124,7 +124,7 @@ func NewHealth(s HealthSettings, check func(ctx context.Context) error, lost <-c
 func newHealthMetrics(reg prometheus.Registerer, h *Health) {
 	promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "holdfast_broker_up",
-		Help: "1 when the broker's health verdict is up and fresh, 0 when it is down, unknown or stale.",
+		Help: "1 when the broker's health verdict is up and fresh, 0 when it is down, unknown or stale. 0: `holdfast status` has the last error; look at the broker and its admin API.",
 	}, func() float64 {
 		if h.Snapshot().At(time.Now()) == Up {
 			return 1

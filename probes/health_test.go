@@ -459,7 +459,7 @@ func TestBrokerUpMetricIsOneOnlyWhileUpAndFresh(t *testing.T) {
 		h := NewHealth(DefaultHealth(), b.check, nil, quiet(), reg)
 		expect := func(when string, want string) {
 			t.Helper()
-			text := "# HELP holdfast_broker_up 1 when the broker's health verdict is up and fresh, 0 when it is down, unknown or stale.\n# TYPE holdfast_broker_up gauge\nholdfast_broker_up " + want + "\n"
+			text := "# HELP holdfast_broker_up 1 when the broker's health verdict is up and fresh, 0 when it is down, unknown or stale. 0: `holdfast status` has the last error; look at the broker and its admin API.\n# TYPE holdfast_broker_up gauge\nholdfast_broker_up " + want + "\n"
 			if err := testutil.GatherAndCompare(reg, strings.NewReader(text)); err != nil {
 				t.Errorf("%s: %v", when, err)
 			}

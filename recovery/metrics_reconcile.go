@@ -1,6 +1,8 @@
 package recovery
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
@@ -14,8 +16,8 @@ const (
 )
 
 type reconcileMetrics struct {
-	loads, unloads map[string]prometheus.Counter // by result
-	duration       prometheus.Histogram
+	loads, unloads, listings map[string]prometheus.Counter // by result
+	duration                 prometheus.Histogram
 }
 
 func (m *reconcileMetrics) count(a act, result string) {
@@ -28,7 +30,7 @@ func (m *reconcileMetrics) count(a act, result string) {
 
 // newReconcileMetrics registers the metrics; reg may be nil. Gauges are read from
 // the snapshot when they are scraped.
-func newReconcileMetrics(reg prometheus.Registerer, snapshot func() Progress) *reconcileMetrics {
+func newReconcileMetrics(reg prometheus.Registerer, every time.Duration, snapshot func() Progress) *reconcileMetrics {
 	f := promauto.With(reg)
 	for state, of := range map[string]func(Progress) int{
 		"assigned":       func(p Progress) int { return p.Assigned },
@@ -57,11 +59,29 @@ func newReconcileMetrics(reg prometheus.Registerer, snapshot func() Progress) *r
 		Name: "holdfast_topic_unloads_total",
 		Help: "Topics quiesced or unloaded by result. Growth without a drain or a fence means orphans: find out who else changes assignments or loads topics.",
 	}, []string{"result"}))
+	listings := f.NewCounterVec(prometheus.CounterOpts{
+		Name: "holdfast_topic_listings_total",
+		Help: "Times that the broker was asked for its topics, by result. Growing errors: its admin API refuses or is overloaded, and what it serves is not known; see the log of holdfast.",
+	}, []string{"result"})
+	m.listings = map[string]prometheus.Counter{resultOK: listings.WithLabelValues(resultOK), resultError: listings.WithLabelValues(resultError)}
 	m.duration = f.NewHistogram(prometheus.HistogramOpts{
 		Name:                        "holdfast_reconcile_duration_seconds",
 		Help:                        "From the listing or change that began a reconciliation until the broker was as etcd asks. If it grows, raise --load-concurrency or look at the broker.",
 		Buckets:                     []float64{0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800},
 		NativeHistogramBucketFactor: 1.1,
+	})
+	f.NewGauge(prometheus.GaugeOpts{
+		Name: "holdfast_reconcile_interval_seconds",
+		Help: "Time between two looks at the broker's topics while nothing changes, as --audit-interval says; reconcile_last_success_timestamp_seconds should not be older than a few of them.",
+	}).Set(every.Seconds())
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "holdfast_mass_change_held",
+		Help: "1 while a sudden change of many assignments is held back until a person confirms it. Meant: `holdfast confirm`; else restore the assignments.",
+	}, func() float64 {
+		if snapshot().GuardTripped {
+			return 1
+		}
+		return 0
 	})
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "holdfast_reconcile_last_success_timestamp_seconds",

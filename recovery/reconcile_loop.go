@@ -230,6 +230,7 @@ func (r *Reconciler) listed(generation, clock uint64, serving, quiesced []string
 		l.at = now
 		return
 	case err != nil:
+		r.metrics.listings[resultError].Inc()
 		l.streak++
 		l.at = now.Add(backoff(l.streak, maxListBackoff))
 		r.lastErr = fmt.Sprintf("list topics: %v", err)
@@ -240,6 +241,7 @@ func (r *Reconciler) listed(generation, clock uint64, serving, quiesced []string
 		r.changed(now)
 		return
 	}
+	r.metrics.listings[resultOK].Inc()
 	if l.failing {
 		r.log.Info("the broker's topics can be listed again", "failures", l.streak, "epoch", r.orders.Epoch)
 	}

@@ -136,7 +136,7 @@ func NewReconciler(s ReconcilerSettings, b Broker, rec Records, log *slog.Logger
 		r.limiter = rate.NewLimiter(rate.Limit(s.Rate), max(1, int(s.Rate/20)))
 	}
 	r.work, r.endWork = context.WithCancel(r.base)
-	r.metrics = newReconcileMetrics(reg, r.Snapshot)
+	r.metrics = newReconcileMetrics(reg, r.settings.AuditInterval, r.Snapshot)
 	return r
 }
 

@@ -60,6 +60,8 @@ func newMetrics(reg prometheus.Registerer, k *Keeper) *metrics {
 	reg.MustRegister(m.renewals, m.failures, m.hedges, m.duration, m.margin,
 		gauge("lease_ttl_seconds", "TTL that etcd granted; 0 when no lease is held, as ever with --registration none.",
 			func(v View, _ Instant) float64 { return v.Validity.TTL.Seconds() }),
+		gauge("lease_detach_margin_seconds", "How long before the deadline the broker is fenced, as --lease-detach-margin says; lease_remaining_seconds near it means that this is about to happen.",
+			func(View, Instant) float64 { return k.set.Timing.Margin.Seconds() }),
 		gauge("lease_remaining_seconds", "Time to the deadline, negative once it has passed; 0 when no lease is held. Below the margin the broker is fenced.",
 			func(v View, now Instant) float64 {
 				if !v.Validity.Known() {
@@ -67,7 +69,7 @@ func newMetrics(reg prometheus.Registerer, k *Keeper) *metrics {
 				}
 				return v.Validity.Deadline().Sub(now).Seconds()
 			}),
-		gauge("lease_deadline_timestamp_seconds", "Wall-clock time of the deadline; 0 when no lease is held.",
+		gauge("lease_deadline_timestamp_seconds", "Wall-clock time of the deadline, after which the registration may be gone; 0 when no lease is held. It should move on with every renewal.",
 			func(v View, now Instant) float64 {
 				if !v.Validity.Known() {
 					return 0
