@@ -44,6 +44,7 @@ test: testcount ## all fast tests; at most six minutes on two cores
 	@status=0; \
 	$(call leg,tests,.,-short -p 2 -timeout 5m ./...) || status=1; \
 	$(call leg,lab tests,lab,-short -p 2 -timeout 5m ./...) || status=1; \
+	$(call leg,dashboards,dashboards,-timeout 2m ./...) || status=1; \
 	exit $$status
 
 .PHONY: race
@@ -95,9 +96,11 @@ lint: ## gofmt, vet, staticcheck, govulncheck
 	@files=$$(gofmt -l .); if [ -n "$$files" ]; then echo "not formatted, run gofmt -w:" $$files; exit 1; fi
 	go vet ./...
 	cd lab && go vet ./...
+	cd dashboards && go vet ./...
 	GOBIN=$(TOOLS) go install $(STATICCHECK)
 	$(TOOLS)/staticcheck ./...
 	cd lab && $(TOOLS)/staticcheck ./...
+	cd dashboards && $(TOOLS)/staticcheck ./...
 	@$(MAKE) --no-print-directory vulncheck
 
 # Exit code 3 says that there is something; any other says that it could not look.
@@ -124,6 +127,10 @@ proto: ## generate the code of the gRPC interfaces; needs protoc (protobuf-compi
 	protoc -I $(PROTO) --plugin=$(TOOLS)/protoc-gen-go --plugin=$(TOOLS)/protoc-gen-go-grpc \
 		--go_out=$(PROTO_OUT) --go_opt=paths=source_relative \
 		--go-grpc_out=$(PROTO_OUT) --go-grpc_opt=paths=source_relative $(notdir $(wildcard $(PROTO)/*.proto))
+
+.PHONY: dashboards
+dashboards: ## generate the Grafana dashboards in dashboards/
+	cd dashboards && go run .
 
 .PHONY: clean
 clean: ## remove what was built
