@@ -40,7 +40,7 @@ func counts(b *board) {
 
 func brokers(b *board) {
 	b.row("Brokers")
-	t := rows("Brokers", "A line for each broker; the instance is the link to its dashboard. Not ready comes first, then those with the least time to the fence.",
+	t := rows("All brokers", "A line for each broker; the instance is the link to its dashboard. Not ready comes first, then those with the least time to the fence.",
 		[]string{"cluster", "instance", "job"},
 		column{name: "clients", unit: "none", expr: maximum("holdfast_ready"), states: ready},
 		column{name: "attachment", unit: "none", expr: attachment.expr(), states: attachment.states},

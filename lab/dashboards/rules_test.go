@@ -1,0 +1,428 @@
+package dashboards
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+)
+
+// rule is one thing that every dashboard keeps. The first fourteen are those of
+// Grafana's dashboard-linter, which cannot be built here.
+type rule struct {
+	name   string
+	check  func(board) complaints
+	breach func(*board) // what the rule must notice
+}
+
+var rules = []rule{
+	{"the data source is a variable", checkDatasourceVariable, func(b *board) { b.Templating.List[0].Name = "prom" }},
+	{"cluster, job and instance are variables", checkChoices, func(b *board) { b.Templating.List[2].AllValue = ".*" }},
+	{"variables are read again when the time changes", checkRefresh, func(b *board) { b.Templating.List[3].Refresh = 1 }},
+	{"variables ask for labels by valid selectors", checkVariableQueries, func(b *board) { b.Templating.List[1].Query = "label_values(holdfast_build_info{, cluster)" }},
+	{"no data source is written down", checkDatasources, func(b *board) { first(b).Targets[0].Datasource.UID = "P1809F7CD0C75ACF3" }},
+	{"panels have a title and a description", checkWords, func(b *board) { first(b).Description = "" }},
+	{"panels have a unit that Grafana knows", checkUnits, func(b *board) { first(b).FieldConfig.Defaults.Unit = "seconds" }},
+	{"panels have queries", checkTargets, func(b *board) { first(b).Targets = nil }},
+	{"queries are PromQL", checkPromQL, func(b *board) { first(b).Targets[0].Expr = "sum(" }},
+	{"ranges are those of Grafana", checkRanges, func(b *board) { first(b).Targets[0].Expr = `rate(a_total{cluster=~"$cluster"}[5m])` }},
+	{"selectors have the matchers of all variables", checkMatchers, func(b *board) {
+		first(b).Targets[0].Expr = `a{cluster=~"$cluster", job="$job", instance=~"$instance"}`
+	}},
+	{"counters are looked at by how they grow", checkCounters, func(b *board) { first(b).Targets[0].Expr = "sum(a_total)" }},
+	{"buckets go into quantiles", checkBuckets, func(b *board) { first(b).Targets[0].Expr = "rate(a_bucket[$__rate_interval])" }},
+	{"nobody edits it in Grafana", checkForm, func(b *board) { b.Editable = true }},
+
+	{"ids are unique", checkIDs, func(b *board) { b.Panels[2].ID = b.Panels[1].ID }},
+	{"titles are unique", checkTitles, func(b *board) { b.Panels[2].Title = b.Panels[1].Title }},
+	{"panels do not overlap", checkGrid, func(b *board) { b.Panels[2].Grid.X-- }},
+	{"series have a name of their own", checkLegends, func(b *board) { first(b).Targets[0].LegendFormat = "" }},
+	{"states have words", checkStates, func(b *board) {
+		for i := range b.Panels {
+			if b.Panels[i].Type == "state-timeline" {
+				b.Panels[i].FieldConfig.Overrides = nil
+			}
+		}
+		first(b).Type = "state-timeline"
+		first(b).FieldConfig.Defaults.Mappings = nil
+	}},
+	{"links keep the time and the choices", checkLinks, func(b *board) { b.Links[0].KeepTime = false }},
+	{"annotations say what happened", checkAnnotations, func(b *board) { b.Annotations.List[0].TitleFormat = "" }},
+}
+
+func first(b *board) *panel { return b.drawn()[0] }
+
+func TestDashboardsKeepTheRules(t *testing.T) {
+	for _, name := range files {
+		b := read(t, name)
+		for _, r := range rules {
+			t.Run(name+"/"+r.name, func(t *testing.T) {
+				for _, complaint := range r.check(b) {
+					t.Error(complaint)
+				}
+			})
+		}
+	}
+}
+
+func TestEachRuleNoticesItsBreach(t *testing.T) {
+	for _, name := range files {
+		for _, r := range rules {
+			t.Run(name+"/"+r.name, func(t *testing.T) {
+				b := read(t, name)
+				r.breach(&b)
+				if len(r.check(b)) == 0 {
+					t.Error("nothing was noticed")
+				}
+			})
+		}
+	}
+}
+
+func TestTheDashboardsAreNamedForGood(t *testing.T) {
+	for name, uid := range map[string]string{"broker.json": "holdfast-broker", "fleet.json": "holdfast-fleet"} {
+		if got := read(t, name).UID; got != uid {
+			t.Errorf("%s has the uid %s, and links to it hold on to %s", name, got, uid)
+		}
+	}
+}
+
+type complaints []string
+
+func (c *complaints) add(format string, args ...any) { *c = append(*c, fmt.Sprintf(format, args...)) }
+
+func checkForm(b board) (c complaints) {
+	if b.Editable {
+		c.add("it can be edited: changes would be lost at the next import")
+	}
+	if b.SchemaVersion != 42 || b.UID == "" || b.Title == "" || b.Description == "" || b.Refresh == "" || !slices.Contains(b.Tags, "holdfast") {
+		c.add("schema %d, uid %q, title %q, description %q, refresh %q, tags %q", b.SchemaVersion, b.UID, b.Title, b.Description, b.Refresh, b.Tags)
+	}
+	return c
+}
+
+func checkDatasourceVariable(b board) (c complaints) {
+	var found []variable
+	for _, v := range b.Templating.List {
+		if v.Type == "datasource" {
+			found = append(found, v)
+		}
+	}
+	if len(found) != 1 || found[0].Name != "datasource" || found[0].Label != "Data source" || found[0].Query != "prometheus" {
+		c.add("not one variable datasource, Data source, of Prometheus: %+v", found)
+	}
+	return c
+}
+
+func checkChoices(b board) (c complaints) {
+	for _, want := range []struct{ name, label, all string }{
+		{"cluster", "Cluster", ".*"}, // the label is a convention: All takes in those without
+		{"job", "Job", ".+"},
+		{"instance", "Instance", ".+"},
+	} {
+		i := slices.IndexFunc(b.Templating.List, func(v variable) bool { return v.Name == want.name })
+		if i < 0 {
+			c.add("no variable %s", want.name)
+			continue
+		}
+		v := b.Templating.List[i]
+		if v.Type != "query" || v.Label != want.label || v.AllValue != want.all || !v.Multi || v.Datasource.UID != "${datasource}" {
+			c.add("variable %s: %+v", want.name, v)
+		}
+	}
+	return c
+}
+
+func checkRefresh(b board) (c complaints) {
+	for _, v := range b.Templating.List {
+		if v.Type == "query" && v.Refresh != 2 {
+			c.add("variable %s has refresh %d, not 2", v.Name, v.Refresh)
+		}
+	}
+	return c
+}
+
+var labelValues = regexp.MustCompile(`^label_values\((.+), (\w+)\)$`)
+
+func checkVariableQueries(b board) (c complaints) {
+	for _, v := range b.Templating.List {
+		if v.Type != "query" {
+			continue
+		}
+		m := labelValues.FindStringSubmatch(v.Query)
+		if m == nil || m[2] != v.Name {
+			c.add("variable %s does not ask for its label: %s", v.Name, v.Query)
+		} else if _, err := promQL.ParseExpr(somewhere.put(m[1])); err != nil {
+			c.add("variable %s: %v", v.Name, err)
+		}
+	}
+	return c
+}
+
+func checkDatasources(b board) (c complaints) {
+	check := func(where string, s source) {
+		if s.Type != "prometheus" || s.UID != "${datasource}" {
+			c.add("%s: data source %+v", where, s)
+		}
+	}
+	for _, p := range b.drawn() {
+		check(p.Title, p.Datasource)
+		for _, t := range p.Targets {
+			check(p.Title+", query "+t.RefID, t.Datasource)
+		}
+	}
+	for _, a := range b.Annotations.List {
+		check("annotation "+a.Name, a.Datasource)
+		check("annotation "+a.Name, a.Target.Datasource)
+	}
+	return c
+}
+
+func checkWords(b board) (c complaints) {
+	for _, p := range b.Panels {
+		switch {
+		case p.Title == "":
+			c.add("panel %d has no title", p.ID)
+		case p.Type != "row" && (len(p.Description) < 2*len(p.Title) || !strings.HasSuffix(p.Description, ".")):
+			c.add("%s: the description %q says no more than the title, or is no sentence", p.Title, p.Description)
+		}
+	}
+	return c
+}
+
+// units are those of Grafana that are used here.
+var units = []string{"none", "s", "percentunit", "ops"}
+
+func checkUnits(b board) (c complaints) {
+	for _, p := range b.drawn() {
+		if !slices.Contains(units, p.FieldConfig.Defaults.Unit) {
+			c.add("%s: unit %q", p.Title, p.FieldConfig.Defaults.Unit)
+		}
+	}
+	return c
+}
+
+func checkTargets(b board) (c complaints) {
+	for _, p := range b.drawn() {
+		if len(p.Targets) == 0 {
+			c.add("%s asks for nothing", p.Title)
+		}
+		for i, t := range p.Targets {
+			if t.RefID != string(rune('A'+i)) || t.Instant == t.Range {
+				c.add("%s: query %d is %s, instant %v, range %v", p.Title, i, t.RefID, t.Instant, t.Range)
+			}
+		}
+	}
+	return c
+}
+
+func checkPromQL(b board) (c complaints) {
+	for _, q := range b.queries() {
+		if _, err := promQL.ParseExpr(somewhere.put(q.expr)); err != nil {
+			c.add("%s: %s: %v", q.where, q.expr, err)
+		}
+	}
+	for _, a := range b.Annotations.List {
+		if a.Target.Expr != a.Expr {
+			c.add("annotation %s asks %s of old Grafanas and %s of new ones", a.Name, a.Expr, a.Target.Expr)
+		}
+	}
+	return c
+}
+
+// ranges finds what stands between square brackets.
+var ranges = regexp.MustCompile(`\[([^\]]*)\]`)
+
+func checkRanges(b board) (c complaints) {
+	for _, q := range b.queries() {
+		for _, m := range ranges.FindAllStringSubmatch(q.expr, -1) {
+			// The whole time shown is for numbers at its end.
+			if m[1] != "$__rate_interval" && !(q.instant && m[1] == "$__range") {
+				c.add("%s: the range [%s]", q.where, m[1])
+			}
+		}
+	}
+	return c
+}
+
+func checkMatchers(b board) (c complaints) {
+	for _, q := range b.queries() {
+		for _, label := range []string{"cluster", "job", "instance"} {
+			probe := somewhere
+			probe.cluster, probe.job, probe.instance = "c", "j", "i"
+			_ = selectors(probe.put(q.expr), func(s *parser.VectorSelector, _ []parser.Node) {
+				if !slices.ContainsFunc(s.LabelMatchers, func(m *labels.Matcher) bool {
+					return m.Name == label && m.Type == labels.MatchRegexp && m.Value == label[:1]
+				}) {
+					c.add("%s: %s has no matcher %s=~\"$%s\"", q.where, s.Name, label, label)
+				}
+			})
+		}
+	}
+	return c
+}
+
+// shownAsTheyAre are counters whose value itself is the answer.
+var shownAsTheyAre = map[string]string{
+	"holdfast_broker_boots_total": "the first boot is counted before the first scrape, and increase would not see it",
+}
+
+func checkCounters(b board) (c complaints) {
+	for _, q := range b.queries() {
+		_ = selectors(somewhere.put(q.expr), func(s *parser.VectorSelector, around []parser.Node) {
+			grows := false
+			if n := len(around); n >= 2 {
+				call, ok := around[n-2].(*parser.Call)
+				grows = ok && slices.Contains([]string{"rate", "increase"}, call.Func.Name)
+			}
+			counter := strings.HasSuffix(s.Name, "_total") || strings.HasSuffix(s.Name, "_bucket")
+			switch {
+			case counter && !grows && shownAsTheyAre[s.Name] == "":
+				c.add("%s: %s is a counter and has neither rate nor increase", q.where, s.Name)
+			case !counter && grows:
+				c.add("%s: %s is no counter", q.where, s.Name)
+			}
+		})
+	}
+	return c
+}
+
+func checkBuckets(b board) (c complaints) {
+	for _, q := range b.queries() {
+		_ = selectors(somewhere.put(q.expr), func(s *parser.VectorSelector, around []parser.Node) {
+			if strings.HasSuffix(s.Name, "_bucket") && !slices.ContainsFunc(around, func(n parser.Node) bool {
+				call, ok := n.(*parser.Call)
+				return ok && call.Func.Name == "histogram_quantile"
+			}) {
+				c.add("%s: %s outside of histogram_quantile", q.where, s.Name)
+			}
+		})
+	}
+	return c
+}
+
+func checkIDs(b board) (c complaints) {
+	seen := map[int]string{}
+	for _, p := range b.Panels {
+		if was, ok := seen[p.ID]; ok || p.ID == 0 {
+			c.add("%s has the id %d, as %s has", p.Title, p.ID, was)
+		}
+		seen[p.ID] = p.Title
+	}
+	return c
+}
+
+func checkTitles(b board) (c complaints) {
+	seen := map[string]bool{}
+	for _, p := range b.Panels {
+		if p.Type == "row" {
+			continue
+		}
+		if seen[p.Title] {
+			c.add("two panels are called %s", p.Title)
+		}
+		seen[p.Title] = true
+	}
+	return c
+}
+
+func checkGrid(b board) (c complaints) {
+	taken := map[[2]int]string{}
+	for _, p := range b.Panels {
+		if p.Grid.W <= 0 || p.Grid.H <= 0 || p.Grid.X < 0 || p.Grid.X+p.Grid.W > 24 {
+			c.add("%s is at %+v", p.Title, p.Grid)
+		}
+		for x := range p.Grid.W {
+			for y := range p.Grid.H {
+				at := [2]int{p.Grid.X + x, p.Grid.Y + y}
+				if was, ok := taken[at]; ok {
+					c.add("%s lies upon %s", p.Title, was)
+					return c
+				}
+				taken[at] = p.Title
+			}
+		}
+	}
+	return c
+}
+
+func checkLegends(b board) (c complaints) {
+	for _, p := range b.drawn() {
+		seen := map[string]bool{}
+		for _, t := range p.Targets {
+			if t.LegendFormat == "" || p.Type != "table" && seen[t.LegendFormat] {
+				c.add("%s: query %s is named %q", p.Title, t.RefID, t.LegendFormat)
+			}
+			seen[t.LegendFormat] = true
+		}
+	}
+	return c
+}
+
+func checkStates(b board) (c complaints) {
+	for _, p := range b.drawn() {
+		if p.Type != "state-timeline" {
+			continue
+		}
+		for _, t := range p.Targets {
+			states := 0
+			for _, m := range p.mappings(t.RefID) {
+				for value, s := range m.Options {
+					if s.Text == "" || s.Color == "" {
+						c.add("%s: query %s: the state %s has the text %q and the colour %q", p.Title, t.RefID, value, s.Text, s.Color)
+					}
+					states++
+				}
+			}
+			if states < 2 {
+				c.add("%s: query %s has %d states", p.Title, t.RefID, states)
+			}
+		}
+	}
+	return c
+}
+
+func checkLinks(b board) (c complaints) {
+	kept := []string{"${datasource:queryparam}", "${cluster:queryparam}"}
+	check := func(where, url string, time bool, more ...string) {
+		if !strings.HasPrefix(url, "/d/holdfast-") {
+			c.add("%s: %s is not one of these dashboards", where, url)
+		}
+		for _, k := range append(kept, more...) {
+			if !strings.Contains(url, k) {
+				c.add("%s: %s leaves %s behind", where, url, k)
+			}
+		}
+		if !time {
+			c.add("%s: %s leaves the time behind", where, url)
+		}
+	}
+	if len(b.Links) == 0 {
+		c.add("there is no link to the other dashboard")
+	}
+	for _, l := range b.Links {
+		check("link "+l.Title, l.URL, l.KeepTime, "${job:queryparam}")
+	}
+	for _, p := range b.drawn() {
+		for _, l := range p.links() {
+			check(p.Title, l.URL, strings.Contains(l.URL, "${__url_time_range}"), "var-job=${__data.fields.job:percentencode}", "var-instance=${__data.fields.instance:percentencode}")
+		}
+	}
+	return c
+}
+
+func checkAnnotations(b board) (c complaints) {
+	if len(b.Annotations.List) == 0 {
+		c.add("no change of state is marked")
+	}
+	for _, a := range b.Annotations.List {
+		if a.Name == "" || a.TitleFormat == "" || a.TextFormat == "" || a.IconColor == "" {
+			c.add("annotation %+v", a)
+		}
+	}
+	return c
+}
