@@ -24,9 +24,8 @@ type fencing struct {
 	cancel   context.CancelFunc // of that one
 	number   int                // grows with each process and each detachment: the result of an older one is dropped
 	told     map[recovery.FenceStep]bool
-	newcomer bool  // came up after another process was fenced
-	wentAway bool  // was not up at some time since it began, or was stopped
-	breaks   int64 // as counted when the last step began while the broker was up
+	newcomer bool // came up after another process was fenced
+	wentAway bool // was not up at some time since it began, or was stopped
 }
 
 // provenFor is for how long, at most, a broker whose own cluster gives it topics is taken
@@ -66,7 +65,7 @@ func (a *agent) endFencing() {
 	if a.fencing.cancel != nil {
 		a.fencing.cancel()
 	}
-	a.fencing = fencing{number: a.fencing.number + 1, told: map[recovery.FenceStep]bool{}, breaks: a.breaks.Load()}
+	a.fencing = fencing{number: a.fencing.number + 1, told: map[recovery.FenceStep]bool{}}
 }
 
 // fence does the next step of the ladder if one is due. It goes on until the broker
@@ -99,9 +98,6 @@ func (a *agent) fence(verdict probes.Verdict) {
 	r := f.ladder.Next(a.ladderFacts(verdict))
 	a.noteFence(r)
 	if r.Step != recovery.StepNone {
-		if verdict == probes.Up {
-			f.breaks = a.breaks.Load()
-		}
 		a.climb(r)
 	}
 }
@@ -144,7 +140,7 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 			(a.fencing.instance == a.memory.Instance || a.handedInVain(a.fencing.instance)),
 		Registered: registered && a.fencing.instance != "" && a.fencing.instance == a.memory.Instance,
 		Down:       verdict == probes.Down, Gone: verdict != probes.Up && a.processEnded(),
-		Lost: a.breaks.Load() != a.fencing.breaks || a.brokeSinceUp(),
+		Lost: a.brokeSinceUp(),
 		// Where nothing tells of the end of a process, one that hangs looks like one that ended.
 		Served: a.fencing.instance != "" && a.fencing.instance == a.memory.Instance &&
 			(a.broker.Capabilities().HeldWatch || a.process != nil),
