@@ -20,10 +20,11 @@ import (
 // packages of one row know the others only through interfaces of their own.
 var arrows = map[string][]string{
 	"holdfast":                           {"holdfast/agent", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
-	"holdfast/agent":                     {"holdfast/agent/footprint", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/danube", "holdfast/brokerapi/httpapi", "holdfast/brokerapi/nats", "holdfast/brokerapi/pulsar", "holdfast/cluster", "holdfast/cluster/local", "holdfast/probes", "holdfast/recovery"},
+	"holdfast/agent":                     {"holdfast/agent/footprint", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/page", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/danube", "holdfast/brokerapi/httpapi", "holdfast/brokerapi/nats", "holdfast/brokerapi/pulsar", "holdfast/cluster", "holdfast/cluster/local", "holdfast/probes", "holdfast/recovery"},
 	"holdfast/agent/footprint":           {},
 	"holdfast/agent/guard":               {"holdfast/agent/footprint", "holdfast/agent/lease", "holdfast/agent/process"},
 	"holdfast/agent/lease":               {},
+	"holdfast/agent/page":                {},
 	"holdfast/agent/process":             {"holdfast/probes"},
 	"holdfast/agent/simulation":          {},
 	"holdfast/recovery":                  {},
@@ -46,7 +47,7 @@ var arrows = map[string][]string{
 // pure are the files that decide: they take the time and values, and return what to
 // do. No clock, no context, no log, no network.
 var pure = map[string][]string{
-	"agent":          {"suspend.go", "recognize.go"},
+	"agent":          {"suspend.go", "recognize.go", "severity.go"},
 	"recovery":       {"boot.go", "startup.go", "outage.go", "verdict.go", "judge.go", "attachment.go", "ladder.go", "plan.go", "masschange.go", "mode.go", "reason.go", "ownership.go", "rendezvous.go", "placement.go", "roster.go", "failure.go", "pause.go", "steer.go", "staleview.go", "overlooked.go", "succession.go"},
 	"agent/lease":    {"validity.go", "timing.go", "hedge.go"},
 	"agent/guard":    {"decide.go"},

@@ -15,6 +15,7 @@ import (
 
 	"holdfast/agent/footprint"
 	"holdfast/agent/lease"
+	"holdfast/agent/page"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
@@ -47,6 +48,7 @@ type agent struct {
 
 	dir        *stateDir
 	journal    *journal
+	feed       *page.Feed // who watches the status page
 	broker     brokerapi.Broker
 	can        brokerapi.Capabilities // of that broker
 	risk       string                 // why it is not stopped when it must be, and a person knows; empty: none
@@ -273,6 +275,7 @@ func (a *agent) serve(ctx context.Context) error {
 
 	parts, stop := context.WithCancel(a.life0)
 	defer stop()
+	a.feed = page.NewFeed(watched{a})
 	servers, err := a.listen(parts, reg)
 	if err != nil {
 		return err
@@ -291,6 +294,7 @@ func (a *agent) serve(ctx context.Context) error {
 	})
 	add(a.refuseWrongCredentials)
 	add(a.loop)
+	add(a.feed.Run)
 	add(a.health.Run)
 	add(a.dataDir.Run)
 	add(a.reconciler.Run)

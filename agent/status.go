@@ -26,6 +26,8 @@ type Status struct {
 	StoppedBy *StopStatus `json:"stopped_by,omitempty"`
 	// Summary is the state in one sentence, with the next step if one is needed.
 	Summary string `json:"summary"`
+	// Severity is how much that matters: "ok", "info", "warning" or "critical".
+	Severity Severity `json:"severity"`
 	// Shadow: all of this is only supposed (--shadow).
 	Shadow  bool      `json:"shadow,omitempty"`
 	Version string    `json:"version"`

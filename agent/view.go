@@ -51,6 +51,10 @@ func (a *agent) status() Status {
 	if st.Shadow = a.shadow != nil; st.Shadow {
 		st.Summary = a.shadowSummary(st.Summary, len(causes) == 0, p)
 	}
+	st.Severity = severityOf(st, circumstances{everReady: s.everReady, wasRegistered: s.wasRegistered,
+		asked:    s.mode.By != recovery.ByHoldfast || s.mode.Reason == recovery.ReasonJoin,
+		mustStop: s.restart != "" || s.conflict != "",
+		risk:     a.staleView().Stale || p.GuardTripped || s.foreign != "" || a.risk != "" || s.unguarded})
 	return st
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"holdfast/agent/page"
 	"holdfast/probes"
 )
 
@@ -15,6 +16,8 @@ func (a *agent) webHandler(reg *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{EnableOpenMetrics: true, Registry: reg}))
 	mux.HandleFunc("GET /api/status", func(w http.ResponseWriter, r *http.Request) { reply(w, a.status()) })
+	mux.Handle("GET /{$}", page.Handler())
+	mux.Handle("GET /api/events", a.feed)
 	mux.HandleFunc("GET /-/healthy", answer(a.liveChecks))
 	mux.HandleFunc("GET /-/ready", answer(a.readyChecks))
 	return mux
