@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -23,14 +24,45 @@ type event struct {
 // id names a test, or a package if test is empty.
 type id struct{ pkg, test string }
 
-// count reads one run to its end, prints failures with their output and a line for
-// each package, and returns the counts.
-func count(in io.Reader, out io.Writer) (tally, error) {
-	t := tally{silent: true}
+func (i id) String() string { return strings.TrimSpace(i.pkg + " " + i.test) }
+
+// top is the test that it is a part of, itself if it is no subtest.
+func (i id) top() id {
+	i.test, _, _ = strings.Cut(i.test, "/")
+	return i
+}
+
+// above is the tests that it is a part of, the nearest first.
+func (i id) above() (all []id) {
+	for {
+		cut := strings.LastIndexByte(i.test, '/')
+		if cut < 0 {
+			return all
+		}
+		i.test = i.test[:cut]
+		all = append(all, i)
+	}
+}
+
+// outcome is what one run came to.
+type outcome struct {
+	silent   bool // nothing was read
+	results  map[id]string
+	failures []failed // those that count
+}
+
+// failed is a test that failed, or a package if test is empty, with all that it printed.
+type failed struct {
+	id
+	output []string
+}
+
+// count reads one run to its end and prints failures with their output and a line for
+// each package.
+func count(in io.Reader, out io.Writer) (*outcome, error) {
+	o := &outcome{silent: true, results: map[id]string{}}
 	output := map[id][]string{}
 	build := map[string][]string{}
-	results := map[id]string{}
-	parents := map[id]bool{}
 	brokenBelow := map[id]bool{} // a failure was counted here or below
 
 	lines := bufio.NewReader(in)
@@ -41,7 +73,7 @@ func count(in io.Reader, out io.Writer) (tally, error) {
 			if json.Unmarshal([]byte(line), &e) != nil || e.Action == "" {
 				fmt.Fprint(out, line) // the go command's own words
 			} else {
-				t.silent = false
+				o.silent = false
 				at := id{e.Package, e.Test}
 				switch e.Action {
 				case "output":
@@ -52,25 +84,16 @@ func count(in io.Reader, out io.Writer) (tally, error) {
 					if e.Test == "" {
 						lines := output[at]
 						for other, its := range output { // of tests in which the process ended
-							if other.pkg == at.pkg && other.test != "" && results[other] == "" {
+							if other.pkg == at.pkg && other.test != "" && o.results[other] == "" {
 								lines = append(its, lines...)
 							}
 						}
-						t.addPackage(out, e, lines, build[e.FailedBuild], brokenBelow[at])
+						o.addPackage(out, e, slices.Concat(build[e.FailedBuild], lines), brokenBelow[at])
 						break
 					}
-					results[at] = e.Action
-					above := at
-					for {
-						i := strings.LastIndexByte(above.test, '/')
-						if i < 0 {
-							break
-						}
-						above.test = above.test[:i]
-						parents[above] = true
-					}
+					o.results[at] = e.Action
 					if e.Action == "fail" {
-						t.addFailure(out, at, output[at], brokenBelow)
+						o.addFailure(out, at, output[at], brokenBelow)
 					}
 				}
 			}
@@ -79,43 +102,27 @@ func count(in io.Reader, out io.Writer) (tally, error) {
 			break
 		}
 		if err != nil {
-			return t, fmt.Errorf("read test output: %w", err)
+			return o, fmt.Errorf("read test output: %w", err)
 		}
 	}
-	for at, result := range results {
-		switch {
-		case result == "fail" || parents[at]:
-		case result == "pass":
-			t.Passed++
-		case result == "skip":
-			t.Skipped++
-		}
-	}
-	slices.Sort(t.Failures)
-	return t, nil
+	return o, nil
 }
 
 // addFailure counts a failed test, unless a subtest of it already was counted.
 // Subtests end before their parents, and so come first.
-func (t *tally) addFailure(out io.Writer, at id, output []string, brokenBelow map[id]bool) {
-	fmt.Fprintf(out, "\n=== FAILED %s %s\n%s", at.pkg, at.test, strings.Join(output, ""))
+func (o *outcome) addFailure(out io.Writer, at id, output []string, brokenBelow map[id]bool) {
+	fmt.Fprintf(out, "\n=== FAILED %s\n%s", at, strings.Join(output, ""))
 	if !brokenBelow[at] {
-		t.Failed++
-		t.Failures = append(t.Failures, at.pkg+" "+at.test)
+		o.failures = append(o.failures, failed{at, output})
 	}
 	brokenBelow[id{at.pkg, ""}] = true
-	for above := at; ; {
-		i := strings.LastIndexByte(above.test, '/')
-		if i < 0 {
-			return
-		}
-		above.test = above.test[:i]
+	for _, above := range at.above() {
 		brokenBelow[above] = true
 	}
 }
 
 // addPackage prints how a package ended, and counts it if it failed by itself.
-func (t *tally) addPackage(out io.Writer, e event, output, build []string, explained bool) {
+func (o *outcome) addPackage(out io.Writer, e event, output []string, explained bool) {
 	switch e.Action {
 	case "pass":
 		fmt.Fprintf(out, "ok      %-45s %6.1fs\n", e.Package, e.Elapsed)
@@ -124,9 +131,45 @@ func (t *tally) addPackage(out io.Writer, e event, output, build []string, expla
 	case "fail":
 		fmt.Fprintf(out, "FAILED  %-45s %6.1fs\n", e.Package, e.Elapsed)
 		if !explained {
-			fmt.Fprint(out, strings.Join(build, ""), strings.Join(output, ""))
-			t.Failed++
-			t.Failures = append(t.Failures, e.Package)
+			fmt.Fprint(out, strings.Join(output, ""))
+			o.failures = append(o.failures, failed{id{e.Package, ""}, output})
+		}
+	}
+}
+
+// tally counts every test once.
+func (o *outcome) tally() tally {
+	parents := map[id]bool{}
+	for at := range o.results {
+		for _, above := range at.above() {
+			parents[above] = true
+		}
+	}
+	var t tally
+	for at, result := range o.results {
+		switch {
+		case result == "fail" || parents[at]:
+		case result == "pass":
+			t.Passed++
+		case result == "skip":
+			t.Skipped++
+		}
+	}
+	for _, f := range o.failures {
+		t.fail(f.String(), essence(f.output))
+	}
+	slices.SortFunc(t.Failures, func(a, b note) int { return strings.Compare(a.Name, b.Name) })
+	return t
+}
+
+// replace has a test and its parts count as another run of it came out.
+func (o *outcome) replace(top id, again *outcome) {
+	isPart := func(at id) bool { return at.top() == top }
+	maps.DeleteFunc(o.results, func(at id, _ string) bool { return isPart(at) })
+	o.failures = slices.DeleteFunc(o.failures, func(f failed) bool { return isPart(f.id) })
+	for at, result := range again.results {
+		if isPart(at) {
+			o.results[at] = result
 		}
 	}
 }

@@ -1,14 +1,19 @@
-// Command testcount makes the output of `go test -json` readable and counts it over
-// several runs.
+// Command testcount runs tests, makes their output readable and counts them over several
+// runs.
 //
-//	go test -json ./... | testcount -total FILE -leg NAME   prints, and adds to FILE
-//	testcount -total FILE -fail NAME                        adds a failed step that is no test
-//	testcount -total FILE -sum                              prints: N passed, M failed, K skipped
+//	testcount -total FILE -leg NAME [-again PACKAGES] -- ARG…   runs go test with ARG… and adds to FILE
+//	testcount -total FILE -fail NAME [-why LOG]                 adds a failed step that is no test
+//	testcount -total FILE -sum                                  prints: N passed, M failed, K skipped
 //
 // A test with subtests is not counted beside them, unless it failed and none of
 // them did. A package that failed without a failed test (it did not build, it
 // panicked, it ran out of time) counts as one failure, and so does a run that says
 // nothing at all. Nothing else is counted.
+//
+// A test of a package that matches -again, if it failed without a finding, is run once
+// more, alone; see candidates for why. Such a test counts once, as it came out then, and
+// -sum lists it.
+//
 // The exit code is 1 if this run, or with -sum any run, had a failed test.
 package main
 
@@ -20,15 +25,21 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"regexp"
+	"strings"
 )
 
 func main() {
-	total := flag.String("total", "", "file in which the counts add up; required")
-	leg := flag.String("leg", "", "name of this run, for the failures")
-	fail := flag.String("fail", "", "name of a step that failed")
-	sum := flag.Bool("sum", false, "print the sum of all runs")
+	var c command
+	flag.StringVar(&c.total, "total", "", "file in which the counts add up; required")
+	flag.StringVar(&c.leg, "leg", "", "name of this run, for the failures")
+	flag.StringVar(&c.again, "again", "", "packages, as a regular expression, of which a failed test is run once more, alone")
+	flag.StringVar(&c.fail, "fail", "", "name of a step that failed")
+	flag.StringVar(&c.why, "why", "", "file with the output of the step that failed")
+	flag.BoolVar(&c.sum, "sum", false, "print the sum of all runs")
 	flag.Parse()
-	failed, err := run(os.Stdin, os.Stdout, *total, *leg, *fail, *sum)
+	c.run = func(args ...string) (*outcome, error) { return goTest(os.Stdout, args...) }
+	failed, err := c.do(os.Stdout, flag.Args())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testcount:", err)
 		os.Exit(2)
@@ -40,52 +51,123 @@ func main() {
 
 // tally is what the file holds.
 type tally struct {
-	Passed   int      `json:"passed"`
-	Failed   int      `json:"failed"`
-	Skipped  int      `json:"skipped"`
-	Failures []string `json:"failures,omitempty"`
-
-	silent bool // nothing was read
+	Passed   int    `json:"passed"`
+	Failed   int    `json:"failed"`
+	Skipped  int    `json:"skipped"`
+	Failures []note `json:"failures,omitempty"`
+	Alone    []note `json:"alone,omitempty"` // passed, but only alone
 }
 
-func run(in io.Reader, out io.Writer, path, leg, fail string, sum bool) (failed bool, err error) {
-	if path == "" {
+// note is a test or a step, and the lines that say why it failed.
+type note struct {
+	Name  string   `json:"name"`
+	Lines []string `json:"lines,omitempty"`
+}
+
+func (t *tally) fail(name string, lines []string) {
+	t.Failed++
+	t.Failures = append(t.Failures, note{name, lines})
+}
+
+// add counts a run of a leg in.
+func (t *tally) add(leg string, now tally) {
+	t.Passed, t.Failed, t.Skipped = t.Passed+now.Passed, t.Failed+now.Failed, t.Skipped+now.Skipped
+	of := func(notes []note) []note {
+		for i := range notes {
+			if leg != "" {
+				notes[i].Name = leg + ": " + notes[i].Name
+			}
+		}
+		return notes
+	}
+	t.Failures = append(t.Failures, of(now.Failures)...)
+	t.Alone = append(t.Alone, of(now.Alone)...)
+}
+
+// print says what failed, and then the counts in the last line.
+func (t *tally) print(out io.Writer) {
+	for _, n := range t.Alone {
+		fmt.Fprintf(out, "passed only alone: %s; the first time it said:\n", n.Name)
+		n.print(out)
+	}
+	for _, n := range t.Failures {
+		fmt.Fprintf(out, "failed: %s\n", n.Name)
+		n.print(out)
+	}
+	fmt.Fprintf(out, "%d passed, %d failed, %d skipped\n", t.Passed, t.Failed, t.Skipped)
+}
+
+func (n note) print(out io.Writer) {
+	for _, line := range n.Lines {
+		fmt.Fprintln(out, "    |", strings.TrimSpace(line))
+	}
+}
+
+// command is one call of the program.
+type command struct {
+	total, leg, again, fail, why string
+	sum                          bool
+	run                          func(args ...string) (*outcome, error)
+}
+
+func (c command) do(out io.Writer, args []string) (failed bool, err error) {
+	if c.total == "" {
 		return false, errors.New("-total is required: name a file")
 	}
-	all, err := read(path)
+	all, err := read(c.total)
 	if err != nil {
 		return false, err
 	}
-	if sum {
-		for _, f := range all.Failures {
-			fmt.Fprintln(out, "failed:", f)
-		}
-		fmt.Fprintf(out, "%d passed, %d failed, %d skipped\n", all.Passed, all.Failed, all.Skipped)
+	switch {
+	case c.sum:
+		all.print(out)
 		return all.Failed > 0, nil
+	case c.fail != "":
+		var now tally
+		now.fail(c.fail, lastOf(c.why))
+		all.add("", now)
+		return false, write(c.total, all)
 	}
-	var now tally
-	if fail != "" {
-		now = tally{Failed: 1, Failures: []string{fail}}
-	} else if now, err = count(in, out); err != nil {
+	now, err := c.test(out, args)
+	if err != nil {
 		return false, err
 	}
-	if fail == "" && now.silent {
-		now.Failed++
-		now.Failures = append(now.Failures, "go test said nothing")
+	all.add(c.leg, now)
+	fmt.Fprintf(out, "%s: %d passed, %d failed, %d skipped\n", c.leg, now.Passed, now.Failed, now.Skipped)
+	return now.Failed > 0, write(c.total, all)
+}
+
+func (c command) test(out io.Writer, args []string) (tally, error) {
+	packages, err := regexp.Compile(c.again)
+	if err != nil {
+		return tally{}, fmt.Errorf("-again %q: %w", c.again, err)
 	}
-	for _, f := range now.Failures {
-		if leg != "" {
-			f = leg + ": " + f
+	o, err := c.run(args...)
+	if err != nil {
+		return tally{}, err
+	}
+	var alone []note
+	if c.again != "" {
+		alone, err = o.runAgain(out, packages, func(top id) (*outcome, error) { return c.run(onlyTest(args, top)...) })
+		if err != nil {
+			return tally{}, err
 		}
-		all.Failures = append(all.Failures, f)
 	}
-	all.Passed += now.Passed
-	all.Failed += now.Failed
-	all.Skipped += now.Skipped
-	if fail == "" {
-		fmt.Fprintf(out, "%s: %d passed, %d failed, %d skipped\n", leg, now.Passed, now.Failed, now.Skipped)
+	now := o.tally()
+	now.Alone = alone
+	if o.silent {
+		now.fail("go test said nothing", nil)
 	}
-	return now.Failed > 0 && fail == "", write(path, all)
+	return now, nil
+}
+
+// lastOf is the end of a log, as far as it can be read.
+func lastOf(path string) []string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	return essence([]string{string(b)})
 }
 
 func read(path string) (tally, error) {
