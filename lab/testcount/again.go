@@ -94,6 +94,8 @@ func goTest(out io.Writer, args ...string) (*outcome, error) {
 // onlyTest is the arguments with which one test runs alone: the flags of the run, without
 // its packages.
 func onlyTest(args []string, top id) []string {
-	flags := slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return strings.HasPrefix(arg, ".") })
+	flags := slices.DeleteFunc(slices.Clone(args), func(arg string) bool {
+		return strings.HasPrefix(arg, ".") || strings.HasPrefix(arg, "holdfast")
+	})
 	return append(flags, "-count", "1", "-parallel", "1", "-run", "^"+regexp.QuoteMeta(top.test)+"$", top.pkg)
 }

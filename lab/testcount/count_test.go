@@ -106,7 +106,13 @@ func TestSumAddsUpOverRuns(t *testing.T) {
 		}
 	}
 	out.Reset()
-	failed, err := command{total: total, sum: true}.do(&out, nil)
+	whole := filepath.Join(dir, "whole")
+	for _, part := range []string{filepath.Join(dir, "nothing"), total} {
+		if _, err := (command{total: whole, part: part}).do(&out, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	failed, err := command{total: whole, sum: true}.do(&out, nil)
 	if err != nil || !failed {
 		t.Fatalf("sum failed: %v, %v; want a failure and no error", failed, err)
 	}
@@ -185,7 +191,7 @@ func TestATestCountsOnceAsItCameOutAlone(t *testing.T) {
 				}
 				return count(strings.NewReader(in), io.Discard)
 			}}
-			if _, err := c.do(io.Discard, []string{"-short", "-timeout", "5m", "./..."}); err != nil {
+			if _, err := c.do(io.Discard, []string{"-short", "-timeout", "5m", "holdfast/lab/e2e", "./..."}); err != nil {
 				t.Fatal(err)
 			}
 			all, err := read(total)

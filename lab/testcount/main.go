@@ -3,6 +3,7 @@
 //
 //	testcount -total FILE -leg NAME [-again PACKAGES] -- ARG…   runs go test with ARG… and adds to FILE
 //	testcount -total FILE -fail NAME [-why LOG]                 adds a failed step that is no test
+//	testcount -total FILE -add PART                             adds the counts of another file
 //	testcount -total FILE -sum                                  prints: N passed, M failed, K skipped
 //
 // A test with subtests is not counted beside them, unless it failed and none of
@@ -36,6 +37,7 @@ func main() {
 	flag.StringVar(&c.again, "again", "", "packages, as a regular expression, of which a failed test is run once more, alone")
 	flag.StringVar(&c.fail, "fail", "", "name of a step that failed")
 	flag.StringVar(&c.why, "why", "", "file with the output of the step that failed")
+	flag.StringVar(&c.part, "add", "", "file with counts to be added; one that is not there has none")
 	flag.BoolVar(&c.sum, "sum", false, "print the sum of all runs")
 	flag.Parse()
 	c.run = func(args ...string) (*outcome, error) { return goTest(os.Stdout, args...) }
@@ -105,9 +107,9 @@ func (n note) print(out io.Writer) {
 
 // command is one call of the program.
 type command struct {
-	total, leg, again, fail, why string
-	sum                          bool
-	run                          func(args ...string) (*outcome, error)
+	total, leg, again, fail, why, part string
+	sum                                bool
+	run                                func(args ...string) (*outcome, error)
 }
 
 func (c command) do(out io.Writer, args []string) (failed bool, err error) {
@@ -122,6 +124,13 @@ func (c command) do(out io.Writer, args []string) (failed bool, err error) {
 	case c.sum:
 		all.print(out)
 		return all.Failed > 0, nil
+	case c.part != "":
+		part, err := read(c.part)
+		if err != nil {
+			return false, err
+		}
+		all.add("", part)
+		return false, write(c.total, all)
 	case c.fail != "":
 		var now tally
 		now.fail(c.fail, lastOf(c.why))
