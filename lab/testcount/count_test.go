@@ -116,10 +116,10 @@ func TestSumAddsUpOverRuns(t *testing.T) {
 	if err != nil || !failed {
 		t.Fatalf("sum failed: %v, %v; want a failure and no error", failed, err)
 	}
-	want := `failed: two: p B
+	want := `--- FAIL: B p (two)
     | b_test.go:7: no
-failed: three: go test said nothing
-failed: demo
+--- FAIL: go test said nothing (three)
+--- FAIL: demo
     | the curtain
     | did not rise
 2 passed, 3 failed, 1 skipped
@@ -139,8 +139,8 @@ func TestATestThatFailedIsRunOnceMoreUnlessItFoundSomething(t *testing.T) {
 		in   string
 		want []string
 	}{
-		{"a wait in vain", lines("fail lab/e2e A a_test.go:1: await ready for 1m0s", "fail lab/e2e -"), []string{"lab/e2e A"}},
-		{"of its subtests, once", lines("fail lab/e2e A/x", "fail lab/e2e A/y", "fail lab/e2e A", "fail lab/e2e -"), []string{"lab/e2e A"}},
+		{"a wait in vain", lines("fail lab/e2e A a_test.go:1: await ready for 1m0s", "fail lab/e2e -"), []string{"A lab/e2e"}},
+		{"of its subtests, once", lines("fail lab/e2e A/x", "fail lab/e2e A/y", "fail lab/e2e A", "fail lab/e2e -"), []string{"A lab/e2e"}},
 		{"another package", lines("fail recovery A", "fail recovery -"), nil},
 		{"a safety claim", lines("fail lab/e2e A     a_test.go:1: VIOLATION: served past the deadline", "fail lab/e2e -"), nil},
 		{"a safety claim in one subtest", lines("fail lab/e2e A/x late", "fail lab/e2e A/y VIOLATION: two owners", "fail lab/e2e A"), nil},
@@ -171,7 +171,7 @@ func TestATestCountsOnceAsItCameOutAlone(t *testing.T) {
 		passed, failed int
 		alone          []string
 	}{
-		{"passes", lines("pass l A/x", "pass l A/y", "pass l A", "pass l -"), 3, 1, []string{"leg: l A"}},
+		{"passes", lines("pass l A/x", "pass l A/y", "pass l A", "pass l -"), 3, 1, []string{"A l (leg)"}},
 		{"fails again", lines("pass l A/x", "fail l A/y", "fail l A", "fail l -"), 2, 2, nil},
 		{"is skipped", lines("skip l A", "pass l -"), 2, 2, nil},
 		{"says nothing", "no such package\n", 2, 2, nil},

@@ -77,7 +77,7 @@ func (t *tally) add(leg string, now tally) {
 	of := func(notes []note) []note {
 		for i := range notes {
 			if leg != "" {
-				notes[i].Name = leg + ": " + notes[i].Name
+				notes[i].Name += " (" + leg + ")"
 			}
 		}
 		return notes
@@ -93,7 +93,7 @@ func (t *tally) print(out io.Writer) {
 		n.print(out)
 	}
 	for _, n := range t.Failures {
-		fmt.Fprintf(out, "failed: %s\n", n.Name)
+		fmt.Fprintf(out, "--- FAIL: %s\n", n.Name)
 		n.print(out)
 	}
 	fmt.Fprintf(out, "%d passed, %d failed, %d skipped\n", t.Passed, t.Failed, t.Skipped)
