@@ -375,10 +375,10 @@ func (a *agent) serve(ctx context.Context) error {
 func (a *agent) listen(base context.Context, reg *prometheus.Registry) (servers []Server, err error) {
 	for _, l := range []Listener{
 		{Setting: "--probe-listen", Network: "tcp", Addr: a.cfg.ProbeListen, Handler: a.probeHandler()},
-		{Setting: "--web-listen", Network: "tcp", Addr: a.cfg.WebListen, Handler: a.webHandler(reg)},
+		{Setting: "--web-listen", Network: "tcp", Addr: a.cfg.WebListen, Handler: a.webHandler(reg), WebConfig: a.cfg.WebConfigFile},
 		{Setting: "--control-socket", Network: "unix", Addr: a.cfg.ControlSocket, Handler: a.controlHandler()},
 	} {
-		l.Base = base
+		l.Base, l.Log = base, a.log.With("part", strings.TrimPrefix(l.Setting, "--"))
 		server, err := a.world.Listen(l)
 		if err != nil {
 			for _, open := range servers {

@@ -62,6 +62,9 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 		findings = append(findings, checkDataDir(c))
 	}
 	findings = append(findings, checkStateDir(c))
+	if f, ok := checkWeb(c); ok {
+		findings = append(findings, f)
+	}
 	if can.MustStop && !c.Shadow {
 		findings = append(findings, checkMustStop(c, can))
 	}

@@ -101,6 +101,7 @@ type Config struct {
 	// listeners
 	ProbeListen   string // host:port
 	WebListen     string // host:port
+	WebConfigFile string // file: TLS and users of the web listener; empty: neither
 	ControlSocket string // derived: StateDir/control.sock
 
 	// logging

@@ -355,6 +355,7 @@ func (r *report) listeners() {
 	if probe && web && c.ProbeListen == c.WebListen && !strings.HasSuffix(c.WebListen, ":0") {
 		r.add("web-listen", "the same as "+r.show("probe-listen")+": give each its own port", "probe-listen")
 	}
+	r.webConfig()
 	// 107 bytes and a zero byte is what sun_path holds on Linux; see unix(7).
 	if len(c.ControlSocket) > 107 {
 		r.add("control-socket", fmt.Sprintf("%d bytes, and a unix socket has room for 107: give a shorter path", len(c.ControlSocket)), "state-dir")

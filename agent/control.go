@@ -55,6 +55,10 @@ func refuse(w http.ResponseWriter, err error) {
 	case ExitRefused:
 		status = http.StatusConflict
 	}
+	refuseWith(w, status, code, err)
+}
+
+func refuseWith(w http.ResponseWriter, status, code int, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]any{"error": err.Error(), "exit_code": code})

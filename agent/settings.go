@@ -137,6 +137,7 @@ var settings = []Setting{
 
 	{"probe-listen", "listeners", "address of /live, /ready, /startup and /broker/live", "HOST:PORT", "", func(c *Config) any { return &c.ProbeListen }},
 	{"web-listen", "listeners", "address of /metrics and /api/status", "HOST:PORT", "", func(c *Config) any { return &c.WebListen }},
+	{"web-config-file", "listeners", "file with TLS, users and client certificates of that address, in the form of Prometheus' exporter-toolkit", "FILE", "", func(c *Config) any { return &c.WebConfigFile }},
 	{"control-socket", "listeners", "unix socket of the command line", "FILE", "state-dir/control.sock", func(c *Config) any { return &c.ControlSocket }},
 
 	{"log-level", "logging", "least severe line that is logged", "debug|info|warn|error", "", func(c *Config) any { return &c.LogLevel }},

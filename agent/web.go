@@ -3,6 +3,7 @@ package agent
 import (
 	"io"
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -11,7 +12,13 @@ import (
 	"holdfast/probes"
 )
 
-// webHandler serves metrics and the status for machines. It changes nothing.
+const (
+	webReadTimeout  = 10 * time.Second // of a request's body
+	webWriteTimeout = 30 * time.Second // of an answer
+)
+
+// webHandler serves metrics and the status, for machines. It changes nothing: whatever is
+// registered here, only GET and HEAD get through to it.
 func (a *agent) webHandler(reg *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{EnableOpenMetrics: true, Registry: reg}))
@@ -20,7 +27,47 @@ func (a *agent) webHandler(reg *prometheus.Registry) http.Handler {
 	mux.Handle("GET /api/events", a.feed)
 	mux.HandleFunc("GET /-/healthy", answer(a.liveChecks))
 	mux.HandleFunc("GET /-/ready", answer(a.readyChecks))
-	return mux
+	return guarded(mux)
+}
+
+// guarded keeps everything but reads away from h, bounds each request, and tells browsers
+// to trust an answer with nothing. A page that needs more sets its own
+// Content-Security-Policy; an answer that streams clears the bounds by unbounded.
+func guarded(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		deadlines := http.NewResponseController(w)
+		now := time.Now()
+		_ = deadlines.SetReadDeadline(now.Add(webReadTimeout)) // a test's recorder has none
+		_ = deadlines.SetWriteDeadline(now.Add(webWriteTimeout))
+		head := w.Header()
+		for name, value := range map[string]string{
+			"Cache-Control":           "no-store",
+			"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+			"Referrer-Policy":         "no-referrer",
+			"X-Content-Type-Options":  "nosniff",
+			"X-Frame-Options":         "deny",
+		} {
+			if head.Get(name) == "" { // the web config file may set some
+				head.Set(name, value)
+			}
+		}
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			head.Set("Allow", "GET, HEAD")
+			http.Error(w, "only GET and HEAD: this listener changes nothing", http.StatusMethodNotAllowed)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// unbounded lets h answer for as long as the client listens.
+func unbounded(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		deadlines := http.NewResponseController(w)
+		_ = deadlines.SetReadDeadline(time.Time{})
+		_ = deadlines.SetWriteDeadline(time.Time{})
+		h(w, r)
+	}
 }
 
 func answer(checks func() []probes.Check) http.HandlerFunc {

@@ -3,12 +3,8 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
-	"os"
-	"time"
 
 	"holdfast/agent/footprint"
 	"holdfast/agent/lease"
@@ -97,6 +93,9 @@ type Listener struct {
 	Network, Addr string
 	Handler       http.Handler
 	Base          context.Context // of every request
+	// WebConfig is a file of exporter-toolkit with TLS and users; empty: neither.
+	WebConfig string
+	Log       *slog.Logger
 }
 
 // Server is a listener that is open. Serve returns nil after Close.
@@ -147,77 +146,4 @@ func watchProcess(c Config, log *slog.Logger) *probes.Process {
 		return nil
 	}
 	return probes.NewProcess(c.BrokerPIDFile, c.BrokerProcess, log)
-}
-
-// socketServer serves HTTP on a socket.
-type socketServer struct {
-	listener net.Listener
-	http     *http.Server
-}
-
-func openListener(l Listener) (Server, error) {
-	open := listen
-	if l.Network == "unix" {
-		open = listenControl
-	}
-	socket, err := open(l.Setting, l.Network, l.Addr)
-	if err != nil {
-		return nil, err
-	}
-	return &socketServer{socket, &http.Server{Handler: l.Handler, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute,
-		BaseContext: func(net.Listener) context.Context { return l.Base }}}, nil
-}
-
-func (s *socketServer) Addr() string { return s.listener.Addr().String() }
-
-func (s *socketServer) Serve() error {
-	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve %s: %w", s.Addr(), err)
-	}
-	return nil
-}
-
-// Close may come before Serve.
-func (s *socketServer) Close() error {
-	return errors.Join(s.http.Close(), ignoreClosed(s.listener.Close()))
-}
-
-func ignoreClosed(err error) error {
-	if errors.Is(err, net.ErrClosed) {
-		return nil
-	}
-	return err
-}
-
-func listen(setting, network, addr string) (net.Listener, error) {
-	l, err := net.Listen(network, addr)
-	if err != nil {
-		var op *net.OpError
-		why := err
-		if errors.As(err, &op) {
-			why = op.Err
-		}
-		return nil, &ExitError{ExitUsage, fmt.Errorf("%s %s: %w: free the address or set another", setting, addr, why)}
-	}
-	return l, nil
-}
-
-// listenControl takes the socket over from a sidecar that died. One that lives
-// answers, and keeps it.
-func listenControl(setting, network, path string) (net.Listener, error) {
-	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
-		if c, err := net.DialTimeout(network, path, time.Second); err == nil {
-			c.Close()
-			return nil, &ExitError{ExitUsage, fmt.Errorf("%s %s: another process answers on it: give each sidecar its own", setting, path)}
-		}
-		os.Remove(path)
-	}
-	l, err := listen(setting, network, path)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(&ExitError{ExitUsage, fmt.Errorf("%s %s: %s", setting, path, reason(err))}, l.Close())
-	}
-	return l, nil
 }

@@ -1,0 +1,161 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/exporter-toolkit/web"
+)
+
+// What one listener bears, so that a client can waste neither the memory nor the
+// descriptors of a process that has a lease to keep.
+const (
+	maxConnections = 256
+	maxHeaderBytes = 16 << 10
+	headerTimeout  = 5 * time.Second // also of a TLS handshake
+	idleTimeout    = time.Minute
+)
+
+// socketServer serves HTTP on a socket.
+type socketServer struct {
+	listener  net.Listener
+	http      *http.Server
+	webConfig string
+	log       *slog.Logger
+}
+
+func openListener(l Listener) (Server, error) {
+	open := listen
+	if l.Network == "unix" {
+		open = listenControl
+	}
+	socket, err := open(l.Setting, l.Network, l.Addr)
+	if err != nil {
+		return nil, err
+	}
+	server := &http.Server{Handler: l.Handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
+		BaseContext: func(net.Listener) context.Context { return l.Base }, ErrorLog: slog.NewLogLogger(quietHandler{l.Log.Handler()}, slog.LevelError)}
+	if l.Network == "unix" {
+		server.Handler, server.ConnContext = ownPeersOnly(l.Handler, l.Addr, l.Log), withPeer
+	}
+	return &socketServer{&limitedListener{Listener: socket}, server, l.WebConfig, l.Log}, nil
+}
+
+func (s *socketServer) Addr() string { return s.listener.Addr().String() }
+
+func (s *socketServer) Serve() (err error) {
+	if s.webConfig == "" {
+		err = s.http.Serve(s.listener)
+	} else {
+		err = web.Serve(s.listener, s.http, &web.FlagConfig{WebConfigFile: &s.webConfig}, s.log)
+	}
+	if !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %s: %w", s.Addr(), err)
+	}
+	return nil
+}
+
+// Close may come before Serve.
+func (s *socketServer) Close() error {
+	return errors.Join(s.http.Close(), ignoreClosed(s.listener.Close()))
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+func listen(setting, network, addr string) (net.Listener, error) {
+	l, err := net.Listen(network, addr)
+	if err != nil {
+		var op *net.OpError
+		why := err
+		if errors.As(err, &op) {
+			why = op.Err
+		}
+		return nil, &ExitError{ExitUsage, fmt.Errorf("%s %s: %w: free the address or set another", setting, addr, why)}
+	}
+	return l, nil
+}
+
+// listenControl takes the socket over from a sidecar that died. One that lives
+// answers, and keeps it.
+func listenControl(setting, network, path string) (net.Listener, error) {
+	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
+		if c, err := net.DialTimeout(network, path, time.Second); err == nil {
+			c.Close()
+			return nil, &ExitError{ExitUsage, fmt.Errorf("%s %s: another process answers on it: give each sidecar its own", setting, path)}
+		}
+		os.Remove(path)
+	}
+	l, err := listen(setting, network, path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(&ExitError{ExitUsage, fmt.Errorf("%s %s: %s", setting, path, reason(err))}, l.Close())
+	}
+	return l, nil
+}
+
+// limitedListener closes what comes beyond maxConnections at once: who asks learns it, and
+// nobody waits in a queue behind those that hold theirs.
+type limitedListener struct {
+	net.Listener
+	open atomic.Int64
+}
+
+// Accept implements net.Listener.
+func (l *limitedListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if l.open.Add(1) <= maxConnections {
+			return &limitedConn{Conn: c, leave: l.leave}, nil
+		}
+		l.leave()
+		c.Close()
+	}
+}
+
+func (l *limitedListener) leave() { l.open.Add(-1) }
+
+type limitedConn struct {
+	net.Conn
+	closed atomic.Bool
+	leave  func()
+}
+
+// Close implements net.Conn.
+func (c *limitedConn) Close() error {
+	if !c.closed.Swap(true) {
+		c.leave()
+	}
+	return c.Conn.Close()
+}
+
+// quietHandler keeps what a stranger can cause on a listener out of the log: a handshake
+// that fails is his affair, a handler that panics is ours.
+type quietHandler struct{ slog.Handler }
+
+// Handle implements slog.Handler.
+func (h quietHandler) Handle(ctx context.Context, r slog.Record) error {
+	if !strings.Contains(r.Message, "panic") {
+		if r.Level = slog.LevelDebug; !h.Enabled(ctx, r.Level) {
+			return nil
+		}
+	}
+	return h.Handler.Handle(ctx, r)
+}

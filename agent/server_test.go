@@ -1,0 +1,491 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// The hashes of one password, which takes a millisecond, or about a second, to try.
+const (
+	password   = "open sesame"
+	cheapHash  = "$2a$04$QGPg9.e8aaijE.G3DXwFXuhdyXkclIOFuq.KeKLctwB5G8iyjfKMC"
+	costlyHash = "$2a$14$hFSDFcj8BU5DCc0Q9jjFh..3DPuhGCnXEB3HyvQ4GfySCY2ry.N3q"
+	tooCostly  = "$2a$15$zZ4HxqZDU6lZwpS7PoSUX.7BmtggewYj/Le0t/mxkfa8TYFmbv7oW"
+)
+
+// patience bounds the wait for an answer on a machine that is busy; it is no claim.
+const patience = 60 * time.Second
+
+// authority signs the certificates of a test.
+type authority struct {
+	t    *testing.T
+	dir  string
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T, dir string) *authority {
+	t.Helper()
+	a := &authority{t: t, dir: dir}
+	a.cert, a.key = a.write("ca", &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
+	return a
+}
+
+// write makes name.pem and name-key.pem.
+func (a *authority) write(name string, c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
+	a.t.Helper()
+	ok := func(err error) {
+		if err != nil {
+			a.t.Helper()
+			a.t.Fatal(err)
+		}
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	ok(err)
+	c.SerialNumber, c.Subject = big.NewInt(time.Now().UnixNano()), pkix.Name{CommonName: name}
+	c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	parent, signer := a.cert, a.key
+	if parent == nil {
+		parent, signer = c, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, signer)
+	ok(err)
+	raw, err := x509.MarshalECPrivateKey(key)
+	ok(err)
+	ok(os.WriteFile(filepath.Join(a.dir, name+".pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	ok(os.WriteFile(filepath.Join(a.dir, name+"-key.pem"), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw}), 0o600))
+	parsed, err := x509.ParseCertificate(der)
+	ok(err)
+	return parsed, key
+}
+
+func (a *authority) server(name string) {
+	a.write(name, &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+}
+
+// client trusts the authority, and shows the certificate of that name; empty: none.
+func (a *authority) client(name string) *http.Client {
+	a.t.Helper()
+	c := &tls.Config{RootCAs: x509.NewCertPool()}
+	c.RootCAs.AddCert(a.cert)
+	if name != "" {
+		pair, err := tls.LoadX509KeyPair(filepath.Join(a.dir, name+".pem"), filepath.Join(a.dir, name+"-key.pem"))
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: c, DisableKeepAlives: true}, Timeout: patience}
+}
+
+// served opens a listener, serves it until the test ends, and returns its address.
+func served(t *testing.T, l Listener) string {
+	t.Helper()
+	if l.Network == "" {
+		l.Network, l.Addr = "tcp", "127.0.0.1:0"
+	}
+	if l.Log == nil {
+		l.Log = slog.New(slog.DiscardHandler)
+	}
+	l.Base = t.Context()
+	s, err := openListener(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve() }()
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return s.Addr()
+}
+
+// webConfigFile writes a web config file into dir.
+func webConfigFile(t *testing.T, dir, text string) string {
+	t.Helper()
+	path := filepath.Join(dir, "web.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func saying(text string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) })
+}
+
+// fetch returns the status and the body; an error is the body of status 0.
+func fetch(c *http.Client, method, url, user, pass string) (int, string) {
+	req, err := http.NewRequest(method, url, nil)
+	if err != nil {
+		return 0, err.Error()
+	}
+	if user != "" {
+		req.SetBasicAuth(user, pass)
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return resp.StatusCode, string(body)
+}
+
+var plain = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+
+func TestTheWebListenerAsksForWhatItsFileDemands(t *testing.T) {
+	dir := t.TempDir()
+	ca := newAuthority(t, dir)
+	ca.server("server")
+	ca.write("scraper", &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	const users = "basic_auth_users:\n  prometheus: " + cheapHash + "\n"
+	const withTLS = "tls_server_config:\n  cert_file: server.pem\n  key_file: server-key.pem\n"
+	for _, tt := range []struct {
+		name, file string
+		with       func(address string) (int, string)
+		want       int
+	}{
+		{"users, with the password", users, func(a string) (int, string) { return fetch(plain, "GET", "http://"+a, "prometheus", password) }, 200},
+		{"users, with a wrong one", users, func(a string) (int, string) { return fetch(plain, "GET", "http://"+a, "prometheus", "guess") }, 401},
+		{"users, with another's name", users, func(a string) (int, string) { return fetch(plain, "GET", "http://"+a, "root", password) }, 401},
+		{"users, with none", users, func(a string) (int, string) { return fetch(plain, "GET", "http://"+a, "", "") }, 401},
+		{"TLS", withTLS, func(a string) (int, string) { return fetch(ca.client(""), "GET", "https://"+a, "", "") }, 200},
+		{"TLS, spoken to without", withTLS, func(a string) (int, string) { return fetch(plain, "GET", "http://"+a, "", "") }, 400},
+		{"client certificates, with one", withTLS + "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.pem\n",
+			func(a string) (int, string) { return fetch(ca.client("scraper"), "GET", "https://"+a, "", "") }, 200},
+		{"client certificates, with none", withTLS + "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.pem\n",
+			func(a string) (int, string) { return fetch(ca.client(""), "GET", "https://"+a, "", "") }, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			address := served(t, Listener{Setting: "--web-listen", Handler: saying("metrics"), WebConfig: webConfigFile(t, dir, tt.file)})
+			code, body := tt.with(address)
+			if code != tt.want || (body == "metrics") != (tt.want == 200) {
+				t.Errorf("%d %q, want %d", code, body, tt.want)
+			}
+		})
+	}
+}
+
+func TestACertificateThatIsRenewedIsServedWithoutARestart(t *testing.T) {
+	dir := t.TempDir()
+	ca := newAuthority(t, dir)
+	ca.server("server")
+	address := served(t, Listener{Handler: saying("metrics"),
+		WebConfig: webConfigFile(t, dir, "tls_server_config:\n  cert_file: server.pem\n  key_file: server-key.pem\n")})
+	serial := func() string {
+		c, err := tls.Dial("tcp", address, ca.client("").Transport.(*http.Transport).TLSClientConfig)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		return c.ConnectionState().PeerCertificates[0].SerialNumber.String()
+	}
+	before := serial()
+	ca.server("server")
+	if after := serial(); after == before {
+		t.Error("the certificate is the one from before")
+	}
+}
+
+// Passwords are tried one at a time, and each of these takes about a second of a processor:
+// that the probes answer while one still waits is an order of events, not a duration.
+func TestTheProbesDoNotWaitForThePasswordsOfTheWebListener(t *testing.T) {
+	web := served(t, Listener{Handler: saying("metrics"), WebConfig: webConfigFile(t, t.TempDir(), "basic_auth_users:\n  prometheus: "+costlyHash+"\n")})
+	probe := served(t, Listener{Handler: saying("ok")})
+	ctx, giveUp := context.WithCancel(t.Context())
+	var guesses sync.WaitGroup
+	var judged atomic.Int64
+	for i := range 3 {
+		guesses.Go(func() {
+			req, _ := http.NewRequestWithContext(ctx, "GET", "http://"+web, nil)
+			req.SetBasicAuth("prometheus", fmt.Sprint("guess ", i))
+			if resp, err := http.DefaultTransport.RoundTrip(req); err == nil {
+				judged.Add(1)
+				resp.Body.Close()
+			}
+		})
+	}
+	for range 5 {
+		if code, body := fetch(plain, "GET", "http://"+probe, "", ""); code != http.StatusOK {
+			t.Errorf("%d %s", code, body)
+		}
+	}
+	if judged.Load() == 3 {
+		t.Error("the probes answered after all guesses were judged")
+	}
+	giveUp()
+	guesses.Wait()
+}
+
+func TestAListenerBearsSoManyConnectionsAndClosesTheNext(t *testing.T) {
+	address := served(t, Listener{Handler: saying("ok")})
+	var open []net.Conn
+	defer func() {
+		for _, c := range open {
+			c.Close()
+		}
+	}()
+	for range maxConnections {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, c)
+	}
+	if code, body := fetch(plain, "GET", "http://"+address, "", ""); code != 0 {
+		t.Errorf("one more was answered: %d %s", code, body)
+	}
+	open[0].Close()
+	for end := time.Now().Add(patience); ; {
+		code, body := fetch(plain, "GET", "http://"+address, "", "")
+		if code == http.StatusOK {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("nobody is answered after one left: %s", body)
+		}
+	}
+}
+
+func TestHeadersWithoutEndAreNotRead(t *testing.T) {
+	address := served(t, Listener{Handler: saying("ok")})
+	req, _ := http.NewRequest("GET", "http://"+address, nil)
+	req.Header.Set("X-Long", strings.Repeat("x", 2*maxHeaderBytes))
+	resp, err := plain.Do(req)
+	if err != nil {
+		return // it may close while we still send
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Error(resp.Status)
+	}
+}
+
+// What strangers do on a listener is nothing for the log; what we do wrong is.
+func TestOnlyOurOwnFaultsOfAListenerAreLogged(t *testing.T) {
+	var lines lockedBuffer
+	log := slog.New(slog.NewTextHandler(&lines, nil))
+	dir := t.TempDir()
+	newAuthority(t, dir).server("server")
+	address := served(t, Listener{Handler: saying("x"), Log: log,
+		WebConfig: webConfigFile(t, dir, "tls_server_config:\n  cert_file: server.pem\n  key_file: server-key.pem\n")})
+	fetch(plain, "GET", "http://"+address, "", "")
+	if text := lines.String(); strings.Contains(text, "handshake") {
+		t.Error(text)
+	}
+	address = served(t, Listener{Log: log, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("our fault") })})
+	fetch(plain, "GET", "http://"+address, "", "")
+	if text := lines.String(); !strings.Contains(text, "our fault") || !strings.Contains(text, "ERROR") {
+		t.Errorf("the panic is not logged: %s", text)
+	}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// overControl asks the control socket.
+func overControl(path string) (int, string) {
+	c := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", path)
+		}}}
+	return fetch(c, "GET", "http://sidecar/v1/status", "", "")
+}
+
+func TestTheControlSocketIsForItsOwnUserByModeAndByCredentials(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o777); err != nil { // a directory that anybody may use
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "control.sock")
+	served(t, Listener{Network: "unix", Addr: path, Handler: saying("status")})
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v", info.Mode())
+	}
+	if code, body := overControl(path); code != http.StatusOK || body != "status" {
+		t.Errorf("our own user: %d %s", code, body)
+	}
+}
+
+// Asked as if the sidecar ran as another user than this test: over a real socket, with the
+// kernel's own word about who connects.
+func TestTheControlSocketRefusesOtherUsersAlsoWhenItsModeIsLax(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root may always ask; lab/e2e asks as another user")
+	}
+	own := os.Geteuid() + 1
+	path := filepath.Join(t.TempDir(), "control.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: peersOf(own, saying("status"), path, slog.New(slog.DiscardHandler)), ConnContext: withPeer}
+	go func() { _ = s.Serve(l) }()
+	defer s.Close()
+	if code, body := overControl(path); code != http.StatusForbidden || !strings.Contains(body, "run as one of them") {
+		t.Errorf("%d %s", code, body)
+	}
+}
+
+func TestWhoMayControlIsTheOwnUserAndRoot(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		p    peer
+		want bool
+	}{
+		{"own user", peer{uid: 1000}, true},
+		{"root", peer{uid: 0}, true},
+		{"another", peer{uid: 1001}, false},
+		{"nobody of this user namespace", peer{uid: 65534}, false},
+		{"not known", peer{uid: 1000, err: io.EOF}, false},
+	} {
+		if got := tt.p.mayControl(1000); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+}
+
+func TestRefusedPeersAreLoggedOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lines bytes.Buffer
+		h := peersOf(1000, saying("status"), "/run/c.sock", slog.New(slog.NewTextHandler(&lines, nil)))
+		ask := func(p any) *httptest.ResponseRecorder {
+			r := httptest.NewRequest("POST", "/v1/drain", nil)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, p)))
+			return w
+		}
+		for range 59 {
+			if w := ask(peer{uid: 1234, pid: 7}); w.Code != http.StatusForbidden ||
+				!strings.Contains(w.Body.String(), `/run/c.sock is for its sidecar's own user (1000) and for root, and not for user 1234`) {
+				t.Fatalf("%d %s", w.Code, w.Body)
+			}
+			time.Sleep(time.Second)
+		}
+		if n := strings.Count(lines.String(), "refused"); n != 1 || !strings.Contains(lines.String(), "level=WARN") || !strings.Contains(lines.String(), "uid=1234 pid=7") {
+			t.Errorf("%d lines in 59 s: %s", n, lines.String())
+		}
+		time.Sleep(time.Second)
+		ask("no peer at all")
+		if n := strings.Count(lines.String(), "refused"); n != 2 {
+			t.Errorf("%d lines in 60 s: %s", n, lines.String())
+		}
+	})
+}
+
+// snapshotOfState is all that a request could change in a sidecar that does not run.
+func snapshotOfState(a *agent) string {
+	events, _ := a.journal.since(0)
+	return fmt.Sprint(a.status().Mode, a.status().Reason, a.pausing.Load(), len(events), len(a.inbox))
+}
+
+func TestTheWebListenerChangesNothingWhateverIsAsked(t *testing.T) {
+	a := built(t)
+	h := a.webHandler(prometheus.NewRegistry())
+	before := snapshotOfState(a)
+	paths := []string{"/", "/metrics", "/api/status", "/api/events", "/api/page", "/-/healthy", "/-/ready", "/-/quit", "/-/reload/", "/nothing",
+		"/v1/status", "/v1/drain", "/v1/activate", "/v1/confirm", "/v1/pause", "/v1/resume", "/v1/reload", "/v1/events", "/debug/pprof/", "/debug/requests", "/debug/vars"}
+	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "PROPFIND", "reload"} {
+		for _, path := range paths {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel() // an answer that streams ends
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest(method, path, strings.NewReader(`{"reason":"mine","for_seconds":60,"owner":"x"}`)).WithContext(ctx))
+			reads := method == "GET" || method == "HEAD"
+			if !reads && (w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != "GET, HEAD") {
+				t.Errorf("%s %s: %d, Allow %q", method, path, w.Code, w.Header().Get("Allow"))
+			}
+			if reads && strings.HasPrefix(path, "/v1/") || strings.HasPrefix(path, "/debug/") && w.Code < 400 {
+				if w.Code != http.StatusNotFound {
+					t.Errorf("%s %s: %d", method, path, w.Code)
+				}
+			}
+			for _, name := range []string{"Content-Security-Policy", "X-Content-Type-Options", "X-Frame-Options", "Referrer-Policy"} {
+				if w.Header().Get(name) == "" {
+					t.Errorf("%s %s: no %s", method, path, name)
+				}
+			}
+		}
+	}
+	if after := snapshotOfState(a); after != before {
+		t.Errorf("before %s, after %s", before, after)
+	}
+}
+
+// A stream outlives the bound of an answer, which every other has.
+func TestOnlyWhatStreamsMayAnswerForLongerThanTheBound(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		h    http.HandlerFunc
+		want bool
+	}{
+		{"an answer", func(w http.ResponseWriter, r *http.Request) { saying("x").ServeHTTP(w, r) }, true},
+		{"a stream", unbounded(func(w http.ResponseWriter, r *http.Request) { saying("x").ServeHTTP(w, r) }), false},
+	} {
+		w := &deadlined{ResponseRecorder: httptest.NewRecorder()}
+		guarded(tt.h).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		if got := !w.write.IsZero() && !w.read.IsZero(); got != tt.want {
+			t.Errorf("%s: read until %v, write until %v", tt.name, w.read, w.write)
+		}
+	}
+}
+
+type deadlined struct {
+	*httptest.ResponseRecorder
+	read, write time.Time
+}
+
+func (d *deadlined) SetReadDeadline(t time.Time) error  { d.read = t; return nil }
+func (d *deadlined) SetWriteDeadline(t time.Time) error { d.write = t; return nil }
