@@ -41,6 +41,17 @@ func DefaultHealth() HealthSettings {
 	return HealthSettings{Interval: time.Second, Timeout: time.Second, Rise: 2, Fall: 3}
 }
 
+func (s HealthSettings) withDefaults() HealthSettings {
+	d := DefaultHealth()
+	if s.Interval <= 0 {
+		s.Interval = d.Interval
+	}
+	if s.Timeout <= 0 {
+		s.Timeout = d.Timeout
+	}
+	return s
+}
+
 // StaleAfter is the age from which on a view proves nothing: a result was due after
 // Interval + Timeout at the latest; a further Interval (at least 500 ms) is allowed
 // for a busy machine.
@@ -96,7 +107,9 @@ func (v HealthView) At(now time.Time) Verdict {
 
 // Health asks the broker again and again and judges the answers.
 type Health struct {
-	settings HealthSettings
+	settings HealthSettings // owned by Run, once that runs
+	asked    atomic.Pointer[HealthSettings]
+	tuned    chan struct{}
 	check    func(context.Context) error
 	lost     <-chan struct{}
 	log      *slog.Logger
@@ -108,14 +121,8 @@ type Health struct {
 // a time. A value on lost says that the broker that was asked is gone: its held
 // connection broke, or its process exited; nil means that nobody can tell.
 func NewHealth(s HealthSettings, check func(ctx context.Context) error, lost <-chan struct{}, log *slog.Logger, reg prometheus.Registerer) *Health {
-	d := DefaultHealth()
-	if s.Interval <= 0 {
-		s.Interval = d.Interval
-	}
-	if s.Timeout <= 0 {
-		s.Timeout = d.Timeout
-	}
-	h := &Health{settings: s, check: check, lost: lost, log: log, changes: make(chan struct{}, 1)}
+	s = s.withDefaults()
+	h := &Health{settings: s, tuned: make(chan struct{}, 1), check: check, lost: lost, log: log, changes: make(chan struct{}, 1)}
 	h.view.Store(&HealthView{Since: time.Now(), StaleAfter: s.StaleAfter(), UpFor: s.UpFor()})
 	newHealthMetrics(reg, h)
 	return h
@@ -131,6 +138,15 @@ func newHealthMetrics(reg prometheus.Registerer, h *Health) {
 		}
 		return 0
 	})
+}
+
+// Tune changes the settings. The broker is asked at once; a check in flight keeps the bound
+// it began with, and what was counted in a row stays counted. The verdict counts as long as
+// before until that answer is judged.
+func (h *Health) Tune(s HealthSettings) {
+	s = s.withDefaults()
+	h.asked.Store(&s)
+	signal(h.tuned)
 }
 
 // Snapshot is the view as last judged. Use HealthView.At to decide by it.
@@ -169,6 +185,8 @@ func (h *Health) Run(ctx context.Context) error {
 				lost = nil
 			}
 			l.onLost()
+		case <-h.tuned:
+			l.onTune(*h.asked.Load())
 		case <-l.tick.C:
 			l.onTick()
 		case err := <-done:
@@ -218,6 +236,12 @@ func (l *healthLoop) onTick() {
 	default:
 		l.due = true
 	}
+}
+
+func (l *healthLoop) onTune(s HealthSettings) {
+	l.h.settings = s
+	l.judge.rise, l.judge.fall = max(s.Rise, 1), max(s.Fall, 1)
+	l.probeSoon()
 }
 
 func (l *healthLoop) start() {
@@ -318,6 +342,7 @@ func (l *healthLoop) publish(change Change, message string, isResult bool) {
 	}
 	if isResult {
 		next.LastResultAt = time.Now()
+		next.StaleAfter, next.UpFor = l.h.settings.StaleAfter(), l.h.settings.UpFor()
 		if next.Failures == 0 {
 			next.LastSuccessAt = next.LastResultAt
 		}

@@ -234,7 +234,7 @@ func (r *Reconciler) quiesceAll(ctx context.Context, names []string) (left []str
 	var mu sync.Mutex
 	failed := map[string]error{}
 	var workers sync.WaitGroup
-	for range min(r.settings.Concurrency, len(names)) {
+	for range min(r.concurrency(), len(names)) {
 		workers.Go(func() {
 			for name := range next {
 				err := ctx.Err()
@@ -314,7 +314,7 @@ func (r *Reconciler) outlivedFence(f flight) bool {
 // undo quiesces a topic that a load may have made the broker serve after a fence,
 // and reports whether the broker does not serve it.
 func (r *Reconciler) undo(f flight) bool {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(f.ctx), r.settings.LoadTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(f.ctx), f.bound)
 	defer cancel()
 	err := r.broker.Quiesce(ctx, f.topic.name)
 	r.fenced(f.topic.name, err)

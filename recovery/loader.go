@@ -22,6 +22,7 @@ type flight struct {
 	act        act
 	record     []byte
 	ctx        context.Context
+	bound      time.Duration // of the call
 	generation uint64
 	fences     uint64 // fences that had begun when it took off
 	retry      bool
@@ -117,9 +118,9 @@ func (r *Reconciler) startFetch(now time.Time) {
 		names[i] = t.name
 	}
 	l.fetching = true
-	generation, parent := r.generation, r.work
+	generation, parent, bound := r.generation, r.work, r.settings.LoadTimeout
 	r.tasks.Go(func() {
-		ctx, cancel := context.WithTimeout(parent, r.settings.LoadTimeout)
+		ctx, cancel := context.WithTimeout(parent, bound)
 		defer cancel()
 		records, err := r.records.Records(ctx, names)
 		r.mu.Lock()
@@ -190,7 +191,10 @@ func (r *Reconciler) serve(f flight) {
 		now := time.Now()
 		r.land(f, err, now)
 		r.startFetch(now)
-		if f, ok = r.take(now); !ok {
+		if ok = r.load.workers <= r.settings.Concurrency; ok {
+			f, ok = r.take(now)
+		}
+		if !ok {
 			r.load.workers--
 		}
 		r.mu.Unlock()
@@ -250,7 +254,7 @@ func (r *Reconciler) mayLoad(now time.Time) bool {
 }
 
 func (r *Reconciler) fly(t *topic) flight {
-	f := flight{topic: t, act: t.want, record: t.record, ctx: r.work, generation: r.generation, fences: r.fences, retry: t.attempt > 0}
+	f := flight{topic: t, act: t.want, record: t.record, ctx: r.work, bound: r.settings.LoadTimeout, generation: r.generation, fences: r.fences, retry: t.attempt > 0}
 	t.phase, t.record, t.undone = phaseFlying, nil, false
 	r.load.flights[t] = f
 	if f.act == actLoad {
@@ -262,9 +266,9 @@ func (r *Reconciler) fly(t *topic) flight {
 	return f
 }
 
-// call makes the call, bounded by LoadTimeout and by the orders it was begun under.
+// call makes the call, bounded by its timeout and by the orders it was begun under.
 func (r *Reconciler) call(f flight) error {
-	ctx, cancel := context.WithTimeout(f.ctx, r.settings.LoadTimeout)
+	ctx, cancel := context.WithTimeout(f.ctx, f.bound)
 	defer cancel()
 	if f.act == actLoad {
 		return r.broker.Load(ctx, f.topic.name, f.record)
@@ -326,7 +330,7 @@ func (r *Reconciler) land(f flight, err error, now time.Time) {
 func (r *Reconciler) failedCall(f flight, err error, now time.Time) {
 	t, result, text := f.topic, resultError, err.Error()
 	if errors.Is(err, context.DeadlineExceeded) {
-		result, text = resultTimeout, fmt.Sprintf("no answer to %s within %s", f.act, r.settings.LoadTimeout)
+		result, text = resultTimeout, fmt.Sprintf("no answer to %s within %s", f.act, f.bound)
 	}
 	r.metrics.count(f.act, result)
 	if !r.loggedFailure {

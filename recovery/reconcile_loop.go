@@ -208,9 +208,9 @@ func (r *Reconciler) startListing(now time.Time) {
 	if r.pass.IsZero() {
 		r.pass = now
 	}
-	generation, clock, parent := r.generation, r.clock, r.work
+	generation, clock, parent, bound := r.generation, r.clock, r.work, r.settings.LoadTimeout
 	r.tasks.Go(func() {
-		ctx, cancel := context.WithTimeout(parent, r.settings.LoadTimeout)
+		ctx, cancel := context.WithTimeout(parent, bound)
 		defer cancel()
 		serving, quiesced, err := r.broker.Topics(ctx)
 		r.mu.Lock()

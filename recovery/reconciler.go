@@ -132,9 +132,7 @@ func NewReconciler(s ReconcilerSettings, b Broker, rec Records, log *slog.Logger
 	}
 	r.load.flights = map[*topic]flight{}
 	r.assignedKnown = s.Assigns
-	if s.Rate > 0 {
-		r.limiter = rate.NewLimiter(rate.Limit(s.Rate), max(1, int(s.Rate/20)))
-	}
+	r.limiter = newLimiter(s.Rate)
 	r.work, r.endWork = context.WithCancel(r.base)
 	r.metrics = newReconcileMetrics(reg, r.settings.AuditInterval, r.Snapshot)
 	return r

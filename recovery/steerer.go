@@ -54,7 +54,6 @@ type SteerView struct {
 // its own: it takes orders, and hands nothing over.
 type Steerer struct {
 	broker  Steered
-	bound   time.Duration
 	log     *slog.Logger
 	count   func(to Mode, result string)
 	wake    chan struct{}
@@ -62,6 +61,7 @@ type Steerer struct {
 	tasks   sync.WaitGroup
 
 	mu         sync.Mutex
+	bound      time.Duration
 	base       context.Context // Run's
 	orders     SteerOrders
 	to         Mode

@@ -34,13 +34,13 @@ type ViewOrders struct {
 // makes a view stale nor clears it. All methods are safe for concurrent use.
 type Viewer struct {
 	source  ViewSource
-	every   time.Duration
-	bound   time.Duration
 	log     *slog.Logger
 	wake    chan struct{}
 	changes chan struct{}
 
 	mu         sync.Mutex
+	every      time.Duration
+	bound      time.Duration
 	orders     ViewOrders
 	generation uint64
 	cancel     context.CancelFunc // of the look under way; nil: none

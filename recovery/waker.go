@@ -38,13 +38,14 @@ type WakeOrders struct {
 // for concurrent use.
 type Waker struct {
 	store WakeStore
-	every time.Duration
 	log   *slog.Logger
 	told  func(woken int, first string, epoch int64)
 	woken map[string]prometheus.Counter // by result
 	wake  chan struct{}
+	tuned chan struct{}
 
 	mu         sync.Mutex
+	every      time.Duration
 	orders     WakeOrders
 	generation uint64
 	cancel     context.CancelFunc // of the round under way; nil: none
@@ -65,7 +66,7 @@ func NewWaker(store WakeStore, every time.Duration, told func(woken int, first s
 		Help: "Topics without a broker whose marker was put again because their cluster had overlooked it, by result. Growing: the cluster's leader does not see what is there; restart that broker.",
 	}, []string{"result"})
 	w := &Waker{store: store, every: cmp.Or(max(every, 0), 30*time.Second), told: told, log: log,
-		woken: map[string]prometheus.Counter{}, wake: make(chan struct{}, 1)}
+		woken: map[string]prometheus.Counter{}, wake: make(chan struct{}, 1), tuned: make(chan struct{}, 1)}
 	for _, result := range []string{resultOK, resultChanged, resultError} {
 		w.woken[result] = total.WithLabelValues(result)
 	}
@@ -104,15 +105,18 @@ func (w *Waker) Run(ctx context.Context) error {
 			return nil
 		case <-w.wake:
 			w.seen = nil // what stood while we were away may have been seen to
+		case <-w.tuned:
+			timer.Reset(w.interval())
+			continue
 		case <-timer.C:
 		}
 		w.round(ctx)
-		timer.Reset(w.every)
+		timer.Reset(w.interval())
 	}
 }
 
 func (w *Waker) round(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, w.every)
+	ctx, cancel := context.WithTimeout(ctx, w.interval())
 	defer cancel()
 	w.mu.Lock()
 	orders, generation := w.orders, w.generation
@@ -158,7 +162,7 @@ func (w *Waker) round(ctx context.Context) {
 
 // due reads what there is and decides.
 func (w *Waker) due(ctx context.Context) ([]Marker, error) {
-	f := WakeFacts{Patience: 2 * w.every}
+	f := WakeFacts{Patience: 2 * w.interval()}
 	var err error
 	if f.Leads, err = w.store.Leads(ctx); err != nil {
 		return nil, fmt.Errorf("read the cluster's leader: %w", err)
