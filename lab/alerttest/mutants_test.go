@@ -1,0 +1,157 @@
+package alerttest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql/parser"
+	"sigs.k8s.io/yaml"
+)
+
+// mutant is a rules file with one thing left out.
+type mutant struct {
+	what  string
+	alert string // whose tests must notice; empty: any
+	rules []rulefmt.Rule
+}
+
+// mutants leave out, one at a time, each `for` and each clause of an expression that
+// stands in a line of its own.
+func mutants(t *testing.T) (all []mutant) {
+	t.Helper()
+	rules := shipped(t)
+	add := func(i int, what string, change func(*rulefmt.Rule)) {
+		changed := append([]rulefmt.Rule(nil), rules...)
+		change(&changed[i])
+		all = append(all, mutant{rules[i].Alert + rules[i].Record + " without " + what, rules[i].Alert, changed})
+	}
+	for i, r := range rules {
+		if r.For > 0 {
+			add(i, "for", func(r *rulefmt.Rule) { r.For = 0 })
+		}
+		lines := strings.Split(r.Expr, "\n")
+		for n, line := range lines {
+			first, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+			if first != "and" && first != "unless" && first != "or" && first != "*" && first != "+" {
+				continue
+			}
+			rest := strings.Join(append(append([]string(nil), lines[:n]...), lines[n+1:]...), "\n")
+			if _, err := parser.NewParser(parser.Options{}).ParseExpr(rest); err != nil {
+				continue // it is the begin of a clause of several lines
+			}
+			add(i, strings.TrimSpace(line), func(r *rulefmt.Rule) { r.Expr = rest })
+		}
+	}
+	return all
+}
+
+func (m mutant) write(t *testing.T) string {
+	t.Helper()
+	var list []map[string]any
+	for _, r := range m.rules {
+		rule := map[string]any{"expr": r.Expr}
+		if r.Record != "" {
+			rule["record"] = r.Record
+		} else {
+			rule["alert"], rule["labels"], rule["annotations"], rule["for"] = r.Alert, r.Labels, r.Annotations, r.For.String()
+		}
+		list = append(list, rule)
+	}
+	text, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "holdfast", "rules": list}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "rules.yaml")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// unnoticed are the clauses without which nothing changes but what is said here.
+var unnoticed = map[string]string{}
+
+func TestTheTestsNoticeEveryClauseThatIsLeftOut(t *testing.T) {
+	if testing.Short() {
+		t.Skip("plays all rule tests once for each clause")
+	}
+	var files []*File
+	for _, path := range testFiles(t) {
+		f, err := Read(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	for _, m := range mutants(t) {
+		t.Run(m.what, func(t *testing.T) {
+			t.Parallel()
+			path := m.write(t)
+			for _, f := range files {
+				mutated := *f
+				mutated.RuleFiles = []string{path}
+				for i := range mutated.Tests {
+					if m.alert != "" && !strings.HasPrefix(mutated.Tests[i].Name, m.alert+":") {
+						continue
+					}
+					if mutated.Run(t.Context(), &mutated.Tests[i]) != nil {
+						return
+					}
+				}
+			}
+			if why := unnoticed[m.what]; why == "" {
+				t.Error("no rule test fails without it")
+			}
+		})
+	}
+}
+
+func TestTheRunnerReportsWhatIsNotAsExpected(t *testing.T) {
+	const rules = `
+groups:
+  - name: g
+    rules:
+      - record: job:up:sum
+        expr: sum by (job) (up)
+      - alert: Down
+        expr: up == 0
+        for: 1m
+        labels: {severity: critical}
+        annotations: {summary: It is down}
+`
+	test := func(cases string) string {
+		return "rule_files: [rules.yaml]\nevaluation_interval: 15s\ntests:\n  - interval: 15s\n    input_series:\n      - {series: 'up{job=\"j\"}', values: '1 0x20'}\n" + cases
+	}
+	fires := "{eval_time: %s, alertname: Down, exp_alerts: [{exp_labels: {job: j, severity: %s}, exp_annotations: {summary: %s}}]}"
+	for name, row := range map[string]struct{ text, want string }{
+		"as expected":             {test("    alert_rule_test: [" + fmt.Sprintf(fires, "75s", "critical", "It is down") + ", {eval_time: 60s, alertname: Down, exp_alerts: []}]"), ""},
+		"too early":               {test("    alert_rule_test: [{eval_time: 75s, alertname: Down, exp_alerts: []}]"), "Down at 1m15s"},
+		"too late":                {test("    alert_rule_test: [" + fmt.Sprintf(fires, "60s", "critical", "It is down") + "]"), "Down at 1m"},
+		"other words":             {test("    alert_rule_test: [" + fmt.Sprintf(fires, "75s", "critical", "It is gone") + "]"), "It is gone"},
+		"another severity":        {test("    alert_rule_test: [" + fmt.Sprintf(fires, "75s", "warning", "It is down") + "]"), "warning"},
+		"a query as expected":     {test("    promql_expr_test: [{expr: 'job:up:sum', eval_time: 15s, exp_samples: [{labels: 'job:up:sum{job=\"j\"}', value: 0}]}]"), ""},
+		"another answer":          {test("    promql_expr_test: [{expr: 'job:up:sum', eval_time: 15s, exp_samples: [{labels: 'job:up:sum{job=\"j\"}', value: 7}]}]"), "job:up:sum at 15s"},
+		"an alert in a query":     {test("    promql_expr_test: [{expr: 'ALERTS{alertstate=\"firing\"}', eval_time: 75s, exp_samples: []}]"), "ALERTS"},
+		"a field without meaning": {test("    alert_rule_tests: []"), "alert_rule_tests"},
+		"values without meaning":  {"rule_files: [rules.yaml]\ntests: [{input_series: [{series: up, values: 'x'}], alert_rule_test: []}]", "input series"},
+		"no rules":                {strings.Replace(test(""), "rules.yaml", "other.yaml", 1), "other.yaml"},
+	} {
+		dir := t.TempDir()
+		for file, text := range map[string]string{"rules.yaml": rules, "x.test.yaml": row.text} {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f, err := Read(filepath.Join(dir, "x.test.yaml"))
+		if err == nil {
+			err = f.Run(t.Context(), &f.Tests[0])
+		}
+		if got := fmt.Sprint(err); row.want == "" && err != nil || row.want != "" && !strings.Contains(got, row.want) {
+			t.Errorf("%s: %v, want %q", name, err, row.want)
+		}
+	}
+}
