@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/probes"
 	"holdfast/recovery"
 )
 
@@ -18,6 +19,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 var (
 	descReady      = desc("ready", "1 when clients may be sent here. 0: 'holdfast status' lists the causes.")
+	descCause      = desc("ready_cause", "1 for each condition that keeps clients away, 0 for those that hold; ready is 1 when all are 0. 'holdfast status' has the words to each.", "cause")
 	descMode       = desc("broker_mode", "1 for the broker's mode, 0 for the others. drained waits for a person.", "mode")
 	descAttachment = desc("attachment", "1 for the present attachment, 0 for the others. degraded: renewals fail, look at etcd now; detached: clients are kept away, 'holdfast explain' says why.", "state")
 	descDetached   = desc("detached", "1 while the broker is detached: not ready, and fenced or being fenced. It comes back by itself when its registration is confirmed; 'holdfast status' says what is missing.")
@@ -36,7 +38,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (g stateGauges) Describe(c chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descReady, descMode, descAttachment, descDetached, descPresent, descEpoch, descZombie, descPaused,
+	for _, d := range []*prometheus.Desc{descReady, descCause, descMode, descAttachment, descDetached, descPresent, descEpoch, descZombie, descPaused,
 		descStartup, descDrained, descDraining, descMismatch, descConflict, descRestart, descLoop} {
 		c <- d
 	}
@@ -53,7 +55,11 @@ func (g stateGauges) Collect(c chan<- prometheus.Metric) {
 	}
 	a := g.a
 	s := a.view.Load()
-	gauge(descReady, len(a.notReady()) == 0)
+	causes := a.notReady()
+	gauge(descReady, len(causes) == 0)
+	for _, check := range a.clientChecks() {
+		gauge(descCause, slices.ContainsFunc(causes, func(c probes.Cause) bool { return c.Name == check.Name }), check.Name)
+	}
 	for _, m := range []recovery.Mode{recovery.Active, recovery.Draining, recovery.Drained} {
 		gauge(descMode, s.mode.Mode == m, string(m))
 	}

@@ -128,6 +128,7 @@ var contracted = map[string][]string{
 	"broker_up": nil, "broker_mode": {"active", "drained", "draining"}, "broker_restart_required": nil, "mode_mismatch": nil,
 	"drained":       {"operator", "join", "stale_restart", "registration_expired", "restored_backup", "corrupt_state", "unreadable_mode", "other"},
 	"drain_pending": nil,
+	"ready_cause":   {"lease", "attached", "guard", "mode", "broker", "steer", "topics", "agent"},
 	"attachment":    {"attached", "degraded", "detached"}, "detached": nil, "identity_conflict": nil, "paused": nil,
 	"detachments_total": {"broker_down", "fence_point", "identity_conflict", "lease_lost"},
 	"lease_ttl_seconds": nil, "lease_detach_margin_seconds": nil, "lease_deadline_timestamp_seconds": nil, "lease_remaining_seconds": nil, "lease_margin_seconds": nil,
@@ -229,5 +230,27 @@ func TestEveryReasonOfABootHasASeriesOrIsAModeThatWasKept(t *testing.T) {
 		if got := a.metrics.bootReason(r); got != string(r) {
 			t.Errorf("%s is counted as %s", r, got)
 		}
+	}
+}
+
+func TestABrokerIsReadyExactlyWhenNoCauseSaysOtherwise(t *testing.T) {
+	_, reg := builtWith(t)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ready, causes := -1.0, 0.0
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			switch f.GetName() {
+			case "holdfast_ready":
+				ready = m.GetGauge().GetValue()
+			case "holdfast_ready_cause":
+				causes += m.GetGauge().GetValue()
+			}
+		}
+	}
+	if ready != 0 || causes < 2 {
+		t.Errorf("ready is %v with %v causes: a sidecar that has not begun has no lease and no mode", ready, causes)
 	}
 }

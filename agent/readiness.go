@@ -153,8 +153,12 @@ func (s *snapshot) startupDone() bool {
 
 // notReady lists why clients may not be sent here; empty: they may.
 func (a *agent) notReady() []probes.Cause {
-	return probes.Causes(append(a.readyChecks(), a.liveChecks()...))
+	return probes.Causes(a.clientChecks())
 }
+
+// clientChecks are the conditions for sending clients here: a broker whose sidecar hangs
+// is not ready either.
+func (a *agent) clientChecks() []probes.Check { return append(a.readyChecks(), a.liveChecks()...) }
 
 func firstCause(causes []probes.Cause) string {
 	if len(causes) == 0 {
