@@ -53,12 +53,14 @@ func now(b *board) {
 
 func history(b *board) {
 	b.row("What happened")
-	b.put(24, 8, timeline("State over time", "Each line is one fact about the broker. Read it from the top: the sidecar is scraped, the broker answers, it is registered, attached, active, and so clients may come.",
+	b.put(24, 10, timeline("State over time", "Each line is one fact about the broker. Read it from the top: the sidecar is scraped and has started, the broker answers, is registered, attached and active, and so clients may come. Drained for another reason than a person's word waits for one: find the cause, then holdfast activate.",
 		timed{each(maxOf("up"), "sidecar"), up},
+		timed{each(maximum("holdfast_startup_done"), "startup"), startup},
 		timed{each(maximum("holdfast_broker_up"), "broker"), up},
 		timed{each(maximum("holdfast_registration_present"), "registration"), registered},
 		timed{each(attachment.expr(), "attachment"), attachment.states},
 		timed{each(mode.expr(), "mode"), mode.states},
+		timed{each(drained.expr(), "drained because"), drained.states},
 		timed{each(maximum("holdfast_ready"), "clients"), ready}))
 	b.put(24, 9, timeline("Readiness by cause", "The conditions for sending clients here. Every one must be clear; the words to each cause are in /ready?full=1 and holdfast status.",
 		timed{each(maxBy("holdfast_ready_cause", "cause"), "{{cause}}"), holds}))
@@ -124,9 +126,11 @@ func topics(b *board) {
 		each(grown("holdfast_acquire_retry_window_exhausted_total"), "window exhausted"),
 		each(grown("holdfast_ownership_conflicts_total"), "conflict"),
 		each(grown("holdfast_placements_total", "direction"), "{{direction}}")))
-	b.put(12, 8, bars(about{"Moves", "none", "Topics moved to another broker, by result. A move that failed may be repeated: every step is idempotent."},
+	b.put(8, 8, bars(about{"Moves", "none", "Topics moved to another broker, by result. A move that failed may be repeated: every step is idempotent."},
 		each(grown("holdfast_moves_total", "result"), "{{result}}")))
-	b.put(12, 8, bars(about{"Asked of the broker", "none", "Times that the broker was told a mode, was asked for its topics, or had an overlooked topic put before it again, by result."},
+	b.put(8, 8, lines(about{"Phases of a move", "s", "The slowest 1 % of each phase; empty while nothing is moved. Between quiesce and resume producers are turned away."},
+		each(quantile(0.99, "holdfast_move_phase_duration_seconds", "phase"), "{{phase}}")))
+	b.put(8, 8, bars(about{"Asked of the broker", "none", "Times that the broker was told a mode, was asked for its topics, or had an overlooked topic put before it again, by result."},
 		each(grown("holdfast_broker_steers_total", "mode", "result"), "{{mode}}: {{result}}"),
 		each(grown("holdfast_topic_listings_total", "result"), "listing: {{result}}"),
 		each(grown("holdfast_topics_woken_total", "result"), "woken: {{result}}")))
@@ -150,12 +154,16 @@ func fences(b *board) {
 		each(maximum("holdfast_guard_up"), "stands by"),
 		each(grown("holdfast_guard_starts_total"), "started"),
 		each(grown("holdfast_guard_fired_total"), "fired")), good, blank, bad))
-	b.put(12, 7, rows("Boots", "Starts of the broker since the sidecar started, by kind and by the reason of the mode that followed. stale_restart waits for a person.",
+	fired := number(about{"Guard last fired", "dateTimeFromNow", "When the guard stopped the broker because the sidecar was not heard of, as far as the journal goes back. Find out what froze or killed the sidecar."},
+		last("1000 * "+maximum("holdfast_guard_last_fired_timestamp_seconds"), ""), bad)
+	fired.FieldConfig.Defaults.Mappings = mappings([]state{{0, "never", good}})
+	b.put(4, 7, fired)
+	b.put(9, 7, rows("Boots", "Starts of the broker since the sidecar started, by kind and by the reason of the mode that followed. stale_restart waits for a person.",
 		[]string{"instance", "kind", "reason"},
 		// The sidecar counts the boot that it begins with before anybody can scrape it, so
 		// the counter itself is shown: increase would not see that one.
 		column{name: "boots", unit: "none", expr: "sum by (instance, kind, reason) (" + on("holdfast_broker_boots_total") + " > 0)", width: 90}))
-	b.put(12, 7, rows("Settings that decide", "What becomes of this broker when its registration is lost, and what a fence may do. They should be the same in a whole cluster.",
+	b.put(11, 7, rows("Settings that decide", "What becomes of this broker when its registration is lost, and what a fence may do. They should be the same in a whole cluster.",
 		[]string{"instance", "session_expired_policy", "assignment", "failover", "registration", "detach", "fence", "guard"},
 		column{name: "sidecars", unit: "none", width: 90, expr: "count by (instance, session_expired_policy, assignment, failover, registration, detach, fence, guard) (" +
 			on("holdfast_policy_info") + ")"}))
@@ -170,11 +178,10 @@ func agent(b *board) {
 		each(grown("holdfast_agent_suspensions_total"), "suspended"),
 		each(grown("holdfast_datadir_watch_overflows_total"), "events dropped"),
 		each(grown("holdfast_ready_transitions_total", "to"), "became {{to}}")))
-	b.put(8, 8, timeline("How it works", "How changes of the data directory are noticed, whether it only pretends (--shadow), and whether the last reload of its settings was taken.",
+	b.put(8, 8, timeline("How it works", "How changes of the data directory are noticed, whether it only pretends (--shadow), and whether the guard stands by.",
 		timed{each(watching.expr(), "data directory"), watching.states},
 		timed{each(maximum("holdfast_shadow"), "shadow"), shadow},
-		timed{each(maximum("holdfast_guard_up"), "guard"), standby},
-		timed{each(maximum("holdfast_config_last_reload_successful"), "settings"), applied}))
+		timed{each(maximum("holdfast_guard_up"), "guard"), standby}))
 	b.put(8, 8, bars(about{"Broker process", "none", "Transitions of the broker that the sidecar itself started (run -- CMD). Many ended and started: read the broker's log."},
 		each(grown("holdfast_broker_process_changes_total", "to"), "{{to}}")))
 	b.put(8, 8, bars(about{"Only pretended", "none", "What --shadow would have done and did not, by action. Without --shadow all is zero."},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/grafana/grafana-foundation-sdk/go/bargauge"
 	"github.com/grafana/grafana-foundation-sdk/go/cog"
@@ -178,13 +179,17 @@ type column struct {
 // rows is a table of the labels named and a column for each query.
 func rows(title, description string, labels []string, columns ...column) dashboard.Panel {
 	queries := make([]query, len(columns))
+	legend := "{{" + labels[0] + "}}"
+	if slices.Contains(labels, "instance") {
+		legend = "{{instance}}"
+	}
 	index := map[string]int{}
 	names := map[string]string{}
 	for i, l := range labels {
 		index[l] = i
 	}
 	for i, c := range columns {
-		queries[i] = query{expr: c.expr, legend: "{{instance}}", instant: true, table: true}
+		queries[i] = query{expr: c.expr, legend: legend, instant: true, table: true}
 		value := "Value #" + refID(i)
 		if len(columns) == 1 {
 			value = "Value"

@@ -59,6 +59,10 @@ var (
 		{0, "unknown", blank}, {1, "detached", bad}, {2, "degraded", watch}, {3, "attached", good}}}
 	mode = enum{"holdfast_broker_mode", "mode", []string{"drained", "draining", "active"}, []state{
 		{0, "unknown", blank}, {1, "drained", aside}, {2, "draining", watch}, {3, "active", good}}}
+	drained = enum{"holdfast_drained", "reason", []string{"operator", "join", "stale_restart", "registration_expired",
+		"restored_backup", "corrupt_state", "unreadable_mode", "other"}, []state{
+		{0, "not drained", good}, {1, "by a person", aside}, {2, "new member", aside}, {3, "stale restart", watch}, {4, "registration expired", watch},
+		{5, "etcd restored from a backup", watch}, {6, "state file corrupt", watch}, {7, "mode unreadable", watch}, {8, "other", watch}}}
 	watching = enum{"holdfast_datadir_watch_mode", "mode", []string{"rescan", "events"}, []state{
 		{0, "not watched", blank}, {1, "rescan only", watch}, {2, "events", good}}}
 )
@@ -67,6 +71,7 @@ var (
 var (
 	ready      = []state{{0, "kept away", bad}, {1, "ready", good}}
 	up         = []state{{0, "down", bad}, {1, "up", good}}
+	startup    = []state{{0, "under way", watch}, {1, "over", good}}
 	registered = []state{{0, "gone", bad}, {1, "registered", good}}
 	standby    = []state{{0, "none", blank}, {1, "stands by", good}}
 	paused     = []state{{0, "on", good}, {1, "paused", aside}}
@@ -75,7 +80,6 @@ var (
 	answers    = []state{{0, "no good answer", bad}, {1, "answers", good}}
 	attention  = []state{{0, "clear", good}, {1, "look", watch}}
 	shadow     = []state{{0, "acts", good}, {1, "pretends", aside}}
-	applied    = []state{{0, "refused", bad}, {1, "applied", good}}
 )
 
 func ptr[T any](v T) *T { return &v }

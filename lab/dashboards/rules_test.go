@@ -195,7 +195,7 @@ func checkWords(b board) (c complaints) {
 }
 
 // units are those of Grafana that are used here.
-var units = []string{"none", "s", "percentunit", "ops"}
+var units = []string{"none", "s", "percentunit", "ops", "dateTimeFromNow"}
 
 func checkUnits(b board) (c complaints) {
 	for _, p := range b.drawn() {
