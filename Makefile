@@ -69,7 +69,7 @@ race-lab: testcount
 
 .PHONY: e2e
 e2e: testcount ## the slow tests, real TTLs and real cuts; up to 20 minutes
-	@$(call leg,end to end,lab,-p 1 -timeout 20m ./e2e/...)
+	@$(call leg,end to end,lab,-p 1 -timeout 20m ./e2e/... ./dashboards/...)
 
 .PHONY: bench-heal
 bench-heal: ## time from the end of a 60 s black hole to the registration, ten times
