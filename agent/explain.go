@@ -27,11 +27,11 @@ var explanations = map[string]explanation{
 	"attachment/" + string(recovery.WhyFencePoint): {
 		func(c Config) string {
 			return fmt.Sprintf("No renewal was confirmed for %s (TTL %s minus margin %s). The lease may end at any time after the deadline, so the broker was fenced before it.",
-				c.LeaseTTL-c.LeaseDetachMargin, c.LeaseTTL, c.LeaseDetachMargin)
+				formatDuration(c.LeaseTTL-c.LeaseDetachMargin), formatDuration(c.LeaseTTL), formatDuration(c.LeaseDetachMargin))
 		},
 		func(c Config) string {
 			return fmt.Sprintf("A cut shorter than %s does not detach with these settings; a longer --lease-ttl bears a longer cut, and makes failover later.",
-				c.Timing().SurvivesDetach())
+				formatDuration(c.Timing().SurvivesDetach()))
 		},
 		func(c Config) string {
 			return "Nothing: it comes back by itself when etcd answers. If etcd declared it dead meanwhile, " + comesBack(c) + "."
@@ -64,7 +64,7 @@ var explanations = map[string]explanation{
 	"mode/" + string(recovery.ReasonRegistrationExpired): {
 		text("The registration ran out while the broker ran and others lived on, so the cluster has declared it dead. Either etcd was out of reach for longer than the TTL, or this sidecar did not run: frozen, killed or starved. The events before this one tell which: attachment with the class of a failure, or guard_fired and resumed."),
 		func(c Config) string {
-			return fmt.Sprintf("A cut, or a pause of this sidecar, shorter than %s leaves the registration in etcd with these settings.", c.Timing().SurvivesExpiry())
+			return fmt.Sprintf("A cut, or a pause of this sidecar, shorter than %s leaves the registration in etcd with these settings.", formatDuration(c.Timing().SurvivesExpiry()))
 		},
 		text("Find out what kept renewals from etcd ('holdfast events'), then 'holdfast activate'.")},
 	"mode/" + string(recovery.ReasonRestoredBackup): {text("etcd is at a lower revision than this sidecar remembers: it was restored from a backup, and what it says of owners may be old."),
@@ -135,7 +135,7 @@ var explanations = map[string]explanation{
 		text("A faster disk, or less load, for etcd."), text("Look at etcd.")},
 	"agent/shutdown/session_expired": {text("The registration ended while other brokers lived on, and --session-expired-policy asks to stop the broker then."),
 		func(c Config) string {
-			return fmt.Sprintf("A cut shorter than %s leaves the registration in etcd with these settings; the policy drain or reconnect leaves the broker running.", c.Timing().SurvivesExpiry())
+			return fmt.Sprintf("A cut shorter than %s leaves the registration in etcd with these settings; the policy drain or reconnect leaves the broker running.", formatDuration(c.Timing().SurvivesExpiry()))
 		}, text("Find out what cut this host off, then start the broker and its sidecar again.")},
 	"agent/shutdown/retries_used_up": {text("After the registration had run out, etcd did not answer in as many attempts as --session-retries allows."),
 		text("A higher --session-retries, or 0 for no limit: the broker is fenced either way."), text("Bring etcd back, then start the broker and its sidecar again.")},

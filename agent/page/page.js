@@ -37,10 +37,10 @@ function duration(s) {
 	s = Math.max(0, Math.floor(s));
 	const units = [[86400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']];
 	const i = units.findIndex(([n]) => s >= n);
-	if (i < 0) return '0 s';
+	if (i < 0) return '0\u00a0s';
 	const [n, unit] = units[i];
 	const rest = units[i + 1] && Math.floor(s % n / units[i + 1][0]);
-	return Math.floor(s / n) + ' ' + unit + (rest ? ' ' + rest + ' ' + units[i + 1][1] : '');
+	return Math.floor(s / n) + '\u00a0' + unit + (rest ? '\u00a0' + rest + '\u00a0' + units[i + 1][1] : '');
 }
 const clock = ms => new Date(ms).toISOString().slice(11, 19);
 const day = ms => new Date(ms).toISOString().slice(0, 10);
@@ -71,34 +71,37 @@ function tone(word) {
 	return '';
 }
 const plain = word => word.replaceAll('_', ' ');
-const withReason = (word, reason) => plain(word) + (reason ? ' (' + reason + ')' : '');
 
 // What the journal says about a cause of now: its latest event of that sort, if that one
-// still tells of the present state.
+// still tells of the present state, or of something to do.
 function explaining(cause, s) {
-	const kind = {lease: 'attachment', attached: 'attachment', mode: 'mode', broker: 'broker', topics: 'topics', guard: 'guard', steer: 'steer', fence: 'fence', agent: 'agent'}[cause];
+	const kind = {lease: 'attachment', attached: 'attachment', mode: 'mode', broker: 'broker', topics: 'topics', guard: 'guard', steer: 'steer', agent: 'agent'}[cause];
 	const e = entries.findLast(e => e.kind === kind);
 	const present = {attachment: s.attachment, mode: s.mode, broker: s.broker.up}[kind];
-	return e && (present === undefined || e.to === present) ? e : null;
+	return e && (present === undefined ? e.next : e.to === present) ? e : null;
 }
 
+// causes lists why clients are kept away, or soon may be. Those that one event explains
+// are told together.
 function causes(s) {
 	const list = s.ready.causes.map(c => {
 		const i = c.indexOf(': ');
 		return {name: i < 0 ? c : c.slice(0, i), what: i < 0 ? '' : c.slice(i + 2)};
 	});
-	if (s.lease.failure_streak > 0 && !list.some(c => c.name === 'lease' || c.name === 'attached')) {
-		list.push({name: 'lease', what: plural(s.lease.failure_streak, 'renewal') + ' failed in a row' + (s.lease.last_error ? ': ' + s.lease.last_error : '')});
+	const failing = s.lease.failure_streak > 0 ? plural(s.lease.failure_streak, 'renewal') + ' failed in a row' + (s.lease.last_error ? ': ' + s.lease.last_error : '') : '';
+	const about = list.find(c => c.name === 'lease' || c.name === 'attached');
+	if (failing && !about) list.push({name: 'lease', what: failing});
+	else if (failing) about.what += '; ' + failing;
+	const groups = new Map();
+	for (const c of list) {
+		const e = explaining(c.name, s), key = e ? e.id : c.name;
+		if (!groups.has(key)) groups.set(key, {e, lines: []});
+		groups.get(key).lines.push(el('p', '', el('b', '', c.name), c.what ? ': ' + c.what : ''));
 	}
-	const told = new Set();
-	const items = list.map(c => {
-		const li = el('li', '', el('p', '', el('b', '', c.name), c.what ? ': ' + c.what : ''));
-		const e = explaining(c.name, s);
-		if (e && !told.has(e.id)) {
-			told.add(e.id);
-			if (e.why) li.append(el('p', 'quiet', e.why));
-			if (e.next) li.append(el('p', 'do', el('b', '', 'Do: '), e.next));
-		}
+	const items = [...groups.values()].map(({e, lines}) => {
+		const li = el('li', '', ...lines);
+		if (e && e.next) li.append(el('p', 'do', el('b', '', 'Do: '), e.next));
+		if (e && e.why) li.append(el('p', 'quiet', e.why));
 		return li;
 	});
 	show('why', items.length > 0);
@@ -134,7 +137,7 @@ function facts(s) {
 		absent: ['absent', 'critical', ''],
 	}[r.state] || ['unknown', 'warning', '– no word from etcd' + (s.epoch ? ', last seen with epoch ' + s.epoch : '')])));
 	if (l.id) rows.push(row('Lease', l.id, '', '– TTL ' + duration(l.ttl_seconds)));
-	if (l.failure_streak) rows.push(row('Renewals', 'failing', 'warning', 'for ' + duration(l.failing_seconds) + ', ' + l.failure_streak + ' in a row' + (l.last_error ? ' – ' + l.last_error : '')));
+	if (l.failure_streak) rows.push(row('Renewals', 'failing', 'warning', 'for ' + duration(l.failing_seconds) + ', ' + l.failure_streak + ' in a row'));
 	rows.push(row('Guard', plain(s.guard.state), tone(s.guard.state), {
 		stands_by: s.guard.pid ? '– for process ' + s.guard.pid : '', idle: '– no process of the broker is guarded now',
 		off: '– nothing stops the broker if this sidecar dies or hangs', absent: '– nothing stops the broker if this sidecar dies or hangs',
@@ -158,7 +161,7 @@ function topics(s) {
 	if (t.held_elsewhere) rows.push(count('held elsewhere', t.held_elsewhere, 'info'));
 	replace('counts-topics', rows);
 	put('topics-note', !known ? 'The broker has not told its topics yet.' : s.broker.up !== 'up' ? 'As the broker last answered.' :
-		s.shadow ? 'If anything were done (--shadow).' : t.missing + t.orphan + t.quarantined > 0 ? 'Which ones: holdfast topics' : '');
+		s.shadow ? 'If anything were done (--shadow).' : t.missing + t.orphan + t.quarantined > 0 ? 'To see which: holdfast topics.' : '');
 	show('topics-note', byId('topics-note').textContent !== '');
 }
 
@@ -296,19 +299,30 @@ function forget() {
 }
 
 function entryNode(e) {
-	const change = el('span', '', e.from ? plain(e.from) + ' → ' : '', el('b', '', plain(e.to)), e.reason ? ' (' + e.reason + ')' : '');
+	const change = el('span', 'change', e.from ? plain(e.from) + ' → ' : '', el('b', '', plain(e.to)), e.reason ? ' (' + e.reason + ')' : '');
 	const when = el('time', '', clock(Date.parse(e.at)));
 	when.dateTime = e.at;
 	when.title = new Date(e.at).toLocaleString() + ' here';
-	const li = el('li', '', el('p', 'head', when, el('span', 'quiet', e.kind), change, el('span', 'id', '#' + e.id)));
+	const id = el('span', 'id', '#' + e.id), line = el('p', 'head', when, el('span', 'quiet', e.kind), change, id);
+	const li = el('li', '', line);
 	li.dataset.tone = e.kind === 'fence' || e.kind === 'readiness' && e.to !== 'ready' ? tone(e.to) || 'warning' : tone(e.to);
 	if (e.shadow) li.append(el('p', 'quiet', 'Nothing was done (--shadow).'));
 	if (e.detail) li.append(el('p', '', e.detail));
 	if (e.why) {
-		const dl = el('dl', '', row('Why', e.why));
+		const dl = el('dl', 'more', row('Why', e.why));
 		if (e.avoid && !e.avoid.startsWith('Nothing to avoid')) dl.append(row('To avoid it', e.avoid));
 		if (e.next) dl.append(row('Do', e.next));
-		li.append(el('details', '', el('summary', '', e.next ? 'Why, and what to do' : 'Why'), dl));
+		const button = el('button', 'why', 'Why');
+		button.type = 'button';
+		button.setAttribute('aria-expanded', 'false');
+		button.setAttribute('aria-label', 'Why event ' + e.id);
+		dl.hidden = true;
+		button.addEventListener('click', () => {
+			dl.hidden = !dl.hidden;
+			button.setAttribute('aria-expanded', String(!dl.hidden));
+		});
+		id.append(button);
+		li.append(dl);
 	}
 	return li;
 }
