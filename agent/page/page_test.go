@@ -1,0 +1,171 @@
+package page
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func served(t *testing.T, header ...string) *httptest.ResponseRecorder {
+	t.Helper()
+	w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
+	if len(header) == 2 {
+		r.Header.Set(header[0], header[1])
+	}
+	Handler().ServeHTTP(w, r)
+	return w
+}
+
+func TestTheDocumentMayRunNothingButItsOwnScript(t *testing.T) {
+	w := served(t)
+	text, policy := w.Body.String(), w.Header().Get("Content-Security-Policy")
+	for _, tag := range []string{"script", "style"} {
+		parts := regexp.MustCompile(`(?s)<`+tag+`>(.*?)</`+tag+`>`).FindAllStringSubmatch(text, -1)
+		if len(parts) != 1 || len(parts[0][1]) < 1000 {
+			t.Fatalf("%d elements %s", len(parts), tag)
+		}
+		sum := sha256.Sum256([]byte(parts[0][1]))
+		if want := tag + "-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "';"; !strings.Contains(policy, want) {
+			t.Errorf("policy %s lacks %s", policy, want)
+		}
+	}
+	for _, want := range []string{"default-src 'none'", "connect-src 'self'", "base-uri 'none'", "frame-ancestors 'none'", "require-trusted-types-for 'script'"} {
+		if !strings.Contains(policy, want) {
+			t.Errorf("policy %s lacks %s", policy, want)
+		}
+	}
+	if strings.Contains(policy, "unsafe") {
+		t.Errorf("policy %s", policy)
+	}
+}
+
+func TestTheDocumentIsSmallAndComplete(t *testing.T) {
+	text := served(t).Body.String()
+	if len(text) > 60_000 {
+		t.Errorf("%d bytes", len(text))
+	}
+	for name, forbidden := range map[string]string{
+		"markup made of text":   `innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser`,
+		"a handler in markup":   `<[^>]+\son[a-z]+=`,
+		"a style in markup":     `<[^>]+\sstyle=`,
+		"something from abroad": `(src|href)="(https?:)?//|@import|url\(`,
+		"a placeholder":         `/\*page\.`,
+	} {
+		if found := regexp.MustCompile(forbidden).FindString(text); found != "" {
+			t.Errorf("%s: %q", name, found)
+		}
+	}
+}
+
+func TestTheDocumentIsSentOnce(t *testing.T) {
+	tag := served(t).Header().Get("ETag")
+	if w := served(t, "If-None-Match", tag); w.Code != http.StatusNotModified || w.Body.Len() != 0 || w.Header().Get("Content-Security-Policy") == "" {
+		t.Errorf("%d with %d bytes", w.Code, w.Body.Len())
+	}
+}
+
+// bound is for what takes no time but the machine's.
+const bound = time.Minute
+
+// open serves a feed on a socket, and returns its server and what ends the feed.
+func open(t *testing.T, f *Feed) (server *httptest.Server, end func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = f.Run(ctx) })
+	end = func() { cancel(); running.Wait() }
+	server = httptest.NewUnstartedServer(f)
+	server.Config.WriteTimeout = 100 * time.Millisecond
+	server.Start()
+	t.Cleanup(server.Close)
+	t.Cleanup(end)
+	return server, end
+}
+
+func TestAStreamOutlivesTheServersWriteTimeout(t *testing.T) {
+	server, _ := open(t, NewFeed(newSidecar(0)))
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	began, statuses := time.Now(), 0
+	for lines := bufio.NewScanner(answer.Body); statuses < 2 && lines.Scan(); {
+		if lines.Text() == "event: status" {
+			statuses++
+		}
+	}
+	if statuses < 2 || time.Since(began) < server.Config.WriteTimeout {
+		t.Errorf("%d statuses in %s", statuses, time.Since(began))
+	}
+}
+
+func TestAGracefulStopDoesNotWaitForStreams(t *testing.T) {
+	server, end := open(t, NewFeed(newSidecar(0)))
+	answer, err := http.Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	end()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	if err := server.Config.Shutdown(ctx); err != nil {
+		t.Errorf("Shutdown: %v", err)
+	}
+	if _, err := io.Copy(io.Discard, answer.Body); err != nil {
+		t.Errorf("the stream did not end in order: %v", err)
+	}
+}
+
+func TestASocketThatNobodyReadsIsClosed(t *testing.T) {
+	source := newSidecar(0)
+	source.becomes(strings.Repeat("much ", 1<<20)) // more than the kernel takes for nobody
+	f := NewFeed(source)
+	f.patience = 100 * time.Millisecond
+	server, _ := open(t, f)
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	streams := func() int { f.mu.Lock(); defer f.mu.Unlock(); return f.streams }
+	await(t, "the stream to begin", func() bool { return streams() == 1 })
+	await(t, "the stream to be dropped", func() bool { return streams() == 0 })
+	if err := conn.SetReadDeadline(time.Now().Add(bound)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, conn); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection stays: %v", err)
+	}
+}
+
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for began := time.Now(); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Since(began) > bound {
+			t.Fatalf("no sign of %s after %s", what, bound)
+		}
+	}
+}
