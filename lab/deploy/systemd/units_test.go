@@ -1,0 +1,238 @@
+package systemd
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"holdfast/lab/harness"
+)
+
+var units = []string{"holdfast.service", "holdfast-broker.service"}
+
+// exposureLimit is systemd's own measure, from 0 (none) to 10; times ten.
+const exposureLimit = 15
+
+func source(t *testing.T, name string) string {
+	t.Helper()
+	root, err := harness.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(root, "deploy", "systemd", name)
+}
+
+func content(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(source(t, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// values are those of one key of a unit, in order.
+func values(unit, key string) (all []string) {
+	for line := range strings.Lines(unit) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), key+"="); ok {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+func one(t *testing.T, unit, key string) string {
+	t.Helper()
+	all := values(unit, key)
+	if len(all) != 1 {
+		t.Fatalf("%s= stands there %d times", key, len(all))
+	}
+	return all[0]
+}
+
+// The sidecar takes what the unit, the settings file and the environment files give it;
+// that nobody answers is another exit code than that a setting is wrong.
+func TestTheSettingsOfEachUnitAreValid(t *testing.T) {
+	for _, name := range units {
+		t.Run(name, func(t *testing.T) {
+			flags, command := commandLine(t, content(t, name))
+			dir := t.TempDir()
+			var env []string
+			for _, from := range []string{"holdfast.env", "etcd-credentials.conf"} {
+				for line := range strings.Lines(content(t, from)) {
+					line = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(line), "#"), "Environment=")
+					if strings.HasPrefix(line, "HOLDFAST_") && !strings.HasPrefix(line, "HOLDFAST_ETCD_C") && !strings.HasPrefix(line, "HOLDFAST_ETCD_KEY") {
+						env = append(env, strings.ReplaceAll(line, "%d", dir))
+					}
+				}
+			}
+			if len(env) < 5 {
+				t.Fatalf("only %q", env)
+			}
+			write(t, filepath.Join(dir, "etcd-password"), "secret\n", 0o600)
+			args := []string{"check", "--config", source(t, "holdfast.yaml")}
+			for _, f := range flags {
+				if f[0] == "--state-dir" {
+					f[1] = dir
+				}
+				args = append(args, f...)
+			}
+			args = append(args, "--etcd-endpoints", "http://127.0.0.1:1", "--broker-admin", "nats://127.0.0.1:1", "--nats-monitor", "http://127.0.0.1:1")
+			if len(command) > 0 {
+				args = append(append(args, "--"), "/bin/sh")
+			}
+			out := check(t, env, args...)
+			if strings.Contains(out, "unsafe") {
+				t.Error(out)
+			}
+		})
+	}
+}
+
+// check runs `holdfast check` where nothing answers, and ends the test if a setting is wrong.
+func check(t *testing.T, env []string, args ...string) string {
+	t.Helper()
+	binary, err := harness.Build(harness.Holdfast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), binary, args...)
+	cmd.Env = append(os.Environ(), env...)
+	out, err := cmd.CombinedOutput()
+	if code := cmd.ProcessState.ExitCode(); code != 1 {
+		t.Fatalf("holdfast %q ends with %d, want 1 because nobody answers: %v\n%s", args, code, err, out)
+	}
+	return string(out)
+}
+
+// commandLine takes ExecStart= apart: flags of run, and the broker's command.
+func commandLine(t *testing.T, unit string) (flags [][]string, command []string) {
+	t.Helper()
+	words := strings.Fields(one(t, unit, "ExecStart"))
+	if words[0] != "/usr/bin/holdfast" || words[1] != "run" {
+		t.Fatalf("it starts %q", words)
+	}
+	for words = words[2:]; len(words) > 0; words = words[2:] {
+		if words[0] == "--" {
+			return flags, words[1:]
+		}
+		if words[0] != "--config" {
+			flags = append(flags, []string{words[0], words[1]})
+		}
+	}
+	return flags, nil
+}
+
+// What safety hangs on, and systemd-analyze does not ask for.
+func TestTheUnitsKeepTheGuardAndAreNotBoundToTheBroker(t *testing.T) {
+	for _, name := range units {
+		t.Run(name, func(t *testing.T) {
+			unit := content(t, name)
+			for key, want := range map[string]string{
+				"Type": "notify", "KillMode": "process", "Restart": "always", "User": "nats", "CapabilityBoundingSet": "",
+				"NoNewPrivileges": "yes", "ProtectSystem": "strict", "SystemCallErrorNumber": "EPERM", "OOMPolicy": "continue",
+			} {
+				if got := one(t, unit, key); got != want {
+					t.Errorf("%s=%s, want %s", key, got, want)
+				}
+			}
+			one(t, unit, "WatchdogSec")
+			for _, key := range []string{"BindsTo", "Requires", "PartOf", "Requisite", "ProcSubset", "DynamicUser"} {
+				if got := values(unit, key); len(got) > 0 {
+					t.Errorf("%s=%q", key, got)
+				}
+			}
+		})
+	}
+	companion := content(t, "holdfast.service")
+	for _, key := range []string{"After", "Wants"} {
+		if got := one(t, companion, key); !strings.Contains(got, "nats-server.service") {
+			t.Errorf("%s=%s without the broker", key, got)
+		}
+	}
+	for _, key := range []string{"PrivateUsers", "RemoveIPC"} {
+		if got := values(companion, key); len(got) > 0 {
+			t.Errorf("%s=%q takes from the companion's sight, or from the broker's", key, got)
+		}
+	}
+}
+
+// analyze is the program and a root directory that the units are installed in.
+func analyze(t *testing.T) (program, root string) {
+	t.Helper()
+	program, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("no systemd-analyze on PATH: Debian has it in systemd")
+	}
+	root = t.TempDir()
+	for _, file := range []string{"usr/bin/holdfast", "usr/sbin/nats-server", "bin/kill", "usr/bin/kill"} {
+		write(t, filepath.Join(root, file), "#!/bin/sh\n", 0o755)
+	}
+	for _, name := range units {
+		write(t, filepath.Join(root, "etc/systemd/system", name), content(t, name), 0o644)
+		write(t, filepath.Join(root, "etc/systemd/system", name+".d", "etcd-credentials.conf"), content(t, "etcd-credentials.conf"), 0o644)
+	}
+	for _, name := range []string{"nats-server.service"} {
+		write(t, filepath.Join(root, "etc/systemd/system", name), "[Service]\nExecStart=/usr/sbin/nats-server\n", 0o644)
+	}
+	for _, name := range []string{"network-online.target", "multi-user.target", "basic.target", "sysinit.target", "shutdown.target", "sockets.target", "timers.target", "paths.target", "slices.target"} {
+		write(t, filepath.Join(root, "usr/lib/systemd/system", name), "[Unit]\nDefaultDependencies=no\n", 0o644)
+	}
+	return program, root
+}
+
+func write(t *testing.T, file, text string, mode os.FileMode) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSystemdFindsNothingWrongWithTheUnits(t *testing.T) {
+	program, root := analyze(t)
+	for _, name := range units {
+		cmd := exec.CommandContext(t.Context(), program, "verify", "--root="+root, "--man=no", name)
+		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+	}
+	// It would say so.
+	bad := filepath.Join(root, "etc/systemd/system/bad.service")
+	write(t, bad, "[Service]\nExecStart=/usr/bin/holdfast\nWatchdogSecs=1\n", 0o644)
+	if out, _ := exec.CommandContext(t.Context(), program, "verify", "--root="+root, "bad.service").CombinedOutput(); !bytes.Contains(out, []byte("WatchdogSecs")) {
+		t.Errorf("a wrong key is not noticed: %s", out)
+	}
+}
+
+func TestTheUnitsAreHardlyExposed(t *testing.T) {
+	program, _ := analyze(t)
+	for _, name := range units {
+		out, err := exec.CommandContext(t.Context(), program, "security", "--offline=true", "--json=short", source(t, name)).Output()
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var rows []struct {
+			Name     string `json:"name"`
+			Set      *bool  `json:"set"`
+			Exposure string `json:"exposure"`
+		}
+		if err := json.Unmarshal(out, &rows); err != nil || len(rows) < 50 {
+			t.Fatalf("%d rows: %v", len(rows), err)
+		}
+		if cmd := exec.CommandContext(t.Context(), program, "security", "--offline=true", "--threshold=15", source(t, name)); cmd.Run() != nil {
+			t.Errorf("%s: exposed more than %d.%d", name, exposureLimit/10, exposureLimit%10)
+			for _, r := range rows {
+				if r.Exposure != "" {
+					t.Logf("  %s %s", r.Exposure, r.Name)
+				}
+			}
+		}
+	}
+}
