@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"holdfast/lab/harness"
 )
 
@@ -63,6 +65,8 @@ func startDaemon(t *testing.T) *daemon {
 			_ = cmd.Process.Kill()
 			<-d.done
 		}
+		// A daemon leaves what its network namespace of the host is held by.
+		_ = unix.Unmount(filepath.Join(dir, "exec", "netns", "default"), unix.MNT_DETACH)
 		if err := os.RemoveAll(dir); err != nil {
 			t.Logf("left behind: %v", err)
 		}

@@ -214,8 +214,8 @@ func runsConfined(t *testing.T, d *daemon, arch string) {
 	d.must(t, run...)
 	defer func() {
 		if t.Failed() {
-			out, err := d.docker(context.WithoutCancel(t.Context()), nil, "logs", "n1")
-			t.Logf("%s\n%v", out, err)
+			log, err := os.ReadFile(d.must(t, "inspect", "--format", "{{.LogPath}}", "n1"))
+			t.Logf("%s\n%v", log, err)
 		}
 	}()
 	healthy := func(want string) {
@@ -252,8 +252,11 @@ func runsConfined(t *testing.T, d *daemon, arch string) {
 	if code := d.must(t, "inspect", "--format", "{{.State.ExitCode}}", "n1"); code != "0" {
 		t.Errorf("stopped with code %s", code)
 	}
-	if out := d.must(t, "diff", "n1"); out != "" {
-		t.Errorf("written beside the state: %s", out)
+	for line := range strings.Lines(d.must(t, "diff", "n1")) {
+		// Where the broker's data is mounted Docker has made directories.
+		if _, at, _ := strings.Cut(strings.TrimSpace(line), " "); at != nats.StoreDir && !strings.HasPrefix(nats.StoreDir, at+"/") {
+			t.Errorf("written beside the state: %s", line)
+		}
 	}
 	reg, err := (harness.Keys{}).ReadRegistration(t.Context(), etcd.Client(), "n1")
 	if err != nil || reg.CreateRevision != 0 {
@@ -321,9 +324,11 @@ func writes(t *testing.T, pid string) {
 			open = append(open, f[1])
 		}
 	}
-	// The kernel's own; what of them would be dangerous is mounted read-only over it.
+	// The kernel's own, whose files are root's.
 	open = slices.DeleteFunc(open, func(at string) bool {
-		return at == "/proc" || strings.HasPrefix(at, "/proc/") || at == "/dev" || strings.HasPrefix(at, "/dev/")
+		return slices.ContainsFunc([]string{"/proc", "/dev", "/sys/fs/cgroup"}, func(its string) bool {
+			return at == its || strings.HasPrefix(at, its+"/")
+		})
 	})
 	if want := []string{"/var/lib/holdfast"}; !slices.Equal(open, want) {
 		t.Errorf("mounted to be written: %q, want %q", open, want)
