@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -175,8 +174,6 @@ func TestTheTableOfBrokersHasEveryRegistration(t *testing.T) {
 
 var (
 	fenced   = regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$")
-	linked   = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
-	setting  = regexp.MustCompile("`--([a-z-]+)")
 	nameOnly = regexp.MustCompile(`^--([a-z-]+)$`)
 )
 
@@ -276,24 +273,4 @@ func sameSettings(a, b agent.Config) bool {
 		}
 	}
 	return true
-}
-
-func TestThePagesNameSettingsThatThereAreAndFilesThatThereAre(t *testing.T) {
-	known := []string{"config", "reason", "for", "owner", "timeout", "stay", "help"}
-	for _, s := range agent.Settings() {
-		known = append(known, s.Name)
-	}
-	for _, page := range pages(t) {
-		text := read(t, page)
-		for _, m := range setting.FindAllStringSubmatch(text, -1) {
-			if !slices.Contains(known, strings.TrimSuffix(m[1], "-")) {
-				t.Errorf("%s: no setting is called --%s", page, m[1])
-			}
-		}
-		for _, m := range linked.FindAllStringSubmatch(text, -1) {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(page), m[1])); errors.Is(err, os.ErrNotExist) {
-				t.Errorf("%s: link to %s, which is not there", page, m[1])
-			}
-		}
-	}
 }

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"holdfast/agent"
+)
+
+// What is written down for people is held to the program: every command, every file of
+// settings, every setting and every link, on every page of the repository.
+
+// everyPage lists what is written in Markdown, apart from what tests read.
+func everyPage(t *testing.T) []string {
+	t.Helper()
+	var list []string
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && path != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "bin") {
+			return filepath.SkipDir
+		}
+		if !d.IsDir() && strings.HasSuffix(path, ".md") {
+			list = append(list, path)
+		}
+		return nil
+	})
+	if err != nil || len(list) < 5 {
+		t.Fatalf("pages %v (%v)", list, err)
+	}
+	return list
+}
+
+var (
+	inlineCommand = regexp.MustCompile("`(holdfast [^`]+)`")
+	// blockCommand is a command at the start of a line, after a prompt, another user, a
+	// unit's ExecStart or a way into a container.
+	blockCommand = regexp.MustCompile(`(?m)^(?:\$ |sudo |sudo -u \S+ |Exec\w+=\S*/|.* -- )*(holdfast (?:.*\\\n)*.*)$`)
+	shellWord    = regexp.MustCompile(`'[^']*'|"[^"]*"|\S+`)
+	shellRest    = regexp.MustCompile(`\s+(#|\||>|&&|&|;).*$`)
+	placeholder  = regexp.MustCompile(`^\W*[A-Z]+\W*$`)
+)
+
+// commands are those that a page tells to type, one line each.
+func commands(text string) []string {
+	var all []string
+	for _, m := range inlineCommand.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
+		all = append(all, m[1])
+	}
+	for _, block := range fenced.FindAllStringSubmatch(text, -1) {
+		for _, m := range blockCommand.FindAllStringSubmatch(block[2], -1) {
+			all = append(all, strings.ReplaceAll(m[1], "\\\n", " "))
+		}
+	}
+	return all
+}
+
+// tryCommand has our own command line take the words, as far as it comes without a
+// sidecar, an etcd or a broker. A command that is shortened is looked at as far as it goes.
+func tryCommand(line string) error {
+	words := shellWord.FindAllString(shellRest.ReplaceAllString(line, ""), -1)[1:]
+	for i := range words {
+		words[i] = strings.Trim(words[i], `'"`)
+	}
+	all := verbs()
+	at := slices.IndexFunc(all, func(v *verb) bool { return v.name == strings.TrimRight(words[0], ".,:") })
+	if at < 0 {
+		return fmt.Errorf("no verb %q", words[0])
+	}
+	v, words := all[at], words[1:]
+	short := false
+	for _, w := range words {
+		if w == "--" {
+			break
+		}
+		if name, _, _ := strings.Cut(strings.TrimLeft(w, "[-"), "="); strings.HasPrefix(strings.TrimLeft(w, "["), "--") && !knows(v, strings.TrimRight(name, "].,")) {
+			return fmt.Errorf("%s has no flag %s", v.name, w)
+		}
+		short = short || strings.ContainsAny(w, "…[]|") || placeholder.MatchString(w)
+	}
+	if short {
+		return nil
+	}
+	if v.starts || v.name == "fleet" { // these would begin, and are tried by their settings
+		c, cmd := agent.Sources{Flags: map[string][]string{}}, []string(nil)
+		for i := 0; i < len(words); i++ {
+			if words[i] == "--" {
+				cmd = words[i+1:]
+				break
+			}
+			name, value, given := strings.Cut(strings.TrimPrefix(words[i], "--"), "=")
+			if name == "config" || name == "help" {
+				return nil // the file is looked at by itself
+			}
+			if !given {
+				value = "true"
+				if v.flags.get(name).arg != "" && i+1 < len(words) {
+					i++
+					value = words[i]
+				}
+			}
+			c.Flags[name] = append(c.Flags[name], value)
+		}
+		c.Command = cmd
+		if v.name == "fleet" {
+			c.Only = etcdSettings()
+		} else if len(c.Flags) == 0 {
+			return nil // "holdfast check" by itself is a name, not a command
+		}
+		_, err := agent.Load(c)
+		return err
+	}
+	if v.name == "install" {
+		return nil
+	}
+	if slices.ContainsFunc(v.flags, func(o *option) bool { return o.name == "control-socket" }) {
+		words = append([]string{"--control-socket", "/nonexistent/control.sock"}, words...)
+	}
+	var said strings.Builder
+	if code := run(append([]string{"holdfast", v.name}, words...), io.Discard, &said); code == agent.ExitUsage {
+		return errors.New(strings.TrimSpace(said.String()))
+	}
+	return nil
+}
+
+func knows(v *verb, name string) bool {
+	return name == "help" || slices.ContainsFunc(v.flags, func(o *option) bool { return slices.Contains(o.Names(), name) })
+}
+
+func TestEveryCommandOnThePagesIsOne(t *testing.T) {
+	t.Setenv("HOLDFAST_STATE_DIR", t.TempDir())
+	for _, page := range everyPage(t) {
+		for _, c := range commands(read(t, page)) {
+			if err := tryCommand(c); err != nil {
+				t.Errorf("%s: %s: %v", page, c, err)
+			}
+		}
+	}
+}
+
+func TestACommandThatIsNoneIsSeen(t *testing.T) {
+	for _, c := range []string{"holdfast halt", "holdfast status --colour", "holdfast drain now", "holdfast pause --for 30m",
+		"holdfast run --driver kafka", "holdfast explain", "holdfast run --driver nats --lease-ttl 1.5s"} {
+		if tryCommand(c) == nil {
+			t.Errorf("%s is taken for a command", c)
+		}
+	}
+	text := "`holdfast one`\n```\n$ holdfast two \\\n  --more\nExecStart=/usr/local/bin/holdfast three\nkubectl exec n1-0 -c holdfast -- holdfast four\nthe holdfast five\n```\n"
+	if got, want := strings.Join(commands(text), "; "), "holdfast one; holdfast two    --more; holdfast three; holdfast four"; got != want {
+		t.Errorf("found %s, want %s", got, want)
+	}
+}
+
+// A block that names a driver is a file of settings. Others, as of Kubernetes, are left to
+// the tests of what they belong to, and must only be YAML.
+func TestEveryYAMLOnThePagesCanBeRead(t *testing.T) {
+	for _, page := range everyPage(t) {
+		for _, block := range fenced.FindAllStringSubmatch(read(t, page), -1) {
+			if block[1] != "yaml" {
+				continue
+			}
+			dec := yaml.NewDecoder(strings.NewReader(block[2]))
+			for {
+				var any yaml.Node
+				if err := dec.Decode(&any); errors.Is(err, io.EOF) {
+					break
+				} else if err != nil {
+					t.Errorf("%s: %v in\n%s", page, err, block[2])
+					break
+				}
+			}
+			if !regexp.MustCompile(`(?m)^driver:`).MatchString(block[2]) {
+				continue
+			}
+			if _, err := agent.Load(agent.Sources{File: page, Read: func(string) ([]byte, error) { return []byte(block[2]), nil }}); err != nil {
+				t.Errorf("%s: %v in\n%s", page, err, block[2])
+			}
+		}
+	}
+}
+
+var setting = regexp.MustCompile("`--([a-z-]+)")
+
+func TestThePagesNameFlagsThatThereAre(t *testing.T) {
+	known := []string{"help", "version", "stay"}
+	for _, v := range verbs() {
+		known = append(known, v.flags.names()...)
+	}
+	for _, page := range everyPage(t) {
+		for _, m := range setting.FindAllStringSubmatch(read(t, page), -1) {
+			if !slices.Contains(known, strings.TrimSuffix(m[1], "-")) {
+				t.Errorf("%s: no flag is called --%s", page, m[1])
+			}
+		}
+	}
+}
+
+var (
+	linked  = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	marks   = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// anchors are those that a page's headings get, as GitHub makes them.
+func anchors(text string) []string {
+	var all []string
+	for _, m := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
+		all = append(all, strings.ReplaceAll(marks.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-"))
+	}
+	return all
+}
+
+func TestEveryLinkOnThePagesLeadsSomewhere(t *testing.T) {
+	for _, page := range everyPage(t) {
+		for _, m := range linked.FindAllStringSubmatch(fenced.ReplaceAllString(read(t, page), ""), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			to, anchor, _ := strings.Cut(m[1], "#")
+			target := page
+			if to != "" {
+				target = filepath.Join(filepath.Dir(page), to)
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s: link to %s: %v", page, m[1], err)
+			} else if anchor != "" && strings.HasSuffix(target, ".md") && !slices.Contains(anchors(read(t, target)), anchor) {
+				t.Errorf("%s: link to %s, which has no such heading: %v", page, m[1], anchors(read(t, target)))
+			}
+		}
+	}
+}
