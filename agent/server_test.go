@@ -27,6 +27,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/agent/page"
 )
 
 // The hashes of one password, which takes a millisecond, or about a second, to try.
@@ -433,6 +435,7 @@ func snapshotOfState(a *agent) string {
 
 func TestTheWebListenerChangesNothingWhateverIsAsked(t *testing.T) {
 	a := built(t)
+	a.feed = page.NewFeed(watched{a})
 	h := a.webHandler(prometheus.NewRegistry())
 	before := snapshotOfState(a)
 	paths := []string{"/", "/metrics", "/api/status", "/api/events", "/api/page", "/-/healthy", "/-/ready", "/-/quit", "/-/reload/", "/nothing",

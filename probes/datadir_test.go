@@ -328,7 +328,7 @@ func TestExhaustedInotifyFallsBackToRescanAndIsTriedAgain(t *testing.T) {
 				return attempts <= 5
 			})
 			modes := func(events, rescan string) string {
-				return "# HELP holdfast_datadir_watch_mode How changes of the data directory are noticed: 1 for the mode in use (events from the kernel, or periodic rescan only), 0 for the other.\n" +
+				return "# HELP holdfast_datadir_watch_mode How changes of the data directory are noticed: 1 for the mode in use (events from the kernel, or periodic rescan only), 0 for the other. rescan: changes are seen up to 10 s late; look at the limits of inotify.\n" +
 					"# TYPE holdfast_datadir_watch_mode gauge\n" +
 					"holdfast_datadir_watch_mode{mode=\"events\"} " + events + "\nholdfast_datadir_watch_mode{mode=\"rescan\"} " + rescan + "\n"
 			}
