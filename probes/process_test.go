@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // until waits for a change after which ok holds, within the bound.
 func until(t *testing.T, changes <-chan struct{}, what string, ok func() bool) {

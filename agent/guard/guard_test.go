@@ -23,8 +23,9 @@ import (
 	"holdfast/agent/process"
 )
 
-// bound is for what should take well under a second.
-const bound = 10 * time.Second
+// bound is for what should take well under a second. It is never a claim: a busy machine
+// stands still for seconds.
+const bound = time.Minute
 
 // The test binary is its own guard, and its own sidecar that is killed.
 func TestMain(m *testing.M) {

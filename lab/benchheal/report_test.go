@@ -66,12 +66,12 @@ func TestSessionLoopRegistersAgainAfterItsLeaseIsRevoked(t *testing.T) {
 	loop, end := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() { done <- keepSession(loop, link, "/session/n1", 3*time.Second) }()
-	first, err := history.Await(ctx, 10*time.Second, "the first put", 0, harness.PutKey("/session/n1"))
+	first, err := history.Await(ctx, harness.Patience, "the first put", 0, harness.PutKey("/session/n1"))
 	if err == nil {
 		_, err = etcd.Client().Revoke(ctx, clientv3.LeaseID(first.Lease))
 	}
 	if err == nil {
-		_, err = history.Await(ctx, 30*time.Second, "the second put", first.Revision+1, harness.PutKey("/session/n1"))
+		_, err = history.Await(ctx, harness.Patience, "the second put", first.Revision+1, harness.PutKey("/session/n1"))
 	}
 	end()
 	if err := errors.Join(err, <-done); err != nil {

@@ -179,19 +179,24 @@ func TestAReadIsAnsweredThoughOneEndpointIsSilent(t *testing.T) {
 		}
 	}
 	proxies[1].hold()
-	var longest time.Duration
-	for range 12 {
-		began := time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-		_, err := c.Snapshot(ctx, "b1")
-		cancel()
-		if err != nil {
-			t.Fatalf("after %v: %v", time.Since(began), err)
+	// Requests go round. Where a connection comes or goes meanwhile, the round begins anew and
+	// may come to the silent one twice; so it is measured again, up to three times.
+	for try := 1; ; try++ {
+		var longest time.Duration
+		for range 12 {
+			began := time.Now()
+			_, err := c.Snapshot(bounded(t), "b1")
+			if err != nil {
+				t.Fatalf("after %v: %v", time.Since(began), err)
+			}
+			longest = max(longest, time.Since(began))
 		}
-		longest = max(longest, time.Since(began))
-	}
-	t.Logf("the longest of 12 reads took %v", longest)
-	if longest > 1500*time.Millisecond {
-		t.Errorf("the longest read took %v, want at most the second of patience", longest)
+		t.Logf("the longest of 12 reads took %v", longest)
+		if longest <= 1500*time.Millisecond {
+			return
+		}
+		if try == 3 {
+			t.Fatalf("the longest read took %v, want at most the second of patience", longest)
+		}
 	}
 }

@@ -32,7 +32,7 @@ import (
 )
 
 // wait bounds every wait for an event; reaching it is a failure.
-const wait = 10 * time.Second
+const wait = harness.Patience
 
 // server is one that tests share: a real etcd, or package memory's.
 type server struct {

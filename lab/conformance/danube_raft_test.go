@@ -47,7 +47,7 @@ func launchDanubeRaft(t *testing.T) *danubeRaft {
 func (s *danubeRaft) awaitCluster(t *testing.T) {
 	t.Helper()
 	for _, d := range []*harness.Danube{s.Danube, s.other} {
-		do(t, harness.Await(t.Context(), 15*time.Second, "the brokers to see each other", func(ctx context.Context) (bool, string) {
+		do(t, harness.Await(t.Context(), harness.Patience, "the brokers to see each other", func(ctx context.Context) (bool, string) {
 			list, err := d.Brokers.ListBrokers(ctx, &danubepb.Empty{})
 			return len(list.GetBrokers()) == 2, fmt.Sprintf("%v, %v", list, err)
 		}))
@@ -95,7 +95,7 @@ func (s *danubeRaft) Count(topic string) (n int, err error) {
 }
 
 func (s *danubeRaft) where(topic string, do func(context.Context, *harness.Danube) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 	defer cancel()
 	for {
 		var all error
@@ -132,7 +132,7 @@ func (s *danubeRaft) moveTo(t *testing.T, to, from *harness.Danube, topic string
 		_, err := s.Topics.CreateTopic(bound(t), &danubepb.NewTopicRequest{Name: topic, DispatchStrategy: danubepb.DispatchStrategy_Reliable})
 		do(t, err)
 	}
-	do(t, harness.Await(t.Context(), 15*time.Second, topic+" to be where it is wanted", func(ctx context.Context) (bool, string) {
+	do(t, harness.Await(t.Context(), harness.Patience, topic+" to be where it is wanted", func(ctx context.Context) (bool, string) {
 		if serves(ctx, to, topic) {
 			return true, ""
 		}

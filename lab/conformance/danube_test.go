@@ -88,14 +88,14 @@ func (s *danubeEtcd) Freeze(t *testing.T) { do(t, s.Danube.Freeze()) }
 func (s *danubeEtcd) Thaw(t *testing.T)   { do(t, s.Danube.Thaw()) }
 
 func (s *danubeEtcd) Publish(topic string, data []byte) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 	defer cancel()
 	_, err := s.Produce(ctx, topic, data)
 	return err
 }
 
 func (s *danubeEtcd) Count(topic string) (int, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 	defer cancel()
 	n, err := s.Danube.Count(ctx, topic)
 	return int(n.Here), err
@@ -132,7 +132,7 @@ func (s *danubeEtcd) assignTo(t *testing.T, id, topic string) {
 func (s *danubeEtcd) Blind(t *testing.T) {
 	t.Helper()
 	s.front.SetDown(true)
-	do(t, harness.Await(t.Context(), 15*time.Second, "the broker's watches to die", func(ctx context.Context) (bool, string) {
+	do(t, harness.Await(t.Context(), harness.Patience, "the broker's watches to die", func(ctx context.Context) (bool, string) {
 		st, err := s.Status(ctx)
 		return err == nil && st.WatchesDied, fmt.Sprintf("%+v, %v", st, err)
 	}))
@@ -150,7 +150,7 @@ func (s *danubeEtcd) GiveAway(t *testing.T, topic string) {
 	id, err := other.ID(bound(t))
 	do(t, err)
 	s.assignTo(t, id, topic)
-	do(t, harness.Await(t.Context(), 15*time.Second, "the other broker to serve", func(ctx context.Context) (bool, string) {
+	do(t, harness.Await(t.Context(), harness.Patience, "the other broker to serve", func(ctx context.Context) (bool, string) {
 		st, err := other.Status(ctx)
 		return err == nil && slices.Contains(st.Loaded, topic), fmt.Sprintf("%+v, %v", st, err)
 	}))
@@ -239,7 +239,7 @@ func TestWithoutMetricsARestartedBrokerIsFoundBesideItsOldRegistration(t *testin
 	t.Cleanup(func() { b.Close() })
 	for range 3 {
 		var who brokerapi.Identity
-		do(t, harness.Await(t.Context(), 10*time.Second, "an identity", func(ctx context.Context) (bool, string) {
+		do(t, harness.Await(t.Context(), harness.Patience, "an identity", func(ctx context.Context) (bool, string) {
 			who, err = b.Identify(ctx)
 			return err == nil, fmt.Sprint(err)
 		}))

@@ -25,7 +25,7 @@ func besideALeader(t *testing.T) (s *danubeEtcd, leader *harness.Danube) {
 	s.Kill(t) // so that the other leads, at once
 	_, err = s.etcd.Client().Delete(bound(t), "/cluster/leader")
 	do(t, err)
-	do(t, harness.Await(t.Context(), 30*time.Second, "the other to lead", func(ctx context.Context) (bool, string) {
+	do(t, harness.Await(t.Context(), harness.Patience, "the other to lead", func(ctx context.Context) (bool, string) {
 		st, err := leader.Status(ctx)
 		return err == nil && st.Leads, fmt.Sprintf("%+v, %v", st, err)
 	}))
@@ -38,7 +38,7 @@ func besideALeader(t *testing.T) (s *danubeEtcd, leader *harness.Danube) {
 
 func awaitLoaded(t *testing.T, d *harness.Danube, topics ...string) {
 	t.Helper()
-	do(t, harness.Await(t.Context(), 30*time.Second, d.Name+" to serve", func(ctx context.Context) (bool, string) {
+	do(t, harness.Await(t.Context(), harness.Patience, d.Name+" to serve", func(ctx context.Context) (bool, string) {
 		st, err := d.Status(ctx)
 		for _, topic := range topics {
 			if !slices.Contains(st.Loaded, topic) {
@@ -76,7 +76,7 @@ func TestALookupPortOfAnotherBrokerIsToldAndLoadsNothingTwice(t *testing.T) {
 	b, err := danube.New(cfg)
 	do(t, err)
 	t.Cleanup(func() { b.Close() })
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)
 	defer cancel()
 	if err := b.Load(ctx, "/default/orders", nil); err == nil {
 		t.Error("loaded by what another broker says")

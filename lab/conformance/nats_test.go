@@ -21,6 +21,7 @@ import (
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/brokertest"
 	"holdfast/brokerapi/nats"
+	"holdfast/lab/harness"
 )
 
 func TestMain(m *testing.M) {
@@ -106,7 +107,7 @@ func TestConformance(t *testing.T) {
 
 func bound(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 	t.Cleanup(cancel)
 	return ctx
 }

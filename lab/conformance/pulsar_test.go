@@ -89,7 +89,7 @@ func (s *pulsarServer) Thaw(t *testing.T) {
 }
 
 func (s *pulsarServer) Publish(topic string, data []byte) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 	defer cancel()
 	return s.Pulsar.Publish(ctx, topic, data)
 }

@@ -29,7 +29,7 @@ import (
 )
 
 // startBound is how long a server may take until it answers.
-const startBound = 20 * time.Second
+const startBound = harness.Patience
 
 // buildServer builds this module's nats-server once for all tests.
 var buildServer = sync.OnceValues(func() (string, error) {
@@ -208,7 +208,7 @@ func (s *server) with(use func(context.Context, jetstream.JetStream) error) erro
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
 	defer cancel()
 	return use(ctx, js)
 }

@@ -107,9 +107,7 @@ func TestABrokerFrozenPastItsTTLComesBackDrained(t *testing.T) {
 	s.ok(c.nats.Freeze())
 	gone := s.awaitChange("the expiry", reg.ModRevision, harness.DeletedKey(s.keys.Registration("n1")))
 	unready := c.awaitUnreadySeen(frozen)
-	if !unready.Before(gone.At) {
-		t.Errorf("not ready from %v on, and the key was gone at %v", unready, gone.At)
-	}
+	inOrder(t, "ready until", unready, "the key was gone", gone.At)
 	c.await("detached, and the registration known to be gone", func(st harness.Status) bool {
 		return st.Attachment == "detached" && !st.Registration.Present
 	})
@@ -230,12 +228,10 @@ func (s *stand) stoppedBeforeItsKeyIsGone(c *couple, reg harness.RegistrationKey
 	gone := s.awaitChange("the expiry", reg.ModRevision, harness.DeletedKey(s.keys.Registration(c.id)))
 	select {
 	case at := <-ended:
-		if at.After(gone.At) {
-			s.Errorf("the broker ended %v after its key was gone", at.Sub(gone.At))
-		}
+		inOrder(s, "the broker ended", at, "its key was gone", gone.At)
 		s.Logf("ended %v before the key was gone", gone.At.Sub(at).Round(time.Millisecond))
 	default:
-		s.Error("the broker runs, and its key is gone")
+		s.Error(harness.Violation + "the broker runs, and its key is gone")
 	}
 }
 
@@ -256,21 +252,19 @@ func TestAnotherBrokerAtTheAdminPortIsLeftAlone(t *testing.T) {
 
 	unready := c.awaitDown(led, `is "n2" (not the expected broker)`)
 	gone := s.awaitChange("the expiry", reg.ModRevision, harness.DeletedKey(s.keys.Registration("n1")))
-	if !unready.Before(gone.At) {
-		t.Errorf("not ready from %v on, and the key was gone at %v", unready, gone.At)
-	}
+	inOrder(t, "ready until", unready, "the key was gone", gone.At)
 	// The fence point has passed, and a TTL more shall.
 	peer.renewsOn()
 	peer.serves(theirs)
 	peer.alwaysReady(led)
 	if n := stored(); n != 0 {
-		t.Errorf("the other broker was given our topic: it stored %d messages", n)
+		t.Errorf(harness.Violation+"the other broker was given our topic: it stored %d messages", n)
 	}
 	if after := peer.registration(); after != peerReg {
 		t.Errorf("the other's registration was %+v and is %+v", peerReg, after)
 	}
 	for _, ch := range s.changesOf(s.keys.Registration("n1"), gone.Revision) {
-		t.Errorf("registered with another's broker: %v", ch)
+		t.Errorf(harness.Violation+"registered with another's broker: %v", ch)
 	}
 	c.neverReady(unready)
 
@@ -412,9 +406,7 @@ func TestABrokerWhoseAdminPortMovedIsFencedBeforeItsKeyIsGone(t *testing.T) {
 		s.ok(n.Start(s.ctx))
 		gone := s.awaitChange("the expiry", reg.ModRevision, harness.DeletedKey(s.keys.Registration("n1")))
 		unready := c.awaitUnreadySeen(moved)
-		if !unready.Before(gone.At) {
-			t.Errorf("not ready from %v on, and the key was gone at %v", unready, gone.At)
-		}
+		inOrder(t, "ready until", unready, "the key was gone", gone.At)
 		// What this does not say: that the new process serves nothing. Nobody can tell it
 		// from one that is slow to start, and that one would never come up if it were
 		// stopped; see TestAProcessThatStartsWhileTheLeaseRunsOutIsLeftAlone.

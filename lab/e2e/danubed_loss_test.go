@@ -16,7 +16,7 @@ func (n *node) awaitSuccessor(former string, after int64) harness.Change {
 	n.t.Helper()
 	c := n.awaitRegistered(after)
 	if c.Key == n.keys.Registration(former) {
-		n.t.Fatalf("%s was registered again under the number of a process that has gone", n.id)
+		n.t.Fatalf(harness.Violation+"%s was registered again under the number of a process that has gone", n.id)
 	}
 	return c
 }
@@ -231,7 +231,7 @@ func TestDanubeAStaleViewIsShownEverywhereUntilTheBrokerIsRestarted(t *testing.T
 	}
 	since := time.Now()
 	n.assign("/default/unseen")
-	e := n.awaitEventFor(40*time.Second, since, "broker", "stale_view")
+	e := n.awaitEventFor(bound, since, "broker", "stale_view")
 	if v := n.series(series); v != 1 {
 		t.Errorf("%s is %v", series, v)
 	}
@@ -244,7 +244,7 @@ func TestDanubeAStaleViewIsShownEverywhereUntilTheBrokerIsRestarted(t *testing.T
 	s.must(n.broker.Launch())
 	n.awaitReady()
 	n.await("all topics", func(st harness.Status) bool { return st.Topics.Served == 3 })
-	s.must(harness.Await(s.ctx, 40*time.Second, "the view to be right", func(context.Context) (bool, string) {
+	s.must(harness.Await(s.ctx, bound, "the view to be right", func(context.Context) (bool, string) {
 		return n.series(series) == 0, n.says("events")
 	}))
 	n.publishes()

@@ -130,11 +130,9 @@ func (n *node) endsInTime(ended <-chan time.Time, name string, after int64) (gon
 	select {
 	case at := <-ended:
 		n.t.Logf("ended %v before the registration was gone", gone.At.Sub(at).Round(time.Millisecond))
-		if at.After(gone.At) {
-			n.t.Errorf("the broker ended %v after its registration was gone", at.Sub(gone.At))
-		}
+		inOrder(n.t, "the broker ended", at, "its registration was gone", gone.At)
 	default:
-		n.t.Error("the broker runs, and its registration is gone")
+		n.t.Error(harness.Violation + "the broker runs, and its registration is gone")
 	}
 	return gone
 }

@@ -44,12 +44,10 @@ func (n *node) endsBeforeItsKey(ended <-chan time.Time, revision int64) {
 	gone := n.awaitExpiry(revision)
 	select {
 	case at := <-ended:
-		if at.After(gone.At) {
-			n.t.Errorf("the broker ended %v after its key was gone", at.Sub(gone.At))
-		}
+		inOrder(n.t, "the broker ended", at, "its key was gone", gone.At)
 		n.t.Logf("ended %v before the key was gone", gone.At.Sub(at).Round(time.Millisecond))
 	default:
-		n.t.Error("the broker runs, and its key is gone")
+		n.t.Error(harness.Violation + "the broker runs, and its key is gone")
 	}
 }
 
@@ -86,9 +84,7 @@ func TestABrokerThatHangsKeepsItsKeyBeyondTheRestartGraceUntilItIsStopped(t *tes
 	n.awaitEvent(since, "fence", "stopped")
 	// The lease is revoked as soon as the sidecar has the proof of the end, of which this
 	// process hears later.
-	if late := (<-ended).Sub(gone.At); late > 500*time.Millisecond {
-		t.Errorf("ended %v after its key was gone", late)
-	}
+	within(t, "heard to have ended, after its key was gone,", gone.At, (<-ended).Sub(gone.At), 500*time.Millisecond)
 }
 
 func TestABrokerThatCannotBeQuiescedIsStoppedBeforeItsKeyIsGone(t *testing.T) {
@@ -110,7 +106,7 @@ func TestABrokerThatCannotBeQuiescedIsStoppedBeforeItsKeyIsGone(t *testing.T) {
 	select {
 	case <-stopped:
 	case <-time.After(bound):
-		t.Error("the broker that was started again runs unregistered")
+		t.Error(harness.Violation + "the broker that was started again runs unregistered")
 	}
 }
 

@@ -142,7 +142,7 @@ func (s *stage) noDisaster(n *node) {
 	all, err := n.broker.Disasters()
 	s.should(err)
 	for _, d := range all {
-		s.t.Errorf("%s: %s", n.id, d)
+		s.t.Errorf(harness.Violation+"%s: %s", n.id, d)
 	}
 }
 

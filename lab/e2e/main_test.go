@@ -35,5 +35,8 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	}
-	os.Exit(m.Run())
+	stop := harness.WatchStalls()
+	code := m.Run()
+	stop()
+	os.Exit(code)
 }

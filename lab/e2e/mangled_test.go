@@ -70,7 +70,7 @@ func TestAMangledAnswerIsNeverHealthAndIsRecoveredFrom(t *testing.T) {
 			since := time.Now()
 			for _, name := range slices.Sorted(maps.Keys(mangled)) {
 				m.Answer(mangled[name])
-				if err := c.AwaitNotReady(s.ctx, 3*time.Second); err != nil {
+				if err := c.AwaitNotReady(s.ctx, bound); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
 				down := time.Now()

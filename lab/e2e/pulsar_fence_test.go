@@ -58,9 +58,7 @@ func TestAPulsarBrokerServesNothingPastItsDeadline(t *testing.T) {
 	s.awaitThat("the bundles to be unloaded", func() bool { return c.owns() == 0 })
 	unloaded := time.Now()
 	gone := s.awaitChange("the expiry of the registration", revision, harness.DeletedKey(s.keys.Registration(p.Advertised())))
-	if unloaded.After(gone.At) {
-		t.Errorf("served until %v after the registration was gone", unloaded.Sub(gone.At))
-	}
+	inOrder(t, "served until", unloaded, "the registration was gone", gone.At)
 	for _, topic := range apart {
 		if owner, err := peer.Owner(s.ctx, topic); err != nil || owner != peer.URL() {
 			t.Errorf("%s is served by %q, %v; want the peer", topic, owner, err)
@@ -103,9 +101,7 @@ func TestAPulsarBrokerIsEndedThroughItsAdminAPIWhereTheFenceSaysSo(t *testing.T)
 	gone := s.awaitChange("the expiry of the registration", revision, harness.DeletedKey(s.keys.Registration(p.Advertised())))
 	select {
 	case at := <-ended:
-		if at.After(gone.At) {
-			t.Errorf("the broker ended %v after its registration was gone", at.Sub(gone.At))
-		}
+		inOrder(t, "the broker ended", at, "its registration was gone", gone.At)
 	case <-time.After(bound):
 		t.Fatal("the broker runs on")
 	}
@@ -172,9 +168,7 @@ func TestAPulsarBrokerThatHangsGivesUpItsBundlesBeforeItsRegistrationEnds(t *tes
 	s.awaitThat("the bundles to be unloaded", func() bool { return c.owns() == 0 })
 	unloaded := time.Now()
 	gone := s.awaitChange("the expiry of the registration", revision, harness.DeletedKey(s.keys.Registration(p.Advertised())))
-	if unloaded.After(gone.At) {
-		t.Errorf("served until %v after the registration was gone", unloaded.Sub(gone.At))
-	}
+	inOrder(t, "served until", unloaded, "the registration was gone", gone.At)
 	s.ok(peer.Publish(s.ctx, topic, []byte("two")))
 	s.ok(p.Fault(s.ctx, "hang-health", "off"))
 	st, err := c.Await(s.ctx, bound, "drained", func(st harness.Status) bool { return st.Mode == "drained" && st.Attachment == "attached" })

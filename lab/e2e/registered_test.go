@@ -125,11 +125,11 @@ func (n *node) withState(registered harness.Change, mode, reason string) {
 			continue
 		}
 		if !isMode(c, mode) || !strings.Contains(c.Value, `"reason":"`+reason+`"`) {
-			n.t.Errorf("%s registered in revision %d with state %s; want %s, %s", n.id, c.Revision, c.Value, mode, reason)
+			n.t.Errorf(harness.Violation+"%s registered in revision %d with state %s; want %s, %s", n.id, c.Revision, c.Value, mode, reason)
 		}
 		return
 	}
-	n.t.Errorf("%s registered in revision %d without a state in the same revision", n.id, registered.Revision)
+	n.t.Errorf(harness.Violation+"%s registered in revision %d without a state in the same revision", n.id, registered.Revision)
 }
 
 // onlyDrained checks that the mode was drained after revision, and active by nobody but
@@ -159,7 +159,7 @@ func (s *stage) never(what string, after int64, match func(harness.Change) bool)
 	s.revisionSeen()
 	for _, c := range s.history.Changes() {
 		if c.Revision > after && match(c) {
-			s.t.Errorf("%s: %v", what, c)
+			s.t.Errorf(harness.Violation+"%s: %v", what, c)
 		}
 	}
 	s.should(s.history.Err())

@@ -149,7 +149,7 @@ func (tr *traffic) unserved(from, to time.Time) {
 	tr.n.t.Helper()
 	for _, h := range tr.heard() {
 		if (h.What == served || h.What == mixed) && h.Last.After(from) && h.At.Before(to) {
-			tr.n.t.Errorf("%s: publishers were served between %s and %s:\n%s", tr.n.id,
+			tr.n.t.Errorf(harness.Violation+"%s: publishers were served between %s and %s:\n%s", tr.n.id,
 				from.Format("15:04:05.000"), to.Format("15:04:05.000"), tr)
 			return
 		}

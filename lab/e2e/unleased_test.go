@@ -39,7 +39,7 @@ func newUnleased(t *testing.T, l *harness.Lab, name, metadata string) *unleased 
 // is waits until the sidecar and the broker's own cluster say the mode.
 func (u *unleased) is(mode, reason string) {
 	u.t.Helper()
-	_, err := u.sidecar.Await(u.t.Context(), 20*time.Second, mode+" ("+reason+")", func(st harness.Status) bool {
+	_, err := u.sidecar.Await(u.t.Context(), bound, mode+" ("+reason+")", func(st harness.Status) bool {
 		return st.Mode == mode && st.Reason == reason && st.Broker.Up == "up"
 	})
 	if err != nil {
@@ -49,7 +49,7 @@ func (u *unleased) is(mode, reason string) {
 	if err != nil {
 		u.t.Fatal(err)
 	}
-	err = harness.Await(u.t.Context(), 20*time.Second, "the broker to be "+mode, func(ctx context.Context) (bool, string) {
+	err = harness.Await(u.t.Context(), bound, "the broker to be "+mode, func(ctx context.Context) (bool, string) {
 		list, err := u.broker.Brokers.ListBrokers(ctx, &danubepb.Empty{})
 		if err != nil {
 			return false, err.Error()
@@ -66,7 +66,7 @@ func (u *unleased) is(mode, reason string) {
 	}
 	code, body, err := u.sidecar.Probe(u.t.Context(), "/ready?full=1")
 	if mode == "active" {
-		if err := u.sidecar.AwaitReady(u.t.Context(), 10*time.Second); err != nil {
+		if err := u.sidecar.AwaitReady(u.t.Context(), bound); err != nil {
 			u.t.Fatal(err)
 		}
 	} else if err != nil || code != http.StatusServiceUnavailable {

@@ -168,7 +168,7 @@ func (d *Danube) Launch() error { return d.start() }
 
 // AwaitUp waits until the broker answers on both of its ports.
 func (d *Danube) AwaitUp(ctx context.Context) error {
-	return awaitProcess(ctx, d.Process, 20*time.Second, d.Name+" to be up", func(ctx context.Context) (bool, string) {
+	return awaitProcess(ctx, d.Process, Patience, d.Name+" to be up", func(ctx context.Context) (bool, string) {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
 		if _, err := d.Brokers.ListBrokers(ctx, &danubepb.Empty{}); err != nil {

@@ -35,7 +35,7 @@ func assignDanube(t *testing.T, e *Etcd, d *Danube, topic string) (id string) {
 
 func awaitServed(t *testing.T, d *Danube, topic string) {
 	t.Helper()
-	if err := Await(t.Context(), 15*time.Second, topic+" to be served", func(ctx context.Context) (bool, string) {
+	if err := Await(t.Context(), Patience, topic+" to be served", func(ctx context.Context) (bool, string) {
 		_, err := d.Count(ctx, topic)
 		return err == nil, fmt.Sprint(err)
 	}); err != nil {
@@ -105,7 +105,7 @@ func TestAFrozenDanubeBrokerAnswersNothingAndDestroysWhenItThawsTooLate(t *testi
 		return d
 	}
 	leader := start("leader")
-	if err := Await(ctx, 15*time.Second, "a leader", func(ctx context.Context) (bool, string) {
+	if err := Await(ctx, Patience, "a leader", func(ctx context.Context) (bool, string) {
 		st, err := leader.Status(ctx)
 		return st.Leads, fmt.Sprint(err)
 	}); err != nil {
@@ -125,7 +125,7 @@ func TestAFrozenDanubeBrokerAnswersNothingAndDestroysWhenItThawsTooLate(t *testi
 	if err := d.Thaw(); err != nil {
 		t.Fatal(err)
 	}
-	if err := Await(ctx, 15*time.Second, "the disaster", func(context.Context) (bool, string) {
+	if err := Await(ctx, Patience, "the disaster", func(context.Context) (bool, string) {
 		all, err := d.Disasters()
 		return len(all) == 1 && all[0].Kind == danube.Destroyed && all[0].Topic == danubeTopic, fmt.Sprint(all, err)
 	}); err != nil {

@@ -94,6 +94,9 @@ func (e *Etcd) prepare(o EtcdOptions, members ...*Etcd) {
 		"--heartbeat-interval", strconv.FormatInt(o.Heartbeat.Milliseconds(), 10),
 		"--election-timeout", strconv.FormatInt(o.Election.Milliseconds(), 10),
 		"--log-level", "warn",
+		// What was written outlives the process all the same; only the host must not crash.
+		// With it, the tests measure how busy the disk is.
+		"--unsafe-no-fsync",
 	}, o.Args...)
 	e.Process = e.lab.newProcess(e.Name, Place{}, o.Binary, args)
 	e.lab.own(e.Process)
@@ -121,7 +124,7 @@ func (e *Etcd) Start(ctx context.Context) error {
 // awaitHealthy waits until the server answers and has a leader.
 func (e *Etcd) awaitHealthy(ctx context.Context) error {
 	url := e.Endpoint() + "/health"
-	return awaitProcess(ctx, e.Process, 30*time.Second, "etcd to answer", func(ctx context.Context) (bool, string) {
+	return awaitProcess(ctx, e.Process, Patience, "etcd to answer", func(ctx context.Context) (bool, string) {
 		code, body, err := httpGet(ctx, http.DefaultClient, url)
 		if err != nil {
 			return false, err.Error()

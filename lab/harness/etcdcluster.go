@@ -65,7 +65,7 @@ func (c *EtcdCluster) Client() *clientv3.Client { return c.client }
 
 // Leader returns the member that leads, as the members that answer see it.
 func (c *EtcdCluster) Leader(ctx context.Context) (leader *Etcd, err error) {
-	err = Await(ctx, 15*time.Second, "a leader", func(ctx context.Context) (bool, string) {
+	err = Await(ctx, Patience, "a leader", func(ctx context.Context) (bool, string) {
 		saw := "no answer"
 		for _, e := range c.Members {
 			one, cancel := context.WithTimeout(ctx, 500*time.Millisecond)

@@ -17,7 +17,7 @@ func TestAClusterOutlivesItsLeader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := put(ctx, c.Client(), 5*time.Second, "/a"); err != nil {
+	if err := put(ctx, c.Client(), Patience, "/a"); err != nil {
 		t.Fatal(err)
 	}
 	first, err := c.Leader(ctx)
@@ -34,13 +34,13 @@ func TestAClusterOutlivesItsLeader(t *testing.T) {
 	if first == second {
 		t.Fatalf("%s still leads", first.Name)
 	}
-	if err := put(ctx, c.Client(), 10*time.Second, "/b"); err != nil {
+	if err := put(ctx, c.Client(), Patience, "/b"); err != nil {
 		t.Fatal(err)
 	}
 	if err := first.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := put(ctx, first.Client(), 5*time.Second, "/c"); err != nil {
+	if err := put(ctx, first.Client(), Patience, "/c"); err != nil {
 		t.Fatal(err)
 	}
 	if err := second.Freeze(); err != nil {
@@ -81,7 +81,7 @@ func TestLinksToMembersAreCutOneByOne(t *testing.T) {
 					t.Fatal(err)
 				}
 				for j, client := range clients {
-					bound := 10 * time.Second
+					bound := Patience
 					if i == j {
 						bound = 500 * time.Millisecond
 					}
@@ -93,7 +93,7 @@ func TestLinksToMembersAreCutOneByOne(t *testing.T) {
 				if err := link.Heal(); err != nil {
 					t.Fatal(err)
 				}
-				if err := put(ctx, clients[i], 20*time.Second, "/x"); err != nil {
+				if err := put(ctx, clients[i], Patience, "/x"); err != nil {
 					t.Fatalf("after the heal of %d: %v", i+1, err)
 				}
 			}
@@ -117,11 +117,11 @@ func TestASlowEndpointTakesItsTimeEachWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := put(ctx, c, 10*time.Second, "/a"); err != nil {
+	if err := put(ctx, c, Patience, "/a"); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	if err := put(ctx, c, 10*time.Second, "/a"); err != nil {
+	if err := put(ctx, c, Patience, "/a"); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(began); took < 200*time.Millisecond || took > 600*time.Millisecond {

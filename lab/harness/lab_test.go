@@ -108,7 +108,7 @@ func TestServersDieWithTheProcessThatStartedThem(t *testing.T) {
 	}
 	cmd.Process.Kill()
 	cmd.Wait()
-	err = Await(t.Context(), 5*time.Second, "the server to be gone", func(context.Context) (bool, string) {
+	err = Await(t.Context(), Patience, "the server to be gone", func(context.Context) (bool, string) {
 		// Nobody may be there to reap it, so a zombie is as good as gone.
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		return err != nil || strings.Contains(string(stat), ") Z "), string(stat)
@@ -160,7 +160,7 @@ func TestRecorderTellsWhenASidecarWasReady(t *testing.T) {
 	r := l.Record(s)
 	runs := func(n int) {
 		t.Helper()
-		err := Await(ctx, 5*time.Second, "the recorder", func(context.Context) (bool, string) {
+		err := Await(ctx, Patience, "the recorder", func(context.Context) (bool, string) {
 			// A run that was seen twice is long enough to ask questions about.
 			tl := r.Timeline()
 			return len(tl) >= n && tl[len(tl)-1].Until.Sub(tl[len(tl)-1].At) > PollEvery, r.String()

@@ -78,10 +78,10 @@ func TestCutLetsNothingThroughAndHealLetsItGoOn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := put(ctx, c, 5*time.Second, "/before"); err != nil {
+		if err := put(ctx, c, Patience, "/before"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := history.Await(ctx, 5*time.Second, "the put before the cut", 0, PutKey("/before")); err != nil {
+		if _, err := history.Await(ctx, Patience, "the put before the cut", 0, PutKey("/before")); err != nil {
 			t.Fatal(err)
 		}
 
@@ -92,10 +92,10 @@ func TestCutLetsNothingThroughAndHealLetsItGoOn(t *testing.T) {
 			t.Fatalf("put during the cut: %v, want a deadline that passed", err)
 		}
 		// The lab's own client stands outside, and its put comes after the lost one.
-		if err := put(ctx, e.Client(), 5*time.Second, "/outside"); err != nil {
+		if err := put(ctx, e.Client(), Patience, "/outside"); err != nil {
 			t.Fatalf("put from outside during the cut: %v", err)
 		}
-		if _, err := history.Await(ctx, 5*time.Second, "the put from outside", 0, PutKey("/outside")); err != nil {
+		if _, err := history.Await(ctx, Patience, "the put from outside", 0, PutKey("/outside")); err != nil {
 			t.Fatal(err)
 		}
 		if c, found := history.Find(0, PutKey("/during")); found {
@@ -105,7 +105,7 @@ func TestCutLetsNothingThroughAndHealLetsItGoOn(t *testing.T) {
 		if err := errors.Join(link.Heal(), link.Heal()); err != nil {
 			t.Fatal(err)
 		}
-		if err := put(ctx, c, 20*time.Second, "/after"); err != nil {
+		if err := put(ctx, c, Patience, "/after"); err != nil {
 			t.Fatalf("put after the heal: %v", err)
 		}
 	})
@@ -166,7 +166,7 @@ func TestCutInANamespaceIsNotNoticedByTheSender(t *testing.T) {
 	inFlight := func(want func(*unix.TCPInfo) bool) {
 		t.Helper()
 		// After the heal TCP still waits out its own backoff, which has doubled a few times.
-		err := Await(t.Context(), 30*time.Second, "the sender's view", func(context.Context) (bool, string) {
+		err := Await(t.Context(), Patience, "the sender's view", func(context.Context) (bool, string) {
 			var info *unix.TCPInfo
 			var optErr error
 			ctlErr := raw.Control(func(fd uintptr) { info, optErr = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })

@@ -89,7 +89,7 @@ func (n *NATS) Launch() error { return n.start() }
 // AwaitUp waits until the server says that it and JetStream are healthy.
 func (n *NATS) AwaitUp(ctx context.Context) error {
 	url := n.MonitorURL() + "/healthz?js-enabled-only=true"
-	return awaitProcess(ctx, n.Process, 20*time.Second, n.Name+" to be healthy", func(ctx context.Context) (bool, string) {
+	return awaitProcess(ctx, n.Process, Patience, n.Name+" to be healthy", func(ctx context.Context) (bool, string) {
 		code, body, err := httpGet(ctx, n.http, url)
 		if err != nil {
 			return false, err.Error()

@@ -152,7 +152,7 @@ func (p *Process) Freeze() error {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	return Await(context.Background(), 10*time.Second, p.Name+" to be frozen", func(context.Context) (bool, string) {
+	return Await(context.Background(), Patience, p.Name+" to be frozen", func(context.Context) (bool, string) {
 		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID()))
 		if err != nil || len(stats) == 0 {
 			return false, "no threads"

@@ -111,7 +111,7 @@ func (p *Pulsar) Start(ctx context.Context) error {
 
 // AwaitUp waits until the broker is ready.
 func (p *Pulsar) AwaitUp(ctx context.Context) error {
-	return awaitProcess(ctx, p.Process, 20*time.Second, p.Name+" to be ready", func(ctx context.Context) (bool, string) {
+	return awaitProcess(ctx, p.Process, Patience, p.Name+" to be ready", func(ctx context.Context) (bool, string) {
 		code, body, err := httpGet(ctx, p.http, p.URL()+"/status.html")
 		if err != nil {
 			return false, err.Error()

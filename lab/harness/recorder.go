@@ -105,7 +105,7 @@ func (r *Recorder) String() string {
 func (r *Recorder) NeverReady(from, to time.Time) error {
 	for _, s := range r.Timeline() {
 		if s.Ready == http.StatusOK && s.Asked.After(from) && s.At.Before(to) {
-			return fmt.Errorf("%s was ready between %s and %s:\n%s", r.sidecar.Name,
+			return fmt.Errorf(Violation+"%s was ready between %s and %s:\n%s", r.sidecar.Name,
 				from.Format("15:04:05.000"), to.Format("15:04:05.000"), r)
 		}
 	}

@@ -87,7 +87,7 @@ func (r *Reference) Launch() error { return r.start() }
 
 // AwaitUp waits until something listens: what it says may need a token.
 func (r *Reference) AwaitUp(ctx context.Context) error {
-	return awaitProcess(ctx, r.Process, 20*time.Second, r.Name+" to listen", func(ctx context.Context) (bool, string) {
+	return awaitProcess(ctx, r.Process, Patience, r.Name+" to listen", func(ctx context.Context) (bool, string) {
 		conn, err := r.Place.DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", r.Port))
 		if err != nil {
 			return false, err.Error()

@@ -42,7 +42,7 @@ func TestEtcdComesBackOnItsDataAndPorts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := put(ctx, e.Client(), 5*time.Second, "/k"); err != nil {
+	if err := put(ctx, e.Client(), Patience, "/k"); err != nil {
 		t.Fatal(err)
 	}
 	for _, end := range []struct {
@@ -81,7 +81,7 @@ func TestFrozenEtcdAnswersNobodyUntilThawed(t *testing.T) {
 	if err := e.Thaw(); err != nil {
 		t.Fatal(err)
 	}
-	if err := put(ctx, e.Client(), 10*time.Second, "/k"); err != nil {
+	if err := put(ctx, e.Client(), Patience, "/k"); err != nil {
 		t.Fatalf("put after the thaw: %v", err)
 	}
 }
@@ -109,14 +109,14 @@ func TestEtcdWithAuthRefusesStrangersAndOtherPrefixes(t *testing.T) {
 			c, err := e.Connect(who.user, who.password)
 			if err == nil {
 				defer c.Close()
-				err = put(ctx, c, 5*time.Second, who.key)
+				err = put(ctx, c, Patience, who.key)
 			}
 			if (err == nil) != who.works {
 				t.Fatalf("put: %v", err)
 			}
 		})
 	}
-	if err := put(ctx, e.Client(), 5*time.Second, "/anything"); err != nil {
+	if err := put(ctx, e.Client(), Patience, "/anything"); err != nil {
 		t.Fatalf("the lab's own client: %v", err)
 	}
 }
@@ -179,7 +179,7 @@ func TestHistoryShowsWhatOneTransactionWrote(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Await(ctx, 5*time.Second, "registration", h.From, PutKey(k.Registration("n1"))); err != nil {
+	if _, err := h.Await(ctx, Patience, "registration", h.From, PutKey(k.Registration("n1"))); err != nil {
 		t.Fatal(err)
 	}
 	if got := h.At(res.Header.Revision); len(got) != 2 {
@@ -192,7 +192,7 @@ func TestHistoryShowsWhatOneTransactionWrote(t *testing.T) {
 	if _, err := e.Client().Delete(ctx, k.Registration("n1")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Await(ctx, 5*time.Second, "deletion", h.From, DeletedKey(k.Registration("n1"))); err != nil {
+	if _, err := h.Await(ctx, Patience, "deletion", h.From, DeletedKey(k.Registration("n1"))); err != nil {
 		t.Fatal(err)
 	}
 	reg, err := k.ReadRegistration(ctx, e.Client(), "n1")
@@ -205,10 +205,10 @@ func TestHistoryShowsWhatOneTransactionWrote(t *testing.T) {
 	if err := e.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := put(ctx, e.Client(), 5*time.Second, k.Registration("n2")); err != nil {
+	if err := put(ctx, e.Client(), Patience, k.Registration("n2")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Await(ctx, 10*time.Second, "a change after etcd's restart", h.From, PutKey(k.Registration("n2"))); err != nil {
+	if _, err := h.Await(ctx, Patience, "a change after etcd's restart", h.From, PutKey(k.Registration("n2"))); err != nil {
 		t.Fatal(err)
 	}
 }

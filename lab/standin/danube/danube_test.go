@@ -24,7 +24,7 @@ import (
 )
 
 // bound is for every wait; reaching it is a failure.
-const bound = 15 * time.Second
+const bound = harness.Patience
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
