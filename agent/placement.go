@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -123,6 +125,36 @@ func (a *agent) followBrokers(ctx context.Context, id string) error {
 			r.SetPlaces(u.Full, puts, deletes)
 		})
 	}), a.followError(ctx, "all brokers"))
+}
+
+// maxOthers bounds what a status says of brokers one by one.
+const maxOthers = 50
+
+// fleetStatus is nil where nobody here watches the fleet.
+func (a *agent) fleetStatus() *FleetStatus {
+	if a.placer == nil {
+		return nil
+	}
+	peers, complete := a.placer.Fleet()
+	if !complete {
+		return nil
+	}
+	fleet := &FleetStatus{Others: []PeerStatus{}}
+	for _, id := range slices.Sorted(maps.Keys(peers)) {
+		p := peers[id]
+		active := p.Mode == recovery.Active || p.Mode == ""
+		if p.Registered {
+			fleet.Registered++
+		}
+		switch {
+		case p.Registered && active:
+			fleet.Active++
+		case !p.Registered && p.Mode == "": // nothing is left of it
+		case len(fleet.Others) < maxOthers:
+			fleet.Others = append(fleet.Others, PeerStatus{ID: id, Registered: p.Registered, Mode: string(p.Mode)})
+		}
+	}
+	return fleet
 }
 
 // mine is the part of an update that is about one broker.

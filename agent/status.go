@@ -28,6 +28,9 @@ type Status struct {
 	Summary string `json:"summary"`
 	// Severity is how much that matters: "ok", "info", "warning" or "critical".
 	Severity Severity `json:"severity"`
+	// Fleet is what this sidecar knows of the others without asking: with --assignment
+	// rendezvous only; else see `holdfast fleet`.
+	Fleet *FleetStatus `json:"fleet,omitempty"`
 	// Shadow: all of this is only supposed (--shadow).
 	Shadow  bool      `json:"shadow,omitempty"`
 	Version string    `json:"version"`
@@ -103,6 +106,21 @@ type TopicCounts struct {
 	Elsewhere   int `json:"held_elsewhere,omitempty"` // of the missing: another broker holds the lock
 	// Listed: the broker has told its topics at some time; served means nothing before.
 	Listed bool `json:"listed"`
+}
+
+// FleetStatus counts the brokers of the cluster, this one too.
+type FleetStatus struct {
+	Registered int `json:"registered"`
+	Active     int `json:"active"` // of those
+	// Others are those that are not both, by id; at most 50.
+	Others []PeerStatus `json:"others"`
+}
+
+// PeerStatus is one broker of the cluster.
+type PeerStatus struct {
+	ID         string `json:"id"`
+	Registered bool   `json:"registered"`
+	Mode       string `json:"mode"` // empty: none is known, which reads as active
 }
 
 // ReadyStatus says whether clients may be sent here, and if not, why not.

@@ -30,6 +30,7 @@ func (a *agent) status() Status {
 		Ready:   ReadyStatus{OK: len(causes) == 0, Causes: []string{}},
 		Pause:   a.pauseStatus(),
 		Guard:   a.guardStatus(s, h.At(time.Now()) == probes.Down),
+		Fleet:   a.fleetStatus(),
 		Version: a.version, Since: a.started.UTC(), At: time.Now().UTC(),
 	}
 	if v.Validity.Known() && a.local == nil {

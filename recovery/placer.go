@@ -143,6 +143,14 @@ func (p *Placer) Giving() int {
 	return len(p.giving)
 }
 
+// Fleet is who is known to be in the cluster, this broker too. False: not all have been
+// seen yet.
+func (p *Placer) Fleet() (map[string]Peer, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.roster.peers), p.roster.seen.registered && p.roster.seen.modes
+}
+
 // Run places until ctx ends, and then returns nil.
 func (p *Placer) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)

@@ -145,7 +145,10 @@ function facts(s) {
 	rows.push(row('Boot', s.boot.kind === 'unknown' ? (s.mode ? 'before this sidecar' : 'not decided yet') : plain(s.boot.kind) + (s.boot.past ? ', last time' : ''), '', s.boot.reason && '– ' + s.boot.reason));
 	rows.push(row('Sidecar', s.version, '', '– up ' + duration((Date.parse(s.at) - Date.parse(s.since)) / 1000)));
 	rows.push(row('Incarnation', s.incarnation));
-	if (s.peers) rows.push(row('Peers', s.peers.length ? s.peers.map(p => p.id + ' ' + (p.registered ? p.mode || 'active' : 'gone')).join(', ') : 'none'));
+	if (s.fleet) {
+		const odd = s.fleet.others.map(p => p.id + ' ' + (p.registered ? p.mode : 'not registered'));
+		rows.push(row('Fleet', s.fleet.registered + ' registered, ' + s.fleet.active + ' active', '', odd.length ? '– ' + odd.join(', ') : ''));
+	}
 	replace('rows', rows);
 }
 
@@ -243,14 +246,15 @@ function head(s) {
 function link() {
 	const gone = lost() || (status === null && failed !== '');
 	const wait = Math.ceil((retryAt - now()) / 1000);
-	const again = wait > 0 ? ' Trying again in ' + wait + ' s.' : ' Trying again.';
+	const age = status && !polled ? ' That is ' + duration(elapsed()) + ' ago.' : '';
+	const again = age + (wait > 0 ? ' Trying again in ' + wait + '\u00a0s.' : ' Trying again.');
 	document.body.toggleAttribute('data-lost', gone);
 	put('link', gone ? 'No answer' : polled ? 'Not live' : status ? 'Live, ' + clock(Date.parse(status.at)) + ' UTC' : 'Connecting');
 	const before = byId('lost').hidden;
 	show('lost', gone || polled);
 	if (!gone && !polled) return;
 	const why = polled ? 'The sidecar answers, but all its live views are in use. This was true at ' + moment(Date.parse(status.at)) + '.' :
-		refused ? refused : status ? 'No answer from the sidecar since ' + moment(Date.parse(status.at)) + ' (' + duration(elapsed()) + '). What is below was true then.' :
+		refused ? refused : status ? 'No answer from the sidecar since ' + moment(Date.parse(status.at)) + '. What is below was true then.' :
 		'No answer from the sidecar.';
 	// Read aloud once; the countdown to the next try is only seen.
 	const box = byId('lost');
@@ -264,7 +268,7 @@ function note(s, isNew) {
 	const up = (Date.parse(s.at) - Date.parse(s.since)) / 1000;
 	if (isNew) byId('note').dataset.since = s.since;
 	show('note', byId('note').dataset.since === s.since && up < 600);
-	put('note', 'The sidecar was started again at ' + moment(Date.parse(s.since)) + ', ' + duration(up) + ' ago.');
+	put('note', 'The sidecar was started again at ' + moment(Date.parse(s.since)) + '.');
 }
 
 function render() {

@@ -1,9 +1,15 @@
 package e2e
 
 import (
+	"bytes"
 	"flag"
+	"image"
+	"image/color"
+	"image/png"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
@@ -23,33 +29,65 @@ func (b *tab) scheme(name string) {
 	}
 }
 
-// picture draws the page, as long as it is, to a file.
-func (b *tab) picture(name string) {
+// draw writes what an action sees to files, one light and one dark.
+func (b *tab) draw(shot chromedp.Action[[]byte], light, dark string) {
 	b.t.Helper()
-	for _, scheme := range []string{"light", "dark"} {
+	for scheme, file := range map[string]string{"light": light, "dark": dark} {
 		b.scheme(scheme)
-		png, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
-		if err != nil {
-			b.t.Fatal(err)
+		raw, err := chromedp.Run(b.ctx, shot)
+		if err == nil {
+			raw, err = fewColours(raw)
 		}
-		if err := os.WriteFile(filepath.Join(*picturesTo, name+"-"+scheme+".png"), png, 0o644); err != nil {
-			b.t.Fatal(err)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(*picturesTo, file), raw, 0o644)
+		}
+		if err != nil {
+			b.t.Fatalf("picture %s: %v", file, err)
 		}
 	}
 }
 
-// TestPictures draws the page of a real sidecar in each state; `make pictures` takes
-// those for the documentation from it.
+// fewColours makes a picture small: the 256 colours that it has most of are enough for a page.
+func fewColours(raw []byte) ([]byte, error) {
+	from, err := png.Decode(bytes.NewReader(raw))
+	if err != nil {
+		return nil, err
+	}
+	counts := map[color.Color]int{}
+	area := from.Bounds()
+	for y := area.Min.Y; y < area.Max.Y; y++ {
+		for x := area.Min.X; x < area.Max.X; x++ {
+			counts[from.At(x, y)]++
+		}
+	}
+	most := slices.SortedFunc(maps.Keys(counts), func(a, b color.Color) int { return counts[b] - counts[a] })
+	to := image.NewPaletted(area, most[:min(256, len(most))])
+	nearest := map[color.Color]uint8{}
+	for c := range counts {
+		nearest[c] = uint8(to.Palette.Index(c))
+	}
+	for y := area.Min.Y; y < area.Max.Y; y++ {
+		for x := area.Min.X; x < area.Max.X; x++ {
+			to.SetColorIndex(x, y, nearest[from.At(x, y)])
+		}
+	}
+	var out bytes.Buffer
+	err = (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, to)
+	return out.Bytes(), err
+}
+
+// TestPictures draws the page of a real sidecar in each state. Of these, `make pictures`
+// puts status-page.png and status-page-dark.png into docs/images.
 func TestPictures(t *testing.T) {
 	if *picturesTo == "" {
 		t.Skip("-pictures says where to")
 	}
-	desk, phone := newTab(t, 1120, 700), newTab(t, 360, 740)
+	desk, phone := newTab(t, 1080, 760), newTab(t, 360, 740)
 	s := newStage(t)
 	n := s.add("nats-2", nodeOptions{TTL: longTTL, Topics: []string{"/shop/orders", "/shop/payments", "/shop/returns", "/mail/out", "/mail/in"}})
 	both := func(name string) {
-		desk.picture(name)
-		phone.picture(name + "-phone")
+		desk.draw(chromedp.FullScreenshot(100), name+".png", name+"-dark.png")
+		phone.draw(chromedp.FullScreenshot(100), name+"-phone.png", name+"-phone-dark.png")
 	}
 	for _, b := range []*tab{desk, phone} {
 		b.do("open", chromedp.Navigate(n.sidecar.WebURL()+"/"))
@@ -58,6 +96,8 @@ func TestPictures(t *testing.T) {
 	both("attached")
 	n.must(s.etcd.Freeze())
 	desk.says("facts", "degraded")
+	desk.awaits("the time that makes a good picture", `parseInt(document.getElementById("fence-n").innerText) <= 9`)
+	desk.draw(chromedp.CaptureScreenshot(), "status-page.png", "status-page-dark.png")
 	both("degraded")
 	desk.says("facts", "detached")
 	both("detached")
