@@ -203,8 +203,7 @@ func (a *agent) refuseWrongCredentials(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	_, err := a.main.Snapshot(probe, "-")
-	if cluster.Classify(err) == cluster.ClassAuth {
+	if err := a.main.Reach(probe); cluster.Classify(err) == cluster.ClassAuth {
 		return EtcdError(a.cfg, err)
 	}
 	<-ctx.Done()

@@ -179,7 +179,7 @@ func (a *agent) mayStartChild(registered bool) (bool, string) {
 	}
 	ctx, cancel := context.WithTimeout(a.life0, childProbe)
 	defer cancel()
-	if _, err := a.main.Snapshot(ctx, "-"); err != nil {
+	if err := a.main.Reach(ctx); err != nil {
 		return false, "its lease may be gone, and etcd does not answer: " + (&shortError{err}).Error()
 	}
 	return true, ""

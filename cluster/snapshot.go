@@ -71,6 +71,15 @@ func (c *Client) SnapshotOf(ctx context.Context, who Who) (Snapshot, error) {
 	return s, nil
 }
 
+// Reach returns nil when etcd answers and lets us in. It reads one key that whoever has a
+// right here may read; a right on another broker's keys is not asked for.
+func (c *Client) Reach(ctx context.Context) error {
+	if _, err := c.read(ctx, clientv3.OpGet(c.keys.Era(), clientv3.WithKeysOnly())); err != nil {
+		return fmt.Errorf("read the era: %w", err)
+	}
+	return nil
+}
+
 func (c *Client) snapshot(ctx context.Context, who Who) (Snapshot, error) {
 	brokerID, former := who.Registered, cmp.Or(who.Former, who.Registered)
 	gets := []clientv3.Op{
