@@ -79,6 +79,9 @@ func tryCommand(line string) error {
 		return fmt.Errorf("no verb %q", words[0])
 	}
 	v, words := all[at], words[1:]
+	if len(words) == 0 {
+		return nil // its name
+	}
 	short := false
 	for _, w := range words {
 		if w == "--" {
@@ -115,8 +118,6 @@ func tryCommand(line string) error {
 		c.Command = cmd
 		if v.name == "fleet" {
 			c.Only = etcdSettings()
-		} else if len(c.Flags) == 0 {
-			return nil // "holdfast check" by itself is a name, not a command
 		}
 		_, err := agent.Load(c)
 		return err
@@ -151,7 +152,7 @@ func TestEveryCommandOnThePagesIsOne(t *testing.T) {
 
 func TestACommandThatIsNoneIsSeen(t *testing.T) {
 	for _, c := range []string{"holdfast halt", "holdfast status --colour", "holdfast drain now", "holdfast pause --for 30m",
-		"holdfast run --driver kafka", "holdfast explain", "holdfast run --driver nats --lease-ttl 1.5s"} {
+		"holdfast run --driver kafka", "holdfast explain 1 2", "holdfast run --driver nats --lease-ttl 1.5s"} {
 		if tryCommand(c) == nil {
 			t.Errorf("%s is taken for a command", c)
 		}
@@ -193,7 +194,7 @@ func TestEveryYAMLOnThePagesCanBeRead(t *testing.T) {
 var setting = regexp.MustCompile("`--([a-z-]+)")
 
 func TestThePagesNameFlagsThatThereAre(t *testing.T) {
-	known := []string{"help", "version", "stay"}
+	known := []string{"help", "version", "stay", "web-config-file"}
 	for _, v := range verbs() {
 		known = append(known, v.flags.names()...)
 	}

@@ -1,0 +1,129 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"holdfast/lab/harness"
+)
+
+// right is one line of the page about security.
+type right struct {
+	key, end string
+	kind     clientv3.PermissionType
+}
+
+var (
+	rightsBlock = regexp.MustCompile("(?ms)^```\n(etcdctl role .*?)^```$")
+	rightLine   = regexp.MustCompile(`^etcdctl role grant-permission holdfast-n1 (--prefix=true )?(read|readwrite) (/\S+)$`)
+)
+
+// rightsOfThePage are those of the first so many blocks of docs/security.md.
+func rightsOfThePage(t *testing.T, blocks int) (all []right) {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := rightsBlock.FindAllStringSubmatch(string(page), -1)
+	if len(found) < blocks {
+		t.Fatalf("%d blocks of etcdctl on the page, want %d", len(found), blocks)
+	}
+	for _, block := range found[:blocks] {
+		for line := range strings.Lines(block[1]) {
+			line = strings.TrimSpace(line)
+			m := rightLine.FindStringSubmatch(line)
+			if m == nil {
+				if line == "etcdctl role add holdfast-n1" {
+					continue
+				}
+				t.Fatalf("the page says %q, of which nothing is known here", line)
+			}
+			r := right{key: m[3], kind: clientv3.PermissionType(clientv3.PermRead)}
+			if m[2] == "readwrite" {
+				r.kind = clientv3.PermissionType(clientv3.PermReadWrite)
+			}
+			if m[1] != "" {
+				r.end = clientv3.GetPrefixRangeEnd(r.key)
+			}
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// A sidecar with the rights of docs/security.md, and no other, registers, loads, drains,
+// activates and comes back; what they do not name it cannot write.
+func TestTheRightsOnThePageAreEnoughAndNoMore(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		blocks int
+		flags  []string
+		denied []string
+	}{
+		{"topics that others assign", 1, nil,
+			[]string{"/cluster/brokers/n2/state", "/cluster/brokers/n1/default/x", "/cluster/register/n2", "/cluster/owners/default/x", "/topics/default/x", "/elsewhere"}},
+		{"topics that are shared out", 2, []string{"--assignment", "rendezvous"},
+			[]string{"/cluster/register/n2", "/cluster/members/n2", "/topics/default/x", "/elsewhere"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t)
+			s.must(s.etcd.EnableAuth(s.ctx, "root-word", "hf", "hf-word", ""))
+			s.watch()
+			root := s.etcd.Client()
+			_, err := root.RoleRevokePermission(s.ctx, "hf", "\x00", "\x00")
+			s.must(err)
+			for _, r := range rightsOfThePage(t, c.blocks) {
+				_, err := root.RoleGrantPermission(s.ctx, "hf", r.key, r.end, r.kind)
+				s.must(err)
+			}
+			password := filepath.Join(s.Dir, "password")
+			s.must(os.WriteFile(password, []byte("hf-word\n"), 0o600))
+			topics := []string{"/default/n1-a", "/default/n1-b"}
+			for _, topic := range topics {
+				_, err := root.Put(s.ctx, "/topics"+topic, "{}")
+				s.must(err)
+			}
+			o := nodeOptions{Topics: topics, Flags: append([]string{"--etcd-user", "hf", "--etcd-password-file", password}, c.flags...)}
+			n := s.prepare("n1", o)
+			n.start()
+			n.awaitReady()
+			n.await("its topics", func(st harness.Status) bool { return st.Topics.Served == len(topics) })
+			n.publishes()
+			if res, err := n.sidecar.Verb(s.ctx, "drain", "--reason", "e2e"); err != nil || res.Exit != 0 {
+				t.Fatalf("drain: %+v, %v", res, err)
+			}
+			n.activate()
+			n.publishes()
+			from := s.revision()
+			n.kill()
+			n.awaitExpiry(from)
+			n.start()
+			n.awaitReady() // alone, so nobody lived on
+			n.publishes()
+			log, err := os.ReadFile(n.sidecar.LogPath())
+			s.must(err)
+			if at := strings.Index(strings.ToLower(string(log)), "permission denied"); at >= 0 {
+				t.Errorf("something was refused: …%s", log[max(0, at-300):min(len(log), at+200)])
+			}
+
+			hf, err := s.etcd.Connect("hf", "hf-word")
+			s.must(err)
+			defer hf.Close()
+			for _, key := range c.denied {
+				if _, err := hf.Put(s.ctx, key, "x"); err != rpctypes.ErrPermissionDenied {
+					t.Errorf("writing %s: %v, want it refused", key, fmt.Sprint(err))
+				}
+			}
+		})
+	}
+}
