@@ -101,8 +101,17 @@ func (n *numbered) Unload(ctx context.Context, topic string) error {
 	if err != nil {
 		return err
 	}
-	_, err = n.client.Release(ctx, who.Instance, topic)
-	return err
+	if _, err = n.client.Release(ctx, who.Instance, topic); err != nil {
+		return err
+	}
+	for n.has(topic) { // its watch tells it
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 func (n *numbered) Capabilities() brokerapi.Capabilities {
 	return brokerapi.Capabilities{Unload: true, Registers: true, NamedByInstance: true, Overlooks: true}
