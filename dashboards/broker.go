@@ -43,21 +43,21 @@ func now(b *board) {
 		last(attachment.expr(), ""), attachment.states))
 	b.put(4, 4, word("Mode", "Active, draining or drained, as etcd has it. Drained by Holdfast waits for a person: find the cause, then holdfast activate.",
 		last(mode.expr(), ""), mode.states))
-	b.put(4, 4, number(about{"Time to the fence", "s", "What is left of the lease before the broker is fenced. While renewals are confirmed it starts anew with each; without a lease it is not positive."},
-		last(toFence, ""), bad, limit{0, watch}, limit{5, good}))
-	b.put(4, 4, number(about{"Topics missing", "none", "Assigned to this broker and not served by it. While it is drained they are missing on purpose; else holdfast topics has the errors."},
+	b.put(3, 4, number(about{"Time to the fence", "s", "What is left of the lease before the broker is fenced. While renewals are confirmed it starts anew with each; without a lease it is not positive."},
+		last(toFence, ""), bad, limit{0, watch}, limit{2, good}))
+	b.put(3, 4, number(about{"Topics missing", "none", "Assigned to this broker and not served by it. While it is drained they are missing on purpose; else holdfast topics has the errors."},
 		last(maxOf("holdfast_topics", `state="missing"`), ""), good, limit{1, watch}))
-	b.put(4, 4, rows("Runs", "Version of the sidecar and the driver that it has for its broker.", []string{"version", "driver", "instance"},
+	b.put(6, 4, rows("Runs", "Version of the sidecar and the driver that it has for its broker.", []string{"instance", "version", "driver"},
 		column{name: "sidecars", unit: "none", expr: "count by (version, driver, instance) (" + on("holdfast_build_info") + ")"}))
 }
 
 func history(b *board) {
 	b.row("What happened")
 	b.put(24, 10, timeline("State over time", "Each line is one fact about the broker. Read it from the top: the sidecar is scraped and has started, the broker answers, is registered, attached and active, and so clients may come. Drained for another reason than a person's word waits for one: find the cause, then holdfast activate.",
-		timed{each(maxOf("up"), "sidecar"), up},
+		timed{each(maxOf("up"), "scrape"), up},
 		timed{each(maximum("holdfast_startup_done"), "startup"), startup},
 		timed{each(maximum("holdfast_broker_up"), "broker"), up},
-		timed{each(maximum("holdfast_registration_present"), "registration"), registered},
+		timed{each(maximum("holdfast_registration_present"), "registration seen"), registered},
 		timed{each(attachment.expr(), "attachment"), attachment.states},
 		timed{each(mode.expr(), "mode"), mode.states},
 		timed{each(drained.expr(), "drained because"), drained.states},
@@ -90,13 +90,14 @@ func lease(b *board) {
 	b.put(8, 8, coloured(lines(about{"Duration of renewals", "s", "From the send of a renewal to its confirmation. Near the attempt timeout: etcd's disk or the network is too slow."},
 		each(quantile(0.99, "holdfast_lease_renewal_duration_seconds"), "p99"),
 		each(quantile(0.5, "holdfast_lease_renewal_duration_seconds"), "median")), watch, good))
-	b.put(8, 8, bars(about{"Renewals by result", "ops", "Confirmed, failed without an answer, lost because etcd said so, established anew. Some confirmed at all times is health."},
-		each(perSecond("holdfast_lease_renewals_total", "result"), "{{result}}")))
+	b.put(8, 8, ends(bars(about{"Renewals by result", "ops", "Confirmed, failed without an answer, lost because etcd said so, established anew. Some confirmed at all times is health."},
+		each(perSecond("holdfast_lease_renewals_total", "result"), "{{result}}")),
+		map[string]string{"confirmed": good, "failed": watch, "lost": bad, "established": blank}))
 	b.put(8, 8, bars(about{"Failed renewals by class", "ops", "The class says whom to call: the network, whoever runs etcd, or whoever rotates its passwords."},
 		each(perSecond("holdfast_lease_keepalive_failures_total", "class"), "{{class}}")))
-	b.put(8, 8, coloured(lines(about{"Failing for", "s", "Time since the last confirmed renewal was sent, while renewals fail. At the line, TTL minus margin, the broker is fenced."},
+	b.put(8, 8, bound(coloured(lines(about{"Failing for", "s", "Time since the last confirmed renewal was sent, while renewals fail. At the line, TTL minus margin, the broker is fenced."},
 		each(maximum("holdfast_lease_failing_seconds"), "failing"),
-		each(maximum("holdfast_lease_ttl_seconds")+" - "+maximum("holdfast_lease_detach_margin_seconds"), "fenced at")), watch, bad))
+		each(maximum("holdfast_lease_ttl_seconds")+" - "+maximum("holdfast_lease_detach_margin_seconds"), "fenced at")), watch), 1, bad))
 	b.put(8, 8, coloured(steps(about{"Failures in a row", "none", "Renewals that failed since the last confirmed one, and how many slow ones were sent to a second etcd endpoint as well (hedged)."},
 		each(maximum("holdfast_lease_keepalive_failure_streak"), "failed in a row"),
 		each(grown("holdfast_lease_hedges_total"), "hedged")), watch, blank))
@@ -112,10 +113,10 @@ func topics(b *board) {
 		each(maxOf("holdfast_topics", `state="loading"`), "loading")), blank, good, watch))
 	b.put(8, 8, steps(about{"Drift", "none", "What is not as etcd asks: missing (assigned, not served), failed (the last load failed), orphan (served, not assigned), quarantined (orphans that were paused), held elsewhere (another broker has the lock)."},
 		each(maxBy("holdfast_topics", "state", `state=~"missing|failed|orphan|quarantined|held_elsewhere"`), "{{state}}")))
-	b.put(8, 8, bars(about{"Loads", "none", "Topic loads by result, counted between two points. Errors and timeouts: holdfast topics, and the broker's own log."},
-		each(grown("holdfast_topic_loads_total", "result"), "{{result}}")))
-	b.put(8, 8, bars(about{"Unloads and quarantines", "none", "Topics that were quiesced or unloaded, by result. Without a drain or a fence they are orphans: find out who else changes assignments."},
-		each(grown("holdfast_topic_unloads_total", "result"), "{{result}}")))
+	b.put(8, 8, ends(bars(about{"Loads", "none", "Topic loads by result, counted between two points. Errors and timeouts: holdfast topics, and the broker's own log."},
+		each(grown("holdfast_topic_loads_total", "result"), "{{result}}")), results))
+	b.put(8, 8, ends(bars(about{"Unloads and quarantines", "none", "Topics that were quiesced or unloaded, by result. Without a drain or a fence they are orphans: find out who else changes assignments."},
+		each(grown("holdfast_topic_unloads_total", "result"), "{{result}}")), results))
 	b.put(8, 8, coloured(lines(about{"Reconciliation", "s", "How long it takes until the broker is as etcd asks, and how long ago it last was. The second grows while something is missing."},
 		each(quantile(0.99, "holdfast_reconcile_duration_seconds"), "duration p99"),
 		// 0 stands for never; time() minus it would be the age of the epoch.
@@ -126,8 +127,8 @@ func topics(b *board) {
 		each(grown("holdfast_acquire_retry_window_exhausted_total"), "window exhausted"),
 		each(grown("holdfast_ownership_conflicts_total"), "conflict"),
 		each(grown("holdfast_placements_total", "direction"), "{{direction}}")))
-	b.put(8, 8, bars(about{"Moves", "none", "Topics moved to another broker, by result. A move that failed may be repeated: every step is idempotent."},
-		each(grown("holdfast_moves_total", "result"), "{{result}}")))
+	b.put(8, 8, ends(bars(about{"Moves", "none", "Topics moved to another broker, by result. A move that failed may be repeated: every step is idempotent."},
+		each(grown("holdfast_moves_total", "result"), "{{result}}")), results))
 	b.put(8, 8, lines(about{"Phases of a move", "s", "The slowest 1 % of each phase; empty while nothing is moved. Between quiesce and resume producers are turned away."},
 		each(quantile(0.99, "holdfast_move_phase_duration_seconds", "phase"), "{{phase}}")))
 	b.put(8, 8, bars(about{"Asked of the broker", "none", "Times that the broker was told a mode, was asked for its topics, or had an overlooked topic put before it again, by result."},
@@ -140,9 +141,9 @@ func fences(b *board) {
 	b.row("Fences and boots")
 	b.put(8, 8, bars(about{"Detachments by reason", "none", "Each one kept clients away. broker_down: its own end; fence_point and lease_lost: etcd or the way to it; identity_conflict: two sidecars with one id."},
 		each(grown("holdfast_detachments_total", "reason"), "{{reason}}")))
-	b.put(8, 8, lines(about{"Duration of fence steps", "s", "The slowest 1 % of each step of the ladder; empty while nothing was fenced. All steps together must end within the margin."},
+	b.put(8, 8, bound(lines(about{"Duration of fence steps", "s", "The slowest 1 % of each step of the ladder; empty while nothing was fenced. All steps together must end within the margin."},
 		each(quantile(0.99, "holdfast_fence_duration_seconds", "step"), "{{step}}"),
-		each(maximum("holdfast_lease_detach_margin_seconds"), "margin")))
+		each(maximum("holdfast_lease_detach_margin_seconds"), "margin")), 1, bad))
 	b.put(8, 8, bars(about{"Failed fence steps", "none", "When a step fails the next one starts at once. If none succeeded, stop the broker by hand."},
 		each(grown("holdfast_fence_failures_total", "step"), "{{step}}")))
 	b.put(8, 8, coloured(bars(about{"Registrations lost", "none", "By cause; adopted: found under another lease and bound to ours. After lease_expired the cluster may have declared the broker dead."},

@@ -12,8 +12,8 @@ import (
 
 // themes is what Grafana draws for the names, in the dark and in the light theme.
 var themes = map[string]map[string]string{
-	"dark":  {good: "#5794F2", watch: "#FF9830", bad: "#C4162A", aside: "#DEB6F2", blank: blank},
-	"light": {good: "#3274D9", watch: "#FF780A", bad: "#AD0317", aside: "#CA95E5", blank: blank},
+	"dark":  {good: "#5794F2", watch: "#FF9830", bad: "#E02F44", aside: "#DEB6F2", blank: blank},
+	"light": {good: "#3274D9", watch: "#FF780A", bad: "#C4162A", aside: "#CA95E5", blank: blank},
 }
 
 // eyes turn linear sRGB into what is seen: Machado, Oliveira and Fernandes, 2009, severity 1.
@@ -44,7 +44,7 @@ func TestNoTwoMeaningsLookAlike(t *testing.T) {
 }
 
 func TestOnlyColoursWithAMeaningAreUsed(t *testing.T) {
-	allowed := []string{good, watch, bad, aside, blank, "text"}
+	allowed := []string{good, watch, bad, aside, blank, "text", "transparent"}
 	key := regexp.MustCompile(`(?i)^(color|fixedColor|iconColor)$`)
 	for _, name := range []string{"broker.json", "fleet.json"} {
 		text, err := os.ReadFile(name)

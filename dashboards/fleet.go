@@ -45,7 +45,8 @@ func brokers(b *board) {
 		column{name: "clients", unit: "none", expr: maximum("holdfast_ready"), states: ready},
 		column{name: "attachment", unit: "none", expr: attachment.expr(), states: attachment.states},
 		column{name: "mode", unit: "none", expr: mode.expr(), states: mode.states},
-		column{name: "to the fence", unit: "s", expr: toFence, base: bad, limits: []limit{{0, watch}, {5, "text"}}},
+		column{name: "drained because", unit: "none", expr: drained.expr(), states: drained.states},
+		column{name: "to the fence", unit: "s", expr: toFence, base: bad, limits: []limit{{0, watch}, {2, "transparent"}}},
 		column{name: "failed in a row", unit: "none", expr: maximum("holdfast_lease_keepalive_failure_streak"), limits: []limit{{1, watch}}},
 		column{name: "missing", unit: "none", expr: maxOf("holdfast_topics", `state="missing"`), limits: []limit{{1, watch}}},
 		column{name: "orphans", unit: "none", expr: maxOf("holdfast_topics", `state="orphan"`), limits: []limit{{1, bad}}},
@@ -56,7 +57,7 @@ func brokers(b *board) {
 	)
 	byName(&t, "instance", property("links", []map[string]any{{"title": "Dashboard of ${__data.fields.instance}", "url": toBroker}}), property("custom.width", 200))
 	sorted(&t, "clients", "to the fence")
-	b.put(24, 10, t)
+	b.put(24, 8, t)
 }
 
 func together(b *board) {
@@ -85,9 +86,10 @@ func worst(b *board) {
 	b.put(8, 8, ranking(about{"Slowest renewals", "s", "The ten brokers with the slowest p99 of renewals. Slow everywhere is etcd's disk; slow in one place is the network."},
 		query{expr: "topk(10, " + quantile(0.99, "holdfast_lease_renewal_duration_seconds") + ")", legend: "{{instance}}", instant: true}, good, limit{0.5, watch}, limit{2, bad}))
 	b.put(8, 8, ranking(about{"Least time to the fence", "s", "The ten brokers that are nearest to being fenced, now. Those without a lease have none left."},
-		query{expr: "bottomk(10, " + toFence + ")", legend: "{{instance}}", instant: true}, bad, limit{0, watch}, limit{5, good}))
-	b.put(8, 8, ranking(about{"Longest failing", "s", "The ten brokers whose renewals have failed for longest. Zero is health."},
-		query{expr: "topk(10, " + maximum("holdfast_lease_failing_seconds") + ")", legend: "{{instance}}", instant: true}, good, limit{1, watch}, limit{10, bad}))
+		query{expr: "bottomk(10, " + toFence + ")", legend: "{{instance}}", instant: true}, bad, limit{0, watch}, limit{2, good}))
+	b.put(8, 8, ranking(about{"Failing: used up until the fence", "percentunit", "The ten brokers whose renewals have failed for longest, as a share of the time after which they are fenced. Zero is health."},
+		query{expr: "topk(10, clamp_min(" + maximum("holdfast_lease_failing_seconds") + " / (" + maximum("holdfast_lease_ttl_seconds") + " - " +
+			maximum("holdfast_lease_detach_margin_seconds") + "), 0))", legend: "{{instance}}", instant: true}, good, limit{0.01, watch}, limit{0.5, bad}))
 	b.put(12, 8, lines(about{"Duration of renewals, fleet", "s", "Quantiles over all brokers. The same step in each is etcd's."},
 		query{expr: overall(0.99, "holdfast_lease_renewal_duration_seconds"), legend: "p99"},
 		query{expr: overall(0.9, "holdfast_lease_renewal_duration_seconds"), legend: "p90"},

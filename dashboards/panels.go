@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/grafana/grafana-foundation-sdk/go/bargauge"
@@ -125,6 +126,20 @@ func coloured(p dashboard.Panel, colours ...string) dashboard.Panel {
 	return p
 }
 
+// ends gives series a colour by the last word of their name.
+func ends(p dashboard.Panel, colours map[string]string) dashboard.Panel {
+	for _, word := range slices.Sorted(maps.Keys(colours)) {
+		p.FieldConfig.Overrides = append(p.FieldConfig.Overrides, dashboard.DashboardFieldConfigSourceOverrides{
+			Matcher:    dashboard.MatcherConfig{Id: "byRegexp", Options: "/ " + word + "$/"},
+			Properties: []dashboard.DynamicConfigValue{fixed(colours[word])},
+		})
+	}
+	return p
+}
+
+// results are the ends of calls to the broker.
+var results = map[string]string{"ok": good, "error": bad, "timeout": watch, "dropped": blank, "refused": aside, "abandoned": blank}
+
 // word is the present state of each broker as a word.
 func word(title, description string, q query, states []state) dashboard.Panel {
 	p := made(about{title, "none", description}, []query{q}, stat.NewPanelBuilder().
@@ -171,7 +186,7 @@ func thresholds(base string, limits []limit) cog.Builder[dashboard.ThresholdsCon
 type column struct {
 	name, unit, expr string
 	states           []state // nil: a number
-	base             string  // colour below all limits; empty: that of text
+	base             string  // colour below all limits; empty: none
 	limits           []limit
 	width            int
 }
@@ -210,15 +225,13 @@ func rows(title, description string, labels []string, columns ...column) dashboa
 		properties := []dashboard.DynamicConfigValue{property("unit", c.unit)}
 		switch {
 		case c.states != nil:
-			properties = append(properties, property("mappings", mappings(c.states)),
-				property("custom.cellOptions", map[string]string{"type": "color-text"}))
+			properties = append(properties, property("mappings", mappings(unpainted(c.states))), painted)
 		case c.limits != nil:
-			config, err := thresholds(cmp.Or(c.base, "text"), c.limits).Build()
+			config, err := thresholds(cmp.Or(c.base, "transparent"), c.limits).Build()
 			if err != nil {
 				panic("column " + c.name + ": " + err.Error())
 			}
-			properties = append(properties, property("thresholds", config),
-				property("custom.cellOptions", map[string]string{"type": "color-text"}))
+			properties = append(properties, property("thresholds", config), painted)
 		}
 		if c.width > 0 {
 			properties = append(properties, property("custom.width", c.width))
@@ -227,6 +240,20 @@ func rows(title, description string, labels []string, columns ...column) dashboa
 	}
 	return p
 }
+
+// unpainted leaves what is as it should be without a colour: a table is read for the rest.
+func unpainted(states []state) []state {
+	list := slices.Clone(states)
+	for i := range list {
+		if list[i].colour == good {
+			list[i].colour = "transparent"
+		}
+	}
+	return list
+}
+
+// painted has Grafana choose an ink that can be read upon the colour of the cell.
+var painted = property("custom.cellOptions", map[string]string{"type": "color-background", "mode": "basic"})
 
 // byName changes one column.
 func byName(p *dashboard.Panel, name string, properties ...dashboard.DynamicConfigValue) {

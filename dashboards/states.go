@@ -12,7 +12,7 @@ import (
 const (
 	good  = "blue"               // as it should be
 	watch = "orange"             // on the way, or at risk: look at it
-	bad   = "dark-red"           // clients are kept away, or something is lost
+	bad   = "semi-dark-red"      // clients are kept away, or something is lost
 	aside = "super-light-purple" // taken out on purpose, or waiting for a person
 	blank = "#808080"            // not known, or not in use
 )

@@ -94,6 +94,14 @@ type field struct {
 			Color string   `json:"color"`
 		} `json:"steps"`
 	} `json:"thresholds"`
+	Custom struct {
+		DrawStyle   string  `json:"drawStyle"`
+		FillOpacity float64 `json:"fillOpacity"`
+		Stacking    struct {
+			Mode string `json:"mode"`
+		} `json:"stacking"`
+		LineInterpolation string `json:"lineInterpolation"`
+	} `json:"custom"`
 }
 
 type mapping struct {

@@ -25,13 +25,13 @@ func TestEachQueryFindsWhatItAsksForInARealScrape(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes half a minute of real leases")
 	}
-	s := standing(t)
+	s := standing(t, quick)
 	for _, name := range files {
 		b := read(t, name)
 		choices := map[string]choice{
 			"all":               s.chosen("(shop|other)", labelled),
 			"without a cluster": s.chosen(".*", plain),
-			"one broker":        s.chosen("shop", labelled, s.cut),
+			"one broker":        s.chosen("shop", labelled, s.lost),
 		}
 		for what, c := range choices {
 			t.Run(name+"/"+what, func(t *testing.T) {

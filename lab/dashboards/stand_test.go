@@ -25,24 +25,28 @@ const (
 	plain    = "holdfast-plain"
 )
 
-// Two scrapes make a rate; Grafana's interval has four.
-const (
-	scrapeEvery  = 500 * time.Millisecond
-	rateInterval = 4 * scrapeEvery
-)
+// pace is how fast the story goes.
+type pace struct {
+	ttl, scrape time.Duration
+	calm        int // scrapes between two events
+}
+
+// quick is enough for every query to have an answer.
+var quick = pace{ttl: 4 * time.Second, scrape: 500 * time.Millisecond, calm: 3}
 
 // stand is an etcd, three NATS servers with their sidecars, and a Prometheus that has
 // scraped them while things went wrong.
 type stand struct {
+	pace
 	prom       *prom.Prometheus
 	start, end time.Time
-	cut        string // instance of the broker that was cut off for longer than its TTL
+	lost       string // instance of the broker that was cut off for longer than its TTL
 }
 
 func (s *stand) span() time.Duration { return s.end.Sub(s.start) }
 
 // standing plays the faults once. Each moment is awaited, so that it is scraped.
-func standing(t *testing.T) *stand {
+func standing(t *testing.T, at pace) *stand {
 	t.Helper()
 	ctx, lab := t.Context(), harness.ForTest(t)
 	ok := func(err error) {
@@ -55,21 +59,21 @@ func standing(t *testing.T) *stand {
 	ok(err)
 	link, err := harness.NewProxyLink(lab, etcd)
 	ok(err)
-	p, err := prom.Start(ctx, prom.Config{ScrapeInterval: scrapeEvery})
+	p, err := prom.Start(ctx, prom.Config{ScrapeInterval: at.scrape})
 	ok(err)
 	t.Cleanup(func() { ok(p.Close()) })
 
 	var brokers []*harness.NATS
 	var sidecars []*harness.Sidecar
 	var keys harness.Keys
-	s := &stand{prom: p, start: time.Now()}
+	s := &stand{pace: at, prom: p, start: time.Now(), lost: "n1:9809"}
 	for i, endpoint := range []string{link.Endpoint(), etcd.Endpoint(), etcd.Endpoint()} {
 		id := fmt.Sprintf("n%d", i+1)
 		n, err := lab.StartNATS(ctx, harness.NATSOptions{Name: id})
 		ok(err)
 		ok(keys.Assign(ctx, etcd.Client(), id, "/shop/orders-"+id, "/shop/bills-"+id, "/shop/mails-"+id))
 		sc, err := lab.StartSidecar(harness.SidecarOptions{Broker: n, Endpoints: []string{endpoint}, Flags: []string{
-			"--lease-ttl", "4s", "--detachment-recover-window", "200ms", "--health-interval", "100ms", "--health-rise", "1",
+			"--lease-ttl", at.ttl.String(), "--detachment-recover-window", "200ms", "--health-interval", "100ms", "--health-rise", "1",
 			"--audit-interval", "1s", "--data-dir", n.StoreDir,
 		}})
 		ok(err)
@@ -78,7 +82,6 @@ func standing(t *testing.T) *stand {
 		ok(p.Target(plain, address, map[string]string{"instance": id + ":9809"}))
 		brokers, sidecars = append(brokers, n), append(sidecars, sc)
 	}
-	s.cut = "n1:9809"
 	seen := func(times int) {
 		t.Helper()
 		for range times {
@@ -96,7 +99,7 @@ func standing(t *testing.T) *stand {
 	for _, sc := range sidecars {
 		ok(sc.AwaitReady(ctx, bound))
 	}
-	seen(6)
+	seen(2 * at.calm)
 
 	// A broker restarts, an assignment is taken away.
 	ok(brokers[1].Kill())
@@ -106,28 +109,25 @@ func standing(t *testing.T) *stand {
 	_, err = etcd.Client().Delete(ctx, keys.Assignment("n3", "/shop/mails-n3"))
 	ok(err)
 	await(2, "two topics", func(st harness.Status) bool { return st.Topics.Assigned == 2 && st.Topics.Served == 2 })
-	seen(3)
+	seen(at.calm)
 
-	// A broker is cut off until its registration is gone.
+	// A person takes one out.
+	if res, err := sidecars[2].Verb(ctx, "drain", "--reason", "new disk"); err != nil || res.Exit != 0 {
+		t.Fatalf("drain: %v %+v", err, res)
+	}
+	seen(at.calm)
+
+	// One is cut off until its registration is gone, and waits for a person.
 	ok(link.Cut())
 	await(0, "the broker to be detached", func(st harness.Status) bool { return st.Attachment == "detached" })
 	ok(harness.Await(ctx, bound, "the registration of n1 to be gone", func(ctx context.Context) (bool, string) {
 		reg, err := keys.ReadRegistration(ctx, etcd.Client(), "n1")
 		return err == nil && reg.CreateRevision == 0, fmt.Sprint(reg, err)
 	}))
-	seen(2)
+	seen(at.calm)
 	ok(link.Heal())
 	await(0, "the broker to be drained", func(st harness.Status) bool { return st.Mode == "drained" && st.Attachment == "attached" })
-	seen(3)
-	ok(sidecars[0].Activate(ctx, "seen"))
-	ok(sidecars[0].AwaitReady(ctx, bound))
-	seen(4)
-
-	// A person takes one out.
-	if res, err := sidecars[2].Verb(ctx, "drain", "--reason", "new disk"); err != nil || res.Exit != 0 {
-		t.Fatalf("drain: %v %+v", err, res)
-	}
-	seen(4)
+	seen(2 * at.calm)
 	s.end = time.Now()
 	return s
 }
@@ -142,15 +142,16 @@ func (s *stand) chosen(cluster, job string, instances ...string) choice {
 		}
 		instance = "(" + strings.Join(quoted, "|") + ")"
 	}
-	return choice{cluster, job, instance, seconds(rateInterval), seconds(s.span())}
+	// Two scrapes make a rate; Grafana's interval has four.
+	return choice{cluster, job, instance, milliseconds(4 * s.scrape), milliseconds(s.span())}
 }
 
-func seconds(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }
+func milliseconds(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }
 
 // ask evaluates an expression over the whole time of the stand.
 func (s *stand) ask(t *testing.T, c choice, expr string) promql.Matrix {
 	t.Helper()
-	m, err := s.prom.QueryRange(t.Context(), c.put(expr), s.start, s.end, scrapeEvery)
+	m, err := s.prom.QueryRange(t.Context(), c.put(expr), s.start, s.end, s.scrape)
 	if err != nil {
 		t.Errorf("%v", err)
 	}
