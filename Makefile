@@ -71,6 +71,12 @@ race-lab: testcount
 e2e: testcount ## the slow tests, real TTLs and real cuts; up to 20 minutes
 	@$(call leg,end to end,lab,-p 1 -timeout 20m ./e2e/... ./dashboards/...)
 
+.PHONY: pictures
+pictures: ## draw the status page for the documentation; needs chromium
+	@mkdir -p $(TOOLS)/pictures
+	cd lab && go test ./e2e -count=1 -run '^TestPictures$$' -pictures $(TOOLS)/pictures $(ARGS)
+	@mkdir -p docs/images && cp $(TOOLS)/pictures/status-page.png $(TOOLS)/pictures/status-page-dark.png docs/images/
+
 .PHONY: bench-heal
 bench-heal: ## time from the end of a 60 s black hole to the registration, ten times
 	@cd lab && go run ./benchheal $(ARGS)

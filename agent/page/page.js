@@ -34,7 +34,7 @@ function el(tag, cls, ...inside) {
 
 // duration prints whole seconds, in the two largest units.
 function duration(s) {
-	s = Math.max(0, Math.floor(s));
+	s = Math.max(0, Math.round(s)); // as the sentence does
 	const units = [[86400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']];
 	const i = units.findIndex(([n]) => s >= n);
 	if (i < 0) return '0\u00a0s';
@@ -88,7 +88,7 @@ function causes(s) {
 		const i = c.indexOf(': ');
 		return {name: i < 0 ? c : c.slice(0, i), what: i < 0 ? '' : c.slice(i + 2)};
 	});
-	const failing = s.lease.failure_streak > 0 ? plural(s.lease.failure_streak, 'renewal') + ' failed in a row' + (s.lease.last_error ? ': ' + s.lease.last_error : '') : '';
+	const failing = s.lease.failure_streak > 0 ? plural(s.lease.failure_streak, 'renewal') + ' failed in a row, for ' + duration(s.lease.failing_seconds) : '';
 	const about = list.find(c => c.name === 'lease' || c.name === 'attached');
 	if (failing && !about) list.push({name: 'lease', what: failing});
 	else if (failing) about.what += '; ' + failing;
@@ -137,7 +137,7 @@ function facts(s) {
 		absent: ['absent', 'critical', ''],
 	}[r.state] || ['unknown', 'warning', '– no word from etcd' + (s.epoch ? ', last seen with epoch ' + s.epoch : '')])));
 	if (l.id) rows.push(row('Lease', l.id, '', '– TTL ' + duration(l.ttl_seconds)));
-	if (l.failure_streak) rows.push(row('Renewals', 'failing', 'warning', 'for ' + duration(l.failing_seconds) + ', ' + l.failure_streak + ' in a row'));
+	if (l.failure_streak) rows.push(row('Renewals', 'failing', 'warning', l.last_error && '– ' + l.last_error));
 	rows.push(row('Guard', plain(s.guard.state), tone(s.guard.state), {
 		stands_by: s.guard.pid ? '– for process ' + s.guard.pid : '', idle: '– no process of the broker is guarded now',
 		off: '– nothing stops the broker if this sidecar dies or hangs', absent: '– nothing stops the broker if this sidecar dies or hangs',
@@ -246,8 +246,8 @@ function head(s) {
 function link() {
 	const gone = lost() || (status === null && failed !== '');
 	const wait = Math.ceil((retryAt - now()) / 1000);
-	const age = status && !polled ? ' That is ' + duration(elapsed()) + ' ago.' : '';
-	const again = age + (wait > 0 ? ' Trying again in ' + wait + '\u00a0s.' : ' Trying again.');
+	const age = status && !polled ? duration(elapsed()) + ' ago; ' : '';
+	const again = ' (' + age + 'trying again' + (wait > 0 ? ' in ' + wait + '\u00a0s)' : ')');
 	document.body.toggleAttribute('data-lost', gone);
 	put('link', gone ? 'No answer' : polled ? 'Not live' : status ? 'Live, ' + clock(Date.parse(status.at)) + ' UTC' : 'Connecting');
 	const before = byId('lost').hidden;
@@ -307,7 +307,7 @@ function entryNode(e) {
 	const when = el('time', '', clock(Date.parse(e.at)));
 	when.dateTime = e.at;
 	when.title = new Date(e.at).toLocaleString() + ' here';
-	const id = el('span', 'id', '#' + e.id), line = el('p', 'head', when, el('span', 'quiet', e.kind), change, id);
+	const id = el('span', 'id', '#' + e.id), line = el('p', 'head', el('span', 'what', when, ' ', el('span', 'quiet', e.kind), ' ', change), id);
 	const li = el('li', '', line);
 	li.dataset.tone = e.kind === 'fence' || e.kind === 'readiness' && e.to !== 'ready' ? tone(e.to) || 'warning' : tone(e.to);
 	if (e.shadow) li.append(el('p', 'quiet', 'Nothing was done (--shadow).'));

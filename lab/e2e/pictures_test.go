@@ -82,7 +82,7 @@ func TestPictures(t *testing.T) {
 	if *picturesTo == "" {
 		t.Skip("-pictures says where to")
 	}
-	desk, phone := newTab(t, 1080, 760), newTab(t, 360, 740)
+	desk, phone := newTab(t, 1080, 860), newTab(t, 360, 740)
 	s := newStage(t)
 	n := s.add("nats-2", nodeOptions{TTL: longTTL, Topics: []string{"/shop/orders", "/shop/payments", "/shop/returns", "/mail/out", "/mail/in"}})
 	both := func(name string) {
