@@ -141,7 +141,7 @@ func TestTheUnitsKeepTheGuardAndAreNotBoundToTheBroker(t *testing.T) {
 				}
 			}
 			one(t, unit, "WatchdogSec")
-			for _, key := range []string{"BindsTo", "Requires", "PartOf", "Requisite", "ProcSubset", "DynamicUser"} {
+			for _, key := range []string{"BindsTo", "Requires", "PartOf", "Requisite", "ProcSubset", "DynamicUser", "PrivateUsers", "RestartPreventExitStatus"} {
 				if got := values(unit, key); len(got) > 0 {
 					t.Errorf("%s=%q", key, got)
 				}
@@ -154,10 +154,8 @@ func TestTheUnitsKeepTheGuardAndAreNotBoundToTheBroker(t *testing.T) {
 			t.Errorf("%s=%s without the broker", key, got)
 		}
 	}
-	for _, key := range []string{"PrivateUsers", "RemoveIPC"} {
-		if got := values(companion, key); len(got) > 0 {
-			t.Errorf("%s=%q takes from the companion's sight, or from the broker's", key, got)
-		}
+	if got := values(companion, "RemoveIPC"); len(got) > 0 {
+		t.Errorf("RemoveIPC=%q removes the broker's", got)
 	}
 }
 

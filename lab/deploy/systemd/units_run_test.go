@@ -1,0 +1,300 @@
+package systemd
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/lab/harness"
+)
+
+const password = "a password for the lab"
+
+// readyBound is for a start on a machine that has other things to do.
+const readyBound = time.Minute
+
+// host is a machine, and beside it an etcd that asks for a password.
+type host struct {
+	*machine
+	etcd  *harness.Etcd
+	ready string // URL
+	unit  string // of the sidecar
+}
+
+// startHost boots a machine with the unit and waits until clients may come.
+func startHost(t *testing.T, unit string) *host {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it boots a systemd, and waits for leases to end")
+	}
+	lab := harness.ForTest(t)
+	etcd, err := lab.StartEtcd(t.Context(), harness.EtcdOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := etcd.EnableAuth(t.Context(), "root", "holdfast", password, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := (harness.Keys{}).Assign(t.Context(), etcd.Client(), "n1", "/shop/orders"); err != nil {
+		t.Fatal(err)
+	}
+	var ports [4]int
+	for i := range ports {
+		if ports[i], err = lab.Port(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files := map[string]string{
+		"etc/holdfast/holdfast.yaml": fmt.Sprintf("driver: nats\netcd-endpoints: [%s]\nbroker-admin: nats://127.0.0.1:%d\nnats-monitor: http://127.0.0.1:%d\n"+
+			"lease-ttl: 5s\nprobe-listen: 127.0.0.1:%d\nweb-listen: 127.0.0.1:%d\nlog-format: json\n", etcd.Endpoint(), ports[0], ports[1], ports[2], ports[3]),
+		"etc/holdfast/credentials/etcd-password": password + "\n",
+		// The unit's own order of things, without the part about authorities: this etcd speaks http.
+		"etc/systemd/system/" + unit + ".d/etcd-credentials.conf": withoutAuthorities(content(t, "etcd-credentials.conf")),
+		"etc/nats-server.conf": fmt.Sprintf("server_name: n1\nlisten: 127.0.0.1:%d\nhttp: 127.0.0.1:%d\njetstream { store_dir: /var/lib/nats, max_memory_store: 64MB, max_file_store: 1GB }\n", ports[0], ports[1]),
+		// As Debian has it.
+		"etc/systemd/system/nats-server.service": "[Unit]\nDescription=NATS Server\nAfter=network.target\n[Service]\nPrivateTmp=true\nType=simple\n" +
+			"ExecStart=/usr/sbin/nats-server -c /etc/nats-server.conf\nUser=nats\nGroup=nats\n",
+		"etc/sysusers.d/holdfast.conf": content(t, "sysusers.d/holdfast.conf"),
+		"etc/tmpfiles.d/holdfast.conf": content(t, "tmpfiles.d/holdfast.conf"),
+	}
+	for _, name := range units {
+		files["etc/systemd/system/"+name] = content(t, name)
+	}
+	for at, p := range map[string]harness.Program{"usr/bin/holdfast": harness.Holdfast, "usr/sbin/nats-server": harness.NATSServer} {
+		path, err := harness.Build(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[at] = string(raw)
+	}
+	h := &host{machine: boot(t, unit, files), etcd: etcd, unit: unit, ready: fmt.Sprintf("127.0.0.1:%d", ports[2])}
+	h.awaitReady()
+	return h
+}
+
+func withoutAuthorities(dropIn string) string {
+	return strings.Join(slices.DeleteFunc(strings.SplitAfter(dropIn, "\n"), func(line string) bool {
+		return strings.Contains(line, "etcd-ca.crt")
+	}), "")
+}
+
+func (h *host) awaitReady() {
+	h.t.Helper()
+	err := harness.Await(h.t.Context(), readyBound, "the sidecar to be ready", func(ctx context.Context) (bool, string) {
+		out, err := h.inside(ctx, "/usr/bin/holdfast", "healthcheck", "--probe-listen", h.ready)
+		return err == nil, fmt.Sprint(out, err)
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// members are the processes of a unit, by name, as the host numbers them.
+func (h *host) members(unit string) map[string]int {
+	h.t.Helper()
+	at := map[string]int{}
+	group := h.show(unit, "ControlGroup")
+	if group == "" {
+		return at
+	}
+	own, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", h.pid))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	_, below, _ := strings.Cut(string(own), "0::")
+	below = strings.TrimSuffix(strings.TrimSpace(below), "/init.scope")
+	for _, top := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		raw, err := os.ReadFile(filepath.Join(top, below, group, "cgroup.procs"))
+		if err != nil {
+			continue
+		}
+		for _, pid := range strings.Fields(string(raw)) {
+			name, err := os.ReadFile("/proc/" + pid + "/comm")
+			if err != nil {
+				continue
+			}
+			n, _ := strconv.Atoi(pid)
+			at[strings.TrimSpace(string(name))] = n
+		}
+	}
+	return at
+}
+
+// awaitMembers waits until a unit has, or has not, a process of each name.
+func (h *host) awaitMembers(unit string, what string, ok func(map[string]int) bool) map[string]int {
+	h.t.Helper()
+	var last map[string]int
+	err := harness.Await(h.t.Context(), time.Minute, what, func(context.Context) (bool, string) {
+		last = h.members(unit)
+		return ok(last), fmt.Sprint(last)
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return last
+}
+
+func (h *host) signal(name string, pid int) {
+	h.t.Helper()
+	if out, err := exec.Command("kill", "-"+name, strconv.Itoa(pid)).CombinedOutput(); err != nil {
+		h.t.Fatalf("kill -%s %d: %v: %s", name, pid, err, out)
+	}
+}
+
+func (h *host) registered() bool {
+	h.t.Helper()
+	reg, err := (harness.Keys{}).ReadRegistration(h.t.Context(), h.etcd.Client(), "n1")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return reg.CreateRevision != 0
+}
+
+// confined checks that the process has the rights of the unit and no more.
+func (h *host) confined(pid int) {
+	h.t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	none := "0000000000000000"
+	for field, want := range map[string]string{"CapEff": none, "CapPrm": none, "CapBnd": none, "CapAmb": none, "NoNewPrivs": "1", "Seccomp": "2"} {
+		_, rest, _ := strings.Cut(string(raw), "\n"+field+":")
+		if line, _, _ := strings.Cut(rest, "\n"); strings.TrimSpace(line) != want {
+			h.t.Errorf("%s is %s, want %s", field, strings.TrimSpace(line), want)
+		}
+	}
+	if strings.Contains(string(raw), "\nUid:\t0\t") {
+		h.t.Error("it runs as root")
+	}
+}
+
+// guardName is how the guard calls itself.
+const guardName = "holdfast-guard"
+
+func TestTheCompanionUnitKeepsItsBroker(t *testing.T) {
+	h := startHost(t, "holdfast.service")
+	broker := "nats-server.service"
+	all := h.awaitMembers(h.unit, "the sidecar and its guard", func(at map[string]int) bool { return at["holdfast"] != 0 && at[guardName] != 0 })
+	h.confined(all["holdfast"])
+	h.confined(all[guardName])
+	if got := h.show(h.unit, "WatchdogUSec"); got != "20s" {
+		t.Errorf("the watchdog is %s", got)
+	}
+	h.await(h.unit, "StatusText", func(s string) bool { return strings.Contains(s, "n1") })
+	out := h.must("/usr/bin/holdfast", "events", "--state-dir", "/var/lib/holdfast")
+	if !strings.Contains(out, "process") {
+		t.Errorf("no word of the broker's process:\n%s", out)
+	}
+
+	t.Run("a sidecar that is killed is followed by another, and the broker stays", func(t *testing.T) {
+		was := h.members(broker)["nats-server"]
+		h.signal("KILL", h.members(h.unit)["holdfast"])
+		h.await(h.unit, "NRestarts", func(s string) bool { return s == "1" })
+		h.awaitReady()
+		if now := h.members(broker)["nats-server"]; now != was {
+			t.Errorf("the broker was process %d and is %d", was, now)
+		}
+	})
+	t.Run("the guard stops the broker of a frozen sidecar", func(t *testing.T) {
+		sidecar := h.awaitMembers(h.unit, "the guard", func(at map[string]int) bool { return at[guardName] != 0 })["holdfast"]
+		h.signal("STOP", sidecar)
+		h.awaitMembers(broker, "the broker to be stopped", func(at map[string]int) bool { return len(at) == 0 })
+		// Its own watchdog would have ended it sooner or later.
+		h.signal("CONT", sidecar)
+		h.must("systemctl", "start", broker)
+		h.activate()
+	})
+	t.Run("a broker that hangs while the lease ends is stopped", func(t *testing.T) {
+		h.awaitMembers(h.unit, "the guard", func(at map[string]int) bool { return at[guardName] != 0 })
+		h.signal("STOP", h.members(broker)["nats-server"])
+		if err := h.etcd.Freeze(); err != nil {
+			t.Fatal(err)
+		}
+		h.awaitMembers(broker, "the broker to be stopped", func(at map[string]int) bool { return len(at) == 0 })
+		if err := h.etcd.Thaw(); err != nil {
+			t.Fatal(err)
+		}
+		h.must("systemctl", "reset-failed", broker)
+		h.must("systemctl", "start", broker)
+		h.activate()
+	})
+	t.Run("the watchdog ends a sidecar that is stuck", func(t *testing.T) {
+		was := h.show(h.unit, "NRestarts")
+		h.signal("STOP", h.members(h.unit)["holdfast"])
+		h.await(h.unit, "NRestarts", func(s string) bool { return s != was })
+		h.must("systemctl", "reset-failed", broker)
+		h.must("systemctl", "start", broker)
+		h.activate()
+	})
+	t.Run("a clean stop leaves the broker, and nothing of the sidecar", func(t *testing.T) {
+		h.must("systemctl", "stop", h.unit)
+		h.awaitMembers(h.unit, "the guard to go", func(at map[string]int) bool { return len(at) == 0 })
+		if h.registered() {
+			t.Error("it is still registered")
+		}
+		if h.members(broker)["nats-server"] == 0 {
+			t.Error("the broker was stopped")
+		}
+		if got := h.show(h.unit, "Result"); got != "success" {
+			t.Errorf("the unit ended with %s", got)
+		}
+	})
+}
+
+// activate ends a drained mode, if there is one, as a person would.
+func (h *host) activate() {
+	h.t.Helper()
+	err := harness.Await(h.t.Context(), time.Minute, "the broker to be activated", func(ctx context.Context) (bool, string) {
+		out, err := h.inside(ctx, "/usr/bin/holdfast", "activate", "--state-dir", "/var/lib/holdfast")
+		return err == nil, fmt.Sprint(out, err)
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.awaitReady()
+}
+
+func TestTheUnitThatStartsTheBrokerKeepsIt(t *testing.T) {
+	h := startHost(t, "holdfast-broker.service")
+	three := func(at map[string]int) bool {
+		return at["holdfast"] != 0 && at[guardName] != 0 && at["nats-server"] != 0
+	}
+	all := h.awaitMembers(h.unit, "the sidecar, its guard and the broker", three)
+	for _, pid := range all {
+		h.confined(pid)
+	}
+	t.Run("the broker of a sidecar that is killed goes on", func(t *testing.T) {
+		h.signal("KILL", all["holdfast"])
+		h.await(h.unit, "NRestarts", func(s string) bool { return s == "1" })
+		h.awaitReady()
+		if now := h.awaitMembers(h.unit, "all three again", three); now["nats-server"] != all["nats-server"] {
+			t.Errorf("the broker was process %d and is %d", all["nats-server"], now["nats-server"])
+		}
+	})
+	t.Run("the guard stops the broker of a frozen sidecar", func(t *testing.T) {
+		at := h.awaitMembers(h.unit, "all three", three)
+		h.signal("STOP", at["holdfast"])
+		h.awaitMembers(h.unit, "the broker to be stopped", func(now map[string]int) bool { return now["nats-server"] != at["nats-server"] })
+		h.signal("CONT", at["holdfast"])
+		h.activate()
+	})
+	t.Run("a clean stop leaves nothing", func(t *testing.T) {
+		h.must("systemctl", "stop", h.unit)
+		h.awaitMembers(h.unit, "all to go", func(at map[string]int) bool { return len(at) == 0 })
+		if h.registered() {
+			t.Error("it is still registered")
+		}
+	})
+}
