@@ -241,3 +241,39 @@ func TestEveryLinkOnThePagesLeadsSomewhere(t *testing.T) {
 		}
 	}
 }
+
+// sources are our own programs' texts, without tests.
+func sources(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	for _, p := range ours(t) {
+		for _, name := range p.GoFiles {
+			all.WriteString(read(t, filepath.Join(p.Dir, name)))
+		}
+	}
+	return all.String()
+}
+
+func TestThePagesNameMetricsAndAlertsThatThereAre(t *testing.T) {
+	exported := sources(t)
+	rules, err := os.ReadFile("alerts/holdfast.rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	metric := regexp.MustCompile(`\bholdfast_[a-z_]+[a-z]\b`)
+	alert := regexp.MustCompile(`\bHoldfast[A-Z][A-Za-z]+\b`)
+	for _, page := range everyPage(t) {
+		text := read(t, page)
+		for _, name := range metric.FindAllString(text, -1) {
+			short := strings.TrimPrefix(name, "holdfast_") // some are put together from the two
+			if !strings.Contains(exported, `"`+name+`"`) && !strings.Contains(exported, `"`+short+`"`) {
+				t.Errorf("%s: no metric is called %s", page, name)
+			}
+		}
+		for _, name := range alert.FindAllString(text, -1) {
+			if !strings.Contains(string(rules), name) {
+				t.Errorf("%s: no alert is called %s", page, name)
+			}
+		}
+	}
+}
