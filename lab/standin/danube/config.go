@@ -82,7 +82,7 @@ func TimesFor(ttl time.Duration) Times {
 	of := func(seconds float64) time.Duration { return time.Duration(float64(ttl) * seconds / 32) }
 	return Times{
 		TTL: ttl, Renew: of(10), LeaderTTL: max(of(14), time.Second), LeaderCheck: of(10), Report: of(30),
-		MetadataWait: of(0.5), MetadataTries: 3,
+		MetadataWait: time.Second / 2, MetadataTries: 3, // how late a cache is has nothing to do with the TTL
 	}
 }
 

@@ -143,7 +143,7 @@ func await(t *testing.T, what string, look func() (bool, string)) {
 // quick are the periods of tests: nothing but the TTL is waited for.
 func quick(ttl time.Duration) danube.Times {
 	times := danube.TimesFor(ttl)
-	times.Report, times.LeaderCheck, times.MetadataWait = 50*time.Millisecond, 50*time.Millisecond, 20*time.Millisecond
+	times.Report, times.LeaderCheck = 50*time.Millisecond, 50*time.Millisecond
 	times.Assign = 100 * time.Millisecond
 	return times
 }
