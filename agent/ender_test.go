@@ -61,6 +61,7 @@ func TestABrokerIsEndedByItsAdminAPI(t *testing.T) {
 		unknown bool // no broker has answered yet
 		seen    bool // its process is
 		silent  bool // connections are neither refused nor answered when it has ended
+		slow    bool // to look for its process, and to connect before it is asked, takes for ever
 		how     string
 		err     string
 		took    time.Duration // at most
@@ -76,6 +77,7 @@ func TestABrokerIsEndedByItsAdminAPI(t *testing.T) {
 			err: "the broker did not take the request to end: context deadline exceeded"},
 		{name: "it refuses", b: endable{refuses: errors.New("401")}, took: 4 * time.Second, err: "the broker did not take the request to end: 401"},
 		{name: "it had ended", b: endable{asked: 1, refuses: errors.New("connection refused")}, how: process.HowGone, took: 100 * time.Millisecond},
+		{name: "the look at the processes of a busy host takes for ever", b: endable{takes: time.Second}, slow: true, how: "its admin API", took: 2200 * time.Millisecond},
 		{name: "none was ever seen", unknown: true, err: "no broker process found: none has answered yet"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -86,8 +88,13 @@ func TestABrokerIsEndedByItsAdminAPI(t *testing.T) {
 					known = ""
 				}
 				e := &ender{Ender: &b, identify: b.identify,
-					known:   func() brokerapi.Identity { return brokerapi.Identity{Instance: known} },
-					holder:  func(context.Context) (process.Target, bool) { return process.Target{Pid: 7}, row.seen },
+					known: func() brokerapi.Identity { return brokerapi.Identity{Instance: known} },
+					holder: func(ctx context.Context) (process.Target, bool) {
+						if row.slow {
+							<-ctx.Done()
+						}
+						return process.Target{Pid: 7}, row.seen
+					},
 					gone:    func(process.Target) bool { return b.over() },
 					refused: func(context.Context) bool { return b.over() && b.next == "" && !row.silent }}
 				ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)

@@ -3,6 +3,7 @@ package probes
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
@@ -47,19 +48,21 @@ func ListensAt(pid int, at []netip.AddrPort) Listening {
 	case holds:
 		return Listening{Holding: HoldingYes}
 	}
-	if holder, ok := holderOf(sockets); ok {
+	if holder, ok := holderOf(context.Background(), sockets); ok {
 		return Listening{HoldingAnother, holder}
 	}
 	return Listening{Holding: HoldingNo}
 }
 
-// ListenerAt is the process that listens at one of the addresses; false: none is seen.
-func ListenerAt(at []netip.AddrPort) (ProcessView, bool) {
+// ListenerAt is the process that listens at one of the addresses; false: none is seen, or
+// not before ctx ended. Every descriptor of every process is looked at, which on a busy
+// host takes its time.
+func ListenerAt(ctx context.Context, at []netip.AddrPort) (ProcessView, bool) {
 	sockets := listenersAt(at)
 	if len(sockets) == 0 {
 		return ProcessView{}, false
 	}
-	return holderOf(sockets)
+	return holderOf(ctx, sockets)
 }
 
 // listenersAt lists the inodes of the sockets that listen there.
@@ -161,12 +164,15 @@ func holdsOne(pid int, inodes []string) (bool, error) {
 }
 
 // holderOf walks /proc for the process that has one of the sockets open.
-func holderOf(inodes []string) (ProcessView, bool) {
+func holderOf(ctx context.Context, inodes []string) (ProcessView, bool) {
 	all, err := pids()
 	if err != nil {
 		return ProcessView{}, false
 	}
 	for _, pid := range all {
+		if ctx.Err() != nil {
+			break
+		}
 		if holds, err := holdsOne(pid, inodes); err != nil || !holds {
 			continue
 		}

@@ -59,7 +59,7 @@ func TestWhoHoldsTheListeningSocketIsSeen(t *testing.T) {
 		if got := ListensAt(stranger.Process.Pid, at); got.Holding != HoldingAnother || got.Holder.Pid != os.Getpid() {
 			t.Errorf("%s: another holds it: %+v", network, got)
 		}
-		if v, ok := ListenerAt(at); !ok || v.Pid != os.Getpid() {
+		if v, ok := ListenerAt(t.Context(), at); !ok || v.Pid != os.Getpid() {
 			t.Errorf("%s: %+v %t", network, v, ok)
 		}
 	}
