@@ -70,6 +70,7 @@ func TestSIGTERMEndsCleanly(t *testing.T) {
 		t.Errorf("mode is %s (%s), want active: ending changes no mode", st.Mode, st.Reason)
 	}
 	// Nothing may be served without a registration.
+	s.caughtUp()
 	deleted, ok := s.history.Find(reg.ModRevision, harness.DeletedKey(s.keys.Registration("n1")))
 	if !ok {
 		t.Fatal("the history has no deletion of the registration")

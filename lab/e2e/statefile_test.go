@@ -107,6 +107,7 @@ func TestAStateFileThatBreaksBetweenTwoLivesDrains(t *testing.T) {
 		t.Errorf("kept aside: %q, %v", kept, err)
 	}
 	reg := c.registration()
+	s.caughtUp()
 	if at := s.history.At(reg.CreateRevision); len(at) < 2 || c.state().ModRevision != reg.CreateRevision {
 		t.Errorf("registration and mode are not of one revision: %v", at)
 	}
