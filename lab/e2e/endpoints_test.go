@@ -53,7 +53,7 @@ type renewer struct {
 	worst  time.Duration // longest time since the send of the last confirmed renewal
 	seen   []string      // attachments, each once
 	looked time.Time     // since when
-	stood  time.Duration // how long the machine stood still in the span before
+	stood  time.Duration // what the machine's standing still may have added in the span before
 }
 
 // renewer starts a broker and its sidecar, and watches its lease.
@@ -102,12 +102,12 @@ func (r *renewer) watch(ctx context.Context) {
 }
 
 // since returns, and forgets, the worst age of a renewal that was seen, and the
-// attachments. How long the machine stood still meanwhile is in stood.
+// attachments. What the machine added meanwhile is in stood.
 func (r *renewer) since() (worst time.Duration, seen []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	worst, seen = r.worst, r.seen
-	r.stood = harness.StoodStill(r.looked, time.Now())
+	r.stood = hops * harness.StoodStill(r.looked, time.Now())
 	r.worst, r.seen, r.looked = 0, nil, time.Now()
 	return worst, seen
 }
@@ -119,7 +119,7 @@ func (r *renewer) noGap(during string) {
 	r.s.Helper()
 	worst, seen := r.since()
 	most := r.ttl/8 + time.Second + r.stood
-	r.s.Logf("%s, TTL %v: the last confirmed renewal was at most %v old, limit %v; the machine stood still for %v", during, r.ttl, worst.Round(time.Millisecond), most, r.stood)
+	r.s.Logf("%s, TTL %v: the last confirmed renewal was at most %v old, limit %v; of that for the machine's sake %v", during, r.ttl, worst.Round(time.Millisecond), most, r.stood)
 	if worst >= most || worst == 0 {
 		r.s.Errorf("%s, TTL %v: a renewal was %v old, want less than %v", during, r.ttl, worst, most)
 	}

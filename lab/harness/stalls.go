@@ -7,7 +7,7 @@ import (
 
 const (
 	stallTick  = 10 * time.Millisecond
-	stallLeast = 50 * time.Millisecond // shorter ones are how every scheduler works
+	stallLeast = 20 * time.Millisecond // shorter ones are how every scheduler works
 )
 
 // stalls is when this process was late for its own ticks, and so the machine too busy, or
