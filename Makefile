@@ -22,9 +22,9 @@ TOOLS := $(CURDIR)/lab/.bin
 COUNT := $(TOOLS)/testcount
 # Where test counts add up. Set by .ci/run, so that all its legs are summed up.
 TOTAL ?= $(TOOLS)/total
-# Packages whose tests start real processes and measure real time: one that failed without a
-# finding is run once more, alone. Everything else must pass at once.
-REALTIME := ^holdfast/lab/|^holdfast/agent/(process|guard)$$
+# Packages whose tests start real processes or speak over real sockets, in real time: one that
+# failed without a finding is run once more, alone. Everything else must pass at once.
+REALTIME := ^holdfast/(lab/|probes$$|brokerapi/|agent/(process|guard)$$)
 # $(call leg,NAME,DIRECTORY,FLAGS) runs tests, readable and counted.
 leg = (cd $(2) && $(COUNT) -total $(TOTAL) -leg '$(1)' -again '$(REALTIME)' -- $(3))
 
