@@ -112,11 +112,17 @@ func TestSumAddsUpOverRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if _, err := (command{total: whole, alone: "bench", why: log}).do(&out, nil); err != nil {
+		t.Fatal(err)
+	}
 	failed, err := command{total: whole, sum: true}.do(&out, nil)
 	if err != nil || !failed {
 		t.Fatalf("sum failed: %v, %v; want a failure and no error", failed, err)
 	}
-	want := `--- FAIL: B p (two)
+	want := `passed only alone: bench; the first time it said:
+    | the curtain
+    | did not rise
+--- FAIL: B p (two)
     | b_test.go:7: no
 --- FAIL: go test said nothing (three)
 --- FAIL: demo

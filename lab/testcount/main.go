@@ -3,6 +3,7 @@
 //
 //	testcount -total FILE -leg NAME [-again PACKAGES] -- ARG…   runs go test with ARG… and adds to FILE
 //	testcount -total FILE -fail NAME [-why LOG]                 adds a failed step that is no test
+//	testcount -total FILE -alone NAME [-why LOG]                notes a step that failed, and passed alone
 //	testcount -total FILE -add PART                             adds the counts of another file
 //	testcount -total FILE -sum                                  prints: N passed, M failed, K skipped
 //
@@ -36,6 +37,7 @@ func main() {
 	flag.StringVar(&c.leg, "leg", "", "name of this run, for the failures")
 	flag.StringVar(&c.again, "again", "", "packages, as a regular expression, of which a failed test is run once more, alone")
 	flag.StringVar(&c.fail, "fail", "", "name of a step that failed")
+	flag.StringVar(&c.alone, "alone", "", "name of a step that passed only when nothing ran beside it")
 	flag.StringVar(&c.why, "why", "", "file with the output of the step that failed")
 	flag.StringVar(&c.part, "add", "", "file with counts to be added; one that is not there has none")
 	flag.BoolVar(&c.sum, "sum", false, "print the sum of all runs")
@@ -107,9 +109,9 @@ func (n note) print(out io.Writer) {
 
 // command is one call of the program.
 type command struct {
-	total, leg, again, fail, why, part string
-	sum                                bool
-	run                                func(args ...string) (*outcome, error)
+	total, leg, again, fail, alone, why, part string
+	sum                                       bool
+	run                                       func(args ...string) (*outcome, error)
 }
 
 func (c command) do(out io.Writer, args []string) (failed bool, err error) {
@@ -130,6 +132,9 @@ func (c command) do(out io.Writer, args []string) (failed bool, err error) {
 			return false, err
 		}
 		all.add("", part)
+		return false, write(c.total, all)
+	case c.alone != "":
+		all.Alone = append(all.Alone, note{c.alone, lastOf(c.why)})
 		return false, write(c.total, all)
 	case c.fail != "":
 		var now tally
