@@ -47,7 +47,7 @@ var arrows = map[string][]string{
 // pure are the files that decide: they take the time and values, and return what to
 // do. No clock, no context, no log, no network.
 var pure = map[string][]string{
-	"agent":          {"suspend.go", "recognize.go", "severity.go"},
+	"agent":          {"suspend.go", "recognize.go", "reload_plan.go", "severity.go"},
 	"recovery":       {"boot.go", "startup.go", "outage.go", "verdict.go", "judge.go", "attachment.go", "ladder.go", "plan.go", "masschange.go", "mode.go", "reason.go", "ownership.go", "rendezvous.go", "placement.go", "roster.go", "failure.go", "pause.go", "steer.go", "staleview.go", "overlooked.go", "succession.go"},
 	"agent/lease":    {"validity.go", "timing.go", "hedge.go"},
 	"agent/guard":    {"decide.go"},

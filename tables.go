@@ -99,6 +99,9 @@ func writeStatus(w io.Writer, s agent.Status, p painter) error {
 		boot += ": " + strings.Join(s.Boot.Evidence, "; ")
 	}
 	line("boot", boot)
+	if s.Config.Error != "" {
+		line("settings", p.warn("not taken up")+": "+s.Config.Error)
+	}
 	line("sidecar", fmt.Sprintf("%s, running for %s, incarnation %s", s.Version, age(s.At, s.Since), known(s.Incarnation)))
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return fmt.Errorf("print status: %w", err)

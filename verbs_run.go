@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/term"
@@ -26,6 +27,8 @@ func runVerb() *verb {
 			"With -- CMD ARG… it also starts the broker, in the foreground and in a process group of its own,\n" +
 			"starts it again by --broker-restart, and stops it. SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGWINCH\n" +
 			"are passed on to it. The broker of a sidecar that was killed goes on and is taken over.\n\n" +
+			"SIGHUP and 'holdfast reload' have it read the settings anew and take up, all or none:\n" +
+			strings.Join(wrap(strings.Fields(strings.Join(agent.LiveSettings(), ", ")+"."), 98), "\n") + "\n\n" +
 			"Every setting can also be given in the environment (--lease-ttl is HOLDFAST_LEASE_TTL) and in\n" +
 			"the YAML file of --config (lease-ttl). A flag wins over the environment, that over the file.\n" +
 			"Durations have a unit: 250ms, 32s, 5m.",
@@ -37,15 +40,16 @@ func runVerb() *verb {
 			}
 			lines := newLogWriter(io.err)
 			defer lines.close()
-			return agent.Run(ctx, c, newLogger(lines, c, isTerminal(io.err)), version())
+			log, level := newLogger(lines, c, isTerminal(io.err))
+			return agent.Run(ctx, c, log, level, version())
 		},
 	}
 }
 
 // newLogger writes to w, in text by default if people read it. The level and format have
-// been validated.
-func newLogger(w io.Writer, c agent.Config, people bool) *slog.Logger {
-	var level slog.Level
+// been validated; the level can be changed later.
+func newLogger(w io.Writer, c agent.Config, people bool) (*slog.Logger, *slog.LevelVar) {
+	level := new(slog.LevelVar)
 	_ = level.UnmarshalText([]byte(c.LogLevel)) // validated; info otherwise
 	o := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Value.Kind() == slog.KindDuration {
@@ -58,9 +62,9 @@ func newLogger(w io.Writer, c agent.Config, people bool) *slog.Logger {
 		format = "text"
 	}
 	if format == "text" {
-		return slog.New(slog.NewTextHandler(w, o))
+		return slog.New(slog.NewTextHandler(w, o)), level
 	}
-	return slog.New(slog.NewJSONHandler(w, o))
+	return slog.New(slog.NewJSONHandler(w, o)), level
 }
 
 func isTerminal(w io.Writer) bool {

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"os/signal"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/oklog/run"
@@ -86,6 +89,8 @@ type agent struct {
 	assignedTo   string        // the id whose they are; empty: none are taken up
 	assignedFrom int64         // store revision below which a list of them is too old
 
+	reloading reloading
+
 	ids        brokerIDs
 	handed     atomic.Pointer[handover] // that is not over; nil: none
 	byInstance bool                     // the broker registers itself under an id that is another at each start
@@ -111,10 +116,17 @@ type agent struct {
 
 // Run is one sidecar from start to end. It returns nil after an orderly stop,
 // which the end of ctx asks for. Errors that are about settings carry ExitUsage and
-// come before anything was written to etcd.
-func Run(ctx context.Context, c Config, log *slog.Logger, version string) error {
+// come before anything was written to etcd. SIGHUP makes it read the settings anew; level
+// is then set to the log level that they have.
+func Run(ctx context.Context, c Config, log *slog.Logger, level *slog.LevelVar, version string) error {
 	footprint.PreferMemory()
-	return Live(ctx, c, realWorld(), log, version)
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	w := realWorld()
+	w.Hangups = hangups
+	w.SetLogLevel = func(name string) { _ = level.UnmarshalText([]byte(name)) } // validated
+	return Live(ctx, c, w, log, version)
 }
 
 // Live is Run in another world.
@@ -222,16 +234,12 @@ func (a *agent) serve(ctx context.Context) error {
 
 	lost := a.brokerLoss()
 	a.introduce()
-	settings := probes.HealthSettings{Interval: a.cfg.HealthInterval, Timeout: a.cfg.HealthTimeout,
-		Rise: a.cfg.HealthRise, Fall: a.cfg.HealthFall}
-	a.health = probes.NewHealth(settings, a.identity.check, lost, a.log.With("part", "health"), reg)
+	a.health = probes.NewHealth(a.settings().healthSettings(), a.identity.check, lost, a.log.With("part", "health"), reg)
 	a.dataDir = probes.NewDataDir(probes.DataDirSettings{Path: a.cfg.DataDir, Markers: a.cfg.DataMarkers},
 		a.log.With("part", "datadir"), reg)
-	a.reconciler = a.newReconciler(recovery.ReconcilerSettings{
-		Concurrency: a.cfg.LoadConcurrency, Rate: a.cfg.LoadRate, LoadTimeout: a.cfg.LoadTimeout,
-		AuditInterval: a.cfg.AuditInterval, MassChangeShare: a.cfg.MassChangeShare,
-		OwnershipLocks: a.loadingWaits(),
-	}, a.main, reg)
+	reconciling := a.settings().reconcilerSettings()
+	reconciling.OwnershipLocks = a.loadingWaits()
+	a.reconciler = a.newReconciler(reconciling, a.main, reg)
 	a.steerer = a.newSteerer(reg)
 	a.viewer = a.newViewer()
 	a.waker = a.newWaker(reg)
@@ -293,6 +301,9 @@ func (a *agent) serve(ctx context.Context) error {
 	})
 	add(a.refuseWrongCredentials)
 	add(a.loop)
+	if a.world.Hangups != nil {
+		add(a.followHangups)
+	}
 	add(a.feed.Run)
 	add(a.health.Run)
 	add(a.dataDir.Run)

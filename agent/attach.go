@@ -37,7 +37,7 @@ func (a *agent) attach(verdict probes.Verdict) {
 		Now: time.Duration(now), Held: held, FencePoint: time.Duration(v.Validity.FencePoint()),
 		Failing: failing, Paused: v.Phase == lease.Paused || v.Phase == lease.Idle, Contested: contested, Enabled: a.cfg.Detach,
 		EverAttached: a.everAttached, HealthySince: time.Duration(a.healthySince),
-		RecoverWindow: a.cfg.DetachmentRecoverWindow, Verified: a.verified,
+		RecoverWindow: a.settings().DetachmentRecoverWindow, Verified: a.verified,
 		Stopping: a.fencing.underway == recovery.StepStop, Unguarded: a.awaitsGuard(),
 	})
 	if next == a.attachment {

@@ -124,6 +124,16 @@ func (c *Client) Confirm(ctx context.Context) (Status, []byte, error) {
 	return c.post(ctx, "/v1/confirm", map[string]any{})
 }
 
+// Reload has the sidecar read its settings anew.
+func (c *Client) Reload(ctx context.Context) (done Reloaded, err error) {
+	resp, err := c.do(ctx, http.MethodPost, "/v1/reload", []byte("{}"))
+	if err != nil {
+		return done, err
+	}
+	_, err = c.decode(resp, &done)
+	return done, err
+}
+
 // Pause has recovery wait for a time.
 func (c *Client) Pause(ctx context.Context, req PauseRequest) (PauseAnswer, error) {
 	return c.pause(ctx, "/v1/pause", req)

@@ -108,6 +108,8 @@ type Config struct {
 	LogLevel  string // debug, info, warn, error
 	LogFormat string // text, json; empty: text on a terminal, else json
 
+	// sources is where Load found these settings; nil: it did not.
+	sources *Sources
 	// origins says where a value came from; absent: the default. Load fills it.
 	origins map[string]origin
 }

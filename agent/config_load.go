@@ -36,7 +36,7 @@ type problem struct {
 func Load(src Sources) (Config, error) {
 	c := Default()
 	c.origins = map[string]origin{}
-	c.Command = src.Command
+	c.Command, c.sources = src.Command, &src
 	broken := map[string]bool{}
 	var problems []problem
 
@@ -92,6 +92,16 @@ func Load(src Sources) (Config, error) {
 		}
 	}
 	return c.Effective(), join(problems, src.Only)
+}
+
+// again loads from the same sources, and judges every setting.
+func (c Config) again() (Config, error) {
+	if c.sources == nil {
+		return c, errors.New("these settings did not come from flags, the environment or a file: they cannot be read anew")
+	}
+	src := *c.sources
+	src.Only = nil
+	return Load(src)
 }
 
 // join makes one error of the problems that concern only.

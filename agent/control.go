@@ -31,6 +31,7 @@ func (a *agent) controlHandler() http.Handler {
 	mux.HandleFunc("POST /v1/activate", a.steer(a.activate))
 	mux.HandleFunc("POST /v1/drain", a.steer(a.drain))
 	mux.HandleFunc("POST /v1/confirm", a.steer(a.confirm))
+	mux.HandleFunc("POST /v1/reload", a.serveReload)
 	mux.HandleFunc("POST /v1/pause", a.servePause)
 	mux.HandleFunc("POST /v1/resume", a.serveResume)
 	return mux
@@ -292,5 +293,5 @@ func (a *agent) serveExplanation(w http.ResponseWriter, r *http.Request) {
 		refuse(w, &ExitError{ExitUsage, fmt.Errorf("event %d: not in the journal (any more): 'holdfast events' lists them", id)})
 		return
 	}
-	reply(w, explain(e, a.cfg))
+	reply(w, explain(e, *a.settings()))
 }

@@ -146,7 +146,7 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 			(a.broker.Capabilities().HeldWatch || a.process != nil),
 	}
 	if a.can.Assigns {
-		f.Lasts = min(a.cfg.AuditInterval, provenFor)
+		f.Lasts = min(a.settings().AuditInterval, provenFor)
 	}
 	// A registration that was deleted has no deadline to come.
 	if v := a.keeper.View().Validity; v.Known() && a.grant.LeaseID != 0 {
@@ -177,7 +177,7 @@ func (a *agent) noteUp(verdict probes.Verdict, now time.Time) {
 	if b := a.breaks.Load(); b != a.lastBreaks {
 		a.lastBreaks, a.brokeAt = b, now
 	}
-	if verdict == probes.Up && now.Sub(a.brokeAt) > a.cfg.HealthInterval+a.cfg.HealthTimeout {
+	if verdict == probes.Up && now.Sub(a.brokeAt) > a.settings().HealthInterval+a.settings().HealthTimeout {
 		a.upBreaks = a.lastBreaks
 	}
 }

@@ -148,6 +148,7 @@ var contracted = map[string][]string{
 	"guard_up":         nil, "guard_starts_total": nil, "guard_fired_total": nil, "guard_last_fired_timestamp_seconds": nil,
 	"datadir_watch_mode": {"events", "rescan"}, "datadir_watch_overflows_total": nil,
 	"agent_loop_last_run_timestamp_seconds": nil, "agent_suspensions_total": nil,
+	"config_last_reload_successful": nil, "config_last_reload_success_timestamp_seconds": nil,
 	"moves_total":                 {"ok", "error", "refused", "abandoned"},
 	"move_phase_duration_seconds": {"validate", "quiesce", "commit", "seal", "handover", "resume", "delete"},
 }

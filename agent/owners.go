@@ -107,7 +107,7 @@ func (a *agent) newOwnership(reg *prometheus.Registry) *recovery.Ownership {
 		value: a.brokersValue, log: log}
 	o := recovery.NewOwnership(recovery.OwnershipSettings{
 		RetryInterval: a.cfg.AcquireRetryInterval, RetryWindow: a.cfg.AcquireRetryWindow,
-		Watch: a.cfg.AcquireWatch, AuditInterval: a.cfg.AuditInterval, Served: a.cfg.layout() != nil,
+		Watch: a.cfg.AcquireWatch, AuditInterval: a.settings().AuditInterval, Served: a.cfg.layout() != nil,
 	}, k, k, k, a.reconciler, log, reg)
 	if !a.locking() {
 		return nil

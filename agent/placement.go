@@ -65,7 +65,7 @@ const movesWithoutData = "topics move without their data: this broker keeps it o
 func (a *agent) newPlacer(reg prometheus.Registerer) *recovery.Placer {
 	p := recovery.NewPlacer(recovery.PlacerSettings{
 		Me: func() string { return a.brokerID }, Move: a.cfg.Failover == "move",
-		Absence: a.cfg.LeaseTTL, Moves: a.cfg.LoadConcurrency, Told: a.notePlaced,
+		Absence: a.cfg.LeaseTTL, Moves: a.settings().LoadConcurrency, Told: a.notePlaced,
 	}, placements{a}, a.ownership, a.log.With("part", "placement"), reg)
 	if !a.placing() {
 		return nil

@@ -19,7 +19,7 @@ func (a *agent) reownPatience() time.Duration {
 	if a.cfg.layout() == nil || recovery.Policy(a.cfg.SessionExpiredPolicy) != recovery.PolicyReconnect || a.detachedBy != recovery.WhyLeaseLost {
 		return 0
 	}
-	return a.cfg.DetachmentRecoverWindow + reownSlack
+	return a.settings().DetachmentRecoverWindow + reownSlack
 }
 
 // sleep returns when d is over or ctx ends.

@@ -39,7 +39,7 @@ func (w watched) Journal(after int64) ([]page.Entry, <-chan struct{}) {
 	events, more := w.a.journal.since(after)
 	list := make([]page.Entry, 0, len(events))
 	for _, e := range events {
-		x := explain(e, w.a.cfg)
+		x := explain(e, *w.a.settings())
 		data, _ := json.Marshal(told{e, x.Why, x.Avoid, x.Next})
 		list = append(list, page.Entry{ID: e.ID, Data: data})
 	}

@@ -24,6 +24,8 @@ type Status struct {
 	// StoppedBy says that the fence or the guard stopped the broker, while it has not come
 	// up since; null: neither did.
 	StoppedBy *StopStatus `json:"stopped_by,omitempty"`
+	// Config says how the last reload of the settings went.
+	Config ConfigStatus `json:"config"`
 	// Summary is the state in one sentence, with the next step if one is needed.
 	Summary string `json:"summary"`
 	// Severity is how much that matters: "ok", "info", "warning" or "critical".
@@ -36,6 +38,15 @@ type Status struct {
 	Version string    `json:"version"`
 	Since   time.Time `json:"since"` // start of this sidecar process
 	At      time.Time `json:"at"`    // when this view was taken
+}
+
+// ConfigStatus says how old the settings in force are.
+type ConfigStatus struct {
+	ReloadedAt *time.Time `json:"reloaded_at"` // the last reload that was taken up; null: none since the start
+	// Error is why the last reload was refused: the settings from before are in force.
+	// Empty: it was not.
+	Error    string     `json:"error,omitempty"`
+	FailedAt *time.Time `json:"failed_at,omitempty"`
 }
 
 // BootStatus says how the broker's present life began.
@@ -142,7 +153,7 @@ type TopicStatus struct {
 type Event struct {
 	ID     int64     `json:"id"`
 	At     time.Time `json:"at"`
-	Kind   string    `json:"kind"` // attachment, mode, boot, broker, registration, readiness, topics, fence, guard, process, operator, agent, steer, shadow
+	Kind   string    `json:"kind"` // attachment, mode, boot, broker, registration, readiness, topics, fence, guard, process, operator, agent, steer, shadow, config
 	From   string    `json:"from,omitempty"`
 	To     string    `json:"to"`
 	Reason string    `json:"reason,omitempty"`

@@ -31,7 +31,7 @@ func (a *agent) steerable() brokerapi.Steerer {
 func (a *agent) newSteerer(reg prometheus.Registerer) *recovery.Steerer {
 	log := a.log.With("part", "mode")
 	if b := a.steerable(); b != nil {
-		return recovery.NewSteerer(steered{b}, a.cfg.LoadTimeout, log, reg)
+		return recovery.NewSteerer(steered{b}, a.settings().LoadTimeout, log, reg)
 	}
 	return recovery.NewSteerer(nil, 0, log, reg)
 }

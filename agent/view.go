@@ -31,6 +31,7 @@ func (a *agent) status() Status {
 		Pause:   a.pauseStatus(),
 		Guard:   a.guardStatus(s, h.At(time.Now()) == probes.Down),
 		Fleet:   a.fleetStatus(),
+		Config:  a.configStatus(),
 		Version: a.version, Since: a.started.UTC(), At: time.Now().UTC(),
 	}
 	if v.Validity.Known() && a.local == nil {

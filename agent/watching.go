@@ -35,7 +35,7 @@ func (a *agent) newViewer() *recovery.Viewer {
 	if !ok || !a.can.View {
 		return nil
 	}
-	return recovery.NewViewer(assignedView{a, b}, a.cfg.AuditInterval, a.cfg.LoadTimeout, a.log.With("part", "view"))
+	return recovery.NewViewer(assignedView{a, b}, a.settings().AuditInterval, a.settings().LoadTimeout, a.log.With("part", "view"))
 }
 
 // waitingTopics is what the waker sees of etcd.
@@ -76,7 +76,7 @@ func (a *agent) newWaker(reg prometheus.Registerer) *recovery.Waker {
 	if a.can.Overlooks {
 		store = waitingTopics{a}
 	}
-	return recovery.NewWaker(store, a.cfg.AuditInterval, func(woken int, first string, epoch int64) {
+	return recovery.NewWaker(store, a.settings().AuditInterval, func(woken int, first string, epoch int64) {
 		a.event(Event{Kind: "topics", To: "woken", Epoch: epoch, Detail: fmt.Sprintf("%s that no broker took, first %s", plural(woken, "topic"), first)})
 	}, a.log.With("part", "wake"), reg)
 }

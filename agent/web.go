@@ -17,16 +17,17 @@ const (
 	webWriteTimeout = 30 * time.Second // of an answer
 )
 
-// webHandler serves metrics and the status, for machines. It changes nothing: whatever is
-// registered here, only GET and HEAD get through to it.
+// webHandler serves metrics and the status. It changes nothing: whatever is registered
+// here, only GET and HEAD get through to it, and a reload.
 func (a *agent) webHandler(reg *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{EnableOpenMetrics: true, Registry: reg}))
 	mux.HandleFunc("GET /api/status", func(w http.ResponseWriter, r *http.Request) { reply(w, a.status()) })
 	mux.Handle("GET /{$}", page.Handler())
-	mux.Handle("GET /api/events", a.feed)
+	mux.HandleFunc("GET /api/events", unbounded(a.feed.ServeHTTP))
 	mux.HandleFunc("GET /-/healthy", answer(a.liveChecks))
 	mux.HandleFunc("GET /-/ready", answer(a.readyChecks))
+	mux.Handle("POST "+reloadPath, http.NewCrossOriginProtection().Handler(http.HandlerFunc(a.serveWebReload)))
 	return guarded(mux)
 }
 
@@ -51,7 +52,7 @@ func guarded(h http.Handler) http.Handler {
 				head.Set(name, value)
 			}
 		}
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead && !(r.Method == http.MethodPost && r.URL.Path == reloadPath) {
 			head.Set("Allow", "GET, HEAD")
 			http.Error(w, "only GET and HEAD: this listener changes nothing", http.StatusMethodNotAllowed)
 			return

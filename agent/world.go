@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"os"
 
 	"holdfast/agent/footprint"
 	"holdfast/agent/lease"
@@ -50,6 +51,13 @@ type World struct {
 	Alarm func() (Alarm, error)
 	// BootID names the host's present boot; nil: the host is asked.
 	BootID func() string
+	// Hangups asks for a reload at each value; nil: nobody does so.
+	Hangups <-chan os.Signal
+	// SetLogLevel changes what is logged; nil: nothing does.
+	SetLogLevel func(level string)
+	// Try reads the files that settings name, as they will be used, before they are taken
+	// up; nil: nothing is tried.
+	Try func(Config) error
 	// Trim gives back the memory that only the start needed.
 	Trim func()
 }
@@ -124,6 +132,7 @@ func realWorld() World {
 		Systemd:   systemd,
 		Clocks:    hostClocks,
 		Alarm:     func() (Alarm, error) { return newAlarm() },
+		Try:       tryFiles,
 		Trim:      footprint.Trim,
 	}
 }

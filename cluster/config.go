@@ -74,6 +74,13 @@ func (c Config) validate() ([]endpoint, error) {
 	return parsed, nil
 }
 
+// CheckFiles reads the files for TLS as a connection would. That reads them again: what is
+// renewed on disk is used by the next one.
+func (c Config) CheckFiles() error {
+	_, err := fileCredentials{caCert: c.CACert, cert: c.Cert, key: c.Key}.config()
+	return err
+}
+
 func parseEndpoint(raw string, preferTLS bool) (endpoint, error) {
 	refuse := func(why string) (endpoint, error) {
 		return endpoint{}, fmt.Errorf("etcd endpoint %q: %s; want a form like http://127.0.0.1:2379", raw, why)

@@ -30,7 +30,7 @@ func (m *reconcileMetrics) count(a act, result string) {
 
 // newReconcileMetrics registers the metrics; reg may be nil. Gauges are read from
 // the snapshot when they are scraped.
-func newReconcileMetrics(reg prometheus.Registerer, every time.Duration, snapshot func() Progress) *reconcileMetrics {
+func newReconcileMetrics(reg prometheus.Registerer, every func() time.Duration, snapshot func() Progress) *reconcileMetrics {
 	f := promauto.With(reg)
 	for state, of := range map[string]func(Progress) int{
 		"assigned":       func(p Progress) int { return p.Assigned },
@@ -70,10 +70,10 @@ func newReconcileMetrics(reg prometheus.Registerer, every time.Duration, snapsho
 		Buckets:                     []float64{0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800},
 		NativeHistogramBucketFactor: 1.1,
 	})
-	f.NewGauge(prometheus.GaugeOpts{
+	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "holdfast_reconcile_interval_seconds",
 		Help: "Time between two looks at the broker's topics while nothing changes, as --audit-interval says; reconcile_last_success_timestamp_seconds should not be older than a few of them.",
-	}).Set(every.Seconds())
+	}, func() float64 { return every().Seconds() })
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "holdfast_mass_change_held",
 		Help: "1 while a sudden change of many assignments is held back until a person confirms it. Meant: `holdfast confirm`; else restore the assignments.",

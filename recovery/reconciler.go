@@ -134,7 +134,7 @@ func NewReconciler(s ReconcilerSettings, b Broker, rec Records, log *slog.Logger
 	r.assignedKnown = s.Assigns
 	r.limiter = newLimiter(s.Rate)
 	r.work, r.endWork = context.WithCancel(r.base)
-	r.metrics = newReconcileMetrics(reg, r.settings.AuditInterval, r.Snapshot)
+	r.metrics = newReconcileMetrics(reg, r.auditInterval, r.Snapshot)
 	return r
 }
 

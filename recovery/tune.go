@@ -38,6 +38,12 @@ func newLimiter(perSecond float64) *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(perSecond), max(1, int(perSecond/20)))
 }
 
+func (r *Reconciler) auditInterval() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.settings.AuditInterval
+}
+
 func (r *Reconciler) concurrency() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

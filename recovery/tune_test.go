@@ -83,6 +83,7 @@ func TestAShorterAuditIntervalEndsThePauseUnderWay(t *testing.T) {
 		before, _, _ := w.b.totals()
 		s.AuditInterval = 10 * time.Second
 		w.Tune(s)
+		w.wantMetric("holdfast_reconcile_interval_seconds 10")
 		w.after(65 * time.Second)
 		if after, _, _ := w.b.totals(); after-before < 6 || after-before > 7 {
 			t.Errorf("%d listings in 65 s", after-before)

@@ -1,0 +1,246 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"holdfast/cluster"
+	"holdfast/cluster/local"
+	"holdfast/probes"
+	"holdfast/recovery"
+)
+
+// reloading is the state of taking up settings anew.
+type reloading struct {
+	one  sync.Mutex             // held during a reload: one at a time
+	now  atomic.Pointer[Config] // effective settings; nil: those of the start
+	last atomic.Pointer[ConfigStatus]
+}
+
+// settings are the ones in force, as one snapshot. Those that a reload may change are read
+// through it and nowhere else; the others are the same in a.cfg.
+func (a *agent) settings() *Config {
+	if c := a.reloading.now.Load(); c != nil {
+		return c
+	}
+	return &a.cfg
+}
+
+// Reloaded is the answer to a reload that was taken up.
+type Reloaded struct {
+	BrokerID string   `json:"broker_id"`
+	Changed  []string `json:"changed"` // "health-fall: 3 → 5"; empty: nothing differs
+}
+
+// reload reads the settings anew and takes up what changed, all of it or nothing. First
+// everything is read, validated and tried; what follows cannot fail. by is who asked.
+// Errors are *ExitError: ExitUsage for settings that cannot work, ExitRefused for those
+// that need a restart.
+func (a *agent) reload(ctx context.Context, by string) (Reloaded, error) {
+	a.reloading.one.Lock()
+	defer a.reloading.one.Unlock()
+	a.sayReloading()
+	next, changed, err := a.prepare()
+	if err != nil {
+		a.noteReload(err, by, nil)
+		return Reloaded{}, err
+	}
+	a.takeSettings(next)
+	a.noteReload(nil, by, changed)
+	a.tell(ctx, func() {}) // the loop judges anew
+	return Reloaded{BrokerID: a.view.Load().brokerID, Changed: changed}, nil
+}
+
+// prepare does everything of a reload that can fail.
+func (a *agent) prepare() (next Config, changed []string, err error) {
+	if next, err = a.cfg.again(); err != nil {
+		return next, nil, wrongSetting(err)
+	}
+	running := *a.settings()
+	if a.shadow != nil && filepath.Join(next.StateDir, shadowDir) == running.StateDir {
+		running.StateDir = next.StateDir // as it was before it became the shadow's own
+	}
+	plan := planReload(running, next)
+	if err := plan.err(); err != nil {
+		return next, nil, err
+	}
+	if a.world.Try != nil {
+		if err := a.world.Try(next); err != nil {
+			return next, nil, wrongSetting(err)
+		}
+	}
+	return next, append([]string{}, plan.changed...), nil
+}
+
+// takeSettings puts the settings in force. It cannot fail.
+func (a *agent) takeSettings(c Config) {
+	c.StateDir = a.cfg.StateDir
+	a.reloading.now.Store(&c)
+	if a.world.SetLogLevel != nil {
+		a.world.SetLogLevel(c.LogLevel)
+	}
+	a.health.Tune(c.healthSettings())
+	a.reconciler.Tune(c.reconcilerSettings())
+	a.steerer.Tune(c.LoadTimeout)
+	if a.waker != nil {
+		a.waker.Tune(c.AuditInterval)
+	}
+	if a.viewer != nil {
+		a.viewer.Tune(c.AuditInterval, c.LoadTimeout)
+	}
+	if a.ownership != nil {
+		a.ownership.Tune(c.AuditInterval)
+	}
+	if a.placer != nil {
+		a.placer.Tune(c.LoadConcurrency)
+	}
+}
+
+func (c Config) healthSettings() probes.HealthSettings {
+	return probes.HealthSettings{Interval: c.HealthInterval, Timeout: c.HealthTimeout, Rise: c.HealthRise, Fall: c.HealthFall}
+}
+
+func (c Config) reconcilerSettings() recovery.ReconcilerSettings {
+	return recovery.ReconcilerSettings{Concurrency: c.LoadConcurrency, Rate: c.LoadRate, LoadTimeout: c.LoadTimeout,
+		AuditInterval: c.AuditInterval, MassChangeShare: c.MassChangeShare}
+}
+
+// noteReload tells everybody how a reload went.
+func (a *agent) noteReload(err error, by string, changed []string) {
+	now := time.Now().UTC()
+	status := ConfigStatus{}
+	if last := a.reloading.last.Load(); last != nil {
+		status = *last
+	}
+	what := strings.Join(changed, ", ")
+	if what == "" {
+		what = "nothing changed"
+	}
+	if err != nil {
+		what = strings.Join(strings.Split(err.Error(), "\n"), "; ")
+		status.Error, status.FailedAt = what, &now
+		a.log.Error("settings not taken up: those from before stay", "by", by, "err", what)
+		a.event(Event{Kind: "config", To: "refused", Reason: by, Detail: what})
+	} else {
+		status.Error, status.FailedAt, status.ReloadedAt = "", nil, &now
+		a.log.Info("settings read anew", "by", by, "changed", what)
+		a.event(Event{Kind: "config", To: "reloaded", Reason: by, Detail: what})
+	}
+	a.reloading.last.Store(&status)
+	if a.systemd != nil {
+		a.say("READY=1")
+	}
+}
+
+// sayReloading tells a service manager of Type=notify-reload that settings are being read;
+// see sd_notify(3). READY=1 must follow, however it goes.
+func (a *agent) sayReloading() {
+	var ts unix.Timespec
+	if a.systemd == nil || unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
+		return
+	}
+	a.say("RELOADING=1\nMONOTONIC_USEC=" + strconv.FormatInt(ts.Nano()/1000, 10))
+}
+
+// followHangups reloads at each SIGHUP.
+func (a *agent) followHangups(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.world.Hangups:
+			_, _ = a.reload(ctx, "SIGHUP") // logged
+		}
+	}
+}
+
+// configStatus is never nil.
+func (a *agent) configStatus() ConfigStatus {
+	if s := a.reloading.last.Load(); s != nil {
+		return *s
+	}
+	return ConfigStatus{}
+}
+
+func (a *agent) serveReload(w http.ResponseWriter, r *http.Request) {
+	done, err := a.reload(r.Context(), "holdfast reload")
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	reply(w, done)
+}
+
+// reloadPath is the one thing on the web listener that is no read.
+const reloadPath = "/-/reload"
+
+// serveWebReload is as Prometheus has it, but only for those who had to show who they are.
+func (a *agent) serveWebReload(w http.ResponseWriter, r *http.Request) {
+	access, err := readWebAccess(a.cfg.WebConfigFile)
+	if err != nil || !access.demands() {
+		refuseWith(w, http.StatusForbidden, ExitRefused, errors.New("POST "+reloadPath+
+			" is only for those who show a password or a certificate: set --web-config-file with basic_auth_users or RequireAndVerifyClientCert; or send SIGHUP, or run 'holdfast reload'"))
+		return
+	}
+	done, err := a.reload(r.Context(), "POST "+reloadPath)
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	reply(w, done)
+}
+
+// tryFiles reads the files that settings name, as they will be used. It connects to nothing.
+func tryFiles(c Config) error {
+	quiet := slog.New(slog.DiscardHandler)
+	if err := c.Cluster().CheckFiles(); err != nil {
+		return fmt.Errorf("--etcd-cacert %q, --etcd-cert %q, --etcd-key %q: %w", c.EtcdCACert, c.EtcdCert, c.EtcdKey, err)
+	}
+	store := cluster.Over(c.Cluster(), local.Empty(), quiet)
+	defer store.Close()
+	driver, _ := LookupDriver(c.Driver) // Validate knows it
+	b, err := driver.New(c, store, quiet)
+	if err != nil {
+		return err
+	}
+	return b.Close()
+}
+
+var (
+	descReloadOK = desc("config_last_reload_successful", "1 when the settings were read anew without an error, or never since the start. 0: those from before are in force; 'holdfast status' says why.")
+	descReloadAt = desc("config_last_reload_success_timestamp_seconds", "When the settings in force were read: at the start, or at the last reload that succeeded.")
+)
+
+// reloadMetrics show how the last reload went.
+type reloadMetrics struct{ a *agent }
+
+// Describe implements prometheus.Collector.
+func (m reloadMetrics) Describe(c chan<- *prometheus.Desc) {
+	c <- descReloadOK
+	c <- descReloadAt
+}
+
+// Collect implements prometheus.Collector.
+func (m reloadMetrics) Collect(c chan<- prometheus.Metric) {
+	s, ok, at := m.a.configStatus(), 1.0, m.a.started
+	if s.Error != "" {
+		ok = 0
+	}
+	if s.ReloadedAt != nil {
+		at = *s.ReloadedAt
+	}
+	c <- prometheus.MustNewConstMetric(descReloadOK, prometheus.GaugeValue, ok)
+	c <- prometheus.MustNewConstMetric(descReloadAt, prometheus.GaugeValue, float64(at.UnixMilli())/1000)
+}
