@@ -151,6 +151,10 @@ proto: ## generate the code of the gRPC interfaces; needs protoc (protobuf-compi
 dashboards: ## generate the Grafana dashboards in dashboards/
 	cd dashboards && go run .
 
+.PHONY: dashboard-pictures
+dashboard-pictures: ## draw the dashboards in docs/images from a run of real sidecars; needs chromium
+	cd lab && go test ./dashboards -run Pictures -v -pictures ../../docs/images
+
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf bin lab/.bin

@@ -66,7 +66,7 @@ func history(b *board) {
 		timed{each(maxBy("holdfast_ready_cause", "cause"), "{{cause}}"), holds}))
 	b.put(12, 7, timeline("Signs of a zombie", "The broker serves without a registration, serves topics that are not assigned to it or that another owns, or does not see what is assigned to it.",
 		timed{each(maxBy("holdfast_broker_zombie", "kind"), "{{kind}}"), zombie}))
-	b.put(12, 7, timeline("What a person must look at", "Conditions that Holdfast does not end by itself. The alert of the same name has the way out.",
+	b.put(12, 7, timeline("What a person must look at", "Conditions that Holdfast does not end by itself; the runbook of the alert for each has the way out.",
 		timed{each(maximum("holdfast_mode_mismatch"), "mode mismatch"), attention},
 		timed{each(maximum("holdfast_drain_pending"), "drain pending"), attention},
 		timed{each(maximum("holdfast_mass_change_held"), "mass change held"), attention},
@@ -173,7 +173,7 @@ func fences(b *board) {
 func agent(b *board) {
 	b.row("Sidecar")
 	b.put(8, 8, bound(coloured(lines(about{"Age of the agent's loop", "s", "How long ago the loop last ran, when it was scraped. It runs every second; beyond the line the sidecar hangs and /live fails."},
-		each("timestamp("+on("holdfast_agent_loop_last_run_timestamp_seconds")+") - "+on("holdfast_agent_loop_last_run_timestamp_seconds"), "age"),
+		each("clamp_min(timestamp("+on("holdfast_agent_loop_last_run_timestamp_seconds")+") - "+on("holdfast_agent_loop_last_run_timestamp_seconds")+", 0)", "age"),
 		each("0 * "+maximum("holdfast_agent_loop_last_run_timestamp_seconds")+" + 10", "hangs at")), good), 1, bad))
 	b.put(8, 8, bars(about{"Surprises", "none", "Host suspensions (deadlines ran on meanwhile), events of the data directory that the kernel dropped, changes of readiness. Each should be rare."},
 		each(grown("holdfast_agent_suspensions_total"), "suspended"),

@@ -15,9 +15,9 @@ func TestTheCommittedFilesAreWhatTheProgramWrites(t *testing.T) {
 	if err := write(dir); err != nil {
 		t.Fatal(err)
 	}
-	written, err := filepath.Glob(filepath.Join(dir, "*.json"))
-	if err != nil || len(written) != 2 {
-		t.Fatalf("two dashboards expected, not %q (%v)", written, err)
+	written, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(written) != 3 {
+		t.Fatalf("two dashboards and a page expected, not %q (%v)", written, err)
 	}
 	for _, path := range written {
 		want, err := os.ReadFile(path)

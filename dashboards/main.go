@@ -1,5 +1,5 @@
 // Command dashboards writes the Grafana dashboards of Holdfast: broker.json, one
-// broker at a time, and fleet.json, all of them.
+// broker at a time, and fleet.json, all of them; and panels.md, what each panel answers.
 //
 // It is a module of its own, so that neither the sidecar nor its tests need Grafana's
 // library. The files beside it are what it wrote; a test compares. Guaranteed: the
@@ -24,7 +24,7 @@ import (
 type document = dashboard.Dashboard
 
 func main() {
-	dir := flag.String("out", ".", "directory to write broker.json and fleet.json to")
+	dir := flag.String("out", ".", "directory to write broker.json, fleet.json and panels.md to")
 	flag.Parse()
 	if err := write(*dir); err != nil {
 		fmt.Fprintln(os.Stderr, "dashboards:", err)
@@ -32,15 +32,19 @@ func main() {
 	}
 }
 
-// write writes every dashboard into a directory that exists.
+// write writes every dashboard, and the page about them, into a directory that exists.
 func write(dir string) error {
+	files := map[string][]byte{"panels.md": panelsPage()}
 	for name, d := range map[string]document{"broker.json": broker(), "fleet.json": fleet()} {
 		text, err := render(d)
 		if err != nil {
 			return fmt.Errorf("generate %s: %w", name, err)
 		}
+		files[name] = text
+	}
+	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
-			return fmt.Errorf("write dashboard: %w", err)
+			return fmt.Errorf("write dashboards: %w", err)
 		}
 	}
 	return nil
