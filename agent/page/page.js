@@ -5,6 +5,9 @@ const byId = id => document.getElementById(id);
 const lostAfter = 5; // seconds without a status; one comes each second
 const shown = 20; // entries of the journal at first
 const kept = 500;
+// The place of this page, without the user and password that its address may hold: a
+// browser fetches nothing from such a one.
+const here = location.origin + location.pathname.replace(/[^/]*$/, '');
 
 let status = null; // as it came last
 let at = 0, atWall = 0; // when that was, on this browser's two clocks, in ms
@@ -380,7 +383,7 @@ async function listen() {
 	stop.began = began;
 	const headers = {Accept: 'text/event-stream'};
 	if (last > 0) headers['Last-Event-ID'] = String(last);
-	const answer = await fetch('api/events', {headers, signal: stop.signal, cache: 'no-store'});
+	const answer = await fetch(here + 'api/events', {headers, signal: stop.signal, cache: 'no-store'});
 	if (!answer.ok) {
 		refused = answer.status === 503 ? '' : 'The sidecar refuses this browser (' + answer.status + '). Reload the page to log in again.';
 		polled = answer.status === 503 && await look();
@@ -407,7 +410,7 @@ async function listen() {
 
 // look asks once, where no stream is to be had.
 async function look() {
-	const answer = await fetch('api/status', {signal: stop.signal, cache: 'no-store'});
+	const answer = await fetch(here + 'api/status', {signal: stop.signal, cache: 'no-store'});
 	if (!answer.ok) return false;
 	onStatus(await answer.json());
 	return true;

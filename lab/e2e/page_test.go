@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -96,6 +98,9 @@ func TestTheStatusPageCountsDownToTheFence(t *testing.T) {
 	n.must(s.etcd.Thaw())
 	b.says("verdict", "OK")
 	b.wantNoComplaints()
+	if streams := b.asked("/api/events"); streams != 1 {
+		t.Errorf("%d streams in half a minute: the first was cut", streams)
+	}
 }
 
 func TestTheStatusPageSaysThatItLostItsSidecar(t *testing.T) {
@@ -247,6 +252,22 @@ func TestOneViewerTooManyAsksInsteadOfWatching(t *testing.T) {
 	closeAll()
 	b.awaits("a live view again", `document.getElementById("lost").hidden && document.getElementById("link").innerText.startsWith("Live")`)
 	b.says("entries", "drained (new disk)")
+}
+
+func TestTheStatusPageIsLiveBehindAPassword(t *testing.T) {
+	browsing(t)
+	b := newTab(t, 1120, 800)
+	config := filepath.Join(t.TempDir(), "web.yml")
+	const hash = "$2a$04$QGPg9.e8aaijE.G3DXwFXuhdyXkclIOFuq.KeKLctwB5G8iyjfKMC" // of "open sesame"
+	if err := os.WriteFile(config, []byte("basic_auth_users:\n  ann: "+hash+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := newStage(t).add("n1", nodeOptions{Flags: []string{"--web-config-file", config}})
+	b.opens(strings.Replace(n.sidecar.WebURL(), "http://", "http://ann:open%20sesame@", 1) + "/")
+	b.says("verdict", "OK")
+	n.verb("drain", "--reason", "new disk")
+	b.says("sentence", "drained (new disk)")
+	b.wantNoComplaints()
 }
 
 func TestAStopDoesNotWaitForViewers(t *testing.T) {
