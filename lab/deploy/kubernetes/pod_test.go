@@ -1,0 +1,373 @@
+package kubernetes
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"holdfast/lab/harness"
+)
+
+const user = 65532
+
+// The rules of Kubernetes' "restricted" profile, and the ones that the guard needs.
+func TestThePodHasTheLeastRights(t *testing.T) {
+	each(t, func(t *testing.T, m *manifests) {
+		spec := m.set.Spec.Template.Spec
+		token := func(b *bool) bool { return b == nil || *b }
+		if token(spec.AutomountServiceAccountToken) || token(m.account.AutomountServiceAccountToken) || spec.ServiceAccountName != m.account.Name {
+			t.Error("a token of Kubernetes is mounted")
+		}
+		if spec.HostNetwork || spec.HostPID || spec.HostIPC {
+			t.Error("it is in a namespace of the host")
+		}
+		p := spec.SecurityContext
+		if p.RunAsNonRoot == nil || !*p.RunAsNonRoot || p.RunAsUser == nil || *p.RunAsUser != user || *p.RunAsGroup != user || *p.FSGroup != user {
+			t.Errorf("users %+v", p)
+		}
+		if p.SeccompProfile == nil || p.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+			t.Errorf("seccomp %+v", p.SeccompProfile)
+		}
+		if spec.ShareProcessNamespace == nil || !*spec.ShareProcessNamespace {
+			t.Error("the sidecar cannot see the broker's process")
+		}
+		for _, c := range m.all() {
+			s := c.SecurityContext
+			switch {
+			case s == nil, s.AllowPrivilegeEscalation == nil, *s.AllowPrivilegeEscalation, s.ReadOnlyRootFilesystem == nil, !*s.ReadOnlyRootFilesystem,
+				s.Capabilities == nil, !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}), len(s.Capabilities.Add) > 0, s.Privileged != nil:
+				t.Errorf("%s may %+v", c.Name, s)
+			case s.RunAsUser != nil:
+				t.Errorf("%s has a user of its own, so the broker cannot be signalled", c.Name)
+			}
+			if c.Resources.Limits.Memory().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Requests.Cpu().IsZero() {
+				t.Errorf("%s has no bounds", c.Name)
+			}
+			for _, e := range c.Env {
+				if strings.Contains(e.Name, "PASSWORD") && !strings.HasSuffix(e.Name, "_FILE") {
+					t.Errorf("%s: a secret in %s", c.Name, e.Name)
+				}
+			}
+		}
+		for _, v := range spec.Volumes {
+			if v.HostPath != nil {
+				t.Errorf("volume %s is the host's", v.Name)
+			}
+			if v.Secret != nil && (v.Secret.DefaultMode == nil || *v.Secret.DefaultMode != 0o440) {
+				t.Errorf("others may read the secret %s: %+v", v.Name, v.Secret)
+			}
+		}
+		writes := func(c *corev1.Container) (names []string) {
+			for _, v := range c.VolumeMounts {
+				if !v.ReadOnly {
+					names = append(names, v.Name)
+				}
+			}
+			slices.Sort(names)
+			return names
+		}
+		for name, want := range map[string][]string{"holdfast-install": {"run"}, "holdfast": {"run", "state"}, "nats": {"data"}} {
+			if got := writes(m.container(t, name)); !slices.Equal(got, want) {
+				t.Errorf("%s may write %q, want %q", name, got, want)
+			}
+		}
+	})
+}
+
+// ports are what the sidecar listens on with its defaults; paths are those of its probes.
+func TestProbesAskWhatIsThere(t *testing.T) {
+	each(t, func(t *testing.T, m *manifests) {
+		sidecar := m.container(t, "holdfast")
+		named := map[string]int32{}
+		for _, p := range sidecar.Ports {
+			named[p.Name] = p.ContainerPort
+		}
+		if named["probes"] != 9808 || named["web"] != 9809 {
+			t.Errorf("ports %v", named)
+		}
+		for what, c := range map[string]struct {
+			in   *corev1.Container
+			of   func(*corev1.Container) *corev1.Probe
+			path string
+		}{
+			// /startup waits for the broker, which waits for the startup probe of a native sidecar.
+			"startup":        {sidecar, func(c *corev1.Container) *corev1.Probe { return c.StartupProbe }, "/live"},
+			"readiness":      {sidecar, func(c *corev1.Container) *corev1.Probe { return c.ReadinessProbe }, "/ready"},
+			"liveness":       {sidecar, func(c *corev1.Container) *corev1.Probe { return c.LivenessProbe }, "/live"},
+			"broker's alive": {m.container(t, "nats"), func(c *corev1.Container) *corev1.Probe { return c.LivenessProbe }, "/broker/live"},
+		} {
+			probe := c.of(c.in)
+			if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != c.path {
+				t.Errorf("%s: %+v, want %s", what, probe, c.path)
+				continue
+			}
+			// A name is looked up among the ports of the probed container, and only there.
+			port := probe.HTTPGet.Port
+			if port.StrVal != "" && !slices.ContainsFunc(c.in.Ports, func(p corev1.ContainerPort) bool { return p.Name == port.StrVal && p.ContainerPort == 9808 }) ||
+				port.StrVal == "" && port.IntVal != 9808 {
+				t.Errorf("%s asks port %s", what, port.String())
+			}
+		}
+		if nats := m.container(t, "nats"); nats.StartupProbe != nil || nats.ReadinessProbe != nil {
+			t.Error("the broker has probes of its own, beside the sidecar's word")
+		}
+	})
+}
+
+// A sidecar and a guard that end with their container leave the broker to its own probe,
+// which must stop it before the lease can be gone.
+func TestTheBrokersProbeStopsItBeforeTheLeaseEnds(t *testing.T) {
+	each(t, func(t *testing.T, m *manifests) {
+		p := m.container(t, "nats").LivenessProbe
+		if p.TerminationGracePeriodSeconds == nil {
+			t.Fatal("no grace period of its own: the pod's is for a drain")
+		}
+		stopped := time.Duration(p.PeriodSeconds*p.FailureThreshold+p.TimeoutSeconds)*time.Second + time.Duration(*p.TerminationGracePeriodSeconds)*time.Second
+		// The defaults: a TTL of 32s, renewed each eighth of it.
+		if left := 32*time.Second - 4*time.Second; stopped >= left {
+			t.Errorf("stopped after %v, the lease may be gone after %v", stopped, left)
+		}
+	})
+}
+
+func TestTheDrainEndsBeforeThePodDoes(t *testing.T) {
+	each(t, func(t *testing.T, m *manifests) {
+		command := m.container(t, "nats").Lifecycle.PreStop.Exec.Command
+		i := slices.Index(command, "--timeout")
+		if i < 0 {
+			t.Fatalf("no bound in %q", command)
+		}
+		bound, err := time.ParseDuration(command[i+1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The broker's end and the sidecar's, 10s each.
+		if grace := time.Duration(*m.set.Spec.Template.Spec.TerminationGracePeriodSeconds) * time.Second; grace < bound+20*time.Second {
+			t.Errorf("%v of grace for a drain of %v", grace, bound)
+		}
+	})
+}
+
+// What one container mounts another has put there.
+func TestThePodFitsTogether(t *testing.T) {
+	each(t, func(t *testing.T, m *manifests) {
+		spec := m.set.Spec.Template.Spec
+		volumes := map[string]corev1.Volume{}
+		for _, v := range spec.Volumes {
+			volumes[v.Name] = v
+		}
+		for _, c := range m.set.Spec.VolumeClaimTemplates {
+			volumes[c.Name] = corev1.Volume{}
+		}
+		at := func(container, volume string) string {
+			for _, v := range m.container(t, container).VolumeMounts {
+				if v.Name == volume {
+					return v.MountPath
+				}
+			}
+			t.Errorf("%s does not mount %s", container, volume)
+			return ""
+		}
+		for _, c := range m.all() {
+			for _, v := range c.VolumeMounts {
+				if _, ok := volumes[v.Name]; !ok {
+					t.Errorf("%s mounts %s, which is no volume", c.Name, v.Name)
+				}
+			}
+		}
+		for name, c := range map[string]string{"nats-config": "nats", "holdfast-config": "holdfast"} {
+			if got := volumes[name].ConfigMap; got == nil || got.Name != m.settings[c].Name {
+				t.Errorf("volume %s is %+v, want %s", name, got, m.settings[c].Name)
+			}
+		}
+		var set map[string]any
+		if err := yaml.Unmarshal([]byte(m.settings["holdfast"].Data["holdfast.yaml"]), &set); err != nil {
+			t.Fatal(err)
+		}
+		run := at("holdfast", "run")
+		program := filepath.Join(at("holdfast-install", "run"), "holdfast")
+		pre := m.container(t, "nats").Lifecycle.PreStop.Exec.Command
+		if args := m.container(t, "holdfast-install").Args; !slices.Equal(args, []string{"install", program}) {
+			t.Errorf("the program is installed by %q", args)
+		}
+		if pre[0] != filepath.Join(at("nats", "run"), "holdfast") || !slices.Contains(pre, filepath.Join(at("nats", "run"), "control.sock")) {
+			t.Errorf("preStop is %q", pre)
+		}
+		for key, want := range map[string]any{
+			"data-dir": at("holdfast", "data"), "state-dir": at("holdfast", "state"), "control-socket": filepath.Join(run, "control.sock"), "broker-process": "nats-server",
+		} {
+			if set[key] != want {
+				t.Errorf("%s is %v, want %v", key, set[key], want)
+			}
+		}
+		// The server states its own view of the directory, which must be the sidecar's too.
+		if at("nats", "data") != at("holdfast", "data") || !strings.Contains(m.settings["nats"].Data["nats.conf"], "store_dir: "+at("nats", "data")+"\n") {
+			t.Error("server and sidecar do not mean the same directory")
+		}
+		labels := m.set.Spec.Template.Labels
+		for what, selector := range map[string]map[string]string{"set": m.set.Spec.Selector.MatchLabels, "service": m.service.Spec.Selector,
+			"budget": m.budget.Spec.Selector.MatchLabels, "policy": m.policy.Spec.PodSelector.MatchLabels} {
+			if len(selector) == 0 {
+				t.Errorf("the %s selects everything", what)
+			}
+			for k, v := range selector {
+				if labels[k] != v {
+					t.Errorf("the %s selects %s=%s, the pod has %q", what, k, v, labels[k])
+				}
+			}
+		}
+		if m.set.Spec.ServiceName != m.service.Name {
+			t.Errorf("service %s, want %s", m.set.Spec.ServiceName, m.service.Name)
+		}
+		if m.monitor != nil {
+			e := m.monitor.Spec.PodMetricsEndpoints[0]
+			if !slices.ContainsFunc(m.container(t, "holdfast").Ports, func(p corev1.ContainerPort) bool { return p.Name == e.Port }) || e.Path != "/metrics" {
+				t.Errorf("metrics are read at %+v", e)
+			}
+			for k, v := range m.monitor.Spec.Selector.MatchLabels {
+				if labels[k] != v {
+					t.Errorf("the monitor selects %s=%s", k, v)
+				}
+			}
+		}
+	})
+}
+
+// A native sidecar stands before the broker among the init containers and is restarted
+// always; a plain one must wait for the drain by itself.
+func TestTheOrderOfTheContainers(t *testing.T) {
+	for _, dir := range []string{filepath.Join(directory(t), variants["base"]), withComponents(t, "base")} {
+		isNative(t, decode(t, render(t, dir)).set.Spec.Template.Spec)
+	}
+	m := decode(t, render(t, filepath.Join(directory(t), variants["plain container"])))
+	spec := m.set.Spec.Template.Spec
+	if len(spec.InitContainers) != 1 || len(spec.Containers) != 2 || m.container(t, "holdfast").RestartPolicy != nil {
+		t.Error("plain container: the sidecar is no container as the broker is")
+	}
+	if own := m.container(t, "holdfast").Lifecycle; own == nil || !slices.Contains(own.PreStop.Exec.Command, "drain") {
+		t.Error("plain container: nothing holds the sidecar back until the drain is done")
+	}
+}
+
+func isNative(t *testing.T, spec corev1.PodSpec) {
+	t.Helper()
+	if len(spec.InitContainers) != 2 || spec.InitContainers[0].Name != "holdfast-install" || spec.InitContainers[1].Name != "holdfast" ||
+		spec.InitContainers[1].RestartPolicy == nil || *spec.InitContainers[1].RestartPolicy != corev1.ContainerRestartPolicyAlways || len(spec.Containers) != 1 {
+		t.Error("base: the sidecar is no native one")
+	}
+}
+
+// The sidecar takes its settings; that nobody answers is another exit code than that a
+// setting is wrong.
+func TestTheSidecarTakesItsSettings(t *testing.T) {
+	binary, err := harness.Build(harness.Holdfast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	each(t, func(t *testing.T, m *manifests) {
+		dir := t.TempDir()
+		c := m.container(t, "holdfast")
+		file := filepath.Join(dir, "holdfast.yaml")
+		text := strings.NewReplacer("/var/lib/holdfast", dir, "data-dir: /data", "data-dir: "+dir, "127.0.0.1:4222", "127.0.0.1:1", "127.0.0.1:8222", "127.0.0.1:1",
+			"http://etcd:2379", "http://127.0.0.1:1").Replace(m.settings["holdfast"].Data["holdfast.yaml"])
+		write(t, file, text)
+		write(t, filepath.Join(dir, "password"), "secret\n")
+		authority, err := harness.ForTest(t).NewAuthority("etcd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(authority.CACert, filepath.Join(dir, "ca.crt")); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(c.Args, []string{"run", "--config", "/etc/holdfast/holdfast.yaml"}) {
+			t.Fatalf("it is started with %q", c.Args)
+		}
+		cmd := exec.CommandContext(t.Context(), binary, "check", "--config", file)
+		cmd.Env = os.Environ()
+		for _, e := range c.Env {
+			if strings.HasPrefix(e.Name, "HOLDFAST_") {
+				value := strings.NewReplacer("$(POD_NAME)", "nats-0", "$(POD_NAMESPACE)", "default", "/etc/holdfast-etcd", dir, "https://etcd:2379", "https://127.0.0.1:1").Replace(e.Value)
+				cmd.Env = append(cmd.Env, e.Name+"="+value)
+			}
+		}
+		out, err := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != 1 {
+			t.Errorf("check ends with %d, want 1 because nobody answers: %v\n%s", code, err, out)
+		}
+		if known := regexp.MustCompile(`HOLDFAST_[A-Z_]+`).FindAllString(helpOf(t, binary), -1); len(known) > 0 {
+			for _, e := range c.Env {
+				if strings.HasPrefix(e.Name, "HOLDFAST_") && !slices.Contains(known, e.Name) {
+					t.Errorf("no setting is %s", e.Name)
+				}
+			}
+		}
+	})
+}
+
+// helpOf is what the program says of its settings, with the name of each in the environment.
+func helpOf(t *testing.T, binary string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), binary, "run", "--help").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, flag := range regexp.MustCompile(`--[a-z][a-z-]+`).FindAllString(string(out), -1) {
+		all.WriteString("HOLDFAST_" + strings.ToUpper(strings.ReplaceAll(flag[2:], "-", "_")) + "\n")
+	}
+	return all.String()
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What etcd-roles.sh grants one broker is what the page about security does, which is
+// tried there on a real etcd.
+func TestTheScriptGrantsWhatThePageDoes(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "etcdctl"), []byte("#!/bin/sh\necho etcdctl \"$@\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	grants := func(env []string, brokers ...string) []string {
+		cmd := exec.CommandContext(t.Context(), filepath.Join(directory(t), "etcd-roles.sh"), brokers...)
+		cmd.Env = append(append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH")), env...)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		slices.Sort(lines)
+		return lines
+	}
+	page, err := os.ReadFile(filepath.Join(directory(t), "../../docs/security.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?ms)^```\n(etcdctl role .*?)^```$").FindSubmatch(page)
+	if block == nil {
+		t.Fatal("the page has no grants")
+	}
+	want := strings.Split(strings.TrimSpace(string(block[1])), "\n")
+	want = append(want, "etcdctl user add holdfast-n1 --interactive=false", "etcdctl user grant-role holdfast-n1 holdfast-n1")
+	slices.Sort(want)
+	if got := grants([]string{"USER_NAME=holdfast-n1"}, "n1"); !slices.Equal(got, want) {
+		t.Errorf("the script grants\n%s\nthe page\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	for _, line := range grants([]string{"PREFIX=/prod"}, "nats-0", "nats-1") {
+		if strings.Contains(line, "grant-permission") && !strings.Contains(line, " /prod/") {
+			t.Errorf("beside the prefix: %s", line)
+		}
+	}
+}
