@@ -69,7 +69,7 @@ race-lab: testcount
 
 .PHONY: e2e
 e2e: testcount ## the slow tests, real TTLs and real cuts; up to 20 minutes
-	@$(call leg,end to end,lab,-p 1 -timeout 20m ./e2e/... ./dashboards/...)
+	@$(call leg,end to end,lab,-p 1 -timeout 20m ./e2e/... ./dashboards/... ./deploy/...)
 
 .PHONY: pictures
 pictures: ## draw the status page for the documentation; needs chromium
