@@ -194,7 +194,7 @@ func TestEveryYAMLOnThePagesCanBeRead(t *testing.T) {
 var setting = regexp.MustCompile("`--([a-z-]+)")
 
 func TestThePagesNameFlagsThatThereAre(t *testing.T) {
-	known := []string{"help", "version", "stay", "web-config-file"}
+	known := []string{"help", "version", "stay"}
 	for _, v := range verbs() {
 		known = append(known, v.flags.names()...)
 	}
@@ -222,8 +222,16 @@ func anchors(text string) []string {
 	return all
 }
 
+// named is a file of ours where a page names it, as in a command.
+var named = regexp.MustCompile(`(?:^|[\s(\x60"'])((?:alerts|dashboards|deploy|docs)/[\w./-]*\w)`)
+
 func TestEveryLinkOnThePagesLeadsSomewhere(t *testing.T) {
 	for _, page := range everyPage(t) {
+		for _, m := range named.FindAllStringSubmatch(linked.ReplaceAllString(read(t, page), ""), -1) {
+			if _, err := os.Stat(m[1]); err != nil {
+				t.Errorf("%s: names %s: %v", page, m[1], err)
+			}
+		}
 		for _, m := range linked.FindAllStringSubmatch(fenced.ReplaceAllString(read(t, page), ""), -1) {
 			if strings.Contains(m[1], "://") {
 				continue
