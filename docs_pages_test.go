@@ -208,7 +208,7 @@ func TestThePagesNameFlagsThatThereAre(t *testing.T) {
 }
 
 var (
-	linked  = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	linked  = regexp.MustCompile(`(?:\]\(|\bsrc(?:set)?=")([^)"\s]+)[)"]`)
 	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
 	marks   = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
