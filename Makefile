@@ -71,6 +71,10 @@ race-lab: testcount
 e2e: testcount ## the slow tests, real TTLs and real cuts; up to 20 minutes
 	@$(call leg,end to end,lab,-p 1 -timeout 20m ./e2e/... ./dashboards/... ./deploy/...)
 
+.PHONY: rules
+rules: testcount ## the alerts: each clause of each rule, courses of events, promtool and amtool where they are
+	@$(call leg,alert rules,lab,-timeout 10m ./alerttest)
+
 .PHONY: pictures
 pictures: ## draw the status page for the documentation; needs chromium
 	@mkdir -p $(TOOLS)/pictures
