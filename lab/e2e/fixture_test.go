@@ -57,6 +57,8 @@ type nodeOptions struct {
 	Topics   []string      // assigned before the start; default /default/{id}-a and -b
 	Flags    []string      // of the sidecar
 	Conf     string        // added to the broker's configuration
+	Etcd     string        // URL for the sidecar, if not etcd's own or the link's
+	Binary   string        // of the sidecar, if not the one that the lab builds
 }
 
 // newStage is for the tests that are played with NATS alone.
@@ -125,8 +127,11 @@ func (s *stage) prepare(id string, o nodeOptions) *node {
 	if _, late := n.broker.(assigner); !late {
 		n.assign(o.Topics...)
 	}
+	if o.Etcd != "" {
+		endpoint = o.Etcd
+	}
 	n.sidecar, err = s.NewSidecar(harness.SidecarOptions{
-		Name: id + "-sidecar", Place: place, Endpoints: []string{endpoint},
+		Name: id + "-sidecar", Place: place, Endpoints: []string{endpoint}, Binary: o.Binary,
 		Flags: slices.Concat(n.broker.Driver(), []string{
 			"--lease-ttl", o.TTL.String(),
 			"--detachment-recover-window", recoverWindow.String(),

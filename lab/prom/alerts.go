@@ -78,7 +78,11 @@ func newAlertLog() alertLog {
 // take takes down what the alerts of a group are after an evaluation.
 func (l *alertLog) take(now time.Time, g *rules.Group) {
 	after := map[string]Alert{}
-	for i, rule := range g.AlertingRules() {
+	for i, r := range g.Rules() { // g.AlertingRules are in the order of their states
+		rule, ok := r.(*rules.AlertingRule)
+		if !ok {
+			continue
+		}
 		for _, a := range rule.ActiveAlerts() {
 			after[fmt.Sprint(i, a.Labels)] = Alert{
 				Name: rule.Name(), State: State(a.State.String()),

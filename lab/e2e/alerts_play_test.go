@@ -1,0 +1,209 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"holdfast/lab/harness"
+)
+
+// How the faults are played.
+
+// withRights is a NATS configuration in which rights can be taken from the sidecar.
+const withRights = `
+accounts { A { jetstream: enabled, users: [ { user: a, password: a,
+  permissions: { publish: { deny: ["$JS.API.NOTHING"] } } } ] } }
+no_auth_user: a`
+
+func (l *lane) prepareAs(id string, o nodeOptions) *node { l.t.Helper(); return l.prepare(id, o) }
+
+// prepareBroker makes the broker that has the lane's name, of which nothing runs yet.
+func (l *lane) prepareBroker(o nodeOptions) *node { l.t.Helper(); return l.prepare(l.name, o) }
+
+// begin starts a broker, and has it scraped when it is ready.
+func (l *lane) begin(n *node) {
+	l.t.Helper()
+	n.start()
+	n.awaitReady()
+	n.equip()
+	l.scrape(l.name, n)
+}
+
+// broker makes and begins the broker that has the lane's name.
+func (l *lane) broker(o nodeOptions) *node {
+	l.t.Helper()
+	n := l.prepareBroker(o)
+	l.begin(n)
+	return n
+}
+
+// denies takes the right to use that part of the JetStream API from everybody, and gives
+// back the one that was taken before.
+func (l *lane) denies(api string) {
+	l.t.Helper()
+	conf := filepath.Join(l.Dir, l.n.id, "nats.conf")
+	text, err := os.ReadFile(conf)
+	l.must(err)
+	before, rest, ok := strings.Cut(string(text), `"$JS.API.`)
+	_, after, closed := strings.Cut(rest, `"`)
+	if !ok || !closed {
+		l.t.Fatalf("%s gives no rights: %s", conf, text)
+	}
+	l.must(os.WriteFile(conf, []byte(before+`"$JS.API.`+api+`"`+after), 0o600))
+	l.must(l.n.nats.Signal(syscall.SIGHUP))
+}
+
+func (l *lane) unassign(topics ...string) {
+	l.t.Helper()
+	for _, topic := range topics {
+		_, err := l.etcd.Client().Delete(l.ctx, l.keys.Assignment(l.n.id, topic))
+		l.must(err)
+	}
+}
+
+// steals has another broker own a topic until undo.
+func (l *lane) steals(topic string) {
+	l.t.Helper()
+	lease, err := l.etcd.Client().Grant(l.ctx, 600)
+	l.must(err)
+	_, err = l.etcd.Client().Put(l.ctx, "/cluster/owners"+topic,
+		`{"broker_id":"thief","incarnation":"another","epoch":1}`, clientv3.WithLease(lease.ID))
+	l.must(err)
+	l.undo = func() {
+		_, err := l.etcd.Client().Revoke(l.ctx, lease.ID)
+		l.must(err)
+	}
+}
+
+// occupies makes a stream that is not Holdfast's, until undo.
+func (l *lane) occupies(subject string) {
+	l.t.Helper()
+	c, err := l.n.nats.Connect()
+	l.must(err)
+	l.t.Cleanup(c.Close)
+	js, err := c.JetStream()
+	l.must(err)
+	_, err = js.AddStream(&nats.StreamConfig{Name: "theirs", Subjects: []string{subject}})
+	l.must(err)
+	l.undo = func() { l.must(js.DeleteStream("theirs")) }
+}
+
+// drains is a person's word. The verb's own exit code says whether the drain ended.
+func (n *node) drains() {
+	n.t.Helper()
+	_, err := n.sidecar.Verb(n.ctx, "drain", "--reason", "disk swap", "--timeout", "1s")
+	n.must(err)
+	n.await("the word to be taken", func(st harness.Status) bool { return st.Mode != "active" })
+}
+
+// exits waits for the end of the broker's process.
+func (n *node) exits() {
+	n.t.Helper()
+	select {
+	case <-n.nats.Exited():
+	case <-time.After(n.ttl + bound):
+		n.t.Fatal("the broker was not stopped")
+	}
+}
+
+// flaps cuts the broker off until it is fenced and heals the cut before the lease ends,
+// until both alerts fire.
+func (l *lane) flaps() {
+	l.t.Helper()
+	for end := time.Now().Add(alertBound); time.Now().Before(end); {
+		firing := l.firing("cluster=" + l.name)
+		if slices.Contains(firing, "HoldfastLeaseFlapping") && slices.Contains(firing, "HoldfastReadinessFlapping") {
+			return
+		}
+		l.must(l.n.link.Cut())
+		l.n.awaitNotReady()
+		l.must(l.n.link.Heal())
+		l.n.isBack()
+	}
+}
+
+// isBack waits until the broker is ready, with a person's word if it needs one: on a slow
+// machine a lease may end that would not on another.
+func (n *node) isBack() {
+	n.t.Helper()
+	st := n.await("a decision", func(st harness.Status) bool {
+		return st.Attachment == "attached" && (st.Ready.OK || st.Mode == "drained")
+	})
+	if st.Mode == "drained" {
+		n.activate()
+	}
+}
+
+// withoutInotify is a program that runs the sidecar where the kernel gives nobody an
+// inotify instance: a user namespace with a limit of its own.
+func (l *lane) withoutInotify() string {
+	l.t.Helper()
+	if out, err := exec.CommandContext(l.ctx, "unshare", "--user", "--map-root-user",
+		"sh", "-c", "echo 0 >/proc/sys/user/max_inotify_instances").CombinedOutput(); err != nil {
+		l.t.Skipf("no limit of inotify can be set here: unshare: %v: %s", err, out)
+	}
+	bin, err := harness.Build(harness.Holdfast)
+	l.must(err)
+	path := filepath.Join(l.Dir, "without-inotify")
+	script := fmt.Sprintf("#!/bin/sh\nexec unshare --user --map-root-user sh -c "+
+		"'echo 0 >/proc/sys/user/max_inotify_instances; exec \"$0\" \"$@\"' %s \"$@\"\n", bin)
+	l.must(os.WriteFile(path, []byte(script), 0o755))
+	return path
+}
+
+// prepareReference begins a broker that is steered, with a mangler before its admin API.
+func (l *lane) prepareReference() {
+	l.t.Helper()
+	l.kind = httpKind
+	l.n = l.prepareBroker(nodeOptions{Flags: []string{"--audit-interval", "500ms"}})
+	var err error
+	l.mangler, err = harness.NewMangler(l.Lab, l.n.broker.(httpBroker).URL())
+	l.must(err)
+	l.n.sidecar.SetFlags("--broker-admin", l.mangler.URL())
+	l.begin(l.n)
+}
+
+// refuses answers that path of the admin API with an error, and everything else as the
+// broker does.
+func (l *lane) refuses(method, path string) http.HandlerFunc {
+	l.t.Helper()
+	admin, err := url.Parse(l.n.broker.(httpBroker).URL())
+	l.must(err)
+	pass := httputil.NewSingleHostReverseProxy(admin)
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == method && strings.HasSuffix(r.URL.Path, path) {
+			http.Error(w, `{"code":"internal","message":"it does not want to"}`, http.StatusInternalServerError)
+			return
+		}
+		pass.ServeHTTP(w, r)
+	}
+}
+
+// prepareEcho begins a broker whose sidecar is scraped through a mangler.
+func (l *lane) prepareEcho() {
+	l.t.Helper()
+	l.n = l.prepareBroker(nodeOptions{})
+	l.n.start()
+	l.n.awaitReady()
+	var err error
+	l.mangler, err = harness.NewMangler(l.Lab, l.n.sidecar.WebURL())
+	l.must(err)
+	l.must(l.prom.Target(alertJob, strings.TrimPrefix(l.mangler.URL(), "http://"), map[string]string{"cluster": l.name, "instance": l.n.id}))
+	l.must(harness.Await(l.ctx, alertBound, "the loop to be seen running", func(ctx context.Context) (bool, string) {
+		v, err := l.prom.Query(ctx, `changes(holdfast_agent_loop_last_run_timestamp_seconds{instance="stuck"}[1m]) > 1`)
+		return len(v) > 0, fmt.Sprint(v, err)
+	}))
+}
