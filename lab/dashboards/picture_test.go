@@ -17,7 +17,7 @@ import (
 var pictures = flag.String("pictures", "", "draw the dashboards into this directory, from a longer run of the stand; needs chromium")
 
 // unhurried shows in two minutes what an operator sees in an hour.
-var unhurried = pace{ttl: 16 * time.Second, scrape: time.Second, calm: 8}
+var unhurried = pace{ttl: 16 * time.Second, others: 16 * time.Second, scrape: time.Second, window: 4, calm: 8}
 
 // The pictures are what a person would see, as far as a few hundred lines can draw what
 // Grafana does: the values, states, words and colours are those of the dashboards' own

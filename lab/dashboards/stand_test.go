@@ -27,12 +27,16 @@ const (
 
 // pace is how fast the story goes.
 type pace struct {
-	ttl, scrape time.Duration
-	calm        int // scrapes between two events
+	ttl    time.Duration // of the broker that is cut off
+	others time.Duration // TTL of the others
+	scrape time.Duration
+	window int // scrapes in the range of a rate; Grafana takes four
+	calm   int // scrapes between two events
 }
 
-// quick is enough for every query to have an answer.
-var quick = pace{ttl: 4 * time.Second, scrape: 500 * time.Millisecond, calm: 3}
+// quick is enough for every query to have an answer. A machine that stands still for a
+// while changes nothing: who is not cut off has time, and a rate bears missed scrapes.
+var quick = pace{ttl: 8 * time.Second, others: time.Minute, scrape: 500 * time.Millisecond, window: 24, calm: 3}
 
 // stand is an etcd, three NATS servers with their sidecars, and a Prometheus that has
 // scraped them while things went wrong.
@@ -68,12 +72,16 @@ func standing(t *testing.T, at pace) *stand {
 	var keys harness.Keys
 	s := &stand{pace: at, prom: p, start: time.Now(), lost: "n1:9809"}
 	for i, endpoint := range []string{link.Endpoint(), etcd.Endpoint(), etcd.Endpoint()} {
+		ttl := at.others
+		if i == 0 {
+			ttl = at.ttl
+		}
 		id := fmt.Sprintf("n%d", i+1)
 		n, err := lab.StartNATS(ctx, harness.NATSOptions{Name: id})
 		ok(err)
 		ok(keys.Assign(ctx, etcd.Client(), id, "/shop/orders-"+id, "/shop/bills-"+id, "/shop/mails-"+id))
 		sc, err := lab.StartSidecar(harness.SidecarOptions{Broker: n, Endpoints: []string{endpoint}, Flags: []string{
-			"--lease-ttl", at.ttl.String(), "--detachment-recover-window", "200ms", "--health-interval", "100ms", "--health-rise", "1",
+			"--lease-ttl", ttl.String(), "--detachment-recover-window", "200ms", "--health-interval", "100ms", "--health-rise", "1",
 			"--audit-interval", "1s", "--data-dir", n.StoreDir,
 		}})
 		ok(err)
@@ -142,8 +150,7 @@ func (s *stand) chosen(cluster, job string, instances ...string) choice {
 		}
 		instance = "(" + strings.Join(quoted, "|") + ")"
 	}
-	// Two scrapes make a rate; Grafana's interval has four.
-	return choice{cluster, job, instance, milliseconds(4 * s.scrape), milliseconds(s.span())}
+	return choice{cluster, job, instance, milliseconds(time.Duration(s.window) * s.scrape), milliseconds(s.span())}
 }
 
 func milliseconds(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }
