@@ -80,28 +80,30 @@ const plain = word => word.replaceAll('_', ' ');
 function explaining(cause, s) {
 	const kind = {lease: 'attachment', attached: 'attachment', mode: 'mode', broker: 'broker', topics: 'topics', guard: 'guard', steer: 'steer', agent: 'agent'}[cause];
 	const e = entries.findLast(e => e.kind === kind);
-	const present = {attachment: s.attachment, mode: s.mode, broker: s.broker.up}[kind];
+	const present = {attachment: s.attachment, mode: s.mode, broker: s.broker.up === 'up' ? '' : s.broker.up}[kind];
 	return e && (present === undefined ? e.next : e.to === present) ? e : null;
 }
 
 // causes lists why clients are kept away, or soon may be. Those that one event explains
 // are told together.
 function causes(s) {
+	const said = s.broker.last_error && s.summary.includes(s.broker.last_error) ? ': ' + s.broker.last_error : '';
 	const list = s.ready.causes.map(c => {
+		if (said) c = c.replace(said, '');
 		const i = c.indexOf(': ');
 		return {name: i < 0 ? c : c.slice(0, i), what: i < 0 ? '' : c.slice(i + 2)};
 	});
-	const failing = s.lease.failure_streak > 0 ? plural(s.lease.failure_streak, 'renewal') + ' failed in a row, for ' + duration(s.lease.failing_seconds) : '';
+	const failing = s.lease.failure_streak > 0 ? plural(s.lease.failure_streak, s.lease.id ? 'renewal' : 'attempt') + ' failed in a row, for ' + duration(s.lease.failing_seconds) : '';
 	const about = list.find(c => c.name === 'lease' || c.name === 'attached');
 	if (failing && !about) list.push({name: 'lease', what: failing});
 	else if (failing) about.what += '; ' + failing;
 	const groups = new Map();
 	for (const c of list) {
-		const e = explaining(c.name, s), key = e ? e.id : c.name;
+		const e = explaining(c.name, s), key = e ? e.id : 0;
 		if (!groups.has(key)) groups.set(key, {e, lines: []});
 		groups.get(key).lines.push(el('p', '', el('b', '', c.name), c.what ? ': ' + c.what : ''));
 	}
-	const items = [...groups.values()].map(({e, lines}) => {
+	const items = [...groups.values()].sort((a, b) => (b.e !== null) - (a.e !== null)).map(({e, lines}) => {
 		const li = el('li', '', ...lines);
 		if (e && e.next) li.append(el('p', 'do', el('b', '', 'Do: '), e.next));
 		if (e && e.why) li.append(el('p', 'quiet', e.why));
@@ -140,8 +142,8 @@ function facts(s) {
 		absent: ['absent', 'critical', ''],
 	}[r.state] || ['unknown', 'warning', '– no word from etcd' + (s.epoch ? ', last seen with epoch ' + s.epoch : '')])));
 	if (l.id) rows.push(row('Lease', l.id, '', '– TTL ' + duration(l.ttl_seconds)));
-	if (l.failure_streak) rows.push(row('Renewals', 'failing', 'warning', l.last_error && '– ' + l.last_error));
-	rows.push(row('Guard', plain(s.guard.state), tone(s.guard.state), {
+	if (l.failure_streak) rows.push(row(l.id ? 'Renewals' : 'Attempts', 'failing', 'warning', l.last_error && '– ' + l.last_error));
+	if (!s.shadow) rows.push(row('Guard', plain(s.guard.state), tone(s.guard.state), {
 		stands_by: s.guard.pid ? '– for process ' + s.guard.pid : '', idle: '– no process of the broker is guarded now',
 		off: '– nothing stops the broker if this sidecar dies or hangs', absent: '– nothing stops the broker if this sidecar dies or hangs',
 	}[s.guard.state]));
@@ -157,17 +159,21 @@ function facts(s) {
 
 function topics(s) {
 	const t = s.topics, known = t.listed;
-	put('served-n', known ? String(t.served) : '–');
-	put('served-t', known ? 'of ' + t.assigned + ' assigned ' + (t.assigned === 1 ? 'is' : 'are') + ' served' : 'served; ' + t.assigned + ' assigned');
-	show('share', t.assigned > 0);
-	byId('share-served').style.width = known && t.assigned ? 100 * t.served / t.assigned + '%' : '0';
-	byId('share-loading').style.width = known && t.assigned ? 100 * t.loading / t.assigned + '%' : '0';
+	const up = s.broker.up === 'up';
+	put('served-n', known ? String(t.served) : '');
+	put('served-t', known ? 'of ' + t.assigned + ' assigned ' + (up ? (t.assigned === 1 ? 'is' : 'are') + ' served' : 'when the broker last answered') :
+		(t.assigned ? t.assigned + ' assigned; what' : 'What') + ' is served is not known: the broker has not told yet.');
+	byId('topics').classList.toggle('then', !up);
+	show('share', known && t.assigned > 0);
+	show('counts-topics', known);
+	byId('share-served').style.width = t.assigned ? 100 * t.served / t.assigned + '%' : '0';
+	byId('share-loading').style.width = t.assigned ? 100 * t.loading / t.assigned + '%' : '0';
 	const count = (name, n, cls) => row(name, String(n), n > 0 ? cls : 'quiet');
 	const rows = [count('missing', t.missing, 'warning'), count('loading', t.loading, 'info'), count('orphan', t.orphan, 'critical'), count('quarantined', t.quarantined, 'warning')];
 	if (t.held_elsewhere) rows.push(count('held elsewhere', t.held_elsewhere, 'info'));
 	replace('counts-topics', rows);
-	put('topics-note', !known ? 'The broker has not told its topics yet.' : s.broker.up !== 'up' ? 'As the broker last answered.' :
-		s.shadow ? 'If anything were done (--shadow).' : t.missing + t.orphan + t.quarantined > 0 ? 'To see which: holdfast topics.' : '');
+	put('topics-note', !known || !up ? '' : s.shadow ? 'If anything were done (--shadow).' :
+		t.missing + t.orphan + t.quarantined > 0 ? 'To see which: holdfast topics.' : '');
 	show('topics-note', byId('topics-note').textContent !== '');
 }
 
@@ -179,7 +185,7 @@ function countdown(s) {
 	show('scale', held);
 	if (!held) {
 		put('lease-note', s.registration.state === 'none' ? 'None: the broker’s own cluster keeps its registration (--registration none), and nothing here has a deadline.' :
-			'No lease is held, so nothing counts down.' + (s.ready.ok ? '' : ' The broker must serve nothing until it is registered again.'));
+			'No lease is held, so nothing counts down.' + (s.ready.ok ? '' : ' The broker must serve nothing until it is registered.'));
 		return;
 	}
 	const fence = l.fence_in_seconds - gone, dead = l.remaining_seconds - gone, ttl = l.ttl_seconds;
@@ -228,7 +234,7 @@ function head(s) {
 	const e = entries.findLast(e => e.kind === 'readiness');
 	const since = e && (e.to === 'ready') === s.ready.ok ? Date.parse(e.at) : 0;
 	const clients = s.shadow ? 'nothing is done (--shadow)' : s.ready.ok ? 'clients may come' : 'clients are kept away';
-	const age = since && !gone ? ' since ' + moment(since) + ' (' + duration((Date.parse(s.at) - since) / 1000 + elapsed()) + ')' : '';
+	const age = since && !gone && !s.shadow ? ' since ' + moment(since) + ' (' + duration((Date.parse(s.at) - since) / 1000 + elapsed()) + ')' : '';
 	put('clients', gone ? '– at ' + moment(Date.parse(s.at)) + ' it was: ' + words[s.severity] + ', ' + clients : '– ' + clients + age);
 	put('sentence', s.summary);
 	const name = s.broker_id || 'broker not found yet';
@@ -313,7 +319,6 @@ function entryNode(e) {
 	const id = el('span', 'id', '#' + e.id), line = el('p', 'head', el('span', 'what', when, ' ', el('span', 'quiet', e.kind), ' ', change), id);
 	const li = el('li', '', line);
 	li.dataset.tone = e.kind === 'fence' || e.kind === 'readiness' && e.to !== 'ready' ? tone(e.to) || 'warning' : tone(e.to);
-	if (e.shadow) li.append(el('p', 'quiet', 'Nothing was done (--shadow).'));
 	if (e.detail) li.append(el('p', '', e.detail));
 	if (e.why) {
 		const dl = el('dl', 'more', row('Why', e.why));
