@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,5 +52,17 @@ func TestThePictureShowsTheTimelineOfTheDefaults(t *testing.T) {
 		if label := strings.TrimSuffix(strings.TrimSuffix(fmt.Sprintf(">%.1f", m.At.Seconds()), "0"), "."); !strings.Contains(picture, label+" s<") && !strings.Contains(picture, label+"<") {
 			t.Errorf("%v, %s: the picture has no %s", m.At, m.What, label)
 		}
+	}
+}
+
+func TestThePageAboutReloadNamesWhatIsTakenUp(t *testing.T) {
+	_, section, _ := strings.Cut(read(t, "docs/deployment.md"), "## Changing settings")
+	list, _, _ := strings.Cut(section, "If anything else")
+	var named []string
+	for _, m := range regexp.MustCompile("`([a-z-]+)`[,\n]").FindAllStringSubmatch(list, -1) {
+		named = append(named, m[1])
+	}
+	if live := agent.LiveSettings(); !slices.Equal(named, live) {
+		t.Errorf("the page names %v, taken up are %v", named, live)
 	}
 }
