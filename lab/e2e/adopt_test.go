@@ -83,6 +83,7 @@ func TestAdoptedRegistrationLivesUnderOurLeaseWithTheBrokersBytes(t *testing.T) 
 				t.Errorf("under lease %x, want our one lease %x", again.Lease, first.Lease)
 			}
 		}
+		c.awaitMetric("holdfast_registration_adoptions_total", 4, bound) // counted after etcd's answer
 		if n := c.metric("holdfast_registration_adoptions_total"); n != 4 {
 			t.Errorf("holdfast_registration_adoptions_total is %v, want 4", n)
 		}
