@@ -1,6 +1,7 @@
 package danube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -280,8 +281,8 @@ func (b *raftBroker) steer(ctx context.Context, mode brokerapi.Mode, reason stri
 	for {
 		now, err := b.self(ctx)
 		switch {
-		case ctx.Err() != nil:
-			return fmt.Errorf("it is still %s%s: %w", shown(info.GetBrokerStatus()), progress, context.Cause(ctx))
+		case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded): // the broker may notice it first
+			return fmt.Errorf("it is still %s%s: %w", shown(info.GetBrokerStatus()), progress, cmp.Or(context.Cause(ctx), err))
 		case err != nil || is(now, mode):
 			return err
 		}
