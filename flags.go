@@ -175,7 +175,7 @@ func (opts options) load(only ...string) (agent.Config, error) {
 
 // loadFor is load for a broker that is to be started with this command.
 func (opts options) loadFor(command []string, only ...string) (agent.Config, error) {
-	src := agent.Sources{Flags: map[string][]string{}, Env: lookupEnv, Only: only, Command: command}
+	src := agent.Sources{Flags: map[string][]string{}, Env: lookupEnv, Environ: os.Environ, Only: only, Command: command}
 	for _, o := range opts {
 		if o.setting && o.IsSet() {
 			src.Flags[o.name] = o.values

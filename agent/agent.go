@@ -366,6 +366,9 @@ func (a *agent) serve(ctx context.Context) error {
 	}
 	a.log.Info("holdfast starts", "version", a.version, "driver", a.cfg.Driver, "broker_admin", withoutPassword(a.cfg.BrokerAdmin),
 		"etcd", etcd, "probes", servers[0].Addr(), "web", servers[1].Addr())
+	for _, w := range a.cfg.Warnings() {
+		a.log.Warn("a setting is probably not what is meant", "detail", w)
+	}
 	a.event(Event{Kind: "agent", To: "started", Detail: "holdfast " + a.version})
 	if a.risk != "" {
 		a.event(Event{Kind: "agent", To: "unstoppable", Detail: a.risk})

@@ -65,6 +65,9 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	if f, ok := checkWeb(c); ok {
 		findings = append(findings, f)
 	}
+	for _, w := range c.Warnings() {
+		findings = append(findings, Finding{What: "settings", Warn: true, Text: w})
+	}
 	if can.MustStop && !c.Shadow {
 		findings = append(findings, checkMustStop(c, can))
 	}
@@ -270,7 +273,7 @@ func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Ide
 	defer cancel()
 	id, err := b.Identify(ctx)
 	switch {
-	case errors.Is(err, brokerapi.ErrIdentity):
+	case errors.Is(err, brokerapi.ErrIdentity), refusesCredentials(err):
 		f.Err = wrongSetting(err)
 		return id, can, f
 	case err != nil:
@@ -285,8 +288,18 @@ func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Ide
 	f.Text = fmt.Sprintf("%s %s %s; %s", name, c.Driver, id.Version, can)
 	if err := b.Health(ctx); err != nil {
 		f.Err = fmt.Errorf("broker %s: not healthy: %w", name, err)
+		if refusesCredentials(err) {
+			f.Err = wrongSetting(f.Err)
+		}
 	}
 	return id, can, f
+}
+
+// refusesCredentials reports whether a driver says so: that is a wrong setting, not a
+// broker that is away.
+func refusesCredentials(err error) bool {
+	var e interface{ CredentialsRefused() bool }
+	return errors.As(err, &e) && e.CredentialsRefused()
 }
 
 // checkInstance is the finding about a broker whose process is not known for sure.

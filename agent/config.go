@@ -108,6 +108,8 @@ type Config struct {
 	LogLevel  string // debug, info, warn, error
 	LogFormat string // text, json; empty: text on a terminal, else json
 
+	// warnings are what Load found strange and did not refuse.
+	warnings []string
 	// sources is where Load found these settings; nil: it did not.
 	sources *Sources
 	// origins says where a value came from; absent: the default. Load fills it.
@@ -205,6 +207,15 @@ func (c Config) Effective() Config {
 		}
 	}
 	return c
+}
+
+// Warnings are what is probably not meant, one line each, with the remedy.
+func (c Config) Warnings() []string {
+	list := slices.Clone(c.warnings)
+	if c = c.Effective(); c.Driver == "nats" && c.Registration == "adopt" {
+		list = append(list, "--registration adopt with the driver nats: nats-server registers itself nowhere, so this waits until something else writes the registration: leave it out if nothing does")
+	}
+	return list
 }
 
 // CanStop reports whether there is a way to stop the broker's process, for us and for the

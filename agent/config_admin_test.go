@@ -43,7 +43,7 @@ func TestAccessToTheAdminAPIIsValidated(t *testing.T) {
 		{name: "token over the network, by file", file: "broker-token-file: " + full + "\nbroker-admin: http://b:1\n",
 			want: `f.yaml:1: broker-token-file "` + full + `": f.yaml:2: broker-admin "http://b:1" would send the token over the network for all to read: write https://b:1, or leave it out`},
 		{name: "token to a Danube broker's client port over the network", given: map[string]string{"driver": "danube", "broker-token-file": full,
-			"broker-admin": "https://b:1", "danube-lookup": "http://b:2", "broker-pid-file": "/p"},
+			"broker-admin": "https://b:1", "danube-lookup": "http://b:2", "broker-id": "n1", "broker-pid-file": "/p"},
 			want: `--broker-token-file "` + full + `": --danube-lookup "http://b:2" would send the token over the network for all to read: write https://b:2, or leave it out`},
 		{name: "token to a Danube broker's client port over TLS", given: map[string]string{"driver": "danube", "broker-token-file": full,
 			"broker-admin": "https://b:1", "danube-lookup": "https://b:2", "broker-id": "n1", "broker-pid-file": "/p"}},

@@ -4,16 +4,21 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
+	"strings"
 )
 
 // Sources is where settings come from. A flag wins over the environment, that
 // over the file, and that over the default.
 type Sources struct {
-	Flags map[string][]string               // by setting; a list for each use of the flag
-	Env   func(name string) (string, bool)  // nil: no environment; os.LookupEnv otherwise
-	File  string                            // YAML file; empty: none
-	Read  func(file string) ([]byte, error) // nil: os.ReadFile
+	Flags map[string][]string              // by setting; a list for each use of the flag
+	Env   func(name string) (string, bool) // nil: no environment; os.LookupEnv otherwise
+	// Environ lists the environment as os.Environ does, to find names that are none; nil: not
+	// looked at.
+	Environ func() []string
+	File    string                            // YAML file; empty: none
+	Read    func(file string) ([]byte, error) // nil: os.ReadFile
 	// Only names the settings that the verb needs; problems with others are not
 	// its business. Empty: all.
 	Only []string
@@ -78,6 +83,9 @@ func Load(src Sources) (Config, error) {
 			apply(s, []string{v}, origin{s.Env()})
 		}
 	}
+	if src.Environ != nil {
+		c.warnings = strangeVariables(src.Environ())
+	}
 	for _, s := range settings {
 		if v := src.Flags[s.Name]; len(v) > 0 {
 			apply(s, v, origin{"--" + s.Name})
@@ -92,6 +100,31 @@ func Load(src Sources) (Config, error) {
 		}
 	}
 	return c.Effective(), join(problems, src.Only)
+}
+
+// serviceVariable is what Kubernetes puts into each pod beside a Service called holdfast.
+var serviceVariable = regexp.MustCompile(`_SERVICE_(HOST|PORT.*)$|_PORT(_[0-9]+_(TCP|UDP|SCTP).*)?$`)
+
+// strangeVariables warns of variables that look like settings and are none. Their values
+// may be secrets and are not shown.
+func strangeVariables(environ []string) (warnings []string) {
+	known := []string{"HOLDFAST_CONFIG", "HOLDFAST_CHILD"} // the latter marks a child of ours
+	for _, s := range settings {
+		known = append(known, s.Env())
+	}
+	for _, entry := range environ {
+		name, _, _ := strings.Cut(entry, "=")
+		if !strings.HasPrefix(name, "HOLDFAST_") || strings.HasPrefix(name, "HOLDFAST_LAB_") || slices.Contains(known, name) || serviceVariable.MatchString(name) {
+			continue
+		}
+		next := "see 'holdfast run --help' for all settings"
+		if near := Nearest(name, known); near != "" {
+			next = "did you mean " + near + "?"
+		}
+		warnings = append(warnings, name+": no such setting, so this variable does nothing: "+next)
+	}
+	slices.Sort(warnings)
+	return warnings
 }
 
 // again loads from the same sources, and judges every setting.

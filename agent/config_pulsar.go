@@ -9,11 +9,6 @@ import (
 func (r *report) pulsar() {
 	c := r.c
 	if c.Driver != "pulsar" {
-		for _, name := range []string{"pulsar-cluster", "pulsar-advertised", "pulsar-status-file"} {
-			if r.set(name) {
-				r.add(name, "only the driver pulsar has a use for it: leave it out", "driver")
-			}
-		}
 		return
 	}
 	if c.PulsarCluster == "" {

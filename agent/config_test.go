@@ -103,7 +103,15 @@ func TestBadSettingsNameFieldValueAndRemedy(t *testing.T) {
 		{"renew interval that cannot make it", with("renew-interval", "20s"),
 			"--renew-interval 20s: a second attempt would not be answered before the fence point, 21.333s after the last renewal: at most 16.583s works"},
 		{"no renew interval can make it", with("lease-ttl", "2s", "lease-detach-margin", "1900ms"),
-			"--renew-interval 250ms: a second attempt would not be answered before the fence point, 100ms after the last renewal, and no interval would do: raise --lease-ttl 2s or lower --lease-detach-margin 1.9s"},
+			"--lease-ttl 2s: too short: a second renewal would not be answered before the fence point, 100ms after the last one: give 4s or more, or lower --lease-detach-margin 1.9s"},
+		{"a TTL that bears no second renewal", with("lease-ttl", "2s"),
+			"--lease-ttl 2s: too short: a second renewal would not be answered before the fence point, 1.333s after the last one: give 3s or more"},
+		{"a Danube broker without a name that stays", with("driver", "", "driver", "danube"),
+			"--broker-id: required, because a Danube broker registers itself under an id that is another at each start: give it a name that stays, such as the host's"},
+		{"a setting of another driver", with("danube-lookup", "http://127.0.0.1:6650"),
+			`--danube-lookup "http://127.0.0.1:6650": only the driver danube has a use for it: leave it out`},
+		{"a file of another driver", Sources{Flags: map[string][]string{"driver": {"http"}, "broker-admin": {"http://h:1"}, "nats-creds-file": {full}}},
+			"--nats-creds-file \"" + full + "\": only the driver nats has a use for it: leave it out"},
 		{"renew interval of zero", with("renew-interval", "0s"), "--renew-interval 0s: must be more than 0: leave it out for an eighth of the TTL"},
 		{"first pause of zero", with("backoff-initial", "0s"), "--backoff-initial 0s: must be more than 0: write a duration such as 1s"},
 		{"longest pause below the first", with("backoff-max", "100ms"), "--backoff-max 100ms: less than --backoff-initial 250ms: give a longer one"},
@@ -371,7 +379,7 @@ func TestDerivedDefaults(t *testing.T) {
 }
 
 func TestDerivedDefaultsOfDanube(t *testing.T) {
-	c, err := Load(Sources{Flags: map[string][]string{"driver": {"danube"}, "broker-admin": {"https://[::1]:50052"}}})
+	c, err := Load(Sources{Flags: map[string][]string{"driver": {"danube"}, "broker-id": {"b1"}, "broker-admin": {"https://[::1]:50052"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -465,11 +473,42 @@ func TestWhatADriverDerivesIsNotRefusedAsIfSomebodyHadWrittenIt(t *testing.T) {
 		if name == "pulsar" {
 			flags["pulsar-cluster"] = []string{"c1"} // required
 		}
+		if name == "danube" {
+			flags["broker-id"] = []string{"b1"} // required
+		}
 		c, err := Load(Sources{Flags: flags})
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		} else if err := c.Validate(); err != nil { // as run does
 			t.Errorf("%s, once more: %v", name, err)
+		}
+	}
+}
+
+func TestVariablesThatAreNoSettingsAreNamedAndTheirValuesAreNot(t *testing.T) {
+	c, err := Load(Sources{Flags: map[string][]string{"driver": {"nats"}}, Environ: func() []string {
+		return []string{"HOLDFAST_LEASE_TLL=9s", "HOLDFAST_LEASE_TTL=32s", "HOLDFAST_CONFIG=x", "HOLDFAST_COLOUR_OF_IT=secret", "HOME=/root",
+			"HOLDFAST_SERVICE_HOST=10.0.0.1", "HOLDFAST_SERVICE_PORT_WEB=1", "HOLDFAST_PORT=tcp://10.0.0.1:1", "HOLDFAST_PORT_9808_TCP_ADDR=10.0.0.1"}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "HOLDFAST_COLOUR_OF_IT: no such setting, so this variable does nothing: see 'holdfast run --help' for all settings\n" +
+		"HOLDFAST_LEASE_TLL: no such setting, so this variable does nothing: did you mean HOLDFAST_LEASE_TTL?"
+	if got := strings.Join(c.Warnings(), "\n"); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestAdoptingFromABrokerThatRegistersNowhereIsWarnedAbout(t *testing.T) {
+	for _, tt := range []struct {
+		driver, registration string
+		want                 int
+	}{{"nats", "adopt", 1}, {"nats", "own", 0}, {"nats", "", 0}, {"danube", "", 0}} {
+		c := Default()
+		c.Driver, c.Registration = tt.driver, tt.registration
+		if got := c.Warnings(); len(got) != tt.want {
+			t.Errorf("%s, %q: %q", tt.driver, tt.registration, got)
 		}
 	}
 }

@@ -143,7 +143,12 @@ func (r *report) broker() {
 			}
 		}
 	}
+	r.othersSettings()
 	r.pulsar()
+	if c.Driver == "danube" && c.Registration == "adopt" && c.BrokerID == "" {
+		r.list = append(r.list, problem{[]string{"broker-id", "registration", "driver"},
+			"--broker-id: required, because a Danube broker registers itself under an id that is another at each start: give it a name that stays, such as the host's"})
+	}
 	if strings.Contains(c.BrokerID, "/") {
 		r.add("broker-id", "holds a slash, which separates keys in etcd: use another character")
 	}
@@ -175,6 +180,19 @@ func (r *report) broker() {
 	}
 	if c.Registration != "" {
 		r.oneOf("registration", c.Registration, "own", "adopt", unleased)
+	}
+}
+
+// othersSettings refuses what only another driver has a use for: it would do nothing.
+func (r *report) othersSettings() {
+	if _, known := drivers[r.c.Driver]; !known {
+		return
+	}
+	for _, s := range settings {
+		owner, _, _ := strings.Cut(s.Name, "-")
+		if _, driver := drivers[owner]; driver && owner != r.c.Driver && owner != "http" && r.set(s.Name) { // http-capabilities has words of its own
+			r.add(s.Name, "only the driver "+owner+" has a use for it: leave it out", "driver")
+		}
 	}
 }
 
@@ -225,6 +243,20 @@ func (r *report) renewal() {
 	if t.RenewInterval <= longest {
 		return
 	}
+	if !r.set("renew-interval") && r.raw.RenewInterval == 0 { // it follows from the TTL, which is at fault
+		ttl := r.shortestTTL()
+		text := fmt.Sprintf("too short: a second renewal would not be answered before the fence point, %s after the last one", formatDuration(fence))
+		if ttl > 0 {
+			text += ": give " + formatDuration(ttl) + " or more"
+			if r.set("lease-detach-margin") {
+				text += ", or lower " + r.show("lease-detach-margin")
+			}
+		} else {
+			text += ", and no TTL would do: lower " + r.show("lease-detach-margin") + " or " + r.show("backoff-initial")
+		}
+		r.add("lease-ttl", text, "lease-detach-margin", "backoff-initial", "renew-interval")
+		return
+	}
 	others := []string{"lease-ttl", "lease-detach-margin", "backoff-initial"}
 	retry := fmt.Sprintf("a second attempt would not be answered before the fence point, %s after the last renewal", formatDuration(fence))
 	if longest <= 0 {
@@ -233,6 +265,16 @@ func (r *report) renewal() {
 		return
 	}
 	r.add("renew-interval", fmt.Sprintf("%s: at most %s works", retry, longest.Truncate(time.Millisecond)), others...)
+}
+
+// shortestTTL is the shortest with which the other settings work; 0: none up to an hour.
+func (r *report) shortestTTL() time.Duration {
+	for c := r.raw; c.LeaseTTL <= time.Hour; c.LeaseTTL += time.Second {
+		if t := c.Timing(); t.Margin < t.TTL && t.RenewInterval <= longestRenewInterval(t) {
+			return c.LeaseTTL
+		}
+	}
+	return 0
 }
 
 // longestRenewInterval leaves room for two attempts before the fence point: the

@@ -42,6 +42,11 @@ func code(err error) codes.Code {
 	return codes.Unknown
 }
 
+// CredentialsRefused tells a setting that is wrong from a broker that is away.
+func (c *callError) CredentialsRefused() bool {
+	return c.code == codes.Unauthenticated || c.code == codes.PermissionDenied
+}
+
 // explain says in our words why a call failed.
 func (l *link) explain(ctx context.Context, method string, err error) error {
 	if cause := context.Cause(ctx); cause != nil {

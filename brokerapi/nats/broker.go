@@ -303,7 +303,7 @@ func (b *Broker) unreachable() error {
 	case cause == nil:
 		return fmt.Errorf("--broker-admin %s: %w: no answer yet: is nats-server running there?", b.admin, errUnreachable)
 	case isLoginError(cause):
-		return fmt.Errorf("--broker-admin %s: %w: %w: set --nats-creds-file to credentials that this server accepts", b.admin, errUnreachable, cause)
+		return &loginError{fmt.Errorf("--broker-admin %s: %w: %w: set --nats-creds-file to credentials that this server accepts", b.admin, errUnreachable, cause)}
 	default:
 		return fmt.Errorf("--broker-admin %s: %w: %w: is nats-server running there?", b.admin, errUnreachable, shown(cause))
 	}
@@ -331,6 +331,14 @@ type shownError struct {
 
 func (e *shownError) Error() string { return e.text }
 func (e *shownError) Unwrap() error { return e.err }
+
+// loginError says that the server refuses who we say we are.
+type loginError struct{ error }
+
+func (e *loginError) Unwrap() error { return e.error }
+
+// CredentialsRefused tells a setting that is wrong from a server that is away.
+func (*loginError) CredentialsRefused() bool { return true }
 
 func isLoginError(err error) bool {
 	return errors.Is(err, client.ErrAuthorization) || errors.Is(err, client.ErrAuthExpired) ||

@@ -18,6 +18,12 @@ type AnswerError struct {
 
 func (e *AnswerError) Error() string { return e.text }
 
+// CredentialsRefused tells a setting that is wrong from a broker that is away: it knows
+// nobody by our token, or we have shown one and it is not enough.
+func (e *AnswerError) CredentialsRefused() bool {
+	return e.Answer.Status == http.StatusUnauthorized || e.Answer.Status == http.StatusForbidden && e.Answer.client.token != nil
+}
+
 // Want is nil if the status is one of those, and an *AnswerError otherwise.
 func (a *Answer) Want(statuses ...int) error {
 	if slices.Contains(statuses, a.Status) {

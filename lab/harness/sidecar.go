@@ -199,6 +199,16 @@ func (s *Sidecar) ask(ctx context.Context, path string, read func(io.Reader) err
 	return nil
 }
 
+// Ask reads any path of the control socket.
+func (s *Sidecar) Ask(ctx context.Context, path string) (body string, err error) {
+	err = s.ask(ctx, path, func(r io.Reader) error {
+		b, err := io.ReadAll(r)
+		body = string(b)
+		return err
+	})
+	return body, err
+}
+
 // Await polls the status until ok holds. The error holds the last status, and the
 // end of the log if the sidecar ended.
 func (s *Sidecar) Await(ctx context.Context, bound time.Duration, what string, ok func(Status) bool) (Status, error) {

@@ -1,0 +1,101 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"holdfast/lab/harness"
+)
+
+// webPassword is what webUsers asks for.
+const (
+	webPassword = "open sesame"
+	webUsers    = "basic_auth_users:\n  prometheus: $2a$04$QGPg9.e8aaijE.G3DXwFXuhdyXkclIOFuq.KeKLctwB5G8iyjfKMC\n"
+)
+
+func (s *stand) write(name, text string) (path string) {
+	s.Helper()
+	path = filepath.Join(s.lab.Dir, name)
+	s.ok(os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+func TestSettingsAreTakenUpByARealSidecarOnSIGHUPAndOverTheWebWithAPassword(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	file := s.write("holdfast.yaml", "audit-interval: 30s\n")
+	c := s.couple("n1", "--config", file, "--web-config-file", s.write("web.yaml", webUsers))
+	before := c.await("readiness", func(st harness.Status) bool { return st.Ready.OK })
+
+	s.write("holdfast.yaml", "audit-interval: 7s\nlog-level: debug\n")
+	s.ok(c.Signal(syscall.SIGHUP))
+	c.awaitLines(1, `msg="settings read anew" by=SIGHUP changed="log-level: info → debug, audit-interval: 30s → 7s"|changed="audit-interval: 30s → 7s, log-level: info → debug"`)
+
+	post := func(user string) int {
+		req, err := http.NewRequestWithContext(s.ctx, http.MethodPost, c.WebURL()+"/-/reload", nil)
+		s.ok(err)
+		if user != "" {
+			req.SetBasicAuth(user, webPassword)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		s.ok(err)
+		s.ok(resp.Body.Close())
+		return resp.StatusCode
+	}
+	s.write("holdfast.yaml", "audit-interval: 9s\nlog-level: debug\n")
+	if code := post(""); code != http.StatusUnauthorized {
+		t.Errorf("without a password: %d", code)
+	}
+	if n := len(c.lines("settings read anew")); n != 1 {
+		t.Errorf("read anew %d times", n)
+	}
+	if code := post("prometheus"); code != http.StatusOK || len(c.lines("settings read anew")) != 2 {
+		t.Errorf("with the password: %d, %q", code, c.lines("settings read anew"))
+	}
+
+	// What needs a restart is refused by name, and nothing of it is taken up.
+	s.write("holdfast.yaml", "audit-interval: 9s\nlog-level: warn\nstorage-root: /elsewhere\n")
+	res, err := c.Verb(s.ctx, "reload")
+	s.ok(err)
+	if want := "storage-root: /danube-data → /elsewhere needs a restart"; res.Exit != 3 || !strings.Contains(res.Stderr, want) {
+		t.Errorf("exit code %d, %s", res.Exit, res.Stderr)
+	}
+	after := c.await("an answer", func(harness.Status) bool { return true })
+	if !after.Ready.OK || after.Epoch != before.Epoch || len(c.lines("settings not taken up")) != 1 {
+		t.Errorf("%+v", after)
+	}
+	s.write("holdfast.yaml", "audit-interval: 9s\nlog-level: warn\n")
+	res, err = c.Verb(s.ctx, "reload")
+	s.ok(err)
+	if want := "n1: taken up: log-level: debug → warn.\n"; res.Exit != 0 || res.Stdout != want {
+		t.Errorf("exit code %d, %s%s", res.Exit, res.Stdout, res.Stderr)
+	}
+	c.stayedLive()
+}
+
+func TestAnotherUserIsRefusedOnAControlSocketOfLaxMode(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("not root: cannot be another user")
+	}
+	t.Parallel()
+	s := newStand(t)
+	dir := openDir(t)
+	socket := filepath.Join(dir, "control.sock")
+	c := s.beside(s.broker("n1"), "--control-socket", socket)
+	c.run()
+	s.ok(os.Chmod(socket, 0o666))
+	for _, verb := range []string{"status", "drain", "reload"} {
+		res := unprivileged(t, dir, verb, "--control-socket", socket)
+		if want := fmt.Sprintf("%s is for its sidecar's own user (0) and for root, and not for user 65534", socket); res.Exit != 3 || !strings.Contains(res.Stderr, want) {
+			t.Errorf("%s: exit code %d, %s%s", verb, res.Exit, res.Stdout, res.Stderr)
+		}
+	}
+	if lines := c.lines("refused on the control socket"); len(lines) != 1 || !strings.Contains(lines[0], "uid=65534") {
+		t.Errorf("%q", lines)
+	}
+}
