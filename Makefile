@@ -109,6 +109,10 @@ simulate: ## 10,000 random schedules for whole sidecars in virtual time; ARGS='-
 mutate: ## break each safety rule on purpose, and see that the simulation notices; ARGS='-mutate lease' does some
 	GOFLAGS=-p=2 go test ./agent/simulation -run 'TestEveryMutant' -timeout 20m -v $(or $(ARGS),-mutate .) | { grep -v -e '^=== ' || true; }
 
+.PHONY: bench-scrape
+bench-scrape: ## time and size of a scrape with 10,000 topics, beside a scrape of the Go collector alone
+	go test -run 'TestAScrape' -bench 'Scrape' -benchtime 200x -v ./agent | { grep -v -e '^=== ' || true; }
+
 FUZZTIME ?= 1m
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (1m), nine or more at a time; ARGS='-run nats' does some

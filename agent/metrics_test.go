@@ -57,6 +57,12 @@ func built(t *testing.T) *agent {
 func builtWith(t *testing.T) (*agent, *prometheus.Registry) {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
+	return builtOn(t, reg, stillBroker{}), reg
+}
+
+// builtOn is built with that registry, beside that broker.
+func builtOn(t testing.TB, reg *prometheus.Registry, broker recovery.Broker) *agent {
+	t.Helper()
 	c := natsDefaults().Effective()
 	quiet := slog.New(slog.DiscardHandler)
 	a := &agent{cfg: c, version: "test", log: quiet, clock: lease.BootClock, started: time.Now(),
@@ -69,7 +75,7 @@ func builtWith(t *testing.T) (*agent, *prometheus.Registry) {
 	a.health = probes.NewHealth(probes.HealthSettings{Interval: c.HealthInterval, Timeout: c.HealthTimeout, Rise: c.HealthRise, Fall: c.HealthFall},
 		a.broker.Health, nil, quiet, reg)
 	a.dataDir = probes.NewDataDir(probes.DataDirSettings{Markers: c.DataMarkers}, quiet, reg)
-	a.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{}, stillBroker{}, stillBroker{}, quiet, reg)
+	a.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{}, broker, stillBroker{}, quiet, reg)
 	a.steerer = recovery.NewSteerer(nil, 0, quiet, reg)
 	a.waker = a.newWaker(reg)
 	recovery.NewMoveMetrics(reg)
@@ -84,7 +90,7 @@ func builtWith(t *testing.T) (*agent, *prometheus.Registry) {
 	watchEndpoints(renewalLine{line}, reg)
 	a.freshness = probes.NewFreshness("agent loop", time.Now())
 	a.initLoop()
-	return a, reg
+	return a
 }
 
 // series calls do with each series; a family's name stands alone first.
