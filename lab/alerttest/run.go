@@ -71,20 +71,27 @@ func (f *File) groups(ctx context.Context, t *Test, suite *promqltest.LazyLoader
 	return groups, nil
 }
 
-// concerns leaves out the alerts that the test does not ask for, which costs most of the
-// time. Queries may ask for all of them.
+// concerns leaves out what the test does not ask for, which costs most of the time: other
+// alerts, and what is recorded for them. Queries may ask for all of it.
 func (t *Test) concerns(all []rules.Rule) (wanted []rules.Rule) {
-	for _, r := range all {
-		if a, ok := r.(*rules.AlertingRule); ok {
+	asked := ""
+	for _, r := range slices.Backward(all) { // what is recorded stands before its use
+		a, alerts := r.(*rules.AlertingRule)
+		if alerts {
 			a.SetRestored(true) // so that there is a series ALERTS
-			asked := slices.ContainsFunc(t.AlertRuleTest, func(c AlertCase) bool { return c.Alertname == a.Name() })
-			if !asked && len(t.PromqlExprTest) == 0 {
-				continue
-			}
 		}
+		if len(t.PromqlExprTest) == 0 && !(alerts && t.asksFor(a.Name())) && (alerts || !strings.Contains(asked, r.Name())) {
+			continue
+		}
+		asked += r.Query().String()
 		wanted = append(wanted, r)
 	}
+	slices.Reverse(wanted)
 	return wanted
+}
+
+func (t *Test) asksFor(alert string) bool {
+	return slices.ContainsFunc(t.AlertRuleTest, func(c AlertCase) bool { return c.Alertname == alert })
 }
 
 func evaluate(suite *promqltest.LazyLoader, groups []*rules.Group, at time.Duration) error {
