@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
@@ -119,7 +119,7 @@ func TestTheRulesLookAtSeriesThatThereAre(t *testing.T) {
 			for _, m := range s.LabelMatchers {
 				values, ok := known[m.Name]
 				switch {
-				case m.Name == labels.MetricName || m.Name == "job":
+				case m.Name == model.MetricNameLabel || m.Name == "job":
 				case !ok:
 					t.Errorf("%s%s: %s has no label %s", r.Alert, r.Record, s.Name, m.Name)
 				case len(values) > 0 && !slices.ContainsFunc(values, m.Matches):
