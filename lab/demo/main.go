@@ -1,7 +1,8 @@
 // Command demo shows the main job on one machine: a real etcd, three real NATS
 // servers and a sidecar for each, all of them processes, and six ways in which
 // things go wrong. It says what happens as it happens, and ends in a table of what
-// was expected and what was seen. Exit code 1: something differed.
+// was expected and what was seen. Exit code 1: something differed. A Prometheus with the
+// rules of alerts/ watches, and what an operator would be told is told.
 //
 // What it reports is read from the outside: keys in etcd with their revisions,
 // the probes, and messages published as a client would. The times are real, but

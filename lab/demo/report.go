@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"time"
 
 	"holdfast/lab/harness"
@@ -58,7 +60,11 @@ func run(ctx context.Context, out io.Writer, stay bool) (same bool, err error) {
 	}
 	s := &stage{out: out, start: time.Now(), lab: lab}
 	defer func() {
-		if closing := lab.Close(); err == nil {
+		var closing error
+		if s.prom != nil {
+			closing = s.prom.Close()
+		}
+		if closing = errors.Join(closing, lab.Close()); err == nil {
 			err = closing
 		}
 	}()
@@ -68,6 +74,10 @@ func run(ctx context.Context, out io.Writer, stay bool) (same bool, err error) {
 		}
 		return false, fmt.Errorf("set up: %w", err)
 	}
+	telling, stop := context.WithCancel(ctx)
+	var told sync.WaitGroup
+	told.Go(func() { s.tellAlerts(telling) })
+	defer func() { stop(); told.Wait() }()
 	trials := scenarios(s)
 	same = true
 	for _, t := range trials {
@@ -88,16 +98,17 @@ func run(ctx context.Context, out io.Writer, stay bool) (same bool, err error) {
 				s.say("WRONG: %s", w)
 			}
 			for _, n := range t.nodes {
-				fmt.Fprintf(out, "---- last lines of %s's log\n%s\n", n.sidecar.Name, n.sidecar.LogTail(30))
+				s.print(fmt.Sprintf("---- last lines of %s's log\n%s\n", n.sidecar.Name, n.sidecar.LogTail(30)))
 			}
 		} else {
 			s.say("as expected: %s", t.observed())
 		}
 	}
-	fmt.Fprintln(out)
-	table(out, trials)
-	fmt.Fprintf(out, "\n%.0f s in all. Cuts were made by a proxy, which is kinder than a network that drops packets:\n"+
-		"\"make bench-heal\" measures the way back from those.\n", time.Since(s.start).Seconds())
+	var report strings.Builder
+	table(&report, trials)
+	fmt.Fprintf(&report, "\n%s\n%.0f s in all. Cuts were made by a proxy, which is kinder than a network that drops packets:\n"+
+		"\"make bench-heal\" measures the way back from those.\n", s.stillFiring(), time.Since(s.start).Seconds())
+	s.print("\n" + report.String())
 	if stay {
 		s.remain(ctx)
 	}

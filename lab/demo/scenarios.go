@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"holdfast/lab/harness"
+	"holdfast/lab/prom"
 )
 
 // scenario is a trial and how it is played. What differs from the expectation goes
@@ -29,7 +30,7 @@ func scenarios(s *stage) []scenario {
 		}, func(ctx context.Context, t *trial) error { return s.glitch(ctx, t, n1) }},
 		{&trial{
 			name: "2 cut longer than TTL", nodes: []*node{n1},
-			expected: "fenced before the key is deleted; then registered and drained (registration_expired) in one revision; activate serves",
+			expected: "fenced before the key is deleted; then registered and drained (registration_expired) in one revision; activate serves; alert HoldfastLeaseLost fires, and is resolved",
 		}, func(ctx context.Context, t *trial) error { return s.longCut(ctx, t, n1) }},
 		{&trial{
 			name: "3a restart within TTL", nodes: []*node{n2},
@@ -128,6 +129,9 @@ func (s *stage) longCut(ctx context.Context, t *trial, n *node) error {
 	}
 	s.say("etcd deleted the registration, %.1f s after the fence", deleted.At.Sub(refused).Seconds())
 	t.must(refused.Before(deleted.At), "the key was deleted %v before publishing was refused", refused.Sub(deleted.At))
+	if err := s.alerted(ctx, t, began, "HoldfastLeaseLost", n); err != nil {
+		return err
+	}
 
 	healed := time.Now()
 	if err := n.link.Heal(); err != nil {
@@ -151,7 +155,7 @@ func (s *stage) longCut(ctx context.Context, t *trial, n *node) error {
 	t.must(seq > stored, "sequence %d after %d: messages were lost", seq, stored)
 	t.saw("fenced %.1f s before the key was deleted, registered and drained in revision %d, served after activate",
 		deleted.At.Sub(refused).Seconds(), registered.Revision)
-	return nil
+	return s.resolved(ctx, t, healed, "HoldfastLeaseLost", n)
 }
 
 // quickRestart: recovery counts from the start of the broker to ready.
@@ -346,6 +350,11 @@ func (s *stage) fullRestart(ctx context.Context, t *trial, began time.Time) erro
 		t.must(state.Mode == "active" && state.Reason == "full_cluster_restart", "%s is %s, reason %s", n.id, state.Mode, state.Reason)
 		t.holds(n.publish(ctx))
 		modes = append(modes, fmt.Sprintf("%s %s (%s)", n.id, state.Mode, state.Reason))
+	}
+	bounded, cancel := context.WithTimeout(ctx, alertBound)
+	defer cancel()
+	if _, err := s.prom.AwaitAlert(bounded, "HoldfastDown", prom.Inactive); err != nil {
+		return err
 	}
 	s.say("%s; all topics take messages", strings.Join(modes, ", "))
 	t.saw("%s", strings.Join(modes, ", "))

@@ -7,9 +7,12 @@ import (
 	"io"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast/lab/harness"
+	"holdfast/lab/prom"
 )
 
 // The timing of the demo: the defaults' shape, shorter. A cut of up to
@@ -41,6 +44,7 @@ type node struct {
 
 // stage is everything that is on it.
 type stage struct {
+	mu    sync.Mutex // for out: alerts are told while scenarios are
 	out   io.Writer
 	start time.Time
 
@@ -49,10 +53,14 @@ type stage struct {
 	keys    harness.Keys
 	history *harness.History
 	nodes   []*node // n1, n2, n3
+	prom    *prom.Prometheus
+	byHand  atomic.Bool // the scenarios are over, and somebody may play
 }
 
 // say prints one line with the seconds since the start.
 func (s *stage) say(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	fmt.Fprintf(s.out, "[%5.1fs] %s\n", time.Since(s.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
@@ -99,7 +107,7 @@ func (s *stage) setUp(ctx context.Context) error {
 		s.say("%s is ready: %s, reason %s; topics loaded that take messages: %d (%s)",
 			n.id, state.Mode, state.Reason, len(n.topics), strings.Join(n.topics, " "))
 	}
-	return nil
+	return s.startAlerts(ctx)
 }
 
 func (s *stage) add(ctx context.Context, n *node) (err error) {
@@ -166,24 +174,45 @@ func (s *stage) allReady(ctx context.Context) error {
 
 // remain prints what is there to play with, and waits for the end.
 func (s *stage) remain(ctx context.Context) {
+	s.print(s.playthings())
+	s.byHand.Store(true)
+	<-ctx.Done()
+}
+
+// playthings is the addresses, and commands to copy.
+func (s *stage) playthings() string {
+	var b strings.Builder
 	bin := filepath.Join("lab", ".bin", "holdfast")
-	fmt.Fprintf(s.out, "\nEverything keeps running until Ctrl-C. etcd: %s\n", s.etcd.Endpoint())
+	fmt.Fprintf(&b, "\nEverything keeps running until Ctrl-C. etcd: %s\n", s.etcd.Endpoint())
 	for _, n := range s.nodes {
-		fmt.Fprintf(s.out, "%s  client %s  monitor %s  probes %s  metrics %s/metrics\n    control socket %s  log %s\n",
-			n.id, n.nats.URL(), n.nats.MonitorURL(), n.sidecar.ProbeURL(), n.sidecar.WebURL(),
-			n.sidecar.ControlSocket, n.sidecar.LogPath())
+		fmt.Fprintf(&b, "%s  status page %s/  metrics %s/metrics  probes %s\n    client %s  monitor %s\n    control socket %s  log %s\n",
+			n.id, n.sidecar.WebURL(), n.sidecar.WebURL(), n.sidecar.ProbeURL(),
+			n.nats.URL(), n.nats.MonitorURL(), n.sidecar.ControlSocket, n.sidecar.LogPath())
 	}
-	first := s.nodes[0]
-	fmt.Fprintf(s.out, `
-Try, in the directory of the repository:
+	first, last := s.nodes[0], s.nodes[len(s.nodes)-1]
+	fmt.Fprintf(&b, `
+Ask, in the directory of the repository:
   %[1]s status --control-socket %[2]s
   %[1]s fleet --etcd-endpoints %[3]s
   %[1]s topics --control-socket %[2]s
-  %[1]s drain --control-socket %[2]s --reason "a look around"
-  %[1]s activate --control-socket %[2]s
   %[1]s events --control-socket %[2]s
   curl -i '%[4]s/ready?full=1'
-  kill -STOP %[5]d   # freeze %[6]s's broker, then kill -CONT %[5]d
-`, bin, first.sidecar.ControlSocket, s.etcd.Endpoint(), first.sidecar.ProbeURL(), first.nats.PID(), first.id)
-	<-ctx.Done()
+`, bin, first.sidecar.ControlSocket, s.etcd.Endpoint(), first.sidecar.ProbeURL())
+	fmt.Fprintf(&b, `
+Play a fault. Alerts are told here when they fire, with what to do, and when they are resolved:
+  kill -STOP %[1]d   # freeze %[2]s's broker: HoldfastBrokerDown. Undo: kill -CONT %[1]d
+  kill -STOP %[3]d   # freeze %[4]s's sidecar: HoldfastDown. Undo: kill -CONT %[3]d
+      # then its guard stops the broker: HoldfastGuardFired, HoldfastBrokerDown, and nobody starts it again here
+  kill -STOP %[5]d   # freeze etcd: HoldfastManyLeasesLost. Undo: kill -CONT %[5]d
+  %[6]s drain --control-socket %[7]s --reason "a look around"
+      # a person's own drain alarms nobody. Undo: the same with activate
+`, first.nats.PID(), first.id, last.sidecar.PID(), last.id, s.etcd.PID(), bin, first.sidecar.ControlSocket)
+	return b.String()
+}
+
+// print prints text as it is.
+func (s *stage) print(text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fmt.Fprint(s.out, text)
 }

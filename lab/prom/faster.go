@@ -13,9 +13,10 @@ import (
 var promQL = parser.NewParser(parser.Options{})
 
 // Faster is the expression with every duration in it divided by by: the ranges of
-// matrix selectors and subqueries, the steps of subqueries, and offsets. Numbers stay
-// what they are, also those that mean seconds. Durations are rounded to milliseconds,
-// and one that was positive stays so.
+// matrix selectors and subqueries, the steps of subqueries, offsets, and a number that an
+// age is compared with, as in time() - x > 300. Other numbers stay what they are, also
+// those that mean seconds. Durations are rounded to milliseconds, and one that was
+// positive stays so.
 func Faster(expr string, by float64) (string, error) {
 	e, err := promQL.ParseExpr(expr)
 	if err != nil {
@@ -30,10 +31,24 @@ func Faster(expr string, by float64) (string, error) {
 			n.OriginalOffset = divided(n.OriginalOffset, by)
 		case *parser.VectorSelector:
 			n.OriginalOffset = divided(n.OriginalOffset, by)
+		case *parser.BinaryExpr:
+			if limit, ok := n.RHS.(*parser.NumberLiteral); ok && n.Op.IsComparisonOperator() && isAge(n.LHS) {
+				limit.Val /= by
+			}
 		}
 		return nil
 	})
 	return e.String(), nil
+}
+
+// isAge says whether an expression is time() - something.
+func isAge(e parser.Expr) bool {
+	minus, ok := e.(*parser.BinaryExpr)
+	if !ok || minus.Op != parser.SUB {
+		return false
+	}
+	now, ok := minus.LHS.(*parser.Call)
+	return ok && now.Func.Name == "time"
 }
 
 // divided is d/by in whole milliseconds, and not 0 unless d is.
@@ -52,7 +67,10 @@ func divided(d time.Duration, by float64) time.Duration {
 }
 
 // fasterLoader loads rules files as Prometheus does, and divides their durations.
-type fasterLoader struct{ by float64 }
+type fasterLoader struct {
+	by float64
+	of map[string]float64 // instead, by the name of the rule
+}
 
 func (l fasterLoader) Parse(expr string) (parser.Expr, error) { return promQL.ParseExpr(expr) }
 
@@ -62,24 +80,28 @@ func (l fasterLoader) Load(file string, ignoreUnknown bool, names model.Validati
 		return nil, errs
 	}
 	for i := range groups.Groups {
-		if err := fasterGroup(&groups.Groups[i], l.by); err != nil {
+		if err := l.group(&groups.Groups[i]); err != nil {
 			return nil, []error{fmt.Errorf("%s: %w", file, err)}
 		}
 	}
 	return groups, nil
 }
 
-// fasterGroup divides the durations of a group's rules, and its own.
-func fasterGroup(g *rulefmt.RuleGroup, by float64) error {
-	divide := func(d *model.Duration) { *d = model.Duration(divided(time.Duration(*d), by)) }
-	divide(&g.Interval)
+// group divides the durations of a group's rules, and its own.
+func (l fasterLoader) group(g *rulefmt.RuleGroup) error {
+	divide := func(d *model.Duration, by float64) { *d = model.Duration(divided(time.Duration(*d), by)) }
+	divide(&g.Interval, l.by)
 	if g.QueryOffset != nil {
-		divide(g.QueryOffset)
+		divide(g.QueryOffset, l.by)
 	}
 	for i := range g.Rules {
 		r := &g.Rules[i]
-		divide(&r.For)
-		divide(&r.KeepFiringFor)
+		by := l.by
+		if own, ok := l.of[r.Record+r.Alert]; ok {
+			by = own
+		}
+		divide(&r.For, by)
+		divide(&r.KeepFiringFor, by)
 		var err error
 		if r.Expr, err = Faster(r.Expr, by); err != nil {
 			return fmt.Errorf("group %s, rule %s%s: %w", g.Name, r.Record, r.Alert, err)

@@ -20,7 +20,9 @@ func TestEveryDurationOfAnExpressionIsDivided(t *testing.T) {
 		"both sides":         {`max_over_time(a[2m]) > on (job) b offset 40s`, `max_over_time(a[6s]) > on (job) b offset 2s`},
 		"no PromQL":          {`rate(a)`, ``},
 		"nested":             {`sum by (job) (increase(a{x="5m"}[10m])) > 5 and b`, `sum by (job) (increase(a{x="5m"}[30s])) > 5 and b`},
-		"a number of 300 s":  {`time() - a > 300`, `time() - a > 300`},
+		"an age":             {`time() - a > 300`, `time() - a > 15`},
+		"an age of its own":  {`time() - a > 10 * b`, `time() - a > 10 * b`},
+		"a number":           {`a > 300`, `a > 300`},
 		"less than a second": {`rate(a[10s])`, `rate(a[500ms])`},
 		"almost nothing":     {`rate(a[1ms])`, `rate(a[1ms])`},
 	} {
@@ -48,10 +50,13 @@ groups:
         keep_firing_for: 10m
       - alert: AtOnce
         expr: job:a:rate5m > 0
+      - alert: OwnPace
+        expr: changes(a[2m]) == 0
+        for: 1m
 `), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	groups, errs := fasterLoader{by: 20}.Load(file, false, model.UTF8Validation)
+	groups, errs := fasterLoader{by: 20, of: map[string]float64{"OwnPace": 2}}.Load(file, false, model.UTF8Validation)
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
@@ -67,5 +72,8 @@ groups:
 	}
 	if r := g.Rules[2]; r.For != 0 || r.KeepFiringFor != 0 {
 		t.Errorf("an alert without durations has for %v, keep_firing_for %v", r.For, r.KeepFiringFor)
+	}
+	if r := g.Rules[3]; time.Duration(r.For) != 30*time.Second || r.Expr != `changes(a[1m]) == 0` {
+		t.Errorf("the rule with a pace of its own has for %v, expression %s", r.For, r.Expr)
 	}
 }

@@ -8,9 +8,9 @@
 // in the rules is divided, see Faster, so that what takes minutes is seen in seconds.
 // After Close nothing runs any more and the directory is gone.
 //
-// Not guaranteed: anything about thresholds. A number in a rule that means seconds
-// stays what it is, however fast the durations are. There is no service discovery and
-// no Alertmanager: alerts are told by their states, uninhibited.
+// Not guaranteed: anything about thresholds. A number in a rule that means seconds stays
+// what it is, however fast the durations are, unless an age is compared with it. There is
+// no service discovery and no Alertmanager: alerts are told by their states, uninhibited.
 package prom
 
 import (
@@ -40,7 +40,10 @@ type Config struct {
 	ScrapeInterval time.Duration // default 1s; it is also the timeout of a scrape
 	EvalInterval   time.Duration // of groups that do not say; default ScrapeInterval; not divided
 	Faster         float64       // what durations in rules are divided by; default 1
-	Jobs           []Job         // how jobs are scraped that need more than plain HTTP
+	// FasterFor is that for single rules, by name: some are about what has a pace of its
+	// own, which does not become faster.
+	FasterFor map[string]float64
+	Jobs      []Job // how jobs are scraped that need more than plain HTTP
 	// Dial connects to targets, for those that are not reached from here. Default: plain.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	Log  *slog.Logger // of Prometheus; default: nowhere
@@ -170,7 +173,7 @@ func (p *Prometheus) startRules() error {
 		Queryable:   p.db,
 		Logger:      p.config.Log,
 		Registerer:  noMetrics(),
-		GroupLoader: fasterLoader{by: p.config.Faster},
+		GroupLoader: fasterLoader{by: p.config.Faster, of: p.config.FasterFor},
 	})
 	// LoadGroups tells what is wrong with a file, Update only that something is.
 	if _, errs := p.rules.LoadGroups(p.config.EvalInterval, noLabels, "", nil, false, p.config.Rules...); len(errs) > 0 {
