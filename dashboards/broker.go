@@ -179,10 +179,11 @@ func agent(b *board) {
 		each(grown("holdfast_agent_suspensions_total"), "suspended"),
 		each(grown("holdfast_datadir_watch_overflows_total"), "events dropped"),
 		each(grown("holdfast_ready_transitions_total", "to"), "became {{to}}")))
-	b.put(8, 8, timeline("How it works", "How changes of the data directory are noticed, whether it only pretends (--shadow), and whether the guard stands by.",
+	b.put(8, 8, timeline("How it works", "How changes of the data directory are noticed, whether it only pretends (--shadow), whether the guard stands by, and whether the last settings read anew are in force; refused: those from before are.",
 		timed{each(watching.expr(), "data directory"), watching.states},
 		timed{each(maximum("holdfast_shadow"), "shadow"), shadow},
-		timed{each(maximum("holdfast_guard_up"), "guard"), standby}))
+		timed{each(maximum("holdfast_guard_up"), "guard"), standby},
+		timed{each(maximum("holdfast_config_last_reload_successful"), "settings"), applied}))
 	b.put(8, 8, bars(about{"Broker process", "none", "Transitions of the broker that the sidecar itself started (run -- CMD). Many ended and started: read the broker's log."},
 		each(grown("holdfast_broker_process_changes_total", "to"), "{{to}}")))
 	b.put(8, 8, bars(about{"Only pretended", "none", "What --shadow would have done and did not, by action. Without --shadow all is zero."},

@@ -79,6 +79,7 @@ var (
 	zombie     = []state{{0, "clear", good}, {1, "zombie", bad}}
 	answers    = []state{{0, "no good answer", bad}, {1, "answers", good}}
 	attention  = []state{{0, "clear", good}, {1, "look", watch}}
+	applied    = []state{{0, "refused", bad}, {1, "in force", good}}
 	shadow     = []state{{0, "acts", good}, {1, "pretends", aside}}
 )
 

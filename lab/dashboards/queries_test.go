@@ -16,7 +16,8 @@ var neverHere = map[string]string{
 
 // notShown are metrics of a sidecar that no dashboard shows.
 var notShown = map[string]string{
-	"holdfast_lease_deadline_timestamp_seconds": "lease_remaining_seconds is the same, without the clocks of two machines",
+	"holdfast_lease_deadline_timestamp_seconds":             "lease_remaining_seconds is the same, without the clocks of two machines",
+	"holdfast_config_last_reload_success_timestamp_seconds": "whether the last settings are in force is what matters; holdfast status says since when",
 }
 
 // The queries of both dashboards, asked of a Prometheus that has scraped three real
