@@ -71,8 +71,10 @@ func (f *Feed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return err == nil
 	}
-	if had, _ := f.source.Journal(after - 1); len(had) == 0 {
-		after = -1 // that was another journal
+	if after > 0 {
+		if had, _ := f.source.Journal(after - 1); len(had) == 0 {
+			after = -1 // that was another journal
+		}
 	}
 	s := stream{source: f.source, after: after}
 	silence := time.NewTimer(Heartbeat)

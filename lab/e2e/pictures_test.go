@@ -47,7 +47,8 @@ func (b *tab) draw(shot chromedp.Action[[]byte], light, dark string) {
 	}
 }
 
-// fewColours makes a picture small: the 256 colours that it has most of are enough for a page.
+// fewColours makes a picture small: 256 colours are enough for a page. They are those that
+// it has most of; of edges that hardly differ only one.
 func fewColours(raw []byte) ([]byte, error) {
 	from, err := png.Decode(bytes.NewReader(raw))
 	if err != nil {
@@ -60,8 +61,14 @@ func fewColours(raw []byte) ([]byte, error) {
 			counts[from.At(x, y)]++
 		}
 	}
-	most := slices.SortedFunc(maps.Keys(counts), func(a, b color.Color) int { return counts[b] - counts[a] })
-	to := image.NewPaletted(area, most[:min(256, len(most))])
+	var few color.Palette
+	for _, c := range slices.SortedFunc(maps.Keys(counts), func(a, b color.Color) int { return counts[b] - counts[a] }) {
+		much := counts[c] > area.Dx()*area.Dy()/500
+		if len(few) < 256 && (much || !slices.ContainsFunc(few, func(other color.Color) bool { return alike(c, other) })) {
+			few = append(few, c)
+		}
+	}
+	to := image.NewPaletted(area, few)
 	nearest := map[color.Color]uint8{}
 	for c := range counts {
 		nearest[c] = uint8(to.Palette.Index(c))
@@ -74,6 +81,13 @@ func fewColours(raw []byte) ([]byte, error) {
 	var out bytes.Buffer
 	err = (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&out, to)
 	return out.Bytes(), err
+}
+
+func alike(a, b color.Color) bool {
+	near := func(x, y uint32) bool { return max(x, y)-min(x, y) < 10<<8 }
+	r1, g1, b1, _ := a.RGBA()
+	r2, g2, b2, _ := b.RGBA()
+	return near(r1, r2) && near(g1, g2) && near(b1, b2)
 }
 
 // TestPictures draws the page of a real sidecar in each state. Of these, `make pictures`
