@@ -92,6 +92,11 @@ var errRunsUnregistered = errors.New("it was quiesced, but " + mustStopWhy)
 // process is seen is taken for ended; that is no proof, and does not let the guard go.
 // due: it may not serve any more, so it is stopped if it cannot be quiesced.
 func (a *agent) fenceToLeave(ctx context.Context, due bool) (proven bool, err error) {
+	// In a pod we are ended right after the broker: its process tells of that at once, its
+	// health only after several failures.
+	if a.brokerTarget().Pid == 0 && a.brokerGone() {
+		return true, nil
+	}
 	proven, err = a.quiesceToLeave(ctx)
 	if err == nil && a.can.MustStop && a.health.Snapshot().At(time.Now()) != probes.Down {
 		proven, err, due = false, errRunsUnregistered, true
