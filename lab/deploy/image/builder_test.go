@@ -77,8 +77,8 @@ func writeBuilder(to io.Writer, modules string) error {
 			return err
 		}
 	}
-	for _, name := range []string{"bash", "make", "install", "cp"} {
-		if err := w.program(name); err != nil {
+	for _, name := range []string{"bash", "make", "install", "cp", "cat"} {
+		if err := w.program(name, "bin/"+name); err != nil {
 			return err
 		}
 	}
@@ -145,14 +145,14 @@ func (w *image) tree(from, at string) error {
 
 var library = regexp.MustCompile(`/[^ ]+\.so[^ ]*`)
 
-// program copies a program of this host with the libraries that it is linked with.
-func (w *image) program(name string) error {
+// program copies a program of this host, with the libraries that it is linked with.
+func (w *image) program(name, as string) error {
 	path, err := exec.LookPath(name)
 	if err != nil {
 		return err
 	}
 	libraries, err := exec.Command("ldd", path).CombinedOutput()
-	if err != nil {
+	if err != nil && !strings.Contains(string(libraries), "not a dynamic executable") {
 		return fmt.Errorf("libraries of %s: %w: %s", path, err, libraries)
 	}
 	for _, l := range library.FindAllString(string(libraries), -1) {
@@ -160,5 +160,5 @@ func (w *image) program(name string) error {
 			return err
 		}
 	}
-	return w.file(path, "bin/"+name)
+	return w.file(path, as)
 }

@@ -60,6 +60,7 @@ func TestTheImage(t *testing.T) {
 	t.Run("says what it is", func(t *testing.T) { saysWhatItIs(t, d, native) })
 	t.Run("holds nothing but the program, authorities and the place of its state", func(t *testing.T) { holdsNothingElse(t, d, native) })
 	t.Run("runs with all rights taken away, and writes nothing but its state", func(t *testing.T) { runsConfined(t, d, native) })
+	t.Run("works in the pod of deploy/kubernetes", func(t *testing.T) { thePodWorks(t, d, tag(native)) })
 	t.Run("is built for another processor without emulation", func(t *testing.T) {
 		d.build(t, other)
 		saysWhatItIs(t, d, other)

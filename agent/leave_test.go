@@ -1,0 +1,45 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	"holdfast/agent/process"
+	"holdfast/probes"
+)
+
+// In a pod the sidecar is ended right after its broker, whose health is still what it was.
+func TestABrokerThatEndedRightBeforeUsLeavesNoRegistration(t *testing.T) {
+	ended := process.Target{Pid: 1<<22 + 1, StartTicks: 1}
+	living, err := process.TargetOf(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range []struct {
+		name    string
+		target  process.Target
+		verdict recognition
+		gone    bool // the registration
+	}{
+		{"its process has ended", ended, isBroker, true},
+		{"its process lives", living, isBroker, false},
+		{"the process that ended was another's", ended, isForeign, false},
+		{"the process that ended was not told from another's", ended, unrecognized, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			inLife(t, stoppable, func(l *sidecarLife) {
+				l.until(l.age() + 5*time.Second)
+				who, _ := l.identity.get()
+				l.halt()
+				l.set(func() { l.ended, l.words = true, nil })
+				l.recognizer.settle(row.target, who.Instance, row.verdict, "it is another's")
+				if verdict := l.health.Snapshot().At(time.Now()); verdict == probes.Down {
+					t.Fatal("its health has told already")
+				}
+				if err := l.leave(); (err == nil) != row.gone || revoked(l) != row.gone {
+					t.Errorf("%v, revoked %v", err, revoked(l))
+				}
+			})
+		})
+	}
+}
