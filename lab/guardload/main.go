@@ -83,11 +83,11 @@ func load(ctx context.Context, out io.Writer, length, ttl time.Duration, busy in
 		acted, readErr := os.ReadFile(filepath.Join(sidecar.StateDir, "guard.log"))
 		switch {
 		case readErr == nil && len(acted) > 0:
-			return fmt.Errorf("the guard stopped the broker of a healthy sidecar: %s", acted)
+			return fmt.Errorf(harness.Violation+"the guard stopped the broker of a healthy sidecar: %s", acted)
 		case !broker.Running() || !sidecar.Running():
-			return fmt.Errorf("the broker or the sidecar ended:\n%s", lab.Logs(20))
+			return fmt.Errorf(harness.Violation+"the broker or the sidecar ended:\n%s", lab.Logs(20))
 		case !ok || now.PID != guard.PID:
-			return fmt.Errorf("the guard ended:\n%s", lab.Logs(20))
+			return fmt.Errorf(harness.Violation+"the guard ended:\n%s", lab.Logs(20))
 		}
 		if now.Deadline.Sub(last).Abs() > 10*time.Millisecond { // two readings of the clocks differ a little
 			words, last = words+1, now.Deadline
