@@ -1,11 +1,11 @@
 // Command dashboards writes the Grafana dashboards of Holdfast: broker.json, one
 // broker at a time, and fleet.json, all of them; and panels.md, what each panel answers.
 //
-// It is a module of its own, so that neither the sidecar nor its tests need Grafana's
-// library. The files beside it are what it wrote; a test compares. Guaranteed: the
-// same program writes the same bytes, and ids and uids stay when panels are added at
-// the end of a row. Not guaranteed here: that a query finds anything; lab/dashboards
-// asks each of them of a real scrape.
+// It is a module of its own, so that the sidecar does not need Grafana's library. The
+// files beside it are what it wrote; a test compares. Guaranteed: the same program writes
+// the same bytes, and the uids never change. Not guaranteed: that the id of a panel stays
+// when others are added; and here, that a query finds anything: lab/dashboards asks each
+// of them of a real scrape.
 package main
 
 import (
