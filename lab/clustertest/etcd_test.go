@@ -101,12 +101,14 @@ func run(m *testing.M) int {
 	etcd.Close()
 	// The embedded members talk HTTP to each other, and leave a connection behind now
 	// and then. Package cluster does not use net/http.
-	if err := goleak.Find(
-		goleak.IgnoreAnyFunction("net/http.(*conn).serve"),
-		goleak.IgnoreAnyFunction("net/http.(*connReader).backgroundRead"),
-		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
-		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
-	); err != nil && code == 0 {
+	if err := harness.AwaitNone(func() error {
+		return goleak.Find(
+			goleak.IgnoreAnyFunction("net/http.(*conn).serve"),
+			goleak.IgnoreAnyFunction("net/http.(*connReader).backgroundRead"),
+			goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
+			goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
+		)
+	}); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

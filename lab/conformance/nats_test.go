@@ -31,7 +31,9 @@ func TestMain(m *testing.M) {
 	}
 	if code == 0 {
 		// The lab's thread that starts processes never ends.
-		if err := goleak.Find(goleak.IgnoreAnyFunction("holdfast/lab/harness.forkForever")); err != nil {
+		if err := harness.AwaitNone(func() error {
+			return goleak.Find(goleak.IgnoreAnyFunction("holdfast/lab/harness.forkForever"))
+		}); err != nil {
 			fmt.Fprintln(os.Stderr, "goroutines left:", err)
 			code = 1
 		}

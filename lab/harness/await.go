@@ -56,3 +56,15 @@ func awaitProcess(ctx context.Context, p *Process, bound time.Duration, what str
 	}
 	return err
 }
+
+// AwaitNone looks until find finds nothing, such as goroutines that are left, at most for
+// Patience: what is on its way out may wait for the processor. It returns what it found last.
+func AwaitNone(find func() error) error {
+	for end := time.Now().Add(Patience); ; {
+		err := find()
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+		time.Sleep(PollEvery)
+	}
+}
