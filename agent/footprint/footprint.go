@@ -39,8 +39,9 @@ func Trim() {
 	if err != nil {
 		return
 	}
+	whole := static()
 	for lines := bufio.NewScanner(maps); lines.Scan(); {
-		from, to, ok := programRange(lines.Text(), exe)
+		from, to, ok := programRange(lines.Text(), exe, whole)
 		if ok {
 			// Read-only pages of a file: dropping them loses nothing, see madvise(2).
 			_, _, _ = unix.Syscall(unix.SYS_MADVISE, from, to-from, unix.MADV_DONTNEED)
@@ -48,15 +49,30 @@ func Trim() {
 	}
 }
 
+// static reports whether the program was linked by Go alone and to fixed addresses, as
+// 'make build' does: then no loader has changed anything of it.
+func static() bool {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return false
+	}
+	got := map[string]string{}
+	for _, s := range info.Settings {
+		got[s.Key] = s.Value
+	}
+	return got["CGO_ENABLED"] == "0" && got["-buildmode"] == "exe"
+}
+
 // programRange reads a line of /proc/self/maps, such as
 //
 //	00400000-00c17000 r-xp 00000000 fe:00 1234    /usr/bin/holdfast
 //
-// and says whether it is the code of the program. Of what else is read-only, a
-// loader may have changed pages before it protected them; of code it has not.
-func programRange(line, exe string) (from, to uintptr, ok bool) {
+// and says whether it is the code of the program, or in a whole one its constants and
+// tables, which are as large. Of what else is read-only than code, a loader may have
+// changed pages before it protected them; of a whole program it has not.
+func programRange(line, exe string, whole bool) (from, to uintptr, ok bool) {
 	f := strings.Fields(line)
-	if len(f) != 6 || f[5] != exe || f[1] != "r-xp" {
+	if len(f) != 6 || f[5] != exe || f[1] != "r-xp" && !(whole && f[1] == "r--p") {
 		return 0, 0, false
 	}
 	a, b, _ := strings.Cut(f[0], "-")

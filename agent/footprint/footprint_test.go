@@ -19,11 +19,28 @@ func TestOnlyTheProgramsOwnCodeIsGivenBack(t *testing.T) {
 		{"nothing", "", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			from, to, ok := programRange(tt.line, exe)
+			from, to, ok := programRange(tt.line, exe, false)
 			if ok != tt.ok || ok && (from != 0x400000 || to != 0xc17000) {
 				t.Errorf("%x to %x, %v; want %v", from, to, ok, tt.ok)
 			}
 		})
+	}
+}
+
+func TestOfAWholeProgramConstantsAreGivenBackTooAndDataIsNot(t *testing.T) {
+	const exe = "/usr/bin/holdfast"
+	for _, tt := range []struct {
+		name, line string
+		ok         bool
+	}{
+		{"code", "00400000-00c17000 r-xp 00000000 fe:00 1234 /usr/bin/holdfast", true},
+		{"constants", "00c17000-0158d000 r--p 00817000 fe:00 1234 /usr/bin/holdfast", true},
+		{"data", "0158d000-01611000 rw-p 0118d000 fe:00 1234 /usr/bin/holdfast", false},
+		{"constants of another file", "00c17000-0158d000 r--p 00817000 fe:00 99 /usr/lib/libc.so.6", false},
+	} {
+		if _, _, ok := programRange(tt.line, exe, true); ok != tt.ok {
+			t.Errorf("%s: %v; want %v", tt.name, ok, tt.ok)
+		}
 	}
 }
 
