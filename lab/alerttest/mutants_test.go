@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,15 +15,19 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// mutant is a rules file with one thing left out.
+// mutant is a rules file with one thing changed.
 type mutant struct {
 	what   string
 	notice []string // the names whose tests must notice
 	rules  []rulefmt.Rule
 }
 
+// threshold is a number that decides: what is compared with it, or made of it.
+var threshold = regexp.MustCompile(`(?:>=|>|<|/|\n)\s*(\d+(?:\.\d+)?)(?:[\s)]|$)`)
+
 // mutants leave out, one at a time, each `for` and each clause of an expression that
-// stands in a line of its own.
+// stands in a line of its own; make each `for` twice as long, and each threshold twice as
+// large and half of it.
 func mutants(t *testing.T) (all []mutant) {
 	t.Helper()
 	rules := shipped(t)
@@ -29,11 +35,24 @@ func mutants(t *testing.T) (all []mutant) {
 		changed := append([]rulefmt.Rule(nil), rules...)
 		change(&changed[i])
 		name := rules[i].Alert + rules[i].Record
-		all = append(all, mutant{name + " without " + what, users(rules, name), changed})
+		all = append(all, mutant{name + " " + what, users(rules, name), changed})
 	}
 	for i, r := range rules {
 		if r.For > 0 {
-			add(i, "for", func(r *rulefmt.Rule) { r.For = 0 })
+			add(i, "without for", func(r *rulefmt.Rule) { r.For = 0 })
+			add(i, "with twice the for", func(r *rulefmt.Rule) { r.For *= 2 })
+		}
+		for _, at := range threshold.FindAllStringSubmatchIndex(r.Expr, -1) {
+			n, err := strconv.ParseFloat(r.Expr[at[2]:at[3]], 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, factor := range []float64{.5, 2} {
+				other := r.Expr[:at[2]] + fmt.Sprint(n*factor) + r.Expr[at[3]:]
+				if n > 0 {
+					add(i, fmt.Sprintf("with %g times %g", factor, n), func(r *rulefmt.Rule) { r.Expr = other })
+				}
+			}
 		}
 		lines := strings.Split(r.Expr, "\n")
 		for n, line := range lines {
@@ -45,7 +64,7 @@ func mutants(t *testing.T) (all []mutant) {
 			if _, err := parser.NewParser(parser.Options{}).ParseExpr(rest); err != nil {
 				continue // it is the begin of a clause of several lines
 			}
-			add(i, strings.TrimSpace(line), func(r *rulefmt.Rule) { r.Expr = rest })
+			add(i, "without "+strings.TrimSpace(line), func(r *rulefmt.Rule) { r.Expr = rest })
 		}
 	}
 	return all
@@ -89,9 +108,9 @@ func (m mutant) write(t *testing.T) string {
 	return path
 }
 
-func TestTheTestsNoticeEveryClauseThatIsLeftOut(t *testing.T) {
+func TestTheTestsNoticeEveryClauseAndEveryThreshold(t *testing.T) {
 	if testing.Short() {
-		t.Skip("plays all rule tests once for each clause")
+		t.Skip("plays the tests of a rule once for each thing that it is made of")
 	}
 	var files []*File
 	for _, path := range testFiles(t) {
@@ -114,7 +133,7 @@ func TestTheTestsNoticeEveryClauseThatIsLeftOut(t *testing.T) {
 					}
 				}
 			}
-			t.Error("no rule test fails without it")
+			t.Error("every rule test passes all the same")
 		})
 	}
 }
