@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 
 	"holdfast/lab/harness"
@@ -144,6 +145,19 @@ var brokerLanes = []laneOf{
 		what: "etcd answers late", on: "slow", alerts: []string{"HoldfastRenewalsSlow"},
 		play:   func(l *lane) { l.front.Delay(time.Second) },
 		repair: "it answers in time", mend: func(l *lane) { l.front.Delay(0) },
+	}}},
+	{name: "reload", prepare: func(l *lane) {
+		l.n = l.prepareBroker(nodeOptions{})
+		l.settings("health-fall: 3")
+		l.n.sidecar.SetFlags("--config", l.config())
+		l.begin(l.n)
+	}, faults: []fault{{
+		what: "the sidecar is told to read a settings file that cannot work", on: "reload", alerts: []string{"HoldfastConfigReloadFailed"},
+		play:   func(l *lane) { l.settings("health-fall: many"); l.must(l.n.sidecar.Signal(syscall.SIGHUP)) },
+		repair: "it is told again when the file is right", mend: func(l *lane) {
+			l.settings("health-fall: 4")
+			l.must(l.n.sidecar.Signal(syscall.SIGHUP))
+		},
 	}}},
 	{name: "twin", prepare: func(l *lane) {
 		l.n = l.broker(nodeOptions{})

@@ -147,6 +147,14 @@ func (n *node) isBack() {
 	}
 }
 
+// config is the settings file of the lane's sidecar.
+func (l *lane) config() string { return filepath.Join(l.Dir, l.name+".yaml") }
+
+func (l *lane) settings(text string) {
+	l.t.Helper()
+	l.must(os.WriteFile(l.config(), []byte(text+"\n"), 0o600))
+}
+
 // withoutInotify is a program that runs the sidecar where the kernel gives nobody an
 // inotify instance: a user namespace with a limit of its own.
 func (l *lane) withoutInotify() string {
