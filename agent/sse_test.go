@@ -14,11 +14,18 @@ import (
 // streamed is a client of /api/events in virtual time.
 type streamed struct {
 	*httptest.ResponseRecorder
-	mu sync.Mutex
+	mu        sync.Mutex
+	readUntil time.Time
 }
 
 func (s *streamed) SetWriteDeadline(time.Time) error { return nil }
 func (s *streamed) FlushError() error                { return nil }
+func (s *streamed) SetReadDeadline(t time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.readUntil = t
+	return nil
+}
 func (s *streamed) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,6 +91,21 @@ func TestTheStreamTellsWhatTheControlSocketTells(t *testing.T) {
 		}
 		if e.To != "drained" || e.Reason != "disk swap" || e.Why == "" || !strings.Contains(e.Next, "holdfast activate") {
 			t.Errorf("of the drain the journal says %+v", e)
+		}
+	})
+}
+
+// A server takes the end of the time to read a request for the end of its client.
+func TestTheStreamHasNoEndButItsOwn(t *testing.T) {
+	attached(t, someTopics(1), func(n *numbered, _ func(error) error) {
+		s, leave := n.watch()
+		defer leave()
+		time.Sleep(time.Minute)
+		s.mu.Lock()
+		until := s.readUntil
+		s.mu.Unlock()
+		if told := len(s.of("status")); !until.IsZero() || told < 60 {
+			t.Errorf("read until %s, %d statuses in a minute", until, told)
 		}
 	})
 }

@@ -149,18 +149,6 @@ func (b *tab) wantNoComplaints() {
 	}
 }
 
-// asked is how often that path was fetched.
-func (b *tab) asked(path string) (times int) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, r := range b.requests {
-		if u, err := url.Parse(r); err == nil && u.Path == path {
-			times++
-		}
-	}
-	return times
-}
-
 // wantOnlyFrom checks that nothing was fetched from anywhere else.
 func (b *tab) wantOnlyFrom(base string) {
 	b.t.Helper()
