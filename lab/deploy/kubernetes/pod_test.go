@@ -227,6 +227,12 @@ func TestThePodFitsTogether(t *testing.T) {
 		if m.set.Spec.ServiceName != m.service.Name {
 			t.Errorf("service %s, want %s", m.set.Spec.ServiceName, m.service.Name)
 		}
+		if m.rules != nil && (len(m.rules.Spec.Groups) == 0 || len(m.rules.Spec.Groups[0].Rules) == 0) {
+			t.Error("there are no rules")
+		}
+		if (m.monitor != nil) != (m.rules != nil) {
+			t.Error("not all components are there")
+		}
 		if m.monitor != nil {
 			e := m.monitor.Spec.PodMetricsEndpoints[0]
 			if !slices.ContainsFunc(m.container(t, "holdfast").Ports, func(p corev1.ContainerPort) bool { return p.Name == e.Port }) || e.Path != "/metrics" {

@@ -29,6 +29,7 @@ type manifests struct {
 	budget   *policyv1.PodDisruptionBudget
 	policy   *networkingv1.NetworkPolicy
 	monitor  *podMonitor
+	rules    *prometheusRule
 	settings map[string]*corev1.ConfigMap // by the name before its hash
 }
 
@@ -54,6 +55,20 @@ type podMonitor struct {
 				Replacement  string   `json:"replacement"`
 			} `json:"relabelings"`
 		} `json:"podMetricsEndpoints"`
+	} `json:"spec"`
+}
+
+// prometheusRule is the Prometheus operator's type; what is in the rules their own tests say.
+type prometheusRule struct {
+	APIVersion string         `json:"apiVersion"`
+	Kind       string         `json:"kind"`
+	Metadata   map[string]any `json:"metadata"`
+	Spec       struct {
+		Groups []struct {
+			Name     string           `json:"name"`
+			Interval string           `json:"interval"`
+			Rules    []map[string]any `json:"rules"`
+		} `json:"groups"`
 	} `json:"spec"`
 }
 
@@ -89,7 +104,7 @@ func render(t *testing.T, dir string) []byte {
 // withComponents is a directory that a user would write to have a variant with all others.
 func withComponents(t *testing.T, variant string) string {
 	t.Helper()
-	components := []string{"pod-monitor", "etcd-auth"}
+	components := []string{"alerts", "pod-monitor", "etcd-auth"}
 	if variant != "base" {
 		components = append(components, "plain-container")
 	}
@@ -148,6 +163,9 @@ func decode(t *testing.T, text []byte) *manifests {
 		case "PodMonitor":
 			m.monitor = &podMonitor{}
 			into = m.monitor
+		case "PrometheusRule":
+			m.rules = &prometheusRule{}
+			into = m.rules
 		case "ConfigMap":
 			c := &corev1.ConfigMap{}
 			name, _, _ := strings.Cut(head.Metadata.Name, "-")
