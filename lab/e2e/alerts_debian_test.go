@@ -32,11 +32,8 @@ func debianPrometheus(t *testing.T) string {
 	return path
 }
 
-const (
-	webPassword = "open sesame"
-	// webHash is the password's bcrypt hash, of the least cost.
-	webHash = "$2a$04$QGPg9.e8aaijE.G3DXwFXuhdyXkclIOFuq.KeKLctwB5G8iyjfKMC"
-)
+// webHash is webPassword's bcrypt hash, of the least cost.
+const webHash = "$2a$04$QGPg9.e8aaijE.G3DXwFXuhdyXkclIOFuq.KeKLctwB5G8iyjfKMC"
 
 // Rules as they are shipped, at their own pace, and one listener with TLS and a password.
 func TestDebiansPrometheusScrapesSidecarsAndAlerts(t *testing.T) {
