@@ -5,6 +5,7 @@ import (
 	"debug/elf"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -135,17 +136,23 @@ func TestAnIdleSidecarWithAThousandTopicsStaysSmall(t *testing.T) {
 		t.Fatalf("%d topics served, want 1000", st.Topics.Served)
 	}
 	after := memory(t, c.PID(), "VmRSS")
-	// Not a wait for a state: being left alone for this long is what is measured.
-	idle := time.NewTimer(10 * time.Second)
-	defer idle.Stop()
-	select {
-	case <-idle.C:
-	case <-c.Exited():
-		t.Fatal("the sidecar ended")
+	// Not a wait for a state: being left alone for this long is what is measured. The heap goes
+	// up and down between two collections, so one look says little: it is the median of many.
+	var looks []int64
+	for began := time.Now(); time.Since(began) < 20*time.Second; {
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-c.Exited():
+			t.Fatal("the sidecar ended")
+		}
+		if time.Since(began) > 10*time.Second {
+			looks = append(looks, memory(t, c.PID(), "VmRSS"))
+		}
 	}
-	rss := memory(t, c.PID(), "VmRSS")
-	t.Logf("resident: %.1f MB after loading, %.1f MB after 10 s of idle (anonymous %.1f, of the binary %.1f); peak %.1f MB",
-		float64(after)/1e6, float64(rss)/1e6, float64(memory(t, c.PID(), "RssAnon"))/1e6,
+	slices.Sort(looks)
+	rss := looks[len(looks)/2]
+	t.Logf("resident: %.1f MB after loading, %.1f MB after 10 s of idle (from %.1f to %.1f, anonymous %.1f, of the binary %.1f); peak %.1f MB",
+		float64(after)/1e6, float64(rss)/1e6, float64(looks[0])/1e6, float64(looks[len(looks)-1])/1e6, float64(memory(t, c.PID(), "RssAnon"))/1e6,
 		float64(memory(t, c.PID(), "RssFile"))/1e6, float64(memory(t, c.PID(), "VmHWM"))/1e6)
 	if rss > maxResident {
 		t.Errorf("%d bytes resident, want at most %d", rss, maxResident)
