@@ -99,18 +99,11 @@ func (w *watched) is(state prom.State, alert string, matchers ...string) prom.Al
 // firing are the alerts that fire now, by their labels.
 func (w *watched) firing(matchers ...string) (names []string) {
 	for _, a := range w.prom.Alerts() {
-		if a.State == prom.Firing && hasLabels(a, matchers) {
+		if a.State == prom.Firing && a.Matches(matchers) {
 			names = append(names, a.Name)
 		}
 	}
 	return names
-}
-
-func hasLabels(a prom.Alert, matchers []string) bool {
-	return !slices.ContainsFunc(matchers, func(m string) bool {
-		name, value, _ := strings.Cut(m, "=")
-		return a.Labels[name] != value
-	})
 }
 
 // fault is one way in which things go wrong, and the alerts that are named for it.

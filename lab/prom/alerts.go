@@ -43,8 +43,8 @@ func (a Alert) String() string {
 	return fmt.Sprintf("%s{%s} %s", a.Name, strings.Join(l, ", "), a.State)
 }
 
-// matches says whether each matcher, label=value, holds.
-func (a Alert) matches(matchers []string) bool {
+// Matches says whether each matcher, label=value, holds.
+func (a Alert) Matches(matchers []string) bool {
 	return !slices.ContainsFunc(matchers, func(m string) bool {
 		name, value, _ := strings.Cut(m, "=")
 		return a.Labels[name] != value
@@ -146,7 +146,7 @@ func (l *alertLog) present() ([]Alert, <-chan struct{}) {
 func (p *Prometheus) AwaitAlert(ctx context.Context, name string, state State, matchers ...string) (Alert, error) {
 	for {
 		all, news := p.alerts.present()
-		mine := slices.DeleteFunc(slices.Clone(all), func(a Alert) bool { return a.Name != name || !a.matches(matchers) })
+		mine := slices.DeleteFunc(slices.Clone(all), func(a Alert) bool { return a.Name != name || !a.Matches(matchers) })
 		if state == Inactive && len(mine) == 0 {
 			return Alert{Name: name, State: Inactive}, nil
 		}
@@ -171,7 +171,7 @@ func (p *Prometheus) AwaitChange(ctx context.Context, since time.Time, name stri
 	for {
 		changes, news := p.Changes()
 		for _, c := range changes {
-			if !c.At.Before(since) && c.Alert.Name == name && c.Alert.State == state && c.Alert.matches(matchers) {
+			if !c.At.Before(since) && c.Alert.Name == name && c.Alert.State == state && c.Alert.Matches(matchers) {
 				return c, nil
 			}
 		}
