@@ -136,7 +136,7 @@ var settings = []Setting{
 	{"health-fall", "health", "bad checks in a row until the broker is down", "N", "", func(c *Config) any { return &c.HealthFall }},
 
 	{"probe-listen", "listeners", "address of /live, /ready, /startup and /broker/live", "HOST:PORT", "", func(c *Config) any { return &c.ProbeListen }},
-	{"web-listen", "listeners", "address of /metrics and /api/status", "HOST:PORT", "", func(c *Config) any { return &c.WebListen }},
+	{"web-listen", "listeners", "address of the status page, /api/status and /metrics", "HOST:PORT", "", func(c *Config) any { return &c.WebListen }},
 	{"web-config-file", "listeners", "file with TLS, users and client certificates of that address, in the form of Prometheus' exporter-toolkit", "FILE", "", func(c *Config) any { return &c.WebConfigFile }},
 	{"control-socket", "listeners", "unix socket of the command line", "FILE", "state-dir/control.sock", func(c *Config) any { return &c.ControlSocket }},
 
