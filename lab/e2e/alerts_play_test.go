@@ -125,7 +125,7 @@ func (l *lane) flaps() {
 	l.t.Helper()
 	for end := time.Now().Add(alertBound); time.Now().Before(end); {
 		firing := l.firing("cluster=" + l.name)
-		if slices.Contains(firing, "HoldfastLeaseFlapping") && slices.Contains(firing, "HoldfastReadinessFlapping") {
+		if slices.ContainsFunc(firing, isNamed("HoldfastLeaseFlapping")) && slices.ContainsFunc(firing, isNamed("HoldfastReadinessFlapping")) {
 			return
 		}
 		l.must(l.n.link.Cut())

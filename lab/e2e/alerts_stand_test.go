@@ -97,13 +97,12 @@ func (w *watched) is(state prom.State, alert string, matchers ...string) prom.Al
 }
 
 // firing are the alerts that fire now, by their labels.
-func (w *watched) firing(matchers ...string) (names []string) {
-	for _, a := range w.prom.Alerts() {
-		if a.State == prom.Firing && a.Matches(matchers) {
-			names = append(names, a.Name)
-		}
-	}
-	return names
+func (w *watched) firing(matchers ...string) []prom.Alert {
+	return slices.DeleteFunc(w.prom.Alerts(), func(a prom.Alert) bool { return a.State != prom.Firing || !a.Matches(matchers) })
+}
+
+func isNamed(name string) func(prom.Alert) bool {
+	return func(a prom.Alert) bool { return a.Name == name }
 }
 
 // fault is one way in which things go wrong, and the alerts that are named for it.
@@ -113,6 +112,7 @@ type fault struct {
 	on     string   // the instance that they name; empty: they are a fleet's
 	wide   bool     // they do not even name a cluster
 	never  []string // alerts that must not fire in the lane meanwhile
+	told   []string // if set: all that the Alertmanager example lets through meanwhile
 	repair string
 	play   func(l *lane) // nil: what was played before has this consequence too
 	mend   func(l *lane) // nil: it passes by itself
@@ -151,7 +151,7 @@ func (o laneOf) play(t *testing.T, w *watched) {
 		if len(left) == 0 {
 			return
 		}
-		l.is(prom.Inactive, left[0], "cluster="+l.name)
+		l.is(prom.Inactive, left[0].Name, "cluster="+l.name)
 	}
 }
 
@@ -180,6 +180,9 @@ func (l *lane) suffers(f fault) {
 		if f.play != nil {
 			l.wasPending(a, began)
 		}
+	}
+	if firing := l.firing(labels...); len(f.told) > 0 && !slices.Equal(told(l.t, firing), f.told) {
+		l.t.Errorf("of %v Alertmanager lets %v through, want %v", firing, told(l.t, firing), f.told)
 	}
 	mended := time.Now()
 	l.t.Logf("%s", f.repair)
