@@ -41,29 +41,38 @@ func moduleProxy(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := func(name string) string {
-		out, err := exec.Command("go", "env", name).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.TrimSpace(string(out))
+	here, err := goEnv("GOMODCACHE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy, err := goEnv("GOPROXY")
+	if err != nil {
+		t.Fatal(err)
 	}
 	cache := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), "go", "mod", "download")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "GOMODCACHE="+cache, "GOFLAGS=-modcacherw",
-		"GOPROXY=file://"+filepath.Join(env("GOMODCACHE"), "cache", "download")+","+env("GOPROXY"))
+		"GOPROXY=file://"+filepath.Join(here, "cache", "download")+","+proxy)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("gather modules: %v\n%s", err, out)
 	}
 	return filepath.Join(cache, "cache", "download")
 }
 
+func goEnv(name string) (string, error) {
+	out, err := exec.Command("go", "env", name).Output()
+	if err != nil {
+		return "", fmt.Errorf("go env %s: %w", name, err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
 func writeBuilder(to io.Writer, modules string) error {
 	w := &image{tar.NewWriter(to), map[string]bool{}}
-	goroot := runtime.GOROOT()
-	if out, err := exec.Command("go", "env", "GOROOT").Output(); err == nil {
-		goroot = strings.TrimSpace(string(out))
+	goroot, err := goEnv("GOROOT")
+	if err != nil {
+		return err
 	}
 	if err := w.dir("tmp", 0o1777); err != nil {
 		return err

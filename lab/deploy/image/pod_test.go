@@ -35,8 +35,8 @@ type pod struct {
 	pause   string // process that holds the namespaces, as the host numbers it
 }
 
-// podTTL is shorter than the manifest's, which would have the test wait for half a minute.
-const podTTL = 8 * time.Second
+// podTTL is shorter than the manifest's, which would have the test wait for longer.
+const podTTL = 15 * time.Second
 
 // startPod starts what holds the namespaces, and in them an etcd.
 func startPod(t *testing.T, d *daemon, holdfast string) *pod {

@@ -53,7 +53,7 @@ func startHost(t *testing.T, unit string) *host {
 	}
 	files := map[string]string{
 		"etc/holdfast/holdfast.yaml": fmt.Sprintf("driver: nats\netcd-endpoints: [%s]\nbroker-admin: nats://127.0.0.1:%d\nnats-monitor: http://127.0.0.1:%d\n"+
-			"lease-ttl: 5s\nprobe-listen: 127.0.0.1:%d\nweb-listen: 127.0.0.1:%d\nlog-format: json\n", etcd.Endpoint(), ports[0], ports[1], ports[2], ports[3]),
+			"lease-ttl: 15s\nprobe-listen: 127.0.0.1:%d\nweb-listen: 127.0.0.1:%d\nlog-format: json\n", etcd.Endpoint(), ports[0], ports[1], ports[2], ports[3]),
 		"etc/holdfast/credentials/etcd-password": password + "\n",
 		// The unit's own order of things, without the part about authorities: this etcd speaks http.
 		"etc/systemd/system/" + unit + ".d/etcd-credentials.conf": withoutAuthorities(content(t, "etcd-credentials.conf")),
@@ -198,6 +198,19 @@ func TestTheCompanionUnitKeepsItsBroker(t *testing.T) {
 		t.Errorf("no word of the broker's process:\n%s", out)
 	}
 
+	t.Run("a reload takes up what it may, and fails for the rest", func(t *testing.T) {
+		h.must("sh", "-c", "echo 'health-fall: 4' >>/etc/holdfast/holdfast.yaml")
+		h.must("systemctl", "reload", h.unit)
+		h.must("sh", "-c", "echo 'prefix: /elsewhere' >>/etc/holdfast/holdfast.yaml")
+		if out, err := h.systemctl(t.Context(), "reload", h.unit); err == nil {
+			t.Errorf("another prefix is taken up: %s", out)
+		}
+		h.must("sed", "-i", "/^prefix/d", "/etc/holdfast/holdfast.yaml")
+		h.must("systemctl", "reload", h.unit)
+		if got := h.show(h.unit, "NRestarts"); got != "0" {
+			t.Errorf("restarted %s times", got)
+		}
+	})
 	t.Run("a sidecar that is killed is followed by another, and the broker stays", func(t *testing.T) {
 		was := h.members(broker)["nats-server"]
 		h.signal("KILL", h.members(h.unit)["holdfast"])
