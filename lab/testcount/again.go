@@ -14,8 +14,12 @@ import (
 const mostAgain = 6
 
 // finding is what no second run takes back: a safety claim that was seen broken (the tests
-// of the lab say VIOLATION), a data race, a crash. It came out by chance, and it is true.
-var finding = regexp.MustCompile(`(?m)\bVIOLATION: |WARNING: DATA RACE|^\s*(panic|fatal error): `)
+// of the lab say VIOLATION), a data race (its report may stand with another test that ran
+// at that moment), a crash. It came out by chance, and it is true.
+var finding = regexp.MustCompile(`(?m)\bVIOLATION: |WARNING: DATA RACE|race detected during execution of test|^\s*(panic|fatal error): `)
+
+// crashed is the finding with which the process ends.
+var crashed = regexp.MustCompile(`(?m)^\s*(panic|fatal error): `)
 
 // candidates is the tests that failed and may be run once more: those of packages that
 // match, unless they found something.
@@ -29,7 +33,7 @@ func (o *outcome) candidates(packages *regexp.Regexp) (tops []id, refused string
 	no := map[id]bool{}
 	for _, f := range o.failures {
 		top := f.top()
-		if f.test == "" || !packages.MatchString(f.pkg) || finding.MatchString(strings.Join(f.output, "")) {
+		if f.test == "" || !packages.MatchString(f.pkg) || o.found[top] {
 			no[top] = true
 		}
 		if !slices.Contains(tops, top) {
@@ -56,7 +60,7 @@ func (o *outcome) runAgain(out io.Writer, packages *regexp.Regexp, run func(top 
 		if err != nil {
 			return alone, err
 		}
-		if len(again.failures) > 0 || again.results[top] != "pass" {
+		if len(again.failures) > 0 || again.found[top] || again.results[top] != "pass" {
 			continue // what failed stays
 		}
 		var first []string

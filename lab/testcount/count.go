@@ -48,7 +48,8 @@ func (i id) above() (all []id) {
 type outcome struct {
 	silent   bool // nothing was read
 	results  map[id]string
-	failures []failed // those that count
+	failures []failed    // those that count
+	found    map[id]bool // tests of which some part printed a finding, whether or not that part counts
 }
 
 // failed is a test that failed, or a package if test is empty, with all that it printed.
@@ -60,7 +61,7 @@ type failed struct {
 // count reads one run to its end and prints failures with their output and a line for
 // each package.
 func count(in io.Reader, out io.Writer) (*outcome, error) {
-	o := &outcome{silent: true, results: map[id]string{}}
+	o := &outcome{silent: true, results: map[id]string{}, found: map[id]bool{}}
 	output := map[id][]string{}
 	build := map[string][]string{}
 	brokenBelow := map[id]bool{} // a failure was counted here or below
@@ -82,16 +83,15 @@ func count(in io.Reader, out io.Writer) (*outcome, error) {
 					build[e.ImportPath] = append(build[e.ImportPath], e.Output)
 				case "pass", "fail", "skip":
 					if e.Test == "" {
-						lines := output[at]
-						for other, its := range output { // of tests in which the process ended
-							if other.pkg == at.pkg && other.test != "" && o.results[other] == "" {
-								lines = append(its, lines...)
-							}
-						}
-						o.addPackage(out, e, slices.Concat(build[e.FailedBuild], lines), brokenBelow[at])
+						rest := o.notEnded(at.pkg, output)
+						lines := slices.Concat(build[e.FailedBuild], rest, output[at])
+						o.addPackage(out, e, lines, brokenBelow[at] && !o.endedInDisorder(at.pkg, rest, output[at]))
 						break
 					}
 					o.results[at] = e.Action
+					if finding.MatchString(strings.Join(output[at], "")) {
+						o.found[at.top()] = true
+					}
 					if e.Action == "fail" {
 						o.addFailure(out, at, output[at], brokenBelow)
 					}
@@ -106,6 +106,29 @@ func count(in io.Reader, out io.Writer) (*outcome, error) {
 		}
 	}
 	return o, nil
+}
+
+// notEnded is what the tests printed in which the process ended.
+func (o *outcome) notEnded(pkg string, output map[id][]string) (lines []string) {
+	for _, at := range slices.SortedFunc(maps.Keys(output), func(a, b id) int { return strings.Compare(a.test, b.test) }) {
+		if at.pkg == pkg && at.test != "" && o.results[at] == "" {
+			lines = append(lines, output[at]...)
+		}
+	}
+	return lines
+}
+
+// endedInDisorder says whether a package failed for more than its failed tests, which may
+// pass alone: its process ended within a test (out of time, os.Exit, a crash), and those
+// after it never ran, or what belongs to no test has a finding. A test that crashed says so
+// itself and is not run again, so that the package is not counted beside it.
+func (o *outcome) endedInDisorder(pkg string, rest, own []string) bool {
+	if len(rest) == 0 && !finding.MatchString(strings.Join(own, "")) {
+		return false
+	}
+	return !slices.ContainsFunc(o.failures, func(f failed) bool {
+		return f.pkg == pkg && crashed.MatchString(strings.Join(f.output, ""))
+	})
 }
 
 // addFailure counts a failed test, unless a subtest of it already was counted.

@@ -62,6 +62,10 @@ func TestCountIsOfTestsThatHaveNoSubtests(t *testing.T) {
 		{"package without tests is nothing", lines("skip p -"), 0, 0, 0},
 		{"same test in two packages", lines("pass p A", "pass q A", "pass p -", "pass q -"), 2, 0, 0},
 		{"deep", lines("fail p A/x/y", "fail p A/x", "fail p A", "fail p -"), 0, 1, 0},
+		{"out of time in one test, after another failed", lines("fail p A", "run p B panic: test timed out after 1s", "fail p -"), 0, 2, 0},
+		{"exit in one test, after another failed", lines("fail p A", "run p B === RUN B", "fail p -"), 0, 2, 0},
+		{"a crash of a failed test, beside others", lines("run p B === RUN B", "fail p A panic: oh", "fail p -"), 0, 1, 0},
+		{"a race that no test noticed, after one failed", lines("fail p A", "fail p - WARNING: DATA RACE"), 0, 2, 0},
 		{"noise", "go: downloading something\n" + lines("pass p A"), 1, 0, 0},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -150,6 +154,10 @@ func TestATestThatFailedIsRunOnceMoreUnlessItFoundSomething(t *testing.T) {
 		{"another package", lines("fail recovery A", "fail recovery -"), nil},
 		{"a safety claim", lines("fail lab/e2e A     a_test.go:1: VIOLATION: served past the deadline", "fail lab/e2e -"), nil},
 		{"a safety claim in one subtest", lines("fail lab/e2e A/x late", "fail lab/e2e A/y VIOLATION: two owners", "fail lab/e2e A"), nil},
+		{"a safety claim beside a failed subtest", lines("fail lab/e2e A/x late", "fail lab/e2e A VIOLATION: two owners", "fail lab/e2e -"), nil},
+		{"a safety claim in a part that passed", lines("pass lab/e2e A/x VIOLATION: two owners", "fail lab/e2e A/y late", "fail lab/e2e A", "fail lab/e2e -"), nil},
+		{"the process ended in another test", lines("fail lab/e2e A late", "run lab/e2e B === RUN B", "fail lab/e2e -"), []string{"A lab/e2e"}},
+		{"a data race that is told elsewhere", lines("fail lab/e2e A     testing.go:1: race detected during execution of test"), nil},
 		{"a data race", lines("fail lab/e2e A WARNING: DATA RACE"), nil},
 		{"a crash", lines("fail lab/e2e A panic: runtime error: x"), nil},
 		{"a package by itself", lines("pass lab/e2e A", "fail lab/e2e -"), nil},
@@ -181,6 +189,7 @@ func TestATestCountsOnceAsItCameOutAlone(t *testing.T) {
 		{"fails again", lines("pass l A/x", "fail l A/y", "fail l A", "fail l -"), 2, 2, nil},
 		{"is skipped", lines("skip l A", "pass l -"), 2, 2, nil},
 		{"says nothing", "no such package\n", 2, 2, nil},
+		{"passes, and a part says what was broken", lines("pass l A/x", "pass l A/y VIOLATION: two owners", "pass l A", "pass l -"), 2, 2, nil},
 		{"passes, and the process fails", lines("pass l A/x", "pass l A/y", "pass l A", "fail l -"), 2, 2, nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {

@@ -10,7 +10,8 @@
 // A test with subtests is not counted beside them, unless it failed and none of
 // them did. A package that failed without a failed test (it did not build, it
 // panicked, it ran out of time) counts as one failure, and so does a run that says
-// nothing at all. Nothing else is counted.
+// nothing at all. So does a package whose process ended before its tests did, beside the
+// tests of it that failed before. Nothing else is counted.
 //
 // A test of a package that matches -again, if it failed without a finding, is run once
 // more, alone; see candidates for why. Such a test counts once, as it came out then, and
