@@ -55,7 +55,7 @@ func (s *stage) startAlerts(ctx context.Context) error {
 // tellAlerts prints each alert that fires or is resolved, until ctx ends.
 func (s *stage) tellAlerts(ctx context.Context) {
 	seen, news := s.prom.Changes()
-	told := len(seen)
+	s.told.Store(int64(len(seen)))
 	for {
 		select {
 		case <-news:
@@ -64,11 +64,21 @@ func (s *stage) tellAlerts(ctx context.Context) {
 		}
 		var all []prom.Change
 		all, news = s.prom.Changes()
-		for _, c := range all[told:] {
+		for _, c := range all[s.told.Load():] {
 			s.tell(c)
 		}
-		told = len(all)
+		s.told.Store(int64(len(all)))
 	}
+}
+
+// toldAll waits until what happened before now is told, so that what is said next does not
+// come before it.
+func (s *stage) toldAll(ctx context.Context) error {
+	all, _ := s.prom.Changes()
+	return harness.Await(ctx, alertBound, "the alerts to be told", func(context.Context) (bool, string) {
+		told := s.told.Load()
+		return told >= int64(len(all)), fmt.Sprintf("%d of %d", told, len(all))
+	})
 }
 
 // tell prints one change in a line, and while somebody plays by hand what to do.
@@ -106,6 +116,9 @@ func (s *stage) alerted(ctx context.Context, t *trial, fault time.Time, name str
 	if err != nil {
 		return err
 	}
+	if err := s.toldAll(ctx); err != nil {
+		return err
+	}
 	after := c.At.Sub(fault).Seconds()
 	s.say("%s fired %.1f s after the fault: %s", name, after, c.Alert.Annotations["description"])
 	s.say("what to do, in words: %s", runbook(name))
@@ -120,7 +133,10 @@ func (s *stage) resolved(ctx context.Context, t *trial, repaired time.Time, name
 	if _, err := s.prom.AwaitAlert(ctx, name, prom.Inactive, "instance="+n.id); err != nil {
 		return err
 	}
-	after := max(0, time.Since(repaired).Seconds())
+	after := time.Since(repaired).Seconds()
+	if err := s.toldAll(ctx); err != nil {
+		return err
+	}
 	s.say("%s is resolved, %.1f s after the repair", name, after)
 	t.saw("resolved after %.1f s", after)
 	return nil

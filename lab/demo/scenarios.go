@@ -356,6 +356,9 @@ func (s *stage) fullRestart(ctx context.Context, t *trial, began time.Time) erro
 	if _, err := s.prom.AwaitAlert(bounded, "HoldfastDown", prom.Inactive); err != nil {
 		return err
 	}
+	if err := s.toldAll(bounded); err != nil {
+		return err
+	}
 	s.say("%s; all topics take messages", strings.Join(modes, ", "))
 	t.saw("%s", strings.Join(modes, ", "))
 	t.saw("all serving")

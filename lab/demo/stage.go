@@ -54,7 +54,8 @@ type stage struct {
 	history *harness.History
 	nodes   []*node // n1, n2, n3
 	prom    *prom.Prometheus
-	byHand  atomic.Bool // the scenarios are over, and somebody may play
+	told    atomic.Int64 // changes of alerts that were printed, or came before all
+	byHand  atomic.Bool  // the scenarios are over, and somebody may play
 }
 
 // say prints one line with the seconds since the start.
