@@ -34,6 +34,8 @@ LABEL org.opencontainers.image.title="holdfast" \
 # Public authorities, for an etcd behind a public certificate; --etcd-cacert takes their
 # place. No shell, no /tmp, no /etc/passwd: nothing of them is needed.
 COPY --from=build /image/ /
+# Without it the runtime's own, which has no /: 'kubectl exec POD -c holdfast -- holdfast status'.
+ENV PATH=/
 USER 65532:65532
 # All that is written. Everything else may be read-only (--read-only).
 VOLUME /var/lib/holdfast

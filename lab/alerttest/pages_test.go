@@ -42,6 +42,10 @@ func TestEveryAlertHasARunbook(t *testing.T) {
 		if n := len(regexp.MustCompile(`(?m)^#+ `).FindAllString(text, -1)); n != len(runbookHeadings)+1 {
 			t.Errorf("%s.md: %d headings", name, n)
 		}
+		// 'run -- CMD' passes SIGQUIT on to the broker, which ends by it.
+		if strings.Contains(text, "QUIT") {
+			t.Errorf("%s.md: SIGQUIT is the broker's, too; SIGABRT has the sidecar say where it is", name)
+		}
 		if lines := strings.Count(text, "\n"); lines > 70 {
 			t.Errorf("%s.md: %d lines are more than a page", name, lines)
 		}

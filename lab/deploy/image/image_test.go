@@ -45,6 +45,19 @@ type inspected struct {
 	}
 }
 
+// The runbooks put `kubectl exec POD -c holdfast --` in front of `holdfast …`: the PATH that a
+// container runtime gives an image without one does not have /.
+func TestTheImageFindsItsProgramByName(t *testing.T) {
+	text, err := os.ReadFile("../../../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, image, _ := strings.Cut(string(text), "\nFROM ${BASE}\n")
+	if !strings.Contains(image, "\nENV PATH=/\n") || !strings.Contains(image, `ENTRYPOINT ["/holdfast"]`) {
+		t.Errorf("want ENV PATH=/ and /holdfast in the image:\n%s", image)
+	}
+}
+
 // TestTheImage builds once and looks at it from all sides: each build compiles everything.
 func TestTheImage(t *testing.T) {
 	if testing.Short() {
@@ -242,7 +255,8 @@ func runsConfined(t *testing.T, d *daemon, arch string) {
 	}
 	d.must(t, "exec", "n1", "/holdfast", "install", "/var/lib/holdfast/x")
 
-	if out := d.must(t, "exec", "n1", "/holdfast", "drain", "--reason", "test"); !strings.Contains(out, "drained") {
+	// Without the path, as the runbooks have it.
+	if out := d.must(t, "exec", "n1", "holdfast", "drain", "--reason", "test"); !strings.Contains(out, "drained") {
 		t.Errorf("drain says %q", out)
 	}
 	healthy("unhealthy")
