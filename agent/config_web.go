@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/http"
 	"os"
 	"regexp"
 	"slices"
@@ -29,8 +30,12 @@ type webAccess struct {
 	certificates bool              // a client's, signed by a known authority
 }
 
-// demands reports whether nobody comes through without a password or a certificate.
-func (w webAccess) demands() bool { return len(w.users) > 0 || w.certificates }
+// shown reports whether whoever asks had to show a password, which exporter-toolkit has
+// judged by the file of now, or a certificate. That is judged at the handshake, if there is
+// one: the file may have got its TLS since, and the connection none.
+func (w webAccess) shown(r *http.Request) bool {
+	return len(w.users) > 0 || w.certificates && r.TLS != nil && len(r.TLS.VerifiedChains) > 0
+}
 
 // readWebAccess reads what is needed of the file. exporter-toolkit judges the whole of it.
 // No path: it asks nothing.

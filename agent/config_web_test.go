@@ -1,6 +1,9 @@
 package agent
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -71,8 +74,10 @@ func TestOnlyPasswordsAndSignedCertificatesAreADemand(t *testing.T) {
 			path = webConfigFile(t, t.TempDir(), tt.file)
 		}
 		access, err := readWebAccess(path)
-		if err != nil || access.demands() != tt.want {
-			t.Errorf("%s: %v, %v", tt.name, access.demands(), err)
+		r := httptest.NewRequest("POST", reloadPath, nil)
+		r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{}}}}
+		if err != nil || access.shown(r) != tt.want {
+			t.Errorf("%s: %v, %v", tt.name, access.shown(r), err)
 		}
 	}
 	if _, err := readWebAccess(filepath.Join(t.TempDir(), "gone")); !os.IsNotExist(err) && err == nil {

@@ -189,7 +189,7 @@ const reloadPath = "/-/reload"
 // serveWebReload is as Prometheus has it, but only for those who had to show who they are.
 func (a *agent) serveWebReload(w http.ResponseWriter, r *http.Request) {
 	access, err := readWebAccess(a.cfg.WebConfigFile)
-	if err != nil || !access.demands() {
+	if err != nil || !access.shown(r) {
 		refuseWith(w, http.StatusForbidden, ExitRefused, errors.New("POST "+reloadPath+
 			" is only for those who show a password or a certificate: set --web-config-file with basic_auth_users or RequireAndVerifyClientCert; or send SIGHUP, or run 'holdfast reload'"))
 		return

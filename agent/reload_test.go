@@ -319,6 +319,7 @@ func TestAReloadOverTheWebIsOnlyForThoseWhoShowWhoTheyAre(t *testing.T) {
 	}{
 		{"no file", "", "", http.StatusForbidden},
 		{"TLS alone", "tls_server_config:\n  cert_file: server.pem\n  key_file: server-key.pem\n", "", http.StatusForbidden},
+		{"certificates, of which this connection knows nothing", "tls_server_config:\n  cert_file: server.pem\n  key_file: server-key.pem\n  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.pem\n", "", http.StatusForbidden},
 		{"users", "basic_auth_users:\n  a: " + cheapHash + "\n", "", http.StatusOK},
 		{"users, from another site's page", "basic_auth_users:\n  a: " + cheapHash + "\n", "cross-site", http.StatusForbidden},
 	} {
