@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/binary"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -279,6 +280,67 @@ func TestAListenerBearsSoManyConnectionsAndClosesTheNext(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("nobody is answered after one left: %s", body)
 		}
+	}
+}
+
+// Each request of HTTP/2 holds memory. How many a connection may bring stands in the first
+// frame that it is sent; see RFC 9113, section 6.5.
+func TestOneConnectionBringsSoManyRequestsAtATime(t *testing.T) {
+	dir := t.TempDir()
+	ca := newAuthority(t, dir)
+	ca.server("server")
+	address := served(t, Listener{Handler: saying("ok"), WebConfig: webConfigFile(t, dir, "tls_server_config:\n  cert_file: server.pem\n  key_file: server-key.pem\n")})
+	settings := ca.client("").Transport.(*http.Transport).TLSClientConfig
+	settings.NextProtos = []string{"h2"}
+	c, err := tls.Dial("tcp", address, settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	if _, err := c.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")); err != nil {
+		t.Fatal(err)
+	}
+	head := make([]byte, 9)
+	if _, err := io.ReadFull(c, head); err != nil || head[3] != 4 {
+		t.Fatalf("the first frame is %x, %v", head, err)
+	}
+	body := make([]byte, int(head[1])<<8|int(head[2]))
+	if _, err := io.ReadFull(c, body); err != nil {
+		t.Fatal(err)
+	}
+	for ; len(body) >= 6; body = body[6:] {
+		if id, n := binary.BigEndian.Uint16(body), binary.BigEndian.Uint32(body[2:]); id == 3 {
+			if n != maxStreams {
+				t.Errorf("%d requests, want %d", n, maxStreams)
+			}
+			return
+		}
+	}
+	t.Error("as many as they like")
+}
+
+func TestWhoComesWhileManyAreAnsweredIsToldToComeAgain(t *testing.T) {
+	entered, leave := make(chan struct{}), make(chan struct{})
+	h := few(2, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { entered <- struct{}{}; <-leave }))
+	ask := func() *httptest.ResponseRecorder {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		return w
+	}
+	var two sync.WaitGroup
+	for range 2 {
+		two.Go(func() { ask() })
+		<-entered
+	}
+	if w := ask(); w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
+		t.Errorf("the third: %d %v", w.Code, w.Header())
+	}
+	close(leave)
+	two.Wait()
+	go func() { <-entered }()
+	if w := ask(); w.Code != http.StatusOK {
+		t.Errorf("after they left: %d", w.Code)
 	}
 }
 

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"time"
@@ -14,7 +15,10 @@ import (
 
 const (
 	webReadTimeout  = 10 * time.Second // of a request's body
-	webWriteTimeout = 30 * time.Second // of an answer
+	webWriteTimeout = 10 * time.Second // of an answer
+	// maxAnswers is how many are made or wait for a slow reader at a time, streams aside:
+	// one of /metrics holds some 100 kB.
+	maxAnswers = 32
 )
 
 // webHandler serves metrics and the status. It changes nothing: whatever is registered
@@ -24,11 +28,29 @@ func (a *agent) webHandler(reg *prometheus.Registry) http.Handler {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{EnableOpenMetrics: true, Registry: reg}))
 	mux.HandleFunc("GET /api/status", func(w http.ResponseWriter, r *http.Request) { reply(w, a.status()) })
 	mux.Handle("GET /{$}", page.Handler())
-	mux.HandleFunc("GET /api/events", unbounded(a.feed.ServeHTTP))
 	mux.HandleFunc("GET /-/healthy", answer(a.liveChecks))
 	mux.HandleFunc("GET /-/ready", answer(a.readyChecks))
 	mux.Handle("POST "+reloadPath, http.NewCrossOriginProtection().Handler(http.HandlerFunc(a.serveWebReload)))
-	return guarded(mux)
+	all := http.NewServeMux()
+	all.Handle("/", few(maxAnswers, mux))
+	all.HandleFunc("GET /api/events", unbounded(a.feed.ServeHTTP)) // has a bound of its own
+	return guarded(all)
+}
+
+// few turns away whoever comes while n are answered: each that waited would hold memory,
+// and a sidecar without memory ends with its broker.
+func few(n int, h http.Handler) http.Handler {
+	places := make(chan struct{}, n)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+			h.ServeHTTP(w, r)
+		default:
+			w.Header().Set("Retry-After", "5")
+			http.Error(w, fmt.Sprintf("%d are being answered: try again later", n), http.StatusServiceUnavailable)
+		}
+	})
 }
 
 // guarded keeps everything but reads away from h, bounds each request, and tells browsers
