@@ -28,7 +28,7 @@ var (
 	descZombie     = desc("broker_zombie", "1 while the broker shows this sign of a zombie: it runs unregistered, or serves topics that are not assigned to it or that another broker owns, or does not see what is assigned to it (stale_view: restart it).", "kind")
 	descPaused     = desc("paused", "1 while a person has paused recovery. The lease and the fencing go on; 'holdfast status' says who and until when.")
 	descStartup    = desc("startup_done", "1 once startup has led somewhere: to a broker that was ready, or to a mode that a person must change. 0 for minutes: 'holdfast status' says what it waits for.")
-	descDrained    = desc("drained", "1 for the reason of the present drained, 0 for the others; all 0 while the broker is not drained. operator: a person's or another program's word. Any other waits for a person: find the cause, then 'holdfast activate'.", "reason")
+	descDrained    = desc("drained", "1 for the reason of the present drained, 0 for the others; all 0 while the broker is not drained. operator: a person's or another program's word; pod_stop: the preStop of a pod's. Any other waits for a person: find the cause, then 'holdfast activate'.", "reason")
 	descDraining   = desc("drain_pending", "1 while the broker is to be drained and still serves topics, or has not taken the mode. For minutes: 'holdfast topics' names what is left.")
 	descMismatch   = desc("mode_mismatch", "1 while the mode in etcd, or the broker's own, is not the one that was decided here. For minutes: 'holdfast events' says who writes it, or why the broker does not take it.")
 	descConflict   = desc("identity_conflict", "1 while another sidecar holds the registration of this broker id: clients are kept away here. Stop one of the two.")
@@ -87,16 +87,19 @@ func (g stateGauges) Collect(c chan<- prometheus.Metric) {
 	c <- prometheus.MustNewConstMetric(descLoop, prometheus.GaugeValue, float64(a.freshness.Last().UnixMilli())/1000)
 }
 
-// byOperator is the label of every drained that is not Holdfast's; byUnknown that of one
-// of Holdfast's whose reason is none of those below.
+// byOperator is the label of every drained that is not Holdfast's, except those for the end
+// of a pod: nobody may know of that one, as when its node was emptied. byPodStop is also the
+// reason that preStop gives in deploy/kubernetes. byUnknown is the label of one of
+// Holdfast's whose reason is none of those below.
 const (
 	byOperator = "operator"
+	byPodStop  = "pod_stop"
 	byUnknown  = "other"
 )
 
 // drainedReasons bounds the label: a person's own words are not one.
 var drainedReasons = []string{
-	byOperator, string(recovery.ReasonJoin), string(recovery.ReasonStaleRestart), string(recovery.ReasonRegistrationExpired),
+	byOperator, byPodStop, string(recovery.ReasonJoin), string(recovery.ReasonStaleRestart), string(recovery.ReasonRegistrationExpired),
 	string(recovery.ReasonRestoredBackup), string(recovery.ReasonCorruptState), string(recovery.ReasonUnreadableMode), byUnknown,
 }
 
@@ -105,6 +108,8 @@ func drainedReason(m recovery.ModeRecord) string {
 	switch {
 	case m.Mode != recovery.Drained:
 		return ""
+	case m.By != recovery.ByHoldfast && m.Reason == byPodStop:
+		return byPodStop
 	case m.By != recovery.ByHoldfast:
 		return byOperator
 	case slices.Contains(drainedReasons, string(m.Reason)):

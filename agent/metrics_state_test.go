@@ -24,6 +24,7 @@ func TestTheReasonOfADrainedIsBounded(t *testing.T) {
 		"a reason without a series":       {recovery.ModeRecord{Mode: recovery.Drained, Reason: "something new", By: recovery.ByHoldfast}, "other"},
 		"a person's, in words of his own": {recovery.ModeRecord{Mode: recovery.Drained, Reason: "Ticket 42", By: recovery.ByOperator}, "operator"},
 		"a person's, in one of our words": {recovery.ModeRecord{Mode: recovery.Drained, Reason: recovery.ReasonStaleRestart, By: recovery.ByOperator}, "operator"},
+		"the end of a pod":                {recovery.ModeRecord{Mode: recovery.Drained, Reason: "pod_stop", By: recovery.ByOperator}, "pod_stop"},
 		"another program's":               {recovery.ModeRecord{Mode: recovery.Drained, Reason: "maintenance", By: "broker"}, "operator"},
 	} {
 		if got := drainedReason(row.mode); got != row.want {
