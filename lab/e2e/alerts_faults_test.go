@@ -159,6 +159,18 @@ var brokerLanes = []laneOf{
 			l.must(l.n.sidecar.Signal(syscall.SIGHUP))
 		},
 	}}},
+	{name: "pod", prepare: func(l *lane) { l.n = l.broker(nodeOptions{Flags: []string{"--leave-registered"}}) }, faults: []fault{
+		{
+			what: "the sidecar is stopped and started again and again", on: "pod", alerts: []string{"HoldfastRestarting"}, never: []string{"HoldfastDown", "HoldfastLeaseLost"},
+			play: (*lane).restarts, repair: "it stays, for half an hour",
+		},
+		{
+			what: "the end of its pod drains the broker, and nobody activates it", on: "pod",
+			alerts: []string{"HoldfastPodWaiting"}, never: []string{"HoldfastDrainedWaiting", "HoldfastDown"},
+			play:   func(l *lane) { l.n.drainsFor("pod_stop") },
+			repair: "a person activates it", mend: func(l *lane) { l.n.activate() },
+		},
+	}},
 	{name: "twin", prepare: func(l *lane) {
 		l.n = l.broker(nodeOptions{})
 		l.other = l.prepareAs("twin-2", nodeOptions{Conf: `server_name: "twin"`})

@@ -102,9 +102,11 @@ func (l *lane) occupies(subject string) {
 }
 
 // drains is a person's word. The verb's own exit code says whether the drain ended.
-func (n *node) drains() {
+func (n *node) drains() { n.t.Helper(); n.drainsFor("disk swap") }
+
+func (n *node) drainsFor(reason string) {
 	n.t.Helper()
-	_, err := n.sidecar.Verb(n.ctx, "drain", "--reason", "disk swap", "--timeout", "1s")
+	_, err := n.sidecar.Verb(n.ctx, "drain", "--reason", reason, "--timeout", "1s")
 	n.must(err)
 	n.await("the word to be taken", func(st harness.Status) bool { return st.Mode != "active" })
 }
@@ -131,6 +133,19 @@ func (l *lane) flaps() {
 		l.must(l.n.link.Cut())
 		l.n.awaitNotReady()
 		l.must(l.n.link.Heal())
+		l.n.isBack()
+	}
+}
+
+// restarts stops the sidecar and starts it until the alert about that fires.
+func (l *lane) restarts() {
+	l.t.Helper()
+	for end := time.Now().Add(alertBound); time.Now().Before(end); {
+		if slices.ContainsFunc(l.firing("cluster="+l.name), isNamed("HoldfastRestarting")) {
+			return
+		}
+		l.must(l.n.sidecar.Stop(l.ctx))
+		l.must(l.n.sidecar.Start())
 		l.n.isBack()
 	}
 }
