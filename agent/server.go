@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/prometheus/exporter-toolkit/web"
@@ -24,6 +24,8 @@ const (
 	maxHeaderBytes = 16 << 10
 	headerTimeout  = 5 * time.Second // also of a TLS handshake
 	idleTimeout    = time.Minute
+	readTimeout    = 10 * time.Second // of a request with its body; over TCP
+	writeTimeout   = 10 * time.Second // of an answer; over TCP, unless it streams
 )
 
 // socketServer serves HTTP on a socket.
@@ -46,10 +48,14 @@ func openListener(l Listener) (Server, error) {
 	server := &http.Server{Handler: l.Handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		BaseContext: func(net.Listener) context.Context { return l.Base }, ErrorLog: slog.NewLogLogger(quietHandler{l.Log.Handler()}, slog.LevelError)}
+	limited := &limitedListener{Listener: socket, open: map[*limitedConn]struct{}{}}
+	server.ConnState = limited.note
 	if l.Network == "unix" {
 		server.Handler, server.ConnContext = ownPeersOnly(l.Handler, l.Addr, l.Log), withPeer
+	} else {
+		server.ReadTimeout, server.WriteTimeout = readTimeout, writeTimeout // of who was not let in, too
 	}
-	return &socketServer{&limitedListener{Listener: socket}, server, l.WebConfig, l.Log}, nil
+	return &socketServer{limited, server, l.WebConfig, l.Log}, nil
 }
 
 func (s *socketServer) Addr() string { return s.listener.Addr().String() }
@@ -111,41 +117,77 @@ func listenControl(setting, network, path string) (net.Listener, error) {
 	return l, nil
 }
 
-// limitedListener closes what comes beyond maxConnections at once: who asks learns it, and
-// nobody waits in a queue behind those that hold theirs.
+// limitedListener closes, when one more than maxConnections comes, the connection on which
+// nothing was asked for longest: whoever just holds them cannot lock out those who ask, and
+// a probe that is not answered has its broker restarted.
 type limitedListener struct {
 	net.Listener
-	open atomic.Int64
+
+	mu   sync.Mutex
+	open map[*limitedConn]struct{}
 }
 
 // Accept implements net.Listener.
 func (l *limitedListener) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	one := &limitedConn{Conn: c, in: l, since: time.Now()}
+	l.mu.Lock()
+	var out *limitedConn
+	if len(l.open) >= maxConnections {
+		for c := range l.open {
+			if out == nil || c.before(out) {
+				out = c
+			}
 		}
-		if l.open.Add(1) <= maxConnections {
-			return &limitedConn{Conn: c, leave: l.leave}, nil
-		}
-		l.leave()
-		c.Close()
+	}
+	l.open[one] = struct{}{}
+	l.mu.Unlock()
+	if out != nil {
+		out.Close()
+	}
+	return one, nil
+}
+
+// note is http.Server.ConnState.
+func (l *limitedListener) note(c net.Conn, state http.ConnState) {
+	if over, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
+		c = over.NetConn()
+	}
+	one, ok := c.(*limitedConn)
+	if !ok {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if one.asks = state == http.StateActive; one.asks {
+		one.since = time.Now()
 	}
 }
 
-func (l *limitedListener) leave() { l.open.Add(-1) }
-
+// limitedConn is guarded by its listener's mutex.
 type limitedConn struct {
 	net.Conn
-	closed atomic.Bool
-	leave  func()
+	in    *limitedListener
+	asks  bool      // something is being answered
+	since time.Time // when that began last, or when it was opened
+}
+
+// before reports whether c goes before o when one must: those that ask nothing come first.
+func (c *limitedConn) before(o *limitedConn) bool {
+	if c.asks != o.asks {
+		return o.asks
+	}
+	return c.since.Before(o.since)
 }
 
 // Close implements net.Conn.
 func (c *limitedConn) Close() error {
-	if !c.closed.Swap(true) {
-		c.leave()
-	}
+	c.in.mu.Lock()
+	delete(c.in.open, c)
+	c.in.mu.Unlock()
 	return c.Conn.Close()
 }
 

@@ -13,13 +13,9 @@ import (
 	"holdfast/probes"
 )
 
-const (
-	webReadTimeout  = 10 * time.Second // of a request's body
-	webWriteTimeout = 10 * time.Second // of an answer
-	// maxAnswers is how many are made or wait for a slow reader at a time, streams aside:
-	// one of /metrics holds some 100 kB.
-	maxAnswers = 32
-)
+// maxAnswers is how many are made or wait for a slow reader at a time, streams aside: one
+// of /metrics holds some 100 kB.
+const maxAnswers = 32
 
 // webHandler serves metrics and the status. It changes nothing: whatever is registered
 // here, only GET and HEAD get through to it, and a reload.
@@ -60,8 +56,8 @@ func guarded(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		deadlines := http.NewResponseController(w)
 		now := time.Now()
-		_ = deadlines.SetReadDeadline(now.Add(webReadTimeout)) // a test's recorder has none
-		_ = deadlines.SetWriteDeadline(now.Add(webWriteTimeout))
+		_ = deadlines.SetReadDeadline(now.Add(readTimeout)) // a test's recorder has none
+		_ = deadlines.SetWriteDeadline(now.Add(writeTimeout))
 		head := w.Header()
 		for name, value := range map[string]string{
 			"Cache-Control":           "no-store",
