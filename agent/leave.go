@@ -93,8 +93,9 @@ var errRunsUnregistered = errors.New("it was quiesced, but " + mustStopWhy)
 // due: it may not serve any more, so it is stopped if it cannot be quiesced.
 func (a *agent) fenceToLeave(ctx context.Context, due bool) (proven bool, err error) {
 	// In a pod we are ended right after the broker: its process tells of that at once, its
-	// health only after several failures.
-	if a.brokerTarget().Pid == 0 && a.brokerGone() {
+	// health only after several failures. Whoever answers now is the next process, or was
+	// never that one.
+	if a.brokerTarget().Pid == 0 && a.brokerGone() && !a.brokerAnswers(ctx) {
 		return true, nil
 	}
 	proven, err = a.quiesceToLeave(ctx)
@@ -112,6 +113,12 @@ func (a *agent) fenceToLeave(ctx context.Context, due bool) (proven bool, err er
 	a.log.Warn("broker stopped before its registration is given up", "by", how, "why", err)
 	a.event(Event{Kind: "fence", To: "stopped", Epoch: a.memory.Epoch, Detail: "process stopped: " + how})
 	return true, nil
+}
+
+func (a *agent) brokerAnswers(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, min(a.settings().HealthTimeout, stopTimeout/8))
+	defer cancel()
+	return a.broker.Health(ctx) == nil
 }
 
 func (a *agent) quiesceToLeave(ctx context.Context) (proven bool, err error) {

@@ -43,3 +43,31 @@ func TestABrokerThatEndedRightBeforeUsLeavesNoRegistration(t *testing.T) {
 		})
 	}
 }
+
+// Its pid file led to a script that started it, or it was started again right away.
+func TestABrokerThatAnswersIsQuiescedBeforeItsRegistrationIsGivenUp(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		change func(l *sidecarLife)
+	}{
+		{"the process that ended was not it", func(*sidecarLife) {}},
+		{"another process of it has come up", func(l *sidecarLife) { l.start() }},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			inLife(t, stoppable, func(l *sidecarLife) {
+				l.until(l.age() + 5*time.Second)
+				who, _ := l.identity.get()
+				l.halt()
+				l.set(func() { l.serving = true })
+				row.change(l)
+				l.recognizer.settle(process.Target{Pid: 1<<22 + 1, StartTicks: 1}, who.Instance, isBroker, "")
+				err := l.leave()
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				if err != nil || l.serving || !revoked(l) {
+					t.Errorf("%v, serving %v, revoked %v", err, l.serving, revoked(l))
+				}
+			})
+		})
+	}
+}
