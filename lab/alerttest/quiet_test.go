@@ -63,7 +63,7 @@ func healthy() broker {
 		`holdfast_broker_up`: always(1), `holdfast_detached`: always(0), `holdfast_attachment{state="degraded"}`: always(0),
 		`holdfast_identity_conflict`: always(0), `holdfast_broker_restart_required`: always(0),
 		`holdfast_broker_mode{mode="active"}`: always(1), `holdfast_broker_mode{mode="drained"}`: always(0), `holdfast_broker_mode{mode="draining"}`: always(0),
-		`holdfast_drained{reason="operator"}`: always(0), `holdfast_drained{reason="stale_restart"}`: always(0),
+		`holdfast_drained{reason="operator"}`: always(0), `holdfast_drained{reason="stale_restart"}`: always(0), `holdfast_drained{reason="pod_stop"}`: always(0),
 		`holdfast_drain_pending`: always(0), `holdfast_mode_mismatch`: always(0),
 		`holdfast_lease_ttl_seconds`: always(32), `holdfast_lease_detach_margin_seconds`: always(10.667),
 		`holdfast_lease_remaining_seconds`: always(29), `holdfast_lease_keepalive_failure_streak`: always(0),
@@ -79,7 +79,8 @@ func healthy() broker {
 		`holdfast_topic_listings_total{result="ok"}`: growing(1), `holdfast_topic_listings_total{result="error"}`: always(0),
 		`holdfast_reconcile_last_success_timestamp_seconds`: growing(15), `holdfast_reconcile_interval_seconds`: always(30), `holdfast_mass_change_held`: always(0),
 		`holdfast_datadir_watch_mode{mode="rescan"}`: always(0), `holdfast_config_last_reload_successful`: always(1),
-		`holdfast_agent_loop_last_run_timestamp_seconds`: growing(15),
+		`holdfast_config_last_reload_success_timestamp_seconds`: always(1000),
+		`holdfast_agent_loop_last_run_timestamp_seconds`:        growing(15),
 	}
 }
 
@@ -145,6 +146,24 @@ func TestNothingFiresWhileNothingIsWrong(t *testing.T) {
 		`holdfast_broker_up`:               during(at+2*time.Minute, work, 1, 0), `holdfast_guard_up`: during(at+2*time.Minute, work, 1, 0),
 		`holdfast_lease_remaining_seconds`: {{value: 29, lasts: at + 2*time.Minute}, {value: 5, lasts: 30 * time.Second}, {value: -100, lasts: work - 30*time.Second}, {value: 29}},
 	}
+	// One after another: drained by preStop, replaced, and activated after some minutes.
+	replaced := func(at time.Duration) broker {
+		const d = 6 * time.Minute
+		return broker{
+			`holdfast_ready`: during(at, d, 1, 0), `holdfast_ready_transitions_total{to="not_ready"}`: from(at, 0, 1),
+			`holdfast_broker_mode{mode="active"}`: during(at, d, 1, 0), `holdfast_broker_mode{mode="drained"}`: during(at, d, 0, 1),
+			`holdfast_drained{reason="pod_stop"}`: during(at, d, 0, 1), `holdfast_drain_pending`: during(at, time.Minute, 0, 1),
+			`holdfast_topics{state="missing"}`: during(at, d, 0, 3), `holdfast_broker_up`: during(at+time.Minute, 2*time.Minute, 1, 0), `holdfast_guard_up`: during(at+time.Minute, 2*time.Minute, 1, 0),
+			`holdfast_config_last_reload_success_timestamp_seconds`: from(at+time.Minute, 1000, 2000),
+		}
+	}
+	pods := func() (all []Series) {
+		for n := range 3 {
+			at := at + time.Duration(n)*8*time.Minute
+			all = append(all, healthy().but(t, replaced(at)).scraped(fmt.Sprintf("b%d", n+1), at+time.Minute, 3*time.Minute)...)
+		}
+		return all
+	}
 	pause := broker{
 		`holdfast_paused`: during(at, work+2*time.Minute, 0, 1), `holdfast_ready`: during(at+30*time.Second, work, 1, 0),
 		`holdfast_broker_up`: during(at+30*time.Second, work, 1, 0), `holdfast_guard_up`: during(at+30*time.Second, work, 1, 0),
@@ -190,6 +209,7 @@ func TestNothingFiresWhileNothingIsWrong(t *testing.T) {
 		"a restart of the only broker":                            healthy().but(t, restart(at)).scraped("b1", 0, 0),
 		"a restart of the only sidecar, gone for 90 s":            healthy().scraped("b1", at, 90*time.Second),
 		"a missed scrape of everything":                           fleet(same(nil), at, scrape),
+		"a rolling update of pods, each slow to pull its image":   pods(),
 		"a planned drain; the broker is worked on":                append(healthy().but(t, drain).scraped("b1", 0, 0), beside...),
 		"a planned drain; broker and sidecar are worked on":       append(healthy().but(t, drain).scraped("b1", at+3*time.Minute, 10*time.Minute), beside...),
 		"a pause, in which the broker is down":                    append(healthy().but(t, pause).scraped("b1", 0, 0), beside...),
