@@ -153,7 +153,9 @@ func (r *registrar) once(ctx context.Context, client *cluster.Client, held int64
 			err = r.keep(ctx, client, seen, held, now, &out)
 		}
 	default:
-		err = r.register(ctx, client, seen, held, now, &out)
+		if err = r.awaitReturn(ctx, client, seen, now); err == nil {
+			err = r.register(ctx, client, seen, held, now, &out)
+		}
 	}
 	return out, err
 }

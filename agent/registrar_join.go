@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"holdfast/agent/lease"
 	"holdfast/cluster"
@@ -72,4 +73,47 @@ func (r *registrar) granting(now life, id int64) bool {
 func (r *registrar) returned(now life, seen cluster.Snapshot) bool {
 	return r.joins() && seen.Registration != nil && now.memory.LeaseID != 0 && !now.memory.Joined &&
 		seen.Registration.LeaseID != now.memory.LeaseID
+}
+
+// A broker that takes back what stands in for it deletes the key and puts its own, in two
+// steps. Whoever writes between them makes the second fail, and the broker ends because
+// another has its name.
+const (
+	returnTime = time.Second // it has for the second step
+	returnLook = 20 * time.Millisecond
+)
+
+// awaitReturn gives the broker time to take its registration back, if that may be why it is
+// gone: it stood in for the broker's own, and its lease lives, so somebody deleted it. It
+// returns cluster.ErrChanged when the registration is there again.
+func (r *registrar) awaitReturn(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now life) error {
+	if !r.joins() || seen.Registration != nil || now.memory.LeaseID == 0 || now.memory.Joined {
+		return nil
+	}
+	if _, _, err := client.KeepAlive(ctx, now.memory.LeaseID); errors.Is(err, cluster.ErrLeaseNotFound) {
+		return nil // it ran out
+	} else if err != nil {
+		return err
+	}
+	wait := returnTime
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(deadline)/2) // the rest is for writing it
+	}
+	enough := time.After(wait)
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-enough:
+			return nil
+		case <-time.After(returnLook):
+		}
+		again, _, err := r.look(ctx, client)
+		if err != nil {
+			return err
+		}
+		if again.Registration != nil {
+			return fmt.Errorf("the broker has taken its registration back: %w", cluster.ErrChanged)
+		}
+	}
 }

@@ -244,3 +244,39 @@ func TestBundlesAfterALostSession(t *testing.T) {
 		s.ok(p.PublishHere(s.ctx, topic, []byte("three")))
 	}
 }
+
+// A broker takes back what was written for it by a deletion and a put of its own, which
+// fails if anybody writes between them; it then ends.
+func TestAPulsarBrokerThatTakesItsRegistrationBackIsNotForestalled(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	p := s.pulsar("p1")
+	s.pulsar("p2") // a peer that lives on
+	before := s.key(pulsarRegistration(p))
+	c := s.besidePulsar(p, "--registration", "adopt", "--session-expired-policy", "reconnect")
+	s.ok(c.AwaitReady(s.ctx, bound))
+	s.ok(p.Fault(s.ctx, "cut-etcd", "on")) // the test takes it back, slowly
+	_, err := s.etcd.Client().Revoke(s.ctx, clientv3.LeaseID(before.Lease))
+	s.ok(err)
+	s.awaitThat("the registration to be written again", func() bool { l := s.key(pulsarRegistration(p)).Lease; return l != 0 && l != before.Lease })
+	s.awaitThat("the sidecar to know it", func() bool {
+		st, err := c.Status(s.ctx)
+		return err == nil && st.Lease.ID == fmt.Sprintf("%x", s.key(pulsarRegistration(p)).Lease)
+	})
+	own, err := s.etcd.Client().Grant(s.ctx, 30)
+	s.ok(err)
+	key := pulsarRegistration(p)
+	_, err = s.etcd.Client().Delete(s.ctx, key)
+	s.ok(err)
+	<-time.After(300 * time.Millisecond) // how slow the broker is
+	put, err := s.etcd.Client().Txn(s.ctx).If(clientv3.Compare(clientv3.Version(key), "=", 0)).
+		Then(clientv3.OpPut(key, before.Value, clientv3.WithLease(own.ID))).Commit()
+	s.ok(err)
+	if !put.Succeeded {
+		t.Fatal("somebody wrote the broker's registration before it could")
+	}
+	s.awaitThat("the broker's session to be joined", func() bool {
+		st, err := c.Status(s.ctx)
+		return err == nil && st.Lease.ID == fmt.Sprintf("%x", own.ID) && st.Mode == "active"
+	})
+}
