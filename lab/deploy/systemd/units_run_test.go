@@ -53,7 +53,7 @@ func startHost(t *testing.T, unit string) *host {
 	}
 	files := map[string]string{
 		"etc/holdfast/holdfast.yaml": fmt.Sprintf("driver: nats\netcd-endpoints: [%s]\nbroker-admin: nats://127.0.0.1:%d\nnats-monitor: http://127.0.0.1:%d\n"+
-			"lease-ttl: 15s\nprobe-listen: 127.0.0.1:%d\nweb-listen: 127.0.0.1:%d\nlog-format: json\n", etcd.Endpoint(), ports[0], ports[1], ports[2], ports[3]),
+			"broker-process: nats-server\nlease-ttl: 15s\nprobe-listen: 127.0.0.1:%d\nweb-listen: 127.0.0.1:%d\nlog-format: json\n", etcd.Endpoint(), ports[0], ports[1], ports[2], ports[3]),
 		"etc/holdfast/credentials/etcd-password": password + "\n",
 		// The unit's own order of things, without the part about authorities: this etcd speaks http.
 		"etc/systemd/system/" + unit + ".d/etcd-credentials.conf": withoutAuthorities(content(t, "etcd-credentials.conf")),

@@ -89,7 +89,19 @@ func TestTheSettingsOfEachUnitAreValid(t *testing.T) {
 			if strings.Contains(out, "unsafe") {
 				t.Error(out)
 			}
+			if strings.Contains(out, "guard     warning") {
+				t.Errorf("nothing stops the broker:\n%s", out)
+			}
 		})
+	}
+}
+
+// The runbooks have a person ask by the file alone: what a unit adds would be missing then.
+func TestTheSettingsFileAloneSaysHowTheBrokerIsStopped(t *testing.T) {
+	out := check(t, nil, "check", "--config", source(t, "holdfast.yaml"), "--state-dir", t.TempDir(),
+		"--etcd-endpoints", "http://127.0.0.1:1", "--broker-admin", "nats://127.0.0.1:1", "--nats-monitor", "http://127.0.0.1:1")
+	if !strings.Contains(out, "the broker's process is stopped") || strings.Contains(out, "guard     warning") {
+		t.Error(out)
 	}
 }
 
@@ -119,6 +131,9 @@ func commandLine(t *testing.T, unit string) (flags [][]string, command []string)
 	for words = words[2:]; len(words) > 0; words = words[2:] {
 		if words[0] == "--" {
 			return flags, words[1:]
+		}
+		if name, value, ok := strings.Cut(words[0], "="); ok {
+			words = append([]string{name, value}, words[1:]...)
 		}
 		if words[0] != "--config" {
 			flags = append(flags, []string{words[0], words[1]})
