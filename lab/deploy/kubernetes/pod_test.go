@@ -138,6 +138,16 @@ func TestTheBrokersProbeStopsItBeforeTheLeaseEnds(t *testing.T) {
 	})
 }
 
+// One that is stuck does not end by SIGTERM. The clean end of one that is not takes eight seconds.
+func TestASidecarThatIsStuckIsNotGivenTheGraceOfADrain(t *testing.T) {
+	each(t, func(t *testing.T, m *manifests) {
+		grace := m.container(t, "holdfast").LivenessProbe.TerminationGracePeriodSeconds
+		if grace == nil || *grace < 9 || *grace > 15 {
+			t.Errorf("grace %v, want ten seconds or so", grace)
+		}
+	})
+}
+
 func TestTheDrainEndsBeforeThePodDoes(t *testing.T) {
 	each(t, func(t *testing.T, m *manifests) {
 		command := m.container(t, "nats").Lifecycle.PreStop.Exec.Command
