@@ -78,3 +78,23 @@ func TestSessionLoopRegistersAgainAfterItsLeaseIsRevoked(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// CI runs a bench that failed once more, unless it saw a safety rule broken.
+func TestARegistrationThatIsNotDrainedIsAViolation(t *testing.T) {
+	const key = "/cluster/brokers/n1/state"
+	for name, row := range map[string]struct {
+		changes         []harness.Change
+		ok, isViolation bool
+	}{
+		"drained in the same revision": {[]harness.Change{{Key: key, Value: `{"mode":"drained","reason":"registration_expired"}`}}, true, false},
+		"drained, another reason":      {[]harness.Change{{Key: key, Value: `{"mode":"drained","reason":"stale_restart"}`}}, false, false},
+		"all leases ended at once":     {[]harness.Change{{Key: key, Value: `{"mode":"active","reason":"fleet_expired"}`}}, false, false},
+		"active":                       {[]harness.Change{{Key: key, Value: `{"mode":"active","reason":"boot"}`}}, false, true},
+		"no state in that revision":    {[]harness.Change{{Key: "/cluster/register/n1", Value: `{}`}}, false, true},
+	} {
+		err := drainedIn(row.changes, 7, key)
+		if (err == nil) != row.ok || (err != nil && strings.Contains(err.Error(), harness.Violation)) != row.isViolation {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

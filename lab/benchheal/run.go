@@ -175,12 +175,23 @@ func (b *benchRig) measure(ctx context.Context, pr *pair, stagger time.Duration)
 // together checks that the fast registration is also a right one: drained, in the
 // same transaction.
 func (b *benchRig) together(pr *pair, back harness.Change) error {
-	for _, c := range b.history.At(back.Revision) {
-		if c.Key == b.keys.State(pr.id) && strings.Contains(c.Value, "registration_expired") {
+	return drainedIn(b.history.At(back.Revision), back.Revision, b.keys.State(pr.id))
+}
+
+// drainedIn looks for the state among the changes of the revision that registered. Without
+// one, or with one that lets clients come, a safety rule is broken whatever the machine did.
+// Another reason is what one that stood still may bring about, with all leases at once too.
+func drainedIn(changes []harness.Change, revision int64, state string) error {
+	for _, c := range changes {
+		switch {
+		case c.Key != state:
+		case strings.Contains(c.Value, "registration_expired"):
 			return nil
+		case strings.Contains(c.Value, `"drained"`), strings.Contains(c.Value, "fleet_expired"):
+			return fmt.Errorf("registered in revision %d for another reason: %v", revision, c)
 		}
 	}
-	return fmt.Errorf("registered in revision %d without being drained in the same one: %v", back.Revision, b.history.At(back.Revision))
+	return fmt.Errorf(harness.Violation+"registered in revision %d without being drained in the same one: %v", revision, changes)
 }
 
 func wait(ctx context.Context, d time.Duration) error {

@@ -402,15 +402,17 @@ func (s *stage) drainedFor(n *node, registered harness.Change, reason string) er
 	for _, c := range s.history.At(registered.Revision) {
 		switch {
 		case c.Key != s.keys.State(n.id):
-		case !strings.Contains(c.Value, `"drained"`):
+		case strings.Contains(c.Value, "fleet_expired"): // the machine stood still, and all leases ended
 			return fmt.Errorf("registered with state %s, want drained", c.Value)
+		case !strings.Contains(c.Value, `"drained"`):
+			return fmt.Errorf(harness.Violation+"registered with state %s, want drained", c.Value)
 		case !strings.Contains(c.Value, `"`+reason+`"`):
 			return fmt.Errorf("%w: state %s, want %s", errReason, c.Value, reason)
 		default:
 			return nil
 		}
 	}
-	return fmt.Errorf("registered in revision %d without a state in the same revision", registered.Revision)
+	return fmt.Errorf(harness.Violation+"registered in revision %d without a state in the same revision", registered.Revision)
 }
 
 // activated checks that the node was not ready since unready, activates it and
