@@ -3,15 +3,16 @@
 # named and on nothing else: docs/security.md says key by key what each right is for.
 #
 #   etcd-roles.sh nats-0 nats-1 nats-2 < password
+#   etcd-roles.sh nats-3                           later, for one more: the user is there
 #
 # PREFIX is the sidecars' --prefix, USER_NAME their --etcd-user. Run it as root of etcd, with
 # etcdctl's own settings in the environment (ETCDCTL_ENDPOINTS, ETCDCTL_USER, …).
 set -eu
 : "${PREFIX:=}" "${USER_NAME:=holdfast}"
-[ $# -gt 0 ] || { echo "usage: $0 BROKER… < password" >&2; exit 2; }
+[ $# -gt 0 ] || { echo "usage: $0 BROKER… [< password]" >&2; exit 2; }
 grant() { etcdctl role grant-permission "$USER_NAME" "$@"; }
 
-etcdctl role add "$USER_NAME"
+etcdctl role get "$USER_NAME" >/dev/null 2>&1 || etcdctl role add "$USER_NAME"
 grant --prefix=true read "$PREFIX/cluster/register/"
 grant readwrite "$PREFIX/cluster/era"
 grant --prefix=true read "$PREFIX/topics/"
@@ -21,5 +22,5 @@ for broker; do
 	grant readwrite "$PREFIX/cluster/brokers/$broker/state"
 	grant readwrite "$PREFIX/cluster/members/$broker"
 done
-etcdctl user add "$USER_NAME" --interactive=false
+etcdctl user get "$USER_NAME" >/dev/null 2>&1 || etcdctl user add "$USER_NAME" --interactive=false
 etcdctl user grant-role "$USER_NAME" "$USER_NAME"

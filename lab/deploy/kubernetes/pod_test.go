@@ -353,7 +353,7 @@ func write(t *testing.T, file, text string) {
 // tried there on a real etcd.
 func TestTheScriptGrantsWhatThePageDoes(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "etcdctl"), []byte("#!/bin/sh\necho etcdctl \"$@\"\n"), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "etcdctl"), []byte("#!/bin/sh\n[ \"$2\" != get ] || exit ${GET:-1}\necho etcdctl \"$@\"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	grants := func(env []string, brokers ...string) []string {
@@ -380,6 +380,11 @@ func TestTheScriptGrantsWhatThePageDoes(t *testing.T) {
 	slices.Sort(want)
 	if got := grants([]string{"USER_NAME=holdfast-n1"}, "n1"); !slices.Equal(got, want) {
 		t.Errorf("the script grants\n%s\nthe page\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	for _, line := range grants([]string{"GET=0"}, "nats-3") {
+		if strings.Contains(line, "role add") || strings.Contains(line, "user add") {
+			t.Errorf("for one more broker it fails at what is there: %s", line)
+		}
 	}
 	for _, line := range grants([]string{"PREFIX=/prod"}, "nats-0", "nats-1") {
 		if strings.Contains(line, "grant-permission") && !strings.Contains(line, " /prod/") {
