@@ -184,6 +184,13 @@ func (j *journal) since(id int64) ([]Event, <-chan struct{}) {
 	return append([]Event(nil), j.events[i:]...), j.wake
 }
 
+// newest is the id of the last event; 0: there was none.
+func (j *journal) newest() int64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.next - 1
+}
+
 func (j *journal) find(id int64) (Event, bool) {
 	events, _ := j.since(id - 1)
 	if len(events) > 0 && events[0].ID == id {

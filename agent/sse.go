@@ -35,8 +35,9 @@ func (w watched) Status() (data []byte, same string) {
 }
 
 // Journal implements page.Source.
-func (w watched) Journal(after int64) ([]page.Entry, <-chan struct{}) {
+func (w watched) Journal(after int64, most int) ([]page.Entry, <-chan struct{}) {
 	events, more := w.a.journal.since(after)
+	events = events[:min(most, len(events))]
 	list := make([]page.Entry, 0, len(events))
 	for _, e := range events {
 		x := explain(e, *w.a.settings())
@@ -45,3 +46,6 @@ func (w watched) Journal(after int64) ([]page.Entry, <-chan struct{}) {
 	}
 	return list, more
 }
+
+// Newest implements page.Source.
+func (w watched) Newest() int64 { return w.a.journal.newest() }

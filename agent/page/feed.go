@@ -21,9 +21,11 @@ type Source interface {
 	// Status is the status of now as one line of JSON. same is equal for two of them
 	// that differ only in what passing time changes.
 	Status() (data []byte, same string)
-	// Journal lists the entries after that id, oldest first. more is closed when there
-	// are others.
-	Journal(after int64) (entries []Entry, more <-chan struct{})
+	// Journal lists the oldest entries after that id, at most that many, oldest first.
+	// more is closed when there is one that is newer than all.
+	Journal(after int64, most int) (entries []Entry, more <-chan struct{})
+	// Newest is the id of the newest entry; 0: there is none.
+	Newest() int64
 }
 
 // Entry is one entry of the journal as one line of JSON. Ids are positive and grow.

@@ -37,14 +37,20 @@ func (s *sidecar) Status() ([]byte, string) {
 	return fmt.Appendf(nil, "%s %d", s.status, s.asked), s.status
 }
 
-func (s *sidecar) Journal(after int64) ([]Entry, <-chan struct{}) {
+func (s *sidecar) Newest() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return int64(len(s.entries))
+}
+
+func (s *sidecar) Journal(after int64, most int) ([]Entry, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := len(s.entries)
 	for i > 0 && s.entries[i-1].ID > after {
 		i--
 	}
-	return s.entries[i:], s.more
+	return s.entries[i:min(i+most, len(s.entries))], s.more
 }
 
 func (s *sidecar) becomes(status string) { s.mu.Lock(); defer s.mu.Unlock(); s.status = status }
@@ -68,6 +74,7 @@ type viewer struct {
 	header   http.Header
 	code     int
 	text     string
+	longest  int // of one write
 	stuck    bool
 	deadline time.Time
 }
@@ -92,6 +99,7 @@ func (v *viewer) Write(b []byte) (int, error) {
 		return 0, os.ErrDeadlineExceeded
 	}
 	v.text += string(b)
+	v.longest = max(v.longest, len(b))
 	return len(b), nil
 }
 
@@ -252,6 +260,19 @@ func TestAStreamBeginsWithTheStatusAndTheRecentJournal(t *testing.T) {
 		}
 		if want := "id: 600\nevent: journal\ndata: entry-600\n\n"; !strings.HasSuffix(text, want) {
 			t.Errorf("ends with %q, want %q", text[len(text)-60:], want)
+		}
+	})
+}
+
+// What a client does not take is held for it, and there may be many such clients.
+func TestALongJournalIsToldInPieces(t *testing.T) {
+	inShow(t, 3*Recent, func(t *testing.T, s show) {
+		v := s.watch("/api/events?since=0")
+		if n := strings.Count(v.takes(), "event: journal"); n != 3*Recent {
+			t.Errorf("%d entries", n)
+		}
+		if most := 2 * piece * len(event("journal", 3*Recent, []byte("entry-600"))); v.longest > most {
+			t.Errorf("%d bytes at a time, want at most %d", v.longest, most)
 		}
 	})
 }

@@ -11,6 +11,9 @@ import (
 const (
 	// Recent is how many entries of the journal a stream begins with.
 	Recent = 200
+	// piece is how many entries are told at a time: a client that does not take them has
+	// them held here for WriteTimeout.
+	piece = 25
 	// Heartbeat is the longest silence on a stream.
 	Heartbeat = 10 * time.Second
 	// WriteTimeout is how long a client may take to take what it is told.
@@ -71,10 +74,8 @@ func (f *Feed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return err == nil
 	}
-	if after > 0 {
-		if had, _ := f.source.Journal(after - 1); len(had) == 0 {
-			after = -1 // that was another journal
-		}
+	if newest := f.source.Newest(); after < 0 || after > newest { // that was another journal
+		after = max(0, newest-Recent)
 	}
 	s := stream{source: f.source, after: after}
 	silence := time.NewTimer(Heartbeat)
@@ -117,7 +118,7 @@ func (f *Feed) over(r *http.Request) bool {
 type stream struct {
 	source Source
 	told   *status // nil: none
-	after  int64   // id of its last journal entry; negative: it has none
+	after  int64   // id of its last journal entry
 	more   <-chan struct{}
 }
 
@@ -133,11 +134,7 @@ func (s *stream) news(now *status) []byte {
 		return nil
 	}
 	var entries []Entry
-	entries, s.more = s.source.Journal(max(s.after, 0))
-	if s.after < 0 {
-		s.after = 0
-		entries = entries[max(0, len(entries)-Recent):]
-	}
+	entries, s.more = s.source.Journal(s.after, piece)
 	for _, e := range entries {
 		b.Write(event("journal", e.ID, e.Data))
 		s.after = e.ID
