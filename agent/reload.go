@@ -154,15 +154,35 @@ func (a *agent) sayReloading() {
 	a.say("RELOADING=1\nMONOTONIC_USEC=" + strconv.FormatInt(ts.Nano()/1000, 10))
 }
 
-// followHangups reloads at each SIGHUP.
+// reloadPatience is how long the end waits for a reload. It has nothing to wait for but a
+// disk that hangs, and a lease to give up.
+const reloadPatience = time.Second
+
+// followHangups reloads at each SIGHUP. One whose files cannot be read to their end is left
+// behind when ctx ends.
 func (a *agent) followHangups(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-a.world.Hangups:
-			_, _ = a.reload(ctx, "SIGHUP") // logged
 		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = a.reload(ctx, "SIGHUP") // logged
+		}()
+		select {
+		case <-done:
+			continue
+		case <-ctx.Done():
+		}
+		select {
+		case <-done:
+		case <-time.After(reloadPatience):
+			a.log.Warn("a reload is left behind: the files of the settings cannot be read")
+		}
+		return nil
 	}
 }
 

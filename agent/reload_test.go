@@ -117,11 +117,18 @@ func TestLiveSettingsAreReadThroughTheSnapshot(t *testing.T) {
 type settingsFile struct {
 	mu   sync.Mutex
 	text string
+	disk chan struct{} // not nil: it hangs until that is closed
 }
 
 func (f *settingsFile) write(text string) { f.mu.Lock(); defer f.mu.Unlock(); f.text = text }
 
 func (f *settingsFile) read(string) ([]byte, error) {
+	f.mu.Lock()
+	disk := f.disk
+	f.mu.Unlock()
+	if disk != nil {
+		<-disk
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return []byte(f.text), nil
@@ -287,6 +294,26 @@ func TestEachHangupReloads(t *testing.T) {
 		}
 		cancel()
 		follows.Wait()
+	})
+}
+
+// The end has a lease to give up, and a broker to quiesce.
+func TestAReloadFromADiskThatHangsDoesNotHoldUpTheEnd(t *testing.T) {
+	inReload(t, "health-fall: 3\n", func(l *sidecarLife, f *settingsFile) {
+		hangups, disk := make(chan os.Signal, 1), make(chan struct{})
+		defer close(disk)
+		l.world.Hangups, f.disk = hangups, disk
+		ctx, cancel := context.WithCancel(context.Background())
+		var follows sync.WaitGroup
+		follows.Go(func() { _ = l.followHangups(ctx) })
+		hangups <- os.Interrupt
+		synctest.Wait()
+		ended := time.Now()
+		cancel()
+		follows.Wait()
+		if took := time.Since(ended); took > reloadPatience {
+			t.Errorf("the end waited %s", took)
+		}
 	})
 }
 
