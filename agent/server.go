@@ -20,7 +20,8 @@ import (
 // nobody who reads, is about 30 MB.
 const (
 	maxConnections = 128
-	maxStreams     = 8 // requests at a time on one connection of HTTP/2
+	maxStreams     = 8   // requests at a time on one connection of HTTP/2
+	maxRequests    = 128 // on all; over TCP. One that waits for its password to be judged may outlive its connection
 	maxHeaderBytes = 16 << 10
 	headerTimeout  = 5 * time.Second // also of a TLS handshake
 	idleTimeout    = time.Minute
@@ -48,12 +49,14 @@ func openListener(l Listener) (Server, error) {
 	server := &http.Server{Handler: l.Handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		BaseContext: func(net.Listener) context.Context { return l.Base }, ErrorLog: slog.NewLogLogger(quietHandler{l.Log.Handler()}, slog.LevelError)}
-	limited := &limitedListener{Listener: socket, open: map[*limitedConn]struct{}{}}
+	limited := &limitedListener{Listener: socket, begin: func() {}, open: map[*limitedConn]struct{}{}}
 	server.ConnState = limited.note
 	if l.Network == "unix" {
 		server.Handler, server.ConnContext = ownPeersOnly(l.Handler, l.Addr, l.Log), withPeer
 	} else {
 		server.ReadTimeout, server.WriteTimeout = readTimeout, writeTimeout // of who was not let in, too
+		// By then exporter-toolkit has put its own handler, which judges passwords, around ours.
+		limited.begin = sync.OnceFunc(func() { server.Handler = few(maxRequests, server.Handler) })
 	}
 	return &socketServer{limited, server, l.WebConfig, l.Log}, nil
 }
@@ -122,6 +125,7 @@ func listenControl(setting, network, path string) (net.Listener, error) {
 // a probe that is not answered has its broker restarted.
 type limitedListener struct {
 	net.Listener
+	begin func() // before the first connection
 
 	mu   sync.Mutex
 	open map[*limitedConn]struct{}
@@ -129,6 +133,7 @@ type limitedListener struct {
 
 // Accept implements net.Listener.
 func (l *limitedListener) Accept() (net.Conn, error) {
+	l.begin()
 	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err

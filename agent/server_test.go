@@ -379,6 +379,23 @@ func TestWhoComesWhileManyAreAnsweredIsToldToComeAgain(t *testing.T) {
 	}
 }
 
+// A password that waits to be judged holds memory, also when its connection is gone.
+func TestPasswordsAreJudgedOnlyOfSoMany(t *testing.T) {
+	entered, leave := make(chan struct{}), make(chan struct{})
+	address := served(t, Listener{WebConfig: webConfigFile(t, t.TempDir(), "basic_auth_users:\n  prometheus: "+cheapHash+"\n"),
+		Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { entered <- struct{}{}; <-leave })})
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer close(leave)
+	for range maxRequests {
+		all.Go(func() { fetch(plain, "GET", "http://"+address, "prometheus", password) })
+		<-entered
+	}
+	if code, body := fetch(plain, "GET", "http://"+address, "prometheus", "guess"); code != http.StatusServiceUnavailable {
+		t.Errorf("one more guess: %d %s", code, body)
+	}
+}
+
 func TestHeadersWithoutEndAreNotRead(t *testing.T) {
 	address := served(t, Listener{Handler: saying("ok")})
 	req, _ := http.NewRequest("GET", "http://"+address, nil)
