@@ -24,6 +24,17 @@ func (r *report) positive(name string, d time.Duration) {
 	}
 }
 
+// leastPace is the shortest time between two rounds of work that a setting may ask for.
+const leastPace = 10 * time.Millisecond
+
+// pace is for what is done again and again: a lost unit must not keep a processor busy.
+func (r *report) pace(name string, d time.Duration) {
+	r.positive(name, d)
+	if d > 0 && d < leastPace {
+		r.add(name, "must be at least "+leastPace.String()+": a shorter one keeps a processor busy")
+	}
+}
+
 func (r *report) atLeastOne(name string, n int) {
 	if n < 1 {
 		r.add(name, "must be at least 1")

@@ -214,6 +214,8 @@ func TestBadSettingsNameFieldValueAndRemedy(t *testing.T) {
 		{"load rate below zero", with("load-rate", "-1"), "--load-rate -1: negative: write 0 for no limit"},
 		{"share above one", with("mass-change-share", "50"), "--mass-change-share 50: not between 0 and 1: write a share such as 0.5, or 0 for no guard"},
 		{"health interval of zero", with("health-interval", "0s"), "--health-interval 0s: must be more than 0: write a duration such as 1s"},
+		{"health interval without its unit's letter", with("health-interval", "1ms"), "--health-interval 1ms: must be at least 10ms: a shorter one keeps a processor busy"},
+		{"audit interval of nothing much", with("audit-interval", "1ns"), "--audit-interval 1ns: must be at least 10ms: a shorter one keeps a processor busy"},
 		{"health rise of zero", with("health-rise", "0"), "--health-rise 0: must be at least 1"},
 		{"address without a port", with("probe-listen", "localhost"),
 			`--probe-listen "localhost": not an address to listen on: write :port or host:port, with a port from 0 to 65535`},

@@ -377,7 +377,7 @@ func (r *report) topics() {
 		r.add("load-rate", "negative: write 0 for no limit")
 	}
 	r.positive("load-timeout", c.LoadTimeout)
-	r.positive("audit-interval", c.AuditInterval)
+	r.pace("audit-interval", c.AuditInterval)
 	if c.MassChangeShare < 0 || c.MassChangeShare > 1 {
 		r.add("mass-change-share", "not between 0 and 1: write a share such as 0.5, or 0 for no guard")
 	}
@@ -385,7 +385,7 @@ func (r *report) topics() {
 
 func (r *report) health() {
 	c := r.c
-	r.positive("health-interval", c.HealthInterval)
+	r.pace("health-interval", c.HealthInterval)
 	r.positive("health-timeout", c.HealthTimeout)
 	r.atLeastOne("health-rise", c.HealthRise)
 	r.atLeastOne("health-fall", c.HealthFall)
