@@ -335,6 +335,22 @@ func TestTheJournalOfASidecarThatEndedCanBeRead(t *testing.T) {
 	}
 }
 
+func TestTopicsOfABrokerThatDoesNotAnswerAreSaidToBeOld(t *testing.T) {
+	for up, note := range map[string]bool{"up": false, "down": true, "unknown": true} {
+		socket := control(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/v1/topics" {
+				fmt.Fprint(w, `[{"topic":"/a/one","state":"served"}]`)
+				return
+			}
+			fmt.Fprintf(w, `{"broker":{"up":%q}}`, up)
+		})
+		code, stdout, stderr := holdfast(t, "topics", "--control-socket", socket)
+		if code != 0 || strings.Contains(stdout, "The broker does not answer") != note {
+			t.Errorf("%s: code %d, %q %s", up, code, stdout, stderr)
+		}
+	}
+}
+
 func TestNoTopicsAtAllIsExplained(t *testing.T) {
 	socket := control(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/topics" {

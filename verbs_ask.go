@@ -94,14 +94,19 @@ func topicsVerb() *verb {
 				}
 				return printJSON(io.out, raw)
 			}
-			if err := writeTopics(io.out, all, shown, painterFor(io.out)); err != nil || len(all) > 0 {
+			if err := writeTopics(io.out, all, shown, painterFor(io.out)); err != nil {
 				return err
 			}
-			s, _, err := client.Status(ctx) // which says how topics come here, or what is in their way
-			if err != nil {
+			s, _, err := client.Status(ctx)
+			switch {
+			case len(all) == 0 && err != nil:
 				return err
+			case len(all) == 0: // which says how topics come here, or what is in their way
+				return writeNote(io.out, s.Summary)
+			case err == nil && s.Broker.Up != "up":
+				return writeNote(io.out, "The broker does not answer: so it was when it last did.")
 			}
-			return writeNote(io.out, s.Summary)
+			return nil
 		},
 	}
 }

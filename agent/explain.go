@@ -45,7 +45,7 @@ var explanations = map[string]explanation{
 		text("A broker that answers."), text("Start the broker, or find out why it does not answer.")},
 	"attachment/" + string(recovery.WhyBrokerDown): {
 		text("The broker was down, so its lease was not renewed, and the fence point passed."),
-		text("A broker that restarts within the TTL."), text("Start the broker, or find out why it does not start.")},
+		text("A broker that restarts within the TTL."), text("If it runs and does not answer, stop it. Then start it, and find out why.")},
 	"attachment/" + string(recovery.WhyConflict): {
 		text("Another incarnation is registered under this broker id."), text("One sidecar for each broker id, each with a state directory of its own."),
 		text("Stop one of the two.")},
@@ -83,7 +83,7 @@ var explanations = map[string]explanation{
 	"readiness/topics":         {text("Not every assigned topic is loaded."), text("Nothing to avoid: startup waits for its topics."), text("If it takes long: 'holdfast topics --state missing'.")},
 	"readiness/agent":          {text("The sidecar's own loop hangs."), text("Enough CPU for the sidecar."), text("Restart the sidecar; the lease bears it.")},
 	"broker/up":                {text("The broker answered as healthy often enough."), text("Nothing to avoid."), nil},
-	"broker/down":              {text("The broker failed its health check several times in a row, so its lease is not renewed any more."), text("A broker that answers within --health-timeout."), text("Look at the broker's own log; start it.")},
+	"broker/down":              {text("The broker failed its health check several times in a row, so its lease is not renewed any more."), text("A broker that answers within --health-timeout."), text("Look at the broker's own log. If it runs and does not answer, stop it. Then start it.")},
 	"broker/unknown":           {text("The connection to the broker broke, or it has not answered yet. Unknown is not down: the lease is still renewed."), text("Nothing to avoid."), nil},
 	"registration/lost":        {text("etcd says that the lease is gone: renewals did not reach etcd in time, or were stopped because the broker was down."), text("See the attachment events before this one."), text("See the events after this one.")},
 	"registration/key_deleted": {text("Somebody deleted the registration or revoked its lease; other brokers have seen it go."), text("Nobody but Holdfast should write under /cluster/register/."), text("See the mode event after this one.")},

@@ -96,7 +96,7 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 	case stopped != nil:
 		return fmt.Sprintf("%s: clients are kept away%s; start it%s.", stopped.sentence(name), a.afterwards(s, v, "it"), unlessChild(a.cfg))
 	case h.At(time.Now()) == probes.Down:
-		return fmt.Sprintf("%s is down or does not answer (%s): clients are kept away%s; look at the broker, start it.", name, h.LastError, a.afterwards(s, v, "it"))
+		return fmt.Sprintf("%s is down or does not answer (%s): clients are kept away%s; if it hangs, stop it, then start it.", name, h.LastError, a.afterwards(s, v, "it"))
 	case a.local != nil && v.LastError != "" && v.Validity.ExpiredAt(a.clock()):
 		return fmt.Sprintf("What becomes of %s is not decided: %s.", name, strings.TrimPrefix(v.LastError, lease.ErrDeferred.Error()+": "))
 	case !v.Validity.Known() && v.LastError != "" && v.LastClass == "": // the registrar waits

@@ -201,7 +201,9 @@ Ask, in the directory of the repository:
 `, bin, first.sidecar.ControlSocket, s.etcd.Endpoint(), first.sidecar.ProbeURL())
 	fmt.Fprintf(&b, `
 Play a fault. Alerts are told here when they fire, with what to do, and when they are resolved:
-  kill -STOP %[1]d   # freeze %[2]s's broker: HoldfastBrokerDown. Undo: kill -CONT %[1]d
+  kill -STOP %[1]d   # freeze %[2]s's broker: HoldfastBrokerDown; nothing here may stop it, so HoldfastFencingFailed, too
+      # Undo: kill -CONT %[1]d; it comes back drained (HoldfastDrainedWaiting), so then:
+      #   %[6]s activate --control-socket %[7]s
   kill -STOP %[3]d   # freeze %[4]s's sidecar: HoldfastDown. Undo: kill -CONT %[3]d
       # then its guard stops the broker: HoldfastGuardFired, HoldfastBrokerDown, and nobody starts it again here
   kill -STOP %[5]d   # freeze etcd: HoldfastManyLeasesLost. Undo: kill -CONT %[5]d
