@@ -68,8 +68,8 @@ race-lab: testcount
 	@$(call leg,lab race,lab,-race -short -p 2 -timeout 10m $(lab_packages))
 
 .PHONY: e2e
-e2e: testcount ## the slow tests, real TTLs and real cuts; up to 20 minutes
-	@$(call leg,end to end,lab,-p 1 -timeout 20m ./e2e/... ./dashboards/... ./deploy/...)
+e2e: testcount ## the slow tests, real TTLs and real cuts; up to 20 minutes; ONLY=./deploy/... does some
+	@$(call leg,end to end,lab,-p 1 -timeout 20m $(or $(ONLY),./e2e/... ./dashboards/... ./deploy/...))
 
 .PHONY: rules
 rules: testcount ## the alerts: each clause of each rule, courses of events, promtool and amtool where they are
