@@ -32,9 +32,6 @@ func debianPrometheus(t *testing.T) string {
 	return path
 }
 
-// webHash is webPassword's bcrypt hash, of the least cost.
-const webHash = "$2a$04$QGPg9.e8aaijE.G3DXwFXuhdyXkclIOFuq.KeKLctwB5G8iyjfKMC"
-
 // Rules as they are shipped, at their own pace, and one listener with TLS and a password.
 func TestDebiansPrometheusScrapesSidecarsAndAlerts(t *testing.T) {
 	takesLong(t)

@@ -12,10 +12,11 @@ import (
 	"holdfast/lab/harness"
 )
 
-// webPassword is what webUsers asks for.
+// webPassword is what webUsers asks for; webHash is its bcrypt hash, of the least cost.
 const (
 	webPassword = "open sesame"
-	webUsers    = "basic_auth_users:\n  prometheus: $2a$04$QGPg9.e8aaijE.G3DXwFXuhdyXkclIOFuq.KeKLctwB5G8iyjfKMC\n"
+	webHash     = "$2a$04$QGPg9.e8aaijE.G3DXwFXuhdyXkclIOFuq.KeKLctwB5G8iyjfKMC"
+	webUsers    = "basic_auth_users:\n  prometheus: " + webHash + "\n"
 )
 
 func (s *stand) write(name, text string) (path string) {
