@@ -105,6 +105,7 @@ type agent struct {
 	endLife context.CancelFunc
 
 	incarnation string
+	run         string                         // names this process in the registration
 	bootID      string                         // of the host's present boot
 	pausing     atomic.Pointer[recovery.Pause] // nil: recovery is not paused
 	fileMu      sync.Mutex                     // held while the state file is written
@@ -146,6 +147,7 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 	a.life0, a.endLife = context.WithCancel(context.WithoutCancel(ctx))
 	defer a.endLife()
 
+	a.run = randomID()
 	var err error
 	if a.dir, err = openStateDir(c.StateDir); err != nil {
 		return &ExitError{ExitUsage, err}
@@ -155,7 +157,7 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 		return &ExitError{ExitUsage, err}
 	}
 	if a.shadow != nil { // what was only supposed is no past
-		a.memory = memory{Format: memoryFormat, Incarnation: newIncarnation()}
+		a.memory = memory{Format: memoryFormat, Incarnation: randomID()}
 	}
 	if !c.Unleased() {
 		a.memory.keptIn("")
@@ -246,7 +248,7 @@ func (a *agent) serve(ctx context.Context) error {
 	recovery.NewMoveMetrics(reg)
 	a.ownership = a.newOwnership(reg)
 	a.placer = a.newPlacer(reg)
-	a.registrar = &registrar{cfg: a.cfg, line: a.line, clock: a.clock, log: a.log.With("part", "lease"),
+	a.registrar = &registrar{cfg: a.cfg, run: a.run, line: a.line, clock: a.clock, log: a.log.With("part", "lease"),
 		life: func() life { return *a.life.Load() }, deliver: a.deliver, paused: func() bool { return a.suspended(recovery.ActRegister) },
 		up: a.answers, gone: a.brokerGone, byInstance: a.byInstance, handing: a.beginHandover}
 	leases := prometheus.Registerer(reg)

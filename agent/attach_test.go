@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -209,21 +210,31 @@ func (l *sidecarLife) set(change func()) {
 	change()
 }
 
-func (l *sidecarLife) KeepAlive(context.Context, int64, bool) (time.Duration, int64, error) {
+func (l *sidecarLife) KeepAlive(context.Context, int64, bool) (lease.Renewal, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.away:
-		return 0, 0, l.silence()
+		return lease.Renewal{}, l.silence()
 	case l.renewTTL < 0:
-		return 0, 10, nil
+		return lease.Renewal{Revision: 10}, nil
 	case l.lost:
-		return 0, 0, lease.ErrLost
+		return lease.Renewal{}, lease.ErrLost
 	}
-	if l.renewTTL != 0 {
-		return l.renewTTL, 10, nil
+	return lease.Renewal{Granted: cmp.Or(l.renewTTL, l.cfg.LeaseTTL), Revision: 10}, nil
+}
+
+// Prove has the registration go with its lease.
+func (l *sidecarLife) Prove(context.Context, lease.Grant) (uint64, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.away:
+		return 0, l.silence()
+	case l.lost || l.renewTTL < 0:
+		return 0, lease.ErrLost
 	}
-	return l.cfg.LeaseTTL, 10, nil
+	return 0, nil
 }
 
 func (l *sidecarLife) wallMoved() time.Duration {
@@ -325,7 +336,7 @@ func inLifeOf(t *testing.T, can brokerapi.Capabilities, change func(c *Config), 
 			t.Fatal(err)
 		}
 		defer l.dir.close()
-		l.memory = memory{Format: memoryFormat, Incarnation: newIncarnation()}
+		l.memory = memory{Format: memoryFormat, Incarnation: randomID()}
 		l.journal = openJournal(dir, quiet)
 		defer l.journal.close()
 		reg := prometheus.NewPedanticRegistry()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -15,9 +14,9 @@ import (
 // renewalLine is the cluster's renewal connection as the lease wants it.
 type renewalLine struct{ *cluster.Line }
 
-func (l renewalLine) KeepAlive(ctx context.Context, id int64, fresh bool) (time.Duration, int64, error) {
-	granted, revision, err := l.Line.KeepAlive(ctx, id, fresh)
-	return granted, revision, leaseError(err)
+func (l renewalLine) KeepAlive(ctx context.Context, id int64, fresh bool) (lease.Renewal, error) {
+	renewal, err := l.Line.KeepAlive(ctx, id, fresh)
+	return lease.Renewal(renewal), leaseError(err)
 }
 
 func (l renewalLine) Revoke(ctx context.Context, id int64) error {
@@ -75,12 +74,20 @@ func leaseError(err error) error {
 	return err
 }
 
-func classify(err error) string { return string(cluster.Classify(err)) }
+// classUnproven is the class of renewals that etcd answers and that nothing proves.
+const classUnproven = "unproven"
+
+func classify(err error) string {
+	if errors.Is(err, lease.ErrUnproven) || errors.Is(err, lease.ErrForeign) {
+		return classUnproven
+	}
+	return string(cluster.Classify(err))
+}
 
 func failureClasses() []string {
 	var names []string
 	for _, c := range cluster.Classes() {
 		names = append(names, string(c))
 	}
-	return names
+	return append(names, classUnproven)
 }

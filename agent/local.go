@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"holdfast/agent/lease"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
@@ -160,12 +161,12 @@ type localLine struct {
 	client *cluster.Client
 }
 
-func (l localLine) KeepAlive(ctx context.Context, id int64, _ bool) (time.Duration, int64, error) {
-	granted, revision, err := l.client.KeepAlive(ctx, id)
+func (l localLine) KeepAlive(ctx context.Context, id int64, _ bool) (lease.Renewal, error) {
+	renewal, err := l.client.KeepAlive(ctx, id)
 	if err == nil {
 		l.store.Renewed()
 	}
-	return granted, revision, leaseError(err)
+	return lease.Renewal(renewal), leaseError(err)
 }
 
 // AwaitReconnect implements Line: the way is never lost.

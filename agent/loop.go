@@ -77,7 +77,7 @@ func (a *agent) initLoop() {
 	a.value = nil
 	if a.cfg.Registration != "adopt" {
 		// Encoding strings cannot fail.
-		a.value, _ = registrationValue(a.cfg, a.memory.Incarnation, a.version)
+		a.value, _ = registrationValue(a.cfg, a.memory.Incarnation, a.run, a.version)
 	}
 	if a.byInstance && !a.memory.Released {
 		a.value, a.valueOf = a.memory.Value, a.memory.Instance

@@ -37,15 +37,19 @@ func (stillBroker) Records(context.Context, []string) (map[string][]byte, error)
 // stillLine never answers, and never has to.
 type stillLine struct{}
 
-func (stillLine) KeepAlive(ctx context.Context, _ int64, _ bool) (time.Duration, int64, error) {
+func (stillLine) KeepAlive(ctx context.Context, _ int64, _ bool) (lease.Renewal, error) {
 	<-ctx.Done()
-	return 0, 0, ctx.Err()
+	return lease.Renewal{}, ctx.Err()
 }
 func (stillLine) AwaitReconnect(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 func (stillLine) Revoke(context.Context, int64) error      { return nil }
 func (stillLine) Establish(ctx context.Context, _ int64, _ bool) (lease.Grant, error) {
 	<-ctx.Done()
 	return lease.Grant{}, ctx.Err()
+}
+func (stillLine) Prove(ctx context.Context, _ lease.Grant) (uint64, error) {
+	<-ctx.Done()
+	return 0, ctx.Err()
 }
 
 // built is a sidecar with every part that has metrics; nothing runs.
@@ -67,7 +71,7 @@ func builtOn(t testing.TB, reg *prometheus.Registry, broker recovery.Broker) *ag
 	quiet := slog.New(slog.DiscardHandler)
 	a := &agent{cfg: c, version: "test", log: quiet, clock: lease.BootClock, started: time.Now(),
 		inbox: make(chan func()), named: make(chan struct{}), broker: stillBroker{}}
-	a.memory = memory{Format: memoryFormat, Incarnation: newIncarnation()}
+	a.memory = memory{Format: memoryFormat, Incarnation: randomID()}
 	a.journal = openJournal(t.TempDir(), quiet)
 	t.Cleanup(a.journal.close)
 	a.metrics = newMetrics(reg, a)

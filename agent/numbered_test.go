@@ -311,9 +311,9 @@ func (s idleServer) Close() error { close(s); return nil }
 // numberedLine is the renewals' own way.
 type numberedLine struct{ client *cluster.Client }
 
-func (l numberedLine) KeepAlive(ctx context.Context, id int64, _ bool) (time.Duration, int64, error) {
-	granted, revision, err := l.client.KeepAlive(ctx, id)
-	return granted, revision, leaseError(err)
+func (l numberedLine) KeepAlive(ctx context.Context, id int64, _ bool) (lease.Renewal, error) {
+	renewal, err := l.client.KeepAlive(ctx, id)
+	return lease.Renewal(renewal), leaseError(err)
 }
 func (l numberedLine) AwaitReconnect(ctx context.Context) error   { <-ctx.Done(); return ctx.Err() }
 func (l numberedLine) Revoke(ctx context.Context, id int64) error { return l.client.Revoke(ctx, id) }

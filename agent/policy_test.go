@@ -21,9 +21,9 @@ import (
 // directLine is a renewals' line that goes to the client that it has.
 type directLine struct{ client *cluster.Client }
 
-func (l directLine) KeepAlive(ctx context.Context, id int64, _ bool) (time.Duration, int64, error) {
-	granted, revision, err := l.client.KeepAlive(ctx, id)
-	return granted, revision, leaseError(err)
+func (l directLine) KeepAlive(ctx context.Context, id int64, _ bool) (lease.Renewal, error) {
+	renewal, err := l.client.KeepAlive(ctx, id)
+	return lease.Renewal(renewal), leaseError(err)
 }
 func (l directLine) Revoke(ctx context.Context, id int64) error      { return l.client.Revoke(ctx, id) }
 func (l directLine) Client(context.Context) (*cluster.Client, error) { return l.client, nil }

@@ -69,6 +69,8 @@ type registrar struct {
 	cfg        Config
 	brokerID   string // the stable name
 	byInstance bool   // the broker registers itself under its instance
+	run        string // names this process in a value of our own
+	stood      bool   // a value with our run has stood. Of the Keeper's goroutine
 	line       Line
 	clock      func() lease.Instant
 	log        *slog.Logger
@@ -97,9 +99,12 @@ func (r *registrar) Establish(ctx context.Context, held int64, fresh bool) (leas
 	}
 	for range tries {
 		var out outcome
-		out, err = r.once(ctx, client, held)
+		if out, err = r.once(ctx, client, held); err == nil {
+			err = r.proven(ctx, out.grant)
+		}
 		switch {
 		case err == nil:
+			r.stood = true
 			if err := r.deliver(ctx, out); err != nil {
 				return lease.Grant{}, err
 			}
@@ -115,7 +120,7 @@ func (r *registrar) Establish(ctx context.Context, held int64, fresh bool) (leas
 func (r *registrar) open(ctx context.Context, held int64, fresh bool) (*cluster.Client, error) {
 	if fresh {
 		// An earlier call got no answer. Ask on a new connection; any answer proves it.
-		if _, _, err := r.line.KeepAlive(ctx, max(held, 1), true); err != nil && !errors.Is(err, lease.ErrLost) {
+		if _, err := r.line.KeepAlive(ctx, max(held, 1), true); err != nil && !errors.Is(err, lease.ErrLost) {
 			return nil, err
 		}
 	}
@@ -199,7 +204,7 @@ func (r *registrar) register(ctx context.Context, client *cluster.Client, seen c
 	if req.State != nil {
 		out.stateRevision = done.Revision
 	}
-	grant.Epoch, grant.Revision, grant.Adopted = done.Revision, done.Revision, r.adopting()
+	grant.Epoch, grant.Revision, grant.Adopted, grant.ID = done.Revision, done.Revision, r.adopting(), seen.BrokerID
 	out.grant, out.value, out.seenAt = grant, now.value, done.Revision
 	return nil
 }
@@ -247,10 +252,22 @@ func (r *registrar) keep(ctx context.Context, client *cluster.Client, seen clust
 			return err
 		}
 	}
-	grant.Epoch, grant.Adopted = reg.CreateRevision, r.adopting()
+	grant.Epoch, grant.Adopted, grant.ID = reg.CreateRevision, r.adopting(), reg.BrokerID
 	grant.Revision = max(grant.Revision, seen.Revision, reg.ModRevision)
 	out.grant, out.value, out.seenAt = grant, reg.Value, max(seen.Revision, reg.ModRevision)
 	return nil
+}
+
+// stillThere is the error when a keep-alive says that a lease is gone whose key was read
+// a moment ago. The key goes with its lease, so either etcd has yet to delete it, or what
+// answered is behind and lies. The next look tells; nothing is lost until a read says so.
+func stillThere(id int64, err error) error {
+	return fmt.Errorf("%w: a keep-alive says that lease %x is gone, and the registration is there under it: %v", lease.ErrUnproven, id, err)
+}
+
+// renewed is what a renewal makes of a lease, once it is proven.
+func renewed(id int64, sent lease.Instant, r cluster.Renewal) lease.Grant {
+	return lease.Grant{LeaseID: id, SentAt: sent, TTL: r.Granted, Revision: r.Revision, Term: r.Term}
 }
 
 // confirm renews the lease that the registration has to be under, or grants one.
@@ -270,17 +287,16 @@ func (r *registrar) confirm(ctx context.Context, client *cluster.Client, reg clu
 	}
 	if id != 0 {
 		sent := r.clock()
-		granted, revision, err := client.KeepAlive(ctx, id)
+		renewal, err := client.KeepAlive(ctx, id)
 		switch {
-		case err == nil && (granted == r.cfg.LeaseTTL || granted == r.granted):
-			return lease.Grant{LeaseID: id, SentAt: sent, TTL: granted, Revision: revision}, nil
+		case err == nil && (renewal.Granted == r.cfg.LeaseTTL || renewal.Granted == r.granted):
+			return renewed(id, sent, renewal), nil
 		case err == nil && out.repaired == "":
 			out.repaired = "other TTL"
 		case err != nil && !errors.Is(err, cluster.ErrLeaseNotFound):
 			return lease.Grant{}, err
 		case err != nil && out.repaired == "":
-			// Its key goes with it. Look again until etcd has deleted it.
-			return lease.Grant{}, fmt.Errorf("lease %x of our registration is gone, its key is still there: %w", id, err)
+			return lease.Grant{}, stillThere(id, err)
 		}
 	}
 	return r.grant(ctx, client)
@@ -303,7 +319,9 @@ func (r *registrar) rebind(ctx context.Context, client *cluster.Client, seen clu
 	return client.Rewrite(ctx, *seen.Registration, now.value, leaseID, m)
 }
 
-// grant asks for a lease. Its life counts from before the request was sent.
+// grant asks for a lease. Its life counts from before the request was sent. It needs no
+// proof of its own: it is a write, and the put under it that follows is refused when the
+// lease is not there.
 func (r *registrar) grant(ctx context.Context, client *cluster.Client) (lease.Grant, error) {
 	sent := r.clock()
 	id, granted, err := client.Grant(ctx, r.cfg.LeaseTTL)

@@ -83,7 +83,9 @@ func (r *registrar) holder(seen cluster.Snapshot, m memory) recovery.Holder {
 		}
 		return recovery.Us
 	}
-	if v, err := seen.Registration.Parse(); err == nil && v.Incarnation == m.Incarnation {
+	// Of our incarnation and another run: the process before this one, or, once ours has
+	// stood there, a copy of this sidecar. The newest wins.
+	if v, err := seen.Registration.Parse(); err == nil && v.Incarnation == m.Incarnation && (v.Run == r.run || !r.stood) {
 		return recovery.Us
 	}
 	return recovery.Another

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"holdfast/agent/lease"
 	"holdfast/cluster"
 )
 
@@ -28,16 +27,15 @@ const leastShare = 75
 func (r *registrar) join(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, held int64, now life, out *outcome) error {
 	reg := *seen.Registration
 	sent := r.clock()
-	granted, revision, err := client.KeepAlive(ctx, reg.LeaseID)
+	renewal, err := client.KeepAlive(ctx, reg.LeaseID)
 	switch {
 	case errors.Is(err, cluster.ErrLeaseNotFound):
-		// Its key goes with it. Look again until etcd has deleted it.
-		return fmt.Errorf("lease %x of the broker's registration is gone, its key is still there: %w", reg.LeaseID, err)
+		return stillThere(reg.LeaseID, err)
 	case err != nil:
 		return err
-	case granted < r.cfg.LeaseTTL*leastShare/100:
+	case renewal.Granted < r.cfg.LeaseTTL*leastShare/100:
 		return fmt.Errorf("the broker's session lasts %v, too short for --lease-ttl %v: set --lease-ttl to %v, or give the broker a longer session (Pulsar: metadataStoreSessionTimeoutMillis)",
-			granted, r.cfg.LeaseTTL, granted)
+			renewal.Granted, r.cfg.LeaseTTL, renewal.Granted)
 	}
 	if reg.LeaseID != held || seen.Member == nil || seen.Member.ModRevision < reg.CreateRevision {
 		stand := r.standing(seen, now, out)
@@ -56,8 +54,10 @@ func (r *registrar) join(ctx context.Context, client *cluster.Client, seen clust
 		}
 	}
 	out.joined = !r.granting(now, reg.LeaseID)
-	out.grant = lease.Grant{LeaseID: reg.LeaseID, SentAt: sent, TTL: granted, Adopted: true,
-		Epoch: reg.CreateRevision, Revision: max(revision, seen.Revision, reg.ModRevision)}
+	grant := renewed(reg.LeaseID, sent, renewal)
+	grant.Adopted, grant.Epoch, grant.ID = true, reg.CreateRevision, reg.BrokerID
+	grant.Revision = max(grant.Revision, seen.Revision, reg.ModRevision)
+	out.grant = grant
 	out.value, out.seenAt = reg.Value, max(seen.Revision, reg.ModRevision)
 	return nil
 }
@@ -90,7 +90,8 @@ func (r *registrar) awaitReturn(ctx context.Context, client *cluster.Client, see
 	if !r.joins() || seen.Registration != nil || now.memory.LeaseID == 0 || now.memory.Joined {
 		return nil
 	}
-	if _, _, err := client.KeepAlive(ctx, now.memory.LeaseID); errors.Is(err, cluster.ErrLeaseNotFound) {
+	// Nothing is counted from this answer, so it needs no proof: at worst we wait in vain.
+	if _, err := client.KeepAlive(ctx, now.memory.LeaseID); errors.Is(err, cluster.ErrLeaseNotFound) {
 		return nil // it ran out
 	} else if err != nil {
 		return err

@@ -9,14 +9,14 @@ import (
 )
 
 // registrationValue is what this sidecar registers of its broker.
-func registrationValue(c Config, incarnation, version string) ([]byte, error) {
+func registrationValue(c Config, incarnation, run, version string) ([]byte, error) {
 	about, err := json.Marshal(map[string]string{"version": version, "driver": c.Driver})
 	if err != nil {
 		return nil, fmt.Errorf("encode registration: %w", err)
 	}
 	v, err := json.Marshal(cluster.RegistrationValue{
 		BrokerURL: c.BrokerURL, ConnectURL: c.ConnectURL, AdminAddr: withoutPassword(c.BrokerAdmin),
-		Incarnation: incarnation, Holdfast: about,
+		Incarnation: incarnation, Run: run, Holdfast: about,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("encode registration: %w", err)

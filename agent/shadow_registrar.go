@@ -58,6 +58,15 @@ func (r shadowRegistrar) Establish(ctx context.Context, held int64, fresh bool) 
 		}
 	}
 	r.suppose(&grant, &out, seen, now)
+	if grant.Term != 0 {
+		term, err := r.Prove(ctx, grant)
+		if err == nil {
+			err = lease.SameTerm(grant.Term, term)
+		}
+		if err != nil {
+			return lease.Grant{}, err
+		}
+	}
 	if err := r.deliver(ctx, out); err != nil {
 		return lease.Grant{}, err
 	}
@@ -71,11 +80,22 @@ func (r shadowRegistrar) ownLease(ctx context.Context, client *cluster.Client, h
 		return g, false, nil
 	}
 	sent := r.clock()
-	granted, revision, err := client.KeepAlive(ctx, held)
+	renewal, err := client.KeepAlive(ctx, held)
 	if errors.Is(err, cluster.ErrLeaseNotFound) {
 		return g, false, nil
 	}
-	return lease.Grant{LeaseID: held, SentAt: sent, TTL: granted, Revision: revision}, err == nil, err
+	return renewed(held, sent, renewal), err == nil, err
+}
+
+// Prove implements lease.Registrar. Nothing stands under a shadow's lease: that the leader
+// who renewed it is still the leader is all that there is to prove.
+func (r shadowRegistrar) Prove(ctx context.Context, _ lease.Grant) (term uint64, err error) {
+	client, err := r.line.Client(ctx)
+	if err != nil {
+		return 0, err
+	}
+	_, term, err = client.Registered(ctx, r.brokerID)
+	return term, err
 }
 
 // suppose fills in what the transaction would have written, and remembers it.

@@ -100,7 +100,7 @@ func (d *stateDir) file() string { return filepath.Join(d.path, "state.json") }
 // understood is put aside under another name and leaves its trace in Distrust: it
 // stood for a life that we know nothing of, so the next decision fails closed.
 func (d *stateDir) load() (memory, error) {
-	fresh := memory{Format: memoryFormat, Incarnation: newIncarnation()}
+	fresh := memory{Format: memoryFormat, Incarnation: randomID()}
 	raw, err := os.ReadFile(d.file())
 	if errors.Is(err, fs.ErrNotExist) {
 		return fresh, nil
@@ -157,8 +157,8 @@ func (d *stateDir) save(m memory) error {
 	return nil
 }
 
-// newIncarnation is 128 random bits in hexadecimal.
-func newIncarnation() string {
+// randomID is 128 random bits in hexadecimal: of an incarnation, or of one process.
+func randomID() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails, see crypto/rand
 	return hex.EncodeToString(b[:])

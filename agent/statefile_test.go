@@ -57,7 +57,7 @@ func TestMemoryIsReadBackAsItWasSaved(t *testing.T) {
 }
 
 func TestCorruptStateFilesArePutAsideAndDistrusted(t *testing.T) {
-	good, err := json.Marshal(memory{Format: memoryFormat, Incarnation: newIncarnation()})
+	good, err := json.Marshal(memory{Format: memoryFormat, Incarnation: randomID()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestCorruptStateFilesArePutAsideAndDistrusted(t *testing.T) {
 		{"wrong type", `{"format":1,"lease_id":"x"}`, "corrupt (json"},
 		{"no incarnation", `{"format":1}`, "no incarnation"},
 		{"null", "null", "has format 0, this version knows 1"},
-		{"of a later version", `{"format":2,"incarnation":"` + newIncarnation() + `"}`, "has format 2, this version knows 1"},
+		{"of a later version", `{"format":2,"incarnation":"` + randomID() + `"}`, "has format 2, this version knows 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := openDir(t, t.TempDir())
@@ -162,7 +162,7 @@ func TestChildThatSavesWithoutRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := &stateDir{path: path}
-	if err := d.save(memory{Format: memoryFormat, Incarnation: newIncarnation(), BrokerID: "the new one"}); err == nil {
+	if err := d.save(memory{Format: memoryFormat, Incarnation: randomID(), BrokerID: "the new one"}); err == nil {
 		t.Fatal("saved within ten bytes")
 	}
 	fmt.Println("save failed as it should")

@@ -169,6 +169,7 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 	}
 	out.repaired, out.former, out.moved = "broker's own lease", seen.Former.BrokerID, done.Moved
 	grant.Epoch, grant.Adopted, grant.Revision = done.Registration.CreateRevision, true, done.Registration.ModRevision
+	grant.ID = done.Registration.BrokerID
 	out.grant, out.value, out.seenAt = grant, done.Registration.Value, done.Registration.ModRevision
 	return nil
 }
@@ -184,14 +185,14 @@ func (r *registrar) successorLease(ctx context.Context, client *cluster.Client, 
 		keep = func(ctx context.Context) error { return keepFormer(ctx, client, former) }
 		if held != 0 && former.LeaseID == held {
 			sent := r.clock()
-			granted, revision, err := client.KeepAlive(ctx, held)
+			renewal, err := client.KeepAlive(ctx, held)
 			switch {
 			case errors.Is(err, cluster.ErrLeaseNotFound):
 				return lease.Grant{}, nil, formerGone(held)
 			case err != nil:
 				return lease.Grant{}, nil, err
-			case granted == r.cfg.LeaseTTL || granted == r.granted:
-				return lease.Grant{LeaseID: held, SentAt: sent, TTL: granted, Revision: revision}, keep, nil
+			case renewal.Granted == r.cfg.LeaseTTL || renewal.Granted == r.granted:
+				return renewed(held, sent, renewal), keep, nil
 			}
 		} else if err := keep(ctx); err != nil {
 			return lease.Grant{}, nil, err
@@ -211,7 +212,7 @@ func keepFormer(ctx context.Context, client *cluster.Client, former cluster.Regi
 	if former.LeaseID == 0 {
 		return nil
 	}
-	_, _, err := client.KeepAlive(ctx, former.LeaseID)
+	_, err := client.KeepAlive(ctx, former.LeaseID)
 	if errors.Is(err, cluster.ErrLeaseNotFound) {
 		return formerGone(former.LeaseID)
 	}

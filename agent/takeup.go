@@ -167,7 +167,7 @@ func (a *agent) registrationSeen(seen keySeen) {
 		return
 	}
 	v, err := cluster.Registration{BrokerID: a.brokerID, Value: kv.Value}.Parse()
-	ours := err == nil && v.Incarnation == a.memory.Incarnation
+	ours := err == nil && v.Incarnation == a.memory.Incarnation && v.Run == a.run
 	if a.grant.LeaseID == 0 || revision <= a.keyAt {
 		return
 	}

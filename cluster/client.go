@@ -98,19 +98,26 @@ const (
 	linePatience = 250 * time.Millisecond
 )
 
-// read runs gets in one transaction, so at one revision. It never writes, so it may be
-// repeated: with several endpoints, each is asked once at most, the next one when one
-// cannot answer or leaves the question unanswered for too long. The first answer wins.
+// read runs gets in one transaction, so at one revision.
 func (c *Client) read(ctx context.Context, gets ...clientv3.Op) (*clientv3.TxnResponse, error) {
+	return readAnywhere(ctx, c, func(ctx context.Context) (*clientv3.TxnResponse, error) {
+		return c.kv.Txn(ctx).Then(gets...).Commit()
+	})
+}
+
+// readAnywhere asks one question that never writes, so it may be repeated: with several
+// endpoints, each is asked once at most, the next one when one cannot answer or leaves the
+// question unanswered for too long. The first answer wins.
+func readAnywhere[A any](ctx context.Context, c *Client, question func(context.Context) (*A, error)) (*A, error) {
 	if c.tries == 1 {
-		answer, err := c.kv.Txn(ctx).Then(gets...).Commit()
+		answer, err := question(ctx)
 		if err != nil {
 			return nil, cause(ctx, err)
 		}
 		return answer, nil
 	}
 	type outcome struct {
-		answer *clientv3.TxnResponse
+		answer *A
 		err    error
 	}
 	var asked sync.WaitGroup
@@ -125,7 +132,7 @@ func (c *Client) read(ctx context.Context, gets ...clientv3.Op) (*clientv3.TxnRe
 		other.other = waiting > 0
 		tries, waiting = tries+1, waiting+1
 		asked.Go(func() {
-			answer, err := c.kv.Txn(withTrip(all, &other)).Then(gets...).Commit()
+			answer, err := question(withTrip(all, &other))
 			outcomes <- outcome{answer, err}
 		})
 	}

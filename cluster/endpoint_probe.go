@@ -84,7 +84,7 @@ func (l *Line) probe(ctx context.Context, i int) {
 			break
 		}
 	}
-	_, _, _ = l.client.keepAlive(withTrip(ctx, &trip{link: k, tried: make([]bool, len(l.endpoints))}), noLease)
+	_, _ = l.client.keepAlive(withTrip(ctx, &trip{link: k, tried: make([]bool, len(l.endpoints))}), noLease)
 }
 
 // EndpointState is one endpoint of a line and what its answers say.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -13,38 +14,45 @@ import (
 // Grant makes a lease. etcd counts in whole seconds (ttl is rounded up) and raises small
 // ones: granted is what holds.
 func (c *Client) Grant(ctx context.Context, ttl time.Duration) (id int64, granted time.Duration, err error) {
-	seconds := int64((ttl + time.Second - 1) / time.Second)
-	answer, err := c.leases.LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{TTL: seconds})
+	asked := int64((ttl + time.Second - 1) / time.Second)
+	answer, err := c.leases.LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{TTL: asked})
 	if err != nil {
 		return 0, 0, wrap(ctx, "grant lease", err)
 	}
 	if answer.Error != "" {
 		return 0, 0, fmt.Errorf("grant lease: %s", answer.Error)
 	}
-	return answer.ID, time.Duration(answer.TTL) * time.Second, nil
+	return answer.ID, seconds(answer.TTL), nil
 }
 
-// KeepAlive renews the lease once. revision is the store's when the renewal was taken up.
-// An answer with no time left is ErrLeaseNotFound.
-func (c *Client) KeepAlive(ctx context.Context, id int64) (granted time.Duration, revision int64, err error) {
-	granted, revision, err = c.keepAlive(ctx, id)
+// Renewal is what etcd answered to a keep-alive.
+type Renewal struct {
+	Granted  time.Duration
+	Revision int64  // of the store when the renewal was taken up
+	Term     uint64 // raft term that the member which answered knew before it renewed
+}
+
+// KeepAlive renews the lease once. An answer with no time left is ErrLeaseNotFound. Neither
+// is proof: a leader that was deposed and does not know it answers, too. See Registered.
+func (c *Client) KeepAlive(ctx context.Context, id int64) (Renewal, error) {
+	r, err := c.keepAlive(ctx, id)
 	if refusesToken(err) { // which the stream has forgotten by now
-		granted, revision, err = c.keepAlive(ctx, id)
+		r, err = c.keepAlive(ctx, id)
 	}
 	if err != nil {
-		return 0, 0, wrap(ctx, "renew lease", err)
+		return Renewal{}, wrap(ctx, "renew lease", err)
 	}
-	return granted, revision, nil
+	return r, nil
 }
 
 // keepAlive is one stream for one question. The etcd client's KeepAliveOnce repeats
 // itself without a pause while it fails, and hides why.
-func (c *Client) keepAlive(ctx context.Context, id int64) (time.Duration, int64, error) {
+func (c *Client) keepAlive(ctx context.Context, id int64) (Renewal, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := c.leases.LeaseKeepAlive(ctx)
 	if err != nil {
-		return 0, 0, err
+		return Renewal{}, err
 	}
 	// A failed send says only EOF; the reason comes with Recv.
 	if stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: id}) == nil {
@@ -52,12 +60,13 @@ func (c *Client) keepAlive(ctx context.Context, id int64) (time.Duration, int64,
 	}
 	answer, err := stream.Recv()
 	if err != nil {
-		return 0, 0, err
+		return Renewal{}, err
 	}
 	if answer.TTL <= 0 {
-		return 0, 0, ErrLeaseNotFound
+		return Renewal{}, ErrLeaseNotFound
 	}
-	return time.Duration(answer.TTL) * time.Second, answer.GetHeader().GetRevision(), nil
+	head := answer.GetHeader()
+	return Renewal{seconds(answer.TTL), head.GetRevision(), head.GetRaftTerm()}, nil
 }
 
 // Revoke ends the lease and deletes the keys bound to it. A lease that is gone already
@@ -70,8 +79,8 @@ func (c *Client) Revoke(ctx context.Context, id int64) error {
 	return nil
 }
 
-// TimeToLive asks how long the lease still has, to the second, without renewing it.
-// found is false when etcd does not know it.
+// TimeToLive asks how long the lease still has, to the second and never more than it was
+// granted, without renewing it. found is false when etcd does not know it.
 func (c *Client) TimeToLive(ctx context.Context, id int64) (remaining time.Duration, found bool, err error) {
 	answer, err := c.leases.LeaseTimeToLive(ctx, &etcdserverpb.LeaseTimeToLiveRequest{ID: id})
 	if errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound) {
@@ -83,5 +92,15 @@ func (c *Client) TimeToLive(ctx context.Context, id int64) (remaining time.Durat
 	if answer.TTL < 0 {
 		return 0, false, nil
 	}
-	return time.Duration(answer.TTL) * time.Second, true, nil
+	remaining = seconds(answer.TTL)
+	if answer.GrantedTTL > 0 {
+		remaining = min(remaining, seconds(answer.GrantedTTL))
+	}
+	return remaining, true, nil
+}
+
+// seconds is a TTL of etcd as a duration. Some versions answer with the remaining life of a
+// lease that has no end yet (9223372036 s): more than a duration can bear is cut off.
+func seconds(ttl int64) time.Duration {
+	return time.Duration(min(ttl, math.MaxInt32)) * time.Second
 }

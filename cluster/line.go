@@ -94,7 +94,7 @@ func OpenLine(cfg Config, log *slog.Logger) (*Line, error) {
 // next one goes to another endpoint. An endpoint that cannot answer, and says so, is no reason to fail: the others are asked
 // at once, each once. If none can, the error is that of one without a leader if there was
 // one, because that is what is wrong with the others too.
-func (l *Line) KeepAlive(ctx context.Context, id int64, fresh bool) (granted time.Duration, revision int64, err error) {
+func (l *Line) KeepAlive(ctx context.Context, id int64, fresh bool) (renewal Renewal, err error) {
 	if len(l.endpoints) == 1 {
 		if fresh {
 			l.refresh()
@@ -104,18 +104,18 @@ func (l *Line) KeepAlive(ctx context.Context, id int64, fresh bool) (granted tim
 	ctx = withTrip(ctx, &trip{other: true, tried: make([]bool, len(l.endpoints))})
 	var said error
 	for range l.endpoints {
-		granted, revision, err = l.client.KeepAlive(ctx, id)
+		renewal, err = l.client.KeepAlive(ctx, id)
 		if said == nil || Classify(said) != ClassNoLeader {
 			said = err
 		}
 		if err == nil || errors.Is(err, ErrLeaseNotFound) {
-			return granted, revision, err
+			return renewal, err
 		}
 		if ctx.Err() != nil || !elsewhere(err) {
 			break
 		}
 	}
-	return 0, 0, said
+	return Renewal{}, said
 }
 
 // Client is typed access over the line: each request goes over the connection that is

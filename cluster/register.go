@@ -102,6 +102,26 @@ type Standing struct {
 	StateRevision int64       // of the state as it was seen; 0: there was none
 }
 
+// Registered is one linearizable read of a registration, nil if there is none, and the
+// raft term of the answer. If that is the term of a renewal that was answered before the
+// read was sent, then the leader who renewed was no other one than the leader then.
+func (c *Client) Registered(ctx context.Context, brokerID string) (reg *Registration, term uint64, err error) {
+	if err := checkBroker(brokerID); err != nil {
+		return nil, 0, err
+	}
+	answer, err := readAnywhere(ctx, c, func(ctx context.Context) (*clientv3.GetResponse, error) {
+		return c.kv.Get(ctx, c.keys.Registration(brokerID))
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("read registration of broker %s: %w", brokerID, err)
+	}
+	if len(answer.Kvs) > 0 {
+		r := registrationOf(brokerID, answer.Kvs[0])
+		reg = &r
+	}
+	return reg, answer.Header.RaftTerm, nil
+}
+
 // Rebind puts a registration under leaseID. Its bytes and its create revision stay, the
 // era too; who stands by it is written in the same transaction. It returns ErrChanged
 // when the registration or the state is not as seen any more.

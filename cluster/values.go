@@ -33,6 +33,7 @@ type RegistrationValue struct {
 	AdminAddr    string          `json:"admin_addr,omitempty"`
 	PromExporter string          `json:"prom_exporter,omitempty"`
 	Incarnation  string          `json:"incarnation,omitempty"`
+	Run          string          `json:"run,omitempty"` // of one sidecar process
 	Holdfast     json.RawMessage `json:"holdfast,omitempty"`
 }
 

@@ -56,6 +56,8 @@ type world struct {
 	registered int64             // lease of the registration
 	nextID     int64
 	revision   int64
+	term       uint64 // of the leader
+	epoch      int64  // of the registration; 0: there is none
 	calls      []call
 	current    *conn
 	back       chan struct{} // closed and replaced when a connection comes back
@@ -63,6 +65,7 @@ type world struct {
 	// scripts; nil: the store answers
 	onKeepAlive func(ctx context.Context, n int) (time.Duration, error)
 	onEstablish func(ctx context.Context, n int) error
+	onProve     func(ctx context.Context, n int) (term uint64, err error) // 0 and nil: the store answers
 	onRevoke    func(ctx context.Context) error
 }
 
@@ -110,7 +113,7 @@ func inWorld(t *testing.T, prepare func(w *world), claim func(w *world)) {
 // newStillWorld is a sound network and an empty store, without a Keeper.
 func newStillWorld(t *testing.T) *world {
 	w := &world{t: t, born: time.Now(), latency: time.Millisecond, redial: 250 * time.Millisecond,
-		leases: map[int64]Instant{}, nextID: 100, revision: 1000, back: make(chan struct{}), log: &lines{},
+		leases: map[int64]Instant{}, nextID: 100, revision: 1000, term: 2, back: make(chan struct{}), log: &lines{},
 		set: Settings{Timing: defaults, Classes: []string{"timeout", "unreachable", "lease_not_found", "other"}}}
 	w.set.Clock, w.set.Classify = w.now, classifyFake
 	w.current = &conn{ready: make(chan struct{})}
@@ -259,18 +262,18 @@ func (w *world) alive(id int64) bool {
 	return ok
 }
 
-func (w *world) KeepAlive(ctx context.Context, id int64, fresh bool) (time.Duration, int64, error) {
+func (w *world) KeepAlive(ctx context.Context, id int64, fresh bool) (Renewal, error) {
 	n := w.note("keepalive", id, fresh)
 	var script func(context.Context, int) (time.Duration, error)
 	w.lock(func() { script = w.onKeepAlive })
 	if script != nil {
 		if granted, err := script(ctx, n); granted != 0 || err != nil {
-			return max(granted, 0), 0, err
+			return Renewal{Granted: max(granted, 0), Term: w.leader()}, err
 		}
 	}
-	var revision int64
+	r := Renewal{Granted: w.set.Timing.TTL}
 	err := w.exchange(ctx, fresh, func() error {
-		revision = w.revision
+		r.Revision, r.Term = w.revision, w.term
 		if !w.alive(id) {
 			return fmt.Errorf("%w: %d", ErrLost, id)
 		}
@@ -278,9 +281,38 @@ func (w *world) KeepAlive(ctx context.Context, id int64, fresh bool) (time.Durat
 		return nil
 	})
 	if err != nil {
-		return 0, 0, err
+		return Renewal{}, err
 	}
-	return w.set.Timing.TTL, revision, nil
+	return r, nil
+}
+
+// leader is the raft term.
+func (w *world) leader() (term uint64) {
+	w.lock(func() { term = w.term })
+	return term
+}
+
+// Prove reads the registration, which goes with its lease.
+func (w *world) Prove(ctx context.Context, g Grant) (term uint64, err error) {
+	n := w.note("prove", g.LeaseID, false)
+	var script func(context.Context, int) (uint64, error)
+	w.lock(func() { script = w.onProve })
+	if script != nil {
+		if term, err := script(ctx, n); term != 0 || err != nil {
+			return term, err
+		}
+	}
+	err = w.exchange(ctx, false, func() error {
+		term = w.term
+		switch {
+		case !w.alive(w.registered):
+			return ErrLost
+		case g.LeaseID != w.registered || g.Epoch != w.epoch:
+			return ErrForeign
+		}
+		return nil
+	})
+	return term, err
 }
 
 func (w *world) Establish(ctx context.Context, held int64, fresh bool) (Grant, error) {
@@ -298,7 +330,7 @@ func (w *world) Establish(ctx context.Context, held int64, fresh bool) (Grant, e
 		if !w.alive(held) {
 			w.nextID++
 			g.LeaseID = w.nextID
-			w.registered = g.LeaseID
+			w.registered, w.epoch = g.LeaseID, g.LeaseID
 		}
 		w.leases[g.LeaseID] = w.now().Add(g.TTL)
 		g.Epoch, g.Revision = g.LeaseID, w.revision

@@ -41,7 +41,7 @@ func in(cuts []cut, age time.Duration) bool {
 	return false
 }
 
-func (s *several) KeepAlive(ctx context.Context, id int64, fresh bool) (time.Duration, int64, error) {
+func (s *several) KeepAlive(ctx context.Context, id int64, fresh bool) (Renewal, error) {
 	s.note("keepalive", id, fresh)
 	s.mu.Lock()
 	e := s.inUse
@@ -54,17 +54,17 @@ func (s *several) KeepAlive(ctx context.Context, id int64, fresh bool) (time.Dur
 		s.mu.Lock()
 		s.inUse = (e + 1) % len(s.ways)
 		s.mu.Unlock()
-		return 0, 0, errRefused
+		return Renewal{}, errRefused
 	}
 	for range 2 { // there, where the store acts, and back
 		if in(s.ways[e].holes, s.age()) {
 			<-ctx.Done()
-			return 0, 0, ctx.Err()
+			return Renewal{}, ctx.Err()
 		}
 		select {
 		case <-time.After(s.ways[e].latency):
 		case <-ctx.Done():
-			return 0, 0, ctx.Err()
+			return Renewal{}, ctx.Err()
 		}
 	}
 	var err error
@@ -77,13 +77,13 @@ func (s *several) KeepAlive(ctx context.Context, id int64, fresh bool) (time.Dur
 		s.leases[id] = max(s.leases[id], s.now().Add(s.set.Timing.TTL-s.ways[e].latency))
 	})
 	if err != nil {
-		return 0, 0, err
+		return Renewal{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.inUse = e
 	s.confirmed = append(s.confirmed, s.age())
-	return s.set.Timing.TTL, 0, nil
+	return Renewal{Granted: s.set.Timing.TTL, Term: 2}, nil
 }
 
 // overWays runs claim in a bubble with a Keeper that renews over several endpoints.

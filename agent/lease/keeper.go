@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -25,13 +26,28 @@ var ErrShutdown = errors.New("registration lost, shutting down")
 // and is asked again.
 var ErrDeferred = errors.New("decision deferred")
 
+// ErrForeign is wrapped by a proof that found a registration which is not ours: it is
+// under another lease, newer, or of another process.
+var ErrForeign = errors.New("registration is not ours")
+
+// ErrUnproven is wrapped by a renewal that etcd confirmed and nothing proves. It is what
+// a leader leaves behind that was deposed and does not know it.
+var ErrUnproven = errors.New("renewal not proven")
+
+// Renewal is what etcd answered to a keep-alive.
+type Renewal struct {
+	Granted  time.Duration
+	Revision int64  // of the store
+	Term     uint64 // raft term in the answer's header
+}
+
 // Line carries renewals. It belongs to the Keeper alone.
 type Line interface {
-	// KeepAlive renews the lease once and returns the granted TTL and the store's
-	// revision. fresh asks for another way to the store, because an earlier call is
-	// unanswered or failed: a new connection, to another endpoint if there are
-	// several. An error that wraps ErrLost is an answer; any other is none.
-	KeepAlive(ctx context.Context, id int64, fresh bool) (granted time.Duration, revision int64, err error)
+	// KeepAlive renews the lease once. fresh asks for another way to the store, because
+	// an earlier call is unanswered or failed, or its answer was out of date: a new
+	// connection, to another endpoint if there are several. An error that wraps ErrLost
+	// is an answer; any other is none.
+	KeepAlive(ctx context.Context, id int64, fresh bool) (Renewal, error)
 	// AwaitReconnect returns nil at the moment the connection comes back.
 	AwaitReconnect(ctx context.Context) error
 	// Revoke ends the lease; revoking one that is gone is success.
@@ -43,7 +59,14 @@ type Line interface {
 type Registrar interface {
 	// Establish is told the lease that we hold or held (0: none) and returns the
 	// one that the registration is bound to. fresh asks for a new connection.
+	// What the Grant says is proven.
 	Establish(ctx context.Context, held int64, fresh bool) (Grant, error)
+	// Prove is one linearizable read of the registration, sent when it is called. Without
+	// an error the registration is there and ours: lease, create revision and, where we
+	// wrote it, the process that wrote it. term is the raft term of the answer, also
+	// beside an error that wraps ErrLost (there is no registration) or ErrForeign. Any
+	// other error is no answer. It is safe for concurrent use.
+	Prove(ctx context.Context, g Grant) (term uint64, err error)
 }
 
 // Grant is a registration that stands.
@@ -53,7 +76,18 @@ type Grant struct {
 	TTL      time.Duration
 	Epoch    int64 // create revision of the registration
 	Adopted  bool
-	Revision int64 // store revision at which it was confirmed
+	Revision int64  // store revision at which it was confirmed
+	Term     uint64 // of the renewal that SentAt is of; 0: the lease is new
+	ID       string // of the registration, for the Registrar
+}
+
+// SameTerm reports, as an error that wraps ErrUnproven, that the leader of a proof may be
+// another one than the leader who renewed.
+func SameTerm(renewed, read uint64) error {
+	if renewed != read {
+		return fmt.Errorf("%w: renewed in raft term %d, read in term %d", ErrUnproven, renewed, read)
+	}
+	return nil
 }
 
 // Settings of a Keeper.
@@ -121,6 +155,7 @@ type Keeper struct {
 	renewed atomic.Bool // Reestablish was asked for
 	nudge   chan struct{}
 	pace    pace // of Run's goroutine
+	foreign bool // so is this: a proof found a registration that is not ours, and none since did better
 }
 
 // NewKeeper returns a Keeper whose gate is closed. resume is the lease that an
@@ -323,7 +358,9 @@ func (k *Keeper) establish(ctx context.Context) error {
 
 // wanted reports whether the Registrar is to be asked while the lease is held. When
 // renewals fail they come first: what they cannot reach, the Registrar cannot either.
-func (k *Keeper) wanted(v View) bool { return k.renewed.Load() && v.FailureStreak == 0 }
+func (k *Keeper) wanted(v View) bool {
+	return k.renewed.Load() && (v.FailureStreak == 0 || k.foreign)
+}
 
 // ask runs one call of the Registrar, which ends when the gate closes. Its bound
 // is that of a handful of round trips.
@@ -358,6 +395,7 @@ func (k *Keeper) ask(ctx context.Context, fresh bool) (Grant, error) {
 
 func (k *Keeper) established(g Grant) {
 	k.metrics.renewals.WithLabelValues("established").Inc()
+	k.foreign = false
 	k.publish(func(v *View) {
 		if v.Grant.LeaseID != g.LeaseID {
 			v.Validity, v.Renewals = Validity{Margin: k.set.Timing.Margin}, 0

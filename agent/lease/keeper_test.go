@@ -36,11 +36,11 @@ func TestDeadlineIsThatOfTheSendWhateverTheLatency(t *testing.T) {
 		if got, want := w.k.View().Validity.Deadline(), Instant(time.Hour+32*time.Second); got != want {
 			t.Errorf("grant: deadline %v, want %v", got, want)
 		}
-		w.until(4290 * time.Millisecond)
+		w.until(4590 * time.Millisecond)
 		if got, want := w.k.View().Validity.Deadline(), Instant(time.Hour+32*time.Second); got != want {
-			t.Errorf("before the first answer: deadline %v, want %v", got, want)
+			t.Errorf("before the first proof: deadline %v, want %v", got, want)
 		}
-		w.until(4310 * time.Millisecond)
+		w.until(4610 * time.Millisecond)
 		if got, want := w.k.View().Validity.Deadline(), Instant(time.Hour+36*time.Second); got != want {
 			t.Errorf("after it: deadline %v, want %v", got, want)
 		}
@@ -102,7 +102,7 @@ func TestUnansweredRenewalGetsCompanyAndStillCounts(t *testing.T) {
 		}
 		oldest := <-sent
 		oldest <- 32 * time.Second
-		synctest.Wait()
+		w.after(10 * time.Millisecond) // for the proof
 		v := w.k.View()
 		if got, want := v.Validity.Deadline(), Instant(time.Hour+36*time.Second); got != want {
 			t.Errorf("deadline %v, want that of the oldest send, %v", got, want)
@@ -210,14 +210,14 @@ func TestALostLeaseIsKnownAtOnceAndTheRegistrarAskedAtOnce(t *testing.T) {
 				})
 				w.until(8100 * time.Millisecond)
 				asked := w.made("establish", time.Second)
-				if len(asked) != 1 || asked[0].at != 8*time.Second || asked[0].id != 0 {
-					t.Fatalf("registrar asked: %+v, want once, at 8 s, with nothing held", asked)
+				if len(asked) != 1 || asked[0].at != 8*time.Second+2*w.latency || asked[0].id != 0 {
+					t.Fatalf("registrar asked: %+v, want once, when a read has confirmed it, with nothing held", asked)
 				}
 				v := w.k.View()
 				if v.Losses != 1 || v.LostCause != "lease_expired" || v.Phase != Holding || v.Grant.LeaseID != 102 || v.Renewals != 0 {
 					t.Errorf("%+v", v)
 				}
-				if got, want := v.Validity.Deadline(), Instant(time.Hour+40*time.Second); got != want {
+				if got, want := v.Validity.Deadline(), Instant(time.Hour+40*time.Second+2*w.latency); got != want {
 					t.Errorf("deadline %v, want %v", got, want)
 				}
 			})

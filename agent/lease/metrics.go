@@ -17,7 +17,7 @@ func newMetrics(reg prometheus.Registerer, k *Keeper) *metrics {
 	m := &metrics{
 		renewals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_lease_renewals_total",
-			Help: "Renewals by result: confirmed, failed (no answer), lost (the answer was that the lease is gone), established (new or taken up again). Many failed beside few confirmed: look at etcd and the way to it.",
+			Help: "Renewals by result: confirmed, failed (no answer), unproven (etcd renewed, and no read showed under the same leader that the registration is ours: one or two at a change of leader are ordinary, more are not), lost (the answer was that the lease is gone), established (new or taken up again). Many failed beside few confirmed: look at etcd and the way to it.",
 		}, []string{"result"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_lease_keepalive_failures_total",
@@ -44,7 +44,7 @@ func newMetrics(reg prometheus.Registerer, k *Keeper) *metrics {
 			NativeHistogramMinResetDuration: time.Hour,
 		}),
 	}
-	for _, r := range []string{"confirmed", "failed", "lost", "established"} {
+	for _, r := range []string{"confirmed", "failed", "unproven", "lost", "established"} {
 		m.renewals.WithLabelValues(r)
 	}
 	for _, c := range k.set.Classes {

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// attempt is one keep-alive on its way, or its answer.
+// attempt is one keep-alive and its proof on their way, or what came of them.
 type attempt struct {
-	sentAt   Instant
-	granted  time.Duration
-	revision int64
-	err      error
-	hedge    bool // a second question, because the first one is slow
+	sentAt  Instant // of the keep-alive
+	renewal Renewal
+	err     error  // nil: renewed, and proven
+	term    uint64 // of the proof, if that is all that is wrong; 0: it is not
+	hedge   bool   // a second question, because the first one is slow
 }
 
 // renew keeps the lease until it is lost, the gate closes, the Registrar is wanted
@@ -25,6 +25,9 @@ type attempt struct {
 // answered stays on its way, because it may still be, and after RetryCeiling gets
 // company on a new connection: after a cut the old one is asleep in TCP's own
 // backoff. The first confirmation ends them all.
+//
+// A renewal whose proof is of another raft term met a change of leader: nothing has failed,
+// and it is sent again at once. When that happens again it is paced as a failure is.
 //
 // With several endpoints an attempt that went out alone and is slower than usual is
 // hedged: the same question goes to another endpoint. The hedge lives here and not in
@@ -49,21 +52,18 @@ func (k *Keeper) renew(ctx context.Context) {
 	hedge := time.NewTimer(0)
 	hedge.Stop()
 	defer hedge.Stop()
+	retermed, behind := false, false // since the last confirmation; the last answer
 	start := func(asHedge bool) {
 		a := attempt{sentAt: k.set.Clock(), hedge: asHedge}
 		v := k.View()
-		id, fresh := v.Grant.LeaseID, inFlight > 0 || v.FailureStreak > 0
+		fresh := inFlight > 0 || v.FailureStreak > 0 || behind
+		behind = false
 		inFlight++
 		if k.set.Hedge && inFlight == 1 {
 			hedge.Reset(k.pace.hedgeAfter(k.set.Timing.AttemptTimeout()))
 		}
 		go func() {
-			actx, done := context.WithTimeout(ctx, k.set.Timing.AttemptTimeout())
-			defer done()
-			a.granted, a.revision, a.err = k.line.KeepAlive(actx, id, fresh)
-			if a.err == nil && a.granted <= 0 {
-				a.err = fmt.Errorf("%w: renewed with TTL %s", ErrLost, a.granted)
-			}
+			k.attempt(ctx, v.Grant, fresh, &a)
 			answers <- a
 		}()
 	}
@@ -101,6 +101,7 @@ func (k *Keeper) renew(ctx context.Context) {
 			case a.err == nil:
 				k.confirmed(a)
 				pause.reset()
+				retermed = false
 				// Anything still on its way has been overtaken; start clean.
 				if inFlight > 0 || k.wanted(k.View()) {
 					return
@@ -111,12 +112,26 @@ func (k *Keeper) renew(ctx context.Context) {
 				k.metrics.renewals.WithLabelValues("lost").Inc()
 				k.lose("lease_expired")
 				return
+			case errors.Is(a.err, ErrForeign) && !k.foreign:
+				k.metrics.renewals.WithLabelValues("unproven").Inc()
+				k.log.Debug("registration found changed by the proof of a renewal", "err", a.err)
+				k.foreign = true
+				k.renewed.Store(true)
+				return
+			case a.term != 0 && !retermed:
+				k.metrics.renewals.WithLabelValues("unproven").Inc()
+				k.log.Debug("leader changed during a renewal, renewing again", "err", a.err)
+				retermed, behind = true, a.renewal.Term < a.term
+				if inFlight == 0 {
+					next.Reset(0)
+				}
 			case a.hedge && inFlight > 0:
 				// The attempt that it was to help is still on its way and may be confirmed.
 				k.log.Debug("hedge of a renewal failed", "err", a.err)
 			case ctx.Err() == nil:
 				k.failed(a.err)
 				d := pause.next()
+				behind = a.renewal.Term < a.term
 				if inFlight == 0 {
 					now := k.set.Clock()
 					if !k.View().Validity.ExpiredAt(now) {
@@ -126,6 +141,40 @@ func (k *Keeper) renew(ctx context.Context) {
 					next.Reset(d)
 				}
 			}
+		}
+	}
+}
+
+// attempt renews once, and has what etcd answers proven. Each question has the attempt's
+// time limit: an endpoint may be quick to renew and never answer a read.
+func (k *Keeper) attempt(ctx context.Context, g Grant, fresh bool, a *attempt) {
+	limit := k.set.Timing.AttemptTimeout()
+	renewing, done := context.WithTimeout(ctx, limit)
+	defer done()
+	a.renewal, a.err = k.line.KeepAlive(renewing, g.LeaseID, fresh)
+	if a.err == nil && a.renewal.Granted <= 0 {
+		a.err = fmt.Errorf("%w: renewed with TTL %s", ErrLost, a.renewal.Granted)
+	}
+	lost := errors.Is(a.err, ErrLost)
+	if a.err != nil && !lost {
+		return
+	}
+	proving, done := context.WithTimeout(ctx, limit)
+	defer done()
+	term, err := k.registrar.Prove(proving, g)
+	switch {
+	case lost && errors.Is(err, ErrLost): // proven
+	case errors.Is(err, ErrForeign):
+		a.err = err
+	case errors.Is(err, ErrLost): // somebody deleted it, or the renewal lied: the Registrar finds out
+		a.err = fmt.Errorf("%w: renewed, and %v", ErrForeign, err)
+	case err != nil:
+		a.err = fmt.Errorf("%w: etcd answers renewals and not the read that must follow: %w", ErrUnproven, err)
+	case lost:
+		a.err = fmt.Errorf("%w: etcd says that the lease is gone, and its registration is there: %v", ErrUnproven, a.err)
+	default:
+		if a.err = SameTerm(a.renewal.Term, term); a.err != nil {
+			a.term = term
 		}
 	}
 }
@@ -149,13 +198,14 @@ func (k *Keeper) overdue() time.Duration {
 
 func (k *Keeper) confirmed(a attempt) {
 	now := k.set.Clock()
+	k.foreign = false
 	k.pace.add(now.Sub(a.sentAt))
 	k.metrics.renewals.WithLabelValues("confirmed").Inc()
 	k.metrics.duration.Observe(now.Sub(a.sentAt).Seconds())
 	k.metrics.margin.Observe(k.View().Validity.Deadline().Sub(now).Seconds())
 	k.publish(func(v *View) {
-		v.Validity = v.Validity.Extend(a.sentAt, a.granted)
-		v.Grant.Revision = max(v.Grant.Revision, a.revision)
+		v.Validity = v.Validity.Extend(a.sentAt, a.renewal.Granted)
+		v.Grant.Revision = max(v.Grant.Revision, a.renewal.Revision)
 		v.Renewals++
 	})
 	k.recovered()
@@ -165,8 +215,11 @@ func (k *Keeper) confirmed(a attempt) {
 // change of its class are logged.
 func (k *Keeper) failed(err error) {
 	before := k.View()
-	class := k.set.Classify(err)
-	k.metrics.renewals.WithLabelValues("failed").Inc()
+	class, result := k.set.Classify(err), "failed"
+	if errors.Is(err, ErrUnproven) || errors.Is(err, ErrForeign) {
+		result = "unproven"
+	}
+	k.metrics.renewals.WithLabelValues(result).Inc()
 	k.metrics.failures.WithLabelValues(class).Inc()
 	k.publish(func(v *View) {
 		v.FailureStreak++

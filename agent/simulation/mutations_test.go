@@ -2,8 +2,8 @@ package simulation
 
 var mutations = []mutation{
 	{"the deadline counts from the receipt", "rule 1", []edit{{"agent/lease/renew.go",
-		"v.Validity = v.Validity.Extend(a.sentAt, a.granted)",
-		"v.Validity = v.Validity.Extend(k.set.Clock(), a.granted)"}}},
+		"v.Validity = v.Validity.Extend(a.sentAt, a.renewal.Granted)",
+		"v.Validity = v.Validity.Extend(k.set.Clock(), a.renewal.Granted)"}}},
 	{"the margin is ignored", "rule 2", []edit{{"agent/lease/validity.go",
 		"return v.Deadline().Add(-v.Margin)",
 		"return v.Deadline()"}}},

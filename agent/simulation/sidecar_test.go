@@ -284,12 +284,12 @@ type line struct {
 	client *cluster.Client
 }
 
-func (l *line) KeepAlive(ctx context.Context, id int64, _ bool) (time.Duration, int64, error) {
-	granted, revision, err := l.client.KeepAlive(ctx, id)
+func (l *line) KeepAlive(ctx context.Context, id int64, _ bool) (lease.Renewal, error) {
+	renewal, err := l.client.KeepAlive(ctx, id)
 	if errors.Is(err, cluster.ErrLeaseNotFound) {
 		err = fmt.Errorf("%w: %w", lease.ErrLost, err)
 	}
-	return granted, revision, err
+	return lease.Renewal(renewal), err
 }
 
 func (l *line) AwaitReconnect(ctx context.Context) error {

@@ -273,7 +273,7 @@ func TestARenewalIsOnTheDisk(t *testing.T) {
 			w.register(c)
 			seen, _ := c.Snapshot(context.Background(), "b1")
 			watch(s, ttl-time.Second)
-			if _, _, err := c.KeepAlive(context.Background(), seen.Registration.LeaseID); err != nil {
+			if _, err := c.KeepAlive(context.Background(), seen.Registration.LeaseID); err != nil {
 				t.Fatal(err)
 			}
 			s.Renewed()

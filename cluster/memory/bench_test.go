@@ -45,7 +45,7 @@ func BenchmarkKeepAlive(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, _, err := client.KeepAlive(b.Context(), id); err != nil {
+		if _, err := client.KeepAlive(b.Context(), id); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -52,7 +52,7 @@ func TestARevokedLeaseLeavesAReboundKeyAlone(t *testing.T) {
 				if ok != c.stays || ok && kv.CreateRevision != done.Revision {
 					t.Errorf("there: %v, %+v", ok, kv)
 				}
-				if _, _, err := client.KeepAlive(t.Context(), old); !errors.Is(err, cluster.ErrLeaseNotFound) {
+				if _, err := client.KeepAlive(t.Context(), old); !errors.Is(err, cluster.ErrLeaseNotFound) {
 					t.Errorf("renewing what has ended: %v", err)
 				}
 			})
@@ -77,7 +77,7 @@ func TestANewLeaderRefreshesEveryLease(t *testing.T) {
 		if cluster.Classify(watchErr) != cluster.ClassNoLeader {
 			t.Errorf("the watch says %v", watchErr)
 		}
-		if _, _, err := c.KeepAlive(t.Context(), id); cluster.Classify(err) != cluster.ClassNoLeader {
+		if _, err := c.KeepAlive(t.Context(), id); cluster.Classify(err) != cluster.ClassNoLeader {
 			t.Errorf("renewing without a leader: %v", err)
 		}
 		s.ChangeLeader(time.Second)
@@ -111,12 +111,12 @@ func TestRenewingAnOverdueLeaseWaitsForItsEnd(t *testing.T) {
 				time.Sleep(5 * time.Second)
 				time.AfterFunc(200*time.Millisecond, func() { c.event(s) })
 				start := time.Now()
-				granted, _, err := client.KeepAlive(t.Context(), id)
+				renewal, err := client.KeepAlive(t.Context(), id)
 				if took := time.Since(start); took != c.after {
 					t.Errorf("answered after %v, want %v", took, c.after)
 				}
-				if cluster.Classify(err) != c.want || err == nil && granted != 5*time.Second {
-					t.Errorf("got %v, %v; want %q", granted, err, c.want)
+				if cluster.Classify(err) != c.want || err == nil && renewal.Granted != 5*time.Second {
+					t.Errorf("got %v, %v; want %q", renewal.Granted, err, c.want)
 				}
 				s.ChangeLeader(0) // lets the bubble end
 			})
@@ -132,7 +132,7 @@ func TestAnOverdueLeaseIsGivenUpWithTheCallersTime(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, _, err := c.KeepAlive(ctx, id); cluster.Classify(err) != cluster.ClassTimeout {
+		if _, err := c.KeepAlive(ctx, id); cluster.Classify(err) != cluster.ClassTimeout {
 			t.Errorf("got %v", err)
 		}
 		s.Wait()

@@ -92,7 +92,7 @@ func TestFaultsAreAskedPerMethod(t *testing.T) {
 	if err := c.Assign(t.Context(), "b1", []string{"/ns/t"}); cluster.Classify(err) != cluster.ClassNoSpace {
 		t.Errorf("writing: %v", err)
 	}
-	if _, _, err := c.KeepAlive(t.Context(), id); err != nil {
+	if _, err := c.KeepAlive(t.Context(), id); err != nil {
 		t.Errorf("a full etcd must still renew: %v", err)
 	}
 }
@@ -116,7 +116,7 @@ func TestRenewalsPassTheLinkBothWays(t *testing.T) {
 				link.Cut(c.cut)
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 				defer cancel()
-				if _, _, err := client.KeepAlive(ctx, id); cluster.Classify(err) != cluster.ClassTimeout {
+				if _, err := client.KeepAlive(ctx, id); cluster.Classify(err) != cluster.ClassTimeout {
 					t.Errorf("got %v", err)
 				}
 				want := granted.Add(10 * time.Second)
@@ -158,7 +158,7 @@ func TestClosingTheClientEndsWhatIsUnderWay(t *testing.T) {
 				if _, err := client.Snapshot(t.Context(), "b1"); !errors.Is(err, cluster.ErrClosed) {
 					t.Errorf("after Close: %v", err)
 				}
-				if _, _, err := client.KeepAlive(t.Context(), 1); !errors.Is(err, cluster.ErrClosed) {
+				if _, err := client.KeepAlive(t.Context(), 1); !errors.Is(err, cluster.ErrClosed) {
 					t.Errorf("after Close: %v", err)
 				}
 			})

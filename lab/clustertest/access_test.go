@@ -55,7 +55,7 @@ func TestUserAndPasswordFromFile(t *testing.T) {
 	c := open(t, cfg)
 	l := openLine(t, cfg)
 	id := lease(t, c, time.Minute)
-	if _, _, err := l.KeepAlive(bounded(t), id, false); err != nil {
+	if _, err := l.KeepAlive(bounded(t), id, false); err != nil {
 		t.Errorf("renewing with the right password: %v", err)
 	}
 	m := follow(t, c, cluster.Target{Key: c.Keys().Assignments("b1"), Prefix: true}, nil)
@@ -98,7 +98,7 @@ func TestUserAndPasswordFromFile(t *testing.T) {
 	if _, err := c.Snapshot(bounded(t), "b1"); err != nil {
 		t.Errorf("after the password and its file changed: %v", err)
 	}
-	if _, _, err := l.KeepAlive(bounded(t), id, true); err != nil {
+	if _, err := l.KeepAlive(bounded(t), id, true); err != nil {
 		t.Errorf("renewing after the password and its file changed: %v", err)
 	}
 }
@@ -159,7 +159,7 @@ func TestTLSWithFiles(t *testing.T) {
 	good := cluster.Config{Endpoints: []string{endpoint}, CACert: ca.file, Cert: cert, Key: key}
 	c, l := open(t, good), openLine(t, good)
 	id := lease(t, c, time.Minute)
-	if _, _, err := l.KeepAlive(bounded(t), id, false); err != nil {
+	if _, err := l.KeepAlive(bounded(t), id, false); err != nil {
 		t.Errorf("renewing over TLS: %v", err)
 	}
 	for _, bad := range []struct {
@@ -205,14 +205,14 @@ func TestTLSWithFiles(t *testing.T) {
 		cfg := good
 		cfg.Cert, cfg.Key = filepath.Join(t.TempDir(), "c.pem"), filepath.Join(t.TempDir(), "k.pem")
 		l := openLine(t, cfg)
-		if _, _, err := l.KeepAlive(bounded(t), id, false); cluster.Classify(err) != cluster.ClassAuth {
+		if _, err := l.KeepAlive(bounded(t), id, false); cluster.Classify(err) != cluster.ClassAuth {
 			t.Errorf("without the files: %v", err)
 		}
 		for from, to := range map[string]string{cert: cfg.Cert, key: cfg.Key} {
 			write(t, to, string(must[[]byte](t)(os.ReadFile(from))))
 		}
 		for ctx := bounded(t); ; {
-			_, _, err := l.KeepAlive(ctx, id, true)
+			_, err := l.KeepAlive(ctx, id, true)
 			if err == nil {
 				break
 			}
@@ -282,7 +282,7 @@ func TestNoSpaceIsAClassOfItsOwn(t *testing.T) {
 			t.Fatalf("%v after %d writes", err, n)
 		}
 	}
-	if _, _, err := c.KeepAlive(bounded(t), id); err != nil {
+	if _, err := c.KeepAlive(bounded(t), id); err != nil {
 		t.Errorf("a full etcd must still renew: %v", err)
 	}
 }

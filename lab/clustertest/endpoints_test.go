@@ -70,7 +70,7 @@ func TestAHedgeGoesToAnotherEndpointAndTheLineStaysThere(t *testing.T) {
 	l := openLine(t, cluster.Config{Endpoints: urls})
 	id := lease(t, open(t, shared.config(t)), time.Minute)
 	renew := func(ctx context.Context, fresh bool) error {
-		_, _, err := l.KeepAlive(ctx, id, fresh)
+		_, err := l.KeepAlive(ctx, id, fresh)
 		return err
 	}
 	if err := renew(bounded(t), false); err != nil {
@@ -140,7 +140,7 @@ func TestAnEndpointThatRefusesCostsNoAttempt(t *testing.T) {
 		l := openLine(t, cluster.Config{Endpoints: []string{dead[0], dead[1], shared.url}})
 		id := lease(t, open(t, shared.config(t)), time.Minute)
 		began := time.Now()
-		if _, _, err := l.KeepAlive(bounded(t), id, false); err != nil || time.Since(began) > time.Second {
+		if _, err := l.KeepAlive(bounded(t), id, false); err != nil || time.Since(began) > time.Second {
 			t.Fatalf("after %v: %v", time.Since(began), err)
 		}
 		if l.Endpoint() != shared.url {
@@ -154,7 +154,7 @@ func TestProbesKeepNoLeaseAlive(t *testing.T) {
 	l := openLine(t, cluster.Config{Endpoints: urls})
 	c := open(t, shared.config(t))
 	id := lease(t, c, 2*time.Second)
-	if _, _, err := l.KeepAlive(bounded(t), id, false); err != nil {
+	if _, err := l.KeepAlive(bounded(t), id, false); err != nil {
 		t.Fatal(err)
 	}
 	runLine(t, l)

@@ -49,7 +49,7 @@ func TestALineLeavesALearner(t *testing.T) {
 	id := lease(t, open(t, cluster.Config{Endpoints: []string{voter.AdvertiseClientUrls[0].String()}}), time.Minute)
 	alone := openLine(t, cluster.Config{Endpoints: []string{learner}})
 	for ctx := bounded(t); ; {
-		_, _, err := alone.KeepAlive(ctx, id, false)
+		_, err := alone.KeepAlive(ctx, id, false)
 		if err == nil {
 			t.Fatal("a learner renewed a lease: is it one?")
 		}
@@ -78,6 +78,6 @@ func TestALineLeavesALearner(t *testing.T) {
 func renewOnce(ctx context.Context, l *cluster.Line, id int64) error {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	_, _, err := l.KeepAlive(ctx, id, false)
+	_, err := l.KeepAlive(ctx, id, false)
 	return err
 }

@@ -198,7 +198,7 @@ func TestFollowSurvivesARestartOfEtcd(t *testing.T) {
 	c := open(t, cluster.Config{Endpoints: []string{p.url()}})
 	l := openLine(t, cluster.Config{Endpoints: []string{p.url()}})
 	id := lease(t, c, time.Minute)
-	if _, _, err := l.KeepAlive(bounded(t), id, false); err != nil {
+	if _, err := l.KeepAlive(bounded(t), id, false); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Assign(bounded(t), "b1", []string{"/ns/t1"}); err != nil {
@@ -224,7 +224,7 @@ func TestFollowSurvivesARestartOfEtcd(t *testing.T) {
 	if _, err := c.Snapshot(bounded(t), "b1"); err == nil {
 		t.Error("a snapshot of a stopped etcd is no error")
 	}
-	if _, _, err := l.KeepAlive(bounded(t), id, false); cluster.Classify(err) != cluster.ClassUnreachable {
+	if _, err := l.KeepAlive(bounded(t), id, false); cluster.Classify(err) != cluster.ClassUnreachable {
 		t.Errorf("renewing at a stopped etcd: %v of class %q, want unreachable", err, cluster.Classify(err))
 	}
 	server, err := start(cfg)
@@ -235,7 +235,7 @@ func TestFollowSurvivesARestartOfEtcd(t *testing.T) {
 	if err := <-reconnected; err != nil {
 		t.Errorf("the line did not come back by itself: %v", err)
 	}
-	if _, _, err := l.KeepAlive(bounded(t), id, false); err != nil {
+	if _, err := l.KeepAlive(bounded(t), id, false); err != nil {
 		t.Errorf("renewing right after the reconnection: %v", err)
 	}
 	m.until(t, "a second full update", func() bool { return m.fulls == 2 })

@@ -25,7 +25,7 @@ func TestAnEndpointOfAnotherClusterIsNotBelieved(t *testing.T) {
 			main, line := open(t, both), openLine(t, both)
 			read := 0
 			for range 20 {
-				if _, _, err := line.KeepAlive(bounded(t), id, true); err != nil {
+				if _, err := line.KeepAlive(bounded(t), id, true); err != nil {
 					t.Fatalf("a lease that lives is not renewed: %v", err)
 				}
 				seen, err := main.Snapshot(bounded(t), "b")

@@ -20,8 +20,8 @@ func TestLeaseLivesAndEnds(t *testing.T) {
 		if err != nil || granted != 61*time.Second {
 			t.Fatalf("granted %v, %v; want the TTL rounded up to 61s", granted, err)
 		}
-		if got, revision, err := c.KeepAlive(bounded(t), id); err != nil || got != granted || revision == 0 {
-			t.Errorf("renewed for %v at revision %d, %v", got, revision, err)
+		if got, err := c.KeepAlive(bounded(t), id); err != nil || got.Granted != granted || got.Revision == 0 || got.Term == 0 {
+			t.Errorf("renewed as %+v, %v", got, err)
 		}
 		if left, found, err := c.TimeToLive(bounded(t), id); err != nil || !found || left < 30*time.Second || left > granted {
 			t.Errorf("left %v, found %v, %v", left, found, err)
@@ -31,7 +31,7 @@ func TestLeaseLivesAndEnds(t *testing.T) {
 				t.Errorf("%s revoke: %v", when, err)
 			}
 		}
-		if _, _, err := c.KeepAlive(bounded(t), id); !errors.Is(err, cluster.ErrLeaseNotFound) || cluster.Classify(err) != cluster.ClassLeaseNotFound {
+		if _, err := c.KeepAlive(bounded(t), id); !errors.Is(err, cluster.ErrLeaseNotFound) || cluster.Classify(err) != cluster.ClassLeaseNotFound {
 			t.Errorf("renewing a revoked lease: %v, want ErrLeaseNotFound", err)
 		}
 		if left, found, err := c.TimeToLive(bounded(t), id); err != nil || found || left != 0 {
@@ -70,7 +70,7 @@ func TestALeaseThatNobodyRenewsTakesItsKeyWithIt(t *testing.T) {
 		if m.fulls != 1 || len(m.errs) > 0 {
 			t.Errorf("%d full updates and errors %v, want one and none", m.fulls, m.errs)
 		}
-		if _, _, err := c.KeepAlive(bounded(t), id); !errors.Is(err, cluster.ErrLeaseNotFound) {
+		if _, err := c.KeepAlive(bounded(t), id); !errors.Is(err, cluster.ErrLeaseNotFound) {
 			t.Errorf("renewing it: %v, want ErrLeaseNotFound", err)
 		}
 	})
@@ -130,8 +130,8 @@ func TestMemberWithoutQuorumIsNoLeader(t *testing.T) {
 		"snapshot":   func(ctx context.Context) error { _, err := c.Snapshot(ctx, "b1"); return err },
 		"write":      func(ctx context.Context) error { return c.Assign(ctx, "b1", []string{"/ns/t"}) },
 		"grant":      func(ctx context.Context) error { _, _, err := c.Grant(ctx, time.Minute); return err },
-		"keep-alive": func(ctx context.Context) error { _, _, err := c.KeepAlive(ctx, id); return err },
-		"line":       func(ctx context.Context) error { _, _, err := l.KeepAlive(ctx, id, false); return err },
+		"keep-alive": func(ctx context.Context) error { _, err := c.KeepAlive(ctx, id); return err },
+		"line":       func(ctx context.Context) error { _, err := l.KeepAlive(ctx, id, false); return err },
 	}
 	for name, request := range ask {
 		// The member needs an election timeout to notice; until then it may time out.

@@ -31,9 +31,9 @@ func TestLineRenewsAtOnceAfterAStall(t *testing.T) {
 	renew := func(timeout time.Duration, fresh bool) error {
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		defer cancel()
-		got, revision, err := l.KeepAlive(ctx, id, fresh)
-		if err == nil && (got != granted || revision == 0) {
-			t.Errorf("renewed for %v at revision %d, want %v", got, revision, granted)
+		got, err := l.KeepAlive(ctx, id, fresh)
+		if err == nil && (got.Granted != granted || got.Revision == 0 || got.Term == 0) {
+			t.Errorf("renewed as %+v, want for %v", got, granted)
 		}
 		return err
 	}
@@ -79,7 +79,7 @@ func TestLineIsOneConnection(t *testing.T) {
 	c := must[*cluster.Client](t)(l.Client(t.Context()))
 	id := lease(t, c, time.Minute)
 	for range 3 {
-		if _, _, err := l.KeepAlive(bounded(t), id, true); err != nil {
+		if _, err := l.KeepAlive(bounded(t), id, true); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := c.Snapshot(bounded(t), "b1"); err != nil { // the client moves along
@@ -93,12 +93,12 @@ func TestLineIsOneConnection(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := l.KeepAlive(bounded(t), id, false); err != nil {
+	if _, err := l.KeepAlive(bounded(t), id, false); err != nil {
 		t.Errorf("closing the line's client closed the line: %v", err)
 	}
 	l.Close()
 	p.live(t, 0)
-	if _, _, err := l.KeepAlive(bounded(t), id, true); !errors.Is(err, cluster.ErrClosed) {
+	if _, err := l.KeepAlive(bounded(t), id, true); !errors.Is(err, cluster.ErrClosed) {
 		t.Errorf("on a closed line: %v, want ErrClosed", err)
 	}
 	if err := l.AwaitReconnect(bounded(t)); !errors.Is(err, cluster.ErrClosed) {
@@ -116,12 +116,12 @@ func TestAnsweredAttemptKeepsItsConnection(t *testing.T) {
 	p.hold()
 	older := make(chan error, 1)
 	go func() {
-		_, _, err := l.KeepAlive(bounded(t), id, false)
+		_, err := l.KeepAlive(bounded(t), id, false)
 		older <- err
 	}()
 	newer := make(chan error, 1)
 	go func() {
-		_, _, err := l.KeepAlive(bounded(t), id, true)
+		_, err := l.KeepAlive(bounded(t), id, true)
 		newer <- err
 	}()
 	p.live(t, 2)
@@ -144,8 +144,8 @@ func TestCloseEndsRequestsInFlight(t *testing.T) {
 	results := make(chan error, 3)
 	var began sync.WaitGroup
 	for _, request := range []func() error{
-		func() error { _, _, err := l.KeepAlive(bounded(t), id, false); return err },
-		func() error { _, _, err := c.KeepAlive(bounded(t), id); return err },
+		func() error { _, err := l.KeepAlive(bounded(t), id, false); return err },
+		func() error { _, err := c.KeepAlive(bounded(t), id); return err },
 		func() error { _, err := c.Snapshot(bounded(t), "b1"); return err },
 	} {
 		began.Add(1)
@@ -209,7 +209,7 @@ func TestLineMovesOnFromADeadEndpoint(t *testing.T) {
 			id := lease(t, open(t, shared.config(t)), time.Minute)
 			for attempt := 1; ; attempt++ {
 				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-				_, _, err := l.KeepAlive(ctx, id, false)
+				_, err := l.KeepAlive(ctx, id, false)
 				cancel()
 				if err == nil {
 					break
