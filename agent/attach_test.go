@@ -202,7 +202,17 @@ type fakeGuard struct{ l *sidecarLife }
 func (g fakeGuard) Arm(v lease.Validity) {
 	g.l.set(func() { g.l.words = append(g.l.words, fmt.Sprintf("arm %v", time.Duration(v.Deadline())-time.Hour)) })
 }
-func (g fakeGuard) Disarm() { g.l.set(func() { g.l.words = append(g.l.words, "disarm") }) }
+
+// Postpone is written down once for each outage, Beat never.
+func (g fakeGuard) Postpone(lease.Instant) {
+	g.l.set(func() {
+		if w := g.l.words; len(w) == 0 || w[len(w)-1] != "postpone" {
+			g.l.words = append(w, "postpone")
+		}
+	})
+}
+func (g fakeGuard) Beat(lease.Instant) {}
+func (g fakeGuard) Disarm()            { g.l.set(func() { g.l.words = append(g.l.words, "disarm") }) }
 
 func (l *sidecarLife) set(change func()) {
 	l.mu.Lock()

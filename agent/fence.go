@@ -306,19 +306,26 @@ func provesIdle(reached recovery.Fence, runs bool) bool {
 	return reached.Proven() && !(reached == recovery.FenceGone && runs)
 }
 
+// provenHealthy is for how many health intervals a proof that nothing is served holds the
+// guard back.
+const provenHealthy = 3
+
+// provenAt is when it was last proven that nothing is served.
+func (a *agent) provenAt() lease.Instant { return a.clock() }
+
 // tendGuard keeps the dead-man guard at the deadline for as long as the broker may
-// serve. It is told to rest only after a proof; in any doubt it keeps what it has. That
-// the process has ended is proof enough here: one that is starting is left alone, and
-// fenced by the ladder when it answers.
+// serve. A proof that nothing is served moves its moment a little later, so that a
+// sidecar that goes on proving it keeps the broker's process, and one that freezes does
+// not; in any doubt the guard keeps what it has. That the process has ended is proof
+// enough here: one that is starting is left alone while our loop runs, and fenced by the
+// ladder when it answers.
 func (a *agent) tendGuard() {
 	if a.guard == nil {
 		return
 	}
 	if a.attachment == recovery.Detached && a.fencing.reached.Proven() && a.fencing.underway == recovery.StepNone {
-		if !a.guardRests {
-			a.guardRests = true
-			a.guard.Disarm()
-		}
+		a.guardRests = true
+		a.guard.Postpone(a.provenAt().Add(provenHealthy * a.settings().HealthInterval))
 		return
 	}
 	v := a.keeper.View().Validity

@@ -322,7 +322,7 @@ func TestTheGuardIsArmedBeforeAnythingIsLoadedAndRestsOnlyAfterAProof(t *testing
 		}
 		l.set(func() { l.words, l.away, l.refuses = nil, true, 1 })
 		l.until(l.fencePoint() + time.Second)
-		if got := l.said(); got != "disarm" || l.why("fence") != "failed:quiesce stopped:" {
+		if got := l.said(); got != "postpone" || l.why("fence") != "failed:quiesce stopped:" {
 			t.Errorf("stopped: %s", got)
 		}
 		l.start()
@@ -330,7 +330,7 @@ func TestTheGuardIsArmedBeforeAnythingIsLoadedAndRestsOnlyAfterAProof(t *testing
 		l.set(func() { l.away, l.words = false, nil })
 		l.becomes(recovery.Attached, time.Hour)
 		l.until(l.age() + 3*time.Second)
-		words := strings.Split(l.said(), ", ")
+		words := strings.Split(strings.TrimPrefix(l.said(), "postpone, "), ", ")
 		load := slices.Index(words, "load")
 		if load < 1 || !strings.HasPrefix(words[0], "arm ") {
 			t.Errorf("attached again: %v", words)
@@ -515,7 +515,7 @@ func TestABrokerLeftBehindIsFencedByTheWholeLadder(t *testing.T) {
 		if got := l.why("fence"); got != "failed:quiesce stopped:" {
 			t.Error(got)
 		}
-		if got := l.said(); got != "disarm" {
+		if got := l.said(); got != "postpone" {
 			t.Errorf("the predecessor's guard: %s", got)
 		}
 	})

@@ -49,7 +49,7 @@ type loopState struct {
 	tookUp       bool           // the Registrar's word was taken up in this run
 	heldBack     []func()       // wait for that
 	armed        lease.Validity // what the guard was armed with last
-	guardRests   bool           // and it was disarmed since
+	guardRests   bool           // and it was told of a proof since
 	guarding     guarding
 
 	reassert    bool // the state key must be written again
@@ -130,6 +130,9 @@ func (a *agent) loop(ctx context.Context) error {
 		case <-timer.C:
 		}
 		a.freshness.Touch(time.Now())
+		if a.guard != nil {
+			a.guard.Beat(a.clock())
+		}
 		if err := a.step(); err != nil {
 			return err
 		}

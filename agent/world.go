@@ -84,7 +84,13 @@ type Guard interface {
 	// Arm sets until when the broker may serve. It is called before the broker may
 	// serve, and again with each confirmed renewal.
 	Arm(v lease.Validity)
-	// Disarm says that nothing is served: quiesced and proven, or the broker is gone.
+	// Postpone says that nothing is served, which was just proven: the guard acts at stopAt
+	// instead, unless it is proven again. It never brings the moment nearer.
+	Postpone(stopAt lease.Instant)
+	// Beat says that the loop runs. It is called in each run, and costs next to nothing.
+	Beat(now lease.Instant)
+	// Disarm says that there is nothing to stop any more: the registration is given up in
+	// order.
 	Disarm()
 }
 

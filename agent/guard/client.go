@@ -199,6 +199,13 @@ func (c *Client) holder() (int, error) {
 // Arm says until when the broker may serve.
 func (c *Client) Arm(v lease.Validity) { c.page.arm(v, c.set.Clock()) }
 
+// Postpone says that nothing is served, which was just proven: the guard acts at stopAt
+// instead.
+func (c *Client) Postpone(stopAt lease.Instant) { c.page.postpone(stopAt, c.set.Clock()) }
+
+// Beat says that the sidecar's loop runs.
+func (c *Client) Beat(now lease.Instant) { c.page.beat.Store(int64(now)) }
+
 // Disarm says that there is nothing to stop.
 func (c *Client) Disarm() { c.page.disarm() }
 

@@ -6,10 +6,20 @@ import (
 	"holdfast/agent/lease"
 )
 
-// Look is the longest pause between two looks at the sidecar's word. The word moves
-// later with each renewal, or is taken back; it is never given less than most of a TTL
-// ahead of its moment, so a look this often cannot miss one.
-const Look = 500 * time.Millisecond
+const (
+	// Look is the pause between two looks at the word of a sidecar that gave none, and the
+	// least one otherwise. A word is never given less than most of a TTL ahead of its
+	// moment, so a look this often cannot miss one.
+	Look = 500 * time.Millisecond
+	// Silence is for how long the sidecar's loop, which beats each second, may not have
+	// beaten before whoever starts the broker again is on his own.
+	Silence = 2 * time.Second
+	// SeekEvery is the pause between two looks for a broker that was started again.
+	SeekEvery = 250 * time.Millisecond
+	// Grace is the time from the stop to the kill of a broker that was proven to serve
+	// nothing when the word was given.
+	Grace = 2 * time.Second
+)
 
 // Points says when the guard begins to stop the broker and when it kills it. The
 // sidecar's own ladder has from margin to margin/3 before the deadline for readiness,
@@ -24,26 +34,48 @@ func Points(v lease.Validity) (stopAt, killAt lease.Instant) {
 type Orders struct {
 	StopAt  lease.Instant // 0: disarmed
 	KillAt  lease.Instant
-	Spent   lease.Instant // the StopAt that was acted upon already
+	Spent   lease.Instant // the StopAt at which the broker was stopped already
+	Beat    lease.Instant // when the sidecar's loop last ran; 0: never
+	Nap     time.Duration // for how long the word may be left unread; below Look: Look
 	Goodbye bool
+}
+
+// Postponed is the word of a sidecar that has just proven that nothing is served: it is
+// good until stopAt. It is never taken for an earlier moment than the word before.
+func (o Orders) Postponed(stopAt lease.Instant) Orders {
+	if stopAt > o.StopAt {
+		o.StopAt, o.KillAt = stopAt, stopAt.Add(Grace)
+	}
+	return o
 }
 
 // patience is how long a stop that begins at now may take before the kill; not above 0:
 // the time for that is over.
 func (o Orders) patience(now lease.Instant) time.Duration { return o.KillAt.Sub(now) }
 
+// silentFrom is when the sidecar's loop counts as silent, if it does not beat before.
+func (o Orders) silentFrom() lease.Instant { return o.Beat.Add(Silence) }
+
 // Sight is what the guard sees at one moment.
 type Sight struct {
 	Orders
-	Born     lease.Instant // when the broker's process started; 0: not known
-	Gone     bool          // it has ended
+	Born     lease.Instant // when the process that it holds started; 0: it holds none, and has a stop command only
+	Gone     bool          // that process has ended, and what is left of its group; or there is nothing to hold
 	Orphaned bool          // the sidecar does not live
 }
 
-// armed reports whether there is a word about this process that was not acted upon. A
+// due reports whether what the guard holds has to be stopped, the moment being here. A
 // process that started after the moment was not meant: the old one was stopped, by
-// whomever, and if a new one could not live, no lease could be had for it.
-func (s Sight) armed() bool { return s.StopAt > s.Born && s.StopAt != s.Spent }
+// whomever, and a sidecar whose loop runs sees to it that the new one serves nothing.
+func (s Sight) due(now lease.Instant) bool {
+	switch {
+	case s.Gone:
+		return false
+	case s.Born == 0:
+		return s.Spent != s.StopAt
+	}
+	return s.Born < s.StopAt || now >= s.silentFrom()
+}
 
 // Do is what to do next.
 type Do int
@@ -51,43 +83,47 @@ type Do int
 // What there is to do.
 const (
 	Wait  Do = iota // until Decision.Until, or until the process ends
-	Stop            // the broker; then end
+	Stop            // what the guard holds
+	Seek            // look for a broker that somebody started again, and stop it; again at Decision.Until
 	Leave           // end, for Decision.Why
 )
 
-// Why says why a guard ended.
+// Why says why a guard acts or ends.
 type Why string
 
-// The reasons to end.
+// The reasons.
 const (
-	BrokerGone Why = "broker_gone"
-	Farewell   Why = "goodbye"
-	Orphaned   Why = "orphaned"    // disarmed, and there is no sidecar to arm it again
-	Fired      Why = "guard_fired" // it stopped the broker
+	Farewell Why = "goodbye"
+	Orphaned Why = "orphaned"    // disarmed, and there is no sidecar to arm it again
+	Fired    Why = "guard_fired" // the moment has come
+	Stands   Why = "stands"      // the moment is over, and the sidecar's loop is silent
 )
 
 // Decision is the next thing to do.
 type Decision struct {
 	Do    Do
-	Until lease.Instant // with Wait
-	Why   Why           // with Stop and Leave
+	Until lease.Instant // with Wait and Seek
+	Why   Why           // with all but Wait
 }
 
 // Decide says what a guard does at now. It is asked again at the end of each wait, so
 // one who was kept from running, or whose host was suspended, acts on the word as it is
 // then.
 func Decide(s Sight, now lease.Instant) Decision {
+	nap := now.Add(max(s.Nap, Look))
 	switch {
-	case s.Gone:
-		return Decision{Do: Leave, Why: BrokerGone}
 	case s.Goodbye:
 		return Decision{Do: Leave, Why: Farewell}
-	case !s.armed() && s.Orphaned:
+	case s.StopAt == 0 && s.Orphaned:
 		return Decision{Do: Leave, Why: Orphaned}
-	case !s.armed():
+	case s.StopAt == 0:
 		return Decision{Until: now.Add(Look)}
 	case now < s.StopAt:
-		return Decision{Until: min(s.StopAt, now.Add(Look))}
+		return Decision{Until: min(s.StopAt, nap)}
+	case s.due(now):
+		return Decision{Do: Stop, Why: Fired}
+	case now >= s.silentFrom():
+		return Decision{Do: Seek, Until: now.Add(SeekEvery), Why: Stands}
 	}
-	return Decision{Do: Stop, Why: Fired}
+	return Decision{Until: min(s.silentFrom(), nap)}
 }

@@ -16,6 +16,8 @@ func in(d time.Duration) lease.Instant { return at.Add(d) }
 func TestAGuardDecides(t *testing.T) {
 	armed := Orders{StopAt: in(10 * time.Second), KillAt: in(12 * time.Second)}
 	due := Orders{StopAt: in(-time.Millisecond), KillAt: in(2 * time.Second)}
+	beating := due
+	beating.Beat = at
 	overdue := Orders{StopAt: in(-3 * time.Second), KillAt: in(-time.Second)}
 	for _, c := range []struct {
 		name string
@@ -25,25 +27,52 @@ func TestAGuardDecides(t *testing.T) {
 		{"disarmed: it waits", Sight{}, Decision{Until: in(Look)}},
 		{"disarmed without a sidecar: nobody can arm it", Sight{Orphaned: true}, Decision{Do: Leave, Why: Orphaned}},
 		{"armed: it looks again long before", Sight{Orders: armed}, Decision{Until: in(Look)}},
+		{"armed, and told how long it may sleep", Sight{Orders: Orders{StopAt: in(10 * time.Second), Nap: 5 * time.Second}}, Decision{Until: in(5 * time.Second)}},
 		{"armed without a sidecar: it goes on", Sight{Orders: armed, Orphaned: true}, Decision{Until: in(Look)}},
-		{"nearly due: it wakes on the moment", Sight{Orders: Orders{StopAt: in(time.Millisecond)}}, Decision{Until: in(time.Millisecond)}},
+		{"armed, and its process has ended: it goes on", Sight{Orders: armed, Gone: true}, Decision{Until: in(Look)}},
+		{"nearly due: it wakes on the moment", Sight{Orders: Orders{StopAt: in(time.Millisecond), Nap: time.Hour}}, Decision{Until: in(time.Millisecond)}},
 		{"due", Sight{Orders: due}, Decision{Do: Stop, Why: Fired}},
+		{"due, and the loop runs", Sight{Orders: beating, Born: in(-time.Minute)}, Decision{Do: Stop, Why: Fired}},
 		{"due at this moment", Sight{Orders: Orders{StopAt: at}}, Decision{Do: Stop, Why: Fired}},
 		{"due without a sidecar", Sight{Orders: due, Orphaned: true}, Decision{Do: Stop, Why: Fired}},
 		{"long overdue, after a suspension", Sight{Orders: overdue}, Decision{Do: Stop, Why: Fired}},
-		{"due and acted upon already", Sight{Orders: Orders{StopAt: in(-1), Spent: in(-1)}}, Decision{Until: in(Look)}},
-		{"acted upon already, without a sidecar", Sight{Orders: Orders{StopAt: in(-1), Spent: in(-1)}, Orphaned: true}, Decision{Do: Leave, Why: Orphaned}},
-		{"acted upon already, and armed again", Sight{Orders: Orders{StopAt: in(-1), Spent: in(-2)}}, Decision{Do: Stop, Why: Fired}},
-		{"due for a process that was started before the moment", Sight{Orders: due, Born: in(-time.Second)}, Decision{Do: Stop, Why: Fired}},
-		{"due for a process that is gone: this one was started later", Sight{Orders: due, Born: in(0)}, Decision{Until: in(Look)}},
+		{"stopped, and still there: it goes on", Sight{Orders: Orders{StopAt: in(-1), Spent: in(-1)}, Born: in(-time.Minute)}, Decision{Do: Stop, Why: Fired}},
+		{"the command was run, and the loop runs", Sight{Orders: Orders{StopAt: in(-1), Spent: in(-1), Beat: at}}, Decision{Until: in(Look)}},
+		{"the command was run, and the word is another", Sight{Orders: Orders{StopAt: in(-1), Spent: in(-2)}}, Decision{Do: Stop, Why: Fired}},
+		{"a process that was started after the moment, and the loop runs", Sight{Orders: beating, Born: in(0)}, Decision{Until: in(Look)}},
+		{"a process that was started after the moment, and the loop is silent", Sight{Orders: due, Born: in(0)}, Decision{Do: Stop, Why: Fired}},
+		{"it has ended, and the loop runs: it may be started again", Sight{Orders: beating, Gone: true}, Decision{Until: in(Look)}},
+		{"it has ended, and the loop is about to be silent", Sight{Orders: Orders{StopAt: in(-1), Beat: in(time.Millisecond - Silence)}, Gone: true}, Decision{Until: in(time.Millisecond)}},
+		{"it has ended, and the loop is silent", Sight{Orders: Orders{StopAt: in(-1), Beat: in(-Silence)}, Gone: true}, Decision{Do: Seek, Until: in(SeekEvery), Why: Stands}},
+		{"it has ended, the loop is silent, and the moment is to come", Sight{Orders: armed, Gone: true, Orphaned: true}, Decision{Until: in(Look)}},
+		{"it was stopped, and there is no sidecar: it stands", Sight{Orders: Orders{StopAt: in(-1), Spent: in(-1)}, Gone: true, Orphaned: true}, Decision{Do: Seek, Until: in(SeekEvery), Why: Stands}},
 		{"goodbye", Sight{Orders: Orders{StopAt: in(-1), Goodbye: true}}, Decision{Do: Leave, Why: Farewell}},
-		{"the broker ended by itself", Sight{Orders: due, Gone: true}, Decision{Do: Leave, Why: BrokerGone}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := Decide(c.see, at); got != c.want {
 				t.Errorf("%+v, want %+v", got, c.want)
 			}
 		})
+	}
+}
+
+func TestAProofMovesTheMomentLaterAndNeverNearer(t *testing.T) {
+	word := Orders{StopAt: in(10 * time.Second), KillAt: in(12 * time.Second)}
+	if got := word.Postponed(in(9 * time.Second)); got != word {
+		t.Errorf("nearer: %+v", got)
+	}
+	later := word.Postponed(in(15 * time.Second))
+	if later.StopAt != in(15*time.Second) || later.KillAt != later.StopAt.Add(Grace) {
+		t.Errorf("later: %+v", later)
+	}
+	if d := Decide(Sight{Orders: later, Born: 1}, in(14*time.Second)); d.Do != Wait {
+		t.Errorf("%+v before the moment", d)
+	}
+	if d := Decide(Sight{Orders: later, Born: 1}, in(15*time.Second)); d.Do != Stop {
+		t.Errorf("%+v at the moment: nobody proved it again", d)
+	}
+	if got := (Orders{}).Postponed(in(0)); got.StopAt != in(0) {
+		t.Errorf("never armed, and it is not now: %+v", got)
 	}
 }
 

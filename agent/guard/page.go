@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -15,7 +16,7 @@ import (
 )
 
 // pageMagic is the format of the page: "hfguard" and a number.
-const pageMagic = 0x6866677561726401
+const pageMagic = 0x6866677561726402
 
 // pageName is what /proc calls the page.
 const pageName = "holdfast-guard"
@@ -28,7 +29,9 @@ type page struct {
 	stopAt   atomic.Int64 // boot clock, ns; 0: disarmed
 	killAt   atomic.Int64
 	deadline atomic.Int64
-	heardAt  atomic.Int64 // when the sidecar last armed
+	heardAt  atomic.Int64 // when the sidecar last armed, or postponed
+	beat     atomic.Int64 // when its loop last ran
+	nap      atomic.Int64 // for how long the word may be left unread, ns
 	goodbye  atomic.Bool
 	owner    atomic.Int64 // pid of the sidecar
 	pid      atomic.Int64 // the target of the present guard; 0: none
@@ -46,7 +49,17 @@ func (p *page) arm(v lease.Validity, now lease.Instant) {
 	p.heardAt.Store(int64(now))
 	p.deadline.Store(int64(v.Deadline()))
 	p.killAt.Store(int64(killAt))
+	p.nap.Store(int64(v.TTL / 2))
 	p.stopAt.Store(int64(stopAt))
+}
+
+// postpone moves the moment later, and never nearer: a reader between the two stores
+// kills later than it was told, not sooner.
+func (p *page) postpone(stopAt, now lease.Instant) {
+	o := p.orders().Postponed(stopAt)
+	p.heardAt.Store(int64(now))
+	p.killAt.Store(int64(o.KillAt))
+	p.stopAt.Store(int64(o.StopAt))
 }
 
 func (p *page) disarm() { p.stopAt.Store(0) }
@@ -55,7 +68,8 @@ func (p *page) disarm() { p.stopAt.Store(0) }
 func (p *page) orders() Orders {
 	return Orders{
 		StopAt: lease.Instant(p.stopAt.Load()), KillAt: lease.Instant(p.killAt.Load()),
-		Spent: lease.Instant(p.spent.Load()), Goodbye: p.goodbye.Load(),
+		Spent: lease.Instant(p.spent.Load()), Beat: lease.Instant(p.beat.Load()),
+		Nap: time.Duration(p.nap.Load()), Goodbye: p.goodbye.Load(),
 	}
 }
 

@@ -97,7 +97,7 @@ func (w *watcher) run(stderr io.Writer) {
 	for {
 		s, now := w.sight(), lease.BootClock()
 		switch d := Decide(s, now); d.Do {
-		case Wait:
+		case Wait, Seek:
 			w.wait(d.Until)
 		case Stop:
 			w.page.spent.Store(int64(s.StopAt)) // before anything is done: a word counts once

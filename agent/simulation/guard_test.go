@@ -34,14 +34,16 @@ func (s stopper) Stop(ctx context.Context) (string, error) {
 }
 
 // guardian is the page between sidecar and guard, and the guard's process, which decides
-// by package guard. There is one for each process of the broker for which a sidecar that
-// was not frozen has started one.
+// by package guard. A sidecar that is not frozen starts it for the first process of the
+// broker, and tells it of each later one.
 type guardian struct {
 	n *node
 
 	mu       sync.Mutex
 	word     guard.Orders
-	instance int // broker process that it looks after; 0: none
+	stands   bool // the process lives
+	instance int  // broker process that it holds; 0: none yet
+	stopping int  // the one that it is stopping, or has stopped
 }
 
 // dying is how long the kernel takes to end a process that was killed.
@@ -81,13 +83,10 @@ func (g *guardian) act() time.Duration {
 	alive := l != nil && !l.dead.Load()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.instance != instance || !running {
-		g.instance = 0
-		if alive && running && !l.frozen.isShut() && !g.word.Goodbye {
-			g.instance = instance
-		}
+	if alive && running && !l.frozen.isShut() && !g.word.Goodbye {
+		g.stands, g.instance = true, instance
 	}
-	if g.instance == 0 {
+	if !g.stands {
 		if !alive {
 			g.word = guard.Orders{} // the last process that had the page has ended
 		}
@@ -95,11 +94,12 @@ func (g *guardian) act() time.Duration {
 	}
 	now := g.n.fleet.clock()
 	born := lease.Instant(bootOffset + started.Sub(g.n.fleet.born))
-	d := guard.Decide(guard.Sight{Orders: g.word, Born: born, Orphaned: !alive}, now)
-	switch d.Do {
-	case guard.Stop:
+	gone := !running || g.instance != instance || g.stopping == instance
+	d := guard.Decide(guard.Sight{Orders: g.word, Born: born, Gone: gone, Orphaned: !alive}, now)
+	switch {
+	case d.Do == guard.Stop, d.Do == guard.Seek && running && g.stopping != instance:
 		g.n.fleet.note("%s: the guard stops the broker", g.n.id)
-		g.word.Spent, g.instance = g.word.StopAt, 0
+		g.word.Spent, g.stopping = g.word.StopAt, instance
 		// A process that does not care is killed, and its end takes time, too.
 		wait := max(0, g.word.KillAt.Sub(now)) + dying
 		g.n.fleet.aside.Go(func() {
@@ -107,8 +107,8 @@ func (g *guardian) act() time.Duration {
 			b.killInstance(instance)
 			g.n.fleet.supervise(g.n)
 		})
-	case guard.Leave:
-		g.instance = 0
+	case d.Do == guard.Leave:
+		g.stands = false
 	default:
 		return min(look, d.Until.Sub(now))
 	}
@@ -142,6 +142,10 @@ func (a guarded) Arm(v lease.Validity) {
 	a.tell(func(o *guard.Orders) { o.StopAt, o.KillAt = guard.Points(v) })
 }
 
+func (a guarded) Postpone(stopAt lease.Instant) {
+	a.tell(func(o *guard.Orders) { *o = o.Postponed(stopAt) })
+}
+func (a guarded) Beat(now lease.Instant)        { a.tell(func(o *guard.Orders) { o.Beat = now }) }
 func (a guarded) Disarm()                       { a.tell(func(o *guard.Orders) { o.StopAt = 0 }) }
 func (a guarded) Goodbye()                      { a.tell(func(o *guard.Orders) { o.Goodbye = true }) }
 func (a guarded) Run(ctx context.Context) error { <-ctx.Done(); return nil }

@@ -85,7 +85,7 @@ var mutations = []mutation{
 		"return v.StopAt(), v.Deadline().Add(-v.Margin / 6)",
 		"return v.Deadline(), v.Deadline()"}}},
 	{"the guard ends with the sidecar", "dead-man guard", []edit{{"agent/guard/decide.go",
-		"case !s.armed() && s.Orphaned:",
+		"case s.StopAt == 0 && s.Orphaned:",
 		"case s.Orphaned:"}}},
 	{"a broker that cannot be quiesced is not stopped", "fence ladder", []edit{
 		{"recovery/ladder.go",
