@@ -32,6 +32,7 @@ type found struct {
 	state      byte   // R, S, D, Z, …
 	parent     int
 	group      int
+	threads    int
 	startTicks uint64 // since boot
 	startedAt  time.Time
 	written    time.Time // modification time of the pid file, if there is one
@@ -41,8 +42,10 @@ func (f found) view() ProcessView {
 	return ProcessView{Pid: f.pid, Name: f.comm, StartTicks: f.startTicks, StartedAt: f.startedAt}
 }
 
-// ended is true for what is left of a process: a zombie, or less.
-func (f found) ended() bool { return f.state == 'Z' || f.state == 'X' }
+// ended is true for what is left of a process: a zombie, or less. The state is the first
+// thread's. One that ended alone is a zombie as well, and the others may serve; it counts
+// among the threads until the last of them has ended.
+func (f found) ended() bool { return f.state == 'X' || f.state == 'Z' && f.threads <= 1 }
 
 // alive is true while the same process has not ended. A zombie has.
 func (f found) alive() bool {
@@ -118,7 +121,7 @@ func parseStat(data []byte) (found, error) {
 		return found{}, errors.New("no process name in it")
 	}
 	fields := strings.Fields(string(data[end+1:]))
-	const state, parent, group, startTime = 0, 4 - 3, 5 - 3, 22 - 3 // fields 3, 4, 5 and 22 of proc(5)
+	const state, parent, group, threads, startTime = 0, 4 - 3, 5 - 3, 20 - 3, 22 - 3 // fields 3, 4, 5, 20 and 22 of proc(5)
 	if len(fields) <= startTime || len(fields[state]) != 1 {
 		return found{}, errors.New("too few fields")
 	}
@@ -134,7 +137,11 @@ func parseStat(data []byte) (found, error) {
 	if err != nil {
 		return found{}, fmt.Errorf("parse the parent: %w", err)
 	}
-	return found{comm: string(data[open+1 : end]), state: fields[state][0], parent: ppid, group: pgrp, startTicks: ticks}, nil
+	many, err := strconv.Atoi(fields[threads])
+	if err != nil {
+		return found{}, fmt.Errorf("parse the number of threads: %w", err)
+	}
+	return found{comm: string(data[open+1 : end]), state: fields[state][0], parent: ppid, group: pgrp, threads: many, startTicks: ticks}, nil
 }
 
 // bootClock is the time since boot, suspended time included, as /proc counts it.

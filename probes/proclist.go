@@ -15,7 +15,7 @@ func GroupLeaders() ([]ProcessView, error) {
 // ZombiesOf lists the processes that have ended and whose parent has not taken their
 // status yet.
 func ZombiesOf(parent int) ([]ProcessView, error) {
-	return list("look for zombies", func(f found) bool { return f.parent == parent && f.state == 'Z' })
+	return list("look for zombies", func(f found) bool { return f.parent == parent && f.ended() })
 }
 
 // list returns the processes that are wanted, without StartedAt. What cannot be read

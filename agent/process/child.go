@@ -13,8 +13,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"holdfast/probes"
 )
 
 // restBound is the time to stop what an ended child left in its group.
@@ -271,7 +269,7 @@ func (c *Child) watch(ctx context.Context, wake *waker) bool {
 // ports and files, or serve.
 func (c *Child) stopRest() {
 	t, _ := c.Target()
-	if rest, err := probes.InGroup(t.Pid); err == nil && len(rest) == 0 {
+	if t.GroupGone() {
 		return
 	}
 	c.settings.Log.Warn("broker ended and left processes of its group behind: they are stopped", "group", t.Pid)
@@ -283,7 +281,7 @@ func (c *Child) stopRest() {
 }
 
 func (c *Child) stopper() *Stopper {
-	return &Stopper{settings: Settings{Child: c.Target, Log: c.settings.Log}, kernel: linux}
+	return newStopper(Settings{Child: c.Target, Log: c.settings.Log}, nil)
 }
 
 // collect takes the status of a child that has ended, and forgets it.

@@ -61,7 +61,7 @@ func (c *Child) adopt() (bool, error) {
 	}
 	seen, err := probes.ReadProcess(t.Pid)
 	if err != nil || seen.StartTicks != t.StartTicks {
-		return false, nil // it ended just now
+		seen = probes.ProcessView{} // only its group is left, which watch and stopRest end before another is started
 	}
 	r := record{Mark: newMark(), Command: filepath.Base(c.settings.Command[0]), Target: t}
 	if r.BootID, err = BootID(); err != nil {
@@ -72,8 +72,16 @@ func (c *Child) adopt() (bool, error) {
 	}
 	c.publish(ChildView{Target: t, StartedAt: seen.StartedAt, Adopted: true})
 	c.settings.Log.Info("broker of an earlier sidecar still runs: adopted", "pid", t.Pid)
-	c.settings.Tell(Change{To: "adopted", Detail: fmt.Sprintf("process %d, started %s", t.Pid, seen.StartedAt.UTC().Format(time.RFC3339))})
+	c.settings.Tell(Change{To: "adopted", Detail: fmt.Sprintf("process %d, %s", t.Pid, since(seen))})
 	return true, nil
+}
+
+// since is what to say of the time of a child that was found again.
+func since(v probes.ProcessView) string {
+	if v.Pid == 0 {
+		return "which has ended and left processes of its group behind"
+	}
+	return "started " + v.StartedAt.UTC().Format(time.RFC3339)
 }
 
 var errStopping = errors.New("the broker is being stopped")

@@ -46,11 +46,11 @@ func (r record) save(path string) error {
 }
 
 // FindChild looks for the child of this sidecar, or of one before it, by its record
-// (a file of the state directory); false: it does not run. An error means that
-// nobody knows.
+// (a file of the state directory); false: it does not run, and neither does anything that
+// it left in its group. An error means that nobody knows.
 func FindChild(path string) (Target, bool, error) {
 	t, ok, err := recorded(path)
-	return t, ok && !t.Gone(), err
+	return t, ok && !t.GroupGone(), err
 }
 
 // recorded is the child of the record, whether it still runs or not; false: there

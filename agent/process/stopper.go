@@ -71,6 +71,9 @@ type Stopper struct {
 
 	mu   sync.Mutex
 	seen Target // by pid file or name; it was the broker, so as long as it lives it may serve
+
+	searches atomic.Int32          // that have not ended
+	lookup   func() ([]aim, error) // find, but in tests
 }
 
 // Refuse has the stopper leave alone what a pid file or a name led to, if f returns why
@@ -97,7 +100,13 @@ func NewStopper(s Settings) (*Stopper, error) {
 	if s.Log == nil {
 		s.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Stopper{settings: s, argv: argv, kernel: linux, seen: s.Seen}, nil
+	return newStopper(s, argv), nil
+}
+
+func newStopper(settings Settings, argv []string) *Stopper {
+	s := &Stopper{settings: settings, argv: argv, kernel: linux, seen: settings.Seen}
+	s.lookup = s.find
+	return s
 }
 
 // Describe says in a few words what Stop would do.
@@ -137,18 +146,85 @@ func (s *Stopper) Check() error {
 // known to run. Call it from time to time: a process that was seen once is proven
 // gone when it ends, and is stopped even when its pid file is gone.
 func (s *Stopper) Target() (Target, bool) {
-	targets, _ := s.find()
-	for _, t := range targets {
-		if !t.Gone() {
-			return t.Target, true
-		}
-	}
-	return Target{}, false
+	t, found, _ := s.Find()
+	return t, found
 }
 
+// Find is Target with the reason why none is known. The error wraps ErrNotFound when there
+// is none; another one means that it cannot be told which one it is.
+func (s *Stopper) Find() (Target, bool, error) {
+	aims, err := s.find()
+	for _, a := range aims {
+		if !a.gone() {
+			return a.Target, true, nil
+		}
+	}
+	return Target{}, false, err
+}
+
+// aim is a process that has to end, with its group if that is the broker's own.
 type aim struct {
 	Target
 	group bool
+}
+
+func (a aim) gone() bool {
+	if a.group {
+		return a.GroupGone()
+	}
+	return a.Gone()
+}
+
+// held is what is known without a search, and lives.
+func (s *Stopper) held() (aims []aim) {
+	if s.settings.Child != nil {
+		if t, ok := s.settings.Child(); ok {
+			aims = append(aims, aim{t, true})
+		}
+	}
+	s.mu.Lock()
+	seen := s.seen
+	s.mu.Unlock()
+	if seen != (Target{}) && s.refused(seen) == nil {
+		aims = append(aims, aim{seen, false})
+	}
+	return slices.DeleteFunc(aims, aim.gone)
+}
+
+// looked is what a search found.
+type looked struct {
+	aims []aim
+	err  error
+}
+
+// maxSearches bounds the searches that hang: a process whose memory map is locked lets
+// nobody read its command line.
+const maxSearches = 4
+
+// search is find beside whatever else is to be done.
+func (s *Stopper) search() <-chan looked {
+	found := make(chan looked, 1)
+	if s.searches.Add(1) > maxSearches {
+		s.searches.Add(-1)
+		found <- looked{err: errors.New("look for the broker process: earlier looks still hang")}
+		return found
+	}
+	go func() {
+		defer s.searches.Add(-1)
+		aims, err := s.lookup()
+		found <- looked{aims, err}
+	}()
+	return found
+}
+
+// wait returns what was found; no search outlasts ctx.
+func wait(ctx context.Context, found <-chan looked) looked {
+	select {
+	case l := <-found:
+		return l
+	case <-ctx.Done():
+		return looked{err: fmt.Errorf("look for the broker process: %w", ctx.Err())}
+	}
 }
 
 // find lists what has to end. An empty list with a nil error is a proof that the
@@ -232,11 +308,13 @@ func (s *Stopper) Stop(ctx context.Context) (how string, err error) {
 	}
 	ctx, cancel := context.WithDeadline(ctx, now.Add(bound))
 	defer cancel()
+	aims := s.held()
 	if len(s.argv) == 0 {
-		return s.signals(ctx, term, kill, nil)
+		return s.signals(ctx, term, kill, nil, aims)
 	}
-
-	aims, _ := s.find()
+	if len(aims) == 0 {
+		aims = wait(ctx, s.search()).aims
+	}
 	slice := term
 	if len(aims) == 0 || !term.After(now) {
 		slice = now.Add(bound)
@@ -250,16 +328,16 @@ func (s *Stopper) Stop(ctx context.Context) (how string, err error) {
 	}()
 	defer func() { endCommand(); <-ended }()
 	if len(aims) > 0 {
-		return s.signals(ctx, term, kill, command)
+		return s.signals(ctx, term, kill, command, aims)
 	}
 	commandErr := <-command
 	// Whatever it did, a process that is known by now must be gone.
-	aims, findErr := s.find()
-	if len(aims) > 0 {
+	late, findErr := s.find()
+	if len(late) > 0 {
 		if commandErr != nil {
 			s.settings.Log.Warn("stop command failed: the process is signaled", "err", commandErr)
 		}
-		return s.signals(ctx, time.Now(), kill, nil)
+		return s.signals(ctx, time.Now(), kill, nil, late)
 	}
 	switch {
 	case findErr == nil && commandErr == nil:
@@ -274,40 +352,56 @@ func (s *Stopper) Stop(ctx context.Context) (how string, err error) {
 	return "", findErr
 }
 
-// signals ends the processes: SIGTERM from term on, or when the command failed,
-// SIGKILL from kill on.
-func (s *Stopper) signals(ctx context.Context, term, kill time.Time, command <-chan error) (how string, err error) {
-	aims, err := s.find()
-	if len(aims) == 0 {
-		switch {
-		case err != nil:
-			return "", err
-		case command != nil:
-			return HowCommand, nil // which was faster than this look
-		}
-		return HowGone, nil
-	}
+// signals ends the processes: SIGTERM from term on, or when the command failed, SIGKILL
+// from kill on. Those that are held need not wait for the search for others.
+func (s *Stopper) signals(ctx context.Context, term, kill time.Time, command <-chan error, held []aim) (how string, err error) {
 	var victims []*victim
-	for _, a := range aims {
-		v, grabErr := s.kernel.victim(a.Target, a.group)
-		if grabErr != nil {
-			err = errors.Join(err, grabErr)
-			continue
+	known := map[aim]bool{}
+	add := func(aims []aim) {
+		for _, a := range aims {
+			if known[a] {
+				continue
+			}
+			known[a] = true
+			v, grabErr := s.kernel.victim(a.Target, a.group)
+			if grabErr != nil {
+				err = errors.Join(err, grabErr)
+				continue
+			}
+			victims = append(victims, v)
 		}
-		defer v.close()
-		victims = append(victims, v)
 	}
+	defer func() {
+		for _, v := range victims {
+			v.close()
+		}
+	}()
+	add(held)
+	found := s.search()
 	how = HowGone
 	if command != nil {
 		how = HowCommand
 	}
-	var sent unix.Signal
+	sent := map[*victim]unix.Signal{}
 	for {
-		victims = slices.DeleteFunc(victims, (*victim).gone)
-		if len(victims) == 0 {
+		alive := slices.DeleteFunc(slices.Clone(victims), (*victim).gone)
+		if len(alive) == 0 && found != nil {
+			l := wait(ctx, found)
+			found, err = nil, errors.Join(err, l.err)
+			add(l.aims)
+			continue
+		}
+		if len(alive) == 0 {
+			if len(known) == 0 && err != nil {
+				return "", err
+			}
 			return how, err
 		}
 		select {
+		case l := <-found:
+			found, err = nil, errors.Join(err, l.err)
+			add(l.aims)
+			continue
 		case cmdErr := <-command:
 			command = nil
 			if cmdErr != nil {
@@ -317,23 +411,26 @@ func (s *Stopper) signals(ctx context.Context, term, kill time.Time, command <-c
 		default:
 		}
 		if ctx.Err() != nil {
-			return "", errors.Join(fmt.Errorf("stop the broker: %s has not ended after %s: stop it by hand: %w", victims[0].Target, how, ctx.Err()), err)
+			return "", errors.Join(fmt.Errorf("stop the broker: %s has not ended after %s: stop it by hand: %w", alive[0].Target, how, ctx.Err()), err)
 		}
-		switch now := time.Now(); {
-		case !now.Before(kill):
-			// Again and again: a group may have got a new member meanwhile.
-			how, sent = HowKill, unix.SIGKILL
-		case sent == 0 && !now.Before(term):
-			how, sent = HowTerm, unix.SIGTERM
-		default:
-			victims[0].await(look)
-			continue
-		}
-		for _, v := range victims {
-			if sendErr := v.send(sent); sendErr != nil && !v.gone() {
-				return "", errors.Join(fmt.Errorf("stop the broker: %w: run holdfast as the user of the broker or with CAP_KILL, or set --stop-command", sendErr), err)
+		now, refused := time.Now(), error(nil)
+		for _, v := range alive {
+			switch {
+			case !now.Before(kill):
+				// Again and again: a group may have got a new member meanwhile.
+				how, sent[v] = HowKill, unix.SIGKILL
+			case sent[v] == 0 && !now.Before(term):
+				how, sent[v] = HowTerm, unix.SIGTERM
+			default:
+				continue
+			}
+			if sendErr := v.send(sent[v]); sendErr != nil && !v.gone() {
+				refused = errors.Join(refused, sendErr)
 			}
 		}
-		victims[0].await(look)
+		if refused != nil {
+			return "", errors.Join(fmt.Errorf("stop the broker: %w: run holdfast as the user of the broker or with CAP_KILL, or set --stop-command", refused), err)
+		}
+		alive[0].await(look)
 	}
 }

@@ -51,20 +51,12 @@ func (v *victim) await(bound time.Duration) {
 	time.Sleep(bound) // for the rest of its group
 }
 
-// members lists the group. As long as it has a member the kernel gives its number to
-// nobody else; so whoever has the number now and is not the leader, proves it empty.
+// members lists the group, if it is one that has to end.
 func (v *victim) members() ([]probes.ProcessView, error) {
 	if !v.group {
 		return nil, nil
 	}
-	in, err := probes.InGroup(v.Pid)
-	if err != nil {
-		return nil, err
-	}
-	if now, err := TargetOf(v.Pid); err == nil && now != v.Target {
-		return nil, nil
-	}
-	return in, nil
+	return v.Target.group()
 }
 
 // send signals the process, and its group. What has ended is no error.
