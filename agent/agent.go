@@ -51,7 +51,8 @@ type agent struct {
 
 	dir        *stateDir
 	journal    *journal
-	feed       *page.Feed // who watches the status page
+	renewals   *renewalNotes // nil: none are noted
+	feed       *page.Feed    // who watches the status page
 	broker     brokerapi.Broker
 	can        brokerapi.Capabilities // of that broker
 	risk       string                 // why it is not stopped when it must be, and a person knows; empty: none
@@ -173,6 +174,9 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 	}
 	if err := a.dir.save(a.memory); err != nil {
 		return &ExitError{ExitUsage, fmt.Errorf("--state-dir %s: %w: free space or make it writable", c.StateDir, err)}
+	}
+	if err := a.recallRenewal(); err != nil {
+		return &ExitError{ExitUsage, err}
 	}
 	a.journal = openJournal(c.StateDir, log)
 	defer a.journal.close()

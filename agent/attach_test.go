@@ -322,6 +322,20 @@ func inLifeAfter(t *testing.T, change func(c *Config), past, claim func(l *sidec
 // inLifeOf is inLifeAfter beside a broker that can do more.
 func inLifeOf(t *testing.T, can brokerapi.Capabilities, change func(c *Config), past, claim func(l *sidecarLife)) {
 	t.Helper()
+	lifeOf(t, can, change, past, func(l *sidecarLife) {
+		l.until(9 * time.Second)
+		claim(l)
+	})
+}
+
+// lifeFromTheStart is inLifeAfter from its first moment on.
+func lifeFromTheStart(t *testing.T, change func(c *Config), past, claim func(l *sidecarLife)) {
+	t.Helper()
+	lifeOf(t, brokerapi.Capabilities{}, change, past, claim)
+}
+
+func lifeOf(t *testing.T, can brokerapi.Capabilities, change func(c *Config), past, claim func(l *sidecarLife)) {
+	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		quiet := slog.New(slog.DiscardHandler)
@@ -401,7 +415,6 @@ func inLifeOf(t *testing.T, can brokerapi.Capabilities, change func(c *Config), 
 				}
 			})
 		}
-		l.until(9 * time.Second)
 		claim(l)
 		l.halt()
 		l.endLife()

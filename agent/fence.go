@@ -33,14 +33,14 @@ type fencing struct {
 const provenFor = 5 * time.Second
 
 // mustFence reports whether the broker may be serving what it must not. A sidecar
-// that was restarted may find a broker that its predecessor registered; that one's
-// lease is over when a TTL has passed without a confirmation. One that we registered
-// ourselves waits for nothing but to be attached.
+// that was restarted may find a broker that its predecessor registered, and that one's
+// lease may be over: see noteFormer. One that we registered ourselves waits for nothing
+// but to be attached.
 func (a *agent) mustFence() bool {
 	if !a.cfg.Detach || a.attachment != recovery.Detached || a.conflict != "" && !a.everAttached {
 		return false
 	}
-	return a.everAttached || a.memory.Epoch != 0 && !a.registered() && a.clock().Sub(a.begun) >= a.cfg.LeaseTTL-a.cfg.LeaseDetachMargin
+	return a.everAttached || a.formerOver && !a.registered()
 }
 
 // unfenced reports whether a fence of that process is due or under way.
@@ -74,6 +74,7 @@ func (a *agent) endFencing() {
 func (a *agent) fence(verdict probes.Verdict) {
 	a.noteProcess(verdict)
 	a.noteUp(verdict, time.Now())
+	a.noteFormer()
 	if !a.mustFence() {
 		return
 	}
@@ -148,8 +149,12 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 	if a.can.Assigns {
 		f.Lasts = min(a.settings().AuditInterval, provenFor)
 	}
+	v, held := a.keeper.View().Validity, a.grant.LeaseID != 0
+	if !a.everAttached && !held {
+		v, held = a.former, true
+	}
 	// A registration that was deleted has no deadline to come.
-	if v := a.keeper.View().Validity; v.Known() && a.grant.LeaseID != 0 {
+	if v.Known() && held {
 		f.Deadline, f.Margin, f.StopAt = time.Duration(v.Deadline()), v.Margin, time.Duration(v.StopAt())
 	}
 	return f

@@ -139,15 +139,19 @@ func TestTheEndOfAProcessProvesNothingOfTheNextOne(t *testing.T) {
 // predecessor's lease must be over, and not before.
 func TestABrokerLeftBehindIsFencedWhenItsLeaseMustBeOver(t *testing.T) {
 	a := &agent{cfg: natsDefaults().Effective(), clock: lease.BootClock, begun: lease.BootClock()}
-	if a.mustFence() {
+	a.keeper = lease.NewKeeper(lease.Settings{}, nil, nil, 0, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	mustFence := func() bool { a.noteFormer(); return a.mustFence() }
+	a.former = lease.Validity{SentAt: 1, TTL: 1}
+	if mustFence() {
 		t.Error("a broker that never was registered is fenced")
 	}
 	a.memory.Epoch = 7
-	if a.mustFence() {
+	a.former = lease.Validity{SentAt: a.begun, TTL: time.Minute}
+	if mustFence() {
 		t.Error("fenced while its lease may live")
 	}
 	a.begun = lease.BootClock().Add(probes.DefaultHealth().Interval - a.cfg.LeaseTTL)
-	if !a.mustFence() {
+	if !mustFence() {
 		t.Error("not fenced after the TTL")
 	}
 	a.verified, a.grant = true, lease.Grant{LeaseID: 1, SentAt: lease.BootClock(), TTL: time.Minute}
@@ -162,7 +166,7 @@ func TestABrokerLeftBehindIsFencedWhenItsLeaseMustBeOver(t *testing.T) {
 		t.Error("stopped again while it waits to be attached")
 	}
 	a.grant.SentAt = lease.BootClock().Add(-time.Minute)
-	if a.keeper = lease.NewKeeper(lease.Settings{}, nil, nil, 0, slog.New(slog.DiscardHandler), prometheus.NewRegistry()); a.welcome() || !a.mustFence() {
+	if a.welcome() || !a.mustFence() {
 		t.Error("not fenced although what we registered may be gone")
 	}
 	a.verified = false

@@ -502,9 +502,12 @@ func TestASidecarThatIsStoppedOnTheLadderClimbsItToTheEnd(t *testing.T) {
 }
 
 // A sidecar that was killed left a broker behind, and the next one finds no etcd: the
-// ladder begins when the predecessor's lease must be over.
+// ladder begins at the fence point of the predecessor's lease.
 func TestABrokerLeftBehindIsFencedByTheWholeLadder(t *testing.T) {
-	past := func(l *sidecarLife) { l.memory.Epoch, l.away, l.refuses = 7, true, 1 }
+	past := func(l *sidecarLife) {
+		l.memory.Epoch, l.memory.Instance, l.away, l.refuses = 7, "process-1", true, 1
+		l.former = lease.Validity{SentAt: l.begun, TTL: l.cfg.LeaseTTL, Margin: l.cfg.LeaseDetachMargin}
+	}
 	inLifeAfter(t, stoppable, past, func(l *sidecarLife) {
 		over := l.cfg.LeaseTTL - l.cfg.LeaseDetachMargin
 		l.until(over - 10*time.Millisecond)
@@ -523,7 +526,10 @@ func TestABrokerLeftBehindIsFencedByTheWholeLadder(t *testing.T) {
 
 // The predecessor's lease runs on while the host is suspended, and so must the count.
 func TestABrokerLeftBehindIsFencedAtOnceAfterASuspension(t *testing.T) {
-	past := func(l *sidecarLife) { l.memory.Epoch, l.away = 7, true }
+	past := func(l *sidecarLife) {
+		l.memory.Epoch, l.memory.Instance, l.away = 7, "process-1", true
+		l.former = lease.Validity{SentAt: l.begun, TTL: l.cfg.LeaseTTL, Margin: l.cfg.LeaseDetachMargin}
+	}
 	inLifeAfter(t, stoppable, past, func(l *sidecarLife) {
 		l.set(func() { l.jumped = time.Minute })
 		l.until(l.age() + 2*time.Second)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"holdfast/agent/lease"
-	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/cluster/local"
@@ -46,12 +45,8 @@ const storeFile = "store.json"
 // openLocal is the world's Etcd for a sidecar without one.
 func (a *agent) openLocal(c cluster.Config, log *slog.Logger) (*cluster.Client, Line, error) {
 	elsewhere := a.memory.keptIn(unleased)
-	boot, _ := process.BootID() // where the host does not tell, the wall clock counts
-	if a.world.BootID != nil {
-		boot = a.world.BootID()
-	}
 	store, err := local.Open(local.Config{
-		Path: filepath.Join(a.cfg.StateDir, storeFile), Clock: a.readClocks, BootID: boot, Ignore: elsewhere,
+		Path: filepath.Join(a.cfg.StateDir, storeFile), Clock: a.readClocks, BootID: a.hostBoot(), Ignore: elsewhere,
 	}, log)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--state-dir %s: %w: make it readable and writable for this user", a.cfg.StateDir, err)

@@ -70,7 +70,10 @@ type loopState struct {
 	saving           chan struct{}
 	clocks           Clocks // at the last run
 	alarmFailed      bool
-	noted            time.Time // when the last confirmed renewal was noted on disk
+	noted            time.Time // when the revision of the last confirmed renewal was noted on disk
+	lastNoted        lastRenewal
+	former           lease.Validity // by the last renewal of the sidecar before this one; zero: not known
+	formerOver       bool           // and its fence point has passed, without our being attached
 }
 
 func (a *agent) initLoop() {
@@ -158,6 +161,9 @@ func (a *agent) untilNext() time.Duration {
 	if d := lease.Instant(a.fencing.ladder.RetryAt()).Sub(now); d > 0 {
 		next = min(next, d)
 	}
+	if d := a.former.FencePoint().Sub(now); d > 0 && !a.everAttached {
+		next = min(next, d)
+	}
 	if left := a.pauseLeft(); left > 0 {
 		next = min(next, left)
 	}
@@ -179,6 +185,7 @@ func (a *agent) step() error {
 	a.watchedLocal(verdict, who)
 	a.watchGuard(verdict)
 	a.attach(verdict)
+	a.noteRenewal()
 	a.noteHealth(verdict, health.LastError, who)
 	a.watchPause()
 	if err := a.judgeSession(who.Instance); err != nil {

@@ -1,0 +1,210 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"holdfast/agent/lease"
+	"holdfast/agent/process"
+)
+
+// lastRenewal is the last confirmed renewal of a sidecar. The sidecar after it knows by this
+// until when the broker may serve, should etcd be silent. It is noted without a sync: after
+// a crash of the host it means nothing. A note that is too old only fences earlier.
+type lastRenewal struct {
+	LeaseID int64
+	SentAt  lease.Instant
+	TTL     time.Duration // as granted
+}
+
+// leaseOver is noted when a lease was lost: it had ended before anything else began.
+var leaseOver = lastRenewal{TTL: time.Nanosecond}
+
+// renewalFile is the note's name in the state directory.
+const renewalFile = "renewal"
+
+// renewalForm has one size for all values, so that a note is written over the one before
+// and needs no room on the disk: boot, lease, send and TTL in nanoseconds, checksum.
+const (
+	renewalForm = "%-64.64s %016x %020d %020d"
+	renewalSize = 64 + 1 + 16 + 1 + 20 + 1 + 20 + len(" 00000000\n")
+)
+
+func (r lastRenewal) encode(boot string) []byte {
+	s := fmt.Sprintf(renewalForm, boot, uint64(r.LeaseID), int64(r.SentAt), int64(r.TTL))
+	return fmt.Appendf(nil, "%s %08x\n", s, crc32.ChecksumIEEE([]byte(s)))
+}
+
+// decodeRenewal returns an error for a note that is torn, or of another boot: its instants
+// mean nothing then.
+func decodeRenewal(raw []byte, boot string, now lease.Instant) (r lastRenewal, err error) {
+	fields := strings.Fields(string(raw))
+	if len(raw) != renewalSize || len(fields) != 5 {
+		return r, errors.New("not a whole note")
+	}
+	id, idErr := strconv.ParseUint(fields[1], 16, 64)
+	sent, sentErr := strconv.ParseInt(fields[2], 10, 64)
+	ttl, ttlErr := strconv.ParseInt(fields[3], 10, 64)
+	r = lastRenewal{int64(id), lease.Instant(sent), time.Duration(ttl)}
+	switch {
+	case errors.Join(idErr, sentErr, ttlErr) != nil || string(r.encode(fields[0])) != string(raw):
+		return lastRenewal{}, errors.New("damaged")
+	case boot == "" || fields[0] != boot:
+		return lastRenewal{}, errors.New("of another boot of the host")
+	case r.SentAt > now || r.TTL <= 0:
+		return lastRenewal{}, errors.New("of another clock")
+	}
+	return r, nil
+}
+
+// renewalNotes writes the last confirmed renewal where the next sidecar finds it.
+type renewalNotes struct {
+	file io.WriterAt
+	boot string
+	next chan lastRenewal // the newest that is not written yet
+	log  *slog.Logger
+}
+
+// openRenewals reads the note of an earlier sidecar, and makes the file ready for ours. err
+// says that we cannot write it; doubt, that there is no note of this boot.
+func openRenewals(dir, boot string, now lease.Instant, log *slog.Logger) (n *renewalNotes, last lastRenewal, doubt, err error) {
+	path := filepath.Join(dir, renewalFile)
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		doubt, err = errors.New("no note"), nil
+	} else if err == nil {
+		last, doubt = decodeRenewal(raw, boot, now)
+	}
+	if err != nil {
+		return nil, last, doubt, err
+	}
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, last, doubt, err
+	}
+	if doubt != nil { // what is no note has no room either
+		_, err = file.WriteAt([]byte(strings.Repeat(" ", renewalSize-1)+"\n"), 0)
+		err = errors.Join(err, file.Truncate(int64(renewalSize)))
+	}
+	if err != nil {
+		return nil, last, doubt, errors.Join(err, file.Close())
+	}
+	return &renewalNotes{file: file, boot: boot, next: make(chan lastRenewal, 1), log: log}, last, doubt, nil
+}
+
+// note hands a renewal to the writer, and never waits: what was not written yet is
+// overtaken. Only the loop calls it.
+func (n *renewalNotes) note(r lastRenewal) {
+	select {
+	case <-n.next:
+	default:
+	}
+	n.next <- r
+}
+
+// run writes what is noted until ctx ends. A disk that hangs holds it up and nobody else,
+// so nobody may wait for its end.
+func (n *renewalNotes) run(ctx context.Context) {
+	if c, ok := n.file.(io.Closer); ok {
+		defer c.Close()
+	}
+	failed := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case r := <-n.next:
+			_, err := n.file.WriteAt(r.encode(n.boot), 0)
+			if err != nil && !failed {
+				n.log.Error("last renewal not noted: after a restart of this sidecar the broker would be fenced too early, should etcd be silent", "err", err)
+			}
+			failed = err != nil
+		}
+	}
+}
+
+// hostBoot names the host's present boot; empty: the host does not tell.
+func (a *agent) hostBoot() string {
+	if a.world.BootID != nil {
+		return a.world.BootID()
+	}
+	boot, _ := process.BootID()
+	return boot
+}
+
+// recallRenewal takes up until when the broker may serve by the word of an earlier sidecar.
+func (a *agent) recallRenewal() error {
+	if a.shadow != nil || a.cfg.Unleased() { // neither holds a lease that anybody else knows
+		return nil
+	}
+	notes, last, doubt, err := openRenewals(a.cfg.StateDir, a.hostBoot(), a.begun, a.log)
+	if err != nil {
+		return fmt.Errorf("--state-dir %s: %s: %s: free space or make it writable", a.cfg.StateDir, renewalFile, reason(err))
+	}
+	a.renewals = notes
+	go notes.run(a.life0)
+	if doubt == nil {
+		a.former = lease.Validity{SentAt: last.SentAt, TTL: last.TTL, Margin: a.cfg.LeaseDetachMargin}
+	} else if a.memory.Epoch != 0 && !a.memory.Released {
+		a.log.Warn("the last renewal of the sidecar before this one is not known: the broker is fenced as soon as etcd fails to answer", "why", doubt)
+	}
+	return nil
+}
+
+// noteRenewal has the last confirmed renewal noted.
+func (a *agent) noteRenewal() {
+	v := a.keeper.View()
+	r := lastRenewal{v.Grant.LeaseID, v.Validity.SentAt, v.Validity.TTL}
+	if !v.Validity.Known() {
+		if a.lastNoted == (lastRenewal{}) {
+			return // what the sidecar before this one noted is the last so far
+		}
+		r = leaseOver
+	}
+	if a.renewals != nil && r != a.lastNoted {
+		a.lastNoted = r
+		a.renewals.note(r)
+	}
+}
+
+// noteFormer sees, until we were attached, whether the lease of an earlier sidecar is over:
+// its fence point has passed. A process of the broker that was never registered, or that
+// renews its lease itself, is left alone until etcd fails to answer: until then the
+// registration is only a question away. So is every broker of which no renewal is known.
+// Whatever is known, a TTL after our own start the lease is over.
+func (a *agent) noteFormer() {
+	if a.formerOver || a.everAttached || a.memory.Epoch == 0 {
+		return
+	}
+	now := a.clock()
+	switch {
+	case now.Sub(a.begun) >= a.cfg.LeaseTTL-a.cfg.LeaseDetachMargin:
+	case a.memory.Released || now < a.former.FencePoint():
+		return
+	case a.keeper.View().FailureStreak == 0 && !a.formerServes():
+		return
+	}
+	a.formerOver = true
+}
+
+// formerServes reports whether the process of the broker that was registered may serve: it
+// has answered, or nobody has and it was not seen to end.
+func (a *agent) formerServes() bool {
+	if a.memory.Joined || !a.former.Known() {
+		return false
+	}
+	if who, id := a.identity.get(); id != "" {
+		return who.Instance == a.memory.Instance
+	}
+	return a.served.Pid != 0 && !a.served.Gone()
+}
