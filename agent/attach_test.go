@@ -48,6 +48,7 @@ type sidecarLife struct {
 	frozen   bool // the process
 	serving  bool // the one topic
 	loads    int
+	listed   int
 	quiesces int
 	refuses  int // that many more are refused
 	canDo    brokerapi.Capabilities
@@ -99,6 +100,7 @@ func (l *sidecarLife) Topics(ctx context.Context) (serving, quiesced []string, e
 	err = l.answer(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.listed++
 	if l.serving {
 		return []string{telltale}, nil, err
 	}

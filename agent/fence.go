@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -20,6 +21,8 @@ type fencing struct {
 	reached  recovery.Fence     // empty: not begun
 	restart  string             // see recovery.Rung
 	underway recovery.FenceStep // StepNone: none
+	looking  bool               // whether what was proven still holds
+	provenAt lease.Instant      // when nothing was last seen to be served; 0: never since it began
 	until    lease.Instant      // when that one must have ended
 	cancel   context.CancelFunc // of that one
 	number   int                // grows with each process and each detachment: the result of an older one is dropped
@@ -27,10 +30,6 @@ type fencing struct {
 	newcomer bool // came up after another process was fenced
 	wentAway bool // was not up at some time since it began, or was stopped
 }
-
-// provenFor is for how long, at most, a broker whose own cluster gives it topics is taken
-// to serve nothing after it was fenced.
-const provenFor = 5 * time.Second
 
 // mustFence reports whether the broker may be serving what it must not. A sidecar
 // that was restarted may find a broker that its predecessor registered, and that one's
@@ -80,7 +79,7 @@ func (a *agent) fence(verdict probes.Verdict) {
 	}
 	a.fenceAnew()
 	f := &a.fencing
-	if f.underway != recovery.StepNone {
+	if f.underway != recovery.StepNone || f.looking {
 		if a.clock() >= f.until { // after a suspension, of which timers know nothing
 			f.cancel()
 		}
@@ -98,9 +97,31 @@ func (a *agent) fence(verdict probes.Verdict) {
 	f.wentAway = f.wentAway || verdict != probes.Up
 	r := f.ladder.Next(a.ladderFacts(verdict))
 	a.noteFence(r)
+	a.noteProof()
 	if r.Step != recovery.StepNone {
 		a.climb(r)
 	}
+}
+
+// noteProof notes when nothing was served for certain. A process that has ended serves
+// nothing until another is seen.
+func (a *agent) noteProof() {
+	f := &a.fencing
+	switch {
+	case f.reached == recovery.FenceQuiesced:
+		f.provenAt = lease.Instant(f.ladder.ProvenAt())
+	case a.servesNothing():
+		f.provenAt = a.clock()
+	}
+}
+
+// provenUntil is until when the last proof counts that nothing is served; 0: there is none
+// since the detachment, or since another process of the broker came up.
+func (a *agent) provenUntil() lease.Instant {
+	if a.attachment != recovery.Detached || a.fencing.provenAt == 0 {
+		return 0
+	}
+	return a.fencing.provenAt.Add(recovery.ProofLooks * a.settings().HealthInterval)
 }
 
 // looker is a Stopper that must see the process while it lives, so that its end is
@@ -146,8 +167,8 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 		Served: a.fencing.instance != "" && a.fencing.instance == a.memory.Instance &&
 			(a.broker.Capabilities().HeldWatch || a.process != nil),
 	}
-	if a.can.Assigns {
-		f.Lasts = min(a.settings().AuditInterval, provenFor)
+	if !f.Registered && !a.handedToHold(a.fencing.instance) { // else it may serve what it is given
+		f.Look = a.settings().HealthInterval
 	}
 	v, held := a.keeper.View().Validity, a.grant.LeaseID != 0
 	if !a.everAttached && !held {
@@ -208,8 +229,11 @@ func (a *agent) noteFence(r recovery.Rung) {
 	if f.reached == r.Fence {
 		return
 	}
+	before := f.reached
 	f.reached = r.Fence
 	switch {
+	case before == recovery.FenceQuiesced && r.Fence != recovery.FenceGone && f.ladder.Quiesced == recovery.Done:
+		a.log.Warn("the broker was quiesced and does not say any more what it serves: it may serve again", "epoch", a.memory.Epoch)
 	case r.Fence == recovery.FenceGone && f.ladder.Stopped != recovery.Done:
 		a.log.Info("fenced: the broker's process has ended", "epoch", a.memory.Epoch)
 		a.event(Event{Kind: "fence", To: "gone", Epoch: a.memory.Epoch})
@@ -224,8 +248,16 @@ func (a *agent) climb(r recovery.Rung) {
 	f := &a.fencing
 	again := f.ladder.Quiesced == recovery.Done
 	var do func(context.Context) (string, error)
-	switch r.Step {
-	case recovery.StepQuiesce:
+	switch {
+	case r.Step == recovery.StepQuiesce && again:
+		do = func(ctx context.Context) (string, error) {
+			n, err := a.reconciler.FenceAgain(ctx)
+			if n == 0 {
+				return "", err
+			}
+			return plural(n, "topic") + " served again and quiesced", err
+		}
+	case r.Step == recovery.StepQuiesce:
 		fence := a.reconciler.BeginFence() // here, so that it cannot hold a broker that is attached again
 		patience := a.reownPatience()
 		do = func(ctx context.Context) (string, error) {
@@ -233,7 +265,7 @@ func (a *agent) climb(r recovery.Rung) {
 			n, err := fence.Finish(ctx)
 			return plural(n, "topic") + " quiesced", err
 		}
-	case recovery.StepStop:
+	case r.Step == recovery.StepStop:
 		do = func(ctx context.Context) (string, error) {
 			how, err := a.stopper.Stop(ctx)
 			if err != nil {
@@ -242,32 +274,42 @@ func (a *agent) climb(r recovery.Rung) {
 			return "process stopped: " + how, nil
 		}
 	}
-	f.underway, f.until = r.Step, lease.Instant(r.Until)
+	f.until, f.looking = lease.Instant(r.Until), again && r.Step == recovery.StepQuiesce
+	if !f.looking {
+		f.underway = r.Step
+	}
 	ctx, cancel := context.WithTimeout(a.life0, f.until.Sub(a.clock()))
 	f.cancel = cancel
-	number := f.number
+	number, look := f.number, f.looking
 	a.tasks.Go(func() {
 		defer cancel()
 		began := a.clock()
 		what, err := do(ctx)
 		took := a.clock().Sub(began)
-		a.metrics.fenceDuration.WithLabelValues(string(r.Step)).Observe(took.Seconds())
+		if !look || what != "" {
+			a.metrics.fenceDuration.WithLabelValues(string(r.Step)).Observe(took.Seconds())
+		}
 		a.tell(a.life0, func() {
 			if a.fencing.number == number {
-				a.stepEnded(r.Step, what, took, again && r.Step == recovery.StepQuiesce, err)
+				a.stepEnded(r.Step, what, took, err)
 			}
 		})
 	})
 }
 
-// stepEnded takes the result of a step up; the loop does the next one at once. again: what
-// was proven before was proven once more, of which nobody need hear.
-func (a *agent) stepEnded(step recovery.FenceStep, what string, took time.Duration, again bool, err error) {
+// stepEnded takes the result of a step up; the loop does the next one at once. Nobody need
+// hear of a look that found nothing, for which what is empty.
+func (a *agent) stepEnded(step recovery.FenceStep, what string, took time.Duration, err error) {
 	f := &a.fencing
-	f.underway, f.cancel = recovery.StepNone, nil
-	f.ladder = f.ladder.Ended(step, err == nil, a.ladderFacts(a.verdict))
+	f.underway, f.looking, f.cancel = recovery.StepNone, false, nil
+	facts := a.ladderFacts(a.verdict)
+	if errors.Is(err, recovery.ErrUnseen) {
+		f.ladder = f.ladder.Unseen(facts)
+		return
+	}
+	f.ladder = f.ladder.Ended(step, err == nil, facts)
 	epoch, took := a.memory.Epoch, took.Round(time.Millisecond)
-	if err == nil && again || err != nil && f.reached == recovery.FenceAwaiting {
+	if err == nil && what == "" || err != nil && f.reached == recovery.FenceAwaiting {
 		return
 	}
 	if err != nil {

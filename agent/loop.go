@@ -158,7 +158,7 @@ func (a *agent) untilNext() time.Duration {
 			next = min(next, d)
 		}
 	}
-	if d := lease.Instant(a.fencing.ladder.RetryAt()).Sub(now); d > 0 {
+	if d := lease.Instant(a.fencing.ladder.RetryAt(a.settings().HealthInterval)).Sub(now); d > 0 {
 		next = min(next, d)
 	}
 	if d := a.former.FencePoint().Sub(now); d > 0 && !a.everAttached {

@@ -278,6 +278,13 @@ func (a *agent) handedInVain(instance string) bool {
 	return v.Grant.LeaseID != h.leaseID || !v.Validity.HeldAt(a.clock())
 }
 
+// handedToHold reports whether that process may have been given something under a lease
+// that holds.
+func (a *agent) handedToHold(instance string) bool {
+	h := a.handed.Load()
+	return h != nil && h.instance == instance && h.validity.HeldAt(a.clock())
+}
+
 // fenceAnew ends a proof that the process serves nothing which is older than what it may
 // have been given since.
 func (a *agent) fenceAnew() {

@@ -37,6 +37,30 @@ func (r *Reconciler) Fence(ctx context.Context) (quiesced int, err error) {
 // the fence has ended, and proves nothing.
 var ErrReleased = errors.New("attached anew meanwhile")
 
+// ErrUnseen is wrapped when a broker that was fenced did not say what it serves.
+var ErrUnseen = errors.New("not seen")
+
+// FenceAgain looks whether a broker that Fence has proven to serve nothing still does, and
+// fences anew what it finds. It costs one listing as long as nothing is found, and changes
+// nothing then.
+func (r *Reconciler) FenceAgain(ctx context.Context) (quiesced int, err error) {
+	serving, _, err := r.broker.Topics(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("%w: list topics: %w", ErrUnseen, err)
+	}
+	if len(serving) == 0 {
+		if r.released() {
+			return 0, ErrReleased
+		}
+		return 0, nil
+	}
+	late, landed, held := r.beginFence(true)
+	if !held {
+		return 0, ErrReleased
+	}
+	return (&OpenFence{r, late, landed}).Finish(ctx)
+}
+
 // OpenFence is a fence that has begun. Finish must be called, once.
 type OpenFence struct {
 	r      *Reconciler
@@ -48,7 +72,7 @@ type OpenFence struct {
 // loaded until the broker is attached anew. Orders that attach it release this fence,
 // however late Finish comes.
 func (r *Reconciler) BeginFence() *OpenFence {
-	late, landed := r.beginFence()
+	late, landed, _ := r.beginFence(false)
 	return &OpenFence{r, late, landed}
 }
 
@@ -154,10 +178,14 @@ func (r *Reconciler) released() bool {
 }
 
 // beginFence cancels and holds. It returns the topics whose load is in flight, and
-// a channel that is closed when all calls in flight have ended.
-func (r *Reconciler) beginFence() (late []*topic, landed chan struct{}) {
+// a channel that is closed when all calls in flight have ended. again: only if the fence
+// before it was not released.
+func (r *Reconciler) beginFence(again bool) (late []*topic, landed chan struct{}, begun bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if again && !r.held {
+		return nil, nil, false
+	}
 	r.fences++
 	r.fencing++
 	r.held = true
@@ -172,7 +200,7 @@ func (r *Reconciler) beginFence() (late []*topic, landed chan struct{}) {
 	r.load.landed = append(r.load.landed, landed)
 	r.announceLanded()
 	r.changed(time.Now())
-	return late, landed
+	return late, landed, true
 }
 
 func (r *Reconciler) endFence() {

@@ -36,6 +36,13 @@ const (
 	FenceRetry  = time.Second
 )
 
+// ProofLooks is how many looks long a proof counts: after that the broker may serve, since
+// hands other than ours may have brought a topic back.
+const ProofLooks = 3
+
+// lookRetry is the pause before a broker is looked at again that was not seen.
+const lookRetry = FenceRetry / 4
+
 // minSlice is the least time that is worth beginning a step with.
 const minSlice = 200 * time.Millisecond
 
@@ -48,7 +55,7 @@ type Ladder struct {
 	climbed           bool          // quiesce has failed in this round: stop is next
 	retryAt           time.Duration // no new round before
 	askAt             time.Duration // a broker that does not answer is not asked again before
-	provenAt          time.Duration // of Quiesced
+	provenAt          time.Duration // when it was last seen to serve nothing, if Quiesced is Done
 }
 
 // LadderFacts is what the next step follows from. Instants are on the boot clock.
@@ -57,9 +64,10 @@ type LadderFacts struct {
 	Deadline time.Duration // when the lease may be gone; 0: it may be gone already
 	Margin   time.Duration // from the fence point to the deadline
 	StopAt   time.Duration // when the last step must have ended: the dead-man guard acts then
-	// Lasts is for how long a broker that was quiesced is taken to serve nothing; 0: for
-	// good. Its own cluster, or a client that asks it, may give it topics at any time.
-	Lasts   time.Duration
+	// Look is how often a broker that was quiesced is looked at again. Its own cluster, a
+	// client that asks it, or an operator may give it topics at any time. 0: never, since it
+	// may serve what it is given.
+	Look    time.Duration
 	Quiesce bool // the ladder has the step quiesce
 	Stop    bool // the ladder has the step stop, and there is a way to
 	// MustStop: a broker that runs without its registration does harm, quiesced or not.
@@ -97,7 +105,7 @@ func (f Fence) Proven() bool { return f == FenceQuiesced || f == FenceGone }
 // Rung is what to do next.
 type Rung struct {
 	Fence Fence
-	Step  FenceStep     // StepQuiesce or StepStop if Fence is FenceOpen; StepQuiesce may be tried while it is FenceAwaiting
+	Step  FenceStep     // StepQuiesce or StepStop if Fence is FenceOpen; StepQuiesce may be tried while it is FenceAwaiting, or FenceQuiesced: a look
 	Until time.Duration // when the step must have ended
 	// Restart says why somebody else must restart the broker; empty: nobody must.
 	Restart string
@@ -107,25 +115,30 @@ type Rung struct {
 // is one to come: quiesce a third of the margin after the fence point, stop at StopAt.
 //
 // A broker that is proven to serve nothing is not stopped: an outage of etcd must
-// not cost a restart. One that does not answer cannot be proven to, so it is.
+// not cost a restart. It is looked at again and again, and the proof counts for ProofLooks
+// looks. One that does not answer cannot be proven to, so it is stopped.
 func (l Ladder) Next(f LadderFacts) Rung {
 	r := Rung{Restart: l.restart(f)}
 	switch {
 	case l.Stopped == Done || f.Gone:
 		r.Fence = FenceGone
-	case l.Quiesced == Done && !f.MustStop && !l.aged(f):
+	case l.Quiesced == Done && !f.MustStop && !l.aged(f, ProofLooks):
 		r.Fence = FenceQuiesced
+		if l.aged(f, 1) && f.Now >= l.askAt {
+			r.Step, r.Until = StepQuiesce, min(f.Now+LateQuiesce, l.provenAt+ProofLooks*f.Look)
+		}
 	case f.Now < l.retryAt:
 		r.Fence = FencePausing
-	case f.Quiesce && (l.Quiesced != Done || l.aged(f)) && !l.climbed && !f.Down:
+	case f.Quiesce && l.Quiesced != Done && !l.climbed && !f.Down:
 		r.Fence, r.Step, r.Until = FenceOpen, StepQuiesce, f.Now+f.quiesceBound()
 	case f.Registered && l.Quiesced == NotTried && !f.Down:
 		r.Fence = FencePausing
-	case f.Stop:
+	case f.Stop && !l.leftUs(f):
 		r.Fence, r.Step, r.Until = FenceOpen, StepStop, f.Now+f.stopBound()
 	default:
 		r.Fence = FenceAwaiting
-		if f.Quiesce && f.Down && f.Served && !f.Lost && f.Now >= l.askAt {
+		hangs := f.Down && f.Served && !f.Lost || l.aged(f, 1)
+		if f.Quiesce && hangs && f.Now >= l.askAt {
 			// Its health checks fail; that it can be quiesced is not proven wrong by that.
 			r.Step, r.Until = StepQuiesce, f.Now+FenceRetry
 		}
@@ -133,9 +146,29 @@ func (l Ladder) Next(f LadderFacts) Rung {
 	return r
 }
 
-// aged reports whether the proof that nothing is served is too old.
-func (l Ladder) aged(f LadderFacts) bool {
-	return f.Lasts > 0 && f.Quiesce && !f.Down && l.Quiesced == Done && f.Now >= l.provenAt+f.Lasts
+// aged reports whether the broker was seen to serve nothing that many looks ago.
+func (l Ladder) aged(f LadderFacts, looks time.Duration) bool {
+	return f.Look > 0 && l.Quiesced == Done && f.Now >= l.provenAt+looks*f.Look
+}
+
+// leftUs reports whether the process that was quiesced may have ended and another may be
+// starting: that one is fenced when it answers.
+func (l Ladder) leftUs(f LadderFacts) bool {
+	return f.Down && f.Lost && l.Quiesced == Done && !f.MustStop
+}
+
+// ProvenAt is when the process was last seen to serve nothing; 0: it was not.
+func (l Ladder) ProvenAt() time.Duration {
+	if l.Quiesced != Done {
+		return 0
+	}
+	return l.provenAt
+}
+
+// Unseen is the ladder after a look that showed nothing, neither good nor bad.
+func (l Ladder) Unseen(f LadderFacts) Ladder {
+	l.askAt = f.Now + lookRetry
+	return l
 }
 
 // Ended is the ladder after a step. When one fails the next is due at once; when the
@@ -155,6 +188,9 @@ func (l Ladder) Ended(step FenceStep, ok bool, f LadderFacts) Ladder {
 		l.Quiesced, last, l.provenAt = result, !f.Stop, f.Now
 	case StepStop:
 		l.Stopped = result
+		if l.aged(f, ProofLooks) {
+			l.Quiesced = Failed
+		}
 	}
 	l.climbed = !ok && !last
 	if !ok && last {
@@ -163,9 +199,15 @@ func (l Ladder) Ended(step FenceStep, ok bool, f LadderFacts) Ladder {
 	return l
 }
 
-// RetryAt is when a new round begins after one that failed, or a broker that does not
-// answer is asked again.
-func (l Ladder) RetryAt() time.Duration { return max(l.retryAt, l.askAt) }
+// RetryAt is when a new round begins after one that failed, or a broker is asked or
+// looked at again.
+func (l Ladder) RetryAt(look time.Duration) time.Duration {
+	at := max(l.retryAt, l.askAt)
+	if l.Quiesced == Done {
+		at = max(at, l.provenAt+look)
+	}
+	return at
+}
 
 // restart: a failed quiesce leaves a broker that may serve. One that is only down, or
 // starting, must not be restarted: it would never come up.
@@ -175,7 +217,7 @@ func (l Ladder) restart(f LadderFacts) string {
 		return ""
 	case f.MustStop && !f.Down:
 		return "it may not run without its registration, and it was not stopped"
-	case f.Down && f.Served && !f.Lost && !f.Stop && l.Quiesced != Done:
+	case f.Down && f.Served && !f.Lost && !f.Stop && (l.Quiesced != Done || l.aged(f, ProofLooks)):
 		return "it does not answer any more, so it may serve without its registration, and nothing here can stop it"
 	case l.Quiesced == Failed && !(f.Down && f.Lost):
 		return "it could not be quiesced, so it may serve without its registration, and it was not stopped"

@@ -20,6 +20,7 @@ func TestTheNextRung(t *testing.T) {
 		return Rung{Fence: FenceOpen, Step: step, Until: bound}
 	}
 	at := func(f Fence) Rung { return Rung{Fence: f} }
+	look := func(bound time.Duration) Rung { return Rung{Fence: FenceQuiesced, Step: StepQuiesce, Until: bound} }
 	failed := Ladder{Quiesced: Failed, climbed: true}
 	const unquiesced = "it could not be quiesced, so it may serve without its registration, and it was not stopped"
 	const unstopped = "it may not run without its registration, and it was not stopped"
@@ -48,9 +49,15 @@ func TestTheNextRung(t *testing.T) {
 		{"no answer, no way to stop", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Down, f.Stop = true, false }), at(FenceAwaiting)},
 		{"it served and hangs, no way to stop", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Down, f.Served, f.Stop = true, true, false }), restart(Rung{Fence: FenceAwaiting, Step: StepQuiesce, Until: FenceRetry}, hangs)},
 		{"it was asked just now, and hangs", Ladder{askAt: 101 * s}, atFencePoint(func(f *LadderFacts) { f.Down, f.Served, f.Stop = true, true, false }), restart(at(FenceAwaiting), hangs)},
-		{"its cluster may give it topics, and it was quiesced just now", Ladder{Quiesced: Done, provenAt: 99 * s}, atFencePoint(func(f *LadderFacts) { f.Lasts = 5 * s }), at(FenceQuiesced)},
-		{"its cluster may have given it topics since", Ladder{Quiesced: Done, provenAt: 95 * s}, atFencePoint(func(f *LadderFacts) { f.Lasts = 5 * s }), open(StepQuiesce, 3*s)},
-		{"its cluster may have given it topics, and it does not answer", Ladder{Quiesced: Done, provenAt: 95 * s}, atFencePoint(func(f *LadderFacts) { f.Lasts, f.Down = 5*s, true }), at(FenceQuiesced)},
+		{"somebody may give it topics, and it was seen just now", Ladder{Quiesced: Done, provenAt: 99 * s}, atFencePoint(func(f *LadderFacts) { f.Look = 5 * s }), at(FenceQuiesced)},
+		{"somebody may have given it topics since", Ladder{Quiesced: Done, provenAt: 95 * s}, atFencePoint(func(f *LadderFacts) { f.Look = 5 * s }), look(2 * s)},
+		{"the same, and it does not answer", Ladder{Quiesced: Done, provenAt: 95 * s}, atFencePoint(func(f *LadderFacts) { f.Look, f.Down = 5*s, true }), look(2 * s)},
+		{"the same, and the last look was in vain", Ladder{Quiesced: Done, provenAt: 95 * s, askAt: 101 * s}, atFencePoint(func(f *LadderFacts) { f.Look = 5 * s }), at(FenceQuiesced)},
+		{"the last look before the proof is too old", Ladder{Quiesced: Done, provenAt: 86 * s}, atFencePoint(func(f *LadderFacts) { f.Look = 5 * s }), look(s)},
+		{"the proof is too old", Ladder{Quiesced: Done, provenAt: 85 * s}, atFencePoint(func(f *LadderFacts) { f.Look = 5 * s }), open(StepStop, 6*s)},
+		{"too old, no way to stop", Ladder{Quiesced: Done, provenAt: 85 * s}, atFencePoint(func(f *LadderFacts) { f.Look, f.Stop = 5*s, false }), Rung{Fence: FenceAwaiting, Step: StepQuiesce, Until: FenceRetry}},
+		{"too old, it hangs, no way to stop", Ladder{Quiesced: Done, provenAt: 85 * s}, atFencePoint(func(f *LadderFacts) { f.Look, f.Stop, f.Down, f.Served = 5*s, false, true, true }), restart(Rung{Fence: FenceAwaiting, Step: StepQuiesce, Until: FenceRetry}, hangs)},
+		{"too old, and its connection broke: it may be starting", Ladder{Quiesced: Done, provenAt: 85 * s}, atFencePoint(func(f *LadderFacts) { f.Look, f.Down, f.Lost = 5*s, true, true }), Rung{Fence: FenceAwaiting, Step: StepQuiesce, Until: FenceRetry}},
 		{"it served, and its connection broke: it may be starting", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Down, f.Served, f.Lost, f.Stop = true, true, true, false }), at(FenceAwaiting)},
 		{"it served and hangs, and can be stopped", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Down, f.Served = true, true }), open(StepStop, 6*s)},
 		{"it hangs after a proven quiesce", Ladder{Quiesced: Done}, atFencePoint(func(f *LadderFacts) { f.Down, f.Served, f.Stop = true, true, false }), at(FenceQuiesced)},

@@ -89,7 +89,7 @@ var mutations = []mutation{
 		"case s.Orphaned:"}}},
 	{"a broker that cannot be quiesced is not stopped", "fence ladder", []edit{
 		{"recovery/ladder.go",
-			"case f.Stop:\n\t\tr.Fence, r.Step",
+			"case f.Stop && !l.leftUs(f):\n\t\tr.Fence, r.Step",
 			"case f.Stop && f.MustStop:\n\t\tr.Fence, r.Step"},
 		{"agent/fence.go",
 			"\t\ta.guard.Arm(v)\n",

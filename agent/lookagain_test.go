@@ -1,0 +1,157 @@
+package agent
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/probes"
+	"holdfast/recovery"
+)
+
+// lists counts the listings that the broker was asked for.
+func (l *sidecarLife) lists() (n int) {
+	l.set(func() { n = l.listed })
+	return n
+}
+
+// quiescedInAnOutage runs claim beside a broker that was quiesced some time ago.
+func quiescedInAnOutage(t *testing.T, change func(*Config), claim func(l *sidecarLife)) {
+	t.Helper()
+	inLife(t, change, func(l *sidecarLife) {
+		l.set(func() { l.away = true })
+		l.until(l.fencePoint() + 10*time.Second)
+		if got := l.why("fence"); got != "quiesced:" || l.serving {
+			t.Errorf("%s, serving %t", got, l.serving)
+			return
+		}
+		claim(l)
+	})
+}
+
+// An operator restores a subject, a stream is created, a client's lookup brings a bundle
+// back: whoever it was, the broker serves, and no step of ours failed.
+func TestWhatOtherHandsBringBackDuringAnOutageIsQuiescedAgain(t *testing.T) {
+	quiescedInAnOutage(t, stoppable, func(l *sidecarLife) {
+		for range 3 {
+			l.set(func() { l.serving = true })
+			l.until(l.age() + l.cfg.HealthInterval + 10*time.Millisecond)
+			if l.serving {
+				t.Fatal("served for longer than a health interval")
+			}
+			l.until(l.age() + time.Minute)
+		}
+		if got := l.why("fence"); got != "quiesced: quiesced: quiesced: quiesced:" || len(l.stops) > 0 {
+			t.Errorf("%s, stopped at %v", got, l.stops)
+		}
+	})
+}
+
+func TestWhatIsBroughtBackAndCannotBeQuiescedAgainIsStopped(t *testing.T) {
+	quiescedInAnOutage(t, stoppable, func(l *sidecarLife) {
+		l.set(func() { l.serving, l.refuses = true, 1000 })
+		l.until(l.age() + l.cfg.HealthInterval + 10*time.Millisecond)
+		if got := l.why("fence"); got != "quiesced: failed:quiesce stopped:" || l.serving {
+			t.Errorf("%s, serving %t", got, l.serving)
+		}
+	})
+	quiescedInAnOutage(t, nil, func(l *sidecarLife) { // nothing here can stop it
+		l.set(func() { l.serving, l.refuses = true, 1000 })
+		l.until(l.age() + l.cfg.HealthInterval + 10*time.Millisecond)
+		if code, body := l.brokerLive(); code != http.StatusServiceUnavailable || !strings.Contains(body, "could not be quiesced") {
+			t.Errorf("/broker/live: %d %q", code, body)
+		}
+	})
+}
+
+func TestABrokerThatHangsAfterItWasQuiescedIsStopped(t *testing.T) {
+	quiescedInAnOutage(t, stoppable, func(l *sidecarLife) {
+		l.set(func() { l.frozen = true })
+		begun, every := l.age(), l.cfg.HealthInterval
+		l.until(begun + every)
+		if len(l.stops) > 0 {
+			t.Errorf("stopped at %v, froze at %v: the last proof still counts", l.stops, begun)
+		}
+		l.until(begun + (recovery.ProofLooks+1)*every)
+		if got := l.why("fence"); got != "quiesced: stopped:" || !l.ended {
+			t.Error(got)
+		}
+	})
+}
+
+// One answer that stays out is no reason to stop a broker.
+func TestABrokerThatIsSlowOnceAfterItWasQuiescedIsLeftAlone(t *testing.T) {
+	quiescedInAnOutage(t, stoppable, func(l *sidecarLife) {
+		for range 5 {
+			l.set(func() { l.frozen = true })
+			l.until(l.age() + 2*l.cfg.HealthInterval - 50*time.Millisecond)
+			l.set(func() { l.frozen = false })
+			l.until(l.age() + 10*time.Second)
+		}
+		if got := l.why("fence"); got != "quiesced:" || len(l.stops) > 0 {
+			t.Errorf("%s, stopped at %v", got, l.stops)
+		}
+	})
+}
+
+// An outage may last for days: a look costs one listing, and nobody hears of it.
+func TestALookThatFindsNothingCostsOneListing(t *testing.T) {
+	quiescedInAnOutage(t, stoppable, func(l *sidecarLife) {
+		lists, quiesces, fences := l.lists(), l.quiesces, l.reconciler.Snapshot()
+		const long = 10 * time.Minute
+		l.until(l.age() + long)
+		if n, want := l.lists()-lists, int(long/l.cfg.HealthInterval); n > want+want/10 || n < want/2 {
+			t.Errorf("%d listings in %v, one each %v", n, long, l.cfg.HealthInterval)
+		}
+		if got := l.why("fence"); got != "quiesced:" || l.quiesces != quiesces || l.view.Load().fence != recovery.FenceQuiesced {
+			t.Errorf("%s, %d quiesces, %+v", got, l.quiesces-quiesces, fences)
+		}
+	})
+}
+
+// The guard is to be told until when the last proof counts.
+func TestAProofCountsForThreeHealthIntervals(t *testing.T) {
+	inLife(t, stoppable, func(l *sidecarLife) {
+		until := func() (at time.Duration) {
+			l.inLoop(func() { at = time.Duration(l.provenUntil()) - time.Hour })
+			return at
+		}
+		if at := until(); at != -time.Hour {
+			t.Errorf("attached: %v", at)
+		}
+		l.set(func() { l.away, l.refuses = true, 2 })
+		l.until(l.fencePoint() - time.Millisecond)
+		l.set(func() { l.immortal = true })
+		l.until(l.fencePoint() + time.Millisecond)
+		if at := until(); at != -time.Hour {
+			t.Errorf("nothing is proven: %v", at)
+		}
+		l.set(func() { l.immortal, l.refuses = false, 0 })
+		l.until(l.fencePoint() + 20*time.Second)
+		for range 5 {
+			if at, least := until()-l.age(), 2*l.cfg.HealthInterval-100*time.Millisecond; at < least || at > 3*l.cfg.HealthInterval {
+				t.Errorf("%v from now", at)
+			}
+			l.until(l.age() + 10*time.Second)
+		}
+		proven := until()
+		l.set(func() { l.frozen = !l.ended; l.immortal = true })
+		l.until(l.age() + time.Minute)
+		if at := until(); !l.ended && at > proven+l.cfg.HealthInterval {
+			t.Errorf("%v, nothing was seen since %v", at, proven-3*l.cfg.HealthInterval)
+		}
+	})
+}
+
+// A look that ends after the broker was attached again must not hold what it may load.
+func TestALookHoldsNothingThatIsAttachedAgain(t *testing.T) {
+	quiescedInAnOutage(t, func(c *Config) { c.DetachmentRecoverWindow = 0 }, func(l *sidecarLife) {
+		l.set(func() { l.away = false })
+		l.becomes(recovery.Attached, l.age()+time.Minute)
+		l.until(l.age() + 10*time.Second)
+		if causes := l.notReady(); len(causes) > 0 || !l.serving || l.health.Snapshot().At(time.Now()) != probes.Up {
+			t.Errorf("%v, serving %t", causes, l.serving)
+		}
+	})
+}
