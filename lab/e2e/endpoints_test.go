@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/lab/harness"
+	"holdfast/standstill"
 )
 
 // ensemble is an etcd of three members, one place with a link to each of them, and the
@@ -53,7 +54,6 @@ type renewer struct {
 	worst  time.Duration // longest time since the send of the last confirmed renewal
 	seen   []string      // attachments, each once
 	looked time.Time     // since when
-	stood  time.Duration // what the machine's standing still may have added in the span before
 }
 
 // renewer starts a broker and its sidecar, and watches its lease.
@@ -64,7 +64,7 @@ func (s *ensemble) renewer(id string, ttl time.Duration, endpoints []string, fla
 	sc, err := s.lab.StartSidecar(harness.SidecarOptions{Broker: n, Endpoints: endpoints,
 		Flags: append([]string{"--lease-ttl", ttl.String(), "--detachment-recover-window", "200ms", "--health-interval", "200ms"}, flags...)})
 	s.ok(err)
-	r := &renewer{Sidecar: sc, s: s, id: id, ttl: ttl, endpoints: endpoints}
+	r := &renewer{Sidecar: sc, s: s, id: id, ttl: ttl, endpoints: endpoints, looked: time.Now()}
 	s.ok(r.AwaitReady(s.ctx, 2*bound))
 	for i := range endpoints {
 		r.awaitUp(i, true)
@@ -101,15 +101,27 @@ func (r *renewer) watch(ctx context.Context) {
 	}
 }
 
-// since returns, and forgets, the worst age of a renewal that was seen, and the
-// attachments. What the machine added meanwhile is in stood.
-func (r *renewer) since() (worst time.Duration, seen []string) {
+// since returns, and forgets, the worst age of a renewal that was seen since it was asked
+// last, and the attachments.
+func (r *renewer) since() (from time.Time, worst time.Duration, seen []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	worst, seen = r.worst, r.seen
-	r.stood = hops * harness.StoodStill(r.looked, time.Now())
+	from, worst, seen = r.looked, r.worst, r.seen
 	r.worst, r.seen, r.looked = 0, nil, time.Now()
-	return worst, seen
+	return from, worst, seen
+}
+
+// within checks that no confirmed renewal was older since it was asked last, and returns the
+// attachments that were seen.
+func (r *renewer) within(during string, most time.Duration) (seen []string) {
+	r.s.Helper()
+	from, worst, seen := r.since()
+	r.s.Logf("%s, TTL %v: the last confirmed renewal was at most %v old, limit %v; %q", during, r.ttl, worst.Round(time.Millisecond), most, seen)
+	if worst == 0 {
+		r.s.Errorf("%s, TTL %v: nothing was seen", during, r.ttl)
+	}
+	standstill.Check(r.s.T, standstill.Judge(fmt.Sprintf("%s, TTL %v: renewed", during, r.ttl), from, time.Now(), worst, most))
+	return seen
 }
 
 // noGap checks that no confirmed renewal was ever older than the interval and a second,
@@ -117,12 +129,7 @@ func (r *renewer) since() (worst time.Duration, seen []string) {
 // the gap between two confirmations.
 func (r *renewer) noGap(during string) {
 	r.s.Helper()
-	worst, seen := r.since()
-	most := r.ttl/8 + time.Second + r.stood
-	r.s.Logf("%s, TTL %v: the last confirmed renewal was at most %v old, limit %v; of that for the machine's sake %v", during, r.ttl, worst.Round(time.Millisecond), most, r.stood)
-	if worst >= most || worst == 0 {
-		r.s.Errorf("%s, TTL %v: a renewal was %v old, want less than %v", during, r.ttl, worst, most)
-	}
+	seen := r.within(during, r.ttl/8+time.Second)
 	if !slices.Equal(seen, []string{"attached"}) {
 		r.s.Errorf("%s, TTL %v: %q, want only attached", during, r.ttl, seen)
 	}
@@ -259,9 +266,7 @@ func TestAFrozenMemberDelaysNoRenewalByASecond(t *testing.T) {
 		if member != leader {
 			r.noGap(during)
 		} else { // nobody can renew before there is another leader
-			worst, seen := r.since()
-			t.Logf("%s, the leader: the last confirmed renewal was at most %v old", during, worst.Round(time.Millisecond))
-			if slices.Contains(seen, "detached") {
+			if seen := r.within(during+", the leader", r.ttl*2/3); slices.Contains(seen, "detached") {
 				t.Errorf("%s, the leader: %q", during, seen)
 			}
 		}
@@ -289,10 +294,9 @@ func TestAKilledLeaderDetachesNobody(t *testing.T) {
 		s.ok(leader.Kill())
 		for _, r := range all {
 			r.renewals(2)
-			worst, seen := r.since()
-			t.Logf("round %d, leader killed, TTL %v: the last confirmed renewal was at most %v old; %q", round, r.ttl, worst.Round(time.Millisecond), seen)
-			if slices.Contains(seen, "detached") || worst > r.ttl/8+4*time.Second+r.stood {
-				t.Errorf("round %d, leader killed, TTL %v: the last confirmed renewal was %v old, %q", round, r.ttl, worst, seen)
+			during := fmt.Sprintf("round %d, leader killed", round)
+			if seen := r.within(during, r.ttl/8+4*time.Second); slices.Contains(seen, "detached") {
+				t.Errorf("%s, TTL %v: %q", during, r.ttl, seen)
 			}
 		}
 		s.checkSays("2 of 3 endpoints answer; " + leader.Endpoint() + " does not: ")
@@ -405,11 +409,8 @@ func TestHalfASecondOfLatencyIsNoTrouble(t *testing.T) {
 	r := s.renewer("b1", 12*time.Second, slow)
 	r.since()
 	r.renewals(8)
-	worst, seen := r.since()
-	t.Logf("the last confirmed renewal was at most %v old, %v hedges won", worst.Round(time.Millisecond), r.hedgesWon())
-	if !slices.Equal(seen, []string{"attached"}) || worst > r.ttl/8+time.Second+r.stood {
-		t.Errorf("%q, the last confirmed renewal was %v old", seen, worst)
-	}
+	t.Logf("%v hedges won", r.hedgesWon())
+	r.noGap("half a second of latency")
 	r.intact()
 	events, err := r.Events(s.ctx)
 	s.ok(err)

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"holdfast/lab/harness"
+	"holdfast/standstill"
 )
 
 // These tests wait much more than they compute, so more of them run at a time
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	}
-	stop := harness.WatchStalls()
+	stop := standstill.Watch()
 	code := m.Run()
 	stop()
 	os.Exit(code)

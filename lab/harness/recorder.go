@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"holdfast/standstill"
 )
 
 // ProbeSample is what the two probes answered at one moment. 0: no answer.
@@ -132,7 +134,7 @@ func (r *Recorder) always(what string, from, to time.Time, code func(ProbeSample
 			continue
 		}
 		seen = true
-		excused := code(s) == 0 && 4*StoodStill(s.At, s.Until) > s.Until.Sub(s.At)
+		excused := code(s) == 0 && 4*standstill.For(s.At, s.Until) > s.Until.Sub(s.At)
 		if code(s) != http.StatusOK && !excused {
 			return fmt.Errorf("%s was not always %s between %s and %s:\n%s", r.sidecar.Name, what,
 				from.Format("15:04:05.000"), to.Format("15:04:05.000"), r)

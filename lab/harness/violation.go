@@ -1,0 +1,4 @@
+package harness
+
+// Violation begins a message about a safety claim that was seen broken.
+const Violation = "VIOLATION: "
