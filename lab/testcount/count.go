@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
+
+	"holdfast/standstill"
 )
 
 // event is one line of `go test -json`; see `go doc test2json`.
@@ -48,8 +51,8 @@ func (i id) above() (all []id) {
 type outcome struct {
 	silent   bool // nothing was read
 	results  map[id]string
-	failures []failed    // those that count
-	found    map[id]bool // tests of which some part printed a finding, whether or not that part counts
+	failures []failed        // those that count
+	excused  map[id][]string // what tests said of which some part could not be judged
 }
 
 // failed is a test that failed, or a package if test is empty, with all that it printed.
@@ -61,7 +64,7 @@ type failed struct {
 // count reads one run to its end and prints failures with their output and a line for
 // each package.
 func count(in io.Reader, out io.Writer) (*outcome, error) {
-	o := &outcome{silent: true, results: map[id]string{}, found: map[id]bool{}}
+	o := &outcome{silent: true, results: map[id]string{}, excused: map[id][]string{}}
 	output := map[id][]string{}
 	build := map[string][]string{}
 	brokenBelow := map[id]bool{} // a failure was counted here or below
@@ -89,11 +92,12 @@ func count(in io.Reader, out io.Writer) (*outcome, error) {
 						break
 					}
 					o.results[at] = e.Action
-					if finding.MatchString(strings.Join(output[at], "")) {
-						o.found[at.top()] = true
-					}
-					if e.Action == "fail" {
+					switch {
+					case e.Action == "fail":
 						o.addFailure(out, at, output[at], brokenBelow)
+					case e.Action == "skip" && excuse.MatchString(strings.Join(output[at], "")):
+						fmt.Fprintf(out, "\n=== unjudged %s\n%s", at, strings.Join(output[at], ""))
+						o.excused[at.top()] = append(o.excused[at.top()], output[at]...)
 					}
 				}
 			}
@@ -118,10 +122,19 @@ func (o *outcome) notEnded(pkg string, output map[id][]string) (lines []string) 
 	return lines
 }
 
-// endedInDisorder says whether a package failed for more than its failed tests, which may
-// pass alone: its process ended within a test (out of time, os.Exit, a crash), and those
-// after it never ran, or what belongs to no test has a finding. A test that crashed says so
-// itself and is not run again, so that the package is not counted beside it.
+// finding is a data race, whose report may stand with no test, or a crash.
+var finding = regexp.MustCompile(`(?m)WARNING: DATA RACE|^\s*(panic|fatal error): `)
+
+// crashed is the finding with which the process ends.
+var crashed = regexp.MustCompile(`(?m)^\s*(panic|fatal error): `)
+
+// excuse is the reason of a test that is skipped because it could not be judged.
+var excuse = regexp.MustCompile(`(?m)^\s+\S+\.go:\d+: ` + standstill.Word + `\b`)
+
+// endedInDisorder says whether a package failed for more than its failed tests: its process
+// ended within a test (out of time, os.Exit, a crash), and those after it never ran, or what
+// belongs to no test has a finding. A test that crashed says so itself, so that the package
+// is not counted beside it.
 func (o *outcome) endedInDisorder(pkg string, rest, own []string) bool {
 	if len(rest) == 0 && !finding.MatchString(strings.Join(own, "")) {
 		return false
@@ -134,9 +147,7 @@ func (o *outcome) endedInDisorder(pkg string, rest, own []string) bool {
 // addFailure counts a failed test, unless a subtest of it already was counted.
 // Subtests end before their parents, and so come first.
 func (o *outcome) addFailure(out io.Writer, at id, output []string, brokenBelow map[id]bool) {
-	// Whoever looks for FAIL in all of the output is to find only what counts, and that is
-	// told at the end: this one may pass alone.
-	fmt.Fprintf(out, "\n=== failed %s\n%s", at, strings.ReplaceAll(strings.Join(output, ""), "--- FAIL: ", "--- failed: "))
+	fmt.Fprintf(out, "\n=== FAIL %s\n%s", at, strings.Join(output, ""))
 	if !brokenBelow[at] {
 		o.failures = append(o.failures, failed{at, output})
 	}
@@ -154,7 +165,7 @@ func (o *outcome) addPackage(out io.Writer, e event, output []string, explained 
 	case "skip":
 		fmt.Fprintf(out, "none    %-45s\n", e.Package)
 	case "fail":
-		fmt.Fprintf(out, "failed  %-45s %6.1fs\n", e.Package, e.Elapsed)
+		fmt.Fprintf(out, "FAIL    %-45s %6.1fs\n", e.Package, e.Elapsed)
 		if !explained {
 			fmt.Fprint(out, strings.Join(output, ""))
 			o.failures = append(o.failures, failed{id{e.Package, ""}, output})
@@ -162,39 +173,34 @@ func (o *outcome) addPackage(out io.Writer, e event, output []string, explained 
 	}
 }
 
-// tally counts every test once.
-func (o *outcome) tally() tally {
+// parts counts those that passed and were skipped among tests, each once.
+func (o *outcome) parts(among func(id) bool) (passed, skipped int) {
 	parents := map[id]bool{}
 	for at := range o.results {
 		for _, above := range at.above() {
 			parents[above] = true
 		}
 	}
-	var t tally
 	for at, result := range o.results {
 		switch {
-		case result == "fail" || parents[at]:
+		case !among(at) || result == "fail" || parents[at]:
 		case result == "pass":
-			t.Passed++
+			passed++
 		case result == "skip":
-			t.Skipped++
+			skipped++
 		}
 	}
+	return passed, skipped
+}
+
+// tally counts every test once.
+func (o *outcome) tally() tally {
+	var t tally
+	t.Passed, t.Skipped = o.parts(func(id) bool { return true })
+	o.unjudged(&t)
 	for _, f := range o.failures {
 		t.fail(f.String(), essence(f.output))
 	}
 	slices.SortFunc(t.Failures, func(a, b note) int { return strings.Compare(a.Name, b.Name) })
 	return t
-}
-
-// replace has a test and its parts count as another run of it came out.
-func (o *outcome) replace(top id, again *outcome) {
-	isPart := func(at id) bool { return at.top() == top }
-	maps.DeleteFunc(o.results, func(at id, _ string) bool { return isPart(at) })
-	o.failures = slices.DeleteFunc(o.failures, func(f failed) bool { return isPart(f.id) })
-	for at, result := range again.results {
-		if isPart(at) {
-			o.results[at] = result
-		}
-	}
 }

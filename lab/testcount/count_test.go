@@ -5,7 +5,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -39,13 +38,6 @@ func counted(t *testing.T, in string) (o *outcome, printed string) {
 		t.Fatal(err)
 	}
 	return o, out.String()
-}
-
-func names(notes []note) (names []string) {
-	for _, n := range notes {
-		names = append(names, n.Name)
-	}
-	return names
 }
 
 func TestCountIsOfTestsThatHaveNoSubtests(t *testing.T) {
@@ -98,7 +90,7 @@ func TestSumAddsUpOverRuns(t *testing.T) {
 		{in: "go: no such module\n", leg: "three", failed: true},
 		{fail: "demo"},
 	} {
-		c := command{total: total, leg: step.leg, fail: step.fail, why: log, run: func(...string) (*outcome, error) {
+		c := command{total: total, leg: step.leg, fail: step.fail, why: log, run: func(string, ...string) (*outcome, error) {
 			return count(strings.NewReader(step.in), &out)
 		}}
 		failed, err := c.do(&out, nil)
@@ -116,14 +108,14 @@ func TestSumAddsUpOverRuns(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := (command{total: whole, alone: "bench", why: log}).do(&out, nil); err != nil {
+	if _, err := (command{total: whole, unjudged: "bench", why: log}).do(&out, nil); err != nil {
 		t.Fatal(err)
 	}
 	failed, err := command{total: whole, sum: true}.do(&out, nil)
 	if err != nil || !failed {
 		t.Fatalf("sum failed: %v, %v; want a failure and no error", failed, err)
 	}
-	want := `passed only alone: bench; the first time it said:
+	want := `--- UNJUDGED: bench
     | the curtain
     | did not rise
 --- FAIL: B p (two)
@@ -132,94 +124,122 @@ func TestSumAddsUpOverRuns(t *testing.T) {
 --- FAIL: demo
     | the curtain
     | did not rise
-2 passed, 3 failed, 1 skipped
+unjudged: 1
+2 passed, 3 failed, 2 skipped
 `
 	if out.String() != want {
 		t.Fatalf("sum:\n%swant:\n%s", &out, want)
 	}
 }
 
-func TestATestThatFailedIsRunOnceMoreUnlessItFoundSomething(t *testing.T) {
-	many := []string{"fail lab/e2e -"}
-	for i := range mostAgain + 1 {
-		many = append(many, fmt.Sprintf("fail lab/e2e T%d", i))
+const stood = "    a_test.go:7: UNJUDGED: stopped after 2s: stood still for 1s of the 1.5s that the claim allows"
+
+// twice counts a run that came out as first says, and then has judged what is unjudged;
+// alone is how the tests of a package come out then.
+func twice(t *testing.T, first string, alone map[string]string) (all tally, asked []string, printed string) {
+	t.Helper()
+	total := filepath.Join(t.TempDir(), "total")
+	var out strings.Builder
+	run := func(dir string, args ...string) (*outcome, error) {
+		asked = append(asked, strings.Join(args, " "))
+		in := first
+		if len(asked) > 1 {
+			in = alone[args[len(args)-1]]
+		}
+		return count(strings.NewReader(in), &out)
 	}
+	if _, err := (command{total: total, leg: "leg", run: run}).do(&out, []string{"-short", "-timeout", "5m", "holdfast/lab/e2e", "./..."}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := (command{total: total, judge: true, run: run}).do(&out, nil); err != nil {
+		t.Fatal(err)
+	}
+	all, err := read(total)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all, asked[1:], out.String()
+}
+
+func TestNoFailureIsEverRunAgain(t *testing.T) {
 	for _, row := range []struct {
-		name string
-		in   string
-		want []string
+		name, first string
+		failed      int
 	}{
-		{"a wait in vain", lines("fail lab/e2e A a_test.go:1: await ready for 1m0s", "fail lab/e2e -"), []string{"A lab/e2e"}},
-		{"of its subtests, once", lines("fail lab/e2e A/x", "fail lab/e2e A/y", "fail lab/e2e A", "fail lab/e2e -"), []string{"A lab/e2e"}},
-		{"another package", lines("fail recovery A", "fail recovery -"), nil},
-		{"a safety claim", lines("fail lab/e2e A     a_test.go:1: VIOLATION: served past the deadline", "fail lab/e2e -"), nil},
-		{"a safety claim in one subtest", lines("fail lab/e2e A/x late", "fail lab/e2e A/y VIOLATION: two owners", "fail lab/e2e A"), nil},
-		{"a safety claim beside a failed subtest", lines("fail lab/e2e A/x late", "fail lab/e2e A VIOLATION: two owners", "fail lab/e2e -"), nil},
-		{"a safety claim in a part that passed", lines("pass lab/e2e A/x VIOLATION: two owners", "fail lab/e2e A/y late", "fail lab/e2e A", "fail lab/e2e -"), nil},
-		{"the process ended in another test", lines("fail lab/e2e A late", "run lab/e2e B === RUN B", "fail lab/e2e -"), []string{"A lab/e2e"}},
-		{"a data race that is told elsewhere", lines("fail lab/e2e A     testing.go:1: race detected during execution of test"), nil},
-		{"a data race", lines("fail lab/e2e A WARNING: DATA RACE"), nil},
-		{"a crash", lines("fail lab/e2e A panic: runtime error: x"), nil},
-		{"a package by itself", lines("pass lab/e2e A", "fail lab/e2e -"), nil},
-		{"too many", lines(many...), nil},
+		{"late", lines("fail p A     a_test.go:1: after 2s, want at most 1s", "fail p -"), 1},
+		{"a wait in vain", lines("fail p A     a_test.go:1: await ready for 1m0s", "fail p -"), 1},
+		{"a panic", lines("fail p A panic: oh", "fail p -"), 1},
+		{"a panic in no test", lines("pass p A", "fail p - panic: oh"), 1},
+		{"a data race", lines("fail p A WARNING: DATA RACE", "fail p -"), 1},
+		{"out of time", lines("run p A panic: test timed out after 1s", "fail p -"), 1},
+		{"did not build", lines("fail p -"), 1},
+		{"failed, and its claim was unjudged", lines("fail p A "+stood, "fail p -"), 1},
+		{"failed beside a part that was unjudged", lines("skip p A/x "+stood, "fail p A/y", "fail p A", "fail p -"), 1},
+		{"an unjudged part of what failed by itself", lines("skip p A/x "+stood, "fail p A", "fail p -"), 1},
+		{"the word in what a test printed", lines("fail p A UNJUDGED: I print this", "fail p -"), 1},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			o, _ := counted(t, row.in)
-			tops, _ := o.candidates(regexp.MustCompile(`^lab/`))
-			var got []string
-			for _, top := range tops {
-				got = append(got, top.String())
-			}
-			if !slices.Equal(got, row.want) {
-				t.Errorf("run again: %q, want %q", got, row.want)
+			all, asked, _ := twice(t, row.first, nil)
+			if all.Failed != row.failed || len(asked) > 0 || len(all.Unjudged) > 0 {
+				t.Errorf("%d failed, %d unjudged, ran again %q; want %d failed", all.Failed, len(all.Unjudged), asked, row.failed)
 			}
 		})
 	}
 }
 
-func TestATestCountsOnceAsItCameOutAlone(t *testing.T) {
-	first := lines("pass l A/x", "fail l A/y y_test.go:1: late", "fail l A", "pass l B", "fail l C c_test.go:2: late", "fail l -")
+func TestWhatCouldNotBeJudgedIsRunAgainAloneAndCountsAsItComesOutThen(t *testing.T) {
 	for _, row := range []struct {
-		name           string
-		a              string // how A comes out alone
-		passed, failed int
-		alone          []string
+		name                    string
+		alone                   string // how A comes out alone
+		passed, failed, skipped int
+		unjudged                []string
 	}{
-		{"passes", lines("pass l A/x", "pass l A/y", "pass l A", "pass l -"), 3, 1, []string{"A l (leg)"}},
-		{"fails again", lines("pass l A/x", "fail l A/y", "fail l A", "fail l -"), 2, 2, nil},
-		{"is skipped", lines("skip l A", "pass l -"), 2, 2, nil},
-		{"says nothing", "no such package\n", 2, 2, nil},
-		{"passes, and a part says what was broken", lines("pass l A/x", "pass l A/y VIOLATION: two owners", "pass l A", "pass l -"), 2, 2, nil},
-		{"passes, and the process fails", lines("pass l A/x", "pass l A/y", "pass l A", "fail l -"), 2, 2, nil},
+		{"passes", lines("pass p A/x", "pass p A/y", "pass p A", "pass p -"), 3, 0, 1, nil},
+		{"fails", lines("pass p A/x", "fail p A/y", "fail p A", "fail p -"), 2, 1, 1, nil},
+		{"panics", lines("fail p A panic: oh", "fail p -"), 1, 1, 1, nil},
+		{"passes, and the process fails", lines("pass p A/x", "pass p A/y", "pass p A", "fail p -"), 3, 1, 1, nil},
+		{"is skipped for another reason", lines("skip p A     a_test.go:1: not root", "pass p -"), 1, 0, 2, nil},
+		{"did not run", lines("pass p -"), 1, 1, 1, nil},
+		{"says nothing", "no such package\n", 1, 1, 1, nil},
+		{"is unjudged again", lines("pass p A/x", "skip p A/y "+stood, "pass p A", "pass p -"), 2, 0, 2, []string{"A p (leg)"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			total := filepath.Join(t.TempDir(), "total")
-			var asked [][]string
-			c := command{total: total, leg: "leg", again: "^l$", run: func(args ...string) (*outcome, error) {
-				asked = append(asked, args)
-				in := first
-				switch {
-				case slices.Contains(args, "^A$"):
-					in = row.a
-				case slices.Contains(args, "^C$"):
-					in = lines("fail l C", "fail l -")
+			first := lines("pass p A/x", "skip p A/y "+stood, "pass p A", "pass p B", "skip p C     c_test.go:1: not root", "pass p -")
+			all, asked, printed := twice(t, first, map[string]string{"p": row.alone})
+			if want := "-short -timeout 5m -count 1 -p 1 -parallel 1 -run ^(A)$ p"; !slices.Equal(asked, []string{want}) {
+				t.Errorf("ran again %q, want %q", asked, want)
+			}
+			var unjudged []string
+			for _, c := range all.Unjudged {
+				unjudged = append(unjudged, c.Name)
+			}
+			want := fmt.Sprintf("%d passed, %d failed, %d skipped", row.passed, row.failed, row.skipped)
+			if all.counts() != want || !slices.Equal(unjudged, row.unjudged) {
+				t.Errorf("%s, unjudged %q; want %s, %q\n%s", all.counts(), unjudged, want, row.unjudged, printed)
+			}
+			for _, name := range row.unjudged {
+				if end := "--- UNJUDGED: " + name + "\n    | " + strings.TrimSpace(stood) + "\nunjudged: 1\n"; !strings.HasSuffix(printed, end) {
+					t.Errorf("the output ends\n%s\nwant\n%s", printed, end)
 				}
-				return count(strings.NewReader(in), io.Discard)
-			}}
-			if _, err := c.do(io.Discard, []string{"-short", "-timeout", "5m", "holdfast/lab/e2e", "./..."}); err != nil {
-				t.Fatal(err)
-			}
-			all, err := read(total)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if all.Passed != row.passed || all.Failed != row.failed || !slices.Equal(names(all.Alone), row.alone) {
-				t.Errorf("%+v, want %d passed, %d failed, alone %q", all, row.passed, row.failed, row.alone)
-			}
-			if want := "-short -timeout 5m -count 1 -parallel 1 -run ^A$ l"; len(asked) != 3 || strings.Join(asked[1], " ") != want {
-				t.Errorf("ran %q, want A by %q", asked, want)
 			}
 		})
+	}
+}
+
+func TestEachPackageIsRunAgainByItselfAndOnlyOnce(t *testing.T) {
+	first := lines("skip p A "+stood, "skip q A "+stood, "pass q B", "skip p C "+stood, "pass p -", "pass q -")
+	again := map[string]string{"p": lines("skip p A "+stood, "pass p C", "pass p -"), "q": lines("pass q A", "pass q -")}
+	all, asked, _ := twice(t, first, again)
+	flags := "-short -timeout 5m -count 1 -p 1 -parallel 1 -run "
+	if want := []string{flags + "^(A|C)$ p", flags + "^(A)$ q"}; !slices.Equal(asked, want) {
+		t.Errorf("ran again %q, want %q", asked, want)
+	}
+	err := all.judge(io.Discard, func(string, ...string) (*outcome, error) {
+		t.Error("what was judged alone is run once more")
+		return nil, io.EOF
+	})
+	if err != nil || all.counts() != "3 passed, 0 failed, 1 skipped" {
+		t.Errorf("%s, %v", all.counts(), err)
 	}
 }
 

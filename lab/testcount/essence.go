@@ -16,7 +16,7 @@ var (
 	// crash begins what a Go program prints when it ends in disorder.
 	crash = regexp.MustCompile(`^\s*(panic:|fatal error:|WARNING: DATA RACE)`)
 	// dull is what go test says about the course of a test.
-	dull = regexp.MustCompile(`^\s*(=== (RUN|PAUSE|CONT|NAME)\b|--- FAIL: |$)`)
+	dull = regexp.MustCompile(`^\s*(=== (RUN|PAUSE|CONT|NAME)\b|--- (FAIL|SKIP): |$)`)
 )
 
 // essence is the few lines of a failure that say what failed, for those who see no more

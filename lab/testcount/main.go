@@ -1,11 +1,12 @@
 // Command testcount runs tests, makes their output readable and counts them over several
 // runs.
 //
-//	testcount -total FILE -leg NAME [-again PACKAGES] -- ARG…   runs go test with ARG… and adds to FILE
-//	testcount -total FILE -fail NAME [-why LOG]                 adds a failed step that is no test
-//	testcount -total FILE -alone NAME [-why LOG]                notes a step that failed, and passed alone
-//	testcount -total FILE -add PART                             adds the counts of another file
-//	testcount -total FILE -sum                                  prints: N passed, M failed, K skipped
+//	testcount -total FILE -leg NAME -- ARG…        runs go test with ARG… and adds to FILE
+//	testcount -total FILE -judge                   runs again, alone, what could not be judged
+//	testcount -total FILE -fail NAME [-why LOG]    adds a failed step that is no test
+//	testcount -total FILE -unjudged NAME [-why LOG]  adds one that could not be judged, alone either
+//	testcount -total FILE -add PART                adds the counts of another file
+//	testcount -total FILE -sum                     prints: N passed, M failed, K skipped
 //
 // A test with subtests is not counted beside them, unless it failed and none of
 // them did. A package that failed without a failed test (it did not build, it
@@ -13,9 +14,10 @@
 // nothing at all. So does a package whose process ended before its tests did, beside the
 // tests of it that failed before. Nothing else is counted.
 //
-// A test of a package that matches -again, if it failed without a finding, is run once
-// more, alone; see candidates for why. Such a test counts once, as it came out then, and
-// -sum lists it.
+// No failure is ever run again. A test that was skipped with the word UNJUDGED (package
+// standstill: the machine stood still for too long to judge a claim about time) is, by
+// -judge, and counts once, as it comes out then. If it is unjudged again, it counts as
+// skipped, and -judge and -sum list it.
 //
 // The exit code is 1 if this run, or with -sum any run, had a failed test.
 package main
@@ -28,22 +30,23 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"regexp"
 	"strings"
+
+	"holdfast/standstill"
 )
 
 func main() {
 	var c command
 	flag.StringVar(&c.total, "total", "", "file in which the counts add up; required")
 	flag.StringVar(&c.leg, "leg", "", "name of this run, for the failures")
-	flag.StringVar(&c.again, "again", "", "packages, as a regular expression, of which a failed test is run once more, alone")
+	flag.BoolVar(&c.judge, "judge", false, "run again, one at a time, the tests that could not be judged")
 	flag.StringVar(&c.fail, "fail", "", "name of a step that failed")
-	flag.StringVar(&c.alone, "alone", "", "name of a step that passed only when nothing ran beside it")
-	flag.StringVar(&c.why, "why", "", "file with the output of the step that failed")
+	flag.StringVar(&c.unjudged, "unjudged", "", "name of a step that could not be judged when nothing ran beside it")
+	flag.StringVar(&c.why, "why", "", "file with the output of that step")
 	flag.StringVar(&c.part, "add", "", "file with counts to be added; one that is not there has none")
 	flag.BoolVar(&c.sum, "sum", false, "print the sum of all runs")
 	flag.Parse()
-	c.run = func(args ...string) (*outcome, error) { return goTest(os.Stdout, args...) }
+	c.run = func(dir string, args ...string) (*outcome, error) { return goTest(os.Stdout, dir, args...) }
 	failed, err := c.do(os.Stdout, flag.Args())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testcount:", err)
@@ -56,11 +59,11 @@ func main() {
 
 // tally is what the file holds.
 type tally struct {
-	Passed   int    `json:"passed"`
-	Failed   int    `json:"failed"`
-	Skipped  int    `json:"skipped"`
-	Failures []note `json:"failures,omitempty"`
-	Alone    []note `json:"alone,omitempty"` // passed, but only alone
+	Passed   int     `json:"passed"`
+	Failed   int     `json:"failed"`
+	Skipped  int     `json:"skipped"`
+	Failures []note  `json:"failures,omitempty"`
+	Unjudged []claim `json:"unjudged,omitempty"` // not in the counts above
 }
 
 // note is a test or a step, and the lines that say why it failed.
@@ -77,29 +80,47 @@ func (t *tally) fail(name string, lines []string) {
 // add counts a run of a leg in.
 func (t *tally) add(leg string, now tally) {
 	t.Passed, t.Failed, t.Skipped = t.Passed+now.Passed, t.Failed+now.Failed, t.Skipped+now.Skipped
-	of := func(notes []note) []note {
-		for i := range notes {
-			if leg != "" {
-				notes[i].Name += " (" + leg + ")"
-			}
-		}
-		return notes
+	of := ""
+	if leg != "" {
+		of = " (" + leg + ")"
 	}
-	t.Failures = append(t.Failures, of(now.Failures)...)
-	t.Alone = append(t.Alone, of(now.Alone)...)
+	for _, n := range now.Failures {
+		n.Name += of
+		t.Failures = append(t.Failures, n)
+	}
+	for _, c := range now.Unjudged {
+		c.Name += of
+		if leg != "" {
+			c.Leg = leg
+		}
+		t.Unjudged = append(t.Unjudged, c)
+	}
 }
 
-// print says what failed, and then the counts in the last line.
+// print says what could not be judged and what failed, and then the counts in the last line.
 func (t *tally) print(out io.Writer) {
-	for _, n := range t.Alone {
-		fmt.Fprintf(out, "passed only alone: %s; the first time it said:\n", n.Name)
-		n.print(out)
-	}
+	t.listUnjudged(out)
 	for _, n := range t.Failures {
 		fmt.Fprintf(out, "--- FAIL: %s\n", n.Name)
 		n.print(out)
 	}
-	fmt.Fprintf(out, "%d passed, %d failed, %d skipped\n", t.Passed, t.Failed, t.Skipped)
+	fmt.Fprintf(out, "unjudged: %d\n%s\n", len(t.Unjudged), t.counts())
+}
+
+func (t *tally) listUnjudged(out io.Writer) {
+	for _, c := range t.Unjudged {
+		fmt.Fprintf(out, "--- %s: %s\n", standstill.Word, c.Name)
+		c.print(out)
+	}
+}
+
+// counts has what is unjudged count as it came out.
+func (t *tally) counts() string {
+	passed, skipped := t.Passed, t.Skipped
+	for _, c := range t.Unjudged {
+		passed, skipped = passed+c.Passed, skipped+c.Skipped
+	}
+	return fmt.Sprintf("%d passed, %d failed, %d skipped", passed, t.Failed, skipped)
 }
 
 func (n note) print(out io.Writer) {
@@ -110,9 +131,9 @@ func (n note) print(out io.Writer) {
 
 // command is one call of the program.
 type command struct {
-	total, leg, again, fail, alone, why, part string
-	sum                                       bool
-	run                                       func(args ...string) (*outcome, error)
+	total, leg, fail, unjudged, why, part string
+	judge, sum                            bool
+	run                                   runner
 }
 
 func (c command) do(out io.Writer, args []string) (failed bool, err error) {
@@ -123,53 +144,53 @@ func (c command) do(out io.Writer, args []string) (failed bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	before := all.Failed
 	switch {
 	case c.sum:
 		all.print(out)
 		return all.Failed > 0, nil
+	case c.judge:
+		if err := all.judge(out, c.run); err != nil {
+			return false, err
+		}
+		all.listUnjudged(out)
+		fmt.Fprintf(out, "unjudged: %d\n", len(all.Unjudged))
+		return all.Failed > before, write(c.total, all)
 	case c.part != "":
 		part, err := read(c.part)
 		if err != nil {
 			return false, err
 		}
 		all.add("", part)
-		return false, write(c.total, all)
-	case c.alone != "":
-		all.Alone = append(all.Alone, note{c.alone, lastOf(c.why)})
-		return false, write(c.total, all)
+	case c.unjudged != "":
+		all.Unjudged = append(all.Unjudged, claim{note: note{c.unjudged, lastOf(c.why)}, Skipped: 1, Final: true})
 	case c.fail != "":
-		var now tally
-		now.fail(c.fail, lastOf(c.why))
-		all.add("", now)
-		return false, write(c.total, all)
+		all.fail(c.fail, lastOf(c.why))
+	default:
+		now, err := c.test(args)
+		if err != nil {
+			return false, err
+		}
+		all.add(c.leg, now)
+		fmt.Fprintf(out, "%s: %s\n", c.leg, now.counts())
+		return now.Failed > 0, write(c.total, all)
 	}
-	now, err := c.test(out, args)
-	if err != nil {
-		return false, err
-	}
-	all.add(c.leg, now)
-	fmt.Fprintf(out, "%s: %d passed, %d failed, %d skipped\n", c.leg, now.Passed, now.Failed, now.Skipped)
-	return now.Failed > 0, write(c.total, all)
+	return false, write(c.total, all)
 }
 
-func (c command) test(out io.Writer, args []string) (tally, error) {
-	packages, err := regexp.Compile(c.again)
-	if err != nil {
-		return tally{}, fmt.Errorf("-again %q: %w", c.again, err)
-	}
-	o, err := c.run(args...)
+func (c command) test(args []string) (tally, error) {
+	dir, err := os.Getwd()
 	if err != nil {
 		return tally{}, err
 	}
-	var alone []note
-	if c.again != "" {
-		alone, err = o.runAgain(out, packages, func(top id) (*outcome, error) { return c.run(onlyTest(args, top)...) })
-		if err != nil {
-			return tally{}, err
-		}
+	o, err := c.run(dir, args...)
+	if err != nil {
+		return tally{}, err
 	}
 	now := o.tally()
-	now.Alone = alone
+	for i := range now.Unjudged {
+		now.Unjudged[i].Dir, now.Unjudged[i].Args = dir, args
+	}
 	if o.silent {
 		now.fail("go test said nothing", nil)
 	}
