@@ -113,6 +113,9 @@ func For(from, to time.Time) (sum time.Duration) {
 	return sum
 }
 
+// Added is how much longer this may have made what was measured between two moments.
+func Added(from, to time.Time) time.Duration { return hops * For(from, to) }
+
 // isWatched says whether For knows everything from a moment on.
 func isWatched(from time.Time) bool {
 	watched.Lock()
@@ -130,7 +133,7 @@ func Judge(what string, from, to time.Time, took, most time.Duration) error {
 	switch {
 	case took <= most:
 		return nil
-	case took <= most+hops*stood:
+	case took-Added(from, to) <= most:
 		return fmt.Errorf("%w: %s after %v: stood still for %v of the %v that the claim allows", ErrUnjudged, what, round(took), round(stood), most)
 	}
 	return fmt.Errorf("%s after %v, want at most %v (stood still for %v)", what, round(took), most, round(stood))

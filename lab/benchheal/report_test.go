@@ -11,31 +11,40 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"holdfast/lab/harness"
+	"holdfast/standstill"
 )
 
 func TestReportHoldsOnlyWithinBothLimits(t *testing.T) {
 	ms := func(list ...int) (all []outcome) {
 		for _, n := range list {
-			all = append(all, outcome{time.Duration(n) * time.Millisecond, 40 * time.Second})
+			all = append(all, outcome{sidecar: time.Duration(n) * time.Millisecond, session: 40 * time.Second})
 		}
 		return all
 	}
+	late := func(added int) []outcome {
+		all := ms(100, 100, 1001)
+		all[2].added = time.Duration(added) * time.Millisecond
+		return all
+	}
 	for _, row := range []struct {
-		name     string
-		outcomes []outcome
-		want     bool
+		name           string
+		outcomes       []outcome
+		want, unjudged bool
 	}{
-		{"all fast", ms(100, 200, 300), true},
-		{"exactly at both limits", ms(500, 500, 1000), true},
-		{"one too slow", ms(100, 100, 1001), false},
-		{"median too slow", ms(100, 501, 900), false},
-		{"one missing", append(ms(100, 100), outcome{missing, missing}), false},
-		{"session missing is no fault of ours", append(ms(100, 100), outcome{time.Millisecond, missing}), true},
+		{"all fast", ms(100, 200, 300), true, false},
+		{"exactly at both limits", ms(500, 500, 1000), true, false},
+		{"one too slow", ms(100, 100, 1001), false, false},
+		{"one too slow by what the machine added", late(1), false, true},
+		{"one too slow by more than that", append(late(1), ms(1001)...), false, false},
+		{"median too slow", ms(100, 501, 900), false, false},
+		{"one missing", append(ms(100, 100), outcome{sidecar: missing, session: missing, added: time.Minute}), false, false},
+		{"session missing is no fault of ours", append(ms(100, 100), outcome{sidecar: time.Millisecond, session: missing}), true, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var out strings.Builder
-			if got := report(&out, plan{}, row.outcomes); got != row.want {
-				t.Fatalf("holds: %v, want %v\n%s", got, row.want, &out)
+			got, err := report(&out, plan{}, row.outcomes)
+			if got != row.want || errors.Is(err, standstill.ErrUnjudged) != row.unjudged {
+				t.Fatalf("holds: %v, %v; want %v, unjudged %v\n%s", got, err, row.want, row.unjudged, &out)
 			}
 		})
 	}
@@ -79,7 +88,6 @@ func TestSessionLoopRegistersAgainAfterItsLeaseIsRevoked(t *testing.T) {
 	}
 }
 
-// CI runs a bench that failed once more, unless it saw a safety rule broken.
 func TestARegistrationThatIsNotDrainedIsAViolation(t *testing.T) {
 	const key = "/cluster/brokers/n1/state"
 	for name, row := range map[string]struct {

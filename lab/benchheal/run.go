@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"holdfast/lab/harness"
+	"holdfast/standstill"
 )
 
 // startBound is how long a pair may take until both are registered at first.
@@ -98,6 +99,7 @@ func (b *benchRig) run(ctx context.Context) ([]outcome, error) {
 	for i, pr := range b.pairs {
 		loops.Go(func() { loopErrs[i] = keepSession(ctx, pr.link, pr.sessionKey, b.ttl) })
 	}
+	defer standstill.Watch()()
 	outcomes := make([]outcome, len(b.pairs))
 	errs := make([]error, len(b.pairs))
 	began := time.Now()
@@ -123,7 +125,7 @@ func (b *benchRig) run(ctx context.Context) ([]outcome, error) {
 
 // measure is one run.
 func (b *benchRig) measure(ctx context.Context, pr *pair, stagger time.Duration) (outcome, error) {
-	o := outcome{missing, missing}
+	o := outcome{sidecar: missing, session: missing}
 	reg := b.keys.Registration(pr.id)
 	for _, key := range []string{reg, pr.sessionKey} {
 		if _, err := b.history.Await(ctx, startBound, "the first put of "+key, 0, harness.PutKey(key)); err != nil {
@@ -161,7 +163,7 @@ func (b *benchRig) measure(ctx context.Context, pr *pair, stagger time.Duration)
 	if err != nil {
 		return o, err
 	}
-	o.sidecar = back.At.Sub(healed)
+	o.sidecar, o.added = back.At.Sub(healed), standstill.Added(healed, back.At)
 	if err := b.together(pr, back); err != nil {
 		return o, err
 	}

@@ -20,8 +20,8 @@ import (
 const (
 	ttl         = 8 * time.Second
 	shortCut    = 3 * time.Second
-	expiryBound = ttl + 5*time.Second // etcd looks for expired leases every half second
-	comeBack    = 10 * time.Second    // bound for what should take about a second
+	comeBack    = time.Minute // bound for what should take about a second, on any machine
+	expiryBound = ttl + comeBack
 )
 
 var sidecarFlags = []string{

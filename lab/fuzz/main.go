@@ -3,8 +3,8 @@
 // when one of them finds something; the input is then below testdata/fuzz of its package,
 // to be kept with the mend, and printed at the end.
 //
-// A target that failed without naming an input has found nothing: its worker hung or was
-// late, on a machine that does much else. It is run once more, alone, and then counts.
+// Of a target whose worker hung, as they do on a machine that does much else, and that named
+// no input, nothing can be said. It is run again, alone, and then counts.
 package main
 
 import (
@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"holdfast/lab/harness"
+	"holdfast/standstill"
 )
 
 // target is one function.
@@ -71,24 +72,23 @@ func run(ctx context.Context, each time.Duration, procs int, only string) error 
 		return err
 	}
 	var (
-		next    = make(chan target)
-		work    sync.WaitGroup
-		mu      sync.Mutex // of the output and of what follows
-		unnamed []target   // failed, and named no input
-		found   []string   // how each failure is told at the end
+		next     = make(chan target)
+		work     sync.WaitGroup
+		mu       sync.Mutex // of the output and of what follows
+		unjudged []target
+		found    []string // how each failure is told at the end
 	)
 	for range procs {
 		work.Go(func() {
 			for t := range next {
 				out, err := t.fuzz(ctx, each)
 				mu.Lock()
-				if err != nil && finding(out) == "" {
-					out = bytes.ReplaceAll(out, []byte("--- FAIL: "), []byte("--- failed: ")) // it does not count yet
-				}
 				t.report(root, out, err)
-				if err != nil && finding(out) == "" {
-					unnamed = append(unnamed, t)
-				} else if err != nil {
+				switch {
+				case err == nil:
+				case hung.Match(out) && finding(out) == "":
+					unjudged = append(unjudged, t)
+				default:
 					found = append(found, t.tell(root, out, err))
 				}
 				mu.Unlock()
@@ -100,8 +100,8 @@ func run(ctx context.Context, each time.Duration, procs int, only string) error 
 	}
 	close(next)
 	work.Wait()
-	for _, t := range unnamed {
-		fmt.Printf("once more, alone: %s %s\n", t.pkg(root), t.name)
+	for _, t := range unjudged {
+		fmt.Printf("%s: its worker hung; alone: %s %s\n", standstill.Word, t.pkg(root), t.name)
 		out, err := t.fuzz(ctx, each)
 		t.report(root, out, err)
 		if err != nil {
@@ -129,6 +129,7 @@ func (t target) report(root string, out []byte, err error) {
 var (
 	written = regexp.MustCompile(`Failing input written to (\S+)`)
 	seed    = regexp.MustCompile(`failure while testing seed corpus entry: (\S+)`)
+	hung    = regexp.MustCompile(`fuzzing process hung or terminated unexpectedly`)
 	failure = regexp.MustCompile(`(?m)^\s+\w+_test\.go:\d+: .*|^\s*(panic|fatal error): .*`)
 )
 
