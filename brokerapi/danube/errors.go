@@ -53,8 +53,7 @@ func (l *link) explain(ctx context.Context, method string, err error) error {
 		return fmt.Errorf("%s %s: %s: %w", l.flag, l.url, method, cause) // says which bound was hit
 	}
 	s := status.Convert(err)
-	// A broker that knows our deadline ends the call itself, a moment before us at times.
-	if deadline, ok := ctx.Deadline(); ok && s.Code() == codes.Canceled && time.Until(deadline) < 20*time.Millisecond {
+	if s.Code() == codes.Canceled && isOver(ctx) {
 		s = status.New(codes.DeadlineExceeded, s.Message())
 	}
 	text := fmt.Sprintf("%s %s: %s answered %s: %s", l.flag, l.url, method, s.Code(), shown(l.token.Hide(s.Message())))
@@ -70,6 +69,13 @@ func (l *link) explain(ctx context.Context, method string, err error) error {
 		text += ": " + l.unreached(err)
 	}
 	return &callError{s.Code(), text}
+}
+
+// isOver says whether the time of a call is over. A broker that knows our deadline ends the
+// call itself, a moment before us at times.
+func isOver(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && time.Until(deadline) < 20*time.Millisecond
 }
 
 // unreached is what to do about a connection that failed that way.

@@ -43,9 +43,9 @@ func (b *etcdBroker) Load(ctx context.Context, topic string, _ []byte) error {
 	})
 	if err != nil {
 		switch {
-		case ctx.Err() != nil && again:
+		case isOver(ctx) && again:
 			err = fmt.Errorf("its assignment was put again, and the broker has not loaded it: see the broker's log: %w", err)
-		case ctx.Err() != nil:
+		case isOver(ctx):
 			err = fmt.Errorf("the broker has not loaded it: %w", err)
 		}
 		return fmt.Errorf("load %s: %w", topic, err)

@@ -19,23 +19,29 @@ import (
 
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/danube/danubepb"
+	"holdfast/standstill"
 )
 
 // bounded wants an error from call, no later than its context.
 func bounded(t *testing.T, name string, call func(context.Context) error) error {
 	t.Helper()
-	const short, late = 300 * time.Millisecond, time.Second
-	ctx, cancel := context.WithTimeout(context.Background(), short)
+	standstill.Begin(t)
+	err, late := timed(name, call)
+	standstill.Check(t, late)
+	return err
+}
+
+// timed is bounded for a goroutine; late says if the call ended too late, or well.
+func timed(name string, call func(context.Context) error) (err, late error) {
+	const bound = 300 * time.Millisecond
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
 	start := time.Now()
-	err := call(ctx)
-	if took := time.Since(start); took > short+late {
-		t.Errorf("%s took %v with %v allowed", name, took, short)
+	if err = call(ctx); err == nil {
+		return nil, fmt.Errorf("%s succeeded", name)
 	}
-	if err == nil {
-		t.Errorf("%s succeeded", name)
-	}
-	return err
+	took := time.Since(start)
+	return err, standstill.Judge(name+" ended", start, start.Add(took), took, bound+time.Second)
 }
 
 // listener hands every connection to serve until the test ends.
@@ -96,19 +102,25 @@ func TestWhateverListensThereNothingHangsAndNothingIsHealthy(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			standstill.Begin(t)
 			address := listener(t, serve)
 			for _, raft := range []bool{false, true} {
 				b := opened(t, Config{AdminURL: "http://" + address, LookupURL: "http://" + address, MetricsURL: "http://" + address, Raft: raft, Store: &memory{}})
 				var wg sync.WaitGroup
+				ended := make(chan error, len(calls(b)))
 				for what, call := range calls(b) {
 					wg.Go(func() {
-						err := bounded(t, what, call)
+						err, late := timed(what, call)
+						ended <- late
 						if err != nil && !strings.Contains(err.Error(), "--broker-admin http://"+address) && !strings.Contains(err.Error(), "--danube-lookup") {
 							t.Errorf("%s does not name the setting: %v", what, err)
 						}
 					})
 				}
 				wg.Wait()
+				for range len(calls(b)) {
+					standstill.Check(t, <-ended)
+				}
 			}
 		})
 	}
@@ -179,6 +191,7 @@ func TestSlowMethodsEndWithTheirContextAndNeverPassAsHealthy(t *testing.T) {
 
 func TestCloseEndsCallsInFlightAndLeavesNoGoroutine(t *testing.T) {
 	f := newFake(t)
+	standstill.Begin(t)
 	before := runtime.NumGoroutine()
 	cfg := f.config(t)
 	cfg.Store = &memory{f: f}
@@ -213,15 +226,13 @@ func TestCloseEndsCallsInFlightAndLeavesNoGoroutine(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	if took := time.Since(start); took > time.Second {
-		t.Errorf("took %v", took)
-	}
+	took := time.Since(start)
 	for name, call := range calls(b) {
 		if err := call(context.Background()); !errors.Is(err, errClosed) {
 			t.Errorf("%s after Close: %v", name, err)
 		}
 	}
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for runtime.NumGoroutine() > before+4 { // the server's own
 		if time.Now().After(deadline) {
 			buf := make([]byte, 1<<20)
@@ -229,6 +240,7 @@ func TestCloseEndsCallsInFlightAndLeavesNoGoroutine(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+	standstill.Within(t, "all calls ended", start, took, time.Second)
 }
 
 func TestALossIsToldAtOnceAndAfterEachReturn(t *testing.T) {
@@ -243,19 +255,17 @@ func TestALossIsToldAtOnceAndAfterEachReturn(t *testing.T) {
 			t.Fatalf("round %d: lost before the stop", round)
 		default:
 		}
-		start := time.Now()
+		start := standstill.Begin(t)
 		if round == 1 {
 			f.server.GracefulStop()
 		}
 		f.stop()
 		select {
 		case <-b.Lost():
-		case <-time.After(5 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("round %d: not told", round)
 		}
-		if took := time.Since(start); took > 200*time.Millisecond {
-			t.Errorf("round %d: told after %v", round, took)
-		}
+		standstill.Within(t, "told of the loss", start, time.Since(start), 200*time.Millisecond)
 		f.start(t)
 	}
 }
@@ -271,18 +281,17 @@ func TestADriverOpenedFirstFindsTheBrokerWithoutDelay(t *testing.T) {
 		}
 	}
 	f.start(t)
-	start := time.Now()
+	start := standstill.Begin(t)
 	if err := b.Health(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(start); took > 300*time.Millisecond {
-		t.Errorf("took %v", took)
-	}
+	took := time.Since(start)
 	select {
 	case <-b.Lost():
 		t.Error("a loss without a connection")
 	default:
 	}
+	standstill.Within(t, "found", start, took, 300*time.Millisecond)
 }
 
 func TestMetricsThatHangLeaveTimeForTheRegistration(t *testing.T) {

@@ -206,7 +206,7 @@ func (b *raftBroker) Load(ctx context.Context, topic string, _ []byte) error {
 		}
 		return at == here, nil
 	})
-	if err != nil && ctx.Err() != nil {
+	if err != nil && isOver(ctx) {
 		err = fmt.Errorf("no broker serves it, and the brokers assign topics themselves: see whether it exists: %w", err)
 	}
 	if err != nil {

@@ -222,8 +222,8 @@ func (n *node) isGivenTopics(publishers *traffic, activated time.Time) {
 	}
 	n.t.Log(n.kind.moves)
 	n.topics = []string{"/default/" + n.id + "-again"}
-	n.equip()
-	n.publishes()
+	n.equip() // or it serves another one, which it was given meanwhile
+	n.publishAlways().await(served, activated)
 }
 
 // start starts the sidecar and then the broker, as a native sidecar container is,
