@@ -177,7 +177,7 @@ func TestJournalWakesWhoFollows(t *testing.T) {
 	j.add(Event{Kind: "mode", To: "active"})
 	select {
 	case <-more:
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("not woken")
 	}
 	if got, _ := j.since(0); ids(got) != "1" {

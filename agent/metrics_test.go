@@ -208,12 +208,12 @@ func TestNoTopicIsALabel(t *testing.T) {
 	defer func() { cancel(); <-ended }()
 	a.reconciler.SetAssigned(true, []string{telltale, "/tenant-a/other"}, nil)
 	a.reconciler.SetOrders(recovery.Orders{Epoch: 1, Mode: recovery.Active, Attached: true, Instance: "i"})
-	bound := time.After(5 * time.Second)
+	bound := time.After(patience)
 	for p := a.reconciler.Snapshot(); p.Failed == 0; p = a.reconciler.Snapshot() {
 		select {
 		case <-a.reconciler.Changes():
 		case <-bound:
-			t.Fatalf("no topic failed to load within 5 s: %+v", p)
+			t.Fatalf("no topic failed to load within %v: %+v", patience, p)
 		}
 	}
 	series(t, reg, func(name, label, value string) {

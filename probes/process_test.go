@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/standstill"
 )
 
 const patience = time.Minute
@@ -136,19 +138,19 @@ func TestKilledProcessIsNoticedWithin200ms(t *testing.T) {
 				t.Fatal("lost while it lives")
 			default:
 			}
-			at := time.Now()
+			at := standstill.Begin(t)
 			if err := c.Process.Kill(); err != nil { // SIGKILL
 				t.Fatal(err)
 			}
+			var took time.Duration
 			select {
 			case <-p.Lost():
-				if d := time.Since(at); d > 200*time.Millisecond {
-					t.Errorf("noticed after %v", d)
-				}
+				took = time.Since(at)
 			case <-time.After(patience):
 				t.Fatal("not noticed")
 			}
 			until(t, p.Changes(), "no pid is shown", func() bool { return p.Pid() == 0 && p.StartedAt().IsZero() })
+			standstill.Within(t, "noticed", at, took, 200*time.Millisecond)
 		})
 	}
 }
@@ -358,21 +360,22 @@ func TestProcessWatchLeavesNothingBehind(t *testing.T) {
 		}
 		return len(names)
 	}
+	began := standstill.Begin(t)
 	before, goroutines := descriptors(), runtime.NumGoroutine()
+	var longest time.Duration
 	for range 20 {
 		p := NewProcess(path, "", quiet())
 		stop := runIt(t, p.Run)
 		until(t, p.Changes(), "found", func() bool { return p.Pid() != 0 })
 		at := time.Now()
 		stop()
-		if d := time.Since(at); d > 200*time.Millisecond {
-			t.Errorf("the stop took %v", d)
-		}
+		longest = max(longest, time.Since(at))
 	}
 	if after := descriptors(); after > before {
 		t.Errorf("%d descriptors before, %d after", before, after)
 	}
 	noMoreGoroutinesThan(t, goroutines)
+	standstill.Check(t, standstill.Judge("stopped", began, time.Now(), longest, 200*time.Millisecond))
 }
 
 // noMoreGoroutinesThan gives those that have done their work the moment that they

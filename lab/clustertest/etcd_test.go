@@ -29,6 +29,7 @@ import (
 	"holdfast/cluster"
 	"holdfast/cluster/memory"
 	"holdfast/lab/harness"
+	"holdfast/standstill"
 )
 
 // wait bounds every wait for an event; reaching it is a failure.
@@ -94,7 +95,9 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	stop := standstill.Watch()
 	code := m.Run()
+	stop()
 	shared.raw.Close()
 	fake.raw.Close()
 	stopMemory()

@@ -184,7 +184,7 @@ func TestADanubeBrokerThatCannotReachItsStoreEnds(t *testing.T) {
 	}
 	select {
 	case <-d.Exited():
-	case <-time.After(15 * time.Second):
+	case <-time.After(Patience):
 		t.Fatal("it runs on")
 	}
 	if code, err := d.ExitCode(); err != nil || code != 1 {
