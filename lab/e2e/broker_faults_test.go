@@ -148,9 +148,6 @@ func TestASlowBrokerIsUpUntilItsAnswersTakeTheTimeout(t *testing.T) {
 			c.admin.Delay(over)
 			c.monitor.Delay(over)
 			unready := c.awaitDown(slow, "no answer within")
-			if took, longest := unready.Sub(slow), 4*timeout+3*tt.interval; took > longest {
-				t.Errorf("not ready after %v, want at most %v", took, longest)
-			}
 			s.pause(timeout)
 			c.neverReady(unready)
 
@@ -162,6 +159,7 @@ func TestASlowBrokerIsUpUntilItsAnswersTakeTheTimeout(t *testing.T) {
 			}
 			c.neverDetached()
 			c.staysWell(pid)
+			within(t, "not ready", slow, unready.Sub(slow), 4*timeout+3*tt.interval)
 		})
 	}
 }

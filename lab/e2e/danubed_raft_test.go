@@ -16,6 +16,7 @@ import (
 	"holdfast/brokerapi/danube/danubepb"
 	"holdfast/lab/harness"
 	standin "holdfast/lab/standin/danube"
+	"holdfast/standstill"
 )
 
 // raftNode is a broker of release 0.8 whose topics a client creates. Its sidecar registers it in
@@ -204,7 +205,7 @@ func TestDanubeRaftThatHasNotJoinedIsNotReadyThoughItsAdminPortIsOpen(t *testing
 		return strings.Contains(st.Broker.LastError, "not joined")
 	})
 	if up := time.Since(open); up > joins {
-		t.Skipf("this machine took %v", up)
+		standstill.Check(t, fmt.Errorf("%w: the sidecar looked only after %v, when the broker had joined", standstill.ErrUnjudged, up))
 	}
 	n.awaitReady()
 	n.neverReadyBefore(open.Add(joins - time.Second))
