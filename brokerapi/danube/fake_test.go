@@ -98,6 +98,8 @@ func (f *fake) restart(t *testing.T, lost <-chan struct{}) {
 	case <-time.After(time.Minute):
 		t.Fatal("the loss was not noticed")
 	}
+	// Instances are told apart by the millisecond, in which no real process ends and starts.
+	time.Sleep(2 * time.Millisecond)
 	f.start(t)
 }
 
