@@ -127,6 +127,12 @@ func TestWrongUsageIsOneLineAndCodeTwo(t *testing.T) {
 			`--for "30": not a duration: write a number with a unit, such as 30m`},
 		{"pause with two lines of reason", []string{"pause", "--for", "30m", "--owner", "ops", "--reason", "disk\nswap"},
 			"--reason: has a line break or another control character: write one line of text"},
+		{"gate without a bound", []string{"gate"}, "--wait: required: give how long the broker's start may wait, such as 60s"},
+		{"gate for a number", []string{"gate", "--wait", "60"}, `--wait "60": not a duration: write a number with a unit, such as 60s`},
+		{"gate for no time", []string{"gate", "--wait", "0s"}, "--wait 0s: no time at all: give more than 0s, such as 60s"},
+		{"gate before nothing", []string{"gate", "--wait", "60s", "--"}, "gate: no command after --: write 'holdfast gate … -- CMD ARG…', or leave the dashes out"},
+		{"gate before no program", []string{"gate", "--wait", "60s", "--", "/no/such"},
+			`gate: start the broker: exec: "/no/such": stat /no/such: no such file or directory: give the path of an executable file after --`},
 		{"resume what", []string{"resume", "n1"}, `resume: unexpected argument "n1": it takes flags only, see 'holdfast resume --help'`},
 		{"events since", []string{"events", "--since", "noon"}, `--since "noon": not a number: write digits only`},
 		{"shell", []string{"completion", "tcsh"}, `completion: shell "tcsh": unknown: write one of bash, zsh, fish`},
@@ -171,7 +177,7 @@ func TestSettingsFileComesFromFlagOrEnvironment(t *testing.T) {
 }
 
 func TestHelpIsGolden(t *testing.T) {
-	for _, verb := range []string{"", "run", "status", "fleet", "topics", "events", "explain", "drain", "pause", "resume", "healthcheck", "install", "completion"} {
+	for _, verb := range []string{"", "run", "status", "fleet", "topics", "events", "explain", "drain", "pause", "resume", "gate", "healthcheck", "install", "completion"} {
 		args, name := []string{"--help"}, "help.txt"
 		if verb != "" {
 			args, name = []string{verb, "--help"}, "help-"+verb+".txt"

@@ -32,7 +32,7 @@ type streams struct{ out, err io.Writer }
 func verbs() []*verb {
 	return []*verb{
 		runVerb(), statusVerb(), fleetVerb(), topicsVerb(), activateVerb(), drainVerb(), confirmVerb(), pauseVerb(), resumeVerb(), reloadVerb(),
-		eventsVerb(), explainVerb(), checkVerb(), healthcheckVerb(), installVerb(), completionVerb(),
+		eventsVerb(), explainVerb(), checkVerb(), gateVerb(), healthcheckVerb(), installVerb(), completionVerb(),
 	}
 }
 

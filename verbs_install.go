@@ -15,7 +15,8 @@ func installVerb() *verb {
 		args:  "FILE",
 		short: "copy this program to a file, for a container without cp",
 		long: "Writes this program to FILE, at once or not at all. An init container of a pod does it, so that\n" +
-			"the broker's container, whose image knows nothing of Holdfast, can run 'FILE drain' before it stops.",
+			"the broker's container, whose image knows nothing of Holdfast, can run 'FILE gate' before it starts\n" +
+			"and 'FILE drain' before it stops.",
 		do: func(_ context.Context, v *verb, io streams, args []string) error {
 			file, err := v.oneArg(args)
 			if err != nil {

@@ -78,10 +78,11 @@ type agent struct {
 	ownership  *recovery.Ownership // nil: without locks
 	placer     *recovery.Placer    // nil: others assign the topics
 
-	child        *process.Child // nil: somebody else starts the broker
-	childRan     atomic.Bool    // in this life
-	childEnded   atomic.Bool    // and is not started again
-	systemd      *Systemd       // nil: no service manager waits for us
+	mayStart     func() (ok bool, word, detail string) // the broker, whoever starts it
+	child        *process.Child                        // nil: somebody else starts the broker
+	childRan     atomic.Bool                           // in this life
+	childEnded   atomic.Bool                           // and is not started again
+	systemd      *Systemd                              // nil: no service manager waits for us
 	notifyFailed atomic.Bool
 	alarm        Alarm // nil: none
 

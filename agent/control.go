@@ -26,6 +26,7 @@ func (a *agent) controlHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) { reply(w, a.status()) })
 	mux.HandleFunc("GET /v1/topics", func(w http.ResponseWriter, r *http.Request) { reply(w, a.topics()) })
+	mux.HandleFunc("GET /v1/gate", a.serveGate)
 	mux.HandleFunc("GET /v1/events", a.serveEvents)
 	mux.HandleFunc("GET /v1/events/{id}", a.serveExplanation)
 	mux.HandleFunc("POST /v1/activate", a.steer(a.activate))

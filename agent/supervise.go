@@ -99,15 +99,17 @@ func recognizeFinding(ctx context.Context, c Config, f Finding, who brokerapi.Id
 	return f
 }
 
-// openChild prepares the broker of `run -- CMD`; nil: somebody else starts it.
+// openChild prepares the broker of `run -- CMD`; nil: somebody else starts it, who may
+// ask by 'holdfast gate'.
 func (a *agent) openChild() {
+	registered := a.memory.LeaseID != 0 || a.memory.FirstBootDone // by an earlier life; the loop does not run yet
+	a.mayStart = a.childGate(registered)
 	if len(a.cfg.Command) == 0 || a.world.Child == nil {
 		return
 	}
-	registered := a.memory.LeaseID != 0 || a.memory.FirstBootDone // by an earlier life; the loop does not run yet
 	a.child = a.world.Child(process.ChildSettings{
 		Command: a.cfg.Command, Policy: process.Policy(a.cfg.BrokerRestart), Record: childRecord(a.cfg),
-		MayStart: a.childGate(registered), Fenced: a.childIsFenced,
+		MayStart: a.mayStart, Fenced: a.childIsFenced,
 		Tell: func(c process.Change) {
 			if c.To == "started" || c.To == "adopted" {
 				a.childRan.Store(true)
@@ -153,8 +155,9 @@ func strangerAnswers(ctx context.Context, c Config) string {
 		withoutPassword(c.BrokerAdmin), who)
 }
 
-// childGate is asked before each start of the broker. The first one is a person's wish;
-// those after it are recovery, which a pause holds back.
+// childGate is asked before each start of the broker, by who starts it. The first start of
+// a child is a person's wish; those after it are recovery, which a pause holds back. Whose
+// wish another's start is, we cannot know: no pause holds it back.
 func (a *agent) childGate(registered bool) func() (ok bool, word, detail string) {
 	return func() (bool, string, string) {
 		if a.childRan.Load() && a.suspended(recovery.ActRestartBroker) {

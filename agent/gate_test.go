@@ -1,0 +1,156 @@
+package agent
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"holdfast/cluster"
+	"holdfast/cluster/local"
+)
+
+// reachable is an etcd that answers every read with nothing, or not at all.
+type reachable struct {
+	grpc.ClientConnInterface
+	away bool
+}
+
+func (r *reachable) Invoke(context.Context, string, any, any, ...grpc.CallOption) error {
+	if r.away {
+		return status.Error(codes.Unavailable, "connection refused")
+	}
+	return nil
+}
+
+// gateSays is the control socket's answer.
+func gateSays(a *agent) (code int, body string) {
+	w := httptest.NewRecorder()
+	a.controlHandler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/gate", nil))
+	return w.Code, strings.Join(strings.Fields(w.Body.String()), " ")
+}
+
+const gateOpen = `{ "may_start": true }`
+
+func TestTheGateOpensForABrokerWhoseLeaseIsHeldOrWhoseEtcdAnswers(t *testing.T) {
+	etcd := &reachable{away: true}
+	inLifeAfter(t, nil, func(l *sidecarLife) {
+		l.main = cluster.Over(l.cfg.Cluster(), etcd, nil)
+		l.openChild()
+	}, func(l *sidecarLife) {
+		l.set(func() { l.away = true })
+		l.until(l.fencePoint() - 1)
+		if _, got := gateSays(l.agent); got != gateOpen {
+			t.Errorf("while the lease is held: %s", got)
+		}
+		l.until(l.fencePoint())
+		const fenced = `{ "may_start": false, "reason": "fenced", "detail": "its lease may be gone, and etcd does not answer: `
+		if code, got := gateSays(l.agent); code != http.StatusOK || !strings.HasPrefix(got, fenced) {
+			t.Errorf("from the fence point on, etcd silent: %d %s", code, got)
+		}
+		if ok, word, _ := l.mayStart(); ok || word != "fenced" {
+			t.Errorf("a child of ours has another gate: %t %s", ok, word)
+		}
+		etcd.away = false
+		if _, got := gateSays(l.agent); got != gateOpen {
+			t.Errorf("etcd answers again: %s", got)
+		}
+	})
+}
+
+func TestTheGateOfARestartedSidecarWaitsForEtcd(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		change func(a *agent)
+		open   bool
+	}{
+		{"registered by an earlier life", func(a *agent) { a.memory.LeaseID = 7 }, false},
+		{"never registered", func(*agent) {}, true},
+		{"in shadow", func(a *agent) { a.memory.LeaseID, a.shadow = 7, &shadow{} }, true},
+		{"without detachment", func(a *agent) { a.memory.LeaseID, a.cfg.Detach = 7, false }, true},
+		{"without an etcd", func(a *agent) {
+			a.memory.LeaseID, a.main = 7, cluster.Over(a.cfg.Cluster(), local.Empty(), nil)
+		}, true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			a := built(t)
+			a.life0 = t.Context()
+			a.main = cluster.Over(a.cfg.Cluster(), &reachable{away: true}, nil)
+			row.change(a)
+			a.openChild()
+			stop := looping(a)
+			defer stop()
+			if _, got := gateSays(a); (got == gateOpen) != row.open {
+				t.Errorf("it says %s", got)
+			}
+		})
+	}
+}
+
+// looping takes what is for the loop, until it is stopped.
+func looping(a *agent) (stop func()) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case f := <-a.inbox:
+				f()
+			case <-end:
+				return
+			}
+		}
+	}()
+	return func() { close(end); <-ended }
+}
+
+func TestASidecarWhoseLoopHangsOpensNoGate(t *testing.T) {
+	a := built(t)
+	a.openChild()
+	if code, got := gateSays(a); code != http.StatusServiceUnavailable || !strings.Contains(got, "the sidecar's loop hangs") {
+		t.Errorf("%d %s", code, got)
+	}
+}
+
+func TestAGateWaitsForASidecarAndSaysWhyItDidNotOpen(t *testing.T) {
+	t.Run("nobody is there", func(t *testing.T) {
+		var said []string
+		err := NewClient("/nowhere/control.sock", "/nowhere").AwaitGate(t.Context(), 600*time.Millisecond, func(why error) { said = append(said, why.Error()) })
+		want := "no sidecar answers on /nowhere/control.sock: is 'holdfast run' running here? give --control-socket or --state-dir"
+		if err == nil || err.Error() != want || len(said) != 1 || said[0] != want {
+			t.Errorf("%v, said %q", err, said)
+		}
+	})
+	t.Run("a sidecar comes, holds it back, and lets it go", func(t *testing.T) {
+		asked := 0
+		c := sidecar(t, func(w http.ResponseWriter, _ *http.Request) {
+			if asked++; asked < 3 {
+				reply(w, GateAnswer{Reason: "fenced", Detail: "etcd does not answer"})
+				return
+			}
+			reply(w, GateAnswer{MayStart: true})
+		})
+		var said []string
+		if err := c.AwaitGate(t.Context(), time.Minute, func(why error) { said = append(said, why.Error()) }); err != nil || asked != 3 {
+			t.Errorf("asked %d times: %v", asked, err)
+		}
+		want := "the sidecar on " + c.socket + " holds the broker back (fenced): etcd does not answer: see 'holdfast status'"
+		if len(said) != 1 || said[0] != want {
+			t.Errorf("said %q, want %q", said, want)
+		}
+	})
+	t.Run("a sidecar that is frozen", func(t *testing.T) {
+		c := sidecar(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		err := c.AwaitGate(t.Context(), 50*time.Millisecond, func(error) {})
+		if err == nil || !strings.HasSuffix(err.Error(), filepath.Base(c.socket)+" did not answer in time: see its log") {
+			t.Errorf("%v", err)
+		}
+	})
+}
