@@ -54,6 +54,9 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 		findings = slices.Insert(findings, 0, checkUnleased(c))
 	} else {
 		findings = slices.Insert(findings, 0, checkEtcd(ctx, c, registered, log))
+		if findings[0].Err == nil {
+			findings = slices.Insert(findings, 1, checkVersions(ctx, c, log))
+		}
 	}
 	for _, p := range suits(c, can) {
 		findings = append(findings, Finding{What: "settings", Err: wrongSetting(errors.New(p.text))})

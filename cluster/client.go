@@ -29,6 +29,8 @@ type Client struct {
 	kv     clientv3.KV
 	leases etcdserverpb.LeaseClient
 	watch  etcdserverpb.WatchClient
+	// members asks a member about itself.
+	members etcdserverpb.MaintenanceClient
 	// tries is how many endpoints a read may be sent to, and patience the time until the next.
 	tries    int
 	patience time.Duration
@@ -68,12 +70,13 @@ func newClient(cfg Config, conn grpc.ClientConnInterface, tries int, closer func
 		log = slog.New(slog.DiscardHandler)
 	}
 	return &Client{
-		keys:   cfg.Keys(),
-		log:    log,
-		kv:     clientv3.NewKVFromKVClient(etcdserverpb.NewKVClient(conn), nil),
-		leases: etcdserverpb.NewLeaseClient(conn),
-		watch:  etcdserverpb.NewWatchClient(conn),
-		tries:  tries, patience: readPatience,
+		keys:    cfg.Keys(),
+		log:     log,
+		kv:      clientv3.NewKVFromKVClient(etcdserverpb.NewKVClient(conn), nil),
+		leases:  etcdserverpb.NewLeaseClient(conn),
+		watch:   etcdserverpb.NewWatchClient(conn),
+		members: etcdserverpb.NewMaintenanceClient(conn),
+		tries:   tries, patience: readPatience,
 		close: closer,
 	}
 }

@@ -1,0 +1,65 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+
+	"holdfast/cluster"
+)
+
+// checkVersions asks each endpoint for its version. A renewal counts once a linearizable
+// read has shown our key; a member whose reads may be stale can show one that is gone.
+func checkVersions(ctx context.Context, c Config, log *slog.Logger) Finding {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	versions, failures := make([]string, len(c.EtcdEndpoints)), make([]error, len(c.EtcdEndpoints))
+	var all sync.WaitGroup
+	for i, e := range c.EtcdEndpoints {
+		all.Go(func() {
+			alone := c.Cluster()
+			alone.Endpoints = []string{e}
+			client, err := cluster.Open(alone, log)
+			if err == nil {
+				versions[i], err = client.Version(ctx)
+				client.Close()
+			}
+			failures[i] = err
+		})
+	}
+	all.Wait()
+	return versionFinding(c.EtcdEndpoints, versions, failures)
+}
+
+// versionFinding has the endpoints with one version together. An endpoint that does not
+// tell its version is no warning.
+func versionFinding(endpoints, versions []string, failures []error) Finding {
+	f := Finding{What: "version"}
+	var told, silent []string
+	of := map[string][]string{}
+	for i, e := range endpoints {
+		if err := failures[i]; err != nil {
+			silent = append(silent, fmt.Sprintf("%s does not tell (%s)", e, cluster.Classify(err)))
+			continue
+		}
+		if of[versions[i]] == nil {
+			told = append(told, versions[i])
+		}
+		of[versions[i]] = append(of[versions[i]], e)
+	}
+	slices.Sort(told)
+	var parts []string
+	for _, v := range told {
+		part := fmt.Sprintf("etcd %s at %s", v, strings.Join(of[v], ", "))
+		if fixedIn, stale := cluster.StaleReads(v); stale {
+			f.Warn = true
+			part += ": its linearizable reads may be stale, so a registration that is gone may count as there, and the broker be served past its deadline: upgrade to " + fixedIn + " or newer"
+		}
+		parts = append(parts, part)
+	}
+	f.Text = strings.Join(append(parts, silent...), "; ")
+	return f
+}
