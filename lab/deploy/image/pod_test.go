@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -72,8 +73,8 @@ func startPod(t *testing.T, d *daemon, holdfast string) *pod {
 			t.Fatal(err)
 		}
 	}
-	importProgram(t, d, harness.NATSServer, "nats:test")
-	importProgram(t, d, harness.EtcdServer, "etcd:test")
+	importProgram(t, d, harness.NATSServer, "nats-server", "nats:test")
+	importProgram(t, d, harness.EtcdServer, "bin/etcd", "etcd:test")
 	d.must(t, "run", "--detach", "--name=pause", "--network=none", "--add-host=etcd:127.0.0.1", builder,
 		"/bin/bash", "-c", "trap exit TERM; coproc cat; while :; do read -t 1 -u ${COPROC[0]}; done")
 	p.pause = d.must(t, "inspect", "--format", "{{.State.Pid}}", "pause")
@@ -82,8 +83,8 @@ func startPod(t *testing.T, d *daemon, holdfast string) *pod {
 	return p
 }
 
-// importProgram makes an image of one of the lab's programs, in /bin.
-func importProgram(t *testing.T, d *daemon, program harness.Program, name string) {
+// importProgram makes an image of one of the lab's programs.
+func importProgram(t *testing.T, d *daemon, program harness.Program, at, name string) {
 	t.Helper()
 	path, err := harness.Build(program)
 	if err != nil {
@@ -92,7 +93,7 @@ func importProgram(t *testing.T, d *daemon, program harness.Program, name string
 	reader, writer := io.Pipe()
 	go func() {
 		w := &image{tar.NewWriter(writer), map[string]bool{}}
-		err := w.program(path, "bin/"+string(program))
+		err := w.program(path, at)
 		if err == nil {
 			err = w.Close()
 		}
@@ -159,10 +160,7 @@ func (p *pod) start(name string, ends bool) string {
 		args = append(args, "--volume="+mount)
 	}
 	args = append(args, p.images[c.Image])
-	if c.Image == "nats" {
-		args = append(args, "/bin/nats-server") // the entry point of the real one
-	}
-	return p.must(p.t, append(args, c.Args...)...)
+	return p.must(p.t, slices.Concat(args, c.Command, c.Args)...) // no image with a command has an entry point here
 }
 
 // get asks a probe, as the kubelet does.

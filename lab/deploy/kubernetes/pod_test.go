@@ -211,6 +211,11 @@ func TestThePodFitsTogether(t *testing.T) {
 		if pre[0] != filepath.Join(at("nats", "run"), "holdfast") || !slices.Contains(pre, filepath.Join(at("nats", "run"), "control.sock")) {
 			t.Errorf("preStop is %q", pre)
 		}
+		gate := m.container(t, "nats").Command
+		if dashes := slices.Index(gate, "--"); dashes != len(gate)-2 || !slices.Equal(gate[:2], []string{filepath.Join(at("nats", "run"), "holdfast"), "gate"}) ||
+			!slices.Contains(gate, filepath.Join(at("nats", "run"), "control.sock")) {
+			t.Errorf("the broker's gate is %q", gate)
+		}
 		for key, want := range map[string]any{
 			"data-dir": at("holdfast", "data"), "state-dir": at("holdfast", "state"), "control-socket": filepath.Join(run, "control.sock"), "broker-process": "nats-server",
 		} {

@@ -17,6 +17,9 @@ import (
 
 const password = "a password for the lab"
 
+// gateWait is shorter than the drop-in's: one that is over is to be seen.
+const gateWait = 3 * time.Second
+
 // readyBound is for a start on a machine that has other things to do.
 const readyBound = time.Minute
 
@@ -59,13 +62,16 @@ func startHost(t *testing.T, unit string) *host {
 		"etc/systemd/system/" + unit + ".d/etcd-credentials.conf": withoutAuthorities(content(t, "etcd-credentials.conf")),
 		"etc/nats-server.conf": fmt.Sprintf("server_name: n1\nlisten: 127.0.0.1:%d\nhttp: 127.0.0.1:%d\njetstream { store_dir: /var/lib/nats, max_memory_store: 64MB, max_file_store: 1GB }\n", ports[0], ports[1]),
 		// As Debian has it.
-		"etc/systemd/system/nats-server.service": "[Unit]\nDescription=NATS Server\nAfter=network.target\n[Service]\nPrivateTmp=true\nType=simple\n" +
+		"etc/systemd/system/" + broker: "[Unit]\nDescription=NATS Server\nAfter=network.target\n[Service]\nPrivateTmp=true\nType=simple\n" +
 			"ExecStart=/usr/sbin/nats-server -c /etc/nats-server.conf\nUser=nats\nGroup=nats\n",
 		"etc/sysusers.d/holdfast.conf": content(t, "sysusers.d/holdfast.conf"),
 		"etc/tmpfiles.d/holdfast.conf": content(t, "tmpfiles.d/holdfast.conf"),
 	}
 	for _, name := range units {
 		files["etc/systemd/system/"+name] = content(t, name)
+	}
+	if unit == "holdfast.service" {
+		files["etc/systemd/system/"+broker+".d/holdfast-gate.conf"] = strings.Replace(content(t, gateFile), "--wait 60s", "--wait "+gateWait.String(), 1)
 	}
 	for at, p := range map[string]harness.Program{"usr/bin/holdfast": harness.Holdfast, "usr/sbin/nats-server": harness.NATSServer} {
 		path, err := harness.Build(p)
@@ -185,7 +191,6 @@ const guardName = "holdfast-guard"
 
 func TestTheCompanionUnitKeepsItsBroker(t *testing.T) {
 	h := startHost(t, "holdfast.service")
-	broker := "nats-server.service"
 	all := h.awaitMembers(h.unit, "the sidecar and its guard", func(at map[string]int) bool { return at["holdfast"] != 0 && at[guardName] != 0 })
 	h.confined(all["holdfast"])
 	h.confined(all[guardName])
@@ -211,6 +216,36 @@ func TestTheCompanionUnitKeepsItsBroker(t *testing.T) {
 			t.Errorf("restarted %s times", got)
 		}
 	})
+	t.Run("the broker has waited for the sidecar", func(t *testing.T) {
+		ready, err := strconv.ParseInt(h.show(h.unit, "ActiveEnterTimestampMonotonic"), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began, err := strconv.ParseInt(h.show(broker, "ExecMainStartTimestampMonotonic"), 10, 64)
+		if err != nil || began <= ready {
+			t.Errorf("the broker began %d us after its sidecar was there: %v", began-ready, err)
+		}
+	})
+	t.Run("a broker that is restarted beside a frozen sidecar waits, within a bound", func(t *testing.T) {
+		sidecar := h.members(h.unit)["holdfast"]
+		h.signal("STOP", sidecar)
+		begun := time.Now()
+		out, err := h.systemctl(t.Context(), "restart", broker)
+		if took := time.Since(begun); err == nil || took < gateWait || took > gateWait+15*time.Second {
+			t.Errorf("after %v: %s, %v", took, out, err)
+		}
+		was := h.show(broker, "NRestarts")
+		h.await(broker, "NRestarts", func(s string) bool { return s != was }) // and waits again
+		if at := h.members(broker); at["nats-server"] != 0 {
+			t.Errorf("it was started: %v", at)
+		}
+		if said := h.must("cat", "/run/lab.log"); !strings.Contains(said, "is stopped (SIGSTOP): kill -CONT") || !strings.Contains(said, "the broker may not start after "+gateWait.String()) {
+			t.Error("the gate does not say why")
+		}
+		h.signal("CONT", sidecar)
+		h.awaitMembers(broker, "the broker to start by itself", func(at map[string]int) bool { return at["nats-server"] != 0 })
+		h.activate()
+	})
 	t.Run("a sidecar that is killed is followed by another, and the broker stays", func(t *testing.T) {
 		was := h.members(broker)["nats-server"]
 		h.signal("KILL", h.members(h.unit)["holdfast"])
@@ -223,10 +258,10 @@ func TestTheCompanionUnitKeepsItsBroker(t *testing.T) {
 	t.Run("the guard stops the broker of a frozen sidecar", func(t *testing.T) {
 		sidecar := h.awaitMembers(h.unit, "the guard", func(at map[string]int) bool { return at[guardName] != 0 })["holdfast"]
 		h.signal("STOP", sidecar)
-		h.awaitMembers(broker, "the broker to be stopped", func(at map[string]int) bool { return len(at) == 0 })
+		h.awaitMembers(broker, "the broker to be stopped, and to wait at the gate", func(at map[string]int) bool { return at["nats-server"] == 0 && at["holdfast"] != 0 })
 		// Its own watchdog would have ended it sooner or later.
 		h.signal("CONT", sidecar)
-		h.must("systemctl", "start", broker)
+		h.awaitMembers(broker, "the broker to start by itself", func(at map[string]int) bool { return at["nats-server"] != 0 })
 		h.activate()
 	})
 	t.Run("a broker that hangs while the lease ends is stopped", func(t *testing.T) {
@@ -235,20 +270,18 @@ func TestTheCompanionUnitKeepsItsBroker(t *testing.T) {
 		if err := h.etcd.Freeze(); err != nil {
 			t.Fatal(err)
 		}
-		h.awaitMembers(broker, "the broker to be stopped", func(at map[string]int) bool { return len(at) == 0 })
+		h.awaitMembers(broker, "the broker to be stopped, and to wait at the gate", func(at map[string]int) bool { return at["nats-server"] == 0 && at["holdfast"] != 0 })
 		if err := h.etcd.Thaw(); err != nil {
 			t.Fatal(err)
 		}
-		h.must("systemctl", "reset-failed", broker)
-		h.must("systemctl", "start", broker)
+		h.awaitMembers(broker, "the broker to start by itself", func(at map[string]int) bool { return at["nats-server"] != 0 })
 		h.activate()
 	})
 	t.Run("the watchdog ends a sidecar that is stuck", func(t *testing.T) {
 		was := h.show(h.unit, "NRestarts")
 		h.signal("STOP", h.members(h.unit)["holdfast"])
 		h.await(h.unit, "NRestarts", func(s string) bool { return s != was })
-		h.must("systemctl", "reset-failed", broker)
-		h.must("systemctl", "start", broker)
+		h.awaitMembers(broker, "the broker to start by itself", func(at map[string]int) bool { return at["nats-server"] != 0 })
 		h.activate()
 	})
 	t.Run("a clean stop leaves the broker, and nothing of the sidecar", func(t *testing.T) {

@@ -6,13 +6,21 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"holdfast/lab/harness"
 )
 
 var units = []string{"holdfast.service", "holdfast-broker.service"}
+
+// broker is Debian's unit, and gateFile what makes it wait for its sidecar.
+const (
+	broker   = "nats-server.service"
+	gateFile = "broker-gate.conf"
+)
 
 // exposureLimit is systemd's own measure, from 0 (none) to 10; times ten.
 const exposureLimit = 15
@@ -164,13 +172,58 @@ func TestTheUnitsKeepTheGuardAndAreNotBoundToTheBroker(t *testing.T) {
 		})
 	}
 	companion := content(t, "holdfast.service")
-	for _, key := range []string{"After", "Wants"} {
-		if got := one(t, companion, key); !strings.Contains(got, "nats-server.service") {
-			t.Errorf("%s=%s without the broker", key, got)
+	for key, want := range map[string]bool{"Before": true, "Wants": true, "After": false} {
+		if got := one(t, companion, key); strings.Contains(got, "nats-server.service") != want {
+			t.Errorf("%s=%s", key, got)
 		}
 	}
 	if got := values(companion, "RemoveIPC"); len(got) > 0 {
 		t.Errorf("RemoveIPC=%q removes the broker's", got)
+	}
+}
+
+// The broker waits for its sidecar, and the sidecar not for it: else each would for the other.
+func TestTheBrokerWaitsAtTheGateForLessThanItsStartMayTake(t *testing.T) {
+	gate := content(t, gateFile)
+	for key, want := range map[string]string{"After": "holdfast.service", "Wants": "holdfast.service", "Restart": "always"} {
+		if got := one(t, gate, key); got != want {
+			t.Errorf("%s=%s, want %s", key, got, want)
+		}
+	}
+	for _, key := range []string{"BindsTo", "Requires", "PartOf"} {
+		if got := values(gate, key); len(got) > 0 {
+			t.Errorf("%s=%q", key, got)
+		}
+	}
+	words := strings.Fields(one(t, gate, "ExecStartPre"))
+	if !slices.Equal(words[:3], []string{"/usr/bin/holdfast", "gate", "--wait"}) {
+		t.Fatalf("it waits at %q", words)
+	}
+	const startTimeout = 90 * time.Second // of systemd
+	if wait, err := time.ParseDuration(words[3]); err != nil || wait > startTimeout-15*time.Second {
+		t.Errorf("--wait %s: %v", words[3], err)
+	}
+	flags, _ := commandLine(t, content(t, "holdfast.service"))
+	if !slices.ContainsFunc(flags, func(f []string) bool { return slices.Equal(f, words[4:]) }) {
+		t.Errorf("the gate has %q, the sidecar %q", words[4:], flags)
+	}
+}
+
+// A unit that is stopped as a whole, guard and all, is ended by the watchdog. The next sidecar
+// renews while the lease may still be alive.
+func TestTheWatchdogEndsAStoppedUnitBeforeTheLeaseCanBeGone(t *testing.T) {
+	unit := content(t, "holdfast.service")
+	var all time.Duration
+	for _, key := range []string{"WatchdogSec", "TimeoutAbortSec", "RestartSec"} {
+		d, err := time.ParseDuration(one(t, unit, key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all += d
+	}
+	const ttl = 32 * time.Second // the default, of which an eighth has passed at most
+	if left := ttl - ttl/8; all > left-time.Second {
+		t.Errorf("%v until the next sidecar starts, %v of the lease", all, left)
 	}
 }
 
@@ -189,9 +242,8 @@ func analyze(t *testing.T) (program, root string) {
 		write(t, filepath.Join(root, "etc/systemd/system", name), content(t, name), 0o644)
 		write(t, filepath.Join(root, "etc/systemd/system", name+".d", "etcd-credentials.conf"), content(t, "etcd-credentials.conf"), 0o644)
 	}
-	for _, name := range []string{"nats-server.service"} {
-		write(t, filepath.Join(root, "etc/systemd/system", name), "[Service]\nExecStart=/usr/sbin/nats-server\n", 0o644)
-	}
+	write(t, filepath.Join(root, "etc/systemd/system", broker), "[Service]\nExecStart=/usr/sbin/nats-server\n", 0o644)
+	write(t, filepath.Join(root, "etc/systemd/system", broker+".d", gateFile), content(t, gateFile), 0o644)
 	for _, name := range []string{"network-online.target", "multi-user.target", "basic.target", "sysinit.target", "shutdown.target", "sockets.target", "timers.target", "paths.target", "slices.target"} {
 		write(t, filepath.Join(root, "usr/lib/systemd/system", name), "[Unit]\nDefaultDependencies=no\n", 0o644)
 	}
@@ -210,7 +262,7 @@ func write(t *testing.T, file, text string, mode os.FileMode) {
 
 func TestSystemdFindsNothingWrongWithTheUnits(t *testing.T) {
 	program, root := analyze(t)
-	for _, name := range units {
+	for _, name := range append([]string{broker}, units...) {
 		cmd := exec.CommandContext(t.Context(), program, "verify", "--root="+root, "--man=no", name)
 		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
 			t.Errorf("%s: %v\n%s", name, err, out)
