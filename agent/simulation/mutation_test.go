@@ -23,11 +23,21 @@ var (
 // exactly once.
 type edit struct{ file, old, new string }
 
-// mutation is a deliberate breakage of a safety rule, which the simulation must notice.
+// mutation is a deliberate breakage of a safety rule. The simulation must notice it, or
+// the test that it names.
 type mutation struct {
 	name  string
 	rule  string // of DESIGN
 	edits []edit
+	// test is a package and what -run takes, such as "./agent ^TestName$"; empty: the
+	// simulation.
+	test string
+}
+
+// killer splits test.
+func (m mutation) killer() (pkg, pattern string) {
+	pkg, pattern, _ = strings.Cut(m.test, " ")
+	return pkg, pattern
 }
 
 func root(t *testing.T) string {
@@ -60,15 +70,45 @@ func (m mutation) apply(root string) (map[string]string, error) {
 }
 
 func TestEveryMutationStillApplies(t *testing.T) {
+	root, known := root(t), map[string]bool{}
 	for _, m := range mutations {
-		if _, err := m.apply(root(t)); err != nil {
+		if _, err := m.apply(root); err != nil {
 			t.Errorf("%s: %v", m.name, err)
+		}
+		if known[m.name] {
+			t.Errorf("%s: there are two of this name", m.name)
+		}
+		known[m.name] = true
+		if pkg, pattern := m.killer(); m.test != "" && !hasTest(t, filepath.Join(root, pkg), pattern) {
+			t.Errorf("%s: there is no test %s in %s", m.name, pattern, pkg)
 		}
 	}
 }
 
-// TestEveryMutantIsCaught builds this package's test with one safety rule broken, again
-// and again, and expects it to fail.
+// hasTest reports whether the directory's tests have one that the pattern's first level
+// names.
+func hasTest(t *testing.T, dir, pattern string) bool {
+	which := regexp.MustCompile(strings.Split(pattern, "/")[0])
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		raw, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(raw), -1) {
+			if which.MatchString(f[1]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// TestEveryMutantIsCaught builds a test program with one safety rule broken, again and
+// again, and expects it to fail: the named test's, if there is one, or this package's.
 func TestEveryMutantIsCaught(t *testing.T) {
 	if *mutate == "" {
 		t.Skip("takes minutes: make mutate")
@@ -81,14 +121,20 @@ func TestEveryMutantIsCaught(t *testing.T) {
 		}
 		t.Run(m.name, func(t *testing.T) {
 			began := time.Now()
-			program := build(t, m, dir)
+			pkg, pattern := m.killer()
+			survived, args := m.test, []string{"-test.run", pattern}
+			if m.test == "" {
+				pkg, survived = "./agent/simulation", fmt.Sprintf("the named and %d random schedules", *mutateTo)
+				args = []string{"-test.run", "^(TestNamed|TestNothingIsServed)", "-brief", "-schedules", fmt.Sprint(*mutateTo)}
+			}
+			program := build(t, m, pkg, dir)
 			built := time.Since(began)
-			cmd := exec.Command(program, "-test.run", "^(TestNamed|TestNothingIsServed)", "-test.failfast", "-brief",
-				"-schedules", fmt.Sprint(*mutateTo), "-test.timeout", "5m")
+			cmd := exec.Command(program, append(args, "-test.failfast", "-test.timeout", "5m")...)
+			cmd.Dir = filepath.Join(root(t), pkg)
 			out, err := cmd.CombinedOutput()
 			took := time.Since(began).Round(100 * time.Millisecond)
 			if err == nil {
-				t.Fatalf("%s: survived the named and %d random schedules (%v)", m.rule, *mutateTo, took)
+				t.Fatalf("%s: survived %s (%v)", m.rule, survived, took)
 			}
 			t.Logf("%s: caught in %v (built in %v): %s", m.rule, took, built.Round(100*time.Millisecond), verdict(string(out)))
 		})
@@ -97,14 +143,16 @@ func TestEveryMutantIsCaught(t *testing.T) {
 
 // verdict is the line that tells what was violated.
 func verdict(out string) string {
-	if m := regexp.MustCompile(`(?m)^ *[0-9.]+s: .*$`).FindString(out); m != "" {
-		return strings.TrimSpace(m)
+	for _, line := range []string{`(?m)^ *[0-9.]+s: .*$`, `(?m)^ +\w+_test\.go:\d+: .*$`, `(?m)^panic: .*$`} {
+		if m := regexp.MustCompile(line).FindString(out); m != "" {
+			return strings.TrimSpace(m)
+		}
 	}
 	return strings.TrimSpace(out[:min(len(out), 400)])
 }
 
-// build makes the test program of the mutant, without touching the tree.
-func build(t *testing.T, m mutation, dir string) string {
+// build makes the package's test program with the mutant, without touching the tree.
+func build(t *testing.T, m mutation, pkg, dir string) string {
 	t.Helper()
 	root := root(t)
 	files, err := m.apply(root)
@@ -128,7 +176,7 @@ func build(t *testing.T, m mutation, dir string) string {
 		t.Fatal(err)
 	}
 	program := filepath.Join(dir, "mutant.test")
-	cmd := exec.Command("go", "test", "-c", "-vet=off", "-p", "2", "-ldflags=-s -w", "-overlay", list, "-o", program, "./agent/simulation")
+	cmd := exec.Command("go", "test", "-c", "-vet=off", "-p", "2", "-ldflags=-s -w", "-overlay", list, "-o", program, pkg)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s does not build: %v\n%s", m.name, err, out)
