@@ -134,6 +134,8 @@ var explanations = map[string]explanation{
 		text("Compaction and a larger quota of etcd."), text("Compact and defragment etcd, then 'etcdctl alarm disarm'.")},
 	"registration/failing/no_leader": {text("etcd has no leader, for any broker. Stopping brokers would not help, so no session retry is used up."),
 		text("An etcd that keeps its quorum."), text("Look at etcd.")},
+	"registration/failing/unproven": {text("etcd confirms renewals, and no read of the registration proves them: a leader whose disk hangs does so for as long as it hangs, though another one has taken over. They count for nothing."),
+		text("An etcd whose members have sound disks."), text("Look at the disk of etcd's leader ('etcdctl endpoint status --cluster'), and end that member if it hangs.")},
 	"registration/failing/overloaded": {text("etcd answers that it cannot keep up, for any broker. Stopping brokers would not help, so no session retry is used up."),
 		text("A faster disk, or less load, for etcd."), text("Look at etcd.")},
 	"agent/shutdown/session_expired": {text("The registration ended while other brokers lived on, and --session-expired-policy asks to stop the broker then."),

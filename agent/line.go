@@ -9,6 +9,7 @@ import (
 
 	"holdfast/agent/lease"
 	"holdfast/cluster"
+	"holdfast/recovery"
 )
 
 // renewalLine is the cluster's renewal connection as the lease wants it.
@@ -74,14 +75,14 @@ func leaseError(err error) error {
 	return err
 }
 
-// classUnproven is the class of renewals that etcd answers and that nothing proves.
-const classUnproven = "unproven"
-
+// classify names the class of a failure. Renewals that etcd answers, and that no read
+// proves, have one of their own, unless the answer to the read says what is wrong.
 func classify(err error) string {
-	if errors.Is(err, lease.ErrUnproven) || errors.Is(err, lease.ErrForeign) {
-		return classUnproven
+	class := cluster.Classify(err)
+	if errors.Is(err, lease.ErrUnproven) && (class == cluster.ClassTimeout || class == cluster.ClassOther) || errors.Is(err, lease.ErrForeign) {
+		return string(recovery.FailureUnproven)
 	}
-	return string(cluster.Classify(err))
+	return string(class)
 }
 
 func failureClasses() []string {
@@ -89,5 +90,5 @@ func failureClasses() []string {
 	for _, c := range cluster.Classes() {
 		names = append(names, string(c))
 	}
-	return append(names, classUnproven)
+	return append(names, string(recovery.FailureUnproven))
 }

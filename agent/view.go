@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -127,7 +128,7 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 // advice says what a failure asks of a person.
 func advice(f recovery.FailureVerdict) string {
 	if f.Sequel == recovery.AwaitPerson || f.Sequel == recovery.CountAttempt ||
-		f.Reason == recovery.Reason(recovery.FailureNoLeader) || f.Reason == recovery.Reason(recovery.FailureOverloaded) {
+		slices.Contains([]recovery.Failure{recovery.FailureNoLeader, recovery.FailureOverloaded, recovery.FailureUnproven}, recovery.Failure(f.Reason)) {
 		return f.Detail
 	}
 	return "check etcd and the way to it"

@@ -14,6 +14,7 @@ const (
 	FailureAuth        Failure = "auth"
 	FailureLeaseGone   Failure = "lease_not_found"
 	FailureNoSpace     Failure = "no_space"
+	FailureUnproven    Failure = "unproven" // etcd renews, and no read proves it
 	FailureOther       Failure = "other"
 )
 
@@ -96,6 +97,8 @@ func JudgeFailure(f FailureFacts) FailureVerdict {
 		return FailureVerdict{KeepTrying, word, "etcd has no leader, for nobody: it is tried again, and no retry is used up; check the quorum of etcd"}
 	case f.Failure == FailureOverloaded:
 		return FailureVerdict{KeepTrying, word, "etcd cannot keep up, for anybody: it is tried again, and no retry is used up; look at its disk and its load"}
+	case f.Failure == FailureUnproven:
+		return FailureVerdict{KeepTrying, word, "an etcd member confirms renewals and does not answer reads, or knows another leader: other members are tried, and no retry is used up; look at the disk of etcd's leader"}
 	case f.Failure != FailureUnreachable && f.Failure != FailureTimeout:
 		return FailureVerdict{KeepTrying, word, "etcd, or the way to it, gave an answer without a class: it is tried again, and no retry is used up; see the error"}
 	case !f.Lost:

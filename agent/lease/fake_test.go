@@ -64,6 +64,7 @@ type world struct {
 	dials      sync.WaitGroup
 	// scripts; nil: the store answers
 	onKeepAlive func(ctx context.Context, n int) (time.Duration, error)
+	onRenewal   func() (Renewal, error) // instead of the store
 	onEstablish func(ctx context.Context, n int) error
 	onProve     func(ctx context.Context, n int) (term uint64, err error) // 0 and nil: the store answers
 	onRevoke    func(ctx context.Context) error
@@ -270,6 +271,11 @@ func (w *world) KeepAlive(ctx context.Context, id int64, fresh bool) (Renewal, e
 		if granted, err := script(ctx, n); granted != 0 || err != nil {
 			return Renewal{Granted: max(granted, 0), Term: w.leader()}, err
 		}
+	}
+	var renewal func() (Renewal, error)
+	w.lock(func() { renewal = w.onRenewal })
+	if renewal != nil {
+		return renewal()
 	}
 	r := Renewal{Granted: w.set.Timing.TTL}
 	err := w.exchange(ctx, fresh, func() error {

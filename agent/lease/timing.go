@@ -12,8 +12,8 @@ const (
 	RetryCeiling = time.Second - settle
 	// MinAttemptTimeout keeps a short TTL from making every attempt too short.
 	MinAttemptTimeout = 500 * time.Millisecond
-	// settle is what a heal may cost beyond the retry: a new connection and one
-	// round trip on a slow path.
+	// settle is what a heal may cost beyond the retry: a new connection and two round
+	// trips, the renewal's and its proof's, on a slow path.
 	settle = 250 * time.Millisecond
 )
 
@@ -26,7 +26,8 @@ type Timing struct {
 	BackoffMax     time.Duration // longest pause once the lease may be gone
 }
 
-// AttemptTimeout bounds one keep-alive: TTL/8, at least MinAttemptTimeout.
+// AttemptTimeout bounds one keep-alive, and as much again the read that proves it: TTL/8,
+// at least MinAttemptTimeout.
 func (t Timing) AttemptTimeout() time.Duration {
 	return max(t.TTL/8, MinAttemptTimeout)
 }
