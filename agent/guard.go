@@ -49,12 +49,21 @@ func openGuard(c Config, log *slog.Logger) (Guard, error) {
 	}
 	found, err := guard.Open(guard.Settings{
 		Dir: c.StateDir, Find: stopper.Target, NotSeen: notSeen, Log: log,
-		Broker: guard.Broker{PIDFile: c.BrokerPIDFile, Name: c.BrokerProcess, StopCommand: c.StopCommand, Child: len(c.Command) > 0},
+		Broker: guardedBroker(c),
 	})
 	if err != nil {
 		return nil, err
 	}
 	return &processGuard{found, stopper}, nil
+}
+
+// guardedBroker is what the guard is told.
+func guardedBroker(c Config) guard.Broker {
+	b := guard.Broker{PIDFile: c.BrokerPIDFile, Name: c.BrokerProcess, StopCommand: c.StopCommand}
+	if len(c.Command) > 0 {
+		b.Record = childRecord(c)
+	}
+	return b
 }
 
 // processGuard is the guard with what finds the broker's process for it.

@@ -19,8 +19,9 @@ type Acted struct {
 	Broker  int       `json:"broker"` // the pid that it stopped; 0: only the command was run
 	How     string    `json:"how"`    // what ended it, see process.Stopper
 	TookMS  int64     `json:"took_ms"`
-	LeftMS  int64     `json:"left_ms"`  // from the end of the broker to the deadline; negative: too late
-	QuietMS int64     `json:"quiet_ms"` // since the sidecar's last word when the stop began
+	LeftMS  int64     `json:"left_ms"`        // from the end of the broker to the deadline; negative: too late, but with Idle
+	Idle    bool      `json:"idle,omitempty"` // it was proven to serve nothing, and the deadline may be long over
+	QuietMS int64     `json:"quiet_ms"`       // since the sidecar's last word when the stop began
 	Problem string    `json:"problem,omitempty"`
 }
 
@@ -30,8 +31,18 @@ func (a Acted) String() string {
 	if a.Broker > 0 {
 		who = fmt.Sprintf("process %d of the broker", a.Broker)
 	}
-	text := fmt.Sprintf("no word from the sidecar for %s: %s was stopped by %s at %s in %s, %s before the deadline",
-		ms(a.QuietMS), who, a.How, a.At.UTC().Format("2006-01-02 15:04:05Z"), ms(a.TookMS), ms(a.LeftMS))
+	when := fmt.Sprintf("%s before the deadline", ms(a.LeftMS))
+	switch {
+	case a.Idle:
+		when = "it was last proven to serve nothing"
+	case a.LeftMS < 0:
+		when = fmt.Sprintf("%s after the deadline", ms(-a.LeftMS))
+	}
+	if a.How == "" {
+		return fmt.Sprintf("no word from the sidecar for %s: %s was not stopped in %s: %s", ms(a.QuietMS), who, ms(a.TookMS), a.Problem)
+	}
+	text := fmt.Sprintf("no word from the sidecar for %s: %s was stopped by %s at %s in %s, %s",
+		ms(a.QuietMS), who, a.How, a.At.UTC().Format("2006-01-02 15:04:05Z"), ms(a.TookMS), when)
 	if a.Problem != "" {
 		text += "; " + a.Problem
 	}
@@ -43,6 +54,9 @@ func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 // actsFile is where guards leave what they did, one JSON object a line.
 const actsFile = "guard.log"
 
+// maxActs bounds it, in bytes: a guard may stop a broker again and again for days.
+const maxActs = 256 << 10
+
 func leave(dir string, a Acted) error {
 	raw, err := json.Marshal(a)
 	if err != nil {
@@ -52,24 +66,32 @@ func leave(dir string, a Acted) error {
 	if err != nil {
 		return fmt.Errorf("note stop: %w", err)
 	}
-	_, err = f.Write(append(raw, '\n'))
+	if info, statErr := f.Stat(); statErr != nil || info.Size() < maxActs {
+		_, err = f.Write(append(raw, '\n'))
+	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("note stop: %w", err)
 	}
 	return nil
 }
 
-// takeUp reads what guards left and removes it. No guard may be running.
+// takeUp reads what guards left and removes it. A guard that runs may be writing: what is
+// read has another name, under which nobody writes.
 func takeUp(dir string) ([]Acted, error) {
 	path := filepath.Join(dir, actsFile)
-	raw, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+	taken := path + ".taken"
+	if _, err := os.Stat(taken); errors.Is(err, fs.ErrNotExist) { // else somebody died while taking it up
+		if err := os.Rename(path, taken); errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("take up what the guard did: %w", err)
+		}
 	}
+	raw, err := os.ReadFile(taken)
 	if err != nil {
 		return nil, fmt.Errorf("read what the guard did: %w", err)
 	}
-	if err := os.Remove(path); err != nil {
+	if err := os.Remove(taken); err != nil {
 		return nil, fmt.Errorf("take up what the guard did: %w", err)
 	}
 	var acts []Acted

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -20,11 +21,14 @@ import (
 )
 
 const (
-	// supervise is the pause between two looks at whether the guard lives.
+	// supervise is the pause between two looks at a guard that does not stand yet, or not
+	// for the process that it should.
 	supervise = 250 * time.Millisecond
-	// relook is the pause between two searches for the broker's process while a guard
-	// watches one, which notices its end by itself.
+	// relook is the pause between two searches for the broker's process while there is none.
 	relook = 2 * time.Second
+	// settled is the pause between two looks while all is as it should be. What changes is
+	// told of: the guard's end by the kernel, another process by Wake.
+	settled = 10 * time.Second
 	// retry is the pause after a guard could not be started, or ended at once.
 	retry = time.Second
 	// claim bounds the wait for a guard of an earlier sidecar that has just started.
@@ -42,6 +46,12 @@ type Settings struct {
 	Clock   func() lease.Instant // default: the boot clock
 	Log     *slog.Logger
 }
+
+// never is a beat after which the loop is not silent while the host runs.
+const never = lease.Instant(math.MaxInt64 / 2)
+
+// untold is no count of acts.
+const untold = math.MaxUint64
 
 // What is the kind of an event.
 type What string
@@ -63,8 +73,9 @@ type Event struct {
 }
 
 // Client is the sidecar's side: the word that it gives, and the care for the process
-// that keeps it. Arm, Disarm and Goodbye make no system call beyond reading the
-// clock, and never block; they may be called from anywhere, at any time.
+// that keeps it. Arm, Postpone, Beat, Disarm and Goodbye never block, and but for the last
+// they make no system call beyond reading the clock; they may be called from anywhere, at
+// any time.
 type Client struct {
 	set  Settings
 	page *page
@@ -75,7 +86,9 @@ type Client struct {
 	starts  atomic.Int64
 
 	woken  chan struct{}
-	digest uint64 // of the way to stop the broker
+	ring   atomic.Bool          // the guard has to read the word now
+	posted atomic.Pointer[post] // the page's post in force, as far as it is known to be ours
+	hand   hand                 // on the guard
 
 	mu   sync.Mutex
 	news []Event
@@ -83,8 +96,9 @@ type Client struct {
 	// Owned by Run.
 	lock    *os.File // while we have the lock, there is no guard; nil: to be opened
 	locked  bool
-	child   int  // pid of a guard that we started and must reap; 0: none
-	stood   bool // the present guard was seen to keep the word
+	child   int    // pid of a guard that we started and must reap; 0: none
+	stood   bool   // the present guard was seen to keep the word
+	acts    uint64 // the page's, as far as they were told
 	sought  lease.Instant
 	target  process.Target // as last found; zero: never
 	notYet  lease.Instant
@@ -103,11 +117,20 @@ func Open(s Settings) (*Client, error) {
 		return nil, fmt.Errorf("guard: find %s: %w", s.Dir, err)
 	}
 	s.Dir = dir
-	c := &Client{set: s, woken: make(chan struct{}, 1), digest: s.Broker.digest()}
+	for _, path := range []*string{&s.Broker.PIDFile, &s.Broker.Record} {
+		if *path == "" {
+			continue
+		}
+		if *path, err = filepath.Abs(*path); err != nil {
+			return nil, fmt.Errorf("guard: %w", err)
+		}
+	}
+	c := &Client{set: s, woken: make(chan struct{}, 1), acts: untold}
 	if err := c.claim(); err != nil {
 		return nil, err
 	}
 	c.page.owner.Store(int64(os.Getpid()))
+	c.Beat(s.Clock())
 	return c, nil
 }
 
@@ -123,6 +146,7 @@ func Left(dir string) (*Client, error) {
 	if !c.alive.Load() {
 		return nil, nil
 	}
+	c.Beat(never) // nobody asks that our loop be watched
 	return c, nil
 }
 
@@ -144,7 +168,12 @@ func (c *Client) claim() error {
 				if c.page, c.file, err = openPage(pid, pageFD); err == nil {
 					c.alive.Store(true)
 					c.page.goodbye.Store(false)
-					c.target, c.stood = c.page.target(), true
+					c.stood = true
+					if was, _, err := c.page.post(); err == nil {
+						c.target = was.Target
+						c.posted.Store(&was)
+					}
+					c.hand.take(pid, c.Wake)
 					c.tell(Event{What: TakenOver, Detail: fmt.Sprintf("guard %d of an earlier sidecar", pid)})
 					return nil
 				}
@@ -197,7 +226,12 @@ func (c *Client) holder() (int, error) {
 }
 
 // Arm says until when the broker may serve.
-func (c *Client) Arm(v lease.Validity) { c.page.arm(v, c.set.Clock()) }
+func (c *Client) Arm(v lease.Validity) {
+	if c.page.arm(v, c.set.Clock()) { // a shorter TTL
+		c.ring.Store(true)
+		c.Wake()
+	}
+}
 
 // Postpone says that nothing is served, which was just proven: the guard acts at stopAt
 // instead.
@@ -213,27 +247,35 @@ func (c *Client) Disarm() { c.page.disarm() }
 func (c *Client) Goodbye() {
 	c.leaving.Store(true)
 	c.page.goodbye.Store(true)
+	c.wakeGuard()
 }
 
-// Alive reports whether a guard kept the word at the last look, at most 250 ms ago.
+// wakeGuard has the guard read the word. One that does not stand yet will read it.
+func (c *Client) wakeGuard() {
+	if c.page.standing.Load() {
+		c.hand.signal()
+	}
+}
+
+// Alive reports whether a guard keeps the word.
 func (c *Client) Alive() bool { return c.alive.Load() && c.page.standing.Load() }
 
 // Stands reports whether a guard keeps the word for that process of the broker, and
-// would stop it in our way. The zero Target is whatever the stop command stops. A guard
-// that died is noticed within 250 ms.
+// would stop it in our way. The zero Target is whatever the stop command stops.
 func (c *Client) Stands(t process.Target) bool {
+	p := c.posted.Load()
 	return c.Alive() && !c.page.goodbye.Load() &&
-		c.page.target() == t && c.page.broker.Load() == c.digest
+		p != nil && *p == post{t, c.set.Broker} && c.page.held.Load() == c.page.number.Load()
 }
 
 // Fired reports whether a guard of ours began to stop that process of the broker.
 func (c *Client) Fired(t process.Target) bool {
-	return t.Pid != 0 && c.page.target() == t && lease.Instant(c.page.spent.Load()) > born(t)
+	return c.page.fired.is(t)
 }
 
 // Shun has a process left alone that is not the broker, also by a guard that runs; the
 // zero Target ends that. Only the last one is remembered.
-func (c *Client) Shun(t process.Target) { c.page.shun(t) }
+func (c *Client) Shun(t process.Target) { c.page.shunned.set(t) }
 
 // Wake has Run look for the broker's process at once: there is another.
 func (c *Client) Wake() {

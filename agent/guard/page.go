@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -24,33 +25,70 @@ const pageName = "holdfast-guard"
 // page is the memory that the sidecar and its guard share. Each field is written by one
 // of them, whole, so a crash at any moment leaves a word that was meant: of the moments
 // only stopAt begins anything, and it is written last when armed, first when disarmed.
+// How long the guard may sleep is a part of the word; one that is to be read sooner,
+// because it is nearer than the word before or names another process, wakes the guard.
 type page struct {
 	magic    atomic.Uint64
 	stopAt   atomic.Int64 // boot clock, ns; 0: disarmed
 	killAt   atomic.Int64
 	deadline atomic.Int64
 	heardAt  atomic.Int64 // when the sidecar last armed, or postponed
+	goodbye  atomic.Bool
 	beat     atomic.Int64 // when its loop last ran
 	nap      atomic.Int64 // for how long the word may be left unread, ns
-	goodbye  atomic.Bool
 	owner    atomic.Int64 // pid of the sidecar
-	pid      atomic.Int64 // the target of the present guard; 0: none
-	ticks    atomic.Uint64
-	broker   atomic.Uint64 // digest of how it stops the broker
-	spent    atomic.Int64  // written by the guard: the stopAt that it acts upon
-	standing atomic.Bool   // written by the guard: it keeps the word from here on
-	// A process that a pid file or a name leads to, and that is not the broker; pid 0: none.
-	shunned      atomic.Int64
-	shunnedTicks atomic.Uint64
+	// A process that a pid file or a name leads to, and that is not the broker.
+	shunned mark
+	// The number of the post in force, which stands in posts. It is written last, so a
+	// sidecar that dies before leaves the post as it was.
+	number atomic.Uint64
+	posts  [2]slot
+
+	// Written by the guard.
+	held     atomic.Uint64 // the number of the post that it keeps
+	standing atomic.Bool   // it keeps the word from here on, and may be woken
+	spent    atomic.Int64  // the stopAt that it acts upon
+	fired    mark          // the process that it stops, or has stopped last
+	trying   atomic.Bool   // it is stopping something
+	acts     atomic.Uint64 // grows when it has written down what it did
 }
 
-func (p *page) arm(v lease.Validity, now lease.Instant) {
+// mark is a process that may be another at any moment.
+type mark struct {
+	pid   atomic.Int64 // 0: none
+	ticks atomic.Uint64
+}
+
+// set writes the pid last: with it the word counts.
+func (m *mark) set(t process.Target) {
+	m.pid.Store(0)
+	m.ticks.Store(t.StartTicks)
+	m.pid.Store(int64(t.Pid))
+}
+
+// is reports whether it is that process, which is one.
+func (m *mark) is(t process.Target) bool {
+	return t.Pid != 0 && t == process.Target{Pid: int(m.pid.Load()), StartTicks: m.ticks.Load()}
+}
+
+// slotSize is the room for a post as JSON: a path of the greatest length, and more.
+const slotSize = 16 << 10
+
+type slot struct {
+	size atomic.Uint32
+	text [slotSize]byte
+}
+
+// arm reports whether the guard has to be woken for it.
+func (p *page) arm(v lease.Validity, now lease.Instant) (nearer bool) {
+	before := lease.Instant(p.stopAt.Load())
 	stopAt, killAt := Points(v)
 	p.heardAt.Store(int64(now))
 	p.deadline.Store(int64(v.Deadline()))
 	p.killAt.Store(int64(killAt))
 	p.nap.Store(int64(v.TTL / 2))
 	p.stopAt.Store(int64(stopAt))
+	return stopAt < before
 }
 
 // postpone moves the moment later, and never nearer: a reader between the two stores
@@ -73,20 +111,45 @@ func (p *page) orders() Orders {
 	}
 }
 
-func (p *page) target() process.Target {
-	return process.Target{Pid: int(p.pid.Load()), StartTicks: p.ticks.Load()}
+// order gives the guard another post. Only one may do that at a time.
+func (p *page) order(o post) error {
+	text, err := json.Marshal(o)
+	if err != nil {
+		return fmt.Errorf("encode the guard's post: %w", err)
+	}
+	if len(text) > slotSize {
+		return fmt.Errorf("what the guard is to know of the broker has %d bytes, more than %d: shorten --stop-command", len(text), slotSize)
+	}
+	next := p.number.Load() + 1
+	s := &p.posts[next%2]
+	copy(s.text[:], text)
+	s.size.Store(uint32(len(text)))
+	p.number.Store(next)
+	return nil
 }
 
-// shun writes the pid last: with it the word counts.
-func (p *page) shun(t process.Target) {
-	p.shunned.Store(0)
-	p.shunnedTicks.Store(t.StartTicks)
-	p.shunned.Store(int64(t.Pid))
+// post is the post in force and its number; 0: there was none yet.
+func (p *page) post() (o post, number uint64, err error) {
+	var text []byte
+	for number = p.number.Load(); ; number = p.number.Load() {
+		s := &p.posts[number%2]
+		text = append(text[:0], s.text[:min(s.size.Load(), slotSize)]...)
+		if p.number.Load() == number { // else it may be half of the one after
+			break
+		}
+	}
+	if number == 0 {
+		return post{}, 0, nil
+	}
+	if err := json.Unmarshal(text, &o); err != nil {
+		return post{}, number, fmt.Errorf("read the guard's post: %w", err)
+	}
+	return o, number, nil
 }
 
 // shuns says that a process is not the broker; nil: it may be.
 func (p *page) shuns(t process.Target) error {
-	if t.Pid == 0 || t != (process.Target{Pid: int(p.shunned.Load()), StartTicks: p.shunnedTicks.Load()}) {
+	if !p.shunned.is(t) {
 		return nil
 	}
 	return fmt.Errorf("%s is not the broker: %w", t, process.ErrNotFound)
@@ -99,7 +162,7 @@ func newPage() (*page, *os.File, error) {
 		return nil, nil, fmt.Errorf("make memory to share with the guard: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), pageName)
-	if err := f.Truncate(int64(os.Getpagesize())); err != nil {
+	if err := f.Truncate(int64(unsafe.Sizeof(page{}))); err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("make memory to share with the guard: %w", err), f.Close())
 	}
 	p, err := mapPage(f)
@@ -110,14 +173,25 @@ func newPage() (*page, *os.File, error) {
 	return p, f, nil
 }
 
+func descriptor(pid, fd int) string { return fmt.Sprintf("/proc/%d/fd/%d", pid, fd) }
+
+// hasPage looks whether the process has a page as that descriptor. What a file is called
+// there is decided by who made it; this is a check against accidents, such as a pid that
+// is another process's by now.
+func hasPage(pid, fd int) error {
+	path := descriptor(pid, fd)
+	if link, err := os.Readlink(path); err != nil || !strings.Contains(link, pageName) {
+		return fmt.Errorf("%s is no page of a guard: %q: %w", path, link, errors.Join(err, errNoPage))
+	}
+	return nil
+}
+
 // openPage opens the page that the process has as a descriptor.
 func openPage(pid, fd int) (*page, *os.File, error) {
-	path := fmt.Sprintf("/proc/%d/fd/%d", pid, fd)
-	// What a file is called there is decided by who made it; this is a check against
-	// accidents, such as a pid that is another process's by now.
-	if link, err := os.Readlink(path); err != nil || !strings.Contains(link, pageName) {
-		return nil, nil, fmt.Errorf("%s is no page of a guard: %q: %w", path, link, errors.Join(err, errNoPage))
+	if err := hasPage(pid, fd); err != nil {
+		return nil, nil, err
 	}
+	path := descriptor(pid, fd)
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the page of the guard: %w", err)
@@ -143,7 +217,7 @@ func mapPage(f *os.File) (*page, error) {
 	if info.Size() < int64(unsafe.Sizeof(page{})) {
 		return nil, fmt.Errorf("map the page of the guard: %d bytes: %w", info.Size(), errNoPage)
 	}
-	mem, err := unix.Mmap(int(f.Fd()), 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	mem, err := unix.Mmap(int(f.Fd()), 0, int(unsafe.Sizeof(page{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("map the page of the guard: %w", err)
 	}

@@ -12,25 +12,24 @@ import (
 // ticksPerSecond is the unit of times in /proc: USER_HZ, 100 on every Linux.
 const ticksPerSecond = 100
 
-// quarry is the process that a guard watches, by a pidfd where the kernel gives one.
+// quarry is the process that a guard holds, by a pidfd where the kernel gives one.
 type quarry struct {
-	process.Target
-	fd   int  // negative: none; then it is looked at by its pid and start
-	over bool // it had ended when it was to be opened
+	post
+	fd   int  // negative: none, or it has become readable; never waited on again
+	over bool // it has ended, and its group
 }
 
-// watch opens the process; the zero Target is none, and never gone.
-func watch(t process.Target) *quarry {
-	q := &quarry{Target: t, fd: -1}
+// watch opens the process; the zero Target is none.
+func watch(p post) *quarry {
+	q := &quarry{post: p, fd: -1}
 	if !q.known() {
 		return q
 	}
-	if fd, err := unix.PidfdOpen(t.Pid, 0); err == nil {
+	if fd, err := unix.PidfdOpen(p.Target.Pid, 0); err == nil {
 		q.fd = fd // of a later process, perhaps, until its start is compared
 	}
-	if t.Gone() {
+	if p.Target.Gone() {
 		q.close()
-		q.over = true
 	}
 	return q
 }
@@ -42,7 +41,7 @@ func (q *quarry) close() {
 	}
 }
 
-func (q *quarry) known() bool { return q.Pid != 0 }
+func (q *quarry) known() bool { return q.Target.Pid != 0 }
 
 // born is when the process started, to a clock tick; 0: there is none.
 func (q *quarry) born() lease.Instant { return born(q.Target) }
@@ -51,14 +50,27 @@ func born(t process.Target) lease.Instant {
 	return lease.Instant(t.StartTicks) * lease.Instant(time.Second/ticksPerSecond)
 }
 
+// gone reports whether there is nothing to stop: the process has ended, and its group, or
+// there is neither a process nor a command.
 func (q *quarry) gone() bool {
 	switch {
+	case !q.known():
+		return q.Broker.StopCommand == ""
 	case q.over:
 		return true
-	case q.fd < 0:
-		return q.known() && q.Gone()
+	case q.fd >= 0 && !readable(q.fd):
+		return false
 	}
-	fds := []unix.PollFd{{Fd: int32(q.fd), Events: unix.POLLIN}}
+	q.close() // from here on it would wake every wait
+	q.over = q.Broker.gone(q.Target)
+	return q.over
+}
+
+// unwatched reports whether nothing tells when it ends.
+func (q *quarry) unwatched() bool { return q.known() && !q.over && q.fd < 0 }
+
+func readable(fd int) bool {
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, 0)
 	return err == nil && n == 1
 }

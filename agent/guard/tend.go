@@ -16,19 +16,32 @@ import (
 // Run sees to it that there is a guard while there is a broker to guard. It returns nil
 // when ctx ends, and leaves the guard as it is.
 func (c *Client) Run(ctx context.Context) error {
-	tick := time.NewTicker(supervise)
-	defer tick.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	defer c.close()
 	for {
 		c.look()
+		timer.Reset(c.pause())
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-c.woken:
 			c.sought = 0
-		case <-tick.C:
+		case <-timer.C:
 		}
 	}
+}
+
+// pause is the time to the next look, if nobody wakes us before.
+func (c *Client) pause() time.Duration {
+	switch {
+	case !c.Alive() || !c.stood || !c.hand.holds(),
+		c.page.held.Load() != c.page.number.Load(), c.page.trying.Load():
+		return supervise
+	case c.target.Pid == 0 || c.set.Broker.gone(c.target):
+		return relook
+	}
+	return settled
 }
 
 // close lets go of what the next sidecar needs. The page stays: a late word finds it.
@@ -55,27 +68,32 @@ func (c *Client) look() {
 		return
 	}
 	wanted := c.seek()
+	if c.page.acts.Load() != c.acts || free && c.alive.Load() {
+		c.takeUp()
+	}
 	if !free {
 		c.alive.Store(true)
 		c.noteStanding()
-		if c.page.shuns(c.page.target()) != nil || wanted && (c.page.target() != c.target || c.page.broker.Load() != c.digest) {
-			c.page.goodbye.Store(true) // it guards another process, or would stop it in another way
-		}
+		c.retarget(wanted)
 		return
 	}
-	acted, was := c.takeUp(), c.page.target()
 	if c.alive.Load() {
 		c.noteStanding() // it may have been a short life
 	}
-	died := c.alive.Swap(false) && !acted && !c.page.goodbye.Load() && (was.Pid == 0 || !was.Gone())
+	died := c.alive.Swap(false) && !c.page.goodbye.Load()
 	switch {
 	case died && c.stood:
-		c.set.Log.Warn("the guard died: another is started")
-		c.tell(Event{What: Died, Detail: "another is started"})
+		next := "another is started"
+		if !wanted {
+			next = "another is started with the broker"
+		}
+		c.set.Log.Warn("the guard died: " + next)
+		c.tell(Event{What: Died, Detail: next})
 	case died:
 		c.fail(errors.New("it ends as soon as it is started: see the limits on memory and processes, and the kernel's messages"))
 	}
 	c.stood = false
+	c.hand.drop()
 	switch {
 	case c.leaving.Load():
 	case wanted:
@@ -104,11 +122,35 @@ func (c *Client) seek() bool {
 	if c.target.Pid == 0 {
 		return c.set.Broker.StopCommand != ""
 	}
-	return !c.target.Gone()
+	return !c.set.Broker.gone(c.target)
 }
 
-// takeUp tells what guards did; there is none now.
-func (c *Client) takeUp() (acted bool) {
+// retarget has the guard look after the process that is the broker now, in our way. Until
+// it has taken that post it keeps the one before.
+func (c *Client) retarget(wanted bool) {
+	next := post{c.target, c.set.Broker}
+	now := c.posted.Load()
+	wanted = wanted || now != nil && c.page.shuns(now.Target) != nil
+	if wanted && (now == nil || *now != next) && c.post(next) {
+		c.ring.Store(true)
+	}
+	if c.ring.Swap(false) {
+		c.wakeGuard()
+	}
+}
+
+func (c *Client) post(next post) bool {
+	if err := c.page.order(next); err != nil {
+		c.fail(err)
+		return false
+	}
+	c.posted.Store(&next)
+	return true
+}
+
+// takeUp tells what guards did, once they have written it down.
+func (c *Client) takeUp() {
+	c.acts = c.page.acts.Load()
 	acts, err := takeUp(c.set.Dir)
 	if err != nil {
 		c.fail(err)
@@ -117,7 +159,6 @@ func (c *Client) takeUp() (acted bool) {
 		c.set.Log.Error("the guard stopped the broker", "at", a.At, "how", a.How, "detail", a.String())
 		c.tell(Event{What: Stopped, Detail: a.String(), Acted: a})
 	}
-	return len(acts) > 0
 }
 
 // start starts a guard, which inherits the lock that we have. One that ended as soon as
@@ -126,18 +167,19 @@ func (c *Client) start(t process.Target) {
 	if c.set.Clock() < c.notYet {
 		return
 	}
-	c.page.pid.Store(int64(t.Pid))
-	c.page.ticks.Store(t.StartTicks)
-	c.page.broker.Store(c.digest)
+	if !c.post(post{t, c.set.Broker}) {
+		return
+	}
 	c.page.standing.Store(false)
+	c.page.held.Store(0)
 	c.page.goodbye.Store(false)
 	if c.leaving.Load() { // said meanwhile
 		c.page.goodbye.Store(true)
 	}
 	// The program that runs now, even if its file was replaced.
-	cmd := exec.Command("/proc/self/exe", append([]string{Verb, "-state-dir", c.set.Dir}, c.set.Broker.args(t)...)...)
+	cmd := exec.Command("/proc/self/exe", Verb, "-state-dir", c.set.Dir)
 	cmd.Args[0] = "holdfast"
-	cmd.Env = append(process.Environment(), commandVar+"="+c.set.Broker.StopCommand)
+	cmd.Env = process.Environment()
 	cmd.Stderr = durable(os.Stderr)
 	cmd.ExtraFiles = []*os.File{c.file, c.lock} // pageFD, lockFD
 	cmd.SysProcAttr = apart()
@@ -147,6 +189,7 @@ func (c *Client) start(t process.Target) {
 		return
 	}
 	c.child = cmd.Process.Pid
+	c.hand.take(c.child, c.Wake)
 	cmd.Process.Release() // reaped by look: nobody may have to wait for it
 	c.starts.Add(1)
 	c.alive.Store(true)
@@ -160,7 +203,10 @@ func (c *Client) noteStanding() {
 		return
 	}
 	c.stood, c.failing = true, false
-	broker := c.page.target().Pid
+	broker := 0
+	if now := c.posted.Load(); now != nil {
+		broker = now.Target.Pid
+	}
 	c.set.Log.Info("guard started", "pid", c.child, "broker", broker)
 	c.tell(Event{What: Started, Detail: fmt.Sprintf("guard %d for process %d of the broker", c.child, broker)})
 }

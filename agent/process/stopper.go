@@ -52,7 +52,7 @@ type Settings struct {
 	// Record is the file of such a child, for whoever has no hand on it; see Child.
 	Record string
 	// Seen is the broker's process as it was known before, for a stopper in a
-	// process that starts late; zero: none.
+	// process that starts late; zero: none. Without PIDFile and Name it is the only one.
 	Seen Target
 	// Log is told of a stop command that failed where a signal did the work; nil: nobody.
 	Log *slog.Logger
@@ -94,7 +94,7 @@ func NewStopper(s Settings) (*Stopper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--stop-command %q: %w", s.Command, err)
 	}
-	if len(argv) == 0 && s.PIDFile == "" && s.Name == "" && !s.hasChild() {
+	if len(argv) == 0 && s.PIDFile == "" && s.Name == "" && !s.hasChild() && s.Seen == (Target{}) {
 		return nil, errors.New("no way to stop the broker: set --broker-pid-file, --broker-process or --stop-command, or start the broker with 'holdfast run -- CMD'")
 	}
 	if s.Log == nil {
@@ -247,6 +247,12 @@ func (s *Stopper) find() ([]aim, error) {
 		}
 	}
 	if s.settings.PIDFile == "" && s.settings.Name == "" {
+		if only := s.settings.Seen; only != (Target{}) {
+			if s.refused(only) == nil && !only.Gone() {
+				aims = append(aims, aim{only, false})
+			}
+			return aims, nil
+		}
 		if !s.settings.hasChild() && len(aims) == 0 {
 			return nil, ErrNotFound // only a command
 		}
