@@ -75,6 +75,9 @@ type processGuard struct {
 // Refuse implements refuser.
 func (g *processGuard) Refuse(f func(process.Target) error) { g.stopper.Refuse(f) }
 
+// Expect implements expecter.
+func (g *processGuard) Expect(t process.Target) { g.stopper.Expect(t) }
+
 // findGuard opens the guard, or finds the one that must not stay.
 func (a *agent) findGuard() (err error) {
 	w := a.world

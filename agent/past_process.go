@@ -23,11 +23,41 @@ func (a *agent) rememberProcess(t process.Target, instance string, judged recogn
 // recallProcess takes up which process served before this sidecar began. One that is not
 // surely the one that was registered, or is another's pid by now, proves nothing.
 func (a *agent) recallProcess() {
-	p := a.memory.Process
-	if p == nil || p.Instance != a.memory.Instance {
-		return
-	}
-	if space, err := process.Space(); err == nil && space == p.Space {
+	if p := a.memory.Process; p.here() && p.Instance == a.memory.Instance {
 		a.served = p.Target
 	}
+}
+
+// here reports whether the process can be told from all others.
+func (p *pastProcess) here() bool {
+	if p == nil {
+		return false
+	}
+	space, err := process.Space()
+	return err == nil && space == p.Space
+}
+
+// expecter is who finds the broker's process, and is to know it from an earlier life
+// however the wall clock was set since.
+type expecter interface{ Expect(process.Target) }
+
+// expectProcess has everybody know the process that an earlier sidecar recognized.
+func (a *agent) expectProcess() {
+	p := a.memory.Process
+	if a.process == nil || !p.here() {
+		return
+	}
+	a.process.Expect(p.Pid, p.StartTicks)
+	for _, one := range []any{a.stopper, a.guard} {
+		if e, ok := one.(expecter); ok {
+			e.Expect(p.Target)
+		}
+	}
+}
+
+// recognizedBefore reports whether an earlier sidecar recognized that process by what it
+// answered with.
+func (a *agent) recognizedBefore(t process.Target, instance string) bool {
+	p := a.memory.Process
+	return p.here() && p.Target == t && p.Instance == instance
 }

@@ -149,6 +149,7 @@ func (a *agent) introduce() {
 	if a.process == nil {
 		return
 	}
+	a.expectProcess()
 	for _, one := range []any{a.stopper, a.guard} {
 		if r, ok := one.(refuser); ok {
 			r.Refuse(a.recognizer.refuses)
@@ -171,8 +172,12 @@ func (a *agent) recognizeProcess(verdict probes.Verdict, who brokerapi.Identity)
 	if !ask {
 		return
 	}
+	before := a.recognizedBefore(t, who.Instance)
 	a.tasks.Go(func() {
-		judged, why := judgeProcess(a.life0, a.cfg, seen, who)
+		judged, why := isBroker, ""
+		if !before {
+			judged, why = judgeProcess(a.life0, a.cfg, seen, who)
+		}
 		if a.recognizer.end(t, who.Instance, judged, why) {
 			a.shun(t, judged)
 			a.tell(a.life0, func() {

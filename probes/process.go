@@ -59,6 +59,7 @@ func (e noProcess) Is(target error) bool { return target == ErrNoProcess }
 // between two looks (250 ms with a pid file, 1 s by name).
 type Process struct {
 	pidFile, name string
+	known         found // by an earlier watch; zero: none
 	log           *slog.Logger
 	lost          chan struct{}
 	changes       chan struct{}
@@ -78,6 +79,12 @@ func NewProcess(pidFile, name string, log *slog.Logger) *Process {
 	}
 	p.view.Store(&ProcessView{})
 	return p
+}
+
+// Expect says which process was found to be the one before this watch began. It is called
+// before Run.
+func (p *Process) Expect(pid int, startTicks uint64) {
+	p.known = found{pid: pid, startTicks: startTicks}
 }
 
 // Lost receives a value when the watched process has ended, or when the pid file
@@ -217,7 +224,11 @@ func (p *Process) publish(v ProcessView) {
 
 // find looks for the process. previous is the one that was watched last.
 func (p *Process) find(previous found) (found, error) {
-	f, err := findProcess(p.pidFile, p.name)
+	known := previous
+	if known.pid == 0 {
+		known = p.known
+	}
+	f, err := findProcess(p.pidFile, p.name, known)
 	if err != nil {
 		return found{}, err
 	}
@@ -231,7 +242,13 @@ func (p *Process) find(previous found) (found, error) {
 // FindProcess looks once for the process that NewProcess would watch, for a check of
 // the settings. The error names what was looked for and what to set.
 func FindProcess(pidFile, name string) (ProcessView, error) {
-	f, err := findProcess(pidFile, name)
+	return FindKnown(pidFile, name, 0, 0)
+}
+
+// FindKnown is FindProcess where a process is known to have been the right one: a pid
+// file that names it is believed, however the wall clock was set since.
+func FindKnown(pidFile, name string, pid int, startTicks uint64) (ProcessView, error) {
+	f, err := findProcess(pidFile, name, found{pid: pid, startTicks: startTicks})
 	if err != nil {
 		return ProcessView{LastError: err.Error()}, err
 	}
@@ -253,12 +270,12 @@ func ReadProcess(pid int) (ProcessView, error) {
 // guardName is what a dead-man guard calls itself.
 const guardName = "holdfast-guard"
 
-func findProcess(pidFile, name string) (found, error) {
+func findProcess(pidFile, name string, known found) (found, error) {
 	where := fmt.Sprintf("--broker-process %q", name)
 	look := func() (found, error) { return findByName(name) }
 	if pidFile != "" {
 		where = "pid file " + pidFile
-		look = func() (found, error) { return findByFile(pidFile, name) }
+		look = func() (found, error) { return findByFile(pidFile, name, known) }
 	}
 	f, err := look()
 	remedy := "does the broker have another pid namespace? share it, or set --stop-command"
@@ -274,7 +291,7 @@ func findProcess(pidFile, name string) (found, error) {
 	return f, nil
 }
 
-func findByFile(pidFile, name string) (found, error) {
+func findByFile(pidFile, name string, known found) (found, error) {
 	pid, written, err := readPidFile(pidFile)
 	if err != nil {
 		return found{}, err
@@ -290,7 +307,8 @@ func findByFile(pidFile, name string) (found, error) {
 	if name != "" && !f.named(name) {
 		return found{}, noProcess(fmt.Sprintf("pid file %s names %d, which is %q and not %q", pidFile, pid, f.comm, name))
 	}
-	if late := f.startedAt.Sub(written); name == "" && late > pidFileSlack {
+	// Both are read on the wall clock of today, which may have been set since.
+	if late := f.startedAt.Sub(written); name == "" && late > pidFileSlack && !f.is(known) {
 		return found{}, fmt.Errorf("pid file %s is %v older than process %d: the pid is another process's, or the clock was set: set --broker-process as well",
 			pidFile, late.Round(time.Second), pid)
 	}

@@ -220,6 +220,27 @@ func TestRecycledPidIsNotMistaken(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	})
+	t.Run("the wall clock was set since, and the process is known", func(t *testing.T) {
+		c := sleeper(t, "sleep")
+		path := pidFile(t, c.Process.Pid)
+		known, err := FindProcess(path, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		old := time.Now().Add(-time.Hour)
+		if err := os.Chtimes(path, old, old); err != nil {
+			t.Fatal(err)
+		}
+		p := NewProcess(path, "", quiet())
+		p.Expect(known.Pid, known.StartTicks)
+		if f, err := p.find(found{}); err != nil || f.pid != known.Pid {
+			t.Errorf("%+v %v", f, err)
+		}
+		p.Expect(known.Pid, known.StartTicks-1)
+		if _, err := p.find(found{}); err == nil {
+			t.Error("another process with its pid is believed")
+		}
+	})
 	t.Run("the same file names it after the first one ended", func(t *testing.T) {
 		c := sleeper(t, "sleep")
 		path := pidFile(t, c.Process.Pid)

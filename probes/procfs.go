@@ -42,6 +42,11 @@ func (f found) view() ProcessView {
 	return ProcessView{Pid: f.pid, Name: f.comm, StartTicks: f.startTicks, StartedAt: f.startedAt}
 }
 
+// is tells a process from a later one with the same pid.
+func (f found) is(other found) bool {
+	return f.pid == other.pid && f.startTicks == other.startTicks
+}
+
 // ended is true for what is left of a process: a zombie, or less. The state is the first
 // thread's. One that ended alone is a zombie as well, and the others may serve; it counts
 // among the threads until the last of them has ended.

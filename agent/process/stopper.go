@@ -69,8 +69,9 @@ type Stopper struct {
 
 	refuse atomic.Pointer[func(Target) error]
 
-	mu   sync.Mutex
-	seen Target // by pid file or name; it was the broker, so as long as it lives it may serve
+	mu    sync.Mutex
+	known Target // to be the broker, by an earlier process
+	seen  Target // by pid file or name; it was the broker, so as long as it lives it may serve
 
 	searches atomic.Int32          // that have not ended
 	lookup   func() ([]aim, error) // find, but in tests
@@ -85,6 +86,14 @@ func (s *Stopper) refused(t Target) error {
 		return (*f)(t)
 	}
 	return nil
+}
+
+// Expect says which process was found to be the broker before this stopper looked: a pid
+// file that names it is believed.
+func (s *Stopper) Expect(t Target) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.known = t
 }
 
 // NewStopper returns an error that names the setting if the stop command cannot be
@@ -258,7 +267,13 @@ func (s *Stopper) find() ([]aim, error) {
 		}
 		return aims, nil
 	}
-	v, err := probes.FindProcess(s.settings.PIDFile, s.settings.Name)
+	s.mu.Lock()
+	known := s.seen
+	if known == (Target{}) {
+		known = s.known
+	}
+	s.mu.Unlock()
+	v, err := probes.FindKnown(s.settings.PIDFile, s.settings.Name, known.Pid, known.StartTicks)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.seen
