@@ -22,11 +22,13 @@ type fencing struct {
 	restart  string             // see recovery.Rung
 	underway recovery.FenceStep // StepNone: none
 	looking  bool               // whether what was proven still holds
+	waiting  lease.Instant      // since when the stop waits, see stopWaits; 0: it does not
 	provenAt lease.Instant      // when nothing was last seen to be served; 0: never since it began
 	until    lease.Instant      // when that one must have ended
 	cancel   context.CancelFunc // of that one
 	number   int                // grows with each process and each detachment: the result of an older one is dropped
 	told     map[recovery.FenceStep]bool
+	streak   int  // failures of renewals when it came up
 	newcomer bool // came up after another process was fenced
 	wentAway bool // was not up at some time since it began, or was stopped
 }
@@ -89,12 +91,18 @@ func (a *agent) fence(verdict probes.Verdict) {
 	another := who.Instance != f.instance || f.reached == recovery.FenceGone && f.wentAway
 	if f.reached != "" && verdict == probes.Up && another {
 		a.endFencing()
-		f.newcomer = true
+		f.newcomer, f.streak = true, a.keeper.View().FailureStreak
 	}
 	if f.reached == "" {
 		f.instance = who.Instance
 	}
 	f.wentAway = f.wentAway || verdict != probes.Up
+	if waits := a.stopWaits(verdict); waits != (f.waiting != 0) {
+		f.waiting = 0
+		if waits {
+			f.waiting = a.clock()
+		}
+	}
 	r := f.ladder.Next(a.ladderFacts(verdict))
 	a.noteFence(r)
 	a.noteProof()
@@ -167,6 +175,7 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 		Served: a.fencing.instance != "" && a.fencing.instance == a.memory.Instance &&
 			(a.broker.Capabilities().HeldWatch || a.process != nil),
 	}
+	f.Waits = a.fencing.waiting != 0 && a.clock().Sub(a.fencing.waiting) < stopPatience
 	if !f.Registered && !a.handedToHold(a.fencing.instance) { // else it may serve what it is given
 		f.Look = a.settings().HealthInterval
 	}
@@ -179,6 +188,20 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 		f.Deadline, f.Margin, f.StopAt = time.Duration(v.Deadline()), v.Margin, time.Duration(v.StopAt())
 	}
 	return f
+}
+
+// stopPatience bounds the wait for what decides whether a process may be stopped.
+const stopPatience = time.Second
+
+// stopWaits reports whether a process that answers is just being judged, or never had the
+// registration that is gone, and etcd did not fail to answer since: then its own is only a
+// question away, and stopped at each start it would never be registered.
+func (a *agent) stopWaits(verdict probes.Verdict) bool {
+	if verdict != probes.Up {
+		return false
+	}
+	asked := a.fencing.newcomer && a.conflict == "" && a.keeper.View().FailureStreak == a.fencing.streak
+	return asked || a.recognizer.judging()
 }
 
 // welcome reports whether the process never had the registration that is gone, and has

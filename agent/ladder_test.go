@@ -101,7 +101,8 @@ func TestReadyAndStopAlone(t *testing.T) {
 }
 
 // It may have to wait for its guard for longer than the ladder pauses. Stopped, it would
-// never be there to be attached.
+// never be there to be attached. What it never was registered for it cannot lose while etcd
+// answers, so nothing is tried.
 func TestTheNextProcessThatIsRegisteredIsNotStoppedWhileItWaitsToBeAttached(t *testing.T) {
 	inLife(t, func(c *Config) {
 		stoppable(c)
@@ -112,15 +113,56 @@ func TestTheNextProcessThatIsRegisteredIsNotStoppedWhileItWaitsToBeAttached(t *t
 		if len(l.stops) != 1 {
 			t.Fatalf("stopped at %v", l.stops)
 		}
-		l.set(func() { l.away, l.immortal = false, true }) // as one is that is not recognized yet
+		l.set(func() { l.away = false })
 		l.start()
-		l.until(l.age() + 2*time.Second)
-		l.set(func() { l.immortal = false })
 		l.until(l.age() + 30*time.Second)
-		if causes := l.notReady(); len(causes) > 0 || len(l.stops) != 2 {
+		if causes := l.notReady(); len(causes) > 0 || len(l.stops) != 1 || l.why("fence") != "stopped:" {
 			t.Errorf("%v, stopped at %v, %s", causes, l.stops, l.why("fence"))
 		}
 	})
+}
+
+func TestTheNextProcessIsStoppedOnceItIsUpWhileEtcdIsSilent(t *testing.T) {
+	inLife(t, func(c *Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, func(l *sidecarLife) {
+		l.set(func() { l.away = true })
+		l.until(l.fencePoint() + 10*time.Second)
+		l.start()
+		began := l.age()
+		l.until(began + 2*l.cfg.HealthInterval + 10*time.Millisecond) // it is up with the second answer
+		if len(l.stops) != 2 || !l.ended {
+			t.Errorf("started at %v, stopped at %v", began, l.stops)
+		}
+	})
+}
+
+// A process that is being judged is stopped when that is over, and not a second later
+// because it was refused to the first attempt.
+func TestTheStopWaitsForAJudgementAndNotForLong(t *testing.T) {
+	for name, row := range map[string]struct{ judged, want time.Duration }{
+		"that takes its time": {60 * time.Millisecond, 60 * time.Millisecond},
+		"that never comes":    {time.Hour, stopPatience},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inLife(t, func(c *Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, func(l *sidecarLife) {
+				l.set(func() { l.away = true })
+				at := l.fencePoint()
+				judge := func(on bool) { l.recognizer.mu.Lock(); l.recognizer.asking = on; l.recognizer.mu.Unlock() }
+				judge(true)
+				if row.judged < time.Minute {
+					l.until(at + row.judged)
+					if len(l.stops) > 0 {
+						t.Errorf("stopped at %v, judged %v after %v", l.stops, row.judged, at)
+					}
+					judge(false)
+					l.inLoop(func() {})
+				}
+				l.until(at + row.want + time.Millisecond)
+				if len(l.stops) != 1 || l.stops[0] != at+row.want {
+					t.Errorf("stopped at %v, want %v after %v", l.stops, row.want, at)
+				}
+			})
+		})
+	}
 }
 
 func TestABrokerThatHarmsUnregisteredIsStoppedThoughItIsQuiesced(t *testing.T) {

@@ -164,6 +164,9 @@ func (a *agent) untilNext() time.Duration {
 	if d := a.former.FencePoint().Sub(now); d > 0 && !a.everAttached {
 		next = min(next, d)
 	}
+	if d := a.fencing.waiting.Add(stopPatience).Sub(now); d > 0 && a.fencing.waiting != 0 {
+		next = min(next, d)
+	}
 	if left := a.pauseLeft(); left > 0 {
 		next = min(next, left)
 	}

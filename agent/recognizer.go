@@ -98,6 +98,13 @@ func (r *recognizer) begin(t process.Target, instance string, answered time.Time
 	return ask, isNew
 }
 
+// judging reports whether a judgement is under way.
+func (r *recognizer) judging() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.asking
+}
+
 // end notes a judgement, and reports whether it is news.
 func (r *recognizer) end(t process.Target, instance string, verdict recognition, why string) bool {
 	r.mu.Lock()

@@ -77,6 +77,8 @@ type LadderFacts struct {
 	// registered, and its lease holds. It waits to be attached, and stopping it would only
 	// undo that; what can be quiesced still is.
 	Registered bool
+	// Waits: whether the process may be stopped will be known in a moment.
+	Waits bool
 	// Served: the process that does not answer did so while it was registered. Any other
 	// may be one that starts.
 	Served bool
@@ -93,7 +95,7 @@ type Fence string
 // What a ladder can have reached.
 const (
 	FenceOpen     Fence = "open"     // a step is to be done
-	FencePausing  Fence = "pausing"  // every step failed, and the next round comes after FenceRetry; or it is Registered
+	FencePausing  Fence = "pausing"  // every step failed, and the next round comes after FenceRetry; or it is Registered, or Waits
 	FenceAwaiting Fence = "awaiting" // nothing can be done until the broker answers
 	FenceQuiesced Fence = "quiesced" // proven: the process runs and serves nothing
 	FenceGone     Fence = "gone"     // proven: the process has ended
@@ -132,6 +134,8 @@ func (l Ladder) Next(f LadderFacts) Rung {
 	case f.Quiesce && l.Quiesced != Done && !l.climbed && !f.Down:
 		r.Fence, r.Step, r.Until = FenceOpen, StepQuiesce, f.Now+f.quiesceBound()
 	case f.Registered && l.Quiesced == NotTried && !f.Down:
+		r.Fence = FencePausing
+	case f.Stop && f.Waits:
 		r.Fence = FencePausing
 	case f.Stop && !l.leftUs(f):
 		r.Fence, r.Step, r.Until = FenceOpen, StepStop, f.Now+f.stopBound()

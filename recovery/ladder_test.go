@@ -41,6 +41,8 @@ func TestTheNextRung(t *testing.T) {
 		{"not enough, and no way to stop", Ladder{Quiesced: Done}, atFencePoint(func(f *LadderFacts) { f.MustStop, f.Stop = true, false }), restart(at(FenceAwaiting), unstopped)},
 		{"ready,stop", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Quiesce = false }), open(StepStop, 6*s)},
 		{"ready,stop, and it is registered again", Ladder{Stopped: Failed}, atFencePoint(func(f *LadderFacts) { f.Quiesce, f.Registered = false, true }), at(FencePausing)},
+		{"ready,stop, and it will be known in a moment who it is", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Quiesce, f.Waits = false, true }), at(FencePausing)},
+		{"that can be quiesced meanwhile", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Waits = true }), open(StepQuiesce, 3*s)},
 		{"registered again, and does not answer", Ladder{Stopped: Failed}, atFencePoint(func(f *LadderFacts) { f.Quiesce, f.Registered, f.Down = false, true, true }), open(StepStop, 6*s)},
 		{"registered again, and a quiesce failed", failed, atFencePoint(func(f *LadderFacts) { f.Registered = true }), restart(open(StepStop, 6*s), unquiesced)},
 		{"registered again, and can be quiesced", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Registered = true }), open(StepQuiesce, 3*s)},

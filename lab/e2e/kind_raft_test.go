@@ -18,6 +18,7 @@ var raftKind = kind{
 	name:     "danube-raft",
 	prepare:  prepareRaft,
 	stops:    "it gives topics up only in its own cluster, which a cut may take away too: --fence ready,stop",
+	boots:    "it says active of itself at each start, so its cluster may give it topics before its sidecar has it drained",
 	moves:    "its own cluster gives the topics of a broker that has gone, or gave them up, to another",
 	scatters: "its cluster lets nothing expire while none of them runs, so the first one back sees the others go",
 }
