@@ -28,17 +28,17 @@ func (a *agent) attach(verdict probes.Verdict) {
 	held := v.Validity.Known() && a.grant.LeaseID != 0
 	failing := v.FailureStreak > 0
 	// Nothing fails while the host is suspended, and nothing is confirmed either.
-	unwell := !held || failing || v.Phase == lease.Paused || contested || !v.Validity.HeldAt(now)
+	unwell := !held || failing || a.doubted() || v.Phase == lease.Paused || contested || !v.Validity.HeldAt(now)
 	if unwell || a.unwell {
 		a.healthySince = now
 	}
 	a.unwell = unwell
 	next, why := recovery.NextAttachment(a.attachment, recovery.AttachFacts{
-		Now: time.Duration(now), Held: held, FencePoint: time.Duration(v.Validity.FencePoint()),
+		Now: time.Duration(now), Held: held, FencePoint: time.Duration(v.Validity.FencePoint()) - a.uncounted(),
 		Failing: failing, Paused: v.Phase == lease.Paused || v.Phase == lease.Idle, Contested: contested, Enabled: a.cfg.Detach,
 		EverAttached: a.everAttached, HealthySince: time.Duration(a.healthySince),
 		RecoverWindow: a.settings().DetachmentRecoverWindow, Verified: a.verified,
-		Stopping: a.fencing.underway == recovery.StepStop, Unguarded: a.awaitsGuard(),
+		Stopping: a.fencing.underway == recovery.StepStop, Unguarded: a.awaitsGuard(), Doubted: a.doubted(),
 	})
 	if next == a.attachment {
 		return

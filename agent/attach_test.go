@@ -39,6 +39,9 @@ type sidecarLife struct {
 	jumped   time.Duration // how long the host was suspended
 	lost     bool          // the lease is gone
 	contest  bool          // another incarnation is registered
+	slow     time.Duration // how long a renewal takes
+	sent     int           // renewals
+	answered int
 	renewTTL time.Duration // what a renewal is answered with; 0: the TTL
 	leaseID  int64         // of the registration
 	asked    int           // how often etcd was asked for the registration
@@ -222,9 +225,19 @@ func (l *sidecarLife) set(change func()) {
 	change()
 }
 
-func (l *sidecarLife) KeepAlive(context.Context, int64, bool) (lease.Renewal, error) {
+func (l *sidecarLife) asks() (n int)    { l.set(func() { n = l.sent }); return n }
+func (l *sidecarLife) answers() (n int) { l.set(func() { n = l.answered }); return n }
+
+func (l *sidecarLife) KeepAlive(ctx context.Context, _ int64, _ bool) (lease.Renewal, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.sent++
+	defer func() { l.answered++ }()
+	if slow := l.slow; slow > 0 {
+		l.mu.Unlock()
+		sleep(ctx, slow)
+		l.mu.Lock()
+	}
 	switch {
 	case l.away:
 		return lease.Renewal{}, l.silence()

@@ -30,30 +30,35 @@ func monotonic() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// noteClocks journals a suspension of the host and a step of its wall clock. The
-// deadline was compared before: nothing is decided here.
+// noteClocks sees a suspension of the host and a step of its wall clock, before anything
+// else is decided.
 func (a *agent) noteClocks() {
 	if a.world.Clocks == nil {
 		return
 	}
+	a.settleDoubt()
 	now := a.world.Clocks()
-	before := a.clocks
-	a.clocks = now
-	if before == (Clocks{}) {
+	before := a.clocks.Swap(&now)
+	if before == nil {
 		return
 	}
-	news := compareClocks(before, now)
+	news := compareClocks(*before, now)
 	if d := news.Suspended; d > 0 {
 		a.metrics.suspensions.Inc()
 		detail := fmt.Sprintf("the host was suspended for %v; %s", d.Round(time.Millisecond), a.leaseAt(now.Boot))
 		a.log.Warn("host was suspended: deadlines count on the boot clock, which ran on", "suspended_for", d, "detail", detail)
 		a.event(Event{Kind: "agent", From: "suspended", To: "resumed", Reason: "suspension", Epoch: a.grant.Epoch, Detail: detail})
+		a.doubtAt(now.Boot, 0)
 		if a.keeper.View().Phase == lease.Holding {
 			a.keeper.Reestablish() // the next renewal is as late as we were: ask etcd now
 		}
 	}
 	if d := news.Jumped; d != 0 {
 		detail := fmt.Sprintf("the wall clock was moved by %v; %s", d.Round(time.Millisecond), a.leaseAt(now.Boot))
+		if d > 0 {
+			a.doubtAt(now.Boot, d)
+			a.keeper.RenewNow()
+		}
 		a.log.Warn("wall clock was moved: deadlines count on the boot clock, which was not", "moved_by", d, "detail", detail)
 		a.event(Event{Kind: "agent", To: "clock_jumped", Epoch: a.grant.Epoch, Detail: detail})
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"holdfast/agent/lease"
@@ -68,7 +69,8 @@ type loopState struct {
 	conflicts        int       // topics that turned out to be another broker's, so far
 	progress         time.Time // when the progress of a long load was last told
 	saving           chan struct{}
-	clocks           Clocks // at the last run
+	clocks           atomic.Pointer[Clocks] // at the last run; nil: not yet, or nobody reads them
+	doubt            doubt
 	alarmFailed      bool
 	noted            time.Time // when the revision of the last confirmed renewal was noted on disk
 	lastNoted        lastRenewal
@@ -184,6 +186,7 @@ func (a *agent) step() error {
 	if err := a.identity.fatal(); err != nil && a.brokerID == "" {
 		return &ExitError{ExitUsage, err}
 	}
+	a.noteClocks()
 	a.recognizeProcess(verdict, who)
 	a.watchedLocal(verdict, who)
 	a.watchGuard(verdict)
@@ -208,7 +211,6 @@ func (a *agent) step() error {
 	a.letIn()
 	a.orderPlacer()
 	a.assertMode()
-	a.noteClocks()
 	a.noteTopics()
 	a.noteSteering()
 	a.noteView()
@@ -283,7 +285,7 @@ func (a *agent) forbear() {
 // order tells what may be done to topics.
 func (a *agent) order(verdict probes.Verdict, who brokerapi.Identity) {
 	decided := a.mode.Mode.Known() && verdict != probes.Down && who.Instance == a.memory.Instance
-	attached := a.attachment != recovery.Detached && !a.awaitsGuard()
+	attached := a.attachment != recovery.Detached && !a.awaitsGuard() && !a.doubted()
 	a.orderSteerer(decided, attached) // first: it says whether topics may follow
 	a.setOrders(a.orders(attached && decided))
 	a.orderWatching(attached && decided)
@@ -319,7 +321,7 @@ func (a *agent) publish() {
 		boot: a.boot, everReady: a.everReady, conflict: a.conflict, reassert: a.reassert,
 		instance: a.memory.Instance, fence: a.fencing.reached, restart: a.fencing.restart, failure: a.session.verdict,
 		awaitsGuard: a.awaitsGuard(), unguarded: a.guarding.standby == standbyWithout,
-		guarded: a.guarding.target, wasRegistered: a.memory.Epoch != 0, foreign: a.recognizer.foreign()})
+		doubted: a.doubted(), guarded: a.guarding.target, wasRegistered: a.memory.Epoch != 0, foreign: a.recognizer.foreign()})
 }
 
 func (a *agent) publishLife(who brokerapi.Identity) {

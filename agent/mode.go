@@ -68,7 +68,7 @@ func (a *agent) stateSeen(seen *recovery.ModeRecord, garbled string, revision, g
 // dead: then the registrar decides first.
 func (a *agent) assertMode() {
 	v := a.keeper.View()
-	if !a.reassert || a.reasserting || a.undecided() || a.suspended(recovery.ActReassert) || a.attachment == recovery.Detached || v.Phase != lease.Holding || v.FailureStreak > 0 {
+	if !a.reassert || a.reasserting || a.undecided() || a.doubted() || a.suspended(recovery.ActReassert) || a.attachment == recovery.Detached || v.Phase != lease.Holding || v.FailureStreak > 0 {
 		return
 	}
 	a.reasserting = true

@@ -88,7 +88,7 @@ func (a *agent) orderPlacer() {
 		return
 	}
 	a.placer.SetOrders(recovery.PlacerOrders{Epoch: a.grant.Epoch, Paused: a.suspended(recovery.ActTakeTopic),
-		Attached: a.attachment == recovery.Attached && a.grant.LeaseID != 0 && a.verified && a.mode.Mode.Known()})
+		Attached: a.attachment == recovery.Attached && a.grant.LeaseID != 0 && a.verified && !a.doubted() && a.mode.Mode.Known()})
 }
 
 // followBrokers feeds the reconciler and the placer with all brokers' states and

@@ -29,6 +29,7 @@ type snapshot struct {
 	// awaitsGuard: clients wait for the guard of the broker's process; unguarded: it did
 	// not come, and they wait no more.
 	awaitsGuard, unguarded bool
+	doubted                bool           // no renewal was confirmed since the clocks jumped
 	foreign                string         // why the process that was to be the broker's is not; empty: it may be
 	guarded                process.Target // the process that its guard stood by for; zero: none
 	wasRegistered          bool           // the broker, in this sidecar's life or before
@@ -48,6 +49,8 @@ func (a *agent) readyChecks() []probes.Check {
 				return errors.New("no registration is held")
 			case a.cfg.Detach && !v.Validity.HeldAt(a.clock()):
 				return errors.New("the fence point has passed without a confirmed renewal")
+			case a.local == nil && (a.view.Load().doubted || a.jumpedSinceLoop()):
+				return errors.New("this host did not run for a while, or its clock was set: no renewal was confirmed since")
 			}
 			return nil
 		}},

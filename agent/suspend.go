@@ -15,6 +15,52 @@ const (
 	leastJump = time.Second
 )
 
+// doubt is about the deadline: the host did not run for a while. A machine that was paused
+// from outside shows it by its wall clock alone, and a clock that was set shows the same. So
+// nothing goes on before a renewal is confirmed that was sent since.
+type doubt struct {
+	since lease.Instant // 0: there is none
+	lost  time.Duration // the time that the boot clock may not have counted
+}
+
+// doubted reports whether nothing may go on yet.
+func (a *agent) doubted() bool { return a.doubt.since != 0 }
+
+// doubtAt begins a doubt, or makes it a greater one. A store of our own is no judge: nobody
+// else counts its time.
+func (a *agent) doubtAt(now lease.Instant, lost time.Duration) {
+	if a.local == nil {
+		a.doubt = doubt{now, a.doubt.lost + lost}
+	}
+}
+
+// settleDoubt ends it with the first renewal that was sent after it began.
+func (a *agent) settleDoubt() {
+	if a.doubted() && a.keeper.View().Validity.SentAt >= a.doubt.since {
+		a.doubt = doubt{}
+	}
+}
+
+// uncounted is by how much the fence point is nearer than the boot clock tells. While etcd
+// may still answer it is nothing: a clock that was set must not detach anybody.
+func (a *agent) uncounted() time.Duration {
+	if !a.doubted() || a.keeper.View().FailureStreak == 0 || a.clock().Sub(a.doubt.since) < a.cfg.Timing().AttemptTimeout() {
+		return 0
+	}
+	return a.doubt.lost
+}
+
+// jumpedSinceLoop reports whether the clocks went apart since the loop last ran, which may
+// be about to find it out. It is safe for concurrent use.
+func (a *agent) jumpedSinceLoop() bool {
+	before := a.clocks.Load()
+	if a.world.Clocks == nil || before == nil {
+		return false
+	}
+	news := compareClocks(*before, a.world.Clocks())
+	return news.Suspended > 0 || news.Jumped > 0
+}
+
 // Clocks is one reading of the host's clocks, taken together.
 type Clocks struct {
 	Boot lease.Instant // runs on while the host is suspended; deadlines count on it

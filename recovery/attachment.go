@@ -60,6 +60,8 @@ type AttachFacts struct {
 	// Unguarded: nothing would stop the broker if this sidecar froze now, and something is
 	// about to.
 	Unguarded bool
+	// Doubted: the host did not run for a while, and nothing was confirmed since.
+	Doubted bool
 }
 
 // NextAttachment is the attachment that follows. Detachment comes before anything
@@ -88,7 +90,7 @@ func NextAttachment(a Attachment, f AttachFacts) (Attachment, Why) {
 		return Degraded, WhyFailing
 	case a == Degraded && healthy:
 		return Attached, WhyRecovered
-	case a == Detached && (f.Stopping || f.Unguarded):
+	case a == Detached && (f.Stopping || f.Unguarded || f.Doubted):
 	case a == Detached && healthy && !f.EverAttached:
 		return Attached, WhyRegistered
 	case a == Detached && healthy && f.Verified && f.Now-f.HealthySince >= f.RecoverWindow:

@@ -152,7 +152,8 @@ type Keeper struct {
 	changed chan struct{}
 	gate    atomic.Bool
 	forbear atomic.Bool
-	renewed atomic.Bool // Reestablish was asked for
+	renewed atomic.Bool  // Reestablish was asked for
+	since   atomic.Int64 // Instant of RenewNow; 0: never
 	nudge   chan struct{}
 	pace    pace // of Run's goroutine
 	foreign bool // so is this: a proof found a registration that is not ours, and none since did better
@@ -199,6 +200,16 @@ func (k *Keeper) Reestablish() {
 	k.renewed.Store(true)
 	k.wake()
 }
+
+// RenewNow has the lease renewed at once, whatever is on its way: a renewal that is
+// confirmed counts as one from before unless it is sent from now on.
+func (k *Keeper) RenewNow() {
+	k.since.Store(int64(k.set.Clock()))
+	k.wake()
+}
+
+// owed reports whether a renewal that was asked for is not confirmed yet.
+func (k *Keeper) owed() bool { return k.View().Validity.SentAt < Instant(k.since.Load()) }
 
 func (k *Keeper) wake() {
 	select {

@@ -78,6 +78,9 @@ func (k *Keeper) renew(ctx context.Context) {
 			if !k.gate.Load() || k.wanted(k.View()) {
 				return
 			}
+			if k.owed() {
+				next.Reset(0)
+			}
 		case <-reconnect.c:
 			reconnect.stop()
 			reconnect = k.watchReconnect(ctx)
@@ -179,9 +182,9 @@ func (k *Keeper) attempt(ctx context.Context, g Grant, fresh bool, a *attempt) {
 	}
 }
 
-// untilNext is the time to the next regular renewal; none while they fail.
+// untilNext is the time to the next regular renewal; none while they fail, or one is owed.
 func (k *Keeper) untilNext() time.Duration {
-	if k.View().FailureStreak > 0 {
+	if k.View().FailureStreak > 0 || k.owed() {
 		return 0
 	}
 	due := k.View().Validity.SentAt.Add(k.set.Timing.RenewInterval)

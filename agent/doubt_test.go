@@ -1,0 +1,134 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	"holdfast/recovery"
+)
+
+// paused is a virtual machine that did not run for d: each clock stood still, and then
+// somebody sets the wall clock.
+func (l *sidecarLife) paused(d time.Duration) { l.set(func() { l.moved += d }) }
+
+// notReadyFor returns what keeps clients away, by name.
+func (l *sidecarLife) notReadyFor() map[string]string {
+	why := map[string]string{}
+	for _, c := range l.notReady() {
+		why[c.Name] = c.Message
+	}
+	return why
+}
+
+const unconfirmed = "this host did not run for a while, or its clock was set: no renewal was confirmed since"
+
+func TestNobodyIsSentHereBetweenAPauseOfTheMachineAndTheNextRenewal(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		renewals := l.keeper.View().Renewals
+		l.paused(time.Hour)
+		if why := l.notReadyFor(); why["lease"] != unconfirmed {
+			t.Errorf("in the very moment, before the loop has run: %v", why)
+		}
+		l.until(l.age() + loopEvery)
+		if n := l.keeper.View().Renewals - renewals; n != 1 || l.state() != recovery.Attached {
+			t.Errorf("%d renewals, %s", n, l.state())
+		}
+		l.until(l.age() + loopEvery)
+		if why := l.notReadyFor(); len(why) > 0 {
+			t.Errorf("renewed: %v", why)
+		}
+	})
+}
+
+func TestNothingIsLoadedBetweenAPauseOfTheMachineAndTheNextRenewal(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		l.set(func() { l.slow = time.Second })
+		l.paused(time.Hour)
+		l.until(l.age() + loopEvery)
+		loads := l.loads
+		l.set(func() { l.serving = false })
+		l.reconciler.Kick()
+		l.until(l.age() + 500*time.Millisecond)
+		if why := l.notReadyFor(); l.loads != loads || l.state() != recovery.Attached || why["lease"] != unconfirmed {
+			t.Errorf("%d loads, %s, %v", l.loads-loads, l.state(), why)
+		}
+		l.until(l.age() + 5*time.Second)
+		if why := l.notReadyFor(); l.loads == loads || len(why) > 0 {
+			t.Errorf("renewed: %d loads, %v", l.loads-loads, why)
+		}
+	})
+}
+
+// The answer to a renewal that was sent before the pause says nothing of the time after it.
+func TestARenewalThatWasSentBeforeAPauseConfirmsNothing(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		l.set(func() { l.slow = 1500 * time.Millisecond })
+		sent := l.keeper.View().Validity.SentAt
+		for l.asks() == l.answers() { // until one is on its way
+			l.until(l.age() + 10*time.Millisecond)
+		}
+		l.paused(time.Hour)
+		for l.keeper.View().Validity.SentAt == sent {
+			l.until(l.age() + 10*time.Millisecond)
+		}
+		if why := l.notReadyFor(); why["lease"] != unconfirmed {
+			t.Errorf("ready by an answer from before: %v", why)
+		}
+		l.until(l.age() + 3*time.Second)
+		if why := l.notReadyFor(); len(why) > 0 {
+			t.Errorf("%v", why)
+		}
+	})
+}
+
+// The lease may have ended while the machine was paused. Etcd could tell, and is silent.
+func TestAPausedMachineThatFindsNoEtcdFencesAfterOneAttempt(t *testing.T) {
+	for name, row := range map[string]struct {
+		by   time.Duration
+		soon bool
+	}{
+		"for longer than the lease": {time.Hour, true},
+		"for a moment":              {2 * time.Second, false},
+		"set back":                  {-time.Hour, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inLife(t, stoppable, func(l *sidecarLife) {
+				at := l.fencePoint()
+				l.set(func() { l.away = true })
+				l.paused(row.by)
+				l.until(l.age() + loopEvery)
+				if l.state() == recovery.Detached {
+					t.Error("detached by the clock alone")
+				}
+				l.until(l.age() + l.cfg.Timing().AttemptTimeout() + loopEvery)
+				if got := l.state() == recovery.Detached; got != row.soon || l.serving == row.soon {
+					t.Errorf("%s at %v, fence point %v, serving %t", l.state(), l.age(), at, l.serving)
+				}
+				l.until(at + time.Second)
+				if got := l.why("attachment"); l.serving || got != "attached:registered degraded:renewals_failing detached:fence_point" {
+					t.Errorf("serving %t, %s", l.serving, got)
+				}
+				l.set(func() { l.away = false })
+				l.becomes(recovery.Attached, l.age()+time.Minute)
+				l.until(l.age() + 5*time.Second)
+				if why := l.notReadyFor(); len(why) > 0 {
+					t.Errorf("%v", why)
+				}
+			})
+		})
+	}
+}
+
+func TestASuspensionKeepsClientsAwayUntilTheNextRenewal(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		asked := l.asked
+		l.set(func() { l.jumped += 5 * time.Second })
+		if why := l.notReadyFor(); why["lease"] != unconfirmed {
+			t.Errorf("in the very moment: %v", why)
+		}
+		l.until(l.age() + 2*loopEvery)
+		if why := l.notReadyFor(); len(why) > 0 || l.asked == asked {
+			t.Errorf("%v, etcd was asked %d times", why, l.asked-asked)
+		}
+	})
+}
