@@ -224,6 +224,12 @@ func (c Config) CanStop() bool {
 	return c.BrokerPIDFile != "" || c.BrokerProcess != "" || c.StopCommand != "" || len(c.Command) > 0
 }
 
+// watchesProcess reports whether the end of the broker's process is seen, so that it can be
+// told from one that hangs.
+func (c Config) watchesProcess() bool {
+	return c.BrokerPIDFile != "" || c.BrokerProcess != "" || len(c.Command) > 0
+}
+
 // ends reports whether the broker's admin API can be asked to end the process. The guard
 // cannot ask it.
 func (c Config) ends() bool {

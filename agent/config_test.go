@@ -191,6 +191,12 @@ func TestBadSettingsNameFieldValueAndRemedy(t *testing.T) {
 			"--session-retries 3: the broker is stopped after that many, and there is no way to: " + waysToStop},
 		{"grace no shorter than the TTL", with("restart-grace", "32s"),
 			"--restart-grace 32s: no less than --lease-ttl 32s, after which the registration is gone anyway: give a shorter one or raise the TTL"},
+		{"grace where nothing tells whether the broker has ended", with("restart-grace", "5s"),
+			"--restart-grace 5s: no process of the broker is watched, so one that only hangs would lose its registration and might serve on: " +
+				"give --broker-pid-file or --broker-process, start the broker with 'holdfast run -- CMD', or leave it out"},
+		{"the same, and only a command could stop it", with("restart-grace", "5s", "stop-command", "true"),
+			"--restart-grace 5s: no process of the broker is watched, so one that only hangs would lose its registration and might serve on: " +
+				"give --broker-pid-file or --broker-process, start the broker with 'holdfast run -- CMD', or leave it out"},
 		{"fence step stop without a way", with("fence", "ready,quiesce,stop"), `--fence "ready,quiesce,stop": the step stop needs a way to stop the broker: ` + waysToStop},
 		{"fence in the wrong order", with("fence", "quiesce,ready"), `--fence "quiesce,ready": unknown steps or order: write ready,quiesce or ready,quiesce,stop`},
 		{"guard without a way to stop", with("guard", "on"), `--guard "on": it needs a way to stop the broker: ` + waysToStop},

@@ -328,6 +328,9 @@ func (r *report) recovery() {
 		r.add("restart-grace", "negative: write 0s to let the TTL run out")
 	case c.RestartGrace > 0 && c.LeaseTTL > 0 && c.RestartGrace >= c.LeaseTTL:
 		r.add("restart-grace", "no less than "+r.show("lease-ttl")+", after which the registration is gone anyway: give a shorter one or raise the TTL", "lease-ttl")
+	case c.RestartGrace > 0 && !c.watchesProcess():
+		r.add("restart-grace", "no process of the broker is watched, so one that only hangs would lose its registration and might serve on: "+
+			"give --broker-pid-file or --broker-process, start the broker with 'holdfast run -- CMD', or leave it out", "broker-pid-file", "broker-process")
 	}
 	stop := slices.Contains(c.Fence, "stop")
 	switch strings.Join(c.Fence, ",") {

@@ -111,7 +111,7 @@ var settings = []Setting{
 
 	{"session-expired-policy", "recovery", "what to do when the registration ran out while other brokers lived on", "drain|reconnect|shutdown", "", func(c *Config) any { return &c.SessionExpiredPolicy }},
 	{"session-retries", "recovery", "reconnect: failed attempts until the broker is stopped; 0: no limit", "N", "", func(c *Config) any { return &c.SessionRetries }},
-	{"restart-grace", "recovery", "how long a dead broker keeps its registration; 0s: until the TTL runs out", "DURATION", "", func(c *Config) any { return &c.RestartGrace }},
+	{"restart-grace", "recovery", "how long a dead broker keeps its registration; 0s: until the TTL runs out; needs a process to watch", "DURATION", "", func(c *Config) any { return &c.RestartGrace }},
 	{"fence", "recovery", "steps that stop the broker from serving, in order", "ready,quiesce,stop", "ready,quiesce; stop too where the broker can be stopped", func(c *Config) any { return &c.Fence }},
 	{"guard", "recovery", "second process that stops the broker if this one cannot", "on|off", "on with the fence step stop", func(c *Config) any { return &c.Guard }},
 	{"join", "recovery", "start drained, to be activated by an operator", "", "", func(c *Config) any { return &c.Join }},

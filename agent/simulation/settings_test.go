@@ -86,6 +86,9 @@ func (s settings) config(id, dir string) agent.Config {
 	c.LeaseTTL, c.LeaseDetachMargin, c.DetachmentRecoverWindow = s.TTL, s.Margin, s.Recover
 	c.RestartGrace, c.SessionExpiredPolicy, c.SessionRetries = s.Grace, s.Policy, s.Retries
 	c.Fence, c.Guard = []string{"ready", "quiesce"}, "off"
+	if s.Grace > 0 {
+		c.BrokerProcess = "broker"
+	}
 	if s.Stop {
 		c.Fence, c.Guard, c.StopCommand = []string{"ready", "quiesce", "stop"}, "on", "stop"
 	}
