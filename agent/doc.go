@@ -18,14 +18,14 @@
 // asked, and the mode is that of the former id, whatever the new process wrote for its own
 // boot. A new process is fenced, if that is due, before it is given anything.
 //
-// Not guaranteed: that a broker which hangs stops serving where nothing here can stop
-// it (/broker/live asks for its restart then); that one which somebody else starts
-// while the sidecar does not run, or which comes up at another address than the one
-// that is asked, is fenced before it answers; that one which is ended by its own admin
-// API, and whose process is not seen, serves nothing as soon as it refuses connections;
-// that a blind broker (stale_view) gives up what was taken from it; that a pause keeps
-// other brokers from giving this one topics, which wait for its end; that two sidecars
-// with copies of one state directory know each other apart; that a broker with such ids
-// and a lost state directory gets its topics back within the TTL: whose the lease is that
-// lives is not known then, so its end is waited for.
+// Not guaranteed: that a broker which hangs stops serving where nothing here can stop it
+// (/broker/live asks for its restart then); that one which somebody else starts without
+// asking ('holdfast gate') while the sidecar does not run, or which comes up at another
+// address than the one that is asked, is fenced before it answers; that one which is
+// ended by its own admin API, and whose process is not seen, serves nothing as soon as
+// it refuses connections; that a blind broker (stale_view) gives up what was taken from
+// it; that a pause keeps other brokers from giving this one topics, which wait for its
+// end; that two sidecars with copies of one state directory know each other apart; that
+// a broker with such ids and a lost state directory gets its topics back within the TTL:
+// whose the lease is that lives is not known then, so its end is waited for.
 package agent

@@ -29,7 +29,7 @@ func (a *agent) serveGate(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), childProbe)
 	defer cancel()
 	if err := a.await(ctx, func() {}); err != nil {
-		refuse(w, errors.New("the sidecar's loop hangs"))
+		refuse(w, errors.New("the sidecar's loop hangs: see its log"))
 		return
 	}
 	var answer GateAnswer

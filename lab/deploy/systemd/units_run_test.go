@@ -217,13 +217,8 @@ func TestTheCompanionUnitKeepsItsBroker(t *testing.T) {
 		}
 	})
 	t.Run("the broker has waited for the sidecar", func(t *testing.T) {
-		ready, err := strconv.ParseInt(h.show(h.unit, "ActiveEnterTimestampMonotonic"), 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		began, err := strconv.ParseInt(h.show(broker, "ExecMainStartTimestampMonotonic"), 10, 64)
-		if err != nil || began <= ready {
-			t.Errorf("the broker began %d us after its sidecar was there: %v", began-ready, err)
+		if ready, began := h.moment(h.unit, "ActiveEnter"), h.moment(broker, "ExecMainStart"); began <= ready {
+			t.Errorf("the broker began %d us before its sidecar was there", ready-began)
 		}
 	})
 	t.Run("a broker that is restarted beside a frozen sidecar waits, within a bound", func(t *testing.T) {
@@ -297,6 +292,30 @@ func TestTheCompanionUnitKeepsItsBroker(t *testing.T) {
 			t.Errorf("the unit ended with %s", got)
 		}
 	})
+	t.Run("a shutdown ends the broker first, and nothing of the two is left", func(t *testing.T) {
+		h.must("systemctl", "start", h.unit)
+		h.activate()
+		h.must("systemctl", "stop", h.unit, broker)
+		for _, unit := range []string{h.unit, broker} {
+			h.awaitMembers(unit, "all to go", func(at map[string]int) bool { return len(at) == 0 })
+		}
+		if got := h.show(h.unit, "Result"); got != "success" || h.registered() {
+			t.Errorf("the unit ended with %s, registered: %t", got, h.registered())
+		}
+		if broker, sidecar := h.moment(broker, "InactiveEnter"), h.moment(h.unit, "InactiveEnter"); broker >= sidecar {
+			t.Errorf("the broker ended %d us after the sidecar", broker-sidecar)
+		}
+	})
+}
+
+// moment is when the unit or its process last came to a state, in microseconds since the boot.
+func (h *host) moment(unit, state string) int64 {
+	h.t.Helper()
+	at, err := strconv.ParseInt(h.show(unit, state+"TimestampMonotonic"), 10, 64)
+	if err != nil || at == 0 {
+		h.t.Fatalf("%s of %s: %d, %v", state, unit, at, err)
+	}
+	return at
 }
 
 // activate ends a drained mode, if there is one, as a person would.
