@@ -18,6 +18,10 @@ TAGS := grpcnotrace,urfave_cli_no_docs
 # call that is not inlined counts.
 SMALL := $(foreach m,google.golang.org github.com go.etcd.io go.uber.org go.yaml.in golang.org vendor net text encoding crypto log html regexp mime math/big fmt reflect,-gcflags=$(m)/...=-l)
 
+# The binary is built without C. So is everything else: where there is a C compiler, all
+# libraries would be compiled twice.
+export CGO_ENABLED := 0
+
 TOOLS := $(CURDIR)/lab/.bin
 COUNT := $(TOOLS)/testcount
 # Where test counts add up. Set by .ci/run, so that all its legs are summed up.
@@ -36,7 +40,7 @@ help: ## list the targets
 # what Go knows of the source.
 .PHONY: build
 build: ## build the static binary bin/holdfast; VERSION=v1.2.3 names it
-	CGO_ENABLED=0 go build -tags '$(TAGS)' $(SMALL) -trimpath -ldflags '-s -w$(if $(VERSION), -X main.buildVersion=$(VERSION))' -o bin/holdfast .
+	go build -tags '$(TAGS)' $(SMALL) -trimpath -ldflags '-s -w$(if $(VERSION), -X main.buildVersion=$(VERSION))' -o bin/holdfast .
 
 .PHONY: demo
 demo: ## etcd, three NATS servers, three sidecars, and what goes wrong; ARGS=--stay leaves it running
@@ -59,6 +63,7 @@ test: testcount ## all fast tests; at most six minutes on two cores
 race: race-root race-lab ## the fast tests again with the race detector; needs a C compiler
 
 .PHONY: race-root
+race-root race-lab: export CGO_ENABLED := 1
 race-root: testcount
 	@$(call leg,race,.,-race -short -p 2 -timeout 10m ./...)
 	@$(judge)
