@@ -65,6 +65,8 @@ type sidecarLife struct {
 	dies     time.Duration   // how long a stop takes
 	stops    []time.Duration // at which ages the broker was stopped
 	words    []string        // what the guard was told
+	arming   time.Duration   // how long it takes to arm it
+	revokes  int
 
 	stood int64         // the lease that was registered under last
 	moved time.Duration // by how much the wall clock was moved
@@ -205,6 +207,7 @@ func (l *sidecarLife) start() {
 type fakeGuard struct{ l *sidecarLife }
 
 func (g fakeGuard) Arm(v lease.Validity) {
+	time.Sleep(g.l.arming)
 	g.l.set(func() { g.l.words = append(g.l.words, fmt.Sprintf("arm %v", time.Duration(v.Deadline())-time.Hour)) })
 }
 
@@ -283,7 +286,7 @@ func (l *sidecarLife) suspended() time.Duration {
 }
 
 func (l *sidecarLife) AwaitReconnect(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-func (l *sidecarLife) Revoke(context.Context, int64) error      { return nil }
+func (l *sidecarLife) Revoke(context.Context, int64) error      { l.set(func() { l.revokes++ }); return nil }
 
 func (l *sidecarLife) Establish(ctx context.Context, _ int64, _ bool) (lease.Grant, error) {
 	sent := l.clock()
@@ -403,7 +406,7 @@ func lifeOf(t *testing.T, can brokerapi.Capabilities, change func(c *Config), pa
 		l.steerer = l.newSteerer(reg)
 		l.reconciler.SetAssigned(true, []string{telltale}, nil)
 		l.registrar = &registrar{}
-		l.keeper = lease.NewKeeper(lease.Settings{Timing: c.Timing(), Clock: l.clock, Classify: classify, Classes: failureClasses()}, l, l, 0, quiet, reg)
+		l.keeper = lease.NewKeeper(lease.Settings{Timing: c.Timing(), RestartGrace: c.RestartGrace, Clock: l.clock, Classify: classify, Classes: failureClasses()}, l, l, 0, quiet, reg)
 		l.freshness = probes.NewFreshness("agent loop", time.Now())
 		l.initLoop()
 		if past != nil {

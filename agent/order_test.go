@@ -1,0 +1,205 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/agent/lease"
+	"holdfast/cluster"
+	"holdfast/probes"
+	"holdfast/recovery"
+)
+
+// What follows are rules about what comes first. Each is easily broken by moving a line.
+
+// The reconciler loads as soon as it may, on a goroutine of its own.
+func TestTheReconcilerIsLetLooseOnlyAfterTheGuardIsArmed(t *testing.T) {
+	inLife(t, stoppable, func(l *sidecarLife) {
+		l.set(func() { l.away = true })
+		l.until(l.deadline() + 10*time.Second)
+		l.set(func() { l.away, l.words, l.arming = false, nil, 20*time.Millisecond })
+		l.becomes(recovery.Attached, time.Hour)
+		l.until(l.age() + 5*time.Second)
+		words := strings.Split(l.said(), ", ")
+		armed := slices.IndexFunc(words, func(w string) bool { return strings.HasPrefix(w, "arm ") })
+		load := slices.Index(words, "load")
+		if armed < 0 || load < armed {
+			t.Errorf("armed and loaded in this order: %v", words)
+		}
+	})
+}
+
+// stopInTurn is a stopper that notes what the guard has been told before it stops.
+type stopInTurn struct {
+	life *sidecarLife
+	err  error
+	saw  string
+}
+
+func (s *stopInTurn) Stop(context.Context) (string, error) {
+	s.saw = s.life.said()
+	return "SIGTERM", s.err
+}
+
+func TestTheEndOfASessionLetsTheGuardGoOnlyWhenTheBrokerIsStopped(t *testing.T) {
+	for name, row := range map[string]struct {
+		err  error
+		want string
+	}{
+		"it is stopped":        {nil, "disarm"},
+		"it cannot be stopped": {context.DeadlineExceeded, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inLife(t, stoppable, func(l *sidecarLife) {
+				s := &stopInTurn{life: l, err: row.err}
+				l.inLoop(func() {
+					l.stopper = s
+					l.set(func() { l.words = nil })
+					_ = l.endSession(&sessionEnd{recovery.ReasonRetriesUsedUp, "etcd did not answer"})
+				})
+				if got := l.said(); strings.Contains(s.saw, "disarm") || !strings.Contains(got, row.want) || row.want == "" && strings.Contains(got, "disarm") {
+					t.Errorf("before the stop %q, after it %q", s.saw, got)
+				}
+			})
+		})
+	}
+}
+
+// The ladder pauses between two rounds, and waits for a broker that does not answer.
+func TestTheGuardIsNotLetGoWhileTheLadderMerelyWaits(t *testing.T) {
+	inLife(t, stoppable, func(l *sidecarLife) {
+		l.set(func() { l.away, l.refuses, l.immortal = true, 1000, true })
+		at := l.fencePoint()
+		l.until(at - time.Millisecond)
+		l.set(func() { l.words = nil })
+		waited := map[recovery.Fence]bool{}
+		for l.age() < at+time.Minute {
+			l.until(l.age() + 50*time.Millisecond)
+			waited[l.view.Load().fence] = true
+		}
+		if got := l.said(); got != "" || !waited[recovery.FencePausing] {
+			t.Errorf("%s, the ladder was %v", got, waited)
+		}
+	})
+	inLife(t, func(c *Config) { stoppable(c); c.Fence, c.Guard = []string{"ready", "quiesce"}, "off" }, func(l *sidecarLife) {
+		l.set(func() { l.away, l.frozen, l.words = true, true, nil })
+		l.until(l.fencePoint() + 10*time.Second)
+		if got := l.said(); got != "" || l.view.Load().fence != recovery.FenceAwaiting {
+			t.Errorf("%s, the ladder is %s", got, l.view.Load().fence)
+		}
+	})
+}
+
+// Etcd answers again, and the sidecar waits for the recover window: it may have been
+// declared dead, and somebody may have decided otherwise.
+func TestTheModeIsNotAssertedWhileDetached(t *testing.T) {
+	inLife(t, func(c *Config) { c.DetachmentRecoverWindow = time.Hour }, func(l *sidecarLife) {
+		l.set(func() { l.away = true })
+		l.becomes(recovery.Detached, time.Minute)
+		l.set(func() { l.away = false })
+		l.until(l.age() + time.Minute)
+		l.inLoop(func() {
+			if v := l.keeper.View(); v.Phase != lease.Holding || v.FailureStreak > 0 || l.attachment != recovery.Detached {
+				t.Errorf("%s, %d failures, %s", v.Phase, v.FailureStreak, l.attachment)
+				return
+			}
+			l.reassert = true
+			l.assertMode()
+			if l.reasserting {
+				t.Error("the mode is written")
+			}
+			l.reassert = false
+		})
+	})
+}
+
+// A watch that lags shows what was true before an operator's drain was taken up.
+func TestAStateThatTheWatchBringsLateIsNotTakenUp(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		drained := recovery.ModeRecord{Mode: recovery.Drained, Reason: "disk swap", By: recovery.ByOperator}
+		active := recovery.ModeRecord{Mode: recovery.Active, Reason: recovery.ReasonOperator, By: recovery.ByOperator}
+		l.inLoop(func() {
+			l.setMode(drained, 2_000_001, "")
+			l.stateSeen(&active, "", 2_000_000, 2_000_000)
+			l.stateSeen(&active, "", 2_000_001, 2_000_001)
+		})
+		if got := l.view.Load().mode; got != drained {
+			t.Errorf("mode %+v", got)
+		}
+		l.inLoop(func() { l.stateSeen(&active, "", 2_000_002, 2_000_002) })
+		if got := l.view.Load().mode; got != active {
+			t.Errorf("newer, and not taken up: %+v", got)
+		}
+	})
+}
+
+// What etcd lists is older than what a renewal told: it was restored from a backup.
+func TestAnEtcdThatWasRestoredIsLookedAt(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		known, asked := l.keeper.View().Grant.Revision, l.asked
+		l.inLoop(func() { l.storeSeen(known) })
+		l.until(l.age() + time.Second)
+		if l.asked != asked {
+			t.Errorf("asked though nothing is older: %d times", l.asked-asked)
+		}
+		l.inLoop(func() { l.storeSeen(known - 1) })
+		l.until(l.age() + time.Second)
+		if l.asked != asked+1 {
+			t.Errorf("asked %d times", l.asked-asked)
+		}
+	})
+}
+
+func TestAChildThatWasRegisteredMayNotStartWhileEtcdIsSilent(t *testing.T) {
+	a := built(t)
+	a.life0 = t.Context()
+	c := a.cfg.Cluster()
+	c.Endpoints = []string{"http://" + deadPort}
+	client, err := cluster.Open(c, discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	a.main = client
+	if ok, why := a.mayStartChild(true); ok || !strings.Contains(why, "etcd does not answer") {
+		t.Errorf("%t, %s", ok, why)
+	}
+	if ok, word, _ := a.childGate(true)(); ok || word != "fenced" {
+		t.Errorf("%t, %s", ok, word)
+	}
+}
+
+// A broker that hangs is down for its health checks. It serves when it comes to itself.
+func TestTheRestartGraceRevokesNothingWhileTheProcessLives(t *testing.T) {
+	_, file := besides(t)
+	watch := probes.NewProcess(file, "", discard)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- watch.Run(ctx) }()
+	for watch.Pid() == 0 {
+		<-watch.Changes()
+	}
+	cancel()
+	<-ended // what it saw last stays
+	for name, row := range map[string]struct {
+		watched bool
+		revoked bool
+	}{"its process is seen": {true, false}, "it has none": {false, true}} {
+		t.Run(name, func(t *testing.T) {
+			inLife(t, func(c *Config) { stoppable(c); c.RestartGrace = 5 * time.Second }, func(l *sidecarLife) {
+				if row.watched {
+					l.inLoop(func() { l.agent.process = watch })
+				}
+				at := l.fencePoint()
+				l.set(func() { l.frozen = true })
+				l.until(at - time.Second)
+				if got := l.revokes > 0; got != row.revoked || l.health.Snapshot().At(time.Now()) != probes.Down {
+					t.Errorf("revoked %t, the broker is %s", got, l.health.Snapshot().At(time.Now()))
+				}
+			})
+		})
+	}
+}
