@@ -64,8 +64,10 @@ func startHost(t *testing.T, unit string) *host {
 		// As Debian has it.
 		"etc/systemd/system/" + broker: "[Unit]\nDescription=NATS Server\nAfter=network.target\n[Service]\nPrivateTmp=true\nType=simple\n" +
 			"ExecStart=/usr/sbin/nats-server -c /etc/nats-server.conf\nUser=nats\nGroup=nats\n",
-		"etc/sysusers.d/holdfast.conf": content(t, "sysusers.d/holdfast.conf"),
-		"etc/tmpfiles.d/holdfast.conf": content(t, "tmpfiles.d/holdfast.conf"),
+		// Both end in one transaction, as at a shutdown; two units in one call of systemctl do not.
+		"etc/systemd/system/lab-end.target": "[Unit]\nDefaultDependencies=no\nConflicts=holdfast.service " + broker + "\n",
+		"etc/sysusers.d/holdfast.conf":      content(t, "sysusers.d/holdfast.conf"),
+		"etc/tmpfiles.d/holdfast.conf":      content(t, "tmpfiles.d/holdfast.conf"),
 	}
 	for _, name := range units {
 		files["etc/systemd/system/"+name] = content(t, name)
@@ -295,8 +297,9 @@ func TestTheCompanionUnitKeepsItsBroker(t *testing.T) {
 	t.Run("a shutdown ends the broker first, and nothing of the two is left", func(t *testing.T) {
 		h.must("systemctl", "start", h.unit)
 		h.activate()
-		h.must("systemctl", "stop", h.unit, broker)
+		h.must("systemctl", "start", "lab-end.target")
 		for _, unit := range []string{h.unit, broker} {
+			h.await(unit, "ActiveState", func(s string) bool { return s == "inactive" || s == "failed" })
 			h.awaitMembers(unit, "all to go", func(at map[string]int) bool { return len(at) == 0 })
 		}
 		if got := h.show(h.unit, "Result"); got != "success" || h.registered() {
