@@ -53,7 +53,8 @@ type sidecarLife struct {
 	loads    int
 	listed   int
 	quiesces int
-	refuses  int // that many more are refused
+	refuses  int          // that many more are refused
+	quiesced func() error // instead, with l locked; nil: what is there happens
 	canDo    brokerapi.Capabilities
 
 	steers  []string // what it was told to be, and when
@@ -133,6 +134,9 @@ func (l *sidecarLife) Quiesce(ctx context.Context, _ string) error {
 		return err
 	}
 	l.quiesces++
+	if f := l.quiesced; f != nil {
+		return f()
+	}
 	if l.refuses > 0 {
 		l.refuses--
 		return errors.New("the broker refuses")

@@ -95,10 +95,13 @@ func (a *agent) fenceToLeave(ctx context.Context, due bool) (proven bool, err er
 	// In a pod we are ended right after the broker: its process tells of that at once, its
 	// health only after several failures. Whoever answers now is the next process, or was
 	// never that one.
-	if a.brokerTarget().Pid == 0 && a.brokerGone() && !a.brokerAnswers(ctx) {
+	if a.brokerHasLeft(ctx) {
 		return true, nil
 	}
 	proven, err = a.quiesceToLeave(ctx)
+	if err != nil && a.brokerHasLeft(ctx) { // both were stopped at once, and it was faster
+		return true, nil
+	}
 	if err == nil && a.can.MustStop && a.health.Snapshot().At(time.Now()) != probes.Down {
 		proven, err, due = false, errRunsUnregistered, true
 	}
@@ -113,6 +116,20 @@ func (a *agent) fenceToLeave(ctx context.Context, due bool) (proven bool, err er
 	a.log.Warn("broker stopped before its registration is given up", "by", how, "why", err)
 	a.event(Event{Kind: "fence", To: "stopped", Epoch: a.memory.Epoch, Detail: "process stopped: " + how})
 	return true, nil
+}
+
+// brokerHasLeft reports whether the broker's process has ended and no other one is there.
+// Nobody watches processes any more: what was seen last is looked at again.
+func (a *agent) brokerHasLeft(ctx context.Context) bool {
+	if t := a.brokerTarget(); t.Pid != 0 && !t.Gone() || !a.brokerGone() {
+		return false
+	}
+	if l, ok := a.stopper.(looker); ok {
+		if _, runs := l.Target(); runs {
+			return false
+		}
+	}
+	return !a.brokerAnswers(ctx)
 }
 
 func (a *agent) brokerAnswers(ctx context.Context) bool {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -70,4 +71,29 @@ func TestABrokerThatAnswersIsQuiescedBeforeItsRegistrationIsGivenUp(t *testing.T
 			})
 		})
 	}
+}
+
+// One command stops both units: the broker ends while it is being quiesced.
+func TestABrokerThatEndsWhileItIsQuiescedLeavesNoRegistration(t *testing.T) {
+	living, err := process.TargetOf(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inLife(t, stoppable, func(l *sidecarLife) {
+		l.until(l.age() + 5*time.Second)
+		who, _ := l.identity.get()
+		l.halt()
+		l.recognizer.settle(living, who.Instance, isBroker, "")
+		l.set(func() {
+			l.serving = true
+			l.quiesced = func() error {
+				l.ended, l.words = true, nil
+				l.recognizer.settle(process.Target{Pid: 1<<22 + 1, StartTicks: 1}, who.Instance, isBroker, "")
+				return errors.New("connection refused")
+			}
+		})
+		if err := l.leave(); err != nil || !revoked(l) {
+			t.Errorf("%v, revoked %v", err, revoked(l))
+		}
+	})
 }
