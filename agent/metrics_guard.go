@@ -11,7 +11,7 @@ import (
 
 var (
 	descGuardUp     = desc("guard_up", "1 while the dead-man guard stands by. 0 with a broker that runs: nothing stops it if the sidecar dies or hangs.")
-	descGuardStarts = desc("guard_starts_total", "Guards that were started, one for each process of the broker. Growing without restarts of the broker: something kills the guard.")
+	descGuardStarts = desc("guard_starts_total", "Guards that were started; one outlives the processes of the broker. Growing: something kills the guard.")
 	descGuardFired  = desc("guard_last_fired_timestamp_seconds", "When the guard last stopped the broker because the sidecar was not heard of, as far as the journal goes back; 0: never. Find out what froze or killed the sidecar.")
 )
 

@@ -169,9 +169,9 @@ func (c *Client) claim() error {
 					c.alive.Store(true)
 					c.page.goodbye.Store(false)
 					c.stood = true
+					// It stands for nothing before it has taken a post of ours: it may be frozen.
 					if was, _, err := c.page.post(); err == nil {
 						c.target = was.Target
-						c.posted.Store(&was)
 					}
 					c.hand.take(pid, c.Wake)
 					c.tell(Event{What: TakenOver, Detail: fmt.Sprintf("guard %d of an earlier sidecar", pid)})

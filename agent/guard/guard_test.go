@@ -59,7 +59,20 @@ func newStage(t *testing.T, broker ...string) *stage {
 	if len(broker) == 0 {
 		broker = []string{"sleep", "1000"}
 	}
-	s := &stage{T: t, dir: t.TempDir(), broker: exec.Command(broker[0], broker[1:]...), exited: make(chan struct{})}
+	return begin(t, exec.Command(broker[0], broker[1:]...))
+}
+
+// newLeader is newStage with a broker that leads a process group of its own.
+func newLeader(t *testing.T, broker ...string) *stage {
+	t.Helper()
+	cmd := exec.Command(broker[0], broker[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return begin(t, cmd)
+}
+
+func begin(t *testing.T, broker *exec.Cmd) *stage {
+	t.Helper()
+	s := &stage{T: t, dir: t.TempDir(), broker: broker, exited: make(chan struct{})}
 	if err := s.broker.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +180,7 @@ func (s *stage) guard() int {
 	if err != nil {
 		return 0 // not yet
 	}
-	if _, err := os.Stat("/proc/" + strconv.Itoa(pid)); err != nil {
+	if _, err := process.TargetOf(pid); err != nil {
 		return 0
 	}
 	return pid

@@ -121,6 +121,9 @@ func (w *watcher) endTry() {
 	if t == nil {
 		return
 	}
+	if t.How == "" && t.target.Pid != 0 && w.quarry.Broker.gone(t.target) {
+		t.How = process.HowKill // by the last try, which was over before it could be proven
+	}
 	if t.How != process.HowGone {
 		if err := leave(w.dir, t.Acted); err != nil {
 			w.say("%v", err)

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/agent/lease"
 	"holdfast/agent/process"
 )
 
@@ -34,8 +35,12 @@ func (c *Client) Run(ctx context.Context) error {
 
 // pause is the time to the next look, if nobody wakes us before.
 func (c *Client) pause() time.Duration {
+	settled, stopAt, now := settled, lease.Instant(c.page.stopAt.Load()), c.set.Clock()
+	if stopAt > now {
+		settled = min(settled, stopAt.Sub(now))
+	}
 	switch {
-	case !c.Alive() || !c.stood || !c.hand.holds(),
+	case !c.Alive() || !c.stood || !c.hand.holds(), stopAt != 0 && stopAt <= now,
 		c.page.held.Load() != c.page.number.Load(), c.page.trying.Load():
 		return supervise
 	case c.target.Pid == 0 || c.set.Broker.gone(c.target):
