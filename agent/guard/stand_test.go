@@ -370,3 +370,25 @@ func TestTheEndOfAGuardWakesItsSidecar(t *testing.T) {
 		t.Errorf("told %d times", told.Load())
 	}
 }
+
+func TestAPostCountsWhenTheGuardHasTakenIt(t *testing.T) {
+	p := post{process.Target{Pid: 11, StartTicks: 1}, Broker{Name: "one"}}
+	pg, f, err := newPage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	c := &Client{page: pg, set: Settings{Broker: p.Broker}}
+	c.alive.Store(true)
+	pg.standing.Store(true)
+	if !c.post(p) || c.Stands(p.Target) {
+		t.Error("it stands for what it does not hold yet")
+	}
+	pg.held.Store(pg.number.Load())
+	if !c.Stands(p.Target) {
+		t.Error("it does not stand for what it holds")
+	}
+	if p.Target.Pid++; !c.post(p) || c.Stands(p.Target) || c.Stands(process.Target{Pid: 11, StartTicks: 1}) {
+		t.Error("it stands for the next, or the one before, while it changes")
+	}
+}
