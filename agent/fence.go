@@ -376,13 +376,6 @@ func provesIdle(reached recovery.Fence, runs bool) bool {
 	return reached.Proven() && !(reached == recovery.FenceGone && runs)
 }
 
-// provenHealthy is for how many health intervals a proof that nothing is served holds the
-// guard back.
-const provenHealthy = 3
-
-// provenAt is when it was last proven that nothing is served.
-func (a *agent) provenAt() lease.Instant { return a.clock() }
-
 // tendGuard keeps the dead-man guard at the deadline for as long as the broker may
 // serve. A proof that nothing is served moves its moment a little later, so that a
 // sidecar that goes on proving it keeps the broker's process, and one that freezes does
@@ -393,9 +386,9 @@ func (a *agent) tendGuard() {
 	if a.guard == nil {
 		return
 	}
-	if a.attachment == recovery.Detached && a.fencing.reached.Proven() && a.fencing.underway == recovery.StepNone {
+	if at := a.provenUntil(); at > a.clock() && a.fencing.reached.Proven() && a.fencing.underway == recovery.StepNone {
 		a.guardRests = true
-		a.guard.Postpone(a.provenAt().Add(provenHealthy * a.settings().HealthInterval))
+		a.guard.Postpone(at)
 		return
 	}
 	v := a.keeper.View().Validity

@@ -135,11 +135,24 @@ func TestAProofCountsForThreeHealthIntervals(t *testing.T) {
 			}
 			l.until(l.age() + 10*time.Second)
 		}
-		proven := until()
-		l.set(func() { l.frozen = !l.ended; l.immortal = true })
+	})
+}
+
+// The guard's moment is moved by what was seen, not by the time that passes.
+func TestTheGuardIsPutOffByProofsAlone(t *testing.T) {
+	quiescedInAnOutage(t, stoppable, func(l *sidecarLife) {
+		every := l.cfg.HealthInterval
+		for range 5 {
+			l.until(l.age() + 10*time.Second)
+			if left := l.postponed.Sub(l.clock()); left < 2*every-100*time.Millisecond || left > 3*every {
+				t.Errorf("the guard acts in %v", left)
+			}
+		}
+		froze := l.clock()
+		l.set(func() { l.frozen, l.immortal = true, true })
 		l.until(l.age() + time.Minute)
-		if at := until(); !l.ended && at > proven+l.cfg.HealthInterval {
-			t.Errorf("%v, nothing was seen since %v", at, proven-3*l.cfg.HealthInterval)
+		if late := l.postponed.Sub(froze); late > 3*every {
+			t.Errorf("the guard acts %v after the broker froze", late)
 		}
 	})
 }
