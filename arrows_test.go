@@ -50,9 +50,9 @@ var arrows = map[string][]string{
 var pure = map[string][]string{
 	"agent":          {"suspend.go", "recognize.go", "reload_plan.go", "severity.go"},
 	"recovery":       {"boot.go", "startup.go", "outage.go", "verdict.go", "judge.go", "attachment.go", "ladder.go", "plan.go", "masschange.go", "mode.go", "reason.go", "ownership.go", "rendezvous.go", "placement.go", "roster.go", "failure.go", "pause.go", "steer.go", "staleview.go", "overlooked.go", "succession.go"},
-	"agent/lease":    {"validity.go", "timing.go", "hedge.go"},
+	"agent/lease":    {"validity.go", "timing.go"},
 	"agent/guard":    {"decide.go"},
-	"cluster":        {"endpoint_score.go"},
+	"cluster":        {"endpoint.go"},
 	"cluster/local":  {"clock.go"},
 	"cluster/memory": {"store.go", "txn.go", "request.go"},
 	"agent/process":  {"policy.go"},

@@ -267,14 +267,13 @@ func (a *agent) serve(ctx context.Context) error {
 	}
 	keeping := lease.Settings{
 		Timing: a.cfg.Timing(), RestartGrace: a.cfg.RestartGrace, Clock: a.clock,
-		Hedge:    len(a.cfg.EtcdEndpoints) > 1,
 		Classify: classify, Classes: failureClasses(),
 	}
 	a.keeper = lease.NewKeeper(keeping, a.line, registrar, a.memory.LeaseID, a.log.With("part", "lease"), leases)
 	if a.local != nil {
 		lease.NewKeeper(keeping, nil, nil, 0, a.log, reg) // never runs: its metrics say that no lease is held
 	}
-	runLine := watchEndpoints(a.line, reg)
+	watchEndpoints(a.line, reg)
 	a.freshness = probes.NewFreshness("agent loop", time.Now())
 	a.initLoop()
 	if a.world.Alarm != nil {
@@ -322,9 +321,6 @@ func (a *agent) serve(ctx context.Context) error {
 	}
 	if a.ownership != nil {
 		add(a.onceNamed(a.ownership.Run))
-	}
-	if runLine != nil {
-		add(runLine)
 	}
 	if a.local != nil {
 		add(a.local.Run)

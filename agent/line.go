@@ -31,12 +31,10 @@ func (l renewalLine) Revoke(ctx context.Context, id int64) error {
 // endpoints is what a line to real endpoints can tell of them.
 type endpoints interface {
 	Endpoints() []cluster.EndpointState
-	// Run looks after the endpoints that are not in use.
-	Run(ctx context.Context) error
 }
 
 var descEndpointUp = prometheus.NewDesc("holdfast_etcd_endpoint_up",
-	"1 while the last answer of this etcd endpoint was good and recent. 0 with a connection: the member has no leader or is frozen; else look at the way to it.",
+	"0 for five minutes after a renewal or its proof failed on this etcd endpoint, unless it answers sooner: the member has no leader, is frozen, or the way to it is cut. Else 1, also while it is not asked: renewals use one endpoint at a time.",
 	[]string{"endpoint"}, nil)
 
 // endpointGauges shows the state of the endpoints of a line.
@@ -56,15 +54,11 @@ func (g endpointGauges) Collect(c chan<- prometheus.Metric) {
 	}
 }
 
-// watchEndpoints registers the metrics of the line's endpoints and returns what looks
-// after them; nil where the line has none.
-func watchEndpoints(line Line, reg prometheus.Registerer) func(context.Context) error {
-	e, ok := line.(endpoints)
-	if !ok {
-		return nil
+// watchEndpoints registers the metrics of the line's endpoints, where it has any.
+func watchEndpoints(line Line, reg prometheus.Registerer) {
+	if e, ok := line.(endpoints); ok {
+		reg.MustRegister(endpointGauges{e})
 	}
-	reg.MustRegister(endpointGauges{e})
-	return e.Run
 }
 
 // leaseError translates the cluster's word for a lost lease.

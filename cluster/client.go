@@ -22,7 +22,7 @@ const (
 	pingWait  = 3 * time.Second
 )
 
-// Client is typed access over one set of connections to etcd.
+// Client is typed access to etcd over one line.
 type Client struct {
 	keys   Keys
 	log    *slog.Logger
@@ -37,21 +37,17 @@ type Client struct {
 	close    func() error
 }
 
-// Open makes the main client over all endpoints, one connection to each. It does not
-// touch the network and reads no file: the first request does. Errors are about the
-// configuration. Without a log nothing is logged.
+// Open makes the main client, over a Line of its own. It does not touch the network and
+// reads no file: the first request does. Errors are about the configuration. Without a log
+// nothing is logged.
 func Open(cfg Config, log *slog.Logger) (*Client, error) {
-	endpoints, err := cfg.validate()
+	l, err := openLine(cfg, log, mainPause, readPatience,
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingEvery, Timeout: pingWait}))
 	if err != nil {
 		return nil, err
 	}
-	opts := dialOptions(cfg, endpoints[0].tls, len(endpoints) > 1, mainPause)
-	opts = append(opts, grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingEvery, Timeout: pingWait}))
-	conn, err := connect(endpoints, opts)
-	if err != nil {
-		return nil, err
-	}
-	return newClient(cfg, conn, len(endpoints), conn.Close, log), nil
+	l.lenient, l.client.close = true, l.Close
+	return l.client, nil
 }
 
 // Over is a client over a connection that is there already, for simulations and tests:
@@ -98,7 +94,7 @@ func (c *Client) Close() error {
 // pingEvery + pingWait. On a line renewals may wait for the read.
 const (
 	readPatience = time.Second
-	linePatience = 250 * time.Millisecond
+	linePatience = 750 * time.Millisecond
 )
 
 // read runs gets in one transaction, so at one revision.

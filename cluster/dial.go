@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -66,25 +67,15 @@ func dialOptions(cfg Config, tls, several bool, pauseMost time.Duration) []grpc.
 	return opts
 }
 
-// connect makes a connection over the endpoints without touching the network. With
-// several, requests go round over those that are connected.
-func connect(endpoints []endpoint, opts []grpc.DialOption) (*grpc.ClientConn, error) {
-	state := resolver.State{}
-	for _, e := range endpoints {
-		state.Endpoints = append(state.Endpoints, resolver.Endpoint{
-			Addresses: []resolver.Address{{Addr: e.addr, ServerName: e.server}},
-		})
-	}
+// connect makes a connection to an endpoint without touching the network.
+func connect(e endpoint, opts []grpc.DialOption) (*grpc.ClientConn, error) {
+	state := resolver.State{Endpoints: []resolver.Endpoint{{Addresses: []resolver.Address{{Addr: e.addr, ServerName: e.server}}}}}
 	source := manual.NewBuilderWithScheme("etcd")
 	source.InitialState(state)
 	// No WithAuthority: it would verify every endpoint under the name of the first.
-	opts = append(opts, grpc.WithResolvers(source))
-	if len(endpoints) > 1 {
-		opts = append(opts, grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"round_robin":{}}]}`))
-	}
-	conn, err := grpc.NewClient("etcd:///"+endpoints[0].server, opts...)
+	conn, err := grpc.NewClient("etcd:///"+e.server, append(slices.Clip(opts), grpc.WithResolvers(source))...)
 	if err != nil {
-		return nil, fmt.Errorf("prepare connection to etcd at %s: %w", endpoints[0].url, err)
+		return nil, fmt.Errorf("prepare connection to etcd at %s: %w", e.url, err)
 	}
 	return conn, nil
 }

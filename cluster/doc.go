@@ -14,9 +14,16 @@
 //     at every revision.
 //   - Every request requires a leader, so a member that is cut off from its quorum
 //     fails instead of answering from memory.
+//   - A client and a Line have one connection each, to one endpoint at a time. With several
+//     endpoints it moves on when one fails or is silent, watches included; the others are
+//     not asked before. Endpoints are judged by their answers, never by their connections.
 //   - With several endpoints a read does not wait for one that is silent: after a second,
-//     on a Line after a quarter of one, another one is asked too. Endpoints are judged by
-//     their answers, never by their connections.
+//     on a Line after three quarters of one, another one is asked too.
+//   - Registered is one linearizable read, and tells the raft term of its answer. If that
+//     is the term of a renewal that was answered before, nobody but the leader who renewed
+//     was leader until the read. A renewal alone proves nothing: a deposed leader that
+//     hangs in a disk write goes on confirming.
+//   - What etcd says of a lease's remaining time is never believed beyond what it granted.
 //   - Every call returns when its context ends. Everything is safe for concurrent
 //     use.
 //
@@ -25,8 +32,10 @@
 //     lost: read before acting on it.
 //   - That an answer is still true when it arrives, or that two reads agree.
 //   - That a write, or the beginning of a watch, avoids an endpoint that went silent a
-//     moment ago: the main client notices after three seconds of a black hole, and after
-//     13 seconds of a member that is frozen.
+//     moment ago: the main client notices by the next read, after three seconds of a black
+//     hole, or after 13 seconds of a member that is frozen.
+//   - Linearizable reads of members that answer them from the past (etcd before 3.4.42,
+//     3.5.28 and 3.6.9, after an election).
 //   - Bounds on time other than the caller's context: a call without a deadline may
 //     wait as long as a connection looks alive.
 package cluster

@@ -14,122 +14,79 @@ import (
 
 var dawn = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// told makes a score that was asked and answered at the given seconds: negative ones are
-// failures.
-func told(seconds ...int) score {
-	var s score
+// told is what is known of an endpoint that was asked and answered at the given seconds:
+// negative ones are failures.
+func told(seconds ...int) (k known) {
 	for _, sec := range seconds {
 		at := dawn.Add(time.Duration(max(sec, -sec)) * time.Second)
-		s.asked = at
+		k.asked = at
 		if sec < 0 {
-			s.fail(at, false)
+			k.fail(at, false)
 		} else {
-			s.succeed(at, time.Millisecond)
+			k.answered()
 		}
 	}
-	return s
+	return k
 }
 
 func after(seconds float64) time.Time { return dawn.Add(time.Duration(seconds * float64(time.Second))) }
 
-func TestAnEndpointIsUpWhileItsLastAnswerIsGoodAndRecent(t *testing.T) {
+func TestAnEndpointIsDownForAWhileAfterItFailed(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		score score
+		known known
 		at    float64
 		want  bool
 	}{
-		{"never asked", score{}, 10, false},
-		{"asked, no answer yet", score{asked: dawn}, 10, false},
-		{"good just now", told(10), 10, true},
-		{"good three probes ago", told(10), 100, true},
-		{"good long ago", told(10), 101, false},
+		{"never asked", known{}, 10, true},
+		{"asked, no answer yet", known{asked: dawn}, 10, true},
+		{"answered long ago", told(10), 10000, true},
 		{"failed", told(10, -11), 11, false},
-		{"good again", told(-10, 11), 11, true},
-		{"renewed every four minutes", told(10, 250), 251 + 2*240, true},
-		{"renewals every four minutes ended", told(10, 250), 251 + 3*240, false},
+		{"failed five minutes ago", told(-11), 311, false},
+		{"failed longer ago: nobody knows", told(-11), 312, true},
+		{"failed again meanwhile", told(-11, -300), 312, false},
+		{"answered again", told(-10, 11), 11, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := c.score.up(after(c.at)); got != c.want {
+			if got := c.known.up(after(c.at)); got != c.want {
 				t.Errorf("up is %v, want %v", got, c.want)
 			}
 		})
 	}
-	overtaken := told(10)
-	overtaken.overtaken = true
-	if !overtaken.up(after(10)) {
-		t.Error("silence is not an answer")
-	}
-	if overtaken.fail(after(11), false); overtaken.up(after(11)) || overtaken.overtaken {
-		t.Error("a failed probe settles it")
+}
+
+func TestOutcomesAreNewsWhenTheyChange(t *testing.T) {
+	var k known
+	if k.answered() || !k.fail(dawn, false) || k.fail(dawn, true) || !k.answered() || k.answered() {
+		t.Error("news is the first failure, and the first answer after one")
 	}
 }
 
-func TestTheNextConnectionGoesToTheBestEndpoint(t *testing.T) {
-	slow, quick, suspect := told(10), told(10), told(10)
-	slow.latency, quick.latency = 500*time.Millisecond, 2*time.Millisecond
-	suspect.overtaken = true
-	open := told(10)
-	open.open = true
-	nearly := told(10)
-	nearly.latency = 15 * time.Millisecond
-	unmeasured := told(10)
-	unmeasured.latency = 0
+func TestTheNextConnectionGoesToTheNextEndpointThatDidNotFail(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		scores []score
-		avoid  int // -1: none
-		start  int
-		want   int
+		name  string
+		known []known
+		avoid int // -1: none
+		start int
+		want  int
 	}{
-		{"all unknown: where the line starts", make([]score, 3), -1, 2, 2},
-		{"one works", []score{told(-10), {}, told(5)}, -1, 0, 2},
-		{"unknown before silent", []score{suspect, {}, told(-10)}, -1, 0, 1},
-		{"works before one that was not waited for", []score{open, told(10), open}, -1, 0, 1},
-		{"silent before failed", []score{told(-10), suspect, told(-10)}, -1, 0, 1},
-		{"all failed: the one that was left alone for longest", []score{told(-12), told(-11), told(-13)}, -1, 0, 1},
-		{"the avoided one is the best", []score{told(-10), told(10), told(-9)}, 1, 0, 2},
-		{"only the avoided one", []score{told(10)}, 0, 0, 0},
-		{"much slower", []score{slow, quick, slow}, -1, 0, 1},
-		{"a little slower", []score{nearly, quick, nearly}, -1, 0, 0},
-		{"not measured", []score{quick, unmeasured}, -1, 1, 1},
-		{"stale is no better than unknown", []score{{}, {asked: dawn.Add(-time.Hour), answered: dawn.Add(-time.Hour), good: true}}, -1, 1, 0},
+		{"all unknown: where the line starts", make([]known, 3), -1, 2, 2},
+		{"the next in turn", []known{{}, {}, told(-10)}, -1, 2, 0},
+		{"one works", []known{told(-10), told(-11), told(5)}, -1, 0, 2},
+		{"all failed: the one that was left alone for longest", []known{told(-12), told(-11), told(-13)}, -1, 0, 1},
+		{"the avoided one is the best", []known{told(-10), told(10), told(-9)}, 1, 0, 2},
+		{"only the avoided one", []known{told(10)}, 0, 0, 0},
+		{"a failure is forgotten", []known{told(-10), {asked: after(400), failed: after(400)}}, -1, 1, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := choose(c.scores, func(i int) bool { return i == c.avoid }, c.start, after(14))
-			if got != c.want {
+			at := after(14)
+			if c.name == "a failure is forgotten" {
+				at = after(400)
+			}
+			if got := choose(c.known, func(i int) bool { return i == c.avoid }, c.start, at); got != c.want {
 				t.Errorf("endpoint %d, want %d", got, c.want)
 			}
 		})
-	}
-}
-
-func TestProbesAreRareWhereThereIsNothingToLearn(t *testing.T) {
-	suspect, open := told(10), told(10)
-	suspect.overtaken, open.open = true, true
-	for _, c := range []struct {
-		name  string
-		score score
-		anyUp bool
-		want  float64 // seconds after the last request
-	}{
-		{"works", told(10), true, 30},
-		{"first failure", told(10, -10), true, 2},
-		{"third failure", told(-8, -9, -10), true, 8},
-		{"many failures", told(-1, -2, -3, -4, -5, -6, -7, -8, -9, -10), true, 30},
-		{"works again", told(-9, 10), true, 30},
-		{"overtaken", suspect, true, .5},
-		{"not waited for", open, true, .5},
-		{"nothing works", told(-8, -9, -10), false, .5},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if got := c.score.probeIn(after(10), c.anyUp).Seconds(); got != c.want {
-				t.Errorf("in %v s, want %v s", got, c.want)
-			}
-		})
-	}
-	if s := (score{}); s.probeIn(dawn, true) > 0 {
-		t.Error("one that was never asked must wait")
 	}
 }
 

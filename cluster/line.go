@@ -12,14 +12,15 @@ import (
 	"google.golang.org/grpc/connectivity"
 )
 
-// Line is the renewals' own way to etcd: one connection to one endpoint at a time, which
-// no other traffic can starve and which can be replaced at once.
+// Line is a way to etcd: one connection to one endpoint at a time, which can be replaced at
+// once. The renewals have one of their own, which no other traffic can starve.
 //
-// A connection that was replaced is closed when the last request on it ends, so an idle
-// line has exactly one. With several endpoints the line moves on when a request fails in
-// a way that another endpoint may cure, or when another endpoint answers first; with one
-// it stays, and the connection comes back by itself. The next connection goes to the
-// endpoint whose answers were best; see score.
+// A connection that was replaced is closed when the last request on it ends, and does not
+// wait for a watch, so an idle line has exactly one. With several endpoints the line moves
+// on when a request fails in a way that another endpoint may cure, is not answered in its
+// time, or is answered by another endpoint first; with one it stays, and the connection
+// comes back by itself. The next connection goes to the next endpoint in turn that did not
+// fail lately. Endpoints that are not in use are not asked: nothing is known of them.
 type Line struct {
 	endpoints []endpoint
 	opts      []grpc.DialOption
@@ -28,12 +29,13 @@ type Line struct {
 	life      context.Context // ends with Close
 	end       context.CancelFunc
 	watchers  sync.WaitGroup
-	start     int             // the endpoint that wins ties: spreads a fleet over the members
-	kick      []chan struct{} // for each endpoint: look again when its next probe is due
+	start     int // the first endpoint: spreads a fleet over the members
+	// lenient: one answer that is late says nothing of the endpoint while others come.
+	lenient bool
 
 	mu      sync.Mutex
 	current *link
-	scores  []score       // of the endpoints
+	known   []known       // of the endpoints
 	busy    []int         // requests without an answer, of each endpoint
 	ready   chan struct{} // closed, and replaced, when a connection becomes ready
 	closed  bool
@@ -45,11 +47,12 @@ type link struct {
 	index      int // of the endpoint
 	since      time.Time
 	wasReady   bool
-	users      int       // requests in flight
+	users      int       // requests in flight that keep it open
 	waiting    int       // those without an answer
 	waitsSince time.Time // when waiting left 0
+	heard      time.Time // last answer
+	renewed    bool      // a renewal was answered
 	retired    bool      // close it with its last request
-	quiet      bool      // a probe's: its answer tells, not the connection
 }
 
 // halfMade is how long a connection that has not been ready yet is left to come up, when
@@ -57,9 +60,13 @@ type link struct {
 // has already answered. By then the kernel has given up on one whose peer is silent.
 const halfMade = unackedMost
 
-// OpenLine makes a line. It does not touch the network and reads no file: the first use
-// does. Errors are about the configuration. Without a log nothing is logged.
+// OpenLine makes the line of the renewals. It does not touch the network and reads no file:
+// the first use does. Errors are about the configuration. Without a log nothing is logged.
 func OpenLine(cfg Config, log *slog.Logger) (*Line, error) {
+	return openLine(cfg, log, linePause, linePatience)
+}
+
+func openLine(cfg Config, log *slog.Logger, pauseMost, patience time.Duration, opts ...grpc.DialOption) (*Line, error) {
 	endpoints, err := cfg.validate()
 	if err != nil {
 		return nil, err
@@ -69,19 +76,16 @@ func OpenLine(cfg Config, log *slog.Logger) (*Line, error) {
 	}
 	l := &Line{
 		endpoints: endpoints,
-		opts:      dialOptions(cfg, endpoints[0].tls, len(endpoints) > 1, linePause),
+		opts:      append(dialOptions(cfg, endpoints[0].tls, len(endpoints) > 1, pauseMost), opts...),
 		log:       log,
 		start:     rand.IntN(len(endpoints)),
-		scores:    make([]score, len(endpoints)),
+		known:     make([]known, len(endpoints)),
 		busy:      make([]int, len(endpoints)),
 		ready:     make(chan struct{}),
 	}
-	for range endpoints {
-		l.kick = append(l.kick, make(chan struct{}, 1))
-	}
 	l.life, l.end = context.WithCancel(context.Background())
 	l.client = newClient(cfg, (*lineConn)(l), len(endpoints), func() error { return nil }, log)
-	l.client.patience = linePatience
+	l.client.patience = patience
 	return l, nil
 }
 
@@ -91,9 +95,11 @@ func OpenLine(cfg Config, log *slog.Logger) (*Line, error) {
 // counts as new.
 //
 // With several endpoints the line knows by itself when an attempt is unanswered, and the
-// next one goes to another endpoint. An endpoint that cannot answer, and says so, is no reason to fail: the others are asked
-// at once, each once. If none can, the error is that of one without a leader if there was
-// one, because that is what is wrong with the others too.
+// next one goes to another endpoint. So does a fresh one after a renewal that was answered:
+// it was not proven, so that endpoint is behind. An endpoint that cannot answer, and says
+// so, is no reason to fail: the others are asked at once, each once. If none can, the error
+// is that of one without a leader if there was one, because that is what is wrong with the
+// others too.
 func (l *Line) KeepAlive(ctx context.Context, id int64, fresh bool) (renewal Renewal, err error) {
 	if len(l.endpoints) == 1 {
 		if fresh {
@@ -101,7 +107,11 @@ func (l *Line) KeepAlive(ctx context.Context, id int64, fresh bool) (renewal Ren
 		}
 		return l.client.KeepAlive(ctx, id)
 	}
-	ctx = withTrip(ctx, &trip{other: true, tried: make([]bool, len(l.endpoints))})
+	way := &trip{other: true, tried: make([]bool, len(l.endpoints))}
+	if fresh {
+		l.leave(way)
+	}
+	ctx = withTrip(ctx, way)
 	var said error
 	for range l.endpoints {
 		renewal, err = l.client.KeepAlive(ctx, id)
@@ -161,6 +171,24 @@ func (l *Line) Endpoint() string {
 	return l.endpoints[l.current.index].url
 }
 
+// EndpointState is one endpoint of a line and what is known of it.
+type EndpointState struct {
+	URL string // as configured; it cannot hold a password
+	Up  bool   // no request to it failed lately that was not followed by an answer
+}
+
+// Endpoints is the state of every endpoint, in the order of the configuration. One that
+// accepts connections and has no leader is not up; one that nobody asked is.
+func (l *Line) Endpoints() []EndpointState {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := make([]EndpointState, len(l.endpoints))
+	for i := range list {
+		list[i] = EndpointState{URL: l.endpoints[i].url, Up: l.known[i].up(time.Now())}
+	}
+	return list
+}
+
 // Close ends the line and its connections; requests in flight fail with ErrClosed.
 func (l *Line) Close() error {
 	l.mu.Lock()
@@ -185,9 +213,19 @@ func (l *Line) refresh() {
 	l.retire(k)
 }
 
+// leave has a trip go to another endpoint than the one whose answers are not proven.
+func (l *Line) leave(t *trip) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if k := l.current; k != nil && k.renewed && k.waiting == 0 {
+		l.log.Debug("etcd connection moves on", "from", l.endpoints[k.index].url, "class", "behind")
+		t.tried[k.index] = true
+		l.retire(k)
+	}
+}
+
 // trip is one call's way through the endpoints. Its fields are guarded by the line's mutex.
 type trip struct {
-	link  *link  // the connection to use; nil: the line chooses
 	other bool   // not the connection on which another request waits
 	tried []bool // endpoints that had their chance
 }
@@ -202,7 +240,7 @@ func withTrip(ctx context.Context, t *trip) context.Context {
 // this trip and, where the trip wants another way, one that nobody waits for. The caller
 // holds the mutex.
 func (l *Line) choose(t *trip) int {
-	return choose(l.scores, func(i int) bool {
+	return choose(l.known, func(i int) bool {
 		return t != nil && (t.tried[i] || t.other && l.busy[i] > 0)
 	}, l.start, time.Now())
 }
@@ -222,7 +260,7 @@ func (l *Line) ensure(t *trip) error {
 
 // open starts a connection to an endpoint. The caller holds the mutex.
 func (l *Line) open(i int) (*link, error) {
-	conn, err := connect(l.endpoints[i:i+1], l.opts)
+	conn, err := connect(l.endpoints[i], l.opts)
 	if err != nil {
 		return nil, err
 	}
@@ -260,8 +298,8 @@ func (l *Line) keepConnected(k *link) {
 			l.mu.Lock()
 			k.wasReady = true
 			// Of several, one without a leader is connected to again and again: no news.
-			if !k.retired && !k.quiet && (len(l.endpoints) == 1 || !l.scores[k.index].orphaned) {
-				l.log.Debug("renewal connection ready", "endpoint", l.endpoints[k.index].url)
+			if !k.retired && (len(l.endpoints) == 1 || !l.known[k.index].orphaned) {
+				l.log.Debug("etcd connection ready", "endpoint", l.endpoints[k.index].url)
 				l.tellReady()
 			}
 			l.mu.Unlock()

@@ -5,10 +5,12 @@ import (
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/status"
 )
 
 // request is one request on one connection of a line.
@@ -16,13 +18,14 @@ type request struct {
 	line     *Line
 	link     *link
 	sent     time.Time
-	warm     bool // the connection stood when it was sent
+	renewal  bool
+	holds    bool // it keeps its connection open
 	answered bool
 }
 
 // acquire lends a connection to one request: that of the trip if the context has one, or
 // the current one.
-func (l *Line) acquire(ctx context.Context) (*request, error) {
+func (l *Line) acquire(ctx context.Context, method string) (*request, error) {
 	t, _ := ctx.Value(tripKey{}).(*trip)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -30,14 +33,18 @@ func (l *Line) acquire(ctx context.Context) (*request, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &request{line: l, link: k, sent: time.Now(), warm: k.conn.GetState() == connectivity.Ready}
-	k.users++
+	r := &request{line: l, link: k, sent: time.Now(),
+		renewal: method == etcdserverpb.Lease_LeaseKeepAlive_FullMethodName,
+		holds:   method != etcdserverpb.Watch_Watch_FullMethodName}
+	if r.holds {
+		k.users++
+	}
 	if k.waiting == 0 {
 		k.waitsSince = r.sent
 	}
 	k.waiting++
 	l.busy[k.index]++
-	l.scores[k.index].asked = r.sent
+	l.known[k.index].asked = r.sent
 	if t != nil {
 		t.tried[k.index] = true
 	}
@@ -49,8 +56,11 @@ func (l *Line) way(t *trip) (*link, error) {
 	if l.closed {
 		return nil, ErrClosed
 	}
-	if t != nil && t.link != nil {
-		return t.link, nil
+	// A connection that is known to be lost would refuse the request: that of a write is
+	// not to be wasted, since it is not repeated.
+	if k := l.current; k != nil && len(l.endpoints) > 1 && k.conn.GetState() == connectivity.TransientFailure {
+		l.known[k.index].fail(time.Now(), false)
+		l.retire(k)
 	}
 	if err := l.ensure(t); err != nil {
 		return nil, err
@@ -66,122 +76,111 @@ func (r *request) answer(err error) {
 	l, k := r.line, r.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	now := time.Now()
+	if err == nil {
+		k.heard = now
+	}
 	if r.answered {
 		return
 	}
 	r.answered = true
 	k.waiting--
 	l.busy[k.index]--
-	now := time.Now()
-	err = rpctypes.Error(err) // as a value, where it is one of etcd's
-	switch judge(err) {
+	verdict := nothing // of the endpoint, where this side ended the request
+	if err != errReplaced {
+		err = rpctypes.Error(err) // as a value, where it is one of etcd's
+		verdict = judge(err)
+	}
+	switch verdict {
 	case succeeded:
-		l.succeeded(r, now)
+		l.succeeded(r)
 	case failed:
-		l.failed(k, err, now)
-	case nothing:
-		l.scores[k.index].open = true
-		l.lookAgain()
+		l.failed(r, err, now)
 	}
 	if k != l.current {
 		k.retired = true // it served one request
 	}
 }
 
-// done gives the connection back.
-func (r *request) done() { r.line.giveBack(r.link) }
+// errReplaced ends a watch on a connection that is not used any more.
+var errReplaced = status.Error(codes.Unavailable, "another connection has replaced this one")
 
-// succeeded scores a good answer. The connection that brought it becomes the current one
-// if that has kept an older request waiting. The caller holds the mutex.
-func (l *Line) succeeded(r *request, now time.Time) {
-	took := now.Sub(r.sent)
-	if !r.warm {
-		took = 0
+// replaced tells the end of a connection that was replaced from that of the line.
+func (r *request) replaced(err error) error {
+	if isClosing(err) && r.line.life.Err() == nil {
+		return errReplaced
 	}
-	first := !anyUp(l.scores, now)
-	was := l.scores[r.link.index].failures
-	l.scores[r.link.index].succeed(now, took)
-	if len(l.endpoints) == 1 {
-		return // the renewals tell
-	}
-	if was > 0 {
-		l.log.Info("etcd endpoint answers again", "endpoint", l.endpoints[r.link.index].url, "after_failures", was)
-	}
-	old := l.current
-	switch {
-	case r.link == old || r.link.retired || l.closed:
-	case old == nil:
-		l.current = r.link
-	case old.waiting > 0 && old.waitsSince.Before(r.sent):
-		l.log.Debug("renewal connection moves on", "from", l.endpoints[old.index].url, "to", l.endpoints[r.link.index].url, "class", "overtaken")
-		l.scores[old.index].overtaken = old.index != r.link.index
-		l.retire(old)
-		l.current = r.link
-		l.lookAgain()
-	}
-	if first {
-		l.tellReady() // after an outage that no connection may have noticed
-		l.lookAgain()
-	}
+	return err
 }
 
-// failed scores a failure, and moves the line on if another endpoint may do better. The
-// caller holds the mutex.
-func (l *Line) failed(k *link, err error, now time.Time) {
-	class := Classify(err)
-	l.scores[k.index].fail(now, class == ClassNoLeader)
-	if len(l.endpoints) == 1 {
+// done gives the connection back, and closes it if it is not the current one and this was
+// its last request.
+func (r *request) done() {
+	if !r.holds {
 		return
 	}
-	if l.scores[k.index].failures == 1 {
-		l.log.Warn("etcd endpoint does not answer", "endpoint", l.endpoints[k.index].url, "class", string(class), "err", err)
-	}
-	l.lookAgain()
-	if k == l.current && (elsewhere(err) || class == ClassTimeout) {
-		l.log.Debug("renewal connection moves on", "from", l.endpoints[k.index].url, "class", string(class))
-		l.retire(k)
-		_ = l.ensure(nil) // the next request would tell
-	}
-}
-
-// lookAgain has the probes of all endpoints look when they are due. The caller holds the
-// mutex.
-func (l *Line) lookAgain() {
-	for _, c := range l.kick {
-		select {
-		case c <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// lend gives a probe the connection to an endpoint: the current one if it leads there, or
-// a new one.
-func (l *Line) lend(i int) (k *link, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return nil, ErrClosed
-	}
-	if k = l.current; k == nil || k.index != i {
-		if k, err = l.open(i); err != nil {
-			return nil, err
-		}
-		k.quiet = true
-	}
-	k.users++
-	return k, nil
-}
-
-// giveBack takes a connection back, and closes it if it is not the current one and this
-// was its last request.
-func (l *Line) giveBack(k *link) {
+	l, k := r.line, r.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	k.users--
 	if k.users == 0 && k != l.current {
 		k.conn.Close()
 	}
+}
+
+// succeeded notes a good answer. The connection that brought it becomes the current one if
+// that has kept an older request waiting. The caller holds the mutex.
+func (l *Line) succeeded(r *request) {
+	r.link.renewed = r.link.renewed || r.renewal
+	if news := l.known[r.link.index].answered(); news && len(l.endpoints) > 1 {
+		l.log.Info("etcd endpoint answers again", "endpoint", l.endpoints[r.link.index].url)
+	}
+	if len(l.endpoints) == 1 {
+		return // the renewals tell
+	}
+	old := l.current
+	switch {
+	case r.link == old || r.link.retired || l.closed:
+	case old == nil:
+		l.current = r.link
+	case old.waiting > 0 && old.waitsSince.Before(r.sent) && !(l.lenient && old.heard.After(old.waitsSince)):
+		if old.index != r.link.index {
+			l.silent(old, r.renewal, "another endpoint answered first")
+		}
+		l.retire(old)
+		l.current = r.link
+	}
+}
+
+// failed notes a failure, and moves the line on if another endpoint may do better. The
+// caller holds the mutex.
+func (l *Line) failed(r *request, err error, now time.Time) {
+	k, class := r.link, Classify(err)
+	if class == ClassTimeout && l.lenient && k.heard.After(r.sent) {
+		return
+	}
+	if class == ClassTimeout {
+		l.silent(k, r.renewal, err)
+	} else if news := l.known[k.index].fail(now, class == ClassNoLeader); news && len(l.endpoints) > 1 {
+		l.log.Warn("etcd endpoint does not answer", "endpoint", l.endpoints[k.index].url, "class", string(class), "err", err)
+	}
+	if len(l.endpoints) > 1 && k == l.current && (elsewhere(err) || class == ClassTimeout) {
+		l.log.Debug("etcd connection moves on", "from", l.endpoints[k.index].url, "class", string(class))
+		l.retire(k)
+		_ = l.ensure(nil) // the next request would tell
+	}
+}
+
+// silent notes that a request was not answered. The caller holds the mutex.
+func (l *Line) silent(k *link, renewal bool, why any) {
+	if !l.known[k.index].fail(time.Now(), false) || len(l.endpoints) == 1 {
+		return
+	}
+	saying := "etcd endpoint does not answer"
+	if k.renewed && !renewal {
+		saying = "etcd endpoint confirms renewals and does not answer reads: look at the disk of that member"
+	}
+	l.log.Warn(saying, "endpoint", l.endpoints[k.index].url, "class", string(ClassTimeout), "err", why)
 }
 
 // judgement is what the outcome of a request says about its endpoint.
@@ -215,12 +214,12 @@ type lineConn Line
 
 // Invoke implements grpc.ClientConnInterface.
 func (c *lineConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	r, err := (*Line)(c).acquire(ctx)
+	r, err := (*Line)(c).acquire(ctx, method)
 	if err != nil {
 		return err
 	}
 	defer r.done()
-	err = r.link.conn.Invoke(ctx, method, args, reply, opts...)
+	err = r.replaced(r.link.conn.Invoke(ctx, method, args, reply, opts...))
 	r.answer(err)
 	return err
 }
@@ -228,12 +227,13 @@ func (c *lineConn) Invoke(ctx context.Context, method string, args, reply any, o
 // NewStream implements grpc.ClientConnInterface. The connection is taken back when the
 // stream fails or its context ends, which every user of this package brings about.
 func (c *lineConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	r, err := (*Line)(c).acquire(ctx)
+	r, err := (*Line)(c).acquire(ctx, method)
 	if err != nil {
 		return nil, err
 	}
 	stream, err := r.link.conn.NewStream(ctx, desc, method, opts...)
 	if err != nil {
+		err = r.replaced(err)
 		r.answer(err)
 		r.done()
 		return nil, err
@@ -252,7 +252,7 @@ type lineStream struct {
 
 // RecvMsg implements grpc.ClientStream.
 func (s *lineStream) RecvMsg(m any) error {
-	err := s.ClientStream.RecvMsg(m)
+	err := s.request.replaced(s.ClientStream.RecvMsg(m))
 	if err != nil {
 		s.finish(err)
 	} else {

@@ -101,7 +101,7 @@ func lease(b *board) {
 	b.put(8, 8, coloured(steps(about{"Failures in a row", "none", "Renewals that failed since the last confirmed one, and how many slow ones were sent to a second etcd endpoint as well (hedged)."},
 		each(maximum("holdfast_lease_keepalive_failure_streak"), "failed in a row"),
 		each(grown("holdfast_lease_hedges_total"), "hedged")), watch, blank))
-	b.put(8, 8, timeline("etcd endpoints", "Whether the last answer of each endpoint was good and recent, as this sidecar sees it. One without leader counts as none.",
+	b.put(8, 8, timeline("etcd endpoints", "Whether a request to each endpoint failed in the last five minutes and none since was answered, as this sidecar sees it. One without leader counts as failed; one that is not in use is not asked.",
 		timed{each(maxBy("holdfast_etcd_endpoint_up", "endpoint"), "{{endpoint}}"), answers}))
 }
 

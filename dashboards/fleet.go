@@ -77,7 +77,7 @@ func together(b *board) {
 		query{expr: "sum by (cause) (increase(" + on("holdfast_registration_lost_total") + "[$__rate_interval]))", legend: "{{cause}}"}))
 	b.put(8, 8, bars(about{"Detachments by reason", "none", "Over the fleet. Each one kept clients away from a broker."},
 		query{expr: "sum by (reason) (increase(" + on("holdfast_detachments_total") + "[$__rate_interval]))", legend: "{{reason}}"}))
-	b.put(8, 8, steps(about{"Sidecars that miss an etcd endpoint", "none", "How many sidecars have no good answer from each endpoint. All of them: that member is ill. Some: the way to it is."},
+	b.put(8, 8, steps(about{"Sidecars that miss an etcd endpoint", "none", "How many sidecars had a request to each endpoint fail in the last five minutes. A sidecar asks one endpoint at a time, so a member that is ill is missed by those that used it."},
 		query{expr: "sum by (endpoint) (1 - " + on("holdfast_etcd_endpoint_up") + ")", legend: "{{endpoint}}"}))
 }
 

@@ -94,7 +94,6 @@ func SameTerm(renewed, read uint64) error {
 type Settings struct {
 	Timing       Timing
 	RestartGrace time.Duration // revoke this long after the gate closed; 0: let the TTL run out
-	Hedge        bool          // the Line has several endpoints: a slow renewal is sent to a second one too
 	Clock        func() Instant
 	Classify     func(error) string // one word for metrics; every word in Classes
 	Classes      []string
@@ -155,8 +154,7 @@ type Keeper struct {
 	renewed atomic.Bool  // Reestablish was asked for
 	since   atomic.Int64 // Instant of RenewNow; 0: never
 	nudge   chan struct{}
-	pace    pace // of Run's goroutine
-	foreign bool // so is this: a proof found a registration that is not ours, and none since did better
+	foreign bool // of Run's goroutine: a proof found a registration that is not ours, and none since did better
 }
 
 // NewKeeper returns a Keeper whose gate is closed. resume is the lease that an

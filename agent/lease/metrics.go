@@ -25,7 +25,7 @@ func newMetrics(reg prometheus.Registerer, k *Keeper) *metrics {
 		}, []string{"class"}),
 		hedges: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "holdfast_lease_hedges_total",
-			Help: "Renewals that were slower than usual and were sent to a second endpoint, by whether the second answered first. Growing won=\"true\": an etcd member is slow or silent, see etcd_endpoint_up.",
+			Help: "Renewals that were unanswered for up to 0.75 s and were sent again on another connection, to another endpoint if there are several, by whether the second was confirmed first. Growing won=\"true\": an etcd member is slow or silent, see etcd_endpoint_up.",
 		}, []string{"won"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:                            "holdfast_lease_renewal_duration_seconds",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -14,7 +15,7 @@ type attempt struct {
 	renewal Renewal
 	err     error  // nil: renewed, and proven
 	term    uint64 // of the proof, if that is all that is wrong; 0: it is not
-	hedge   bool   // a second question, because the first one is slow
+	hedge   bool   // another one was on its way
 }
 
 // renew keeps the lease until it is lost, the gate closes, the Registrar is wanted
@@ -23,23 +24,21 @@ type attempt struct {
 // A renewal that fails is followed by another after a backoff, at most
 // RetryCeiling after its own start while the lease may be alive. One that is not
 // answered stays on its way, because it may still be, and after RetryCeiling gets
-// company on a new connection: after a cut the old one is asleep in TCP's own
-// backoff. The first confirmation ends them all.
+// company on a new connection, to another endpoint if there are several: after a cut the
+// old one is asleep in TCP's own backoff. The first confirmation ends them all.
 //
 // A renewal whose proof is of another raft term met a change of leader: nothing has failed,
 // and it is sent again at once. When that happens again it is paced as a failure is.
 //
-// With several endpoints an attempt that went out alone and is slower than usual is
-// hedged: the same question goes to another endpoint. The hedge lives here and not in
-// the Line because each question needs a send of its own: the deadline counts from
-// the send of the one that was confirmed.
+// The company lives here and not in the Line because each question needs a send of its
+// own: the deadline counts from the send of the one that was confirmed.
 func (k *Keeper) renew(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	answers := make(chan attempt)
-	inFlight := 0
+	var inFlight []Instant // their sends, oldest first
 	defer func() {
 		cancel()
-		for ; inFlight > 0; inFlight-- {
+		for range inFlight {
 			if a := <-answers; a.hedge {
 				k.metrics.hedges.WithLabelValues("false").Inc()
 			}
@@ -49,21 +48,16 @@ func (k *Keeper) renew(ctx context.Context) {
 	reconnect := k.watchReconnect(ctx)
 	defer func() { reconnect.stop() }()
 
-	hedge := time.NewTimer(0)
-	hedge.Stop()
-	defer hedge.Stop()
+	renewed := make(chan struct{})
 	retermed, behind := false, false // since the last confirmation; the last answer
-	start := func(asHedge bool) {
-		a := attempt{sentAt: k.set.Clock(), hedge: asHedge}
+	start := func() {
+		a := attempt{sentAt: k.set.Clock(), hedge: len(inFlight) > 0}
 		v := k.View()
-		fresh := inFlight > 0 || v.FailureStreak > 0 || behind
+		fresh := a.hedge || v.FailureStreak > 0 || behind
 		behind = false
-		inFlight++
-		if k.set.Hedge && inFlight == 1 {
-			hedge.Reset(k.pace.hedgeAfter(k.set.Timing.AttemptTimeout()))
-		}
+		inFlight = append(inFlight, a.sentAt)
 		go func() {
-			k.attempt(ctx, v.Grant, fresh, &a)
+			k.attempt(ctx, v.Grant, fresh, &a, renewed)
 			answers <- a
 		}()
 	}
@@ -84,19 +78,18 @@ func (k *Keeper) renew(ctx context.Context) {
 		case <-reconnect.c:
 			reconnect.stop()
 			reconnect = k.watchReconnect(ctx)
-			if pause.failures > 0 && inFlight == 0 {
+			if pause.failures > 0 && len(inFlight) == 0 {
 				pause.reset() // what fails from here on fails anew
 				next.Reset(0)
 			}
 		case <-next.C:
-			start(false)
+			start()
 			next.Reset(k.overdue())
-		case <-hedge.C:
-			if inFlight == 1 { // else it has failed, or has company already
-				start(true)
-			}
+		case <-renewed: // the read that proves it has its own time before it counts as unanswered
+			next.Reset(k.overdue())
 		case a := <-answers:
-			inFlight--
+			i := slices.Index(inFlight, a.sentAt)
+			inFlight = slices.Delete(inFlight, i, i+1)
 			if a.hedge {
 				k.metrics.hedges.WithLabelValues(strconv.FormatBool(a.err == nil)).Inc()
 			}
@@ -106,7 +99,7 @@ func (k *Keeper) renew(ctx context.Context) {
 				pause.reset()
 				retermed = false
 				// Anything still on its way has been overtaken; start clean.
-				if inFlight > 0 || k.wanted(k.View()) {
+				if len(inFlight) > 0 || k.wanted(k.View()) {
 					return
 				}
 				next.Reset(k.untilNext())
@@ -125,17 +118,17 @@ func (k *Keeper) renew(ctx context.Context) {
 				k.metrics.renewals.WithLabelValues("unproven").Inc()
 				k.log.Debug("leader changed during a renewal, renewing again", "err", a.err)
 				retermed, behind = true, a.renewal.Term < a.term
-				if inFlight == 0 {
+				if len(inFlight) == 0 {
 					next.Reset(0)
 				}
-			case a.hedge && inFlight > 0:
-				// The attempt that it was to help is still on its way and may be confirmed.
-				k.log.Debug("hedge of a renewal failed", "err", a.err)
+			case i > 0:
+				// An older one is still on its way and may be confirmed.
+				k.log.Debug("second way of a renewal failed", "err", a.err)
 			case ctx.Err() == nil:
 				k.failed(a.err)
 				d := pause.next()
 				behind = a.renewal.Term < a.term
-				if inFlight == 0 {
+				if len(inFlight) == 0 {
 					now := k.set.Clock()
 					if !k.View().Validity.ExpiredAt(now) {
 						d = min(d, max(0, a.sentAt.Add(RetryCeiling).Sub(now)))
@@ -150,7 +143,7 @@ func (k *Keeper) renew(ctx context.Context) {
 
 // attempt renews once, and has what etcd answers proven. Each question has the attempt's
 // time limit: an endpoint may be quick to renew and never answer a read.
-func (k *Keeper) attempt(ctx context.Context, g Grant, fresh bool, a *attempt) {
+func (k *Keeper) attempt(ctx context.Context, g Grant, fresh bool, a *attempt, renewed chan<- struct{}) {
 	limit := k.set.Timing.AttemptTimeout()
 	renewing, done := context.WithTimeout(ctx, limit)
 	defer done()
@@ -161,6 +154,10 @@ func (k *Keeper) attempt(ctx context.Context, g Grant, fresh bool, a *attempt) {
 	lost := errors.Is(a.err, ErrLost)
 	if a.err != nil && !lost {
 		return
+	}
+	select {
+	case renewed <- struct{}{}:
+	case <-ctx.Done():
 	}
 	proving, done := context.WithTimeout(ctx, limit)
 	defer done()
@@ -191,18 +188,19 @@ func (k *Keeper) untilNext() time.Duration {
 	return max(0, due.Sub(k.set.Clock()))
 }
 
-// overdue is how long an attempt may be unanswered before the next one starts.
+// overdue is how long an attempt may be unanswered before the next one starts. Short
+// attempts leave half of their time to it, so that one silent endpoint makes none fail.
 func (k *Keeper) overdue() time.Duration {
+	limit := k.set.Timing.AttemptTimeout()
 	if k.View().Validity.ExpiredAt(k.set.Clock()) {
-		return max(k.set.Timing.AttemptTimeout(), RetryCeiling)
+		return max(limit, RetryCeiling)
 	}
-	return RetryCeiling
+	return min(RetryCeiling, limit/2)
 }
 
 func (k *Keeper) confirmed(a attempt) {
 	now := k.set.Clock()
 	k.foreign = false
-	k.pace.add(now.Sub(a.sentAt))
 	k.metrics.renewals.WithLabelValues("confirmed").Inc()
 	k.metrics.duration.Observe(now.Sub(a.sentAt).Seconds())
 	k.metrics.margin.Observe(k.View().Validity.Deadline().Sub(now).Seconds())
