@@ -124,7 +124,7 @@ func TestABrokerFrozenPastItsTTLComesBackDrained(t *testing.T) {
 // A check is two answers: under the timeout is 0.6 of it, which leaves a busy machine
 // 0.8 s for its own part, and over is 1.2.
 func TestASlowBrokerIsUpUntilItsAnswersTakeTheTimeout(t *testing.T) {
-	t.Parallel()
+	long(t)
 	const timeout, under, over = 2 * time.Second, 600 * time.Millisecond, 1200 * time.Millisecond
 	for _, tt := range []struct {
 		name     string
@@ -277,7 +277,7 @@ func TestAnotherBrokerAtTheAdminPortIsLeftAlone(t *testing.T) {
 }
 
 func TestAFlappingBrokerKeepsItsLeaseAndMovesReadinessNoMoreThanItDoes(t *testing.T) {
-	t.Parallel()
+	long(t)
 	const cycles = 6
 	t.Run("away for less than the fall", func(t *testing.T) {
 		t.Parallel()

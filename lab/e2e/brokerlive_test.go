@@ -14,7 +14,7 @@ import (
 // broker hangs for longer than NATS' own pings take to give a connection up, and asks
 // for a restart all the while; one that was restarted is left alone.
 func TestBrokerLiveAsksForARestartOfABrokerThatHangs(t *testing.T) {
-	t.Parallel()
+	long(t)
 	s := newStage(t)
 	n := s.add("n1", nodeOptions{})
 	answers := func(want int) {

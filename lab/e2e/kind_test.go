@@ -54,11 +54,19 @@ type brokerOptions struct {
 // kinds are all that the scenarios are played with.
 var kinds = []kind{natsKind, httpKind, danubeKind, raftKind, pulsarKind, pulsarAdopted}
 
+// fast has one that its sidecar registers and one that registers itself. The fast tests have
+// no time for more.
+var fast = []kind{natsKind, danubeKind}
+
 // eachKind plays a scenario with every kind of broker.
 func eachKind(t *testing.T, play func(t *testing.T, k kind)) {
 	t.Helper()
 	t.Parallel()
-	for _, k := range kinds {
+	those := kinds
+	if testing.Short() {
+		those = fast
+	}
+	for _, k := range those {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
 			play(t, k)

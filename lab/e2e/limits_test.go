@@ -124,7 +124,7 @@ func (s *stand) timeRenewals() (slowest func() time.Duration) {
 }
 
 func TestAnIdleSidecarWithAThousandTopicsStaysSmall(t *testing.T) {
-	t.Parallel()
+	long(t)
 	s := newStand(t)
 	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", topics(1000)...))
 	c, err := s.lab.NewSidecar(harness.SidecarOptions{Broker: s.broker("n1"), Endpoints: []string{s.etcd.Endpoint()}})

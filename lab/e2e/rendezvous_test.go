@@ -148,7 +148,7 @@ func (p *several) never(what string) {
 // Three brokers share topics out among themselves. One joins, one is killed: each time
 // only that broker's topics move, and no topic is ever served by two.
 func TestRendezvousMovesOnlyTheTopicsOfWhoComesOrGoes(t *testing.T) {
-	t.Parallel()
+	long(t)
 	s := newStage(t)
 	var topics []string
 	for i := range 24 {
@@ -197,7 +197,7 @@ func TestRendezvousMovesOnlyTheTopicsOfWhoComesOrGoes(t *testing.T) {
 
 // With hold, which is what a broker with local data has, a topic stays with its broker.
 func TestRendezvousHoldsTheTopicsOfABrokerThatIsAway(t *testing.T) {
-	t.Parallel()
+	long(t)
 	s := newStage(t)
 	var topics []string
 	for i := range 8 {
