@@ -35,10 +35,11 @@ type Path interface {
 // Conn is a client's connection to a server in the same process. Its goroutines end with
 // the call or stream that they are for, or when the path lets their request go.
 type Conn struct {
-	s    *Server
-	via  Path
-	life context.Context
-	end  context.CancelCauseFunc
+	s      *Server
+	member *Member // nil: any
+	via    Path
+	life   context.Context
+	end    context.CancelCauseFunc
 }
 
 // errClosing is gRPC's answer on a connection that its own side has closed.
@@ -66,7 +67,7 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, _ ...
 	if err := c.usable(ctx); err != nil {
 		return err
 	}
-	if c.via == nil {
+	if c.via == nil && c.member == nil {
 		answer, err := c.s.call(ctx, args)
 		if err == nil {
 			move(reply, answer)
@@ -83,9 +84,9 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, _ ...
 	request := proto.Clone(args.(proto.Message)) // may be delivered after this returns
 	c.s.deliveries.Go(func() {
 		var r result
-		if r.err = c.via.Request(call, method); r.err == nil {
+		if r.err = c.pass(call, method); r.err == nil {
 			r.answer, r.err = c.s.call(call, request)
-			if err := c.via.Reply(call, method); err != nil {
+			if err := c.reply(call, method); err != nil {
 				r = result{err: err}
 			}
 		}
@@ -103,6 +104,23 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, _ ...
 	}
 }
 
+// pass returns when a request has come to a member that answers.
+func (c *Conn) pass(ctx context.Context, method string) error {
+	if c.via != nil {
+		if err := c.via.Request(ctx, method); err != nil {
+			return err
+		}
+	}
+	return c.member.pass(ctx)
+}
+
+func (c *Conn) reply(ctx context.Context, method string) error {
+	if c.via == nil {
+		return nil
+	}
+	return c.via.Reply(ctx, method)
+}
+
 // usable refuses what gRPC would not even send.
 func (c *Conn) usable(ctx context.Context) error {
 	if c.life.Err() != nil {
@@ -115,8 +133,12 @@ func (c *Conn) usable(ctx context.Context) error {
 func (c *Conn) bound(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	bounded, cancel := context.WithCancelCause(ctx)
 	stops := []func() bool{context.AfterFunc(c.life, func() { cancel(errClosing) })}
+	under := []context.Context{c.member.connection()}
 	if c.via != nil {
-		if below := c.via.Connection(); below != nil {
+		under = append(under, c.via.Connection())
+	}
+	for _, below := range under {
+		if below != nil {
 			stops = append(stops, context.AfterFunc(below, func() { cancel(unavailable(context.Cause(below))) }))
 		}
 	}

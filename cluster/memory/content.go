@@ -59,6 +59,41 @@ func Restore(cfg Config, c Content) (*Server, error) {
 	return s, nil
 }
 
+// Rewind has the server go on from older content of its own, as an etcd does whose backup
+// was restored: with the revision and the leases of then, each of them with its whole TTL,
+// and in a raft term of its own. Watches end. The observer is told of all differences as
+// one change, whose revision is that of the content.
+func (s *Server) Rewind(c Content) error {
+	older, err := Restore(s.cfg, c)
+	if err != nil {
+		return err
+	}
+	s.enter()
+	defer s.mu.Unlock()
+	var events []Event
+	s.store.each(span{[]byte{0}, []byte{0}}, s.store.revision, func(kv *KV) bool {
+		if _, stays := older.store.get([]byte(kv.Key)); !stays {
+			events = append(events, Event{Deleted: true, KV: KV{Key: kv.Key, ModRevision: c.Revision}})
+		}
+		return true
+	})
+	for _, kv := range c.Keys {
+		if now, there := s.store.get([]byte(kv.Key)); !there || now.ModRevision != kv.ModRevision {
+			events = append(events, Event{KV: kv})
+		}
+	}
+	moved := s.lessor.moved
+	s.store, s.lessor = older.store, older.lessor
+	s.lessor.refreshAll(s.cfg.Now(), 0)
+	close(moved)
+	s.term++
+	s.endWatches(errReset)
+	if s.observer != nil {
+		s.observer(View{s}, Change{Revision: c.Revision, At: s.cfg.Now(), Cause: ByRestore, Events: events})
+	}
+	return nil
+}
+
 // Forget compacts the past once it is longer than most revisions, to half of that, so that
 // a server that runs for ever does not grow.
 func (s *Server) Forget(most int64) {

@@ -15,6 +15,10 @@
 //	store.LoseLeader(); store.ChangeLeader(0) // the latter refreshes every lease
 //	store.EndWatches(memory.ErrNoLeader)
 //	store.Revoke(id)                        // as a stale leader does
+//	m := store.Member(); client = cluster.Over(cfg, m.Conn(link), log) // one endpoint of several
+//	m.Depose(0)                             // confirms renewals on, and nobody hears of them
+//	m.Isolate(); m.Rejoin()                 // without a quorum
+//	store.Rewind(c)                         // a backup is restored
 //	c := store.Content(); store, err = memory.Restore(memory.Config{}, c) // goes on from there
 //
 // Guaranteed, and held against a real etcd by lab/clustertest:
@@ -32,7 +36,8 @@
 //
 // Not guaranteed: authentication, members, maintenance, alarms, progress reports,
 // fragments, limits on size, and the batches that events of a watch come in. A fault is
-// what stands for the first ones. There is one member, and every answer is linearizable.
+// what stands for the first ones. Every answer is linearizable, but for what a member that was
+// deposed says of leases.
 // The past is kept until it is compacted, see Forget. What happens at the same instant happens in any
 // order, so a simulation repeats itself only if its instants differ.
 //

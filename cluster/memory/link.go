@@ -32,6 +32,7 @@ var (
 	errSilent  = status.Error(codes.Unavailable, "keepalive ping failed to receive ACK within timeout")
 	errDialing = status.Error(codes.Unavailable, "dial timeout")
 	errRefused = status.Error(codes.Unavailable, "connection refused")
+	errReset   = status.Error(codes.Unavailable, "connection reset by peer")
 )
 
 // Link is a network path that can be cut, as one cable between one client and the server.
@@ -116,7 +117,7 @@ func (l *Link) Refuse() {
 func (l *Link) Break() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.breakWith(status.Error(codes.Unavailable, "connection reset by peer"))
+	l.breakWith(errReset)
 }
 
 // Heal ends cuts and refusals.

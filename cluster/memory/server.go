@@ -85,6 +85,7 @@ const (
 	ByRequest Cause = "request" // put, delete or transaction
 	ByRevoke  Cause = "revoke"  // the lease was revoked
 	ByExpiry  Cause = "expiry"  // the lease ran out
+	ByRestore Cause = "restore" // the store went back, see Rewind
 )
 
 // Change is one revision, or the end of a lease that had no keys: then Events is empty

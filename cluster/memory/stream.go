@@ -22,9 +22,9 @@ func (c *Conn) NewStream(ctx context.Context, _ *grpc.StreamDesc, method string,
 	t := &stream{conn: c, method: method, caller: ctx}
 	switch method {
 	case pb.Watch_Watch_FullMethodName:
-		t.server = &watchSide{c.s.newWatchStream()}
+		t.server = &watchSide{c.s.newWatchStream(), c.member}
 	case pb.Lease_LeaseKeepAlive_FullMethodName:
-		t.server = &renewSide{s: c.s, answered: make(chan struct{}, 1)}
+		t.server = &renewSide{s: c.s, member: c.member, answered: make(chan struct{}, 1)}
 	default:
 		return nil, status.Errorf(codes.Unimplemented, "%s is not implemented in memory", method)
 	}
@@ -114,8 +114,8 @@ func (t *stream) deliver(f func() error) {
 // RecvMsg implements grpc.ClientStream.
 func (t *stream) RecvMsg(m any) error {
 	answer, err := t.server.next(t.ctx)
-	if err == nil && t.conn.via != nil {
-		err = t.conn.via.Reply(t.ctx, t.method)
+	if err == nil {
+		err = t.conn.reply(t.ctx, t.method)
 	}
 	if err != nil {
 		err = t.conn.failure(t.caller, t.ctx, err)
@@ -127,7 +127,10 @@ func (t *stream) RecvMsg(m any) error {
 }
 
 // watchSide is a stream of watches.
-type watchSide struct{ *watchStream }
+type watchSide struct {
+	*watchStream
+	member *Member
+}
 
 func (w *watchSide) take(_ context.Context, request any) error {
 	w.watchStream.take(request.(*pb.WatchRequest))
@@ -142,6 +145,9 @@ func (w *watchSide) finish() {
 
 func (w *watchSide) next(ctx context.Context) (any, error) {
 	answer, err := w.watchStream.next(ctx)
+	if err == nil {
+		err = w.member.pass(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +156,8 @@ func (w *watchSide) next(ctx context.Context) (any, error) {
 
 // renewSide is a stream of renewals.
 type renewSide struct {
-	s *Server
+	s      *Server
+	member *Member
 
 	mu       sync.Mutex
 	answers  []*pb.LeaseKeepAliveResponse
@@ -159,7 +166,7 @@ type renewSide struct {
 }
 
 func (k *renewSide) take(ctx context.Context, request any) error {
-	answer, err := k.s.renew(ctx, request.(*pb.LeaseKeepAliveRequest).ID)
+	answer, err := k.member.renew(ctx, k.s, request.(*pb.LeaseKeepAliveRequest).ID)
 	if err != nil {
 		return err
 	}
