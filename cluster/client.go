@@ -51,14 +51,14 @@ func Open(cfg Config, log *slog.Logger) (*Client, error) {
 }
 
 // Over is a client over a connection that is there already, for simulations and tests:
-// only cfg's key layout counts, and nothing is dialed, authenticated or encrypted. Close
+// only cfg's key layout and the number of its endpoints count, and nothing is dialed, authenticated or encrypted. Close
 // closes the connection if it can be closed.
 func Over(cfg Config, conn grpc.ClientConnInterface, log *slog.Logger) *Client {
 	closer := func() error { return nil }
 	if c, ok := conn.(io.Closer); ok {
 		closer = c.Close
 	}
-	return newClient(cfg, conn, 1, closer, log)
+	return newClient(cfg, conn, max(1, len(cfg.Endpoints)), closer, log)
 }
 
 func newClient(cfg Config, conn grpc.ClientConnInterface, tries int, closer func() error, log *slog.Logger) *Client {

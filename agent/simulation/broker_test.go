@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/agent/lease"
 	"holdfast/brokerapi"
 )
 
@@ -59,6 +60,9 @@ func (g *gate) pass() {
 	}
 }
 
+// shut is closed.
+var shut = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
 var errRefused = errors.New("connection refused")
 
 // broker is a broker's process, and the disk that outlives it.
@@ -67,6 +71,9 @@ type broker struct {
 	latency time.Duration
 	forgets bool
 	changed func(why string) // called with the broker locked
+	clock   func() lease.Instant
+	beside  func(func()) // runs what goes on by itself
+	ended   func()       // called when somebody has stopped the process
 
 	frozen gate
 
@@ -74,12 +81,16 @@ type broker struct {
 	running  bool
 	instance int
 	started  time.Time
+	born     lease.Instant
 	exited   chan struct{} // closed at the end of this process
 	topics   map[string]bool
 	slow     time.Duration
 	refusing int
-	backlog  []func() // sent to a process that is frozen
-	watchers map[chan struct{}]struct{}
+	stopping time.Duration // how long an orderly end takes
+	// unstoppable counts why signals and stop commands do nothing.
+	unstoppable int
+	backlog     []func() // sent to a process that is frozen
+	watchers    map[chan struct{}]struct{}
 }
 
 func newBroker(id string, forgets bool) *broker {
@@ -94,7 +105,7 @@ func (b *broker) start() {
 	if b.running {
 		return
 	}
-	b.running, b.started, b.exited = true, time.Now(), make(chan struct{})
+	b.running, b.started, b.born, b.exited = true, time.Now(), b.clock(), make(chan struct{})
 	b.instance++
 	if b.forgets {
 		for topic := range b.topics {
@@ -150,6 +161,20 @@ func (b *broker) set(change func()) {
 	defer b.mu.Unlock()
 	change()
 	b.changed("broker set")
+}
+
+// serveByHand makes one topic that is quiesced served again, as somebody does who restores
+// a subject or a lookup that brings a bundle back.
+func (b *broker) serveByHand() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, topic := range slices.Sorted(maps.Keys(b.topics)) {
+		if !b.topics[topic] && b.running && !b.frozen.isShut() {
+			b.topics[topic] = true
+			b.changed("brought back by hand: " + topic)
+			return
+		}
+	}
 }
 
 // serving is what clients can use, if the process does anything at all.

@@ -20,6 +20,7 @@ type checks struct {
 	mu         sync.Mutex
 	nodes      []*watched
 	doubles    map[string]time.Time // topics that two brokers serve, and since when
+	restored   time.Time            // when etcd went back
 	refreshed  time.Time            // when a new leader gave all leases their whole TTL
 	topics     topics
 	violations []string
@@ -104,7 +105,7 @@ func (c *checks) sidecar(i int, runs bool) {
 	c.change(i, func(w *watched, now time.Time) {
 		w.sidecar = runs
 		if runs {
-			w.sidecarSince, w.wellSince, w.attached, w.detached = now, now, false, time.Time{}
+			w.wellSince, w.detached = now, time.Time{}
 		}
 	})
 }
@@ -128,13 +129,6 @@ func (c *checks) network(i, sign int, silent bool) {
 	})
 }
 
-// storeBusy takes that etcd serves nothing but leases in time, or does again.
-func (c *checks) storeBusy(sign int) {
-	for i := range c.f.nodes {
-		c.change(i, func(w *watched, now time.Time) { w.busy += sign; w.busyEnded = now })
-	}
-}
-
 func (c *checks) networks(sign int, silent bool) {
 	for i := range c.f.nodes {
 		c.network(i, sign, silent)
@@ -150,7 +144,7 @@ func (c *checks) broker(i int, b *broker, why string) {
 	w := c.nodes[i]
 	w.running, w.frozen, w.serving = b.running, b.frozen.isShut(), b.serving()
 	if w.instance != b.instance {
-		w.instance, w.wellSince = b.instance, now
+		w.instance, w.started, w.wellSince = b.instance, now, now
 	}
 	if !w.running {
 		w.ended = now
@@ -167,6 +161,10 @@ func (c *checks) stored(_ memory.View, ch memory.Change) {
 	returned := map[int]bool{}
 	before := map[int]recovery.ModeRecord{}
 	var placing placement
+	if ch.Cause == memory.ByRestore {
+		c.f.note("etcd goes back to revision %d", ch.Revision)
+		c.restored, c.refreshed = now, now
+	}
 	for _, e := range ch.Events {
 		if id, ok := keys.ParseRegistration(e.KV.Key); ok {
 			i := c.index(id)
@@ -175,7 +173,7 @@ func (c *checks) stored(_ memory.View, ch memory.Change) {
 		} else if id, ok := keys.ParseState(e.KV.Key); ok {
 			i := c.index(id)
 			before[i] = c.nodes[i].mode
-			c.state(i, e, now)
+			c.state(i, e, ch.Cause, now)
 		} else if id, topic, ok := keys.ParseAssignment(e.KV.Key); ok {
 			i := c.index(id)
 			c.f.note("%s: %s assigned: %v", id, topic, !e.Deleted)
@@ -193,7 +191,9 @@ func (c *checks) stored(_ memory.View, ch memory.Change) {
 			c.topics.records[topic] = !e.Deleted
 		}
 	}
-	c.placed(placing, now)
+	if ch.Cause != memory.ByRestore { // else nobody did it
+		c.placed(placing, now)
+	}
 	c.activity()
 	peers := 0
 	for _, w := range c.nodes {
@@ -209,7 +209,9 @@ func (c *checks) stored(_ memory.View, ch memory.Change) {
 		if !changed {
 			had = w.mode
 		}
-		c.transition(i, had, returned[i], peers-1)
+		if ch.Cause != memory.ByRestore {
+			c.transition(i, had, returned[i], peers-1)
+		}
 		if returned[i] {
 			w.alone = false
 		}
@@ -225,7 +227,9 @@ func (c *checks) index(id string) int { return int(id[1] - '0') }
 func (c *checks) registration(i int, e memory.Event, ch memory.Change, now time.Time) {
 	w, id := c.nodes[i], c.f.nodes[i].id
 	if !e.Deleted {
-		if e.KV.CreateRevision == ch.Revision && w.heldBack(now) {
+		if ch.Cause == memory.ByRestore {
+			w.create = 0
+		} else if e.KV.CreateRevision == ch.Revision && w.heldBack(now) {
 			c.violated("%s was registered during a pause", id)
 		}
 		if e.KV.Lease != w.lease {
@@ -246,7 +250,7 @@ func (c *checks) registration(i int, e memory.Event, ch memory.Change, now time.
 	switch {
 	case ch.Cause == memory.ByExpiry:
 		w.why = expiry
-	case c.f.stranger.Load() || ch.Cause == memory.ByRequest:
+	case c.f.stranger.Load() || ch.Cause == memory.ByRequest || ch.Cause == memory.ByRestore:
 		w.why = stranger
 	default:
 		w.why = released
@@ -255,7 +259,7 @@ func (c *checks) registration(i int, e memory.Event, ch memory.Change, now time.
 	c.judge(i, now, "registration gone")
 }
 
-func (c *checks) state(i int, e memory.Event, now time.Time) {
+func (c *checks) state(i int, e memory.Event, cause memory.Cause, now time.Time) {
 	w, id := c.nodes[i], c.f.nodes[i].id
 	if e.Deleted {
 		c.f.note("%s: state deleted", id)
@@ -270,7 +274,7 @@ func (c *checks) state(i int, e memory.Event, now time.Time) {
 	next := recovery.ModeRecord{Mode: recovery.Mode(s.Mode), Reason: recovery.Reason(s.Reason), By: s.By}
 	if next.Mode != w.mode.Mode {
 		w.modeSince = now
-		if next.By == recovery.ByHoldfast && w.heldBack(now) {
+		if next.By == recovery.ByHoldfast && cause != memory.ByRestore && w.heldBack(now) {
 			c.violated("%s was made %s (%s) during a pause", id, next.Mode, next.Reason)
 		}
 	}
@@ -321,12 +325,8 @@ func (c *checks) judge(i int, now time.Time, cause string) {
 	well := w.wellFor(now)
 	// The orderly end of a lease, or the sidecar's own: everything was known in time.
 	foreseen := w.why != stranger
-	held := well > c.f.settings.margin()+4*time.Second && now.Sub(w.sidecarSince) > c.f.settings.TTL+time.Second
-	if w.why == released {
-		held = well > 4*time.Second
-	}
 	switch {
-	case cause == "registration gone" && foreseen && (held || c.f.settings.Stop && w.why == expiry && w.guarded == w.instance):
+	case cause == "registration gone" && (w.why == expiry && w.excuse(now, c.f.settings) == "" || w.why == released && well > obeyed):
 		c.violated("%s serves %v although its registration is gone (%s)", id, w.serving, w.why)
 	case strings.HasPrefix(cause, "loaded") && foreseen && well > 2*time.Second:
 		c.violated("%s %s although its registration is gone (%s)", id, cause, w.why)

@@ -141,9 +141,7 @@ func (f *fleet) do(e event) {
 		f.checks.networks(-1, true)
 	case busyStore:
 		f.checks.networks(1, true)
-		f.checks.storeBusy(1)
 		f.trouble(&f.busy, e.For)
-		f.checks.storeBusy(-1)
 		f.checks.networks(-1, true)
 	case newLeader:
 		f.store.EndWatches(memory.ErrNoLeader)
@@ -169,6 +167,9 @@ func (f *fleet) do(e event) {
 		n.freezeSidecar(e.For)
 	case crashBroker:
 		n.broker.kill()
+		if f.settings.Restarts {
+			f.supervise(n)
+		}
 		time.Sleep(e.For)
 		n.broker.start()
 	case freezeBroker:
@@ -224,6 +225,8 @@ func (f *fleet) do(e event) {
 		for _, n := range f.nodes {
 			both.Go(func() { n.crashAll(e) })
 		}
+	default:
+		f.misdo(e)
 	}
 }
 
@@ -236,11 +239,18 @@ func (n *node) crashAll(e event) {
 	n.startSidecar()
 }
 
+// atOnce is how long whatever restarts a broker at once takes.
+const atOnce = 200 * time.Millisecond
+
 // supervise starts a broker again that was stopped.
 func (f *fleet) supervise(n *node) {
+	wait := f.settings.margin() + time.Second
+	if f.settings.Restarts {
+		wait = atOnce
+	}
 	f.aside.Go(func() {
 		select {
-		case <-time.After(f.settings.margin() + time.Second):
+		case <-time.After(wait):
 			if !n.hasEnded() { // else it was stopped for good
 				n.broker.start()
 			}

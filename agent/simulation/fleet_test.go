@@ -16,7 +16,6 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"holdfast/agent/lease"
 	"holdfast/cluster"
 	"holdfast/cluster/memory"
 	"holdfast/recovery"
@@ -31,6 +30,7 @@ type fleet struct {
 	settings settings
 	keys     cluster.Keys
 	store    *memory.Server
+	members  []*memory.Member
 	nodes    []*node
 	checks   *checks
 	log      *slog.Logger
@@ -81,8 +81,6 @@ func (t teller) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (f *fleet) clock() lease.Instant { return lease.Instant(bootOffset + time.Since(f.born)) }
-
 func (f *fleet) note(format string, args ...any) {
 	if !f.trace {
 		return
@@ -103,7 +101,10 @@ func (f *fleet) topic(i int) string { return fmt.Sprintf("/sim/t%d", i) }
 
 // live is the whole simulation.
 func (f *fleet) live(dir string) {
-	f.store = memory.New(memory.Config{})
+	f.store = memory.New(memory.Config{MinTTL: f.settings.MinTTL})
+	for range members {
+		f.members = append(f.members, f.store.Member())
+	}
 	f.checks = newChecks(f)
 	f.store.Observe(f.checks.stored)
 	f.store.SetFault(f.fault)
@@ -116,6 +117,8 @@ func (f *fleet) live(dir string) {
 		n := &node{fleet: f, index: i, id: fmt.Sprintf("n%d", i), link: memory.NewLink(), healed: make(chan struct{})}
 		n.dir = filepath.Join(dir, n.id)
 		n.broker = newBroker(n.id, f.settings.Forgets)
+		n.broker.clock, n.broker.beside = n.clock, func(do func()) { f.aside.Go(do) }
+		n.broker.ended = func() { f.supervise(n) }
 		n.broker.changed = func(why string) { f.checks.broker(i, n.broker, why) }
 		n.link.SetLate(late)
 		n.delays()

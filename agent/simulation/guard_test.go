@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -27,17 +28,39 @@ func (s stopper) Stop(ctx context.Context) (string, error) {
 		return "", err
 	}
 	s.n.fleet.note("%s: the ladder stops the broker", s.n.id)
-	s.n.broker.kill()
+	b := s.n.broker
+	instance, exited := b.terminate()
+	patience := 5 * time.Second
+	if deadline, ok := ctx.Deadline(); ok {
+		patience = time.Until(deadline) / 2
+	}
+	select {
+	case <-exited:
+	case <-ctx.Done():
+		return "", ctx.Err()
+	case <-time.After(patience):
+		s.life.pass()
+		if s.life.dead.Load() {
+			return "", errDead
+		}
+		if err := b.killInstance(instance); err != nil {
+			return "", err
+		}
+	}
+	s.life.pass()
+	if s.life.dead.Load() {
+		return "", errDead
+	}
 	s.life.stopped.Store(true)
-	s.n.fleet.supervise(s.n)
-	return "killed", nil
+	return "stopped", nil
 }
 
 // guardian is the page between sidecar and guard, and the guard's process, which decides
 // by package guard. A sidecar that is not frozen starts it for the first process of the
 // broker, and tells it of each later one.
 type guardian struct {
-	n *node
+	n      *node
+	frozen gate
 
 	mu       sync.Mutex
 	word     guard.Orders
@@ -49,8 +72,24 @@ type guardian struct {
 // dying is how long the kernel takes to end a process that was killed.
 const dying = 40 * time.Millisecond
 
+// tryAgain is the pause before a guard tries a stop again.
+const tryAgain = 100 * time.Millisecond
+
 // look is how often a sidecar looks after its guard, and a guard at the word.
 const look = 250 * time.Millisecond
+
+// die ends the guard. Its page goes too unless a sidecar has it.
+func (g *guardian) die() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.stands, g.instance = false, 0
+}
+
+func (g *guardian) lives() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.stands
+}
 
 func (g *guardian) tell(change func(o *guard.Orders)) {
 	g.mu.Lock()
@@ -73,9 +112,10 @@ func (g *guardian) run(ctx context.Context) {
 
 // act does what the guard that there is has to do now, and says when to look again.
 func (g *guardian) act() time.Duration {
+	g.frozen.pass()
 	b := g.n.broker
 	b.mu.Lock()
-	running, instance, started := b.running, b.instance, b.started
+	running, instance, born := b.running, b.instance, b.born
 	b.mu.Unlock()
 	g.n.mu.Lock()
 	l := g.n.life
@@ -92,8 +132,7 @@ func (g *guardian) act() time.Duration {
 		}
 		return look
 	}
-	now := g.n.fleet.clock()
-	born := lease.Instant(bootOffset + started.Sub(g.n.fleet.born))
+	now := g.n.clock()
 	gone := !running || g.instance != instance || g.stopping == instance
 	d := guard.Decide(guard.Sight{Orders: g.word, Born: born, Gone: gone, Orphaned: !alive}, now)
 	switch {
@@ -104,8 +143,9 @@ func (g *guardian) act() time.Duration {
 		wait := max(0, g.word.KillAt.Sub(now)) + dying
 		g.n.fleet.aside.Go(func() {
 			time.Sleep(wait)
-			b.killInstance(instance)
-			g.n.fleet.supervise(g.n)
+			for g.frozen.pass(); g.lives() && b.killInstance(instance) != nil; g.frozen.pass() {
+				time.Sleep(tryAgain)
+			}
 		})
 	case d.Do == guard.Leave:
 		g.stands = false
@@ -115,13 +155,51 @@ func (g *guardian) act() time.Duration {
 	return look
 }
 
-// killInstance ends that process of the broker, and no later one.
-func (b *broker) killInstance(instance int) {
+var errNotStopped = errors.New("operation not permitted")
+
+// terminate asks the process to end, and returns which one that was and what tells of its
+// end. One that cannot be stopped from here hears nothing.
+func (b *broker) terminate() (instance int, exited <-chan struct{}) {
 	b.mu.Lock()
-	same := b.instance == instance
+	instance, exited = b.instance, b.exited
+	if !b.running {
+		exited = shut
+	}
+	refuses, takes := b.unstoppable > 0, b.stopping
+	b.mu.Unlock()
+	switch {
+	case refuses:
+	case takes == 0:
+		_ = b.killInstance(instance)
+	default:
+		b.beside(func() {
+			time.Sleep(takes)
+			b.end(instance)
+		})
+	}
+	return instance, exited
+}
+
+// killInstance ends that process of the broker, and no later one.
+func (b *broker) killInstance(instance int) error {
+	b.mu.Lock()
+	refuses := b.unstoppable > 0 && b.running && b.instance == instance
+	b.mu.Unlock()
+	if refuses {
+		return errNotStopped
+	}
+	b.end(instance)
+	return nil
+}
+
+// end is killInstance for a process that has heard.
+func (b *broker) end(instance int) {
+	b.mu.Lock()
+	same := b.running && b.instance == instance
 	b.mu.Unlock()
 	if same {
 		b.kill()
+		b.ended()
 	}
 }
 

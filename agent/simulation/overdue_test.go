@@ -32,10 +32,7 @@ func (c *checks) overdue() {
 	s := c.f.settings
 	for i, w := range c.nodes {
 		id := c.f.nodes[i].id
-		if w.registered && min(w.wellFor(now), w.netFor(now), now.Sub(w.stood)) >= heard {
-			w.attached, w.guarded = true, w.instance
-		}
-		if !w.zombie.IsZero() && w.overripe(now, s) {
+		if !w.zombie.IsZero() && (w.bounded(w.zombie, now, s) || w.unfenced(now, s)) {
 			c.violated("%s has served %v for %v without a registration (%s)", id, w.serving, now.Sub(w.zombie), w.why)
 			w.zombie = now // once is enough
 		}
@@ -44,7 +41,7 @@ func (c *checks) overdue() {
 			c.violated("%s is drained (%s) and serves %v", id, w.mode.Reason, w.serving)
 			w.modeSince = now
 		}
-		if w.registered && !w.running && !w.ended.IsZero() && w.sidecar && w.bad == 0 && now.Sub(later(later(w.ended, c.refreshed), w.wellSince)) > s.TTL+soon+heard {
+		if w.registered && !w.running && !w.ended.IsZero() && w.sidecar && w.bad == 0 && now.Sub(later(later(w.ended, c.refreshed), w.wellSince)) > s.granted()+soon+heard {
 			c.violated("%s is registered, and its broker does not run since %v", id, now.Sub(w.ended))
 			w.ended = now
 		}

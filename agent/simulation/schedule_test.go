@@ -47,6 +47,19 @@ const (
 	createTopic   deed = "createTopic"  // record of topic Arg
 	deleteTopic   deed = "deleteTopic"  // record and places of topic Arg
 	deleteRecord  deed = "deleteRecord" // the record alone: it is still assigned
+	// What machines do, and hands other than ours (misdeeds_test.go).
+	lyingLeader deed = "lyingLeader" // member Arg confirms renewals, and the others expire the leases
+	noQuorum    deed = "noQuorum"    // member Arg
+	restore     deed = "restore"     // etcd goes back to what it was when this began
+	hands       deed = "hands"       // somebody makes served what is quiesced
+	slowStop    deed = "slowStop"    // the broker takes Arg ms to end
+	refuseStop  deed = "refuseStop"  // it cannot be stopped
+	suspend     deed = "suspend"     // the host
+	pauseVM     deed = "pauseVM"     // the machine; timers of the sidecar stand for Arg ms more
+	stepWall    deed = "stepWall"    // somebody sets the wall clock, by Arg s
+	killBoth    deed = "killBoth"    // sidecar and guard
+	freezeBoth  deed = "freezeBoth"
+	killGuard   deed = "killGuard"
 )
 
 // deeds is each deed with its weight.
@@ -58,6 +71,8 @@ var deeds = []struct {
 	{newLeader, 2}, {revokeLease, 3}, {deleteKey, 3}, {deleteState, 2}, {crashSidecar, 6}, {stopSidecar, 3},
 	{freezeSidecar, 4}, {crashBroker, 5}, {freezeBroker, 3}, {slowBroker, 3}, {refuseQuiesce, 2}, {drain, 3}, {drainKey, 3},
 	{activate, 5}, {move, 4}, {restartFleet, 2}, {crashNode, 4}, {pause, 4}, {resume, 1}, {join, 1},
+	{lyingLeader, 4}, {noQuorum, 3}, {restore, 1}, {hands, 3}, {slowStop, 3}, {refuseStop, 2},
+	{suspend, 3}, {pauseVM, 3}, {stepWall, 1}, {killBoth, 2}, {freezeBoth, 2}, {killGuard, 1},
 }
 
 // placing is what is drawn as well while the sidecars place the topics.
@@ -127,6 +142,16 @@ func draw(seed uint64) schedule {
 		switch e.Do {
 		case cut, cutRequests, cutReplies, freezeSidecar, freezeBroker, crashSidecar, stopSidecar, crashBroker, crashNode, restartFleet, freezeStore, flakyStore, busyStore:
 			e.For = around
+		case lyingLeader, noQuorum:
+			e.For, e.Arg = around, r.IntN(members)
+		case restore, hands, refuseStop, suspend, killBoth, freezeBoth:
+			e.For = around
+		case slowStop:
+			e.For, e.Arg = around, pick(r, 100, 1000, 4000)
+		case pauseVM:
+			e.For, e.Arg = around, r.IntN(1000)
+		case stepWall:
+			e.Arg = pick(r, -3600, -5, 5, 3600)
 		case pause:
 			e.For = max(around, recovery.MinPause)
 		case slowNetwork, slowReplies:

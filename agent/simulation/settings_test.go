@@ -24,6 +24,9 @@ type settings struct {
 	Locks         bool          // ownership locks
 	Latency       time.Duration // of the way to etcd, one way
 	Failover      string        // move, hold: the sidecars place the topics (rendezvous), with locks; empty: others do
+	MinTTL        time.Duration // of etcd's leases; 0: what it has by default
+	Several       bool          // a sidecar knows all members of etcd, not one
+	Restarts      bool          // whatever runs the broker starts it again at once, whoever ended it
 	Late          int           // the last brokers, which join later
 }
 
@@ -67,8 +70,15 @@ func drawSettings(r *rand.Rand) settings {
 			s.Late = pick(r, 0, 0, 1)
 		}
 	}
+	if r.IntN(6) == 0 {
+		s.MinTTL = s.TTL + pick[time.Duration](r, 1, 3)*time.Second
+	}
+	s.Several, s.Restarts = r.IntN(2) == 0, r.IntN(3) == 0
 	return s
 }
+
+// granted is what etcd makes of the TTL.
+func (s settings) granted() time.Duration { return max(s.TTL, s.MinTTL) }
 
 func (s settings) margin() time.Duration {
 	if s.Margin == 0 {
@@ -81,7 +91,10 @@ func (s settings) margin() time.Duration {
 func (s settings) config(id, dir string) agent.Config {
 	c := agent.Default()
 	c.Driver, c.BrokerID, c.StateDir, c.ControlSocket = "nats", id, dir, "control"
-	c.EtcdEndpoints = []string{"http://memory:2379"}
+	c.EtcdEndpoints = []string{"http://m0:2379"}
+	if s.Several {
+		c.EtcdEndpoints = append(c.EtcdEndpoints, "http://m1:2379", "http://m2:2379")
+	}
 	c.ProbeListen, c.WebListen = "probes:1", "web:2"
 	c.LeaseTTL, c.LeaseDetachMargin, c.DetachmentRecoverWindow = s.TTL, s.Margin, s.Recover
 	c.RestartGrace, c.SessionExpiredPolicy, c.SessionRetries = s.Grace, s.Policy, s.Retries
@@ -118,6 +131,9 @@ func (s settings) String() string {
 		{s.Locks, "ownership locks"},
 		{s.Failover != "", "rendezvous, " + s.Failover},
 		{s.Late > 0, fmt.Sprintf("%d join later", s.Late)},
+		{s.MinTTL > 0, fmt.Sprintf("granted %v", s.granted())},
+		{s.Several, fmt.Sprintf("%d endpoints", members)},
+		{s.Restarts, "brokers are restarted at once"},
 		{s.Retries > 0, fmt.Sprintf("%d session retries", s.Retries)},
 	} {
 		if f.on {

@@ -27,9 +27,6 @@ import (
 
 var errDead = errors.New("this process is dead")
 
-// bootOffset is the boot clock when the simulation begins.
-const bootOffset = time.Hour
-
 // node is one broker with what stands beside it.
 type node struct {
 	fleet  *fleet
@@ -39,6 +36,7 @@ type node struct {
 	broker *broker
 	guard  *guardian
 	link   *memory.Link
+	host   host
 
 	mu       sync.Mutex
 	life     *life    // nil: no sidecar runs
@@ -184,9 +182,11 @@ func (n *node) freezeSidecar(d time.Duration) {
 		return
 	}
 	n.fleet.checks.unwell(n.index, 1)
+	n.fleet.checks.asleep(n.index, 1)
 	l.frozen.shut()
 	time.Sleep(d)
 	l.thaw()
+	n.fleet.checks.asleep(n.index, -1)
 	n.fleet.checks.unwell(n.index, -1)
 }
 
@@ -202,13 +202,18 @@ func (n *node) world(l *life) agent.World {
 	w := agent.World{
 		Clock: func() lease.Instant {
 			l.pass()
-			return n.fleet.clock()
+			return n.clock()
+		},
+		Clocks: func() agent.Clocks {
+			l.pass()
+			return n.clocks()
 		},
 		Broker: func(agent.Config, *cluster.Client, *slog.Logger) (brokerapi.Broker, error) {
 			return newDriver(n.broker, l), nil
 		},
 		Etcd: func(c cluster.Config, log *slog.Logger) (*cluster.Client, agent.Line, error) {
-			return n.client(l, c, log), &line{n: n, client: n.client(l, c, log)}, nil
+			own := n.ways(l, false)
+			return n.client(n.ways(l, true), c, log), &line{n: n, ways: own, client: n.client(own, c, log)}, nil
 		},
 		Listen: func(s agent.Listener) (agent.Server, error) {
 			l.mu.Lock()
@@ -224,11 +229,6 @@ func (n *node) world(l *life) agent.World {
 		w.Guard = func(agent.Config, *slog.Logger) (agent.Guard, error) { return n.openGuard(l), nil }
 	}
 	return w
-}
-
-// client is a connection of this life over the node's link.
-func (n *node) client(l *life, c cluster.Config, log *slog.Logger) *cluster.Client {
-	return cluster.Over(c, gated{n.fleet.store.Conn(n.link), l}, log)
 }
 
 // gated lets nothing out of a process that is frozen or dead, nor into it.
@@ -278,14 +278,29 @@ func (g gatedStream) RecvMsg(m any) error {
 	return err
 }
 
-// line is the renewals' own way.
+// line is the renewals' own way. It does what cluster.Line promises: another member is
+// asked while an earlier question is unanswered, and at once when one says that it cannot
+// answer.
 type line struct {
 	n      *node
+	ways   *ways
 	client *cluster.Client
 }
 
-func (l *line) KeepAlive(ctx context.Context, id int64, _ bool) (lease.Renewal, error) {
-	renewal, err := l.client.KeepAlive(ctx, id)
+func (l *line) KeepAlive(ctx context.Context, id int64, fresh bool) (lease.Renewal, error) {
+	if fresh {
+		l.ways.leave(l.ways.here())
+	}
+	var renewal cluster.Renewal
+	var err error
+	for range l.ways.conns {
+		at := l.ways.here()
+		renewal, err = l.client.KeepAlive(ctx, id)
+		if err == nil || ctx.Err() != nil || !fails(err) {
+			break
+		}
+		l.ways.leave(at)
+	}
 	if errors.Is(err, cluster.ErrLeaseNotFound) {
 		err = fmt.Errorf("%w: %w", lease.ErrLost, err)
 	}

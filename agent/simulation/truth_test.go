@@ -7,16 +7,6 @@ import (
 	"holdfast/recovery"
 )
 
-// Bounds of what cannot be prevented, from the moment on at which all is well.
-const (
-	// soon is for what sidecar and broker have between themselves: health verdicts, the
-	// identity of a new process, and a fence that is begun anew each second.
-	soon = 6 * time.Second
-	// heard is for what etcd has to tell: the longest pause before a lost watch or an
-	// acquisition is tried again is 5 s.
-	heard = 12 * time.Second
-)
-
 // Causes for which a registration goes.
 const (
 	expiry   = "expiry"
@@ -44,21 +34,23 @@ type watched struct {
 	instance        int
 	serving         []string
 	// Sidecar, broker and network.
-	sidecar      bool
-	sidecarSince time.Time
-	attached     bool      // for sure, in this life of the sidecar
-	detached     time.Time // when it was, for sure, since the registration went; zero: it was not
-	guarded      int       // broker process for which there was a guard, armed, for sure
-	bad          int
-	wellSince    time.Time
-	netBad       int
-	netSince     time.Time
-	busy         int       // causes for which etcd renews leases and answers nothing else
-	busyEnded    time.Time // when the last of them ended
-	silent       int       // causes for which etcd may be silent
-	silentSince  time.Time // since when that number is as it is
-	pausedFrom   time.Time // a maintenance pause that is in force for sure
-	pausedUntil  time.Time // its end; zero: there was none
+	sidecar     bool
+	detached    time.Time // when it was, for sure, since the registration went; zero: it was not
+	bad         int
+	wellSince   time.Time
+	netBad      int
+	netSince    time.Time
+	silent      int       // causes for which etcd may be silent
+	silentSince time.Time // since when that number is as it is
+	pausedFrom  time.Time // a maintenance pause that is in force for sure
+	pausedUntil time.Time // its end; zero: there was none
+
+	started     time.Time // of this process of the broker
+	meddled     time.Time // when hands last made something served
+	asleep      trouble   // the sidecar is frozen
+	unstoppable trouble
+	unguarded   trouble // the guard shares the fate of its sidecar
+	standing    trouble // the machine
 
 	stubborn time.Time // until when it could not be made to quiesce
 
@@ -87,28 +79,17 @@ func (w *watched) netFor(now time.Time) time.Duration {
 }
 
 // bounded reports whether the node has had the time to end what it could not prevent and
-// what began at since.
+// what began at since. A registration that ran out is known by the clock alone. Of one that
+// somebody took etcd tells, or the lease does at its end: no renewal is confirmed any more.
 func (w *watched) bounded(since, now time.Time, s settings) bool {
-	if w.wellFor(now) < soon || now.Sub(since) < soon {
+	if w.wellFor(now) < soon || now.Sub(later(since, w.meddled)) < soon || w.standing.within(soon, now) {
 		return false
 	}
-	// Etcd could be asked, or whatever a lease was worth is over. A sidecar that has just
-	// started waits for the end of its predecessor's lease; in a pause it does so even if
-	// etcd says that there is no registration, since that decision waits. One that came to
-	// be registered may serve until that lease ends, and one whose lease is renewed while
-	// nothing can be read knows nothing of a key that somebody deleted.
-	patience := s.TTL + soon
-	blind := !w.registered && w.why == stranger && (w.busy > 0 || now.Sub(w.busyEnded) < heard)
-	return w.netFor(now) >= heard && now.Sub(since) >= heard && !w.lately(now) ||
-		!blind && (!w.registered || now.Sub(w.stood) >= patience) &&
-			now.Sub(w.sidecarSince) >= patience && now.Sub(w.gone) >= patience && now.Sub(since) >= patience
-}
-
-// overripe is bounded for what is served without a registration: a sidecar that was
-// attached knows the end of its lease by itself, and fences what starts after it.
-func (w *watched) overripe(now time.Time, s settings) bool {
-	return w.bounded(w.zombie, now, s) ||
-		w.attached && w.why != stranger && min(w.wellFor(now), now.Sub(w.zombie)) >= soon
+	if !w.registered && w.why != stranger {
+		return true
+	}
+	told := w.netFor(now) >= heard && now.Sub(since) >= heard && !w.lately(now)
+	return told || now.Sub(later(since, later(w.gone, w.stood))) >= s.granted()+soon
 }
 
 // What the schedule and the end ask for.

@@ -1,0 +1,87 @@
+package simulation
+
+import "time"
+
+// What the checks excuse, and for how long. README.md gives the reasons; a row there and
+// a bound here belong together.
+const (
+	// soon is for what sidecar and broker have between themselves: health verdicts, the
+	// identity of a new process, and a fence that is begun anew each second.
+	soon = 6 * time.Second
+	// heard is for what etcd has to tell: the longest pause before a lost watch or an
+	// acquisition is tried again is 5 s.
+	heard = 12 * time.Second
+	// obeyed is for a fence of a sidecar and a broker that are well: a round that failed
+	// while they were not, the pause after it, and the next one.
+	obeyed = 4 * time.Second
+	// looked is for a guard on its own: its look, the kill, and the end of the process.
+	looked = time.Second
+	// unheard is for how long a sidecar has not beaten before its guard acts alone.
+	unheard = 3 * time.Second
+)
+
+// trouble is something that goes on, or when it ended.
+type trouble struct {
+	count int
+	ended time.Time // or when its number changed last
+}
+
+func (t *trouble) change(sign int, now time.Time) {
+	t.count += sign
+	t.ended = now
+}
+
+// within reports whether it goes on, or has ended less than d ago.
+func (t trouble) within(d time.Duration, now time.Time) bool {
+	return t.count > 0 || !t.ended.IsZero() && now.Sub(t.ended) < d
+}
+
+// excuse says why a broker may serve at the moment at which its registration runs out;
+// empty: nothing excuses it.
+func (w *watched) excuse(now time.Time, s settings) string {
+	alone := w.wellFor(now) < obeyed // the sidecar cannot be what stops it
+	switch {
+	case now.Sub(w.started) < soon:
+		return "a new process"
+	case now.Sub(w.meddled) < soon:
+		return "brought back by hands"
+	case w.standing.within(soon, now):
+		return "the machine stood"
+	case s.Stop && w.unstoppable.within(looked+unheard, now):
+		return "it cannot be stopped"
+	case s.Stop && w.unguarded.within(soon, now) && alone:
+		return "its guard shared the fate of its sidecar"
+	case !s.Stop && alone:
+		return "nobody stops it while the sidecar or the broker is not well"
+	}
+	return ""
+}
+
+// unfenced reports whether a guard that stands leaves a broker alone for which its
+// sidecar has done nothing for so long that the guard must.
+func (w *watched) unfenced(now time.Time, s settings) bool {
+	return s.Stop && w.why == expiry && w.asleep.count > 0 && now.Sub(w.asleep.ended) > unheard && now.Sub(w.zombie) > looked &&
+		w.sidecar && !w.unguarded.within(soon, now) && !w.unstoppable.within(looked, now) && !w.standing.within(soon, now)
+}
+
+func (c *checks) meddled(i int) {
+	c.change(i, func(w *watched, now time.Time) { w.meddled = now })
+}
+
+func (c *checks) unstoppable(i, sign int) {
+	c.change(i, func(w *watched, now time.Time) { w.unstoppable.change(sign, now) })
+}
+
+func (c *checks) unguarded(i, sign int) {
+	c.change(i, func(w *watched, now time.Time) { w.unguarded.change(sign, now) })
+}
+
+// stood takes that the machine stands still, or goes on.
+func (c *checks) stood(i, sign int) {
+	c.change(i, func(w *watched, now time.Time) { w.standing.change(sign, now) })
+}
+
+// asleep takes that the sidecar is frozen, or not any more.
+func (c *checks) asleep(i, sign int) {
+	c.change(i, func(w *watched, now time.Time) { w.asleep.change(sign, now) })
+}
