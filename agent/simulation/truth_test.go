@@ -86,7 +86,8 @@ func (w *watched) bounded(since, now time.Time, s settings) bool {
 		return false
 	}
 	if !w.registered && w.why != stranger {
-		return true
+		// A process that never was registered is left alone as long as etcd answers.
+		return w.instance == w.goneAs || w.netFor(now) >= heard || now.Sub(since) >= heard
 	}
 	told := w.netFor(now) >= heard && now.Sub(since) >= heard && !w.lately(now)
 	return told || now.Sub(later(since, later(w.gone, w.stood))) >= s.granted()+soon
