@@ -164,6 +164,11 @@ func (c *checks) stored(_ memory.View, ch memory.Change) {
 	if ch.Cause == memory.ByRestore {
 		c.f.note("etcd goes back to revision %d", ch.Revision)
 		c.restored, c.refreshed = now, now
+		for _, w := range c.nodes {
+			if !w.registered {
+				w.create = 0
+			}
+		}
 	}
 	for _, e := range ch.Events {
 		if id, ok := keys.ParseRegistration(e.KV.Key); ok {
@@ -227,15 +232,14 @@ func (c *checks) index(id string) int { return int(id[1] - '0') }
 func (c *checks) registration(i int, e memory.Event, ch memory.Change, now time.Time) {
 	w, id := c.nodes[i], c.f.nodes[i].id
 	if !e.Deleted {
-		if ch.Cause == memory.ByRestore {
-			w.create = 0
-		} else if e.KV.CreateRevision == ch.Revision && w.heldBack(now) {
+		w.registrant = w.instance
+		if e.KV.CreateRevision == ch.Revision && w.heldBack(now) && ch.Cause != memory.ByRestore {
 			c.violated("%s was registered during a pause", id)
 		}
 		if e.KV.Lease != w.lease {
 			w.bound = now
 		}
-		if e.KV.CreateRevision < w.create {
+		if e.KV.CreateRevision < w.create && ch.Cause != memory.ByRestore {
 			c.violated("the epoch of %s went from %d back to %d", id, w.create, e.KV.CreateRevision)
 		}
 		if !w.registered {
@@ -245,6 +249,9 @@ func (c *checks) registration(i int, e memory.Event, ch memory.Change, now time.
 		w.registered, w.create, w.lease = true, e.KV.CreateRevision, e.KV.Lease
 		c.judge(i, now, "")
 		return
+	}
+	if ch.Cause == memory.ByRestore {
+		w.create = 0
 	}
 	w.registered, w.lease, w.gone, w.goneAs, w.alone = false, 0, now, w.instance, false
 	switch {

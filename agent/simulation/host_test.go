@@ -17,6 +17,7 @@ type host struct {
 	paused    time.Duration // how long the virtual machine stood: no clock of its own ran
 	suspended time.Duration // how long the host slept: the boot clock ran on
 	stepped   time.Duration // by which somebody has set the wall clock forward
+	stands    bool
 }
 
 // clock is the boot clock.
@@ -35,6 +36,13 @@ func (n *node) clocks() agent.Clocks {
 // and their clocks go on, or not, as of counts it. What the sidecar waited for by a timer
 // that stood too, it waits for a little longer: by rest after everybody else runs.
 func (n *node) stands(d, rest time.Duration, of *time.Duration) {
+	n.host.mu.Lock()
+	already := n.host.stands
+	n.host.stands = true
+	n.host.mu.Unlock()
+	if already {
+		return // a machine stands once at a time
+	}
 	n.fleet.checks.unwell(n.index, 1)
 	n.fleet.checks.stood(n.index, 1)
 	n.broker.freeze()
@@ -43,6 +51,7 @@ func (n *node) stands(d, rest time.Duration, of *time.Duration) {
 	time.Sleep(d)
 	n.host.mu.Lock()
 	*of += d
+	n.host.stands = false
 	n.host.mu.Unlock()
 	n.guard.frozen.release()
 	n.broker.thaw()

@@ -5,8 +5,8 @@ package simulation
 var unitMutations = []mutation{
 	{name: "the Registrar's confirmation counts from its receipt", rule: "rule 1", test: "./agent ^TestALeaseCountsFromBeforeItWasAskedFor$",
 		edits: []edit{{"agent/registrar.go",
-			"SentAt: sent, TTL: granted, Revision: revision}",
-			"SentAt: max(sent, r.clock()), TTL: granted, Revision: revision}"}}},
+			"return renewed(id, sent, renewal), nil",
+			"return renewed(id, max(sent, r.clock()), renewal), nil"}}},
 	{name: "a grant believes the asked TTL", rule: "rule 1", test: "./agent ^TestALeaseLastsForWhatWasGrantedAndNotForWhatWasAsked$",
 		edits: []edit{{"agent/registrar.go",
 			"return lease.Grant{LeaseID: id, SentAt: sent, TTL: granted}, nil",

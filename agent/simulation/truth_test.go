@@ -28,6 +28,7 @@ type watched struct {
 	stateGone  bool // the state key was deleted, and not written again
 	forgot     bool // the sidecar's memory went back, and no state was written since
 	goneAs     int  // broker process when the registration went
+	registrant int  // and when it was last written
 	assigned   map[string]bool
 	// The broker.
 	running, frozen bool
@@ -87,7 +88,7 @@ func (w *watched) bounded(since, now time.Time, s settings) bool {
 	}
 	if !w.registered && w.why != stranger {
 		// A process that never was registered is left alone as long as etcd answers.
-		return w.instance == w.goneAs || w.netFor(now) >= heard || now.Sub(since) >= heard
+		return w.instance == w.registrant || w.netFor(now) >= heard || now.Sub(since) >= heard
 	}
 	told := w.netFor(now) >= heard && now.Sub(since) >= heard && !w.lately(now)
 	return told || now.Sub(later(since, later(w.gone, w.stood))) >= s.granted()+soon

@@ -82,8 +82,9 @@ func (s *Server) Rewind(c Content) error {
 			events = append(events, Event{KV: kv})
 		}
 	}
-	moved := s.lessor.moved
+	moved, lastID := s.lessor.moved, s.lessor.lastID
 	s.store, s.lessor = older.store, older.lessor
+	s.lessor.lastID = lastID // an etcd's ids count with its clock
 	s.lessor.refreshAll(s.cfg.Now(), 0)
 	close(moved)
 	s.term++

@@ -24,17 +24,22 @@ func TestADeposedLeaderConfirmsRenewalsOfWhatItsClusterExpires(t *testing.T) {
 		lying, honest := s.Member(), s.Member()
 		client, other := at(t, lying), at(t, honest)
 		id, _ := register(t, client, "b1", 10*time.Second)
+		before, err := client.KeepAlive(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		term := before.Term
 		lying.Depose(0)
 		for range 12 {
 			time.Sleep(time.Second)
-			if granted, _, err := client.KeepAlive(t.Context(), id); err != nil || granted != 10*time.Second {
-				t.Fatalf("the deposed leader answers %v, %v", granted, err)
+			if r, err := client.KeepAlive(t.Context(), id); err != nil || r.Granted != 10*time.Second || r.Term != term {
+				t.Fatalf("the deposed leader answers %+v, %v", r, err)
 			}
 		}
 		if _, ok := registered(s, other, "b1"); ok {
 			t.Error("the registration outlived its lease")
 		}
-		if _, _, err := other.KeepAlive(t.Context(), id); !errors.Is(err, cluster.ErrLeaseNotFound) {
+		if _, err := other.KeepAlive(t.Context(), id); !errors.Is(err, cluster.ErrLeaseNotFound) {
 			t.Errorf("another member answers %v", err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -43,7 +48,7 @@ func TestADeposedLeaderConfirmsRenewalsOfWhatItsClusterExpires(t *testing.T) {
 			t.Error("the deposed leader answers a read")
 		}
 		lying.Rejoin()
-		if _, _, err := client.KeepAlive(t.Context(), id); !errors.Is(err, cluster.ErrLeaseNotFound) {
+		if _, err := client.KeepAlive(t.Context(), id); !errors.Is(err, cluster.ErrLeaseNotFound) {
 			t.Errorf("the member that is back answers %v", err)
 		}
 	})
@@ -56,14 +61,14 @@ func TestAMemberWithoutAQuorumAnswersNothing(t *testing.T) {
 		client := at(t, m)
 		id, _ := register(t, client, "b1", 10*time.Second)
 		m.Isolate()
-		if _, _, err := client.KeepAlive(t.Context(), id); cluster.Classify(err) != cluster.ClassNoLeader {
+		if _, err := client.KeepAlive(t.Context(), id); cluster.Classify(err) != cluster.ClassNoLeader {
 			t.Errorf("a renewal: %v", err)
 		}
 		if _, err := client.Snapshot(t.Context(), "b1"); cluster.Classify(err) != cluster.ClassNoLeader {
 			t.Errorf("a read: %v", err)
 		}
 		m.Rejoin()
-		if _, _, err := client.KeepAlive(t.Context(), id); err != nil {
+		if _, err := client.KeepAlive(t.Context(), id); err != nil {
 			t.Error(err)
 		}
 	})
@@ -92,8 +97,8 @@ func TestARestoredStoreIsTheOneOfThen(t *testing.T) {
 			t.Error("b2 is there, and was not then")
 		}
 		time.Sleep(7 * time.Second) // past the deadline that the lease had
-		if _, revision, err := client.KeepAlive(t.Context(), id); err != nil || revision != backup.Revision {
-			t.Errorf("the lease has not its whole TTL: revision %d, %v", revision, err)
+		if r, err := client.KeepAlive(t.Context(), id); err != nil || r.Revision != backup.Revision {
+			t.Errorf("the lease has not its whole TTL: %+v, %v", r, err)
 		}
 	})
 }
