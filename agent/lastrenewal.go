@@ -16,6 +16,7 @@ import (
 
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
+	"holdfast/recovery"
 )
 
 // lastRenewal is the last confirmed renewal of a sidecar. The sidecar after it knows by this
@@ -180,7 +181,7 @@ func (a *agent) noteRenewal() {
 // noteFormer sees, until we were attached, whether the lease of an earlier sidecar is over:
 // its fence point has passed. A process of the broker that was never registered, or that
 // renews its lease itself, is left alone until etcd fails to answer: until then the
-// registration is only a question away. So is every broker of which no renewal is known.
+// registration is only a question away, unless a pause holds it back. So is every broker of which no renewal is known.
 // Whatever is known, a TTL after our own start the lease is over.
 func (a *agent) noteFormer() {
 	if a.formerOver || a.everAttached || a.memory.Epoch == 0 {
@@ -191,7 +192,7 @@ func (a *agent) noteFormer() {
 	case now.Sub(a.begun) >= a.cfg.LeaseTTL-a.cfg.LeaseDetachMargin:
 	case a.memory.Released || now < a.former.FencePoint():
 		return
-	case a.keeper.View().FailureStreak == 0 && !a.formerServes():
+	case a.keeper.View().FailureStreak == 0 && !a.formerServes() && !a.suspended(recovery.ActRegister):
 		return
 	}
 	a.formerOver = true

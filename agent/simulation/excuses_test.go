@@ -45,7 +45,7 @@ func (w *watched) excuse(now time.Time, s settings) string {
 		return "a new process"
 	case now.Sub(w.meddled) < soon:
 		return "brought back by hands"
-	case w.standing.within(soon, now):
+	case w.standing.within(s.granted()+soon, now):
 		return "the machine stood"
 	case s.Stop && w.unstoppable.within(looked+unheard, now):
 		return "it cannot be stopped"

@@ -188,6 +188,13 @@ var named = []struct {
 			{At: 30 * time.Second, Do: crashBroker, Node: 0, For: time.Second},
 			{At: 40 * time.Second, Do: deleteTopic, Arg: 1},
 		}}},
+	// What the process that comes up serves, it may not: the decision about it waits.
+	{"brokers restart while a pause holds their registrations back", schedule{Seed: 705, Settings: settings{Nodes: 4, Topics: 8,
+		TTL: 32 * time.Second, Policy: "drain", Forgets: true, Placer: true, Latency: time.Millisecond},
+		Events: []event{
+			{At: 25305 * time.Millisecond, Do: pause, Node: 0, For: 87300 * time.Millisecond},
+			{At: 49391 * time.Millisecond, Do: restartFleet, Node: 0, For: 38339 * time.Millisecond},
+		}}},
 	// Nobody is to be stopped for what is everybody's.
 	{"etcd has no leader for longer than the lease", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 2,
 		TTL: 4 * time.Second, Policy: "reconnect", Retries: 1, Stop: ladderStops, Latency: 200 * time.Microsecond},
