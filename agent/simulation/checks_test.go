@@ -106,6 +106,7 @@ func (c *checks) sidecar(i int, runs bool) {
 		w.sidecar = runs
 		if runs {
 			w.wellSince, w.detached = now, time.Time{}
+			w.lives++
 		}
 	})
 }

@@ -337,8 +337,7 @@ func (f *fleet) hand(topic, to string) {
 			}
 		}
 		f.note("%s is handed to %s", topic, to)
-		next := f.keys.Assignment(to, topic)
-		f.txn(next, false, put(next))
+		f.txn(key, false, put(f.keys.Assignment(to, topic))) // not if a backup brought it back
 		f.isMoving(topic, false)
 	})
 }

@@ -60,7 +60,7 @@ func (w *watched) excuse(now time.Time, s settings) string {
 // unfenced reports whether a guard that stands leaves a broker alone for which its
 // sidecar has done nothing for so long that the guard must.
 func (w *watched) unfenced(now time.Time, s settings) bool {
-	return s.Stop && w.why == expiry && w.asleep.count > 0 && now.Sub(w.asleep.ended) > unheard && now.Sub(w.zombie) > looked &&
+	return s.Stop && w.why == expiry && w.asleep.count > 0 && w.asleepAs == w.lives && now.Sub(w.asleep.ended) > unheard && now.Sub(w.zombie) > looked &&
 		w.sidecar && !w.unguarded.within(soon, now) && !w.unstoppable.within(looked, now) && !w.standing.within(soon, now)
 }
 
@@ -83,5 +83,9 @@ func (c *checks) stood(i, sign int) {
 
 // asleep takes that the sidecar is frozen, or not any more.
 func (c *checks) asleep(i, sign int) {
-	c.change(i, func(w *watched, now time.Time) { w.asleep.change(sign, now) })
+	c.change(i, func(w *watched, now time.Time) {
+		if w.asleep.change(sign, now); sign > 0 {
+			w.asleepAs = w.lives
+		}
+	})
 }

@@ -68,6 +68,19 @@ func (f *fleet) misdo(e event) {
 		n.guard.frozen.release()
 		f.checks.unguarded(e.Node, -1)
 	case killGuard:
+		f.checks.unguarded(e.Node, 1)
 		n.guard.die()
+		f.aside.Go(func() {
+			tick := time.NewTicker(look)
+			defer tick.Stop()
+			for !n.guard.lives() {
+				select {
+				case <-f.life.Done():
+					return
+				case <-tick.C:
+				}
+			}
+			f.checks.unguarded(e.Node, -1)
+		})
 	}
 }

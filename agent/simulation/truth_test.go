@@ -49,6 +49,8 @@ type watched struct {
 	started     time.Time // of this process of the broker
 	meddled     time.Time // when hands last made something served
 	asleep      trouble   // the sidecar is frozen
+	lives       int       // of the sidecar, so far
+	asleepAs    int       // which one of them was frozen
 	unstoppable trouble
 	unguarded   trouble // the guard shares the fate of its sidecar
 	standing    trouble // the machine
@@ -83,7 +85,7 @@ func (w *watched) netFor(now time.Time) time.Duration {
 // what began at since. A registration that ran out is known by the clock alone. Of one that
 // somebody took etcd tells, or the lease does at its end: no renewal is confirmed any more.
 func (w *watched) bounded(since, now time.Time, s settings) bool {
-	if w.wellFor(now) < soon || now.Sub(later(since, w.meddled)) < soon || w.standing.within(soon, now) {
+	if w.wellFor(now) < soon || now.Sub(later(since, w.meddled)) < soon || w.standing.within(s.granted()+soon, now) {
 		return false
 	}
 	if !w.registered && w.why != stranger {
