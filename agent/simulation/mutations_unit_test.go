@@ -43,4 +43,8 @@ var unitMutations = []mutation{
 		edits: []edit{{"agent/mode.go",
 			"a.attachment == recovery.Detached || v.Phase != lease.Holding",
 			"v.Phase != lease.Holding"}}},
+	{name: "the guard is held back while the ladder merely waits", rule: "dead-man guard", test: "./agent ^TestTheGuardIsHeldBackByTheLastProofAndNotByTheWaitForTheNext$",
+		edits: []edit{{"agent/fence.go",
+			"if until := a.provenUntil(); until != 0 && a.fencing.reached.Proven() && a.fencing.underway == recovery.StepNone {",
+			"if until := a.clock().Add(3 * a.settings().HealthInterval); a.attachment == recovery.Detached && a.fencing.reached != \"\" && a.fencing.underway == recovery.StepNone {"}}},
 }
