@@ -306,6 +306,9 @@ func (c *checks) transition(i int, had recovery.ModeRecord, returned bool, peers
 	if had.By == recovery.ByOperator && had.Mode == recovery.Drained && w.mode != had && !person {
 		c.violated("a person's drain of %s was made %s (%s)", id, w.mode.Mode, w.mode.Reason)
 	}
+	if c.restored.After(w.gone) {
+		return // a backup does not tell who lived meanwhile
+	}
 	forgiving := c.f.settings.Policy == "reconnect" && w.goneAs == w.instance
 	if again && livedOn && w.mode.Mode == recovery.Active && !forgiving {
 		c.violated("%s is registered and active (%s) after a loss (%s) during which others lived on", id, w.mode.Reason, w.why)

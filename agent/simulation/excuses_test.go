@@ -14,6 +14,10 @@ const (
 	// obeyed is for a fence of a sidecar and a broker that are well: a round that failed
 	// while they were not, the pause after it, and the next one.
 	obeyed = 4 * time.Second
+	// relooked is for what hands bring back: the next look of the sidecar, and a quiesce.
+	relooked = 4 * time.Second
+	// noticed is for a sidecar whose machine stood: its probes look at the clocks by themselves.
+	noticed = time.Second
 	// looked is for a guard on its own: its look, the kill, and the end of the process.
 	looked = time.Second
 	// unheard is for how long a sidecar has not beaten before its guard acts alone.
@@ -43,9 +47,9 @@ func (w *watched) excuse(now time.Time, s settings) string {
 	switch {
 	case now.Sub(w.started) < soon:
 		return "a new process"
-	case now.Sub(w.meddled) < soon:
+	case now.Sub(w.meddled) < relooked || alone && now.Sub(w.meddled) < soon:
 		return "brought back by hands"
-	case w.standing.within(s.granted()+soon, now):
+	case w.stoodLately(now, s):
 		return "the machine stood"
 	case s.Stop && w.unstoppable.within(looked+unheard, now):
 		return "it cannot be stopped"
@@ -57,10 +61,20 @@ func (w *watched) excuse(now time.Time, s settings) string {
 	return ""
 }
 
+// stoodLately reports whether the machine stands, or stood a moment ago. A sidecar that was
+// started since has no reading of the clocks from before.
+func (w *watched) stoodLately(now time.Time, s settings) bool {
+	bound := soon
+	if w.lives != w.stoodAs {
+		bound = s.granted() + soon
+	}
+	return w.standing.within(bound, now)
+}
+
 // unfenced reports whether a guard that stands leaves a broker alone for which its
 // sidecar has done nothing for so long that the guard must.
 func (w *watched) unfenced(now time.Time, s settings) bool {
-	return s.Stop && w.why == expiry && w.asleep.count > 0 && w.asleepAs == w.lives && now.Sub(w.asleep.ended) > unheard && now.Sub(w.zombie) > looked &&
+	return s.Stop && w.why == expiry && w.asleep.count > 0 && w.asleepAs == w.lives && now.Sub(w.asleep.ended) > unheard && now.Sub(w.zombie) > looked && now.Sub(w.meddled) > soon &&
 		w.sidecar && !w.unguarded.within(soon, now) && !w.unstoppable.within(looked, now) && !w.standing.within(soon, now)
 }
 
@@ -78,7 +92,11 @@ func (c *checks) unguarded(i, sign int) {
 
 // stood takes that the machine stands still, or goes on.
 func (c *checks) stood(i, sign int) {
-	c.change(i, func(w *watched, now time.Time) { w.standing.change(sign, now) })
+	c.change(i, func(w *watched, now time.Time) {
+		if w.standing.change(sign, now); sign > 0 {
+			w.stoodAs = w.lives
+		}
+	})
 }
 
 // asleep takes that the sidecar is frozen, or not any more.

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -234,6 +235,88 @@ var named = []struct {
 		{At: 48530 * time.Millisecond, Do: newLeader, Node: 2, For: 0 * time.Millisecond, Arg: 0},
 		{At: 51182 * time.Millisecond, Do: deleteKey, Node: 1, For: 0 * time.Millisecond, Arg: 0},
 	}}},
+	// What machines do, and hands other than ours.
+	{"a deposed leader goes on confirming, and is all that a sidecar knows", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 2,
+		TTL: 8 * time.Second, Policy: "drain", Placer: true, Latency: 200 * time.Microsecond},
+		Events: []event{
+			{At: 10 * time.Second, Do: lyingLeader, For: 30 * time.Second, Arg: 0},
+		}}},
+	{"a deposed leader is one of three that a sidecar knows", schedule{Seed: 1, Settings: settings{Nodes: 3, Topics: 3,
+		TTL: 8 * time.Second, Policy: "drain", Placer: true, Several: true, Stop: ladderStops, Latency: 200 * time.Microsecond},
+		Events: []event{
+			{At: 10 * time.Second, Do: lyingLeader, For: 30 * time.Second, Arg: 0},
+			{At: 60 * time.Second, Do: noQuorum, For: 30 * time.Second, Arg: 1},
+			{At: 70 * time.Second, Do: lyingLeader, For: 30 * time.Second, Arg: 2},
+		}}},
+	{"a sidecar is killed and back behind a cut", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 2,
+		TTL: 32 * time.Second, Policy: "drain", Placer: true, Latency: 200 * time.Microsecond},
+		Events: []event{
+			{At: 10 * time.Second, Do: cut, Node: 0, For: 90 * time.Second},
+			{At: 27 * time.Second, Do: crashSidecar, Node: 0, For: 500 * time.Millisecond},
+		}}},
+	{"hands bring back what was quiesced in an outage", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 6,
+		TTL: 8 * time.Second, Policy: "drain", Placer: true, Latency: 200 * time.Microsecond},
+		Events: []event{
+			{At: 10 * time.Second, Do: cut, Node: 0, For: 60 * time.Second},
+			{At: 35 * time.Second, Do: hands, Node: 0, For: 3 * time.Second},
+			{At: 50 * time.Second, Do: hands, Node: 0, For: 3 * time.Second},
+		}}},
+	{"a sidecar freezes, and hands bring back what it had quiesced", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 6,
+		TTL: 8 * time.Second, Policy: "drain", Placer: true, Stop: ladderStops, Latency: 200 * time.Microsecond},
+		Events: []event{
+			{At: 10 * time.Second, Do: cut, Node: 0, For: 60 * time.Second},
+			{At: 30 * time.Second, Do: freezeSidecar, Node: 0, For: 40 * time.Second},
+			{At: 31 * time.Second, Do: hands, Node: 0, For: 2 * time.Second},
+		}}},
+	{"a broker is restarted at once beside a frozen sidecar", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 4,
+		TTL: 8 * time.Second, Policy: "drain", Forgets: true, Placer: true, Stop: ladderStops, Restarts: true, Latency: 200 * time.Microsecond},
+		Events: []event{
+			{At: 10 * time.Second, Do: freezeSidecar, Node: 0, For: 40 * time.Second},
+		}}},
+	{"a broker ends by itself beside a frozen sidecar, and is started past the deadline", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 4,
+		TTL: 8 * time.Second, Policy: "drain", Forgets: true, Placer: true, Stop: ladderStops, Latency: 200 * time.Microsecond},
+		Events: []event{
+			{At: 10 * time.Second, Do: freezeSidecar, Node: 0, For: 60 * time.Second},
+			{At: 12 * time.Second, Do: crashBroker, Node: 0, For: 15 * time.Second},
+		}}},
+	{"a broker is slow to stop, and then cannot be stopped", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 4,
+		TTL: 16 * time.Second, Policy: "drain", Placer: true, Stop: ladderStops, Latency: 200 * time.Microsecond},
+		Events: []event{
+			{At: 5 * time.Second, Do: slowStop, Node: 0, For: 60 * time.Second, Arg: 4000},
+			{At: 5 * time.Second, Do: refuseQuiesce, Node: 0, For: 120 * time.Second},
+			{At: 10 * time.Second, Do: cut, Node: 0, For: 30 * time.Second},
+			{At: 60 * time.Second, Do: refuseStop, Node: 0, For: 40 * time.Second},
+			{At: 61 * time.Second, Do: cut, Node: 0, For: 50 * time.Second},
+		}}},
+	{"a machine stands for longer than the lease, and etcd is out of reach after it", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 4,
+		TTL: 32 * time.Second, Policy: "drain", Placer: true, Latency: 200 * time.Microsecond},
+		Events: []event{
+			{At: 10 * time.Second, Do: pauseVM, Node: 0, For: 40 * time.Second, Arg: 700},
+			{At: 20 * time.Second, Do: cut, Node: 0, For: 90 * time.Second},
+		}}},
+	{"hosts sleep, and their clocks are set", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 4,
+		TTL: 16 * time.Second, Policy: "drain", Placer: true, Stop: ladderStops, Several: true, Latency: 200 * time.Microsecond},
+		Events: []event{
+			{At: 10 * time.Second, Do: suspend, Node: 0, For: 20 * time.Second},
+			{At: 20 * time.Second, Do: stepWall, Node: 1, Arg: 3600},
+			{At: 50 * time.Second, Do: stepWall, Node: 1, Arg: -3600},
+			{At: 60 * time.Second, Do: suspend, Node: 1, For: 10 * time.Second},
+		}}},
+	{"a guard shares the fate of its sidecar", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 4,
+		TTL: 8 * time.Second, Policy: "drain", Placer: true, Stop: ladderStops, Latency: 200 * time.Microsecond},
+		Events: []event{
+			{At: 10 * time.Second, Do: killBoth, Node: 0, For: 15 * time.Second},
+			{At: 40 * time.Second, Do: freezeBoth, Node: 1, For: 15 * time.Second},
+			{At: 80 * time.Second, Do: killGuard, Node: 0},
+			{At: 82 * time.Second, Do: freezeSidecar, Node: 0, For: 15 * time.Second},
+		}}},
+	{"etcd grants more than was asked for, and a backup of it is restored", schedule{Seed: 1, Settings: settings{Nodes: 3, Topics: 4,
+		TTL: 8 * time.Second, MinTTL: 11 * time.Second, Policy: "drain", Locks: true, Latency: 200 * time.Microsecond},
+		Events: []event{
+			{At: 10 * time.Second, Do: restore, For: 25 * time.Second},
+			{At: 20 * time.Second, Do: drain, Node: 0},
+			{At: 22 * time.Second, Do: crashNode, Node: 1, For: 30 * time.Second},
+		}}},
 }
 
 func TestNamedSchedules(t *testing.T) {
@@ -243,7 +326,7 @@ func TestNamedSchedules(t *testing.T) {
 			if raced && i%4 != 0 {
 				t.Skip("the race detector plays every fourth")
 			}
-			o := run(t, row.schedule, filepath.Join(dir, string(rune('a'+i))), !*brief)
+			o := run(t, row.schedule, filepath.Join(dir, fmt.Sprint(i)), !*brief)
 			if len(o.Violations) > 0 {
 				t.Errorf("%s\n%s\n\n%s", row.schedule, strings.Join(o.Violations, "\n"), strings.Join(o.Story, "\n"))
 			}

@@ -54,6 +54,7 @@ type watched struct {
 	unstoppable trouble
 	unguarded   trouble // the guard shares the fate of its sidecar
 	standing    trouble // the machine
+	stoodAs     int     // and which sidecar was there when it began
 
 	stubborn time.Time // until when it could not be made to quiesce
 
@@ -85,7 +86,7 @@ func (w *watched) netFor(now time.Time) time.Duration {
 // what began at since. A registration that ran out is known by the clock alone. Of one that
 // somebody took etcd tells, or the lease does at its end: no renewal is confirmed any more.
 func (w *watched) bounded(since, now time.Time, s settings) bool {
-	if w.wellFor(now) < soon || now.Sub(later(since, w.meddled)) < soon || w.standing.within(s.granted()+soon, now) {
+	if w.wellFor(now) < soon || now.Sub(w.meddled) < relooked || now.Sub(since) < soon || w.stoodLately(now, s) {
 		return false
 	}
 	if !w.registered && w.why != stranger {
