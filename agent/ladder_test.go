@@ -387,25 +387,6 @@ func TestTheGuardIsArmedBeforeAnythingIsLoadedAndRestsOnlyAfterAProof(t *testing
 	})
 }
 
-// tardyGuard takes its time over a word.
-type tardyGuard struct{ fakeGuard }
-
-func (g tardyGuard) Arm(v lease.Validity) {
-	time.Sleep(50 * time.Millisecond)
-	g.fakeGuard.Arm(v)
-}
-
-func TestNothingIsLoadedBeforeTheGuardHasItsWord(t *testing.T) {
-	inLifeAfter(t, stoppable, func(l *sidecarLife) {
-		l.serving, l.guard = false, tardyGuard{fakeGuard{l}}
-	}, func(l *sidecarLife) {
-		words := strings.Split(l.said(), ", ")
-		if load := slices.Index(words, "load"); load < 1 || !strings.HasPrefix(words[0], "arm ") {
-			t.Errorf("%v", words)
-		}
-	})
-}
-
 func TestEachConfirmedRenewalMovesTheGuard(t *testing.T) {
 	inLife(t, stoppable, func(l *sidecarLife) {
 		l.set(func() { l.words = nil })

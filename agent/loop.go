@@ -278,10 +278,8 @@ func (a *agent) setGate(verdict probes.Verdict) {
 // forbear keeps the lease of a broker that is down from being revoked while recovery is
 // paused, and while its process is seen to live: that one may only hang, and serve when
 // it comes to itself. The ladder stops it at the fence point, if it can be stopped.
-func (a *agent) forbear() { a.keeper.Forbear(a.forbears()) }
-
-func (a *agent) forbears() bool {
-	return a.suspended(recovery.ActRevoke) || a.brokerTarget().Pid != 0
+func (a *agent) forbear() {
+	a.keeper.Forbear(a.suspended(recovery.ActRevoke) || a.brokerTarget().Pid != 0)
 }
 
 // order tells what may be done to topics.

@@ -45,13 +45,7 @@ type outage struct {
 
 func newOutage(t *testing.T, policy string) *outage {
 	t.Helper()
-	return newOutageOn(t, policy, etcd.Config{})
-}
-
-// newOutageOn is newOutage on another etcd.
-func newOutageOn(t *testing.T, policy string, on etcd.Config) *outage {
-	t.Helper()
-	o := &outage{t: t, store: etcd.New(on)}
+	o := &outage{t: t, store: etcd.New(etcd.Config{})}
 	o.client = cluster.Over(cluster.Config{}, o.store.Conn(nil), slog.New(slog.DiscardHandler))
 	c := natsDefaults()
 	c.SessionExpiredPolicy = policy

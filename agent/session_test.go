@@ -217,26 +217,6 @@ func TestTheEndOfASessionFencesThenStopsAndSaysWhy(t *testing.T) {
 	}
 }
 
-func TestTheGuardStaysArmedUntilTheEndOfASessionHasStoppedTheBroker(t *testing.T) {
-	inLife(t, stoppable, func(l *sidecarLife) {
-		l.set(func() { l.words = nil })
-		atStop := ""
-		l.stopper = &tellingStopper{func() { atStop = l.said() }}
-		l.inLoop(func() { _ = l.endSession(&sessionEnd{recovery.ReasonSessionExpired, "registration lost"}) })
-		if after := l.said(); strings.Contains(atStop, "disarm") || !strings.Contains(after, "disarm") {
-			t.Errorf("told before the stop: %q, in all: %q", atStop, after)
-		}
-	})
-}
-
-// tellingStopper says when it is asked to stop.
-type tellingStopper struct{ asked func() }
-
-func (s *tellingStopper) Stop(context.Context) (string, error) {
-	s.asked()
-	return "SIGTERM", nil
-}
-
 func TestABrokerProcessThatWasNotRegisteredHasNoSessionToEnd(t *testing.T) {
 	inLife(t, reconnectTwice, func(l *sidecarLife) {
 		l.set(func() { l.away, l.heard = true, errSilence })

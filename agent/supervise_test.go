@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"holdfast/agent/process"
-	"holdfast/cluster"
-	etcd "holdfast/cluster/memory"
 	"holdfast/recovery"
 )
 
@@ -70,17 +68,6 @@ func TestABrokerMayStartWithoutEtcdOnlyIfNothingWasPromised(t *testing.T) {
 	a.cfg.Detach = false
 	if ok, why := a.mayStartChild(true); !ok {
 		t.Errorf("detachment is off: %s", why)
-	}
-	a = built(t)
-	store := etcd.New(etcd.Config{})
-	a.main, a.life0 = cluster.Over(cluster.Config{}, store.Conn(nil), nil), t.Context()
-	store.LoseLeader()
-	if ok, _ := a.mayStartChild(true); ok {
-		t.Error("it may start although an earlier life was registered and etcd does not answer")
-	}
-	store.ChangeLeader(0)
-	if ok, why := a.mayStartChild(true); !ok {
-		t.Errorf("etcd answers: %s", why)
 	}
 	inLife(t, nil, func(l *sidecarLife) {
 		l.set(func() { l.away = true })

@@ -18,11 +18,9 @@ func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }
 
 // BootClock reads CLOCK_BOOTTIME. Go's own monotonic clock stands still while the
 // host is suspended, and etcd's does not.
-func BootClock() Instant { return bootClock(unix.ClockGettime) }
-
-func bootClock(get func(clock int32, ts *unix.Timespec) error) Instant {
+func BootClock() Instant {
 	var ts unix.Timespec
-	if err := get(unix.CLOCK_BOOTTIME, &ts); err != nil {
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
 		panic("CLOCK_BOOTTIME: " + err.Error()) // in Linux since 2.6.39; without it no deadline can be kept
 	}
 	return Instant(ts.Nano())

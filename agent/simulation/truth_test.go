@@ -105,6 +105,7 @@ type wanted struct {
 	mode              string
 	assigned, serving []string
 	serves            bool // it runs, and clients can use it
+	restored          bool // etcd was, some time ago
 }
 
 func (c *checks) wanted(i int) wanted {
@@ -116,7 +117,7 @@ func (c *checks) wanted(i int) wanted {
 		assigned = append(assigned, topic)
 	}
 	slices.Sort(assigned)
-	return wanted{registered: w.registered, create: w.create, lease: w.lease, mode: string(w.mode.Mode), assigned: assigned, serving: w.serving, serves: w.serves()}
+	return wanted{registered: w.registered, create: w.create, lease: w.lease, mode: string(w.mode.Mode), assigned: assigned, serving: w.serving, serves: w.serves(), restored: !c.restored.IsZero()}
 }
 
 // owner is whom the topic is assigned to; -1: nobody.
