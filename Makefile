@@ -100,6 +100,10 @@ bench-heal: ## time from the end of a 60 s black hole to the registration, ten t
 bench-fence: ## how long before the deadline a broker stops when its sidecar cannot stop it, 50 times
 	@cd lab && go run ./benchfence $(ARGS)
 
+.PHONY: bench-idle
+bench-idle: ## what a sidecar costs while nothing happens, beside a bare client; ARGS='-for 1m' is shorter
+	@cd lab && go run ./benchidle $(ARGS)
+
 .PHONY: guard-load
 guard-load: ## five minutes with all processors busy: the guard leaves a healthy sidecar's broker alone
 	@cd lab && go run ./guardload $(ARGS)
