@@ -1,10 +1,12 @@
-// Package footprint keeps this process small in memory. Guaranteed is nothing but that
-// the program runs on: what was given back comes back when it is needed.
+// Package footprint keeps this process small: in memory, and in what it costs to wake.
+// Guaranteed is nothing but that the program runs on: what was given back comes back when
+// it is needed.
 package footprint
 
 import (
 	"bufio"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -20,6 +22,18 @@ const gcPercent = 50
 func PreferMemory() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
+	}
+}
+
+// processors is how many goroutines run at the same time. A sidecar waits nearly always:
+// with more, each event that wakes one thread wakes another, which finds nothing to do. It
+// also ends the runtime's own look, once a second, at how many processors there are.
+const processors = 1
+
+// PreferSleep has as few threads woken as can be, unless GOMAXPROCS says otherwise.
+func PreferSleep() {
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(processors)
 	}
 }
 

@@ -1,6 +1,9 @@
 package footprint
 
-import "testing"
+import (
+	"runtime"
+	"testing"
+)
 
 func TestOnlyTheProgramsOwnCodeIsGivenBack(t *testing.T) {
 	const exe = "/usr/bin/holdfast"
@@ -47,5 +50,20 @@ func TestOfAWholeProgramConstantsAreGivenBackTooAndDataIsNot(t *testing.T) {
 func TestTheProgramRunsOnAfterItsCodeWasGivenBack(t *testing.T) {
 	for range 3 {
 		Trim()
+	}
+}
+
+func TestFewProcessorsAreUsedUnlessTheEnvironmentSaysMore(t *testing.T) {
+	before := runtime.GOMAXPROCS(3)
+	defer runtime.GOMAXPROCS(before)
+	t.Setenv("GOMAXPROCS", "3")
+	PreferSleep()
+	if n := runtime.GOMAXPROCS(0); n != 3 {
+		t.Errorf("%d processors, GOMAXPROCS says 3", n)
+	}
+	t.Setenv("GOMAXPROCS", "")
+	PreferSleep()
+	if n := runtime.GOMAXPROCS(0); n != processors {
+		t.Errorf("%d processors, want %d", n, processors)
 	}
 }
