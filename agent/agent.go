@@ -44,6 +44,7 @@ type agent struct {
 	log     *slog.Logger
 	clock   func() lease.Instant
 	started time.Time
+	beat    probes.Beat   // of the loop and of what looks at the host and the broker
 	begun   lease.Instant // the same moment on the boot clock
 	metrics *metrics
 	// wouldHave counts what a shadow would have done.
@@ -123,6 +124,7 @@ type agent struct {
 // is then set to the log level that they have.
 func Run(ctx context.Context, c Config, log *slog.Logger, level *slog.LevelVar, version string) error {
 	footprint.PreferMemory()
+	footprint.PreferSleep()
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
@@ -239,10 +241,12 @@ func (a *agent) serve(ctx context.Context) error {
 		return err
 	}
 
+	a.beat = probes.NewBeat(a.started)
 	lost := a.brokerLoss()
 	a.introduce()
 	a.health = probes.NewHealth(a.settings().healthSettings(), a.identity.check, lost, a.log.With("part", "health"), reg)
-	a.dataDir = probes.NewDataDir(probes.DataDirSettings{Path: a.cfg.DataDir, Markers: a.cfg.DataMarkers},
+	a.health.Keep(a.beat)
+	a.dataDir = probes.NewDataDir(probes.DataDirSettings{Path: a.cfg.DataDir, Markers: a.cfg.DataMarkers, Beat: a.beat},
 		a.log.With("part", "datadir"), reg)
 	reconciling := a.settings().reconcilerSettings()
 	reconciling.OwnershipLocks = a.loadingWaits()
@@ -430,6 +434,7 @@ func (a *agent) brokerLoss() <-chan struct{} {
 		held = w.Lost()
 	}
 	if a.process = a.world.Process(a.cfg, a.log.With("part", "process")); a.process != nil {
+		a.process.Keep(a.beat)
 		exited = a.process.Lost()
 	}
 	var childGone <-chan struct{}

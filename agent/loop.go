@@ -149,7 +149,7 @@ func (a *agent) loop(ctx context.Context) error {
 
 // untilNext is the time to the next moment at which something changes by itself.
 func (a *agent) untilNext() time.Duration {
-	next := loopEvery
+	next := a.beat.Until(loopEvery, time.Now())
 	v := a.keeper.View()
 	now := a.clock()
 	if d := v.Validity.FencePoint().Sub(now); v.Validity.Known() && d > 0 {

@@ -112,6 +112,7 @@ type Health struct {
 	tuned    chan struct{}
 	check    func(context.Context) error
 	lost     <-chan struct{}
+	beat     Beat
 	log      *slog.Logger
 	view     atomic.Pointer[HealthView]
 	changes  chan struct{}
@@ -139,6 +140,9 @@ func newHealthMetrics(reg prometheus.Registerer, h *Health) {
 		return 0
 	})
 }
+
+// Keep has the broker asked on the beat. It is called before Run.
+func (h *Health) Keep(b Beat) { h.beat = b }
 
 // Tune changes the settings. The broker is asked at once; a check in flight keeps the bound
 // it began with, and what was counted in a row stays counted. The verdict counts as long as
@@ -223,7 +227,7 @@ func (l *healthLoop) period() time.Duration {
 	if l.hastened {
 		return min(interval, max(interval/4, minHastened))
 	}
-	return interval
+	return l.h.beat.Until(interval, time.Now())
 }
 
 func (l *healthLoop) onTick() {

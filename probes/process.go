@@ -17,6 +17,8 @@ const (
 	// pid file, which costs one small read, and by name, which walks /proc.
 	lookupFile = 250 * time.Millisecond
 	lookupName = time.Second
+	// relook is the pause between two looks at the pid file while its process lives.
+	relook = time.Second
 	// pollGone is the pause between two looks at a process without a pidfd.
 	pollGone = 100 * time.Millisecond
 )
@@ -56,10 +58,12 @@ func (e noProcess) Is(target error) bool { return target == ErrNoProcess }
 // A pid that the kernel has given to another process is not taken for the broker:
 // the start time is compared, and with a pid file, the file must not be older than
 // the process. Not guaranteed: that a process is noticed which starts and ends
-// between two looks (250 ms with a pid file, 1 s by name).
+// between two looks (250 ms with a pid file, 1 s by name). A pid file that names another
+// process while the old one lives is noticed within 1 s.
 type Process struct {
 	pidFile, name string
 	known         found // by an earlier watch; zero: none
+	beat          Beat
 	log           *slog.Logger
 	lost          chan struct{}
 	changes       chan struct{}
@@ -104,36 +108,25 @@ func (p *Process) Pid() int { return p.Snapshot().Pid }
 // when the process was found; zero when there is none.
 func (p *Process) StartedAt() time.Time { return p.Snapshot().StartedAt }
 
-// Run watches until ctx ends and then returns nil. It returns an error only if it
-// cannot be woken at all (no file descriptor left for the wake-up).
-func (p *Process) Run(ctx context.Context) error {
-	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		return fmt.Errorf("watch the broker process: open an event descriptor: %w", err)
-	}
-	defer unix.Close(wake)
-	woken := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(woken)
-		_, _ = unix.Write(wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // any count but zero wakes, in either byte order
-	})
-	defer func() {
-		if !stop() {
-			<-woken // the descriptor must outlive the write
-		}
-	}()
+// Keep has the pid file looked at on the beat. It is called before Run.
+func (p *Process) Keep(b Beat) { p.beat = b }
 
+// Run watches until ctx ends and then returns nil.
+func (p *Process) Run(ctx context.Context) error {
 	var last found
 	for ctx.Err() == nil {
 		next, err := p.find(last)
 		if err != nil {
 			p.publish(ProcessView{LastError: err.Error()})
-			pause(wake, p.lookup())
+			select {
+			case <-ctx.Done():
+			case <-time.After(p.lookup()):
+			}
 			continue
 		}
 		last = next
 		p.publish(next.view())
-		if why := p.await(ctx, wake, next); why != "" {
+		if why := p.await(ctx, next); why != "" {
 			signal(p.lost) // first: readiness hangs on it
 			p.publish(ProcessView{LastError: why})
 		}
@@ -150,60 +143,83 @@ func (p *Process) lookup() time.Duration {
 
 // await says why the process is not the broker any more, once it is not. It returns
 // an empty string when ctx ended.
-func (p *Process) await(ctx context.Context, wake int, f found) string {
-	ended := fmt.Sprintf("process %d has ended", f.pid)
-	pidfd, err := p.openPidfd(f.pid, 0)
+func (p *Process) await(ctx context.Context, f found) string {
+	gone := fmt.Sprintf("process %d has ended", f.pid)
+	ended, stop, err := p.watchEnd(f.pid)
+	pause := func() time.Duration { return p.beat.Until(relook, time.Now()) }
 	switch {
 	case err == nil:
-		defer unix.Close(pidfd)
+		defer stop()
 	case errors.Is(err, unix.ESRCH):
-		return ended
+		return gone
 	default: // no pidfds here (ENOSYS, EPERM), or none left (EMFILE)
 		p.log.Warn("no pidfd: looking at the broker process every 100 ms instead", "pid", f.pid, "error", err)
-		pidfd = -1
+		pause = func() time.Duration { return pollGone }
 	}
 	// The pid may have been recycled before the pidfd was opened.
 	if !f.alive() {
-		return ended
+		return gone
 	}
-	nextLook := time.Now().Add(p.lookup())
-	for ctx.Err() == nil {
-		bound := time.Until(nextLook)
-		if pidfd < 0 {
-			bound = pollGone
-		} else if p.pidFile == "" {
-			bound = -1
+	look := time.NewTimer(pause())
+	defer look.Stop()
+	if ended != nil && p.pidFile == "" {
+		look.Stop() // nothing to look at
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ""
+		case <-ended:
+			return gone
+		case <-look.C:
+			look.Reset(pause())
 		}
-		if waitExit(pidfd, wake, bound) || (pidfd < 0 && !f.alive()) {
-			return ended
+		if ended == nil && !f.alive() {
+			return gone
 		}
-		if p.pidFile != "" && !time.Now().Before(nextLook) {
-			nextLook = time.Now().Add(p.lookup())
-			if pid, _, err := readPidFile(p.pidFile); err == nil && pid != f.pid {
-				if other, err := p.find(f); err == nil && other.pid != f.pid {
-					return fmt.Sprintf("the pid file names %d now, and no longer %d", other.pid, f.pid)
-				}
+		if p.pidFile == "" {
+			continue
+		}
+		if pid, _, err := readPidFile(p.pidFile); err == nil && pid != f.pid {
+			if other, err := p.find(f); err == nil && other.pid != f.pid {
+				return fmt.Sprintf("the pid file names %d now, and no longer %d", other.pid, f.pid)
 			}
 		}
 	}
-	return ""
 }
 
-// waitExit waits until the process has ended, the wake-up or the bound; a negative
-// bound waits for ever, a negative pidfd is ignored.
-func waitExit(pidfd, wake int, bound time.Duration) (ended bool) {
-	fds := []unix.PollFd{{Fd: int32(wake), Events: unix.POLLIN}, {Fd: int32(pidfd), Events: unix.POLLIN}}
-	timeout := -1
-	if bound >= 0 {
-		timeout = int((bound + time.Millisecond - 1) / time.Millisecond)
+// watchEnd returns what is closed when the process ends. No thread waits for it.
+func (p *Process) watchEnd(pid int) (ended <-chan struct{}, stop func(), err error) {
+	fd, err := p.openPidfd(pid, 0)
+	if err != nil {
+		return nil, nil, err
 	}
-	if _, err := unix.Poll(fds, timeout); err != nil {
-		return false // EINTR: the caller's loop comes back
+	_ = unix.SetNonblock(fd, true) // else it is not given to epoll, and the next says so
+	pidfd := os.NewFile(uintptr(fd), "pidfd")
+	conn, err := pidfd.SyscallConn()
+	if err == nil {
+		err = pidfd.SetReadDeadline(time.Time{})
 	}
-	return fds[1].Revents != 0
+	if err != nil {
+		pidfd.Close()
+		return nil, nil, err
+	}
+	over, left := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(left)
+		if err := conn.Read(isOver); err == nil { // else the descriptor was closed
+			close(over)
+		}
+	}()
+	return over, func() { pidfd.Close(); <-left }, nil
 }
 
-func pause(wake int, d time.Duration) { waitExit(-1, wake, d) }
+// isOver reports whether the process of a pidfd has ended.
+func isOver(pidfd uintptr) bool {
+	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	_, err := unix.Poll(fds, 0)
+	return err == nil && fds[0].Revents != 0
+}
 
 func (p *Process) publish(v ProcessView) {
 	old := p.Snapshot()

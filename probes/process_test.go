@@ -266,16 +266,21 @@ func TestZombieIsNotAlive(t *testing.T) {
 	if err != nil || !f.alive() {
 		t.Fatal(f, err)
 	}
-	pidfd, err := unix.PidfdOpen(c.Process.Pid, 0)
+	ended, stop, err := NewProcess("", "sleep", quiet()).watchEnd(c.Process.Pid)
 	if err != nil {
 		t.Skip(err)
 	}
-	defer unix.Close(pidfd)
+	defer stop()
+	select {
+	case <-ended:
+		t.Fatal("a process that lives has ended")
+	default:
+	}
 	_ = c.Process.Kill() // and not reaped
-	for deadline := time.Now().Add(patience); !waitExit(pidfd, -1, time.Until(deadline)); {
-		if time.Now().After(deadline) {
-			t.Fatal("it did not die")
-		}
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Fatal("it did not die")
 	}
 	if f.alive() {
 		t.Error("a zombie is taken for alive")
