@@ -178,8 +178,9 @@ func (h *Health) Run(ctx context.Context) error {
 	lost := h.lost
 	for {
 		var done <-chan error
+		var over <-chan struct{}
 		if l.inFlight != nil {
-			done = l.inFlight.done
+			done, over = l.inFlight.done, l.inFlight.over
 		}
 		select {
 		case <-ctx.Done():
@@ -195,6 +196,9 @@ func (h *Health) Run(ctx context.Context) error {
 			l.onTick()
 		case err := <-done:
 			l.onResult(err)
+		case <-over: // only now is there something to time
+			l.inFlight.over = nil
+			l.overdue.Reset(hungGrace)
 		case <-l.overdue.C:
 			l.onOverdue()
 		}
@@ -217,6 +221,7 @@ type healthLoop struct {
 // attempt is one call of the check.
 type attempt struct {
 	cancel  context.CancelFunc
+	over    <-chan struct{} // its time is over; nil: noted
 	done    chan error
 	counted bool // judged already, because it hung
 	void    bool // it began before a loss: whatever it says is about the past
@@ -250,9 +255,8 @@ func (l *healthLoop) onTune(s HealthSettings) {
 
 func (l *healthLoop) start() {
 	ctx, cancel := context.WithTimeout(l.ctx, l.h.settings.Timeout)
-	a := &attempt{cancel: cancel, done: make(chan error, 1)}
+	a := &attempt{cancel: cancel, over: ctx.Done(), done: make(chan error, 1)}
 	l.inFlight, l.due, l.lastStart = a, false, time.Now()
-	l.overdue.Reset(l.h.settings.Timeout + hungGrace)
 	go func() { a.done <- call(ctx, l.h.check) }()
 }
 
@@ -304,6 +308,8 @@ func (l *healthLoop) onLost() {
 	l.publish(change, "the broker's connection broke or its process exited", false)
 	if l.inFlight != nil {
 		l.inFlight.void = true
+		l.inFlight.over = nil
+		l.overdue.Reset(l.h.settings.Timeout + hungGrace - time.Since(l.lastStart))
 		l.inFlight.cancel()
 		l.tick.Reset(l.period())
 		return // probed as soon as the void attempt has returned
