@@ -33,6 +33,9 @@ const (
 	mainPause   = time.Second            // and at most, on the main client, which can wait
 	unackedMost = 1500 * time.Millisecond
 	bufferBytes = 4 << 10 // a sidecar's messages are small; gRPC's default is 32 KiB each way
+	// With windows of its own choice gRPC sends a ping with each answer, to measure the
+	// path: one more wake-up each time. These hold any page of a list.
+	windowBytes = 1 << 20
 )
 
 // dialOptions are what the connections of one client or line have in common, their token
@@ -55,6 +58,8 @@ func dialOptions(cfg Config, tls, several bool, pauseMost time.Duration) []grpc.
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)),
 		grpc.WithReadBufferSize(bufferBytes),
 		grpc.WithWriteBufferSize(bufferBytes),
+		grpc.WithStaticStreamWindowSize(windowBytes),
+		grpc.WithStaticConnWindowSize(windowBytes),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(), // retries are decided here, where it is known what may be repeated
 		grpc.WithIdleTimeout(0), // an idle line must stay connected
