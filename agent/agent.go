@@ -44,7 +44,6 @@ type agent struct {
 	log     *slog.Logger
 	clock   func() lease.Instant
 	started time.Time
-	beat    probes.Beat   // of the loop and of what looks at the host and the broker
 	begun   lease.Instant // the same moment on the boot clock
 	metrics *metrics
 	// wouldHave counts what a shadow would have done.
@@ -85,7 +84,7 @@ type agent struct {
 	childEnded   atomic.Bool                           // and is not started again
 	systemd      *Systemd                              // nil: no service manager waits for us
 	notifyFailed atomic.Bool
-	alarm        Alarm // nil: none
+	beats        <-chan struct{} // nil: the loop keeps time by itself
 
 	relist       chan struct{} // the assignments must be read again; nil: nobody follows them
 	assigning    sync.Mutex    // held while a list of the assignments is compared and taken up
@@ -241,12 +240,10 @@ func (a *agent) serve(ctx context.Context) error {
 		return err
 	}
 
-	a.beat = probes.NewBeat(a.started)
 	lost := a.brokerLoss()
 	a.introduce()
 	a.health = probes.NewHealth(a.settings().healthSettings(), a.identity.check, lost, a.log.With("part", "health"), reg)
-	a.health.Keep(a.beat)
-	a.dataDir = probes.NewDataDir(probes.DataDirSettings{Path: a.cfg.DataDir, Markers: a.cfg.DataMarkers, Beat: a.beat},
+	a.dataDir = probes.NewDataDir(probes.DataDirSettings{Path: a.cfg.DataDir, Markers: a.cfg.DataMarkers},
 		a.log.With("part", "datadir"), reg)
 	reconciling := a.settings().reconcilerSettings()
 	reconciling.OwnershipLocks = a.loadingWaits()
@@ -280,10 +277,16 @@ func (a *agent) serve(ctx context.Context) error {
 	watchEndpoints(a.line, reg)
 	a.freshness = probes.NewFreshness("agent loop", time.Now())
 	a.initLoop()
-	if a.world.Alarm != nil {
+	var beat *probes.Beat
+	if a.world.Beat != nil {
 		var err error
-		if a.alarm, err = a.world.Alarm(); err != nil {
+		if beat, err = a.world.Beat(); err != nil {
 			return err
+		}
+		a.beats = beat.Listen()
+		a.health.Keep(beat)
+		if a.process != nil {
+			a.process.Keep(beat)
 		}
 	}
 	if a.world.Systemd != nil {
@@ -348,8 +351,8 @@ func (a *agent) serve(ctx context.Context) error {
 	if p, ok := a.guard.(guardProcess); ok {
 		add(p.Run)
 	}
-	if a.alarm != nil {
-		add(a.alarm.Run)
+	if beat != nil {
+		add(beat.Run)
 	}
 	if a.child != nil {
 		add(a.runChild)
@@ -434,7 +437,6 @@ func (a *agent) brokerLoss() <-chan struct{} {
 		held = w.Lost()
 	}
 	if a.process = a.world.Process(a.cfg, a.log.With("part", "process")); a.process != nil {
-		a.process.Keep(a.beat)
 		exited = a.process.Lost()
 	}
 	var childGone <-chan struct{}

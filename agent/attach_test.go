@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,7 +72,6 @@ type sidecarLife struct {
 	stood int64         // the lease that was registered under last
 	moved time.Duration // by how much the wall clock was moved
 	bell  chan struct{}
-	rings atomic.Int64 // boot clock at which the bell was set to ring
 }
 
 // answer is the way of every call to the broker.
@@ -372,7 +370,7 @@ func lifeOf(t *testing.T, can brokerapi.Capabilities, change func(c *Config), pa
 		l.agent = &agent{cfg: c, version: "test", log: quiet, started: time.Now(), inbox: make(chan func()), named: make(chan struct{}),
 			world: World{Trim: func() {}}}
 		l.bell = make(chan struct{}, 1)
-		l.alarm = (*bell)(l)
+		l.beats = l.bell
 		l.world.Clocks = func() Clocks {
 			return Clocks{Boot: l.clock(), Mono: time.Since(l.born), Wall: time.Now().Add(l.suspended() + l.wallMoved())}
 		}
@@ -422,7 +420,7 @@ func lifeOf(t *testing.T, can brokerapi.Capabilities, change func(c *Config), pa
 		var parts sync.WaitGroup
 		ctx, stop := context.WithCancel(l.life0)
 		l.halt = func() { stop(); parts.Wait() }
-		runs := []func(context.Context) error{l.loop, l.health.Run, l.reconciler.Run, l.steerer.Run, l.onceNamed(l.keeper.Run)}
+		runs := []func(context.Context) error{l.loop, l.beat, l.health.Run, l.reconciler.Run, l.steerer.Run, l.onceNamed(l.keeper.Run)}
 		if l.viewer != nil {
 			runs = append(runs, l.viewer.Run)
 		}

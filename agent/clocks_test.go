@@ -10,23 +10,36 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"holdfast/agent/lease"
+	"holdfast/probes"
 	"holdfast/recovery"
 )
 
-// bell is a sidecarLife as its own Alarm: it rings when the host wakes up late.
-type bell sidecarLife
+// beat is the loop's, once a second.
+func (l *sidecarLife) beat(ctx context.Context) error {
+	tick := time.NewTicker(probes.BeatEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			l.ring()
+		}
+	}
+}
 
-func (b *bell) C() <-chan struct{}         { return b.bell }
-func (b *bell) Run(context.Context) error  { return nil }
-func (b *bell) Set(at lease.Instant) error { b.rings.Store(int64(at)); return nil }
+func (l *sidecarLife) ring() {
+	select {
+	case l.bell <- struct{}{}:
+	default:
+	}
+}
 
-// suspend lets the boot clock and the wall clock run on by d, and no timer of Go's:
-// that is what a suspended host is. The kernel's timer on the boot clock fires.
+// suspend lets the boot clock and the wall clock run on by d, and no timer of Go's: that
+// is what a suspended host is. The beat, which the kernel keeps on the boot clock, comes.
 func (l *sidecarLife) suspend(d time.Duration) {
 	l.set(func() { l.jumped += d })
-	if rings := l.rings.Load(); rings != 0 && int64(l.clock()) >= rings {
-		l.bell <- struct{}{}
-	}
+	l.ring()
 	synctest.Wait()
 }
 
@@ -140,48 +153,5 @@ func TestWallClockMovedFiveMinutesChangesNothing(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-func TestTheAlarmRingsOnTheBootClock(t *testing.T) {
-	a, err := newAlarm()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- a.Run(ctx) }()
-	rings := func(at lease.Instant) (late time.Duration) {
-		t.Helper()
-		if err := a.Set(at); err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case <-a.C():
-		case <-time.After(patience):
-			t.Fatal("it never rang")
-		}
-		return lease.BootClock().Sub(at)
-	}
-	if d := rings(lease.BootClock().Add(-time.Hour)); d < time.Hour {
-		t.Errorf("past: %v", d)
-	}
-	if d := rings(lease.BootClock().Add(30 * time.Millisecond)); d < 0 {
-		t.Errorf("rang %v early", -d)
-	} else {
-		t.Logf("rang %v late", d)
-	}
-	if err := a.Set(lease.BootClock().Add(time.Hour)); err != nil {
-		t.Fatal(err)
-	}
-	if d := rings(lease.BootClock().Add(10 * time.Millisecond)); d < 0 { // set again, earlier
-		t.Errorf("rang %v early", -d)
-	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	if err := a.Set(lease.BootClock()); err != nil {
-		t.Errorf("after the end: %v", err)
 	}
 }

@@ -13,7 +13,11 @@ import (
 )
 
 // loopEvery is the longest pause between two runs of the loop.
-const loopEvery = time.Second
+const loopEvery = probes.BeatEvery
+
+// beatless is how long the loop waits where the beat wakes it. Its timer is for moments in
+// between, and would wake the process for nothing if it were always about to fire.
+const beatless = 5 * time.Second
 
 // loopState is owned by the loop. Everybody else reads the snapshot.
 type loopState struct {
@@ -71,7 +75,6 @@ type loopState struct {
 	saving           chan struct{}
 	clocks           atomic.Pointer[Clocks] // at the last run; nil: not yet, or nobody reads them
 	doubt            doubt
-	alarmFailed      bool
 	noted            time.Time // when the revision of the last confirmed renewal was noted on disk
 	lastNoted        lastRenewal
 	former           lease.Validity // by the last renewal of the sidecar before this one; zero: not known
@@ -108,12 +111,9 @@ func (a *agent) loop(ctx context.Context) error {
 	if a.process != nil {
 		processChanges = a.process.Changes()
 	}
-	var childChanges, alarm <-chan struct{}
+	var childChanges <-chan struct{}
 	if a.child != nil {
 		childChanges = a.child.Changes()
-	}
-	if a.alarm != nil {
-		alarm = a.alarm.C()
 	}
 	for {
 		select {
@@ -131,7 +131,7 @@ func (a *agent) loop(ctx context.Context) error {
 			a.wakeGuard()
 		case <-childChanges:
 			a.wakeGuard()
-		case <-alarm:
+		case <-a.beats:
 		case <-timer.C:
 		}
 		a.freshness.Touch(time.Now())
@@ -141,15 +141,17 @@ func (a *agent) loop(ctx context.Context) error {
 		if err := a.step(); err != nil {
 			return err
 		}
-		next := a.untilNext()
-		timer.Reset(next)
-		a.setAlarm(next)
+		timer.Reset(a.untilNext())
+		probes.DropStopped()
 	}
 }
 
 // untilNext is the time to the next moment at which something changes by itself.
 func (a *agent) untilNext() time.Duration {
-	next := a.beat.Until(loopEvery, time.Now())
+	next := loopEvery
+	if a.beats != nil {
+		next = beatless
+	}
 	v := a.keeper.View()
 	now := a.clock()
 	if d := v.Validity.FencePoint().Sub(now); v.Validity.Known() && d > 0 {

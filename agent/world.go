@@ -47,8 +47,9 @@ type World struct {
 	Systemd func(*slog.Logger) *Systemd
 	// Clocks reads the clocks together; nil: suspensions and clock jumps go unnoticed.
 	Clocks func() Clocks
-	// Alarm wakes by the boot clock; nil: nothing does after a suspension.
-	Alarm func() (Alarm, error)
+	// Beat wakes the loop and others once a second by the boot clock; nil: each keeps
+	// time by Go's timers.
+	Beat func() (*probes.Beat, error)
 	// BootID names the host's present boot; nil: the host is asked.
 	BootID func() string
 	// Hangups asks for a reload at each value; nil: nobody does so.
@@ -94,13 +95,6 @@ type Guard interface {
 	Disarm()
 }
 
-// Alarm wakes the loop at a moment on the boot clock.
-type Alarm interface {
-	C() <-chan struct{}
-	Set(at lease.Instant) error
-	Run(ctx context.Context) error
-}
-
 // Listener is what one of the sidecar's servers listens on.
 type Listener struct {
 	Setting       string // such as "--probe-listen"
@@ -137,7 +131,7 @@ func realWorld() World {
 		Reap:      process.ReapOrphans,
 		Systemd:   systemd,
 		Clocks:    hostClocks,
-		Alarm:     func() (Alarm, error) { return newAlarm() },
+		Beat:      probes.NewBeat,
 		Try:       tryFiles,
 		Trim:      footprint.Trim,
 	}

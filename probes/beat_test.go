@@ -1,27 +1,47 @@
 package probes
 
 import (
+	"context"
 	"testing"
 	"time"
 )
 
-func TestWhatIsDueInWholeSecondsIsDueOnTheBeat(t *testing.T) {
-	from := time.Date(2026, 1, 1, 0, 0, 0, 300e6, time.UTC)
-	for _, c := range []struct {
-		name            string
-		beat            Beat
-		d, after, until time.Duration
-	}{
-		{"on the beat", NewBeat(from), time.Second, 5 * time.Second, time.Second},
-		{"late by a little", NewBeat(from), time.Second, 5*time.Second + time.Millisecond, 999 * time.Millisecond},
-		{"in between", NewBeat(from), time.Second, 5*time.Second + 400*time.Millisecond, 600 * time.Millisecond},
-		{"several seconds", NewBeat(from), 10 * time.Second, 5*time.Second + 400*time.Millisecond, 9600 * time.Millisecond},
-		{"less than a second", NewBeat(from), 200 * time.Millisecond, 5*time.Second + 400*time.Millisecond, 200 * time.Millisecond},
-		{"not whole", NewBeat(from), 1500 * time.Millisecond, 5*time.Second + 400*time.Millisecond, 1500 * time.Millisecond},
-		{"no beat", Beat{}, time.Second, 400 * time.Millisecond, time.Second},
-	} {
-		if got := c.beat.Until(c.d, from.Add(c.after)); got != c.until {
-			t.Errorf("%s: %v, want %v", c.name, got, c.until)
+func TestTheBeatWakesAllWhoListen(t *testing.T) {
+	b, err := NewBeat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, other := b.Listen(), b.Listen()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- b.Run(ctx) }()
+	for range 2 {
+		for _, c := range []<-chan struct{}{one, other} {
+			select {
+			case <-c:
+			case <-time.After(patience):
+				t.Fatal("no beat")
+			}
 		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if _, err := b.file.Stat(); err == nil {
+		t.Error("the timer is open")
+	}
+}
+
+func TestWholeSecondsAreCarriedByTheBeat(t *testing.T) {
+	for d, want := range map[time.Duration]bool{
+		time.Second: true, 10 * time.Second: true, 200 * time.Millisecond: false, 1500 * time.Millisecond: false, 0: false,
+	} {
+		if got := new(Beat).Carries(d); got != want {
+			t.Errorf("%v: %v", d, got)
+		}
+	}
+	if (*Beat)(nil).Carries(time.Second) || (*Beat)(nil).Listen() != nil {
+		t.Error("no beat carries something")
 	}
 }

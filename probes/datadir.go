@@ -35,10 +35,7 @@ type DataDirSettings struct {
 	Path    string        // empty: told later by SetPath
 	Markers []string      // globs relative to Path, e.g. "jetstream/*/streams/*/meta.inf"
 	Rescan  time.Duration // between periodic scans; not positive: DefaultRescan
-	Beat    Beat          // on which it is scanned
 }
-
-func (s DataDirSettings) untilRescan() time.Duration { return s.Beat.Until(s.Rescan, time.Now()) }
 
 // DataDir keeps a view of the broker's data directory current. Events from the
 // kernel are hints that make it look at once; a scan is what it believes.
@@ -159,7 +156,7 @@ func (d *DataDir) Run(ctx context.Context) error {
 	r := &dirRun{d: d, ctx: ctx, watch: newDirWatch(d), soon: time.NewTimer(0)}
 	defer r.watch.close("")
 	defer r.soon.Stop()
-	periodic := time.NewTimer(d.settings.untilRescan())
+	periodic := time.NewTicker(d.settings.Rescan)
 	defer periodic.Stop()
 	for {
 		select {
@@ -170,7 +167,6 @@ func (d *DataDir) Run(ctx context.Context) error {
 		case <-r.soon.C:
 			r.scan()
 		case <-periodic.C:
-			periodic.Reset(d.settings.untilRescan())
 			r.watch.retry = true
 			r.scan()
 		case event, open := <-r.watch.events():

@@ -63,7 +63,7 @@ func (e noProcess) Is(target error) bool { return target == ErrNoProcess }
 type Process struct {
 	pidFile, name string
 	known         found // by an earlier watch; zero: none
-	beat          Beat
+	beats         <-chan struct{}
 	log           *slog.Logger
 	lost          chan struct{}
 	changes       chan struct{}
@@ -109,7 +109,7 @@ func (p *Process) Pid() int { return p.Snapshot().Pid }
 func (p *Process) StartedAt() time.Time { return p.Snapshot().StartedAt }
 
 // Keep has the pid file looked at on the beat. It is called before Run.
-func (p *Process) Keep(b Beat) { p.beat = b }
+func (p *Process) Keep(b *Beat) { p.beats = b.Listen() }
 
 // Run watches until ctx ends and then returns nil.
 func (p *Process) Run(ctx context.Context) error {
@@ -146,7 +146,7 @@ func (p *Process) lookup() time.Duration {
 func (p *Process) await(ctx context.Context, f found) string {
 	gone := fmt.Sprintf("process %d has ended", f.pid)
 	ended, stop, err := p.watchEnd(f.pid)
-	pause := func() time.Duration { return p.beat.Until(relook, time.Now()) }
+	pause := relook
 	switch {
 	case err == nil:
 		defer stop()
@@ -154,16 +154,16 @@ func (p *Process) await(ctx context.Context, f found) string {
 		return gone
 	default: // no pidfds here (ENOSYS, EPERM), or none left (EMFILE)
 		p.log.Warn("no pidfd: looking at the broker process every 100 ms instead", "pid", f.pid, "error", err)
-		pause = func() time.Duration { return pollGone }
+		pause = pollGone
 	}
 	// The pid may have been recycled before the pidfd was opened.
 	if !f.alive() {
 		return gone
 	}
-	look := time.NewTimer(pause())
+	look := time.NewTicker(pause)
 	defer look.Stop()
-	if ended != nil && p.pidFile == "" {
-		look.Stop() // nothing to look at
+	if ended != nil && (p.beats != nil || p.pidFile == "") {
+		look.Stop()
 	}
 	for {
 		select {
@@ -171,8 +171,8 @@ func (p *Process) await(ctx context.Context, f found) string {
 			return ""
 		case <-ended:
 			return gone
+		case <-p.beats:
 		case <-look.C:
-			look.Reset(pause())
 		}
 		if ended == nil && !f.alive() {
 			return gone
