@@ -28,7 +28,8 @@ type Client struct {
 	log    *slog.Logger
 	kv     clientv3.KV
 	leases etcdserverpb.LeaseClient
-	watch  etcdserverpb.WatchClient
+	// watches share one stream.
+	watches *watches
 	// members asks a member about itself.
 	members etcdserverpb.MaintenanceClient
 	// tries is how many endpoints a read may be sent to, and patience the time until the next.
@@ -70,7 +71,7 @@ func newClient(cfg Config, conn grpc.ClientConnInterface, tries int, closer func
 		log:     log,
 		kv:      clientv3.NewKVFromKVClient(etcdserverpb.NewKVClient(conn), nil),
 		leases:  etcdserverpb.NewLeaseClient(conn),
-		watch:   etcdserverpb.NewWatchClient(conn),
+		watches: &watches{client: etcdserverpb.NewWatchClient(conn)},
 		members: etcdserverpb.NewMaintenanceClient(conn),
 		tries:   tries, patience: readPatience,
 		close: closer,

@@ -179,52 +179,34 @@ func (c *Client) watchFrom(ctx context.Context, t Target, revision int64, delive
 	return c.watchAll(ctx, []*etcdserverpb.WatchCreateRequest{create}, deliver)
 }
 
-// watchAll delivers the changes of several watches over one stream until one of them ends;
-// the error is never nil. watching says that etcd had taken all of them up. It does not
-// resume by itself as the etcd client's watcher does: that one hides how long it has been
-// blind.
+// watchAll delivers the changes of several watches until one of them ends; the error is
+// never nil. watching says that etcd had taken all of them up. It does not resume by itself
+// as the etcd client's watcher does: that one hides how long it has been blind.
 func (c *Client) watchAll(ctx context.Context, creates []*etcdserverpb.WatchCreateRequest, deliver func(Update)) (watching bool, err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	begin := time.AfterFunc(pageTimeout, func() { cancel(context.DeadlineExceeded) })
+	w := c.watches.join(creates)
+	defer c.watches.leave(w)
+	begin := time.NewTimer(pageTimeout)
 	defer begin.Stop()
-	stream, err := c.watch.Watch(ctx)
-	if err != nil {
-		return false, watchError(ctx, err)
-	}
-	for _, create := range creates {
-		// A failed send says only EOF; the reason comes with Recv.
-		_ = stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{CreateRequest: create}})
-	}
-	created := 0
 	for {
-		answer, err := stream.Recv()
+		select {
+		case <-ctx.Done():
+			return watching, ctx.Err()
+		case <-begin.C:
+			c.watches.abandon(w, context.DeadlineExceeded)
+		case <-w.more:
+		}
+		updates, taken, err := c.watches.take(w)
+		if taken && !watching {
+			begin.Stop()
+			watching = true
+		}
+		for _, u := range updates {
+			deliver(u)
+		}
 		if err != nil {
-			return watching, watchError(ctx, err)
-		}
-		switch {
-		case answer.CompactRevision > 0:
-			return watching, rpctypes.ErrCompacted
-		case answer.Canceled:
-			return watching, canceledWatch(answer.CancelReason)
-		case answer.Created:
-			if created++; created == len(creates) {
-				begin.Stop()
-				watching = true
-			}
-		}
-		if len(answer.Events) > 0 {
-			deliver(collapse(answer.Header.Revision, answer.Events))
+			return watching, err
 		}
 	}
-}
-
-// watchError prefers the reason for which the watch was given up to gRPC's "canceled".
-func watchError(ctx context.Context, err error) error {
-	if reason := context.Cause(ctx); errors.Is(reason, context.DeadlineExceeded) {
-		return reason
-	}
-	return err
 }
 
 // canceledWatch turns the server's reason, which is only text, into the value it stands for.

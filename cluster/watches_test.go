@@ -1,0 +1,248 @@
+package cluster_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+
+	"holdfast/cluster"
+	"holdfast/cluster/memory"
+)
+
+// streams counts the watch streams over a connection, and what is cancelled on them.
+type streams struct {
+	grpc.ClientConnInterface
+	opened, open int
+	cancels      int
+	refuse       bool // the next watch that is asked for
+	deaf         bool // the next stream is never answered
+}
+
+func (s *streams) NewStream(ctx context.Context, d *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	inner, err := s.ClientConnInterface.NewStream(ctx, d, method, opts...)
+	if err != nil || method != pb.Watch_Watch_FullMethodName {
+		return inner, err
+	}
+	s.opened, s.open = s.opened+1, s.open+1
+	context.AfterFunc(ctx, func() { s.open-- })
+	c := &counted{inner, s, s.deaf}
+	s.deaf = false
+	return c, nil
+}
+
+type counted struct {
+	grpc.ClientStream
+	of   *streams
+	deaf bool
+}
+
+func (c *counted) RecvMsg(m any) error {
+	if c.deaf {
+		<-c.Context().Done()
+		return c.Context().Err()
+	}
+	err := c.ClientStream.RecvMsg(m)
+	if a := m.(*pb.WatchResponse); a.Created && c.of.refuse {
+		c.of.refuse = false
+		a.WatchId, a.Canceled, a.CancelReason = -1, true, "etcdserver: permission denied"
+	}
+	return err
+}
+
+func (c *counted) SendMsg(m any) error {
+	if m.(*pb.WatchRequest).GetCancelRequest() != nil {
+		c.of.cancels++
+	}
+	return c.ClientStream.SendMsg(m)
+}
+
+// followed is one Follow and what it was told.
+type followed struct {
+	mu    sync.Mutex
+	told  []string // "full a b", "put a", "delete a", "error …"
+	slow  time.Duration
+	leave func()
+}
+
+// following follows what begins with prefix.
+func following(t *testing.T, c *cluster.Client, prefix string) *followed {
+	ctx, cancel := context.WithCancel(t.Context())
+	f := &followed{}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = c.Follow(ctx, cluster.Target{Key: prefix, Prefix: true}, func(u cluster.Update) {
+			time.Sleep(f.slow)
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			what := "put"
+			if u.Full {
+				what = "full"
+			}
+			if u.Full || len(u.Puts) > 0 {
+				f.told = append(f.told, fmt.Sprint(what, u.PutKeys()))
+			}
+			if len(u.Deletes) > 0 {
+				f.told = append(f.told, fmt.Sprint("delete", u.Deletes))
+			}
+		}, func(err error) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.told = append(f.told, "error "+err.Error())
+		})
+	}()
+	f.leave = func() { cancel(); <-done }
+	t.Cleanup(f.leave)
+	return f
+}
+
+func (f *followed) expect(t *testing.T, want ...string) {
+	t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !slices.Equal(f.told, want) {
+		t.Errorf("told %q, want %q", f.told, want)
+	}
+	f.told = nil
+}
+
+// inMemory runs a claim over an etcd in memory.
+func inMemory(t *testing.T, claim func(t *testing.T, s *memory.Server, c *cluster.Client, n *streams, put func(key string))) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memory.New(memory.Config{})
+		n := &streams{ClientConnInterface: s.Conn(nil)}
+		c := cluster.Over(cluster.Config{}, n, nil)
+		kv := pb.NewKVClient(s.Conn(nil))
+		claim(t, s, c, n, func(key string) {
+			t.Helper()
+			if _, err := kv.Put(t.Context(), &pb.PutRequest{Key: []byte(key)}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		})
+	})
+}
+
+func TestAllWatchesShareOneStreamAndEachIsToldItsOwn(t *testing.T) {
+	inMemory(t, func(t *testing.T, _ *memory.Server, c *cluster.Client, n *streams, put func(string)) {
+		put("/a/1")
+		a, b := following(t, c, "/a/"), following(t, c, "/b/")
+		synctest.Wait()
+		put("/a/2")
+		put("/b/2")
+		a.expect(t, "full[/a/1]", "put[/a/2]")
+		b.expect(t, "full[]", "put[/b/2]")
+		if n.opened != 1 {
+			t.Errorf("%d streams opened", n.opened)
+		}
+		a.leave()
+		put("/a/3")
+		put("/b/3")
+		a.expect(t)
+		b.expect(t, "put[/b/3]")
+		if n.opened != 1 || n.open != 1 || n.cancels != 1 {
+			t.Errorf("%d streams opened, %d open, %d watches cancelled; want 1 each", n.opened, n.open, n.cancels)
+		}
+		b.leave()
+		synctest.Wait()
+		if n.open != 0 {
+			t.Error("a stream without a watch is open")
+		}
+	})
+}
+
+func TestWhoIsSlowKeepsNobodyWaiting(t *testing.T) {
+	inMemory(t, func(t *testing.T, _ *memory.Server, c *cluster.Client, n *streams, put func(string)) {
+		slow := following(t, c, "/")
+		slow.slow = time.Hour
+		quick := following(t, c, "/")
+		synctest.Wait()
+		time.Sleep(2 * time.Hour) // the slow one has its list
+		put("/1")
+		put("/2")
+		slow.expect(t, "full[]")
+		quick.expect(t, "full[]", "put[/1]", "put[/2]")
+		time.Sleep(3 * time.Hour)
+		slow.expect(t, "put[/1]", "put[/2]")
+	})
+}
+
+func TestAStreamThatFailsRestartsAllWatchesOnOneOther(t *testing.T) {
+	inMemory(t, func(t *testing.T, s *memory.Server, c *cluster.Client, n *streams, put func(string)) {
+		a, b := following(t, c, "/a/"), following(t, c, "/b/")
+		synctest.Wait()
+		s.EndWatches(memory.ErrNoLeader)
+		time.Sleep(time.Second)
+		put("/a/1")
+		put("/b/1")
+		a.expect(t, "full[]", "error follow /a/: watch: etcdserver: no leader", "full[]", "put[/a/1]")
+		b.expect(t, "full[]", "error follow /b/: watch: etcdserver: no leader", "full[]", "put[/b/1]")
+		if n.opened != 2 || n.open != 1 {
+			t.Errorf("%d streams opened, %d open; want 2 and 1", n.opened, n.open)
+		}
+	})
+}
+
+func TestAStreamThatAnswersNobodyIsGivenUpForAll(t *testing.T) {
+	inMemory(t, func(t *testing.T, _ *memory.Server, c *cluster.Client, n *streams, put func(string)) {
+		n.deaf = true
+		a, b := following(t, c, "/a/"), following(t, c, "/b/")
+		time.Sleep(6 * time.Second)
+		put("/a/1")
+		put("/b/1")
+		a.expect(t, "full[]", "error follow /a/: watch: context deadline exceeded", "full[]", "put[/a/1]")
+		b.expect(t, "full[]", "error follow /b/: watch: context deadline exceeded", "full[]", "put[/b/1]")
+		if n.opened != 2 || n.open != 1 {
+			t.Errorf("%d streams opened, %d open; want 2 and 1", n.opened, n.open)
+		}
+	})
+}
+
+// A stream keeps the token that it was opened with. One that refuses a watch takes no more,
+// and those whose watches it took keep them.
+func TestAWatchThatIsRefusedIsAskedForOverAnotherStream(t *testing.T) {
+	inMemory(t, func(t *testing.T, _ *memory.Server, c *cluster.Client, n *streams, put func(string)) {
+		a := following(t, c, "/a/")
+		synctest.Wait()
+		n.refuse = true
+		b := following(t, c, "/b/")
+		time.Sleep(time.Second)
+		put("/a/1")
+		put("/b/1")
+		a.expect(t, "full[]", "put[/a/1]")
+		b.expect(t, "full[]", "error follow /b/: watch: etcdserver: permission denied", "full[]", "put[/b/1]")
+		if n.opened != 2 || n.open != 2 {
+			t.Errorf("%d streams opened, %d open; want 2", n.opened, n.open)
+		}
+	})
+}
+
+func TestACompactionEndsOnlyTheWatchThatItIsFor(t *testing.T) {
+	inMemory(t, func(t *testing.T, s *memory.Server, c *cluster.Client, n *streams, put func(string)) {
+		a := following(t, c, "/a/")
+		synctest.Wait()
+		b := following(t, c, "/b/")
+		b.slow = time.Second // between its list and its watch
+		synctest.Wait()
+		put("/a/1")
+		put("/a/2")
+		if _, err := s.Compact(t.Context(), &pb.CompactionRequest{Revision: 3}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		put("/b/1")
+		time.Sleep(2 * time.Second)
+		a.expect(t, "full[]", "put[/a/1]", "put[/a/2]")
+		b.expect(t, "full[]", "error follow /b/: watch: etcdserver: mvcc: required revision has been compacted", "full[]", "put[/b/1]")
+		if n.opened != 1 {
+			t.Errorf("%d streams opened", n.opened)
+		}
+	})
+}
