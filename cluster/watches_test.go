@@ -67,19 +67,20 @@ func (c *counted) SendMsg(m any) error {
 type followed struct {
 	mu    sync.Mutex
 	told  []string // "full a b", "put a", "delete a", "error …"
-	slow  time.Duration
 	leave func()
 }
 
-// following follows what begins with prefix.
-func following(t *testing.T, c *cluster.Client, prefix string) *followed {
+// following follows what begins with prefix, and takes its time with each delivery.
+func following(t *testing.T, c *cluster.Client, prefix string, slow ...time.Duration) *followed {
 	ctx, cancel := context.WithCancel(t.Context())
 	f := &followed{}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		_ = c.Follow(ctx, cluster.Target{Key: prefix, Prefix: true}, func(u cluster.Update) {
-			time.Sleep(f.slow)
+			for _, d := range slow {
+				time.Sleep(d)
+			}
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			what := "put"
@@ -160,8 +161,7 @@ func TestAllWatchesShareOneStreamAndEachIsToldItsOwn(t *testing.T) {
 
 func TestWhoIsSlowKeepsNobodyWaiting(t *testing.T) {
 	inMemory(t, func(t *testing.T, _ *memory.Server, c *cluster.Client, n *streams, put func(string)) {
-		slow := following(t, c, "/")
-		slow.slow = time.Hour
+		slow := following(t, c, "/", time.Hour)
 		quick := following(t, c, "/")
 		synctest.Wait()
 		time.Sleep(2 * time.Hour) // the slow one has its list
@@ -228,8 +228,7 @@ func TestACompactionEndsOnlyTheWatchThatItIsFor(t *testing.T) {
 	inMemory(t, func(t *testing.T, s *memory.Server, c *cluster.Client, n *streams, put func(string)) {
 		a := following(t, c, "/a/")
 		synctest.Wait()
-		b := following(t, c, "/b/")
-		b.slow = time.Second // between its list and its watch
+		b := following(t, c, "/b/", time.Second) // between its list and its watch
 		synctest.Wait()
 		put("/a/1")
 		put("/a/2")
