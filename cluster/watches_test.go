@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,8 +22,8 @@ type streams struct {
 	grpc.ClientConnInterface
 	opened, open int
 	cancels      int
-	refuse       bool // the next watch that is asked for
-	deaf         bool // the next stream is never answered
+	refuse       atomic.Bool // the next watch that is asked for
+	deaf         bool        // the next stream is never answered
 }
 
 func (s *streams) NewStream(ctx context.Context, d *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -49,8 +50,7 @@ func (c *counted) RecvMsg(m any) error {
 		return c.Context().Err()
 	}
 	err := c.ClientStream.RecvMsg(m)
-	if a := m.(*pb.WatchResponse); a.Created && c.of.refuse {
-		c.of.refuse = false
+	if a := m.(*pb.WatchResponse); a.Created && c.of.refuse.CompareAndSwap(true, false) {
 		a.WatchId, a.Canceled, a.CancelReason = -1, true, "etcdserver: permission denied"
 	}
 	return err
@@ -211,7 +211,7 @@ func TestAWatchThatIsRefusedIsAskedForOverAnotherStream(t *testing.T) {
 	inMemory(t, func(t *testing.T, _ *memory.Server, c *cluster.Client, n *streams, put func(string)) {
 		a := following(t, c, "/a/")
 		synctest.Wait()
-		n.refuse = true
+		n.refuse.Store(true)
 		b := following(t, c, "/b/")
 		time.Sleep(time.Second)
 		put("/a/1")
