@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -20,6 +19,7 @@ type EtcdOptions struct {
 	Binary    string        // default: built by the lab
 	Heartbeat time.Duration // default 50ms
 	Election  time.Duration // default 500ms; 1.5 times it is the smallest TTL, rounded up to seconds
+	Fsync     bool          // what is written is waited for; servers before 3.5 know nothing else
 	Args      []string      // added
 }
 
@@ -85,7 +85,7 @@ func (e *Etcd) prepare(o EtcdOptions, members ...*Etcd) {
 	}
 	args := append([]string{
 		"--name", e.Name,
-		"--data-dir", filepath.Join(e.lab.Dir, e.Name+".etcd"),
+		"--data-dir", e.dataDir(),
 		"--listen-client-urls", fmt.Sprintf("http://0.0.0.0:%d", e.Port),
 		"--advertise-client-urls", e.Endpoint(),
 		"--listen-peer-urls", e.peer,
@@ -94,10 +94,12 @@ func (e *Etcd) prepare(o EtcdOptions, members ...*Etcd) {
 		"--heartbeat-interval", strconv.FormatInt(o.Heartbeat.Milliseconds(), 10),
 		"--election-timeout", strconv.FormatInt(o.Election.Milliseconds(), 10),
 		"--log-level", "warn",
-		// What was written outlives the process all the same; only the host must not crash.
-		// With it, the tests measure how busy the disk is.
-		"--unsafe-no-fsync",
 	}, o.Args...)
+	if !o.Fsync {
+		// What was written outlives the process all the same; only the host must not crash.
+		// Else the tests measure how busy the disk is.
+		args = append(args, "--unsafe-no-fsync")
+	}
 	e.Process = e.lab.newProcess(e.Name, Place{}, o.Binary, args)
 	e.lab.own(e.Process)
 }
