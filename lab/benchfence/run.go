@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,36 +25,38 @@ const (
 	publishEvery = 5 * time.Millisecond
 	// lookEvery is the pause between two looks at the shared memory.
 	lookEvery = 5 * time.Millisecond
+	// healthInterval is the sidecar's.
+	healthInterval = 200 * time.Millisecond
 )
 
 // run is one lab.
 type run struct {
 	plan
-	harm harm
-	hole bool // etcd is black-holed; else frozen
-	rng  *rand.Rand
+	fault
+	number int // among the runs of its fault
+	rng    *rand.Rand
 
 	lab     *harness.Lab
-	etcd    *harness.Etcd
-	link    harness.Link
+	etcd    *harness.Etcd        // the only one, or one that never hangs
+	cluster *harness.EtcdCluster // nil: there is one member
+	leader  *harness.Etcd        // of the cluster, at the start
+	link    harness.Link         // nil in a cluster
 	nats    *harness.NATS
 	sidecar *harness.Sidecar
 	history *harness.History
 	undo    []func()
 
-	lastServed atomic.Pointer[time.Time]
-	deadline   atomic.Pointer[time.Time]
+	mu       sync.Mutex
+	stored   []message
+	refused  atomic.Pointer[time.Time] // when the topic was last said not to be served
+	deadline atomic.Pointer[time.Time]
 }
 
-func (r *run) what() string {
-	if r.hole {
-		return string(r.harm) + ", etcd black-holed"
-	}
-	return string(r.harm) + ", etcd frozen"
-}
+// message is one that was stored.
+type message struct{ sent, stored time.Time }
 
 func (r *run) play(ctx context.Context) (o outcome) {
-	o.what = r.what()
+	o.what = r.name
 	if r.lab, o.err = harness.New(); o.err != nil {
 		return o
 	}
@@ -72,13 +75,14 @@ func (r *run) play(ctx context.Context) (o outcome) {
 		o.err = fmt.Errorf("%w; logs:\n%s", o.err, r.lab.Logs(15))
 		return o
 	}
-	guard, _ := r.sidecar.Guard()
-	if guard.PID != 0 {
-		o.private, _ = harness.PrivateMemory(guard.PID)
+	if g, ok := r.sidecar.Guard(); ok && !r.bare {
+		o.private, _ = harness.PrivateMemory(g.PID)
 	}
 	go func() { r.publish(ctx); watchers <- struct{}{} }()
 	go func() { r.follow(ctx); watchers <- struct{}{} }()
-	err := r.hurt(ctx, &o)
+	_ = wait(ctx, time.Duration(r.rng.Int64N(int64(r.ttl/4)))) // any phase of the renewals
+	err := r.hurt(ctx, r, &o)
+	o.by = r.stopper()
 	cancel()
 	<-watchers
 	<-watchers
@@ -90,10 +94,8 @@ func (r *run) play(ctx context.Context) (o outcome) {
 
 // setUp starts everything and waits until it is ready and guarded.
 func (r *run) setUp(ctx context.Context) (err error) {
-	if r.etcd, err = r.lab.StartEtcd(ctx, harness.EtcdOptions{}); err != nil {
-		return err
-	}
-	if r.link, err = harness.NewLink(r.lab, r.etcd); err != nil {
+	endpoints, place, err := r.setUpEtcd(ctx)
+	if err != nil {
 		return err
 	}
 	if r.history, err = r.lab.Watch(ctx, r.etcd, "/"); err != nil {
@@ -102,19 +104,22 @@ func (r *run) setUp(ctx context.Context) (err error) {
 	if err = (harness.Keys{}).Assign(ctx, r.etcd.Client(), id, topic); err != nil {
 		return err
 	}
-	if r.nats, err = r.lab.StartNATS(ctx, harness.NATSOptions{Name: id, Place: r.link.Place()}); err != nil {
+	if r.nats, err = r.lab.StartNATS(ctx, harness.NATSOptions{Name: id, Place: place}); err != nil {
 		return err
 	}
-	if r.sidecar, err = r.lab.StartSidecar(harness.SidecarOptions{Broker: r.nats, Endpoints: []string{r.link.Endpoint()}, Flags: []string{
-		"--lease-ttl", r.ttl.String(), "--broker-pid-file", r.nats.PIDFile, "--guard", r.guard,
-		"--health-interval", "200ms",
-	}}); err != nil {
+	flags := []string{"--lease-ttl", r.ttl.String(), "--health-interval", healthInterval.String()}
+	if r.bare {
+		flags = append(flags, "--guard", "off")
+	} else {
+		flags = append(flags, "--guard", r.guard, "--broker-pid-file", r.nats.PIDFile)
+	}
+	if r.sidecar, err = r.lab.StartSidecar(harness.SidecarOptions{Broker: r.nats, Endpoints: endpoints, Flags: flags}); err != nil {
 		return err
 	}
 	if err = r.sidecar.AwaitReady(ctx, startBound); err != nil {
 		return err
 	}
-	if r.guard != "on" {
+	if r.bare || r.guard != "on" {
 		return nil
 	}
 	return harness.Await(ctx, startBound, "an armed guard", func(context.Context) (bool, string) {
@@ -123,7 +128,37 @@ func (r *run) setUp(ctx context.Context) (err error) {
 	})
 }
 
-// publish notes when it last got a message stored.
+// setUpEtcd starts one member behind a link, or three of a kind whose leader can hang.
+func (r *run) setUpEtcd(ctx context.Context) (endpoints []string, place harness.Place, err error) {
+	if r.hangs == "" {
+		if r.etcd, err = r.lab.StartEtcd(ctx, harness.EtcdOptions{}); err != nil {
+			return nil, place, err
+		}
+		if r.link, err = harness.NewLink(r.lab, r.etcd); err != nil {
+			return nil, place, err
+		}
+		return []string{r.link.Endpoint()}, r.link.Place(), nil
+	}
+	binary, err := harness.LyingEtcd()
+	if err != nil {
+		return nil, place, err
+	}
+	if r.cluster, err = r.lab.StartEtcdCluster(ctx, 3, harness.EtcdOptions{Binary: binary, Fsync: true}); err != nil {
+		return nil, place, err
+	}
+	if r.leader, err = r.cluster.Leader(ctx); err != nil {
+		return nil, place, err
+	}
+	r.etcd = r.cluster.Other(r.leader)
+	for _, m := range r.cluster.Members {
+		if r.hangs == everyEndpoint || m == r.leader {
+			endpoints = append(endpoints, m.Endpoint())
+		}
+	}
+	return endpoints, place, nil
+}
+
+// publish notes each message that it got stored.
 func (r *run) publish(ctx context.Context) {
 	c, err := r.nats.Connect(nats.ReconnectWait(10 * time.Millisecond))
 	if err != nil {
@@ -132,13 +167,40 @@ func (r *run) publish(ctx context.Context) {
 	defer c.Close()
 	for ctx.Err() == nil {
 		pctx, cancel := context.WithTimeout(ctx, time.Second)
-		if _, err := harness.Publish(pctx, c, topic, []byte("bench")); err == nil {
-			now := time.Now()
-			r.lastServed.Store(&now)
-		}
+		m := message{sent: time.Now()}
+		_, err := harness.Publish(pctx, c, topic, []byte("bench"))
 		cancel()
+		m.stored = time.Now()
+		switch {
+		case err == nil:
+			r.mu.Lock()
+			r.stored = append(r.stored, m)
+			r.mu.Unlock()
+		case errors.Is(err, nats.ErrNoResponders):
+			r.refused.Store(&m.sent)
+		}
 		_ = wait(ctx, publishEvery)
 	}
+}
+
+// last is the last message that was stored before a moment, and how many were sent after
+// another one before it.
+func (r *run) last(after, before time.Time) (last message, late int, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.stored {
+		if m.stored.After(before) {
+			break
+		}
+		last = m
+		if m.sent.After(after) {
+			late++
+		}
+	}
+	if last.stored.IsZero() {
+		err = errors.New("no message was ever served")
+	}
+	return last, late, err
 }
 
 // follow notes the deadline of the sidecar's last word.
@@ -151,58 +213,29 @@ func (r *run) follow(ctx context.Context) {
 	}
 }
 
-// hurt hurts etcd and the sidecar and measures what came of it.
-func (r *run) hurt(ctx context.Context, o *outcome) error {
-	_ = wait(ctx, time.Duration(r.rng.Int64N(int64(r.ttl/4)))) // any phase of the renewals
-	apart := time.Duration(r.rng.Int64N(int64(r.ttl * 2 / 3)))
-	if r.rng.IntN(2) == 0 {
-		apart = 0
-	}
-	from := time.Now()
-	if err := r.takeEtcd(); err != nil {
-		return err
-	}
-	if err := wait(ctx, apart); err != nil {
-		return err
-	}
-	if err := r.harm.do(ctx, r.sidecar, func(f func()) { r.undo = append(r.undo, f) }); err != nil && r.sidecar.Running() {
-		return err
-	}
-	// Without a guard nobody knows the deadline; then it is this one at the latest.
-	deadline := from.Add(r.ttl)
-	if d := r.deadline.Load(); d != nil {
-		deadline = *d
-	}
-	_ = wait(ctx, time.Until(deadline))
-	if d := r.deadline.Load(); d != nil { // renewals of a starved sidecar
-		deadline = *d
-		_ = wait(ctx, time.Until(deadline))
-	}
-	if !r.hole {
-		if err := errors.Join(r.link.Cut(), r.etcd.Thaw()); err != nil { // back for the others only
-			return err
-		}
-	}
-	gone, err := r.history.Await(ctx, 3*r.ttl, "the end of the key", r.history.From, harness.DeletedKey((harness.Keys{}).Registration(id)))
+// judge waits for the end of the key and goes on watching for a while. What is served then,
+// and before the broker is registered again, is served without a registration.
+func (r *run) judge(ctx context.Context, o *outcome, on time.Duration) error {
+	key := (harness.Keys{}).Registration(id)
+	gone, err := r.history.Await(ctx, 3*r.ttl, "the end of the key", r.history.From, harness.DeletedKey(key))
 	if err != nil {
 		return err
 	}
-	// What is served from here on would be served without a registration.
-	_ = wait(ctx, time.Second)
-	last := r.lastServed.Load()
-	if last == nil {
-		return errors.New("no message was ever served")
+	_ = wait(ctx, on)
+	until := time.Now()
+	if again, ok := r.history.Find(gone.Revision+1, harness.PutKey(key)); ok {
+		until = again.At
 	}
-	o.toDeadline, o.toGone = deadline.Sub(*last), gone.At.Sub(*last)
-	o.by = r.stopper()
-	return nil
-}
-
-func (r *run) takeEtcd() error {
-	if r.hole {
-		return r.link.Cut()
+	last, late, err := r.last(gone.At, until)
+	if err != nil {
+		return err
 	}
-	return r.etcd.Freeze()
+	o.late, o.toGone = late, known(gone.At.Sub(last.stored))
+	if d := r.deadline.Load(); o.toDeadline.known && d != nil {
+		o.toDeadline = known(d.Sub(last.stored))
+	}
+	o.stood = harness.StoodStill(last.sent.Add(-time.Second), gone.At.Add(time.Second))
+	return r.history.Err()
 }
 
 // stopper is who stopped the broker: the guard says so in the state directory.

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"holdfast/lab/harness"
+)
+
+const (
+	// call is what one round of the ladder's calls may take.
+	call = 500 * time.Millisecond
+	// silent is for how long a sidecar's loop must not have beaten before its guard acts.
+	silent = 2 * time.Second
+	// look is the guard's pause between two looks.
+	look = 250 * time.Millisecond
+)
+
+// hands cuts a broker off from etcd until it is quiesced, and has others bring its topic
+// back. If freeze, the sidecar cannot see that, and its guard must.
+func hands(bring func(context.Context, *nats.Conn, string) error, freeze bool) func(context.Context, *run, *outcome) error {
+	return func(ctx context.Context, r *run, o *outcome) error {
+		o.limit = healthInterval + call
+		if freeze {
+			o.limit = max(3*healthInterval, silent) + look + call
+		}
+		if err := r.link.Cut(); err != nil {
+			return err
+		}
+		if _, err := r.sidecar.Await(ctx, 2*r.ttl, "the detachment", func(s harness.Status) bool { return s.Attachment == "detached" }); err != nil {
+			return err
+		}
+		detached := time.Now()
+		if err := harness.Await(ctx, r.ttl, "publishers to be refused", func(context.Context) (bool, string) {
+			at := r.refused.Load()
+			return at != nil && at.After(detached), fmt.Sprint(at)
+		}); err != nil {
+			return err
+		}
+		_ = wait(ctx, time.Duration(r.rng.Int64N(int64(r.ttl)))) // before and after the key is gone
+		if freeze {
+			if err := r.sidecar.Freeze(); err != nil {
+				return err
+			}
+		}
+		c, err := r.nats.Connect()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		from := time.Now()
+		if err := bring(ctx, c, topic); err != nil {
+			return err
+		}
+		_ = wait(ctx, o.limit+2*time.Second)
+		last, _, err := r.last(from, time.Now())
+		if err != nil {
+			return err
+		}
+		o.served = known(max(0, last.stored.Sub(from)))
+		o.stood = harness.StoodStill(from, from.Add(o.limit))
+		return nil
+	}
+}
