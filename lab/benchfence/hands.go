@@ -8,11 +8,12 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"holdfast/lab/harness"
+	"holdfast/standstill"
 )
 
 const (
 	// call is what one round of the ladder's calls may take.
-	call = 500 * time.Millisecond
+	call = time.Second
 	// silent is for how long a sidecar's loop must not have beaten before its guard acts.
 	silent = 2 * time.Second
 	// look is the guard's pause between two looks.
@@ -61,7 +62,7 @@ func hands(bring func(context.Context, *nats.Conn, string) error, freeze bool) f
 			return err
 		}
 		o.served = known(max(0, last.stored.Sub(from)))
-		o.stood = harness.StoodStill(from, from.Add(o.limit))
+		o.claim(standstill.Judge("served", from, from.Add(o.limit), o.served.Duration, o.limit))
 		return nil
 	}
 }

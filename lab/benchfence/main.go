@@ -23,11 +23,12 @@
 // at which the key was gone, and from the return of a topic by other hands to the last
 // message that it took. Exit code 1: one of the first two is not above zero in some run,
 // one of the third is above its limit, or a broker was not stopped, or a key never went.
-// Two moments that differ by less than this process stood still between them decide nothing.
+// Exit code 75: else, but for a run that could not be judged; see package standstill.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -40,6 +41,7 @@ import (
 	"time"
 
 	"holdfast/lab/harness"
+	"holdfast/standstill"
 )
 
 // plan is what to measure.
@@ -66,14 +68,17 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	ended := harness.WatchStalls()
+	ended := standstill.Watch()
 	ok, err := bench(ctx, os.Stdout, p)
 	ended()
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench-fence:", err)
 	}
-	if err != nil || !ok {
+	switch {
+	case errors.Is(err, standstill.ErrUnjudged) && ok:
+		os.Exit(standstill.ExitCode)
+	case err != nil || !ok:
 		os.Exit(1)
 	}
 }
@@ -118,5 +123,5 @@ func bench(ctx context.Context, out io.Writer, p plan) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	return report(out, outcomes), nil
+	return report(out, outcomes)
 }

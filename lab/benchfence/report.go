@@ -1,11 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"time"
+
+	"holdfast/standstill"
 )
 
 // outcome is one run.
@@ -15,14 +18,13 @@ type outcome struct {
 
 	toDeadline span // from the last served message
 	toGone     span // the same, to the end of the key
-	late       int  // messages that were sent after the key was gone, and stored
 	kept       bool // the key never went: the lease was renewed at another member
 	served     span // for how long, at most, after other hands had brought the topic back
 	limit      time.Duration
 
-	stood   time.Duration // this process, around the moments that are compared
-	private int64         // memory of the guard, in bytes; 0: not measured
-	err     error         // nothing was measured
+	claims  []error // that did not hold, or could not be judged
+	private int64   // memory of the guard, in bytes; 0: not measured
+	err     error   // nothing was measured
 }
 
 // span is a time that some faults have and others have not.
@@ -33,35 +35,33 @@ type span struct {
 
 func known(d time.Duration) span { return span{d, true} }
 
+// claim notes what came of one; nil: it holds.
+func (o *outcome) claim(err error) {
+	if err != nil {
+		o.claims = append(o.claims, err)
+	}
+}
+
 // verdict is what one run says about the claim.
 type verdict string
 
 const (
 	inTime   verdict = "in time"
 	tooLate  verdict = "TOO LATE"
-	unjudged verdict = "not judged: this process stood still"
+	unjudged verdict = standstill.Word
 )
 
 func (o outcome) verdict() verdict {
-	most := 3 * o.stood // a sidecar, a guard or etcd, a broker: each may have stood still for as long
-	switch {
-	case o.err != nil, o.late > 0:
-		return tooLate
-	case o.served.known && o.served.Duration > o.limit+most:
-		return tooLate
-	case o.served.known && o.served.Duration > o.limit:
-		return unjudged
-	}
-	for _, s := range []span{o.toDeadline, o.toGone} {
+	v := inTime
+	for _, err := range append([]error{o.err}, o.claims...) {
 		switch {
-		case !s.known || s.Duration > 0:
-		case -s.Duration >= o.stood:
+		case errors.Is(err, standstill.ErrUnjudged):
+			v = unjudged
+		case err != nil:
 			return tooLate
-		default:
-			return unjudged
 		}
 	}
-	return inTime
+	return v
 }
 
 func (o outcome) String() string {
@@ -80,12 +80,9 @@ func (o outcome) String() string {
 	if o.kept {
 		said = append(said, "the lease was renewed all the time")
 	}
-	if o.late > 0 {
-		said = append(said, fmt.Sprintf("%d messages stored after that", o.late))
-	}
 	text := fmt.Sprintf("%-*s %s; stopped by the %s", width, o.what, strings.Join(said, ", "), o.by)
 	if v := o.verdict(); v != inTime {
-		text += "  " + string(v)
+		text += fmt.Sprintf("  %s: %v", v, errors.Join(o.claims...))
 	}
 	return text
 }
@@ -94,7 +91,7 @@ func (o outcome) String() string {
 const width = 52
 
 // report prints the distributions and says whether every run was in time.
-func report(out io.Writer, outcomes []outcome) bool {
+func report(out io.Writer, outcomes []outcome) (ok bool, err error) {
 	verdicts := map[verdict]int{}
 	kinds := map[string][]outcome{}
 	var private int64
@@ -155,12 +152,11 @@ func report(out io.Writer, outcomes []outcome) bool {
 		}
 	}
 	fmt.Fprintf(out, "\nMemory of the guard: at most %.1f MB private, limit %.1f MB\n", float64(private)/1e6, float64(maxPrivate)/1e6)
-	fmt.Fprintf(out, "In time: %d of %d runs", verdicts[inTime], len(outcomes))
+	fmt.Fprintf(out, "In time: %d of %d runs\n", verdicts[inTime], len(outcomes))
 	if n := verdicts[unjudged]; n > 0 {
-		fmt.Fprintf(out, "; %d %s", n, unjudged)
+		err = fmt.Errorf("%w: %d runs on a machine that stood still", standstill.ErrUnjudged, n)
 	}
-	fmt.Fprintln(out)
-	return verdicts[tooLate] == 0 && private <= maxPrivate
+	return verdicts[tooLate] == 0 && private <= maxPrivate, err
 }
 
 // maxPrivate is what a guard may have in memory for itself, in bytes.

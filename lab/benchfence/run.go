@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"holdfast/lab/harness"
+	"holdfast/standstill"
 )
 
 const (
@@ -230,11 +231,15 @@ func (r *run) judge(ctx context.Context, o *outcome, on time.Duration) error {
 	if err != nil {
 		return err
 	}
-	o.late, o.toGone = late, known(gone.At.Sub(last.stored))
+	o.toGone = known(gone.At.Sub(last.stored))
+	o.claim(standstill.JudgeOrder("a message was stored", last.stored, "the key was gone", gone.At))
+	if late > 0 { // whenever this process saw it
+		o.claim(fmt.Errorf("%d messages were sent after the key was gone, and stored", late))
+	}
 	if d := r.deadline.Load(); o.toDeadline.known && d != nil {
 		o.toDeadline = known(d.Sub(last.stored))
+		o.claim(standstill.JudgeOrder("a message was stored", last.stored, "the deadline", *d))
 	}
-	o.stood = harness.StoodStill(last.sent.Add(-time.Second), gone.At.Add(time.Second))
 	return r.history.Err()
 }
 
