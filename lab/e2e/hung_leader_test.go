@@ -1,0 +1,168 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"holdfast/lab/harness"
+)
+
+// hungTTL leaves room for a new leader within what a renewal may take.
+const hungTTL = 8 * time.Second
+
+// hanging is three members of which the leader can be made to hang in its disk, and to go on
+// confirming renewals while it does.
+func hanging(t *testing.T) (*harness.Lab, *harness.EtcdCluster) {
+	t.Helper()
+	if err := harness.CanHang(); err != nil {
+		t.Skip(err)
+	}
+	binary, err := harness.LyingEtcd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := harness.ForTest(t)
+	c, err := l.StartEtcdCluster(t.Context(), 3, harness.EtcdOptions{Binary: binary, Fsync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, c
+}
+
+func TestALeaderThatHangsInItsDiskConfirmsNothing(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		alone bool
+	}{{"every endpoint", false}, {"that endpoint alone", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			l, etcd := hanging(t)
+			leader, err := etcd.Leader(t.Context())
+			must(t, err)
+			var endpoints []string
+			for _, m := range etcd.Members {
+				if !c.alone || m == leader {
+					endpoints = append(endpoints, m.Endpoint())
+				}
+			}
+			broker, err := l.StartNATS(t.Context(), harness.NATSOptions{Name: "n1"})
+			must(t, err)
+			sidecar, err := l.StartSidecar(harness.SidecarOptions{Broker: broker, Endpoints: endpoints, Flags: []string{
+				"--lease-ttl", hungTTL.String(), "--health-interval", "200ms"}})
+			must(t, err)
+			probes := l.Record(sidecar)
+			must(t, sidecar.AwaitReady(t.Context(), 2*bound))
+			began := time.Now()
+			hung, err := etcd.HangLeader(t.Context())
+			must(t, err)
+			if hung != leader {
+				t.Fatalf("%s led, and %s hangs", leader.Name, hung.Name)
+			}
+			history, err := l.Watch(t.Context(), etcd.Other(hung), "/")
+			must(t, err)
+
+			// The new leader gave it a whole TTL more.
+			gone, err := history.Await(t.Context(), 2*hungTTL, "the end of the key", history.From, harness.DeletedKey((harness.Keys{}).Registration("n1")))
+			events, failed := sidecar.Events(t.Context())
+			must(t, failed)
+			if !c.alone {
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("the key is gone, and two members could have renewed it: %v, %v", gone, err)
+				}
+				for _, e := range events {
+					if e.At.After(began) && e.Kind == "attachment" && e.To == "detached" {
+						t.Errorf("detached, and two members answer: %+v", e)
+					}
+				}
+				must(t, probes.AlwaysReady(time.Now().Add(-hungTTL), time.Now()))
+				return
+			}
+			must(t, err)
+			unready, ok := probes.FirstNotReady(began)
+			if !ok {
+				t.Fatalf(harness.Violation+"ready all the time, and the key is gone:\n%s", probes)
+			}
+			inOrder(t, "seen not to be ready", unready, "its key was gone", gone.At)
+			fenced := false
+			for _, e := range events {
+				if e.At.After(began) && e.Kind == "fence" && e.To == "quiesced" {
+					fenced = true
+					inOrder(t, "quiesced", e.At, "its key was gone", gone.At)
+				}
+			}
+			if !fenced {
+				t.Errorf(harness.Violation+"not fenced, and the key is gone: %+v", events)
+			}
+			// It goes on confirming: nothing of that may bring the broker back.
+			waitOut(t, etcd.Other(hung), hungTTL)
+			must(t, probes.NeverReady(gone.At, time.Now()))
+		})
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// waitOut lets a lease of the lab's own run out.
+func waitOut(t *testing.T, e *harness.Etcd, ttl time.Duration) {
+	t.Helper()
+	lease, err := e.Client().Grant(t.Context(), int64(ttl.Seconds()))
+	must(t, err)
+	must(t, harness.Await(t.Context(), ttl+bound, "a TTL to pass", func(ctx context.Context) (bool, string) {
+		res, err := e.Client().TimeToLive(ctx, lease.ID)
+		return err == nil && res.TTL <= 0, "not yet"
+	}))
+}
+
+// Each change is another term: what was renewed before is renewed and proven again, and
+// that is all there is to it.
+func TestChangesOfTheLeaderDetachNobodyAndAreNoStorm(t *testing.T) {
+	t.Parallel()
+	s := newEnsemble(t)
+	r := s.renewer("b1", 8*time.Second, harness.Endpoints(s.links))
+	failed := func() float64 { return r.value(`holdfast_lease_renewals_total{result="failed"}`) }
+	before := failed()
+	r.since()
+	const changes = 8
+	for range changes {
+		leader, err := s.etcd.Leader(s.ctx)
+		s.ok(err)
+		next := s.etcd.Other(leader)
+		st, err := next.Client().Status(s.ctx, next.Endpoint())
+		s.ok(err)
+		_, err = leader.Client().MoveLeader(s.ctx, st.Header.MemberId)
+		s.ok(err)
+		r.renewals(1)
+	}
+	n := failed() - before
+	t.Logf("%v renewals failed in %d changes of the leader", n, changes)
+	if n > changes {
+		t.Errorf("%v renewals failed in %d changes of the leader, want at most one in each", n, changes)
+	}
+	r.noGap("the leader changed")
+	leader, err := s.etcd.Leader(s.ctx)
+	s.ok(err)
+	before = failed()
+	s.ok(leader.Kill())
+	r.renewals(4)
+	// One call at a time, none of them sooner than a quarter of a second after a failure.
+	if n := failed() - before; n > 12 {
+		t.Errorf("%v renewals failed when the leader was killed, want at most 12", n)
+	}
+	if _, _, seen := r.since(); len(seen) == 0 || slices.Contains(seen, "detached") {
+		t.Errorf("%q, want never detached", seen)
+	}
+	r.intact()
+	if code, body, err := r.Probe(s.ctx, "/ready"); err != nil || code != http.StatusOK {
+		t.Errorf("%d %s %v", code, body, err)
+	}
+}
