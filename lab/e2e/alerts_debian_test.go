@@ -19,15 +19,9 @@ import (
 // The oldest Prometheus that the rules are for, as Debian ships it.
 func debianPrometheus(t *testing.T) string {
 	t.Helper()
-	if path, err := exec.LookPath("prometheus"); err == nil {
-		return path
-	}
-	path, err := filepath.Abs("../.bin/debian/usr/bin/prometheus")
-	if err == nil {
-		path, err = exec.LookPath(path)
-	}
+	path, err := harness.Debian("prometheus", "prometheus")
 	if err != nil {
-		t.Skip("no prometheus: install Debian's prometheus, or have .ci/run unpack it")
+		t.Skip(err)
 	}
 	return path
 }

@@ -12,6 +12,7 @@ import (
 
 // Somebody who works on the broker's streams in an outage of etcd knows nothing of leases.
 func TestAQuiescedTopicThatOthersBringBackIsQuiescedAgainAndTheBrokerRunsOn(t *testing.T) {
+	takesLong(t)
 	t.Parallel()
 	for name, bring := range map[string]func(context.Context, *nats.Conn, string) error{
 		"subject restored": harness.RestoreSubject, "stream created": harness.CreateStream,
@@ -55,6 +56,7 @@ func TestAQuiescedTopicThatOthersBringBackIsQuiescedAgainAndTheBrokerRunsOn(t *t
 
 // Nobody looks at what is served any more, so the broker must go.
 func TestAQuiescedBrokerIsStoppedWhenItsSidecarFreezesInTheOutage(t *testing.T) {
+	takesLong(t)
 	t.Parallel()
 	n := newStage(t).prepare("n1", nodeOptions{Cuttable: true, Topics: []string{"/default/orders"}})
 	n.sidecar.SetFlags("--broker-pid-file", n.nats.PIDFile)

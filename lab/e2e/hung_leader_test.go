@@ -34,6 +34,7 @@ func hanging(t *testing.T) (*harness.Lab, *harness.EtcdCluster) {
 }
 
 func TestALeaderThatHangsInItsDiskConfirmsNothing(t *testing.T) {
+	takesLong(t)
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
@@ -126,6 +127,7 @@ func waitOut(t *testing.T, e *harness.Etcd, ttl time.Duration) {
 // Each change is another term: what was renewed before is renewed and proven again, and
 // that is all there is to it.
 func TestChangesOfTheLeaderDetachNobodyAndAreNoStorm(t *testing.T) {
+	takesLong(t)
 	t.Parallel()
 	s := newEnsemble(t)
 	r := s.renewer("b1", 8*time.Second, harness.Endpoints(s.links))

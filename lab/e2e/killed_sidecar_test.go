@@ -9,6 +9,7 @@ import (
 // A sidecar that comes back in a cut has nobody to ask about the lease of the one before,
 // whose fence point is its own all the same.
 func TestASidecarThatIsKilledInACutFencesAtTheFencePointOfItsLease(t *testing.T) {
+	takesLong(t)
 	t.Parallel()
 	for _, tenth := range []int{1, 5, 8} {
 		for mode, control := range map[string]bool{"process control": true, "no process control": false} {
@@ -57,6 +58,7 @@ func (tr *traffic) lastServed() (last time.Time) {
 
 // What is remembered of a lease is no reason to fence a broker whose lease lives.
 func TestASidecarThatIsKilledInAShortCutFencesNothing(t *testing.T) {
+	takesLong(t)
 	t.Parallel()
 	n := newStage(t).prepare("n1", nodeOptions{Cuttable: true, TTL: 9 * time.Second})
 	n.sidecar.SetFlags("--broker-pid-file", n.nats.PIDFile)

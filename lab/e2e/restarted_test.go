@@ -8,6 +8,7 @@ import (
 )
 
 func TestABrokerThatIsRestartedUnderAFrozenSidecarIsStoppedAgainUntilItThaws(t *testing.T) {
+	takesLong(t)
 	t.Parallel()
 	s := newStage(t)
 	n, _, tr := s.guarded()
@@ -31,6 +32,7 @@ func TestABrokerThatIsRestartedUnderAFrozenSidecarIsStoppedAgainUntilItThaws(t *
 
 // A guard is no reason not to come back.
 func TestABrokerThatEndsBesideAHealthySidecarMayAlwaysBeRestarted(t *testing.T) {
+	takesLong(t)
 	t.Parallel()
 	s := newStage(t)
 	n, _, _ := s.guarded()
