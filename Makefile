@@ -97,7 +97,7 @@ bench-heal: ## time from the end of a 60 s black hole to the registration, ten t
 	@cd lab && go run ./benchheal $(ARGS)
 
 .PHONY: bench-fence
-bench-fence: ## how long before the deadline a broker stops when its sidecar cannot stop it, 50 times
+bench-fence: ## how long before its deadline a broker stops, 5 times for each fault; ARGS='-each 50' for more
 	@cd lab && go run ./benchfence $(ARGS)
 
 .PHONY: bench-idle
