@@ -80,7 +80,7 @@ func (o outcome) String() string {
 	if o.kept {
 		said = append(said, "the lease was renewed all the time")
 	}
-	text := fmt.Sprintf("%-*s %s; stopped by the %s", width, o.what, strings.Join(said, ", "), o.by)
+	text := fmt.Sprintf("%-*s %s; stopped by %s", width, o.what, strings.Join(said, ", "), o.by)
 	if v := o.verdict(); v != inTime {
 		text += fmt.Sprintf("  %s: %v", v, errors.Join(o.claims...))
 	}
@@ -88,7 +88,7 @@ func (o outcome) String() string {
 }
 
 // width of the column of the faults.
-const width = 52
+const width = 62
 
 // report prints the distributions and says whether every run was in time.
 func report(out io.Writer, outcomes []outcome) (ok bool, err error) {
@@ -116,7 +116,6 @@ func report(out io.Writer, outcomes []outcome) (ok bool, err error) {
 		{"last served message - brought back by others", func(o outcome) span { return o.served }},
 	} {
 		var total []time.Duration
-		fmt.Fprintf(out, "\n%-*s %5s %9s %9s %9s %9s\n", width, f.title, "RUNS", "MIN", "P50", "P90", "MAX")
 		line := func(name string, all []time.Duration) {
 			if len(all) > 0 {
 				slices.Sort(all)
@@ -129,6 +128,9 @@ func report(out io.Writer, outcomes []outcome) (ok bool, err error) {
 				if s := f.pick(o); s.known {
 					all = append(all, s.Duration)
 				}
+			}
+			if len(total) == 0 && len(all) > 0 {
+				fmt.Fprintf(out, "\n%-*s %5s %9s %9s %9s %9s\n", width, f.title, "RUNS", "MIN", "P50", "P90", "MAX")
 			}
 			line(name, all)
 			total = append(total, all...)

@@ -83,7 +83,7 @@ func (r *run) play(ctx context.Context) (o outcome) {
 	go func() { r.follow(ctx); watchers <- struct{}{} }()
 	_ = wait(ctx, time.Duration(r.rng.Int64N(int64(r.ttl/4)))) // any phase of the renewals
 	err := r.hurt(ctx, r, &o)
-	o.by = r.stopper()
+	o.by = r.stopper(o)
 	cancel()
 	<-watchers
 	<-watchers
@@ -244,13 +244,15 @@ func (r *run) judge(ctx context.Context, o *outcome, on time.Duration) error {
 }
 
 // stopper is who stopped the broker: the guard says so in the state directory.
-func (r *run) stopper() string {
+func (r *run) stopper(o outcome) string {
 	b, err := os.ReadFile(filepath.Join(r.sidecar.StateDir, "guard.log"))
 	switch {
 	case err == nil && len(b) > 0:
-		return "guard"
+		return "the guard"
+	case o.kept:
+		return "nobody"
 	case r.nats.Running():
-		return "ladder (the broker runs)"
+		return "the ladder (the broker runs)"
 	}
-	return "ladder"
+	return "the ladder"
 }
