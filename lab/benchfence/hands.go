@@ -47,6 +47,10 @@ func hands(bring func(context.Context, *nats.Conn, string) error, freeze bool) f
 				return err
 			}
 		}
+		if !r.nats.Running() { // stopped for want of a proof in time: there is nothing to bring back
+			o.served = known(0)
+			return nil
+		}
 		c, err := r.nats.Connect()
 		if err != nil {
 			return err

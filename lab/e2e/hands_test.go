@@ -10,8 +10,8 @@ import (
 	"holdfast/lab/harness"
 )
 
-// healthInterval is that of each node.
-const healthInterval = 200 * time.Millisecond
+// healthInterval is the one by default. The guard waits for three of them.
+const healthInterval = time.Second
 
 // Somebody who works on the broker's streams in an outage of etcd knows nothing of leases.
 func TestAQuiescedTopicThatOthersBringBackIsQuiescedAgainAndTheBrokerRunsOn(t *testing.T) {
@@ -24,6 +24,7 @@ func TestAQuiescedTopicThatOthersBringBackIsQuiescedAgainAndTheBrokerRunsOn(t *t
 			t.Run(name+", "+mode, func(t *testing.T) {
 				t.Parallel()
 				n := newStage(t).prepare("n1", nodeOptions{Cuttable: true, Topics: []string{"/default/orders"}})
+				n.sidecar.SetFlags("--health-interval", healthInterval.String())
 				if control {
 					n.sidecar.SetFlags("--broker-pid-file", n.nats.PIDFile)
 				}
@@ -62,7 +63,7 @@ func TestAQuiescedBrokerIsStoppedWhenItsSidecarFreezesInTheOutage(t *testing.T) 
 	takesLong(t)
 	t.Parallel()
 	n := newStage(t).prepare("n1", nodeOptions{Cuttable: true, Topics: []string{"/default/orders"}})
-	n.sidecar.SetFlags("--broker-pid-file", n.nats.PIDFile)
+	n.sidecar.SetFlags("--broker-pid-file", n.nats.PIDFile, "--health-interval", healthInterval.String())
 	n.start()
 	n.awaitReady()
 	n.awaitGuard(0)
