@@ -47,6 +47,9 @@ type Settings struct {
 	Log     *slog.Logger
 }
 
+// lockFile is held by the guard of a state directory, whose pid is in it.
+const lockFile = "guard.lock"
+
 // never is a beat after which the loop is not silent while the host runs.
 const never = lease.Instant(math.MaxInt64 / 2)
 
@@ -186,7 +189,7 @@ func (c *Client) claim() error {
 }
 
 func (c *Client) openLock() error {
-	path := filepath.Join(c.set.Dir, "guard.lock")
+	path := filepath.Join(c.set.Dir, lockFile)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return fmt.Errorf("open the guard's lock: %w", err)

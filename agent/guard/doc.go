@@ -28,7 +28,8 @@
 //
 // The guard outlives the sidecar, and the next sidecar of the state directory takes it
 // over: the old word stays in force until that one's first confirmed renewal. It ends when
-// the sidecar says goodbye, or when it is disarmed and its sidecar has ended; not when the
+// the sidecar says goodbye, when it is disarmed and its sidecar has ended, or when it stands
+// and its state directory was removed, so that nobody can take it over; not when the
 // broker ends, and not by SIGTERM, SIGINT, SIGHUP or SIGQUIT, which a service manager or a
 // terminal send to everybody. One that stands beside a sidecar that never returns keeps the
 // broker down until it is ended by hand: kill -KILL with the pid that guard.lock in the

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -68,6 +69,7 @@ func Main(args []string, stderr io.Writer) error {
 		return fmt.Errorf("guard: %w", err)
 	}
 	defer w.quarry.close()
+	w.lost = lostLock(*dir)
 	if err := w.openWaits(); err != nil {
 		return fmt.Errorf("guard: %w", err)
 	}
@@ -89,6 +91,8 @@ type watcher struct {
 	stopper stopper
 	seeker  finder // finds whoever is the broker by now
 	trying  *try   // nil: nothing is being stopped
+
+	lost func() bool // nobody can take this guard over any more; nil: never
 
 	stands  bool // that it does was said
 	unclear bool // that the broker cannot be told was said
@@ -162,12 +166,30 @@ func (w *watcher) turn() bool {
 	case Stop:
 		w.stop(s.Orders, now)
 	case Seek:
+		if w.lost != nil && w.lost() {
+			w.endTry()
+			w.say("its state directory %s is gone, so no sidecar can take it over: it ends", w.dir)
+			return false
+		}
 		w.seek(s.Orders, now)
 		w.wait(d.Until)
 	case Leave:
 		return false
 	}
 	return true
+}
+
+// lostLock reports whether the lock that we have is not the one of the state directory:
+// who removed that directory has removed the sidecar, and a later one would never find us.
+func lostLock(dir string) func() bool {
+	return func() bool {
+		var ours, there unix.Stat_t
+		if unix.Fstat(lockFD, &ours) != nil {
+			return false
+		}
+		err := unix.Stat(filepath.Join(dir, lockFile), &there)
+		return errors.Is(err, unix.ENOENT) || err == nil && (there.Dev != ours.Dev || there.Ino != ours.Ino)
+	}
 }
 
 // rehearse goes through a stop without stopping anything, so that what it needs is in

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -230,7 +231,15 @@ func (n *node) isGivenTopics(publishers *traffic, activated time.Time) {
 // and waits for neither.
 func (n *node) start() {
 	n.t.Helper()
-	n.must(errors.Join(n.sidecar.Start(), n.broker.Launch()))
+	since := time.Now()
+	n.must(n.sidecar.Start())
+	if _, stands := n.sidecar.Guard(); stands { // of the sidecar before: it would stop the broker
+		n.must(harness.Await(n.ctx, bound, "a sidecar whose loop runs", func(context.Context) (bool, string) {
+			g, ok := n.sidecar.Guard()
+			return !ok || g.Beat.After(since), fmt.Sprintf("%+v", g)
+		}))
+	}
+	n.must(n.broker.Launch())
 	if n.probes == nil {
 		n.probes = n.Record(n.sidecar)
 	}

@@ -65,7 +65,6 @@ func TestTheBrokerOfAFrozenSidecarIsStoppedBeforeItsKeyIsGone(t *testing.T) {
 	from, since := s.revision(), time.Now()
 	s.must(n.sidecar.Freeze())
 	n.stoppedInTime(tr, from)
-	n.awaitNoGuard()
 	s.must(n.sidecar.Thaw())
 	t.Log(n.awaitEvent(since, "fence", "guard_fired").Detail)
 }
@@ -90,7 +89,6 @@ func TestTheRestartedBrokerOfASidecarThatFreezesAsSoonAsItIsReadyIsStopped(t *te
 	s := newStage(t)
 	n, _, tr := s.guarded()
 	s.must(n.nats.Kill())
-	n.awaitNoGuard()
 	since := time.Now()
 	s.must(n.nats.Launch())
 	n.awaitEvent(since, "readiness", "ready")
@@ -108,7 +106,6 @@ func TestTheBrokerOfAKilledSidecarIsStoppedBeforeItsKeyIsGoneAndStartsAgain(t *t
 	from, since := s.revision(), time.Now()
 	s.must(n.sidecar.Kill())
 	n.stoppedInTime(tr, from)
-	n.awaitNoGuard()
 	n.start()
 	n.awaitReady()
 	t.Log(n.awaitEvent(since, "fence", "guard_fired").Detail)
@@ -196,15 +193,44 @@ func TestASidecarWithoutAGuardLetsTheOneOfTheSidecarBeforeGo(t *testing.T) {
 	tr.only(served, since, time.Now())
 }
 
-func TestAGuardEndsWithItsBrokerAndTheNextOneHasAnother(t *testing.T) {
+func TestAGuardOutlivesItsBrokerAndIsGivenTheNextProcess(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
-	n, guard, _ := s.guarded()
+	n, guard, tr := s.guarded()
 	s.must(n.nats.Kill())
-	n.awaitNoGuard()
 	s.must(n.nats.Launch())
-	n.awaitGuard(guard.PID)
 	n.awaitReady()
+	if now, ok := n.sidecar.Guard(); !ok || now.PID != guard.PID {
+		t.Errorf("guard %+v, want the same as before, %d", now, guard.PID)
+	}
+	from := s.revision()
+	s.must(n.sidecar.Freeze())
+	n.stoppedInTime(tr, from)
+}
+
+// Whoever starts the broker again does not know that its sidecar is frozen.
+func TestABrokerThatIsStartedAgainBesideAFrozenSidecarIsStoppedAgain(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	n, guard, tr := s.guarded()
+	from, since := s.revision(), time.Now()
+	s.must(n.sidecar.Freeze())
+	n.stoppedInTime(tr, from)
+	for range 3 {
+		s.must(n.nats.Launch())
+		select {
+		case <-n.nats.Exited():
+		case <-time.After(bound):
+			t.Fatal("it serves unregistered")
+		}
+	}
+	if now, ok := n.sidecar.Guard(); !ok || now.PID != guard.PID {
+		t.Errorf("guard %+v, want the same as before, %d", now, guard.PID)
+	}
+	s.must(n.sidecar.Thaw())
+	n.awaitEvent(since, "fence", "guard_fired")
+	s.must(n.nats.Launch())
+	n.awaitEvent(since, "attachment", "attached")
 }
 
 func TestTheGuardIsSmall(t *testing.T) {

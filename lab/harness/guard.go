@@ -17,6 +17,7 @@ type Guard struct {
 	PID      int
 	Deadline time.Time // of the lease, by the sidecar's last word; zero: it gave none
 	Armed    bool
+	Beat     time.Time // when the sidecar's loop last ran
 }
 
 // The page that sidecar and guard share, which /proc shows as the guard's descriptor.
@@ -24,7 +25,8 @@ const (
 	guardPageFD   = 3
 	guardStopAt   = 8 // offsets, in the machine's byte order, nanoseconds of the boot clock
 	guardDeadline = 24
-	guardPageSize = 32
+	guardBeat     = 48
+	guardPageSize = 56
 )
 
 // Guard looks for the guard of the sidecar's state directory; false: there is none.
@@ -45,6 +47,7 @@ func (s *Sidecar) Guard() (Guard, bool) {
 	if d := binary.NativeEndian.Uint64(page[guardDeadline:]); d != 0 {
 		g.Deadline = fromBootClock(time.Duration(d))
 	}
+	g.Beat = fromBootClock(time.Duration(binary.NativeEndian.Uint64(page[guardBeat:])))
 	return g, true
 }
 
