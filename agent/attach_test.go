@@ -51,6 +51,7 @@ type sidecarLife struct {
 	serving  bool // the one topic
 	loads    int
 	listed   int
+	mumbles  bool // it lists nothing
 	quiesces int
 	refuses  int          // that many more are refused
 	quiesced func() error // instead, with l locked; nil: what is there happens
@@ -106,6 +107,9 @@ func (l *sidecarLife) Topics(ctx context.Context) (serving, quiesced []string, e
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.listed++
+	if l.mumbles {
+		return nil, nil, errors.New("the broker is busy")
+	}
 	if l.serving {
 		return []string{telltale}, nil, err
 	}

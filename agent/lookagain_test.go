@@ -96,6 +96,24 @@ func TestABrokerThatIsSlowOnceAfterItWasQuiescedIsLeftAlone(t *testing.T) {
 	})
 }
 
+func TestABrokerThatSaysNothingIsStoppedOnlyWhenTheLastProofIsOld(t *testing.T) {
+	quiescedInAnOutage(t, stoppable, func(l *sidecarLife) {
+		every := l.cfg.HealthInterval
+		l.set(func() { l.mumbles = true })
+		l.until(l.age() + 2*every - 50*time.Millisecond)
+		l.set(func() { l.mumbles = false })
+		l.until(l.age() + 10*time.Second)
+		if got := l.why("fence"); got != "quiesced:" {
+			t.Errorf("after a moment: %s", got)
+		}
+		l.set(func() { l.mumbles = true })
+		l.until(l.age() + 3*every + 50*time.Millisecond)
+		if got := l.why("fence"); got != "quiesced: stopped:" {
+			t.Errorf("after three intervals: %s", got)
+		}
+	})
+}
+
 // An outage may last for days: a look costs one listing, and nobody hears of it.
 func TestALookThatFindsNothingCostsOneListing(t *testing.T) {
 	quiescedInAnOutage(t, stoppable, func(l *sidecarLife) {
