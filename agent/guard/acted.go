@@ -76,18 +76,19 @@ func leave(dir string, a Acted) error {
 }
 
 // takeUp reads what guards left and removes it. A guard that runs may be writing: what is
-// read has another name, under which nobody writes.
+// read has another name, and is left for the next time while it is empty.
 func takeUp(dir string) ([]Acted, error) {
 	path := filepath.Join(dir, actsFile)
 	taken := path + ".taken"
-	if _, err := os.Stat(taken); errors.Is(err, fs.ErrNotExist) { // else somebody died while taking it up
-		if err := os.Rename(path, taken); errors.Is(err, fs.ErrNotExist) {
-			return nil, nil
-		} else if err != nil {
-			return nil, fmt.Errorf("take up what the guard did: %w", err)
+	raw, err := os.ReadFile(taken) // somebody died while taking it up, or was too early
+	if len(raw) == 0 {
+		if err = os.Rename(path, taken); err == nil {
+			raw, err = os.ReadFile(taken)
 		}
 	}
-	raw, err := os.ReadFile(taken)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(raw) == 0 {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read what the guard did: %w", err)
 	}

@@ -412,3 +412,29 @@ func TestAPostCountsWhenTheGuardHasTakenIt(t *testing.T) {
 		t.Error("it stands for the next, or the one before, while it changes")
 	}
 }
+
+func TestWhatAGuardIsAboutToWriteIsNotLost(t *testing.T) {
+	dir := t.TempDir()
+	f, err := os.OpenFile(filepath.Join(dir, actsFile), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if acts, err := takeUp(dir); len(acts) != 0 || err != nil {
+		t.Errorf("%v, %v", acts, err)
+	}
+	if _, err := f.WriteString(`{"guard":1}` + "\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := leave(dir, Acted{Guard: 2}); err != nil {
+		t.Fatal(err)
+	}
+	for want := 1; want <= 2; want++ {
+		if acts, err := takeUp(dir); len(acts) != 1 || acts[0].Guard != want || err != nil {
+			t.Errorf("%v, %v", acts, err)
+		}
+	}
+	if acts, err := takeUp(dir); len(acts) != 0 || err != nil {
+		t.Errorf("twice: %v, %v", acts, err)
+	}
+}
