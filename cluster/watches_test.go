@@ -20,8 +20,8 @@ import (
 // streams counts the watch streams over a connection, and what is cancelled on them.
 type streams struct {
 	grpc.ClientConnInterface
-	opened, open int
-	cancels      int
+	opened, open atomic.Int32
+	cancels      atomic.Int32
 	refuse       atomic.Bool // the next watch that is asked for
 	deaf         bool        // the next stream is never answered
 }
@@ -31,8 +31,9 @@ func (s *streams) NewStream(ctx context.Context, d *grpc.StreamDesc, method stri
 	if err != nil || method != pb.Watch_Watch_FullMethodName {
 		return inner, err
 	}
-	s.opened, s.open = s.opened+1, s.open+1
-	context.AfterFunc(ctx, func() { s.open-- })
+	s.opened.Add(1)
+	s.open.Add(1)
+	context.AfterFunc(ctx, func() { s.open.Add(-1) })
 	c := &counted{inner, s, s.deaf}
 	s.deaf = false
 	return c, nil
@@ -58,7 +59,7 @@ func (c *counted) RecvMsg(m any) error {
 
 func (c *counted) SendMsg(m any) error {
 	if m.(*pb.WatchRequest).GetCancelRequest() != nil {
-		c.of.cancels++
+		c.of.cancels.Add(1)
 	}
 	return c.ClientStream.SendMsg(m)
 }
@@ -140,20 +141,20 @@ func TestAllWatchesShareOneStreamAndEachIsToldItsOwn(t *testing.T) {
 		put("/b/2")
 		a.expect(t, "full[/a/1]", "put[/a/2]")
 		b.expect(t, "full[]", "put[/b/2]")
-		if n.opened != 1 {
-			t.Errorf("%d streams opened", n.opened)
+		if n.opened.Load() != 1 {
+			t.Errorf("%d streams opened", n.opened.Load())
 		}
 		a.leave()
 		put("/a/3")
 		put("/b/3")
 		a.expect(t)
 		b.expect(t, "put[/b/3]")
-		if n.opened != 1 || n.open != 1 || n.cancels != 1 {
-			t.Errorf("%d streams opened, %d open, %d watches cancelled; want 1 each", n.opened, n.open, n.cancels)
+		if n.opened.Load() != 1 || n.open.Load() != 1 || n.cancels.Load() != 1 {
+			t.Errorf("%d streams opened, %d open, %d watches cancelled; want 1 each", n.opened.Load(), n.open.Load(), n.cancels.Load())
 		}
 		b.leave()
 		synctest.Wait()
-		if n.open != 0 {
+		if n.open.Load() != 0 {
 			t.Error("a stream without a watch is open")
 		}
 	})
@@ -184,8 +185,8 @@ func TestAStreamThatFailsRestartsAllWatchesOnOneOther(t *testing.T) {
 		put("/b/1")
 		a.expect(t, "full[]", "error follow /a/: watch: etcdserver: no leader", "full[]", "put[/a/1]")
 		b.expect(t, "full[]", "error follow /b/: watch: etcdserver: no leader", "full[]", "put[/b/1]")
-		if n.opened != 2 || n.open != 1 {
-			t.Errorf("%d streams opened, %d open; want 2 and 1", n.opened, n.open)
+		if n.opened.Load() != 2 || n.open.Load() != 1 {
+			t.Errorf("%d streams opened, %d open; want 2 and 1", n.opened.Load(), n.open.Load())
 		}
 	})
 }
@@ -199,8 +200,8 @@ func TestAStreamThatAnswersNobodyIsGivenUpForAll(t *testing.T) {
 		put("/b/1")
 		a.expect(t, "full[]", "error follow /a/: watch: context deadline exceeded", "full[]", "put[/a/1]")
 		b.expect(t, "full[]", "error follow /b/: watch: context deadline exceeded", "full[]", "put[/b/1]")
-		if n.opened != 2 || n.open != 1 {
-			t.Errorf("%d streams opened, %d open; want 2 and 1", n.opened, n.open)
+		if n.opened.Load() != 2 || n.open.Load() != 1 {
+			t.Errorf("%d streams opened, %d open; want 2 and 1", n.opened.Load(), n.open.Load())
 		}
 	})
 }
@@ -218,8 +219,8 @@ func TestAWatchThatIsRefusedIsAskedForOverAnotherStream(t *testing.T) {
 		put("/b/1")
 		a.expect(t, "full[]", "put[/a/1]")
 		b.expect(t, "full[]", "error follow /b/: watch: etcdserver: permission denied", "full[]", "put[/b/1]")
-		if n.opened != 2 || n.open != 2 {
-			t.Errorf("%d streams opened, %d open; want 2", n.opened, n.open)
+		if n.opened.Load() != 2 || n.open.Load() != 2 {
+			t.Errorf("%d streams opened, %d open; want 2", n.opened.Load(), n.open.Load())
 		}
 	})
 }
@@ -240,8 +241,8 @@ func TestACompactionEndsOnlyTheWatchThatItIsFor(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		a.expect(t, "full[]", "put[/a/1]", "put[/a/2]")
 		b.expect(t, "full[]", "error follow /b/: watch: etcdserver: mvcc: required revision has been compacted", "full[]", "put[/b/1]")
-		if n.opened != 1 {
-			t.Errorf("%d streams opened", n.opened)
+		if n.opened.Load() != 1 {
+			t.Errorf("%d streams opened", n.opened.Load())
 		}
 	})
 }
