@@ -175,7 +175,15 @@ func (h *Health) Run(ctx context.Context) error {
 		judge:   NewJudge(h.settings.Rise, h.settings.Fall, time.Now()),
 		tick:    time.NewTimer(0),
 		overdue: time.NewTimer(time.Hour),
+		checks:  make(chan *attempt, 1),
 	}
+	// One goroutine asks, check after check: its stack has grown already.
+	go func() {
+		for a := range l.checks {
+			a.done <- call(a.ctx, h.check)
+		}
+	}()
+	defer close(l.checks)
 	l.overdue.Stop()
 	defer l.tick.Stop()
 	defer l.overdue.Stop()
@@ -219,6 +227,7 @@ type healthLoop struct {
 	tick      *time.Timer // the next check is due
 	overdue   *time.Timer // the check in flight counts as hung
 	inFlight  *attempt
+	checks    chan *attempt // to be made; one at a time
 	lastStart time.Time
 	due       bool // a tick came while a check was in flight
 	hastened  bool // since a loss, until the next definite verdict
@@ -226,6 +235,7 @@ type healthLoop struct {
 
 // attempt is one call of the check.
 type attempt struct {
+	ctx     context.Context
 	cancel  context.CancelFunc
 	over    <-chan struct{} // its time is over; nil: noted
 	done    chan error
@@ -272,9 +282,9 @@ func (l *healthLoop) onTune(s HealthSettings) {
 
 func (l *healthLoop) start() {
 	ctx, cancel := context.WithTimeout(l.ctx, l.h.settings.Timeout)
-	a := &attempt{cancel: cancel, over: ctx.Done(), done: make(chan error, 1)}
+	a := &attempt{ctx: ctx, cancel: cancel, over: ctx.Done(), done: make(chan error, 1)}
 	l.inFlight, l.due, l.lastStart = a, false, time.Now()
-	go func() { a.done <- call(ctx, l.h.check) }()
+	l.checks <- a
 }
 
 // call runs the check; a panic in a driver must not end the sidecar, which still
