@@ -34,18 +34,18 @@ func (s *streams) NewStream(ctx context.Context, d *grpc.StreamDesc, method stri
 	s.opened.Add(1)
 	s.open.Add(1)
 	context.AfterFunc(ctx, func() { s.open.Add(-1) })
-	c := &counted{inner, s, s.deaf}
+	c := &countedStream{inner, s, s.deaf}
 	s.deaf = false
 	return c, nil
 }
 
-type counted struct {
+type countedStream struct {
 	grpc.ClientStream
 	of   *streams
 	deaf bool
 }
 
-func (c *counted) RecvMsg(m any) error {
+func (c *countedStream) RecvMsg(m any) error {
 	if c.deaf {
 		<-c.Context().Done()
 		return c.Context().Err()
@@ -57,7 +57,7 @@ func (c *counted) RecvMsg(m any) error {
 	return err
 }
 
-func (c *counted) SendMsg(m any) error {
+func (c *countedStream) SendMsg(m any) error {
 	if m.(*pb.WatchRequest).GetCancelRequest() != nil {
 		c.of.cancels.Add(1)
 	}
