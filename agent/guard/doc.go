@@ -21,10 +21,12 @@
 // started it. Before the moment the guard only watches. At the moment it stops the process
 // that it holds, whatever the sidecar does, and signals it before it looks for anything
 // else. From then on it stands: while the sidecar's loop has not beaten for 2 s, it looks
-// every 250 ms by pid file or by a name that one process has, and stops what it finds; with
-// a stop command and nothing to look at, it runs that every 5 s. Beside a sidecar whose
-// loop runs a broker may always be started again. It leaves alone what it is told is not
-// the broker.
+// every 250 ms by pid file or by a name that one process has, and at once when a pid file
+// is written. What it finds it stops, if it was started before the moment; what was started
+// later it holds by SIGSTOP, so that nobody starts yet another one, and ends it when the
+// loop beats again. With a stop command and nothing to look at, it runs that every 5 s.
+// Beside a sidecar whose loop runs a broker may always be started again. It leaves alone
+// what it is told is not the broker.
 //
 // The guard outlives the sidecar, and the next sidecar of the state directory takes it
 // over: the old word stays in force until that one's first confirmed renewal. It ends when
@@ -33,13 +35,15 @@
 // broker ends, and not by SIGTERM, SIGINT, SIGHUP or SIGQUIT, which a service manager or a
 // terminal send to everybody. One that stands beside a sidecar that never returns keeps the
 // broker down until it is ended by hand: kill -KILL with the pid that guard.lock in the
-// state directory has. It says so in its log when it begins.
+// state directory has, and then the broker that it holds. It says so in its log when it
+// begins.
 //
 // Stands says when a guard keeps the word for a process of the broker; a sidecar lets
 // nobody to the broker before, unless none can be started.
 //
 // Not guaranteed: that a broker is stopped that neither pid file nor name leads to and that
-// somebody else starts while the sidecar is silent; that a stop command stopped anything
+// somebody else starts while the sidecar is silent; that one serves nothing in the 250 ms
+// before it is found by name, or when its pid file comes after its listener; that a stop command stopped anything
 // when there is no process to look at; anything if the guard itself is killed, or stopped,
 // with the sidecar. So:
 //

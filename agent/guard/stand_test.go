@@ -51,21 +51,31 @@ func (s *stage) restarted() *stage {
 	return again
 }
 
-func TestABrokerThatIsStartedAgainBesideASilentSidecarIsStoppedEachTime(t *testing.T) {
+// frozen says whether the broker exists and does not run.
+func (s *stage) frozen() bool {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.broker.Process.Pid))
+	return err == nil && strings.Contains(string(raw), ") T ")
+}
+
+func TestABrokerThatIsStartedAgainBesideASilentSidecarIsHeldUntilTheLoopBeats(t *testing.T) {
 	t.Parallel()
 	s, c, freeze := supervised(t)
 	guard := s.guard()
-	v := validFor(2 * time.Second)
-	c.Arm(v)
+	c.Arm(validFor(2 * time.Second))
 	freeze()
-	s.broker.Process.Kill() // a crash, before the moment
 	<-s.exited
+	time.Sleep(2 * time.Second / ticksPerSecond) // what starts now is younger than the moment
+	var last *stage
 	for range 3 {
 		again := s.restarted()
-		<-again.exited
-		if stopAt, _ := Points(v); lease.BootClock() < stopAt {
-			t.Error(violation + "before the moment it only watches")
+		s.await("the next one to be held", again.frozen)
+		if last != nil {
+			s.await("the end of the one before, which no pid file names", last.ended)
 		}
+		last = again
+	}
+	if last.ended() {
+		t.Error("ended beside a silent sidecar: whoever starts it would start another")
 	}
 	if s.guard() != guard {
 		t.Errorf("guard %d, before %d", s.guard(), guard)
@@ -77,17 +87,60 @@ func TestABrokerThatIsStartedAgainBesideASilentSidecarIsStoppedEachTime(t *testi
 			t.Fatal(err)
 		}
 		stops = append(stops, more...)
-		return len(stops) == 3
+		return len(stops) == 4
 	})
+	if stops[0].How == howHeld || stops[3].How != howHeld {
+		t.Errorf("%+v", stops)
+	}
 
 	next, _ := s.client(s.by(""), func() (process.Target, bool) { return process.Target{}, false })
-	last := s.restarted()
+	s.await("the end of what was held", last.ended)
+	last = s.restarted()
 	time.Sleep(Silence) // this long nothing may happen
-	if last.ended() {
+	if last.ended() || last.frozen() {
 		t.Error(violation + "stopped beside a sidecar whose loop runs")
 	}
 	next.Goodbye()
 	s.await("the end of the guard", func() bool { return s.guard() == 0 })
+}
+
+// It may serve, and its clients have to hear that it does not any more.
+func TestABrokerThatWasStartedAgainBeforeTheMomentIsEnded(t *testing.T) {
+	t.Parallel()
+	s, c, freeze := supervised(t)
+	v := validFor(2 * time.Second)
+	c.Arm(v)
+	freeze()
+	s.broker.Process.Kill() // a crash
+	<-s.exited
+	s.await("the end of the next one", s.restarted().ended)
+	if stopAt, _ := Points(v); lease.BootClock() < stopAt {
+		t.Error(violation + "before the moment it only watches")
+	}
+}
+
+func TestAStandingGuardHearsOfAPidFile(t *testing.T) {
+	w, waits, _ := turning(t, post{Broker: Broker{PIDFile: filepath.Join(t.TempDir(), "pid")}})
+	w.seeker = &stub{err: process.ErrNotFound}
+	now := lease.BootClock()
+	w.page.postpone(now, now)
+	w.turn()
+	fd := (*waits)[0][3].Fd
+	if fd < 0 {
+		t.Fatal("it hears of nothing")
+	}
+	if err := os.WriteFile(w.quarry.Broker.PIDFile, []byte("1"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	heard := []unix.PollFd{{Fd: fd, Events: unix.POLLIN}}
+	if n, err := unix.Poll(heard, int(bound/time.Millisecond)); n != 1 {
+		t.Errorf("it heard of nothing: %v", err)
+	}
+	w.page.beat.Store(int64(lease.BootClock()))
+	w.turn()
+	if fd := (*waits)[1][3].Fd; fd >= 0 {
+		t.Error("it listens although it does not stand")
+	}
 }
 
 func TestAStandingGuardIsEndedByHand(t *testing.T) {
@@ -292,7 +345,7 @@ func TestAGuardLooksForNobodyWhileTheLoopBeats(t *testing.T) {
 		t.Errorf("%d stops", restarted.stops)
 	}
 	w.page.beat.Store(1)
-	if w.turn(); restarted.stops != 1 {
+	if w.turn(); restarted.stops != 1 { // it is older than the moment
 		t.Errorf("silent, and %d stops", restarted.stops)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"holdfast/agent/lease"
@@ -58,7 +57,7 @@ func (w *watcher) stop(o Orders, now lease.Instant) {
 func (w *watcher) seek(o Orders, now lease.Instant) {
 	if !w.stands {
 		w.stands = true
-		w.say("it stands: the moment is over and the sidecar's loop is silent, so it stops the broker of %s as often as somebody starts it, until the sidecar runs again; to end it: kill -KILL %d", w.dir, os.Getpid())
+		w.say("it stands: the moment is over and the sidecar's loop is silent, so it stops the broker of %s as often as somebody starts it, until the sidecar runs again; to end it: kill -KILL %d, and then the broker that it holds", w.dir, w.pid)
 	}
 	if w.quarry.Broker.commandOnly() {
 		if now < w.command {
@@ -70,7 +69,11 @@ func (w *watcher) seek(o Orders, now lease.Instant) {
 		_, _ = w.stopper.Stop(ctx) // whether it stopped anything is not to be seen
 		return
 	}
+	w.listen()
 	t, found, err := w.seeker.Find()
+	if found && t == w.held {
+		t, found, err = w.seeker.Find() // the one before comes first as long as it lives
+	}
 	if !found {
 		if err != nil && !errors.Is(err, process.ErrNotFound) && !w.unclear {
 			w.unclear = true
@@ -79,6 +82,9 @@ func (w *watcher) seek(o Orders, now lease.Instant) {
 		return
 	}
 	w.page.fired.set(t)
+	if born(t) >= o.StopAt && w.hold(t, now) {
+		return
+	}
 	if w.attempt(w.seeker, t, 2*max(o.patience(now), 0), now) || w.quarry.Broker.gone(t) {
 		w.endTry()
 	}
@@ -91,7 +97,7 @@ func (w *watcher) attempt(x stopper, t process.Target, bound time.Duration, now 
 		w.endTry()
 		w.page.trying.Store(true)
 		quiet := now.Sub(lease.Instant(w.page.heardAt.Load()))
-		w.trying = &try{Acted: Acted{Guard: os.Getpid(), Broker: t.Pid, QuietMS: quiet.Milliseconds()}, target: t, began: now}
+		w.trying = &try{Acted: Acted{Guard: w.pid, Broker: t.Pid, QuietMS: quiet.Milliseconds()}, target: t, began: now}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	how, err := x.Stop(ctx)
@@ -125,13 +131,18 @@ func (w *watcher) endTry() {
 		t.How = process.HowKill // by the last try, which was over before it could be proven
 	}
 	if t.How != process.HowGone {
-		if err := leave(w.dir, t.Acted); err != nil {
-			w.say("%v", err)
-		}
-		w.page.acts.Add(1)
-		w.say("%s", t.Acted)
+		w.tell(t.Acted)
 	}
 	w.page.trying.Store(false)
+}
+
+// tell writes down what was done, and says it.
+func (w *watcher) tell(a Acted) {
+	if err := leave(w.dir, a); err != nil {
+		w.say("%v", err)
+	}
+	w.page.acts.Add(1)
+	w.say("%s", a)
 }
 
 // say writes a line. A full pipe must not keep it from its work.

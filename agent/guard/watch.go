@@ -97,13 +97,16 @@ type watcher struct {
 	stands  bool // that it does was said
 	unclear bool // that the broker cannot be told was said
 	command lease.Instant
+	held    process.Target // by SIGSTOP; zero: none
+	files   int            // readable when a file is written beside the pid file; negative: not listened to
+	pid     int            // of this process
 	timer   int
 	bell    int // readable when the sidecar wants the word to be read
 	poll    func(fds []unix.PollFd, timeout int) (int, error)
 }
 
 func newWatcher(dir string, p *page, stderr io.Writer) *watcher {
-	return &watcher{dir: dir, page: p, stderr: stderr, quarry: watch(post{}), timer: -1, bell: -1, poll: unix.Poll}
+	return &watcher{dir: dir, page: p, stderr: stderr, quarry: watch(post{}), timer: -1, bell: -1, files: -1, pid: os.Getpid(), poll: unix.Poll}
 }
 
 // openWaits prepares what a wait can be ended by.
@@ -156,6 +159,10 @@ func (w *watcher) turn() bool {
 	}
 	s, now := w.sight(), lease.BootClock()
 	d := Decide(s, now)
+	if d.Do != Seek {
+		w.release()
+		w.deafen()
+	}
 	if d.Do != Stop && d.Do != Seek {
 		w.endTry()
 		w.stands = false
@@ -220,8 +227,9 @@ func (w *watcher) wait(until lease.Instant) {
 	if w.quarry.unwatched() {
 		timeout = int(pollGone / time.Millisecond)
 	}
-	fds := []unix.PollFd{{Fd: int32(w.timer), Events: unix.POLLIN}, {Fd: int32(w.bell), Events: unix.POLLIN}, {Fd: int32(w.quarry.fd), Events: unix.POLLIN}}
+	fds := []unix.PollFd{{Fd: int32(w.timer), Events: unix.POLLIN}, {Fd: int32(w.bell), Events: unix.POLLIN}, {Fd: int32(w.quarry.fd), Events: unix.POLLIN}, {Fd: int32(w.files), Events: unix.POLLIN}}
 	_, _ = w.poll(fds, timeout) // whatever woke us, Decide looks anew
+	w.hear()
 	var rung [8]byte
 	_, _ = unix.Read(w.bell, rung[:])
 }

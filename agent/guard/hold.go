@@ -1,0 +1,91 @@
+package guard
+
+import (
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/agent/lease"
+	"holdfast/agent/process"
+)
+
+// A broker that is started after the moment is held by SIGSTOP and not ended: whoever starts
+// it again at once would do so for ever, or until its service manager gives up, and it serves
+// for a moment each time. One that is held before it listens serves nobody. It is killed as
+// soon as the sidecar's loop beats again, or the guard leaves, so that it is started again
+// beside somebody who fences it. A group is ended: its members may start others.
+
+const howHeld = "SIGSTOP"
+
+// hold keeps a process from running; false: it cannot, and the process has to be stopped.
+func (w *watcher) hold(t process.Target, now lease.Instant) bool {
+	if w.quarry.Broker.Record != "" || send(t, unix.SIGSTOP) != nil {
+		return false
+	}
+	if t == w.held {
+		return true // and nobody else has it run again
+	}
+	w.release()
+	w.held = t
+	w.tell(Acted{
+		At: time.Now().UTC(), Guard: w.pid, Broker: t.Pid, How: howHeld,
+		QuietMS: now.Sub(lease.Instant(w.page.heardAt.Load())).Milliseconds(),
+		LeftMS:  lease.Instant(w.page.deadline.Load()).Sub(lease.BootClock()).Milliseconds(),
+	})
+	return true
+}
+
+// release ends what is held. It cannot be asked: it does not run.
+func (w *watcher) release() {
+	if w.held != (process.Target{}) {
+		_ = send(w.held, unix.SIGKILL) // it may have ended
+		w.held = process.Target{}
+	}
+}
+
+// send signals a process, and never another that has its pid by now.
+func send(t process.Target, sig unix.Signal) error {
+	fd, err := unix.PidfdOpen(t.Pid, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if t.Gone() {
+		return unix.ESRCH
+	}
+	return unix.PidfdSendSignal(fd, sig, nil, 0)
+}
+
+// listen has a pid file that is written wake the guard: a broker may serve before the next
+// look. Where it cannot, looks have to do.
+func (w *watcher) listen() {
+	path := w.quarry.Broker.PIDFile
+	if w.files >= 0 || path == "" {
+		return
+	}
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return
+	}
+	if _, err := unix.InotifyAddWatch(fd, filepath.Dir(path), unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO); err != nil {
+		unix.Close(fd)
+		return
+	}
+	w.files = fd
+}
+
+// hear forgets what woke the guard.
+func (w *watcher) hear() {
+	var events [4096]byte
+	if w.files >= 0 {
+		_, _ = unix.Read(w.files, events[:])
+	}
+}
+
+func (w *watcher) deafen() {
+	if w.files >= 0 {
+		unix.Close(w.files)
+		w.files = -1
+	}
+}
