@@ -52,6 +52,7 @@ demo: ## etcd, three NATS servers, three sidecars, and what goes wrong; ARGS=--s
 lab_packages = $$(go list ./... | grep -vE '/lab/($(or $(BUT),none))$$')
 
 .PHONY: test
+test: export HOLDFAST_LAB_QUICK := yes
 test: testcount ## all fast tests; at most six minutes on two cores
 	@status=0; \
 	$(call leg,tests,.,-short -p 2 -timeout 10m ./...) || status=1; \

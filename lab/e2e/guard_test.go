@@ -234,7 +234,7 @@ func TestABrokerThatIsStartedAgainBesideAFrozenSidecarIsStoppedAgain(t *testing.
 }
 
 func TestTheGuardIsSmall(t *testing.T) {
-	t.Parallel()
+	long(t) // what is shipped takes long to build
 	s := newStage(t)
 	n, guard, _ := s.guarded()
 	s.waitOut(n.ttl)

@@ -22,7 +22,7 @@ const (
 )
 
 func TestTheBinaryIsStaticStrippedAndSmall(t *testing.T) {
-	t.Parallel()
+	long(t) // what is shipped takes long to build
 	path, err := harness.Build(harness.Holdfast)
 	if err != nil {
 		t.Fatal(err)

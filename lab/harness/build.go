@@ -68,6 +68,12 @@ var (
 // release that is to be tried in the lab.
 const BinaryVariable = "HOLDFAST_LAB_BINARY"
 
+// QuickVariable, if it is set, has holdfast built like its tests, with libraries that those
+// have compiled: a minute of a processor sooner than what is shipped, and larger.
+const QuickVariable = "HOLDFAST_LAB_QUICK"
+
+var quick = recipe{dir: ".", env: []string{"CGO_ENABLED=0"}, args: []string{"-buildvcs=false", "-ldflags", "-s -w", "."}}
+
 // Build builds the program into lab/.bin, once for each process that asks, and
 // returns its path. Processes that ask at the same time take turns.
 func Build(p Program) (path string, err error) {
@@ -82,6 +88,9 @@ func Build(p Program) (path string, err error) {
 	r, ok := recipes[p]
 	if !ok {
 		return "", fmt.Errorf("build %s: no such program in the lab", p)
+	}
+	if p == Holdfast && os.Getenv(QuickVariable) != "" {
+		r = quick
 	}
 	root, err := Root()
 	if err != nil {
