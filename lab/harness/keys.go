@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -47,6 +48,15 @@ type RegistrationKey struct {
 	Value                       string
 	CreateRevision, ModRevision int64
 	Lease                       clientv3.LeaseID
+}
+
+var runField = regexp.MustCompile(`"run":"[^"]*"`)
+
+// OfAnyRun is the registration without what each process of a sidecar writes anew when it
+// takes the registration up.
+func (r RegistrationKey) OfAnyRun() RegistrationKey {
+	r.Value, r.ModRevision = runField.ReplaceAllString(r.Value, `"run":""`), 0
+	return r
 }
 
 // Assign writes assignment keys, at most 100 in a transaction.
