@@ -264,8 +264,10 @@ type gatedStream struct {
 	life *life
 }
 
+// SendMsg does not wait at the gate: who sends on the stream of all watches holds their mutex,
+// and while others wait for that no time passes. To ask for a watch, or to end one, does no
+// harm that the rest of a frozen process could not do.
 func (g gatedStream) SendMsg(m any) error {
-	g.life.pass()
 	if g.life.dead.Load() {
 		return errDead
 	}
