@@ -62,15 +62,19 @@ func run(t *testing.T, s schedule, dir string, trace bool) (o outcome) {
 	}
 	defer os.RemoveAll(dir)
 	synctest.Test(t, func(*testing.T) {
-		f := &fleet{schedule: s, settings: s.Settings, keys: cluster.NewKeys("", ""), born: time.Now(), trace: trace,
-			random: rand.New(rand.NewPCG(s.Seed, 2)), moving: map[string]bool{}, log: slog.New(slog.DiscardHandler)}
-		if trace {
+		f := newFleet(s)
+		if f.trace = trace; trace {
 			f.log = slog.New(slog.NewTextHandler(teller{f}, &slog.HandlerOptions{Level: slog.LevelInfo}))
 		}
 		f.live(dir)
 		o = outcome{f.checks.found(), f.story}
 	})
 	return o
+}
+
+func newFleet(s schedule) *fleet {
+	return &fleet{schedule: s, settings: s.Settings, keys: cluster.NewKeys("", ""), born: time.Now(),
+		random: rand.New(rand.NewPCG(s.Seed, 2)), moving: map[string]bool{}, log: slog.New(slog.DiscardHandler)}
 }
 
 // teller puts the sidecars' logs into the story.
@@ -99,8 +103,8 @@ func (f *fleet) intN(n int) int {
 
 func (f *fleet) topic(i int) string { return fmt.Sprintf("/sim/t%d", i) }
 
-// live is the whole simulation.
-func (f *fleet) live(dir string) {
+// build makes etcd and all nodes; end ends what runs beside them.
+func (f *fleet) build(dir string) (end context.CancelFunc) {
 	f.store = memory.New(memory.Config{MinTTL: f.settings.MinTTL})
 	for range members {
 		f.members = append(f.members, f.store.Member())
@@ -108,7 +112,6 @@ func (f *fleet) live(dir string) {
 	f.checks = newChecks(f)
 	f.store.Observe(f.checks.stored)
 	f.store.SetFault(f.fault)
-	var end context.CancelFunc
 	f.life, end = context.WithCancel(context.Background())
 	f.aside.Go(func() { _ = f.store.Run(f.life) })
 	f.aside.Go(func() { f.checks.run(f.life) })
@@ -127,6 +130,22 @@ func (f *fleet) live(dir string) {
 		f.nodes = append(f.nodes, n)
 	}
 	f.checks.begin()
+	return end
+}
+
+// close ends it all once the sidecars have ended.
+func (f *fleet) close(end context.CancelFunc) {
+	end()
+	f.aside.Wait()
+	for _, n := range f.nodes {
+		n.link.Break()
+	}
+	f.store.Wait()
+}
+
+// live is the whole simulation.
+func (f *fleet) live(dir string) {
+	end := f.build(dir)
 	for i := range f.settings.Topics {
 		key := f.keys.Assignment(f.nodes[i%len(f.nodes)].id, f.topic(i))
 		if f.settings.Failover != "" {
@@ -194,12 +213,7 @@ func (f *fleet) live(dir string) {
 		stops.Go(n.stopSidecar)
 	}
 	stops.Wait()
-	end()
-	f.aside.Wait()
-	for _, n := range f.nodes {
-		n.link.Break()
-	}
-	f.store.Wait()
+	f.close(end)
 }
 
 // settle waits until everybody is as the store asks, and stays so.
