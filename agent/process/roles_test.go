@@ -21,7 +21,7 @@ const (
 // roles are what this test binary is when it is started as a broker.
 var roles = map[string]func(){
 	"polite":    func() { ready(); await(syscall.SIGTERM) },
-	"stubborn":  func() { signal.Ignore(syscall.SIGTERM); ready(); select {} },
+	"stubborn":  func() { signal.Ignore(syscall.SIGTERM); ready(); time.Sleep(time.Hour) },
 	"parent":    func() { begin("stubborn", nil); ready(); await(syscall.SIGTERM) },
 	"daemonize": func() { daemonize(); ready() },
 	"fails":     func() { exit(3) },
