@@ -41,7 +41,7 @@ help: ## list the targets
 # what Go knows of the source.
 .PHONY: build
 build: ## build the static binary bin/holdfast; VERSION=v1.2.3 names it
-	go build -tags '$(TAGS)' $(SMALL) -trimpath -ldflags '-s -w$(if $(VERSION), -X main.buildVersion=$(VERSION))' -o bin/holdfast .
+	CGO_ENABLED=0 go build -tags '$(TAGS)' $(SMALL) -trimpath -ldflags '-s -w$(if $(VERSION), -X main.buildVersion=$(VERSION))' -o bin/holdfast .
 
 .PHONY: demo
 demo: ## etcd, three NATS servers, three sidecars, and what goes wrong; ARGS=--stay leaves it running
