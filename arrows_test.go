@@ -41,7 +41,7 @@ var arrows = map[string][]string{
 	"holdfast/brokerapi/exposition":      {},
 	"holdfast/brokerapi/pulsar":          {"holdfast/brokerapi", "holdfast/brokerapi/exposition", "holdfast/brokerapi/rest"},
 	"holdfast/brokerapi/rest":            {"holdfast/brokerapi/access"},
-	"holdfast/brokerapi/brokertest":      {"holdfast/brokerapi"},
+	"holdfast/brokerapi/brokertest":      {"holdfast/brokerapi", "holdfast/standstill"},
 	"holdfast/brokerapi/danube/danubepb": {},
 }
 

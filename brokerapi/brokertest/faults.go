@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/brokerapi"
+	"holdfast/standstill"
 )
 
 func healthWhenKilled(t *testing.T, h Harness) {
@@ -182,15 +183,13 @@ func lossAfterKill(t *testing.T, h Harness) {
 		default:
 		}
 		s.Kill(t) // its connections are open until it is gone, which takes a while on a busy machine
-		gone := time.Now()
+		gone := standstill.Begin(t)
 		select {
 		case <-w.Lost():
 		case <-time.After(usual):
 			t.Fatalf("round %d: no loss within %v", round, usual)
 		}
-		if took := time.Since(gone); took > 200*time.Millisecond {
-			t.Errorf("round %d: loss known after %v", round, took)
-		}
+		standstill.Within(t, "loss known", gone, time.Since(gone), 200*time.Millisecond)
 		s.Start(t)
 		become(t, "healthy after the restart", b.Health)
 	}
