@@ -82,6 +82,21 @@ func TestARenewalThatWasSentBeforeAPauseConfirmsNothing(t *testing.T) {
 }
 
 // The lease may have ended while the machine was paused. Etcd could tell, and is silent.
+// The broker was paused, too: nothing is renewed before it answers again.
+func TestAPausedMachineIsFencedAfterOneAttemptAlsoIfNoneWasMade(t *testing.T) {
+	inLife(t, stoppable, func(l *sidecarLife) {
+		l.set(func() { l.frozen = true })
+		l.becomes(recovery.Degraded, l.age()+10*time.Second)
+		l.set(func() { l.frozen = false })
+		l.paused(time.Hour)
+		l.set(func() { l.away = true })
+		l.until(l.age() + l.cfg.Timing().AttemptTimeout() + loopEvery)
+		if l.state() != recovery.Detached || l.serving {
+			t.Errorf("%s, serving %t", l.state(), l.serving)
+		}
+	})
+}
+
 func TestAPausedMachineThatFindsNoEtcdFencesAfterOneAttempt(t *testing.T) {
 	for name, row := range map[string]struct {
 		by   time.Duration

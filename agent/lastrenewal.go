@@ -181,7 +181,8 @@ func (a *agent) noteRenewal() {
 // noteFormer sees, until we were attached, whether the lease of an earlier sidecar is over:
 // its fence point has passed. A process of the broker that was never registered, or that
 // renews its lease itself, is left alone until etcd fails to answer: until then the
-// registration is only a question away, unless a pause holds it back. So is every broker of which no renewal is known.
+// registration is only a question away, unless a pause holds it back. So is every broker of
+// which no renewal is known, and one whose registration was given up.
 // Whatever is known, a TTL after our own start the lease is over.
 func (a *agent) noteFormer() {
 	if a.formerOver || a.everAttached || a.memory.Epoch == 0 {
@@ -190,7 +191,7 @@ func (a *agent) noteFormer() {
 	now := a.clock()
 	switch {
 	case now.Sub(a.begun) >= a.cfg.LeaseTTL-a.cfg.LeaseDetachMargin:
-	case a.memory.Released || now < a.former.FencePoint():
+	case !a.memory.Released && now < a.former.FencePoint():
 		return
 	case a.keeper.View().FailureStreak == 0 && !a.formerServes() && !a.suspended(recovery.ActRegister):
 		return
@@ -201,7 +202,7 @@ func (a *agent) noteFormer() {
 // formerServes reports whether the process of the broker that was registered may serve: it
 // has answered, or nobody has and it was not seen to end.
 func (a *agent) formerServes() bool {
-	if a.memory.Joined || !a.former.Known() {
+	if a.memory.Joined || a.memory.Released || !a.former.Known() {
 		return false
 	}
 	if who, id := a.identity.get(); id != "" {

@@ -41,10 +41,11 @@ func (a *agent) settleDoubt() {
 	}
 }
 
-// uncounted is by how much the fence point is nearer than the boot clock tells. While etcd
-// may still answer it is nothing: a clock that was set must not detach anybody.
+// uncounted is by how much the fence point is nearer than the boot clock tells. For as long
+// as one attempt may take it is nothing: a clock that was set must not detach anybody.
+// After that it counts, whether etcd has not answered or was not asked.
 func (a *agent) uncounted() time.Duration {
-	if !a.doubted() || a.keeper.View().FailureStreak == 0 || a.clock().Sub(a.doubt.since) < a.cfg.Timing().AttemptTimeout() {
+	if !a.doubted() || a.clock().Sub(a.doubt.since) < a.cfg.Timing().AttemptTimeout() {
 		return 0
 	}
 	return a.doubt.lost
