@@ -56,7 +56,7 @@ type plan struct {
 func main() {
 	p := plan{}
 	flag.IntVar(&p.each, "each", 5, "runs of each fault")
-	flag.IntVar(&p.parallel, "parallel", 8, "runs at a time")
+	flag.IntVar(&p.parallel, "parallel", 16, "runs at a time; they mostly wait")
 	only := flag.String("only", "", "regular expression of the faults to do")
 	flag.DurationVar(&p.ttl, "ttl", 6*time.Second, "TTL of the leases, in whole seconds")
 	flag.Uint64Var(&p.seed, "seed", uint64(time.Now().UnixNano()), "of the moments of the faults")
