@@ -6,17 +6,16 @@ import (
 	"path/filepath"
 )
 
-// Debian finds a program of Debian's: on PATH, or where .ci/run unpacks it.
+// Debian finds a program of Debian's: where .ci/run unpacks it, or on PATH.
 func Debian(program, pkg string) (path string, err error) {
-	if path, err := exec.LookPath(program); err == nil {
-		return path, nil
-	}
 	root, err := Root()
 	if err != nil {
 		return "", err
 	}
-	if path, err = exec.LookPath(filepath.Join(root, "lab", ".bin", "debian", "usr", "bin", program)); err != nil {
-		return "", fmt.Errorf("no %s: install Debian's %s, or have .ci/run unpack it", program, pkg)
+	for _, place := range []string{filepath.Join(root, "lab", ".bin", "debian", "usr", "bin", program), program} {
+		if path, err = exec.LookPath(place); err == nil {
+			return path, nil
+		}
 	}
-	return path, nil
+	return "", fmt.Errorf("no %s: install Debian's %s, or have .ci/run unpack it", program, pkg)
 }
