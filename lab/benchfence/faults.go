@@ -14,8 +14,9 @@ import (
 // fault is what is done in a run, and what must stand there for it.
 type fault struct {
 	name  string
-	bare  bool  // the sidecar cannot stop the broker's process, and nor can a guard
-	hangs hangs // else one etcd stands there, behind a link
+	bare  bool          // the sidecar cannot stop the broker's process, and nor can a guard
+	found time.Duration // within which a broker is found that starts when the key is gone; 0: none may serve
+	hangs hangs         // else one etcd stands there, behind a link
 	hurt  func(context.Context, *run, *outcome) error
 }
 
@@ -55,9 +56,10 @@ func faults(out io.Writer, number int) (all []fault) {
 			all = append(all, fault{name: "leader hangs, " + string(h), hangs: h, hurt: hang})
 		}
 	}
-	for _, pause := range []time.Duration{0, time.Second} {
-		all = append(all, fault{name: fmt.Sprintf("frozen, broker restarted after %v", pause), hurt: restartBroker(pause)})
-	}
+	// The pid file wakes the guard, and a look comes later. At once is before the key is gone.
+	all = append(all,
+		fault{name: "frozen, broker restarted at once", hurt: restartBroker(0)},
+		fault{name: "frozen, broker restarted after 1 s", found: look, hurt: restartBroker(time.Second)})
 	for _, bare := range []bool{false, true} {
 		with := ""
 		if bare {

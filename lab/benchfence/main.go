@@ -20,8 +20,8 @@
 // sidecar then.
 //
 // Distributions are printed: from the last served message to the deadline, to the moment
-// at which the key was gone, and from the return of a topic by other hands to the last
-// message that it took. Exit code 1: one of the first two is not above zero in some run,
+// at which the key was gone, and for how long others had a topic served: from its return by
+// other hands, or by a broker that was started when the key was gone, to the last message. Exit code 1: one of the first two is not above zero in some run,
 // one of the third is above its limit, or a broker was not stopped, or a key never went.
 // Exit code 75: else, but for a run that could not be judged; see package standstill.
 package main
@@ -56,7 +56,7 @@ type plan struct {
 func main() {
 	p := plan{}
 	flag.IntVar(&p.each, "each", 5, "runs of each fault")
-	flag.IntVar(&p.parallel, "parallel", 16, "runs at a time; they mostly wait")
+	flag.IntVar(&p.parallel, "parallel", 12, "runs at a time; they mostly wait")
 	only := flag.String("only", "", "regular expression of the faults to do")
 	flag.DurationVar(&p.ttl, "ttl", 6*time.Second, "TTL of the leases, in whole seconds")
 	flag.Uint64Var(&p.seed, "seed", uint64(time.Now().UnixNano()), "of the moments of the faults")

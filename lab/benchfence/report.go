@@ -19,7 +19,7 @@ type outcome struct {
 	toDeadline span // from the last served message
 	toGone     span // the same, to the end of the key
 	kept       bool // the key never went: the lease was renewed at another member
-	served     span // for how long, at most, after other hands had brought the topic back
+	served     span // for how long, at most, after others had brought the topic back
 	limit      time.Duration
 
 	claims  []error // that did not hold, or could not be judged
@@ -113,7 +113,7 @@ func report(out io.Writer, outcomes []outcome) (ok bool, err error) {
 	}{
 		{"deadline - last served message", func(o outcome) span { return o.toDeadline }},
 		{"key gone - last served message", func(o outcome) span { return o.toGone }},
-		{"last served message - brought back by others", func(o outcome) span { return o.served }},
+		{"served after others brought it back", func(o outcome) span { return o.served }},
 	} {
 		var total []time.Duration
 		line := func(name string, all []time.Duration) {

@@ -204,6 +204,23 @@ func (r *run) last(after, before time.Time) (last message, late int, err error) 
 	return last, late, err
 }
 
+// servedAfter is from the first message after a moment to the last one before another.
+func (r *run) servedAfter(after, before time.Time) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var first, last time.Time
+	for _, m := range r.stored {
+		if m.stored.Before(after) || m.stored.After(before) {
+			continue
+		}
+		if first.IsZero() {
+			first = m.sent
+		}
+		last = m.stored
+	}
+	return last.Sub(first)
+}
+
 // follow notes the deadline of the sidecar's last word.
 func (r *run) follow(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -230,6 +247,11 @@ func (r *run) judge(ctx context.Context, o *outcome, on time.Duration) error {
 	last, late, err := r.last(gone.At, until)
 	if err != nil {
 		return err
+	}
+	if r.found > 0 {
+		o.served, o.limit = known(r.servedAfter(gone.At, until)), r.found
+		o.claim(standstill.Judge("served", gone.At, until, o.served.Duration, o.limit))
+		return r.history.Err()
 	}
 	o.toGone = known(gone.At.Sub(last.stored))
 	o.claim(standstill.JudgeOrder("a message was stored", last.stored, "the key was gone", gone.At))

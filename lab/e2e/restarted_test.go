@@ -13,7 +13,7 @@ func TestABrokerThatIsRestartedUnderAFrozenSidecarIsStoppedAgainUntilItThaws(t *
 	s := newStage(t)
 	n, _, tr := s.guarded()
 	from, since := s.revision(), time.Now()
-	s.KeepRunning(n.nats, time.Second)
+	s.KeepRunning(n.nats, 0)
 	s.must(n.sidecar.Freeze())
 	gone := n.awaitExpiry(from)
 	s.waitOut(2 * n.ttl)
