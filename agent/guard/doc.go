@@ -43,7 +43,8 @@
 //
 // Not guaranteed: that a broker is stopped that neither pid file nor name leads to and that
 // somebody else starts while the sidecar is silent; that one serves nothing in the 250 ms
-// before it is found by name, or when its pid file comes after its listener; that a stop command stopped anything
+// before it is found by name, when its pid file comes after its listener, or when the machine
+// is too busy to run the guard between the two; that a stop command stopped anything
 // when there is no process to look at; anything if the guard itself is killed, or stopped,
 // with the sidecar. So:
 //
