@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/agent/lease"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
@@ -185,29 +184,5 @@ func TestALookHoldsNothingThatIsAttachedAgain(t *testing.T) {
 		if causes := l.notReady(); len(causes) > 0 || !l.serving || l.health.Snapshot().At(time.Now()) != probes.Up {
 			t.Errorf("%v, serving %t", causes, l.serving)
 		}
-	})
-}
-
-// datedGuard notes until when it was told last that nothing is served.
-type datedGuard struct {
-	fakeGuard
-	until *lease.Instant
-}
-
-func (g datedGuard) Postpone(until lease.Instant) { g.l.set(func() { *g.until = until }) }
-
-func TestTheGuardIsHeldBackByTheLastProofAndNotByTheWaitForTheNext(t *testing.T) {
-	quiescedInAnOutage(t, stoppable, func(l *sidecarLife) {
-		var until lease.Instant
-		l.inLoop(func() { l.guard = datedGuard{fakeGuard{l}, &until} })
-		l.until(l.age() + 2*l.cfg.HealthInterval)
-		l.set(func() { l.frozen, l.immortal = true, true })
-		froze := l.clock()
-		l.until(l.age() + 10*l.cfg.HealthInterval)
-		l.set(func() {
-			if held := until.Sub(froze); held <= 0 || held > recovery.ProofLooks*l.cfg.HealthInterval {
-				t.Errorf("held back for %v after the broker was last seen", held)
-			}
-		})
 	})
 }

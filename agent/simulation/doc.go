@@ -21,9 +21,18 @@
 //     at the crash or before), stop in order, and freeze: then every call to the world,
 //     the reading of the clock included, returns at the thaw, and not before.
 //   - The way to etcd: cut in one or both directions, slow, or losing answers. The store:
-//     errors, elections that refresh leases, leases revoked and keys deleted by others.
-//   - The fence step stop, and the dead-man guard, deciding by package guard: one for each
-//     process of the broker, started by a sidecar that lives, and outliving it.
+//     errors, elections that refresh leases, leases revoked and keys deleted by others; more
+//     TTL granted than was asked for; a backup restored. It has three members, of which a
+//     sidecar knows one or all: one may be a deposed leader that goes on confirming renewals
+//     and answers no read while the others expire the lease, or have no quorum.
+//   - The fence step stop, and the dead-man guard, deciding by package guard: started by a
+//     sidecar that lives, outliving it and the processes of the broker; or killed, or frozen,
+//     with its sidecar. Brokers that are slow to stop, that cannot be stopped, that somebody
+//     starts again at once.
+//   - Hosts that sleep (the boot clock runs on), virtual machines that stand (none does, and
+//     the wall clock jumps), and wall clocks that are set.
+//   - Hands other than ours that make served what was quiesced.
+//   - Two sidecars with one state directory (copies_test.go).
 //   - People who drain and activate over the control handler, and a placer that moves
 //     topics: away from a live broker only once that one has stopped serving them, away
 //     from any other as soon as its registration is gone.
@@ -35,12 +44,10 @@
 //
 // What is checked, and so proven for the schedules that were run (checks_test.go):
 //   - When a registration runs out in the store, nothing is served by its broker and it is
-//     not ready. With the fence step stop and a guard that was armed for this process of
-//     the broker this holds whatever froze, died or refused. Without, it is promised only
-//     if for some seconds before that the sidecar ran and the broker did as it was told.
-//   - A loss that nobody can foresee (a lease revoked, a key deleted by others) and a
-//     broker process that starts while unregistered end within a bound of the moment from
-//     which sidecar, broker and network were well.
+//     not ready, whoever was restarted, and whoever did it, but for the excuses in README.md,
+//     each of which has its length in seconds.
+//   - A loss that nobody can foresee (a lease revoked, a key deleted by others), a broker
+//     process that starts while unregistered, and what hands bring back end within a bound.
 //   - No topic is served by two brokers, by the same rules; never by two that are ready,
 //     unforeseeable losses and their bound apart.
 //   - Epochs grow, and a sidecar that was detached does not come back while its
@@ -65,9 +72,10 @@
 //     ready; nothing else is. In rendezvous mode every topic has one place, with move at an
 //     active broker, and none moves any more. All goroutines end.
 //
-// What is not: the drivers and brokers themselves, etcd's own behaviour (lab/clustertest
+// README.md lists what is excused, for how long and why, and what is approximated. Not
+// simulated are the drivers and brokers themselves, etcd's own behaviour (lab/clustertest
 // holds package memory against a real one), gRPC, the kernel's part of a stop and of the
-// guard, suspended hosts, adopted registrations, hands that place topics beside the
-// sidecars (rendezvous), and processes that end in the middle of one write to the disk.
-// Mutations (make mutate) say how much of the rules the checks would notice.
+// guard, adopted registrations, hands that place topics beside the sidecars (rendezvous),
+// and processes that end in the middle of one write to the disk. Mutations (make mutate) say
+// how much of the rules the checks would notice.
 package simulation
