@@ -143,7 +143,11 @@ func (c *checks) broker(i int, b *broker, why string) {
 	defer c.mu.Unlock()
 	now := time.Now()
 	w := c.nodes[i]
+	thawed := w.frozen && !b.frozen.isShut()
 	w.running, w.frozen, w.serving = b.running, b.frozen.isShut(), b.serving()
+	if thawed && w.instance != w.registrant {
+		w.started = now // it has not answered before
+	}
 	if w.instance != b.instance {
 		w.instance, w.started, w.wellSince = b.instance, now, now
 	}

@@ -18,6 +18,8 @@ const (
 	relooked = 4 * time.Second
 	// noticed is for a sidecar whose machine stood: its probes look at the clocks by themselves.
 	noticed = time.Second
+	// least is what a machine must stand for to be noticed.
+	least = time.Second
 	// looked is for a guard on its own: its look, the kill, and the end of the process.
 	looked = time.Second
 	// unheard is for how long a sidecar has not beaten before its guard acts alone.
@@ -62,13 +64,22 @@ func (w *watched) excuse(now time.Time, s settings) string {
 }
 
 // stoodLately reports whether the machine stands, or stood a moment ago. A sidecar that was
-// started since has no reading of the clocks from before.
+// started since has no reading of the clocks from before, and a guard looks at one clock only.
 func (w *watched) stoodLately(now time.Time, s settings) bool {
 	bound := soon
-	if w.lives != w.stoodAs {
+	if w.blinkedSince(now, s) {
+		return true
+	}
+	if w.lives != w.stoodAs || !w.sidecar {
 		bound = s.granted() + soon
 	}
 	return w.standing.within(bound, now)
+}
+
+// blinkedSince reports whether the machine stood, for too short to be noticed, in what may
+// be the time of the lease that has run out.
+func (w *watched) blinkedSince(now time.Time, s settings) bool {
+	return !w.blinked.IsZero() && now.Sub(w.blinked) < s.granted() && now.Sub(w.gone) < least
 }
 
 // unfenced reports whether a guard that stands leaves a broker alone for which its
@@ -91,10 +102,12 @@ func (c *checks) unguarded(i, sign int) {
 }
 
 // stood takes that the machine stands still, or goes on.
-func (c *checks) stood(i, sign int) {
+func (c *checks) stood(i, sign int, d time.Duration) {
 	c.change(i, func(w *watched, now time.Time) {
 		if w.standing.change(sign, now); sign > 0 {
 			w.stoodAs = w.lives
+		} else if d < least {
+			w.blinked = now
 		}
 	})
 }

@@ -44,7 +44,7 @@ func (n *node) stands(d, rest time.Duration, of *time.Duration) {
 		return // a machine stands once at a time
 	}
 	n.fleet.checks.unwell(n.index, 1)
-	n.fleet.checks.stood(n.index, 1)
+	n.fleet.checks.stood(n.index, 1, d)
 	n.broker.freeze()
 	n.guard.frozen.shut()
 	thaw := n.freezeLife()
@@ -57,7 +57,7 @@ func (n *node) stands(d, rest time.Duration, of *time.Duration) {
 	n.broker.thaw()
 	time.Sleep(rest)
 	thaw()
-	n.fleet.checks.stood(n.index, -1)
+	n.fleet.checks.stood(n.index, -1, d)
 	n.fleet.checks.unwell(n.index, -1)
 }
 

@@ -102,7 +102,7 @@ func (c *checks) readiness(i int) {
 		c.mu.Unlock()
 		return
 	}
-	if !w.registered && (w.why != stranger && !w.standing.within(noticed, now) || w.bounded(w.gone, now, c.f.settings)) {
+	if !w.registered && (w.why != stranger && !w.standing.within(noticed, now) && !w.blinkedSince(now, c.f.settings) || w.bounded(w.gone, now, c.f.settings)) {
 		c.violated("%s is ready without a registration (%s)", id, w.why)
 	}
 	var others []int

@@ -52,9 +52,10 @@ type watched struct {
 	lives       int       // of the sidecar, so far
 	asleepAs    int       // which one of them was frozen
 	unstoppable trouble
-	unguarded   trouble // the guard shares the fate of its sidecar
-	standing    trouble // the machine
-	stoodAs     int     // and which sidecar was there when it began
+	unguarded   trouble   // the guard shares the fate of its sidecar
+	standing    trouble   // the machine
+	blinked     time.Time // when the machine last went on that had stood for too short to be noticed
+	stoodAs     int       // and which sidecar was there when it began
 
 	stubborn time.Time // until when it could not be made to quiesce
 
