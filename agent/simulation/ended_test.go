@@ -19,7 +19,7 @@ func (n *node) endedByItself(l *life, err error) {
 	switch {
 	case s.Policy != "shutdown" && s.Retries == 0, !errors.As(err, &exit), exit.Code != agent.ExitFailed:
 		n.fleet.checks.fail("the sidecar of %s ended by itself: %v", n.id, err)
-	case !l.stopped.Load():
+	case !l.stopped.Load() && !n.broker.cannotBeStopped():
 		n.fleet.checks.fail("the sidecar of %s ended without having stopped its broker: %v", n.id, err)
 	}
 	n.fleet.checks.gaveUp(n.index, err)

@@ -192,6 +192,12 @@ func (b *broker) killInstance(instance int) error {
 	return nil
 }
 
+func (b *broker) cannotBeStopped() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.unstoppable > 0
+}
+
 // end is killInstance for a process that has heard.
 func (b *broker) end(instance int) {
 	b.mu.Lock()
