@@ -49,6 +49,8 @@ func (w *watched) excuse(now time.Time, s settings) string {
 	switch {
 	case now.Sub(w.started) < soon:
 		return "a new process"
+	case w.instance != w.registrant && w.sidecar && w.asleep.count == 0 && w.wellFor(now) < soon:
+		return "a new process that does not answer in time"
 	case now.Sub(w.meddled) < relooked || alone && now.Sub(w.meddled) < soon:
 		return "brought back by hands"
 	case w.stoodLately(now, s):
@@ -70,7 +72,7 @@ func (w *watched) stoodLately(now time.Time, s settings) bool {
 	if w.blinkedSince(now, s) {
 		return true
 	}
-	if w.lives != w.stoodAs || !w.sidecar {
+	if w.lives != w.stoodAs || !w.sidecar || w.asleep.count > 0 {
 		bound = s.granted() + soon
 	}
 	return w.standing.within(bound, now)
@@ -86,7 +88,7 @@ func (w *watched) blinkedSince(now time.Time, s settings) bool {
 // sidecar has done nothing for so long that the guard must.
 func (w *watched) unfenced(now time.Time, s settings) bool {
 	return s.Stop && w.why == expiry && w.asleep.count > 0 && w.asleepAs == w.lives && now.Sub(w.asleep.ended) > unheard && now.Sub(w.zombie) > looked && now.Sub(w.meddled) > soon &&
-		w.sidecar && !w.unguarded.within(soon, now) && !w.unstoppable.within(looked, now) && !w.standing.within(soon, now)
+		w.sidecar && !w.unguarded.within(soon, now) && !w.unstoppable.within(looked, now) && !w.stoodLately(now, s)
 }
 
 func (c *checks) meddled(i int) {
