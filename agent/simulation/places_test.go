@@ -118,7 +118,7 @@ func (c *checks) placed(p placement, now time.Time) {
 				c.violated("n%d gave %s to n%d, and serves it", from, topic, to)
 			}
 		}
-		if moved {
+		if moved && c.allTold(now) {
 			if t.moves[topic]++; t.moves[topic] > manyMoves {
 				c.violated("%s moved %d times while the same brokers were active", topic, t.moves[topic])
 			}
@@ -244,4 +244,9 @@ func (c *checks) misplaced() string {
 		}
 	}
 	return ""
+}
+
+// allTold reports whether every sidecar has had the time to read who is active.
+func (c *checks) allTold(now time.Time) bool {
+	return !slices.ContainsFunc(c.nodes, func(w *watched) bool { return w.netFor(now) < soon })
 }
