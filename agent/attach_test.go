@@ -450,7 +450,9 @@ func lifeOf(t *testing.T, can brokerapi.Capabilities, change func(c *Config), pa
 
 func (l *sidecarLife) age() time.Duration { return time.Since(l.born) }
 
+// until lets time pass. What is written from now on comes after what the test has read.
 func (l *sidecarLife) until(age time.Duration) {
+	l.set(func() {})
 	time.Sleep(age - l.age())
 	synctest.Wait()
 }
