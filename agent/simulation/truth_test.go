@@ -90,6 +90,9 @@ func (w *watched) bounded(since, now time.Time, s settings) bool {
 	if w.wellFor(now) < soon || now.Sub(w.meddled) < relooked || now.Sub(since) < soon || w.stoodLately(now, s) {
 		return false
 	}
+	if !w.registered && w.why == released && w.wellFor(now) < heard {
+		return false // the first question to etcd may take two attempts
+	}
 	if !w.registered && w.why != stranger {
 		// A process that never was registered is left alone as long as etcd answers.
 		return w.instance == w.registrant || w.netFor(now) >= heard || now.Sub(since) >= heard
