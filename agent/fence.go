@@ -112,13 +112,15 @@ func (a *agent) fence(verdict probes.Verdict) {
 }
 
 // noteProof notes when nothing was served for certain. A process that has ended serves
-// nothing until another is seen.
+// nothing. One that runs in its place and has not answered yet is starting: it may take
+// longer than a proof counts, and the guard would end each one before it could answer.
+// The ladder fences it when it answers, and the guard when our loop stops.
 func (a *agent) noteProof() {
 	f := &a.fencing
 	switch {
 	case f.reached == recovery.FenceQuiesced:
 		f.provenAt = lease.Instant(f.ladder.ProvenAt())
-	case a.servesNothing():
+	case f.reached == recovery.FenceGone:
 		f.provenAt = a.clock()
 	}
 }

@@ -1,11 +1,14 @@
 package agent
 
 import (
+	"context"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"holdfast/agent/process"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
@@ -183,6 +186,43 @@ func TestALookHoldsNothingThatIsAttachedAgain(t *testing.T) {
 		l.until(l.age() + 10*time.Second)
 		if causes := l.notReady(); len(causes) > 0 || !l.serving || l.health.Snapshot().At(time.Now()) != probes.Up {
 			t.Errorf("%v, serving %t", causes, l.serving)
+		}
+	})
+}
+
+// A broker that crashed is started again at once, and replays its journal for a minute
+// before it answers. Etcd is well.
+func TestABrokerThatTakesLongToStartIsLeftAloneByTheGuard(t *testing.T) {
+	_, file := besides(t)
+	watch := probes.NewProcess(file, "", discard)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- watch.Run(ctx) }()
+	for watch.Pid() == 0 {
+		<-watch.Changes()
+	}
+	cancel()
+	<-ended // what it saw last stays
+	inLife(t, stoppable, func(l *sidecarLife) {
+		l.set(func() { l.ended = true })
+		l.until(l.age() + 5*time.Second)
+		l.inLoop(func() {
+			l.served = process.Target{Pid: os.Getpid(), StartTicks: 1} // somebody else's pid by now
+			l.agent.process = watch
+		})
+		l.becomes(recovery.Detached, time.Hour)
+		for range 60 {
+			l.until(l.age() + time.Second)
+			if left := l.postponed.Sub(l.clock()); left < 2*l.cfg.HealthInterval-100*time.Millisecond || left > 3*l.cfg.HealthInterval {
+				t.Errorf("the guard acts in %v", left)
+				return
+			}
+		}
+		l.inLoop(func() { l.agent.process = nil })
+		l.start()
+		l.becomes(recovery.Attached, l.age()+time.Minute)
+		if words := l.said(); !strings.Contains(words[strings.LastIndex(words, "postpone"):], "arm ") || len(l.stops) > 0 {
+			t.Errorf("%s, stopped at %v", words, l.stops)
 		}
 	})
 }

@@ -29,8 +29,10 @@ var fenceMutations = []mutation{
 		edits: []edit{{"agent/fence.go", "f.provenAt = lease.Instant(f.ladder.ProvenAt())", "f.provenAt = a.clock()"}}},
 	{name: "the guard is put off while the ladder merely waits", rule: "dead-man guard", test: "./agent ^TestTheGuardIsNotLetGoWhileTheLadderMerelyWaits$",
 		edits: []edit{
-			{"agent/fence.go", "\tcase a.servesNothing():\n\t\tf.provenAt", "\tdefault:\n\t\tf.provenAt"},
+			{"agent/fence.go", "\tcase f.reached == recovery.FenceGone:\n\t\tf.provenAt", "\tdefault:\n\t\tf.provenAt"},
 			{"agent/fence.go", "at > a.clock() && a.fencing.reached.Proven() &&", "at > a.clock() &&"}}},
+	{name: "the guard ends a broker that takes long to start", rule: "dead-man guard", test: "./agent ^TestABrokerThatTakesLongToStartIsLeftAloneByTheGuard$",
+		edits: []edit{{"agent/fence.go", "\tcase f.reached == recovery.FenceGone:\n\t\tf.provenAt", "\tcase a.servesNothing():\n\t\tf.provenAt"}}},
 	{name: "the guard is tended after orders to load", rule: "dead-man guard", test: "./agent ^TestTheReconcilerIsLetLooseOnlyAfterTheGuardIsArmed$",
 		edits: []edit{
 			{"agent/loop.go", "\ta.tendGuard() // before the reconciler may load\n", ""},
