@@ -41,10 +41,9 @@ func TestTheBrokerThatADeadSidecarStartedIsStoppedBeforeItsKeyIsGone(t *testing.
 			s.ok(err)
 			t.Logf("the key was gone %v after the broker ended", gone.At.Sub(stopped))
 			inOrder(t, "the broker ended", stopped, "its key was gone", gone.At)
-			s.ok(harness.Await(s.ctx, bound, "the end of the guard", func(context.Context) (bool, string) {
-				g, ok := c.Guard()
-				return !ok, fmt.Sprintf("%+v", g)
-			}))
+			if g, stands := c.Guard(); !stands {
+				t.Errorf("whoever starts the broker again undoes it: %+v", g)
+			}
 		})
 	}
 }
