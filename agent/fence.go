@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/agent/guard"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
 	"holdfast/probes"
@@ -126,12 +127,14 @@ func (a *agent) noteProof() {
 }
 
 // provenUntil is until when the last proof counts that nothing is served; 0: there is none
-// since the detachment, or since another process of the broker came up.
+// since the detachment, or since another process of the broker came up. Health checks that
+// are close together must not leave the ladder less time than it needs for a process that
+// comes up.
 func (a *agent) provenUntil() lease.Instant {
 	if a.attachment != recovery.Detached || a.fencing.provenAt == 0 {
 		return 0
 	}
-	return a.fencing.provenAt.Add(recovery.ProofLooks * a.settings().HealthInterval)
+	return a.fencing.provenAt.Add(max(recovery.ProofLooks*a.settings().HealthInterval, guard.Silence))
 }
 
 // looker is a Stopper that must see the process while it lives, so that its end is

@@ -87,14 +87,20 @@ func (r shadowRegistrar) ownLease(ctx context.Context, client *cluster.Client, h
 	return renewed(held, sent, renewal), err == nil, err
 }
 
-// Prove implements lease.Registrar. Nothing stands under a shadow's lease: that the leader
-// who renewed it is still the leader is all that there is to prove.
-func (r shadowRegistrar) Prove(ctx context.Context, _ lease.Grant) (term uint64, err error) {
+// Prove implements lease.Registrar. Nothing stands under a shadow's lease: that it is there,
+// and that the leader who renewed it is still the leader, is all that there is to prove.
+func (r shadowRegistrar) Prove(ctx context.Context, g lease.Grant) (term uint64, err error) {
 	client, err := r.line.Client(ctx)
 	if err != nil {
 		return 0, err
 	}
-	_, term, err = client.Registered(ctx, r.brokerID)
+	if _, term, err = client.Registered(ctx, r.brokerID); err != nil {
+		return 0, err
+	}
+	_, found, err := client.TimeToLive(ctx, g.LeaseID)
+	if err == nil && !found {
+		err = lease.ErrLost
+	}
 	return term, err
 }
 

@@ -208,31 +208,6 @@ func TestAGuardOutlivesItsBrokerAndIsGivenTheNextProcess(t *testing.T) {
 	n.stoppedInTime(tr, from)
 }
 
-// Whoever starts the broker again does not know that its sidecar is frozen.
-func TestABrokerThatIsStartedAgainBesideAFrozenSidecarIsStoppedAgain(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	n, guard, tr := s.guarded()
-	from, since := s.revision(), time.Now()
-	s.must(n.sidecar.Freeze())
-	n.stoppedInTime(tr, from)
-	for range 3 {
-		s.must(n.nats.Launch())
-		select {
-		case <-n.nats.Exited():
-		case <-time.After(bound):
-			t.Fatal("it serves unregistered")
-		}
-	}
-	if now, ok := n.sidecar.Guard(); !ok || now.PID != guard.PID {
-		t.Errorf("guard %+v, want the same as before, %d", now, guard.PID)
-	}
-	s.must(n.sidecar.Thaw())
-	n.awaitEvent(since, "fence", "guard_fired")
-	s.must(n.nats.Launch())
-	n.awaitEvent(since, "attachment", "attached")
-}
-
 func TestTheGuardIsSmall(t *testing.T) {
 	long(t) // what is shipped takes long to build
 	s := newStage(t)

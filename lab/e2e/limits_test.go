@@ -17,7 +17,7 @@ import (
 
 // The limits that the sidecar promises to those who pay for its memory.
 const (
-	maxBinary   = 20_000_000 // bytes
+	maxBinary   = 25_000_000 // bytes
 	maxResident = 24_000_000 // bytes, idle with 1,000 topics
 )
 

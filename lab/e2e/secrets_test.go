@@ -158,7 +158,7 @@ func TestNoSecretIsInAnythingThatASidecarLetsOut(t *testing.T) {
 	s.ok(n.Kill())
 	c.await("a broker that is down", func(st harness.Status) bool { return st.Broker.Up == "down" })
 	s.ok(s.etcd.Kill())
-	c.awaitLines(1, `renewals fail|renewal`)
+	c.awaitLines(1, "watch failed")
 	s.ok(c.Signal(syscall.SIGHUP))
 	c.awaitLines(1, "settings read anew")
 	s.spilled(c.Sidecar, out)
