@@ -23,8 +23,8 @@
 // else. From then on it stands: while the sidecar's loop has not beaten for 2 s, it looks
 // every 250 ms by pid file or by a name that one process has, and at once when a pid file
 // is written. What it finds it stops, if it was started before the moment; what was started
-// later it holds by SIGSTOP, so that nobody starts yet another one, and ends it when the
-// loop beats again. With a stop command and nothing to look at, it runs that every 5 s.
+// later it holds by SIGSTOP, so that nobody starts yet another one, until the loop beats
+// again. With a stop command and nothing to look at, it runs that every 5 s.
 // Beside a sidecar whose loop runs a broker may always be started again. It leaves alone
 // what it is told is not the broker.
 //
@@ -35,8 +35,8 @@
 // broker ends, and not by SIGTERM, SIGINT, SIGHUP or SIGQUIT, which a service manager or a
 // terminal send to everybody. One that stands beside a sidecar that never returns keeps the
 // broker down until it is ended by hand: kill -KILL with the pid that guard.lock in the
-// state directory has, and then the broker that it holds. It says so in its log when it
-// begins.
+// state directory has, and then kill -CONT the broker that it holds. It says so in its log
+// when it begins.
 //
 // Stands says when a guard keeps the word for a process of the broker; a sidecar lets
 // nobody to the broker before, unless none can be started.

@@ -12,9 +12,10 @@ import (
 
 // A broker that is started after the moment is held by SIGSTOP and not ended: whoever starts
 // it again at once would do so for ever, or until its service manager gives up, and it serves
-// for a moment each time. One that is held before it listens serves nobody. It is killed as
-// soon as the sidecar's loop beats again, or the guard leaves, so that it is started again
-// beside somebody who fences it. A group is ended: its members may start others.
+// for a moment each time. One that is held before it listens serves nobody. It goes on as
+// soon as the sidecar's loop beats again, which fences it like any that comes up beside it,
+// and when the guard leaves: whoever started the two together must not find one of them
+// dead. A group is ended: its members may start others.
 
 const howHeld = "SIGSTOP"
 
@@ -26,7 +27,9 @@ func (w *watcher) hold(t process.Target, now lease.Instant) bool {
 	if t == w.held {
 		return true // and nobody else has it run again
 	}
-	w.release()
+	if w.held != (process.Target{}) {
+		_ = send(w.held, unix.SIGKILL) // no pid file names it any more, so nobody would fence it
+	}
 	w.held = t
 	w.tell(Acted{
 		At: time.Now().UTC(), Guard: w.pid, Broker: t.Pid, How: howHeld,
@@ -36,10 +39,10 @@ func (w *watcher) hold(t process.Target, now lease.Instant) bool {
 	return true
 }
 
-// release ends what is held. It cannot be asked: it does not run.
+// release lets go on what is held.
 func (w *watcher) release() {
 	if w.held != (process.Target{}) {
-		_ = send(w.held, unix.SIGKILL) // it may have ended
+		_ = send(w.held, unix.SIGCONT) // it may have ended
 		w.held = process.Target{}
 	}
 }

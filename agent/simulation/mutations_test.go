@@ -227,7 +227,7 @@ var mutations = []mutation{
 			"if false && w.hold(t, now) {"}}},
 	{name: "what a guard holds is left as it is", rule: "dead-man guard", test: "./agent/guard ^TestABrokerThatIsStartedAgainBesideASilentSidecarIsHeldUntilTheLoopBeats$",
 		edits: []edit{{"agent/guard/hold.go",
-			"\t\t_ = send(w.held, unix.SIGKILL) // it may have ended\n",
+			"\t\t_ = send(w.held, unix.SIGCONT) // it may have ended\n",
 			""}}},
 	{name: "a guard holds what serves already", rule: "dead-man guard", test: "./agent/guard ^TestABrokerThatWasStartedAgainBeforeTheMomentIsEnded$",
 		edits: []edit{{"agent/guard/stop.go",
