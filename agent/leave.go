@@ -35,7 +35,8 @@ func (a *agent) leave() error {
 	v := a.keeper.View()
 	holding := v.Grant.LeaseID != 0 && v.Validity.Known()
 	stay := a.cfg.LeaveRegistered && !a.childEnded.Load()
-	due := a.mustFence() && !a.fencing.reached.Proven()
+	fenced := a.mustFence()
+	due := fenced && !a.fencing.reached.Proven()
 	if holding && a.memory.Joined && !due && a.child == nil {
 		return a.leaveJoined(v.Grant)
 	}
@@ -44,7 +45,8 @@ func (a *agent) leave() error {
 		if err := a.endChild(ctx); err != nil {
 			return a.leaveServing(v.Grant, err)
 		}
-	} else if a.local == nil && (holding && !stay || due) {
+	} else if a.local == nil && (holding && !stay || fenced && !holding || due) {
+		// Also where it was fenced before: a guard that stays would keep the broker down.
 		var err error
 		if proven, err = a.fenceToLeave(ctx, due); err != nil {
 			return a.leaveServing(v.Grant, err)

@@ -2,11 +2,13 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"holdfast/agent/process"
 	"holdfast/probes"
+	"holdfast/recovery"
 )
 
 // In a pod the sidecar is ended right after its broker, whose health is still what it was.
@@ -96,4 +98,42 @@ func TestABrokerThatEndsWhileItIsQuiescedLeavesNoRegistration(t *testing.T) {
 			t.Errorf("%v, revoked %v", err, revoked(l))
 		}
 	})
+}
+
+// The guard outlives its sidecar, and would hold each broker that is started from then on.
+func TestASidecarThatHoldsNothingLetsTheGuardGoWhenNothingIsServed(t *testing.T) {
+	ended := process.Target{Pid: 1<<22 + 1, StartTicks: 1}
+	for name, row := range map[string]struct {
+		change  func(l *sidecarLife)
+		reached recovery.Fence
+	}{
+		"the broker ended, and its lease was revoked": {func(l *sidecarLife) {
+			who, _ := l.identity.get()
+			l.inLoop(func() {
+				l.set(func() { l.ended = true })
+				l.served = ended
+				l.recognizer.settle(ended, who.Instance, isBroker, "")
+			})
+		}, recovery.FenceGone},
+		"the registration is lost, and the broker quiesced": {func(l *sidecarLife) {
+			l.set(func() { l.lost, l.storeErr = true, true })
+		}, recovery.FenceQuiesced},
+	} {
+		for _, stay := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, --leave-registered=%t", name, stay), func(t *testing.T) {
+				inLife(t, func(c *Config) { stoppable(c); c.RestartGrace, c.LeaveRegistered = 2*time.Second, stay }, func(l *sidecarLife) {
+					row.change(l)
+					l.until(l.age() + 10*time.Second)
+					if got := l.view.Load().fence; got != row.reached || l.keeper.View().Validity.Known() {
+						t.Errorf("the ladder has reached %q, the lease is %v", got, l.keeper.View().Validity)
+					}
+					l.halt()
+					l.set(func() { l.words, l.stops = nil, nil })
+					if err := l.leave(); err != nil || l.said() != "disarm" || len(l.stops) > 0 {
+						t.Errorf("%v, guard %q, stopped at %v", err, l.said(), l.stops)
+					}
+				})
+			})
+		}
+	}
 }

@@ -39,6 +39,8 @@ var fenceMutations = []mutation{
 			{"agent/loop.go", "\ta.letIn()\n\ta.orderPlacer()\n", "\ta.tendGuard()\n\ta.letIn()\n\ta.orderPlacer()\n"}}},
 	{name: "the end of a session lets the guard go before the broker is stopped", rule: "dead-man guard", test: "./agent ^TestTheEndOfASessionLetsTheGuardGoOnlyWhenTheBrokerIsStopped$",
 		edits: []edit{{"agent/session.go", "\thow, err := a.stopBroker()\n", "\tif a.guard != nil {\n\t\ta.guard.Disarm()\n\t}\n\thow, err := a.stopBroker()\n"}}},
+	{name: "a sidecar that holds nothing leaves its guard behind", rule: "never worse than bare", test: "./agent ^TestASidecarThatHoldsNothingLetsTheGuardGoWhenNothingIsServed$",
+		edits: []edit{{"agent/leave.go", " || fenced && !holding ||", " ||"}}},
 	{name: "a state older than known is taken up", rule: "rule 6", test: "./agent ^TestAStateThatTheWatchBringsLateIsNotTakenUp$",
 		edits: []edit{{"agent/mode.go", "\tif revision <= a.modeRev {\n\t\treturn\n\t}\n", ""}}},
 	{name: "the mode is asserted while detached", rule: "rule 9", test: "./agent ^TestTheModeIsNotAssertedWhileDetached$",
