@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"holdfast/agent/guard"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
 	"holdfast/probes"
@@ -127,14 +126,13 @@ func (a *agent) noteProof() {
 }
 
 // provenUntil is until when the last proof counts that nothing is served; 0: there is none
-// since the detachment, or since another process of the broker came up. Health checks that
-// are close together must not leave the ladder less time than it needs for a process that
-// comes up.
+// since the detachment, or since another process of the broker came up. The loop may look
+// less often than the broker's health is.
 func (a *agent) provenUntil() lease.Instant {
 	if a.attachment != recovery.Detached || a.fencing.provenAt == 0 {
 		return 0
 	}
-	return a.fencing.provenAt.Add(max(recovery.ProofLooks*a.settings().HealthInterval, guard.Silence))
+	return a.fencing.provenAt.Add(recovery.ProofLooks * max(a.settings().HealthInterval, loopEvery))
 }
 
 // looker is a Stopper that must see the process while it lives, so that its end is

@@ -203,26 +203,28 @@ func TestABrokerThatTakesLongToStartIsLeftAloneByTheGuard(t *testing.T) {
 	}
 	cancel()
 	<-ended // what it saw last stays
-	inLife(t, stoppable, func(l *sidecarLife) {
-		l.set(func() { l.ended = true })
-		l.until(l.age() + 5*time.Second)
-		l.inLoop(func() {
-			l.served = process.Target{Pid: os.Getpid(), StartTicks: 1} // somebody else's pid by now
-			l.agent.process = watch
-		})
-		l.becomes(recovery.Detached, time.Hour)
-		for range 60 {
-			l.until(l.age() + time.Second)
-			if left := l.postponed.Sub(l.clock()); left < 2*l.cfg.HealthInterval-100*time.Millisecond || left > 3*l.cfg.HealthInterval {
-				t.Errorf("the guard acts in %v", left)
-				return
+	for _, interval := range []time.Duration{100 * time.Millisecond, time.Second} {
+		inLife(t, func(c *Config) { stoppable(c); c.HealthInterval = interval }, func(l *sidecarLife) {
+			l.set(func() { l.ended = true })
+			l.until(l.age() + 5*time.Second)
+			l.inLoop(func() {
+				l.served = process.Target{Pid: os.Getpid(), StartTicks: 1} // somebody else's pid by now
+				l.agent.process = watch
+			})
+			l.becomes(recovery.Detached, time.Hour)
+			for range 100 {
+				l.until(l.age() + 590*time.Millisecond)
+				if left := l.postponed.Sub(l.clock()); left < time.Second || left > 3*time.Second {
+					t.Errorf("the guard acts in %v", left)
+					return
+				}
 			}
-		}
-		l.inLoop(func() { l.agent.process = nil })
-		l.start()
-		l.becomes(recovery.Attached, l.age()+time.Minute)
-		if words := l.said(); !strings.Contains(words[strings.LastIndex(words, "postpone"):], "arm ") || len(l.stops) > 0 {
-			t.Errorf("%s, stopped at %v", words, l.stops)
-		}
-	})
+			l.inLoop(func() { l.agent.process = nil })
+			l.start()
+			l.becomes(recovery.Attached, l.age()+time.Minute)
+			if words := l.said(); !strings.Contains(words[strings.LastIndex(words, "postpone"):], "arm ") || len(l.stops) > 0 {
+				t.Errorf("%s, stopped at %v", words, l.stops)
+			}
+		})
+	}
 }
