@@ -134,8 +134,8 @@ func TestScenario4_FullClusterRestart(t *testing.T) {
 					}
 					if i%2 == 0 {
 						n.start()
-					} else { // the broker first
-						s.must(n.broker.Start(s.ctx))
+					} else { // the broker first; its guard holds it until the sidecar runs
+						s.must(n.broker.Launch())
 						s.must(n.sidecar.Start())
 					}
 					n.comesBackByItself(down)
