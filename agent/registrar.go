@@ -227,10 +227,11 @@ func (r *registrar) keep(ctx context.Context, client *cluster.Client, seen clust
 		return err
 	}
 	ours := grant.LeaseID == reg.LeaseID
-	if ours && !r.adopting() && len(now.value) > 0 && string(reg.Value) != string(now.value) {
+	differs := ours && !r.adopting() && len(now.value) > 0 && string(reg.Value) != string(now.value)
+	if differs && !fromBefore(reg.Value, now.value) {
 		out.repaired = "value changed"
 	}
-	if !ours || out.repaired != "" {
+	if !ours || differs || out.repaired != "" {
 		stand := r.standing(seen, now, out)
 		bound, err := r.rebind(ctx, client, seen, grant.LeaseID, now, stand)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"reflect"
 
 	"holdfast/cluster"
 )
@@ -22,6 +23,17 @@ func registrationValue(c Config, incarnation, run, version string) ([]byte, erro
 		return nil, fmt.Errorf("encode registration: %w", err)
 	}
 	return v, nil
+}
+
+// fromBefore reports whether a registration is what the sidecar before this one wrote: only
+// its process and its version are others.
+func fromBefore(old, now []byte) bool {
+	var a, b cluster.RegistrationValue
+	if json.Unmarshal(old, &a) != nil || json.Unmarshal(now, &b) != nil {
+		return false
+	}
+	a.Run, a.Holdfast = b.Run, b.Holdfast
+	return reflect.DeepEqual(a, b)
 }
 
 func withoutPassword(raw string) string {
