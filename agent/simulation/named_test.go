@@ -44,6 +44,12 @@ var named = []struct {
 			{At: 5 * time.Second, Do: deleteKey, Node: 0},
 			{At: 23 * time.Second, Do: busyStore, Node: 0, For: 6 * time.Second},
 		}}},
+	// What does not run has no registration, and others must see that.
+	{"a broker stays down", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 2,
+		TTL: 8 * time.Second, Policy: "drain", Latency: 200 * time.Microsecond},
+		Events: []event{
+			{At: 4 * time.Second, Do: crashBroker, Node: 0, For: 60 * time.Second},
+		}}},
 	// Between the look and the transaction, on a slow way, a person speaks.
 	{"a person drains while the broker registers again", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 2,
 		TTL: 32 * time.Second, Policy: "drain", Latency: 200 * time.Microsecond},

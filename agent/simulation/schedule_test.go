@@ -71,7 +71,7 @@ var deeds = []struct {
 	{newLeader, 2}, {revokeLease, 3}, {deleteKey, 3}, {deleteState, 2}, {crashSidecar, 6}, {stopSidecar, 3},
 	{freezeSidecar, 4}, {crashBroker, 5}, {freezeBroker, 3}, {slowBroker, 3}, {refuseQuiesce, 2}, {drain, 3}, {drainKey, 3},
 	{activate, 5}, {move, 4}, {restartFleet, 2}, {crashNode, 4}, {pause, 4}, {resume, 1}, {join, 1},
-	{lyingLeader, 4}, {noQuorum, 3}, {restore, 1}, {hands, 3}, {slowStop, 3}, {refuseStop, 2},
+	{lyingLeader, 4}, {noQuorum, 3}, {restore, 0}, {hands, 3}, {slowStop, 3}, {refuseStop, 2},
 	{suspend, 3}, {pauseVM, 3}, {stepWall, 1}, {killBoth, 2}, {freezeBoth, 2}, {killGuard, 1},
 }
 
