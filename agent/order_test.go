@@ -136,6 +136,42 @@ func TestAStateThatTheWatchBringsLateIsNotTakenUp(t *testing.T) {
 	})
 }
 
+// The operator spoke between the Registrar's look and its answer.
+func TestAnAnswerThatIsOlderThanAnOperatorsDrainDoesNotLiftIt(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		drained := recovery.ModeRecord{Mode: recovery.Drained, Reason: "disk swap", By: recovery.ByOperator}
+		active := recovery.ModeRecord{Mode: recovery.Active, Reason: recovery.ReasonFleetExpired, By: recovery.ByHoldfast}
+		answer := func(revision int64) {
+			l.takeUp(outcome{decision: recovery.Decision{Step: recovery.Keep, Mode: active}, grant: l.grant, instance: l.memory.Instance, stateRevision: revision})
+		}
+		l.inLoop(func() {
+			l.setMode(drained, 2_000_001, "")
+			answer(2_000_000)
+		})
+		if got := l.view.Load().mode; got != drained {
+			t.Errorf("mode %+v", got)
+		}
+		l.inLoop(func() { answer(2_000_002) })
+		if got := l.view.Load().mode; got != active {
+			t.Errorf("newer, and not taken up: %+v", got)
+		}
+	})
+}
+
+// The watch was faster than the Registrar's answer: the key went after that one was written.
+func TestALossThatTheWatchSawBeforeTheAnswerIsNotForgotten(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		l.inLoop(func() {
+			l.seenKey = &keySeen{id: l.ids.registered.now(), revision: 2_000_001}
+			l.takeUp(outcome{decision: recovery.Decision{Step: recovery.Keep, Mode: l.mode}, grant: l.grant, value: l.value,
+				instance: l.memory.Instance, stateRevision: l.modeRev, seenAt: 2_000_000})
+		})
+		if got := l.why("registration"); !strings.Contains(got, "lost:key_deleted") {
+			t.Errorf("%s, %s", l.state(), got)
+		}
+	})
+}
+
 // What etcd lists is older than what a renewal told: it was restored from a backup.
 func TestAnEtcdThatWasRestoredIsLookedAt(t *testing.T) {
 	inLife(t, nil, func(l *sidecarLife) {
