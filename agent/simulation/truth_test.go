@@ -47,6 +47,8 @@ type watched struct {
 	pausedUntil time.Time // its end; zero: there was none
 
 	started     time.Time // of this process of the broker
+	loaded      string    // the last topic that was, and when
+	loadedAt    time.Time
 	meddled     time.Time // when hands last made something served
 	asleep      trouble   // the sidecar is frozen
 	lives       int       // of the sidecar, so far
@@ -95,7 +97,7 @@ func (w *watched) bounded(since, now time.Time, s settings) bool {
 	}
 	if !w.registered && w.why != stranger {
 		// A process that never was registered is left alone as long as etcd answers.
-		return w.instance == w.registrant || w.netFor(now) >= heard || now.Sub(since) >= heard
+		return w.instance == w.registrant || w.netFor(now) >= heard || min(now.Sub(since), w.wellFor(now)) >= heard
 	}
 	told := w.netFor(now) >= heard && now.Sub(since) >= heard && !w.lately(now)
 	return told || now.Sub(later(since, later(w.gone, w.stood))) >= s.granted()+soon
