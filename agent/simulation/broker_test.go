@@ -69,6 +69,7 @@ var errRefused = errors.New("connection refused")
 type broker struct {
 	id      string
 	latency time.Duration
+	boot    time.Duration // how long a process takes before it serves, and answers anybody
 	forgets bool
 	changed func(why string) // called with the broker locked
 	clock   func() lease.Instant
@@ -78,7 +79,8 @@ type broker struct {
 	frozen gate
 
 	mu       sync.Mutex
-	running  bool
+	running  bool // the process is there
+	booted   bool // and it answers
 	instance int
 	started  time.Time
 	born     lease.Instant
@@ -93,20 +95,24 @@ type broker struct {
 	watchers    map[chan struct{}]struct{}
 }
 
-func newBroker(id string, forgets bool) *broker {
-	return &broker{id: id, latency: 2 * time.Millisecond, forgets: forgets, topics: map[string]bool{},
+func newBroker(id string, boot time.Duration, forgets bool) *broker {
+	return &broker{id: id, latency: 2 * time.Millisecond, boot: boot, forgets: forgets, topics: map[string]bool{},
 		watchers: map[chan struct{}]struct{}{}}
 }
 
-// start runs a new process. It serves at once what it finds on its disk.
+// start runs a new process. It serves what it finds on its disk as soon as it has booted.
 func (b *broker) start() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.running {
 		return
 	}
-	b.running, b.started, b.born, b.exited = true, time.Now(), b.clock(), make(chan struct{})
+	b.running, b.booted, b.started, b.born, b.exited = true, b.boot == 0, time.Now(), b.clock(), make(chan struct{})
 	b.instance++
+	if !b.booted {
+		exited := b.exited
+		b.beside(func() { b.boots(exited) })
+	}
 	if b.forgets {
 		for topic := range b.topics {
 			b.topics[topic] = true
@@ -114,6 +120,27 @@ func (b *broker) start() {
 	}
 	b.changed("broker started")
 }
+
+// boots lets the process answer when its time has come, unless it has ended.
+func (b *broker) boots(exited <-chan struct{}) {
+	select {
+	case <-time.After(b.boot):
+	case <-exited:
+		return
+	}
+	b.frozen.pass()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case <-exited:
+	default:
+		b.booted = true
+		b.changed("broker booted")
+	}
+}
+
+// answers reports whether there is a process, and has booted.
+func (b *broker) answers() bool { return b.running && b.booted }
 
 // kill ends the process, frozen or not.
 func (b *broker) kill() {
@@ -169,7 +196,7 @@ func (b *broker) serveByHand() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, topic := range slices.Sorted(maps.Keys(b.topics)) {
-		if !b.topics[topic] && b.running && !b.frozen.isShut() {
+		if !b.topics[topic] && b.answers() && !b.frozen.isShut() {
 			b.topics[topic] = true
 			b.changed("brought back by hand: " + topic)
 			return
@@ -193,7 +220,7 @@ func (b *broker) serving() []string {
 // carried out, and one that was sent to a frozen process will be.
 func (b *broker) ask(ctx context.Context, do func() error) error {
 	b.mu.Lock()
-	if !b.running {
+	if !b.answers() {
 		b.mu.Unlock()
 		return fmt.Errorf("broker %s: %w", b.id, errRefused)
 	}

@@ -144,14 +144,14 @@ func (c *checks) broker(i int, b *broker, why string) {
 	now := time.Now()
 	w := c.nodes[i]
 	thawed := w.frozen && !b.frozen.isShut()
-	w.running, w.frozen, w.serving = b.running, b.frozen.isShut(), b.serving()
+	w.running, w.frozen, w.serving = b.answers(), b.frozen.isShut(), b.serving()
 	if topic, ok := strings.CutPrefix(why, "loaded "); ok {
 		w.loaded, w.loadedAt = topic, now
 	}
 	if thawed && w.instance != w.registrant {
 		w.started = now // it has not answered before
 	}
-	if w.instance != b.instance {
+	if w.instance != b.instance && w.running {
 		w.instance, w.started, w.wellSince = b.instance, now, now
 	}
 	if !w.running {

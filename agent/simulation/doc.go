@@ -13,8 +13,8 @@
 //
 // What is simulated:
 //   - Brokers, as NATS is one: a process with instances; topics that it serves, or holds
-//     quiesced; after a start of the process it serves at once what it holds, before
-//     anybody asked. They freeze (what was sent to them meanwhile is done at the thaw, in
+//     quiesced; after a start of the process it serves what it holds, before anybody asked:
+//     at once, or after a boot of some seconds in which it answers nobody. They freeze (what was sent to them meanwhile is done at the thaw, in
 //     order), are slow, refuse to quiesce, crash, come back, and may forget what was
 //     quiesced. A call whose context ended may have been carried out.
 //   - Sidecars that crash (nothing is undone, and the state file goes back to what it was

@@ -119,7 +119,7 @@ func (f *fleet) build(dir string) (end context.CancelFunc) {
 	for i := range f.settings.Nodes {
 		n := &node{fleet: f, index: i, id: fmt.Sprintf("n%d", i), link: memory.NewLink(), healed: make(chan struct{})}
 		n.dir = filepath.Join(dir, n.id)
-		n.broker = newBroker(n.id, f.settings.Forgets)
+		n.broker = newBroker(n.id, f.settings.Boot, f.settings.Forgets)
 		n.broker.clock, n.broker.beside = n.clock, func(do func()) { f.aside.Go(do) }
 		n.broker.ended = func() { f.supervise(n) }
 		n.broker.changed = func(why string) { f.checks.broker(i, n.broker, why) }

@@ -27,6 +27,7 @@ type settings struct {
 	MinTTL        time.Duration // of etcd's leases; 0: what it has by default
 	Several       bool          // a sidecar knows all members of etcd, not one
 	Restarts      bool          // whatever runs the broker starts it again at once, whoever ended it
+	Boot          time.Duration // how long a process of a broker takes before it serves, and answers
 	Late          int           // the last brokers, which join later
 }
 
@@ -75,6 +76,12 @@ func drawSettings(r *rand.Rand) settings {
 	}
 	s.Several, s.Restarts = r.IntN(2) == 0, r.IntN(3) == 0
 	return s
+}
+
+// drawBoot has a source of its own: the rest of a seed stays what it was.
+func drawBoot(seed uint64) time.Duration {
+	r := rand.New(rand.NewPCG(seed, 3))
+	return pick[time.Duration](r, 0, 0, 0, 500*time.Millisecond, 2*time.Second, 5*time.Second)
 }
 
 // granted is what etcd makes of the TTL.
@@ -134,6 +141,7 @@ func (s settings) String() string {
 		{s.MinTTL > 0, fmt.Sprintf("granted %v", s.granted())},
 		{s.Several, fmt.Sprintf("%d endpoints", members)},
 		{s.Restarts, "brokers are restarted at once"},
+		{s.Boot > 0, fmt.Sprintf("brokers boot for %v", s.Boot)},
 		{s.Retries > 0, fmt.Sprintf("%d session retries", s.Retries)},
 	} {
 		if f.on {

@@ -31,7 +31,7 @@ type watched struct {
 	registrant int  // and when it was last written
 	assigned   map[string]bool
 	// The broker.
-	running, frozen bool
+	running, frozen bool // running: it has booted, too
 	instance        int
 	serving         []string
 	// Sidecar, broker and network.
