@@ -212,7 +212,7 @@ var fleetLanes = []laneOf{{name: "fleet", prepare: func(l *lane) {
 	{
 		what: "etcd is killed, for longer than the leases", alerts: []string{"HoldfastManyLeasesLost", "HoldfastFleetAtRisk"},
 		never:  []string{"HoldfastAbsent", "HoldfastRecoveryStuck", "HoldfastDrainedWaiting"},
-		play:   func(l *lane) { l.must(l.etcd.Kill()) },
+		play:   (*lane).killEtcd,
 		repair: "it is started again, and nobody does anything to a broker", mend: func(l *lane) {
 			l.must(l.etcd.Start(l.ctx))
 		},
@@ -233,14 +233,15 @@ var fleetLanes = []laneOf{{name: "fleet", prepare: func(l *lane) {
 }}}
 
 // slowLanes are played with rules that are less fast, as what they are about has a pace
-// of its own.
+// of its own, and each on an etcd of its own.
 var slowLanes = []laneOf{{name: "blind", prepare: func(l *lane) {
 	l.kind = danubeKind // the one whose watches die with an interruption of etcd
+	l.add("peer", nodeOptions{TTL: 20 * time.Second})
 	l.n = l.broker(nodeOptions{TTL: 20 * time.Second, Flags: []string{"--audit-interval", "2s"}})
 }, faults: []fault{{
 	what: "etcd was restarted, and the broker does not see what it is assigned since", on: "blind", alerts: []string{"HoldfastZombieStaleView"},
 	play: func(l *lane) {
-		l.must(l.etcd.Kill())
+		l.killEtcd()
 		l.must(l.etcd.Start(l.ctx))
 		l.n.await("attached", func(st harness.Status) bool { return st.Attachment == "attached" && st.Lease.FailureStreak == 0 })
 		l.must(harness.Await(l.ctx, bound, "the broker to be blind", func(ctx context.Context) (bool, string) {

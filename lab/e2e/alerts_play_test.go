@@ -121,6 +121,16 @@ func (n *node) exits() {
 	}
 }
 
+// killEtcd ends the etcd of a lane that is alone on it: a broker that another lane starts at
+// that moment would end, too.
+func (l *lane) killEtcd() {
+	l.t.Helper()
+	if l.shared {
+		l.t.Fatal("other lanes are played on the etcd that is to be killed")
+	}
+	l.must(l.etcd.Kill())
+}
+
 // flaps cuts the broker off until it is fenced and heals the cut before the lease ends,
 // until both alerts fire.
 func (l *lane) flaps() {

@@ -31,6 +31,7 @@ type watched struct {
 	prom *prom.Prometheus
 
 	places *sync.Map // harness.Place by address
+	shared bool      // several lanes are played on this etcd
 }
 
 // watched starts a Prometheus with the rules beside a stage.
