@@ -62,13 +62,13 @@ type sidecarLife struct {
 	balks   error         // what Steer ends with
 	takes   time.Duration // how long Steer takes
 
-	immortal  bool            // the stopper cannot stop it
-	dies      time.Duration   // how long a stop takes
-	stops     []time.Duration // at which ages the broker was stopped
-	words     []string        // what the guard was told
-	arming    time.Duration   // how long it takes to arm it
-	postponed lease.Instant   // what its moment was moved to last
-	revokes   int
+	immortal bool            // the stopper cannot stop it
+	dies     time.Duration   // how long a stop takes
+	stops    []time.Duration // at which ages the broker was stopped
+	words    []string        // what the guard was told
+	arming   time.Duration   // how long it takes to arm it
+	moment   lease.Instant   // at which it acts
+	revokes  int
 
 	stood int64         // the lease that was registered under last
 	moved time.Duration // by how much the wall clock was moved
@@ -215,13 +215,16 @@ type fakeGuard struct{ l *sidecarLife }
 
 func (g fakeGuard) Arm(v lease.Validity) {
 	time.Sleep(g.l.arming)
-	g.l.set(func() { g.l.words = append(g.l.words, fmt.Sprintf("arm %v", time.Duration(v.Deadline())-time.Hour)) })
+	g.l.set(func() {
+		g.l.moment = v.StopAt()
+		g.l.words = append(g.l.words, fmt.Sprintf("arm %v", time.Duration(v.Deadline())-time.Hour))
+	})
 }
 
 // Postpone is written down once for each outage, Beat never.
 func (g fakeGuard) Postpone(stopAt lease.Instant) {
 	g.l.set(func() {
-		g.l.postponed = stopAt
+		g.l.moment = max(g.l.moment, stopAt)
 		if w := g.l.words; len(w) == 0 || w[len(w)-1] != "postpone" {
 			g.l.words = append(w, "postpone")
 		}

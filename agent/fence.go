@@ -382,22 +382,23 @@ func provesIdle(reached recovery.Fence, runs bool) bool {
 // tendGuard keeps the dead-man guard at the deadline for as long as the broker may
 // serve. A proof that nothing is served moves its moment a little later, so that a
 // sidecar that goes on proving it keeps the broker's process, and one that freezes does
-// not; in any doubt the guard keeps what it has. That the process has ended is proof
-// enough here: one that is starting is left alone while our loop runs, and fenced by the
-// ladder when it answers.
+// not; in any doubt the guard keeps what it has. A lease that holds for longer than the
+// proof counts is the word: a broker that waits to be attached under it is not looked at
+// any more. That the process has ended is proof enough here: one that is starting is left
+// alone while our loop runs, and fenced by the ladder when it answers.
 func (a *agent) tendGuard() {
 	if a.guard == nil {
 		return
 	}
-	if at := a.provenUntil(); at > a.clock() && a.fencing.reached.Proven() && a.fencing.underway == recovery.StepNone {
+	v, now := a.keeper.View().Validity, a.clock()
+	if at := a.provenUntil(); at > max(now, v.StopAt()) && a.fencing.reached.Proven() && a.fencing.underway == recovery.StepNone {
 		a.guardRests = true
 		a.guard.Postpone(at)
 		return
 	}
-	v := a.keeper.View().Validity
 	// One that has passed is armed already, or has nothing to add: a process that comes
 	// up after it is for the ladder.
-	if v.Known() && (a.guardRests || v != a.armed) && a.clock() < v.StopAt() {
+	if v.Known() && (a.guardRests || v != a.armed) && now < v.StopAt() {
 		a.armed, a.guardRests = v, false
 		a.guard.Arm(v)
 	}

@@ -363,7 +363,7 @@ func TestTheGuardIsArmedBeforeAnythingIsLoadedAndRestsOnlyAfterAProof(t *testing
 			t.Errorf("attached: %s", got)
 		}
 		l.set(func() { l.words, l.away, l.refuses = nil, true, 1 })
-		l.until(l.fencePoint() + time.Second)
+		l.until(l.deadline() - time.Second)
 		if got := l.said(); got != "postpone" || l.why("fence") != "failed:quiesce stopped:" {
 			t.Errorf("stopped: %s", got)
 		}

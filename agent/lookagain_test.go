@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/lease"
 	"holdfast/agent/process"
 	"holdfast/probes"
 	"holdfast/recovery"
@@ -165,15 +166,39 @@ func TestTheGuardIsPutOffByProofsAlone(t *testing.T) {
 		every := l.cfg.HealthInterval
 		for range 5 {
 			l.until(l.age() + 10*time.Second)
-			if left := l.postponed.Sub(l.clock()); left < 2*every-100*time.Millisecond || left > 3*every {
+			if left := l.moment.Sub(l.clock()); left < 2*every-100*time.Millisecond || left > 3*every {
 				t.Errorf("the guard acts in %v", left)
 			}
 		}
 		froze := l.clock()
 		l.set(func() { l.frozen, l.immortal = true, true })
 		l.until(l.age() + time.Minute)
-		if late := l.postponed.Sub(froze); late > 3*every {
+		if late := l.moment.Sub(froze); late > 3*every {
 			t.Errorf("the guard acts %v after the broker froze", late)
+		}
+	})
+}
+
+// It is not looked at any more, since it may serve what it is given; so the last proof grows
+// old. Stopped, the broker would lose the registration that it has, and begin anew.
+func TestTheGuardLeavesABrokerAloneThatIsRegisteredAndWaitsToBeAttached(t *testing.T) {
+	quiescedInAnOutage(t, func(c *Config) { stoppable(c); c.DetachmentRecoverWindow = time.Minute }, func(l *sidecarLife) {
+		l.set(func() { l.away = false })
+		for range 500 {
+			l.until(l.age() + 100*time.Millisecond)
+			if left := l.moment.Sub(l.clock()); left < l.cfg.HealthInterval {
+				t.Errorf("%s, the guard acts in %v", l.state(), left)
+				return
+			}
+		}
+		if l.state() != recovery.Detached || l.keeper.View().Phase != lease.Holding {
+			t.Errorf("%s, %s", l.state(), l.keeper.View().Phase)
+		}
+		froze := l.clock()
+		l.set(func() { l.away, l.frozen, l.immortal = true, true, true })
+		l.until(l.age() + time.Minute)
+		if v := l.keeper.View().Validity; l.moment > max(v.StopAt(), froze.Add(3*l.cfg.HealthInterval)) {
+			t.Errorf("the guard acts at %v, the lease is held until %v", l.moment, v.Deadline())
 		}
 	})
 }
@@ -212,9 +237,10 @@ func TestABrokerThatTakesLongToStartIsLeftAloneByTheGuard(t *testing.T) {
 				l.agent.process = watch
 			})
 			l.becomes(recovery.Detached, time.Hour)
+			l.until(l.deadline())
 			for range 100 {
 				l.until(l.age() + 590*time.Millisecond)
-				if left := l.postponed.Sub(l.clock()); left < time.Second || left > 3*time.Second {
+				if left := l.moment.Sub(l.clock()); left < time.Second || left > 3*time.Second {
 					t.Errorf("the guard acts in %v", left)
 					return
 				}

@@ -27,10 +27,12 @@ var fenceMutations = []mutation{
 		edits: []edit{{"recovery/fence.go", "\tif len(serving) == 0 {\n\t\tif r.released() {", "\tif len(serving) >= 0 {\n\t\tif r.released() {"}}},
 	{name: "the guard is put off by the time that passes", rule: "dead-man guard", test: "./agent ^TestTheGuardIsPutOffByProofsAlone$",
 		edits: []edit{{"agent/fence.go", "f.provenAt = lease.Instant(f.ladder.ProvenAt())", "f.provenAt = a.clock()"}}},
+	{name: "an old proof is the guard's word though the lease holds for longer", rule: "dead-man guard", test: "./agent ^TestTheGuardLeavesABrokerAloneThatIsRegisteredAndWaitsToBeAttached$",
+		edits: []edit{{"agent/fence.go", "at > max(now, v.StopAt()) && a.fencing", "at > now && a.fencing"}}},
 	{name: "the guard is put off while the ladder merely waits", rule: "dead-man guard", test: "./agent ^TestTheGuardIsNotLetGoWhileTheLadderMerelyWaits$",
 		edits: []edit{
 			{"agent/fence.go", "\tcase f.reached == recovery.FenceGone:\n\t\tf.provenAt", "\tdefault:\n\t\tf.provenAt"},
-			{"agent/fence.go", "at > a.clock() && a.fencing.reached.Proven() &&", "at > a.clock() &&"}}},
+			{"agent/fence.go", "at > max(now, v.StopAt()) && a.fencing.reached.Proven() &&", "at > max(now, v.StopAt()) &&"}}},
 	{name: "the guard ends a broker that takes long to start", rule: "dead-man guard", test: "./agent ^TestABrokerThatTakesLongToStartIsLeftAloneByTheGuard$",
 		edits: []edit{{"agent/fence.go", "\tcase f.reached == recovery.FenceGone:\n\t\tf.provenAt", "\tcase a.servesNothing():\n\t\tf.provenAt"}}},
 	{name: "the guard is tended after orders to load", rule: "dead-man guard", test: "./agent ^TestTheReconcilerIsLetLooseOnlyAfterTheGuardIsArmed$",

@@ -94,6 +94,13 @@ var named = []struct {
 			{At: 30 * time.Second, Do: slowBroker, Node: 0, For: 60 * time.Second, Arg: 900},
 			{At: 34900 * time.Millisecond, Do: freezeSidecar, Node: 0, For: 30 * time.Second},
 		}}},
+	// The second process comes up, is registered and waits to be attached, over and over.
+	{"a guard stops a broker that waits to be attached", schedule{Seed: 4000766, Settings: settings{Nodes: 2, Topics: 3,
+		TTL: 2 * time.Second, Margin: 300 * time.Millisecond, Recover: 2 * time.Second, Policy: "drain", Stop: ladderStops, Placer: true, Latency: time.Millisecond},
+		Events: []event{
+			{At: 4886 * time.Millisecond, Do: suspend, Node: 1, For: 3079 * time.Millisecond},
+			{At: 11898 * time.Millisecond, Do: crashBroker, Node: 1, For: 942 * time.Millisecond},
+		}}},
 	// The sidecar of before was killed, and this one finds no etcd and a broker that refuses.
 	{"a sidecar finds a broker that it cannot fence", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 2,
 		TTL: 8 * time.Second, Policy: "drain", Stop: ladderStops, Latency: 200 * time.Microsecond},
