@@ -41,9 +41,11 @@ type Client struct {
 // Open makes the main client, over a Line of its own. It does not touch the network and
 // reads no file: the first request does. Errors are about the configuration. Without a log
 // nothing is logged.
-func Open(cfg Config, log *slog.Logger) (*Client, error) {
-	l, err := openLine(cfg, log, mainPause, readPatience,
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingEvery, Timeout: pingWait}))
+func Open(cfg Config, log *slog.Logger) (*Client, error) { return openMain(cfg, log) }
+
+func openMain(cfg Config, log *slog.Logger, opts ...grpc.DialOption) (*Client, error) {
+	opts = append(opts, grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingEvery, Timeout: pingWait}))
+	l, err := openLine(cfg, log, mainPause, readPatience, opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +68,7 @@ func newClient(cfg Config, conn grpc.ClientConnInterface, tries int, closer func
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Client{
+	c := &Client{
 		keys:    cfg.Keys(),
 		log:     log,
 		kv:      clientv3.NewKVFromKVClient(etcdserverpb.NewKVClient(conn), nil),
@@ -76,6 +78,8 @@ func newClient(cfg Config, conn grpc.ClientConnInterface, tries int, closer func
 		tries:   tries, patience: readPatience,
 		close: closer,
 	}
+	c.watches.reach = c.Reach
+	return c
 }
 
 // Keys is the key layout that this client uses.
@@ -90,9 +94,10 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// How long a read may be unanswered before another endpoint is asked too. A connection into
-// a black hole is given up only after pingWait, and one to a member that is frozen after
-// pingEvery + pingWait. On a line renewals may wait for the read.
+// How long a read may be unanswered before another endpoint is asked too, at most: a read
+// with little time has half of it for that. A connection into a black hole is given up only
+// after pingWait, and one to a member that is frozen after pingEvery + pingWait. On a line
+// renewals may wait for the read.
 const (
 	readPatience = time.Second
 	linePatience = 750 * time.Millisecond
@@ -137,13 +142,17 @@ func readAnywhere[A any](ctx context.Context, c *Client, question func(context.C
 		})
 	}
 	ask()
-	impatient := time.NewTicker(c.patience)
+	patience := c.patience
+	if end, bounded := ctx.Deadline(); bounded {
+		patience = max(1, min(patience, time.Until(end)/2))
+	}
+	impatient := time.NewTicker(patience)
 	defer impatient.Stop()
 	for {
 		select {
 		case <-impatient.C:
 			if tries < c.tries {
-				c.log.Debug("etcd read goes to another endpoint too", "unanswered_for", c.patience)
+				c.log.Debug("etcd read goes to another endpoint too", "unanswered_for", patience)
 				ask()
 			}
 		case o := <-outcomes:

@@ -18,7 +18,13 @@
 //     endpoints it moves on when one fails or is silent, watches included; the others are
 //     not asked before. Endpoints are judged by their answers, never by their connections.
 //   - With several endpoints a read does not wait for one that is silent: after a second,
-//     on a Line after three quarters of one, another one is asked too.
+//     on a Line after three quarters of one, and after half of the caller's time at the
+//     latest, another one is asked too.
+//   - While something is watched, etcd is asked each 30 s, over the connection of the
+//     watches, what only a member with a leader can answer. One that is silent for 5 s, as
+//     a deposed leader that hangs in a disk write, or that does not take up a watch in that
+//     time, is left: the watches list and begin anew over another connection, to another
+//     endpoint if there are several.
 //   - Registered is one linearizable read, and tells the raft term of its answer. If that
 //     is the term of a renewal that was answered before, nobody but the leader who renewed
 //     was leader until the read. A renewal alone proves nothing: a deposed leader that
@@ -34,6 +40,8 @@
 //   - That a write, or the beginning of a watch, avoids an endpoint that went silent a
 //     moment ago: the main client notices by the next read, after three seconds of a black
 //     hole, or after 13 seconds of a member that is frozen.
+//   - That a watch is told what a member knows which answers reads: what stands between may
+//     keep back the one and not the other.
 //   - Linearizable reads of members that answer them from the past (etcd before 3.4.42,
 //     3.5.28 and 3.6.9, after an election).
 //   - Bounds on time other than the caller's context: a call without a deadline may

@@ -192,7 +192,7 @@ func (c *Client) watchAll(ctx context.Context, creates []*etcdserverpb.WatchCrea
 		case <-ctx.Done():
 			return watching, ctx.Err()
 		case <-begin.C:
-			c.watches.abandon(w, context.DeadlineExceeded)
+			c.watches.abandon(w.stream)
 		case <-w.more:
 		}
 		updates, taken, err := c.watches.take(w)

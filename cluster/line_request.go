@@ -102,6 +102,21 @@ func (r *request) answer(err error) {
 	}
 }
 
+// giveUp leaves the connection of a stream that is given up because nothing comes, even if
+// other requests are answered there.
+func (r *request) giveUp() {
+	l, k := r.line, r.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if k != l.current {
+		return
+	}
+	l.silent(k, r.renewal, errUnanswered)
+	l.log.Debug("etcd connection moves on", "from", l.endpoints[k.index].url, "class", string(ClassTimeout))
+	l.retire(k)
+	_ = l.ensure(nil) // the next request would tell
+}
+
 // errReplaced ends a watch on a connection that is not used any more.
 var errReplaced = status.Error(codes.Unavailable, "another connection has replaced this one")
 
@@ -231,6 +246,11 @@ func (c *lineConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method 
 	if err != nil {
 		return nil, err
 	}
+	context.AfterFunc(ctx, func() {
+		if context.Cause(ctx) == errUnanswered {
+			r.giveUp()
+		}
+	})
 	stream, err := r.link.conn.NewStream(ctx, desc, method, opts...)
 	if err != nil {
 		err = r.replaced(err)

@@ -2,17 +2,28 @@ package cluster
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
+
+// reachEvery is the time between two questions to etcd while something is watched.
+const reachEvery = 30 * time.Second
+
+// errUnanswered is why a stream is given up.
+var errUnanswered = fmt.Errorf("etcd does not answer: %w", context.DeadlineExceeded)
 
 // watches are all watches of a client: one stream carries them, as long as there are any.
 // It is opened anew when it failed, which ends all of them at once. Nobody waits for
 // somebody else's deliveries: what a watcher has not taken is kept for it.
 type watches struct {
 	client etcdserverpb.WatchClient
+	// reach asks what only a member answers that has a leader now.
+	reach func(context.Context) error
 
 	mu     sync.Mutex
 	stream *watchStream // that takes more watchers; nil: none
@@ -120,12 +131,11 @@ func (s *watches) retire(t *watchStream, why error) {
 	t.end(why)
 }
 
-// abandon gives up the stream of w, for all of its watchers: etcd has not answered on it.
-func (s *watches) abandon(w *watcher, why error) {
+// abandon gives up a stream, for all of its watchers: etcd has not answered.
+func (s *watches) abandon(t *watchStream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w.fail(why)
-	s.retire(w.stream, why)
+	s.retire(t, errUnanswered)
 }
 
 // take returns what has come for w since the last time; taken says that etcd has taken up
@@ -140,7 +150,10 @@ func (s *watches) take(w *watcher) (updates []Update, taken bool, err error) {
 // run opens a stream and reads it to its end.
 func (s *watches) run(ctx context.Context, t *watchStream) {
 	defer close(t.done)
+	var attending sync.WaitGroup
+	defer attending.Wait()
 	defer t.end(nil)
+	attending.Go(func() { s.attend(ctx, t) })
 	rpc, err := s.open(ctx, t)
 	for err == nil {
 		var answer *etcdserverpb.WatchResponse
@@ -159,6 +172,27 @@ func (s *watches) run(ctx context.Context, t *watchStream) {
 	}
 	for _, w := range t.byID {
 		w.fail(err)
+	}
+}
+
+// attend gives the stream up when etcd does not answer a question. A leader that was deposed
+// and hangs in a disk write keeps its streams, answers pings, and has no news to tell. Over
+// several endpoints the question itself is answered by another one, and moves the line.
+func (s *watches) attend(ctx context.Context, t *watchStream) {
+	next := time.NewTicker(jitter(reachEvery))
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-next.C:
+		}
+		bounded, done := context.WithTimeout(ctx, pageTimeout)
+		err := s.reach(bounded)
+		done()
+		if errors.Is(err, context.DeadlineExceeded) {
+			s.abandon(t)
+		}
 	}
 }
 

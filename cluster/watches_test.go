@@ -198,8 +198,8 @@ func TestAStreamThatAnswersNobodyIsGivenUpForAll(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		put("/a/1")
 		put("/b/1")
-		a.expect(t, "full[]", "error follow /a/: watch: context deadline exceeded", "full[]", "put[/a/1]")
-		b.expect(t, "full[]", "error follow /b/: watch: context deadline exceeded", "full[]", "put[/b/1]")
+		a.expect(t, "full[]", "error follow /a/: watch: etcd does not answer: context deadline exceeded", "full[]", "put[/a/1]")
+		b.expect(t, "full[]", "error follow /b/: watch: etcd does not answer: context deadline exceeded", "full[]", "put[/b/1]")
 		if n.opened.Load() != 2 || n.open.Load() != 1 {
 			t.Errorf("%d streams opened, %d open; want 2 and 1", n.opened.Load(), n.open.Load())
 		}
