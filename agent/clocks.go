@@ -38,17 +38,21 @@ func (a *agent) noteClocks() {
 	}
 	a.settleDoubt()
 	now := a.world.Clocks()
-	before := a.clocks.Swap(&now)
+	before := a.clocks.Load()
+	defer a.clocks.Store(&now) // last: until the doubt is published, whoever asks sees the jump
 	if before == nil {
 		return
 	}
 	news := compareClocks(*before, now)
+	if d := max(news.Jumped, 0); d > 0 || news.Suspended > 0 {
+		a.doubtAt(now.Boot, d)
+		a.publish()
+	}
 	if d := news.Suspended; d > 0 {
 		a.metrics.suspensions.Inc()
 		detail := fmt.Sprintf("the host was suspended for %v; %s", d.Round(time.Millisecond), a.leaseAt(now.Boot))
 		a.log.Warn("host was suspended: deadlines count on the boot clock, which ran on", "suspended_for", d, "detail", detail)
 		a.event(Event{Kind: "agent", From: "suspended", To: "resumed", Reason: "suspension", Epoch: a.grant.Epoch, Detail: detail})
-		a.doubtAt(now.Boot, 0)
 		if a.keeper.View().Phase == lease.Holding {
 			a.keeper.Reestablish() // the next renewal is as late as we were: ask etcd now
 		}
@@ -56,7 +60,6 @@ func (a *agent) noteClocks() {
 	if d := news.Jumped; d != 0 {
 		detail := fmt.Sprintf("the wall clock was moved by %v; %s", d.Round(time.Millisecond), a.leaseAt(now.Boot))
 		if d > 0 {
-			a.doubtAt(now.Boot, d)
 			a.keeper.RenewNow()
 		}
 		a.log.Warn("wall clock was moved: deadlines count on the boot clock, which was not", "moved_by", d, "detail", detail)

@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"holdfast/agent/lease"
 	"holdfast/recovery"
 )
 
@@ -38,6 +40,45 @@ func TestNobodyIsSentHereBetweenAPauseOfTheMachineAndTheNextRenewal(t *testing.T
 			t.Errorf("renewed: %v", why)
 		}
 	})
+}
+
+// Whoever asks may do so at any moment of the loop's run: here, whenever anything reads a clock.
+func TestNobodyIsSentHereWhileTheLoopFindsOutThatTheClocksJumped(t *testing.T) {
+	for name, jump := range map[string]func(l *sidecarLife){
+		"paused":    func(l *sidecarLife) { l.moved += time.Hour },
+		"suspended": func(l *sidecarLife) { l.jumped += 5 * time.Second },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var asking atomic.Bool // and a jump is not followed by a renewal yet
+			var asked, ready atomic.Int64
+			var sent atomic.Int64
+			past := func(l *sidecarLife) {
+				ask := func() {
+					if l.keeper.View().Validity.SentAt != lease.Instant(sent.Load()) || !asking.CompareAndSwap(true, false) {
+						return // the question reads clocks, too
+					}
+					asked.Add(1)
+					if l.notReadyFor()["lease"] != unconfirmed {
+						ready.Add(1)
+					}
+					asking.Store(true)
+				}
+				clock, clocks := l.clock, l.world.Clocks
+				l.clock = func() lease.Instant { ask(); return clock() }
+				l.world.Clocks = func() Clocks { ask(); return clocks() }
+			}
+			inLifeAfter(t, nil, past, func(l *sidecarLife) {
+				l.set(func() { l.slow = 500 * time.Millisecond })
+				l.until(l.age() + loopEvery/2)
+				sent.Store(int64(l.keeper.View().Validity.SentAt))
+				l.set(func() { jump(l); asking.Store(true) })
+				l.until(l.age() + 2*loopEvery)
+				if asked.Load() < 10 || ready.Load() > 0 {
+					t.Errorf("ready at %d of %d moments", ready.Load(), asked.Load())
+				}
+			})
+		})
+	}
 }
 
 func TestNothingIsLoadedBetweenAPauseOfTheMachineAndTheNextRenewal(t *testing.T) {

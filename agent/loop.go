@@ -73,7 +73,7 @@ type loopState struct {
 	conflicts        int       // topics that turned out to be another broker's, so far
 	progress         time.Time // when the progress of a long load was last told
 	saving           chan struct{}
-	clocks           atomic.Pointer[Clocks] // at the last run; nil: not yet, or nobody reads them
+	clocks           atomic.Pointer[Clocks] // at the last run, and what they told is published; nil: not yet, or nobody reads them
 	doubt            doubt
 	noted            time.Time // when the revision of the last confirmed renewal was noted on disk
 	lastNoted        lastRenewal

@@ -52,7 +52,8 @@ func (a *agent) uncounted() time.Duration {
 }
 
 // jumpedSinceLoop reports whether the clocks went apart since the loop last ran, which may
-// be about to find it out. It is safe for concurrent use.
+// be about to find it out: what it found is in the view before this is false again, so ask
+// for the view after it. It is safe for concurrent use.
 func (a *agent) jumpedSinceLoop() bool {
 	before := a.clocks.Load()
 	if a.world.Clocks == nil || before == nil {
