@@ -312,6 +312,9 @@ func TestAGuardEndsByGoodbyeAndNotBySIGTERM(t *testing.T) {
 	}
 	c.Goodbye()
 	s.await("the end of the guard", func() bool { return s.guard() == 0 })
+	if raw, err := os.ReadFile(filepath.Join(s.dir, lockFile)); err != nil || len(raw) > 0 {
+		t.Errorf("it left %q in its lock: %v", raw, err)
+	}
 	time.Sleep(2 * supervise)
 	if s.guard() != 0 || s.ended() {
 		t.Error("another guard was started, or the broker stopped")

@@ -164,6 +164,9 @@ func TestAStandingGuardIsEndedByHand(t *testing.T) {
 	<-s.exited
 	syscall.Kill(s.guard(), syscall.SIGKILL)
 	s.await("the end of the guard", func() bool { return s.guard() == 0 })
+	if left, ok := StandingOf(s.dir); ok {
+		t.Errorf("its pid is still taken for a guard: %s", left)
+	}
 	again := s.restarted()
 	time.Sleep(4 * SeekEvery) // this long nothing may happen
 	if again.ended() {

@@ -77,6 +77,7 @@ func Main(args []string, stderr io.Writer) error {
 	p.standing.Store(true)
 	for w.turn() {
 	}
+	_ = unix.Ftruncate(lockFD, 0) // nobody may take the pid for that of a guard
 	return nil
 }
 

@@ -44,6 +44,9 @@ func (t Target) Gone() bool {
 	return v.StartTicks != t.StartTicks
 }
 
+// Stopped is true while the process does not run because a signal has stopped it.
+func (t Target) Stopped() bool { return !t.Gone() && probes.StoppedBySignal(t.Pid) }
+
 // kernel is what a handle asks of it, so that tests can refuse.
 type kernel struct {
 	open   func(pid, flags int) (int, error)
