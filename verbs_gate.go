@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -36,9 +37,14 @@ func gateVerb() *verb {
 			if err != nil {
 				return err
 			}
-			err = client.AwaitGate(ctx, bound, func(why error) { fmt.Fprintf(io.err, "holdfast: gate: waiting: %v\n", why) })
-			if err != nil {
-				return fmt.Errorf("gate: the broker may not start after %s: %w", bound, err)
+			err = client.AwaitGate(ctx, bound, func(why error) {
+				report(fmt.Errorf("gate: waiting up to %s for a sidecar that lets the broker start: %w", bound, why), io.err)
+			})
+			switch {
+			case errors.Is(err, context.Canceled):
+				return errors.New("gate: interrupted before a sidecar let the broker start: the broker is not started")
+			case err != nil:
+				return fmt.Errorf("gate: no sidecar let the broker start within %s, so it is not started: %w", bound, err)
 			}
 			if program == "" {
 				return nil

@@ -6,6 +6,9 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
 	"testing"
 
 	"holdfast/agent"
@@ -25,7 +28,8 @@ func TestTheGateEndsWithTheSidecarsWord(t *testing.T) {
 	answer = agent.GateAnswer{Reason: "fenced", Detail: "its lease may be gone, and etcd does not answer: refused"}
 	code, _, stderr := holdfast(t, "gate", "--wait", "100ms", "--control-socket", socket)
 	why := fmt.Sprintf("the sidecar on %s holds the broker back (fenced): its lease may be gone, and etcd does not answer: refused: see 'holdfast status'\n", socket)
-	if want := "holdfast: gate: waiting: " + why + "holdfast: gate: the broker may not start after 100ms: " + why; code != 1 || stderr != want {
+	if want := "holdfast: gate: waiting up to 100ms for a sidecar that lets the broker start: " + why +
+		"holdfast: gate: no sidecar let the broker start within 100ms, so it is not started: " + why; code != 1 || stderr != want {
 		t.Errorf("held back: code %d, got\n%swant\n%s", code, stderr, want)
 	}
 }
@@ -35,7 +39,7 @@ const gateVariable = "HOLDFAST_TEST_GATE"
 
 func TestMain(m *testing.M) {
 	if socket := os.Getenv(gateVariable); socket != "" {
-		os.Exit(run([]string{"holdfast", "gate", "--wait", "5s", "--control-socket", socket, "--", "/bin/sh", "-c", "echo $$; exit 7"}, os.Stdout, os.Stderr))
+		os.Exit(run([]string{"holdfast", "gate", "--wait", "1h", "--control-socket", socket, "--", "/bin/sh", "-c", "echo $$; exit 7"}, os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
 }
@@ -53,5 +57,33 @@ func TestTheBrokerTakesThePlaceOfItsGate(t *testing.T) {
 	out, _ := cmd.Output()
 	if code := cmd.ProcessState.ExitCode(); code != 7 || string(out) != fmt.Sprintln(cmd.Process.Pid) {
 		t.Errorf("the broker has process %q and status %d, the gate was process %d", out, code, cmd.Process.Pid)
+	}
+}
+
+func TestAGateThatIsInterruptedStartsNothing(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		waits := make(chan struct{})
+		var once sync.Once
+		socket := control(t, func(w http.ResponseWriter, _ *http.Request) {
+			once.Do(func() { close(waits) })
+			_ = json.NewEncoder(w).Encode(agent.GateAnswer{Reason: "fenced", Detail: "etcd does not answer"})
+		})
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var stdout, stderr strings.Builder
+		cmd := exec.CommandContext(t.Context(), self)
+		cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), gateVariable+"="+socket), &stdout, &stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		<-waits
+		_ = cmd.Process.Signal(sig)
+		_ = cmd.Wait()
+		const last = "holdfast: gate: interrupted before a sidecar let the broker start: the broker is not started\n"
+		if code := cmd.ProcessState.ExitCode(); code != 1 || stdout.String() != "" || !strings.HasSuffix(stderr.String(), last) {
+			t.Errorf("%s: code %d, %q, got\n%s", sig, code, stdout.String(), stderr.String())
+		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/agent/guard"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/cluster/local"
@@ -339,6 +340,10 @@ func checkStateDir(c Config) Finding {
 	if pid := lockHolder(c.StateDir); pid != 0 {
 		f.Text += fmt.Sprintf("; in use by process %d now", pid)
 		return f
+	}
+	if left, ok := guard.StandingOf(c.StateDir); ok {
+		f.Warn = true
+		f.Text += fmt.Sprintf("; no sidecar runs, and %s: 'holdfast run' takes it over; %s", left, left.Hint())
 	}
 	dir := c.StateDir
 	for {

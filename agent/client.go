@@ -232,15 +232,15 @@ func (c *Client) unanswered(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
 		if pid := stoppedSidecar(c.stateDir); pid != 0 {
-			return fmt.Errorf("the sidecar on %s does not answer: its process %d is stopped (SIGSTOP): kill -CONT %d; meanwhile its guard, if it has one, stops the broker before the lease ends", c.socket, pid, pid)
+			return withGuard(c.stateDir, fmt.Errorf("the sidecar on %s does not answer: its process %d is stopped (SIGSTOP): kill -CONT %d", c.socket, pid, pid), "")
 		}
-		return fmt.Errorf("the sidecar on %s did not answer in time: see its log", c.socket)
+		return withGuard(c.stateDir, fmt.Errorf("the sidecar on %s did not answer in time: see its log", c.socket), "")
 	case ctx.Err() != nil:
 		return fmt.Errorf("ask the sidecar on %s: %w", c.socket, ctx.Err())
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("no permission for %s: run as the user of the sidecar, or as root", c.socket)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTSOCK):
-		return fmt.Errorf("%w on %s: is 'holdfast run' running here? give --control-socket or --state-dir", ErrNoSidecar, c.socket)
+		return withGuard(c.stateDir, fmt.Errorf("%w on %s: is 'holdfast run' running here? give --control-socket or --state-dir", ErrNoSidecar, c.socket), ": start 'holdfast run' again")
 	}
 	return fmt.Errorf("ask the sidecar on %s: %w", c.socket, err)
 }

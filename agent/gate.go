@@ -53,23 +53,28 @@ func (c *Client) Gate(ctx context.Context) error {
 
 // AwaitGate asks until the broker may start, and returns nil then. It returns the last
 // reason against it when wait is over, and calls waiting with each one that is new. A
-// sidecar that is not there yet is waited for like any other reason.
+// sidecar that is not there yet is waited for like any other reason. When ctx ends it
+// returns the error of ctx, whatever the sidecar says.
 func (c *Client) AwaitGate(ctx context.Context, wait time.Duration, waiting func(why error)) error {
-	ctx, cancel := context.WithTimeout(ctx, wait)
+	asking, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	var why error
 	for {
-		err := c.Gate(ctx)
-		if err == nil {
+		err := c.Gate(asking)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil:
 			return nil
-		}
-		if why == nil || ctx.Err() == nil && err.Error() != why.Error() { // else time has cut the answer short
+		case why == nil, asking.Err() == nil && err.Error() != why.Error(): // else time has cut the answer short
 			why = err
 			waiting(why)
 		}
 		select {
 		case <-time.After(gateLook):
 		case <-ctx.Done():
+			return ctx.Err()
+		case <-asking.Done():
 			return why
 		}
 	}

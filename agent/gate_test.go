@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -144,6 +145,22 @@ func TestAGateWaitsForASidecarAndSaysWhyItDidNotOpen(t *testing.T) {
 		want := "the sidecar on " + c.socket + " holds the broker back (fenced): etcd does not answer: see 'holdfast status'"
 		if len(said) != 1 || said[0] != want {
 			t.Errorf("said %q, want %q", said, want)
+		}
+	})
+	t.Run("it is interrupted", func(t *testing.T) {
+		for name, answer := range map[string]http.HandlerFunc{
+			"while it is held back":          func(w http.ResponseWriter, _ *http.Request) { reply(w, GateAnswer{Reason: "fenced"}) },
+			"while the sidecar is silent":    func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+			"as the sidecar lets it through": func(w http.ResponseWriter, _ *http.Request) { reply(w, GateAnswer{MayStart: true}) },
+		} {
+			ctx, interrupt := context.WithCancel(t.Context())
+			c := sidecar(t, func(w http.ResponseWriter, r *http.Request) {
+				interrupt()
+				answer(w, r)
+			})
+			if err := c.AwaitGate(ctx, time.Hour, func(error) {}); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: %v", name, err)
+			}
 		}
 	})
 	t.Run("a sidecar that is frozen", func(t *testing.T) {

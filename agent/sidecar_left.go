@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/agent/guard"
 	"holdfast/probes"
 )
 
@@ -48,6 +49,17 @@ func LeftJournal(stateDir string) ([]Event, error) {
 		}
 	}
 	return nil, nil
+}
+
+// withGuard adds to an error the guard that stands, in a line of its own: it acts on the
+// broker, and nobody else tells of it while the sidecar does not answer. next says what to
+// do first.
+func withGuard(stateDir string, err error, next string) error {
+	left, ok := guard.StandingOf(stateDir)
+	if !ok {
+		return err
+	}
+	return fmt.Errorf("%w\n%s%s; %s", err, left, next, left.Hint())
 }
 
 // Explain is what 'holdfast explain' tells of an event, with the settings that c has.

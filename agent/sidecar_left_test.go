@@ -1,7 +1,10 @@
 package agent
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -52,5 +55,65 @@ func TestTheJournalOfASidecarThatRunsIsNotTakenForALeftOne(t *testing.T) {
 	dir.close()
 	if events, err := LeftJournal(path); err != nil || len(events) != 0 {
 		t.Errorf("%v, %v", events, err)
+	}
+}
+
+// standingBy is a process that has the lock of a state directory as a guard has it.
+func standingBy(t *testing.T, dir string) (pid int) {
+	t.Helper()
+	lock, err := os.OpenFile(filepath.Join(dir, "guard.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	guard := exec.Command("sleep", "1000")
+	guard.ExtraFiles = []*os.File{lock, lock}
+	if err := guard.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		guard.Process.Kill()
+		guard.Wait()
+	})
+	if _, err := fmt.Fprintf(lock, "%-10d\n", guard.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	return guard.Process.Pid
+}
+
+func TestAGuardThatStandsWithoutASidecarIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	pid := standingBy(t, dir)
+	socket := filepath.Join(dir, "control.sock")
+	stands := fmt.Sprintf("\nthe guard of %s, process %d, stands by", dir, pid)
+	byHand := fmt.Sprintf("; to end the guard by hand: kill -KILL %d", pid)
+
+	c := NewClient(socket, dir)
+	_, _, status := c.Status(t.Context())
+	want := "no sidecar answers on " + socket + ": is 'holdfast run' running here? give --control-socket or --state-dir" +
+		stands + ": start 'holdfast run' again" + byHand
+	if status == nil || status.Error() != want || !errors.Is(status, ErrNoSidecar) {
+		t.Errorf("status: got\n%v\nwant\n%s", status, want)
+	}
+	if err := c.Gate(t.Context()); err == nil || err.Error() != want {
+		t.Errorf("gate: got\n%v\nwant\n%s", err, want)
+	}
+
+	set := natsDefaults()
+	set.StateDir = dir
+	want = fmt.Sprintf("%s; no sidecar runs, and%s: 'holdfast run' takes it over%s", dir, strings.Replace(stands, "\n", " ", 1), byHand)
+	if f := checkStateDir(set); f.Err != nil || !f.Warn || f.Text != want {
+		t.Errorf("check: got %t %v\n%s\nwant\n%s", f.Warn, f.Err, f.Text, want)
+	}
+
+	silent := sidecar(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	silent.stateDir = dir
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, _, err := silent.Status(ctx); err == nil || !strings.HasSuffix(err.Error(), "did not answer in time: see its log"+stands+byHand) {
+		t.Errorf("beside a sidecar that is silent: %v", err)
 	}
 }

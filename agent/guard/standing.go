@@ -21,7 +21,7 @@ import (
 type Standing struct {
 	Pid  int       // of the guard
 	Dir  string    // the state directory
-	At   time.Time // when it stops the broker unless a sidecar renews before; zero: it has nothing to stop
+	At   time.Time // when it stops the broker unless a sidecar renews before; zero: it has nothing to stop, or is of another version
 	Over bool      // that moment is over: it keeps the broker down
 	Held int       // the process of the broker that it holds by SIGSTOP; 0: none
 }
@@ -53,27 +53,27 @@ func StandingOf(dir string) (Standing, bool) {
 	return s, true
 }
 
-// Hint is how to end the guard by hand.
+// Hint says how to end the guard without a sidecar.
 func (s Standing) Hint() string {
-	text := fmt.Sprintf("kill -KILL %d", s.Pid)
+	text := fmt.Sprintf("to end the guard by hand: kill -KILL %d", s.Pid)
 	if s.Held != 0 {
 		text += fmt.Sprintf(" && kill -CONT %d", s.Held)
 	}
 	return text
 }
 
-// String is what the guard does, what ends that, and how to end the guard by hand.
+// String is what the guard does, and what ends that.
 func (s Standing) String() string {
 	text := fmt.Sprintf("the guard of %s, process %d, ", s.Dir, s.Pid)
 	switch {
 	case s.At.IsZero():
-		text += "stands, and has nothing to stop now"
+		text += "stands by"
 	case s.Over:
 		text += "keeps the broker down until a sidecar runs again"
 	default:
 		text += fmt.Sprintf("stops the broker at %s unless a sidecar renews the lease before", s.At.UTC().Format("15:04:05Z"))
 	}
-	return text + ": start 'holdfast run' again, or end the guard by hand: " + s.Hint()
+	return text
 }
 
 // hasLock reports whether the process has the file open and locked, as a guard has it.

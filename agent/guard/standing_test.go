@@ -24,15 +24,15 @@ func TestAnOperatorSeesWhatAGuardIsAboutToDo(t *testing.T) {
 	}
 	says := func(left Standing, what string) {
 		t.Helper()
-		want := fmt.Sprintf("the guard of %s, process %d, %s: start 'holdfast run' again, or end the guard by hand: kill -KILL %d", s.dir, guard, what, guard)
+		want := fmt.Sprintf("the guard of %s, process %d, %s; to end the guard by hand: kill -KILL %d", s.dir, guard, what, guard)
 		if left.Held != 0 {
 			want += fmt.Sprintf(" && kill -CONT %d", left.Held)
 		}
-		if left.String() != want {
-			t.Errorf("said\n%s\nwant\n%s", left, want)
+		if got := left.String() + "; " + left.Hint(); got != want {
+			t.Errorf("said\n%s\nwant\n%s", got, want)
 		}
 	}
-	says(seen(), "stands, and has nothing to stop now")
+	says(seen(), "stands by")
 
 	c.Arm(validFor(time.Hour))
 	left := seen()

@@ -236,7 +236,7 @@ func TestTheCompanionUnitKeepsItsBroker(t *testing.T) {
 		if at := h.members(broker); at["nats-server"] != 0 {
 			t.Errorf("it was started: %v", at)
 		}
-		if said := h.must("cat", "/run/lab.log"); !strings.Contains(said, "is stopped (SIGSTOP): kill -CONT") || !strings.Contains(said, "the broker may not start after "+gateWait.String()) {
+		if said := h.must("cat", "/run/lab.log"); !strings.Contains(said, "is stopped (SIGSTOP): kill -CONT") || !strings.Contains(said, "no sidecar let the broker start within "+gateWait.String()) {
 			t.Error("the gate does not say why")
 		}
 		h.signal("CONT", sidecar)
