@@ -31,6 +31,8 @@ type guardProcess interface {
 	Wake()
 	// Goodbye lets the process end.
 	Goodbye()
+	// Standing is what goes on when the sidecar ends; false: nothing does.
+	Standing() (guard.Standing, bool)
 	Alive() bool
 	Starts() int64
 }

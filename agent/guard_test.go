@@ -67,6 +67,7 @@ type slowGuard struct {
 	stands map[process.Target]bool
 	wakes  *int
 	fired  process.Target
+	left   guard.Standing // zero: none stays
 }
 
 func (g slowGuard) Stands(t process.Target) bool {
@@ -86,11 +87,14 @@ func (g slowGuard) News() []guard.Event         { return nil }
 func (g slowGuard) Goodbye()                    {}
 func (g slowGuard) Alive() bool                 { return g.Stands(process.Target{}) }
 func (g slowGuard) Starts() int64               { return 0 }
+func (g slowGuard) Standing() (guard.Standing, bool) {
+	return g.left, g.left.Pid != 0 && !strings.Contains(g.l.said(), "disarm")
+}
 
 // withSlowGuard gives the sidecar a guard that does not stand by yet.
 func withSlowGuard(g *slowGuard) func(l *sidecarLife) {
 	return func(l *sidecarLife) {
-		*g = slowGuard{fakeGuard{l}, &sync.Mutex{}, map[process.Target]bool{}, new(int), process.Target{}}
+		*g = slowGuard{fakeGuard{l}, &sync.Mutex{}, map[process.Target]bool{}, new(int), process.Target{}, guard.Standing{}}
 		l.guard = *g
 	}
 }

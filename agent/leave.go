@@ -40,36 +40,37 @@ func (a *agent) leave() error {
 	if holding && a.memory.Joined && !due && a.child == nil {
 		return a.leaveJoined(v.Grant)
 	}
-	proven := a.child != nil && !stay
-	if proven {
+	var left recovery.Fence
+	if a.child != nil && !stay {
 		if err := a.endChild(ctx); err != nil {
 			return a.leaveServing(v.Grant, err)
 		}
+		left = recovery.FenceGone
 	} else if a.local == nil && (holding && !stay || fenced && !holding || due) {
 		// Also where it was fenced before: a guard that stays would keep the broker down.
 		var err error
-		if proven, err = a.fenceToLeave(ctx, due); err != nil {
+		if left, err = a.fenceToLeave(ctx, due); err != nil {
 			return a.leaveServing(v.Grant, err)
 		}
 	}
-	if proven && a.guard != nil {
+	if left.Proven() && a.guard != nil {
 		a.guard.Disarm()
 		a.dismissGuard()
 	}
 	if !holding || stay || a.local != nil {
 		a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, v.Grant.Revision) })
-		a.log.Info("holdfast ends", "left_registered", holding && a.local == nil)
+		a.log.Info(a.shadow.saying("holdfast ends"+a.leftBehind(left)), "left_registered", holding && a.local == nil)
 		a.event(Event{Kind: "agent", To: "stopped", Epoch: v.Grant.Epoch})
 		return nil
 	}
 	ctx, cancel = context.WithTimeout(a.life0, releaseTimeout)
 	defer cancel()
 	if err := a.keeper.Release(ctx); err != nil {
-		a.log.Warn("lease not revoked: it runs out by itself", "lease", fmt.Sprintf("%x", v.Grant.LeaseID), "err", err)
+		a.log.Warn("holdfast ends: the lease is not revoked, and runs out by itself"+a.leftBehind(left), "lease", fmt.Sprintf("%x", v.Grant.LeaseID), "err", err)
 		return nil
 	}
 	a.remember(func(m *memory) { m.LeaseID, m.Released = 0, true })
-	a.log.Info(a.shadow.saying("holdfast ends: registration given up; with other brokers alive this one comes back drained (--leave-registered avoids that)"))
+	a.log.Info(a.shadow.saying("holdfast ends: registration given up; with other brokers alive this one comes back drained (--leave-registered avoids that)" + a.leftBehind(left)))
 	a.event(Event{Kind: "agent", To: "stopped", Reason: "released", Epoch: v.Grant.Epoch})
 	return nil
 }
@@ -87,37 +88,61 @@ func (a *agent) leaveJoined(g lease.Grant) error {
 	return nil
 }
 
+// leftBehind is the end of the last line: what acts on the broker, or keeps clients from
+// it, until a sidecar runs again.
+func (a *agent) leftBehind(left recovery.Fence) string {
+	const next = "start 'holdfast run' again"
+	if stands := a.guardLeft(); stands != "" {
+		return "; " + next + ": " + stands
+	}
+	if left == recovery.FenceQuiesced {
+		return "; its topics stay quiesced until a sidecar runs here: " + next
+	}
+	return ""
+}
+
+// guardLeft is the guard that goes on without us; empty: none does.
+func (a *agent) guardLeft() string {
+	if p, ok := a.guard.(guardProcess); ok {
+		if s, stands := p.Standing(); stands && !s.At.IsZero() {
+			return s.String() + "; " + s.Hint()
+		}
+	}
+	return ""
+}
+
 var errRunsUnregistered = errors.New("it was quiesced, but " + mustStopWhy)
 
 // fenceToLeave returns an error when the broker may serve, whatever --fence says: a
 // registration is not given up then. A broker that does not answer and of which no
 // process is seen is taken for ended; that is no proof, and does not let the guard go.
 // due: it may not serve any more, so it is stopped if it cannot be quiesced.
-func (a *agent) fenceToLeave(ctx context.Context, due bool) (proven bool, err error) {
+// The result is proven, or empty.
+func (a *agent) fenceToLeave(ctx context.Context, due bool) (left recovery.Fence, err error) {
 	// In a pod we are ended right after the broker: its process tells of that at once, its
 	// health only after several failures. Whoever answers now is the next process, or was
 	// never that one.
 	if a.brokerHasLeft(ctx) {
-		return true, nil
+		return recovery.FenceGone, nil
 	}
-	proven, err = a.quiesceToLeave(ctx)
+	left, err = a.quiesceToLeave(ctx)
 	if err != nil && a.brokerHasLeft(ctx) { // both were stopped at once, and it was faster
-		return true, nil
+		return recovery.FenceGone, nil
 	}
 	if err == nil && a.can.MustStop && a.health.Snapshot().At(time.Now()) != probes.Down {
-		proven, err, due = false, errRunsUnregistered, true
+		left, err, due = "", errRunsUnregistered, true
 	}
 	if err == nil || !due || a.stopper == nil || !a.fences(recovery.StepStop) {
-		return proven, err
+		return left, err
 	}
 	a.recognizeNow(ctx)
 	how, stopErr := a.stopper.Stop(ctx)
 	if stopErr != nil {
-		return false, errors.Join(err, stopErr)
+		return "", errors.Join(err, stopErr)
 	}
 	a.log.Warn("broker stopped before its registration is given up", "by", how, "why", err)
 	a.event(Event{Kind: "fence", To: "stopped", Epoch: a.memory.Epoch, Detail: "process stopped: " + how})
-	return true, nil
+	return recovery.FenceGone, nil
 }
 
 // brokerHasLeft reports whether the broker's process has ended and no other one is there.
@@ -140,22 +165,25 @@ func (a *agent) brokerAnswers(ctx context.Context) bool {
 	return a.broker.Health(ctx) == nil
 }
 
-func (a *agent) quiesceToLeave(ctx context.Context) (proven bool, err error) {
+func (a *agent) quiesceToLeave(ctx context.Context) (left recovery.Fence, err error) {
 	if a.health.Snapshot().At(time.Now()) == probes.Down {
-		runs := a.brokerTarget().Pid != 0
-		ended := a.servesNothing() || !runs && a.processEnded()
-		if !ended && runs {
-			return false, errors.New("the broker runs and does not answer")
+		switch runs := a.brokerTarget().Pid != 0; {
+		case a.servesNothing():
+			return a.fencing.reached, nil
+		case runs:
+			return "", errors.New("the broker runs and does not answer")
+		case a.processEnded():
+			return recovery.FenceGone, nil
 		}
-		return ended, nil
+		return "", nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout/2)
 	defer cancel()
 	n, err := a.reconciler.Fence(ctx)
 	if err != nil {
-		return false, fmt.Errorf("%s quiesced: %w", plural(n, "topic"), err)
+		return "", fmt.Errorf("%s quiesced: %w", plural(n, "topic"), err)
 	}
-	return true, nil
+	return recovery.FenceQuiesced, nil
 }
 
 // leaveServing ends without giving anything up: nobody may take over from a broker
@@ -163,8 +191,12 @@ func (a *agent) quiesceToLeave(ctx context.Context) (proven bool, err error) {
 func (a *agent) leaveServing(g lease.Grant, err error) error {
 	a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, g.Revision) })
 	a.event(Event{Kind: "agent", To: "stopped", Reason: "not_quiesced", Epoch: g.Epoch, Detail: err.Error()})
-	if g.LeaseID == 0 {
-		return &ExitError{ExitFailed, fmt.Errorf("the broker may serve without a registration: %w: stop the broker", err)}
+	next := "stop the broker"
+	if stands := a.guardLeft(); stands != "" {
+		next += ", or start 'holdfast run' again: " + stands
 	}
-	return &ExitError{ExitFailed, fmt.Errorf("the registration is left to run out by itself, because the broker may still serve: %w: stop the broker", err)}
+	if g.LeaseID == 0 {
+		return &ExitError{ExitFailed, fmt.Errorf("the broker may serve without a registration: %w: %s", err, next)}
+	}
+	return &ExitError{ExitFailed, fmt.Errorf("the registration is left to run out by itself, because the broker may still serve: %w: %s", err, next)}
 }

@@ -3,9 +3,12 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
+	"holdfast/agent/guard"
 	"holdfast/agent/process"
 	"holdfast/probes"
 	"holdfast/recovery"
@@ -135,5 +138,55 @@ func TestASidecarThatHoldsNothingLetsTheGuardGoWhenNothingIsServed(t *testing.T)
 				})
 			})
 		}
+	}
+}
+
+func TestTheLastLineSaysWhatStaysAndWhatToDo(t *testing.T) {
+	at := time.Date(2026, 3, 1, 12, 0, 9, 0, time.UTC)
+	const guarded = "start 'holdfast run' again: the guard of /state, process 4711, stops the broker at 12:00:09Z unless a sidecar renews the lease before; to end the guard by hand: kill -KILL 4711"
+	const given = "holdfast ends: registration given up; with other brokers alive this one comes back drained (--leave-registered avoids that)"
+	for _, row := range []struct {
+		name   string
+		config func(*Config)
+		change func(l *sidecarLife)
+		last   string
+	}{
+		{"a broker that is quiesced", stoppable, nil, given + "; its topics stay quiesced until a sidecar runs here: start 'holdfast run' again"},
+		{"a broker that does not answer, and no process is seen", stoppable, func(l *sidecarLife) { l.ended = true }, given + "; " + guarded},
+		{"a broker that refuses", stoppable, func(l *sidecarLife) { l.refuses = 1000 }, "stop the broker, or " + guarded},
+		{"--leave-registered", func(c *Config) { stoppable(c); c.LeaveRegistered = true }, nil, "holdfast ends; " + guarded},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			var g slowGuard
+			past := withSlowGuard(&g)
+			inLifeAfter(t, row.config, func(l *sidecarLife) {
+				past(l)
+				g.let(true)
+				g.left = guard.Standing{Pid: 4711, Dir: "/state", At: at}
+				l.guard = g
+			}, func(l *sidecarLife) {
+				l.set(func() {
+					l.words = nil
+					if row.change != nil {
+						row.change(l)
+					}
+				})
+				l.until(l.age() + 5*time.Second)
+				l.halt()
+				l.set(func() { l.words = nil })
+				var log strings.Builder
+				l.log = slog.New(slog.NewTextHandler(&log, nil))
+				last := ""
+				if err := l.leave(); err != nil {
+					last = err.Error()
+				} else if lines := strings.Split(strings.TrimSpace(log.String()), "\n"); len(lines) > 0 {
+					_, last, _ = strings.Cut(lines[len(lines)-1], `msg="`)
+					last, _, _ = strings.Cut(last, `"`)
+				}
+				if !strings.HasSuffix(last, row.last) {
+					t.Errorf("the last line is\n%s\nwant\n%s", last, row.last)
+				}
+			})
+		})
 	}
 }

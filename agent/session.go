@@ -127,7 +127,11 @@ func (a *agent) endSession(end *sessionEnd) error {
 	if err != nil {
 		problem := strings.ReplaceAll(err.Error(), "\n", "; ")
 		a.event(Event{Kind: "agent", To: "stopped", Reason: "broker_not_stopped", Epoch: a.memory.Epoch, Detail: problem})
-		return a.sessionError(end, "the broker could not be stopped: "+problem+": stop it by hand, it may serve what others own")
+		next := "stop it by hand, it may serve what others own"
+		if stands := a.guardLeft(); stands != "" {
+			next += "; " + stands
+		}
+		return a.sessionError(end, "the broker could not be stopped: "+problem+": "+next)
 	}
 	if a.guard != nil {
 		a.guard.Disarm()

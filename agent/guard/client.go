@@ -260,6 +260,14 @@ func (c *Client) wakeGuard() {
 	}
 }
 
+// Standing is the guard as an operator sees it; false: there is none, or it was told to end.
+func (c *Client) Standing() (Standing, bool) {
+	if c.page.goodbye.Load() {
+		return Standing{}, false
+	}
+	return StandingOf(c.set.Dir)
+}
+
 // Alive reports whether a guard keeps the word.
 func (c *Client) Alive() bool { return c.alive.Load() && c.page.standing.Load() }
 
