@@ -297,6 +297,10 @@ func (r *Reconciler) land(f flight, err error, now time.Time) {
 		r.settled()
 	}
 
+	t.unsure = f.act == actLoad && (err != nil || f.generation != r.generation)
+	if t.unsure && !t.Claim.Loads() {
+		r.list.askAt(now) // its lock is waited for
+	}
 	if f.generation != r.generation {
 		r.metrics.count(f.act, resultDropped)
 		r.setWant(t, actNone)

@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -597,6 +598,58 @@ func TestNothingIsReleasedOnAnOldViewOfTheBroker(t *testing.T) {
 		o.wantOwned()
 		o.wantServed()
 	})
+}
+
+// Whether it was carried out is not known, and a listing of before does not tell.
+func TestALoadWithoutAnAnswerIsLookedForBeforeItsLockIsReleased(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		loses  func(o *owners) // the load's answer; it takes effect in the broker
+		within time.Duration
+	}{
+		{"it ends after new orders", func(o *owners) {
+			o.b.set(func() { o.b.deaf = 3 * time.Second })
+			o.assign(true, []string{"/n/a"}, nil)
+			o.after(time.Second)
+			o.stand(firstStanding, Drained, true)
+			o.after(2500 * time.Millisecond)
+		}, time.Second},
+		{"it ends by its timeout", func(o *owners) {
+			o.b.set(func() { o.b.hangs["/n/a"] = true })
+			o.assign(true, []string{"/n/a"}, nil)
+			o.after(20 * time.Second)
+			o.Kick() // the next audit is far away
+			o.after(9 * time.Second)
+			o.assign(false, nil, []string{"/n/a"})
+			o.b.set(func() { o.b.serving["/n/a"] = true })
+			o.after(1500 * time.Millisecond)
+		}, SettleTime + time.Second},
+		{"it ended by its timeout before", func(o *owners) {
+			o.b.set(func() { o.b.loadErr["/n/a"] = context.DeadlineExceeded })
+			o.assign(true, []string{"/n/a"}, nil)
+			o.after(time.Second)
+			o.b.set(func() { o.b.serving["/n/a"] = true })
+			o.assign(false, nil, []string{"/n/a"})
+			o.after(time.Second)
+		}, SettleTime + time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newFakeBroker()
+			b.latency = 20 * time.Millisecond
+			inOwners(t, testOwnership, b, func(o *owners) {
+				o.l.onRelease = func(topic string) {
+					if b.serves(topic) {
+						t.Errorf("%s was released while it was served", topic)
+					}
+				}
+				o.stand(firstStanding, Active, true)
+				c.loses(o)
+				o.after(c.within)
+				o.wantServed()
+				o.wantOwned()
+			})
+		})
+	}
 }
 
 func TestAnAuditOrAReportThatFailsHoldsNoLockUp(t *testing.T) {

@@ -278,6 +278,7 @@ func (r *Reconciler) applyListing(clock uint64, serving, quiesced []string, now 
 	}
 	lostSince := r.mass.since(now, r.settings.AuditInterval)
 	for name, t := range r.table {
+		t.unsure = t.unsure && t.changed > clock
 		if t.round != round && t.changed <= clock && (t.Serving || t.Quiesced) {
 			r.update(t, func(f *Facts) { f.Serving, f.Quiesced = false, false })
 		}

@@ -381,6 +381,7 @@ type topic struct {
 	record  []byte
 	err     string
 	undone  bool   // quiesced after a load that outlived a fence
+	unsure  bool   // a load failed or was dropped, and the broker was not listed since
 	owner   string // who holds the lock, when another does
 }
 

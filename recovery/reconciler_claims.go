@@ -33,6 +33,9 @@ func (r *Reconciler) SetClaims(changes []TopicClaim) {
 			r.setWant(t, actNone)
 		}
 		soon = soon || c.Claim.Unloads() && t.Serving
+		if t.unsure && !c.Claim.Loads() {
+			r.list.askAt(now)
+		}
 	}
 	if soon {
 		r.planSoon(now)
@@ -44,7 +47,8 @@ func (r *Reconciler) SetClaims(changes []TopicClaim) {
 }
 
 // Idle returns those of the topics that clients certainly cannot use here, and that no
-// load is under way for. Without a present view of the broker there are none.
+// load is under way for. Without a present view of the broker there are none; and a load
+// that failed may have been carried out all the same, so the view is to be younger.
 func (r *Reconciler) Idle(topics []string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -54,7 +58,7 @@ func (r *Reconciler) Idle(topics []string) []string {
 	var idle []string
 	for _, name := range topics {
 		t := r.table[name]
-		if t == nil || !t.Serving && t.phase != phaseFlying {
+		if t == nil || !t.Serving && !t.unsure && t.phase != phaseFlying {
 			idle = append(idle, name)
 		}
 	}

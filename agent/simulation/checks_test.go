@@ -145,9 +145,6 @@ func (c *checks) broker(i int, b *broker, why string) {
 	w := c.nodes[i]
 	thawed := w.frozen && !b.frozen.isShut()
 	w.running, w.frozen, w.serving = b.answers(), b.frozen.isShut(), b.serving()
-	if topic, ok := strings.CutPrefix(why, "loaded "); ok {
-		w.loaded, w.loadedAt = topic, now
-	}
 	if thawed && w.instance != w.registrant {
 		w.started = now // it has not answered before
 	}

@@ -16,8 +16,6 @@ const (
 	obeyed = 4 * time.Second
 	// relooked is for what hands bring back: the next look of the sidecar, and a quiesce.
 	relooked = 4 * time.Second
-	// crossing is for a load that was on its way when the release of its lock was decided.
-	crossing = 100 * time.Millisecond
 	// noticed is for a sidecar whose machine stood: its probes look at the clocks by themselves.
 	noticed = time.Second
 	// least is what a machine must stand for to be noticed.

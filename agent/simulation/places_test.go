@@ -84,8 +84,7 @@ func (c *checks) lock(topic string, e memory.Event, ch memory.Change, now time.T
 	delete(c.topics.locks, topic)
 	c.f.note("n%d: lock of %s gone: %s", had.by, topic, ch.Cause)
 	w := c.nodes[had.by]
-	crossed := w.loaded == topic && now.Sub(w.loadedAt) < crossing
-	if ch.Cause == memory.ByRequest && w.serves() && slices.Contains(w.serving, topic) && w.wellFor(now) > 2*time.Second && !crossed {
+	if ch.Cause == memory.ByRequest && w.serves() && slices.Contains(w.serving, topic) && w.wellFor(now) > 2*time.Second {
 		c.violated("n%d released the lock of %s, and serves it", had.by, topic)
 	}
 }

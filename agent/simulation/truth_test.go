@@ -47,8 +47,6 @@ type watched struct {
 	pausedUntil time.Time // its end; zero: there was none
 
 	started     time.Time // of this process of the broker
-	loaded      string    // the last topic that was, and when
-	loadedAt    time.Time
 	meddled     time.Time // when hands last made something served
 	asleep      trouble   // the sidecar is frozen
 	lives       int       // of the sidecar, so far
