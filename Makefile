@@ -123,7 +123,7 @@ simulate: ## 10,000 random schedules for whole sidecars in virtual time; ARGS='-
 
 .PHONY: mutate
 mutate: ## break each safety rule on purpose, and see that the simulation notices; ARGS='-mutate lease' does some
-	GOFLAGS=-p=2 go test ./agent/simulation -run 'TestEveryMutant' -timeout 40m -v $(or $(ARGS),-mutate .) | { grep -v -e '^=== ' || true; }
+	GOFLAGS=-p=2 go test ./agent/simulation -run 'TestEveryMutant' -timeout 40m -v $(or $(ARGS),-mutate .) | { grep --line-buffered -v -e '^=== ' || true; }
 
 .PHONY: bench-scrape
 bench-scrape: ## time and size of a scrape with 10,000 topics, beside a scrape of the Go collector alone
