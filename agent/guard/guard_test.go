@@ -43,6 +43,10 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv("GUARD_TEST_SIDECAR"); dir != "" {
 		sidecarThatIsKilled(dir)
 	}
+	if os.Getenv("GUARD_TEST_SETTLED") != "" {
+		os.Stdout.WriteString(strconv.FormatInt(collectionsWhenSettled(), 10))
+		os.Exit(0)
+	}
 	os.Exit(m.Run())
 }
 

@@ -12,11 +12,11 @@ import (
 )
 
 // What keeps a guard small. It allocates next to nothing after its start, so the
-// collector has nothing to do; the limit is for what was not foreseen.
+// collector has nothing to do; the limit is for what was not foreseen. It leaves room for
+// what the runtime itself needs: below that, the collector runs whenever the guard wakes.
 const (
 	processors  = 2 // one waits in poll, one runs the stop command
-	gcPercent   = 20
-	memoryLimit = 6 << 20
+	memoryLimit = 12 << 20
 )
 
 // guardNice is the priority that is asked for: above everything that is not urgent.
@@ -27,7 +27,6 @@ const guardNice = -10
 // works as any process does.
 func settle(rehearse func()) {
 	runtime.GOMAXPROCS(processors)
-	debug.SetGCPercent(gcPercent)
 	debug.SetMemoryLimit(memoryLimit)
 	_ = os.WriteFile("/proc/self/comm", []byte(pageName), 0) // it would be "exe"
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0)
