@@ -99,8 +99,10 @@ func (r *registrar) Establish(ctx context.Context, held int64, fresh bool) (leas
 	}
 	for range tries {
 		var out outcome
-		if out, err = r.once(ctx, client, held); err == nil {
-			err = r.proven(ctx, out.grant)
+		out, err = r.once(ctx, client, held)
+		again := errors.Is(err, cluster.ErrChanged)
+		if err == nil {
+			again, err = r.proven(ctx, out.grant)
 		}
 		switch {
 		case err == nil:
@@ -109,7 +111,7 @@ func (r *registrar) Establish(ctx context.Context, held int64, fresh bool) (leas
 				return lease.Grant{}, err
 			}
 			return out.grant, nil
-		case !errors.Is(err, cluster.ErrChanged):
+		case !again:
 			return lease.Grant{}, leaseError(err)
 		}
 	}

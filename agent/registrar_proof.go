@@ -44,18 +44,15 @@ func (r *registrar) ours(g lease.Grant, reg *cluster.Registration) error {
 	return nil
 }
 
-// proven proves a grant that rests on a renewal. What is not as it was is ErrChanged: it is
-// decided anew.
-func (r *registrar) proven(ctx context.Context, g lease.Grant) error {
+// proven proves a grant that rests on a renewal. again says that the answer is not what the
+// grant rests on, which is to be decided anew.
+func (r *registrar) proven(ctx context.Context, g lease.Grant) (again bool, err error) {
 	if g.Term == 0 {
-		return nil // of a new lease: the registration was put under it
+		return false, nil // of a new lease: the registration was put under it
 	}
 	term, err := r.Prove(ctx, g)
 	if err == nil {
 		err = lease.SameTerm(g.Term, term)
 	}
-	if errors.Is(err, lease.ErrLost) || errors.Is(err, lease.ErrForeign) || errors.Is(err, lease.ErrUnproven) {
-		return fmt.Errorf("%w: %w", cluster.ErrChanged, err)
-	}
-	return err
+	return errors.Is(err, lease.ErrLost) || errors.Is(err, lease.ErrForeign) || errors.Is(err, lease.ErrUnproven), err
 }
