@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 
 	"holdfast/cluster"
 )
@@ -16,21 +15,11 @@ import (
 func checkVersions(ctx context.Context, c Config, log *slog.Logger) Finding {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	versions, failures := make([]string, len(c.EtcdEndpoints)), make([]error, len(c.EtcdEndpoints))
-	var all sync.WaitGroup
-	for i, e := range c.EtcdEndpoints {
-		all.Go(func() {
-			alone := c.Cluster()
-			alone.Endpoints = []string{e}
-			client, err := cluster.Open(alone, log)
-			if err == nil {
-				versions[i], err = client.Version(ctx)
-				client.Close()
-			}
-			failures[i] = err
-		})
-	}
-	all.Wait()
+	versions := make([]string, len(c.EtcdEndpoints))
+	failures := askEach(c, log, func(i int, client *cluster.Client) (err error) {
+		versions[i], err = client.Version(ctx)
+		return err
+	})
 	return versionFinding(c.EtcdEndpoints, versions, failures)
 }
 

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"net/http"
 	"os"
 	"strings"
@@ -218,16 +217,7 @@ func TestALookHoldsNothingThatIsAttachedAgain(t *testing.T) {
 // A broker that crashed is started again at once, and replays its journal for a minute
 // before it answers. Etcd is well.
 func TestABrokerThatTakesLongToStartIsLeftAloneByTheGuard(t *testing.T) {
-	_, file := besides(t)
-	watch := probes.NewProcess(file, "", discard)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- watch.Run(ctx) }()
-	for watch.Pid() == 0 {
-		<-watch.Changes()
-	}
-	cancel()
-	<-ended // what it saw last stays
+	watch := watchThatSaw(t)
 	for _, interval := range []time.Duration{100 * time.Millisecond, time.Second} {
 		inLife(t, func(c *Config) { stoppable(c); c.HealthInterval = interval }, func(l *sidecarLife) {
 			l.set(func() { l.ended = true })

@@ -210,16 +210,7 @@ func TestAChildThatWasRegisteredMayNotStartWhileEtcdIsSilent(t *testing.T) {
 
 // A broker that hangs is down for its health checks. It serves when it comes to itself.
 func TestTheRestartGraceRevokesNothingWhileTheProcessLives(t *testing.T) {
-	_, file := besides(t)
-	watch := probes.NewProcess(file, "", discard)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- watch.Run(ctx) }()
-	for watch.Pid() == 0 {
-		<-watch.Changes()
-	}
-	cancel()
-	<-ended // what it saw last stays
+	watch := watchThatSaw(t)
 	for name, row := range map[string]struct {
 		watched bool
 		revoked bool

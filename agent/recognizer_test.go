@@ -117,6 +117,22 @@ func besides(t *testing.T) (pid int, file string) {
 	return c.Process.Pid, file
 }
 
+// watchThatSaw has seen a process live, and looks no more.
+func watchThatSaw(t *testing.T) *probes.Process {
+	t.Helper()
+	_, file := besides(t)
+	watch := probes.NewProcess(file, "", discard)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- watch.Run(ctx) }()
+	for watch.Pid() == 0 {
+		<-watch.Changes()
+	}
+	cancel()
+	<-ended
+	return watch
+}
+
 func TestCheckRefusesTheProcessOfAnother(t *testing.T) {
 	pid, file := besides(t)
 	socket, err := net.Listen("tcp", "127.0.0.1:0") // ours, as the broker's
