@@ -46,11 +46,14 @@ func (t trouble) within(d time.Duration, now time.Time) bool {
 // empty: nothing excuses it.
 func (w *watched) excuse(now time.Time, s settings) string {
 	alone := w.wellFor(now) < obeyed // the sidecar cannot be what stops it
+	left := w.instance != w.registrant && w.sidecar && w.asleep.count == 0
 	switch {
 	case now.Sub(w.started) < soon:
 		return "a new process"
-	case w.instance != w.registrant && w.sidecar && w.asleep.count == 0 && w.wellFor(now) < soon:
+	case left && w.wellFor(now) < soon:
 		return "a new process that does not answer in time"
+	case left && w.netFor(now) < heard && min(now.Sub(w.started), w.wellFor(now)) < heard:
+		return "a new process, while etcd does not answer"
 	case now.Sub(w.meddled) < relooked || alone && now.Sub(w.meddled) < soon:
 		return "brought back by hands"
 	case w.stoodLately(now, s):
