@@ -26,6 +26,9 @@ type lastRenewal struct {
 	LeaseID int64
 	SentAt  lease.Instant
 	TTL     time.Duration // as granted
+	// Ahead is by how much the wall clock was ahead of the boot clock, when it was sent or
+	// before; 0: not known.
+	Ahead time.Duration
 }
 
 // leaseOver is noted when a lease was lost: it had ended before anything else began.
@@ -35,37 +38,55 @@ var leaseOver = lastRenewal{TTL: time.Nanosecond}
 const renewalFile = "renewal"
 
 // renewalForm has one size for all values, so that a note is written over the one before
-// and needs no room on the disk: boot, lease, send and TTL in nanoseconds, checksum.
+// and needs no room on the disk: boot, lease, send, TTL and the wall clock's lead in
+// nanoseconds, checksum.
 const (
-	renewalForm = "%-64.64s %016x %020d %020d"
-	renewalSize = 64 + 1 + 16 + 1 + 20 + 1 + 20 + len(" 00000000\n")
+	renewalForm = "%-64.64s %016x %020d %020d %020d"
+	renewalSize = 64 + 1 + 16 + 3*(1+20) + len(" 00000000\n")
 )
 
 func (r lastRenewal) encode(boot string) []byte {
-	s := fmt.Sprintf(renewalForm, boot, uint64(r.LeaseID), int64(r.SentAt), int64(r.TTL))
-	return fmt.Appendf(nil, "%s %08x\n", s, crc32.ChecksumIEEE([]byte(s)))
+	return summed(fmt.Sprintf(renewalForm, boot, uint64(r.LeaseID), int64(r.SentAt), int64(r.TTL), int64(r.Ahead)))
 }
+
+func summed(s string) []byte { return fmt.Appendf(nil, "%s %08x\n", s, crc32.ChecksumIEEE([]byte(s))) }
 
 // decodeRenewal returns an error for a note that is torn, or of another boot: its instants
 // mean nothing then.
-func decodeRenewal(raw []byte, boot string, now lease.Instant) (r lastRenewal, err error) {
-	fields := strings.Fields(string(raw))
-	if len(raw) != renewalSize || len(fields) != 5 {
+func decodeRenewal(raw []byte, boot string, now Clocks) (r lastRenewal, err error) {
+	text := string(raw[:max(0, len(raw)-len(" 00000000\n"))])
+	fields := strings.Fields(text)
+	if len(fields) == 4 {
+		fields = append(fields, "0") // by a version that did not note the wall clock
+	}
+	if len(fields) != 5 || string(summed(text)) != string(raw) {
 		return r, errors.New("not a whole note")
 	}
 	id, idErr := strconv.ParseUint(fields[1], 16, 64)
 	sent, sentErr := strconv.ParseInt(fields[2], 10, 64)
 	ttl, ttlErr := strconv.ParseInt(fields[3], 10, 64)
-	r = lastRenewal{int64(id), lease.Instant(sent), time.Duration(ttl)}
+	ahead, aheadErr := strconv.ParseInt(fields[4], 10, 64)
+	r = lastRenewal{int64(id), lease.Instant(sent), time.Duration(ttl), time.Duration(ahead)}
 	switch {
-	case errors.Join(idErr, sentErr, ttlErr) != nil || string(r.encode(fields[0])) != string(raw):
+	case errors.Join(idErr, sentErr, ttlErr, aheadErr) != nil:
 		return lastRenewal{}, errors.New("damaged")
 	case boot == "" || fields[0] != boot:
 		return lastRenewal{}, errors.New("of another boot of the host")
-	case r.SentAt > now || r.TTL <= 0:
+	case r.SentAt > now.Boot || r.TTL <= 0:
 		return lastRenewal{}, errors.New("of another clock")
+	case r.lost(now) < 0:
+		return lastRenewal{}, errors.New("of before the wall clock was set back: how long the host stood since is not known")
 	}
 	return r, nil
+}
+
+// lost is the time that the boot clock may not have counted since, as a machine does that
+// is paused from outside, or by which somebody has set the wall clock; negative: back.
+func (r lastRenewal) lost(now Clocks) time.Duration {
+	if d := now.ahead() - r.Ahead; r.Ahead != 0 && (d >= leastJump || d <= -leastJump) {
+		return d
+	}
+	return 0
 }
 
 // renewalNotes writes the last confirmed renewal where the next sidecar finds it.
@@ -78,7 +99,7 @@ type renewalNotes struct {
 
 // openRenewals reads the note of an earlier sidecar, and makes the file ready for ours. err
 // says that we cannot write it; doubt, that there is no note of this boot.
-func openRenewals(dir, boot string, now lease.Instant, log *slog.Logger) (n *renewalNotes, last lastRenewal, doubt, err error) {
+func openRenewals(dir, boot string, now Clocks, log *slog.Logger) (n *renewalNotes, last lastRenewal, doubt, err error) {
 	path := filepath.Join(dir, renewalFile)
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -93,8 +114,12 @@ func openRenewals(dir, boot string, now lease.Instant, log *slog.Logger) (n *ren
 	if err != nil {
 		return nil, last, doubt, err
 	}
-	if doubt != nil { // what is no note has no room either
-		_, err = file.WriteAt([]byte(strings.Repeat(" ", renewalSize-1)+"\n"), 0)
+	if doubt != nil || len(raw) != renewalSize { // what is no note of ours has no room either
+		ready := []byte(strings.Repeat(" ", renewalSize-1) + "\n")
+		if doubt == nil {
+			ready = last.encode(boot)
+		}
+		_, err = file.WriteAt(ready, 0)
 		err = errors.Join(err, file.Truncate(int64(renewalSize)))
 	}
 	if err != nil {
@@ -148,29 +173,52 @@ func (a *agent) recallRenewal() error {
 	if a.shadow != nil || a.cfg.Unleased() { // neither holds a lease that anybody else knows
 		return nil
 	}
-	notes, last, doubt, err := openRenewals(a.cfg.StateDir, a.hostBoot(), a.begun, a.log)
+	now := Clocks{Boot: a.begun}
+	if a.world.Clocks != nil {
+		now = a.world.Clocks()
+		a.clocks.Store(&now)
+	}
+	notes, last, doubt, err := openRenewals(a.cfg.StateDir, a.hostBoot(), now, a.log)
 	if err != nil {
 		return fmt.Errorf("--state-dir %s: %s: %s: free space or make it writable", a.cfg.StateDir, renewalFile, reason(err))
 	}
 	a.renewals = notes
 	go notes.run(a.life0)
 	if doubt == nil {
-		a.former = lease.Validity{SentAt: last.SentAt, TTL: last.TTL, Margin: a.cfg.LeaseDetachMargin}
+		a.recall(last, now)
 	} else if a.memory.Epoch != 0 && !a.memory.Released {
 		a.log.Warn("the last renewal of the sidecar before this one is not known: the broker is fenced as soon as etcd fails to answer", "why", doubt)
 	}
 	return nil
 }
 
-// noteRenewal has the last confirmed renewal noted.
+// recall takes the last renewal of the sidecar before this one for the former one's. What the
+// host stood since counts as for one that ran meanwhile, see uncounted.
+func (a *agent) recall(last lastRenewal, now Clocks) {
+	a.former = lease.Validity{SentAt: last.SentAt, TTL: last.TTL, Margin: a.cfg.LeaseDetachMargin}
+	if lost := last.lost(now); lost > 0 {
+		a.doubtAt(now.Boot, lost)
+		a.log.Warn("the wall clock was moved since the last renewal of the sidecar before this one: the host may have stood as long", "moved_by", lost)
+	}
+}
+
+// formerFencePoint is when the broker of an earlier sidecar must be fenced.
+func (a *agent) formerFencePoint() lease.Instant { return a.former.FencePoint().Add(-a.uncounted()) }
+
+// noteRenewal has the last confirmed renewal noted. One that was sent before the clocks jumped
+// is not: the note before it shows the jump.
 func (a *agent) noteRenewal() {
-	v := a.keeper.View()
-	r := lastRenewal{v.Grant.LeaseID, v.Validity.SentAt, v.Validity.TTL}
-	if !v.Validity.Known() {
-		if a.lastNoted == (lastRenewal{}) {
-			return // what the sidecar before this one noted is the last so far
-		}
+	v, clocks := a.keeper.View(), a.clocks.Load()
+	r := lastRenewal{v.Grant.LeaseID, v.Validity.SentAt, v.Validity.TTL, a.lastNoted.Ahead}
+	switch {
+	case !v.Validity.Known() && a.lastNoted == (lastRenewal{}):
+		return // what the sidecar before this one noted is the last so far
+	case !v.Validity.Known():
 		r = leaseOver
+	case a.doubted():
+		return
+	case r != a.lastNoted && clocks != nil:
+		r.Ahead = clocks.ahead()
 	}
 	if a.renewals != nil && r != a.lastNoted {
 		a.lastNoted = r
@@ -191,7 +239,7 @@ func (a *agent) noteFormer() {
 	now := a.clock()
 	switch {
 	case now.Sub(a.begun) >= a.cfg.LeaseTTL-a.cfg.LeaseDetachMargin:
-	case !a.memory.Released && now < a.former.FencePoint():
+	case !a.memory.Released && now < a.formerFencePoint():
 		return
 	case a.keeper.View().FailureStreak == 0 && !a.formerServes() && !a.suspended(recovery.ActRegister):
 		return

@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -25,7 +26,7 @@ const noon = lease.Instant(12 * time.Hour)
 // read is what the next sidecar on this boot of the host finds in dir.
 func read(t *testing.T, dir, boot string) (lastRenewal, error) {
 	t.Helper()
-	n, last, doubt, err := openRenewals(dir, boot, noon, discard)
+	n, last, doubt, err := openRenewals(dir, boot, Clocks{Boot: noon}, discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,6 +94,55 @@ func TestANoteThatIsNotWholeIsNoNote(t *testing.T) {
 	}
 }
 
+// What the wall clock did since a note of a lead of an hour.
+func TestANoteTellsForHowLongTheHostMayHaveStoodSince(t *testing.T) {
+	note := lastRenewal{LeaseID: 7, SentAt: noon - 5, TTL: 30 * time.Second, Ahead: time.Hour}
+	for _, row := range []struct {
+		name        string
+		by, want    time.Duration
+		unbelieved  bool
+		withoutWall bool // the note does not say
+	}{
+		{name: "nothing"},
+		{name: "slewed", by: leastJump - 1},
+		{name: "slewed back", by: 1 - leastJump},
+		{name: "the host stood, or it was set forward", by: 20 * time.Second, want: 20 * time.Second},
+		{name: "for the least", by: leastJump, want: leastJump},
+		{name: "set back", by: -leastJump, unbelieved: true},
+		{name: "set back by years", by: -1e6 * time.Hour, unbelieved: true},
+		{name: "not noted", by: 20 * time.Second, withoutWall: true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			now := Clocks{Boot: noon, Wall: time.Unix(0, int64(noon)).Add(time.Hour + row.by)}
+			raw := note.encode("boot-1")
+			if row.withoutWall { // as the version before wrote it
+				raw = summed(fmt.Sprintf("%-64.64s %016x %020d %020d", "boot-1", 7, int64(note.SentAt), int64(note.TTL)))
+			}
+			got, doubt := decodeRenewal(raw, "boot-1", now)
+			if (doubt != nil) != row.unbelieved || got.lost(now) != row.want || doubt == nil && got.SentAt != note.SentAt {
+				t.Errorf("%+v, lost %v, %v", got, got.lost(now), doubt)
+			}
+		})
+	}
+}
+
+func TestANoteOfTheVersionBeforeIsMadeOneOfOurs(t *testing.T) {
+	dir := t.TempDir()
+	old := summed(fmt.Sprintf("%-64.64s %016x %020d %020d", "boot-1", 7, int64(noon-5), int64(time.Minute)))
+	if err := os.WriteFile(filepath.Join(dir, renewalFile), old, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := lastRenewal{LeaseID: 7, SentAt: noon - 5, TTL: time.Minute}
+	for range 2 {
+		if got, doubt := read(t, dir, "boot-1"); got != want || doubt != nil {
+			t.Errorf("%+v, %v", got, doubt)
+		}
+	}
+	if info, err := os.Stat(filepath.Join(dir, renewalFile)); err != nil || info.Size() != int64(renewalSize) {
+		t.Errorf("%v, %v", info, err)
+	}
+}
+
 // hangingDisk takes a write that it does not end before it is released.
 type hangingDisk struct {
 	mu       sync.Mutex
@@ -137,7 +187,7 @@ func TestAFullDiskTakesTheNextNoteAllTheSame(t *testing.T) {
 		t.Skipf("needs a file system of its own to fill: %v", err)
 	}
 	defer syscall.Unmount(dir, 0)
-	n, _, _, err := openRenewals(dir, "boot-1", noon, discard)
+	n, _, _, err := openRenewals(dir, "boot-1", Clocks{Boot: noon}, discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +214,7 @@ func TestEachConfirmedRenewalIsNotedAndSoIsALoss(t *testing.T) {
 		go l.renewals.run(l.life0)
 		l.until(l.age() + time.Minute)
 		v := l.keeper.View()
-		want := lastRenewal{v.Grant.LeaseID, v.Validity.SentAt, v.Validity.TTL}
+		want := lastRenewal{v.Grant.LeaseID, v.Validity.SentAt, v.Validity.TTL, l.world.Clocks().ahead()}
 		if n := len(disk.written); n < 10 || disk.written[n-1] != string(want.encode("b")) {
 			t.Errorf("%d notes, the last %q", n, disk.written[n-1])
 		}
@@ -177,11 +227,54 @@ func TestEachConfirmedRenewalIsNotedAndSoIsALoss(t *testing.T) {
 	})
 }
 
+// The note would say that no clock has jumped since.
+func TestARenewalThatWasSentBeforeAPauseIsNotNotedAfterIt(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		disk := &hangingDisk{released: make(chan struct{})}
+		close(disk.released)
+		l.inLoop(func() {
+			l.renewals = &renewalNotes{file: disk, boot: "b", next: make(chan lastRenewal, 1), log: discard}
+		})
+		go l.renewals.run(l.life0)
+		noted := func() lastRenewal {
+			r, err := decodeRenewal([]byte(disk.written[len(disk.written)-1]), "b", l.world.Clocks())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		}
+		l.until(l.age() + 10*time.Second)
+		l.set(func() { l.slow = 1500 * time.Millisecond })
+		for l.asks() == l.answers() { // until one is on its way
+			l.until(l.age() + 10*time.Millisecond)
+		}
+		before, sent := noted(), l.keeper.View().Validity.SentAt
+		l.paused(20 * time.Second)
+		for l.keeper.View().Validity.SentAt == sent {
+			l.until(l.age() + 10*time.Millisecond)
+		}
+		if r := noted(); r != before || r.lost(l.world.Clocks()) != 20*time.Second {
+			t.Errorf("noted %+v after %+v", r, before)
+		}
+		l.until(l.age() + 5*time.Second)
+		if r := noted(); r.SentAt == before.SentAt || r.lost(l.world.Clocks()) != 0 {
+			t.Errorf("a renewal later: %+v", r)
+		}
+	})
+}
+
 // The sidecar before this one registered the broker's process, its last renewal was sent so
 // long ago, and etcd is silent from the start.
 func TestABrokerLeftBehindIsFencedAtTheFencePointOfItsOwnLease(t *testing.T) {
 	const never = time.Hour
 	whole := natsDefaults().Effective().LeaseTTL - natsDefaults().Effective().LeaseDetachMargin
+	attempt := natsDefaults().Effective().Timing().AttemptTimeout()
+	stood := func(d time.Duration) func(l *sidecarLife) {
+		return func(l *sidecarLife) {
+			now := l.world.Clocks()
+			l.recall(lastRenewal{1, l.former.SentAt, l.former.TTL, now.ahead() - d}, now)
+		}
+	}
 	for _, row := range []struct {
 		name   string
 		sent   time.Duration // before this sidecar began; 0: there is no note
@@ -193,6 +286,9 @@ func TestABrokerLeftBehindIsFencedAtTheFencePointOfItsOwnLease(t *testing.T) {
 		{"long ago", time.Hour, nil, 0},
 		{"with a longer TTL than we would ask for", time.Second, func(l *sidecarLife) { l.former.TTL *= 2 }, whole},
 		{"with a shorter one", time.Second, func(l *sidecarLife) { l.former.TTL -= 5 * time.Second }, whole - 6*time.Second},
+		{"a moment ago, and the host stood for longer than the lease: after an attempt", time.Millisecond, stood(time.Hour), attempt},
+		{"a moment ago, and the host stood for a part of it", time.Millisecond, stood(whole / 2), whole/2 - time.Millisecond},
+		{"a moment ago, the host stood for longer than the lease, and etcd answers", time.Millisecond, func(l *sidecarLife) { l.away = false; stood(time.Hour)(l) }, never},
 		{"not known: when etcd has failed to answer", 0, nil, time.Second},
 		{"of another process of the broker: when etcd has failed to answer", time.Hour, func(l *sidecarLife) { l.process = 2 }, time.Second},
 		{"not known, and the registration was given up", 0, func(l *sidecarLife) { l.memory.Released = true }, time.Second},

@@ -165,7 +165,7 @@ func (a *agent) untilNext() time.Duration {
 	if d := lease.Instant(a.fencing.ladder.RetryAt(a.settings().HealthInterval)).Sub(now); d > 0 {
 		next = min(next, d)
 	}
-	if d := a.former.FencePoint().Sub(now); d > 0 && !a.everAttached {
+	if d := a.formerFencePoint().Sub(now); d > 0 && !a.everAttached {
 		next = min(next, d)
 	}
 	if d := a.fencing.waiting.Add(stopPatience).Sub(now); d > 0 && a.fencing.waiting != 0 {

@@ -70,6 +70,9 @@ type Clocks struct {
 	Wall time.Time     // anybody may set it; nothing counts on it
 }
 
+// ahead is by how much the wall clock is ahead of the boot clock.
+func (c Clocks) ahead() time.Duration { return time.Duration(c.Wall.UnixNano() - int64(c.Boot)) }
+
 // clockNews is what happened between two readings. Zero: nothing.
 type clockNews struct {
 	Suspended time.Duration

@@ -107,6 +107,7 @@ func (c *checks) sidecar(i int, runs bool) {
 		if runs {
 			w.wellSince, w.detached = now, time.Time{}
 			w.lives++
+			w.begun = now
 		}
 	})
 }

@@ -69,16 +69,11 @@ func (w *watched) excuse(now time.Time, s settings) string {
 }
 
 // stoodLately reports whether the machine stands, or stood a moment ago. A sidecar that was
-// started since has no reading of the clocks from before, and a guard looks at one clock only.
+// not there, or frozen, sees it when it runs; until then there is a guard, which looks at one
+// clock only.
 func (w *watched) stoodLately(now time.Time, s settings) bool {
-	bound := soon
-	if w.blinkedSince(now, s) {
-		return true
-	}
-	if w.lives != w.stoodAs || !w.sidecar || w.asleep.count > 0 {
-		bound = s.granted() + soon
-	}
-	return w.standing.within(bound, now)
+	absent := !w.sidecar || w.asleep.count > 0 || now.Sub(later(w.begun, w.asleep.ended)) < soon
+	return w.blinkedSince(now, s) || w.standing.within(soon, now) || absent && w.standing.within(s.granted()+soon, now)
 }
 
 // blinkedSince reports whether the machine stood, for too short to be noticed, in what may
@@ -112,9 +107,7 @@ func (c *checks) unguarded(i, sign int) {
 // stood takes that the machine stands still, or goes on.
 func (c *checks) stood(i, sign int, d time.Duration) {
 	c.change(i, func(w *watched, now time.Time) {
-		if w.standing.change(sign, now); sign > 0 {
-			w.stoodAs = w.lives
-		} else if d < least {
+		if w.standing.change(sign, now); sign < 0 && d < least {
 			w.blinked = now
 		}
 	})

@@ -307,6 +307,14 @@ var named = []struct {
 			{At: 10 * time.Second, Do: pauseVM, Node: 0, For: 40 * time.Second, Arg: 700},
 			{At: 20 * time.Second, Do: cut, Node: 0, For: 90 * time.Second},
 		}}},
+	// Only the note of the one before tells the new sidecar that the machine stood.
+	{"a machine stands while its sidecar is restarted, and etcd is out of reach", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 4,
+		TTL: 32 * time.Second, Policy: "drain", Placer: true, Latency: 200 * time.Microsecond},
+		Events: []event{
+			{At: 20 * time.Second, Do: cut, Node: 0, For: 90 * time.Second},
+			{At: 20500 * time.Millisecond, Do: crashSidecar, Node: 0, For: 21 * time.Second},
+			{At: 21 * time.Second, Do: pauseVM, Node: 0, For: 20 * time.Second},
+		}}},
 	{"hosts sleep, and their clocks are set", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 4,
 		TTL: 16 * time.Second, Policy: "drain", Placer: true, Stop: ladderStops, Several: true, Latency: 200 * time.Microsecond},
 		Events: []event{

@@ -50,12 +50,12 @@ type watched struct {
 	meddled     time.Time // when hands last made something served
 	asleep      trouble   // the sidecar is frozen
 	lives       int       // of the sidecar, so far
+	begun       time.Time // when the last of them did
 	asleepAs    int       // which one of them was frozen
 	unstoppable trouble
 	unguarded   trouble   // the guard shares the fate of its sidecar
 	standing    trouble   // the machine
 	blinked     time.Time // when the machine last went on that had stood for too short to be noticed
-	stoodAs     int       // and which sidecar was there when it began
 
 	stubborn time.Time // until when it could not be made to quiesce
 
