@@ -215,7 +215,8 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 }
 
 // refuseWrongCredentials asks etcd once. That it does not answer is no error: etcd
-// may come later. That it refuses us is a setting.
+// may come later. That it refuses us is a setting. One that answers is asked for its
+// version, too.
 func (a *agent) refuseWrongCredentials(ctx context.Context) error {
 	probe, cancel := context.WithTimeout(ctx, authProbeTimeout)
 	defer cancel()
@@ -223,8 +224,12 @@ func (a *agent) refuseWrongCredentials(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	if err := a.main.Reach(probe); cluster.Classify(err) == cluster.ClassAuth {
+	err := a.main.Reach(probe)
+	if cluster.Classify(err) == cluster.ClassAuth {
 		return EtcdError(a.cfg, err)
+	}
+	if err == nil {
+		a.warnOfVersion(probe)
 	}
 	<-ctx.Done()
 	return nil

@@ -52,3 +52,19 @@ func versionFinding(endpoints, versions []string, failures []error) Finding {
 	f.Text = strings.Join(append(parts, silent...), "; ")
 	return f
 }
+
+// warnOfVersion logs once if the member that answers has a version that Check warns of. It
+// asks no other one: that would take a connection to each.
+func (a *agent) warnOfVersion(ctx context.Context) {
+	version, err := a.main.Version(ctx)
+	if err != nil {
+		return
+	}
+	member := strings.Join(a.cfg.EtcdEndpoints, ", ")
+	if len(a.cfg.EtcdEndpoints) > 1 {
+		member = "one of " + member
+	}
+	if f := versionFinding([]string{member}, []string{version}, []error{nil}); f.Warn {
+		a.log.Warn("etcd is too old: its word on a registration may be stale", "detail", f.Text)
+	}
+}
