@@ -12,6 +12,12 @@ type explanation struct {
 	why, avoid, next func(c Config) string
 }
 
+// guardMoment says when the guard stops the broker, and by which clock.
+func guardMoment(c Config) string {
+	return fmt.Sprintf("The guard stops the broker %s after the last confirmed renewal was sent (TTL %s minus a third of margin %s), on the boot clock, and later only while the sidecar goes on proving that nothing is served.",
+		formatDuration(c.LeaseTTL-c.LeaseDetachMargin/3), formatDuration(c.LeaseTTL), formatDuration(c.LeaseDetachMargin))
+}
+
 func text(s string) func(Config) string { return func(Config) string { return s } }
 
 // explanations by kind and the word that tells most: the reason, or what it became.
@@ -26,8 +32,12 @@ var explanations = map[string]explanation{
 		text("etcd confirmed a renewal before the fence point. Nobody was declared dead."), text("Nothing to avoid."), nil},
 	"attachment/" + string(recovery.WhyFencePoint): {
 		func(c Config) string {
-			return fmt.Sprintf("No renewal was confirmed for %s (TTL %s minus margin %s). The lease may end at any time after the deadline, so the broker was fenced before it.",
+			why := fmt.Sprintf("No renewal was confirmed for %s (TTL %s minus margin %s), counted from the send of the last one on the boot clock, which runs on while the host is suspended. The lease may end at any time after the deadline, so the broker was fenced before it.",
 				formatDuration(c.LeaseTTL-c.LeaseDetachMargin), formatDuration(c.LeaseTTL), formatDuration(c.LeaseDetachMargin))
+			if c.Guard == "on" {
+				why += " " + guardMoment(c)
+			}
+			return why
 		},
 		func(c Config) string {
 			return fmt.Sprintf("A cut shorter than %s does not detach with these settings; a longer --lease-ttl bears a longer cut, and makes failover later.",
@@ -181,9 +191,14 @@ var explanations = map[string]explanation{
 	"shadow/quiesce":  {text("These topics would have been quiesced. The broker was not touched (--shadow)."), text("See the events before this one."), nil},
 	"shadow/unload":   {text("These topics would have been unloaded. The broker was not touched (--shadow)."), text("See the events before this one."), nil},
 	"shadow/revoke":   {text("The registration would have been given up. Only the shadow's own lease was."), text("Nothing to avoid."), nil},
-	"fence/guard_fired": {text("The sidecar was not heard of until margin/3 before the deadline, so the guard stopped the broker: the sidecar was frozen, killed or starved."),
+	"fence/guard_fired": {
+		func(c Config) string {
+			return guardMoment(c) + " The sidecar had moved that moment no further when it came, so the guard stopped the broker: the sidecar was frozen, killed or starved. SIGSTOP in the detail: somebody started the broker again meanwhile, and the guard held it until the sidecar ran."
+		},
 		text("Enough CPU and memory for the sidecar, and nobody who stops it with SIGSTOP or kills it for longer than most of a TTL."),
-		text("Start the broker again; with other brokers alive it comes back drained and waits for 'holdfast activate'.")},
+		func(c Config) string {
+			return "See that the sidecar runs, then start the broker again unless its supervisor does. If etcd declared it dead meanwhile, " + comesBack(c) + "."
+		}},
 	"guard/started":    {text("The guard stands by: a second process that stops the broker if this one cannot."), text("Nothing to avoid."), nil},
 	"guard/taken_over": {text("An earlier sidecar left its guard. Its word stays in force until the first confirmed renewal."), text("Nothing to avoid."), nil},
 	"guard/died":       {text("The guard ended without a reason that we know of; another was started at once."), text("Nobody should kill it; it needs 4 MB of memory."), text("Look for the kernel's out-of-memory messages.")},

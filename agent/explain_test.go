@@ -3,7 +3,9 @@ package agent
 import (
 	"strings"
 	"testing"
+	"time"
 
+	"holdfast/agent/guard"
 	"holdfast/agent/process"
 	"holdfast/probes"
 	"holdfast/recovery"
@@ -48,6 +50,10 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	for _, step := range []recovery.FenceStep{recovery.StepQuiesce, recovery.StepStop} {
 		add(Event{Kind: "fence", To: "failed", Reason: string(step)})
 	}
+	for _, what := range []guard.What{guard.Started, guard.TakenOver, guard.Died, guard.Failing, "absent", "dismissed"} {
+		add(Event{Kind: "guard", To: string(what)})
+	}
+	add(Event{Kind: "fence", To: string(guard.Fired), Reason: string(guard.Fired)})
 	add(Event{Kind: "topics", To: "guard_tripped", Reason: "mass_change"})
 	add(Event{Kind: "topics", To: "guard_cleared"})
 	add(Event{Kind: "topics", To: "foreign_owner"})
@@ -123,5 +129,26 @@ func TestNoEventMakesExplainFail(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+func TestAFenceAndAShotAreExplainedWithTheirMomentAndItsClock(t *testing.T) {
+	c := natsDefaults()
+	c.LeaseTTL, c.LeaseDetachMargin = 30*time.Second, 9*time.Second
+	const moment = "The guard stops the broker 27s after the last confirmed renewal was sent (TTL 30s minus a third of margin 9s), on the boot clock"
+	fence := Event{Kind: "attachment", From: "degraded", To: "detached", Reason: string(recovery.WhyFencePoint)}
+	shot := Event{Kind: "fence", To: string(guard.Fired), Reason: string(guard.Fired)}
+	if why := explain(fence, c.Effective()).Why; !strings.Contains(why, "for 21s (TTL 30s minus margin 9s)") || !strings.Contains(why, "boot clock") || strings.Contains(why, "guard") {
+		t.Errorf("fence point without a guard: %s", why)
+	}
+	c.BrokerProcess = "nats-server"
+	for _, e := range []Event{fence, shot} {
+		if why := explain(e, c.Effective()).Why; !strings.Contains(why, moment) {
+			t.Errorf("%s: %s", e.Kind, why)
+		}
+	}
+	c.SessionExpiredPolicy = "reconnect"
+	if next := explain(shot, c.Effective()).Next; !strings.Contains(next, "sidecar runs") || strings.Contains(next, "activate") {
+		t.Errorf("under policy reconnect: %s", next)
 	}
 }
