@@ -70,6 +70,19 @@ func (a *agent) attach(verdict probes.Verdict) {
 	}
 }
 
+// waitsToBeAttached reports whether the very process that is fenced is registered.
+func (a *agent) waitsToBeAttached() bool {
+	return a.fencing.instance != "" && a.fencing.instance == a.memory.Instance && a.registered()
+}
+
+// registered reports whether etcd showed the registration to be ours since the
+// detachment, and it surely stands.
+func (a *agent) registered() bool {
+	now := a.clock()
+	granted := lease.Validity{SentAt: a.grant.SentAt, TTL: a.grant.TTL, Margin: a.cfg.LeaseDetachMargin} // the keeper may not know of it yet
+	return a.verified && a.grant.LeaseID != 0 && (granted.HeldAt(now) || a.keeper.View().Validity.HeldAt(now))
+}
+
 // noteLoss takes a registration for gone, once, whoever saw it first.
 func (a *agent) noteLoss(cause string) {
 	if a.grant.LeaseID == 0 {

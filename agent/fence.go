@@ -30,6 +30,7 @@ type fencing struct {
 	told     map[recovery.FenceStep]bool
 	streak   int  // failures of renewals when it came up
 	newcomer bool // came up after another process was fenced
+	waited   bool // it was registered, so that nobody looked at it
 	wentAway bool // was not up at some time since it began, or was stopped
 }
 
@@ -171,7 +172,7 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 		// that has it again waits for nothing but the recover window.
 		MustStop: a.broker.Capabilities().MustStop && !registered &&
 			(a.fencing.instance == a.memory.Instance || a.handedInVain(a.fencing.instance)),
-		Registered: registered && a.fencing.instance != "" && a.fencing.instance == a.memory.Instance,
+		Registered: a.waitsToBeAttached(),
 		Down:       verdict == probes.Down, Gone: verdict != probes.Up && a.processEnded(),
 		Lost: a.brokeSinceUp(),
 		// Where nothing tells of the end of a process, one that hangs looks like one that ended.
@@ -210,14 +211,6 @@ func (a *agent) stopWaits(verdict probes.Verdict) bool {
 // welcome reports whether the process never had the registration that is gone, and has
 // the present one: it waits for nothing but the recover window.
 func (a *agent) welcome() bool { return a.fencing.newcomer && a.registered() }
-
-// registered reports whether etcd showed the registration to be ours since the
-// detachment, and it surely stands.
-func (a *agent) registered() bool {
-	now := a.clock()
-	granted := lease.Validity{SentAt: a.grant.SentAt, TTL: a.grant.TTL, Margin: a.cfg.LeaseDetachMargin} // the keeper may not know of it yet
-	return a.verified && a.grant.LeaseID != 0 && (granted.HeldAt(now) || a.keeper.View().Validity.HeldAt(now))
-}
 
 // brokeSinceUp reports whether the broker's connection or process was seen to end since
 // the broker was last up.

@@ -202,6 +202,35 @@ func TestTheGuardLeavesABrokerAloneThatIsRegisteredAndWaitsToBeAttached(t *testi
 	})
 }
 
+// It was not looked at while it was registered, so the last proof is old when etcd goes
+// away again. That is a reason to look, not to stop it.
+func TestABrokerWhoseRegistrationCameForAMomentIsQuiescedAnewAndNotStopped(t *testing.T) {
+	for _, brought := range []bool{false, true} {
+		quiescedInAnOutage(t, func(c *Config) { stoppable(c); c.DetachmentRecoverWindow = 10 * time.Second }, func(l *sidecarLife) {
+			l.set(func() { l.away = false })
+			for !l.isRegistered() {
+				l.until(l.age() + 10*time.Millisecond)
+			}
+			l.set(func() { l.away = true })
+			l.until(l.fencePoint() - time.Second)
+			l.set(func() { l.serving = brought })
+			l.until(l.deadline())
+			if l.state() != recovery.Detached || l.serving || len(l.stops) > 0 {
+				t.Errorf("%s, serving %t, stopped at %v", l.state(), l.serving, l.stops)
+			}
+			l.until(l.deadline() + time.Minute)
+			if len(l.stops) > 0 {
+				t.Errorf("stopped at %v", l.stops)
+			}
+		})
+	}
+}
+
+func (l *sidecarLife) isRegistered() (is bool) {
+	l.inLoop(func() { is = l.registered() })
+	return is
+}
+
 // A look that ends after the broker was attached again must not hold what it may load.
 func TestALookHoldsNothingThatIsAttachedAgain(t *testing.T) {
 	quiescedInAnOutage(t, func(c *Config) { c.DetachmentRecoverWindow = 0 }, func(l *sidecarLife) {

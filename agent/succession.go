@@ -289,7 +289,16 @@ func (a *agent) handedToHold(instance string) bool {
 // have been given since.
 func (a *agent) fenceAnew() {
 	f := &a.fencing
-	if !f.reached.Proven() || f.underway != recovery.StepNone || !a.handedInVain(f.instance) {
+	waited := f.waited
+	f.waited = a.waitsToBeAttached()
+	if !f.reached.Proven() || f.underway != recovery.StepNone {
+		return
+	}
+	if waited && !f.waited && f.reached == recovery.FenceQuiesced { // it might serve what it was given
+		a.endFencing()
+		return
+	}
+	if !a.handedInVain(f.instance) {
 		return
 	}
 	h := a.handed.Load()

@@ -35,6 +35,8 @@ var fenceMutations = []mutation{
 		edits: []edit{{"agent/fence.go", "f.provenAt = lease.Instant(f.ladder.ProvenAt())", "f.provenAt = a.clock()"}}},
 	{name: "an old proof is the guard's word though the lease holds for longer", rule: "dead-man guard", test: "./agent ^TestTheGuardLeavesABrokerAloneThatIsRegisteredAndWaitsToBeAttached$",
 		edits: []edit{{"agent/fence.go", "at > max(now, v.StopAt()) && a.fencing", "at > now && a.fencing"}}},
+	{name: "a proof of before the registration counts when that is gone", rule: "fence ladder", test: "./agent ^TestABrokerWhoseRegistrationCameForAMomentIsQuiescedAnewAndNotStopped$",
+		edits: []edit{{"agent/succession.go", "if waited && !f.waited && f.reached == recovery.FenceQuiesced {", "if waited && !f.waited && f.reached == recovery.FenceOpen {"}}},
 	{name: "the guard is put off while the ladder merely waits", rule: "dead-man guard", test: "./agent ^TestTheGuardIsNotLetGoWhileTheLadderMerelyWaits$",
 		edits: []edit{
 			{"agent/fence.go", "\tcase f.reached == recovery.FenceGone:\n\t\tf.provenAt", "\tdefault:\n\t\tf.provenAt"},
