@@ -139,8 +139,12 @@ func (g *guardian) act() time.Duration {
 	case d.Do == guard.Stop, d.Do == guard.Seek && running && g.stopping != instance:
 		g.n.fleet.note("%s: the guard stops the broker", g.n.id)
 		g.word.Spent, g.stopping = g.word.StopAt, instance
-		// A process that does not care is killed, and its end takes time, too.
-		wait := max(0, g.word.KillAt.Sub(now)) + dying
+		// A process that does not care is killed, and its end takes time, too. One that was
+		// started after the moment does nothing from here on: the real guard holds it.
+		wait := dying
+		if born < g.word.StopAt {
+			wait += max(0, g.word.KillAt.Sub(now))
+		}
 		g.n.fleet.aside.Go(func() {
 			time.Sleep(wait)
 			for g.frozen.pass(); g.lives() && b.killInstance(instance) != nil; g.frozen.pass() {
