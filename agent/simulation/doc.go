@@ -8,8 +8,10 @@
 //	go test ./agent/simulation -schedules 10000 -seed 1        make simulate
 //	go test ./agent/simulation -schedules 1 -seed 4711 -v      one seed, told in lines
 //
-// A seed that fails is run again some times, since goroutines are not scheduled the same
-// way twice, shrunk, and printed as Go code for named_test.go.
+// A seed decides the schedule and all that the simulation draws. It does not decide which of
+// the goroutines that wake at one moment runs first, which ready case a select takes, and the
+// jitter of the sidecars' pauses: that is Go's. So a seed that fails is run again some times,
+// shrunk, and printed as Go code for named_test.go.
 //
 // What is simulated:
 //   - Brokers, as NATS is one: a process with instances; topics that it serves, or holds

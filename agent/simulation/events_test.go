@@ -2,6 +2,8 @@ package simulation
 
 import (
 	"errors"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -34,7 +36,8 @@ func (f *fleet) fault(method string) error {
 	if f.busy > 0 && !strings.Contains(method, "Lease/") {
 		return memory.ErrTimeout
 	}
-	if f.flaky > 0 && f.random.IntN(2) == 0 {
+	// Drawn from the time: which of two requests of one moment comes first is not the seed's.
+	if f.flaky > 0 && rand.New(rand.NewPCG(f.schedule.Seed, uint64(time.Since(f.born)))).IntN(2) == 0 {
 		return memory.ErrTimeout
 	}
 	return nil
@@ -292,7 +295,9 @@ func (f *fleet) place() {
 			return
 		case <-tick.C:
 		}
-		for topic, from := range f.checks.stranded() {
+		stranded := f.checks.stranded()
+		for _, topic := range slices.Sorted(maps.Keys(stranded)) {
+			from := stranded[topic]
 			if to := f.checks.taker(f.intN(f.settings.Nodes)); to != "" && to != from && !f.isMoving(topic, true) {
 				f.note("placer: %s from %s to %s", topic, from, to)
 				f.txn(f.keys.Registration(from), false, del(f.keys.Assignment(from, topic)), put(f.keys.Assignment(to, topic)))
