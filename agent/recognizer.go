@@ -67,11 +67,13 @@ func (r *recognizer) foreign() string {
 }
 
 // gone reports whether the process that was recognized as the broker has ended, and the
-// broker that it was did not answer since: then it was not that process after all.
-func (r *recognizer) gone(who brokerapi.Identity, answered time.Time) bool {
+// broker that it was did not answer since: then it was not that process after all. watch
+// may be nil.
+func (r *recognizer) gone(who brokerapi.Identity, answered time.Time, watch *probes.Process) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.verdict != isBroker || who.Instance != r.instance || !r.target.Gone() {
+	if r.verdict != isBroker || who.Instance != r.instance ||
+		watch != nil && watch.Lives(r.target.Pid, r.target.StartTicks) || !r.target.Gone() {
 		return false
 	}
 	if r.ended.IsZero() {
@@ -143,7 +145,7 @@ func (a *agent) brokerGone() bool {
 		return !runs && a.childRan.Load() || runs && t.Gone()
 	}
 	who, _ := a.identity.get()
-	return a.recognizer.gone(who, a.identity.asked())
+	return a.recognizer.gone(who, a.identity.asked(), a.process)
 }
 
 // refuser is a Stopper or a Guard that lets itself be told whom to leave alone.

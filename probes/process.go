@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -68,6 +69,7 @@ type Process struct {
 	lost          chan struct{}
 	changes       chan struct{}
 	view          atomic.Pointer[ProcessView]
+	held          atomic.Pointer[hold]
 
 	// openPidfd is unix.PidfdOpen, so that tests can refuse it.
 	openPidfd func(pid, flags int) (int, error)
@@ -108,6 +110,24 @@ func (p *Process) Pid() int { return p.Snapshot().Pid }
 // when the process was found; zero when there is none.
 func (p *Process) StartedAt() time.Time { return p.Snapshot().StartedAt }
 
+// hold is a process by its pidfd.
+type hold struct {
+	found
+	conn syscall.RawConn
+}
+
+// Lives reports whether that process is watched and has not ended. It is one system call,
+// where a look at /proc is a dozen times as dear. False says nothing: nobody may be watched.
+func (p *Process) Lives(pid int, startTicks uint64) bool {
+	h := p.held.Load()
+	if h == nil || h.pid != pid || h.startTicks != startTicks {
+		return false
+	}
+	over := true
+	err := h.conn.Control(func(fd uintptr) { over = isOver(fd) })
+	return err == nil && !over
+}
+
 // Keep has the pid file looked at on the beat. It is called before Run.
 func (p *Process) Keep(b *Beat) { p.beats = b.Listen() }
 
@@ -145,7 +165,7 @@ func (p *Process) lookup() time.Duration {
 // an empty string when ctx ended.
 func (p *Process) await(ctx context.Context, f found) string {
 	gone := fmt.Sprintf("process %d has ended", f.pid)
-	ended, stop, err := p.watchEnd(f.pid)
+	ended, conn, stop, err := p.watchEnd(f.pid)
 	pause := relook
 	switch {
 	case err == nil:
@@ -159,6 +179,10 @@ func (p *Process) await(ctx context.Context, f found) string {
 	// The pid may have been recycled before the pidfd was opened.
 	if !f.alive() {
 		return gone
+	}
+	if ended != nil {
+		p.held.Store(&hold{f, conn})
+		defer p.held.Store(nil)
 	}
 	look := time.NewTicker(pause)
 	defer look.Stop()
@@ -180,7 +204,7 @@ func (p *Process) await(ctx context.Context, f found) string {
 		if p.pidFile == "" {
 			continue
 		}
-		if pid, _, err := readPidFile(p.pidFile); err == nil && pid != f.pid {
+		if pid, err := readPid(p.pidFile); err == nil && pid != f.pid {
 			if other, err := p.find(f); err == nil && other.pid != f.pid {
 				return fmt.Sprintf("the pid file names %d now, and no longer %d", other.pid, f.pid)
 			}
@@ -189,20 +213,20 @@ func (p *Process) await(ctx context.Context, f found) string {
 }
 
 // watchEnd returns what is closed when the process ends. No thread waits for it.
-func (p *Process) watchEnd(pid int) (ended <-chan struct{}, stop func(), err error) {
+func (p *Process) watchEnd(pid int) (ended <-chan struct{}, conn syscall.RawConn, stop func(), err error) {
 	fd, err := p.openPidfd(pid, 0)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	_ = unix.SetNonblock(fd, true) // else it is not given to epoll, and the next says so
 	pidfd := os.NewFile(uintptr(fd), "pidfd")
-	conn, err := pidfd.SyscallConn()
+	conn, err = pidfd.SyscallConn()
 	if err == nil {
 		err = pidfd.SetReadDeadline(time.Time{})
 	}
 	if err != nil {
 		pidfd.Close()
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	over, left := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -211,7 +235,7 @@ func (p *Process) watchEnd(pid int) (ended <-chan struct{}, stop func(), err err
 			close(over)
 		}
 	}()
-	return over, func() { pidfd.Close(); <-left }, nil
+	return over, conn, func() { pidfd.Close(); <-left }, nil
 }
 
 // isOver reports whether the process of a pidfd has ended.

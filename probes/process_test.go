@@ -266,7 +266,7 @@ func TestZombieIsNotAlive(t *testing.T) {
 	if err != nil || !f.alive() {
 		t.Fatal(f, err)
 	}
-	ended, stop, err := NewProcess("", "sleep", quiet()).watchEnd(c.Process.Pid)
+	ended, _, stop, err := NewProcess("", "sleep", quiet()).watchEnd(c.Process.Pid)
 	if err != nil {
 		t.Skip(err)
 	}
@@ -287,6 +287,38 @@ func TestZombieIsNotAlive(t *testing.T) {
 	}
 	if _, err := readProcess(c.Process.Pid); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error %v", err)
+	}
+}
+
+func TestAWatchedProcessLivesUntilItEnds(t *testing.T) {
+	c := sleeper(t, "sleep")
+	f, err := readProcess(c.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := NewProcess(pidFile(t, f.pid), "", quiet())
+	if p.Lives(f.pid, f.startTicks) {
+		t.Error("it is not watched, and it lives")
+	}
+	runIt(t, p.Run)
+	until(t, p.Changes(), "the process is found", func() bool { return p.Pid() == f.pid })
+	look := time.Tick(time.Millisecond)
+	for began := time.Now(); !p.Lives(f.pid, f.startTicks); <-look {
+		if time.Since(began) > patience {
+			t.Fatal("it is watched, and does not live")
+		}
+	}
+	if p.Lives(f.pid, f.startTicks+1) {
+		t.Error("a process with another start lives")
+	}
+	_ = c.Process.Kill() // and not reaped
+	select {
+	case <-p.Lost():
+	case <-time.After(patience):
+		t.Fatal("it did not die")
+	}
+	if p.Lives(f.pid, f.startTicks) {
+		t.Error("a process that was lost lives")
 	}
 }
 

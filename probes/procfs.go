@@ -100,8 +100,8 @@ func readProcess(pid int) (found, error) {
 
 // readStat is readProcess for zombies too, and without the wall clock.
 func readStat(pid int) (found, error) {
-	path := filepath.Join("/proc", strconv.Itoa(pid), "stat")
-	data, err := readBounded(path, 4096)
+	path := "/proc/" + strconv.Itoa(pid) + "/stat"
+	data, err := readBounded(path, 1024)
 	if errors.Is(err, unix.ESRCH) {
 		err = os.ErrNotExist // it ended between open and read
 	}
@@ -156,8 +156,8 @@ func bootClock() (time.Duration, error) {
 	return time.Duration(ts.Nano()), nil
 }
 
-// readBounded reads the beginning of a small file. It is called each second, so it spares
-// what an os.File costs.
+// readBounded reads the beginning of a small file, which comes with one read. It is called
+// each second, so it spares what an os.File costs.
 func readBounded(path string, limit int64) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) // a fifo must not block us
 	if err != nil {
@@ -165,21 +165,16 @@ func readBounded(path string, limit int64) ([]byte, error) {
 	}
 	defer unix.Close(fd)
 	data := make([]byte, limit)
-	n := 0
-	for n < len(data) {
-		got, err := unix.Read(fd, data[n:])
+	for {
+		n, err := unix.Read(fd, data)
 		if err == unix.EINTR {
 			continue
 		}
 		if err != nil {
 			return nil, &os.PathError{Op: "read", Path: path, Err: err}
 		}
-		if got == 0 {
-			break
-		}
-		n += got
+		return data[:n], nil
 	}
-	return data[:n], nil
 }
 
 // readPidFile reads the pid and when the file was written.
@@ -188,15 +183,20 @@ func readPidFile(path string) (int, time.Time, error) {
 	if err != nil {
 		return 0, time.Time{}, fmt.Errorf("read the pid file: %w", err)
 	}
+	pid, err := readPid(path)
+	return pid, info.ModTime(), err
+}
+
+func readPid(path string) (int, error) {
 	data, err := readBounded(path, 64)
 	if err != nil {
-		return 0, time.Time{}, fmt.Errorf("read the pid file: %w", err)
+		return 0, fmt.Errorf("read the pid file: %w", err)
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
 	if err != nil || pid < 1 {
-		return 0, time.Time{}, fmt.Errorf("pid file %s: %q is not a process id", path, oneLine(string(data)))
+		return 0, fmt.Errorf("pid file %s: %q is not a process id", path, oneLine(string(data)))
 	}
-	return pid, info.ModTime(), nil
+	return pid, nil
 }
 
 // findByName walks /proc. Exactly one process must have the name.
