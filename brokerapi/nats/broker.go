@@ -345,9 +345,18 @@ func isLoginError(err error) bool {
 		errors.Is(err, client.ErrAuthRevoked) || errors.Is(err, client.ErrAccountAuthExpired)
 }
 
+// unanswered is that a question was not answered within this time. It is put into words
+// only where somebody wants them.
+type unanswered time.Duration
+
+func (u unanswered) Error() string {
+	return fmt.Sprintf("no answer within %v: %v", time.Duration(u), context.DeadlineExceeded)
+}
+func (unanswered) Unwrap() error { return context.DeadlineExceeded }
+
 // within bounds ctx by the time for one answer and by the life of what is asked.
 func (b *Broker) within(ctx, life context.Context) (context.Context, func()) {
-	ctx, slow := context.WithTimeoutCause(ctx, b.timeout, fmt.Errorf("no answer within %v: %w", b.timeout, context.DeadlineExceeded))
+	ctx, slow := context.WithTimeoutCause(ctx, b.timeout, unanswered(b.timeout))
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
 	return ctx, func() {
