@@ -39,6 +39,13 @@ func (s *streams) NewStream(ctx context.Context, d *grpc.StreamDesc, method stri
 	return c, nil
 }
 
+func (s *streams) expect(t *testing.T, opened, open int32) {
+	t.Helper()
+	if s.opened.Load() != opened || s.open.Load() != open {
+		t.Errorf("%d streams opened, %d open; want %d and %d", s.opened.Load(), s.open.Load(), opened, open)
+	}
+}
+
 type countedStream struct {
 	grpc.ClientStream
 	of   *streams
@@ -141,22 +148,19 @@ func TestAllWatchesShareOneStreamAndEachIsToldItsOwn(t *testing.T) {
 		put("/b/2")
 		a.expect(t, "full[/a/1]", "put[/a/2]")
 		b.expect(t, "full[]", "put[/b/2]")
-		if n.opened.Load() != 1 {
-			t.Errorf("%d streams opened", n.opened.Load())
-		}
+		n.expect(t, 1, 1)
 		a.leave()
 		put("/a/3")
 		put("/b/3")
 		a.expect(t)
 		b.expect(t, "put[/b/3]")
-		if n.opened.Load() != 1 || n.open.Load() != 1 || n.cancels.Load() != 1 {
-			t.Errorf("%d streams opened, %d open, %d watches cancelled; want 1 each", n.opened.Load(), n.open.Load(), n.cancels.Load())
+		n.expect(t, 1, 1)
+		if n.cancels.Load() != 1 {
+			t.Errorf("%d watches cancelled, want 1", n.cancels.Load())
 		}
 		b.leave()
 		synctest.Wait()
-		if n.open.Load() != 0 {
-			t.Error("a stream without a watch is open")
-		}
+		n.expect(t, 1, 0)
 	})
 }
 
@@ -185,9 +189,7 @@ func TestAStreamThatFailsRestartsAllWatchesOnOneOther(t *testing.T) {
 		put("/b/1")
 		a.expect(t, "full[]", "error follow /a/: watch: etcdserver: no leader", "full[]", "put[/a/1]")
 		b.expect(t, "full[]", "error follow /b/: watch: etcdserver: no leader", "full[]", "put[/b/1]")
-		if n.opened.Load() != 2 || n.open.Load() != 1 {
-			t.Errorf("%d streams opened, %d open; want 2 and 1", n.opened.Load(), n.open.Load())
-		}
+		n.expect(t, 2, 1)
 	})
 }
 
@@ -200,9 +202,7 @@ func TestAStreamThatAnswersNobodyIsGivenUpForAll(t *testing.T) {
 		put("/b/1")
 		a.expect(t, "full[]", "error follow /a/: watch: etcd does not answer: context deadline exceeded", "full[]", "put[/a/1]")
 		b.expect(t, "full[]", "error follow /b/: watch: etcd does not answer: context deadline exceeded", "full[]", "put[/b/1]")
-		if n.opened.Load() != 2 || n.open.Load() != 1 {
-			t.Errorf("%d streams opened, %d open; want 2 and 1", n.opened.Load(), n.open.Load())
-		}
+		n.expect(t, 2, 1)
 	})
 }
 
@@ -219,9 +219,7 @@ func TestAWatchThatIsRefusedIsAskedForOverAnotherStream(t *testing.T) {
 		put("/b/1")
 		a.expect(t, "full[]", "put[/a/1]")
 		b.expect(t, "full[]", "error follow /b/: watch: etcdserver: permission denied", "full[]", "put[/b/1]")
-		if n.opened.Load() != 2 || n.open.Load() != 2 {
-			t.Errorf("%d streams opened, %d open; want 2", n.opened.Load(), n.open.Load())
-		}
+		n.expect(t, 2, 2)
 	})
 }
 
@@ -241,8 +239,6 @@ func TestACompactionEndsOnlyTheWatchThatItIsFor(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		a.expect(t, "full[]", "put[/a/1]", "put[/a/2]")
 		b.expect(t, "full[]", "error follow /b/: watch: etcdserver: mvcc: required revision has been compacted", "full[]", "put[/b/1]")
-		if n.opened.Load() != 1 {
-			t.Errorf("%d streams opened", n.opened.Load())
-		}
+		n.expect(t, 1, 1)
 	})
 }
