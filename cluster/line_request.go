@@ -246,19 +246,13 @@ func (c *lineConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method 
 	if err != nil {
 		return nil, err
 	}
-	context.AfterFunc(ctx, func() {
-		if context.Cause(ctx) == errUnanswered {
-			r.giveUp()
-		}
-	})
 	stream, err := r.link.conn.NewStream(ctx, desc, method, opts...)
 	if err != nil {
 		err = r.replaced(err)
-		r.answer(err)
-		r.done()
+		r.end(ctx, err)
 		return nil, err
 	}
-	s := &lineStream{ClientStream: stream, request: r}
+	s := &lineStream{ClientStream: stream, request: r, ctx: ctx}
 	context.AfterFunc(ctx, func() { s.finish(ctx.Err()) })
 	return s, nil
 }
@@ -268,6 +262,7 @@ type lineStream struct {
 	grpc.ClientStream
 	once    sync.Once
 	request *request
+	ctx     context.Context
 }
 
 // RecvMsg implements grpc.ClientStream.
@@ -282,8 +277,14 @@ func (s *lineStream) RecvMsg(m any) error {
 }
 
 func (s *lineStream) finish(err error) {
-	s.once.Do(func() {
-		s.request.answer(err)
-		s.request.done()
-	})
+	s.once.Do(func() { s.request.end(s.ctx, err) })
+}
+
+// end is the end of a stream.
+func (r *request) end(ctx context.Context, err error) {
+	if context.Cause(ctx) == errUnanswered {
+		r.giveUp()
+	}
+	r.answer(err)
+	r.done()
 }
