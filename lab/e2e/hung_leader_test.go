@@ -106,6 +106,38 @@ func TestALeaderThatHangsInItsDiskConfirmsNothing(t *testing.T) {
 	}
 }
 
+// It keeps the watches too, and has nothing to tell. A service stands before all members, as
+// in a cluster of pods: what is connected stays where it is.
+func TestADrainIsSeenThoughTheMemberThatIsWatchedHangs(t *testing.T) {
+	takesLong(t)
+	t.Parallel()
+	l, etcd := hanging(t)
+	leader, err := etcd.Leader(t.Context())
+	must(t, err)
+	service, err := harness.NewFront(l, address(leader.Port))
+	must(t, err)
+	broker, err := l.StartNATS(t.Context(), harness.NATSOptions{Name: "n1"})
+	must(t, err)
+	sidecar, err := l.StartSidecar(harness.SidecarOptions{Broker: broker, Endpoints: []string{"http://" + service.Addr()}, Flags: []string{
+		"--lease-ttl", hungTTL.String(), "--health-interval", "200ms"}})
+	must(t, err)
+	must(t, sidecar.AwaitReady(t.Context(), 2*bound))
+	hung, err := etcd.HangLeader(t.Context())
+	must(t, err)
+	if hung != leader {
+		t.Fatalf("%s led, and %s hangs", leader.Name, hung.Name)
+	}
+	service.LeadNew(address(etcd.Other(hung).Port))
+	began := time.Now()
+	_, err = etcd.Other(hung).Client().Put(t.Context(), (harness.Keys{}).State("n1"), `{"mode":"drained","reason":"disk swap","by":"operator"}`)
+	must(t, err)
+	_, err = sidecar.Await(t.Context(), 35*time.Second+bound, "the drain to be seen", func(st harness.Status) bool {
+		return st.Mode == "drained" && st.Reason == "disk swap"
+	})
+	must(t, err)
+	t.Logf("seen after %.1f s", time.Since(began).Seconds())
+}
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {

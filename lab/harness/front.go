@@ -45,6 +45,13 @@ func (f *Front) Seed() uint64 { return f.seed }
 // Lead leads to another server from now on. Connections to the old one are closed.
 func (f *Front) Lead(target string) { f.change(func() { f.target = target }) }
 
+// LeadNew leads to another server from now on, and leaves the connections to the old one.
+func (f *Front) LeadNew(target string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.target = target
+}
+
 // SetDown closes every connection, and each new one at once, until it is undone.
 func (f *Front) SetDown(down bool) { f.change(func() { f.down = down }) }
 
