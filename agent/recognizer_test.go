@@ -214,10 +214,14 @@ func TestTheGateClosesForABrokerThatHasEndedWhateverItLastAnswered(t *testing.T)
 // answering is a broker that answers, or a stranger.
 type answering struct {
 	stillBroker
-	err error
+	err  error
+	late bool // as late as it is waited for
 }
 
-func (b answering) Identify(context.Context) (brokerapi.Identity, error) {
+func (b answering) Identify(ctx context.Context) (brokerapi.Identity, error) {
+	if b.late {
+		<-ctx.Done()
+	}
 	return brokerapi.Identity{Name: "n1", Instance: "a"}, b.err
 }
 
@@ -231,17 +235,18 @@ func TestNoChildIsStartedBesideABrokerThatAnswers(t *testing.T) {
 	want := fmt.Sprintf("a broker that is not our child already answers at %s (process %d, ", admin, os.Getpid())
 	for _, tt := range []struct {
 		name string
-		err  error
+		answering
 		says string // empty: it is started
 	}{
-		{"a broker", nil, want},
-		{"something else", fmt.Errorf("a web server answers: %w", brokerapi.ErrIdentity), "a web server answers"},
-		{"nobody", errors.New("connection refused"), ""},
+		{"a broker", answering{}, want},
+		{"a broker that takes its time", answering{late: true}, want},
+		{"something else", answering{err: fmt.Errorf("a web server answers: %w", brokerapi.ErrIdentity)}, "a web server answers"},
+		{"nobody", answering{err: errors.New("connection refused")}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a := built(t)
 			a.cfg.Command, a.cfg.StateDir, a.cfg.BrokerAdmin = []string{"nats-server"}, t.TempDir(), admin
-			a.child, a.broker = process.NewChild(process.ChildSettings{Command: a.cfg.Command}), answering{err: tt.err}
+			a.child, a.broker = process.NewChild(process.ChildSettings{Command: a.cfg.Command}), tt.answering
 			err := a.refuseStranger(t.Context())
 			var exit *ExitError
 			if tt.says == "" && err != nil || tt.says != "" && (!errors.As(err, &exit) || exit.Code != ExitUsage || !strings.Contains(err.Error(), tt.says)) {

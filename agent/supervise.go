@@ -134,9 +134,9 @@ func (a *agent) refuseStranger(ctx context.Context) error {
 	if _, runs, err := process.FindChild(childRecord(a.cfg)); runs || err != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, strangerProbe)
+	asking, cancel := context.WithTimeout(ctx, strangerProbe)
 	defer cancel()
-	_, err := a.broker.Identify(ctx)
+	_, err := a.broker.Identify(asking)
 	switch {
 	case errors.Is(err, brokerapi.ErrIdentity):
 		return &ExitError{ExitUsage, fmt.Errorf("%w: '-- CMD' would find its port taken", err)}
