@@ -579,10 +579,15 @@ func TestAGuardThatStopsInAnotherWayStandsForNothing(t *testing.T) {
 	old, stop := s.client(s.by(""), s.finds())
 	s.await("a guard that stands by", func() bool { return old.Stands(s.target()) })
 	stop()
+	guard := s.guard()
+	syscall.Kill(guard, syscall.SIGSTOP) // it takes no other post
+	s.await("the guard to be frozen", func() bool { return frozen(guard) })
 	c, _ := s.client(s.by("true"), s.finds())
+	s.await("the post to be ordered", func() bool { return c.posted.Load() != nil })
 	if c.Stands(s.target()) {
 		t.Error("the guard of a sidecar with other settings counts")
 	}
+	syscall.Kill(guard, syscall.SIGCONT)
 	s.await("the guard stops in our way", func() bool { return c.Stands(s.target()) })
 }
 

@@ -52,8 +52,10 @@ func (s *stage) restarted() *stage {
 }
 
 // frozen says whether the broker exists and does not run.
-func (s *stage) frozen() bool {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.broker.Process.Pid))
+func (s *stage) frozen() bool { return frozen(s.broker.Process.Pid) }
+
+func frozen(pid int) bool {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && strings.Contains(string(raw), ") T ")
 }
 
