@@ -360,18 +360,6 @@ func (a *agent) stepEnded(step recovery.FenceStep, what string, took time.Durati
 	a.event(Event{Kind: "fence", To: to, Epoch: epoch, Detail: fmt.Sprintf("%s in %s", what, took)})
 }
 
-// servesNothing reports whether that is proven. A process that is up again, and has not
-// answered yet, may serve already.
-func (a *agent) servesNothing() bool {
-	return provesIdle(a.fencing.reached, a.brokerTarget().Pid != 0)
-}
-
-// provesIdle: what a ladder has reached for a process that has ended says nothing of
-// another one that runs.
-func provesIdle(reached recovery.Fence, runs bool) bool {
-	return reached.Proven() && !(reached == recovery.FenceGone && runs)
-}
-
 // tendGuard keeps the dead-man guard at the deadline for as long as the broker may
 // serve. A proof that nothing is served moves its moment a little later, so that a
 // sidecar that goes on proving it keeps the broker's process, and one that freezes does

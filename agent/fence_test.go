@@ -115,26 +115,6 @@ func TestAModeSeenBeforeTheFirstDecisionIsNotForgotten(t *testing.T) {
 	})
 }
 
-func TestTheEndOfAProcessProvesNothingOfTheNextOne(t *testing.T) {
-	for _, row := range []struct {
-		reached recovery.Fence
-		runs    bool // some process of the broker
-		want    bool
-	}{
-		{recovery.FenceQuiesced, true, true},
-		{recovery.FenceGone, false, true},
-		{recovery.FenceGone, true, false},
-		{recovery.FenceOpen, false, false},
-		{recovery.FencePausing, true, false},
-		{recovery.FenceAwaiting, false, false},
-		{"", false, false},
-	} {
-		if got := provesIdle(row.reached, row.runs); got != row.want {
-			t.Errorf("%q, runs %t: %t", row.reached, row.runs, got)
-		}
-	}
-}
-
 // A sidecar that finds the broker of its predecessor, and no etcd, fences it when the
 // predecessor's lease must be over, and not before.
 func TestABrokerLeftBehindIsFencedWhenItsLeaseMustBeOver(t *testing.T) {

@@ -167,9 +167,9 @@ func (a *agent) brokerAnswers(ctx context.Context) bool {
 
 func (a *agent) quiesceToLeave(ctx context.Context) (left recovery.Fence, err error) {
 	if a.health.Snapshot().At(time.Now()) == probes.Down {
-		switch runs := a.brokerTarget().Pid != 0; {
-		case a.servesNothing():
-			return a.fencing.reached, nil
+		switch reached, runs := a.fencing.reached, a.brokerTarget().Pid != 0; {
+		case provesIdle(reached, runs):
+			return reached, nil
 		case runs:
 			return "", errors.New("the broker runs and does not answer")
 		case a.processEnded():
@@ -184,6 +184,12 @@ func (a *agent) quiesceToLeave(ctx context.Context) (left recovery.Fence, err er
 		return "", fmt.Errorf("%s quiesced: %w", plural(n, "topic"), err)
 	}
 	return recovery.FenceQuiesced, nil
+}
+
+// provesIdle: what a ladder has reached for a process that has ended says nothing of another
+// one that runs. It has not answered yet, and may serve already.
+func provesIdle(reached recovery.Fence, runs bool) bool {
+	return reached.Proven() && !(reached == recovery.FenceGone && runs)
 }
 
 // leaveServing ends without giving anything up: nobody may take over from a broker

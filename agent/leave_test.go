@@ -141,16 +141,40 @@ func TestASidecarThatHoldsNothingLetsTheGuardGoWhenNothingIsServed(t *testing.T)
 	}
 }
 
+func TestTheEndOfAProcessProvesNothingOfTheNextOne(t *testing.T) {
+	for _, row := range []struct {
+		reached recovery.Fence
+		runs    bool // some process of the broker
+		want    bool
+	}{
+		{recovery.FenceQuiesced, true, true},
+		{recovery.FenceGone, false, true},
+		{recovery.FenceGone, true, false},
+		{recovery.FenceOpen, false, false},
+		{recovery.FencePausing, true, false},
+		{recovery.FenceAwaiting, false, false},
+		{"", false, false},
+	} {
+		if got := provesIdle(row.reached, row.runs); got != row.want {
+			t.Errorf("%q, runs %t: %t", row.reached, row.runs, got)
+		}
+	}
+}
+
 func TestTheLastLineSaysWhatStaysAndWhatToDo(t *testing.T) {
 	at := time.Date(2026, 3, 1, 12, 0, 9, 0, time.UTC)
 	const guarded = "start 'holdfast run' again: the guard of /state, process 4711, stops the broker at 12:00:09Z unless a sidecar renews the lease before; to end the guard by hand: kill -KILL 4711"
 	const given = "holdfast ends: registration given up; with other brokers alive this one comes back drained (--leave-registered avoids that)"
+	watch := watchThatSaw(t)
 	for _, row := range []struct {
 		name   string
 		config func(*Config)
 		change func(l *sidecarLife)
 		last   string
 	}{
+		{"a detached broker that boots", stoppable, func(l *sidecarLife) {
+			l.ended, l.lost, l.storeErr, l.agent.process = true, true, true, watch
+		}, "the broker may serve without a registration: the broker runs and does not answer: stop the broker, or " + guarded},
 		{"a broker that is quiesced", stoppable, nil, given + "; its topics stay quiesced until a sidecar runs here: start 'holdfast run' again"},
 		{"a broker that does not answer, and no process is seen", stoppable, func(l *sidecarLife) { l.ended = true }, given + "; " + guarded},
 		{"a broker that refuses", stoppable, func(l *sidecarLife) { l.refuses = 1000 }, "stop the broker, or " + guarded},
@@ -165,11 +189,13 @@ func TestTheLastLineSaysWhatStaysAndWhatToDo(t *testing.T) {
 				g.left = guard.Standing{Pid: 4711, Dir: "/state", At: at}
 				l.guard = g
 			}, func(l *sidecarLife) {
-				l.set(func() {
-					l.words = nil
-					if row.change != nil {
-						row.change(l)
-					}
+				l.inLoop(func() {
+					l.set(func() {
+						l.words = nil
+						if row.change != nil {
+							row.change(l)
+						}
+					})
 				})
 				l.until(l.age() + 5*time.Second)
 				l.halt()

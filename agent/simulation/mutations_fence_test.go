@@ -42,7 +42,7 @@ var fenceMutations = []mutation{
 			{"agent/fence.go", "\tcase f.reached == recovery.FenceGone:\n\t\tf.provenAt", "\tdefault:\n\t\tf.provenAt"},
 			{"agent/fence.go", "at > max(now, v.StopAt()) && a.fencing.reached.Proven() &&", "at > max(now, v.StopAt()) &&"}}},
 	{name: "the guard ends a broker that takes long to start", rule: "dead-man guard", test: "./agent ^TestABrokerThatTakesLongToStartIsLeftAloneByTheGuard$",
-		edits: []edit{{"agent/fence.go", "\tcase f.reached == recovery.FenceGone:\n\t\tf.provenAt", "\tcase a.servesNothing():\n\t\tf.provenAt"}}},
+		edits: []edit{{"agent/fence.go", "\tcase f.reached == recovery.FenceGone:\n\t\tf.provenAt", "\tcase provesIdle(f.reached, a.brokerTarget().Pid != 0):\n\t\tf.provenAt"}}},
 	{name: "the guard is tended after orders to load", rule: "dead-man guard", test: "./agent ^TestTheReconcilerIsLetLooseOnlyAfterTheGuardIsArmed$",
 		edits: []edit{
 			{"agent/loop.go", "\ta.tendGuard() // before the reconciler may load\n", ""},
