@@ -129,7 +129,7 @@ func readyLine(s agent.Status, p painter) string {
 func guardLine(g agent.GuardStatus, p painter) string {
 	switch g.State {
 	case "off":
-		return p.warn("off") + ": nothing stops the broker if this sidecar dies or hangs"
+		return p.warn("off") + ": " + g.Remark()
 	case "stands_by":
 		if g.Pid == 0 {
 			return p.good("stands by")
@@ -138,9 +138,9 @@ func guardLine(g agent.GuardStatus, p painter) string {
 	case "awaited":
 		return p.warn("awaited") + " for the broker's process"
 	case "absent":
-		return p.bad("absent") + ": nothing stops the broker if this sidecar dies or hangs; see 'holdfast events'"
+		return p.bad("absent") + ": " + g.Remark() + "; see 'holdfast events'"
 	case "idle":
-		return "idle: no process of the broker is guarded now"
+		return "idle: " + g.Remark()
 	}
 	return ""
 }

@@ -89,6 +89,17 @@ type GuardStatus struct {
 	Pid   int    `json:"pid,omitempty"` // the broker's process that it stands by for
 }
 
+// Remark is what an operator should know of a guard that does not stand by; empty: nothing.
+func (g GuardStatus) Remark() string {
+	switch g.State {
+	case "off", "absent":
+		return "nothing stops the broker if this sidecar dies or hangs"
+	case "idle":
+		return "no process of the broker is guarded now"
+	}
+	return ""
+}
+
 // StopStatus is a stop of the broker's process by Holdfast.
 type StopStatus struct {
 	By  string    `json:"by"` // "guard" or "fence"

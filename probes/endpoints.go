@@ -18,6 +18,9 @@ import (
 type Check struct {
 	Name string
 	Err  func() error // nil: the condition holds
+	// Note, if not nil, is what a person should know although the condition holds; empty:
+	// nothing. It decides nothing, and stands in the full answers only. As bounded as Err.
+	Note func() string
 }
 
 // Cause is one condition that does not hold.
@@ -71,7 +74,7 @@ func safely(check func() error) (err error) {
 //
 // GET and HEAD only, anything else is 405 with Allow; never cached; each check runs
 // once for a request. The first three are answered by heptiolabs/healthcheck, whose
-// own limits (GET only, a panicking check ends the request) are mended here.
+// own limits (GET only, no notes, a panicking check ends the request) are mended here.
 // It panics when two checks of one endpoint have the same name, or one has none:
 // one of them would hide the other.
 func NewEndpoints(checks EndpointChecks, log *slog.Logger) http.Handler {
@@ -92,7 +95,7 @@ func NewEndpoints(checks EndpointChecks, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	answers := map[string]http.HandlerFunc{
 		"/live":        main.LiveEndpoint,
-		"/ready":       main.ReadyEndpoint,
+		"/ready":       inFull(ready, main.ReadyEndpoint, log),
 		"/startup":     start.LiveEndpoint,
 		"/broker/live": oneWord(broker, log),
 		"/livez":       text("livez", live, log),
@@ -144,7 +147,7 @@ func text(name string, checks []Check, log *slog.Logger) http.HandlerFunc {
 				failed++
 				fmt.Fprintf(&lines, "[-]%s failed: %s\n", c.Name, oneLine(err.Error()))
 			case verbose:
-				fmt.Fprintf(&lines, "[+]%s ok\n", c.Name)
+				fmt.Fprintf(&lines, "[+]%s ok%s\n", c.Name, c.note())
 			}
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -172,7 +175,24 @@ func oneWord(checks []Check, log *slog.Logger) http.HandlerFunc {
 				status, why = http.StatusServiceUnavailable, all[c.Name]
 			}
 		}
-		answer(w, r, status, why, all)
+		answer(w, r, status, why, checks, all)
+	}
+}
+
+// inFull answers ?full=1, with the notes; short answers the rest.
+func inFull(checks []Check, short http.HandlerFunc, log *slog.Logger) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("full") != "1" {
+			short(w, r)
+			return
+		}
+		status, all := http.StatusOK, outcomes(checks, log)
+		for _, text := range all {
+			if text != passed {
+				status = http.StatusServiceUnavailable
+			}
+		}
+		answer(w, r, status, "", checks, all)
 	}
 }
 
@@ -189,7 +209,7 @@ func remarked(checks []Check, remark func([]Check) string, log *slog.Logger) htt
 				return errors.New(all[c.Name])
 			}})
 		}
-		answer(w, r, http.StatusOK, remark(known), all)
+		answer(w, r, http.StatusOK, remark(known), checks, all)
 	}
 }
 
@@ -207,8 +227,24 @@ func outcomes(checks []Check, log *slog.Logger) map[string]string {
 	return all
 }
 
-func answer(w http.ResponseWriter, r *http.Request, status int, line string, all map[string]string) {
+// note follows the word that the check holds.
+func (c Check) note() string {
+	if c.Note == nil {
+		return ""
+	}
+	if text := c.Note(); text != "" {
+		return ": " + text
+	}
+	return ""
+}
+
+func answer(w http.ResponseWriter, r *http.Request, status int, line string, checks []Check, all map[string]string) {
 	if r.URL.Query().Get("full") == "1" {
+		for _, c := range checks {
+			if all[c.Name] == passed {
+				all[c.Name] += c.note()
+			}
+		}
 		w.Header().Set("Content-Type", "application/json; charset=utf-8")
 		w.WriteHeader(status)
 		enc := json.NewEncoder(w)

@@ -160,6 +160,31 @@ func TestFullAnswerNamesEveryCheck(t *testing.T) {
 	}
 }
 
+func TestANoteStandsBesideAConditionThatHoldsAndDecidesNothing(t *testing.T) {
+	var failing error
+	noted := Check{Name: "guard", Err: func() error { return failing }, Note: func() string { return "absent" }}
+	h := NewEndpoints(EndpointChecks{Ready: []Check{noted, {Name: "mode", Err: func() error { return nil }, Note: func() string { return "" }}}}, quiet())
+	for _, row := range []struct {
+		path    string
+		failing error
+		code    int
+		body    string
+	}{
+		{"/ready?full=1", nil, 200, "{\n    \"guard\": \"OK: absent\",\n    \"mode\": \"OK\"\n}\n"},
+		{"/ready?full=1", errors.New("awaited"), 503, "{\n    \"guard\": \"awaited\",\n    \"mode\": \"OK\"\n}\n"},
+		{"/ready", nil, 200, "{}\n"},
+		{"/readyz?verbose", nil, 200, "[+]guard ok: absent\n[+]mode ok\nreadyz: all 2 checks passed\n"},
+		{"/readyz", nil, 200, "ok\n"},
+	} {
+		failing = row.failing
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", row.path, nil))
+		if w.Code != row.code || w.Body.String() != row.body {
+			t.Errorf("%s: %d %q, want %d %q", row.path, w.Code, w.Body, row.code, row.body)
+		}
+	}
+}
+
 func TestPanickingCheckIsA503AndInTheLogOnly(t *testing.T) {
 	var log logText
 	bad := Check{Name: "bad", Err: func() error { panic("secret detail") }}
@@ -210,12 +235,12 @@ func TestUnknownPathIs404(t *testing.T) {
 func TestChecksWithTheSameNameAreRefused(t *testing.T) {
 	ok := func() error { return nil }
 	for name, checks := range map[string]EndpointChecks{
-		"twice in live":        {Live: []Check{{"a", ok}, {"a", ok}}},
-		"in live and ready":    {Live: []Check{{"a", ok}}, Ready: []Check{{"a", ok}}},
-		"twice in startup":     {Startup: []Check{{"a", ok}, {"a", ok}}},
-		"without a name":       {Ready: []Check{{"", ok}}},
-		"without a condition":  {Startup: []Check{{"a", nil}}},
-		"ready without a body": {Ready: []Check{{"a", nil}}},
+		"twice in live":        {Live: []Check{{Name: "a", Err: ok}, {Name: "a", Err: ok}}},
+		"in live and ready":    {Live: []Check{{Name: "a", Err: ok}}, Ready: []Check{{Name: "a", Err: ok}}},
+		"twice in startup":     {Startup: []Check{{Name: "a", Err: ok}, {Name: "a", Err: ok}}},
+		"without a name":       {Ready: []Check{{Name: "", Err: ok}}},
+		"without a condition":  {Startup: []Check{{Name: "a", Err: nil}}},
+		"ready without a body": {Ready: []Check{{Name: "a", Err: nil}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
@@ -260,9 +285,9 @@ func TestFreshnessFailsOnlyPastItsBound(t *testing.T) {
 func TestBrokerLiveSaysWhyInOneLine(t *testing.T) {
 	var why error
 	h := NewEndpoints(EndpointChecks{
-		Live:   []Check{{"agent", func() error { return errors.New("the loop hangs") }}},
-		Ready:  []Check{{"lease", func() error { return errors.New("no lease") }}},
-		Broker: []Check{{"fence", func() error { return why }}},
+		Live:   []Check{{Name: "agent", Err: func() error { return errors.New("the loop hangs") }}},
+		Ready:  []Check{{Name: "lease", Err: func() error { return errors.New("no lease") }}},
+		Broker: []Check{{Name: "fence", Err: func() error { return why }}},
 	}, slog.New(slog.DiscardHandler))
 	ask := func(method, path string) (int, string) {
 		w := httptest.NewRecorder()
