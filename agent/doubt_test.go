@@ -138,6 +138,24 @@ func TestAPausedMachineIsFencedAfterOneAttemptAlsoIfNoneWasMade(t *testing.T) {
 	})
 }
 
+// A margin may be shorter than the time to the loop's next beat.
+func TestAPausedMachineIsFencedAtTheMomentAndNotAtTheNextBeat(t *testing.T) {
+	for _, by := range []time.Duration{3 * time.Second, 10 * time.Second, 10300 * time.Millisecond, 10700 * time.Millisecond, time.Hour} {
+		inLife(t, stoppable, func(l *sidecarLife) {
+			l.set(func() { l.away = true })
+			l.until(l.age() + 2500*time.Millisecond)
+			l.paused(by)
+			l.until(l.age() + loopEvery)
+			var since time.Duration
+			l.inLoop(func() { since = time.Duration(l.doubt.since) - time.Hour })
+			want := max(l.fencePoint()-by, since+l.cfg.Timing().AttemptTimeout())
+			if at := l.becomes(recovery.Detached, time.Hour); at-want > 50*time.Millisecond || at < want {
+				t.Errorf("paused for %v: fenced %v after the moment", by, at-want)
+			}
+		})
+	}
+}
+
 func TestAPausedMachineThatFindsNoEtcdFencesAfterOneAttempt(t *testing.T) {
 	for name, row := range map[string]struct {
 		by   time.Duration

@@ -154,7 +154,10 @@ func (a *agent) untilNext() time.Duration {
 	}
 	v := a.keeper.View()
 	now := a.clock()
-	if d := v.Validity.FencePoint().Sub(now); v.Validity.Known() && d > 0 {
+	if d := v.Validity.FencePoint().Add(-a.uncounted()).Sub(now); v.Validity.Known() && d > 0 {
+		next = min(next, d)
+	}
+	if d := a.countsFrom().Sub(now); d > 0 && a.doubted() {
 		next = min(next, d)
 	}
 	if a.attachment == recovery.Detached {

@@ -45,11 +45,13 @@ func (a *agent) settleDoubt() {
 // as one attempt may take it is nothing: a clock that was set must not detach anybody.
 // After that it counts, whether etcd has not answered or was not asked.
 func (a *agent) uncounted() time.Duration {
-	if !a.doubted() || a.clock().Sub(a.doubt.since) < a.cfg.Timing().AttemptTimeout() {
+	if !a.doubted() || a.clock() < a.countsFrom() {
 		return 0
 	}
 	return a.doubt.lost
 }
+
+func (a *agent) countsFrom() lease.Instant { return a.doubt.since.Add(a.cfg.Timing().AttemptTimeout()) }
 
 // jumpedSinceLoop reports whether the clocks went apart since the loop last ran, which may
 // be about to find it out: what it found is in the view before this is false again, so ask

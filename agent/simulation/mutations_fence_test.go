@@ -71,6 +71,8 @@ var fenceMutations = []mutation{
 		edits: []edit{{"agent/suspend.go", "a.keeper.View().Validity.SentAt >= a.doubt.since {", "a.keeper.View().Validity.Known() {"}}},
 	{name: "the time that a machine was paused does not count", rule: "rule 1", test: "./agent ^TestAPausedMachineThatFindsNoEtcdFencesAfterOneAttempt$",
 		edits: []edit{{"agent/attach.go", ") - a.uncounted(),", ") - 0*a.uncounted(),"}}},
+	{name: "a machine that was paused is fenced at the next beat", rule: "rule 2", test: "./agent ^TestAPausedMachineIsFencedAtTheMomentAndNotAtTheNextBeat$",
+		edits: []edit{{"agent/loop.go", ".Add(-a.uncounted()).Sub(now)", ".Sub(now)"}}},
 	{name: "a process that was recognized is judged by a wall clock that was set", rule: "fence ladder", test: "./agent ^TestAProcessThatWasRecognizedIsKnownAfterTheWallClockWasSet$",
 		edits: []edit{{"agent/recognizer.go", "before := a.recognizedBefore(t, who.Instance)", "before := false"}}},
 	{name: "the stop does not wait for a judgement", rule: "fence ladder", test: "./agent ^TestTheStopWaitsForAJudgementAndNotForLong$",

@@ -315,6 +315,13 @@ var named = []struct {
 			{At: 20500 * time.Millisecond, Do: crashSidecar, Node: 0, For: 21 * time.Second},
 			{At: 21 * time.Second, Do: pauseVM, Node: 0, For: 20 * time.Second},
 		}}},
+	// Between two beats of the loop, with a margin that is shorter than that.
+	{"the fence point of a machine that stood comes while etcd is out of reach", schedule{Seed: 6000053, Settings: settings{Nodes: 2, Topics: 8,
+		TTL: 32 * time.Second, Margin: 300 * time.Millisecond, Policy: "shutdown", Stop: ladderStops, Locks: true, Latency: 10 * time.Millisecond, Failover: "hold", Several: true, Restarts: true},
+		Events: []event{
+			{At: 2730 * time.Millisecond, Do: cut, Node: 1, For: 50237 * time.Millisecond},
+			{At: 5672 * time.Millisecond, Do: pauseVM, Node: 1, For: 19289 * time.Millisecond, Arg: 422},
+		}}},
 	{"hosts sleep, and their clocks are set", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 4,
 		TTL: 16 * time.Second, Policy: "drain", Placer: true, Stop: ladderStops, Several: true, Latency: 200 * time.Microsecond},
 		Events: []event{
