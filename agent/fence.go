@@ -373,14 +373,24 @@ func (a *agent) tendGuard() {
 	}
 	v, now := a.keeper.View().Validity, a.clock()
 	if at := a.provenUntil(); at > max(now, v.StopAt()) && a.fencing.reached.Proven() && a.fencing.underway == recovery.StepNone {
-		a.guardRests = true
-		a.guard.Postpone(at)
+		if !a.condemned(now) {
+			a.restsUntil = max(a.restsUntil, at)
+			a.guard.Postpone(at)
+		}
 		return
 	}
 	// One that has passed is armed already, or has nothing to add: a process that comes
 	// up after it is for the ladder.
-	if v.Known() && (a.guardRests || v != a.armed) && now < v.StopAt() {
-		a.armed, a.guardRests = v, false
+	if v.Known() && (a.restsUntil != 0 || v != a.armed) && now < v.StopAt() {
+		a.armed, a.restsUntil = v, 0
 		a.guard.Arm(v)
 	}
+}
+
+// condemned reports whether the guard's moment has passed and no process was up since: what
+// was there at the moment is being stopped, and a proof that it serves nothing now would
+// only be the moment at which the next one, which may be starting, is stopped for it.
+func (a *agent) condemned(now lease.Instant) bool {
+	moment := max(a.armed.StopAt(), a.restsUntil)
+	return moment != 0 && now >= moment && a.verdict != probes.Up
 }

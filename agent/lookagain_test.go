@@ -178,6 +178,33 @@ func TestTheGuardIsPutOffByProofsAlone(t *testing.T) {
 	})
 }
 
+// The guard stops what was there at its moment, and a stop may take longer than a process
+// takes to answer.
+func TestAProofBringsTheGuardsMomentBackOnlyForABrokerThatIsUp(t *testing.T) {
+	quiescedInAnOutage(t, stoppable, func(l *sidecarLife) {
+		l.identity.forget()
+		l.breaks.Add(1)
+		l.set(func() { l.ended = true })
+		l.lostLine <- struct{}{}
+		l.until(l.age() + 10*time.Second)
+		moment := l.moment
+		if moment > l.clock() || len(l.stops) > 0 {
+			t.Errorf("the guard acts in %v, stopped at %v", moment.Sub(l.clock()), l.stops)
+		}
+		l.start()
+		for quiesces := l.quiesces; l.health.Snapshot().At(time.Now()) != probes.Up; l.until(l.age() + 10*time.Millisecond) {
+			if l.moment != moment {
+				t.Errorf("the guard acts in %v, %d quiesces", l.moment.Sub(l.clock()), l.quiesces-quiesces)
+				return
+			}
+		}
+		l.until(l.age() + time.Second)
+		if l.moment < l.clock() || l.serving {
+			t.Errorf("the guard acts in %v, serving %t", l.moment.Sub(l.clock()), l.serving)
+		}
+	})
+}
+
 // It is not looked at any more, since it may serve what it is given; so the last proof grows
 // old. Stopped, the broker would lose the registration that it has, and begin anew.
 func TestTheGuardLeavesABrokerAloneThatIsRegisteredAndWaitsToBeAttached(t *testing.T) {

@@ -54,7 +54,7 @@ type loopState struct {
 	tookUp       bool           // the Registrar's word was taken up in this run
 	heldBack     []func()       // wait for that
 	armed        lease.Validity // what the guard was armed with last
-	guardRests   bool           // and it was told of a proof since
+	restsUntil   lease.Instant  // to where a proof has put its moment off since; 0: none has
 	guarding     guarding
 
 	reassert    bool // the state key must be written again

@@ -37,6 +37,8 @@ var fenceMutations = []mutation{
 		edits: []edit{{"agent/fence.go", "at > max(now, v.StopAt()) && a.fencing", "at > now && a.fencing"}}},
 	{name: "a proof of before the registration counts when that is gone", rule: "fence ladder", test: "./agent ^TestABrokerWhoseRegistrationCameForAMomentIsQuiescedAnewAndNotStopped$",
 		edits: []edit{{"agent/succession.go", "if waited && !f.waited && f.reached == recovery.FenceQuiesced {", "if waited && !f.waited && f.reached == recovery.FenceOpen {"}}},
+	{name: "a process that the guard stops puts the moment off for the next one", rule: "dead-man guard", test: "./agent ^TestAProofBringsTheGuardsMomentBackOnlyForABrokerThatIsUp$",
+		edits: []edit{{"agent/fence.go", "now >= moment && a.verdict != probes.Up", "now < 0 && a.verdict != probes.Up"}}},
 	{name: "the guard is put off while the ladder merely waits", rule: "dead-man guard", test: "./agent ^TestTheGuardIsNotLetGoWhileTheLadderMerelyWaits$",
 		edits: []edit{
 			{"agent/fence.go", "\tcase f.reached == recovery.FenceGone:\n\t\tf.provenAt", "\tdefault:\n\t\tf.provenAt"},

@@ -101,6 +101,12 @@ var named = []struct {
 			{At: 4886 * time.Millisecond, Do: suspend, Node: 1, For: 3079 * time.Millisecond},
 			{At: 11898 * time.Millisecond, Do: crashBroker, Node: 1, For: 942 * time.Millisecond},
 		}}},
+	// A stop takes longer than a process takes to answer, and the next one is booting then.
+	{"a guard stops a broker that boots, because the one before was quiesced", schedule{Seed: 6000676, Settings: settings{Nodes: 4, Topics: 6,
+		TTL: 3 * time.Second, Recover: 300 * time.Millisecond, Policy: "shutdown", Stop: ladderStops, Locks: true, Latency: 40 * time.Millisecond, Boot: 2 * time.Second},
+		Events: []event{
+			{At: 21093 * time.Millisecond, Do: freezeBoth, Node: 2, For: 3033 * time.Millisecond},
+		}}},
 	// The sidecar of before was killed, and this one finds no etcd and a broker that refuses.
 	{"a sidecar finds a broker that it cannot fence", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 2,
 		TTL: 8 * time.Second, Policy: "drain", Stop: ladderStops, Latency: 200 * time.Microsecond},
