@@ -132,9 +132,6 @@ var mutations = []mutation{
 	{name: "the guard's moment is the deadline", rule: "dead-man guard", edits: []edit{{"agent/guard/decide.go",
 		"return v.StopAt(), v.Deadline().Add(-v.Margin / 6)",
 		"return v.Deadline(), v.Deadline()"}}},
-	{name: "the guard ends with the sidecar", rule: "dead-man guard", edits: []edit{{"agent/guard/decide.go",
-		"case s.StopAt == 0 && s.Orphaned:",
-		"case s.Orphaned:"}}},
 	{name: "a broker that cannot be quiesced is not stopped", rule: "fence ladder", edits: []edit{
 		{"recovery/ladder.go",
 			"case f.Stop && !l.leftUs(f):\n\t\tr.Fence, r.Step",
@@ -142,7 +139,7 @@ var mutations = []mutation{
 		{"agent/fence.go",
 			"\t\ta.guard.Arm(v)\n",
 			""}}},
-	{name: "a topic is loaded whatever its lock", rule: "ownership", edits: []edit{{"recovery/ownership.go",
+	{name: "a topic is loaded whatever its lock", rule: "ownership", test: "./recovery ^TestOnlyOurOwnWantedLockIsAGroundForLoading$", edits: []edit{{"recovery/ownership.go",
 		"return c == ClaimOff || c == ClaimOurs",
 		"return !c.Unloads()"}}},
 	{name: "a lock is released on a listing that is older than a load", rule: "ownership", test: "./recovery ^TestALoadWithoutAnAnswerIsLookedForBeforeItsLockIsReleased$", edits: []edit{{"recovery/reconciler_claims.go",
