@@ -28,7 +28,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -68,7 +68,7 @@ type Broker struct {
 	keyPrefix      string
 	timeout        time.Duration
 	log            *slog.Logger
-	http           *http.Client
+	port           *monitor
 
 	life   context.Context // ends with Close
 	end    context.CancelCauseFunc
@@ -112,6 +112,10 @@ func New(cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
+	at, err := url.Parse(monitor)
+	if err != nil {
+		return nil, err // parseAddresses made it
+	}
 	if cfg.Timeout < 0 {
 		return nil, fmt.Errorf("broker timeout %v: must not be negative", cfg.Timeout)
 	}
@@ -128,7 +132,7 @@ func New(cfg Config) (*Broker, error) {
 		keyPrefix: strings.TrimSuffix(cfg.KeyPrefix, "/"),
 		timeout:   cfg.Timeout,
 		log:       cfg.Logger.With("broker_admin", admin),
-		http:      newMonitorClient(),
+		port:      newMonitor(at),
 		dialed:    make(chan struct{}),
 		gone:      make(chan struct{}),
 		lost:      make(chan struct{}, 1),
@@ -258,7 +262,7 @@ func (b *Broker) Close() error {
 		b.conn.Close()
 		<-b.gone
 	}
-	b.http.CloseIdleConnections()
+	b.port.close()
 	return nil
 }
 

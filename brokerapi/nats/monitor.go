@@ -1,13 +1,16 @@
 package nats
 
 import (
+	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"time"
 )
 
@@ -15,16 +18,89 @@ import (
 // server with thousands of routes is well below.
 const maxAnswer = 8 << 20
 
-func newMonitorClient() *http.Client {
-	return &http.Client{
-		Transport: &http.Transport{ // no proxy: the broker is beside us
-			DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-			MaxIdleConnsPerHost: 2,
-			IdleConnTimeout:     30 * time.Second,
-			TLSHandshakeTimeout: 5 * time.Second,
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+// monitor is the monitoring port. It is asked each second for as long as the sidecar lives,
+// so it does without net/http's client, whose three goroutines for each connection cost
+// more than all that is asked. One asks at a time, over a connection that is kept.
+type monitor struct {
+	url  *url.URL
+	addr string
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+	turn chan struct{} // has room for the one who asks
+	conn net.Conn      // his; nil: there is none
+	said *bufio.Reader // what comes over it
+}
+
+func newMonitor(at *url.URL) *monitor {
+	tcp := &net.Dialer{Timeout: 5 * time.Second} // no proxy: the broker is beside us
+	m := &monitor{url: at, addr: at.Host, dial: tcp.DialContext, turn: make(chan struct{}, 1)}
+	port := "80"
+	if at.Scheme == "https" {
+		port, m.dial = "443", (&tls.Dialer{NetDialer: tcp}).DialContext
 	}
+	if at.Port() == "" {
+		m.addr = net.JoinHostPort(at.Hostname(), port)
+	}
+	return m
+}
+
+// get asks for a path. A connection that was kept may have been closed by the other side;
+// the question is repeated once then, over a new one.
+func (m *monitor) get(ctx context.Context, path string) (answer, error) {
+	select {
+	case m.turn <- struct{}{}:
+	case <-ctx.Done():
+		return answer{}, ctx.Err()
+	}
+	defer func() { <-m.turn }()
+	if m.conn != nil {
+		if a, err := m.exchange(ctx, path); err == nil || ctx.Err() != nil {
+			return a, err
+		}
+	}
+	conn, err := m.dial(ctx, "tcp", m.addr)
+	if err != nil {
+		return answer{}, err
+	}
+	m.conn, m.said = conn, bufio.NewReader(conn)
+	return m.exchange(ctx, path)
+}
+
+// exchange is one question over the connection, which it drops if it cannot be used again.
+func (m *monitor) exchange(ctx context.Context, path string) (a answer, err error) {
+	conn, last := m.conn, false
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer func() {
+		if !stop() || last || err != nil {
+			conn.Close()
+			m.conn = nil
+		}
+	}()
+	if _, err := io.WriteString(conn, "GET "+m.url.EscapedPath()+path+" HTTP/1.1\r\nHost: "+m.url.Host+"\r\n\r\n"); err != nil {
+		return answer{}, err
+	}
+	resp, err := http.ReadResponse(m.said, nil)
+	if err != nil {
+		return answer{}, err
+	}
+	last = resp.Close
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err != nil {
+		return answer{}, fmt.Errorf("read the answer: %w", err)
+	}
+	if len(body) > maxAnswer {
+		return answer{}, fmt.Errorf("the answer is larger than %d bytes: is this nats-server's monitoring port?", maxAnswer)
+	}
+	return answer{resp.StatusCode, resp.Header.Get("Content-Type"), body}, nil
+}
+
+// close drops the connection once nobody asks.
+func (m *monitor) close() {
+	m.turn <- struct{}{}
+	if m.conn != nil {
+		m.conn.Close()
+		m.conn = nil
+	}
+	<-m.turn
 }
 
 // answer is what the monitoring port said.
@@ -41,7 +117,7 @@ func (b *Broker) get(ctx context.Context, path string) (answer, error) {
 	}
 	ctx, done := b.within(ctx, b.life)
 	defer done()
-	a, err := b.fetch(ctx, path)
+	a, err := b.port.get(ctx, path)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause // says which bound was hit
@@ -57,30 +133,6 @@ func monitorRemedy(err error) string {
 		return ": start nats-server with -m " + monitorPort + ", or set --nats-monitor to its monitoring port"
 	}
 	return ""
-}
-
-func (b *Broker) fetch(ctx context.Context, path string) (answer, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.monitor+path, nil)
-	if err != nil {
-		return answer{}, err
-	}
-	resp, err := b.http.Do(req)
-	if err != nil {
-		var wrapped interface{ Unwrap() error } // *url.Error repeats method and URL
-		if errors.As(err, &wrapped) {
-			err = wrapped.Unwrap()
-		}
-		return answer{}, err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
-	if err != nil {
-		return answer{}, fmt.Errorf("read the answer: %w", err)
-	}
-	if len(body) > maxAnswer {
-		return answer{}, fmt.Errorf("the answer is larger than %d bytes: is this nats-server's monitoring port?", maxAnswer)
-	}
-	return answer{resp.StatusCode, resp.Header.Get("Content-Type"), body}, nil
 }
 
 // varz is the part of /varz that is used.
