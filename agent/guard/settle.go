@@ -16,7 +16,7 @@ import (
 // what the runtime itself needs: below that, the collector runs whenever the guard wakes.
 const (
 	processors  = 2 // one waits in poll, one runs the stop command
-	memoryLimit = 12 << 20
+	memoryLimit = 16 << 20
 )
 
 // guardNice is the priority that is asked for: above everything that is not urgent.
