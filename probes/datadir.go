@@ -132,6 +132,9 @@ func absolute(path string) string {
 func (d *DataDir) SetPath(path string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if path == d.path { // as it nearly always is
+		return
+	}
 	if path = absolute(path); path != d.path {
 		d.path = path
 		signal(d.moved)
