@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -190,7 +189,7 @@ func (s *watches) attend(ctx context.Context, t *watchStream) {
 		bounded, done := context.WithTimeout(ctx, pageTimeout)
 		err := s.reach(bounded)
 		done()
-		if errors.Is(err, context.DeadlineExceeded) {
+		if Classify(err) == ClassTimeout { // by our clock or the member's, whichever is first
 			s.abandon(t)
 		}
 	}
