@@ -45,6 +45,7 @@ func TestAnOperatorSeesWhatAGuardIsAboutToDo(t *testing.T) {
 	c.Arm(validFor(600 * time.Millisecond))
 	<-s.exited
 	says(seen(), "keeps the broker down until a sidecar runs again")
+	time.Sleep(2 * time.Second / ticksPerSecond) // what starts now is younger than the moment
 	again := s.restarted()
 	s.await("the broker to be held", again.frozen)
 	if left = seen(); left.Held != again.broker.Process.Pid {
