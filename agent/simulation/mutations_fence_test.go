@@ -45,6 +45,8 @@ var fenceMutations = []mutation{
 			{"agent/fence.go", "at > max(now, v.StopAt()) && a.fencing.reached.Proven() &&", "at > max(now, v.StopAt()) &&"}}},
 	{name: "the guard ends a broker that takes long to start", rule: "dead-man guard", test: "./agent ^TestABrokerThatTakesLongToStartIsLeftAloneByTheGuard$",
 		edits: []edit{{"agent/fence.go", "\tcase f.reached == recovery.FenceGone:\n\t\tf.provenAt", "\tcase provesIdle(f.reached, a.brokerTarget().Pid != 0):\n\t\tf.provenAt"}}},
+	{name: "a guard of the former page format is replaced without its word", rule: "dead-man guard", test: "./agent/guard ^TestAGuardOfTheFormerFormatIsReplacedByOneWithItsWord$",
+		edits: []edit{{"agent/guard/client.go", "c.page.inherit(former)", "_ = former"}}},
 	{name: "the guard is tended after orders to load", rule: "dead-man guard", test: "./agent ^TestTheReconcilerIsLetLooseOnlyAfterTheGuardIsArmed$",
 		edits: []edit{
 			{"agent/loop.go", "\ta.tendGuard() // before the reconciler may load\n", ""},
