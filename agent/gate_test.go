@@ -66,6 +66,29 @@ func TestTheGateOpensForABrokerWhoseLeaseIsHeldOrWhoseEtcdAnswers(t *testing.T) 
 	})
 }
 
+// The lease may have ended meanwhile, and the clock does not tell.
+func TestTheGateAsksEtcdAfterAPauseOfTheMachine(t *testing.T) {
+	etcd := &reachable{away: true}
+	inLifeAfter(t, nil, func(l *sidecarLife) {
+		l.main = cluster.Over(l.cfg.Cluster(), etcd, nil)
+		l.openChild()
+	}, func(l *sidecarLife) {
+		l.set(func() { l.away = true })
+		l.paused(2 * time.Second)
+		for range 2 { // before the loop has run, and after
+			if ok, word, _ := l.mayStart(); ok || word != "fenced" {
+				t.Errorf("%t %s", ok, word)
+			}
+			l.until(l.age() + loopEvery)
+		}
+		l.set(func() { l.away = false })
+		l.until(l.age() + 5*time.Second)
+		if ok, _, why := l.mayStart(); !ok {
+			t.Errorf("renewed: %s", why)
+		}
+	})
+}
+
 func TestTheGateOfARestartedSidecarWaitsForEtcd(t *testing.T) {
 	for _, row := range []struct {
 		name   string

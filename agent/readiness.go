@@ -49,7 +49,7 @@ func (a *agent) readyChecks() []probes.Check {
 				return errors.New("no registration is held")
 			case a.cfg.Detach && !v.Validity.HeldAt(a.clock()):
 				return errors.New("the fence point has passed without a confirmed renewal")
-			case a.local == nil && (a.jumpedSinceLoop() || a.view.Load().doubted):
+			case a.inDoubt():
 				return errors.New("this host did not run for a while, or its clock was set: no renewal was confirmed since")
 			}
 			return nil

@@ -53,9 +53,14 @@ func (a *agent) uncounted() time.Duration {
 
 func (a *agent) countsFrom() lease.Instant { return a.doubt.since.Add(a.cfg.Timing().AttemptTimeout()) }
 
+// inDoubt is doubted for everybody else: it is safe for concurrent use, and sees a jump of the
+// clocks before the loop does.
+func (a *agent) inDoubt() bool {
+	return a.local == nil && (a.jumpedSinceLoop() || a.view.Load().doubted) // in this order
+}
+
 // jumpedSinceLoop reports whether the clocks went apart since the loop last ran, which may
-// be about to find it out: what it found is in the view before this is false again, so ask
-// for the view after it. It is safe for concurrent use.
+// be about to find it out: what it found is in the view before this is false again.
 func (a *agent) jumpedSinceLoop() bool {
 	before := a.clocks.Load()
 	if a.world.Clocks == nil || before == nil {
