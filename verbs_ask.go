@@ -210,6 +210,9 @@ func explainLeft(io streams, c agent.Config, id int64, gone error) (x agent.Expl
 	if i < 0 {
 		return x, nil, usage("event %d: not in the journal (any more): 'holdfast events' lists them", id)
 	}
+	if _, err := fmt.Fprintln(io.err, "times in the explanation are those of the default settings: what it had is not known"); err != nil {
+		return x, nil, fmt.Errorf("print note: %w", err)
+	}
 	x = agent.Explain(events[i], c)
 	if raw, err = json.MarshalIndent(x, "", "  "); err != nil {
 		return x, nil, fmt.Errorf("encode explanation: %w", err)

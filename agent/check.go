@@ -195,12 +195,12 @@ func explainAuth(c Config, where string, err error) error {
 }
 
 // shortError leaves out what stands around the cause: what gRPC says of a failed
-// dial, and which of our calls it was that etcd refused.
+// dial or call, and which of our calls it was that etcd refused.
 type shortError struct{ err error }
 
 func (e *shortError) Error() string {
 	text := e.err.Error()
-	for _, noise := range []string{"Error while dialing: ", "etcdserver: "} {
+	for _, noise := range []string{"Error while dialing: ", "etcdserver: ", "desc = "} {
 		if i := strings.LastIndex(text, noise); i >= 0 {
 			return strings.Trim(text[i+len(noise):], `"`)
 		}

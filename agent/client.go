@@ -157,7 +157,19 @@ func (c *Client) pause(ctx context.Context, path string, body any) (answer Pause
 	return answer, err
 }
 
+// stoppedAfter is how long a sidecar is waited for that may be stopped by a signal: it does not
+// answer before somebody continues it.
+const stoppedAfter = time.Second
+
 func (c *Client) get(ctx context.Context, path string, into any) ([]byte, error) {
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	impatient := time.AfterFunc(stoppedAfter, func() {
+		if stoppedSidecar(c.stateDir) != 0 {
+			giveUp(context.DeadlineExceeded)
+		}
+	})
+	defer impatient.Stop()
 	resp, err := c.do(ctx, http.MethodGet, path, nil)
 	if err != nil {
 		return nil, err
@@ -230,7 +242,7 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte) (*htt
 
 func (c *Client) unanswered(ctx context.Context, err error) error {
 	switch {
-	case ctx.Err() != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		if pid := stoppedSidecar(c.stateDir); pid != 0 {
 			return withGuard(c.stateDir, fmt.Errorf("the sidecar on %s does not answer: its process %d is stopped (SIGSTOP): kill -CONT %d", c.socket, pid, pid), "")
 		}

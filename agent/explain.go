@@ -193,7 +193,7 @@ var explanations = map[string]explanation{
 	"shadow/revoke":   {text("The registration would have been given up. Only the shadow's own lease was."), text("Nothing to avoid."), nil},
 	"fence/guard_fired": {
 		func(c Config) string {
-			return guardMoment(c) + " The sidecar had moved that moment no further when it came, so the guard stopped the broker: the sidecar was frozen, killed or starved. SIGSTOP in the detail: somebody started the broker again meanwhile, and the guard held it until the sidecar ran."
+			return guardMoment(c) + " The sidecar had moved that moment no further when it came, so the guard stopped the broker: the sidecar was frozen, killed or starved. Held by SIGSTOP: somebody started the broker again meanwhile, and it did not run before the sidecar did."
 		},
 		text("Enough CPU and memory for the sidecar, and nobody who stops it with SIGSTOP or kills it for longer than most of a TTL."),
 		func(c Config) string {

@@ -41,6 +41,12 @@ func TestAStoppedSidecarIsNamed(t *testing.T) {
 			t.Fatal("not seen as stopped within 10s")
 		}
 	}
+	c := sidecar(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	c.stateDir = dir
+	want := fmt.Sprintf(" does not answer: its process %d is stopped (SIGSTOP): kill -CONT %d", frozen.Process.Pid, frozen.Process.Pid)
+	if _, _, err := c.Status(t.Context()); err == nil || !strings.HasSuffix(err.Error(), want) { // however long it may wait
+		t.Errorf("got %v, want %s", err, want)
+	}
 }
 
 func TestTheJournalOfASidecarThatRunsIsNotTakenForALeftOne(t *testing.T) {

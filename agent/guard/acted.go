@@ -31,6 +31,10 @@ func (a Acted) String() string {
 	if a.Broker > 0 {
 		who = fmt.Sprintf("process %d of the broker", a.Broker)
 	}
+	if a.How == howHeld {
+		return fmt.Sprintf("no word from the sidecar for %s: %s, which somebody started meanwhile, is held by SIGSTOP since %s, until the sidecar runs again",
+			ms(a.QuietMS), who, a.At.UTC().Format("2006-01-02 15:04:05Z"))
+	}
 	when := fmt.Sprintf("%s before the deadline", ms(a.LeftMS))
 	switch {
 	case a.Idle:

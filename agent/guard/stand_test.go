@@ -102,7 +102,7 @@ func TestABrokerThatIsStartedAgainBesideASilentSidecarIsHeldUntilTheLoopBeats(t 
 		stops = append(stops, more...)
 		return len(stops) == 4
 	})
-	if stops[0].How == howHeld || stops[3].How != howHeld {
+	if stops[0].How == howHeld || stops[3].How != howHeld || !strings.Contains(stops[3].String(), "which somebody started meanwhile, is held by SIGSTOP since ") {
 		t.Errorf("%+v", stops)
 	}
 

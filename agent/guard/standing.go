@@ -30,6 +30,9 @@ type Standing struct {
 // proof: a guard that was killed leaves its pid there. False: there is none, or it is not
 // ours to see.
 func StandingOf(dir string) (Standing, bool) {
+	if absolute, err := filepath.Abs(dir); err == nil {
+		dir = absolute
+	}
 	path := filepath.Join(dir, lockFile)
 	raw, err := os.ReadFile(path)
 	if err != nil {
