@@ -37,7 +37,8 @@
 // terminal send to everybody. One that stands beside a sidecar that never returns keeps the
 // broker down until it is ended by hand: kill -KILL with the pid that guard.lock in the
 // state directory has, and then kill -CONT the broker that it holds. It says so in its log
-// when it begins.
+// when it begins, and StandingOf says it to who asks. A pid in guard.lock is a guard's only
+// while that process has the lock; a clean end empties the file.
 //
 // Stands says when a guard keeps the word for a process of the broker; a sidecar lets
 // nobody to the broker before, unless none can be started.
