@@ -128,7 +128,6 @@ func TestAPausedMachineIsFencedAfterOneAttemptAlsoIfNoneWasMade(t *testing.T) {
 	inLife(t, stoppable, func(l *sidecarLife) {
 		l.set(func() { l.frozen = true })
 		l.becomes(recovery.Degraded, l.age()+10*time.Second)
-		l.set(func() { l.frozen = false })
 		l.paused(time.Hour)
 		l.set(func() { l.away = true })
 		l.until(l.age() + l.cfg.Timing().AttemptTimeout() + loopEvery)
