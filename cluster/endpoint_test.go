@@ -107,6 +107,7 @@ func TestOnlyAMemberWithALeaderAnswersWell(t *testing.T) {
 		{"certificate refused", status.Error(codes.Unavailable, handshakeRefused), failed},
 		{"our patience ended", status.FromContextError(context.DeadlineExceeded).Err(), failed},
 		{"our patience ended, seen here", context.DeadlineExceeded, failed},
+		{"our patience ended, seen by an old member", status.Error(codes.Unknown, "context deadline exceeded"), failed},
 		{"given up here", context.Canceled, nothing},
 		{"given up here, seen by gRPC", status.FromContextError(context.Canceled).Err(), nothing},
 		{"never sent", errors.New("read password file"), nothing},

@@ -81,6 +81,8 @@ var classOfUntyped = map[string]Class{
 	"raft proposal dropped": ClassNoLeader, // there is no leader to propose to
 	"not a primary lessor":  ClassNoLeader, // the leader has just stepped down
 	"raft: stopped":         ClassUnreachable,
+	// A member of etcd 3.4 that sees the end of a request's time before we do.
+	"context deadline exceeded": ClassTimeout,
 }
 
 // Classify sorts an error of this package, or of a context it was given.

@@ -190,6 +190,7 @@ func TestKnownMessagesOfOtherCodesHaveTheirClass(t *testing.T) {
 		{"raft dropped the proposal", status.Error(codes.Unknown, "raft proposal dropped"), ClassNoLeader},
 		{"the leader stepped down", status.Error(codes.Unknown, "not a primary lessor"), ClassNoLeader},
 		{"the member stops", status.Error(codes.Unknown, "raft: stopped"), ClassUnreachable},
+		{"a member's clock ended our time", status.Error(codes.Unknown, "context deadline exceeded"), ClassTimeout},
 		{"something else without a code", status.Error(codes.Unknown, "raft proposal"), ClassOther},
 		{"the connection broke in the middle", status.Error(codes.Internal, "stream terminated by RST_STREAM with error code: PROTOCOL_ERROR"), ClassUnreachable},
 		{"a proxy cut the answer off", status.Error(codes.Internal, "server closed the stream without sending trailers"), ClassUnreachable},
