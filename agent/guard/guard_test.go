@@ -21,6 +21,7 @@ import (
 
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
+	"holdfast/standstill"
 )
 
 // bound is for what should take well under a second. It is never a claim: a busy machine
@@ -424,8 +425,13 @@ func TestAStopCommandThatFailsOrHangsIsFollowedBySignals(t *testing.T) {
 			s := newStage(t)
 			c := s.guarded(command)
 			v := validFor(700 * time.Millisecond)
+			begun := standstill.Begin(t)
 			c.Arm(v)
-			if got := s.stopped(c, v); got.How != "SIGTERM" {
+			got := s.stopped(c, v)
+			stopAt, killAt := Points(v)
+			if late := ms(got.TookMS) > killAt.Sub(stopAt); got.How == process.HowKill && late { // no time was left for SIGTERM
+				standstill.Check(t, standstill.Judge("SIGTERM", begun, time.Now(), ms(got.TookMS), killAt.Sub(stopAt)))
+			} else if got.How != process.HowTerm {
 				t.Errorf("%+v", got)
 			}
 		})
