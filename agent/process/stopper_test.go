@@ -49,6 +49,38 @@ func within(t *testing.T, took, most time.Duration) {
 	standstill.Within(t, "stopped", time.Now().Add(-took), took, most)
 }
 
+func TestAStopWhoseTimeIsOverBeforeItsFirstSignalKillsAndOneThatIsCanceledDoesNot(t *testing.T) {
+	for name, over := range map[string]func() (context.Context, context.CancelFunc){
+		"over": func() (context.Context, context.CancelFunc) {
+			return context.WithTimeout(t.Context(), 50*time.Millisecond)
+		},
+		"canceled": func() (context.Context, context.CancelFunc) { return context.WithCancel(t.Context()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, _ := broker(t, "polite")
+			held := target(t, b.Process.Pid)
+			ctx, cancel := over()
+			defer cancel()
+			s := stopper(t, Settings{Seen: held})
+			s.kernel.open = func(pid, flags int) (int, error) {
+				if name == "canceled" {
+					cancel()
+				}
+				<-ctx.Done()
+				return unix.PidfdOpen(pid, flags)
+			}
+			how, err := s.Stop(ctx)
+			if name == "canceled" {
+				if err == nil || held.Gone() {
+					t.Errorf("%s, %v; gone: %t", how, err, held.Gone())
+				}
+				return
+			}
+			eventually(t, "its end", held.Gone)
+		})
+	}
+}
+
 func childOf(t Target) func() (Target, bool) { return func() (Target, bool) { return t, true } }
 
 func TestStopsAProcessAndProvesIt(t *testing.T) {
