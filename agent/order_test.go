@@ -17,11 +17,8 @@ import (
 
 // The reconciler loads as soon as it may, on a goroutine of its own.
 func TestTheReconcilerIsLetLooseOnlyAfterTheGuardIsArmed(t *testing.T) {
-	inLife(t, stoppable, func(l *sidecarLife) {
-		l.set(func() { l.away = true })
-		l.until(l.deadline() + 10*time.Second)
-		l.set(func() { l.away, l.words, l.arming = false, nil, 20*time.Millisecond })
-		l.becomes(recovery.Attached, time.Hour)
+	slow := func(l *sidecarLife) { l.arming, l.serving = time.Second, false }
+	inLifeAfter(t, stoppable, slow, func(l *sidecarLife) {
 		l.until(l.age() + 5*time.Second)
 		words := strings.Split(l.said(), ", ")
 		armed := slices.IndexFunc(words, func(w string) bool { return strings.HasPrefix(w, "arm ") })
