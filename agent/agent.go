@@ -262,6 +262,9 @@ func (a *agent) serve(ctx context.Context) error {
 	a.registrar = &registrar{cfg: a.cfg, run: a.run, line: a.line, clock: a.clock, log: a.log.With("part", "lease"),
 		life: func() life { return *a.life.Load() }, deliver: a.deliver, paused: func() bool { return a.suspended(recovery.ActRegister) },
 		up: a.answers, gone: a.brokerGone, byInstance: a.byInstance, handing: a.beginHandover}
+	if !a.can.Assigns {
+		a.registrar.serves = a.servedNow
+	}
 	leases := prometheus.Registerer(reg)
 	if a.local != nil {
 		a.registrar.peers = a.company

@@ -67,6 +67,11 @@ var explanations = map[string]explanation{
 	"mode/" + string(recovery.ReasonFullClusterRestart): {text("For a moment no broker was registered at all: the whole cluster restarted, and nobody was singled out."), text("Nothing to avoid."), nil},
 	"mode/" + string(recovery.ReasonFleetExpired):       {text("The whole fleet lost its registrations at once: the fault was etcd's, and nobody was singled out."), text("An etcd that keeps its quorum."), text("Look at etcd.")},
 	"mode/" + string(recovery.ReasonJoin):               {text("Started with --join: a new member waits until a person lets it in."), text("Start without --join."), text("holdfast activate")},
+	"mode/" + string(recovery.ReasonFirstRegistration):  {text("The broker ran before Holdfast did, and nothing says that it ever was registered here: nobody can have declared it dead."), text("Nothing to avoid."), nil},
+	"mode/" + string(recovery.ReasonUnknownData): {
+		text("The broker was never registered here, and serves topics that are assigned to others, or to nobody where topics are assigned. Made active it might serve what another broker serves."),
+		text("Assign to the broker what it serves before its sidecar is started."),
+		text("Compare 'holdfast topics' with 'holdfast fleet'. Assign to this broker what is its own, then 'holdfast activate'; the rest stays quiesced.")},
 	"mode/" + string(recovery.ReasonStaleRestart): {
 		text("The broker came back after its registration had ended while others lived on: it ran out, or the sidecar gave it up when it was stopped. The cluster has declared the broker dead, and its topics may have another owner."),
 		text("A restart within the TTL (raise --lease-ttl); for a restart of the sidecar alone, --leave-registered."),

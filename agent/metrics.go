@@ -25,7 +25,7 @@ type metrics struct {
 var (
 	lossCauses  = []string{"lease_expired", "key_deleted", "broker_down"}
 	bootReasons = []recovery.Reason{
-		recovery.ReasonBoot, recovery.ReasonJoin, recovery.ReasonFastRestart, recovery.ReasonStaleRestart,
+		recovery.ReasonBoot, recovery.ReasonJoin, recovery.ReasonFastRestart, recovery.ReasonFirstRegistration, recovery.ReasonUnknownData, recovery.ReasonStaleRestart,
 		recovery.ReasonFullClusterRestart, recovery.ReasonRestoredBackup, recovery.ReasonCorruptState,
 		recovery.ReasonUnreadableMode,
 	}

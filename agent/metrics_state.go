@@ -99,7 +99,7 @@ const (
 
 // drainedReasons bounds the label: a person's own words are not one.
 var drainedReasons = []string{
-	byOperator, byPodStop, string(recovery.ReasonJoin), string(recovery.ReasonStaleRestart), string(recovery.ReasonRegistrationExpired),
+	byOperator, byPodStop, string(recovery.ReasonJoin), string(recovery.ReasonUnknownData), string(recovery.ReasonStaleRestart), string(recovery.ReasonRegistrationExpired),
 	string(recovery.ReasonRestoredBackup), string(recovery.ReasonCorruptState), string(recovery.ReasonUnreadableMode), byUnknown,
 }
 

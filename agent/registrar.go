@@ -86,6 +86,9 @@ type registrar struct {
 	// peers asks the broker whether others of its cluster are active; nil: etcd knows them.
 	peers  func(context.Context) (bool, error)
 	others bool // its last answer. Of the Keeper's goroutine
+	// serves lists what the broker serves; nil: that is not for etcd to say whose it is.
+	serves  func(context.Context) ([]string, error)
+	strange string // see recovery.StartupFacts. Of the Keeper's goroutine
 }
 
 // tries bounds how often one Establish decides anew because etcd changed meanwhile.
@@ -136,6 +139,9 @@ func (r *registrar) once(ctx context.Context, client *cluster.Client, held int64
 		return outcome{}, err
 	}
 	if err := r.company(ctx, seen); err != nil {
+		return outcome{}, err
+	}
+	if err := r.inventory(ctx, client, seen, now); err != nil {
 		return outcome{}, err
 	}
 	out := r.decide(seen, now)

@@ -58,7 +58,7 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 	boot.KnownToCluster = known != 0 || seen.Member != nil || seen.MemberMalformed != ""
 	out.boot, out.evidence = recovery.JudgeBoot(boot)
 	out.decision = recovery.DecideStartup(recovery.StartupFacts{
-		ClusterFacts: facts, Boot: out.boot, Join: r.cfg.Join})
+		ClusterFacts: facts, Boot: out.boot, Join: r.cfg.Join, Unknown: neverRegistered(seen, m), Strange: r.strange})
 	if own := modeOf(seen.State); out.succeeds && out.decision.Step != recovery.Conflict {
 		out.decision.Write = own == nil || *own != out.decision.Mode
 	}

@@ -36,6 +36,9 @@ func (r shadowRegistrar) Establish(ctx context.Context, held int64, fresh bool) 
 	if err := r.company(ctx, seen); err != nil {
 		return lease.Grant{}, err
 	}
+	if err := r.inventory(ctx, client, seen, now); err != nil {
+		return lease.Grant{}, err
+	}
 	out := r.decide(seen, now)
 	if err := r.deferred(&out, now); err != nil {
 		return lease.Grant{}, err

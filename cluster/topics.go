@@ -59,6 +59,27 @@ func (c *Client) Assignments(ctx context.Context, brokerID string) ([]string, er
 	return topics, nil
 }
 
+// Assignees reads which brokers each of the topics is assigned to, and whether any topic at
+// all is assigned to somebody. Its cost grows with the number of assignments in the cluster,
+// and it needs the right to read all of them.
+func (c *Client) Assignees(ctx context.Context, topics []string) (brokers map[string][]string, any bool, err error) {
+	wanted := make(map[string]bool, len(topics))
+	for _, topic := range topics {
+		wanted[topic] = true
+	}
+	brokers = map[string][]string{}
+	_, err = c.scan(ctx, Target{Key: c.keys.Brokers(), Prefix: true, KeysOnly: true}, 0, func(kv KV) {
+		id, topic, ok := c.keys.ParseAssignment(kv.Key)
+		if any = any || ok; ok && wanted[topic] {
+			brokers[topic] = append(brokers[topic], id)
+		}
+	})
+	if err != nil {
+		return nil, false, fmt.Errorf("read all assignments: %w", err)
+	}
+	return brokers, any, nil
+}
+
 // Assign puts assignments of topics to the broker, a hundred at a time: an error may
 // leave some of them done. It does not touch other brokers' assignments.
 func (c *Client) Assign(ctx context.Context, brokerID string, topics []string) error {

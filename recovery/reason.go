@@ -8,6 +8,8 @@ type Reason string
 const (
 	ReasonBoot                Reason = "boot"                 // first boot
 	ReasonJoin                Reason = "join"                 // first boot with --join
+	ReasonFirstRegistration   Reason = "first_registration"   // ran before Holdfast was installed beside it
+	ReasonUnknownData         Reason = "unknown_data"         // the same, and serves what is others'
 	ReasonFastRestart         Reason = "fast_restart"         // restarted within the TTL
 	ReasonStaleRestart        Reason = "stale_restart"        // restarted after the cluster declared it dead
 	ReasonFullClusterRestart  Reason = "full_cluster_restart" // restarted with the whole cluster

@@ -7,6 +7,11 @@ type StartupFacts struct {
 	// Join is --join. It holds for a broker that is not a member yet: one that
 	// joined and was activated comes back as any other does.
 	Join bool
+	// Unknown: it was never registered here, as far as anybody knows: there is no state file,
+	// no member record and no state key.
+	Unknown bool
+	// Strange says what a broker that is Unknown serves and must not; empty: nothing.
+	Strange string
 }
 
 // DecideStartup is the startup table of DESIGN. It is asked once for each life of
@@ -37,6 +42,10 @@ func startupMode(f StartupFacts) Decision {
 		return active(ReasonBoot, "first boot")
 	case f.survived():
 		return active(ReasonFastRestart, "our registration is still there")
+	case f.Unknown && f.Strange != "":
+		return drained(ReasonUnknownData, "never registered here, and it serves what is not its own: "+f.Strange)
+	case f.Unknown:
+		return active(ReasonFirstRegistration, "never registered here, so never declared dead")
 	}
 	livedOn, how := f.livedOn()
 	if livedOn {

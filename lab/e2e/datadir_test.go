@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -82,15 +81,13 @@ func TestDataDirectoryThatAppearsLateCounts(t *testing.T) {
 	c.awaitLines(1, dirSeen("missing", "present", 1))
 	s.ok(c.nats.Start(s.ctx))
 	st := c.awaitBooted()
-	if st.Boot.Kind != "restart" || st.Mode != "drained" || st.Reason != "stale_restart" {
-		t.Errorf("boot %s, %s (%s); want restart, drained, stale_restart", st.Boot.Kind, st.Mode, st.Reason)
+	if st.Boot.Kind != "restart" || st.Mode != "active" || st.Reason != "first_registration" {
+		t.Errorf("boot %s, %s (%s); want restart, active, first_registration", st.Boot.Kind, st.Mode, st.Reason)
 	}
 	if !strings.Contains(evidence(st), "meta.inf is 1h0m") {
 		t.Errorf("evidence is %q, want the marker of an hour ago", evidence(st))
 	}
-	if c.Ready(s.ctx) {
-		t.Error("ready")
-	}
+	s.ok(c.AwaitReady(s.ctx, bound))
 	c.stayedLive()
 }
 
@@ -112,11 +109,10 @@ func TestDataDirectorySwappedBySymlinkCounts(t *testing.T) {
 	swap(old)
 	c.awaitLines(1, dirSeen("present", "present", 1)+"generation=2")
 	s.ok(c.nats.Start(s.ctx))
-	if st := c.awaitBooted(); st.Boot.Kind != "restart" || st.Reason != "stale_restart" {
-		t.Errorf("boot %s (%s), reason %s; want restart, stale_restart: the directory behind the link is old", st.Boot.Kind, evidence(st), st.Reason)
+	if st := c.awaitBooted(); st.Boot.Kind != "restart" || st.Reason != "first_registration" {
+		t.Errorf("boot %s (%s), reason %s; want restart, first_registration: the directory behind the link is old", st.Boot.Kind, evidence(st), st.Reason)
 	}
 	// Swapped to an empty one while the broker runs: seen, and no reason to act.
-	s.ok(c.Activate(s.ctx, "test"))
 	s.ok(c.AwaitReady(s.ctx, bound))
 	reg := c.registration()
 	swap(empty)
@@ -138,7 +134,6 @@ func TestWipedDataDirectoryIsNoFirstBoot(t *testing.T) {
 	c.awaitLines(1, dirSeen("unknown", "present", 1))
 	s.ok(c.nats.Start(s.ctx))
 	c.awaitBooted()
-	s.ok(c.Activate(s.ctx, "test"))
 	s.ok(c.AwaitReady(s.ctx, bound))
 	reg := c.registration()
 
@@ -193,13 +188,13 @@ func TestStreamsOfARealServerProveARestart(t *testing.T) {
 	s.ok(c.nats.Start(s.ctx))
 	c.run()
 	st := c.awaitBooted()
-	if st.Boot.Kind != "restart" || st.Mode != "drained" || st.Reason != "stale_restart" {
-		t.Errorf("boot %s (%s), %s (%s); want restart, drained, stale_restart", st.Boot.Kind, evidence(st), st.Mode, st.Reason)
+	if st.Boot.Kind != "restart" || st.Mode != "active" || st.Reason != "first_registration" {
+		t.Errorf("boot %s (%s), %s (%s); want restart, active, first_registration: it serves what is assigned to it", st.Boot.Kind, evidence(st), st.Mode, st.Reason)
 	}
 	if !strings.Contains(evidence(st), "meta.inf is ") {
 		t.Errorf("evidence %q, want the stream's own record", evidence(st))
 	}
-	s.ok(harness.Await(s.ctx, bound, "not ready", func(ctx context.Context) (bool, string) { return !c.Ready(ctx), "ready" }))
+	s.ok(c.AwaitReady(s.ctx, bound))
 	c.stayedLive()
 	peer.stayedLive()
 }

@@ -1,0 +1,107 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/agent/lease"
+	"holdfast/cluster"
+	etcd "holdfast/cluster/memory"
+	"holdfast/recovery"
+)
+
+// installed is a sidecar that is put beside a broker which has run for an hour, in a cluster
+// with another.
+func installed(t *testing.T, serving ...string) *outage {
+	o := &outage{t: t, store: etcd.New(etcd.Config{})}
+	o.client = cluster.Over(cluster.Config{}, o.store.Conn(nil), slog.New(slog.DiscardHandler))
+	o.past = life{memory: memory{Format: memoryFormat, Incarnation: "mine"}, instance: "process-1", value: []byte(`{"incarnation":"mine"}`),
+		boot: recovery.BootFacts{OldestMarker: time.Now().Add(-time.Hour), MarkerPath: "data", BrokerStartedAt: time.Now()}}
+	o.registrar = &registrar{cfg: natsDefaults().Effective(), brokerID: "n1", line: directLine{o.client}, clock: lease.BootClock,
+		log: slog.New(slog.DiscardHandler), life: func() life { return o.past }, paused: func() bool { return o.onPause },
+		serves:  func(context.Context) ([]string, error) { return serving, nil },
+		deliver: func(_ context.Context, out outcome) error { o.outcomes = append(o.outcomes, out); return nil }}
+	o.peer("n2")
+	return o
+}
+
+func TestAFirstInstallationBesideRunningBrokersDrainsNobody(t *testing.T) {
+	is := func(t *testing.T, o *outage, mode recovery.Mode, reason recovery.Reason) recovery.Decision {
+		t.Helper()
+		o.establish(0)
+		d := o.outcomes[len(o.outcomes)-1].decision
+		if d.Mode.Mode != mode || d.Mode.Reason != reason {
+			t.Errorf("%s: %s; want %s (%s)", d, d.Detail, mode, reason)
+		}
+		if s := o.snapshot().State; s == nil || s.Mode != string(mode) || s.Reason != string(reason) {
+			t.Errorf("state in etcd is %+v", s)
+		}
+		return d
+	}
+	t.Run("nothing is assigned yet", func(t *testing.T) {
+		is(t, installed(t, "/default/a"), recovery.Active, recovery.ReasonFirstRegistration)
+	})
+	t.Run("it serves what is its own", func(t *testing.T) {
+		o := installed(t, "/default/a")
+		o.assign("n1", "/default/a")
+		is(t, o, recovery.Active, recovery.ReasonFirstRegistration)
+	})
+	t.Run("it serves what is another's", func(t *testing.T) {
+		o := installed(t, "/default/a")
+		o.assign("n2", "/default/a")
+		if d := is(t, o, recovery.Drained, recovery.ReasonUnknownData); !strings.Contains(d.Detail, "/default/a (of n2)") {
+			t.Errorf("%q does not name the topic", d.Detail)
+		}
+	})
+	t.Run("what it serves is not known", func(t *testing.T) {
+		o := installed(t)
+		o.serves = func(context.Context) ([]string, error) { return nil, errors.New("timeout") }
+		if _, err := o.Establish(t.Context(), 0, false); !errors.Is(err, lease.ErrDeferred) || !strings.Contains(err.Error(), "what the broker serves") {
+			t.Errorf("%v, want to wait", err)
+		}
+		if o.snapshot().Registration != nil {
+			t.Error("registered")
+		}
+	})
+	t.Run("a first boot serves nothing that is older than it", func(t *testing.T) {
+		o := installed(t)
+		o.past.boot = recovery.BootFacts{}
+		o.serves = func(context.Context) ([]string, error) { t.Error("asked what it serves"); return nil, nil }
+		is(t, o, recovery.Active, recovery.ReasonBoot)
+	})
+	for name, known := range map[string]func(o *outage){
+		"a member record": func(o *outage) { o.peer("n1"); o.unregister("n1") },
+		"a state file":    func(o *outage) { o.past.memory.FirstBootDone = true },
+		"a revision":      func(o *outage) { o.past.memory.Revision = 1 },
+	} {
+		t.Run(name+" says that it was registered", func(t *testing.T) {
+			o := installed(t, "/default/a")
+			known(o)
+			o.serves = func(context.Context) ([]string, error) { t.Error("asked what it serves"); return nil, nil }
+			is(t, o, recovery.Drained, recovery.ReasonStaleRestart)
+		})
+	}
+}
+
+func (o *outage) assign(brokerID string, topics ...string) {
+	o.t.Helper()
+	if err := o.client.Assign(o.t.Context(), brokerID, topics); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// unregister ends a registration; the member record stays.
+func (o *outage) unregister(id string) {
+	o.t.Helper()
+	seen, err := o.client.Snapshot(o.t.Context(), id)
+	if err == nil {
+		err = o.client.Revoke(o.t.Context(), seen.Registration.LeaseID)
+	}
+	if err != nil {
+		o.t.Fatal(err)
+	}
+}
