@@ -26,8 +26,8 @@ type StateWrite struct {
 type RegisterRequest struct {
 	LeaseID int64
 	Value   []byte
-	// Seen guards the transaction: the registration is absent, and era, state and
-	// whether anybody is registered are still as seen. It names the broker.
+	// Seen guards the transaction: the registration is absent, and era, state, member record
+	// and whether anybody is registered are still as seen. It names the broker.
 	Seen Snapshot
 	// State is written in the same revision; nil leaves the state key alone.
 	State       *StateWrite
@@ -84,6 +84,7 @@ func (c *Client) Register(ctx context.Context, req RegisterRequest) (Registered,
 		clientv3.Compare(clientv3.CreateRevision(c.keys.Registration(id)), "=", 0),
 		clientv3.Compare(clientv3.ModRevision(c.keys.Era()), "=", req.Seen.Era.ModRevision),
 		clientv3.Compare(clientv3.ModRevision(c.keys.State(id)), "=", req.Seen.StateRevision),
+		clientv3.Compare(clientv3.ModRevision(c.keys.Member(cmp.Or(req.Seen.Name, id))), "=", req.Seen.MemberRevision),
 		emptiness,
 	}
 	answer, err := c.write(ctx, guards, ops)

@@ -22,6 +22,7 @@ type Snapshot struct {
 	StateMalformed string
 	StateRevision  int64   // mod revision of the state, readable or not; 0: absent
 	Member         *Member // nil: absent, or malformed
+	MemberRevision int64   // mod revision of the member record, readable or not; 0: absent
 	// MemberMalformed is to Member what StateMalformed is to State.
 	MemberMalformed string
 	Era             Era
@@ -117,6 +118,7 @@ func (c *Client) snapshot(ctx context.Context, who Who) (Snapshot, error) {
 		s.State, s.StateMalformed = stateOf(kv)
 	}
 	if kv := found(2); kv != nil {
+		s.MemberRevision = kv.ModRevision
 		s.Member, s.MemberMalformed = memberOf(kv)
 	}
 	if who.Former != "" {

@@ -2,6 +2,7 @@ package clustertest
 
 import (
 	"errors"
+	"reflect"
 	"sync"
 	"testing"
 	"time"
@@ -117,6 +118,15 @@ func TestRegisterGuards(t *testing.T) {
 			{name: "the state changed", want: cluster.ErrChanged,
 				before: func(t *testing.T, e *server, k cluster.Keys) { e.put(t, k.State("b1"), `{"mode":"active"}`) },
 				after:  func(t *testing.T, e *server, k cluster.Keys) { e.put(t, k.State("b1"), `{"mode":"drained"}`) }},
+			{name: "the member record changed", want: cluster.ErrChanged,
+				before: func(t *testing.T, e *server, k cluster.Keys) { e.put(t, k.Member("b1"), `{"era":1}`) },
+				after:  func(t *testing.T, e *server, k cluster.Keys) { e.put(t, k.Member("b1"), `{"era":2}`) }},
+			{name: "the member record appeared", want: cluster.ErrChanged,
+				after: func(t *testing.T, e *server, k cluster.Keys) { e.put(t, k.Member("b1"), `{"era":1}`) }},
+			{name: "the member record went, which could not be read", want: cluster.ErrChanged,
+				before: func(t *testing.T, e *server, k cluster.Keys) { e.put(t, k.Member("b1"), "torn") },
+				after:  func(t *testing.T, e *server, k cluster.Keys) { e.remove(t, k.Member("b1")) }},
+			{name: "a member record that cannot be read stays", before: func(t *testing.T, e *server, k cluster.Keys) { e.put(t, k.Member("b1"), "torn") }},
 			{name: "the state appeared", want: cluster.ErrChanged,
 				after: func(t *testing.T, e *server, k cluster.Keys) { e.put(t, k.State("b1"), `{"mode":"drained"}`) }},
 		} {
@@ -129,12 +139,15 @@ func TestRegisterGuards(t *testing.T) {
 				if c.after != nil {
 					c.after(t, e, client.Keys())
 				}
+				member := func() *clientv3.GetResponse {
+					return must[*clientv3.GetResponse](t)(e.raw.Get(bounded(t), client.Keys().Member("b1")))
+				}
+				before := member()
 				_, err := client.Register(bounded(t), req)
 				if !errors.Is(err, c.want) {
 					t.Errorf("got %v, want %v", err, c.want)
 				}
-				member := must[*clientv3.GetResponse](t)(e.raw.Get(bounded(t), client.Keys().Member("b1")))
-				if written := len(member.Kvs) > 0; written != (c.want == nil) {
+				if written := !reflect.DeepEqual(before.Kvs, member().Kvs); written != (c.want == nil) {
 					t.Errorf("member record written: %v, want %v", written, c.want == nil)
 				}
 			})
