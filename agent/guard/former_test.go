@@ -18,9 +18,11 @@ import (
 // formerPage is what a guard of the former format shares, as far as it matters here.
 type formerPage struct {
 	magic, stopAt, killAt, deadline, heardAt uint64
-	goodbye                                  uint32
-	_                                        [4096 - 44]byte
+	_                                        [4096 - 40]byte // from formerGoodbye on
 }
+
+// formerGoodbye is where the four bytes of its goodbye stand.
+const formerGoodbye = 40
 
 // formerGuard is a guard of the former format that hears of nothing but its goodbye.
 func formerGuard() {
@@ -28,7 +30,7 @@ func formerGuard() {
 	if err != nil {
 		os.Exit(1)
 	}
-	for mem[40]|mem[41]|mem[42]|mem[43] == 0 {
+	for g := mem[formerGoodbye:]; g[0]|g[1]|g[2]|g[3] == 0; {
 		time.Sleep(Look / 50)
 	}
 	os.Exit(0)
