@@ -109,9 +109,8 @@ type Client struct {
 }
 
 // Open prepares the guard of a state directory, or takes over the one that an earlier
-// sidecar left: its word stays in force. One of the former format is ended, and Run starts
-// another with its word. It starts none; Run does. The error of a guard that cannot be taken
-// over names its process: it would stop the broker.
+// sidecar left: its word stays in force. It starts none; Run does. The error of a guard
+// that cannot be taken over names its process: it would stop the broker.
 func Open(s Settings) (*Client, error) {
 	if s.Clock == nil {
 		s.Clock = lease.BootClock
@@ -160,13 +159,10 @@ func (c *Client) claim() error {
 	if err := c.openLock(); err != nil {
 		return err
 	}
-	var former *page
 	for deadline := time.Now().Add(claim); ; time.Sleep(supervise / 10) {
 		free, err := c.tryLock()
 		if err == nil && free {
-			if c.page, c.file, err = newPage(); err == nil && former != nil {
-				c.page.inherit(former)
-			}
+			c.page, c.file, err = newPage()
 			return err
 		}
 		pid := 0
@@ -183,10 +179,6 @@ func (c *Client) claim() error {
 					c.hand.take(pid, c.Wake)
 					c.tell(Event{What: TakenOver, Detail: fmt.Sprintf("guard %d of an earlier sidecar", pid)})
 					return nil
-				}
-				if word, ok := relieve(pid); ok && former == nil {
-					former = word
-					c.tell(Event{What: TakenOver, Detail: fmt.Sprintf("guard %d of an earlier version was told to end: another has its word", pid)})
 				}
 			}
 		}

@@ -29,8 +29,7 @@
 // what it is told is not the broker.
 //
 // The guard outlives the sidecar, and the next sidecar of the state directory takes it
-// over: the old word stays in force until that one's first confirmed renewal. A guard of the
-// former page format ends, and another is started with its word. It ends when
+// over: the old word stays in force until that one's first confirmed renewal. It ends when
 // the sidecar says goodbye, when it is disarmed and its sidecar has ended, or when it stands
 // and its state directory was removed, so that nobody can take it over; not when the
 // broker ends, and not by SIGTERM, SIGINT, SIGHUP or SIGQUIT, which a service manager or a

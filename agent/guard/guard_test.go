@@ -41,9 +41,6 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	if os.Getenv("GUARD_TEST_FORMER") != "" {
-		formerGuard()
-	}
 	if dir := os.Getenv("GUARD_TEST_SIDECAR"); dir != "" {
 		sidecarThatIsKilled(dir)
 	}

@@ -19,10 +19,6 @@ import (
 // pageMagic is the format of the page: "hfguard" and a number.
 const pageMagic = 0x6866677561726402
 
-// formerMagic is the format of a guard that ends with its process of the broker. Up to
-// goodbye it is the same.
-const formerMagic = pageMagic - 1
-
 // pageName is what /proc calls the page.
 const pageName = "holdfast-guard"
 
@@ -178,31 +174,6 @@ func newPage() (*page, *os.File, error) {
 }
 
 func descriptor(pid, fd int) string { return fmt.Sprintf("/proc/%d/fd/%d", pid, fd) }
-
-// relieve tells a guard of the former format to end, and returns its word as a page; false: it
-// is not one.
-func relieve(pid int) (word *page, ok bool) {
-	f, err := os.OpenFile(descriptor(pid, pageFD), os.O_RDWR, 0)
-	if err != nil || hasPage(pid, pageFD) != nil {
-		return nil, false
-	}
-	defer f.Close()
-	word = new(page)
-	goodbye := unsafe.Offsetof(word.goodbye)
-	if _, err := f.ReadAt(unsafe.Slice((*byte)(unsafe.Pointer(word)), goodbye), 0); err != nil || word.magic.Load() != formerMagic {
-		return nil, false
-	}
-	_, err = f.WriteAt([]byte{1}, int64(goodbye))
-	return word, err == nil
-}
-
-// inherit takes the word of another guard over.
-func (p *page) inherit(word *page) {
-	p.heardAt.Store(word.heardAt.Load())
-	p.deadline.Store(word.deadline.Load())
-	p.killAt.Store(word.killAt.Load())
-	p.stopAt.Store(word.stopAt.Load())
-}
 
 // hasPage looks whether the process has a page as that descriptor. What a file is called
 // there is decided by who made it; this is a check against accidents, such as a pid that

@@ -45,8 +45,6 @@ var fenceMutations = []mutation{
 			{"agent/fence.go", "at > max(now, v.StopAt()) && a.fencing.reached.Proven() &&", "at > max(now, v.StopAt()) &&"}}},
 	{name: "the guard ends a broker that takes long to start", rule: "dead-man guard", test: "./agent ^TestABrokerThatTakesLongToStartIsLeftAloneByTheGuard$",
 		edits: []edit{{"agent/fence.go", "\tcase f.reached == recovery.FenceGone:\n\t\tf.provenAt", "\tcase provesIdle(f.reached, a.brokerTarget().Pid != 0):\n\t\tf.provenAt"}}},
-	{name: "a guard of the former page format is replaced without its word", rule: "dead-man guard", test: "./agent/guard ^TestAGuardOfTheFormerFormatIsReplacedByOneWithItsWord$",
-		edits: []edit{{"agent/guard/client.go", "c.page.inherit(former)", "_ = former"}}},
 	{name: "a stop whose time is over before its first signal sends none", rule: "fence ladder", test: "./agent/process ^TestAStopWhoseTimeIsOverBeforeItsFirstSignalKillsAndOneThatIsCanceledDoesNot$",
 		edits: []edit{{"agent/process/stopper.go", "context.DeadlineExceeded) && len(sent) == 0;", "context.DeadlineExceeded) && len(sent) < 0;"}}},
 	{name: "the guard is tended after orders to load", rule: "dead-man guard", test: "./agent ^TestTheReconcilerIsLetLooseOnlyAfterTheGuardIsArmed$",
