@@ -26,8 +26,8 @@ type lastRenewal struct {
 	LeaseID int64
 	SentAt  lease.Instant
 	TTL     time.Duration // as granted
-	// Ahead is by how much the wall clock was ahead of the boot clock, when it was sent or
-	// before; 0: not known.
+	// Ahead is by how much the wall clock was ahead of the boot clock when the loop took it
+	// up; 0: not known.
 	Ahead time.Duration
 }
 
@@ -74,17 +74,21 @@ func decodeRenewal(raw []byte, boot string, now Clocks) (r lastRenewal, err erro
 		return lastRenewal{}, errors.New("of another boot of the host")
 	case r.SentAt > now.Boot || r.TTL <= 0:
 		return lastRenewal{}, errors.New("of another clock")
-	case r.lost(now) < 0:
-		return lastRenewal{}, errors.New("of before the wall clock was set back: how long the host stood since is not known")
 	}
 	return r, nil
 }
 
-// lost is the time that the boot clock may not have counted since, as a machine does that
-// is paused from outside, or by which somebody has set the wall clock; negative: back.
+// lost is the time that the boot clock may not have counted since, as it does not on a machine
+// that is paused from outside: by so much the wall clock went ahead, unless somebody has set it.
+// One that was set back tells nothing, so the whole lease may have run out meanwhile.
 func (r lastRenewal) lost(now Clocks) time.Duration {
-	if d := now.ahead() - r.Ahead; r.Ahead != 0 && (d >= leastJump || d <= -leastJump) {
+	switch d := now.ahead() - r.Ahead; {
+	case r.Ahead == 0:
+		return 0
+	case d >= leastJump:
 		return d
+	case d <= -leastJump:
+		return r.TTL
 	}
 	return 0
 }

@@ -20,7 +20,7 @@ var fenceMutations = []mutation{
 	{name: "what the host stood since the last note does not count", rule: "rule 2", test: "./agent ^TestABrokerLeftBehindIsFencedAtTheFencePointOfItsOwnLease$",
 		edits: []edit{{"agent/lastrenewal.go", "FencePoint().Add(-a.uncounted())", "FencePoint().Add(-0 * a.uncounted())"}}},
 	{name: "a note is believed after the wall clock was set back", rule: "rule 2", test: "./agent ^TestANoteTellsForHowLongTheHostMayHaveStoodSince$",
-		edits: []edit{{"agent/lastrenewal.go", "case r.lost(now) < 0:", "case r.lost(now) < 0 && now.Boot == 0:"}}},
+		edits: []edit{{"agent/lastrenewal.go", "\tcase d <= -leastJump:\n\t\treturn r.TTL\n", ""}}},
 	{name: "a note of another boot is believed", rule: "rule 2", test: "./agent ^TestARenewalThatIsNotedIsFoundByTheNextSidecarOfThisBoot$",
 		edits: []edit{{"agent/lastrenewal.go", "case boot == \"\" || fields[0] != boot:", "case boot == \"\" && fields[0] != boot:"}}},
 	{name: "what was quiesced is believed for the whole outage", rule: "fence ladder", test: "./agent ^TestWhatOtherHandsBringBackDuringAnOutageIsQuiescedAgain$",
