@@ -282,7 +282,7 @@ func (r *Reconciler) applyListing(clock uint64, serving, quiesced []string, now 
 		if t.round != round && t.changed <= clock && (t.Serving || t.Quiesced) {
 			r.update(t, func(f *Facts) { f.Serving, f.Quiesced = false, false })
 		}
-		counts := t.Assigned || t.Claim == ClaimOurs || t.Serving || t.Quiesced || t.Lost && t.UnassignedAt.After(lostSince)
+		counts := t.unsure || t.Assigned || t.Claim == ClaimOurs || t.Serving || t.Quiesced || t.Lost && t.UnassignedAt.After(lostSince)
 		if !counts && t.phase == phaseIdle && t.want == actNone {
 			delete(r.table, name)
 		}
