@@ -263,7 +263,7 @@ func (a *agent) serve(ctx context.Context) error {
 		life: func() life { return *a.life.Load() }, deliver: a.deliver, paused: func() bool { return a.suspended(recovery.ActRegister) },
 		up: a.answers, gone: a.brokerGone, byInstance: a.byInstance, handing: a.beginHandover}
 	if !a.can.Assigns {
-		a.registrar.serves = a.servedNow
+		a.registrar.serves = a.listOnce
 	}
 	leases := prometheus.Registerer(reg)
 	if a.local != nil {

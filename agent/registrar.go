@@ -86,9 +86,10 @@ type registrar struct {
 	// peers asks the broker whether others of its cluster are active; nil: etcd knows them.
 	peers  func(context.Context) (bool, error)
 	others bool // its last answer. Of the Keeper's goroutine
-	// serves lists what the broker serves; nil: that is not for etcd to say whose it is.
-	serves  func(context.Context) ([]string, error)
-	strange string // see recovery.StartupFacts. Of the Keeper's goroutine
+	// serves begins to list what the broker serves; nil: etcd does not say whose that is.
+	serves  func(*listing)
+	listing *listing // under way, or not asked for yet. Of the Keeper's goroutine
+	strange string   // see recovery.StartupFacts. Of the Keeper's goroutine
 }
 
 // tries bounds how often one Establish decides anew because etcd changed meanwhile.

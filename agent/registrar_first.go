@@ -21,22 +21,24 @@ func neverRegistered(seen cluster.Snapshot, m memory) bool {
 }
 
 // inventory finds out, before a broker that was never registered is, what it serves that is
-// not its own. That is not guessed; only etcd's refusal is an answer, and it fails closed:
-// asking again changes nothing.
+// not its own. That is not guessed. A right that etcd refuses is an answer, and it fails
+// closed: asking again changes nothing.
 func (r *registrar) inventory(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now life) error {
 	r.strange = ""
-	if kind, _ := recovery.JudgeBoot(now.boot); r.serves == nil || kind == recovery.FirstBoot || !neverRegistered(seen, now.memory) {
+	kind, _ := recovery.JudgeBoot(now.boot)
+	decided := r.cfg.Join || seen.Registration != nil && !r.byInstance // whatever it serves
+	if r.serves == nil || decided || kind == recovery.FirstBoot || !neverRegistered(seen, now.memory) {
 		return nil
 	}
-	serving, err := r.serves(ctx)
+	serving, err := r.listed(ctx, now.instance)
 	if err != nil {
 		return fmt.Errorf("%w: what the broker serves is not known: %w", lease.ErrDeferred, err)
 	}
 	if len(serving) == 0 {
 		return nil
 	}
-	assigned, any, err := client.Assignees(ctx, serving)
-	if cluster.Classify(err) == cluster.ClassAuth {
+	assigned, some, err := client.Assignees(ctx, serving)
+	if cluster.Denied(err) {
 		r.strange = fmt.Sprintf("whose its %s are is not known, because etcd refuses to show all assignments: "+
 			"grant this user read on %s, or compare by hand ('holdfast fleet') and activate", plural(len(serving), "topic"), client.Keys().Brokers())
 		return nil
@@ -44,17 +46,44 @@ func (r *registrar) inventory(ctx context.Context, client *cluster.Client, seen 
 	if err != nil {
 		return err
 	}
-	r.strange = recovery.Holdings{Serving: serving, Assigned: assigned, Any: any}.Strange(seen.BrokerID)
+	r.strange = recovery.Holdings{Serving: serving, Assigned: assigned, Any: some}.Strange(seen.BrokerID)
 	return nil
 }
 
-// servedNow lists what clients can use at the broker now.
-func (a *agent) servedNow(ctx context.Context) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.settings().HealthTimeout)
-	defer cancel()
-	serving, _, err := a.broker.Topics(ctx)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return nil, fmt.Errorf("the broker did not list its topics within %s (--health-timeout): %w", formatDuration(a.settings().HealthTimeout), err)
+// listing is what a process of the broker served when it was asked.
+type listing struct {
+	instance string
+	done     chan struct{} // closed when the rest is known
+	serving  []string
+	err      error
+}
+
+// listed asks that process of the broker what it serves. A question that takes longer than
+// ctx goes on, and its answer is there when this is called again.
+func (r *registrar) listed(ctx context.Context, instance string) ([]string, error) {
+	if r.listing == nil || r.listing.instance != instance {
+		r.listing = &listing{instance: instance, done: make(chan struct{})}
+		r.serves(r.listing)
 	}
-	return serving, err
+	select {
+	case <-r.listing.done:
+		l := r.listing
+		r.listing = nil
+		return l.serving, l.err
+	case <-ctx.Done():
+		return nil, errors.New("it has not listed its topics yet")
+	}
+}
+
+// listOnce lists what clients can use at the broker now, in the background.
+func (a *agent) listOnce(l *listing) {
+	bound := a.settings().LoadTimeout
+	a.tasks.Go(func() {
+		defer close(l.done)
+		ctx, cancel := context.WithTimeout(a.life0, bound)
+		defer cancel()
+		if l.serving, _, l.err = a.broker.Topics(ctx); errors.Is(l.err, context.DeadlineExceeded) {
+			l.err = fmt.Errorf("it did not list its topics within %s (--load-timeout): %w", formatDuration(bound), l.err)
+		}
+	})
 }

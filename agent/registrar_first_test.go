@@ -23,7 +23,7 @@ func installed(t *testing.T, serving ...string) *outage {
 		boot: recovery.BootFacts{OldestMarker: time.Now().Add(-time.Hour), MarkerPath: "data", BrokerStartedAt: time.Now()}}
 	o.registrar = &registrar{cfg: natsDefaults().Effective(), brokerID: "n1", line: directLine{o.client}, clock: lease.BootClock,
 		log: slog.New(slog.DiscardHandler), life: func() life { return o.past }, paused: func() bool { return o.onPause },
-		serves:  func(context.Context) ([]string, error) { return serving, nil },
+		serves:  answers(serving, nil),
 		deliver: func(_ context.Context, out outcome) error { o.outcomes = append(o.outcomes, out); return nil }}
 	o.peer("n2")
 	return o
@@ -59,7 +59,7 @@ func TestAFirstInstallationBesideRunningBrokersDrainsNobody(t *testing.T) {
 	})
 	t.Run("what it serves is not known", func(t *testing.T) {
 		o := installed(t)
-		o.serves = func(context.Context) ([]string, error) { return nil, errors.New("timeout") }
+		o.serves = answers(nil, errors.New("timeout"))
 		if _, err := o.Establish(t.Context(), 0, false); !errors.Is(err, lease.ErrDeferred) || !strings.Contains(err.Error(), "what the broker serves") {
 			t.Errorf("%v, want to wait", err)
 		}
@@ -67,10 +67,42 @@ func TestAFirstInstallationBesideRunningBrokersDrainsNobody(t *testing.T) {
 			t.Error("registered")
 		}
 	})
+	t.Run("a broker that takes long to list is asked once, and is not registered meanwhile", func(t *testing.T) {
+		o, asked := installed(t), 0
+		var l *listing
+		o.serves = func(now *listing) { l, asked = now, asked+1 }
+		impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if _, err := o.Establish(impatient, 0, false); !errors.Is(err, lease.ErrDeferred) || o.snapshot().Registration != nil {
+			t.Errorf("%v, want to wait", err)
+		}
+		l.serving = []string{"/default/a"}
+		close(l.done)
+		o.assign("n2", "/default/a")
+		is(t, o, recovery.Drained, recovery.ReasonUnknownData)
+		if asked != 1 {
+			t.Errorf("asked %d times", asked)
+		}
+	})
+	t.Run("another process answers by now", func(t *testing.T) {
+		o := installed(t)
+		o.serves = func(*listing) {}
+		impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, _ = o.Establish(impatient, 0, false)
+		o.past.instance, o.serves = "process-2", answers(nil, nil)
+		is(t, o, recovery.Active, recovery.ReasonFirstRegistration)
+	})
+	t.Run("with --join", func(t *testing.T) {
+		o := installed(t)
+		o.cfg.Join = true
+		o.serves = func(*listing) { t.Error("asked what it serves") }
+		is(t, o, recovery.Drained, recovery.ReasonJoin)
+	})
 	t.Run("a first boot serves nothing that is older than it", func(t *testing.T) {
 		o := installed(t)
 		o.past.boot = recovery.BootFacts{}
-		o.serves = func(context.Context) ([]string, error) { t.Error("asked what it serves"); return nil, nil }
+		o.serves = func(*listing) { t.Error("asked what it serves") }
 		is(t, o, recovery.Active, recovery.ReasonBoot)
 	})
 	for name, known := range map[string]func(o *outage){
@@ -81,10 +113,14 @@ func TestAFirstInstallationBesideRunningBrokersDrainsNobody(t *testing.T) {
 		t.Run(name+" says that it was registered", func(t *testing.T) {
 			o := installed(t, "/default/a")
 			known(o)
-			o.serves = func(context.Context) ([]string, error) { t.Error("asked what it serves"); return nil, nil }
+			o.serves = func(*listing) { t.Error("asked what it serves") }
 			is(t, o, recovery.Drained, recovery.ReasonStaleRestart)
 		})
 	}
+}
+
+func answers(serving []string, err error) func(*listing) {
+	return func(l *listing) { l.serving, l.err = serving, err; close(l.done) }
 }
 
 func (o *outage) assign(brokerID string, topics ...string) {

@@ -85,6 +85,13 @@ var classOfUntyped = map[string]Class{
 	"context deadline exceeded": ClassTimeout,
 }
 
+// Denied reports whether etcd refused what was asked because the user has no right to it.
+// Asking again changes nothing, as it may with other errors of ClassAuth.
+func Denied(err error) bool {
+	s, answered := grpcStatus(err)
+	return errors.Is(err, rpctypes.ErrPermissionDenied) || answered && s.Message() == rpctypes.ErrorDesc(rpctypes.ErrPermissionDenied)
+}
+
 // Classify sorts an error of this package, or of a context it was given.
 func Classify(err error) Class {
 	if err == nil {

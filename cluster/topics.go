@@ -62,7 +62,7 @@ func (c *Client) Assignments(ctx context.Context, brokerID string) ([]string, er
 // Assignees reads which brokers each of the topics is assigned to, and whether any topic at
 // all is assigned to somebody. Its cost grows with the number of assignments in the cluster,
 // and it needs the right to read all of them.
-func (c *Client) Assignees(ctx context.Context, topics []string) (brokers map[string][]string, any bool, err error) {
+func (c *Client) Assignees(ctx context.Context, topics []string) (brokers map[string][]string, some bool, err error) {
 	wanted := make(map[string]bool, len(topics))
 	for _, topic := range topics {
 		wanted[topic] = true
@@ -70,14 +70,14 @@ func (c *Client) Assignees(ctx context.Context, topics []string) (brokers map[st
 	brokers = map[string][]string{}
 	_, err = c.scan(ctx, Target{Key: c.keys.Brokers(), Prefix: true, KeysOnly: true}, 0, func(kv KV) {
 		id, topic, ok := c.keys.ParseAssignment(kv.Key)
-		if any = any || ok; ok && wanted[topic] {
+		if some = some || ok; ok && wanted[topic] {
 			brokers[topic] = append(brokers[topic], id)
 		}
 	})
 	if err != nil {
 		return nil, false, fmt.Errorf("read all assignments: %w", err)
 	}
-	return brokers, any, nil
+	return brokers, some, nil
 }
 
 // Assign puts assignments of topics to the broker, a hundred at a time: an error may
