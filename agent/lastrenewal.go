@@ -206,6 +206,10 @@ func (a *agent) recall(last lastRenewal, now Clocks) {
 	}
 }
 
+// wasRegistered reports whether the broker ever was, by this sidecar or by one before it. The
+// state file may be lost, or older than the note.
+func (a *agent) wasRegistered() bool { return a.memory.Epoch != 0 || a.former.Known() }
+
 // formerFencePoint is when the broker of an earlier sidecar must be fenced.
 func (a *agent) formerFencePoint() lease.Instant { return a.former.FencePoint().Add(-a.uncounted()) }
 
@@ -237,7 +241,7 @@ func (a *agent) noteRenewal() {
 // which no renewal is known, and one whose registration was given up.
 // Whatever is known, a TTL after our own start the lease is over.
 func (a *agent) noteFormer() {
-	if a.formerOver || a.everAttached || a.memory.Epoch == 0 {
+	if a.formerOver || a.everAttached || !a.wasRegistered() {
 		return
 	}
 	now := a.clock()

@@ -326,7 +326,7 @@ func (a *agent) publish() {
 		boot: a.boot, everReady: a.everReady, conflict: a.conflict, reassert: a.reassert,
 		instance: a.memory.Instance, fence: a.fencing.reached, restart: a.fencing.restart, failure: a.session.verdict,
 		awaitsGuard: a.awaitsGuard(), unguarded: a.guarding.standby == standbyWithout,
-		doubted: a.doubted(), guarded: a.guarding.target, wasRegistered: a.memory.Epoch != 0, foreign: a.recognizer.foreign()})
+		doubted: a.doubted(), guarded: a.guarding.target, wasRegistered: a.wasRegistered(), foreign: a.recognizer.foreign()})
 }
 
 func (a *agent) publishLife(who brokerapi.Identity) {

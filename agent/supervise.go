@@ -102,7 +102,7 @@ func recognizeFinding(ctx context.Context, c Config, f Finding, who brokerapi.Id
 // openChild prepares the broker of `run -- CMD`; nil: somebody else starts it, who may
 // ask by 'holdfast gate'.
 func (a *agent) openChild() {
-	registered := a.memory.LeaseID != 0 || a.memory.FirstBootDone // by an earlier life; the loop does not run yet
+	registered := a.memory.LeaseID != 0 || a.memory.FirstBootDone || a.former.Known() // by an earlier life; the loop does not run yet
 	a.mayStart = a.childGate(registered)
 	if len(a.cfg.Command) == 0 || a.world.Child == nil {
 		return
