@@ -171,10 +171,10 @@ func (a *agent) childGate(registered bool) func() (ok bool, word, detail string)
 }
 
 // mayStartChild is the gate without the pause. It is open for a broker that was
-// never registered, and while the lease is held, unless the clocks jumped since. Otherwise only an answer of etcd
-// opens it, which may then tell others of us: the broker's start is what brings the
-// registration back, since renewals rest while it is down. registered says that an
-// earlier life of this sidecar was.
+// never registered, and while the lease is held, unless the clocks jumped since. Otherwise
+// only an answer of etcd opens it, which may then tell others of us: the broker's start is
+// what brings the registration back, since renewals rest while it is down. registered says
+// that an earlier life of this sidecar was.
 func (a *agent) mayStartChild(registered bool) (bool, string) {
 	v := a.keeper.View()
 	if !a.cfg.Detach || a.shadow != nil || v.Validity.HeldAt(a.clock()) && !a.inDoubt() || !v.Validity.Known() && v.Losses == 0 && !registered {

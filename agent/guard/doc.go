@@ -16,9 +16,9 @@
 // SIGKILL follows at margin/6 before it, also when the host was suspended meanwhile. A
 // sidecar that proves that nothing is served puts the stop off until three of its health
 // intervals after the proof, and no longer: one that goes on proving keeps the broker's
-// process through an outage of etcd, one that freezes does not. The end of the broker is proven when the last
-// thread of its process has ended, and the last process of the group if the sidecar
-// started it. Before the moment the guard only watches. At the moment it stops the process
+// process through an outage of etcd, one that freezes does not. The end of the broker is
+// proven when the last thread of its process has ended, and the last process of the group if
+// the sidecar started it. Before the moment the guard only watches. At the moment it stops the process
 // that it holds, whatever the sidecar does, and signals it before it looks for anything
 // else. From then on it stands: while the sidecar's loop has not beaten for 2 s, it looks
 // every 250 ms by pid file or by a name that one process has, and at once when a pid file

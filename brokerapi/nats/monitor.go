@@ -18,6 +18,9 @@ import (
 // server with thousands of routes is well below.
 const maxAnswer = 8 << 20
 
+// maxHeader is room for what stands before the body, and what HTTP adds to it.
+const maxHeader = 64 << 10
+
 // monitor is the monitoring port. It is asked each second for as long as the sidecar lives,
 // so it does without net/http's client, whose three goroutines for each connection cost
 // more than all that is asked. One asks at a time, over a connection that is kept.
@@ -25,9 +28,10 @@ type monitor struct {
 	url  *url.URL
 	addr string
 	dial func(ctx context.Context, network, addr string) (net.Conn, error)
-	turn chan struct{} // has room for the one who asks
-	conn net.Conn      // his; nil: there is none
-	said *bufio.Reader // what comes over it
+	turn chan struct{}     // has room for the one who asks
+	conn net.Conn          // his; nil: there is none
+	said *bufio.Reader     // what comes over it
+	room *io.LimitedReader // how much more of that is read, so that no header is endless
 }
 
 func newMonitor(at *url.URL) *monitor {
@@ -61,13 +65,15 @@ func (m *monitor) get(ctx context.Context, path string) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	m.conn, m.said = conn, bufio.NewReader(conn)
+	m.conn, m.room = conn, &io.LimitedReader{R: conn}
+	m.said = bufio.NewReader(m.room)
 	return m.exchange(ctx, path)
 }
 
 // exchange is one question over the connection, which it drops if it cannot be used again.
 func (m *monitor) exchange(ctx context.Context, path string) (a answer, err error) {
 	conn, last := m.conn, false
+	m.room.N = maxAnswer + maxHeader
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer func() {
 		if !stop() || last || err != nil {

@@ -7,6 +7,8 @@
 #
 # PREFIX is the sidecars' --prefix, USER_NAME their --etcd-user. Run it as root of etcd, with
 # etcdctl's own settings in the environment (ETCDCTL_ENDPOINTS, ETCDCTL_USER, …).
+# Beside brokers that have data already the first start compares what they serve with all
+# assignments: for that one,  etcdctl role grant-permission USER_NAME --prefix=true read PREFIX/cluster/brokers/
 set -eu
 : "${PREFIX:=}" "${USER_NAME:=holdfast}"
 [ $# -gt 0 ] || { echo "usage: $0 BROKER… [< password]" >&2; exit 2; }
