@@ -72,9 +72,10 @@ func (c *Client) AwaitGate(ctx context.Context, wait time.Duration, waiting func
 		}
 		select {
 		case <-time.After(gateLook):
-		case <-ctx.Done():
-			return ctx.Err()
 		case <-asking.Done():
+			if ctx.Err() != nil { // whose end is the other's, too
+				return ctx.Err()
+			}
 			return why
 		}
 	}
