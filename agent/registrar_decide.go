@@ -49,16 +49,14 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 	}
 	boot := now.boot
 	boot.StateFile, boot.StateFileError = m.FirstBootDone, m.Distrust
-	known := seen.StateRevision
 	if r.byInstance {
 		out.succeeds, out.succession = true, r.succession(seen, m)
 		facts = facts.Succeeding(out.succession)
-		known = seen.Former.StateRevision // its own state is as old as the process that answers
 	}
-	boot.KnownToCluster = known != 0 || seen.Member != nil || seen.MemberMalformed != ""
+	boot.KnownToCluster = r.knownState(seen) != 0 || seen.Member != nil || seen.MemberMalformed != ""
 	out.boot, out.evidence = recovery.JudgeBoot(boot)
 	out.decision = recovery.DecideStartup(recovery.StartupFacts{
-		ClusterFacts: facts, Boot: out.boot, Join: r.cfg.Join, Unknown: neverRegistered(seen, m), Strange: r.strange})
+		ClusterFacts: facts, Boot: out.boot, Join: r.cfg.Join, Unknown: r.neverRegistered(seen, m), Strange: r.strange})
 	if own := modeOf(seen.State); out.succeeds && out.decision.Step != recovery.Conflict {
 		out.decision.Write = own == nil || *own != out.decision.Mode
 	}

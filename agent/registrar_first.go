@@ -14,10 +14,18 @@ import (
 
 // neverRegistered reports whether nothing says that this broker ever was: neither we, nor
 // its member record, nor a state. What is there and cannot be read says that it was.
-func neverRegistered(seen cluster.Snapshot, m memory) bool {
+func (r *registrar) neverRegistered(seen cluster.Snapshot, m memory) bool {
 	return !m.FirstBootDone && m.Distrust == "" && m.Revision == 0 &&
-		seen.Member == nil && seen.MemberMalformed == "" &&
-		seen.StateRevision == 0 && seen.Former.StateRevision == 0
+		seen.Member == nil && seen.MemberMalformed == "" && r.knownState(seen) == 0
+}
+
+// knownState is the mod revision of a state of before; 0: there is none. The state of a broker
+// that has another id at each start is as old as the process that answers.
+func (r *registrar) knownState(seen cluster.Snapshot) int64 {
+	if r.byInstance {
+		return seen.Former.StateRevision
+	}
+	return seen.StateRevision
 }
 
 // inventory finds out, before a broker that was never registered is, what it serves that is
@@ -27,7 +35,7 @@ func (r *registrar) inventory(ctx context.Context, client *cluster.Client, seen 
 	r.strange = ""
 	kind, _ := recovery.JudgeBoot(now.boot)
 	decided := r.cfg.Join || seen.Registration != nil && !r.byInstance // whatever it serves
-	if r.serves == nil || decided || kind == recovery.FirstBoot || !neverRegistered(seen, now.memory) {
+	if r.serves == nil || decided || kind == recovery.FirstBoot || !r.neverRegistered(seen, now.memory) {
 		return nil
 	}
 	serving, err := r.listed(ctx, now.instance)

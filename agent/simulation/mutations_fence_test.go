@@ -62,7 +62,7 @@ var fenceMutations = []mutation{
 	{name: "the mode is asserted while detached", rule: "rule 9", test: "./agent ^TestTheModeIsNotAssertedWhileDetached$",
 		edits: []edit{{"agent/mode.go", " || a.attachment == recovery.Detached || v.Phase", " || v.Phase"}}},
 	{name: "who was never registered was declared dead", rule: "rule 12", test: "./agent ^TestAFirstInstallationBesideRunningBrokersDrainsNobody$",
-		edits: []edit{{"agent/registrar_decide.go", "Unknown: neverRegistered(seen, m)", "Unknown: false"}}},
+		edits: []edit{{"agent/registrar_decide.go", "Unknown: r.neverRegistered(seen, m)", "Unknown: false"}}},
 	{name: "who was never registered may serve what is others'", rule: "rule 12", test: "./agent ^TestAFirstInstallationBesideRunningBrokersDrainsNobody$",
 		edits: []edit{{"agent/registrar_decide.go", "Strange: r.strange", "Strange: \"\""}}},
 	{name: "a member record alone does not say that it was registered", rule: "rule 12", test: "./agent ^TestAFirstInstallationBesideRunningBrokersDrainsNobody$",
