@@ -82,9 +82,10 @@ type Broker struct {
 	conn     *client.Conn // nil until dialed, or when dialErr says why
 	dialErr  error
 	link     link
-	lastErr  error  // why the last attempt to connect failed
-	silent   bool   // the connection was given up because nothing came over it
-	verified string // id of the server that passed sameServer
+	lastErr  error                    // why the last attempt to connect failed
+	silent   bool                     // the connection was given up because nothing came over it
+	verified string                   // id of the server that passed sameServer
+	changing map[string]chan struct{} // streams that are being changed; closed when they are not any more
 }
 
 // link lives as long as one connection to the server.
@@ -133,6 +134,7 @@ func New(cfg Config) (*Broker, error) {
 		timeout:   cfg.Timeout,
 		log:       cfg.Logger.With("broker_admin", admin),
 		port:      newMonitor(at),
+		changing:  map[string]chan struct{}{},
 		dialed:    make(chan struct{}),
 		gone:      make(chan struct{}),
 		lost:      make(chan struct{}, 1),

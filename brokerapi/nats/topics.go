@@ -139,9 +139,40 @@ func (b *Broker) park(ctx context.Context, topic string) error {
 	return err
 }
 
+// turn waits until nobody else changes the stream. nats-server 2.15 may subscribe twice to a
+// subject that two updates restore at once, and stores each message twice from then on.
+func (b *Broker) turn(ctx context.Context, stream string) (done func(), err error) {
+	for {
+		b.mu.Lock()
+		others := b.changing[stream]
+		if others == nil {
+			mine := make(chan struct{})
+			b.changing[stream] = mine
+			b.mu.Unlock()
+			return func() {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				delete(b.changing, stream)
+				close(mine)
+			}, nil
+		}
+		b.mu.Unlock()
+		select {
+		case <-others:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
 // resubject sets the subjects of a stream that exists, and sends everything else
 // back as it came: a newer server's settings survive, known here or not.
 func (b *Broker) resubject(ctx context.Context, stream string, subjects []string) error {
+	done, err := b.turn(ctx, stream)
+	if err != nil {
+		return err
+	}
+	defer done()
 	var info struct {
 		Config map[string]json.RawMessage `json:"config"`
 	}
