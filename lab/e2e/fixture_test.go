@@ -189,7 +189,7 @@ func (n *node) equip() {
 	if _, late := n.broker.(assigner); late {
 		n.assign(n.topics...)
 	}
-	n.await("its topics", func(st harness.Status) bool { return st.Topics.Served == len(n.topics) })
+	n.await("its topics", func(st harness.Status) bool { return st.Topics.Served >= len(n.topics) })
 	n.awaitRecognized(0)
 }
 
