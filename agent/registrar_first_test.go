@@ -96,13 +96,13 @@ func TestAFirstInstallationBesideRunningBrokersDrainsNobody(t *testing.T) {
 	t.Run("with --join", func(t *testing.T) {
 		o := installed(t)
 		o.cfg.Join = true
-		o.serves = func(*listing) { t.Error("asked what it serves") }
+		o.serves = unasked(t)
 		is(t, o, recovery.Drained, recovery.ReasonJoin)
 	})
 	t.Run("a first boot serves nothing that is older than it", func(t *testing.T) {
 		o := installed(t)
 		o.past.boot = recovery.BootFacts{}
-		o.serves = func(*listing) { t.Error("asked what it serves") }
+		o.serves = unasked(t)
 		is(t, o, recovery.Active, recovery.ReasonBoot)
 	})
 	for name, known := range map[string]func(o *outage){
@@ -113,7 +113,7 @@ func TestAFirstInstallationBesideRunningBrokersDrainsNobody(t *testing.T) {
 		t.Run(name+" says that it was registered", func(t *testing.T) {
 			o := installed(t, "/default/a")
 			known(o)
-			o.serves = func(*listing) { t.Error("asked what it serves") }
+			o.serves = unasked(t)
 			is(t, o, recovery.Drained, recovery.ReasonStaleRestart)
 		})
 	}
@@ -121,6 +121,10 @@ func TestAFirstInstallationBesideRunningBrokersDrainsNobody(t *testing.T) {
 
 func answers(serving []string, err error) func(*listing) {
 	return func(l *listing) { l.serving, l.err = serving, err; close(l.done) }
+}
+
+func unasked(t *testing.T) func(*listing) {
+	return func(l *listing) { t.Error("asked what it serves"); close(l.done) }
 }
 
 func (o *outage) assign(brokerID string, topics ...string) {
