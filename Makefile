@@ -82,6 +82,16 @@ e2e: testcount ## the slow tests, real TTLs and real cuts; up to 20 minutes; ONL
 	@$(call leg,end to end,lab,-p 1 -timeout 20m $(or $(ONLY),./e2e/... ./dashboards/... ./deploy/...))
 	@$(judge)
 
+# The tag keeps these tests, and the client that they compile, out of all other targets.
+.PHONY: test-pulsar
+test-pulsar: testcount ## Holdfast beside a real Pulsar; skipped without Java 17 and Maven; ARGS='-run Conforms' does some
+	@$(call leg,real pulsar,lab,-tags pulsar -timeout 10m $(ARGS) ./pulsar)
+	@$(judge)
+
+.PHONY: compare-pulsar
+compare-pulsar: ## the same faults on a real Pulsar with and without Holdfast, as one table; hours; ARGS='-run kill -placement own' does some
+	@cd lab && go run -tags pulsar ./comparepulsar $(ARGS)
+
 .PHONY: rules
 rules: testcount ## the alerts: each clause of each rule, courses of events, promtool and amtool where they are
 	@$(call leg,alert rules,lab,-timeout 10m ./alerttest)
@@ -109,12 +119,20 @@ bench-idle: ## what a sidecar costs while nothing happens, beside a bare client;
 guard-load: ## five minutes with all processors busy: the guard leaves a healthy sidecar's broker alone
 	@cd lab && go run ./guardload $(ARGS)
 
+.PHONY: bench-etcd
+bench-etcd: ## what a look and a registration cost among 10,000 others, beside the same among 10
+	@cd lab && go run ./benchetcd $(ARGS)
+
+.PHONY: bench-neighbours
+bench-neighbours: ## 2,000 sidecars on one etcd for five minutes, then without it for 20 s; ARGS='-sidecars 500 -for 1m'
+	@cd lab && go run ./benchneighbours $(ARGS)
+
 .PHONY: bench-load
 bench-load: ## rate of loading topics, beside a bare loop of the broker's client
 	@cd lab && go run ./benchload $(ARGS)
 
 .PHONY: bench-plan
-bench-plan: ## time to plan 10,000 topics, and to place them when one of 100 brokers leaves
+bench-plan: ## time to plan 10,000 topics, to place them when one of 100 brokers leaves, and to look on while others get theirs
 	go test -run '^$$' -bench 'Plan|Placement' -benchmem ./recovery
 
 .PHONY: simulate
@@ -123,7 +141,7 @@ simulate: ## 10,000 random schedules for whole sidecars in virtual time; ARGS='-
 
 .PHONY: mutate
 mutate: ## break each safety rule on purpose, and see that the simulation notices; ARGS='-mutate lease' does some
-	GOFLAGS=-p=2 go test ./agent/simulation -run 'TestEveryMutant' -timeout 40m -v $(or $(ARGS),-mutate .) | { grep --line-buffered -v -e '^=== ' || true; }
+	GOFLAGS=-p=2 go test ./agent/simulation -run 'TestEveryMutant' -timeout 60m -v $(or $(ARGS),-mutate .) | { grep --line-buffered -v -e '^=== ' || true; }
 
 .PHONY: bench-scrape
 bench-scrape: ## time and size of a scrape with 10,000 topics, beside a scrape of the Go collector alone
@@ -138,11 +156,11 @@ fuzz: ## every fuzz target for FUZZTIME (1m), nine or more at a time; ARGS='-run
 lint: ## gofmt, vet, staticcheck, govulncheck
 	@files=$$(gofmt -l .); if [ -n "$$files" ]; then echo "not formatted, run gofmt -w:" $$files; exit 1; fi
 	go vet ./...
-	cd lab && go vet ./...
+	cd lab && go vet -tags pulsar ./...
 	cd dashboards && go vet ./...
 	GOBIN=$(TOOLS) go install $(STATICCHECK)
 	$(TOOLS)/staticcheck ./...
-	cd lab && $(TOOLS)/staticcheck ./...
+	cd lab && $(TOOLS)/staticcheck -tags pulsar ./...
 	cd dashboards && $(TOOLS)/staticcheck ./...
 	@$(MAKE) --no-print-directory vulncheck
 

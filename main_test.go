@@ -107,7 +107,7 @@ func TestWrongUsageIsOneLineAndCodeTwo(t *testing.T) {
 		{"flag after the argument", []string{"explain", "1", "-o", "json"}, "explain: -o after an argument: write 'holdfast explain -o json 1'"},
 		{"event that is no number", []string{"explain", "last"}, `explain: event "last": not an event number: take one from 'holdfast events', such as 12`},
 		{"form of output", []string{"status", "-o", "yaml"}, `--output "yaml": unknown: write one of table, json`},
-		{"topic state", []string{"topics", "--state", "lost"}, `--state "lost": unknown: write one of served, missing, loading, orphan, quarantined, held_elsewhere, foreign_owner`},
+		{"topic state", []string{"topics", "--state", "lost"}, `--state "lost": unknown: write one of served, missing, loading, orphan, quarantined, unreadable, held_elsewhere, foreign_owner`},
 		{"drain timeout", []string{"drain", "--timeout", "5"}, `--timeout "5": not a duration: write a number with a unit, such as 30s`},
 		{"pause without a length", []string{"pause", "--owner", "ops", "--reason", "disk"},
 			"--for: required: give how long, such as 30m, at least 1s and at most 24h"},
@@ -140,6 +140,9 @@ func TestWrongUsageIsOneLineAndCodeTwo(t *testing.T) {
 			"--lease-detach-margin 40s: must be less than --lease-ttl 32s: leave it out for a third of the TTL, 10.667s"},
 		{"setting of check", []string{"check", "--driver", "kafka"}, `--driver "kafka": unknown driver: known drivers: ` + strings.Join(agent.DriverNames(), ", ")},
 		{"fleet without an etcd", []string{"fleet", "--registration", "none"}, "--registration none: there is no etcd that knows the brokers of this cluster: ask the broker's own admin tool, or 'holdfast status' beside each broker"},
+		{"forget without an etcd", []string{"forget", "--driver", "nats", "--registration", "none", "n9"}, "--registration none: there is no etcd that knows this broker: nothing to forget"},
+		{"forget nobody", []string{"forget", "--driver", "nats"}, "forget: no ID given: write 'holdfast forget ID'"},
+		{"forget of no kind", []string{"forget", "n9"}, "--driver: required: give the kind of broker; known drivers: danube, http, nats, pulsar"},
 		{"setting of fleet", []string{"fleet", "--etcd-endpoints", "etcd:2379"}, `--etcd-endpoints "etcd:2379": not a URL with a scheme and a host: write http://host:port`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -177,7 +180,7 @@ func TestSettingsFileComesFromFlagOrEnvironment(t *testing.T) {
 }
 
 func TestHelpIsGolden(t *testing.T) {
-	for _, verb := range []string{"", "run", "status", "fleet", "topics", "events", "explain", "drain", "pause", "resume", "gate", "healthcheck", "install", "completion"} {
+	for _, verb := range []string{"", "run", "status", "fleet", "forget", "topics", "events", "explain", "drain", "leave", "pause", "resume", "gate", "healthcheck", "install", "completion"} {
 		args, name := []string{"--help"}, "help.txt"
 		if verb != "" {
 			args, name = []string{verb, "--help"}, "help-"+verb+".txt"
@@ -263,7 +266,11 @@ func TestSteeringPrintsModeAndSummary(t *testing.T) {
 	if code, _, _ := holdfast(t, "confirm", "--control-socket", socket); code != 0 {
 		t.Errorf("confirm: code %d", code)
 	}
-	want := []string{`/v1/drain {"reason":"new disk","timeout_seconds":60}`, `/v1/activate {"reason":"operator"}`, `/v1/confirm {}`}
+	if code, _, _ := holdfast(t, "leave", "--control-socket", socket, "--timeout", "1m", "--wait"); code != 0 {
+		t.Errorf("leave: code %d", code)
+	}
+	want := []string{`/v1/drain {"reason":"new disk","timeout_seconds":60}`, `/v1/activate {"reason":"operator"}`, `/v1/confirm {}`,
+		`/v1/status `, `/v1/leave {"timeout_seconds":60,"wait":true,"with_sidecar":false}`}
 	if fmt.Sprint(bodies) != fmt.Sprint(want) {
 		t.Errorf("asked %q", bodies)
 	}

@@ -30,7 +30,7 @@ func (p painter) state(s string) string {
 	switch s {
 	case "attached", "active", "up", "served", "yes":
 		return p.good(s)
-	case "degraded", "draining", "drained", "loading", "unknown", "quarantined", "held_elsewhere":
+	case "degraded", "draining", "drained", "loading", "unknown", "quarantined", "held_elsewhere", "unreadable":
 		return p.warn(s)
 	case "detached", "down", "missing", "orphan", "foreign_owner", "no":
 		return p.bad(s)
@@ -99,8 +99,12 @@ func writeStatus(w io.Writer, s agent.Status, p painter) error {
 		boot += ": " + strings.Join(s.Boot.Evidence, "; ")
 	}
 	line("boot", boot)
+	if s.Decided != nil {
+		line("decided by", s.Decided.Row+": "+s.Decided.Why)
+		line("otherwise", s.Decided.Otherwise)
+	}
 	if s.Config.Error != "" {
-		line("settings", p.warn("not taken up")+": "+s.Config.Error)
+		line("settings", p.warn("not applied")+": "+s.Config.Error)
 	}
 	line("sidecar", fmt.Sprintf("%s, running for %s, incarnation %s", s.Version, age(s.At, s.Since), known(s.Incarnation)))
 	if _, err := io.WriteString(w, b.String()); err != nil {
@@ -215,7 +219,7 @@ func topicsLine(t agent.TopicCounts, p painter) string {
 	for _, part := range []struct {
 		n     int
 		state string
-	}{{t.Loading, "loading"}, {t.Missing, "missing"}, {t.Elsewhere, "held_elsewhere"}, {t.Orphan, "orphan"}, {t.Quarantined, "quarantined"}} {
+	}{{t.Loading, "loading"}, {t.Missing, "missing"}, {t.Elsewhere, "held_elsewhere"}, {t.Orphan, "orphan"}, {t.Quarantined, "quarantined"}, {t.Unreadable, "unreadable"}} {
 		if part.n > 0 {
 			text += fmt.Sprintf(", %d %s", part.n, p.state(part.state))
 		}
@@ -236,7 +240,7 @@ func writeTopics(w io.Writer, all, shown []agent.TopicStatus, p painter) error {
 	}
 	parts := make([]string, 0, len(topicStates))
 	for _, s := range topicStates {
-		if counts[s] > 0 || !slices.Contains(lockStates, s) {
+		if counts[s] > 0 || !slices.Contains(rareStates, s) {
 			parts = append(parts, fmt.Sprintf("%d %s", counts[s], s))
 		}
 	}
@@ -287,6 +291,9 @@ func writeEvent(w io.Writer, e agent.Event, p painter) error {
 	if e.Detail != "" {
 		text += " " + e.Detail
 	}
+	if e.Otherwise != "" {
+		text += fmt.Sprintf(" (decided by %s; otherwise: %s)", e.Row, e.Otherwise)
+	}
 	if _, err := fmt.Fprintln(w, text); err != nil {
 		return fmt.Errorf("print event: %w", err)
 	}
@@ -304,7 +311,7 @@ func writeExplanation(w io.Writer, x agent.Explanation, p painter) error {
 		next = "Nothing."
 	}
 	for _, part := range []struct{ name, text string }{
-		{"what", x.Event.Detail}, {"why", x.Why}, {"avoid", x.Avoid}, {"next", next},
+		{"what", x.Event.Detail}, {"why", x.Why}, {"avoid", x.Avoid}, {"else", x.Otherwise}, {"next", next},
 	} {
 		if part.text == "" {
 			continue

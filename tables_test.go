@@ -34,7 +34,7 @@ func TestStatusTableIsGolden(t *testing.T) {
 	degraded.Attachment = "degraded"
 	degraded.Lease = agent.LeaseStatus{ID: "694d9f0c5a2b1e07", TTLSeconds: 32, RemainingSeconds: 12.3, FenceInSeconds: 1.6,
 		FailureStreak: 14, FailingSeconds: 19.7, LastError: "etcd unreachable: connection refused"}
-	degraded.Topics = agent.TopicCounts{Assigned: 1000, Served: 990, Missing: 10, Loading: 4, Orphan: 2, Quarantined: 1}
+	degraded.Topics = agent.TopicCounts{Assigned: 1000, Served: 990, Missing: 10, Loading: 4, Orphan: 2, Quarantined: 1, Unreadable: 3}
 	degraded.Summary = "Degraded: etcd cannot be reached; detaches in 1.6s if it stays away."
 
 	detached := attachedStatus()
@@ -43,6 +43,8 @@ func TestStatusTableIsGolden(t *testing.T) {
 	detached.Registration = agent.RegistrationStatus{}
 	detached.Broker = agent.BrokerStatus{Up: "down", LastError: "connection refused"}
 	detached.Ready = agent.ReadyStatus{Causes: []string{"detached", "mode is drained"}}
+	detached.Decided = &agent.DecisionStatus{Row: "registration_expired", Why: "declared dead by a living cluster: era is still 3: other brokers stayed registered all the while",
+		Otherwise: "Renewed within the TTL, it would have kept its mode."}
 	detached.Summary = "Detached and drained: run 'holdfast activate' when the broker may serve again."
 
 	passed := attachedStatus()
@@ -152,13 +154,15 @@ func TestEventsAreOneLineEach(t *testing.T) {
 	for _, e := range []agent.Event{
 		{ID: 12, At: night.In(local), Kind: "attachment", From: "attached", To: "degraded", Reason: "unreachable", Detail: "Renewals fail since 03:12:01."},
 		{ID: 13, At: night, Kind: "boot", To: "restart"},
+		{ID: 14, At: night, Kind: "boot", To: "restart", Reason: "disk swap", Detail: "kept: only an operator may lift it", Row: "kept", Otherwise: "Activated before, it would have been active."},
 	} {
 		if err := writeEvent(&b, e, false); err != nil {
 			t.Fatal(err)
 		}
 	}
 	want := "2026-11-20 03:12:05Z  #12 attachment attached → degraded (unreachable) Renewals fail since 03:12:01.\n" +
-		"2026-11-20 03:12:05Z  #13 boot restart\n"
+		"2026-11-20 03:12:05Z  #13 boot restart\n" +
+		"2026-11-20 03:12:05Z  #14 boot restart (disk swap) kept: only an operator may lift it (decided by kept; otherwise: Activated before, it would have been active.)\n"
 	if b.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
 	}
@@ -171,6 +175,12 @@ func TestExplanationIsGolden(t *testing.T) {
 		Avoid: "A longer --lease-ttl: with 64s this cut would have been survived.",
 	}
 	var b bytes.Buffer
+	if err := writeExplanation(&b, x, false); err != nil {
+		t.Fatal(err)
+	}
+	b.WriteString("---\n")
+	x.Event = agent.Event{ID: 13, At: night, Kind: "boot", To: "restart", Reason: "stale_restart", Row: "stale_restart", Detail: "declared dead by a living cluster"}
+	x.Otherwise = "Back before its registration ended, it would have been active (fast_restart)."
 	if err := writeExplanation(&b, x, false); err != nil {
 		t.Fatal(err)
 	}
@@ -201,6 +211,26 @@ func TestFleetTableIsGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "fleet.txt", b.String())
+}
+
+func TestAFleetNamesTheWayOutForABrokerThatDoesNotComeBack(t *testing.T) {
+	var b bytes.Buffer
+	if err := writeFleet(&b, fleetRows([]cluster.FleetBroker{{BrokerID: "n9", Assignments: 3}}), night, false); err != nil {
+		t.Fatal(err)
+	}
+	if want := "n9 is NOT registered: nobody is known to serve its 3 topics; if it will not come back: 'holdfast forget n9'.\n"; !strings.HasPrefix(b.String(), want) {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}
+
+func TestAFleetNamesAMemberRecordThatCannotBeRead(t *testing.T) {
+	var b bytes.Buffer
+	if err := writeFleet(&b, fleetRows([]cluster.FleetBroker{{BrokerID: "n9", MemberMalformed: "torn"}}), night, false); err != nil {
+		t.Fatal(err)
+	}
+	if want := "The member record of n9 cannot be read: \"torn\". Its sidecar writes it anew when it registers, or is started again.\n"; !strings.HasSuffix(b.String(), want) {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
 }
 
 func TestFleetJSONIsGolden(t *testing.T) {

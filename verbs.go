@@ -31,8 +31,8 @@ type streams struct{ out, err io.Writer }
 
 func verbs() []*verb {
 	return []*verb{
-		runVerb(), statusVerb(), fleetVerb(), topicsVerb(), activateVerb(), drainVerb(), confirmVerb(), pauseVerb(), resumeVerb(), reloadVerb(),
-		eventsVerb(), explainVerb(), checkVerb(), gateVerb(), healthcheckVerb(), installVerb(), completionVerb(),
+		runVerb(), statusVerb(), fleetVerb(), topicsVerb(), activateVerb(), drainVerb(), leaveVerb(), confirmVerb(), pauseVerb(), resumeVerb(), reloadVerb(),
+		eventsVerb(), explainVerb(), checkVerb(), forgetVerb(), gateVerb(), healthcheckVerb(), installVerb(), completionVerb(),
 	}
 }
 

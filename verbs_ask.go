@@ -45,18 +45,19 @@ func statusVerb() *verb {
 }
 
 var (
-	topicStates = append([]string{"served", "missing", "loading", "orphan", "quarantined"}, lockStates...)
-	// lockStates come with ownership locks only.
-	lockStates = []string{"held_elsewhere", "foreign_owner"}
+	topicStates = append([]string{"served", "missing", "loading", "orphan", "quarantined"}, rareStates...)
+	// rareStates are counted only where there is one.
+	rareStates = []string{"unreadable", "held_elsewhere", "foreign_owner"}
 )
 
 func topicsVerb() *verb {
-	state := &option{name: "state", arg: "STATE", help: "only topics in this state: served, missing, loading, orphan, quarantined, held_elsewhere or foreign_owner"}
+	state := &option{name: "state", arg: "STATE", help: "only topics in this state: served, missing, loading, orphan, quarantined, unreadable, held_elsewhere or foreign_owner"}
 	return &verb{
 		name:  "topics",
 		short: "topics wanted and served, one a line",
 		long: "Lists every topic that is assigned to this broker or served by it. missing: assigned and not\n" +
-			"served; orphan: served and not assigned; quarantined: an orphan that was quiesced.\n" +
+			"served; orphan: served and not assigned; quarantined: an orphan that was quiesced;\n" +
+			"unreadable: listed by the broker under what is no topic here, and left alone.\n" +
 			"With ownership locks, held_elsewhere: assigned, and another broker owns it; foreign_owner: served\n" +
 			"here although another broker owns it.",
 		flags: append(options{outputOption("table", "json"), state}, settingOptions(socketSettings...)...),

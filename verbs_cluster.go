@@ -23,9 +23,11 @@ func checkVerb() *verb {
 		args:   "[-- CMD ARG…]",
 		starts: true,
 		short:  "would these settings work, and what do they promise",
-		long: "Validates the settings, reaches etcd, if there is one, and the broker, and prints the worst case\n" +
-			"that follows from the timing. Writes nothing. Exit code 2: a setting is wrong; 3: the settings are unsafe;\n" +
-			"1: etcd or the broker is not there now. Takes the settings of 'holdfast run'.",
+		long: "Validates the settings, reaches etcd, if there is one, and the broker, says what a start would\n" +
+			"decide now and why (or what the sidecar holds that runs), and prints the worst case that follows\n" +
+			"from the timing. Writes nothing, and needs no right that 'run' has not. Exit code 2: a setting is\n" +
+			"wrong; 3: the settings are unsafe; 1: etcd or the broker is not there now. Takes the settings of\n" +
+			"'holdfast run'.",
 		flags: settingOptions(),
 		do: func(ctx context.Context, v *verb, io streams, command []string) error {
 			c, err := v.flags.loadFor(command)
@@ -117,18 +119,19 @@ type fleetRow struct {
 	Mode       string     `json:"mode"`  // empty: nothing in etcd
 	Reason     string     `json:"reason"`
 	By         string     `json:"by"`
-	Topics     int        `json:"topics"`         // assigned
-	Since      *time.Time `json:"since"`          // when it registered last; null: not known
-	BrokerURL  string     `json:"broker_url"`     // advertised
-	ConnectURL string     `json:"connect_url"`    // advertised
-	Malformed  string     `json:"malformed_mode"` // what stands in etcd instead of a mode
+	Topics     int        `json:"topics"`                     // assigned, or served by locks of the broker's own
+	Since      *time.Time `json:"since"`                      // when it registered last; null: not known
+	BrokerURL  string     `json:"broker_url"`                 // advertised
+	ConnectURL string     `json:"connect_url"`                // advertised
+	Malformed  string     `json:"malformed_mode"`             // what stands in etcd instead of a mode
+	Garbled    string     `json:"malformed_member,omitempty"` // and instead of a member record
 }
 
 func fleetRows(brokers []cluster.FleetBroker) []fleetRow {
 	rows := make([]fleetRow, 0, len(brokers))
 	for _, b := range brokers {
 		r := fleetRow{
-			BrokerID: b.BrokerID, Name: b.Name, Topics: b.Assignments, Malformed: b.StateMalformed,
+			BrokerID: b.BrokerID, Name: b.Name, Topics: b.Assignments, Malformed: b.StateMalformed, Garbled: b.MemberMalformed,
 			BrokerURL: b.Value.BrokerURL, ConnectURL: b.Value.ConnectURL,
 		}
 		if b.Registration != nil {
@@ -163,7 +166,7 @@ func writeFleet(w io.Writer, rows []fleetRow, now time.Time, p painter) error {
 			}
 		}
 		if !r.Registered && r.Topics > 0 {
-			ownerless = append(ownerless, fmt.Sprintf("%s is NOT registered: nobody is known to serve its %d topics.", r.BrokerID, r.Topics))
+			ownerless = append(ownerless, fmt.Sprintf("%s is NOT registered: nobody is known to serve its %d topics; if it will not come back: 'holdfast forget %s'.", r.BrokerID, r.Topics, r.BrokerID))
 		}
 		if r.Malformed != "" {
 			mode = "malformed"
@@ -190,6 +193,11 @@ func writeFleet(w io.Writer, rows []fleetRow, now time.Time, p painter) error {
 		if i := slices.IndexFunc(rows, func(r fleetRow) bool { return r.Malformed != "" }); i >= 0 {
 			text += fmt.Sprintf("\nThe mode of %s cannot be read: %q. Set it again with 'holdfast drain' or 'holdfast activate' there.\n",
 				rows[i].BrokerID, strings.TrimSpace(rows[i].Malformed))
+		}
+		for _, r := range rows {
+			if r.Garbled != "" {
+				text += fmt.Sprintf("\nThe member record of %s cannot be read: %q. Its sidecar writes it anew when it registers, or is started again.\n", r.BrokerID, strings.TrimSpace(r.Garbled))
+			}
 		}
 	}
 	if _, err := io.WriteString(w, text); err != nil {

@@ -13,9 +13,9 @@ func reloadVerb() *verb {
 		name:  "reload",
 		short: "read the settings anew, without a restart",
 		long: "Has the sidecar that runs here read its file of settings again, and validate all of them as at\n" +
-			"its start; its flags and its environment still win. It takes up, all or none:\n" +
+			"its start; its flags and its environment still win. It applies, all or none:\n" +
 			strings.Join(wrap(strings.Fields(strings.Join(agent.LiveSettings(), ", ")+"."), 98), "\n") + "\n" +
-			"If anything else changed, it says what, and takes up nothing: that needs a restart. SIGHUP does\n" +
+			"If anything else changed, it says what, and applies nothing: that needs a restart. SIGHUP does\n" +
 			"the same. Renewed certificates, passwords and tokens are used without either.",
 		flags: settingOptions(socketSettings...),
 		do: func(ctx context.Context, v *verb, io streams, _ []string) error {
@@ -45,5 +45,5 @@ func reloadText(r agent.Reloaded) string {
 	if len(r.Changed) == 0 {
 		return name + ": the settings were read anew: nothing changed."
 	}
-	return name + ": taken up: " + strings.Join(r.Changed, ", ") + "."
+	return name + ": applied: " + strings.Join(r.Changed, ", ") + "."
 }

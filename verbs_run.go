@@ -27,7 +27,7 @@ func runVerb() *verb {
 			"With -- CMD ARG… it also starts the broker, in the foreground and in a process group of its own,\n" +
 			"starts it again by --broker-restart, and stops it. SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2 and SIGWINCH\n" +
 			"are passed on to it. The broker of a sidecar that was killed goes on and is taken over.\n\n" +
-			"SIGHUP and 'holdfast reload' have it read the settings anew and take up, all or none:\n" +
+			"SIGHUP and 'holdfast reload' have it read the settings anew and apply, all or none:\n" +
 			strings.Join(wrap(strings.Fields(strings.Join(agent.LiveSettings(), ", ")+"."), 98), "\n") + "\n\n" +
 			"Every setting can also be given in the environment (--lease-ttl is HOLDFAST_LEASE_TTL) and in\n" +
 			"the YAML file of --config (lease-ttl). A flag wins over the environment, that over the file.\n" +

@@ -74,6 +74,7 @@ type agent struct {
 	reconciler *recovery.Reconciler
 	steerer    *recovery.Steerer
 	viewer     *recovery.Viewer // nil: the broker does not tell what it believes
+	work       *work            // nil: it cannot be asked to do any
 	waker      *recovery.Waker
 	ownership  *recovery.Ownership // nil: without locks
 	placer     *recovery.Placer    // nil: others assign the topics
@@ -93,20 +94,30 @@ type agent struct {
 
 	reloading reloading
 
+	upAtStop atomic.Bool                            // the broker was up when an orderly stop was asked for
+	note     func(context.Context, departure) error // that the broker leaves on purpose
+	leader   func(context.Context) (string, error)  // of the brokers' own cluster; empty: none
+	beside
+
 	ids        brokerIDs
 	handed     atomic.Pointer[handover] // that is not over; nil: none
 	byInstance bool                     // the broker registers itself under an id that is another at each start
 
-	inbox   chan func() // work for the loop
-	named   chan struct{}
-	breaks  atomic.Int64 // how often the broker's connection or process was seen to end
-	view    atomic.Pointer[snapshot]
-	life    atomic.Pointer[life]
-	tasks   sync.WaitGroup // goroutines that do I/O for the loop
-	life0   context.Context
-	endLife context.CancelFunc
+	inbox    chan func() // work for the loop
+	named    chan struct{}
+	breaks   atomic.Int64 // how often the broker's connection or process was seen to end
+	view     atomic.Pointer[snapshot]
+	lingers  atomic.Bool // a registration outlives its lease
+	life     atomic.Pointer[life]
+	rival    atomic.Bool    // see registrar.rival
+	awaits   atomic.Bool    // see registrar.awaits
+	recalled confirmation   // see registrar.before
+	tasks    sync.WaitGroup // goroutines that do I/O for the loop
+	life0    context.Context
+	endLife  context.CancelFunc
 
 	incarnation string
+	place       string                         // of the state directory
 	run         string                         // names this process in the registration
 	bootID      string                         // of the host's present boot
 	pausing     atomic.Pointer[recovery.Pause] // nil: recovery is not paused
@@ -156,6 +167,7 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 		return &ExitError{ExitUsage, err}
 	}
 	defer a.dir.close()
+	a.place = a.dir.place()
 	if a.memory, err = a.dir.load(); err != nil {
 		return &ExitError{ExitUsage, err}
 	}
@@ -248,26 +260,24 @@ func (a *agent) serve(ctx context.Context) error {
 	lost := a.brokerLoss()
 	a.introduce()
 	a.health = probes.NewHealth(a.settings().healthSettings(), a.identity.check, lost, a.log.With("part", "health"), reg)
-	a.dataDir = probes.NewDataDir(probes.DataDirSettings{Path: a.cfg.DataDir, Markers: a.cfg.DataMarkers},
+	a.dataDir = probes.NewDataDir(probes.DataDirSettings{Path: a.cfg.DataDir, Markers: a.cfg.DataMarkers, NoEvents: a.world.NoDirEvents},
 		a.log.With("part", "datadir"), reg)
 	reconciling := a.settings().reconcilerSettings()
 	reconciling.OwnershipLocks = a.loadingWaits()
 	a.reconciler = a.newReconciler(reconciling, a.main, reg)
 	a.steerer = a.newSteerer(reg)
 	a.viewer = a.newViewer()
+	a.work = a.newWork()
 	a.waker = a.newWaker(reg)
 	recovery.NewMoveMetrics(reg)
 	a.ownership = a.newOwnership(reg)
 	a.placer = a.newPlacer(reg)
-	a.registrar = &registrar{cfg: a.cfg, run: a.run, line: a.line, clock: a.clock, log: a.log.With("part", "lease"),
-		life: func() life { return *a.life.Load() }, deliver: a.deliver, paused: func() bool { return a.suspended(recovery.ActRegister) },
-		up: a.answers, gone: a.brokerGone, byInstance: a.byInstance, handing: a.beginHandover}
-	if !a.can.Assigns {
-		a.registrar.serves = a.listOnce
-	}
+	a.registrar = a.newRegistrar()
+	a.note = func(ctx context.Context, d departure) error { return noteLeft(ctx, a.main, d) }
+	a.leader = a.main.LeaderID
+	a.beside = a.newBeside()
 	leases := prometheus.Registerer(reg)
 	if a.local != nil {
-		a.registrar.peers = a.company
 		leases = prometheus.NewRegistry() // what is renewed is no lease that anybody knows
 	}
 	var registrar lease.Registrar = a.registrar
@@ -316,6 +326,7 @@ func (a *agent) serve(ctx context.Context) error {
 	add(func(pctx context.Context) error {
 		select {
 		case <-ctx.Done():
+			a.stopAsked()
 		case <-pctx.Done():
 		}
 		return nil
@@ -331,6 +342,9 @@ func (a *agent) serve(ctx context.Context) error {
 	add(a.reconciler.Run)
 	add(a.steerer.Run)
 	add(a.onceNamed(a.waker.Run))
+	if a.work != nil {
+		add(a.onceNamed(a.work.Run))
+	}
 	if a.viewer != nil {
 		add(a.onceNamed(a.viewer.Run))
 	}
@@ -343,6 +357,9 @@ func (a *agent) serve(ctx context.Context) error {
 	add(a.onceNamed(a.keeper.Run))
 	add(a.onceNamed(following(&a.ids.registered, a.followState)))
 	add(a.onceNamed(following(&a.ids.answering, a.followRegistration)))
+	if a.local == nil {
+		add(a.onceNamed(a.watchOutlived))
+	}
 	switch {
 	case a.can.Assigns: // assignments in etcd say nothing
 	case a.placer != nil:
@@ -395,6 +412,7 @@ func (a *agent) serve(ctx context.Context) error {
 	if errors.Is(context.Cause(ctx), ErrKilled) {
 		return errors.Join(err, ErrKilled)
 	}
+	a.noteLastConfirmed()
 	var end *sessionEnd
 	if errors.As(err, &end) {
 		return a.endSession(end)
@@ -473,18 +491,4 @@ func (a *agent) brokerLoss() <-chan struct{} {
 		}
 	})
 	return merged
-}
-
-// quiescing gives every broker a Quiesce, so that the reconciler can ask for it.
-type quiescing struct{ brokerapi.Broker }
-
-func (q quiescing) Quiesce(ctx context.Context, topic string) error {
-	can := q.Capabilities()
-	if b, ok := q.Broker.(brokerapi.Quiescer); ok && (can.Quiesce || !can.Unload) {
-		return b.Quiesce(ctx, topic)
-	}
-	if b, ok := q.Broker.(brokerapi.Unloader); ok {
-		return b.Unload(ctx, topic)
-	}
-	return errors.New("this broker can neither quiesce nor unload a topic")
 }

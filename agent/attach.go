@@ -39,6 +39,7 @@ func (a *agent) attach(verdict probes.Verdict) {
 		EverAttached: a.everAttached, HealthySince: time.Duration(a.healthySince),
 		RecoverWindow: a.settings().DetachmentRecoverWindow, Verified: a.verified,
 		Stopping: a.fencing.underway == recovery.StepStop, Unguarded: a.awaitsGuard(), Doubted: a.doubted(),
+		Left: a.leaving.phase == givingUp || a.leaving.phase == hasLeft,
 	})
 	if next == a.attachment {
 		return
@@ -53,11 +54,13 @@ func (a *agent) attach(verdict probes.Verdict) {
 	level("attachment", "from", from.String(), "to", next.String(), "reason", string(why), "epoch", a.grant.Epoch)
 	a.event(Event{Kind: "attachment", From: from.String(), To: next.String(), Reason: string(why), Epoch: a.grant.Epoch, Detail: v.LastError})
 	if next == recovery.Attached {
+		a.noteCutOver()
 		a.dismissLeftGuard()
 		a.endFencing()
 	}
 	if next == recovery.Detached {
 		a.detachedBy = why
+		a.noteCut(why)
 		a.verified, a.askedVerify = false, false
 		a.metrics.detachments.WithLabelValues(string(why)).Inc()
 		began := time.Now()
@@ -88,8 +91,11 @@ func (a *agent) noteLoss(cause string) {
 	if a.grant.LeaseID == 0 {
 		return
 	}
-	a.metrics.lost(cause)
+	if cause != causeLeft {
+		a.metrics.lost(cause)
+	}
 	a.event(Event{Kind: "registration", From: "held", To: "lost", Reason: cause, Epoch: a.grant.Epoch})
+	a.remember(func(m *memory) { m.was(a.confirmed()) })
 	a.grant = lease.Grant{}
 }
 
@@ -97,6 +103,10 @@ func (a *agent) noteLoss(cause string) {
 func (a *agent) lossCause() string {
 	v := a.keeper.View()
 	switch {
+	case a.leaving.phase == givingUp || a.leaving.phase == hasLeft:
+		return causeLeft
+	case a.stopNote.done && a.stopNote.fence == a.fencing.number:
+		return causeStopped
 	case v.Phase == lease.Paused, a.attachment == recovery.Detached && a.detachedBy == recovery.WhyBrokerDown:
 		return "broker_down"
 	case v.Validity.ExpiredAt(a.clock()):

@@ -42,13 +42,16 @@ type sidecarLife struct {
 	sent     int           // renewals
 	answered int
 	renewTTL time.Duration // what a renewal is answered with; 0: the TTL
+	revision int64         // of the store; 0: 10
 	leaseID  int64         // of the registration
+	joins    bool          // the broker renews its own lease
 	asked    int           // how often etcd was asked for the registration
 
-	process  int  // which life of the broker's process this is
-	ended    bool // the process
-	frozen   bool // the process
-	serving  bool // the one topic
+	process  int   // which life of the broker's process this is
+	ended    bool  // the process
+	frozen   bool  // the process
+	replies  error // every call is answered with it; nil: with what it asks for
+	serving  bool  // the one topic
 	loads    int
 	listed   int
 	mumbles  bool // it lists nothing
@@ -79,13 +82,13 @@ type sidecarLife struct {
 func (l *sidecarLife) answer(ctx context.Context) error {
 	for {
 		l.mu.Lock()
-		ended, frozen := l.ended, l.frozen
+		ended, frozen, replies := l.ended, l.frozen, l.replies
 		l.mu.Unlock()
 		switch {
 		case ended:
 			return errors.New("connection refused")
 		case !frozen:
-			return nil
+			return replies
 		}
 		select {
 		case <-time.After(10 * time.Millisecond):
@@ -102,18 +105,18 @@ func (l *sidecarLife) Identify(ctx context.Context) (brokerapi.Identity, error) 
 	return brokerapi.Identity{Name: "n1", Instance: fmt.Sprintf("process-%d", l.process)}, err
 }
 func (l *sidecarLife) Health(ctx context.Context) error { return l.answer(ctx) }
-func (l *sidecarLife) Topics(ctx context.Context) (serving, quiesced []string, err error) {
-	err = l.answer(ctx)
+func (l *sidecarLife) Topics(ctx context.Context) (brokerapi.Held, error) {
+	err := l.answer(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.listed++
 	if l.mumbles {
-		return nil, nil, errors.New("the broker is busy")
+		return brokerapi.Held{}, errors.New("the broker is busy")
 	}
 	if l.serving {
-		return []string{telltale}, nil, err
+		return brokerapi.Held{Serving: []string{telltale}}, err
 	}
-	return nil, []string{telltale}, err
+	return brokerapi.Held{Quiesced: []string{telltale}}, err
 }
 func (l *sidecarLife) Load(ctx context.Context, topic string, _ []byte) error {
 	err := l.answer(ctx)
@@ -260,7 +263,7 @@ func (l *sidecarLife) KeepAlive(ctx context.Context, _ int64, _ bool) (lease.Ren
 	case l.lost:
 		return lease.Renewal{}, lease.ErrLost
 	}
-	return lease.Renewal{Granted: cmp.Or(l.renewTTL, l.cfg.LeaseTTL), Revision: 10}, nil
+	return lease.Renewal{Granted: cmp.Or(l.renewTTL, l.cfg.LeaseTTL), Revision: cmp.Or(l.revision, 10)}, nil
 }
 
 // Prove has the registration go with its lease.
@@ -297,7 +300,14 @@ func (l *sidecarLife) suspended() time.Duration {
 }
 
 func (l *sidecarLife) AwaitReconnect(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-func (l *sidecarLife) Revoke(context.Context, int64) error      { l.set(func() { l.revokes++ }); return nil }
+func (l *sidecarLife) Revoke(ctx context.Context, _ int64) error {
+	time.Sleep(5 * time.Millisecond) // etcd writes it down first
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	l.set(func() { l.revokes++ })
+	return nil
+}
 
 func (l *sidecarLife) Establish(ctx context.Context, _ int64, _ bool) (lease.Grant, error) {
 	sent := l.clock()
@@ -327,7 +337,7 @@ func (l *sidecarLife) Establish(ctx context.Context, _ int64, _ bool) (lease.Gra
 	}
 	g := lease.Grant{LeaseID: id, SentAt: sent, TTL: ttl, Epoch: id, Revision: 10}
 	mode := recovery.ModeRecord{Mode: recovery.Active, Reason: recovery.ReasonBoot, By: recovery.ByHoldfast}
-	return g, l.deliver(ctx, outcome{decision: recovery.Decision{Step: step, Mode: mode}, grant: g, instance: fmt.Sprintf("process-%d", process)})
+	return g, l.deliver(ctx, outcome{joined: l.joins, decision: recovery.Decision{Step: step, Mode: mode}, grant: g, instance: fmt.Sprintf("process-%d", process)})
 }
 
 // inLife runs claim beside a sidecar that is attached and ready.

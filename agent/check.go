@@ -26,7 +26,7 @@ const checkTimeout = 3 * time.Second
 
 // Finding is one thing that Check tried.
 type Finding struct {
-	What string // etcd, broker, data dir, timing
+	What string // etcd, broker, data dir, start, timing
 	// Err is nil when all is well. An *ExitError with ExitUsage says that a setting
 	// is wrong, with ExitRefused that it is unsafe; any other that it failed now.
 	Err  error
@@ -35,7 +35,8 @@ type Finding struct {
 }
 
 // Check tries valid settings against the world and writes nothing, neither to etcd
-// nor to the broker. Each part is bounded by three seconds.
+// nor to the broker. Each part is bounded by three seconds, each of its questions where
+// one rests on another.
 func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	c = c.Effective()
 	id, can, broker := checkBroker(ctx, c, log)
@@ -65,6 +66,9 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 		findings = append(findings, checkDataDir(c))
 	}
 	findings = append(findings, checkStateDir(c))
+	if !c.Unleased() && findings[0].Err == nil && !isSetting(broker.Err) {
+		findings = append(findings, checkStart(ctx, c, id, can, broker.Err == nil, log))
+	}
 	if f, ok := checkWeb(c); ok {
 		findings = append(findings, f)
 	}
@@ -73,6 +77,9 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	}
 	if can.MustStop && !c.Shadow {
 		findings = append(findings, checkMustStop(c, can))
+	}
+	if f, so := checkFencesItself(c, can); so && !c.Shadow {
+		findings = append(findings, f)
 	}
 	if c.Failover == "move" && can.LocalData {
 		findings = append(findings, Finding{What: "failover", Warn: true, Text: movesWithoutData})
@@ -167,6 +174,22 @@ func openStore(c Config, log *slog.Logger) (*cluster.Client, error) {
 	return cluster.Open(c.Cluster(), log)
 }
 
+// openBroker makes the driver, with a store of its own to read from.
+func openBroker(c Config, log *slog.Logger) (b brokerapi.Broker, closeAll func(), err error) {
+	d, ok := LookupDriver(c.Driver)
+	if !ok {
+		return nil, nil, fmt.Errorf("--driver %q: unknown driver: known drivers: %s", c.Driver, strings.Join(DriverNames(), ", "))
+	}
+	store, err := openStore(c, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	if b, err = d.New(c, store, log); err != nil {
+		return nil, nil, errors.Join(err, store.Close())
+	}
+	return b, func() { b.Close(); store.Close() }, nil
+}
+
 // EtcdError puts a failed call into one line with the settings to look at. Wrong
 // credentials are wrong settings.
 func EtcdError(c Config, err error) error {
@@ -212,23 +235,12 @@ func (e *shortError) Unwrap() error { return e.err }
 
 func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Identity, brokerapi.Capabilities, Finding) {
 	f := Finding{What: "broker"}
-	d, ok := LookupDriver(c.Driver)
-	if !ok {
-		f.Err = wrongSetting(fmt.Errorf("--driver %q: unknown driver: known drivers: %s", c.Driver, strings.Join(DriverNames(), ", ")))
-		return brokerapi.Identity{}, brokerapi.Capabilities{}, f
-	}
-	store, err := openStore(c, log)
+	b, closeBroker, err := openBroker(c, log)
 	if err != nil {
 		f.Err = wrongSetting(err)
 		return brokerapi.Identity{}, brokerapi.Capabilities{}, f
 	}
-	defer store.Close()
-	b, err := d.New(c, store, log)
-	if err != nil {
-		f.Err = wrongSetting(err)
-		return brokerapi.Identity{}, brokerapi.Capabilities{}, f
-	}
-	defer b.Close()
+	defer closeBroker()
 	can := b.Capabilities()
 	if f.Err = refuseUnleased(c, can); f.Err != nil {
 		return brokerapi.Identity{}, can, f
@@ -250,13 +262,23 @@ func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Ide
 		return id, can, f
 	}
 	f.Text = fmt.Sprintf("%s %s %s; %s", name, c.Driver, id.Version, can)
-	if err := b.Health(ctx); err != nil {
+	err = b.Health(ctx)
+	if worker, ok := b.(brokerapi.Worker); err == nil && ok && can.Work {
+		err = worker.Works(ctx)
+	}
+	if err != nil {
 		f.Err = fmt.Errorf("broker %s: not healthy: %w", name, err)
 		if refusesCredentials(err) {
 			f.Err = wrongSetting(f.Err)
 		}
 	}
 	return id, can, f
+}
+
+// isSetting reports whether other settings are needed.
+func isSetting(err error) bool {
+	var exit *ExitError
+	return errors.As(err, &exit) && exit.Code == ExitUsage
 }
 
 // refusesCredentials reports whether a driver says so: that is a wrong setting, not a

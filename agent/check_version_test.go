@@ -29,6 +29,7 @@ func TestCheckWarnsOfEtcdMembersWhoseReadsMayBeStale(t *testing.T) {
 		{"all are sound", []string{"3.7.3", "3.7.3"}, []error{nil, nil}, false, "etcd 3.7.3 at a, b"},
 		{"all are old", []string{"3.4.23", "3.4.23"}, []error{nil, nil}, true, "etcd 3.4.23 at a, b" + staleText + "3.4.42 or newer"},
 		{"one is old", []string{"3.6.9", "3.5.27"}, []error{nil, nil}, true, "etcd 3.5.27 at b" + staleText + "3.5.28 or newer; etcd 3.6.9 at a"},
+		{"one is sound, and at its end", []string{"3.6.9", "3.4.42"}, []error{nil, nil}, true, "etcd 3.4.42 at b: its minor version gets no more fixes: upgrade to 3.5.28, 3.6.9 or newer; etcd 3.6.9 at a"},
 		{"one does not tell", []string{"3.6.9", ""}, []error{nil, away}, false, "etcd 3.6.9 at a; b does not tell (other)"},
 		{"one tells what nobody can read", []string{"3.6.9", "unreleased"}, []error{nil, nil}, false, "etcd 3.6.9 at a; etcd unreleased at b"},
 	} {
@@ -44,31 +45,83 @@ func TestCheckWarnsOfEtcdMembersWhoseReadsMayBeStale(t *testing.T) {
 // versioned is an etcd that tells its version and nothing else.
 type versioned struct {
 	pb.UnimplementedMaintenanceServer
+	pb.UnimplementedClusterServer
 	version string
+	id      uint64
+	list    *[]*pb.Member // nil: it does not know that question
 }
 
 func (v versioned) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, error) {
-	return &pb.StatusResponse{Header: &pb.ResponseHeader{}, Version: v.version}, nil
+	return &pb.StatusResponse{Header: &pb.ResponseHeader{MemberId: v.id}, Version: v.version}, nil
+}
+
+func (v versioned) MemberList(ctx context.Context, r *pb.MemberListRequest) (*pb.MemberListResponse, error) {
+	if v.list == nil {
+		return v.UnimplementedClusterServer.MemberList(ctx, r)
+	}
+	return &pb.MemberListResponse{Members: *v.list}, nil
+}
+
+// serve returns its URL.
+func (v versioned) serve(t *testing.T) string {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	services := grpc.NewServer()
+	pb.RegisterMaintenanceServer(services, v)
+	pb.RegisterClusterServer(services, v)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = services.Serve(listener) })
+	t.Cleanup(func() { services.Stop(); serving.Wait() })
+	return "http://" + listener.Addr().String()
+}
+
+func TestCheckAsksEachMemberOfEtcdForItsVersion(t *testing.T) {
+	var list []*pb.Member
+	given := versioned{version: "3.6.9", id: 1, list: &list}.serve(t)
+	old := versioned{version: "3.5.27", id: 2, list: &list}.serve(t)
+	ended := versioned{version: "3.4.42", id: 3, list: &list}.serve(t)
+	list = []*pb.Member{
+		{ID: 1, Name: "m1", ClientURLs: []string{"http://" + deadPort}}, // it answers at another URL
+		{ID: 2, Name: "m2", ClientURLs: []string{old}},
+		{ID: 3, Name: "m3", ClientURLs: []string{ended}},
+		{ID: 4, Name: "m4", ClientURLs: []string{"http://" + deadPort}},
+
+		{ID: 6, Name: "m6", ClientURLs: []string{old}},
+		{ID: 255},
+	}
+	c := natsDefaults()
+	c.EtcdEndpoints = []string{given}
+	f := checkVersions(t.Context(), c, slog.New(slog.DiscardHandler))
+	want := "etcd 3.4.42 at " + ended + " (member m3): its minor version gets no more fixes: upgrade to 3.5.28, 3.6.9 or newer; " +
+		"etcd 3.5.27 at " + old + " (member m2)" + staleText + "3.5.28 or newer; etcd 3.6.9 at " + given + "; " +
+		"http://" + deadPort + " (member m4) does not tell (unreachable); " + old + " (member m6) does not tell (somebody else answers there); member ff does not tell (it has not started)"
+	if !f.Warn || f.Err != nil || f.Text != want {
+		t.Errorf("got  %v %v %s\nwant %s", f.Warn, f.Err, f.Text, want)
+	}
+}
+
+// A member that advertises no URL with TLS would get the password in the clear.
+func TestCheckAsksNoMemberLessSafelyThanTheEndpoints(t *testing.T) {
+	c := natsDefaults()
+	list := []cluster.EtcdMember{{ID: 1, Name: "m1", ClientURLs: []string{"http://" + deadPort}}, {ID: 2, Name: "m2", ClientURLs: []string{"http://" + deadPort, "https://" + deadPort}}}
+	for _, given := range []string{"https://etcd:2379", "etcd:2379"} {
+		c.EtcdEndpoints, c.EtcdCACert = []string{given}, "ca.pem"
+		got := askMembers(t.Context(), c, slog.New(slog.DiscardHandler), list, nil)
+		if len(got.names) != 2 || got.names[0] != "member m1" || !errors.Is(got.failures[0], plainOnly) || got.names[1] != "https://"+deadPort+" (member m2)" {
+			t.Errorf("%s: %+v", given, got)
+		}
+	}
 }
 
 func TestCheckAsksEachEndpointForItsVersion(t *testing.T) {
-	serve := func(version string) string {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		services := grpc.NewServer()
-		pb.RegisterMaintenanceServer(services, versioned{version: version})
-		var serving sync.WaitGroup
-		serving.Go(func() { _ = services.Serve(listener) })
-		t.Cleanup(func() { services.Stop(); serving.Wait() })
-		return "http://" + listener.Addr().String()
-	}
+	serve := func(version string) string { return versioned{version: version}.serve(t) }
 	c := natsDefaults()
 	old, sound := serve("3.4.23"), serve("3.6.9")
 	c.EtcdEndpoints = []string{sound, "http://" + deadPort, old}
 	f := checkVersions(t.Context(), c, slog.New(slog.DiscardHandler))
-	want := "etcd 3.4.23 at " + old + staleText + "3.4.42 or newer; etcd 3.6.9 at " + sound + "; http://" + deadPort + " does not tell (unreachable)"
+	want := "etcd 3.4.23 at " + old + staleText + "3.4.42 or newer; etcd 3.6.9 at " + sound + "; http://" + deadPort + " does not tell (unreachable); the members of etcd are not listed, so nobody but the endpoints was asked"
 	if !f.Warn || f.Err != nil || f.Text != want {
 		t.Errorf("got  %v %v %s\nwant %s", f.Warn, f.Err, f.Text, want)
 	}
@@ -105,6 +158,7 @@ func TestRunWarnsOnceOfAnEtcdWhoseReadsMayBeStale(t *testing.T) {
 		{"3.4.23", []string{"http://a:1"}, "etcd 3.4.23 at http://a:1" + staleText + "3.4.42 or newer"},
 		{"3.5.27", []string{"http://a:1", "http://b:1"}, "etcd 3.5.27 at one of http://a:1, http://b:1" + staleText + "3.5.28 or newer"},
 		{"3.6.9", []string{"http://a:1"}, ""},
+		{"3.4.42", []string{"http://a:1"}, ""},
 	} {
 		var log strings.Builder
 		a := built(t)

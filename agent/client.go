@@ -119,6 +119,12 @@ func (c *Client) Drain(ctx context.Context, reason string, timeout time.Duration
 	return c.post(ctx, "/v1/drain", map[string]any{"reason": reason, "timeout_seconds": timeout.Seconds()})
 }
 
+// Leave has the broker leave on purpose, within the timeout. wait: one that cannot leave yet
+// is waited for.
+func (c *Client) Leave(ctx context.Context, timeout time.Duration, wait, withSidecar bool) (Status, []byte, error) {
+	return c.post(ctx, "/v1/leave", map[string]any{"timeout_seconds": timeout.Seconds(), "wait": wait, "with_sidecar": withSidecar})
+}
+
 // Confirm lets a tripped mass-change guard proceed.
 func (c *Client) Confirm(ctx context.Context) (Status, []byte, error) {
 	return c.post(ctx, "/v1/confirm", map[string]any{})

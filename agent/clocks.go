@@ -44,8 +44,8 @@ func (a *agent) noteClocks() {
 		return
 	}
 	news := compareClocks(*before, now)
-	if d := max(news.Jumped, 0); d > 0 || news.Suspended > 0 {
-		a.doubtAt(now.Boot, d)
+	if news.raisesDoubt() {
+		a.doubtAt(now.Boot, max(news.Jumped, 0))
 		a.publish()
 	}
 	if d := news.Suspended; d > 0 {
@@ -58,10 +58,9 @@ func (a *agent) noteClocks() {
 		}
 	}
 	if d := news.Jumped; d != 0 {
+		a.memory.Deadline = time.Time{} // by a clock that showed another time
 		detail := fmt.Sprintf("the wall clock was moved by %v; %s", d.Round(time.Millisecond), a.leaseAt(now.Boot))
-		if d > 0 {
-			a.keeper.RenewNow()
-		}
+		a.keeper.RenewNow()
 		a.log.Warn("wall clock was moved: deadlines count on the boot clock, which was not", "moved_by", d, "detail", detail)
 		a.event(Event{Kind: "agent", To: "clock_jumped", Epoch: a.grant.Epoch, Detail: detail})
 	}

@@ -72,7 +72,10 @@ type Config struct {
 	// recovery
 	SessionExpiredPolicy string        // "drain", "reconnect", "shutdown"
 	SessionRetries       int           // reconnect: attempts before the broker is stopped; 0: no limit
+	FleetLossShare       float64       // 0 to 1; 0: a loss is never taken for the fleet's
 	RestartGrace         time.Duration // 0: let the TTL run out
+	LeaveTimeout         time.Duration // after 'holdfast leave': how long the broker's end is waited for
+	ReturnWithin         time.Duration // how long a planned stop excuses an absence
 	Fence                []string      // "ready", "quiesce", "stop"; derived: stop if the broker can be stopped
 	Guard                string        // "on", "off"; derived: on with stop
 	Join                 bool
@@ -130,7 +133,10 @@ func Default() Config {
 		DetachmentRecoverWindow: 2 * time.Second,
 		BrokerRestart:           "always",
 		BrokerStopTimeout:       10 * time.Second,
-		SessionExpiredPolicy:    "drain",
+		FleetLossShare:          0.5,
+		RestartGrace:            graceByDriver,
+		LeaveTimeout:            5 * time.Minute,
+		ReturnWithin:            time.Hour,
 		Assignment:              "external",
 		AcquireRetryInterval:    200 * time.Millisecond,
 		AcquireRetryWindow:      2 * time.Second,
@@ -177,6 +183,21 @@ func (c Config) Effective() Config {
 	}
 	if c.Unleased() {
 		c.Detach = false // there is nothing to be detached from
+	}
+	if c.SessionExpiredPolicy == "" {
+		c.SessionExpiredPolicy = "drain"
+		if c.fencesItself() {
+			c.SessionExpiredPolicy = "reconnect"
+		}
+	}
+	if c.RestartGrace == graceByDriver {
+		c.RestartGrace = 0
+		if c.fencesItself() && c.watchesProcess() && !c.Unleased() {
+			c.RestartGrace = min(fencedGrace, c.LeaseTTL/4)
+		}
+	}
+	if len(c.Fence) == 0 && c.fencesItself() {
+		c.Fence = []string{"ready"}
 	}
 	if len(c.Fence) == 0 {
 		c.Fence = []string{"ready", "quiesce"}
@@ -251,6 +272,7 @@ func (c Config) Timing() lease.Timing {
 	return lease.Timing{
 		TTL:            c.LeaseTTL,
 		RenewInterval:  c.RenewInterval,
+		Jitter:         c.RenewInterval / 10,
 		Margin:         c.LeaseDetachMargin,
 		BackoffInitial: c.BackoffInitial,
 		BackoffMax:     c.BackoffMax,

@@ -323,6 +323,9 @@ func (r *report) recovery() {
 	case c.SessionRetries > 0 && !c.CanStop() && !c.ends():
 		r.add("session-retries", "the broker is stopped after that many, and there is no way to: "+waysToStop)
 	}
+	if !(c.FleetLossShare >= 0 && c.FleetLossShare <= 1) {
+		r.add("fleet-loss-share", "not between 0 and 1: write a share such as 0.5, or 0 to judge each loss alone")
+	}
 	switch {
 	case c.RestartGrace < 0:
 		r.add("restart-grace", "negative: write 0s to let the TTL run out")
@@ -332,6 +335,15 @@ func (r *report) recovery() {
 		r.add("restart-grace", "no process of the broker is watched, so one that only hangs would lose its registration and might serve on: "+
 			"give --broker-pid-file or --broker-process, start the broker with 'holdfast run -- CMD', or leave it out", "broker-pid-file", "broker-process")
 	}
+	if c.LeaveTimeout <= 0 {
+		r.add("leave-timeout", "not positive: give the broker time to end, such as 5m")
+	}
+	switch {
+	case c.ReturnWithin < 0:
+		r.add("return-within", "negative: write 0s to have a planned stop excuse nothing")
+	case c.ReturnWithin > 0 && c.ReturnWithin < c.LeaveTimeout:
+		r.add("return-within", "less than "+r.show("leave-timeout")+", for which the broker's end is waited for: give at least as much, or lower that", "leave-timeout")
+	}
 	stop := slices.Contains(c.Fence, "stop")
 	switch strings.Join(c.Fence, ",") {
 	case "ready,quiesce", "ready,quiesce,stop", "ready,stop":
@@ -339,7 +351,9 @@ func (r *report) recovery() {
 			r.add("fence", "the step stop needs a way to stop the broker: "+waysToStop)
 		}
 	default:
-		r.add("fence", "unknown steps or order: write ready,quiesce or ready,quiesce,stop")
+		if !c.fencesItself() || len(c.Fence) != 1 || c.Fence[0] != "ready" {
+			r.add("fence", "unknown steps or order: write ready,quiesce or ready,quiesce,stop")
+		}
 	}
 	r.oneOf("guard", c.Guard, "on", "off")
 	switch {

@@ -31,6 +31,7 @@ func (a *agent) controlHandler() http.Handler {
 	mux.HandleFunc("GET /v1/events/{id}", a.serveExplanation)
 	mux.HandleFunc("POST /v1/activate", a.steer(a.activate))
 	mux.HandleFunc("POST /v1/drain", a.steer(a.drain))
+	mux.HandleFunc("POST /v1/leave", a.serveLeave)
 	mux.HandleFunc("POST /v1/confirm", a.steer(a.confirm))
 	mux.HandleFunc("POST /v1/reload", a.serveReload)
 	mux.HandleFunc("POST /v1/pause", a.servePause)
@@ -97,6 +98,10 @@ func (a *agent) activate(ctx context.Context, o order) error {
 	if err := a.refuseInShadow("activate"); err != nil {
 		return err
 	}
+	if err := a.await(ctx, a.keepHere); err != nil {
+		return err
+	}
+	a.awaitDecided(ctx)
 	if err := a.setModeByOperator(ctx, recovery.Active, o.Reason); err != nil {
 		return err
 	}
@@ -159,6 +164,9 @@ func (a *agent) awaitDrained(ctx context.Context, timeout time.Duration) error {
 		select {
 		case <-ctx.Done():
 			switch left := plural(p.Served+p.Orphan, "topic"); {
+			case a.view.Load().held != "":
+				return fmt.Errorf("the broker is drained for its clients, but after %s it does not answer (held: %s), so %s may still be served: they are given up when it answers; clients are kept away already",
+					timeout, recovery.HeldWords(a.view.Load().held), left)
 			case !taken && p.Served+p.Orphan == 0:
 				return fmt.Errorf("the broker is drained for its clients, but after %s %s: see 'holdfast status'; clients are kept away already", timeout, notTaken(steering))
 			case !taken: // which is why they are

@@ -42,6 +42,26 @@ func TestNobodyIsSentHereBetweenAPauseOfTheMachineAndTheNextRenewal(t *testing.T
 	})
 }
 
+// The clock that would show the pause was set back in it.
+func TestNobodyIsSentHereAfterAPauseThatTheWallClockHides(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		renewals := l.keeper.View().Renewals
+		l.paused(2*time.Second - time.Hour)
+		if why := l.notReadyFor(); why["lease"] != unconfirmed {
+			t.Errorf("in the very moment, before the loop has run: %v", why)
+		}
+		l.set(func() { l.slow = time.Second })
+		l.until(l.age() + loopEvery)
+		if why := l.notReadyFor(); why["lease"] != unconfirmed || l.state() != recovery.Attached {
+			t.Errorf("before etcd has answered: %v, %s", why, l.state())
+		}
+		l.until(l.age() + 2*loopEvery)
+		if why := l.notReadyFor(); len(why) > 0 || l.keeper.View().Renewals == renewals {
+			t.Errorf("renewed: %v, %d renewals", why, l.keeper.View().Renewals-renewals)
+		}
+	})
+}
+
 // Whoever asks may do so at any moment of the loop's run: here, whenever anything reads a clock.
 func TestNobodyIsSentHereWhileTheLoopFindsOutThatTheClocksJumped(t *testing.T) {
 	for name, jump := range map[string]func(l *sidecarLife){

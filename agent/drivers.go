@@ -22,6 +22,8 @@ type Driver struct {
 	// Ends reports whether the admin API can end the process with these settings:
 	// Capabilities.End, before there is a broker. nil: it cannot.
 	Ends func(Config) bool
+	// FencesItself is Capabilities.FencesItself, before there is a broker.
+	FencesItself bool
 	// Layout is where brokers that register themselves keep their keys, if not where
 	// Holdfast does; nil: they keep them there. Their lease is joined, not replaced: one
 	// lease is under all of a broker's keys, and it deletes only what it wrote last.
@@ -65,6 +67,7 @@ var drivers = map[string]Driver{
 		Failover:     "move",
 		AdminSchemes: []string{"http", "https"},
 		Ends:         func(Config) bool { return true },
+		FencesItself: true,
 		Layout:       pulsarLayout,
 	},
 }

@@ -23,6 +23,7 @@ type endable struct {
 	refuses error         // what End ends with
 	takes   time.Duration // until the process ends
 	hangs   bool          // it answers nothing
+	late    bool          // End is answered too late
 	next    string        // the process that answers after it; empty: none
 }
 
@@ -38,6 +39,10 @@ func (b *endable) End(ctx context.Context) error {
 	}
 	b.asked++
 	b.askedAt = time.Now()
+	if b.late {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	return nil
 }
 
@@ -58,10 +63,11 @@ func TestABrokerIsEndedByItsAdminAPI(t *testing.T) {
 	for _, row := range []struct {
 		name    string
 		b       endable
-		unknown bool // no broker has answered yet
-		seen    bool // its process is
-		silent  bool // connections are neither refused nor answered when it has ended
-		slow    bool // to look for its process, and to connect before it is asked, takes for ever
+		unknown bool          // no broker has answered yet
+		seen    bool          // its process is
+		silent  bool          // connections are neither refused nor answered when it has ended
+		closes  time.Duration // its ports, after it was asked; zero: never
+		slow    bool          // to look for its process, and to connect before it is asked, takes for ever
 		how     string
 		err     string
 		took    time.Duration // at most
@@ -69,6 +75,10 @@ func TestABrokerIsEndedByItsAdminAPI(t *testing.T) {
 		{name: "its process is seen to end", b: endable{takes: time.Second}, seen: true, how: "its admin API", took: 1100 * time.Millisecond},
 		{name: "its process is seen to live on", b: endable{takes: never}, seen: true, took: 4 * time.Second,
 			err: "the broker took the request to end and is not proven to have ended: context deadline exceeded"},
+		{name: "its ports are closed and its process lives on", b: endable{takes: never}, seen: true, closes: time.Second, took: 1200 * time.Millisecond,
+			how: "its admin API, and its process lives on with its ports closed"},
+		{name: "it closes its ports before it answers", b: endable{takes: never, late: true}, seen: true, closes: time.Second, took: 2200 * time.Millisecond,
+			how: "its admin API, and its process lives on with its ports closed"},
 		{name: "connections are refused", b: endable{takes: time.Second}, how: "its admin API", took: 1100 * time.Millisecond},
 		{name: "another process answers", b: endable{takes: time.Second, next: "two"}, how: "its admin API, and another process answers", took: 1100 * time.Millisecond},
 		{name: "silence is no proof", b: endable{takes: time.Second}, silent: true, took: 4 * time.Second,
@@ -95,7 +105,11 @@ func TestABrokerIsEndedByItsAdminAPI(t *testing.T) {
 						}
 						return process.Target{Pid: 7}, row.seen
 					},
-					gone:    func(process.Target) bool { return b.over() },
+					gone:  func(process.Target) bool { return b.over() },
+					ports: func(int) []uint16 { return []uint16{8080} },
+					silent: func(_ int, ports []uint16) bool {
+						return len(ports) == 1 && row.closes > 0 && b.asked > 0 && time.Since(b.askedAt) >= row.closes
+					},
 					refused: func(context.Context) bool { return b.over() && b.next == "" && !row.silent }}
 				ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 				defer cancel()

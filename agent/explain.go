@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 
 	"holdfast/recovery"
@@ -32,8 +33,8 @@ var explanations = map[string]explanation{
 		text("etcd confirmed a renewal before the fence point. Nobody was declared dead."), text("Nothing to avoid."), nil},
 	"attachment/" + string(recovery.WhyFencePoint): {
 		func(c Config) string {
-			why := fmt.Sprintf("No renewal was confirmed for %s (TTL %s minus margin %s), counted from the send of the last one on the boot clock, which runs on while the host is suspended. The lease may end at any time after the deadline, so the broker was fenced before it.",
-				formatDuration(c.LeaseTTL-c.LeaseDetachMargin), formatDuration(c.LeaseTTL), formatDuration(c.LeaseDetachMargin))
+			why := fmt.Sprintf("No renewal was confirmed for %s (TTL %s minus margin %s), counted from the send of the last one on the boot clock, which runs on while the host is suspended. The lease may end at any time after the deadline, so at the fence point before it %s.",
+				formatDuration(c.LeaseTTL-c.LeaseDetachMargin), formatDuration(c.LeaseTTL), formatDuration(c.LeaseDetachMargin), atFencePoint(c))
 			if c.Guard == "on" {
 				why += " " + guardMoment(c)
 			}
@@ -53,6 +54,9 @@ var explanations = map[string]explanation{
 	"attachment/degraded/" + string(recovery.WhyBrokerDown): {
 		text("The broker is down, so its lease is not renewed. It still holds until the fence point."),
 		text("A broker that answers."), text("Start the broker, or find out why it does not answer.")},
+	"attachment/" + string(recovery.WhyLeft): {
+		text("The broker left on purpose ('holdfast leave'): it serves nothing, that was noted, and its registration was given up."),
+		text("Nothing to avoid."), text("Stop the broker and start it again: it comes back active. To take it back as it is: holdfast activate")},
 	"attachment/" + string(recovery.WhyBrokerDown): {
 		text("The broker was down, so its lease was not renewed, and the fence point passed."),
 		text("A broker that restarts within the TTL."), text("If it runs and does not answer, stop it. Then start it, and find out why.")},
@@ -65,28 +69,52 @@ var explanations = map[string]explanation{
 	"mode/" + string(recovery.ReasonBoot):               {text("A first boot: no older data, no state file, unknown to etcd."), text("Nothing to avoid."), nil},
 	"mode/" + string(recovery.ReasonFastRestart):        {text("The broker restarted within the TTL: its registration was still there, nobody took over."), text("Nothing to avoid."), nil},
 	"mode/" + string(recovery.ReasonFullClusterRestart): {text("For a moment no broker was registered at all: the whole cluster restarted, and nobody was singled out."), text("Nothing to avoid."), nil},
-	"mode/" + string(recovery.ReasonFleetExpired):       {text("The whole fleet lost its registrations at once: the fault was etcd's, and nobody was singled out."), text("An etcd that keeps its quorum."), text("Look at etcd.")},
-	"mode/" + string(recovery.ReasonJoin):               {text("Started with --join: a new member waits until a person lets it in."), text("Start without --join."), text("holdfast activate")},
+	"mode/" + string(recovery.ReasonFleetExpired):       {text("The whole fleet lost its registrations at once, or --fleet-loss-share of it lost theirs or was cut off from etcd at the same time: the fault was etcd's or the network's, and nobody was singled out."), text("An etcd that keeps its quorum, and a network that bears a short cut; a longer --lease-ttl."), text("Look at etcd, and at the way to it.")},
+	"mode/" + string(recovery.ReasonJoin):               {text("Started with --join: a new member waits until an operator lets it in."), text("Start without --join."), text("holdfast activate")},
 	"mode/" + string(recovery.ReasonFirstRegistration):  {text("The broker ran before Holdfast did, and nothing says that it ever was registered here: nobody can have declared it dead."), text("Nothing to avoid."), nil},
+	"mode/" + string(recovery.ReasonPlannedRestart):     {text("The broker had left on purpose ('holdfast leave', or its sidecar was stopped): it served nothing any more, and that was noted before its registration was given up. Nobody can have declared it dead."), text("Nothing to avoid."), nil},
 	"mode/" + string(recovery.ReasonUnknownData): {
 		text("The broker was never registered here, and serves topics that are assigned to others, or to nobody where topics are assigned. Made active it might serve what another broker serves."),
 		text("Assign to the broker what it serves before its sidecar is started."),
 		text("Compare 'holdfast topics' with 'holdfast fleet'. Assign to this broker what is its own, then 'holdfast activate'; the rest stays quiesced.")},
+	"mode/" + string(recovery.ReasonDataMissing): {
+		text("The broker keeps its data for itself, and has come up on another directory than before, which holds nothing older than its process, or its data directory is not there: a disk was exchanged, wiped or not mounted, or --data-dir does not say where its data is. Made active it would offer topics without what was in them."),
+		text("Bring the data to a new disk before the broker is started: what is older than its process is taken for its data. Change --data-dir with the broker's own setting."),
+		text("Is the right disk mounted, and is --data-dir right? Else restore its data, or decide that the topics begin anew or go elsewhere; then 'holdfast activate'.")},
 	"mode/" + string(recovery.ReasonStaleRestart): {
-		text("The broker came back after its registration had ended while others lived on: it ran out, or the sidecar gave it up when it was stopped. The cluster has declared the broker dead, and its topics may have another owner."),
-		text("A restart within the TTL (raise --lease-ttl); for a restart of the sidecar alone, --leave-registered."),
-		text("Check that no topic is served twice ('holdfast fleet', 'holdfast topics'), then 'holdfast activate'.")},
+		func(c Config) string {
+			why := "The broker came back after its registration had ended while others lived on: it ran out, or the sidecar gave it up when it was stopped. The cluster has declared the broker dead, and its topics may have another owner."
+			if c.staysActive() {
+				why += " Its storage fences writers that were replaced, so it is active all the same (--session-expired-policy reconnect)."
+			}
+			return why
+		},
+		text("A planned stop: 'holdfast leave' before the broker is stopped, or the sidecar stopped first. A restart within the TTL (raise --lease-ttl)."),
+		func(c Config) string {
+			if c.staysActive() {
+				return ""
+			}
+			return "Check that no topic is served twice ('holdfast fleet', 'holdfast topics'), then 'holdfast activate'."
+		}},
 	"mode/" + string(recovery.ReasonRegistrationExpired): {
 		text("The registration ran out while the broker ran and others lived on, so the cluster has declared it dead. Either etcd was out of reach for longer than the TTL, or this sidecar did not run: frozen, killed or starved. The events before this one tell which: attachment with the class of a failure, or guard_fired and resumed."),
 		func(c Config) string {
 			return fmt.Sprintf("A cut, or a pause of this sidecar, shorter than %s leaves the registration in etcd with these settings.", formatDuration(c.Timing().SurvivesExpiry()))
 		},
 		text("Find out what kept renewals from etcd ('holdfast events'), then 'holdfast activate'.")},
-	"mode/" + string(recovery.ReasonRestoredBackup): {text("etcd is at a lower revision than this sidecar remembers: it was restored from a backup, and what it says of owners may be old."),
+	"mode/" + string(recovery.ReasonRestoredBackup): {text("etcd is at a lower revision than this sidecar remembers, or holds a registration that it had confirmed to be given up: it was restored from a backup, and what it says of owners may be old."),
 		text("Nothing here."), text("Check the owners of the topics, then 'holdfast activate'.")},
 	"mode/" + string(recovery.ReasonCorruptState): {text("The state file could not be read, so nothing is known of this broker's past; it is kept beside the new one."),
 		text("A disk that keeps what was written."), text("Check the disk, then 'holdfast activate'.")},
 	"mode/" + string(recovery.ReasonUnreadableMode): {text("The state key in etcd does not hold a mode."), text("Change modes with 'holdfast activate' and 'holdfast drain' only."), text("holdfast activate")},
+	"mode/" + string(recovery.ReasonUnreadableRecord): {
+		text("Others lived on, or may have, and the one record that could say that this broker was not declared dead all the same cannot be read: the detail names the key. What it said is not guessed."),
+		text("Nobody but Holdfast should write /cluster/era and below /cluster/members/."),
+		text("Check that no topic is served twice ('holdfast fleet', 'holdfast topics'), then 'holdfast activate'. The broker's own record is written anew already; an era that cannot be read is counted anew from the member records once its key is deleted.")},
+	"mode/" + string(recovery.RowKept): {text("The broker was drained or draining before, by an operator or by recovery, and nobody has activated it since. No start and no outage lifts that."),
+		text("'holdfast activate' before the start, where the cause is understood."), text("When the cause is understood: holdfast activate")},
+	"mode/" + string(recovery.RowReconnected): {text("The registration ended while others lived on, and --session-expired-policy reconnect had the broker registered again with the mode that it had."),
+		text("Renewals that reach etcd within the TTL."), text("Find out what kept renewals from etcd ('holdfast events').")},
 	"mode/reasserted": {text("Somebody deleted or overwrote the state key of a living broker, and other brokers read that as active. It was written again."),
 		text("Whatever cleans up under /cluster/brokers/ should leave living brokers alone."), nil},
 
@@ -95,10 +123,11 @@ var explanations = map[string]explanation{
 	"readiness/attached":       {text("The broker is not attached to its cluster."), text("See the attachment events before this one."), nil},
 	"readiness/mode":           {text("The mode is not active."), text("See the mode event before this one."), text("If the cause is understood: holdfast activate")},
 	"readiness/broker":         {text("The broker's health is not certain."), text("See the broker events before this one."), text("Look at the broker's own log.")},
+	"readiness/work":           {text("The broker's process is well, and a piece of work that it was asked to do failed, or was not done yet. Its lease goes on and nothing is stopped: what it keeps its messages in may be ill."), text("Look at what is behind the broker: its storage, above all (Pulsar: the bookies)."), text("Clients come back by themselves once it does its work: holdfast status has the last error.")},
 	"readiness/topics":         {text("Not every assigned topic is loaded."), text("Nothing to avoid: startup waits for its topics."), text("If it takes long: 'holdfast topics --state missing'.")},
 	"readiness/agent":          {text("The sidecar's own loop hangs."), text("Enough CPU for the sidecar."), text("Restart the sidecar; the lease bears it.")},
 	"broker/up":                {text("The broker answered as healthy often enough."), text("Nothing to avoid."), nil},
-	"broker/down":              {text("The broker failed its health check several times in a row, so its lease is not renewed any more."), text("A broker that answers within --health-timeout."), text("Look at the broker's own log. If it runs and does not answer, stop it. Then start it.")},
+	"broker/down":              {text("The broker failed its health check several times in a row, so its lease is not renewed any more."), text("A broker that answers within --health-timeout."), text("Look at the broker's own log. If it runs and does not answer while other brokers do, stop it. Then start it.")},
 	"broker/unknown":           {text("The connection to the broker broke, or it has not answered yet. Unknown is not down: the lease is still renewed."), text("Nothing to avoid."), nil},
 	"registration/lost":        {text("etcd says that the lease is gone: renewals did not reach etcd in time, or were stopped because the broker was down."), text("See the attachment events before this one."), text("See the events after this one.")},
 	"registration/key_deleted": {text("Somebody deleted the registration or revoked its lease; other brokers have seen it go."), text("Nobody but Holdfast should write under /cluster/register/."), text("See the mode event after this one.")},
@@ -108,25 +137,48 @@ var explanations = map[string]explanation{
 	"topics/quarantined":       {text("The broker served topics that are not assigned to it, so they were quiesced. Their data stays."), text("Nothing, if the topics were moved on purpose."), text("To serve one again, assign it again.")},
 	"topics/foreign_owner": {text("Topics that this broker held or served are owned by another one: it took their ownership locks while they were not ours, as after an outage. They were unloaded here at once."),
 		text("A cut shorter than the TTL. Otherwise nobody but Holdfast should write under /cluster/owners/."), text("Nothing, if they are assigned to the other one. See 'holdfast topics' for who holds which.")},
+	"registration/unreadable_record": {
+		text("A record in etcd cannot be read: the era, this broker's member record, or the note of its planned stop. The detail names the key and what stands there. Somebody wrote it by hand, or a newer version did."),
+		text("Nobody but Holdfast should write /cluster/era and below /cluster/members/."),
+		text("A member record is mended by its broker's next registration. An era stays until a new one begins: 'etcdctl del' with its key has it counted anew from the member records.")},
+	"registration/outlives_lease": {
+		text("A registration stands in etcd although its lease is gone, or without one. Everybody takes that broker for alive, so nobody takes over from it, and nothing ends it. etcd has kept keys so with authentication and snapshots; or somebody wrote the key without a lease."),
+		text("Nobody but Holdfast and the broker should write under /cluster/register/."),
+		text("'etcdctl lease timetolive LEASE' must say that it is gone. If that broker does not serve, delete the key: its topics are taken over then.")},
+	"registration/outlived_gone": {
+		text("A registration that had outlived its lease was deleted, or written anew."),
+		text("Nothing to avoid."), nil},
 	"agent/not_quiesced": {text("The sidecar was stopped and could not quiesce every topic, so it left the registration to run out: nobody may take over from a broker that still serves."), text("A broker that answers its admin API while its sidecar stops."), text("Make sure that the broker does not serve: stop it.")},
 	"config/reloaded":    {text("The settings were read anew. What changed is in the detail, and in force."), text("Nothing to avoid."), nil},
-	"config/refused": {text("The settings were to be read anew and cannot be used, or some need a restart. None was taken up: those from before are in force."),
-		text("'holdfast check' with the same settings, before the reload."), text("Mend what the detail names and run 'holdfast reload' again, or restart the sidecar to take up the rest.")},
+	"config/refused": {text("The settings were to be read anew and cannot be used, or some need a restart. None was applied: those from before are in force."),
+		text("'holdfast check' with the same settings, before the reload."), text("Mend what the detail names and run 'holdfast reload' again, or restart the sidecar to apply the rest.")},
 	"agent/started": {text("The sidecar was started."), text("Nothing to avoid."), nil},
-	"agent/stopped": {text("The sidecar was stopped. It held no registration, or left it in etcd to run out (--leave-registered)."), text("Nothing to avoid."), nil},
+	"agent/stopped": {text("The sidecar was stopped. It held no registration, or left it in etcd to run out (--leave-registered, or an etcd that did not hear that it was given up)."), text("Nothing to avoid."), nil},
 	"agent/stopped/released": {text("The sidecar was stopped, quiesced the topics and gave the registration up."), text("For a quick restart of the sidecar: --leave-registered."),
 		text("Start the sidecar again. If other brokers stayed registered meanwhile, it comes back drained: holdfast activate")},
+	"agent/stopped/left": {text("The sidecar was stopped while the broker was up and active. It made sure that nothing is served, noted that the broker leaves on purpose, and gave the registration up."), text("Nothing to avoid."),
+		func(c Config) string {
+			return "Start the sidecar and the broker within " + formatDuration(c.ReturnWithin) + " (--return-within): the broker comes back active, without an operator."
+		}},
+	"registration/left": {text("The broker leaves on purpose: it serves nothing any more, and that is noted in its member record. Its lease is revoked next; after the end of its process during a maintenance pause it runs out by itself."), text("Nothing to avoid."), nil},
+	"fence/stopped/ill": {text("The broker did not answer for so long that its registration was not renewed any more, while another broker was well: its process was stopped, though its storage fences it. Thawed later it would serve without a registration."),
+		text("Find out what made it hang. Without a way to stop it (--broker-pid-file and the like) it is left alone."), text("Start it again, if no supervisor does.")},
+	"registration/left/stopped": {text("The fence stopped the broker's process while its lease still lived. That is noted in its member record, and the lease is revoked next, so that others need not wait for its end."),
+		text("See the fence events before this one. --restart-grace 0s lets the lease run out."), text("Start the broker again: before that lease would have ended it is no stale one.")},
+	"registration/lost/stopped": {text("The lease was revoked because the broker's process was stopped under it."), text("See the fence events before this one."), text("Start the broker again.")},
+	"operator/leaving":          {text("Somebody asked for a planned stop of the broker: 'holdfast leave', or what stops it by that."), text("Nothing to avoid."), nil},
+	"operator/stays":            {text("A planned stop was taken back: the broker was not stopped in time, could not be quiesced, was drained or activated meanwhile, or etcd did not answer. The detail says which."), text("A stop of the broker soon after 'holdfast leave' (--leave-timeout)."), text("If it is still to be stopped: holdfast leave, then stop it.")},
 	"registration/succeeded": {text("The broker was started again and registered itself under another id, as this kind does at each start. Within the TTL its topics were handed over from the former id in one step, so nobody else took them."),
 		text("Nothing to avoid: a restart within the TTL keeps the topics."), nil},
 	"registration/held": {text("The registration that was in etcd is ours and goes on."), text("Nothing to avoid."), nil},
 	"agent/resumed": {text("The host was suspended. Deadlines count on the boot clock, which ran on meanwhile, so the lease was judged as soon as the host ran again."),
 		text("No suspension of hosts that run brokers, or one shorter than the lease."), text("See the attachment event beside this one.")},
-	"agent/clock_jumped":     {text("Somebody moved the wall clock. No decision counts on it: deadlines count on the boot clock."), text("A clock that is slewed, not stepped (chrony or ntpd)."), nil},
+	"agent/clock_jumped":     {text("Somebody moved the wall clock, or the host did not run. Deadlines count on the boot clock; the next confirmed renewal settles whether the registration still stands, and nobody is sent here before."), text("A clock that is slewed, not stepped (chrony or ntpd)."), nil},
 	"process/started":        {text("The sidecar started the broker."), text("Nothing to avoid."), nil},
 	"process/adopted":        {text("The broker of an earlier sidecar still ran. It was taken over; no second one was started."), text("A sidecar that is not killed."), nil},
 	"process/ended":          {text("The broker's process ended with 0."), text("Nothing, if that was meant."), text("See --broker-restart, which says whether it is started again.")},
 	"process/failed":         {text("The broker's process ended with an error. It is started again by --broker-restart, after a growing pause."), text("The broker's own log says what failed."), text("Read the broker's log.")},
-	"process/signal":         {text("The broker's process was ended by a signal. SIGKILL without a person behind it is mostly the kernel, out of memory."), text("Memory limits that the broker fits in."), text("Look for the sender: dmesg, the container's events.")},
+	"process/signal":         {text("The broker's process was ended by a signal. SIGKILL without an operator behind it is mostly the kernel, out of memory."), text("Memory limits that the broker fits in."), text("Look for the sender: dmesg, the container's events.")},
 	"process/status_unknown": {text("A broker that an earlier sidecar had started ended; how, only its parent could have seen."), text("A sidecar that is not killed."), text("Read the broker's log.")},
 	"process/fenced":         {text("The broker was stopped because its lease was about to end. It is started again as soon as etcd answers."), text("See the attachment event before this one."), nil},
 	"process/held/fenced": {text("The broker is not started: its lease may be gone, and without etcd nobody can tell who took over."),
@@ -137,9 +189,9 @@ var explanations = map[string]explanation{
 	"process/foreign": {text("The pid file or the process name leads to a process that is not the broker which answers: its start and the socket of the admin address say so. It is left alone."),
 		text("The pid file that this very broker writes."), text("Set --broker-pid-file to it ('holdfast check' says what is wrong): until then nothing stops the broker if this sidecar hangs.")},
 	"process/clean_stop": {text("The sidecar was stopped, and stopped its broker first."), text("For an upgrade of the sidecar alone: --leave-registered."), nil},
-	"operator/paused": {text("A person paused recovery: nothing is loaded, quiesced, registered again, drained or restarted until the pause ends. The lease and the fencing go on."),
+	"operator/paused": {text("An operator paused recovery: nothing is loaded, quiesced, registered again, drained or restarted until the pause ends. The lease and the fencing go on."),
 		text("Nothing to avoid."), text("When the work is done: holdfast resume")},
-	"operator/resumed":         {text("A person ended the pause, and what waited went on."), text("Nothing to avoid."), nil},
+	"operator/resumed":         {text("An operator ended the pause, and what waited went on."), text("Nothing to avoid."), nil},
 	"operator/resumed/expired": {text("The time of the pause was over, and what waited went on."), text("A longer --for, or pausing again, if the work was not done."), nil},
 	"registration/failing": {text("Attempts to keep or to regain the registration fail; the detail says how that counts."),
 		text("A reachable etcd with a leader."), text("Check etcd ('etcdctl endpoint status') and the network between here and there.")},
@@ -174,6 +226,22 @@ var explanations = map[string]explanation{
 	"fence/stop":     {text("The broker's process is not proven to have ended. It is tried again every second."), text("A pid file, process name or stop command that leads to the broker."), text("Stop the broker by hand.")},
 	"fence/gone":     {text("The broker's process had ended, so there was nothing to fence."), text("See the broker events before this one."), nil},
 	"fence/awaiting": {text("The broker does not answer, so nothing can be proven about it, and there is no way to stop its process. It is fenced as soon as it answers."), text("--broker-pid-file, --broker-process or --stop-command let Holdfast stop a broker that hangs."), text("If the broker hangs and did not just end: stop it by hand.")},
+	"broker/all_ill": {text("The broker lives and does not answer, and so do the other brokers: what they depend on is the likely cause. To stop one of them, or to give its topics to another, would mend nothing, so each keeps its registration, unready."),
+		text("A dependency of the brokers (storage, disk, network) that does not fail for all of them at once."), text("Look at what all brokers depend on. The broker is ready again by itself when it answers.")},
+	"broker/alone": {text("The broker lives and does not answer, and no other broker with a sidecar is registered that could take over. It keeps its registration, unready."),
+		text("A second broker: beside one that is well, a broker that hangs loses its registration and is stopped where that is allowed."), text("Look at the broker; if it does not come to itself, restart it.")},
+	"broker/none_known_well": {text("The broker lives and does not answer, and no other broker is known to be well: their member records do not say so, as those of older sidecars do not, or their leases do not rise. It keeps its registration, unready."),
+		text("Sidecars of one version, and the right to read the member records and leases of others."), text("Look at the other brokers, then at this one; if it does not come to itself, restart it.")},
+	"broker/peer_well": {func(c Config) string {
+		return "The broker lives and does not answer, while another broker says that it is well and renews its lease. So the fault is here: its registration runs out, and at the fence point " + illAtFencePoint(c) + "."
+	}, text("A broker that answers its health checks."), func(c Config) string {
+		next := "Look at the broker's own log. It comes back by itself if it answers before the fence point."
+		if c.onlyUnready() && !c.CanStop() {
+			next += " Nothing here stops its process: if it goes on hanging, restart it."
+		}
+		return next
+	}},
+	"broker/hold_over": {text("The broker answers again, or its process has ended, or its registration is not surely held any more. What comes next follows from that."), text("Nothing to avoid."), nil},
 	"broker/stale_view": {func(Config) string {
 		return fmt.Sprintf("What the broker believes to be assigned to it has differed from etcd for longer than %s, while both could be read: its watches of etcd have died, as they do after an interruption. It serves what it had, and takes and gives up nothing.", recovery.ViewPatience)
 	}, text("A shorter interruption of etcd, or a broker that watches again after one."),
@@ -213,7 +281,7 @@ var explanations = map[string]explanation{
 	"guard/failing":    {text("No guard can be started, so nothing stops the broker if the sidecar dies or hangs."), text("See the detail."), text("Mend what the detail says, or set --guard off knowingly.")},
 	"topics/mass_change": {text("More topics lost their assignment at once than is believable, so none of them was quiesced."),
 		text("A larger --mass-change-share, if such moves are usual."), text("If the change was meant: holdfast confirm. If not: restore the assignments.")},
-	"topics/guard_cleared": {text("The assignments came back, or a person confirmed the change."), text("Nothing to avoid."), nil},
+	"topics/guard_cleared": {text("The assignments came back, or an operator confirmed the change."), text("Nothing to avoid."), nil},
 	"topics/complete":      {text("Every assigned topic is served."), text("Nothing to avoid."), nil},
 	"topics/load-timeout":  {text("Some topics did not load for --load-timeout, and the others need not wait any longer."), text("See the errors in 'holdfast topics'."), text("holdfast topics --state missing")},
 	"agent/unstoppable": {text("This broker must be stopped when its registration goes, nothing here could stop it in time, and --i-know lets it run all the same."),
@@ -223,11 +291,14 @@ var explanations = map[string]explanation{
 
 // explain says why an event came, what would have avoided it, and what to do.
 func explain(e Event, c Config) Explanation {
-	x := Explanation{Event: e, Why: "The state of this sidecar changed as the event says.", Avoid: "Nothing to avoid."}
+	x := Explanation{Event: e, Why: "The state of this sidecar changed as the event says.", Avoid: "Nothing to avoid.", Otherwise: e.Otherwise}
 	if e.Kind == "boot" {
 		e.Kind = "mode" // the boot event carries the reason of the mode that followed
 	}
-	for _, word := range []string{e.To + "/" + e.Reason, e.Reason, e.To} {
+	if x.Otherwise == "" && e.Kind == "mode" { // told by the event before, or of an older version
+		x.Otherwise = recovery.Otherwise(recovery.Reason(cmp.Or(e.Row, e.Reason)))
+	}
+	for _, word := range []string{e.Row, e.To + "/" + e.Reason, e.Reason, e.To} {
 		known, ok := explanations[e.Kind+"/"+word]
 		if c.Unleased() {
 			if other, differs := unleasedExplanations[e.Kind+"/"+word]; differs {
@@ -247,7 +318,7 @@ func explain(e Event, c Config) Explanation {
 		return x
 	}
 	if e.Kind == "mode" {
-		x.Why = "A person, or another program, set the mode; its word is final."
+		x.Why = "An operator, or another program, set the mode; its word is final."
 		if e.To != string(recovery.Active) {
 			x.Next = "When the work is done: holdfast activate"
 		}

@@ -1,6 +1,9 @@
 package agent
 
 import (
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,9 +27,12 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	}
 	for _, r := range []recovery.Reason{recovery.ReasonBoot, recovery.ReasonJoin, recovery.ReasonFastRestart, recovery.ReasonStaleRestart,
 		recovery.ReasonFullClusterRestart, recovery.ReasonRegistrationExpired, recovery.ReasonFleetExpired, recovery.ReasonRestoredBackup,
-		recovery.ReasonCorruptState, recovery.ReasonUnreadableMode, recovery.ReasonOperator} {
+		recovery.ReasonCorruptState, recovery.ReasonUnreadableMode, recovery.ReasonUnreadableRecord, recovery.ReasonOperator} {
 		add(Event{Kind: "mode", To: "drained", Reason: string(r)})
 		add(Event{Kind: "boot", To: "restart", Reason: string(r)})
+	}
+	for _, r := range []recovery.Reason{recovery.ReasonFirstRegistration, recovery.ReasonUnknownData, recovery.RowKept, recovery.RowReconnected} {
+		add(Event{Kind: "boot", To: "restart", Reason: "somebody's words", Row: string(r)})
 	}
 	add(Event{Kind: "mode", To: "drained", Reason: "reasserted"})
 	add(Event{Kind: "readiness", To: "ready"})
@@ -40,7 +46,11 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	for _, cause := range lossCauses {
 		add(Event{Kind: "registration", To: "lost", Reason: cause})
 	}
-	for _, to := range []string{"held", "registered", "repaired"} {
+	add(Event{Kind: "fence", To: "stopped", Reason: stopReasonIll})
+	for _, why := range []string{"crash", causeStopped} {
+		add(Event{Kind: "registration", To: "left", Reason: why})
+	}
+	for _, to := range []string{"held", "registered", "repaired", "unreadable_record", "outlives_lease", "outlived_gone"} {
 		add(Event{Kind: "registration", To: to})
 	}
 	add(Event{Kind: "registration", To: "contested", Reason: "identity_conflict"})
@@ -54,6 +64,10 @@ func TestEveryReasonIsExplained(t *testing.T) {
 		add(Event{Kind: "guard", To: string(what)})
 	}
 	add(Event{Kind: "fence", To: string(guard.Fired), Reason: string(guard.Fired)})
+	for _, r := range append(slices.Clone(recovery.HeldReasons), recovery.ReasonPeerWell) {
+		add(Event{Kind: "broker", To: "on_hold", Reason: string(r)})
+	}
+	add(Event{Kind: "broker", To: "hold_over"})
 	add(Event{Kind: "topics", To: "guard_tripped", Reason: "mass_change"})
 	add(Event{Kind: "topics", To: "guard_cleared"})
 	add(Event{Kind: "topics", To: "foreign_owner"})
@@ -102,10 +116,32 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	}
 }
 
+// A reason that is added needs words of its own: without, it would be told as a person's.
+func TestNoReasonOfAModeIsTakenForAPersonsWords(t *testing.T) {
+	source, err := os.ReadFile("../recovery/reason.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reasons := regexp.MustCompile(`Reason = "(\w+)"`).FindAllSubmatch(source, -1)
+	if len(reasons) < 13 {
+		t.Fatalf("only %d reasons found", len(reasons))
+	}
+	c := natsDefaults().Effective()
+	for _, r := range reasons {
+		reason := string(r[1])
+		if _, ok := explanations["mode/"+reason]; !ok && reason != string(recovery.ReasonOperator) {
+			t.Errorf("%s is not explained", reason)
+		}
+		if x := explain(Event{Kind: "boot", To: "restart", Reason: reason}, c); (x.Otherwise == "") != (reason == string(recovery.ReasonOperator)) {
+			t.Errorf("%s: otherwise %q", reason, x.Otherwise)
+		}
+	}
+}
+
 func TestWhatKeepsABrokerOutHasANextStep(t *testing.T) {
 	c := natsDefaults().Effective()
 	for _, r := range []recovery.Reason{recovery.ReasonStaleRestart, recovery.ReasonRegistrationExpired, recovery.ReasonRestoredBackup,
-		recovery.ReasonCorruptState, recovery.ReasonUnreadableMode, recovery.ReasonJoin, "somebody's words"} {
+		recovery.ReasonCorruptState, recovery.ReasonUnreadableMode, recovery.ReasonUnreadableRecord, recovery.ReasonJoin, "somebody's words"} {
 		if x := explain(Event{Kind: "mode", To: "drained", Reason: string(r)}, c); !strings.Contains(x.Next, "activate") {
 			t.Errorf("%s: next %q", r, x.Next)
 		}

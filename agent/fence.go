@@ -32,17 +32,28 @@ type fencing struct {
 	newcomer bool // came up after another process was fenced
 	waited   bool // it was registered, so that nobody looked at it
 	wentAway bool // was not up at some time since it began, or was stopped
+	ill      bool // it is stopped for its illness, whatever --fence says: see stopsIll
 }
 
 // mustFence reports whether the broker may be serving what it must not. A sidecar
 // that was restarted may find a broker that its predecessor registered, and that one's
-// lease may be over: see noteFormer. One that we registered ourselves waits for nothing
-// but to be attached.
+// lease may be over: see noteFormer. It may find one that has left, too. One that we
+// registered ourselves waits for nothing but to be attached.
+//
+// One that leaves by itself has its time to end. One whose storage fences it is only kept
+// away from, unless --fence asks for more, or it was ill beside a peer that is well.
+//
+// In a conflict from the start the broker may be the other sidecar's; that of a copy is its
+// own, and is fenced.
 func (a *agent) mustFence() bool {
-	if !a.cfg.Detach || a.attachment != recovery.Detached || a.conflict != "" && !a.everAttached {
+	if a.fencesItself() && !a.fencing.ill {
 		return false
 	}
-	return a.everAttached || a.formerOver && !a.registered()
+	rival := a.isRival()
+	if !a.cfg.Detach || a.attachment != recovery.Detached || a.conflict != "" && !a.everAttached && !rival || a.leavesItself() {
+		return false
+	}
+	return rival || a.everAttached || a.hasLeftBehind() || a.formerOver && !a.registered()
 }
 
 // unfenced reports whether a fence of that process is due or under way.
@@ -57,7 +68,10 @@ func (a *agent) fences(step recovery.FenceStep) bool {
 
 // beginFencing starts at the first step after readiness, which is off already.
 func (a *agent) beginFencing(verdict probes.Verdict) {
+	ill := a.stopsIll()
 	a.endFencing()
+	a.carryProof()
+	a.fencing.ill = ill
 	a.fence(verdict)
 }
 
@@ -77,6 +91,9 @@ func (a *agent) fence(verdict probes.Verdict) {
 	a.noteProcess(verdict)
 	a.noteUp(verdict, time.Now())
 	a.noteFormer()
+	if a.leavesItself() && a.attachment == recovery.Detached {
+		a.fencing.instance, a.fencing.reached = a.leaving.instance, recovery.FenceAwaiting // whoever answers next is another process
+	}
 	if !a.mustFence() {
 		return
 	}
@@ -93,6 +110,12 @@ func (a *agent) fence(verdict probes.Verdict) {
 	if f.reached != "" && verdict == probes.Up && another {
 		a.endFencing()
 		f.newcomer, f.streak = true, a.keeper.View().FailureStreak
+	}
+	if f.ill && verdict == probes.Up { // it came to itself before it was stopped
+		a.endFencing()
+	}
+	if !a.mustFence() {
+		return
 	}
 	if f.reached == "" {
 		f.instance = who.Instance
@@ -121,6 +144,9 @@ func (a *agent) noteProof() {
 	switch {
 	case f.reached == recovery.FenceQuiesced:
 		f.provenAt = lease.Instant(f.ladder.ProvenAt())
+		if a.endsUnseen() {
+			f.provenAt = a.clock()
+		}
 	case f.reached == recovery.FenceGone:
 		f.provenAt = a.clock()
 	}
@@ -133,8 +159,11 @@ func (a *agent) provenUntil() lease.Instant {
 	if a.attachment != recovery.Detached || a.fencing.provenAt == 0 {
 		return 0
 	}
-	return a.fencing.provenAt.Add(recovery.ProofLooks * max(a.settings().HealthInterval, loopEvery))
+	return a.fencing.provenAt.Add(recovery.ProofLooks * a.lookEvery())
 }
+
+// lookEvery is how often the loop sees to it that the broker is looked at.
+func (a *agent) lookEvery() time.Duration { return max(a.settings().HealthInterval, loopEvery) }
 
 // looker is a Stopper that must see the process while it lives, so that its end is
 // proven when its pid file has gone with it.
@@ -167,20 +196,21 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 	registered := a.registered()
 	f := recovery.LadderFacts{
 		Now: time.Duration(a.clock()), Margin: a.cfg.LeaseDetachMargin,
-		Quiesce: a.fences(recovery.StepQuiesce), Stop: a.fences(recovery.StepStop) && a.stopper != nil && !(verdict == probes.Up && a.welcome()),
+		Quiesce: a.fences(recovery.StepQuiesce), Stop: (a.fences(recovery.StepStop) || a.fencing.ill && a.pauseLeft() == 0) && a.stopper != nil && !(verdict == probes.Up && a.welcome()) && !a.suspected(),
 		// A process that came up since never had the registration that is gone, and one
 		// that has it again waits for nothing but the recover window.
 		MustStop: a.broker.Capabilities().MustStop && !registered &&
 			(a.fencing.instance == a.memory.Instance || a.handedInVain(a.fencing.instance)),
-		Registered: a.waitsToBeAttached(),
-		Down:       verdict == probes.Down, Gone: verdict != probes.Up && a.processEnded(),
+		Registered: a.waitsToBeAttached(), Leaves: a.goesAway(),
+		Down: verdict == probes.Down, Gone: verdict != probes.Up && a.processEnded(),
 		Lost: a.brokeSinceUp(),
 		// Where nothing tells of the end of a process, one that hangs looks like one that ended.
 		Served: a.fencing.instance != "" && a.fencing.instance == a.memory.Instance &&
 			(a.broker.Capabilities().HeldWatch || a.process != nil),
 	}
 	f.Waits = a.fencing.waiting != 0 && a.clock().Sub(a.fencing.waiting) < stopPatience
-	if !f.Registered && !a.handedToHold(a.fencing.instance) { // else it may serve what it is given
+	// Else it may serve what it is given. What is owned by locks is given by nobody but us.
+	if (!f.Registered || a.cfg.OwnershipLocks == "on") && !a.handedToHold(a.fencing.instance) {
 		f.Look = a.settings().HealthInterval
 	}
 	v, held := a.keeper.View().Validity, a.grant.LeaseID != 0
@@ -350,14 +380,17 @@ func (a *agent) stepEnded(step recovery.FenceStep, what string, took time.Durati
 		a.event(Event{Kind: "fence", To: "failed", Reason: string(step), Epoch: epoch, Detail: err.Error()})
 		return
 	}
-	to := "quiesced"
+	to, reason := "quiesced", ""
 	if step == recovery.StepStop {
 		to = "stopped"
+		if f.ill {
+			reason = stopReasonIll
+		}
 		f.wentAway = false
 		a.identity.forget() // whoever answers next is another process
 	}
 	a.log.Info(a.shadow.saying("fenced"), "step", string(step), "done", what, "took", took, "epoch", epoch)
-	a.event(Event{Kind: "fence", To: to, Epoch: epoch, Detail: fmt.Sprintf("%s in %s", what, took)})
+	a.event(Event{Kind: "fence", To: to, Reason: reason, Epoch: epoch, Detail: fmt.Sprintf("%s in %s", what, took)})
 }
 
 // tendGuard keeps the dead-man guard at the deadline for as long as the broker may
@@ -369,6 +402,13 @@ func (a *agent) stepEnded(step recovery.FenceStep, what string, took time.Durati
 // alone while our loop runs, and fenced by the ladder when it answers.
 func (a *agent) tendGuard() {
 	if a.guard == nil {
+		return
+	}
+	if a.leavesItself() {
+		if a.armed != (lease.Validity{}) {
+			a.guard.Disarm()
+			a.armed, a.restsUntil = lease.Validity{}, 0
+		}
 		return
 	}
 	v, now := a.keeper.View().Validity, a.clock()

@@ -91,12 +91,43 @@ func TestModesAreTakenUpAgainAfterARestoredBackup(t *testing.T) {
 			l.setMode(l.mode, 2_000_000, "")
 			l.takeUp(outcome{decision: recovery.Decision{Step: recovery.Keep, Mode: drained}, grant: l.grant,
 				instance: "process-1", stateRevision: 50, restored: true})
-			l.stateSeen(&active, "", 60, 60)
+			l.stateSeen(&active, "", 60, 60, 60)
 		})
 		if got := l.view.Load().mode; got != active {
 			t.Errorf("mode %+v", got)
 		}
 	})
+}
+
+// etcd has grown past what we remember of it, and a key has not: what it says may be of before.
+func TestAStateThatIsOlderThanItWasInAnEtcdThatIsNotIsLookedAt(t *testing.T) {
+	active := recovery.ModeRecord{Mode: recovery.Active, Reason: recovery.ReasonOperator, By: recovery.ByOperator}
+	for name, row := range map[string]struct {
+		key, store int64
+		looks      bool
+	}{
+		"older":                        {50, 70, true},
+		"older, in an etcd that is so": {50, 55, false}, // an answer that was on its way
+		"the one that we know":         {60, 70, false},
+		"absent":                       {0, 55, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inLife(t, nil, func(l *sidecarLife) {
+				asked, mode := l.asked, l.mode
+				l.inLoop(func() {
+					l.modeRev = 60
+					l.stateSeen(&active, "", max(row.key, 1), row.key, row.store)
+				})
+				l.until(l.age() + 5*time.Second)
+				if looks := l.asked > asked; looks != row.looks {
+					t.Errorf("the registrar looks: %v", looks)
+				}
+				if got := l.view.Load().mode; got != mode {
+					t.Errorf("mode %+v", got)
+				}
+			})
+		})
+	}
 }
 
 // What the watch shows before the first decision is judged after it.
@@ -106,7 +137,7 @@ func TestAModeSeenBeforeTheFirstDecisionIsNotForgotten(t *testing.T) {
 		l.inLoop(func() {
 			first := outcome{decision: recovery.Decision{Step: recovery.Keep, Mode: l.mode}, grant: l.grant, instance: "process-1", stateRevision: 70}
 			l.mode, l.modeRev = recovery.ModeRecord{}, 0
-			l.stateSeen(&drained, "", 71, 71)
+			l.stateSeen(&drained, "", 71, 71, 71)
 			l.takeUp(first)
 		})
 		if got := l.view.Load().mode; got != drained {
@@ -124,6 +155,12 @@ func TestABrokerLeftBehindIsFencedWhenItsLeaseMustBeOver(t *testing.T) {
 	if mustFence() {
 		t.Error("a broker that never was registered is fenced")
 	}
+	a.awaits.Store(true)
+	if !mustFence() {
+		t.Error("a broker of which nobody remembers that it was registered serves while it waits for proof of life")
+	}
+	a.awaits.Store(false)
+	a.formerOver = false
 	a.memory.Epoch = 7
 	a.former = lease.Validity{SentAt: a.begun, TTL: time.Minute}
 	if mustFence() {

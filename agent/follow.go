@@ -30,7 +30,7 @@ func (a *agent) followState(ctx context.Context, id string) error {
 		}
 		a.tell(ctx, func() {
 			if id == a.ids.registered.now() { // else it was on its way when that changed
-				a.stateSeen(seen, garbled, revision, guard)
+				a.stateSeen(seen, garbled, revision, guard, u.Revision)
 			}
 		})
 	}), a.followError(ctx, "state"))

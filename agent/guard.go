@@ -120,6 +120,8 @@ func (a *agent) dismissLeftGuard() {
 func unguarded(c Config) Finding {
 	f := Finding{What: "guard", Warn: true, Text: "off: nothing stops the broker if this sidecar hangs"}
 	switch {
+	case c.fencesItself() && len(c.Fence) == 1:
+		f.Warn, f.Text = false, "off: nothing need stop the broker at the end of its lease"
 	case !c.CanStop():
 		f.Text += ": give --broker-pid-file"
 	case !c.Detach:

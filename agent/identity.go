@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast/brokerapi"
@@ -26,6 +27,8 @@ type identityCheck struct {
 	id      string
 	askedAt time.Time // zero: must be asked
 	wrong   error     // the last answer was a stranger's
+
+	silent atomic.Bool // the last check had no answer in its time
 }
 
 func newIdentityCheck(b brokerapi.Broker, c Config, expected string) *identityCheck {
@@ -34,6 +37,12 @@ func newIdentityCheck(b brokerapi.Broker, c Config, expected string) *identityCh
 
 // check is nil when the expected broker answers and is healthy.
 func (i *identityCheck) check(ctx context.Context) error {
+	err := i.ask(ctx)
+	i.silent.Store(errors.Is(err, context.DeadlineExceeded))
+	return err
+}
+
+func (i *identityCheck) ask(ctx context.Context) error {
 	if err := i.broker.Health(ctx); err != nil {
 		err = i.diagnose(ctx, err)
 		i.mu.Lock()

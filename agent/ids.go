@@ -105,6 +105,17 @@ func (a *agent) noteInstance(who brokerapi.Identity) {
 	}
 }
 
+// forgetFormer forgets what the broker's process before this one served.
+func (a *agent) forgetFormer(instance string) {
+	if instance == "" || instance == a.answered {
+		return
+	}
+	if a.answered != "" {
+		a.reconciler.ForgetServed()
+	}
+	a.answered = instance
+}
+
 // undecided reports whether the process that answers is another than the one that was
 // decided about last, and is registered under another id.
 func (a *agent) undecided() bool { return a.ids.answering.now() != a.ids.registered.now() }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"holdfast/agent/lease"
+	"holdfast/agent/process"
+	"holdfast/brokerapi"
 	"holdfast/recovery"
 )
 
@@ -481,9 +484,12 @@ func TestASidecarThatIsStoppedStopsABrokerThatMayNotRunUnregistered(t *testing.T
 		guard   string
 	}{
 		{"it is stopped", nil, stoppable, false, true, true, "disarm"},
+		{"it refuses to be quiesced", func(l *sidecarLife) { l.refuses = 1000 }, stoppable, false, true, true, "disarm"},
 		{"it cannot be stopped", func(l *sidecarLife) { l.immortal = true }, stoppable, true, false, true, ""},
 		{"there is no way to stop it", nil, func(c *Config) { c.IKnow = true }, true, false, false, ""},
-		{"it had ended", func(l *sidecarLife) { l.ended = true }, stoppable, false, true, false, ""},
+		{"it had ended", func(l *sidecarLife) { l.ended = true }, stoppable, false, true, true, "disarm"},
+		{"it does not answer, and cannot be stopped", func(l *sidecarLife) { l.frozen, l.immortal = true, true }, stoppable, true, false, true, ""},
+		{"it does not answer, and there is no way to stop it", func(l *sidecarLife) { l.ended = true }, func(c *Config) { c.IKnow = true }, true, false, false, ""},
 		{"--leave-registered", nil, func(c *Config) { stoppable(c); c.LeaveRegistered = true }, false, false, false, ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -504,6 +510,26 @@ func TestASidecarThatIsStoppedStopsABrokerThatMayNotRunUnregistered(t *testing.T
 			})
 		})
 	}
+}
+
+type nothingToStop struct{}
+
+func (nothingToStop) Stop(context.Context) (string, error) { return "", process.ErrNotFound }
+
+// A host that comes up for maintenance may have the sidecar alone, and nothing is given up then.
+func TestASidecarEndsWellBesideABrokerThatNeverRan(t *testing.T) {
+	past := func(l *sidecarLife) {
+		l.set(func() { l.ended = true })
+		l.stopper = nothingToStop{}
+		l.remember(func(m *memory) { m.Epoch, m.Instance = 1, "process-0" })
+	}
+	lifeOf(t, brokerapi.Capabilities{MustStop: true}, stoppable, past, func(l *sidecarLife) {
+		l.until(2 * l.cfg.LeaseTTL)
+		l.halt()
+		if err := l.leave(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // The registration is gone and the ladder has not ended when the sidecar is stopped.
@@ -625,5 +651,21 @@ func TestABrokerThatServesPastItsDeadlineIsAZombie(t *testing.T) {
 		l.start()
 		l.until(deadline + 40*time.Second)
 		expect("started again, and not to be quiesced", 1)
+	})
+}
+
+// Nothing is known of what another process serves until it was asked.
+func TestAnotherProcessServesNothingOfTheFormer(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		if p := l.reconciler.Snapshot(); !p.ServedKnown || p.Served == 0 {
+			t.Fatalf("attached: %+v", p)
+		}
+		l.set(func() { l.away, l.ended = true, true }) // so nothing is decided about the next
+		l.until(l.age() + time.Second)
+		l.start()
+		l.until(l.age() + 3*time.Second)
+		if p := l.reconciler.Snapshot(); p.ServedKnown || p.Served != 0 {
+			t.Errorf("another process, never listed: %+v", p)
+		}
 	})
 }

@@ -29,6 +29,8 @@ type lastRenewal struct {
 	// Ahead is by how much the wall clock was ahead of the boot clock when the loop took it
 	// up; 0: not known.
 	Ahead time.Duration
+	// Revision is the store's at which it was confirmed; 0: not known.
+	Revision int64
 }
 
 // leaseOver is noted when a lease was lost: it had ended before anything else began.
@@ -39,43 +41,46 @@ const renewalFile = "renewal"
 
 // renewalForm has one size for all values, so that a note is written over the one before
 // and needs no room on the disk: boot, lease, send, TTL and the wall clock's lead in
-// nanoseconds, checksum.
+// nanoseconds, revision, checksum.
 const (
-	renewalForm = "%-64.64s %016x %020d %020d %020d"
-	renewalSize = 64 + 1 + 16 + 3*(1+20) + len(" 00000000\n")
+	renewalForm = "%-64.64s %016x %020d %020d %020d %020d"
+	renewalSize = 64 + 1 + 16 + 4*(1+20) + len(" 00000000\n")
 )
 
 func (r lastRenewal) encode(boot string) []byte {
-	return summed(fmt.Sprintf(renewalForm, boot, uint64(r.LeaseID), int64(r.SentAt), int64(r.TTL), int64(r.Ahead)))
+	return summed(fmt.Sprintf(renewalForm, boot, uint64(r.LeaseID), int64(r.SentAt), int64(r.TTL), int64(r.Ahead), r.Revision))
 }
 
 func summed(s string) []byte { return fmt.Appendf(nil, "%s %08x\n", s, crc32.ChecksumIEEE([]byte(s))) }
 
 // decodeRenewal returns an error for a note that is torn, or of another boot: its instants
-// mean nothing then.
-func decodeRenewal(raw []byte, boot string, now Clocks) (r lastRenewal, err error) {
+// mean nothing then. What it says of the time and the revision counts all the same.
+func decodeRenewal(raw []byte, boot string, now Clocks) (r lastRenewal, was confirmation, err error) {
 	text := string(raw[:max(0, len(raw)-len(" 00000000\n"))])
 	fields := strings.Fields(text)
-	if len(fields) == 4 {
-		fields = append(fields, "0") // by a version that did not note the wall clock
+	for n := len(fields); n == 4 || n == 5; n++ {
+		fields = append(fields, "0") // by a version that noted neither the wall clock nor the revision
 	}
-	if len(fields) != 5 || string(summed(text)) != string(raw) {
-		return r, errors.New("not a whole note")
+	if len(fields) != 6 || string(summed(text)) != string(raw) {
+		return r, was, errors.New("not a whole note")
 	}
 	id, idErr := strconv.ParseUint(fields[1], 16, 64)
 	sent, sentErr := strconv.ParseInt(fields[2], 10, 64)
 	ttl, ttlErr := strconv.ParseInt(fields[3], 10, 64)
 	ahead, aheadErr := strconv.ParseInt(fields[4], 10, 64)
-	r = lastRenewal{int64(id), lease.Instant(sent), time.Duration(ttl), time.Duration(ahead)}
-	switch {
-	case errors.Join(idErr, sentErr, ttlErr, aheadErr) != nil:
-		return lastRenewal{}, errors.New("damaged")
-	case boot == "" || fields[0] != boot:
-		return lastRenewal{}, errors.New("of another boot of the host")
-	case r.SentAt > now.Boot || r.TTL <= 0:
-		return lastRenewal{}, errors.New("of another clock")
+	revision, revisionErr := strconv.ParseInt(fields[5], 10, 64)
+	r = lastRenewal{int64(id), lease.Instant(sent), time.Duration(ttl), time.Duration(ahead), revision}
+	if err := errors.Join(idErr, sentErr, ttlErr, aheadErr, revisionErr); err != nil {
+		return lastRenewal{}, was, errors.New("damaged")
 	}
-	return r, nil
+	was = r.confirmation(boot != "" && fields[0] == boot, now)
+	switch {
+	case boot == "" || fields[0] != boot:
+		return lastRenewal{}, was, errors.New("of another boot of the host")
+	case r.SentAt > now.Boot || r.TTL <= 0:
+		return lastRenewal{}, was, errors.New("of another clock")
+	}
+	return r, was, nil
 }
 
 // lost is the time that the boot clock may not have counted since, as it does not on a machine
@@ -103,20 +108,20 @@ type renewalNotes struct {
 
 // openRenewals reads the note of an earlier sidecar, and makes the file ready for ours. err
 // says that we cannot write it; doubt, that there is no note of this boot.
-func openRenewals(dir, boot string, now Clocks, log *slog.Logger) (n *renewalNotes, last lastRenewal, doubt, err error) {
+func openRenewals(dir, boot string, now Clocks, log *slog.Logger) (n *renewalNotes, last lastRenewal, was confirmation, doubt, err error) {
 	path := filepath.Join(dir, renewalFile)
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		doubt, err = errors.New("no note"), nil
 	} else if err == nil {
-		last, doubt = decodeRenewal(raw, boot, now)
+		last, was, doubt = decodeRenewal(raw, boot, now)
 	}
 	if err != nil {
-		return nil, last, doubt, err
+		return nil, last, was, doubt, err
 	}
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, last, doubt, err
+		return nil, last, was, doubt, err
 	}
 	if doubt != nil || len(raw) != renewalSize { // what is no note of ours has no room either
 		ready := []byte(strings.Repeat(" ", renewalSize-1) + "\n")
@@ -127,9 +132,9 @@ func openRenewals(dir, boot string, now Clocks, log *slog.Logger) (n *renewalNot
 		err = errors.Join(err, file.Truncate(int64(renewalSize)))
 	}
 	if err != nil {
-		return nil, last, doubt, errors.Join(err, file.Close())
+		return nil, last, was, doubt, errors.Join(err, file.Close())
 	}
-	return &renewalNotes{file: file, boot: boot, next: make(chan lastRenewal, 1), log: log}, last, doubt, nil
+	return &renewalNotes{file: file, boot: boot, next: make(chan lastRenewal, 1), log: log}, last, was, doubt, nil
 }
 
 // note hands a renewal to the writer, and never waits: what was not written yet is
@@ -182,11 +187,15 @@ func (a *agent) recallRenewal() error {
 		now = a.world.Clocks()
 		a.clocks.Store(&now)
 	}
-	notes, last, doubt, err := openRenewals(a.cfg.StateDir, a.hostBoot(), now, a.log)
+	notes, last, was, doubt, err := openRenewals(a.cfg.StateDir, a.hostBoot(), now, a.log)
 	if err != nil {
 		return fmt.Errorf("--state-dir %s: %s: %s: free space or make it writable", a.cfg.StateDir, renewalFile, reason(err))
 	}
 	a.renewals = notes
+	if a.memory.Epoch != 0 { // else it is of another store's, or nobody knows whose
+		a.recalled = was
+		a.memory.was(was)
+	}
 	go notes.run(a.life0)
 	if doubt == nil {
 		a.recall(last, now)
@@ -217,7 +226,7 @@ func (a *agent) formerFencePoint() lease.Instant { return a.former.FencePoint().
 // is not: the note before it shows the jump.
 func (a *agent) noteRenewal() {
 	v, clocks := a.keeper.View(), a.clocks.Load()
-	r := lastRenewal{v.Grant.LeaseID, v.Validity.SentAt, v.Validity.TTL, a.lastNoted.Ahead}
+	r := lastRenewal{v.Grant.LeaseID, v.Validity.SentAt, v.Validity.TTL, a.lastNoted.Ahead, v.Grant.Revision}
 	switch {
 	case !v.Validity.Known() && a.lastNoted == (lastRenewal{}):
 		return // what the sidecar before this one noted is the last so far
@@ -237,15 +246,17 @@ func (a *agent) noteRenewal() {
 // noteFormer sees, until we were attached, whether the lease of an earlier sidecar is over:
 // its fence point has passed. A process of the broker that was never registered, or that
 // renews its lease itself, is left alone until etcd fails to answer: until then the
-// registration is only a question away, unless a pause holds it back. So is every broker of
-// which no renewal is known, and one whose registration was given up.
+// registration is only a question away, unless a pause holds it back or it is not known yet
+// whether the cluster lived on. So is every broker of which no renewal is known, and one
+// whose registration was given up.
 // Whatever is known, a TTL after our own start the lease is over.
 func (a *agent) noteFormer() {
-	if a.formerOver || a.everAttached || !a.wasRegistered() {
+	if a.formerOver || a.everAttached || !a.wasRegistered() && !a.awaits.Load() {
 		return
 	}
 	now := a.clock()
 	switch {
+	case a.awaits.Load(): // for long
 	case now.Sub(a.begun) >= a.cfg.LeaseTTL-a.cfg.LeaseDetachMargin:
 	case !a.memory.Released && now < a.formerFencePoint():
 		return

@@ -26,7 +26,7 @@ const noon = lease.Instant(12 * time.Hour)
 // read is what the next sidecar on this boot of the host finds in dir.
 func read(t *testing.T, dir, boot string) (lastRenewal, error) {
 	t.Helper()
-	n, last, doubt, err := openRenewals(dir, boot, Clocks{Boot: noon}, discard)
+	n, last, _, doubt, err := openRenewals(dir, boot, Clocks{Boot: noon}, discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestANoteTellsForHowLongTheHostMayHaveStoodSince(t *testing.T) {
 			if row.withoutWall { // as the version before wrote it
 				raw = summed(fmt.Sprintf("%-64.64s %016x %020d %020d", "boot-1", 7, int64(note.SentAt), int64(note.TTL)))
 			}
-			got, doubt := decodeRenewal(raw, "boot-1", now)
+			got, _, doubt := decodeRenewal(raw, "boot-1", now)
 			if doubt != nil || got.lost(now) != row.want || got.SentAt != note.SentAt {
 				t.Errorf("%+v, lost %v, %v", got, got.lost(now), doubt)
 			}
@@ -186,7 +186,7 @@ func TestAFullDiskTakesTheNextNoteAllTheSame(t *testing.T) {
 		t.Skipf("needs a file system of its own to fill: %v", err)
 	}
 	defer syscall.Unmount(dir, 0)
-	n, _, _, err := openRenewals(dir, "boot-1", Clocks{Boot: noon}, discard)
+	n, _, _, _, err := openRenewals(dir, "boot-1", Clocks{Boot: noon}, discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestEachConfirmedRenewalIsNotedAndSoIsALoss(t *testing.T) {
 		go l.renewals.run(l.life0)
 		l.until(l.age() + time.Minute)
 		v := l.keeper.View()
-		want := lastRenewal{v.Grant.LeaseID, v.Validity.SentAt, v.Validity.TTL, l.world.Clocks().ahead()}
+		want := lastRenewal{v.Grant.LeaseID, v.Validity.SentAt, v.Validity.TTL, l.world.Clocks().ahead(), v.Grant.Revision}
 		if n := len(disk.written); n < 10 || disk.written[n-1] != string(want.encode("b")) {
 			t.Errorf("%d notes, the last %q", n, disk.written[n-1])
 		}
@@ -236,7 +236,7 @@ func TestARenewalThatWasSentBeforeAPauseIsNotNotedAfterIt(t *testing.T) {
 		})
 		go l.renewals.run(l.life0)
 		noted := func() lastRenewal {
-			r, err := decodeRenewal([]byte(disk.written[len(disk.written)-1]), "b", l.world.Clocks())
+			r, _, err := decodeRenewal([]byte(disk.written[len(disk.written)-1]), "b", l.world.Clocks())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -271,7 +271,7 @@ func TestABrokerLeftBehindIsFencedAtTheFencePointOfItsOwnLease(t *testing.T) {
 	stood := func(d time.Duration) func(l *sidecarLife) {
 		return func(l *sidecarLife) {
 			now := l.world.Clocks()
-			l.recall(lastRenewal{1, l.former.SentAt, l.former.TTL, now.ahead() - d}, now)
+			l.recall(lastRenewal{1, l.former.SentAt, l.former.TTL, now.ahead() - d, 0}, now)
 		}
 	}
 	for _, row := range []struct {

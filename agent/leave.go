@@ -28,17 +28,35 @@ const releaseTimeout = 2 * time.Second
 // Without an etcd nothing is given up, so a broker that is not our child goes on: nobody
 // takes over because this sidecar ends, and how long the broker is away from now on must be
 // seen later.
+// A stop that was asked for while the broker was up and active is noted before the lease is
+// revoked, once nothing is served for certain (see departure.go). One that was noted before,
+// and whose process is just ending, is a success: its end is waited for. A broker that renews its
+// own lease is left alone: see leaving_itself.go.
 func (a *agent) leave() error {
 	ctx, cancel := context.WithTimeout(a.life0, stopTimeout)
 	defer cancel()
 	defer a.shadow.tell(true)
+	if a.leaving.cancel != nil {
+		a.leaving.cancel() // this is a way to leave, too
+	}
 	v := a.keeper.View()
+	unplanned := a.mayLeave() // before the fence, which takes the time that the lease has
+	if unplanned == nil && !a.upAtStop.Load() && !a.leaving.toEnd() {
+		unplanned = fmt.Errorf("%w: the broker was not up when the stop was asked for", errNothingToLeave)
+	}
 	holding := v.Grant.LeaseID != 0 && v.Validity.Known()
 	stay := a.cfg.LeaveRegistered && !a.childEnded.Load()
-	fenced := a.mustFence()
+	fenced := a.mustFence() && !a.fencing.ill // of such a one the end of a sidecar changes nothing
 	due := fenced && !a.fencing.reached.Proven()
-	if holding && a.memory.Joined && !due && a.child == nil {
-		return a.leaveJoined(v.Grant)
+	noted := a.hasNote()
+	if holding && a.memory.Joined && !due {
+		if !noted && !stay && unplanned == nil { // while it is registered: it gives that up itself
+			unplanned = a.noteGoing()
+			noted = unplanned == nil
+		}
+		if a.child == nil {
+			return a.leaveJoined(v.Grant, noted)
+		}
 	}
 	var left recovery.Fence
 	if a.child != nil && !stay {
@@ -59,32 +77,82 @@ func (a *agent) leave() error {
 	}
 	if !holding || stay || a.local != nil {
 		a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, v.Grant.Revision) })
-		a.log.Info(a.shadow.saying("holdfast ends"+a.leftBehind(left)), "left_registered", holding && a.local == nil)
-		a.event(Event{Kind: "agent", To: "stopped", Epoch: v.Grant.Epoch})
+		said, reason := "holdfast ends", ""
+		if a.leaving.noted() && a.mode.Mode == recovery.Active {
+			said, reason = said+": the broker has left on purpose; "+a.backActive(), "left"
+		}
+		a.log.Info(a.shadow.saying(said+a.leftBehind(left)), "left_registered", holding && a.local == nil)
+		a.event(Event{Kind: "agent", To: "stopped", Reason: reason, Epoch: v.Grant.Epoch})
 		return nil
 	}
-	ctx, cancel = context.WithTimeout(a.life0, releaseTimeout)
-	defer cancel()
-	if err := a.keeper.Release(ctx); err != nil {
-		a.log.Warn("holdfast ends: the lease is not revoked, and runs out by itself"+a.leftBehind(left), "lease", fmt.Sprintf("%x", v.Grant.LeaseID), "err", err)
+	switch {
+	case noted:
+		unplanned = nil
+	case unplanned == nil:
+		unplanned = a.noteStop(left)
+	}
+	if err := a.release(unplanned); err != nil {
+		a.sayNotReleased(v.Grant, unplanned, left, err)
 		return nil
 	}
 	a.remember(func(m *memory) { m.LeaseID, m.Released = 0, true })
-	a.log.Info(a.shadow.saying("holdfast ends: registration given up; with other brokers alive this one comes back drained (--leave-registered avoids that)" + a.leftBehind(left)))
-	a.event(Event{Kind: "agent", To: "stopped", Reason: "released", Epoch: v.Grant.Epoch})
+	a.sayReleased(v.Grant.Epoch, unplanned, left)
 	return nil
 }
 
-// leaveJoined leaves the broker as it would be without us: under its own registration,
-// which it renews itself.
-func (a *agent) leaveJoined(g lease.Grant) error {
-	if a.guard != nil {
-		a.guard.Disarm()
-		a.dismissGuard()
+// release gives the registration up. An etcd that did not answer in time a moment ago is not
+// waited for as long again.
+func (a *agent) release(unplanned error) error {
+	bound := releaseTimeout
+	if errors.Is(unplanned, context.DeadlineExceeded) {
+		bound = revokeTimeout
 	}
-	a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, g.Revision) })
-	a.log.Info(a.shadow.saying("holdfast ends: the broker goes on under its own registration"))
-	a.event(Event{Kind: "agent", To: "stopped", Epoch: g.Epoch})
+	ctx, cancel := context.WithTimeout(a.life0, bound)
+	defer cancel()
+	if err := a.mayVanish(ctx, a.ids.registered.now()); err != nil {
+		return errors.Join(err, a.outlast(ctx))
+	}
+	return a.keeper.Release(ctx)
+}
+
+// sayNotReleased is the last word of a sidecar that could not give the registration up. The
+// note of a planned stop counts all the same.
+func (a *agent) sayNotReleased(g lease.Grant, unplanned error, left recovery.Fence, err error) {
+	said := "holdfast ends: the lease is not revoked, and runs out by itself"
+	if unplanned == nil {
+		said += "; " + a.backActive()
+	}
+	a.log.Warn(said+a.leftBehind(left), "lease", fmt.Sprintf("%x", g.LeaseID), "err", err)
+	a.event(Event{Kind: "agent", To: "stopped", Epoch: g.Epoch, Detail: "the lease is not revoked, and runs out by itself: " + err.Error()})
+}
+
+// backActive says what becomes of a broker whose planned stop is noted.
+func (a *agent) backActive() string {
+	return "started within " + formatDuration(a.cfg.ReturnWithin) + " (--return-within) this one comes back active"
+}
+
+// sayReleased is the last word of a sidecar that gave the registration up.
+func (a *agent) sayReleased(epoch int64, unplanned error, left recovery.Fence) {
+	const ends = "holdfast ends: registration given up; "
+	if unplanned == nil {
+		a.log.Info(ends + a.backActive() + a.leftBehind(left))
+		a.event(Event{Kind: "agent", To: "stopped", Reason: "left", Epoch: epoch})
+		return
+	}
+	a.log.Info(a.shadow.saying(ends+"with other brokers alive this one comes back drained (--leave-registered avoids that)"+a.leftBehind(left)), "detail", unplanned)
+	a.event(Event{Kind: "agent", To: "stopped", Reason: "released", Epoch: epoch, Detail: unplanned.Error()})
+}
+
+// noteStop notes a planned stop of a broker that is proven to serve nothing.
+func (a *agent) noteStop(left recovery.Fence) error {
+	if !left.Proven() {
+		return fmt.Errorf("%w: the broker is not proven to serve nothing", errNothingToLeave)
+	}
+	d := a.departure()
+	if err := a.noteSoon(a.life0, d); err != nil {
+		return err
+	}
+	a.event(Event{Kind: "registration", From: "held", To: "left", Epoch: d.grant.Epoch})
 	return nil
 }
 
@@ -111,11 +179,19 @@ func (a *agent) guardLeft() string {
 	return ""
 }
 
-var errRunsUnregistered = errors.New("it was quiesced, but " + mustStopWhy)
+// endPatience bounds the wait for a process that is ending. With what may have gone before it,
+// and with what is asked after it, that is less than stopTimeout.
+const endPatience = stopTimeout * 3 / 8
+
+var (
+	errRunsUnregistered = errors.New("it was quiesced, but " + mustStopWhy)
+	errUnseen           = errors.New("it does not answer, and its process is not seen to have ended: " + mustStopWhy)
+)
 
 // fenceToLeave returns an error when the broker may serve, whatever --fence says: a
 // registration is not given up then. A broker that does not answer and of which no
-// process is seen is taken for ended; that is no proof, and does not let the guard go.
+// process is seen is taken for ended; that is no proof, and does not let the guard go. One that
+// must not run without its registration is not: it is stopped, or its end is waited for.
 // due: it may not serve any more, so it is stopped if it cannot be quiesced.
 // The result is proven, or empty.
 func (a *agent) fenceToLeave(ctx context.Context, due bool) (left recovery.Fence, err error) {
@@ -126,14 +202,21 @@ func (a *agent) fenceToLeave(ctx context.Context, due bool) (left recovery.Fence
 		return recovery.FenceGone, nil
 	}
 	left, err = a.quiesceToLeave(ctx)
-	if err != nil && a.brokerHasLeft(ctx) { // both were stopped at once, and it was faster
-		return recovery.FenceGone, nil
+	if a.can.MustStop && left != recovery.FenceGone {
+		switch v := a.keeper.View(); {
+		case err != nil: // it is to be stopped anyway
+			due = true
+		case left != "":
+			err, due = errRunsUnregistered, true
+		case v.Grant.LeaseID != 0 && v.Validity.Known():
+			err, due = errUnseen, true
+		}
 	}
-	if err == nil && a.can.MustStop && a.health.Snapshot().At(time.Now()) != probes.Down {
-		left, err, due = "", errRunsUnregistered, true
-	}
-	if err == nil || !due || a.stopper == nil || !a.fences(recovery.StepStop) {
-		return left, err
+	switch {
+	case err == nil:
+		return left, nil
+	case !due || !a.mayStop():
+		return a.awaitEnd(ctx, err)
 	}
 	a.recognizeNow(ctx)
 	how, stopErr := a.stopper.Stop(ctx)
@@ -145,18 +228,47 @@ func (a *agent) fenceToLeave(ctx context.Context, due bool) (left recovery.Fence
 	return recovery.FenceGone, nil
 }
 
+// awaitEnd waits for the end of a process that was to end, or does not answer any more, or has
+// to end before its registration: one command may stop it and us at once. why is returned if it may serve all the same.
+func (a *agent) awaitEnd(ctx context.Context, why error) (recovery.Fence, error) {
+	waiting, cancel := context.WithTimeout(ctx, endPatience)
+	defer cancel()
+	toEnd := a.leaving.toEnd() || a.can.MustStop
+	for waiting.Err() == nil && a.processLives() && (toEnd || !a.brokerAnswers(ctx)) {
+		sleep(waiting, endLook)
+	}
+	switch reached := a.fencing.reached; {
+	case a.brokerHasLeft(ctx):
+		return recovery.FenceGone, nil
+	case a.goesAway() && provesIdle(reached, a.processLives()) && !a.brokerAnswers(ctx):
+		return reached, nil
+	}
+	return "", why
+}
+
+// processLives reports whether a process of the broker is seen to live. Nobody watches
+// processes any more: what was seen last is looked at again.
+func (a *agent) processLives() bool {
+	t := a.brokerTarget()
+	return t.Pid != 0 && !t.Gone() || a.servingLives()
+}
+
 // brokerHasLeft reports whether the broker's process has ended and no other one is there.
-// Nobody watches processes any more: what was seen last is looked at again.
 func (a *agent) brokerHasLeft(ctx context.Context) bool {
-	if t := a.brokerTarget(); t.Pid != 0 && !t.Gone() || !a.brokerGone() {
-		return false
+	return !a.processSeen() && a.brokerGone() && !a.brokerAnswers(ctx)
+}
+
+// processSeen reports whether a process of the broker lives, be it one that was started a
+// moment ago and has not answered yet.
+func (a *agent) processSeen() bool {
+	if t := a.brokerTarget(); t.Pid != 0 && !t.Gone() {
+		return true
 	}
 	if l, ok := a.stopper.(looker); ok {
-		if _, runs := l.Target(); runs {
-			return false
-		}
+		_, runs := l.Target()
+		return runs
 	}
-	return !a.brokerAnswers(ctx)
+	return false
 }
 
 func (a *agent) brokerAnswers(ctx context.Context) bool {
@@ -167,11 +279,13 @@ func (a *agent) brokerAnswers(ctx context.Context) bool {
 
 func (a *agent) quiesceToLeave(ctx context.Context) (left recovery.Fence, err error) {
 	if a.health.Snapshot().At(time.Now()) == probes.Down {
-		switch reached, runs := a.fencing.reached, a.brokerTarget().Pid != 0; {
-		case provesIdle(reached, runs):
-			return reached, nil
-		case runs:
+		switch reached, runs := a.fencing.reached, a.processSeen(); {
+		case runs && !provesIdle(reached, runs):
 			return "", errors.New("the broker runs and does not answer")
+		case reached == recovery.FenceGone && a.process == nil && a.child == nil:
+			return "", nil // nobody would see the process that was started since
+		case reached.Proven():
+			return reached, nil
 		case a.processEnded():
 			return recovery.FenceGone, nil
 		}

@@ -4,12 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"holdfast/agent/guard"
 	"holdfast/agent/process"
+	"holdfast/brokerapi"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
@@ -78,6 +81,105 @@ func TestABrokerThatAnswersIsQuiescedBeforeItsRegistrationIsGivenUp(t *testing.T
 	}
 }
 
+// 'holdfast leave' has been done, and both are stopped at once: the broker closes its admin
+// API, and its process needs a moment more.
+func TestABrokerThatHasLeftIsAwaitedWhileItEnds(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		ends   time.Duration // after the stop; 0: not while anybody waits
+		serves bool          // it answers, and is not quiesced
+		fails  bool
+	}{
+		{"it ends a moment later", time.Second, false, false},
+		{"it takes leave of its clients for longer", 0, false, false},
+		{"it serves again, and cannot be quiesced", 0, true, true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			inLeaver(t, brokerapi.Capabilities{}, stoppable, func(l *leaver) {
+				if err := l.asks(5*time.Second, false); err != nil {
+					t.Fatal(err)
+				}
+				end := l.isAProcess()
+				l.stopAsked()
+				l.halt()
+				l.set(func() { l.ended, l.serving, l.refuses = !row.serves, row.serves, 1000 })
+				if row.ends > 0 {
+					time.AfterFunc(row.ends, end)
+				}
+				began := l.age()
+				err := l.leave()
+				if took := l.age() - began; (err != nil) != row.fails || took > stopTimeout || row.ends > 0 && (took < row.ends || took > row.ends+2*endLook) {
+					t.Errorf("%v, took %v", err, took)
+				}
+				if got := l.why("agent"); strings.HasSuffix(got, "stopped:left") == row.fails || l.notes != 1 || len(l.stops) > 0 {
+					t.Errorf("the last word is %q, %d notes, stopped at %v", got, l.notes, l.stops)
+				}
+			})
+		})
+	}
+}
+
+// Its lease lives on for longer than anybody waits here, and is the next sidecar's.
+func TestTheEndOfABrokerThatMustStopIsAwaitedBeforeItsRegistrationIsGivenUp(t *testing.T) {
+	for _, row := range []struct {
+		name  string
+		asked bool          // by 'holdfast leave', before
+		ends  time.Duration // after the stop; 0: not while anybody waits
+	}{
+		{"both are stopped at once", false, time.Second},
+		{"the same, after 'holdfast leave'", true, time.Second},
+		{"only the sidecar is stopped", false, 0},
+		{"the same, after 'holdfast leave'", true, 0},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			inLeaver(t, brokerapi.Capabilities{MustStop: true}, func(c *Config) { c.IKnow = true }, func(l *leaver) {
+				end := l.isAProcess()
+				if row.asked {
+					if err := l.asks(5*time.Second, false); err != nil || l.leaving.phase != awaitingEnd {
+						t.Fatalf("%v, phase %d", err, l.leaving.phase)
+					}
+				}
+				l.stopAsked()
+				l.halt()
+				if row.ends > 0 {
+					time.AfterFunc(row.ends, func() {
+						l.set(func() { l.ended = true })
+						end()
+					})
+				}
+				began := l.age()
+				err := l.leave()
+				took := l.age() - began
+				if gone := row.ends > 0; (err == nil) != gone || (l.notes == 1) != gone || revoked(l.sidecarLife) != gone || took > stopTimeout {
+					t.Errorf("%v, %d notes, revoked %v, took %v", err, l.notes, revoked(l.sidecarLife), took)
+				}
+				if err != nil && !strings.Contains(err.Error(), "left to run out by itself") {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// isAProcess gives the broker a process that is seen, and returns what ends it.
+func (l *sidecarLife) isAProcess() (end func()) {
+	l.t.Helper()
+	c := exec.Command("sleep", "300")
+	if err := c.Start(); err != nil {
+		l.t.Fatal(err)
+	}
+	end = sync.OnceFunc(func() { _, _ = c.Process.Kill(), c.Wait() })
+	l.t.Cleanup(end)
+	living, err := process.TargetOf(c.Process.Pid)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	who, _ := l.identity.get()
+	l.inLoop(func() { l.served = living })
+	l.recognizer.settle(living, who.Instance, isBroker, "")
+	return end
+}
+
 // One command stops both units: the broker ends while it is being quiesced.
 func TestABrokerThatEndsWhileItIsQuiescedLeavesNoRegistration(t *testing.T) {
 	living, err := process.TargetOf(1)
@@ -138,6 +240,37 @@ func TestASidecarThatHoldsNothingLetsTheGuardGoWhenNothingIsServed(t *testing.T)
 				})
 			})
 		}
+	}
+}
+
+// watchfulStopper is one that sees the process that a stop would hit.
+type watchfulStopper struct {
+	Stopper
+	target process.Target
+}
+
+func (s watchfulStopper) Target() (process.Target, bool) { return s.target, s.target.Pid != 0 }
+
+// Whoever starts the broker again may have done so: what the ladder stopped says nothing of the
+// process that boots, and with a stop command alone nobody sees that one.
+func TestAGuardStaysWhereTheNextProcessRunsOrWouldNotBeSeen(t *testing.T) {
+	for name, next := range map[string]process.Target{"it is not seen": {}, "it is seen": {Pid: 1, StartTicks: 1}} {
+		t.Run(name, func(t *testing.T) {
+			inLife(t, stoppable, func(l *sidecarLife) {
+				l.until(l.age() + 5*time.Second)
+				l.set(func() { l.lost, l.storeErr, l.refuses = true, true, 1000 })
+				l.until(l.age() + 10*time.Second)
+				if got := l.view.Load().fence; got != recovery.FenceGone {
+					t.Fatalf("the ladder has reached %q", got)
+				}
+				l.halt()
+				l.set(func() { l.words = nil })
+				l.stopper = watchfulStopper{l.stopper, next}
+				if err := l.leave(); (err != nil) != (next.Pid != 0) || l.said() != "" {
+					t.Errorf("%v, guard %q", err, l.said())
+				}
+			})
+		})
 	}
 }
 

@@ -229,6 +229,26 @@ func TestTheGuardLeavesABrokerAloneThatIsRegisteredAndWaitsToBeAttached(t *testi
 	})
 }
 
+// What is owned by locks is given to it by nobody but us, so what hands bring back is theirs.
+func TestABrokerThatWaitsToBeAttachedIsLookedAtWhereTopicsAreOwnedByLocks(t *testing.T) {
+	for locks, looked := range map[string]bool{"on": true, "off": false} {
+		quiescedInAnOutage(t, func(c *Config) {
+			stoppable(c)
+			c.DetachmentRecoverWindow, c.OwnershipLocks = time.Minute, locks
+		}, func(l *sidecarLife) {
+			l.set(func() { l.away = false })
+			for !l.isRegistered() {
+				l.until(l.age() + 10*time.Millisecond)
+			}
+			l.set(func() { l.serving = true })
+			l.until(l.age() + l.cfg.HealthInterval + 10*time.Millisecond)
+			if l.state() != recovery.Detached || l.serving == looked || len(l.stops) > 0 {
+				t.Errorf("locks %s: %s, serving %t, stopped at %v", locks, l.state(), l.serving, l.stops)
+			}
+		})
+	}
+}
+
 // It was not looked at while it was registered, so the last proof is old when etcd goes
 // away again. That is a reason to look, not to stop it.
 func TestABrokerWhoseRegistrationCameForAMomentIsQuiescedAnewAndNotStopped(t *testing.T) {

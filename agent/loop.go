@@ -28,6 +28,7 @@ type loopState struct {
 	mode     recovery.ModeRecord
 	modeRev  int64 // store revision up to which the mode is known
 	boot     BootStatus
+	decided  *DecisionStatus // that the mode comes from; nil: others set it. Immutable
 	grant    lease.Grant
 
 	attachment   recovery.Attachment
@@ -41,6 +42,10 @@ type loopState struct {
 	conflict     string
 	gate         bool
 	detachedBy   recovery.Why
+	cutFrom      time.Time // see life
+	cutOver      int64     // see life
+	unsure       int       // see life
+	unread       string    // see outcome
 	fencing      fencing
 	upBreaks     int64          // breaks counted when the broker was last up
 	lastBreaks   int64          // and at the last run
@@ -56,12 +61,21 @@ type loopState struct {
 	armed        lease.Validity // what the guard was armed with last
 	restsUntil   lease.Instant  // to where a proof has put its moment off since; 0: none has
 	guarding     guarding
+	answered     string // the broker's process that answered last
+	illness      illness
+	healthTold   healthTold
 
 	reassert    bool // the state key must be written again
 	stateGuard  int64
 	reasserting bool
+	assertFrom  lease.Instant // the next write of it may begin then
 
 	session   session
+	leaving   leaving
+	leftFound bool // a process that has left under another sidecar was found
+	pausedEnd pausedEnd
+	crash     crashNote
+	stopNote  stopNote
 	steering  recovery.SteerView // as it was told of last
 	viewStale bool               // and the broker's view
 
@@ -75,6 +89,10 @@ type loopState struct {
 	saving           chan struct{}
 	clocks           atomic.Pointer[Clocks] // at the last run, and what they told is published; nil: not yet, or nobody reads them
 	doubt            doubt
+	dataOf           string    // process of the broker for which its data is looked at
+	dataFrom         time.Time // and since when
+	goneFrom         time.Time // since when the data directory is not there, see dataGone
+	dataLate         string    // process for which that took too long
 	noted            time.Time // when the revision of the last confirmed renewal was noted on disk
 	lastNoted        lastRenewal
 	former           lease.Validity // by the last renewal of the sidecar before this one; zero: not known
@@ -95,9 +113,11 @@ func (a *agent) initLoop() {
 		a.boot = a.memory.Boot // the broker may have been started before this sidecar
 	}
 	a.incarnation = a.memory.Incarnation
+	a.decided = a.memory.Decided
 	a.saving = make(chan struct{}, 1)
 	a.endFencing()
 	a.restorePause()
+	a.recallLeft()
 	a.publish()
 }
 
@@ -174,6 +194,12 @@ func (a *agent) untilNext() time.Duration {
 	if d := a.fencing.waiting.Add(stopPatience).Sub(now); d > 0 && a.fencing.waiting != 0 {
 		next = min(next, d)
 	}
+	if d := a.leaving.until.Sub(now); d > 0 && a.leaving.holdsBack() {
+		next = min(next, d)
+	}
+	if d := a.nextLook().Sub(now); d > 0 && a.illness.seen != nil {
+		next = min(next, d)
+	}
 	if left := a.pauseLeft(); left > 0 {
 		next = min(next, left)
 	}
@@ -198,19 +224,27 @@ func (a *agent) step() error {
 	a.attach(verdict)
 	a.noteRenewal()
 	a.noteHealth(verdict, health.LastError, who)
+	a.tendHealthNote(verdict)
 	a.watchPause()
 	if err := a.judgeSession(who.Instance); err != nil {
 		return err
 	}
+	a.tendLeaving(verdict, who)
+	a.noteEndInPause()
+	a.noteCrash()
 	a.fence(verdict)
+	a.giveUpStopped()
 	a.tendGuard() // before the reconciler may load
 	a.name(id, verdict)
 	a.noteInstance(who)
+	a.forgetFormer(who.Instance)
+	a.work.of(who.Instance, verdict == probes.Up)
 	if a.cfg.DataDir == "" && who.DataDir != "" {
 		a.dataDir.SetPath(who.DataDir)
 	}
 	a.publishLife(who) // before the gate opens: the registrar decides by it
 	a.remindRegistrar(who)
+	a.tendIllness(verdict)
 	a.setGate(verdict)
 	a.order(verdict, who)
 	a.letIn()
@@ -223,6 +257,7 @@ func (a *agent) step() error {
 	a.noteGuard()
 	a.noteConflicts()
 	a.noteConfirmed(time.Now())
+	a.noteData(who.Instance)
 	a.noteReadiness()
 	a.publish()
 	return nil
@@ -252,7 +287,7 @@ func (a *agent) remindRegistrar(who brokerapi.Identity) {
 	if v.Phase != lease.Holding {
 		return
 	}
-	if who.Instance != "" && who.Instance != a.memory.Instance && a.askedBoot != who.Instance && a.verdict == probes.Up {
+	if who.Instance != "" && who.Instance != a.memory.Instance && a.askedBoot != who.Instance && a.verdict == probes.Up && a.dataSeen(who.Instance) {
 		a.askedBoot = who.Instance
 		a.keeper.Reestablish()
 	}
@@ -262,15 +297,18 @@ func (a *agent) remindRegistrar(who brokerapi.Identity) {
 	}
 }
 
-// setGate ties the renewal to the broker's life. An unknown verdict changes nothing; but
-// a broker that is proven to have ended has none, also while its last answer still counts,
-// as it does for a sidecar that was frozen.
+// setGate ties the renewal to the broker's life; one that is ill has it while it is held. An
+// unknown verdict changes nothing; but a broker that is proven to have ended has none, also
+// while its last answer still counts, as it does for a sidecar that was frozen.
 func (a *agent) setGate(verdict probes.Verdict) {
 	switch verdict {
 	case probes.Up:
 		who, _ := a.identity.get()
-		a.gate = !a.overdue(who.Instance) && a.brokerID != "" && (a.dataDir.Path() == "" || a.dataDir.Snapshot().State != probes.DirUnknown) && !a.unsettled()
+		a.gate = !a.overdue(who.Instance) && a.brokerID != "" && (a.dataDir.Path() == "" || a.dataDir.Snapshot().State != probes.DirUnknown) && (a.gate || a.dataSeen(who.Instance)) && !a.unsettled()
 	case probes.Down:
+		a.gate = a.gate && a.endsUnderLease() || a.illness.held() != ""
+	}
+	if who, _ := a.identity.get(); a.leaving.unregistered(who.Instance) {
 		a.gate = false
 	}
 	if a.gate && a.brokerGone() {
@@ -282,15 +320,17 @@ func (a *agent) setGate(verdict probes.Verdict) {
 
 // forbear keeps the lease of a broker that is down from being revoked while recovery is
 // paused, and while its process is seen to live: that one may only hang, and serve when
-// it comes to itself. The ladder stops it at the fence point, if it can be stopped.
+// it comes to itself. The ladder stops it at the fence point, if it can be stopped. One that
+// leaves by itself ends its session itself.
 func (a *agent) forbear() {
-	a.keeper.Forbear(a.suspended(recovery.ActRevoke) || a.brokerTarget().Pid != 0)
+	unseen := a.can.Overlooks && a.leaving.phase == givingUp // see giveUp
+	a.keeper.Forbear(unseen || a.leavesItself() && !a.brokerGone() || a.crash.owed() || a.suspended(recovery.ActRevoke) || a.owesStopNote() || a.brokerTarget().Pid != 0 || a.ails(a.verdict))
 }
 
 // order tells what may be done to topics.
 func (a *agent) order(verdict probes.Verdict, who brokerapi.Identity) {
 	decided := a.mode.Mode.Known() && verdict != probes.Down && who.Instance == a.memory.Instance
-	attached := a.attachment != recovery.Detached && !a.awaitsGuard() && !a.doubted()
+	attached := a.attachment != recovery.Detached && !a.leaving.holdsBack() && !a.awaitsGuard() && !a.doubted()
 	a.orderSteerer(decided, attached) // first: it says whether topics may follow
 	a.setOrders(a.orders(attached && decided))
 	a.orderWatching(attached && decided)
@@ -323,10 +363,10 @@ func (a *agent) tell(ctx context.Context, f func()) {
 // publish makes what the loop knows visible to everybody else.
 func (a *agent) publish() {
 	a.view.Store(&snapshot{brokerID: a.brokerID, registeredAs: a.ids.registered.now(), attachment: a.attachment, mode: a.mode,
-		boot: a.boot, everReady: a.everReady, conflict: a.conflict, reassert: a.reassert,
+		boot: a.boot, decided: a.decided, everReady: a.everReady, conflict: a.conflict, reassert: a.reassert,
 		instance: a.memory.Instance, fence: a.fencing.reached, restart: a.fencing.restart, failure: a.session.verdict,
-		awaitsGuard: a.awaitsGuard(), unguarded: a.guarding.standby == standbyWithout,
-		doubted: a.doubted(), guarded: a.guarding.target, wasRegistered: a.wasRegistered(), foreign: a.recognizer.foreign()})
+		leaving: a.leavingWords(), awaitsGuard: a.awaitsGuard(), unguarded: a.guarding.standby == standbyWithout,
+		doubted: a.doubted(), guarded: a.guarding.target, wasRegistered: a.wasRegistered(), foreign: a.recognizer.foreign(), held: a.illness.held()})
 }
 
 func (a *agent) publishLife(who brokerapi.Identity) {
@@ -334,18 +374,34 @@ func (a *agent) publishLife(who brokerapi.Identity) {
 	if started.IsZero() {
 		started = a.brokerProcessStart()
 	}
+	seen := a.dataSeen(who.Instance)
 	dir := a.dataDir.Snapshot()
-	boot := recovery.BootFacts{BrokerStartedAt: started, OldestMarker: dir.OldestMarker, MarkerPath: dir.OldestPath}
-	if dir.State == probes.DirUnreadable {
-		boot.DirError = dir.Error
+	boot := bootFacts(started, dir)
+	gone, doubtful := a.dataGone(who.Instance)
+	if gone {
+		boot.DirGone = a.dataDir.Path()
 	}
+	confirmed := a.confirmed() // renewed since it was noted
+	a.memory.was(confirmation{Deadline: confirmed.Deadline})
 	m := a.memory
-	seen := a.keeper.View().Grant.Revision // renewed since it was noted
-	m.ConfirmedAt, m.Revision = max(m.ConfirmedAt, seen), max(m.Revision, seen)
+	m.ConfirmedAt, m.Revision = max(m.ConfirmedAt, confirmed.Revision), max(m.Revision, confirmed.Revision)
 	value := a.value
 	if a.byInstance && a.valueOf != who.Instance {
 		value = nil // another process's
 	}
-	a.life.Store(&life{memory: m, mode: a.mode, instance: who.Instance, boot: boot, value: value,
-		retriesUsed: a.retriesUsed(), unfenced: a.unfenced(who.Instance)})
+	var modeRev int64
+	if !a.byInstance { // else it may be of another process's key
+		modeRev = a.modeRev
+	}
+	a.life.Store(&life{memory: m, mode: a.mode, modeRev: modeRev, instance: who.Instance, boot: boot, data: a.dataFound(who.Instance, dir), unseen: !seen, vanished: doubtful, value: value,
+		retriesUsed: a.retriesUsed(), unfenced: a.unfenced(who.Instance), leaves: a.leaving.departs(who.Instance) || a.pausedEnd.underway || a.crash.underway || a.stopNote.underway, recalls: a.mode.Mode == "" && !a.leftFound, cutFrom: a.cutFrom, cutOver: a.cutOver, unsure: a.unsure, health: a.healthTold.now})
+}
+
+// bootFacts is the evidence of the boot kind that is on this host.
+func bootFacts(started time.Time, dir probes.DirView) recovery.BootFacts {
+	facts := recovery.BootFacts{BrokerStartedAt: started, OldestMarker: dir.OldestMarker, MarkerPath: dir.OldestPath}
+	if dir.State == probes.DirUnreadable {
+		facts.DirError = dir.Error
+	}
+	return facts
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/agent/lease"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
@@ -20,18 +21,20 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 var (
 	descReady      = desc("ready", "1 when clients may be sent here. 0: 'holdfast status' lists the causes.")
 	descCause      = desc("ready_cause", "1 for each condition that keeps clients away, 0 for those that hold; ready is 1 when all are 0. 'holdfast status' has the words to each.", "cause")
-	descMode       = desc("broker_mode", "1 for the broker's mode, 0 for the others. drained waits for a person.", "mode")
+	descMode       = desc("broker_mode", "1 for the broker's mode, 0 for the others. drained waits for an operator.", "mode")
 	descAttachment = desc("attachment", "1 for the present attachment, 0 for the others. degraded: renewals fail, look at etcd now; detached: clients are kept away, 'holdfast explain' says why.", "state")
 	descDetached   = desc("detached", "1 while the broker is detached: not ready, and fenced or being fenced. It comes back by itself when its registration is confirmed; 'holdfast status' says what is missing.")
 	descPresent    = desc("registration_present", "1 while etcd has a registration of this broker id, as the watch last saw it. With --registration none: 1 unless the broker was away for longer than the TTL.")
 	descEpoch      = desc("registration_epoch", "Create revision of the registration; it grows with each one. 0: none is held. With --registration none: grows when a broker comes back after the TTL.")
 	descZombie     = desc("broker_zombie", "1 while the broker shows this sign of a zombie: it runs unregistered, or serves topics that are not assigned to it or that another broker owns, or does not see what is assigned to it (stale_view: restart it).", "kind")
-	descPaused     = desc("paused", "1 while a person has paused recovery. The lease and the fencing go on; 'holdfast status' says who and until when.")
-	descStartup    = desc("startup_done", "1 once startup has led somewhere: to a broker that was ready, or to a mode that a person must change. 0 for minutes: 'holdfast status' says what it waits for.")
-	descDrained    = desc("drained", "1 for the reason of the present drained, 0 for the others; all 0 while the broker is not drained. operator: a person's or another program's word; pod_stop: the preStop of a pod's. Any other waits for a person: find the cause, then 'holdfast activate'.", "reason")
+	descPaused     = desc("paused", "1 while an operator has paused recovery. The lease and the fencing go on; 'holdfast status' says who and until when.")
+	descStartup    = desc("startup_done", "1 once startup has led somewhere: to a broker that was ready, or to a mode that an operator must change. 0 for minutes: 'holdfast status' says what it waits for.")
+	descDrained    = desc("drained", "1 for the reason of the present drained, 0 for the others; all 0 while the broker is not drained. operator: an operator's or another program's word; pod_stop: that of the preStop of a pod which drains, as older manifests do. Any other waits for an operator: find the cause, then 'holdfast activate'.", "reason")
 	descDraining   = desc("drain_pending", "1 while the broker is to be drained and still serves topics, or has not taken the mode. For minutes: 'holdfast topics' names what is left.")
 	descMismatch   = desc("mode_mismatch", "1 while the mode in etcd, or the broker's own, is not the one that was decided here. For minutes: 'holdfast events' says who writes it, or why the broker does not take it.")
 	descConflict   = desc("identity_conflict", "1 while another sidecar holds the registration of this broker id: clients are kept away here. Stop one of the two.")
+	descOutlives   = desc("registration_outlives_lease", "1 while this broker's registration, or that of a broker next to it in etcd, stands although its lease is gone, or without one: everybody takes that broker for alive, and nothing ends it. 'holdfast events' names the key.")
+	descTogether   = desc("ill_together", "1 while the broker is ill (its process lives, its calls fail) and keeps its registration, because no other broker is known to be well: nothing is stopped. Look at what the brokers depend on; 'holdfast explain' says how the others are.")
 	descRestart    = desc("broker_restart_required", "1 while the broker may serve without its registration and nothing here could stop it; /broker/live fails. Restart it, or stop it by hand.")
 	descLoop       = desc("agent_loop_last_run_timestamp_seconds", "When the agent's loop last ran. More than 10 s ago: the sidecar hangs, restart it.")
 )
@@ -39,7 +42,7 @@ var (
 // Describe implements prometheus.Collector.
 func (g stateGauges) Describe(c chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descReady, descCause, descMode, descAttachment, descDetached, descPresent, descEpoch, descZombie, descPaused,
-		descStartup, descDrained, descDraining, descMismatch, descConflict, descRestart, descLoop} {
+		descStartup, descDrained, descDraining, descMismatch, descConflict, descOutlives, descTogether, descRestart, descLoop} {
 		c <- d
 	}
 }
@@ -70,7 +73,7 @@ func (g stateGauges) Collect(c chan<- prometheus.Metric) {
 	gauge(descPresent, a.metrics.present.Load())
 	v, p := a.keeper.View(), a.reconciler.Snapshot()
 	up := a.health.Snapshot().At(time.Now()).String() == "up"
-	gauge(descZombie, up && v.Validity.ExpiredAt(a.clock()) && p.Served+p.Orphan > 0, "unregistered")
+	gauge(descZombie, up && v.Validity.ExpiredAt(a.clock()) && a.servesUnregistered(s, v, p), "unregistered")
 	gauge(descZombie, p.Orphan > 0, "orphan_topics")
 	gauge(descZombie, p.Foreign > 0, "foreign_owner")
 	gauge(descZombie, a.staleView().Stale, "stale_view")
@@ -82,15 +85,29 @@ func (g stateGauges) Collect(c chan<- prometheus.Metric) {
 	gauge(descDraining, drainPending(s, p, a.steerer.View().Steering))
 	gauge(descMismatch, s.reassert || a.steerer.View().Steering == recovery.SteerFailing)
 	gauge(descConflict, s.conflict != "")
+	gauge(descOutlives, a.lingers.Load())
+	gauge(descTogether, s.held != "")
 	gauge(descRestart, s.restart != "")
 	c <- prometheus.MustNewConstMetric(descEpoch, prometheus.GaugeValue, float64(v.Grant.Epoch))
 	c <- prometheus.MustNewConstMetric(descLoop, prometheus.GaugeValue, float64(a.freshness.Last().UnixMilli())/1000)
 }
 
+// servesUnregistered reports whether a broker that is up, and has no lease, serves anything. One
+// that was not asked since it is so, and whose own cluster gives it topics, may: it does not
+// serve nothing until it has said so. One whose storage fences it serves on by design while
+// etcd is away.
+func (a *agent) servesUnregistered(s *snapshot, v lease.View, p recovery.Progress) bool {
+	if !p.ServedKnown && a.can.Assigns || a.fencesItself() && p.Served+p.Orphan > 0 {
+		return a.registrationState(s, v) == "absent"
+	}
+	return p.Served+p.Orphan > 0
+}
+
 // byOperator is the label of every drained that is not Holdfast's, except those for the end
 // of a pod: nobody may know of that one, as when its node was emptied. byPodStop is also the
-// reason that preStop gives in deploy/kubernetes. byUnknown is the label of one of
-// Holdfast's whose reason is none of those below.
+// reason that preStop gave in deploy/kubernetes before 'holdfast leave', and pods of those
+// manifests still give. byUnknown is the label of one of Holdfast's whose reason is none of
+// those below.
 const (
 	byOperator = "operator"
 	byPodStop  = "pod_stop"
@@ -99,8 +116,8 @@ const (
 
 // drainedReasons bounds the label: a person's own words are not one.
 var drainedReasons = []string{
-	byOperator, byPodStop, string(recovery.ReasonJoin), string(recovery.ReasonUnknownData), string(recovery.ReasonStaleRestart), string(recovery.ReasonRegistrationExpired),
-	string(recovery.ReasonRestoredBackup), string(recovery.ReasonCorruptState), string(recovery.ReasonUnreadableMode), byUnknown,
+	byOperator, byPodStop, string(recovery.ReasonJoin), string(recovery.ReasonUnknownData), string(recovery.ReasonDataMissing), string(recovery.ReasonStaleRestart), string(recovery.ReasonRegistrationExpired),
+	string(recovery.ReasonRestoredBackup), string(recovery.ReasonCorruptState), string(recovery.ReasonUnreadableMode), string(recovery.ReasonUnreadableRecord), byUnknown,
 }
 
 // drainedReason is the label of a drained mode; empty: the broker is not drained.

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"holdfast/agent/guard"
+	"holdfast/agent/lease"
 	"holdfast/recovery"
 )
 
@@ -126,5 +127,35 @@ func TestWhatIsWrongIsShownAsOne(t *testing.T) {
 			t.Errorf("%s: %s is %v", row.name, row.metric, v)
 		}
 		a.publish()
+	}
+}
+
+// A sidecar that is started beside a broker without a registration has never listed it.
+func TestABrokerThatWasNotAskedAndMayServeIsAZombieOnceItsRegistrationIsKnownToBeAbsent(t *testing.T) {
+	unreachable := lease.View{LastError: "no answer", LastClass: "timeout"}
+	for name, row := range map[string]struct {
+		assigns bool
+		view    lease.View
+		served  recovery.Progress
+		want    bool
+	}{
+		"not asked yet":                      {true, lease.View{}, recovery.Progress{}, true},
+		"not asked yet, and etcd is away":    {true, unreachable, recovery.Progress{}, false},
+		"not asked yet, and given no topics": {false, lease.View{}, recovery.Progress{}, false},
+		"it serves nothing":                  {true, lease.View{}, recovery.Progress{ServedKnown: true}, false},
+		"it serves":                          {false, unreachable, recovery.Progress{ServedKnown: true, Served: 1}, true},
+		"it serves what is not its own":      {false, lease.View{}, recovery.Progress{ServedKnown: true, Orphan: 1}, true},
+	} {
+		a := built(t)
+		a.can.Assigns = row.assigns
+		if got := a.servesUnregistered(a.view.Load(), row.view, row.served); got != row.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	a := built(t)
+	a.can.FencesItself, a.cfg.Fence = true, []string{"ready"}
+	serves := recovery.Progress{ServedKnown: true, Served: 1}
+	if a.servesUnregistered(a.view.Load(), unreachable, serves) || !a.servesUnregistered(a.view.Load(), lease.View{}, serves) {
+		t.Error("one whose storage fences it: want a zombie once it is known not to be registered, and not while etcd is away")
 	}
 }

@@ -24,8 +24,8 @@ type stillBroker struct{ brokerapi.Broker }
 
 const telltale = "/tenant-a/topic-of-theirs"
 
-func (stillBroker) Topics(context.Context) (serving, quiesced []string, err error) {
-	return []string{telltale}, nil, nil
+func (stillBroker) Topics(context.Context) (brokerapi.Held, error) {
+	return brokerapi.Held{Serving: []string{telltale}}, nil
 }
 func (stillBroker) Health(context.Context) error               { return nil }
 func (stillBroker) Load(context.Context, string, []byte) error { return errors.New(telltale) }
@@ -61,7 +61,7 @@ func built(t *testing.T) *agent {
 func builtWith(t *testing.T) (*agent, *prometheus.Registry) {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
-	return builtOn(t, reg, stillBroker{}), reg
+	return builtOn(t, reg, quiescing{stillBroker{}}), reg
 }
 
 // builtOn is built with that registry, beside that broker.
@@ -136,16 +136,16 @@ var contracted = map[string][]string{
 	"build_info": {"nats", "test"}, "policy_info": {"own", "drain", "external"}, "shadow": nil,
 	"ready": nil, "ready_transitions_total": {"ready", "not_ready"}, "startup_done": nil,
 	"broker_up": nil, "broker_mode": {"active", "drained", "draining"}, "broker_restart_required": nil, "mode_mismatch": nil,
-	"drained":       {"operator", "join", "stale_restart", "registration_expired", "restored_backup", "corrupt_state", "unreadable_mode", "other"},
+	"drained":       {"operator", "join", "stale_restart", "registration_expired", "restored_backup", "corrupt_state", "unreadable_mode", "unreadable_record", "other"},
 	"drain_pending": nil,
-	"ready_cause":   {"lease", "attached", "guard", "mode", "broker", "steer", "topics", "agent"},
+	"ready_cause":   {"lease", "attached", "guard", "mode", "broker", "work", "steer", "topics", "agent"},
 	"attachment":    {"attached", "degraded", "detached"}, "detached": nil, "identity_conflict": nil, "paused": nil,
 	"detachments_total": {"broker_down", "fence_point", "identity_conflict", "lease_lost"},
 	"lease_ttl_seconds": nil, "lease_detach_margin_seconds": nil, "lease_deadline_timestamp_seconds": nil, "lease_remaining_seconds": nil, "lease_margin_seconds": nil,
 	"lease_renewals_total": {"confirmed", "failed", "lost"}, "lease_renewal_duration_seconds": nil,
 	"lease_keepalive_failures_total": failureClasses(), "lease_keepalive_failure_streak": nil, "lease_failing_seconds": nil,
 	"lease_hedges_total": {"true", "false"}, "etcd_endpoint_up": {"http://127.0.0.1:2379"},
-	"registration_present": nil, "registration_lost_total": {"lease_expired", "key_deleted", "broker_down"}, "registration_adoptions_total": nil, "registration_epoch": nil,
+	"registration_present": nil, "registration_outlives_lease": nil, "registration_lost_total": {"lease_expired", "key_deleted", "broker_down", "stopped"}, "registration_adoptions_total": nil, "registration_epoch": nil,
 	"broker_boots_total": {"first_boot", "restart", "stale_restart", "kept"}, "broker_zombie": {"unregistered", "orphan_topics", "foreign_owner", "stale_view"},
 	"broker_process_changes_total": {"started", "adopted", "ended", "start_failed", "held"},
 	"broker_steers_total":          {"active", "drained", "ok", "error", "timeout", "dropped"}, "topics_woken_total": {"ok", "changed", "error"},
@@ -157,7 +157,7 @@ var contracted = map[string][]string{
 	"would_have_total": {"register", "rebind", "set_mode", "load", "quiesce", "unload", "stop", "not_ready", "revoke", "steer", "wake"},
 	"guard_up":         nil, "guard_starts_total": nil, "guard_fired_total": nil, "guard_last_fired_timestamp_seconds": nil,
 	"datadir_watch_mode": {"events", "rescan"}, "datadir_watch_overflows_total": nil,
-	"agent_loop_last_run_timestamp_seconds": nil, "agent_suspensions_total": nil,
+	"agent_loop_last_run_timestamp_seconds": nil, "agent_suspensions_total": nil, "ill_together": nil,
 	"config_last_reload_successful": nil, "config_last_reload_success_timestamp_seconds": nil,
 	"moves_total":                 {"ok", "error", "refused", "abandoned"},
 	"move_phase_duration_seconds": {"validate", "quiesce", "commit", "seal", "handover", "resume", "delete"},
@@ -237,7 +237,7 @@ func TestOperatorsWordsAreNoLabel(t *testing.T) {
 func TestEveryReasonOfABootHasASeriesOrIsAModeThatWasKept(t *testing.T) {
 	a := built(t)
 	for _, r := range []recovery.Reason{recovery.ReasonBoot, recovery.ReasonJoin, recovery.ReasonFastRestart, recovery.ReasonStaleRestart,
-		recovery.ReasonFullClusterRestart, recovery.ReasonRestoredBackup, recovery.ReasonCorruptState, recovery.ReasonUnreadableMode} {
+		recovery.ReasonFullClusterRestart, recovery.ReasonRestoredBackup, recovery.ReasonCorruptState, recovery.ReasonUnreadableMode, recovery.ReasonUnreadableRecord} {
 		if got := a.metrics.bootReason(r); got != string(r) {
 			t.Errorf("%s is counted as %s", r, got)
 		}

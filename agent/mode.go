@@ -11,8 +11,17 @@ import (
 	"holdfast/recovery"
 )
 
-// setMode takes up a mode that stands in etcd at that revision.
+// setMode takes up a mode that others decided, and that stands in etcd at that revision.
 func (a *agent) setMode(m recovery.ModeRecord, revision int64, detail string) {
+	if m != a.mode {
+		a.decided = nil
+		a.remember(func(k *memory) { k.Decided = nil })
+	}
+	a.takeMode(m, revision, Event{Detail: detail})
+}
+
+// takeMode takes up a mode; why is what the event says of it.
+func (a *agent) takeMode(m recovery.ModeRecord, revision int64, why Event) {
 	a.modeRev = max(a.modeRev, revision)
 	a.reassert = false
 	if m == a.mode {
@@ -21,21 +30,22 @@ func (a *agent) setMode(m recovery.ModeRecord, revision int64, detail string) {
 	from := a.mode
 	a.mode = m
 	a.log.Info(a.shadow.saying("mode"), "from", string(from.Mode), "to", string(m.Mode), "reason", string(m.Reason), "by", m.By, "epoch", a.grant.Epoch)
-	a.event(Event{Kind: "mode", From: string(from.Mode), To: string(m.Mode), Reason: string(m.Reason), Epoch: a.grant.Epoch, Detail: detail})
-	if m.Mode == recovery.Drained && m.By == recovery.ByHoldfast {
-		a.log.Warn("the broker is drained and waits for a person: find out why, then 'holdfast activate'", "reason", string(m.Reason))
-	}
+	why.Kind, why.From, why.To, why.Reason, why.Epoch = "mode", string(from.Mode), string(m.Mode), string(m.Reason), a.grant.Epoch
+	a.event(why)
 	a.remember(func(k *memory) { k.Mode, k.Reason, k.By = string(m.Mode), string(m.Reason), m.By })
 }
 
 // stateSeen takes up what the watch saw of the state key. guard is the mod revision
-// to write against, 0 if the key is absent.
-func (a *agent) stateSeen(seen *recovery.ModeRecord, garbled string, revision, guard int64) {
+// to write against, 0 if the key is absent; store is how far etcd was.
+func (a *agent) stateSeen(seen *recovery.ModeRecord, garbled string, revision, guard, store int64) {
 	if a.mode.Mode == "" { // the startup decision is to come, and may rest on an older view
-		a.early = func() { a.stateSeen(seen, garbled, revision, guard) }
+		a.early = func() { a.stateSeen(seen, garbled, revision, guard, store) }
 		return
 	}
 	if revision <= a.modeRev {
+		if !a.byInstance && rewound(guard, a.modeRev, store) {
+			a.keeper.Reestablish() // the Registrar decides what such a store says of the mode
+		}
 		return
 	}
 	switch ruling, m := recovery.JudgeState(a.mode, seen); ruling {
@@ -64,14 +74,18 @@ func (a *agent) stateSeen(seen *recovery.ModeRecord, garbled string, revision, g
 	}
 }
 
+// assertAgain is the time between two writes of the state key: etcd may refuse each at once, as a
+// full one does, and somebody may undo each.
+const assertAgain = time.Second
+
 // assertMode writes the mode again if it must be, unless we may have been declared
 // dead: then the registrar decides first.
 func (a *agent) assertMode() {
 	v := a.keeper.View()
-	if !a.reassert || a.reasserting || a.undecided() || a.doubted() || a.suspended(recovery.ActReassert) || a.attachment == recovery.Detached || v.Phase != lease.Holding || v.FailureStreak > 0 {
+	if !a.reassert || a.reasserting || a.clock() < a.assertFrom || a.undecided() || a.doubted() || a.suspended(recovery.ActReassert) || a.attachment == recovery.Detached || v.Phase != lease.Holding || v.FailureStreak > 0 {
 		return
 	}
-	a.reasserting = true
+	a.reasserting, a.assertFrom = true, a.clock().Add(assertAgain)
 	m, guard := a.mode, a.stateGuard
 	a.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(a.life0, 5*time.Second)

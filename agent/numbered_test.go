@@ -69,13 +69,13 @@ func (n *numbered) Identify(context.Context) (brokerapi.Identity, error) {
 	return brokerapi.Identity{Instance: n.id, Version: "0.7.3"}, nil
 }
 func (n *numbered) Health(ctx context.Context) error { _, err := n.Identify(ctx); return err }
-func (n *numbered) Topics(ctx context.Context) (serving, quiesced []string, err error) {
+func (n *numbered) Topics(ctx context.Context) (brokerapi.Held, error) {
 	if err := n.Health(ctx); err != nil {
-		return nil, nil, err
+		return brokerapi.Held{}, err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return slices.Sorted(maps.Keys(n.loaded)), nil, nil
+	return brokerapi.Held{Serving: slices.Sorted(maps.Keys(n.loaded))}, nil
 }
 func (n *numbered) Load(ctx context.Context, topic string, _ []byte) error {
 	who, err := n.Identify(ctx)
@@ -409,7 +409,7 @@ func inNumbered(t *testing.T, claim func(n *numbered)) {
 		n.config.Registration, n.config.BrokerID, n.config.StateDir = "adopt", "b1", filepath.Join(dir, "state")
 		ctx, cancel := context.WithCancel(context.Background())
 		n.all.Go(func() { _ = n.store.Run(ctx) })
-		n.put(n.keys.Registration("900"), "{}")
+		n.all.Go(n.beside(ctx, "900"))
 		n.all.Go(func() { n.lead(ctx) })
 		synctest.Wait()
 		defer func() {
@@ -420,6 +420,25 @@ func inNumbered(t *testing.T, claim func(n *numbered)) {
 		}()
 		claim(n)
 	})
+}
+
+// beside registers a peer. What is returned renews its lease until ctx ends.
+func (n *numbered) beside(ctx context.Context, id string) (renew func()) {
+	const ttl = time.Minute
+	leaseID, _, err := n.client.Grant(ctx, ttl)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.put(n.keys.Registration(id), "{}", clientv3.WithLease(clientv3.LeaseID(leaseID)))
+	return func() {
+		for ctx.Err() == nil {
+			_, _ = n.client.KeepAlive(ctx, leaseID)
+			select {
+			case <-ctx.Done():
+			case <-time.After(ttl / 10):
+			}
+		}
+	}
 }
 
 // attached runs claim beside a broker that has served those topics for a while as 11.

@@ -120,13 +120,13 @@ func TestAStateThatTheWatchBringsLateIsNotTakenUp(t *testing.T) {
 		active := recovery.ModeRecord{Mode: recovery.Active, Reason: recovery.ReasonOperator, By: recovery.ByOperator}
 		l.inLoop(func() {
 			l.setMode(drained, 2_000_001, "")
-			l.stateSeen(&active, "", 2_000_000, 2_000_000)
-			l.stateSeen(&active, "", 2_000_001, 2_000_001)
+			l.stateSeen(&active, "", 2_000_000, 2_000_000, 2_000_000)
+			l.stateSeen(&active, "", 2_000_001, 2_000_001, 2_000_001)
 		})
 		if got := l.view.Load().mode; got != drained {
 			t.Errorf("mode %+v", got)
 		}
-		l.inLoop(func() { l.stateSeen(&active, "", 2_000_002, 2_000_002) })
+		l.inLoop(func() { l.stateSeen(&active, "", 2_000_002, 2_000_002, 2_000_002) })
 		if got := l.view.Load().mode; got != active {
 			t.Errorf("newer, and not taken up: %+v", got)
 		}

@@ -28,8 +28,8 @@ type shelf struct {
 	serving map[string]bool
 }
 
-func (s *shelf) Topics(context.Context) (serving, quiesced []string, err error) {
-	return s.served(), nil, nil
+func (s *shelf) Topics(context.Context) (recovery.Held, error) {
+	return recovery.Held{Serving: s.served()}, nil
 }
 
 func (s *shelf) served() []string {

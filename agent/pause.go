@@ -92,6 +92,14 @@ func (a *agent) pauseLeft() time.Duration {
 	return max(0, p.Left(time.Now(), a.bootID, time.Duration(a.clock())))
 }
 
+// pauseEnds is when the pause in force ends; zero: there is none.
+func (a *agent) pauseEnds() time.Time {
+	if p := a.pausing.Load(); p != nil && a.pauseLeft() > 0 {
+		return p.Until
+	}
+	return time.Time{}
+}
+
 // pauseStatus is the pause in force, nil if there is none.
 func (a *agent) pauseStatus() *PauseStatus {
 	p, left := a.pausing.Load(), a.pauseLeft()
@@ -124,7 +132,7 @@ func (a *agent) beginPause(p recovery.Pause) {
 	a.pausing.Store(&p)
 	a.remember(func(m *memory) { m.Pause = &p })
 	a.forbear()
-	a.log.Warn("recovery is paused: the lease, the fencing and a person's commands go on", "owner", p.Owner, "reason", p.Reason,
+	a.log.Warn("recovery is paused: the lease, the fencing and an operator's commands go on", "owner", p.Owner, "reason", p.Reason,
 		"until", p.Until.Format(time.RFC3339))
 	a.event(Event{Kind: "operator", To: "paused", Reason: "operator", Epoch: a.grant.Epoch,
 		Detail: fmt.Sprintf("by %s until %s: %s", p.Owner, p.Until.Format(time.RFC3339), p.Reason)})

@@ -204,7 +204,7 @@ func TestAPausedSidecarRenewsDetachesAndFences(t *testing.T) {
 func TestAModeIsWrittenAgainOnlyAfterThePause(t *testing.T) {
 	inLife(t, nil, func(l *sidecarLife) {
 		l.pause(time.Minute)
-		l.inLoop(func() { l.stateSeen(nil, "", 1_000_000, 0) })
+		l.inLoop(func() { l.stateSeen(nil, "", 1_000_000, 0, 1_000_000) })
 		var asserting, wanted bool
 		l.inLoop(func() { asserting, wanted = l.reasserting, l.reassert })
 		if asserting || !wanted {
@@ -286,8 +286,9 @@ func TestTheRegistrarWaitsForTheEndOfThePause(t *testing.T) {
 			return life{instance: "process-1", mode: recovery.ModeRecord{Mode: recovery.Active, Reason: recovery.ReasonBoot, By: recovery.ByHoldfast},
 				memory: memory{Format: memoryFormat, Incarnation: "mine", Instance: "process-1", Mode: "active", Epoch: 5, Revision: 5}}
 		}}
-	seen := cluster.Snapshot{BrokerID: "n1", Revision: 9, Era: cluster.Era{N: 1}, OldestPeerRevision: 3, AnyRegistered: true,
+	seen := cluster.Snapshot{BrokerID: "n1", Revision: 9, Era: cluster.Era{N: 1}, Peer: cluster.Peer{CreateRevision: 3}, AnyRegistered: true,
 		Member: &cluster.Member{Era: 1}, State: &cluster.State{Mode: "active", Reason: "boot", By: "holdfast"}}
+	r.lived, r.livedHow = recovery.Alive, "n2 lived on"
 	out := r.decide(seen, r.life())
 	if err := r.deferred(&out, r.life()); err == nil || !strings.Contains(err.Error(), "register drained (registration_expired)") {
 		t.Errorf("while paused: %v", err)

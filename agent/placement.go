@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -87,44 +85,12 @@ func (a *agent) orderPlacer() {
 	if a.placer == nil {
 		return
 	}
-	a.placer.SetOrders(recovery.PlacerOrders{Epoch: a.grant.Epoch, Paused: a.suspended(recovery.ActTakeTopic),
-		Attached: a.attachment == recovery.Attached && a.grant.LeaseID != 0 && a.verified && !a.doubted() && a.mode.Mode.Known()})
+	a.placer.SetOrders(a.placerOrders())
 }
 
-// followBrokers feeds the reconciler and the placer with all brokers' states and
-// assignments. Our own assignments are taken up first: a topic that was just given away
-// is not wanted here any more when the placer learns of it.
-func (a *agent) followBrokers(ctx context.Context, id string) error {
-	keys := a.main.Keys()
-	return a.main.Follow(ctx, cluster.Target{Key: keys.Brokers(), Prefix: true}, a.inOrder(ctx, func(u cluster.Update) {
-		a.assignmentsSeen(id, mine(u, keys, id))
-		modes := map[string]recovery.Mode{}
-		var stateless []string
-		var puts, deletes []recovery.Assignment
-		for _, kv := range u.Puts {
-			if id, topic, ok := keys.ParseAssignment(kv.Key); ok {
-				puts = append(puts, recovery.Assignment{Topic: topic, Place: recovery.Place{
-					Broker: id, CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision}})
-			} else if id, ok := keys.ParseState(kv.Key); ok {
-				if s, err := cluster.ParseState(kv.Value); err == nil {
-					modes[id] = recovery.Mode(s.Mode)
-				} else {
-					modes[id] = recovery.Unreadable
-				}
-			}
-		}
-		for _, key := range u.Deletes {
-			if id, topic, ok := keys.ParseAssignment(key); ok {
-				deletes = append(deletes, recovery.Assignment{Topic: topic, Place: recovery.Place{Broker: id}})
-			} else if id, ok := keys.ParseState(key); ok {
-				stateless = append(stateless, id)
-			}
-		}
-		a.placer.Update(func(r *recovery.Roster, now time.Time) {
-			r.SetModes(u.Full, modes, stateless, now)
-			r.SetPlaces(u.Full, puts, deletes)
-		})
-	}), a.followError(ctx, "all brokers"))
+func (a *agent) placerOrders() recovery.PlacerOrders {
+	return recovery.PlacerOrders{Epoch: a.grant.Epoch, Paused: a.suspended(recovery.ActTakeTopic),
+		Attached: a.attachment == recovery.Attached && !a.leaving.holdsBack() && a.grant.LeaseID != 0 && a.verified && !a.doubted() && a.mode.Mode.Known()}
 }
 
 // maxOthers bounds what a status says of brokers one by one.
@@ -155,70 +121,4 @@ func (a *agent) fleetStatus() *FleetStatus {
 		}
 	}
 	return fleet
-}
-
-// mine is the part of an update that is about one broker.
-func mine(u cluster.Update, keys cluster.Keys, id string) cluster.Update {
-	part := cluster.Update{Full: u.Full, Revision: u.Revision}
-	ours := func(key string) bool {
-		owner, _, ok := keys.ParseAssignment(key)
-		return ok && owner == id
-	}
-	for _, kv := range u.Puts {
-		if ours(kv.Key) {
-			part.Puts = append(part.Puts, kv)
-		}
-	}
-	for _, key := range u.Deletes {
-		if ours(key) {
-			part.Deletes = append(part.Deletes, key)
-		}
-	}
-	return part
-}
-
-// followFleet feeds the placer with who is registered.
-func (a *agent) followFleet(ctx context.Context) error {
-	keys := a.main.Keys()
-	ids := func(list []string) (out []string) {
-		for _, key := range list {
-			if id, ok := keys.ParseRegistration(key); ok {
-				out = append(out, id)
-			}
-		}
-		return out
-	}
-	return a.main.Follow(ctx, cluster.Target{Key: keys.Registrations(), Prefix: true, KeysOnly: true}, func(u cluster.Update) {
-		a.placer.Update(func(r *recovery.Roster, now time.Time) {
-			r.SetRegistered(u.Full, ids(u.PutKeys()), ids(u.Deletes), now)
-		})
-	}, a.followError(ctx, "registrations"))
-}
-
-// ignoredRecord tells of a key that looks like a topic's record and is none. What lies
-// below a record is others' business.
-func (a *agent) ignoredRecord(key string) {
-	form := a.main.Keys().TopicRecords() + "NAMESPACE/TOPIC"
-	a.log.Warn("topic record ignored: want "+form, "key", key)
-	a.event(Event{Kind: "topics", To: "ignored", Reason: "record", Detail: key + " does not name a topic: write " + form})
-}
-
-// followTopics feeds the placer with the topics that there are.
-func (a *agent) followTopics(ctx context.Context) error {
-	keys := a.main.Keys()
-	topics := func(list []string) (out []string) {
-		for _, key := range list {
-			if topic, ok := keys.ParseTopicRecord(key); ok {
-				out = append(out, topic)
-			} else if !strings.Contains(strings.TrimPrefix(key, keys.TopicRecords()), "/") {
-				a.ignoredRecord(key)
-			}
-		}
-		return out
-	}
-	return a.main.Follow(ctx, cluster.Target{Key: keys.TopicRecords(), Prefix: true, KeysOnly: true}, func(u cluster.Update) {
-		a.placer.Update(func(r *recovery.Roster, _ time.Time) {
-			r.SetTopics(u.Full, topics(u.PutKeys()), topics(u.Deletes))
-		})
-	}, a.followError(ctx, "topics"))
 }

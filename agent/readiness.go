@@ -19,8 +19,10 @@ type snapshot struct {
 	attachment   recovery.Attachment
 	mode         recovery.ModeRecord
 	boot         BootStatus
-	everReady    bool // startup is over
+	decided      *DecisionStatus // nil: others set the mode
+	everReady    bool            // startup is over
 	conflict     string
+	leaving      string // why a broker that leaves keeps clients away; empty: it does not leave
 	reassert     bool   // the state key in etcd is another than the mode
 	instance     string // broker process that was registered
 	fence        recovery.Fence
@@ -29,10 +31,11 @@ type snapshot struct {
 	// awaitsGuard: clients wait for the guard of the broker's process; unguarded: it did
 	// not come, and they wait no more.
 	awaitsGuard, unguarded bool
-	doubted                bool           // no renewal was confirmed since the clocks jumped
-	foreign                string         // why the process that was to be the broker's is not; empty: it may be
-	guarded                process.Target // the process that its guard stood by for; zero: none
-	wasRegistered          bool           // the broker, in this sidecar's life or before
+	doubted                bool            // no renewal was confirmed since the clocks jumped
+	foreign                string          // why the process that was to be the broker's is not; empty: it may be
+	guarded                process.Target  // the process that its guard stood by for; zero: none
+	wasRegistered          bool            // the broker, in this sidecar's life or before
+	held                   recovery.Reason // why a broker that is ill keeps its registration; empty: it does not
 }
 
 // readyChecks are the conditions for sending clients here. Those that time can
@@ -56,6 +59,9 @@ func (a *agent) readyChecks() []probes.Check {
 		}},
 		{Name: "attached", Err: func() error {
 			s := a.view.Load()
+			if s.leaving != "" {
+				return errors.New(s.leaving)
+			}
 			if s.attachment != recovery.Detached {
 				return nil
 			}
@@ -94,12 +100,15 @@ func (a *agent) readyChecks() []probes.Check {
 				return errors.New("another broker process answers: the decision about it is to come")
 			case v == probes.Up:
 				return nil
+			case a.view.Load().held != "":
+				return errors.New(v.String() + ", held (" + recovery.HeldWords(a.view.Load().held) + "): " + h.LastError)
 			case h.LastError != "":
 				return errors.New(v.String() + ": " + h.LastError)
 			default:
 				return errors.New(v.String())
 			}
 		}},
+		{Name: "work", Err: a.work.err},
 		{Name: "steer", Err: func() error {
 			v := a.steerer.View()
 			if v.Steering.Obeys() || a.view.Load().mode.Mode != recovery.Active {

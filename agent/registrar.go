@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,12 +23,29 @@ type life struct {
 	mode     recovery.ModeRecord // zero: none was decided yet
 	instance string              // broker process that answers now
 	boot     recovery.BootFacts  // without KnownToCluster
+	data     recovery.DataID     // of data that is the broker's own; empty: not known, or there is none
 	value    []byte              // own: what to register
+	// unseen: the data directory is yet to be looked at for that process.
+	unseen bool
+	// vanished: it was not there at the first look, and is yet to be looked at again.
+	vanished bool
+	modeRev  int64 // the highest revision of the state key that is known; 0: none of this key
 	// retriesUsed: the limit of failed attempts since the loss is reached.
 	retriesUsed bool
+	// leaves: its departure is being noted, or was: see registrar_planned.go.
+	leaves bool
+	// recalls: a note of the sidecar before this one, that this very process is to be stopped,
+	// is followed still.
+	recalls bool
 	// unfenced: the process that answers is yet to be fenced; what it is given now would be
 	// taken from it again.
 	unfenced bool
+	// unsure counts the notes of a planned stop that may be written late, since the member
+	// record was written last: it is written anew, which refuses them.
+	unsure  int
+	cutFrom time.Time      // since when we were cut off from etcd, until that is noted; zero: we were not
+	cutOver int64          // revision at which we were back; 0: what is read now
+	health  cluster.Health // see Member
 }
 
 // had is the mode before the decision: the loop's, or that of the sidecar before.
@@ -35,7 +53,7 @@ func (l life) had() recovery.ModeRecord {
 	if l.mode.Mode != "" {
 		return l.mode
 	}
-	return recovery.ModeRecord{Mode: recovery.Mode(l.memory.Mode), Reason: recovery.Reason(l.memory.Reason), By: l.memory.By}
+	return l.memory.mode()
 }
 
 // outcome is what the registrar found and did. The loop takes it up before the
@@ -50,16 +68,20 @@ type outcome struct {
 	// 0: as old as the grant.
 	seenAt        int64
 	instance      string
+	data          recovery.DataID // that the broker has from now on
 	stateRevision int64
 	restored      bool // etcd is older than what we remember
 	// succeeds: the process that answers is registered under another id than the one before.
 	succeeds   bool
 	succession recovery.SuccessionFacts
-	former     string // that one's id; empty: there was none
-	moved      int    // assignments that were handed over
-	repaired   string // what was wrong with the registration; empty: nothing
-	value      []byte // registration as it stands
-	joined     bool   // the lease is the broker's own
+	former     string    // that one's id; empty: there was none
+	moved      int       // assignments that were handed over
+	repaired   string    // what was wrong with the registration; empty: nothing
+	unread     string    // what could not be read in etcd, and where; empty: nothing
+	value      []byte    // registration as it stands
+	joined     bool      // the lease is the broker's own
+	unsure     int       // see life
+	cutFrom    time.Time // of the cut that was noted, or that the registration did not outlive
 }
 
 // registrar makes the registration stand: it reads etcd in one transaction, has
@@ -67,10 +89,14 @@ type outcome struct {
 // It implements lease.Registrar.
 type registrar struct {
 	cfg        Config
-	brokerID   string // the stable name
-	byInstance bool   // the broker registers itself under its instance
-	run        string // names this process in a value of our own
-	stood      bool   // a value with our run has stood. Of the Keeper's goroutine
+	brokerID   string     // the stable name
+	byInstance bool       // the broker registers itself under its instance
+	run        string     // names this process in a value of our own
+	stood      bool       // a value with our run has stood. Of the Keeper's goroutine
+	moved      bool       // the state directory is not where it was when it was last used
+	sighted    sighting   // of the registration of a copy. Of the Keeper's goroutine
+	idle       int64      // lease that nobody else renews. Of the Keeper's goroutine
+	rival      func(bool) // told whether a copy of this sidecar is registered, or may be; nil: nobody asks
 	line       Line
 	clock      func() lease.Instant
 	log        *slog.Logger
@@ -83,13 +109,37 @@ type registrar struct {
 	// byInstance.
 	handing func(instance string, under lease.Grant)
 	granted time.Duration // what etcd makes of --lease-ttl; 0: not asked yet. Of the Keeper's goroutine
+	spare   lease.Grant   // was granted for a write that etcd refused, within one Establish. Of the Keeper's goroutine
 	// peers asks the broker whether others of its cluster are active; nil: etcd knows them.
 	peers  func(context.Context) (bool, error)
 	others bool // its last answer. Of the Keeper's goroutine
 	// serves begins to list what the broker serves; nil: etcd does not say whose that is.
 	serves  func(*listing)
-	listing *listing // under way, or not asked for yet. Of the Keeper's goroutine
-	strange string   // see recovery.StartupFacts. Of the Keeper's goroutine
+	listing *listing     // under way, or not asked for yet. Of the Keeper's goroutine
+	strange string       // see recovery.StartupFacts. Of the Keeper's goroutine
+	loss    lossSeen     // that is being decided about. Of the Keeper's goroutine
+	before  confirmation // what the sidecar before this one noted last; zero: nothing
+	// outlived: see recovery.ClusterFacts. Of the Keeper's goroutine
+	outlived string
+	// fleetUnread: see recovery.Unread. Of the Keeper's goroutine
+	fleetUnread string
+	unreadSaid  string // see noteUnread. Of the Keeper's goroutine
+	foretells   bool   // what is decided is only said
+	// pauseEnds is when the maintenance pause in force ends; zero: there is none.
+	pauseEnds func() time.Time
+	// peersSeen is what was seen of other brokers' leases since the registration was lost; nil:
+	// nobody looked. lived and livedHow are what follows. Of the Keeper's goroutine.
+	peersSeen *lifeWatch
+	lived     recovery.Life
+	livedHow  string
+	givenUp   givenUp // of the broker's own; zero: it was not. Of the Keeper's goroutine
+	reviewed  *review // the drain that is looked at again; nil: none. Of the Keeper's goroutine
+	// awaits is told whether it is not known yet that a peer lived on, or that none did: the
+	// broker may not serve meanwhile. nil: nobody asks.
+	awaits func(bool)
+	hasty  bool                               // do not wait for proof of life: what stands is taken for alive
+	later  func(time.Duration)                // has us asked again then; nil: the Keeper asks by itself
+	recall func(context.Context, leftProcess) // told of a process that is to be stopped; nil: nobody asks
 }
 
 // tries bounds how often one Establish decides anew because etcd changed meanwhile.
@@ -101,6 +151,7 @@ func (r *registrar) Establish(ctx context.Context, held int64, fresh bool) (leas
 	if err != nil {
 		return lease.Grant{}, err
 	}
+	defer r.giveBack(ctx, client)
 	for range tries {
 		var out outcome
 		out, err = r.once(ctx, client, held)
@@ -110,9 +161,12 @@ func (r *registrar) Establish(ctx context.Context, held int64, fresh bool) (leas
 		}
 		switch {
 		case err == nil:
-			r.stood = true
+			r.stood, r.peersSeen = true, nil
 			if err := r.deliver(ctx, out); err != nil {
 				return lease.Grant{}, err
+			}
+			if r.reviewed != nil && out.decision.Review {
+				r.reviewed.told = true
 			}
 			return out.grant, nil
 		case !again:
@@ -126,6 +180,10 @@ func (r *registrar) Establish(ctx context.Context, held int64, fresh bool) (leas
 func (r *registrar) open(ctx context.Context, held int64, fresh bool) (*cluster.Client, error) {
 	if fresh {
 		// An earlier call got no answer. Ask on a new connection; any answer proves it.
+		// Of a registration that may be a copy's no lease is renewed: it would seem to live.
+		if r.moved && !r.stood {
+			held = 0
+		}
 		if _, err := r.line.KeepAlive(ctx, max(held, 1), true); err != nil && !errors.Is(err, lease.ErrLost) {
 			return nil, err
 		}
@@ -135,23 +193,15 @@ func (r *registrar) open(ctx context.Context, held int64, fresh bool) (*cluster.
 
 // once is one look, one decision, one transaction.
 func (r *registrar) once(ctx context.Context, client *cluster.Client, held int64) (outcome, error) {
-	seen, now, err := r.look(ctx, client)
+	seen, now, out, err := r.consider(ctx, client, nil)
 	if err != nil {
 		return outcome{}, err
 	}
-	if err := r.company(ctx, seen); err != nil {
+	if err := cmp.Or(r.doubtful(out), r.leaves(out)); err != nil {
 		return outcome{}, err
 	}
-	if err := r.inventory(ctx, client, seen, now); err != nil {
-		return outcome{}, err
-	}
-	out := r.decide(seen, now)
-	if err := r.deferred(&out, now); err != nil {
-		return outcome{}, err
-	}
-	if err := r.doubtful(out); err != nil {
-		return outcome{}, err
-	}
+	r.reviewDrain(ctx, client, seen, &out)
+	r.meanReview(seen, now, out)
 	switch out.decision.Step {
 	case recovery.Conflict:
 		return outcome{}, fmt.Errorf("%w: %s", lease.ErrConflict, r.describeHolder(seen))
@@ -167,11 +217,54 @@ func (r *registrar) once(ctx context.Context, client *cluster.Client, held int64
 			err = r.keep(ctx, client, seen, held, now, &out)
 		}
 	default:
-		if err = r.awaitReturn(ctx, client, seen, now); err == nil {
+		if err = r.letGo(ctx, client, now); err == nil {
+			err = r.awaitReturn(ctx, client, seen, now)
+		}
+		if err == nil {
 			err = r.register(ctx, client, seen, held, now, &out)
 		}
 	}
+	if err == nil {
+		r.beginReview(ctx, client, &out)
+	}
 	return out, err
+}
+
+// consider gathers what a decision rests on and decides. It writes nothing. over changes what
+// was seen in etcd; nil: it is as it is.
+func (r *registrar) consider(ctx context.Context, client *cluster.Client, over func(cluster.Snapshot) cluster.Snapshot) (seen cluster.Snapshot, now life, out outcome, err error) {
+	if seen, now, err = r.look(ctx, client); err != nil {
+		return seen, now, out, err
+	}
+	r.noteUnread(seen)
+	now.cutFrom = r.cutFrom(now)
+	if over != nil {
+		seen = over(seen)
+	}
+	if err = r.copied(ctx, client, seen, now.memory); err != nil {
+		return seen, now, out, err
+	}
+	if err = r.recalled(ctx, seen, now); err != nil {
+		return seen, now, out, err
+	}
+	if err = r.company(ctx, seen); err != nil {
+		return seen, now, out, err
+	}
+	if err = r.inventory(ctx, client, seen, now); err != nil {
+		return seen, now, out, err
+	}
+	r.noteLossSeen(seen, now.memory)
+	if err = r.outlive(ctx, client, seen, now); err != nil {
+		return seen, now, out, err
+	}
+	if out, err = r.decideAlive(ctx, client, seen, now); err != nil {
+		return seen, now, out, err
+	}
+	if err = r.compareLoss(ctx, client, seen, now, &out); err != nil {
+		return seen, now, out, err
+	}
+	_, out.decision.Review = r.otherwise(seen, now, out)
+	return seen, now, out, r.deferred(&out, now)
 }
 
 // company finds out, where no etcd knows it, whether other brokers are active. What becomes
@@ -197,14 +290,18 @@ func (r *registrar) register(ctx context.Context, client *cluster.Client, seen c
 	}
 	req := cluster.RegisterRequest{
 		LeaseID: grant.LeaseID, Value: now.value, Seen: seen,
-		Incarnation: now.memory.Incarnation, At: time.Now(),
+		Incarnation: now.memory.Incarnation, Data: string(out.data), Instance: out.instance, Health: now.health, At: time.Now(), Alive: r.aliveNote(seen, now.memory),
 	}
 	if out.decision.Write {
 		req.State = stateWrite(out.decision.Mode)
 	}
 	done, err := client.Register(ctx, req)
 	if err != nil {
-		r.discard(ctx, client, grant.LeaseID, err)
+		if errors.Is(err, cluster.ErrChanged) {
+			r.spare = grant
+		} else {
+			r.discard(ctx, client, grant.LeaseID, err)
+		}
 		return err
 	}
 	if held != 0 && !now.memory.Joined {
@@ -212,6 +309,10 @@ func (r *registrar) register(ctx context.Context, client *cluster.Client, seen c
 	}
 	if req.State != nil {
 		out.stateRevision = done.Revision
+	}
+	if seen.Era.Unread != "" && !seen.AnyRegistered {
+		out.unread += fmt.Sprintf("; era %d is begun in its place", done.Era)
+		r.log.Warn("era that could not be read replaced", "was", seen.Era.Unread, "era", done.Era)
 	}
 	grant.Epoch, grant.Revision, grant.Adopted, grant.ID = done.Revision, done.Revision, r.adopting(), seen.BrokerID
 	out.grant, out.value, out.seenAt = grant, now.value, done.Revision
@@ -224,8 +325,12 @@ func (r *registrar) unregistered(out *outcome) error {
 	if out.boot != "" {
 		return fmt.Errorf("%w: the broker has not registered itself yet: nothing to adopt", lease.ErrDeferred)
 	}
-	return errors.New("the broker's registration has gone and what it held is not known: nothing to adopt until the broker is restarted")
+	return errNothingToAdopt
 }
+
+// errNothingToAdopt says that a broker which registers itself has lost its registration, and that
+// nobody knows the bytes to put it again with.
+var errNothingToAdopt = errors.New("the broker's registration has gone and what it held is not known: nothing to adopt until the broker is restarted")
 
 // keep goes on with a registration that is there: under the lease that it has if
 // that is ours and lives, under a new one otherwise.
@@ -240,7 +345,7 @@ func (r *registrar) keep(ctx context.Context, client *cluster.Client, seen clust
 	if differs && !fromBefore(reg.Value, now.value) {
 		out.repaired = "value changed"
 	}
-	if !ours || differs || out.repaired != "" {
+	if !ours || differs || out.repaired != "" || noted(seen) || now.unsure != 0 {
 		stand := r.standing(seen, now, out)
 		bound, err := r.rebind(ctx, client, seen, grant.LeaseID, now, stand)
 		if err != nil {
@@ -256,11 +361,8 @@ func (r *registrar) keep(ctx context.Context, client *cluster.Client, seen clust
 		if stand.State != nil {
 			out.stateRevision = bound.ModRevision
 		}
-	} else if out.decision.Write {
-		out.stateRevision, err = client.PutState(ctx, seen.BrokerID, *stateWrite(out.decision.Mode), seen.StateRevision)
-		if err != nil {
-			return err
-		}
+	} else if err := r.stand(ctx, client, seen, now, out); err != nil {
+		return err
 	}
 	grant.Epoch, grant.Adopted, grant.ID = reg.CreateRevision, r.adopting(), reg.BrokerID
 	grant.Revision = max(grant.Revision, seen.Revision, reg.ModRevision)
@@ -314,8 +416,8 @@ func (r *registrar) confirm(ctx context.Context, client *cluster.Client, reg clu
 
 // standing is what is written with a registration that is kept.
 func (r *registrar) standing(seen cluster.Snapshot, now life, out *outcome) cluster.Standing {
-	s := cluster.Standing{StateRevision: seen.StateRevision,
-		Member: cluster.Member{Name: seen.Name, Era: seen.Era.N, Revision: seen.Revision, Incarnation: now.memory.Incarnation, At: time.Now()}}
+	s := cluster.Standing{StateRevision: seen.StateRevision, MemberRevision: seen.MemberRevision,
+		Member: cluster.Member{Name: seen.Name, Era: seen.Era.N, Revision: seen.Revision, Incarnation: now.memory.Incarnation, Data: string(out.data), Instance: out.instance, At: time.Now(), Health: healthNote(seen, now), Cut: cutNote(seen, now), Planned: plannedNote(seen)}}
 	if out.decision.Write {
 		s.State = stateWrite(out.decision.Mode)
 	}
@@ -331,9 +433,14 @@ func (r *registrar) rebind(ctx context.Context, client *cluster.Client, seen clu
 
 // grant asks for a lease. Its life counts from before the request was sent. It needs no
 // proof of its own: it is a write, and the put under it that follows is refused when the
-// lease is not there.
+// lease is not there. A spare one that is young is as good: when a whole cluster starts at
+// once, etcd refuses the first write of all but one.
 func (r *registrar) grant(ctx context.Context, client *cluster.Client) (lease.Grant, error) {
 	sent := r.clock()
+	if g := r.spare; g.LeaseID != 0 && sent < g.SentAt.Add(g.TTL/2) {
+		r.spare = lease.Grant{}
+		return g, nil
+	}
 	id, granted, err := client.Grant(ctx, r.cfg.LeaseTTL)
 	if err != nil {
 		return lease.Grant{}, err
@@ -348,6 +455,14 @@ func (r *registrar) grant(ctx context.Context, client *cluster.Client) (lease.Gr
 func (r *registrar) leave(ctx context.Context, client *cluster.Client, held int64) {
 	if r.cfg.OwnershipLocks != "on" {
 		r.revoke(ctx, client, held)
+	}
+}
+
+// giveBack gives a lease back that no try has used.
+func (r *registrar) giveBack(ctx context.Context, client *cluster.Client) {
+	if r.spare.LeaseID != 0 {
+		r.revoke(ctx, client, r.spare.LeaseID)
+		r.spare = lease.Grant{}
 	}
 }
 

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 
 	"holdfast/agent/lease"
@@ -18,15 +19,20 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 	facts := recovery.ClusterFacts{
 		Holder:           r.holder(seen, m),
 		StoredGarbled:    seen.StateMalformed != "",
-		PeerPresent:      seen.OldestPeerRevision != 0,
+		PeerPresent:      seen.Peer.CreateRevision != 0,
 		Era:              seen.Era.N,
 		Revision:         seen.Revision,
-		Remembered:       m.Revision,
+		Remembered:       m.highest(),
+		Undone:           m.undone(seen),
 		Adopted:          r.adopting(),
 		OldestPeer:       seen.OldestPeerRevision,
 		ConfirmedAt:      m.ConfirmedAt,
 		StateFileCorrupt: m.Distrust,
 		Told:             r.peers != nil,
+		Outlived:         r.outlived,
+		Unread:           r.unread(seen),
+		Peers:            r.lived,
+		PeersSaid:        r.livedHow,
 	}
 	if facts.Told {
 		facts.PeerPresent = r.others
@@ -35,19 +41,30 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 	if seen.Member != nil {
 		facts.KnownMember, facts.OurEra = true, seen.Member.Era
 		facts.Reborn = seen.Registration != nil && seen.Member.ModRevision < seen.Registration.CreateRevision && !r.returned(now, seen)
+	} else if seen.MemberMalformed != "" && seen.Registration != nil && r.adopting() {
+		facts.Reborn = seen.Registration.CreateRevision != m.Epoch && !r.returned(now, seen)
 	}
 	had := now.had()
 	if had.Mode.Known() {
 		facts.Last = &had
 	}
-	out := outcome{instance: now.instance, stateRevision: seen.StateRevision, restored: seen.Revision < m.Revision}
-	if m.Instance == now.instance && had.Mode.Known() && m.Distrust == "" && !m.Released {
+	if rewound(seen.StateRevision, now.modeRev, seen.Revision) {
+		facts.Rewound = fmt.Sprintf("etcd is at revision %d, and the state key is at %d and was at %d", seen.Revision, seen.StateRevision, now.modeRev)
+	}
+	out := outcome{instance: now.instance, stateRevision: seen.StateRevision, restored: seen.Revision < m.highest() || facts.Rewound != "", cutFrom: now.cutFrom, unsure: now.unsure, unread: unreadable(seen)}
+	remembered := m.data(seen.Member)
+	out.data = cmp.Or(remembered, now.data)
+	if m.Instance == now.instance && had.Mode.Known() && m.Distrust == "" && !m.Released && !(noted(seen) && facts.Holder == recovery.Nobody) {
 		out.decision = recovery.DecideOutage(recovery.OutageFacts{
 			ClusterFacts: facts, Policy: recovery.Policy(r.cfg.SessionExpiredPolicy),
-			RetriesUsed: now.retriesUsed, Had: had})
+			RetriesUsed: now.retriesUsed, Had: had, Beside: r.besides(seen, m, recovery.ReasonRegistrationExpired), LossShare: r.cfg.FleetLossShare})
 		return out
 	}
+	out.data = cmp.Or(now.data, remembered)
 	boot := now.boot
+	if boot.DirGone != "" {
+		out.data = "" // so that it is drained for it once
+	}
 	boot.StateFile, boot.StateFileError = m.FirstBootDone, m.Distrust
 	if r.byInstance {
 		out.succeeds, out.succession = true, r.succession(seen, m)
@@ -56,12 +73,18 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 	boot.KnownToCluster = r.knownState(seen) != 0 || seen.Member != nil || seen.MemberMalformed != ""
 	out.boot, out.evidence = recovery.JudgeBoot(boot)
 	out.decision = recovery.DecideStartup(recovery.StartupFacts{
-		ClusterFacts: facts, Boot: out.boot, Join: r.cfg.Join, Unknown: r.neverRegistered(seen, m), Strange: r.strange})
+		ClusterFacts: facts, Stays: r.cfg.staysActive(), Boot: out.boot, Join: r.cfg.Join, Unknown: r.neverRegistered(seen, m), Strange: r.strange,
+		Missing: recovery.DataMissing(remembered, now.data, boot),
+		Left:    plannedStop(seen, now.data), Return: r.returning(), Beside: r.besides(seen, m, recovery.ReasonStaleRestart), LossShare: r.cfg.FleetLossShare})
 	if own := modeOf(seen.State); out.succeeds && out.decision.Step != recovery.Conflict {
 		out.decision.Write = own == nil || *own != out.decision.Mode
 	}
 	return out
 }
+
+// rewound reports whether a key that was at a revision once is older in a store that has passed
+// that revision: it was restored from a backup, and has grown since.
+func rewound(now, once, store int64) bool { return now != 0 && now < once && once <= store }
 
 func (r *registrar) adopting() bool { return r.cfg.Registration == "adopt" }
 
@@ -104,16 +127,25 @@ func (r *registrar) describeHolder(seen cluster.Snapshot) string {
 		"or give this one another --broker-id; if the other is dead, its lease ends by itself", r.brokerID, who)
 }
 
-// deferred holds back, while recovery is paused, what must wait, and the write of a
-// mode that need not be written now.
+// deferred holds back what rests on data that nobody has looked at and, while recovery is
+// paused, what must wait, and the write of a mode that need not be written now.
 func (r *registrar) deferred(out *outcome, now life) error {
+	if out.boot != "" && now.unseen {
+		return fmt.Errorf("%w: the data directory of the broker's new process is looked at first", lease.ErrDeferred)
+	}
+	if out.boot != "" && now.vanished && out.data != "" {
+		return fmt.Errorf("%w: the data directory is not there, and is looked at once more", lease.ErrDeferred)
+	}
 	if !r.paused() {
+		if out.decision.Step == recovery.Await {
+			return fmt.Errorf("%w: %s", lease.ErrDeferred, out.decision.Detail)
+		}
 		return nil
 	}
 	if out.decision.Waits(now.had()) {
 		return fmt.Errorf("%w: recovery is paused, and what would be done waits: %s: %s", lease.ErrDeferred, out.decision, out.decision.Detail)
 	}
-	if !out.succeeds { // whose state is still what the broker wrote itself
+	if !out.succeeds && !out.decision.Planned { // whose state is still what the broker wrote itself
 		out.decision.Write = false
 	}
 	return nil

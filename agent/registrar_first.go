@@ -90,7 +90,8 @@ func (a *agent) listOnce(l *listing) {
 		defer close(l.done)
 		ctx, cancel := context.WithTimeout(a.life0, bound)
 		defer cancel()
-		if l.serving, _, l.err = a.broker.Topics(ctx); errors.Is(l.err, context.DeadlineExceeded) {
+		held, err := a.broker.Topics(ctx)
+		if l.serving, l.err = held.Serving, err; errors.Is(err, context.DeadlineExceeded) {
 			l.err = fmt.Errorf("it did not list its topics within %s (--load-timeout): %w", formatDuration(bound), l.err)
 		}
 	})

@@ -32,7 +32,9 @@ func installed(t *testing.T, serving ...string) *outage {
 func TestAFirstInstallationBesideRunningBrokersDrainsNobody(t *testing.T) {
 	is := func(t *testing.T, o *outage, mode recovery.Mode, reason recovery.Reason) recovery.Decision {
 		t.Helper()
-		o.establish(0)
+		if _, err := o.settle(0); err != nil {
+			t.Fatal(err)
+		}
 		d := o.outcomes[len(o.outcomes)-1].decision
 		if d.Mode.Mode != mode || d.Mode.Reason != reason {
 			t.Errorf("%s: %s; want %s (%s)", d, d.Detail, mode, reason)
@@ -110,7 +112,7 @@ func TestAFirstInstallationBesideRunningBrokersDrainsNobody(t *testing.T) {
 		"a state file":    func(o *outage) { o.past.memory.FirstBootDone = true },
 		"a revision":      func(o *outage) { o.past.memory.Revision = 1 },
 	} {
-		t.Run(name+" says that it was registered", func(t *testing.T) {
+		inBubble(t, name+" says that it was registered", func(t *testing.T) {
 			o := installed(t, "/default/a")
 			known(o)
 			o.serves = unasked(t)

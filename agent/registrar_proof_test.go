@@ -122,7 +122,7 @@ func TestAGrantThatRestsOnARenewalIsProvenFirst(t *testing.T) {
 	t.Run("a new lease needs none", func(t *testing.T) {
 		o, l := newLiedTo(t)
 		l.read = func(*pb.RangeResponse) { t.Error("read") }
-		o.lose()
+		o.everybodyElseGoes()
 		if g := o.establish(0); g.Term != 0 || g.LeaseID == o.first.LeaseID {
 			t.Errorf("%+v", g)
 		}
@@ -143,7 +143,7 @@ func TestAGrantCountsFromTheSendOfItsRenewal(t *testing.T) {
 
 func TestAGrantHasTheTTLThatEtcdGranted(t *testing.T) {
 	o := newOutage(t, "drain")
-	o.lose()
+	o.everybodyElseGoes()                    // nobody's life is asked for
 	o.cfg.LeaseTTL = 1500 * time.Millisecond // etcd makes 2 s of it
 	g := o.establish(0)
 	o.takeUp()
@@ -199,10 +199,10 @@ func TestOnlyOurOwnRegistrationIsAProof(t *testing.T) {
 func TestTheNewestProcessOfAnIncarnationHasTheRegistration(t *testing.T) {
 	o := newOutage(t, "drain")
 	process := func(run string) *registrar {
-		r, past := *o.registrar, o.past
-		r.run, r.stood, past.value = run, false, valueOfRun(run)
-		r.life = func() life { return past }
-		return &r
+		past := o.past
+		past.value = valueOfRun(run)
+		return &registrar{cfg: o.cfg, brokerID: o.brokerID, run: run, line: o.line, clock: o.clock, log: o.log,
+			life: func() life { return past }, paused: o.paused, deliver: o.deliver}
 	}
 	restarted, copied := process("restarted"), process("copied")
 	g, err := restarted.Establish(t.Context(), o.first.LeaseID, false)

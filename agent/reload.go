@@ -131,7 +131,7 @@ func (a *agent) noteReload(err error, by string, changed []string) {
 	if err != nil {
 		what = strings.Join(strings.Split(err.Error(), "\n"), "; ")
 		status.Error, status.FailedAt = what, &now
-		a.log.Error("settings not taken up: those from before stay", "by", by, "err", what)
+		a.log.Error("settings not applied: those from before stay", "by", by, "err", what)
 		a.event(Event{Kind: "config", To: "refused", Reason: by, Detail: what})
 	} else {
 		status.Error, status.FailedAt, status.ReloadedAt = "", nil, &now

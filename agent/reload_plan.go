@@ -63,7 +63,7 @@ func (p reloadPlan) err() error {
 	}
 	text := strings.Join(p.refused, "; ")
 	if len(p.changed) > 0 {
-		text += "; and so nothing was taken up, not " + strings.Join(p.changed, ", ") + " either"
+		text += "; and so nothing was applied, not " + strings.Join(p.changed, ", ") + " either"
 	}
 	return refused(text + ": restart the sidecar, or take it back")
 }

@@ -190,7 +190,7 @@ func TestAReloadThatCannotBeTakenUpWholeIsNotTakenUpAtAll(t *testing.T) {
 	}{
 		{name: "a lease that others were told of", text: "health-fall: 5\nlease-ttl: 20s\n", code: ExitRefused,
 			want: "lease-ttl: 32s → 20s needs a restart; renew-interval: 4s → 2.5s needs a restart; lease-detach-margin: 10.667s → 6.667s needs a restart; " +
-				"and so nothing was taken up, not health-fall: 3 → 5 either: restart the sidecar, or take it back"},
+				"and so nothing was applied, not health-fall: 3 → 5 either: restart the sidecar, or take it back"},
 		{name: "a value that is none", text: "health-fall: many\n", code: ExitUsage,
 			want: `holdfast.yaml:1: health-fall "many": not a whole number: write digits only, such as 3`},
 		{name: "a setting that there is not", text: "health-fall: 5\nlease-tll: 32s\n", code: ExitUsage,

@@ -20,18 +20,34 @@ func (a *agent) remember(change func(*memory)) {
 // saveAgain is the pause after which a save that failed is tried again.
 const saveAgain = 5 * time.Second
 
-// confirmedEvery is how often an adopted broker's last confirmed renewal is noted on
-// disk. After a crash it tells peers that lived through from peers that came later;
-// an older note errs towards those that came later.
-const confirmedEvery = 10 * time.Second
+// The revision of the last confirmed renewal is noted on disk this often. After a crash it
+// tells an etcd that was restored from an older backup. Of an adopted broker it also tells
+// peers that lived through from peers that came later; an older note errs towards those that
+// came later.
+const (
+	confirmedEvery        = time.Minute
+	confirmedAdoptedEvery = 10 * time.Second
+)
 
+// noteConfirmed is called in each run of the loop, and wakes nobody for itself.
 func (a *agent) noteConfirmed(now time.Time) {
-	rev := a.keeper.View().Grant.Revision
-	if a.cfg.Registration != "adopt" || rev <= a.memory.ConfirmedAt || now.Sub(a.noted) < confirmedEvery {
-		return
+	every := confirmedEvery
+	if a.cfg.Registration == "adopt" {
+		every = confirmedAdoptedEvery
 	}
-	a.noted = now
+	if now.Sub(a.noted) >= every && a.noteLastConfirmed() {
+		a.noted = now
+	}
+}
+
+// noteLastConfirmed reports whether the last confirmed renewal is newer than what was noted.
+func (a *agent) noteLastConfirmed() bool {
+	rev := a.keeper.View().Grant.Revision
+	if rev <= a.memory.ConfirmedAt {
+		return false
+	}
 	a.remember(func(m *memory) { m.ConfirmedAt = rev })
+	return true
 }
 
 // saveNow writes the memory as it is. It is safe for concurrent use, and what is older

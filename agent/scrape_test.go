@@ -32,8 +32,8 @@ type servingBroker struct {
 	topics []string
 }
 
-func (b servingBroker) Topics(context.Context) (serving, quiesced []string, err error) {
-	return b.topics, nil, nil
+func (b servingBroker) Topics(context.Context) (recovery.Held, error) {
+	return recovery.Held{Serving: b.topics}, nil
 }
 
 func (b servingBroker) Load(_ context.Context, topic string, _ []byte) error {

@@ -119,8 +119,6 @@ func (a *agent) endSession(end *sessionEnd) error {
 	if end.reason == recovery.ReasonSessionExpired {
 		a.noteLoss(a.lossCause()) // the registrar saw it before the loop did
 	}
-	confirmed := a.keeper.View().Grant.Revision
-	a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, confirmed) })
 	a.log.Error("the session policy stops the broker", "reason", string(end.reason), "detail", end.detail)
 	a.event(Event{Kind: "agent", To: "shutdown", Reason: string(end.reason), Epoch: a.memory.Epoch, Detail: end.detail})
 	how, err := a.stopBroker()
@@ -148,7 +146,7 @@ func (a *agent) endSession(end *sessionEnd) error {
 func comesBack(c Config) string {
 	switch recovery.Policy(c.SessionExpiredPolicy) {
 	case recovery.PolicyReconnect:
-		return "it registers again and takes up the topics that are still its own"
+		return "it registers again and goes on with the topics that are still its own"
 	case recovery.PolicyShutdown:
 		return "it is stopped and this sidecar ends"
 	}

@@ -232,7 +232,7 @@ func TestABrokerProcessThatWasNotRegisteredHasNoSessionToEnd(t *testing.T) {
 func TestWhatABrokerHasToExpectFollowsThePolicy(t *testing.T) {
 	for policy, want := range map[string]string{
 		"drain":     "if it has and other brokers stayed registered, it comes back drained and waits for 'holdfast activate'",
-		"reconnect": "if it has and other brokers stayed registered, it registers again and takes up the topics that are still its own",
+		"reconnect": "if it has and other brokers stayed registered, it registers again and goes on with the topics that are still its own",
 		"shutdown":  "if it has and other brokers stayed registered, it is stopped and this sidecar ends",
 	} {
 		t.Run(policy, func(t *testing.T) {
@@ -245,6 +245,18 @@ func TestWhatABrokerHasToExpectFollowsThePolicy(t *testing.T) {
 			})
 		})
 	}
+}
+
+// etcd answers, so neither its address nor the class of an error is the matter.
+func TestTheStatusOfABrokerThatMustRegisterItselfNamesNoEtcd(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		l.set(func() { l.lost, l.storeErr, l.heard = true, true, errNothingToAdopt })
+		l.becomes(recovery.Detached, time.Minute)
+		l.until(l.age() + time.Second)
+		if s := l.status().Summary; !strings.Contains(s, "is not registered: "+errNothingToAdopt.Error()+".") {
+			t.Errorf("the status says %q", s)
+		}
+	})
 }
 
 func TestARegistrationOfWhichNothingIsHeardIsUnknown(t *testing.T) {

@@ -15,6 +15,7 @@ const (
 type circumstances struct {
 	everReady     bool
 	wasRegistered bool // the broker, in this sidecar's life or before
+	leaves        bool // on purpose
 	asked         bool // for the mode, by a person or another program
 	mustStop      bool // somebody else must end the broker or its double: a restart, an identity conflict
 	risk          bool // something that would protect a ready broker does not work, or waits for a person
@@ -38,6 +39,8 @@ func judge(s Status, c circumstances) Severity {
 		return SeverityWarning
 	case s.Ready.OK:
 		return SeverityOK
+	case c.leaves:
+		return SeverityInfo
 	case c.mustStop, s.StoppedBy != nil:
 		return SeverityCritical
 	case s.Mode == "" && !c.wasRegistered: // it never was in the cluster, so it cannot have left it

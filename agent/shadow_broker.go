@@ -38,33 +38,33 @@ func (b *shadowBroker) Identify(ctx context.Context) (brokerapi.Identity, error)
 	return who, err
 }
 
-func (b *shadowBroker) Topics(ctx context.Context) (serving, quiesced []string, err error) {
-	serving, quiesced, err = b.Broker.Topics(ctx)
+func (b *shadowBroker) Topics(ctx context.Context) (brokerapi.Held, error) {
+	held, err := b.Broker.Topics(ctx)
 	if err != nil {
-		return nil, nil, err
+		return held, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.serving) == 0 {
-		return serving, quiesced, nil
+		return held, nil
 	}
 	state := map[string]bool{}
-	for _, topic := range quiesced {
+	for _, topic := range held.Quiesced {
 		state[topic] = false
 	}
-	for _, topic := range serving {
+	for _, topic := range held.Serving {
 		state[topic] = true
 	}
 	maps.Copy(state, b.serving)
-	serving, quiesced = nil, nil
+	held.Serving, held.Quiesced = nil, nil
 	for _, topic := range slices.Sorted(maps.Keys(state)) {
 		if state[topic] {
-			serving = append(serving, topic)
+			held.Serving = append(held.Serving, topic)
 		} else {
-			quiesced = append(quiesced, topic)
+			held.Quiesced = append(held.Quiesced, topic)
 		}
 	}
-	return serving, quiesced, nil
+	return held, nil
 }
 
 func (b *shadowBroker) Load(_ context.Context, topic string, _ []byte) error {
@@ -107,7 +107,7 @@ func (b *shadowBroker) supposed(topic string) bool {
 // what it has.
 func (b *shadowBroker) Steer(ctx context.Context, mode brokerapi.Mode, reason string) error {
 	b.shadow.would(actSteer, string(mode)+" ("+reason+")")
-	serving, _, err := b.Broker.Topics(ctx)
+	held, err := b.Broker.Topics(ctx)
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (b *shadowBroker) Steer(ctx context.Context, mode brokerapi.Mode, reason st
 	defer b.mu.Unlock()
 	clear(b.serving)
 	if mode == brokerapi.Drained {
-		for _, topic := range serving {
+		for _, topic := range held.Serving {
 			b.serving[topic] = false
 		}
 	}
@@ -126,6 +126,15 @@ func (b *shadowBroker) Steer(ctx context.Context, mode brokerapi.Mode, reason st
 func (b *shadowBroker) End(context.Context) error {
 	b.shadow.would(actStop, "the broker's process, by its admin API")
 	return nil
+}
+
+// Works implements brokerapi.Worker.
+func (b *shadowBroker) Works(ctx context.Context) error {
+	w, ok := b.Broker.(brokerapi.Worker)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return w.Works(ctx)
 }
 
 // Believed implements brokerapi.Viewer. To ask is to do nothing.

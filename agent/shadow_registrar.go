@@ -28,20 +28,10 @@ func (r shadowRegistrar) Establish(ctx context.Context, held int64, fresh bool) 
 	if err != nil {
 		return lease.Grant{}, leaseError(err)
 	}
-	seen, now, err := r.look(ctx, client)
+	supposed := func(seen cluster.Snapshot) cluster.Snapshot { return r.shadow.store.over(seen, alive) }
+	seen, now, out, err := r.consider(ctx, client, supposed)
 	if err != nil {
 		return lease.Grant{}, leaseError(err)
-	}
-	seen = r.shadow.store.over(seen, alive)
-	if err := r.company(ctx, seen); err != nil {
-		return lease.Grant{}, err
-	}
-	if err := r.inventory(ctx, client, seen, now); err != nil {
-		return lease.Grant{}, err
-	}
-	out := r.decide(seen, now)
-	if err := r.deferred(&out, now); err != nil {
-		return lease.Grant{}, err
 	}
 	switch out.decision.Step {
 	case recovery.Conflict:
@@ -73,6 +63,7 @@ func (r shadowRegistrar) Establish(ctx context.Context, held int64, fresh bool) 
 	if err := r.deliver(ctx, out); err != nil {
 		return lease.Grant{}, err
 	}
+	r.peersSeen = nil
 	return grant, nil
 }
 

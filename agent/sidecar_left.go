@@ -95,6 +95,9 @@ func lockHolder(dir string) int {
 	return 0
 }
 
+// Held reports whether a sidecar holds a state directory, be it that it starts, runs or ends.
+func Held(stateDir string) bool { return lockHolder(stateDir) != 0 }
+
 // stoppedSidecar is the sidecar of a state directory if it was stopped by a signal, 0 if
 // it was not or cannot be seen.
 func stoppedSidecar(stateDir string) int {

@@ -10,9 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/cluster"
 	"holdfast/recovery"
 )
 
@@ -27,6 +29,10 @@ type memory struct {
 	Instance      string `json:"instance"` // broker process at the last registration
 	// Process is which process of this host Instance was; nil: it was not recognized.
 	Process *pastProcess `json:"process,omitempty"`
+	// Place is where the directory was when a registration stood, see stateDir.place.
+	Place string `json:"place,omitempty"`
+	// Data is the identity of the broker's own data, as it was first seen of that process.
+	Data recovery.DataID `json:"data,omitempty"`
 	// Value is what a broker that is named by its instance registered itself with.
 	Value       []byte `json:"value,omitempty"`
 	LeaseID     int64  `json:"lease_id"`
@@ -34,14 +40,20 @@ type memory struct {
 	Epoch       int64  `json:"epoch"`
 	Revision    int64  `json:"revision"`     // highest store revision seen
 	ConfirmedAt int64  `json:"confirmed_at"` // revision of the last confirmed renewal that was noted
+	// Deadline is when its lease was over at the latest, by our wall clock; zero: not known.
+	Deadline time.Time `json:"deadline,omitzero"`
 	// Store says in which sort of store the registration is: "none" is our own, empty an etcd.
 	Store string `json:"store,omitempty"`
-	// Released says that the last stop gave the registration up.
+	// Released says that the last stop gave the registration up, and that etcd has confirmed it.
 	Released bool       `json:"released,omitempty"`
 	Mode     string     `json:"mode"`
 	Reason   string     `json:"reason"`
 	By       string     `json:"by"`
 	Boot     BootStatus `json:"boot"`
+	// Decided is the decision that Mode comes from; nil: others set it, or an older version did.
+	Decided *DecisionStatus `json:"decided,omitempty"`
+	// Left is the process that was to be stopped after 'holdfast leave'; nil: none is.
+	Left *leftProcess `json:"left,omitempty"`
 	// Pause is the maintenance pause in force; nil: none.
 	Pause *recovery.Pause `json:"pause,omitempty"`
 	// Distrust holds what was wrong with an earlier state file until a decision took
@@ -50,6 +62,15 @@ type memory struct {
 }
 
 const memoryFormat = 1
+
+// highest is the highest revision of the store that is remembered.
+func (m memory) highest() int64 { return max(m.Revision, m.ConfirmedAt) }
+
+// undone reports whether the registration that was given up stands, or an older one. One that
+// is newer was written after the state file was.
+func (m memory) undone(seen cluster.Snapshot) bool {
+	return m.Released && seen.Registration != nil && seen.Registration.CreateRevision <= m.Epoch
+}
 
 // lockFile holds the pid of the sidecar that has locked it.
 const lockFile = "lock"
@@ -96,35 +117,44 @@ func (d *stateDir) close() error { return d.lock.Close() }
 
 func (d *stateDir) file() string { return filepath.Join(d.path, "state.json") }
 
-// load reads the memory. Without a file it is a new one. A file that cannot be
-// understood is put aside under another name and leaves its trace in Distrust: it
-// stood for a life that we know nothing of, so the next decision fails closed.
+// load reads the memory. A file that cannot be understood is put aside under another name.
 func (d *stateDir) load() (memory, error) {
-	fresh := memory{Format: memoryFormat, Incarnation: randomID()}
-	raw, err := os.ReadFile(d.file())
-	if errors.Is(err, fs.ErrNotExist) {
-		return fresh, nil
-	}
-	if err != nil {
-		return memory{}, fmt.Errorf("--state-dir %s: read state.json: %s: make it readable for this user", d.path, reason(err))
-	}
-	var m memory
-	switch err := json.Unmarshal(raw, &m); {
-	case err != nil:
-		fresh.Distrust = fmt.Sprintf("%s is corrupt (%v)", d.file(), err)
-	case m.Format != memoryFormat:
-		fresh.Distrust = fmt.Sprintf("%s has format %d, this version knows %d", d.file(), m.Format, memoryFormat)
-	case len(m.Incarnation) != 32:
-		fresh.Distrust = d.file() + " is corrupt (no incarnation)"
-	default:
-		return m, nil
+	m, corrupt, err := readMemory(d.path)
+	if err != nil || !corrupt {
+		return m, err
 	}
 	aside := d.file() + ".corrupt"
 	if err := os.Rename(d.file(), aside); err != nil {
 		return memory{}, fmt.Errorf("--state-dir %s: put the corrupt state.json aside: %s", d.path, reason(err))
 	}
-	fresh.Distrust += "; kept as " + aside
-	return fresh, nil
+	m.Distrust += "; kept as " + aside
+	return m, nil
+}
+
+// readMemory reads the memory in a state directory, which may be locked by another. Without
+// a file it is a new one. A file that cannot be understood is corrupt, and leaves its trace
+// in Distrust: it stood for a life that we know nothing of, so the next decision fails closed.
+func readMemory(dir string) (m memory, corrupt bool, err error) {
+	fresh := memory{Format: memoryFormat, Incarnation: randomID()}
+	file := (&stateDir{path: dir}).file()
+	raw, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fresh, false, nil
+	}
+	if err != nil {
+		return memory{}, false, fmt.Errorf("--state-dir %s: read state.json: %s: make it readable for this user", dir, reason(err))
+	}
+	switch err := json.Unmarshal(raw, &m); {
+	case err != nil:
+		fresh.Distrust = fmt.Sprintf("%s is corrupt (%v)", file, err)
+	case m.Format != memoryFormat:
+		fresh.Distrust = fmt.Sprintf("%s has format %d, this version knows %d", file, m.Format, memoryFormat)
+	case len(m.Incarnation) != 32:
+		fresh.Distrust = file + " is corrupt (no incarnation)"
+	default:
+		return m, false, nil
+	}
+	return fresh, true, nil
 }
 
 // save replaces the file atomically; after it returned nil the new content

@@ -5,14 +5,17 @@ import "time"
 // Status is one sidecar's view of itself at one moment: what `holdfast status`
 // shows and what GET /v1/status answers. The field names are public and stable.
 type Status struct {
-	BrokerID     string             `json:"broker_id"`
-	Driver       string             `json:"driver"`
-	Incarnation  string             `json:"incarnation"`
-	Epoch        int64              `json:"epoch"`
-	Attachment   string             `json:"attachment"`
-	Mode         string             `json:"mode"`
-	Reason       string             `json:"reason"`
-	Boot         BootStatus         `json:"boot"`
+	BrokerID    string     `json:"broker_id"`
+	Driver      string     `json:"driver"`
+	Incarnation string     `json:"incarnation"`
+	Epoch       int64      `json:"epoch"`
+	Attachment  string     `json:"attachment"`
+	Mode        string     `json:"mode"`
+	Reason      string     `json:"reason"`
+	Boot        BootStatus `json:"boot"`
+	// Decided is the start or outage that the mode comes from; null: an operator or another
+	// program set it, or nothing is decided yet.
+	Decided      *DecisionStatus    `json:"decided"`
 	Lease        LeaseStatus        `json:"lease"`
 	Registration RegistrationStatus `json:"registration"`
 	Broker       BrokerStatus       `json:"broker"`
@@ -115,6 +118,12 @@ type BrokerStatus struct {
 	// Steering says how far a broker with a mode of its own has taken ours: "waiting",
 	// "pending", "failing" or "done"; absent: it has none.
 	Steering string `json:"steering,omitempty"`
+	// Held says why a broker that is ill keeps its registration: "all_ill", "alone" or
+	// "none_known_well"; absent: it is not held.
+	Held string `json:"held,omitempty"`
+	// SteeringFlaw is why the mode that it has taken may not hold, such as topics that may
+	// come back to a drained broker; absent: nothing speaks against it.
+	SteeringFlaw string `json:"steering_flaw,omitempty"`
 }
 
 // TopicCounts counts topics. Assigned = served + missing.
@@ -126,6 +135,7 @@ type TopicCounts struct {
 	Quarantined int `json:"quarantined"`
 	Loading     int `json:"loading"`
 	Elsewhere   int `json:"held_elsewhere,omitempty"` // of the missing: another broker holds the lock
+	Unreadable  int `json:"unreadable,omitempty"`     // what else the broker lists: no topic here is called so
 	// Listed: the broker has told its topics at some time; served means nothing before.
 	Listed bool `json:"listed"`
 }
@@ -154,7 +164,7 @@ type ReadyStatus struct {
 // TopicStatus is one line of `holdfast topics`.
 type TopicStatus struct {
 	Topic string `json:"topic"`
-	State string `json:"state"` // served, missing, loading, orphan, quarantined, held_elsewhere, foreign_owner
+	State string `json:"state"` // served, missing, loading, orphan, quarantined, held_elsewhere, foreign_owner, unreadable
 	Error string `json:"error,omitempty"`
 	// Supposed: it would be in this state; the broker was not touched (--shadow).
 	Supposed bool `json:"supposed,omitempty"`
@@ -170,6 +180,10 @@ type Event struct {
 	Reason string    `json:"reason,omitempty"`
 	Epoch  int64     `json:"epoch,omitempty"`
 	Detail string    `json:"detail,omitempty"` // one sentence
+	// Row is the row of the startup or outage table that decided, and Otherwise what would
+	// have made it another; empty: the event tells of no such decision.
+	Row       string `json:"row,omitempty"`
+	Otherwise string `json:"otherwise,omitempty"`
 	// DoneAt is when that was done which the event tells of, where it was noticed later.
 	DoneAt time.Time `json:"done_at,omitzero"`
 	Shadow bool      `json:"shadow,omitempty"` // it would have been so; nothing was done (--shadow)
@@ -188,5 +202,7 @@ type Explanation struct {
 	Event Event  `json:"event"`
 	Why   string `json:"why"`
 	Avoid string `json:"avoid"`
-	Next  string `json:"next"` // what a person should do now; empty: nothing
+	// Otherwise is what would have made another row decide; empty: no table decided.
+	Otherwise string `json:"otherwise,omitempty"`
+	Next      string `json:"next"` // what a person should do now; empty: nothing
 }

@@ -24,7 +24,11 @@ func stoppedBy(events []Event, started time.Time) *StopStatus {
 			why, _, _ := strings.Cut(e.Detail, ": ")
 			return &StopStatus{By: "guard", At: at, Why: why}
 		case e.Kind == "fence" && e.To == "stopped":
-			return &StopStatus{By: "fence", At: at, Why: "its lease was about to end, and it was not shown to serve nothing"}
+			why := "its lease was about to end, and it was not shown to serve nothing"
+			if e.Reason == stopReasonIll {
+				why = "it did not answer, while another broker was well"
+			}
+			return &StopStatus{By: "fence", At: at, Why: why}
 		}
 	}
 	return nil

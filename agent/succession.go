@@ -14,7 +14,7 @@ import (
 // look reads what the decision rests on, and what is known of ourselves.
 func (r *registrar) look(ctx context.Context, client *cluster.Client) (cluster.Snapshot, life, error) {
 	if !r.byInstance {
-		seen, err := client.Snapshot(ctx, r.brokerID)
+		seen, err := client.SnapshotOf(ctx, cluster.Who{Name: r.brokerID, Registered: r.brokerID, Oldest: r.adopting(), Waits: r.waits()})
 		return seen, r.life(), err
 	}
 	before := r.life()
@@ -22,7 +22,7 @@ func (r *registrar) look(ctx context.Context, client *cluster.Client) (cluster.S
 	if id == "" {
 		return cluster.Snapshot{}, before, fmt.Errorf("%w: it is not known which process of the broker answers", lease.ErrDeferred)
 	}
-	who := cluster.Who{Name: r.brokerID, Registered: id, Former: formerID(before.memory.Instance, nil, id)}
+	who := cluster.Who{Name: r.brokerID, Registered: id, Former: formerID(before.memory.Instance, nil, id), Oldest: true, Waits: r.waits()}
 	seen, err := client.SnapshotOf(ctx, who)
 	if err != nil {
 		return seen, before, err
@@ -39,6 +39,10 @@ func (r *registrar) look(ctx context.Context, client *cluster.Client) (cluster.S
 	}
 	return seen, now, nil
 }
+
+// waits reports whether the broker is to register itself, and what is decided until then is
+// carried out by nobody.
+func (r *registrar) waits() bool { return r.adopting() && !r.foretells && len(r.life().value) == 0 }
 
 // formerID is the id under which the process before the one that answers was registered;
 // empty: there is none. The member record knows more than a state file that was lost or
@@ -79,7 +83,7 @@ func boundBy(m *cluster.Member, reg cluster.Registration, incarnation string) bo
 // boundLastByAnother reports whether nobody wrote the registration since another
 // incarnation bound it.
 func boundLastByAnother(m *cluster.Member, reg cluster.Registration, incarnation string) bool {
-	return m != nil && m.Incarnation != incarnation && m.ModRevision == reg.ModRevision
+	return m != nil && m.Incarnation != incarnation && m.WrittenWith(reg)
 }
 
 // describeNamesake says who else keeps a broker of this name.
@@ -127,7 +131,7 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 	former := seen.Former.Registration
 	plan := cluster.Succession{
 		Seen: seen, Retire: former != nil && out.succession.Former == recovery.Us, Move: out.succession.HandsOver(out.decision),
-		Member: cluster.Member{Name: r.brokerID, Era: seen.Era.N, Revision: seen.Revision, Incarnation: now.memory.Incarnation, At: time.Now()},
+		Member: cluster.Member{Name: r.brokerID, Era: seen.Era.N, Revision: seen.Revision, Incarnation: now.memory.Incarnation, Data: string(out.data), Instance: out.instance, At: time.Now()},
 	}
 	if !plan.Move && seen.Former.BrokerID != "" && out.succession.Inherits(out.decision, true) {
 		unseen, err := r.wentUnseen(ctx, client, seen)

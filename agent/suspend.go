@@ -17,7 +17,8 @@ const (
 
 // doubt is about the deadline: the host did not run for a while. A machine that was paused
 // from outside shows it by its wall clock alone, and a clock that was set shows the same. So
-// nothing goes on before a renewal is confirmed that was sent since.
+// nothing goes on before a renewal is confirmed that was sent since. A clock that was set back
+// in the same second by what it had lost, to within leastJump, shows nothing.
 type doubt struct {
 	since lease.Instant // 0: there is none
 	lost  time.Duration // the time that the boot clock may not have counted
@@ -66,8 +67,7 @@ func (a *agent) jumpedSinceLoop() bool {
 	if a.world.Clocks == nil || before == nil {
 		return false
 	}
-	news := compareClocks(*before, a.world.Clocks())
-	return news.Suspended > 0 || news.Jumped > 0
+	return compareClocks(*before, a.world.Clocks()).raisesDoubt()
 }
 
 // Clocks is one reading of the host's clocks, taken together.
@@ -85,6 +85,10 @@ type clockNews struct {
 	Suspended time.Duration
 	Jumped    time.Duration // of the wall clock; negative: backwards
 }
+
+// raisesDoubt reports whether the host may not have run. A wall clock that was set back may
+// hide a pause: by how long, nothing tells.
+func (n clockNews) raisesDoubt() bool { return n.Suspended > 0 || n.Jumped != 0 }
 
 // compareClocks says what happened from one reading to the next.
 func compareClocks(before, now Clocks) (news clockNews) {

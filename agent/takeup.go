@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"time"
 
 	"holdfast/cluster"
 	"holdfast/recovery"
@@ -35,6 +36,7 @@ func (a *agent) deliver(ctx context.Context, o outcome) error {
 // takeUp makes an outcome ours. A loss that led to it is dealt with first, so that
 // it fences even if the new registration stands already.
 func (a *agent) takeUp(o outcome) {
+	a.returned()
 	a.attach(a.verdict)
 	d := o.decision
 	if d.Step == recovery.Register && a.grant.LeaseID != 0 {
@@ -45,7 +47,9 @@ func (a *agent) takeUp(o outcome) {
 		a.boot = BootStatus{Kind: string(o.boot), Reason: string(d.Mode.Reason), Evidence: o.evidence}
 		a.metrics.boots.WithLabelValues(string(o.boot), a.metrics.bootReason(d.Mode.Reason)).Inc()
 		a.log.Info("broker boot", "kind", string(o.boot), "mode", string(d.Mode.Mode), "reason", string(d.Mode.Reason), "detail", d.Detail)
-		a.event(Event{Kind: "boot", To: string(o.boot), Reason: string(d.Mode.Reason), Epoch: o.grant.Epoch, Detail: d.Detail})
+		why := decidedBy(d)
+		why.Kind, why.To, why.Reason, why.Epoch = "boot", string(o.boot), string(d.Mode.Reason), o.grant.Epoch
+		a.event(why)
 	}
 	if o.grant.Epoch != a.memory.Epoch || o.grant.LeaseID != a.grant.LeaseID {
 		to := "held"
@@ -65,7 +69,17 @@ func (a *agent) takeUp(o outcome) {
 		a.log.Warn(a.shadow.saying("registration repaired"), "was", o.repaired, "epoch", o.grant.Epoch)
 		a.event(Event{Kind: "registration", From: o.repaired, To: "repaired", Epoch: o.grant.Epoch})
 	}
+	if o.unread != "" && o.unread != a.unread {
+		a.event(Event{Kind: "registration", To: "unreadable_record", Epoch: o.grant.Epoch, Detail: o.unread})
+	}
+	a.unread = o.unread
 	a.grant, a.value, a.verified, a.tookUp = o.grant, o.value, true, true
+	if o.unsure == a.unsure {
+		a.unsure = 0
+	}
+	if o.cutFrom.Equal(a.cutFrom) {
+		a.cutFrom, a.cutOver = time.Time{}, 0
+	}
 	a.keyAt = cmp.Or(o.seenAt, o.grant.Revision)
 	if a.byInstance {
 		a.valueOf = o.instance
@@ -82,9 +96,9 @@ func (a *agent) takeUp(o outcome) {
 	case o.restored:
 		a.log.Warn("etcd went back in time", "detail", d.Detail)
 		a.modeRev = o.stateRevision // the store went back, and so does what is newest
-		a.setMode(d.Mode, o.stateRevision, d.Detail)
+		a.decideMode(d, o.stateRevision, o.boot != "")
 	case a.mode.Mode == "" || o.stateRevision >= a.modeRev:
-		a.setMode(d.Mode, o.stateRevision, d.Detail)
+		a.decideMode(d, o.stateRevision, o.boot != "")
 	default:
 		// The watch knows a mode that is newer than what this was decided on.
 	}
@@ -93,9 +107,9 @@ func (a *agent) takeUp(o outcome) {
 		early()
 	}
 	a.remember(func(m *memory) {
-		m.BrokerID, m.FirstBootDone, m.Distrust, m.Released = a.brokerID, true, "", false
+		m.BrokerID, m.FirstBootDone, m.Distrust, m.Released, m.Left = a.brokerID, true, "", false, nil
 		m.Instance, m.LeaseID, m.Epoch, m.Joined = o.instance, o.grant.LeaseID, o.grant.Epoch, o.joined
-		m.Boot = a.boot
+		m.Boot, m.Data, m.Place = a.boot, o.data, a.place
 		if a.byInstance {
 			m.Value = o.value
 		}
@@ -103,7 +117,8 @@ func (a *agent) takeUp(o outcome) {
 	})
 	switch seen := a.seenKey; {
 	case o.restored:
-		a.seenKey = nil // the store went back, and revisions with it
+		a.seenKey = nil      // the store went back, and revisions with it
+		a.noted = time.Now() // the Keeper still knows the revision of before
 	case seen != nil && seen.id == id && seen.revision > a.keyAt:
 		// The watch was faster than the answer: what it showed is newer than the outcome.
 		a.registrationSeen(*seen)
@@ -151,6 +166,10 @@ func (a *agent) registrationSeen(seen keySeen) {
 	}
 	if kv == nil {
 		gone := a.grant.LeaseID != 0 && revision > a.keyAt
+		if gone && a.leavesItself() {
+			a.gaveUpItself()
+			return
+		}
 		if gone && !a.registrar.joins() { // else it may come back in a moment: the Registrar asks
 			a.noteLoss(a.lossCause())
 		}

@@ -116,6 +116,9 @@ func fenceMoments(c Config, t lease.Timing) []Moment {
 	} else if stop {
 		list = append(list, Moment{fence, "fence point: detached, not ready, the broker's process is stopped"})
 	}
+	if len(c.Fence) == 1 {
+		list = append(list, Moment{fence, "fence point: detached, not ready, and nothing else: the broker's storage fences it"})
+	}
 	if stop {
 		last := "the last step has ended"
 		if c.Guard == "on" {

@@ -58,8 +58,8 @@ func (o *ownCluster) Identify(context.Context) (brokerapi.Identity, error) {
 }
 
 func (o *ownCluster) Health(ctx context.Context) error { _, err := o.Identify(ctx); return err }
-func (o *ownCluster) Topics(context.Context) (serving, quiesced []string, err error) {
-	return nil, nil, nil
+func (o *ownCluster) Topics(context.Context) (brokerapi.Held, error) {
+	return brokerapi.Held{}, nil
 }
 func (o *ownCluster) Load(context.Context, string, []byte) error { return errors.New("not here") }
 func (o *ownCluster) Close() error                               { return nil }

@@ -19,15 +19,17 @@ func (a *agent) status() Status {
 	who, _ := a.identity.get()
 	now := a.clock()
 	causes := a.notReady()
+	steering := a.steerer.View()
 	st := Status{
 		BrokerID: s.brokerID, Driver: a.cfg.Driver, Incarnation: a.incarnation, Epoch: v.Grant.Epoch,
-		Attachment: s.attachment.String(), Mode: string(s.mode.Mode), Reason: string(s.mode.Reason), Boot: s.boot,
+		Attachment: s.attachment.String(), Mode: string(s.mode.Mode), Reason: string(s.mode.Reason), Boot: s.boot, Decided: s.decided,
 		Lease: LeaseStatus{FailureStreak: v.FailureStreak, FailingSeconds: seconds(v.FailingFor(now)), LastError: v.LastError},
 		Registration: RegistrationStatus{ID: s.registeredAs, Present: a.metrics.present.Load(), Adopted: v.Grant.Adopted,
 			CreateRevision: v.Grant.Epoch, State: a.registrationState(s, v)},
-		Broker: BrokerStatus{Up: h.At(time.Now()).String(), Version: who.Version, LastError: h.LastError, Steering: string(a.steerer.View().Steering)},
+		Broker: BrokerStatus{Up: h.At(time.Now()).String(), Version: who.Version, LastError: h.LastError, Steering: string(steering.Steering),
+			SteeringFlaw: steering.Kept.Flaw, Held: string(s.held)},
 		Topics: TopicCounts{Assigned: p.Assigned, Served: p.Served, Missing: p.Missing, Orphan: p.Orphan,
-			Quarantined: p.Quarantined, Loading: p.Loading, Elsewhere: p.Elsewhere, Listed: p.ServedKnown},
+			Quarantined: p.Quarantined, Loading: p.Loading, Elsewhere: p.Elsewhere, Unreadable: p.Unreadable, Listed: p.ServedKnown},
 		Ready:   ReadyStatus{OK: len(causes) == 0, Causes: []string{}},
 		Pause:   a.pauseStatus(),
 		Guard:   a.guardStatus(s, h.At(time.Now()) == probes.Down),
@@ -51,10 +53,14 @@ func (a *agent) status() Status {
 	}
 	st.Boot.Past = st.Boot.Kind != "unknown" && !(up && who.Instance == s.instance)
 	st.Summary = a.summary(s, v, p, h, causes, st.StoppedBy) + a.pauseSentence()
+	if st.Broker.SteeringFlaw != "" {
+		st.Summary += fmt.Sprintf(" It is %s, but %s.", steering.Told, st.Broker.SteeringFlaw)
+	}
 	if st.Shadow = a.shadow != nil; st.Shadow {
 		st.Summary = a.shadowSummary(st.Summary, len(causes) == 0, p)
 	}
 	st.Severity = severityOf(st, circumstances{everReady: s.everReady, wasRegistered: s.wasRegistered,
+		leaves:   s.leaving != "",
 		asked:    s.mode.By != recovery.ByHoldfast || s.mode.Reason == recovery.ReasonJoin,
 		mustStop: s.restart != "" || s.conflict != "",
 		risk:     a.staleView().Stale || p.GuardTripped || s.foreign != "" || a.risk != "" || s.unguarded})
@@ -69,8 +75,8 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 	}
 	switch {
 	case len(causes) == 0 && v.FailureStreak > 0:
-		return fmt.Sprintf("%s serves %s, but renewals fail (%s): fenced in %s unless etcd answers.", name, plural(p.Served, "topic"),
-			v.LastClass, v.Validity.FencePoint().Sub(a.clock()).Round(time.Second))
+		return fmt.Sprintf("%s serves %s, but renewals fail (%s): %s in %s unless etcd answers.", name, plural(p.Served, "topic"),
+			v.LastClass, a.atFencePoint(), v.Validity.FencePoint().Sub(a.clock()).Round(time.Second))
 	case len(causes) == 0 && p.Missing > 0 && p.Missing == p.Elsewhere:
 		return fmt.Sprintf("%s serves %d of %s; other brokers own the rest: see 'holdfast topics'.", name, p.Served, plural(p.Assigned, "topic"))
 	case len(causes) == 0 && a.staleView().Stale: // which is also why topics do not load
@@ -78,7 +84,7 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 	case len(causes) == 0 && p.Missing > 0:
 		return fmt.Sprintf("%s serves %d of %s; the others do not load: see 'holdfast topics'.", name, p.Served, plural(p.Assigned, "topic"))
 	case len(causes) == 0 && p.GuardTripped:
-		return name + " is ready, and the mass-change guard waits for a person: " + p.GuardDetail
+		return name + " is ready, and the mass-change guard waits for an operator: " + p.GuardDetail
 	case len(causes) == 0 && s.foreign != "":
 		return fmt.Sprintf("%s serves %s, but nothing can stop it in time: %s.", name, plural(p.Served, "topic"), s.foreign)
 	case len(causes) == 0 && a.risk != "":
@@ -94,14 +100,21 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 		return fmt.Sprintf("%s must be restarted: %s; stop it by hand if in doubt.", name, s.restart)
 	case s.conflict != "":
 		return "Clients are kept away: " + s.conflict + "."
+	case s.leaving != "":
+		return fmt.Sprintf("Clients are kept away from %s: %s.", name, s.leaving)
 	case stopped != nil:
 		return fmt.Sprintf("%s: clients are kept away%s; start it%s.", stopped.sentence(name), a.afterwards(s, v, "it"), unlessChild(a.cfg))
+	case s.held != "":
+		return fmt.Sprintf("%s does not answer (%s) and is held: %s; clients are kept away, its registration is renewed and nothing is stopped; look for what the brokers depend on.",
+			name, h.LastError, recovery.HeldWords(s.held))
 	case h.At(time.Now()) == probes.Down:
-		return fmt.Sprintf("%s is down or does not answer (%s): clients are kept away%s; if it hangs, stop it, then start it.", name, h.LastError, a.afterwards(s, v, "it"))
+		return fmt.Sprintf("%s is down or does not answer (%s): clients are kept away%s; if it hangs and other brokers do not, stop it, then start it.", name, h.LastError, a.afterwards(s, v, "it"))
 	case a.local != nil && v.LastError != "" && v.Validity.ExpiredAt(a.clock()):
 		return fmt.Sprintf("What becomes of %s is not decided: %s.", name, strings.TrimPrefix(v.LastError, lease.ErrDeferred.Error()+": "))
 	case !v.Validity.Known() && v.LastError != "" && v.LastClass == "": // the registrar waits
 		return fmt.Sprintf("%s is not registered: %s.", name, strings.TrimPrefix(v.LastError, lease.ErrDeferred.Error()+": "))
+	case !v.Validity.Known() && strings.HasSuffix(v.LastError, errNothingToAdopt.Error()): // etcd answers
+		return fmt.Sprintf("%s is not registered: %s.", name, errNothingToAdopt)
 	case !v.Validity.Known() && v.LastError != "" && s.failure.Sequel == recovery.AwaitPerson:
 		return fmt.Sprintf("%s is not registered: --etcd-endpoints %s: %s (%s); %s.", name, a.cfg.EtcdEndpoints[0],
 			(&shortError{errors.New(v.LastError)}).Error(), v.LastClass, s.failure.Detail)
@@ -110,7 +123,10 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 			(&shortError{errors.New(v.LastError)}).Error(), v.LastClass)
 	case s.attachment == recovery.Detached && v.FailureStreak > 0:
 		fenced := "fenced"
-		if !s.fence.Proven() {
+		switch {
+		case a.fencesItself():
+			fenced = "kept from clients (its storage fences it, so nothing else is done)"
+		case !s.fence.Proven():
 			fenced = "not proven to serve nothing yet"
 		}
 		return fmt.Sprintf("%s is detached and %s: no renewal was confirmed for %s (%s)%s; %s.", name, fenced,
@@ -177,6 +193,8 @@ func (a *agent) afterwards(s *snapshot, v lease.View, awaited string) string {
 		return "; its registration may have run out: if it has and other brokers stayed registered, " + comesBack(a.cfg)
 	case s.attachment == recovery.Detached && v.Validity.Known():
 		return "; if " + awaited + " answers before the lease ends it comes back by itself"
+	case s.attachment == recovery.Detached && s.wasRegistered && a.cfg.staysActive():
+		return "; it registers again, in the mode that it had"
 	case s.attachment == recovery.Detached && s.wasRegistered && a.registrationState(s, v) == "absent":
 		return "; its registration has ended: if other brokers stayed registered, it comes back drained and waits for 'holdfast activate'"
 	case s.attachment == recovery.Detached && s.wasRegistered:

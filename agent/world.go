@@ -59,6 +59,8 @@ type World struct {
 	// Try reads the files that settings name, as they will be used, before they are taken
 	// up; nil: nothing is tried.
 	Try func(Config) error
+	// NoDirEvents: the kernel tells of no change of the data directory.
+	NoDirEvents bool
 	// Trim gives back the memory that only the start needed.
 	Trim func()
 }

@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -45,18 +46,42 @@ type Identity struct {
 	DataDir string
 }
 
+// Held is what a broker holds. Topics that Holdfast did not name are in neither of the
+// first two lists.
+type Held struct {
+	Serving  []string // clients can use it now
+	Quiesced []string // it is here and quiesced
+	// Unreadable is what else is served, or may be: what the broker calls it, in quotes and
+	// cut to MaxUnreadable bytes. It has no name here, so nobody loads, quiesces or unloads it.
+	Unreadable []string
+}
+
+// MaxUnreadable is how long an entry of Held.Unreadable may be, in bytes.
+const MaxUnreadable = 200
+
+// Unreadable is what the broker calls something, as Held.Unreadable shows it.
+func Unreadable(name string) string {
+	if len(name) > MaxUnreadable {
+		name = name[:MaxUnreadable]
+	}
+	shown := strconv.QuoteToASCII(name)
+	if len(shown) > MaxUnreadable {
+		shown = shown[:MaxUnreadable-3] + "..."
+	}
+	return shown
+}
+
 // Broker is what every driver provides.
 type Broker interface {
 	// Identify asks who answers. It wraps ErrIdentity if the addresses it was
 	// given belong to different brokers or to something else altogether.
 	Identify(ctx context.Context) (Identity, error)
-	// Health is nil when the broker can do its job now. The error says in one
-	// sentence what is wrong and what to look at.
+	// Health is nil when the broker's process is well. The error says in one sentence what
+	// is wrong and what to look at. Whether it can do its job is for Worker, where it has one.
 	Health(ctx context.Context) error
-	// Topics lists what the broker holds: the topics that clients can use now, and
-	// those that are here and quiesced. Topics that Holdfast did not name are not
-	// in either list.
-	Topics(ctx context.Context) (serving, quiesced []string, err error)
+	// Topics lists what the broker holds. An entry that cannot be read is in
+	// Held.Unreadable and voids no other; an error says that there is no list.
+	Topics(ctx context.Context) (Held, error)
 	// Load makes the broker serve the topic. record is the topic's own record in
 	// etcd, nil if it has none. Loading what is loaded changes nothing.
 	Load(ctx context.Context, topic string, record []byte) error
@@ -76,6 +101,14 @@ type Quiescer interface {
 // Unloading a topic that is not there changes nothing.
 type Unloader interface {
 	Unload(ctx context.Context, topic string) error
+}
+
+// Worker can be asked to do the broker's work once, from end to end. That rests on others
+// too, on the broker's storage above all, and may take as long as they like: it says whether
+// clients are well served here, and nothing of the broker's process.
+type Worker interface {
+	// Works is nil when the work was done. The error says in one sentence what is wrong.
+	Works(ctx context.Context) error
 }
 
 // LossWatcher knows at once, by a connection that it holds, that the broker went.
@@ -101,6 +134,15 @@ type Steerer interface {
 	// what was asked for, and may be repeated until it has: one that is so already is
 	// not changed. reason is for the broker's own log.
 	Steer(ctx context.Context, mode Mode, reason string) error
+}
+
+// AwayKeeper is a Steerer whose cluster can be told to place no topic on this broker.
+type AwayKeeper interface {
+	// KeepAway has the cluster place none here, or ends that. It may be repeated, and must be
+	// while it is to last: brokers come and go, and the last one that takes topics must. flaw
+	// says in one sentence why topics may come here all the same, or stay away; empty: nothing
+	// speaks against it. It unloads nothing.
+	KeepAway(ctx context.Context, away bool) (flaw string)
 }
 
 // Ender asks the broker's process to end by itself.
@@ -163,12 +205,16 @@ type Capabilities struct {
 	// MustStop: a running broker whose registration has gone destroys or serves, so
 	// quiescing is not enough and the process must be stopped.
 	MustStop bool
+	// FencesItself: the storage fences whoever was replaced, so a running broker whose
+	// registration has gone does no harm to data, and need neither be quiesced nor stopped.
+	FencesItself bool
 
 	Steer bool // Steerer
 	End   bool // Ender
 	View  bool // Viewer
 	Move  bool // Mover
 	Peers bool // PeerLister
+	Work  bool // Worker
 
 	// Registers: the broker writes its own registration, which is adopted.
 	Registers bool
@@ -179,7 +225,8 @@ type Capabilities struct {
 	// is wanted, and nothing of it is an orphan.
 	Assigns bool
 	// Overlooks: it acts on keys that change while it runs and overlooks those that were
-	// there before. They must be put again.
+	// there before. They must be put again. One of the brokers leads, as etcd says, and it
+	// alone acts on a registration that goes.
 	Overlooks bool
 }
 
@@ -202,12 +249,13 @@ func present(list ...named) (names []string) {
 func (c Capabilities) Can() []string {
 	return present(named{c.Quiesce, "quiesce"}, named{c.Unload, "unload"}, named{c.HeldWatch, "held-watch"},
 		named{c.Steer, "steer"}, named{c.End, "end"}, named{c.View, "view"}, named{c.Move, "move"},
-		named{c.Peers, "peers"})
+		named{c.Peers, "peers"}, named{c.Work, "work"})
 }
 
 // Has names how the broker is otherwise than most, in a fixed order.
 func (c Capabilities) Has() []string {
 	return present(named{c.StableName, "stable-name"}, named{c.LocalData, "local-data"}, named{c.MustStop, "must-stop"},
+		named{c.FencesItself, "fences-itself"},
 		named{c.Registers, "registers-itself"}, named{c.NamedByInstance, "named-by-instance"},
 		named{c.Assigns, "assigns-topics"}, named{c.Overlooks, "overlooks-old-keys"})
 }

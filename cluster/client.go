@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -30,11 +31,13 @@ type Client struct {
 	leases etcdserverpb.LeaseClient
 	// watches share one stream.
 	watches *watches
-	// members asks a member about itself.
+	// members asks a member about itself, and fellows about all.
 	members etcdserverpb.MaintenanceClient
+	fellows etcdserverpb.ClusterClient
 	// tries is how many endpoints a read may be sent to, and patience the time until the next.
 	tries    int
 	patience time.Duration
+	peer     atomic.Pointer[Peer] // of the last snapshot; nil: none
 	close    func() error
 }
 
@@ -75,6 +78,7 @@ func newClient(cfg Config, conn grpc.ClientConnInterface, tries int, closer func
 		leases:  etcdserverpb.NewLeaseClient(conn),
 		watches: &watches{client: etcdserverpb.NewWatchClient(conn)},
 		members: etcdserverpb.NewMaintenanceClient(conn),
+		fellows: etcdserverpb.NewClusterClient(conn),
 		tries:   tries, patience: readPatience,
 		close: closer,
 	}

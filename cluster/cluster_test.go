@@ -115,14 +115,38 @@ func TestStateNeedsAKnownModeAndBearsTheRest(t *testing.T) {
 	}
 }
 
-func TestUnreadableEraIsAnError(t *testing.T) {
-	for _, value := range []string{"", "7", "{}", `{"era":"7"}`, `{"era":-1}`, "null"} {
-		if era, err := eraOf(&mvccpb.KeyValue{Value: []byte(value), ModRevision: 3}); err == nil {
-			t.Errorf("era %q was read as %+v", value, era)
+func TestAnEraThatCannotBeReadIsNamedWithItsKey(t *testing.T) {
+	for _, c := range []struct {
+		value   string
+		counted bool // the number can be read
+		whole   bool
+	}{
+		{"", false, false},
+		{"7", false, false},
+		{"{}", false, false},
+		{"null", false, false},
+		{`{"era":"7"}`, false, false},
+		{`{"era":-1}`, false, false},
+		{`{"era":null}`, false, false},
+		{`{"era":7.5}`, false, false},
+		{`{"era":9223372036854775807}`, false, false},
+		{`{"era":92233720368547758070}`, false, false},
+		{`{"era":7,"format":2}`, false, false},
+		{`{"era":7,"alive_until":"yesterday"}`, true, false},
+		{`{"era":7,"alive_until":5}`, true, false},
+		{`{"era":7,"alive_revision":"x"}`, true, false},
+		{`{"era":7}`, true, true},
+		{`{"era":7,"format":1,"of_a_newer_version":{"a":[1]}}`, true, true},
+	} {
+		era, counted := eraOf(&mvccpb.KeyValue{Key: []byte("/cluster/era"), Value: []byte(c.value), ModRevision: 3})
+		named := strings.HasSuffix(era.Unread, " at key /cluster/era")
+		if counted != c.counted || named == c.whole || counted && era.N != 7 || era.ModRevision != 3 || era.Alive != (Alive{}) {
+			t.Errorf("%s: %+v, counted %v", c.value, era, counted)
 		}
-	}
-	if era, err := eraOf(&mvccpb.KeyValue{Value: []byte(`{"era":7}`), ModRevision: 3}); err != nil || era != (Era{7, 3}) {
-		t.Errorf("got %+v, %v", era, err)
+		member, malformed := memberOf(&mvccpb.KeyValue{Value: []byte(c.value)})
+		if (member == nil) != !c.counted || (malformed == "") != c.counted {
+			t.Errorf("as a member record, %s: %+v, %q", c.value, member, malformed)
+		}
 	}
 }
 

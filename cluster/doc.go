@@ -24,12 +24,24 @@
 //     watches, what only a member with a leader can answer. One that is silent for 5 s, as
 //     a deposed leader that hangs in a disk write, or that does not take up a watch in that
 //     time, is left: the watches list and begin anew over another connection, to another
-//     endpoint if there are several.
+//     endpoint if there are several. Each 5 min the stream of the watches is asked, too: one
+//     that tells nothing for 10 s, neither its progress nor that it takes up one more watch, is
+//     left likewise.
 //   - Registered is one linearizable read, and tells the raft term of its answer. If that
 //     is the term of a renewal that was answered before, nobody but the leader who renewed
 //     was leader until the read. A renewal alone proves nothing: a deposed leader that
 //     hangs in a disk write goes on confirming.
-//   - What etcd says of a lease's remaining time is never believed beyond what it granted.
+//   - What Snapshot and Register cost etcd does not grow with the registrations of others,
+//     once a client knows a peer that is still registered. Without one, etcd counts them, as
+//     for the first look of a process; asked for the oldest peer, it sorts them. While the
+//     key of the era is absent, or cannot be read, a Snapshot of a broker that has no
+//     registration which it stood by reads all member records. One that waits for its broker to
+//     register itself does not. The next Register writes an absent key. Brokers that all register
+//     themselves never do, so there each costs that once, at its start.
+//   - A value that cannot be read, in an era or a member record, is no error and no absence: what
+//     stands there is named with its key. See era.go for what the era is then.
+//   - What TimeToLive says of a lease's remaining time is never more than was granted. LeaseLeft
+//     says what etcd does, with the raft term: within one term only a renewal adds to it.
 //   - Every call returns when its context ends. Everything is safe for concurrent
 //     use.
 //
@@ -40,8 +52,9 @@
 //   - That a write, or the beginning of a watch, avoids an endpoint that went silent a
 //     moment ago: the main client notices by the next read, after three seconds of a black
 //     hole, or after 13 seconds of a member that is frozen.
-//   - That a watch is told what a member knows which answers reads: what stands between may
-//     keep back the one and not the other.
+//   - That a watch is told within 5 min what a member knows which answers reads: what stands
+//     between may keep back the one and not the other. What answers a request for a watch by
+//     itself, as etcd's own proxy may, and keeps back the events, is not noticed at all.
 //   - Linearizable reads of members that answer them from the past (etcd before 3.4.42,
 //     3.5.28 and 3.6.9, after an election).
 //   - Bounds on time other than the caller's context: a call without a deadline may

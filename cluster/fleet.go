@@ -21,7 +21,9 @@ type FleetBroker struct {
 	StateMalformed  string            // see Snapshot
 	Member          *Member           // nil: absent, or malformed
 	MemberMalformed string
-	Assignments     int
+	// Assignments are the broker's topics: those assigned to it, or those that it serves by
+	// locks of its own.
+	Assignments int
 }
 
 // Fleet lists, ordered by id, every broker that is registered or has a state, a member
@@ -54,6 +56,17 @@ func (c *Client) fleet(ctx context.Context) ([]FleetBroker, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	if layout := c.keys.layout; layout != nil {
+		_, err = c.scan(ctx, Target{Key: layout.Locks, Prefix: true}, revision, func(kv KV) {
+			_, is := layout.LockTopic(kv.Key)
+			if id, ok := layout.LockOwner(kv.Value); is && ok && checkBroker(id) == nil {
+				at(id).Assignments++
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	_, err = c.scan(ctx, Target{Key: c.keys.Registrations(), Prefix: true}, revision, func(kv KV) {
 		if id, ok := c.keys.ParseRegistration(kv.Key); ok {

@@ -25,6 +25,8 @@ type Target struct {
 	Key      string
 	Prefix   bool // everything that begins with Key
 	KeysOnly bool // leave Value empty in what is listed; changes carry it anyway
+	// InParts has a full update come page by page, for a target that may have very many keys.
+	InParts bool
 }
 
 // KV is one key as read.
@@ -54,7 +56,10 @@ func kvOf(kv *mvccpb.KeyValue) KV {
 // the target is known.
 type Update struct {
 	// Full says that Puts is the whole content, and that what is not in it is not there.
-	Full     bool
+	Full bool
+	// More says that the content goes on in the next update. If that is full, then the list
+	// has failed meanwhile, and begins anew.
+	More     bool
 	Revision int64
 	// Puts and Deletes hold each key at most once, as it was at Revision.
 	Puts    []KV
@@ -80,13 +85,19 @@ func (c *Client) Follow(ctx context.Context, t Target, deliver func(Update), onE
 }
 
 // again repeats what reads and watches until it fails, with a growing pause, until ctx
-// ends or the client is closed; see Follow. watching says that the watch had begun.
+// ends or the client is closed; see Follow. watching says that the watch had begun. The pause
+// starts over once reading and watching have lasted for longer than it can become: an etcd that
+// takes each watch up, and ends it at once, is not listed again and again.
 func again(ctx context.Context, what string, onError func(error), once func() (watching bool, err error)) error {
 	pause, told := followInitial, ""
 	for {
+		began := time.Now()
 		watching, err := once()
 		if watching { // so this failure is a new one
-			pause, told = followInitial, ""
+			told = ""
+		}
+		if watching && time.Since(began) > followMax {
+			pause = followInitial
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -112,21 +123,38 @@ func again(ctx context.Context, what string, onError func(error), once func() (w
 // followOnce lists and watches until something fails; the error is never nil. watching
 // says that the watch had begun by then.
 func (c *Client) followOnce(ctx context.Context, t Target, deliver func(Update)) (watching bool, err error) {
-	full := Update{Full: true}
-	revision, err := c.scan(ctx, t, 0, func(kv KV) { full.Puts = append(full.Puts, kv) })
+	revision, err := c.list(ctx, t, deliver)
 	if err != nil {
 		return false, fmt.Errorf("list: %w", err)
 	}
-	full.Revision = revision
-	deliver(full)
-	full.Puts = nil // a large list must not live as long as the watch
 	watching, err = c.watchFrom(ctx, t, revision+1, deliver)
 	return watching, wrap(ctx, "watch", err)
 }
 
-// scan reads the target in pages at one revision, which it returns; 0 means the newest.
-// visit may have been called when it returns an error.
+// list delivers the whole content, and returns its revision.
+func (c *Client) list(ctx context.Context, t Target, deliver func(Update)) (int64, error) {
+	u := Update{Full: true}
+	return c.pages(ctx, t, 0, func(revision int64, page []KV, more bool) {
+		u.Puts = append(u.Puts, page...)
+		if u.Revision, u.More = revision, more; t.InParts || !more {
+			deliver(u)
+			u = Update{}
+		}
+	})
+}
+
+// scan reads the target at one revision, which it returns; 0 means the newest. visit may
+// have been called when it returns an error.
 func (c *Client) scan(ctx context.Context, t Target, revision int64, visit func(KV)) (int64, error) {
+	return c.pages(ctx, t, revision, func(_ int64, page []KV, _ bool) {
+		for _, kv := range page {
+			visit(kv)
+		}
+	})
+}
+
+// pages reads as scan does. There is at least one page.
+func (c *Client) pages(ctx context.Context, t Target, revision int64, visit func(revision int64, page []KV, more bool)) (int64, error) {
 	from, end := t.Key, ""
 	if t.Prefix {
 		end = clientv3.GetPrefixRangeEnd(t.Key)
@@ -139,18 +167,20 @@ func (c *Client) scan(ctx context.Context, t Target, revision int64, visit func(
 		if t.KeysOnly {
 			opts = append(opts, clientv3.WithKeysOnly())
 		}
-		page, err := c.page(ctx, clientv3.OpGet(from, opts...))
+		answer, err := c.page(ctx, clientv3.OpGet(from, opts...))
 		if err != nil {
 			return 0, err
 		}
 		if revision == 0 {
-			revision = page.Header.Revision
+			revision = answer.Header.Revision
 		}
-		found := page.Responses[0].GetResponseRange()
-		for _, kv := range found.GetKvs() {
-			visit(kvOf(kv))
+		found := answer.Responses[0].GetResponseRange()
+		more := found.GetMore() && len(found.GetKvs()) > 0
+		page := make([]KV, len(found.GetKvs()))
+		for i, kv := range found.GetKvs() {
+			page[i] = kvOf(kv)
 		}
-		if !found.GetMore() || len(found.GetKvs()) == 0 {
+		if visit(revision, page, more); !more {
 			return revision, nil
 		}
 		from = string(found.Kvs[len(found.Kvs)-1].Key) + "\x00"

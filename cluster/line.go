@@ -193,11 +193,11 @@ func (l *Line) Endpoints() []EndpointState {
 func (l *Line) Close() error {
 	l.mu.Lock()
 	l.closed = true
+	l.end() // first: requests tell by it whether their connection was replaced
 	if l.current != nil {
 		l.retire(l.current)
 	}
 	l.mu.Unlock()
-	l.end()
 	l.watchers.Wait()
 	return nil
 }

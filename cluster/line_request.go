@@ -120,10 +120,14 @@ func (r *request) giveUp() {
 // errReplaced ends a watch on a connection that is not used any more.
 var errReplaced = status.Error(codes.Unavailable, "another connection has replaced this one")
 
-// replaced tells the end of a connection that was replaced from that of the line.
+// replaced tells the end of a connection that was replaced from that of the line, which gRPC may
+// call a connection that was lost.
 func (r *request) replaced(err error) error {
-	if isClosing(err) && r.line.life.Err() == nil {
+	switch over := r.line.life.Err() != nil; {
+	case isClosing(err) && !over:
 		return errReplaced
+	case over && status.Code(err) == codes.Unavailable:
+		return errClosing
 	}
 	return err
 }

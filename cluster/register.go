@@ -26,13 +26,19 @@ type StateWrite struct {
 type RegisterRequest struct {
 	LeaseID int64
 	Value   []byte
-	// Seen guards the transaction: the registration is absent, and era, state, member record
-	// and whether anybody is registered are still as seen. It names the broker.
+	// Seen guards the transaction: the registration is absent, and era, state and member record
+	// are still as seen; so is the peer or, if nobody was registered, that nobody is. It names
+	// the broker.
 	Seen Snapshot
 	// State is written in the same revision; nil leaves the state key alone.
 	State       *StateWrite
 	Incarnation string
+	Data        string // see Member
+	Instance    string // see Member
+	Health      Health // see Member
 	At          time.Time
+	// Alive is what is noted anew of the fleet before the era; nil: it stays as it is.
+	Alive *Alive
 }
 
 // Registered is the outcome of Register.
@@ -41,8 +47,9 @@ type Registered struct {
 	Era      int64 // the era that the broker registered in
 }
 
-// Register writes the registration, the member record, the bumped era if nobody was
-// registered, and the state if one is given, in one transaction. It returns ErrChanged
+// Register writes the registration, the member record, the state if one is given, and the era
+// if it begins one, its key was deleted, or it knows of a longer life of the fleet before, in one
+// transaction. An era that cannot be read stays, unless one begins. It returns ErrChanged
 // when a guard does not hold and ErrLeaseNotFound when the lease is gone.
 func (c *Client) Register(ctx context.Context, req RegisterRequest) (Registered, error) {
 	id := req.Seen.BrokerID
@@ -52,22 +59,23 @@ func (c *Client) Register(ctx context.Context, req RegisterRequest) (Registered,
 	if req.LeaseID == 0 {
 		return Registered{}, fmt.Errorf("register broker %s: %w", id, errNoLease)
 	}
-	era := req.Seen.Era.N
-	emptiness := clientv3.Compare(clientv3.CreateRevision(c.keys.Registrations()).WithPrefix(), ">", 0)
+	if req.Seen.eraUnasked {
+		return Registered{}, fmt.Errorf("register broker %s: what it registers %w", id, ErrChanged)
+	}
+	era, eraWritten := req.eraAfter()
 	ops := []clientv3.Op{
 		clientv3.OpPut(c.keys.Registration(id), string(req.Value), clientv3.WithLease(clientv3.LeaseID(req.LeaseID))),
 	}
-	if !req.Seen.AnyRegistered {
-		era++
-		emptiness = clientv3.Compare(clientv3.CreateRevision(c.keys.Registrations()).WithPrefix(), "=", 0)
-		put, err := putJSON(c.keys.Era(), eraValue{Era: &era})
+	if eraWritten {
+		put, err := putJSON(c.keys.Era(), era)
 		if err != nil {
 			return Registered{}, err
 		}
 		ops = append(ops, put)
 	}
 	member, err := c.putMember(id, Member{
-		Name: req.Seen.Name, Era: era, Revision: req.Seen.Revision, Incarnation: req.Incarnation, At: req.At,
+		Name: req.Seen.Name, Era: era.Era, Revision: req.Seen.Revision, Incarnation: req.Incarnation, Data: req.Data, Instance: req.Instance, Health: req.Health, At: req.At,
+		Planned: req.Seen.Member.plannedEpoch(),
 	})
 	if err != nil {
 		return Registered{}, err
@@ -85,13 +93,13 @@ func (c *Client) Register(ctx context.Context, req RegisterRequest) (Registered,
 		clientv3.Compare(clientv3.ModRevision(c.keys.Era()), "=", req.Seen.Era.ModRevision),
 		clientv3.Compare(clientv3.ModRevision(c.keys.State(id)), "=", req.Seen.StateRevision),
 		clientv3.Compare(clientv3.ModRevision(c.keys.Member(cmp.Or(req.Seen.Name, id))), "=", req.Seen.MemberRevision),
-		emptiness,
+		c.company(req.Seen),
 	}
 	answer, err := c.write(ctx, guards, ops)
 	if err != nil {
 		return Registered{}, fmt.Errorf("register broker %s: %w", id, err)
 	}
-	return Registered{Revision: answer.Header.Revision, Era: era}, nil
+	return Registered{Revision: answer.Header.Revision, Era: era.Era}, nil
 }
 
 // Standing is what is written with a registration that is kept, in one transaction. Once
@@ -101,6 +109,9 @@ type Standing struct {
 	Member
 	State         *StateWrite // nil: the mode stays as it is
 	StateRevision int64       // of the state as it was seen; 0: there was none
+	// MemberRevision is of the member record as it was seen; 0: there was none. What is
+	// written in its place takes a note of a planned stop away, once.
+	MemberRevision int64
 }
 
 // Registered is one linearizable read of a registration, nil if there is none, and the
@@ -125,7 +136,7 @@ func (c *Client) Registered(ctx context.Context, brokerID string) (reg *Registra
 
 // Rebind puts a registration under leaseID. Its bytes and its create revision stay, the
 // era too; who stands by it is written in the same transaction. It returns ErrChanged
-// when the registration or the state is not as seen any more.
+// when the registration, the member record or the state is not as seen any more.
 func (c *Client) Rebind(ctx context.Context, seen Registration, leaseID int64, m Standing) (Registration, error) {
 	return c.bind(ctx, "rebind", seen, leaseID, m, clientv3.OpPut(c.keys.Registration(seen.BrokerID), "",
 		clientv3.WithLease(clientv3.LeaseID(leaseID)), clientv3.WithIgnoreValue()))
@@ -171,6 +182,7 @@ func (c *Client) stand(ctx context.Context, verb string, seen Registration, m St
 		// An absent key has mod revision 0, and so might a caller's empty view of it.
 		clientv3.Compare(clientv3.CreateRevision(key), ">", 0),
 		clientv3.Compare(clientv3.ModRevision(key), "=", seen.ModRevision),
+		clientv3.Compare(clientv3.ModRevision(c.keys.Member(cmp.Or(m.Name, seen.BrokerID))), "=", m.MemberRevision),
 	}
 	if m.State != nil {
 		put, err := c.putState(seen.BrokerID, *m.State)
@@ -217,6 +229,7 @@ func (c *Client) putMember(id string, m Member) (clientv3.Op, error) {
 		return clientv3.Op{}, err
 	}
 	m.At = m.At.UTC()
+	m.Cut = m.Cut.kept()
 	if m.RegisteredAs = ""; name != id {
 		m.RegisteredAs = id
 	}
@@ -233,7 +246,7 @@ func putJSON(key string, value any) (clientv3.Op, error) {
 
 // Join writes who stands by a registration that is kept under the lease that it has,
 // whoever granted that; the registration itself is not touched. It returns the revision, and
-// ErrChanged when the registration or the state is not as seen any more.
+// ErrChanged when the registration, the member record or the state is not as seen any more.
 func (c *Client) Join(ctx context.Context, seen Registration, m Standing) (int64, error) {
 	if err := checkBroker(seen.BrokerID); err != nil {
 		return 0, err

@@ -158,6 +158,29 @@ func TestAWatchLeavesAMemberThatAnswersNoRead(t *testing.T) {
 	}
 }
 
+// What stands before a member answers pings and passes reads on.
+func TestAWatchLeavesAWayThatTellsItNothing(t *testing.T) {
+	for name, n := range map[string]int{"one of three": 3, "one of those behind an address": 1} {
+		t.Run(name, func(t *testing.T) {
+			amongMembers(t, n, func(t *testing.T, c *Client, all quietMembers, put func(string)) {
+				changes := changesOf(t, c, "/x")
+				mute := all.watched(t)
+				put("/y") // from here on etcd answers progress requests
+				time.Sleep(time.Hour)
+				if all.watched(t) != mute || mute.dials.Load() != 1 {
+					t.Error("a member that is well was left")
+				}
+				mute.noNews.Store(true)
+				put("/x")
+				within(t, signEach*reachEvery+2*pageTimeout+time.Second, changes)
+				if n > 1 && all.watched(t) == mute {
+					t.Error("the watch stays")
+				}
+			})
+		})
+	}
+}
+
 // Reads are answered all the while, and so was the watch before.
 func TestAWatchThatIsNotTakenUpMovesTheLine(t *testing.T) {
 	for name, n := range map[string]int{"one of three": 3, "one of those behind an address": 1} {

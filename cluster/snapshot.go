@@ -23,13 +23,19 @@ type Snapshot struct {
 	StateRevision  int64   // mod revision of the state, readable or not; 0: absent
 	Member         *Member // nil: absent, or malformed
 	MemberRevision int64   // mod revision of the member record, readable or not; 0: absent
-	// MemberMalformed is to Member what StateMalformed is to State.
+	// MemberMalformed says what stands there instead, and at which key, if it cannot be read.
 	MemberMalformed string
 	Era             Era
-	AnyRegistered   bool // somebody is registered, this broker included
+	// EraUnsure says why an era that cannot be read may be a later one than Era.N; empty: it is that.
+	EraUnsure     string
+	AnyRegistered bool // somebody is registered, this broker included
+	// Peer is one of the registrations of others, whichever is cheapest to find; zero: there
+	// are none.
+	Peer Peer
 	// OldestPeerRevision is the smallest create revision among the registrations of
-	// others; 0: there are none.
+	// others; 0: there are none, or it was not asked for.
 	OldestPeerRevision int64
+	eraUnasked         bool // see Who.Waits
 	// Former is the broker's process before this one, where that had an id of its own;
 	// its BrokerID is empty if none was asked for.
 	Former Former
@@ -49,10 +55,15 @@ type Who struct {
 	Name       string // of the member record
 	Registered string // of the registration and the state
 	Former     string // of an earlier process's; empty: none
+	// Oldest asks for Snapshot.OldestPeerRevision: etcd reads and sorts all registrations.
+	Oldest bool
+	// Waits: it registers itself, and what it registers is not known yet. While it is not
+	// registered, an era that its key does not tell is not looked for among all member records: it
+	// is taken for the one that the broker remembers, and Register refuses what rests on that.
+	Waits bool
 }
 
-// Snapshot reads everything about one broker, which has one id, in one transaction. An
-// era that cannot be read is an error.
+// Snapshot reads everything about one broker, which has one id, in one transaction.
 func (c *Client) Snapshot(ctx context.Context, brokerID string) (Snapshot, error) {
 	return c.SnapshotOf(ctx, Who{Name: brokerID, Registered: brokerID})
 }
@@ -88,9 +99,7 @@ func (c *Client) snapshot(ctx context.Context, who Who) (Snapshot, error) {
 		clientv3.OpGet(c.keys.State(brokerID)),
 		clientv3.OpGet(c.keys.Member(who.Name)),
 		clientv3.OpGet(c.keys.Era()),
-		// The three oldest: some of them may be this broker's own.
-		clientv3.OpGet(c.keys.Registrations(), clientv3.WithPrefix(), clientv3.WithKeysOnly(),
-			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend), clientv3.WithLimit(3)),
+		c.getPeer(who),
 	}
 	if who.Former != "" {
 		gets = append(gets, clientv3.OpGet(c.keys.Registration(former)), clientv3.OpGet(c.keys.State(former)))
@@ -119,7 +128,9 @@ func (c *Client) snapshot(ctx context.Context, who Who) (Snapshot, error) {
 	}
 	if kv := found(2); kv != nil {
 		s.MemberRevision = kv.ModRevision
-		s.Member, s.MemberMalformed = memberOf(kv)
+		if s.Member, s.MemberMalformed = memberOf(kv); s.Member == nil {
+			s.MemberMalformed = fmt.Sprintf("%q at key %s", s.MemberMalformed, kv.Key)
+		}
 	}
 	if who.Former != "" {
 		s.Former.BrokerID = who.Former
@@ -132,17 +143,27 @@ func (c *Client) snapshot(ctx context.Context, who Who) (Snapshot, error) {
 			s.Former.State, s.Former.StateMalformed = stateOf(kv)
 		}
 	}
+	counted := false
 	if kv := found(3); kv != nil {
-		if s.Era, err = eraOf(kv); err != nil {
+		s.Era, counted = eraOf(kv)
+	}
+	if !counted {
+		if err := c.recallEra(ctx, &s, who.Waits); err != nil {
+			return Snapshot{}, err
+		}
+	} else if s.Member != nil {
+		s.Era.N = max(s.Era.N, s.Member.Era)
+	}
+	some := answer.Responses[4].GetResponseRange().GetKvs()
+	if len(some) == 0 && len(gets[4].RangeBytes()) == 0 { // the one that was asked for has gone
+		if some, err = c.registrationsAt(ctx, s.Revision); err != nil {
 			return Snapshot{}, err
 		}
 	}
-	for _, kv := range answer.Responses[4].GetResponseRange().GetKvs() {
-		s.AnyRegistered = true
-		own := string(kv.Key) == c.keys.Registration(brokerID) || string(kv.Key) == c.keys.Registration(former)
-		if !own && s.OldestPeerRevision == 0 {
-			s.OldestPeerRevision = kv.CreateRevision
-		}
+	s.AnyRegistered = s.Registration != nil || len(some) > 0
+	s.Peer = c.peerAmong(some, who)
+	if who.Oldest {
+		s.OldestPeerRevision = s.Peer.CreateRevision
 	}
 	return s, nil
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,8 +18,8 @@ const movesPerTxn = 100
 // Succession hands what a broker's earlier process had over to the one that runs now and
 // has registered itself under an id of its own.
 type Succession struct {
-	// Seen guards it: the registrations and the states of both are still as seen. The
-	// registration of the process that runs must be there.
+	// Seen guards it: the registrations and the states of both, and the member record, are
+	// still as seen. The registration of the process that runs must be there.
 	Seen    Snapshot
 	LeaseID int64 // that the successor's registration is put under, its bytes unchanged
 	// State is the successor's from now on; nil leaves it alone.
@@ -135,11 +136,12 @@ func (c *Client) RegisteredAt(ctx context.Context, brokerID string, revision int
 	return answer.Responses[0].GetResponseRange().GetCount() > 0, nil
 }
 
-// asSeen guards registrations and states of both processes.
+// asSeen guards registrations and states of both processes, and the record of the broker.
 func (c *Client) asSeen(seen Snapshot) []clientv3.Cmp {
 	guards := []clientv3.Cmp{
 		clientv3.Compare(clientv3.ModRevision(c.keys.Registration(seen.BrokerID)), "=", seen.Registration.ModRevision),
 		clientv3.Compare(clientv3.ModRevision(c.keys.State(seen.BrokerID)), "=", seen.StateRevision),
+		clientv3.Compare(clientv3.ModRevision(c.keys.Member(cmp.Or(seen.Name, seen.BrokerID))), "=", seen.MemberRevision),
 	}
 	if former := seen.Former; former.BrokerID != "" {
 		guards = append(guards, c.formerAsSeen(former),

@@ -93,22 +93,55 @@ type Member struct {
 	Revision    int64     `json:"revision"`
 	Incarnation string    `json:"incarnation"`
 	At          time.Time `json:"at"`
+	// Data is the identity of the broker's own data; empty: not known, or not its own.
+	Data string `json:"data,omitempty"`
+	// Instance is the broker's process that the registration was taken up for; empty: not known.
+	Instance string `json:"instance,omitempty"`
 	// RegisteredAs is the id of the registration where that is not Name.
 	RegisteredAs string `json:"registered_as,omitempty"`
+	// Left says that the broker was stopped on purpose since; nil: it was not.
+	Left *Left `json:"left,omitempty"`
+	// Planned is the create revision of the registration that was given up on purpose before
+	// this one; 0: none was.
+	Planned int64 `json:"planned,omitempty"`
+	// Cut says that the broker was cut off from etcd since it registered; nil: it was not.
+	Cut *Cut `json:"cut,omitempty"`
+	// Health is how the broker was when that changed last; empty: nobody says.
+	Health Health `json:"health,omitempty"`
+	// Bound is the mod revision of the registration that this record was written with, where its
+	// health was written since; 0: the record's own, or the registration was not written with it.
+	Bound int64 `json:"bound,omitempty"`
 	// Name is in the key. Empty, in what is to be written: the registration's id.
 	Name        string `json:"-"`
 	ModRevision int64  `json:"-"`
 }
 
-// Era counts the times that somebody registered when nobody was registered. Both
-// fields are zero when the key is absent.
+// WrittenWith reports whether nobody wrote the registration since the record was written with it.
+func (m *Member) WrittenWith(reg Registration) bool {
+	return m.ModRevision == reg.ModRevision || m.Bound != 0 && m.Bound == reg.ModRevision
+}
+
+// Era counts the times that somebody registered when nobody was registered, and says until when
+// somebody had been before.
 type Era struct {
-	N           int64
-	ModRevision int64
+	N           int64 // at least what the broker remembers; where the key does not say, what any does
+	ModRevision int64 // 0: the key is absent
+	Alive       Alive // the fleet before this era
+	// Unread says what stands there that cannot be read, and at which key; empty: nothing.
+	// Then Alive is not known, and N may not be from the key.
+	Unread string
+}
+
+// Alive says until when a fleet was alive: the last confirmed renewal of one of its brokers.
+type Alive struct {
+	Until    time.Time // by that broker's clock; zero: not known
+	Revision int64     // of the store then; 0: not known
 }
 
 type eraValue struct {
-	Era *int64 `json:"era"`
+	Era           int64     `json:"era"`
+	AliveUntil    time.Time `json:"alive_until,omitzero"`
+	AliveRevision int64     `json:"alive_revision,omitempty"`
 }
 
 func registrationOf(id string, kv *mvccpb.KeyValue) Registration {
@@ -133,27 +166,22 @@ func stateOf(kv *mvccpb.KeyValue) (state *State, malformed string) {
 
 func memberOf(kv *mvccpb.KeyValue) (member *Member, malformed string) {
 	var m Member
-	var present map[string]json.RawMessage
-	if json.Unmarshal(kv.Value, &present) != nil || present["era"] == nil || json.Unmarshal(kv.Value, &m) != nil {
+	n, ok := eraIn(kv.Value)
+	if !ok || json.Unmarshal(kv.Value, &m) != nil {
 		return nil, excerpt(kv.Value)
 	}
+	m.Era = n
 	if m.RegisteredAs != "" && checkBroker(m.RegisteredAs) != nil {
 		return nil, excerpt(kv.Value)
 	}
+	if m.Left != nil && m.Left.Malformed != "" {
+		m.Left.Malformed = fmt.Sprintf("%q at key %s", m.Left.Malformed, kv.Key)
+	}
+	if m.Cut != nil && m.Cut.Malformed != "" {
+		m.Cut.Malformed = fmt.Sprintf("%q at key %s", m.Cut.Malformed, kv.Key)
+	}
 	m.ModRevision = kv.ModRevision
 	return &m, ""
-}
-
-// eraOf fails on a value that cannot be read: no decision may rest on a guess.
-func eraOf(kv *mvccpb.KeyValue) (Era, error) {
-	var v eraValue
-	if err := json.Unmarshal(kv.Value, &v); err != nil {
-		return Era{}, fmt.Errorf("read era %q at key %s: %w", excerpt(kv.Value), kv.Key, err)
-	}
-	if v.Era == nil || *v.Era < 0 {
-		return Era{}, fmt.Errorf("read era %q at key %s: want {\"era\":N}", excerpt(kv.Value), kv.Key)
-	}
-	return Era{N: *v.Era, ModRevision: kv.ModRevision}, nil
 }
 
 // excerpt is a value as far as a message has room for it; never empty.

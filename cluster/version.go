@@ -7,14 +7,36 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// Version asks the member that answers for its version, such as "3.5.28". A client of one
-// endpoint asks that one. It needs no right in an etcd that asks who is there.
-func (c *Client) Version(ctx context.Context) (string, error) {
+// Version asks the member that answers for its version, such as "3.5.28", and who it is. A
+// client of one endpoint asks that one. It needs no right in an etcd that asks who is there.
+func (c *Client) Version(ctx context.Context) (version string, member uint64, err error) {
 	answer, err := c.members.Status(ctx, &etcdserverpb.StatusRequest{})
 	if err != nil {
-		return "", fmt.Errorf("ask etcd for its version: %w", cause(ctx, err))
+		return "", 0, fmt.Errorf("ask etcd for its version: %w", cause(ctx, err))
 	}
-	return answer.Version, nil
+	return answer.Version, answer.GetHeader().GetMemberId(), nil
+}
+
+// EtcdMember is a server of the etcd cluster as that one knows it. One that has not started
+// yet has neither name nor URLs.
+type EtcdMember struct {
+	ID         uint64
+	Name       string
+	ClientURLs []string // as it advertises them, which need not be a way for us
+}
+
+// EtcdMembers asks the member that answers for all members. It needs no right in an etcd that asks
+// who is there. A proxy may list none, or itself alone.
+func (c *Client) EtcdMembers(ctx context.Context) ([]EtcdMember, error) {
+	answer, err := c.fellows.MemberList(ctx, &etcdserverpb.MemberListRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("ask etcd for its members: %w", cause(ctx, err))
+	}
+	members := make([]EtcdMember, len(answer.Members))
+	for i, m := range answer.Members {
+		members[i] = EtcdMember{ID: m.ID, Name: m.Name, ClientURLs: m.ClientURLs}
+	}
+	return members, nil
 }
 
 // soundReads are the first releases whose linearizable reads are never stale, by their
@@ -36,4 +58,12 @@ func StaleReads(version string) (fixedIn string, stale bool) {
 		return fmt.Sprintf("3.%d.%d", minor, first), patch < first
 	}
 	return "3.6.9", true // no release of an older minor will end it
+}
+
+// AtItsEnd reports whether that version is of a minor that gets no more releases. One that
+// cannot be read is not reported.
+func AtItsEnd(version string) bool {
+	var major, minor int
+	n, err := fmt.Sscanf(version, "%d.%d.", &major, &minor)
+	return n == 2 && err == nil && (major < 3 || major == 3 && minor <= 4)
 }

@@ -10,8 +10,13 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// reachEvery is the time between two questions to etcd while something is watched.
-const reachEvery = 30 * time.Second
+const (
+	// reachEvery is the time between two questions to etcd while something is watched.
+	reachEvery = 30 * time.Second
+	// signEach is of how many of these questions one is followed by one to the stream itself:
+	// each 5 min.
+	signEach = 10
+)
 
 // errUnanswered is why a stream is given up.
 var errUnanswered = fmt.Errorf("etcd does not answer: %w", context.DeadlineExceeded)
@@ -36,7 +41,8 @@ type watchStream struct {
 	opened  bool       // rpc is set
 	asked   []*watcher // for each creation without an answer; answers come in this order
 	byID    map[int64]*watcher
-	members int // watchers that have not left
+	members int           // watchers that have not left
+	told    chan struct{} // has room for one; a value: etcd has said something
 }
 
 // watcher is one caller's watches. Its fields but more are guarded by the mutex of the
@@ -71,7 +77,7 @@ func (s *watches) join(creates []*etcdserverpb.WatchCreateRequest) *watcher {
 	defer s.mu.Unlock()
 	if s.stream == nil {
 		ctx, end := context.WithCancelCause(context.Background())
-		s.stream = &watchStream{end: end, done: make(chan struct{}), byID: map[int64]*watcher{}}
+		s.stream = &watchStream{end: end, done: make(chan struct{}), byID: map[int64]*watcher{}, told: make(chan struct{}, 1)}
 		go s.run(ctx, s.stream) // the last to leave waits for it
 	}
 	t := s.stream
@@ -180,7 +186,7 @@ func (s *watches) run(ctx context.Context, t *watchStream) {
 func (s *watches) attend(ctx context.Context, t *watchStream) {
 	next := time.NewTicker(jitter(reachEvery))
 	defer next.Stop()
-	for {
+	for n := 1; ; n++ {
 		select {
 		case <-ctx.Done():
 			return
@@ -190,6 +196,9 @@ func (s *watches) attend(ctx context.Context, t *watchStream) {
 		err := s.reach(bounded)
 		done()
 		if Classify(err) == ClassTimeout { // by our clock or the member's, whichever is first
+			s.abandon(t)
+		}
+		if n%signEach == 0 && !s.sign(ctx, t) {
 			s.abandon(t)
 		}
 	}
@@ -215,6 +224,10 @@ func (s *watches) open(ctx context.Context, t *watchStream) (etcdserverpb.Watch_
 func (s *watches) sort(t *watchStream, answer *etcdserverpb.WatchResponse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	select {
+	case t.told <- struct{}{}:
+	default:
+	}
 	w := t.byID[answer.WatchId]
 	if answer.Created && len(t.asked) > 0 {
 		w = t.asked[0]

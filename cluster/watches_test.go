@@ -21,9 +21,11 @@ import (
 type streams struct {
 	grpc.ClientConnInterface
 	opened, open atomic.Int32
+	creates      atomic.Int32
 	cancels      atomic.Int32
-	refuse       atomic.Bool // the next watch that is asked for
-	deaf         bool        // the next stream is never answered
+	progress     atomic.Int32 // requests
+	refuse       atomic.Bool  // the next watch that is asked for
+	deaf         bool         // the next stream is never answered
 }
 
 func (s *streams) NewStream(ctx context.Context, d *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -65,8 +67,13 @@ func (c *countedStream) RecvMsg(m any) error {
 }
 
 func (c *countedStream) SendMsg(m any) error {
-	if m.(*pb.WatchRequest).GetCancelRequest() != nil {
+	switch m.(*pb.WatchRequest).RequestUnion.(type) {
+	case *pb.WatchRequest_CreateRequest:
+		c.of.creates.Add(1)
+	case *pb.WatchRequest_CancelRequest:
 		c.of.cancels.Add(1)
+	case *pb.WatchRequest_ProgressRequest:
+		c.of.progress.Add(1)
 	}
 	return c.ClientStream.SendMsg(m)
 }
@@ -193,6 +200,27 @@ func TestAStreamThatFailsRestartsAllWatchesOnOneOther(t *testing.T) {
 	})
 }
 
+// Each list is followed by a watch that begins, and so by a failure that is a new one.
+func TestWatchesThatEndAsSoonAsTheyBeganAreNotListedAgainAndAgain(t *testing.T) {
+	inMemory(t, func(t *testing.T, s *memory.Server, c *cluster.Client, n *streams, put func(string)) {
+		a := following(t, c, "/a/")
+		for range 3000 {
+			time.Sleep(10 * time.Millisecond)
+			s.EndWatches(memory.ErrNoLeader)
+		}
+		if most := int32(30); n.opened.Load() > most {
+			t.Errorf("%d streams in 30 s, want at most %d", n.opened.Load(), most)
+		}
+		time.Sleep(10 * time.Second)
+		a.mu.Lock()
+		a.told = nil
+		a.mu.Unlock()
+		s.EndWatches(memory.ErrNoLeader)
+		time.Sleep(150 * time.Millisecond)
+		a.expect(t, "error follow /a/: watch: etcdserver: no leader", "full[]")
+	})
+}
+
 func TestAStreamThatAnswersNobodyIsGivenUpForAll(t *testing.T) {
 	inMemory(t, func(t *testing.T, _ *memory.Server, c *cluster.Client, n *streams, put func(string)) {
 		n.deaf = true
@@ -241,4 +269,36 @@ func TestACompactionEndsOnlyTheWatchThatItIsFor(t *testing.T) {
 		b.expect(t, "full[]", "error follow /b/: watch: etcdserver: mvcc: required revision has been compacted", "full[]", "put[/b/1]")
 		n.expect(t, 1, 1)
 	})
+}
+
+// etcd answers a progress request only once something was written since the watch began.
+func TestAStreamIsAskedForASignOfLifeEachFiveMinutes(t *testing.T) {
+	for name, written := range map[string]bool{"quiet store": false, "something was written": true} {
+		t.Run(name, func(t *testing.T) {
+			inMemory(t, func(t *testing.T, _ *memory.Server, c *cluster.Client, n *streams, put func(string)) {
+				a, b := following(t, c, "/a/"), following(t, c, "/b/")
+				synctest.Wait()
+				if written {
+					put("/elsewhere")
+				}
+				time.Sleep(time.Hour)
+				asked, watches := n.progress.Load(), n.creates.Load()-2
+				if asked < 11 || asked > 15 {
+					t.Errorf("asked %d times in an hour", asked)
+				}
+				least, most := asked-1, asked // the last question may wait for its answer
+				if written {
+					least, most = 0, 0
+				}
+				if ended := n.cancels.Load(); watches < least || watches > most || ended != watches {
+					t.Errorf("%d watches begun and %d ended for %d questions, want %d to %d", watches, ended, asked, least, most)
+				}
+				put("/a/1")
+				put("/b/1")
+				a.expect(t, "full[]", "put[/a/1]")
+				b.expect(t, "full[]", "put[/b/1]")
+				n.expect(t, 1, 1)
+			})
+		})
+	}
 }

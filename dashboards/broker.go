@@ -41,7 +41,7 @@ func now(b *board) {
 		last(maximum("holdfast_ready"), ""), ready))
 	b.put(4, 4, word("Attachment", "Attached: renewals are confirmed. Degraded: they fail, and the lease still holds. Detached: the fence point has passed or the lease is gone, and the broker is fenced.",
 		last(attachment.expr(), ""), attachment.states))
-	b.put(4, 4, word("Mode", "Active, draining or drained, as etcd has it. Drained by Holdfast waits for a person: find the cause, then holdfast activate.",
+	b.put(4, 4, word("Mode", "Active, draining or drained, as etcd has it. Drained by Holdfast waits for an operator: find the cause, then holdfast activate.",
 		last(mode.expr(), ""), mode.states))
 	b.put(3, 4, number(about{"Time to the fence", "s", "What is left of the lease before the broker is fenced. While renewals are confirmed it starts anew with each; without a lease it is not positive."},
 		last(toFence, ""), bad, limit{0, watch}, limit{2, good}))
@@ -53,7 +53,7 @@ func now(b *board) {
 
 func history(b *board) {
 	b.row("What happened")
-	b.put(24, 10, timeline("State over time", "Each line is one fact about the broker. Read it from the top: the sidecar is scraped and has started, the broker answers, is registered, attached and active, and so clients may come. Drained for another reason than a person's word waits for one: find the cause, then holdfast activate.",
+	b.put(24, 10, timeline("State over time", "Each line is one fact about the broker. Read it from the top: the sidecar is scraped and has started, the broker answers, is registered, attached and active, and so clients may come. Drained for another reason than an operator's word waits for one: find the cause, then holdfast activate.",
 		timed{each(maxOf("up"), "scrape"), up},
 		timed{each(maximum("holdfast_startup_done"), "startup"), startup},
 		timed{each(maximum("holdfast_broker_up"), "broker"), up},
@@ -66,11 +66,13 @@ func history(b *board) {
 		timed{each(maxBy("holdfast_ready_cause", "cause"), "{{cause}}"), holds}))
 	b.put(12, 7, timeline("Signs of a zombie", "The broker serves without a registration, serves topics that are not assigned to it or that another owns, or does not see what is assigned to it.",
 		timed{each(maxBy("holdfast_broker_zombie", "kind"), "{{kind}}"), zombie}))
-	b.put(12, 7, timeline("What a person must look at", "Conditions that Holdfast does not end by itself; the runbook of the alert for each has the way out.",
+	b.put(12, 7, timeline("What an operator must look at", "Conditions that Holdfast does not end by itself; the runbook of the alert for each has the way out.",
 		timed{each(maximum("holdfast_mode_mismatch"), "mode mismatch"), attention},
 		timed{each(maximum("holdfast_drain_pending"), "drain pending"), attention},
 		timed{each(maximum("holdfast_mass_change_held"), "mass change held"), attention},
 		timed{each(maximum("holdfast_identity_conflict"), "identity conflict"), attention},
+		timed{each(maximum("holdfast_registration_outlives_lease"), "registration outlives lease"), attention},
+		timed{each(maximum("holdfast_ill_together"), "ill, and held"), attention},
 		timed{each(maximum("holdfast_broker_restart_required"), "restart required"), attention},
 		timed{each(maximum("holdfast_paused"), "recovery"), paused}))
 }
@@ -159,7 +161,7 @@ func fences(b *board) {
 		last("1000 * "+maximum("holdfast_guard_last_fired_timestamp_seconds"), ""), bad)
 	fired.FieldConfig.Defaults.Mappings = mappings([]state{{0, "never", good}})
 	b.put(4, 7, fired)
-	b.put(9, 7, rows("Boots", "Starts of the broker since the sidecar started, by kind and by the reason of the mode that followed. stale_restart waits for a person.",
+	b.put(9, 7, rows("Boots", "Starts of the broker since the sidecar started, by kind and by the reason of the mode that followed. stale_restart waits for an operator.",
 		[]string{"instance", "kind", "reason"},
 		// The sidecar counts the boot that it begins with before anybody can scrape it, so
 		// the counter itself is shown: increase would not see that one.

@@ -33,7 +33,7 @@ func counts(b *board) {
 	count("Not ready", "Brokers that clients are kept away from, whatever the cause.", "count("+on("holdfast_ready")+") - "+all("holdfast_ready"), good, limit{1, watch})
 	count("Renewals failing", "Brokers whose renewals fail and whose lease still holds: the next to be fenced.", all("holdfast_attachment", `state="degraded"`), good, limit{1, watch})
 	count("Detached", "Brokers whose fence point has passed or whose lease is gone.", all("holdfast_detached"), good, limit{1, bad})
-	count("Drained", "Brokers that serve nothing until a person activates them, taken out on purpose or after a loss.", all("holdfast_broker_mode", `mode="drained"`), good, limit{1, aside})
+	count("Drained", "Brokers that serve nothing until an operator activates them, taken out on purpose or after a loss.", all("holdfast_broker_mode", `mode="drained"`), good, limit{1, aside})
 	count("Zombies", "Brokers with at least one sign of a zombie.", "sum(max by (cluster, job, instance) ("+on("holdfast_broker_zombie")+"))", good, limit{1, bad})
 	count("Not scraped", "Targets that did not answer the last scrape. They may serve well; nobody knows.", "sum(1 - "+on("up")+")", good, limit{1, bad})
 }
@@ -66,7 +66,7 @@ func together(b *board) {
 		query{expr: all("holdfast_attachment", `state="attached"`), legend: "attached"},
 		query{expr: all("holdfast_attachment", `state="degraded"`), legend: "degraded"},
 		query{expr: all("holdfast_attachment", `state="detached"`), legend: "detached"}), good, watch, bad))
-	b.put(8, 8, coloured(areas(about{"Brokers by mode", "none", "Every broker, by mode. Drained ones that nobody drained wait for a person."},
+	b.put(8, 8, coloured(areas(about{"Brokers by mode", "none", "Every broker, by mode. Drained ones that nobody drained wait for an operator."},
 		query{expr: all("holdfast_broker_mode", `mode="active"`), legend: "active"},
 		query{expr: all("holdfast_broker_mode", `mode="draining"`), legend: "draining"},
 		query{expr: all("holdfast_broker_mode", `mode="drained"`), legend: "drained"}), good, watch, aside))

@@ -35,6 +35,8 @@ type DataDirSettings struct {
 	Path    string        // empty: told later by SetPath
 	Markers []string      // globs relative to Path, e.g. "jetstream/*/streams/*/meta.inf"
 	Rescan  time.Duration // between periodic scans; not positive: DefaultRescan
+	// NoEvents: the kernel is not asked to tell of changes.
+	NoEvents bool
 }
 
 // DataDir keeps a view of the broker's data directory current. Events from the
@@ -50,7 +52,7 @@ type DataDir struct {
 	log      *slog.Logger
 	metrics  dataDirMetrics
 	changes  chan struct{}
-	moved    chan struct{} // SetPath was called
+	moved    chan struct{} // SetPath or Look was called
 	view     atomic.Pointer[DirView]
 
 	mu   sync.Mutex
@@ -141,6 +143,9 @@ func (d *DataDir) SetPath(path string) {
 	}
 }
 
+// Look has the directory scanned now. Changes receives a value after that, whatever it found.
+func (d *DataDir) Look() { signal(d.moved) }
+
 // Path is the absolute path that is watched; empty while it is not known.
 func (d *DataDir) Path() string {
 	d.mu.Lock()
@@ -151,7 +156,7 @@ func (d *DataDir) Path() string {
 // Snapshot is the directory as last scanned.
 func (d *DataDir) Snapshot() DirView { return *d.view.Load() }
 
-// Changes receives a value after the view changed in anything but ScannedAt.
+// Changes receives a value after the view changed in anything but ScannedAt, and after Look.
 func (d *DataDir) Changes() <-chan struct{} { return d.changes }
 
 // Run watches until ctx ends and then returns nil.
@@ -167,6 +172,7 @@ func (d *DataDir) Run(ctx context.Context) error {
 			return nil
 		case <-d.moved:
 			r.scan()
+			signal(d.changes)
 		case <-r.soon.C:
 			r.scan()
 		case <-periodic.C:

@@ -105,7 +105,7 @@ func sameNetwork(pid int) bool {
 // listeners reads a table such as /proc/net/tcp (proc(5)): the inodes of the sockets
 // that listen at one of the addresses, or at its port everywhere.
 func listeners(table []byte, at []netip.AddrPort) (inodes []string) {
-	const local, state, inode, listening = 1, 3, 9, "0A"
+	const local, state, inode = 1, 3, 9
 	lines := bufio.NewScanner(bytes.NewReader(table))
 	for lines.Scan() {
 		fields := strings.Fields(lines.Text())
@@ -141,26 +141,32 @@ func tableAddr(s string) (netip.AddrPort, bool) {
 
 // holdsOne reports whether the process has one of the sockets open.
 func holdsOne(pid int, inodes []string) (bool, error) {
+	open, err := socketsOf(pid)
+	return slices.ContainsFunc(open, func(inode string) bool { return slices.Contains(inodes, inode) }), err
+}
+
+// socketsOf lists the inodes of the sockets that the process has open.
+func socketsOf(pid int) (inodes []string, err error) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
 	open, err := os.Open(dir)
 	if err != nil {
-		return false, fmt.Errorf("look at the descriptors of process %d: %w", pid, err)
+		return nil, fmt.Errorf("look at the descriptors of process %d: %w", pid, err)
 	}
 	defer open.Close()
 	names, err := open.Readdirnames(-1)
 	if err != nil {
-		return false, fmt.Errorf("look at the descriptors of process %d: %w", pid, err)
+		return nil, fmt.Errorf("look at the descriptors of process %d: %w", pid, err)
 	}
 	for _, name := range names {
 		link, err := os.Readlink(filepath.Join(dir, name))
 		if err != nil {
 			continue // closed meanwhile
 		}
-		if inode, ok := strings.CutPrefix(link, "socket:["); ok && slices.Contains(inodes, strings.TrimSuffix(inode, "]")) {
-			return true, nil
+		if inode, ok := strings.CutPrefix(link, "socket:["); ok {
+			inodes = append(inodes, strings.TrimSuffix(inode, "]"))
 		}
 	}
-	return false, nil
+	return inodes, nil
 }
 
 // holderOf walks /proc for the process that has one of the sockets open.

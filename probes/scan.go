@@ -60,6 +60,9 @@ type DirView struct {
 	// Watch is "events" while changes are reported by the kernel, "rescan" while only
 	// the periodic scan sees them; empty in a view made by Scan alone.
 	Watch string
+	// Identity tells the directory that holds the markers from another one in its place;
+	// empty: not known.
+	Identity string
 	// Generation counts the directories seen here: 1 for the first, one more each time
 	// it was replaced (another inode or device, a symlink swap) or wiped. 0: none yet.
 	Generation int
@@ -142,11 +145,23 @@ func identify(path string) (dirID, error) {
 	return id, nil
 }
 
+// identity is what a directory is known by for as long as it is there, also after it was
+// mounted elsewhere: its device may have another number then, and modification times move
+// with what the broker writes. Empty where there is no birth time: a freed inode is given
+// out again, and some file systems number anew at each mount.
+func (id dirID) identity(name string) string {
+	if id.born == (unix.StatxTimestamp{}) {
+		return ""
+	}
+	return fmt.Sprintf("%s@%d-%d.%09d", name, id.inode, id.born.Sec, id.born.Nsec)
+}
+
 // findings are what a scan learned beyond the view, for the watch.
 type findings struct {
 	ids     map[string]dirID // the directory itself, and where each glob begins
 	expand  []string         // directories whose entries decide what matches, at most maxWatches
 	entries bool             // the directory itself is not empty
+	holds   string           // in ids: the directory that holds the markers
 }
 
 // errScanLimit stops a scan that has looked at enough.
@@ -187,7 +202,10 @@ func scanUpTo(ctx context.Context, path string, globs []string, limit int) (DirV
 	default:
 		view.State, view.Error = DirUnreadable, explain(err)
 	}
-	if view.State != DirPresent {
+	if view.State == DirPresent {
+		name, _ := filepath.Rel(path, found.holds) // it is path, or below
+		view.Identity = found.ids[found.holds].identity(name)
+	} else {
 		view.Markers, view.OldestMarker, view.OldestPath = 0, time.Time{}, ""
 	}
 	return view, found
@@ -216,7 +234,7 @@ func (s *scanner) root(path string) error {
 	case err != nil:
 		return err
 	}
-	s.found.ids[path] = id
+	s.found.ids[path], s.found.holds = id, path
 	s.watch(path)
 	return nil
 }
@@ -226,6 +244,9 @@ func (s *scanner) glob(path, glob string) error {
 	if base := filepath.Join(path, segments[0]); len(segments) > 1 && !isPattern(segments[0]) {
 		if id, err := identify(base); err == nil {
 			s.found.ids[base] = id
+			if s.found.holds == path { // the first of several
+				s.found.holds = base
+			}
 		}
 	}
 	return s.descend(path, segments, false)

@@ -71,6 +71,10 @@ func (w *dirWatch) sync(path string, inside []string) (added bool) {
 		w.close("")
 		return false
 	}
+	if w.d.settings.NoEvents {
+		w.close(watchRescan)
+		return false
+	}
 	if w.watcher == nil {
 		if !w.retry && w.mode == watchRescan {
 			return false

@@ -36,6 +36,30 @@ func TestWhatAClusterAssignsItselfIsWanted(t *testing.T) {
 	})
 }
 
+func TestWhatAFormerProcessServedIsForgottenAndNothingIsDoneAboutIt(t *testing.T) {
+	b := newFakeBroker("/n/a")
+	inWorld(t, testSettings, b, func(w *world) {
+		w.SetAssigned(true, []string{"/n/a"}, nil)
+		w.SetOrders(attached)
+		w.after(time.Second)
+		if p := w.Snapshot(); p.Served != 1 || !p.ServedKnown {
+			t.Fatalf("%+v", p)
+		}
+		b.set(func() { delete(b.serving, "/n/a") })
+		w.ForgetServed()
+		left := attached
+		left.Attached = false
+		w.SetOrders(left)
+		w.after(time.Minute)
+		if p := w.Snapshot(); p.Served != 0 || p.ServedKnown {
+			t.Errorf("%+v", p)
+		}
+		if _, loads, quiesces := b.totals(); loads+quiesces != 0 {
+			t.Errorf("%d loads, %d quiesces", loads, quiesces)
+		}
+	})
+}
+
 func TestABrokerWhoseClusterAssignsIsDrainedOnlyBySteering(t *testing.T) {
 	b := newFakeBroker("/n/a")
 	inWorld(t, assigning(), b, func(w *world) {
@@ -97,6 +121,24 @@ func TestAFenceDrainsABrokerThatItsClusterMayGiveTopics(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Any client can make such a broker serve what has no name here, and its cluster owns that.
+func TestWhatCannotBeReadKeepsNoFenceFromBeingProven(t *testing.T) {
+	b := newFakeBroker("/n/a")
+	b.unreadable = []string{`"odd"`}
+	s := assigning()
+	s.Drain = func(context.Context) error { b.set(func() { clear(b.serving) }); return nil }
+	inWorld(t, s, b, func(w *world) {
+		w.SetOrders(attached)
+		w.after(time.Second)
+		if _, err := w.Fence(w.t.Context()); err != nil {
+			t.Error(err)
+		}
+		if n, err := w.FenceAgain(w.t.Context()); n != 0 || err != nil {
+			t.Errorf("again: %d, %v", n, err)
+		}
+	})
 }
 
 func TestABrokerThatIsNotActiveYetOpensNoGate(t *testing.T) {

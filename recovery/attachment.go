@@ -33,11 +33,12 @@ const (
 	WhyFencePoint  Why = "fence_point"
 	WhyLeaseLost   Why = "lease_lost"
 	WhyConflict    Why = "identity_conflict"
+	WhyLeft        Why = "left"        // its registration was given up on purpose
 	WhyBrokerDown  Why = "broker_down" // not renewed, because the broker is down
 )
 
 // DetachReasons are those with which a broker detaches.
-var DetachReasons = []Why{WhyFencePoint, WhyLeaseLost, WhyConflict, WhyBrokerDown}
+var DetachReasons = []Why{WhyFencePoint, WhyLeaseLost, WhyConflict, WhyLeft, WhyBrokerDown}
 
 // AttachFacts is what the attachment follows from. Instants are on the boot clock.
 type AttachFacts struct {
@@ -60,6 +61,8 @@ type AttachFacts struct {
 	// Unguarded: nothing would stop the broker if this sidecar froze now, and something is
 	// about to.
 	Unguarded bool
+	// Left: the registration is given up on purpose.
+	Left bool
 	// Doubted: the host did not run for a while, and nothing was confirmed since.
 	Doubted bool
 }
@@ -72,6 +75,8 @@ func NextAttachment(a Attachment, f AttachFacts) (Attachment, Why) {
 	}
 	if a != Detached && f.Enabled {
 		switch {
+		case !f.Held && f.Left:
+			return Detached, WhyLeft
 		case !f.Held && f.Paused:
 			return Detached, WhyBrokerDown
 		case !f.Held:
@@ -90,7 +95,7 @@ func NextAttachment(a Attachment, f AttachFacts) (Attachment, Why) {
 		return Degraded, WhyFailing
 	case a == Degraded && healthy:
 		return Attached, WhyRecovered
-	case a == Detached && (f.Stopping || f.Unguarded || f.Doubted):
+	case a == Detached && (f.Stopping || f.Unguarded || f.Doubted || f.Left):
 	case a == Detached && healthy && !f.EverAttached:
 		return Attached, WhyRegistered
 	case a == Detached && healthy && f.Verified && f.Now-f.HealthySince >= f.RecoverWindow:

@@ -22,6 +22,7 @@ type BootFacts struct {
 	OldestMarker    time.Time // zero: no marker in the data directory
 	MarkerPath      string
 	DirError        string // the data directory could not be read; empty: it could, or is not there
+	DirGone         string // where it is looked for, if it is surely not there
 	StateFile       bool   // our own state file records a completed first boot
 	StateFileError  string // it is there and cannot be read
 	KnownToCluster  bool   // etcd has a state or a member record of this broker

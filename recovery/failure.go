@@ -90,9 +90,9 @@ func JudgeFailure(f FailureFacts) FailureVerdict {
 	case f.Failure == FailureLeaseGone:
 		return FailureVerdict{TakeLoss, word, "etcd says that the lease is gone: the session policy decides"}
 	case f.Failure == FailureAuth:
-		return FailureVerdict{AwaitPerson, word, "etcd refuses this sidecar, and waits for a person: check --etcd-user, the password or certificate files, and the user's role"}
+		return FailureVerdict{AwaitPerson, word, "etcd refuses this sidecar, and waits for an operator: check --etcd-user, the password or certificate files, and the user's role"}
 	case f.Failure == FailureNoSpace:
-		return FailureVerdict{AwaitPerson, word, "etcd takes no writes until a person makes space: compact and defragment it, then 'etcdctl alarm disarm'"}
+		return FailureVerdict{AwaitPerson, word, "etcd takes no writes until an operator makes space: compact and defragment it, then 'etcdctl alarm disarm'"}
 	case f.Failure == FailureNoLeader:
 		return FailureVerdict{KeepTrying, word, "etcd has no leader, for nobody: it is tried again, and no retry is used up; check the quorum of etcd"}
 	case f.Failure == FailureOverloaded:
@@ -110,7 +110,7 @@ func JudgeFailure(f FailureFacts) FailureVerdict {
 	case f.Policy != PolicyReconnect || f.Limit <= 0:
 		return FailureVerdict{KeepTrying, word, "etcd is out of reach: it is tried again for as long as it takes"}
 	case f.Mode == Drained || f.Mode == Draining:
-		return FailureVerdict{KeepTrying, ReasonModeKept, fmt.Sprintf("etcd is out of reach, and the broker is %s, which only a person may lift: no retry is used up", f.Mode)}
+		return FailureVerdict{KeepTrying, ReasonModeKept, fmt.Sprintf("etcd is out of reach, and the broker is %s, which only an operator may lift: no retry is used up", f.Mode)}
 	case f.Used+1 >= f.Limit:
 		return FailureVerdict{GiveUp, ReasonRetriesUsedUp, fmt.Sprintf("etcd did not answer (%s) in %s since the registration ran out", word, attempts(f.Used+1))}
 	}

@@ -44,18 +44,18 @@ var ErrUnseen = errors.New("not seen")
 // fences anew what it finds. It costs one listing as long as nothing is found, and changes
 // nothing then.
 func (r *Reconciler) FenceAgain(ctx context.Context) (quiesced int, err error) {
-	serving, _, err := r.broker.Topics(ctx)
+	held, err := r.broker.Topics(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("%w: list topics: %w", ErrUnseen, err)
 	}
-	if len(serving) == 0 {
+	if len(held.Serving) == 0 && (r.settings.Drain != nil || len(held.Unreadable) == 0) {
 		if r.released() {
 			return 0, ErrReleased
 		}
 		return 0, nil
 	}
-	late, landed, held := r.beginFence(true)
-	if !held {
+	late, landed, begun := r.beginFence(true)
+	if !begun {
 		return 0, ErrReleased
 	}
 	return (&OpenFence{r, late, landed}).Finish(ctx)
@@ -99,7 +99,7 @@ func (r *Reconciler) quiesceUntilProven(ctx context.Context, late []*topic) (qui
 		if r.released() {
 			return quiesced, nil
 		}
-		serving, listErr := r.listForFence(ctx)
+		serving, unreadable, listErr := r.listForFence(ctx)
 		switch {
 		case listErr != nil:
 			for _, t := range late {
@@ -107,7 +107,7 @@ func (r *Reconciler) quiesceUntilProven(ctx context.Context, late []*topic) (qui
 			}
 			err = fmt.Errorf("list topics (those known before were quiesced): %w", listErr)
 		case len(serving) == 0:
-			return quiesced, nil
+			return quiesced, servedUnread(unreadable)
 		default:
 			r.seenServing(serving)
 		}
@@ -129,7 +129,8 @@ func (r *Reconciler) quiesceUntilProven(ctx context.Context, late []*topic) (qui
 	return quiesced, err
 }
 
-// drainUntilProven drains until a listing shows that nothing is served. It drains a broker
+// drainUntilProven drains until a listing shows that nothing is served, of what has a name here:
+// what else such a broker has is its own cluster's, and anybody can make it have that. It drains a broker
 // that serves nothing too: its cluster may give it topics at any time.
 func (r *Reconciler) drainUntilProven(ctx context.Context) (drained int, err error) {
 	r.mu.Lock()
@@ -142,7 +143,7 @@ func (r *Reconciler) drainUntilProven(ctx context.Context) (drained int, err err
 		if err := r.settings.Drain(ctx); err != nil {
 			return 0, fmt.Errorf("drain: %w", err)
 		}
-		serving, err := r.listForFence(ctx)
+		serving, _, err := r.listForFence(ctx)
 		if err != nil {
 			return 0, fmt.Errorf("list topics after the drain: %w", err)
 		}
@@ -213,22 +214,30 @@ func (r *Reconciler) endFence() {
 	r.poke()
 }
 
+// servedUnread is why a broker is not proven to serve nothing although no topic is left.
+func servedUnread(unreadable []string) error {
+	if len(unreadable) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the broker serves %d more that cannot be read, first %s: nobody can quiesce them", len(unreadable), unreadable[0])
+}
+
 // listForFence is what the broker serves, or what it served when last seen if it
 // does not answer in time.
-func (r *Reconciler) listForFence(ctx context.Context) (map[string]struct{}, error) {
+func (r *Reconciler) listForFence(ctx context.Context) (serving map[string]struct{}, unreadable []string, err error) {
 	bound := maxFenceListing
 	if deadline, ok := ctx.Deadline(); ok {
 		bound = min(bound, time.Until(deadline)/2)
 	}
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	names, _, err := r.broker.Topics(ctx)
-	serving := make(map[string]struct{}, len(names))
-	for _, name := range names {
+	held, err := r.broker.Topics(ctx)
+	serving = make(map[string]struct{}, len(held.Serving))
+	for _, name := range held.Serving {
 		serving[name] = struct{}{}
 	}
 	if err == nil {
-		return serving, nil
+		return serving, held.Unreadable, nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,7 +246,7 @@ func (r *Reconciler) listForFence(ctx context.Context) (map[string]struct{}, err
 			serving[name] = struct{}{}
 		}
 	}
-	return serving, err
+	return serving, nil, err
 }
 
 // seenServing takes a fence's listing for the view, so that what cannot be quiesced is
@@ -347,8 +356,8 @@ func (r *Reconciler) undo(f flight) bool {
 	err := r.broker.Quiesce(ctx, f.topic.name)
 	r.fenced(f.topic.name, err)
 	if err != nil { // a load that did nothing may have left nothing to quiesce
-		serving, _, listErr := r.broker.Topics(ctx)
-		if listErr == nil && !slices.Contains(serving, f.topic.name) {
+		held, listErr := r.broker.Topics(ctx)
+		if listErr == nil && !slices.Contains(held.Serving, f.topic.name) {
 			return true
 		}
 		r.log.Error("a topic may be served after the fence", "topic", f.topic.name, "err", err)

@@ -3,6 +3,7 @@ package recovery
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -174,6 +175,24 @@ func TestFenceWithoutAListingQuiescesWhatWasServedLast(t *testing.T) {
 			t.Errorf("fence: %d, %v; want all ten, and that the broker was not listed", n, err)
 		}
 		w.wantServed()
+	})
+}
+
+func TestFenceDoesNotProveWhatItCannotName(t *testing.T) {
+	b := newFakeBroker("/n/a")
+	b.unreadable = []string{`"odd"`}
+	inWorld(t, testSettings, b, func(w *world) {
+		w.SetOrders(attached)
+		w.SetAssigned(true, []string{"/n/a"}, nil)
+		w.after(time.Second)
+		n, err := w.fence(4 * time.Second)
+		if n != 1 || err == nil || !strings.Contains(err.Error(), `1 more that cannot be read, first "odd"`) {
+			t.Errorf("fence: %d, %v; want the one topic, and what is left", n, err)
+		}
+		w.wantServed()
+		if _, err := w.FenceAgain(w.t.Context()); err == nil {
+			t.Error("fenced again, and proven")
+		}
 	})
 }
 

@@ -64,7 +64,7 @@ type LadderFacts struct {
 	Deadline time.Duration // when the lease may be gone; 0: it may be gone already
 	Margin   time.Duration // from the fence point to the deadline
 	StopAt   time.Duration // when the last step must have ended: the dead-man guard acts then
-	// Look is how often a broker that was quiesced is looked at again. Its own cluster, a
+	// Look is how often a broker that was quiesced is looked at again, also while it is Registered. Its own cluster, a
 	// client that asks it, or an operator may give it topics at any time. 0: never, since it
 	// may serve what it is given.
 	Look    time.Duration
@@ -77,6 +77,9 @@ type LadderFacts struct {
 	// registered, and its lease holds. It waits to be attached, and stopping it would only
 	// undo that; what can be quiesced still is.
 	Registered bool
+	// Leaves: its registration was given up on purpose, and its end was asked for. When it does
+	// not answer any more it is ending, and what was proven of it counts on.
+	Leaves bool
 	// Waits: whether the process may be stopped will be known in a moment.
 	Waits bool
 	// Served: the process that does not answer did so while it was registered. Any other
@@ -127,7 +130,10 @@ func (l Ladder) Next(f LadderFacts) Rung {
 	case l.Quiesced == Done && !f.MustStop && !l.aged(f, ProofLooks):
 		r.Fence = FenceQuiesced
 		if l.aged(f, 1) && f.Now >= l.askAt {
-			r.Step, r.Until = StepQuiesce, min(f.Now+LateQuiesce, l.provenAt+ProofLooks*f.Look)
+			r.Step, r.Until = StepQuiesce, f.Now+LateQuiesce
+			if !f.Registered && !f.Leaves {
+				r.Until = min(r.Until, l.provenAt+ProofLooks*f.Look)
+			}
 		}
 	case f.Now < l.retryAt:
 		r.Fence = FencePausing
@@ -150,10 +156,18 @@ func (l Ladder) Next(f LadderFacts) Rung {
 	return r
 }
 
-// aged reports whether the broker was seen to serve nothing that many looks ago.
+// aged reports whether the broker was seen to serve nothing that many looks ago. The proof of
+// one that is Registered is renewed, and never too old; so is that of one that Leaves.
 func (l Ladder) aged(f LadderFacts, looks time.Duration) bool {
+	if (f.Registered || f.Leaves) && looks == ProofLooks {
+		return false
+	}
 	return f.Look > 0 && l.Quiesced == Done && f.Now >= l.provenAt+looks*f.Look
 }
+
+// ProvenIdle is the ladder of a process that was seen to serve nothing then, before its
+// registration was given up.
+func ProvenIdle(at time.Duration) Ladder { return Ladder{Quiesced: Done, provenAt: at} }
 
 // leftUs reports whether the process that was quiesced may have ended and another may be
 // starting: that one is fenced when it answers.
@@ -188,6 +202,9 @@ func (l Ladder) Ended(step FenceStep, ok bool, f LadderFacts) Ladder {
 		if !ok && f.Down && !f.Stop { // as was to be expected
 			l.askAt = f.Now + FenceRetry
 			return l
+		}
+		if !ok && f.Registered && l.Quiesced == Done { // it is no harm that stopping it would end
+			return l.Unseen(f)
 		}
 		l.Quiesced, last, l.provenAt = result, !f.Stop, f.Now
 	case StepStop:

@@ -55,11 +55,17 @@ func TestTheNextRung(t *testing.T) {
 		{"somebody may have given it topics since", Ladder{Quiesced: Done, provenAt: 95 * s}, atFencePoint(func(f *LadderFacts) { f.Look = 5 * s }), look(2 * s)},
 		{"the same, and it does not answer", Ladder{Quiesced: Done, provenAt: 95 * s}, atFencePoint(func(f *LadderFacts) { f.Look, f.Down = 5*s, true }), look(2 * s)},
 		{"the same, and the last look was in vain", Ladder{Quiesced: Done, provenAt: 95 * s, askAt: 101 * s}, atFencePoint(func(f *LadderFacts) { f.Look = 5 * s }), at(FenceQuiesced)},
+		{"it is registered again, and somebody may have given it topics before", Ladder{Quiesced: Done, provenAt: 95 * s}, atFencePoint(func(f *LadderFacts) { f.Look, f.Registered = 5*s, true }), look(2 * s)},
+		{"it is registered again, and no look told for long", Ladder{Quiesced: Done, provenAt: 10 * s}, atFencePoint(func(f *LadderFacts) { f.Look, f.Registered = 5*s, true }), look(2 * s)},
 		{"the last look before the proof is too old", Ladder{Quiesced: Done, provenAt: 86 * s}, atFencePoint(func(f *LadderFacts) { f.Look = 5 * s }), look(s)},
 		{"the proof is too old", Ladder{Quiesced: Done, provenAt: 85 * s}, atFencePoint(func(f *LadderFacts) { f.Look = 5 * s }), open(StepStop, 6*s)},
 		{"too old, no way to stop", Ladder{Quiesced: Done, provenAt: 85 * s}, atFencePoint(func(f *LadderFacts) { f.Look, f.Stop = 5*s, false }), Rung{Fence: FenceAwaiting, Step: StepQuiesce, Until: FenceRetry}},
 		{"too old, it hangs, no way to stop", Ladder{Quiesced: Done, provenAt: 85 * s}, atFencePoint(func(f *LadderFacts) { f.Look, f.Stop, f.Down, f.Served = 5*s, false, true, true }), restart(Rung{Fence: FenceAwaiting, Step: StepQuiesce, Until: FenceRetry}, hangs)},
 		{"too old, and its connection broke: it may be starting", Ladder{Quiesced: Done, provenAt: 85 * s}, atFencePoint(func(f *LadderFacts) { f.Look, f.Down, f.Lost = 5*s, true, true }), Rung{Fence: FenceAwaiting, Step: StepQuiesce, Until: FenceRetry}},
+		{"too old, and it left on purpose", ProvenIdle(85 * s), atFencePoint(func(f *LadderFacts) { f.Look, f.Down, f.Leaves = 5*s, true, true }), look(2 * s)},
+		{"the same, and it may not run without its registration", ProvenIdle(85 * s), atFencePoint(func(f *LadderFacts) { f.Look, f.Leaves, f.MustStop = 5*s, true, true }), restart(open(StepStop, 6*s), unstopped)},
+		{"it left on purpose, and serves again", Ladder{Quiesced: Failed, climbed: true}, atFencePoint(func(f *LadderFacts) { f.Look, f.Leaves = 5*s, true }), restart(open(StepStop, 6*s), unquiesced)},
+		{"it left on purpose, and nothing was proven", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Down, f.Leaves = true, true }), open(StepStop, 6*s)},
 		{"it served, and its connection broke: it may be starting", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Down, f.Served, f.Lost, f.Stop = true, true, true, false }), at(FenceAwaiting)},
 		{"it served and hangs, and can be stopped", Ladder{}, atFencePoint(func(f *LadderFacts) { f.Down, f.Served = true, true }), open(StepStop, 6*s)},
 		{"it hangs after a proven quiesce", Ladder{Quiesced: Done}, atFencePoint(func(f *LadderFacts) { f.Down, f.Served, f.Stop = true, true, false }), at(FenceQuiesced)},
@@ -177,6 +183,18 @@ func TestARoundThatFailedIsFollowedByAPauseAndAnother(t *testing.T) {
 		if l = l.Ended(StepQuiesce, true, f); l.Next(f).Fence != FenceQuiesced {
 			t.Errorf("%+v", l.Next(f))
 		}
+	}
+}
+
+func TestALookThatFailsAtABrokerThatIsRegisteredAgainIsRepeated(t *testing.T) {
+	f := atFencePoint(func(f *LadderFacts) { f.Look, f.Registered = time.Second, true })
+	l := Ladder{Quiesced: Done, provenAt: f.Now - time.Second}.Ended(StepQuiesce, false, f)
+	if r := l.Next(f); r.Fence != FenceQuiesced || r.Step != StepNone {
+		t.Errorf("after the look that failed: %+v", r)
+	}
+	f.Now += lookRetry
+	if r := l.Next(f); r.Fence != FenceQuiesced || r.Step != StepQuiesce {
+		t.Errorf("later: %+v", r)
 	}
 }
 

@@ -41,12 +41,14 @@ func newReconcileMetrics(reg prometheus.Registerer, every func() time.Duration, 
 		"held_elsewhere": func(p Progress) int { return p.Elsewhere },
 		"loading":        func(p Progress) int { return p.Loading },
 		"failed":         func(p Progress) int { return p.Failed },
+		"unreadable":     func(p Progress) int { return p.Unreadable },
 	} {
 		f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name:        "holdfast_topics",
 			ConstLabels: prometheus.Labels{"state": state},
 			Help: "Topics by state; assigned = served + missing, and held_elsewhere is a part of missing. If missing stays above 0 see `holdfast topics` for the errors; " +
-				"orphan above 0 for minutes means a tripped mass-change guard or a broker that refuses to quiesce.",
+				"orphan above 0 for minutes means a tripped mass-change guard or a broker that refuses to quiesce; " +
+				"unreadable counts what the broker lists and no topic here is called: it is left alone.",
 		}, func() float64 { return float64(of(snapshot())) })
 	}
 	m := &reconcileMetrics{}
@@ -76,7 +78,7 @@ func newReconcileMetrics(reg prometheus.Registerer, every func() time.Duration, 
 	}, func() float64 { return every().Seconds() })
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "holdfast_mass_change_held",
-		Help: "1 while a sudden change of many assignments is held back until a person confirms it. Meant: `holdfast confirm`; else restore the assignments.",
+		Help: "1 while a sudden change of many assignments is held back until an operator confirms it. Meant: `holdfast confirm`; else restore the assignments.",
 	}, func() float64 {
 		if snapshot().GuardTripped {
 			return 1

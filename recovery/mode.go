@@ -7,7 +7,8 @@
 // Guaranteed: nothing is loaded, and nothing that is already on its way is kept
 // on, once the broker is detached; a broker with a mode of its own is given no topic
 // before it has taken active; no topic's data is deleted here; a read that
-// failed is never taken for an absence. Not guaranteed: that the broker still is
+// failed is never taken for an absence, nor is a record that cannot be read: it drains
+// whom it alone could excuse, and nobody else (see Unread). Not guaranteed: that the broker still is
 // as it was when it last answered.
 package recovery
 

@@ -17,15 +17,17 @@ type OutageFacts struct {
 	Policy      Policy
 	RetriesUsed bool       // reconnect: the retry limit is used up
 	Had         ModeRecord // the mode before the outage
+	Beside      SharedLoss // what became of those that were registered with us
+	LossShare   float64    // --fleet-loss-share; 0: off
 }
 
 // DecideOutage is the outage table of DESIGN.
 func DecideOutage(f OutageFacts) Decision {
 	switch {
 	case f.Holder == Another:
-		return Decision{Step: Conflict, Mode: f.Had, Detail: "the registration is another incarnation's"}
+		return Decision{Step: Conflict, Row: RowConflict, Mode: f.Had, Detail: "the registration is another incarnation's"}
 	case f.survived():
-		d := Decision{Step: Keep, Mode: f.Had, Write: f.Stored == nil,
+		d := Decision{Step: Keep, Row: RowSurvived, Mode: f.Had, Write: f.Stored == nil,
 			Detail: "the registration survived: nobody was declared dead"}
 		if f.Stored != nil {
 			_, d.Mode = JudgeState(f.Had, f.Stored)
@@ -44,19 +46,39 @@ func afterLoss(f OutageFacts) Decision {
 	if d, doubtful := f.doubt(); doubtful {
 		return d
 	}
-	livedOn, how := f.livedOn()
 	if m, held := f.held(); held {
-		return f.keep(m, "registration lost; mode kept: only a person may lift it")
+		return f.keep(m, "registration lost; mode kept: only an operator may lift it")
 	}
 	_, had := JudgeState(f.Had, f.Stored) // somebody may have changed it meanwhile
+	livedOn, known, how := f.livedOn()
+	if !known && f.Policy == PolicyReconnect && !f.RetriesUsed {
+		livedOn, known, how = true, true, "other brokers are registered" // it is active either way
+	}
+	if f.Outlived != "" {
+		f.Beside = SharedLoss{} // the fleet went on after that, as at a start
+	}
 	switch {
+	case !known:
+		return await(how)
 	case !livedOn:
-		return Decision{Mode: ModeRecord{had.Mode, ReasonFleetExpired, ByHoldfast}, Write: true,
-			Detail: "the whole fleet lost its registrations: " + how}
+		return fleetExpired(had.Mode, "the whole fleet lost its registrations: "+how)
+	case f.Beside.Reaches(f.LossShare):
+		return fleetExpired(had.Mode, "the loss befell the fleet, nobody was singled out: "+f.Beside.String())
+	}
+	how += f.Beside.fewer(f.LossShare)
+	reconnects := f.Policy == PolicyReconnect && !f.RetriesUsed
+	switch {
+	case f.unread() != "" && !reconnects:
+		return unreadable(f.unread(), how)
 	case f.Policy == PolicyShutdown, f.Policy == PolicyReconnect && f.RetriesUsed:
-		return Decision{Step: Shutdown, Mode: had, Detail: "registration lost: " + how}
+		return Decision{Step: Shutdown, Row: ReasonSessionExpired, Mode: had, Detail: "registration lost: " + how}
 	case f.Policy == PolicyReconnect:
-		return Decision{Mode: had, Write: true, ReOwn: true, Detail: "registration lost and written again: " + how}
+		return Decision{Row: RowReconnected, Mode: had, Write: true, ReOwn: true, Detail: "registration lost and written again: " + how}
 	}
 	return drained(ReasonRegistrationExpired, "declared dead by a living cluster: "+how)
+}
+
+// fleetExpired keeps the mode.
+func fleetExpired(had Mode, detail string) Decision {
+	return Decision{Row: ReasonFleetExpired, Mode: ModeRecord{had, ReasonFleetExpired, ByHoldfast}, Write: true, Detail: detail}
 }

@@ -658,7 +658,7 @@ func TestATopicWhoseLoadHadNoAnswerIsNotForgottenByAnOlderListing(t *testing.T) 
 		forget := func(clock uint64) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			w.applyListing(clock, nil, nil, time.Now())
+			w.applyListing(clock, Held{}, time.Now())
 			w.list.fresh = true
 		}
 		w.mu.Lock()

@@ -49,8 +49,12 @@ func (a Act) Suspended() bool {
 }
 
 // Waits reports whether a decision must wait for the end of a pause. What may go on
-// is a registration that stands, in the mode that we had or that a person set.
+// is a registration that stands, in the mode that we had or that a person set, and the way
+// back from a planned stop: somebody asked for it, and it recovers nothing.
 func (d Decision) Waits(had ModeRecord) bool {
+	if d.Planned {
+		return false
+	}
 	switch d.Step {
 	case Conflict:
 		return false

@@ -40,6 +40,8 @@ func TestWhatMayGoOnDuringAPause(t *testing.T) {
 		{"lost, to be registered again", Decision{Step: Register, Mode: had, Write: true, ReOwn: true}, true},
 		{"lost by the whole fleet", Decision{Step: Register, Mode: *byHoldfast(Active, ReasonFleetExpired), Write: true}, true},
 		{"lost while drained by a person", Decision{Step: Register, Mode: *byPerson(Drained)}, true},
+		{"back from a planned stop", Decision{Step: Register, Mode: *byHoldfast(Active, ReasonPlannedRestart), Write: true, Planned: true}, false},
+		{"lost after a planned stop, to be registered again", Decision{Step: Register, Mode: *byHoldfast(Active, ReasonPlannedRestart), ReOwn: true}, true},
 		{"to be stopped", Decision{Step: Shutdown, Mode: had}, true},
 	} {
 		if got := c.d.Waits(had); got != c.waits {

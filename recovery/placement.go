@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -82,57 +83,110 @@ type Placement struct {
 // It decides nothing while the set of brokers has not settled. That two sidecars with
 // different views take the same topic is prevented where it is written down.
 func (f PlacementFacts) Place() Placement {
-	var p Placement
-	later := func(at time.Time) bool {
-		if !at.After(f.Now) {
-			return false
-		}
-		if p.Again.IsZero() || at.Before(p.Again) {
-			p.Again = at
-		}
-		return true
+	p := f.begin()
+	for topic, places := range f.Topics {
+		p.place(topic, places)
 	}
+	return p.placement()
+}
+
+// placing is a placement that is kept: when the places of a topic change, that topic alone
+// is decided anew. It holds for the brokers that it began with, until again. It is not safe
+// for concurrent use.
+type placing struct {
+	PlacementFacts
+	ring  rendezvous
+	waits bool // nothing is decided with these brokers, or not yet
+	takes bool // this broker may take topics
+	again time.Time
+	take  map[string]Take // by topic
+	give  map[string]Give
+	done  *Placement // nil: a topic was decided anew since
+}
+
+// begin decides what is the same for all topics.
+func (f PlacementFacts) begin() *placing {
+	p := &placing{PlacementFacts: f, take: map[string]Take{}, give: map[string]Give{}}
 	var active []string
 	settled := true
 	for id, peer := range f.Peers {
-		if !peer.Since.IsZero() && later(peer.Since.Add(PlacementSettle)) {
+		if !peer.Since.IsZero() && p.later(peer.Since.Add(PlacementSettle)) {
 			settled = false
 		}
 		if peer.takes() {
 			active = append(active, id)
 		}
 	}
-	if !settled || len(active) == 0 || f.Peers[f.Me].Mode == Unreadable {
-		return p
+	if p.waits = !settled || len(active) == 0 || f.Peers[f.Me].Mode == Unreadable; !p.waits {
+		p.ring, p.takes = newRendezvous(active), f.Peers[f.Me].takes()
 	}
-	ring := newRendezvous(active)
-	takes := f.Peers[f.Me].takes()
-	for topic, places := range f.Topics {
-		mine := slices.IndexFunc(places, func(pl Place) bool { return pl.Broker == f.Me })
-		holder, ok := oldest(places)
-		switch {
-		case !ok:
-			if takes && ring.home(topic) == f.Me {
-				p.Take = append(p.Take, Take{Topic: topic})
-			}
-		case mine >= 0 && holder.Broker != f.Me:
-			if f.Move || f.Peers[holder.Broker].Registered {
-				p.Give = append(p.Give, Give{Topic: topic, Mine: places[mine], Has: holder.Broker})
-			}
-		case !f.Move:
-		case mine >= 0:
-			if home := ring.home(topic); home != f.Me {
-				p.Give = append(p.Give, Give{Topic: topic, Mine: holder, To: home})
-			}
-		case takes && !f.Peers[holder.Broker].Registered && ring.home(topic) == f.Me:
-			if f.Peers[holder.Broker].Left.After(f.Started) || !later(f.Started.Add(f.Absence)) {
-				p.Take = append(p.Take, Take{Topic: topic, From: holder})
-			}
+	return p
+}
+
+// later reports whether a moment is yet to come; then the placement is another.
+func (p *placing) later(at time.Time) bool {
+	if !at.After(p.Now) {
+		return false
+	}
+	if p.again.IsZero() || at.Before(p.again) {
+		p.again = at
+	}
+	return true
+}
+
+// place decides about one topic.
+func (p *placing) place(topic string, places []Place) {
+	if p.waits {
+		return
+	}
+	p.leave(topic)
+	mine := slices.IndexFunc(places, func(pl Place) bool { return pl.Broker == p.Me })
+	holder, ok := oldest(places)
+	switch {
+	case !ok:
+		if p.takes && p.ring.home(topic) == p.Me {
+			p.takeTopic(Take{Topic: topic})
+		}
+	case mine >= 0 && holder.Broker != p.Me:
+		if p.Move || p.Peers[holder.Broker].Registered {
+			p.giveTopic(Give{Topic: topic, Mine: places[mine], Has: holder.Broker})
+		}
+	case !p.Move:
+	case mine >= 0:
+		if home := p.ring.home(topic); home != p.Me {
+			p.giveTopic(Give{Topic: topic, Mine: holder, To: home})
+		}
+	case p.takes && !p.Peers[holder.Broker].Registered && p.ring.home(topic) == p.Me:
+		if p.Peers[holder.Broker].Left.After(p.Started) || !p.later(p.Started.Add(p.Absence)) {
+			p.takeTopic(Take{Topic: topic, From: holder})
 		}
 	}
-	slices.SortFunc(p.Take, func(a, b Take) int { return strings.Compare(a.Topic, b.Topic) })
-	slices.SortFunc(p.Give, func(a, b Give) int { return strings.Compare(a.Topic, b.Topic) })
-	return p
+}
+
+func (p *placing) takeTopic(t Take) { p.take[t.Topic], p.done = t, nil }
+func (p *placing) giveTopic(g Give) { p.give[g.Topic], p.done = g, nil }
+
+// leave drops what was decided about a topic.
+func (p *placing) leave(topic string) {
+	_, takes := p.take[topic]
+	_, gives := p.give[topic]
+	if takes || gives {
+		delete(p.take, topic)
+		delete(p.give, topic)
+		p.done = nil
+	}
+}
+
+// placement is what was decided. It does not change when a topic is decided anew.
+func (p *placing) placement() Placement {
+	if p.done == nil {
+		p.done = &Placement{
+			Take: slices.SortedFunc(maps.Values(p.take), func(a, b Take) int { return strings.Compare(a.Topic, b.Topic) }),
+			Give: slices.SortedFunc(maps.Values(p.give), func(a, b Give) int { return strings.Compare(a.Topic, b.Topic) }),
+		}
+	}
+	p.done.Again = p.again
+	return *p.done
 }
 
 // oldest is the place that stands, the same for everybody who asks.

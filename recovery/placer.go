@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,6 +22,10 @@ const (
 	giveStuck = 30 * time.Second
 	// placeTold is how far apart the lines of the log are while topics move.
 	placeTold = 30 * time.Second
+	// placeRest is how many times as long as it worked the placer rests, so that what
+	// changes meanwhile is taken together; placeRestMost bounds it.
+	placeRest     = 10
+	placeRestMost = time.Second
 )
 
 // PlacementStore writes placements down. What is not as the placement saw it is left
@@ -62,8 +67,9 @@ type PlacerOrders struct {
 // a few topics at a time.
 //
 // Guaranteed: after SetOrders has returned, nothing is written under older orders but
-// what is on its way, and that is guarded by their epoch in the store. Not guaranteed:
-// that two sidecars agree at every moment; the store decides.
+// what is on its way, and that is guarded by their epoch in the store; SetOrders does not
+// wait for a placement that is being computed. Not guaranteed: that two sidecars agree at
+// every moment; the store decides.
 type Placer struct {
 	set   PlacerSettings
 	store PlacementStore
@@ -72,8 +78,13 @@ type Placer struct {
 	moves *prometheus.CounterVec
 	wake  chan struct{}
 
+	// rosterMu is held while a placement is computed, which takes its time with many topics.
+	// Who holds it never takes mu, nor the other way round.
+	rosterMu sync.Mutex
+	roster   *Roster
+	plan     *placing // nil: none yet
+
 	mu      sync.Mutex
-	roster  *Roster
 	started time.Time // when we were attached and the roster was complete; zero: not yet
 	orders  PlacerOrders
 	work    context.CancelFunc // ends what is on its way
@@ -121,12 +132,15 @@ func (p *Placer) SetOrders(o PlacerOrders) {
 	p.poke()
 }
 
-// Update changes the roster.
+// Update changes the roster. What is no news for this broker wakes nobody.
 func (p *Placer) Update(change func(r *Roster, now time.Time)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	change(p.roster, time.Now())
-	p.poke()
+	p.rosterMu.Lock()
+	defer p.rosterMu.Unlock()
+	now := time.Now()
+	change(p.roster, now)
+	if p.plan == nil || p.roster.follow(p.plan, now) {
+		p.poke()
+	}
 }
 
 func (p *Placer) poke() {
@@ -146,8 +160,8 @@ func (p *Placer) Giving() int {
 // Fleet is who is known to be in the cluster, this broker too. False: not all have been
 // seen yet.
 func (p *Placer) Fleet() (map[string]Peer, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.rosterMu.Lock()
+	defer p.rosterMu.Unlock()
 	return maps.Clone(p.roster.peers), p.roster.seen.registered && p.roster.seen.modes
 }
 
@@ -155,7 +169,7 @@ func (p *Placer) Fleet() (map[string]Peer, bool) {
 func (p *Placer) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for {
+	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 			return nil
@@ -163,27 +177,74 @@ func (p *Placer) Run(ctx context.Context) error {
 		case <-p.yield.Yields():
 		case <-timer.C:
 		}
-		timer.Reset(p.once(ctx))
+		again, worked := p.once(ctx)
+		timer.Reset(again)
+		rest(ctx, min(placeRest*worked, placeRestMost))
+	}
+	return nil
+}
+
+func rest(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
 	}
 }
 
-// once is one placement; it returns when the next is due without any news.
-func (p *Placer) once(ctx context.Context) time.Duration {
+// begin returns the orders, and since when we place under them; false: nothing may be
+// placed. complete: the roster is.
+func (p *Placer) begin(now time.Time, complete bool) (PlacerOrders, time.Time, bool) {
 	p.mu.Lock()
-	o := p.orders
-	if !o.Attached || !p.roster.Complete() {
-		p.mu.Unlock()
-		return time.Hour
+	defer p.mu.Unlock()
+	if !p.orders.Attached || !complete {
+		return PlacerOrders{}, time.Time{}, false
 	}
-	now := time.Now()
 	if p.started.IsZero() {
 		p.started = now
 	}
+	return p.orders, p.started, true
+}
+
+func (p *Placer) complete() bool {
+	p.rosterMu.Lock()
+	defer p.rosterMu.Unlock()
+	return p.roster.Complete()
+}
+
+// place is the placement as of now; false: a list has begun meanwhile.
+func (p *Placer) place(now, started time.Time) (Placement, bool) {
+	p.rosterMu.Lock()
+	defer p.rosterMu.Unlock()
+	if !p.roster.Complete() {
+		return Placement{}, false
+	}
+	p.plan = p.roster.keep(p.plan, PlacementFacts{Now: now, Me: p.set.Me(), Move: p.set.Move, Started: started, Absence: p.set.Absence})
+	return p.plan.placement(), true
+}
+
+// once is one placement; it returns when the next is due without any news, and for how long
+// it was at it without waiting for the store.
+func (p *Placer) once(ctx context.Context) (again, worked time.Duration) {
+	now := time.Now()
+	o, started, ok := p.begin(now, p.complete())
+	if !ok {
+		return time.Hour, time.Since(now)
+	}
 	var plan Placement
 	if !o.Paused { // else what was unloaded already is handed over: here nobody would load it again
-		peers, topics := p.roster.facts()
-		plan = PlacementFacts{Now: now, Me: p.set.Me(), Peers: peers, Topics: topics,
-			Move: p.set.Move, Started: p.started, Absence: p.set.Absence}.Place()
+		if plan, ok = p.place(now, started); !ok {
+			return time.Hour, time.Since(now)
+		}
+	}
+	p.mu.Lock()
+	if p.orders != o || !p.started.Equal(started) {
+		p.mu.Unlock()
+		return 0, time.Since(now) // under other orders
+	}
+	if !o.Paused {
 		p.chooseGives(plan.Give, now)
 	}
 	p.tell(now, len(plan.Take)+len(p.giving) == 0)
@@ -194,6 +255,7 @@ func (p *Placer) once(ctx context.Context) time.Duration {
 	p.work = cancel
 	p.mu.Unlock()
 	defer cancel()
+	worked = time.Since(now)
 
 	next := time.Hour
 	if !plan.Again.IsZero() {
@@ -216,7 +278,7 @@ func (p *Placer) once(ctx context.Context) time.Duration {
 		p.gave(given)
 		next = min(next, placeAgain)
 	}
-	return next
+	return next, worked
 }
 
 // chooseGives keeps what is under way and still wanted, and fills up to the limit, which
@@ -224,9 +286,9 @@ func (p *Placer) once(ctx context.Context) time.Duration {
 func (p *Placer) chooseGives(wanted []Give, now time.Time) {
 	keep := make(map[string]giving, p.set.Moves)
 	moving := 0
-	for _, g := range wanted {
-		if under, ok := p.giving[g.Topic]; ok {
-			keep[g.Topic] = giving{g, under.since}
+	for topic, under := range p.giving {
+		if i, ok := slices.BinarySearchFunc(wanted, topic, func(g Give, t string) int { return strings.Compare(g.Topic, t) }); ok {
+			keep[topic] = giving{wanted[i], under.since}
 			if now.Sub(under.since) < giveStuck {
 				moving++
 			}

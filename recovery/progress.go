@@ -27,6 +27,7 @@ type Progress struct {
 	Foreign     int // served here although another broker holds the lock
 	Loading     int // being loaded now
 	Failed      int // topics whose last load or quiesce failed
+	Unreadable  int // entries of the broker's list that are no name here: left alone
 
 	// Reconciled is the startup gate: clients may come. It closes when the broker
 	// process is another, on detachment, and when drained.
@@ -57,6 +58,7 @@ const (
 	TopicQuarantined = "quarantined"
 	TopicElsewhere   = "held_elsewhere" // assigned, and another broker holds the lock
 	TopicForeign     = "foreign_owner"  // served here although another broker holds the lock
+	TopicUnreadable  = "unreadable"     // served, or may be, under what is no name here
 )
 
 // TopicState is one topic; Error is why its last call failed, or who holds its lock.
@@ -70,7 +72,7 @@ func (r *Reconciler) Snapshot() Progress {
 	p := Progress{
 		Assigned: r.counts.Assigned, Served: r.counts.Served, Missing: r.counts.Missing,
 		Elsewhere: r.counts.Elsewhere, Foreign: r.counts.Foreign,
-		Loading: r.load.loads, Failed: len(r.failed),
+		Loading: r.load.loads, Failed: len(r.failed), Unreadable: len(r.list.unreadable),
 		Reconciled: r.gate.openedBy != "", GateOpenedBy: r.gate.openedBy,
 		GuardTripped: r.mass.Tripped(), GuardDetail: r.mass.Detail(),
 		AssignedKnown: r.assignedKnown, ServedKnown: r.list.ever, Listed: r.list.told,
@@ -91,6 +93,9 @@ func (r *Reconciler) Topics() []TopicState {
 		if s := t.state(r.assignedKnown); s != "" {
 			states = append(states, TopicState{Topic: t.name, State: s, Error: t.message()})
 		}
+	}
+	for _, name := range r.list.unreadable {
+		states = append(states, TopicState{Topic: name, State: TopicUnreadable, Error: "this is no /namespace/topic: it is served as it is and left alone"})
 	}
 	r.mu.Unlock()
 	slices.SortFunc(states, func(a, b TopicState) int { return cmp.Compare(a.Topic, b.Topic) })

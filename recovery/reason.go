@@ -10,7 +10,9 @@ const (
 	ReasonJoin                Reason = "join"                 // first boot with --join
 	ReasonFirstRegistration   Reason = "first_registration"   // ran before Holdfast was installed beside it
 	ReasonUnknownData         Reason = "unknown_data"         // the same, and serves what is others'
+	ReasonDataMissing         Reason = "data_missing"         // its own data is gone
 	ReasonFastRestart         Reason = "fast_restart"         // restarted within the TTL
+	ReasonPlannedRestart      Reason = "planned_restart"      // restarted after it left on purpose
 	ReasonStaleRestart        Reason = "stale_restart"        // restarted after the cluster declared it dead
 	ReasonFullClusterRestart  Reason = "full_cluster_restart" // restarted with the whole cluster
 	ReasonRegistrationExpired Reason = "registration_expired" // declared dead while it ran
@@ -18,6 +20,7 @@ const (
 	ReasonRestoredBackup      Reason = "restored_backup"      // etcd is older than what we remember
 	ReasonCorruptState        Reason = "corrupt_state"        // our state file cannot be read
 	ReasonUnreadableMode      Reason = "unreadable_mode"      // the state key in etcd cannot be read
+	ReasonUnreadableRecord    Reason = "unreadable_record"    // era or member record cannot be read, and it mattered
 	ReasonOperator            Reason = "operator"             // a person, without a reason of their own
 )
 

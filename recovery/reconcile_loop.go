@@ -3,6 +3,7 @@ package recovery
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -31,6 +32,8 @@ type listing struct {
 	last    time.Time
 	told    time.Time // when the last one began that was answered
 	took    time.Duration
+
+	unreadable []string // what the last one had that is no name here
 }
 
 func (l *listing) askAt(t time.Time) {
@@ -212,16 +215,16 @@ func (r *Reconciler) startListing(now time.Time) {
 	r.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(parent, bound)
 		defer cancel()
-		serving, quiesced, err := r.broker.Topics(ctx)
+		held, err := r.broker.Topics(ctx)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.listed(generation, clock, serving, quiesced, err)
+		r.listed(generation, clock, held, err)
 		r.poke()
 	})
 }
 
 // listed takes the answer of a listing that began at the given generation and clock.
-func (r *Reconciler) listed(generation, clock uint64, serving, quiesced []string, err error) {
+func (r *Reconciler) listed(generation, clock uint64, held Held, err error) {
 	now := time.Now()
 	l := &r.list
 	l.flying, l.took = false, now.Sub(l.last)
@@ -251,7 +254,7 @@ func (r *Reconciler) listed(generation, clock uint64, serving, quiesced []string
 		l.again, l.at = false, now
 	}
 	l.fresh, l.ever, l.told = true, true, l.last
-	r.applyListing(clock, serving, quiesced, now)
+	r.applyListing(clock, held, now)
 	r.settled()
 	r.planSoon(now)
 	r.changed(now)
@@ -259,7 +262,8 @@ func (r *Reconciler) listed(generation, clock uint64, serving, quiesced []string
 
 // applyListing makes the broker's answer the view, except for topics that we
 // changed after the question was asked. It forgets topics that nothing is left of.
-func (r *Reconciler) applyListing(clock uint64, serving, quiesced []string, now time.Time) {
+func (r *Reconciler) applyListing(clock uint64, held Held, now time.Time) {
+	r.sawUnreadable(held.Unreadable)
 	r.plan.round++
 	round := r.plan.round
 	see := func(name string, isServing bool) {
@@ -270,10 +274,10 @@ func (r *Reconciler) applyListing(clock uint64, serving, quiesced []string, now 
 		}
 		r.update(t, func(f *Facts) { f.Serving, f.Quiesced = isServing, !isServing })
 	}
-	for _, name := range quiesced {
+	for _, name := range held.Quiesced {
 		see(name, false)
 	}
-	for _, name := range serving { // last: in doubt it is served
+	for _, name := range held.Serving { // last: in doubt it is served
 		see(name, true)
 	}
 	lostSince := r.mass.since(now, r.settings.AuditInterval)
@@ -287,6 +291,19 @@ func (r *Reconciler) applyListing(clock uint64, serving, quiesced []string, now 
 			delete(r.table, name)
 		}
 	}
+}
+
+// sawUnreadable takes what the broker lists and we cannot name. It is told once.
+func (r *Reconciler) sawUnreadable(names []string) {
+	if slices.Equal(names, r.list.unreadable) {
+		return
+	}
+	r.list.unreadable = names
+	if len(names) > 0 {
+		r.log.Warn("the broker lists what cannot be read: it is left alone", "entries", len(names), "first", names[0], "epoch", r.orders.Epoch)
+		return
+	}
+	r.log.Info("everything that the broker lists can be read again", "epoch", r.orders.Epoch)
 }
 
 // judgePass ends the pass when the broker is as etcd asks, and has the broker

@@ -13,11 +13,18 @@ import (
 	"golang.org/x/time/rate"
 )
 
+// Held is what a broker holds.
+type Held struct {
+	Serving    []string // clients can use it
+	Quiesced   []string // it is here and quiesced
+	Unreadable []string // served, or may be, under what is no name here: shown, and left alone
+}
+
 // Broker is what the reconciler needs of a broker. Every call must return when its
 // context ends, and Load and Quiesce must bear repetition.
 type Broker interface {
-	// Topics lists what clients can use, and what is here and quiesced.
-	Topics(ctx context.Context) (serving, quiesced []string, err error)
+	// Topics lists what the broker holds.
+	Topics(ctx context.Context) (Held, error)
 	// Load makes the broker serve the topic; record is nil if the topic has none.
 	Load(ctx context.Context, topic string, record []byte) error
 	// Quiesce stops producers with an error that they retry; data stays.
@@ -222,6 +229,21 @@ func (r *Reconciler) ForgetAssigned() {
 	r.poke()
 }
 
+// ForgetServed makes what the broker serves unknown until the next listing: another process
+// answers, and nothing of what the one before served is its own.
+func (r *Reconciler) ForgetServed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	r.newGeneration()
+	r.forgetServed()
+	r.gate.close()
+	r.list.askAt(now)
+	r.planSoon(now)
+	r.changed(now)
+	r.poke()
+}
+
 func (r *Reconciler) assign(t *topic, now time.Time, first bool) {
 	if t.Assigned {
 		return
@@ -295,7 +317,7 @@ func (r *Reconciler) forgetServed() {
 	for _, t := range r.table {
 		r.update(t, func(f *Facts) { f.Serving, f.Quiesced = false, false })
 	}
-	r.list.ever = false
+	r.list.ever, r.list.unreadable = false, nil
 }
 
 // topic is the entry of that name, made if there is none.

@@ -26,6 +26,7 @@ type fakeBroker struct {
 
 	latency    time.Duration          // of each call
 	listErr    error                  // of Topics
+	unreadable []string               // as Topics tells it
 	loadErr    map[string]error       // by topic
 	quiesceErr map[string]error       // by topic
 	hangs      map[string]bool        // Load of these topics ends with its context
@@ -82,21 +83,20 @@ func (b *fakeBroker) pass(ctx context.Context, hang bool) error {
 	}
 }
 
-func (b *fakeBroker) Topics(ctx context.Context) (serving, quiesced []string, err error) {
+func (b *fakeBroker) Topics(ctx context.Context) (Held, error) {
 	b.mu.Lock()
 	b.listings++
 	hang, deaf, listErr := b.listHangs, b.listDeaf, b.listErr
-	serving = slices.Collect(maps.Keys(b.serving)) // as it is when asked
-	quiesced = slices.Collect(maps.Keys(b.quiesced))
+	held := Held{Serving: slices.Collect(maps.Keys(b.serving)), Quiesced: slices.Collect(maps.Keys(b.quiesced)), Unreadable: b.unreadable} // as it is when asked
 	b.mu.Unlock()
 	if deaf > 0 {
 		time.Sleep(deaf)
-		return serving, quiesced, nil
+		return held, nil
 	}
 	if err := errors.Join(b.pass(ctx, hang), listErr); err != nil {
-		return nil, nil, err
+		return Held{}, err
 	}
-	return serving, quiesced, nil
+	return held, nil
 }
 
 func (b *fakeBroker) Load(ctx context.Context, topic string, record []byte) error {

@@ -102,6 +102,34 @@ func TestATopicWithoutARecordIsLoadedWithNone(t *testing.T) {
 	})
 }
 
+func TestWhatCannotBeReadIsShownAndLeftAlone(t *testing.T) {
+	b := newFakeBroker("/n/a")
+	inWorld(t, testSettings, b, func(w *world) {
+		w.SetOrders(attached)
+		w.SetAssigned(true, []string{"/n/a"}, nil)
+		w.after(time.Second)
+		b.set(func() { b.unreadable = []string{`"odd"`} })
+		w.Kick()
+		w.after(10 * time.Minute)
+		p := w.Snapshot()
+		if p.Unreadable != 1 || p.Served != 1 || p.Orphan+p.Missing+p.Failed != 0 || !p.Reconciled || p.LastError != "" {
+			t.Errorf("progress %+v", p)
+		}
+		if n := strings.Count(w.log.String(), "cannot be read"); n != 1 {
+			t.Errorf("told %d times, want once", n)
+		}
+		if all := w.Topics(); len(all) != 2 || !slices.ContainsFunc(all, func(s TopicState) bool { return s.Topic == `"odd"` && s.State == TopicUnreadable && s.Error != "" }) {
+			t.Errorf("shown as %+v", all)
+		}
+		b.set(func() { b.unreadable = nil })
+		w.Kick()
+		w.after(time.Minute)
+		if w.Snapshot().Unreadable != 0 || len(w.Topics()) != 1 {
+			t.Errorf("still shown: %+v", w.Topics())
+		}
+	})
+}
+
 func TestABrokerThatCannotBeListedKeepsTheLastView(t *testing.T) {
 	b := newFakeBroker("/n/a", "/n/orphan")
 	inWorld(t, testSettings, b, func(w *world) {

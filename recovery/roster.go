@@ -2,22 +2,40 @@ package recovery
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
 // Roster is the cluster as a placement needs it: who is registered, in which mode, and
 // which topic is assigned to whom. It is put together from four views that come one by
 // one; nothing may be placed before all of them have. It is not safe for concurrent use.
+//
+// It holds every topic of the cluster, so it keeps each once and no more of the keys that
+// they came in than it needs: about 90 bytes for each, with a name of 25.
 type Roster struct {
-	peers  map[string]Peer
-	topics map[string]bool
-	places map[string][]Place // by topic
-	seen   struct{ registered, modes, places, topics bool }
+	peers   map[string]Peer
+	topics  map[string]*placed // those that have a record or a place
+	further map[string][]Place // of a topic with more places than one: all but the first
+	brokers []string           // that a place is at, each once
+	numbers map[string]uint32  // of these, from 1
+	seen    struct{ registered, modes, places, topics bool }
+	// What changed since it was last taken into account.
+	changed bool            // brokers, or topics that were listed anew
+	touched map[string]bool // topics, unless changed
+}
+
+// placed is what is known of a topic. There may be a hundred thousand.
+type placed struct {
+	create, mod int64  // of its first place
+	broker      uint32 // the number of the one that has it; 0: nobody
+	recorded    bool
+	// Since a list began, these are in it.
+	placeListed, recordListed bool
 }
 
 // NewRoster is an empty roster.
 func NewRoster() *Roster {
-	return &Roster{peers: map[string]Peer{}, topics: map[string]bool{}, places: map[string][]Place{}}
+	return &Roster{peers: map[string]Peer{}, topics: map[string]*placed{}, further: map[string][]Place{}, numbers: map[string]uint32{}, touched: map[string]bool{}}
 }
 
 // Complete reports whether every view came at least once: before that, what is not here
@@ -84,7 +102,7 @@ func (r *Roster) change(id string, watched bool, now time.Time, f func(*Peer)) {
 	if watched {
 		p.Since = now
 	}
-	r.peers[id] = p
+	r.peers[id], r.changed = p, true
 }
 
 // Assignment is a place and the topic that has it.
@@ -97,18 +115,57 @@ type Assignment struct {
 // and broker count.
 func (r *Roster) SetPlaces(full bool, puts, deletes []Assignment) {
 	if full {
-		clear(r.places)
+		r.ListPlaces()
+		r.AddPlaces(puts)
+		r.EndPlaces()
+		return
 	}
-	for _, d := range append(deletes, puts...) {
-		left := slices.DeleteFunc(r.places[d.Topic], func(p Place) bool { return p.Broker == d.Place.Broker })
-		if len(left) == 0 {
-			delete(r.places, d.Topic)
-		} else {
-			r.places[d.Topic] = left
+	var few []Place
+	for _, d := range deletes {
+		if t := r.topics[d.Topic]; t != nil {
+			few = except(r.places(few[:0], d.Topic, t), d.Place.Broker)
+			r.setPlaces(d.Topic, t, few)
+			r.settle(d.Topic, t)
 		}
 	}
 	for _, a := range puts {
-		r.places[a.Topic] = append(r.places[a.Topic], a.Place)
+		t := r.topic(a.Topic)
+		few = append(except(r.places(few[:0], a.Topic, t), a.Place.Broker), a.Place)
+		r.setPlaces(a.Topic, t, few)
+	}
+}
+
+// ListPlaces begins a list of all assignments, which comes in parts. The roster is not
+// complete before its end: what it holds meanwhile was never so at one time.
+func (r *Roster) ListPlaces() {
+	r.seen.places, r.changed = false, true
+	for _, t := range r.topics {
+		t.placeListed = false
+	}
+}
+
+// AddPlaces takes a part of the list.
+func (r *Roster) AddPlaces(part []Assignment) {
+	var few []Place
+	for _, a := range part {
+		t := r.topic(a.Topic)
+		few = few[:0]
+		if t.placeListed {
+			few = except(r.places(few, a.Topic, t), a.Place.Broker)
+		}
+		few = append(few, a.Place)
+		r.setPlaces(a.Topic, t, few)
+		t.placeListed = true
+	}
+}
+
+// EndPlaces ends the list: what is not in it is not assigned.
+func (r *Roster) EndPlaces() {
+	for topic, t := range r.topics {
+		if !t.placeListed {
+			r.setPlaces(topic, t, nil)
+			r.settle(topic, t)
+		}
 	}
 	r.seen.places = true
 }
@@ -116,26 +173,146 @@ func (r *Roster) SetPlaces(full bool, puts, deletes []Assignment) {
 // SetTopics takes a change of the topics that there are; full replaces them all.
 func (r *Roster) SetTopics(full bool, puts, deletes []string) {
 	if full {
-		clear(r.topics)
+		r.ListTopics()
+		r.AddTopics(puts)
+		r.EndTopics()
+		return
 	}
 	for _, topic := range deletes {
-		delete(r.topics, topic)
+		if t := r.topics[topic]; t != nil {
+			t.recorded = false
+			r.settle(topic, t)
+		}
 	}
 	for _, topic := range puts {
-		r.topics[topic] = true
+		r.topic(topic).recorded = true
+	}
+}
+
+// ListTopics begins a list of all topics that there are, see ListPlaces.
+func (r *Roster) ListTopics() {
+	r.seen.topics, r.changed = false, true
+	for _, t := range r.topics {
+		t.recordListed = false
+	}
+}
+
+// AddTopics takes a part of the list.
+func (r *Roster) AddTopics(part []string) {
+	for _, topic := range part {
+		t := r.topic(topic)
+		t.recorded, t.recordListed = true, true
+	}
+}
+
+// EndTopics ends the list: what is not in it has no record.
+func (r *Roster) EndTopics() {
+	for topic, t := range r.topics {
+		t.recorded = t.recordListed
+		r.settle(topic, t)
 	}
 	r.seen.topics = true
 }
 
-// facts is the roster as a placement's input. A topic that is assigned is known, with or
-// without a record.
-func (r *Roster) facts() (peers map[string]Peer, topics map[string][]Place) {
-	topics = make(map[string][]Place, len(r.topics)+len(r.places))
-	for topic := range r.topics {
-		topics[topic] = nil
+func except(places []Place, broker string) []Place {
+	return slices.DeleteFunc(places, func(p Place) bool { return p.Broker == broker })
+}
+
+// places appends the places of a topic to a list of the caller's own.
+func (r *Roster) places(to []Place, topic string, t *placed) []Place {
+	if t.broker == 0 {
+		return to
 	}
-	for topic, places := range r.places {
-		topics[topic] = places
+	return append(append(to, Place{r.brokers[t.broker-1], t.create, t.mod}), r.further[topic]...)
+}
+
+func (r *Roster) setPlaces(topic string, t *placed, places []Place) {
+	t.broker, t.create, t.mod = 0, 0, 0
+	if len(places) > 0 {
+		t.broker, t.create, t.mod = r.number(places[0].Broker), places[0].CreateRevision, places[0].ModRevision
 	}
-	return r.peers, topics
+	if len(places) > 1 {
+		others := slices.Clone(places[1:])
+		for i, p := range others {
+			others[i].Broker = r.brokers[r.number(p.Broker)-1]
+		}
+		r.further[strings.Clone(topic)] = others
+	} else {
+		delete(r.further, topic)
+	}
+	r.touch(topic)
+}
+
+// topic is what is known of a topic, which has a record or a place from now on. The name may
+// be part of a long key, which must not live as long as the topic.
+func (r *Roster) topic(name string) *placed {
+	t := r.topics[name]
+	if t == nil {
+		t = &placed{}
+		r.topics[strings.Clone(name)] = t
+	}
+	r.touch(name)
+	return t
+}
+
+// settle forgets a topic that has neither record nor place.
+func (r *Roster) settle(topic string, t *placed) {
+	if !t.recorded && t.broker == 0 {
+		delete(r.topics, topic)
+	}
+	r.touch(topic)
+}
+
+func (r *Roster) touch(topic string) {
+	if !r.changed && !r.touched[topic] {
+		r.touched[strings.Clone(topic)] = true
+	}
+}
+
+func (r *Roster) number(broker string) uint32 {
+	n, ok := r.numbers[broker]
+	if !ok {
+		broker = strings.Clone(broker)
+		r.brokers = append(r.brokers, broker)
+		n = uint32(len(r.brokers))
+		r.numbers[broker] = n
+	}
+	return n
+}
+
+// keep brings a placement up to date, nil for none yet, and returns it.
+func (r *Roster) keep(p *placing, f PlacementFacts) *placing {
+	f.Peers = r.peers
+	if p != nil && !r.changed && p.Started.Equal(f.Started) && (p.again.IsZero() || f.Now.Before(p.again)) {
+		r.follow(p, f.Now)
+		return p
+	}
+	p = f.begin()
+	var few []Place
+	for topic, t := range r.topics {
+		few = r.places(few[:0], topic, t)
+		p.place(topic, few)
+	}
+	r.changed = false
+	clear(r.touched)
+	return p
+}
+
+// follow decides anew about the topics alone whose places have changed, and reports whether
+// the placement is another. When topics move between others it is not.
+func (r *Roster) follow(p *placing, now time.Time) (another bool) {
+	if r.changed {
+		return true
+	}
+	before := p.again
+	p.Now = now
+	for topic := range r.touched {
+		if t, known := r.topics[topic]; known {
+			p.place(topic, r.places(nil, topic, t))
+		} else {
+			p.leave(topic)
+		}
+	}
+	clear(r.touched)
+	return p.done == nil || !p.again.Equal(before)
 }

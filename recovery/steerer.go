@@ -17,6 +17,10 @@ import (
 // because topics came back.
 const steerAgain = time.Second
 
+// steerSettles is for how long a call that was cancelled may still do something: a broker goes
+// on with what it was asked. Meanwhile it is told each second what it is to be.
+const steerSettles = 10 * time.Second
+
 // Steered is what the steerer needs of a broker. Steer must return when its context ends,
 // and bear repetition.
 type Steered interface {
@@ -41,19 +45,24 @@ type SteerView struct {
 	Told      Mode      // what it took last, in this life of its and under this registration
 	At        time.Time // when
 	LastError string    // of the last attempt; empty: it succeeded
+	Kept      Kept
 }
 
 // Steerer hands the mode over to a broker that has one of its own, until it has taken it.
 //
 // Guaranteed: one call at a time; none begins under older orders than those that SetOrders
 // set last, and the result of one that was in flight then is dropped. After a detachment,
-// and for each new process of the broker, the mode is handed over anew. Not guaranteed:
-// that a call whose context was cancelled did nothing.
+// and for each new process of the broker, the mode is handed over anew. What a cancelled call
+// does within 10 s of its end is undone within a second. Not guaranteed: that it does nothing.
+//
+// A broker that is a Keeper is asked each 3 s whether it is still drained, and, once it is
+// active, until nothing speaks against it. What that finds never takes a mode back.
 //
 // All methods are safe for concurrent use. A nil one belongs to a broker without a mode of
 // its own: it takes orders, and hands nothing over.
 type Steerer struct {
 	broker  Steered
+	keeper  Keeper // nil: what it has taken holds
 	log     *slog.Logger
 	count   func(to Mode, result string)
 	wake    chan struct{}
@@ -71,9 +80,13 @@ type Steerer struct {
 	cancel     context.CancelFunc // of the call in flight; nil: none
 	told       Mode
 	toldAt     time.Time
+	saidAt     time.Time // when it was told so the last time
+	settledAt  time.Time // when the calls that were cancelled cannot do anything any more
 	attempt    int
 	retryAt    time.Time
 	lastErr    string
+	keptAt     time.Time // when the mode that was taken was seen to; zero: it was not
+	kept       Kept
 }
 
 // NewSteerer returns a steerer that does nothing until it has orders and runs. bound is
@@ -89,8 +102,9 @@ func NewSteerer(b Steered, bound time.Duration, log *slog.Logger, reg prometheus
 			total.WithLabelValues(string(mode), result)
 		}
 	}
+	keeper, _ := b.(Keeper)
 	return &Steerer{
-		broker: b, bound: cmp.Or(max(bound, 0), 30*time.Second), log: log,
+		broker: b, keeper: keeper, bound: cmp.Or(max(bound, 0), 30*time.Second), log: log,
 		count:   func(to Mode, result string) { total.WithLabelValues(string(to), result).Inc() },
 		wake:    make(chan struct{}, 1),
 		changes: make(chan struct{}, 1),
@@ -113,13 +127,15 @@ func (s *Steerer) SetOrders(o SteerOrders) {
 		s.told = ""
 	}
 	s.hold = hold
-	if anew || to != s.to {
+	if was := s.to; anew || to != was {
 		s.to = to
 		s.generation++
-		s.attempt, s.retryAt, s.lastErr = 0, time.Time{}, ""
+		s.attempt, s.retryAt, s.lastErr, s.kept.Flaw = 0, time.Time{}, "", ""
 		if s.cancel != nil {
 			s.cancel()
-			s.told = "" // it may have become anything
+			if s.told != was { // else it was only told, or looked at, once more
+				s.told = "" // it may have become anything
+			}
 		}
 		s.changed()
 	}
@@ -133,7 +149,7 @@ func (s *Steerer) View() SteerView {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v := SteerView{To: s.to, Hold: s.hold, Told: s.told, At: s.toldAt, LastError: s.lastErr}
+	v := SteerView{To: s.to, Hold: s.hold, Told: s.told, At: s.toldAt, LastError: s.lastErr, Kept: s.kept}
 	switch {
 	case s.broker == nil:
 		v.Steering = SteerNone
@@ -192,14 +208,19 @@ func (s *Steerer) step() time.Duration {
 		return time.Hour
 	}
 	due := s.retryAt
-	if s.told == s.to {
-		if s.to != Drained || !s.orders.Relapsed.After(s.toldAt) {
+	taken := s.told == s.to
+	if taken {
+		var ever bool
+		if due, ever = s.again(); !ever {
 			return time.Hour
 		}
-		due = s.toldAt.Add(steerAgain)
 	}
 	if now.Before(due) {
 		return due.Sub(now)
+	}
+	if taken && s.keeper != nil && s.settled() {
+		s.keep()
+		return time.Hour
 	}
 	ctx, cancel := context.WithTimeout(s.base, s.bound)
 	s.flying, s.cancel = true, cancel
@@ -218,17 +239,25 @@ func (s *Steerer) land(generation uint64, to Mode, err error) {
 	defer s.mu.Unlock()
 	s.flying, s.cancel = false, nil
 	s.poke()
+	now := time.Now()
 	if generation != s.generation { // safety rule 9
 		s.count(to, resultDropped)
+		s.settledAt = now.Add(steerSettles)
 		return
 	}
-	s.changed()
 	if err == nil {
 		s.count(to, resultOK)
-		if s.told != to || s.attempt > 0 {
-			s.log.Info("mode handed over to the broker", "mode", string(to), "reason", string(s.orders.Mode.Reason), "failures", s.attempt, "epoch", s.orders.Epoch)
+		s.saidAt = now
+		if s.told == to && s.attempt == 0 {
+			if to == Drained { // what does it serve now?
+				s.toldAt = now
+				s.changed()
+			}
+			return
 		}
-		s.told, s.toldAt, s.attempt, s.lastErr = to, time.Now(), 0, ""
+		s.log.Info("mode handed over to the broker", "mode", string(to), "reason", string(s.orders.Mode.Reason), "failures", s.attempt, "epoch", s.orders.Epoch)
+		s.told, s.toldAt, s.attempt, s.lastErr, s.keptAt = to, now, 0, "", time.Time{}
+		s.changed()
 		return
 	}
 	result, text := resultError, err.Error()
@@ -236,13 +265,21 @@ func (s *Steerer) land(generation uint64, to Mode, err error) {
 		result, text = resultTimeout, fmt.Sprintf("not %s within %s", to, s.bound)
 	}
 	s.count(to, result)
+	if s.told == to && to == Active { // it was taken, and was only told once more
+		s.saidAt = now
+		if s.settledAt.Before(now) {
+			s.settledAt = now
+		}
+		return
+	}
+	s.changed()
 	if s.attempt == 0 {
 		s.log.Warn("the broker does not take the mode; it is told again", "mode", string(to), "err", text, "epoch", s.orders.Epoch)
 	}
 	s.told = "" // it may be on its way
 	s.attempt++
 	s.lastErr = text
-	s.retryAt = time.Now().Add(backoff(s.attempt, maxQuiesceBackoff))
+	s.retryAt = now.Add(backoff(s.attempt, maxQuiesceBackoff))
 }
 
 func (s *Steerer) changed() {

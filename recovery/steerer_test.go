@@ -62,7 +62,7 @@ func steerOrders(m Mode) SteerOrders {
 }
 
 // inSteering runs a claim beside a steerer, in virtual time.
-func inSteering(t *testing.T, b *steered, claim func(s *Steerer)) {
+func inSteering(t *testing.T, b Steered, claim func(s *Steerer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := NewSteerer(b, 10*time.Second, discard(), prometheus.NewPedanticRegistry())
@@ -161,7 +161,11 @@ func TestWhatIsNotWantedAnyMoreIsDropped(t *testing.T) {
 						t.Error("done before the broker was told")
 					}
 					passes(time.Minute)
-					s.wants(t, b, row.state, row.told...)
+					told := row.told
+					if name == "under way" && row.state == SteerDone { // what was cancelled may still do something
+						told = append(slices.Clone(told), told[1])
+					}
+					s.wants(t, b, row.state, told...)
 				})
 			})
 		}
@@ -234,4 +238,77 @@ func TestAPauseTakesNothingBackThatTheBrokerHasTaken(t *testing.T) {
 		passes(time.Minute)
 		s.wants(t, b, SteerDone, Active)
 	})
+}
+
+// sluggish goes on with a call that was cancelled, and ends it later.
+type sluggish struct {
+	mu    sync.Mutex
+	is    Mode
+	calls int
+	late  time.Duration
+	fails int
+}
+
+func (b *sluggish) Steer(ctx context.Context, mode Mode, _ Reason) error {
+	b.mu.Lock()
+	b.calls++
+	fails := b.calls > 2 && b.fails > 0
+	if fails {
+		b.fails--
+	}
+	b.mu.Unlock()
+	if fails {
+		return errors.New("no answer")
+	}
+	if mode == Drained {
+		<-ctx.Done()
+		time.AfterFunc(b.late, func() { b.become(Drained) })
+		return ctx.Err()
+	}
+	b.become(mode)
+	return nil
+}
+
+func (b *sluggish) become(mode Mode) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.is = mode
+}
+
+func (b *sluggish) now() Mode {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.is
+}
+
+func (b *sluggish) called() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.calls
+}
+
+func TestWhatACancelledCallDoesLaterIsUndone(t *testing.T) {
+	for _, row := range []struct {
+		late  time.Duration
+		fails int
+	}{{late: 1}, {late: time.Second / 2}, {late: 4500 * time.Millisecond}, {late: steerSettles - 1}, {late: steerSettles - 1, fails: 20}} {
+		b := &sluggish{late: row.late, fails: row.fails}
+		inSteering(t, b, func(s *Steerer) {
+			s.SetOrders(steerOrders(Drained))
+			passes(time.Second)
+			s.SetOrders(steerOrders(Active))
+			passes(0)
+			taken := s.View()
+			passes(row.late + steerAgain + time.Duration(row.fails)*steerAgain)
+			if v := s.View(); b.now() != Active || v.Steering != SteerDone || v.At != taken.At {
+				t.Errorf("%+v: it is %s, %+v, taken %v", row, b.now(), v, taken.At)
+			}
+			passes(steerSettles)
+			calls := b.called()
+			passes(time.Hour)
+			if more := b.called() - calls; more != 0 {
+				t.Errorf("%+v: told %d times more", row, more)
+			}
+		})
+	}
 }

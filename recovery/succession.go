@@ -47,9 +47,10 @@ func (s SuccessionFacts) HandsOver(d Decision) bool {
 }
 
 // Inherits reports whether the former process's assignments become those of the process
-// that answers after the whole cluster restarted. Whoever saw that registration go has
-// given them to others or is about to; unseen says that it had gone before anybody was
-// registered who is now.
+// that answers after the whole cluster restarted, on purpose or not. Whoever saw that
+// registration go has given them to others or is about to; unseen says that it had gone
+// before anybody was registered who is now.
 func (s SuccessionFacts) Inherits(d Decision, unseen bool) bool {
-	return unseen && s.Former == Nobody && d.Step == Keep && d.Mode.Mode == Active && d.Mode.Reason == ReasonFullClusterRestart
+	return unseen && s.Former == Nobody && d.Step == Keep && d.Mode.Mode == Active &&
+		(d.Planned || d.Mode.Reason == ReasonFullClusterRestart)
 }

@@ -76,9 +76,9 @@ type Event struct {
 }
 
 // Client is the sidecar's side: the word that it gives, and the care for the process
-// that keeps it. Arm, Postpone, Beat, Disarm and Goodbye never block, and but for the last
-// they make no system call beyond reading the clock; they may be called from anywhere, at
-// any time.
+// that keeps it. Arm, Postpone, Beat, Disarm and Goodbye never block. They make no system
+// call beyond reading the clock, but for a signal to the guard with the last and with a word
+// that is nearer. They may be called from anywhere, at any time, also when Run hangs.
 type Client struct {
 	set  Settings
 	page *page
@@ -89,7 +89,6 @@ type Client struct {
 	starts  atomic.Int64
 
 	woken  chan struct{}
-	ring   atomic.Bool          // the guard has to read the word now
 	posted atomic.Pointer[post] // the page's post in force, as far as it is known to be ours
 	hand   hand                 // on the guard
 
@@ -231,8 +230,7 @@ func (c *Client) holder() (int, error) {
 // Arm says until when the broker may serve.
 func (c *Client) Arm(v lease.Validity) {
 	if c.page.arm(v, c.set.Clock()) { // a shorter TTL
-		c.ring.Store(true)
-		c.Wake()
+		c.wakeGuard()
 	}
 }
 

@@ -197,6 +197,14 @@ func validFor(d time.Duration) lease.Validity {
 	return lease.Validity{SentAt: lease.BootClock(), TTL: d + time.Second, Margin: 3 * time.Second}
 }
 
+// awaitEnd waits for the end of the broker.
+func (s *stage) awaitEnd() {
+	s.Helper()
+	if !s.endsWithin(bound) {
+		s.Fatalf("the broker does not end within %v", bound)
+	}
+}
+
 func (s *stage) ended() bool {
 	select {
 	case <-s.exited:
@@ -209,7 +217,7 @@ func (s *stage) ended() bool {
 // stopped waits for the end of the broker and returns what the guard told of it.
 func (s *stage) stopped(c *Client, v lease.Validity) Acted {
 	s.Helper()
-	<-s.exited
+	s.awaitEnd()
 	left := v.Deadline().Sub(lease.BootClock())
 	s.Logf("stopped %v before the deadline", left)
 	if left <= 0 {
@@ -394,7 +402,7 @@ func TestABrokerThatIsStartedAgainIsNotStoppedByTheOldWord(t *testing.T) {
 	}
 	v = validFor(700 * time.Millisecond)
 	c.Arm(v)
-	<-again.exited
+	again.awaitEnd()
 }
 
 func TestAStopCommandIsRunFirst(t *testing.T) {
@@ -530,7 +538,7 @@ func TestAGuardOutlivesASidecarThatIsFrozenOrKilledWithItsGroup(t *testing.T) {
 				t.Fatal(err)
 			}
 			unix.Kill(-sidecar.Process.Pid, sig)
-			<-s.exited
+			s.awaitEnd()
 			if left := lease.Instant(p.deadline.Load()).Sub(lease.BootClock()); left <= 0 {
 				t.Errorf("%sstopped %v after the deadline", violation, -left)
 			} else if left > time.Second {

@@ -76,7 +76,7 @@ func TestABrokerThatIsStartedAgainBesideASilentSidecarIsHeldUntilTheLoopBeats(t 
 	guard := s.guard()
 	c.Arm(validFor(2 * time.Second))
 	freeze()
-	<-s.exited
+	s.awaitEnd()
 	time.Sleep(2 * time.Second / ticksPerSecond) // what starts now is younger than the moment
 	var last *stage
 	for range 3 {
@@ -124,7 +124,7 @@ func TestABrokerThatWasStartedAgainBeforeTheMomentIsEnded(t *testing.T) {
 	c.Arm(v)
 	freeze()
 	s.broker.Process.Kill() // a crash
-	<-s.exited
+	s.awaitEnd()
 	next := s.restarted()
 	if s.await("what is done to the next one", next.frozenOrEnded); !next.ended() {
 		t.Error("it served, and is held: its clients wait for it")
@@ -163,7 +163,7 @@ func TestAStandingGuardIsEndedByHand(t *testing.T) {
 	s, c, freeze := supervised(t)
 	c.Arm(validFor(600 * time.Millisecond))
 	freeze()
-	<-s.exited
+	s.awaitEnd()
 	syscall.Kill(s.guard(), syscall.SIGKILL)
 	s.await("the end of the guard", func() bool { return s.guard() == 0 })
 	if left, ok := StandingOf(s.dir); ok {
@@ -185,7 +185,7 @@ func TestAStandingGuardThatNobodyCanTakeOverEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-s.exited
+	s.awaitEnd()
 	if err := os.Remove(filepath.Join(s.dir, lockFile)); err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestAProofPutsTheStopOffAndNoLonger(t *testing.T) {
 	stopAt := lease.BootClock().Add(3 * time.Second)
 	c.Postpone(stopAt)
 	freeze()
-	<-s.exited
+	s.awaitEnd()
 	if now := lease.BootClock(); now < stopAt {
 		t.Errorf("%sstopped %v before the moment", violation, stopAt.Sub(now))
 	}
@@ -242,7 +242,7 @@ func TestAGuardStaysForTheGroupOfABrokerWhoseLeaderEnded(t *testing.T) {
 			s.await("a guard", func() bool { return c.Stands(s.target()) })
 			c.Arm(validFor(2 * time.Second))
 			syscall.Kill(s.broker.Process.Pid, syscall.SIGKILL)
-			<-s.exited
+			s.awaitEnd()
 			freeze()
 			late := lease.Instant(c.page.deadline.Load()).Add(bound / 6)
 			s.await("the moment", func() bool {
@@ -316,7 +316,7 @@ func TestAGuardNeverWaitsForAProcessThatHasEnded(t *testing.T) {
 		t.Errorf("said %d times:\n%s", n, said)
 	}
 	s.broker.Process.Kill()
-	<-s.exited
+	s.awaitEnd()
 	for beats := range 6 {
 		if beats == 3 {
 			w.page.beat.Store(1) // silent
@@ -429,14 +429,19 @@ func TestAWordSaysHowLongTheGuardMaySleep(t *testing.T) {
 	}
 }
 
+// Also while the sidecar's side, which looks after it, hangs.
 func TestANearerWordWakesTheGuard(t *testing.T) {
 	t.Parallel()
-	s, c, _ := supervised(t)
+	s, c, freeze := supervised(t)
 	c.Arm(validFor(time.Hour))
 	time.Sleep(2 * Look) // it sleeps for half an hour now
+	freeze()
 	v := validFor(time.Second)
 	c.Arm(v)
-	s.stopped(c, v)
+	s.awaitEnd()
+	if left := v.Deadline().Sub(lease.BootClock()); left <= 0 {
+		t.Errorf(violation+"%v after the deadline", -left)
+	}
 }
 
 func TestTheEndOfAGuardWakesItsSidecar(t *testing.T) {

@@ -43,7 +43,7 @@ func TestAnOperatorSeesWhatAGuardIsAboutToDo(t *testing.T) {
 
 	freeze()
 	c.Arm(validFor(600 * time.Millisecond))
-	<-s.exited
+	s.awaitEnd()
 	says(seen(), "keeps the broker down until a sidecar runs again")
 	time.Sleep(2 * time.Second / ticksPerSecond) // what starts now is younger than the moment
 	again := s.restarted()

@@ -137,9 +137,6 @@ func (c *Client) retarget(wanted bool) {
 	now := c.posted.Load()
 	wanted = wanted || now != nil && c.page.shuns(now.Target) != nil
 	if wanted && (now == nil || *now != next) && c.post(next) {
-		c.ring.Store(true)
-	}
-	if c.ring.Swap(false) {
 		c.wakeGuard()
 	}
 }

@@ -28,17 +28,20 @@ func TestAFifteenSecondCutAtAnyPhaseNeitherDetachesNorExpires(t *testing.T) {
 		name    string
 		refuses bool
 		latency time.Duration
+		jitter  time.Duration
 	}{
-		{"packets dropped", false, time.Millisecond},
-		{"packets dropped on a slow path", false, 75 * time.Millisecond},
-		{"refused", true, time.Millisecond},
+		{"packets dropped", false, time.Millisecond, 0},
+		{"packets dropped, with jitter", false, time.Millisecond, defaults.RenewInterval / 10},
+		{"packets dropped on a slow path", false, 75 * time.Millisecond, 0},
+		{"refused", true, time.Millisecond, 0},
+		{"refused, with jitter", true, time.Millisecond, defaults.RenewInterval / 10},
 	} {
 		for phase := time.Duration(0); phase < 4*time.Second; phase += 250 * time.Millisecond {
 			t.Run(fmt.Sprintf("%s, %v after a renewal", path.name, phase), func(t *testing.T) {
 				from := 8*time.Second + phase
 				to := from + 15*time.Second
 				inWorld(t, func(w *world) {
-					w.refuses, w.latency = path.refuses, path.latency
+					w.refuses, w.latency, w.set.Timing.Jitter = path.refuses, path.latency, path.jitter
 					w.cuts = []cut{{from, to}}
 				}, func(w *world) {
 					w.until(time.Second)
@@ -160,6 +163,7 @@ func randomSchedule(t *testing.T, seed uint64) {
 		w.set.Timing.TTL = 2*time.Second + upTo(40*time.Second).Truncate(time.Second)
 		w.set.Timing.RenewInterval = w.set.Timing.TTL/8 + upTo(w.set.Timing.TTL/4)
 		w.set.Timing.Margin = w.set.Timing.TTL / 3
+		w.set.Timing.Jitter = w.set.Timing.RenewInterval / 10
 		if rng.IntN(2) == 0 {
 			w.set.RestartGrace = time.Second + upTo(10*time.Second)
 		}

@@ -14,6 +14,12 @@
 //   - While the lease may be alive, attempts start at most RetryCeiling apart. Of several
 //     endpoints, one that is silent delays a renewal by at most RetryCeiling and the way
 //     to another one.
+//   - No failure, whatever it is and however fast it comes, is answered without a pause that
+//     grows: neither renewals nor questions to the Registrar are repeated more than some twenty
+//     times in five seconds. A leader change, and a connection that comes back, have the next
+//     attempt made at once; what they themselves bring about is paced.
+//   - Renewals are sent no further apart than RenewInterval while they succeed, and a fleet
+//     that began, or came back, at once is spread over the interval with its next renewals.
 //   - A renewal never waits for any other call but one of the Registrar, which is bounded
 //     by half the time to the fence point.
 //

@@ -119,6 +119,32 @@ func TestTheRestartGraceEndsWithARevocation(t *testing.T) {
 	}
 }
 
+// The grace of a broker that was given up has nothing left to end.
+func TestWhatWasGivenUpIsNotRevokedAgainWhenTheGraceEnds(t *testing.T) {
+	for heard, want := range map[bool]int{true: 1, false: 2} {
+		inWorld(t, func(w *world) {
+			w.set.RestartGrace = 10 * time.Second
+			w.onRevoke = func(context.Context) error {
+				if !heard {
+					return errUnanswered
+				}
+				return nil
+			}
+		}, func(w *world) {
+			w.until(9 * time.Second)
+			w.k.SetGate(false)
+			w.k.GiveUp("left")
+			w.until(30 * time.Second)
+			if calls := w.made("revoke", 0); len(calls) != want || calls[len(calls)-1].id != 101 {
+				t.Errorf("heard: %v, revoked: %+v", heard, calls)
+			}
+			if v := w.k.View(); heard && (v.Losses != 1 || v.LostCause != "left") {
+				t.Errorf("%+v", v)
+			}
+		})
+	}
+}
+
 func TestABackInTimeBrokerIsNotRevoked(t *testing.T) {
 	inWorld(t, func(w *world) { w.set.RestartGrace = 10 * time.Second }, func(w *world) {
 		for range 3 { // each absence has a grace of its own

@@ -151,10 +151,16 @@ type Keeper struct {
 	changed chan struct{}
 	gate    atomic.Bool
 	forbear atomic.Bool
-	renewed atomic.Bool  // Reestablish was asked for
-	since   atomic.Int64 // Instant of RenewNow; 0: never
+	yield   atomic.Pointer[string] // why, when GiveUp was asked for
+	renewed atomic.Bool            // Reestablish was asked for
+	since   atomic.Int64           // Instant of RenewNow; 0: never
 	nudge   chan struct{}
 	foreign bool // of Run's goroutine: a proof found a registration that is not ours, and none since did better
+	inStep  bool // of Run's goroutine: what confirmed the lease last may have come to a whole fleet at once
+	// Of Run's goroutine: connections that come back, and wishes to ask the Registrar; when one
+	// that failed while the lease is held is asked again.
+	returns, asks haste
+	again         *time.Timer
 }
 
 // NewKeeper returns a Keeper whose gate is closed. resume is the lease that an
@@ -165,6 +171,8 @@ func NewKeeper(s Settings, line Line, r Registrar, resume int64, log *slog.Logge
 	}
 	k := &Keeper{set: s, line: line, registrar: r, log: log,
 		changed: make(chan struct{}, 1), nudge: make(chan struct{}, 1)}
+	k.returns = haste{wait: backoff{initial: hasteInitial, max: s.Timing.BackoffMax}}
+	k.asks = haste{wait: backoff{initial: hasteInitial, max: RetryCeiling}}
 	k.view.Store(&View{Phase: Idle, Grant: Grant{LeaseID: resume}})
 	k.metrics = newMetrics(reg, k)
 	return k
@@ -179,6 +187,9 @@ func (k *Keeper) Changes() <-chan struct{} { return k.changed }
 // SetGate opens or closes the gate. While it is closed nothing is acquired or
 // renewed: the broker does not live, and its lease must run out.
 func (k *Keeper) SetGate(open bool) {
+	if open {
+		k.yield.Store(nil)
+	}
 	if k.gate.Swap(open) != open {
 		k.wake()
 	}
@@ -190,6 +201,14 @@ func (k *Keeper) Forbear(on bool) {
 	if k.forbear.Swap(on) != on {
 		k.wake()
 	}
+}
+
+// GiveUp has the lease revoked at once, whatever the restart grace, if the gate is closed;
+// opening it takes that back. What is to be known of it must have been made known before.
+// cause is the LostCause that follows.
+func (k *Keeper) GiveUp(cause string) {
+	k.yield.Store(&cause)
+	k.wake()
 }
 
 // Reestablish has the Registrar look at the registration again, soon: the broker
@@ -234,10 +253,15 @@ func (k *Keeper) Run(ctx context.Context) error {
 		switch v := k.View(); {
 		case !k.gate.Load():
 			k.rest(ctx)
-		case v.Phase != Holding || k.wanted(v):
+		case v.Phase != Holding:
+			err = k.establish(ctx)
+		case k.wanted(v):
+			k.spaceAsks()
 			err = k.establish(ctx)
 		default:
+			stop := k.wakeWhenFree()
 			k.renew(ctx)
+			stop()
 		}
 		if errors.Is(err, ErrShutdown) {
 			return err
@@ -278,8 +302,13 @@ func (k *Keeper) rest(ctx context.Context) {
 		defer t.Stop()
 		grace = t.C
 	}
-	over := false
+	over, cause := false, "broker_down"
 	for !k.gate.Load() {
+		if why := k.yield.Swap(nil); why != nil && k.View().Grant.LeaseID != 0 {
+			over, cause = false, *why
+			k.giveUp(ctx, cause)
+			continue
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -287,16 +316,18 @@ func (k *Keeper) rest(ctx context.Context) {
 		case <-grace:
 			over = true
 		}
-		if over && !k.forbear.Load() && !k.gate.Load() {
-			k.giveUp(ctx)
+		if over && !k.forbear.Load() && !k.gate.Load() && k.yield.Load() == nil {
 			over = false
+			if k.View().Grant.LeaseID != 0 { // else it was given up meanwhile
+				k.giveUp(ctx, cause)
+			}
 		}
 	}
 }
 
-// giveUp revokes the lease of a broker that did not come back within the grace.
-// If etcd does not hear it, the TTL does the same later.
-func (k *Keeper) giveUp(ctx context.Context) {
+// giveUp revokes the lease of a broker that did not come back within the grace, or that
+// leaves. If etcd does not hear it, the TTL does the same later.
+func (k *Keeper) giveUp(ctx context.Context, cause string) {
 	id := k.View().Grant.LeaseID
 	// etcd may act on the revocation before, or without, our hearing of it: nothing
 	// is proven from here on.
@@ -304,11 +335,11 @@ func (k *Keeper) giveUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, k.set.Timing.AttemptTimeout())
 	defer cancel()
 	if err := k.line.Revoke(ctx, id); err != nil {
-		k.log.Warn("could not revoke the lease of a broker that is down: it runs out by itself", "lease", hex(id), "err", err)
+		k.log.Warn("could not revoke the lease: it runs out by itself", "lease", hex(id), "why", cause, "err", err)
 		return
 	}
-	k.log.Info("lease revoked: the broker did not come back within the restart grace", "lease", hex(id), "grace", k.set.RestartGrace)
-	k.lose("broker_down")
+	k.log.Info("lease revoked", "lease", hex(id), "why", cause, "grace", k.set.RestartGrace)
+	k.lose(cause)
 	k.publish(func(v *View) { v.Phase = Idle })
 }
 
@@ -347,28 +378,15 @@ func (k *Keeper) establish(ctx context.Context) error {
 		k.refused(err)
 		if k.View().Phase == Holding {
 			// The lease may live while the Registrar fails: renewals must not wait for it.
-			time.AfterFunc(k.set.Timing.BackoffMax, k.Reestablish)
+			if k.again != nil {
+				k.again.Stop() // one question at a time is enough
+			}
+			k.again = time.AfterFunc(k.set.Timing.BackoffMax, k.Reestablish)
 			return nil
 		}
-		t := time.NewTimer(k.boundPause(pause.next(), k.set.Clock()))
-		select {
-		case <-ctx.Done():
-		case <-k.nudge:
-		case <-reconnect.c:
-			pause.reset()
-			reconnect.stop()
-			reconnect = k.watchReconnect(ctx)
-		case <-t.C:
-		}
-		t.Stop()
+		reconnect = k.idle(ctx, k.boundPause(pause.next(), k.set.Clock()), reconnect, pause.reset)
 	}
 	return nil
-}
-
-// wanted reports whether the Registrar is to be asked while the lease is held. When
-// renewals fail they come first: what they cannot reach, the Registrar cannot either.
-func (k *Keeper) wanted(v View) bool {
-	return k.renewed.Load() && (v.FailureStreak == 0 || k.foreign)
 }
 
 // ask runs one call of the Registrar, which ends when the gate closes. Its bound
@@ -404,7 +422,7 @@ func (k *Keeper) ask(ctx context.Context, fresh bool) (Grant, error) {
 
 func (k *Keeper) established(g Grant) {
 	k.metrics.renewals.WithLabelValues("established").Inc()
-	k.foreign = false
+	k.foreign, k.inStep = false, true
 	k.publish(func(v *View) {
 		if v.Grant.LeaseID != g.LeaseID {
 			v.Validity, v.Renewals = Validity{Margin: k.set.Timing.Margin}, 0

@@ -22,7 +22,8 @@ type attempt struct {
 // or ctx ends.
 //
 // A renewal that fails is followed by another after a backoff, at most
-// RetryCeiling after its own start while the lease may be alive. One that is not
+// RetryCeiling after its own start while the lease may be alive, and at once when the
+// connection comes back; see haste. One that is not
 // answered stays on its way, because it may still be, and after RetryCeiling gets
 // company on a new connection, to another endpoint if there are several: after a cut the
 // old one is asleep in TCP's own backoff. The first confirmation ends them all.
@@ -50,6 +51,7 @@ func (k *Keeper) renew(ctx context.Context) {
 
 	renewed := make(chan struct{})
 	retermed, behind := false, false // since the last confirmation; the last answer
+	var due time.Time                // when a renewal that failed is tried again
 	start := func() {
 		a := attempt{sentAt: k.set.Clock(), hedge: len(inFlight) > 0}
 		v := k.View()
@@ -79,8 +81,12 @@ func (k *Keeper) renew(ctx context.Context) {
 			reconnect.stop()
 			reconnect = k.watchReconnect(ctx)
 			if pause.failures > 0 && len(inFlight) == 0 {
-				pause.reset() // what fails from here on fails anew
-				next.Reset(0)
+				left := k.returned(time.Until(due))
+				if left <= 0 {
+					pause.reset() // what fails from here on fails anew
+				}
+				due = time.Now().Add(left)
+				next.Reset(left)
 			}
 		case <-next.C:
 			start()
@@ -134,6 +140,7 @@ func (k *Keeper) renew(ctx context.Context) {
 						d = min(d, max(0, a.sentAt.Add(RetryCeiling).Sub(now)))
 					}
 					k.log.Debug("renewal failed", "err", a.err, "streak", k.View().FailureStreak, "retry_in", d.Round(time.Millisecond))
+					due = time.Now().Add(d)
 					next.Reset(d)
 				}
 			}
@@ -184,7 +191,8 @@ func (k *Keeper) untilNext() time.Duration {
 	if k.View().FailureStreak > 0 || k.owed() {
 		return 0
 	}
-	due := k.View().Validity.SentAt.Add(k.set.Timing.RenewInterval)
+	v := k.View()
+	due := v.Validity.SentAt.Add(k.set.Timing.untilNext(v.Grant.LeaseID, v.Validity.SentAt, k.inStep))
 	return max(0, due.Sub(k.set.Clock()))
 }
 
@@ -200,7 +208,7 @@ func (k *Keeper) overdue() time.Duration {
 
 func (k *Keeper) confirmed(a attempt) {
 	now := k.set.Clock()
-	k.foreign = false
+	k.foreign, k.inStep = false, k.View().FailureStreak > 0
 	k.metrics.renewals.WithLabelValues("confirmed").Inc()
 	k.metrics.duration.Observe(now.Sub(a.sentAt).Seconds())
 	k.metrics.margin.Observe(k.View().Validity.Deadline().Sub(now).Seconds())

@@ -1,6 +1,9 @@
 package lease
 
-import "time"
+import (
+	"math/rand/v2"
+	"time"
+)
 
 // Bounds of the renewal schedule. They come from the promise that a renewal is
 // confirmed within a second of the moment that etcd can be reached again.
@@ -20,7 +23,8 @@ const (
 // Timing is the effective schedule of one lease. Durations are positive.
 type Timing struct {
 	TTL            time.Duration // as granted by etcd, which raises small ones
-	RenewInterval  time.Duration // between the sends of two renewals while all is well
+	RenewInterval  time.Duration // between the sends of two renewals while all is well, at most
+	Jitter         time.Duration // by up to this a renewal is sent sooner; 0: none is
 	Margin         time.Duration // fence point = deadline − Margin
 	BackoffInitial time.Duration // first pause after a failed attempt
 	BackoffMax     time.Duration // longest pause once the lease may be gone
@@ -30,6 +34,22 @@ type Timing struct {
 // at least MinAttemptTimeout.
 func (t Timing) AttemptTimeout() time.Duration {
 	return max(t.TTL/8, MinAttemptTimeout)
+}
+
+// untilNext is the time from the send of a confirmed renewal of the lease to the next one. A
+// fleet that was started at once, or comes back after a cut, renews inStep: the next renewals
+// fall anywhere in the interval. It only ever shortens the interval, which the worst case
+// counts with. The same lease and send give the same time.
+func (t Timing) untilNext(leaseID int64, sentAt Instant, inStep bool) time.Duration {
+	if t.Jitter <= 0 {
+		return t.RenewInterval
+	}
+	most := t.Jitter
+	if inStep {
+		most = t.RenewInterval - t.Jitter
+	}
+	draw := rand.New(rand.NewPCG(uint64(leaseID), uint64(sentAt)))
+	return t.RenewInterval - time.Duration(draw.Int64N(int64(most)))
 }
 
 // SurvivesDetach is the longest cut, starting at any phase of the schedule, that

@@ -34,3 +34,34 @@ func TestAttemptTimeoutIsAnEighthOfTheTTLAndAtLeastHalfASecond(t *testing.T) {
 		}
 	}
 }
+
+func TestTheNextRenewalIsSoonerByAJitterAndNeverLater(t *testing.T) {
+	jittered := defaults
+	jittered.Jitter = 400 * time.Millisecond
+	for _, c := range []struct {
+		name   string
+		timing Timing
+		inStep bool
+		from   time.Duration // to RenewInterval
+	}{
+		{"without jitter", defaults, true, defaults.RenewInterval},
+		{"while all is well", jittered, false, defaults.RenewInterval - jittered.Jitter},
+		{"after a cut", jittered, true, jittered.Jitter},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			least, most := time.Hour, time.Duration(0)
+			for id := range int64(1000) {
+				next := c.timing.untilNext(id, Instant(time.Hour), c.inStep)
+				least, most = min(least, next), max(most, next)
+				if next != c.timing.untilNext(id, Instant(time.Hour), c.inStep) {
+					t.Fatalf("lease %d has two times", id)
+				}
+			}
+			// A thousand draws come near to both ends.
+			near := (defaults.RenewInterval - c.from) / 50
+			if least < c.from || least > c.from+near || most > defaults.RenewInterval || most < defaults.RenewInterval-near {
+				t.Errorf("from %v to %v, want from %v to %v", least, most, c.from, defaults.RenewInterval)
+			}
+		})
+	}
+}

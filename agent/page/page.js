@@ -68,7 +68,7 @@ function tone(word) {
 	switch (word) {
 	case 'ready': case 'attached': case 'active': case 'up': case 'stands_by': case 'held': case 'recovered': case 'complete': return 'ok';
 	case 'degraded': case 'draining': case 'drained': case 'unknown': case 'quarantined': case 'awaited': case 'off': case 'unconfirmed': case 'not_ready':
-	case 'guard_tripped': case 'stale_view': case 'failing': return 'warning';
+	case 'guard_tripped': case 'stale_view': case 'failing': case 'on_hold': case 'let_go': return 'warning';
 	case 'detached': case 'down': case 'absent': case 'another': case 'failed': case 'guard_fired': case 'identity_conflict': case 'not_quiesced': case 'lost': case 'key_deleted': return 'critical';
 	}
 	return '';
@@ -80,8 +80,8 @@ const plain = word => word.replaceAll('_', ' ');
 function explaining(cause, s) {
 	const kind = {lease: 'attachment', attached: 'attachment', mode: 'mode', broker: 'broker', topics: 'topics', guard: 'guard', steer: 'steer', agent: 'agent'}[cause];
 	const e = entries.findLast(e => e.kind === kind);
-	const present = {attachment: s.attachment, mode: s.mode, broker: s.broker.up === 'up' ? '' : s.broker.up}[kind];
-	return e && (present === undefined ? e.next : e.to === present) ? e : null;
+	const present = {attachment: s.attachment, mode: s.mode, broker: s.broker.up === 'up' ? '' : s.broker.held ? 'on_hold' : s.broker.up}[kind];
+	return e && (present === undefined ? e.next : e.to === present || e.to === 'let_go' && present === 'down') ? e : null;
 }
 
 // causes lists why clients are kept away, or soon may be. Those that one event explains
@@ -130,6 +130,7 @@ function facts(s) {
 	rows.push(row('Mode', plain(s.mode || 'not decided yet'), tone(s.mode), s.reason && '– ' + s.reason));
 	if (s.pause) rows.push(row('Recovery', 'paused', 'warning', 'by ' + s.pause.owner + ', ' + duration(s.pause.remaining_seconds) + ' more: ' + s.pause.reason));
 	rows.push(row('Broker', plain(s.broker.up), tone(s.broker.up), err(s.broker.last_error)));
+	if (s.broker.held) rows.push(row('Held', plain(s.broker.held), 'warning'));
 	if (s.broker.steering && s.broker.steering !== 'done') rows.push(row('Steering', s.broker.steering, tone(s.broker.steering)));
 	if (s.stopped_by) rows.push(row('Stopped', 'by the ' + s.stopped_by.by, 'critical', moment(Date.parse(s.stopped_by.at)) + ': ' + s.stopped_by.why));
 	const kind = r.adopted ? 'adopted' : 'own';
@@ -171,6 +172,7 @@ function topics(s) {
 	const count = (name, n, cls) => row(name, String(n), n > 0 ? cls : 'quiet');
 	const rows = [count('missing', t.missing, 'warning'), count('loading', t.loading, 'info'), count('orphan', t.orphan, 'critical'), count('quarantined', t.quarantined, 'warning')];
 	if (t.held_elsewhere) rows.push(count('held elsewhere', t.held_elsewhere, 'info'));
+	if (t.unreadable) rows.push(count('unreadable', t.unreadable, 'info'));
 	replace('counts-topics', rows);
 	put('topics-note', !known || !up ? '' : s.shadow ? 'If anything were done (--shadow).' :
 		t.missing + t.orphan + t.quarantined > 0 ? 'To see which: holdfast topics.' : '');

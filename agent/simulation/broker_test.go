@@ -71,6 +71,7 @@ type broker struct {
 	latency time.Duration
 	boot    time.Duration // how long a process takes before it serves, and answers anybody
 	forgets bool
+	data    string           // its data directory; empty: it does not tell
 	changed func(why string) // called with the broker locked
 	clock   func() lease.Instant
 	beside  func(func()) // runs what goes on by itself
@@ -294,7 +295,7 @@ func (d *driver) ask(ctx context.Context, do func() error) error {
 func (d *driver) Identify(ctx context.Context) (brokerapi.Identity, error) {
 	var who brokerapi.Identity
 	err := d.ask(ctx, func() error {
-		who = brokerapi.Identity{Name: d.b.id, Instance: fmt.Sprintf("%s-%d", d.b.id, d.b.instance), StartedAt: d.b.started}
+		who = brokerapi.Identity{Name: d.b.id, Instance: fmt.Sprintf("%s-%d", d.b.id, d.b.instance), StartedAt: d.b.started, DataDir: d.b.data}
 		return nil
 	})
 	if err != nil {
@@ -307,22 +308,22 @@ func (d *driver) Health(ctx context.Context) error {
 	return d.ask(ctx, func() error { return nil })
 }
 
-func (d *driver) Topics(ctx context.Context) ([]string, []string, error) {
-	var serving, quiesced []string
+func (d *driver) Topics(ctx context.Context) (brokerapi.Held, error) {
+	var held brokerapi.Held
 	err := d.ask(ctx, func() error {
 		for _, topic := range slices.Sorted(maps.Keys(d.b.topics)) {
 			if d.b.topics[topic] {
-				serving = append(serving, topic)
+				held.Serving = append(held.Serving, topic)
 			} else {
-				quiesced = append(quiesced, topic)
+				held.Quiesced = append(held.Quiesced, topic)
 			}
 		}
 		return nil
 	})
 	if err != nil { // it may still be carried out
-		return nil, nil, err
+		return brokerapi.Held{}, err
 	}
-	return serving, quiesced, nil
+	return held, nil
 }
 
 func (d *driver) Load(ctx context.Context, topic string, _ []byte) error {

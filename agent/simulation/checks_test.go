@@ -112,8 +112,6 @@ func (c *checks) sidecar(i int, runs bool) {
 	})
 }
 
-func (c *checks) leaving(i int) { c.f.note("%s is asked to stop", c.f.nodes[i].id) }
-
 func (c *checks) unwell(i, sign int) {
 	c.change(i, func(w *watched, now time.Time) { w.bad += sign; w.wellSince = now })
 }
@@ -150,7 +148,7 @@ func (c *checks) broker(i int, b *broker, why string) {
 		w.started = now // it has not answered before
 	}
 	if w.instance != b.instance && w.running {
-		w.instance, w.started, w.wellSince = b.instance, now, now
+		w.instance, w.started, w.forked, w.wellSince = b.instance, now, b.started, now
 	}
 	if !w.running {
 		w.ended = now
@@ -159,12 +157,16 @@ func (c *checks) broker(i int, b *broker, why string) {
 }
 
 // stored takes each revision of the store, which is locked.
-func (c *checks) stored(_ memory.View, ch memory.Change) {
+func (c *checks) stored(v memory.View, ch memory.Change) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
 	keys := c.f.keys
 	returned := map[int]bool{}
+	noted := map[int]bool{} // before this revision
+	for i, w := range c.nodes {
+		noted[i] = w.leave.noted
+	}
 	before := map[int]recovery.ModeRecord{}
 	var placing placement
 	if ch.Cause == memory.ByRestore {
@@ -179,12 +181,15 @@ func (c *checks) stored(_ memory.View, ch memory.Change) {
 	for _, e := range ch.Events {
 		if id, ok := keys.ParseRegistration(e.KV.Key); ok {
 			i := c.index(id)
-			c.registration(i, e, ch, now)
+			c.registration(i, e, ch, noted[i], now)
 			returned[i] = !e.Deleted && e.KV.CreateRevision == ch.Revision
 		} else if id, ok := keys.ParseState(e.KV.Key); ok {
 			i := c.index(id)
 			before[i] = c.nodes[i].mode
 			c.state(i, e, ch.Cause, now)
+		} else if id, ok := keys.ParseMember(e.KV.Key); ok {
+			c.member(c.index(id), e, ch)
+			c.cutNote(c.index(id), e, ch, now)
 		} else if id, topic, ok := keys.ParseAssignment(e.KV.Key); ok {
 			i := c.index(id)
 			c.f.note("%s: %s assigned: %v", id, topic, !e.Deleted)
@@ -206,6 +211,7 @@ func (c *checks) stored(_ memory.View, ch memory.Change) {
 		c.placed(placing, now)
 	}
 	c.activity()
+	c.renewals(v)
 	peers := 0
 	for _, w := range c.nodes {
 		if w.registered {
@@ -214,14 +220,14 @@ func (c *checks) stored(_ memory.View, ch memory.Change) {
 	}
 	for i, w := range c.nodes {
 		if peers == 0 {
-			w.alone = true
+			w.alone, w.outlived = true, w.outlived || c.somebodyLived(i)
 		}
 		had, changed := before[i]
 		if !changed {
 			had = w.mode
 		}
 		if ch.Cause != memory.ByRestore {
-			c.transition(i, had, returned[i], peers-1)
+			c.transition(i, had, returned[i], noted[i], peers-1)
 		}
 		if returned[i] {
 			w.alone = false
@@ -235,11 +241,15 @@ func (c *checks) stored(_ memory.View, ch memory.Change) {
 
 func (c *checks) index(id string) int { return int(id[1] - '0') }
 
-func (c *checks) registration(i int, e memory.Event, ch memory.Change, now time.Time) {
+// registration takes a change of a registration; planned: after the broker left on purpose, from
+// which it comes back during a pause, too.
+func (c *checks) registration(i int, e memory.Event, ch memory.Change, planned bool, now time.Time) {
 	w, id := c.nodes[i], c.f.nodes[i].id
 	if !e.Deleted {
-		w.registrant = w.instance
-		if e.KV.CreateRevision == ch.Revision && w.heldBack(now) && ch.Cause != memory.ByRestore {
+		if ch.Cause != memory.ByRestore {
+			w.registrant = w.instance
+		}
+		if e.KV.CreateRevision == ch.Revision && w.heldBack(now) && !planned && ch.Cause != memory.ByRestore {
 			c.violated("%s was registered during a pause", id)
 		}
 		if e.KV.Lease != w.lease {
@@ -251,6 +261,7 @@ func (c *checks) registration(i int, e memory.Event, ch memory.Change, now time.
 		if !w.registered {
 			c.f.note("%s: registered, epoch %d", id, e.KV.CreateRevision)
 			w.stood, w.detached = now, time.Time{}
+			w.brought = ch.Cause == memory.ByRestore
 		}
 		w.registered, w.create, w.lease = true, e.KV.CreateRevision, e.KV.Lease
 		c.judge(i, now, "")
@@ -259,7 +270,8 @@ func (c *checks) registration(i int, e memory.Event, ch memory.Change, now time.
 	if ch.Cause == memory.ByRestore {
 		w.create = 0
 	}
-	w.registered, w.lease, w.gone, w.goneAs, w.alone = false, 0, now, w.instance, false
+	w.revived, w.brought = w.brought, false
+	w.registered, w.lease, w.gone, w.goneAs, w.alone, w.outlived = false, 0, now, w.instance, false, false
 	switch {
 	case ch.Cause == memory.ByExpiry:
 		w.why = expiry
@@ -296,14 +308,18 @@ func (c *checks) state(i int, e memory.Event, cause memory.Cause, now time.Time)
 }
 
 // transition judges one revision of one broker: what its mode was before and is now, and
-// whether it registered in it.
-func (c *checks) transition(i int, had recovery.ModeRecord, returned bool, peers int) {
+// whether it registered in it; planned: after it left on purpose.
+func (c *checks) transition(i int, had recovery.ModeRecord, returned, planned bool, peers int) {
 	w, id := c.nodes[i], c.f.nodes[i].id
 	if !w.mode.Mode.Known() {
 		return
 	}
 	again := returned && w.why != "" // it was registered before, and that was lost
-	livedOn := !w.alone && peers > 0 // somebody was registered all the while
+	livedOn := !w.alone && peers > 0 && !planned && c.surelyLived(i, time.Now())
+	kept := c.shared(i) // but did not fare better
+	if returned && w.leave.noted {
+		c.violated("%s is registered, and it is still noted that it left on purpose", id)
+	}
 	person := w.mode.By != recovery.ByHoldfast
 	if had.Mode.Known() && had.Mode != recovery.Active && w.mode.Mode == recovery.Active && !person {
 		c.violated("%s was %s (%s) by %s, and no person made it active (%s)", id, had.Mode, had.Reason, had.By, w.mode.Reason)
@@ -311,17 +327,17 @@ func (c *checks) transition(i int, had recovery.ModeRecord, returned bool, peers
 	if had.By == recovery.ByOperator && had.Mode == recovery.Drained && w.mode != had && !person {
 		c.violated("a person's drain of %s was made %s (%s)", id, w.mode.Mode, w.mode.Reason)
 	}
-	if c.restored.After(w.gone) {
+	if c.restored.After(w.gone) || w.revived {
 		return // a backup does not tell who lived meanwhile
 	}
 	forgiving := c.f.settings.Policy == "reconnect" && w.goneAs == w.instance
-	if again && livedOn && w.mode.Mode == recovery.Active && !forgiving {
+	if again && livedOn && w.mode.Mode == recovery.Active && !forgiving && !kept {
 		c.violated("%s is registered and active (%s) after a loss (%s) during which others lived on", id, w.mode.Reason, w.why)
 	}
 	byRecovery := w.mode.Reason == recovery.ReasonRegistrationExpired || w.mode.Reason == recovery.ReasonStaleRestart
-	if had.Mode.Known() && had.Mode != recovery.Drained && w.mode.Mode == recovery.Drained && !person && byRecovery && !(again && livedOn) {
-		c.violated("%s was drained (%s) though it was not declared dead by a living cluster (lost: %v, peers: %d, empty meanwhile: %v)",
-			id, w.mode.Reason, again, peers, w.alone)
+	if had.Mode.Known() && had.Mode != recovery.Drained && w.mode.Mode == recovery.Drained && !person && byRecovery && !(again && (!w.alone && c.somebodyLived(i) || w.alone && w.outlived)) {
+		c.violated("%s was drained (%s) though it was not declared dead by a living cluster (lost: %v, peers: %d, one lived: %v, empty meanwhile: %v)",
+			id, w.mode.Reason, again, peers, c.somebodyLived(i), w.alone)
 	}
 }
 

@@ -31,10 +31,16 @@
 //     sidecar that lives, outliving it and the processes of the broker; or killed, or frozen,
 //     with its sidecar. Brokers that are slow to stop, that cannot be stopped, that somebody
 //     starts again at once.
+//   - Something that all brokers depend on hangs, and they with it, when nothing else is wrong.
+//   - Power cuts of all hosts, which come back one after the other.
+//   - Rolling restarts: one broker after the other leaves, in each way that there is, while
+//     anything else happens, or when nothing does any more.
 //   - Hosts that sleep (the boot clock runs on), virtual machines that stand (none does, and
 //     the wall clock jumps), and wall clocks that are set.
 //   - Hands other than ours that make served what was quiesced.
-//   - Two sidecars with one state directory (copies_test.go).
+//   - Outside of schedules: a copy of a state directory, and one that was moved
+//     (copies_test.go); an empty disk in place of the broker's (wiped_test.go); sidecars that
+//     are restarted after a backup was restored (restored_test.go).
 //   - People who drain and activate over the control handler, and a placer that moves
 //     topics: away from a live broker only once that one has stopped serving them, away
 //     from any other as soon as its registration is gone.
@@ -57,8 +63,11 @@
 //   - A broker that does not run is not registered for longer than its lease lasts.
 //   - Registered and active is never to be seen after a loss during which peers lived.
 //   - What a person drained, or a recovery did, only a person activates.
-//   - A recovery drains only after a loss, and only if somebody was registered at every
-//     moment between the loss and the return.
+//   - A recovery drains only after a loss, and only if a peer was alive in the meantime and
+//     somebody registered at every moment between the loss and the return, or until all of
+//     them were lost, too.
+//   - After a rolling restart during which nothing else was done to them all are active.
+//   - Brokers that hang together keep their registrations, and nobody is stopped.
 //   - Drained brokers serve nothing, within the same bound.
 //   - With ownership locks nothing is loaded, nor served for longer than that bound,
 //     without its lock under the lease of the broker's own registration; and no lock is
@@ -68,6 +77,7 @@
 //     deleted, and no topic moves more than a few times while the same brokers are active.
 //   - During a pause nothing is loaded, registered, drained, taken or shut down; the rules
 //     above hold all the while.
+//   - No sidecar sends more requests to etcd, of any kind, than README.md says.
 //   - A sidecar ends by itself only by its session policy, with its exit code, after the
 //     broker was stopped, and uses retries up only when etcd was silent.
 //   - After a quiet time whatever may serve serves, exactly its assigned topics, and is

@@ -122,8 +122,7 @@ func (f *fleet) do(e event) {
 		}
 		if e.Arg == 1 {
 			time.Sleep(e.For)
-			f.store.ChangeLeader(0)
-			f.checks.elected()
+			f.elect(func() { f.store.ChangeLeader(0) })
 		}
 	case storeErrors:
 		err := storeFaults[e.Arg]
@@ -148,8 +147,7 @@ func (f *fleet) do(e event) {
 		f.checks.networks(-1, true)
 	case newLeader:
 		f.store.EndWatches(memory.ErrNoLeader)
-		f.store.ChangeLeader(0)
-		f.checks.elected()
+		f.elect(func() { f.store.ChangeLeader(0) })
 	case revokeLease:
 		if id := f.checks.wanted(e.Node).lease; id != 0 {
 			f.admin(func() { f.store.Revoke(id) })
@@ -166,6 +164,8 @@ func (f *fleet) do(e event) {
 		n.stopSidecar()
 		time.Sleep(e.For)
 		n.startSidecar()
+	case leave:
+		n.leave(e)
 	case freezeSidecar:
 		n.freezeSidecar(e.For)
 	case crashBroker:
@@ -181,6 +181,8 @@ func (f *fleet) do(e event) {
 		time.Sleep(e.For)
 		n.broker.thaw()
 		f.checks.unwell(e.Node, -1)
+	case hang:
+		f.hang(e)
 	case slowBroker:
 		f.checks.unwell(e.Node, 1)
 		n.broker.set(func() { n.broker.slow += slow })
@@ -224,10 +226,23 @@ func (f *fleet) do(e event) {
 		f.delete(f.keys.TopicRecord(f.topic(e.Arg)))
 	case crashNode:
 		n.crashAll(e)
+	case powerCut:
+		for i, n := range f.nodes {
+			// A host more is as good as random, and the same each time.
+			later := e
+			later.For += e.At * time.Duration(7*i+3) % (f.settings.TTL / 2)
+			both.Go(func() { n.crashAll(later) })
+		}
+		if e.Arg == 1 {
+			time.Sleep(e.For / 2)
+			f.elect(func() { f.store.ChangeLeader(0) })
+		}
 	case restartFleet:
 		for _, n := range f.nodes {
 			both.Go(func() { n.crashAll(e) })
 		}
+	case roll:
+		f.roll(e)
 	default:
 		f.misdo(e)
 	}
@@ -235,7 +250,11 @@ func (f *fleet) do(e event) {
 
 func (n *node) crashAll(e event) {
 	n.broker.kill()
-	n.crashSidecar(e.Arg)
+	back := e.Arg
+	if e.Do == powerCut {
+		back = 0
+	}
+	n.crashSidecar(back)
 	time.Sleep(e.For)
 	n.broker.start()
 	time.Sleep(e.At % (300 * time.Millisecond)) // as good as random, and the same each time
@@ -341,8 +360,10 @@ func (f *fleet) hand(topic, to string) {
 			case <-tick.C:
 			}
 		}
-		f.note("%s is handed to %s", topic, to)
-		f.txn(key, false, put(f.keys.Assignment(to, topic))) // not if a backup brought it back
+		if f.checks.owner(topic) < 0 { // else a backup brought it back
+			f.note("%s is handed to %s", topic, to)
+			f.txn(key, false, put(f.keys.Assignment(to, topic)))
+		}
 		f.isMoving(topic, false)
 	})
 }

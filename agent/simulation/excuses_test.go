@@ -85,7 +85,7 @@ func (w *watched) blinkedSince(now time.Time, s settings) bool {
 // unfenced reports whether a guard that stands leaves a broker alone for which its
 // sidecar has done nothing for so long that the guard must.
 func (w *watched) unfenced(now time.Time, s settings) bool {
-	if frozen := w.asleep.ended; w.started.Before(frozen.Add(unheard)) && now.Sub(frozen) < soon {
+	if frozen := w.asleep.ended; w.forked.Before(frozen.Add(unheard)) && now.Sub(frozen) < soon {
 		return false // the proof that the one before had ended counted when it came up
 	}
 	return s.Stop && w.why == expiry && w.asleep.count > 0 && w.asleepAs == w.lives && now.Sub(w.asleep.ended) > unheard && now.Sub(w.zombie) > looked && now.Sub(w.meddled) > soon &&

@@ -45,6 +45,9 @@ type fleet struct {
 	flaky  int
 	busy   int
 	moving map[string]bool
+	begun  int       // deeds so far
+	going  int       // those that are not over
+	done   time.Time // when the last of the others was
 	trace  bool
 	story  []string
 }
@@ -176,7 +179,7 @@ func (f *fleet) live(dir string) {
 				n.keepFile()
 			}
 			f.note("--- %s", e)
-			f.do(e)
+			f.counted(func() { f.do(e) })
 		})
 	}
 	events.Wait()
@@ -254,6 +257,8 @@ func (f *fleet) unsettled() string {
 			return n.id + " has no sidecar"
 		case !want.registered:
 			return n.id + " is not registered: " + s.Summary
+		case want.left:
+			return n.id + " is registered, and its member record says that it left on purpose"
 		case s.Attachment != "attached" || s.Epoch != want.create:
 			return fmt.Sprintf("%s is %s under epoch %d, and registered with %d: %s", n.id, s.Attachment, s.Epoch, want.create, s.Summary)
 		case s.Mode == string(recovery.Drained) && want.mode == string(recovery.Active) && want.restored:

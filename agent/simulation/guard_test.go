@@ -67,6 +67,7 @@ type guardian struct {
 	stands   bool // the process lives
 	instance int  // broker process that it holds; 0: none yet
 	stopping int  // the one that it is stopping, or has stopped
+	stops    int  // that it began
 }
 
 // dying is how long the kernel takes to end a process that was killed.
@@ -89,6 +90,13 @@ func (g *guardian) lives() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.stands
+}
+
+// stopped counts the stops that it began.
+func (g *guardian) stopped() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.stops
 }
 
 func (g *guardian) tell(change func(o *guard.Orders)) {
@@ -138,7 +146,7 @@ func (g *guardian) act() time.Duration {
 	switch {
 	case d.Do == guard.Stop, d.Do == guard.Seek && running && g.stopping != instance:
 		g.n.fleet.note("%s: the guard stops the broker", g.n.id)
-		g.word.Spent, g.stopping = g.word.StopAt, instance
+		g.word.Spent, g.stopping, g.stops = g.word.StopAt, instance, g.stops+1
 		// A process that does not care is killed, and its end takes time, too. One that was
 		// started after the moment does nothing from here on: the real guard holds it.
 		wait := dying

@@ -1,6 +1,11 @@
 package simulation
 
-import "time"
+import (
+	"sync"
+	"time"
+
+	"holdfast/cluster/memory"
+)
 
 // misdo is do for what machines do, and hands other than ours.
 func (f *fleet) misdo(e event) {
@@ -8,8 +13,7 @@ func (f *fleet) misdo(e event) {
 	switch e.Do {
 	case lyingLeader:
 		f.checks.networks(1, true)
-		f.members[e.Arg].Depose(0)
-		f.checks.elected()
+		f.elect(func() { f.members[e.Arg].Depose(0) })
 		time.Sleep(e.For)
 		f.members[e.Arg].Rejoin()
 		f.checks.networks(-1, true)
@@ -22,10 +26,11 @@ func (f *fleet) misdo(e event) {
 	case restore:
 		backup := f.store.Content()
 		time.Sleep(e.For)
-		f.checks.elected()
-		if err := f.store.Rewind(backup); err != nil {
-			f.checks.fail("restore a backup: %v", err)
+		if e.Arg == 1 {
+			f.withoutSidecars(e, func() { f.rewind(backup) })
+			return
 		}
+		f.rewind(backup)
 	case hands:
 		until := time.Now().Add(e.For)
 		for time.Now().Before(until) {
@@ -82,5 +87,29 @@ func (f *fleet) misdo(e event) {
 			}
 			f.checks.unguarded(e.Node, -1)
 		})
+	}
+}
+
+func (f *fleet) rewind(backup memory.Content) {
+	f.checks.elected()
+	if err := f.store.Rewind(backup); err != nil {
+		f.checks.fail("restore a backup: %v", err)
+	}
+}
+
+// withoutSidecars has all sidecars away while do is done, each killed or stopped in order.
+func (f *fleet) withoutSidecars(e event, do func()) {
+	var ends sync.WaitGroup
+	for i, n := range f.nodes {
+		if (e.At/time.Millisecond+time.Duration(i))%2 == 0 { // as good as random, and the same each time
+			ends.Go(func() { n.crashSidecar(0) })
+		} else {
+			ends.Go(n.stopSidecar)
+		}
+	}
+	ends.Wait()
+	do()
+	for _, n := range f.nodes {
+		n.startSidecar()
 	}
 }

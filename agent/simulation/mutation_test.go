@@ -107,6 +107,11 @@ func hasTest(t *testing.T, dir, pattern string) bool {
 	return false
 }
 
+// tries is how often a mutant is tried that was not caught: a test may find that the machine
+// stood still, and skip, and the order of goroutines, which no seed decides, may spare one. It
+// says so.
+const tries = 3
+
 // TestEveryMutantIsCaught builds a test program with one safety rule broken, again and
 // again, and expects it to fail: the named test's, if there is one, or this package's.
 func TestEveryMutantIsCaught(t *testing.T) {
@@ -122,19 +127,28 @@ func TestEveryMutantIsCaught(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			began := time.Now()
 			pkg, pattern := m.killer()
-			survived, args := m.test, []string{"-test.run", pattern}
+			survived, args := m.test, []string{"-test.v", "-test.run", pattern}
 			if m.test == "" {
 				pkg, survived = "./agent/simulation", fmt.Sprintf("the named and %d random schedules", *mutateTo)
 				args = []string{"-test.run", "^(TestNamed|TestNothingIsServed)", "-brief", "-schedules", fmt.Sprint(*mutateTo)}
 			}
 			program := build(t, m, pkg, dir)
 			built := time.Since(began)
-			cmd := exec.Command(program, append(args, "-test.failfast", "-test.timeout", "5m")...)
-			cmd.Dir = filepath.Join(root(t), pkg)
-			out, err := cmd.CombinedOutput()
+			var out []byte
+			var err error
+			try := 0
+			for err == nil && try < tries {
+				cmd := exec.Command(program, append(args, "-test.failfast", "-test.timeout", "5m")...)
+				cmd.Dir = filepath.Join(root(t), pkg)
+				out, err = cmd.CombinedOutput()
+				try++
+			}
 			took := time.Since(began).Round(100 * time.Millisecond)
 			if err == nil {
-				t.Fatalf("%s: survived %s (%v)", m.rule, survived, took)
+				t.Fatalf("%s: survived %s %d times (%v)\n%s", m.rule, survived, try, took, out)
+			}
+			if try > 1 {
+				t.Logf("caught at try %d only: its test does not decide, or the machine stood still", try)
 			}
 			t.Logf("%s: caught in %v (built in %v): %s", m.rule, took, built.Round(100*time.Millisecond), verdict(string(out)))
 		})

@@ -313,6 +313,13 @@ var named = []struct {
 			{At: 10 * time.Second, Do: pauseVM, Node: 0, For: 40 * time.Second, Arg: 700},
 			{At: 20 * time.Second, Do: cut, Node: 0, For: 90 * time.Second},
 		}}},
+	{"a machine stands, its wall clock is set back meanwhile, and etcd is out of reach", schedule{Seed: 42258, Settings: settings{Nodes: 3, Topics: 6,
+		TTL: 4 * time.Second, Recover: 300 * time.Millisecond, Policy: "drain", Stop: ladderStops, Latency: 200 * time.Microsecond, Several: true, Boot: 2 * time.Second},
+		Events: []event{
+			{At: 6517 * time.Millisecond, Do: pauseVM, Node: 2, For: 1903 * time.Millisecond, Arg: 830},
+			{At: 7619 * time.Millisecond, Do: stepWall, Node: 2, Arg: -3600},
+			{At: 9180 * time.Millisecond, Do: freezeStore, For: 6424 * time.Millisecond, Arg: 1},
+		}}},
 	// Only the note of the one before tells the new sidecar that the machine stood.
 	{"a machine stands while its sidecar is restarted, and etcd is out of reach", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 4,
 		TTL: 32 * time.Second, Policy: "drain", Placer: true, Latency: 200 * time.Microsecond},
@@ -327,6 +334,23 @@ var named = []struct {
 		Events: []event{
 			{At: 2730 * time.Millisecond, Do: cut, Node: 1, For: 50237 * time.Millisecond},
 			{At: 5672 * time.Millisecond, Do: pauseVM, Node: 1, For: 19289 * time.Millisecond, Arg: 422},
+		}}},
+	{"hands bring a topic back just before its broker is registered, and renewals go on failing", schedule{Seed: 6911, Settings: settings{Nodes: 4, Topics: 4,
+		TTL: 5 * time.Second, Recover: 2 * time.Second, Policy: "shutdown", Stop: true, Locks: true, Latency: 200 * time.Microsecond, Several: true, Boot: 5 * time.Second}, Events: []event{
+		{At: 2034 * time.Millisecond, Do: activate, Node: 3},
+		{At: 2288 * time.Millisecond, Do: freezeStore, Node: 2, For: 12560 * time.Millisecond},
+		{At: 12867 * time.Millisecond, Do: flakyStore, Node: 0, For: 11996 * time.Millisecond},
+		{At: 14769 * time.Millisecond, Do: hands, Node: 2, For: 5488 * time.Millisecond},
+		{At: 29877 * time.Millisecond, Do: busyStore, Node: 2, For: 5994 * time.Millisecond},
+	}}},
+	// What the ladder stopped is started again, and boots when the sidecar is stopped.
+	{"a sidecar is stopped while its broker boots beside a silent etcd", schedule{Seed: 20675, Settings: settings{Nodes: 2, Topics: 3,
+		TTL: 32 * time.Second, Policy: "drain", Grace: 8 * time.Second, Stop: true, Placer: true, Restarts: true, Boot: 5 * time.Second, Latency: time.Millisecond},
+		Events: []event{
+			{At: 9651 * time.Millisecond, Do: refuseQuiesce, Node: 1, For: 77228 * time.Millisecond},
+			{At: 21457 * time.Millisecond, Do: powerCut, Node: 0, For: 5909 * time.Millisecond, Arg: 1},
+			{At: 29199 * time.Millisecond, Do: noQuorum, Node: 1, For: 80608 * time.Millisecond, Arg: 1},
+			{At: 43138 * time.Millisecond, Do: stopSidecar, Node: 1, For: 30602 * time.Millisecond},
 		}}},
 	{"hosts sleep, and their clocks are set", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 4,
 		TTL: 16 * time.Second, Policy: "drain", Placer: true, Stop: ladderStops, Several: true, Latency: 200 * time.Microsecond},
@@ -350,6 +374,14 @@ var named = []struct {
 			{At: 10 * time.Second, Do: restore, For: 25 * time.Second},
 			{At: 20 * time.Second, Do: drain, Node: 0},
 			{At: 22 * time.Second, Do: crashNode, Node: 1, For: 30 * time.Second},
+		}}},
+	// The first is back when its own registration has ended, and what stands of the others
+	// only lingers: it was cut off before.
+	{"the power of all hosts fails, and each is back at another second", schedule{Seed: 1, Settings: settings{Nodes: 3, Topics: 4,
+		TTL: 32 * time.Second, Policy: "drain", Latency: 200 * time.Microsecond},
+		Events: []event{
+			{At: 5 * time.Second, Do: cut, Node: 0, For: 8 * time.Second},
+			{At: 11 * time.Second, Do: powerCut, For: 27 * time.Second},
 		}}},
 }
 

@@ -17,6 +17,7 @@ func (c *checks) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			c.f.store.Inspect(c.look) // nothing else tells of a renewal
 		case <-c.poke:
 		}
 		c.overdue()
@@ -37,7 +38,7 @@ func (c *checks) overdue() {
 			w.zombie = now // once is enough
 		}
 		if w.registered && w.mode.Mode == recovery.Drained && w.serves() &&
-			min(w.wellFor(now), w.netFor(now), now.Sub(w.modeSince)) > heard && !w.lately(now) {
+			min(w.wellFor(now), w.netFor(now), now.Sub(w.modeSince)) > heard && !w.lately(now) && now.Sub(w.meddled) > soon {
 			c.violated("%s is drained (%s) and serves %v", id, w.mode.Reason, w.serving)
 			w.modeSince = now
 		}

@@ -30,9 +30,11 @@ const (
 	deleteState   deed = "deleteState"   // somebody else deletes its state
 	crashSidecar  deed = "crashSidecar"  // Arg: how many of its last state files back
 	stopSidecar   deed = "stopSidecar"   // in order
+	leave         deed = "leave"         // 'holdfast leave', and the broker is restarted; not if Arg is 1
 	freezeSidecar deed = "freezeSidecar" //
 	crashBroker   deed = "crashBroker"
 	freezeBroker  deed = "freezeBroker"
+	hang          deed = "hang"       // all brokers at once
 	slowBroker    deed = "slowBroker" // Arg ms for each call
 	refuseQuiesce deed = "refuseQuiesce"
 	drain         deed = "drain"
@@ -40,7 +42,9 @@ const (
 	drainKey      deed = "drainKey" // a person writes the state itself
 	move          deed = "move"     // topic Arg, to the node
 	restartFleet  deed = "restartFleet"
+	powerCut      deed = "powerCut"  // of all hosts, which come back one after the other; of etcd too if Arg is 1
 	crashNode     deed = "crashNode" // sidecar and broker
+	roll          deed = "roll"      // a rolling restart, from the node on; it leaves in the way Arg
 	pause         deed = "pause"     // recovery, at the control handler
 	resume        deed = "resume"
 	join          deed = "join"         // sidecar and broker start, if they do not run
@@ -50,7 +54,7 @@ const (
 	// What machines do, and hands other than ours (misdeeds_test.go).
 	lyingLeader deed = "lyingLeader" // member Arg confirms renewals, and the others expire the leases
 	noQuorum    deed = "noQuorum"    // member Arg
-	restore     deed = "restore"     // etcd goes back to what it was when this began
+	restore     deed = "restore"     // etcd goes back to what it was when this began; Arg 1: while all sidecars are away
 	hands       deed = "hands"       // somebody makes served what is quiesced
 	slowStop    deed = "slowStop"    // the broker takes Arg ms to end
 	refuseStop  deed = "refuseStop"  // it cannot be stopped
@@ -68,9 +72,9 @@ var deeds = []struct {
 	weight int
 }{
 	{cut, 10}, {cutRequests, 4}, {cutReplies, 6}, {slowNetwork, 4}, {slowReplies, 4}, {freezeStore, 3}, {storeErrors, 4}, {flakyStore, 3}, {busyStore, 2},
-	{newLeader, 2}, {revokeLease, 3}, {deleteKey, 3}, {deleteState, 2}, {crashSidecar, 6}, {stopSidecar, 3},
+	{newLeader, 2}, {revokeLease, 3}, {deleteKey, 3}, {deleteState, 2}, {crashSidecar, 6}, {stopSidecar, 3}, {leave, 4},
 	{freezeSidecar, 4}, {crashBroker, 5}, {freezeBroker, 3}, {slowBroker, 3}, {refuseQuiesce, 2}, {drain, 3}, {drainKey, 3},
-	{activate, 5}, {move, 4}, {restartFleet, 2}, {crashNode, 4}, {pause, 4}, {resume, 1}, {join, 1},
+	{activate, 5}, {move, 4}, {restartFleet, 2}, {powerCut, 3}, {crashNode, 4}, {pause, 4}, {resume, 1}, {join, 1},
 	{lyingLeader, 4}, {noQuorum, 3}, {restore, 0}, {hands, 3}, {slowStop, 3}, {refuseStop, 2},
 	{suspend, 3}, {pauseVM, 3}, {stepWall, 1}, {killBoth, 2}, {freezeBoth, 2}, {killGuard, 1},
 }
@@ -141,7 +145,7 @@ func draw(seed uint64) schedule {
 		}
 		around := ms(time.Duration(pick(r, 0.2, 0.5, 0.66, 0.9, 1, 1.1, 1.5, 2.5) * (0.9 + 0.2*r.Float64()) * float64(ttl)))
 		switch e.Do {
-		case cut, cutRequests, cutReplies, freezeSidecar, freezeBroker, crashSidecar, stopSidecar, crashBroker, crashNode, restartFleet, freezeStore, flakyStore, busyStore:
+		case cut, cutRequests, cutReplies, freezeSidecar, freezeBroker, crashSidecar, stopSidecar, crashBroker, crashNode, restartFleet, powerCut, freezeStore, flakyStore, busyStore:
 			e.For = around
 		case lyingLeader, noQuorum:
 			e.For, e.Arg = around, r.IntN(members)
@@ -151,6 +155,8 @@ func draw(seed uint64) schedule {
 			e.For, e.Arg = around, pick(r, 100, 1000, 4000)
 		case pauseVM:
 			e.For, e.Arg = around, r.IntN(1000)
+		case leave:
+			e.For, e.Arg = around, pick(r, 0, 0, 1)
 		case stepWall:
 			e.Arg = pick(r, -3600, -5, 5, 3600)
 		case pause:
@@ -169,7 +175,7 @@ func draw(seed uint64) schedule {
 			e.Arg = r.IntN(s.Settings.Topics + spareTopics)
 		}
 		switch e.Do {
-		case freezeStore:
+		case freezeStore, powerCut:
 			e.Arg = r.IntN(2)
 		case crashSidecar, crashNode, restartFleet:
 			e.Arg = pick(r, 0, 0, 1, 2)
@@ -188,8 +194,44 @@ func draw(seed uint64) schedule {
 			}
 		}
 	}
+	s.Events = append(s.Events, drawRoll(s, span)...)
+	s.Events = append(s.Events, drawRestore(s, span)...)
+	s.Events = append(s.Events, drawHang(s)...)
 	slices.SortStableFunc(s.Events, func(a, b event) int { return cmp.Compare(a.At, b.At) })
 	return s
+}
+
+// drawRoll is a rolling restart in one of ten schedules, in half of them when all else is
+// over. It has a source of its own: the rest of a seed stays what it was.
+func drawRoll(s schedule, span time.Duration) []event {
+	r := rand.New(rand.NewPCG(s.Seed, 4))
+	if r.IntN(10) > 0 {
+		return nil
+	}
+	e := event{At: time.Duration(r.Int64N(int64(span))), Do: roll, Node: r.IntN(s.Settings.Nodes), Arg: r.IntN(len(departures)),
+		For: time.Duration(pick(r, 0.2, 0.9, 1.1, 2) * float64(s.Settings.TTL))}
+	if r.IntN(2) == 0 {
+		e.Arg += careful
+		for _, other := range s.Events {
+			e.At = max(e.At, other.At+other.For+s.Settings.granted()+2*soon)
+		}
+	}
+	e.At, e.For = e.At.Round(time.Millisecond), e.For.Round(time.Millisecond)
+	return []event{e}
+}
+
+// drawRestore is a backup of etcd that is restored while all sidecars are away, in one of forty
+// schedules, unless state files are lost in it, too.
+func drawRestore(s schedule, span time.Duration) []event {
+	r := rand.New(rand.NewPCG(s.Seed, 5))
+	lost := slices.ContainsFunc(s.Events, func(e event) bool {
+		return slices.Contains([]deed{crashSidecar, crashNode, restartFleet}, e.Do) && e.Arg > 0
+	})
+	if r.IntN(40) > 0 || lost {
+		return nil
+	}
+	return []event{{At: time.Duration(r.Int64N(int64(span))).Round(time.Millisecond), Do: restore, Arg: 1,
+		For: time.Duration(pick(r, 0.5, 1.1, 2.5) * float64(s.Settings.TTL)).Round(time.Millisecond)}}
 }
 
 // String is the schedule in lines.

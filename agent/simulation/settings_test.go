@@ -104,6 +104,7 @@ func (s settings) config(id, dir string) agent.Config {
 	}
 	c.ProbeListen, c.WebListen = "probes:1", "web:2"
 	c.LeaseTTL, c.LeaseDetachMargin, c.DetachmentRecoverWindow = s.TTL, s.Margin, s.Recover
+	c.LeaveTimeout = 10 * time.Second // so that it ends within a schedule
 	c.RestartGrace, c.SessionExpiredPolicy, c.SessionRetries = s.Grace, s.Policy, s.Retries
 	c.Fence, c.Guard = []string{"ready", "quiesce"}, "off"
 	if s.Grace > 0 {

@@ -58,6 +58,8 @@ type life struct {
 	leaving atomic.Bool
 	stopped atomic.Bool // it has stopped its broker
 
+	requests requests
+
 	mu      sync.Mutex
 	servers map[string]http.Handler
 }
@@ -149,7 +151,7 @@ func (n *node) stopSidecar() {
 	if l == nil || l.leaving.Swap(true) {
 		return
 	}
-	n.fleet.checks.leaving(n.index)
+	n.fleet.checks.asked(n.index)
 	l.cancel(errors.New("stop"))
 	n.buried(l)
 	n.fleet.checks.sidecar(n.index, false)
@@ -213,7 +215,7 @@ func (n *node) world(l *life) agent.World {
 		},
 		Etcd: func(c cluster.Config, log *slog.Logger) (*cluster.Client, agent.Line, error) {
 			own := n.ways(l, false)
-			return n.client(n.ways(l, true), c, log), &line{n: n, ways: own, client: n.client(own, c, log)}, nil
+			return n.client(n.ways(l, true), c, log), &line{n: n, ways: own, client: n.client(own, c, log), ready: make(chan struct{})}, nil
 		},
 		Listen: func(s agent.Listener) (agent.Server, error) {
 			l.mu.Lock()
@@ -223,6 +225,8 @@ func (n *node) world(l *life) agent.World {
 		},
 		Process: func(agent.Config, *slog.Logger) *probes.Process { return nil },
 		Trim:    func() {},
+
+		NoDirEvents: true, // who waits for the kernel holds up virtual time
 	}
 	if n.fleet.settings.Stop {
 		w.Stopper = func(agent.Config, *slog.Logger) (agent.Stopper, error) { return stopper{n, l}, nil }
@@ -242,6 +246,7 @@ func (g gated) Invoke(ctx context.Context, method string, args, reply any, opts 
 	if g.life.dead.Load() {
 		return errDead
 	}
+	g.life.sends(kindOf(method))
 	err := g.Conn.Invoke(ctx, method, args, reply, opts...)
 	g.life.pass()
 	return err
@@ -252,11 +257,12 @@ func (g gated) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 	if g.life.dead.Load() {
 		return nil, errDead
 	}
+	g.life.sends(kindOf(method))
 	s, err := g.Conn.NewStream(ctx, desc, method, opts...)
 	if err != nil {
 		return nil, err
 	}
-	return gatedStream{s, g.life}, nil
+	return gatedStream{counted{s, g.life}, g.life}, nil
 }
 
 type gatedStream struct {
@@ -282,11 +288,14 @@ func (g gatedStream) RecvMsg(m any) error {
 
 // line is the renewals' own way. It does what cluster.Line promises: another member is
 // asked while an earlier question is unanswered, and at once when one says that it cannot
-// answer.
+// answer; a fresh question makes a new connection, which tells that it is there.
 type line struct {
 	n      *node
 	ways   *ways
 	client *cluster.Client
+
+	mu    sync.Mutex
+	ready chan struct{} // closed, and replaced, when a connection that was asked for is ready
 }
 
 func (l *line) KeepAlive(ctx context.Context, id int64, fresh bool) (lease.Renewal, error) {
@@ -303,6 +312,9 @@ func (l *line) KeepAlive(ctx context.Context, id int64, fresh bool) (lease.Renew
 		}
 		l.ways.leave(at)
 	}
+	if class := cluster.Classify(err); fresh && class != cluster.ClassUnreachable && class != cluster.ClassTimeout {
+		l.tellReady() // somebody has answered on it
+	}
 	if errors.Is(err, cluster.ErrLeaseNotFound) {
 		err = fmt.Errorf("%w: %w", lease.ErrLost, err)
 	}
@@ -313,12 +325,24 @@ func (l *line) AwaitReconnect(ctx context.Context) error {
 	l.n.mu.Lock()
 	healed := l.n.healed
 	l.n.mu.Unlock()
+	l.mu.Lock()
+	ready := l.ready
+	l.mu.Unlock()
 	select {
 	case <-healed:
+		return nil
+	case <-ready:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+func (l *line) tellReady() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.ready)
+	l.ready = make(chan struct{})
 }
 
 func (l *line) Revoke(ctx context.Context, id int64) error { return l.client.Revoke(ctx, id) }

@@ -22,7 +22,11 @@ type watched struct {
 	lease      int64
 	gone       time.Time // since when it is not registered
 	why        string
-	alone      bool // since then there was a moment without any registration
+	alone      bool      // since then there was a moment without any registration
+	outlived   bool      // and a peer was alive since then and before that moment
+	brought    bool      // it stands by a backup that was restored after its loss
+	revived    bool      // so did the one that went last
+	renewed    time.Time // when its lease was last granted or renewed, as far as the checks looked
 	mode       recovery.ModeRecord
 	modeSince  time.Time
 	stateGone  bool // the state key was deleted, and not written again
@@ -30,6 +34,9 @@ type watched struct {
 	goneAs     int  // broker process when the registration went
 	registrant int  // and when it was last written
 	assigned   map[string]bool
+	leave      departing
+	cutNoted   int64     // revision of the cut that its member record tells of; 0: of none
+	cutAt      time.Time // when one was noted last
 	// The broker.
 	running, frozen bool // running: it has booted, too
 	instance        int
@@ -46,7 +53,8 @@ type watched struct {
 	pausedFrom  time.Time // a maintenance pause that is in force for sure
 	pausedUntil time.Time // its end; zero: there was none
 
-	started     time.Time // of this process of the broker
+	started     time.Time // when this process of the broker had booted
+	forked      time.Time // when it was started
 	meddled     time.Time // when hands last made something served
 	asleep      trouble   // the sidecar is frozen
 	lives       int       // of the sidecar, so far
@@ -110,6 +118,7 @@ type wanted struct {
 	assigned, serving []string
 	serves            bool // it runs, and clients can use it
 	restored          bool // etcd was, some time ago
+	left              bool // the member record says that it left on purpose
 }
 
 func (c *checks) wanted(i int) wanted {
@@ -121,7 +130,7 @@ func (c *checks) wanted(i int) wanted {
 		assigned = append(assigned, topic)
 	}
 	slices.Sort(assigned)
-	return wanted{registered: w.registered, create: w.create, lease: w.lease, mode: string(w.mode.Mode), assigned: assigned, serving: w.serving, serves: w.serves(), restored: !c.restored.IsZero()}
+	return wanted{registered: w.registered, create: w.create, lease: w.lease, mode: string(w.mode.Mode), assigned: assigned, serving: w.serving, serves: w.serves(), restored: !c.restored.IsZero(), left: w.leave.noted}
 }
 
 // owner is whom the topic is assigned to; -1: nobody.

@@ -165,19 +165,19 @@ func (d *driver) Identify(ctx context.Context) (id brokerapi.Identity, err error
 func (d *driver) Health(ctx context.Context) error {
 	return d.ask(ctx, func() error { return nil })
 }
-func (d *driver) Topics(ctx context.Context) (serving, quiesced []string, err error) {
+func (d *driver) Topics(ctx context.Context) (held brokerapi.Held, err error) {
 	err = d.ask(ctx, func() error {
 		for name, h := range d.topics {
 			switch {
 			case h.loaded && h.parked:
-				quiesced = append(quiesced, name)
+				held.Quiesced = append(held.Quiesced, name)
 			case h.loaded && !d.drained:
-				serving = append(serving, name)
+				held.Serving = append(held.Serving, name)
 			}
 		}
 		return nil
 	})
-	return serving, quiesced, err
+	return held, err
 }
 func (d *driver) Load(ctx context.Context, topic string, _ []byte) error {
 	return d.ask(ctx, func() error {

@@ -62,7 +62,7 @@ func boundedWhenFrozen(t *testing.T, h Harness) {
 	calls := map[string]func(context.Context) error{
 		"identify": func(ctx context.Context) error { _, err := b.Identify(ctx); return err },
 		"health":   b.Health,
-		"topics":   func(ctx context.Context) error { _, _, err := b.Topics(ctx); return err },
+		"topics":   func(ctx context.Context) error { _, err := b.Topics(ctx); return err },
 		"load":     func(ctx context.Context) error { return b.Load(ctx, "/default/new", nil) },
 	}
 	if q := quiescer(t, b); q != nil {
@@ -74,6 +74,9 @@ func boundedWhenFrozen(t *testing.T, h Harness) {
 	if b.Capabilities().Steer {
 		st := hook[brokerapi.Steerer](t, "steer", b)
 		calls["steer"] = func(ctx context.Context) error { return st.Steer(ctx, brokerapi.Active, "test") }
+	}
+	if b.Capabilities().Work {
+		calls["works"] = hook[brokerapi.Worker](t, "work", b).Works
 	}
 	if b.Capabilities().Peers {
 		p := hook[brokerapi.PeerLister](t, "peers", b)
@@ -157,11 +160,11 @@ func servesAfterRestart(t *testing.T, h Harness) {
 	s.Start(t)
 	become(t, "healthy after the restart", b.Health)
 	if q != nil && b.Capabilities().LocalData {
-		serving, _, err := b.Topics(soon(t))
+		held, err := b.Topics(soon(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, topic := range serving {
+		for _, topic := range held.Serving {
 			if topic == "/default/parked" {
 				t.Error("a restart undid the quiescing")
 			}

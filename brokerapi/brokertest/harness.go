@@ -1,7 +1,7 @@
 // Package brokertest is the conformance suite of package brokerapi: Run proves
 // what the interfaces promise, against a real broker or against a fake of one.
 //
-// Proven: identity, health, loading, quiescing, unloading, listing, the held
+// Proven: identity, health, work, loading, quiescing, unloading, listing, the held
 // watch, steering, ending, what the broker believes, each step of a move, and that
 // every call ends with its context, also while the broker is frozen or dead. A claim
 // is skipped only where the broker's capabilities, or Harness.Alone, say that there is

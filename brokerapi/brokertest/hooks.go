@@ -53,6 +53,12 @@ type Neighbour interface {
 	GiveAway(t *testing.T, topic string)
 }
 
+// Litterer is a Server whose clients can make it serve what is no topic.
+type Litterer interface {
+	// Litter has the broker serve something that no /namespace/topic is called.
+	Litter(t *testing.T)
+}
+
 // able skips a claim about a capability that the broker does not have, and fails it when
 // the broker says that it has it and the driver, or the server, cannot show it.
 func able[I any](t *testing.T, can bool, name string, from any) I {

@@ -30,6 +30,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -237,24 +238,26 @@ func notOne(ctx context.Context, identify func(context.Context) (brokerapi.Ident
 	return nil
 }
 
-// listTopics asks which topics the broker believes to be assigned to a broker. What has
-// not the form of a topic is not in the list.
-func (n *node) listTopics(ctx context.Context, id string) ([]string, error) {
+// listTopics asks which topics the broker believes to be assigned to a broker. unreadable is
+// what has not the form of a topic, as brokerapi.Unreadable shows it.
+func (n *node) listTopics(ctx context.Context, id string) (topics, unreadable []string, err error) {
 	var list *danubepb.TopicInfoListResponse
-	err := n.adminLink.call(ctx, "ListBrokerTopics", func(ctx context.Context) (err error) {
+	err = n.adminLink.call(ctx, "ListBrokerTopics", func(ctx context.Context) (err error) {
 		list, err = n.topics.ListBrokerTopics(ctx, &danubepb.BrokerRequest{BrokerId: id})
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var topics []string
 	for _, t := range list.GetTopics() {
-		if _, _, err := brokerapi.SplitTopic(t.GetName()); err == nil {
-			topics = append(topics, t.GetName())
+		if _, _, err := brokerapi.SplitTopic(t.GetName()); err != nil {
+			unreadable = append(unreadable, brokerapi.Unreadable(t.GetName()))
+			continue
 		}
+		topics = append(topics, t.GetName())
 	}
-	return topics, nil
+	slices.Sort(unreadable)
+	return topics, unreadable, nil
 }
 
 // clusterStatus asks for the state of the Raft cluster; Unimplemented with etcd.

@@ -205,24 +205,24 @@ func (b *etcdBroker) Health(ctx context.Context) error {
 
 // Topics implements brokerapi.Broker: of the topics that are assigned to the broker, in
 // etcd or as it believes, those that it has loaded. None is ever quiesced.
-func (b *etcdBroker) Topics(ctx context.Context) (serving, quiesced []string, err error) {
+func (b *etcdBroker) Topics(ctx context.Context) (brokerapi.Held, error) {
 	id, err := b.self(ctx)
 	if err != nil {
-		return nil, nil, fmt.Errorf("list topics: %w", err)
+		return brokerapi.Held{}, fmt.Errorf("list topics: %w", err)
 	}
 	assigned, err := b.store.Assignments(ctx, id)
 	if err != nil {
-		return nil, nil, fmt.Errorf("list topics: %w", err)
+		return brokerapi.Held{}, fmt.Errorf("list topics: %w", err)
 	}
-	believed, err := b.listTopics(ctx, id)
+	believed, unreadable, err := b.listTopics(ctx, id)
 	if err != nil {
-		return nil, nil, fmt.Errorf("list topics: %w", err)
+		return brokerapi.Held{}, fmt.Errorf("list topics: %w", err)
 	}
 	loaded, err := b.served(ctx, union(assigned, believed))
 	if err != nil {
-		return nil, nil, fmt.Errorf("list topics: %w", err)
+		return brokerapi.Held{}, fmt.Errorf("list topics: %w", err)
 	}
-	return loaded, nil, nil
+	return brokerapi.Held{Serving: loaded, Unreadable: unreadable}, nil
 }
 
 // Believed implements brokerapi.Viewer.
@@ -231,7 +231,7 @@ func (b *etcdBroker) Believed(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the topics that the broker believes to have: %w", err)
 	}
-	topics, err := b.listTopics(ctx, id)
+	topics, _, err := b.listTopics(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("list the topics that the broker believes to have: %w", err)
 	}

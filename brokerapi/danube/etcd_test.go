@@ -136,23 +136,24 @@ func TestARedirectToTheBrokerItselfMeansNotLoaded(t *testing.T) {
 
 func TestTopicsAreThoseThatAreLoaded(t *testing.T) {
 	f := newFake(t)
-	s := &memory{f: f, assigned: []string{"/default/a", "/default/b", "/default/c"}}
+	s := &memory{f: f, assigned: []string{"/default/a", "/default/b", "/default/c", "/default/\xff"}}
 	b := f.etcd(t, s)
 	f.set(func() {
 		f.places = map[string]place{"/default/a": here, "/default/c": elsewhere, "/default/d": here, "/default/e": here}
 		f.believed = []string{"/default/a", "/default/d", "no topic", "/too/many/parts"}
 	})
-	serving, quiesced, err := b.Topics(soon(t))
-	if err != nil || !slices.Equal(serving, []string{"/default/a", "/default/d"}) || quiesced != nil {
-		t.Errorf("serving %q, quiesced %q, %v", serving, quiesced, err)
+	held, err := b.Topics(soon(t))
+	if err != nil || !slices.Equal(held.Serving, []string{"/default/a", "/default/d"}) || held.Quiesced != nil ||
+		!slices.Equal(held.Unreadable, []string{`"/too/many/parts"`, `"no topic"`}) {
+		t.Errorf("%+v, %v", held, err)
 	}
 	believed, err := b.Believed(soon(t))
 	if err != nil || !slices.Equal(believed, []string{"/default/a", "/default/d"}) {
 		t.Errorf("believed %q, %v", believed, err)
 	}
 	f.fails("TopicLookup", codes.Unavailable, "not now")
-	if serving, _, err := b.Topics(soon(t)); err == nil {
-		t.Errorf("an error is no absence: %q", serving)
+	if held, err := b.Topics(soon(t)); err == nil {
+		t.Errorf("an error is no absence: %+v", held)
 	}
 }
 
@@ -166,9 +167,9 @@ func TestThousandsOfTopicsAreLookedUpSixteenAtATime(t *testing.T) {
 			f.places[topic], f.believed = here, append(f.believed, topic)
 		}
 	})
-	serving, _, err := b.Topics(soon(t))
-	if err != nil || len(serving) != 3000 {
-		t.Errorf("%d topics, %v", len(serving), err)
+	held, err := b.Topics(soon(t))
+	if err != nil || len(held.Serving) != 3000 {
+		t.Errorf("%d topics, %v", len(held.Serving), err)
 	}
 }
 

@@ -100,7 +100,7 @@ func TestTopicsAreReleasedOneAfterTheOther(t *testing.T) {
 			f.places[topic] = here
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, topic := range topics {

@@ -114,8 +114,8 @@ func FuzzAnswersNeverMakeHealthy(f *testing.F) {
 		if who, err := b.Identify(ctx); err == nil && (who.Instance == "" || who.Version == "") {
 			t.Fatalf("identity %+v", who)
 		}
-		if serving, quiesced, err := b.Topics(ctx); err == nil {
-			for _, topic := range append(serving, quiesced...) {
+		if held, err := b.Topics(ctx); err == nil {
+			for _, topic := range append(held.Serving, held.Quiesced...) {
 				if _, _, err := brokerapi.SplitTopic(topic); err != nil {
 					t.Fatal(err)
 				}

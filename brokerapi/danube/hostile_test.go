@@ -131,7 +131,7 @@ func calls(b brokerapi.Broker) map[string]func(context.Context) error {
 	all := map[string]func(context.Context) error{
 		"identify": func(ctx context.Context) error { _, err := b.Identify(ctx); return err },
 		"health":   b.Health,
-		"topics":   func(ctx context.Context) error { _, _, err := b.Topics(ctx); return err },
+		"topics":   func(ctx context.Context) error { _, err := b.Topics(ctx); return err },
 		"load":     func(ctx context.Context) error { return b.Load(ctx, "/default/a", nil) },
 		"unload":   func(ctx context.Context) error { return b.(brokerapi.Unloader).Unload(ctx, "/default/a") },
 	}

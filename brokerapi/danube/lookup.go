@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 
@@ -32,6 +33,9 @@ const healthTopic = "/holdfast/health"
 // lookup asks where the topic is served. An answer that leaves it open is an error:
 // only one that says so means nowhere.
 func (n *node) lookup(ctx context.Context, topic string) (place, error) {
+	if !utf8.ValidString(topic) {
+		return nowhere, nil // a key of etcd may be so called, and no topic of a Danube broker
+	}
 	request := &danubepb.TopicLookupRequest{RequestId: rand.Uint64(), Topic: topic}
 	var answer *danubepb.TopicLookupResponse
 	err := n.lookupLink.call(ctx, "TopicLookup", func(ctx context.Context) (err error) {

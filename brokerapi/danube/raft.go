@@ -178,20 +178,20 @@ func (b *raftBroker) known(generation int) (brokerapi.Identity, bool) {
 
 // Topics implements brokerapi.Broker: of the topics that the broker believes to have,
 // those that it has loaded. None is ever quiesced.
-func (b *raftBroker) Topics(ctx context.Context) (serving, quiesced []string, err error) {
+func (b *raftBroker) Topics(ctx context.Context) (brokerapi.Held, error) {
 	info, err := b.self(ctx)
 	if err != nil {
-		return nil, nil, fmt.Errorf("list topics: %w", err)
+		return brokerapi.Held{}, fmt.Errorf("list topics: %w", err)
 	}
-	believed, err := b.listTopics(ctx, info.GetBrokerId())
+	believed, unreadable, err := b.listTopics(ctx, info.GetBrokerId())
 	if err != nil {
-		return nil, nil, fmt.Errorf("list topics: %w", err)
+		return brokerapi.Held{}, fmt.Errorf("list topics: %w", err)
 	}
 	loaded, err := b.served(ctx, union(believed, nil))
 	if err != nil {
-		return nil, nil, fmt.Errorf("list topics: %w", err)
+		return brokerapi.Held{}, fmt.Errorf("list topics: %w", err)
 	}
-	return loaded, nil, nil
+	return brokerapi.Held{Serving: loaded, Unreadable: unreadable}, nil
 }
 
 // Load implements brokerapi.Broker. The brokers assign topics themselves: it waits until
@@ -273,7 +273,9 @@ func (b *raftBroker) steer(ctx context.Context, mode brokerapi.Mode, reason stri
 	if mode == brokerapi.Active {
 		err = b.activate(ctx, info.GetBrokerId(), reason)
 	} else {
-		progress, err = b.drain(ctx, info.GetBrokerId())
+		draining, cancel := outlast(ctx, drainOutlasts)
+		progress, err = b.drain(draining, info.GetBrokerId())
+		cancel()
 	}
 	if err != nil {
 		return err
@@ -297,6 +299,22 @@ func (b *raftBroker) steer(ctx context.Context, mode brokerapi.Mode, reason stri
 			return errClosed
 		}
 	}
+}
+
+// drainOutlasts is how much longer an order to drain is waited for that nobody wants any more. Cut
+// short it may be carried out after the order to be active that follows.
+const drainOutlasts = time.Second / 2
+
+// outlast ends with the time of ctx, and that long after ctx if that is cancelled before.
+func outlast(ctx context.Context, by time.Duration) (context.Context, context.CancelFunc) {
+	whole := context.WithoutCancel(ctx)
+	later, end := context.WithCancel(whole)
+	if deadline, ok := ctx.Deadline(); ok { // it is told to the broker, too
+		end()
+		later, end = context.WithDeadline(whole, deadline)
+	}
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(by, end) })
+	return later, func() { stop(); end() }
 }
 
 func is(info *danubepb.BrokerInfo, mode brokerapi.Mode) bool {

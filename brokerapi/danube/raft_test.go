@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -201,9 +202,9 @@ func TestRaftTopicsAreListedUnloadedAndNotLoaded(t *testing.T) {
 		f.believed = []string{"/default/a", "/default/b"}
 		f.places["/default/a"], f.places["/default/far"] = here, elsewhere
 	})
-	serving, _, err := b.Topics(soon(t))
-	if err != nil || !slices.Equal(serving, []string{"/default/a"}) {
-		t.Errorf("%q, %v", serving, err)
+	held, err := b.Topics(soon(t))
+	if err != nil || !slices.Equal(held.Serving, []string{"/default/a"}) {
+		t.Errorf("%+v, %v", held, err)
 	}
 	if err := b.Load(soon(t), "/default/a", nil); err != nil {
 		t.Error(err)
@@ -240,5 +241,34 @@ func TestRaftTopicsAreListedUnloadedAndNotLoaded(t *testing.T) {
 	f.fails("UnloadTopic", codes.FailedPrecondition, "single broker")
 	if err := b.Unload(soon(t), "/default/a"); err == nil || !strings.Contains(err.Error(), "only to another active broker") {
 		t.Error(err)
+	}
+}
+
+func TestAnOrderToDrainOutlastsItsCallForAMoment(t *testing.T) {
+	for name, row := range map[string]struct {
+		cancelled bool
+		lasts     time.Duration
+	}{"cancelled": {true, time.Second}, "its time is over": {false, time.Minute}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				later, end := outlast(ctx, time.Second)
+				defer end()
+				if row.cancelled {
+					cancel()
+				}
+				time.Sleep(row.lasts - 1)
+				synctest.Wait()
+				if err := later.Err(); err != nil {
+					t.Errorf("ended before its time: %v", err)
+				}
+				time.Sleep(time.Nanosecond)
+				synctest.Wait()
+				if later.Err() == nil {
+					t.Error("it did not end")
+				}
+			})
+		})
 	}
 }

@@ -65,9 +65,9 @@ func everything(t *testing.T, b *Broker) (healthy bool) {
 	if id, err := b.Identify(ctx); err == nil && (id.Instance == "" || id.Version == "") {
 		t.Fatalf("identity %+v", id)
 	}
-	serving, quiesced, err := b.Topics(ctx)
+	held, err := b.Topics(ctx)
 	if err == nil {
-		all := slices.Concat(serving, quiesced)
+		all := slices.Concat(held.Serving, held.Quiesced)
 		slices.Sort(all)
 		if len(slices.Compact(slices.Clone(all))) != len(all) {
 			t.Fatalf("a topic twice: %q", all)

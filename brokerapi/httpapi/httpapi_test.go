@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -119,17 +120,45 @@ func TestAListingThatIsNotOneIsAnError(t *testing.T) {
 	for _, c := range []struct{ name, body, want string }{
 		{"no topics", `{}`, "topics is missing"},
 		{"null", `{"topics":null}`, "topics is missing"},
-		{"a name of another form", `{"topics":[{"name":"orders","state":"serving"}]}`, `topic "orders": want the form /namespace/topic`},
-		{"a state of another form", `{"topics":[{"name":"/a/b","state":"absent"}]}`, `topic "/a/b" is "absent", want serving, quiesced or sealed`},
-		{"twice on a page", `{"topics":[{"name":"/a/b","state":"serving"},{"name":"/a/b","state":"sealed"}]}`, `topic "/a/b" is listed twice`},
-		{"the same page for ever", `{"topics":[{"name":"/a/b","state":"serving"}],"next":"/a/b"}`, `topic "/a/b" is listed twice`},
+		{"topics are no list", `{"topics":"/a/b"}`, "topics"},
+		{"the same page for ever", `{"topics":[{"name":"/a/b","state":"serving"}],"next":"/a/b"}`, `a page that leads nowhere`},
+		{"the same odd page for ever", `{"topics":[{"name":"","state":"serving"}],"next":"x"}`, `a page that leads nowhere`},
 		{"an empty page that has a next", `{"topics":[],"next":"x"}`, `a page that leads nowhere`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			url := answers(t, map[string]string{"GET /topics": c.body})
-			serving, quiesced, err := opened(t, Config{AdminURL: url, Capabilities: []string{"steer"}}).Topics(bound(t))
-			if err == nil || !strings.HasPrefix(err.Error(), "list topics: --broker-admin ") || !strings.Contains(err.Error(), c.want) || serving != nil || quiesced != nil {
-				t.Errorf("got %q, %q, %v\nwant %s", serving, quiesced, err, c.want)
+			held, err := opened(t, Config{AdminURL: url, Capabilities: []string{"steer"}}).Topics(bound(t))
+			if err == nil || !strings.HasPrefix(err.Error(), "list topics: --broker-admin ") || !strings.Contains(err.Error(), c.want) || held.Serving != nil || held.Quiesced != nil || held.Unreadable != nil {
+				t.Errorf("got %+v, %v\nwant %s", held, err, c.want)
+			}
+		})
+	}
+}
+
+func TestAnEntryThatCannotBeReadVoidsNoOther(t *testing.T) {
+	long := strings.Repeat("\U0001F600", 1<<14)
+	for _, c := range []struct {
+		name, topics                  string
+		serving, quiesced, unreadable []string
+	}{
+		{"a name of another form", `{"name":"orders","state":"serving"}`, nil, nil, []string{`"orders"`}},
+		{"a name that is a number", `{"name":7,"state":"serving"}`, nil, nil, []string{brokerapi.Unreadable(`{"name":7,"state":"serving"}`)}},
+		{"no object", `"/a/b"`, nil, nil, []string{brokerapi.Unreadable(`"/a/b"`)}},
+		{"nothing", `null`, nil, nil, []string{`""`}},
+		{"a state that is a number", `{"name":"/a/b","state":7}`, []string{"/a/b"}, nil, nil},
+		{"no name", `{"state":"serving"}`, nil, nil, []string{`""`}},
+		{"a name of 64 kB", `{"name":"` + long + `","state":"serving"}`, nil, nil, []string{brokerapi.Unreadable(long)}},
+		{"such a one that is not served", `{"name":"orders","state":"quiesced"}`, nil, nil, nil},
+		{"a state of another form", `{"name":"/a/b","state":"asleep"}`, []string{"/a/b"}, nil, nil},
+		{"not there", `{"name":"/a/b","state":"absent"}`, nil, nil, nil},
+		{"twice, once served", `{"name":"/a/b","state":"serving"},{"name":"/a/b","state":"sealed"}`, []string{"/a/b"}, nil, nil},
+		{"twice, never served", `{"name":"/a/b","state":"quiesced"},{"name":"/a/b","state":"sealed"}`, nil, []string{"/a/b"}, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			url := answers(t, map[string]string{"GET /topics": `{"topics":[` + c.topics + `,{"name":"/a/good","state":"serving"}]}`})
+			held, err := opened(t, Config{AdminURL: url, Capabilities: []string{"steer"}}).Topics(bound(t))
+			if err != nil || !slices.Equal(held.Serving, append(c.serving, "/a/good")) || !slices.Equal(held.Quiesced, c.quiesced) || !slices.Equal(held.Unreadable, c.unreadable) {
+				t.Errorf("%+v, %v", held, err)
 			}
 		})
 	}
@@ -145,9 +174,9 @@ func TestAListingOfHugeNamesEndsBeforeTheMemoryDoes(t *testing.T) {
 	t.Cleanup(web.Close)
 	b := opened(t, Config{AdminURL: web.URL, Capabilities: []string{"steer"}})
 	b.maxNames = 5 << 20
-	serving, _, err := b.Topics(bound(t))
-	if err == nil || !strings.Contains(err.Error(), "bytes of their names") || serving != nil || pages != 2 {
-		t.Errorf("after %d pages: %d topics, %v", pages, len(serving), err)
+	held, err := b.Topics(bound(t))
+	if err == nil || !strings.Contains(err.Error(), "bytes of their names") || held.Serving != nil || pages != 2 {
+		t.Errorf("after %d pages: %d topics, %v", pages, len(held.Serving), err)
 	}
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -33,16 +35,36 @@ const (
 
 // pageBody is the answer of GET /topics.
 type pageBody struct {
-	Topics *[]struct {
-		Name  string `json:"name"`
-		State State  `json:"state"`
-	} `json:"topics"`
-	Next string `json:"next"`
+	Topics *[]json.RawMessage `json:"topics"`
+	Next   string             `json:"next"`
 }
 
-// Topics implements brokerapi.Broker. A sealed topic is among the quiesced ones.
-func (b *Broker) Topics(ctx context.Context) (serving, quiesced []string, err error) {
-	seen := map[string]bool{}
+// entry is one of a page.
+type entry struct {
+	Name  string `json:"name"`
+	State State  `json:"state"`
+}
+
+// readEntry reads one by itself. ok is false for what is no name of a topic: its name is then
+// what stands there.
+func readEntry(raw json.RawMessage) (e entry, ok bool) {
+	if json.Unmarshal(raw, &e) != nil {
+		var name struct {
+			Name string `json:"name"`
+		}
+		if json.Unmarshal(raw, &name) != nil {
+			return entry{Name: string(raw)}, false
+		}
+		e = entry{Name: name.Name} // its state is of another kind
+	}
+	_, _, err := brokerapi.SplitTopic(e.Name)
+	return e, err == nil
+}
+
+// Topics implements brokerapi.Broker. A sealed topic is among the quiesced ones. In doubt a
+// topic counts as served: one of another state, and one that is listed twice, served once.
+func (b *Broker) Topics(ctx context.Context) (brokerapi.Held, error) {
+	served, odd := map[string]bool{}, map[string]bool{} // by name: it is served
 	after, names := "", 0
 	for {
 		query := url.Values{"limit": {strconv.Itoa(pageSize)}}
@@ -52,39 +74,49 @@ func (b *Broker) Topics(ctx context.Context) (serving, quiesced []string, err er
 		var page pageBody
 		a, err := b.ask(ctx, rest.Request{Path: "/topics", Query: query}, &page, http.StatusOK)
 		if err != nil {
-			return nil, nil, fmt.Errorf("list topics: %w", err)
+			return brokerapi.Held{}, fmt.Errorf("list topics: %w", err)
 		}
 		if page.Topics == nil {
-			return nil, nil, fmt.Errorf("list topics: %w", a.Errorf("topics is missing"))
+			return brokerapi.Held{}, fmt.Errorf("list topics: %w", a.Errorf("topics is missing"))
 		}
-		for _, t := range *page.Topics {
-			if _, _, err := brokerapi.SplitTopic(t.Name); err != nil {
-				return nil, nil, fmt.Errorf("list topics: %w", a.Errorf("%v", err))
-			}
-			if seen[t.Name] {
-				return nil, nil, fmt.Errorf("list topics: %w", a.Errorf("topic %q is listed twice", t.Name))
-			}
-			seen[t.Name] = true
+		known := len(served) + len(odd)
+		for _, raw := range *page.Topics {
+			t, ok := readEntry(raw)
 			names += len(t.Name)
-			switch t.State {
-			case Serving:
-				serving = append(serving, t.Name)
-			case Quiesced, Sealed:
-				quiesced = append(quiesced, t.Name)
-			default:
-				return nil, nil, fmt.Errorf("list topics: %w", a.Errorf("topic %q is %q, want %s, %s or %s", t.Name, t.State, Serving, Quiesced, Sealed))
+			list := served
+			if !ok || t.State == Absent {
+				list = odd
 			}
+			list[t.Name] = list[t.Name] || t.State != Quiesced && t.State != Sealed && t.State != Absent
 		}
+		all := len(served) + len(odd)
 		switch {
 		case page.Next == "":
-			return serving, quiesced, nil
-		case len(*page.Topics) == 0 || page.Next == after:
-			return nil, nil, fmt.Errorf("list topics: %w", a.Errorf("a page that leads nowhere: it has no topics, or names itself as the next"))
-		case len(seen) > maxTopics || names > b.maxNames:
-			return nil, nil, fmt.Errorf("list topics: %w", a.Errorf("more than %d topics, or more than %d bytes of their names", maxTopics, b.maxNames))
+			return heldOf(served, odd), nil
+		case all == known:
+			return brokerapi.Held{}, fmt.Errorf("list topics: %w", a.Errorf("a page that leads nowhere: it has no topic that those before it have not"))
+		case all > maxTopics || names > b.maxNames:
+			return brokerapi.Held{}, fmt.Errorf("list topics: %w", a.Errorf("more than %d topics, or more than %d bytes of their names", maxTopics, b.maxNames))
 		}
 		after = page.Next
 	}
+}
+
+func heldOf(served, odd map[string]bool) brokerapi.Held {
+	var held brokerapi.Held
+	for _, name := range slices.Sorted(maps.Keys(odd)) {
+		if odd[name] {
+			held.Unreadable = append(held.Unreadable, brokerapi.Unreadable(name))
+		}
+	}
+	for _, topic := range slices.Sorted(maps.Keys(served)) {
+		if served[topic] {
+			held.Serving = append(held.Serving, topic)
+		} else {
+			held.Quiesced = append(held.Quiesced, topic)
+		}
+	}
+	return held
 }
 
 // topicRequest is what every call about a topic sends.

@@ -78,8 +78,8 @@ func FuzzJetStreamAnswers(f *testing.F) {
 			return // the fake would not send one message
 		}
 		says.Store(&answer)
-		serving, quiesced, err := b.Topics(within(t))
-		for _, topic := range append(serving, quiesced...) {
+		held, err := b.Topics(within(t))
+		for _, topic := range append(held.Serving, held.Quiesced...) {
 			if _, _, wrong := brokerapi.SplitTopic(topic); err != nil || wrong != nil {
 				t.Fatalf("%q is listed: %v, %v", topic, err, wrong)
 			}

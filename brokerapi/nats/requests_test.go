@@ -161,9 +161,9 @@ func TestAListingThatIsNotWholeIsAnError(t *testing.T) {
 				}
 				return c.page(req.Offset)
 			})
-			serving, quiesced, err := b.Topics(bound(t))
-			if err == nil || err.Error() != c.want || serving != nil || quiesced != nil {
-				t.Errorf("got %q, %q, %v, want %s", serving, quiesced, err, c.want)
+			held, err := b.Topics(bound(t))
+			if err == nil || err.Error() != c.want || held.Serving != nil || held.Quiesced != nil {
+				t.Errorf("got %+v, %v, want %s", held, err, c.want)
 			}
 		})
 	}

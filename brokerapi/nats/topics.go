@@ -4,32 +4,26 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
+
+	"holdfast/brokerapi"
 )
 
 // Topics implements brokerapi.Broker: a stream of ours serves unless its subject
 // is the parked one. Two listings are made, so a topic that is quiesced or loaded
 // in between may be in the list that it has just left.
-func (b *Broker) Topics(ctx context.Context) (serving, quiesced []string, err error) {
+func (b *Broker) Topics(ctx context.Context) (brokerapi.Held, error) {
 	all, err := b.list(ctx, "")
 	if err != nil {
-		return nil, nil, fmt.Errorf("list streams: %w", err)
+		return brokerapi.Held{}, fmt.Errorf("list streams: %w", err)
 	}
 	parkedOnes, err := b.list(ctx, parkedFilter)
 	if err != nil {
-		return nil, nil, fmt.Errorf("list quiesced streams: %w", err)
+		return brokerapi.Held{}, fmt.Errorf("list quiesced streams: %w", err)
 	}
-	for topic := range all {
-		if !parkedOnes[topic] {
-			serving = append(serving, topic)
-		}
-	}
-	for topic := range parkedOnes {
-		quiesced = append(quiesced, topic)
-	}
-	slices.Sort(serving)
-	slices.Sort(quiesced)
-	return serving, quiesced, nil
+	maps.DeleteFunc(all, func(topic string, _ bool) bool { return parkedOnes[topic] })
+	return brokerapi.Held{Serving: slices.Sorted(maps.Keys(all)), Quiesced: slices.Sorted(maps.Keys(parkedOnes))}, nil
 }
 
 // relists bounds how often a listing that changes under our eyes is started over.

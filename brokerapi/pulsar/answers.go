@@ -3,9 +3,13 @@ package pulsar
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 	"strings"
 	"unicode"
+
+	"holdfast/brokerapi"
 )
 
 // ownership is what the broker says of one bundle.
@@ -18,27 +22,29 @@ type ownership struct {
 type owned struct {
 	serving []place
 	leaving []place // on their way out: their topics are closed
+	// unreadable is what else it owns, as brokerapi.Unreadable shows it: any client makes
+	// one by looking up a topic with a slash in its name.
+	unreadable []string
 }
 
-// parseOwnedList checks the list as a whole: one name that cannot be read makes all of it
-// unusable, since what is left out would count as not served.
-func parseOwnedList(list map[string]ownership) (owned, error) {
+// parseOwnedList reads each entry by itself. A bundle that does not say whether it is active
+// counts as served.
+func parseOwnedList(list map[string]json.RawMessage) owned {
 	var o owned
-	for name, status := range list {
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		var status ownership
 		p, own, err := parseOwned(name)
-		switch {
-		case err != nil:
-			return owned{}, err
-		case status.Active == nil:
-			return owned{}, fmt.Errorf("bundle %q: does not say whether it is_active", name)
+		switch statusErr := json.Unmarshal(list[name], &status); {
 		case own:
-		case *status.Active:
+		case err != nil:
+			o.unreadable = append(o.unreadable, brokerapi.Unreadable(name))
+		case statusErr != nil || status.Active == nil || *status.Active:
 			o.serving = append(o.serving, p)
 		default:
 			o.leaving = append(o.leaving, p)
 		}
 	}
-	return o, nil
+	return o
 }
 
 // lookup is the answer to a lookup.

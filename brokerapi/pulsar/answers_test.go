@@ -7,6 +7,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -23,11 +25,11 @@ func answering(t *testing.T, answers map[string]http.HandlerFunc, change func(*C
 			_, _ = w.Write([]byte(body))
 		}
 	}
-	usual := map[string]http.HandlerFunc{
-		"/admin/v2/brokers/health":  say("text/plain", "ok"),
-		"/admin/v2/brokers/ready":   say("text/plain", "ok\n"),
-		"/admin/v2/brokers/version": say("text/plain", "3.0.0"),
-		"/status.html":              say("text/plain", "OK"),
+	usual := map[string]http.HandlerFunc{ // as 4.0.7 answered on 2026-11-23
+		"/admin/v2/brokers/health":  say("application/json", "ok"),
+		"/admin/v2/brokers/ready":   say("application/json", "ok"),
+		"/admin/v2/brokers/version": say("application/json", "4.0.7"),
+		"/admin/v2/clusters":        say("application/json", `["cl"]`),
 		"owned":                     say("application/json", "{}"),
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -56,6 +58,32 @@ func answering(t *testing.T, answers map[string]http.HandlerFunc, change func(*C
 	return b
 }
 
+// TestAPlainAnswerIsTakenUnderAnyName: 4.0.7 calls its plain answers JSON, and answers 406 to
+// who does not take that. Proxies and other versions say text/plain.
+func TestAPlainAnswerIsTakenUnderAnyName(t *testing.T) {
+	for _, kind := range []string{"application/json", "text/plain", ""} {
+		say := func(body string) http.HandlerFunc {
+			return func(w http.ResponseWriter, r *http.Request) {
+				if accept := r.Header.Get("Accept"); accept != "*/*" {
+					http.Error(w, "HTTP 406 Not Acceptable", http.StatusNotAcceptable)
+					return
+				}
+				w.Header()["Content-Type"] = []string{kind}
+				_, _ = w.Write([]byte(body))
+			}
+		}
+		b := answering(t, map[string]http.HandlerFunc{
+			"/admin/v2/brokers/health": say("ok"), "/admin/v2/brokers/ready": say("ok\n"), "/admin/v2/brokers/version": say("4.0.7"),
+		}, nil)
+		if err := b.Health(t.Context()); err != nil {
+			t.Errorf("%q: %v", kind, err)
+		}
+		if version, err := b.version(t.Context()); version != "4.0.7" || err != nil {
+			t.Errorf("%q: version %q, %v", kind, version, err)
+		}
+	}
+}
+
 func status(code int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -77,67 +105,110 @@ func cutShort(w http.ResponseWriter, _ *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-func TestWhatIsNotOKIsNotHealthy(t *testing.T) {
+func TestWhatIsNotOKIsNotWell(t *testing.T) {
 	const health, ready = "/admin/v2/brokers/health", "/admin/v2/brokers/ready"
 	for name, c := range map[string]struct {
-		path   string
 		answer http.HandlerFunc
 		want   string
 	}{
-		"failing":       {health, status(500, `{"reason":"no message"}`), "500"},
-		"not ready":     {ready, status(500, "no"), "500"},
-		"no token":      {health, status(401, "no"), "--broker-token-file"},
-		"another word":  {health, status(200, "okay"), "want ok"},
-		"empty":         {health, status(200, ""), "want ok"},
-		"a page":        {health, status(200, "<html>ok</html>"), "want ok"},
-		"a redirect":    {health, status(307, ""), "307"},
-		"not there":     {health, status(404, "no"), "404"},
-		"cut short":     {health, cutShort, "GET " + health},
-		"huge":          {health, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 5<<20)) }, "larger than"},
-		"ready but not": {ready, status(200, "ok, but"), "want ok"},
+		"failing":        {status(500, `{"reason":"no message"}`), "500"},
+		"while it boots": {status(500, "<html>Error 500</html>"), "500"},
+		"no token":       {status(401, "no"), "--broker-token-file"},
+		"another word":   {status(200, "okay"), "want ok"},
+		"more words":     {status(200, "ok, but"), "want ok"},
+		"empty":          {status(200, ""), "want ok"},
+		"a page":         {status(200, "<html>ok</html>"), "want ok"},
+		"a redirect":     {status(307, ""), "307"},
+		"not there":      {status(404, "no"), "404"},
+		"cut short":      {cutShort, "GET /admin/v2/brokers/"},
+		"huge":           {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 5<<20)) }, "larger than"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			b := answering(t, map[string]http.HandlerFunc{c.path: c.answer}, nil)
-			err := b.Health(t.Context())
-			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("got %v, want an error with %q", err, c.want)
+		for path, ask := range map[string]func(*Broker, context.Context) error{ready: (*Broker).Health, health: (*Broker).Works} {
+			b := answering(t, map[string]http.HandlerFunc{path: c.answer}, nil)
+			if err := ask(b, t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s: %s: got %v, want an error with %q", name, path, err, c.want)
 			}
-		})
+		}
 	}
-	if err := answering(t, nil, nil).Health(t.Context()); err != nil {
-		t.Errorf("a healthy broker: %v", err)
+	b := answering(t, map[string]http.HandlerFunc{health: status(500, "the bookies are away")}, nil)
+	if err := b.Health(t.Context()); err != nil {
+		t.Errorf("its process is well: %v", err)
+	}
+	b = answering(t, map[string]http.HandlerFunc{ready: status(500, "no")}, nil)
+	if err := b.Works(t.Context()); err != nil {
+		t.Errorf("it works: %v", err)
 	}
 }
 
-func TestAHealthCheckThatHangsEndsWithItsContext(t *testing.T) {
+func TestWorkThatHangsEndsWithItsContext(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)
 	b := answering(t, map[string]http.HandlerFunc{"/admin/v2/brokers/health": func(http.ResponseWriter, *http.Request) { <-release }}, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := b.Health(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if err := b.Works(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
 	}
 }
 
 func TestAListThatCannotBeReadIsNoList(t *testing.T) {
 	for name, body := range map[string]string{
-		"not JSON":           `{`,
-		"null":               `null`,
-		"a list":             `[]`,
-		"not a bundle":       `{"orders":{"is_active":true}}`,
-		"activity not said":  `{"public/default/0x00000000_0x40000000":{}}`,
-		"activity is a word": `{"public/default/0x00000000_0x40000000":{"is_active":"yes"}}`,
-		"first form":         `{"p/c/n/0x00000000_0x40000000":{"is_active":true}}`,
-		"twice the same":     `{"public/default/0x00000000_0x40000000":{"is_active":false},"public/default/0x00000000_0x40000000":{"is_active":true}}`,
+		"not JSON":       `{`,
+		"null":           `null`,
+		"a list":         `[]`,
+		"half":           `{"public/default/0x00000000_0x40000000":{"is_active":true}`,
+		"twice the same": `{"public/default/0x00000000_0x40000000":{"is_active":false},"public/default/0x00000000_0x40000000":{"is_active":true}}`,
 	} {
 		b := answering(t, map[string]http.HandlerFunc{"owned": status(200, body)}, nil)
-		if serving, _, err := b.Topics(t.Context()); err == nil {
-			t.Errorf("%s: %q", name, serving)
+		if held, err := b.Topics(t.Context()); err == nil {
+			t.Errorf("%s: %+v", name, held)
 		}
 		if err := b.Steer(t.Context(), brokerapi.Drained, ""); err == nil {
 			t.Errorf("%s: drained", name)
 		}
+	}
+}
+
+func TestAnEntryThatCannotBeReadVoidsNoOther(t *testing.T) {
+	const good = "/public~default/0x40000000_0x80000000"
+	long := strings.Repeat("x", 64<<10)
+	for name, c := range map[string]struct{ entry, serving, unreadable string }{
+		"not a bundle":       {entry: `"orders":{"is_active":true}`, unreadable: `"orders"`},
+		"no name":            {entry: `"":{"is_active":true}`, unreadable: `""`},
+		"the first form":     {entry: `"public/default/we/0x00000000_0xffffffff":{"is_active":true}`, unreadable: `"public/default/we/0x00000000_0xffffffff"`},
+		"it is on its way":   {entry: `"public/default/we/0x00000000_0xffffffff":{"is_active":false}`, unreadable: `"public/default/we/0x00000000_0xffffffff"`},
+		"an emoji":           {entry: `"public/\U0001F600/0x00000000_0xffffffff":{"is_active":true}`, unreadable: `"public/\U0001f600/0x00000000_0xffffffff"`},
+		"64 kB":              {entry: `"` + long + `":{"is_active":true}`, unreadable: brokerapi.Unreadable(long)},
+		"activity not said":  {entry: `"public/default/0x00000000_0x40000000":{}`, serving: "/public~default/0x00000000_0x40000000"},
+		"activity is a word": {entry: `"public/default/0x00000000_0x40000000":{"is_active":"yes"}`, serving: "/public~default/0x00000000_0x40000000"},
+		"no status":          {entry: `"public/default/0x00000000_0x40000000":7`, serving: "/public~default/0x00000000_0x40000000"},
+	} {
+		entry := strings.ReplaceAll(c.entry, `\U0001F600`, "\U0001F600")
+		b := answering(t, map[string]http.HandlerFunc{"owned": status(200, `{`+entry+`,"public/default/0x40000000_0x80000000":{"is_active":true}}`)}, nil)
+		held, err := b.Topics(t.Context())
+		want := brokerapi.Held{Serving: []string{good}}
+		if c.serving != "" {
+			want.Serving = []string{c.serving, good}
+		}
+		if c.unreadable != "" {
+			want.Unreadable = []string{c.unreadable}
+		}
+		if err != nil || !reflect.DeepEqual(held, want) {
+			t.Errorf("%s: got %+v, %v\nwant %+v", name, held, err, want)
+		}
+		if err := b.Health(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Names of namespaces that differ in case are two names.
+func TestNamespacesThatDifferInCaseAreBothListed(t *testing.T) {
+	b := answering(t, map[string]http.HandlerFunc{"owned": status(200,
+		`{"public/Orders/0x00000000_0xffffffff":{"is_active":true},"public/orders/0x00000000_0xffffffff":{"is_active":true}}`)}, nil)
+	held, err := b.Topics(t.Context())
+	if want := []string{"/public~Orders/0x00000000_0xffffffff", "/public~orders/0x00000000_0xffffffff"}; err != nil || !slices.Equal(held.Serving, want) {
+		t.Errorf("got %+v, %v, want %q", held, err, want)
 	}
 }
 
@@ -148,7 +219,8 @@ func TestAStrangerIsNotIdentified(t *testing.T) {
 		want   string
 	}{
 		"another broker":     {"owned", status(307, ""), "--pulsar-advertised"},
-		"another cluster":    {"owned", status(404, `{"reason":"Cluster does not exist"}`), "--pulsar-cluster"},
+		"another cluster":    {"/admin/v2/clusters", status(200, `["lab","lab-2"]`), `--pulsar-cluster cl: the broker at`},
+		"a page that is not": {"owned", status(404, "<html>"), "404"},
 		"a page":             {"owned", status(200, "<html>"), "application/json"},
 		"no version":         {"/admin/v2/brokers/version", status(200, ""), "version"},
 		"a page for version": {"/admin/v2/brokers/version", status(200, strings.Repeat("<html>", 100)), "version"},
@@ -161,6 +233,30 @@ func TestAStrangerIsNotIdentified(t *testing.T) {
 		if !errors.Is(err, brokerapi.ErrIdentity) {
 			t.Errorf("%s: %v does not wrap %v", name, err, brokerapi.ErrIdentity)
 		}
+	}
+}
+
+// What does not say that it knows other clusters is no reason to refuse the broker.
+func TestABrokerThatDoesNotTellItsClustersIsIdentified(t *testing.T) {
+	for name, answer := range map[string]http.HandlerFunc{
+		"refused": status(403, "no"), "not there": status(404, "no"), "its store is away": status(500, "<html>"), "none": status(200, `[]`),
+		"not JSON": status(200, "lab"), "another kind": status(200, `{"lab":1}`), "cut short": cutShort, "its own, of several": status(200, `["other","cl"]`),
+		"it hangs": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+	} {
+		b := answering(t, map[string]http.HandlerFunc{"/admin/v2/clusters": answer}, nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if who, err := b.Identify(ctx); err != nil || who.Name == "" {
+			t.Errorf("%s: %+v, %v", name, who, err)
+		}
+	}
+}
+
+func TestWhoIsNotRegisteredIsWaitedFor(t *testing.T) {
+	b := answering(t, map[string]http.HandlerFunc{"owned": status(404, `{"reason":"Broker id '127.0.0.9:18080' not found in available brokers."}`)}, nil)
+	_, err := b.Identify(t.Context())
+	if err == nil || errors.Is(err, brokerapi.ErrIdentity) || !strings.Contains(err.Error(), "no broker is registered as") || !strings.Contains(err.Error(), "--pulsar-advertised") {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -15,13 +15,14 @@
 // Not listed are the namespaces that belong to one broker for its life, for heartbeats
 // and service monitoring: pulsar/{host:port}, pulsar/{cluster}/{host:port} and
 // sla-monitor/{cluster}/{host:port}. Namespaces of Pulsar's first form, with three parts,
-// are an error: they cannot be unloaded by the calls that this driver knows.
+// are listed as unreadable: they cannot be unloaded by the calls that this driver knows.
 //
 // Which broker owns a bundle is decided by Pulsar's own cluster. There is no quiescing,
 // and no drained mode: Steer(Drained) takes the status file away, by which load balancers
-// send nobody here any more, and unloads the bundles until none is left; a client that
-// looks a topic up right here can bring its bundle back, so it is to be repeated. A drain
-// keeps clients longer away where /status.html is what they are sent here by.
+// send nobody here any more, and unloads the bundles until none is left. KeepAway has the
+// cluster choose others from then on, by a namespace isolation policy; where there can be none
+// it says so, and a client that looks a topic up can bring its bundle back, so the drain is to
+// be repeated. It needs a superuser's rights.
 //
 // Guaranteed: an answer that is malformed, too large, too slow or from another broker is
 // an error and never health. What Unload says is not owned here has been looked up in the
@@ -31,8 +32,9 @@
 // one for all of its keys, is renewed beside it and no key is written: Pulsar puts and deletes
 // a key only at the version that it wrote itself. See keys.go and cluster.Layout.
 //
-// Not guaranteed: that Pulsar's health check, which produces and reads a message, is fast
-// enough for --health-timeout; it has no deadline of its own and gets ours.
+// Health is /admin/v2/brokers/ready, which rests on the process alone. Works is Pulsar's own
+// health check, which produces and reads a message: it has no deadline of its own, gets ours,
+// and fails with the bookies, so it says nothing of this broker.
 package pulsar
 
 import (
@@ -72,8 +74,10 @@ type Broker struct {
 	begin  sync.Once
 	tasks  sync.WaitGroup
 
-	mu      sync.Mutex
-	started map[int]time.Time // of the broker's process, by connection
+	mu        sync.Mutex
+	started   map[int]time.Time // of the broker's process, by connection
+	clustered bool              // it has told that it is of the cluster that was set
+	alone     int               // looks in a row in which no other broker took bundles
 }
 
 var (
@@ -82,6 +86,8 @@ var (
 	_ brokerapi.LossWatcher = (*Broker)(nil)
 	_ brokerapi.Steerer     = (*Broker)(nil)
 	_ brokerapi.Ender       = (*Broker)(nil)
+	_ brokerapi.Worker      = (*Broker)(nil)
+	_ brokerapi.AwayKeeper  = (*Broker)(nil)
 )
 
 // New checks the settings. It connects to nothing.
@@ -125,10 +131,11 @@ func hostPort(admin string) (string, error) {
 	return net.JoinHostPort(u.Hostname(), port), nil
 }
 
-// Capabilities implements brokerapi.Broker. A bundle's data is in BookKeeper, not here.
+// Capabilities implements brokerapi.Broker. A bundle's data is in BookKeeper, not here, and
+// BookKeeper fences the ledgers of a broker whose bundle another one has opened.
 func (b *Broker) Capabilities() brokerapi.Capabilities {
 	return brokerapi.Capabilities{
-		Unload: true, HeldWatch: true, StableName: true, Steer: true, End: true, Registers: true, Assigns: true,
+		Unload: true, HeldWatch: true, StableName: true, Steer: true, End: true, Work: true, Registers: true, Assigns: true, FencesItself: true,
 	}
 }
 

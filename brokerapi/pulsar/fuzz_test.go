@@ -2,8 +2,11 @@ package pulsar
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"holdfast/brokerapi"
 )
 
 func FuzzTopicName(f *testing.F) {
@@ -33,16 +36,18 @@ func FuzzOwnedNamespaces(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		var list map[string]ownership
+		var list map[string]json.RawMessage
 		if json.Unmarshal(body, &list) != nil {
 			return
 		}
-		o, err := parseOwnedList(list)
-		if err != nil {
-			return
+		o := parseOwnedList(list)
+		if len(o.serving)+len(o.leaving)+len(o.unreadable) > len(list) {
+			t.Fatalf("%d, %d and %d bundles of %d", len(o.serving), len(o.leaving), len(o.unreadable), len(list))
 		}
-		if len(o.serving)+len(o.leaving) > len(list) {
-			t.Fatalf("%d and %d bundles of %d", len(o.serving), len(o.leaving), len(list))
+		for _, shown := range o.unreadable {
+			if len(shown) > brokerapi.MaxUnreadable || strings.ContainsFunc(shown, func(r rune) bool { return r < ' ' || r > '~' }) {
+				t.Fatalf("shown as %q", shown)
+			}
 		}
 		for _, p := range append(o.serving, o.leaving...) {
 			if q, err := parseTopic(p.topic()); err != nil || q != p {

@@ -9,19 +9,29 @@ import (
 	"holdfast/brokerapi/rest"
 )
 
-// Health implements brokerapi.Broker. The broker is asked to produce and read a message,
-// for which it takes as long as it likes, and then whether it is ready.
+const anything = "*/*" // what is accepted where the answer is no JSON, whatever it is called
+
+// Health implements brokerapi.Broker. 4.0.7 answers it in 3 to 7 ms while its bookie hangs
+// (2026-11-23).
 func (b *Broker) Health(ctx context.Context) error {
 	b.watch()
-	if err := b.saysOK(ctx, rest.Request{Path: "/admin/v2/brokers/health", Query: url.Values{"topicVersion": {"V2"}}}); err != nil {
+	if err := b.saysOK(ctx, rest.Request{Path: "/admin/v2/brokers/ready"}); err != nil {
 		return err
 	}
-	return b.saysOK(ctx, rest.Request{Path: "/admin/v2/brokers/ready"})
+	b.held.answers()
+	return nil
 }
 
-// saysOK wants 200 and "ok", and nothing else.
+// Works implements brokerapi.Worker. The broker is asked to produce and read a message, for
+// which it takes as long as its bookies like.
+func (b *Broker) Works(ctx context.Context) error {
+	return b.saysOK(ctx, rest.Request{Path: "/admin/v2/brokers/health", Query: url.Values{"topicVersion": {"V2"}}})
+}
+
+// saysOK wants 200 and "ok", and nothing else. 4.0.7 calls its plain answers application/json
+// and answers 406 to who asks for text/plain (2026-11-23).
 func (b *Broker) saysOK(ctx context.Context, r rest.Request) error {
-	r.Accept = "text/plain"
+	r.Accept = anything
 	a, err := b.rest.Do(ctx, r)
 	if err != nil {
 		return err

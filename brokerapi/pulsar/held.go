@@ -24,12 +24,14 @@ const (
 )
 
 // held is one connection that is kept for no other purpose than to break with the broker.
-// Each is numbered. It asks for the status page now and then; whatever is answered does.
+// Each is numbered. It asks whether the broker is ready now and then, since the status page of
+// a drained one leaves a warning in its log each time; whatever is answered does.
 type held struct {
 	rest *rest.Client
 	lost chan struct{}
 	life context.Context
 	end  context.CancelFunc
+	back chan struct{} // the broker answers again: connect at once
 
 	mu      sync.Mutex
 	number  int // of the present or last connection
@@ -40,6 +42,7 @@ type held struct {
 func (h *held) init(client *rest.Client) {
 	h.rest, h.lost, h.changed = client, make(chan struct{}, 1), make(chan struct{})
 	h.life, h.end = context.WithCancel(context.Background())
+	h.back = make(chan struct{})
 }
 
 func (h *held) close() { h.end() }
@@ -64,9 +67,19 @@ func (h *held) run() {
 		}
 		select {
 		case <-time.After(pause):
+		case <-h.back:
 		case <-h.life.Done():
 		}
 		pause = min(2*pause, redialMost)
+	}
+}
+
+// answers says that the broker does. One that boots for seconds is not dialled every moment,
+// and its end is to be known from its first answer on.
+func (h *held) answers() {
+	select {
+	case h.back <- struct{}{}:
+	default:
 	}
 }
 
@@ -89,7 +102,11 @@ func (h *held) hold(conn net.Conn, host string) {
 	answers := bufio.NewReader(bounded)
 	for {
 		bounded.N = maxAnswer // head and all: http.ReadResponse has no bound of its own
-		if _, err := fmt.Fprintf(conn, "GET /status.html HTTP/1.1\r\nHost: %s\r\nUser-Agent: holdfast\r\n\r\n", host); err != nil {
+		request := "GET /admin/v2/brokers/ready HTTP/1.1\r\nHost: " + host + "\r\nUser-Agent: holdfast\r\n"
+		if auth := h.rest.Authorization(); auth != "" {
+			request += "Authorization: " + auth + "\r\n"
+		}
+		if _, err := io.WriteString(conn, request+"\r\n"); err != nil {
 			return
 		}
 		// A broker that hangs answers nothing, and holds the connection: so do we.

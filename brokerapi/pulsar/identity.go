@@ -2,9 +2,11 @@ package pulsar
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,11 +34,44 @@ func (b *Broker) Identify(ctx context.Context) (brokerapi.Identity, error) {
 	if err != nil {
 		return brokerapi.Identity{}, err
 	}
+	if err := b.inCluster(ctx); err != nil {
+		return brokerapi.Identity{}, err
+	}
 	return brokerapi.Identity{Name: b.self, Instance: instance, StartedAt: started, Version: version}, nil
 }
 
+// inCluster is nil unless the broker says that it knows other clusters than the one that was
+// set: whatever cluster it is asked about, it answers about itself (4.0.7, 2026-11-23). It is
+// asked until it has told, and has half of the time: it reads its metadata store for that.
+func (b *Broker) inCluster(ctx context.Context) error {
+	b.mu.Lock()
+	known := b.clustered
+	b.mu.Unlock()
+	if known {
+		return nil
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
+		defer cancel()
+	}
+	var names []string
+	a, err := b.rest.Do(ctx, rest.Request{Path: "/admin/v2/clusters"})
+	if err != nil || a.Status != http.StatusOK || a.JSON(&names) != nil || len(names) == 0 {
+		return nil // it does not tell, or not now
+	}
+	if !slices.Contains(names, b.cfg.Cluster) {
+		return fmt.Errorf("--pulsar-cluster %s: the broker at %s knows %q (%w): set it to the clusterName of its broker.conf",
+			b.cfg.Cluster, b.rest.URL(), few(names), brokerapi.ErrIdentity)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.clustered = true
+	return nil
+}
+
 func (b *Broker) version(ctx context.Context) (string, error) {
-	a, err := b.rest.Do(ctx, rest.Request{Path: "/admin/v2/brokers/version", Accept: "text/plain, application/json"})
+	a, err := b.rest.Do(ctx, rest.Request{Path: "/admin/v2/brokers/version", Accept: anything})
 	if err != nil {
 		return "", err
 	}
@@ -125,20 +160,22 @@ func (b *Broker) list(ctx context.Context) (owned, error) {
 	case http.StatusTemporaryRedirect:
 		return owned{}, fmt.Errorf("--broker-admin %s: the broker there does not call itself %s (%w)%s: set --pulsar-advertised to the host:port that it advertises",
 			b.rest.URL(), b.self, brokerapi.ErrIdentity, b.known(ctx))
-	case http.StatusNotFound, http.StatusPreconditionFailed:
-		return owned{}, fmt.Errorf("%w: set --pulsar-cluster (%s) to the clusterName of its broker.conf (%w)", a.Want(http.StatusOK), b.cfg.Cluster, brokerapi.ErrIdentity)
+	case http.StatusNotFound:
+		var refusal struct{ Reason string }
+		if a.JSON(&refusal) != nil || refusal.Reason == "" {
+			return owned{}, b.stranger(a, a.Want(http.StatusOK))
+		}
+		// So says another broker, or this one under another name, of one that is not registered.
+		return owned{}, fmt.Errorf("--broker-admin %s: no broker is registered as %s%s: wait until it is, or set --pulsar-advertised to the host:port that the broker there advertises",
+			b.rest.URL(), b.self, b.known(ctx))
 	default:
 		return owned{}, b.stranger(a, a.Want(http.StatusOK))
 	}
-	var list map[string]ownership
+	var list map[string]json.RawMessage
 	if err := a.JSON(&list); err != nil {
 		return owned{}, b.stranger(a, err)
 	}
-	o, err := parseOwnedList(list)
-	if err != nil {
-		return owned{}, a.Errorf("%v", err)
-	}
-	return o, nil
+	return parseOwnedList(list), nil
 }
 
 // known names the brokers that the cluster knows, as far as it can be asked.
@@ -155,11 +192,15 @@ func (b *Broker) known(ctx context.Context) string {
 	if a.JSON(&names) != nil || len(names) == 0 {
 		return ""
 	}
-	more := ""
+	return fmt.Sprintf(", and its cluster has the brokers %q", few(names))
+}
+
+// few is the first names of a list.
+func few(names []string) string {
 	if len(names) > 5 {
-		names, more = names[:5], ", …"
+		names = append(slices.Clone(names[:5]), "…")
 	}
-	return fmt.Sprintf(", and its cluster has the brokers %q%s", strings.Join(names, ", "), more)
+	return strings.Join(names, ", ")
 }
 
 // stranger marks the answer of something that is no Pulsar broker: what says neither JSON

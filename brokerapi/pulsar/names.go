@@ -36,6 +36,12 @@ func (p place) path() string { return p.tenant + "/" + p.ns + "/" + p.name }
 // topic is the one name of the place.
 func (p place) topic() string { return "/" + p.tenant + "~" + p.ns + "/" + p.name }
 
+// within says that the bundle of the place q has the topic of p in its range.
+func (p place) within(q place) bool {
+	hash := uint64(crc32.ChecksumIEEE([]byte("persistent://" + p.path())))
+	return p.tenant == q.tenant && p.ns == q.ns && hash >= q.from && (hash < q.to || q.to == full)
+}
+
 // parseTopic takes a Holdfast topic apart. The error says what is wrong with the name.
 func parseTopic(topic string) (place, error) {
 	namespace, name, err := brokerapi.SplitTopic(topic)

@@ -13,16 +13,17 @@ import (
 
 // Topics implements brokerapi.Broker: the bundles that are owned here and served. What is
 // on its way out is in neither list.
-func (b *Broker) Topics(ctx context.Context) (serving, quiesced []string, err error) {
+func (b *Broker) Topics(ctx context.Context) (brokerapi.Held, error) {
 	o, err := b.list(ctx)
 	if err != nil {
-		return nil, nil, err
+		return brokerapi.Held{}, err
 	}
+	held := brokerapi.Held{Unreadable: o.unreadable}
 	for _, p := range o.serving {
-		serving = append(serving, p.topic())
+		held.Serving = append(held.Serving, p.topic())
 	}
-	slices.Sort(serving)
-	return serving, nil, nil
+	slices.Sort(held.Serving)
+	return held, nil
 }
 
 // Load implements brokerapi.Broker. There are no records.
@@ -105,9 +106,14 @@ func (b *Broker) Unload(ctx context.Context, topic string) error {
 }
 
 func (b *Broker) unload(ctx context.Context, p place) error {
-	prefix := "/admin/v2/persistent"
-	if p.bundle() {
-		prefix = "/admin/v2/namespaces"
+	prefix := "/admin/v2/namespaces"
+	if !p.bundle() {
+		prefix = "/admin/v2/persistent"
+		// 4.0.7 asked to unload a topic whose bundle nobody owns takes that (2026-11-23).
+		o, err := b.list(ctx)
+		if err != nil || !slices.ContainsFunc(o.serving, p.within) {
+			return err
+		}
 	}
 	path, err := rest.Path(prefix, p.tenant, p.ns, p.name, "unload")
 	if err != nil {

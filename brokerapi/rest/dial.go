@@ -9,6 +9,15 @@ import (
 	"net/url"
 )
 
+// Authorization is the value of that header, for who asks on a connection of his own; empty:
+// there is no token.
+func (c *Client) Authorization() string {
+	if c.token == nil {
+		return ""
+	}
+	return "Bearer " + c.token.Current()
+}
+
 // Dial opens a connection to the admin API that no call uses, for who wants to know when
 // it breaks, and the host to ask for on it. The caller closes it; Close of the client
 // does not.

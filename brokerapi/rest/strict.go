@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 	"unicode/utf8"
 )
@@ -25,15 +26,16 @@ func decode(text []byte, v any) error {
 	if string(bytes.TrimSpace(text)) == "null" {
 		return errors.New("is null")
 	}
-	if err := checkNames(text); err != nil {
+	if err := checkNames(text, reflect.TypeOf(v).Elem().Kind() == reflect.Map); err != nil {
 		return err
 	}
 	return json.Unmarshal(text, v)
 }
 
 // checkNames refuses an object in which a name stands twice. Package json takes the last
-// one, others the first; and it takes names for the same that differ in case only.
-func checkNames(text []byte) error {
+// one, others the first; and it takes names for the same that differ in case only, but for
+// those of a map, as which the outermost object is read here.
+func checkNames(text []byte, isMap bool) error {
 	type object map[string]bool // nil: an array
 	var open []object
 	key := false // the next token is a name
@@ -61,6 +63,9 @@ func checkNames(text []byte) error {
 		case string:
 			if key {
 				names, folded := open[len(open)-1], strings.ToUpper(strings.ToLower(t))
+				if isMap && len(open) == 1 {
+					folded = t
+				}
 				if names[folded] {
 					return fmt.Errorf("has the name %q twice", shown(t, 40))
 				}

@@ -29,13 +29,14 @@
 //     decided before anything is written. Limits and refusals are etcd's errors.
 //   - Leases: rounding, the raised minimum, binding, rebinding, revocation. A renewal of
 //     a lease that is overdue and not yet deleted waits for the end of that, as in etcd.
-//   - Watches from any revision that is not compacted; no event is lost or twice.
+//   - Watches from any revision that is not compacted; no event is lost or twice. A progress
+//     request is answered once the store has reached the revision at which each watch begins.
 //   - No message is shared: requests and answers may be changed by their owners.
 //   - The same calls in the same order at the same times give the same answers, lease ids
 //     included.
 //
-// Not guaranteed: authentication, members, maintenance, alarms, progress reports,
-// fragments, limits on size, and the batches that events of a watch come in. A fault is
+// Not guaranteed: authentication, members, maintenance, alarms, progress reports that nobody asked
+// for, fragments, limits on size, and the batches that events of a watch come in. A fault is
 // what stands for the first ones. Every answer is linearizable, but for what a member that was
 // deposed says of leases.
 // The past is kept until it is compacted, see Forget. What happens at the same instant happens in any

@@ -12,7 +12,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
-// noWatch is the id in the answer to a watch that did not come about.
+// noWatch is the id in the answer to a watch that did not come about, and to a progress
+// request.
 const noWatch = -1
 
 // watchStream is one stream's watches, and what they have still to tell. Its fields are
@@ -29,6 +30,7 @@ type watchStream struct {
 type watch struct {
 	id     int64
 	span   span
+	start  int64 // the revision asked for; 0: from now on
 	from   int64 // the first revision to tell
 	prevKV bool
 	noPut  bool
@@ -120,6 +122,19 @@ func (w *watchStream) take(r *pb.WatchRequest) {
 		if r.CancelRequest != nil {
 			w.cancel(r.CancelRequest.WatchId)
 		}
+	case *pb.WatchRequest_ProgressRequest:
+		if r.ProgressRequest != nil {
+			w.progress()
+		}
+	}
+}
+
+// progress tells how far all watches of the stream are. As etcd does, it says nothing while
+// there is none, or one that begins at a revision to come.
+func (w *watchStream) progress() {
+	now := w.s.store.revision
+	if len(w.watches) > 0 && !slices.ContainsFunc(w.watches, func(each *watch) bool { return each.start > now }) {
+		w.push(told{answer: &pb.WatchResponse{Header: w.s.head(&pb.ResponseHeader{}), WatchId: noWatch}})
 	}
 }
 
@@ -147,7 +162,7 @@ func (w *watchStream) create(r *pb.WatchCreateRequest) {
 		return
 	}
 	now := w.s.store.revision
-	made := &watch{id: r.WatchId, span: span{key, end}, from: max(now+1, r.StartRevision), prevKV: r.PrevKv}
+	made := &watch{id: r.WatchId, span: span{key, end}, start: r.StartRevision, from: max(now+1, r.StartRevision), prevKV: r.PrevKv}
 	made.noPut = slices.Contains(r.Filters, pb.WatchCreateRequest_NOPUT)
 	made.noDel = slices.Contains(r.Filters, pb.WatchCreateRequest_NODELETE)
 	if made.id == 0 {

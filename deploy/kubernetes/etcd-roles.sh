@@ -16,6 +16,7 @@ grant() { etcdctl role grant-permission "$USER_NAME" "$@"; }
 
 etcdctl role get "$USER_NAME" >/dev/null 2>&1 || etcdctl role add "$USER_NAME"
 grant --prefix=true read "$PREFIX/cluster/register/"
+grant --prefix=true read "$PREFIX/cluster/members/"
 grant readwrite "$PREFIX/cluster/era"
 grant --prefix=true read "$PREFIX/topics/"
 for broker; do

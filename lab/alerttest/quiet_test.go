@@ -61,10 +61,10 @@ func healthy() broker {
 		`holdfast_policy_info{registration="own", guard="on"}`: always(1),
 		`holdfast_ready`: always(1), `holdfast_ready_transitions_total{to="not_ready"}`: always(0),
 		`holdfast_broker_up`: always(1), `holdfast_detached`: always(0), `holdfast_attachment{state="degraded"}`: always(0),
-		`holdfast_identity_conflict`: always(0), `holdfast_broker_restart_required`: always(0),
+		`holdfast_identity_conflict`: always(0), `holdfast_registration_outlives_lease`: always(0), `holdfast_broker_restart_required`: always(0),
 		`holdfast_broker_mode{mode="active"}`: always(1), `holdfast_broker_mode{mode="drained"}`: always(0), `holdfast_broker_mode{mode="draining"}`: always(0),
 		`holdfast_drained{reason="operator"}`: always(0), `holdfast_drained{reason="stale_restart"}`: always(0), `holdfast_drained{reason="pod_stop"}`: always(0),
-		`holdfast_drain_pending`: always(0), `holdfast_mode_mismatch`: always(0),
+		`holdfast_drain_pending`: always(0), `holdfast_mode_mismatch`: always(0), `holdfast_ill_together`: always(0),
 		`holdfast_lease_ttl_seconds`: always(32), `holdfast_lease_detach_margin_seconds`: always(10.667),
 		`holdfast_lease_remaining_seconds`: always(29), `holdfast_lease_keepalive_failure_streak`: always(0),
 		`holdfast_registration_lost_total{cause="lease_expired"}`: always(0), `holdfast_registration_lost_total{cause="broker_down"}`: always(0),
@@ -146,7 +146,18 @@ func TestNothingFiresWhileNothingIsWrong(t *testing.T) {
 		`holdfast_broker_up`:               during(at+2*time.Minute, work, 1, 0), `holdfast_guard_up`: during(at+2*time.Minute, work, 1, 0),
 		`holdfast_lease_remaining_seconds`: {{value: 29, lasts: at + 2*time.Minute}, {value: 5, lasts: 30 * time.Second}, {value: -100, lasts: work - 30*time.Second}, {value: 29}},
 	}
-	// One after another: drained by preStop, replaced, and activated after some minutes.
+	// One after another: it leaves by preStop, is replaced, and is active again by itself.
+	returned := func(at time.Duration) broker {
+		const d = 2 * time.Minute
+		return broker{
+			`holdfast_ready`: during(at, d, 1, 0), `holdfast_ready_transitions_total{to="not_ready"}`: from(at, 0, 1), `holdfast_detached`: during(at, d-scrape, 0, 1),
+			`holdfast_lease_remaining_seconds`: during(at, d-scrape, 29, 0), `holdfast_topics{state="missing"}`: during(at, d, 0, 3),
+			`holdfast_broker_up`: during(at+scrape, d-2*scrape, 1, 0), `holdfast_guard_up`: during(at, d-scrape, 1, 0),
+			`holdfast_topic_loads_total{result="ok"}`:               from(at+d, 0, 3),
+			`holdfast_config_last_reload_success_timestamp_seconds`: from(at+time.Minute, 1000, 2000),
+		}
+	}
+	// The same with manifests of before: drained by preStop, and activated after some minutes.
 	replaced := func(at time.Duration) broker {
 		const d = 6 * time.Minute
 		return broker{
@@ -157,10 +168,10 @@ func TestNothingFiresWhileNothingIsWrong(t *testing.T) {
 			`holdfast_config_last_reload_success_timestamp_seconds`: from(at+time.Minute, 1000, 2000),
 		}
 	}
-	pods := func() (all []Series) {
+	pods := func(course func(at time.Duration) broker, each, from, away time.Duration) (all []Series) {
 		for n := range 3 {
-			at := at + time.Duration(n)*8*time.Minute
-			all = append(all, healthy().but(t, replaced(at)).scraped(fmt.Sprintf("b%d", n+1), at+time.Minute, 3*time.Minute)...)
+			at := at + time.Duration(n)*each
+			all = append(all, healthy().but(t, course(at)).scraped(fmt.Sprintf("b%d", n+1), at+from, away)...)
 		}
 		return all
 	}
@@ -209,7 +220,8 @@ func TestNothingFiresWhileNothingIsWrong(t *testing.T) {
 		"a restart of the only broker":                            healthy().but(t, restart(at)).scraped("b1", 0, 0),
 		"a restart of the only sidecar, gone for 90 s":            healthy().scraped("b1", at, 90*time.Second),
 		"a missed scrape of everything":                           fleet(same(nil), at, scrape),
-		"a rolling update of pods, each slow to pull its image":   pods(),
+		"a rolling update of pods":                                pods(returned, 3*time.Minute, 2*scrape, time.Minute),
+		"one of pods that drain, each slow to pull its image":     pods(replaced, 8*time.Minute, time.Minute, 3*time.Minute),
 		"a planned drain; the broker is worked on":                append(healthy().but(t, drain).scraped("b1", 0, 0), beside...),
 		"a planned drain; broker and sidecar are worked on":       append(healthy().but(t, drain).scraped("b1", at+3*time.Minute, 10*time.Minute), beside...),
 		"a pause, in which the broker is down":                    append(healthy().but(t, pause).scraped("b1", 0, 0), beside...),

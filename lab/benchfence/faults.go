@@ -89,7 +89,7 @@ func (h harm) hurt(hole bool) func(context.Context, *run, *outcome) error {
 		if err := take(); err != nil {
 			return err
 		}
-		if err := wait(ctx, apart); err != nil {
+		if err := harness.Wait(ctx, apart); err != nil {
 			return err
 		}
 		if err := h.do(ctx, r.sidecar, func(f func()) { r.undo = append(r.undo, f) }); err != nil && r.sidecar.Running() {
@@ -99,7 +99,7 @@ func (h harm) hurt(hole bool) func(context.Context, *run, *outcome) error {
 		latest := from.Add(r.ttl)
 		r.deadline.CompareAndSwap(nil, &latest)
 		for range 2 { // a starved sidecar may have renewed meanwhile
-			_ = wait(ctx, time.Until(*r.deadline.Load()))
+			_ = harness.Wait(ctx, time.Until(*r.deadline.Load()))
 		}
 		if !hole {
 			if err := errors.Join(r.link.Cut(), r.etcd.Thaw()); err != nil { // back for the others only
@@ -113,14 +113,10 @@ func (h harm) hurt(hole bool) func(context.Context, *run, *outcome) error {
 
 // hang has the leader hang in its disk. The lease may live on at the others.
 func hang(ctx context.Context, r *run, o *outcome) error {
-	hung, err := r.cluster.HangLeader(ctx)
-	if err != nil {
+	if err := r.cluster.HangLeader(ctx, r.leader); err != nil {
 		return err
 	}
-	if hung != r.leader {
-		return fmt.Errorf("%s leads, no more %s, which the sidecar knows", hung.Name, r.leader.Name)
-	}
-	_, err = r.history.Await(ctx, 2*r.ttl, "the end of the key", r.history.From, harness.DeletedKey((harness.Keys{}).Registration(id)))
+	_, err := r.history.Await(ctx, 2*r.ttl, "the end of the key", r.history.From, harness.DeletedKey((harness.Keys{}).Registration(id)))
 	if errors.Is(err, context.DeadlineExceeded) && r.hangs == everyEndpoint {
 		o.kept = true
 		return nil
@@ -136,7 +132,7 @@ func restartBroker(pause time.Duration) func(context.Context, *run, *outcome) er
 			return err
 		}
 		if r.rng.IntN(2) == 0 { // it also ends by itself, while it may still serve
-			_ = wait(ctx, time.Duration(r.rng.Int64N(int64(r.ttl/2))))
+			_ = harness.Wait(ctx, time.Duration(r.rng.Int64N(int64(r.ttl/2))))
 			_ = r.nats.Kill() // it may have ended just now
 		}
 		return r.judge(ctx, o, 3*r.ttl/2)
@@ -150,7 +146,7 @@ func restartOnce(tenth int) func(context.Context, *run, *outcome) error {
 		if err := r.link.Cut(); err != nil {
 			return err
 		}
-		_ = wait(ctx, r.ttl*time.Duration(tenth)/10)
+		_ = harness.Wait(ctx, r.ttl*time.Duration(tenth)/10)
 		if err := errors.Join(r.sidecar.Kill(), r.sidecar.Start()); err != nil {
 			return err
 		}
@@ -164,7 +160,7 @@ func restartAlways(ctx context.Context, r *run, o *outcome) error {
 		return err
 	}
 	for range 10 {
-		_ = wait(ctx, r.ttl/10)
+		_ = harness.Wait(ctx, r.ttl/10)
 		if err := errors.Join(r.sidecar.Kill(), r.sidecar.Start()); err != nil {
 			return err
 		}

@@ -41,26 +41,21 @@ func hands(bring func(context.Context, *nats.Conn, string) error, freeze bool) f
 		}); err != nil {
 			return err
 		}
-		_ = wait(ctx, time.Duration(r.rng.Int64N(int64(r.ttl)))) // before and after the key is gone
+		_ = harness.Wait(ctx, time.Duration(r.rng.Int64N(int64(r.ttl)))) // before and after the key is gone
 		if freeze {
 			if err := r.sidecar.Freeze(); err != nil {
 				return err
 			}
 		}
-		if !r.nats.Running() { // stopped for want of a proof in time: there is nothing to bring back
-			o.served = known(0)
-			return nil
-		}
-		c, err := r.nats.Connect()
+		from, err := r.broughtBack(ctx, bring)
 		if err != nil {
 			return err
 		}
-		defer c.Close()
-		from := time.Now()
-		if err := bring(ctx, c, topic); err != nil {
-			return err
+		if from.IsZero() {
+			o.served = known(0)
+			return nil
 		}
-		_ = wait(ctx, o.limit+2*time.Second)
+		_ = harness.Wait(ctx, o.limit+2*time.Second)
 		last, _, err := r.last(from, time.Now())
 		if err != nil {
 			return err
@@ -69,4 +64,24 @@ func hands(bring func(context.Context, *nats.Conn, string) error, freeze bool) f
 		o.claim(standstill.Judge("served", from, from.Add(o.limit), o.served.Duration, o.limit))
 		return nil
 	}
+}
+
+// broughtBack has others bring the topic back, and is when they did. They try again where the
+// broker refuses: it may be giving the topic up at that moment. Zero: it was stopped for want of
+// a proof in time, so there is nothing to bring back.
+func (r *run) broughtBack(ctx context.Context, bring func(context.Context, *nats.Conn, string) error) (from time.Time, err error) {
+	err = harness.Await(ctx, r.ttl, "the topic to be brought back", func(ctx context.Context) (bool, string) {
+		from = time.Now()
+		c, err := r.nats.Connect()
+		if err == nil {
+			defer c.Close()
+			err = bring(ctx, c, topic)
+		}
+		if err != nil && !r.nats.Running() {
+			from = time.Time{}
+			return true, ""
+		}
+		return err == nil, fmt.Sprint(err)
+	})
+	return from, err
 }

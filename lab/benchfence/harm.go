@@ -47,21 +47,12 @@ func (h harm) do(ctx context.Context, s *harness.Sidecar, undo func(func())) err
 	})
 	go func() {
 		defer close(done)
-		for ctx.Err() == nil && errors.Join(s.Signal(syscall.SIGSTOP), wait(ctx, stopFor), s.Thaw()) == nil {
-			_ = wait(ctx, runFor)
+		for ctx.Err() == nil && errors.Join(s.Signal(syscall.SIGSTOP), harness.Wait(ctx, stopFor), s.Thaw()) == nil {
+			_ = harness.Wait(ctx, runFor)
 		}
 		_ = s.Thaw() // it may have ended
 	}()
 	return nil
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // cpuGroup is where a version 1 hierarchy of the processor is mounted.

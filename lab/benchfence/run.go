@@ -56,6 +56,9 @@ type run struct {
 // message is one that was stored.
 type message struct{ sent, stored time.Time }
 
+// errNotUp begins what kept a lab from coming up, before there was a fault.
+var errNotUp = errors.New("the lab did not come up")
+
 func (r *run) play(ctx context.Context) (o outcome) {
 	o.what = r.name
 	if r.lab, o.err = harness.New(); o.err != nil {
@@ -73,7 +76,7 @@ func (r *run) play(ctx context.Context) (o outcome) {
 		}
 	}()
 	if o.err = r.setUp(ctx); o.err != nil {
-		o.err = fmt.Errorf("%w; logs:\n%s", o.err, r.lab.Logs(15))
+		o.err = fmt.Errorf("%w: %w; logs:\n%s", errNotUp, o.err, r.lab.Logs(15))
 		return o
 	}
 	if g, ok := r.sidecar.Guard(); ok && !r.bare {
@@ -81,7 +84,7 @@ func (r *run) play(ctx context.Context) (o outcome) {
 	}
 	go func() { r.publish(ctx); watchers <- struct{}{} }()
 	go func() { r.follow(ctx); watchers <- struct{}{} }()
-	_ = wait(ctx, time.Duration(r.rng.Int64N(int64(r.ttl/4)))) // any phase of the renewals
+	_ = harness.Wait(ctx, time.Duration(r.rng.Int64N(int64(r.ttl/4)))) // any phase of the renewals
 	err := r.hurt(ctx, r, &o)
 	o.by = r.stopper(o)
 	cancel()
@@ -180,7 +183,7 @@ func (r *run) publish(ctx context.Context) {
 		case errors.Is(err, nats.ErrNoResponders):
 			r.refused.Store(&m.sent)
 		}
-		_ = wait(ctx, publishEvery)
+		_ = harness.Wait(ctx, publishEvery)
 	}
 }
 
@@ -227,7 +230,7 @@ func (r *run) follow(ctx context.Context) {
 		if g, ok := r.sidecar.Guard(); ok && !g.Deadline.IsZero() {
 			r.deadline.Store(&g.Deadline)
 		}
-		_ = wait(ctx, lookEvery)
+		_ = harness.Wait(ctx, lookEvery)
 	}
 }
 
@@ -239,7 +242,7 @@ func (r *run) judge(ctx context.Context, o *outcome, on time.Duration) error {
 	if err != nil {
 		return err
 	}
-	_ = wait(ctx, on)
+	_ = harness.Wait(ctx, on)
 	until := time.Now()
 	if again, ok := r.history.Find(gone.Revision+1, harness.PutKey(key)); ok {
 		until = again.At

@@ -7,7 +7,8 @@
 // the time from the heal to the registration is read from a watch on etcd that was
 // never cut. The phases of the pairs are staggered. The heal counts from before the
 // command that removes the rules, so the figures are slightly too long, never too
-// short. A peer stays registered throughout.
+// short. A peer stays registered throughout. The policy is reconnect: drain waits for one
+// renewal, to see who lived on.
 //
 // Exit code 1: the sidecar's slowest run took more than 1 s, or the median more
 // than 0.5 s, or a registration did not expire. Exit code 75: it took longer while this

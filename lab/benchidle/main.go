@@ -97,7 +97,7 @@ func bench(ctx context.Context, out io.Writer, p plan) (err error) {
 		return err
 	}
 	defer stop()
-	if err := wait(ctx, p.settle); err != nil {
+	if err := harness.Wait(ctx, p.settle); err != nil {
 		return err
 	}
 	guard, _ := sidecar.Guard()
@@ -162,7 +162,7 @@ func measure(ctx context.Context, length time.Duration, parties []*party) error 
 			return fmt.Errorf("measure the %s: %w", p.name, err)
 		}
 	}
-	if err := wait(ctx, length); err != nil {
+	if err := harness.Wait(ctx, length); err != nil {
 		return err
 	}
 	for i, p := range parties {
@@ -208,13 +208,4 @@ func excused(err error, stood, length time.Duration) error {
 		return err
 	}
 	return fmt.Errorf("%w: stood still for %v of %v: %w", standstill.ErrUnjudged, stood.Round(time.Millisecond), length, err)
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -8,11 +8,20 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/brokerapi/nats"
 	"holdfast/recovery"
 )
 
 // noRecords stands for etcd: no topic has a record of its own.
 type noRecords struct{}
+
+// listed gives the broker's list the reconciler's form, as the sidecar does.
+type listed struct{ *nats.Broker }
+
+func (l listed) Topics(ctx context.Context) (recovery.Held, error) {
+	held, err := l.Broker.Topics(ctx)
+	return recovery.Held(held), err
+}
 
 func (noRecords) Records(context.Context, []string) (map[string][]byte, error) { return nil, nil }
 
@@ -29,7 +38,7 @@ func openReconciler(ctx context.Context, s *server) (loader, func(), error) {
 	ended := make(chan struct{})
 	start := func(concurrency int) {
 		r = recovery.NewReconciler(recovery.ReconcilerSettings{Concurrency: concurrency, MassChangeShare: 0.5},
-			b, noRecords{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+			listed{b}, noRecords{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 		r.SetAssigned(true, nil, nil)
 		r.SetOrders(recovery.Orders{Epoch: 1, Mode: recovery.Active, Attached: true, Instance: "bench"})
 		go func() {

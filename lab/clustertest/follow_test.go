@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"holdfast/cluster"
+	"holdfast/lab/harness"
 )
 
 // mirror is what a follower knows, kept from updates alone.
@@ -23,6 +24,7 @@ type mirror struct {
 	content map[string]string
 	fulls   int
 	empties int // full updates without content
+	parts   int // updates that are not the end of a list
 	errs    []error
 	atFull  func(n int) // called within the nth full update
 	stop    func()
@@ -55,6 +57,9 @@ func (m *mirror) take(u cluster.Update) {
 		if len(u.Puts) == 0 {
 			m.empties++
 		}
+	}
+	if u.More {
+		m.parts++
 	}
 	for _, kv := range u.Puts {
 		m.content[kv.Key] = string(kv.Value)
@@ -134,10 +139,42 @@ func TestFollowListsInPagesAtOneRevision(t *testing.T) {
 		if err := c.Assign(bounded(t), "b1", topics); err != nil {
 			t.Fatal(err)
 		}
-		m := follow(t, c, cluster.Target{Key: c.Keys().Assignments("b1"), Prefix: true, KeysOnly: true}, nil)
+		target := cluster.Target{Key: c.Keys().Assignments("b1"), Prefix: true, KeysOnly: true}
+		m := follow(t, c, target, nil)
 		m.until(t, "2500 keys", func() bool { return len(m.content) == len(topics) })
-		if m.fulls != 1 || len(m.errs) > 0 {
-			t.Errorf("%d full updates and errors %v, want one and none", m.fulls, m.errs)
+		if m.fulls != 1 || m.parts != 0 || len(m.errs) > 0 {
+			t.Errorf("%d full updates, %d parts and errors %v, want one and none", m.fulls, m.parts, m.errs)
+		}
+		target.InParts = true
+		m = follow(t, c, target, nil)
+		m.until(t, "2500 keys in three parts", func() bool { return len(m.content) == len(topics) })
+		if m.fulls != 1 || m.parts != 2 || len(m.errs) > 0 {
+			t.Errorf("%d full updates, %d parts before the last and errors %v, want one, two and none", m.fulls, m.parts, m.errs)
+		}
+	})
+}
+
+func TestAListInPartsThatFailsBeginsAnew(t *testing.T) {
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		topics := topicNames(1500)
+		if err := c.Assign(bounded(t), "b1", topics); err != nil {
+			t.Fatal(err)
+		}
+		first := c.Keys().Assignment("b1", topics[0])
+		m := follow(t, c, cluster.Target{Key: c.Keys().Assignments("b1"), Prefix: true, KeysOnly: true, InParts: true}, func(n int) {
+			if n > 1 {
+				return
+			}
+			e.remove(t, first) // it is in the part that was told
+			last := must[*clientv3.PutResponse](t)(e.raw.Put(bounded(t), prefix(t)+"/another", "1"))
+			if _, err := e.raw.Compact(bounded(t), last.Header.Revision); err != nil {
+				t.Error(err)
+			}
+		})
+		m.until(t, "1499 keys", func() bool { return m.fulls == 2 && len(m.content) == len(topics)-1 })
+		if _, there := m.content[first]; there || len(m.errs) != 1 || !contains(m.errs[0], "compacted") {
+			t.Errorf("the one that was removed is there: %v; errors %v, want the compaction", there, m.errs)
 		}
 	})
 }
@@ -235,8 +272,13 @@ func TestFollowSurvivesARestartOfEtcd(t *testing.T) {
 	if err := <-reconnected; err != nil {
 		t.Errorf("the line did not come back by itself: %v", err)
 	}
-	if _, err := l.KeepAlive(bounded(t), id, false); err != nil {
-		t.Errorf("renewing right after the reconnection: %v", err)
+	// The connection that came up may be the last one of the etcd that stopped.
+	err = harness.Await(t.Context(), wait, "a renewal after the reconnection", func(context.Context) (bool, string) {
+		_, err := l.KeepAlive(bounded(t), id, false)
+		return err == nil, fmt.Sprint(err)
+	})
+	if err != nil {
+		t.Error(err)
 	}
 	m.until(t, "a second full update", func() bool { return m.fulls == 2 })
 	// A write goes out once, and may meet the last connection of the etcd that stopped.

@@ -81,20 +81,23 @@ func TestBrokersWithKeysOfTheirOwnAreSeenWhereTheyRegister(t *testing.T) {
 		e.put(t, prefix(t)+"/cluster/register/stray", "{}") // where no such broker registers
 		session, registration := e.registersItself(t, c, "h:1")
 		e.registersItself(t, c, "h:2")
-		s := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "h:1"))
+		s := must[cluster.Snapshot](t)(c.SnapshotOf(bounded(t), cluster.Who{Name: "h:1", Registered: "h:1", Oldest: true}))
 		if r := s.Registration; r == nil || r.BrokerID != "h:1" || r.LeaseID != session || string(r.Value) != registration {
 			t.Errorf("the registration was read as %+v", r)
 		}
 		if peer := e.get(t, c.Keys().Registration("h:2")).Kvs[0].CreateRevision; !s.AnyRegistered || s.OldestPeerRevision != peer {
 			t.Errorf("the oldest peer is of revision %d, want %d", s.OldestPeerRevision, peer)
 		}
-		var names []string
-		for _, b := range must[[]cluster.FleetBroker](t)(c.Fleet(bounded(t))) {
-			names = append(names, b.BrokerID)
+		for name, owner := range map[string]string{"1": `{"url":"x://h:1"}`, "2": `{"url":"x://h:1"}`, "3": `{"url":"x://h:2"}`, "4": `{}`} {
+			e.put(t, c.Keys().Owners()+name, owner)
 		}
-		slices.Sort(names)
-		if !slices.Equal(names, []string{"h:1", "h:2"}) {
-			t.Errorf("the fleet is %q", names)
+		var fleet []string
+		for _, b := range must[[]cluster.FleetBroker](t)(c.Fleet(bounded(t))) {
+			fleet = append(fleet, fmt.Sprintf("%s serves %d", b.BrokerID, b.Assignments))
+		}
+		slices.Sort(fleet)
+		if !slices.Equal(fleet, []string{"h:1 serves 2", "h:2 serves 1"}) {
+			t.Errorf("the fleet is %q", fleet)
 		}
 	})
 }
@@ -120,7 +123,7 @@ func TestJoiningWritesTheMemberRecordAndNothingElse(t *testing.T) {
 		if m := now.Member; m == nil || m.Era != 3 || m.Revision != seen.Revision || m.Incarnation != "i-1" || m.ModRevision != member.ModRevision {
 			t.Errorf("the member record was read as %+v", m)
 		}
-		if now.Era != (cluster.Era{}) || now.State != nil {
+		if now.Era.ModRevision != 0 || now.State != nil {
 			t.Errorf("era %+v and state %+v, want neither written", now.Era, now.State)
 		}
 	})

@@ -78,6 +78,8 @@ func (s *httpServer) GiveAway(t *testing.T, topic string) {
 	do(t, s.Reference.GiveAway(bound(t), topic))
 }
 
+func (s *httpServer) Litter(t *testing.T) { t.Helper(); do(t, s.Reference.Litter(bound(t), "orders")) }
+
 func (s *httpServer) AddForeign(t *testing.T) func() error {
 	t.Helper()
 	names := []string{"orders", "/orders", "/default/orders/", "/default//orders", "/default/theirs", "default/orders", " /default/orders"}

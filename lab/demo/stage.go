@@ -208,7 +208,7 @@ Play a fault. Alerts are told here when they fire, with what to do, and when the
       # then its guard stops the broker: HoldfastGuardFired, HoldfastBrokerDown, and nobody starts it again here
   kill -STOP %[5]d   # freeze etcd: HoldfastManyLeasesLost. Undo: kill -CONT %[5]d
   %[6]s drain --control-socket %[7]s --reason "a look around"
-      # a person's own drain alarms nobody. Undo: the same with activate
+      # an operator's own drain alarms nobody. Undo: the same with activate
 `, first.nats.PID(), first.id, last.sidecar.PID(), last.id, s.etcd.PID(), bin, first.sidecar.ControlSocket)
 	return b.String()
 }

@@ -257,6 +257,11 @@ var slowLanes = []laneOf{{name: "blind", prepare: func(l *lane) {
 		l.n.awaitReady()
 	},
 }}},
+	{name: "alone", prepare: func(l *lane) { l.n = l.broker(nodeOptions{}) }, faults: []fault{{
+		what: "the only broker hangs", on: "alone", alerts: []string{"HoldfastIllTogether"}, never: []string{"HoldfastFencingFailed"},
+		play:   func(l *lane) { l.must(l.n.nats.Freeze()) },
+		repair: "it runs on", mend: func(l *lane) { l.must(l.n.nats.Thaw()) },
+	}}},
 	{name: "stuck", prepare: (*lane).prepareEcho, faults: []fault{{
 		what: "the sidecar's loop runs no more, and its web listener answers", on: "stuck", alerts: []string{"HoldfastLoopStuck"},
 		nearest: "Nothing outside stops the loop alone: it waits for no disk, network, log or guard. So what answers the " +

@@ -18,6 +18,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"holdfast/lab/harness"
+	"holdfast/standstill"
 )
 
 // How the faults are played.
@@ -154,10 +155,22 @@ func (l *lane) restarts() {
 		if slices.ContainsFunc(l.firing("cluster="+l.name), isNamed("HoldfastRestarting")) {
 			return
 		}
+		began := time.Now()
 		l.must(l.n.sidecar.Stop(l.ctx))
 		l.must(l.n.sidecar.Start())
 		l.n.isBack()
+		l.longest = max(l.longest, time.Since(began))
 	}
+	standstill.Check(l.t, l.slowRestarts("HoldfastRestarting does not fire"))
+}
+
+// slowRestarts is unjudged where a restart took so long that HoldfastDown may fire for it.
+func (l *lane) slowRestarts(what any) error {
+	const down = 2 * time.Minute // the for of HoldfastDown
+	if l.longest < down/alertFaster {
+		return nil
+	}
+	return fmt.Errorf("%w: %v: a restart took %v, and %v are %v here", standstill.ErrUnjudged, what, l.longest.Round(time.Millisecond), down, down/alertFaster)
 }
 
 // isBack waits until the broker is ready, with a person's word if it needs one: on a slow

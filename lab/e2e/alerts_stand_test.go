@@ -13,6 +13,7 @@ import (
 
 	"holdfast/lab/harness"
 	"holdfast/lab/prom"
+	"holdfast/standstill"
 )
 
 const (
@@ -131,6 +132,7 @@ type lane struct {
 	front    *harness.Front
 	mangler  *harness.Mangler
 	undo     func()
+	longest  time.Duration // of the restarts that were played
 }
 
 type laneOf struct {
@@ -197,6 +199,7 @@ func (l *lane) suffers(f fault) {
 	changes, _ := l.prom.Changes()
 	for _, c := range changes {
 		if c.At.After(began) && c.Alert.State == prom.Firing && c.Alert.Labels["cluster"] == l.name && slices.Contains(f.never, c.Alert.Name) {
+			standstill.Check(l.t, l.slowRestarts(c))
 			l.t.Errorf("by the fault %q fired %v, which must not", f.what, c)
 		}
 	}

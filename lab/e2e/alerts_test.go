@@ -47,6 +47,11 @@ func hasFor(t *testing.T, alert string) bool {
 	return false
 }
 
+// unplayed are alerts whose fault takes longer than a test may, and what shows them instead.
+var unplayed = map[string]string{
+	"HoldfastKeyOutlivesLease": "two looks five minutes apart: agent/outlived_test.go has the looks, lab/clustertest the registration on a real etcd, alerts/tests the rule",
+}
+
 func TestEveryAlertHasAFaultThatItIsNamedFor(t *testing.T) {
 	t.Parallel()
 	played := map[string]bool{}
@@ -66,7 +71,9 @@ func TestEveryAlertHasAFaultThatItIsNamedFor(t *testing.T) {
 		}
 	}
 	for _, r := range alertingRules(t) {
-		if !played[r.Alert] {
+		if why := unplayed[r.Alert]; why != "" && played[r.Alert] {
+			t.Errorf("%s is played: %s", r.Alert, why)
+		} else if why == "" && !played[r.Alert] {
 			t.Errorf("%s: no fault is played for it", r.Alert)
 		}
 	}

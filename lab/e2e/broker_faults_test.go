@@ -204,6 +204,7 @@ func TestABrokerThatAnswersGarbageIsDownAndNoHarmToTheSidecar(t *testing.T) {
 	t.Run("until the deadline is near", func(t *testing.T) {
 		t.Parallel()
 		s := newStand(t)
+		s.fronted("n2", "/default/b") // alone n1 would be held
 		n := "n1"
 		c := s.fronted(n, "/default/a")
 		c.SetFlags("--broker-pid-file", c.nats.PIDFile)

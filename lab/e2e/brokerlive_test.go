@@ -16,6 +16,7 @@ import (
 func TestBrokerLiveAsksForARestartOfABrokerThatHangs(t *testing.T) {
 	long(t)
 	s := newStage(t)
+	s.peer("n2") // alone it would be held, and asked for nothing
 	n := s.add("n1", nodeOptions{})
 	answers := func(want int) {
 		t.Helper()
@@ -40,6 +41,7 @@ func TestBrokerLiveAsksForARestartOfABrokerThatHangs(t *testing.T) {
 	s.must(n.nats.Kill())
 	answers(http.StatusOK)
 	s.must(n.nats.Launch())
-	n.awaitReady()
+	n.await("drained: the peer lived on", func(st harness.Status) bool { return st.Mode == "drained" && st.Attachment == "attached" })
+	n.activate()
 	answers(http.StatusOK)
 }

@@ -135,7 +135,6 @@ func TestWipedDataDirectoryIsNoFirstBoot(t *testing.T) {
 	s.ok(c.nats.Start(s.ctx))
 	c.awaitBooted()
 	s.ok(c.AwaitReady(s.ctx, bound))
-	reg := c.registration()
 
 	t.Run("wiped while the broker runs", func(t *testing.T) {
 		s.ok(os.RemoveAll(filepath.Join(dir, "jetstream")))
@@ -152,17 +151,55 @@ func TestWipedDataDirectoryIsNoFirstBoot(t *testing.T) {
 		s.ok(c.AwaitNotReady(s.ctx, bound))
 		s.ok(c.nats.Start(s.ctx))
 		c.awaitLines(2, `msg="broker boot" kind=restart`)
-		st := c.await("the mode", func(st harness.Status) bool { return st.Boot.Reason == "fast_restart" })
+		st := c.await("the mode", func(st harness.Status) bool { return st.Mode == "drained" && st.Reason == "data_missing" })
 		if st.Boot.Kind != "restart" || !strings.Contains(evidence(st), "state file records a completed first boot") || !strings.Contains(evidence(st), "etcd knows this broker") {
 			t.Errorf("boot %s (%s), want restart by state file and etcd", st.Boot.Kind, evidence(st))
 		}
-		if after := c.registration(); after != reg {
-			t.Errorf("registration %+v, want %+v", after, reg)
-		}
+		c.awaitLines(1, "reason=data_missing detail=\"the broker had data, and the data directory "+dir+" is not there")
 	})
 	if n := c.metric(`holdfast_broker_boots_total{kind="first_boot",reason="boot"}`); n != 0 {
 		t.Errorf("%v first boots were counted, want none", n)
 	}
+	c.stayedLive()
+}
+
+// The server's disk is exchanged while it is down, for less than the TTL.
+func TestAServerThatComesBackOnAnotherDiskIsDrained(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
+	c := s.couple("n1")
+	c.serves("/default/a")
+	held := filepath.Join(c.nats.StoreDir, "jetstream")
+	restart := func(meanwhile func() error) harness.Status {
+		t.Helper()
+		s.ok(c.nats.Kill())
+		s.ok(c.AwaitNotReady(s.ctx, bound))
+		boots := len(c.lines(`msg="broker boot"`))
+		s.ok(meanwhile())
+		s.ok(c.nats.Start(s.ctx))
+		c.awaitLines(boots+1, `msg="broker boot"`)
+		return c.awaitBooted()
+	}
+	st := restart(func() error { return errors.Join(os.Rename(held, held+".broken"), os.Mkdir(held, 0o755)) })
+	if st.Mode != "drained" || st.Reason != "data_missing" {
+		t.Fatalf("%s (%s), want drained, data_missing", st.Mode, st.Reason)
+	}
+	c.renewsOn()
+	if c.Ready(s.ctx) {
+		t.Error("ready without its data")
+	}
+	if got := c.state(); got.Reason != "data_missing" {
+		t.Errorf("state in etcd %+v", got)
+	}
+	// Its data is brought to yet another disk, and an operator has looked.
+	c.activate()
+	if st := restart(func() error {
+		return errors.Join(os.RemoveAll(held), os.CopyFS(held, os.DirFS(held+".broken")))
+	}); st.Mode != "active" || st.Reason != "fast_restart" {
+		t.Errorf("%s (%s), want active, fast_restart: its data is older than the process", st.Mode, st.Reason)
+	}
+	s.ok(c.AwaitReady(s.ctx, bound))
 	c.stayedLive()
 }
 

@@ -118,24 +118,18 @@ func TestRegisteringTwiceIsSafe(t *testing.T) {
 	c.stayedLive()
 }
 
-func TestARegistrationGivenUpAmongPeersComesBackDrained(t *testing.T) {
+func TestARegistrationGivenUpOnPurposeAmongPeersComesBackActive(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
 	peer, c := s.couple("n2"), s.couple("n1")
 	if code := c.terminate(); code != 0 {
 		t.Fatalf("exit code %d, want 0", code)
 	}
-	from := time.Now()
 	c.run()
 	st := c.await("a mode", func(st harness.Status) bool { return st.Mode != "" })
-	if st.Mode != "drained" || st.Reason != "stale_restart" || st.Boot.Kind != "restart" {
-		t.Errorf("boot %s, %s (%s); want restart, drained, stale_restart: peers may have taken over", st.Boot.Kind, st.Mode, st.Reason)
+	if st.Mode != "active" || st.Reason != "planned_restart" || st.Boot.Kind != "restart" {
+		t.Errorf("boot %s, %s (%s); want restart, active, planned_restart", st.Boot.Kind, st.Mode, st.Reason)
 	}
-	c.awaitRecorded(time.Now())
-	if err := c.probes.NeverReady(from, time.Now()); err != nil {
-		t.Error(err)
-	}
-	s.ok(c.Activate(s.ctx, "test"))
 	s.ok(c.AwaitReady(s.ctx, bound))
 	c.stayedLive()
 	peer.stayedLive()

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -67,13 +69,63 @@ func TestTwoSidecarsWithOneBrokerIDDoNotFight(t *testing.T) {
 		}
 		back := s.awaitChange("the second's registration", mark, harness.PutKey(s.keys.Registration("n1")))
 		st := twin.await("a startup decision", func(st harness.Status) bool { return st.Mode != "" && st.Epoch == back.Revision })
-		// etcd knows the id, and nobody else is registered.
-		if st.Boot.Kind != "restart" || st.Mode != "active" || st.Reason != "full_cluster_restart" {
-			t.Errorf("boot %s, %s (%s); want restart, active, full_cluster_restart", st.Boot.Kind, st.Mode, st.Reason)
+		// etcd knows the id, and that its data was on another disk.
+		if st.Boot.Kind != "restart" || st.Mode != "drained" || st.Reason != "data_missing" {
+			t.Errorf("boot %s, %s (%s); want restart, drained, data_missing", st.Boot.Kind, st.Mode, st.Reason)
 		}
-		s.ok(twin.AwaitReady(s.ctx, bound))
+		twin.activate()
 	})
 	twin.stayedLive()
+}
+
+// A volume was cloned: another sidecar and another server have the state of the first.
+func TestACopyOfAStateDirectoryServesNothing(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
+	first := s.couple("n1")
+	first.serves("/default/a")
+	reg := first.registration()
+	from := s.caughtUp()
+
+	n, err := s.lab.NewNATS(harness.NATSOptions{Name: "n1-copy", Extra: `server_name: "n1"`})
+	s.ok(err)
+	s.ok(os.CopyFS(filepath.Join(n.StoreDir, "jetstream"), os.DirFS(filepath.Join(first.nats.StoreDir, "jetstream"))))
+	s.ok(n.Start(s.ctx))
+	c := s.beside(n)
+	c.id = "n1"
+	for _, name := range []string{"state.json", "renewal"} {
+		raw, err := os.ReadFile(filepath.Join(first.StateDir, name))
+		s.ok(err)
+		s.ok(os.WriteFile(filepath.Join(c.StateDir, name), raw, 0o600))
+	}
+	c.run()
+	st := c.await("the conflict", func(st harness.Status) bool {
+		return strings.Contains(strings.Join(st.Ready.Causes, " "), "one is a copy of the other")
+	})
+	if st.Attachment != "detached" || st.Registration.CreateRevision != 0 {
+		t.Errorf("the copy is %s with registration %+v, want detached without one", st.Attachment, st.Registration)
+	}
+	first.renewsOn()
+	s.notServed(c, "/default/a")
+	if err := c.probes.NeverReady(time.Time{}, time.Now()); err != nil {
+		t.Error(err)
+	}
+	if after := first.registration(); after != reg {
+		t.Errorf("the registration changed from %+v to %+v", reg, after)
+	}
+	mark := s.caughtUp()
+	for _, ch := range s.history.Changes() {
+		if ch.Revision > from && ch.Revision < mark {
+			t.Errorf("etcd was changed: %v", ch)
+		}
+	}
+	first.serves("/default/a")
+	if err := first.probes.AlwaysReady(first.awaitReadySince(), time.Now()); err != nil {
+		t.Error(err)
+	}
+	first.stayedLive()
+	c.stayedLive()
 }
 
 // awaitReadySince is when the recorder first heard that it is ready.
@@ -105,8 +157,8 @@ func TestAKilledTwinLeavesTheIDAfterItsTTL(t *testing.T) {
 	s.ok(first.Kill())
 	s.awaitChange("the expiry", rev, harness.DeletedKey(s.keys.Registration("n1")))
 	st := twin.await("drained", func(st harness.Status) bool { return st.Mode == "drained" && st.Registration.Present })
-	if st.Reason != "stale_restart" {
-		t.Errorf("reason %s, want stale_restart: the cluster lived on", st.Reason)
+	if st.Reason != "data_missing" {
+		t.Errorf("reason %s, want data_missing: what the id had was on another disk", st.Reason)
 	}
 	if err := twin.probes.NeverReady(time.Time{}, time.Now()); err != nil {
 		t.Error(err)

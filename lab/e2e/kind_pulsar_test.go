@@ -47,7 +47,9 @@ func preparePulsar(registration string) func(s *stage, o brokerOptions) (broker,
 	return func(s *stage, o brokerOptions) (broker, error) {
 		session := o.TTL // the one that is adopted
 		if registration == "own" {
-			session = o.TTL * 5 / 8 // the next process waits for its end, and must still come up within the TTL
+			// The next process waits for its end, and must still come up within the TTL. A broker
+			// that has just renewed must outlive a cut of nearly half the TTL.
+			session = max(o.TTL*5/8, o.TTL-8*time.Second)
 		}
 		p, err := s.NewPulsar(harness.PulsarOptions{Name: o.ID, Place: o.Place, Etcd: o.Etcd, SessionTimeout: session.Truncate(time.Second)})
 		if err != nil {
@@ -87,7 +89,7 @@ func (b pulsarBroker) Start(ctx context.Context) error {
 
 func (b pulsarBroker) Driver() []string {
 	return []string{"--driver", "pulsar", "--registration", b.registration, "--broker-admin", b.URL(), "--pulsar-cluster", harness.PulsarCluster,
-		"--pulsar-status-file", b.StatusFile, "--broker-pid-file", b.pidFile, "--fence", "ready,stop",
+		"--pulsar-status-file", b.StatusFile, "--broker-pid-file", b.pidFile, "--fence", "ready,stop", "--session-expired-policy", "drain", "--restart-grace", "0s",
 		"--audit-interval", "300ms"} // nothing else tells what clients had it own
 }
 

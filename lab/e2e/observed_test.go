@@ -3,6 +3,8 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"holdfast/lab/harness"
@@ -47,15 +49,15 @@ func (n *node) alwaysLive(since time.Time) {
 }
 
 // awaitEvent waits for the first event of that kind in the journal since a moment.
-func (n *node) awaitEvent(since time.Time, kind, to string) (event harness.Event) {
+func (n *node) awaitEvent(since time.Time, kind string, to ...string) (event harness.Event) {
 	n.t.Helper()
-	n.must(harness.Await(n.ctx, n.ttl+bound, "event "+kind+" "+to+" of "+n.id, func(ctx context.Context) (bool, string) {
+	n.must(harness.Await(n.ctx, n.ttl+bound, "event "+kind+" "+strings.Join(to, " or ")+" of "+n.id, func(ctx context.Context) (bool, string) {
 		events, err := n.sidecar.Events(ctx)
 		if err != nil {
 			return false, err.Error()
 		}
 		for _, e := range events {
-			if e.At.After(since) && e.Kind == kind && e.To == to {
+			if e.At.After(since) && e.Kind == kind && slices.Contains(to, e.To) {
 				event = e
 				return true, ""
 			}

@@ -31,7 +31,7 @@ func TestAPulsarBrokerThatWasAwayForTooLongComesBackDrained(t *testing.T) {
 			s := newStand(t)
 			p, peer := s.pulsar("p1"), s.pulsar("p2")
 			s.besidePulsar(peer, "--registration", registration)
-			c := s.besidePulsar(p, "--registration", registration, "--audit-interval", "500ms")
+			c := s.besidePulsar(p, "--registration", registration, "--session-expired-policy", "drain", "--audit-interval", "500ms")
 			probes := s.lab.Record(c.Sidecar)
 			apart := topicsApart(3)
 			for _, topic := range apart {
@@ -150,9 +150,9 @@ func TestTwoSidecarsBesideOneAdoptedPulsarBrokerDoNotFight(t *testing.T) {
 	}
 }
 
-// A broker whose health check hangs goes on renewing its own session. Nobody takes it over,
-// and nobody is sent to it.
-func TestAnAdoptedPulsarBrokerThatHangsKeepsItsSessionAndIsNotReady(t *testing.T) {
+// A broker that is not well goes on renewing its own session. Nobody takes it over, and nobody
+// is sent to it.
+func TestAnAdoptedPulsarBrokerThatIsNotWellKeepsItsSessionAndIsNotReady(t *testing.T) {
 	takesLong(t)
 	t.Parallel()
 	s := newStand(t)
@@ -161,7 +161,7 @@ func TestAnAdoptedPulsarBrokerThatHangsKeepsItsSessionAndIsNotReady(t *testing.T
 	c := s.besidePulsar(p, "--registration", "adopt", "--health-timeout", "200ms")
 	probes := s.lab.Record(c.Sidecar)
 	reg := s.key(pulsarRegistration(p))
-	s.ok(p.Fault(s.ctx, "hang-health", "on"))
+	s.ok(p.Fault(s.ctx, "not-ready", "on"))
 	s.ok(c.AwaitNotReady(s.ctx, bound))
 	since := time.Now()
 	time.Sleep(2 * standTTL) // past the sidecar's own deadline
@@ -171,7 +171,7 @@ func TestAnAdoptedPulsarBrokerThatHangsKeepsItsSessionAndIsNotReady(t *testing.T
 	if now := s.key(pulsarRegistration(p)); now != reg {
 		t.Errorf("registration %+v, want it untouched: %+v", now, reg)
 	}
-	s.ok(p.Fault(s.ctx, "hang-health", "off"))
+	s.ok(p.Fault(s.ctx, "not-ready", "off"))
 	st, err := c.Await(s.ctx, bound, "attached", func(st harness.Status) bool { return st.Attachment == "attached" })
 	s.ok(err)
 	if st.Mode != "active" || st.Epoch != reg.Create {
@@ -187,7 +187,7 @@ func TestAnAdoptedPulsarBrokerThatIsFrozenLosesItsBundlesAndComesBackDrained(t *
 	s := newStand(t)
 	p, peer := s.pulsar("p1"), s.pulsar("p2")
 	s.besidePulsar(peer, "--registration", "adopt")
-	c := s.besidePulsar(p, "--registration", "adopt", "--health-timeout", "200ms")
+	c := s.besidePulsar(p, append(asked("ready,quiesce"), "--registration", "adopt", "--health-timeout", "200ms")...)
 	probes := s.lab.Record(c.Sidecar)
 	topic := topicsApart(1)[0]
 	s.ok(p.Publish(s.ctx, topic, []byte("one")))

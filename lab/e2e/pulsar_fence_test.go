@@ -1,6 +1,9 @@
 package e2e
 
 import (
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -37,13 +40,59 @@ func (c *pulsarCouple) event(kind, to string) (found harness.Event) {
 	return found
 }
 
+// asked are the flags of who wants a broker fenced and drained though its storage fences it.
+func asked(fence string) []string {
+	return []string{"--fence", fence, "--session-expired-policy", "drain"}
+}
+
+// An outage of its registration costs its readiness and nothing else.
+func TestAPulsarBrokerGoesOnServingPastItsDeadline(t *testing.T) {
+	takesLong(t)
+	t.Parallel()
+	s := newStand(t)
+	p, peer := s.pulsar("p1"), s.pulsar("p2")
+	s.besidePulsar(peer) // so that the cluster lives on
+	c, link := s.cutPulsar(p)
+	apart := topicsApart(3)
+	for _, topic := range apart {
+		s.ok(p.Publish(s.ctx, topic, []byte("one")))
+	}
+	revision := s.caughtUp()
+	s.ok(link.Cut())
+	s.ok(c.AwaitNotReady(s.ctx, standTTL+bound))
+	s.awaitChange("the expiry of the registration", revision, harness.DeletedKey(s.keys.Registration(p.Advertised())))
+	time.Sleep(standTTL) // what is shown is that nothing happens
+	if !p.Running() || c.owns() != 3 || !c.hasStatusFile() {
+		t.Errorf("running %t with %d bundles, status file %t; want it left alone", p.Running(), c.owns(), c.hasStatusFile())
+	}
+	for _, topic := range apart {
+		s.ok(p.PublishHere(s.ctx, topic, []byte("two")))
+	}
+	s.ok(link.Heal())
+	s.ok(c.AwaitReady(s.ctx, standTTL+bound))
+	if st, err := c.Status(s.ctx); err != nil || st.Mode != "active" || c.owns() != 3 {
+		t.Errorf("after the outage: %s, %v, %d bundles", st, err, c.owns())
+	}
+
+	// Killed, and back after its TTL, it is reported and active.
+	revision = s.caughtUp()
+	s.ok(p.Kill())
+	s.awaitChange("the expiry of the registration", revision, harness.DeletedKey(s.keys.Registration(p.Advertised())))
+	s.ok(p.Start(s.ctx))
+	st, err := c.Await(s.ctx, bound, "ready again", func(st harness.Status) bool { return st.Ready.OK })
+	s.ok(err)
+	if st.Mode != "active" || st.Reason != "stale_restart" || st.Boot.Kind != "restart" {
+		t.Errorf("came back as %s", st)
+	}
+}
+
 func TestAPulsarBrokerServesNothingPastItsDeadline(t *testing.T) {
 	takesLong(t)
 	t.Parallel()
 	s := newStand(t)
 	p, peer := s.pulsar("p1"), s.pulsar("p2")
 	s.besidePulsar(peer) // so that the cluster lives on
-	c, link := s.cutPulsar(p, "--audit-interval", "500ms")
+	c, link := s.cutPulsar(p, append(asked("ready,quiesce"), "--audit-interval", "500ms")...)
 	apart := topicsApart(3)
 	for _, topic := range apart {
 		s.ok(p.Publish(s.ctx, topic, []byte("one")))
@@ -152,25 +201,25 @@ func TestThePolicyShutdownEndsAPulsarBrokerAndItsSidecar(t *testing.T) {
 	}
 }
 
-// Its health check hangs, so its registration is left to run out; what it has goes first.
-func TestAPulsarBrokerThatHangsGivesUpItsBundlesBeforeItsRegistrationEnds(t *testing.T) {
+// It is not well, so its registration is left to run out; what it has goes first.
+func TestAPulsarBrokerThatIsNotWellGivesUpItsBundlesBeforeItsRegistrationEnds(t *testing.T) {
 	takesLong(t)
 	t.Parallel()
 	s := newStand(t)
 	p, peer := s.pulsar("p1"), s.pulsar("p2")
 	s.besidePulsar(peer)
-	c := s.besidePulsar(p, "--health-timeout", "200ms")
+	c := s.besidePulsar(p, append(asked("ready,quiesce"), "--health-timeout", "200ms")...)
 	topic := topicsApart(1)[0]
 	s.ok(p.Publish(s.ctx, topic, []byte("one")))
 	revision := s.caughtUp()
-	s.ok(p.Fault(s.ctx, "hang-health", "on"))
+	s.ok(p.Fault(s.ctx, "not-ready", "on"))
 	s.ok(c.AwaitNotReady(s.ctx, bound))
 	s.awaitThat("the bundles to be unloaded", func() bool { return c.owns() == 0 })
 	unloaded := time.Now()
 	gone := s.awaitChange("the expiry of the registration", revision, harness.DeletedKey(s.keys.Registration(p.Advertised())))
 	inOrder(t, "served until", unloaded, "the registration was gone", gone.At)
 	s.ok(peer.Publish(s.ctx, topic, []byte("two")))
-	s.ok(p.Fault(s.ctx, "hang-health", "off"))
+	s.ok(p.Fault(s.ctx, "not-ready", "off"))
 	st, err := c.Await(s.ctx, bound, "drained", func(st harness.Status) bool { return st.Mode == "drained" && st.Attachment == "attached" })
 	s.ok(err)
 	if st.Reason != "registration_expired" || c.Ready(s.ctx) {
@@ -188,7 +237,8 @@ func TestAFrozenPulsarBrokerWithNoHandOnItsProcessIsNeverTakenForFenced(t *testi
 	t.Parallel()
 	s := newStand(t)
 	p := s.pulsar("p1")
-	c := s.besidePulsar(p, "--fence", "ready,quiesce,stop", "--health-timeout", "200ms")
+	s.besidePulsar(s.pulsar("p2")) // alone it would be held
+	c := s.besidePulsar(p, append(asked("ready,quiesce,stop"), "--health-timeout", "200ms")...)
 	probes := s.lab.Record(c.Sidecar)
 	s.ok(p.Publish(s.ctx, topicsApart(1)[0], []byte("one")))
 	revision := s.caughtUp()
@@ -212,5 +262,45 @@ func TestAFrozenPulsarBrokerWithNoHandOnItsProcessIsNeverTakenForFenced(t *testi
 	})
 	if err := probes.NeverReady(since.Add(100*time.Millisecond), time.Now()); err != nil {
 		t.Error(err)
+	}
+}
+
+// Thawed later, it would serve without a registration. That its lease ends stops nobody; that it
+// hangs while another broker is well does, whatever --fence says, and then others need not wait.
+func TestAFrozenPulsarBrokerIsStoppedBesideOneThatIsWell(t *testing.T) {
+	takesLong(t)
+	t.Parallel()
+	s := newStand(t)
+	const session = 20 * time.Second
+	p, peer := s.pulsarWithSession("p1", session), s.pulsarWithSession("p2", session)
+	pid := filepath.Join(s.TempDir(), "pid")
+	started := func() { s.ok(os.WriteFile(pid, []byte(strconv.Itoa(p.PID())), 0o600)) }
+	started()
+	flags := []string{"--registration", "adopt", "--lease-ttl", session.String(), "--health-timeout", "200ms"}
+	s.besidePulsar(peer, flags...)
+	c := s.besidePulsar(p, append(flags, "--broker-pid-file", pid)...)
+	topic := topicsApart(1)[0]
+	s.ok(p.Publish(s.ctx, topic, []byte("one")))
+	revision, exited := s.caughtUp(), p.Exited()
+	s.ok(p.Freeze())
+	select {
+	case <-exited:
+	case <-time.After(session + bound):
+		t.Fatal("it hangs on")
+	}
+	if e := c.event("fence", "stopped"); e.Reason != "ill" {
+		t.Errorf("the fence says %+v", e)
+	}
+	s.awaitChange("the end of the session", revision, harness.DeletedKey(pulsarRegistration(p)))
+	if e := c.event("registration", "lost"); e.Reason != "stopped" {
+		t.Errorf("the registration was lost by %+v, and not given up", e)
+	}
+	s.ok(peer.Publish(s.ctx, topic, []byte("two")))
+	s.ok(p.Start(s.ctx))
+	started()
+	st, err := c.Await(s.ctx, bound, "ready again", func(st harness.Status) bool { return st.Ready.OK && st.Boot.Kind == "restart" })
+	s.ok(err)
+	if st.Mode != "active" {
+		t.Errorf("came back as %s", st)
 	}
 }

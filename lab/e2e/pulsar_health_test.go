@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,7 +17,6 @@ func openFiles(sc *harness.Sidecar) int {
 	return len(all)
 }
 
-// Pulsar's health check has no deadline of its own.
 func TestAPulsarBrokerThatIsNotWellIsNotReadyUntilItIs(t *testing.T) {
 	takesLong(t)
 	t.Parallel()
@@ -27,10 +27,9 @@ func TestAPulsarBrokerThatIsNotWellIsNotReadyUntilItIs(t *testing.T) {
 	probes := s.lab.Record(c.Sidecar)
 	before := openFiles(c.Sidecar)
 	for _, tt := range []struct{ name, fault, on, off string }{
-		{"the health check hangs", "hang-health", "on", "off"},
-		{"the health check fails", "fail-health", "on", "off"},
 		{"the broker is not ready", "not-ready", "on", "off"},
 		{"every answer is too late", "slow", "1s", "0s"},
+		{"no answer comes", "slow", "1h", "0s"},
 	} {
 		since := time.Now()
 		s.ok(c.broker.Fault(s.ctx, tt.fault, tt.on))
@@ -63,6 +62,40 @@ func TestAPulsarBrokerThatIsNotWellIsNotReadyUntilItIs(t *testing.T) {
 	if st.Mode != "active" || st.Lease.FailureStreak != 0 {
 		t.Errorf("after all is well again: %s", st)
 	}
+}
+
+// Its bookies do not answer: nothing that it writes is ever stored. That is not its fault.
+func TestAPulsarBrokerThatCannotDoItsWorkIsNotReadyAndNothingElse(t *testing.T) {
+	takesLong(t)
+	t.Parallel()
+	s := newStand(t)
+	p := s.pulsar("p1")
+	topic := topicsApart(1)[0]
+	s.ok(p.Publish(s.ctx, topic, []byte("one")))
+	s.ok(p.Fault(s.ctx, "hang-health", "on"))
+	c := s.nextToPulsar(p, s.etcd.Endpoint(), "--fence", "ready,quiesce,stop")
+	s.ok(c.Start())
+	fails := func(st harness.Status) bool {
+		return st.Attachment == "attached" && st.Mode == "active" && len(st.Ready.Causes) == 1 && strings.HasPrefix(st.Ready.Causes[0], "work: ")
+	}
+	st, err := c.Await(s.ctx, bound, "attached, and not ready because of its work alone", fails)
+	s.ok(err)
+	probes := s.lab.Record(c.Sidecar)
+	since := time.Now()
+	s.ok(harness.Await(s.ctx, bound, "more than its TTL", func(context.Context) (bool, string) {
+		return time.Since(since) > 2*standTTL, ""
+	}))
+	if now, err := c.Status(s.ctx); err != nil || !fails(now) || now.Epoch != st.Epoch || now.Lease.ID != st.Lease.ID {
+		t.Errorf("it was %s\nand became %s, %v", st, now, err)
+	}
+	if err := probes.NeverReady(since, time.Now()); err != nil {
+		t.Error(err)
+	}
+	if !p.Running() || c.owns() != 1 {
+		t.Errorf("running: %v, and it owns %d bundles, want 1", p.Running(), c.owns())
+	}
+	s.ok(p.Fault(s.ctx, "hang-health", "off"))
+	s.ok(c.AwaitReady(s.ctx, 2*bound)) // the try that hangs has 10 s, and so has the pause after it
 }
 
 func TestAPulsarBrokerThatIsKilledIsNotReadyAtOnce(t *testing.T) {

@@ -135,6 +135,15 @@ func TestAPulsarBrokersSessionIsKeptAliveAndNothingOfItIsWritten(t *testing.T) {
 		t.Errorf("registration %+v at epoch %d, want the broker's of %d, adopted", st.Registration, st.Epoch, reg.Create)
 	}
 
+	var fleet []struct {
+		ID     string `json:"broker_id"`
+		Topics int
+	}
+	res := s.command("fleet", "-o", "json", "--driver", "pulsar", "--registration", "adopt", "--etcd-endpoints", s.etcd.Endpoint())
+	if err := json.Unmarshal([]byte(res.Stdout), &fleet); err != nil || len(fleet) != 1 || fleet[0].ID != p.Advertised() || fleet[0].Topics != 1 {
+		t.Errorf("the fleet is %s%s, %v; want one broker with one bundle", res.Stdout, res.Stderr, err)
+	}
+
 	// The broker's own way to etcd is cut for longer than its session lasts.
 	s.ok(p.Fault(s.ctx, "cut-etcd", "on"))
 	time.Sleep(standTTL + standTTL/2) // what is shown is that nothing happens

@@ -68,13 +68,13 @@ func TestSettingsAreTakenUpByARealSidecarOnSIGHUPAndOverTheWebWithAPassword(t *t
 		t.Errorf("exit code %d, %s", res.Exit, res.Stderr)
 	}
 	after := c.await("an answer", func(harness.Status) bool { return true })
-	if !after.Ready.OK || after.Epoch != before.Epoch || len(c.lines("settings not taken up")) != 1 {
+	if !after.Ready.OK || after.Epoch != before.Epoch || len(c.lines("settings not applied")) != 1 {
 		t.Errorf("%+v", after)
 	}
 	s.write("holdfast.yaml", "audit-interval: 9s\nlog-level: warn\n")
 	res, err = c.Verb(s.ctx, "reload")
 	s.ok(err)
-	if want := "n1: taken up: log-level: debug → warn.\n"; res.Exit != 0 || res.Stdout != want {
+	if want := "n1: applied: log-level: debug → warn.\n"; res.Exit != 0 || res.Stdout != want {
 		t.Errorf("exit code %d, %s%s", res.Exit, res.Stdout, res.Stderr)
 	}
 	c.stayedLive()

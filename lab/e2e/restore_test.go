@@ -18,6 +18,7 @@ func TestARestoredBackupDrainsWhoRemembersMore(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		young bool // the registration is younger than the backup
+		flags []string
 		away  func(*couple) error
 		back  func(*couple) error
 	}{
@@ -25,13 +26,14 @@ func TestARestoredBackupDrainsWhoRemembersMore(t *testing.T) {
 		{name: "the registration is there and the sidecar ran on"},
 		{name: "the sidecar was away", young: true, away: (*couple).killSidecar, back: (*couple).startSidecar},
 		{name: "sidecar and broker were away", young: true, away: (*couple).killBoth, back: (*couple).startBoth},
+		{name: "the registration is there and the sidecar was stopped", flags: []string{"--leave-registered"}, away: (*couple).stopSidecar, back: (*couple).startSidecar},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			s := newStand(t)
 			const kept, moved = "/default/kept", "/default/moved"
 			s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", kept, moved))
-			c := s.beside(s.broker("n1"))
+			c := s.beside(s.broker("n1"), tt.flags...)
 			register := func() {
 				c.run()
 				s.ok(c.AwaitReady(s.ctx, bound))
@@ -103,6 +105,73 @@ func TestARestoredBackupDrainsWhoRemembersMore(t *testing.T) {
 	}
 }
 
+// The revision tells nothing when the stop was all that the backup does not know.
+func TestARevokeThatABackupUndoesDrains(t *testing.T) {
+	t.Parallel()
+	s := newStand(t)
+	c := s.couple("n1")
+	backup, err := s.etcd.Backup(s.ctx)
+	s.ok(err)
+	s.ok(c.stopSidecar())
+	s.history.Stop()
+	_, err = s.etcd.Restore(s.ctx, backup)
+	s.ok(err)
+	s.watch()
+	if reg := c.registration(); reg.CreateRevision == 0 {
+		t.Fatal("the backup has no registration: this proves nothing")
+	}
+	c.run()
+	st := c.await("drained", func(st harness.Status) bool { return st.Mode == "drained" && st.Registration.Present })
+	if st.Reason != "restored_backup" {
+		t.Errorf("drained with reason %s, want restored_backup", st.Reason)
+	}
+	c.awaitLines(1, `it was restored from a backup`)
+}
+
+// In the backup it has not left yet: its registration stands, and there is no note.
+func TestABackupThatIsOlderThanAPlannedStopDrainsWhoLeft(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		written int // after it left
+		stop    func(*couple) error
+		start   func(*couple) error
+	}{
+		{"its sidecar ran on", 50, func(c *couple) error { return c.nats.Stop(c.s.ctx) }, func(c *couple) error { return c.nats.Start(c.s.ctx) }},
+		{"its sidecar was restarted, too", 50, (*couple).killBoth, (*couple).startBoth},
+		{"its sidecar was restarted, too, and nothing was written since", 0, (*couple).killBoth, (*couple).startBoth},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := newStand(t)
+			s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
+			c := s.couple("n1")
+			c.serves("/default/a")
+			s.couple("n2")
+			s.couple("n3")
+			backup, err := s.etcd.Backup(s.ctx)
+			s.ok(err)
+			s.ok(c.AwaitReady(s.ctx, bound)) // a busy disk may have taken longer than the TTL
+			c.says("leave")
+			s.goesOn(tt.written)
+			s.ok(tt.stop(c))
+			s.history.Stop()
+			_, err = s.etcd.Restore(s.ctx, backup)
+			s.ok(err)
+			s.watch()
+			s.ok(tt.start(c))
+			st := c.await("registered, and drained", func(st harness.Status) bool { return st.Mode == "drained" && st.Attachment == "attached" })
+			if st.Reason != "restored_backup" || st.Ready.OK {
+				t.Errorf("%s (%s), ready %t; want drained, restored_backup", st.Mode, st.Reason, st.Ready.OK)
+			}
+			c.awaitLines(1, `it was restored from a backup`)
+			s.notServed(c, "/default/a")
+			c.activate()
+			c.serves("/default/a")
+		})
+	}
+}
+
 // goesOn writes what has nothing to do with anybody here.
 func (s *stand) goesOn(n int) {
 	s.Helper()
@@ -142,6 +211,8 @@ func (c *couple) storedFrom(topic string) (stop func() int) {
 }
 
 func (c *couple) killSidecar() error { return c.Kill() }
+
+func (c *couple) stopSidecar() error { return c.Stop(c.s.ctx) }
 
 func (c *couple) startSidecar() error { return c.Start() }
 

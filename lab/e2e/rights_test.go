@@ -94,6 +94,16 @@ func TestTheRightsOnThePageAreEnoughAndNoMore(t *testing.T) {
 				s.must(err)
 			}
 			o := nodeOptions{Topics: topics, Flags: append([]string{"--etcd-user", "hf", "--etcd-password-file", password}, c.flags...)}
+			peer, err := root.Grant(s.ctx, 60)
+			s.must(err)
+			_, err = root.Put(s.ctx, "/cluster/register/n2", "{}", clientv3.WithLease(peer.ID))
+			s.must(err)
+			alive, err := root.KeepAlive(s.ctx, peer.ID)
+			s.must(err)
+			go func() {
+				for range alive {
+				}
+			}()
 			n := s.prepare("n1", o)
 			n.start()
 			n.awaitReady()
@@ -108,7 +118,8 @@ func TestTheRightsOnThePageAreEnoughAndNoMore(t *testing.T) {
 			n.kill()
 			n.awaitExpiry(from)
 			n.start()
-			n.awaitReady() // alone, so nobody lived on
+			n.await("n2 was seen alive", func(st harness.Status) bool { return st.Mode == "drained" && st.Reason == "stale_restart" })
+			n.activate()
 			n.publishes()
 			log, err := os.ReadFile(n.sidecar.LogPath())
 			s.must(err)

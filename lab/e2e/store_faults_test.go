@@ -269,8 +269,8 @@ func (s *stand) signed() []string {
 		write("jwt.pub", "PUBLIC KEY", public), write("jwt.key", "RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(key)))}
 }
 
-// authentications is how many passwords etcd has traded for a token.
-func (s *stand) authentications() float64 {
+// etcdMetrics is what etcd shows of itself.
+func (s *stand) etcdMetrics() string {
 	s.Helper()
 	req, err := http.NewRequestWithContext(s.ctx, http.MethodGet, s.etcd.Endpoint()+"/metrics", nil)
 	s.ok(err)
@@ -279,8 +279,14 @@ func (s *stand) authentications() float64 {
 	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
 	s.ok(err)
+	return string(text)
+}
+
+// authentications is how many passwords etcd has traded for a token.
+func (s *stand) authentications() float64 {
+	s.Helper()
 	const series = `grpc_server_handled_total{grpc_code="OK",grpc_method="Authenticate",grpc_service="etcdserverpb.Auth",grpc_type="unary"}`
-	n, ok := seriesValue(string(text), series)
+	n, ok := seriesValue(s.etcdMetrics(), series)
 	if !ok {
 		s.Fatalf("etcd does not tell %s", series)
 	}

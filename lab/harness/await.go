@@ -57,6 +57,16 @@ func awaitProcess(ctx context.Context, p *Process, bound time.Duration, what str
 	return err
 }
 
+// Wait returns when d is over, or the error of ctx when that ends before.
+func Wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // AwaitNone looks until find finds nothing, such as goroutines that are left, at most for
 // Patience: what is on its way out may wait for the processor. It returns what it found last.
 func AwaitNone(find func() error) error {

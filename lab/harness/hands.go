@@ -23,11 +23,16 @@ func RestoreSubject(ctx context.Context, c *nats.Conn, topic string) error {
 	return nil
 }
 
-// CreateStream deletes the stream, and creates it again with the topic's subject.
+// CreateStream deletes the stream, and creates it again with the topic's subject. A stream of
+// another subject stays beside it: nats-server 2.15.2 removes the account's directory a moment
+// after its last stream, and may remove the new one's files with it.
 func CreateStream(ctx context.Context, c *nats.Conn, topic string) error {
 	js, stream, err := onlyStream(ctx, c)
 	if err != nil {
 		return err
+	}
+	if _, err := js.AddStream(&nats.StreamConfig{Name: besideStream, Subjects: []string{besideStream}}, nats.Context(ctx)); err != nil {
+		return fmt.Errorf("create a stream beside that of %s: %w", topic, err)
 	}
 	if err := js.DeleteStream(stream.Name, nats.Context(ctx)); err != nil {
 		return fmt.Errorf("delete the stream of %s: %w", topic, err)
@@ -39,6 +44,9 @@ func CreateStream(ctx context.Context, c *nats.Conn, topic string) error {
 	return nil
 }
 
+// besideStream keeps the directory of its account.
+const besideStream = "beside"
+
 func onlyStream(ctx context.Context, c *nats.Conn) (nats.JetStreamContext, *nats.StreamConfig, error) {
 	js, err := c.JetStream()
 	if err != nil {
@@ -46,7 +54,9 @@ func onlyStream(ctx context.Context, c *nats.Conn) (nats.JetStreamContext, *nats
 	}
 	var streams []*nats.StreamConfig
 	for info := range js.Streams(nats.Context(ctx)) {
-		streams = append(streams, &info.Config)
+		if info.Config.Name != besideStream {
+			streams = append(streams, &info.Config)
+		}
 	}
 	if len(streams) != 1 {
 		return nil, nil, fmt.Errorf("%d streams, want one", len(streams))

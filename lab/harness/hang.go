@@ -86,21 +86,22 @@ func allTraced(pid int) (bool, error) {
 	return true, nil
 }
 
-// HangLeader has the disk of the leader hang, and returns once the others have another
-// one. The one that hangs takes itself for the leader on.
-func (c *EtcdCluster) HangLeader(ctx context.Context) (hung *Etcd, err error) {
-	if hung, err = c.Leader(ctx); err != nil {
-		return nil, err
-	}
-	if err := hung.HangDisk(ctx); err != nil {
-		return nil, err
-	}
-	healthy := c.Other(hung)
-	id, err := memberID(ctx, hung)
+// HangLeader has the disk of that member hang while it leads, and returns once the others
+// have another leader. The one that hangs takes itself for the leader on. One that has lost
+// the lead since the caller asked, as happens where disks are slow, gets it back first.
+func (c *EtcdCluster) HangLeader(ctx context.Context, leader *Etcd) error {
+	id, err := memberID(ctx, leader)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return hung, Await(ctx, Patience, "another leader than "+hung.Name, func(ctx context.Context) (bool, string) {
+	if err := c.giveLead(ctx, leader, id); err != nil {
+		return err
+	}
+	if err := leader.HangDisk(ctx); err != nil {
+		return err
+	}
+	healthy := c.Other(leader)
+	return Await(ctx, Patience, "another leader than "+leader.Name, func(ctx context.Context) (bool, string) {
 		ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()
 		// It hangs as soon as it has something to write.
@@ -110,6 +111,18 @@ func (c *EtcdCluster) HangLeader(ctx context.Context) (hung *Etcd, err error) {
 			return false, err.Error()
 		}
 		return st.Leader != 0 && st.Leader != id, fmt.Sprintf("%x leads", st.Leader)
+	})
+}
+
+// giveLead has the member lead whose ID that is.
+func (c *EtcdCluster) giveLead(ctx context.Context, e *Etcd, id uint64) error {
+	return Await(ctx, Patience, e.Name+" to lead", func(ctx context.Context) (bool, string) {
+		now, err := c.Leader(ctx)
+		if err != nil || now == e {
+			return err == nil, fmt.Sprint(err)
+		}
+		_, err = now.Client().MoveLeader(ctx, id)
+		return false, fmt.Sprintf("%s leads: %v", now.Name, err)
 	})
 }
 

@@ -29,8 +29,18 @@ func TestALeaderThatHangsConfirmsALeaseThatIsGone(t *testing.T) {
 	if _, err := c.Client().Put(ctx, "/a", "", clientv3.WithLease(lease.ID)); err != nil {
 		t.Fatal(err)
 	}
-	hung, err := c.HangLeader(ctx)
+	hung, err := c.Leader(ctx)
 	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := memberID(ctx, c.Other(hung))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := hung.Client().MoveLeader(ctx, id); err != nil { // it gets the lead back
+		t.Fatal(err)
+	}
+	if err := c.HangLeader(ctx, hung); err != nil {
 		t.Fatal(err)
 	}
 	h, err := l.Watch(ctx, c.Other(hung), "/a")

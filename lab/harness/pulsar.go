@@ -2,6 +2,7 @@ package harness
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,11 +10,13 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -21,6 +24,7 @@ import (
 // PulsarOptions says how a stand-in of a Pulsar broker is started.
 type PulsarOptions struct {
 	Name           string // of the process; required
+	Host           string // what it advertises; default 127.0.0.1
 	Place          Place
 	Binary         string        // default: built by the lab
 	Etcd           string        // URL of its metadata store, as seen from its place; required
@@ -42,6 +46,7 @@ type Pulsar struct {
 	*Process
 	Port       int
 	StatusFile string
+	host       string // of the loopback
 	data       string
 	tls        bool
 	token      string
@@ -67,7 +72,7 @@ func (l *Lab) NewPulsar(o PulsarOptions) (*Pulsar, error) {
 	if o.SessionTimeout == 0 {
 		o.SessionTimeout = 3 * time.Second
 	}
-	p := &Pulsar{Port: port, StatusFile: filepath.Join(l.Dir, o.Name+".status"), data: o.Data,
+	p := &Pulsar{Port: port, host: cmp.Or(o.Host, "127.0.0.1"), StatusFile: filepath.Join(l.Dir, o.Name+".status"), data: o.Data,
 		tls: o.TLS != nil, token: o.Token, http: httpClient(o.Place.DialContext, 5*time.Second)}
 	p.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	if err := errors.Join(os.MkdirAll(o.Data, 0o755), os.WriteFile(p.StatusFile, []byte("OK\n"), 0o644)); err != nil {
@@ -122,7 +127,7 @@ func (p *Pulsar) AwaitUp(ctx context.Context) error {
 }
 
 // Advertised is what the broker calls itself.
-func (p *Pulsar) Advertised() string { return fmt.Sprintf("127.0.0.1:%d", p.Port) }
+func (p *Pulsar) Advertised() string { return net.JoinHostPort(p.host, strconv.Itoa(p.Port)) }
 
 // URL is the admin URL inside the broker's place.
 func (p *Pulsar) URL() string {

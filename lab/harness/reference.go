@@ -131,6 +131,11 @@ func (r *Reference) MakeForeign(ctx context.Context, topic string) error {
 	return r.client(ctx, "make", map[string]any{"topic": topic}, nil)
 }
 
+// Litter makes a topic that the broker lists, as it should not.
+func (r *Reference) Litter(ctx context.Context, topic string) error {
+	return r.client(ctx, "litter", map[string]any{"topic": topic}, nil)
+}
+
 // GiveAway makes the broker believe that another one of its cluster serves the topic.
 func (r *Reference) GiveAway(ctx context.Context, topic string) error {
 	return r.client(ctx, "give-away", map[string]any{"topic": topic}, nil)

@@ -34,9 +34,11 @@ type Status struct {
 		CreateRevision int64 `json:"create_revision"`
 	} `json:"registration"`
 	Broker struct {
-		Up        string `json:"up"`
-		Version   string `json:"version"`
-		LastError string `json:"last_error"`
+		Up           string `json:"up"`
+		Version      string `json:"version"`
+		LastError    string `json:"last_error"`
+		Held         string `json:"held"`
+		SteeringFlaw string `json:"steering_flaw"`
 	} `json:"broker"`
 	Topics struct {
 		Assigned    int `json:"assigned"`
@@ -45,6 +47,7 @@ type Status struct {
 		Orphan      int `json:"orphan"`
 		Quarantined int `json:"quarantined"`
 		Loading     int `json:"loading"`
+		Unreadable  int `json:"unreadable"`
 	} `json:"topics"`
 	Ready struct {
 		OK     bool     `json:"ok"`

@@ -50,6 +50,7 @@ func (b *Broker) clientRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("POST /client/consume", change(b, b.consume))
 	mux.HandleFunc("POST /client/count", change(b, b.count))
 	mux.HandleFunc("POST /client/make", change(b, b.makeForeign))
+	mux.HandleFunc("POST /client/litter", change(b, b.litter))
 	mux.HandleFunc("POST /client/give-away", change(b, b.giveAway))
 }
 
@@ -95,6 +96,11 @@ func (b *Broker) makeForeign(r foreignRequest) (state, error) {
 		return state{}, bad("it is here")
 	}
 	return b.keep(&topic{Name: r.Topic, Foreign: true, Loaded: true})
+}
+
+// litter makes a topic that this broker lists, as it should not.
+func (b *Broker) litter(r foreignRequest) (state, error) {
+	return b.keep(&topic{Name: r.Topic, Foreign: true, Litter: true, Loaded: true})
 }
 
 // giveAway stands for a cluster of the broker's own, in which another one serves the topic.

@@ -241,7 +241,7 @@ func (b *Broker) getTopics(w http.ResponseWriter, r *http.Request) {
 	out := page{Topics: []listed{}}
 	for _, name := range slices.Sorted(maps.Keys(b.topics)) {
 		t := b.topics[name]
-		if name <= after || t.state() == absent || t.Foreign || t.Theirs {
+		if name <= after || t.state() == absent || t.Foreign && !t.Litter || t.Theirs {
 			continue
 		}
 		if len(out.Topics) == limit {

@@ -9,6 +9,7 @@ import (
 type topic struct {
 	Name    string          `json:"topic"`
 	Foreign bool            `json:"foreign,omitempty"` // not made by Holdfast: not its business
+	Litter  bool            `json:"litter,omitempty"`  // foreign, and listed all the same
 	Theirs  bool            `json:"theirs,omitempty"`  // stands for a topic of another broker
 	Loaded  bool            `json:"loaded"`
 	Parked  bool            `json:"parked"` // quiesced

@@ -68,13 +68,13 @@ func TestThePodHasTheLeastRights(t *testing.T) {
 		writes := func(c *corev1.Container) (names []string) {
 			for _, v := range c.VolumeMounts {
 				if !v.ReadOnly {
-					names = append(names, v.Name)
+					names = append(names, filepath.Join(v.Name, v.SubPath))
 				}
 			}
 			slices.Sort(names)
 			return names
 		}
-		for name, want := range map[string][]string{"holdfast-install": {"run"}, "holdfast": {"run", "state"}, "nats": {"data"}} {
+		for name, want := range map[string][]string{"holdfast-install": {"run"}, "holdfast": {"data/holdfast", "run"}, "nats": {"data"}} {
 			if got := writes(m.container(t, name)); !slices.Equal(got, want) {
 				t.Errorf("%s may write %q, want %q", name, got, want)
 			}
@@ -128,7 +128,7 @@ func TestTheBrokersProbeStopsItBeforeTheLeaseEnds(t *testing.T) {
 	each(t, func(t *testing.T, m *manifests) {
 		p := m.container(t, "nats").LivenessProbe
 		if p.TerminationGracePeriodSeconds == nil {
-			t.Fatal("no grace period of its own: the pod's is for a drain")
+			t.Fatal("no grace period of its own: the pod's is for a planned stop")
 		}
 		stopped := time.Duration(p.PeriodSeconds*p.FailureThreshold+p.TimeoutSeconds)*time.Second + time.Duration(*p.TerminationGracePeriodSeconds)*time.Second
 		// The defaults: a TTL of 32s, renewed each eighth of it.
@@ -138,8 +138,8 @@ func TestTheBrokersProbeStopsItBeforeTheLeaseEnds(t *testing.T) {
 	})
 }
 
-// One that is stuck does not end by SIGTERM. The clean end of one that is not takes eight seconds.
-func TestASidecarThatIsStuckIsNotGivenTheGraceOfADrain(t *testing.T) {
+// One that is stuck does not end by SIGTERM. One that is not has its broker fenced within eight seconds.
+func TestASidecarThatIsStuckIsNotGivenTheGraceOfThePod(t *testing.T) {
 	each(t, func(t *testing.T, m *manifests) {
 		grace := m.container(t, "holdfast").LivenessProbe.TerminationGracePeriodSeconds
 		if grace == nil || *grace < 9 || *grace > 15 {
@@ -148,20 +148,34 @@ func TestASidecarThatIsStuckIsNotGivenTheGraceOfADrain(t *testing.T) {
 	})
 }
 
-func TestTheDrainEndsBeforeThePodDoes(t *testing.T) {
+// A planned stop is noted while the broker still answers. A drain would be: a person must end it.
+func TestThePodLeavesAndEndsWithinItsGrace(t *testing.T) {
 	each(t, func(t *testing.T, m *manifests) {
-		command := m.container(t, "nats").Lifecycle.PreStop.Exec.Command
-		i := slices.Index(command, "--timeout")
-		if i < 0 {
-			t.Fatalf("no bound in %q", command)
-		}
-		bound, err := time.ParseDuration(command[i+1])
-		if err != nil {
-			t.Fatal(err)
-		}
-		// The broker's end and the sidecar's, 10s each.
-		if grace := time.Duration(*m.set.Spec.Template.Spec.TerminationGracePeriodSeconds) * time.Second; grace < bound+20*time.Second {
-			t.Errorf("%v of grace for a drain of %v", grace, bound)
+		grace := time.Duration(*m.set.Spec.Template.Spec.TerminationGracePeriodSeconds) * time.Second
+		for _, c := range m.all() {
+			if c.Lifecycle == nil {
+				if c.Name == "nats" {
+					t.Error("nothing has the broker leave before it is stopped")
+				}
+				continue
+			}
+			command := c.Lifecycle.PreStop.Exec.Command
+			i := slices.Index(command, "--timeout")
+			if i < 0 || command[1] != "leave" {
+				t.Fatalf("%s: preStop is %q, want leave with a bound", c.Name, command)
+			}
+			bound, err := time.ParseDuration(command[i+1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			// The answer, the broker's end (10s) and the sidecar's (12s).
+			if left := grace - bound - 10*time.Second; left < 22*time.Second {
+				t.Errorf("%s: %v of grace, %v of them to leave: %v for the rest", c.Name, grace, bound, left)
+			}
+			// A broker that its pod's end has not reached by then is taken back: --leave-timeout.
+			if grace >= 5*time.Minute {
+				t.Errorf("%v of grace: the broker would be registered again", grace)
+			}
 		}
 	})
 }
@@ -179,7 +193,7 @@ func TestThePodFitsTogether(t *testing.T) {
 		}
 		at := func(container, volume string) string {
 			for _, v := range m.container(t, container).VolumeMounts {
-				if v.Name == volume {
+				if filepath.Join(v.Name, v.SubPath) == volume {
 					return v.MountPath
 				}
 			}
@@ -217,7 +231,7 @@ func TestThePodFitsTogether(t *testing.T) {
 			t.Errorf("the broker's gate is %q", gate)
 		}
 		for key, want := range map[string]any{
-			"data-dir": at("holdfast", "data"), "state-dir": at("holdfast", "state"), "control-socket": filepath.Join(run, "control.sock"), "broker-process": "nats-server",
+			"data-dir": at("holdfast", "data"), "state-dir": at("holdfast", "data/holdfast"), "control-socket": filepath.Join(run, "control.sock"), "broker-process": "nats-server",
 		} {
 			if set[key] != want {
 				t.Errorf("%s is %v, want %v", key, set[key], want)
@@ -263,7 +277,7 @@ func TestThePodFitsTogether(t *testing.T) {
 }
 
 // A native sidecar stands before the broker among the init containers and is restarted
-// always; a plain one must wait for the drain by itself.
+// always; a plain one must wait by itself until the broker has left.
 func TestTheOrderOfTheContainers(t *testing.T) {
 	for _, dir := range []string{filepath.Join(directory(t), variants["base"]), withComponents(t, "base")} {
 		isNative(t, decode(t, render(t, dir)).set.Spec.Template.Spec)
@@ -273,8 +287,8 @@ func TestTheOrderOfTheContainers(t *testing.T) {
 	if len(spec.InitContainers) != 1 || len(spec.Containers) != 2 || m.container(t, "holdfast").RestartPolicy != nil {
 		t.Error("plain container: the sidecar is no container as the broker is")
 	}
-	if own := m.container(t, "holdfast").Lifecycle; own == nil || !slices.Contains(own.PreStop.Exec.Command, "drain") {
-		t.Error("plain container: nothing holds the sidecar back until the drain is done")
+	if own := m.container(t, "holdfast").Lifecycle; own == nil || !slices.Contains(own.PreStop.Exec.Command, "leave") || !slices.Contains(own.PreStop.Exec.Command, "--with-sidecar") {
+		t.Error("plain container: nothing holds the sidecar back until the broker has left")
 	}
 }
 

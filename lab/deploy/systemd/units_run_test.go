@@ -2,6 +2,7 @@ package systemd
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -26,30 +27,43 @@ const readyBound = time.Minute
 // host is a machine, and beside it an etcd that asks for a password.
 type host struct {
 	*machine
+	name  string // of its broker
 	etcd  *harness.Etcd
 	ready string // URL
 	unit  string // of the sidecar
 }
 
-// startHost boots a machine with the unit and waits until clients may come.
+// startHost starts an etcd and boots a machine with the unit.
 func startHost(t *testing.T, unit string) *host {
+	t.Helper()
+	return join(t, startEtcd(t), "n1", unit)
+}
+
+func startEtcd(t *testing.T) *harness.Etcd {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("it boots a systemd, and waits for leases to end")
 	}
-	lab := harness.ForTest(t)
-	etcd, err := lab.StartEtcd(t.Context(), harness.EtcdOptions{})
+	etcd, err := harness.ForTest(t).StartEtcd(t.Context(), harness.EtcdOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := etcd.EnableAuth(t.Context(), "root", "holdfast", password, ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := (harness.Keys{}).Assign(t.Context(), etcd.Client(), "n1", "/shop/orders"); err != nil {
+	return etcd
+}
+
+// join boots a machine with the unit and waits until clients may come.
+func join(t *testing.T, etcd *harness.Etcd, name, unit string) *host {
+	t.Helper()
+	if err := (harness.Keys{}).Assign(t.Context(), etcd.Client(), name, "/shop/orders-"+name); err != nil {
 		t.Fatal(err)
 	}
+	lab := harness.ForTest(t)
 	var ports [4]int
 	for i := range ports {
+		var err error
 		if ports[i], err = lab.Port(); err != nil {
 			t.Fatal(err)
 		}
@@ -60,10 +74,10 @@ func startHost(t *testing.T, unit string) *host {
 		"etc/holdfast/credentials/etcd-password": password + "\n",
 		// The unit's own order of things, without the part about authorities: this etcd speaks http.
 		"etc/systemd/system/" + unit + ".d/etcd-credentials.conf": withoutAuthorities(content(t, "etcd-credentials.conf")),
-		"etc/nats-server.conf": fmt.Sprintf("server_name: n1\nlisten: 127.0.0.1:%d\nhttp: 127.0.0.1:%d\njetstream { store_dir: /var/lib/nats, max_memory_store: 64MB, max_file_store: 1GB }\n", ports[0], ports[1]),
+		"etc/nats-server.conf": fmt.Sprintf("server_name: %s\nlisten: 127.0.0.1:%d\nhttp: 127.0.0.1:%d\njetstream { store_dir: /var/lib/nats, max_memory_store: 64MB, max_file_store: 1GB }\n", name, ports[0], ports[1]),
 		// As Debian has it.
 		"etc/systemd/system/" + broker: "[Unit]\nDescription=NATS Server\nAfter=network.target\n[Service]\nPrivateTmp=true\nType=simple\n" +
-			"ExecStart=/usr/sbin/nats-server -c /etc/nats-server.conf\nUser=nats\nGroup=nats\n",
+			"ExecStart=/usr/sbin/nats-server -c /etc/nats-server.conf\nExecReload=/bin/kill -s HUP $MAINPID\nExecStop=/bin/kill -s SIGINT $MAINPID\nUser=nats\nGroup=nats\n",
 		// Both end in one transaction, as at a shutdown; two units in one call of systemctl do not.
 		"etc/systemd/system/lab-end.target": "[Unit]\nDefaultDependencies=no\nConflicts=holdfast.service " + broker + "\n",
 		"etc/sysusers.d/holdfast.conf":      content(t, "sysusers.d/holdfast.conf"),
@@ -86,7 +100,7 @@ func startHost(t *testing.T, unit string) *host {
 		}
 		files[at] = string(raw)
 	}
-	h := &host{machine: boot(t, unit, files), etcd: etcd, unit: unit, ready: fmt.Sprintf("127.0.0.1:%d", ports[2])}
+	h := &host{machine: boot(t, unit, files), name: name, etcd: etcd, unit: unit, ready: fmt.Sprintf("127.0.0.1:%d", ports[2])}
 	h.awaitReady()
 	return h
 }
@@ -162,7 +176,7 @@ func (h *host) signal(name string, pid int) {
 
 func (h *host) registered() bool {
 	h.t.Helper()
-	reg, err := (harness.Keys{}).ReadRegistration(h.t.Context(), h.etcd.Client(), "n1")
+	reg, err := (harness.Keys{}).ReadRegistration(h.t.Context(), h.etcd.Client(), h.name)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -294,14 +308,20 @@ func TestTheCompanionUnitKeepsItsBroker(t *testing.T) {
 			t.Errorf("the unit ended with %s", got)
 		}
 	})
-	t.Run("a shutdown ends the broker first, and nothing of the two is left", func(t *testing.T) {
+	t.Run("a broker that crashes has not left", func(t *testing.T) {
 		h.must("systemctl", "start", h.unit)
-		h.activate()
-		h.must("systemctl", "start", "lab-end.target")
-		for _, unit := range []string{h.unit, broker} {
-			h.await(unit, "ActiveState", func(s string) bool { return s == "inactive" || s == "failed" })
-			h.awaitMembers(unit, "all to go", func(at map[string]int) bool { return len(at) == 0 })
+		h.awaitReady()
+		refusals := func() int { return strings.Count(h.must("cat", "/run/lab.log"), "no planned stop is noted") }
+		was, before := h.members(broker)["nats-server"], refusals()
+		h.signal("KILL", was)
+		h.awaitMembers(broker, "another process of the broker", func(at map[string]int) bool { return at["nats-server"] != 0 && at["nats-server"] != was })
+		if refusals() > before {
+			t.Error("it was asked to leave when its process had ended")
 		}
+		h.awaitReady()
+	})
+	t.Run("a shutdown ends the broker first, and nothing of the two is left", func(t *testing.T) {
+		h.shutdown()
 		if got := h.show(h.unit, "Result"); got != "success" || h.registered() {
 			t.Errorf("the unit ended with %s, registered: %t", got, h.registered())
 		}
@@ -309,6 +329,68 @@ func TestTheCompanionUnitKeepsItsBroker(t *testing.T) {
 			t.Errorf("the broker ended %d us after the sidecar", broker-sidecar)
 		}
 	})
+}
+
+// shutdown ends broker and sidecar in one transaction.
+func (h *host) shutdown() {
+	h.t.Helper()
+	h.must("systemctl", "start", "lab-end.target")
+	for _, unit := range []string{h.unit, broker} {
+		h.await(unit, "ActiveState", func(s string) bool { return s == "inactive" || s == "failed" })
+		h.awaitMembers(unit, "all to go", func(at map[string]int) bool { return len(at) == 0 })
+	}
+}
+
+// The others live on meanwhile: who left no note is drained.
+func TestARollingRestartOfThreeUnitsNeedsNobody(t *testing.T) {
+	etcd := startEtcd(t)
+	var fleet []*host
+	for _, name := range []string{"n1", "n2", "n3"} {
+		fleet = append(fleet, join(t, etcd, name, "holdfast.service"))
+	}
+	for _, way := range []struct {
+		what string
+		do   func(h *host)
+		same bool // process of the broker
+	}{
+		{"the broker alone", func(h *host) { h.must("systemctl", "restart", broker) }, false},
+		{"the sidecar alone, as for its upgrade", func(h *host) { h.must("systemctl", "restart", h.unit) }, true},
+		{"the sidecar, and the broker after it", func(h *host) { h.must("systemctl", "restart", h.unit, broker) }, false},
+		{"the broker, and the sidecar after it", func(h *host) { h.must("systemctl", "restart", broker, h.unit) }, false},
+		{"the host", func(h *host) {
+			h.shutdown()
+			h.must("systemctl", "stop", "lab-end.target")
+			h.must("systemctl", "start", "lab.target", h.unit)
+		}, false},
+	} {
+		t.Run(way.what, func(t *testing.T) {
+			for _, h := range fleet {
+				pid, epoch := h.members(broker)["nats-server"], h.status().Epoch
+				way.do(h)
+				h.awaitReady()
+				s := h.status()
+				if s.Mode != "active" || s.Reason != "planned_restart" || s.Epoch <= epoch {
+					t.Errorf("%s came back %s (%s), epoch %d after %d", h.name, s.Mode, s.Reason, s.Epoch, epoch)
+				}
+				if now := h.members(broker)["nats-server"]; now == 0 || (now == pid) != way.same {
+					t.Errorf("%s: the broker was process %d and is %d", h.name, pid, now)
+				}
+			}
+		})
+	}
+	for _, h := range fleet {
+		if s := h.status(); s.Mode != "active" || !s.Ready.OK {
+			t.Errorf("%s ends %s (%s)", h.name, s.Mode, s.Reason)
+		}
+	}
+}
+
+func (h *host) status() (s harness.Status) {
+	h.t.Helper()
+	if err := json.Unmarshal([]byte(h.must("/usr/bin/holdfast", "status", "-o", "json", "--state-dir", "/var/lib/holdfast")), &s); err != nil {
+		h.t.Fatal(err)
+	}
+	return s
 }
 
 // moment is when the unit or its process last came to a state, in microseconds since the boot.
@@ -363,6 +445,13 @@ func TestTheUnitThatStartsTheBrokerKeepsIt(t *testing.T) {
 		h.awaitMembers(h.unit, "all to go", func(at map[string]int) bool { return len(at) == 0 })
 		if h.registered() {
 			t.Error("it is still registered")
+		}
+	})
+	t.Run("and it comes back by itself", func(t *testing.T) {
+		h.must("systemctl", "start", h.unit)
+		h.awaitReady()
+		if s := h.status(); s.Mode != "active" || s.Reason != "planned_restart" {
+			t.Errorf("it came back %s (%s)", s.Mode, s.Reason)
 		}
 	})
 }

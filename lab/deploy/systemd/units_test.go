@@ -196,16 +196,45 @@ func TestTheBrokerWaitsAtTheGateForLessThanItsStartMayTake(t *testing.T) {
 		}
 	}
 	words := strings.Fields(one(t, gate, "ExecStartPre"))
+	const startTimeout = 90 * time.Second // of systemd
 	if !slices.Equal(words[:3], []string{"/usr/bin/holdfast", "gate", "--wait"}) {
 		t.Fatalf("it waits at %q", words)
 	}
-	const startTimeout = 90 * time.Second // of systemd
 	if wait, err := time.ParseDuration(words[3]); err != nil || wait > startTimeout-15*time.Second {
 		t.Errorf("--wait %s: %v", words[3], err)
 	}
 	flags, _ := commandLine(t, content(t, "holdfast.service"))
 	if !slices.ContainsFunc(flags, func(f []string) bool { return slices.Equal(f, words[4:]) }) {
 		t.Errorf("the gate has %q, the sidecar %q", words[4:], flags)
+	}
+}
+
+// Debian's unit stops the broker by an ExecStop= of its own, and those of a drop-in come after it.
+func TestTheBrokerLeavesBeforeItIsStopped(t *testing.T) {
+	gate := content(t, gateFile)
+	stops := values(gate, "ExecStop")
+	if len(stops) != 2 || stops[0] != "" {
+		t.Fatalf("ExecStop= %q: the unit's own is not taken away", stops)
+	}
+	command, ok := strings.CutPrefix(stops[1], `-/bin/sh -c 'test -z "$MAINPID" || exec /usr/bin/holdfast leave `)
+	if !ok {
+		t.Fatalf("it is stopped by %q", stops[1])
+	}
+	words := strings.Fields(strings.TrimSuffix(command, "'"))
+	const stopTimeout = 90 * time.Second // of systemd, for each command
+	if bound, err := time.ParseDuration(words[1]); words[0] != "--timeout" || err != nil || bound+10*time.Second > stopTimeout {
+		t.Errorf("%q: %v", words, err)
+	}
+	flags, _ := commandLine(t, content(t, "holdfast.service"))
+	if !slices.ContainsFunc(flags, func(f []string) bool { return slices.Equal(f, words[2:]) }) {
+		t.Errorf("leave has %q, the sidecar %q", words[2:], flags)
+	}
+	one(t, gate, "KillSignal")
+	for _, name := range units {
+		// By SIGTERM a sidecar leaves, too; by the verb the process that it finds next would be kept away.
+		if got := values(content(t, name), "ExecStop"); len(got) > 0 {
+			t.Errorf("%s: ExecStop= %q", name, got)
+		}
 	}
 }
 
@@ -235,14 +264,14 @@ func analyze(t *testing.T) (program, root string) {
 		t.Skip("no systemd-analyze on PATH: Debian has it in systemd")
 	}
 	root = t.TempDir()
-	for _, file := range []string{"usr/bin/holdfast", "usr/sbin/nats-server", "bin/kill", "usr/bin/kill"} {
+	for _, file := range []string{"usr/bin/holdfast", "usr/sbin/nats-server", "bin/sh", "usr/bin/sh", "bin/kill", "usr/bin/kill"} {
 		write(t, filepath.Join(root, file), "#!/bin/sh\n", 0o755)
 	}
 	for _, name := range units {
 		write(t, filepath.Join(root, "etc/systemd/system", name), content(t, name), 0o644)
 		write(t, filepath.Join(root, "etc/systemd/system", name+".d", "etcd-credentials.conf"), content(t, "etcd-credentials.conf"), 0o644)
 	}
-	write(t, filepath.Join(root, "etc/systemd/system", broker), "[Service]\nExecStart=/usr/sbin/nats-server\n", 0o644)
+	write(t, filepath.Join(root, "etc/systemd/system", broker), "[Service]\nExecStart=/usr/sbin/nats-server\nExecStop=/bin/kill -s SIGINT $MAINPID\n", 0o644)
 	write(t, filepath.Join(root, "etc/systemd/system", broker+".d", gateFile), content(t, gateFile), 0o644)
 	for _, name := range []string{"network-online.target", "multi-user.target", "basic.target", "sysinit.target", "shutdown.target", "sockets.target", "timers.target", "paths.target", "slices.target"} {
 		write(t, filepath.Join(root, "usr/lib/systemd/system", name), "[Unit]\nDefaultDependencies=no\n", 0o644)

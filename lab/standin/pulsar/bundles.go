@@ -12,6 +12,9 @@ import (
 // errUnloading is what clients of a bundle hear that is on its way out.
 var errUnloading = errors.New("namespace bundle is being unloaded")
 
+// errNobody is what clients of a bundle hear that no broker may take.
+var errNobody = errors.New("no broker is available")
+
 // take owns a bundle that is free, or is this broker's from an earlier session.
 func (b *Broker) take(ctx context.Context, bundle Bundle) error {
 	l, err := b.session.acquire(ctx, bundle.Key(), b.ownerValue(), func() { b.letGo(bundle) })
@@ -63,6 +66,16 @@ func (b *Broker) ownerOf(ctx context.Context, bundle Bundle) (httpURL string, er
 		}
 		if owner != "" && owner != b.httpURL() {
 			return owner, nil
+		}
+		if owner == "" {
+			switch owner, err = b.chosen(ctx); {
+			case err != nil:
+				return "", err
+			case owner == "":
+				return "", errNobody
+			case owner != b.httpURL():
+				return owner, nil
+			}
 		}
 		err = b.take(ctx, bundle)
 		if err == nil {

@@ -30,6 +30,35 @@ func text(w http.ResponseWriter, body string) {
 	_, _ = w.Write([]byte(body))
 }
 
+// plain answers with text as the admin API does: it is called JSON.
+func plain(w http.ResponseWriter, body string) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write([]byte(body))
+}
+
+// page is what the web server says where nobody says anything: so /ready of 4.0.7 while it boots.
+func page(w http.ResponseWriter, status int) {
+	w.Header().Set("Content-Type", "text/html;charset=iso-8859-1")
+	w.WriteHeader(status)
+	fmt.Fprintf(w, "<html>\n<head>\n<title>Error %[1]d %[2]s</title>\n</head>\n<body><h2>HTTP ERROR %[1]d %[2]s</h2>\n</body>\n</html>\n", status, http.StatusText(status))
+}
+
+// takesJSON reports whether the caller takes what the admin API makes, which is only
+// application/json; no header takes anything.
+func takesJSON(r *http.Request) bool {
+	accept := strings.Join(r.Header.Values("Accept"), ",")
+	if accept == "" {
+		return true
+	}
+	for part := range strings.SplitSeq(accept, ",") {
+		kind, _, _ := strings.Cut(part, ";")
+		if slices.Contains([]string{"*/*", "application/*", "application/json"}, strings.TrimSpace(kind)) {
+			return true
+		}
+	}
+	return false
+}
+
 // handler is the REST table of BROKERS, the metrics, and what is the lab's own.
 func (b *Broker) handler() http.Handler {
 	mux := http.NewServeMux()
@@ -38,8 +67,12 @@ func (b *Broker) handler() http.Handler {
 	}
 	admin("GET /admin/v2/brokers/health", []string{"topicVersion"}, b.health)
 	admin("GET /admin/v2/brokers/ready", nil, b.isReady)
-	admin("GET /admin/v2/brokers/version", nil, func(w http.ResponseWriter, _ *http.Request) { text(w, b.cfg.Version) })
+	admin("GET /admin/v2/brokers/version", nil, func(w http.ResponseWriter, _ *http.Request) { plain(w, b.cfg.Version) })
 	admin("GET /admin/v2/brokers/leaderBroker", nil, b.leader)
+	admin("GET /admin/v2/clusters", nil, func(w http.ResponseWriter, _ *http.Request) { answer(w, []string{b.cfg.Cluster}) })
+	admin("GET /admin/v2/clusters/{cluster}/namespaceIsolationPolicies", nil, b.listPolicies)
+	admin("POST /admin/v2/clusters/{cluster}/namespaceIsolationPolicies/{policy}", nil, b.setPolicy)
+	admin("DELETE /admin/v2/clusters/{cluster}/namespaceIsolationPolicies/{policy}", nil, b.removePolicy)
 	admin("GET /admin/v2/brokers/{cluster}", nil, b.brokers)
 	admin("GET /admin/v2/brokers/{cluster}/{broker}/ownedNamespaces", nil, b.ownedNamespaces)
 	admin("POST /admin/v2/brokers/shutdown", []string{"maxConcurrentUnloadPerSec", "forcedTerminateTopic"}, b.shutdown)
@@ -65,6 +98,12 @@ func (b *Broker) admit(params []string, f http.HandlerFunc) http.HandlerFunc {
 				refuse(w, http.StatusUnauthorized, "Authentication required")
 				return
 			}
+		}
+		if !takesJSON(r) { // so health, ready and version of 4.0.7 on 2026-11-23
+			w.Header().Set("Content-Type", "text/plain;charset=iso-8859-1")
+			w.WriteHeader(http.StatusNotAcceptable)
+			_, _ = w.Write([]byte("HTTP ERROR 406 Not Acceptable\n"))
+			return
 		}
 		query, err := url.ParseQuery(r.URL.RawQuery)
 		if err != nil {
@@ -109,16 +148,16 @@ func (b *Broker) health(w http.ResponseWriter, r *http.Request) {
 	case f.failHealth, !ready:
 		refuse(w, http.StatusInternalServerError, "health check failed: message was not received")
 	default:
-		text(w, "ok")
+		plain(w, "ok")
 	}
 }
 
 func (b *Broker) isReady(w http.ResponseWriter, _ *http.Request) {
 	if ready, _ := b.isUp(); !ready {
-		refuse(w, http.StatusInternalServerError, "broker is not ready")
+		page(w, http.StatusInternalServerError)
 		return
 	}
-	text(w, "ok")
+	plain(w, "ok")
 }
 
 func (b *Broker) status(w http.ResponseWriter, _ *http.Request) {
@@ -170,15 +209,12 @@ func (b *Broker) leader(w http.ResponseWriter, r *http.Request) {
 	case len(names) == 0:
 		refuse(w, http.StatusNotFound, "Couldn't find leader broker")
 	default:
-		answer(w, map[string]string{"serviceUrl": "http://" + names[0]})
+		answer(w, map[string]string{"serviceUrl": "http://" + names[0], "brokerId": names[0]})
 	}
 }
 
+// brokers lists the brokers of this cluster, whatever cluster is asked about: so does 4.0.7.
 func (b *Broker) brokers(w http.ResponseWriter, r *http.Request) {
-	if r.PathValue("cluster") != b.cfg.Cluster {
-		refuse(w, http.StatusNotFound, "Cluster does not exist")
-		return
-	}
 	names, err := b.registered(r)
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error())
@@ -187,13 +223,19 @@ func (b *Broker) brokers(w http.ResponseWriter, r *http.Request) {
 	answer(w, names)
 }
 
+// ownedNamespaces answers about this broker whatever the cluster, and whether or not it is
+// registered. Of another broker it says where to ask, or that none is registered so. 4.0.7.
 func (b *Broker) ownedNamespaces(w http.ResponseWriter, r *http.Request) {
-	if r.PathValue("cluster") != b.cfg.Cluster {
-		refuse(w, http.StatusNotFound, "Cluster does not exist")
-		return
-	}
 	if name := r.PathValue("broker"); name != b.cfg.Advertised {
-		b.redirect(w, r, "http://"+name)
+		names, err := b.registered(r)
+		switch {
+		case err != nil:
+			refuse(w, http.StatusInternalServerError, err.Error())
+		case !slices.Contains(names, name):
+			refuse(w, http.StatusNotFound, "Broker id '"+name+"' not found in available brokers.")
+		default:
+			b.redirect(w, r, "http://"+name)
+		}
 		return
 	}
 	type status struct {
@@ -226,7 +268,7 @@ func (b *Broker) redirect(w http.ResponseWriter, r *http.Request, to string) {
 }
 
 func (b *Broker) shutdown(w http.ResponseWriter, _ *http.Request) {
-	w.WriteHeader(http.StatusNoContent)
+	w.WriteHeader(http.StatusOK) // 4.0.7 says so 5.2 s later, and lives on: here it ends
 	b.log.Info("told to shut down")
 	time.AfterFunc(50*time.Millisecond, b.end) // the answer leaves first
 }
@@ -251,8 +293,15 @@ func (b *Broker) lookup(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusServiceUnavailable, "broker is not ready")
 		return
 	}
-	owner, err := b.ownerOf(r.Context(), bundleOf(namespace, r.PathValue("topic"), b.cfg.Bundles))
+	bundle := bundleOf(namespace, r.PathValue("topic"), b.cfg.Bundles)
+	if ns, _, odd := strings.Cut(r.PathValue("topic"), "/"); odd {
+		// 4.0.7: taken for a topic of the first form, in a namespace that nobody made.
+		bundle = Bundle{namespace + "/" + ns, 0, full}
+	}
+	owner, err := b.ownerOf(r.Context(), bundle)
 	switch {
+	case errors.Is(err, errNobody):
+		page(w, http.StatusServiceUnavailable)
 	case errors.Is(err, errUnloading), errors.Is(err, errBusy):
 		refuse(w, http.StatusServiceUnavailable, err.Error())
 	case err != nil:
@@ -279,7 +328,7 @@ func (b *Broker) ownedHere(w http.ResponseWriter, r *http.Request, bundle Bundle
 	case owner != "" && owner != b.httpURL():
 		b.redirect(w, r, owner)
 	default:
-		refuse(w, http.StatusPreconditionFailed, "Namespace bundle "+bundle.String()+" is not owned by any broker")
+		w.WriteHeader(http.StatusNoContent) // 4.0.7: there is nothing to unload
 	}
 	return nil
 }
@@ -311,7 +360,12 @@ func (b *Broker) unloadTopic(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	name := r.PathValue("topic")
-	if b.ownedHere(w, r, bundleOf(namespace, name, b.cfg.Bundles)) == nil {
+	bundle := bundleOf(namespace, name, b.cfg.Bundles)
+	if _, err := b.ownerOf(r.Context(), bundle); err != nil { // 4.0.7 takes what nobody owns
+		refuse(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	if b.ownedHere(w, r, bundle) == nil {
 		return
 	}
 	topic := namespace + "/" + name

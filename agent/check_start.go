@@ -1,0 +1,244 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"holdfast/agent/lease"
+	"holdfast/agent/process"
+	"holdfast/brokerapi"
+	"holdfast/cluster"
+	"holdfast/probes"
+	"holdfast/recovery"
+)
+
+// A start is foretold by the registrar itself: the same reads, the same tables, and nothing
+// written. What a broker that does not answer cannot tell is assumed, and said so.
+
+// lifeTimeout bounds how long it is looked whether other brokers live.
+const lifeTimeout = 10 * time.Second
+
+// start is the start of a sidecar that is not made.
+type start struct {
+	cfg        Config
+	name       string // of the broker
+	memory     memory
+	instance   string // of the broker's process; empty: it does not answer
+	boot       recovery.BootFacts
+	data       recovery.DataID // see life
+	localData  bool            // it is on this broker only
+	byInstance bool
+	hasty      bool         // see registrar
+	before     confirmation // see registrar
+	moved      bool         // the state directory is not where it was
+	clock      func() lease.Instant
+	serves     func(*listing) // nil: it is not asked
+	assumed    []string
+}
+
+// checkStart says what a start would decide now, or what the sidecar holds that runs.
+func checkStart(ctx context.Context, c Config, who brokerapi.Identity, can brokerapi.Capabilities, healthy bool, log *slog.Logger) Finding {
+	f := Finding{What: "start"}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout+lifeTimeout+recovery.LooksApart(c.RenewInterval))
+	defer cancel()
+	if text, runs := heldNow(ctx, c); runs {
+		f.Text = text
+		return f
+	}
+	s := start{cfg: c, clock: lease.BootClock, instance: who.Instance, byInstance: namedByInstance(c, can), localData: can.LocalData, hasty: hasty(c, can)}
+	var err error
+	if s.memory, _, err = readMemory(c.StateDir); err != nil {
+		f.Err = wrongSetting(err)
+		return f
+	}
+	if c.Shadow { // what was only supposed is no past
+		s.memory = memory{Format: memoryFormat, Incarnation: randomID()}
+	}
+	s.moved = s.memory.movedTo((&stateDir{path: c.StateDir}).place())
+	s.memory.keptIn("")
+	if s.memory.Epoch != 0 {
+		s.before = notedConfirmation(c.StateDir)
+		s.memory.was(s.before)
+	}
+	if s.name = cmp.Or(c.BrokerID, who.Name, s.memory.BrokerID); s.name == "" {
+		f.Text = "not foretold: the broker does not answer, and its id is not known: give --broker-id"
+		return f
+	}
+	s.observe(who, healthy)
+	client, err := cluster.Open(c.Cluster(), log)
+	if err != nil {
+		f.Err = wrongSetting(err)
+		return f
+	}
+	defer client.Close()
+	if s.instance != "" && !can.Assigns {
+		broker, closeBroker, err := openBroker(c, log)
+		if err != nil {
+			f.Err = wrongSetting(err)
+			return f
+		}
+		defer closeBroker()
+		s.serves = func(l *listing) {
+			held, err := broker.Topics(ctx)
+			l.serving, l.err = held.Serving, err
+			close(l.done)
+		}
+	}
+	return s.foretell(ctx, client, log)
+}
+
+// heldNow is what a sidecar holds that runs beside this state directory.
+func heldNow(ctx context.Context, c Config) (text string, runs bool) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	st, _, err := NewClient(c.ControlSocket, c.StateDir).Status(ctx)
+	pid := lockHolder(c.StateDir)
+	switch {
+	case err == nil:
+		text = fmt.Sprintf("a sidecar runs: %s is %s", st.BrokerID, cmp.Or(st.Mode, "not decided yet"))
+		if st.Reason != "" {
+			text += " (" + st.Reason + ")"
+		}
+		if d := st.Decided; d != nil {
+			text += fmt.Sprintf(", decided by %s: %s; otherwise: %s", d.Row, d.Why, d.Otherwise)
+		}
+		return text, true
+	case pid != 0:
+		return fmt.Sprintf("a sidecar runs (process %d) and does not say what it holds: %v", pid, err), true
+	}
+	return "", false
+}
+
+// observe gathers what this host shows of the broker.
+func (s *start) observe(who brokerapi.Identity, healthy bool) {
+	started := who.StartedAt
+	switch {
+	case s.instance == "":
+		started = time.Now()
+		s.assumed = append(s.assumed, "the broker does not answer, and is started now")
+		if s.cfg.DataDir == "" {
+			s.assumed = append(s.assumed, "it has no older data, because --data-dir is not given")
+		}
+	case started.IsZero() && (s.cfg.BrokerPIDFile != "" || s.cfg.BrokerProcess != ""):
+		if seen, err := probes.FindProcess(s.cfg.BrokerPIDFile, s.cfg.BrokerProcess); err == nil {
+			started = seen.StartedAt
+		}
+	}
+	if s.instance != "" && !healthy {
+		s.assumed = append(s.assumed, "the broker is healthy")
+	}
+	dir := probes.Scan(s.cfg.DataDir, s.cfg.DataMarkers)
+	s.boot = bootFacts(started, dir)
+	if s.localData {
+		s.data = recovery.DataID(dir.Identity)
+		if dir.State == probes.DirMissing {
+			s.boot.DirGone = s.cfg.DataDir
+		}
+	}
+}
+
+// foretell has the registrar decide, and writes nothing.
+func (s start) foretell(ctx context.Context, client *cluster.Client, log *slog.Logger) Finding {
+	f := Finding{What: "start"}
+	if s.byInstance && s.instance == "" {
+		f.Text = "not foretold: the broker does not answer, and has another id at each start"
+		return f
+	}
+	if left := s.memory.Left; left != nil && left.Instance == s.instance && left.rest(s.cfg) > 0 {
+		f.Warn, f.Text = true, "would wait: "+left.waits(s.cfg)
+		return f
+	}
+	r := registrar{cfg: s.cfg, run: randomID(), moved: s.moved, brokerID: s.name, byInstance: s.byInstance, log: log, clock: s.clock,
+		life: func() life {
+			return life{memory: s.memory, instance: s.instance, boot: s.boot, data: s.data, recalls: true}
+		},
+		paused: s.paused, pauseEnds: s.pauseEnds, serves: s.serves, hasty: s.hasty, before: s.before, foretells: true}
+	seen, out, err := r.considered(ctx, client)
+	switch {
+	case errors.Is(err, lease.ErrDeferred):
+		f.Warn, f.Text = true, "would wait: "+strings.TrimPrefix(err.Error(), lease.ErrDeferred.Error()+": ")
+		if out.decision.Step == recovery.Await {
+			f.Text += "; " + recovery.Otherwise(recovery.RowAwait)
+		}
+		return f
+	case errors.Is(err, lease.ErrConflict): // with a living copy of the state directory
+		f.Warn, f.Text = true, fmt.Sprintf("would wait, detached, decided by %s: %s; otherwise: %s",
+			recovery.RowConflict, strings.TrimPrefix(err.Error(), lease.ErrConflict.Error()+": "), recovery.Otherwise(recovery.RowConflict))
+		return f
+	case err != nil:
+		f.Err = EtcdError(s.cfg, err)
+		return f
+	}
+	d, why := out.decision, out.decision.Detail
+	switch d.Step {
+	case recovery.Conflict:
+		f.Warn, f.Text, why = true, "would wait, detached", r.describeHolder(seen)
+	case recovery.Shutdown:
+		f.Warn, f.Text = true, "would stop the broker"
+	default:
+		f.Warn = d.Mode.Mode != recovery.Active && d.Mode.By == recovery.ByHoldfast
+		f.Text = fmt.Sprintf("would be %s (%s)", d.Mode.Mode, d.Mode.Reason)
+	}
+	kind := "the process that was registered runs on"
+	if out.boot != "" {
+		kind = strings.ReplaceAll(string(out.boot), "_", " ") + ": " + strings.Join(out.evidence, ", ")
+	}
+	f.Text += fmt.Sprintf(", decided by %s: %s (%s); otherwise: %s", d.Row, why, kind, recovery.Otherwise(d.Row))
+	if d.Review {
+		f.Text += " When none of them is then seen to live, it is active again by itself."
+	}
+	if d.Row == recovery.ReasonFirstRegistration && s.serves == nil {
+		s.assumed = append(s.assumed, "it serves nothing that is assigned to others")
+	}
+	if what := unreadable(seen); what != "" {
+		f.Warn = true
+		f.Text += ". Cannot be read: " + what + " (" + unreadHint + ")"
+	}
+	if len(s.assumed) > 0 {
+		f.Text += " Assumed: " + strings.Join(s.assumed, "; ")
+	}
+	return f
+}
+
+// considered is consider, which looks at the leases of others for as long as a person waits,
+// and first a second time at that of a registration that may be a copy's.
+func (r *registrar) considered(ctx context.Context, client *cluster.Client) (seen cluster.Snapshot, out outcome, err error) {
+	apart := recovery.Apart(r.cfg.RenewInterval)
+	for until, looked := time.Now().Add(lifeTimeout), false; ; {
+		bounded, cancel := context.WithTimeout(ctx, checkTimeout)
+		seen, _, out, err = r.consider(bounded, client, nil)
+		cancel()
+		wait := apart
+		switch suspected := errors.Is(err, lease.ErrDeferred) && r.sighted.lease != 0; {
+		case suspected && !looked:
+			wait = recovery.LooksApart(r.cfg.RenewInterval) + time.Millisecond
+			until, looked = until.Add(wait), true
+		case out.decision.Step != recovery.Await || r.paused() || time.Now().Add(apart).After(until):
+			return seen, out, err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return seen, out, err
+		}
+	}
+}
+
+// paused reports whether the pause that an earlier sidecar was given still lasts.
+func (s start) paused() bool {
+	return recovery.ActRegister.Suspended() && !s.pauseEnds().IsZero()
+}
+
+// pauseEnds is when that pause ends; zero: there is none, or it is over.
+func (s start) pauseEnds() time.Time {
+	boot, _ := process.BootID() // empty where the host does not tell
+	if p := s.memory.Pause; p != nil && p.Left(time.Now(), boot, time.Duration(lease.BootClock())) > 0 {
+		return p.Until
+	}
+	return time.Time{}
+}

@@ -1,0 +1,182 @@
+package agent
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/agent/process"
+	"holdfast/brokerapi"
+	"holdfast/cluster"
+	"holdfast/recovery"
+)
+
+// dies ends the broker's process, which is watched.
+func (l *leaver) dies() {
+	who, _ := l.identity.get()
+	l.inLoop(func() {
+		l.set(func() { l.ended, l.serving = true, false })
+		l.served = process.Target{Pid: 1<<22 + 1, StartTicks: 1}
+		l.recognizer.settle(l.served, who.Instance, isBroker, "")
+	})
+}
+
+func TestTheRegistrationOfADeadBrokerThatFencesItselfIsNotedAndGivenUp(t *testing.T) {
+	within := func(c *Config) { stoppable(c); c.Fence, c.RestartGrace = []string{"ready"}, 3*time.Second }
+	can := brokerapi.Capabilities{FencesItself: true, Unload: true, HeldWatch: true}
+	for _, row := range []struct {
+		name   string
+		can    brokerapi.Capabilities
+		change func(c *Config)
+		before func(l *leaver)
+		notes  int
+		given  bool // up
+	}{
+		{"as by default", can, nil, nil, 1, true},
+		{"its storage does not fence it", brokerapi.Capabilities{HeldWatch: true}, nil, nil, 0, true},
+		{"its registration is kept", can, func(c *Config) { c.RestartGrace = 0 }, nil, 0, false},
+		{"drained by an operator", can, nil, func(l *leaver) {
+			l.inLoop(func() {
+				l.setMode(recovery.ModeRecord{Mode: recovery.Drained, Reason: "disk swap", By: recovery.ByOperator}, l.modeRev+1, "")
+			})
+		}, 0, true},
+		{"etcd refuses the note", can, nil, func(l *leaver) { l.fails = errNothingToLeave }, 0, true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			inLifeOf(t, row.can, func(c *Config) {
+				within(c)
+				if row.change != nil {
+					row.change(c)
+				}
+			}, nil, func(base *sidecarLife) {
+				l := &leaver{sidecarLife: base}
+				l.guard = nil
+				base.note = func(_ context.Context, d departure) error {
+					if base.revokes > 0 || !d.crash || d.stop {
+						t.Errorf("noted %+v after %d revokes", d, base.revokes)
+					}
+					if l.fails == nil {
+						l.notes++
+					}
+					return l.fails
+				}
+				if row.before != nil {
+					row.before(l)
+				}
+				l.dies()
+				l.until(l.age() + 2*time.Second)
+				if l.revokes > 0 {
+					t.Error("given up before --restart-grace is over")
+				}
+				l.until(l.age() + 4*time.Second)
+				if l.notes != row.notes || (l.revokes > 0) != row.given {
+					t.Errorf("%d notes, %d revokes; want %d, given up %t", l.notes, l.revokes, row.notes, row.given)
+				}
+			})
+		})
+	}
+}
+
+// Revoked before it is noted, it would come back as one that was declared dead.
+func TestALeaseIsNotGivenUpWhileTheCrashIsBeingNoted(t *testing.T) {
+	within := func(c *Config) { stoppable(c); c.Fence, c.RestartGrace = []string{"ready"}, 3*time.Second }
+	inLifeOf(t, brokerapi.Capabilities{FencesItself: true, HeldWatch: true}, within, nil, func(base *sidecarLife) {
+		l := &leaver{sidecarLife: base}
+		l.guard = nil
+		var notes int
+		base.note = func(ctx context.Context, _ departure) error {
+			if sleep(ctx, noteTimeout); notes == 0 {
+				notes++
+				return context.DeadlineExceeded
+			}
+			notes++
+			if base.revokes > 0 {
+				t.Error("revoked first")
+			}
+			return nil
+		}
+		l.dies()
+		l.until(l.age() + 4*time.Second)
+		if l.revokes > 0 {
+			t.Error("revoked while the note is on its way")
+		}
+		l.until(l.age() + 5*time.Second)
+		if notes != 2 || l.revokes == 0 {
+			t.Errorf("%d notes, %d revokes", notes, l.revokes)
+		}
+	})
+}
+
+// The note, the end of the lease, and the next process.
+func TestWhoCrashedAndIsBackAtOnceIsNotStale(t *testing.T) {
+	crash := func(a adopted) {
+		d := a.departs()
+		d.crash = true
+		if err := noteLeft(a.t.Context(), a.client, d); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+	for _, row := range []struct {
+		name   string
+		policy string
+		change func(a adopted)
+		row    recovery.Reason
+		mode   recovery.Mode
+	}{
+		{"noted", "", crash, recovery.ReasonFastRestart, recovery.Active},
+		{"noted, asked to be drained", "drain", crash, recovery.ReasonFastRestart, recovery.Active},
+		{"noted, drained by an operator meanwhile", "", func(a adopted) { crash(a); a.set(cluster.ModeDrained, recovery.ByOperator) }, recovery.RowKept, recovery.Drained},
+		{"not noted", "", func(adopted) {}, recovery.ReasonStaleRestart, recovery.Active},
+		{"not noted, asked to be drained", "drain", func(adopted) {}, recovery.ReasonStaleRestart, recovery.Drained},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			a := newAdopted(t, func(c *Config) { c.SessionExpiredPolicy = row.policy })
+			row.change(a)
+			a.lose()
+			a.backAs(nil)
+			a.put("n1", a.session())
+			a.establish(a.first.LeaseID)
+			a.decided(row.row, row.mode)
+			if noted(a.snapshot()) {
+				t.Error("the note stays, and would excuse the next crash")
+			}
+		})
+	}
+}
+
+func TestTheDefaultOfTheRestartGrace(t *testing.T) {
+	base := func(driver string) Config {
+		c := Default()
+		c.Driver, c.PulsarCluster = driver, "lab"
+		return c
+	}
+	for _, row := range []struct {
+		name   string
+		driver string
+		change func(c *Config)
+		want   time.Duration
+	}{
+		{"it fences itself and is watched", "pulsar", stoppable, 3 * time.Second},
+		{"the TTL is short", "pulsar", func(c *Config) { stoppable(c); c.LeaseTTL = 8 * time.Second }, 2 * time.Second},
+		{"its process is not watched", "pulsar", nil, 0},
+		{"only a command could stop it", "pulsar", func(c *Config) { c.StopCommand = "true" }, 0},
+		{"asked to keep it", "pulsar", func(c *Config) { stoppable(c); c.RestartGrace = 0 }, 0},
+		{"asked for more", "pulsar", func(c *Config) { stoppable(c); c.RestartGrace = 5 * time.Second }, 5 * time.Second},
+		{"another broker", "nats", stoppable, 0},
+		{"one that must be stopped", "danube", stoppable, 0},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := base(row.driver)
+			if row.change != nil {
+				row.change(&c)
+			}
+			if got := c.Effective().RestartGrace; got != row.want || c.Effective().Effective().RestartGrace != row.want {
+				t.Errorf("%v, want %v", got, row.want)
+			}
+		})
+	}
+	if _, err := Load(Sources{Flags: map[string][]string{"driver": {"nats"}, "restart-grace": {"-1s"}}}); err == nil || !strings.Contains(err.Error(), "negative") {
+		t.Errorf("%v: a negative one is refused", err)
+	}
+}

@@ -1,0 +1,123 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"holdfast/cluster"
+	"holdfast/probes"
+	"holdfast/recovery"
+)
+
+// This file is about data that is on this broker only: whether what the broker has come up on
+// is what it had before. What brokers share, or keep elsewhere, is not judged.
+
+// data is the identity of the broker's data as it was before. Without a state file the member
+// record knows it.
+func (m memory) data(member *cluster.Member) recovery.DataID {
+	if m.Data == "" && member != nil {
+		return recovery.DataID(member.Data)
+	}
+	return m.Data
+}
+
+// ownData is the identity of the broker's own data; empty: not known, or there is none.
+func (a *agent) ownData(dir probes.DirView) recovery.DataID {
+	if !a.can.LocalData {
+		return ""
+	}
+	return recovery.DataID(dir.Identity)
+}
+
+// dataPatience bounds the wait for a look at the data of a process that answers. A disk that
+// hangs must not keep a broker out that serves from it.
+const dataPatience = 5 * time.Second
+
+// dataSeen reports whether the data directory was looked at since that process of the broker
+// was first seen, or is not waited for any more: then what data it has is not known.
+func (a *agent) dataSeen(instance string) bool {
+	if a.dataFresh(instance) {
+		_, doubtful := a.dataGone(instance)
+		return !doubtful || a.memory.Data == ""
+	}
+	late := time.Since(a.dataFrom) >= dataPatience
+	if late && a.dataLate != instance {
+		a.dataLate = instance
+		a.log.Warn("the data directory takes too long to look at: whether the broker has come up on its own data is not known", "dir", a.dataDir.Path(), "waited", dataPatience)
+	}
+	return late
+}
+
+// dataGone reports whether the data directory of a process that answers is not there. One look
+// does not tell: a link is exchanged, a disk is mounted for the sidecar a moment later. It is
+// doubtful until the second.
+func (a *agent) dataGone(instance string) (gone, doubtful bool) {
+	dir := a.dataDir.Snapshot()
+	if !a.can.LocalData || a.dataDir.Path() == "" || !a.dataFresh(instance) || dir.State != probes.DirMissing {
+		a.goneFrom = time.Time{}
+		return false, false
+	}
+	now := time.Now()
+	if a.goneFrom.IsZero() {
+		a.goneFrom = now
+	}
+	due := a.goneFrom.Add(dataPatience)
+	switch {
+	case !dir.ScannedAt.Before(due):
+		return true, false
+	case now.Before(due):
+		return false, true
+	default:
+		a.dataDir.Look()
+		return false, now.Before(due.Add(dataPatience)) // then it hangs, and nothing is known
+	}
+}
+
+// dataFound is the identity of the data of that process; empty: not known, or not its own.
+func (a *agent) dataFound(instance string, dir probes.DirView) recovery.DataID {
+	if !a.dataFresh(instance) {
+		return ""
+	}
+	return a.ownData(dir)
+}
+
+// dataFresh reports whether the data directory was looked at since that process of the broker
+// was first seen. What was there before may have been exchanged for it: a disk that is mounted
+// makes no event.
+func (a *agent) dataFresh(instance string) bool {
+	if !a.can.LocalData || a.dataDir.Path() == "" {
+		return true
+	}
+	if a.dataOf != instance {
+		a.dataOf, a.dataFrom = instance, time.Now()
+		a.dataDir.Look()
+	}
+	return !a.dataDir.Snapshot().ScannedAt.Before(a.dataFrom)
+}
+
+// noteData remembers the data of a broker that had none when it was registered.
+func (a *agent) noteData(instance string) {
+	if a.memory.Data != "" || a.grant.LeaseID == 0 || instance != a.memory.Instance {
+		return
+	}
+	if data := a.dataFound(instance, a.dataDir.Snapshot()); data != "" {
+		a.remember(func(m *memory) { m.Data = data })
+		a.keeper.Reestablish() // the member record is to have it, too
+	}
+}
+
+// stand writes what is new beside a registration that stays as it is: the mode, and data, a
+// process or a cut of which the member record does not know. One that cannot be read is written anew.
+func (r *registrar) stand(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now life, out *outcome) (err error) {
+	var at int64
+	switch {
+	case seen.MemberMalformed != "", seen.Member != nil && (seen.Member.Data != string(out.data) || seen.Member.Instance != out.instance || outlivedCut(seen, now)):
+		at, err = client.Join(ctx, *seen.Registration, r.standing(seen, now, out))
+	case out.decision.Write:
+		at, err = client.PutState(ctx, seen.BrokerID, *stateWrite(out.decision.Mode), seen.StateRevision)
+	}
+	if out.decision.Write && err == nil {
+		out.stateRevision = at
+	}
+	return err
+}

@@ -1,0 +1,82 @@
+package agent
+
+import (
+	"testing"
+
+	"holdfast/recovery"
+)
+
+var staleRestart = recovery.DecideStartup(recovery.StartupFacts{Boot: recovery.Restart,
+	ClusterFacts: recovery.ClusterFacts{Revision: 9, PeerPresent: true, Era: 3, OurEra: 3, KnownMember: true, Peers: recovery.Alive, PeersSaid: "n2 lived on"}})
+
+// decides has the loop take up that decision, of a start.
+func (l *sidecarLife) decides(d recovery.Decision, boot recovery.BootKind, revision int64) {
+	l.inLoop(func() {
+		l.takeUp(outcome{decision: d, boot: boot, grant: l.grant, instance: "process-1", stateRevision: revision})
+	})
+}
+
+func TestTheRowThatDecidedIsToldUntilAnotherSetsTheMode(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		wants := func(row recovery.Reason) {
+			t.Helper()
+			switch d := l.status().Decided; {
+			case row == "" && d != nil:
+				t.Errorf("decided by %s, want by nobody", d.Row)
+			case row != "" && (d == nil || d.Row != string(row) || d.Why == "" || d.Otherwise != recovery.Otherwise(row)):
+				t.Errorf("decided by %+v, want %s", d, row)
+			}
+		}
+		l.decides(staleRestart, recovery.Restart, 2_000_000)
+		wants(recovery.ReasonStaleRestart)
+		survived := recovery.Decision{Step: recovery.Keep, Row: recovery.RowSurvived, Mode: staleRestart.Mode}
+		l.decides(survived, "", 2_000_001)
+		wants(recovery.ReasonStaleRestart)
+		l.inLoop(func() { // a sidecar that is started anew
+			l.mode, l.modeRev, l.decided = recovery.ModeRecord{}, 0, l.memory.Decided
+		})
+		l.decides(survived, "", 2_000_002)
+		wants(recovery.ReasonStaleRestart)
+		kept := recovery.Decision{Step: recovery.Keep, Row: recovery.RowKept, Mode: staleRestart.Mode, Detail: "kept"}
+		l.decides(kept, recovery.Restart, 2_000_003)
+		wants(recovery.RowKept)
+		l.inLoop(func() {
+			l.setMode(recovery.ModeRecord{Mode: recovery.Active, Reason: recovery.ReasonOperator, By: recovery.ByOperator}, 2_000_004, "by an operator")
+		})
+		wants("")
+	})
+}
+
+func TestAnEventOfAStartSaysOnceWhatWouldHaveMadeItAnother(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		before := l.journal.newest()
+		l.decides(staleRestart, recovery.Restart, 2_000_000)
+		events, _ := l.journal.since(before)
+		said := 0
+		for _, e := range events {
+			if e.Kind != "boot" && e.Kind != "mode" {
+				continue
+			}
+			if e.Row != string(recovery.ReasonStaleRestart) || explain(e, l.cfg).Otherwise != recovery.Otherwise(recovery.ReasonStaleRestart) {
+				t.Errorf("%+v", e)
+			}
+			if e.Otherwise != "" {
+				said++
+			}
+		}
+		if said != 1 {
+			t.Errorf("said %d times: %+v", said, events)
+		}
+	})
+}
+
+// The mode is an operator's, and it is not what its reason says that decided.
+func TestADrainThatWasKeptIsExplainedAsKept(t *testing.T) {
+	e := Event{Kind: "boot", To: "restart", Reason: string(recovery.ReasonStaleRestart), Row: string(recovery.RowKept), Otherwise: recovery.Otherwise(recovery.RowKept)}
+	fresh := e
+	fresh.Row, fresh.Otherwise = "", ""
+	c := natsDefaults().Effective()
+	if kept, decided := explain(e, c), explain(fresh, c); kept.Why == decided.Why || kept.Otherwise == decided.Otherwise || decided.Otherwise == "" {
+		t.Errorf("kept: %+v\ndecided: %+v", kept, decided)
+	}
+}

@@ -1,0 +1,106 @@
+package agent
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"holdfast/brokerapi"
+	"holdfast/recovery"
+)
+
+// This file is what is otherwise beside a broker whose storage fences writers that were
+// replaced (Capabilities.FencesItself). Past the end of its lease it does no harm to data, and
+// whoever fenced it would only take its clients' broker away: to quiesce it needs the cluster's
+// memory, which is what is out of reach then, and to stop it costs a restart.
+
+// graceByDriver is the --restart-grace that nobody has set.
+const graceByDriver = -time.Nanosecond
+
+// fencedGrace is its default where others may serve at once what such a broker had, and its
+// process is watched: time enough for a supervisor that starts it again at once. Of a short TTL
+// it is a quarter.
+const fencedGrace = 3 * time.Second
+
+// fencesItself reports whether the broker's storage fences it.
+func (c Config) fencesItself() bool { return drivers[c.Driver].FencesItself }
+
+// staysActive reports whether such a broker is active again after its registration was lost, also
+// as another process.
+func (c Config) staysActive() bool {
+	return c.fencesItself() && recovery.Policy(c.SessionExpiredPolicy) == recovery.PolicyReconnect
+}
+
+// onlyUnready is agent.fencesItself, before there is a broker.
+func (c Config) onlyUnready() bool {
+	return c.fencesItself() && !slices.Contains(c.Fence, "quiesce") && !slices.Contains(c.Fence, "stop")
+}
+
+// atFencePoint says what is done to the broker there.
+func atFencePoint(c Config) string {
+	if c.onlyUnready() {
+		return "clients are kept away, and nothing else is done: the broker's storage fences writers that were replaced"
+	}
+	return "the broker is fenced"
+}
+
+// illAtFencePoint is the same for one that is ill beside a peer that is well.
+func illAtFencePoint(c Config) string {
+	if c.onlyUnready() && c.CanStop() {
+		return "clients are kept away, and its process is stopped if it hangs"
+	}
+	return atFencePoint(c)
+}
+
+// fencesItself reports whether at the end of its lease the broker loses readiness and nothing else.
+func (a *agent) fencesItself() bool {
+	return a.can.FencesItself && !a.fences(recovery.StepQuiesce) && !a.fences(recovery.StepStop)
+}
+
+// stopsIll reports whether a broker that is being detached is to be stopped though no step of
+// --fence says so: it was ill beside a peer that is well and had lost its registration for that,
+// and others serve in its place. Whoever loses it to an outage of etcd alone is left to serve, and
+// so is whoever answers something, be it that it refuses us; whoever is drained, which serves
+// nothing; and whoever hangs while somebody works on it.
+func (a *agent) stopsIll() bool {
+	return a.can.FencesItself && !a.fences(recovery.StepStop) && a.cfg.CanStop() && a.stopper != nil &&
+		a.illness.ruling.Care == recovery.CareLetGo && a.ails(a.verdict) && a.identity.silent.Load() &&
+		a.mode.Mode == recovery.Active && a.pauseLeft() == 0
+}
+
+// atFencePoint says what becomes of the broker then.
+func (a *agent) atFencePoint() string {
+	if a.fencesItself() {
+		return "kept from clients"
+	}
+	return "fenced"
+}
+
+// stopReasonIll is why the fence has stopped such a broker.
+const stopReasonIll = "ill"
+
+// checkFencesItself says what the settings choose for such a broker.
+func checkFencesItself(c Config, can brokerapi.Capabilities) (Finding, bool) {
+	if !can.FencesItself {
+		return Finding{}, false
+	}
+	f := Finding{What: "fence"}
+	steps := strings.Join(c.Fence, ",")
+	if f.Text = "at the end of its lease the broker loses readiness and nothing else: its storage fences writers that were replaced"; steps != "ready" {
+		f.Text = "at the end of its lease the broker is fenced (--fence " + steps + "), though its storage fences writers that were replaced: an outage of etcd for longer than the TTL costs its service; --fence ready keeps it"
+	}
+	if !c.CanStop() {
+		f.Text += "; one that hangs beside a peer that is well goes on hanging: give --broker-pid-file, or another way to stop it"
+	} else if !slices.Contains(c.Fence, string(recovery.StepStop)) {
+		f.Text += "; one that hangs beside a peer that is well is stopped"
+	}
+	switch recovery.Policy(c.SessionExpiredPolicy) {
+	case recovery.PolicyReconnect:
+		f.Text += "; once it is registered again it is active again by itself (--session-expired-policy reconnect)"
+	case recovery.PolicyShutdown:
+		f.Text += "; when its registration was lost it is stopped, and this sidecar ends (--session-expired-policy shutdown)"
+	default:
+		f.Text += "; once it is registered again it is drained and waits for 'holdfast activate' (--session-expired-policy drain)"
+	}
+	return f, true
+}

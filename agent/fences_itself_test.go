@@ -1,0 +1,212 @@
+package agent
+
+import (
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/brokerapi"
+	"holdfast/recovery"
+)
+
+func TestTheDefaultsOfABrokerThatFencesItself(t *testing.T) {
+	for name, d := range drivers {
+		c := Config{Driver: name, BrokerAdmin: d.Admin, BrokerPIDFile: "/run/broker.pid", PulsarCluster: "lab", LeaseTTL: 30 * time.Second}
+		c.Detach = true
+		c = c.Effective()
+		fence, policy, guard := "ready,quiesce,stop", "drain", "on"
+		if d.FencesItself {
+			fence, policy, guard = "ready", "reconnect", "off"
+		}
+		if got := strings.Join(c.Fence, ","); got != fence || c.SessionExpiredPolicy != policy || c.Guard != guard {
+			t.Errorf("%s: --fence %s, --session-expired-policy %s, --guard %s; want %s, %s, %s", name, got, c.SessionExpiredPolicy, c.Guard, fence, policy, guard)
+		}
+		c.Fence, c.Guard, c.SessionExpiredPolicy = []string{"ready", "quiesce", "stop"}, "", "drain"
+		if c = c.Effective(); len(c.Fence) != 3 || c.Guard != "on" || c.SessionExpiredPolicy != "drain" {
+			t.Errorf("%s: %v, %s, guard %s; want what was asked for", name, c.Fence, c.SessionExpiredPolicy, c.Guard)
+		}
+	}
+}
+
+func TestADriversTableSaysWhatItsBrokerSays(t *testing.T) {
+	for name, d := range drivers {
+		if name == "danube" || name == "nats" {
+			continue // they ask etcd or connect; neither declares it
+		}
+		c := Default()
+		c.Driver, c.BrokerAdmin, c.PulsarCluster, c.StateDir = name, "http://127.0.0.1:1", "lab", t.TempDir()
+		b, err := d.New(c.Effective(), nil, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		can := b.Capabilities()
+		if can.FencesItself != d.FencesItself || slices.Contains(can.Has(), "fences-itself") != d.FencesItself {
+			t.Errorf("%s: %s, and the table says %t", name, can, d.FencesItself)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// At the end of its lease readiness goes and nothing else; then it is attached again.
+func TestABrokerThatFencesItselfOnlyLosesReadiness(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		fault  func(l *sidecarLife, on bool)
+		frozen bool
+	}{
+		{"etcd is away", func(l *sidecarLife, on bool) { l.away = on }, false},
+		{"its lease is revoked, and etcd writes nothing", func(l *sidecarLife, on bool) { l.lost, l.storeErr = true, on }, false},
+		{"it hangs meanwhile", func(l *sidecarLife, on bool) { l.away, l.frozen = on, on }, true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			can := brokerapi.Capabilities{FencesItself: true, Unload: true, HeldWatch: true}
+			ready := func(c *Config) { stoppable(c); c.Fence = []string{"ready"} }
+			inLifeOf(t, can, ready, nil, func(l *sidecarLife) {
+				l.inLoop(func() { l.guard = nil }) // as the default has it
+				l.set(func() { row.fault(l, true) })
+				l.becomes(recovery.Detached, 2*time.Minute)
+				if len(l.notReady()) == 0 {
+					t.Error("ready without a registration")
+				}
+				l.until(l.age() + 5*time.Minute)
+				if l.quiesces > 0 || len(l.stops) > 0 || !l.serving {
+					t.Errorf("%d quiesces, stopped at %v, serving %v; want it left alone", l.quiesces, l.stops, l.serving)
+				}
+				if s := l.status().Summary; strings.Contains(s, "fenced") || strings.Contains(s, "not proven") {
+					t.Errorf("the status says %q", s)
+				}
+				if code, body := l.brokerLive(); code != 200 {
+					t.Errorf("/broker/live is %d: %s", code, body)
+				}
+				l.set(func() { row.fault(l, false) })
+				l.until(l.age() + 20*time.Second)
+				if l.state() != recovery.Attached || len(l.notReady()) > 0 || l.quiesces > 0 || len(l.stops) > 0 {
+					t.Errorf("afterwards %s, not ready %v, stopped at %v", l.state(), l.notReady(), l.stops)
+				}
+			})
+		})
+	}
+}
+
+func TestABrokerThatFencesItselfIsFencedByWhoAsksForIt(t *testing.T) {
+	can := brokerapi.Capabilities{FencesItself: true, Unload: true}
+	inLifeOf(t, can, func(c *Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, nil, func(l *sidecarLife) {
+		l.set(func() { l.away = true })
+		l.becomes(recovery.Detached, 2*time.Minute)
+		l.until(l.age() + 20*time.Second)
+		if len(l.stops) == 0 {
+			t.Error("not stopped")
+		}
+	})
+}
+
+func TestAnAdoptedBrokerThatFencesItselfIsActiveAgainByItself(t *testing.T) {
+	policy := func(p string) func(*Config) { return func(c *Config) { c.SessionExpiredPolicy = p } }
+	for _, row := range []struct {
+		name    string
+		change  func(c *Config)
+		restart bool
+		row     recovery.Reason
+		mode    recovery.Mode
+	}{
+		{"the same process", nil, false, recovery.RowReconnected, recovery.Active},
+		{"another process", nil, true, recovery.ReasonStaleRestart, recovery.Active},
+		{"the same process, asked to be drained", policy("drain"), false, recovery.ReasonRegistrationExpired, recovery.Drained},
+		{"another process, asked to be drained", policy("drain"), true, recovery.ReasonStaleRestart, recovery.Drained},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			a := newAdopted(t, row.change)
+			a.lose()
+			if row.restart {
+				a.backAs(nil)
+				a.put("n1", a.session())
+			}
+			a.establish(a.first.LeaseID)
+			a.decided(row.row, row.mode)
+		})
+	}
+}
+
+func TestACheckSaysWhatTheChoiceMeansForABrokerThatFencesItself(t *testing.T) {
+	c := Default()
+	c.Driver, c.BrokerPIDFile = "pulsar", "/run/broker.pid"
+	can := brokerapi.Capabilities{FencesItself: true}
+	for fence, says := range map[string]string{"ready": "readiness and nothing else", "ready,quiesce,stop": "costs its service"} {
+		for policy, then := range map[string]string{"": "active again by itself", "drain": "waits for 'holdfast activate'", "shutdown": "this sidecar ends"} {
+			c.Fence, c.SessionExpiredPolicy = strings.Split(fence, ","), policy
+			f, ok := checkFencesItself(c.Effective(), can)
+			if !ok || f.Err != nil || !strings.Contains(f.Text, says) || !strings.Contains(f.Text, then) {
+				t.Errorf("--fence %s, policy %q: %+v; want %q and %q", fence, policy, f, says, then)
+			}
+		}
+	}
+	if _, ok := checkFencesItself(c, brokerapi.Capabilities{}); ok {
+		t.Error("said of a broker that does not")
+	}
+	for pid, says := range map[string]string{"/run/broker.pid": "well is stopped", "": "goes on hanging"} {
+		c.Fence, c.BrokerPIDFile = []string{"ready"}, pid
+		if f, _ := checkFencesItself(c.Effective(), can); !strings.Contains(f.Text, says) {
+			t.Errorf("pid file %q: %s; want %q", pid, f.Text, says)
+		}
+	}
+	c.BrokerPIDFile = "/run/broker.pid"
+	c.Fence, c.Guard = nil, ""
+	if g := unguarded(c.Effective()); g.Warn || g.Err != nil {
+		t.Errorf("%+v: its guard is off for a reason", g)
+	}
+	tl := WorstCase(Config{Driver: "pulsar", LeaseTTL: 30 * time.Second, Detach: true, HealthFall: 3})
+	if !slices.ContainsFunc(tl.Cut, func(m Moment) bool { return strings.Contains(m.What, "nothing else") && m.At == 20*time.Second }) {
+		t.Errorf("the timeline is %v", tl.Cut)
+	}
+}
+
+func TestWhatIsSaidOfABrokerThatFencesItselfIsWhatIsDone(t *testing.T) {
+	c := Default()
+	c.Driver = "pulsar"
+	asks := c
+	asks.BrokerPIDFile = "/run/broker.pid"
+	asks.Fence, asks.SessionExpiredPolicy = []string{"ready", "stop"}, "drain"
+	point := Event{Kind: "attachment", To: "detached", Reason: string(recovery.WhyFencePoint)}
+	stale := Event{Kind: "mode", To: "active", Reason: string(recovery.ReasonStaleRestart)}
+	letGo := Event{Kind: "broker", To: "let_go", Reason: string(recovery.ReasonPeerWell)}
+	for _, e := range []Event{point, letGo} {
+		if why := explain(e, c.Effective()).Why; !strings.Contains(why, "nothing else is done") || strings.Contains(why, "is fenced") {
+			t.Errorf("%s: %s", e.Reason, why)
+		}
+		if why := explain(e, asks.Effective()).Why; strings.Contains(why, "nothing else") || !strings.Contains(why, "the broker is fenced") {
+			t.Errorf("%s, asked to be stopped: %s", e.Reason, why)
+		}
+	}
+	if x := explain(letGo, c.Effective()); !strings.Contains(x.Next, "restart it") {
+		t.Errorf("nothing stops it: %s", x.Next)
+	}
+	c.BrokerPIDFile = "/run/broker.pid"
+	if x := explain(letGo, c.Effective()); !strings.Contains(x.Why, "is stopped if it hangs") || strings.Contains(x.Next, "restart it") {
+		t.Errorf("it is stopped: %+v", x)
+	}
+	if x := explain(stale, c.Effective()); x.Next != "" || !strings.Contains(x.Why, "active all the same") {
+		t.Errorf("%+v", x)
+	}
+	if x := explain(stale, asks.Effective()); !strings.Contains(x.Next, "activate") || strings.Contains(x.Why, "all the same") {
+		t.Errorf("%+v", x)
+	}
+}
+
+// A supervisor's operator is not to wait for an activation that nobody asks for.
+func TestTheStatusSaysThatABrokerThatFencesItselfRegistersAgain(t *testing.T) {
+	for policy, want := range map[string]string{"reconnect": "it registers again, in the mode that it had", "drain": "it comes back drained"} {
+		inLife(t, nil, func(l *sidecarLife) {
+			l.inLoop(func() { l.cfg.Driver, l.cfg.SessionExpiredPolicy = "pulsar", policy })
+			l.set(func() { l.lost, l.storeErr, l.heard = true, true, errSilence })
+			l.becomes(recovery.Detached, time.Minute)
+			l.until(l.age() + time.Second)
+			if got := l.afterwards(l.view.Load(), l.keeper.View(), "etcd"); !strings.Contains(got, want) {
+				t.Errorf("%s: %q, want %q", policy, got, want)
+			}
+		})
+	}
+}

@@ -1,0 +1,412 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/agent/process"
+	"holdfast/brokerapi"
+	"holdfast/cluster"
+	"holdfast/recovery"
+)
+
+// leaver is a life whose notes are counted.
+type leaver struct {
+	*sidecarLife
+	notes int
+	fails error // what noting one ends with
+}
+
+func inLeaver(t *testing.T, can brokerapi.Capabilities, change func(c *Config), claim func(l *leaver)) {
+	t.Helper()
+	inLifeOf(t, can, change, nil, func(l *sidecarLife) {
+		v := &leaver{sidecarLife: l}
+		l.note = func(context.Context, departure) error {
+			if l.set(func() {}); l.serving && !l.ended {
+				t.Error("noted while it serves")
+			}
+			if v.fails == nil {
+				v.notes++
+			}
+			return v.fails
+		}
+		claim(v)
+	})
+}
+
+// asks asks the broker to leave, and returns what comes of it within the timeout and a moment.
+func (l *leaver) asks(timeout time.Duration, wait bool) error {
+	c := make(chan error, 1)
+	go func() { c <- l.leaveNow(context.Background(), timeout, wait, false) }()
+	l.until(l.age() + timeout + 100*time.Millisecond)
+	select {
+	case err := <-c:
+		return err
+	default:
+		return errors.New("no answer")
+	}
+}
+
+func (l *leaver) registered() bool { return l.keeper.View().Validity.Known() }
+
+func TestABrokerThatLeavesServesNothingAndIsNotRegistered(t *testing.T) {
+	inLeaver(t, brokerapi.Capabilities{}, stoppable, func(l *leaver) {
+		if err := l.asks(5*time.Second, false); err != nil {
+			t.Fatal(err)
+		}
+		if l.notes != 1 || l.serving || l.registered() || len(l.notReady()) == 0 || l.memory.LeaseID != 0 || !l.memory.Released {
+			t.Errorf("%d notes, serving %v, registered %v, not ready %v, released %v", l.notes, l.serving, l.registered(), l.notReady(), l.memory.Released)
+		}
+		asked := l.asked
+		l.until(l.age() + time.Minute)
+		if l.registered() || l.asked != asked || l.serving || len(l.stops) > 0 {
+			t.Errorf("a minute later: registered %v, asked %d times, serving %v, stopped at %v", l.registered(), l.asked-asked, l.serving, l.stops)
+		}
+		if got := l.why("registration"); strings.Contains(got, "lost") && !strings.Contains(got, "lost:left") {
+			t.Errorf("it counts as lost: %s", got)
+		}
+		if err := l.asks(time.Second, false); err != nil || l.notes != 1 {
+			t.Errorf("asked again: %v, %d notes", err, l.notes)
+		}
+		if l.said() != "" && strings.Contains(l.said(), "fired") {
+			t.Error(l.said())
+		}
+	})
+}
+
+func TestTheNextProcessOfABrokerThatLeftIsRegistered(t *testing.T) {
+	inLeaver(t, brokerapi.Capabilities{}, nil, func(l *leaver) {
+		if err := l.asks(5*time.Second, false); err != nil {
+			t.Fatal(err)
+		}
+		l.set(func() { l.ended = true })
+		l.until(l.age() + 20*time.Second)
+		if l.registered() {
+			t.Error("registered while its broker is away")
+		}
+		l.start()
+		l.until(l.age() + 20*time.Second)
+		if !l.registered() || len(l.notReady()) > 0 {
+			t.Errorf("registered %v, not ready: %v", l.registered(), l.notReady())
+		}
+	})
+}
+
+func TestABrokerThatNobodyStopsIsTakenBack(t *testing.T) {
+	inLeaver(t, brokerapi.Capabilities{}, func(c *Config) { c.LeaveTimeout = 30 * time.Second }, func(l *leaver) {
+		if err := l.asks(5*time.Second, false); err != nil {
+			t.Fatal(err)
+		}
+		l.until(l.age() + 24*time.Second)
+		if l.registered() {
+			t.Error("registered before --leave-timeout")
+		}
+		l.until(l.age() + 15*time.Second)
+		if !l.registered() || !l.serving || len(l.notReady()) > 0 {
+			t.Errorf("registered %v, serving %v, not ready: %v", l.registered(), l.serving, l.notReady())
+		}
+	})
+}
+
+func TestActivateTakesABrokerBackWhileItsProcessIsThere(t *testing.T) {
+	for _, there := range []bool{true, false} {
+		inLeaver(t, brokerapi.Capabilities{}, nil, func(l *leaver) {
+			if err := l.asks(5*time.Second, false); err != nil {
+				t.Fatal(err)
+			}
+			l.set(func() { l.ended = !there })
+			l.until(l.age() + 10*time.Second)
+			l.inLoop(l.keepHere)
+			l.until(l.age() + 10*time.Second)
+			if l.registered() != there {
+				t.Errorf("process there: %v, registered %v", there, l.registered())
+			}
+		})
+	}
+}
+
+// Whatever keeps a departure from being noted leaves the broker as it was.
+func TestADepartureThatFailsIsTakenBack(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		before func(l *leaver)
+		during func(l *leaver) // a second after it was asked for, while it is being quiesced
+		says   string
+		back   bool // it serves again
+	}{
+		{"it cannot be quiesced", func(l *leaver) { l.set(func() { l.refuses = 2 }) }, nil, "quiesced", true},
+		{"etcd does not answer", func(l *leaver) { l.fails = context.DeadlineExceeded }, nil, "deadline", true},
+		{"etcd is slow", func(l *leaver) {
+			note := l.note
+			l.note = func(ctx context.Context, d departure) error {
+				if sleep(ctx, 4*time.Second); ctx.Err() != nil {
+					return ctx.Err()
+				}
+				return note(ctx, d)
+			}
+		}, nil, "deadline", true},
+		{"something changed in etcd", func(l *leaver) { l.fails = cluster.ErrChanged }, nil, "changed", true},
+		{"it is drained", func(l *leaver) {
+			l.inLoop(func() {
+				l.setMode(recovery.ModeRecord{Mode: recovery.Drained, Reason: "x", By: recovery.ByOperator}, l.modeRev+1, "")
+			})
+		}, nil, "drained (x)", false},
+		{"it is down", func(l *leaver) { l.set(func() { l.ended = true }); l.until(l.age() + 5*time.Second) }, nil, "not up", false},
+		{"it is detached", func(l *leaver) {
+			l.set(func() { l.lost, l.storeErr = true, true })
+			l.becomes(recovery.Detached, time.Minute)
+		}, nil, "not surely held", false},
+		{"it is drained meanwhile", slowly, func(l *leaver) {
+			l.inLoop(func() {
+				l.setMode(recovery.ModeRecord{Mode: recovery.Drained, Reason: "x", By: recovery.ByOperator}, l.modeRev+1, "")
+			})
+		}, "drained (x)", false},
+		{"it is activated meanwhile", slowly, func(l *leaver) { l.inLoop(l.keepHere) }, "an operator activated it", true},
+		{"its lease is lost meanwhile", slowly, func(l *leaver) { l.set(func() { l.lost, l.storeErr = true, true }); l.keeper.RenewNow() }, "detached", false},
+		{"it takes longer than it may", func(l *leaver) { quiesceIn(l, time.Minute) }, nil, "5s", false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			inLeaver(t, brokerapi.Capabilities{}, nil, func(l *leaver) {
+				if row.before != nil {
+					row.before(l)
+				}
+				if row.during != nil {
+					time.AfterFunc(time.Second, func() { row.during(l) })
+				}
+				err := l.asks(5*time.Second, false)
+				if err == nil || !strings.Contains(err.Error(), row.says) {
+					t.Errorf("%v, want %q", err, row.says)
+				}
+				if l.notes > 0 {
+					t.Errorf("%d notes", l.notes)
+				}
+				if !row.back {
+					return
+				}
+				l.set(func() { l.quiesced = nil })
+				l.until(l.age() + 10*time.Second)
+				if l.life.Load().unsure == 0 {
+					t.Error("the registrar does not know that it may be noted yet")
+				}
+				if !l.serving || len(l.notReady()) > 0 {
+					t.Errorf("serving %v, not ready: %v", l.serving, l.notReady())
+				}
+			})
+		})
+	}
+}
+
+// A person's call that is cut short must not undo that of a pod's end.
+func TestWhoGivesUpWaitingCallsOffNobodyElsesDeparture(t *testing.T) {
+	inLeaver(t, brokerapi.Capabilities{}, nil, func(l *leaver) {
+		slowly(l)
+		time.AfterFunc(time.Second, func() {
+			if err := l.asks(time.Second, false); err == nil {
+				t.Error("it has left after two seconds, and a quiesce takes three")
+			}
+		})
+		if err := l.asks(time.Minute, false); err != nil {
+			t.Error(err)
+		}
+		if l.notes != 1 {
+			t.Errorf("%d notes", l.notes)
+		}
+	})
+}
+
+// slowly has a quiesce take three seconds.
+func slowly(l *leaver) { quiesceIn(l, 3*time.Second) }
+
+func quiesceIn(l *leaver, takes time.Duration) {
+	l.set(func() {
+		l.quiesced = func() error {
+			l.mu.Unlock()
+			time.Sleep(takes)
+			l.mu.Lock()
+			l.serving = false
+			return nil
+		}
+	})
+}
+
+func TestABrokerThatCannotLeaveYetIsWaitedForIfAsked(t *testing.T) {
+	inLeaver(t, brokerapi.Capabilities{}, nil, func(l *leaver) {
+		drained := func(m recovery.Mode) {
+			l.inLoop(func() { l.setMode(recovery.ModeRecord{Mode: m, Reason: "x", By: recovery.ByOperator}, l.modeRev+1, "") })
+		}
+		drained(recovery.Drained)
+		time.AfterFunc(3*time.Second, func() { drained(recovery.Active) })
+		if err := l.asks(10*time.Second, true); err != nil || l.notes != 1 {
+			t.Errorf("%v, %d notes", err, l.notes)
+		}
+	})
+}
+
+// A broker that must not run without its registration keeps that until its process has ended.
+func TestABrokerThatMustStopLeavesWhenItsProcessHasEnded(t *testing.T) {
+	t.Run("it is stopped", func(t *testing.T) {
+		inLeaver(t, brokerapi.Capabilities{MustStop: true}, stoppable, func(l *leaver) {
+			if err := l.asks(5*time.Second, false); err != nil || l.notes != 1 || len(l.stops) == 0 || l.registered() {
+				t.Errorf("%v, %d notes, stopped at %v, registered %v", err, l.notes, l.stops, l.registered())
+			}
+		})
+	})
+	t.Run("somebody else stops it", func(t *testing.T) {
+		inLeaver(t, brokerapi.Capabilities{MustStop: true}, func(c *Config) { c.IKnow = true }, func(l *leaver) {
+			l.seen(os.Getpid())
+			if err := l.asks(5*time.Second, false); err != nil || l.notes != 0 || !l.registered() || l.serving || len(l.notReady()) == 0 {
+				t.Fatalf("%v, %d notes, registered %v, serving %v", err, l.notes, l.registered(), l.serving)
+			}
+			l.until(l.age() + time.Minute)
+			if l.notes != 0 || !l.registered() || l.serving {
+				t.Errorf("a minute later: %d notes, registered %v, serving %v", l.notes, l.registered(), l.serving)
+			}
+			l.set(func() { l.frozen = true })
+			l.until(l.age() + 2*l.cfg.LeaseTTL)
+			if l.notes != 0 || !l.registered() {
+				t.Errorf("it does not answer any more: %d notes, registered %v", l.notes, l.registered())
+			}
+			l.inLoop(func() {
+				l.set(func() { l.ended = true })
+				l.served = process.Target{Pid: 1<<22 + 1, StartTicks: 1}
+			})
+			l.until(l.age() + 5*time.Second)
+			if l.notes != 1 || l.registered() {
+				t.Errorf("after its end: %d notes, registered %v", l.notes, l.registered())
+			}
+		})
+	})
+	t.Run("nobody would see its end", func(t *testing.T) {
+		inLeaver(t, brokerapi.Capabilities{MustStop: true}, func(c *Config) { c.IKnow = true }, func(l *leaver) {
+			if err := l.asks(5*time.Second, false); !errors.Is(err, errNothingToLeave) || !strings.Contains(err.Error(), "--broker-pid-file") || !l.serving {
+				t.Errorf("%v, serving %v", err, l.serving)
+			}
+		})
+	})
+	t.Run("it hangs for longer than it may", func(t *testing.T) {
+		inLeaver(t, brokerapi.Capabilities{MustStop: true}, func(c *Config) { c.IKnow = true; c.LeaveTimeout = time.Minute }, func(l *leaver) {
+			l.seen(os.Getpid())
+			if err := l.asks(5*time.Second, false); err != nil {
+				t.Fatal(err)
+			}
+			l.set(func() { l.frozen = true })
+			l.until(l.age() + time.Minute + l.cfg.LeaseTTL)
+			if held := l.keeper.View().Validity.HeldAt(l.clock()); held || l.notes != 0 {
+				t.Errorf("held %v, %d notes", held, l.notes)
+			}
+		})
+	})
+}
+
+// seen has that process seen as the broker's.
+func (l *leaver) seen(pid int) {
+	t, err := process.TargetOf(pid)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.inLoop(func() { l.served = t })
+}
+
+// The sidecar is stopped while its broker leaves, or has left.
+func TestAStopOfTheSidecarWhileItsBrokerLeaves(t *testing.T) {
+	for _, after := range []time.Duration{time.Second, 10 * time.Second} {
+		inLeaver(t, brokerapi.Capabilities{}, stoppable, func(l *leaver) {
+			slowly(l)
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			go func() { _ = l.leaveNow(ctx, 20*time.Second, false, false) }()
+			l.until(l.age() + after)
+			l.stopAsked()
+			l.halt()
+			if err := l.leave(); err != nil || l.notes != 1 || l.registered() || l.serving {
+				t.Errorf("after %v: %v, %d notes, registered %v, serving %v", after, err, l.notes, l.registered(), l.serving)
+			}
+		})
+	}
+}
+
+// The note may stand although its answer was lost. A broker that serves beside it would be
+// excused for whatever befalls it then.
+func TestABrokerOfWhichANoteMayStandIsHeldBackUntilItsRegistrationWasLookedAt(t *testing.T) {
+	inLeaver(t, brokerapi.Capabilities{}, nil, func(l *leaver) {
+		l.set(func() { l.storeErr = true })
+		l.fails = context.DeadlineExceeded
+		if err := l.asks(time.Second, false); err == nil {
+			t.Error("it left")
+		}
+		if err := l.asks(time.Second, false); !errors.Is(err, errNothingToLeave) && !strings.Contains(err.Error(), "taken back") {
+			t.Errorf("asked again: %v", err)
+		}
+		if l.serving || len(l.notReady()) == 0 {
+			t.Errorf("serving %v, not ready: %v", l.serving, l.notReady())
+		}
+		l.set(func() { l.storeErr = false })
+		l.until(l.age() + 15*time.Second)
+		if !l.serving || len(l.notReady()) > 0 {
+			t.Errorf("after it was looked at: serving %v, not ready: %v", l.serving, l.notReady())
+		}
+	})
+}
+
+func TestTheNextProcessEndsTheWaitForTheEndOfTheOneBefore(t *testing.T) {
+	inLeaver(t, brokerapi.Capabilities{MustStop: true}, func(c *Config) { c.IKnow = true }, func(l *leaver) {
+		l.seen(os.Getpid())
+		if err := l.asks(5*time.Second, false); err != nil {
+			t.Fatal(err)
+		}
+		l.set(func() { l.ended = true })
+		l.until(l.age() + 5*time.Second)
+		l.start()
+		l.until(l.age() + 20*time.Second)
+		if !l.registered() || len(l.notReady()) > 0 {
+			t.Errorf("registered %v, not ready: %v", l.registered(), l.notReady())
+		}
+	})
+}
+
+// It waits for etcd's answer to the revocation.
+func TestActivateWhileTheRegistrationIsBeingGivenUpAnswersWhoeverAskedToLeave(t *testing.T) {
+	inLeaver(t, brokerapi.Capabilities{}, nil, func(l *leaver) {
+		c := make(chan error, 1)
+		l.inLoop(func() {
+			l.leaving = leaving{phase: givingUp, instance: l.memory.Instance, until: l.clock().Add(time.Minute), heardBy: l.clock().Add(time.Minute), waiters: []chan<- error{c}}
+			l.keepHere()
+		})
+		select {
+		case err := <-c:
+			if !errors.Is(err, errStays) {
+				t.Error(err)
+			}
+		default:
+			t.Error("no answer")
+		}
+	})
+}
+
+// What the placer would take or give now, nobody would have quiesced.
+func TestNothingIsPlacedWhileABrokerLeaves(t *testing.T) {
+	inLeaver(t, brokerapi.Capabilities{}, nil, func(l *leaver) {
+		slowly(l)
+		placing := func() (attached bool) {
+			l.inLoop(func() { attached = l.placerOrders().Attached })
+			return attached
+		}
+		if !placing() {
+			t.Error("nothing is placed beside a broker that is attached")
+		}
+		c := make(chan error, 1)
+		go func() { c <- l.leaveNow(context.Background(), 10*time.Second, false, false) }()
+		l.until(l.age() + time.Second)
+		if placing() {
+			t.Error("placed while it leaves")
+		}
+		l.until(l.age() + 10*time.Second)
+		if err := <-c; err != nil || l.notes != 1 {
+			t.Errorf("%v, %d notes", err, l.notes)
+		}
+	})
+}

@@ -1,0 +1,261 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/agent/lease"
+	"holdfast/brokerapi"
+	"holdfast/recovery"
+)
+
+// A sidecar that is restarted after 'holdfast leave' finds the process that left.
+func TestAProcessThatHasLeftStaysAwayBesideTheNextSidecar(t *testing.T) {
+	left := func(ago time.Duration) func(l *sidecarLife) {
+		return func(l *sidecarLife) {
+			l.remember(func(m *memory) {
+				m.Epoch, m.Instance, m.Released = 1, "process-1", true
+				m.Left = &leftProcess{Instance: "process-1", At: time.Now().Add(-ago)}
+			})
+			l.recallLeft()
+		}
+	}
+	within := func(c *Config) { stoppable(c); c.LeaveTimeout = time.Minute }
+	t.Run("until --leave-timeout is over", func(t *testing.T) {
+		lifeOf(t, brokerapi.Capabilities{}, within, left(20*time.Second), func(l *sidecarLife) {
+			l.until(35 * time.Second)
+			if l.keeper.View().Validity.Known() || l.serving || len(l.notReady()) == 0 || len(l.stops) > 0 {
+				t.Errorf("registered %v, serving %v, stopped at %v", l.keeper.View().Validity.Known(), l.serving, l.stops)
+			}
+			l.until(55 * time.Second)
+			if !l.keeper.View().Validity.Known() || !l.serving || len(l.notReady()) > 0 || l.memory.Left != nil {
+				t.Errorf("afterwards: registered %v, not ready: %v", l.keeper.View().Validity.Known(), l.notReady())
+			}
+		})
+	})
+	t.Run("until it is activated", func(t *testing.T) {
+		lifeOf(t, brokerapi.Capabilities{}, within, left(0), func(l *sidecarLife) {
+			l.until(5 * time.Second)
+			l.inLoop(l.keepHere)
+			if l.life.Load().recalls {
+				t.Error("its note would keep it away again")
+			}
+			l.awaitDecided(context.Background())
+			if l.view.Load().mode.Mode != recovery.Active {
+				t.Error("not decided")
+			}
+			l.until(15 * time.Second)
+			if causes := l.notReady(); len(causes) > 0 || l.memory.Left != nil {
+				t.Errorf("not ready: %v", causes)
+			}
+		})
+	})
+	t.Run("by its note alone", func(t *testing.T) {
+		past := func(l *sidecarLife) {
+			l.remember(func(m *memory) { m.Epoch, m.Instance, m.LeaseID = 1, "process-1", 1 })
+			l.recallNoted(leftProcess{Instance: "process-1", At: time.Now()})
+			if l.memory.Left == nil {
+				t.Error("not remembered")
+			}
+		}
+		lifeOf(t, brokerapi.Capabilities{}, within, past, func(l *sidecarLife) {
+			l.until(50 * time.Second)
+			if l.keeper.View().Validity.Known() || len(l.notReady()) == 0 || l.life.Load().recalls {
+				t.Errorf("registered %v, recalls %v", l.keeper.View().Validity.Known(), l.life.Load().recalls)
+			}
+			l.inLoop(l.keepHere)
+			if l.life.Load().recalls {
+				t.Error("its note would keep it away again")
+			}
+			l.until(75 * time.Second)
+			l.inLoop(func() { l.recallNoted(leftProcess{Instance: "process-1", At: time.Now()}) })
+			if causes := l.notReady(); len(causes) > 0 || l.memory.Left != nil {
+				t.Errorf("not ready: %v", causes)
+			}
+		})
+	})
+	t.Run("until it is another process", func(t *testing.T) {
+		lifeOf(t, brokerapi.Capabilities{}, within, left(0), func(l *sidecarLife) {
+			l.until(5 * time.Second)
+			l.set(func() { l.ended = true })
+			l.until(10 * time.Second)
+			l.start()
+			l.until(25 * time.Second)
+			if causes := l.notReady(); len(causes) > 0 || l.memory.Left != nil {
+				t.Errorf("not ready: %v", causes)
+			}
+		})
+	})
+	t.Run("not when its time was over", func(t *testing.T) {
+		lifeOf(t, brokerapi.Capabilities{}, within, left(2*time.Minute), func(l *sidecarLife) {
+			l.until(9 * time.Second)
+			if causes := l.notReady(); len(causes) > 0 {
+				t.Errorf("not ready: %v", causes)
+			}
+		})
+	})
+	t.Run("and is fenced when it serves", func(t *testing.T) {
+		lifeOf(t, brokerapi.Capabilities{}, within, left(0), func(l *sidecarLife) {
+			l.until(10 * time.Second)
+			l.set(func() { l.serving, l.refuses = true, 1000 })
+			l.until(20 * time.Second)
+			if l.serving || len(l.stops) == 0 {
+				t.Errorf("serving %v, stopped at %v", l.serving, l.stops)
+			}
+		})
+	})
+}
+
+// The sidecar was killed after it had noted the departure, and had not remembered it yet.
+func TestAProcessThatHasLeftIsKnownByItsNote(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		stop   bool // its process was to end
+		change func(o *outage)
+		waits  bool
+	}{
+		{"its lease lives", true, func(*outage) {}, true},
+		{"its lease has ended", true, func(o *outage) { o.lose(); o.past.memory.LeaseID = 0 }, true},
+		{"only its sidecar was to end", false, func(*outage) {}, false},
+		{"another process answers", true, func(o *outage) { o.past.instance = "process-2" }, false},
+		{"it was registered again since", true, func(o *outage) { o.past.memory.Epoch++ }, false},
+		{"--leave-timeout is over", true, func(o *outage) { o.cfg.LeaveTimeout = time.Minute; time.Sleep(time.Minute) }, false},
+		{"it was called back, or is registered by this sidecar", true, func(o *outage) { o.past.recalls = false }, false},
+	} {
+		inBubble(t, row.name, func(t *testing.T) {
+			o := newOutage(t, "drain")
+			d := o.departs()
+			d.stop, o.past.recalls = row.stop, true
+			var recalled []leftProcess
+			o.recall = func(_ context.Context, left leftProcess) { recalled = append(recalled, left) }
+			if err := noteLeft(t.Context(), o.client, d); err != nil {
+				t.Fatal(err)
+			}
+			row.change(o)
+			_, err := o.Establish(t.Context(), o.past.memory.LeaseID, false)
+			if waits := errors.Is(err, lease.ErrDeferred) && strings.Contains(err.Error(), "has left on purpose"); waits != row.waits || !waits && err != nil {
+				t.Errorf("%v", err)
+			}
+			if got := len(recalled) == 1 && recalled[0].Instance == "process-1" && time.Since(recalled[0].At) < time.Second; got != row.waits {
+				t.Errorf("recalled %+v", recalled)
+			}
+			if noted(o.snapshot()) != row.waits {
+				t.Error("whoever is registered takes the note away, and nobody else")
+			}
+		})
+	}
+}
+
+func TestABrokerThatHasLeftIsRemembered(t *testing.T) {
+	inLeaver(t, brokerapi.Capabilities{}, stoppable, func(l *leaver) {
+		if err := l.asks(5*time.Second, false); err != nil {
+			t.Fatal(err)
+		}
+		if left := l.memory.Left; left == nil || left.Instance != "process-1" || time.Since(left.At) > 10*time.Second {
+			t.Errorf("remembered: %+v", left)
+		}
+		l.inLoop(l.keepHere)
+		l.until(l.age() + 10*time.Second)
+		if l.memory.Left != nil {
+			t.Errorf("still remembered: %+v", l.memory.Left)
+		}
+	})
+}
+
+// Its own container is stopped, and perhaps not the broker's.
+func TestABrokerThatLeavesForItsSidecarsRestartIsTakenBackByTheNext(t *testing.T) {
+	for _, row := range []struct {
+		name  string
+		again time.Duration // after which whoever stops the broker asks, too; 0: nobody
+	}{{"only the sidecar is stopped", 0}, {"the broker is stopped as well", time.Second}, {"the broker is stopped a little later", 10 * time.Second}} {
+		t.Run(row.name, func(t *testing.T) {
+			inLeaver(t, brokerapi.Capabilities{}, stoppable, func(l *leaver) {
+				slowly(l)
+				var noted departure
+				note := l.note
+				l.note = func(ctx context.Context, d departure) error { noted = d; return note(ctx, d) }
+				go func() { _ = l.leaveNow(context.Background(), time.Minute, false, true) }()
+				if l.until(l.age() + row.again); row.again > 0 {
+					go func() { _ = l.leaveNow(context.Background(), time.Minute, false, false) }()
+				}
+				l.until(l.age() + 10*time.Second)
+				if stays := row.again > 0; l.notes != 1 || l.registered() || (l.memory.Left != nil) != stays || row.again == 0 && noted.stop {
+					t.Errorf("%d notes, registered %v, remembered %+v, noted %+v", l.notes, l.registered(), l.memory.Left, noted)
+				}
+			})
+		})
+	}
+}
+
+// It closes its admin API first, and may take its time after that.
+func TestABrokerThatHasLeftMayTakeItsTimeToEnd(t *testing.T) {
+	for name, row := range map[string]struct {
+		answered time.Duration // after it left
+		broken   bool          // its connection breaks as well
+	}{
+		"it does not answer any more as it leaves": {0, false},
+		"it does not answer after a minute":        {time.Minute, false},
+		"its connection breaks":                    {time.Second, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inLeaver(t, brokerapi.Capabilities{}, stoppable, func(l *leaver) {
+				note := l.note
+				l.note = func(ctx context.Context, d departure) error {
+					defer l.set(func() { l.frozen = row.answered == 0 })
+					return note(ctx, d)
+				}
+				if err := l.asks(5*time.Second, false); err != nil {
+					t.Fatal(err)
+				}
+				l.until(l.age() + row.answered)
+				l.set(func() { l.frozen = true })
+				if row.broken {
+					l.lostLine <- struct{}{}
+				}
+				for range 200 {
+					l.until(l.age() + time.Second)
+					if now := l.clock(); len(l.stops) > 0 || l.moment <= now {
+						t.Fatalf("stopped at %v; the guard's moment is %v ahead", l.stops, l.moment.Sub(now))
+					}
+				}
+				if row.answered > 0 {
+					return
+				}
+				l.until(l.age() + l.cfg.LeaveTimeout)
+				if len(l.stops) == 0 {
+					t.Error("it hangs for ever, and is not stopped")
+				}
+			})
+		})
+	}
+}
+
+func TestABrokerThatServesAfterItLeftIsFenced(t *testing.T) {
+	inLeaver(t, brokerapi.Capabilities{}, stoppable, func(l *leaver) {
+		if err := l.asks(5*time.Second, false); err != nil {
+			t.Fatal(err)
+		}
+		l.until(l.age() + 20*time.Second)
+		l.set(func() { l.serving = true })
+		l.until(l.age() + l.cfg.HealthInterval + 10*time.Millisecond)
+		if l.serving || len(l.stops) > 0 {
+			t.Errorf("serving %v, stopped at %v", l.serving, l.stops)
+		}
+		l.set(func() { l.serving, l.refuses = true, 1000 })
+		l.until(l.age() + l.cfg.HealthInterval + 10*time.Millisecond)
+		if l.serving || len(l.stops) == 0 {
+			t.Errorf("serving %v, stopped at %v", l.serving, l.stops)
+		}
+	})
+}
+
+func TestALadderWithoutQuiesceStopsABrokerThatHasLeft(t *testing.T) {
+	inLeaver(t, brokerapi.Capabilities{}, func(c *Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, func(l *leaver) {
+		if err := l.asks(5*time.Second, false); err != nil || l.notes != 1 || len(l.stops) == 0 {
+			t.Errorf("%v, %d notes, stopped at %v", err, l.notes, l.stops)
+		}
+	})
+}

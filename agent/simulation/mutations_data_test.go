@@ -1,0 +1,46 @@
+package simulation
+
+func init() { mutations = append(mutations, dataMutations...) }
+
+// dataMutations break how a sidecar knows that etcd, its state directory or the broker's data
+// is not what it was.
+var dataMutations = []mutation{
+	{name: "of a registration that is our own no revision is noted", rule: "startup", test: "./agent ^TestTheLastConfirmedRevisionIsOnDisk$",
+		edits: []edit{{"agent/remember.go", "if now.Sub(a.noted) >= every &&", "if every != confirmedEvery && now.Sub(a.noted) >= every &&"}}},
+	{name: "a revision that only a renewal saw is not remembered", rule: "startup", test: "./agent ^TestARenewalsRevisionIsRemembered$",
+		edits: []edit{{"agent/statefile.go", "return max(m.Revision, m.ConfirmedAt)", "return m.Revision"}}},
+	{name: "a revoke that is undone is a fast restart", rule: "startup", test: "./agent ^TestARevokeThatIsUndoneIsARestoredBackup$",
+		edits: []edit{{"agent/registrar_decide.go", "m.undone(seen),", "false,"}}},
+	{name: "a registration that is newer than the state file is an undone revoke", rule: "startup", test: "./agent ^TestARevokeThatIsUndoneIsARestoredBackup$",
+		edits: []edit{{"agent/statefile.go", "&& seen.Registration.CreateRevision <= m.Epoch", ""}}},
+	{name: "a copy of a state directory takes the registration up at once", rule: "startup", test: "./agent/simulation ^TestOfTwoSidecarsWithOneStateDirectoryTheCopyServesNothing$",
+		edits: []edit{{"agent/registrar_copy.go", "if !r.moved || r.stood {", "if !r.moved || r.stood || r.run != \"\" {"}}},
+	{name: "the broker of a copy goes on", rule: "rule 2", test: "./agent/simulation ^TestOfTwoSidecarsWithOneStateDirectoryTheCopyServesNothing$",
+		edits: []edit{{"agent/fence.go", "rival := a.isRival()", "rival := false"}}},
+	{name: "two looks at a lease in a row tell who renews it", rule: "startup", test: "./recovery ^TestALeaseThatFallsAsTimePassesIsNotRenewed$",
+		edits: []edit{{"recovery/copied.go", "elapsed < LooksApart(interval) {", "elapsed < 0 {"}}},
+	{name: "a lease that a new leader lifted is renewed", rule: "startup", test: "./recovery ^TestALeaseThatFallsAsTimePassesIsNotRenewed$",
+		edits: []edit{{"recovery/copied.go", "first.Term != second.Term ||", ""}}},
+	{name: "what a deposed leader counts is believed", rule: "rule 11", test: "./agent ^TestAMovedStateDirectoryIsTakenUpWhenNobodyRenews$",
+		edits: []edit{{"agent/registrar_copy.go", "if term != said {", "if term == 0 {"}}},
+	{name: "a broker without its data is a fast restart", rule: "startup", test: "./recovery ^TestStartupTable$",
+		edits: []edit{{"recovery/startup.go", "case f.Missing != \"\":", "case f.Missing != \"\" && f.Holder != Us:"}}},
+	{name: "nobody tells the startup that the data is gone", rule: "startup", test: "./agent/simulation ^TestABrokerIsDrainedThatComesBackOnAnEmptyDisk$",
+		edits: []edit{{"agent/registrar_decide.go", "Missing: recovery.DataMissing(remembered, now.data, boot)", "Missing: \"\""}}},
+	{name: "data that was brought to another disk counts for nothing", rule: "startup", test: "./recovery ^TestDataIsMissingOnlyOnProof$",
+		edits: []edit{{"recovery/data.go", "|| marked {", "|| marked && found == \"\" {"}}},
+	{name: "a data directory that is not there says nothing", rule: "startup", test: "./recovery ^TestDataIsMissingOnlyOnProof$",
+		edits: []edit{{"recovery/data.go", "if remembered != \"\" && f.DirGone != \"\" {", "if remembered == \"\" && f.DirGone != \"\" {"}}},
+	{name: "a data directory that is not there for a moment condemns", rule: "startup", test: "./agent ^TestADirectoryThatIsNotThereIsLookedAtTwice$",
+		edits: []edit{{"agent/data.go", "case !dir.ScannedAt.Before(due):", "case !dir.ScannedAt.Before(a.dataFrom):"}}},
+	{name: "of data that only the member record remembers one look tells", rule: "startup", test: "./agent ^TestADirectoryThatIsNotThereIsLookedAtTwice$",
+		edits: []edit{{"agent/registrar_decide.go", "if out.boot != \"\" && now.vanished && out.data != \"\" {", "if out.boot == \"\" && now.vanished {"}}},
+	{name: "an inode alone condemns", rule: "startup", test: "./probes ^TestWithoutABirthTimeThereIsNoIdentity$",
+		edits: []edit{{"probes/scan.go", "if id.born == (unix.StatxTimestamp{}) {", "if id.inode == 0 {"}}},
+	{name: "a lost state file forgets which data the broker had", rule: "startup", test: "./agent ^TestABrokerThatComesUpWithoutItsDataIsDrained$",
+		edits: []edit{{"agent/data.go", "if m.Data == \"\" && member != nil {", "if m.Data != \"\" && member != nil {"}}},
+	{name: "what a running broker does to its directory is its data", rule: "startup", test: "./agent ^TestALossDoesNotMakeOtherDataTheBrokersOwn$",
+		edits: []edit{{"agent/registrar_decide.go", "out.data = cmp.Or(remembered, now.data)", "out.data = cmp.Or(now.data, remembered)"}}},
+	{name: "a new process is judged by what was seen of its directory before", rule: "startup", test: "./agent ^TestNothingIsDecidedOfANewProcessBeforeItsDataWasLookedAt$",
+		edits: []edit{{"agent/registrar_decide.go", "if out.boot != \"\" && now.unseen {", "if out.boot == \"\" && now.unseen {"}}},
+}

@@ -1,0 +1,66 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// MostPeers is how many other brokers are looked at, at most: two keys of each fill a
+// transaction, of which etcd takes 128 operations.
+const MostPeers = 64
+
+// mostNames is how many names are drawn from, from the start of all and from behind the
+// broker's own on each.
+const mostNames = 1024
+
+// drawn lists the keys below a prefix but for the broker's own, without their values, as of a
+// revision (0: now) and in an order that the seed draws. Brokers whose names are next to each
+// other often share a rack or a zone, and their fate with it: a few of them do not stand for
+// the fleet. Of a fleet that is larger than mostNames, not all need be in the list.
+func (c *Client) drawn(ctx context.Context, prefix, own string, revision int64, seed string) ([]*mvccpb.KeyValue, error) {
+	opts := []clientv3.OpOption{clientv3.WithKeysOnly(), clientv3.WithLimit(mostNames), clientv3.WithRev(revision)}
+	answer, err := c.read(ctx,
+		clientv3.OpGet(prefix, append(opts, clientv3.WithRange(own))...),
+		clientv3.OpGet(own+"\x00", append(opts, clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)))...))
+	if err != nil {
+		return nil, err
+	}
+	var keys []*mvccpb.KeyValue
+	lots := map[*mvccpb.KeyValue][sha256.Size]byte{}
+	for _, r := range answer.Responses {
+		for _, kv := range r.GetResponseRange().GetKvs() {
+			keys = append(keys, kv)
+			lots[kv] = sha256.Sum256(append([]byte(seed+"\x00"), kv.Key...))
+		}
+	}
+	slices.SortFunc(keys, func(a, b *mvccpb.KeyValue) int {
+		one, two := lots[a], lots[b]
+		return bytes.Compare(one[:], two[:])
+	})
+	return keys, nil
+}
+
+// gets asks for single keys at one revision, and returns what there is in their order, nil for
+// what there is not, and the raft term of the answer.
+func (c *Client) gets(ctx context.Context, keys []string, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, uint64, error) {
+	ops := make([]clientv3.Op, len(keys))
+	for i, key := range keys {
+		ops[i] = clientv3.OpGet(key, opts...)
+	}
+	answer, err := c.read(ctx, ops...)
+	if err != nil {
+		return nil, 0, err
+	}
+	found := make([]*mvccpb.KeyValue, len(keys))
+	for i, r := range answer.Responses {
+		for _, kv := range r.GetResponseRange().GetKvs() {
+			found[i] = kv
+		}
+	}
+	return found, answer.Header.RaftTerm, nil
+}

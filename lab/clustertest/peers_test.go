@@ -1,0 +1,199 @@
+package clustertest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"holdfast/cluster"
+	"holdfast/cluster/memory"
+)
+
+func TestPeersAreTheOthersWhoseRegistrationRunsOut(t *testing.T) {
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		for _, id := range []string{"b1", "b2", "b3"} {
+			must[cluster.Registered](t)(c.Register(bounded(t), request(t, c, id)))
+		}
+		e.put(t, c.Keys().Registration("forever"), "{}")
+		ids := must[[]string](t)(c.PeerIDs(bounded(t), "seed", "b1", ""))
+		slices.Sort(ids)
+		if !slices.Equal(ids, []string{"b2", "b3", "forever"}) {
+			t.Fatal(ids)
+		}
+		peers, term, err := c.Peers(bounded(t), append(ids, "absent"))
+		if err != nil || term == 0 || len(peers) != 2 || peers[0].BrokerID != "b2" || peers[1].BrokerID != "b3" {
+			t.Fatalf("%+v in term %d, %v", peers, term, err)
+		}
+		seen := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b3"))
+		if got := peers[1]; got.LeaseID != seen.Registration.LeaseID || got.CreateRevision != seen.Registration.CreateRevision || got.ModRevision != seen.Registration.ModRevision {
+			t.Errorf("%+v, want %+v", got, *seen.Registration)
+		}
+		e.put(t, c.Keys().Member("b3"), "garbled")
+		members := must[map[string]*cluster.Member](t)(c.Members(bounded(t), []string{"b2", "b3", "b4"}, 0))
+		m, there := members["b3"]
+		if len(members) != 2 || members["b2"] == nil || !members["b2"].At.Equal(at) || !there || m != nil {
+			t.Errorf("%+v; want a record, one that cannot be read, and none", members)
+		}
+		if before := must[map[string]*cluster.Member](t)(c.Members(bounded(t), []string{"b3"}, seen.Revision)); before["b3"] == nil {
+			t.Error("the record of before cannot be read at its revision")
+		}
+	})
+}
+
+// Each broker has an order of its own, in which neighbours by name are no neighbours.
+func TestPeersAreListedInAnOrderThatIsDrawn(t *testing.T) {
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		id := lease(t, c, time.Minute)
+		for i := range 2 * cluster.MostPeers {
+			e.put(t, c.Keys().Registration(fmt.Sprintf("n%03d", i)), "{}", clientv3.WithLease(clientv3.LeaseID(id)))
+		}
+		list := func(seed string) []string {
+			ids := must[[]string](t)(c.PeerIDs(bounded(t), seed, "n064", "n065"))
+			sorted := slices.Clone(ids)
+			slices.Sort(sorted)
+			if len(slices.Compact(sorted)) != 2*cluster.MostPeers-2 || slices.Contains(ids, "n064") || slices.Contains(ids, "n065") {
+				t.Errorf("by %s: %v", seed, ids)
+			}
+			return ids
+		}
+		one, other := list("one"), list("other")
+		if slices.IsSorted(one) || slices.Equal(one, other) || !slices.Equal(one, list("one")) {
+			t.Errorf("%v, then %v", one, other)
+		}
+		behind := 0
+		for _, id := range one[:cluster.MostPeers] {
+			if id > "n064" {
+				behind++
+			}
+		}
+		if behind < cluster.MostPeers/4 || behind > 3*cluster.MostPeers/4 {
+			t.Errorf("of the first %d, %d are of the second half: %v", cluster.MostPeers, behind, one)
+		}
+		if peers, _, err := c.Peers(bounded(t), one[:cluster.MostPeers]); err != nil || len(peers) != cluster.MostPeers {
+			t.Errorf("read %d, %v", len(peers), err)
+		}
+	})
+}
+
+// sinks waits until so much of a lease is gone.
+func sinks(t *testing.T, c *cluster.Client, id int64, below time.Duration) cluster.LeaseLeft {
+	t.Helper()
+	for ctx := bounded(t); ; {
+		left := must[cluster.LeaseLeft](t)(c.LeaseLeft(ctx, id))
+		if !left.Found || left.Unknown || left.Term == 0 {
+			t.Fatalf("%+v", left)
+		}
+		if left.Left < below {
+			return left
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("still %v left", left.Left)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+func TestTheTimeOfALeaseSinksUntilItIsRenewed(t *testing.T) {
+	onEach(t, func(t *testing.T, e *server) {
+		c := open(t, e.config(t))
+		id := lease(t, c, time.Minute)
+		low := sinks(t, c, id, 59*time.Second)
+		if _, err := c.KeepAlive(bounded(t), id); err != nil {
+			t.Fatal(err)
+		}
+		high := must[cluster.LeaseLeft](t)(c.LeaseLeft(bounded(t), id))
+		if high.Left <= low.Left || high.Left > time.Minute || high.Granted != time.Minute || high.Term != low.Term {
+			t.Errorf("%+v, renewed %+v", low, high)
+		}
+		if err := c.Revoke(bounded(t), id); err != nil {
+			t.Fatal(err)
+		}
+		if gone := must[cluster.LeaseLeft](t)(c.LeaseLeft(bounded(t), id)); gone.Found {
+			t.Errorf("revoked: %+v", gone)
+		}
+	})
+}
+
+// A new leader gives every lease its whole time again, that of the dead too, and only the
+// term shows it.
+func TestALeaderThatIsElectedLiftsTheLeasesOfTheDead(t *testing.T) {
+	check := func(t *testing.T, c *cluster.Client, elect func() *cluster.Client) {
+		id := lease(t, c, time.Minute)
+		_, before, err := c.Peers(bounded(t), []string{"b1"})
+		low := sinks(t, c, id, 58*time.Second)
+		c = elect()
+		_, after, err2 := c.Peers(bounded(t), []string{"b1"})
+		high := must[cluster.LeaseLeft](t)(c.LeaseLeft(bounded(t), id))
+		if err != nil || err2 != nil || low.Term != before || high.Term != after || after <= before || high.Left <= low.Left {
+			t.Errorf("%+v in term %d (%v), then %+v in term %d (%v)", low, before, err, high, after, err2)
+		}
+	}
+	t.Run("etcd", func(t *testing.T) {
+		server, stop := ownEtcd(t, nil)
+		config := cluster.Config{Endpoints: []string{server.AdvertiseClientUrls[0].String()}}
+		check(t, open(t, config), func() *cluster.Client {
+			stop()
+			again, err := start(server)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(again.Close)
+			return open(t, config)
+		})
+	})
+	t.Run("memory", func(t *testing.T) {
+		store := memory.New(memory.Config{})
+		c := cluster.Over(cluster.Config{}, store.Conn(nil), nil)
+		check(t, c, func() *cluster.Client { store.ChangeLeader(0); return c })
+	})
+}
+
+// Some versions of etcd ask for the right to read every key of a lease, others only of whom
+// wants to see the keys, which we do not.
+func TestWhoMayReadRegistrationsIsToldHowLongTheirLeasesLast(t *testing.T) {
+	server, _ := ownEtcd(t, nil)
+	endpoint := server.AdvertiseClientUrls[0].String()
+	admin := rawClient(t, clientv3.Config{Endpoints: []string{endpoint}})
+	as := func(user string) *cluster.Client {
+		password := filepath.Join(t.TempDir(), "password")
+		if err := os.WriteFile(password, []byte(user+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return open(t, cluster.Config{Endpoints: []string{endpoint}, User: user, PasswordFile: password})
+	}
+	ctx := bounded(t)
+	register := "/cluster/register/"
+	read := clientv3.PermissionType(clientv3.PermRead)
+	for _, err := range []error{
+		ignore(admin.RoleAdd(ctx, "root")), ignore(admin.UserAdd(ctx, "root", "root")), ignore(admin.UserGrantRole(ctx, "root", "root")),
+		ignore(admin.RoleAdd(ctx, "some")), ignore(admin.UserAdd(ctx, "some", "some")), ignore(admin.UserGrantRole(ctx, "some", "some")),
+		ignore(admin.RoleGrantPermission(ctx, "some", register, clientv3.GetPrefixRangeEnd(register), read)),
+		ignore(admin.AuthEnable(ctx)),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, some := as("root"), as("some")
+	done := request(t, root, "b1")
+	must[cluster.Registered](t)(root.Register(ctx, done))
+	if left, err := some.LeaseLeft(ctx, done.LeaseID); err != nil || !left.Found {
+		t.Errorf("%+v, %v; want to be told of a lease whose keys it may read", left, err)
+	}
+	who := cluster.Claimant{BrokerID: "b1", Incarnation: "i", Epoch: must[cluster.Snapshot](t)(root.Snapshot(ctx, "b1")).Registration.CreateRevision, LeaseID: done.LeaseID}
+	must[[]cluster.LockResult](t)(root.Lock(ctx, who, []cluster.LockRequest{{Act: cluster.Take, Topic: "/ns/t"}}))
+	if left, err := some.LeaseLeft(ctx, done.LeaseID); !left.Found && !cluster.Denied(err) {
+		t.Errorf("%+v, %v; want to be told, or refused because of %s", left, err, root.Keys().Owner("/ns/t"))
+	}
+	if _, err := some.Members(ctx, []string{"b1"}, 0); !cluster.Denied(err) {
+		t.Errorf("member records: %v, want to be refused", err)
+	}
+}

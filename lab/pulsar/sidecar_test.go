@@ -1,0 +1,93 @@
+//go:build pulsar
+
+package pulsar
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/lab/harness"
+)
+
+func TestARealBrokerIsAdoptedDrainedAndActivated(t *testing.T) {
+	a, all := couples(t, 2)
+	c, peer := all[0], all[1]
+	key := "/loadbalance/brokers/" + c.broker.Advertised()
+	before, err := a.Etcd.Client().Get(soon(t), key)
+	ok(t, err)
+	st := c.active()
+	if len(before.Kvs) != 1 || !st.Registration.Adopted || st.Lease.ID != fmt.Sprintf("%x", before.Kvs[0].Lease) || st.Epoch != before.Kvs[0].CreateRevision {
+		t.Fatalf("%v, and its sidecar says %s", before.Kvs, st)
+	}
+	if st.Broker.Version != harness.PulsarVersion || st.BrokerID != c.broker.Advertised() {
+		t.Errorf("it is taken for %s", st)
+	}
+	bin, err := harness.Build(harness.Holdfast)
+	ok(t, err)
+	res, err := harness.RunHoldfast(soon(t), bin, append([]string{"check"}, c.Args()[1:]...)...)
+	if err != nil || res.Exit != 0 {
+		t.Errorf("check: %+v, %v", res, err)
+	}
+
+	f := startTraffic(t, apart(), c.broker, peer.broker)
+	for _, topic := range apart() { // one broker at least has something to give up
+		leadBundle(t, c.broker, topic)
+	}
+	c.verb("drain", "--reason", "lab")
+	_, err = c.Await(t.Context(), harness.Patience, "drained", func(st harness.Status) bool { return st.Mode == "drained" })
+	ok(t, err)
+	ok(t, harness.Await(t.Context(), harness.Patience, "all bundles to be gone", func(ctx context.Context) (bool, string) {
+		left := c.owned(ctx)
+		return len(left) == 0, fmt.Sprint(left)
+	}))
+	code, err := c.broker.StatusPage(soon(t))
+	if err != nil || code != http.StatusNotFound || c.hasStatusFile() || c.Ready(soon(t)) {
+		t.Errorf("drained: the status page answers %d, %v; ready: %v", code, err, c.Ready(soon(t)))
+	}
+	f.flowing(t)
+	c.verb("activate", "--reason", "lab")
+	c.active()
+	if !c.hasStatusFile() {
+		t.Error("active, and its status file is away")
+	}
+	f.flowing(t)
+	nothingLost(t, f.stop(t), 10*time.Second)
+
+	after, err := a.Etcd.Client().Get(soon(t), key)
+	ok(t, err)
+	if len(after.Kvs) != 1 || after.Kvs[0].ModRevision != before.Kvs[0].ModRevision || after.Kvs[0].Lease != before.Kvs[0].Lease {
+		t.Errorf("its registration was %v and is %v", before.Kvs, after.Kvs)
+	}
+}
+
+// A name that any client may look up makes a bundle of a namespace's first form.
+func TestABundleThatCannotBeReadLeavesARealBrokerAlone(t *testing.T) {
+	_, all := couples(t, 1)
+	c := all[0]
+	f := startTraffic(t, apart(), c.broker)
+	_, err := c.broker.Owner(soon(t), "/public~default/we/ird")
+	ok(t, err)
+	ok(t, harness.Await(t.Context(), harness.Patience, "the bundle", func(ctx context.Context) (bool, string) {
+		owned := c.owned(ctx)
+		for _, name := range owned {
+			if strings.HasPrefix(name, "public/default/we/0x") {
+				return true, ""
+			}
+		}
+		return false, fmt.Sprint(owned)
+	}))
+	ok(t, harness.Await(t.Context(), harness.Patience, "the sidecar to count it", func(ctx context.Context) (bool, string) {
+		text, err := c.Metrics(ctx)
+		return err == nil && strings.Contains(text, `holdfast_topics{state="unreadable"} 1`), fmt.Sprint(err)
+	}))
+	st := c.active()
+	if st.Broker.Up != "up" || !c.broker.Running() {
+		t.Errorf("it is %s", st)
+	}
+	f.flowing(t)
+	nothingLost(t, f.stop(t), 5*time.Second)
+}
