@@ -95,6 +95,9 @@ func newPod(t *testing.T, d *daemon, name, holdfast string, etcd *harness.Etcd) 
 			t.Fatal(err)
 		}
 	}
+	// Registered after the volumes: it runs before they are removed, and a container that still
+	// writes into one would put files back.
+	t.Cleanup(p.remove)
 	d.must(t, "run", "--detach", "--name="+p.of("pause"), "--network=none", "--add-host=etcd:127.0.0.1", builder,
 		"/bin/bash", "-c", "trap exit TERM; coproc cat; while :; do read -t 1 -u ${COPROC[0]}; done")
 	p.pause = d.must(t, "inspect", "--format", "{{.State.Pid}}", p.of("pause"))
@@ -111,6 +114,16 @@ func (p *pod) empty(volume string) {
 	p.volumes[volume] = p.t.TempDir()
 	if err := os.Chown(p.volumes[volume], 65532, 65532); err != nil { // fsGroup
 		p.t.Fatal(err)
+	}
+}
+
+// remove ends whatever of the pod there is, at once.
+func (p *pod) remove() {
+	ctx := context.WithoutCancel(p.t.Context())
+	for _, name := range []string{"nats", "holdfast", "holdfast-install", "pause"} {
+		if out, err := p.docker(ctx, nil, "rm", "--force", p.of(name)); err != nil && !strings.Contains(err.Error(), "No such container") {
+			p.t.Errorf("%s is not removed: %v %s", p.of(name), err, out)
+		}
 	}
 }
 
