@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 
@@ -15,9 +16,12 @@ import (
 )
 
 // adopted is the sidecar of a Pulsar broker whose metadata store is etcd, beside a peer.
-type adopted struct{ *outage }
+type adopted struct {
+	*outage
+	serving *[]string // what the broker says that it serves; nil: it does not say
+}
 
-const adoptedBytes = `{"webServiceUrl":"http://n1:8080"}`
+const adoptedBytes = `{"webServiceUrl":"http://n1","pulsarServiceUrl":"pulsar://n1:6650"}`
 
 func newAdopted(t *testing.T, change func(c *Config)) adopted {
 	t.Helper()
@@ -33,7 +37,13 @@ func newAdopted(t *testing.T, change func(c *Config)) adopted {
 	o.registrar = &registrar{cfg: c, brokerID: "n1", line: directLine{o.client}, clock: lease.BootClock,
 		log: slog.New(slog.DiscardHandler), life: func() life { return o.past }, paused: func() bool { return o.onPause },
 		deliver: func(_ context.Context, out outcome) error { o.outcomes = append(o.outcomes, out); return nil }}
-	a := adopted{o}
+	a := adopted{outage: o, serving: &[]string{}}
+	o.registrar.holds = func(l *listing) {
+		if l.serving = *a.serving; l.serving == nil {
+			l.err = errors.New("500")
+		}
+		close(l.done)
+	}
 	a.put("n2", a.session())
 	a.put("n1", a.session())
 	o.first = o.establish(0)

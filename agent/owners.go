@@ -138,7 +138,6 @@ func (a *agent) setOrders(o recovery.Orders) {
 		a.ownership.SetOrders(recovery.LockOrders{
 			Standing: recovery.Standing{Epoch: o.Epoch, LeaseID: a.grant.LeaseID},
 			Mode:     o.Mode, Attached: o.Attached && a.grant.LeaseID != 0,
-			Joined: a.memory.Joined,
 		})
 	}
 	a.reconciler.SetOrders(o)
@@ -175,8 +174,12 @@ func (a *agent) noteConflicts() {
 	}
 	n := a.ownership.Conflicts()
 	if n > a.conflicts {
+		then := "unloaded here"
+		if a.cfg.layout() != nil {
+			then = "restart the broker, it cannot give them up"
+		}
 		a.event(Event{Kind: "topics", To: "foreign_owner", Epoch: a.grant.Epoch,
-			Detail: plural(n-a.conflicts, "topic") + " held or served here, and owned by another broker: unloaded here"})
+			Detail: plural(n-a.conflicts, "topic") + " held or served here, and owned by another broker: " + then})
 	}
 	a.conflicts = n
 }

@@ -114,7 +114,9 @@ type registrar struct {
 	peers  func(context.Context) (bool, error)
 	others bool // its last answer. Of the Keeper's goroutine
 	// serves begins to list what the broker serves; nil: etcd does not say whose that is.
-	serves  func(*listing)
+	serves func(*listing)
+	// holds begins the same of a broker whose own session was lost.
+	holds   func(*listing)
 	listing *listing     // under way, or not asked for yet. Of the Keeper's goroutine
 	strange string       // see recovery.StartupFacts. Of the Keeper's goroutine
 	loss    lossSeen     // that is being decided about. Of the Keeper's goroutine
@@ -133,7 +135,9 @@ type registrar struct {
 	lived     recovery.Life
 	livedHow  string
 	givenUp   givenUp // of the broker's own; zero: it was not. Of the Keeper's goroutine
-	reviewed  *review // the drain that is looked at again; nil: none. Of the Keeper's goroutine
+	// nextSession: see noteNextSession. Of the Keeper's goroutine
+	nextSession bool
+	reviewed    *review // the drain that is looked at again; nil: none. Of the Keeper's goroutine
 	// awaits is told whether it is not known yet that a peer lived on, or that none did: the
 	// broker may not serve meanwhile. nil: nobody asks.
 	awaits func(bool)
@@ -218,9 +222,6 @@ func (r *registrar) once(ctx context.Context, client *cluster.Client, held int64
 		}
 	default:
 		if err = r.letGo(ctx, client, now); err == nil {
-			err = r.awaitReturn(ctx, client, seen, now)
-		}
-		if err == nil {
 			err = r.register(ctx, client, seen, held, now, &out)
 		}
 	}
@@ -237,6 +238,9 @@ func (r *registrar) consider(ctx context.Context, client *cluster.Client, over f
 		return seen, now, out, err
 	}
 	r.noteUnread(seen)
+	if err = r.noteNextSession(ctx, client, seen, now); err != nil {
+		return seen, now, out, err
+	}
 	now.cutFrom = r.cutFrom(now)
 	if over != nil {
 		seen = over(seen)
@@ -279,12 +283,20 @@ func (r *registrar) company(ctx context.Context, seen cluster.Snapshot) (err err
 	return nil
 }
 
-// register writes a registration that is not there, under a new lease.
+// register writes a registration that is not there, under a new lease, or under that of the
+// broker's own session.
 func (r *registrar) register(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, held int64, now life, out *outcome) error {
 	if len(now.value) == 0 {
 		return r.unregistered(out)
 	}
-	grant, err := r.grant(ctx, client)
+	var grant lease.Grant
+	var free []string
+	var err error
+	if r.joins() {
+		grant, free, err = r.resume(ctx, client, seen, now)
+	} else {
+		grant, err = r.grant(ctx, client)
+	}
 	if err != nil {
 		return err
 	}
@@ -297,14 +309,16 @@ func (r *registrar) register(ctx context.Context, client *cluster.Client, seen c
 	}
 	done, err := client.Register(ctx, req)
 	if err != nil {
-		if errors.Is(err, cluster.ErrChanged) {
+		switch {
+		case r.joins(): // the lease is the broker's
+		case errors.Is(err, cluster.ErrChanged):
 			r.spare = grant
-		} else {
+		default:
 			r.discard(ctx, client, grant.LeaseID, err)
 		}
 		return err
 	}
-	if held != 0 && !now.memory.Joined {
+	if held != 0 && !r.joins() {
 		r.leave(ctx, client, held)
 	}
 	if req.State != nil {
@@ -315,7 +329,8 @@ func (r *registrar) register(ctx context.Context, client *cluster.Client, seen c
 		r.log.Warn("era that could not be read replaced", "was", seen.Era.Unread, "era", done.Era)
 	}
 	grant.Epoch, grant.Revision, grant.Adopted, grant.ID = done.Revision, done.Revision, r.adopting(), seen.BrokerID
-	out.grant, out.value, out.seenAt = grant, now.value, done.Revision
+	out.grant, out.value, out.seenAt, out.joined = grant, now.value, done.Revision, r.joins()
+	r.takeBack(ctx, client, seen, now, grant, free)
 	return nil
 }
 

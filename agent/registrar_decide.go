@@ -40,9 +40,9 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 	facts.Stored = modeOf(seen.State)
 	if seen.Member != nil {
 		facts.KnownMember, facts.OurEra = true, seen.Member.Era
-		facts.Reborn = seen.Registration != nil && seen.Member.ModRevision < seen.Registration.CreateRevision && !r.returned(now, seen)
+		facts.Reborn = seen.Registration != nil && seen.Member.ModRevision < seen.Registration.CreateRevision && !r.nextSession
 	} else if seen.MemberMalformed != "" && seen.Registration != nil && r.adopting() {
-		facts.Reborn = seen.Registration.CreateRevision != m.Epoch && !r.returned(now, seen)
+		facts.Reborn = seen.Registration.CreateRevision != m.Epoch && !r.nextSession
 	}
 	had := now.had()
 	if had.Mode.Known() {

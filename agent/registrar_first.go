@@ -38,7 +38,7 @@ func (r *registrar) inventory(ctx context.Context, client *cluster.Client, seen 
 	if r.serves == nil || decided || kind == recovery.FirstBoot || !r.neverRegistered(seen, now.memory) {
 		return nil
 	}
-	serving, err := r.listed(ctx, now.instance)
+	serving, err := r.listed(ctx, r.serves, now.instance)
 	if err != nil {
 		return fmt.Errorf("%w: what the broker serves is not known: %w", lease.ErrDeferred, err)
 	}
@@ -66,12 +66,12 @@ type listing struct {
 	err      error
 }
 
-// listed asks that process of the broker what it serves. A question that takes longer than
+// listed has begin ask that process of the broker what it serves. A question that takes longer than
 // ctx goes on, and its answer is there when this is called again.
-func (r *registrar) listed(ctx context.Context, instance string) ([]string, error) {
+func (r *registrar) listed(ctx context.Context, begin func(*listing), instance string) ([]string, error) {
 	if r.listing == nil || r.listing.instance != instance {
 		r.listing = &listing{instance: instance, done: make(chan struct{})}
-		r.serves(r.listing)
+		begin(r.listing)
 	}
 	select {
 	case <-r.listing.done:

@@ -14,8 +14,7 @@ import (
 // delete a key only if it is as they left it. To bind such a key to another lease would
 // break what they do next, and separate it from the others. So the lease itself is adopted:
 // it is renewed by us too, and every key of the broker lives exactly as long as the
-// registration does. Only what was lost is written again, under a lease of our own, until
-// the broker takes it back under its next session.
+// registration does. What was lost is written again under the same lease: registrar_session.go.
 
 // joins reports whether the lease of the broker's own registration is joined.
 func (r *registrar) joins() bool { return r.cfg.layout() != nil }
@@ -57,35 +56,13 @@ func (r *registrar) join(ctx context.Context, client *cluster.Client, seen clust
 			return err
 		}
 	}
-	out.joined = !r.granting(now, reg.LeaseID)
 	grant := renewed(reg.LeaseID, sent, renewal)
 	grant.Adopted, grant.Epoch, grant.ID = true, reg.CreateRevision, reg.BrokerID
 	grant.Revision = max(grant.Revision, seen.Revision, reg.ModRevision)
 	out.grant = grant
-	out.value, out.seenAt = reg.Value, max(seen.Revision, reg.ModRevision)
+	out.joined, out.value, out.seenAt = true, reg.Value, max(seen.Revision, reg.ModRevision)
 	return nil
 }
-
-// granting reports whether the lease is one that we asked for: the broker's session was
-// lost, and what was written again for it stands under it.
-func (r *registrar) granting(now life, id int64) bool {
-	return id != 0 && id == now.memory.LeaseID && !now.memory.Joined
-}
-
-// returned reports whether the broker has taken back, under its own session, what was
-// written again for it. It deletes it for that, which is no loss.
-func (r *registrar) returned(now life, seen cluster.Snapshot) bool {
-	return r.joins() && seen.Registration != nil && now.memory.LeaseID != 0 && !now.memory.Joined &&
-		seen.Registration.LeaseID != now.memory.LeaseID
-}
-
-// A broker that takes back what stands in for it deletes the key and puts its own, in two
-// steps. Whoever writes between them makes the second fail, and the broker ends because
-// another has its name.
-const (
-	returnTime = time.Second // it has for the second step
-	returnLook = 20 * time.Millisecond
-)
 
 // givenUp is a registration that its broker has deleted, of that epoch.
 type givenUp struct {
@@ -123,40 +100,4 @@ func (r *registrar) letGo(ctx context.Context, client *cluster.Client, now life)
 			lease.ErrDeferred, r.givenUp.at.Add(wait).UTC().Format(time.RFC3339))
 	}
 	return nil
-}
-
-// awaitReturn gives the broker time to take its registration back, if that may be why it is
-// gone: it stood in for the broker's own, and its lease lives, so somebody deleted it. It
-// returns cluster.ErrChanged when the registration is there again.
-func (r *registrar) awaitReturn(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now life) error {
-	if !r.joins() || seen.Registration != nil || now.memory.LeaseID == 0 || now.memory.Joined {
-		return nil
-	}
-	// Nothing is counted from this answer, so it needs no proof: at worst we wait in vain.
-	if _, err := client.KeepAlive(ctx, now.memory.LeaseID); errors.Is(err, cluster.ErrLeaseNotFound) {
-		return nil // it ran out
-	} else if err != nil {
-		return err
-	}
-	wait := returnTime
-	if deadline, ok := ctx.Deadline(); ok {
-		wait = min(wait, time.Until(deadline)/2) // the rest is for writing it
-	}
-	enough := time.After(wait)
-	for {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-enough:
-			return nil
-		case <-time.After(returnLook):
-		}
-		again, _, err := r.look(ctx, client)
-		if err != nil {
-			return err
-		}
-		if again.Registration != nil {
-			return fmt.Errorf("the broker has taken its registration back: %w", cluster.ErrChanged)
-		}
-	}
 }

@@ -24,7 +24,7 @@ func TestARegistrationThatItsBrokerHasDeletedIsNotWrittenAgainAtOnce(t *testing.
 		{"it has another session by then", func(a adopted) {
 			a.del("n1")
 			time.AfterFunc(time.Second, func() { a.put("n1", a.session()) })
-		}, true, 1500 * time.Millisecond, recovery.RowReconnected},
+		}, true, 1500 * time.Millisecond, recovery.RowSurvived},
 		{"its session has ended", func(a adopted) { a.lose() }, false, 0, recovery.RowReconnected},
 	} {
 		inBubble(t, row.name, func(t *testing.T) {

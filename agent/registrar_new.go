@@ -18,6 +18,9 @@ func (a *agent) newRegistrar() *registrar {
 	if !a.can.Assigns {
 		r.serves = a.listOnce
 	}
+	if r.joins() {
+		r.holds = a.listOnce
+	}
 	if a.local != nil {
 		r.peers = a.company
 	}

@@ -120,16 +120,17 @@ const (
 	ClaimContested              // another's, and tried again and again: unloaded at once
 	ClaimElsewhere              // another's, for longer than we retry: unloaded, and not waited for
 	ClaimYielded                // on its way to another broker: unloaded at once
+	ClaimStuck                  // another's, of a broker that could not unload it: told, and left
 )
 
 // Loads reports whether the topic may be loaded.
 func (c Claim) Loads() bool { return c == ClaimOff || c == ClaimOurs }
 
 // Unloads reports whether the topic is to be unloaded at once.
-func (c Claim) Unloads() bool { return c.Foreign() || c == ClaimYielded }
+func (c Claim) Unloads() bool { return c == ClaimContested || c == ClaimElsewhere || c == ClaimYielded }
 
 // Foreign reports whether another broker has the topic.
-func (c Claim) Foreign() bool { return c == ClaimContested || c == ClaimElsewhere }
+func (c Claim) Foreign() bool { return c == ClaimContested || c == ClaimElsewhere || c == ClaimStuck }
 
 // claimOf is what the reconciler must know of a lock. One that is not wanted any more is
 // no ground for loading, whoever holds it.

@@ -81,9 +81,6 @@ type LockOrders struct {
 	Standing
 	Mode     Mode
 	Attached bool
-	// Joined: the lease is the broker's own session, in which it looks after its locks
-	// itself; only with Served.
-	Joined bool
 }
 
 // Ownership holds the locks of the topics that are wanted here. It stands before the

@@ -143,7 +143,11 @@ func (o *Ownership) tellClaims() {
 		if l.yield && !c.Foreign() {
 			c = ClaimYielded
 		}
-		if o.settings.Served && !c.Foreign() {
+		switch {
+		case !o.settings.Served:
+		case c.Foreign():
+			c = ClaimStuck
+		default:
 			c = ClaimOff
 		}
 		if c != l.claim {
@@ -190,8 +194,10 @@ func (o *Ownership) decide(now time.Time) todo {
 		step, why := DecideLock(facts)
 		if o.settings.Served {
 			step = o.servedStep(l, step)
-			if at := o.began.Add(brokerFirst); o.orders.Joined && (step == LockTake || step == LockRebind) && now.Before(at) {
-				t.again = at
+			if at := o.brokerUntil(l); step == LockTake && now.Before(at) {
+				if t.again.IsZero() || at.Before(t.again) {
+					t.again = at
+				}
 				continue
 			}
 			if step == LockTake && o.unproven(l) {
@@ -287,7 +293,11 @@ func (o *Ownership) conflicted(l *lock) {
 	o.metrics.conflicts.Inc()
 	if !o.told {
 		o.told = true
-		o.log.Warn("topics are owned by another broker; they are unloaded here",
+		said := "topics are owned by another broker; they are unloaded here"
+		if o.settings.Served {
+			said = "topics that the broker serves are owned by another; restart the broker, it cannot give them up"
+		}
+		o.log.Warn(said,
 			"topic", l.topic, "owner", l.Owner, "reason", string(LockWhyForeign), "epoch", o.orders.Epoch)
 	}
 }

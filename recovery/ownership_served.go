@@ -4,11 +4,14 @@ import "time"
 
 // What a broker serves whose own cluster assigns its topics is wanted: its locks are the
 // broker's own keys. In good times they are as they should be and nothing is written. After
-// the registration was lost and written again, those that are free are taken back, those
-// under the old lease are bound to the new one, and what another broker has is unloaded here.
+// the registration was lost and written again, those that are free are taken back. What another
+// broker has is told, and nothing is done about it: the broker could not unload it. One of an
+// earlier session of this broker stands until the broker takes it, or its lease ends: the broker
+// gives up only what is as it wrote it.
 
-// brokerFirst is how long a broker that has a session is left to look after its locks by
-// itself: one that we write while it does is lost to it.
+// brokerFirst is how long the broker, which has a session, is left to look after a lock by itself,
+// from the begin of the orders and from when the lock was found to be free: one that we write
+// while it does is lost to it.
 const brokerFirst = 2 * time.Second
 
 // takeServed makes wanted what the broker lists, and unwanted what it does not list any
@@ -37,16 +40,25 @@ func (o *Ownership) takeServed() {
 }
 
 // servedStep is the step about a lock that the broker itself takes and releases: what it
-// wrote last is never deleted by us, it holds what it serves as a rule, and what is another's
-// is for its cluster to give.
+// wrote last is never deleted by us nor written again, it holds what it serves as a rule, and
+// what is another's is for its cluster to give.
 func (o *Ownership) servedStep(l *lock, step LockStep) LockStep {
 	switch {
 	case step == LockTake && l.State == LockUnknown:
 		return LockLook
-	case step == LockRelease && l.written != l.Revision, step == LockWait:
+	case step == LockRelease && l.written != l.Revision, step == LockWait, step == LockRebind:
 		return LockLeave
 	}
 	return step
+}
+
+// brokerUntil is when a free lock may be taken in the broker's name.
+func (o *Ownership) brokerUntil(l *lock) time.Time {
+	from := o.began
+	if l.freeAt.After(from) {
+		from = l.freeAt
+	}
+	return from.Add(brokerFirst)
 }
 
 // unproven reports whether the lock is not to be taken yet: the broker was listed before it

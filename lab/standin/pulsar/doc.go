@@ -22,6 +22,12 @@
 //     own session: kept; the same value under another: deleted and created again, with a
 //     gap; another value under another session: busy, and the bundle is unloaded; any
 //     other error: the broker goes on assuming that it owns it.
+//   - A broker that has etcd's answers never makes another session: one whose lease has ended is
+//     renewed in vain, and goes on when somebody grants the lease again under its ID. Without an
+//     answer for five sixths of the session's time the broker gives it up, and makes the next when
+//     etcd answers again.
+//   - A lock that could not be put again, because its session had ended, is expected to be absent
+//     from then on: whoever puts it, its release fails with 409, and another broker's lock stays.
 //   - The health check has no deadline.
 //
 // Not modelled: that Pulsar's modular load manager chooses a broker once more for a bundle that

@@ -25,7 +25,7 @@ type session struct {
 	etcd    *clientv3.Client
 	timeout time.Duration
 	log     *slog.Logger
-	expired func() // the session was lost; nil: go on with a new one
+	expired func() // the broker gave its session up; nil: it makes a new one
 
 	mu    sync.Mutex
 	lease clientv3.LeaseID
@@ -95,38 +95,57 @@ func (s *session) run(ctx context.Context) {
 	parts.Wait()
 }
 
+// renew renews the lease, whatever becomes of it: a session ends only for a broker that has had no
+// answer for five sixths of its time. It makes the next one when etcd answers again. A lease that
+// etcd does not know is asked for again and again, and goes on if somebody grants it under its ID.
 func (s *session) renew(ctx context.Context) {
 	tick := time.NewTicker(s.timeout / 6)
 	defer tick.Stop()
+	answered, lost, unknown := time.Now(), false, false
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		if s.reachable() != nil {
+		err := s.keepAlive(ctx)
+		gone := errors.Is(err, rpctypes.ErrLeaseNotFound)
+		if gone && !unknown {
+			s.log.Warn("requested lease not found")
+		}
+		unknown = gone
+		if err != nil && !gone {
+			if lost = time.Since(answered) >= s.timeout*5/6; lost && s.expired != nil {
+				s.log.Warn("session lost")
+				s.expired()
+				return
+			}
 			continue
 		}
-		call, cancel := context.WithTimeout(ctx, s.timeout/3)
-		_, err := s.etcd.KeepAliveOnce(call, s.leaseID())
-		cancel()
-		if !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-			continue // any other error: the session is assumed to live
-		}
-		s.log.Warn("session lost")
-		if s.expired != nil {
-			s.expired()
-			return
+		answered = time.Now()
+		if !lost {
+			continue
 		}
 		if err := s.open(ctx); err != nil {
 			s.log.Warn("no new session", "err", err)
 			continue
 		}
+		lost = false
 		s.log.Info("session re-established")
 		for _, l := range s.all() {
 			l.invalidated(ctx)
 		}
 	}
+}
+
+func (s *session) keepAlive(ctx context.Context) error {
+	if err := s.reachable(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout/3)
+	defer cancel()
+	_, err := s.etcd.KeepAliveOnce(ctx, s.leaseID())
+	return err
 }
 
 func (s *session) all() []*lock {
