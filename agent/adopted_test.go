@@ -89,6 +89,14 @@ func (a adopted) del(id string) {
 	}
 }
 
+// endSession is the end of the broker's lease.
+func (a adopted) endSession() {
+	a.t.Helper()
+	if err := a.client.Revoke(a.t.Context(), a.past.memory.LeaseID); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
 // decided is the row of the last decision, and the mode that it gave.
 func (a adopted) decided(row recovery.Reason, mode recovery.Mode) {
 	a.t.Helper()

@@ -39,7 +39,7 @@ func (a *agent) attach(verdict probes.Verdict) {
 		EverAttached: a.everAttached, HealthySince: time.Duration(a.healthySince),
 		RecoverWindow: a.settings().DetachmentRecoverWindow, Verified: a.verified,
 		Stopping: a.fencing.underway == recovery.StepStop, Unguarded: a.awaitsGuard(), Doubted: a.doubted(),
-		Left: a.leaving.phase == givingUp || a.leaving.phase == hasLeft,
+		Left: a.leaving.phase == givingUp || a.leaving.phase == hasLeft || a.going.noted,
 	})
 	if next == a.attachment {
 		return
@@ -90,6 +90,9 @@ func (a *agent) registered() bool {
 func (a *agent) noteLoss(cause string) {
 	if a.grant.LeaseID == 0 {
 		return
+	}
+	if a.going.pending() {
+		cause = causeLeft
 	}
 	if cause != causeLeft {
 		a.metrics.lost(cause)

@@ -26,6 +26,8 @@ type departure struct {
 	incarnation string
 	stop, crash bool      // see cluster.Left
 	at          time.Time // zero: now
+	deletes     bool      // the broker deletes its registration itself when it is stopped
+	deleted     bool      // and has, before its process ended
 }
 
 // stopAsked is called at the moment at which an orderly stop is asked for. A broker that has
@@ -66,7 +68,8 @@ func (a *agent) mayLeave() error {
 
 func (a *agent) departure() departure {
 	return departure{who: cluster.Who{Name: a.brokerID, Registered: a.ids.registered.now()}, grant: a.grant,
-		instance: a.memory.Instance, data: a.memory.Data, incarnation: a.memory.Incarnation, stop: a.leaving.toEnd() && !a.leaving.briefly}
+		instance: a.memory.Instance, data: a.memory.Data, incarnation: a.memory.Incarnation, stop: a.leaving.toEnd() && !a.leaving.briefly,
+		deletes: a.can.FencesItself && a.memory.Joined}
 }
 
 // noteTimeout bounds the writing of a note, and by that the age of what was proven before it.
@@ -87,6 +90,13 @@ func noteLeft(ctx context.Context, client *cluster.Client, d departure) (err err
 		if seen, err = client.SnapshotOf(ctx, d.who); err != nil {
 			return err
 		}
+		if d.deletes && !d.deleted && !d.crash && seen.Registration == nil {
+			left, err := client.LeaseLeft(ctx, d.grant.LeaseID)
+			if err != nil {
+				return err
+			}
+			d.deleted = left.Found // else it went with its session
+		}
 		if err := d.stands(seen); err != nil {
 			return err
 		}
@@ -94,7 +104,7 @@ func noteLeft(ctx context.Context, client *cluster.Client, d departure) (err err
 		if at.IsZero() {
 			at = time.Now()
 		}
-		_, err = client.Leave(ctx, cluster.LeaveRequest{Seen: seen, Epoch: d.grant.Epoch, LeaseID: d.grant.LeaseID,
+		_, err = client.Leave(ctx, cluster.LeaveRequest{Seen: seen, Epoch: d.grant.Epoch, LeaseID: d.grant.LeaseID, Deleted: d.deleted,
 			Left: cluster.Left{At: at, Epoch: d.grant.Epoch, Instance: d.instance, Data: string(d.data), Revision: seen.Revision, Stop: d.stop, Crash: d.crash}})
 		if !errors.Is(err, cluster.ErrChanged) {
 			return err
@@ -107,7 +117,7 @@ func noteLeft(ctx context.Context, client *cluster.Client, d departure) (err err
 func (d departure) stands(seen cluster.Snapshot) error {
 	why := ""
 	switch reg, state, m := seen.Registration, seen.State, seen.Member; {
-	case reg == nil || reg.CreateRevision != d.grant.Epoch || reg.LeaseID != d.grant.LeaseID:
+	case d.deleted != (reg == nil) || reg != nil && (reg.CreateRevision != d.grant.Epoch || reg.LeaseID != d.grant.LeaseID):
 		why = "the registration is not the one that this sidecar holds"
 	case state == nil:
 		why = "its mode cannot be read"

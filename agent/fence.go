@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,7 +51,7 @@ func (a *agent) mustFence() bool {
 		return false
 	}
 	rival := a.isRival()
-	if !a.cfg.Detach || a.attachment != recovery.Detached || a.conflict != "" && !a.everAttached && !rival || a.leavesItself() {
+	if !a.cfg.Detach || a.attachment != recovery.Detached || a.conflict != "" && !a.everAttached && !rival || a.endsItself() {
 		return false
 	}
 	return rival || a.everAttached || a.hasLeftBehind() || a.formerOver && !a.registered()
@@ -91,8 +92,8 @@ func (a *agent) fence(verdict probes.Verdict) {
 	a.noteProcess(verdict)
 	a.noteUp(verdict, time.Now())
 	a.noteFormer()
-	if a.leavesItself() && a.attachment == recovery.Detached {
-		a.fencing.instance, a.fencing.reached = a.leaving.instance, recovery.FenceAwaiting // whoever answers next is another process
+	if a.endsItself() && a.attachment == recovery.Detached {
+		a.fencing.instance, a.fencing.reached = cmp.Or(a.leaving.instance, a.going.left.instance), recovery.FenceAwaiting // whoever answers next is another process
 	}
 	if !a.mustFence() {
 		return
@@ -404,7 +405,7 @@ func (a *agent) tendGuard() {
 	if a.guard == nil {
 		return
 	}
-	if a.leavesItself() {
+	if a.endsItself() {
 		if a.armed != (lease.Validity{}) {
 			a.guard.Disarm()
 			a.armed, a.restsUntil = lease.Validity{}, 0

@@ -74,7 +74,7 @@ func (a *agent) illFacts(verdict probes.Verdict) recovery.IllFacts {
 	return recovery.IllFacts{
 		Ill: a.ails(verdict), Before: a.illness.ruling, KeepsItself: a.memory.Joined,
 		Held: a.grant.LeaseID != 0 && v.Known() && v.HeldAt(a.clock()) && a.attachment != recovery.Detached &&
-			!a.leaving.holdsBack() && a.conflict == "",
+			!a.leaving.holdsBack() && !a.going.pending() && a.conflict == "",
 	}
 }
 

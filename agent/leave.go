@@ -49,6 +49,9 @@ func (a *agent) leave() error {
 	fenced := a.mustFence() && !a.fencing.ill // of such a one the end of a sidecar changes nothing
 	due := fenced && !a.fencing.reached.Proven()
 	noted := a.hasNote()
+	if !noted && a.going.pending() && !a.stoppedByUs() {
+		noted = a.noteGoing() == nil
+	}
 	if holding && a.memory.Joined && !due {
 		if !noted && !stay && unplanned == nil { // while it is registered: it gives that up itself
 			unplanned = a.noteGoing()
@@ -78,7 +81,7 @@ func (a *agent) leave() error {
 	if !holding || stay || a.local != nil {
 		a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, v.Grant.Revision) })
 		said, reason := "holdfast ends", ""
-		if a.leaving.noted() && a.mode.Mode == recovery.Active {
+		if noted {
 			said, reason = said+": the broker has left on purpose; "+a.backActive(), "left"
 		}
 		a.log.Info(a.shadow.saying(said+a.leftBehind(left)), "left_registered", holding && a.local == nil)

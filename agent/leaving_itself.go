@@ -10,7 +10,7 @@ import (
 
 // This file is the planned stop of a broker that leaves its cluster by itself: it renews its
 // own lease, and gives its registration and what it serves up in an order of its own when it is
-// stopped. It gets the note and nothing else. Nothing is quiesced, and no lease is revoked that
+// stopped; see going.go where nobody said so before. It gets the note and nothing else. Nothing is quiesced, and no lease is revoked that
 // it still needs for that; clients are kept away. Neither ladder nor guard cuts its end short.
 
 // leavesItself reports whether a process has left so and may still end, for as long as
@@ -67,6 +67,9 @@ func (a *agent) awaitWelcome() {
 // otherwise, and the next sidecar takes the note away.
 func (a *agent) noteGoing() error {
 	d := a.departure()
+	if a.going.pending() {
+		d = a.going.left
+	}
 	if err := a.noteSoon(a.life0, d); err != nil {
 		return err
 	}
@@ -93,5 +96,5 @@ func (a *agent) leaveJoined(g lease.Grant, noted bool) error {
 
 // hasNote reports whether the departure of an active broker is noted.
 func (a *agent) hasNote() bool {
-	return a.pausedEnd.noted || a.leaving.noted() && a.mode.Mode == recovery.Active
+	return a.pausedEnd.noted || a.going.noted || a.leaving.noted() && a.mode.Mode == recovery.Active
 }

@@ -227,6 +227,7 @@ func TestABrokerThatLeftByItselfComesBackActive(t *testing.T) {
 				t.Errorf("the registration was %+v, and is %+v", before.Registration, after.Registration)
 			}
 			a.del("n1")
+			a.endSession()
 			a.backAs(nil)
 			a.put("n1", a.session())
 			a.establish(a.first.LeaseID)
@@ -251,6 +252,7 @@ func TestTheCrashAfterAPlannedRestartIsNotExcused(t *testing.T) {
 		{"process-3", recovery.ReasonStaleRestart, recovery.Drained},
 	} {
 		a.del("n1")
+		a.endSession()
 		a.backAs(nil)
 		a.past.instance = next.process
 		a.put("n1", a.session())

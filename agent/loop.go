@@ -75,6 +75,7 @@ type loopState struct {
 	leftFound bool // a process that has left under another sidecar was found
 	pausedEnd pausedEnd
 	crash     crashNote
+	going     going
 	stopNote  stopNote
 	steering  recovery.SteerView // as it was told of last
 	viewStale bool               // and the broker's view
@@ -230,6 +231,7 @@ func (a *agent) step() error {
 		return err
 	}
 	a.tendLeaving(verdict, who)
+	a.tendGoing()
 	a.noteEndInPause()
 	a.noteCrash()
 	a.fence(verdict)
@@ -324,7 +326,7 @@ func (a *agent) setGate(verdict probes.Verdict) {
 // leaves by itself ends its session itself.
 func (a *agent) forbear() {
 	unseen := a.can.Overlooks && a.leaving.phase == givingUp // see giveUp
-	a.keeper.Forbear(unseen || a.leavesItself() && !a.brokerGone() || a.crash.owed() || a.suspended(recovery.ActRevoke) || a.owesStopNote() || a.brokerTarget().Pid != 0 || a.ails(a.verdict))
+	a.keeper.Forbear(unseen || a.endsItself() && !a.brokerGone() || a.crash.owed() || a.suspended(recovery.ActRevoke) || a.owesStopNote() || a.brokerTarget().Pid != 0 || a.ails(a.verdict))
 }
 
 // order tells what may be done to topics.
@@ -394,7 +396,7 @@ func (a *agent) publishLife(who brokerapi.Identity) {
 		modeRev = a.modeRev
 	}
 	a.life.Store(&life{memory: m, mode: a.mode, modeRev: modeRev, instance: who.Instance, boot: boot, data: a.dataFound(who.Instance, dir), unseen: !seen, vanished: doubtful, value: value,
-		retriesUsed: a.retriesUsed(), unfenced: a.unfenced(who.Instance), leaves: a.leaving.departs(who.Instance) || a.pausedEnd.underway || a.crash.underway || a.stopNote.underway, recalls: a.mode.Mode == "" && !a.leftFound, cutFrom: a.cutFrom, cutOver: a.cutOver, unsure: a.unsure, health: a.healthTold.now})
+		retriesUsed: a.retriesUsed(), unfenced: a.unfenced(who.Instance), leaves: a.leaving.departs(who.Instance) || a.pausedEnd.underway || a.going.underway || a.crash.underway || a.stopNote.underway, recalls: a.mode.Mode == "" && !a.leftFound, cutFrom: a.cutFrom, cutOver: a.cutOver, unsure: a.unsure, health: a.healthTold.now})
 }
 
 // bootFacts is the evidence of the boot kind that is on this host.

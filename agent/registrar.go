@@ -137,6 +137,7 @@ type registrar struct {
 	givenUp   givenUp // of the broker's own; zero: it was not. Of the Keeper's goroutine
 	// nextSession: see noteNextSession. Of the Keeper's goroutine
 	nextSession bool
+	takenOver   bool    // see noteTakenOver. Of the Keeper's goroutine
 	reviewed    *review // the drain that is looked at again; nil: none. Of the Keeper's goroutine
 	// awaits is told whether it is not known yet that a peer lived on, or that none did: the
 	// broker may not serve meanwhile. nil: nobody asks.
@@ -144,6 +145,9 @@ type registrar struct {
 	hasty  bool                               // do not wait for proof of life: what stands is taken for alive
 	later  func(time.Duration)                // has us asked again then; nil: the Keeper asks by itself
 	recall func(context.Context, leftProcess) // told of a process that is to be stopped; nil: nobody asks
+	// goes is told that the broker has deleted the registration of that epoch while its session
+	// lives, and of a revision at which it was away; nil: nobody asks.
+	goes func(ctx context.Context, epoch, revision int64)
 }
 
 // tries bounds how often one Establish decides anew because etcd changed meanwhile.
@@ -221,7 +225,7 @@ func (r *registrar) once(ctx context.Context, client *cluster.Client, held int64
 			err = r.keep(ctx, client, seen, held, now, &out)
 		}
 	default:
-		if err = r.letGo(ctx, client, now); err == nil {
+		if err = r.letGo(now); err == nil {
 			err = r.register(ctx, client, seen, held, now, &out)
 		}
 	}
@@ -249,6 +253,12 @@ func (r *registrar) consider(ctx context.Context, client *cluster.Client, over f
 		return seen, now, out, err
 	}
 	if err = r.recalled(ctx, seen, now); err != nil {
+		return seen, now, out, err
+	}
+	if err = r.noteGivenUp(ctx, client, seen, now); err != nil {
+		return seen, now, out, err
+	}
+	if err = r.noteTakenOver(ctx, client, seen, now); err != nil {
 		return seen, now, out, err
 	}
 	if err = r.company(ctx, seen); err != nil {

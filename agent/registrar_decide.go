@@ -60,6 +60,7 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 			RetriesUsed: now.retriesUsed, Had: had, Beside: r.besides(seen, m, recovery.ReasonRegistrationExpired), LossShare: r.cfg.FleetLossShare})
 		return out
 	}
+	facts.Reborn = facts.Reborn && !r.takenOver
 	out.data = cmp.Or(now.data, remembered)
 	boot := now.boot
 	if boot.DirGone != "" {

@@ -64,7 +64,7 @@ func (r *registrar) join(ctx context.Context, client *cluster.Client, seen clust
 	return nil
 }
 
-// givenUp is a registration that its broker has deleted, of that epoch.
+// givenUp is a registration that its broker has deleted, of that epoch, while its session lived.
 type givenUp struct {
 	epoch int64
 	at    time.Time // when that was seen first
@@ -75,24 +75,52 @@ type givenUp struct {
 // ends after 3 to 7 s; for another session it puts each key again 0.1 s after it was deleted.
 const giveUpTime = 2 * time.Second
 
-// letGo holds back the registration of a broker whose storage fences it, that has deleted the one
-// it had while its session lives: nobody declared it dead. It is going, or it comes back under
-// another session; what is written now would send clients to a broker that ends. One that is
-// still there afterwards is registered again.
-func (r *registrar) letGo(ctx context.Context, client *cluster.Client, now life) error {
-	m, wait := now.memory, max(giveUpTime, r.ttl()/8)
-	if !r.cfg.fencesItself() || !m.Joined || m.LeaseID == 0 || m.Instance != now.instance {
+// noteGivenUp finds out whether a broker whose storage fences it has deleted its registration while
+// its session lives: then nobody declared it dead.
+func (r *registrar) noteGivenUp(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now life) error {
+	m := now.memory
+	if seen.Registration != nil || r.foretells || !r.cfg.fencesItself() || !m.Joined || m.LeaseID == 0 ||
+		m.Instance != now.instance || r.givenUp.epoch == m.Epoch {
 		return nil
 	}
-	if r.givenUp.epoch != m.Epoch {
-		left, err := client.LeaseLeft(ctx, m.LeaseID)
-		if err != nil && !cluster.Denied(err) {
-			return err
-		}
-		if err == nil && !left.Found {
-			return nil // the key went with its session
-		}
-		r.givenUp = givenUp{m.Epoch, time.Now()}
+	left, err := client.LeaseLeft(ctx, m.LeaseID)
+	if err != nil && !cluster.Denied(err) {
+		return err
+	}
+	if err == nil && !left.Found {
+		return nil // the key went with its session
+	}
+	r.givenUp = givenUp{m.Epoch, time.Now()}
+	if err == nil && r.goes != nil {
+		r.goes(ctx, m.Epoch, seen.Revision)
+	}
+	return nil
+}
+
+// noteTakenOver finds out whether the process that answers has taken the registration over while
+// the session of the one before lives, as one does that is back at once: nobody declared that
+// one dead.
+func (r *registrar) noteTakenOver(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now life) error {
+	m := now.memory
+	if r.takenOver = false; seen.Registration == nil || !r.cfg.fencesItself() || !m.Joined || m.LeaseID == 0 || m.LeaseID == seen.Registration.LeaseID ||
+		m.Instance == now.instance || noted(seen) {
+		return nil
+	}
+	left, err := client.LeaseLeft(ctx, m.LeaseID)
+	if err != nil && !cluster.Denied(err) {
+		return err
+	}
+	r.takenOver = err == nil && left.Found
+	return nil
+}
+
+// letGo holds back a registration that its broker has deleted so. It is going, or it comes back
+// under another session; what is written now would send clients to a broker that ends. One that
+// is still there afterwards is registered again.
+func (r *registrar) letGo(now life) error {
+	wait := max(giveUpTime, r.ttl()/8)
+	if r.givenUp.epoch != now.memory.Epoch || now.memory.Instance != now.instance {
+		return nil
 	}
 	if left := wait - time.Since(r.givenUp.at); left > 0 {
 		r.askLater(left)

@@ -37,6 +37,7 @@ func (a *agent) deliver(ctx context.Context, o outcome) error {
 // it fences even if the new registration stands already.
 func (a *agent) takeUp(o outcome) {
 	a.returned()
+	a.going = going{} // or it came back
 	a.attach(a.verdict)
 	d := o.decision
 	if d.Step == recovery.Register && a.grant.LeaseID != 0 {

@@ -1,6 +1,9 @@
 package e2e
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"holdfast/lab/harness"
@@ -20,6 +23,10 @@ var pulsarWays = map[string]func(c *pulsarCouple){
 		c.s.ok(c.broker.Stop(c.s.ctx))
 		c.s.ok(c.broker.Start(c.s.ctx))
 	},
+	"the broker alone, and nobody says so": func(c *pulsarCouple) {
+		c.s.ok(c.broker.Stop(c.s.ctx))
+		c.s.ok(c.broker.Start(c.s.ctx))
+	},
 	"the sidecar, then the broker": func(c *pulsarCouple) {
 		c.s.ok(c.Stop(c.s.ctx))
 		c.s.ok(c.broker.Stop(c.s.ctx))
@@ -36,12 +43,16 @@ func TestARollingRestartOfAdoptedPulsarBrokersNeedsNobody(t *testing.T) {
 			t.Parallel()
 			s := newStand(t)
 			peer := s.besidePulsar(s.pulsar("p2"), "--registration", "adopt")
-			c := s.besidePulsar(s.pulsar("p1"), "--registration", "adopt")
+			p := s.pulsar("p1")
+			pid := filepath.Join(t.TempDir(), "pid")
+			s.ok(os.WriteFile(pid, fmt.Append(nil, p.PID()), 0o644))
+			c := s.besidePulsar(p, "--registration", "adopt", "--broker-pid-file", pid)
 			for _, topic := range topicsApart(3) {
 				s.ok(c.broker.Publish(s.ctx, topic, []byte("one")))
 			}
 			epoch := s.key(pulsarRegistration(c.broker)).Create
 			restart(c)
+			s.ok(os.WriteFile(pid, fmt.Append(nil, p.PID()), 0o644))
 			st, err := c.Await(s.ctx, bound, "ready again", func(st harness.Status) bool { return st.Epoch > epoch && st.Ready.OK })
 			s.ok(err)
 			if st.Mode != "active" || st.Reason != "planned_restart" || st.Boot.Kind != "restart" {

@@ -14,6 +14,7 @@ import (
 type couple struct {
 	*harness.Sidecar
 	t      *testing.T
+	lab    *harness.Lab
 	broker *harness.ApacheBroker
 }
 
@@ -30,7 +31,7 @@ func couples(t *testing.T, n int, flags ...string) (*harness.Apache, []*couple) 
 		b, err := a.NewBroker()
 		ok(t, err)
 		ok(t, b.Launch())
-		c := &couple{t: t, broker: b}
+		c := &couple{t: t, lab: l, broker: b}
 		c.Sidecar, err = NewSidecar(l, a.Etcd.Endpoint(), b, append([]string{"--registration", "adopt"}, flags...)...)
 		ok(t, err)
 		all = append(all, c)

@@ -33,6 +33,7 @@ type Config struct {
 	LoadReport     time.Duration // how often the registration's value changes; 0: never
 	Version        string        // empty: 4.0.7
 	Data           string        // directory with the messages, shared by all brokers of the cluster
+	Goodbye        time.Duration // how long its session and its process outlast its ports when it is stopped
 }
 
 // Broker is one broker. Make it with New and let it Run once.
@@ -111,8 +112,10 @@ func etcdConfig(endpoints []string, session time.Duration) clientv3.Config {
 }
 
 // Run serves until ctx ends, the broker is told to shut down, or its session policy has it
-// end. It gives its keys up, as a broker does that is stopped in good order.
+// end. It gives its keys up, as a broker does that is stopped in good order: its registration
+// first, then its bundles, then its ports, and its session when it ends.
 func (b *Broker) Run(ctx context.Context) error {
+	stopped := ctx
 	ctx, b.end = context.WithCancel(ctx)
 	defer b.end()
 	b.started = time.Now()
@@ -150,10 +153,16 @@ func (b *Broker) Run(ctx context.Context) error {
 	}
 	b.end()
 	parts.Wait()
-	if err != nil && !errors.Is(err, context.Canceled) {
-		return errors.Join(err, b.close())
+	if errors.Is(err, context.Canceled) {
+		err = nil
 	}
-	return b.close()
+	b.giveUp()
+	_ = web.Close()
+	if stopped.Err() != nil {
+		time.Sleep(b.cfg.Goodbye)
+	}
+	b.endSession()
+	return err
 }
 
 // open opens the session, as soon as etcd answers.
@@ -248,22 +257,35 @@ func (b *Broker) ownerValue() []byte {
 	return value
 }
 
-// close gives the bundles, the registration and the session up.
-func (b *Broker) close() error {
+// giveUp gives the registration and then the bundles up.
+func (b *Broker) giveUp() {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
+	b.session.mu.Lock()
+	registration := b.session.locks[b.registrationKey()]
+	b.session.mu.Unlock()
+	if registration != nil {
+		if err := registration.release(ctx); err != nil {
+			b.log.Warn("registration not released", "err", err)
+		}
+	}
 	for _, o := range b.cache() {
 		if err := b.unload(ctx, o); err != nil {
 			b.log.Warn("bundle not released", "bundle", o.bundle, "err", err)
 		}
 	}
+}
+
+// endSession ends what is left of the session, and tells of the end.
+func (b *Broker) endSession() {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
 	if lease := b.session.leaseID(); lease != 0 && b.session.reachable() == nil {
 		if _, err := b.session.etcd.Revoke(ctx, lease); err != nil {
 			b.log.Warn("session not closed", "err", err)
 		}
 	}
 	b.log.Info("broker has ended")
-	return nil
 }
 
 func (b *Broker) cache() []*owned {

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"holdfast/lab/standin/pulsar"
 )
@@ -32,6 +33,7 @@ func main() {
 	flag.DurationVar(&cfg.LoadReport, "load-report", 0, "how often the registration's value changes; 0: never")
 	flag.StringVar(&cfg.Version, "version", "", "version that it states")
 	flag.StringVar(&cfg.Data, "data", "", "directory with the messages, shared by the cluster")
+	flag.DurationVar(&cfg.Goodbye, "goodbye", 3*time.Second, "how long its session and its process outlast its ports when it is stopped")
 	flag.Parse()
 	cfg.Etcd = strings.Split(*etcd, ",")
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
