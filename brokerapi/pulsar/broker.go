@@ -76,6 +76,7 @@ type Broker struct {
 
 	mu        sync.Mutex
 	started   map[int]time.Time // of the broker's process, by connection
+	proven    int               // connection on which it has proved last who it is; 0: none
 	clustered bool              // it has told that it is of the cluster that was set
 	alone     int               // looks in a row in which no other broker took bundles
 }

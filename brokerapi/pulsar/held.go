@@ -131,6 +131,16 @@ func (h *held) hold(conn net.Conn, host string) {
 	}
 }
 
+// present is the number of the connection that is held; 0: none is.
+func (h *held) present() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.up {
+		return 0
+	}
+	return h.number
+}
+
 // connected waits until a connection is held, and returns its number.
 func (h *held) connected(ctx context.Context) (int, error) {
 	for {

@@ -23,7 +23,7 @@ import (
 // of the broker.
 func (b *Broker) Identify(ctx context.Context) (brokerapi.Identity, error) {
 	b.watch()
-	if _, err := b.list(ctx); err != nil {
+	if err := b.isMeant(ctx); err != nil {
 		return brokerapi.Identity{}, err
 	}
 	version, err := b.version(ctx)
@@ -38,6 +38,25 @@ func (b *Broker) Identify(ctx context.Context) (brokerapi.Identity, error) {
 		return brokerapi.Identity{}, err
 	}
 	return brokerapi.Identity{Name: b.self, Instance: instance, StartedAt: started, Version: version}, nil
+}
+
+// isMeant is nil when the broker has proved by its list who it is. One that cannot list what it
+// owns (5xx) says nothing of that: what it proved counts for as long as the connection that was
+// held then.
+func (b *Broker) isMeant(ctx context.Context) error {
+	held := b.held.present()
+	_, err := b.list(ctx)
+	same := held != 0 && held == b.held.present()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var refusal *rest.AnswerError
+	switch {
+	case err == nil && same:
+		b.proven = held
+	case err != nil && same && held == b.proven && errors.As(err, &refusal) && refusal.Answer.Status >= http.StatusInternalServerError:
+		return nil
+	}
+	return err
 }
 
 // inCluster is nil unless the broker says that it knows other clusters than the one that was
