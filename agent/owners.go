@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -76,7 +78,11 @@ func (k locks) FollowFree(ctx context.Context, topics []string, free func([]stri
 
 // PutLoad implements recovery.LoadReports.
 func (k locks) PutLoad(ctx context.Context, s recovery.Standing, topics []string, at time.Time) error {
-	return k.client.PutLoad(ctx, cluster.LoadReport{BrokerID: k.brokerID(), Incarnation: k.incarnation, Epoch: s.Epoch, Topics: topics, At: at})
+	err := k.client.PutLoad(ctx, cluster.LoadReport{BrokerID: k.brokerID(), Incarnation: k.incarnation, Epoch: s.Epoch, Topics: topics, At: at})
+	if errors.Is(err, cluster.ErrChanged) {
+		return fmt.Errorf("%w: %w", recovery.ErrUnregistered, err)
+	}
+	return err
 }
 
 // lockOf is a lock as the claimant sees it.

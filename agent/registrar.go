@@ -84,6 +84,10 @@ type outcome struct {
 	cutFrom    time.Time // of the cut that was noted, or that the registration did not outlive
 }
 
+// underItsOwn is that the broker has registered itself, and nobody has adopted that yet. Nothing
+// is wrong.
+const underItsOwn = "broker's own lease"
+
 // registrar makes the registration stand: it reads etcd in one transaction, has
 // package recovery decide, and writes in one transaction guarded by what was read.
 // It implements lease.Registrar.
@@ -416,7 +420,7 @@ func (r *registrar) confirm(ctx context.Context, client *cluster.Client, reg clu
 	case held != 0 && reg.LeaseID != held:
 		out.repaired = "foreign lease"
 	case held == 0 && r.adopting():
-		out.repaired = "broker's own lease"
+		out.repaired = underItsOwn
 	}
 	id := held
 	if out.repaired == "" {

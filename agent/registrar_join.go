@@ -48,7 +48,7 @@ func (r *registrar) join(ctx context.Context, client *cluster.Client, seen clust
 			out.stateRevision = joined
 		}
 		if taken {
-			out.repaired = "broker's own lease"
+			out.repaired = underItsOwn
 		}
 	} else if out.decision.Write {
 		out.stateRevision, err = client.PutState(ctx, r.brokerID, *stateWrite(out.decision.Mode), seen.StateRevision)

@@ -171,7 +171,7 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 	if plan.State != nil {
 		out.stateRevision = done.Registration.ModRevision
 	}
-	out.repaired, out.former, out.moved = "broker's own lease", seen.Former.BrokerID, done.Moved
+	out.repaired, out.former, out.moved = underItsOwn, seen.Former.BrokerID, done.Moved
 	grant.Epoch, grant.Adopted, grant.Revision = done.Registration.CreateRevision, true, done.Registration.ModRevision
 	grant.ID = done.Registration.BrokerID
 	out.grant, out.value, out.seenAt = grant, done.Registration.Value, done.Registration.ModRevision

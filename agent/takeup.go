@@ -67,7 +67,11 @@ func (a *agent) takeUp(o outcome) {
 		if o.grant.Adopted {
 			a.metrics.adoptions.Inc()
 		}
-		a.log.Warn(a.shadow.saying("registration repaired"), "was", o.repaired, "epoch", o.grant.Epoch)
+		if o.repaired == underItsOwn {
+			a.log.Info(a.shadow.saying("registration adopted"), "was", o.repaired, "epoch", o.grant.Epoch)
+		} else {
+			a.log.Warn(a.shadow.saying("registration repaired"), "was", o.repaired, "epoch", o.grant.Epoch)
+		}
 		a.event(Event{Kind: "registration", From: o.repaired, To: "repaired", Epoch: o.grant.Epoch})
 	}
 	if o.unread != "" && o.unread != a.unread {

@@ -2,6 +2,8 @@ package recovery
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"slices"
 	"time"
 )
@@ -46,10 +48,18 @@ func (o *Ownership) noteCall(err error, now time.Time) {
 	c.failures, c.notAt, c.lastErr = 0, time.Time{}, ""
 }
 
+// ErrUnregistered is wrapped by a call that must not succeed without the registration it is made
+// under. Whoever keeps that sees to it.
+var ErrUnregistered = errors.New("the registration is not ours any more")
+
 // aside is when to repeat a call that holds no lock up, after it failed.
 func (o *Ownership) aside(failures *int, what string, err error, now time.Time) time.Time {
 	if *failures == 0 {
-		o.log.Warn(what+"; trying again", "err", err, "epoch", o.orders.Epoch)
+		level := slog.LevelWarn
+		if errors.Is(err, ErrUnregistered) {
+			level = slog.LevelInfo
+		}
+		o.log.Log(context.Background(), level, what+"; trying again", "err", err, "epoch", o.orders.Epoch)
 	}
 	*failures++
 	return now.Add(backoff(*failures, reportSpacing))

@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -700,6 +701,26 @@ func TestAnAuditOrAReportThatFailsHoldsNoLockUp(t *testing.T) {
 			if n := strings.Count(o.log.String(), text); n != 1 {
 				t.Errorf("%q was logged %d times, want once", text, n)
 			}
+		}
+	})
+}
+
+// A broker that is stopped deletes its registration first, and who keeps that knows.
+func TestAReportWithoutARegistrationIsNoWarning(t *testing.T) {
+	inOwners(t, testOwnership, newFakeBroker(), func(o *owners) {
+		o.l.set(func() { o.l.asideErr = fmt.Errorf("%w: changed", ErrUnregistered) })
+		o.stand(firstStanding, Active, true)
+		o.assign(true, []string{"/n/a"}, nil)
+		o.after(time.Minute)
+		for line := range strings.Lines(o.log.String()) {
+			if strings.Contains(line, "load report not written") && !strings.Contains(line, "level=INFO") {
+				t.Error(line)
+			}
+		}
+		o.l.set(func() { o.l.asideErr = nil })
+		o.after(time.Minute)
+		if len(value(o.l, &o.l.reports)) == 0 {
+			t.Error("no report after it is registered again")
 		}
 	})
 }
