@@ -91,7 +91,7 @@ func (a *agent) noteLoss(cause string) {
 	if a.grant.LeaseID == 0 {
 		return
 	}
-	if a.going.pending() {
+	if a.isGoing() {
 		cause = causeLeft
 	}
 	if cause != causeLeft {

@@ -91,11 +91,9 @@ func noteLeft(ctx context.Context, client *cluster.Client, d departure) (err err
 			return err
 		}
 		if d.deletes && !d.deleted && !d.crash && seen.Registration == nil {
-			left, err := client.LeaseLeft(ctx, d.grant.LeaseID)
-			if err != nil {
+			if d.deleted, err = sessionLives(ctx, client, d.who.Registered, d.grant.LeaseID); err != nil { // else it went with its session
 				return err
 			}
-			d.deleted = left.Found // else it went with its session
 		}
 		if err := d.stands(seen); err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"holdfast/agent/lease"
+	"holdfast/probes"
 )
 
 // This file is the planned stop that nobody has announced: a supervisor sends SIGTERM to a broker
@@ -46,11 +47,14 @@ func (a *agent) goes(epoch, revision int64) {
 	a.log.Info("the broker has deleted its registration: it ends, or begins another session", "epoch", epoch)
 }
 
+// isGoing reports whether such a process does not answer any more, and has its time to end.
+func (a *agent) isGoing() bool {
+	return a.going.pending() && a.verdict != probes.Up && a.clock() < a.going.until
+}
+
 // endsItself reports whether a process gives up by itself what it has, and its end is not to be
 // cut short.
-func (a *agent) endsItself() bool {
-	return a.leavesItself() || a.going.pending() && a.clock() < a.going.until
-}
+func (a *agent) endsItself() bool { return a.leavesItself() || a.isGoing() }
 
 // tendGoing notes the end of such a process, unless it is registered again.
 func (a *agent) tendGoing() {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
@@ -327,5 +329,20 @@ func TestWhoTakesItsRegistrationOverUnderALivingSessionIsNotStale(t *testing.T) 
 			a.establish(a.first.LeaseID)
 			a.decided(row.row, row.mode)
 		})
+	}
+}
+
+func TestADeposedLeaderIsNotBelievedThatASessionLives(t *testing.T) {
+	o, l := newLiedTo(t)
+	client, err := o.line.Client(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lives, err := sessionLives(t.Context(), client, "n1", o.first.LeaseID); !lives || err != nil {
+		t.Errorf("%t, %v", lives, err)
+	}
+	l.read = func(r *pb.RangeResponse) { r.Header.RaftTerm++ }
+	if _, err := sessionLives(t.Context(), client, "n1", o.first.LeaseID); !isOnly(err, lease.ErrUnproven) {
+		t.Errorf("%v, want that it is not believed", err)
 	}
 }

@@ -83,11 +83,11 @@ func (r *registrar) noteGivenUp(ctx context.Context, client *cluster.Client, see
 		m.Instance != now.instance || r.givenUp.epoch == m.Epoch {
 		return nil
 	}
-	left, err := client.LeaseLeft(ctx, m.LeaseID)
+	lives, err := sessionLives(ctx, client, seen.BrokerID, m.LeaseID)
 	if err != nil && !cluster.Denied(err) {
 		return err
 	}
-	if err == nil && !left.Found {
+	if err == nil && !lives {
 		return nil // the key went with its session
 	}
 	r.givenUp = givenUp{m.Epoch, time.Now()}
@@ -106,12 +106,26 @@ func (r *registrar) noteTakenOver(ctx context.Context, client *cluster.Client, s
 		m.Instance == now.instance || noted(seen) {
 		return nil
 	}
-	left, err := client.LeaseLeft(ctx, m.LeaseID)
+	lives, err := sessionLives(ctx, client, seen.BrokerID, m.LeaseID)
 	if err != nil && !cluster.Denied(err) {
 		return err
 	}
-	r.takenOver = err == nil && left.Found
+	r.takenOver = err == nil && lives
 	return nil
+}
+
+// sessionLives reports whether a lease is there. A leader that was deposed and does not know it
+// still has what ended since: a read that is sent afterwards tells (DESIGN, safety rule 11).
+func sessionLives(ctx context.Context, client *cluster.Client, id string, leaseID int64) (bool, error) {
+	left, err := client.LeaseLeft(ctx, leaseID)
+	if err != nil {
+		return false, err
+	}
+	_, term, err := client.Registered(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	return left.Found, lease.SameTerm(left.Term, term)
 }
 
 // letGo holds back a registration that its broker has deleted so. It is going, or it comes back
