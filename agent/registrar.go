@@ -139,10 +139,8 @@ type registrar struct {
 	lived     recovery.Life
 	livedHow  string
 	givenUp   givenUp // of the broker's own; zero: it was not. Of the Keeper's goroutine
-	// nextSession: see noteNextSession. Of the Keeper's goroutine
-	nextSession bool
-	takenOver   bool    // see noteTakenOver. Of the Keeper's goroutine
-	reviewed    *review // the drain that is looked at again; nil: none. Of the Keeper's goroutine
+	takenOver bool    // see noteTakenOver. Of the Keeper's goroutine
+	reviewed  *review // the drain that is looked at again; nil: none. Of the Keeper's goroutine
 	// awaits is told whether it is not known yet that a peer lived on, or that none did: the
 	// broker may not serve meanwhile. nil: nobody asks.
 	awaits func(bool)
@@ -246,9 +244,6 @@ func (r *registrar) consider(ctx context.Context, client *cluster.Client, over f
 		return seen, now, out, err
 	}
 	r.noteUnread(seen)
-	if err = r.noteNextSession(ctx, client, seen, now); err != nil {
-		return seen, now, out, err
-	}
 	now.cutFrom = r.cutFrom(now)
 	if over != nil {
 		seen = over(seen)

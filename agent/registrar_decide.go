@@ -40,10 +40,11 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 	facts.Stored = modeOf(seen.State)
 	if seen.Member != nil {
 		facts.KnownMember, facts.OurEra = true, seen.Member.Era
-		facts.Reborn = seen.Registration != nil && seen.Member.ModRevision < seen.Registration.CreateRevision && !r.nextSession
+		facts.Reborn = seen.Registration != nil && seen.Member.ModRevision < seen.Registration.CreateRevision
 	} else if seen.MemberMalformed != "" && seen.Registration != nil && r.adopting() {
-		facts.Reborn = seen.Registration.CreateRevision != m.Epoch && !r.nextSession
+		facts.Reborn = seen.Registration.CreateRevision != m.Epoch
 	}
+	facts.Reborn = facts.Reborn && !r.takenOver
 	had := now.had()
 	if had.Mode.Known() {
 		facts.Last = &had
@@ -60,7 +61,6 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 			RetriesUsed: now.retriesUsed, Had: had, Beside: r.besides(seen, m, recovery.ReasonRegistrationExpired), LossShare: r.cfg.FleetLossShare})
 		return out
 	}
-	facts.Reborn = facts.Reborn && !r.takenOver
 	out.data = cmp.Or(now.data, remembered)
 	boot := now.boot
 	if boot.DirGone != "" {

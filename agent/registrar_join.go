@@ -97,13 +97,13 @@ func (r *registrar) noteGivenUp(ctx context.Context, client *cluster.Client, see
 	return nil
 }
 
-// noteTakenOver finds out whether the process that answers has taken the registration over while
-// the session of the one before lives, as one does that is back at once: nobody declared that
-// one dead.
+// noteTakenOver finds out whether the registration was put anew while the session that it was under
+// lives: by a process that is back at once and has taken it over, or by the same one, under its next
+// session or since the key was not as it expected. Nobody declared that broker dead.
 func (r *registrar) noteTakenOver(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now life) error {
-	m := now.memory
-	if r.takenOver = false; seen.Registration == nil || !r.cfg.fencesItself() || !m.Joined || m.LeaseID == 0 || m.LeaseID == seen.Registration.LeaseID ||
-		m.Instance == now.instance || noted(seen) {
+	m, reg := now.memory, seen.Registration
+	if r.takenOver = false; reg == nil || !r.cfg.fencesItself() || !m.Joined || m.LeaseID == 0 || reg.CreateRevision == m.Epoch ||
+		m.LeaseID == reg.LeaseID && m.Instance != now.instance || noted(seen) {
 		return nil
 	}
 	lives, err := sessionLives(ctx, client, seen.BrokerID, m.LeaseID)

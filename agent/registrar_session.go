@@ -109,20 +109,3 @@ func (r *registrar) takeBack(ctx context.Context, client *cluster.Client, seen c
 		r.log.Warn("locks of the broker's topics not put again yet", "topics", len(free), "err", err)
 	}
 }
-
-// noteNextSession finds out whether the broker's process has put its registration anew while the
-// session that it was under lives: under its next one, or since its version was not what the broker
-// expected. It deletes it for that, which is no loss.
-func (r *registrar) noteNextSession(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now life) error {
-	m := now.memory
-	r.nextSession = false
-	if !r.joins() || seen.Registration == nil || m.LeaseID == 0 || m.Instance != now.instance || seen.Registration.CreateRevision == m.Epoch {
-		return nil
-	}
-	left, err := client.LeaseLeft(ctx, m.LeaseID)
-	if err != nil && !cluster.Denied(err) {
-		return err
-	}
-	r.nextSession = err == nil && left.Found
-	return nil
-}
