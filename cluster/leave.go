@@ -92,17 +92,17 @@ func (c *Client) Leave(ctx context.Context, req LeaveRequest) (int64, error) {
 		return 0, err
 	}
 	registration := c.keys.Registration(id)
-	guards := []clientv3.Cmp{
-		clientv3.Compare(clientv3.ModRevision(c.keys.State(id)), "=", req.Seen.StateRevision),
-		clientv3.Compare(clientv3.ModRevision(c.keys.Member(m.Name)), "=", req.Seen.MemberRevision),
+	stands := []clientv3.Cmp{
+		clientv3.Compare(clientv3.CreateRevision(registration), "=", req.Epoch),
+		clientv3.Compare(clientv3.LeaseValue(registration), "=", req.LeaseID),
 	}
 	if req.Deleted {
-		guards = append(guards, clientv3.Compare(clientv3.CreateRevision(registration), "=", 0))
-	} else {
-		guards = append(guards, clientv3.Compare(clientv3.CreateRevision(registration), "=", req.Epoch),
-			clientv3.Compare(clientv3.LeaseValue(registration), "=", req.LeaseID))
+		stands = []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(registration), "=", 0)}
 	}
-	answer, err := c.write(ctx, guards, []clientv3.Op{put})
+	answer, err := c.write(ctx, append(stands,
+		clientv3.Compare(clientv3.ModRevision(c.keys.State(id)), "=", req.Seen.StateRevision),
+		clientv3.Compare(clientv3.ModRevision(c.keys.Member(m.Name)), "=", req.Seen.MemberRevision),
+	), []clientv3.Op{put})
 	if err != nil {
 		return 0, fmt.Errorf("note that broker %s leaves: %w", id, err)
 	}

@@ -7,7 +7,7 @@ var leaveMutations = []mutation{
 	{name: "a note is written for a newer registration", rule: "planned restart", test: "./cluster/memory ^TestANoteOfAPlannedStopIsGuarded$",
 		edits: []edit{{"cluster/leave.go", "clientv3.CreateRevision(registration), \"=\", req.Epoch)", "clientv3.CreateRevision(registration), \">\", 0)"}}},
 	{name: "a note is written for a registration under another lease", rule: "planned restart", test: "./cluster/memory ^TestANoteOfAPlannedStopIsGuarded$",
-		edits: []edit{{"cluster/leave.go", ",\n\t\t\tclientv3.Compare(clientv3.LeaseValue(registration), \"=\", req.LeaseID))", ")"}}},
+		edits: []edit{{"cluster/leave.go", "\t\tclientv3.Compare(clientv3.LeaseValue(registration), \"=\", req.LeaseID),\n", ""}}},
 	{name: "the stop of a broker is noted though its next process is registered", rule: "planned restart", test: "./agent ^TestTheNoteOfADeletedRegistrationIsRefusedWhereItIsBack$",
 		edits: []edit{{"cluster/leave.go", "clientv3.CreateRevision(registration), \"=\", 0)", "clientv3.CreateRevision(registration), \">\", -1)"}}},
 	{name: "a broker whose key was taken away after its crash has left", rule: "planned restart", test: "./agent ^TestABrokerThatDeletesItsRegistrationAndEndsHasLeft$",
