@@ -79,6 +79,3 @@ func (c *couple) active() harness.Status {
 	ok(c.t, err)
 	return st
 }
-
-// apart are topics in bundles of their own.
-func apart() []string { return Topics(harness.PulsarBundles) }

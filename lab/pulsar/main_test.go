@@ -23,6 +23,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	}
+	parts = harness.PulsarParts(context.Background())
 	stop := standstill.Watch()
 	code := m.Run()
 	stop()
@@ -39,17 +40,32 @@ func cluster(t *testing.T, o harness.ApacheOptions) *harness.Apache {
 	return a
 }
 
+// parts is what keeps this machine from running Pulsar. It is asked once, before the time of
+// the tests runs: Maven may fetch for minutes, and in vain.
+var parts error
+
 func needParts(t *testing.T) {
 	t.Helper()
-	err := harness.PulsarParts(t.Context())
-	if errors.Is(err, harness.ErrNoPulsar) {
-		t.Skip(err)
+	if errors.Is(parts, harness.ErrNoPulsar) {
+		t.Skip(parts)
 	}
-	ok(t, err)
+	ok(t, parts)
+	if end, bounded := t.Deadline(); bounded && time.Until(end) < longest {
+		t.Skip(fmt.Errorf("%w: the tests before it were too slow: %v left", standstill.ErrUnjudged, time.Until(end).Round(time.Second)))
+	}
 }
+
+// longest is what a test takes on a busy machine.
+const longest = 5 * time.Minute
 
 func ok(t *testing.T, err error) {
 	t.Helper()
+	if errors.Is(err, context.DeadlineExceeded) {
+		now := time.Now()
+		if stood := standstill.For(now.Add(-harness.Patience), now); 4*stood > harness.Patience {
+			t.Skip(fmt.Errorf("%w: stood still for %v of the last minute: %w", standstill.ErrUnjudged, stood.Round(time.Millisecond), err))
+		}
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,9 +14,33 @@ import (
 	"holdfast/lab/harness"
 )
 
-func TestARealBrokerIsAdoptedDrainedAndActivated(t *testing.T) {
-	a, all := couples(t, 2)
-	c, peer := all[0], all[1]
+// One cluster for all, since it takes long to start: what needs it as it was goes first.
+func TestRealBrokersWithHoldfast(t *testing.T) {
+	a, all := couples(t, 3)
+	for i, one := range []struct {
+		claim string
+		test  func(*testing.T, *harness.Apache, []*couple, []string)
+	}{
+		{"OneIsAdoptedDrainedAndActivated", adoptedDrainedAndActivated},
+		{"ABundleThatCannotBeReadLeavesThemAlone", unreadable},
+		{"AreRolledBySIGTERM", rolled},
+		{"OneThatIsKilledIsReplacedAfterItsGrace", killed},
+		{"OutliveAnOutageOfEtcd", etcdDown},
+	} {
+		if !t.Run(one.claim, func(t *testing.T) {
+			for _, c := range all {
+				c.t = t
+			}
+			// Topics in bundles of their own, which nobody had before.
+			one.test(t, a, all, Topics((i + 1) * harness.PulsarBundles)[i*harness.PulsarBundles:])
+		}) {
+			return // the next would begin with what it left
+		}
+	}
+}
+
+func adoptedDrainedAndActivated(t *testing.T, a *harness.Apache, all []*couple, topics []string) {
+	c := all[0]
 	key := "/loadbalance/brokers/" + c.broker.Advertised()
 	before, err := a.Etcd.Client().Get(soon(t), key)
 	ok(t, err)
@@ -33,8 +58,8 @@ func TestARealBrokerIsAdoptedDrainedAndActivated(t *testing.T) {
 		t.Errorf("check: %+v, %v", res, err)
 	}
 
-	f := startTraffic(t, apart(), c.broker, peer.broker)
-	for _, topic := range apart() { // one broker at least has something to give up
+	f := startTraffic(t, topics, all)
+	for _, topic := range topics { // it has something to give up
 		leadBundle(t, c.broker, topic)
 	}
 	c.verb("drain", "--reason", "lab")
@@ -55,7 +80,7 @@ func TestARealBrokerIsAdoptedDrainedAndActivated(t *testing.T) {
 		t.Error("active, and its status file is away")
 	}
 	f.flowing(t)
-	nothingLost(t, f.stop(t), 10*time.Second)
+	f.stop(t, 10*time.Second)
 
 	after, err := a.Etcd.Client().Get(soon(t), key)
 	ok(t, err)
@@ -65,29 +90,28 @@ func TestARealBrokerIsAdoptedDrainedAndActivated(t *testing.T) {
 }
 
 // A name that any client may look up makes a bundle of a namespace's first form.
-func TestABundleThatCannotBeReadLeavesARealBrokerAlone(t *testing.T) {
-	_, all := couples(t, 1)
-	c := all[0]
-	f := startTraffic(t, apart(), c.broker)
-	_, err := c.broker.Owner(soon(t), "/public~default/we/ird")
+func unreadable(t *testing.T, _ *harness.Apache, all []*couple, topics []string) {
+	f := startTraffic(t, topics, all)
+	_, err := all[0].broker.Owner(soon(t), "/public~default/we/ird")
 	ok(t, err)
+	var has *couple
 	ok(t, harness.Await(t.Context(), harness.Patience, "the bundle", func(ctx context.Context) (bool, string) {
-		owned := c.owned(ctx)
-		for _, name := range owned {
-			if strings.HasPrefix(name, "public/default/we/0x") {
-				return true, ""
+		for _, c := range all {
+			if slices.ContainsFunc(c.owned(ctx), func(name string) bool { return strings.HasPrefix(name, "public/default/we/0x") }) {
+				has = c
 			}
 		}
-		return false, fmt.Sprint(owned)
+		return has != nil, "nobody has it"
 	}))
 	ok(t, harness.Await(t.Context(), harness.Patience, "the sidecar to count it", func(ctx context.Context) (bool, string) {
-		text, err := c.Metrics(ctx)
+		text, err := has.Metrics(ctx)
 		return err == nil && strings.Contains(text, `holdfast_topics{state="unreadable"} 1`), fmt.Sprint(err)
 	}))
-	st := c.active()
-	if st.Broker.Up != "up" || !c.broker.Running() {
-		t.Errorf("it is %s", st)
+	for _, c := range all {
+		if st := c.active(); st.Broker.Up != "up" || !c.broker.Running() {
+			t.Errorf("it is %s", st)
+		}
 	}
 	f.flowing(t)
-	nothingLost(t, f.stop(t), 5*time.Second)
+	f.stop(t, 5*time.Second)
 }
