@@ -34,8 +34,9 @@ func TestARestartedRealBrokerIsActiveAndNotStale(t *testing.T) {
 	a, all := couples(t, 2)
 	for i, row := range restarts {
 		c, peer := all[i%2], all[1-i%2]
-		f := startTraffic(t, apart(), c.broker, peer.broker)
-		for _, topic := range apart() { // it has something to give up
+		topics := Topics(harness.PulsarBundles)
+		f := startTraffic(t, topics, []*couple{c, peer})
+		for _, topic := range topics { // it has something to give up
 			leadBundle(t, c.broker, topic)
 		}
 		before := c.active()
@@ -56,6 +57,6 @@ func TestARestartedRealBrokerIsActiveAndNotStale(t *testing.T) {
 			}
 		}
 		f.flowing(t)
-		nothingLost(t, f.stop(t), time.Minute) // the gap is another test's
+		f.stop(t, time.Minute) // the gap is another test's
 	}
 }
