@@ -243,7 +243,7 @@ var explanations = map[string]explanation{
 	}},
 	"broker/hold_over": {text("The broker answers again, or its process has ended, or its registration is not surely held any more. What comes next follows from that."), text("Nothing to avoid."), nil},
 	"broker/stale_view": {func(Config) string {
-		return fmt.Sprintf("What the broker believes to be assigned to it has differed from etcd for longer than %s, while both could be read: its watches of etcd have died, as they do after an interruption. It serves what it had, and takes and gives up nothing.", recovery.ViewPatience)
+		return fmt.Sprintf("What the broker believes of its assignments, or of who owns what, has differed from etcd for longer than %s, while both could be read: its watches of etcd have died, as they do after an interruption. It serves what it had, and learns of no change.", recovery.ViewPatience)
 	}, text("A shorter interruption of etcd, or a broker that watches again after one."),
 		text("Restart the broker. Nothing is fenced for this: its registration decides whether it may serve.")},
 	"broker/view_cleared": {text("The broker's view agrees with etcd again, or the broker is another process or not attached any more."), text("Nothing to avoid."), nil},

@@ -79,6 +79,7 @@ type loopState struct {
 	stopNote  stopNote
 	steering  recovery.SteerView // as it was told of last
 	viewStale bool               // and the broker's view
+	viewAway  bool               // etcd did not answer when the view was ordered last
 
 	ready, everReady bool
 	verdict          probes.Verdict

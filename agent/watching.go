@@ -23,19 +23,63 @@ type assignedView struct {
 	brokerapi.Viewer
 }
 
-// Assigned implements recovery.ViewSource.
-func (v assignedView) Assigned(ctx context.Context) ([]string, error) {
-	return v.a.main.Assignments(ctx, v.a.registeredID())
+// Compare implements recovery.ViewSource.
+func (v assignedView) Compare(ctx context.Context, _ recovery.ViewOrders) (is, believed []string, err error) {
+	if is, err = v.a.main.Assignments(ctx, v.a.registeredID()); err != nil {
+		return nil, nil, err
+	}
+	believed, err = v.Believed(ctx)
+	return is, believed, err
 }
 
-// newViewer makes the part that finds a broker whose watches have died; nil: it does not
-// tell what it believes.
+// storedOwners is whose the topics are by the brokers' own locks.
+type storedOwners struct{ *cluster.Client }
+
+// RecentOwners implements recovery.OwnersStore.
+func (s storedOwners) RecentOwners(ctx context.Context, limit int) ([]recovery.TopicOwner, error) {
+	found, err := s.Client.RecentOwners(ctx, limit)
+	owners := make([]recovery.TopicOwner, len(found))
+	for i, o := range found {
+		owners[i] = topicOwner(o)
+	}
+	return owners, err
+}
+
+// OwnersOf implements recovery.OwnersStore.
+func (s storedOwners) OwnersOf(ctx context.Context, topics []string) (map[string]recovery.TopicOwner, error) {
+	found, err := s.Owners(ctx, topics)
+	owners := make(map[string]recovery.TopicOwner, len(found))
+	for topic, o := range found {
+		if o.Malformed == "" {
+			owners[topic] = topicOwner(o)
+		}
+	}
+	return owners, err
+}
+
+func topicOwner(o cluster.Owner) recovery.TopicOwner {
+	return recovery.TopicOwner{Topic: o.Topic, Owner: o.BrokerID, Revision: o.ModRevision}
+}
+
+// viewSource is where a broker shows whether its watches live; nil: it does not. Brokers that
+// own topics by locks show it where the locks are in our etcd, which is theirs then.
+func (a *agent) viewSource() recovery.ViewSource {
+	if b, ok := a.broker.(brokerapi.Viewer); ok && a.can.View {
+		return assignedView{a, b}
+	}
+	if b, ok := a.broker.(brokerapi.OwnerTeller); ok && a.can.Owner && a.cfg.layout() != nil {
+		return &recovery.OwnersView{Self: a.registeredID, Store: storedOwners{a.main}, Broker: b}
+	}
+	return nil
+}
+
+// newViewer makes the part that finds a broker whose watches have died; nil: none can be found.
 func (a *agent) newViewer() *recovery.Viewer {
-	b, ok := a.broker.(brokerapi.Viewer)
-	if !ok || !a.can.View {
+	source := a.viewSource()
+	if source == nil {
 		return nil
 	}
-	return recovery.NewViewer(assignedView{a, b}, a.settings().AuditInterval, a.settings().LoadTimeout, a.log.With("part", "view"))
+	return recovery.NewViewer(source, a.settings().AuditInterval, a.settings().LoadTimeout, a.log.With("part", "view"))
 }
 
 // waitingTopics is what the waker sees of etcd.
@@ -86,6 +130,11 @@ func (a *agent) newWaker(reg prometheus.Registerer) *recovery.Waker {
 func (a *agent) orderWatching(attached bool) {
 	if a.viewer != nil {
 		a.viewer.SetOrders(recovery.ViewOrders{Epoch: a.memory.Epoch, Instance: a.memory.Instance, Attached: attached})
+		away := a.keeper.View().FailureStreak > 0
+		if a.viewAway && !away { // what watched etcd has met the same
+			a.viewer.Look()
+		}
+		a.viewAway = away
 	}
 	if a.waker != nil {
 		a.waker.SetOrders(recovery.WakeOrders{Epoch: a.memory.Epoch, Attached: attached, Paused: a.suspended(recovery.ActWake)})
@@ -118,10 +167,10 @@ func (a *agent) noteView() {
 	}
 	a.viewStale = v.Stale
 	if v.Stale {
-		a.log.Error("the broker does not see its assignments any more", "detail", v.Detail(), "since", v.Since, "epoch", a.memory.Epoch)
+		a.log.Error("the broker does not see what changes in etcd any more", "detail", v.Detail(), "since", v.Since, "epoch", a.memory.Epoch)
 		a.event(Event{Kind: "broker", To: "stale_view", Reason: "stale_view", Epoch: a.memory.Epoch, Detail: v.Detail()})
 		return
 	}
-	a.log.Info("the broker's view of its assignments is not known to be stale any more", "epoch", a.memory.Epoch)
+	a.log.Info("the broker's view is not known to be stale any more", "epoch", a.memory.Epoch)
 	a.event(Event{Kind: "broker", From: "stale_view", To: "view_cleared", Epoch: a.memory.Epoch})
 }

@@ -245,6 +245,26 @@ func (c *Client) owners(ctx context.Context, topics []string) (owners map[string
 	return owners, oldest, nil
 }
 
+// RecentOwners reads the locks that changed last, of whichever brokers, the newest first, at
+// most limit; what is no lock of a topic, or names no owner, is left out. etcd looks at every lock of the cluster for it.
+func (c *Client) RecentOwners(ctx context.Context, limit int) ([]Owner, error) {
+	answer, err := c.read(ctx, clientv3.OpGet(c.keys.Owners(), clientv3.WithPrefix(), clientv3.WithLimit(int64(limit)),
+		clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend)))
+	if err != nil {
+		return nil, fmt.Errorf("read the newest locks: %w", err)
+	}
+	var owners []Owner
+	for _, response := range answer.Responses {
+		for _, kv := range response.GetResponseRange().GetKvs() {
+			topic, ok := c.keys.ParseOwner(string(kv.Key))
+			if o := c.ownerOf(topic, kv); ok && o.Malformed == "" {
+				owners = append(owners, o)
+			}
+		}
+	}
+	return owners, nil
+}
+
 // OwnedTopics lists, in order, the topics whose locks stand under the lease. It asks the
 // lease, so its cost follows the lease's own topics and not the cluster's. A lease that is
 // gone has none.

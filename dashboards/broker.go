@@ -64,7 +64,7 @@ func history(b *board) {
 		timed{each(maximum("holdfast_ready"), "clients"), ready}))
 	b.put(24, 9, timeline("Readiness by cause", "The conditions for sending clients here. Every one must be clear; the words to each cause are in /ready?full=1 and holdfast status.",
 		timed{each(maxBy("holdfast_ready_cause", "cause"), "{{cause}}"), holds}))
-	b.put(12, 7, timeline("Signs of a zombie", "The broker serves without a registration, serves topics that are not assigned to it or that another owns, or does not see what is assigned to it.",
+	b.put(12, 7, timeline("Signs of a zombie", "The broker serves without a registration, serves topics that are not assigned to it or that another owns, or does not see what changes in etcd.",
 		timed{each(maxBy("holdfast_broker_zombie", "kind"), "{{kind}}"), zombie}))
 	b.put(12, 7, timeline("What an operator must look at", "Conditions that Holdfast does not end by itself; the runbook of the alert for each has the way out.",
 		timed{each(maximum("holdfast_mode_mismatch"), "mode mismatch"), attention},

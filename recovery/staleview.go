@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// ViewPatience is how long what a broker believes to be assigned to it may differ from what
-// is: longer than a watch that lives takes, also while etcd elects a leader.
+// ViewPatience is how long what a broker believes may differ from what is so: longer than a
+// watch that lives takes, also while etcd elects a leader.
 const ViewPatience = 10 * time.Second
 
 // difference is a topic that only one side knows of.
 type difference struct {
 	topic string
-	extra bool // the broker believes in it, and it is not assigned; else the other way round
+	extra bool // the broker believes in it, and it is not so; else the other way round
 }
 
-// StaleView is how a broker's view of its assignments compares with etcd's. The zero one
+// StaleView is how a broker's view compares with etcd's: of its assignments, or of who owns what. The zero one
 // knows of no difference.
 type StaleView struct {
 	since map[difference]time.Time
@@ -29,9 +29,9 @@ type StaleView struct {
 
 // Next compares once more. Each topic has its own time: a cluster that moves topics all the
 // while differs somewhere at every moment, and nobody is blind.
-func (v StaleView) Next(assigned, believed []string, now time.Time) StaleView {
+func (v StaleView) Next(actual, believed []string, now time.Time) StaleView {
 	next := StaleView{since: map[difference]time.Time{}}
-	is, thought := set(assigned), set(believed)
+	is, thought := set(actual), set(believed)
 	note := func(d difference) {
 		at, known := v.since[d]
 		if !known {
@@ -84,7 +84,7 @@ func (v StaleView) Detail() string {
 	if v.Count != 1 {
 		topics = fmt.Sprintf("%d topics", v.Count)
 	}
-	return fmt.Sprintf("what the broker believes to be assigned to it differs from etcd in %s, first %s: its watches have died: restart the broker", topics, v.First)
+	return fmt.Sprintf("what the broker believes differs from etcd in %s, first %s: its watches have died: restart the broker", topics, v.First)
 }
 
 func set(list []string) map[string]bool {

@@ -63,17 +63,11 @@ type views struct {
 	looks              int
 }
 
-func (s *views) Assigned(context.Context) ([]string, error) {
+func (s *views) Compare(context.Context, ViewOrders) (is, believed []string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.looks++
-	return s.assigned, s.err
-}
-
-func (s *views) Believed(context.Context) ([]string, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.believed, nil
+	return s.assigned, s.believed, s.err
 }
 
 func (s *views) set(change func()) { s.mu.Lock(); defer s.mu.Unlock(); change() }

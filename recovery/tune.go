@@ -62,10 +62,7 @@ func (v *Viewer) Tune(every, bound time.Duration) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.every, v.bound = cmp.Or(max(every, 0), 30*time.Second), cmp.Or(max(bound, 0), 30*time.Second)
-	select {
-	case v.wake <- struct{}{}:
-	default:
-	}
+	v.Look()
 }
 
 // Tune sets the audit interval.

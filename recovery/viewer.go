@@ -12,12 +12,11 @@ import (
 // whether that lasts.
 const viewLook = 2 * time.Second
 
-// ViewSource tells what is assigned to the broker, by etcd, and what the broker believes.
-// Both must return when their context ends. Assigned must ask etcd itself: a watch of ours
-// may be as blind as the broker's.
+// ViewSource tells what is so, by etcd, and what the broker believes; only differences
+// count. Compare is not called twice at once, and must return when its context ends. It must ask
+// etcd itself: a watch of ours may be as blind as the broker's.
 type ViewSource interface {
-	Assigned(ctx context.Context) ([]string, error)
-	Believed(ctx context.Context) ([]string, error)
+	Compare(ctx context.Context, under ViewOrders) (is, believed []string, err error)
 }
 
 // ViewOrders are what the viewer looks under.
@@ -68,6 +67,12 @@ func (v *Viewer) SetOrders(o ViewOrders) {
 		v.cancel()
 	}
 	v.set(StaleView{})
+	v.Look()
+}
+
+// Look has the viewer look now: etcd has come back, and what did not come back with it shows
+// from here on.
+func (v *Viewer) Look() {
 	select {
 	case v.wake <- struct{}{}:
 	default:
@@ -109,14 +114,10 @@ func (v *Viewer) look(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, v.bound)
 	defer cancel()
 	v.cancel = cancel
-	generation := v.generation
+	generation, orders := v.generation, v.orders
 	v.mu.Unlock()
 
-	assigned, err := v.source.Assigned(ctx)
-	var believed []string
-	if err == nil {
-		believed, err = v.source.Believed(ctx)
-	}
+	is, believed, err := v.source.Compare(ctx, orders)
 
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -126,14 +127,14 @@ func (v *Viewer) look(ctx context.Context) time.Duration {
 	}
 	if err != nil {
 		if !v.failing {
-			v.log.Warn("the broker's view of its assignments cannot be compared with etcd's", "err", err, "epoch", v.orders.Epoch)
+			v.log.Warn("the broker's view cannot be compared with etcd's", "err", err, "epoch", v.orders.Epoch)
 		}
 		v.failing = true
 		v.set(v.view.Unread())
 		return v.every
 	}
 	v.failing = false
-	v.set(v.view.Next(assigned, believed, time.Now()))
+	v.set(v.view.Next(is, believed, time.Now()))
 	if v.view.Differs() && !v.view.Stale {
 		return min(v.every, viewLook)
 	}

@@ -45,6 +45,7 @@ func Run(t *testing.T, h Harness) {
 		{"PeersAreOthersThatTheClusterKnows", peers},
 		{"ItBelievesWhatItWasTold", believes},
 		{"ABrokerWhoseWatchesDiedBelievesTheOld", believesTheOld},
+		{"ItTellsWhoOwnsATopicAndChangesNothing", tellsOwners},
 		{"AMovedTopicKeepsItsMessagesAndPositions", moves},
 		{"AnEmptyTopicIsSealedAsEmpty", sealsEmpty},
 		{"ASealOutlivesARestart", sealLasts},
@@ -70,6 +71,7 @@ func capabilitiesAreImplemented(t *testing.T, h Harness) {
 	_, mover := b.(brokerapi.Mover)
 	_, lister := b.(brokerapi.PeerLister)
 	_, worker := b.(brokerapi.Worker)
+	_, teller := b.(brokerapi.OwnerTeller)
 	for _, c := range []struct {
 		name              string
 		said, implemented bool
@@ -83,6 +85,7 @@ func capabilitiesAreImplemented(t *testing.T, h Harness) {
 		{"move", has.Move, mover},
 		{"peers", has.Peers, lister},
 		{"work", has.Work, worker},
+		{"owner", has.Owner, teller},
 	} {
 		if c.said && !c.implemented {
 			t.Errorf("%s is in the capabilities and its interface is not implemented", c.name)

@@ -89,6 +89,7 @@ var (
 	_ brokerapi.Ender       = (*Broker)(nil)
 	_ brokerapi.Worker      = (*Broker)(nil)
 	_ brokerapi.AwayKeeper  = (*Broker)(nil)
+	_ brokerapi.OwnerTeller = (*Broker)(nil)
 )
 
 // New checks the settings. It connects to nothing.
@@ -136,7 +137,7 @@ func hostPort(admin string) (string, error) {
 // BookKeeper fences the ledgers of a broker whose bundle another one has opened.
 func (b *Broker) Capabilities() brokerapi.Capabilities {
 	return brokerapi.Capabilities{
-		Unload: true, HeldWatch: true, StableName: true, Steer: true, End: true, Work: true, Registers: true, Assigns: true, FencesItself: true,
+		Unload: true, HeldWatch: true, StableName: true, Steer: true, End: true, Work: true, Registers: true, Assigns: true, FencesItself: true, Owner: true,
 	}
 }
 

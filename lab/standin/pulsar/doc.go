@@ -29,6 +29,9 @@
 //     etcd answers again.
 //   - A lock that could not be put again, because its session had ended, is expected to be absent
 //     from then on: whoever puts it, its release fails with 409, and another broker's lock stays.
+//   - A broker whose watches have died (fault "blind") keeps each owner that it has read, and hears of
+//     no key that was deleted. Pulsar's watches die with a restart of etcd, as was seen on 4.0.7 on
+//     2026-11-23; that it reads an owner again after 5 to 10 minutes is not modelled.
 //   - The health check has no deadline.
 //
 // Not modelled: that Pulsar's modular load manager chooses a broker once more for a bundle that
