@@ -85,7 +85,7 @@ e2e: testcount ## the slow tests, real TTLs and real cuts; up to 20 minutes; ONL
 # The tag keeps these tests, and the client that they compile, out of all other targets.
 .PHONY: test-pulsar
 test-pulsar: testcount ## Holdfast beside a real Pulsar; skipped without Java 17 and Maven; ARGS='-run Conforms' does some
-	@$(call leg,real pulsar,lab,-tags pulsar -count 1 -timeout 12m $(ARGS) ./pulsar)
+	@$(call leg,real pulsar,lab,-tags pulsar -count 1 -timeout 15m $(ARGS) ./pulsar)
 	@$(judge)
 
 .PHONY: compare-pulsar

@@ -36,13 +36,13 @@ func (v assignedView) Compare(ctx context.Context, _ recovery.ViewOrders) (is, b
 type storedOwners struct{ *cluster.Client }
 
 // RecentOwners implements recovery.OwnersStore.
-func (s storedOwners) RecentOwners(ctx context.Context, limit int) ([]recovery.TopicOwner, error) {
-	found, err := s.Client.RecentOwners(ctx, limit)
+func (s storedOwners) RecentOwners(ctx context.Context, limit int) (recent []recovery.TopicOwner, all int64, err error) {
+	found, all, err := s.Client.RecentOwners(ctx, limit)
 	owners := make([]recovery.TopicOwner, len(found))
 	for i, o := range found {
 		owners[i] = topicOwner(o)
 	}
-	return owners, err
+	return owners, all, err
 }
 
 // OwnersOf implements recovery.OwnersStore.

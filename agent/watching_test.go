@@ -142,11 +142,11 @@ func TestTheLocksThatChangedLastAreReadFirst(t *testing.T) {
 	}
 	const moved, stayed, garbled, nobodys = "/public~default/0x00000000_0x40000000", "/public~default/0x40000000_0x80000000",
 		"/public~default/0x80000000_0xc0000000", "/public~default/0xc0000000_0xffffffff"
-	recent, err := owners.RecentOwners(t.Context(), 10)
-	if err != nil || len(recent) != 2 || recent[0].Topic != moved || recent[0].Owner != "n2:8080" || recent[1].Topic != stayed || recent[1].Owner != "n1:8080" {
+	recent, all, err := owners.RecentOwners(t.Context(), 10)
+	if err != nil || all != 5 || len(recent) != 2 || recent[0].Topic != moved || recent[0].Owner != "n2:8080" || recent[1].Topic != stayed || recent[1].Owner != "n1:8080" {
 		t.Errorf("%+v, %v", recent, err)
 	}
-	if recent, err = owners.RecentOwners(t.Context(), 1); err != nil || len(recent) != 1 || recent[0].Topic != moved {
+	if recent, all, err = owners.RecentOwners(t.Context(), 1); err != nil || all != 5 || len(recent) != 1 || recent[0].Topic != moved {
 		t.Errorf("of one: %+v, %v", recent, err)
 	}
 	now, err := owners.OwnersOf(t.Context(), []string{moved, garbled, nobodys})

@@ -246,15 +246,15 @@ func (c *Client) owners(ctx context.Context, topics []string) (owners map[string
 }
 
 // RecentOwners reads the locks that changed last, of whichever brokers, the newest first, at
-// most limit; what is no lock of a topic, or names no owner, is left out. etcd looks at every lock of the cluster for it.
-func (c *Client) RecentOwners(ctx context.Context, limit int) ([]Owner, error) {
+// most limit of all; what is no lock of a topic, or names no owner, is left out. etcd looks at all of them for it.
+func (c *Client) RecentOwners(ctx context.Context, limit int) (owners []Owner, all int64, err error) {
 	answer, err := c.read(ctx, clientv3.OpGet(c.keys.Owners(), clientv3.WithPrefix(), clientv3.WithLimit(int64(limit)),
 		clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend)))
 	if err != nil {
-		return nil, fmt.Errorf("read the newest locks: %w", err)
+		return nil, 0, fmt.Errorf("read the newest locks: %w", err)
 	}
-	var owners []Owner
 	for _, response := range answer.Responses {
+		all += response.GetResponseRange().GetCount()
 		for _, kv := range response.GetResponseRange().GetKvs() {
 			topic, ok := c.keys.ParseOwner(string(kv.Key))
 			if o := c.ownerOf(topic, kv); ok && o.Malformed == "" {
@@ -262,7 +262,7 @@ func (c *Client) RecentOwners(ctx context.Context, limit int) ([]Owner, error) {
 			}
 		}
 	}
-	return owners, nil
+	return owners, all, nil
 }
 
 // OwnedTopics lists, in order, the topics whose locks stand under the lease. It asks the

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 )
 
 const (
@@ -14,6 +15,9 @@ const (
 	ownersRead = 256
 	// ownersAsked is how many topics the broker is asked about at one look, one after another.
 	ownersAsked = 64
+	// lockPace is how long no list is read again, for each lock of the cluster: etcd looks at
+	// all of them to tell which changed last.
+	lockPace = time.Millisecond
 )
 
 // TopicOwner is who owns a topic by its lock in etcd. Revision 0: nobody does.
@@ -24,8 +28,8 @@ type TopicOwner struct {
 
 // OwnersStore reads the locks of all brokers.
 type OwnersStore interface {
-	// RecentOwners are of the locks that changed last, the newest first, at most so many.
-	RecentOwners(ctx context.Context, limit int) ([]TopicOwner, error)
+	// RecentOwners are of the locks that changed last, the newest first, at most so many of all.
+	RecentOwners(ctx context.Context, limit int) (recent []TopicOwner, all int64, err error)
 	// OwnersOf reads the locks of these topics. One that nobody holds is in the map, and one that
 	// cannot be read is not.
 	OwnersOf(ctx context.Context, topics []string) (map[string]TopicOwner, error)
@@ -56,6 +60,7 @@ type OwnersView struct {
 
 	under ViewOrders
 	known map[string]knownOwner
+	due   time.Time // to read the list again
 }
 
 // knownOwner is what the broker said of a topic when it was asked last.
@@ -70,7 +75,7 @@ func (k knownOwner) settled(now TopicOwner) bool { return k.lock == now && k.nam
 // Compare implements ViewSource.
 func (v *OwnersView) Compare(ctx context.Context, under ViewOrders) (is, believed []string, err error) {
 	if under != v.under || v.known == nil {
-		v.under, v.known = under, map[string]knownOwner{}
+		v.under, v.known, v.due = under, map[string]knownOwner{}, time.Time{}
 	}
 	ask, err := v.choose(ctx)
 	if err != nil || len(ask) == 0 {
@@ -116,9 +121,15 @@ func (v *OwnersView) Compare(ctx context.Context, under ViewOrders) (is, believe
 
 // choose is what to ask about: first what differed.
 func (v *OwnersView) choose(ctx context.Context) ([]TopicOwner, error) {
-	recent, err := v.Store.RecentOwners(ctx, ownersRead)
-	if err != nil {
-		return nil, err
+	var recent []TopicOwner
+	listed := !time.Now().Before(v.due)
+	if listed {
+		var all int64
+		var err error
+		if recent, all, err = v.Store.RecentOwners(ctx, ownersRead); err != nil {
+			return nil, err
+		}
+		v.due = time.Now().Add(time.Duration(all) * lockPace)
 	}
 	kept := map[string]bool{}
 	var differed, ask []TopicOwner
@@ -147,8 +158,12 @@ func (v *OwnersView) choose(ctx context.Context) ([]TopicOwner, error) {
 	for _, topic := range absent {
 		lock, readable := now[topic]
 		known, gone := v.known[topic], lock.Revision == 0
-		if readable && (gone && known.named != v.Self() || !gone && !known.settled(lock)) {
+		switch {
+		case !readable:
+		case gone && known.named != v.Self(), !gone && !known.settled(lock):
 			consider(lock)
+		case !gone && !listed: // it is as it was; else others changed later
+			kept[topic] = true
 		}
 	}
 	ask = append(differed, ask...)

@@ -21,6 +21,8 @@ type lockedTopics struct {
 	asked    []string
 	during   func() // happens while it is asked
 	err      error
+	lists    int   // how often the locks were listed
+	more     int64 // locks that are not here
 }
 
 func newLockedTopics() *lockedTopics {
@@ -37,9 +39,10 @@ func (l *lockedTopics) give(topic, owner string) {
 	}
 }
 
-func (l *lockedTopics) RecentOwners(_ context.Context, limit int) ([]TopicOwner, error) {
+func (l *lockedTopics) RecentOwners(_ context.Context, limit int) (recent []TopicOwner, count int64, err error) {
+	l.lists++
 	all := slices.SortedFunc(maps.Values(l.locks), func(a, b TopicOwner) int { return int(b.Revision - a.Revision) })
-	return all[:min(limit, len(all))], l.err
+	return all[:min(limit, len(all))], int64(len(all)) + l.more, l.err
 }
 
 func (l *lockedTopics) OwnersOf(_ context.Context, topics []string) (map[string]TopicOwner, error) {
@@ -106,21 +109,59 @@ func TestABrokerThatNamesFormerOwnersDiffers(t *testing.T) {
 		{"etcd does not answer", []step{{func(l *lockedTopics) { l.err = errors.New("away") }, "away"}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			l := newLockedTopics()
-			v := &OwnersView{Self: func() string { return "me" }, Store: l, Broker: l}
-			for i, s := range row.steps {
-				s.do(l)
-				is, believed, err := v.Compare(t.Context(), ViewOrders{Epoch: 1})
-				got := fmt.Sprint(is)
-				if err != nil {
-					got = err.Error()
+			synctest.Test(t, func(t *testing.T) {
+				l := newLockedTopics()
+				v := &OwnersView{Self: func() string { return "me" }, Store: l, Broker: l}
+				for i, s := range row.steps {
+					s.do(l)
+					is, believed, err := v.Compare(t.Context(), ViewOrders{Epoch: 1})
+					got := fmt.Sprint(is)
+					if err != nil {
+						got = err.Error()
+					}
+					if got != s.want || len(believed) > 0 {
+						t.Fatalf("step %d: %s, %v; want %s", i, got, believed, s.want)
+					}
+					passes(viewLook)
 				}
-				if got != s.want || len(believed) > 0 {
-					t.Fatalf("step %d: %s, %v; want %s", i, got, believed, s.want)
-				}
-			}
+			})
 		})
 	}
+}
+
+// To list the locks of a large cluster costs etcd much: between two lists those are looked at that are known.
+func TestTheLocksOfALargeClusterAreListedSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLockedTopics()
+		l.more = 100_000
+		v := NewViewer(&OwnersView{Self: func() string { return "me" }, Store: l, Broker: l}, 30*time.Second, 0, discard())
+		v.SetOrders(ViewOrders{Epoch: 1, Attached: true})
+		look := func() { v.look(t.Context()); passes(viewLook) }
+		for n := range 10 {
+			l.give(fmt.Sprintf("/n/%d", n), "x")
+		}
+		look()
+		l.blind, l.asked = true, nil
+		look()
+		l.give("/n/0", "y")
+		l.give("/n/1", "")
+		for range 6 {
+			look()
+		}
+		if l.lists != 1 || v.View().Stale || len(l.asked) != 6*2 {
+			t.Errorf("%d lists, %d questions, %+v", l.lists, len(l.asked), v.View())
+		}
+		look()
+		if !v.View().Stale || v.View().Count != 2 {
+			t.Errorf("%+v", v.View())
+		}
+		for range 60 {
+			look()
+		}
+		if l.lists != 2 {
+			t.Errorf("%d lists in more than two minutes of 100,000 locks", l.lists)
+		}
+	})
 }
 
 // A broker that believes a topic to be its own could own it again by being asked.
@@ -144,6 +185,10 @@ func TestABrokerIsNotAskedAboutWhatWasItsOwn(t *testing.T) {
 }
 
 func TestABrokerIsAskedOnceAboutEachOwnerAndAboutFewAtATime(t *testing.T) {
+	synctest.Test(t, askedOnce)
+}
+
+func askedOnce(t *testing.T) {
 	l := newLockedTopics()
 	v := &OwnersView{Self: func() string { return "me" }, Store: l, Broker: l}
 	for n := range 2 * ownersRead {
@@ -153,6 +198,7 @@ func TestABrokerIsAskedOnceAboutEachOwnerAndAboutFewAtATime(t *testing.T) {
 		t.Helper()
 		l.asked = nil
 		for range n {
+			passes(viewLook)
 			before := len(l.asked)
 			if is, _, err := v.Compare(t.Context(), ViewOrders{}); len(is) > 0 || err != nil {
 				t.Fatalf("%v, %v", is, err)

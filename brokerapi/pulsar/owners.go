@@ -17,11 +17,13 @@ import (
 //
 // Seen on 4.0.7 with etcd 3.4.23 and three brokers (2026-11-23): 200 with a list where it is
 // owned, 307 to its owner elsewhere, with authoritative=true from the leader and false from others, 204 where
-// nobody owns it, in 3 to 30 ms; 412 for a range that is no bundle, 404 for no namespace. After a
-// restart of etcd, which took 0.3 s, no broker learned of a change any more: bundles that were unloaded with a destination had
-// no lock and no owner, and for as long as it was looked, two minutes, brokers sent lookups to the
-// former owner, whose process may be dead by then, and that one to others. A broker that was
-// restarted saw them free. A cached owner is read again after 5 to 10 minutes.
+// nobody owns it, in 3 to 30 ms; 412 for a range that is no bundle, 404 for no namespace.
+//
+// After a restart of etcd, which took 0.3 s, no broker learned of a change any more; after resets
+// of one broker's connections for 2 s that one did not. Bundles that were unloaded then, with a
+// destination, had no lock and no owner, and for the two minutes that were looked at such brokers sent lookups
+// to the former owner, also when its process was dead, and that one to the leader. A broker that was restarted saw
+// them free. By its source Pulsar reads an owner that it has cached again after 5 to 10 minutes.
 
 // ownerBound bounds one question.
 const ownerBound = 2 * time.Second

@@ -181,4 +181,3 @@ func TestSmallTTLsAreRaisedAndIDsRepeatable(t *testing.T) {
 		t.Errorf("ids %d and %d, want the same first one", idA, idB)
 	}
 }
-

@@ -42,12 +42,12 @@ func move(t *testing.T, topics []string, all []*couple, to int) {
 // after it. While they live, moves make nobody stale.
 func TestARealBrokerWhoseWatchesDiedIsReportedUntilItIsRestarted(t *testing.T) {
 	a, all := couples(t, 2, "--audit-interval", "1s")
-	topics := apart()
+	topics := Topics(harness.PulsarBundles)
 	for i, topic := range topics {
 		leadBundle(t, all[i%2].broker, topic)
 		all[(i+1)%2].asked(topic)
 	}
-	for n := range 20 { // 10 s is what makes a view stale
+	for n := range 13 { // 10 s is what makes a view stale
 		move(t, topics, all, n%2+1)
 		time.Sleep(time.Second) // a pace
 	}
@@ -62,7 +62,7 @@ func TestARealBrokerWhoseWatchesDiedIsReportedUntilItIsRestarted(t *testing.T) {
 		})
 		ok(t, err)
 	}
-	time.Sleep(15 * time.Second) // what is shown is that nothing is called stale before something moves
+	time.Sleep(12 * time.Second) // what is shown is that nothing is called stale before something moves
 	for _, c := range all {
 		if stale, _ := c.stale(soon(t)); stale {
 			t.Errorf("%s is called stale before anything moved: %s", c.broker.Name, c.verb("events").Stdout)
@@ -90,7 +90,7 @@ func TestARealBrokerWhoseWatchesDiedIsReportedUntilItIsRestarted(t *testing.T) {
 		leadBundle(t, all[i%2].broker, topic)
 	}
 	move(t, topics, all, 1)
-	time.Sleep(15 * time.Second) // what is shown is that nobody is stale any more
+	time.Sleep(12 * time.Second) // what is shown is that nobody is stale any more
 	for _, c := range all {
 		if stale, _ := c.stale(soon(t)); stale {
 			t.Error(c.verb("status").Stdout)
