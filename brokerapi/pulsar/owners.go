@@ -25,6 +25,10 @@ import (
 // to the former owner, also when its process was dead, and that one to the leader. A broker that was restarted saw
 // them free. By its source Pulsar reads an owner that it has cached again after 5 to 10 minutes.
 
+// systemTenant is of Pulsar's own namespaces. With the Extensible load manager they are owned in other ways than
+// the rest, and the lock of one of them is the only one that there is: it says nothing of the brokers' views.
+const systemTenant = "pulsar"
+
 // ownerBound bounds one question.
 const ownerBound = 2 * time.Second
 
@@ -49,7 +53,7 @@ func (b *Broker) Owners(ctx context.Context, topics []string) (map[string]string
 			return nil, err
 		case !p.bundle():
 			return nil, fmt.Errorf("it is asked who owns %s, which is no bundle", topic)
-		case contains(here.leaving, p):
+		case p.tenant == systemTenant, contains(here.leaving, p):
 			continue
 		case contains(here.serving, p):
 			owners[topic] = b.self

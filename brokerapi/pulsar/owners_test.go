@@ -55,6 +55,9 @@ func TestWhoOwnsABundle(t *testing.T) {
 		})
 	}
 	b := answering(t, nil, nil)
+	if got, err := b.Owners(t.Context(), []string{"/pulsar~system/0x00000000_0xffffffff"}); err != nil || len(got) > 0 {
+		t.Errorf("of Pulsar's own: %q, %v", got, err)
+	}
 	if got, err := b.Owners(t.Context(), []string{"/a~b/topic"}); err == nil {
 		t.Errorf("of a topic: %q", got)
 	}
