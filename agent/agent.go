@@ -96,7 +96,9 @@ type agent struct {
 
 	upAtStop atomic.Bool                            // the broker was up when an orderly stop was asked for
 	note     func(context.Context, departure) error // that the broker leaves on purpose
-	leader   func(context.Context) (string, error)  // of the brokers' own cluster; empty: none
+	// lives reports whether the session of a registration that is away is there; nil: nobody asks.
+	lives  func(context.Context, departure) (bool, error)
+	leader func(context.Context) (string, error) // of the brokers' own cluster; empty: none
 	beside
 
 	ids        brokerIDs
@@ -274,6 +276,9 @@ func (a *agent) serve(ctx context.Context) error {
 	a.placer = a.newPlacer(reg)
 	a.registrar = a.newRegistrar()
 	a.note = func(ctx context.Context, d departure) error { return noteLeft(ctx, a.main, d) }
+	a.lives = func(ctx context.Context, d departure) (bool, error) {
+		return sessionLives(ctx, a.main, d.who.Registered, d.grant.LeaseID)
+	}
 	a.leader = a.main.LeaderID
 	a.beside = a.newBeside()
 	leases := prometheus.Registerer(reg)

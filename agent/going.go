@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 
 	"holdfast/agent/lease"
@@ -38,13 +39,47 @@ func (g *going) pending() bool { return g.left.instance != "" }
 // goes takes up that the registration of that epoch was deleted under a lease that lives, and was
 // away at a revision. A process that is seen to run now has done that before its end.
 func (a *agent) goes(epoch, revision int64) {
-	if a.going.pending() || epoch != a.grant.Epoch || a.leaving.phase != notLeaving || !a.servingLives() || a.ails(a.verdict) || a.mayLeave() != nil {
+	if d, may := a.mayGo(); may && epoch == d.grant.Epoch {
+		a.beginGoing(d, revision)
+	}
+}
+
+// mayGo is what is to be noted of a process that runs, and has just deleted its registration.
+func (a *agent) mayGo() (d departure, may bool) {
+	if !a.can.FencesItself || !a.memory.Joined || a.going.pending() || a.leaving.phase != notLeaving || !a.servingLives() || a.ails(a.verdict) || a.mayLeave() != nil {
+		return d, false
+	}
+	d = a.departure()
+	d.deleted = true
+	return d, true
+}
+
+// deletionSeen is goes as soon as the watch shows that the registration is away. The broker closes
+// its ports next, and whoever does not answer is not asked about any more; so what counts is noted
+// at that moment, and only whether its session lives is asked in the background.
+func (a *agent) deletionSeen(revision int64) {
+	d, may := a.mayGo()
+	if !may || a.lives == nil {
 		return
 	}
-	d := a.departure()
-	d.deleted = true
+	a.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(a.life0, noteTimeout)
+		defer cancel()
+		lives, err := a.lives(ctx, d)
+		if err != nil || !lives {
+			return // it went with its session, or nobody knows
+		}
+		a.tell(a.life0, func() {
+			if !a.going.pending() && a.leaving.phase == notLeaving && a.memory.Epoch == d.grant.Epoch {
+				a.beginGoing(d, revision)
+			}
+		})
+	})
+}
+
+func (a *agent) beginGoing(d departure, revision int64) {
 	a.going = going{left: d, seenAt: revision, until: a.clock().Add(a.cfg.LeaveTimeout)}
-	a.log.Info("the broker has deleted its registration: it ends, or begins another session", "epoch", epoch)
+	a.log.Info("the broker has deleted its registration: it ends, or begins another session", "epoch", d.grant.Epoch)
 }
 
 // isGoing reports whether such a process does not answer any more, and has its time to end.

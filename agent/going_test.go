@@ -62,6 +62,27 @@ func (g *goer) deletes() {
 	})
 }
 
+// Its ports are closed before etcd has said whether its session lives.
+func TestADeletionCountsAsOfWhenItWasSeen(t *testing.T) {
+	for _, lives := range []bool{true, false} {
+		inGoer(t, nil, func(g *goer) {
+			g.lives = func(ctx context.Context, _ departure) (bool, error) {
+				sleep(ctx, noteTimeout/2)
+				return lives, nil
+			}
+			g.set(func() { g.storeErr = true })
+			g.inLoop(func() { g.registrationSeen(keySeen{id: "n1", revision: g.keyAt + 1}) })
+			g.set(func() { g.frozen = true })
+			g.until(g.age() + 5*time.Second)
+			g.dies()
+			g.until(g.age() + 5*time.Second)
+			if left := len(g.all) == 1 && g.all[0].deleted; left != lives {
+				t.Errorf("its session lives %t: noted %+v", lives, g.all)
+			}
+		})
+	}
+}
+
 func TestABrokerThatDeletesItsRegistrationAndEndsHasLeft(t *testing.T) {
 	putAgain := func(g *goer) {
 		g.inLoop(func() { g.seenKey = &keySeen{id: "n1", kv: &cluster.KV{}, revision: g.keyAt + 2} })

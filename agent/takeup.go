@@ -175,6 +175,9 @@ func (a *agent) registrationSeen(seen keySeen) {
 			a.gaveUpItself()
 			return
 		}
+		if gone {
+			a.deletionSeen(revision)
+		}
 		if gone && !a.registrar.joins() { // else it may come back in a moment: the Registrar asks
 			a.noteLoss(a.lossCause())
 		}
