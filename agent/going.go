@@ -102,6 +102,10 @@ func (a *agent) tendGoing() {
 		*g = going{}
 		return
 	}
+	if !g.noted && now >= g.until && !a.brokerGone() { // it does not end: when it does, that is another matter
+		*g = going{}
+		return
+	}
 	if g.done || now < g.retryAt || !a.brokerGone() {
 		return
 	}

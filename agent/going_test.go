@@ -101,6 +101,11 @@ func TestABrokerThatDeletesItsRegistrationAndEndsHasLeft(t *testing.T) {
 			g.dies()
 		}, "left"},
 		{"crashed", func(g *goer) { g.dies() }, "crash"},
+		{"it did not end in its time, and crashed later", func(g *goer) {
+			g.deletes()
+			g.until(g.age() + g.cfg.LeaveTimeout + time.Minute)
+			g.dies()
+		}, "crash"},
 		{"the next process took its key away", func(g *goer) { g.dies(); g.deletes() }, "crash"},
 		{"another session, and a crash", func(g *goer) { g.deletes(); putAgain(g); g.until(g.age() + time.Second); g.dies() }, "crash"},
 		{"another session, and a crash at once", func(g *goer) { g.deletes(); putAgain(g); g.dies() }, "crash"},

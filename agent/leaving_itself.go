@@ -10,8 +10,9 @@ import (
 
 // This file is the planned stop of a broker that leaves its cluster by itself: it renews its
 // own lease, and gives its registration and what it serves up in an order of its own when it is
-// stopped; see going.go where nobody said so before. It gets the note and nothing else. Nothing is quiesced, and no lease is revoked that
-// it still needs for that; clients are kept away. Neither ladder nor guard cuts its end short.
+// stopped; see going.go where nobody said so before. It gets the note and nothing else. Nothing is
+// quiesced, and no lease is revoked that it still needs for that; clients are kept away. Neither
+// ladder nor guard cuts its end short.
 
 // leavesItself reports whether a process has left so and may still end, for as long as
 // --leave-timeout, and no other one was seen to be up since.

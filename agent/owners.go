@@ -182,7 +182,7 @@ func (a *agent) noteConflicts() {
 	if n > a.conflicts {
 		then := "unloaded here"
 		if a.cfg.layout() != nil {
-			then = "restart the broker, it cannot give them up"
+			then = "if that lasts, restart the broker"
 		}
 		a.event(Event{Kind: "topics", To: "foreign_owner", Epoch: a.grant.Epoch,
 			Detail: plural(n-a.conflicts, "topic") + " held or served here, and owned by another broker: " + then})

@@ -140,6 +140,10 @@ type registrar struct {
 	livedHow  string
 	givenUp   givenUp // of the broker's own; zero: it was not. Of the Keeper's goroutine
 	takenOver bool    // see noteTakenOver. Of the Keeper's goroutine
+	// session is how long the broker's own lasts, as it was renewed last, and regranted the one that
+	// was granted again for a registration that is not written yet. Of the Keeper's goroutine
+	session   time.Duration
+	regranted int64
 	reviewed  *review // the drain that is looked at again; nil: none. Of the Keeper's goroutine
 	// awaits is told whether it is not known yet that a peer lived on, or that none did: the
 	// broker may not serve meanwhile. nil: nobody asks.
@@ -171,7 +175,7 @@ func (r *registrar) Establish(ctx context.Context, held int64, fresh bool) (leas
 		}
 		switch {
 		case err == nil:
-			r.stood, r.peersSeen = true, nil
+			r.stood, r.peersSeen, r.listing, r.regranted = true, nil, nil, 0
 			if err := r.deliver(ctx, out); err != nil {
 				return lease.Grant{}, err
 			}

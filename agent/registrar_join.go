@@ -56,6 +56,7 @@ func (r *registrar) join(ctx context.Context, client *cluster.Client, seen clust
 			return err
 		}
 	}
+	r.session = renewal.Granted
 	grant := renewed(reg.LeaseID, sent, renewal)
 	grant.Adopted, grant.Epoch, grant.ID = true, reg.CreateRevision, reg.BrokerID
 	grant.Revision = max(grant.Revision, seen.Revision, reg.ModRevision)
@@ -80,7 +81,7 @@ const giveUpTime = 2 * time.Second
 func (r *registrar) noteGivenUp(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now life) error {
 	m := now.memory
 	if seen.Registration != nil || r.foretells || !r.cfg.fencesItself() || !m.Joined || m.LeaseID == 0 ||
-		m.Instance != now.instance || r.givenUp.epoch == m.Epoch {
+		m.Instance != now.instance || r.givenUp.epoch == m.Epoch || r.regranted == m.LeaseID {
 		return nil
 	}
 	lives, err := sessionLives(ctx, client, seen.BrokerID, m.LeaseID)

@@ -28,23 +28,28 @@ import (
 // registration.
 func (r *registrar) resume(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now life) (g lease.Grant, free []string, err error) {
 	id := now.memory.LeaseID
-	if id == 0 || now.memory.Instance != now.instance {
+	if id == 0 || !now.memory.Joined || now.memory.Instance != now.instance {
 		return g, nil, errNothingToAdopt
 	}
 	sent := r.clock()
 	renewal, err := client.KeepAlive(ctx, id)
-	if !errors.Is(err, cluster.ErrLeaseNotFound) {
+	gone := errors.Is(err, cluster.ErrLeaseNotFound)
+	if !gone && (err != nil || r.regranted != id) {
 		return renewed(id, sent, renewal), nil, err
 	}
 	if free, err = r.untaken(ctx, client, seen, now); err != nil {
 		return g, nil, err
 	}
+	if !gone { // by the try before, which wrote nothing
+		return renewed(id, sent, renewal), free, nil
+	}
 	sent = r.clock()
-	granted, err := client.GrantAgain(ctx, id, r.cfg.LeaseTTL)
+	granted, err := client.GrantAgain(ctx, id, max(r.cfg.LeaseTTL, r.session))
 	if err != nil {
 		return g, nil, err
 	}
-	r.log.Warn("the broker's session had ended, and is granted again: the broker goes on; it may be unable to unload what it has now until it is restarted",
+	r.regranted = id
+	r.log.Warn("broker session expired: granted again under its own lease ID", "hint", "restart the broker before it is drained: it may be unable to unload what it has now",
 		"lease", fmt.Sprintf("%x", id), "ttl", granted, "topics", len(free))
 	return lease.Grant{LeaseID: id, SentAt: sent, TTL: granted}, free, nil
 }
@@ -75,8 +80,8 @@ func (r *registrar) untaken(ctx context.Context, client *cluster.Client, seen cl
 	}
 	if len(taken) > 0 {
 		holder := owners[taken[0]]
-		return nil, fmt.Errorf("%w: %s that it serves, %s among them, by now another broker's (%s)",
-			errTaken, plural(len(taken), "topic"), taken[0], describeOwner(holder))
+		return nil, fmt.Errorf("%w: %w: %s that it serves, %s among them, by now another broker's (%s)",
+			lease.ErrDeferred, errTaken, plural(len(taken), "topic"), taken[0], describeOwner(holder))
 	}
 	return free, nil
 }

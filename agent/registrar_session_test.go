@@ -93,6 +93,41 @@ func TestABrokerWhoseTopicsAnotherHasTakenIsNotRegisteredAgain(t *testing.T) {
 	}
 }
 
+// What was free for a try that wrote nothing may be another broker's for the next.
+func TestWhoHoldsATopicIsLookedAtForEachTry(t *testing.T) {
+	again := 0
+	for nth := range 8 {
+		t.Run(fmt.Sprintf("transaction %d is refused", nth), func(t *testing.T) {
+			a := newAdopted(t, nil)
+			*a.serving = []string{bundleA, bundleB}
+			a.lose()
+			asked := 0
+			a.store.SetFault(func(method string) error {
+				if !strings.HasSuffix(method, "/Txn") {
+					return nil
+				}
+				if asked++; asked-1 == nth {
+					return etcd.ErrNoSpace
+				}
+				return nil
+			})
+			_, _ = a.Establish(t.Context(), a.first.LeaseID, false)
+			a.store.SetFault(nil)
+			if a.snapshot().Registration != nil {
+				return // that was not in its way
+			}
+			again++
+			a.lock(bundleB, "n2", a.session())
+			if _, err := a.Establish(t.Context(), a.first.LeaseID, false); !errors.Is(err, errTaken) || a.snapshot().Registration != nil {
+				t.Errorf("error %v, registration %v", err, a.snapshot().Registration)
+			}
+		})
+	}
+	if again == 0 {
+		t.Error("nothing was tried again")
+	}
+}
+
 func TestASessionIsNotGrantedAgainWhileItIsNotKnownWhatTheBrokerServes(t *testing.T) {
 	a := newAdopted(t, nil)
 	*a.serving = nil

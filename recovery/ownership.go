@@ -68,7 +68,8 @@ const (
 //
 //   - nothing is done while detached;
 //   - free is taken, ours under an old lease is bound to the new one, another's is waited
-//     for; and a topic that another owns is not served here;
+//     for; and a topic that another owns is not served here (with OwnershipSettings.Served both are
+//     left to the broker);
 //   - as long as clients may use a topic here its lock is held, wanted or not: it is
 //     released after the topic was unloaded, never before.
 func DecideLock(f LockFacts) (LockStep, LockReason) {

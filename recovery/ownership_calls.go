@@ -217,7 +217,7 @@ func (o *Ownership) startAudit() {
 				o.log.Warn("an ownership lock that we held is not under our lease any more", "topic", topic, "epoch", o.orders.Epoch)
 				o.learn(l, Lock{})
 			}
-			if l.State == LockStale && !l.asked && l.learned <= began {
+			if o.settings.Served && l.State == LockStale && !l.asked && l.learned <= began {
 				o.learn(l, Lock{}) // left as it was found: it may be gone
 			}
 		}

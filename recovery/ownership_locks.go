@@ -85,7 +85,8 @@ type LockOrders struct {
 
 // Ownership holds the locks of the topics that are wanted here. It stands before the
 // reconciler: a topic is loaded after its lock was got, is unloaded here before its lock
-// is released, and is unloaded at once when its lock turns out to be another's.
+// is released, and is unloaded at once when its lock turns out to be another's; with Served that
+// is told, and nothing is done.
 //
 // Guaranteed: after SetOrders has returned, every lock counts as unowned until etcd has
 // shown otherwise under the new orders, and the answer to whatever was in flight is

@@ -295,7 +295,7 @@ func (o *Ownership) conflicted(l *lock) {
 		o.told = true
 		said := "topics are owned by another broker; they are unloaded here"
 		if o.settings.Served {
-			said = "topics that the broker serves are owned by another; restart the broker, it cannot give them up"
+			said = "topics that the broker lists are owned by another broker; if that lasts, restart this one"
 		}
 		o.log.Warn(said,
 			"topic", l.topic, "owner", l.Owner, "reason", string(LockWhyForeign), "epoch", o.orders.Epoch)

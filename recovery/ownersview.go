@@ -3,7 +3,6 @@ package recovery
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -18,6 +17,8 @@ const (
 	// lockPace is how long no list is read again, for each lock of the cluster: etcd looks at
 	// all of them to tell which changed last.
 	lockPace = time.Millisecond
+	// silences is how often the broker is asked about a topic without a lock that it says nothing of.
+	silences = 3
 )
 
 // TopicOwner is who owns a topic by its lock in etcd. Revision 0: nobody does.
@@ -68,6 +69,7 @@ type knownOwner struct {
 	lock    TopicOwner // as it was then; zero: it changed meanwhile
 	named   string
 	differs bool
+	silent  int // how often it was asked since, and did not say
 }
 
 func (k knownOwner) settled(now TopicOwner) bool { return k.lock == now && k.named == now.Owner }
@@ -93,15 +95,26 @@ func (v *OwnersView) Compare(ctx context.Context, under ViewOrders) (is, believe
 	if err != nil {
 		return nil, nil, err
 	}
-	untold := ""
 	for _, lock := range ask {
 		name, told := named[lock.Topic]
 		switch {
 		case !told:
-			if v.known[lock.Topic].differs {
-				untold = lock.Topic
+			known, ok := v.known[lock.Topic]
+			known.silent++
+			switch {
+			case !ok:
+			case lock.Revision == 0 && known.silent >= silences: // split, or of a namespace that is gone
+				delete(v.known, lock.Topic)
+				continue
+			default:
+				v.known[lock.Topic] = known
+			}
+			if known.differs { // as it was
+				is = append(is, different(lock.Topic, known.named))
 			}
 		case after[lock.Topic] != lock:
+			v.known[lock.Topic] = knownOwner{named: name}
+		case name == v.Self() && lock.Revision != 0 && lock.Owner != name: // it serves another's: the ownership tells that
 			v.known[lock.Topic] = knownOwner{named: name}
 		case name == lock.Owner && lock.Revision == 0:
 			delete(v.known, lock.Topic)
@@ -110,13 +123,14 @@ func (v *OwnersView) Compare(ctx context.Context, under ViewOrders) (is, believe
 		default:
 			v.known[lock.Topic] = knownOwner{lock: lock, named: name, differs: true}
 			// The name is part of it: who names another one each time does see changes.
-			is = append(is, fmt.Sprintf("%s (it names %s)", lock.Topic, cmp.Or(name, "nobody")))
+			is = append(is, different(lock.Topic, name))
 		}
 	}
-	if untold != "" {
-		return nil, nil, errors.New("the broker does not say any more who owns " + untold)
-	}
 	return is, nil, nil
+}
+
+func different(topic, named string) string {
+	return fmt.Sprintf("%s (it names %s)", topic, cmp.Or(named, "nobody"))
 }
 
 // choose is what to ask about: first what differed.

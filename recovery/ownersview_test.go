@@ -97,6 +97,7 @@ func TestABrokerThatNamesFormerOwnersDiffers(t *testing.T) {
 		{"a topic that came while it was blind", []step{{goesBlind, "[]"}, {give("/n/a", "x"), "[]"}, {give("/n/a", "y"), "[/n/a (it names x)]"}}},
 		{"it is not known to be owned at all", []step{{func(l *lockedTopics) { l.cache["/n/a"], l.blind = "", true }, "[]"}, {give("/n/a", "x"), "[/n/a (it names nobody)]"},
 			{give("/n/a", ""), "[]"}}},
+		{"it serves what is another's", []step{{give("/n/a", "me"), "[]"}, {goesBlind, "[]"}, {give("/n/a", "y"), "[]"}, {quiet, "[]"}}},
 		{"one among several", []step{{give("/n/a", "x"), "[]"}, {give("/n/b", "x"), "[]"}, {goesBlind, "[]"}, {give("/n/b", "y"), "[/n/b (it names x)]"}, {give("/n/a", "x"), "[/n/b (it names x)]"}}},
 		{"it moves while the broker is asked", []step{{give("/n/a", "x"), "[]"}, {goesBlind, "[]"},
 			{func(l *lockedTopics) { l.give("/n/a", "y"); l.during = func() { l.give("/n/a", "z") } }, "[]"}, {quiet, "[/n/a (it names x)]"}}},
@@ -104,8 +105,12 @@ func TestABrokerThatNamesFormerOwnersDiffers(t *testing.T) {
 			{func(l *lockedTopics) { l.give("/n/a", "y"); l.during = func() { l.give("/n/a", "") } }, "[]"}, {quiet, "[/n/a (it names x)]"}}},
 		{"it says nothing of what agreed", []step{{give("/n/a", "x"), "[]"}, {func(l *lockedTopics) { l.silent["/n/a"] = true; l.give("/n/a", "y") }, "[]"}}},
 		{"it says nothing any more of what differed", []step{{give("/n/a", "x"), "[]"}, {goesBlind, "[]"}, {give("/n/a", "y"), "[/n/a (it names x)]"},
-			{func(l *lockedTopics) { l.silent["/n/a"] = true }, "the broker does not say any more who owns /n/a"},
+			{func(l *lockedTopics) { l.silent["/n/a"] = true }, "[/n/a (it names x)]"},
 			{func(l *lockedTopics) { l.silent["/n/a"] = false }, "[/n/a (it names x)]"}}},
+		{"it says nothing any more of what is gone", []step{{give("/n/a", "x"), "[]"}, {goesBlind, "[]"}, {give("/n/a", ""), "[/n/a (it names x)]"},
+			{func(l *lockedTopics) { l.silent["/n/a"] = true }, "[/n/a (it names x)]"}, {quiet, "[/n/a (it names x)]"}, {quiet, "[]"}, {quiet, "[]"}}},
+		{"it says nothing of one that differed, and names another wrongly", []step{{give("/n/a", "x"), "[]"}, {give("/n/b", "x"), "[]"}, {goesBlind, "[]"},
+			{give("/n/a", "y"), "[/n/a (it names x)]"}, {func(l *lockedTopics) { l.silent["/n/a"] = true; l.give("/n/b", "y") }, "[/n/a (it names x) /n/b (it names x)]"}}},
 		{"etcd does not answer", []step{{func(l *lockedTopics) { l.err = errors.New("away") }, "away"}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {

@@ -46,7 +46,7 @@ var illMutations = []mutation{
 	{name: "a broker is asked about everything at each look", rule: "rule 13", test: "./recovery ^TestABrokerIsAskedOnceAboutEachOwnerAndAboutFewAtATime$",
 		edits: []edit{{"recovery/ownersview.go", "case !known.settled(lock):", "default:"}}},
 	{name: "who says nothing any more about what differed sees again", rule: "rule 4", test: "./recovery ^TestABrokerThatNamesFormerOwnersDiffers$",
-		edits: []edit{{"recovery/ownersview.go", "if v.known[lock.Topic].differs {", "if lock.Topic == \"\" {"}}},
+		edits: []edit{{"recovery/ownersview.go", "if known.differs { // as it was", "if lock.Topic == \"\" {"}}},
 	{name: "what nobody owns any more is not asked about", rule: "rule 13", test: "./recovery ^TestABrokerThatNamesFormerOwnersDiffers$",
 		edits: []edit{{"recovery/ownersview.go", "gone && known.named != v.Self(), ", ""}}},
 	{name: "a note of health makes a registration anybody's", rule: "startup", test: "./agent ^TestTwoBrokersOfOneNameDoNotTakeFromEachOther$",

@@ -24,6 +24,8 @@ var leaveMutations = []mutation{
 		edits: []edit{{"agent/going.go", " || a.stoppedByUs() {", " {"}}},
 	{name: "the end of a broker that goes is cut short", rule: "planned restart", test: "./agent ^TestTheEndOfABrokerThatGoesIsNotCutShort$",
 		edits: []edit{{"agent/going.go", "return a.leavesItself() || a.isGoing()", "return a.leavesItself()"}}},
+	{name: "a crash long after a deletion is a planned stop", rule: "planned restart", test: "./agent ^TestABrokerThatDeletesItsRegistrationAndEndsHasLeft$",
+		edits: []edit{{"agent/going.go", "if !g.noted && now >= g.until && !a.brokerGone() {", "if !g.noted && now < 0 {"}}},
 	{name: "a broker that lost its session has left", rule: "planned restart", test: "./agent ^TestTheNoteOfABrokerThatHasDeletedItsRegistration$",
 		edits: []edit{{"agent/registrar_join.go", "return left.Found, lease.SameTerm", "return true, lease.SameTerm"}}},
 	{name: "a broker has left by the word of a deposed leader", rule: "rule 11", test: "./agent ^TestADeposedLeaderIsNotBelievedThatASessionLives$",

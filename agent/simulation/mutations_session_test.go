@@ -10,6 +10,8 @@ var sessionMutations = []mutation{
 		edits: []edit{{"agent/registrar_session.go", `if r.cfg.OwnershipLocks != "on" || len(free) == 0 {`, `if r.cfg.OwnershipLocks == "on" || len(free) == 0 {`}}},
 	{name: "a broker whose topic another has is registered again", rule: "rule 2", test: "./agent ^TestABrokerWhoseTopicsAnotherHasTakenIsNotRegisteredAgain$",
 		edits: []edit{{"agent/registrar_session.go", "if len(taken) > 0 {", "if len(taken) > 1 {"}}},
+	{name: "who holds a topic is not looked at again after a grant", rule: "rule 2", test: "./agent ^TestWhoHoldsATopicIsLookedAtForEachTry$",
+		edits: []edit{{"agent/registrar_session.go", "r.regranted = id\n", ""}, {"agent/registrar_join.go", " || r.regranted == m.LeaseID {", " {"}}},
 	{name: "a broker that does not list its topics has none", rule: "rule 9", test: "./agent ^TestASessionIsNotGrantedAgainWhileItIsNotKnownWhatTheBrokerServes$",
 		edits: []edit{{"agent/registrar_session.go", "serving, err := r.listed(ctx, r.holds, now.instance)\n\tif err != nil {", "serving, err := r.listed(ctx, r.holds, now.instance)\n\tif err != nil && len(serving) > 0 {"}}},
 	{name: "the broker's session is given back with a refused write", rule: "rule 2", test: "./agent ^TestASessionThatLivesIsNotEndedByTheWriteOfItsRegistration$",
