@@ -4,8 +4,8 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"testing"
-	"time"
 )
 
 const firstQuarter, asksAbout = "/a~b/0x00000000_0x40000000", "/admin/v2/non-persistent/a/b/0x00000000_0x40000000"
@@ -64,11 +64,11 @@ func TestWhoOwnsABundle(t *testing.T) {
 }
 
 func TestABrokerThatDoesNotAnswerIsAskedNoMore(t *testing.T) {
-	asked := 0
+	var asked atomic.Int32
 	b := answering(t, map[string]http.HandlerFunc{
 		asksAbout: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
 		"/admin/v2/non-persistent/a/b/0x40000000_0x80000000": func(_ http.ResponseWriter, r *http.Request) {
-			asked++
+			asked.Add(1)
 			<-r.Context().Done()
 		},
 	}, nil)
@@ -76,10 +76,9 @@ func TestABrokerThatDoesNotAnswerIsAskedNoMore(t *testing.T) {
 	for range 60 {
 		topics = append(topics, "/a~b/0x40000000_0x80000000")
 	}
-	began := time.Now()
 	got, err := b.Owners(t.Context(), topics)
-	if err != nil || len(got) != 1 || asked != 1 || time.Since(began) > 2*ownerBound {
-		t.Errorf("%q, %v after %v and %d questions", got, err, time.Since(began), asked)
+	if err != nil || len(got) != 1 || asked.Load() != 1 {
+		t.Errorf("%q, %v after %d questions", got, err, asked.Load())
 	}
 	if got, err := b.Owners(t.Context(), topics[1:]); err == nil {
 		t.Errorf("%q from who tells nothing at all", got)
