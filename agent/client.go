@@ -259,6 +259,8 @@ func (c *Client) unanswered(ctx context.Context, err error) error {
 		return fmt.Errorf("no permission for %s: run as the user of the sidecar, or as root", c.socket)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTSOCK):
 		return withGuard(c.stateDir, fmt.Errorf("%w on %s: is 'holdfast run' running here? give --control-socket or --state-dir", ErrNoSidecar, c.socket), ": start 'holdfast run' again")
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return withGuard(c.stateDir, fmt.Errorf("%w on %s any more: it ended while it was asked, see its log", ErrNoSidecar, c.socket), "")
 	}
 	return fmt.Errorf("ask the sidecar on %s: %w", c.socket, err)
 }

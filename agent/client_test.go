@@ -170,3 +170,29 @@ func TestFollowingEndsWellWithItsContextAndBadlyWithTheSidecar(t *testing.T) {
 		t.Errorf("sidecar ended: %v", err)
 	}
 }
+
+// A supervisor that stops all at once may end the sidecar while others still ask it.
+func TestAClientSaysThatTheSidecarEndedWhileItWasAsked(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "control.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 1))
+			conn.Close()
+		}
+	}()
+	t.Cleanup(func() { l.Close(); <-done })
+	_, _, err = NewClient(socket, t.TempDir()).Status(t.Context())
+	if !errors.Is(err, ErrNoSidecar) || !strings.Contains(err.Error(), "it ended while it was asked") {
+		t.Errorf("error %v", err)
+	}
+}
