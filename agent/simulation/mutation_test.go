@@ -119,12 +119,12 @@ func TestEveryMutantIsCaught(t *testing.T) {
 		t.Skip("takes minutes: make mutate")
 	}
 	which := regexp.MustCompile(*mutate)
-	dir := t.TempDir()
 	for _, m := range mutations {
 		if !which.MatchString(m.name) {
 			continue
 		}
 		t.Run(m.name, func(t *testing.T) {
+			t.Parallel() // to compile one package keeps one processor busy
 			began := time.Now()
 			pkg, pattern := m.killer()
 			survived, args := m.test, []string{"-test.v", "-test.run", pattern}
@@ -132,7 +132,7 @@ func TestEveryMutantIsCaught(t *testing.T) {
 				pkg, survived = "./agent/simulation", fmt.Sprintf("the named and %d random schedules", *mutateTo)
 				args = []string{"-test.run", "^(TestNamed|TestNothingIsServed)", "-brief", "-schedules", fmt.Sprint(*mutateTo)}
 			}
-			program := build(t, m, pkg, dir)
+			program := build(t, m, pkg, t.TempDir())
 			built := time.Since(began)
 			var out []byte
 			var err error
