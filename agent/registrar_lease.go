@@ -1,0 +1,73 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"holdfast/agent/lease"
+	"holdfast/cluster"
+)
+
+// This file is the registrar's leases: asked for, kept for the next try, and given back.
+
+// revokeTimeout bounds the revocation of a lease that nothing depends on any more.
+const revokeTimeout = time.Second
+
+// grant asks for a lease. Its life counts from before the request was sent. It needs no
+// proof of its own: it is a write, and the put under it that follows is refused when the
+// lease is not there. A spare one that is young is as good: when a whole cluster starts at
+// once, etcd refuses the first write of all but one.
+func (r *registrar) grant(ctx context.Context, client *cluster.Client) (lease.Grant, error) {
+	sent := r.clock()
+	if g := r.spare; g.LeaseID != 0 && sent < g.SentAt.Add(g.TTL/2) {
+		r.spare = lease.Grant{}
+		return g, nil
+	}
+	id, granted, err := client.Grant(ctx, r.cfg.LeaseTTL)
+	if err != nil {
+		return lease.Grant{}, err
+	}
+	r.granted = granted
+	return lease.Grant{LeaseID: id, SentAt: sent, TTL: granted}, nil
+}
+
+// leave gives back the lease that the registration was under. Ownership locks may still be
+// under it while we serve their topics: they are bound to the new one key by key, without
+// a moment in which another may take them, and what is left runs out with the lease.
+func (r *registrar) leave(ctx context.Context, client *cluster.Client, held int64) {
+	if r.cfg.OwnershipLocks != "on" {
+		r.revoke(ctx, client, held)
+	}
+}
+
+// giveBack gives a lease back that no try has used.
+func (r *registrar) giveBack(ctx context.Context, client *cluster.Client) {
+	if r.spare.LeaseID != 0 {
+		r.revoke(ctx, client, r.spare.LeaseID)
+		r.spare = lease.Grant{}
+	}
+}
+
+// unwritten are the classes of answers that prove that etcd wrote nothing.
+var unwritten = []cluster.Class{cluster.ClassNoSpace, cluster.ClassAuth, cluster.ClassLeaseNotFound}
+
+// discard gives a new lease back if the write that was to use it is proven not to have
+// happened. Where only its answer was lost the registration may stand under that lease:
+// revoking it would end what nobody else has ended, and the next look finds it.
+func (r *registrar) discard(ctx context.Context, client *cluster.Client, id int64, err error) {
+	if errors.Is(err, cluster.ErrChanged) || slices.Contains(unwritten, cluster.Classify(err)) {
+		r.revoke(ctx, client, id)
+	}
+}
+
+// revoke frees a lease that no key of ours needs. If it fails the lease runs out.
+func (r *registrar) revoke(ctx context.Context, client *cluster.Client, id int64) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), revokeTimeout)
+	defer cancel()
+	if err := client.Revoke(ctx, id); err != nil {
+		r.log.Debug("unused lease not revoked: it runs out by itself", "lease", fmt.Sprintf("%x", id), "err", err)
+	}
+}
