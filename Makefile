@@ -23,15 +23,9 @@ SMALL := $(foreach m,google.golang.org github.com go.etcd.io go.uber.org go.yaml
 export CGO_ENABLED := 0
 
 TOOLS := $(CURDIR)/lab/.bin
-COUNT := $(TOOLS)/testcount
-# Where test counts add up. Set by .ci/run, so that all its legs are summed up.
-TOTAL ?= $(TOOLS)/total
-# $(call leg,NAME,DIRECTORY,FLAGS) runs tests, readable and counted. A test that could not be
-# judged because the machine stood still is run again by judge, alone: a failure never is.
-# .ci/run sets LATER, and judges when nothing else of its runs. To vet is for lint: before it
-# can look at a package it has to at all libraries of it.
-leg = (cd $(2) && $(COUNT) -total $(TOTAL) -leg '$(1)' -- -vet=off $(3))
-judge = $(if $(LATER),:,$(COUNT) -total $(TOTAL) -judge)
+
+# Runs steps one at a time, counts their tests and names what failed; see lab/gate.
+GATE = cd lab && go run ./gate
 
 .PHONY: help
 help: ## list the targets
@@ -47,55 +41,30 @@ build: ## build the static binary bin/holdfast; VERSION=v1.2.3 names it
 demo: ## etcd, three NATS servers, three sidecars, and what goes wrong; ARGS=--stay leaves it running
 	@cd lab && go run ./demo $(ARGS)
 
-# Packages of the lab, but not those that match BUT; .ci/run leaves out what another of its
-# legs runs whole.
-lab_packages = $$(go list ./... | grep -vE '/lab/($(or $(BUT),none))$$')
-
 .PHONY: test
-test: export HOLDFAST_LAB_QUICK := yes
-test: testcount ## all fast tests; at most six minutes on two cores
-	@status=0; \
-	$(call leg,tests,.,-short -p 2 -timeout 10m ./...) || status=1; \
-	$(call leg,lab tests,lab,-short -p 2 -timeout 10m $(lab_packages)) || status=1; \
-	$(call leg,dashboards,dashboards,-timeout 5m ./...) || status=1; \
-	$(judge) || status=1; \
-	exit $$status
+test: ## the fast tests, which are three steps of the gate; at most five minutes on two cores
+	@$(GATE) deterministic realtime lab
 
-.PHONY: race
-race: race-root race-lab ## the fast tests again with the race detector; needs a C compiler
+.PHONY: gate
+gate: ## all that decides whether a change is good: .ci/run; STEPS='race demo' runs some
+	@$(GATE) $(STEPS)
 
-.PHONY: race-root
-race-root race-lab: export CGO_ENABLED := 1
-race-root: testcount
-	@$(call leg,race,.,-race -short -p 2 -timeout 10m ./...)
-	@$(judge)
-
-# Not the end-to-end tests: they look at other processes, which have no race detector.
-.PHONY: race-lab
-race-lab: BUT := e2e
-race-lab: testcount
-	@$(call leg,lab race,lab,-race -short -p 2 -timeout 10m $(lab_packages))
-	@$(judge)
+.PHONY: proof
+proof: ## what takes too long for the gate, two hours; goes on where it was interrupted; STEPS='race fuzz' runs some
+	@$(GATE) -proof $(STEPS)
 
 .PHONY: e2e
-e2e: testcount ## the slow tests, real TTLs and real cuts; up to 20 minutes; ONLY=./deploy/... does some
-	@$(call leg,end to end,lab,-p 1 -timeout 20m $(or $(ONLY),./e2e/... ./dashboards/... ./deploy/...))
-	@$(judge)
+e2e: ## end to end, real TTLs and real cuts; ARGS='-run Scenario2' does some
+	cd lab && go test ./e2e -count 1 -timeout 40m $(ARGS)
 
 # The tag keeps these tests, and the client that they compile, out of all other targets.
 .PHONY: test-pulsar
-test-pulsar: testcount ## Holdfast beside a real Pulsar; skipped without Java 17 and Maven; ARGS='-run Conforms' does some
-	@$(call leg,real pulsar,lab,-tags pulsar -count 1 -timeout 15m $(ARGS) ./pulsar)
-	@$(judge)
+test-pulsar: ## Holdfast beside a real Pulsar; skipped without Java 17 and Maven; ARGS='-run Conforms' does some
+	cd lab && go test ./pulsar -tags pulsar -count 1 -timeout 30m $(ARGS)
 
 .PHONY: compare-pulsar
 compare-pulsar: ## the same faults on a real Pulsar with and without Holdfast, as one table; hours; ARGS='-run kill -placement own' does some
 	@cd lab && go run -tags pulsar ./comparepulsar $(ARGS)
-
-.PHONY: rules
-rules: testcount ## the alerts: each clause of each rule, courses of events, promtool and amtool where they are
-	@$(call leg,alert rules,lab,-timeout 10m ./alerttest)
-	@$(judge)
 
 .PHONY: pictures
 pictures: ## draw the status page for the documentation; needs chromium
@@ -153,15 +122,18 @@ fuzz: ## every fuzz target for FUZZTIME (1m), nine or more at a time; ARGS='-run
 	@cd lab && go run ./fuzz -time $(FUZZTIME) $(ARGS)
 
 .PHONY: lint
-lint: ## gofmt, vet, staticcheck, govulncheck
+lint: ## gofmt, vet, staticcheck
 	@files=$$(gofmt -l .); if [ -n "$$files" ]; then echo "not formatted, run gofmt -w:" $$files; exit 1; fi
 	go vet ./...
-	cd lab && go vet -tags pulsar ./...
-	cd dashboards && go vet ./...
 	GOBIN=$(TOOLS) go install $(STATICCHECK)
 	$(TOOLS)/staticcheck ./...
-	cd lab && $(TOOLS)/staticcheck -tags pulsar ./...
+	cd lab && $(TOOLS)/staticcheck ./...
 	cd dashboards && $(TOOLS)/staticcheck ./...
+
+.PHONY: lint-all
+lint-all: lint ## the same, with what is beside a real Pulsar, and govulncheck
+	cd lab && go vet -tags pulsar ./... && $(TOOLS)/staticcheck -tags pulsar ./...
+	cd dashboards && go vet ./...
 	@$(MAKE) --no-print-directory vulncheck
 
 # Exit code 3 says that there is something; any other says that it could not look.
@@ -170,13 +142,6 @@ vulncheck:
 	@GOBIN=$(TOOLS) go install $(GOVULNCHECK) || { echo "govulncheck skipped: cannot be installed from here"; exit 0; }; \
 	code=0; $(TOOLS)/govulncheck ./... || code=$$?; \
 	case $$code in 0) ;; 3) exit 1;; *) echo "govulncheck skipped: its database cannot be reached from here";; esac
-
-# A run that is part of a bigger one keeps the counts of the legs before it.
-.PHONY: testcount
-testcount:
-	@mkdir -p $(TOOLS)
-	@cd lab && go build -o $(COUNT) ./testcount
-	@[ "$(origin TOTAL)" != file ] || rm -f $(TOTAL)
 
 # A test calls this with another PROTO_OUT and compares.
 PROTO := brokerapi/danube/danubepb

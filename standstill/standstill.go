@@ -2,9 +2,9 @@
 // second") by how long the process that looks stood still itself. It is for tests only.
 //
 // Guaranteed: what held is never doubted, and what took longer than the machine can have
-// added is a failure at once. What lies between is neither: it is unjudged, under one fixed
-// word, and only that is run again, alone. Not guaranteed: that a machine is noticed which is
-// busy but never stands still. Limits must leave room for it.
+// added is a broken claim. What lies between is unjudged, under one fixed word. Not guaranteed:
+// that a machine is noticed which is busy but never stands still. Limits must leave room for it.
+// No new use: a failed real-time test runs once more, alone, which does the same.
 //
 // It excuses nothing where safety is claimed: what was seen served past its deadline was
 // served past its deadline. Only which of two moments came first may be unknown.
@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Word begins the reason for which a test is skipped whose claim could not be judged.
+// Word begins the message of a claim that could not be judged.
 const Word = "UNJUDGED"
 
 // ExitCode is that of a bench whose claim could not be judged: EX_TEMPFAIL of sysexits.h.
@@ -155,13 +155,11 @@ func JudgeOrder(end string, at time.Time, entitled string, gone time.Time) error
 
 func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 
-// Check fails a test for a claim that is broken, and skips it for one that is unjudged.
+// Check fails a test for a claim that is broken, and for one that is unjudged: what the machine
+// broke holds when the test runs once more, alone.
 func Check(t testing.TB, err error) {
 	t.Helper()
-	switch {
-	case errors.Is(err, ErrUnjudged):
-		t.Skip(err)
-	case err != nil:
+	if err != nil {
 		t.Error(err)
 	}
 }

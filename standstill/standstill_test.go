@@ -103,30 +103,3 @@ func TestAnOrderIsUnjudgedOnlyWhereTheFirstMayHaveBeenSeenTooLate(t *testing.T) 
 		}
 	}
 }
-
-func TestOnlyAnUnjudgedClaimSkipsATest(t *testing.T) {
-	for _, row := range []struct {
-		err             error
-		failed, skipped bool
-	}{
-		{nil, false, false},
-		{errors.New("late"), true, false},
-		{ErrUnjudged, false, true},
-	} {
-		r := &recorded{TB: t}
-		Check(r, row.err)
-		if r.failed != row.failed || r.skipped != row.skipped {
-			t.Errorf("%v: failed %v, skipped %v", row.err, r.failed, row.skipped)
-		}
-	}
-}
-
-// recorded is a test that only notes how it would end.
-type recorded struct {
-	testing.TB
-	failed, skipped bool
-}
-
-func (r *recorded) Helper()      {}
-func (r *recorded) Error(...any) { r.failed = true }
-func (r *recorded) Skip(...any)  { r.skipped = true }
