@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// debian finds a program of Debian's: on PATH, or where .ci/run unpacks it.
+// debian finds a program of Debian's: on PATH, or where the gate unpacks it.
 func debian(t *testing.T, name, of string) string {
 	t.Helper()
 	if path, err := exec.LookPath(name); err == nil {
@@ -17,7 +17,7 @@ func debian(t *testing.T, name, of string) string {
 		path, err = exec.LookPath(path)
 	}
 	if err != nil {
-		t.Skipf("no %s: install Debian's %s, or have .ci/run unpack it", name, of)
+		t.Skipf("no %s: install Debian's %s, or have make gate unpack it", name, of)
 	}
 	return path
 }

@@ -193,7 +193,7 @@ func (r *renewer) renewals(n float64) {
 
 func TestOneBlackHoledEndpointOfThreeDelaysNoRenewalByASecond(t *testing.T) {
 	if testing.Short() {
-		t.Skip("slow: runs in .ci/run")
+		t.Skip("slow")
 	}
 	t.Parallel()
 	s := newEnsemble(t)

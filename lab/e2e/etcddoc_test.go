@@ -220,7 +220,7 @@ func (c *couple) retries(from int) []time.Duration {
 
 func TestBackoffGrowsAndStartsOverAfterEachOutage(t *testing.T) {
 	if testing.Short() {
-		t.Skip("slow: runs in .ci/run")
+		t.Skip("slow")
 	}
 	t.Parallel()
 	s := newStand(t)

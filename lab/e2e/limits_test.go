@@ -162,7 +162,7 @@ func TestAnIdleSidecarWithAThousandTopicsStaysSmall(t *testing.T) {
 
 func TestTenThousandTopicsAreLoadedBeforeReady(t *testing.T) {
 	if testing.Short() {
-		t.Skip("slow: runs in .ci/run")
+		t.Skip("slow")
 	}
 	t.Parallel()
 	const many = 10_000

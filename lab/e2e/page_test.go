@@ -19,7 +19,7 @@ import (
 func browsing(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("a browser is slow: runs in .ci/run")
+		t.Skip("a browser is slow")
 	}
 	t.Parallel()
 }

@@ -56,7 +56,7 @@ func TestACutOfAboutOneTTLForAllDrainsNobody(t *testing.T) {
 // no lease ends, or some, or all.
 func TestACutOfTheDefaultTTLForAllDrainsNobody(t *testing.T) {
 	if testing.Short() {
-		t.Skip("slow: runs in .ci/run")
+		t.Skip("slow")
 	}
 	t.Parallel()
 	for _, length := range []time.Duration{28 * time.Second, 30 * time.Second, 32 * time.Second} {

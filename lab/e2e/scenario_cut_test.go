@@ -79,7 +79,7 @@ func isOfTheCluster(c harness.Change) bool {
 
 func TestScenario1_GlitchShorterThanTTL(t *testing.T) {
 	if testing.Short() {
-		t.Skip("slow: runs in .ci/run")
+		t.Skip("slow")
 	}
 	eachKind(t, func(t *testing.T, k kind) {
 		s := newStageOf(t, k)
@@ -222,7 +222,7 @@ func TestScenario2_UnavailableLongerThanTTL(t *testing.T) {
 // later than the expiry; in between it came back as if nothing had been.
 func TestRecoveryBetweenTTLAndFourthFailure(t *testing.T) {
 	if testing.Short() {
-		t.Skip("slow: runs in .ci/run")
+		t.Skip("slow")
 	}
 	t.Parallel()
 	s := newStage(t)

@@ -88,7 +88,7 @@ func (u *unleased) away(d time.Duration) {
 
 func TestADanubeBrokerWithRaftIsWatchedAndSteeredWithoutAnEtcd(t *testing.T) {
 	if testing.Short() {
-		t.Skip("slow: runs in .ci/run")
+		t.Skip("slow")
 	}
 	l := harness.ForTest(t)
 	m, err := l.StartDanubeMetadata()

@@ -30,8 +30,7 @@ func (r *runner) step(s step) (t tally) {
 	missing := r.debian.install(s.needs)
 	if len(missing) > 0 {
 		t.leftOut = append(t.leftOut, fmt.Sprintf("%s: %s", s.name, strings.Join(missing, ", ")))
-		if slices.Contains(s.needs, compiler) { // all of it needs that
-			fmt.Println("left out")
+		if s.must {
 			return t
 		}
 	}

@@ -6,6 +6,7 @@ import "strings"
 type step struct {
 	name  string
 	needs []need
+	must  bool // without its needs it is left out as a whole
 	legs  []leg
 }
 
@@ -68,7 +69,7 @@ var gateSteps = []step{
 		tests("dashboards", "./...", "", ""),
 		tests("lab", "./clustertest", "", "-short"),
 	}},
-	{name: "race", needs: []need{compiler}, legs: []leg{
+	{name: "race", needs: []need{compiler}, must: true, legs: []leg{
 		tests(".", "./agent ./agent/lease ./agent/page ./recovery ./cluster ./cluster/memory ./brokerapi/...", "", "-race -short -p 2").with(race),
 	}},
 	{name: "acceptance", needs: append(namespaces, hungLeader...), legs: []leg{tests("lab", "./e2e", "", "-parallel 5 -run @acceptance")}},
@@ -79,14 +80,14 @@ var gateSteps = []step{
 // proofSteps are what the gate leaves out, each alone. The drawn ones take another seed each time.
 var proofSteps = []step{
 	{name: "lint", legs: []leg{command(".", "make lint-all")}},
-	{name: "race", needs: []need{compiler}, legs: []leg{
+	{name: "race", needs: []need{compiler}, must: true, legs: []leg{
 		tests(".", "./...", "", "-race -short -p 2").with(race),
 		tests("lab", "./...", "e2e|deploy/image|pulsar", "-race -short -p 1").with(race),
 	}},
 	{name: "e2e", needs: append(append([]need{browser}, namespaces...), hungLeader...), legs: []leg{tests("lab", "./e2e ./dashboards", "", "-p 1 -parallel 4 -timeout 40m").with(shipped)}},
 	{name: "conformance", needs: []need{oldNATS}, legs: []leg{tests("lab", "./conformance", "", "-parallel 4")}},
 	{name: "lab", legs: []leg{tests("lab", "./...", "e2e|deploy/.*|pulsar|conformance|dashboards|alerttest", "-p 1")}},
-	{name: "deploy", needs: docker, legs: []leg{tests("lab", "./deploy/...", "", "-p 1")}},
+	{name: "deploy", needs: docker, must: true, legs: []leg{tests("lab", "./deploy/...", "", "-p 1")}},
 	{name: "rules", needs: rules, legs: []leg{tests("lab", "./alerttest", "", "")}},
 	{name: "bench-heal", legs: []leg{command("lab", "go run ./benchheal")}},
 	{name: "bench-fence", legs: []leg{command("lab", "go run ./benchfence")}},
@@ -101,5 +102,5 @@ var proofSteps = []step{
 	{name: "fresh", legs: []leg{tests(".", "./agent/simulation", "", "-run TestNothing -schedules 10000 -seed @seed -timeout 40m")}},
 	{name: "mutate", legs: []leg{tests(".", "./agent/simulation", "", "-run TestEveryMutant -mutate . -timeout 40m")}},
 	{name: "fuzz", legs: []leg{command("lab", "go run ./fuzz -time 1m")}},
-	{name: "pulsar", needs: []need{{"mvn", "maven"}}, legs: []leg{tests("lab", "./pulsar", "", "-tags pulsar -timeout 30m")}},
+	{name: "pulsar", needs: []need{{"mvn", "maven"}}, must: true, legs: []leg{tests("lab", "./pulsar", "", "-tags pulsar -timeout 30m")}},
 }

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 )
 
-// Debian finds a program of Debian's: where .ci/run unpacks it, or on PATH.
+// Debian finds a program of Debian's: where the gate unpacks it, or on PATH.
 func Debian(program, pkg string) (path string, err error) {
 	root, err := Root()
 	if err != nil {
@@ -17,5 +17,5 @@ func Debian(program, pkg string) (path string, err error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("no %s: install Debian's %s, or have .ci/run unpack it", program, pkg)
+	return "", fmt.Errorf("no %s: install Debian's %s, or have make gate unpack it", program, pkg)
 }
