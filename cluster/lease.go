@@ -62,7 +62,8 @@ func (c *Client) KeepAlive(ctx context.Context, id int64) (Renewal, error) {
 }
 
 // keepAlive is one stream for one question. The etcd client's KeepAliveOnce repeats
-// itself without a pause while it fails, and hides why.
+// itself without a pause while it fails, and hides why. The stream ends by its context, not by
+// a half-close: etcd's grpc-proxy does not wait for an answer after that.
 func (c *Client) keepAlive(ctx context.Context, id int64) (Renewal, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -71,9 +72,7 @@ func (c *Client) keepAlive(ctx context.Context, id int64) (Renewal, error) {
 		return Renewal{}, err
 	}
 	// A failed send says only EOF; the reason comes with Recv.
-	if stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: id}) == nil {
-		_ = stream.CloseSend()
-	}
+	_ = stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: id})
 	answer, err := stream.Recv()
 	if err != nil {
 		return Renewal{}, err

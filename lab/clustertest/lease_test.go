@@ -3,14 +3,21 @@ package clustertest
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/proxy/grpcproxy"
+	"google.golang.org/grpc"
 
 	"holdfast/cluster"
+	"holdfast/lab/harness"
 )
 
 func TestLeaseLivesAndEnds(t *testing.T) {
@@ -93,6 +100,58 @@ func TestALeaseThatNobodyRenewsTakesItsKeyWithIt(t *testing.T) {
 			t.Errorf("renewing it: %v, want ErrLeaseNotFound", err)
 		}
 	})
+}
+
+// etcd's grpc-proxy gives a stream up when it is half-closed, with the answer still to come.
+func TestEveryRenewalIsConfirmedThroughEtcdsOwnProxy(t *testing.T) {
+	url, streams := grpcProxy(t)
+	cfg := cluster.Config{Endpoints: []string{url}, Prefix: prefix(t)}
+	c, l := open(t, cfg), openLine(t, cfg)
+	id := lease(t, c, time.Minute)
+	for i := range 5 { // the proxy looks each 500 ms at what it has to renew
+		renewal, err := l.KeepAlive(bounded(t), id, false)
+		_, term, unread := c.Registered(bounded(t), "b1")
+		if err != nil || unread != nil || renewal.Granted != time.Minute || renewal.Term == 0 || renewal.Term != term {
+			t.Errorf("renewal %d: %+v, %v; read in term %d, %v", i, renewal, err, term, unread)
+		}
+	}
+	if err := harness.Await(t.Context(), wait, "the streams to end", func(context.Context) (bool, string) {
+		n := streams.Load()
+		return n == 0, fmt.Sprintf("%d are open", n)
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// grpcProxy serves the shared etcd through etcd's own proxy, and counts the streams that are open
+// there.
+func grpcProxy(t *testing.T) (url string, streams *atomic.Int32) {
+	t.Helper()
+	raw, err := dialRaw(clientv3.Config{Endpoints: []string{shared.url}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	streams = &atomic.Int32{}
+	services := grpc.NewServer(grpc.StreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		streams.Add(1)
+		defer streams.Add(-1)
+		return handle(srv, s)
+	}))
+	kv, _ := grpcproxy.NewKvProxy(raw)
+	leases, ended := grpcproxy.NewLeaseProxy(raw.Ctx(), raw)
+	pb.RegisterKVServer(services, kv)
+	pb.RegisterLeaseServer(services, leases)
+	go services.Serve(listener)
+	t.Cleanup(func() {
+		services.Stop()
+		raw.Close()
+		<-ended
+	})
+	return "http://" + listener.Addr().String(), streams
 }
 
 // A member without its quorum answers connections and even pings; it must count as failed.
