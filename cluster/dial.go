@@ -87,20 +87,43 @@ func connect(e endpoint, opts []grpc.DialOption) (*grpc.ClientConn, error) {
 
 // dialTCP is gRPC's dialer: one connection, from a race of connects.
 func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
-	network := "tcp"
-	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
-		network, addr = "unix", path
-	}
 	dialer := net.Dialer{Control: limitUnacked}
-	return race(ctx, dialEvery, dialEach, func(ctx context.Context) (net.Conn, error) {
-		return dialer.DialContext(ctx, network, addr)
+	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
+		return dialer.DialContext(ctx, "unix", path)
+	}
+	return dialName(ctx, addr, net.DefaultResolver.LookupIPAddr, dialer.DialContext)
+}
+
+// dialName is a race over all addresses that a name stands for: each connect begins with the
+// next one. net.Dialer would give all of a connect's time to the first, which may be deaf. An
+// address that refuses costs no step.
+func dialName(ctx context.Context, addr string, lookup func(context.Context, string) ([]net.IPAddr, error),
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)) (net.Conn, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	ips := []net.IPAddr{{}} // without a host: this machine
+	if host != "" {
+		if ips, err = lookup(ctx, host); err != nil {
+			return nil, err
+		}
+	}
+	return race(ctx, dialEvery, dialEach, func(ctx context.Context, turn int) (conn net.Conn, err error) {
+		for i := range ips {
+			conn, err = dial(ctx, "tcp", net.JoinHostPort(ips[(turn+i)%len(ips)].String(), port))
+			if err == nil || ctx.Err() != nil {
+				break
+			}
+		}
+		return conn, err
 	})
 }
 
-// race starts a dial every so often while earlier ones are still pending, each bounded.
-// The first success wins and the others are closed. An error that is an answer (refused,
-// unreachable, no such host) ends the race at once; a timeout is none.
-func race(ctx context.Context, every, each time.Duration, dial func(context.Context) (net.Conn, error)) (net.Conn, error) {
+// race starts a dial every so often while earlier ones are still pending, each bounded; turn
+// counts them from 0. The first success wins and the others are closed. An error that is an
+// answer (refused, unreachable) ends the race at once; a timeout is none.
+func race(ctx context.Context, every, each time.Duration, dial func(ctx context.Context, turn int) (net.Conn, error)) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type result struct {
@@ -108,11 +131,11 @@ func race(ctx context.Context, every, each time.Duration, dial func(context.Cont
 		err  error
 	}
 	results := make(chan result)
-	start := func() {
+	start := func(turn int) {
 		go func() { // ends with ctx at the latest, closing what it brought
 			one, stop := context.WithTimeout(ctx, each)
 			defer stop()
-			conn, err := dial(one)
+			conn, err := dial(one, turn)
 			select {
 			case results <- result{conn, err}:
 			case <-ctx.Done():
@@ -122,11 +145,11 @@ func race(ctx context.Context, every, each time.Duration, dial func(context.Cont
 			}
 		}()
 	}
-	start()
+	start(0)
 	next := time.NewTimer(jitter(every))
 	defer next.Stop()
 	var last error
-	for {
+	for turn := 1; ; {
 		select {
 		case r := <-results:
 			if r.err == nil {
@@ -138,7 +161,8 @@ func race(ctx context.Context, every, each time.Duration, dial func(context.Cont
 			}
 			last = r.err
 		case <-next.C:
-			start()
+			start(turn)
+			turn++
 			next.Reset(jitter(every))
 		case <-ctx.Done():
 			if last != nil {
