@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"strings"
@@ -28,6 +29,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 		// No verb for people: before anything that would need memory or end by a signal.
 		return report(guard.Main(args[2:], stderr), stderr)
 	}
+	// A log or an answer that nobody reads any more must not end us: writes fail instead. It is
+	// caught and not read, rather than ignored: whatever we start would inherit that.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop)
@@ -35,9 +39,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return report(newApp(stdout, stderr).RunContext(ctx, args), stderr)
 }
 
-// report prints the error, one line for each cause, and returns its exit code.
+// report prints the error, one line for each cause, and returns its exit code. That nobody
+// reads the output any more, as 'head' does not, is none.
 func report(err error, stderr io.Writer) int {
-	if err == nil {
+	var output *fs.PathError
+	if err == nil || errors.As(err, &output) && output.Path == os.Stdout.Name() && errors.Is(output, syscall.EPIPE) {
 		return agent.ExitDone
 	}
 	for line := range strings.Lines(err.Error()) {

@@ -35,18 +35,26 @@ func checkVerb() *verb {
 				return err
 			}
 			findings := agent.Check(ctx, c, slog.New(slog.DiscardHandler))
-			if err := agent.WriteFindings(io.out, findings); err != nil {
+			unprinted := printCheck(io.out, c, findings)
+			if err := agent.Verdict(findings); err != nil { // also where nobody reads the rest
 				return err
 			}
-			if _, err := fmt.Fprintln(io.out); err != nil {
-				return fmt.Errorf("print findings: %w", err)
-			}
-			if _, err := agent.WorstCase(c).WriteTo(io.out); err != nil {
-				return fmt.Errorf("print timeline: %w", err)
-			}
-			return agent.Verdict(findings)
+			return unprinted
 		},
 	}
+}
+
+func printCheck(w io.Writer, c agent.Config, findings []agent.Finding) error {
+	if err := agent.WriteFindings(w, findings); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(w); err != nil {
+		return fmt.Errorf("print findings: %w", err)
+	}
+	if _, err := agent.WorstCase(c).WriteTo(w); err != nil {
+		return fmt.Errorf("print timeline: %w", err)
+	}
+	return nil
 }
 
 func etcdSettings() []string {

@@ -34,26 +34,39 @@ func TestTheGateEndsWithTheSidecarsWord(t *testing.T) {
 	}
 }
 
-// gateVariable makes this test binary a gate in front of a command.
-const gateVariable = "HOLDFAST_TEST_GATE"
+// asProcess is the command as a process of its own, which this test binary becomes: see TestMain.
+func asProcess(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self, args...)
+	cmd.Args[0] = "holdfast"
+	cmd.Env = append(os.Environ(), processVariable+"=1")
+	return cmd
+}
+
+const processVariable = "HOLDFAST_TEST_PROCESS"
 
 func TestMain(m *testing.M) {
-	if socket := os.Getenv(gateVariable); socket != "" {
-		os.Exit(run([]string{"holdfast", "gate", "--wait", "1h", "--control-socket", socket, "--", "/bin/sh", "-c", "echo $$; exit 7"}, os.Stdout, os.Stderr))
+	if os.Getenv(processVariable) != "" {
+		os.Exit(run(os.Args, os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
+}
+
+// gated is a gate in front of a command.
+func gated(t *testing.T, socket string) *exec.Cmd {
+	t.Helper()
+	return asProcess(t, "gate", "--wait", "1h", "--control-socket", socket, "--", "/bin/sh", "-c", "echo $$; exit 7")
 }
 
 func TestTheBrokerTakesThePlaceOfItsGate(t *testing.T) {
 	socket := control(t, func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(agent.GateAnswer{MayStart: true})
 	})
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), self)
-	cmd.Env = append(os.Environ(), gateVariable+"="+socket)
+	cmd := gated(t, socket)
 	out, _ := cmd.Output()
 	if code := cmd.ProcessState.ExitCode(); code != 7 || string(out) != fmt.Sprintln(cmd.Process.Pid) {
 		t.Errorf("the broker has process %q and status %d, the gate was process %d", out, code, cmd.Process.Pid)
@@ -68,13 +81,9 @@ func TestAGateThatIsInterruptedStartsNothing(t *testing.T) {
 			once.Do(func() { close(waits) })
 			_ = json.NewEncoder(w).Encode(agent.GateAnswer{Reason: "fenced", Detail: "etcd does not answer"})
 		})
-		self, err := os.Executable()
-		if err != nil {
-			t.Fatal(err)
-		}
 		var stdout, stderr strings.Builder
-		cmd := exec.CommandContext(t.Context(), self)
-		cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), gateVariable+"="+socket), &stdout, &stderr
+		cmd := gated(t, socket)
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}

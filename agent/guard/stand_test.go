@@ -158,6 +158,24 @@ func TestAStandingGuardHearsOfAPidFile(t *testing.T) {
 	}
 }
 
+// It runs beside no other test: the standard error is everybody's.
+func TestAGuardWhoseLogNobodyReadsGoesOn(t *testing.T) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(pair[0])
+	stderr, unread := os.Stderr, os.NewFile(uintptr(pair[1]), "unread")
+	os.Stderr = unread
+	t.Cleanup(func() { os.Stderr = stderr; unread.Close() })
+	s, c, freeze := supervised(t)
+	c.Arm(validFor(600 * time.Millisecond))
+	freeze()
+	s.awaitEnd() // which the guard tells
+	again := s.restarted()
+	s.await("the guard to stop the broker again", again.frozenOrEnded)
+}
+
 func TestAStandingGuardIsEndedByHand(t *testing.T) {
 	t.Parallel()
 	s, c, freeze := supervised(t)
