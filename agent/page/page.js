@@ -16,6 +16,7 @@ let last = 0; // id of the last journal entry
 let entries = []; // oldest first
 let all = false;
 let stop = null; // aborts the stream
+let shownAt = 0; // when this tab was last shown again
 let heard = ''; // what a screen reader was told
 
 const now = () => performance.now();
@@ -282,7 +283,11 @@ function note(s, isNew) {
 	put('note', 'The sidecar was started again at ' + moment(Date.parse(s.since)) + '.');
 }
 
+// awaits: the tab is hidden, or was shown just now, and what it knows is of before.
+const awaits = () => document.hidden || at < shownAt && failed === '' && now() - shownAt < lostAfter * 1000;
+
 function render() {
+	if (awaits()) return;
 	link();
 	if (!status) return;
 	head(status);
@@ -426,11 +431,12 @@ async function look() {
 let wake = () => {};
 async function follow() {
 	for (;;) {
+		while (document.hidden) await new Promise(go => { wake = go; });
 		try {
 			await listen();
 			if (tries > 0) failed = 'ended';
 		} catch (err) {
-			if (!polled) failed = String(err);
+			if (!polled && !document.hidden) failed = String(err);
 		}
 		const pause = (polled ? 5 : Math.min(10, 0.4 * 2 ** tries)) * (0.8 + 0.4 * Math.random());
 		tries++;
@@ -442,7 +448,17 @@ async function follow() {
 
 byId('more').addEventListener('click', () => { all = true; timeline(); });
 for (const event of ['online', 'pageshow']) addEventListener(event, () => wake());
-document.addEventListener('visibilitychange', () => { if (!document.hidden) wake(); });
+// A hidden tab gives its stream back: a browser has six connections to a host for all its tabs.
+document.addEventListener('visibilitychange', () => {
+	if (document.hidden) {
+		if (stop) stop.abort();
+		icon('none');
+		document.title = 'Not followed: ' + (status && status.broker_id || 'broker') + ' – Holdfast';
+		return;
+	}
+	shownAt = now();
+	wake();
+});
 setInterval(() => {
 	// A connection may hang without an end, and so may the way to one.
 	if (stop && !polled && now() - Math.max(at, stop.began) > 2 * lostAfter * 1000) stop.abort();

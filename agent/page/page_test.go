@@ -181,3 +181,16 @@ func await(t *testing.T, what string, ok func() bool) {
 		}
 	}
 }
+
+// A browser has six connections to a host for all its tabs: one that is hidden must hold none.
+func TestAHiddenTabHoldsNoStream(t *testing.T) {
+	for what, want := range map[string]string{
+		"the stream ends when the tab is hidden, and another begins when it is shown": `addEventListener\('visibilitychange', \(\) => \{\s+if \(document\.hidden\) \{\s+if \(stop\) stop\.abort\(\);[^{}]+return;\s+\}[^{}]+\bwake\(\);\s+\}\);`,
+		"a hidden tab begins none":              `for \(;;\) \{\s+while \(document\.hidden\) await new Promise\(go => \{ wake = go; \}\);\s+try \{\s+await listen\(\);`,
+		"that it holds none is no lost sidecar": `if \(!polled && !document\.hidden\) failed = `,
+	} {
+		if !regexp.MustCompile(want).MatchString(scriptJS) {
+			t.Errorf("not so: %s", what)
+		}
+	}
+}
