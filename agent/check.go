@@ -259,6 +259,7 @@ func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Ide
 	name, err := newIdentityCheck(b, c, "").name(id)
 	if err != nil {
 		f.Err = wrongSetting(err)
+		id.Name = "" // nothing may be looked for under it
 		return id, can, f
 	}
 	f.Text = fmt.Sprintf("%s %s %s; %s", name, c.Driver, id.Version, can)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/agent/lease"
+	"holdfast/brokerapi"
 )
 
 // minTTL is the smallest TTL that etcd grants with its default election timeout.
@@ -149,11 +150,8 @@ func (r *report) broker() {
 		r.list = append(r.list, problem{[]string{"broker-id", "registration", "driver"},
 			"--broker-id: required, because a Danube broker registers itself under an id that is another at each start: give it a name that stays, such as the host's"})
 	}
-	if strings.Contains(c.BrokerID, "/") {
-		r.add("broker-id", "holds a slash, which separates keys in etcd: use another character")
-	}
-	if strings.TrimSpace(c.BrokerID) != c.BrokerID || strings.ContainsAny(c.BrokerID, "\n\r\t") {
-		r.add("broker-id", "starts or ends with a space or holds a control character: remove it")
+	if flaw := brokerapi.NameFlaw(c.BrokerID); flaw != "" {
+		r.add("broker-id", flaw+": use another name")
 	}
 	r.file("nats-creds-file", c.NATSCredsFile)
 	r.adminAccess()

@@ -88,7 +88,7 @@ func (i *identityCheck) diagnose(ctx context.Context, unhealthy error) error {
 // caller holds the mutex.
 func (i *identityCheck) refuse(err error) {
 	i.askedAt = time.Time{}
-	if errors.Is(err, brokerapi.ErrIdentity) || errors.Is(err, errNoBrokerID) {
+	if errors.Is(err, brokerapi.ErrIdentity) || errors.Is(err, errNoBrokerID) || errors.Is(err, errBadName) {
 		i.wrong = err
 	}
 }
@@ -107,10 +107,14 @@ func (i *identityCheck) name(who brokerapi.Identity) (string, error) {
 	if id == "" {
 		id = who.Name
 	}
+	flaw := brokerapi.NameFlaw(id)
 	switch {
 	case id == "":
 		return "", fmt.Errorf("--broker-id: required, because %w: the broker at %s "+
 			"would be another at each start: name it there (NATS: server_name) or set --broker-id", errNoBrokerID, withoutPassword(i.cfg.BrokerAdmin))
+	case flaw != "":
+		return "", fmt.Errorf("--broker-id: required, because %w: the broker at %s calls itself %q, and that %s: "+
+			"set --broker-id, or name it otherwise there (NATS: server_name)", errBadName, withoutPassword(i.cfg.BrokerAdmin), id, flaw)
 	case i.expected != "" && i.expected != id:
 		return "", fmt.Errorf("--state-dir %s: it belongs to broker %q, and the broker at %s is %q (%w): "+
 			"give each broker a state directory of its own, or point --broker-admin at the right one",
@@ -119,7 +123,10 @@ func (i *identityCheck) name(who brokerapi.Identity) (string, error) {
 	return id, nil
 }
 
-var errNoBrokerID = errors.New("the broker has no stable name")
+var (
+	errNoBrokerID = errors.New("the broker has no stable name")
+	errBadName    = errors.New("the broker's own name cannot be its id")
+)
 
 func (i *identityCheck) forget() {
 	i.mu.Lock()

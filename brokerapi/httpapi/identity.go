@@ -29,7 +29,7 @@ type identityBody struct {
 	Capabilities *[]string `json:"capabilities"`
 }
 
-// check says which field cannot be.
+// check says which field cannot be. Of the name brokerapi.NameFlaw does.
 func (i identityBody) check() error {
 	for _, f := range []struct {
 		name, value string
@@ -40,7 +40,7 @@ func (i identityBody) check() error {
 			return fmt.Errorf("%s is missing", f.name)
 		case len(f.value) > 1024:
 			return fmt.Errorf("%s has %d bytes, at most 1024 are allowed", f.name, len(f.value))
-		case strings.ContainsFunc(f.value, func(r rune) bool { return !unicode.IsPrint(r) }):
+		case f.name != "name" && strings.ContainsFunc(f.value, func(r rune) bool { return !unicode.IsPrint(r) }):
 			return fmt.Errorf("%s holds what cannot be printed", f.name)
 		}
 	}
@@ -49,8 +49,6 @@ func (i identityBody) check() error {
 		return errors.New("capabilities is missing")
 	case len(*i.Capabilities) > 100:
 		return fmt.Errorf("%d capabilities, at most 100 are allowed", len(*i.Capabilities))
-	case strings.Contains(i.Name, "/") || strings.TrimSpace(i.Name) != i.Name:
-		return errors.New("name holds a slash, or starts or ends with a space")
 	case i.DataDir != "" && !strings.HasPrefix(i.DataDir, "/"):
 		return errors.New("data_dir does not start with a slash")
 	}
@@ -102,7 +100,8 @@ func (b *Broker) readIdentity(a *rest.Answer) (said identityBody, err error) {
 	if b.can.StableName && said.Name == "" {
 		return said, &identityError{fmt.Sprintf("--broker-admin %s: the broker says stable-name and gives no name: give it one, or leave stable-name out of --http-capabilities", b.rest.URL())}
 	}
-	if b.can.StableName && b.brokerID != "" && said.Name != b.brokerID {
+	// One whose name no broker can go by has --broker-id instead.
+	if b.can.StableName && b.brokerID != "" && said.Name != b.brokerID && brokerapi.NameFlaw(said.Name) == "" {
 		return said, &identityError{fmt.Sprintf("--broker-admin %s: the broker there calls itself %q, --broker-id says %q: point --broker-admin at %s's own address, or set --broker-id to %s",
 			b.rest.URL(), said.Name, b.brokerID, b.brokerID, said.Name)}
 	}

@@ -225,13 +225,16 @@ func TestARefusedLoginNamesTheCredentialsSetting(t *testing.T) {
 }
 
 func TestHealthNamesWhatIsWrong(t *testing.T) {
-	good := func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/varz" {
-			io.WriteString(w, goodVarz)
-		} else {
-			io.WriteString(w, `{"status":"ok"}`)
+	named := func(name string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/varz" {
+				io.WriteString(w, strings.ReplaceAll(goodVarz, "n1", name))
+			} else {
+				io.WriteString(w, `{"status":"ok"}`)
+			}
 		}
 	}
+	good := named("n1")
 	refuse := func(code int, text string) func(string, []byte) (string, bool) {
 		return func(string, []byte) (string, bool) {
 			return fmt.Sprintf(`{"type":"x","error":{"code":503,"err_code":%d,"description":%q}}`, code, text), true
@@ -248,7 +251,8 @@ func TestHealthNamesWhatIsWrong(t *testing.T) {
 		{"JetStream off for the account", refuse(codeNotEnabledForAccount, "jetstream not enabled for account"), good, "(err_code 10039): enable JetStream for the account of --nats-creds-file"},
 		{"JetStream answers garbage", func(string, []byte) (string, bool) { return "<html>", true }, good, `JetStream answered "<html>": invalid character`},
 		{"healthz says no", jetStreamOK, answering(503, "application/json", `{"status":"unavailable"}`), `/healthz answered 503 Service Unavailable: "{\"status\":\"unavailable\"}": see nats-server's log`},
-		{"another name", jetStreamOK, answering(200, "application/json", strings.ReplaceAll(goodVarz, "n1", "n2")), `the broker there calls itself "n2", --broker-id says "n1": point --broker-admin at n1's own port, or set --broker-id to n2`},
+		{"a name that no broker can go by", jetStreamOK, named("eu/n1"), ""}, // --broker-id is its name
+		{"another name", jetStreamOK, named("n2"), `the broker there calls itself "n2", --broker-id says "n1": point --broker-admin at n1's own port, or set --broker-id to n2`},
 		{"monitor of another", jetStreamOK, answering(200, "application/json", strings.ReplaceAll(goodVarz, "NFAKE", "NOTHER")), `is server "n1" (NOTHER): set both to ports of the same server`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -67,7 +67,8 @@ func (b *Broker) sameServer(ctx context.Context, nc *client.Conn, v varz) error 
 				b.admin, nc.ConnectedServerName(), id, b.monitor, v.ServerName, v.ServerID)
 		}
 	}
-	if named := v.ServerName != v.ServerID; named && b.brokerID != "" && v.ServerName != b.brokerID {
+	// One whose name no broker can go by has --broker-id instead.
+	if named := v.ServerName != v.ServerID; named && b.brokerID != "" && v.ServerName != b.brokerID && brokerapi.NameFlaw(v.ServerName) == "" {
 		return identityErrorf(
 			"--broker-admin %s: the broker there calls itself %q, --broker-id says %q: point --broker-admin at %s's own port, or set --broker-id to %s",
 			b.admin, v.ServerName, b.brokerID, b.brokerID, v.ServerName)

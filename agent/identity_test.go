@@ -1,0 +1,66 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"holdfast/brokerapi"
+)
+
+// calling is a broker that calls itself so.
+type calling struct {
+	stillBroker
+	name string
+}
+
+func (b calling) Identify(context.Context) (brokerapi.Identity, error) {
+	return brokerapi.Identity{Name: b.name, Instance: "a"}, nil
+}
+
+func TestABrokersOwnNameIsCheckedAsTheFlagIs(t *testing.T) {
+	for name, flaw := range map[string]string{
+		"n1": "", "söder": "", "10.0.0.1:8080": "", "n 1": "",
+		"eu/n1":         "holds a slash, which separates keys in etcd",
+		"n1 ":           "starts or ends with a space",
+		"n1\nn2":        "holds a character that cannot be shown",
+		"\x1b[31mn1":    "holds a character that cannot be shown",
+		"n1\u202e":      "holds a character that cannot be shown",
+		"n1\u009b31m n": "holds a character that cannot be shown",
+	} {
+		t.Run(fmt.Sprintf("%q", name), func(t *testing.T) {
+			a := built(t)
+			a.cfg.BrokerAdmin = "nats://10.0.0.1:4222"
+			a.identity = newIdentityCheck(calling{name: name}, a.cfg, "")
+			err := a.identity.check(t.Context())
+			if _, id := a.identity.get(); flaw == "" && (err != nil || id != name) || flaw != "" && id != "" {
+				t.Errorf("it goes by %q: %v", id, err)
+			}
+			fatal := a.identity.fatal()
+			if flaw == "" {
+				if fatal != nil {
+					t.Errorf("refused: %v", fatal)
+				}
+			} else if want := fmt.Sprintf("--broker-id: required, because the broker's own name cannot be its id: the broker at nats://10.0.0.1:4222 calls itself %q, and that %s: set --broker-id, ", name, flaw); fatal == nil || !strings.HasPrefix(fatal.Error(), want) {
+				t.Errorf("got  %v\nwant %s", fatal, want)
+			}
+			if flaw != "" {
+				var exit *ExitError
+				if err := a.step(); !errors.As(err, &exit) || exit.Code != ExitUsage {
+					t.Errorf("the sidecar goes on: %v", err)
+				}
+				a.cfg.BrokerID = "n1"
+				a.identity = newIdentityCheck(calling{name: name}, a.cfg, "")
+				if err := a.identity.check(t.Context()); err != nil {
+					t.Errorf("with --broker-id: %v", err)
+				}
+			}
+			_, err = Load(Sources{Flags: map[string][]string{"driver": {"nats"}, "etcd-endpoints": {"http://e:2379"}, "broker-admin": {"nats://b:4222"}, "broker-id": {name}}})
+			if want := fmt.Sprintf("--broker-id %q: %s: use another name", name, flaw); flaw == "" && err != nil || flaw != "" && (err == nil || err.Error() != want) {
+				t.Errorf("the flag: got  %v\nwant %s", err, want)
+			}
+		})
+	}
+}
