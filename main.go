@@ -48,7 +48,7 @@ func report(err error, stderr io.Writer) int {
 	}
 	for line := range strings.Lines(err.Error()) {
 		if line = strings.TrimSpace(line); line != "" {
-			fmt.Fprintln(stderr, "holdfast: "+line)
+			fmt.Fprintln(stderr, "holdfast: "+agent.Plain(line))
 		}
 	}
 	return exitCode(err)

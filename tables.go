@@ -3,12 +3,43 @@ package main
 import (
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
 
 	"holdfast/agent"
 )
+
+// plain has every text in what v is or points to shown as agent.Plain does.
+func plain(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(agent.Plain(v.String()))
+	case reflect.Pointer:
+		if !v.IsNil() {
+			plain(v.Elem())
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			plain(v.Index(i))
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if f := v.Field(i); f.CanSet() { // else a time's
+				plain(f)
+			}
+		}
+	}
+}
+
+// say prints one line.
+func say(w io.Writer, text string) error {
+	if _, err := fmt.Fprintln(w, agent.Plain(text)); err != nil {
+		return fmt.Errorf("print answer: %w", err)
+	}
+	return nil
+}
 
 // painter colours text for a terminal, or leaves it alone.
 type painter bool
@@ -47,6 +78,7 @@ func withReason(s, reason string) string {
 
 // writeStatus prints one sentence, then a few aligned lines.
 func writeStatus(w io.Writer, s agent.Status, p painter) error {
+	plain(reflect.ValueOf(&s))
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n\n", p.bold(s.Summary))
 	line := func(name, text string) { fmt.Fprintf(&b, "%-13s %s\n", name, text) }
@@ -271,10 +303,10 @@ func writeTopics(w io.Writer, all, shown []agent.TopicStatus, p painter) error {
 
 // writeNote prints a sentence below what was shown.
 func writeNote(w io.Writer, text string) error {
-	if _, err := fmt.Fprintf(w, "\n%s\n", text); err != nil {
+	if _, err := fmt.Fprintln(w); err != nil {
 		return fmt.Errorf("print note: %w", err)
 	}
-	return nil
+	return say(w, text)
 }
 
 // eventLine is one event without its detail.
@@ -287,6 +319,7 @@ func eventLine(e agent.Event, p painter) string {
 }
 
 func writeEvent(w io.Writer, e agent.Event, p painter) error {
+	plain(reflect.ValueOf(&e))
 	text := eventLine(e, p)
 	if e.Detail != "" {
 		text += " " + e.Detail
@@ -301,6 +334,7 @@ func writeEvent(w io.Writer, e agent.Event, p painter) error {
 }
 
 func writeExplanation(w io.Writer, x agent.Explanation, p painter) error {
+	plain(reflect.ValueOf(&x))
 	var b strings.Builder
 	fmt.Fprintln(&b, eventLine(x.Event, p))
 	if x.Event.Epoch > 0 {
@@ -335,7 +369,10 @@ type table struct {
 	paint func(column int, s string) string // nil: no colours
 }
 
-func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+func (t *table) add(cells ...string) {
+	plain(reflect.ValueOf(cells))
+	t.rows = append(t.rows, cells)
+}
 
 func (t *table) String() string {
 	widths := make([]int, len(t.head))

@@ -161,6 +161,9 @@ func writeFleet(w io.Writer, rows []fleetRow, now time.Time, p painter) error {
 	registered, active, topics := 0, 0, 0
 	var ownerless []string
 	t := table{head: []string{"BROKER", "REGISTERED", "MODE", "REASON", "TOPICS", "EPOCH", "AGE"}}
+	for i := range rows {
+		rows[i].BrokerID = agent.Plain(rows[i].BrokerID)
+	}
 	for _, r := range rows {
 		yes, mode, epoch, since := "no", r.Mode, "-", "-"
 		if r.Registered {

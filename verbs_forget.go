@@ -133,13 +133,11 @@ func (f *forgetting) refused(err error) error {
 }
 
 func (f *forgetting) print(text string) error {
-	if n := len(f.unassigned); n > 0 {
-		text += fmt.Sprintf("\nTopics that wait for a broker now (%d): %s.", n, someOf(f.unassigned))
+	err := say(f.out, text)
+	if n := len(f.unassigned); n > 0 && err == nil {
+		err = say(f.out, fmt.Sprintf("Topics that wait for a broker now (%d): %s.", n, someOf(f.unassigned)))
 	}
-	if _, err := fmt.Fprintln(f.out, text); err != nil {
-		return fmt.Errorf("print answer: %w", err)
-	}
-	return nil
+	return err
 }
 
 // whatRemains is what of a broker is to go, in words.

@@ -77,10 +77,7 @@ func changePause(ctx context.Context, v *verb, io streams, do func(context.Conte
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(io.out, pauseText(answer)); err != nil {
-		return fmt.Errorf("print answer: %w", err)
-	}
-	return nil
+	return say(io.out, pauseText(answer))
 }
 
 // pauseText is what became of the pause, in one line.

@@ -29,10 +29,7 @@ func reloadVerb() *verb {
 			if err != nil {
 				return fmt.Errorf("reload: %w", err)
 			}
-			if _, err := fmt.Fprintln(io.out, reloadText(done)); err != nil {
-				return fmt.Errorf("print answer: %w", err)
-			}
-			return nil
+			return say(io.out, reloadText(done))
 		},
 	}
 }

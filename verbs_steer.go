@@ -80,12 +80,7 @@ func steer(ctx context.Context, v *verb, io streams, bound time.Duration,
 		return err
 	}
 	if len(raw) == 0 || s.Mode == "" {
-		_, err = fmt.Fprintf(io.out, "%s: done\n", v.name)
-	} else {
-		_, err = fmt.Fprintf(io.out, "%s: mode %s. %s\n", s.BrokerID, withReason(s.Mode, s.Reason), s.Summary)
+		return say(io.out, v.name+": done")
 	}
-	if err != nil {
-		return fmt.Errorf("print answer: %w", err)
-	}
-	return nil
+	return say(io.out, fmt.Sprintf("%s: mode %s. %s", s.BrokerID, withReason(s.Mode, s.Reason), s.Summary))
 }

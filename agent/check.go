@@ -359,7 +359,7 @@ func WriteFindings(w io.Writer, findings []Finding) error {
 		case f.Warn:
 			verdict = "warning"
 		}
-		if _, err := fmt.Fprintf(w, "%-9s %-7s %s\n", f.What, verdict, text); err != nil {
+		if _, err := fmt.Fprintf(w, "%-9s %-7s %s\n", f.What, verdict, Plain(text)); err != nil {
 			return fmt.Errorf("print findings: %w", err)
 		}
 	}

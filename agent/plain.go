@@ -1,0 +1,26 @@
+package agent
+
+import (
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// Plain is a text of others in one line that a terminal only shows: what is no graphic
+// character, such as a line break or an escape sequence, stands there as Go quotes it.
+func Plain(s string) string {
+	if !strings.ContainsFunc(s, hidden) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if hidden(r) {
+			b.WriteString(strings.Trim(strconv.QuoteRuneToGraphic(r), "'"))
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+func hidden(r rune) bool { return !unicode.IsGraphic(r) }
