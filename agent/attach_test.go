@@ -38,6 +38,7 @@ type sidecarLife struct {
 	jumped   time.Duration // how long the host was suspended
 	lost     bool          // the lease is gone
 	contest  bool          // another incarnation is registered
+	waits    bool          // the registration waits, though etcd answers
 	slow     time.Duration // how long a renewal takes
 	sent     int           // renewals
 	answered int
@@ -312,16 +313,16 @@ func (l *sidecarLife) Revoke(ctx context.Context, _ int64) error {
 func (l *sidecarLife) Establish(ctx context.Context, _ int64, _ bool) (lease.Grant, error) {
 	sent := l.clock()
 	l.mu.Lock()
-	away, contest, process, silence := l.away || l.storeErr, l.contest, l.process, l.silence()
+	away, contest, waits, process, silence := l.away || l.storeErr, l.contest, l.waits, l.process, l.silence()
 	l.asked++
 	if l.lost && !away {
 		l.lost = false
 		l.leaseID++
 	}
 	id, step := l.leaseID, recovery.Register
-	if !away && !contest && l.stood == id {
+	if !away && !contest && !waits && l.stood == id {
 		step = recovery.Keep
-	} else if !away && !contest {
+	} else if !away && !contest && !waits {
 		l.stood = id
 	}
 	l.mu.Unlock()
@@ -330,6 +331,8 @@ func (l *sidecarLife) Establish(ctx context.Context, _ int64, _ bool) (lease.Gra
 		return lease.Grant{}, silence
 	case contest:
 		return lease.Grant{}, fmt.Errorf("%w: another sidecar", lease.ErrConflict)
+	case waits:
+		return lease.Grant{}, lease.ErrDeferred
 	}
 	ttl := l.cfg.LeaseTTL
 	if l.renewTTL > ttl {

@@ -151,6 +151,7 @@ func TestAModeSeenBeforeTheFirstDecisionIsNotForgotten(t *testing.T) {
 func TestABrokerLeftBehindIsFencedWhenItsLeaseMustBeOver(t *testing.T) {
 	a := &agent{cfg: natsDefaults().Effective(), clock: lease.BootClock, begun: lease.BootClock()}
 	a.keeper = lease.NewKeeper(lease.Settings{}, nil, nil, 0, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	a.identity = newIdentityCheck(nil, a.cfg, "")
 	mustFence := func() bool { a.noteFormer(); return a.mustFence() }
 	if mustFence() {
 		t.Error("a broker that never was registered is fenced")

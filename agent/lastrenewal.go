@@ -249,7 +249,8 @@ func (a *agent) noteRenewal() {
 // registration is only a question away, unless a pause holds it back or it is not known yet
 // whether the cluster lived on. So is every broker of which no renewal is known, and one
 // whose registration was given up.
-// Whatever is known, a TTL after our own start the lease is over.
+// Whatever is known, a TTL after our own start the lease is over for any process that may
+// have had it.
 func (a *agent) noteFormer() {
 	if a.formerOver || a.everAttached || !a.wasRegistered() && !a.awaits.Load() {
 		return
@@ -257,7 +258,7 @@ func (a *agent) noteFormer() {
 	now := a.clock()
 	switch {
 	case a.awaits.Load(): // for long
-	case now.Sub(a.begun) >= a.cfg.LeaseTTL-a.cfg.LeaseDetachMargin:
+	case now.Sub(a.begun) >= a.cfg.LeaseTTL-a.cfg.LeaseDetachMargin && !a.formerReplaced():
 	case !a.memory.Released && now < a.formerFencePoint():
 		return
 	case a.keeper.View().FailureStreak == 0 && !a.formerServes() && !a.suspended(recovery.ActRegister):
@@ -276,4 +277,11 @@ func (a *agent) formerServes() bool {
 		return who.Instance == a.memory.Instance
 	}
 	return a.served.Pid != 0 && !a.served.Gone()
+}
+
+// formerReplaced reports whether another process of the broker answers than the one that was
+// registered.
+func (a *agent) formerReplaced() bool {
+	who, _ := a.identity.get()
+	return who.Instance != "" && a.memory.Instance != "" && who.Instance != a.memory.Instance
 }
