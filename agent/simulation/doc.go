@@ -16,9 +16,10 @@
 // What is simulated:
 //   - Brokers, as NATS is one: a process with instances; topics that it serves, or holds
 //     quiesced; after a start of the process it serves what it holds, before anybody asked:
-//     at once, or after a boot of some seconds in which it answers nobody. They freeze (what was sent to them meanwhile is done at the thaw, in
-//     order), are slow, refuse to quiesce, crash, come back, and may forget what was
-//     quiesced. A call whose context ended may have been carried out.
+//     at once, or after a boot of up to a TTL in which it answers nobody. They freeze (what was
+//     sent to them meanwhile is done at the thaw, in order), are slow, refuse to quiesce, crash,
+//     come back, and may forget what was quiesced. A call whose context ended may have been
+//     carried out.
 //   - Sidecars that crash (nothing is undone, and the state file goes back to what it was
 //     at the crash or before), stop in order, and freeze: then every call to the world,
 //     the reading of the clock included, returns at the thaw, and not before.
@@ -68,6 +69,7 @@
 //     them were lost, too.
 //   - After a rolling restart during which nothing else was done to them all are active.
 //   - Brokers that hang together keep their registrations, and nobody is stopped.
+//   - A process that has just come up is not stopped while etcd answers.
 //   - Drained brokers serve nothing, within the same bound.
 //   - With ownership locks nothing is loaded, nor served for longer than that bound,
 //     without its lock under the lease of the broker's own registration; and no lock is

@@ -28,6 +28,9 @@ func (s stopper) Stop(ctx context.Context) (string, error) {
 		return "", err
 	}
 	s.n.fleet.note("%s: the ladder stops the broker", s.n.id)
+	if st, ok := s.n.status(); ok && st.Broker.Up == "up" {
+		s.n.fleet.checks.stops(s.n.index)
+	}
 	b := s.n.broker
 	instance, exited := b.terminate()
 	patience := 5 * time.Second

@@ -115,6 +115,12 @@ var named = []struct {
 			{At: 21 * time.Second, Do: crashNode, Node: 0, For: time.Second},
 			{At: 20 * time.Second, Do: refuseQuiesce, Node: 0, For: 30 * time.Second},
 		}}},
+	// It answers just before that lease must be over, and is registered just after.
+	{"a host crashes, and its broker boots until the lease of the one before ends", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 2,
+		TTL: 8 * time.Second, Margin: 2850 * time.Millisecond, Policy: "drain", Stop: ladderStops, Unquiesced: true, Latency: 40 * time.Millisecond, Boot: 3700 * time.Millisecond},
+		Events: []event{
+			{At: 20 * time.Second, Do: crashNode, Node: 0},
+		}}},
 	// Nobody is there to renew, and the process that comes up knows of nothing.
 	{"a broker restarts behind a cut", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 2,
 		TTL: 4 * time.Second, Policy: "drain", Forgets: true, Latency: 200 * time.Microsecond},

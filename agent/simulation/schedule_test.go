@@ -116,7 +116,7 @@ type schedule struct {
 func draw(seed uint64) schedule {
 	r := rand.New(rand.NewPCG(seed, 1))
 	s := schedule{Seed: seed, Settings: drawSettings(r)}
-	s.Settings.Boot = drawBoot(seed)
+	s.Settings.Boot = drawBoot(seed, s.Settings.TTL)
 	ttl := s.Settings.TTL
 	span := min(6*ttl, 60*time.Second) + 5*time.Second
 	total := 0

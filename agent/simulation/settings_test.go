@@ -19,6 +19,7 @@ type settings struct {
 	Policy        string        // drain, reconnect; shutdown with Stop
 	Retries       int           // session retries, with reconnect and Stop; 0: no limit
 	Stop          bool          // the ladder ends with stop, and there is a guard
+	Unquiesced    bool          // and has no quiesce; not drawn
 	Forgets       bool          // brokers serve after a start what was quiesced before
 	Placer        bool          // topics of brokers that are not registered move
 	Locks         bool          // ownership locks
@@ -78,10 +79,14 @@ func drawSettings(r *rand.Rand) settings {
 	return s
 }
 
-// drawBoot has a source of its own: the rest of a seed stays what it was.
-func drawBoot(seed uint64) time.Duration {
+// drawBoot has a source of its own: the rest of a seed stays what it was. A process may come
+// up at any time of the lease of the one before.
+func drawBoot(seed uint64, ttl time.Duration) time.Duration {
 	r := rand.New(rand.NewPCG(seed, 3))
-	return pick[time.Duration](r, 0, 0, 0, 500*time.Millisecond, 2*time.Second, 5*time.Second)
+	if r.IntN(2) == 0 {
+		return 0
+	}
+	return time.Duration(r.Int64N(int64(ttl))).Round(time.Millisecond)
 }
 
 // granted is what etcd makes of the TTL.
@@ -113,6 +118,9 @@ func (s settings) config(id, dir string) agent.Config {
 	if s.Stop {
 		c.Fence, c.Guard, c.StopCommand = []string{"ready", "quiesce", "stop"}, "on", "stop"
 	}
+	if s.Unquiesced {
+		c.Fence = []string{"ready", "stop"}
+	}
 	if s.Locks {
 		c.OwnershipLocks = "on"
 	}
@@ -134,6 +142,7 @@ func (s settings) String() string {
 	}{
 		{s.Grace > 0, fmt.Sprintf("restart grace %v", s.Grace)},
 		{s.Stop, "stop and guard"},
+		{s.Unquiesced, "no quiesce"},
 		{s.Forgets, "brokers forget what is quiesced"},
 		{s.Placer, "a placer moves topics"},
 		{s.Locks, "ownership locks"},
