@@ -54,6 +54,7 @@ type node struct {
 // nodeOptions says how a node is made. The zero value is fine.
 type nodeOptions struct {
 	TTL      time.Duration // default ttl
+	Session  time.Duration // see brokerOptions
 	Cuttable bool          // with a link to etcd of its own
 	Topics   []string      // assigned before the start; default /default/{id}-a and -b
 	Flags    []string      // of the sidecar
@@ -119,7 +120,7 @@ func (s *stage) prepare(id string, o nodeOptions) *node {
 		s.must(err)
 		endpoint, place = n.link.Endpoint(), n.link.Place()
 	}
-	n.broker, err = s.kind.prepare(s, brokerOptions{ID: id, Place: place, Etcd: endpoint, TTL: o.TTL, Conf: o.Conf})
+	n.broker, err = s.kind.prepare(s, brokerOptions{ID: id, Place: place, Etcd: endpoint, TTL: o.TTL, Session: o.Session, Conf: o.Conf})
 	s.must(err)
 	if b, ok := n.broker.(natsBroker); ok {
 		n.nats = b.NATS

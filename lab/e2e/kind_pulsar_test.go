@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,9 +48,8 @@ func preparePulsar(registration string) func(s *stage, o brokerOptions) (broker,
 	return func(s *stage, o brokerOptions) (broker, error) {
 		session := o.TTL // the one that is adopted
 		if registration == "own" {
-			// The next process waits for its end, and must still come up within the TTL. A broker
-			// that has just renewed must outlive a cut of nearly half the TTL.
-			session = max(o.TTL*5/8, o.TTL-8*time.Second)
+			// The next process waits for its end, and must still come up within the TTL.
+			session = cmp.Or(o.Session, o.TTL*5/8)
 		}
 		p, err := s.NewPulsar(harness.PulsarOptions{Name: o.ID, Place: o.Place, Etcd: o.Etcd, SessionTimeout: session.Truncate(time.Second)})
 		if err != nil {

@@ -48,7 +48,10 @@ type brokerOptions struct {
 	Place harness.Place
 	Etcd  string        // URL, as seen from there
 	TTL   time.Duration // of the sidecar's lease
-	Conf  string        // added to its configuration, for kinds that have one
+	// Session is how long the broker's own session lasts, for kinds that have one beside the
+	// sidecar's lease; 0: for less than the TTL.
+	Session time.Duration
+	Conf    string // added to its configuration, for kinds that have one
 }
 
 // kinds are all that the scenarios are played with.
