@@ -10,6 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"holdfast/lab/compare"
 	"holdfast/lab/harness"
 	"holdfast/lab/pulsar"
 )
@@ -40,10 +41,19 @@ var faults = []fault{
 	{name: "odd lookup", restart: usual, do: lookOddUp},
 	{name: "drained, bundles moving for 3 min", restart: usual, do: drained(3 * time.Minute)},
 	{name: "activated", restart: usual, do: activated},
-	{name: "broker and sidecar cut off for 15 s", restart: usual, do: cut(15*time.Second, brokersEtcd(1), sidecarsEtcd(1)), cuts: true},
-	{name: "broker and sidecar cut off for 60 s", restart: usual, do: cut(time.Minute, brokersEtcd(1), sidecarsEtcd(1)), cuts: true},
-	{name: "broker cut off for 60 s", restart: usual, do: cut(time.Minute, brokersEtcd(1)), cuts: true},
-	{name: "sidecar cut off for 60 s", restart: usual, do: cut(time.Minute, sidecarsEtcd(1)), cuts: true},
+	{name: "broker and sidecar cut off for 15 s", restart: usual, do: cut(15*time.Second, compare.Dropped, compare.BrokersEtcd(1), compare.SidecarsEtcd(1)), cuts: true},
+	{name: "broker and sidecar cut off for 60 s", restart: usual, do: cut(time.Minute, compare.Dropped, compare.BrokersEtcd(1), compare.SidecarsEtcd(1)), cuts: true},
+	{name: "broker and sidecar reset for 15 s", restart: usual, do: cut(15*time.Second, compare.Refused, compare.BrokersEtcd(1), compare.SidecarsEtcd(1)), cuts: true},
+	{name: "broker and sidecar reset for 60 s", restart: usual, do: cut(time.Minute, compare.Refused, compare.BrokersEtcd(1), compare.SidecarsEtcd(1)), cuts: true},
+	{name: "broker cut off for 60 s", restart: usual, do: cut(time.Minute, compare.Dropped, compare.BrokersEtcd(1)), cuts: true},
+	{name: "sidecar cut off for 60 s", restart: usual, do: cut(time.Minute, compare.Dropped, compare.SidecarsEtcd(1)), cuts: true},
+}
+
+// cut keeps the first broker, its sidecar or both from etcd.
+func cut(d time.Duration, how []string, addresses ...string) func(context.Context, *stage) error {
+	return func(ctx context.Context, s *stage) error {
+		return compare.Cut(ctx, d, s.cluster.Etcd.Port, how, addresses...)
+	}
 }
 
 func kill(_ context.Context, s *stage) error { return s.pairs[0].Kill() }
@@ -57,13 +67,7 @@ func killForGood(_ context.Context, s *stage) error {
 // become so, the others are left alone, as whoever rolls would do.
 func roll(ctx context.Context, s *stage) error {
 	for _, pr := range s.pairs {
-		was := pr.PID()
-		if err := pr.Signal(syscall.SIGTERM); err != nil {
-			return err
-		}
-		if err := harness.Await(ctx, bootBound, pr.Name+" to be started again", func(context.Context) (bool, string) {
-			return pr.PID() != was, "the same process"
-		}); err != nil {
+		if err := s.restart(ctx, pr); err != nil {
 			return err
 		}
 		if err := s.awaitWell(ctx, pr); err != nil {
@@ -72,6 +76,27 @@ func roll(ctx context.Context, s *stage) error {
 		}
 	}
 	return nil
+}
+
+// stopPatience is when systemd kills a service that was told to end and has not.
+const stopPatience = 90 * time.Second
+
+// restart ends a broker as a supervisor does, and awaits the next one.
+func (s *stage) restart(ctx context.Context, pr *pair) error {
+	was := pr.PID()
+	another := func(context.Context) (bool, string) { return pr.PID() != was, "the same process" }
+	if err := pr.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	err := harness.Await(ctx, stopPatience, pr.Name+" to end", another)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	s.notes = append(s.notes, fmt.Sprintf("(%s did not end by SIGTERM, and was killed after %v)", pr.Name, stopPatience))
+	if err := pr.Kill(); err != nil {
+		return err
+	}
+	return harness.Await(ctx, bootBound, pr.Name+" to be started again", another)
 }
 
 // freeze is ended early by whoever ends the broker.
@@ -132,7 +157,8 @@ func freezeBookie(d time.Duration) func(context.Context, *stage) error {
 }
 
 // mendBookie restarts the bookie where it does not register again by itself, as an operator must:
-// else its absence would be all that is seen of the brokers.
+// else its absence would be all that is seen of the brokers. The pause that this makes is the
+// operator's and not the fault's, and hits one side only where the other bookie goes later.
 func (s *stage) mendBookie(ctx context.Context) error {
 	if err := harness.Wait(ctx, 10*time.Second); err != nil {
 		return err
@@ -141,7 +167,15 @@ func (s *stage) mendBookie(ctx context.Context) error {
 		return err
 	}
 	s.steps = append(s.steps, "restart the bookie: it is not registered")
-	return s.cluster.RestartBookie(ctx)
+	s.gap = s.longest()
+	if err := s.cluster.RestartBookie(ctx); err != nil {
+		return err
+	}
+	if err := s.traffic.AwaitFlow(ctx, bootBound); err != nil {
+		return err
+	}
+	s.traffic.ForgetGaps()
+	return nil
 }
 
 // revoke ends the session of a broker that is well and connected.

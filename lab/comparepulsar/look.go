@@ -7,11 +7,11 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"holdfast/lab/compare"
 	"holdfast/lab/harness"
 	"holdfast/lab/pulsar"
 )
@@ -41,34 +41,13 @@ func (s *stage) ill(ctx context.Context, pr *pair) string {
 	return ""
 }
 
-// unready is the same about its sidecar.
-func (pr *pair) unready(ctx context.Context) string {
-	if pr.sidecar == nil {
-		return ""
-	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	if !pr.sidecar.Running() {
-		return "start the sidecar of " + pr.Name
-	}
-	switch st, err := pr.sidecar.Status(ctx); {
-	case err != nil:
-		return "restart the sidecar of " + pr.Name + ": it does not answer"
-	case st.Mode != "active":
-		return fmt.Sprintf("activate %s: %s (%s)", pr.Name, st.Mode, st.Reason)
-	case !st.Ready.OK:
-		return fmt.Sprintf("make %s ready: %s", pr.Name, strings.Join(st.Ready.Causes, ", "))
-	}
-	return ""
-}
-
 // flaws is what an operator must do about everything, as far as looking shows it.
 func (s *stage) flaws(ctx context.Context) (all []string) {
 	for _, pr := range s.pairs {
 		if pr.gone {
 			continue
 		}
-		if ill := cmp.Or(s.ill(ctx, pr), pr.unready(ctx)); ill != "" {
+		if ill := cmp.Or(s.ill(ctx, pr), compare.Unready(ctx, pr.Name, pr.sidecar)); ill != "" {
 			all = append(all, ill)
 		}
 	}

@@ -256,7 +256,8 @@ func (p *Pulsar) Owned(ctx context.Context) (shared, own []string, err error) {
 		return nil, nil, fmt.Errorf("ask %s what it owns: %w", p.Name, err)
 	}
 	for name := range list {
-		if strings.HasPrefix(name, "pulsar/") {
+		// The extensible manager lists the bundle by which a broker is watched, too.
+		if strings.HasPrefix(name, "pulsar/") || strings.HasPrefix(name, "sla-monitor/") {
 			own = append(own, name)
 		} else {
 			shared = append(shared, name)

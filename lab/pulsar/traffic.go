@@ -12,6 +12,7 @@ import (
 
 	"github.com/apache/pulsar-client-go/pulsar"
 
+	"holdfast/lab/compare"
 	"holdfast/lab/harness"
 )
 
@@ -21,36 +22,23 @@ const bootBound = 3 * time.Minute
 // publishEvery is the pause between two messages of a topic, if the broker takes them so fast.
 const publishEvery = 20 * time.Millisecond
 
-// Tally is what became of the messages of one topic.
-type Tally struct {
-	Topic                string
-	Acknowledged         int
-	Received, Duplicated int
-	Lost                 int           // acknowledged, and never received
-	Gap                  time.Duration // the longest between two acknowledgements
-}
-
-func (t Tally) String() string {
-	return fmt.Sprintf("%s: %d acknowledged, %d received, %d lost, %d duplicated, longest gap %v",
-		t.Topic, t.Acknowledged, t.Received, t.Lost, t.Duplicated, t.Gap.Round(time.Millisecond))
-}
+// Tally is what became of the messages of one topic. Where Hung: Pulsar 4.0.7 confirms a
+// subscription to a topic that it is just closing, and forgets it ("Dispatcher is already
+// closed"): the client waits for ever. (2026-11-25)
+type Tally = compare.Tally
 
 // stream is one topic with a producer and a subscription.
 type stream struct {
 	topic    string
 	producer pulsar.Producer
 	consumer pulsar.Consumer
-
-	mu    sync.Mutex
-	acked []int
-	got   map[int]int // how often each message was received
-	gap   time.Duration
-	last  time.Time
+	ledger   *compare.Ledger
 }
 
 // Traffic publishes to topics and reads them, until it is stopped.
 type Traffic struct {
 	client  pulsar.Client
+	brokers []*harness.ApacheBroker
 	streams []*stream
 	end     context.CancelFunc // of the producers
 	close   context.CancelFunc // of the consumers
@@ -67,9 +55,9 @@ func StartTraffic(ctx context.Context, topics []string, brokers ...*harness.Apac
 	}
 	sending, end := context.WithCancel(context.Background())
 	reading, closeAll := context.WithCancel(context.Background())
-	all := &Traffic{client: c, end: end, close: closeAll}
+	all := &Traffic{client: c, brokers: brokers, end: end, close: closeAll}
 	for _, topic := range topics {
-		s := &stream{topic: topic, got: map[int]int{}}
+		s := &stream{topic: topic, ledger: compare.NewLedger(topic)}
 		if err := s.attach(ctx, c); err != nil {
 			return all, err
 		}
@@ -79,7 +67,7 @@ func StartTraffic(ctx context.Context, topics []string, brokers ...*harness.Apac
 	}
 	for _, s := range all.streams {
 		if err := harness.Await(ctx, harness.Patience, "messages of "+s.topic, func(context.Context) (bool, string) {
-			now := s.tally()
+			now := s.ledger.Tally()
 			return now.Received > 0, now.String()
 		}); err != nil {
 			return all, err
@@ -94,7 +82,7 @@ func (s *stream) attach(ctx context.Context, c pulsar.Client) error {
 	return harness.Await(ctx, bootBound, "clients of "+s.topic, func(context.Context) (_ bool, saw string) {
 		var err error
 		if s.consumer == nil {
-			s.consumer, err = c.Subscribe(pulsar.ConsumerOptions{Topic: name, SubscriptionName: "lab", SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest})
+			s.consumer, err = subscribe(c, name)
 		}
 		if err == nil {
 			// A message that is not taken stays in hand until it is: none is given up.
@@ -102,6 +90,10 @@ func (s *stream) attach(ctx context.Context, c pulsar.Client) error {
 		}
 		return err == nil, fmt.Sprint(err)
 	})
+}
+
+func subscribe(c pulsar.Client, name string) (pulsar.Consumer, error) {
+	return c.Subscribe(pulsar.ConsumerOptions{Topic: name, SubscriptionName: "lab", SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest})
 }
 
 func (s *stream) send(ctx context.Context) {
@@ -114,7 +106,7 @@ func (s *stream) send(ctx context.Context) {
 			return
 		}
 		if err == nil {
-			s.acknowledged(n)
+			s.ledger.Acknowledged(n)
 		}
 		select {
 		case <-tick.C:
@@ -124,17 +116,6 @@ func (s *stream) send(ctx context.Context) {
 	}
 }
 
-func (s *stream) acknowledged(n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := time.Now()
-	if !s.last.IsZero() {
-		s.gap = max(s.gap, now.Sub(s.last))
-	}
-	s.last = now
-	s.acked = append(s.acked, n)
-}
-
 func (s *stream) receive(ctx context.Context) {
 	for {
 		m, err := s.consumer.Receive(ctx)
@@ -142,37 +123,16 @@ func (s *stream) receive(ctx context.Context) {
 			return
 		}
 		if n, err := strconv.Atoi(string(m.Payload())); err == nil {
-			s.mu.Lock()
-			s.got[n]++
-			s.mu.Unlock()
+			s.ledger.Received(n)
 		}
 		_ = s.consumer.Ack(m) // one that fails is delivered again
 	}
 }
 
-func (s *stream) tally() Tally {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t := Tally{Topic: s.topic, Acknowledged: len(s.acked), Gap: s.gap}
-	if !s.last.IsZero() {
-		t.Gap = max(t.Gap, time.Since(s.last)) // one that lasts
-	}
-	for _, n := range s.got {
-		t.Received++
-		t.Duplicated += n - 1
-	}
-	for _, n := range s.acked {
-		if s.got[n] == 0 {
-			t.Lost++
-		}
-	}
-	return t
-}
-
 // Tallies is what became of the messages so far.
 func (f *Traffic) Tallies() (all []Tally) {
 	for _, s := range f.streams {
-		all = append(all, s.tally())
+		all = append(all, s.ledger.Tally())
 	}
 	return all
 }
@@ -180,9 +140,7 @@ func (f *Traffic) Tallies() (all []Tally) {
 // ForgetGaps has gaps count from now on.
 func (f *Traffic) ForgetGaps() {
 	for _, s := range f.streams {
-		s.mu.Lock()
-		s.gap, s.last = 0, time.Now()
-		s.mu.Unlock()
+		s.ledger.Forget()
 	}
 }
 
@@ -206,21 +164,55 @@ func (f *Traffic) Stop(ctx context.Context) (all []Tally) {
 	f.end()
 	f.sending.Wait()
 	for _, s := range f.streams {
-		s.mu.Lock()
-		s.last = time.Time{}
-		s.mu.Unlock()
+		s.ledger.End()
 	}
+	f.awaitAll(ctx)
+	f.Close()
+	f.readAgain(ctx)
+	return f.Tallies()
+}
+
+// awaitAll waits, with a bound for all topics together, until nothing is to be received any more.
+func (f *Traffic) awaitAll(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, harness.Patience)
 	defer cancel()
 	for _, s := range f.streams {
 		_ = harness.Await(ctx, harness.Patience, "all to be received", func(context.Context) (bool, string) {
-			now := s.tally()
+			now := s.ledger.Tally()
 			return now.Lost == 0, now.String()
 		})
 	}
-	all = f.Tallies()
-	f.Close()
-	return all
+}
+
+// readAgain subscribes anew to each topic of which messages are missing: a message is lost only if
+// nobody can read it.
+func (f *Traffic) readAgain(ctx context.Context) {
+	missing := slices.DeleteFunc(slices.Clone(f.streams), func(s *stream) bool { return s.ledger.Tally().Lost == 0 })
+	if len(missing) == 0 {
+		return
+	}
+	c, err := Connect(f.brokers...)
+	if err != nil {
+		return // what is missing is lost then
+	}
+	defer c.Close()
+	reading, stop := context.WithCancel(ctx)
+	defer f.reading.Wait()
+	defer stop()
+	for _, s := range missing {
+		name, _ := harness.PulsarTopic(s.topic)
+		before := s.ledger.Tally().Lost
+		if s.consumer, err = subscribe(c, name); err != nil {
+			continue
+		}
+		f.reading.Go(func() { s.receive(reading) })
+		defer func() {
+			if s.ledger.Tally().Lost < before {
+				s.ledger.Hang()
+			}
+		}()
+	}
+	f.awaitAll(ctx)
 }
 
 // Close ends all at once.

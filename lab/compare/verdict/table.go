@@ -8,10 +8,10 @@ import (
 )
 
 // Table writes the rows in Markdown, each with a line without Holdfast and one with it, and says
-// whether one of them is worse with it.
-func Table(out io.Writer, rows []Row) (worse bool) {
-	fmt.Fprint(out, "| fault | manager, placement | | longest gap | lost | duplicated | serving at the end | an operator must | load |\n"+
-		"|---|---|---|---|---|---|---|---|---|\n")
+// whether one of them is worse with it. kind is the heading of kind of broker and placement.
+func Table(out io.Writer, kind string, rows []Row) (worse bool) {
+	fmt.Fprintf(out, "| fault | %s | | longest gap | lost | duplicated | serving at the end | an operator must | load |\n"+
+		"|---|---|---|---|---|---|---|---|---|\n", kind)
 	var verdicts []string
 	for _, r := range rows {
 		if len(r) == 0 {
@@ -61,6 +61,12 @@ func (r Row) cells(of func(Run) Outcome) string {
 		counts(func(r Run) string {
 			o := of(r)
 			text := fmt.Sprintf("%d of %d", o.Serving, o.Brokers)
+			if o.Destroyed > 0 {
+				text += fmt.Sprintf(" (topics destroyed: %d)", o.Destroyed)
+			}
+			if hung := o.Hung + o.Resubscribed; hung > 0 {
+				text += fmt.Sprintf(" (consumers hung: %d)", hung)
+			}
 			if o.Stopped > 0 {
 				text += fmt.Sprintf(" (stopped: %d)", o.Stopped)
 			}
@@ -71,11 +77,19 @@ func (r Row) cells(of func(Run) Outcome) string {
 	}, " | ")
 }
 
+func inBrackets(what string, all []string) (quoted []string) {
+	for _, one := range all {
+		quoted = append(quoted, "("+what+one+")")
+	}
+	return quoted
+}
+
 // steps are all that any of the runs wanted.
 func (r Row) steps(of func(Run) Outcome) string {
 	var all []string
 	for _, run := range r {
-		for _, step := range append(slices.Clone(of(run).Steps), of(run).Notes...) {
+		o := of(run)
+		for _, step := range slices.Concat(o.Steps, inBrackets("asked for by design: ", o.Asked), o.Notes) {
 			if step = strings.ReplaceAll(step, "|", `\|`); !slices.Contains(all, step) {
 				all = append(all, step)
 			}

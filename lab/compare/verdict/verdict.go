@@ -3,9 +3,9 @@
 // nothing of clusters.
 //
 // A row is worse with Holdfast if its median gap is above MostTimes that of the bare cluster and
-// MostMore longer, or if any of its runs lost a message, or left a broker dead, stopped or for an
+// MostMore longer, or if any of its runs lost a message, destroyed a topic, left a consumer hanging, or left a broker dead, stopped or for an
 // operator to mend where no run of the bare cluster did as badly. Duplicates are shown and not
-// judged: at least once is what both promise.
+// judged: at least once is what both promise. A step that Holdfast asks for by design is shown and not judged either.
 package verdict
 
 import (
@@ -21,29 +21,36 @@ const (
 
 // Outcome is what clients and operators saw of one fault, on one cluster.
 type Outcome struct {
-	GapSeconds   float64  `json:"gap_seconds"` // the longest without an acknowledgement, of all topics
-	Acknowledged int      `json:"acknowledged"`
-	Lost         int      `json:"lost"` // acknowledged and never received
-	Duplicated   int      `json:"duplicated"`
-	Brokers      int      `json:"brokers"` // all, also those that the fault took away for good
-	Serving      int      `json:"serving"` // that took a bundle at the end and served it
-	Stopped      int      `json:"stopped"` // ends of brokers that were not the fault's
-	Steps        []string `json:"steps"`   // what an operator must do at the end
-	Load         float64  `json:"load"`    // of the machine, the highest seen: processes that want to run
+	GapSeconds   float64 `json:"gap_seconds"` // the longest that a topic was not served
+	Acknowledged int     `json:"acknowledged"`
+	Lost         int     `json:"lost"` // acknowledged and never received
+	Duplicated   int     `json:"duplicated"`
+	Hung         int     `json:"hung"` // consumers that received nothing more until they subscribed again
+	// Resubscribed is Hung where the gap has what they did not hear: it is shown and not judged.
+	Resubscribed int      `json:"resubscribed,omitempty"`
+	Destroyed    int      `json:"destroyed,omitempty"` // topics whose metadata went, or that are never served again
+	Brokers      int      `json:"brokers"`             // all, also those that the fault took away for good
+	Serving      int      `json:"serving"`             // that took a bundle at the end and served it
+	Stopped      int      `json:"stopped"`             // ends of brokers that were not the fault's
+	Steps        []string `json:"steps"`               // what an operator must do at the end
+	Asked        []string `json:"asked,omitempty"`     // what an operator was asked for by design, and did
+	Load         float64  `json:"load"`                // of the machine, the highest seen: processes that want to run
 	Notes        []string `json:"notes,omitempty"`
+	// Topics is the longest time in seconds that each was not served.
+	Topics map[string]float64 `json:"topics,omitempty"`
 }
 
 // Run is one fault on a cluster without and on one with Holdfast.
 type Run struct {
 	Row       string  `json:"row"`
-	Manager   string  `json:"manager"`
+	Manager   string  `json:"manager"` // the kind of broker: its load manager, or its release
 	Placement string  `json:"placement"`
 	Number    int     `json:"number"`
 	Bare      Outcome `json:"bare"`
 	Holdfast  Outcome `json:"holdfast"`
 }
 
-// Row is all runs of one fault, with one load manager and one placement.
+// Row is all runs of one fault, with one kind of broker and one placement.
 type Row []Run
 
 func (r Row) gaps(of func(Run) Outcome) (all []float64) {
@@ -85,6 +92,8 @@ func (r Row) Worse() (why []string) {
 		of   func(Outcome) int
 	}{
 		{"lost", func(o Outcome) int { return o.Lost }},
+		{"topics destroyed", func(o Outcome) int { return o.Destroyed }},
+		{"consumers hung", func(o Outcome) int { return o.Hung }},
 		{"not serving", func(o Outcome) int { return o.Brokers - o.Serving }},
 		{"operator's steps", func(o Outcome) int { return len(o.Steps) }},
 	} {

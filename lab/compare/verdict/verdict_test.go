@@ -19,7 +19,11 @@ func served(gap float64, change ...func(*Outcome)) Outcome {
 func lost(n int) func(*Outcome)       { return func(o *Outcome) { o.Lost = n } }
 func duplicated(n int) func(*Outcome) { return func(o *Outcome) { o.Duplicated = n } }
 func serving(n int) func(*Outcome)    { return func(o *Outcome) { o.Serving = n } }
-func stopped(n int) func(*Outcome)    { return func(o *Outcome) { o.Stopped = n } }
+func destroyed(n int) func(*Outcome)  { return func(o *Outcome) { o.Destroyed = n } }
+func asked(all ...string) func(*Outcome) {
+	return func(o *Outcome) { o.Asked = all }
+}
+func stopped(n int) func(*Outcome) { return func(o *Outcome) { o.Stopped = n } }
 func steps(all ...string) func(*Outcome) {
 	return func(o *Outcome) { o.Steps = all }
 }
@@ -49,6 +53,9 @@ func TestARowIsWorseByItsMedianGapOrByAnyHarmThatBareLacks(t *testing.T) {
 		"one message lost in one of three":     {row(served(3), served(3, lost(1)), served(3), served(3), served(3), served(3)), "lost: 1, not 0"},
 		"as many lost in another run":          {row(served(3), served(3, lost(2)), served(3, lost(2)), served(3)), ""},
 		"duplicates":                           {row(served(3), served(3, duplicated(9))), ""},
+		"a topic is destroyed":                 {row(served(3), served(3, destroyed(1))), "topics destroyed: 1, not 0"},
+		"consumers that subscribed again":      {row(served(3), served(3, func(o *Outcome) { o.Resubscribed = 2 })), ""},
+		"an operator was asked by design":      {row(served(3), served(3, asked("activate danube-1"))), ""},
 		"a broker is dead":                     {row(served(3), served(3, serving(2))), "not serving: 1, not 0"},
 		"the same broker is dead":              {row(served(3, serving(2)), served(3, serving(2))), ""},
 		"an operator's step":                   {row(served(3), served(3, steps("activate pulsar-1"))), "operator's steps: 1, not 0"},
@@ -82,7 +89,7 @@ func TestTheTableStandsBothSideBySide(t *testing.T) {
 		}},
 	} {
 		var out strings.Builder
-		got := Table(&out, c.rows)
+		got := Table(&out, "manager, placement", c.rows)
 		lines := strings.Split(out.String(), "\n")
 		for _, want := range c.want {
 			if !slices.Contains(lines, want) {
