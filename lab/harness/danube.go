@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -23,8 +24,12 @@ import (
 type DanubeOptions struct {
 	Name   string // of the process and of its directory; required
 	Place  Place
-	Binary string        // default: built by the lab
-	TTL    time.Duration // of the broker's own registration; default 32 s. All its periods keep their proportion
+	Binary string // default: built by the lab
+	// Real is a directory with danube-broker of release 0.7, which is then started instead of the
+	// stand-in: with Host, Etcd and Objects, and nothing of what follows that is the stand-in's.
+	Real string
+	Host string        // where it listens; default 127.0.0.1
+	TTL  time.Duration // of the broker's own registration; default 32 s. All its periods keep their proportion
 
 	Etcd     string // release 0.7: endpoint of etcd as seen from the place
 	Metadata string // release 0.8 with Raft: host:port of the metadata as seen from the place
@@ -51,12 +56,14 @@ type Danube struct {
 	Topics                             danubepb.TopicAdminClient
 	Cluster                            danubepb.ClusterAdminClient
 	Discovery                          danubepb.DiscoveryClient
+	host                               string
 	raft                               bool
 }
 
 // NewDanube prepares a broker without starting it.
 func (l *Lab) NewDanube(o DanubeOptions) (*Danube, error) {
-	if o.Binary == "" {
+	o.Host = cmp.Or(o.Host, "127.0.0.1")
+	if o.Binary == "" && o.Real == "" {
 		bin, err := Build(DanubeServer)
 		if err != nil {
 			return nil, err
@@ -73,7 +80,7 @@ func (l *Lab) NewDanube(o DanubeOptions) (*Danube, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare Danube broker %s: %w", o.Name, err)
 	}
-	d := &Danube{ClientPort: ports[0], AdminPort: ports[1], MetricsPort: ports[2], DataDir: filepath.Join(l.Dir, o.Name), raft: o.Metadata != ""}
+	d := &Danube{ClientPort: ports[0], AdminPort: ports[1], MetricsPort: ports[2], DataDir: filepath.Join(l.Dir, o.Name), host: o.Host, raft: o.Metadata != ""}
 	if err := os.MkdirAll(d.DataDir, 0o755); err != nil {
 		return nil, fmt.Errorf("prepare Danube broker %s: %w", o.Name, err)
 	}
@@ -93,6 +100,11 @@ func (l *Lab) NewDanube(o DanubeOptions) (*Danube, error) {
 		args = append(args, "--release", "0.7", "--etcd", o.Etcd)
 	}
 	d.Process = l.newProcess(o.Name, o.Place, o.Binary, append(args, o.Args...))
+	if o.Real != "" {
+		if d.Process, err = d.realProcess(l, o); err != nil {
+			return nil, fmt.Errorf("prepare Danube broker %s: %w", o.Name, err)
+		}
+	}
 	l.own(d.Process)
 	client, err := d.dial(l, o, d.ClientAddr())
 	if err != nil {
@@ -191,13 +203,13 @@ func (d *Danube) ID(ctx context.Context) (string, error) {
 }
 
 // ClientAddr is where clients connect, inside the broker's place.
-func (d *Danube) ClientAddr() string { return "127.0.0.1:" + strconv.Itoa(d.ClientPort) }
+func (d *Danube) ClientAddr() string { return net.JoinHostPort(d.host, strconv.Itoa(d.ClientPort)) }
 
 // AdminAddr is where the admin API is, inside the broker's place.
-func (d *Danube) AdminAddr() string { return "127.0.0.1:" + strconv.Itoa(d.AdminPort) }
+func (d *Danube) AdminAddr() string { return net.JoinHostPort(d.host, strconv.Itoa(d.AdminPort)) }
 
 // MetricsAddr is where Prometheus asks, inside the broker's place.
-func (d *Danube) MetricsAddr() string { return "127.0.0.1:" + strconv.Itoa(d.MetricsPort) }
+func (d *Danube) MetricsAddr() string { return net.JoinHostPort(d.host, strconv.Itoa(d.MetricsPort)) }
 
 // Disasters are those of all its lives. A scenario that met one has failed.
 func (d *Danube) Disasters() ([]danube.Disaster, error) { return danube.Disasters(d.DataDir) }
