@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"syscall"
 )
 
 // A reservation is a name in the abstract socket space: unique on the machine,
@@ -34,15 +35,21 @@ func ReservePort() (port int, release func() error, err error) {
 		if !ok {
 			continue
 		}
-		l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port)))
-		if err != nil {
-			release()
-			continue
+		if isFree(port) {
+			return port, release, nil
 		}
-		l.Close()
-		return port, release, nil
+		release()
 	}
 	return 0, nil, fmt.Errorf("find a free port between %d and %d: all tries failed", firstPort, lastPort)
+}
+
+// isFree listens for a moment. A child that is forked meanwhile would hold the port until
+// it executes its program, so none is.
+func isFree(port int) bool {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port)))
+	return err == nil && l.Close() == nil
 }
 
 // reserveSubnet finds an x of 10.213.x.0/24 that no other lab has.
