@@ -257,10 +257,7 @@ func (t *topic) consume(sub string, limit int) ([]Message, uint64, error) {
 	if t.closed {
 		return nil, 0, errNotServed
 	}
-	messages, err := t.log.read(t.cursors[sub], limit)
-	if err != nil {
-		return nil, 0, err
-	}
+	messages := t.log.read(t.cursors[sub], limit)
 	if n := len(messages); n > 0 {
 		t.cursors[sub] = messages[n-1].Offset + 1
 	} else if _, ok := t.cursors[sub]; !ok {

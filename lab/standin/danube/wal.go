@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -15,7 +16,7 @@ import (
 // wal is a topic's messages on disk: segments named by the offset of their first
 // message, each a row of records (length, checksum, message). What append has returned
 // for is on disk. A record that a kill cut short is cut off when the log is opened.
-// Not safe for concurrent use.
+// Not safe for concurrent use. It is read from memory.
 type wal struct {
 	dir      string
 	limit    int64 // of a segment, bytes
@@ -26,8 +27,11 @@ type wal struct {
 }
 
 type segment struct {
-	base, count uint64
+	base     uint64
+	messages [][]byte
 }
+
+func (s segment) end() uint64 { return s.base + uint64(len(s.messages)) }
 
 const (
 	segmentSuffix = ".wal"
@@ -52,11 +56,11 @@ func openWAL(dir string, limit int64, from uint64) (*wal, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open log: %s is no name of a segment: %w", filepath.Join(dir, name), err)
 		}
-		count, good, err := scan(filepath.Join(dir, name), nil)
+		messages, good, err := scan(filepath.Join(dir, name))
 		if err != nil {
 			return nil, fmt.Errorf("open log: %w", err)
 		}
-		if count == 0 { // the next append starts a segment of this name
+		if len(messages) == 0 { // the next append starts a segment of this name
 			err = os.Remove(filepath.Join(dir, name))
 		} else {
 			err = os.Truncate(filepath.Join(dir, name), good)
@@ -64,11 +68,11 @@ func openWAL(dir string, limit int64, from uint64) (*wal, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open log: %w", err)
 		}
-		if count == 0 {
+		if len(messages) == 0 {
 			continue
 		}
-		w.segments = append(w.segments, segment{base, count})
-		w.next = base + count
+		w.segments = append(w.segments, segment{base, messages})
+		w.next = w.segments[len(w.segments)-1].end()
 	}
 	w.next = max(w.next, from)
 	return w, nil
@@ -89,14 +93,13 @@ func segmentNames(dir string) ([]string, error) {
 	return names, err
 }
 
-// scan calls each, unless it is nil, for the messages of a segment, until it returns
-// false. good is the length of the whole records.
-func scan(path string, each func(message []byte) bool) (count uint64, good int64, err error) {
+// scan returns the messages of a segment. good is the length of the whole records.
+func scan(path string) (messages [][]byte, good int64, err error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
-		return 0, 0, fmt.Errorf("read segment: %w", err)
+		return nil, 0, fmt.Errorf("read segment: %w", err)
 	}
-	for rest := b; len(rest) >= recordHeader; count++ {
+	for rest := b; len(rest) >= recordHeader; {
 		n := int64(binary.BigEndian.Uint32(rest))
 		if int64(len(rest)) < recordHeader+n {
 			break
@@ -105,13 +108,11 @@ func scan(path string, each func(message []byte) bool) (count uint64, good int64
 		if crc32.ChecksumIEEE(message) != binary.BigEndian.Uint32(rest[4:]) {
 			break
 		}
-		if each != nil && !each(message) {
-			return count, good, nil
-		}
+		messages = append(messages, message)
 		good += recordHeader + n
 		rest = rest[recordHeader+n:]
 	}
-	return count, good, nil
+	return messages, good, nil
 }
 
 // append writes one message and returns its offset when it is on disk.
@@ -139,7 +140,8 @@ func (w *wal) append(message []byte) (offset uint64, err error) {
 	}
 	offset = w.next
 	w.size += int64(len(record))
-	w.segments[len(w.segments)-1].count++
+	last := &w.segments[len(w.segments)-1]
+	last.messages = append(last.messages, slices.Clone(message))
 	w.next++
 	return offset, nil
 }
@@ -151,7 +153,7 @@ func (w *wal) rotate() error {
 	}
 	err := errors.Join(w.open.Sync(), w.open.Close())
 	w.open = nil
-	if last := w.segments[len(w.segments)-1]; last.count == 0 {
+	if last := w.segments[len(w.segments)-1]; len(last.messages) == 0 {
 		err = errors.Join(err, os.Remove(filepath.Join(w.dir, segmentName(last.base))))
 		w.segments = w.segments[:len(w.segments)-1]
 	}
@@ -162,33 +164,18 @@ func (w *wal) rotate() error {
 }
 
 // read returns at most limit messages from the offset on.
-func (w *wal) read(from uint64, limit int) ([]Message, error) {
-	var found []Message
+func (w *wal) read(from uint64, limit int) (found []Message) {
 	for _, s := range w.segments {
-		if s.base+s.count <= from {
-			continue
-		}
-		offset := s.base
-		_, _, err := scan(filepath.Join(w.dir, segmentName(s.base)), func(m []byte) bool {
-			if len(found) == limit {
-				return false
-			}
-			if offset >= from {
-				found = append(found, Message{Offset: offset, Data: append([]byte(nil), m...)})
-			}
-			offset++
-			return true
-		})
-		if err != nil {
-			return nil, err
+		for offset := max(from, s.base); offset < s.end() && len(found) < limit; offset++ {
+			found = append(found, Message{Offset: offset, Data: s.messages[offset-s.base]})
 		}
 	}
-	return found, nil
+	return found
 }
 
 func (w *wal) count() (n uint64) {
 	for _, s := range w.segments {
-		n += s.count
+		n += uint64(len(s.messages))
 	}
 	return n
 }

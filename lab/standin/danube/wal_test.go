@@ -23,12 +23,8 @@ func appended(t *testing.T, dir string, from uint64, messages ...string) *wal {
 
 func wantMessages(t *testing.T, w *wal, want string) {
 	t.Helper()
-	got, err := w.read(0, 100)
-	if err != nil {
-		t.Fatal(err)
-	}
 	text := ""
-	for _, m := range got {
+	for _, m := range w.read(0, 100) {
 		text += fmt.Sprintf("%d:%s ", m.Offset, m.Data)
 	}
 	if text != want {
