@@ -10,7 +10,8 @@
 // text is called JSON, and who does not take that gets a 406; /ready is a page with 500 while
 // it boots; a broker that is not registered still answers about itself, and others answer 404
 // about it, whatever the cluster in the path; a bundle that nobody owns is unloaded (204), and
-// one of another broker's is a 307 to it. A broker whose host is primary of a namespace isolation
+// one of another broker's is a 307 to it, one whose lock was written by others a 409. A policy
+// without unload_scope is stored and answered with 500. A broker whose host is primary of a namespace isolation
 // policy gets no free bundle, and when all are, a lookup is a 503. testdata has what was recorded,
 // and a test of lab/conformance compares. Stopped by SIGTERM it deletes its registration first,
 // gives its bundles up within 0.3 s, closes its ports, and ends after 3 s at the earliest.

@@ -3,6 +3,7 @@ package pulsar
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -90,7 +91,11 @@ func (b *Broker) setPolicy(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, fmt.Sprintf("Invalid format of input policy data. policy: %s; data: %s", r.PathValue("policy"), body))
 		return
 	}
-	b.wrotePolicies(w, b.changePolicies(r.Context(), func(all map[string]policy) { all[r.PathValue("policy")] = p }))
+	err = b.changePolicies(r.Context(), func(all map[string]policy) { all[r.PathValue("policy")] = p })
+	if err == nil && p.Scope == "" { // 4.0.7 has stored it when it says so
+		err = errors.New("unload_scope is missing")
+	}
+	b.wrotePolicies(w, err)
 }
 
 // removePolicy says 204 of one that is not there, too.

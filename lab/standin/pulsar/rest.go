@@ -303,7 +303,7 @@ func (b *Broker) lookup(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case errors.Is(err, errNobody):
 		page(w, http.StatusServiceUnavailable)
-	case errors.Is(err, errUnloading), errors.Is(err, errBusy):
+	case errors.Is(err, errUnloading):
 		refuse(w, http.StatusServiceUnavailable, err.Error())
 	case err != nil:
 		refuse(w, http.StatusInternalServerError, err.Error())
@@ -378,7 +378,11 @@ func (b *Broker) unloadBundle(w http.ResponseWriter, r *http.Request) {
 	if o == nil {
 		return
 	}
-	if err := b.unload(r.Context(), o); err != nil {
+	switch err := b.unload(r.Context(), o); {
+	case errors.Is(err, errVersion): // 4.0.7, of a lock whose version is not the broker's own
+		refuse(w, http.StatusConflict, "Concurrent modification")
+		return
+	case err != nil:
 		refuse(w, http.StatusInternalServerError, err.Error())
 		return
 	}
