@@ -148,6 +148,12 @@ func TestADanubeBrokerWithRaftKeepsItsIDAndItsTopics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := Await(ctx, Patience, d.Name+" to lead", func(ctx context.Context) (bool, string) {
+		st, err := d.Status(ctx) // who leads later does not look at what came before
+		return err == nil && st.Leads, fmt.Sprintf("%+v, %v", st, err)
+	}); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := d.Topics.CreateTopic(ctx, &danubepb.NewTopicRequest{Name: danubeTopic, DispatchStrategy: danubepb.DispatchStrategy_Reliable}); err != nil {
 		t.Fatal(err)
 	}
