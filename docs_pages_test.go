@@ -139,17 +139,6 @@ func knows(v *verb, name string) bool {
 	return name == "help" || slices.ContainsFunc(v.flags, func(o *option) bool { return slices.Contains(o.Names(), name) })
 }
 
-func TestEveryCommandOnThePagesIsOne(t *testing.T) {
-	t.Setenv("HOLDFAST_STATE_DIR", t.TempDir())
-	for _, page := range everyPage(t) {
-		for _, c := range commands(read(t, page)) {
-			if err := tryCommand(c); err != nil {
-				t.Errorf("%s: %s: %v", page, c, err)
-			}
-		}
-	}
-}
-
 func TestACommandThatIsNoneIsSeen(t *testing.T) {
 	for _, c := range []string{"holdfast halt", "holdfast status --colour", "holdfast drain now", "holdfast pause --for 30m",
 		"holdfast run --driver kafka", "holdfast explain 1 2", "holdfast run --driver nats --lease-ttl 1.5s"} {

@@ -1,14 +1,9 @@
 package agent
 
 import (
-	"context"
-	"os"
 	"testing"
-	"time"
 
 	"holdfast/agent/process"
-	"holdfast/brokerapi"
-	"holdfast/probes"
 )
 
 func TestTheEndOfTheProcessOfAnEarlierLifeIsProven(t *testing.T) {
@@ -63,70 +58,6 @@ func TestAProcessThatEndsBeforeItIsJudgedIsProvenToHave(t *testing.T) {
 			a.served, a.unjudged, a.recognizer.verdict, a.recognizer.why = row.served, row.unjudged, row.verdict, "why"
 			if got := a.processEnded(); got != row.want {
 				t.Errorf("proven: %t", got)
-			}
-		})
-	}
-}
-
-// The start of a process is known in ticks since the boot, its pid file's time and what the
-// broker says of its start are of the wall clock, which was set since.
-func TestAProcessThatWasRecognizedIsKnownAfterTheWallClockWasSet(t *testing.T) {
-	space, err := process.Space()
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, file := besides(t)
-	target, err := process.TargetOf(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	then := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(file, then, then); err != nil {
-		t.Fatal(err)
-	}
-	for name, row := range map[string]struct {
-		past *pastProcess
-		want bool
-	}{
-		"it was recognized":                 {&pastProcess{target, "b", space}, true},
-		"nothing is remembered":             {nil, false},
-		"it was recognized in another boot": {&pastProcess{target, "b", "elsewhere"}, false},
-		"another had its pid":               {&pastProcess{process.Target{Pid: pid, StartTicks: target.StartTicks - 1}, "b", space}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			a := built(t)
-			a.cfg.BrokerPIDFile, a.cfg.BrokerAdmin = file, "nats://"+deadPort
-			a.memory.Instance, a.memory.Process = "b", row.past
-			stopper, err := brokerStopper(a.cfg, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			a.stopper, a.process = stopper, probes.NewProcess(file, "", discard)
-			a.expectProcess()
-			if got, found := stopper.Target(); found != row.want || found && got != target {
-				t.Errorf("the stopper finds %v, %t", got, found)
-			}
-			ctx, cancel := context.WithCancel(t.Context())
-			ended := make(chan error)
-			go func() { ended <- a.process.Run(ctx) }()
-			defer func() { cancel(); <-ended }()
-			for a.process.Snapshot() == (probes.ProcessView{}) {
-				<-a.process.Changes()
-			}
-			if got := a.process.Pid() == pid; got != row.want {
-				t.Fatalf("%+v", a.process.Snapshot())
-			}
-			if !row.want {
-				return
-			}
-			who := brokerapi.Identity{Instance: "b", StartedAt: then}
-			a.recognizeProcess(probes.Up, who) // seen for the first time
-			a.identity.askedAt = time.Now()
-			a.life0, a.inbox = ctx, make(chan func(), 1)
-			a.recognizeProcess(probes.Up, who)
-			a.tasks.Wait()
-			if why := a.recognizer.foreign(); why != "" || a.recognizer.refuses(target) != nil {
-				t.Errorf("%s, %v", why, a.recognizer.refuses(target))
 			}
 		})
 	}

@@ -1,0 +1,30 @@
+package agent
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// What is tried is what would be used: a pair that does not belong together passes as files.
+func TestAReloadTriesTheFilesThatSettingsName(t *testing.T) {
+	dir := t.TempDir()
+	ca := newAuthority(t, dir)
+	ca.server("one")
+	ca.server("two")
+	file := func(name string) string { return filepath.Join(dir, name) }
+	c := natsDefaults()
+	c.EtcdEndpoints, c.EtcdCert, c.EtcdKey = []string{"https://127.0.0.1:1"}, file("one.pem"), file("one-key.pem")
+	if err := tryFiles(c.Effective()); err != nil {
+		t.Error(err)
+	}
+	c.EtcdKey = file("two-key.pem")
+	if err := tryFiles(c.Effective()); err == nil {
+		t.Error("took etcd's certificate with another's key")
+	}
+	c = natsDefaults()
+	c.NATSCredsFile = file("one.pem")
+	if err := tryFiles(c.Effective()); err == nil || !strings.Contains(err.Error(), "--nats-creds-file") {
+		t.Errorf("took a certificate for credentials: %v", err)
+	}
+}
