@@ -29,6 +29,7 @@ var arrows = map[string][]string{
 	"holdfast/agent/simulation":          {},
 	"holdfast/recovery":                  {},
 	"holdfast/probes":                    {},
+	"holdfast/internal/raced":            {},
 	"holdfast/standstill":                {},
 	"holdfast/cluster":                   {},
 	"holdfast/cluster/local":             {"holdfast/cluster/memory"},

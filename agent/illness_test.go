@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast/cluster"
+	"holdfast/internal/raced"
 	"holdfast/recovery"
 )
 
@@ -57,6 +58,9 @@ func besidePeers(t *testing.T, health []recovery.Health, lives bool, claim func(
 }
 
 func TestABrokerThatIsIllIsHeldUnlessAPeerIsWell(t *testing.T) {
+	if raced.Enabled {
+		t.Skip("too slow with the race detector, which sees the same code in other tests")
+	}
 	well, ill, untold := recovery.HealthWell, recovery.HealthIll, recovery.HealthUntold
 	for _, row := range []struct {
 		name   string

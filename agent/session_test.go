@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"holdfast/cluster"
+	"holdfast/internal/raced"
 	"holdfast/recovery"
 )
 
@@ -132,6 +133,9 @@ func TestARegistrationThatStandsAgainBeginsTheRetriesAnew(t *testing.T) {
 }
 
 func TestNoRetryIsUsedUp(t *testing.T) {
+	if raced.Enabled {
+		t.Skip("too slow with the race detector, which sees the same code in other tests")
+	}
 	drained := recovery.ModeRecord{Mode: recovery.Drained, Reason: "disk swap", By: recovery.ByOperator}
 	for _, c := range []struct {
 		name   string

@@ -16,6 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/raced"
 )
 
 // never is a rescan that no test lives to see: what it notices, events told it.
@@ -352,6 +354,9 @@ func TestExhaustedInotifyFallsBackToRescanAndIsTriedAgain(t *testing.T) {
 }
 
 func TestTenThousandStreamsNeedLittleMemoryAndFewWatches(t *testing.T) {
+	if raced.Enabled {
+		t.Skip("too slow with the race detector, which sees the same code in other tests")
+	}
 	path := t.TempDir()
 	for i := range 10_000 {
 		account := "big"

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast/internal/raced"
 )
 
 // Schedules that once failed, or that a broken rule fails and chance finds rarely.
@@ -395,7 +397,7 @@ func TestNamedSchedules(t *testing.T) {
 	dir := scratch(t)
 	for i, row := range named {
 		t.Run(row.name, func(t *testing.T) {
-			if raced && i%4 != 0 {
+			if raced.Enabled && i%4 != 0 {
 				t.Skip("the race detector plays every fourth")
 			}
 			o := run(t, row.schedule, filepath.Join(dir, fmt.Sprint(i)), !*brief)

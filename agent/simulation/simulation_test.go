@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"holdfast/internal/raced"
 )
 
 var (
@@ -34,7 +36,7 @@ func scratch(t *testing.T) string {
 func TestNothingIsServedPastTheDeadlineWhateverHappens(t *testing.T) {
 	n := *schedules
 	switch {
-	case n == 0 && raced:
+	case n == 0 && raced.Enabled:
 		n = 15
 	case n == 0 && testing.Short():
 		n = 150
