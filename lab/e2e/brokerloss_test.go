@@ -31,11 +31,11 @@ func (c *couple) awaitUnready(start time.Time) time.Duration {
 	}
 }
 
-// lastReady asks /ready every 20 ms until it answers 503, and returns how long after start
-// it was last asked and answered 200. What the lab takes to ask is not the sidecar's.
-func (c *couple) lastReady(start time.Time) (last time.Duration) {
-	c.s.Helper()
-	c.s.ok(harness.Await(c.s.ctx, bound, "/ready to answer 503", func(ctx context.Context) (bool, string) {
+// lastReady asks /ready again and again until it answers 503, and returns how long after
+// start it was last asked and answered 200. What the lab takes to ask is not the sidecar's.
+func (s *stand) lastReady(c *harness.Sidecar, start time.Time) (last time.Duration) {
+	s.Helper()
+	s.ok(harness.Await(s.ctx, bound, "/ready to answer 503", func(ctx context.Context) (bool, string) {
 		asked := time.Since(start)
 		code, _, err := c.Probe(ctx, "/ready")
 		if err == nil && code == http.StatusOK {
@@ -66,7 +66,7 @@ func TestKilledBrokerIsNotReadyWithin200ms(t *testing.T) {
 			for range 3 {
 				s.ok(n.Kill()) // its connections are open until it is gone
 				killed := time.Now()
-				took = append(took, c.lastReady(killed))
+				took = append(took, s.lastReady(c.Sidecar, killed))
 				within(t, "ready no more", killed, took[len(took)-1], 200*time.Millisecond)
 				s.ok(n.Start(s.ctx))
 				s.ok(c.AwaitReady(s.ctx, bound))

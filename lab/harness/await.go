@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// PollEvery is the pause between two looks at a state that is awaited.
-const PollEvery = 20 * time.Millisecond
+// PollEvery is the pause between two looks at a state that is awaited. Looks cost: most of a
+// run's load would be those. What must be known more exactly has a ticker of its own.
+const PollEvery = 50 * time.Millisecond
 
 // Patience bounds the wait for a state that should come within a second or two. It is no
 // claim about how fast that is: a machine on which much else runs can stand still for many
