@@ -16,6 +16,9 @@ import (
 // TestTheSuiteCanBePassed runs it against a broker that has every capability, so that no
 // claim asks for what cannot be, and against one that has none.
 func TestTheSuiteCanBePassed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a test of the suite alone, which the drivers go through with real servers")
+	}
 	for name, can := range map[string]brokerapi.Capabilities{
 		"by a broker that can do all":                  {Quiesce: true, Unload: true, StableName: true, LocalData: true, Steer: true, End: true, View: true, Move: true, Registers: true},
 		"by a broker that can do no more than serve":   {StableName: true, LocalData: true},

@@ -150,6 +150,7 @@ func (s *danubeRaft) moveTo(t *testing.T, to, from *harness.Danube, topic string
 func (s *danubeRaft) AddForeign(*testing.T) func() error { return func() error { return nil } }
 
 func TestDanubeWithRaftConforms(t *testing.T) {
+	t.Parallel()
 	brokertest.Run(t, brokertest.Harness{
 		Launch:    func(t *testing.T) brokertest.Server { return launchDanubeRaft(t) },
 		Many:      50,

@@ -200,6 +200,7 @@ func (s *danubeEtcd) AddForeign(t *testing.T) func() error {
 }
 
 func TestDanubeWithEtcdConforms(t *testing.T) {
+	t.Parallel()
 	brokertest.Run(t, brokertest.Harness{
 		Launch:    func(t *testing.T) brokertest.Server { return launchDanubeEtcd(t) },
 		Many:      500,

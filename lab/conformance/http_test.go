@@ -121,6 +121,7 @@ var oddHTTP = []brokertest.OddTopic{
 }
 
 func TestHTTPConformance(t *testing.T) {
+	t.Parallel()
 	for name, can := range map[string][]string{
 		"everything":           nil,
 		"no more than serving": {"local-data"},

@@ -6,6 +6,7 @@ package conformance
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -24,11 +25,21 @@ import (
 	"holdfast/lab/harness"
 )
 
+// The suites of the drivers run side by side: each waits for its own server most of the
+// time. An explicit -parallel wins.
+const parallel = "4"
+
 func TestMain(m *testing.M) {
-	code := m.Run()
-	if builtIn != "" {
-		os.RemoveAll(builtIn)
+	flag.Parse()
+	explicit := false
+	flag.Visit(func(f *flag.Flag) { explicit = explicit || f.Name == "test.parallel" })
+	if !explicit {
+		if err := flag.Set("test.parallel", parallel); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 	}
+	code := m.Run()
 	if code == 0 {
 		// The lab's thread that starts processes never ends.
 		if err := harness.AwaitNone(func() error {
@@ -41,16 +52,20 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// onEachServer runs test with this module's server and with 2.9.
+// onEachServer runs test with this module's server and with 2.9, one after the other; the
+// fast tests have no time for 2.9.
 func onEachServer(t *testing.T, test func(t *testing.T, bin string)) {
 	t.Run("current", func(t *testing.T) {
-		bin, err := buildServer()
+		bin, err := harness.Build(harness.NATSServer)
 		if err != nil {
 			t.Fatal(err)
 		}
 		test(t, bin)
 	})
 	t.Run("2.9", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("the same again with an older server")
+		}
 		bin, err := exec.LookPath("nats-server")
 		if err != nil {
 			t.Skip("no nats-server on PATH; wanted 2.9")
@@ -84,6 +99,7 @@ var oddTopics = []oddTopic{
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	subjects := map[string]string{}
 	var odd []brokertest.OddTopic
 	for _, o := range oddTopics {

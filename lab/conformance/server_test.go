@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -30,23 +29,6 @@ import (
 
 // startBound is how long a server may take until it answers.
 const startBound = harness.Patience
-
-// buildServer builds this module's nats-server once for all tests.
-var buildServer = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "conformance")
-	if err != nil {
-		return "", err
-	}
-	builtIn = dir
-	bin := filepath.Join(dir, "nats-server")
-	out, err := exec.Command("go", "build", "-o", bin, "github.com/nats-io/nats-server/v2").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("build nats-server: %w: %s", err, out)
-	}
-	return bin, nil
-})
-
-var builtIn string // removed by TestMain
 
 // server is one nats-server process and an ordinary client of it.
 type server struct {
