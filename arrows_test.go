@@ -30,6 +30,7 @@ var arrows = map[string][]string{
 	"holdfast/recovery":                  {},
 	"holdfast/probes":                    {},
 	"holdfast/internal/raced":            {},
+	"holdfast/internal/testseed":         {},
 	"holdfast/standstill":                {},
 	"holdfast/cluster":                   {},
 	"holdfast/cluster/local":             {"holdfast/cluster/memory"},

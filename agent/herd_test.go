@@ -16,6 +16,7 @@ import (
 	"holdfast/agent/lease"
 	"holdfast/cluster"
 	etcd "holdfast/cluster/memory"
+	"holdfast/internal/testseed"
 	"holdfast/recovery"
 )
 
@@ -41,9 +42,7 @@ func (a asked) Invoke(ctx context.Context, method string, args, reply any, opts 
 func TestAClusterThatStartsAtOnceLooksTwiceAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const herd = 200
-		seed := rand.Uint64()
-		t.Logf("seed %d", seed)
-		ways := rand.New(rand.NewPCG(seed, 0))
+		ways := testseed.New(t)
 		store := etcd.New(etcd.Config{})
 		a := asked{mu: &sync.Mutex{}, counts: map[string]int{}}
 		var all sync.WaitGroup

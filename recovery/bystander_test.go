@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"reflect"
 	"runtime"
 	"sync/atomic"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/internal/testseed"
 )
 
 // idleStore refuses to be written to.
@@ -94,9 +95,7 @@ func TestWhatOthersAreGivenIsNoReasonToPlaceAllTopicsAnew(t *testing.T) {
 // What is kept is what would be decided from the beginning, whatever has changed in which
 // order.
 func TestAKeptPlacementIsTheSameAsANewOne(t *testing.T) {
-	seed := rand.Uint64()
-	random := rand.New(rand.NewPCG(seed, 1))
-	t.Logf("seed %d", seed)
+	random := testseed.New(t)
 	topics, brokers := topicNames(30), brokerNames(5)
 	anyOf := func(list []string) string { return list[random.IntN(len(list))] }
 	for range 20 {

@@ -3,28 +3,21 @@ package recovery
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"holdfast/internal/testseed"
 )
 
 // Brokers that assign the same topics to themselves, detach, lose their leases and answers,
 // and are drained: no topic may be served by a broker that does not hold its lock. The
 // fence is part of the test, as it is of the sidecar: what detaches stops serving.
 func TestNoTopicIsServedByTwo(t *testing.T) {
-	seeds := []uint64{rand.Uint64(), rand.Uint64(), rand.Uint64(), rand.Uint64()}
-	if s := os.Getenv("OWNERS_SEED"); s != "" {
-		seed, err := strconv.ParseUint(s, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		seeds = []uint64{seed}
-	}
-	for _, seed := range seeds {
-		t.Run(fmt.Sprintf("OWNERS_SEED=%d", seed), func(t *testing.T) {
+	first := testseed.Value()
+	for seed := first; seed < first+4; seed++ {
+		t.Run(fmt.Sprintf("HOLDFAST_SEED=%d", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { randomOwners(t, seed) })
 		})
 	}

@@ -2,12 +2,12 @@ package recovery
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"reflect"
 	"testing"
 	"time"
 
 	"holdfast/internal/raced"
+	"holdfast/internal/testseed"
 )
 
 func TestHomesAreTheSameInEveryVersion(t *testing.T) {
@@ -36,9 +36,7 @@ func TestHomesAreSpreadEvenly(t *testing.T) {
 }
 
 func TestABrokerThatComesOrGoesMovesOnlyItsOwnTopics(t *testing.T) {
-	seed := rand.Uint64()
-	random := rand.New(rand.NewPCG(seed, 1))
-	t.Logf("seed %d", seed)
+	random := testseed.New(t)
 	for range 20 {
 		brokers := brokerNames(2 + random.IntN(100))
 		gone := brokers[random.IntN(len(brokers))]

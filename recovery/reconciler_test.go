@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"holdfast/internal/testseed"
 )
 
 func TestMissingTopicsAreLoadedWithTheirRecords(t *testing.T) {
@@ -515,9 +516,7 @@ func TestMetricsAreThereFromTheStartAndLintClean(t *testing.T) {
 }
 
 func TestCountsAlwaysEqualWhatAPlanCounts(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 1))
+	rng := testseed.New(t)
 	b := newFakeBroker(names("t", 10)...)
 	b.latency = 3 * time.Millisecond
 	all := names("t", 40)

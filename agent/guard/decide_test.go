@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/agent/lease"
+	"holdfast/internal/testseed"
 )
 
 const at = lease.Instant(1000 * time.Second)
@@ -137,35 +138,29 @@ func life(m machine, ttl, freeze, until time.Duration) (stopped lease.Instant, l
 	return 0, last
 }
 
-func seed(t *testing.T) uint64 {
-	n := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", n)
-	return n
-}
-
 // Waits of 50 ms on average and of up to 2 s now and then are far beyond what a
 // scheduler does to a process that asks for little on a full machine.
 func TestAGuardNeverStopsTheBrokerOfAHealthySidecarInAnHourOfLoad(t *testing.T) {
-	first := seed(t)
+	first := testseed.Value()
 	for i := range uint64(20) {
 		for _, ttl := range []time.Duration{10 * time.Second, 32 * time.Second} {
 			m := machine{rand.New(rand.NewPCG(first, i)), 50 * time.Millisecond, 2 * time.Second}
 			if stopped, last := life(m, ttl, 2*time.Hour, time.Hour); stopped != 0 {
-				t.Errorf("seed %d, %d: TTL %v: stopped after %v; the last word was sent at %v", first, i, ttl, stopped.Sub(at), last.SentAt.Sub(at))
+				t.Errorf("HOLDFAST_SEED=%d, %d: TTL %v: stopped after %v; the last word was sent at %v", first, i, ttl, stopped.Sub(at), last.SentAt.Sub(at))
 			}
 		}
 	}
 }
 
 func TestAGuardStopsTheBrokerOfAFrozenSidecarBeforeTheDeadline(t *testing.T) {
-	first := seed(t)
+	first := testseed.Value()
 	for i := range uint64(500) {
 		m := machine{rand.New(rand.NewPCG(first, i)), 20 * time.Millisecond, 300 * time.Millisecond}
 		freeze := time.Duration(m.rng.Int64N(int64(10 * time.Minute)))
 		stopped, last := life(m, 10*time.Second, freeze, 20*time.Minute)
 		stopAt, _ := Points(last)
 		if stopped < stopAt || stopped >= last.Deadline() {
-			t.Errorf("seed %d, %d: %s", first, i, fmt.Sprintf("stopped at %v, to be done at %v, deadline %v", stopped.Sub(at), stopAt.Sub(at), last.Deadline().Sub(at)))
+			t.Errorf("HOLDFAST_SEED=%d, %d: %s", first, i, fmt.Sprintf("stopped at %v, to be done at %v, deadline %v", stopped.Sub(at), stopAt.Sub(at), last.Deadline().Sub(at)))
 		}
 	}
 }

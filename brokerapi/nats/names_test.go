@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"holdfast/internal/testseed"
 )
 
 func TestStreamNamesAreAsWritten(t *testing.T) {
@@ -69,9 +71,7 @@ func TestLengthOfAStreamNameIsBounded(t *testing.T) {
 }
 
 func TestEveryTopicComesBackFromItsStream(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 1))
+	rnd := testseed.New(t)
 	seen := map[string]string{}
 	for range 20_000 {
 		topic := "/" + randomPart(rnd) + "/" + randomPart(rnd)

@@ -41,6 +41,7 @@ import (
 	"syscall"
 	"time"
 
+	"holdfast/internal/testseed"
 	"holdfast/lab/harness"
 	"holdfast/standstill"
 )
@@ -60,7 +61,7 @@ func main() {
 	flag.IntVar(&p.parallel, "parallel", 12, "runs at a time; they mostly wait")
 	only := flag.String("only", "", "regular expression of the faults to do")
 	flag.DurationVar(&p.ttl, "ttl", 6*time.Second, "TTL of the leases, in whole seconds")
-	flag.Uint64Var(&p.seed, "seed", uint64(time.Now().UnixNano()), "of the moments of the faults")
+	flag.Uint64Var(&p.seed, "seed", testseed.Value(), "of the moments of the faults")
 	flag.StringVar(&p.guard, "guard", "on", "on or off: off shows what the guard is for")
 	flag.Parse()
 	var err error

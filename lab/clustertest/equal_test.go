@@ -3,10 +3,7 @@ package clustertest
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -18,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"holdfast/cluster/memory"
+	"holdfast/internal/testseed"
 )
 
 // mostOps is small, so that random transactions exceed it.
@@ -35,13 +33,8 @@ func newSide(conn grpc.ClientConnInterface) side {
 }
 
 // TestRandomRequestsAreAnsweredAlike asks both stores, new ones with equal revisions, the
-// same things. HOLDFAST_SEED repeats a run.
+// same things.
 func TestRandomRequestsAreAnsweredAlike(t *testing.T) {
-	seed := rand.Uint64()
-	if given := os.Getenv("HOLDFAST_SEED"); given != "" {
-		seed = must[uint64](t)(strconv.ParseUint(given, 10, 64))
-	}
-	t.Logf("HOLDFAST_SEED=%d", seed)
 	span := 5 * time.Second
 	if testing.Short() {
 		span = 1500 * time.Millisecond
@@ -50,7 +43,7 @@ func TestRandomRequestsAreAnsweredAlike(t *testing.T) {
 	conn := must[*grpc.ClientConn](t)(grpc.NewClient(cfg.AdvertiseClientUrls[0].Host, grpc.WithTransportCredentials(insecure.NewCredentials())))
 	t.Cleanup(func() { conn.Close() })
 	p := &pair{
-		t: t, draw: draw{rand.New(rand.NewPCG(seed, 0)), &drawn{revision: 1}}, real: newSide(conn),
+		t: t, draw: draw{testseed.New(t), &drawn{revision: 1}}, real: newSide(conn),
 		fake: newSide(memory.New(memory.Config{MaxTxnOps: mostOps, MinTTL: time.Second}).Conn(nil)),
 	}
 	var steps int

@@ -6,6 +6,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"holdfast/internal/testseed"
 )
 
 // Front is a TCP port in front of a server's, through which the server looks ill
@@ -30,7 +32,7 @@ func NewFront(l *Lab, target string) (*Front, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start front: %w", err)
 	}
-	f := &Front{listener: listener, seed: rand.Uint64(), target: target, conns: map[net.Conn]struct{}{}}
+	f := &Front{listener: listener, seed: testseed.Value(), target: target, conns: map[net.Conn]struct{}{}}
 	f.all.Go(f.serve)
 	l.onClose(f.close)
 	return f, nil
