@@ -11,21 +11,6 @@ import (
 	"holdfast/agent"
 )
 
-// columns are those of the table in README, in order: a driver and the registrations
-// with which it is this column's.
-var columns = []struct {
-	page          string
-	driver        string
-	registrations []string
-	set           map[string]string // beside those
-}{
-	{"nats", "nats", []string{"own"}, nil},
-	{"danube", "danube", []string{"adopt"}, map[string]string{"broker-id": "b1"}},
-	{"danube", "danube", []string{"own", "none"}, nil},
-	{"pulsar", "pulsar", []string{"own", "adopt"}, map[string]string{"pulsar-cluster": "c"}},
-	{"http", "http", []string{"own"}, map[string]string{"broker-admin": "http://127.0.0.1:1"}},
-}
-
 func read(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(name)
@@ -33,15 +18,6 @@ func read(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	return string(text)
-}
-
-// flags are settings as a command line has them.
-func flags(set map[string]string) map[string][]string {
-	all := map[string][]string{"state-dir": {"/var/lib/holdfast"}}
-	for name, value := range set {
-		all[name] = []string{value}
-	}
-	return all
 }
 
 var (

@@ -8,7 +8,7 @@ import (
 )
 
 // One meaning, one colour, on both dashboards and in both themes. They differ for
-// colour-blind readers, too, which green beside red would not; a test computes it.
+// colour-blind readers, too, which green beside red would not.
 const (
 	good  = "blue"               // as it should be
 	watch = "orange"             // on the way, or at risk: look at it
