@@ -1,42 +1,6 @@
 package recovery
 
-import (
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"strconv"
-	"testing"
-)
-
-// A reason that is added needs a sentence: it is read from the source which there are.
-func TestEveryReasonOfAModeSaysWhatWouldHaveMadeItAnother(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "reason.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := 0
-	ast.Inspect(file, func(n ast.Node) bool {
-		spec, ok := n.(*ast.ValueSpec)
-		if !ok {
-			return true
-		}
-		if of, ok := spec.Type.(*ast.Ident); !ok || of.Name != "Reason" {
-			return false
-		}
-		word, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
-		if err != nil {
-			t.Fatal(err)
-		}
-		found++
-		if reason := Reason(word); reason != ReasonOperator && Otherwise(reason) == "" {
-			t.Errorf("%s: nothing says what would have made it another", reason)
-		}
-		return false
-	})
-	if found < 12 {
-		t.Errorf("only %d reasons found in reason.go", found)
-	}
-}
+import "testing"
 
 func TestEveryDecisionNamesItsRow(t *testing.T) {
 	bit := func(n, i int) bool { return n>>i&1 == 1 }

@@ -2,9 +2,8 @@
 // and stubs that protoc makes of the two .proto files beside it. `make proto` makes them
 // again, with generators of the versions that the Makefile pins.
 //
-// Guaranteed: the generated files are what the .proto files give; a test compares them
-// where protoc is installed. Not guaranteed: completeness. What is not declared here is
-// skipped when received and cannot be sent.
+// Not guaranteed: completeness. What is not declared here is skipped when received and
+// cannot be sent.
 package danubepb
 
 //go:generate make -C ../../.. proto
