@@ -19,16 +19,10 @@ import (
 
 // board is what is read of a dashboard.
 type board struct {
-	UID           string   `json:"uid"`
-	Title         string   `json:"title"`
-	Description   string   `json:"description"`
-	Tags          []string `json:"tags"`
-	SchemaVersion int      `json:"schemaVersion"`
-	Editable      bool     `json:"editable"`
-	Refresh       string   `json:"refresh"`
-	Links         []link   `json:"links"`
-	Panels        []panel  `json:"panels"`
-	Templating    struct {
+	UID        string  `json:"uid"`
+	Links      []link  `json:"links"`
+	Panels     []panel `json:"panels"`
+	Templating struct {
 		List []variable `json:"list"`
 	} `json:"templating"`
 	Annotations struct {
@@ -62,7 +56,6 @@ type annotation struct {
 	Name        string `json:"name"`
 	Datasource  source `json:"datasource"`
 	Expr        string `json:"expr"`
-	IconColor   string `json:"iconColor"`
 	TitleFormat string `json:"titleFormat"`
 	TextFormat  string `json:"textFormat"`
 	Target      target `json:"target"`
@@ -72,63 +65,18 @@ type panel struct {
 	ID          int      `json:"id"`
 	Type        string   `json:"type"`
 	Title       string   `json:"title"`
-	Description string   `json:"description"`
 	Datasource  source   `json:"datasource"`
 	Targets     []target `json:"targets"`
-	Grid        grid     `json:"gridPos"`
 	FieldConfig struct {
-		Defaults  field      `json:"defaults"`
 		Overrides []override `json:"overrides"`
 	} `json:"fieldConfig"`
-	Transformations []transformation `json:"transformations"`
-}
-
-type grid struct{ X, Y, W, H int }
-
-type field struct {
-	Unit       string    `json:"unit"`
-	Mappings   []mapping `json:"mappings"`
-	Thresholds struct {
-		Steps []struct {
-			Value *float64 `json:"value"`
-			Color string   `json:"color"`
-		} `json:"steps"`
-	} `json:"thresholds"`
-	Custom struct {
-		DrawStyle   string  `json:"drawStyle"`
-		FillOpacity float64 `json:"fillOpacity"`
-		Stacking    struct {
-			Mode string `json:"mode"`
-		} `json:"stacking"`
-		LineInterpolation string `json:"lineInterpolation"`
-	} `json:"custom"`
-}
-
-type mapping struct {
-	Type    string `json:"type"`
-	Options map[string]struct {
-		Text  string `json:"text"`
-		Color string `json:"color"`
-	} `json:"options"`
 }
 
 type override struct {
-	Matcher struct {
-		ID      string `json:"id"`
-		Options string `json:"options"`
-	} `json:"matcher"`
 	Properties []struct {
 		ID    string          `json:"id"`
 		Value json.RawMessage `json:"value"`
 	} `json:"properties"`
-}
-
-type transformation struct {
-	ID      string `json:"id"`
-	Options struct {
-		IndexByName  map[string]int    `json:"indexByName"`
-		RenameByName map[string]string `json:"renameByName"`
-	} `json:"options"`
 }
 
 type target struct {
@@ -138,7 +86,6 @@ type target struct {
 	Datasource   source `json:"datasource"`
 	Instant      bool   `json:"instant"`
 	Range        bool   `json:"range"`
-	Format       string `json:"format"`
 }
 
 // files are the dashboards as they are committed, by name.
@@ -166,31 +113,6 @@ func (b board) drawn() []*panel {
 		}
 	}
 	return list
-}
-
-// property is what overrides of one query set, nil if none does.
-func (p *panel) property(refID, id string) json.RawMessage {
-	for _, o := range p.FieldConfig.Overrides {
-		if o.Matcher.ID == "byFrameRefID" && o.Matcher.Options == refID {
-			for _, pr := range o.Properties {
-				if pr.ID == id {
-					return pr.Value
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// mappings are the states of one query's series.
-func (p *panel) mappings(refID string) []mapping {
-	if raw := p.property(refID, "mappings"); raw != nil {
-		var m []mapping
-		if json.Unmarshal(raw, &m) == nil {
-			return m
-		}
-	}
-	return p.FieldConfig.Defaults.Mappings
 }
 
 // asked is one expression of a dashboard, and where it stands.
