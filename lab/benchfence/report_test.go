@@ -44,15 +44,3 @@ func TestAReportIsGoodOnlyIfEveryRunWasInTime(t *testing.T) {
 		})
 	}
 }
-
-func TestQuantilesAreValuesOfTheRuns(t *testing.T) {
-	var all []time.Duration
-	for i := range 50 {
-		all = append(all, time.Duration(i+1))
-	}
-	for q, want := range map[float64]time.Duration{0: 1, 0.5: 26, 0.9: 46, 1: 50} {
-		if got := quantile(all, q); got != want {
-			t.Errorf("%v: %d, want %d", q, got, want)
-		}
-	}
-}

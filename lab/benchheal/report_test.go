@@ -1,14 +1,11 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"io"
 	"strings"
 	"testing"
 	"time"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"holdfast/lab/harness"
 	"holdfast/standstill"
@@ -54,37 +51,6 @@ func TestHoleThatCannotOutlastTheTTLIsRefused(t *testing.T) {
 	_, err := bench(t.Context(), io.Discard, plan{runs: 1, hole: 20 * time.Second, ttl: 15 * time.Second})
 	if err == nil || !strings.Contains(err.Error(), "make it at least 30s") {
 		t.Fatalf("error %v, want the remedy", err)
-	}
-}
-
-func TestSessionLoopRegistersAgainAfterItsLeaseIsRevoked(t *testing.T) {
-	ctx := t.Context()
-	lab := harness.ForTest(t)
-	etcd, err := lab.StartEtcd(ctx, harness.EtcdOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	link, err := harness.NewLink(lab, etcd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	history, err := lab.Watch(ctx, etcd, "/session/")
-	if err != nil {
-		t.Fatal(err)
-	}
-	loop, end := context.WithCancel(ctx)
-	done := make(chan error, 1)
-	go func() { done <- keepSession(loop, link, "/session/n1", 3*time.Second) }()
-	first, err := history.Await(ctx, harness.Patience, "the first put", 0, harness.PutKey("/session/n1"))
-	if err == nil {
-		_, err = etcd.Client().Revoke(ctx, clientv3.LeaseID(first.Lease))
-	}
-	if err == nil {
-		_, err = history.Await(ctx, harness.Patience, "the second put", first.Revision+1, harness.PutKey("/session/n1"))
-	}
-	end()
-	if err := errors.Join(err, <-done); err != nil {
-		t.Fatal(err)
 	}
 }
 
