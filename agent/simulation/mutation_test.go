@@ -4,12 +4,13 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -19,101 +20,181 @@ var (
 	mutateTo = flag.Int("mutate-schedules", 600, "after how many schedules a mutant has survived")
 )
 
-// edit replaces a text in a file, named from the root of the module. The text is there
-// exactly once.
-type edit struct{ file, old, new string }
-
-// mutation is a deliberate breakage of a safety rule. The simulation must notice it, or
-// the test that it names.
+// mutation is a deliberate breakage of a safety rule, which the simulation must notice.
 type mutation struct {
-	name  string
-	rule  string // of DESIGN
-	edits []edit
-	// test is a package and what -run takes, such as "./agent ^TestName$"; empty: the
-	// simulation.
-	test string
+	name, rule string
+	edits      []string // a snippet and what replaces it, in turn; each stands once in the product, anywhere
 }
 
-// killer splits test.
-func (m mutation) killer() (pkg, pattern string) {
-	pkg, pattern, _ = strings.Cut(m.test, " ")
-	return pkg, pattern
+var mutations = []mutation{
+	{"the margin is ignored", "rule 2", []string{
+		"return v.Deadline().Add(-v.Margin)",
+		"return v.Deadline()"}},
+	{"the fence is skipped", "rule 2", []string{
+		"if !a.cfg.Detach || a.attachment != recovery.Detached ||",
+		"if true || !a.cfg.Detach || a.attachment != recovery.Detached ||"}},
+	{"a clean stop gives the registration up before it fences", "rule 2", []string{
+		"\tn, err := a.reconciler.Fence(ctx)\n",
+		"\tn, err := 0, ctx.Err()\n"}},
+	{"renewals go on while the broker is down", "the lease", []string{
+		"a.gate = a.gate && a.endsUnderLease()",
+		"a.gate = a.gate || a.endsUnderLease()"}},
+	{"a lost lease is a failed renewal", "rule 3", []string{
+		"case errors.Is(a.err, ErrLost):",
+		"case errors.Is(a.err, ErrLost) && k == nil:"}},
+	{"a lease that survived is drained", "rule 3", []string{
+		"case f.survived():\n\t\td := ",
+		"case f.survived() && f.Policy == \"\":\n\t\td := "}},
+	{"registration and state are two writes", "rule 5", []string{
+		"\tif out.decision.Write {\n\t\treq.State = stateWrite(out.decision.Mode)\n\t}\n\tdone, err := client.Register(ctx, req)\n",
+		"\tdone, err := client.Register(ctx, req)\n\tif err == nil && out.decision.Write {\n\t\t_, err = client.PutState(ctx, r.brokerID, *stateWrite(out.decision.Mode), seen.StateRevision)\n\t}\n"}},
+	{"a restart lifts an operator's drain", "rule 6", []string{
+		"if m, held := f.held(); held {\n\t\treturn f.keep(m, \"kept:",
+		"if m, held := f.held(); held && f.Join {\n\t\treturn f.keep(m, \"kept:"}},
+	{"orders stay attached after the detachment", "rule 9", []string{
+		"attached := a.attachment != recovery.Detached &&",
+		"attached := a.everAttached &&"}},
+	{"topics are loaded by assignments of before the registration", "rule 4", []string{
+		"if (a.attachment == recovery.Detached || o.restored || o.succeeds) && a.relist != nil {",
+		"if (a.attachment == recovery.Detached || o.restored || o.succeeds) && a.relist == nil {"}},
+	{"another process of the broker is taken for the one that was", "startup", []string{
+		"|| r.up == nil || r.up(out.instance) {",
+		"|| r.up == nil || r != nil {"}},
+	{"ready while it serves what belongs elsewhere", "rule 7", []string{
+		"case r.counts.Missing == r.counts.Elsewhere && r.counts.Foreign == 0 && (r.counts.Orphan == 0 || r.mass.Tripped()):",
+		"case r.counts.Missing == r.counts.Elsewhere:"}},
+	{"the era is not compared", "startup", []string{
+		"case f.grown():\n\t\treturn false",
+		"case f.grown() && f.Adopted:\n\t\treturn false"}},
+	{"the era is not bumped", "startup", []string{
+		"\t\tera.Era++\n",
+		""}},
+	{"every boot is a first boot", "startup", []string{
+		"if len(found) > 0 {",
+		"if len(found) > 100 {"}},
+	{"the state file's lease is trusted", "the lease", []string{
+		"\tk.metrics = newMetrics(reg, k)\n",
+		"\tif resume != 0 {\n\t\tk.view.Store(&View{Phase: Holding, Grant: Grant{LeaseID: resume}, Validity: Validity{SentAt: s.Clock(), TTL: s.Timing.TTL, Margin: s.Timing.Margin}})\n\t}\n\tk.metrics = newMetrics(reg, k)\n",
+		"\ta.incarnation = a.memory.Incarnation\n",
+		"\ta.grant = lease.Grant{LeaseID: a.memory.LeaseID, Epoch: a.memory.Epoch}\n\ta.mode = recovery.ModeRecord{Mode: recovery.Mode(a.memory.Mode), Reason: recovery.Reason(a.memory.Reason), By: a.memory.By}\n\ta.incarnation = a.memory.Incarnation\n"}},
+	{"the guard is disarmed before anything is proven", "dead-man guard", []string{
+		"if at := a.provenUntil(); at > max(now, v.StopAt()) && a.fencing.reached.Proven() && a.fencing.underway == recovery.StepNone {",
+		"if at := now.Add(time.Hour); a.attachment == recovery.Detached {"}},
+	{"the guard is never armed", "dead-man guard", []string{
+		"\t\ta.guard.Arm(v)\n",
+		""}},
+	{"the guard's moment is the deadline", "dead-man guard", []string{
+		"return v.StopAt(), v.Deadline().Add(-v.Margin / 6)",
+		"return v.Deadline(), v.Deadline()"}},
+	{"a broker that cannot be quiesced is not stopped", "fence ladder", []string{
+		"case f.Stop && !l.leftUs(f):\n\t\tr.Fence, r.Step",
+		"case f.Stop && f.MustStop:\n\t\tr.Fence, r.Step",
+		"\t\ta.guard.Arm(v)\n",
+		""}},
+	{"a lock is released before the topic is unloaded", "ownership", []string{
+		"case f.Serving:\n\t\t\treturn LockUnload, LockWhyStillHere",
+		"case f.Serving && !f.Attached:\n\t\t\treturn LockUnload, LockWhyStillHere"}},
+	{"what is to be held moves", "rendezvous", []string{
+		"\tcase !p.Move:\n",
+		""}},
+	{"a topic is given away while it is served", "rendezvous", []string{
+		"return released && len(o.reconciler.Idle([]string{topic})) == 1",
+		"return ok && (released || l.yield)",
+		"\t\t\t\tclientv3.Compare(clientv3.CreateRevision(c.keys.Owner(g.Topic)), \"=\", 0),\n",
+		""}},
+	{"a pause does not hold the registration back", "pause", []string{
+		"if !r.paused() {",
+		`if !r.paused() || r.cfg.Driver != "" {`}},
+	{"a pause does not hold loads back", "pause", []string{
+		"Paused: a.suspended(recovery.ActLoad) && a.mode.HeldByPause(),",
+		"Paused: a.suspended(recovery.ActRenew),"}},
+	{"a pause does not hold the taking of topics back", "pause", []string{
+		"Paused: a.suspended(recovery.ActTakeTopic),",
+		"Paused: a.suspended(recovery.ActRenew),"}},
+	{"retries are used up while etcd has no leader", "session policy", []string{
+		"case f.Failure == FailureNoLeader:",
+		"case f.Failure == FailureNoLeader && !f.Lost:",
+		"case f.Failure != FailureUnreachable && f.Failure != FailureTimeout:",
+		"case f.Failure != FailureUnreachable && f.Failure != FailureTimeout && f.Failure != FailureNoLeader:"}},
+	{"the session policy ends the sidecar and not the broker", "session policy", []string{
+		"\treturn a.stopper.Stop(ctx)\n",
+		"\treturn \"killed\", nil\n"}},
+	{"the policy shutdown registers again", "session policy", []string{
+		"case f.Policy == PolicyShutdown, ",
+		"case ",
+		"\tcase f.Policy == PolicyReconnect:",
+		"\tcase f.Policy == PolicyReconnect, f.Policy == PolicyShutdown:"}},
+	{"a connection that comes up is news however often it does", "the lease", []string{
+		"wait := max(0, time.Until(h.free))",
+		"wait := time.Duration(0)"}},
+	{"a renewal that failed is repeated at once", "the lease", []string{
+		"d := pause.next()",
+		"d := 0 * pause.next()"}},
+	{"a registration that failed is repeated at once", "the lease", []string{
+		"k.boundPause(pause.next(), k.set.Clock())",
+		"0*k.boundPause(pause.next(), k.set.Clock())"}},
+	{"what could not be listed is listed again at once", "the lease", []string{
+		"pause = min(2*pause, followMax)",
+		"pause = time.Millisecond"}},
 }
 
-func root(t *testing.T) string {
-	_, here, _, _ := runtime.Caller(0)
-	dir, err := filepath.Abs(filepath.Join(filepath.Dir(here), "..", ".."))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
-// mutants returns the mutated files' contents by name, or what does not apply.
-func (m mutation) apply(root string) (map[string]string, error) {
+// product is the text of each file that may be mutated, by its name from here.
+var product = sync.OnceValues(func() (map[string]string, error) {
 	files := map[string]string{}
-	for _, e := range m.edits {
-		text, known := files[e.file]
-		if !known {
-			raw, err := os.ReadFile(filepath.Join(root, e.file))
-			if err != nil {
-				return nil, err
+	for _, dir := range []string{"agent", "recovery", "cluster"} {
+		if err := filepath.WalkDir(filepath.Join("..", "..", dir), func(name string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+				return err
 			}
-			text = string(raw)
+			text, err := os.ReadFile(name)
+			files[name] = string(text)
+			return err
+		}); err != nil {
+			return nil, err
 		}
-		if n := strings.Count(text, e.old); n != 1 {
-			return nil, fmt.Errorf("%s has %d times, not once:\n%s", e.file, n, e.old)
-		}
-		files[e.file] = strings.Replace(text, e.old, e.new, 1)
 	}
 	return files, nil
-}
+})
 
-func TestEveryMutationStillApplies(t *testing.T) {
-	root, known := root(t), map[string]bool{}
-	for _, m := range mutations {
-		if _, err := m.apply(root); err != nil {
-			t.Errorf("%s: %v", m.name, err)
-		}
-		if known[m.name] {
-			t.Errorf("%s: there are two of this name", m.name)
-		}
-		known[m.name] = true
-		if pkg, pattern := m.killer(); m.test != "" && !hasTest(t, filepath.Join(root, pkg), pattern) {
-			t.Errorf("%s: there is no test %s in %s", m.name, pattern, pkg)
-		}
-	}
-}
-
-// hasTest reports whether the directory's tests have one that the pattern's first level
-// names.
-func hasTest(t *testing.T, dir, pattern string) bool {
-	which := regexp.MustCompile(strings.Split(pattern, "/")[0])
-	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+// apply returns the text of each file that the mutation changes.
+func (m mutation) apply() (map[string]string, error) {
+	files, err := product()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	for _, name := range files {
-		raw, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(raw), -1) {
-			if which.MatchString(f[1]) {
-				return true
+	changed := map[string]string{}
+	for i := 0; i < len(m.edits); i += 2 {
+		hits := 0
+		for name, text := range files {
+			if was, ok := changed[name]; ok {
+				text = was
+			}
+			if n := strings.Count(text, m.edits[i]); n > 0 {
+				hits += n
+				changed[name] = strings.Replace(text, m.edits[i], m.edits[i+1], 1)
 			}
 		}
+		if hits != 1 {
+			return nil, fmt.Errorf("found %d times, not once:\n%s", hits, m.edits[i])
+		}
 	}
-	return false
+	return changed, nil
 }
 
-// tries is how often a mutant is tried that was not caught: a test may find that the machine
-// stood still, and skip, and the order of goroutines, which no seed decides, may spare one. It
-// says so.
+func TestEachMutationAppliesOnce(t *testing.T) {
+	for _, m := range mutations {
+		if _, err := m.apply(); err != nil {
+			t.Errorf("%s: %v", m.name, err)
+		}
+	}
+}
+
+// tries is how often a mutant is tried that was not caught: the order of goroutines, which
+// no seed decides, may spare one.
 const tries = 3
 
-// TestEveryMutantIsCaught builds a test program with one safety rule broken, again and
-// again, and expects it to fail: the named test's, if there is one, or this package's.
+// TestEveryMutantIsCaught builds this package's test program with one rule broken, again and
+// again, and expects it to fail.
 func TestEveryMutantIsCaught(t *testing.T) {
 	if *mutate == "" {
 		t.Skip("takes minutes: make mutate")
@@ -125,37 +206,22 @@ func TestEveryMutantIsCaught(t *testing.T) {
 		}
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel() // to compile one package keeps one processor busy
+			program := build(t, m)
 			began := time.Now()
-			pkg, pattern := m.killer()
-			survived, args := m.test, []string{"-test.v", "-test.run", pattern}
-			if m.test == "" {
-				pkg, survived = "./agent/simulation", fmt.Sprintf("the named and %d random schedules", *mutateTo)
-				args = []string{"-test.run", "^(TestNamed|TestNothingIsServed)", "-brief", "-schedules", fmt.Sprint(*mutateTo)}
+			for try := range tries {
+				out, err := exec.Command(program, "-test.run", "^(TestNamed|TestNothingIsServed)", "-brief", "-schedules", fmt.Sprint(*mutateTo),
+					"-test.failfast", "-test.timeout", "5m").CombinedOutput()
+				if err != nil {
+					t.Logf("%s: caught at try %d after %v: %s", m.rule, try+1, time.Since(began).Round(100*time.Millisecond), verdict(string(out)))
+					return
+				}
 			}
-			program := build(t, m, pkg, t.TempDir())
-			built := time.Since(began)
-			var out []byte
-			var err error
-			try := 0
-			for err == nil && try < tries {
-				cmd := exec.Command(program, append(args, "-test.failfast", "-test.timeout", "5m")...)
-				cmd.Dir = filepath.Join(root(t), pkg)
-				out, err = cmd.CombinedOutput()
-				try++
-			}
-			took := time.Since(began).Round(100 * time.Millisecond)
-			if err == nil {
-				t.Fatalf("%s: survived %s %d times (%v)\n%s", m.rule, survived, try, took, out)
-			}
-			if try > 1 {
-				t.Logf("caught at try %d only: its test does not decide, or the machine stood still", try)
-			}
-			t.Logf("%s: caught in %v (built in %v): %s", m.rule, took, built.Round(100*time.Millisecond), verdict(string(out)))
+			t.Fatalf("%s: survived the named and %d random schedules %d times", m.rule, *mutateTo, tries)
 		})
 	}
 }
 
-// verdict is the line that tells what was violated.
+// verdict is the line that says what was violated.
 func verdict(out string) string {
 	for _, line := range []string{`(?m)^ *[0-9.]+s: .*$`, `(?m)^ +\w+_test\.go:\d+: .*$`, `(?m)^panic: .*$`} {
 		if m := regexp.MustCompile(line).FindString(out); m != "" {
@@ -165,34 +231,33 @@ func verdict(out string) string {
 	return strings.TrimSpace(out[:min(len(out), 400)])
 }
 
-// build makes the package's test program with the mutant, without touching the tree.
-func build(t *testing.T, m mutation, pkg, dir string) string {
+// build makes the test program with the mutant, without touching the tree.
+func build(t *testing.T, m mutation) string {
 	t.Helper()
-	root := root(t)
-	files, err := m.apply(root)
+	changed, err := m.apply()
 	if err != nil {
 		t.Fatal(err)
 	}
-	overlay := struct{ Replace map[string]string }{map[string]string{}}
-	for name, text := range files {
-		to := filepath.Join(dir, strings.ReplaceAll(name, "/", "_"))
+	dir, replace := t.TempDir(), map[string]string{}
+	for name, text := range changed {
+		to := filepath.Join(dir, fmt.Sprintf("%d.go", len(replace)))
 		if err := os.WriteFile(to, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		overlay.Replace[filepath.Join(root, name)] = to
+		if name, err = filepath.Abs(name); err != nil {
+			t.Fatal(err)
+		}
+		replace[name] = to
 	}
-	raw, err := json.Marshal(overlay)
+	raw, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
 		t.Fatal(err)
 	}
-	list := filepath.Join(dir, "overlay.json")
+	list, program := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "mutant.test")
 	if err := os.WriteFile(list, raw, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	program := filepath.Join(dir, "mutant.test")
-	cmd := exec.Command("go", "test", "-c", "-vet=off", "-p", "2", "-ldflags=-s -w", "-overlay", list, "-o", program, pkg)
-	cmd.Dir = root
-	if out, err := cmd.CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "test", "-c", "-vet=off", "-p", "2", "-ldflags=-s -w", "-overlay", list, "-o", program, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%s does not build: %v\n%s", m.name, err, out)
 	}
 	return program
