@@ -66,11 +66,17 @@ test-pulsar: ## Holdfast beside a real Pulsar; skipped without Java 17 and Maven
 compare-pulsar: ## the same faults on a real Pulsar with and without Holdfast, as one table; hours; ARGS='-run kill -placement own' does some
 	@cd lab && go run -tags pulsar ./comparepulsar $(ARGS)
 
+.PHONY: rules
+rules: ## the alerts: each clause of each rule, courses of events, promtool and amtool where they are
+	cd lab && go test -count 1 -timeout 20m ./alerttest
+
+.PHONY: compare-danube
+compare-danube: ## the same on a real Danube 0.7; ARGS='-danube DIR -run kill'
+	@cd lab && go run ./comparedanube $(ARGS)
+
 .PHONY: pictures
 pictures: ## draw the status page for the documentation; needs chromium
-	@mkdir -p $(TOOLS)/pictures
-	cd lab && go test ./e2e -count=1 -run '^TestPictures$$' -pictures $(TOOLS)/pictures $(ARGS)
-	@mkdir -p docs/images && cp $(TOOLS)/pictures/status-page.png $(TOOLS)/pictures/status-page-dark.png docs/images/
+	@mkdir -p docs/images && cd lab && go run ./pictures ../docs/images
 
 .PHONY: bench-heal
 bench-heal: ## time from the end of a 60 s black hole to the registration, ten times
@@ -143,16 +149,14 @@ vulncheck:
 	code=0; $(TOOLS)/govulncheck ./... || code=$$?; \
 	case $$code in 0) ;; 3) exit 1;; *) echo "govulncheck skipped: its database cannot be reached from here";; esac
 
-# A test calls this with another PROTO_OUT and compares.
 PROTO := brokerapi/danube/danubepb
-PROTO_OUT ?= $(PROTO)
 .PHONY: proto
 proto: ## generate the code of the gRPC interfaces; needs protoc (protobuf-compiler)
 	GOBIN=$(TOOLS) go install $(PROTOC_GEN_GO)
 	GOBIN=$(TOOLS) go install $(PROTOC_GEN_GRPC)
 	protoc -I $(PROTO) --plugin=$(TOOLS)/protoc-gen-go --plugin=$(TOOLS)/protoc-gen-go-grpc \
-		--go_out=$(PROTO_OUT) --go_opt=paths=source_relative \
-		--go-grpc_out=$(PROTO_OUT) --go-grpc_opt=paths=source_relative $(notdir $(wildcard $(PROTO)/*.proto))
+		--go_out=$(PROTO) --go_opt=paths=source_relative \
+		--go-grpc_out=$(PROTO) --go-grpc_opt=paths=source_relative $(notdir $(wildcard $(PROTO)/*.proto))
 
 .PHONY: dashboards
 dashboards: ## generate the Grafana dashboards in dashboards/
@@ -163,10 +167,6 @@ grafana-library: ## install what one more test of the dashboards wants; needs no
 	mkdir -p $(TOOLS)/grafana
 	cd $(TOOLS)/grafana && npm install --no-save --no-audit --no-fund --ignore-scripts --legacy-peer-deps \
 		@grafana/data@12.4.10 react@18.3.1 react-dom@18.3.1 jsdom@24.1.3
-
-.PHONY: dashboard-pictures
-dashboard-pictures: ## draw the dashboards in docs/images from a run of real sidecars; needs chromium
-	cd lab && go test ./dashboards -run Pictures -v -pictures ../../docs/images
 
 .PHONY: clean
 clean: ## remove what was built
