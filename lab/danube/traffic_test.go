@@ -88,10 +88,10 @@ func TestTrafficGoesOnAfterAForgottenProducerAndTellsWhatWasLost(t *testing.T) {
 	go func() { _ = s.Serve(l) }()
 	defer s.Stop()
 	f, err := StartTraffic(t.Context(), []string{"/default/a"}, l.Addr().String())
-	defer f.Close()
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer f.Close()
 	if untaken, ungiven := f.Silent(t.Context(), time.Second); len(untaken)+len(ungiven) > 0 {
 		t.Errorf("not taken %q, not given %q", untaken, ungiven)
 	}
