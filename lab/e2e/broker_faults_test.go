@@ -98,7 +98,7 @@ func (c *couple) changes(since time.Time) (n int, timeline string) {
 
 func TestABrokerFrozenPastItsTTLComesBackDrained(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := newSharedStand(t)
 	const topic = "/default/a"
 	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", topic))
 	c, peer := s.couple("n1"), s.couple("n2", steady...)

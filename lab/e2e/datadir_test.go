@@ -126,7 +126,7 @@ func TestDataDirectorySwappedBySymlinkCounts(t *testing.T) {
 
 func TestWipedDataDirectoryIsNoFirstBoot(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := newSharedStand(t)
 	s.couple("n2")
 	dir := filepath.Join(t.TempDir(), "data")
 	volume(t, dir)
@@ -166,7 +166,7 @@ func TestWipedDataDirectoryIsNoFirstBoot(t *testing.T) {
 // The server's disk is exchanged while it is down, for less than the TTL.
 func TestAServerThatComesBackOnAnotherDiskIsDrained(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := newSharedStand(t)
 	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
 	c := s.couple("n1")
 	c.serves("/default/a")

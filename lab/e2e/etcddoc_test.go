@@ -39,7 +39,7 @@ func TestRegistrationPersistsOverSeveralTTLs(t *testing.T) {
 
 func TestSIGTERMEndsCleanly(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := newSharedStand(t)
 	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
 	c := s.couple("n1")
 	reg, pid := c.registration(), c.PID()
@@ -174,7 +174,7 @@ func TestCloseWaitsForARenewalInFlightAndRevokes(t *testing.T) {
 
 func TestLeaveRegisteredHandsTheLeaseToTheNextSidecar(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := newSharedStand(t)
 	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
 	c := s.couple("n1", "--leave-registered")
 	nc, err := c.nats.Connect()

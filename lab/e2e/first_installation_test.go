@@ -12,7 +12,7 @@ import (
 // Three servers have run for a while, and were restarted since their streams were made.
 func TestInstallingBesideThreeRunningBrokersDrainsNone(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := newSharedStand(t)
 	topics := map[string]string{"n1": "/default/a", "n2": "/default/b", "n3": "/default/c"}
 	var couples []*couple
 	for id, topic := range topics {
@@ -35,7 +35,7 @@ func TestInstallingBesideThreeRunningBrokersDrainsNone(t *testing.T) {
 
 func TestInstallingBesideABrokerThatServesWhatIsOthersDrainsIt(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := newSharedStand(t)
 	s.couple("n2")
 	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n2", "/default/a"))
 	c := s.runsAlready("n1", "/default/a")

@@ -34,6 +34,7 @@ type stage struct {
 	etcd    *harness.Etcd
 	keys    harness.Keys
 	history *harness.History // of every key
+	flags   []string         // of each sidecar, for this etcd
 	// metadata is where brokers with Raft keep theirs; nil: there are none.
 	metadata *danube.Metadata
 }
@@ -77,6 +78,28 @@ func newStageOf(t *testing.T, k kind) *stage {
 	s.must(err)
 	s.watch()
 	return s
+}
+
+// newSharedStage is for tests that do nothing to etcd but read and write keys, with
+// brokers that write none.
+func newSharedStage(t *testing.T) *stage {
+	t.Helper()
+	s := &stage{Lab: harness.ForTest(t), kind: natsKind, t: t, ctx: t.Context()}
+	var err error
+	s.etcd, s.flags, err = shareEtcd(s.Lab)
+	s.must(err)
+	s.watch()
+	return s
+}
+
+// newQuietStageOf is for scenarios that do nothing to etcd but read and write keys. It is
+// shared by the brokers that write none.
+func newQuietStageOf(t *testing.T, k kind) *stage {
+	t.Helper()
+	if k.name == natsKind.name {
+		return newSharedStage(t)
+	}
+	return newStageOf(t, k)
 }
 
 // watch starts the history, anew if there is one.
@@ -138,7 +161,7 @@ func (s *stage) prepare(id string, o nodeOptions) *node {
 			"--lease-ttl", o.TTL.String(),
 			"--detachment-recover-window", recoverWindow.String(),
 			"--health-interval", "200ms",
-		}, o.Flags),
+		}, s.flags, o.Flags),
 	})
 	s.must(err)
 	return n

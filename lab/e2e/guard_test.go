@@ -60,7 +60,7 @@ func (n *node) stoppedInTime(tr *traffic, after int64) {
 
 func TestTheBrokerOfAFrozenSidecarIsStoppedBeforeItsKeyIsGone(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newSharedStage(t)
 	n, _, tr := s.guarded()
 	from, since := s.revision(), time.Now()
 	s.must(n.sidecar.Freeze())
@@ -101,7 +101,7 @@ func TestTheRestartedBrokerOfASidecarThatFreezesAsSoonAsItIsReadyIsStopped(t *te
 
 func TestTheBrokerOfAKilledSidecarIsStoppedBeforeItsKeyIsGoneAndStartsAgain(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newSharedStage(t)
 	n, _, tr := s.guarded()
 	from, since := s.revision(), time.Now()
 	s.must(n.sidecar.Kill())
@@ -120,7 +120,7 @@ func TestTheBrokerOfAKilledSidecarIsStoppedBeforeItsKeyIsGoneAndStartsAgain(t *t
 
 func TestASidecarThatComesBackWithinTheTTLTakesTheGuardAndTheLeaseUpAgain(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newSharedStage(t)
 	n, guard, tr := s.guarded()
 	tr.await(served, time.Now())
 	lease, since := n.registration().Lease, time.Now()
@@ -155,7 +155,7 @@ func TestAGuardThatIsKilledIsReplacedAndNobodyNotices(t *testing.T) {
 
 func TestTheGuardEndsAtACleanStopAndLeavesTheBrokerAlone(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newSharedStage(t)
 	n, _, _ := s.guarded()
 	s.must(n.sidecar.Stop(s.ctx))
 	n.awaitNoGuard()

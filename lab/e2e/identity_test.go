@@ -12,7 +12,7 @@ import (
 
 func TestTwoSidecarsWithOneBrokerIDDoNotFight(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := newSharedStand(t)
 	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
 	first := s.couple("n1")
 	reg := first.registration()
@@ -81,7 +81,7 @@ func TestTwoSidecarsWithOneBrokerIDDoNotFight(t *testing.T) {
 // A volume was cloned: another sidecar and another server have the state of the first.
 func TestACopyOfAStateDirectoryServesNothing(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := newSharedStand(t)
 	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
 	first := s.couple("n1")
 	first.serves("/default/a")

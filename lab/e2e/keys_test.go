@@ -94,7 +94,7 @@ func TestARegistrationThatIsTakenAwayAmongPeersDrains(t *testing.T) {
 	for _, tt := range thefts {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := newStand(t)
+			s := newSharedStand(t)
 			s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
 			c, peer := s.couple("n1"), s.couple("n2")
 			before := c.registration()

@@ -40,5 +40,9 @@ func TestMain(m *testing.M) {
 	stop := standstill.Watch()
 	code := m.Run()
 	stop()
+	if err := endShared(code != 0); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
 	os.Exit(code)
 }

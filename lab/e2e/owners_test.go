@@ -25,7 +25,7 @@ func (n *node) topicState(topic string) harness.Topic {
 // over when the lock goes with the lease of a broker that died, not before and not later.
 func TestATopicOfTwoBrokersIsServedByTheOwnerOfItsLock(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newSharedStage(t)
 	const shared = "/default/shared"
 	flags := []string{"--ownership-locks", "on"}
 	n1 := s.add("n1", nodeOptions{Topics: []string{shared, "/default/one"}, Flags: flags})

@@ -40,7 +40,7 @@ var oftenAudited = []string{"--audit-interval", "200ms"}
 
 func TestAPauseHoldsTopicsAndOutlivesTheSidecar(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newSharedStage(t)
 	n1 := s.add("n1", nodeOptions{Flags: oftenAudited})
 	if out := n1.verb("resume"); !strings.Contains(out, "was not paused: nothing to resume") {
 		t.Errorf("resume without a pause: %s", out)
@@ -90,7 +90,7 @@ func TestAPauseThatRunsOutLetsRecoveryGoOn(t *testing.T) {
 
 func TestALossDuringAPauseIsFencedAndDecidedAfterIt(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newSharedStage(t)
 	s.add("n2", nodeOptions{})
 	n1 := s.add("n1", nodeOptions{})
 	n1.pause("1h")

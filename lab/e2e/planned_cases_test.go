@@ -60,7 +60,7 @@ func TestTwoThatLeaveAtOnceComeBackActive(t *testing.T) {
 
 func TestALeaveAfterWhichNobodyStopsTheBrokerIsTakenBack(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := newSharedStand(t)
 	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
 	peer, c := s.couple("n2"), s.couple("n1", "--leave-timeout", "2s", "--return-within", "2s")
 	epoch := c.registration().CreateRevision
@@ -125,7 +125,7 @@ func TestADrainThatIsLiftedWhileItIsAwayHoldsNobodyBack(t *testing.T) {
 
 func TestWhoLeftAndComesBackOnAnotherDiskIsDrained(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := newSharedStand(t)
 	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
 	peer, c := s.couple("n2"), s.couple("n1")
 	c.serves("/default/a")

@@ -52,7 +52,7 @@ func TestADrainDuringAPlannedRestartStays(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
-			s := newStand(t)
+			s := newSharedStand(t)
 			s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
 			peers := []*couple{s.couple("n2"), s.couple("n3")}
 			c := s.couple("n1")

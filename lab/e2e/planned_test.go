@@ -58,7 +58,7 @@ func TestARollingRestartNeedsNobody(t *testing.T) {
 	for name, restart := range ways {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newStand(t)
+			s := newSharedStand(t)
 			var fleet []*couple
 			for i := range 3 {
 				id := fmt.Sprintf("n%d", i+1)
@@ -113,7 +113,7 @@ func TestAPlannedRestartLiftsNoDrain(t *testing.T) {
 
 func TestWhoCrashesAfterAnEarlierPlannedStopIsNotExcusedByIt(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := newSharedStand(t)
 	peer, c := s.couple("n2"), s.couple("n1")
 	c.terminate()
 	c.run()

@@ -20,7 +20,7 @@ func TestAPowerCutThatEndsForEachHostAtAnotherSecondDrainsNobody(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
-			s := newStand(t)
+			s := newSharedStand(t)
 			topics := map[string]string{"n1": "/default/a", "n2": "/default/b", "n3": "/default/c"}
 			for id, topic := range topics {
 				s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), id, topic))

@@ -28,7 +28,7 @@ func (s *stand) write(name, text string) (path string) {
 
 func TestSettingsAreTakenUpByARealSidecarOnSIGHUPAndOverTheWebWithAPassword(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := newSharedStand(t)
 	file := s.write("holdfast.yaml", "audit-interval: 30s\n")
 	c := s.couple("n1", "--config", file, "--web-config-file", s.write("web.yaml", webUsers))
 	before := c.await("readiness", func(st harness.Status) bool { return st.Ready.OK })

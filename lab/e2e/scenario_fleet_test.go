@@ -124,7 +124,7 @@ func TestScenario4_FullClusterRestart(t *testing.T) {
 					t.Skip("one order is enough for the fast tests")
 				}
 				t.Parallel()
-				s := newStageOf(t, k)
+				s := newQuietStageOf(t, k)
 				nodes := s.fleet(nodeOptions{})
 				down := s.allDown(nodes)
 				for i, k := range order {
@@ -147,7 +147,7 @@ func TestScenario4_FullClusterRestart(t *testing.T) {
 		}
 		t.Run("all at once", func(t *testing.T) {
 			t.Parallel()
-			s := newStageOf(t, k)
+			s := newQuietStageOf(t, k)
 			nodes := s.fleet(nodeOptions{})
 			down := s.allDown(nodes)
 			for _, n := range nodes {
@@ -165,7 +165,7 @@ func TestScenario4_FullClusterRestart(t *testing.T) {
 
 func TestFullRestartWithLostStateDirs(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newSharedStage(t)
 	nodes := s.fleet(nodeOptions{})
 	down := s.allDown(nodes)
 	for i, n := range nodes {
@@ -185,7 +185,7 @@ func TestFullRestartWithLostStateDirs(t *testing.T) {
 // kinds of restart apart. That the cluster was never empty does.
 func TestRollingRestartIsNotAFullRestart(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newSharedStage(t)
 	nodes := s.fleet(nodeOptions{})
 	late := nodes[2]
 	from := s.revision()

@@ -11,7 +11,7 @@ import (
 
 func TestScenario3a_RestartWithinTTL(t *testing.T) {
 	eachKind(t, func(t *testing.T, k kind) {
-		s := newStageOf(t, k)
+		s := newQuietStageOf(t, k)
 		var topics []string
 		for i := range 20 {
 			topics = append(topics, fmt.Sprintf("/default/t%02d", i))
@@ -81,7 +81,7 @@ func TestScenario3b_RestartAfterTTL(t *testing.T) {
 		for name, sidecarToo := range map[string]bool{"sidecar stays up": false, "sidecar down as well": true} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				s := newStageOf(t, k)
+				s := newQuietStageOf(t, k)
 				peer := s.peer("n2")
 				n := s.add("n1", nodeOptions{})
 				from, killed := s.revision(), time.Now()
@@ -122,7 +122,7 @@ func TestScenario3b_RestartAfterTTL(t *testing.T) {
 
 func TestFirstBoot(t *testing.T) {
 	eachKind(t, func(t *testing.T, k kind) {
-		s := newStageOf(t, k)
+		s := newQuietStageOf(t, k)
 		from := s.revision()
 		n := s.prepare("n1", nodeOptions{})
 		s.must(n.sidecar.Start())
@@ -186,7 +186,7 @@ func TestFirstBoot(t *testing.T) {
 
 func TestJoin(t *testing.T) {
 	eachKind(t, func(t *testing.T, k kind) {
-		s := newStageOf(t, k)
+		s := newQuietStageOf(t, k)
 		s.add("n2", nodeOptions{})
 		from := s.revision()
 		n := s.prepare("n1", nodeOptions{Flags: []string{"--join"}})
@@ -219,7 +219,7 @@ func TestJoin(t *testing.T) {
 
 func TestOperatorDrainSurvivesRestart(t *testing.T) {
 	eachKind(t, func(t *testing.T, k kind) {
-		s := newStageOf(t, k)
+		s := newQuietStageOf(t, k)
 		s.peer("n2")
 		n := s.add("n1", nodeOptions{TTL: 10 * time.Second})
 		before, from := n.registration(), s.revision()

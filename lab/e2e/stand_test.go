@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -27,6 +28,7 @@ type stand struct {
 	etcd    *harness.Etcd
 	keys    harness.Keys
 	history *harness.History // of every key
+	flags   []string         // of each sidecar, for this etcd
 }
 
 func newStand(t *testing.T) *stand {
@@ -39,6 +41,17 @@ func newStandOn(t *testing.T, o harness.EtcdOptions) *stand {
 	s := &stand{T: t, ctx: t.Context(), lab: harness.ForTest(t)}
 	var err error
 	s.etcd, err = s.lab.StartEtcd(s.ctx, o)
+	s.ok(err)
+	s.watch()
+	return s
+}
+
+// newSharedStand is for tests that do nothing to etcd but read and write keys.
+func newSharedStand(t *testing.T) *stand {
+	t.Helper()
+	s := &stand{T: t, ctx: t.Context(), lab: harness.ForTest(t)}
+	var err error
+	s.etcd, s.flags, err = shareEtcd(s.lab)
 	s.ok(err)
 	s.watch()
 	return s
@@ -89,7 +102,7 @@ func (s *stand) broker(id string) *harness.NATS {
 func (s *stand) beside(n *harness.NATS, flags ...string) *couple {
 	s.Helper()
 	sc, err := s.lab.NewSidecar(harness.SidecarOptions{
-		Broker: n, Endpoints: []string{s.etcd.Endpoint()}, Flags: append(quickFlags(), flags...),
+		Broker: n, Endpoints: []string{s.etcd.Endpoint()}, Flags: slices.Concat(quickFlags(), s.flags, flags),
 	})
 	s.ok(err)
 	return &couple{Sidecar: sc, s: s, id: n.Name, nats: n}

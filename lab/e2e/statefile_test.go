@@ -18,7 +18,7 @@ import (
 
 func TestSidecarKilledAndBackWithinTheTTLGoesOnWithTheSameLease(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := newSharedStand(t)
 	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
 	c := s.couple("n1")
 	before, epoch := c.registration(), c.await("an epoch", func(st harness.Status) bool { return st.Epoch > 0 }).Epoch
@@ -47,7 +47,7 @@ func TestSidecarKilledAndBackWithinTheTTLGoesOnWithTheSameLease(t *testing.T) {
 
 func TestAStateFileThatCannotBeUnderstoodDrains(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := newSharedStand(t)
 	for _, tt := range []struct{ name, content, says string }{
 		{"garbage", "\x00\x01\x02 garbage", `is corrupt (invalid character '\x00' looking for beginning of value)`},
 		{"empty", "", "is corrupt (unexpected end of JSON input)"},
@@ -241,7 +241,7 @@ func smallDisk(t *testing.T, dir string) {
 
 func TestAFullDiskIsSaidAndTheSidecarGoesOn(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := newSharedStand(t)
 	c := s.beside(s.broker("n1"))
 	smallDisk(t, c.StateDir)
 	t.Cleanup(func() {

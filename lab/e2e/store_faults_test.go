@@ -359,7 +359,7 @@ func (n *node) topicsAre(want map[string]bool) {
 // A key that is overwritten by another incarnation is not fought for, and not served on.
 func TestARegistrationOverwrittenByAnotherFencesAndIsNotFoughtFor(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := newSharedStand(t)
 	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
 	c, peer := s.couple("n1", steady...), s.couple("n2", steady...)
 	before := c.registration()

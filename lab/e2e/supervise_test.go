@@ -95,7 +95,7 @@ func (c *couple) journal(kind string) string {
 
 func TestASupervisedBrokerIsStartedAgainHearsSignalsAndIsStoppedFirst(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := newSharedStand(t)
 	c := s.supervised("n1")
 	c.run()
 	s.ok(c.AwaitReady(s.ctx, bound))
@@ -156,7 +156,7 @@ func TestTheBrokerOfAKilledSidecarGoesOnAndIsTakenOver(t *testing.T) {
 
 func TestTheGuardStopsTheChildOfAFrozenSidecarWhichStartsItAgain(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := newSharedStand(t)
 	c := s.supervised("n1")
 	c.run()
 	s.ok(c.AwaitReady(s.ctx, bound))

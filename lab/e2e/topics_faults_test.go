@@ -33,7 +33,7 @@ func (c *couple) served(topics []string) (n int) {
 
 func TestAMassDeletionOfAssignmentsWaitsForAWord(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := newSharedStand(t)
 	all := topics(30)
 	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", all...))
 	c := s.couple("n1", steady...)
@@ -89,7 +89,7 @@ func TestAMassDeletionOfAssignmentsWaitsForAWord(t *testing.T) {
 
 func TestATopicThatCannotBeLoadedHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
-	s := newStand(t)
+	s := newSharedStand(t)
 	all := topics(300)
 	bad, good := all[100], append(append([]string{}, all[:100]...), all[101:]...)
 	n := s.broker("n1")
