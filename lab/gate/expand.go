@@ -138,10 +138,12 @@ func anchored(names []string) string {
 	return strings.Join(all, "|")
 }
 
-// unmatched are the patterns that no test that ran has.
+// unmatched are the patterns that no test has. The rows of a test that is skipped do not run.
 func (x expanded) unmatched(all []ended) (names []string) {
 	for _, p := range x.patterns {
-		if !slices.ContainsFunc(all, func(e ended) bool { return within(e.test, p) }) {
+		if !slices.ContainsFunc(all, func(e ended) bool {
+			return within(e.test, p) || e.action == "skip" && e.test != "" && within(p, e.test)
+		}) {
 			names = append(names, p)
 		}
 	}
