@@ -14,12 +14,13 @@ import (
 	"time"
 
 	"holdfast/internal/raced"
+	"holdfast/internal/testseed"
 )
 
 var (
 	schedules = flag.Int("schedules", 0, "how many schedules to run; 0: 150 with -short, else 1000")
 	brief     = flag.Bool("brief", false, "end at the first violation, without shrinking")
-	firstSeed = flag.Uint64("seed", 1, "the first seed")
+	firstSeed = flag.Uint64("seed", testseed.Value(), "the first seed")
 )
 
 // scratch is where state directories are kept: in memory if there is such a place, since

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,7 +17,7 @@ type expanded struct {
 }
 
 // expand replaces the names in a leg: @realtime are the packages, or the tests, of files named
-// *_realtime_test.go; @acceptance the tests of that suite; @seed the seed.
+// *_realtime_test.go; @acceptance the tests of that suite.
 func (r *runner) expand(l leg) (x expanded, err error) {
 	pkgs, tests, err := r.realTime()
 	if err != nil {
@@ -44,8 +43,6 @@ func (r *runner) expand(l leg) (x expanded, err error) {
 				return x, err
 			}
 			a = anchored(x.patterns)
-		case "@seed":
-			a = cmp.Or(os.Getenv(seedVariable), "1")
 		}
 		x.args = append(x.args, a)
 	}

@@ -98,9 +98,9 @@ var proofSteps = []step{
 	{name: "bench-scrape", legs: []leg{command(".", "make bench-scrape")}},
 	{name: "bench-many", legs: []leg{command("lab", "go run ./benchneighbours")}},
 	{name: "guard-load", legs: []leg{command("lab", "go run ./guardload")}},
-	{name: "schedules", legs: []leg{tests(".", "./agent/simulation", "", "-run TestNamed|TestNothing -schedules 10000 -timeout 40m")}},
-	{name: "fresh", legs: []leg{tests(".", "./agent/simulation", "", "-run TestNothing -schedules 10000 -seed @seed -timeout 40m")}},
-	{name: "mutate", legs: []leg{tests(".", "./agent/simulation", "", "-run TestEveryMutant -mutate . -timeout 40m")}},
+	{name: "schedules", legs: []leg{tests(".", "./agent/simulation", "", "-run TestNamed|TestNothing -timeout 40m -schedules 10000 -seed 1")}},
+	{name: "fresh", legs: []leg{tests(".", "./agent/simulation", "", "-run TestNothing -timeout 40m -schedules 10000")}},
+	{name: "mutate", legs: []leg{tests(".", "./agent/simulation", "", "-run TestEveryMutant -timeout 40m -mutate .")}},
 	{name: "fuzz", legs: []leg{command("lab", "go run ./fuzz -time 1m")}},
 	{name: "pulsar", needs: []need{{"mvn", "maven"}}, must: true, legs: []leg{tests("lab", "./pulsar", "", "-tags pulsar -timeout 30m")}},
 }
