@@ -62,8 +62,8 @@ func (c *Client) KeepAlive(ctx context.Context, id int64) (Renewal, error) {
 }
 
 // keepAlive is one stream for one question. The etcd client's KeepAliveOnce repeats
-// itself without a pause while it fails, and hides why. The stream ends by its context, not by
-// a half-close: etcd's grpc-proxy does not wait for an answer after that.
+// itself without a pause while it fails, and hides why. The stream is half-closed when the
+// answer is there: etcd's grpc-proxy does not wait for one after that.
 func (c *Client) keepAlive(ctx context.Context, id int64) (Renewal, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -76,6 +76,11 @@ func (c *Client) keepAlive(ctx context.Context, id int64) (Renewal, error) {
 	answer, err := stream.Recv()
 	if err != nil {
 		return Renewal{}, err
+	}
+	// Ended in order, it is no failed call in etcd's metrics. No longer than that is worth.
+	defer time.AfterFunc(100*time.Millisecond, cancel).Stop()
+	if stream.CloseSend() == nil {
+		_, _ = stream.Recv()
 	}
 	if answer.TTL <= 0 {
 		return Renewal{}, ErrLeaseNotFound
