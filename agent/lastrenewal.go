@@ -250,7 +250,7 @@ func (a *agent) noteRenewal() {
 // whether the cluster lived on. So is every broker of which no renewal is known, and one
 // whose registration was given up.
 // Whatever is known, a TTL after our own start the lease is over for any process that may
-// have had it.
+// have had it, and another TTL later for every process: it waits for its registration no longer.
 func (a *agent) noteFormer() {
 	if a.formerOver || a.everAttached || !a.wasRegistered() && !a.awaits.Load() {
 		return
@@ -258,7 +258,7 @@ func (a *agent) noteFormer() {
 	now := a.clock()
 	switch {
 	case a.awaits.Load(): // for long
-	case now.Sub(a.begun) >= a.cfg.LeaseTTL-a.cfg.LeaseDetachMargin && !a.formerReplaced():
+	case now.Sub(a.begun) >= a.cfg.LeaseTTL-a.cfg.LeaseDetachMargin+a.patience():
 	case !a.memory.Released && now < a.formerFencePoint():
 		return
 	case a.keeper.View().FailureStreak == 0 && !a.formerServes() && !a.suspended(recovery.ActRegister):
@@ -279,9 +279,11 @@ func (a *agent) formerServes() bool {
 	return a.served.Pid != 0 && !a.served.Gone()
 }
 
-// formerReplaced reports whether another process of the broker answers than the one that was
-// registered.
-func (a *agent) formerReplaced() bool {
-	who, _ := a.identity.get()
-	return who.Instance != "" && a.memory.Instance != "" && who.Instance != a.memory.Instance
+// patience is for how long another process of the broker than the one that was registered may
+// wait for its own registration.
+func (a *agent) patience() time.Duration {
+	if who, _ := a.identity.get(); who.Instance != "" && a.memory.Instance != "" && who.Instance != a.memory.Instance {
+		return a.cfg.LeaseTTL
+	}
+	return 0
 }

@@ -300,7 +300,7 @@ func TestABrokerLeftBehindIsFencedAtTheFencePointOfItsOwnLease(t *testing.T) {
 		{"not known, and it was never registered", 0, func(l *sidecarLife) { l.memory = memory{} }, never},
 		{"long ago, and etcd answers", time.Hour, func(l *sidecarLife) { l.away, l.process = false, 2 }, never},
 		{"not known, and the registration waits though etcd answers", 0, func(l *sidecarLife) { l.away, l.waits = false, true }, whole},
-		{"of another process of the broker, whose registration waits though etcd answers", time.Hour, func(l *sidecarLife) { l.away, l.waits, l.process = false, true, 2 }, never},
+		{"of another process of the broker, whose registration waits though etcd answers", time.Hour, func(l *sidecarLife) { l.away, l.waits, l.process = false, true, 2 }, whole + natsDefaults().Effective().LeaseTTL},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			past := func(l *sidecarLife) {
