@@ -9,6 +9,7 @@ import (
 // Plain is a text of others in one line that a terminal only shows: what is no graphic
 // character, such as a line break or an escape sequence, stands there as Go quotes it.
 func Plain(s string) string {
+	s = strings.ToValidUTF8(s, string(unicode.ReplacementChar))
 	if !strings.ContainsFunc(s, hidden) {
 		return s
 	}

@@ -3,6 +3,7 @@ package brokerapi
 import (
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // NameFlaw says why no broker can go by the name, whether it calls itself so or is given it;
@@ -13,7 +14,7 @@ func NameFlaw(name string) string {
 		return "holds a slash, which separates keys in etcd"
 	case strings.TrimSpace(name) != name:
 		return "starts or ends with a space"
-	case strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsGraphic(r) }):
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsGraphic(r) }):
 		return "holds a character that cannot be shown"
 	}
 	return ""
