@@ -31,6 +31,7 @@ type ended struct {
 	seconds float64
 	output  string
 	parent  bool // has subtests: counts only where none of them says more
+	halted  bool // a package whose process ended before its tests did
 }
 
 // failure is a test, a package or a step that failed.
@@ -62,7 +63,7 @@ func (t *tally) counts() string {
 // read takes a stream of go test -json in, keeps it, and prints failures whole and a line for
 // each package. It returns everything that ended, parts before the whole.
 func read(stream io.Reader, kept, out io.Writer) (all []ended, err error) {
-	output, build, parents := map[id]*strings.Builder{}, map[string]string{}, map[id]bool{}
+	output, build, parents, running := map[id]*strings.Builder{}, map[string]string{}, map[id]bool{}, map[id]bool{}
 	of := func(at id) *strings.Builder {
 		if output[at] == nil {
 			output[at] = &strings.Builder{}
@@ -84,6 +85,7 @@ func read(stream io.Reader, kept, out io.Writer) (all []ended, err error) {
 		at := id{e.Package, e.Test}
 		switch e.Action {
 		case "run":
+			running[at] = true
 			if cut := strings.LastIndexByte(e.Test, '/'); cut >= 0 {
 				parents[id{e.Package, e.Test[:cut]}] = true
 			}
@@ -94,12 +96,13 @@ func read(stream io.Reader, kept, out io.Writer) (all []ended, err error) {
 		case "pass", "fail", "skip":
 			o := ended{id: at, action: e.Action, seconds: e.Elapsed, output: build[e.FailedBuild] + of(at).String(), parent: parents[at]}
 			delete(output, at)
+			delete(running, at)
 			if e.Test == "" {
-				if e.Action == "fail" { // what the tests said in which the process ended
-					for other, b := range output {
-						if other.pkg == e.Package {
-							o.output += b.String()
-						}
+				for test := range running { // with what they said in which the process ended
+					if test.pkg == e.Package {
+						o.halted, o.action = true, "fail"
+						o.output += fmt.Sprintf("the process ended in %s\n%s", test.test, of(test))
+						delete(running, test)
 					}
 				}
 				fmt.Fprintf(out, "%-7s %-45s %6.1fs\n", e.Action, e.Package, e.Elapsed)
@@ -115,18 +118,18 @@ func read(stream io.Reader, kept, out io.Writer) (all []ended, err error) {
 	return all, err
 }
 
-// judge counts what ended. A test with parts counts only where it failed and none of them did;
-// a package only where it failed and no test of it did, or where its process ended in disorder.
+// judge counts what ended. A test with parts, or a package, counts only where it failed and
+// nothing in it did, or where it has something of its own to say that no second run excuses.
 func judge(all []ended) (t tally) {
 	below := map[id]bool{} // a failure was counted here or below
 	for _, e := range all {
 		switch {
 		case e.action == "fail" && e.test == "":
-			if !below[e.id] || disorder.MatchString(e.output) {
+			if !below[e.id] || e.halted || final.MatchString(e.output) {
 				t.failures = append(t.failures, failure{id: e.id, output: e.output})
 			}
 		case e.action == "fail":
-			if !below[e.id] {
+			if !below[e.id] || final.MatchString(e.output) {
 				t.failures = append(t.failures, failure{id: e.id, output: e.output})
 			}
 			for at := e.id; at.test != ""; {
@@ -140,8 +143,10 @@ func judge(all []ended) (t tally) {
 		case e.action == "skip":
 			t.skipped++
 		}
-		if m := saidFlaky.FindString(e.output); m != "" && e.action == "pass" {
-			t.flaky = append(t.flaky, e.id.String()+": "+m)
+		if e.action == "pass" {
+			for _, said := range saidFlaky.FindAllString(e.output, -1) {
+				t.flaky = append(t.flaky, e.id.String()+": "+said)
+			}
 		}
 	}
 	return t
@@ -149,7 +154,7 @@ func judge(all []ended) (t tally) {
 
 var (
 	// disorder is what a process prints that ends before its tests do, or a data race.
-	disorder = regexp.MustCompile(`(?m)WARNING: DATA RACE|^\s*(panic|fatal error): `)
+	disorder = regexp.MustCompile(`(?m)WARNING: DATA RACE|race detected|^\s*(panic|fatal error): `)
 	// final is what no second run excuses.
 	final = regexp.MustCompile(disorder.String() + `|VIOLATION`)
 	// saidFlaky is a test's own word that something failed once and not again.

@@ -53,6 +53,7 @@ func (r *runner) expand(l leg) (x expanded, err error) {
 func (r *runner) packages(l leg) (kept []string, err error) {
 	cmd := exec.Command("go", "list", l.pkgs)
 	cmd.Dir = filepath.Join(r.root, l.dir)
+	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("list packages: %w", err)
@@ -69,13 +70,14 @@ func (r *runner) packages(l leg) (kept []string, err error) {
 // realTime are the tests of the root module in files named *_realtime_test.go, and their packages.
 // A test of that name elsewhere would be left out with them: that is an error.
 func (r *runner) realTime() (pkgs, tests []string, err error) {
-	test := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	test := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
+	whole := regexp.MustCompile("^(" + realTimeRoot + ")$")
 	where := map[string]string{}
 	for _, pattern := range []string{"*_test.go", "*/*_test.go", "*/*/*_test.go"} {
 		files, _ := filepath.Glob(filepath.Join(r.root, pattern))
 		for _, f := range files {
 			rel, _ := filepath.Rel(r.root, filepath.Dir(f))
-			if strings.HasPrefix(rel, "lab") || strings.HasPrefix(rel, "dashboards") {
+			if strings.HasPrefix(rel, "lab") || strings.HasPrefix(rel, "dashboards") || whole.MatchString(rel) {
 				continue
 			}
 			b, err := os.ReadFile(f)
@@ -97,7 +99,7 @@ func (r *runner) realTime() (pkgs, tests []string, err error) {
 	}
 	slices.Sort(pkgs)
 	for _, name := range tests {
-		if f := where[name]; f != "" && !regexp.MustCompile(`^(`+realTimeRoot+`)$`).MatchString(strings.TrimPrefix(filepath.Dir(f), r.root+"/")) {
+		if f := where[name]; f != "" {
 			return nil, nil, fmt.Errorf("%s is a real-time test, and also in %s: rename one of them", name, f)
 		}
 	}

@@ -40,8 +40,9 @@ const (
 	// Packages of the root that need real time, sockets or processes as a whole. Elsewhere
 	// the tests that do are in files named *_realtime_test.go.
 	realTimeRoot = `agent/guard|agent/process|probes|cluster|brokerapi(/.*)?|standstill`
-	// Packages of the lab that need none of them.
-	fastLab = `./alerttest ./dashboards ./deploy/kubernetes ./deploy/systemd ./docs ./gate`
+	// Packages of the lab that are fast, and those of them that need none of it.
+	fastLab          = `./alerttest ./dashboards ./deploy/kubernetes ./deploy/systemd ./docs ./gate`
+	deterministicLab = `alerttest|dashboards|docs|gate`
 )
 
 var (
@@ -54,8 +55,8 @@ var (
 	oldNATS    = need{"nats-server", "nats-server"}
 )
 
-// gateSteps go from what fails fast to what takes long. Deterministic and real-time tests
-// never share a step, so that nothing computes where time counts.
+// gateSteps go from what fails fast to what takes long. Nothing computes beside the tests of
+// the steps realtime, acceptance, conformance and demo.
 var gateSteps = []step{
 	{name: "static", legs: []leg{command(".", "make lint")}},
 	{name: "deterministic", legs: []leg{tests(".", "./...", realTimeRoot, "-short -p 2 -skip @realtime")}},
@@ -87,17 +88,18 @@ var proofSteps = []step{
 	{name: "e2e", needs: append(append([]need{browser}, namespaces...), hungLeader...), legs: []leg{tests("lab", "./e2e ./dashboards", "", "-p 1 -parallel 4 -timeout 40m").with(shipped)}},
 	{name: "conformance", needs: []need{oldNATS}, legs: []leg{tests("lab", "./conformance", "", "-parallel 4")}},
 	{name: "lab", legs: []leg{tests("lab", "./...", "e2e|deploy/.*|pulsar|conformance|dashboards|alerttest", "-p 1")}},
+	{name: "root", legs: []leg{tests(".", "./...", "agent/simulation", "-p 1")}},
 	{name: "deploy", needs: docker, must: true, legs: []leg{tests("lab", "./deploy/...", "", "-p 1")}},
 	{name: "rules", needs: rules, legs: []leg{tests("lab", "./alerttest", "", "")}},
-	{name: "bench-heal", legs: []leg{command("lab", "go run ./benchheal")}},
-	{name: "bench-fence", legs: []leg{command("lab", "go run ./benchfence")}},
-	{name: "bench-idle", legs: []leg{command("lab", "go run ./benchidle -for 1m")}},
-	{name: "bench-load", legs: []leg{command("lab", "go run ./benchload")}},
-	{name: "bench-etcd", legs: []leg{command("lab", "go run ./benchetcd")}},
+	{name: "bench-heal", legs: []leg{command("lab", "go run ./benchheal").chance()}},
+	{name: "bench-fence", legs: []leg{command("lab", "go run ./benchfence").chance()}},
+	{name: "bench-idle", legs: []leg{command("lab", "go run ./benchidle -for 1m").chance()}},
+	{name: "bench-load", legs: []leg{command("lab", "go run ./benchload").chance()}},
+	{name: "bench-etcd", legs: []leg{command("lab", "go run ./benchetcd").chance()}},
 	{name: "bench-plan", legs: []leg{command(".", "make bench-plan")}},
 	{name: "bench-scrape", legs: []leg{command(".", "make bench-scrape")}},
-	{name: "bench-many", legs: []leg{command("lab", "go run ./benchneighbours")}},
-	{name: "guard-load", legs: []leg{command("lab", "go run ./guardload")}},
+	{name: "bench-many", legs: []leg{command("lab", "go run ./benchneighbours").chance()}},
+	{name: "guard-load", legs: []leg{command("lab", "go run ./guardload").chance()}},
 	{name: "schedules", legs: []leg{tests(".", "./agent/simulation", "", "-run TestNamed|TestNothing -timeout 40m -schedules 10000 -seed 1")}},
 	{name: "fresh", legs: []leg{tests(".", "./agent/simulation", "", "-run TestNothing -timeout 40m -schedules 10000")}},
 	{name: "mutate", legs: []leg{tests(".", "./agent/simulation", "", "-run TestEveryMutant -timeout 40m -mutate .")}},
