@@ -37,90 +37,102 @@ func (r *runner) step(s step) (t tally) {
 	}
 	kept, err := os.Create(r.file(s.name, "json"))
 	if err != nil {
-		return tally{failures: []failure{{id: id{pkg: s.name}, output: err.Error()}}}
+		return broken(s, err)
 	}
 	defer kept.Close()
 	var all []ended
 	for _, l := range s.legs {
-		now, ends := r.leg(s, l, kept)
+		if !l.test {
+			t.add(r.program(s, l))
+			continue
+		}
+		now, ends := r.tests(s, l, kept)
 		t.add(now)
 		all = append(all, ends...)
 	}
 	if err := r.keep(s, all); err != nil {
-		t.failures = append(t.failures, failure{id: id{pkg: s.name}, output: err.Error()})
+		t.add(broken(s, err))
 	}
 	fmt.Printf("%s: %s in %.0f s\n", s.name, t.counts(), time.Since(began).Seconds())
 	return t
 }
 
-// leg runs one leg, and once more, alone, what may have failed by chance.
-func (r *runner) leg(s step, l leg, kept io.Writer) (tally, []ended) {
-	broken := func(err error) tally {
-		return tally{failures: []failure{{id: id{pkg: s.name}, output: err.Error()}}}
+// broken is a step that failed in itself.
+func broken(s step, err error) tally {
+	return tally{failures: []failure{{id: id{pkg: s.name}, output: err.Error()}}}
+}
+
+// program runs a leg that is no test, and once more where its failure may be chance.
+func (r *runner) program(s step, l leg) tally {
+	said, err := r.run(l, l.args)
+	if err == nil {
+		return tally{}
 	}
-	if !l.test {
-		said, err := r.run(l, l.args)
-		if err == nil {
-			return tally{}, nil
+	if l.repeat && !final.MatchString(said) {
+		fmt.Printf("\n=== ALONE %s\n", s.name)
+		if _, err := r.run(l, l.args); err == nil {
+			return tally{flaky: []string{s.name + ": " + strings.Join(essence(said, 1), "")}}
 		}
-		if l.repeat && !final.MatchString(said) {
-			fmt.Printf("\n=== ALONE %s\n", s.name)
-			if _, err := r.run(l, l.args); err == nil {
-				return tally{flaky: []string{s.name + ": " + strings.Join(essence(said, 1), "")}}, nil
-			}
-		}
-		return tally{failures: []failure{{id: id{pkg: s.name}, output: said + err.Error(), repeat: commandLine(l, l.args)}}}, nil
 	}
+	return tally{failures: []failure{{id: id{pkg: s.name}, output: said + err.Error(), repeat: commandLine(l, l.args)}}}
+}
+
+// tests runs a leg of tests, and once more, alone, what may have failed by chance: all that
+// failed may, and is not much.
+func (r *runner) tests(s step, l leg, kept io.Writer) (tally, []ended) {
 	x, err := r.expand(l)
 	if err != nil {
-		return broken(err), nil
+		return broken(s, err), nil
 	}
-	all, err := r.test(l, slices.Concat(x.pkgs, x.args), kept)
+	args := slices.Concat(x.pkgs, x.args)
+	all, err := r.test(l, args, kept)
 	if err != nil {
-		return broken(err), all
+		return broken(s, err), all
 	}
 	t := judge(all)
 	if t.passed+t.skipped+len(t.failures) == 0 {
-		return broken(fmt.Errorf("no test ran: %s", commandLine(l, append(fields("go test"), slices.Concat(x.pkgs, x.args)...)))), all
-	}
-	for _, pattern := range x.unmatched(all) {
-		t.failures = append(t.failures, failure{id: id{pkg: s.name}, output: "no test is called " + pattern})
+		return broken(s, fmt.Errorf("no test ran: %s", commandLine(l, append(fields("go test"), args...)))), all
 	}
 	chance := len(t.failures) <= most
-	for i := range t.failures {
-		f := &t.failures[i]
+	for i, f := range t.failures {
 		if f.test != "" {
-			f.repeat = commandLine(l, append([]string{"go", "test"}, x.alone(f.id)...))
+			t.failures[i].repeat = commandLine(l, append(fields("go test"), x.alone(f.id)...))
 		}
-		chance = chance && r.mayBeChance(*f)
+		chance = chance && r.mayBeChance(f)
 	}
-	if !chance || len(t.failures) == 0 {
-		return t, all
+	if chance {
+		failed := t.failures
+		t.failures = nil
+		t.add(r.again(l, x, failed, kept))
 	}
-	failed := t.failures
-	t.failures = nil
-	seen := map[string]bool{}
+	for _, pattern := range x.unmatched(all) {
+		t.add(broken(s, fmt.Errorf("no test is called %s", pattern)))
+	}
+	return t, all
+}
+
+// again runs failed tests once more, each alone.
+func (r *runner) again(l leg, x expanded, failed []failure, kept io.Writer) (t tally) {
+	seen := map[string]bool{} // by rows of the same test
 	for _, f := range failed {
-		args := x.alone(f.id)
-		if seen[strings.Join(args, " ")] {
+		if seen[f.repeat] {
 			continue
 		}
-		seen[strings.Join(args, " ")] = true
+		seen[f.repeat] = true
 		fmt.Printf("\n=== ALONE %s\n", f.id)
-		ends, err := r.test(l, args, kept)
-		again := judge(ends)
-		switch {
-		case err != nil || again.passed == 0 && len(again.failures) == 0:
+		ends, err := r.test(l, x.alone(f.id), kept)
+		switch now := judge(ends); {
+		case err != nil || now.passed == 0 && len(now.failures) == 0: // it did not run
 			t.failures = append(t.failures, f)
-		case len(again.failures) > 0:
-			again.failures[0].repeat = f.repeat
-			t.failures = append(t.failures, again.failures...)
+		case len(now.failures) > 0:
+			now.failures[0].repeat = f.repeat
+			t.failures = append(t.failures, now.failures...)
 		default:
 			t.passed++
 			t.flaky = append(t.flaky, fmt.Sprintf("%s: %s", f.id, strings.Join(essence(f.output, 1), "")))
 		}
 	}
-	return t, all
+	return t
 }
 
 // mayBeChance says whether a failure is run once more.
