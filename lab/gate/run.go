@@ -168,7 +168,7 @@ func (r *runner) run(l leg, args []string) (string, error) {
 
 // test runs go test -json and reads what it says.
 func (r *runner) test(l leg, args []string, kept io.Writer) ([]ended, error) {
-	cmd := exec.Command("go", append([]string{"test", "-json", "-vet=off", "-count=1"}, args...)...)
+	cmd := exec.Command("go", append([]string{"test", "-json", "-vet=off", "-count=1", "-ldflags=-w"}, args...)...)
 	cmd.Dir, cmd.Env = filepath.Join(r.root, l.dir), append(os.Environ(), l.env...)
 	pipe, err := cmd.StdoutPipe()
 	if err != nil {

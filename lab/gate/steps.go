@@ -61,8 +61,8 @@ var gateSteps = []step{
 	{name: "static", legs: []leg{command(".", "make lint")}},
 	{name: "deterministic", legs: []leg{tests(".", "./...", realTimeRoot, "-short -p 2 -skip @realtime")}},
 	{name: "realtime", legs: []leg{
-		tests(".", "./agent/guard ./agent/process ./probes ./cluster ./brokerapi/... ./standstill", "", "-short -p 2"),
-		tests(".", "@realtime", "", "-short -p 1 -run @realtime"),
+		tests(".", "./agent/guard ./agent/process ./probes ./cluster ./brokerapi/... ./standstill", "", "-short -p 3"),
+		tests(".", "@realtime", "", "-short -p 2 -run @realtime"),
 	}},
 	{name: "schedules", legs: []leg{tests(".", "./agent/simulation", "", "-run TestNamed|TestNothing -schedules 2000")}},
 	{name: "lab", legs: []leg{
