@@ -42,7 +42,7 @@ demo: ## etcd, three NATS servers, three sidecars, and what goes wrong; ARGS=--s
 	@cd lab && go run ./demo $(ARGS)
 
 .PHONY: test
-test: ## the fast tests, which are three steps of the gate; at most five minutes on two cores
+test: ## the fast tests, which are three steps of the gate; three minutes on two cores, more the first time
 	@$(RUN) deterministic realtime lab
 
 .PHONY: gate
