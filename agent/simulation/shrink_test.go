@@ -27,7 +27,7 @@ func report(t *testing.T, s schedule, o outcome, dir string) (isRed bool) {
 	}
 	violated := fmt.Sprintf("%s\nviolated:\n  %s\nand in %d of %d more runs", s, strings.Join(o.Violations, "\n  "), fails, again)
 	if fails < red {
-		t.Logf("FLAKY: seed %d: %s\n%s\nwhat happened:\n%s", s.Seed, o.Violations[0], violated, strings.Join(o.Story, "\n"))
+		t.Logf("FLAKY: seed %d: %s\n%s\n%s", s.Seed, o.Violations[0], violated, strings.Join(o.Story, "\n"))
 		return false
 	}
 	small, traced := shrink(t, s, dir)

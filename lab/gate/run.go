@@ -53,7 +53,7 @@ func (r *runner) step(s step) (t tally) {
 	if err := r.keep(s, all); err != nil {
 		t.add(broken(s, err))
 	}
-	fmt.Printf("%s: %s in %.0f s\n", s.name, t.counts(), time.Since(began).Seconds())
+	fmt.Printf("%s: %s, %d flaky in %.0f s\n", s.name, t.counts(), len(t.flaky), time.Since(began).Seconds())
 	return t
 }
 
