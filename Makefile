@@ -172,3 +172,16 @@ grafana-library: ## install what one more test of the dashboards wants; needs no
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf bin lab/.bin
+
+# Lines of Go without blanks and comments. Test code are also packages that only tests import.
+.PHONY: weights
+weights: ## lines of code by room
+	@git ls-files '*.go' | while read f; do echo "$$(grep -cvE '^[[:space:]]*(//.*)?$$' "$$f") $$f"; done | awk ' \
+	{ n = split($$2, p, "/"); room = n > 1 ? p[1] : "verbs"; kind = "product"; \
+	  if (room == "agent" && n > 2) room = p[1] "/" p[2]; \
+	  if ($$2 ~ /_test\.go$$|\/(brokertest|memory|guardtest|simulation)\/|^(standstill|internal)\//) kind = "tests"; \
+	  if ($$2 ~ /\.pb\.go$$/) kind = "generated"; \
+	  if (room == "lab" || room == "dashboards") kind = room; \
+	  if (kind == "product") w[room] += $$1; sum[kind] += $$1 } \
+	END { for (r in w) printf "%-16s %7d\n", r, w[r] | "sort"; close("sort"); print ""; \
+	  for (k in sum) printf "%-16s %7d\n", k, sum[k] | "sort" }'
