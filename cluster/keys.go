@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 )
 
@@ -59,12 +58,6 @@ func (k Keys) Members() string { return k.prefix + "/cluster/members/" }
 
 // Member is the key of what the broker's last registration knew.
 func (k Keys) Member(id string) string { return k.Members() + id }
-
-// FleetLocks is the prefix of a fleet lock's places.
-func (k Keys) FleetLocks(l FleetLock) string { return k.prefix + "/cluster/locks/" + string(l) + "/" }
-
-// FleetLock is the key of a place, from 0.
-func (k Keys) FleetLock(l FleetLock, place int) string { return k.FleetLocks(l) + strconv.Itoa(place) }
 
 // TopicRecord is the key of the topic's own record.
 func (k Keys) TopicRecord(topic string) string { return k.prefix + "/topics" + topic }
