@@ -271,7 +271,6 @@ func (a *agent) serve(ctx context.Context) error {
 	a.viewer = a.newViewer()
 	a.work = a.newWork()
 	a.waker = a.newWaker(reg)
-	recovery.NewMoveMetrics(reg)
 	a.ownership = a.newOwnership(reg)
 	a.placer = a.newPlacer(reg)
 	a.registrar = a.newRegistrar()

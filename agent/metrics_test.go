@@ -82,7 +82,6 @@ func builtOn(t testing.TB, reg *prometheus.Registry, broker recovery.Broker) *ag
 	a.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{}, broker, stillBroker{}, quiet, reg)
 	a.steerer = recovery.NewSteerer(nil, 0, quiet, reg)
 	a.waker = a.newWaker(reg)
-	recovery.NewMoveMetrics(reg)
 	a.ownership = a.newOwnership(reg)
 	a.keeper = lease.NewKeeper(lease.Settings{Timing: c.Timing(), Clock: a.clock, Classify: classify, Classes: failureClasses()},
 		stillLine{}, stillLine{}, 0, quiet, reg)
@@ -159,8 +158,6 @@ var contracted = map[string][]string{
 	"datadir_watch_mode": {"events", "rescan"}, "datadir_watch_overflows_total": nil,
 	"agent_loop_last_run_timestamp_seconds": nil, "agent_suspensions_total": nil, "ill_together": nil,
 	"config_last_reload_successful": nil, "config_last_reload_success_timestamp_seconds": nil,
-	"moves_total":                 {"ok", "error", "refused", "abandoned"},
-	"move_phase_duration_seconds": {"validate", "quiesce", "commit", "seal", "handover", "resume", "delete"},
 }
 
 // The list is complete both ways: who adds a metric adds it there.

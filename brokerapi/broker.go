@@ -184,26 +184,6 @@ type PeerLister interface {
 	Peers(ctx context.Context) ([]Peer, error)
 }
 
-// Sealed is where a topic ended when it was sealed.
-type Sealed struct {
-	Empty      bool   // there never was a message; LastOffset says nothing
-	LastOffset uint64 // of the last message that was committed
-}
-
-// Mover does the broker's part of moving a topic to another broker. Every step may be
-// repeated. They come after Quiesce, in this order: Commit and Seal here, Resume at the
-// new owner, Delete here.
-type Mover interface {
-	// Commit makes the consumers' positions durable and pauses the consumers.
-	Commit(ctx context.Context, topic string) error
-	// Seal flushes the topic and lets nothing be appended until Resume.
-	Seal(ctx context.Context, topic string) (Sealed, error)
-	// Resume serves the topic from where it was sealed. It refuses what does not fit.
-	Resume(ctx context.Context, topic string, from Sealed) error
-	// Delete removes the data that was left here. It refuses a topic that is not sealed.
-	Delete(ctx context.Context, topic string) error
-}
-
 // Capabilities are data, so that they can be printed and tested.
 type Capabilities struct {
 	Quiesce    bool // Quiescer
@@ -221,7 +201,6 @@ type Capabilities struct {
 	Steer bool // Steerer
 	End   bool // Ender
 	View  bool // Viewer
-	Move  bool // Mover
 	Peers bool // PeerLister
 	Work  bool // Worker
 	Owner bool // OwnerTeller
@@ -258,7 +237,7 @@ func present(list ...named) (names []string) {
 // Can names what can be asked of the broker, in a fixed order.
 func (c Capabilities) Can() []string {
 	return present(named{c.Quiesce, "quiesce"}, named{c.Unload, "unload"}, named{c.HeldWatch, "held-watch"},
-		named{c.Steer, "steer"}, named{c.End, "end"}, named{c.View, "view"}, named{c.Move, "move"},
+		named{c.Steer, "steer"}, named{c.End, "end"}, named{c.View, "view"},
 		named{c.Peers, "peers"}, named{c.Work, "work"}, named{c.Owner, "owner"})
 }
 

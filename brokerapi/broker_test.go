@@ -24,7 +24,7 @@ func TestCapabilitiesReadAsASentence(t *testing.T) {
 		want string
 	}{
 		{"none", Capabilities{}, "can: only serve"},
-		{"what it can", Capabilities{Quiesce: true, Move: true}, "can: quiesce, move"},
+		{"what it can", Capabilities{Quiesce: true, Steer: true}, "can: quiesce, steer"},
 		{"how it is", Capabilities{LocalData: true}, "can: only serve; has: local-data"},
 		{"both", Capabilities{Unload: true, View: true, MustStop: true, Overlooks: true}, "can: unload, view; has: must-stop, overlooks-old-keys"},
 	} {

@@ -129,10 +129,6 @@ func topics(b *board) {
 		each(grown("holdfast_acquire_retry_window_exhausted_total"), "window exhausted"),
 		each(grown("holdfast_ownership_conflicts_total"), "conflict"),
 		each(grown("holdfast_placements_total", "direction"), "{{direction}}")))
-	b.put(8, 8, ends(bars(about{"Moves", "none", "Topics moved to another broker, by result. A move that failed may be repeated: every step is idempotent."},
-		each(grown("holdfast_moves_total", "result"), "{{result}}")), results))
-	b.put(8, 8, lines(about{"Phases of a move", "s", "The slowest 1 % of each phase; empty while nothing is moved. Between quiesce and resume producers are turned away."},
-		each(quantile(0.99, "holdfast_move_phase_duration_seconds", "phase"), "{{phase}}")))
 	b.put(8, 8, bars(about{"Asked of the broker", "none", "Times that the broker was told a mode, was asked for its topics, or had an overlooked topic put before it again, by result."},
 		each(grown("holdfast_broker_steers_total", "mode", "result"), "{{mode}}: {{result}}"),
 		each(grown("holdfast_topic_listings_total", "result"), "listing: {{result}}"),

@@ -20,7 +20,7 @@ func TestTheSuiteCanBePassed(t *testing.T) {
 		t.Skip("a test of the suite alone, which the drivers go through with real servers")
 	}
 	for name, can := range map[string]brokerapi.Capabilities{
-		"by a broker that can do all":                  {Quiesce: true, Unload: true, StableName: true, LocalData: true, Steer: true, End: true, View: true, Move: true, Registers: true},
+		"by a broker that can do all":                  {Quiesce: true, Unload: true, StableName: true, LocalData: true, Steer: true, End: true, View: true, Registers: true},
 		"by a broker that can do no more than serve":   {StableName: true, LocalData: true},
 		"by a broker that is named by its instance":    {Registers: true, NamedByInstance: true, Unload: true},
 		"by a broker whose cluster assigns the topics": {Assigns: true, Unload: true, Steer: true, Peers: true},
@@ -39,11 +39,10 @@ var errBusy = errors.New("not here, try again")
 
 // held is one topic of the fake.
 type held struct {
-	messages               []string
-	read                   map[string]int
-	loaded, parked, sealed bool
-	theirs                 bool
-	believed               bool
+	messages       []string
+	loaded, parked bool
+	theirs         bool
+	believed       bool
 }
 
 // fake is a broker and its server in one.
@@ -63,7 +62,7 @@ func (f *fake) wake() { f.thawed = make(chan struct{}); close(f.thawed); f.life+
 
 func (f *fake) topic(name string) *held {
 	if f.topics[name] == nil {
-		f.topics[name] = &held{read: map[string]int{}}
+		f.topics[name] = &held{}
 	}
 	return f.topics[name]
 }
@@ -109,18 +108,6 @@ func (f *fake) Count(topic string) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.topic(topic).messages), nil
-}
-
-func (f *fake) Consume(topic, subscription string, n int) ([]string, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	h := f.topic(topic)
-	from := h.read[subscription]
-	if from+n > len(h.messages) {
-		return nil, fmt.Errorf("%d of %d messages are left", len(h.messages)-from, n)
-	}
-	h.read[subscription] += n
-	return h.messages[from : from+n], nil
 }
 
 func (f *fake) AddForeign(*testing.T) func() error { return func() error { return nil } }
@@ -188,9 +175,6 @@ func (d *driver) Load(ctx context.Context, topic string, _ []byte) error {
 		if h.theirs {
 			return fmt.Errorf("load %s: %w", topic, brokerapi.ErrElsewhere)
 		}
-		if h.sealed {
-			return errors.New("sealed")
-		}
 		h.loaded, h.parked = true, false
 		return nil
 	})
@@ -240,40 +224,6 @@ func (d *driver) Believed(ctx context.Context) (topics []string, err error) {
 		return nil
 	})
 	return topics, err
-}
-func (d *driver) Commit(ctx context.Context, _ string) error {
-	return d.ask(ctx, func() error { return nil })
-}
-func (d *driver) Seal(ctx context.Context, topic string) (end brokerapi.Sealed, err error) {
-	err = d.ask(ctx, func() error {
-		h := d.topic(topic)
-		h.sealed, h.parked = true, true
-		if end.Empty = len(h.messages) == 0; !end.Empty {
-			end.LastOffset = uint64(len(h.messages) - 1)
-		}
-		return nil
-	})
-	return end, err
-}
-func (d *driver) Resume(ctx context.Context, topic string, from brokerapi.Sealed) error {
-	return d.ask(ctx, func() error {
-		h := d.topic(topic)
-		if n := len(h.messages); from.Empty != (n == 0) || !from.Empty && from.LastOffset != uint64(n-1) {
-			return errors.New("does not fit")
-		}
-		h.sealed, h.parked, h.loaded = false, false, true
-		return nil
-	})
-}
-func (d *driver) Delete(ctx context.Context, topic string) error {
-	return d.ask(ctx, func() error {
-		h := d.topics[topic]
-		if h != nil && !h.sealed {
-			return errors.New("not sealed")
-		}
-		delete(d.topics, topic)
-		return nil
-	})
 }
 func (d *driver) Capabilities() brokerapi.Capabilities { return d.can }
 func (d *driver) Close() error                         { d.end(); return nil }

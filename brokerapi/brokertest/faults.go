@@ -130,15 +130,8 @@ func heavyBounded(t *testing.T, h Harness) {
 	if b.Capabilities().End {
 		calls["end"] = hook[brokerapi.Ender](t, "end", b).End
 	}
-	if b.Capabilities().Move {
-		m := hook[brokerapi.Mover](t, "move", b)
-		calls["commit"] = func(ctx context.Context) error { return m.Commit(ctx, topic) }
-		calls["seal"] = func(ctx context.Context) error { _, err := m.Seal(ctx, topic); return err }
-		calls["resume"] = func(ctx context.Context) error { return m.Resume(ctx, topic, brokerapi.Sealed{}) }
-		calls["delete"] = func(ctx context.Context) error { return m.Delete(ctx, topic) }
-	}
 	if len(calls) == 0 {
-		t.Skip("not one of this broker's capabilities: steer, end, move")
+		t.Skip("not one of this broker's capabilities: steer, end")
 	}
 	load(t, s, b, topic, nil)
 	refusedWhenEnded(t, calls)

@@ -40,13 +40,6 @@ type Blinder interface {
 	Reassign(t *testing.T, topic string)
 }
 
-// Consumer is for brokerapi.Mover.
-type Consumer interface {
-	// Consume takes and acknowledges the next n messages as a durable subscription, which
-	// it makes at the topic's begin if there is none, and returns their data.
-	Consume(topic, subscription string, n int) ([]string, error)
-}
-
 // Neighbour is a Server of brokers that have a cluster of their own.
 type Neighbour interface {
 	// GiveAway makes another broker of the same cluster serve the topic.

@@ -46,11 +46,6 @@ func Run(t *testing.T, h Harness) {
 		{"ItBelievesWhatItWasTold", believes},
 		{"ABrokerWhoseWatchesDiedBelievesTheOld", believesTheOld},
 		{"ItTellsWhoOwnsATopicAndChangesNothing", tellsOwners},
-		{"AMovedTopicKeepsItsMessagesAndPositions", moves},
-		{"AnEmptyTopicIsSealedAsEmpty", sealsEmpty},
-		{"ASealOutlivesARestart", sealLasts},
-		{"OnlyASealedTopicIsDeleted", deletesSealed},
-		{"ResumeRefusesWhatDoesNotFit", resumeRefuses},
 		{"CallsEndWithTheirContextWhenFrozen", boundedWhenFrozen},
 		{"StepsThatChangeMuchEndWithTheirContextToo", heavyBounded},
 		{"CloseEndsCallsInFlight", closeEndsCalls},
@@ -68,7 +63,6 @@ func capabilitiesAreImplemented(t *testing.T, h Harness) {
 	_, steerer := b.(brokerapi.Steerer)
 	_, ender := b.(brokerapi.Ender)
 	_, viewer := b.(brokerapi.Viewer)
-	_, mover := b.(brokerapi.Mover)
 	_, lister := b.(brokerapi.PeerLister)
 	_, worker := b.(brokerapi.Worker)
 	_, teller := b.(brokerapi.OwnerTeller)
@@ -82,7 +76,6 @@ func capabilitiesAreImplemented(t *testing.T, h Harness) {
 		{"steer", has.Steer, steerer},
 		{"end", has.End, ender},
 		{"view", has.View, viewer},
-		{"move", has.Move, mover},
 		{"peers", has.Peers, lister},
 		{"work", has.Work, worker},
 		{"owner", has.Owner, teller},
@@ -95,7 +88,6 @@ func capabilitiesAreImplemented(t *testing.T, h Harness) {
 		said, without bool
 		what          string
 	}{
-		{has.Move, !has.Quiesce, "move begins with quiesce, which is missing"},
 		{has.NamedByInstance, !has.Registers, "named-by-instance is about a registration of its own, and registers-itself is missing"},
 		{has.NamedByInstance, has.StableName, "named-by-instance and stable-name exclude each other"},
 		{has.Peers, !has.Assigns || has.Registers, "peers is for brokers whose own cluster keeps their registration, which is one that assigns-topics and does not register itself elsewhere"},

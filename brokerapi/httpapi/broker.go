@@ -70,7 +70,6 @@ var (
 	_ brokerapi.LossWatcher = (*Broker)(nil)
 	_ brokerapi.Steerer     = (*Broker)(nil)
 	_ brokerapi.Ender       = (*Broker)(nil)
-	_ brokerapi.Mover       = (*Broker)(nil)
 )
 
 // New checks the settings and, with held-watch, starts to connect; it does not wait for

@@ -27,7 +27,6 @@ var capabilities = []capability{
 	{"must-stop", true, false, func(c *brokerapi.Capabilities) *bool { return &c.MustStop }},
 	{"steer", false, true, func(c *brokerapi.Capabilities) *bool { return &c.Steer }},
 	{"end", false, true, func(c *brokerapi.Capabilities) *bool { return &c.End }},
-	{"move", false, true, func(c *brokerapi.Capabilities) *bool { return &c.Move }},
 }
 
 // CapabilityNames are those that a broker can have here, in a fixed order.
@@ -65,9 +64,6 @@ func parseCapabilities(names []string) (brokerapi.Capabilities, error) {
 		}
 		*capabilities[at].field(&can) = true
 	}
-	if can.Move && !can.Quiesce {
-		return can, fmt.Errorf("move begins with quiesce: add quiesce, or leave out move")
-	}
 	return can, nil
 }
 
@@ -88,9 +84,6 @@ func disagreement(set brokerapi.Capabilities, said []string) error {
 			continue
 		}
 		agreed = append(agreed, c.name)
-	}
-	if !slices.Contains(agreed, "quiesce") { // which takes move with it
-		agreed = slices.DeleteFunc(agreed, func(name string) bool { return name == "move" })
 	}
 	remedy := "start the broker with more of the contract"
 	if len(agreed) > 0 {

@@ -151,8 +151,8 @@ func TestAnEntryThatCannotBeReadVoidsNoOther(t *testing.T) {
 		{"such a one that is not served", `{"name":"orders","state":"quiesced"}`, nil, nil, nil},
 		{"a state of another form", `{"name":"/a/b","state":"asleep"}`, []string{"/a/b"}, nil, nil},
 		{"not there", `{"name":"/a/b","state":"absent"}`, nil, nil, nil},
-		{"twice, once served", `{"name":"/a/b","state":"serving"},{"name":"/a/b","state":"sealed"}`, []string{"/a/b"}, nil, nil},
-		{"twice, never served", `{"name":"/a/b","state":"quiesced"},{"name":"/a/b","state":"sealed"}`, nil, []string{"/a/b"}, nil},
+		{"twice, once served", `{"name":"/a/b","state":"serving"},{"name":"/a/b","state":"quiesced"}`, []string{"/a/b"}, nil, nil},
+		{"twice, never served", `{"name":"/a/b","state":"quiesced"},{"name":"/a/b","state":"quiesced"}`, nil, []string{"/a/b"}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			url := answers(t, map[string]string{"GET /topics": `{"topics":[` + c.topics + `,{"name":"/a/good","state":"serving"}]}`})
@@ -181,30 +181,22 @@ func TestAListingOfHugeNamesEndsBeforeTheMemoryDoes(t *testing.T) {
 }
 
 func TestAnAnswerThatSaysSomethingElseIsAnError(t *testing.T) {
-	can := Config{Capabilities: []string{"quiesce", "move", "steer", "unload"}}
+	can := Config{Capabilities: []string{"quiesce", "steer", "unload"}}
 	for _, c := range []struct {
 		name, body, want string
 		call             func(context.Context, *Broker) error
 	}{
 		{"load", `{"state":"quiesced"}`, `load /a/b: --broker-admin `, func(ctx context.Context, b *Broker) error { return b.Load(ctx, "/a/b", nil) }},
-		{"quiesce", `{"state":"serving"}`, `the state is "serving", want one of ["quiesced" "sealed" "absent"]`, func(ctx context.Context, b *Broker) error { return b.Quiesce(ctx, "/a/b") }},
+		{"quiesce", `{"state":"serving"}`, `the state is "serving", want one of ["quiesced" "absent"]`, func(ctx context.Context, b *Broker) error { return b.Quiesce(ctx, "/a/b") }},
 		{"unload", `{"state":"quiesced"}`, `want one of ["absent"]`, func(ctx context.Context, b *Broker) error { return b.Unload(ctx, "/a/b") }},
-		{"delete", `{}`, `the state is "", want one of ["absent"]`, func(ctx context.Context, b *Broker) error { return b.Delete(ctx, "/a/b") }},
 		{"mode", `{"mode":"active"}`, `want mode "drained"`, func(ctx context.Context, b *Broker) error { return b.Steer(ctx, brokerapi.Drained, "") }},
 		{"mode on its way", `202 application/json {"mode":"drained"}`, `steer to drained: the broker is still on its way: ask again`, func(ctx context.Context, b *Broker) error { return b.Steer(ctx, brokerapi.Drained, "") }},
 		{"elsewhere", `409 application/json {"error":{"code":"elsewhere","message":"at n2"}}`, `409 Conflict: elsewhere: at n2`, func(ctx context.Context, b *Broker) error { return b.Load(ctx, "/a/b", nil) }},
 		{"not the contract's error", `409 application/json {"error":"elsewhere"}`, `answered 409 Conflict: "{\"error\":\"elsewhere\"}"`, func(ctx context.Context, b *Broker) error { return b.Load(ctx, "/a/b", nil) }},
-		{"end is missing", `{}`, `seal /a/b: --broker-admin `, seal},
-		{"empty with an end", `{"empty":true,"last_offset":"0"}`, `an empty topic has no last_offset`, seal},
-		{"not empty without an end", `{"empty":false}`, `last_offset: a field that the contract asks for is missing`, seal},
-		{"a number that would be rounded", `{"empty":false,"last_offset":9007199254740993}`, `cannot unmarshal number`, seal},
-		{"an end below zero", `{"empty":false,"last_offset":"-1"}`, `last_offset "-1" is not a number in decimal digits`, seal},
-		{"an end with a sign", `{"empty":false,"last_offset":"+1"}`, `last_offset "+1" is not a number in decimal digits`, seal},
-		{"an end too large", `{"empty":false,"last_offset":"18446744073709551616"}`, `is not a number in decimal digits`, seal},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			all := map[string]string{"PUT /mode": c.body}
-			for _, verb := range []string{"load", "quiesce", "unload", "delete", "seal"} {
+			for _, verb := range []string{"load", "quiesce", "unload"} {
 				all["POST /topics/"+verb] = c.body
 			}
 			can.AdminURL = answers(t, all)
@@ -218,8 +210,6 @@ func TestAnAnswerThatSaysSomethingElseIsAnError(t *testing.T) {
 		})
 	}
 }
-
-func seal(ctx context.Context, b *Broker) error { _, err := b.Seal(ctx, "/a/b"); return err }
 
 func TestWhatCannotBeSentIsRefusedHere(t *testing.T) {
 	b := opened(t, Config{AdminURL: "http://127.0.0.1:1", KeyPrefix: "/p", Capabilities: []string{"quiesce"}})
@@ -364,7 +354,7 @@ func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 	}{
 		{"no address", Config{}, "--broker-admin is empty: want http://host:port"},
 		{"unknown capability", Config{AdminURL: "http://a", Capabilities: []string{"fly"}},
-			`--http-capabilities "fly": no capability is called "fly": known are quiesce, unload, held-watch, stable-name, local-data, must-stop, steer, end, move`},
+			`--http-capabilities "fly": no capability is called "fly": known are quiesce, unload, held-watch, stable-name, local-data, must-stop, steer, end`},
 		{"no token", Config{AdminURL: "http://a", TokenFile: missing}, "--broker-token-file: open " + missing + ": no such file or directory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -29,7 +29,6 @@ type State string
 const (
 	Serving  State = "serving"
 	Quiesced State = "quiesced"
-	Sealed   State = "sealed"
 	Absent   State = "absent"
 )
 
@@ -61,8 +60,8 @@ func readEntry(raw json.RawMessage) (e entry, ok bool) {
 	return e, err == nil
 }
 
-// Topics implements brokerapi.Broker. A sealed topic is among the quiesced ones. In doubt a
-// topic counts as served: one of another state, and one that is listed twice, served once.
+// Topics implements brokerapi.Broker. In doubt a topic counts as
+// served: one of another state, and one that is listed twice, served once.
 func (b *Broker) Topics(ctx context.Context) (brokerapi.Held, error) {
 	served, odd := map[string]bool{}, map[string]bool{} // by name: it is served
 	after, names := "", 0
@@ -87,7 +86,7 @@ func (b *Broker) Topics(ctx context.Context) (brokerapi.Held, error) {
 			if !ok || t.State == Absent {
 				list = odd
 			}
-			list[t.Name] = list[t.Name] || t.State != Quiesced && t.State != Sealed && t.State != Absent
+			list[t.Name] = list[t.Name] || t.State != Quiesced && t.State != Absent
 		}
 		all := len(served) + len(odd)
 		switch {
@@ -123,7 +122,6 @@ func heldOf(served, odd map[string]bool) brokerapi.Held {
 type topicRequest struct {
 	Topic  string          `json:"topic"`
 	Record json.RawMessage `json:"record,omitempty"` // load
-	From   *sealedBody     `json:"from,omitempty"`   // resume
 }
 
 // stateBody is what most calls about a topic answer.
@@ -139,9 +137,9 @@ func (b *Broker) Load(ctx context.Context, topic string, record []byte) error {
 	return b.change(ctx, "load", topicRequest{Topic: topic, Record: record}, Serving)
 }
 
-// Quiesce implements brokerapi.Quiescer. A sealed topic stays sealed.
+// Quiesce implements brokerapi.Quiescer.
 func (b *Broker) Quiesce(ctx context.Context, topic string) error {
-	return b.change(ctx, "quiesce", topicRequest{Topic: topic}, Quiesced, Sealed, Absent)
+	return b.change(ctx, "quiesce", topicRequest{Topic: topic}, Quiesced, Absent)
 }
 
 // Unload implements brokerapi.Unloader.

@@ -187,7 +187,7 @@ func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
 		}
 	}
 
-	w, url := witnessed(t, reference.Options{SharedDir: t.TempDir()})
+	w, url := witnessed(t, reference.Options{})
 	b := openHTTP(t, httpapi.Config{AdminURL: url})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // for some 1,300 calls
 	defer cancel()
@@ -202,23 +202,8 @@ func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
 	if fine(err); len(held.Serving) != 1201 {
 		t.Errorf("%d topics", len(held.Serving))
 	}
-	_, err = b.Seal(ctx, "/default/orders")
-	refused("not_quiesced", err)
-	refused("not_quiesced", b.Commit(ctx, "/default/orders"))
 	fine(b.Quiesce(ctx, "/default/orders"))
-	refused("not_sealed", b.Delete(ctx, "/default/orders"))
-	fine(b.Commit(ctx, "/default/orders"))
-	end, err := b.Seal(ctx, "/default/orders")
-	fine(err)
-	refused("sealed", b.Load(ctx, "/default/orders", nil))
-	refused("does_not_fit", b.Resume(ctx, "/default/orders", brokerapi.Sealed{LastOffset: 7}))
-	fine(b.Resume(ctx, "/default/orders", end))
 	fine(b.Unload(ctx, "/default/orders"))
-	refused("not_found", b.Commit(ctx, "/default/nowhere"))
-	_, err = b.Seal(ctx, "/default/nowhere")
-	refused("not_found", err)
-	refused("not_found", b.Resume(ctx, "/default/nowhere", brokerapi.Sealed{LastOffset: 7}))
-	fine(b.Delete(ctx, "/default/nowhere"))
 	fine(b.Steer(ctx, brokerapi.Drained, "test"))
 	refused("drained", b.Load(ctx, "/default/orders", nil))
 	fine(b.Steer(ctx, brokerapi.Active, ""))
@@ -280,12 +265,10 @@ func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
 	note(w)
 
 	w, url = witnessed(t, reference.Options{Capabilities: []string{}})
-	all := openHTTP(t, httpapi.Config{AdminURL: url, Capabilities: []string{"quiesce", "unload", "steer", "end", "move"}})
+	all := openHTTP(t, httpapi.Config{AdminURL: url, Capabilities: []string{"quiesce", "unload", "steer", "end"}})
 	for name, call := range map[string]func(context.Context, string) error{
-		"quiesce": all.Quiesce, "unload": all.Unload, "commit": all.Commit, "delete": all.Delete,
-		"seal":   func(ctx context.Context, topic string) error { _, err := all.Seal(ctx, topic); return err },
-		"resume": func(ctx context.Context, topic string) error { return all.Resume(ctx, topic, brokerapi.Sealed{}) },
-		"steer":  func(ctx context.Context, _ string) error { return all.Steer(ctx, brokerapi.Active, "") },
+		"quiesce": all.Quiesce, "unload": all.Unload,
+		"steer": func(ctx context.Context, _ string) error { return all.Steer(ctx, brokerapi.Active, "") },
 	} {
 		if err := call(ctx, "/a/b"); err == nil || !strings.Contains(err.Error(), "501 Not Implemented: not_implemented: ") {
 			t.Errorf("%s: %v", name, err)
@@ -298,23 +281,14 @@ func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
 	dir := t.TempDir()
 	w, url = witnessed(t, reference.Options{Dir: filepath.Join(dir, "data")})
 	b = openHTTP(t, httpapi.Config{AdminURL: url})
-	for _, topic := range []string{"/a/served", "/a/quiet", "/a/sealed"} {
+	for _, topic := range []string{"/a/served"} {
 		fine(b.Load(ctx, topic, nil))
 	}
-	fine(b.Quiesce(ctx, "/a/quiet"))
-	fine(b.Quiesce(ctx, "/a/sealed"))
-	_, err = b.Seal(ctx, "/a/sealed")
-	fine(err)
 	fine(os.RemoveAll(filepath.Join(dir, "data")))
 	fine(os.WriteFile(filepath.Join(dir, "data"), nil, 0o600)) // nothing can be written below it
 	refused("internal", b.Load(ctx, "/a/new", nil))
 	refused("internal", b.Quiesce(ctx, "/a/served"))
 	refused("internal", b.Unload(ctx, "/a/served"))
-	refused("internal", b.Commit(ctx, "/a/quiet"))
-	_, err = b.Seal(ctx, "/a/quiet")
-	refused("internal", err)
-	refused("internal", b.Resume(ctx, "/a/sealed", brokerapi.Sealed{Empty: true}))
-	refused("internal", b.Delete(ctx, "/a/sealed"))
 	refused("internal", b.Steer(ctx, brokerapi.Drained, ""))
 	refused("unavailable", b.Health(ctx))
 	note(w)
@@ -350,18 +324,9 @@ func TestTheDriverUnderstandsEveryAnswerOfTheContract(t *testing.T) {
 		"loadTopic":    func(ctx context.Context, b *httpapi.Broker) error { return b.Load(ctx, "/default/orders", nil) },
 		"quiesceTopic": func(ctx context.Context, b *httpapi.Broker) error { return b.Quiesce(ctx, "/default/orders") },
 		"unloadTopic":  func(ctx context.Context, b *httpapi.Broker) error { return b.Unload(ctx, "/default/orders") },
-		"commitTopic":  func(ctx context.Context, b *httpapi.Broker) error { return b.Commit(ctx, "/default/orders") },
-		"sealTopic": func(ctx context.Context, b *httpapi.Broker) error {
-			_, err := b.Seal(ctx, "/default/orders")
-			return err
-		},
-		"resumeTopic": func(ctx context.Context, b *httpapi.Broker) error {
-			return b.Resume(ctx, "/default/orders", brokerapi.Sealed{})
-		},
-		"deleteTopic": func(ctx context.Context, b *httpapi.Broker) error { return b.Delete(ctx, "/default/orders") },
-		"putMode":     func(ctx context.Context, b *httpapi.Broker) error { return b.Steer(ctx, brokerapi.Drained, "test") },
-		"stopBroker":  func(ctx context.Context, b *httpapi.Broker) error { return b.End(ctx) },
-		"getAlive":    func(ctx context.Context, b *httpapi.Broker) error { return b.Health(ctx) },
+		"putMode":      func(ctx context.Context, b *httpapi.Broker) error { return b.Steer(ctx, brokerapi.Drained, "test") },
+		"stopBroker":   func(ctx context.Context, b *httpapi.Broker) error { return b.End(ctx) },
+		"getAlive":     func(ctx context.Context, b *httpapi.Broker) error { return b.Health(ctx) },
 	}
 	// What is asked on the way gets its longest example.
 	example := func(name string) (kind, body string) {
@@ -417,7 +382,7 @@ func TestTheDriverUnderstandsEveryAnswerOfTheContract(t *testing.T) {
 						}))
 						defer web.Close()
 						defer close(done)
-						can := []string{"quiesce", "unload", "local-data", "steer", "end", "move"}
+						can := []string{"quiesce", "unload", "local-data", "steer", "end"}
 						if o.id == "getAlive" {
 							can = append(can, "held-watch")
 						}

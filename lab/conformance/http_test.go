@@ -71,9 +71,6 @@ func (s *httpServer) Publish(topic string, data []byte) error {
 func (s *httpServer) Count(topic string) (int, error) {
 	return s.Reference.Count(context.Background(), topic)
 }
-func (s *httpServer) Consume(topic, subscription string, n int) ([]string, error) {
-	return s.Reference.Consume(context.Background(), topic, subscription, n)
-}
 func (s *httpServer) GiveAway(t *testing.T, topic string) {
 	do(t, s.Reference.GiveAway(bound(t), topic))
 }
@@ -133,46 +130,5 @@ func TestHTTPConformance(t *testing.T) {
 				Retriable: func(err error) bool { return errors.Is(err, harness.ErrNotServed) },
 			})
 		})
-	}
-}
-
-// TestATopicMovesFromOneReferenceBrokerToAnother shows what the steps of a move are for.
-func TestATopicMovesFromOneReferenceBrokerToAnother(t *testing.T) {
-	lab := harness.ForTest(t)
-	brokers := map[string]*httpapi.Broker{}
-	servers := map[string]*harness.Reference{}
-	for _, name := range []string{"n1", "n2"} {
-		r, err := lab.StartReference(t.Context(), harness.ReferenceOptions{Name: name})
-		do(t, err)
-		b, err := httpapi.New(httpapi.Config{AdminURL: r.URL(), BrokerID: name})
-		do(t, err)
-		t.Cleanup(func() { b.Close() })
-		brokers[name], servers[name] = b, r
-	}
-	const topic = "/default/moved"
-	ctx := bound(t)
-	do(t, brokers["n1"].Load(ctx, topic, []byte(`{"schema":1}`)))
-	for _, text := range []string{"one", "two", "three"} {
-		do(t, servers["n1"].Publish(ctx, topic, text))
-	}
-	if got, err := servers["n1"].Consume(ctx, topic, "reader", 2); err != nil || len(got) != 2 {
-		t.Fatalf("%q, %v", got, err)
-	}
-	do(t, brokers["n1"].Quiesce(ctx, topic))
-	do(t, brokers["n1"].Commit(ctx, topic))
-	end, err := brokers["n1"].Seal(ctx, topic)
-	do(t, err)
-	if err := brokers["n2"].Resume(ctx, topic, brokerapi.Sealed{LastOffset: end.LastOffset + 1}); err == nil {
-		t.Fatal("resumed beyond the end")
-	}
-	do(t, brokers["n2"].Resume(ctx, topic, end))
-	do(t, brokers["n1"].Delete(ctx, topic))
-	do(t, servers["n2"].Publish(ctx, topic, "four"))
-	got, err := servers["n2"].Consume(ctx, topic, "reader", 5)
-	if err != nil || strings.Join(got, " ") != "three four" {
-		t.Errorf("the reader goes on with %q, %v", got, err)
-	}
-	if n, err := servers["n1"].Count(ctx, topic); err == nil {
-		t.Errorf("%d messages were left behind", n)
 	}
 }

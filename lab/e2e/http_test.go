@@ -237,11 +237,10 @@ func TestWhatAnHTTPBrokerCannotDoIsSaidBeforeItIsNeeded(t *testing.T) {
 		exit int
 		want string
 	}{
-		{"what is asked by default", nil, 2, "the broker says that it has no quiesce, steer, end, move: " + remedy},
+		{"what is asked by default", nil, 2, "the broker says that it has no quiesce, steer, end: " + remedy},
 		{"one too many", []string{"--http-capabilities", "held-watch,stable-name,local-data,unload,end"}, 2, "the broker says that it has no end: " + remedy},
 		{"a fact that is left out", []string{"--http-capabilities", "held-watch,stable-name,unload"}, 2, "the broker says of itself local-data, which --http-capabilities does not: " + remedy},
 		{"no such capability", []string{"--http-capabilities", "quiece"}, 2, `--http-capabilities "quiece": no capability is called "quiece": known are `},
-		{"a move without quiescing", []string{"--http-capabilities", "move"}, 2, `--http-capabilities "move": move begins with quiesce: add quiesce, or leave out move`},
 		{"the end where there is none", []string{"--http-capabilities", "held-watch,stable-name,local-data,unload", "--fence", "ready,quiesce,stop"}, 2, "the step stop needs a way to stop the broker"},
 		{"another broker", []string{"--http-capabilities", "held-watch,stable-name,local-data,unload", "--broker-id", "n2"}, 2, `calls itself "n1", --broker-id says "n2"`},
 		{"another path", []string{"--broker-admin", r.URL() + "/admin"}, 1, "the contract has no such path: set --broker-admin to the URL below which it answers, without /holdfast/v1"},

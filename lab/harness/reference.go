@@ -33,11 +33,10 @@ type Reference struct {
 	http    *http.Client
 }
 
-// ErrNotServed is wrapped by Publish and Consume when an ordinary client would try again.
+// ErrNotServed is wrapped by Publish when an ordinary client would try again.
 var ErrNotServed = errors.New("not served here now")
 
-// NewReference prepares a broker without starting it. All of one lab hand sealed topics
-// over to each other.
+// NewReference prepares a broker without starting it.
 func (l *Lab) NewReference(o ReferenceOptions) (*Reference, error) {
 	bin, err := Build(ReferenceBroker)
 	if err != nil {
@@ -57,7 +56,7 @@ func (l *Lab) NewReference(o ReferenceOptions) (*Reference, error) {
 	}
 	args := append([]string{
 		"-listen", fmt.Sprintf("0.0.0.0:%d", port), "-name", o.Name, "-dir", r.DataDir,
-		"-shared-dir", filepath.Join(l.Dir, "shared"), "-pid-file", r.PIDFile,
+		"-pid-file", r.PIDFile,
 	}, o.Args...)
 	r.Process = l.newProcess(o.Name, o.Place, bin, args)
 	l.own(r.Process)
@@ -118,12 +117,6 @@ func (r *Reference) Count(ctx context.Context, topic string) (int, error) {
 	}
 	err := r.client(ctx, "count", map[string]any{"topic": topic}, &stored)
 	return stored.Messages, err
-}
-
-// Consume takes and acknowledges up to n messages as a durable subscription.
-func (r *Reference) Consume(ctx context.Context, topic, subscription string, n int) (messages []string, err error) {
-	err = r.client(ctx, "consume", map[string]any{"topic": topic, "subscription": subscription, "max": n}, &messages)
-	return messages, err
 }
 
 // MakeForeign makes a topic that Holdfast did not name.

@@ -15,19 +15,7 @@ type publishRequest struct {
 	Data  string `json:"data"`
 }
 
-type consumeRequest struct {
-	Topic        string `json:"topic"`
-	Subscription string `json:"subscription"`
-	Max          int    `json:"max"`
-}
-
 func (r publishRequest) check() error { return checkName(r.Topic) }
-func (r consumeRequest) check() error {
-	if r.Subscription == "" || r.Max < 1 {
-		return bad("want a subscription, and max of at least 1")
-	}
-	return checkName(r.Topic)
-}
 
 // foreignRequest is about a topic that may be named in any way.
 type foreignRequest topicRequest
@@ -47,7 +35,6 @@ type stored struct {
 
 func (b *Broker) clientRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("POST /client/publish", change(b, b.publish))
-	mux.HandleFunc("POST /client/consume", change(b, b.consume))
 	mux.HandleFunc("POST /client/count", change(b, b.count))
 	mux.HandleFunc("POST /client/make", change(b, b.makeForeign))
 	mux.HandleFunc("POST /client/litter", change(b, b.litter))
@@ -62,24 +49,6 @@ func (b *Broker) publish(r publishRequest) (stored, error) {
 	}
 	err := b.add(t, r.Data)
 	return stored{t.messages}, err
-}
-
-// consume takes the next messages and acknowledges them.
-func (b *Broker) consume(r consumeRequest) ([]string, error) {
-	t := b.topics[r.Topic]
-	if t == nil || !t.Loaded || t.Paused || t.Sealed != nil || b.mode.Mode != "active" {
-		return nil, errNotServed
-	}
-	got, err := b.next(t, t.Cursors[r.Subscription], r.Max)
-	if err != nil {
-		return nil, err
-	}
-	if t.Cursors == nil {
-		t.Cursors = map[string]int{}
-	}
-	t.Cursors[r.Subscription] += len(got)
-	_, err = b.keep(t)
-	return got, err
 }
 
 func (b *Broker) count(r foreignRequest) (stored, error) {

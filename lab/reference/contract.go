@@ -40,33 +40,15 @@ type loadRequest struct {
 	Record json.RawMessage `json:"record"`
 }
 
-type resumeRequest struct {
-	Topic string `json:"topic"`
-	From  *end   `json:"from"`
-}
-
 // The states of a topic.
 const (
 	serving  = "serving"
 	quiesced = "quiesced"
-	sealed   = "sealed"
 	absent   = "absent"
 )
 
 type state struct {
 	State string `json:"state"`
-}
-
-// end is where a topic was sealed. The offset is text: many readers of JSON round large
-// numbers.
-type end struct {
-	Empty      bool    `json:"empty"`
-	LastOffset *string `json:"last_offset,omitempty"`
-}
-
-func (e end) equal(o end) bool {
-	return e.Empty == o.Empty && (e.LastOffset == nil) == (o.LastOffset == nil) &&
-		(e.LastOffset == nil || *e.LastOffset == *o.LastOffset)
 }
 
 type mode struct {
@@ -91,13 +73,9 @@ func refuse(status int, code, message string) error { return &refusal{status, co
 
 // What the rules of topics refuse. Each has a code of its own.
 var (
-	errNotHere     = refuse(http.StatusNotFound, "not_found", "no such topic is here")
-	errForeign     = refuse(http.StatusConflict, "foreign", "the topic was not made by Holdfast")
-	errElsewhere   = refuse(http.StatusConflict, "elsewhere", "another broker of this cluster serves the topic")
-	errDrained     = refuse(http.StatusConflict, "drained", "the broker is drained and takes no topic")
-	errSealed      = refuse(http.StatusConflict, "sealed", "the topic is sealed: resume it")
-	errNotQuiesced = refuse(http.StatusConflict, "not_quiesced", "the topic is not quiesced")
-	errNotSealed   = refuse(http.StatusConflict, "not_sealed", "the topic is not sealed")
-	errNoFit       = refuse(http.StatusConflict, "does_not_fit", "the data that is here does not end where the topic was sealed")
-	errInstance    = refuse(http.StatusConflict, "instance", "another instance is meant")
+	errNotHere   = refuse(http.StatusNotFound, "not_found", "no such topic is here")
+	errForeign   = refuse(http.StatusConflict, "foreign", "the topic was not made by Holdfast")
+	errElsewhere = refuse(http.StatusConflict, "elsewhere", "another broker of this cluster serves the topic")
+	errDrained   = refuse(http.StatusConflict, "drained", "the broker is drained and takes no topic")
+	errInstance  = refuse(http.StatusConflict, "instance", "another instance is meant")
 )

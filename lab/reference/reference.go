@@ -26,13 +26,12 @@ import (
 )
 
 // Capabilities are those that this broker has; it must not stop.
-var Capabilities = []string{"quiesce", "unload", "held-watch", "stable-name", "local-data", "steer", "end", "move"}
+var Capabilities = []string{"quiesce", "unload", "held-watch", "stable-name", "local-data", "steer", "end"}
 
 // Options are what New needs.
 type Options struct {
 	Name         string   // the broker's name, the same in all its lives
 	Dir          string   // its data
-	SharedDir    string   // where sealed topics are handed over to other brokers; empty: nowhere
 	TokenFile    string   // the bearer token that it wants; empty: none
 	Capabilities []string // some of Capabilities; nil: all
 }

@@ -39,10 +39,6 @@ func (b *Broker) routes() *http.ServeMux {
 		"POST /topics/load":    change(b, b.load),
 		"POST /topics/quiesce": b.able("quiesce", change(b, b.quiesce)),
 		"POST /topics/unload":  b.able("unload", change(b, b.unload)),
-		"POST /topics/commit":  b.able("move", change(b, b.commit)),
-		"POST /topics/seal":    b.able("move", change(b, b.seal)),
-		"POST /topics/resume":  b.able("move", change(b, b.resume)),
-		"POST /topics/delete":  b.able("move", change(b, b.delete)),
 		"PUT /mode":            b.able("steer", change(b, b.steer)),
 		"POST /stop":           b.able("end", b.postStop),
 	}
@@ -182,23 +178,6 @@ func checkTopic(name string) error {
 
 func (r topicRequest) check() error { return checkTopic(r.Topic) }
 func (r loadRequest) check() error  { return checkTopic(r.Topic) }
-
-func (r resumeRequest) check() error {
-	if err := checkTopic(r.Topic); err != nil {
-		return err
-	}
-	switch {
-	case r.From == nil:
-		return bad("from is missing")
-	case r.From.Empty != (r.From.LastOffset == nil):
-		return bad("want last_offset exactly when the topic is not empty")
-	case r.From.LastOffset != nil:
-		if n, err := strconv.ParseUint(*r.From.LastOffset, 10, 64); err != nil || strconv.FormatUint(n, 10) != *r.From.LastOffset {
-			return bad("last_offset %q: want decimal digits", *r.From.LastOffset)
-		}
-	}
-	return nil
-}
 
 func (m mode) check() error {
 	if m.Mode != "active" && m.Mode != "drained" {

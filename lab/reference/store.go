@@ -1,7 +1,6 @@
 package reference
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
@@ -30,12 +29,9 @@ func (b *Broker) read() error {
 		return err
 	}
 	for _, d := range dirs {
-		if filepath.Ext(d) == ".new" {
-			continue // a copy that was not finished
-		}
 		t, err := readTopic(d)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // killed while it was made, or removed
+			continue // killed while it was made
 		}
 		if err != nil {
 			return err
@@ -105,54 +101,6 @@ func (b *Broker) keepMode(m mode) error {
 	return nil
 }
 
-// remove takes the state first: what is left without one is nothing.
-func (b *Broker) remove(t *topic) error {
-	d := dir(b.o.Dir, t.Name)
-	if err := os.Remove(filepath.Join(d, "topic.json")); err != nil {
-		return err
-	}
-	delete(b.topics, t.Name)
-	return os.RemoveAll(d)
-}
-
-// share puts a sealed topic where its next broker finds it, whole or not at all.
-func (b *Broker) share(t *topic) error {
-	if b.o.SharedDir == "" {
-		return nil
-	}
-	return copyDir(dir(b.o.Dir, t.Name), dir(b.o.SharedDir, t.Name))
-}
-
-// shared is a topic as another broker has handed it over; nil if there is none.
-func (b *Broker) shared(name string) (*topic, error) {
-	if b.o.SharedDir == "" {
-		return nil, nil
-	}
-	t, err := readTopic(dir(b.o.SharedDir, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	return t, err
-}
-
-// fetch takes the files of a topic that was handed over.
-func (b *Broker) fetch(name string) error {
-	return copyDir(dir(b.o.SharedDir, name), dir(b.o.Dir, name))
-}
-
-func copyDir(from, to string) error {
-	if err := os.RemoveAll(to + ".new"); err != nil {
-		return err
-	}
-	if err := os.CopyFS(to+".new", os.DirFS(from)); err != nil {
-		return err
-	}
-	if err := os.RemoveAll(to); err != nil {
-		return err
-	}
-	return os.Rename(to+".new", to)
-}
-
 // add appends messages to a topic.
 func (b *Broker) add(t *topic, data string) error {
 	line, err := json.Marshal(data)
@@ -169,33 +117,4 @@ func (b *Broker) add(t *topic, data string) error {
 	}
 	t.messages++
 	return nil
-}
-
-// next reads up to n messages from the cursor on.
-func (b *Broker) next(t *topic, from, n int) ([]string, error) {
-	got := []string{}
-	f, err := os.Open(filepath.Join(dir(b.o.Dir, t.Name), "messages"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return got, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	lines := bufio.NewReader(f)
-	for at := 0; len(got) < n; at++ {
-		line, err := lines.ReadBytes('\n')
-		if err != nil {
-			return got, nil // the end
-		}
-		if at < from {
-			continue
-		}
-		var data string
-		if err := json.Unmarshal(line, &data); err != nil {
-			return nil, err
-		}
-		got = append(got, data)
-	}
-	return got, nil
 }

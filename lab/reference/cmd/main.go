@@ -31,7 +31,6 @@ func run() error {
 	listen := flag.String("listen", "127.0.0.1:8090", "address to listen on")
 	flag.StringVar(&o.Name, "name", "reference", "the broker's name")
 	flag.StringVar(&o.Dir, "dir", "reference-data", "data directory")
-	flag.StringVar(&o.SharedDir, "shared-dir", "", "where sealed topics are handed over to other brokers")
 	flag.StringVar(&o.TokenFile, "token-file", "", "file with the bearer token that Holdfast must send")
 	cert := flag.String("tls-cert", "", "PEM file with our certificate")
 	key := flag.String("tls-key", "", "PEM file with its key")
