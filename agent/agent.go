@@ -107,7 +107,8 @@ type agent struct {
 
 	inbox    chan func() // work for the loop
 	named    chan struct{}
-	breaks   atomic.Int64 // how often the broker's connection or process was seen to end
+	breaks   atomic.Int64 // how often the broker's process was seen to end, or its port to refuse
+	reached  atomic.Bool  // its port took a connection, and has not refused one since
 	view     atomic.Pointer[snapshot]
 	lingers  atomic.Bool // a registration outlives its lease
 	life     atomic.Pointer[life]
@@ -377,6 +378,9 @@ func (a *agent) serve(ctx context.Context) error {
 	if a.process != nil {
 		add(a.process.Run)
 	}
+	if a.world.Hold != nil {
+		add(func(pctx context.Context) error { return a.world.Hold(pctx, a.cfg, a.onHeld) })
+	}
 	if p, ok := a.guard.(guardProcess); ok {
 		add(p.Run)
 	}
@@ -459,13 +463,23 @@ func (a *agent) onceNamed(f func(context.Context) error) func(context.Context) e
 	}
 }
 
-// brokerLoss merges what can know at once that the broker went: its connection and
-// its process.
-func (a *agent) brokerLoss() <-chan struct{} {
-	var held, exited <-chan struct{}
-	if w, ok := a.broker.(brokerapi.LossWatcher); ok {
-		held = w.Lost()
+// onHeld takes up what became of the connection that is held to the broker.
+func (a *agent) onHeld(what probes.Held) {
+	switch what {
+	case probes.HeldBegun:
+		a.reached.Store(true)
+		return
+	case probes.HeldGone:
+		a.reached.Store(false)
+		a.breaks.Add(1)
 	}
+	a.identity.forget() // whoever answers next may be another process
+	a.health.Look()
+}
+
+// brokerLoss merges what knows at once that the broker's process ended.
+func (a *agent) brokerLoss() <-chan struct{} {
+	var exited <-chan struct{}
 	if a.process = a.world.Process(a.cfg, a.log.With("part", "process")); a.process != nil {
 		exited = a.process.Lost()
 	}
@@ -479,7 +493,6 @@ func (a *agent) brokerLoss() <-chan struct{} {
 			select {
 			case <-a.life0.Done():
 				return
-			case <-held:
 			case <-exited:
 				if a.recognizer.foreign() != "" {
 					continue

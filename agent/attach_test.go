@@ -418,6 +418,7 @@ func lifeOf(t *testing.T, can brokerapi.Capabilities, change func(c *Config), pa
 			l.broker, l.stopper, l.guard = newShadowBroker(l, l.shadow), shadowStopper{l.shadow}, nil
 		}
 		l.can = can
+		l.reached.Store(can.FencesItself)
 		l.agent.metrics = newMetrics(reg, l.agent)
 		l.identity = newIdentityCheck(l.broker, c, "")
 		l.health = probes.NewHealth(probes.HealthSettings{Interval: c.HealthInterval, Timeout: c.HealthTimeout, Rise: c.HealthRise, Fall: c.HealthFall},

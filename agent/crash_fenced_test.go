@@ -21,7 +21,7 @@ func (s endSeer) Stop(ctx context.Context) (string, error) {
 	how, err := s.l.Stop(ctx)
 	s.l.inLoop(func() {
 		s.l.served = s.after
-		s.l.can.HeldWatch = false // what ends is not ill any more, as the watch of a process would tell
+		s.l.reached.Store(false) // what ends is not ill any more, as the watch of a process would tell
 	})
 	return how, err
 }
@@ -48,7 +48,7 @@ func stoppedUnderLease(t *testing.T, can brokerapi.Capabilities, change func(c *
 }
 
 func TestTheLeaseOfABrokerThatWasStoppedUnderItIsGivenUpAtOnce(t *testing.T) {
-	itself := brokerapi.Capabilities{FencesItself: true, HeldWatch: true}
+	itself := brokerapi.Capabilities{FencesItself: true}
 	for _, row := range []struct {
 		name   string
 		can    brokerapi.Capabilities
@@ -111,7 +111,7 @@ func TestTheLeaseOfABrokerThatWasStoppedUnderItIsGivenUpAtOnce(t *testing.T) {
 // The note would be taken away before it has excused anything, and the lease be revoked under
 // who took it up.
 func TestAProcessThatComesUpWhileAStopIsNotedKeepsItsLease(t *testing.T) {
-	stoppedUnderLease(t, brokerapi.Capabilities{FencesItself: true, HeldWatch: true}, nil, func(l *sidecarLife, _ *endSeer) {
+	stoppedUnderLease(t, brokerapi.Capabilities{FencesItself: true}, nil, func(l *sidecarLife, _ *endSeer) {
 		var held bool
 		l.note = func(ctx context.Context, _ departure) error {
 			l.start()

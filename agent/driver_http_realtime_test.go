@@ -21,7 +21,7 @@ func TestSettingsOfTheHTTPDriverAreValidated(t *testing.T) {
 		{name: "another scheme", given: map[string]string{"broker-admin": "grpc://b:1"},
 			want: `--broker-admin "grpc://b:1": the scheme grpc does not work here: write http://host:port`},
 		{name: "a capability that there is not", given: map[string]string{"http-capabilities": "quiesce,fly"},
-			want: `--http-capabilities "quiesce,fly": no capability is called "fly": known are quiesce, unload, held-watch, stable-name, local-data, must-stop, steer, end, move`},
+			want: `--http-capabilities "quiesce,fly": no capability is called "fly": known are quiesce, unload, stable-name, local-data, must-stop, steer, end, move`},
 		{name: "move alone", given: map[string]string{"http-capabilities": "stable-name,move"},
 			want: `--http-capabilities "stable-name,move": move begins with quiesce: add quiesce, or leave out move`},
 		{name: "no name", given: map[string]string{"http-capabilities": "quiesce"},
@@ -60,7 +60,7 @@ func TestTheHTTPDriverTakesItsSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	if got := strings.Join(b.Capabilities().List(), ","); got != "quiesce,unload,held-watch,steer,end,move,stable-name,local-data" {
+	if got := strings.Join(b.Capabilities().List(), ","); got != "quiesce,unload,steer,end,move,stable-name,local-data" {
 		t.Errorf("capabilities %s", got)
 	}
 	c.BrokerTokenFile = token + "x"

@@ -207,7 +207,7 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 		Lost: a.brokeSinceUp(),
 		// Where nothing tells of the end of a process, one that hangs looks like one that ended.
 		Served: a.fencing.instance != "" && a.fencing.instance == a.memory.Instance &&
-			(a.broker.Capabilities().HeldWatch || a.process != nil),
+			(a.reached.Load() || a.process != nil),
 	}
 	f.Waits = a.fencing.waiting != 0 && a.clock().Sub(a.fencing.waiting) < stopPatience
 	// Else it may serve what it is given. What is owned by locks is given by nobody but us.
@@ -243,7 +243,7 @@ func (a *agent) stopWaits(verdict probes.Verdict) bool {
 // the present one: it waits for nothing but the recover window.
 func (a *agent) welcome() bool { return a.fencing.newcomer && a.registered() }
 
-// brokeSinceUp reports whether the broker's connection or process was seen to end since
+// brokeSinceUp reports whether the broker's process was seen to end, or its port to refuse, since
 // the broker was last up.
 func (a *agent) brokeSinceUp() bool { return a.breaks.Load() != a.upBreaks }
 

@@ -63,7 +63,7 @@ func TestABrokerThatFencesItselfOnlyLosesReadiness(t *testing.T) {
 		{"it hangs meanwhile", func(l *sidecarLife, on bool) { l.away, l.frozen = on, on }, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			can := brokerapi.Capabilities{FencesItself: true, Unload: true, HeldWatch: true}
+			can := brokerapi.Capabilities{FencesItself: true, Unload: true}
 			ready := func(c *Config) { stoppable(c); c.Fence = []string{"ready"} }
 			inLifeOf(t, can, ready, nil, func(l *sidecarLife) {
 				l.inLoop(func() { l.guard = nil }) // as the default has it

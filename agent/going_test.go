@@ -30,7 +30,7 @@ func inGoer(t *testing.T, change func(c *Config), claim func(g *goer)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	can := brokerapi.Capabilities{FencesItself: true, Unload: true, HeldWatch: true, Registers: true}
+	can := brokerapi.Capabilities{FencesItself: true, Unload: true, Registers: true}
 	settings := func(c *Config) {
 		stoppable(c)
 		c.Fence, c.RestartGrace, c.Guard = []string{"ready"}, 3*time.Second, "off"

@@ -42,7 +42,7 @@ func (a *agent) ails(verdict probes.Verdict) bool {
 	if a.process != nil || a.child != nil {
 		return a.servingLives()
 	}
-	return a.can.HeldWatch && a.everAttached && !a.brokeSinceUp()
+	return a.reached.Load() && a.everAttached && !a.brokeSinceUp()
 }
 
 // tendIllness decides what becomes of the registration of a broker that is ill. It is called

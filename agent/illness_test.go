@@ -49,8 +49,7 @@ func besidePeers(t *testing.T, health []recovery.Health, lives bool, claim func(
 	inLife(t, stoppable, func(l *sidecarLife) {
 		b.l = l
 		l.inLoop(func() {
-			l.set(func() { l.canDo.HeldWatch = true })
-			l.can.HeldWatch = true
+			l.reached.Store(true)
 			l.sightPeers = b.sight
 		})
 		claim(l, b)

@@ -262,7 +262,8 @@ func TestBrokerLiveAsksForARestartOfABrokerThatHangsPastTheFencePoint(t *testing
 	for name, ended := range map[string]bool{"it hangs": false, "it ended": true} {
 		t.Run(name, func(t *testing.T) {
 			inLife(t, nil, func(l *sidecarLife) {
-				l.set(func() { l.canDo.HeldWatch, l.frozen, l.ended = true, !ended, ended })
+				l.reached.Store(true)
+				l.set(func() { l.frozen, l.ended = !ended, ended })
 				if ended {
 					l.identity.forget()
 					l.breaks.Add(1)

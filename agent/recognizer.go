@@ -286,24 +286,30 @@ const natsPort = 4222
 // adminAddrs are the addresses behind --broker-admin; none: it is no TCP address, or its
 // name is not known.
 func adminAddrs(ctx context.Context, c Config) (at []netip.AddrPort) {
-	u, err := url.Parse(c.BrokerAdmin)
-	if err != nil || u.Hostname() == "" {
+	host, port, ok := adminAddress(c)
+	if !ok {
 		return nil
-	}
-	port := cmp.Or(adminPorts[u.Scheme], natsPort)
-	if p := u.Port(); p != "" {
-		if port, err = strconv.ParseUint(p, 10, 16); err != nil {
-			return nil
-		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminPatience)
 	defer cancel()
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
 		return nil
 	}
 	for _, a := range addrs {
-		at = append(at, netip.AddrPortFrom(a.Unmap(), uint16(port)))
+		at = append(at, netip.AddrPortFrom(a.Unmap(), port))
 	}
 	return at
+}
+
+func adminAddress(c Config) (host string, port uint16, ok bool) {
+	u, err := url.Parse(c.BrokerAdmin)
+	if err != nil || u.Hostname() == "" {
+		return "", 0, false
+	}
+	n := cmp.Or(adminPorts[u.Scheme], natsPort)
+	if p := u.Port(); p != "" {
+		n, err = strconv.ParseUint(p, 10, 16)
+	}
+	return u.Hostname(), uint16(n), err == nil
 }

@@ -163,11 +163,3 @@ func (b *shadowBroker) Peers(ctx context.Context) ([]brokerapi.Peer, error) {
 	}
 	return lister.Peers(ctx)
 }
-
-// Lost implements brokerapi.LossWatcher; a nil channel never says anything.
-func (b *shadowBroker) Lost() <-chan struct{} {
-	if w, ok := b.Broker.(brokerapi.LossWatcher); ok {
-		return w.Lost()
-	}
-	return nil
-}

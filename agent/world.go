@@ -1,11 +1,14 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
+	"strconv"
 
 	"holdfast/agent/footprint"
 	"holdfast/agent/lease"
@@ -31,6 +34,8 @@ type World struct {
 	Listen func(Listener) (Server, error)
 	// Process watches the broker's process; nil: there is none to watch.
 	Process func(Config, *slog.Logger) *probes.Process
+	// Hold keeps a connection to the broker until ctx ends; nil: nobody does.
+	Hold func(ctx context.Context, c Config, say func(probes.Held)) error
 	// Stopper ends the broker's process. Nil, or a nil result: there is no way to.
 	Stopper func(Config, *slog.Logger) (Stopper, error)
 	// Guard starts the dead-man guard, or takes the one of an earlier sidecar over.
@@ -126,6 +131,7 @@ func realWorld() World {
 		Etcd:      openEtcd,
 		Listen:    openListener,
 		Process:   watchProcess,
+		Hold:      holdBroker,
 		Stopper:   openStopper,
 		Guard:     openGuard,
 		LeftGuard: leftGuard,
@@ -150,6 +156,17 @@ func openEtcd(c cluster.Config, log *slog.Logger) (*cluster.Client, Line, error)
 		return nil, nil, errors.Join(err, client.Close())
 	}
 	return client, renewalLine{line}, nil
+}
+
+// holdBroker holds the admin port, or the one for monitoring: that asks nobody to log in.
+func holdBroker(ctx context.Context, c Config, say func(probes.Held)) error {
+	c.BrokerAdmin = cmp.Or(c.NATSMonitor, c.BrokerAdmin)
+	host, port, ok := adminAddress(c)
+	if !ok {
+		<-ctx.Done()
+		return nil
+	}
+	return probes.Hold(ctx, net.JoinHostPort(host, strconv.Itoa(int(port))), say)
 }
 
 func watchProcess(c Config, log *slog.Logger) *probes.Process {

@@ -111,13 +111,6 @@ type Worker interface {
 	Works(ctx context.Context) error
 }
 
-// LossWatcher knows at once, by a connection that it holds, that the broker went.
-type LossWatcher interface {
-	// Lost receives a value after the held connection broke. It has room for one
-	// value; a reader that comes late sees one loss, not several.
-	Lost() <-chan struct{}
-}
-
 // Mode is what a broker can be told to be.
 type Mode string
 
@@ -188,7 +181,6 @@ type PeerLister interface {
 type Capabilities struct {
 	Quiesce    bool // Quiescer
 	Unload     bool // Unloader
-	HeldWatch  bool // LossWatcher
 	StableName bool // Identity.Name can be set and survives restarts
 	LocalData  bool // topics' data is on this broker only: failover must hold
 	// MustStop: a running broker whose registration has gone destroys or serves, so
@@ -236,7 +228,7 @@ func present(list ...named) (names []string) {
 
 // Can names what can be asked of the broker, in a fixed order.
 func (c Capabilities) Can() []string {
-	return present(named{c.Quiesce, "quiesce"}, named{c.Unload, "unload"}, named{c.HeldWatch, "held-watch"},
+	return present(named{c.Quiesce, "quiesce"}, named{c.Unload, "unload"},
 		named{c.Steer, "steer"}, named{c.End, "end"}, named{c.View, "view"},
 		named{c.Peers, "peers"}, named{c.Work, "work"}, named{c.Owner, "owner"})
 }

@@ -112,6 +112,7 @@ type Health struct {
 	settings HealthSettings // owned by Run, once that runs
 	asked    atomic.Pointer[HealthSettings]
 	tuned    chan struct{}
+	looks    chan struct{}
 	check    func(context.Context) error
 	lost     <-chan struct{}
 	beat     *Beat
@@ -122,11 +123,11 @@ type Health struct {
 }
 
 // NewHealth prepares the probing of one broker. check is called by one goroutine at
-// a time. A value on lost says that the broker that was asked is gone: its held
-// connection broke, or its process exited; nil means that nobody can tell.
+// a time. A value on lost says that the broker that was asked is gone: its process exited;
+// nil means that nobody can tell.
 func NewHealth(s HealthSettings, check func(ctx context.Context) error, lost <-chan struct{}, log *slog.Logger, reg prometheus.Registerer) *Health {
 	s = s.withDefaults()
-	h := &Health{settings: s, tuned: make(chan struct{}, 1), check: check, lost: lost, log: log, changes: make(chan struct{}, 1)}
+	h := &Health{settings: s, tuned: make(chan struct{}, 1), looks: make(chan struct{}, 1), check: check, lost: lost, log: log, changes: make(chan struct{}, 1)}
 	h.view.Store(&HealthView{Since: time.Now(), StaleAfter: s.StaleAfter(), UpFor: s.UpFor()})
 	newHealthMetrics(reg, h)
 	return h
@@ -156,6 +157,10 @@ func (h *Health) Tune(s HealthSettings) {
 	h.asked.Store(&s)
 	signal(h.tuned)
 }
+
+// Look has the broker asked at once, and more often while it then fails, until the verdict
+// is Down. What was judged so far counts.
+func (h *Health) Look() { signal(h.looks) }
 
 // Snapshot is the view as last judged. Use HealthView.At to decide by it.
 func (h *Health) Snapshot() HealthView { return *h.view.Load() }
@@ -202,6 +207,8 @@ func (h *Health) Run(ctx context.Context) error {
 				lost = nil
 			}
 			l.onLost()
+		case <-h.looks:
+			l.onLook()
 		case <-h.tuned:
 			l.onTune(*h.asked.Load())
 		case <-l.tick.C:
@@ -230,7 +237,7 @@ type healthLoop struct {
 	checks    chan *attempt // to be made; one at a time
 	lastStart time.Time
 	due       bool // a tick came while a check was in flight
-	hastened  bool // since a loss, until the next definite verdict
+	hastened  bool // since a loss or look, until the next success or Down
 }
 
 // attempt is one call of the check.
@@ -277,6 +284,15 @@ func (l *healthLoop) onTick() {
 func (l *healthLoop) onTune(s HealthSettings) {
 	l.h.settings = s
 	l.judge.rise, l.judge.fall = max(s.Rise, 1), max(s.Fall, 1)
+	l.probeSoon()
+}
+
+func (l *healthLoop) onLook() {
+	l.hastened = true
+	if l.inFlight != nil {
+		l.due = !l.inFlight.counted // what is in flight may have begun before there was anything to see
+		return
+	}
 	l.probeSoon()
 }
 
@@ -333,7 +349,7 @@ func (l *healthLoop) hungError() error {
 func (l *healthLoop) onLost() {
 	change := l.judge.Lose(time.Now())
 	l.hastened = true
-	l.publish(change, "the broker's connection broke or its process exited", false)
+	l.publish(change, "the broker's process exited", false)
 	if l.inFlight != nil {
 		l.inFlight.void = true
 		l.inFlight.over = nil
@@ -353,7 +369,7 @@ func (l *healthLoop) probeSoon() {
 
 func (l *healthLoop) observe(err error) {
 	change := l.judge.Observe(err == nil, time.Now())
-	if l.hastened && change.To != Unknown {
+	if l.hastened && change.To != Unknown && (err == nil || change.To == Down) {
 		l.hastened = false
 		l.tick.Reset(l.period())
 	}

@@ -488,3 +488,23 @@ func drain(c <-chan struct{}) {
 	default:
 	}
 }
+
+func TestALookAsksAtOnceAndIsNoLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := probe(t, DefaultHealth(), "", nil)
+		time.Sleep(1500 * time.Millisecond)
+		p.Look()
+		synctest.Wait()
+		if n := p.broker.startCount(); n != 3 || p.Snapshot().Verdict != Up {
+			t.Errorf("asked %d times, want 3; verdict %v", n, p.Snapshot().Verdict)
+		}
+		time.Sleep(time.Second - time.Millisecond) // it answered: asked as before
+		if n := p.broker.startCount(); n != 3 {
+			t.Errorf("asked %d times, want 3", n)
+		}
+		p.broker.set("", errors.New("refused"))
+		p.begin = time.Now()
+		p.Look()
+		p.at(t, 500*time.Millisecond, Up, Down) // three, 250 ms apart
+	})
+}

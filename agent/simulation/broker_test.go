@@ -11,6 +11,7 @@ import (
 
 	"holdfast/agent/lease"
 	"holdfast/brokerapi"
+	"holdfast/probes"
 )
 
 // gate holds up whoever passes while it is closed. Closings add up.
@@ -266,15 +267,45 @@ func (b *broker) ask(ctx context.Context, do func() error) error {
 type driver struct {
 	b    *broker
 	life *life
-	lost chan struct{}
 }
 
 func newDriver(b *broker, l *life) *driver {
-	d := &driver{b: b, life: l, lost: make(chan struct{}, 1)}
+	return &driver{b: b, life: l}
+}
+
+// hold is the connection that one sidecar life holds.
+func (b *broker) hold(ctx context.Context, l *life, say func(probes.Held)) error {
+	broke := make(chan struct{}, 1)
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.watchers[d.lost] = struct{}{}
-	return d
+	b.watchers[broke] = struct{}{}
+	b.mu.Unlock()
+	again := time.NewTicker(time.Second)
+	defer again.Stop()
+	for held := false; ; {
+		b.mu.Lock()
+		begins := !held && b.answers()
+		b.mu.Unlock()
+		if begins {
+			l.pass()
+			say(probes.HeldBegun)
+			held = true
+		}
+		select {
+		case <-ctx.Done():
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			delete(b.watchers, broke)
+			return nil
+		case <-broke:
+			l.pass()
+			if held {
+				say(probes.HeldEnded)
+				say(probes.HeldGone)
+			}
+			held = false
+		case <-again.C:
+		}
+	}
 }
 
 // ask is a call from this life: nothing leaves a process that is frozen, and nothing
@@ -349,15 +380,8 @@ func (d *driver) Quiesce(ctx context.Context, topic string) error {
 	})
 }
 
-func (d *driver) Lost() <-chan struct{} { return d.lost }
-
 func (d *driver) Capabilities() brokerapi.Capabilities {
-	return brokerapi.Capabilities{Quiesce: true, HeldWatch: true, StableName: true, LocalData: true}
+	return brokerapi.Capabilities{Quiesce: true, StableName: true, LocalData: true}
 }
 
-func (d *driver) Close() error {
-	d.b.mu.Lock()
-	defer d.b.mu.Unlock()
-	delete(d.b.watchers, d.lost)
-	return nil
-}
+func (d *driver) Close() error { return nil }

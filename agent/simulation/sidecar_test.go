@@ -224,7 +224,10 @@ func (n *node) world(l *life) agent.World {
 			return &server{addr: s.Addr, closed: make(chan struct{})}, nil
 		},
 		Process: func(agent.Config, *slog.Logger) *probes.Process { return nil },
-		Trim:    func() {},
+		Hold: func(ctx context.Context, _ agent.Config, say func(probes.Held)) error {
+			return n.broker.hold(ctx, l, say)
+		},
+		Trim: func() {},
 
 		NoDirEvents: true, // who waits for the kernel holds up virtual time
 	}

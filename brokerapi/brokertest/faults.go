@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"holdfast/brokerapi"
-	"holdfast/standstill"
 )
 
 func healthWhenKilled(t *testing.T, h Harness) {
@@ -171,29 +170,6 @@ func servesAfterRestart(t *testing.T, h Harness) {
 	load(t, s, b, "/default/orders", nil)
 	publish(t, s, "/default/orders")
 	wantCount(t, s, "/default/orders", 2)
-}
-
-func lossAfterKill(t *testing.T, h Harness) {
-	s := h.Launch(t)
-	b := open(t, s)
-	w := able[brokerapi.LossWatcher](t, b.Capabilities().HeldWatch, "held-watch", b)
-	for round := range 2 { // the watch comes back with the broker
-		select {
-		case <-w.Lost():
-			t.Fatal("lost before the kill")
-		default:
-		}
-		s.Kill(t) // its connections are open until it is gone, which takes a while on a busy machine
-		gone := standstill.Begin(t)
-		select {
-		case <-w.Lost():
-		case <-time.After(usual):
-			t.Fatalf("round %d: no loss within %v", round, usual)
-		}
-		standstill.Within(t, "loss known", gone, time.Since(gone), 200*time.Millisecond)
-		s.Start(t)
-		become(t, "healthy after the restart", b.Health)
-	}
 }
 
 func closeEndsCalls(t *testing.T, h Harness) {

@@ -38,7 +38,6 @@ func Run(t *testing.T, h Harness) {
 		{"WhatCannotBeReadVoidsNoList", litter},
 		{"ManyTopicsAreAllListed", manyTopics},
 		{"TopicsServeAgainAfterARestart", servesAfterRestart},
-		{"LossIsKnownWithin200msOfAKill", lossAfterKill},
 		{"DrainedServesNothingAndActiveServesAgain", steered},
 		{"TheProcessEndsWhenAsked", ends},
 		{"ATopicOfAnotherBrokerIsServedElsewhere", elsewhere},
@@ -59,7 +58,6 @@ func capabilitiesAreImplemented(t *testing.T, h Harness) {
 	has := b.Capabilities()
 	_, quiescer := b.(brokerapi.Quiescer)
 	_, unloader := b.(brokerapi.Unloader)
-	_, watcher := b.(brokerapi.LossWatcher)
 	_, steerer := b.(brokerapi.Steerer)
 	_, ender := b.(brokerapi.Ender)
 	_, viewer := b.(brokerapi.Viewer)
@@ -72,7 +70,6 @@ func capabilitiesAreImplemented(t *testing.T, h Harness) {
 	}{
 		{"quiesce", has.Quiesce, quiescer},
 		{"unload", has.Unload, unloader},
-		{"held-watch", has.HeldWatch, watcher},
 		{"steer", has.Steer, steerer},
 		{"end", has.End, ender},
 		{"view", has.View, viewer},

@@ -101,7 +101,6 @@ type node struct {
 
 	life context.Context // ends with Close
 	end  context.CancelCauseFunc
-	lost chan struct{}
 
 	advertised atomic.Value // string: the broker's client address, as it tells others
 
@@ -146,17 +145,16 @@ func newNode(cfg Config) (*node, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	n := &node{at: at, timeout: cfg.Timeout, log: cfg.Logger, lost: make(chan struct{}, 1)}
+	n := &node{at: at, timeout: cfg.Timeout, log: cfg.Logger}
 	n.life, n.end = context.WithCancelCause(context.Background())
 	if n.metrics, err = newScraper(cfg, at, n.timeout); err != nil {
 		return nil, err
 	}
-	// The client port needs no watch of its own: it is the same process.
-	if n.adminLink, err = newLink(n.life, "--broker-admin", at.admin, show, n.timeout, n.log, n.tellLost); err != nil {
+	if n.adminLink, err = newLink(n.life, "--broker-admin", at.admin, show, n.timeout, n.log); err != nil {
 		_ = n.metrics.Close()
 		return nil, err
 	}
-	if n.lookupLink, err = newLink(n.life, "--danube-lookup", at.lookup, show, n.timeout, n.log, func() {}); err != nil {
+	if n.lookupLink, err = newLink(n.life, "--danube-lookup", at.lookup, show, n.timeout, n.log); err != nil {
 		n.adminLink.close()
 		_ = n.metrics.Close()
 		return nil, err
@@ -167,17 +165,6 @@ func newNode(cfg Config) (*node, error) {
 	n.discovery = danubepb.NewDiscoveryClient(n.lookupLink.conn)
 	return n, nil
 }
-
-func (n *node) tellLost() {
-	select {
-	case n.lost <- struct{}{}:
-	default:
-	}
-}
-
-// Lost implements brokerapi.LossWatcher: the connection to the admin port broke, or the
-// broker said that it is about to close it.
-func (n *node) Lost() <-chan struct{} { return n.lost }
 
 // Close ends calls in flight and closes the connections.
 func (n *node) Close() error {

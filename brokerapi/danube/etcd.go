@@ -31,10 +31,9 @@ type etcdBroker struct {
 }
 
 var (
-	_ brokerapi.Broker      = (*etcdBroker)(nil)
-	_ brokerapi.Unloader    = (*etcdBroker)(nil)
-	_ brokerapi.Viewer      = (*etcdBroker)(nil)
-	_ brokerapi.LossWatcher = (*etcdBroker)(nil)
+	_ brokerapi.Broker   = (*etcdBroker)(nil)
+	_ brokerapi.Unloader = (*etcdBroker)(nil)
+	_ brokerapi.Viewer   = (*etcdBroker)(nil)
 )
 
 func newEtcd(n *node, store Store) *etcdBroker {
@@ -44,7 +43,7 @@ func newEtcd(n *node, store Store) *etcdBroker {
 // Capabilities implements brokerapi.Broker.
 func (b *etcdBroker) Capabilities() brokerapi.Capabilities {
 	return brokerapi.Capabilities{
-		Unload: true, HeldWatch: true, MustStop: true, View: true,
+		Unload: true, MustStop: true, View: true,
 		Registers: true, NamedByInstance: true, Overlooks: true,
 	}
 }

@@ -90,13 +90,14 @@ func (f *fake) stop() {
 }
 
 // restart returns when the driver has noticed.
-func (f *fake) restart(t *testing.T, lost <-chan struct{}) {
+func (f *fake) restart(t *testing.T, l *link) {
 	t.Helper()
+	before := l.breaks.Load()
 	f.stop()
-	select {
-	case <-lost:
-	case <-time.After(time.Minute):
-		t.Fatal("the loss was not noticed")
+	for end := time.Now().Add(time.Minute); l.breaks.Load() == before; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the loss was not noticed")
+		}
 	}
 	// Instances are told apart by the millisecond, in which no real process ends and starts.
 	time.Sleep(2 * time.Millisecond)

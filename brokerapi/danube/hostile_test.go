@@ -243,33 +243,6 @@ func TestCloseEndsCallsInFlightAndLeavesNoGoroutine(t *testing.T) {
 	standstill.Within(t, "all calls ended", start, took, time.Second)
 }
 
-func TestALossIsToldAtOnceAndAfterEachReturn(t *testing.T) {
-	f := newFake(t)
-	b := f.etcd(t, &memory{f: f})
-	for round := range 3 {
-		if err := b.Health(soon(t)); err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case <-b.Lost():
-			t.Fatalf("round %d: lost before the stop", round)
-		default:
-		}
-		start := standstill.Begin(t)
-		if round == 1 {
-			f.server.GracefulStop()
-		}
-		f.stop()
-		select {
-		case <-b.Lost():
-		case <-time.After(time.Minute):
-			t.Fatalf("round %d: not told", round)
-		}
-		standstill.Within(t, "told of the loss", start, time.Since(start), 200*time.Millisecond)
-		f.start(t)
-	}
-}
-
 func TestADriverOpenedFirstFindsTheBrokerWithoutDelay(t *testing.T) {
 	f := newFake(t)
 	f.stop()
@@ -286,11 +259,6 @@ func TestADriverOpenedFirstFindsTheBrokerWithoutDelay(t *testing.T) {
 		t.Fatal(err)
 	}
 	took := time.Since(start)
-	select {
-	case <-b.Lost():
-		t.Error("a loss without a connection")
-	default:
-	}
 	standstill.Within(t, "found", start, took, 300*time.Millisecond)
 }
 

@@ -37,7 +37,6 @@ type link struct {
 	timeout   time.Duration   // longest wait for one answer
 	token     *access.Token   // nil: none
 	log       *slog.Logger
-	lost      func() // called when an established connection broke
 
 	open   sync.WaitGroup // connections that gRPC has not closed yet
 	breaks atomic.Int64   // grows when one breaks
@@ -65,8 +64,8 @@ var (
 )
 
 // newLink prepares the connection and starts to make it; it does not wait.
-func newLink(life context.Context, flag string, u *url.URL, c credential, timeout time.Duration, log *slog.Logger, lost func()) (*link, error) {
-	l := &link{flag: flag, url: u.String(), life: life, timeout: timeout, token: c.token, log: log, lost: lost, waiting: map[*waiter]bool{}}
+func newLink(life context.Context, flag string, u *url.URL, c credential, timeout time.Duration, log *slog.Logger) (*link, error) {
+	l := &link{flag: flag, url: u.String(), life: life, timeout: timeout, token: c.token, log: log, waiting: map[*waiter]bool{}}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(c.transport(u.Scheme, l.failed)),
 		grpc.WithContextDialer(l.dial),
@@ -184,7 +183,6 @@ func (c *heldConn) broke(err error) {
 		return
 	}
 	c.link.log.Warn("broker connection lost", "setting", c.link.flag, "url", c.link.url, "error", err)
-	c.link.lost()
 }
 
 // heard has the next failure logged, whatever it is.

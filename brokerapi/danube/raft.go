@@ -33,17 +33,16 @@ type raftBroker struct {
 }
 
 var (
-	_ brokerapi.Broker      = (*raftBroker)(nil)
-	_ brokerapi.Unloader    = (*raftBroker)(nil)
-	_ brokerapi.Steerer     = (*raftBroker)(nil)
-	_ brokerapi.LossWatcher = (*raftBroker)(nil)
+	_ brokerapi.Broker   = (*raftBroker)(nil)
+	_ brokerapi.Unloader = (*raftBroker)(nil)
+	_ brokerapi.Steerer  = (*raftBroker)(nil)
 )
 
 func newRaft(n *node, dataDir string) *raftBroker { return &raftBroker{node: n, dataDir: dataDir} }
 
 // Capabilities implements brokerapi.Broker.
 func (b *raftBroker) Capabilities() brokerapi.Capabilities {
-	return brokerapi.Capabilities{Unload: true, HeldWatch: true, StableName: true, Steer: true, Assigns: true, Peers: true}
+	return brokerapi.Capabilities{Unload: true, StableName: true, Steer: true, Assigns: true, Peers: true}
 }
 
 // status is the Raft cluster as the broker sees it. The broker must know its own number.

@@ -67,7 +67,7 @@ func TestTheNodeIDIsTheNameAndEachStartAnInstance(t *testing.T) {
 		if again, err := b.Identify(soon(t)); err != nil || again != first {
 			t.Errorf("%+v, then %+v, %v", first, again, err)
 		}
-		f.restart(t, b.Lost())
+		f.restart(t, b.adminLink)
 		if told {
 			f.set(func() { f.metrics = "process_start_time_seconds 1.7e9\n" })
 			if err := b.Health(soon(t)); err != nil {
@@ -76,7 +76,7 @@ func TestTheNodeIDIsTheNameAndEachStartAnInstance(t *testing.T) {
 			if again, err := b.Identify(soon(t)); err != nil || again.Instance != first.Instance {
 				t.Errorf("another connection to the same process: %+v, then %+v, %v", first, again, err)
 			}
-			f.restart(t, b.Lost())
+			f.restart(t, b.adminLink)
 			f.set(func() { f.metrics = "process_start_time_seconds 1.8e9\n" })
 		}
 		if err := b.Health(soon(t)); err != nil {

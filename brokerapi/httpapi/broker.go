@@ -7,9 +7,8 @@
 //
 // Guaranteed: New needs no broker; no call outlives its context; an answer that is not
 // what the contract says, whatever else it may be, is an error, and the broker is not
-// healthy; with held-watch, healthy means that the watch is held; a stop reaches only the
-// process that was identified; a topic's name is sent as it is, in a body, where no proxy
-// takes it for a path.
+// healthy; a stop reaches only the process that was identified; a topic's name is sent as
+// it is, in a body, where no proxy takes it for a path.
 //
 // Not guaranteed: that a call which ended with an error had no effect; that a topic which
 // comes or goes while the pages of a listing are read is in it.
@@ -54,26 +53,20 @@ type Broker struct {
 	maxNames  int // see the constant
 	log       *slog.Logger
 
-	life    context.Context // ends with Close
-	end     context.CancelFunc
-	watcher sync.WaitGroup
-	watch   *watch // nil: not a capability
-
 	mu       sync.Mutex
 	verified string // instance that passed the checks of Identify
 }
 
 var (
-	_ brokerapi.Broker      = (*Broker)(nil)
-	_ brokerapi.Quiescer    = (*Broker)(nil)
-	_ brokerapi.Unloader    = (*Broker)(nil)
-	_ brokerapi.LossWatcher = (*Broker)(nil)
-	_ brokerapi.Steerer     = (*Broker)(nil)
-	_ brokerapi.Ender       = (*Broker)(nil)
+	_ brokerapi.Broker   = (*Broker)(nil)
+	_ brokerapi.Quiescer = (*Broker)(nil)
+	_ brokerapi.Unloader = (*Broker)(nil)
+	_ brokerapi.Steerer  = (*Broker)(nil)
+	_ brokerapi.Ender    = (*Broker)(nil)
 )
 
-// New checks the settings and, with held-watch, starts to connect; it does not wait for
-// the broker. Its errors are settings that cannot work, each with its flag.
+// New checks the settings and connects to nothing. Its errors are settings that cannot
+// work, each with its flag.
 func New(cfg Config) (*Broker, error) {
 	if len(cfg.Capabilities) == 0 {
 		cfg.Capabilities = DefaultCapabilities()
@@ -91,29 +84,18 @@ func New(cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Broker{
+	return &Broker{
 		rest: client, can: can, brokerID: cfg.BrokerID, maxNames: maxNames,
 		keyPrefix: strings.TrimSuffix(cfg.KeyPrefix, "/"),
 		log:       cfg.Logger.With("broker_admin", client.URL()),
-	}
-	b.life, b.end = context.WithCancel(context.Background())
-	if can.HeldWatch {
-		b.watch = newWatch(client, b.log)
-		b.watcher.Go(func() { b.watch.run(b.life) })
-	}
-	return b, nil
+	}, nil
 }
 
 // Capabilities implements brokerapi.Broker: what the settings say, see Identify.
 func (b *Broker) Capabilities() brokerapi.Capabilities { return b.can }
 
-// Close ends calls in flight and the held watch, and waits for them.
-func (b *Broker) Close() error {
-	b.end()
-	err := b.rest.Close()
-	b.watcher.Wait()
-	return err
-}
+// Close ends calls in flight and waits for them.
+func (b *Broker) Close() error { return b.rest.Close() }
 
 // Codes of refusals that are more to Holdfast than an error.
 const codeElsewhere = "elsewhere"

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,7 +22,6 @@ type capability struct {
 var capabilities = []capability{
 	{"quiesce", false, true, func(c *brokerapi.Capabilities) *bool { return &c.Quiesce }},
 	{"unload", false, true, func(c *brokerapi.Capabilities) *bool { return &c.Unload }},
-	{"held-watch", false, true, func(c *brokerapi.Capabilities) *bool { return &c.HeldWatch }},
 	{"stable-name", false, true, func(c *brokerapi.Capabilities) *bool { return &c.StableName }},
 	{"local-data", true, true, func(c *brokerapi.Capabilities) *bool { return &c.LocalData }},
 	{"must-stop", true, false, func(c *brokerapi.Capabilities) *bool { return &c.MustStop }},
@@ -59,6 +59,9 @@ func parseCapabilities(names []string) (brokerapi.Capabilities, error) {
 	var can brokerapi.Capabilities
 	for _, name := range names {
 		at := slices.IndexFunc(capabilities, func(c capability) bool { return c.name == name })
+		if name == "held-watch" {
+			return can, errors.New("held-watch is no capability any more: leave it out: a connection is held to every broker")
+		}
 		if at < 0 {
 			return can, fmt.Errorf("no capability is called %q: known are %s", name, strings.Join(CapabilityNames(), ", "))
 		}

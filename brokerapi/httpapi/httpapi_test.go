@@ -5,20 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"holdfast/brokerapi"
-	"holdfast/brokerapi/rest"
 )
 
 func bound(t *testing.T) context.Context {
@@ -232,93 +228,6 @@ func TestWhatCannotBeSentIsRefusedHere(t *testing.T) {
 	}
 }
 
-// watched is a broker whose /alive does what the test wants.
-func watched(t *testing.T, alive http.HandlerFunc) *Broker {
-	t.Helper()
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		switch strings.TrimPrefix(r.URL.Path, base) {
-		case "/identity":
-			io.WriteString(w, `{"instance":"i1","version":"1","capabilities":["held-watch"]}`)
-		case "/health":
-			io.WriteString(w, goodHealth)
-		default:
-			alive(w, r)
-		}
-	}))
-	t.Cleanup(web.Close)
-	b := opened(t, Config{AdminURL: web.URL, Capabilities: []string{"held-watch"}})
-	t.Cleanup(func() { b.Close() }) // before the server, which waits for its connections
-	return b
-}
-
-func line(w http.ResponseWriter, text string) {
-	io.WriteString(w, text+"\n")
-	w.(http.Flusher).Flush()
-}
-
-func TestTheEndOfTheHeldWatchIsALoss(t *testing.T) {
-	end := make(chan struct{})
-	var asked atomic.Int64
-	b := watched(t, func(w http.ResponseWriter, r *http.Request) {
-		first := asked.Add(1) == 1
-		line(w, `{"instance":"i1"}`)
-		if first {
-			<-end
-			return
-		}
-		<-r.Context().Done()
-	})
-	if err := b.Health(bound(t)); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-b.Lost():
-		t.Fatal("lost while it is held")
-	default:
-	}
-	close(end)
-	select {
-	case <-b.Lost():
-	case <-bound(t).Done():
-		t.Fatal("the end was not told")
-	}
-	if err := b.Health(bound(t)); err != nil || asked.Load() != 2 {
-		t.Errorf("asked %d times: %v", asked.Load(), err)
-	}
-}
-
-func TestWithoutItsWatchABrokerIsNotHealthy(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		alive http.HandlerFunc
-		want  string
-	}{
-		{"not there", http.NotFound, "GET /holdfast/v1/alive answered 404 Not Found"},
-		{"ends at once", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(200) }, "the answer ended"},
-		{"another form", func(w http.ResponseWriter, r *http.Request) { line(w, "tick"); <-r.Context().Done() }, `"tick" is not a line such as {"instance":"…"}`},
-		{"another broker", func(w http.ResponseWriter, r *http.Request) { line(w, `{"instance":"i2"}`); <-r.Context().Done() }, "no line came"},
-		{"two brokers in turn", func(w http.ResponseWriter, r *http.Request) {
-			line(w, `{"instance":"i2"}`)
-			line(w, `{"instance":"i1"}`)
-			<-r.Context().Done()
-		}, "two brokers"},
-		{"an endless line", func(w http.ResponseWriter, _ *http.Request) { line(w, strings.Repeat("x", 5000)) }, "a line is longer than 4096 bytes"},
-		{"silent", func(w http.ResponseWriter, r *http.Request) { w.(http.Flusher).Flush(); <-r.Context().Done() }, "no line came"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			b := watched(t, c.alive)
-			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-			defer cancel()
-			err := b.Health(ctx)
-			if err == nil || !strings.HasPrefix(err.Error(), "held watch: ") || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("got %v, want %s", err, c.want)
-			}
-		})
-	}
-}
-
 func TestAStopReachesOnlyTheProcessThatIsMeant(t *testing.T) {
 	var got []string
 	instance := "i1"
@@ -354,7 +263,9 @@ func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 	}{
 		{"no address", Config{}, "--broker-admin is empty: want http://host:port"},
 		{"unknown capability", Config{AdminURL: "http://a", Capabilities: []string{"fly"}},
-			`--http-capabilities "fly": no capability is called "fly": known are quiesce, unload, held-watch, stable-name, local-data, must-stop, steer, end`},
+			`--http-capabilities "fly": no capability is called "fly": known are quiesce, unload, stable-name, local-data, must-stop, steer, end`},
+		{"one that is gone", Config{AdminURL: "http://a", Capabilities: []string{"unload", "held-watch"}},
+			`--http-capabilities "unload,held-watch": held-watch is no capability any more: leave it out: a connection is held to every broker`},
 		{"no token", Config{AdminURL: "http://a", TokenFile: missing}, "--broker-token-file: open " + missing + ": no such file or directory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -369,49 +280,5 @@ func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 	}
 	if _, err := os.Stat(missing); err == nil {
 		t.Error("made the file")
-	}
-}
-
-func TestSilenceIsNoLossUntilThePortRefuses(t *testing.T) {
-	timeout := fmt.Errorf("no answer: %w", context.DeadlineExceeded)
-	refused := fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
-	for _, c := range []struct {
-		name string
-		held bool
-		ends []error // of the attempts, one after the other
-		lost []bool
-	}{
-		{"ended while held", true, []error{rest.ErrEnded, refused}, []bool{true, false}},
-		{"broke while held", true, []error{io.ErrUnexpectedEOF}, []bool{true}},
-		{"never held", false, []error{refused, timeout, rest.ErrEnded}, []bool{false, false, false}},
-		{"silent, frozen, then gone", true, []error{errSilent, timeout, timeout, refused, refused}, []bool{false, false, false, true, false}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			w := newWatch(nil, slog.New(slog.DiscardHandler))
-			if c.held {
-				w.up("i1")
-			}
-			for i, err := range c.ends {
-				w.note(err)
-				select {
-				case <-w.lost:
-					if !c.lost[i] {
-						t.Errorf("%d, %v: lost", i, err)
-					}
-				default:
-					if c.lost[i] {
-						t.Errorf("%d, %v: not lost", i, err)
-					}
-				}
-			}
-		})
-	}
-	w := newWatch(nil, slog.New(slog.DiscardHandler))
-	w.up("i1")
-	w.note(errSilent)
-	w.up("i1") // it only hung
-	w.note(errSilent)
-	if len(w.lost) != 0 {
-		t.Error("a broker that came back was lost")
 	}
 }

@@ -128,8 +128,8 @@ type healthBody struct {
 	Instance string `json:"instance"`
 }
 
-// Health implements brokerapi.Broker: the broker says that it is well, it is the one
-// expected, and the watch is held.
+// Health implements brokerapi.Broker: the broker says that it is well, and it is the one
+// expected.
 func (b *Broker) Health(ctx context.Context) error {
 	var said healthBody
 	a, err := b.ask(ctx, rest.Request{Path: "/health"}, &said, http.StatusOK)
@@ -150,9 +150,6 @@ func (b *Broker) Health(ctx context.Context) error {
 		if id.Instance != said.Instance {
 			return a.Errorf("GET %s/identity says instance %q: two brokers answer there, or it was restarted just now", base, id.Instance)
 		}
-	}
-	if b.watch != nil {
-		return b.watch.await(ctx, said.Instance)
 	}
 	return nil
 }

@@ -32,7 +32,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -74,7 +73,6 @@ type Broker struct {
 	end    context.CancelCauseFunc
 	dialed chan struct{} // closed when the first attempt to connect is over
 	gone   chan struct{} // closed when the connection is closed for good
-	lost   chan struct{}
 
 	answered atomic.Int64 // when JetStream last answered anything, in Unix nanoseconds
 
@@ -83,7 +81,6 @@ type Broker struct {
 	dialErr  error
 	link     link
 	lastErr  error                    // why the last attempt to connect failed
-	silent   bool                     // the connection was given up because nothing came over it
 	verified string                   // id of the server that passed sameServer
 	changing map[string]chan struct{} // streams that are being changed; closed when they are not any more
 }
@@ -100,10 +97,9 @@ var (
 )
 
 var (
-	_ brokerapi.Broker      = (*Broker)(nil)
-	_ brokerapi.Quiescer    = (*Broker)(nil)
-	_ brokerapi.Unloader    = (*Broker)(nil)
-	_ brokerapi.LossWatcher = (*Broker)(nil)
+	_ brokerapi.Broker   = (*Broker)(nil)
+	_ brokerapi.Quiescer = (*Broker)(nil)
+	_ brokerapi.Unloader = (*Broker)(nil)
 )
 
 // New checks the settings and starts to connect; it does not wait for the server.
@@ -137,7 +133,6 @@ func New(cfg Config) (*Broker, error) {
 		changing:  map[string]chan struct{}{},
 		dialed:    make(chan struct{}),
 		gone:      make(chan struct{}),
-		lost:      make(chan struct{}, 1),
 	}
 	b.life, b.end = context.WithCancelCause(context.Background())
 	b.link = newLink(b.life)
@@ -211,46 +206,24 @@ func (b *Broker) onDown(_ *client.Conn, err error) {
 	broken := b.link
 	b.link = newLink(b.life)
 	b.lastErr = err
-	b.silent = errors.Is(err, client.ErrStaleConnection)
-	silent := b.silent
 	b.mu.Unlock()
 	broken.snap(errBroke)
-	if !silent {
-		b.tellLost()
-	}
 	b.log.Warn("broker connection lost", "error", err)
-}
-
-func (b *Broker) tellLost() {
-	select {
-	case b.lost <- struct{}{}:
-	default:
-	}
 }
 
 func (b *Broker) noteAttempt(err error) {
 	b.mu.Lock()
 	changed := b.lastErr == nil || b.lastErr.Error() != err.Error()
 	b.lastErr = err
-	ended := b.silent && errors.Is(err, syscall.ECONNREFUSED)
-	b.silent = b.silent && !ended
 	b.mu.Unlock()
-	if ended {
-		b.tellLost()
-	}
 	if changed {
 		b.log.Info("broker cannot be reached", "error", err)
 	}
 }
 
-// Lost implements brokerapi.LossWatcher: the server closed the connection or died. One
-// that only does not answer two pings in a row (10 s apart) may hang and still serve: it
-// is lost when its port refuses connections.
-func (b *Broker) Lost() <-chan struct{} { return b.lost }
-
 // Capabilities implements brokerapi.Broker.
 func (b *Broker) Capabilities() brokerapi.Capabilities {
-	return brokerapi.Capabilities{Quiesce: true, Unload: true, HeldWatch: true, StableName: true, LocalData: true}
+	return brokerapi.Capabilities{Quiesce: true, Unload: true, StableName: true, LocalData: true}
 }
 
 // Close ends calls in flight and closes the connection. It takes at most one

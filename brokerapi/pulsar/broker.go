@@ -84,7 +84,6 @@ type Broker struct {
 var (
 	_ brokerapi.Broker      = (*Broker)(nil)
 	_ brokerapi.Unloader    = (*Broker)(nil)
-	_ brokerapi.LossWatcher = (*Broker)(nil)
 	_ brokerapi.Steerer     = (*Broker)(nil)
 	_ brokerapi.Ender       = (*Broker)(nil)
 	_ brokerapi.Worker      = (*Broker)(nil)
@@ -137,7 +136,7 @@ func hostPort(admin string) (string, error) {
 // BookKeeper fences the ledgers of a broker whose bundle another one has opened.
 func (b *Broker) Capabilities() brokerapi.Capabilities {
 	return brokerapi.Capabilities{
-		Unload: true, HeldWatch: true, StableName: true, Steer: true, End: true, Work: true, Registers: true, Assigns: true, FencesItself: true, Owner: true,
+		Unload: true, StableName: true, Steer: true, End: true, Work: true, Registers: true, Assigns: true, FencesItself: true, Owner: true,
 	}
 }
 
@@ -154,6 +153,3 @@ func (b *Broker) Close() error {
 func (b *Broker) watch() {
 	b.begin.Do(func() { b.tasks.Go(b.held.run) })
 }
-
-// Lost implements brokerapi.LossWatcher.
-func (b *Broker) Lost() <-chan struct{} { return b.held.lost }

@@ -23,12 +23,11 @@ const (
 	maxAnswer = 64 << 10
 )
 
-// held is one connection that is kept for no other purpose than to break with the broker.
+// held is one connection that is kept for no other purpose than to tell one process from the next.
 // Each is numbered. It asks whether the broker is ready now and then, since the status page of
 // a drained one leaves a warning in its log each time; whatever is answered does.
 type held struct {
 	rest *rest.Client
-	lost chan struct{}
 	life context.Context
 	end  context.CancelFunc
 	back chan struct{} // the broker answers again: connect at once
@@ -40,7 +39,7 @@ type held struct {
 }
 
 func (h *held) init(client *rest.Client) {
-	h.rest, h.lost, h.changed = client, make(chan struct{}, 1), make(chan struct{})
+	h.rest, h.changed = client, make(chan struct{})
 	h.life, h.end = context.WithCancel(context.Background())
 	h.back = make(chan struct{})
 }
@@ -57,10 +56,6 @@ func (h *held) run() {
 			h.set(true)
 			h.hold(conn, host)
 			h.set(false)
-			select {
-			case h.lost <- struct{}{}:
-			default:
-			}
 		}
 		if time.Since(since) > askEvery {
 			pause = redialFirst

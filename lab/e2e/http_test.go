@@ -117,7 +117,7 @@ func TestAnHTTPBrokerFollowsItsModeAndKeepsItsData(t *testing.T) {
 func TestAnHTTPBrokerIsEndedThroughItsAdminAPIWhereNothingElseCan(t *testing.T) {
 	takesLong(t)
 	t.Parallel()
-	const can = "held-watch,stable-name,local-data,end" // and no quiesce: only its end proves anything
+	const can = "stable-name,local-data,end" // and no quiesce: only its end proves anything
 	s := newStand(t)
 	r := s.reference("n1", "-capabilities", can)
 	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
@@ -225,12 +225,12 @@ func TestAnHTTPBrokersTokenAndCertificatesAreShownAndRenewed(t *testing.T) {
 func TestWhatAnHTTPBrokerCannotDoIsSaidBeforeItIsNeeded(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
-	r := s.reference("n1", "-capabilities", "held-watch,stable-name,local-data,unload")
+	r := s.reference("n1", "-capabilities", "stable-name,local-data,unload")
 	check := func(more ...string) harness.Result {
 		return s.command(append([]string{"check", "--driver", "http", "--broker-admin", r.URL(), "--etcd-endpoints", s.etcd.Endpoint(),
 			"--state-dir", s.TempDir(), "--log-level", "error"}, more...)...)
 	}
-	const remedy = "write --http-capabilities unload,held-watch,stable-name,local-data if this is the right broker"
+	const remedy = "write --http-capabilities unload,stable-name,local-data if this is the right broker"
 	for _, tt := range []struct {
 		name string
 		args []string
@@ -238,19 +238,19 @@ func TestWhatAnHTTPBrokerCannotDoIsSaidBeforeItIsNeeded(t *testing.T) {
 		want string
 	}{
 		{"what is asked by default", nil, 2, "the broker says that it has no quiesce, steer, end: " + remedy},
-		{"one too many", []string{"--http-capabilities", "held-watch,stable-name,local-data,unload,end"}, 2, "the broker says that it has no end: " + remedy},
-		{"a fact that is left out", []string{"--http-capabilities", "held-watch,stable-name,unload"}, 2, "the broker says of itself local-data, which --http-capabilities does not: " + remedy},
+		{"one too many", []string{"--http-capabilities", "stable-name,local-data,unload,end"}, 2, "the broker says that it has no end: " + remedy},
+		{"a fact that is left out", []string{"--http-capabilities", "stable-name,unload"}, 2, "the broker says of itself local-data, which --http-capabilities does not: " + remedy},
 		{"no such capability", []string{"--http-capabilities", "quiece"}, 2, `--http-capabilities "quiece": no capability is called "quiece": known are `},
-		{"the end where there is none", []string{"--http-capabilities", "held-watch,stable-name,local-data,unload", "--fence", "ready,quiesce,stop"}, 2, "the step stop needs a way to stop the broker"},
-		{"another broker", []string{"--http-capabilities", "held-watch,stable-name,local-data,unload", "--broker-id", "n2"}, 2, `calls itself "n1", --broker-id says "n2"`},
+		{"the end where there is none", []string{"--http-capabilities", "stable-name,local-data,unload", "--fence", "ready,quiesce,stop"}, 2, "the step stop needs a way to stop the broker"},
+		{"another broker", []string{"--http-capabilities", "stable-name,local-data,unload", "--broker-id", "n2"}, 2, `calls itself "n1", --broker-id says "n2"`},
 		{"another path", []string{"--broker-admin", r.URL() + "/admin"}, 1, "the contract has no such path: set --broker-admin to the URL below which it answers, without /holdfast/v1"},
-		{"what it has", []string{"--http-capabilities", "held-watch,stable-name,local-data,unload"}, 0, ""},
+		{"what it has", []string{"--http-capabilities", "stable-name,local-data,unload"}, 0, ""},
 	} {
 		res := check(tt.args...)
 		if res.Exit != tt.exit || !strings.Contains(res.Stderr, tt.want) || tt.exit != 0 && strings.Count(res.Stderr, "\n") != 1 {
 			t.Errorf("%s: exit code %d, want %d with %q in one line:\n%s", tt.name, res.Exit, tt.exit, tt.want, res.Stderr)
 		}
-		if tt.exit == 0 && !strings.Contains(res.Stdout, "can: unload, held-watch; has: stable-name, local-data") {
+		if tt.exit == 0 && !strings.Contains(res.Stdout, "can: unload; has: stable-name, local-data") {
 			t.Errorf("%s: does not print what the broker can do:\n%s", tt.name, res.Stdout)
 		}
 	}

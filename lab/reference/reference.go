@@ -26,7 +26,7 @@ import (
 )
 
 // Capabilities are those that this broker has; it must not stop.
-var Capabilities = []string{"quiesce", "unload", "held-watch", "stable-name", "local-data", "steer", "end"}
+var Capabilities = []string{"quiesce", "unload", "stable-name", "local-data", "steer", "end"}
 
 // Options are what New needs.
 type Options struct {

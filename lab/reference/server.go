@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"holdfast/brokerapi"
@@ -35,7 +34,6 @@ func (b *Broker) routes() *http.ServeMux {
 		"GET /identity":        b.getIdentity,
 		"GET /health":          b.getHealth,
 		"GET /topics":          b.getTopics,
-		"GET /alive":           b.able("held-watch", b.getAlive),
 		"POST /topics/load":    change(b, b.load),
 		"POST /topics/quiesce": b.able("quiesce", change(b, b.quiesce)),
 		"POST /topics/unload":  b.able("unload", change(b, b.unload)),
@@ -249,30 +247,6 @@ func pageOf(q url.Values) (limit int, after string, err error) {
 		}
 	}
 	return limit, after, nil
-}
-
-// getAlive is held as long as the broker lives. It never ends while topics are served.
-func (b *Broker) getAlive(w http.ResponseWriter, r *http.Request) {
-	if err := noQuery(r); err != nil {
-		answer(w, nil, err)
-		return
-	}
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		fmt.Fprintf(w, "{\"instance\":%q}\n", b.instance)
-		if http.NewResponseController(w).Flush() != nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-b.stopping:
-			return
-		case <-r.Context().Done():
-			return
-		}
-	}
 }
 
 // postStop answers before it ends. The instance keeps a request that comes late from
