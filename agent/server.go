@@ -51,9 +51,7 @@ func openListener(l Listener) (Server, error) {
 		BaseContext: func(net.Listener) context.Context { return l.Base }, ErrorLog: slog.NewLogLogger(quietHandler{l.Log.Handler()}, slog.LevelError)}
 	limited := &limitedListener{Listener: socket, begin: func() {}, open: map[*limitedConn]struct{}{}}
 	server.ConnState = limited.note
-	if l.Network == "unix" {
-		server.Handler, server.ConnContext = ownPeersOnly(l.Handler, l.Addr, l.Log), withPeer
-	} else {
+	if l.Network != "unix" {
 		server.ReadTimeout, server.WriteTimeout = readTimeout, writeTimeout // of who was not let in, too
 		// By then exporter-toolkit has put its own handler, which judges passwords, around ours.
 		limited.begin = sync.OnceFunc(func() { server.Handler = few(maxRequests, server.Handler) })

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -80,24 +79,3 @@ func TestSettingsAreTakenUpByARealSidecarOnSIGHUPAndOverTheWebWithAPassword(t *t
 	c.stayedLive()
 }
 
-func TestAnotherUserIsRefusedOnAControlSocketOfLaxMode(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("not root: cannot be another user")
-	}
-	t.Parallel()
-	s := newStand(t)
-	dir := openDir(t)
-	socket := filepath.Join(dir, "control.sock")
-	c := s.beside(s.broker("n1"), "--control-socket", socket)
-	c.run()
-	s.ok(os.Chmod(socket, 0o666))
-	for _, verb := range []string{"status", "drain", "reload"} {
-		res := unprivileged(t, dir, verb, "--control-socket", socket)
-		if want := fmt.Sprintf("%s is for its sidecar's own user (0) and for root, and not for user 65534", socket); res.Exit != 3 || !strings.Contains(res.Stderr, want) {
-			t.Errorf("%s: exit code %d, %s%s", verb, res.Exit, res.Stdout, res.Stderr)
-		}
-	}
-	if lines := c.lines("refused on the control socket"); len(lines) != 1 || !strings.Contains(lines[0], "uid=65534") {
-		t.Errorf("%q", lines)
-	}
-}
