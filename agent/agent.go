@@ -110,7 +110,6 @@ type agent struct {
 	breaks   atomic.Int64 // how often the broker's process was seen to end, or its port to refuse
 	reached  atomic.Bool  // its port took a connection, and has not refused one since
 	view     atomic.Pointer[snapshot]
-	lingers  atomic.Bool // a registration outlives its lease
 	life     atomic.Pointer[life]
 	rival    atomic.Bool    // see registrar.rival
 	awaits   atomic.Bool    // see registrar.awaits
@@ -362,9 +361,6 @@ func (a *agent) serve(ctx context.Context) error {
 	add(a.onceNamed(a.keeper.Run))
 	add(a.onceNamed(following(&a.ids.registered, a.followState)))
 	add(a.onceNamed(following(&a.ids.answering, a.followRegistration)))
-	if a.local == nil {
-		add(a.onceNamed(a.watchOutlived))
-	}
 	switch {
 	case a.can.Assigns: // assignments in etcd say nothing
 	case a.placer != nil:

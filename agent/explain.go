@@ -141,13 +141,6 @@ var explanations = map[string]explanation{
 		text("A record in etcd cannot be read: the era, this broker's member record, or the note of its planned stop. The detail names the key and what stands there. Somebody wrote it by hand, or a newer version did."),
 		text("Nobody but Holdfast should write /cluster/era and below /cluster/members/."),
 		text("A member record is mended by its broker's next registration. An era stays until a new one begins: 'etcdctl del' with its key has it counted anew from the member records.")},
-	"registration/outlives_lease": {
-		text("A registration stands in etcd although its lease is gone, or without one. Everybody takes that broker for alive, so nobody takes over from it, and nothing ends it. etcd has kept keys so with authentication and snapshots; or somebody wrote the key without a lease."),
-		text("Nobody but Holdfast and the broker should write under /cluster/register/."),
-		text("'etcdctl lease timetolive LEASE' must say that it is gone. If that broker does not serve, delete the key: its topics are taken over then.")},
-	"registration/outlived_gone": {
-		text("A registration that had outlived its lease was deleted, or written anew."),
-		text("Nothing to avoid."), nil},
 	"agent/not_quiesced": {text("The sidecar was stopped and could not quiesce every topic, so it left the registration to run out: nobody may take over from a broker that still serves."), text("A broker that answers its admin API while its sidecar stops."), text("Make sure that the broker does not serve: stop it.")},
 	"config/reloaded":    {text("The settings were read anew. What changed is in the detail, and in force."), text("Nothing to avoid."), nil},
 	"config/refused": {text("The settings were to be read anew and cannot be used, or some need a restart. None was applied: those from before are in force."),

@@ -52,7 +52,7 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	for _, why := range []string{"crash", causeStopped} {
 		add(Event{Kind: "registration", To: "left", Reason: why})
 	}
-	for _, to := range []string{"held", "registered", "repaired", "unreadable_record", "outlives_lease", "outlived_gone"} {
+	for _, to := range []string{"held", "registered", "repaired", "unreadable_record"} {
 		add(Event{Kind: "registration", To: to})
 	}
 	add(Event{Kind: "registration", To: "contested", Reason: "identity_conflict"})

@@ -33,7 +33,6 @@ var (
 	descDraining   = desc("drain_pending", "1 while the broker is to be drained and still serves topics, or has not taken the mode. For minutes: 'holdfast topics' names what is left.")
 	descMismatch   = desc("mode_mismatch", "1 while the mode in etcd, or the broker's own, is not the one that was decided here. For minutes: 'holdfast events' says who writes it, or why the broker does not take it.")
 	descConflict   = desc("identity_conflict", "1 while another sidecar holds the registration of this broker id: clients are kept away here. Stop one of the two.")
-	descOutlives   = desc("registration_outlives_lease", "1 while this broker's registration, or that of a broker next to it in etcd, stands although its lease is gone, or without one: everybody takes that broker for alive, and nothing ends it. 'holdfast events' names the key.")
 	descTogether   = desc("ill_together", "1 while the broker is ill (its process lives, its calls fail) and keeps its registration, because no other broker is known to be well: nothing is stopped. Look at what the brokers depend on; 'holdfast explain' says how the others are.")
 	descRestart    = desc("broker_restart_required", "1 while the broker may serve without its registration and nothing here could stop it; /broker/live fails. Restart it, or stop it by hand.")
 	descLoop       = desc("agent_loop_last_run_timestamp_seconds", "When the agent's loop last ran. More than 10 s ago: the sidecar hangs, restart it.")
@@ -42,7 +41,7 @@ var (
 // Describe implements prometheus.Collector.
 func (g stateGauges) Describe(c chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descReady, descCause, descMode, descAttachment, descDetached, descPresent, descEpoch, descZombie, descPaused,
-		descStartup, descDrained, descDraining, descMismatch, descConflict, descOutlives, descTogether, descRestart, descLoop} {
+		descStartup, descDrained, descDraining, descMismatch, descConflict, descTogether, descRestart, descLoop} {
 		c <- d
 	}
 }
@@ -85,7 +84,6 @@ func (g stateGauges) Collect(c chan<- prometheus.Metric) {
 	gauge(descDraining, drainPending(s, p, a.steerer.View().Steering))
 	gauge(descMismatch, s.reassert || a.steerer.View().Steering == recovery.SteerFailing)
 	gauge(descConflict, s.conflict != "")
-	gauge(descOutlives, a.lingers.Load())
 	gauge(descTogether, s.held != "")
 	gauge(descRestart, s.restart != "")
 	c <- prometheus.MustNewConstMetric(descEpoch, prometheus.GaugeValue, float64(v.Grant.Epoch))

@@ -71,7 +71,6 @@ func history(b *board) {
 		timed{each(maximum("holdfast_drain_pending"), "drain pending"), attention},
 		timed{each(maximum("holdfast_mass_change_held"), "mass change held"), attention},
 		timed{each(maximum("holdfast_identity_conflict"), "identity conflict"), attention},
-		timed{each(maximum("holdfast_registration_outlives_lease"), "registration outlives lease"), attention},
 		timed{each(maximum("holdfast_ill_together"), "ill, and held"), attention},
 		timed{each(maximum("holdfast_broker_restart_required"), "restart required"), attention},
 		timed{each(maximum("holdfast_paused"), "recovery"), paused}))

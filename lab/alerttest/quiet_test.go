@@ -61,7 +61,7 @@ func healthy() broker {
 		`holdfast_policy_info{registration="own", guard="on"}`: always(1),
 		`holdfast_ready`: always(1), `holdfast_ready_transitions_total{to="not_ready"}`: always(0),
 		`holdfast_broker_up`: always(1), `holdfast_detached`: always(0), `holdfast_attachment{state="degraded"}`: always(0),
-		`holdfast_identity_conflict`: always(0), `holdfast_registration_outlives_lease`: always(0), `holdfast_broker_restart_required`: always(0),
+		`holdfast_identity_conflict`: always(0), `holdfast_broker_restart_required`: always(0),
 		`holdfast_broker_mode{mode="active"}`: always(1), `holdfast_broker_mode{mode="drained"}`: always(0), `holdfast_broker_mode{mode="draining"}`: always(0),
 		`holdfast_drained{reason="operator"}`: always(0), `holdfast_drained{reason="stale_restart"}`: always(0), `holdfast_drained{reason="pod_stop"}`: always(0),
 		`holdfast_drain_pending`: always(0), `holdfast_mode_mismatch`: always(0), `holdfast_ill_together`: always(0),

@@ -48,9 +48,7 @@ func hasFor(t *testing.T, alert string) bool {
 }
 
 // unplayed are alerts whose fault takes longer than a test may, and what shows them instead.
-var unplayed = map[string]string{
-	"HoldfastKeyOutlivesLease": "two looks five minutes apart: agent/outlived_test.go has the looks, lab/clustertest the registration on a real etcd, alerts/tests the rule",
-}
+var unplayed = map[string]string{}
 
 func TestEveryAlertHasAFaultThatItIsNamedFor(t *testing.T) {
 	t.Parallel()

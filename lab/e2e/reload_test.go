@@ -78,4 +78,3 @@ func TestSettingsAreTakenUpByARealSidecarOnSIGHUPAndOverTheWebWithAPassword(t *t
 	}
 	c.stayedLive()
 }
-
