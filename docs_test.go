@@ -115,8 +115,8 @@ func TestTheFileOfAPageSaysWhatItsCommandSays(t *testing.T) {
 // sameSettings compares what is exported: where a setting came from does not matter.
 func sameSettings(a, b agent.Config) bool {
 	va, vb := reflect.ValueOf(a), reflect.ValueOf(b)
-	for i := range va.NumField() {
-		if va.Type().Field(i).IsExported() && !reflect.DeepEqual(va.Field(i).Interface(), vb.Field(i).Interface()) {
+	for _, f := range reflect.VisibleFields(va.Type()) {
+		if f.IsExported() && !reflect.DeepEqual(va.FieldByIndex(f.Index).Interface(), vb.FieldByIndex(f.Index).Interface()) {
 			return false
 		}
 	}

@@ -175,14 +175,14 @@ func (opts options) load(only ...string) (agent.Config, error) {
 
 // loadFor is load for a broker that is to be started with this command.
 func (opts options) loadFor(command []string, only ...string) (agent.Config, error) {
-	src := agent.Sources{Flags: map[string][]string{}, Env: lookupEnv, Environ: os.Environ, Only: only, Command: command}
+	src := agent.Sources{Flags: map[string][]string{}, Env: os.Environ(), Only: only, Command: command}
 	for _, o := range opts {
 		if o.setting && o.IsSet() {
 			src.Flags[o.name] = o.values
 		}
 	}
 	if src.File = opts.get("config").text(); src.File == "" {
-		src.File, _ = lookupEnv("HOLDFAST_CONFIG")
+		src.File = os.Getenv("HOLDFAST_CONFIG")
 	}
 	c, err := agent.Load(src)
 	if err != nil {
@@ -190,8 +190,6 @@ func (opts options) loadFor(command []string, only ...string) (agent.Config, err
 	}
 	return c, nil
 }
-
-func lookupEnv(name string) (string, bool) { return os.LookupEnv(name) }
 
 // flagError turns the flag package's words into ours.
 func flagError(verb string, known options, err error) error {

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
-
-	"holdfast/agent"
 )
 
 // appHelp is the text of holdfast --help.
@@ -39,7 +37,7 @@ func verbHelp(v *verb) string {
 		}
 		groups[o.group] = append(groups[o.group], o)
 	}
-	for _, g := range append([]string{"", "file"}, agent.Groups...) {
+	for _, g := range []string{"", "file", "etcd", "broker", "lease", "recovery", "topics", "health", "listeners", "logging"} {
 		if len(groups[g]) == 0 {
 			continue
 		}

@@ -12,147 +12,98 @@ import (
 	"holdfast/cluster"
 )
 
-// Config holds the effective settings of one sidecar. Every field has one row in
-// the table of settings.go, which gives its flag, environment variable and YAML
-// key. Zero means "derive it" for the fields that Effective fills.
+// Config holds the settings of one sidecar. A field with a name is a setting, and its tags are
+// all that is declared of it: see Setting. Zero means "derive it" for the fields that Effective
+// fills. A driver's own settings stand beside the driver.
 type Config struct {
-	// etcd
-	EtcdEndpoints    []string // URLs with scheme
-	EtcdCACert       string   // file, PEM
-	EtcdCert         string   // file, PEM; with EtcdKey
-	EtcdKey          string   // file, PEM; with EtcdCert
-	EtcdUser         string   // with EtcdPasswordFile
-	EtcdPasswordFile string   // file; a trailing newline is not part of the password
-	Prefix           string   // in front of every key; empty, or /like/this
-	StorageRoot      string   // where brokers keep sealed topic states
+	EtcdEndpoints    []string `name:"etcd-endpoints" group:"etcd" arg:"URL" default:"http://127.0.0.1:2379" help:"URLs of etcd; repeat or separate by commas"`
+	EtcdCACert       string   `name:"etcd-cacert" arg:"FILE" file:"read" help:"PEM file with the authorities that sign etcd's certificates"`
+	EtcdCert         string   `name:"etcd-cert" arg:"FILE" file:"read" help:"PEM file with our client certificate"`
+	EtcdKey          string   `name:"etcd-key" arg:"FILE" file:"read" help:"PEM file with the key of our client certificate"`
+	EtcdUser         string   `name:"etcd-user" arg:"NAME" help:"user name in etcd"`
+	EtcdPasswordFile string   `name:"etcd-password-file" arg:"FILE" file:"read" help:"file that holds the password of that user"`
+	Prefix           string   `name:"prefix" arg:"PATH" help:"what stands in front of every key, such as /prod"`
+	StorageRoot      string   `name:"storage-root" arg:"PATH" default:"/danube-data" help:"where brokers keep the states of sealed topics"`
 
-	// broker
-	BrokerID      string // empty: the broker's own stable name
-	Driver        string
-	BrokerAdmin   string // URL; derived from Driver
-	NATSMonitor   string // URL; derived from BrokerAdmin: same host, port 8222
-	NATSCredsFile string
-	DanubeLookup  string // URL; derived from BrokerAdmin: same host, port 6650
-	DanubeMetrics string // URL; derived from BrokerAdmin: same host, port 9040
-	// HTTPCapabilities are what a broker of the driver http can do; derived: the whole contract.
-	HTTPCapabilities []string
-	PulsarCluster    string // clusterName of the broker; required with the driver pulsar
-	PulsarAdvertised string // host:port that the broker calls itself; empty: as in BrokerAdmin
-	PulsarStatusFile string // statusFilePath of the broker; empty: none
-	// The admin API of drivers that speak http or https.
-	BrokerTokenFile string   // file; a trailing newline is not part of the bearer token
-	BrokerCACert    string   // file, PEM
-	BrokerCert      string   // file, PEM; with BrokerKey
-	BrokerKey       string   // file, PEM; with BrokerCert
-	BrokerURL       string   // advertised; may be empty
-	ConnectURL      string   // advertised; may be empty
-	Registration    string   // "own", "adopt" or "none"; derived from Driver
-	DataDir         string   // empty: as the broker states it
-	DataMarkers     []string // globs below DataDir; derived from Driver
-	BrokerPIDFile   string
-	BrokerProcess   string
-	StopCommand     string // words, split at spaces; no shell
+	Driver            string `name:"driver" group:"broker" arg:"NAME" derived:"required" help:"kind of broker: {drivers}"`
+	BrokerID          string `name:"broker-id" arg:"ID" derived:"the broker's own stable name" help:"this broker's id in the cluster"`
+	BrokerAdmin       string `name:"broker-admin" arg:"URL" derived:"this host, at the driver's usual port" help:"URL of the broker's admin API"`
+	natsSettings      `driver:"nats"`
+	danubeSettings    `driver:"danube"`
+	httpSettings      `driver:"http"`
+	pulsarSettings    `driver:"pulsar"`
+	BrokerTokenFile   string        `name:"broker-token-file" arg:"FILE" file:"read" help:"file that holds the bearer token of the broker's admin API"`
+	BrokerCACert      string        `name:"broker-cacert" arg:"FILE" file:"read" help:"PEM file with the authorities that sign the certificate of the broker's admin API"`
+	BrokerCert        string        `name:"broker-cert" arg:"FILE" file:"read" help:"PEM file with our client certificate for the broker's admin API"`
+	BrokerKey         string        `name:"broker-key" arg:"FILE" file:"read" help:"PEM file with the key of that certificate"`
+	BrokerURL         string        `name:"broker-url" arg:"URL" url:"any" help:"URL that the registration advertises to brokers"`
+	ConnectURL        string        `name:"connect-url" arg:"URL" url:"any" help:"URL that the registration advertises to clients"`
+	Registration      string        `name:"registration" arg:"own|adopt|none" derived:"own, adopt with danube" help:"own: we write it; adopt: the broker does and we keep it; none: its own cluster keeps it, we watch and steer, without etcd"`
+	DataDir           string        `name:"data-dir" arg:"DIR" derived:"as the broker states it" help:"the broker's data directory"`
+	DataMarkers       []string      `name:"data-marker" arg:"GLOB" derived:"by driver" help:"glob below the data directory that matches after a first boot; repeatable"`
+	BrokerPIDFile     string        `name:"broker-pid-file" arg:"FILE" help:"file with the broker's process id: its end is noticed at once, and it can be stopped"`
+	BrokerProcess     string        `name:"broker-process" arg:"NAME" help:"name of the broker's process: its end is noticed at once, and it can be stopped; with --broker-pid-file: the process in the file must have this name"`
+	StopCommand       string        `name:"stop-command" arg:"COMMAND" help:"command that stops the broker, such as 'systemctl stop nats'; no shell"`
+	BrokerRestart     string        `name:"broker-restart" arg:"always|on-failure|never" default:"always" help:"when a broker that 'run -- CMD' started is started again"`
+	BrokerStopTimeout time.Duration `name:"broker-stop-timeout" arg:"DURATION" default:"10s" min:"1ms" help:"how long that broker has to end by itself at a clean stop"`
+
+	LeaseTTL                time.Duration `name:"lease-ttl" group:"lease" arg:"DURATION" default:"32s" help:"how long the registration outlives the last renewal; whole seconds"`
+	RenewInterval           time.Duration `name:"renew-interval" arg:"DURATION" derived:"lease-ttl/8" help:"longest time between two renewals"`
+	BackoffInitial          time.Duration `name:"backoff-initial" arg:"DURATION" default:"250ms" min:"1ms" help:"first pause after a renewal failed"`
+	BackoffMax              time.Duration `name:"backoff-max" arg:"DURATION" default:"5s" help:"longest pause, once the lease may be gone; before that: 1s"`
+	Detach                  bool          `name:"detach" default:"true" help:"stop serving at the fence point"`
+	LeaseDetachMargin       time.Duration `name:"lease-detach-margin" arg:"DURATION" derived:"lease-ttl/3" help:"fence point = deadline of the lease - this margin"`
+	DetachmentRecoverWindow time.Duration `name:"detachment-recover-window" arg:"DURATION" default:"2s" min:"0s" live:"true" help:"how long all must be well before a detached broker serves again"`
+	LeaveRegistered         bool          `name:"leave-registered" help:"keep the lease at a clean stop, for a quick upgrade of the sidecar"`
+	StateDir                string        `name:"state-dir" arg:"DIR" default:"/var/lib/holdfast" help:"directory of the sidecar's own state"`
+
+	SessionExpiredPolicy string        `name:"session-expired-policy" group:"recovery" arg:"drain|reconnect|shutdown" derived:"drain; pulsar: reconnect" help:"what to do when the registration ran out while other brokers lived on"`
+	FleetLossShare       float64       `name:"fleet-loss-share" arg:"0..1" default:"0.5" help:"share of the other brokers that must have lost their registrations, or been cut off, at the same time for a broker to keep its mode; 0: off"`
+	SessionRetries       int           `name:"session-retries" arg:"N" min:"0" help:"reconnect: failed attempts until the broker is stopped; 0: no limit"`
+	RestartGrace         time.Duration `name:"restart-grace" arg:"DURATION" default:"-1ns" derived:"0s; pulsar whose process is watched: 3s" min:"0s" help:"how long a dead broker keeps its registration; 0s: until the TTL runs out; needs a process to watch"`
+	LeaveTimeout         time.Duration `name:"leave-timeout" arg:"DURATION" default:"5m" min:"1ms" help:"after 'holdfast leave': how long the broker's end is waited for, before it is taken back"`
+	ReturnWithin         time.Duration `name:"return-within" arg:"DURATION" default:"1h" min:"0s" help:"how long after a planned stop a broker comes back active, whatever others did meanwhile"`
+	Fence                []string      `name:"fence" arg:"ready,quiesce,stop" derived:"ready,quiesce; stop where it can be; pulsar: ready" help:"steps that stop the broker from serving, in order"`
+	Guard                string        `name:"guard" arg:"on|off" derived:"on with the fence step stop" help:"second process that stops the broker if this one cannot"`
+	Join                 bool          `name:"join" help:"start drained, to be activated by an operator"`
+	Shadow               bool          `name:"shadow" help:"decide, log and count, and do nothing"`
+	IKnow                bool          `name:"i-know" help:"run although nothing could stop a broker that destroys or serves what is not its own once its registration is gone"`
+
+	Assignment           string        `name:"assignment" group:"topics" arg:"external|rendezvous" default:"external" help:"external: others assign the topics; rendezvous: the sidecars do"`
+	Failover             string        `name:"failover" arg:"hold|move" derived:"hold with nats and http, else move" help:"hold: the topics of a dead broker wait for it; move: with rendezvous, others take them"`
+	OwnershipLocks       string        `name:"ownership-locks" arg:"on|off" derived:"on with rendezvous" help:"hold a lock in etcd for each topic that is served"`
+	AcquireRetryInterval time.Duration `name:"acquire-retry-interval" arg:"DURATION" default:"200ms" min:"1ms" help:"pause between two attempts to get a lock that another broker holds"`
+	AcquireRetryWindow   time.Duration `name:"acquire-retry-window" arg:"DURATION" default:"2s" min:"0s" help:"how long to try that often; after it once an audit-interval"`
+	AcquireWatch         bool          `name:"acquire-watch" default:"true" help:"try again at once when the lock goes"`
+	LoadConcurrency      int           `name:"load-concurrency" arg:"N" default:"16" min:"1" live:"true" help:"topics loaded at the same time"`
+	LoadRate             float64       `name:"load-rate" arg:"N" min:"0" live:"true" help:"topics loaded each second; 0: no limit"`
+	LoadTimeout          time.Duration `name:"load-timeout" arg:"DURATION" default:"30s" min:"1ms" live:"true" help:"bound of one load, and how long readiness waits for a stuck one"`
+	AuditInterval        time.Duration `name:"audit-interval" arg:"DURATION" default:"30s" min:"10ms" live:"true" help:"time between two full comparisons of wanted and served"`
+	MassChangeShare      float64       `name:"mass-change-share" arg:"0..1" default:"0.5" live:"true" help:"share of the topics whose sudden unassignment (of 10 or more) waits for 'holdfast confirm'; 0: off"`
+
+	HealthInterval time.Duration `name:"health-interval" group:"health" arg:"DURATION" default:"1s" min:"10ms" live:"true" help:"time between two checks of the broker"`
+	HealthTimeout  time.Duration `name:"health-timeout" arg:"DURATION" default:"1s" min:"1ms" live:"true" help:"bound of one check"`
+	HealthRise     int           `name:"health-rise" arg:"N" default:"2" min:"1" live:"true" help:"good checks in a row until the broker is up"`
+	HealthFall     int           `name:"health-fall" arg:"N" default:"3" min:"1" live:"true" help:"bad checks in a row until the broker is down"`
+
+	ProbeListen   string `name:"probe-listen" group:"listeners" arg:"HOST:PORT" default:":9808" help:"address of /live, /ready, /startup and /broker/live"`
+	WebListen     string `name:"web-listen" arg:"HOST:PORT" default:":9809" help:"address of the status page, /api/status and /metrics"`
+	WebConfigFile string `name:"web-config-file" arg:"FILE" help:"file with TLS, users and client certificates of that address, in the form of Prometheus' exporter-toolkit"`
+	ControlSocket string `name:"control-socket" arg:"FILE" derived:"state-dir/control.sock" help:"unix socket of the command line"`
+
+	LogLevel  string `name:"log-level" group:"logging" arg:"debug|info|warn|error" default:"info" live:"true" help:"least severe line that is logged"`
+	LogFormat string `name:"log-format" arg:"text|json" derived:"text on a terminal, else json" help:"form of a log line"`
+
 	// Command is the broker as our child: what follows "--" after "run". It is no
 	// setting of its own.
-	Command           []string
-	BrokerRestart     string // "always", "on-failure", "never"; with Command
-	BrokerStopTimeout time.Duration
-
-	// lease
-	StateDir                string
-	LeaseTTL                time.Duration // whole seconds
-	RenewInterval           time.Duration // derived: LeaseTTL/8
-	BackoffInitial          time.Duration
-	BackoffMax              time.Duration
-	Detach                  bool
-	LeaseDetachMargin       time.Duration // derived: LeaseTTL/3
-	DetachmentRecoverWindow time.Duration
-	LeaveRegistered         bool
-
-	// recovery
-	SessionExpiredPolicy string        // "drain", "reconnect", "shutdown"
-	SessionRetries       int           // reconnect: attempts before the broker is stopped; 0: no limit
-	FleetLossShare       float64       // 0 to 1; 0: a loss is never taken for the fleet's
-	RestartGrace         time.Duration // 0: let the TTL run out
-	LeaveTimeout         time.Duration // after 'holdfast leave': how long the broker's end is waited for
-	ReturnWithin         time.Duration // how long a planned stop excuses an absence
-	Fence                []string      // "ready", "quiesce", "stop"; derived: stop if the broker can be stopped
-	Guard                string        // "on", "off"; derived: on with stop
-	Join                 bool
-	Shadow               bool
-	IKnow                bool // run beside a broker that must be stopped without a way to stop it
-
-	// topics
-	Assignment           string // "external", "rendezvous"
-	Failover             string // "hold", "move"; derived from Driver
-	OwnershipLocks       string // "on", "off"; derived: on with rendezvous
-	AcquireRetryInterval time.Duration
-	AcquireRetryWindow   time.Duration // 0: no quick retries
-	AcquireWatch         bool
-	LoadConcurrency      int
-	LoadRate             float64 // topics per second; 0: no limit
-	LoadTimeout          time.Duration
-	AuditInterval        time.Duration
-	MassChangeShare      float64 // 0 to 1; 0: no guard
-
-	// health
-	HealthInterval time.Duration
-	HealthTimeout  time.Duration
-	HealthRise     int // results in a row
-	HealthFall     int // results in a row
-
-	// listeners
-	ProbeListen   string // host:port
-	WebListen     string // host:port
-	WebConfigFile string // file: TLS and users of the web listener; empty: neither
-	ControlSocket string // derived: StateDir/control.sock
-
-	// logging
-	LogLevel  string // debug, info, warn, error
-	LogFormat string // text, json; empty: text on a terminal, else json
+	Command []string
 
 	// warnings are what Load found strange and did not refuse.
 	warnings []string
 	// sources is where Load found these settings; nil: it did not.
 	sources *Sources
 	// origins says where a value came from; absent: the default. Load fills it.
-	origins map[string]origin
-}
-
-// Default returns the defaults of the public contract. Derived fields are zero;
-// Effective fills them.
-func Default() Config {
-	return Config{
-		EtcdEndpoints:           []string{"http://127.0.0.1:2379"},
-		StorageRoot:             "/danube-data",
-		StateDir:                "/var/lib/holdfast",
-		LeaseTTL:                32 * time.Second,
-		BackoffInitial:          250 * time.Millisecond,
-		BackoffMax:              5 * time.Second,
-		Detach:                  true,
-		DetachmentRecoverWindow: 2 * time.Second,
-		BrokerRestart:           "always",
-		BrokerStopTimeout:       10 * time.Second,
-		FleetLossShare:          0.5,
-		RestartGrace:            graceByDriver,
-		LeaveTimeout:            5 * time.Minute,
-		ReturnWithin:            time.Hour,
-		Assignment:              "external",
-		AcquireRetryInterval:    200 * time.Millisecond,
-		AcquireRetryWindow:      2 * time.Second,
-		AcquireWatch:            true,
-		LoadConcurrency:         16,
-		LoadTimeout:             30 * time.Second,
-		AuditInterval:           30 * time.Second,
-		MassChangeShare:         0.5,
-		HealthInterval:          time.Second,
-		HealthTimeout:           time.Second,
-		HealthRise:              2,
-		HealthFall:              3,
-		ProbeListen:             ":9808",
-		WebListen:               ":9809",
-		LogLevel:                "info",
-	}
+	origins map[string]string
 }
 
 // Effective returns c with every derived field filled in. It changes nothing that

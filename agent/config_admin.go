@@ -24,9 +24,6 @@ func (r *report) adminAccess() {
 		}
 		return
 	}
-	for _, f := range files {
-		r.file(f.name, f.path)
-	}
 	r.clientCertificate("broker", c.BrokerCert, c.BrokerKey)
 	// The client port is asked with the token too.
 	if u, err := url.Parse(c.DanubeLookup); c.Driver == "danube" && c.BrokerTokenFile != "" && err == nil && u.Scheme == "http" && !loopback(u.Hostname()) {

@@ -1,24 +1,25 @@
 package agent
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // Sources is where settings come from. A flag wins over the environment, that
 // over the file, and that over the default.
 type Sources struct {
-	Flags map[string][]string              // by setting; a list for each use of the flag
-	Env   func(name string) (string, bool) // nil: no environment; os.LookupEnv otherwise
-	// Environ lists the environment as os.Environ does, to find names that are none; nil: not
-	// looked at.
-	Environ func() []string
-	File    string                            // YAML file; empty: none
-	Read    func(file string) ([]byte, error) // nil: os.ReadFile
+	Flags map[string][]string               // by setting; a list for each use of the flag
+	Env   []string                          // as os.Environ has it
+	File  string                            // YAML file; empty: none
+	Read  func(file string) ([]byte, error) // nil: os.ReadFile
 	// Only names the settings that the verb needs; problems with others are not
 	// its business. Empty: all.
 	Only []string
@@ -26,10 +27,7 @@ type Sources struct {
 	Command []string
 }
 
-// origin says where a value came from, as the start of an error message.
-type origin struct{ label string }
-
-// problem is one line of a settings error and the settings that it is about.
+// problem is one line of a settings error and the settings that it is about; none: all verbs'.
 type problem struct {
 	fields []string
 	text   string
@@ -40,55 +38,55 @@ type problem struct {
 // environment variable that is empty counts as absent.
 func Load(src Sources) (Config, error) {
 	c := Default()
-	c.origins = map[string]origin{}
+	c.origins = map[string]string{}
 	c.Command, c.sources = src.Command, &src
 	broken := map[string]bool{}
 	var problems []problem
 
-	apply := func(s Setting, values []string, from origin) {
+	apply := func(s Setting, values []string, from string) {
 		c.origins[s.Name] = from
-		if err := s.set(&c, values); err != nil {
-			broken[s.Name] = true
-			problems = append(problems, problem{[]string{s.Name},
-				fmt.Sprintf("%s %q: %v", from.label, values[len(values)-1], err)})
-		} else {
-			delete(broken, s.Name)
+		err := s.set(&c, values)
+		if broken[s.Name] = err != nil; err != nil {
+			problems = append(problems, problem{[]string{s.Name}, fmt.Sprintf("%s %q: %v", from, values[len(values)-1], err)})
 		}
 	}
 
-	if src.File != "" {
-		read := src.Read
-		if read == nil {
-			read = os.ReadFile
+	file, err := src.readFile()
+	if err != nil {
+		return c.Effective(), err
+	}
+	for i := 0; i+1 < len(file); i += 2 {
+		key, value := file[i], file[i+1]
+		from := fmt.Sprintf("%s:%d: %s", src.File, key.Line, key.Value)
+		s, known := lookup(key.Value)
+		values, ok := scalars(value, known && s.Repeatable())
+		switch _, twice := c.origins[s.Name]; {
+		case !known:
+			problems = append(problems, problem{nil, from + ": unknown setting: " + suggest(key.Value, func(s Setting) string { return s.Name })})
+		case twice:
+			problems = append(problems, problem{nil, from + ": given twice: keep one"})
+		case !ok:
+			broken[s.Name] = true
+			problems = append(problems, problem{[]string{s.Name}, fmt.Sprintf("%s: not a value: write '%s: %s'", from, s.Name, s.example())})
+		default:
+			apply(s, values, from)
 		}
-		entries, found, ok := readFile(src.File, read)
-		if !ok {
-			return c.Effective(), join(found, src.Only)
-		}
-		problems = append(problems, found...)
-		for _, p := range found {
-			for _, f := range p.fields {
-				broken[f] = true
-			}
-		}
-		for _, e := range entries {
-			apply(e.setting, e.values, e.from)
-		}
+	}
+	env := map[string]string{}
+	for _, v := range src.Env {
+		name, value, _ := strings.Cut(v, "=")
+		env[name] = value
 	}
 	for _, s := range settings {
-		if src.Env == nil {
-			break
+		if v := env[s.Env()]; v != "" {
+			apply(s, []string{v}, s.Env())
 		}
-		if v, ok := src.Env(s.Env()); ok && v != "" {
-			apply(s, []string{v}, origin{s.Env()})
-		}
+		delete(env, s.Env())
 	}
-	if src.Environ != nil {
-		c.warnings = strangeVariables(src.Environ())
-	}
+	c.warnings = strangeVariables(env)
 	for _, s := range settings {
 		if v := src.Flags[s.Name]; len(v) > 0 {
-			apply(s, v, origin{"--" + s.Name})
+			apply(s, v, "--"+s.Name)
 		}
 	}
 
@@ -102,26 +100,83 @@ func Load(src Sources) (Config, error) {
 	return c.Effective(), join(problems, src.Only)
 }
 
+// readFile reads the settings file: one YAML mapping, of which it returns keys and values in
+// turn.
+func (src Sources) readFile() ([]*yaml.Node, error) {
+	if src.File == "" {
+		return nil, nil
+	}
+	read := src.Read
+	if read == nil {
+		read = os.ReadFile
+	}
+	raw, err := read(src.File)
+	if err != nil {
+		return nil, fmt.Errorf("--config %q: cannot be read: %s: give the path of a YAML file", src.File, reason(err))
+	}
+	var doc yaml.Node
+	dec := yaml.NewDecoder(bytes.NewReader(raw))
+	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
+		return nil, nil
+	} else if err != nil {
+		text := strings.ReplaceAll(strings.TrimPrefix(err.Error(), "yaml: "), "\n", " ")
+		return nil, fmt.Errorf("%s: not YAML: %s: write one 'name: value' a line", src.File, text)
+	}
+	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: more than one YAML document: keep one", src.File)
+	}
+	root := doc.Content[0]
+	if root.Kind != yaml.MappingNode && root.Tag != "!!null" {
+		return nil, fmt.Errorf("%s:%d: not a mapping: write one 'name: value' a line", src.File, root.Line)
+	}
+	return root.Content, nil
+}
+
+// scalars flattens a value. null is none: the key must say something.
+func scalars(n *yaml.Node, list bool) (values []string, ok bool) {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	items := []*yaml.Node{n}
+	if n.Kind == yaml.SequenceNode && list {
+		items = n.Content
+	}
+	for _, item := range items {
+		if item.Kind == yaml.AliasNode {
+			item = item.Alias
+		}
+		if item.Kind != yaml.ScalarNode || item.Tag == "!!null" {
+			return nil, false
+		}
+		values = append(values, item.Value)
+	}
+	return values, len(values) > 0
+}
+
+// suggest is the next step for who wrote a setting that is none.
+func suggest(name string, written func(Setting) string) string {
+	var names []string
+	for _, s := range settings {
+		names = append(names, s.Name)
+	}
+	s, ok := lookup(Nearest(strings.ReplaceAll(strings.ToLower(name), "_", "-"), names))
+	if !ok {
+		return "see 'holdfast run --help' for all settings"
+	}
+	return "did you mean " + written(s) + "?"
+}
+
 // serviceVariable is what Kubernetes puts into each pod beside a Service called holdfast.
 var serviceVariable = regexp.MustCompile(`_SERVICE_(HOST|PORT.*)$|_PORT(_[0-9]+_(TCP|UDP|SCTP).*)?$`)
 
 // strangeVariables warns of variables that look like settings and are none. Their values
 // may be secrets and are not shown.
-func strangeVariables(environ []string) (warnings []string) {
-	known := []string{"HOLDFAST_CONFIG", "HOLDFAST_CHILD"} // the latter marks a child of ours
-	for _, s := range settings {
-		known = append(known, s.Env())
-	}
-	for _, entry := range environ {
-		name, _, _ := strings.Cut(entry, "=")
-		if !strings.HasPrefix(name, "HOLDFAST_") || strings.HasPrefix(name, "HOLDFAST_LAB_") || slices.Contains(known, name) || serviceVariable.MatchString(name) {
-			continue
+func strangeVariables(env map[string]string) (warnings []string) {
+	for name := range env {
+		short, ours := strings.CutPrefix(name, "HOLDFAST_")
+		if ours && short != "CONFIG" && short != "CHILD" && !strings.HasPrefix(short, "LAB_") && !serviceVariable.MatchString(name) { // CHILD marks a child of ours
+			warnings = append(warnings, name+": no such setting, so this variable does nothing: "+suggest(short, Setting.Env))
 		}
-		next := "see 'holdfast run --help' for all settings"
-		if near := Nearest(name, known); near != "" {
-			next = "did you mean " + near + "?"
-		}
-		warnings = append(warnings, name+": no such setting, so this variable does nothing: "+next)
 	}
 	slices.Sort(warnings)
 	return warnings

@@ -8,49 +8,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // Rules that hold for several settings.
 
-// bare reports a problem whose text starts with the unquoted value.
-func (r *report) bare(name, text string) {
-	r.list = append(r.list, problem{[]string{name}, r.label(name) + " " + text})
-}
-
-func (r *report) positive(name string, d time.Duration) {
-	if d <= 0 {
-		r.add(name, "must be more than 0: write a duration such as 1s")
-	}
-}
-
-// leastPace is the shortest time between two rounds of work that a setting may ask for.
-const leastPace = 10 * time.Millisecond
-
-// pace is for what is done again and again: a lost unit must not keep a processor busy.
-func (r *report) pace(name string, d time.Duration) {
-	r.positive(name, d)
-	if d > 0 && d < leastPace {
-		r.add(name, "must be at least "+leastPace.String()+": a shorter one keeps a processor busy")
-	}
-}
-
-func (r *report) atLeastOne(name string, n int) {
-	if n < 1 {
-		r.add(name, "must be at least 1")
-	}
-}
-
-func (r *report) oneOf(name, value string, known ...string) {
-	if !slices.Contains(known, value) {
-		r.add(name, "unknown: write one of "+strings.Join(known, ", "))
-	}
-}
-
 func (r *report) file(name, path string) {
-	if path == "" {
-		return
-	}
 	f, err := os.Open(path)
 	if err != nil {
 		r.add(name, "cannot be read: "+reason(err)+": check the path and its permissions")

@@ -10,8 +10,11 @@ import (
 )
 
 // env makes an environment of pairs.
-func env(vars map[string]string) func(string) (string, bool) {
-	return func(name string) (string, bool) { v, ok := vars[name]; return v, ok }
+func env(vars map[string]string) (list []string) {
+	for name, value := range vars {
+		list = append(list, name+"="+value)
+	}
+	return list
 }
 
 // file makes the reader of a settings file with that content.
@@ -60,19 +63,19 @@ func TestBadSettingsNameFieldValueAndRemedy(t *testing.T) {
 		{"unknown YAML key that is near nothing", yaml("colour: blue\n"),
 			"holdfast.yaml:1: colour: unknown setting: see 'holdfast run --help' for all settings"},
 		{"YAML key in the wrong case", yaml("leaseTTL: 32s\n"),
-			"holdfast.yaml:1: leaseTTL: unknown setting: see 'holdfast run --help' for all settings"},
+			"holdfast.yaml:1: leaseTTL: unknown setting: did you mean lease-ttl?"},
 		{"YAML key twice", yaml("lease-ttl: 32s\nlease-ttl: 33s\n"),
-			"holdfast.yaml:2: lease-ttl: given twice, first on line 1: keep one"},
+			"holdfast.yaml:2: lease-ttl: given twice: keep one"},
 		{"YAML list for one value", yaml("lease-ttl: [32s]\n"),
-			"holdfast.yaml:1: lease-ttl: not one value: write 'lease-ttl: 32s'"},
+			"holdfast.yaml:1: lease-ttl: not a value: write 'lease-ttl: 32s'"},
 		{"YAML mapping for a list", yaml("etcd-endpoints: {a: b}\n"),
-			"holdfast.yaml:1: etcd-endpoints: not one value or a list of values: write 'etcd-endpoints: http://127.0.0.1:2379'"},
+			"holdfast.yaml:1: etcd-endpoints: not a value: write 'etcd-endpoints: http://127.0.0.1:2379'"},
 		{"YAML key without a value", yaml("renew-interval:\n"),
-			"holdfast.yaml:1: renew-interval: not one value: write 'renew-interval: 4s'"},
+			"holdfast.yaml:1: renew-interval: not a value: write 'renew-interval: 4s'"},
 		{"YAML that is a list", yaml("- a\n"),
 			"holdfast.yaml:1: not a mapping: write one 'name: value' a line"},
 		{"YAML that does not parse", yaml("a: [\n"),
-			"holdfast.yaml:1: not YAML: did not find expected node content: write one 'name: value' a line"},
+			"holdfast.yaml: not YAML: line 1: did not find expected node content: write one 'name: value' a line"},
 		{"two YAML documents", yaml("join: true\n---\njoin: false\n"),
 			"holdfast.yaml: more than one YAML document: keep one"},
 		{"settings file missing", Sources{Flags: flags(), File: filepath.Join(dir, "none.yaml")},
@@ -113,9 +116,9 @@ func TestBadSettingsNameFieldValueAndRemedy(t *testing.T) {
 		{"a file of another driver", Sources{Flags: map[string][]string{"driver": {"http"}, "broker-admin": {"http://h:1"}, "nats-creds-file": {full}}},
 			"--nats-creds-file \"" + full + "\": only the driver nats has a use for it: leave it out"},
 		{"renew interval of zero", with("renew-interval", "0s"), "--renew-interval 0s: must be more than 0: leave it out for an eighth of the TTL"},
-		{"first pause of zero", with("backoff-initial", "0s"), "--backoff-initial 0s: must be more than 0: write a duration such as 1s"},
+		{"first pause of zero", with("backoff-initial", "0s"), "--backoff-initial 0s: must be at least 1ms"},
 		{"longest pause below the first", with("backoff-max", "100ms"), "--backoff-max 100ms: less than --backoff-initial 250ms: give a longer one"},
-		{"recover window below zero", with("detachment-recover-window", "-1s"), "--detachment-recover-window -1s: negative: write 0s or more"},
+		{"recover window below zero", with("detachment-recover-window", "-1s"), "--detachment-recover-window -1s: must be at least 0s"},
 		{"state directory empty", yaml("state-dir: ''\n"),
 			`holdfast.yaml:1: state-dir "": empty: give a directory that survives restarts, such as /var/lib/holdfast`},
 		{"state directory is a file", with("state-dir", full), `--state-dir "` + full + `": not a directory: give a directory that survives restarts`},
@@ -183,9 +186,9 @@ func TestBadSettingsNameFieldValueAndRemedy(t *testing.T) {
 		{"storage root without a slash", with("storage-root", "data"), `--storage-root "data": does not start with a slash: write a path such as /danube-data`},
 
 		{"shutdown of a broker that cannot be stopped", with("session-expired-policy", "shutdown"),
-			"--session-expired-policy shutdown: it stops the broker, and there is no way to: " + waysToStop},
-		{"policy unknown", with("session-expired-policy", "pray"), "--session-expired-policy pray: unknown policy: write drain, reconnect or shutdown"},
-		{"retries below zero", with("session-expired-policy", "reconnect", "session-retries", "-1"), "--session-retries -1: negative: write 0 for no limit"},
+			`--session-expired-policy "shutdown": it stops the broker, and there is no way to: ` + waysToStop},
+		{"policy unknown", with("session-expired-policy", "pray"), `--session-expired-policy "pray": unknown: write one of drain, reconnect, shutdown`},
+		{"retries below zero", with("session-expired-policy", "reconnect", "session-retries", "-1"), "--session-retries -1: must be at least 0"},
 		{"retries of a policy that has none", with("session-retries", "3"),
 			"--session-retries 3: works only with reconnect: leave it out, or write --session-expired-policy reconnect"},
 		{"retries and no way to stop", with("session-expired-policy", "reconnect", "session-retries", "3"),
@@ -217,15 +220,15 @@ func TestBadSettingsNameFieldValueAndRemedy(t *testing.T) {
 		{"rendezvous without locks", with("assignment", "rendezvous", "ownership-locks", "off"),
 			`--ownership-locks "off": rendezvous needs them, so that no topic has two brokers: leave it out`},
 		{"assignment unknown", with("assignment", "random"), `--assignment "random": unknown: write one of external, rendezvous`},
-		{"acquire window below zero", with("acquire-retry-window", "-1s"), "--acquire-retry-window -1s: negative: write 0s for no quick retries"},
+		{"acquire window below zero", with("acquire-retry-window", "-1s"), "--acquire-retry-window -1s: must be at least 0s"},
 		{"restart of the broker unknown", with("broker-restart", "sometimes"), `--broker-restart "sometimes": unknown: write one of always, on-failure, never`},
 		{"no load at a time", with("load-concurrency", "0"), "--load-concurrency 0: must be at least 1"},
-		{"load rate below zero", with("load-rate", "-1"), "--load-rate -1: negative: write 0 for no limit"},
-		{"share of the fleet above one", with("fleet-loss-share", "2"), "--fleet-loss-share 2: not between 0 and 1: write a share such as 0.5, or 0 to judge each loss alone"},
-		{"share above one", with("mass-change-share", "50"), "--mass-change-share 50: not between 0 and 1: write a share such as 0.5, or 0 for no guard"},
-		{"health interval of zero", with("health-interval", "0s"), "--health-interval 0s: must be more than 0: write a duration such as 1s"},
-		{"health interval without its unit's letter", with("health-interval", "1ms"), "--health-interval 1ms: must be at least 10ms: a shorter one keeps a processor busy"},
-		{"audit interval of nothing much", with("audit-interval", "1ns"), "--audit-interval 1ns: must be at least 10ms: a shorter one keeps a processor busy"},
+		{"load rate below zero", with("load-rate", "-1"), "--load-rate -1: must be at least 0"},
+		{"share of the fleet above one", with("fleet-loss-share", "2"), "--fleet-loss-share 2: not between 0 and 1: write a share such as 0.5, or 0 to switch it off"},
+		{"share above one", with("mass-change-share", "50"), "--mass-change-share 50: not between 0 and 1: write a share such as 0.5, or 0 to switch it off"},
+		{"health interval of zero", with("health-interval", "0s"), "--health-interval 0s: must be at least 10ms"},
+		{"health interval without its unit's letter", with("health-interval", "1ms"), "--health-interval 1ms: must be at least 10ms"},
+		{"audit interval of nothing much", with("audit-interval", "1ns"), "--audit-interval 1ns: must be at least 10ms"},
 		{"health rise of zero", with("health-rise", "0"), "--health-rise 0: must be at least 1"},
 		{"address without a port", with("probe-listen", "localhost"),
 			`--probe-listen "localhost": not an address to listen on: write :port or host:port, with a port from 0 to 65535`},
@@ -413,35 +416,25 @@ func TestDerivedDefaultsOfDanube(t *testing.T) {
 	}
 }
 
-func TestEveryFieldHasOneRowInTheTable(t *testing.T) {
+func TestEveryFieldIsDeclaredAsASetting(t *testing.T) {
 	var c Config
-	rows := map[uintptr]string{}
 	names := map[string]bool{}
-	groups := map[string]bool{}
-	for _, g := range Groups {
-		groups[g] = true
-	}
 	for _, s := range Settings() {
-		p := reflect.ValueOf(s.field(&c)).Pointer()
-		if other := rows[p]; other != "" {
-			t.Errorf("%s and %s set the same field", s.Name, other)
-		}
-		rows[p] = s.Name
-		if names[s.Name] {
-			t.Errorf("%s stands twice in the table", s.Name)
+		if names[s.Name] || s.Group == "" || s.Help == "" || (s.kind.Kind() == reflect.Bool) != (s.Arg == "") {
+			t.Errorf("%s stands there twice, has no group or help, or is a switch with a placeholder, or none without: %+v", s.Name, s)
 		}
 		names[s.Name] = true
-		if !groups[s.Group] {
-			t.Errorf("%s: unknown group %q", s.Name, s.Group)
+		if s.least != "" && s.number(Default().Effective()) < s.lowest() {
+			t.Errorf("%s: the default is below %s", s.Name, s.least)
 		}
-		if s.Switch() != (s.Arg == "") {
-			t.Errorf("%s: a switch has no placeholder, another has one", s.Name)
+		if _, ok := drivers[s.Driver]; s.Driver != "" && !ok {
+			t.Errorf("%s: no driver is called %s", s.Name, s.Driver)
 		}
+		s.field(&c)
 	}
-	v := reflect.ValueOf(&c).Elem()
-	for i := range v.NumField() {
-		if f := v.Type().Field(i); f.IsExported() && f.Name != "Command" && rows[v.Field(i).Addr().Pointer()] == "" {
-			t.Errorf("field %s has no row", f.Name)
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
+		if f.IsExported() && !f.Anonymous && f.Name != "Command" && !names[f.Tag.Get("name")] {
+			t.Errorf("field %s is no setting", f.Name)
 		}
 	}
 }
@@ -498,9 +491,8 @@ func TestWhatADriverDerivesIsNotRefusedAsIfSomebodyHadWrittenIt(t *testing.T) {
 }
 
 func TestVariablesThatAreNoSettingsAreNamedAndTheirValuesAreNot(t *testing.T) {
-	c, err := Load(Sources{Flags: map[string][]string{"driver": {"nats"}}, Environ: func() []string {
-		return []string{"HOLDFAST_LEASE_TLL=9s", "HOLDFAST_LEASE_TTL=32s", "HOLDFAST_CONFIG=x", "HOLDFAST_COLOUR_OF_IT=secret", "HOME=/root",
-			"HOLDFAST_SERVICE_HOST=10.0.0.1", "HOLDFAST_SERVICE_PORT_WEB=1", "HOLDFAST_PORT=tcp://10.0.0.1:1", "HOLDFAST_PORT_9808_TCP_ADDR=10.0.0.1"}
+	c, err := Load(Sources{Flags: map[string][]string{"driver": {"nats"}}, Env: []string{"HOLDFAST_LEASE_TLL=9s", "HOLDFAST_LEASE_TTL=32s", "HOLDFAST_CONFIG=x", "HOLDFAST_COLOUR_OF_IT=secret", "HOME=/root",
+		"HOLDFAST_SERVICE_HOST=10.0.0.1", "HOLDFAST_SERVICE_PORT_WEB=1", "HOLDFAST_PORT=tcp://10.0.0.1:1", "HOLDFAST_PORT_9808_TCP_ADDR=10.0.0.1",
 	}})
 	if err != nil {
 		t.Fatal(err)

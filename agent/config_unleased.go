@@ -6,10 +6,9 @@ import "slices"
 func (r *report) unleased() {
 	defaults := Default()
 	for _, s := range settings {
-		if s.Group != "etcd" || format(s.field(&r.raw)) == format(s.field(&defaults)) && !r.set(s.Name) {
-			continue
+		if s.Group == "etcd" && (s.value(&r.raw) != s.value(&defaults) || r.set(s.Name)) {
+			r.notUnleased(s.Name, "which has no etcd")
 		}
-		r.notUnleased(s.Name, "which has no etcd")
 	}
 	c := r.c
 	if r.raw.Detach && r.set("detach") {

@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,10 +39,35 @@ func (c Config) problems() []problem {
 	r.lease()
 	r.recovery()
 	r.topics()
-	r.health()
 	r.listeners()
-	r.logging()
+	for _, s := range settings {
+		r.alone(s)
+	}
 	return r.list
+}
+
+// alone checks a value as the setting is declared.
+func (r *report) alone(s Setting) {
+	if s.Driver != "" && s.Driver != r.c.Driver {
+		if _, known := drivers[r.c.Driver]; known && r.set(s.Name) {
+			r.add(s.Name, "only the driver "+s.Driver+" has a use for it: leave it out", "driver")
+		}
+		return
+	}
+	value := s.value(&r.c)
+	switch known := s.choices(); {
+	case value == "":
+	case known != nil && !slices.Contains(known, value):
+		r.add(s.Name, "unknown: write one of "+strings.Join(known, ", "))
+	case s.Arg == "0..1" && !(s.number(r.c) >= 0 && s.number(r.c) <= 1):
+		r.add(s.Name, "not between 0 and 1: write a share such as 0.5, or 0 to switch it off")
+	case s.least != "" && s.number(r.c) < s.lowest():
+		r.add(s.Name, "must be at least "+s.least)
+	case s.read:
+		r.file(s.Name, value)
+	case s.schemes != "":
+		r.url(s.Name, value, strings.Fields(strings.TrimPrefix(s.schemes, "any"))...)
+	}
 }
 
 // add reports a problem with the setting name: where it was set, its value, text.
@@ -55,7 +81,7 @@ func (r *report) show(name string) string { return r.label(name) + " " + r.value
 
 func (r *report) label(name string) string {
 	if from, ok := r.raw.origins[name]; ok {
-		return from.label
+		return from
 	}
 	return "--" + name
 }
@@ -65,9 +91,8 @@ func (r *report) value(name string) string {
 	if !ok {
 		panic("no setting " + name)
 	}
-	v := format(s.field(&r.c))
-	switch s.field(&r.c).(type) {
-	case *string, *[]string:
+	v := s.value(&r.c)
+	if k := s.kind.Kind(); k == reflect.String || k == reflect.Slice {
 		return strconv.Quote(v)
 	}
 	return v
@@ -106,10 +131,6 @@ func (r *report) etcd() {
 	if c.EtcdUser == "" && c.EtcdPasswordFile != "" {
 		r.add("etcd-password-file", "password without a user: give --etcd-user too", "etcd-user")
 	}
-	r.file("etcd-cacert", c.EtcdCACert)
-	r.file("etcd-cert", c.EtcdCert)
-	r.file("etcd-key", c.EtcdKey)
-	r.file("etcd-password-file", c.EtcdPasswordFile)
 	if c.Prefix != "" && !strings.HasPrefix(c.Prefix, "/") {
 		r.add("prefix", "does not start with a slash: write /"+c.Prefix)
 	}
@@ -134,17 +155,6 @@ func (r *report) broker() {
 	default:
 		r.url("broker-admin", c.BrokerAdmin, d.AdminSchemes...)
 	}
-	if c.Driver == "nats" && c.NATSMonitor != "" {
-		r.url("nats-monitor", c.NATSMonitor, "http", "https")
-	}
-	if c.Driver == "danube" {
-		for name, url := range map[string]string{"danube-lookup": c.DanubeLookup, "danube-metrics": c.DanubeMetrics} {
-			if url != "" {
-				r.url(name, url, "http", "https")
-			}
-		}
-	}
-	r.othersSettings()
 	r.pulsar()
 	if c.Driver == "danube" && c.Registration == "adopt" && c.BrokerID == "" {
 		r.list = append(r.list, problem{[]string{"broker-id", "registration", "driver"},
@@ -153,11 +163,8 @@ func (r *report) broker() {
 	if flaw := brokerapi.NameFlaw(c.BrokerID); flaw != "" {
 		r.add("broker-id", flaw+": use another name")
 	}
-	r.file("nats-creds-file", c.NATSCredsFile)
 	r.adminAccess()
 	r.httpCapabilities()
-	r.oneOf("broker-restart", c.BrokerRestart, "always", "on-failure", "never")
-	r.positive("broker-stop-timeout", c.BrokerStopTimeout)
 	if c.StopCommand != "" && strings.TrimSpace(c.StopCommand) == "" {
 		r.add("stop-command", "only spaces: give a command, or leave it out")
 	}
@@ -168,28 +175,6 @@ func (r *report) broker() {
 		}
 		if c.BrokerProcess != "" {
 			r.add("broker-process", known)
-		}
-	}
-	if c.BrokerURL != "" {
-		r.url("broker-url", c.BrokerURL)
-	}
-	if c.ConnectURL != "" {
-		r.url("connect-url", c.ConnectURL)
-	}
-	if c.Registration != "" {
-		r.oneOf("registration", c.Registration, "own", "adopt", unleased)
-	}
-}
-
-// othersSettings refuses what only another driver has a use for: it would do nothing.
-func (r *report) othersSettings() {
-	if _, known := drivers[r.c.Driver]; !known {
-		return
-	}
-	for _, s := range settings {
-		owner, _, _ := strings.Cut(s.Name, "-")
-		if _, driver := drivers[owner]; driver && owner != r.c.Driver && owner != "http" && r.set(s.Name) { // http-capabilities has words of its own
-			r.add(s.Name, "only the driver "+owner+" has a use for it: leave it out", "driver")
 		}
 	}
 }
@@ -217,12 +202,8 @@ func (r *report) lease() {
 			r.show("lease-ttl"), formatDuration(c.LeaseTTL/3)), "lease-ttl")
 		marginOK = false
 	}
-	r.positive("backoff-initial", c.BackoffInitial)
 	if c.BackoffInitial > 0 && c.BackoffMax < c.BackoffInitial {
 		r.add("backoff-max", "less than "+r.show("backoff-initial")+": give a longer one", "backoff-initial")
-	}
-	if c.DetachmentRecoverWindow < 0 {
-		r.add("detachment-recover-window", "negative: write 0s or more")
 	}
 	if c.RenewInterval < 0 || r.raw.RenewInterval == 0 && r.set("renew-interval") {
 		r.list = append(r.list, problem{[]string{"renew-interval"}, fmt.Sprintf(
@@ -304,42 +285,23 @@ const waysToStop = "give --broker-pid-file, --broker-process or --stop-command, 
 
 func (r *report) recovery() {
 	c := r.c
-	switch c.SessionExpiredPolicy {
-	case "drain", "reconnect":
-	case "shutdown":
-		if !c.CanStop() && !c.ends() {
-			r.bare("session-expired-policy", "shutdown: it stops the broker, and there is no way to: "+waysToStop)
-		}
-	default:
-		r.bare("session-expired-policy", c.SessionExpiredPolicy+": unknown policy: write drain, reconnect or shutdown")
+	if c.SessionExpiredPolicy == "shutdown" && !c.CanStop() && !c.ends() {
+		r.add("session-expired-policy", "it stops the broker, and there is no way to: "+waysToStop)
 	}
 	switch {
-	case c.SessionRetries < 0:
-		r.add("session-retries", "negative: write 0 for no limit")
 	case c.SessionRetries > 0 && c.SessionExpiredPolicy != "reconnect":
 		r.add("session-retries", "works only with reconnect: leave it out, or write --session-expired-policy reconnect", "session-expired-policy")
 	case c.SessionRetries > 0 && !c.CanStop() && !c.ends():
 		r.add("session-retries", "the broker is stopped after that many, and there is no way to: "+waysToStop)
 	}
-	if !(c.FleetLossShare >= 0 && c.FleetLossShare <= 1) {
-		r.add("fleet-loss-share", "not between 0 and 1: write a share such as 0.5, or 0 to judge each loss alone")
-	}
 	switch {
-	case c.RestartGrace < 0:
-		r.add("restart-grace", "negative: write 0s to let the TTL run out")
 	case c.RestartGrace > 0 && c.LeaseTTL > 0 && c.RestartGrace >= c.LeaseTTL:
 		r.add("restart-grace", "no less than "+r.show("lease-ttl")+", after which the registration is gone anyway: give a shorter one or raise the TTL", "lease-ttl")
 	case c.RestartGrace > 0 && !c.watchesProcess():
 		r.add("restart-grace", "no process of the broker is watched, so one that only hangs would lose its registration and might serve on: "+
 			"give --broker-pid-file or --broker-process, start the broker with 'holdfast run -- CMD', or leave it out", "broker-pid-file", "broker-process")
 	}
-	if c.LeaveTimeout <= 0 {
-		r.add("leave-timeout", "not positive: give the broker time to end, such as 5m")
-	}
-	switch {
-	case c.ReturnWithin < 0:
-		r.add("return-within", "negative: write 0s to have a planned stop excuse nothing")
-	case c.ReturnWithin > 0 && c.ReturnWithin < c.LeaveTimeout:
+	if c.ReturnWithin > 0 && c.ReturnWithin < c.LeaveTimeout {
 		r.add("return-within", "less than "+r.show("leave-timeout")+", for which the broker's end is waited for: give at least as much, or lower that", "leave-timeout")
 	}
 	stop := slices.Contains(c.Fence, "stop")
@@ -353,7 +315,6 @@ func (r *report) recovery() {
 			r.add("fence", "unknown steps or order: write ready,quiesce or ready,quiesce,stop")
 		}
 	}
-	r.oneOf("guard", c.Guard, "on", "off")
 	switch {
 	case c.Guard != "on", c.Unleased():
 	case !c.Detach:
@@ -370,40 +331,14 @@ func (r *report) recovery() {
 
 func (r *report) topics() {
 	c := r.c
-	r.oneOf("assignment", c.Assignment, "external", "rendezvous")
-	if c.Failover != "" {
-		r.oneOf("failover", c.Failover, "hold", "move")
-	}
 	// Effective settings have the driver's default, which nobody wrote.
 	written := r.set("failover") || drivers[c.Driver].Failover != "move"
 	if c.Failover == "move" && c.Assignment == "external" && written {
 		r.add("failover", "whoever assigns the topics moves them: leave it out, or write --assignment rendezvous", "assignment")
 	}
-	r.oneOf("ownership-locks", c.OwnershipLocks, "on", "off")
 	if c.OwnershipLocks == "off" && c.Assignment == "rendezvous" {
 		r.add("ownership-locks", "rendezvous needs them, so that no topic has two brokers: leave it out", "assignment")
 	}
-	r.positive("acquire-retry-interval", c.AcquireRetryInterval)
-	if c.AcquireRetryWindow < 0 {
-		r.add("acquire-retry-window", "negative: write 0s for no quick retries")
-	}
-	r.atLeastOne("load-concurrency", c.LoadConcurrency)
-	if c.LoadRate < 0 {
-		r.add("load-rate", "negative: write 0 for no limit")
-	}
-	r.positive("load-timeout", c.LoadTimeout)
-	r.pace("audit-interval", c.AuditInterval)
-	if c.MassChangeShare < 0 || c.MassChangeShare > 1 {
-		r.add("mass-change-share", "not between 0 and 1: write a share such as 0.5, or 0 for no guard")
-	}
-}
-
-func (r *report) health() {
-	c := r.c
-	r.pace("health-interval", c.HealthInterval)
-	r.positive("health-timeout", c.HealthTimeout)
-	r.atLeastOne("health-rise", c.HealthRise)
-	r.atLeastOne("health-fall", c.HealthFall)
 }
 
 func (r *report) listeners() {
@@ -416,12 +351,5 @@ func (r *report) listeners() {
 	// 107 bytes and a zero byte is what sun_path holds on Linux; see unix(7).
 	if len(c.ControlSocket) > 107 {
 		r.add("control-socket", fmt.Sprintf("%d bytes, and a unix socket has room for 107: give a shorter path", len(c.ControlSocket)), "state-dir")
-	}
-}
-
-func (r *report) logging() {
-	r.oneOf("log-level", r.c.LogLevel, "debug", "info", "warn", "error")
-	if r.c.LogFormat != "" {
-		r.oneOf("log-format", r.c.LogFormat, "text", "json")
 	}
 }

@@ -176,7 +176,7 @@ func TestTheDefaultOfTheRestartGrace(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Load(Sources{Flags: map[string][]string{"driver": {"nats"}, "restart-grace": {"-1s"}}}); err == nil || !strings.Contains(err.Error(), "negative") {
+	if _, err := Load(Sources{Flags: map[string][]string{"driver": {"nats"}, "restart-grace": {"-1s"}}}); err == nil || !strings.Contains(err.Error(), "at least 0s") {
 		t.Errorf("%v: a negative one is refused", err)
 	}
 }

@@ -9,6 +9,11 @@ import (
 	"holdfast/cluster"
 )
 
+// httpSettings are those that only this driver has.
+type httpSettings struct {
+	HTTPCapabilities []string `name:"http-capabilities" arg:"NAME,…" derived:"with http all but must-stop" help:"what a broker of the driver http can do: {capabilities}"`
+}
+
 // newHTTP takes effective settings. Its errors are settings that cannot work.
 func newHTTP(c Config, _ *cluster.Client, log *slog.Logger) (brokerapi.Broker, error) {
 	b, err := httpapi.New(httpapi.Config{
@@ -32,9 +37,6 @@ func newHTTP(c Config, _ *cluster.Client, log *slog.Logger) (brokerapi.Broker, e
 func (r *report) httpCapabilities() {
 	c := r.c
 	if c.Driver != "http" {
-		if _, known := drivers[c.Driver]; known && len(c.HTTPCapabilities) > 0 {
-			r.add("http-capabilities", "the driver "+c.Driver+" knows its broker's: leave it out", "driver")
-		}
 		return
 	}
 	if err := httpapi.CheckCapabilities(c.HTTPCapabilities); err != nil {

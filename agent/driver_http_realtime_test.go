@@ -21,14 +21,12 @@ func TestSettingsOfTheHTTPDriverAreValidated(t *testing.T) {
 		{name: "another scheme", given: map[string]string{"broker-admin": "grpc://b:1"},
 			want: `--broker-admin "grpc://b:1": the scheme grpc does not work here: write http://host:port`},
 		{name: "a capability that there is not", given: map[string]string{"http-capabilities": "quiesce,fly"},
-			want: `--http-capabilities "quiesce,fly": no capability is called "fly": known are quiesce, unload, stable-name, local-data, must-stop, steer, end, move`},
-		{name: "move alone", given: map[string]string{"http-capabilities": "stable-name,move"},
-			want: `--http-capabilities "stable-name,move": move begins with quiesce: add quiesce, or leave out move`},
+			want: `--http-capabilities "quiesce,fly": no capability is called "fly": known are quiesce, unload, stable-name, local-data, must-stop, steer, end`},
 		{name: "no name", given: map[string]string{"http-capabilities": "quiesce"},
 			want: `--broker-id: required: --http-capabilities "quiesce" says that the broker has no name that survives restarts`},
 		{name: "a name from us", given: map[string]string{"http-capabilities": "quiesce", "broker-id": "b1"}},
 		{name: "another driver", given: map[string]string{"driver": "nats", "broker-admin": "nats://b:1", "http-capabilities": "quiesce"},
-			want: `--http-capabilities "quiesce": the driver nats knows its broker's: leave it out`},
+			want: `--http-capabilities "quiesce": only the driver http has a use for it: leave it out`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			flags := map[string][]string{"driver": {"http"}, "broker-admin": {"http://127.0.0.1:8090"}, "state-dir": {t.TempDir()}}
@@ -60,7 +58,7 @@ func TestTheHTTPDriverTakesItsSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	if got := strings.Join(b.Capabilities().List(), ","); got != "quiesce,unload,steer,end,move,stable-name,local-data" {
+	if got := strings.Join(b.Capabilities().List(), ","); got != "quiesce,unload,steer,end,stable-name,local-data" {
 		t.Errorf("capabilities %s", got)
 	}
 	c.BrokerTokenFile = token + "x"

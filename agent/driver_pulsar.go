@@ -8,6 +8,13 @@ import (
 	"holdfast/cluster"
 )
 
+// pulsarSettings are those that only this driver has.
+type pulsarSettings struct {
+	PulsarCluster    string `name:"pulsar-cluster" arg:"NAME" derived:"required with pulsar" help:"clusterName of the Pulsar broker"`
+	PulsarAdvertised string `name:"pulsar-advertised" arg:"HOST:PORT" derived:"as in broker-admin" help:"how the Pulsar broker calls itself in its cluster"`
+	PulsarStatusFile string `name:"pulsar-status-file" arg:"FILE" help:"statusFilePath of the Pulsar broker, removed while it is drained"`
+}
+
 // newPulsar takes effective settings. Its errors are settings that cannot work.
 func newPulsar(c Config, _ *cluster.Client, log *slog.Logger) (brokerapi.Broker, error) {
 	b, err := pulsar.New(pulsar.Config{

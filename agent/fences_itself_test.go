@@ -13,7 +13,8 @@ import (
 
 func TestTheDefaultsOfABrokerThatFencesItself(t *testing.T) {
 	for name, d := range drivers {
-		c := Config{Driver: name, BrokerAdmin: d.Admin, BrokerPIDFile: "/run/broker.pid", PulsarCluster: "lab", LeaseTTL: 30 * time.Second}
+		c := Config{Driver: name, BrokerAdmin: d.Admin, BrokerPIDFile: "/run/broker.pid", LeaseTTL: 30 * time.Second}
+		c.PulsarCluster = "lab"
 		c.Detach = true
 		c = c.Effective()
 		fence, policy, guard := "ready,quiesce,stop", "drain", "on"

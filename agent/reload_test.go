@@ -47,9 +47,9 @@ func TestEverySettingIsTakenUpOrRefusedByName(t *testing.T) {
 	for _, s := range Settings() {
 		p := planReload(running, other(running, s))
 		switch err := p.err(); {
-		case s.Live() && (err != nil || len(p.changed) != 1 || !strings.HasPrefix(p.changed[0], s.Name+": ")):
+		case s.Live && (err != nil || len(p.changed) != 1 || !strings.HasPrefix(p.changed[0], s.Name+": ")):
 			t.Errorf("%s: %+v", s.Name, p)
-		case !s.Live() && (err == nil || len(p.changed) != 0 || !strings.HasPrefix(err.Error(), s.Name+": ") || !strings.Contains(err.Error(), " needs a restart")):
+		case !s.Live && (err == nil || len(p.changed) != 0 || !strings.HasPrefix(err.Error(), s.Name+": ") || !strings.Contains(err.Error(), " needs a restart")):
 			t.Errorf("%s: %+v", s.Name, p)
 		}
 	}
@@ -61,8 +61,8 @@ func TestEverySettingIsTakenUpOrRefusedByName(t *testing.T) {
 func TestWhatOthersWereToldIsNotLive(t *testing.T) {
 	for _, name := range []string{"lease-ttl", "renew-interval", "lease-detach-margin", "backoff-initial", "backoff-max", "restart-grace", "detach",
 		"fence", "guard", "broker-id", "prefix", "registration", "assignment", "session-expired-policy", "state-dir", "shadow"} {
-		if s, ok := lookup(name); !ok || s.Live() {
-			t.Errorf("%s: known %v, live %v", name, ok, s.Live())
+		if s, ok := lookup(name); !ok || s.Live {
+			t.Errorf("%s: known %v, live %v", name, ok, s.Live)
 		}
 	}
 	for _, name := range LiveSettings() {
@@ -79,12 +79,12 @@ func TestLiveSettingsAreReadThroughTheSnapshot(t *testing.T) {
 	v := reflect.ValueOf(&c).Elem()
 	for _, s := range Settings() {
 		for i := range v.NumField() {
-			if f := v.Type().Field(i); f.IsExported() && s.Live() && v.Field(i).Addr().Pointer() == reflect.ValueOf(s.field(&c)).Pointer() {
+			if f := v.Type().Field(i); f.IsExported() && s.Live && v.Field(i).Addr().Pointer() == reflect.ValueOf(s.field(&c)).Pointer() {
 				fields[f.Name] = s.Name
 			}
 		}
 	}
-	if len(fields) != len(live) {
+	if len(fields) != len(LiveSettings()) {
 		t.Fatalf("fields %v", fields)
 	}
 	files, err := filepath.Glob("*.go")
@@ -196,7 +196,7 @@ func TestAReloadThatCannotBeTakenUpWholeIsNotTakenUpAtAll(t *testing.T) {
 		{name: "a setting that there is not", text: "health-fall: 5\nlease-tll: 32s\n", code: ExitUsage,
 			want: "holdfast.yaml:2: lease-tll: unknown setting: did you mean lease-ttl?"},
 		{name: "values that do not go together", text: "health-fall: 5\nload-concurrency: 0\nhealth-timeout: 0s\n", code: ExitUsage,
-			want: "holdfast.yaml:2: load-concurrency 0: must be at least 1; holdfast.yaml:3: health-timeout 0s: must be more than 0: write a duration such as 1s"},
+			want: "holdfast.yaml:2: load-concurrency 0: must be at least 1; holdfast.yaml:3: health-timeout 0s: must be at least 1ms"},
 		{name: "files that cannot be used", text: "health-fall: 5\n", code: ExitUsage, try: errors.New("--broker-token-file: empty"),
 			want: "--broker-token-file: empty"},
 	} {
