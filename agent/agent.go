@@ -73,9 +73,8 @@ type agent struct {
 	registrar  *registrar
 	reconciler *recovery.Reconciler
 	steerer    *recovery.Steerer
-	viewer     *recovery.Viewer // nil: the broker does not tell what it believes
-	work       *work            // nil: it cannot be asked to do any
-	waker      *recovery.Waker
+	viewer     *recovery.Viewer    // nil: the broker does not tell what it believes
+	work       *work               // nil: it cannot be asked to do any
 	ownership  *recovery.Ownership // nil: without locks
 	placer     *recovery.Placer    // nil: others assign the topics
 
@@ -97,8 +96,7 @@ type agent struct {
 	upAtStop atomic.Bool                            // the broker was up when an orderly stop was asked for
 	note     func(context.Context, departure) error // that the broker leaves on purpose
 	// lives reports whether the session of a registration that is away is there; nil: nobody asks.
-	lives  func(context.Context, departure) (bool, error)
-	leader func(context.Context) (string, error) // of the brokers' own cluster; empty: none
+	lives func(context.Context, departure) (bool, error)
 	beside
 
 	ids        brokerIDs
@@ -270,7 +268,6 @@ func (a *agent) serve(ctx context.Context) error {
 	a.steerer = a.newSteerer(reg)
 	a.viewer = a.newViewer()
 	a.work = a.newWork()
-	a.waker = a.newWaker(reg)
 	a.ownership = a.newOwnership(reg)
 	a.placer = a.newPlacer(reg)
 	a.registrar = a.newRegistrar()
@@ -278,7 +275,6 @@ func (a *agent) serve(ctx context.Context) error {
 	a.lives = func(ctx context.Context, d departure) (bool, error) {
 		return sessionLives(ctx, a.main, d.who.Registered, d.grant.LeaseID)
 	}
-	a.leader = a.main.LeaderID
 	a.beside = a.newBeside()
 	leases := prometheus.Registerer(reg)
 	if a.local != nil {
@@ -345,7 +341,6 @@ func (a *agent) serve(ctx context.Context) error {
 	add(a.dataDir.Run)
 	add(a.reconciler.Run)
 	add(a.steerer.Run)
-	add(a.onceNamed(a.waker.Run))
 	if a.work != nil {
 		add(a.onceNamed(a.work.Run))
 	}

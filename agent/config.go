@@ -67,7 +67,7 @@ type Config struct {
 	Guard                string        `name:"guard" arg:"on|off" derived:"on with the fence step stop" help:"second process that stops the broker if this one cannot"`
 	Join                 bool          `name:"join" help:"start drained, to be activated by an operator"`
 	Shadow               bool          `name:"shadow" help:"decide, log and count, and do nothing"`
-	IKnow                bool          `name:"i-know" help:"run although nothing could stop a broker that destroys or serves what is not its own once its registration is gone"`
+	IKnow                bool          `name:"i-know" help:"run although nothing could stop a broker that destroys or serves what is not its own once its registration is gone, or --lease-ttl is too short beside Danube 0.7"`
 
 	Assignment           string        `name:"assignment" group:"topics" arg:"external|rendezvous" default:"external" help:"external: others assign the topics; rendezvous: the sidecars do"`
 	Failover             string        `name:"failover" arg:"hold|move" derived:"hold with nats and http, else move" help:"hold: the topics of a dead broker wait for it; move: with rendezvous, others take them"`

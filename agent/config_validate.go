@@ -76,6 +76,10 @@ func (r *report) add(name, text string, others ...string) {
 	r.list = append(r.list, problem{append([]string{name}, others...), r.show(name) + ": " + text})
 }
 
+// minAdoptedTTL is longer than a Danube cluster with etcd can be without a leader after one died: 14 s of
+// its lease and 10 s until the others look.
+const minAdoptedTTL = 30 * time.Second
+
 // show is the setting as the person wrote it: --lease-ttl 32s.
 func (r *report) show(name string) string { return r.label(name) + " " + r.value(name) }
 
@@ -190,6 +194,9 @@ func (r *report) lease() {
 	case c.LeaseTTL%time.Second != 0:
 		r.add("lease-ttl", "not whole seconds, which is all that etcd knows: write "+formatDuration(c.LeaseTTL.Round(time.Second)))
 		ttlOK = false
+	case c.Driver == "danube" && c.Registration == "adopt" && c.LeaseTTL < minAdoptedTTL && !c.IKnow:
+		r.add("lease-ttl", "too short for a broker that registers itself: while the brokers elect a leader, "+formatDuration(minAdoptedTTL)+
+			" at most, nobody sees a registration go: give "+formatDuration(minAdoptedTTL)+" or more; to run all the same: --i-know")
 	}
 	marginOK := ttlOK
 	switch {

@@ -213,7 +213,11 @@ func (a *agent) leaveNoted(left recovery.Fence, at lease.Instant, err error) {
 		}
 		a.event(Event{Kind: "registration", From: "held", To: "left", Epoch: a.grant.Epoch})
 		a.keeper.SetGate(false)
-		a.giveUp()
+		if a.runsOut() {
+			l.heardBy = a.clock() // there is no answer to wait for
+		} else {
+			a.keeper.GiveUp(causeLeft)
+		}
 	}
 }
 

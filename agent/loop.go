@@ -326,8 +326,7 @@ func (a *agent) setGate(verdict probes.Verdict) {
 // it comes to itself. The ladder stops it at the fence point, if it can be stopped. One that
 // leaves by itself ends its session itself.
 func (a *agent) forbear() {
-	unseen := a.can.Overlooks && a.leaving.phase == givingUp // see giveUp
-	a.keeper.Forbear(unseen || a.endsItself() && !a.brokerGone() || a.crash.owed() || a.suspended(recovery.ActRevoke) || a.owesStopNote() || a.brokerTarget().Pid != 0 || a.ails(a.verdict))
+	a.keeper.Forbear(a.runsOut() || a.endsItself() && !a.brokerGone() || a.crash.owed() || a.suspended(recovery.ActRevoke) || a.owesStopNote() || a.brokerTarget().Pid != 0 || a.ails(a.verdict))
 }
 
 // order tells what may be done to topics.

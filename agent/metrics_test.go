@@ -81,7 +81,6 @@ func builtOn(t testing.TB, reg *prometheus.Registry, broker recovery.Broker) *ag
 	a.dataDir = probes.NewDataDir(probes.DataDirSettings{Markers: c.DataMarkers}, quiet, reg)
 	a.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{}, broker, stillBroker{}, quiet, reg)
 	a.steerer = recovery.NewSteerer(nil, 0, quiet, reg)
-	a.waker = a.newWaker(reg)
 	a.ownership = a.newOwnership(reg)
 	a.keeper = lease.NewKeeper(lease.Settings{Timing: c.Timing(), Clock: a.clock, Classify: classify, Classes: failureClasses()},
 		stillLine{}, stillLine{}, 0, quiet, reg)
@@ -147,13 +146,13 @@ var contracted = map[string][]string{
 	"registration_present": nil, "registration_lost_total": {"lease_expired", "key_deleted", "broker_down", "stopped"}, "registration_adoptions_total": nil, "registration_epoch": nil,
 	"broker_boots_total": {"first_boot", "restart", "stale_restart", "kept"}, "broker_zombie": {"unregistered", "orphan_topics", "foreign_owner", "stale_view"},
 	"broker_process_changes_total": {"started", "adopted", "ended", "start_failed", "held"},
-	"broker_steers_total":          {"active", "drained", "ok", "error", "timeout", "dropped"}, "topics_woken_total": {"ok", "changed", "error"},
+	"broker_steers_total":          {"active", "drained", "ok", "error", "timeout", "dropped"},
 	"acquire_retry_attempts_total": nil, "acquire_retry_window_exhausted_total": nil, "ownership_conflicts_total": nil,
 	"topics":            {"assigned", "served", "missing", "orphan", "quarantined", "held_elsewhere", "loading", "failed"},
 	"topic_loads_total": {"ok", "error", "timeout", "dropped"}, "topic_unloads_total": {"ok", "error", "timeout", "dropped"}, "topic_listings_total": {"ok", "error"},
 	"reconcile_duration_seconds": nil, "reconcile_last_success_timestamp_seconds": nil, "reconcile_interval_seconds": nil, "mass_change_held": nil,
 	"fence_duration_seconds": {"guard", "ready", "quiesce", "stop"}, "fence_failures_total": {"ready", "quiesce", "stop"},
-	"would_have_total": {"register", "rebind", "set_mode", "load", "quiesce", "unload", "stop", "not_ready", "revoke", "steer", "wake"},
+	"would_have_total": {"register", "rebind", "set_mode", "load", "quiesce", "unload", "stop", "not_ready", "revoke", "steer"},
 	"guard_up":         nil, "guard_starts_total": nil, "guard_fired_total": nil, "guard_last_fired_timestamp_seconds": nil,
 	"datadir_watch_mode": {"events", "rescan"}, "datadir_watch_overflows_total": nil,
 	"agent_loop_last_run_timestamp_seconds": nil, "agent_suspensions_total": nil, "ill_together": nil,

@@ -114,7 +114,7 @@ func (n *numbered) Unload(ctx context.Context, topic string) error {
 	return nil
 }
 func (n *numbered) Capabilities() brokerapi.Capabilities {
-	return brokerapi.Capabilities{Unload: true, Registers: true, NamedByInstance: true, Overlooks: true}
+	return brokerapi.Capabilities{Unload: true, Registers: true, NamedByInstance: true}
 }
 func (n *numbered) Close() error { return nil }
 

@@ -31,10 +31,9 @@ const (
 	actNotReady action = "not_ready" // clients kept away
 	actRevoke   action = "revoke"    // give the registration up
 	actSteer    action = "steer"     // hand the mode over to the broker
-	actWake     action = "wake"      // put a topic before its cluster again
 )
 
-var actions = []action{actRegister, actRebind, actSetMode, actLoad, actQuiesce, actUnload, actStop, actNotReady, actRevoke, actSteer, actWake}
+var actions = []action{actRegister, actRebind, actSetMode, actLoad, actQuiesce, actUnload, actStop, actNotReady, actRevoke, actSteer}
 
 // shadow is --shadow: everything is decided, logged and counted, and nothing is done.
 // It stands at the edges: between the sidecar and etcd, the broker, the broker's
@@ -70,7 +69,7 @@ func (s *shadow) would(what action, about string) {
 		return
 	}
 	s.count.WithLabelValues(string(what)).Inc()
-	if what == actLoad || what == actQuiesce || what == actUnload || what == actWake {
+	if what == actLoad || what == actQuiesce || what == actUnload {
 		s.log.Debug(butForShadow, "action", string(what), "about", about)
 		s.topics.add(what, about)
 		return

@@ -2,17 +2,13 @@ package agent
 
 import (
 	"context"
-	"fmt"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )
 
-// What is here looks after brokers that read etcd themselves and may be blind to it: those
-// whose watches have died, and those that overlook what was there before they watched.
+// What is here looks after brokers that read etcd themselves and whose watches may have died.
 
 // registeredID is the id that the broker's keys stand under. It is safe for concurrent use.
 func (a *agent) registeredID() string { return a.view.Load().registeredAs }
@@ -82,49 +78,6 @@ func (a *agent) newViewer() *recovery.Viewer {
 	return recovery.NewViewer(source, a.settings().AuditInterval, a.settings().LoadTimeout, a.log.With("part", "view"))
 }
 
-// waitingTopics is what the waker sees of etcd.
-type waitingTopics struct{ a *agent }
-
-// Leads implements recovery.WakeStore.
-func (w waitingTopics) Leads(ctx context.Context) (bool, error) {
-	id, err := w.a.main.LeaderID(ctx)
-	return err == nil && id != "" && id == w.a.registeredID(), err
-}
-
-// Taker implements recovery.WakeStore.
-func (w waitingTopics) Taker(ctx context.Context) (bool, error) { return w.a.main.AnyActive(ctx) }
-
-// Unassigned implements recovery.WakeStore.
-func (w waitingTopics) Unassigned(ctx context.Context) ([]recovery.Marker, error) {
-	list, err := w.a.main.WaitingTopics(ctx)
-	markers := make([]recovery.Marker, len(list))
-	for i, m := range list {
-		markers[i] = recovery.Marker(m)
-	}
-	return markers, err
-}
-
-// Wake implements recovery.WakeStore.
-func (w waitingTopics) Wake(ctx context.Context, m recovery.Marker) (bool, error) {
-	if w.a.shadow != nil {
-		w.a.shadow.would(actWake, m.Topic)
-		return true, nil
-	}
-	return w.a.main.PutWaitingAgain(ctx, cluster.WaitingTopic(m))
-}
-
-// newWaker makes the part that puts overlooked topics before their cluster again; it has
-// nothing to do beside brokers that overlook none.
-func (a *agent) newWaker(reg prometheus.Registerer) *recovery.Waker {
-	var store recovery.WakeStore
-	if a.can.Overlooks {
-		store = waitingTopics{a}
-	}
-	return recovery.NewWaker(store, a.settings().AuditInterval, func(woken int, first string, epoch int64) {
-		a.event(Event{Kind: "topics", To: "woken", Epoch: epoch, Detail: fmt.Sprintf("%s that no broker took, first %s", plural(woken, "topic"), first)})
-	}, a.log.With("part", "wake"), reg)
-}
-
 // orderWatching tells what may be looked after. attached: so is the broker, it answers,
 // and it is the process that was decided about.
 func (a *agent) orderWatching(attached bool) {
@@ -135,9 +88,6 @@ func (a *agent) orderWatching(attached bool) {
 			a.viewer.Look()
 		}
 		a.viewAway = away
-	}
-	if a.waker != nil {
-		a.waker.SetOrders(recovery.WakeOrders{Epoch: a.memory.Epoch, Attached: attached, Paused: a.suspended(recovery.ActWake)})
 	}
 }
 

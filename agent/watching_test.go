@@ -165,35 +165,3 @@ func putRaw(t *testing.T, s *etcd.Server, key, value string) {
 		t.Fatal(err)
 	}
 }
-
-func TestOnlyTheLeadersSidecarWakes(t *testing.T) {
-	quiet := slog.New(slog.DiscardHandler)
-	store := etcd.New(etcd.Config{MinTTL: time.Second})
-	main := cluster.Over(cluster.Config{}, store.Conn(nil), quiet)
-	t.Cleanup(func() { main.Close() })
-	a := &agent{cfg: natsDefaults().Effective(), log: quiet, main: main}
-	a.view.Store(&snapshot{registeredAs: "7"})
-	w := waitingTopics{a}
-	for _, row := range []struct {
-		leader string
-		leads  bool
-	}{{"", false}, {"8", false}, {"7", true}, {"07", true}, {"seven", false}} {
-		if row.leader != "" {
-			putRaw(t, store, main.Keys().Leader(), row.leader)
-		}
-		leads, err := w.Leads(t.Context())
-		if err != nil || leads != row.leads {
-			t.Errorf("leader %q: %v, %v", row.leader, leads, err)
-		}
-	}
-	putRaw(t, store, main.Keys().Unassigned("/n/a"), `{"reason":"unload","from_broker":3}`)
-	markers, err := w.Unassigned(t.Context())
-	if err != nil || len(markers) != 1 || markers[0].Topic != "/n/a" {
-		t.Fatalf("%v, %v", markers, err)
-	}
-	for _, want := range []bool{true, false} { // the second time it is another
-		if put, err := w.Wake(t.Context(), markers[0]); err != nil || put != want {
-			t.Errorf("put %v, %v", put, err)
-		}
-	}
-}

@@ -205,10 +205,6 @@ type Capabilities struct {
 	// Assigns: the broker's own cluster decides which topics it serves. What it serves
 	// is wanted, and nothing of it is an orphan.
 	Assigns bool
-	// Overlooks: it acts on keys that change while it runs and overlooks those that were
-	// there before. They must be put again. One of the brokers leads, as etcd says, and it
-	// alone acts on a registration that goes.
-	Overlooks bool
 }
 
 // named is a capability with its name.
@@ -238,7 +234,7 @@ func (c Capabilities) Has() []string {
 	return present(named{c.StableName, "stable-name"}, named{c.LocalData, "local-data"}, named{c.MustStop, "must-stop"},
 		named{c.FencesItself, "fences-itself"},
 		named{c.Registers, "registers-itself"}, named{c.NamedByInstance, "named-by-instance"},
-		named{c.Assigns, "assigns-topics"}, named{c.Overlooks, "overlooks-old-keys"})
+		named{c.Assigns, "assigns-topics"})
 }
 
 // String is both lists for people: "can: quiesce, steer; has: local-data".

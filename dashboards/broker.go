@@ -128,10 +128,9 @@ func topics(b *board) {
 		each(grown("holdfast_acquire_retry_window_exhausted_total"), "window exhausted"),
 		each(grown("holdfast_ownership_conflicts_total"), "conflict"),
 		each(grown("holdfast_placements_total", "direction"), "{{direction}}")))
-	b.put(8, 8, bars(about{"Asked of the broker", "none", "Times that the broker was told a mode, was asked for its topics, or had an overlooked topic put before it again, by result."},
+	b.put(8, 8, bars(about{"Asked of the broker", "none", "Times that the broker was told a mode, or was asked for its topics, by result."},
 		each(grown("holdfast_broker_steers_total", "mode", "result"), "{{mode}}: {{result}}"),
-		each(grown("holdfast_topic_listings_total", "result"), "listing: {{result}}"),
-		each(grown("holdfast_topics_woken_total", "result"), "woken: {{result}}")))
+		each(grown("holdfast_topic_listings_total", "result"), "listing: {{result}}")))
 }
 
 func fences(b *board) {

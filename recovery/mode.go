@@ -1,7 +1,7 @@
 // Package recovery decides what must happen to a broker, and does it.
 //
 // Decisions are pure: they take values and the time, and return what to do with
-// the reason. Executors (the Reconciler, the Steerer, the Waker) carry them out and check after every
+// the reason. Executors (the Reconciler, the Steerer) carry them out and check after every
 // wait that the orders they act under still stand.
 //
 // Guaranteed: nothing is loaded, and nothing that is already on its way is kept

@@ -24,7 +24,6 @@ const (
 	ActGiveUpTopic   Act = "give_up_topic"  // in rendezvous mode
 	ActShutdown      Act = "shutdown"       // by the session policy
 	ActSteer         Act = "steer"          // a broker with a mode of its own to the mode that recovery decided
-	ActWake          Act = "wake"           // a topic that no broker takes
 	ActRenew         Act = "renew"          // a lease that lives
 	ActKeep          Act = "keep"           // go on with a registration that stands
 	ActReadiness     Act = "readiness"
@@ -36,7 +35,7 @@ const (
 
 // Acts lists every act.
 var Acts = []Act{ActLoad, ActQuiesce, ActRegister, ActDrain, ActReassert, ActRevoke, ActRestartBroker, ActTakeTopic,
-	ActGiveUpTopic, ActShutdown, ActSteer, ActWake, ActRenew, ActKeep, ActReadiness, ActDetach, ActFence, ActYield, ActObey}
+	ActGiveUpTopic, ActShutdown, ActSteer, ActRenew, ActKeep, ActReadiness, ActDetach, ActFence, ActYield, ActObey}
 
 // Suspended reports whether a maintenance pause holds the act back: recovery waits,
 // and whatever keeps the broker from serving what is not its own goes on.

@@ -9,7 +9,7 @@ import (
 func TestAPauseSuspendsRecoveryAndNothingThatKeepsSafe(t *testing.T) {
 	want := map[Act]bool{
 		ActLoad: true, ActQuiesce: true, ActRegister: true, ActDrain: true, ActReassert: true, ActRevoke: true,
-		ActRestartBroker: true, ActTakeTopic: true, ActGiveUpTopic: true, ActShutdown: true, ActSteer: true, ActWake: true,
+		ActRestartBroker: true, ActTakeTopic: true, ActGiveUpTopic: true, ActShutdown: true, ActSteer: true,
 		ActRenew: false, ActKeep: false, ActReadiness: false, ActDetach: false, ActFence: false, ActYield: false, ActObey: false,
 	}
 	if len(want) != len(Acts) {

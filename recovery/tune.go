@@ -66,23 +66,6 @@ func (v *Viewer) Tune(every, bound time.Duration) {
 }
 
 // Tune sets the audit interval.
-func (w *Waker) Tune(every time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.every = cmp.Or(max(every, 0), 30*time.Second)
-	select {
-	case w.tuned <- struct{}{}:
-	default:
-	}
-}
-
-func (w *Waker) interval() time.Duration {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.every
-}
-
-// Tune sets the audit interval.
 func (o *Ownership) Tune(every time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -124,14 +124,4 @@ func TestTheWatchersLookByTheNewInterval(t *testing.T) {
 			t.Errorf("%d looks", source.looks)
 		}
 	})
-	s := manyWaiting(1)
-	inWaking(t, s, func(w *Waker) {
-		w.SetOrders(WakeOrders{Epoch: 1, Attached: true})
-		passes(31 * time.Second)
-		w.Tune(2 * time.Second)
-		passes(9 * time.Second)
-		if s.woken() == 0 {
-			t.Error("not woken after two of the new intervals")
-		}
-	})
 }

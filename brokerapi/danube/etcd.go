@@ -44,7 +44,7 @@ func newEtcd(n *node, store Store) *etcdBroker {
 func (b *etcdBroker) Capabilities() brokerapi.Capabilities {
 	return brokerapi.Capabilities{
 		Unload: true, MustStop: true, View: true,
-		Registers: true, NamedByInstance: true, Overlooks: true,
+		Registers: true, NamedByInstance: true,
 	}
 }
 

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"holdfast/lab/harness"
 )
 
@@ -135,38 +133,6 @@ func TestDanubeAnAssignmentThatTheBrokerDidNotSeeIsPutAgainOnceAndNoOther(t *tes
 	}
 	if st, err := n.danubed().Status(s.ctx); err != nil || st.Loads != 4 {
 		t.Errorf("%d loads, %v; want 4", st.Loads, err)
-	}
-}
-
-// A leader does not look at what was unassigned before its watch began.
-func TestDanubeTopicsThatWereUnassignedBeforeTheLeaderStartedAreWoken(t *testing.T) {
-	long(t)
-	s := newStageOf(t, danubeKind)
-	stuck := map[string]string{"/default/s1": "null", "/default/s2": `{"reason":"drain_redirect","from_broker":7}`}
-	for topic, marker := range stuck {
-		s.must(harness.CreateDanubeTopics(s.ctx, s.etcd.Client(), topic))
-		_, err := s.etcd.Client().Put(s.ctx, "/cluster/unassigned"+topic, marker)
-		s.must(err)
-	}
-	from := s.revision()
-	n := s.prepare("n1", nodeOptions{Topics: []string{}, Flags: []string{"--audit-interval", "1s"}})
-	n.start()
-	n.awaitReady()
-	n.await("the topics", func(st harness.Status) bool { return st.Topics.Served == len(stuck) })
-	for topic, marker := range stuck {
-		n.topics = append(n.topics, topic)
-		if puts := s.puts("/cluster/unassigned"+topic, from); len(puts) != 1 || puts[0].Value != marker {
-			t.Errorf("the marker of %s was put %v, want once %s", topic, puts, marker)
-		}
-	}
-	n.publishes()
-	if v := n.series(`holdfast_topics_woken_total{result="ok"}`); v != 2 {
-		t.Errorf("%v topics woken, want 2", v)
-	}
-	left, err := s.etcd.Client().Get(s.ctx, "/cluster/unassigned/", clientv3.WithPrefix(), clientv3.WithCountOnly())
-	s.must(err)
-	if left.Count != 0 {
-		t.Errorf("%d topics are unassigned", left.Count)
 	}
 }
 
