@@ -51,7 +51,7 @@ func TestATokenThatGoesAwayIsStillTheLastOne(t *testing.T) {
 		{"as it was", "first\n", "first"},
 		{"renewed", "the-second", "the-second"},
 		{"emptied while it is written", "", "the-second"},
-		{"more than a token", "a b\n", "the-second"},
+		{"more than a token", "a\nb\n", "the-second"},
 		{"renewed again", "third\n", "third"},
 	} {
 		write(t, path, step.file)
@@ -64,9 +64,6 @@ func TestATokenThatGoesAwayIsStillTheLastOne(t *testing.T) {
 	}
 	if got := token.Current(); got != "third" {
 		t.Errorf("removed: %q", got)
-	}
-	if err := token.Reread(); err == nil || !strings.HasPrefix(err.Error(), "--broker-token-file: open ") {
-		t.Errorf("removed: %v", err)
 	}
 	if got := token.Hide("sent third, before that the-second"); got != "sent [token], before that [token]" {
 		t.Errorf("shown: %s", got)

@@ -2,45 +2,32 @@ package access
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"sync"
-	"time"
+	"unicode"
 )
 
 // maxToken is far above any token that a server's header limit lets through, in bytes.
 const maxToken = 16 << 10
 
-// Token is a bearer token on disk, read again when the file changes. It is safe for
-// concurrent use.
+// Token is a secret of one line on disk, read anew whenever it is used. It is safe for
+// concurrent use, and on nil: there is none.
 type Token struct {
-	path string
+	flag, path string
 
 	mu       sync.Mutex
 	value    string
-	read     fileState // of the file when value was read
-	previous string    // what an answer may still quote
-}
-
-// fileState tells a changed file from the one that was read.
-type fileState struct {
-	modified time.Time
-	size     int64
-	file     os.FileInfo // for os.SameFile: a new file may have the old one's time and size
-}
-
-func (s fileState) same(o fileState) bool {
-	return s.file != nil && s.modified.Equal(o.modified) && s.size == o.size && os.SameFile(s.file, o.file)
+	previous string // what an answer may still quote
 }
 
 // OpenToken reads the file of --broker-token-file.
-func OpenToken(path string) (*Token, error) {
-	t := &Token{path: path}
-	if err := t.Reread(); err != nil {
-		return nil, err
-	}
-	return t, nil
+func OpenToken(path string) (*Token, error) { return OpenSecret("--broker-token-file", path) }
+
+// OpenSecret reads the file that the flag names.
+func OpenSecret(flag, path string) (*Token, error) {
+	t := &Token{flag: flag, path: path}
+	return t, t.read()
 }
 
 // Path is the file.
@@ -49,68 +36,35 @@ func (t *Token) Path() string { return t.path }
 // Current is the token as the file has it now. When the file cannot be read, as while
 // somebody replaces it, it is the last one that could.
 func (t *Token) Current() string {
+	if t == nil {
+		return ""
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if info, err := os.Stat(t.path); err == nil && !t.read.same(stateOf(info)) {
-		_ = t.rereadLocked()
-	}
+	_ = t.read()
 	return t.value
 }
 
-// Reread reads the file whatever its times say.
-func (t *Token) Reread() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.rereadLocked()
-}
-
-func (t *Token) rereadLocked() error {
-	f, err := os.Open(t.path)
+// read takes the blanks around the token away. Its errors do not quote it.
+func (t *Token) read() error {
+	text, err := os.ReadFile(t.path)
 	if err != nil {
-		return fmt.Errorf("--broker-token-file: %w", err)
+		return fmt.Errorf("%s: %w", t.flag, err)
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return fmt.Errorf("--broker-token-file: %w", err)
+	value := strings.TrimSpace(string(text))
+	switch {
+	case value == "":
+		return fmt.Errorf("%s %s: is empty: want the token or password alone", t.flag, t.path)
+	case len(value) > maxToken, strings.ContainsFunc(value, unicode.IsControl):
+		return fmt.Errorf("%s %s: holds more than a token or password (several lines, or more than %d bytes): want the token or password alone", t.flag, t.path, maxToken)
 	}
-	text, err := io.ReadAll(io.LimitReader(f, maxToken+1))
-	if err != nil {
-		return fmt.Errorf("--broker-token-file: %w", err)
-	}
-	value, err := parseToken(string(text))
-	if err != nil {
-		return fmt.Errorf("--broker-token-file %s: %w", t.path, err)
-	}
-	t.read = stateOf(info)
 	if value != t.value {
 		t.value, t.previous = value, t.value
 	}
 	return nil
 }
 
-func stateOf(info os.FileInfo) fileState {
-	return fileState{modified: info.ModTime(), size: info.Size(), file: info}
-}
-
-// parseToken takes the blanks around the token away. Its errors do not quote it.
-func parseToken(text string) (string, error) {
-	if len(text) > maxToken {
-		return "", fmt.Errorf("is larger than %d bytes: want the token alone", maxToken)
-	}
-	token := strings.TrimSpace(text)
-	if token == "" {
-		return "", fmt.Errorf("is empty: want the token alone")
-	}
-	for _, b := range []byte(token) {
-		if b <= ' ' || b > '~' {
-			return "", fmt.Errorf("holds more than a token (a blank, a control character or a letter beyond ASCII): want the token alone")
-		}
-	}
-	return token, nil
-}
-
-// Hide takes the token out of a text. It is safe on nil.
+// Hide takes the token out of a text.
 func (t *Token) Hide(text string) string {
 	if t == nil {
 		return text

@@ -59,9 +59,6 @@ func (l *link) explain(ctx context.Context, method string, err error) error {
 	text := fmt.Sprintf("%s %s: %s answered %s: %s", l.flag, l.url, method, s.Code(), shown(l.token.Hide(s.Message())))
 	switch s.Code() {
 	case codes.Unauthenticated, codes.PermissionDenied:
-		if l.token != nil {
-			_ = l.token.Reread() // for the next call, should the file's times not show that it is another
-		}
 		text += ": set --broker-token-file to a token that this broker accepts"
 	case codes.ResourceExhausted:
 		text += ": an answer that large is not a Danube broker's"

@@ -2,16 +2,12 @@ package danube
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"holdfast/brokerapi/rest"
 )
-
-// maxMetrics is how much of the metrics is read, in bytes. Each line carries the label
-// that is wanted, so what comes later is not missed.
-const maxMetrics = 1 << 20
 
 // newScraper is the client for the metrics, which are not asked with the token.
 func newScraper(cfg Config, at addresses, patience time.Duration) (*rest.Client, error) {
@@ -30,21 +26,25 @@ func (n *node) scrape(ctx context.Context) (exposed, error) {
 		ctx, cancel = context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer within %v: %w", patience.Round(time.Millisecond), context.DeadlineExceeded))
 		defer cancel()
 	}
-	answer, err := n.metrics.Hold(ctx, rest.Request{Path: "/metrics", Accept: "text/plain"})
+	families, err := n.metrics.Metrics(ctx, "/metrics")
 	if err != nil {
 		return exposed{}, err
 	}
-	defer answer.Close()
-	var e exposed
-	for read := 0; read < maxMetrics; {
-		line, err := answer.Line()
-		if errors.Is(err, rest.ErrEnded) {
-			break
-		} else if err != nil {
-			return exposed{}, err
+	e := exposed{StartedAt: rest.Started(families)}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if id := l.GetValue(); l.GetName() == "broker" && id != "" && len(e.Brokers) < 3 && !slices.Contains(e.Brokers, id) {
+					e.Brokers = append(e.Brokers, id)
+				}
+			}
 		}
-		read += len(line) + 1
-		e.take(string(line))
 	}
 	return e, nil
+}
+
+// exposed is what the broker's metrics say about the process, as far as we need it.
+type exposed struct {
+	Brokers   []string  // different values of the label "broker"
+	StartedAt time.Time // zero: the metrics do not tell
 }

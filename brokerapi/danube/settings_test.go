@@ -39,7 +39,7 @@ func TestSettingsThatCannotWorkNameTheFlag(t *testing.T) {
 		{"CA that is not there", "--broker-cacert: open", Config{AdminURL: "https://h", CACert: filepath.Join(dir, "no")}},
 		{"CA that is none", "has no certificate in PEM form", Config{AdminURL: "https://h", CACert: empty}},
 		{"certificate that is none", "--broker-cert " + empty, Config{AdminURL: "https://h", Cert: empty, Key: empty}},
-		{"empty token", "is empty: want the token alone", Config{AdminURL: "http://h", TokenFile: empty}},
+		{"empty token", "is empty: want the token or password alone", Config{AdminURL: "http://h", TokenFile: empty}},
 		{"negative timeout", "must not be negative", Config{AdminURL: "http://h", Timeout: -1}},
 		{"no store", "needs the store", Config{AdminURL: "http://h"}},
 	} {

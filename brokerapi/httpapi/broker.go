@@ -23,6 +23,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/rest"
@@ -136,7 +137,7 @@ func refused(a *rest.Answer, wrong error) error {
 	if !ok {
 		return wrong
 	}
-	return &refusal{code, a.Refusedf("%s: %s", code, message)}
+	return &refusal{code, a.Refusedf("%.100s: %.400s", code, message)}
 }
 
 // errorBody is the body of every answer that is not a success.
@@ -147,10 +148,11 @@ type errorBody struct {
 	} `json:"error"`
 }
 
-// readError is not ok for what is not the contract's.
+// readError is not ok for what is not the contract's, and for words that are not fit to be shown.
 func readError(a *rest.Answer) (code, message string, ok bool) {
 	var body errorBody
-	if a.JSON(&body) != nil || body.Error.Code == "" || body.Error.Message == "" {
+	if a.JSON(&body) != nil || body.Error.Code == "" || body.Error.Message == "" ||
+		strings.ContainsFunc(body.Error.Code+body.Error.Message, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return "", "", false
 	}
 	return body.Error.Code, body.Error.Message, true

@@ -93,9 +93,9 @@ func everything(t *testing.T, b *Broker) (healthy bool) {
 }
 
 // well says whether an answer could be one of a healthy broker, read in another way.
-func well(status int, kind string, body []byte) bool {
+func well(status int, body []byte) bool {
 	var said map[string]any
-	if status != 200 || !strings.Contains(strings.ToLower(kind), "json") || json.Unmarshal(body, &said) != nil {
+	if status != 200 || json.Unmarshal(body, &said) != nil {
 		return false
 	}
 	for name, value := range said {
@@ -128,7 +128,7 @@ func FuzzAnswersNeverMakeHealthy(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer b.Close()
-		if everything(t, b) && !well(status, kind, body) {
+		if everything(t, b) && !well(status, body) {
 			t.Fatalf("healthy by %d %s %q", status, kind, body)
 		}
 	})
@@ -155,7 +155,7 @@ func FuzzBytesNeverMakeHealthy(f *testing.F) {
 			t.Fatalf("healthy by what is no answer: %v", err)
 		}
 		body, _ := io.ReadAll(resp.Body)
-		if !well(resp.StatusCode, resp.Header.Get("Content-Type"), body) {
+		if !well(resp.StatusCode, body) {
 			t.Fatalf("healthy by %q", says)
 		}
 	})

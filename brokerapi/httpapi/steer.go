@@ -52,7 +52,7 @@ func (b *Broker) End(ctx context.Context) error {
 		instance = id.Instance
 	}
 	var took stopBody
-	a, err := b.ask(ctx, rest.Request{Method: http.MethodPost, Path: "/stop", Body: stopBody{instance}, Once: true}, &took, http.StatusAccepted)
+	a, err := b.ask(ctx, rest.Request{Method: http.MethodPost, Path: "/stop", Body: stopBody{instance}}, &took, http.StatusAccepted)
 	if err != nil {
 		return fmt.Errorf("end the broker: %w", err)
 	}

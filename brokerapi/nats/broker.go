@@ -23,7 +23,10 @@
 package nats
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -33,20 +36,21 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	client "github.com/nats-io/nats.go"
 
 	"holdfast/brokerapi"
+	"holdfast/brokerapi/access"
+	"holdfast/brokerapi/rest"
 )
 
 const (
 	defaultTimeout = 10 * time.Second       // one request, when Config.Timeout is zero
 	dialTimeout    = time.Second            // one attempt to connect, greeting included
-	dialPatience   = 500 * time.Millisecond // what a call waits for the first attempt
 	reconnectMin   = 100 * time.Millisecond // jittered between these two
 	reconnectMax   = 250 * time.Millisecond
+	refusedPause   = time.Second // after a refusal, which the server writes into its log
+	maxAnswer      = 8 << 20     // bytes of the monitoring port; /varz with thousands of routes is well below
 )
 
 // Config is what New needs.
@@ -54,6 +58,11 @@ type Config struct {
 	AdminURL   string        // nats://host:port or tls://host:port, this one server's client port
 	MonitorURL string        // http(s)://host:port of its monitoring; empty: port 8222 of AdminURL's host
 	CredsFile  string        // credentials file (user JWT and seed); empty: none
+	User       string        // with PasswordFile; empty: none
+	Password   string        // file
+	TokenFile  string        // empty: none
+	CACert     string        // PEM; empty: the system's authorities. The TLS files hold for both ports
+	Cert, Key  string        // PEM; both or none
 	KeyPrefix  string        // what stands in front of every key in etcd, for error messages
 	BrokerID   string        // the name the server must have if it has one; empty: any
 	Timeout    time.Duration // longest wait for one answer, within the caller's context; 0: 10 s
@@ -62,25 +71,26 @@ type Config struct {
 
 // Broker is one NATS server. It is safe for concurrent use.
 type Broker struct {
-	admin, monitor string
-	brokerID       string
-	keyPrefix      string
-	timeout        time.Duration
-	log            *slog.Logger
-	port           *monitor
+	admin     string
+	brokerID  string
+	keyPrefix string
+	timeout   time.Duration
+	log       *slog.Logger
+	monitor   *rest.Client
 
 	life   context.Context // ends with Close
 	end    context.CancelCauseFunc
 	dialed chan struct{} // closed when the first attempt to connect is over
-	gone   chan struct{} // closed when the connection is closed for good
+	gone   chan struct{} // closed when there will be no connection any more
 
-	answered atomic.Int64 // when JetStream last answered anything, in Unix nanoseconds
+	answered atomic.Int64            // when JetStream last answered anything, in Unix nanoseconds
+	attempt  atomic.Pointer[attempt] // the last one to connect
 
 	mu       sync.Mutex
-	conn     *client.Conn // nil until dialed, or when dialErr says why
-	dialErr  error
+	conn     *client.Conn // nil until there was one
+	up       bool
 	link     link
-	lastErr  error                    // why the last attempt to connect failed
+	lastErr  error                    // why there is no connection
 	verified string                   // id of the server that passed sameServer
 	changing map[string]chan struct{} // streams that are being changed; closed when they are not any more
 }
@@ -109,53 +119,98 @@ func New(cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	at, err := url.Parse(monitor)
-	if err != nil {
-		return nil, err // parseAddresses made it
-	}
-	if cfg.Timeout < 0 {
-		return nil, fmt.Errorf("broker timeout %v: must not be negative", cfg.Timeout)
-	}
-	if cfg.Timeout == 0 {
+	if cfg.Timeout <= 0 {
 		cfg.Timeout = defaultTimeout
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	b := &Broker{
-		admin:     admin,
-		monitor:   monitor,
+		admin:     admin.String(),
 		brokerID:  cfg.BrokerID,
 		keyPrefix: strings.TrimSuffix(cfg.KeyPrefix, "/"),
 		timeout:   cfg.Timeout,
-		log:       cfg.Logger.With("broker_admin", admin),
-		port:      newMonitor(at),
+		log:       cfg.Logger.With("broker_admin", admin.String()),
 		changing:  map[string]chan struct{}{},
 		dialed:    make(chan struct{}),
 		gone:      make(chan struct{}),
 	}
+	access, err := b.access(cfg, admin)
+	if err != nil {
+		return nil, err
+	}
+	to := rest.Config{Setting: "--nats-monitor", URL: monitor.String(), Timeout: cfg.Timeout, MaxAnswer: maxAnswer}
+	if monitor.Scheme == "https" {
+		to.CACert, to.Cert, to.Key = cfg.CACert, cfg.Cert, cfg.Key
+	}
+	if b.monitor, err = rest.New(to); err != nil {
+		return nil, err
+	}
 	b.life, b.end = context.WithCancelCause(context.Background())
-	b.link = newLink(b.life)
-	opts := b.options()
+	b.newLink()
+	go b.dial(append(b.options(), access...))
+	return b, nil
+}
+
+// access is how we show ourselves to the client port, and how it shows itself to us. Files are
+// read anew for each attempt.
+func (b *Broker) access(cfg Config, admin *url.URL) (opts []client.Option, err error) {
+	files := access.Files{CACert: cfg.CACert, Cert: cfg.Cert, Key: cfg.Key}
+	if err := files.Check(); err != nil {
+		return nil, err
+	}
+	if admin.Scheme == "tls" || files != (access.Files{}) {
+		opts = append(opts, func(o *client.Options) error {
+			o.Secure, o.TLSConfig = true, &tls.Config{MinVersion: tls.VersionTLS12}
+			if files.CACert != "" {
+				o.RootCAsCB = func() (*x509.CertPool, error) {
+					now, err := files.Config("")
+					if err != nil {
+						return nil, err
+					}
+					return now.RootCAs, nil
+				}
+			}
+			if files.Cert != "" {
+				o.TLSCertCB = func() (tls.Certificate, error) {
+					now, err := files.Config("")
+					if err != nil {
+						return tls.Certificate{}, err
+					}
+					return now.Certificates[0], nil
+				}
+			}
+			return nil
+		})
+	}
 	if cfg.CredsFile != "" {
-		if err := checkCreds(cfg.CredsFile); err != nil {
-			return nil, err
-		}
 		opts = append(opts, client.UserCredentials(cfg.CredsFile))
 	}
-	go b.dial(opts)
-	return b, nil
+	if cfg.Password != "" {
+		password, err := access.OpenSecret("--nats-password-file", cfg.Password)
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, client.UserInfoHandler(func() (string, string) { return cfg.User, password.Current() }))
+	}
+	if cfg.TokenFile != "" {
+		token, err := access.OpenToken(cfg.TokenFile)
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, client.TokenHandler(token.Current))
+	}
+	return opts, nil
 }
 
 func (b *Broker) options() []client.Option {
 	return []client.Option{
 		client.Name("holdfast"),
 		client.Timeout(dialTimeout),
-		client.RetryOnFailedConnect(true),
+		client.SetCustomDialer(b),
+		client.SkipHostLookup(), // the dialer does that
 		client.MaxReconnects(-1),
-		client.CustomReconnectDelay(func(int) time.Duration {
-			return reconnectMin + rand.N(reconnectMax-reconnectMin)
-		}),
+		client.CustomReconnectDelay(func(int) time.Duration { return b.pause() }),
 		// Without these two the client would go to another member of the cluster,
 		// and give up for good after two refused logins.
 		client.IgnoreDiscoveredServers(),
@@ -176,24 +231,54 @@ func (b *Broker) options() []client.Option {
 	}
 }
 
-// dial makes the first attempt, which the client library does in the caller.
+// dial connects for the first time: the client library says of its own retries only what went
+// wrong last. From then on it reconnects by itself.
 func (b *Broker) dial(opts []client.Option) {
-	nc, err := client.Connect(b.admin, opts...)
-	b.mu.Lock()
-	b.conn, b.dialErr = nc, err
-	b.mu.Unlock()
-	close(b.dialed)
+	over := sync.OnceFunc(func() { close(b.dialed) })
+	for {
+		nc, err := client.Connect(b.admin, opts...)
+		if err == nil {
+			b.mu.Lock()
+			b.conn, b.up = nc, nc.IsConnected()
+			b.mu.Unlock()
+			over()
+			<-b.life.Done()
+			nc.Close()
+			return
+		}
+		b.noteAttempt(err)
+		over()
+		pause := time.NewTimer(b.pause())
+		select {
+		case <-pause.C:
+		case <-b.life.Done():
+			pause.Stop()
+			close(b.gone)
+			return
+		}
+	}
 }
 
-func newLink(life context.Context) link {
-	ctx, cancel := context.WithCancelCause(life)
-	return link{ctx: ctx, snap: cancel}
+// pause is how long the next attempt to connect waits.
+func (b *Broker) pause() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if errors.Is(b.lastErr, brokerapi.ErrUnseen) {
+		return refusedPause
+	}
+	return reconnectMin + rand.N(reconnectMax-reconnectMin)
+}
+
+// newLink begins the life of a connection. b.mu is held, or nobody else knows b.
+func (b *Broker) newLink() {
+	b.link.ctx, b.link.snap = context.WithCancelCause(b.life)
 }
 
 func (b *Broker) onUp(nc *client.Conn) {
 	b.mu.Lock()
-	b.lastErr = nil
+	b.up, b.lastErr = true, nil
 	b.mu.Unlock()
+	b.attempt.Load().over()
 	b.log.Info("broker connected", "server_name", nc.ConnectedServerName(),
 		"server_id", nc.ConnectedServerId(), "version", nc.ConnectedServerVersion())
 }
@@ -203,15 +288,16 @@ func (b *Broker) onDown(_ *client.Conn, err error) {
 		return // our own Close
 	}
 	b.mu.Lock()
-	broken := b.link
-	b.link = newLink(b.life)
-	b.lastErr = err
+	b.link.snap(errBroke)
+	b.newLink()
+	b.up, b.lastErr = false, err
 	b.mu.Unlock()
-	broken.snap(errBroke)
 	b.log.Warn("broker connection lost", "error", err)
 }
 
+// noteAttempt keeps why an attempt to connect failed.
 func (b *Broker) noteAttempt(err error) {
+	err = b.attempt.Load().failure(err)
 	b.mu.Lock()
 	changed := b.lastErr == nil || b.lastErr.Error() != err.Error()
 	b.lastErr = err
@@ -227,111 +313,32 @@ func (b *Broker) Capabilities() brokerapi.Capabilities {
 }
 
 // Close ends calls in flight and closes the connection. It takes at most one
-// attempt to connect (1 s) if the first one is still under way.
+// attempt to connect (1 s) if one is still under way.
 func (b *Broker) Close() error {
-	if b.life.Err() == nil {
-		b.end(errClosed)
-	}
-	<-b.dialed
-	if b.conn != nil {
-		b.conn.Close()
-		<-b.gone
-	}
-	b.port.close()
-	return nil
+	b.end(errClosed)
+	<-b.gone
+	return b.monitor.Close()
 }
 
-// connected returns the connection and its life, waiting a little for the very
-// first one. The error of a connection that is down names flag and cause.
+// connected returns the connection and its life, waiting for the very first attempt. The
+// error of a connection that is down names flag and cause.
 func (b *Broker) connected(ctx context.Context) (*client.Conn, context.Context, error) {
 	select {
 	case <-b.dialed:
-	default:
-		patience := time.NewTimer(dialPatience)
-		defer patience.Stop()
-		select {
-		case <-b.dialed:
-		case <-patience.C:
-		case <-ctx.Done():
-		}
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, nil, fmt.Errorf("--broker-admin %s: not asked: %w", b.admin, err)
+	case <-b.life.Done():
+	case <-ctx.Done():
+		return nil, nil, fmt.Errorf("--broker-admin %s: no answer yet: %w", b.admin, ctx.Err())
 	}
 	if b.life.Err() != nil {
 		return nil, nil, errClosed
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.conn != nil && b.conn.IsConnected() {
+	if b.up {
 		return b.conn, b.link.ctx, nil
 	}
-	return nil, nil, b.unreachable()
+	return nil, nil, fmt.Errorf("--broker-admin %s: %w", b.admin, cmp.Or(b.lastErr, errBroke))
 }
-
-// errUnreachable is wrapped when there is no connection to the server.
-var errUnreachable = errors.New("not connected")
-
-// unreachable says why there is no connection. b.mu is held.
-func (b *Broker) unreachable() error {
-	cause := b.dialErr
-	if cause == nil {
-		cause = b.lastErr
-	}
-	switch {
-	case cause == nil:
-		return fmt.Errorf("--broker-admin %s: %w: no answer yet: is nats-server running there?", b.admin, errUnreachable)
-	case isLoginError(cause):
-		return &loginError{fmt.Errorf("--broker-admin %s: %w: %w: set --nats-creds-file to credentials that this server accepts", b.admin, errUnreachable, cause)}
-	default:
-		return fmt.Errorf("--broker-admin %s: %w: %w: is nats-server running there?", b.admin, errUnreachable, shown(cause))
-	}
-}
-
-// shown is an error whose text is fit for a terminal: the client quotes what it could
-// not parse as it came.
-func shown(err error) error {
-	text := strings.Map(func(r rune) rune {
-		if r == utf8.RuneError || !unicode.IsPrint(r) {
-			return '.'
-		}
-		return r
-	}, excerptOf(err.Error(), 200))
-	if text == err.Error() {
-		return err
-	}
-	return &shownError{text, err}
-}
-
-type shownError struct {
-	text string
-	err  error
-}
-
-func (e *shownError) Error() string { return e.text }
-func (e *shownError) Unwrap() error { return e.err }
-
-// loginError says that the server refuses who we say we are.
-type loginError struct{ error }
-
-func (e *loginError) Unwrap() error { return e.error }
-
-// CredentialsRefused tells a setting that is wrong from a server that is away.
-func (*loginError) CredentialsRefused() bool { return true }
-
-func isLoginError(err error) bool {
-	return errors.Is(err, client.ErrAuthorization) || errors.Is(err, client.ErrAuthExpired) ||
-		errors.Is(err, client.ErrAuthRevoked) || errors.Is(err, client.ErrAccountAuthExpired)
-}
-
-// unanswered is that a question was not answered within this time. It is put into words
-// only where somebody wants them.
-type unanswered time.Duration
-
-func (u unanswered) Error() string {
-	return fmt.Sprintf("no answer within %v: %v", time.Duration(u), context.DeadlineExceeded)
-}
-func (unanswered) Unwrap() error { return context.DeadlineExceeded }
 
 // within bounds ctx by the time for one answer and by the life of what is asked.
 func (b *Broker) within(ctx, life context.Context) (context.Context, func()) {
@@ -343,4 +350,9 @@ func (b *Broker) within(ctx, life context.Context) (context.Context, func()) {
 		cancel(nil)
 		slow()
 	}
+}
+
+// unanswered is that a question was not answered within this time.
+func unanswered(bound time.Duration) error {
+	return fmt.Errorf("no answer within %v: %w", bound, context.DeadlineExceeded)
 }

@@ -1,8 +1,8 @@
 package nats
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -24,11 +24,14 @@ func (b *Broker) Health(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if a.status != http.StatusOK {
-		return fmt.Errorf("--nats-monitor %s: /healthz answered %d %s: %q: see nats-server's log", b.monitor, a.status, http.StatusText(a.status), excerpt(a.body))
+	var said struct {
+		Status string `json:"status"`
 	}
-	if !saysOK(a.body) {
-		return fmt.Errorf("--nats-monitor %s: /healthz answered %d %s: %q, which no healthy nats-server says", b.monitor, a.status, http.StatusText(a.status), excerpt(a.body))
+	switch err := a.JSON(&said); {
+	case err != nil || said.Status == "":
+		return cmp.Or(a.Want(http.StatusOK), a.Errorf("no healthy nats-server says that"))
+	case a.Status != http.StatusOK || said.Status != "ok": // its own word, and no refusal of us
+		return fmt.Errorf("%v: see nats-server's log", a.Errorf(""))
 	}
 	b.mu.Lock()
 	verified := b.verified
@@ -41,17 +44,6 @@ func (b *Broker) Health(ctx context.Context) error {
 		return err
 	}
 	return b.sameServer(ctx, nc, v)
-}
-
-// saysOK reads what /healthz says. Each second it is the same.
-func saysOK(body []byte) bool {
-	if string(body) == `{"status":"ok"}` {
-		return true
-	}
-	var said struct {
-		Status string `json:"status"`
-	}
-	return json.Unmarshal(body, &said) == nil && said.Status == "ok"
 }
 
 // jetStreamAnswers asks for the account's state. nats-server gives that out under

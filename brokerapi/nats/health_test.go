@@ -3,14 +3,12 @@ package nats
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
-	"unicode"
 )
 
 // A nats-server that creates streams keeps the question for the account's state
@@ -71,19 +69,5 @@ func TestHealthTakesAnyAnswerSinceTheQuestion(t *testing.T) {
 			cancel()
 			<-done
 		})
-	}
-}
-
-func TestWhatTheClientQuotesIsPrintable(t *testing.T) {
-	cause := fmt.Errorf("nats: Parse Error [10]: '\x1b[2J\xaaG\x00%s'", strings.Repeat("é", 200))
-	err := shown(cause)
-	if text := err.Error(); !strings.HasPrefix(text, "nats: Parse Error [10]: '.[2J.G.é") || len(text) > 210 || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		t.Errorf("%q", text)
-	}
-	if !errors.Is(err, cause) {
-		t.Error("the cause is lost")
-	}
-	if plain := errors.New("nats: timeout"); shown(plain) != plain {
-		t.Error("changed for nothing")
 	}
 }

@@ -1,43 +1,89 @@
 package nats
 
 import (
-	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
-	"net/url"
+	"net/http"
 	"strings"
+	"syscall"
 	"time"
 
 	client "github.com/nats-io/nats.go"
 
 	"holdfast/brokerapi"
+	"holdfast/brokerapi/rest"
 )
 
-// identityError is a message of its own that wraps brokerapi.ErrIdentity.
+// identityErrorf is an error that wraps brokerapi.ErrIdentity.
+func identityErrorf(format string, args ...any) error {
+	return &identityError{fmt.Sprintf(format, args...)}
+}
+
 type identityError struct{ message string }
 
 func (e *identityError) Error() string { return e.message }
 func (e *identityError) Unwrap() error { return brokerapi.ErrIdentity }
 
-func identityErrorf(format string, args ...any) error {
-	return &identityError{fmt.Sprintf(format, args...)}
+// varz is the part of /varz that is used.
+type varz struct {
+	ServerID   string    `json:"server_id"`
+	ServerName string    `json:"server_name"`
+	Version    string    `json:"version"`
+	Start      time.Time `json:"start"`
+	JetStream  struct {
+		Config *struct {
+			StoreDir string `json:"store_dir"`
+		} `json:"config"`
+	} `json:"jetstream"`
+}
+
+// get asks the monitoring port.
+func (b *Broker) get(ctx context.Context, path string) (*rest.Answer, error) {
+	a, err := b.monitor.Do(ctx, rest.Request{Path: path})
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, fmt.Errorf("%w: start nats-server with -m %s, or set --nats-monitor to its monitoring port", err, monitorPort)
+	}
+	return a, err
+}
+
+// varz reads who the monitoring port says it is. An answer that no nats-server
+// gives wraps ErrIdentity; a 5xx may pass and does not.
+func (b *Broker) varz(ctx context.Context) (v varz, err error) {
+	a, err := b.get(ctx, "/varz")
+	if err != nil {
+		return v, err
+	}
+	if err := a.Want(http.StatusOK); a.Status >= 500 || errors.Is(err, brokerapi.ErrUnseen) {
+		return v, err
+	}
+	if err := json.Unmarshal(a.Body, &v); a.Status != http.StatusOK || err != nil || v.ServerID == "" {
+		return v, identityErrorf("%v", a.Errorf("no nats-server says that: set --nats-monitor to its monitoring port (nats-server -m %s)", monitorPort))
+	}
+	return v, nil
 }
 
 // Identify implements brokerapi.Broker: both ports must belong to one server
 // process. Name is the server's name if one is set (an unnamed server calls
-// itself by its id, which is new at every start); Instance is the server id.
+// itself by its id, which is new at every start); Instance is the server id. A server
+// that greets us and does not take us in has said who it is.
 func (b *Broker) Identify(ctx context.Context) (brokerapi.Identity, error) {
 	nc, _, err := b.connected(ctx)
-	if err != nil {
-		return brokerapi.Identity{}, b.diagnose(ctx, err)
-	}
-	v, err := b.varz(ctx)
-	if err != nil {
+	if err != nil && (!errors.Is(err, brokerapi.ErrUnseen) || b.greeter() == "") {
 		return brokerapi.Identity{}, err
 	}
-	if err := b.sameServer(ctx, nc, v); err != nil {
+	v, failed := b.varz(ctx)
+	if failed != nil {
+		return brokerapi.Identity{}, cmp.Or(err, failed)
+	}
+	if err == nil {
+		err = b.sameServer(ctx, nc, v)
+	} else if b.greeter() == v.ServerID {
+		err = b.named(v)
+	}
+	if err != nil {
 		return brokerapi.Identity{}, err
 	}
 	id := brokerapi.Identity{Instance: v.ServerID, StartedAt: v.Start, Version: v.Version}
@@ -64,14 +110,11 @@ func (b *Broker) sameServer(ctx context.Context, nc *client.Conn, v varz) error 
 		if id := nc.ConnectedServerId(); id != v.ServerID {
 			return identityErrorf(
 				"--broker-admin %s is server %q (%s) and --nats-monitor %s is server %q (%s): set both to ports of the same server",
-				b.admin, nc.ConnectedServerName(), id, b.monitor, v.ServerName, v.ServerID)
+				b.admin, nc.ConnectedServerName(), id, b.monitor.URL(), v.ServerName, v.ServerID)
 		}
 	}
-	// One whose name no broker can go by has --broker-id instead.
-	if named := v.ServerName != v.ServerID; named && b.brokerID != "" && v.ServerName != b.brokerID && brokerapi.NameFlaw(v.ServerName) == "" {
-		return identityErrorf(
-			"--broker-admin %s: the broker there calls itself %q, --broker-id says %q: point --broker-admin at %s's own port, or set --broker-id to %s",
-			b.admin, v.ServerName, b.brokerID, b.brokerID, v.ServerName)
+	if err := b.named(v); err != nil {
+		return err
 	}
 	b.mu.Lock()
 	b.verified = v.ServerID
@@ -79,57 +122,12 @@ func (b *Broker) sameServer(ctx context.Context, nc *client.Conn, v varz) error 
 	return nil
 }
 
-// diagnosis bounds each read of diagnose.
-const diagnosis = 250 * time.Millisecond
-
-// diagnose looks at what is at the admin address when the client cannot connect,
-// and returns unreachable unless it finds something better to say.
-func (b *Broker) diagnose(ctx context.Context, unreachable error) error {
-	if !errors.Is(unreachable, errUnreachable) || ctx.Err() != nil {
-		return unreachable
-	}
-	u, err := url.Parse(b.admin)
-	if err != nil {
-		return unreachable
-	}
-	dialer := net.Dialer{Timeout: 2 * diagnosis}
-	conn, err := dialer.DialContext(ctx, "tcp", u.Host)
-	if err != nil {
-		return unreachable
-	}
-	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	defer stop()
-	said := listen(conn)
-	if len(said) == 0 {
-		// A NATS server greets; who waits for us to speak may be a web server.
-		if _, err := conn.Write([]byte("HEAD / HTTP/1.0\r\n\r\n")); err == nil {
-			said = listen(conn)
-		}
-	}
-	switch {
-	case ctx.Err() != nil, bytes.HasPrefix(said, []byte("INFO ")):
-		return unreachable
-	case len(said) == 0:
-		return fmt.Errorf("--broker-admin %s: accepts connections and says nothing: the broker hangs, or it is not a NATS server: %w", b.admin, unreachable)
-	case bytes.HasPrefix(said, []byte("HTTP/")):
-		return identityErrorf("--broker-admin %s: a web server answers there (%q): set --broker-admin to nats-server's client port (nats-server -p %s)", b.admin, firstLine(said), adminPort)
-	default:
-		return identityErrorf("--broker-admin %s: %q answers there, which is not NATS: set --broker-admin to nats-server's client port (nats-server -p %s)", b.admin, firstLine(said), adminPort)
-	}
-}
-
-// listen reads what comes within diagnosis, at most one buffer.
-func listen(conn net.Conn) []byte {
-	buf := make([]byte, 256)
-	if err := conn.SetReadDeadline(time.Now().Add(diagnosis)); err != nil {
+// named is nil if the server does not carry another broker's name. One whose name no broker
+// can go by has --broker-id instead.
+func (b *Broker) named(v varz) error {
+	if b.brokerID == "" || v.ServerName == v.ServerID || v.ServerName == b.brokerID || brokerapi.NameFlaw(v.ServerName) != "" {
 		return nil
 	}
-	n, _ := conn.Read(buf) // an error is an answer of no bytes
-	return buf[:n]
-}
-
-func firstLine(said []byte) string {
-	line, _, _ := bytes.Cut(said, []byte("\n"))
-	return excerpt(bytes.TrimSpace(line))
+	return identityErrorf("--broker-admin %s: the broker there calls itself %q, --broker-id says %q: point --broker-admin at %s's own port, or set --broker-id to %s",
+		b.admin, v.ServerName, b.brokerID, b.brokerID, v.ServerName)
 }

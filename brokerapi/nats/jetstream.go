@@ -34,7 +34,7 @@ func (e *apiError) Error() string {
 	case codeNotEnabled:
 		text += ": " + startJetStream
 	case codeNotEnabledForAccount:
-		text += ": enable JetStream for the account of --nats-creds-file"
+		text += ": enable JetStream for the account that we log in to"
 	}
 	return text
 }
@@ -68,7 +68,7 @@ func (b *Broker) api(ctx context.Context, verb string, body []byte, into any) er
 		Error *apiError `json:"error"`
 	}
 	if err := json.Unmarshal(msg.Data, &refusal); err != nil {
-		return fmt.Errorf("--broker-admin %s: JetStream answered %q: %w", b.admin, excerpt(msg.Data), err)
+		return fmt.Errorf("--broker-admin %s: JetStream answered %.80q: %w", b.admin, msg.Data, err)
 	}
 	if refusal.Error != nil {
 		return refusal.Error
@@ -78,7 +78,7 @@ func (b *Broker) api(ctx context.Context, verb string, body []byte, into any) er
 		return nil
 	}
 	if err := json.Unmarshal(msg.Data, into); err != nil {
-		return fmt.Errorf("--broker-admin %s: JetStream answered %q: %w", b.admin, excerpt(msg.Data), err)
+		return fmt.Errorf("--broker-admin %s: JetStream answered %.80q: %w", b.admin, msg.Data, err)
 	}
 	return nil
 }

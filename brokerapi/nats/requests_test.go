@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,12 +15,7 @@ import (
 )
 
 func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
-	dir := t.TempDir()
-	notCreds := filepath.Join(dir, "empty.creds")
-	if err := os.WriteFile(notCreds, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	missing := filepath.Join(dir, "missing.creds")
+	missing := filepath.Join(t.TempDir(), "missing")
 	const local = "nats://127.0.0.1:1"
 	for _, c := range []struct {
 		name string
@@ -29,20 +23,20 @@ func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 		want string
 	}{
 		{"no address", Config{}, `--broker-admin is empty: want nats://host:port`},
-		{"no scheme", Config{AdminURL: "localhost"}, `--broker-admin "localhost": want nats://host:port`},
-		{"other scheme", Config{AdminURL: "http://localhost:4222"}, `--broker-admin "http://localhost:4222": want nats://host:port`},
-		{"no host", Config{AdminURL: "nats://:4222"}, `--broker-admin "nats://:4222": want nats://host:port`},
+		{"no scheme", Config{AdminURL: "localhost"}, `--broker-admin "localhost": want nats://host:port, or tls://host:port`},
+		{"other scheme", Config{AdminURL: "http://localhost:4222"}, `--broker-admin "http://localhost:4222": want nats://host:port, or tls://host:port`},
+		{"no host", Config{AdminURL: "nats://:4222"}, `--broker-admin "nats://:4222": want nats://host:port, or tls://host:port`},
 		{"several hosts", Config{AdminURL: "nats://a,b"}, `--broker-admin "nats://a,b": names several servers: want this broker's own address, nats://host:port`},
 		{"a path", Config{AdminURL: "nats://a/b"}, `--broker-admin "nats://a/b": has a path: want nats://host:port`},
 		{"a query", Config{AdminURL: "nats://a?b=c"}, `--broker-admin "nats://a?b=c": has a query or a fragment: want nats://host:port`},
 		{"not a URL", Config{AdminURL: "nats://a:port"}, `--broker-admin "nats://a:port": not a URL: want nats://host:port`},
-		{"a password", Config{AdminURL: "nats://u:secret@a"}, `--broker-admin holds credentials, which would show in logs: want nats://host:port (credentials go into --nats-creds-file)`},
-		{"a token", Config{AdminURL: "nats://secret@a"}, `--broker-admin holds credentials, which would show in logs: want nats://host:port (credentials go into --nats-creds-file)`},
-		{"a password and no scheme", Config{AdminURL: "u:secret@a"}, `--broker-admin holds credentials, which would show in logs: want nats://host:port (credentials go into --nats-creds-file)`},
-		{"monitor scheme", Config{AdminURL: local, MonitorURL: "nats://a"}, `--nats-monitor "nats://a": want http://host:port`},
-		{"credentials missing", Config{AdminURL: local, CredsFile: missing}, `--nats-creds-file: open ` + missing + `: no such file or directory`},
-		{"credentials empty", Config{AdminURL: local, CredsFile: notCreds}, `--nats-creds-file ` + notCreds + `: is not a NATS credentials file (user JWT and NKEY seed): make one with nsc generate creds`},
-		{"timeout", Config{AdminURL: local, Timeout: -time.Second}, `broker timeout -1s: must not be negative`},
+		{"a password", Config{AdminURL: "nats://u:secret@a"}, `--broker-admin holds credentials, which would show in logs: want nats://host:port (credentials go into --nats-creds-file, --nats-password-file or --broker-token-file)`},
+		{"a token", Config{AdminURL: "nats://secret@a"}, `--broker-admin holds credentials, which would show in logs: want nats://host:port (credentials go into --nats-creds-file, --nats-password-file or --broker-token-file)`},
+		{"a password and no scheme", Config{AdminURL: "u:secret@a"}, `--broker-admin holds credentials, which would show in logs: want nats://host:port (credentials go into --nats-creds-file, --nats-password-file or --broker-token-file)`},
+		{"monitor scheme", Config{AdminURL: local, MonitorURL: "nats://a"}, `--nats-monitor "nats://a": want http://host:port, or https://host:port`},
+		{"password missing", Config{AdminURL: local, Password: missing}, `--nats-password-file: open ` + missing + `: no such file or directory`},
+		{"token missing", Config{AdminURL: local, TokenFile: missing}, `--broker-token-file: open ` + missing + `: no such file or directory`},
+		{"authority missing", Config{AdminURL: local, CACert: missing}, `--broker-cacert: open ` + missing + `: no such file or directory`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b, err := New(c.cfg)
@@ -64,7 +58,7 @@ func TestDefaultPortsAreFilledIn(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			admin, monitor, err := parseAddresses(c.admin, c.monitor)
-			if err != nil || admin != c.wantAdmin || monitor != c.wantMonitor {
+			if err != nil || admin.String() != c.wantAdmin || monitor.String() != c.wantMonitor {
 				t.Errorf("got %q, %q, %v, want %q, %q", admin, monitor, err, c.wantAdmin, c.wantMonitor)
 			}
 		})

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"holdfast/brokerapi"
-	"holdfast/brokerapi/exposition"
 	"holdfast/brokerapi/rest"
 )
 
@@ -135,32 +134,14 @@ func (b *Broker) instance(ctx context.Context) (string, time.Time, error) {
 	}
 }
 
-// maxMetrics is how many lines are looked at, far more than come before the one.
-const maxMetrics = 5_000_000
-
-// startedAt reads the metrics until it finds when the process started; zero: they do not
-// tell, or not to us.
+// startedAt is when the process started, as the metrics have it; zero: they do not tell, or
+// not to us.
 func (b *Broker) startedAt(ctx context.Context) (time.Time, error) {
-	h, err := b.rest.Hold(ctx, rest.Request{Path: "/metrics/", Accept: "text/plain"})
-	var refused *rest.AnswerError
-	if errors.As(err, &refused) {
+	families, err := b.rest.Metrics(ctx, "/metrics/")
+	if refused := (*rest.AnswerError)(nil); errors.As(err, &refused) {
 		return time.Time{}, nil
-	} else if err != nil {
-		return time.Time{}, err
 	}
-	defer h.Close()
-	for range maxMetrics {
-		line, err := h.Line()
-		if errors.Is(err, rest.ErrEnded) {
-			return time.Time{}, nil
-		} else if err != nil {
-			return time.Time{}, err
-		}
-		if at, ok := exposition.ParseStart(string(line)); ok {
-			return at, nil
-		}
-	}
-	return time.Time{}, nil
+	return rest.Started(families), err
 }
 
 // list asks for the bundles that the broker owns. By the answer it proves who it is: about

@@ -109,7 +109,7 @@ func (b *Broker) unloadAll(ctx context.Context, bundles []place) error {
 
 // End implements brokerapi.Ender.
 func (b *Broker) End(ctx context.Context) error {
-	a, err := b.rest.Do(ctx, rest.Request{Method: http.MethodPost, Path: "/admin/v2/brokers/shutdown", Once: true,
+	a, err := b.rest.Do(ctx, rest.Request{Method: http.MethodPost, Path: "/admin/v2/brokers/shutdown",
 		Query: url.Values{"maxConcurrentUnloadPerSec": {"0"}, "forcedTerminateTopic": {"true"}}})
 	if err != nil {
 		return fmt.Errorf("end the broker: %w", err)

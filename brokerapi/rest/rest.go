@@ -1,38 +1,40 @@
-// Package rest is a bounded HTTP client for a broker's admin API.
+// Package rest is a bounded use of net/http for a broker's admin API.
 //
-// Guaranteed: no call outlives its context, its time for one answer or the client; no
-// answer is larger than its bound, and none is cut short without an error; redirects are
-// given back, not followed, so that a token goes only to the address that was set; after
-// a call that failed no kept connection is used again, so a connection that is dead and
-// does not show it delays nobody but its own call; a token or a certificate that is
-// renewed on disk is used without a restart; an error is one sentence that names the
-// setting, the method, the path and the status, quotes at most 200 bytes of the answer
-// made fit for a terminal, and never holds the token.
+// Guaranteed: no call outlives its context, its time for one answer or the client; no answer is
+// larger than its bound; redirects are given back, not followed, so that a token goes only to
+// the address that was set; after a call that failed no kept connection is used again; a token
+// or a certificate that is renewed on disk is used without a restart; an error names the
+// setting, the method, the path and the status, and never holds the token. One that says
+// something of us and not of the broker wraps brokerapi.ErrUnseen.
 //
-// Not guaranteed: that a call which ended with an error had no effect (its request may
-// have arrived); that a token stays secret over http:// to another machine.
+// Not guaranteed: that a call which ended with an error had no effect; that a token stays
+// secret over http:// to another machine.
 package rest
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/url"
-	"strings"
 	"sync"
+	"syscall"
 	"time"
 
+	"holdfast/brokerapi"
 	"holdfast/brokerapi/access"
 )
 
 const (
 	defaultTimeout   = 10 * time.Second // one answer, when Config.Timeout is zero
 	defaultMaxAnswer = 4 << 20          // bytes of one body, when Config.MaxAnswer is zero
-	maxHead          = 64 << 10         // bytes of an answer's status line and header
-	dialTimeout      = 5 * time.Second  // to connect and, apart from that, to shake hands
-	idleTimeout      = 10 * time.Second // how long a connection is kept for the next call
-	maxIdle          = 16               // connections kept: as many as topics are loaded at once
+	dialTimeout      = 5 * time.Second  // to connect and shake hands
 )
 
 // Config is what New needs. Messages name the settings by their flags.
@@ -52,15 +54,11 @@ type Client struct {
 	timeout       time.Duration
 	maxAnswer     int64
 	token         *access.Token // nil: none
-	files         access.Files  // for what messages say
 	http          *http.Client
 
-	life context.Context // ends with Close
-	end  context.CancelCauseFunc
-
-	mu     sync.Mutex // held to enter, so that Close waits for whoever entered
-	closed bool
-	inside sync.WaitGroup // calls, held answers and attempts to connect
+	life  context.Context // ends with Close
+	end   context.CancelCauseFunc
+	calls sync.RWMutex // read during a call, so that Close waits for it
 }
 
 // ErrClosed is wrapped by calls that Close ended, or that came after it.
@@ -69,38 +67,61 @@ var ErrClosed = errors.New("the driver is closed")
 // New checks the settings and reads the files they name; it connects to nothing. Its
 // errors are settings that cannot work, each with its flag.
 func New(cfg Config) (*Client, error) {
-	if cfg.Setting == "" {
-		cfg.Setting = "--broker-admin"
+	c := &Client{setting: cfg.Setting, timeout: cfg.Timeout, maxAnswer: cfg.MaxAnswer}
+	if c.setting == "" {
+		c.setting = "--broker-admin"
 	}
-	base, err := parseBase(cfg.Setting, cfg.URL)
+	base, err := access.ParseURL(c.setting, cfg.URL, "a token goes into --broker-token-file", "http", "https")
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Timeout < 0 || cfg.MaxAnswer < 0 {
-		return nil, fmt.Errorf("broker timeout %v, largest answer %d bytes: must not be negative", cfg.Timeout, cfg.MaxAnswer)
-	}
-	c := &Client{setting: cfg.Setting, base: base.String(), timeout: cfg.Timeout, maxAnswer: cfg.MaxAnswer}
-	if c.timeout == 0 {
+	c.base = base.String()
+	if c.timeout <= 0 {
 		c.timeout = defaultTimeout
 	}
-	if c.maxAnswer == 0 {
+	if c.maxAnswer <= 0 {
 		c.maxAnswer = defaultMaxAnswer
 	}
 	files := access.Files{CACert: cfg.CACert, Cert: cfg.Cert, Key: cfg.Key}
 	if base.Scheme == "http" && files != (access.Files{}) {
-		return nil, fmt.Errorf("%s has http:// and TLS files are set: write https://, or leave out --broker-cacert, --broker-cert and --broker-key", cfg.Setting)
+		return nil, fmt.Errorf("%s has http:// and TLS files are set: write https://, or leave out --broker-cacert, --broker-cert and --broker-key", c.setting)
 	}
 	if err := files.Check(); err != nil {
 		return nil, err
 	}
-	c.files = files
 	if cfg.TokenFile != "" {
 		if c.token, err = access.OpenToken(cfg.TokenFile); err != nil {
 			return nil, err
 		}
 	}
 	c.life, c.end = context.WithCancelCause(context.Background())
-	c.http = c.newHTTP(files, base.Hostname())
+	dial := func(ctx context.Context, network, address string, dialer interface {
+		DialContext(context.Context, string, string) (net.Conn, error)
+	}) (net.Conn, error) { // a dial may outlive its call, and must not outlive the client
+		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+		defer cancel()
+		defer context.AfterFunc(c.life, cancel)()
+		return dialer.DialContext(ctx, network, address)
+	}
+	c.http = &http.Client{
+		Transport: &http.Transport{ // no proxy: the broker is beside us
+			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+				return dial(ctx, network, address, &net.Dialer{})
+			},
+			DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+				tls, err := files.Dialer(base.Hostname())
+				if err != nil {
+					return nil, err
+				}
+				return dial(ctx, network, address, tls)
+			},
+			DisableCompression:     true, // a small answer must not unpack into a huge one
+			MaxResponseHeaderBytes: 64 << 10,
+			MaxIdleConnsPerHost:    16, // as many as topics are loaded at once
+			IdleConnTimeout:        10 * time.Second,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	return c, nil
 }
 
@@ -110,66 +131,124 @@ func (c *Client) URL() string { return c.base }
 // Close ends calls in flight, waits for them and frees the connections. Calls after it
 // fail with ErrClosed.
 func (c *Client) Close() error {
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
 	c.end(ErrClosed)
-	c.inside.Wait()
+	c.calls.Lock()
+	defer c.calls.Unlock()
 	c.http.CloseIdleConnections()
 	return nil
 }
 
-// enter is false after Close. Who entered must leave.
-func (c *Client) enter() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return false
-	}
-	c.inside.Add(1)
-	return true
+// Request is one call.
+type Request struct {
+	Method string     // empty: GET
+	Path   string     // below the base URL, starts with a slash; see Path
+	Query  url.Values // may be nil
+	Body   any        // sent as JSON; nil: no body
+	Accept string     // empty: application/json
 }
 
-// parseBase accepts one host, and a path to be put in front of the calls' own.
-func parseBase(flag, raw string) (*url.URL, error) {
-	const want = "want http://host:port"
-	if raw == "" {
-		return nil, fmt.Errorf("%s is empty: %s", flag, want)
+// Do makes the call and reads the whole answer. Every status is an answer; an error says
+// that there was none: see Answer.Want and Answer.JSON for the rest.
+func (c *Client) Do(ctx context.Context, r Request) (*Answer, error) {
+	return c.do(ctx, r, c.maxAnswer, false)
+}
+
+func (c *Client) do(ctx context.Context, r Request, limit int64, begin bool) (*Answer, error) {
+	c.calls.RLock()
+	defer c.calls.RUnlock()
+	if c.life.Err() != nil {
+		return nil, ErrClosed
 	}
-	if strings.Contains(raw, "@") {
-		return nil, fmt.Errorf("%s holds credentials, which would show in logs: %s (a token goes into --broker-token-file)", flag, want)
+	if r.Method == "" {
+		r.Method = http.MethodGet
 	}
-	u, err := url.Parse(raw)
+	ctx, slow := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("no answer within %v: %w", c.timeout, context.DeadlineExceeded))
+	defer slow()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.life, func() { cancel(ErrClosed) })()
+	a := &Answer{client: c, what: r.Method + " " + r.Path}
+	if err := c.exchange(ctx, r, a, limit, begin); err != nil {
+		c.http.CloseIdleConnections() // what this call met may have happened to the others as well
+		return nil, c.failed(a.what, err, context.Cause(ctx))
+	}
+	return a, nil
+}
+
+// exchange asks and reads the answer; one whose beginning is enough may be longer.
+func (c *Client) exchange(ctx context.Context, r Request, a *Answer, limit int64, begin bool) error {
+	resp, err := c.send(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	a.Status, a.Header, a.asked = resp.StatusCode, resp.Header, resp.Request.URL
+	a.Body, err = io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	if err == nil && int64(len(a.Body)) > limit && !begin {
+		err = fmt.Errorf("larger than %d bytes", limit)
+	}
+	if err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	return nil
+}
+
+func (c *Client) send(ctx context.Context, r Request) (*http.Response, error) {
+	var body io.Reader
+	if r.Body != nil {
+		text, err := json.Marshal(r.Body)
+		if err != nil {
+			return nil, fmt.Errorf("write the request: %w", err)
+		}
+		body = bytes.NewReader(text)
+	}
+	target := c.base + r.Path
+	if len(r.Query) > 0 {
+		target += "?" + r.Query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, r.Method, target, body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("User-Agent", "holdfast")
+	req.Header.Set("Accept", "application/json")
+	if r.Accept != "" {
+		req.Header.Set("Accept", r.Accept)
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if token := c.token.Current(); token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := c.http.Do(req)
+	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
+		err = wrapped.Err // without method and URL, which we say ourselves
+	}
+	return resp, err
+}
+
+// failed is the error of a call that got no answer; cause is the bound that was hit, if one was.
+func (c *Client) failed(what string, err, cause error) error {
+	text, remedy := cmp.Or(cause, err), ""
+	var unknown x509.UnknownAuthorityError
 	switch {
-	case err != nil:
-		return nil, fmt.Errorf("%s %q: not a URL: %s", flag, raw, want)
-	case strings.Contains(u.Host, ","):
-		return nil, fmt.Errorf("%s %q: names several servers: want this broker's own address, http://host:port", flag, raw)
-	case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "":
-		return nil, fmt.Errorf("%s %q: %s, or https://host:port", flag, raw, want)
-	case u.RawQuery != "", u.ForceQuery, u.Fragment != "":
-		return nil, fmt.Errorf("%s %q: has a query or a fragment: %s", flag, raw, want)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		remedy = ": is the broker running there?"
+	case errors.As(err, &unknown):
+		remedy = ": set --broker-cacert to the authority that signed the broker's certificate"
 	}
-	for _, segment := range strings.Split(u.Path, "/") {
-		if segment == "." || segment == ".." {
-			return nil, fmt.Errorf("%s %q: its path has a segment of dots: write it without", flag, raw)
-		}
+	if brokerapi.Unseen(err) || errors.Is(err, http.ErrSchemeMismatch) {
+		err = errors.Join(brokerapi.ErrUnseen, err)
 	}
-	u.Path, u.RawPath = strings.TrimRight(u.Path, "/"), strings.TrimRight(u.RawPath, "/")
-	return u, nil
+	return &callError{fmt.Sprintf("%s %s: %s: %s%s", c.setting, c.base, what, c.token.Hide(text.Error()), remedy), errors.Join(cause, err)}
 }
 
-// Path is a path below the base URL: prefix as it is, then the segments, each escaped.
-// It refuses what servers and proxies between would take for another path.
-func Path(prefix string, segments ...string) (string, error) {
-	var b strings.Builder
-	b.WriteString(prefix)
-	for _, s := range segments {
-		if s == "" || s == "." || s == ".." {
-			return "", fmt.Errorf("%q cannot be a part of a path", s)
-		}
-		b.WriteByte('/')
-		b.WriteString(url.PathEscape(s))
-	}
-	return b.String(), nil
+// callError keeps what is shown apart from what it came from.
+type callError struct {
+	text string
+	err  error
 }
+
+func (e *callError) Error() string { return e.text }
+func (e *callError) Unwrap() error { return e.err }

@@ -68,7 +68,6 @@ func talker(t testing.TB, says string) (url string) {
 
 func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 	empty := write(t, "empty", "\n")
-	two := write(t, "two", "one two")
 	missing := filepath.Join(t.TempDir(), "missing")
 	for _, c := range []struct {
 		name string
@@ -82,13 +81,10 @@ func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 		{"no host", Config{URL: "http://:80"}, `--broker-admin "http://:80": want http://host:port, or https://host:port`},
 		{"several hosts", Config{URL: "http://a,b"}, `--broker-admin "http://a,b": names several servers: want this broker's own address, http://host:port`},
 		{"a query", Config{URL: "http://a?b"}, `--broker-admin "http://a?b": has a query or a fragment: want http://host:port`},
-		{"dots in the path", Config{URL: "http://a/x/../y"}, `--broker-admin "http://a/x/../y": its path has a segment of dots: write it without`},
 		{"a password", Config{URL: "http://u:secret@a"}, `--broker-admin holds credentials, which would show in logs: want http://host:port (a token goes into --broker-token-file)`},
 		{"not a URL", Config{URL: "http://a:port"}, `--broker-admin "http://a:port": not a URL: want http://host:port`},
-		{"timeout", Config{URL: "http://a", Timeout: -1}, `broker timeout -1ns, largest answer 0 bytes: must not be negative`},
 		{"token file missing", Config{URL: "http://a", TokenFile: missing}, `--broker-token-file: open ` + missing + `: no such file or directory`},
-		{"token file empty", Config{URL: "http://a", TokenFile: empty}, `--broker-token-file ` + empty + `: is empty: want the token alone`},
-		{"two words", Config{URL: "http://a", TokenFile: two}, `--broker-token-file ` + two + `: holds more than a token (a blank, a control character or a letter beyond ASCII): want the token alone`},
+		{"token file empty", Config{URL: "http://a", TokenFile: empty}, `--broker-token-file ` + empty + `: is empty: want the token or password alone`},
 		{"TLS without https", Config{URL: "http://a", CACert: empty}, `--broker-admin has http:// and TLS files are set: write https://, or leave out --broker-cacert, --broker-cert and --broker-key`},
 		{"authority missing", Config{URL: "https://a", CACert: missing}, `--broker-cacert: open ` + missing + `: no such file or directory`},
 		{"authority empty", Config{URL: "https://a", CACert: empty}, `--broker-cacert ` + empty + `: has no certificate in PEM form`},
@@ -115,36 +111,23 @@ func TestAnswersThatCannotBeUsedSayWhatCame(t *testing.T) {
 	for _, c := range []struct{ name, says, want string }{
 		{"nothing", "", "EOF"},
 		{"another protocol", "SSH-2.0-x\r\n\r\n", `malformed HTTP response "SSH-2.0-x"`},
-		{"HTML", head("text/html", "<html>"), `answered 200 OK (text/html): "<html>": want content type application/json`},
-		{"no type", "HTTP/1.1 200 OK\r\n\r\n{}", `answered 200 OK (no content type): "{}": has no content type, want application/json`},
-		{"another charset", head(j+"; charset=utf-16", "{}"), `(application/json; charset=utf-16): "{}": want charset utf-8`},
-		{"not UTF-8", head(j, "{\"a\":\"\xff\"}"), `is not UTF-8`},
-		{"empty", head(j, ""), `answered 200 OK (application/json) with nothing: is empty, want JSON`},
-		{"null", head(j, "null"), `: "null": is null`},
+		{"HTML", head("text/html", "<html>"), `answered 200 OK: "<html>": invalid character '<'`},
+		{"empty", head(j, ""), `answered 200 OK with nothing: unexpected end of JSON input`},
 		{"cut JSON", head(j, `{"a":`), `: "{\"a\":": unexpected end of JSON input`},
-		{"two values", head(j, `{} {}`), `invalid character '{' after top-level value`},
-		{"a name twice", head(j, `{"a":1,"A":2}`), `has the name "A" twice`},
-		{"deep", head(j, strings.Repeat("[", 20000)), `exceeded max depth`},
 		{"another kind", head(j, `[1]`), `cannot unmarshal array`},
 		{"an error status", "HTTP/1.1 503 x\r\nContent-Length: 5\r\n\r\nlater", `answered 503 Service Unavailable: "later"`},
 		{"refused", "HTTP/1.1 401 x\r\nContent-Length: 0\r\n\r\n", `answered 401 Unauthorized with nothing: set --broker-token-file to a token that the broker accepts`},
 		{"elsewhere", "HTTP/1.1 307 x\r\nLocation: http://127.0.0.1:1/y\r\nContent-Length: 0\r\n\r\n", `answered 307 Temporary Redirect with nothing: it redirects to "http://127.0.0.1:1/y", which is not followed: set --broker-admin to the broker's own address`},
-		{"huge, announced", "HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n", `the answer is larger than 1000 bytes`},
-		{"huge, not announced", "HTTP/1.1 200 OK\r\n\r\n" + strings.Repeat(" ", 2000), `the answer is larger than 1000 bytes`},
-		{"one byte too many", head(j, strings.Repeat(" ", 1001)), `the answer is larger than 1000 bytes`},
-		{"endless head", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", maxHead+5000), `server response headers exceeded 65536 bytes`},
+		{"huge", "HTTP/1.1 200 OK\r\n\r\n" + strings.Repeat(" ", 2000), `larger than 1000 bytes`},
+		{"one byte too many", head(j, strings.Repeat(" ", 1001)), `larger than 1000 bytes`},
+		{"endless head", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 70000), `server response headers exceeded 65536 bytes`},
 		{"half closed", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", `read the answer: unexpected EOF`},
-		{"packed", "HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}", `the answer has content encoding "gzip", which was not asked for`},
-		{"terminal codes", head("text/plain", "\x1b[31mred"), `answered 200 OK (text/plain): ".[31mred": want`},
-		{"long", head("text/plain", strings.Repeat("é", 400)), strings.Repeat("é", 100) + `…": want`},
-		{"heads without end", strings.Repeat("HTTP/1.1 103 x\r\nX: y\r\n\r\n", 10000), `server response headers exceeded 65536 bytes`},
+		{"terminal codes", head("text/plain", "\x1b[31mred"), `answered 200 OK: "\x1b[31mred": inv`},
+		{"long", head("text/plain", strings.Repeat("é", 400)), strings.Repeat("é", 200) + `": inv`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			url := talker(t, c.says)
 			client := opened(t, Config{URL: url, MaxAnswer: 1000})
-			if c.name == "deep" {
-				client.maxAnswer = 1 << 20
-			}
 			a, err := client.Do(bound(t), Request{Path: "/x"})
 			if err == nil {
 				err = a.Want(200)
@@ -153,7 +136,7 @@ func TestAnswersThatCannotBeUsedSayWhatCame(t *testing.T) {
 				var v struct{ A string }
 				err = a.JSON(&v)
 			}
-			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "--broker-admin "+url+": GET /x") || len(err.Error()) > 700 {
+			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "--broker-admin "+url+": GET /x") || len(err.Error()) > 900 {
 				t.Errorf("got  %v\nwant %s", err, c.want)
 			}
 		})
@@ -222,26 +205,11 @@ func TestTheTokenFollowsItsFileAndIsNeverShown(t *testing.T) {
 	if got := status(); got != 200 {
 		t.Errorf("first: %d", got)
 	}
-	// The same size and times: only the answer tells that it is another one.
-	info, err := os.Stat(file)
-	if err != nil {
-		t.Fatal(err)
-	}
 	accepted = "other-secret"
 	if err := os.WriteFile(file, []byte("other-secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chtimes(file, time.Time{}, info.ModTime()); err != nil {
-		t.Fatal(err)
-	}
-	if got := status(); got != 200 || asked.Load() != 3 {
-		t.Errorf("renewed unnoticed: %d after %d requests", got, asked.Load())
-	}
-	if err := os.WriteFile(file, []byte("a-third-secret"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	accepted = "a-third-secret"
-	if got := status(); got != 200 || asked.Load() != 4 {
+	if got := status(); got != 200 || asked.Load() != 2 {
 		t.Errorf("renewed: %d after %d requests", got, asked.Load())
 	}
 	accepted = "unknown"
@@ -252,12 +220,6 @@ func TestTheTokenFollowsItsFileAndIsNeverShown(t *testing.T) {
 	want := fmt.Sprintf(`--broker-admin %s: GET / answered 401 Unauthorized: "you sent Bearer [token]": put a token that the broker accepts into %s (--broker-token-file)`, web.URL, file)
 	if err := a.Want(200); err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
-	}
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Do(bound(t), Request{Path: "/"}); err == nil || !strings.Contains(err.Error(), "answered 401 Unauthorized: --broker-token-file: open ") {
-		t.Errorf("file gone: %v", err)
 	}
 	var refused *AnswerError
 	if err := a.Want(200); !errors.As(err, &refused) || refused.Answer.Status != 401 {

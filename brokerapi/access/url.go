@@ -1,0 +1,33 @@
+package access
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// ParseURL accepts the address of one server under one of the schemes. Errors name the flag,
+// and secrets says where credentials go instead.
+func ParseURL(flag, raw, secrets string, schemes ...string) (*url.URL, error) {
+	want := "want " + schemes[0] + "://host:port"
+	if raw == "" {
+		return nil, fmt.Errorf("%s is empty: %s", flag, want)
+	}
+	if strings.Contains(raw, "@") {
+		return nil, fmt.Errorf("%s holds credentials, which would show in logs: %s (%s)", flag, want, secrets)
+	}
+	u, err := url.Parse(raw)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s %q: not a URL: %s", flag, raw, want)
+	case strings.Contains(u.Host, ","):
+		return nil, fmt.Errorf("%s %q: names several servers: want this broker's own address, %s", flag, raw, schemes[0]+"://host:port")
+	case !slices.Contains(schemes, u.Scheme), u.Hostname() == "":
+		return nil, fmt.Errorf("%s %q: %s, or %s://host:port", flag, raw, want, schemes[1])
+	case u.RawQuery != "", u.ForceQuery, u.Fragment != "":
+		return nil, fmt.Errorf("%s %q: has a query or a fragment: %s", flag, raw, want)
+	}
+	u.Path, u.RawPath = strings.TrimRight(u.Path, "/"), strings.TrimRight(u.RawPath, "/")
+	return u, nil
+}
