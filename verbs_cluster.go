@@ -94,6 +94,7 @@ func fleetVerb() *verb {
 			if c.Unleased() {
 				return usage("--registration none: there is no etcd that knows the brokers of this cluster: ask the broker's own admin tool, or 'holdfast status' beside each broker")
 			}
+			cluster.Resolve(ctx, c.Cluster())
 			ctx, cancel := context.WithTimeout(ctx, askTimeout)
 			defer cancel()
 			client, err := cluster.Open(c.Cluster(), slog.New(slog.DiscardHandler))

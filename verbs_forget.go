@@ -59,6 +59,7 @@ func forgetVerb() *verb {
 			case c.Unleased():
 				return usage("--registration none: there is no etcd that knows this broker: nothing to forget")
 			}
+			cluster.Resolve(ctx, c.Cluster())
 			ctx, cancel := context.WithTimeout(ctx, forgetTimeout)
 			defer cancel()
 			client, err := cluster.Open(c.Cluster(), slog.New(slog.DiscardHandler))

@@ -119,6 +119,7 @@ func wrongSetting(err error) error { return &ExitError{ExitUsage, err} }
 // registered is the id of the broker in the keys of etcd; empty: it is not known.
 func checkEtcd(ctx context.Context, c Config, registered string, log *slog.Logger) Finding {
 	f := Finding{What: "etcd"}
+	cluster.Resolve(ctx, c.Cluster())
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	client, err := cluster.Open(c.Cluster(), log)
@@ -194,6 +195,9 @@ func openBroker(c Config, log *slog.Logger) (b brokerapi.Broker, closeAll func()
 // credentials are wrong settings.
 func EtcdError(c Config, err error) error {
 	where := fmt.Sprintf("--etcd-endpoints %q", strings.Join(c.EtcdEndpoints, ","))
+	if cluster.Unresolved(err) {
+		return fmt.Errorf("%s: %w: check the name, and the nameservers in /etc/resolv.conf", where, &shortError{err})
+	}
 	switch class := cluster.Classify(err); class {
 	case cluster.ClassAuth:
 		return wrongSetting(explainAuth(c, where, &shortError{err}))

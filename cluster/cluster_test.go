@@ -12,6 +12,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -151,10 +152,10 @@ func TestAnEraThatCannotBeReadIsNamedWithItsKey(t *testing.T) {
 }
 
 func TestCollapseKeepsTheLastEventOfEachKey(t *testing.T) {
-	event := func(kind mvccpb.Event_EventType, key string, revision int64) *mvccpb.Event {
-		return &mvccpb.Event{Type: kind, Kv: &mvccpb.KeyValue{Key: []byte(key), ModRevision: revision}}
+	event := func(kind mvccpb.Event_EventType, key string, revision int64) *clientv3.Event {
+		return &clientv3.Event{Type: kind, Kv: &mvccpb.KeyValue{Key: []byte(key), ModRevision: revision}}
 	}
-	u := collapse(4, []*mvccpb.Event{
+	u := collapse(4, []*clientv3.Event{
 		event(mvccpb.Event_PUT, "a", 2), event(mvccpb.Event_DELETE, "a", 3),
 		event(mvccpb.Event_DELETE, "b", 3), event(mvccpb.Event_PUT, "b", 5), event(mvccpb.Event_PUT, "c", 5),
 	})
@@ -171,10 +172,12 @@ func TestCancelledWatchGivesTheValueBehindItsText(t *testing.T) {
 		{"gRPC error", rpctypes.ErrGRPCPermissionDenied.Error(), ClassAuth},
 		{"description", rpctypes.ErrInvalidAuthToken.Error(), ClassAuth},
 		{"something else", "mvcc: watcher duplicate ID", ClassOther},
-		{"nothing", "", ClassOther},
 	} {
-		if err := canceledWatch(c.reason); err == nil || Classify(err) != c.want {
-			t.Errorf("%s: %v of class %q, want %q", c.name, err, Classify(err), c.want)
+		// As the etcd client has it of a watch that was refused, and of one that was cancelled.
+		for _, err := range []error{rpctypes.Error(errors.New(c.reason)), rpctypes.Error(status.Error(codes.FailedPrecondition, c.reason))} {
+			if got := watchError(err); Classify(got) != c.want {
+				t.Errorf("%s: %v of class %q, want %q", c.name, got, Classify(got), c.want)
+			}
 		}
 	}
 }

@@ -77,7 +77,7 @@ func (c Config) validate() ([]endpoint, error) {
 // CheckFiles reads the files for TLS as a connection would. That reads them again: what is
 // renewed on disk is used by the next one.
 func (c Config) CheckFiles() error {
-	_, err := fileCredentials{caCert: c.CACert, cert: c.Cert, key: c.Key}.config()
+	_, err := newFileCredentials(c, "").config()
 	return err
 }
 

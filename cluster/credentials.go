@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 )
@@ -27,11 +25,12 @@ const handshakeRefused = "TLS refused"
 // fileCredentials is TLS with files that are read again at each handshake, so renewed
 // certificates are used without a restart.
 type fileCredentials struct {
-	caCert, cert, key string
+	credentials.TransportCredentials // for what is not the handshake
+	caCert, cert, key, server        string
 }
 
 func (f fileCredentials) config() (*tls.Config, error) {
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.server}
 	if f.caCert != "" {
 		pem, err := os.ReadFile(f.caCert)
 		if err != nil {
@@ -52,6 +51,14 @@ func (f fileCredentials) config() (*tls.Config, error) {
 	return cfg, nil
 }
 
+// newFileCredentials verifies the server under that name, which may have a port.
+func newFileCredentials(cfg Config, server string) fileCredentials {
+	if host, _, err := net.SplitHostPort(server); err == nil {
+		server = host
+	}
+	return fileCredentials{credentials.NewTLS(nil), cfg.CACert, cfg.Cert, cfg.Key, server}
+}
+
 // ClientHandshake implements credentials.TransportCredentials.
 func (f fileCredentials) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	cfg, err := f.config()
@@ -59,37 +66,22 @@ func (f fileCredentials) ClientHandshake(ctx context.Context, authority string, 
 		return nil, nil, fmt.Errorf("%s: %w", handshakeRefused, err)
 	}
 	conn, info, err := credentials.NewTLS(cfg).ClientHandshake(ctx, authority, raw)
-	if err == nil {
-		return conn, info, nil
-	}
 	var unverified *tls.CertificateVerificationError
 	var alert tls.AlertError
 	var noTLS tls.RecordHeaderError
 	if errors.As(err, &unverified) || errors.As(err, &alert) || errors.As(err, &noTLS) {
-		return nil, nil, fmt.Errorf("%s: %w", handshakeRefused, err)
+		err = fmt.Errorf("%s: %w", handshakeRefused, err)
 	}
-	return nil, nil, err
-}
-
-// ServerHandshake implements credentials.TransportCredentials; this is no server.
-func (fileCredentials) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return nil, nil, errors.New("not a server")
-}
-
-// Info implements credentials.TransportCredentials.
-func (fileCredentials) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
+	return conn, info, err
 }
 
 // Clone implements credentials.TransportCredentials.
 func (f fileCredentials) Clone() credentials.TransportCredentials { return f }
 
-// OverrideServerName implements credentials.TransportCredentials; gRPC does not use it.
-func (fileCredentials) OverrideServerName(string) error { return nil }
-
 // tokens trades user and password for etcd's token when a request needs one, and again
 // when etcd refuses it. Requests without a token each ask for one themselves: waiting for
-// another's answer would tie a new connection to a dead one.
+// another's answer would tie a new connection to a dead one. The etcd client would log in for
+// each stream, so for each renewal.
 type tokens struct {
 	user, passwordFile string
 
@@ -98,57 +90,37 @@ type tokens struct {
 	off   bool // the server has authentication switched off
 }
 
-func (t *tokens) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	if t.user == "" || method == etcdserverpb.Auth_Authenticate_FullMethodName {
-		return invoke(ctx, method, req, reply, cc, opts...)
-	}
-	token, err := t.get(ctx, cc)
-	if err != nil {
-		return err
-	}
-	err = invoke(withToken(ctx, token), method, req, reply, cc, opts...)
-	if !refusesToken(err) {
-		return err
-	}
-	// The request was refused before it did anything, so it may be repeated once.
-	t.drop(token)
-	if token, err = t.get(ctx, cc); err != nil {
-		return err
-	}
-	return invoke(withToken(ctx, token), method, req, reply, cc, opts...)
-}
-
-func (t *tokens) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+// use has a request made with a token, and made once more with a new one if it was refused.
+// The token rides in the context, by which the etcd client tells watch streams apart: a watch
+// with a new token is not asked for over a stream with an old one.
+func (t *tokens) use(ctx context.Context, w *way, request func(context.Context) error) error {
+	ctx = clientv3.WithRequireLeader(ctx)
 	if t.user == "" {
-		return open(ctx, desc, cc, method, opts...)
+		return request(ctx)
 	}
-	token, err := t.get(ctx, cc)
-	if err != nil {
-		return nil, err
+	for again := false; ; again = true {
+		token, err := t.get(ctx, w)
+		if err != nil {
+			return err
+		}
+		if err = request(withToken(ctx, token)); !refusesToken(err) || again {
+			return err
+		}
+		t.drop(token)
 	}
-	stream, err := open(withToken(ctx, token), desc, cc, method, opts...)
-	if err != nil {
-		return nil, err
-	}
-	return &tokenStream{ClientStream: stream, tokens: t, token: token}, nil
 }
 
-// tokenStream forgets a token that the server refuses, so that the next stream asks anew.
-type tokenStream struct {
-	grpc.ClientStream
-	tokens *tokens
-	token  string
-}
-
-func (s *tokenStream) RecvMsg(m any) error {
-	err := s.ClientStream.RecvMsg(m)
-	if err != nil && !errors.Is(err, io.EOF) && refusesToken(err) {
-		s.tokens.drop(s.token)
+// on is the context of a watch, which is not asked for twice: whoever watches has read before.
+func (t *tokens) on(ctx context.Context, w *way) (context.Context, error) {
+	ctx = clientv3.WithRequireLeader(ctx)
+	if t.user == "" {
+		return ctx, nil
 	}
-	return err
+	token, err := t.get(ctx, w)
+	return withToken(ctx, token), err
 }
 
-func (t *tokens) get(ctx context.Context, cc *grpc.ClientConn) (string, error) {
+func (t *tokens) get(ctx context.Context, w *way) (string, error) {
 	t.mu.Lock()
 	token, off := t.token, t.off
 	t.mu.Unlock()
@@ -159,7 +131,7 @@ func (t *tokens) get(ctx context.Context, cc *grpc.ClientConn) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("authenticate as %s: %w: %w", t.user, errCredentials, err)
 	}
-	answer, err := etcdserverpb.NewAuthClient(cc).Authenticate(ctx, &etcdserverpb.AuthenticateRequest{
+	answer, err := etcdserverpb.NewAuthClient(w.conn).Authenticate(ctx, &etcdserverpb.AuthenticateRequest{
 		Name: t.user, Password: strings.TrimRight(string(password), "\r\n"),
 	})
 	err = clientv3.ContextError(ctx, err)
@@ -197,12 +169,4 @@ func refusesToken(err error) bool {
 	err = rpctypes.Error(err)
 	return errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision) ||
 		errors.Is(err, rpctypes.ErrUserEmpty)
-}
-
-func requireLeaderUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	return invoke(clientv3.WithRequireLeader(ctx), method, req, reply, cc, opts...)
-}
-
-func requireLeaderStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	return open(clientv3.WithRequireLeader(ctx), desc, cc, method, opts...)
 }

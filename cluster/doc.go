@@ -14,19 +14,16 @@
 //     at every revision.
 //   - Every request requires a leader, so a member that is cut off from its quorum
 //     fails instead of answering from memory.
-//   - A client and a Line have one connection each, to one endpoint at a time. With several
-//     endpoints it moves on when one fails or is silent, watches included; the others are
-//     not asked before. Endpoints are judged by their answers, never by their connections.
-//   - With several endpoints a read does not wait for one that is silent: after a second,
-//     on a Line after three quarters of one, and after half of the caller's time at the
+//   - A client and a Line are one etcd client to one endpoint at a time. With several endpoints
+//     each moves on when one fails or is silent; the others are not asked before. Endpoints are
+//     judged by their answers, never by their connections.
+//   - With several endpoints a read, and a renewal, does not wait for one that is silent: after a
+//     second, on a Line after three quarters of one, and after half of the caller's time at the
 //     latest, another one is asked too.
-//   - While something is watched, etcd is asked each 30 s, over the connection of the
-//     watches, what only a member with a leader can answer. One that is silent for 5 s, as
-//     a deposed leader that hangs in a disk write, or that does not take up a watch in that
-//     time, is left: the watches list and begin anew over another connection, to another
-//     endpoint if there are several. Each 5 min the stream of the watches is asked, too: one
-//     that tells nothing for 10 s, neither its progress nor that it takes up one more watch, is
-//     left likewise.
+//   - What is followed is listed again each 30 s, what may be very many keys each 5 min. So a
+//     watch that tells nothing any more costs that time, whatever it died of.
+//   - A name that stands for several addresses is tried at all of them. A lookup has its own
+//     time, and its last good answer is remembered.
 //   - Registered is one linearizable read, and tells the raft term of its answer. If that
 //     is the term of a renewal that was answered before, nobody but the leader who renewed
 //     was leader until the read. A renewal alone proves nothing: a deposed leader that
@@ -49,12 +46,9 @@
 //   - That a write which returned an error did not happen. Its answer may have been
 //     lost: read before acting on it.
 //   - That an answer is still true when it arrives, or that two reads agree.
-//   - That a write, or the beginning of a watch, avoids an endpoint that went silent a
-//     moment ago: the main client notices by the next read, after three seconds of a black
-//     hole, or after 13 seconds of a member that is frozen.
-//   - That a watch is told within 5 min what a member knows which answers reads: what stands
-//     between may keep back the one and not the other. What answers a request for a watch by
-//     itself, as etcd's own proxy may, and keeps back the events, is not noticed at all.
+//   - That a write avoids an endpoint that went silent a moment ago: the main client notices by
+//     the next read, after three seconds of a black hole, or after 13 seconds of a member that is
+//     frozen.
 //   - Linearizable reads of members that answer them from the past (etcd before 3.4.42,
 //     3.5.28 and 3.6.9, after an election).
 //   - Bounds on time other than the caller's context: a call without a deadline may

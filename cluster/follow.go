@@ -8,16 +8,22 @@ import (
 	"strings"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 const (
-	pageTimeout   = 5 * time.Second // for one page of a list, and for a watch to begin
+	pageTimeout   = 5 * time.Second // for one page of a list
 	followInitial = 100 * time.Millisecond
 	followMax     = 2 * time.Second
+	// listEvery is how long a watch is believed: then what it is of is listed again. So one that
+	// has died without a word costs that time, whatever it died of.
+	listEvery = 30 * time.Second
+	// listPartsEvery is the same for what may be very many keys.
+	listPartsEvery = 5 * time.Minute
 )
 
 // Target is what to read or follow.
@@ -75,35 +81,34 @@ func (u Update) PutKeys() []string {
 	return keys
 }
 
-// Follow keeps the target current until ctx ends: first one full update, then changes.
-// After a compaction, a cancelled watch or a lost connection it lists again and delivers
-// a full update again; it never delivers one because of an error. deliver is called from
+// Follow keeps the target current until ctx ends: first one full update, then changes. Each
+// listEvery, and after a compaction or a cancelled watch, it lists again and delivers a full
+// update again; it never delivers one because of an error. deliver is called from
 // one goroutine, the caller's. onError, which may be nil, is told of each failure that
 // differs from the one before. Follow returns the context's error, or ErrClosed.
 func (c *Client) Follow(ctx context.Context, t Target, deliver func(Update), onError func(error)) error {
 	return again(ctx, "follow "+t.Key, onError, func() (bool, error) { return c.followOnce(ctx, t, deliver) })
 }
 
-// again repeats what reads and watches until it fails, with a growing pause, until ctx
-// ends or the client is closed; see Follow. watching says that the watch had begun. The pause
-// starts over once reading and watching have lasted for longer than it can become: an etcd that
-// takes each watch up, and ends it at once, is not listed again and again.
-func again(ctx context.Context, what string, onError func(error), once func() (watching bool, err error)) error {
+// again repeats what reads and watches, with a growing pause when it fails, until ctx ends or
+// the client is closed; see Follow. listed says that it had read. The pause starts over once
+// reading and watching have lasted for longer than it can become: an etcd that takes each watch
+// up, and ends it at once, is not listed again and again.
+func again(ctx context.Context, what string, onError func(error), once func() (listed bool, err error)) error {
 	pause, told := followInitial, ""
 	for {
 		began := time.Now()
-		watching, err := once()
-		if watching { // so this failure is a new one
-			told = ""
-		}
-		if watching && time.Since(began) > followMax {
-			pause = followInitial
+		listed, err := once()
+		if listed && time.Since(began) > followMax { // so a failure is a new one
+			pause, told = followInitial, ""
 		}
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, ErrClosed):
 			return fmt.Errorf("%s: %w", what, err)
+		case err == nil:
+			continue
 		}
 		if onError != nil && err.Error() != told {
 			told = err.Error()
@@ -120,16 +125,61 @@ func again(ctx context.Context, what string, onError func(error), once func() (w
 	}
 }
 
-// followOnce lists and watches until something fails; the error is never nil. watching
-// says that the watch had begun by then.
-func (c *Client) followOnce(ctx context.Context, t Target, deliver func(Update)) (watching bool, err error) {
+// followOnce lists, and watches until it is time to list again.
+func (c *Client) followOnce(ctx context.Context, t Target, deliver func(Update)) (listed bool, err error) {
 	revision, err := c.list(ctx, t, deliver)
 	if err != nil {
 		return false, fmt.Errorf("list: %w", err)
 	}
-	watching, err = c.watchFrom(ctx, t, revision+1, deliver)
-	return watching, wrap(ctx, "watch", err)
+	every, opts := listEvery, []clientv3.OpOption(nil)
+	if t.InParts {
+		every = listPartsEvery
+	}
+	if t.Prefix {
+		opts = append(opts, clientv3.WithPrefix())
+	}
+	return true, c.watch(ctx, every, t.Key, revision+1, deliver, opts...)
 }
+
+// watch delivers changes from the revision on until that time is over, which is no error. The
+// watch resumes by itself after a lost connection.
+func (c *Client) watch(ctx context.Context, lasting time.Duration, key string, revision int64, deliver func(Update), opts ...clientv3.OpOption) error {
+	w, err := c.current()
+	if err != nil {
+		return err
+	}
+	bounded, cancel := context.WithTimeout(ctx, jitter(lasting))
+	defer cancel()
+	watching, err := c.tokens.on(bounded, w)
+	if err != nil {
+		return wrap(ctx, "watch", err)
+	}
+	for r := range w.watcher.Watch(watching, key, append(opts, clientv3.WithRev(revision))...) {
+		if err := r.Err(); err != nil {
+			return wrap(ctx, "watch", watchError(err))
+		}
+		if len(c.all) > 1 {
+			if err := c.identity.check(r.Header.GetClusterId(), "the other end of a watch", time.Now()); err != nil {
+				return wrap(ctx, "watch", err)
+			}
+		}
+		if len(r.Events) > 0 {
+			deliver(collapse(r.Header.GetRevision(), r.Events))
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case bounded.Err() != nil:
+		return nil
+	case c.isClosed():
+		return ErrClosed
+	}
+	return wrap(ctx, "watch", errReplaced)
+}
+
+// errReplaced ends a watch on a connection that is not used any more.
+var errReplaced = status.Error(codes.Unavailable, "another connection has replaced this one")
 
 // list delivers the whole content, and returns its revision.
 func (c *Client) list(ctx context.Context, t Target, deliver func(Update)) (int64, error) {
@@ -200,65 +250,23 @@ func (c *Client) page(ctx context.Context, get clientv3.Op) (*clientv3.TxnRespon
 	return answer, nil
 }
 
-// watchFrom delivers changes of the target from the revision on until the watch ends.
-func (c *Client) watchFrom(ctx context.Context, t Target, revision int64, deliver func(Update)) (watching bool, err error) {
-	create := &etcdserverpb.WatchCreateRequest{Key: []byte(t.Key), StartRevision: revision}
-	if t.Prefix {
-		create.RangeEnd = []byte(clientv3.GetPrefixRangeEnd(t.Key))
-	}
-	return c.watchAll(ctx, []*etcdserverpb.WatchCreateRequest{create}, deliver)
-}
-
-// watchAll delivers the changes of several watches until one of them ends; the error is
-// never nil. watching says that etcd had taken all of them up. It does not resume by itself
-// as the etcd client's watcher does: that one hides how long it has been blind.
-func (c *Client) watchAll(ctx context.Context, creates []*etcdserverpb.WatchCreateRequest, deliver func(Update)) (watching bool, err error) {
-	w := c.watches.join(creates)
-	defer c.watches.leave(w)
-	begin := time.NewTimer(pageTimeout)
-	defer begin.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return watching, ctx.Err()
-		case <-begin.C:
-			c.watches.abandon(w.stream)
-		case <-w.more:
-		}
-		updates, taken, err := c.watches.take(w)
-		if taken && !watching {
-			begin.Stop()
-			watching = true
-		}
-		for _, u := range updates {
-			deliver(u)
-		}
-		if err != nil {
-			return watching, err
-		}
-	}
-}
-
-// canceledWatch turns the server's reason, which is only text, into the value it stands for.
-func canceledWatch(reason string) error {
-	if reason == "" {
-		return errors.New("cancelled by etcd")
-	}
-	// Where etcd has a gRPC error for it, the text is that error's, code in front.
-	if _, after, ok := strings.Cut(reason, " desc = "); ok {
-		reason = after
-	}
-	err := rpctypes.Error(errors.New(reason))
+// watchError turns the server's reason, which may be only text, into the value it stands for.
+func watchError(reason error) error {
 	var known rpctypes.EtcdError
-	if errors.As(err, &known) {
+	if errors.As(reason, &known) {
 		return known
 	}
-	return fmt.Errorf("cancelled by etcd: %s", reason)
+	// Where etcd has a gRPC error for it, the text is that error's, code in front.
+	text := reason.Error()
+	if i := strings.LastIndex(text, " desc = "); i >= 0 && errors.As(rpctypes.Error(errors.New(text[i+len(" desc = "):])), &known) {
+		return known
+	}
+	return fmt.Errorf("cancelled by etcd: %w", reason)
 }
 
 // collapse keeps the last event of each key. Events of one answer may span revisions; a
 // header revision may lag behind them.
-func collapse(revision int64, events []*mvccpb.Event) Update {
+func collapse(revision int64, events []*clientv3.Event) Update {
 	u := Update{Revision: revision}
 	last := make(map[string]int, len(events))
 	for i, e := range events {
@@ -269,7 +277,7 @@ func collapse(revision int64, events []*mvccpb.Event) Update {
 		if last[string(e.Kv.Key)] != i {
 			continue
 		}
-		if e.Type == mvccpb.Event_DELETE {
+		if e.Type == clientv3.EventTypeDelete {
 			u.Deletes = append(u.Deletes, string(e.Kv.Key))
 		} else {
 			u.Puts = append(u.Puts, kvOf(e.Kv))

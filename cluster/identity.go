@@ -1,14 +1,10 @@
 package cluster
 
 import (
-	"context"
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 )
 
@@ -44,51 +40,4 @@ func (i *Identity) check(id uint64, from string, now time.Time) error {
 	}
 	i.id, i.last = id, now
 	return nil
-}
-
-// checkAnswer looks at the header that every answer of etcd has.
-func (i *Identity) checkAnswer(answer any, from string) error {
-	if a, ok := answer.(interface {
-		GetHeader() *etcdserverpb.ResponseHeader
-	}); ok {
-		return i.check(a.GetHeader().GetClusterId(), from, time.Now())
-	}
-	return nil
-}
-
-func (i *Identity) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	var from peer.Peer
-	if err := invoke(ctx, method, req, reply, cc, append(opts, grpc.Peer(&from))...); err != nil {
-		return err
-	}
-	return i.checkAnswer(reply, addressOf(&from))
-}
-
-func (i *Identity) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	stream, err := open(ctx, desc, cc, method, opts...)
-	if err != nil {
-		return nil, err
-	}
-	return &identifiedStream{ClientStream: stream, identity: i}, nil
-}
-
-// identifiedStream fails with the first answer that is not to be believed.
-type identifiedStream struct {
-	grpc.ClientStream
-	identity *Identity
-}
-
-func (s *identifiedStream) RecvMsg(m any) error {
-	if err := s.ClientStream.RecvMsg(m); err != nil {
-		return err
-	}
-	from, _ := peer.FromContext(s.Context())
-	return s.identity.checkAnswer(m, addressOf(from))
-}
-
-func addressOf(p *peer.Peer) string {
-	if p == nil || p.Addr == nil {
-		return "an unknown address"
-	}
-	return p.Addr.String()
 }

@@ -31,7 +31,10 @@ func (c *Client) GrantAgain(ctx context.Context, id int64, ttl time.Duration) (g
 // grant asks for a lease of that ID; 0: any.
 func (c *Client) grant(ctx context.Context, id int64, ttl time.Duration) (int64, time.Duration, error) {
 	asked := int64((ttl + time.Second - 1) / time.Second)
-	answer, err := c.leases.LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{ID: id, TTL: asked})
+	answer, err := once(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.LeaseGrantResponse, *etcdserverpb.ResponseHeader, error) {
+		answer, err := w.leases.LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{ID: id, TTL: asked})
+		return answer, answer.GetHeader(), err
+	})
 	if err != nil {
 		return 0, 0, wrap(ctx, "grant lease", err)
 	}
@@ -51,48 +54,51 @@ type Renewal struct {
 // KeepAlive renews the lease once. An answer with no time left is ErrLeaseNotFound. Neither
 // is proof: a leader that was deposed and does not know it answers, too. See Registered.
 func (c *Client) KeepAlive(ctx context.Context, id int64) (Renewal, error) {
-	r, err := c.keepAlive(ctx, id)
-	if refusesToken(err) { // which the stream has forgotten by now
-		r, err = c.keepAlive(ctx, id)
+	answer, err := ask(ctx, c.members, true, func(ctx context.Context, w *way) (*etcdserverpb.LeaseKeepAliveResponse, *etcdserverpb.ResponseHeader, error) {
+		answer, err := keepAlive(ctx, w.leases, id)
+		return answer, answer.GetHeader(), err
+	})
+	if err == nil && answer.TTL <= 0 {
+		err = ErrLeaseNotFound
 	}
 	if err != nil {
 		return Renewal{}, wrap(ctx, "renew lease", err)
 	}
-	return r, nil
+	head := answer.GetHeader()
+	return Renewal{seconds(answer.TTL), head.GetRevision(), head.GetRaftTerm()}, nil
 }
 
 // keepAlive is one stream for one question. The etcd client's KeepAliveOnce repeats
 // itself without a pause while it fails, and hides why. The stream is half-closed when the
 // answer is there: etcd's grpc-proxy does not wait for one after that.
-func (c *Client) keepAlive(ctx context.Context, id int64) (Renewal, error) {
+func keepAlive(ctx context.Context, leases etcdserverpb.LeaseClient, id int64) (*etcdserverpb.LeaseKeepAliveResponse, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := c.leases.LeaseKeepAlive(ctx)
+	stream, err := leases.LeaseKeepAlive(ctx)
 	if err != nil {
-		return Renewal{}, err
+		return nil, err
 	}
 	// A failed send says only EOF; the reason comes with Recv.
 	_ = stream.Send(&etcdserverpb.LeaseKeepAliveRequest{ID: id})
 	answer, err := stream.Recv()
 	if err != nil {
-		return Renewal{}, err
+		return nil, err
 	}
 	// Ended in order, it is no failed call in etcd's metrics. No longer than that is worth.
 	defer time.AfterFunc(100*time.Millisecond, cancel).Stop()
 	if stream.CloseSend() == nil {
 		_, _ = stream.Recv()
 	}
-	if answer.TTL <= 0 {
-		return Renewal{}, ErrLeaseNotFound
-	}
-	head := answer.GetHeader()
-	return Renewal{seconds(answer.TTL), head.GetRevision(), head.GetRaftTerm()}, nil
+	return answer, nil
 }
 
 // Revoke ends the lease and deletes the keys bound to it. A lease that is gone already
 // is a success.
 func (c *Client) Revoke(ctx context.Context, id int64) error {
-	_, err := c.leases.LeaseRevoke(ctx, &etcdserverpb.LeaseRevokeRequest{ID: id})
+	_, err := once(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.LeaseRevokeResponse, *etcdserverpb.ResponseHeader, error) {
+		answer, err := w.leases.LeaseRevoke(ctx, &etcdserverpb.LeaseRevokeRequest{ID: id})
+		return answer, answer.GetHeader(), err
+	})
 	if err = wrap(ctx, "revoke lease", err); err != nil && !errors.Is(err, ErrLeaseNotFound) {
 		return err
 	}
@@ -102,8 +108,8 @@ func (c *Client) Revoke(ctx context.Context, id int64) error {
 // TimeToLive asks how long the lease still has, to the second and never more than it was
 // granted, without renewing it. found is false when etcd does not know it.
 func (c *Client) TimeToLive(ctx context.Context, id int64) (remaining time.Duration, found bool, err error) {
-	answer, err := c.leases.LeaseTimeToLive(ctx, &etcdserverpb.LeaseTimeToLiveRequest{ID: id})
-	if errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound) {
+	answer, err := c.timeToLive(ctx, &etcdserverpb.LeaseTimeToLiveRequest{ID: id})
+	if errors.Is(err, ErrLeaseNotFound) {
 		return 0, false, nil
 	}
 	if err != nil {
@@ -117,6 +123,13 @@ func (c *Client) TimeToLive(ctx context.Context, id int64) (remaining time.Durat
 		remaining = min(remaining, seconds(answer.GrantedTTL))
 	}
 	return remaining, true, nil
+}
+
+func (c *Client) timeToLive(ctx context.Context, r *etcdserverpb.LeaseTimeToLiveRequest) (*etcdserverpb.LeaseTimeToLiveResponse, error) {
+	return ask(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.LeaseTimeToLiveResponse, *etcdserverpb.ResponseHeader, error) {
+		answer, err := w.leases.LeaseTimeToLive(ctx, r)
+		return answer, answer.GetHeader(), err
+	})
 }
 
 // seconds is a TTL of etcd as a duration. Some versions answer with the remaining life of a

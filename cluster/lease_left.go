@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
 // LeaseLeft is what etcd says of how long a lease still lasts.
@@ -28,8 +27,8 @@ const longestTTL = 9_000_000_000
 // etcd authenticates, some versions ask for the right to read each key that is bound to the
 // lease.
 func (c *Client) LeaseLeft(ctx context.Context, id int64) (LeaseLeft, error) {
-	answer, err := c.leases.LeaseTimeToLive(ctx, &etcdserverpb.LeaseTimeToLiveRequest{ID: id})
-	if errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound) {
+	answer, err := c.timeToLive(ctx, &etcdserverpb.LeaseTimeToLiveRequest{ID: id})
+	if errors.Is(err, ErrLeaseNotFound) {
 		return LeaseLeft{}, nil
 	}
 	if err != nil {

@@ -269,7 +269,7 @@ func (c *Client) RecentOwners(ctx context.Context, limit int) (owners []Owner, a
 // lease, so its cost follows the lease's own topics and not the cluster's. A lease that is
 // gone has none.
 func (c *Client) OwnedTopics(ctx context.Context, leaseID int64) ([]string, error) {
-	answer, err := c.leases.LeaseTimeToLive(ctx, &etcdserverpb.LeaseTimeToLiveRequest{ID: leaseID, Keys: true})
+	answer, err := c.timeToLive(ctx, &etcdserverpb.LeaseTimeToLiveRequest{ID: leaseID, Keys: true})
 	if err = wrap(ctx, "read keys of lease", err); errors.Is(err, ErrLeaseNotFound) {
 		return nil, nil
 	} else if err != nil {

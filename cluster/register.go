@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -121,8 +122,12 @@ func (c *Client) Registered(ctx context.Context, brokerID string) (reg *Registra
 	if err := checkBroker(brokerID); err != nil {
 		return nil, 0, err
 	}
-	answer, err := readAnywhere(ctx, c, func(ctx context.Context) (*clientv3.GetResponse, error) {
-		return c.kv.Get(ctx, c.keys.Registration(brokerID))
+	answer, err := ask(ctx, c.members, false, func(ctx context.Context, w *way) (*clientv3.GetResponse, *etcdserverpb.ResponseHeader, error) {
+		answer, err := w.kv.Get(ctx, c.keys.Registration(brokerID))
+		if err != nil {
+			return nil, nil, err
+		}
+		return answer, answer.Header, nil
 	})
 	if err != nil {
 		return nil, 0, fmt.Errorf("read registration of broker %s: %w", brokerID, err)

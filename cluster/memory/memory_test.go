@@ -127,30 +127,25 @@ func TestFollowSeesAnExpiryThroughRunAlone(t *testing.T) {
 	})
 }
 
-func TestACutThatLastsBreaksTheWatchAndAShortOneDoesNot(t *testing.T) {
+func TestAWatchGoesOnAfterACut(t *testing.T) {
 	for _, c := range []struct {
-		name   string
-		cut    time.Duration
-		breaks bool
+		name string
+		cut  time.Duration
 	}{
-		{"short", memory.NoticedAfter - time.Nanosecond, false},
-		{"lasting", memory.NoticedAfter + time.Second, true},
+		{"short", memory.NoticedAfter - time.Nanosecond},
+		{"lasting", memory.NoticedAfter + time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, link := memory.New(memory.Config{}), memory.NewLink()
 				local, remote := over(t, s, nil), over(t, s, link)
-				fulls, heard := 0, map[string]bool{}
-				var errs []error
+				heard := map[string]bool{}
 				background(t, func(ctx context.Context) {
 					remote.Follow(ctx, cluster.Target{Key: remote.Keys().Registrations(), Prefix: true}, func(u cluster.Update) {
-						if u.Full {
-							fulls++
-						}
 						for _, kv := range u.Puts {
 							heard[kv.Key] = true
 						}
-					}, func(err error) { errs = append(errs, err) })
+					}, nil)
 				})
 				synctest.Wait()
 				link.Cut(memory.BothWays)
@@ -165,9 +160,6 @@ func TestACutThatLastsBreaksTheWatchAndAShortOneDoesNot(t *testing.T) {
 				synctest.Wait()
 				if !heard[local.Keys().Registration("b1")] {
 					t.Error("not heard after the heal")
-				}
-				if broke := fulls == 2 && len(errs) > 0 && cluster.Classify(errs[0]) == cluster.ClassUnreachable; broke != c.breaks {
-					t.Errorf("%d full updates, errors %v", fulls, errs)
 				}
 			})
 		})

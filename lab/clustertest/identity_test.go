@@ -41,7 +41,7 @@ func TestAnEndpointOfAnotherClusterIsNotBelieved(t *testing.T) {
 				}
 			}
 			refused := openLine(t, cluster.Config{Endpoints: []string{theirs, strings.Replace(theirs, "127.0.0.1", "localhost", 1)}, Identity: config.Identity})
-			if _, err := refused.KeepAlive(bounded(t), id, false); err == nil || !strings.Contains(err.Error(), strings.TrimPrefix(theirs, "http://")+" is of cluster") {
+			if _, err := refused.KeepAlive(bounded(t), id, false); err == nil || !strings.Contains(err.Error(), theirs[strings.LastIndex(theirs, ":"):]+" is of cluster") {
 				t.Errorf("%v; want the endpoint of the other cluster named", err)
 			}
 		})

@@ -1,0 +1,464 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+)
+
+const (
+	// remembered is for how long the failure of an endpoint counts. Nobody asks an endpoint
+	// that is not in use, so what is known of it grows old.
+	remembered = 5 * time.Minute
+	// halfMade is how long a connection that has not come up yet is left to do so, where there
+	// is no other endpoint: starting over throws away what a slow path has already answered.
+	halfMade = 1500 * time.Millisecond
+)
+
+// way is one connection to one endpoint. Its last fields are guarded by the mutex of the
+// members.
+type way struct {
+	conn    grpc.ClientConnInterface
+	kv      clientv3.KV
+	leases  etcdserverpb.LeaseClient
+	watcher clientv3.Watcher
+	close   func()
+	since   time.Time
+	users   int // requests in flight, which keep it open
+}
+
+// newWay puts the etcd client's parts over a connection. What is asked over it does not wait
+// while the connection is refused, as the parts of that client would: it is asked elsewhere, or
+// again.
+func newWay(conn grpc.ClientConnInterface, library *clientv3.Client, end func()) *way {
+	w := &way{
+		conn:   conn,
+		kv:     clientv3.NewKVFromKVClient(etcdserverpb.NewKVClient(conn), nil),
+		leases: etcdserverpb.NewLeaseClient(conn),
+		watcher: clientv3.NewWatchFromWatchClient(&pacedWatches{
+			WatchClient: etcdserverpb.NewWatchClient(conn), pace: rate.NewLimiter(2, 3)}, library),
+		since: time.Now(),
+	}
+	w.close = func() {
+		_ = w.watcher.Close()
+		end()
+	}
+	return w
+}
+
+// pacedWatches opens streams of watches no faster than etcd can bear: the etcd client opens one
+// that failed again at once, and a hundred a second.
+type pacedWatches struct {
+	etcdserverpb.WatchClient
+	pace *rate.Limiter
+}
+
+func (p *pacedWatches) Watch(ctx context.Context, opts ...grpc.CallOption) (etcdserverpb.Watch_WatchClient, error) {
+	if err := p.pace.Wait(ctx); err != nil {
+		return nil, err
+	}
+	return p.WatchClient.Watch(ctx, opts...)
+}
+
+// member is one endpoint and what its answers say about it. Connections say nothing: a member
+// without a quorum accepts them, and a black hole keeps them.
+type member struct {
+	url     string
+	way     *way      // nil: not connected
+	asked   time.Time // start of the last request
+	heard   time.Time // last answer
+	failed  time.Time // last failure; zero: an answer came since
+	waiting int       // requests without an answer
+	waits   time.Time // since when there are any
+	renewed bool      // it has answered a renewal
+}
+
+func (m *member) up(now time.Time) bool {
+	return m.failed.IsZero() || now.Sub(m.failed) > remembered
+}
+
+// members is a way to etcd: one etcd client to one endpoint at a time, made when it is
+// needed. It moves on when a request fails in a way that another endpoint may cure, is not
+// answered in its time, or is answered by another endpoint first. What is not in use is
+// closed when its last request ends, watches aside.
+type members struct {
+	open     func(i int) (*way, error) // touches no network
+	identity *Identity
+	tokens   *tokens
+	log      *slog.Logger
+	// patience is the time until a read is sent to another endpoint too.
+	patience time.Duration
+	// lenient: one answer that is late says nothing of the endpoint while others come.
+	lenient bool
+	after   func() error // the end of what all connections share; nil: nothing
+
+	mu      sync.Mutex
+	all     []member
+	at      int    // in use
+	old     []*way // replaced, and still used
+	closed  bool
+	closing sync.WaitGroup
+}
+
+// question is asked over one connection. It returns the answer's header, too.
+type question[A any] func(context.Context, *way) (A, *etcdserverpb.ResponseHeader, error)
+
+// once asks one endpoint, once: what writes is never repeated.
+func once[A any](ctx context.Context, m *members, q question[A]) (A, error) {
+	answer, err := attempt(ctx, m, make([]bool, len(m.all)), false, q)
+	return answer, cause(ctx, err)
+}
+
+// ask asks what may be repeated: with several endpoints each is asked once at most, the next
+// one when one cannot answer or leaves the question unanswered for too long. The first answer
+// wins. If none comes, the error is that of an endpoint without a leader if there was one,
+// because that is what is wrong with the others too.
+func ask[A any](ctx context.Context, m *members, renewal bool, q question[A]) (answer A, err error) {
+	if len(m.all) == 1 {
+		answer, err = attempt(ctx, m, make([]bool, 1), renewal, q)
+		return answer, cause(ctx, err)
+	}
+	type outcome struct {
+		answer A
+		err    error
+	}
+	var asked sync.WaitGroup
+	defer asked.Wait()
+	all, cancel := context.WithCancel(ctx)
+	defer cancel()
+	outcomes := make(chan outcome, len(m.all))
+	tried := make([]bool, len(m.all)) // guarded by the mutex of the members
+	tries, waiting := 0, 0
+	next := func() {
+		tries, waiting = tries+1, waiting+1
+		asked.Go(func() {
+			answer, err := attempt(all, m, tried, renewal, q)
+			outcomes <- outcome{answer, err}
+		})
+	}
+	next()
+	patience := m.patience
+	if end, bounded := ctx.Deadline(); bounded {
+		patience = max(1, min(patience, time.Until(end)/2))
+	}
+	impatient := time.NewTicker(patience)
+	defer impatient.Stop()
+	for {
+		select {
+		case <-impatient.C:
+			if tries < len(m.all) {
+				m.log.Debug("etcd is asked at another endpoint too", "unanswered_for", patience)
+				next()
+			}
+		case o := <-outcomes:
+			waiting--
+			if err == nil || Classify(err) != ClassNoLeader {
+				err = o.err
+			}
+			switch {
+			case o.err == nil || errors.Is(rpctypes.Error(o.err), rpctypes.ErrLeaseNotFound):
+				return o.answer, cause(ctx, o.err)
+			case ctx.Err() != nil || !elsewhere(o.err):
+				return o.answer, cause(ctx, o.err)
+			case tries < len(m.all):
+				next()
+			case waiting == 0:
+				return o.answer, cause(ctx, err)
+			}
+		}
+	}
+}
+
+// attempt asks one endpoint that was not tried yet. A token that etcd refuses is replaced: the
+// request was refused before it did anything.
+func attempt[A any](ctx context.Context, m *members, tried []bool, renewal bool, q question[A]) (answer A, err error) {
+	i, w, err := m.take(tried)
+	if err != nil {
+		return answer, err
+	}
+	sent := time.Now()
+	var head *etcdserverpb.ResponseHeader
+	err = m.tokens.use(ctx, w, func(ctx context.Context) (err error) {
+		answer, head, err = q(ctx, w)
+		return err
+	})
+	if err == nil && len(m.all) > 1 {
+		err = m.identity.check(head.GetClusterId(), m.all[i].url, time.Now())
+	}
+	m.give(i, w, sent, renewal, err)
+	return answer, err
+}
+
+// take lends the connection to the endpoint in use, or to the next that was not tried.
+func (m *members) take(tried []bool) (int, *way, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := m.at
+	if tried[i] {
+		i = m.choose(func(i int) bool { return tried[i] })
+	} else if len(m.all) > 1 && m.all[i].way.lost() {
+		// It would refuse the request: that of a write is not to be wasted.
+		m.all[i].failed = time.Now()
+		i = m.choose(func(i int) bool { return tried[i] })
+		m.at = i
+	}
+	w, err := m.connect(i)
+	if err != nil {
+		return 0, nil, err
+	}
+	now := time.Now()
+	tried[i] = true
+	w.users++
+	e := &m.all[i]
+	e.asked = now
+	if e.waiting++; e.waiting == 1 {
+		e.waits = now
+	}
+	return i, w, nil
+}
+
+// connect returns the connection to an endpoint. The caller holds the mutex.
+func (m *members) connect(i int) (*way, error) {
+	if m.closed {
+		return nil, ErrClosed
+	}
+	e := &m.all[i]
+	if e.way == nil {
+		w, err := m.open(i)
+		if err != nil {
+			return nil, err
+		}
+		e.way = w
+	}
+	return e.way, nil
+}
+
+// choose returns the endpoint to ask next: the first in turn of those that are up and not
+// avoided. Of those that are not up, the one that was left alone for longest has its turn.
+// The caller holds the mutex.
+func (m *members) choose(avoid func(int) bool) int {
+	best, bestRank, now := -1, 0, time.Now()
+	for k := range m.all {
+		i := (m.at + k) % len(m.all)
+		rank := 0
+		if !m.all[i].up(now) {
+			rank = 1
+		}
+		if avoid(i) {
+			rank += 2
+		}
+		if best < 0 || rank < bestRank || rank == bestRank && rank%2 == 1 && m.all[i].asked.Before(m.all[best].asked) {
+			best, bestRank = i, rank
+		}
+	}
+	return best
+}
+
+// give takes a connection back, and what came of its request.
+func (m *members) give(i int, w *way, sent time.Time, renewal bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w.users--
+	e, now := &m.all[i], time.Now()
+	e.waiting--
+	class := Classify(err)
+	switch verdict := judge(err); {
+	case m.closed:
+	case verdict == succeeded:
+		if !e.failed.IsZero() && len(m.all) > 1 {
+			m.log.Info("etcd endpoint answers again", "endpoint", e.url)
+		}
+		e.failed, e.heard, e.renewed = time.Time{}, now, e.renewed || renewal
+		m.overtake(i, sent, renewal)
+	case verdict == failed && class == ClassTimeout && m.lenient && e.heard.After(sent):
+	case verdict == failed:
+		m.fail(e, class, renewal, err)
+		if i == m.at && (elsewhere(err) || class == ClassTimeout) {
+			m.at = m.choose(func(other int) bool { return other == i })
+		}
+	}
+	m.settle()
+}
+
+// overtake moves to the endpoint that has answered if the one in use has kept an older request
+// waiting. The caller holds the mutex.
+func (m *members) overtake(i int, sent time.Time, renewal bool) {
+	old := &m.all[m.at]
+	switch {
+	case i == m.at:
+	case old.way == nil:
+		m.at = i
+	case old.waiting > 0 && old.waits.Before(sent) && !(m.lenient && old.heard.After(old.waits)):
+		m.fail(old, ClassTimeout, renewal, errors.New("another endpoint answered first"))
+		m.at = i
+	}
+}
+
+// fail notes a failure, and says so if it is news. The caller holds the mutex.
+func (m *members) fail(e *member, class Class, renewal bool, err error) {
+	news := e.failed.IsZero()
+	e.failed = time.Now()
+	if !news || len(m.all) == 1 { // of one, the renewals tell
+		return
+	}
+	saying := "etcd endpoint does not answer"
+	if class == ClassTimeout && e.renewed && !renewal {
+		saying = "etcd endpoint confirms renewals and does not answer reads: look at the disk of that member"
+	}
+	m.log.Warn(saying, "endpoint", e.url, "class", string(class), "err", err)
+}
+
+// avoid has the next request take another way: its endpoint answers, and what it says is not
+// proven, or does not answer.
+func (m *members) avoid() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := &m.all[m.at]
+	switch {
+	case len(m.all) > 1:
+		m.at = m.choose(func(i int) bool { return i == m.at })
+	case e.way != nil && !e.way.comingUp():
+		m.old, e.way = append(m.old, e.way), nil
+	}
+	m.settle()
+}
+
+// settle closes what is neither in use nor used. The caller holds the mutex.
+func (m *members) settle() {
+	kept := m.old[:0]
+	for _, w := range m.old {
+		if w.users > 0 && !m.closed {
+			kept = append(kept, w)
+		} else {
+			m.closing.Go(w.close)
+		}
+	}
+	m.old = kept
+	for i := range m.all {
+		if e := &m.all[i]; e.way != nil && (m.closed || i != m.at && e.way.users == 0) {
+			m.closing.Go(e.way.close)
+			e.way = nil
+		}
+	}
+}
+
+// current is the connection in use. It is made if there is none.
+func (m *members) current() (*way, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.connect(m.at)
+}
+
+// inUse reports whether that is the connection in use.
+func (m *members) inUse(w *way) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.all[m.at].way == w
+}
+
+func (m *members) isClosed() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.closed
+}
+
+// Close ends the connections and waits for their end.
+func (m *members) Close() error {
+	m.mu.Lock()
+	again := m.closed
+	m.closed = true
+	m.settle()
+	m.mu.Unlock()
+	m.closing.Wait()
+	if again || m.after == nil {
+		return nil
+	}
+	return m.after()
+}
+
+// state is that of the connection; one that is not gRPC's is always ready.
+func (w *way) state() connectivity.State {
+	if c, ok := w.conn.(*grpc.ClientConn); ok {
+		return c.GetState()
+	}
+	return connectivity.Ready
+}
+
+func (w *way) lost() bool { return w != nil && w.state() == connectivity.TransientFailure }
+
+func (w *way) comingUp() bool {
+	return w.state() != connectivity.Ready && time.Since(w.since) < halfMade
+}
+
+// awaitReady returns nil at the moment that the connection in use becomes ready. It waits for
+// the event, not for the state: while it is connected it blocks.
+func (m *members) awaitReady(ctx context.Context) error {
+	for before := (*way)(nil); ; {
+		w, err := m.current()
+		if err != nil {
+			return err
+		}
+		c, ok := w.conn.(*grpc.ClientConn)
+		if !ok {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		for state := c.GetState(); state != connectivity.Shutdown; state = c.GetState() {
+			if state == connectivity.Ready && before != nil {
+				return nil
+			}
+			before = w
+			c.Connect()
+			if !c.WaitForStateChange(ctx, state) {
+				return ctx.Err()
+			}
+		}
+	}
+}
+
+// judgement is what the outcome of a request says about its endpoint.
+type judgement int
+
+const (
+	nothing   judgement = iota // it was given up here, or never sent
+	succeeded                  // a member with a leader answered, whatever it said
+	failed
+)
+
+// judge looks at the outcome of a request.
+func judge(err error) judgement {
+	if err == nil {
+		return succeeded
+	}
+	err = rpctypes.Error(err)
+	s, ok := grpcStatus(err)
+	switch {
+	case Classify(err) == ClassTimeout:
+		return failed
+	case !ok || s.Code() == codes.Canceled:
+		return nothing
+	case s.Code() == codes.Unavailable, elsewhere(err): // also without a leader, or as a learner
+		return failed
+	}
+	return succeeded
+}
+
+// randomly is where one client of many begins: it spreads a fleet over the members.
+func randomly(urls []string) ([]member, int) {
+	all := make([]member, len(urls))
+	for i, url := range urls {
+		all[i].url = url
+	}
+	return all, rand.IntN(len(urls))
+}
