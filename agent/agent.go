@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -123,7 +122,8 @@ type agent struct {
 	pausing     atomic.Pointer[recovery.Pause] // nil: recovery is not paused
 	fileMu      sync.Mutex                     // held while the state file is written
 	saveMu      sync.Mutex
-	unsaved     memory // for the saver
+	unsaved     memory       // for the saver
+	saveFails   atomic.Value // a string: why the last save failed
 
 	loopState
 }
@@ -167,7 +167,7 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 		return &ExitError{ExitUsage, err}
 	}
 	defer a.dir.close()
-	a.place = a.dir.place()
+	a.place = a.dir.first
 	if a.memory, err = a.dir.load(); err != nil {
 		return &ExitError{ExitUsage, err}
 	}
@@ -186,14 +186,17 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 			return &ExitError{ExitUsage, err}
 		}
 	}
-	if err := a.dir.save(a.memory); err != nil {
-		return &ExitError{ExitUsage, fmt.Errorf("--state-dir %s: %w: free space or make it writable", c.StateDir, err)}
+	// Who has an incarnation that is kept nowhere is another one after its next start, and in
+	// conflict with itself. Else the broker has more from a sidecar that forgets than from none.
+	unsaved := a.dir.save(a.memory)
+	if unsaved != nil && a.dir.fresh {
+		return &ExitError{ExitUsage, a.dir.refused(unsaved)}
 	}
-	if err := a.recallRenewal(); err != nil {
-		return &ExitError{ExitUsage, err}
-	}
+	a.unsaved = a.memory
+	a.recallRenewal()
 	a.journal = openJournal(c.StateDir, log)
 	defer a.journal.close()
+	a.noteSaved(unsaved)
 	defer a.tasks.Wait()
 	defer a.endLife()
 
@@ -426,6 +429,7 @@ func (a *agent) listen(base context.Context, reg *prometheus.Registry) (servers 
 		{Setting: "--web-listen", Network: "tcp", Addr: a.cfg.WebListen, Handler: a.webHandler(reg), WebConfig: a.cfg.WebConfigFile},
 		{Setting: "--control-socket", Network: "unix", Addr: a.cfg.ControlSocket, Handler: a.controlHandler()},
 	} {
+		l.Later = l.Network == "unix" && !a.dir.fresh
 		l.Base, l.Log = base, a.log.With("part", strings.TrimPrefix(l.Setting, "--"))
 		server, err := a.world.Listen(l)
 		if err != nil {

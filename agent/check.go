@@ -326,9 +326,7 @@ func checkStateDir(c Config) Finding {
 	f := Finding{What: "state dir", Text: c.StateDir}
 	if pid := lockHolder(c.StateDir); pid != 0 {
 		f.Text += fmt.Sprintf("; in use by process %d now", pid)
-		return f
-	}
-	if left, ok := guard.StandingOf(c.StateDir); ok {
+	} else if left, ok := guard.StandingOf(c.StateDir); ok {
 		f.Warn = true
 		f.Text += fmt.Sprintf("; no sidecar runs, and %s: 'holdfast run' takes it over; %s", left, left.Hint())
 	}
@@ -342,15 +340,21 @@ func checkStateDir(c Config) Finding {
 	if dir != c.StateDir {
 		f.Text += "; to be created"
 	}
-	probe, err := os.MkdirTemp(dir, ".holdfast-check-")
-	if err != nil {
-		f.Err = wrongSetting(fmt.Errorf("--state-dir %s: %s: make it writable for this user, or set --state-dir", c.StateDir, reason(err)))
-		return f
-	}
-	if err := os.Remove(probe); err != nil {
-		f.Err = wrongSetting(fmt.Errorf("--state-dir %s: remove what was tried: %w", c.StateDir, err))
+	if err := tryWrite(dir); err != nil {
+		f.Err = wrongSetting(fmt.Errorf("--state-dir %s: %s: free space there, or make it writable for this user, or set --state-dir", c.StateDir, reason(err)))
 	}
 	return f
+}
+
+// tryWrite writes as much as a state file is, since a disk may have room for a name and for
+// nothing else, and removes it.
+func tryWrite(dir string) error {
+	probe, err := os.CreateTemp(dir, ".holdfast-check-")
+	if err != nil {
+		return err
+	}
+	_, err = probe.Write(make([]byte, 8<<10))
+	return cmp.Or(err, probe.Sync(), probe.Close(), os.Remove(probe.Name()))
 }
 
 // WriteFindings prints one line for each finding.

@@ -258,6 +258,9 @@ func (c *Client) unanswered(ctx context.Context, err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("no permission for %s: run as the user of the sidecar, or as root", c.socket)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOTSOCK):
+		if pid, dir := holderOf(c.stateDir); pid != 0 {
+			return fmt.Errorf("%w on %s, but process %d holds --state-dir %s: it starts, or ends, or makes a socket anew that was removed: ask again in a few seconds, or give its --control-socket", ErrNoSidecar, c.socket, pid, dir)
+		}
 		return withGuard(c.stateDir, fmt.Errorf("%w on %s: is 'holdfast run' running here? give --control-socket or --state-dir", ErrNoSidecar, c.socket), ": start 'holdfast run' again")
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return withGuard(c.stateDir, fmt.Errorf("%w on %s any more: it ended while it was asked, see its log", ErrNoSidecar, c.socket), "")

@@ -276,6 +276,7 @@ var explanations = map[string]explanation{
 	"topics/load-timeout":  {text("Some topics did not load for --load-timeout, and the others need not wait any longer."), text("See the errors in 'holdfast topics'."), text("holdfast topics --state missing")},
 	"agent/unstoppable": {text("This broker must be stopped when its registration goes, nothing here could stop it in time, and --i-know lets it run all the same."),
 		text("A way to stop its process that the guard can use too: --broker-pid-file, --broker-process, --stop-command or '-- CMD'."), text("Mend what the detail says, and leave out --i-know.")},
+	"agent/state_saved":   {text("The state directory can be written again, and holds all that happened meanwhile."), text("Nothing to avoid."), nil},
 	"agent/state_unsaved": {text("The state directory could not be written. Nothing changes now; a restarted sidecar would know less."), text("Free space on the state directory's disk."), text("Free space, or make the directory writable.")},
 }
 

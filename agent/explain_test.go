@@ -79,6 +79,7 @@ func TestEveryReasonIsExplained(t *testing.T) {
 		add(Event{Kind: "topics", To: "reconciled", Reason: by})
 	}
 	add(Event{Kind: "agent", To: "state_unsaved"})
+	add(Event{Kind: "agent", To: "state_saved"})
 	add(Event{Kind: "agent", To: "resumed", Reason: "suspension"})
 	add(Event{Kind: "agent", To: "clock_jumped"})
 	for _, to := range childChanges {

@@ -155,8 +155,12 @@ func (j *journal) write(e Event) {
 		j.size = 0
 		j.open()
 	}
-	if j.file == nil {
-		return
+	if !sameFile(j.file, j.path) { // it was removed, or could not be opened
+		j.file.Close()
+		j.size = 0
+		if j.open(); j.file == nil {
+			return
+		}
 	}
 	if j.torn {
 		raw = append([]byte{'\n'}, raw...)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -100,41 +99,57 @@ func (r lastRenewal) lost(now Clocks) time.Duration {
 
 // renewalNotes writes the last confirmed renewal where the next sidecar finds it.
 type renewalNotes struct {
-	file io.WriterAt
+	put  func(note []byte) error
 	boot string
 	next chan lastRenewal // the newest that is not written yet
 	log  *slog.Logger
 }
 
-// openRenewals reads the note of an earlier sidecar, and makes the file ready for ours. err
-// says that we cannot write it; doubt, that there is no note of this boot.
-func openRenewals(dir, boot string, now Clocks, log *slog.Logger) (n *renewalNotes, last lastRenewal, was confirmation, doubt, err error) {
-	path := filepath.Join(dir, renewalFile)
-	raw, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		doubt, err = errors.New("no note"), nil
-	} else if err == nil {
+// openRenewals reads the note of an earlier sidecar, and makes the file ready for ours. doubt
+// says that there is no note of this boot.
+func openRenewals(dir, boot string, now Clocks, log *slog.Logger) (n *renewalNotes, last lastRenewal, was confirmation, doubt error) {
+	file := &noteFile{path: filepath.Join(dir, renewalFile)}
+	n = &renewalNotes{put: file.put, boot: boot, next: make(chan lastRenewal, 1), log: log}
+	raw, err := os.ReadFile(file.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		doubt = errors.New("no note")
+	case err != nil:
+		doubt = err
+	default:
 		last, was, doubt = decodeRenewal(raw, boot, now)
-	}
-	if err != nil {
-		return nil, last, was, doubt, err
-	}
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, last, was, doubt, err
 	}
 	if doubt != nil || len(raw) != renewalSize { // what is no note of ours has no room either
 		ready := []byte(strings.Repeat(" ", renewalSize-1) + "\n")
 		if doubt == nil {
 			ready = last.encode(boot)
 		}
-		_, err = file.WriteAt(ready, 0)
-		err = errors.Join(err, file.Truncate(int64(renewalSize)))
+		_ = file.put(ready) // the first note says what fails
 	}
-	if err != nil {
-		return nil, last, was, doubt, errors.Join(err, file.Close())
+	return n, last, was, doubt
+}
+
+// noteFile is where the notes are. Whoever removes the file or its directory has them in a
+// new one.
+type noteFile struct {
+	path string
+	file *os.File // nil: it could not be opened yet
+}
+
+func (f *noteFile) put(note []byte) error {
+	if !sameFile(f.file, f.path) {
+		file, err := os.OpenFile(f.path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return err
+		}
+		f.file.Close()
+		f.file = file
 	}
-	return &renewalNotes{file: file, boot: boot, next: make(chan lastRenewal, 1), log: log}, last, was, doubt, nil
+	_, err := f.file.WriteAt(note, 0)
+	if info, statErr := f.file.Stat(); err == nil && statErr == nil && info.Size() > int64(renewalSize) {
+		err = f.file.Truncate(int64(renewalSize))
+	}
+	return err
 }
 
 // note hands a renewal to the writer, and never waits: what was not written yet is
@@ -150,16 +165,13 @@ func (n *renewalNotes) note(r lastRenewal) {
 // run writes what is noted until ctx ends. A disk that hangs holds it up and nobody else,
 // so nobody may wait for its end.
 func (n *renewalNotes) run(ctx context.Context) {
-	if c, ok := n.file.(io.Closer); ok {
-		defer c.Close()
-	}
 	failed := false
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case r := <-n.next:
-			_, err := n.file.WriteAt(r.encode(n.boot), 0)
+			err := n.put(r.encode(n.boot))
 			if err != nil && !failed {
 				n.log.Error("last renewal not noted: after a restart of this sidecar the broker would be fenced too early, should etcd be silent", "err", err)
 			}
@@ -178,19 +190,16 @@ func (a *agent) hostBoot() string {
 }
 
 // recallRenewal takes up until when the broker may serve by the word of an earlier sidecar.
-func (a *agent) recallRenewal() error {
+func (a *agent) recallRenewal() {
 	if a.shadow != nil || a.cfg.Unleased() { // neither holds a lease that anybody else knows
-		return nil
+		return
 	}
 	now := Clocks{Boot: a.begun}
 	if a.world.Clocks != nil {
 		now = a.world.Clocks()
 		a.clocks.Store(&now)
 	}
-	notes, last, was, doubt, err := openRenewals(a.cfg.StateDir, a.hostBoot(), now, a.log)
-	if err != nil {
-		return fmt.Errorf("--state-dir %s: %s: %s: free space or make it writable", a.cfg.StateDir, renewalFile, reason(err))
-	}
+	notes, last, was, doubt := openRenewals(a.cfg.StateDir, a.hostBoot(), now, a.log)
 	a.renewals = notes
 	if a.memory.Epoch != 0 { // else it is of another store's, or nobody knows whose
 		a.recalled = was
@@ -202,7 +211,6 @@ func (a *agent) recallRenewal() error {
 	} else if a.memory.Epoch != 0 && !a.memory.Released {
 		a.log.Warn("the last renewal of the sidecar before this one is not known: the broker is fenced as soon as etcd fails to answer", "why", doubt)
 	}
-	return nil
 }
 
 // recall takes the last renewal of the sidecar before this one for the former one's. What the

@@ -26,11 +26,7 @@ const noon = lease.Instant(12 * time.Hour)
 // read is what the next sidecar on this boot of the host finds in dir.
 func read(t *testing.T, dir, boot string) (lastRenewal, error) {
 	t.Helper()
-	n, last, _, doubt, err := openRenewals(dir, boot, Clocks{Boot: noon}, discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.file.(*os.File).Close()
+	_, last, _, doubt := openRenewals(dir, boot, Clocks{Boot: noon}, discard)
 	return last, doubt
 }
 
@@ -149,18 +145,18 @@ type hangingDisk struct {
 	released chan struct{}
 }
 
-func (d *hangingDisk) WriteAt(p []byte, _ int64) (int, error) {
+func (d *hangingDisk) put(p []byte) error {
 	<-d.released
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.written = append(d.written, string(p))
-	return len(p), nil
+	return nil
 }
 
 func TestADiskThatHangsHoldsNobodyUpAndGetsTheNewestNote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := &hangingDisk{released: make(chan struct{})}
-		n := &renewalNotes{file: disk, boot: "b", next: make(chan lastRenewal, 1), log: discard}
+		n := &renewalNotes{put: disk.put, boot: "b", next: make(chan lastRenewal, 1), log: discard}
 		go n.run(t.Context())
 		begun := time.Now()
 		for i := range 1000 {
@@ -185,19 +181,15 @@ func TestAFullDiskTakesTheNextNoteAllTheSame(t *testing.T) {
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
 		t.Skipf("needs a file system of its own to fill: %v", err)
 	}
-	defer syscall.Unmount(dir, 0)
-	n, _, _, _, err := openRenewals(dir, "boot-1", Clocks{Boot: noon}, discard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	defer syscall.Unmount(dir, syscall.MNT_DETACH)
+	n, _, _, _ := openRenewals(dir, "boot-1", Clocks{Boot: noon}, discard)
 	if err := os.WriteFile(filepath.Join(dir, "ballast"), make([]byte, 1<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatalf("the disk is not full: %v", err)
 	}
 	want := lastRenewal{LeaseID: 7, SentAt: noon - 5, TTL: 30 * time.Second}
-	if _, err := n.file.WriteAt(want.encode("boot-1"), 0); err != nil {
+	if err := n.put(want.encode("boot-1")); err != nil {
 		t.Error(err)
 	}
-	n.file.(*os.File).Close()
 	if got, doubt := read(t, dir, "boot-1"); got != want || doubt != nil {
 		t.Errorf("%+v, %v", got, doubt)
 	}
@@ -208,7 +200,7 @@ func TestEachConfirmedRenewalIsNotedAndSoIsALoss(t *testing.T) {
 		disk := &hangingDisk{released: make(chan struct{})}
 		close(disk.released)
 		l.inLoop(func() {
-			l.renewals = &renewalNotes{file: disk, boot: "b", next: make(chan lastRenewal, 1), log: discard}
+			l.renewals = &renewalNotes{put: disk.put, boot: "b", next: make(chan lastRenewal, 1), log: discard}
 		})
 		go l.renewals.run(l.life0)
 		l.until(l.age() + time.Minute)
@@ -232,7 +224,7 @@ func TestARenewalThatWasSentBeforeAPauseIsNotNotedAfterIt(t *testing.T) {
 		disk := &hangingDisk{released: make(chan struct{})}
 		close(disk.released)
 		l.inLoop(func() {
-			l.renewals = &renewalNotes{file: disk, boot: "b", next: make(chan lastRenewal, 1), log: discard}
+			l.renewals = &renewalNotes{put: disk.put, boot: "b", next: make(chan lastRenewal, 1), log: discard}
 		})
 		go l.renewals.run(l.life0)
 		noted := func() lastRenewal {

@@ -35,13 +35,14 @@ var (
 	descConflict   = desc("identity_conflict", "1 while another sidecar holds the registration of this broker id: clients are kept away here. Stop one of the two.")
 	descTogether   = desc("ill_together", "1 while the broker is ill (its process lives, its calls fail) and keeps its registration, because no other broker is known to be well: nothing is stopped. Look at what the brokers depend on; 'holdfast explain' says how the others are.")
 	descRestart    = desc("broker_restart_required", "1 while the broker may serve without its registration and nothing here could stop it; /broker/live fails. Restart it, or stop it by hand.")
+	descUnsaved    = desc("state_unsaved", "1 while the state directory cannot be written: all goes on, and a sidecar that is started again would know less. Free space there, or make it writable.")
 	descLoop       = desc("agent_loop_last_run_timestamp_seconds", "When the agent's loop last ran. More than 10 s ago: the sidecar hangs, restart it.")
 )
 
 // Describe implements prometheus.Collector.
 func (g stateGauges) Describe(c chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descReady, descCause, descMode, descAttachment, descDetached, descPresent, descEpoch, descZombie, descPaused,
-		descStartup, descDrained, descDraining, descMismatch, descConflict, descTogether, descRestart, descLoop} {
+		descStartup, descDrained, descDraining, descMismatch, descConflict, descTogether, descRestart, descUnsaved, descLoop} {
 		c <- d
 	}
 }
@@ -86,6 +87,7 @@ func (g stateGauges) Collect(c chan<- prometheus.Metric) {
 	gauge(descConflict, s.conflict != "")
 	gauge(descTogether, s.held != "")
 	gauge(descRestart, s.restart != "")
+	gauge(descUnsaved, a.unsavedWhy() != "")
 	c <- prometheus.MustNewConstMetric(descEpoch, prometheus.GaugeValue, float64(v.Grant.Epoch))
 	c <- prometheus.MustNewConstMetric(descLoop, prometheus.GaugeValue, float64(a.freshness.Last().UnixMilli())/1000)
 }

@@ -125,7 +125,7 @@ func TestAPauseIsOnDiskBeforeItIsConfirmed(t *testing.T) {
 			defer l.fileMu.Unlock()
 			l.dir.path = path
 		}
-		disk(kept + "/gone")
+		disk("/proc/holdfast")
 		if code, _, raw := l.ask("/v1/pause", PauseRequest{"ops", "disk swap", 60}); code != http.StatusServiceUnavailable || !strings.Contains(raw, "would not know of it") {
 			t.Errorf("on a disk that takes nothing: %d %s", code, raw)
 		}

@@ -61,32 +61,28 @@ func (a *agent) saveNow() error {
 	if m.Format == 0 {
 		return nil
 	}
+	if err := a.dir.take(); err != nil {
+		return err
+	}
 	if err := a.saveLocal(); err != nil { // first: what we remember of it must be in it
 		return err
 	}
 	return a.dir.save(m)
 }
 
-// saver writes the memory whenever it changed, the last time at the very end.
+// lookEvery is the pause between two looks whether the state directory is still the one that
+// was opened.
+const lookEvery = 2 * time.Second
+
+// saver writes the memory whenever it changed, the last time at the very end, and anew where
+// somebody has removed or replaced the directory.
 func (a *agent) saver() {
-	failed := false
-	again := time.NewTimer(saveAgain)
-	again.Stop()
-	defer again.Stop()
+	looks := time.NewTicker(lookEvery)
+	defer looks.Stop()
+	tried := time.Now()
 	save := func() {
-		err := a.saveNow()
-		if err != nil {
-			again.Reset(saveAgain)
-		}
-		if (err != nil) != failed {
-			failed = err != nil
-			if failed {
-				a.log.Error("state not saved: a restart of this sidecar would know less", "err", err)
-				a.event(Event{Kind: "agent", To: "state_unsaved", Detail: err.Error()})
-			} else {
-				a.log.Info("state saved again")
-			}
-		}
+		tried = time.Now()
+		a.noteSaved(a.saveNow())
 	}
 	for {
 		select {
@@ -95,8 +91,32 @@ func (a *agent) saver() {
 			return
 		case <-a.saving:
 			save()
-		case <-again.C:
-			save()
+		case <-looks.C:
+			if a.unsavedWhy() != "" && time.Since(tried) >= saveAgain || a.unsavedWhy() == "" && !a.dir.stands() {
+				save()
+			}
 		}
 	}
+}
+
+// noteSaved says what became of a save, on change.
+func (a *agent) noteSaved(err error) {
+	why := ""
+	if err != nil {
+		why = err.Error()
+	}
+	switch was, _ := a.saveFails.Swap(why).(string); {
+	case why != "" && was == "":
+		a.log.Error("state not saved: a restart of this sidecar would know less", "err", err)
+		a.event(Event{Kind: "agent", To: "state_unsaved", Detail: why})
+	case why == "" && was != "":
+		a.log.Info("state saved again")
+		a.event(Event{Kind: "agent", From: "state_unsaved", To: "state_saved"})
+	}
+}
+
+// unsavedWhy is why the state is not saved; empty: it is. It is safe for concurrent use.
+func (a *agent) unsavedWhy() string {
+	why, _ := a.saveFails.Load().(string)
+	return why
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,11 +39,11 @@ type socketServer struct {
 }
 
 func openListener(l Listener) (Server, error) {
-	open := listen
+	open := func() (net.Listener, error) { return listen(l.Setting, l.Network, l.Addr) }
 	if l.Network == "unix" {
-		open = listenControl
+		open = func() (net.Listener, error) { return listenControl(l) }
 	}
-	socket, err := open(l.Setting, l.Network, l.Addr)
+	socket, err := open()
 	if err != nil {
 		return nil, err
 	}
@@ -98,24 +99,131 @@ func listen(setting, network, addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// listenControl takes the socket over from a sidecar that died. One that lives
-// answers, and keeps it.
-func listenControl(setting, network, path string) (net.Listener, error) {
-	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
-		if c, err := net.DialTimeout(network, path, time.Second); err == nil {
-			c.Close()
-			return nil, &ExitError{ExitUsage, fmt.Errorf("%s %s: another process answers on it: give each sidecar its own", setting, path)}
-		}
-		os.Remove(path)
+// controlListener is the control socket. Whoever removes its file, or the directory that it
+// is in, finds it again within seconds.
+type controlListener struct {
+	l      Listener
+	ending chan struct{}
+
+	mu      sync.Mutex
+	current *net.UnixListener // nil: it cannot be opened yet
+	file    os.FileInfo       // of that one
+	failing bool              // said
+}
+
+func listenControl(l Listener) (net.Listener, error) {
+	c := &controlListener{l: l, ending: make(chan struct{})}
+	err := c.bind()
+	if l.Later && unwritable(err) {
+		c.fails(err)
+		err = nil
 	}
-	l, err := listen(setting, network, path)
 	if err != nil {
 		return nil, err
 	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(&ExitError{ExitUsage, fmt.Errorf("%s %s: %s", setting, path, reason(err))}, l.Close())
+	return c, nil
+}
+
+// bind takes the socket over from a sidecar that died. One that lives answers, and keeps it.
+func (c *controlListener) bind() error {
+	setting, path := c.l.Setting, c.l.Addr
+	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
+		if other, err := net.DialTimeout("unix", path, time.Second); err == nil {
+			other.Close()
+			return &ExitError{ExitUsage, fmt.Errorf("%s %s: another process answers on it: give each sidecar its own", setting, path)}
+		}
+		if err := os.Remove(path); err != nil {
+			return &ExitError{ExitUsage, fmt.Errorf("%s %s: %w", setting, path, err)}
+		}
 	}
-	return l, nil
+	l, err := listen(setting, "unix", path)
+	if err != nil {
+		return err
+	}
+	next := l.(*net.UnixListener)
+	next.SetUnlinkOnClose(false) // the name may be another's by then
+	err = os.Chmod(path, 0o600)
+	info, statErr := os.Lstat(path)
+	if err = cmp.Or(err, statErr); err != nil {
+		return errors.Join(&ExitError{ExitUsage, fmt.Errorf("%s %s: %s", setting, path, reason(err))}, next.Close())
+	}
+	if c.current != nil {
+		c.current.Close()
+	}
+	c.current, c.file = next, info
+	return nil
+}
+
+func (c *controlListener) fails(err error) {
+	if !c.failing {
+		c.l.Log.Error("control socket not opened: verbs and gates get no answer before it is", "err", err)
+	}
+	c.failing = true
+}
+
+// look returns the socket whose file stands there; nil: there is none yet.
+func (c *controlListener) look() (*net.UnixListener, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-c.ending:
+		return nil, net.ErrClosed
+	default:
+	}
+	if info, err := os.Lstat(c.l.Addr); c.current == nil || err != nil || !os.SameFile(info, c.file) {
+		if err := c.bind(); err != nil {
+			c.fails(err)
+			return c.current, nil
+		}
+		c.failing = false
+		c.l.Log.Info("control socket opened anew", "path", c.l.Addr)
+	}
+	return c.current, nil
+}
+
+// Accept implements net.Listener.
+func (c *controlListener) Accept() (net.Conn, error) {
+	for {
+		socket, err := c.look()
+		switch {
+		case err != nil:
+			return nil, err
+		case socket == nil:
+			select {
+			case <-c.ending:
+			case <-time.After(lookEvery):
+			}
+			continue
+		}
+		_ = socket.SetDeadline(time.Now().Add(lookEvery))
+		conn, err := socket.Accept()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			continue
+		}
+		return conn, err
+	}
+}
+
+// Addr implements net.Listener.
+func (c *controlListener) Addr() net.Addr { return &net.UnixAddr{Name: c.l.Addr, Net: "unix"} }
+
+// Close implements net.Listener.
+func (c *controlListener) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-c.ending:
+		return net.ErrClosed
+	default:
+		close(c.ending)
+	}
+	if c.current == nil {
+		return nil
+	}
+	if info, err := os.Lstat(c.l.Addr); err == nil && os.SameFile(info, c.file) {
+		os.Remove(c.l.Addr)
+	}
+	return c.current.Close()
 }
 
 // limitedListener closes, when one more than maxConnections comes, the connection on which

@@ -26,10 +26,8 @@ var ErrNoSidecar = errors.New("no sidecar answers")
 // empty only if there are no files, which is no error here: the caller knows what to say.
 // It refuses the journal of a sidecar that runs, and has its socket elsewhere.
 func LeftJournal(stateDir string) ([]Event, error) {
-	for _, dir := range stateDirs(stateDir) {
-		if pid := lockHolder(dir); pid != 0 {
-			return nil, fmt.Errorf("process %d holds --state-dir %s and does not listen on this socket: give its --control-socket, or wait until it has started", pid, dir)
-		}
+	if pid, dir := holderOf(stateDir); pid != 0 {
+		return nil, fmt.Errorf("process %d holds --state-dir %s and does not listen on this socket: give its --control-socket, or wait until it has started", pid, dir)
 	}
 	for _, dir := range stateDirs(stateDir) {
 		j := &journal{path: filepath.Join(dir, journalFile), log: slog.New(slog.DiscardHandler), next: 1}
@@ -56,7 +54,7 @@ func LeftJournal(stateDir string) ([]Event, error) {
 // do first.
 func withGuard(stateDir string, err error, next string) error {
 	left, ok := guard.StandingOf(stateDir)
-	if !ok {
+	if pid, _ := holderOf(stateDir); !ok || pid != 0 { // who lives has a use for it
 		return err
 	}
 	return fmt.Errorf("%w\n%s%s; %s", err, left, next, left.Hint())
@@ -93,6 +91,16 @@ func lockHolder(dir string) int {
 		}
 	}
 	return 0
+}
+
+// holderOf is the sidecar that has locked one of those directories; 0: none that is seen.
+func holderOf(stateDir string) (pid int, dir string) {
+	for _, dir := range stateDirs(stateDir) {
+		if pid := lockHolder(dir); pid != 0 {
+			return pid, dir
+		}
+	}
+	return 0, ""
 }
 
 // Held reports whether a sidecar holds a state directory, be it that it starts, runs or ends.

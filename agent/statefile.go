@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
@@ -78,48 +79,128 @@ const lockFile = "lock"
 // stateDir is the sidecar's own directory, locked against a second sidecar.
 type stateDir struct {
 	path string
-	lock *os.File
+	// dir and lock are both locked: the file tells others who we are, and may be removed.
+	// lock is nil where there is none and none can be made.
+	dir, lock *os.File
+	fresh     bool // no earlier life was found in it
+	// first is its place at the start, and here the present one.
+	first, here string
 }
 
-// openStateDir creates and locks the directory and proves that it can be written.
-// The messages name the setting, the value and the remedy.
+// openStateDir creates and locks the directory. One that cannot be written is opened all the
+// same, since what is in it can be read. The messages name the setting, the value and the remedy.
 func openStateDir(path string) (*stateDir, error) {
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, fmt.Errorf("--state-dir %s: %s: create it writable for this user, or set --state-dir", path, reason(err))
-	}
-	lock, err := os.OpenFile(filepath.Join(path, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("--state-dir %s: %s: make it writable for this user, or set --state-dir", path, reason(err))
-	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		defer lock.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			pid, _ := os.ReadFile(lock.Name())
-			return nil, fmt.Errorf("--state-dir %s: another holdfast uses it (pid %s): give each sidecar a directory of its own",
-				path, strings.TrimSpace(string(pid)))
-		}
-		return nil, fmt.Errorf("--state-dir %s: lock: %w", path, err)
-	}
-	d := &stateDir{path: path, lock: lock}
-	if err := errors.Join(lock.Truncate(0), writeAt(lock, fmt.Sprintf("%d\n", os.Getpid()))); err != nil {
+	d := &stateDir{path: path}
+	if err := d.take(); err != nil {
 		d.close()
-		return nil, fmt.Errorf("--state-dir %s: %s: free space or set --state-dir", path, reason(err))
+		return nil, err
 	}
 	return d, nil
 }
 
-func writeAt(f *os.File, s string) error {
-	_, err := f.WriteAt([]byte(s), 0)
-	return err
+// take locks what stands there and is not ours yet.
+func (d *stateDir) take() error {
+	if err := os.MkdirAll(d.path, 0o700); err != nil {
+		return fmt.Errorf("--state-dir %s: %s: create it writable for this user, or set --state-dir", d.path, reason(err))
+	}
+	if !sameFile(d.dir, d.path) {
+		dir, err := os.Open(d.path)
+		if err != nil {
+			return d.refused(err)
+		}
+		if errors.Is(flock(dir), unix.EWOULDBLOCK) { // some file systems lock no directory
+			dir.Close()
+			return d.taken()
+		}
+		d.dir.Close()
+		d.dir, d.here = dir, d.place()
+		d.first = cmp.Or(d.first, d.here)
+	}
+	path := filepath.Join(d.path, lockFile)
+	if sameFile(d.lock, path) {
+		return nil
+	}
+	lock, err := openWritable(path)
+	if _, statErr := os.Lstat(path); unwritable(err) && errors.Is(statErr, fs.ErrNotExist) {
+		return nil // the directory's lock does until it can be made
+	}
+	if err != nil {
+		return d.refused(err)
+	}
+	if err := flock(lock); err != nil {
+		lock.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return d.taken()
+		}
+		return fmt.Errorf("--state-dir %s: lock: %w", d.path, err)
+	}
+	_, _ = lock.WriteAt(fmt.Appendf(nil, "%-10d\n", os.Getpid()), 0) // in place: that needs no room
+	d.lock.Close()
+	d.lock = lock
+	return nil
 }
 
-func (d *stateDir) close() error { return d.lock.Close() }
+func flock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
+
+// openWritable opens or makes a file, and only to be read what cannot be written.
+func openWritable(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if unwritable(err) {
+		if readable, readErr := os.Open(path); readErr == nil {
+			return readable, nil
+		}
+	}
+	return f, err
+}
+
+// unwritable reports whether the file system takes nothing at present.
+func unwritable(err error) bool {
+	for _, no := range []error{unix.EROFS, unix.ENOSPC, unix.EDQUOT, unix.EIO, unix.EACCES, unix.EPERM} {
+		if errors.Is(err, no) {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *stateDir) refused(err error) error {
+	return fmt.Errorf("--state-dir %s: %s: make it writable for this user, or set --state-dir", d.path, reason(err))
+}
+
+func (d *stateDir) taken() error {
+	pid, _ := os.ReadFile(filepath.Join(d.path, lockFile))
+	return fmt.Errorf("--state-dir %s: another holdfast uses it (pid %s): give each sidecar a directory of its own",
+		d.path, strings.TrimSpace(string(pid)))
+}
+
+// stands reports whether the directory, its lock and the state in it are still there.
+func (d *stateDir) stands() bool {
+	_, err := os.Stat(d.file())
+	return err == nil && sameFile(d.dir, d.path) && sameFile(d.lock, filepath.Join(d.path, lockFile))
+}
+
+// sameFile reports whether an open file is the one of that name.
+func sameFile(f *os.File, path string) bool {
+	if f == nil {
+		return false
+	}
+	ours, err := f.Stat()
+	there, statErr := os.Stat(path)
+	return err == nil && statErr == nil && os.SameFile(ours, there)
+}
+
+func (d *stateDir) close() {
+	d.dir.Close()
+	d.lock.Close()
+}
 
 func (d *stateDir) file() string { return filepath.Join(d.path, "state.json") }
 
 // load reads the memory. A file that cannot be understood is put aside under another name.
 func (d *stateDir) load() (memory, error) {
 	m, corrupt, err := readMemory(d.path)
+	_, statErr := os.Stat(d.file())
+	d.fresh = corrupt || statErr != nil
 	if err != nil || !corrupt {
 		return m, err
 	}
@@ -160,6 +241,9 @@ func readMemory(dir string) (m memory, corrupt bool, err error) {
 // save replaces the file atomically; after it returned nil the new content
 // survives a power cut.
 func (d *stateDir) save(m memory) error {
+	if m.Place == d.first {
+		m.Place = d.here // somebody has replaced the directory under us, and nobody has copied it
+	}
 	raw, err := json.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("encode state: %w", err)

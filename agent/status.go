@@ -27,6 +27,8 @@ type Status struct {
 	// StoppedBy says that the fence or the guard stopped the broker, while it has not come
 	// up since; null: neither did.
 	StoppedBy *StopStatus `json:"stopped_by,omitempty"`
+	// State says whether the next sidecar will know what this one does.
+	State StateStatus `json:"state"`
 	// Config says how the last reload of the settings went.
 	Config ConfigStatus `json:"config"`
 	// Summary is the state in one sentence, with the next step if one is needed.
@@ -41,6 +43,12 @@ type Status struct {
 	Version string    `json:"version"`
 	Since   time.Time `json:"since"` // start of this sidecar process
 	At      time.Time `json:"at"`    // when this view was taken
+}
+
+// StateStatus is about the state directory.
+type StateStatus struct {
+	Saved bool   `json:"saved"`
+	Error string `json:"error,omitempty"` // why it is not
 }
 
 // ConfigStatus says how old the settings in force are.

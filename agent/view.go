@@ -35,6 +35,7 @@ func (a *agent) status() Status {
 		Guard:   a.guardStatus(s, h.At(time.Now()) == probes.Down),
 		Fleet:   a.fleetStatus(),
 		Config:  a.configStatus(),
+		State:   StateStatus{Saved: a.unsavedWhy() == "", Error: a.unsavedWhy()},
 		Version: a.version, Since: a.started.UTC(), At: time.Now().UTC(),
 	}
 	if v.Validity.Known() && a.local == nil {
@@ -63,7 +64,7 @@ func (a *agent) status() Status {
 		leaves:   s.leaving != "",
 		asked:    s.mode.By != recovery.ByHoldfast || s.mode.Reason == recovery.ReasonJoin,
 		mustStop: s.restart != "" || s.conflict != "",
-		risk:     a.staleView().Stale || p.GuardTripped || s.foreign != "" || a.risk != "" || s.unguarded})
+		risk:     a.staleView().Stale || p.GuardTripped || s.foreign != "" || a.risk != "" || s.unguarded || !st.State.Saved})
 	return st
 }
 

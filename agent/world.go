@@ -110,7 +110,9 @@ type Listener struct {
 	Base          context.Context // of every request
 	// WebConfig is a file of exporter-toolkit with TLS and users; empty: neither.
 	WebConfig string
-	Log       *slog.Logger
+	// Later: a socket whose directory cannot be written is opened once it can.
+	Later bool
+	Log   *slog.Logger
 }
 
 // Server is a listener that is open. Serve returns nil after Close.

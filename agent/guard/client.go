@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"math"
 	"os"
@@ -156,6 +157,11 @@ func Left(dir string) (*Client, error) {
 // that was only just started may not have said yet who it is.
 func (c *Client) claim() error {
 	if err := c.openLock(); err != nil {
+		if _, statErr := os.Lstat(filepath.Join(c.set.Dir, lockFile)); !errors.Is(statErr, fs.ErrNotExist) {
+			return err
+		}
+		c.fail(err) // no guard can stand there; Run tries again
+		c.page, c.file, err = newPage()
 		return err
 	}
 	for deadline := time.Now().Add(claim); ; time.Sleep(supervise / 10) {
@@ -191,7 +197,10 @@ func (c *Client) openLock() error {
 	path := filepath.Join(c.set.Dir, lockFile)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return fmt.Errorf("open the guard's lock: %w", err)
+		var readErr error
+		if f, readErr = os.Open(path); readErr != nil { // that of a guard which stands is enough to take it over
+			return fmt.Errorf("open the guard's lock: %w", err)
+		}
 	}
 	c.lock, c.locked = f, false
 	return nil

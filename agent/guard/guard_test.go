@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -325,7 +326,7 @@ func TestAGuardEndsByGoodbyeAndNotBySIGTERM(t *testing.T) {
 	}
 	c.Goodbye()
 	s.await("the end of the guard", func() bool { return s.guard() == 0 })
-	if raw, err := os.ReadFile(filepath.Join(s.dir, lockFile)); err != nil || len(raw) > 0 {
+	if raw, err := os.ReadFile(filepath.Join(s.dir, lockFile)); err != nil || len(bytes.TrimSpace(raw)) > 0 {
 		t.Errorf("it left %q in its lock: %v", raw, err)
 	}
 	time.Sleep(2 * supervise)

@@ -53,17 +53,22 @@ func (h *hand) holds() bool {
 }
 
 // signal wakes the guard.
-func (h *hand) signal() {
+func (h *hand) signal() { h.send(wakeSignal) }
+
+// kill ends the guard.
+func (h *hand) kill() { h.send(unix.SIGKILL) }
+
+func (h *hand) send(signal unix.Signal) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.pidfd == nil {
 		if h.pid != 0 && hasPage(h.pid, pageFD) == nil {
-			_ = unix.Kill(h.pid, wakeSignal)
+			_ = unix.Kill(h.pid, signal)
 		}
 		return
 	}
 	if conn, err := h.pidfd.SyscallConn(); err == nil {
-		_ = conn.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), wakeSignal, nil, 0) }) // if it has ended, nobody need wake
+		_ = conn.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), signal, nil, 0) }) // if it has ended, nobody need wake
 	}
 }
 

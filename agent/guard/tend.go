@@ -64,6 +64,7 @@ func (c *Client) look() {
 	if c.lock == nil {
 		err = c.openLock()
 	}
+	c.relock()
 	free := false
 	if err == nil {
 		free, err = c.tryLock()
@@ -106,6 +107,25 @@ func (c *Client) look() {
 	case c.target.Pid == 0 && c.page.stopAt.Load() != 0:
 		c.fail(errors.New(c.set.NotSeen))
 	}
+}
+
+// relock replaces a lock whose file was removed, and with it the guard that has it: the next
+// sidecar would not find that one, and it would stop the broker beside it.
+func (c *Client) relock() {
+	old, had := c.lock, c.locked
+	if old == nil || !lostLock(c.set.Dir)(int(old.Fd())) {
+		return
+	}
+	if c.openLock() != nil {
+		return // the directory is not back yet
+	}
+	if free, err := c.tryLock(); !free || err != nil {
+		c.lock.Close()
+		c.lock, c.locked = old, had
+		return
+	}
+	old.Close()
+	c.hand.kill()
 }
 
 // seek looks for the broker's process, and reports whether there is something to guard:

@@ -69,7 +69,8 @@ func Main(args []string, stderr io.Writer) error {
 		return fmt.Errorf("guard: %w", err)
 	}
 	defer w.quarry.close()
-	w.lost = lostLock(*dir)
+	lost := lostLock(*dir)
+	w.lost = func() bool { return lost(lockFD) }
 	if err := w.openWaits(); err != nil {
 		return fmt.Errorf("guard: %w", err)
 	}
@@ -77,7 +78,7 @@ func Main(args []string, stderr io.Writer) error {
 	p.standing.Store(true)
 	for w.turn() {
 	}
-	_ = unix.Ftruncate(lockFD, 0) // nobody may take the pid for that of a guard
+	_, _ = unix.Pwrite(lockFD, fmt.Appendf(nil, "%-10s\n", ""), 0) // nobody may take the pid for that of a guard; the room for the next one's is kept
 	return nil
 }
 
@@ -187,12 +188,12 @@ func (w *watcher) turn() bool {
 	return true
 }
 
-// lostLock reports whether the lock that we have is not the one of the state directory:
-// who removed that directory has removed the sidecar, and a later one would never find us.
-func lostLock(dir string) func() bool {
-	return func() bool {
+// lostLock reports whether a lock is not the one of the state directory: who removed that
+// directory has removed the sidecar, and a later one would never find us.
+func lostLock(dir string) func(fd int) bool {
+	return func(fd int) bool {
 		var ours, there unix.Stat_t
-		if unix.Fstat(lockFD, &ours) != nil {
+		if unix.Fstat(fd, &ours) != nil {
 			return false
 		}
 		err := unix.Stat(filepath.Join(dir, lockFile), &there)

@@ -67,9 +67,7 @@ func (c *Child) adopt() (bool, error) {
 	if r.BootID, err = BootID(); err != nil {
 		return false, err
 	}
-	if err := r.save(c.settings.Record); err != nil {
-		return false, err
-	}
+	_ = r.save(c.settings.Record) // the one before names the same process
 	c.publish(ChildView{Target: t, StartedAt: seen.StartedAt, Adopted: true})
 	c.settings.Log.Info("broker of an earlier sidecar still runs: adopted", "pid", t.Pid)
 	c.settings.Tell(Change{To: "adopted", Detail: fmt.Sprintf("process %d, %s", t.Pid, since(seen))})
@@ -98,9 +96,7 @@ func (c *Child) start() error {
 		return err
 	}
 	r := record{BootID: boot, Mark: newMark(), Command: filepath.Base(argv[0])}
-	if err := r.save(c.settings.Record); err != nil {
-		return err
-	}
+	unsaved := r.save(c.settings.Record) // a broker that runs is worth more than a record of it
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(Environment(), markVar+"="+r.Mark)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -130,7 +126,10 @@ func (c *Child) start() error {
 		return fmt.Errorf("start the broker %s: %w", argv[0], err)
 	}
 	r.Target = v.Target
-	if err := r.save(c.settings.Record); err != nil {
+	switch err := r.save(c.settings.Record); {
+	case err != nil && unsaved != nil:
+		c.settings.Log.Error("child not recorded: a later sidecar would take it for a stranger", "err", err)
+	case err != nil:
 		c.settings.Log.Warn("child not recorded: a later sidecar finds it by its environment", "err", err)
 	}
 	c.publish(v)

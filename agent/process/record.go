@@ -28,18 +28,30 @@ type record struct {
 	Target         // zero: about to be started
 }
 
-// save replaces the file in one step. A record is worth nothing after a reboot, so
-// it need not survive a power cut.
+// save replaces the file in one step or, where there is no room for two, in place. A record is
+// worth nothing after a reboot, so it need not survive a power cut.
 func (r record) save(path string) error {
 	raw, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("encode the child's record: %w", err)
 	}
 	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, append(raw, '\n'), 0o600); err != nil {
+	if err = os.WriteFile(tmp, append(raw, '\n'), 0o600); err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err == nil {
+		return nil
+	}
+	os.Remove(tmp)
+	f, openErr := os.OpenFile(path, os.O_WRONLY, 0)
+	if openErr != nil {
 		return fmt.Errorf("write the child's record: %w", err)
 	}
-	if err := os.Rename(tmp, path); err != nil {
+	defer f.Close()
+	if old, statErr := f.Stat(); statErr == nil { // white space may follow
+		raw = append(raw, bytes.Repeat([]byte{' '}, max(0, int(old.Size())-len(raw)))...)
+	}
+	if _, err := f.WriteAt(raw, 0); err != nil {
 		return fmt.Errorf("write the child's record: %w", err)
 	}
 	return nil

@@ -318,3 +318,150 @@ func TestAFullDiskAtTheStartIsRefused(t *testing.T) {
 		t.Errorf("something was written to etcd: %v", s.history.Changes())
 	}
 }
+
+// A sidecar that is started again on a disk that takes nothing has all that it needs to read.
+func TestARestartOnADiskThatTakesNothingGoesOnWithTheSameLease(t *testing.T) {
+	t.Parallel()
+	s := newSharedStand(t)
+	const readOnly = unix.MS_REMOUNT | unix.MS_RDONLY
+	for _, tt := range []struct {
+		name         string
+		flags        []string
+		shut, reopen func(dir string) error
+	}{
+		{"full", []string{"--broker-pid-file"},
+			func(dir string) error { return fill(filepath.Join(dir, "ballast")) },
+			func(dir string) error { return os.Remove(filepath.Join(dir, "ballast")) }},
+		{"no inodes", []string{"--broker-pid-file"},
+			func(dir string) error {
+				err := unix.Mount("", dir, "", unix.MS_REMOUNT, "nr_inodes=32")
+				for i := 0; err == nil; i++ {
+					err = os.WriteFile(filepath.Join(dir, fmt.Sprint("ballast-", i)), nil, 0o600)
+				}
+				if errors.Is(err, unix.ENOSPC) {
+					err = nil
+				}
+				return err
+			},
+			func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT, "nr_inodes=64") }},
+		{"read-only", nil, // a guard's lock would keep it writable
+			func(dir string) error { return unix.Mount("", dir, "", readOnly, "") },
+			func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT, "") }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := *s
+			s.T = t
+			c := s.beside(s.broker("n-" + strings.ReplaceAll(tt.name, " ", "-")))
+			if len(tt.flags) > 0 {
+				c.SetFlags(tt.flags[0], c.nats.PIDFile)
+			}
+			smallDisk(t, c.StateDir)
+			t.Cleanup(func() {
+				if c.Running() {
+					c.Kill()
+				}
+			})
+			c.run()
+			s.ok(c.AwaitReady(s.ctx, bound))
+			before, broker := c.registration(), c.nats.PID()
+			s.ok(c.Kill())
+			s.ok(tt.shut(c.StateDir))
+			c.run()
+			s.ok(c.AwaitReady(s.ctx, bound))
+			c.awaitMetric("holdfast_state_unsaved", 1, bound)
+			confirmed := c.metric(`holdfast_lease_renewals_total{result="confirmed"}`)
+			c.awaitMetric(`holdfast_lease_renewals_total{result="confirmed"}`, confirmed+9, bound)
+			if after := c.registration(); after.OfAnyRun() != before.OfAnyRun() || c.nats.PID() != broker {
+				t.Errorf("registration went from %+v to %+v, broker from %d to %d", before, after, broker, c.nats.PID())
+			}
+			res := s.command(append([]string{"check"}, c.Args()[1:]...)...)
+			if !strings.Contains(res.Stderr, "--state-dir "+c.StateDir+": ") || res.Exit != 2 {
+				t.Errorf("check: exit code %d: %s", res.Exit, res.Stderr)
+			}
+
+			s.ok(tt.reopen(c.StateDir))
+			st := c.await("the state to be saved", func(st harness.Status) bool { return st.State.Saved })
+			if st.Epoch != before.CreateRevision || st.Mode != "active" {
+				t.Errorf("epoch %d, mode %s; want %d, active", st.Epoch, st.Mode, before.CreateRevision)
+			}
+			s.told(c, "agent", "state_unsaved")
+			s.told(c, "agent", "state_saved")
+			c.stayedLive()
+		})
+	}
+}
+
+// told awaits an event.
+func (s *stand) told(c *couple, kind, to string) {
+	s.Helper()
+	s.ok(harness.Await(s.ctx, bound, "the event "+kind+"/"+to, func(ctx context.Context) (bool, string) {
+		events, err := c.Events(ctx)
+		if err != nil {
+			return false, err.Error()
+		}
+		for _, e := range events {
+			if e.Kind == kind && e.To == to {
+				return true, ""
+			}
+		}
+		return false, fmt.Sprint(events)
+	}))
+}
+
+// What a running sidecar has opened may be removed or replaced under it.
+func TestWhatIsRemovedBesideASidecarComesBack(t *testing.T) {
+	t.Parallel()
+	s := newSharedStand(t)
+	c := s.beside(s.broker("n1"))
+	c.SetFlags("--broker-pid-file", c.nats.PIDFile)
+	c.run()
+	s.ok(c.AwaitReady(s.ctx, bound))
+	c.await("a guard", func(st harness.Status) bool { return st.Guard.State == "stands_by" })
+	before := c.registration()
+	back := func(paths ...string) {
+		t.Helper()
+		s.ok(harness.Await(s.ctx, bound, "the files to be back", func(ctx context.Context) (bool, string) {
+			for _, path := range paths {
+				if _, err := os.Stat(path); err != nil {
+					return false, err.Error()
+				}
+			}
+			_, err := c.Status(ctx)
+			return err == nil, fmt.Sprint(err)
+		}))
+	}
+	var all []string
+	for _, name := range []string{"lock", "guard.lock", "renewal", "state.json"} {
+		all = append(all, filepath.Join(c.StateDir, name))
+	}
+	for _, path := range append(all, c.ControlSocket) {
+		s.ok(os.Remove(path))
+		res, err := c.Verb(s.ctx, "status", "--state-dir", c.StateDir)
+		s.ok(err)
+		if res.Exit != 0 && !strings.Contains(res.Stderr, fmt.Sprintf("process %d holds --state-dir %s", c.PID(), c.StateDir)) || strings.Contains(res.Stderr, "kill") {
+			t.Errorf("without %s: status says %q", path, res.Stderr)
+		}
+		back(path)
+	}
+	s.ok(os.Rename(c.StateDir, c.StateDir+".aside"))
+	back(all...)
+	res, err := c.Verb(s.ctx, "gate", "--wait", "10s")
+	s.ok(err)
+	if res.Exit != 0 {
+		t.Errorf("gate: exit code %d: %s", res.Exit, res.Stderr)
+	}
+	c.await("a guard", func(st harness.Status) bool { return st.Guard.State == "stands_by" })
+
+	// The next sidecar finds all of it: the guard, the lease and who it is.
+	broker := c.nats.PID()
+	s.ok(c.Kill())
+	c.run()
+	s.ok(c.AwaitReady(s.ctx, bound))
+	s.told(c, "guard", "taken_over")
+	confirmed := c.metric(`holdfast_lease_renewals_total{result="confirmed"}`)
+	c.awaitMetric(`holdfast_lease_renewals_total{result="confirmed"}`, confirmed+12, bound) // longer than a TTL
+	if after := c.registration(); after.OfAnyRun() != before.OfAnyRun() || c.nats.PID() != broker {
+		t.Errorf("registration went from %+v to %+v, broker from %d to %d", before, after, broker, c.nats.PID())
+	}
+	c.stayedLive()
+}

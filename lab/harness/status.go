@@ -59,6 +59,14 @@ type Status struct {
 		Until            time.Time `json:"until"`
 		RemainingSeconds float64   `json:"remaining_seconds"`
 	} `json:"pause"` // nil: recovery is not paused
+	Guard struct {
+		State string `json:"state"`
+		Pid   int    `json:"pid"`
+	} `json:"guard"`
+	State struct {
+		Saved bool   `json:"saved"`
+		Error string `json:"error"`
+	} `json:"state"`
 	Summary string `json:"summary"`
 }
 
