@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/urfave/cli/v2"
 	"go.yaml.in/yaml/v3"
 
 	"holdfast/agent"
@@ -49,7 +50,7 @@ var (
 	blockCommand = regexp.MustCompile(`(?m)^(?:\$ |sudo |sudo -u \S+ |Exec\w+=\S*/|.* -- )*(holdfast (?:.*\\\n)*.*)$`)
 	shellWord    = regexp.MustCompile(`'[^']*'|"[^"]*"|\S+`)
 	shellRest    = regexp.MustCompile(`\s+(#|\||>|&&|&|;).*$`)
-	placeholder  = regexp.MustCompile(`^\W*[A-Z]+\W*$`)
+	shortened    = regexp.MustCompile(`^\W*[A-Z]+\W*$`)
 )
 
 // commands are those that a page tells to type, one line each.
@@ -73,8 +74,8 @@ func tryCommand(line string) error {
 	for i := range words {
 		words[i] = strings.Trim(words[i], `'"`)
 	}
-	all := verbs()
-	at := slices.IndexFunc(all, func(v *verb) bool { return v.name == strings.TrimRight(words[0], ".,:") })
+	all := newApp(newOutput(io.Discard), io.Discard).Commands
+	at := slices.IndexFunc(all, func(v *cli.Command) bool { return v.Name == strings.TrimRight(words[0], ".,:") })
 	if at < 0 {
 		return fmt.Errorf("no verb %q", words[0])
 	}
@@ -88,14 +89,14 @@ func tryCommand(line string) error {
 			break
 		}
 		if name, _, _ := strings.Cut(strings.TrimLeft(w, "[-"), "="); strings.HasPrefix(strings.TrimLeft(w, "["), "--") && !knows(v, strings.TrimRight(name, "].,")) {
-			return fmt.Errorf("%s has no flag %s", v.name, w)
+			return fmt.Errorf("%s has no flag %s", v.Name, w)
 		}
-		short = short || strings.ContainsAny(w, "…[]|") || placeholder.MatchString(w)
+		short = short || strings.ContainsAny(w, "…[]|") || shortened.MatchString(w)
 	}
 	if short {
 		return nil
 	}
-	if v.starts || v.name == "fleet" { // these would begin, and are tried by their settings
+	if v.ArgsUsage == startsOne || v.Name == "fleet" { // these would begin, and are tried by their settings
 		c, cmd := agent.Sources{Flags: map[string][]string{}}, []string(nil)
 		for i := 0; i < len(words); i++ {
 			if words[i] == "--" {
@@ -108,7 +109,7 @@ func tryCommand(line string) error {
 			}
 			if !given {
 				value = "true"
-				if v.flags.get(name).arg != "" && i+1 < len(words) {
+				if takesValue(v, name) && i+1 < len(words) {
 					i++
 					value = words[i]
 				}
@@ -116,27 +117,32 @@ func tryCommand(line string) error {
 			c.Flags[name] = append(c.Flags[name], value)
 		}
 		c.Command = cmd
-		if v.name == "fleet" {
+		if v.Name == "fleet" {
 			c.Only = etcdSettings()
 		}
 		_, err := agent.Load(c)
 		return err
 	}
-	if v.name == "install" {
+	if v.Name == "install" {
 		return nil
 	}
-	if slices.ContainsFunc(v.flags, func(o *option) bool { return o.name == "control-socket" }) {
+	if knows(v, "control-socket") {
 		words = append([]string{"--control-socket", "/nonexistent/control.sock"}, words...)
 	}
 	var said strings.Builder
-	if code := run(append([]string{"holdfast", v.name}, words...), io.Discard, &said); code == agent.ExitUsage {
+	if code := run(append([]string{"holdfast", v.Name}, words...), io.Discard, &said); code == agent.ExitUsage {
 		return errors.New(strings.TrimSpace(said.String()))
 	}
 	return nil
 }
 
-func knows(v *verb, name string) bool {
-	return name == "help" || slices.ContainsFunc(v.flags, func(o *option) bool { return slices.Contains(o.Names(), name) })
+func knows(v *cli.Command, name string) bool {
+	return name == "help" || slices.ContainsFunc(v.Flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), name) })
+}
+
+func takesValue(v *cli.Command, name string) bool {
+	i := slices.IndexFunc(v.Flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), name) })
+	return v.Flags[i].(cli.DocGenerationFlag).TakesValue()
 }
 
 func TestACommandThatIsNoneIsSeen(t *testing.T) {
@@ -184,8 +190,10 @@ var setting = regexp.MustCompile("`--([a-z-]+)")
 
 func TestThePagesNameFlagsThatThereAre(t *testing.T) {
 	known := []string{"help", "version", "stay"}
-	for _, v := range verbs() {
-		known = append(known, v.flags.names()...)
+	for _, v := range newApp(newOutput(io.Discard), io.Discard).Commands {
+		for _, f := range v.Flags {
+			known = append(known, f.Names()[0])
+		}
 	}
 	for _, page := range everyPage(t) {
 		for _, m := range setting.FindAllStringSubmatch(read(t, page), -1) {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/signal"
 	"strings"
@@ -36,14 +35,17 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	context.AfterFunc(ctx, stop)
 
-	return report(newApp(stdout, stderr).RunContext(ctx, args), stderr)
+	out := newOutput(stdout)
+	err := newApp(out, stderr).RunContext(ctx, args)
+	if err == nil || err == out.err {
+		err = out.failure()
+	}
+	return report(err, stderr)
 }
 
-// report prints the error, one line for each cause, and returns its exit code. That nobody
-// reads the output any more, as 'head' does not, is none.
+// report prints the error, one line for each cause, and returns its exit code.
 func report(err error, stderr io.Writer) int {
-	var output *fs.PathError
-	if err == nil || errors.As(err, &output) && output.Path == os.Stdout.Name() && errors.Is(output, syscall.EPIPE) {
+	if err == nil {
 		return agent.ExitDone
 	}
 	for line := range strings.Lines(err.Error()) {
@@ -51,12 +53,7 @@ func report(err error, stderr io.Writer) int {
 			fmt.Fprintln(stderr, "holdfast: "+agent.Plain(line))
 		}
 	}
-	return exitCode(err)
-}
-
-func exitCode(err error) int {
-	var exit *agent.ExitError
-	if errors.As(err, &exit) {
+	if exit := (*agent.ExitError)(nil); errors.As(err, &exit) {
 		return exit.Code
 	}
 	return agent.ExitFailed

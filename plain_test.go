@@ -103,18 +103,14 @@ func TestWhatOthersSayIsOnlyShown(t *testing.T) {
 		var b bytes.Buffer
 		odd := filled[cluster.FleetBroker](text)
 		odd.Registration, odd.Assignments = nil, 2
-		if err := writeFleet(&b, fleetRows([]cluster.FleetBroker{filled[cluster.FleetBroker](text), odd}), night, false); err != nil {
-			t.Fatal(err)
-		}
+		writeFleet(&output{to: &b}, fleetRows([]cluster.FleetBroker{filled[cluster.FleetBroker](text), odd}), night)
 		return b.String()
 	}
 	wantPlain(t, "fleet", fleet(text), fleet("x"))
 	forgotten := func(text string) string {
 		var b bytes.Buffer
-		f := forgetting{out: &b, id: text, unassigned: []string{text}}
-		if err := f.print(text + " is forgotten: " + whatRemains(filled[cluster.Remains](text))); err != nil {
-			t.Fatal(err)
-		}
+		f := forgetting{out: &output{to: &b}, id: text, what: whatRemains(filled[cluster.Remains](text)), unassigned: []string{text}}
+		f.print("is")
 		return b.String()
 	}
 	wantPlain(t, "forget", forgotten(text), forgotten("x"))

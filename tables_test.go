@@ -89,9 +89,7 @@ func TestStatusTableIsGolden(t *testing.T) {
 		"cut": cut, "contested": contested, "stopped": stopped, "shadow": shadow,
 	} {
 		var b bytes.Buffer
-		if err := writeStatus(&b, s, false); err != nil {
-			t.Fatal(err)
-		}
+		writeStatus(&output{to: &b}, s)
 		if first, _, _ := strings.Cut(b.String(), "\n"); first != s.Summary {
 			t.Errorf("%s: the first line is %q, not the summary", name, first)
 		}
@@ -101,12 +99,10 @@ func TestStatusTableIsGolden(t *testing.T) {
 
 func TestColoursAreOnlyOnATerminal(t *testing.T) {
 	var plain, coloured bytes.Buffer
-	if painterFor(&plain) {
+	if newOutput(&plain).colours {
 		t.Error("a buffer is not a terminal")
 	}
-	if err := writeStatus(&coloured, attachedStatus(), true); err != nil {
-		t.Fatal(err)
-	}
+	writeStatus(&output{to: &coloured, colours: true}, attachedStatus())
 	if !strings.Contains(coloured.String(), "\x1b[32mattached\x1b[0m") {
 		t.Errorf("no colours in %q", coloured.String())
 	}
@@ -115,14 +111,10 @@ func TestColoursAreOnlyOnATerminal(t *testing.T) {
 func TestColoursDoNotMoveColumns(t *testing.T) {
 	rows := []agent.TopicStatus{{Topic: "/a/b", State: "missing", Error: "no space"}, {Topic: "/a/c", State: "served"}}
 	var plain, coloured bytes.Buffer
-	if err := writeTopics(&plain, rows, rows, false); err != nil {
-		t.Fatal(err)
-	}
-	if err := writeTopics(&coloured, rows, rows, true); err != nil {
-		t.Fatal(err)
-	}
+	writeTopics(&output{to: &plain}, rows, rows)
+	writeTopics(&output{to: &coloured, colours: true}, rows, rows)
 	bare := coloured.String()
-	for _, code := range []string{"\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"} {
+	for _, code := range []string{"\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[39m", "\x1b[0m"} {
 		bare = strings.ReplaceAll(bare, code, "")
 	}
 	if bare != plain.String() {
@@ -138,13 +130,9 @@ func TestTopicsTableIsGolden(t *testing.T) {
 		{Topic: "/default/stray", State: "quarantined"},
 	}
 	var b bytes.Buffer
-	if err := writeTopics(&b, rows, rows, false); err != nil {
-		t.Fatal(err)
-	}
+	writeTopics(&output{to: &b}, rows, rows)
 	b.WriteString("---\n")
-	if err := writeTopics(&b, rows, nil, false); err != nil {
-		t.Fatal(err)
-	}
+	writeTopics(&output{to: &b}, rows, nil)
 	golden(t, "topics.txt", b.String())
 }
 
@@ -156,9 +144,7 @@ func TestEventsAreOneLineEach(t *testing.T) {
 		{ID: 13, At: night, Kind: "boot", To: "restart"},
 		{ID: 14, At: night, Kind: "boot", To: "restart", Reason: "disk swap", Detail: "kept: only an operator may lift it", Row: "kept", Otherwise: "Activated before, it would have been active."},
 	} {
-		if err := writeEvent(&b, e, false); err != nil {
-			t.Fatal(err)
-		}
+		writeEvent(&output{to: &b}, e)
 	}
 	want := "2026-11-20 03:12:05Z  #12 attachment attached → degraded (unreachable) Renewals fail since 03:12:01.\n" +
 		"2026-11-20 03:12:05Z  #13 boot restart\n" +
@@ -175,15 +161,11 @@ func TestExplanationIsGolden(t *testing.T) {
 		Avoid: "A longer --lease-ttl: with 64s this cut would have been survived.",
 	}
 	var b bytes.Buffer
-	if err := writeExplanation(&b, x, false); err != nil {
-		t.Fatal(err)
-	}
+	writeExplanation(&output{to: &b}, x)
 	b.WriteString("---\n")
 	x.Event = agent.Event{ID: 13, At: night, Kind: "boot", To: "restart", Reason: "stale_restart", Row: "stale_restart", Detail: "declared dead by a living cluster"}
 	x.Otherwise = "Back before its registration ended, it would have been active (fast_restart)."
-	if err := writeExplanation(&b, x, false); err != nil {
-		t.Fatal(err)
-	}
+	writeExplanation(&output{to: &b}, x)
 	golden(t, "explain.txt", b.String())
 }
 
@@ -203,21 +185,15 @@ func fleetOfThree() []cluster.FleetBroker {
 
 func TestFleetTableIsGolden(t *testing.T) {
 	var b bytes.Buffer
-	if err := writeFleet(&b, fleetRows(fleetOfThree()), night, false); err != nil {
-		t.Fatal(err)
-	}
+	writeFleet(&output{to: &b}, fleetRows(fleetOfThree()), night)
 	b.WriteString("---\n")
-	if err := writeFleet(&b, fleetRows(nil), night, false); err != nil {
-		t.Fatal(err)
-	}
+	writeFleet(&output{to: &b}, fleetRows(nil), night)
 	golden(t, "fleet.txt", b.String())
 }
 
 func TestAFleetNamesTheWayOutForABrokerThatDoesNotComeBack(t *testing.T) {
 	var b bytes.Buffer
-	if err := writeFleet(&b, fleetRows([]cluster.FleetBroker{{BrokerID: "n9", Assignments: 3}}), night, false); err != nil {
-		t.Fatal(err)
-	}
+	writeFleet(&output{to: &b}, fleetRows([]cluster.FleetBroker{{BrokerID: "n9", Assignments: 3}}), night)
 	if want := "n9 is NOT registered: nobody is known to serve its 3 topics; if it will not come back: 'holdfast forget n9'.\n"; !strings.HasPrefix(b.String(), want) {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
 	}
@@ -225,9 +201,7 @@ func TestAFleetNamesTheWayOutForABrokerThatDoesNotComeBack(t *testing.T) {
 
 func TestAFleetNamesAMemberRecordThatCannotBeRead(t *testing.T) {
 	var b bytes.Buffer
-	if err := writeFleet(&b, fleetRows([]cluster.FleetBroker{{BrokerID: "n9", MemberMalformed: "torn"}}), night, false); err != nil {
-		t.Fatal(err)
-	}
+	writeFleet(&output{to: &b}, fleetRows([]cluster.FleetBroker{{BrokerID: "n9", MemberMalformed: "torn"}}), night)
 	if want := "The member record of n9 cannot be read: \"torn\". Its sidecar writes it anew when it registers, or is started again.\n"; !strings.HasSuffix(b.String(), want) {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
 	}

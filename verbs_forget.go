@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/urfave/cli/v2"
 
 	"holdfast/agent"
 	"holdfast/cluster"
@@ -21,62 +21,19 @@ const (
 	forgetTries = 4
 )
 
-// forgetSettings say which etcd it is, and where brokers of this kind are registered.
-func forgetSettings() []string { return append(etcdSettings(), "driver", "registration") }
-
-func forgetVerb() *verb {
-	dryRun := &option{name: "dry-run", help: "say what would be done, and do nothing"}
-	return &verb{
-		name:  "forget",
-		args:  "ID",
-		short: "remove a broker that will not come back from etcd",
-		long: "Removes what etcd holds of a broker that is gone for good: its assignments, which become topics\n" +
-			"that wait for a broker (/cluster/unassigned/), its mode, its load report and, last, its member\n" +
-			"record. What was interrupted is finished by the same command again. Refused, with exit code 3,\n" +
-			"while the broker is registered, while one of its ownership locks stands, or if it registers\n" +
-			"meanwhile; topics that are given to others meanwhile are left alone.\n\n" +
-			"It removes no data, and whoever takes a topic that only this broker had begins without its data.\n" +
-			"Nothing in etcd shows whether the broker's process has ended: stop it first. If it comes back all\n" +
-			"the same, it has no topics: with its --state-dir it is drained while others are registered\n" +
-			"(stale_restart); without, it is taken for one that was never here (first_registration), and is\n" +
-			"drained if it serves what is not assigned to it (unknown_data).\n\n" +
-			"Takes the settings of 'holdfast run', --driver too, because that says where brokers of this kind\n" +
-			"are registered. The others are not looked at.",
-		flags: append(options{dryRun}, onlyShown(settingOptions(), forgetSettings())...),
-		do: func(ctx context.Context, v *verb, io streams, args []string) error {
-			id, err := v.oneArg(args)
-			if err != nil {
-				return err
-			}
-			dry, err := dryRun.on()
-			if err != nil {
-				return err
-			}
-			c, err := v.flags.load(forgetSettings()...)
-			switch {
-			case err != nil:
-				return err
-			case c.Unleased():
-				return usage("--registration none: there is no etcd that knows this broker: nothing to forget")
-			}
-			cluster.Resolve(ctx, c.Cluster())
-			ctx, cancel := context.WithTimeout(ctx, forgetTimeout)
-			defer cancel()
-			client, err := cluster.Open(c.Cluster(), slog.New(slog.DiscardHandler))
-			if err != nil {
-				return usage("%w", err)
-			}
-			defer client.Close()
-			return (&forgetting{client: client, c: c, out: io.out, id: id}).run(ctx, dry)
-		},
-	}
+func forgetVerb() *cli.Command {
+	return reaching("forget", "this broker: nothing to forget", forgetTimeout, append(etcdSettings(), "driver", "registration"),
+		func(c *cli.Context, client *cluster.Client, settings agent.Config) error {
+			f := forgetting{client: client, c: settings, out: out(c), id: c.Args().First()}
+			return f.run(c.Context, c.Bool("dry-run"))
+		}, &cli.BoolFlag{Name: "dry-run", Usage: "say what would be done, and do nothing"})
 }
 
 // forgetting is one use of the verb.
 type forgetting struct {
 	client     *cluster.Client
 	c          agent.Config
-	out        io.Writer
+	out        *output
 	id         string
 	what       string   // of it was there at first
 	unassigned []string // so far
@@ -95,13 +52,15 @@ func (f *forgetting) run(ctx context.Context, dry bool) error {
 			f.what = whatRemains(seen)
 		}
 		if dry {
-			return f.print(fmt.Sprintf("%s would be forgotten: %s.", f.id, f.what))
+			f.print("would be")
+			return nil
 		}
 		gone, err := f.client.Forget(ctx, seen)
 		f.unassigned = append(f.unassigned, gone...)
 		switch {
 		case err == nil:
-			return f.print(fmt.Sprintf("%s is forgotten: %s.", f.id, f.what))
+			f.print("is")
+			return nil
 		case !errors.Is(err, cluster.ErrChanged) || tries == forgetTries:
 			return f.refused(err)
 		}
@@ -133,12 +92,11 @@ func (f *forgetting) refused(err error) error {
 	return &agent.ExitError{Code: agent.ExitRefused, Err: fmt.Errorf("%s: %w: %s", text, err, next)}
 }
 
-func (f *forgetting) print(text string) error {
-	err := say(f.out, text)
-	if n := len(f.unassigned); n > 0 && err == nil {
-		err = say(f.out, fmt.Sprintf("Topics that wait for a broker now (%d): %s.", n, someOf(f.unassigned)))
+func (f *forgetting) print(done string) {
+	f.out.line("%s %s forgotten: %s.", f.id, done, f.what)
+	if n := len(f.unassigned); n > 0 {
+		f.out.line("Topics that wait for a broker now (%d): %s.", n, someOf(f.unassigned))
 	}
-	return err
 }
 
 // whatRemains is what of a broker is to go, in words.

@@ -76,7 +76,7 @@ func TestForgettingSaysWhatIsGoneAndWhatIsInTheWay(t *testing.T) {
 				conn.call = append(conn.call, func() { f(put) })
 			}
 			var out strings.Builder
-			err := (&forgetting{client: cluster.Over(cluster.Config{}, conn, nil), out: &out, id: "n9"}).run(t.Context(), row.dry)
+			err := (&forgetting{client: cluster.Over(cluster.Config{}, conn, nil), out: &output{to: &out}, id: "n9"}).run(t.Context(), row.dry)
 			if out.String() != row.out || (err == nil) != (row.exit == agent.ExitDone) {
 				t.Errorf("%v\ngot  %swant %s", err, out.String(), row.out)
 			}

@@ -1,36 +1,24 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+
+	"github.com/urfave/cli/v2"
 )
 
-func installVerb() *verb {
-	return &verb{
-		name:  "install",
-		args:  "FILE",
-		short: "copy this program to a file, for a container without cp",
-		long: "Writes this program to FILE, at once or not at all. An init container of a pod does it, so that\n" +
-			"the broker's container, whose image knows nothing of Holdfast, can run 'FILE gate' before it starts\n" +
-			"and 'FILE drain' before it stops.",
-		do: func(_ context.Context, v *verb, io streams, args []string) error {
-			file, err := v.oneArg(args)
-			if err != nil {
-				return err
-			}
-			if err := install(file); err != nil {
-				return err
-			}
-			if _, err := fmt.Fprintf(io.out, "installed %s (%s)\n", file, version()); err != nil {
-				return fmt.Errorf("print answer: %w", err)
-			}
-			return nil
-		},
-	}
+func installVerb() *cli.Command {
+	return verb("install", func(c *cli.Context) error {
+		file := c.Args().First()
+		if err := install(file); err != nil {
+			return err
+		}
+		out(c).line("installed %s (%s)", file, version())
+		return nil
+	})
 }
 
 // install copies the running program to file. Whoever looks at file sees what was there

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"holdfast/agent"
+)
+
+const clock = "2006-01-02 15:04:05Z"
+
+func withReason(s, reason string) string {
+	if reason == "" {
+		return s
+	}
+	return s + " (" + reason + ")"
+}
+
+// or is s, or what stands for nothing.
+func or(s, nothing string) string {
+	if s == "" {
+		return nothing
+	}
+	return s
+}
+
+// seconds prints to a tenth of a second: 4.2s, 1m12.5s.
+func seconds(s float64) string {
+	return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond).String()
+}
+
+// age is how long ago t was, in the two largest units.
+func age(now, t time.Time) string {
+	d := now.Sub(t).Round(time.Second)
+	switch {
+	case t.IsZero():
+		return "-"
+	case d < 0:
+		return "0s"
+	case d < time.Hour:
+		return strings.TrimPrefix(fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second), "0m")
+	case d < 24*time.Hour:
+		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+}
+
+// writeStatus prints one sentence, then a few aligned lines.
+func writeStatus(o *output, s agent.Status) {
+	o.line("%s", o.paint("1", s.Summary))
+	o.line("")
+	line := func(name, text string) {
+		if text != "" {
+			o.line("%-13s %s", name, text)
+		}
+	}
+	// lastError is what went wrong, unless the first line says it already.
+	lastError := func(text string) string {
+		if text == "" || strings.Contains(s.Summary, text) {
+			return ""
+		}
+		return ": " + text
+	}
+
+	kind := strings.TrimSpace(s.Driver + " " + s.Broker.Version)
+	line("broker", fmt.Sprintf("%s (%s), %s", or(s.BrokerID, "id not known yet"), kind, o.state(or(s.Broker.Up, "unknown")))+lastError(s.Broker.LastError))
+	line("attachment", o.state(s.Attachment))
+	line("mode", withReason(o.state(or(s.Mode, "unknown")), s.Reason))
+	if p := s.Pause; p != nil {
+		line("pause", o.warn(fmt.Sprintf("by %s for %s more, until %s", p.Owner, seconds(p.RemainingSeconds), p.Until.UTC().Format(clock)))+": "+p.Reason)
+	}
+	if !s.Shadow {
+		line("guard", guardText(o, s.Guard))
+	}
+	line("ready", readyText(o, s))
+	line("topics", topicsText(o, s))
+	if s.Registration.State == "none" {
+		line("lease", "none: nothing has a deadline (--registration none)")
+	} else {
+		line("lease", leaseText(o, s.Lease))
+	}
+	if s.Lease.FailureStreak > 0 {
+		line("renewals", o.warn(fmt.Sprintf("failing for %s, %d in a row", seconds(s.Lease.FailingSeconds), s.Lease.FailureStreak))+lastError(s.Lease.LastError))
+	}
+	line("registration", registrationText(o, s))
+	line("boot", bootText(s))
+	if s.Decided != nil {
+		line("decided by", s.Decided.Row+": "+s.Decided.Why)
+		line("otherwise", s.Decided.Otherwise)
+	}
+	if s.Config.Error != "" {
+		line("settings", o.warn("not applied")+": "+s.Config.Error)
+	}
+	line("sidecar", fmt.Sprintf("%s, running for %s, incarnation %s", s.Version, age(s.At, s.Since), or(s.Incarnation, "unknown")))
+}
+
+func readyText(o *output, s agent.Status) string {
+	causes := strings.Join(s.Ready.Causes, "; ")
+	if s.Broker.LastError != "" {
+		causes = strings.ReplaceAll(causes, ": "+s.Broker.LastError, "") // the broker's line or the first one says it
+	}
+	switch {
+	case s.Shadow && s.Ready.OK:
+		return "would be " + o.state("yes")
+	case s.Shadow:
+		return "would be " + o.state("no") + " (/ready answers 200): " + causes
+	case s.Ready.OK:
+		return o.state("yes")
+	}
+	return strings.TrimSuffix(o.state("no")+": "+causes, ": ")
+}
+
+// guardText is empty if the sidecar does not tell.
+func guardText(o *output, g agent.GuardStatus) string {
+	switch g.State {
+	case "off":
+		return o.warn("off") + ": " + g.Remark()
+	case "stands_by":
+		if g.Pid == 0 {
+			return o.good("stands by")
+		}
+		return fmt.Sprintf("%s for process %d of the broker", o.good("stands by"), g.Pid)
+	case "awaited":
+		return o.warn("awaited") + " for the broker's process"
+	case "absent":
+		return o.bad("absent") + ": " + g.Remark() + "; see 'holdfast events'"
+	case "idle":
+		return "idle: " + g.Remark()
+	}
+	return ""
+}
+
+func leaseText(o *output, l agent.LeaseStatus) string {
+	if l.ID == "" {
+		return o.bad("none held")
+	}
+	text := fmt.Sprintf("%s, TTL %s, ", l.ID, seconds(l.TTLSeconds))
+	switch {
+	case l.RemainingSeconds <= 0:
+		return text + o.bad("deadline passed "+seconds(-l.RemainingSeconds)+" ago")
+	case l.FenceInSeconds <= 0:
+		return text + seconds(l.RemainingSeconds) + " left, " + o.bad("fence point passed "+seconds(-l.FenceInSeconds)+" ago")
+	}
+	return text + seconds(l.RemainingSeconds) + " left, fence point in " + seconds(l.FenceInSeconds)
+}
+
+func registrationText(o *output, s agent.Status) string {
+	switch s.Registration.State {
+	case "none":
+		return "kept by the broker's own cluster; here it is only watched and steered"
+	case "supposed":
+		return "only supposed: nothing is written (--shadow)"
+	case "another":
+		return o.bad("held by another sidecar")
+	case "unknown":
+		if s.Epoch == 0 {
+			return o.warn("unknown") + ": no word from etcd"
+		}
+		return fmt.Sprintf("%s: no word from etcd, last seen with epoch %d", o.warn("unknown"), s.Epoch)
+	case "unconfirmed":
+		return o.warn("present") + ", not confirmed to be ours"
+	}
+	kind := "own"
+	switch {
+	case !s.Registration.Present:
+		return o.bad("absent")
+	case s.Registration.Adopted:
+		kind = "adopted"
+	}
+	return fmt.Sprintf("%s, %s, epoch %d", o.good("present"), kind, s.Epoch)
+}
+
+func topicsText(o *output, s agent.Status) string {
+	t := s.Topics
+	switch {
+	case s.Broker.Up == "up" || t.Listed:
+	case t.Assigned > 0:
+		return fmt.Sprintf("%d assigned; what is served is not known: the broker has not told yet", t.Assigned)
+	default:
+		return "not known: the broker has not told them yet"
+	}
+	text := fmt.Sprintf("%d of %d served", t.Served, t.Assigned)
+	for _, part := range []struct {
+		n     int
+		state string
+	}{{t.Loading, "loading"}, {t.Missing, "missing"}, {t.Elsewhere, "held_elsewhere"}, {t.Orphan, "orphan"}, {t.Quarantined, "quarantined"}, {t.Unreadable, "unreadable"}} {
+		if part.n > 0 {
+			text += fmt.Sprintf(", %d %s", part.n, o.state(part.state))
+		}
+	}
+	if s.Shadow {
+		text += ", if anything were done"
+	}
+	if s.Broker.Up != "up" {
+		text += ", when the broker last answered"
+	}
+	return text
+}
+
+func bootText(s agent.Status) string {
+	text := withReason(s.Boot.Kind, s.Boot.Reason)
+	switch {
+	case s.Boot.Kind == "unknown" && s.Mode == "":
+		text = "not decided yet"
+	case s.Boot.Kind == "unknown":
+		text = "not seen by this sidecar: it was started after the broker"
+	case s.Boot.Past:
+		text = "last time " + text
+	}
+	if len(s.Boot.Evidence) > 0 {
+		text += ": " + strings.Join(s.Boot.Evidence, "; ")
+	}
+	return text
+}
