@@ -1,10 +1,10 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"slices"
+	"hash/fnv"
+	"math/rand/v2"
+	"strings"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -18,31 +18,29 @@ const MostPeers = 64
 // broker's own on each.
 const mostNames = 1024
 
-// drawn lists the keys below a prefix but for the broker's own, without their values, as of a
-// revision (0: now) and in an order that the seed draws. Brokers whose names are next to each
-// other often share a rack or a zone, and their fate with it: a few of them do not stand for
-// the fleet. Of a fleet that is larger than mostNames, not all need be in the list.
-func (c *Client) drawn(ctx context.Context, prefix, own string, revision int64, seed string) ([]*mvccpb.KeyValue, error) {
-	opts := []clientv3.OpOption{clientv3.WithKeysOnly(), clientv3.WithLimit(mostNames), clientv3.WithRev(revision)}
+// drawn lists the names below a prefix but for the broker's own key, in an order that the seed
+// draws. Brokers whose names are next to each other often share a rack or a zone, and their fate
+// with it: a few of them do not stand for the fleet. Of a fleet that is larger than mostNames, not
+// all need be in the list.
+func (c *Client) drawn(ctx context.Context, prefix, own, seed string) (names []string, err error) {
+	opts := []clientv3.OpOption{clientv3.WithKeysOnly(), clientv3.WithLimit(mostNames)}
 	answer, err := c.read(ctx,
 		clientv3.OpGet(prefix, append(opts, clientv3.WithRange(own))...),
 		clientv3.OpGet(own+"\x00", append(opts, clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)))...))
 	if err != nil {
 		return nil, err
 	}
-	var keys []*mvccpb.KeyValue
-	lots := map[*mvccpb.KeyValue][sha256.Size]byte{}
 	for _, r := range answer.Responses {
 		for _, kv := range r.GetResponseRange().GetKvs() {
-			keys = append(keys, kv)
-			lots[kv] = sha256.Sum256(append([]byte(seed+"\x00"), kv.Key...))
+			if name := strings.TrimPrefix(string(kv.Key), prefix); checkBroker(name) == nil {
+				names = append(names, name)
+			}
 		}
 	}
-	slices.SortFunc(keys, func(a, b *mvccpb.KeyValue) int {
-		one, two := lots[a], lots[b]
-		return bytes.Compare(one[:], two[:])
-	})
-	return keys, nil
+	lot := fnv.New64a()
+	_, _ = lot.Write([]byte(seed))
+	rand.New(rand.NewPCG(lot.Sum64(), 0)).Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	return names, nil
 }
 
 // gets asks for single keys at one revision, and returns what there is in their order, nil for

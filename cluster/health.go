@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -94,8 +93,7 @@ type PeerHealth struct {
 
 // PeersHealth lists what the records of up to MostPeers other brokers say, of those that are
 // registered under a lease, and the raft term of the answer. A record that cannot be read says
-// nothing. Records of brokers that have gone stand for ever, and may be many: whoever is
-// registered is found among them.
+// nothing. All records are read only where somebody is registered under another id than his name.
 func (c *Client) PeersHealth(ctx context.Context, own Who) (peers []PeerHealth, term uint64, err error) {
 	if peers, term, err = c.peersHealth(ctx, own); err != nil {
 		return nil, 0, fmt.Errorf("read the health of other brokers: %w", err)
@@ -109,88 +107,42 @@ func (c *Client) peersHealth(ctx context.Context, own Who) (peers []PeerHealth, 
 			return nil, 0, err
 		}
 	}
-	recorded, err := c.recorded(ctx, own)
-	if err != nil || len(recorded) == 0 {
+	drawn, err := c.drawn(ctx, c.keys.Registrations(), c.keys.Registration(own.Registered), own.Name)
+	if err != nil || len(drawn) == 0 {
 		return nil, 0, err
 	}
-	registrations := make([]string, len(recorded))
-	for i, r := range recorded {
-		registrations[i] = c.keys.Registration(r.registeredAs)
+	drawn = drawn[:min(len(drawn), MostPeers)]
+	keys := make([]string, 2*len(drawn))
+	for i, id := range drawn {
+		keys[i], keys[len(drawn)+i] = c.keys.Registration(id), c.keys.Member(id)
 	}
-	found, term, err := c.gets(ctx, registrations)
+	found, term, err := c.gets(ctx, keys)
 	if err != nil {
 		return nil, 0, err
 	}
-	for i, kv := range found {
-		if kv != nil && kv.Lease != 0 {
-			peers = append(peers, PeerHealth{Name: recorded[i].name, Health: recorded[i].health, LeaseID: kv.Lease})
-		}
-	}
-	return peers, term, nil
-}
-
-// healthRecord is what a member record says of its broker's health, and where it is registered.
-type healthRecord struct {
-	name, registeredAs string
-	health             Health
-}
-
-// recorded draws up to MostPeers others that have a registration and a member record. Most are
-// registered under the name of their record: those are looked at first.
-func (c *Client) recorded(ctx context.Context, own Who) (list []healthRecord, err error) {
-	registrations, err := c.drawn(ctx, c.keys.Registrations(), c.keys.Registration(own.Registered), 0, own.Name)
-	if err != nil {
-		return nil, err
-	}
-	records, err := c.drawn(ctx, c.keys.Members(), c.keys.Member(own.Name), 0, own.Name)
-	if err != nil {
-		return nil, err
-	}
-	hasRecord, registered := map[string]bool{}, map[string]bool{}
-	for _, kv := range records {
-		if name, ok := c.keys.ParseMember(string(kv.Key)); ok {
-			hasRecord[name] = true
-		}
-	}
-	var names []string
-	for _, kv := range registrations {
-		if id, ok := c.keys.ParseRegistration(string(kv.Key)); ok {
-			registered[id] = true
-			if hasRecord[id] || len(records) >= mostNames { // not all records were listed
-				names = append(names, id)
+	unnamed := map[string]int64{} // leases of those that are registered under another id than their name
+	for i, id := range drawn {
+		registration, record := found[i], found[len(drawn)+i]
+		switch {
+		case registration == nil || registration.Lease == 0:
+		case record == nil:
+			unnamed[id] = registration.Lease
+		default:
+			one := PeerHealth{Name: id, LeaseID: registration.Lease}
+			if m, _ := memberOf(record); m != nil {
+				one.Health = m.Health
 			}
+			peers = append(peers, one)
 		}
 	}
-	for _, kv := range records {
-		if name, ok := c.keys.ParseMember(string(kv.Key)); ok && !registered[name] {
-			names = append(names, name)
-		}
+	if len(unnamed) == 0 {
+		return peers, term, nil
 	}
-	seen := map[string]bool{}
-	for batch := range slices.Chunk(names, MostPeers) {
-		keys := make([]string, len(batch))
-		for i, name := range batch {
-			keys[i] = c.keys.Member(name)
+	_, err = c.scan(ctx, Target{Key: c.keys.Members(), Prefix: true}, 0, func(kv KV) {
+		name, ok := c.keys.ParseMember(kv.Key)
+		if m, _ := memberOf(kv.raw()); ok && m != nil && unnamed[m.RegisteredAs] != 0 {
+			peers = append(peers, PeerHealth{Name: name, Health: m.Health, LeaseID: unnamed[m.RegisteredAs]})
 		}
-		found, _, err := c.gets(ctx, keys)
-		if err != nil {
-			return nil, err
-		}
-		for i, kv := range found {
-			r := healthRecord{name: batch[i], registeredAs: batch[i]}
-			if kv == nil {
-				continue
-			}
-			if m, _ := memberOf(kv); m != nil {
-				r.health, r.registeredAs = m.Health, cmp.Or(m.RegisteredAs, r.name)
-			}
-			if registered[r.registeredAs] {
-				list, seen[r.registeredAs] = append(list, r), true
-			}
-		}
-		if len(list) >= MostPeers || len(seen) == len(registered) {
-			break
-		}
-	}
-	return list[:min(len(list), MostPeers)], nil
+	})
+	return peers, term, err
 }

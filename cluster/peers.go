@@ -14,16 +14,11 @@ func (c *Client) PeerIDs(ctx context.Context, seed string, own ...string) (ids [
 	if err := checkBroker(own[0]); err != nil {
 		return nil, err
 	}
-	keys, err := c.drawn(ctx, c.keys.Registrations(), c.keys.Registration(own[0]), 0, seed)
+	ids, err = c.drawn(ctx, c.keys.Registrations(), c.keys.Registration(own[0]), seed)
 	if err != nil {
 		return nil, fmt.Errorf("read registrations of other brokers: %w", err)
 	}
-	for _, kv := range keys {
-		if id, ok := c.keys.ParseRegistration(string(kv.Key)); ok && !slices.Contains(own, id) {
-			ids = append(ids, id)
-		}
-	}
-	return ids, nil
+	return slices.DeleteFunc(ids, func(id string) bool { return slices.Contains(own, id) }), nil
 }
 
 // Peers is one linearizable read of the registrations of these brokers, MostPeers at most, and

@@ -37,63 +37,51 @@ func companionsOf(t *testing.T, c *cluster.Client, revision int64) map[string]st
 	return seen
 }
 
-func TestCompanionsAreThoseThatWereRegisteredThen(t *testing.T) {
+func TestCompanionsAreThoseThatWereRegisteredThenAndAreNow(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
-		for _, compacted := range []bool{false, true} {
-			t.Run(fmt.Sprintf("compacted %v", compacted), func(t *testing.T) {
-				c := open(t, e.config(t))
-				leases := map[string]int64{}
-				register := func(id string) cluster.Registered {
-					req := request(t, c, id)
-					leases[id] = req.LeaseID
-					return must[cluster.Registered](t)(c.Register(bounded(t), req))
-				}
-				for _, id := range []string{"dead", "gone", "anew", "cut", "left", "turned", "stands", "torn", "b1"} {
-					register(id)
-				}
-				// Known by one name, registered under another.
-				seen := must[cluster.Snapshot](t)(c.SnapshotOf(bounded(t), cluster.Who{Name: "named", Registered: "p1"}))
-				must[cluster.Registered](t)(c.Register(bounded(t), cluster.RegisterRequest{LeaseID: lease(t, c, time.Minute), Value: []byte("{}"), Seen: seen, At: at}))
-				seen = must[cluster.Snapshot](t)(c.SnapshotOf(bounded(t), cluster.Who{Name: "hidden", Registered: "p2"}))
-				must[cluster.Registered](t)(c.Register(bounded(t), cluster.RegisterRequest{LeaseID: lease(t, c, time.Minute), Value: []byte("{}"), Seen: seen, At: at}))
-				e.put(t, c.Keys().Member("hidden"), "torn")
-				e.remove(t, c.Keys().Registration("dead"))
-				then := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1")).Revision
+		c := open(t, e.config(t))
+		leases := map[string]int64{}
+		register := func(id string) cluster.Registered {
+			req := request(t, c, id)
+			leases[id] = req.LeaseID
+			return must[cluster.Registered](t)(c.Register(bounded(t), req))
+		}
+		for _, id := range []string{"dead", "gone", "anew", "cut", "left", "turned", "stands", "torn", "b1"} {
+			register(id)
+		}
+		// Known by one name, registered under another.
+		seen := must[cluster.Snapshot](t)(c.SnapshotOf(bounded(t), cluster.Who{Name: "named", Registered: "p1"}))
+		must[cluster.Registered](t)(c.Register(bounded(t), cluster.RegisterRequest{LeaseID: lease(t, c, time.Minute), Value: []byte("{}"), Seen: seen, At: at}))
+		seen = must[cluster.Snapshot](t)(c.SnapshotOf(bounded(t), cluster.Who{Name: "hidden", Registered: "p2"}))
+		must[cluster.Registered](t)(c.Register(bounded(t), cluster.RegisterRequest{LeaseID: lease(t, c, time.Minute), Value: []byte("{}"), Seen: seen, At: at}))
+		e.put(t, c.Keys().Member("hidden"), "torn")
+		e.remove(t, c.Keys().Registration("dead"))
+		then := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1")).Revision
 
-				e.remove(t, c.Keys().Registration("gone"))
-				e.remove(t, c.Keys().Registration("anew"))
-				register("anew")
-				register("joined")
-				back := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "cut"))
-				m := *back.Member
-				m.Cut = &cluster.Cut{From: at, Until: at.Add(time.Minute), Revision: back.Revision}
-				must[int64](t)(c.Join(bounded(t), *back.Registration, cluster.Standing{Member: m, MemberRevision: back.MemberRevision}))
-				for _, id := range []string{"left", "turned"} {
-					leaves := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), id))
-					epoch := leaves.Registration.CreateRevision
-					must[int64](t)(c.Leave(bounded(t), cluster.LeaveRequest{Seen: leaves, Epoch: epoch, LeaseID: leases[id], Left: cluster.Left{At: at, Epoch: epoch, Revision: 1}}))
-					if err := c.Revoke(bounded(t), leases[id]); err != nil {
-						t.Fatal(err)
-					}
-				}
-				register("turned")
-				e.put(t, c.Keys().Member("torn"), "torn")
+		e.remove(t, c.Keys().Registration("gone"))
+		e.remove(t, c.Keys().Registration("anew"))
+		register("anew")
+		register("joined")
+		back := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "cut"))
+		m := *back.Member
+		m.Cut = &cluster.Cut{From: at, Until: at.Add(time.Minute), Revision: back.Revision}
+		must[int64](t)(c.Join(bounded(t), *back.Registration, cluster.Standing{Member: m, MemberRevision: back.MemberRevision}))
+		for _, id := range []string{"left", "turned"} {
+			leaves := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), id))
+			epoch := leaves.Registration.CreateRevision
+			must[int64](t)(c.Leave(bounded(t), cluster.LeaveRequest{Seen: leaves, Epoch: epoch, LeaseID: leases[id], Left: cluster.Left{At: at, Epoch: epoch, Revision: 1}}))
+			if err := c.Revoke(bounded(t), leases[id]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		register("turned")
+		e.put(t, c.Keys().Member("torn"), "torn")
 
-				want := map[string]string{"gone": "lost", "anew": "lost", "cut": fmt.Sprintf("stands, back at %d", back.Revision),
-					"left": "lost, left", "turned": "lost, planned", "stands": "stands", "named": "stands", "torn": fmt.Sprintf("stands, %q at key %s", "torn", c.Keys().Member("torn")),
-					"hidden": fmt.Sprintf("stands, %q at key %s", "torn", c.Keys().Member("hidden"))}
-				if compacted {
-					now := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1")).Revision
-					if _, err := e.raw.Compact(bounded(t), now); err != nil {
-						t.Fatal(err)
-					}
-					delete(want, "gone") // nobody knows when
-					delete(want, "left")
-				}
-				if got := companionsOf(t, c, then); !reflect.DeepEqual(got, want) {
-					t.Errorf("%v, want %v", got, want)
-				}
-			})
+		want := map[string]string{"anew": "lost", "cut": fmt.Sprintf("stands, back at %d", back.Revision),
+			"turned": "lost, planned", "stands": "stands", "named": "stands", "torn": fmt.Sprintf("stands, %q at key %s", "torn", c.Keys().Member("torn")),
+			"hidden": fmt.Sprintf("stands, %q at key %s", "torn", c.Keys().Member("hidden"))}
+		if got := companionsOf(t, c, then); !reflect.DeepEqual(got, want) {
+			t.Errorf("%v, want %v", got, want)
 		}
 	})
 }
