@@ -91,8 +91,8 @@ func (r shadowRegistrar) Prove(ctx context.Context, g lease.Grant) (term uint64,
 	if _, term, err = client.Registered(ctx, r.brokerID); err != nil {
 		return 0, err
 	}
-	_, found, err := client.TimeToLive(ctx, g.LeaseID)
-	if err == nil && !found {
+	left, err := client.LeaseLeft(ctx, g.LeaseID)
+	if err == nil && !left.Found {
 		err = lease.ErrLost
 	}
 	return term, err

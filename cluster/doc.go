@@ -37,8 +37,8 @@
 //     themselves never do, so there each costs that once, at its start.
 //   - A value that cannot be read, in an era or a member record, is no error and no absence: what
 //     stands there is named with its key. See era.go for what the era is then.
-//   - What TimeToLive says of a lease's remaining time is never more than was granted. LeaseLeft
-//     says what etcd does, with the raft term: within one term only a renewal adds to it.
+//   - LeaseLeft says what etcd does of a lease's remaining time, with the raft term: within one term
+//     only a renewal adds to it.
 //   - Every call returns when its context ends. Everything is safe for concurrent
 //     use.
 //

@@ -2,10 +2,13 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
+	"slices"
 	"strings"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -43,22 +46,34 @@ func (c *Client) drawn(ctx context.Context, prefix, own, seed string) (names []s
 	return names, nil
 }
 
-// gets asks for single keys at one revision, and returns what there is in their order, nil for
-// what there is not, and the raft term of the answer.
-func (c *Client) gets(ctx context.Context, keys []string, opts ...clientv3.OpOption) ([]*mvccpb.KeyValue, uint64, error) {
-	ops := make([]clientv3.Op, len(keys))
-	for i, key := range keys {
-		ops[i] = clientv3.OpGet(key, opts...)
-	}
-	answer, err := c.read(ctx, ops...)
-	if err != nil {
-		return nil, 0, err
-	}
-	found := make([]*mvccpb.KeyValue, len(keys))
-	for i, r := range answer.Responses {
-		for _, kv := range r.GetResponseRange().GetKvs() {
-			found[i] = kv
+// getsPerTxn is what etcd takes by default.
+const getsPerTxn = 128
+
+// gets asks for single keys and returns what there is in their order, nil for what there is not.
+// Each getsPerTxn are read at one revision; the header is that of the first.
+func (c *Client) gets(ctx context.Context, keys []string, opts ...clientv3.OpOption) (found []*mvccpb.KeyValue, head *etcdserverpb.ResponseHeader, err error) {
+	found = make([]*mvccpb.KeyValue, 0, len(keys))
+	for batch := range slices.Chunk(keys, getsPerTxn) {
+		ops := make([]clientv3.Op, len(batch))
+		for i, key := range batch {
+			ops[i] = clientv3.OpGet(key, opts...)
+		}
+		answer, err := c.read(ctx, ops...)
+		if err != nil {
+			return nil, nil, err
+		}
+		if len(answer.Responses) != len(batch) {
+			return nil, nil, fmt.Errorf("etcd answered %d of %d gets", len(answer.Responses), len(batch))
+		}
+		if head == nil {
+			head = answer.Header
+		}
+		for _, r := range answer.Responses {
+			found = append(found, nil)
+			for _, kv := range r.GetResponseRange().GetKvs() {
+				found[len(found)-1] = kv
+			}
 		}
 	}
-	return found, answer.Header.RaftTerm, nil
+	return found, head, nil
 }

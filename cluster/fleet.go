@@ -94,20 +94,17 @@ func (c *Client) fleet(ctx context.Context) ([]FleetBroker, error) {
 	if err != nil {
 		return nil, err
 	}
-	for batch := range slices.Chunk(withState, opsPerTxn) {
-		gets := make([]clientv3.Op, len(batch))
-		for i, id := range batch {
-			gets[i] = clientv3.OpGet(c.keys.State(id), clientv3.WithRev(revision))
-		}
-		answer, err := c.read(ctx, gets...)
-		if err != nil {
-			return nil, err
-		}
-		for i, response := range answer.Responses {
-			for _, kv := range response.GetResponseRange().GetKvs() {
-				b := at(batch[i])
-				b.State, b.StateMalformed = stateOf(kv)
-			}
+	keys := make([]string, len(withState))
+	for i, id := range withState {
+		keys[i] = c.keys.State(id)
+	}
+	states, _, err := c.gets(ctx, keys, clientv3.WithRev(revision))
+	if err != nil {
+		return nil, err
+	}
+	for i, kv := range states {
+		if b := at(withState[i]); kv != nil {
+			b.State, b.StateMalformed = stateOf(kv)
 		}
 	}
 	fleet := make([]FleetBroker, 0, len(brokers))

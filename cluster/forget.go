@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -183,20 +183,18 @@ func (c *Client) Forget(ctx context.Context, r Remains) (unassigned []string, er
 	}
 	marker := releasedValue{Reason: "forget", FromBroker: from}
 	removed := 0
-	for batch := range slices.Chunk(r.Topics, placementsPerTxn) {
-		done, err := c.unassign(ctx, guards, r.BrokerID, marker, batch)
-		if err != nil {
-			return unassigned, fmt.Errorf("forget broker %s: unassign %d topics: %w", r.Name, len(batch), err)
+	err = c.eachIn(ctx, guards, placementsPerTxn, len(r.Topics), func(i int) (clientv3.Op, error) {
+		return c.unassign(r.BrokerID, marker, r.Topics[i])
+	}, func(i int, _ int64, answer *etcdserverpb.TxnResponse) {
+		if !answer.GetSucceeded() {
+			return
 		}
-		for i, t := range batch {
-			if !done[i] {
-				continue
-			}
-			removed++
-			if t.Also == "" {
-				unassigned = append(unassigned, t.Topic)
-			}
+		if removed++; r.Topics[i].Also == "" {
+			unassigned = append(unassigned, r.Topics[i].Topic)
 		}
+	})
+	if err != nil {
+		return unassigned, fmt.Errorf("forget broker %s: unassign its topics: %w", r.Name, err)
 	}
 	if removed < len(r.Topics) {
 		return unassigned, fmt.Errorf("forget broker %s: its assignments %w", r.Name, ErrChanged)
@@ -215,33 +213,20 @@ func (c *Client) Forget(ctx context.Context, r Remains) (unassigned []string, er
 	return unassigned, nil
 }
 
-// unassign deletes the assignments that are as seen, each with its marker put, and tells
-// which. A topic that is another broker's too waits for nobody.
-func (c *Client) unassign(ctx context.Context, guards []clientv3.Cmp, brokerID string, marker releasedValue, topics []RemainingTopic) (done []bool, err error) {
-	ops := make([]clientv3.Op, len(topics))
-	for i, t := range topics {
-		assignment := c.keys.Assignment(brokerID, t.Topic)
-		seen := []clientv3.Cmp{
-			clientv3.Compare(clientv3.ModRevision(assignment), "=", t.revision),
-			clientv3.Compare(clientv3.ModRevision(c.keys.Owner(t.Topic)), "=", t.lock),
+// unassign deletes an assignment that is as seen, with its marker put. A topic that is another
+// broker's too waits for nobody.
+func (c *Client) unassign(brokerID string, marker releasedValue, t RemainingTopic) (clientv3.Op, error) {
+	assignment := c.keys.Assignment(brokerID, t.Topic)
+	acts := []clientv3.Op{clientv3.OpDelete(assignment)}
+	if t.Also == "" {
+		put, err := putJSON(c.keys.Unassigned(t.Topic), marker)
+		if err != nil {
+			return put, err
 		}
-		acts := []clientv3.Op{clientv3.OpDelete(assignment)}
-		if t.Also == "" {
-			put, err := putJSON(c.keys.Unassigned(t.Topic), marker)
-			if err != nil {
-				return nil, err
-			}
-			acts = append(acts, put)
-		}
-		ops[i] = clientv3.OpTxn(seen, acts, nil)
+		acts = append(acts, put)
 	}
-	answer, err := c.write(ctx, guards, ops)
-	if err != nil {
-		return nil, err
-	}
-	done = make([]bool, len(topics))
-	for i := range min(len(done), len(answer.Responses)) {
-		done[i] = answer.Responses[i].GetResponseTxn().GetSucceeded()
-	}
-	return done, nil
+	return clientv3.OpTxn([]clientv3.Cmp{
+		clientv3.Compare(clientv3.ModRevision(assignment), "=", t.revision),
+		clientv3.Compare(clientv3.ModRevision(c.keys.Owner(t.Topic)), "=", t.lock),
+	}, acts, nil), nil
 }

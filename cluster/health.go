@@ -116,10 +116,11 @@ func (c *Client) peersHealth(ctx context.Context, own Who) (peers []PeerHealth, 
 	for i, id := range drawn {
 		keys[i], keys[len(drawn)+i] = c.keys.Registration(id), c.keys.Member(id)
 	}
-	found, term, err := c.gets(ctx, keys)
+	found, head, err := c.gets(ctx, keys)
 	if err != nil {
 		return nil, 0, err
 	}
+	term = head.RaftTerm
 	unnamed := map[string]int64{} // leases of those that are registered under another id than their name
 	for i, id := range drawn {
 		registration, record := found[i], found[len(drawn)+i]

@@ -105,26 +105,6 @@ func (c *Client) Revoke(ctx context.Context, id int64) error {
 	return nil
 }
 
-// TimeToLive asks how long the lease still has, to the second and never more than it was
-// granted, without renewing it. found is false when etcd does not know it.
-func (c *Client) TimeToLive(ctx context.Context, id int64) (remaining time.Duration, found bool, err error) {
-	answer, err := c.timeToLive(ctx, &etcdserverpb.LeaseTimeToLiveRequest{ID: id})
-	if errors.Is(err, ErrLeaseNotFound) {
-		return 0, false, nil
-	}
-	if err != nil {
-		return 0, false, wrap(ctx, "read lease", err)
-	}
-	if answer.TTL < 0 {
-		return 0, false, nil
-	}
-	remaining = seconds(answer.TTL)
-	if answer.GrantedTTL > 0 {
-		remaining = min(remaining, seconds(answer.GrantedTTL))
-	}
-	return remaining, true, nil
-}
-
 func (c *Client) timeToLive(ctx context.Context, r *etcdserverpb.LeaseTimeToLiveRequest) (*etcdserverpb.LeaseTimeToLiveResponse, error) {
 	return ask(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.LeaseTimeToLiveResponse, *etcdserverpb.ResponseHeader, error) {
 		answer, err := w.leases.LeaseTimeToLive(ctx, r)

@@ -118,27 +118,45 @@ func (c *Client) Lock(ctx context.Context, who Claimant, requests []LockRequest)
 	if err != nil {
 		return nil, fmt.Errorf("encode ownership of broker %s: %w", who.BrokerID, err)
 	}
-	guards := c.claim(who)
 	results := make([]LockResult, 0, len(requests))
-	for batch := range slices.Chunk(requests, locksPerTxn) {
-		ops := make([]clientv3.Op, len(batch))
-		for i, r := range batch {
-			if ops[i], err = c.lockOp(who, r, string(value)); err != nil {
-				return results, fmt.Errorf("%s lock of %s: %w", r.Act, r.Topic, err)
+	err = c.eachIn(ctx, c.claim(who), locksPerTxn, len(requests), func(i int) (clientv3.Op, error) {
+		op, err := c.lockOp(who, requests[i], string(value))
+		if err != nil {
+			err = fmt.Errorf("%s lock of %s: %w", requests[i].Act, requests[i].Topic, err)
+		}
+		return op, err
+	}, func(i int, revision int64, answer *etcdserverpb.TxnResponse) {
+		results = append(results, c.lockResult(who, requests[i], revision, answer))
+	})
+	if err != nil {
+		return results, fmt.Errorf("lock %d topics for broker %s: %w", len(requests), who.BrokerID, err)
+	}
+	return results, nil
+}
+
+// eachIn decides on n things, each in a transaction of its own nested in one of up to perTxn,
+// which the guards are for. With an error, done was called for those before it.
+func (c *Client) eachIn(ctx context.Context, guards []clientv3.Cmp, perTxn, n int, op func(i int) (clientv3.Op, error),
+	done func(i int, revision int64, answer *etcdserverpb.TxnResponse)) (err error) {
+	for first := 0; first < n; first += perTxn {
+		ops := make([]clientv3.Op, min(perTxn, n-first))
+		for i := range ops {
+			if ops[i], err = op(first + i); err != nil {
+				return err
 			}
 		}
 		answer, err := c.write(ctx, guards, ops)
 		if err != nil {
-			return results, fmt.Errorf("lock %d topics for broker %s: %w", len(batch), who.BrokerID, err)
+			return err
 		}
-		if len(answer.Responses) != len(batch) {
-			return results, fmt.Errorf("lock topics: etcd answered %d of %d", len(answer.Responses), len(batch))
+		if len(answer.Responses) != len(ops) {
+			return fmt.Errorf("etcd answered %d of %d", len(answer.Responses), len(ops))
 		}
 		for i, response := range answer.Responses {
-			results = append(results, c.lockResult(who, batch[i], answer.Header.Revision, response.GetResponseTxn()))
+			done(first+i, answer.Header.Revision, response.GetResponseTxn())
 		}
 	}
-	return results, nil
+	return nil
 }
 
 // lockValue is what is written into the locks that are taken.
@@ -211,7 +229,7 @@ func (c *Client) ownerOf(topic string, kv *mvccpb.KeyValue) Owner {
 }
 
 // Owners reads the locks of topics, by topic; one that nobody holds is in the map, and
-// Free. Every hundred topics are read at one revision; different hundreds may differ.
+// Free. Not all are read at one revision.
 func (c *Client) Owners(ctx context.Context, topics []string) (map[string]Owner, error) {
 	owners, _, err := c.owners(ctx, topics)
 	return owners, err
@@ -219,30 +237,24 @@ func (c *Client) Owners(ctx context.Context, topics []string) (map[string]Owner,
 
 // owners also returns the oldest revision that it read at.
 func (c *Client) owners(ctx context.Context, topics []string) (owners map[string]Owner, oldest int64, err error) {
+	keys := make([]string, len(topics))
+	for i, topic := range topics {
+		if err := checkTopic(topic); err != nil {
+			return nil, 0, fmt.Errorf("read owners: %w", err)
+		}
+		keys[i] = c.keys.Owner(topic)
+	}
+	found, head, err := c.gets(ctx, keys)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read owners of %d topics: %w", len(topics), err)
+	}
 	owners = make(map[string]Owner, len(topics))
-	for batch := range slices.Chunk(topics, opsPerTxn) {
-		gets := make([]clientv3.Op, len(batch))
-		for i, topic := range batch {
-			if err := checkTopic(topic); err != nil {
-				return nil, 0, fmt.Errorf("read owners: %w", err)
-			}
-			gets[i] = clientv3.OpGet(c.keys.Owner(topic))
-		}
-		answer, err := c.read(ctx, gets...)
-		if err != nil {
-			return nil, 0, fmt.Errorf("read owners of %d topics: %w", len(topics), err)
-		}
-		if oldest == 0 {
-			oldest = answer.Header.Revision
-		}
-		for i, response := range answer.Responses {
-			owners[batch[i]] = Owner{Topic: batch[i]}
-			for _, kv := range response.GetResponseRange().GetKvs() {
-				owners[batch[i]] = c.ownerOf(batch[i], kv)
-			}
+	for i, topic := range topics {
+		if owners[topic] = (Owner{Topic: topic}); found[i] != nil {
+			owners[topic] = c.ownerOf(topic, found[i])
 		}
 	}
-	return owners, oldest, nil
+	return owners, head.GetRevision(), nil
 }
 
 // RecentOwners reads the locks that changed last, of whichever brokers, the newest first, at

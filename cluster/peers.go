@@ -32,7 +32,7 @@ func (c *Client) Peers(ctx context.Context, ids []string) (peers []Registration,
 		}
 		keys[i] = c.keys.Registration(id)
 	}
-	found, term, err := c.gets(ctx, keys)
+	found, head, err := c.gets(ctx, keys)
 	if err != nil {
 		return nil, 0, fmt.Errorf("read registrations of other brokers: %w", err)
 	}
@@ -41,7 +41,7 @@ func (c *Client) Peers(ctx context.Context, ids []string) (peers []Registration,
 			peers = append(peers, registrationOf(ids[i], kv))
 		}
 	}
-	return peers, term, nil
+	return peers, head.GetRaftTerm(), nil
 }
 
 // Members reads the member records of up to MostPeers brokers at one revision; 0: now. What is

@@ -4,8 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -102,26 +102,22 @@ func place[T any](ctx context.Context, c *Client, who Claimant, verb string, req
 	if err := who.check(); err != nil {
 		return nil, fmt.Errorf("%s topics: %w", verb, err)
 	}
-	guards := c.claim(who)
-	for batch := range slices.Chunk(requests, placementsPerTxn) {
-		topics, ops := make([]string, len(batch)), make([]clientv3.Op, len(batch))
-		for i, r := range batch {
-			if topics[i], ops[i], err = op(r); err == nil {
-				err = checkTopic(topics[i])
-			}
-			if err != nil {
-				return done, fmt.Errorf("%s %s: %w", verb, topics[i], err)
-			}
+	topics := make([]string, len(requests))
+	err = c.eachIn(ctx, c.claim(who), placementsPerTxn, len(requests), func(i int) (o clientv3.Op, err error) {
+		if topics[i], o, err = op(requests[i]); err == nil {
+			err = checkTopic(topics[i])
 		}
-		answer, err := c.write(ctx, guards, ops)
 		if err != nil {
-			return done, fmt.Errorf("%s %d topics for broker %s: %w", verb, len(batch), who.BrokerID, err)
+			err = fmt.Errorf("%s: %w", topics[i], err)
 		}
-		for i, response := range answer.Responses {
-			if response.GetResponseTxn().GetSucceeded() {
-				done = append(done, topics[i])
-			}
+		return o, err
+	}, func(i int, _ int64, answer *etcdserverpb.TxnResponse) {
+		if answer.GetSucceeded() {
+			done = append(done, topics[i])
 		}
+	})
+	if err != nil {
+		return done, fmt.Errorf("%s %d topics for broker %s: %w", verb, len(requests), who.BrokerID, err)
 	}
 	return done, nil
 }

@@ -16,27 +16,23 @@ const (
 )
 
 // Records reads the records of topics, by topic. A topic without one is not in the map.
-// Every hundred topics are read at one revision; different hundreds may differ.
+// Not all are read at one revision.
 func (c *Client) Records(ctx context.Context, topics []string) (map[string][]byte, error) {
-	for _, topic := range topics {
+	keys := make([]string, len(topics))
+	for i, topic := range topics {
 		if err := checkTopic(topic); err != nil {
 			return nil, err
 		}
+		keys[i] = c.keys.TopicRecord(topic)
+	}
+	found, _, err := c.gets(ctx, keys)
+	if err != nil {
+		return nil, fmt.Errorf("read records of %d topics: %w", len(topics), err)
 	}
 	records := make(map[string][]byte, len(topics))
-	for batch := range slices.Chunk(topics, opsPerTxn) {
-		gets := make([]clientv3.Op, len(batch))
-		for i, topic := range batch {
-			gets[i] = clientv3.OpGet(c.keys.TopicRecord(topic))
-		}
-		answer, err := c.read(ctx, gets...)
-		if err != nil {
-			return nil, fmt.Errorf("read records of %d topics: %w", len(topics), err)
-		}
-		for i, response := range answer.Responses {
-			for _, kv := range response.GetResponseRange().GetKvs() {
-				records[batch[i]] = kv.Value
-			}
+	for i, kv := range found {
+		if kv != nil {
+			records[topics[i]] = kv.Value
 		}
 	}
 	return records, nil

@@ -30,8 +30,8 @@ func TestLeaseLivesAndEnds(t *testing.T) {
 		if got, err := c.KeepAlive(bounded(t), id); err != nil || got.Granted != granted || got.Revision == 0 || got.Term == 0 {
 			t.Errorf("renewed as %+v, %v", got, err)
 		}
-		if left, found, err := c.TimeToLive(bounded(t), id); err != nil || !found || left < 30*time.Second || left > granted {
-			t.Errorf("left %v, found %v, %v", left, found, err)
+		if left, err := c.LeaseLeft(bounded(t), id); err != nil || !left.Found || left.Left < 30*time.Second || left.Granted != granted {
+			t.Errorf("left %+v, %v", left, err)
 		}
 		for _, when := range []string{"first", "second"} {
 			if err := c.Revoke(bounded(t), id); err != nil {
@@ -41,8 +41,8 @@ func TestLeaseLivesAndEnds(t *testing.T) {
 		if _, err := c.KeepAlive(bounded(t), id); !errors.Is(err, cluster.ErrLeaseNotFound) || cluster.Classify(err) != cluster.ClassLeaseNotFound {
 			t.Errorf("renewing a revoked lease: %v, want ErrLeaseNotFound", err)
 		}
-		if left, found, err := c.TimeToLive(bounded(t), id); err != nil || found || left != 0 {
-			t.Errorf("a revoked lease: %v left, found %v, %v", left, found, err)
+		if left, err := c.LeaseLeft(bounded(t), id); err != nil || left.Found || left.Left != 0 {
+			t.Errorf("a revoked lease: %+v, %v", left, err)
 		}
 	})
 }
