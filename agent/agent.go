@@ -83,7 +83,6 @@ type agent struct {
 	childEnded   atomic.Bool                           // and is not started again
 	systemd      *Systemd                              // nil: no service manager waits for us
 	notifyFailed atomic.Bool
-	beats        <-chan struct{} // nil: the loop keeps time by itself
 
 	relist       chan struct{} // the assignments must be read again; nil: nobody follows them
 	assigning    sync.Mutex    // held while a list of the assignments is compared and taken up
@@ -298,18 +297,6 @@ func (a *agent) serve(ctx context.Context) error {
 	watchEndpoints(a.line, reg)
 	a.freshness = probes.NewFreshness("agent loop", time.Now())
 	a.initLoop()
-	var beat *probes.Beat
-	if a.world.Beat != nil {
-		var err error
-		if beat, err = a.world.Beat(); err != nil {
-			return err
-		}
-		a.beats = beat.Listen()
-		a.health.Keep(beat)
-		if a.process != nil {
-			a.process.Keep(beat)
-		}
-	}
 	if a.world.Systemd != nil {
 		a.systemd = a.world.Systemd(a.log)
 	}
@@ -377,9 +364,6 @@ func (a *agent) serve(ctx context.Context) error {
 	}
 	if p, ok := a.guard.(guardProcess); ok {
 		add(p.Run)
-	}
-	if beat != nil {
-		add(beat.Run)
 	}
 	if a.child != nil {
 		add(a.runChild)

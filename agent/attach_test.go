@@ -76,7 +76,6 @@ type sidecarLife struct {
 
 	stood int64         // the lease that was registered under last
 	moved time.Duration // by how much the wall clock was moved
-	bell  chan struct{}
 }
 
 // answer is the way of every call to the broker.
@@ -389,8 +388,6 @@ func lifeOf(t *testing.T, can brokerapi.Capabilities, change func(c *Config), pa
 		l := &sidecarLife{t: t, born: time.Now(), leaseID: 1, process: 1, serving: true, lostLine: make(chan struct{}, 1), canDo: can}
 		l.agent = &agent{cfg: c, version: "test", log: quiet, started: time.Now(), inbox: make(chan func()), named: make(chan struct{}),
 			world: World{Trim: func() {}}}
-		l.bell = make(chan struct{}, 1)
-		l.beats = l.bell
 		l.world.Clocks = func() Clocks {
 			return Clocks{Boot: l.clock(), Mono: time.Since(l.born), Wall: time.Now().Add(l.suspended() + l.wallMoved())}
 		}
@@ -441,7 +438,7 @@ func lifeOf(t *testing.T, can brokerapi.Capabilities, change func(c *Config), pa
 		var parts sync.WaitGroup
 		ctx, stop := context.WithCancel(l.life0)
 		l.halt = func() { stop(); parts.Wait() }
-		runs := []func(context.Context) error{l.loop, l.beat, l.health.Run, l.reconciler.Run, l.steerer.Run, l.onceNamed(l.keeper.Run)}
+		runs := []func(context.Context) error{l.loop, l.health.Run, l.reconciler.Run, l.steerer.Run, l.onceNamed(l.keeper.Run)}
 		if l.viewer != nil {
 			runs = append(runs, l.viewer.Run)
 		}

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -10,33 +9,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"holdfast/agent/lease"
-	"holdfast/probes"
 	"holdfast/recovery"
 )
 
-// beat is the loop's, once a second.
-func (l *sidecarLife) beat(ctx context.Context) error {
-	tick := time.NewTicker(probes.BeatEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-			l.ring()
-		}
-	}
-}
-
 func (l *sidecarLife) ring() {
 	select {
-	case l.bell <- struct{}{}:
-	default:
+	case l.inbox <- func() {}:
+	case <-l.life0.Done():
 	}
 }
 
 // suspend lets the boot clock and the wall clock run on by d, and no timer of Go's: that
-// is what a suspended host is. The beat, which the kernel keeps on the boot clock, comes.
+// is what a suspended host is. Something wakes the loop.
 func (l *sidecarLife) suspend(d time.Duration) {
 	l.set(func() { l.jumped += d })
 	l.ring()

@@ -13,11 +13,7 @@ import (
 )
 
 // loopEvery is the longest pause between two runs of the loop.
-const loopEvery = probes.BeatEvery
-
-// beatless is how long the loop waits where the beat wakes it. Its timer is for moments in
-// between, and would wake the process for nothing if it were always about to fire.
-const beatless = 5 * time.Second
+const loopEvery = time.Second
 
 // loopState is owned by the loop. Everybody else reads the snapshot.
 type loopState struct {
@@ -153,7 +149,6 @@ func (a *agent) loop(ctx context.Context) error {
 			a.wakeGuard()
 		case <-childChanges:
 			a.wakeGuard()
-		case <-a.beats:
 		case <-timer.C:
 		}
 		a.freshness.Touch(time.Now())
@@ -164,16 +159,12 @@ func (a *agent) loop(ctx context.Context) error {
 			return err
 		}
 		timer.Reset(a.untilNext())
-		probes.DropStopped()
 	}
 }
 
 // untilNext is the time to the next moment at which something changes by itself.
 func (a *agent) untilNext() time.Duration {
 	next := loopEvery
-	if a.beats != nil {
-		next = beatless
-	}
 	v := a.keeper.View()
 	now := a.clock()
 	if d := v.Validity.FencePoint().Add(-a.uncounted()).Sub(now); v.Validity.Known() && d > 0 {

@@ -52,9 +52,6 @@ type World struct {
 	Systemd func(*slog.Logger) *Systemd
 	// Clocks reads the clocks together; nil: suspensions and clock jumps go unnoticed.
 	Clocks func() Clocks
-	// Beat wakes the loop and others once a second by the boot clock; nil: each keeps
-	// time by Go's timers.
-	Beat func() (*probes.Beat, error)
 	// BootID names the host's present boot; nil: the host is asked.
 	BootID func() string
 	// Hangups asks for a reload at each value; nil: nobody does so.
@@ -141,7 +138,6 @@ func realWorld() World {
 		Reap:      process.ReapOrphans,
 		Systemd:   systemd,
 		Clocks:    hostClocks,
-		Beat:      probes.NewBeat,
 		Try:       tryFiles,
 		Trim:      footprint.Trim,
 	}

@@ -22,8 +22,6 @@ const (
 	hungGrace = 50 * time.Millisecond
 	// stopGrace is how long Run waits for a check in flight when it is stopped.
 	stopGrace = time.Second
-	// onBeat is how long the timer waits where the beat says when to ask.
-	onBeat = time.Hour
 	// minSlack is the least lateness of a result that does not yet make a view stale.
 	minSlack = 500 * time.Millisecond
 )
@@ -115,8 +113,6 @@ type Health struct {
 	looks    chan struct{}
 	check    func(context.Context) error
 	lost     <-chan struct{}
-	beat     *Beat
-	beats    <-chan struct{}
 	log      *slog.Logger
 	view     atomic.Pointer[HealthView]
 	changes  chan struct{}
@@ -144,10 +140,6 @@ func newHealthMetrics(reg prometheus.Registerer, h *Health) {
 		return 0
 	})
 }
-
-// Keep has the broker asked on the beat where the interval is of whole seconds. It is
-// called before Run.
-func (h *Health) Keep(b *Beat) { h.beat, h.beats = b, b.Listen() }
 
 // Tune changes the settings. The broker is asked at once; a check in flight keeps the bound
 // it began with, and what was counted in a row stays counted. The verdict counts as long as
@@ -213,8 +205,6 @@ func (h *Health) Run(ctx context.Context) error {
 			l.onTune(*h.asked.Load())
 		case <-l.tick.C:
 			l.onTick()
-		case <-h.beats:
-			l.onBeat()
 		case err := <-done:
 			l.onResult(err)
 		case <-over: // only now is there something to time
@@ -255,18 +245,7 @@ func (l *healthLoop) period() time.Duration {
 	if l.hastened {
 		return min(interval, max(interval/4, minHastened))
 	}
-	if l.h.beat.Carries(interval) {
-		return onBeat
-	}
 	return interval
-}
-
-// onBeat asks on the beat that comes when a check is due.
-func (l *healthLoop) onBeat() {
-	interval := l.h.settings.Interval
-	if !l.hastened && l.h.beat.Carries(interval) && time.Since(l.lastStart) > interval-BeatEvery/2 {
-		l.onTick()
-	}
 }
 
 func (l *healthLoop) onTick() {
@@ -319,7 +298,6 @@ func (l *healthLoop) onResult(err error) {
 	l.inFlight = nil
 	a.cancel()
 	l.overdue.Stop()
-	DropStopped()
 	if !a.void && !a.counted {
 		if errors.Is(err, context.DeadlineExceeded) && !strings.Contains(err.Error(), "no answer within") { // a shorter bound of its own
 			err = fmt.Errorf("no answer within %v: %w", l.h.settings.Timeout, err)

@@ -64,7 +64,6 @@ func (e noProcess) Is(target error) bool { return target == ErrNoProcess }
 type Process struct {
 	pidFile, name string
 	known         found // by an earlier watch; zero: none
-	beats         <-chan struct{}
 	log           *slog.Logger
 	lost          chan struct{}
 	changes       chan struct{}
@@ -128,9 +127,6 @@ func (p *Process) Lives(pid int, startTicks uint64) bool {
 	return err == nil && !over
 }
 
-// Keep has the pid file looked at on the beat. It is called before Run.
-func (p *Process) Keep(b *Beat) { p.beats = b.Listen() }
-
 // Run watches until ctx ends and then returns nil.
 func (p *Process) Run(ctx context.Context) error {
 	var last found
@@ -186,7 +182,7 @@ func (p *Process) await(ctx context.Context, f found) string {
 	}
 	look := time.NewTicker(pause)
 	defer look.Stop()
-	if ended != nil && (p.beats != nil || p.pidFile == "") {
+	if ended != nil && p.pidFile == "" {
 		look.Stop()
 	}
 	for {
@@ -195,7 +191,6 @@ func (p *Process) await(ctx context.Context, f found) string {
 			return ""
 		case <-ended:
 			return gone
-		case <-p.beats:
 		case <-look.C:
 		}
 		if ended == nil && !f.alive() {
