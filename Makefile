@@ -14,10 +14,6 @@ PROTOC_GEN_GRPC := google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.2
 # What libraries link and nobody here uses: gRPC's trace pages, the command line's
 # manual pages. Without them the binary is 0.6 MB smaller. lab/harness builds alike.
 TAGS := grpcnotrace,urfave_cli_no_docs
-# Libraries are compiled for size: 1.5 MB less. Nothing of theirs is on a path where a
-# call that is not inlined counts.
-SMALL := $(foreach m,google.golang.org github.com go.etcd.io go.uber.org go.yaml.in golang.org vendor net text encoding crypto log html regexp mime math/big fmt reflect,-gcflags=$(m)/...=-l)
-
 # The binary is built without C. So is everything else: where there is a C compiler, all
 # libraries would be compiled twice.
 export CGO_ENABLED := 0
@@ -35,7 +31,7 @@ help: ## list the targets
 # what Go knows of the source.
 .PHONY: build
 build: ## build the static binary bin/holdfast; VERSION=v1.2.3 names it
-	CGO_ENABLED=0 go build -tags '$(TAGS)' $(SMALL) -trimpath -ldflags '-s -w$(if $(VERSION), -X main.buildVersion=$(VERSION))' -o bin/holdfast .
+	CGO_ENABLED=0 go build -tags '$(TAGS)' -trimpath -ldflags '-s -w$(if $(VERSION), -X main.buildVersion=$(VERSION))' -o bin/holdfast .
 
 .PHONY: demo
 demo: ## etcd, three NATS servers, three sidecars, and what goes wrong; ARGS=--stay leaves it running

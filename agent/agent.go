@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,7 +17,6 @@ import (
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"holdfast/agent/footprint"
 	"holdfast/agent/lease"
 	"holdfast/agent/page"
 	"holdfast/agent/process"
@@ -132,8 +133,14 @@ type agent struct {
 // come before anything was written to etcd. SIGHUP makes it read the settings anew; level
 // is then set to the log level that they have.
 func Run(ctx context.Context, c Config, log *slog.Logger, level *slog.LevelVar, version string) error {
-	footprint.PreferMemory()
-	footprint.PreferSleep()
+	// A sidecar is idle beside every broker: memory is dearer than the collector's time, and
+	// a second thread would be woken to find nothing to do.
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
+	}
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(1)
+	}
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)

@@ -39,7 +39,6 @@ func (a *agent) noteTopics() {
 	if p.GateOpenedBy != a.gateOpenedBy {
 		a.gateOpenedBy = p.GateOpenedBy
 		if p.GateOpenedBy != "" {
-			a.tasks.Go(a.world.Trim)
 			a.event(Event{Kind: "topics", To: "reconciled", Reason: p.GateOpenedBy, Epoch: a.grant.Epoch,
 				Detail: fmt.Sprintf("%d of %s served", p.Served, plural(p.Assigned, "assigned topic"))})
 		}

@@ -298,7 +298,6 @@ func (n *numbered) world() World {
 			return idleServer(make(chan struct{})), nil
 		},
 		Process: func(Config, *slog.Logger) *probes.Process { return nil },
-		Trim:    func() {},
 	}
 }
 

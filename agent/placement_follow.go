@@ -13,31 +13,11 @@ import (
 // This file feeds the placer with the whole cluster. There may be a hundred thousand topics,
 // so lists are taken up page by page and no list is ever held.
 
-// trimEach is after how many keys of a list what reading them has cost is given back to the
-// system. The garbage collector would keep it for minutes.
-const trimEach = 25_000
-
-// trimmer counts them.
-type trimmer struct {
-	keys int
-	trim func()
-}
-
-func (t *trimmer) listed(u cluster.Update) {
-	if u.Full {
-		t.keys = 0
-	}
-	if t.keys += len(u.Puts); t.keys >= trimEach {
-		t.keys = 0
-		t.trim()
-	}
-}
-
 // followBrokers feeds the reconciler and the placer with all brokers' states and
 // assignments. Our own assignments are taken up first: a topic that was just given away
 // is not wanted here any more when the placer learns of it.
 func (a *agent) followBrokers(ctx context.Context, id string) error {
-	seen := brokersSeen{id: id, keys: a.main.Keys(), placer: a.placer, trimmer: trimmer{trim: a.world.Trim},
+	seen := brokersSeen{id: id, keys: a.main.Keys(), placer: a.placer,
 		assigned: func(u cluster.Update) { a.assignmentsSeen(id, u) }}
 	return a.main.Follow(ctx, cluster.Target{Key: seen.keys.Brokers(), Prefix: true, InParts: true},
 		a.inOrder(ctx, seen.take), a.followError(ctx, "all brokers"))
@@ -48,7 +28,6 @@ type brokersSeen struct {
 	id       string // ours
 	keys     cluster.Keys
 	placer   *recovery.Placer
-	trimmer  trimmer
 	assigned func(cluster.Update) // hears of our own assignments
 	list     struct {             // that is being read; what is few is kept until its end
 		underway bool
@@ -106,7 +85,6 @@ func (b *brokersSeen) listed(u cluster.Update) {
 	if !u.More {
 		l.underway, l.modes, l.mine = false, nil, cluster.Update{}
 	}
-	b.trimmer.listed(u)
 }
 
 func (b *brokersSeen) parse(puts []cluster.KV) (places []recovery.Assignment, modes map[string]recovery.Mode) {
@@ -185,7 +163,7 @@ func (a *agent) followTopics(ctx context.Context) error {
 		}
 		return out
 	}
-	listing, trimmer := false, trimmer{trim: a.world.Trim}
+	listing := false
 	return a.main.Follow(ctx, cluster.Target{Key: keys.TopicRecords(), Prefix: true, KeysOnly: true, InParts: true}, func(u cluster.Update) {
 		puts, deletes := topics(u.PutKeys()), topics(u.Deletes)
 		part := listing || u.Full
@@ -203,8 +181,5 @@ func (a *agent) followTopics(ctx context.Context) error {
 				r.EndTopics()
 			}
 		})
-		if part {
-			trimmer.listed(u)
-		}
 	}, a.followError(ctx, "topics"))
 }

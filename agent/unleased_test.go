@@ -123,7 +123,6 @@ func (o *ownCluster) world() World {
 			return &deafServer{closed: make(chan struct{})}, nil
 		},
 		Process: func(Config, *slog.Logger) *probes.Process { return nil },
-		Trim:    func() {},
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"os"
 	"strconv"
 
-	"holdfast/agent/footprint"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
@@ -63,8 +62,6 @@ type World struct {
 	Try func(Config) error
 	// NoDirEvents: the kernel tells of no change of the data directory.
 	NoDirEvents bool
-	// Trim gives back the memory that only the start needed.
-	Trim func()
 }
 
 // Line is the renewals' own way to etcd.
@@ -139,7 +136,6 @@ func realWorld() World {
 		Systemd:   systemd,
 		Clocks:    hostClocks,
 		Try:       tryFiles,
-		Trim:      footprint.Trim,
 	}
 }
 

@@ -7,8 +7,6 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
-
-	"holdfast/agent/footprint"
 )
 
 // What keeps a guard small. It allocates next to nothing after its start, so the
@@ -38,9 +36,7 @@ func settle(rehearse func()) {
 			}
 		}
 	}
-	// Most of what the start touched is never needed again. What is used from here on
-	// stays, and the rest is not fetched.
-	footprint.Trim()
+	debug.FreeOSMemory()
 	rehearse()
 	// What is mapped later is not locked: under a limit the program could not map it at all.
 	_ = unix.Mlockall(unix.MCL_CURRENT | unix.MCL_ONFAULT)

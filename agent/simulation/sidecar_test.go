@@ -227,7 +227,6 @@ func (n *node) world(l *life) agent.World {
 		Hold: func(ctx context.Context, _ agent.Config, say func(probes.Held)) error {
 			return n.broker.hold(ctx, l, say)
 		},
-		Trim: func() {},
 
 		NoDirEvents: true, // who waits for the kernel holds up virtual time
 	}

@@ -34,14 +34,9 @@ type recipe struct {
 
 var recipes = map[Program]recipe{
 	Holdfast: {
-		dir: ".",
-		env: []string{"CGO_ENABLED=0"},
-		args: []string{"-tags", "grpcnotrace,urfave_cli_no_docs", "-gcflags=google.golang.org/...=-l", "-gcflags=github.com/...=-l",
-			"-gcflags=go.etcd.io/...=-l", "-gcflags=go.uber.org/...=-l", "-gcflags=go.yaml.in/...=-l",
-			"-gcflags=golang.org/...=-l", "-gcflags=vendor/...=-l", "-gcflags=net/...=-l", "-gcflags=text/...=-l", "-gcflags=encoding/...=-l",
-			"-gcflags=crypto/...=-l", "-gcflags=log/...=-l", "-gcflags=html/...=-l", "-gcflags=regexp/...=-l", "-gcflags=mime/...=-l",
-			"-gcflags=math/big/...=-l", "-gcflags=fmt/...=-l", "-gcflags=reflect/...=-l",
-			"-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "."},
+		dir:  ".",
+		env:  []string{"CGO_ENABLED=0"},
+		args: []string{"-tags", "grpcnotrace,urfave_cli_no_docs", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "."},
 	},
 	HoldfastRace: {
 		dir:  ".",
