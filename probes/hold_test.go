@@ -40,7 +40,7 @@ func says(t *testing.T, said <-chan Held, want Held) {
 	}
 }
 
-func listensAt(t *testing.T, at string) net.Listener {
+func listenAt(t *testing.T, at string) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", at)
 	if err != nil {
@@ -61,7 +61,7 @@ func accepted(t *testing.T, l net.Listener) net.Conn {
 }
 
 func TestTheEndOfAHeldConnectionIsToldAndAPortThatRefusesIsGone(t *testing.T) {
-	l := listensAt(t, "127.0.0.1:0")
+	l := listenAt(t, "127.0.0.1:0")
 	said := holding(t, l.Addr().String())
 	for range 2 { // it closes what is idle, and goes on
 		conn := accepted(t, l)
@@ -75,16 +75,16 @@ func TestTheEndOfAHeldConnectionIsToldAndAPortThatRefusesIsGone(t *testing.T) {
 	conn.Close()
 	says(t, said, HeldEnded)
 	says(t, said, HeldGone)
-	accepted(t, listensAt(t, l.Addr().String())) // it is back
+	accepted(t, listenAt(t, l.Addr().String())) // it is back
 	says(t, said, HeldBegun)
 }
 
 func TestABrokerThatWasNeverReachedIsNotGone(t *testing.T) {
-	l := listensAt(t, "127.0.0.1:0")
+	l := listenAt(t, "127.0.0.1:0")
 	at := l.Addr().String()
 	l.Close()
 	said := holding(t, at)
-	accepted(t, listensAt(t, at))
+	accepted(t, listenAt(t, at))
 	says(t, said, HeldBegun)
 }
 
@@ -98,7 +98,7 @@ func TestANameThatIsNotResolvedSaysNothing(t *testing.T) {
 }
 
 func TestConnectionsThatAreClosedAtOnceMakeNoBusyLoop(t *testing.T) {
-	l := listensAt(t, "127.0.0.1:0")
+	l := listenAt(t, "127.0.0.1:0")
 	many := make(chan int)
 	go func() {
 		n := 0

@@ -1,19 +1,15 @@
 package probes
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
+
+	"github.com/prometheus/procfs"
 )
 
 // Holding says whether a process holds a listening socket.
@@ -65,20 +61,52 @@ func ListenerAt(ctx context.Context, at []netip.AddrPort) (ProcessView, bool) {
 	return holderOf(ctx, sockets)
 }
 
-// listenersAt lists the inodes of the sockets that listen there.
-func listenersAt(at []netip.AddrPort) (inodes []string) {
+// States of a socket in /proc/net/tcp (tcp_states.h of the kernel).
+const established, halfClosed, listening = 1, 8, 10
+
+// socket is one line of /proc/net/tcp.
+type socket struct {
+	at    netip.AddrPort
+	state uint64
+	inode uint64
+}
+
+// sockets are all of TCP in our network namespace; what cannot be read is not among them.
+func sockets() (all []socket) {
+	proc, err := procfs.NewDefaultFS()
+	if err != nil {
+		return nil
+	}
+	for _, table := range []func() (procfs.NetTCP, error){proc.NetTCP, proc.NetTCP6} { //lint:ignore SA1019 netlink wants rights that a sidecar has not
+		lines, err := table()
+		if err != nil {
+			continue // no such protocol here, or hidden
+		}
+		for _, l := range lines {
+			addr, _ := netip.AddrFromSlice(l.LocalAddr)
+			all = append(all, socket{netip.AddrPortFrom(addr.Unmap(), uint16(l.LocalPort)), l.St, l.Inode})
+		}
+	}
+	return all
+}
+
+// name is how a descriptor of it is shown.
+func (s socket) name() string { return "socket:[" + strconv.FormatUint(s.inode, 10) + "]" }
+
+// listenersAt names the sockets that listen at one of the addresses, or at its port everywhere.
+func listenersAt(at []netip.AddrPort) (names []string) {
 	at = slices.DeleteFunc(slices.Clone(at), func(a netip.AddrPort) bool { return !ofThisHost(a.Addr()) })
 	if len(at) == 0 {
 		return nil
 	}
-	for _, table := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
-		data, err := os.ReadFile(table)
-		if err != nil {
-			continue // no such protocol here, or hidden: then nothing is known
+	for _, s := range sockets() {
+		if s.state == listening && slices.ContainsFunc(at, func(a netip.AddrPort) bool {
+			return a.Port() == s.at.Port() && (s.at.Addr().IsUnspecified() || a.Addr().Unmap() == s.at.Addr())
+		}) {
+			names = append(names, s.name())
 		}
-		inodes = append(inodes, listeners(data, at)...)
 	}
-	return inodes
+	return names
 }
 
 func ofThisHost(a netip.Addr) bool {
@@ -102,89 +130,70 @@ func sameNetwork(pid int) bool {
 	return err == nil && its == ours
 }
 
-// listeners reads a table such as /proc/net/tcp (proc(5)): the inodes of the sockets
-// that listen at one of the addresses, or at its port everywhere.
-func listeners(table []byte, at []netip.AddrPort) (inodes []string) {
-	const local, state, inode = 1, 3, 9
-	lines := bufio.NewScanner(bytes.NewReader(table))
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		if len(fields) <= inode || fields[state] != listening {
-			continue
-		}
-		socket, ok := tableAddr(fields[local])
-		if ok && slices.ContainsFunc(at, func(a netip.AddrPort) bool {
-			return a.Port() == socket.Port() && (socket.Addr().IsUnspecified() || a.Addr().Unmap() == socket.Addr())
-		}) {
-			inodes = append(inodes, fields[inode])
-		}
-	}
-	return inodes
-}
-
-// tableAddr reads 0100007F:1F90: words of four bytes in the host's own order.
-func tableAddr(s string) (netip.AddrPort, bool) {
-	host, port, _ := strings.Cut(s, ":")
-	raw, err := hex.DecodeString(host)
-	if err != nil {
-		return netip.AddrPort{}, false
-	}
-	for word := range slices.Chunk(raw, 4) {
-		if len(word) == 4 {
-			binary.NativeEndian.PutUint32(word, binary.BigEndian.Uint32(word))
-		}
-	}
-	addr, ok := netip.AddrFromSlice(raw)
-	n, err := strconv.ParseUint(port, 16, 16)
-	return netip.AddrPortFrom(addr.Unmap(), uint16(n)), ok && err == nil
-}
-
 // holdsOne reports whether the process has one of the sockets open.
-func holdsOne(pid int, inodes []string) (bool, error) {
-	open, err := socketsOf(pid)
-	return slices.ContainsFunc(open, func(inode string) bool { return slices.Contains(inodes, inode) }), err
-}
-
-// socketsOf lists the inodes of the sockets that the process has open.
-func socketsOf(pid int) (inodes []string, err error) {
-	dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
-	open, err := os.Open(dir)
+func holdsOne(pid int, names []string) (bool, error) {
+	p, err := procfs.NewProc(pid)
 	if err != nil {
-		return nil, fmt.Errorf("look at the descriptors of process %d: %w", pid, err)
+		return false, err
 	}
-	defer open.Close()
-	names, err := open.Readdirnames(-1)
-	if err != nil {
-		return nil, fmt.Errorf("look at the descriptors of process %d: %w", pid, err)
-	}
-	for _, name := range names {
-		link, err := os.Readlink(filepath.Join(dir, name))
-		if err != nil {
-			continue // closed meanwhile
-		}
-		if inode, ok := strings.CutPrefix(link, "socket:["); ok {
-			inodes = append(inodes, strings.TrimSuffix(inode, "]"))
-		}
-	}
-	return inodes, nil
+	open, err := p.FileDescriptorTargets()
+	return slices.ContainsFunc(open, func(name string) bool { return slices.Contains(names, name) }), err
 }
 
 // holderOf walks /proc for the process that has one of the sockets open.
-func holderOf(ctx context.Context, inodes []string) (ProcessView, bool) {
-	all, err := pids()
+func holderOf(ctx context.Context, names []string) (ProcessView, bool) {
+	all, err := procfs.AllProcs()
 	if err != nil {
 		return ProcessView{}, false
 	}
-	for _, pid := range all {
+	for _, p := range all {
 		if ctx.Err() != nil {
 			break
 		}
-		if holds, err := holdsOne(pid, inodes); err != nil || !holds {
+		if holds, err := holdsOne(p.PID, names); err != nil || !holds {
 			continue
 		}
-		if v, err := ReadProcess(pid); err == nil {
+		if v, err := ReadProcess(p.PID); err == nil {
 			return v, true
 		}
 	}
 	return ProcessView{}, false
+}
+
+// Ports are the TCP ports at which the process listens; none: nowhere, or it is not to be seen.
+func Ports(pid int) (ports []uint16) {
+	own, _ := socketsOf(pid)
+	for _, s := range own {
+		if s.state == listening && !slices.Contains(ports, s.at.Port()) {
+			ports = append(ports, s.at.Port())
+		}
+	}
+	return ports
+}
+
+// Silent reports whether the process surely neither listens at one of the ports nor has a
+// connection there that its client may still use. Not to be seen is not silent.
+func Silent(pid int, ports []uint16) bool {
+	own, seen := socketsOf(pid)
+	return seen && !slices.ContainsFunc(own, func(s socket) bool {
+		return slices.Contains(ports, s.at.Port()) && slices.Contains([]uint64{listening, established, halfClosed}, s.state)
+	})
+}
+
+// socketsOf lists what of TCP the process has open; false: it is not to be seen.
+func socketsOf(pid int) (own []socket, seen bool) {
+	p, err := procfs.NewProc(pid)
+	if err != nil || !sameNetwork(pid) {
+		return nil, false
+	}
+	targets, err := p.FileDescriptorTargets()
+	if err != nil {
+		return nil, false
+	}
+	open := make(map[string]bool, len(targets)) // a broker may have tens of thousands
+	for _, name := range targets {
+		open[name] = true
+	}
+	all := sockets()
+	return slices.DeleteFunc(all, func(s socket) bool { return !open[s.name()] }), len(all) > 0
 }

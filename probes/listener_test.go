@@ -5,39 +5,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"testing"
 )
-
-func TestTheTableOfSocketsIsReadForOneAddress(t *testing.T) {
-	const head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-	row := func(local, state, inode string) string {
-		return "   0: " + local + " 00000000:0000 " + state + " 00000000:00000000 00:00000000 00000000     0        0 " + inode + " 1 0000000000000000 100 0 0 10 0\n"
-	}
-	loopback := netip.MustParseAddrPort("127.0.0.1:4222")
-	for _, tt := range []struct {
-		name, table string
-		at          netip.AddrPort
-		want        []string
-	}{
-		{"the address itself", head + row("0100007F:107E", "0A", "71"), loopback, []string{"71"}},
-		{"everywhere", head + row("00000000:107E", "0A", "72"), loopback, []string{"72"}},
-		{"everywhere, by IPv6", head + row("00000000000000000000000000000000:107E", "0A", "73"), loopback, []string{"73"}},
-		{"IPv6", head + row("00000000000000000000000001000000:107E", "0A", "74"), netip.MustParseAddrPort("[::1]:4222"), []string{"74"}},
-		{"IPv4 written as IPv6", head + row("0000000000000000FFFF00000100007F:107E", "0A", "75"), loopback, []string{"75"}},
-		{"another address", head + row("0200007F:107E", "0A", "76"), loopback, nil},
-		{"another port", head + row("0100007F:107F", "0A", "77"), loopback, nil},
-		{"a connection", head + row("0100007F:107E", "01", "78"), loopback, nil},
-		{"cut short", head + "   0: 0100007F:107E 0", loopback, nil},
-		{"no address", head + row("xyz:107E", "0A", "79"), loopback, nil},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			if got := listeners([]byte(tt.table), []netip.AddrPort{tt.at}); !slices.Equal(got, tt.want) {
-				t.Errorf("%v, want %v", got, tt.want)
-			}
-		})
-	}
-}
 
 func TestWhoHoldsTheListeningSocketIsSeen(t *testing.T) {
 	stranger := sleeper(t, "sleep")

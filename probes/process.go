@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -63,7 +64,7 @@ func (e noProcess) Is(target error) bool { return target == ErrNoProcess }
 // process while the old one lives is noticed within 1 s.
 type Process struct {
 	pidFile, name string
-	known         found // by an earlier watch; zero: none
+	expected      found // by an earlier watch; zero: none
 	log           *slog.Logger
 	lost          chan struct{}
 	changes       chan struct{}
@@ -89,7 +90,7 @@ func NewProcess(pidFile, name string, log *slog.Logger) *Process {
 // Expect says which process was found to be the one before this watch began. It is called
 // before Run.
 func (p *Process) Expect(pid int, startTicks uint64) {
-	p.known = found{pid: pid, startTicks: startTicks}
+	p.expected = known(pid, startTicks)
 }
 
 // Lost receives a value when the watched process has ended, or when the pid file
@@ -119,7 +120,7 @@ type hold struct {
 // where a look at /proc is a dozen times as dear. False says nothing: nobody may be watched.
 func (p *Process) Lives(pid int, startTicks uint64) bool {
 	h := p.held.Load()
-	if h == nil || h.pid != pid || h.startTicks != startTicks {
+	if h == nil || h.PID != pid || h.Starttime != startTicks {
 		return false
 	}
 	over := true
@@ -160,8 +161,8 @@ func (p *Process) lookup() time.Duration {
 // await says why the process is not the broker any more, once it is not. It returns
 // an empty string when ctx ended.
 func (p *Process) await(ctx context.Context, f found) string {
-	gone := fmt.Sprintf("process %d has ended", f.pid)
-	ended, conn, stop, err := p.watchEnd(f.pid)
+	gone := fmt.Sprintf("process %d has ended", f.PID)
+	ended, conn, stop, err := p.watchEnd(f.PID)
 	pause := relook
 	switch {
 	case err == nil:
@@ -169,7 +170,7 @@ func (p *Process) await(ctx context.Context, f found) string {
 	case errors.Is(err, unix.ESRCH):
 		return gone
 	default: // no pidfds here (ENOSYS, EPERM), or none left (EMFILE)
-		p.log.Warn("no pidfd: looking at the broker process every 100 ms instead", "pid", f.pid, "error", err)
+		p.log.Warn("no pidfd: looking at the broker process every 100 ms instead", "pid", f.PID, "error", err)
 		pause = pollGone
 	}
 	// The pid may have been recycled before the pidfd was opened.
@@ -199,9 +200,9 @@ func (p *Process) await(ctx context.Context, f found) string {
 		if p.pidFile == "" {
 			continue
 		}
-		if pid, err := readPid(p.pidFile); err == nil && pid != f.pid {
-			if other, err := p.find(f); err == nil && other.pid != f.pid {
-				return fmt.Sprintf("the pid file names %d now, and no longer %d", other.pid, f.pid)
+		if pid, _, err := readPid(p.pidFile); err == nil && pid != f.PID {
+			if other, err := p.find(f); err == nil && other.PID != f.PID {
+				return fmt.Sprintf("the pid file names %d now, and no longer %d", other.PID, f.PID)
 			}
 		}
 	}
@@ -259,17 +260,17 @@ func (p *Process) publish(v ProcessView) {
 
 // find looks for the process. previous is the one that was watched last.
 func (p *Process) find(previous found) (found, error) {
-	known := previous
-	if known.pid == 0 {
-		known = p.known
+	expected := previous
+	if expected.PID == 0 {
+		expected = p.expected
 	}
-	f, err := findProcess(p.pidFile, p.name, known)
+	f, err := findProcess(p.pidFile, p.name, expected)
 	if err != nil {
 		return found{}, err
 	}
 	// The file still names the pid of the process that ended, and somebody else has it.
-	if p.pidFile != "" && f.pid == previous.pid && f.startTicks != previous.startTicks && f.written.Equal(previous.written) {
-		return found{}, fmt.Errorf("pid file %s still names %d, which is another process by now", p.pidFile, f.pid)
+	if p.pidFile != "" && f.PID == previous.PID && f.Starttime != previous.Starttime && f.written.Equal(previous.written) {
+		return found{}, fmt.Errorf("pid file %s still names %d, which is another process by now", p.pidFile, f.PID)
 	}
 	return f, nil
 }
@@ -283,7 +284,7 @@ func FindProcess(pidFile, name string) (ProcessView, error) {
 // FindKnown is FindProcess where a process is known to have been the right one: a pid
 // file that names it is believed, however the wall clock was set since.
 func FindKnown(pidFile, name string, pid int, startTicks uint64) (ProcessView, error) {
-	f, err := findProcess(pidFile, name, found{pid: pid, startTicks: startTicks})
+	f, err := findProcess(pidFile, name, known(pid, startTicks))
 	if err != nil {
 		return ProcessView{LastError: err.Error()}, err
 	}
@@ -305,29 +306,29 @@ func ReadProcess(pid int) (ProcessView, error) {
 // guardName is what a dead-man guard calls itself.
 const guardName = "holdfast-guard"
 
-func findProcess(pidFile, name string, known found) (found, error) {
+func findProcess(pidFile, name string, expected found) (found, error) {
 	where := fmt.Sprintf("--broker-process %q", name)
 	look := func() (found, error) { return findByName(name) }
 	if pidFile != "" {
 		where = "pid file " + pidFile
-		look = func() (found, error) { return findByFile(pidFile, name, known) }
+		look = func() (found, error) { return findByFile(pidFile, name, expected) }
 	}
 	f, err := look()
 	remedy := "does the broker have another pid namespace? share it, or set --stop-command"
 	switch {
 	case err != nil:
 		return f, err
-	case f.pid == 1:
+	case f.PID == 1:
 		// The kernel does not let it be killed from inside of its own pid namespace.
-		return found{}, neverBroker(fmt.Sprintf("%s leads to process 1 (%s), which is never signaled: %s", where, f.comm, remedy))
-	case f.pid == os.Getpid() || f.comm == guardName:
-		return found{}, neverBroker(fmt.Sprintf("%s leads to holdfast itself (process %d): %s", where, f.pid, remedy))
+		return found{}, neverBroker(fmt.Sprintf("%s leads to process 1 (%s), which is never signaled: %s", where, f.Comm, remedy))
+	case f.PID == os.Getpid() || f.Comm == guardName:
+		return found{}, neverBroker(fmt.Sprintf("%s leads to holdfast itself (process %d): %s", where, f.PID, remedy))
 	}
 	return f, nil
 }
 
-func findByFile(pidFile, name string, known found) (found, error) {
-	pid, written, err := readPidFile(pidFile)
+func findByFile(pidFile, name string, expected found) (found, error) {
+	pid, written, err := readPid(pidFile)
 	if err != nil {
 		return found{}, err
 	}
@@ -339,11 +340,11 @@ func findByFile(pidFile, name string, known found) (found, error) {
 		return found{}, fmt.Errorf("pid file %s names %d: %w", pidFile, pid, err)
 	}
 	f.written = written
-	if name != "" && !f.named(name) {
-		return found{}, noProcess(fmt.Sprintf("pid file %s names %d, which is %q and not %q", pidFile, pid, f.comm, name))
+	if p, err := procfs.NewProc(pid); name != "" && (err != nil || !named(p, name)) {
+		return found{}, noProcess(fmt.Sprintf("pid file %s names %d, which is %q and not %q", pidFile, pid, f.Comm, name))
 	}
 	// Both are read on the wall clock of today, which may have been set since.
-	if late := f.startedAt.Sub(written); name == "" && late > pidFileSlack && !f.is(known) {
+	if late := f.startedAt.Sub(written); name == "" && late > pidFileSlack && !f.is(expected) {
 		return found{}, fmt.Errorf("pid file %s is %v older than process %d: the pid is another process's, or the clock was set: set --broker-process as well",
 			pidFile, late.Round(time.Second), pid)
 	}

@@ -1,15 +1,17 @@
 package probes
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -25,195 +27,128 @@ const (
 
 // found is one process, told from a later one with the same pid by its start.
 type found struct {
-	pid        int
-	comm       string // the kernel's name, at most 15 bytes
-	state      byte   // R, S, D, Z, …
-	parent     int
-	group      int
-	threads    int
-	startTicks uint64 // since boot
-	startedAt  time.Time
-	written    time.Time // modification time of the pid file, if there is one
+	procfs.ProcStat
+	startedAt time.Time
+	written   time.Time // modification time of the pid file, if there is one
+}
+
+// known is a process of which no more is known than which it is.
+func known(pid int, startTicks uint64) found {
+	return found{ProcStat: procfs.ProcStat{PID: pid, Starttime: startTicks}}
 }
 
 func (f found) view() ProcessView {
-	return ProcessView{Pid: f.pid, Name: f.comm, StartTicks: f.startTicks, StartedAt: f.startedAt}
+	return ProcessView{Pid: f.PID, Name: f.Comm, StartTicks: f.Starttime, StartedAt: f.startedAt}
 }
 
 // is tells a process from a later one with the same pid.
-func (f found) is(other found) bool {
-	return f.pid == other.pid && f.startTicks == other.startTicks
-}
+func (f found) is(other found) bool { return f.PID == other.PID && f.Starttime == other.Starttime }
 
 // ended is true for what is left of a process: a zombie, or less. The state is the first
 // thread's. One that ended alone is a zombie as well, and the others may serve; it counts
 // among the threads until the last of them has ended.
-func (f found) ended() bool { return f.state == 'X' || f.state == 'Z' && f.threads <= 1 }
+func (f found) ended() bool { return f.State == "X" || f.State == "Z" && f.NumThreads <= 1 }
 
 // alive is true while the same process has not ended. A zombie has.
 func (f found) alive() bool {
-	now, err := readProcess(f.pid)
+	now, err := readProcess(f.PID)
 	if err != nil {
-		return !errors.Is(err, os.ErrNotExist) // not to be read is not to be gone
+		return !errors.Is(err, fs.ErrNotExist) // not to be read is not to be gone
 	}
-	return now.startTicks == f.startTicks
+	return now.is(f)
 }
 
 // StoppedBySignal reports whether the process is seen to be stopped, by SIGSTOP or a
 // debugger: it runs again only when it is told to.
 func StoppedBySignal(pid int) bool {
 	f, err := readStat(pid)
-	return err == nil && (f.state == 'T' || f.state == 't')
+	return err == nil && strings.EqualFold(f.State, "T")
 }
 
-// named compares with the process name and with the last part of argv[0].
-func (f found) named(name string) bool {
-	if f.comm == name {
+// named compares with the kernel's name of a process, of at most 15 bytes, and with the
+// last part of argv[0].
+func named(p procfs.Proc, name string) bool {
+	if comm, err := p.Comm(); err == nil && comm == name {
 		return true
 	}
-	cmdline, err := readBounded(filepath.Join("/proc", strconv.Itoa(f.pid), "cmdline"), 4096)
-	if err != nil {
-		return false
-	}
-	argv0, _, _ := bytes.Cut(cmdline, []byte{0})
-	return len(argv0) > 0 && filepath.Base(string(argv0)) == name
+	args, err := p.CmdLine()
+	return err == nil && len(args) > 0 && args[0] != "" && filepath.Base(args[0]) == name
 }
 
-// readProcess reads /proc/<pid>/stat. It wraps os.ErrNotExist when there is no such
-// process, or only its zombie.
+// readProcess wraps fs.ErrNotExist when there is no such process, or only its zombie.
 func readProcess(pid int) (found, error) {
 	f, err := readStat(pid)
 	if err != nil {
 		return found{}, err
 	}
 	if f.ended() {
-		return found{}, fmt.Errorf("process %d has ended: %w", pid, os.ErrNotExist)
+		return found{}, fmt.Errorf("process %d has ended: %w", pid, fs.ErrNotExist)
 	}
-	sinceBoot, err := bootClock()
-	if err != nil {
-		return found{}, err
+	var boot unix.Timespec // suspended time included, as /proc counts it
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot); err != nil {
+		return found{}, fmt.Errorf("read the boot clock: %w", err)
 	}
-	started := time.Duration(f.startTicks) * (time.Second / ticksPerSecond)
-	f.startedAt = time.Now().Add(started - sinceBoot).Round(0) // a past moment has no monotonic reading
+	started := time.Duration(f.Starttime) * (time.Second / ticksPerSecond)
+	f.startedAt = time.Now().Add(started - time.Duration(boot.Nano())).Round(0) // a past moment has no monotonic reading
 	return f, nil
 }
 
 // readStat is readProcess for zombies too, and without the wall clock.
 func readStat(pid int) (found, error) {
-	path := "/proc/" + strconv.Itoa(pid) + "/stat"
-	data, err := readBounded(path, 1024)
+	p, err := procfs.NewProc(pid)
+	var stat procfs.ProcStat
+	if err == nil {
+		stat, err = p.Stat()
+	}
 	if errors.Is(err, unix.ESRCH) {
-		err = os.ErrNotExist // it ended between open and read
+		err = fs.ErrNotExist // it ended between open and read
 	}
 	if err != nil {
-		return found{}, fmt.Errorf("read %s: %w", path, err)
+		return found{}, fmt.Errorf("read process %d: %w", pid, err)
 	}
-	f, err := parseStat(data)
-	if err != nil {
-		return found{}, fmt.Errorf("read %s: %w", path, err)
-	}
-	f.pid = pid
-	return f, nil
+	return found{ProcStat: stat}, nil
 }
 
-// parseStat takes the line of proc(5) apart. The name is in parentheses and may hold
-// any byte, parentheses and spaces too, so fields are counted from the last one.
-func parseStat(data []byte) (found, error) {
-	open, end := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')')
-	if open < 0 || end < open {
-		return found{}, errors.New("no process name in it")
+// readPid reads a pid file, and when it was written.
+func readPid(path string) (pid int, written time.Time, err error) {
+	info, err := os.Stat(path) // before it is read: it may be written meanwhile
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("not a regular file") // a fifo would hold us up
 	}
-	fields := strings.Fields(string(data[end+1:]))
-	const state, parent, group, threads, startTime = 0, 4 - 3, 5 - 3, 20 - 3, 22 - 3 // fields 3, 4, 5, 20 and 22 of proc(5)
-	if len(fields) <= startTime || len(fields[state]) != 1 {
-		return found{}, errors.New("too few fields")
+	var file *os.File
+	if err == nil {
+		file, err = os.Open(path)
 	}
-	ticks, err := strconv.ParseUint(fields[startTime], 10, 63)
 	if err != nil {
-		return found{}, fmt.Errorf("parse the start time: %w", err)
+		return 0, time.Time{}, fmt.Errorf("read the pid file %s: %w", path, err)
 	}
-	pgrp, err := strconv.Atoi(fields[group])
-	if err != nil {
-		return found{}, fmt.Errorf("parse the process group: %w", err)
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, 64))
+	if err == nil {
+		pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
 	}
-	ppid, err := strconv.Atoi(fields[parent])
-	if err != nil {
-		return found{}, fmt.Errorf("parse the parent: %w", err)
-	}
-	many, err := strconv.Atoi(fields[threads])
-	if err != nil {
-		return found{}, fmt.Errorf("parse the number of threads: %w", err)
-	}
-	return found{comm: string(data[open+1 : end]), state: fields[state][0], parent: ppid, group: pgrp, threads: many, startTicks: ticks}, nil
-}
-
-// bootClock is the time since boot, suspended time included, as /proc counts it.
-func bootClock() (time.Duration, error) {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		return 0, fmt.Errorf("read the boot clock: %w", err)
-	}
-	return time.Duration(ts.Nano()), nil
-}
-
-// readBounded reads the beginning of a small file, which comes with one read. It is called
-// each second, so it spares what an os.File costs.
-func readBounded(path string, limit int64) ([]byte, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) // a fifo must not block us
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	defer unix.Close(fd)
-	data := make([]byte, limit)
-	for {
-		n, err := unix.Read(fd, data)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			return nil, &os.PathError{Op: "read", Path: path, Err: err}
-		}
-		return data[:n], nil
-	}
-}
-
-// readPidFile reads the pid and when the file was written.
-func readPidFile(path string) (int, time.Time, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return 0, time.Time{}, fmt.Errorf("read the pid file: %w", err)
-	}
-	pid, err := readPid(path)
-	return pid, info.ModTime(), err
-}
-
-func readPid(path string) (int, error) {
-	data, err := readBounded(path, 64)
-	if err != nil {
-		return 0, fmt.Errorf("read the pid file: %w", err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(data)))
 	if err != nil || pid < 1 {
-		return 0, fmt.Errorf("pid file %s: %q is not a process id", path, oneLine(string(data)))
+		return 0, time.Time{}, fmt.Errorf("pid file %s: %q is not a process id", path, oneLine(string(text)))
 	}
-	return pid, nil
+	return pid, info.ModTime(), nil
 }
 
 // findByName walks /proc. Exactly one process must have the name.
 func findByName(name string) (found, error) {
-	all, err := pids()
+	all, err := procfs.AllProcs()
 	if err != nil {
 		return found{}, fmt.Errorf("look for process %q: %w", name, err)
 	}
 	var match found
 	var pids []string
-	for _, pid := range all {
-		f, err := readProcess(pid)
-		if err != nil || !f.named(name) {
-			continue // ended meanwhile, hidden from us, or another program
+	for _, p := range all {
+		if !named(p, name) {
+			continue // another program, or hidden from us
 		}
-		match = f
-		pids = append(pids, strconv.Itoa(pid))
+		if f, err := readProcess(p.PID); err == nil { // else it ended meanwhile
+			match = f
+			pids = append(pids, strconv.Itoa(p.PID))
+		}
 	}
 	switch {
 	case len(pids) == 1:
@@ -228,22 +163,34 @@ func findByName(name string) (found, error) {
 	return found{}, fmt.Errorf("%d processes are called %q (%s): set --broker-pid-file", len(pids), name, listed)
 }
 
-// pids lists the processes that /proc shows us.
-func pids() ([]int, error) {
-	proc, err := os.Open("/proc")
+// InGroup lists the processes of a process group. Zombies are not in it.
+func InGroup(group int) ([]ProcessView, error) {
+	return list("look for a process group", func(f found) bool { return f.PGRP == group && !f.ended() })
+}
+
+// GroupLeaders lists the processes that lead a process group.
+func GroupLeaders() ([]ProcessView, error) {
+	return list("look for process groups", func(f found) bool { return f.PGRP == f.PID && !f.ended() })
+}
+
+// ZombiesOf lists the processes that have ended and whose parent has not taken their
+// status yet.
+func ZombiesOf(parent int) ([]ProcessView, error) {
+	return list("look for zombies", func(f found) bool { return f.PPID == parent && f.ended() })
+}
+
+// list returns the processes that are wanted, without StartedAt. What cannot be read
+// has ended or is hidden from us.
+func list(what string, want func(found) bool) ([]ProcessView, error) {
+	all, err := procfs.AllProcs()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	defer proc.Close()
-	names, err := proc.Readdirnames(-1)
-	if err != nil {
-		return nil, err
-	}
-	var list []int
-	for _, name := range names {
-		if pid, err := strconv.Atoi(name); err == nil {
-			list = append(list, pid)
+	var wanted []ProcessView
+	for _, p := range all {
+		if stat, err := p.Stat(); err == nil && want(found{ProcStat: stat}) {
+			wanted = append(wanted, found{ProcStat: stat}.view())
 		}
 	}
-	return list, nil
+	return wanted, nil
 }
