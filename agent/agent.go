@@ -261,6 +261,10 @@ func (a *agent) serve(ctx context.Context) error {
 	reg := prometheus.NewRegistry()
 	a.metrics = newMetrics(reg, a)
 	a.identity = newIdentityCheck(a.broker, a.cfg, a.memory.BrokerID)
+	past, registered := a.memory.Process, a.memory.Instance
+	a.identity.lives = func() (string, bool) {
+		return registered, past.here() && past.Instance == registered && !past.Gone()
+	}
 	a.openChild()
 	if err := a.refuseStranger(ctx); err != nil {
 		return err

@@ -4,25 +4,16 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"slices"
 	"strings"
 )
 
-// adminAccess checks how we show ourselves to the admin API of a broker that speaks
-// http or https, and how it shows itself to us.
+// adminAccess checks how we show ourselves to the broker's admin API, and how it shows itself
+// to us.
 func (r *report) adminAccess() {
 	c := r.c
 	files := []struct{ name, path string }{
 		{"broker-token-file", c.BrokerTokenFile}, {"broker-cacert", c.BrokerCACert},
 		{"broker-cert", c.BrokerCert}, {"broker-key", c.BrokerKey},
-	}
-	if d, ok := drivers[c.Driver]; ok && !slices.Contains(d.AdminSchemes, "https") {
-		for _, f := range files {
-			if f.path != "" {
-				r.add(f.name, fmt.Sprintf("the driver %s has no use for it: leave it out", c.Driver), "driver")
-			}
-		}
-		return
 	}
 	r.clientCertificate("broker", c.BrokerCert, c.BrokerKey)
 	// The client port is asked with the token too.
@@ -31,6 +22,17 @@ func (r *report) adminAccess() {
 			r.show("danube-lookup"), strings.TrimPrefix(c.DanubeLookup, "http")), "danube-lookup")
 	}
 	u, err := url.Parse(c.BrokerAdmin)
+	if err == nil && c.Driver == "nats" {
+		r.natsAccess()
+		// With TLS files TLS is spoken, whatever the scheme is.
+		open := u.Scheme == "nats" && c.BrokerCACert+c.BrokerCert == "" && !loopback(u.Hostname())
+		for _, f := range []struct{ name, path string }{{"broker-token-file", c.BrokerTokenFile}, {"nats-password-file", c.NATSPasswordFile}} {
+			if open && f.path != "" {
+				r.add(f.name, fmt.Sprintf("%s would send it over the network for all to read: write tls%s, or leave it out",
+					r.show("broker-admin"), strings.TrimPrefix(c.BrokerAdmin, "nats")), "broker-admin")
+			}
+		}
+	}
 	if err != nil || u.Scheme != "http" {
 		return
 	}

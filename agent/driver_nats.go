@@ -10,8 +10,10 @@ import (
 
 // natsSettings are those that only this driver has.
 type natsSettings struct {
-	NATSMonitor   string `name:"nats-monitor" arg:"URL" derived:"http://host-of-broker-admin:8222" url:"http https" help:"URL of the NATS monitoring port"`
-	NATSCredsFile string `name:"nats-creds-file" arg:"FILE" file:"read" help:"credentials file for the NATS admin connection"`
+	NATSMonitor      string `name:"nats-monitor" arg:"URL" derived:"http://host-of-broker-admin:8222" url:"http https" help:"URL of the NATS monitoring port"`
+	NATSCredsFile    string `name:"nats-creds-file" arg:"FILE" file:"read" help:"credentials file for the NATS admin connection"`
+	NATSUser         string `name:"nats-user" arg:"NAME" help:"user name of the NATS admin connection"`
+	NATSPasswordFile string `name:"nats-password-file" arg:"FILE" file:"read" help:"file that holds the password of that user"`
 }
 
 // newNATS takes effective settings. Its errors are settings that cannot work.
@@ -20,6 +22,12 @@ func newNATS(c Config, _ *cluster.Client, log *slog.Logger) (brokerapi.Broker, e
 		AdminURL:   c.BrokerAdmin,
 		MonitorURL: c.NATSMonitor,
 		CredsFile:  c.NATSCredsFile,
+		User:       c.NATSUser,
+		Password:   c.NATSPasswordFile,
+		TokenFile:  c.BrokerTokenFile,
+		CACert:     c.BrokerCACert,
+		Cert:       c.BrokerCert,
+		Key:        c.BrokerKey,
 		BrokerID:   c.BrokerID,
 		KeyPrefix:  c.Prefix,
 		Logger:     log,
@@ -28,4 +36,19 @@ func newNATS(c Config, _ *cluster.Client, log *slog.Logger) (brokerapi.Broker, e
 		return nil, err // it names the flag, the value and the remedy
 	}
 	return b, nil
+}
+
+// natsAccess checks how we log in: by one of the ways that there are.
+func (r *report) natsAccess() {
+	c := r.c
+	switch {
+	case c.NATSUser != "" && c.NATSPasswordFile == "":
+		r.add("nats-user", "a user without a password: give --nats-password-file too", "nats-password-file")
+	case c.NATSPasswordFile != "" && c.NATSUser == "":
+		r.add("nats-password-file", "a password without a user: give --nats-user too", "nats-user")
+	case c.NATSUser != "" && c.NATSCredsFile != "":
+		r.add("nats-user", "NATS takes one login: leave out --nats-creds-file, or the user", "nats-creds-file")
+	case c.BrokerTokenFile != "" && c.NATSUser+c.NATSCredsFile != "":
+		r.add("broker-token-file", "NATS takes one login: leave out the token, or the user and the credentials")
+	}
 }

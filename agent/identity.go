@@ -29,6 +29,11 @@ type identityCheck struct {
 	wrong   error     // the last answer was a stranger's
 
 	silent atomic.Bool // the last check had no answer in its time
+	unseen atomic.Bool // the last check said something of us, and nothing of the broker
+
+	// lives is the process of the broker that was registered when this sidecar began, and
+	// whether it is seen to live on; nil: nobody knows.
+	lives func() (instance string, seen bool)
 }
 
 func newIdentityCheck(b brokerapi.Broker, c Config, expected string) *identityCheck {
@@ -39,11 +44,43 @@ func newIdentityCheck(b brokerapi.Broker, c Config, expected string) *identityCh
 func (i *identityCheck) check(ctx context.Context) error {
 	err := i.ask(ctx)
 	i.silent.Store(errors.Is(err, context.DeadlineExceeded))
+	unseen := errors.Is(err, brokerapi.ErrUnseen)
+	i.unseen.Store(unseen)
+	if unseen {
+		return &probes.Unseen{Err: err, Stands: i.recall(ctx)}
+	}
 	return err
+}
+
+// recall takes a broker that nobody has seen yet for the one that was registered when this
+// sidecar began, if it says so itself, or its process lives.
+func (i *identityCheck) recall(ctx context.Context) bool {
+	if _, id := i.get(); id != "" || i.lives == nil || i.expected == "" {
+		return false // what it was it stays
+	}
+	instance, seen := i.lives()
+	who, err := i.broker.Identify(ctx)
+	if err != nil && seen {
+		who, err = brokerapi.Identity{Name: i.expected, Instance: instance}, nil
+	}
+	if err != nil || instance == "" || who.Instance != instance {
+		return false
+	}
+	id, err := i.name(who)
+	if err != nil {
+		return false
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.known, i.id, i.askedAt = who, id, time.Now()
+	return true
 }
 
 func (i *identityCheck) ask(ctx context.Context) error {
 	if err := i.broker.Health(ctx); err != nil {
+		if errors.Is(err, brokerapi.ErrUnseen) {
+			return err
+		}
 		err = i.diagnose(ctx, err)
 		i.mu.Lock()
 		defer i.mu.Unlock()

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"path/filepath"
-	"strings"
 	"testing"
 )
 
@@ -21,10 +20,5 @@ func TestAReloadTriesTheFilesThatSettingsName(t *testing.T) {
 	c.EtcdKey = file("two-key.pem")
 	if err := tryFiles(c.Effective()); err == nil {
 		t.Error("took etcd's certificate with another's key")
-	}
-	c = natsDefaults()
-	c.NATSCredsFile = file("one.pem")
-	if err := tryFiles(c.Effective()); err == nil || !strings.Contains(err.Error(), "--nats-creds-file") {
-		t.Errorf("took a certificate for credentials: %v", err)
 	}
 }

@@ -345,8 +345,24 @@ func (l *healthLoop) probeSoon() {
 	l.tick.Reset(max(0, minHastened-time.Since(l.lastStart)))
 }
 
+// Unseen is the result of a check that says something of us and nothing of the broker: it lives,
+// and did not talk to us. What its last answer said stays true.
+type Unseen struct {
+	Err    error
+	Stands bool // it is known to be the one that was well when it was last asked, by whomever
+}
+
+func (u *Unseen) Error() string { return u.Err.Error() }
+func (u *Unseen) Unwrap() error { return u.Err }
+
 func (l *healthLoop) observe(err error) {
-	change := l.judge.Observe(err == nil, time.Now())
+	var unseen *Unseen
+	var change Change
+	if errors.As(err, &unseen) && !unseen.Stands {
+		change = l.judge.Skip(time.Now())
+	} else {
+		change = l.judge.Observe(err == nil || unseen != nil, time.Now())
+	}
 	if l.hastened && change.To != Unknown && (err == nil || change.To == Down) {
 		l.hastened = false
 		l.tick.Reset(l.period())

@@ -31,6 +31,7 @@ func (v Verdict) String() string {
 //	Up,      Fall failures in a row  → Down
 //	Down,    Rise successes in a row → Up
 //	any,     Lose                    → Unknown, both counts at zero
+//	Down,    Skip                    → Unknown; every other stays what it is
 //
 // The exception in the first line keeps a broker that crashes again and again from
 // looking healthy after each first answer: losing it while it is Down does not
@@ -74,6 +75,16 @@ func (j *Judge) Observe(ok bool, now time.Time) Change {
 		}
 	}
 	return j.moved(from, now)
+}
+
+// Skip takes in a result that says nothing of the broker's health, and yet that it is there: an
+// Up stays. A Down was a silence, and is over.
+func (j *Judge) Skip(now time.Time) Change {
+	if j.verdict == Down {
+		return j.Lose(now)
+	}
+	j.failures = 0
+	return Change{From: j.verdict, To: j.verdict}
 }
 
 // Lose makes everything observed so far void: the broker that was asked is gone.
