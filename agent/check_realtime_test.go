@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -106,20 +104,6 @@ func TestCheckRefusesEndpointsOfDifferentClusters(t *testing.T) {
 	c.EtcdEndpoints = []string{ours, serveEtcd(t, 0xaa)}
 	if f := checkEtcd(t.Context(), c, "", slog.New(slog.DiscardHandler)); f.Err != nil || !strings.Contains(f.Text, "2 of 2 endpoints answer") {
 		t.Errorf("one cluster: %v %s", f.Err, f.Text)
-	}
-}
-
-func TestCheckCallsAWebServerAtTheAdminAddressAWrongSetting(t *testing.T) {
-	web := httptest.NewServer(http.NotFoundHandler())
-	defer web.Close()
-	c := natsDefaults()
-	c.EtcdEndpoints = []string{"http://" + deadPort}
-	c.BrokerAdmin = "nats://" + web.Listener.Addr().String()
-	c.NATSMonitor = web.URL
-	fs := Check(t.Context(), c, slog.New(slog.DiscardHandler))
-	var exit *ExitError
-	if err := find(t, fs, "broker").Err; !errors.As(err, &exit) || exit.Code != ExitUsage {
-		t.Errorf("broker: %v", err)
 	}
 }
 

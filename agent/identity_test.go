@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"holdfast/brokerapi"
+	"holdfast/probes"
 )
 
 // calling is a broker that calls itself so.
@@ -60,6 +61,53 @@ func TestABrokersOwnNameIsCheckedAsTheFlagIs(t *testing.T) {
 			_, err = Load(Sources{Flags: map[string][]string{"driver": {"nats"}, "etcd-endpoints": {"http://e:2379"}, "broker-admin": {"nats://b:4222"}, "broker-id": {name}}})
 			if want := fmt.Sprintf("--broker-id %q: %s: use another name", name, flaw); flaw == "" && err != nil || flaw != "" && (err == nil || err.Error() != want) {
 				t.Errorf("the flag: got  %v\nwant %s", err, want)
+			}
+		})
+	}
+}
+
+// refusing is a broker that lives and does not talk to us.
+type refusing struct {
+	calling
+	says error // of who it is; nil: it says that
+}
+
+func (b refusing) Health(context.Context) error {
+	return fmt.Errorf("full: %w", brokerapi.ErrUnseen)
+}
+
+func (b refusing) Identify(ctx context.Context) (brokerapi.Identity, error) {
+	if b.says != nil {
+		return brokerapi.Identity{}, b.says
+	}
+	return b.calling.Identify(ctx)
+}
+
+func TestABrokerThatRefusesUsIsTheOneThatWasRegistered(t *testing.T) {
+	mute := errors.New("full")
+	for _, tt := range []struct {
+		name     string
+		says     error
+		expected string
+		instance string // that was registered
+		lives    bool
+		want     bool
+	}{
+		{"it says so", nil, "n1", "a", false, true},
+		{"its process lives", mute, "n1", "a", true, true},
+		{"nobody knows", mute, "n1", "a", false, false},
+		{"it is another process", nil, "n1", "b", true, false},
+		{"nothing was registered", nil, "", "", false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			i := newIdentityCheck(refusing{calling{name: "n1"}, tt.says}, natsDefaults(), tt.expected)
+			i.lives = func() (string, bool) { return tt.instance, tt.lives }
+			var unseen *probes.Unseen
+			if err := i.check(t.Context()); !errors.As(err, &unseen) || unseen.Stands != tt.want {
+				t.Errorf("%v: it stands: %v, want %v", err, unseen.Stands, tt.want)
+			}
+			if who, id := i.get(); (id == "n1" && who.Instance == tt.instance) != tt.want {
+				t.Errorf("%+v goes by %q", who, id)
 			}
 		})
 	}

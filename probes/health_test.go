@@ -508,3 +508,38 @@ func TestALookAsksAtOnceAndIsNoLoss(t *testing.T) {
 		p.at(t, 500*time.Millisecond, Up, Down) // three, 250 ms apart
 	})
 }
+
+func TestARefusalOfUsLeavesWhatWasKnown(t *testing.T) {
+	refused := &Unseen{Err: errors.New("full")}
+	known := &Unseen{Err: refused.Err, Stands: true}
+	silence := errors.New("refused")
+	for _, tt := range []struct {
+		name string
+		errs []error // one after another; the last stays
+		want Verdict
+	}{
+		{"it was up", []error{nil, refused}, Up},
+		{"it was up, and failed once", []error{nil, silence, refused}, Up},
+		{"never seen", []error{refused}, Unknown},
+		{"known from before", []error{known, refused}, Up},
+		{"it was down", []error{silence, silence, silence, refused}, Unknown},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				asked := 0
+				h := NewHealth(DefaultHealth(), func(context.Context) error {
+					asked++
+					return tt.errs[min(asked, len(tt.errs))-1]
+				}, nil, quiet(), prometheus.NewRegistry())
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go h.Run(ctx)
+				time.Sleep(time.Minute + time.Millisecond)
+				synctest.Wait()
+				if v := h.Snapshot(); v.At(time.Now()) != tt.want || v.LastError != "full" {
+					t.Errorf("%v (%s), want %v", v.At(time.Now()), v.LastError, tt.want)
+				}
+			})
+		})
+	}
+}

@@ -9,7 +9,7 @@ func TestJudgeFollowsItsTable(t *testing.T) {
 	const rise, fall = 2, 3
 	tests := []struct {
 		name   string
-		events string // s success, f failure, L loss
+		events string // s success, f failure, L loss, k skipped
 		want   string // the verdict after each event: u up, d down, ? unknown
 	}{
 		{"first success is enough", "s", "u"},
@@ -27,6 +27,10 @@ func TestJudgeFollowsItsTable(t *testing.T) {
 		{"a broker that crashes after each first answer stays not up", "fffsLsLsL", "??dd?????"},
 		{"after it came up the rise is paid", "fffssLs", "??ddu?u"},
 		{"two losses", "sLLs", "u??u"},
+		{"what says nothing of it leaves it up", "skkkk", "uuuuu"},
+		{"and leaves it unknown", "kkk", "???"},
+		{"and ends a silence", "fffksL", "??d???"},
+		{"and starts the count of failures again", "sffkffkfff", "uuuuuuuuud"},
 	}
 	letters := map[Verdict]byte{Up: 'u', Down: 'd', Unknown: '?'}
 	for _, tt := range tests {
@@ -42,6 +46,8 @@ func TestJudgeFollowsItsTable(t *testing.T) {
 				switch e {
 				case 'L':
 					c = j.Lose(now)
+				case 'k':
+					c = j.Skip(now)
 				default:
 					c = j.Observe(e == 's', now)
 				}

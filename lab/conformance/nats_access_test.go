@@ -1,0 +1,180 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	client "github.com/nats-io/nats.go"
+
+	"holdfast/brokerapi"
+	"holdfast/brokerapi/nats"
+	"holdfast/lab/harness"
+)
+
+// configured is a server with a configuration of its own, which knows $admin, $monitor and $dir.
+func configured(t *testing.T, conf string) *server {
+	t.Helper()
+	bin, err := harness.Build(harness.NATSServer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &server{bin: bin, name: "n1", dir: t.TempDir(), admin: freeAddress(t), monitor: freeAddress(t)}
+	conf = strings.NewReplacer("$admin", s.admin, "$monitor", s.monitor, "$dir", s.dir).Replace("server_name: n1\nlisten: \"$admin\"\njetstream { store_dir: \"$dir\" }\n" + conf)
+	file := filepath.Join(t.TempDir(), "nats.conf")
+	if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.cmd = exec.Command(bin, "-c", file)
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Kill(t) })
+	ctx := bound(t)
+	for {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", s.admin)
+		if err == nil {
+			conn.Close()
+			return s
+		}
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func fileOf(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// healthy asks until the server is well, or the refusal is the one that is wanted.
+func healthy(t *testing.T, b *nats.Broker, refused string) error {
+	t.Helper()
+	for ctx := bound(t); ; {
+		err := b.Health(ctx)
+		switch {
+		case err == nil && refused == "", err != nil && refused != "" && strings.Contains(err.Error(), refused):
+			return err
+		case ctx.Err() != nil:
+			t.Fatalf("health: %v, want %q", err, refused)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func TestNATSAsCompaniesRunIt(t *testing.T) {
+	t.Parallel()
+	authority, err := harness.ForTest(t).NewAuthority("companies")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key, err := authority.Issue("127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine, mineKey, err := authority.Issue("holdfast")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tls := fmt.Sprintf("https: \"$monitor\"\ntls { cert_file: %q, key_file: %q, ca_file: %q, verify: true }\n", cert, key, authority.CACert)
+	for _, c := range []struct {
+		name, conf string
+		with       func(*nats.Config)
+	}{
+		{"a user and a password", `authorization { users: [ {user: holdfast, password: "pass word"} ] }`, func(c *nats.Config) {
+			c.User, c.Password = "holdfast", fileOf(t, "pass word\n")
+		}},
+		{"a token", `authorization { token: "a-token" }`, func(c *nats.Config) { c.TokenFile = fileOf(t, "a-token") }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := configured(t, tls+c.conf)
+			cfg := nats.Config{AdminURL: "tls://" + s.admin, MonitorURL: "https://" + s.monitor, BrokerID: "n1",
+				CACert: authority.CACert, Cert: mine, Key: mineKey}
+			c.with(&cfg)
+			b := opened(t, cfg)
+			healthy(t, b, "")
+			id, err := b.Identify(bound(t))
+			if err != nil || id.Name != "n1" || id.DataDir != s.dir {
+				t.Errorf("%+v, %v", id, err)
+			}
+			if err := b.Load(bound(t), "/default/orders", nil); err != nil {
+				t.Error(err)
+			}
+			cfg.Cert, cfg.Key = "", ""
+			if err := healthy(t, opened(t, cfg), "the server does not take us in: "); !errors.Is(err, brokerapi.ErrUnseen) {
+				t.Errorf("without a client certificate: %v", err)
+			}
+			cfg.CACert = ""
+			if err := healthy(t, opened(t, cfg), "certificate signed by unknown authority"); !errors.Is(err, brokerapi.ErrUnseen) {
+				t.Errorf("without the authority: %v", err)
+			}
+		})
+	}
+}
+
+func TestARefusalOfNATSIsNoSilenceAndNamesItsCause(t *testing.T) {
+	t.Parallel()
+	const plain = "http: \"$monitor\"\n"
+	account := `accounts { A: { jetstream: enabled, users: [ {user: holdfast, password: secret} ], limits: { max_conn: 1 } } }`
+	for _, c := range []struct {
+		name, conf   string
+		others       int // clients that are there already
+		user, file   string
+		want         string
+		loginRefused bool
+	}{
+		{"max_connections", "max_connections: 3\n", 3, "", "", `the server refuses us: "'maximum connections exceeded'"`, false},
+		{"wrong password", `authorization { users: [ {user: holdfast, password: right} ] }`, 0, "holdfast", "wrong", "the server refuses our login: ", true},
+		{"no login", `authorization { users: [ {user: holdfast, password: right} ] }`, 0, "", "", "the server refuses our login: ", true},
+		{"account limit", "max_connections: 3\n" + account, 1, "holdfast", "secret", `maximum account active connections exceeded`, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := configured(t, plain+c.conf)
+			var opts []client.Option
+			cfg := s.config()
+			if c.user != "" {
+				cfg.User, cfg.Password = c.user, fileOf(t, c.file)
+				opts = append(opts, client.UserInfo(c.user, c.file))
+			}
+			for range c.others {
+				nc, err := client.Connect("nats://"+s.admin, opts...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer nc.Close()
+			}
+			b := opened(t, cfg)
+			// The first attempt's own error, and the same while it is tried again.
+			tick := time.NewTicker(50 * time.Millisecond)
+			defer tick.Stop()
+			for until := time.Now().Add(2 * time.Second); time.Now().Before(until); <-tick.C {
+				err := b.Health(bound(t))
+				var login interface{ CredentialsRefused() bool }
+				if err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, brokerapi.ErrUnseen) ||
+					(errors.As(err, &login) && login.CredentialsRefused()) != c.loginRefused {
+					t.Fatalf("got %v, want %s", err, c.want)
+				}
+			}
+			// It has said who it is all the same.
+			id, err := b.Identify(bound(t))
+			if err != nil || id.Name != "n1" || id.Instance == "" {
+				t.Errorf("%+v, %v", id, err)
+			}
+		})
+	}
+}
+
