@@ -73,7 +73,6 @@ type agent struct {
 	registrar  *registrar
 	reconciler *recovery.Reconciler
 	steerer    *recovery.Steerer
-	viewer     *recovery.Viewer    // nil: the broker does not tell what it believes
 	work       *work               // nil: it cannot be asked to do any
 	ownership  *recovery.Ownership // nil: without locks
 	placer     *recovery.Placer    // nil: others assign the topics
@@ -279,7 +278,6 @@ func (a *agent) serve(ctx context.Context) error {
 	reconciling.OwnershipLocks = a.loadingWaits()
 	a.reconciler = a.newReconciler(reconciling, a.main, reg)
 	a.steerer = a.newSteerer(reg)
-	a.viewer = a.newViewer()
 	a.work = a.newWork()
 	a.ownership = a.newOwnership(reg)
 	a.placer = a.newPlacer(reg)
@@ -344,9 +342,6 @@ func (a *agent) serve(ctx context.Context) error {
 	add(a.steerer.Run)
 	if a.work != nil {
 		add(a.onceNamed(a.work.Run))
-	}
-	if a.viewer != nil {
-		add(a.onceNamed(a.viewer.Run))
 	}
 	if a.ownership != nil {
 		add(a.onceNamed(a.ownership.Run))

@@ -68,7 +68,6 @@ func (a *agent) attach(verdict probes.Verdict) {
 		a.metrics.fenceDuration.WithLabelValues(string(recovery.StepReady)).Observe(time.Since(began).Seconds())
 		a.orderSteerer(false, false) // before the fence, which may drain the broker itself
 		a.setOrders(a.orders(false))
-		a.orderWatching(false)
 		a.beginFencing(verdict)
 	}
 }

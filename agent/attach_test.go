@@ -439,9 +439,6 @@ func lifeOf(t *testing.T, can brokerapi.Capabilities, change func(c *Config), pa
 		ctx, stop := context.WithCancel(l.life0)
 		l.halt = func() { stop(); parts.Wait() }
 		runs := []func(context.Context) error{l.loop, l.health.Run, l.reconciler.Run, l.steerer.Run, l.onceNamed(l.keeper.Run)}
-		if l.viewer != nil {
-			runs = append(runs, l.viewer.Run)
-		}
 		for _, run := range runs {
 			parts.Go(func() {
 				err := run(ctx)

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"log/slog"
 
 	"holdfast/brokerapi"
@@ -32,23 +31,7 @@ func newDanube(c Config, store *cluster.Client, log *slog.Logger) (brokerapi.Bro
 		Logger:     log,
 	}
 	if store != nil {
-		cfg.Store = danubeStore{store}
+		cfg.Store = store
 	}
 	return danube.New(cfg)
-}
-
-// danubeStore is the store as the driver wants it.
-type danubeStore struct{ *cluster.Client }
-
-// Registrations implements danube.Store.
-func (s danubeStore) Registrations(ctx context.Context) ([]danube.Registration, error) {
-	all, err := s.Client.Registrations(ctx)
-	if err != nil {
-		return nil, err
-	}
-	list := make([]danube.Registration, len(all))
-	for i, r := range all {
-		list[i] = danube.Registration{BrokerID: r.BrokerID, Value: r.Value, CreateRevision: r.CreateRevision}
-	}
-	return list, nil
 }

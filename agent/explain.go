@@ -235,11 +235,9 @@ var explanations = map[string]explanation{
 		return next
 	}},
 	"broker/hold_over": {text("The broker answers again, or its process has ended, or its registration is not surely held any more. What comes next follows from that."), text("Nothing to avoid."), nil},
-	"broker/stale_view": {func(Config) string {
-		return fmt.Sprintf("What the broker believes of its assignments, or of who owns what, has differed from etcd for longer than %s, while both could be read: its watches of etcd have died, as they do after an interruption. It serves what it had, and learns of no change.", recovery.ViewPatience)
-	}, text("A shorter interruption of etcd, or a broker that watches again after one."),
+	"broker/stale_view": {text("What the broker believes of its assignments has differed from etcd for longer than 10 s, in one topic at least, at two lists of its topics: its watches of etcd have died, as they do after an interruption. It serves what it had, and learns of no change."), text("A shorter interruption of etcd, or a broker that watches again after one."),
 		text("Restart the broker. Nothing is fenced for this: its registration decides whether it may serve.")},
-	"broker/view_cleared": {text("The broker's view agrees with etcd again, or the broker is another process or not attached any more."), text("Nothing to avoid."), nil},
+	"broker/view_cleared": {text("The broker's view agrees with etcd again, or the broker is another process."), text("Nothing to avoid."), nil},
 	"steer/active":        {text("The broker has a mode of its own and has taken active: topics may follow."), text("Nothing to avoid."), nil},
 	"steer/drained":       {text("The broker has a mode of its own and has taken drained: it takes no topic and gave up those that it had."), text("See the mode event before this one."), nil},
 	"steer/failing": {text("The broker was told its mode and did not take it. It is told again with growing pauses, for as long as that stays its mode; until it is active no client comes."),

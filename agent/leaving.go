@@ -132,7 +132,6 @@ func (a *agent) beginLeaving(timeout time.Duration, briefly bool, c chan<- error
 	a.publish() // readiness is off from here on
 	a.orderSteerer(false, false)
 	a.setOrders(a.orders(false))
-	a.orderWatching(false)
 	if l.itself {
 		a.noteItself(ctx, cancel)
 		return

@@ -75,7 +75,6 @@ type loopState struct {
 	stopNote  stopNote
 	steering  recovery.SteerView // as it was told of last
 	viewStale bool               // and the broker's view
-	viewAway  bool               // etcd did not answer when the view was ordered last
 
 	ready, everReady bool
 	verdict          probes.Verdict
@@ -144,7 +143,6 @@ func (a *agent) loop(ctx context.Context) error {
 		case <-a.dataDir.Changes():
 		case <-a.reconciler.Changes():
 		case <-a.steerer.Changes():
-		case <-a.viewChanges():
 		case <-processChanges:
 			a.wakeGuard()
 		case <-childChanges:
@@ -326,7 +324,6 @@ func (a *agent) order(verdict probes.Verdict, who brokerapi.Identity) {
 	attached := a.attachment != recovery.Detached && !a.leaving.holdsBack() && !a.awaitsGuard() && !a.doubted()
 	a.orderSteerer(decided, attached) // first: it says whether topics may follow
 	a.setOrders(a.orders(attached && decided))
-	a.orderWatching(attached && decided)
 }
 
 // letIn ends the waits for the Registrar's word, once its mode is ordered.

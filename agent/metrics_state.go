@@ -76,7 +76,7 @@ func (g stateGauges) Collect(c chan<- prometheus.Metric) {
 	gauge(descZombie, up && v.Validity.ExpiredAt(a.clock()) && a.servesUnregistered(s, v, p), "unregistered")
 	gauge(descZombie, p.Orphan > 0, "orphan_topics")
 	gauge(descZombie, p.Foreign > 0, "foreign_owner")
-	gauge(descZombie, a.staleView().Stale, "stale_view")
+	gauge(descZombie, a.staleView() != "", "stale_view")
 	gauge(descZombie, a.identity.unseen.Load(), "unseen")
 	gauge(descPaused, a.pauseLeft() > 0)
 	gauge(descStartup, s.startupDone())

@@ -101,7 +101,14 @@ func (n *numbered) Unload(ctx context.Context, topic string) error {
 	if err != nil {
 		return err
 	}
-	if _, err = n.client.Release(ctx, who.Instance, topic); err != nil {
+	key := n.keys.Assignment(who.Instance, topic)
+	if _, err := n.client.Assigned(ctx, who.Instance, topic); err != nil { // etcd answers just now
+		return err
+	}
+	_, err = n.raw.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), ">", 0),
+		clientv3.Compare(clientv3.CreateRevision(n.keys.Registration(who.Instance)), ">", 0)).Then(clientv3.OpDelete(key),
+		clientv3.OpPut(n.keys.Unassigned(topic), `{"reason":"unload"}`)).Commit()
+	if err != nil {
 		return err
 	}
 	for n.has(topic) { // its watch tells it

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"holdfast/brokerapi"
 	"holdfast/recovery"
@@ -24,5 +25,5 @@ func (q quiescing) Quiesce(ctx context.Context, topic string) error {
 	if b, ok := q.Broker.(brokerapi.Unloader); ok {
 		return b.Unload(ctx, topic)
 	}
-	return errors.New("this broker can neither quiesce nor unload a topic")
+	return fmt.Errorf("this broker gives no topic up while it runs (%w): stop its process to have it served elsewhere", errors.ErrUnsupported)
 }

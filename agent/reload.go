@@ -94,9 +94,6 @@ func (a *agent) takeSettings(c Config) {
 	a.health.Tune(c.healthSettings())
 	a.reconciler.Tune(c.reconcilerSettings())
 	a.steerer.Tune(c.LoadTimeout)
-	if a.viewer != nil {
-		a.viewer.Tune(c.AuditInterval, c.LoadTimeout)
-	}
 	if a.ownership != nil {
 		a.ownership.Tune(c.AuditInterval)
 	}

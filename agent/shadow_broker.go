@@ -137,13 +137,12 @@ func (b *shadowBroker) Works(ctx context.Context) error {
 	return w.Works(ctx)
 }
 
-// Believed implements brokerapi.Viewer. To ask is to do nothing.
-func (b *shadowBroker) Believed(ctx context.Context) ([]string, error) {
-	v, ok := b.Broker.(brokerapi.Viewer)
-	if !ok {
-		return nil, errors.New("this broker does not tell what it believes")
+// StaleView implements brokerapi.Viewer. To ask is to do nothing.
+func (b *shadowBroker) StaleView() string {
+	if v, ok := b.Broker.(brokerapi.Viewer); ok {
+		return v.StaleView()
 	}
-	return v.Believed(ctx)
+	return ""
 }
 
 // Owners implements brokerapi.OwnerTeller.

@@ -64,7 +64,7 @@ func (a *agent) status() Status {
 		leaves:   s.leaving != "",
 		asked:    s.mode.By != recovery.ByHoldfast || s.mode.Reason == recovery.ReasonJoin,
 		mustStop: s.restart != "" || s.conflict != "",
-		risk:     a.staleView().Stale || p.GuardTripped || s.foreign != "" || a.risk != "" || s.unguarded || !st.State.Saved})
+		risk:     a.staleView() != "" || p.GuardTripped || s.foreign != "" || a.risk != "" || s.unguarded || !st.State.Saved})
 	return st
 }
 
@@ -80,8 +80,8 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 			v.LastClass, a.atFencePoint(), v.Validity.FencePoint().Sub(a.clock()).Round(time.Second))
 	case len(causes) == 0 && p.Missing > 0 && p.Missing == p.Elsewhere:
 		return fmt.Sprintf("%s serves %d of %s; other brokers own the rest: see 'holdfast topics'.", name, p.Served, plural(p.Assigned, "topic"))
-	case len(causes) == 0 && a.staleView().Stale: // which is also why topics do not load
-		return fmt.Sprintf("%s serves %d of %s, but %s.", name, p.Served, plural(p.Assigned, "topic"), a.staleView().Detail())
+	case len(causes) == 0 && a.staleView() != "": // which is also why topics do not load
+		return fmt.Sprintf("%s serves %d of %s, but %s.", name, p.Served, plural(p.Assigned, "topic"), a.staleView())
 	case len(causes) == 0 && p.Missing > 0:
 		return fmt.Sprintf("%s serves %d of %s; the others do not load: see 'holdfast topics'.", name, p.Served, plural(p.Assigned, "topic"))
 	case len(causes) == 0 && p.GuardTripped:

@@ -145,11 +145,11 @@ type Ender interface {
 	End(ctx context.Context) error
 }
 
-// Viewer tells which topics the broker believes to be assigned to it. That is not what
-// it serves, and not what is assigned to it: a difference that lasts is a broker whose
-// watches have died.
+// Viewer tells whether the broker still sees what its cluster's metadata holds.
 type Viewer interface {
-	Believed(ctx context.Context) ([]string, error)
+	// StaleView says in one sentence, with the remedy, why it does not, as of the last list
+	// of topics; empty: nothing speaks against it. It asks nobody.
+	StaleView() string
 }
 
 // OwnerTeller tells who owns a topic as the broker sees it, for brokers that own topics by locks.

@@ -3,8 +3,10 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -229,4 +231,19 @@ func (c *Client) unassign(brokerID string, marker releasedValue, t RemainingTopi
 		clientv3.Compare(clientv3.ModRevision(assignment), "=", t.revision),
 		clientv3.Compare(clientv3.ModRevision(c.keys.Owner(t.Topic)), "=", t.lock),
 	}, acts, nil), nil
+}
+
+// releasedValue is the marker of a topic that waits for a broker: who had it, and why not any more.
+type releasedValue struct {
+	Reason     string          `json:"reason"`
+	FromBroker json.RawMessage `json:"from_broker"`
+}
+
+// brokerNumber is the id as a JSON number if it is one, as brokers that number themselves
+// read it, else as a string.
+func brokerNumber(id string) (json.RawMessage, error) {
+	if n, err := strconv.ParseUint(id, 10, 64); err == nil && strconv.FormatUint(n, 10) == id {
+		return json.RawMessage(id), nil
+	}
+	return json.Marshal(id)
 }

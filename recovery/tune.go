@@ -57,14 +57,6 @@ func (s *Steerer) Tune(bound time.Duration) {
 	s.bound = cmp.Or(max(bound, 0), 30*time.Second)
 }
 
-// Tune sets the audit interval and how long one read may take.
-func (v *Viewer) Tune(every, bound time.Duration) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.every, v.bound = cmp.Or(max(every, 0), 30*time.Second), cmp.Or(max(bound, 0), 30*time.Second)
-	v.Look()
-}
-
 // Tune sets the audit interval.
 func (o *Ownership) Tune(every time.Duration) {
 	o.mu.Lock()

@@ -1,10 +1,7 @@
 package recovery
 
 import (
-	"context"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -104,24 +101,6 @@ func TestTheMassChangeShareThatHoldsIsTheNewOne(t *testing.T) {
 		w.after(10 * time.Second)
 		if p := w.Snapshot(); p.GuardTripped {
 			t.Errorf("three quarters tripped a guard at 0.9: %+v", p)
-		}
-	})
-}
-
-func TestTheWatchersLookByTheNewInterval(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		source := &views{}
-		v := NewViewer(source, time.Hour, 0, discard())
-		ctx, cancel := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() { _ = v.Run(ctx) })
-		defer func() { cancel(); running.Wait() }()
-		v.SetOrders(ViewOrders{Epoch: 1, Attached: true})
-		passes(time.Minute)
-		v.Tune(10*time.Second, time.Second)
-		passes(time.Minute)
-		if source.looks < 6 || source.looks > 9 {
-			t.Errorf("%d looks", source.looks)
 		}
 	})
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -214,16 +212,13 @@ func (d *driver) Peers(ctx context.Context) (peers []brokerapi.Peer, err error) 
 func (d *driver) End(ctx context.Context) error {
 	return d.ask(ctx, func() error { d.ended = true; return nil })
 }
-func (d *driver) Believed(ctx context.Context) (topics []string, err error) {
-	err = d.ask(ctx, func() error {
-		for _, name := range slices.Sorted(maps.Keys(d.topics)) {
-			if d.topics[name].believed {
-				topics = append(topics, name)
-			}
+func (d *driver) StaleView() string {
+	for name, topic := range d.topics {
+		if !topic.believed {
+			return "it does not see " + name
 		}
-		return nil
-	})
-	return topics, err
+	}
+	return ""
 }
 func (d *driver) Capabilities() brokerapi.Capabilities { return d.can }
 func (d *driver) Close() error                         { d.end(); return nil }

@@ -88,10 +88,6 @@ func boundedWhenFrozen(t *testing.T, h Harness) {
 			return err
 		}
 	}
-	if b.Capabilities().View {
-		v := hook[brokerapi.Viewer](t, "view", b)
-		calls["believed"] = func(ctx context.Context) error { _, err := v.Believed(ctx); return err }
-	}
 	assign(t, s, "/default/new")
 	s.Freeze(t)
 	for name, call := range calls {

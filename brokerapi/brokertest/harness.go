@@ -2,7 +2,7 @@
 // what the interfaces promise, against a real broker or against a fake of one.
 //
 // Proven: identity, health, work, loading, quiescing, unloading, listing, the held
-// watch, steering, ending, what the broker believes, and that
+// watch, steering, ending, whether the broker still sees its metadata, and that
 // every call ends with its context, also while the broker is frozen or dead. A claim
 // is skipped only where the broker's capabilities, or Harness.Alone, say that there is
 // nothing to claim. Not proven: speed, and what other brokers of its own cluster do.

@@ -3,26 +3,22 @@
 // kind is refused with ErrIdentity.
 //
 // With etcd the broker registers itself under a number that is another at each start.
-// It acts on assignments that it sees come, destroys a topic whose assignment goes
-// without the marker of an unload, and replaces a topic that it is made to load again.
-// So topics are loaded and unloaded by what is written in etcd, through Store, and what
-// is loaded is asked on the client port: nothing on the admin port tells.
+// It acts on assignments that it sees come, destroys a topic whose assignment goes at the
+// wrong moment, and replaces a topic that it is made to load again. So no topic is ever
+// taken from it, one is loaded by what is written in etcd, through Store, and what is
+// loaded is asked on the client port: nothing on the admin port tells.
 //
 // With Raft the cluster assigns its topics itself. The broker is watched, activated,
 // drained, and asked to give up a topic.
 //
 // Guaranteed: New needs no broker; no call outlives its context or the driver; answers
 // are bounded in size; a topic that is loaded is never put again, nor one whose assignment
-// was put by anybody within the 3 s that the broker may take to load it; no assignment is
-// deleted without its marker, nor at a broker that does not answer just now, nor while it
-// has another one to unload; nothing else is deleted.
+// was put by anybody within the 3 s that the broker may take to load it; nothing is deleted.
 //
-// Not guaranteed: that a broker which answers reads the marker before the leader takes it
-// away, when others give it work at the same time. That a broker which takes more than 3 s
-// to load a topic, and answers all the while, does not load it twice. That a call which
-// ended with an error had no effect. With Raft, that a
-// new Instance means a new process if the metrics do not tell when it started: then a
-// connection that broke and came back counts as one.
+// Not guaranteed: that a broker which takes more than 3 s to load a topic, and answers all
+// the while, does not load it twice. That a call which ended with an error had no effect.
+// With Raft, that a new Instance means a new process if the metrics do not tell when it
+// started: then a connection that broke and came back counts as one.
 package danube
 
 import (
@@ -51,18 +47,9 @@ const (
 	prompt = time.Second
 )
 
-// Registration is a broker's registration in etcd, its bytes as the broker wrote them.
-type Registration struct {
-	BrokerID       string
-	Value          []byte
-	CreateRevision int64
-}
-
 // Store is what the driver of a broker with etcd needs there. Broker ids are those that
 // the broker registers itself under.
 type Store interface {
-	// Registrations lists all brokers that are registered.
-	Registrations(ctx context.Context) ([]Registration, error)
 	// Assignments lists the topics that are assigned to the broker.
 	Assignments(ctx context.Context, brokerID string) ([]string, error)
 	// Assigned is the revision at which the assignment was put last; 0: there is none.
@@ -70,9 +57,6 @@ type Store interface {
 	// Reassign puts the assignment again, as it is. false: it was put since that revision,
 	// or there is none, and nothing was written.
 	Reassign(ctx context.Context, brokerID, topic string, revision int64) (bool, error)
-	// Release deletes the assignment and puts the marker of an unload, in one
-	// transaction. false: there is none, and nothing was written.
-	Release(ctx context.Context, brokerID, topic string) (bool, error)
 }
 
 // Config is what New needs.
@@ -150,11 +134,11 @@ func newNode(cfg Config) (*node, error) {
 	if n.metrics, err = newScraper(cfg, at, n.timeout); err != nil {
 		return nil, err
 	}
-	if n.adminLink, err = newLink(n.life, "--broker-admin", at.admin, show, n.timeout, n.log); err != nil {
+	if n.adminLink, err = newLink(n.life, "--broker-admin", at.admin, show, n.timeout); err != nil {
 		_ = n.metrics.Close()
 		return nil, err
 	}
-	if n.lookupLink, err = newLink(n.life, "--danube-lookup", at.lookup, show, n.timeout, n.log); err != nil {
+	if n.lookupLink, err = newLink(n.life, "--danube-lookup", at.lookup, show, n.timeout); err != nil {
 		n.adminLink.close()
 		_ = n.metrics.Close()
 		return nil, err
@@ -184,45 +168,13 @@ func (n *node) listBrokers(ctx context.Context) ([]*danubepb.BrokerInfo, error) 
 		return err
 	})
 	if code(err) == codes.Unimplemented {
-		return nil, identityErrorf("--broker-admin %s: a gRPC server answers there that is no Danube broker's admin API: set --broker-admin to the broker's admin port (%s)", n.at.admin, adminPort)
+		return nil, n.noAdminPort()
 	}
 	return list.GetBrokers(), err
 }
 
-// candidates are the brokers of a list, for comparing addresses.
-func candidates(list []*danubepb.BrokerInfo) []candidate {
-	var all []candidate
-	for _, b := range list {
-		if b.GetBrokerId() != "" {
-			all = append(all, candidate{ID: b.GetBrokerId(), Admin: b.GetAdminAddr(), Lookup: b.GetBrokerAddr()})
-		}
-	}
-	return all
-}
-
-// ownLookup refuses a client port that is another broker's: what that one does not serve
-// this one may.
-func (n *node) ownLookup(list []candidate, id string) error {
-	if other, ok := neighbour(list, id, n.at.lookup.String()); ok {
-		own, _ := find(list, id)
-		return identityErrorf("--danube-lookup %s is the client port of broker %s, and --broker-admin %s is broker %s, whose client port is %s: set --danube-lookup to that",
-			n.at.lookup, shown(other.ID), n.at.admin, id, shown(own.Lookup))
-	}
-	return nil
-}
-
-// notOne is the error of an identity that is another's or of two. What leaves it open, as
-// an etcd that does not answer, is no sickness of the broker and must not look like one.
-func notOne(ctx context.Context, identify func(context.Context) (brokerapi.Identity, error)) error {
-	if deadline, ok := ctx.Deadline(); ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
-		defer cancel()
-	}
-	if _, err := identify(ctx); errors.Is(err, brokerapi.ErrIdentity) {
-		return err
-	}
-	return nil
+func (n *node) noAdminPort() error {
+	return identityErrorf("--broker-admin %s: a gRPC server answers there that is no Danube broker's admin API: set --broker-admin to the broker's admin port (%s)", n.at.admin, adminPort)
 }
 
 // listTopics asks which topics the broker believes to be assigned to a broker. unreadable is
@@ -233,6 +185,9 @@ func (n *node) listTopics(ctx context.Context, id string) (topics, unreadable []
 		list, err = n.topics.ListBrokerTopics(ctx, &danubepb.BrokerRequest{BrokerId: id})
 		return err
 	})
+	if code(err) == codes.Unimplemented {
+		return nil, nil, n.noAdminPort()
+	}
 	if err != nil {
 		return nil, nil, err
 	}

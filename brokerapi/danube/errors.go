@@ -19,18 +19,23 @@ import (
 
 // callError is what the broker, or gRPC for it, answered instead of a message.
 type callError struct {
-	code codes.Code
-	text string
+	code  codes.Code
+	text  string
+	cause error // why there is no connection; nil: not known, or there is one
 }
 
 func (e *callError) Error() string { return e.text }
 
-// Unwrap makes a deadline of one that the broker was the first to notice.
+// Unwrap makes a deadline of one that the broker was the first to notice, and of a refusal
+// what says something of us alone.
 func (e *callError) Unwrap() error {
-	if e.code == codes.DeadlineExceeded {
+	switch {
+	case e.code == codes.DeadlineExceeded:
 		return context.DeadlineExceeded
+	case e.CredentialsRefused():
+		return brokerapi.ErrUnseen
 	}
-	return nil
+	return e.cause
 }
 
 // code is the status of a call that failed; Unknown if it never got one.
@@ -63,9 +68,13 @@ func (l *link) explain(ctx context.Context, method string, err error) error {
 	case codes.ResourceExhausted:
 		text += ": an answer that large is not a Danube broker's"
 	case codes.Unavailable:
-		text += ": " + l.unreached(err)
+		var cause error
+		if failure := l.failure.Load(); failure != nil {
+			cause = *failure
+		}
+		return &callError{s.Code(), text + ": " + l.unreached(cause), cause}
 	}
-	return &callError{s.Code(), text}
+	return &callError{code: s.Code(), text: text}
 }
 
 // isOver says whether the time of a call is over. A broker that knows our deadline ends the
@@ -90,7 +99,7 @@ func (l *link) unreached(err error) string {
 		return "renew the broker's certificate, or look at this machine's clock"
 	case errors.As(err, &plain):
 		return "no TLS is spoken there: write http:// in " + l.flag + ", or set up TLS in the broker"
-	case strings.HasPrefix(l.url, "http://") && strings.Contains(err.Error(), "server preface"): // a server of TLS hangs up
+	case strings.HasPrefix(l.url, "http://") && err == nil: // it was connected, and hung up: a server of TLS
 		return "is it a Danube broker? If it speaks TLS, write https:// in " + l.flag
 	}
 	return "is the Danube broker running there?"

@@ -61,7 +61,7 @@ func TestLoadSaysWhyNot(t *testing.T) {
 		prepare           func(*fake, *memory)
 		is                error
 	}{
-		{"elsewhere", "/default/a", "served by another broker", func(f *fake, _ *memory) { f.places["/default/a"] = elsewhere }, brokerapi.ErrElsewhere},
+		{"elsewhere", "/default/b", "served by another broker", func(f *fake, _ *memory) { f.places["/default/b"] = elsewhere }, brokerapi.ErrElsewhere},
 		{"not assigned", "/default/b", "not assigned to broker " + fakeID, nil, nil},
 		{"no topic", "a", "want the form /namespace/topic", nil, nil},
 		{"etcd away", "/default/a", "etcd is away", func(_ *fake, s *memory) { s.err = errors.New("etcd is away") }, nil},
@@ -103,34 +103,10 @@ func TestALookupThatLeavesItOpenIsAnErrorAndPutsNothing(t *testing.T) {
 			if err := b.Load(soon(t), "/default/a", nil); err == nil || !strings.Contains(err.Error(), "--danube-lookup") {
 				t.Error(err)
 			}
-			if err := b.Health(soon(t)); err == nil {
-				t.Error("healthy")
-			}
 			if s.written() != 0 {
 				t.Errorf("put %q", s.puts)
 			}
 		})
-	}
-}
-
-func TestAReleaseThatAnswersInvalidArgumentForAnUnknownTopicIsHealthyAndLoads(t *testing.T) {
-	f := newFake(t)
-	b := f.etcd(t, &memory{f: f})
-	f.fails("TopicLookup", codes.InvalidArgument, "Unable to find the requested topic")
-	if err := b.Health(soon(t)); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestARedirectToTheBrokerItselfMeansNotLoaded(t *testing.T) {
-	f := newFake(t)
-	b := f.etcd(t, &memory{f: f})
-	f.set(func() { f.brokers[0].BrokerAddr = "http://broker-1:6650" })
-	if _, err := b.Identify(soon(t)); err != nil {
-		t.Fatal(err)
-	}
-	if !b.own("http://broker-1:6650") || !b.own("http://"+f.address) || b.own("http://broker-2:6650") {
-		t.Error("its own address is not known")
 	}
 }
 
@@ -146,10 +122,6 @@ func TestTopicsAreThoseThatAreLoaded(t *testing.T) {
 	if err != nil || !slices.Equal(held.Serving, []string{"/default/a", "/default/d"}) || held.Quiesced != nil ||
 		!slices.Equal(held.Unreadable, []string{`"/too/many/parts"`, `"no topic"`}) {
 		t.Errorf("%+v, %v", held, err)
-	}
-	believed, err := b.Believed(soon(t))
-	if err != nil || !slices.Equal(believed, []string{"/default/a", "/default/d"}) {
-		t.Errorf("believed %q, %v", believed, err)
 	}
 	f.fails("TopicLookup", codes.Unavailable, "not now")
 	if held, err := b.Topics(soon(t)); err == nil {
@@ -173,27 +145,6 @@ func TestThousandsOfTopicsAreLookedUpSixteenAtATime(t *testing.T) {
 	}
 }
 
-func TestUnloadGivesBackWhatIsAssigned(t *testing.T) {
-	f := newFake(t)
-	s := &memory{f: f, assigned: []string{"/default/a"}}
-	b := f.etcd(t, s)
-	f.set(func() { f.places["/default/a"], f.places["/default/orphan"] = here, here })
-	for range 2 {
-		if err := b.Unload(soon(t), "/default/a"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if !slices.Equal(s.deleted, []string{"/default/a"}) {
-		t.Errorf("released %q", s.deleted)
-	}
-	if err := b.Unload(soon(t), "/default/orphan"); err == nil || !strings.Contains(err.Error(), "without being assigned") {
-		t.Error(err)
-	}
-	if err := b.Unload(soon(t), "/default/absent"); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestTheMetricsNameTheBrokerAndEtcdIsNotAsked(t *testing.T) {
 	f := newFake(t)
 	s := &memory{f: f, err: errors.New("etcd is away")}
@@ -204,9 +155,6 @@ func TestTheMetricsNameTheBrokerAndEtcdIsNotAsked(t *testing.T) {
 			t.Fatalf("%+v, %v", who, err)
 		}
 	}
-	if s.reads != 0 {
-		t.Errorf("asked etcd %d times", s.reads)
-	}
 	// What was found holds while the connection does.
 	f.set(func() { f.metrics, f.brokers = "", nil })
 	if who, err := b.Identify(soon(t)); err != nil || who.Instance != fakeID {
@@ -216,8 +164,11 @@ func TestTheMetricsNameTheBrokerAndEtcdIsNotAsked(t *testing.T) {
 
 func TestABrokerIsHealthyWhileEtcdHangsAndItsMetricsAreSilent(t *testing.T) {
 	f := newFake(t)
-	b := f.etcd(t, hung{&memory{f: f}})
-	f.set(func() { f.metrics = "" })
+	b := f.etcd(t, &memory{f: f})
+	f.set(func() {
+		f.metrics = ""
+		f.answers["ListBrokers"] = func(ctx context.Context) (any, error) { <-ctx.Done(); return nil, ctx.Err() }
+	})
 	for range 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		start := time.Now()
@@ -225,29 +176,6 @@ func TestABrokerIsHealthyWhileEtcdHangsAndItsMetricsAreSilent(t *testing.T) {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		cancel()
-	}
-}
-
-// hung is a Store that does not answer.
-type hung struct{ *memory }
-
-func (hung) Registrations(ctx context.Context) ([]Registration, error) {
-	<-ctx.Done()
-	return nil, ctx.Err()
-}
-
-func TestWithoutMetricsTheYoungestRegistrationNamesTheBroker(t *testing.T) {
-	f := newFake(t)
-	value := fmt.Appendf(nil, `{"admin_addr":"http://%s","broker_url":"http://%s"}`, f.address, f.address)
-	s := &memory{f: f, registrations: []Registration{{"999", value, 30}, {fakeID, value, 20}, {"1", []byte("garbage"), 40}}}
-	b := f.etcd(t, s)
-	f.set(func() { f.metrics = "" })
-	if who, err := b.Identify(soon(t)); err == nil || !strings.Contains(err.Error(), "broker 999") || errors.Is(err, brokerapi.ErrIdentity) {
-		t.Errorf("%+v, %v", who, err)
-	}
-	f.set(func() { f.brokers = append(f.brokers, f.info("999")) })
-	if who, err := b.Identify(soon(t)); err != nil || who.Instance != "999" {
-		t.Errorf("%+v, %v", who, err)
 	}
 }
 
@@ -288,16 +216,10 @@ func TestAStrangerIsToldWithTheRemedy(t *testing.T) {
 		{"a broker with Raft", func(f *fake) { f.status = &danubepb.ClusterStatusResponse{SelfNodeId: 1} },
 			[]string{"--broker-admin", "with Raft", "set --registration to own or none"}},
 		{"no admin API", func(f *fake) {
-			f.answers["ListBrokers"] = func(context.Context) (any, error) { return nil, status.Error(codes.Unimplemented, "unknown service") }
+			f.answers["ListBrokerTopics"] = func(context.Context) (any, error) { return nil, status.Error(codes.Unimplemented, "unknown service") }
 		}, []string{"--broker-admin", "set --broker-admin to the broker's admin port (50051)"}},
 		{"metrics of something else", func(f *fake) { f.metrics = "up{broker=\"kafka-1\"} 1\n" },
 			[]string{"--danube-metrics", `"kafka-1"`, "9040"}},
-		{"metrics of another broker", func(f *fake) {
-			f.metrics = "up{broker=\"999\"} 1\n"
-			other := f.info("999")
-			other.AdminAddr = "http://127.0.0.1:1"
-			f.brokers = append(f.brokers, other)
-		}, []string{"--danube-metrics", "999", "set both to ports of the same broker"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFake(t)
@@ -313,5 +235,41 @@ func TestAStrangerIsToldWithTheRemedy(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// An owner that is found by a part of the topic's name is none.
+func TestWhatIsAssignedIsNotElsewhereWhateverTheLookupSays(t *testing.T) {
+	f := newFake(t)
+	s := &memory{f: f, assigned: []string{"/default/t1"}}
+	b := f.etcd(t, s)
+	b.settle = 0
+	f.set(func() { f.places["/default/t1"], f.places["/default/t2"] = elsewhere, elsewhere })
+	if err := b.Load(soon(t), "/default/t1", nil); err != nil || s.written() != 1 {
+		t.Errorf("put %q, %v", s.puts, err)
+	}
+	if err := b.Load(soon(t), "/default/t2", nil); !errors.Is(err, brokerapi.ErrElsewhere) {
+		t.Errorf("not assigned, and elsewhere: %v", err)
+	}
+}
+
+func TestAViewIsStaleWhenOneTopicDiffersForLong(t *testing.T) {
+	b := &etcdBroker{who: brokerapi.Identity{Instance: "7"}}
+	at := func(seconds int, assigned, believed []string, stale bool) {
+		t.Helper()
+		b.compare("7", assigned, believed, time.Unix(int64(seconds), 0))
+		if (b.StaleView() != "") != stale {
+			t.Errorf("after %d s: %q", seconds, b.StaleView())
+		}
+	}
+	at(0, []string{"/n/a", "/n/b"}, []string{"/n/a"}, false)
+	at(10, []string{"/n/a", "/n/c"}, []string{"/n/a"}, false) // another one
+	at(20, []string{"/n/a", "/n/c"}, []string{"/n/a"}, false)
+	at(21, []string{"/n/a", "/n/c"}, []string{"/n/a"}, true)
+	at(22, []string{"/n/a"}, []string{"/n/a", "/n/x"}, false)
+	at(33, nil, []string{"/n/a", "/n/x"}, true)
+	b.compare("8", nil, nil, time.Unix(40, 0)) // of a process that has gone
+	if b.StaleView() == "" {
+		t.Error("cleared by another process's topics")
 	}
 }

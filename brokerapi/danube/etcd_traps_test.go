@@ -2,10 +2,6 @@ package danube
 
 import (
 	"context"
-	"errors"
-	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -65,106 +61,5 @@ func TestABrokerThatWasHaltedHasItsTimeToLoadFromThenOn(t *testing.T) {
 	f.set(func() { delete(f.answers, "TopicLookup") })
 	if err := <-loading; err != nil {
 		t.Error(err)
-	}
-}
-
-func TestNothingIsReleasedAtABrokerThatDoesNotAnswerJustNow(t *testing.T) {
-	f := newFake(t)
-	s := &memory{f: f, assigned: []string{"/default/a"}}
-	b := f.etcd(t, s)
-	f.set(func() { f.places["/default/a"] = here })
-	if _, err := b.Identify(soon(t)); err != nil {
-		t.Fatal(err)
-	}
-	f.hangs("TopicLookup")
-	err := bounded(t, "unload", func(ctx context.Context) error { return b.Unload(ctx, "/default/a") })
-	if err == nil || !strings.Contains(err.Error(), "nothing was written") || !strings.Contains(err.Error(), "--danube-lookup") {
-		t.Error(err)
-	}
-	if s.released() != nil {
-		t.Errorf("released %q", s.released())
-	}
-	f.set(func() { delete(f.answers, "TopicLookup") })
-	if err := b.Unload(soon(t), "/default/a"); err != nil || len(s.released()) != 1 {
-		t.Errorf("%v, released %q", err, s.released())
-	}
-}
-
-func TestTopicsAreReleasedOneAfterTheOther(t *testing.T) {
-	f := newFake(t)
-	topics := []string{"/default/a", "/default/b", "/default/c"}
-	s := &memory{f: f, slow: true, assigned: slices.Clone(topics)}
-	b := f.etcd(t, s)
-	f.set(func() {
-		for _, topic := range topics {
-			f.places[topic] = here
-		}
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	var wg sync.WaitGroup
-	for _, topic := range topics {
-		wg.Go(func() {
-			if err := b.Unload(ctx, topic); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%s: %v", topic, err)
-			}
-		})
-	}
-	wg.Wait()
-	first := s.released()
-	if len(first) != 1 {
-		t.Fatalf("released %q while the broker has unloaded none", first)
-	}
-	var next string
-	for _, topic := range topics {
-		if topic != first[0] {
-			next = topic
-		}
-	}
-	err := bounded(t, "unload", func(ctx context.Context) error { return b.Unload(ctx, next) })
-	if len(s.released()) != 1 || err == nil || !strings.Contains(err.Error(), "nothing was written: "+first[0]+" comes first") {
-		t.Errorf("released %q: %v", s.released(), err)
-	}
-	s.follow()
-	for _, topic := range topics {
-		if err := b.Unload(soon(t), topic); err != nil {
-			t.Error(err)
-		}
-	}
-	if len(s.released()) != 3 {
-		t.Errorf("released %q", s.released())
-	}
-}
-
-func TestARepeatedUnloadWaitsForTheBroker(t *testing.T) {
-	f := newFake(t)
-	s := &memory{f: f, slow: true, assigned: []string{"/default/a"}}
-	b := f.etcd(t, s)
-	b.settle = 0
-	f.set(func() { f.places["/default/a"] = here })
-	for range 2 {
-		err := bounded(t, "unload", func(ctx context.Context) error { return b.Unload(ctx, "/default/a") })
-		if !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "without being assigned") || !strings.Contains(err.Error(), "was told") {
-			t.Error(err)
-		}
-	}
-	time.AfterFunc(100*time.Millisecond, s.follow)
-	if err := b.Unload(soon(t), "/default/a"); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestATopicThatTheBrokerMayBeLoadingIsNotReleasedBeforeItHas(t *testing.T) {
-	f := newFake(t)
-	s := &memory{f: f, assigned: []string{"/default/a"}}
-	b := f.etcd(t, s)
-	b.settle = time.Hour
-	bounded(t, "unload", func(ctx context.Context) error { return b.Unload(ctx, "/default/a") })
-	if s.released() != nil {
-		t.Errorf("released %q", s.released())
-	}
-	f.set(func() { f.places["/default/a"] = here })
-	if err := b.Unload(soon(t), "/default/a"); err != nil || len(s.released()) != 1 {
-		t.Errorf("%v, released %q", err, s.released())
 	}
 }

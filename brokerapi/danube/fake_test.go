@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
 	"holdfast/brokerapi"
@@ -81,6 +82,7 @@ func (f *fake) start(t *testing.T) {
 	danubepb.RegisterTopicAdminServer(server, f)
 	danubepb.RegisterClusterAdminServer(server, f)
 	danubepb.RegisterDiscoveryServer(server, f)
+	server.RegisterService(&healthService, f)
 	f.wg.Go(func() { _ = server.Serve(l) })
 }
 
@@ -89,13 +91,25 @@ func (f *fake) stop() {
 	f.wg.Wait()
 }
 
+// healthService is what Danube has beside what is declared in danubepb.
+var healthService = grpc.ServiceDesc{ServiceName: "danube.HealthCheck", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{
+	MethodName: "HealthCheck",
+	Handler: func(_ any, ctx context.Context, decode func(any) error, intercept grpc.UnaryServerInterceptor) (any, error) {
+		q := new(danubepb.Empty)
+		if err := decode(q); err != nil {
+			return nil, err
+		}
+		return intercept(ctx, q, &grpc.UnaryServerInfo{FullMethod: "/danube.HealthCheck/HealthCheck"},
+			func(context.Context, any) (any, error) { return new(danubepb.Empty), nil })
+	},
+}}}
+
 // restart returns when the driver has noticed.
 func (f *fake) restart(t *testing.T, l *link) {
 	t.Helper()
-	before := l.breaks.Load()
 	f.stop()
-	for end := time.Now().Add(time.Minute); l.breaks.Load() == before; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
+	for l.conn.GetState() == connectivity.Ready {
+		if !l.conn.WaitForStateChange(soon(t), connectivity.Ready) {
 			t.Fatal("the loss was not noticed")
 		}
 	}
@@ -269,24 +283,14 @@ func soon(t *testing.T) context.Context {
 
 // memory is a Store, and does to the fake what a broker does when it sees a change.
 type memory struct {
-	f             *fake
-	overlooks     bool // the broker does nothing
-	slow          bool // the broker goes on serving what was released
-	revisions     map[string]int64
-	at            time.Time // of the last of puts
-	mu            sync.Mutex
-	registrations []Registration
-	assigned      []string
-	puts, deleted []string
-	err           error
-	reads         int
-}
-
-func (m *memory) Registrations(context.Context) ([]Registration, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.reads++
-	return m.registrations, m.err
+	f         *fake
+	overlooks bool // the broker does nothing
+	revisions map[string]int64
+	at        time.Time // of the last of puts
+	mu        sync.Mutex
+	assigned  []string
+	puts      []string
+	err       error
 }
 
 func (m *memory) Assignments(context.Context, string) ([]string, error) {
@@ -326,42 +330,10 @@ func (m *memory) put(topic string) {
 	}
 }
 
-func (m *memory) Release(_ context.Context, id, topic string) (bool, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.err != nil || id != m.f.self || !slices.Contains(m.assigned, topic) {
-		return false, m.err
-	}
-	m.assigned = slices.DeleteFunc(m.assigned, func(t string) bool { return t == topic })
-	m.deleted = append(m.deleted, topic)
-	if !m.slow {
-		m.f.set(func() { delete(m.f.places, topic) })
-	}
-	return true, nil
-}
-
 func (m *memory) written() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.puts)
-}
-
-func (m *memory) released() []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Clone(m.deleted)
-}
-
-// follow has a broker that was slow unload what was released, now and from now on.
-func (m *memory) follow() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.slow = false
-	m.f.set(func() {
-		for _, topic := range m.deleted {
-			delete(m.f.places, topic)
-		}
-	})
 }
 
 var notFound = status.Error(codes.NotFound, "unable to find the topic")

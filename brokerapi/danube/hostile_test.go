@@ -18,7 +18,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"holdfast/brokerapi"
-	"holdfast/brokerapi/danube/danubepb"
 	"holdfast/standstill"
 )
 
@@ -112,7 +111,7 @@ func TestWhateverListensThereNothingHangsAndNothingIsHealthy(t *testing.T) {
 					wg.Go(func() {
 						err, late := timed(what, call)
 						ended <- late
-						if err != nil && !strings.Contains(err.Error(), "--broker-admin http://"+address) && !strings.Contains(err.Error(), "--danube-lookup") {
+						if err != nil && !strings.Contains(err.Error(), "--broker-admin http://"+address) && !strings.Contains(err.Error(), "--danube-") {
 							t.Errorf("%s does not name the setting: %v", what, err)
 						}
 					})
@@ -133,10 +132,9 @@ func calls(b brokerapi.Broker) map[string]func(context.Context) error {
 		"health":   b.Health,
 		"topics":   func(ctx context.Context) error { _, err := b.Topics(ctx); return err },
 		"load":     func(ctx context.Context) error { return b.Load(ctx, "/default/a", nil) },
-		"unload":   func(ctx context.Context) error { return b.(brokerapi.Unloader).Unload(ctx, "/default/a") },
 	}
-	if v, ok := b.(brokerapi.Viewer); ok {
-		all["believed"] = func(ctx context.Context) error { _, err := v.Believed(ctx); return err }
+	if u, ok := b.(brokerapi.Unloader); ok {
+		all["unload"] = func(ctx context.Context) error { return u.Unload(ctx, "/default/a") }
 	}
 	if s, ok := b.(brokerapi.Steerer); ok {
 		all["drain"] = func(ctx context.Context) error { return s.Steer(ctx, brokerapi.Drained, "test") }
@@ -147,10 +145,8 @@ func calls(b brokerapi.Broker) map[string]func(context.Context) error {
 func TestAHugeAnswerIsRefused(t *testing.T) {
 	f := newFake(t)
 	b := f.etcd(t, &memory{f: f})
-	f.set(func() {
-		f.brokers = append(f.brokers, &danubepb.BrokerInfo{BrokerId: strings.Repeat("9", maxMessage+1)})
-	})
-	err := b.Health(soon(t))
+	f.set(func() { f.believed = append(f.believed, strings.Repeat("9", maxMessage+1)) })
+	_, err := b.Topics(soon(t))
 	if err == nil || len(err.Error()) > 500 || !strings.Contains(err.Error(), "not a Danube broker's") {
 		t.Error(err)
 	}
@@ -159,7 +155,7 @@ func TestAHugeAnswerIsRefused(t *testing.T) {
 func TestAnErrorIsFitForATerminal(t *testing.T) {
 	f := newFake(t)
 	b := f.etcd(t, &memory{f: f})
-	f.fails("ListBrokers", codes.Internal, "\x1b[31mred\nalert"+strings.Repeat("!", 10000))
+	f.fails("HealthCheck", codes.Internal, "\x1b[31mred\nalert"+strings.Repeat("!", 10000))
 	err := b.Health(soon(t))
 	if err == nil || strings.ContainsAny(err.Error(), "\x1b\n") || len(err.Error()) > 500 || !strings.Contains(err.Error(), "Internal") {
 		t.Errorf("%q", err)
@@ -167,7 +163,7 @@ func TestAnErrorIsFitForATerminal(t *testing.T) {
 }
 
 func TestSlowMethodsEndWithTheirContextAndNeverPassAsHealthy(t *testing.T) {
-	for _, method := range []string{"ListBrokers", "TopicLookup"} {
+	for _, method := range []string{"HealthCheck"} {
 		t.Run(method, func(t *testing.T) {
 			f := newFake(t)
 			b := f.etcd(t, &memory{f: f})
@@ -204,7 +200,7 @@ func TestCloseEndsCallsInFlightAndLeavesNoGoroutine(t *testing.T) {
 	}
 	var hanging atomic.Int64
 	f.set(func() {
-		for _, method := range []string{"ListBrokers", "ListBrokerTopics", "TopicLookup"} {
+		for _, method := range []string{"HealthCheck", "ListBrokerTopics", "ClusterStatus", "TopicLookup"} {
 			f.answers[method] = func(ctx context.Context) (any, error) { hanging.Add(1); <-ctx.Done(); return nil, ctx.Err() }
 		}
 	})
@@ -249,7 +245,7 @@ func TestADriverOpenedFirstFindsTheBrokerWithoutDelay(t *testing.T) {
 	b := f.etcd(t, &memory{f: f})
 	for range 5 {
 		err := bounded(t, "health", b.Health)
-		if err == nil || !strings.Contains(err.Error(), "connection refused") || !strings.Contains(err.Error(), "--broker-admin http://"+f.address) {
+		if err == nil || !strings.Contains(err.Error(), "connection refused") || !strings.Contains(err.Error(), "--danube-lookup http://"+f.address) {
 			t.Fatal(err)
 		}
 	}
@@ -260,19 +256,6 @@ func TestADriverOpenedFirstFindsTheBrokerWithoutDelay(t *testing.T) {
 	}
 	took := time.Since(start)
 	standstill.Within(t, "found", start, took, 300*time.Millisecond)
-}
-
-func TestMetricsThatHangLeaveTimeForTheRegistration(t *testing.T) {
-	f := newFake(t)
-	cfg := f.config(t)
-	cfg.MetricsURL = "http://" + listener(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
-	value := fmt.Appendf(nil, `{"admin_addr":"http://%s"}`, f.address)
-	cfg.Store = &memory{f: f, registrations: []Registration{{fakeID, value, 1}}}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	if who, err := opened(t, cfg).Identify(ctx); err != nil || who.Instance != fakeID {
-		t.Errorf("%+v, %v", who, err)
-	}
 }
 
 func TestMetricsOfAnySizeAreReadAsFarAsNeeded(t *testing.T) {
@@ -288,7 +271,7 @@ func TestADeadlineThatTheBrokerWasTheFirstToNoticeIsOne(t *testing.T) {
 	f := newFake(t)
 	b := f.etcd(t, &memory{f: f})
 	f.set(func() {
-		f.answers["ListBrokers"] = func(ctx context.Context) (any, error) {
+		f.answers["HealthCheck"] = func(ctx context.Context) (any, error) {
 			deadline, _ := ctx.Deadline()
 			time.Sleep(time.Until(deadline) - 3*time.Millisecond)
 			return nil, status.Error(codes.Canceled, "context canceled")
@@ -297,7 +280,7 @@ func TestADeadlineThatTheBrokerWasTheFirstToNoticeIsOne(t *testing.T) {
 	if err := bounded(t, "health", b.Health); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
-	f.fails("ListBrokers", codes.Canceled, "shutting down")
+	f.fails("HealthCheck", codes.Canceled, "shutting down")
 	if err := b.Health(soon(t)); err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}

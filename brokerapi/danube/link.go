@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/url"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,7 +19,7 @@ import (
 
 const (
 	dialTimeout  = time.Second            // one attempt to connect, handshake included
-	dialPatience = 500 * time.Millisecond // what a call waits for one attempt
+	dialPatience = 500 * time.Millisecond // what a call waits for a connection to a broker that was away
 	redialMin    = 100 * time.Millisecond // jittered between these two, and at once when a
 	redialMax    = 500 * time.Millisecond // call needs the connection
 
@@ -36,41 +34,20 @@ type link struct {
 	life      context.Context // ends with the driver
 	timeout   time.Duration   // longest wait for one answer
 	token     *access.Token   // nil: none
-	log       *slog.Logger
 
-	open   sync.WaitGroup // connections that gRPC has not closed yet
-	breaks atomic.Int64   // grows when one breaks
-
-	mu         sync.Mutex
-	closed     bool
-	generation int       // grows with each connection made, and when it breaks
-	broken     bool      // the last one has broken, and gRPC may not have noticed yet
-	since      time.Time // when the current one was made
-	attempts   int       // begun so far
-	lastErr    string    // of the last attempt, to log changes only
-	waiting    map[*waiter]bool
+	made    atomic.Pointer[time.Time] // when the last connection was; nil: never
+	failure atomic.Pointer[error]     // of the last attempt to connect; nil: it succeeded
 }
 
-// waiter is a call that waits for an attempt to connect, one that began after it did: one
-// from before says what was.
-type waiter struct {
-	failed context.CancelCauseFunc
-	after  int
-}
-
-var (
-	errClosed   = errors.New("the driver is closed")
-	errPatience = errors.New("no connection yet")
-)
+var errClosed = errors.New("the driver is closed")
 
 // newLink prepares the connection and starts to make it; it does not wait.
-func newLink(life context.Context, flag string, u *url.URL, c credential, timeout time.Duration, log *slog.Logger) (*link, error) {
-	l := &link{flag: flag, url: u.String(), life: life, timeout: timeout, token: c.token, log: log, waiting: map[*waiter]bool{}}
+func newLink(life context.Context, flag string, u *url.URL, c credential, timeout time.Duration) (*link, error) {
+	l := &link{flag: flag, url: u.String(), life: life, timeout: timeout, token: c.token}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(c.transport(u.Scheme, l.failed)),
 		grpc.WithContextDialer(l.dial),
 		grpc.WithUserAgent("holdfast"),
-		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithIdleTimeout(0), // held for as long as we run
 		grpc.WithMaxHeaderListSize(maxHeaders),
@@ -92,136 +69,38 @@ func newLink(life context.Context, flag string, u *url.URL, c credential, timeou
 	return l, nil
 }
 
-// dial makes one attempt for gRPC, and tells the outcome to the calls that wait.
 func (l *link) dial(ctx context.Context, host string) (net.Conn, error) {
-	l.mu.Lock()
-	l.attempts++
-	attempt := l.attempts
-	l.mu.Unlock()
 	dialer := net.Dialer{Timeout: dialTimeout}
-	raw, err := dialer.DialContext(ctx, "tcp", host)
+	conn, err := dialer.DialContext(ctx, "tcp", host)
 	if err != nil {
-		l.failedAt(attempt, err)
+		l.failed(err)
 		return nil, err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		raw.Close()
-		return nil, errClosed
+	now := time.Now()
+	l.made.Store(&now)
+	l.failure.Store(nil)
+	return conn, nil
+}
+
+func (l *link) failed(err error) { l.failure.Store(&err) }
+
+// since is when the connection in use was made; zero: there was none yet.
+func (l *link) since() time.Time {
+	if at := l.made.Load(); at != nil {
+		return *at
 	}
-	l.generation++
-	l.since = time.Now()
-	l.broken = false
-	l.open.Add(1)
-	return &heldConn{Conn: raw, link: l, generation: l.generation}, nil
+	return time.Time{}
 }
 
-// failed tells the calls that wait why the last attempt to connect failed.
-func (l *link) failed(err error) {
-	l.mu.Lock()
-	attempt := l.attempts
-	l.mu.Unlock()
-	l.failedAt(attempt, err)
-}
-
-func (l *link) failedAt(attempt int, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for w := range l.waiting {
-		if w.after < attempt {
-			w.failed(err)
-		}
-	}
-	if text := err.Error(); text != l.lastErr && l.life.Err() == nil {
-		l.lastErr = text
-		l.log.Info("broker cannot be reached", "setting", l.flag, "url", l.url, "error", err)
-	}
-}
-
-// heldConn notices when the broker goes: gRPC reads all the time.
-type heldConn struct {
-	net.Conn
-	link       *link
-	generation int
-	heard      atomic.Bool // the other side has said something
-	told       atomic.Bool
-	shut       sync.Once
-}
-
-// Read implements net.Conn.
-func (c *heldConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if n > 0 && !c.heard.Swap(true) {
-		c.link.heard()
-	}
-	var slow net.Error
-	if err != nil && !(errors.As(err, &slow) && slow.Timeout()) {
-		c.broke(err)
-	}
-	return n, err
-}
-
-// Close implements net.Conn. gRPC closes the connection itself when the broker says
-// that it is about to.
-func (c *heldConn) Close() error {
-	c.broke(net.ErrClosed)
-	err := c.Conn.Close()
-	c.shut.Do(c.link.open.Done)
-	return err
-}
-
-func (c *heldConn) broke(err error) {
-	c.link.breaks.Add(1)
-	c.link.mu.Lock()
-	if c.generation == c.link.generation {
-		c.link.broken = true
-		c.link.generation++
-	}
-	c.link.mu.Unlock()
-	if !c.heard.Load() || c.link.life.Err() != nil || c.told.Swap(true) {
-		return
-	}
-	c.link.log.Warn("broker connection lost", "setting", c.link.flag, "url", c.link.url, "error", err)
-}
-
-// heard has the next failure logged, whatever it is.
-func (l *link) heard() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lastErr = ""
-}
-
-// connection says which connection is in use, and since when it is.
-func (l *link) connection() (generation int, since time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.generation, l.since
-}
-
-// during asks on one connection: again if it was another one afterwards, so that what
-// was learnt is not taken for what the process at the end of this one says.
-func (l *link) during(ask func() error) (generation int, since time.Time, err error) {
-	for range 3 {
-		before, _ := l.connection()
-		err = ask()
-		if generation, since = l.connection(); err != nil || generation == before {
-			return generation, since, err
-		}
-	}
-	return 0, time.Time{}, fmt.Errorf("%s %s: the connection keeps breaking: see the broker's log", l.flag, l.url)
-}
-
-// call asks for something on the connection, bounded by ctx, by the time for one answer
-// and by the driver's life, and asks once more if the connection broke meanwhile. Its
-// errors name the setting; see callError.
+// call asks for something, bounded by ctx, by the time for one answer and by the driver's
+// life, and asks once more if the connection broke meanwhile. Its errors name the setting;
+// see callError.
 func (l *link) call(ctx context.Context, method string, do func(context.Context) error) error {
-	bounded, slow := context.WithTimeoutCause(ctx, l.timeout, fmt.Errorf("no answer within %v: %w", l.timeout, context.DeadlineExceeded))
+	ctx, slow := context.WithTimeoutCause(ctx, l.timeout, fmt.Errorf("no answer within %v: %w", l.timeout, context.DeadlineExceeded))
 	defer slow()
-	breaks := l.breaks.Load()
-	err := l.order(bounded, method, do)
-	if code(err) == codes.Unavailable && l.breaks.Load() != breaks {
-		return l.order(bounded, method, do)
+	err := l.order(ctx, method, do)
+	if code(err) == codes.Unavailable && l.conn.GetState() != connectivity.TransientFailure {
+		return l.order(ctx, method, do)
 	}
 	return err
 }
@@ -238,10 +117,8 @@ func (l *link) order(ctx context.Context, method string, do func(context.Context
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(l.life, func() { cancel(errClosed) })()
-	if err := l.ready(ctx); errors.Is(err, errClosed) {
-		return err
-	} else if err != nil {
-		return fmt.Errorf("%s %s: not connected: %w: %s", l.flag, l.url, err, l.unreached(err))
+	if l.conn.GetState() == connectivity.TransientFailure {
+		l.reconnect(ctx)
 	}
 	if err := do(ctx); err != nil {
 		return l.explain(ctx, method, err)
@@ -249,57 +126,22 @@ func (l *link) order(ctx context.Context, method string, do func(context.Context
 	return nil
 }
 
-// ready waits for the connection, and has it made at once if there is none. It returns
-// the error of an attempt that failed meanwhile. When patience is over it returns nil:
-// gRPC knows best what is wrong.
-func (l *link) ready(ctx context.Context) error {
-	ctx, failed := context.WithCancelCause(ctx)
-	defer failed(nil)
-	over := time.AfterFunc(dialPatience, func() { failed(errPatience) })
-	defer over.Stop()
-	l.mu.Lock()
-	w := &waiter{failed, l.attempts}
-	l.waiting[w] = true
-	l.mu.Unlock()
-	defer func() {
-		l.mu.Lock()
-		delete(l.waiting, w)
-		l.mu.Unlock()
-	}()
-	for {
-		state := l.conn.GetState()
-		l.mu.Lock()
-		broken := l.broken
-		l.mu.Unlock()
-		switch state {
-		case connectivity.Ready:
-			if !broken {
-				return nil
-			}
-		case connectivity.Shutdown:
-			return errClosed
-		case connectivity.Idle:
-			l.conn.Connect()
-		case connectivity.TransientFailure:
-			l.conn.ResetConnectBackoff()
-		}
+// reconnect has a connection made at once, without the pause that follows failures, and
+// waits a moment for it.
+func (l *link) reconnect(ctx context.Context) {
+	patience := dialPatience
+	if deadline, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(deadline)/2)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for state := connectivity.TransientFailure; state != connectivity.Ready && state != connectivity.Shutdown; state = l.conn.GetState() {
+		l.conn.ResetConnectBackoff()
+		l.conn.Connect()
 		if !l.conn.WaitForStateChange(ctx, state) {
-			if cause := context.Cause(ctx); !errors.Is(cause, errPatience) {
-				return cause
-			}
-			return nil
+			return
 		}
 	}
 }
 
-// close ends the connection and waits until gRPC has let go of it.
-func (l *link) close() {
-	l.mu.Lock()
-	closed := l.closed
-	l.closed = true
-	l.mu.Unlock()
-	if !closed {
-		_ = l.conn.Close() // it fails only when it is closed already
-	}
-	l.open.Wait()
-}
+func (l *link) close() { _ = l.conn.Close() } // it fails only when it is closed already

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -47,7 +48,7 @@ func (n *node) lookup(ctx context.Context, topic string) (place, error) {
 	case codes.NotFound, codes.InvalidArgument:
 		return nowhere, nil
 	case codes.Unimplemented:
-		return nowhere, identityErrorf("--danube-lookup %s: a gRPC server answers there that is no Danube broker's client port: set --danube-lookup to it (%s)", n.at.lookup, lookupPort)
+		return nowhere, n.noClientPort()
 	}
 	if err != nil {
 		return nowhere, err
@@ -72,11 +73,23 @@ func (n *node) lookup(ctx context.Context, topic string) (place, error) {
 	}
 }
 
+func (n *node) noClientPort() error {
+	return identityErrorf("--danube-lookup %s: a gRPC server answers there that is no Danube broker's client port: set --danube-lookup to it (%s)", n.at.lookup, lookupPort)
+}
+
 // own reports whether a client address is this broker's.
 func (n *node) own(address string) bool {
 	advertised, _ := n.advertised.Load().(string)
-	return compareAddresses(address, n.at.lookup.String()) == same ||
-		advertised != "" && compareAddresses(address, advertised) == same
+	address = bare(address)
+	return address == bare(n.at.lookup.String()) || advertised != "" && address == bare(advertised)
+}
+
+// bare is host:port of a URL, or of what has no scheme.
+func bare(address string) string {
+	if _, rest, ok := strings.Cut(address, "://"); ok {
+		address = rest
+	}
+	return strings.ToLower(strings.TrimSuffix(address, "/"))
 }
 
 // clientPortAnswers is nil if the client port does its work.

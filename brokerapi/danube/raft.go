@@ -29,7 +29,7 @@ type raftBroker struct {
 
 	mu    sync.Mutex
 	who   brokerapi.Identity
-	whose int // generation of the connection that who was found on; 0: none
+	whose time.Time // when the connection was made that who was found on
 }
 
 var (
@@ -63,11 +63,12 @@ func (b *raftBroker) status(ctx context.Context) (*danubepb.ClusterStatusRespons
 // its data directory. Instance adds when the process started, as the metrics tell; if
 // they do not, when the connection to it was made.
 func (b *raftBroker) Identify(ctx context.Context) (brokerapi.Identity, error) {
-	var s *danubepb.ClusterStatusResponse
-	generation, since, err := b.adminLink.during(func() (err error) {
+	since := b.adminLink.since()
+	s, err := b.status(ctx)
+	if now := b.adminLink.since(); err == nil && !now.Equal(since) { // it may have been another process
+		since = now
 		s, err = b.status(ctx)
-		return err
-	})
+	}
 	if err != nil {
 		return brokerapi.Identity{}, err
 	}
@@ -80,25 +81,18 @@ func (b *raftBroker) Identify(ctx context.Context) (brokerapi.Identity, error) {
 		return brokerapi.Identity{}, identityErrorf("--broker-admin %s is broker %s, and --danube-metrics %s is broker %s: set both to ports of the same broker",
 			b.at.admin, id, b.at.metrics, shown(seen.Brokers[0]))
 	}
-	if who, ok := b.known(generation); ok && who.Name == id {
-		return who, nil // the same connection is the same process
-	}
-	list, err := b.listBrokers(ctx)
-	if err != nil {
-		return brokerapi.Identity{}, err
-	}
-	if err := b.ownLookup(candidates(list), id); err != nil {
-		return brokerapi.Identity{}, err
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.who.Name == id && b.whose.Equal(since) {
+		return b.who, nil // the same connection is the same process
+	}
 	start, supposed := seen.StartedAt, ""
 	if start.IsZero() {
 		start = since
 		supposed = fmt.Sprintf("--danube-metrics %s: does not tell when the broker started, so each new connection to it is taken for a new start: set it to the broker's metrics port (%s)",
 			b.at.metrics, metricsPort)
 	}
-	b.whose = generation
+	b.whose = since
 	b.who = brokerapi.Identity{
 		Name: id, Instance: fmt.Sprintf("%s@%d", id, start.UnixMilli()), Supposed: supposed, StartedAt: seen.StartedAt, Version: raftVersion,
 	}
@@ -158,21 +152,7 @@ func (b *raftBroker) Health(ctx context.Context) error {
 	if id := s.GetSelfNodeId(); !slices.Contains(s.GetVoters(), id) && !slices.Contains(s.GetLearners(), id) {
 		return fmt.Errorf("--broker-admin %s: broker %d is no member of its Raft cluster yet: have it join, or see its log", b.at.admin, id)
 	}
-	if err := b.clientPortAnswers(ctx); err != nil {
-		return err
-	}
-	generation, _ := b.adminLink.connection()
-	if _, ok := b.known(generation); !ok {
-		return notOne(ctx, b.Identify)
-	}
-	return nil
-}
-
-// known is who was found at the end of the connection.
-func (b *raftBroker) known(generation int) (brokerapi.Identity, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.who, b.whose == generation && b.whose != 0
+	return b.clientPortAnswers(ctx)
 }
 
 // Topics implements brokerapi.Broker: of the topics that the broker believes to have,

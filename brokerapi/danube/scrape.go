@@ -20,6 +20,9 @@ func newScraper(cfg Config, at addresses, patience time.Duration) (*rest.Client,
 
 // scrape reads the broker's metrics.
 func (n *node) scrape(ctx context.Context) (exposed, error) {
+	if n.life.Err() != nil {
+		return exposed{}, errClosed
+	}
 	if deadline, ok := ctx.Deadline(); ok { // what is left is for those who can be asked instead
 		patience := min(n.timeout, time.Until(deadline)/2)
 		var cancel context.CancelFunc

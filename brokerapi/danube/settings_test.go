@@ -133,17 +133,17 @@ func TestTLSAndTokenAreUsedAndReadAgain(t *testing.T) {
 		t.Errorf("an unknown authority: %v", err)
 	}
 	cfg.CACert = cert
-	cfg.AdminURL = strings.Replace(cfg.AdminURL, "127.0.0.1", "localhost", 1)
-	if err := bounded(t, "health", opened(t, cfg).Health); err == nil || !strings.HasSuffix(err.Error(), ": write a name or address in --broker-admin that the broker's certificate is for") {
+	cfg.LookupURL = strings.Replace(cfg.LookupURL, "127.0.0.1", "localhost", 1)
+	if err := bounded(t, "health", opened(t, cfg).Health); err == nil || !strings.HasSuffix(err.Error(), ": write a name or address in --danube-lookup that the broker's certificate is for") {
 		t.Errorf("another name: %v", err)
 	}
 	cfg.AdminURL, cfg.LookupURL = "http://"+f.address, "http://"+f.address
-	if err := opened(t, cfg).Health(soon(t)); err == nil || !strings.HasSuffix(err.Error(), ": is it a Danube broker? If it speaks TLS, write https:// in --broker-admin") {
+	if err := opened(t, cfg).Health(soon(t)); err == nil || !strings.HasSuffix(err.Error(), ": is it a Danube broker? If it speaks TLS, write https:// in --danube-lookup") {
 		t.Errorf("in the clear: %v", err)
 	}
 	naked := newFake(t)
 	cfg.AdminURL, cfg.LookupURL = "https://"+naked.address, "https://"+naked.address
-	if err := bounded(t, "health", opened(t, cfg).Health); err == nil || !strings.HasSuffix(err.Error(), ": no TLS is spoken there: write http:// in --broker-admin, or set up TLS in the broker") {
+	if err := bounded(t, "health", opened(t, cfg).Health); err == nil || !strings.HasSuffix(err.Error(), ": no TLS is spoken there: write http:// in --danube-lookup, or set up TLS in the broker") {
 		t.Errorf("TLS to a broker without: %v", err)
 	}
 }

@@ -163,7 +163,7 @@ func TestDanubeWithRaftConforms(t *testing.T) {
 func TestADriverOfTheOtherKindOfDanubeIsRefused(t *testing.T) {
 	withRaft, withEtcd := launchDanubeRaft(t), launchDanubeEtcd(t)
 	cfg := danubeConfig(withRaft.Danube)
-	cfg.Store = danubeStore{withEtcd.store}
+	cfg.Store = withEtcd.store
 	for name, c := range map[string]danube.Config{"adopt, with Raft": cfg, "own, with etcd": func() danube.Config {
 		c := danubeConfig(withEtcd.Danube)
 		c.Raft = true
@@ -172,7 +172,7 @@ func TestADriverOfTheOtherKindOfDanubeIsRefused(t *testing.T) {
 		b, err := danube.New(c)
 		do(t, err)
 		t.Cleanup(func() { b.Close() })
-		if err := b.Health(bound(t)); !errors.Is(err, brokerapi.ErrIdentity) {
+		if _, err := b.Identify(bound(t)); !errors.Is(err, brokerapi.ErrIdentity) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

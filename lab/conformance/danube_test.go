@@ -58,17 +58,6 @@ func noDisaster(t *testing.T, d *harness.Danube) {
 	}
 }
 
-// danubeStore is the store as the driver wants it.
-type danubeStore struct{ *cluster.Client }
-
-func (s danubeStore) Registrations(ctx context.Context) (list []danube.Registration, err error) {
-	all, err := s.Client.Registrations(ctx)
-	for _, r := range all {
-		list = append(list, danube.Registration{BrokerID: r.BrokerID, Value: r.Value, CreateRevision: r.CreateRevision})
-	}
-	return list, err
-}
-
 func danubeConfig(d *harness.Danube) danube.Config {
 	return danube.Config{AdminURL: "http://" + d.AdminAddr(), LookupURL: "http://" + d.ClientAddr(), MetricsURL: "http://" + d.MetricsAddr()}
 }
@@ -76,7 +65,7 @@ func danubeConfig(d *harness.Danube) danube.Config {
 func (s *danubeEtcd) Open(t *testing.T) brokerapi.Broker {
 	t.Helper()
 	cfg := danubeConfig(s.Danube)
-	cfg.Store = danubeStore{s.store}
+	cfg.Store = s.store
 	b, err := danube.New(cfg)
 	do(t, err)
 	return b
@@ -228,26 +217,5 @@ func TestATopicThatTheBrokerIsAboutToLoadIsNotPutAgain(t *testing.T) {
 	}
 	if st, err := s.Status(bound(t)); err != nil || st.Loads != 1 {
 		t.Errorf("%+v, %v", st, err)
-	}
-}
-
-func TestWithoutMetricsARestartedBrokerIsFoundBesideItsOldRegistration(t *testing.T) {
-	s := launchDanubeEtcd(t)
-	cfg := danubeConfig(s.Danube)
-	cfg.MetricsURL, cfg.Store = "http://127.0.0.1:1", danubeStore{s.store}
-	b, err := danube.New(cfg)
-	do(t, err)
-	t.Cleanup(func() { b.Close() })
-	for range 3 {
-		var who brokerapi.Identity
-		do(t, harness.Await(t.Context(), harness.Patience, "an identity", func(ctx context.Context) (bool, string) {
-			who, err = b.Identify(ctx)
-			return err == nil, fmt.Sprint(err)
-		}))
-		if id, err := s.ID(bound(t)); err != nil || who.Instance != id {
-			t.Fatalf("found %q, and it is %q, %v", who.Instance, id, err)
-		}
-		s.Kill(t)
-		s.Start(t)
 	}
 }

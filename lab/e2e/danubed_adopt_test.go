@@ -135,38 +135,3 @@ func TestDanubeAnAssignmentThatTheBrokerDidNotSeeIsPutAgainOnceAndNoOther(t *tes
 		t.Errorf("%d loads, %v; want 4", st.Loads, err)
 	}
 }
-
-func TestDanubeDrainUnassignsEachTopicTogetherWithItsMarkerAndLosesNothing(t *testing.T) {
-	long(t)
-	s := newStageOf(t, danubeWith(nil))
-	peer := s.peer("n2")
-	n := s.add("n1", nodeOptions{Topics: []string{"/default/a", "/default/b", "/default/c"}})
-	n.produces(5)
-	for _, topic := range n.topics {
-		got, err := n.danubed().Consume(s.ctx, topic, "reader", 2)
-		if err != nil || len(got) != 2 {
-			t.Fatal(got, err)
-		}
-	}
-	id, from := n.name(), s.revision()
-	n.says("drain", "--reason", "new disks")
-	n.await("nothing assigned", func(st harness.Status) bool { return st.Topics.Assigned == 0 && st.Topics.Served == 0 })
-	marker := fmt.Sprintf(`{"reason":"unload","from_broker":%s}`, id)
-	for _, topic := range n.topics {
-		s.revisionSeen()
-		gone, ok := s.history.Find(from+1, harness.DeletedKey(s.keys.Assignment(id, topic)))
-		if !ok || !slices.ContainsFunc(s.history.At(gone.Revision), func(c harness.Change) bool {
-			return c.Key == "/cluster/unassigned"+topic && c.Value == marker
-		}) {
-			t.Errorf("%s was unassigned by %v, want together with %s", topic, s.history.At(gone.Revision), marker)
-		}
-	}
-	peer.await("the topics", func(st harness.Status) bool { return st.Topics.Served == len(peer.topics)+len(n.topics) })
-	peer.keeps(n.topics, 5)
-	for _, topic := range n.topics { // and the reader goes on where it was
-		got, err := peer.danubed().Consume(s.ctx, topic, "reader", 10)
-		if err != nil || len(got) != 3 || got[0].Offset != 2 {
-			t.Errorf("the reader of %s goes on with %v, %v", topic, got, err)
-		}
-	}
-}

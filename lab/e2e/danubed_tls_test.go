@@ -94,6 +94,9 @@ func TestDanubeOverTLSWithATokenIsHeldAsAnyOther(t *testing.T) {
 			n.isInMode("active", "fast_restart")
 			n.await("its topics", func(st harness.Status) bool { return st.Topics.Served == len(n.topics) })
 			n.keeps(n.topics, 3)
+			if release == "etcd" {
+				return // it gives no topic up
+			}
 
 			peer := prepare("n2")
 			peer.topics = nil

@@ -26,8 +26,16 @@ func (b *Broker) serveClients() error {
 	}
 	danubepb.RegisterDiscoveryServer(s, discovery{b: b})
 	s.RegisterService(&clientService, b)
+	s.RegisterService(&healthService, b)
 	return b.serveGRPC(b.client, s)
 }
+
+// healthService answers that no client is known, without a look at anything.
+var healthService = grpc.ServiceDesc{ServiceName: "danube.HealthCheck", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{
+	method("HealthCheck", func(*Broker, context.Context, *danubepb.Empty) (*danubepb.Empty, error) {
+		return &danubepb.Empty{}, nil
+	}),
+}}
 
 // serveAdmin opens the admin port, after everything else but with Raft.
 func (b *Broker) serveAdmin() error {

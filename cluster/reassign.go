@@ -2,44 +2,11 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
-
-// releasedValue is the marker of a topic that its broker gave up: a broker that reads
-// assignments itself takes the deletion of one for an unload only beside it.
-type releasedValue struct {
-	Reason     string          `json:"reason"`
-	FromBroker json.RawMessage `json:"from_broker"`
-}
-
-// Release gives the broker's topic back to the cluster: the assignment is deleted and the
-// marker of an unload put under /cluster/unassigned, in one transaction. Without an
-// assignment, or without the broker's registration, nothing is written and released is
-// false: the topic is not the broker's to give, and its marker may be another one's.
-//
-// An etcd that hangs carries out what it was sent when it comes to itself, and by then the
-// broker may have been stopped: nobody would take up a topic that is given up so late. So
-// nothing is sent to one that does not answer a read just now, nor done for a broker that
-// has been declared dead.
-func (c *Client) Release(ctx context.Context, brokerID, topic string) (released bool, err error) {
-	from, err := brokerNumber(brokerID)
-	if err != nil {
-		return false, fmt.Errorf("release %s from broker %s: %w", topic, brokerID, err)
-	}
-	marker, err := putJSON(c.keys.Unassigned(topic), releasedValue{Reason: "unload", FromBroker: from})
-	if err != nil {
-		return false, err
-	}
-	if revision, err := c.Assigned(ctx, brokerID, topic); err != nil || revision == 0 {
-		return false, err
-	}
-	return c.ifAssigned(ctx, "release", brokerID, topic, marker, clientv3.OpDelete(c.keys.Assignment(brokerID, topic)))
-}
 
 // Assigned is the revision at which the topic was last assigned to the broker; 0: it is not.
 func (c *Client) Assigned(ctx context.Context, brokerID, topic string) (revision int64, err error) {
@@ -94,31 +61,4 @@ func (c *Client) reassign(ctx context.Context, assignment string, revision int64
 		clientv3.Compare(clientv3.ModRevision(state), "=", stateRevision),
 	}, []clientv3.Op{clientv3.OpPut(assignment, "", clientv3.WithIgnoreValue(), clientv3.WithIgnoreLease())})
 	return err == nil, err
-}
-
-// ifAssigned commits the operations if the topic is assigned to the broker, which is
-// registered.
-func (c *Client) ifAssigned(ctx context.Context, verb, brokerID, topic string, ops ...clientv3.Op) (done bool, err error) {
-	if err := errors.Join(checkBroker(brokerID), checkTopic(topic)); err != nil {
-		return false, fmt.Errorf("%s topic: %w", verb, err)
-	}
-	assigned := clientv3.Compare(clientv3.CreateRevision(c.keys.Assignment(brokerID, topic)), ">", 0)
-	alive := clientv3.Compare(clientv3.CreateRevision(c.keys.Registration(brokerID)), ">", 0)
-	switch _, err := c.write(ctx, []clientv3.Cmp{assigned, alive}, ops); {
-	case err == nil:
-		return true, nil
-	case errors.Is(err, ErrChanged):
-		return false, nil
-	default:
-		return false, fmt.Errorf("%s %s at broker %s: %w", verb, topic, brokerID, err)
-	}
-}
-
-// brokerNumber is the id as a JSON number if it is one, as brokers that number themselves
-// read it, else as a string.
-func brokerNumber(id string) (json.RawMessage, error) {
-	if n, err := strconv.ParseUint(id, 10, 64); err == nil && strconv.FormatUint(n, 10) == id {
-		return json.RawMessage(id), nil
-	}
-	return json.Marshal(id)
 }
