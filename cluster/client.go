@@ -113,23 +113,20 @@ func (c *Client) Close() error {
 }
 
 // read runs gets in one transaction, so at one revision.
-func (c *Client) read(ctx context.Context, gets ...clientv3.Op) (*clientv3.TxnResponse, error) {
+func (c *Client) read(ctx context.Context, gets ...clientv3.Op) (*etcdserverpb.TxnResponse, error) {
 	return ask(ctx, c.members, false, commit(nil, gets))
 }
 
-func commit(guards []clientv3.Cmp, ops []clientv3.Op) question[*clientv3.TxnResponse] {
-	return func(ctx context.Context, w *way) (*clientv3.TxnResponse, *etcdserverpb.ResponseHeader, error) {
-		answer, err := w.kv.Txn(ctx).If(guards...).Then(ops...).Commit()
-		if err != nil {
-			return nil, nil, err
-		}
-		return answer, answer.Header, nil
+func commit(guards []clientv3.Cmp, ops []clientv3.Op) question[*etcdserverpb.TxnResponse] {
+	return func(ctx context.Context, w *way) (*etcdserverpb.TxnResponse, error) {
+		said, err := w.kv.Txn(ctx).If(guards...).Then(ops...).Commit()
+		return (*etcdserverpb.TxnResponse)(said), err
 	}
 }
 
 // write commits one guarded transaction, once: whether a write whose answer was lost
 // happened is for the caller to find out.
-func (c *Client) write(ctx context.Context, guards []clientv3.Cmp, ops []clientv3.Op) (*clientv3.TxnResponse, error) {
+func (c *Client) write(ctx context.Context, guards []clientv3.Cmp, ops []clientv3.Op) (*etcdserverpb.TxnResponse, error) {
 	answer, err := once(ctx, c.members, commit(guards, ops))
 	if err != nil {
 		return nil, err

@@ -199,12 +199,8 @@ func cause(ctx context.Context, err error) error {
 // exported value but the deprecated one.
 func isClosing(err error) bool {
 	s, ok := status.FromError(err)
-	return ok && s.Code() == codes.Canceled && s.Message() == closingMessage
+	return ok && s.Code() == codes.Canceled && s.Message() == "grpc: the client connection is closing"
 }
-
-const closingMessage = "grpc: the client connection is closing"
-
-var errClosing = status.Error(codes.Canceled, closingMessage)
 
 // elsewhere tells whether another endpoint may do better with the same request.
 func elsewhere(err error) bool {

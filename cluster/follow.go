@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -237,7 +238,7 @@ func (c *Client) pages(ctx context.Context, t Target, revision int64, visit func
 	}
 }
 
-func (c *Client) page(ctx context.Context, get clientv3.Op) (*clientv3.TxnResponse, error) {
+func (c *Client) page(ctx context.Context, get clientv3.Op) (*etcdserverpb.TxnResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
 	answer, err := c.read(ctx, get)

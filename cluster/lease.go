@@ -31,9 +31,8 @@ func (c *Client) GrantAgain(ctx context.Context, id int64, ttl time.Duration) (g
 // grant asks for a lease of that ID; 0: any.
 func (c *Client) grant(ctx context.Context, id int64, ttl time.Duration) (int64, time.Duration, error) {
 	asked := int64((ttl + time.Second - 1) / time.Second)
-	answer, err := once(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.LeaseGrantResponse, *etcdserverpb.ResponseHeader, error) {
-		answer, err := w.leases.LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{ID: id, TTL: asked})
-		return answer, answer.GetHeader(), err
+	answer, err := once(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.LeaseGrantResponse, error) {
+		return w.leases.LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{ID: id, TTL: asked})
 	})
 	if err != nil {
 		return 0, 0, wrap(ctx, "grant lease", err)
@@ -54,9 +53,8 @@ type Renewal struct {
 // KeepAlive renews the lease once. An answer with no time left is ErrLeaseNotFound. Neither
 // is proof: a leader that was deposed and does not know it answers, too. See Registered.
 func (c *Client) KeepAlive(ctx context.Context, id int64) (Renewal, error) {
-	answer, err := ask(ctx, c.members, true, func(ctx context.Context, w *way) (*etcdserverpb.LeaseKeepAliveResponse, *etcdserverpb.ResponseHeader, error) {
-		answer, err := keepAlive(ctx, w.leases, id)
-		return answer, answer.GetHeader(), err
+	answer, err := ask(ctx, c.members, true, func(ctx context.Context, w *way) (*etcdserverpb.LeaseKeepAliveResponse, error) {
+		return keepAlive(ctx, w.leases, id)
 	})
 	if err == nil && answer.TTL <= 0 {
 		err = ErrLeaseNotFound
@@ -95,9 +93,8 @@ func keepAlive(ctx context.Context, leases etcdserverpb.LeaseClient, id int64) (
 // Revoke ends the lease and deletes the keys bound to it. A lease that is gone already
 // is a success.
 func (c *Client) Revoke(ctx context.Context, id int64) error {
-	_, err := once(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.LeaseRevokeResponse, *etcdserverpb.ResponseHeader, error) {
-		answer, err := w.leases.LeaseRevoke(ctx, &etcdserverpb.LeaseRevokeRequest{ID: id})
-		return answer, answer.GetHeader(), err
+	_, err := once(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.LeaseRevokeResponse, error) {
+		return w.leases.LeaseRevoke(ctx, &etcdserverpb.LeaseRevokeRequest{ID: id})
 	})
 	if err = wrap(ctx, "revoke lease", err); err != nil && !errors.Is(err, ErrLeaseNotFound) {
 		return err
@@ -106,9 +103,8 @@ func (c *Client) Revoke(ctx context.Context, id int64) error {
 }
 
 func (c *Client) timeToLive(ctx context.Context, r *etcdserverpb.LeaseTimeToLiveRequest) (*etcdserverpb.LeaseTimeToLiveResponse, error) {
-	return ask(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.LeaseTimeToLiveResponse, *etcdserverpb.ResponseHeader, error) {
-		answer, err := w.leases.LeaseTimeToLive(ctx, r)
-		return answer, answer.GetHeader(), err
+	return ask(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.LeaseTimeToLiveResponse, error) {
+		return w.leases.LeaseTimeToLive(ctx, r)
 	})
 }
 

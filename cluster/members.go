@@ -111,27 +111,32 @@ type members struct {
 	closing sync.WaitGroup
 }
 
-// question is asked over one connection. It returns the answer's header, too.
-type question[A any] func(context.Context, *way) (A, *etcdserverpb.ResponseHeader, error)
+// answer is one of etcd's.
+type answer interface {
+	GetHeader() *etcdserverpb.ResponseHeader
+}
+
+// question is asked over one connection.
+type question[A answer] func(context.Context, *way) (A, error)
 
 // once asks one endpoint, once: what writes is never repeated.
-func once[A any](ctx context.Context, m *members, q question[A]) (A, error) {
-	answer, err := attempt(ctx, m, make([]bool, len(m.all)), false, q)
-	return answer, cause(ctx, err)
+func once[A answer](ctx context.Context, m *members, q question[A]) (A, error) {
+	said, err := attempt(ctx, m, make([]bool, len(m.all)), false, q)
+	return said, cause(ctx, err)
 }
 
 // ask asks what may be repeated: with several endpoints each is asked once at most, the next
 // one when one cannot answer or leaves the question unanswered for too long. The first answer
 // wins. If none comes, the error is that of an endpoint without a leader if there was one,
 // because that is what is wrong with the others too.
-func ask[A any](ctx context.Context, m *members, renewal bool, q question[A]) (answer A, err error) {
+func ask[A answer](ctx context.Context, m *members, renewal bool, q question[A]) (said A, err error) {
 	if len(m.all) == 1 {
-		answer, err = attempt(ctx, m, make([]bool, 1), renewal, q)
-		return answer, cause(ctx, err)
+		said, err = attempt(ctx, m, make([]bool, 1), renewal, q)
+		return said, cause(ctx, err)
 	}
 	type outcome struct {
-		answer A
-		err    error
+		said A
+		err  error
 	}
 	var asked sync.WaitGroup
 	defer asked.Wait()
@@ -143,8 +148,8 @@ func ask[A any](ctx context.Context, m *members, renewal bool, q question[A]) (a
 	next := func() {
 		tries, waiting = tries+1, waiting+1
 		asked.Go(func() {
-			answer, err := attempt(all, m, tried, renewal, q)
-			outcomes <- outcome{answer, err}
+			said, err := attempt(all, m, tried, renewal, q)
+			outcomes <- outcome{said, err}
 		})
 	}
 	next()
@@ -168,13 +173,13 @@ func ask[A any](ctx context.Context, m *members, renewal bool, q question[A]) (a
 			}
 			switch {
 			case o.err == nil || errors.Is(rpctypes.Error(o.err), rpctypes.ErrLeaseNotFound):
-				return o.answer, cause(ctx, o.err)
+				return o.said, cause(ctx, o.err)
 			case ctx.Err() != nil || !elsewhere(o.err):
-				return o.answer, cause(ctx, o.err)
+				return o.said, cause(ctx, o.err)
 			case tries < len(m.all):
 				next()
 			case waiting == 0:
-				return o.answer, cause(ctx, err)
+				return o.said, cause(ctx, err)
 			}
 		}
 	}
@@ -182,22 +187,21 @@ func ask[A any](ctx context.Context, m *members, renewal bool, q question[A]) (a
 
 // attempt asks one endpoint that was not tried yet. A token that etcd refuses is replaced: the
 // request was refused before it did anything.
-func attempt[A any](ctx context.Context, m *members, tried []bool, renewal bool, q question[A]) (answer A, err error) {
+func attempt[A answer](ctx context.Context, m *members, tried []bool, renewal bool, q question[A]) (said A, err error) {
 	i, w, err := m.take(tried)
 	if err != nil {
-		return answer, err
+		return said, err
 	}
 	sent := time.Now()
-	var head *etcdserverpb.ResponseHeader
 	err = m.tokens.use(ctx, w, func(ctx context.Context) (err error) {
-		answer, head, err = q(ctx, w)
+		said, err = q(ctx, w)
 		return err
 	})
 	if err == nil && len(m.all) > 1 {
-		err = m.identity.check(head.GetClusterId(), m.all[i].url, time.Now())
+		err = m.identity.check(said.GetHeader().GetClusterId(), m.all[i].url, time.Now())
 	}
 	m.give(i, w, sent, renewal, err)
-	return answer, err
+	return said, err
 }
 
 // take lends the connection to the endpoint in use, or to the next that was not tried.
@@ -358,13 +362,6 @@ func (m *members) current() (*way, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.connect(m.at)
-}
-
-// inUse reports whether that is the connection in use.
-func (m *members) inUse(w *way) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.all[m.at].way == w
 }
 
 func (m *members) isClosed() bool {

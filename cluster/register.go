@@ -122,12 +122,9 @@ func (c *Client) Registered(ctx context.Context, brokerID string) (reg *Registra
 	if err := checkBroker(brokerID); err != nil {
 		return nil, 0, err
 	}
-	answer, err := ask(ctx, c.members, false, func(ctx context.Context, w *way) (*clientv3.GetResponse, *etcdserverpb.ResponseHeader, error) {
-		answer, err := w.kv.Get(ctx, c.keys.Registration(brokerID))
-		if err != nil {
-			return nil, nil, err
-		}
-		return answer, answer.Header, nil
+	answer, err := ask(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.RangeResponse, error) {
+		said, err := w.kv.Get(ctx, c.keys.Registration(brokerID))
+		return (*etcdserverpb.RangeResponse)(said), err
 	})
 	if err != nil {
 		return nil, 0, fmt.Errorf("read registration of broker %s: %w", brokerID, err)

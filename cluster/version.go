@@ -10,9 +10,8 @@ import (
 // Version asks the member that answers for its version, such as "3.5.28", and who it is. A
 // client of one endpoint asks that one. It needs no right in an etcd that asks who is there.
 func (c *Client) Version(ctx context.Context) (version string, member uint64, err error) {
-	answer, err := once(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.StatusResponse, *etcdserverpb.ResponseHeader, error) {
-		answer, err := etcdserverpb.NewMaintenanceClient(w.conn).Status(ctx, &etcdserverpb.StatusRequest{})
-		return answer, answer.GetHeader(), err
+	answer, err := once(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.StatusResponse, error) {
+		return etcdserverpb.NewMaintenanceClient(w.conn).Status(ctx, &etcdserverpb.StatusRequest{})
 	})
 	if err != nil {
 		return "", 0, fmt.Errorf("ask etcd for its version: %w", err)
@@ -31,9 +30,8 @@ type EtcdMember struct {
 // EtcdMembers asks the member that answers for all members. It needs no right in an etcd that asks
 // who is there. A proxy may list none, or itself alone.
 func (c *Client) EtcdMembers(ctx context.Context) ([]EtcdMember, error) {
-	answer, err := ask(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.MemberListResponse, *etcdserverpb.ResponseHeader, error) {
-		answer, err := etcdserverpb.NewClusterClient(w.conn).MemberList(ctx, &etcdserverpb.MemberListRequest{})
-		return answer, answer.GetHeader(), err
+	answer, err := ask(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.MemberListResponse, error) {
+		return etcdserverpb.NewClusterClient(w.conn).MemberList(ctx, &etcdserverpb.MemberListRequest{})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("ask etcd for its members: %w", err)
