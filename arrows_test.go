@@ -20,7 +20,7 @@ import (
 // packages of one row know the others only through interfaces of their own.
 var arrows = map[string][]string{
 	"holdfast":                           {"holdfast/agent", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
-	"holdfast/agent":                     {"holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/page", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/danube", "holdfast/brokerapi/httpapi", "holdfast/brokerapi/nats", "holdfast/brokerapi/pulsar", "holdfast/cluster", "holdfast/cluster/local", "holdfast/probes", "holdfast/recovery"},
+	"holdfast/agent":                     {"holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/page", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/danube", "holdfast/brokerapi/httpapi", "holdfast/brokerapi/nats", "holdfast/brokerapi/pulsar", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
 	"holdfast/agent/guard":               {"holdfast/agent/lease", "holdfast/agent/process"},
 	"holdfast/agent/lease":               {},
 	"holdfast/agent/page":                {},
@@ -32,7 +32,6 @@ var arrows = map[string][]string{
 	"holdfast/internal/testseed":         {},
 	"holdfast/standstill":                {},
 	"holdfast/cluster":                   {},
-	"holdfast/cluster/local":             {"holdfast/cluster/memory"},
 	"holdfast/cluster/memory":            {},
 	"holdfast/cluster/guardtest":         {"holdfast/cluster"},
 	"holdfast/brokerapi":                 {},
@@ -104,11 +103,11 @@ func TestOnlyClusterKnowsEtcd(t *testing.T) {
 	}
 }
 
-func TestTheBinaryHasNothingOfTheLabAndNoTests(t *testing.T) {
-	simulated := []string{"holdfast/agent/simulation"}
+func TestTheBinaryHasNothingOfTheLabNoEtcdAndNoTests(t *testing.T) {
+	simulated := []string{"holdfast/agent/simulation", "holdfast/cluster/memory"}
 	for dep := range strings.Lines(string(tool(t, "list", "-deps", "."))) {
 		dep = strings.TrimSpace(dep)
-		if dep == "testing" || strings.HasPrefix(dep, "testing/") || strings.HasPrefix(dep, "holdfast/lab") || strings.HasSuffix(dep, "test") && strings.HasPrefix(dep, "holdfast/") || slices.Contains(simulated, dep) {
+		if dep == "testing" || strings.HasPrefix(dep, "testing/") || strings.HasPrefix(dep, "holdfast/lab") || strings.HasSuffix(dep, "test") && strings.HasPrefix(dep, "holdfast/") || slices.Contains(simulated, dep) || strings.HasPrefix(dep, "go.etcd.io/etcd/server") || strings.HasPrefix(dep, "go.etcd.io/bbolt") || strings.HasPrefix(dep, "go.etcd.io/raft") {
 			t.Errorf("the binary contains %s", dep)
 		}
 	}

@@ -22,7 +22,6 @@ import (
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
-	"holdfast/cluster/local"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
@@ -64,11 +63,11 @@ type agent struct {
 	freshness  *probes.Freshness
 	main       *cluster.Client
 	line       Line
-	local      *local.Store // nil: there is an etcd
-	stopper    Stopper      // nil: the broker's process cannot be stopped
-	guard      Guard        // nil: none
-	leftGuard  func()       // dismisses the one of an earlier sidecar; nil: there is none
-	shadow     *shadow      // nil: what is decided is done
+	presence   *presence // nil: there is an etcd
+	stopper    Stopper   // nil: the broker's process cannot be stopped
+	guard      Guard     // nil: none
+	leftGuard  func()    // dismisses the one of an earlier sidecar; nil: there is none
+	shadow     *shadow   // nil: what is decided is done
 	keeper     *lease.Keeper
 	registrar  *registrar
 	reconciler *recovery.Reconciler
@@ -158,9 +157,6 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 	a := &agent{cfg: c, world: w, version: version, log: log, clock: w.Clock, started: time.Now(), begun: w.Clock(),
 		inbox: make(chan func()), named: make(chan struct{}), wouldHave: newWouldHave(),
 		relist: make(chan struct{}, 1)}
-	if c.Unleased() {
-		a.world.Etcd = a.openLocal
-	}
 	a.enterShadow()
 	c, w, log = a.cfg, a.world, a.log
 	a.life0, a.endLife = context.WithCancel(context.WithoutCancel(ctx))
@@ -179,8 +175,8 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 	if a.shadow != nil { // what was only supposed is no past
 		a.memory = memory{Format: memoryFormat, Incarnation: randomID()}
 	}
-	if !c.Unleased() {
-		a.memory.keptIn("")
+	if err := a.keepPlace(); err != nil {
+		return &ExitError{ExitUsage, err}
 	}
 	a.recallProcess()
 	if a.memory.Distrust != "" {
@@ -205,11 +201,13 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 	defer a.tasks.Wait()
 	defer a.endLife()
 
-	if a.main, a.line, err = w.Etcd(c.Cluster(), log.With("part", "etcd")); err != nil {
-		return &ExitError{ExitUsage, err}
+	if a.presence == nil {
+		if a.main, a.line, err = w.Etcd(c.Cluster(), log.With("part", "etcd")); err != nil {
+			return &ExitError{ExitUsage, err}
+		}
+		defer a.main.Close()
+		defer a.line.Close()
 	}
-	defer a.main.Close()
-	defer a.line.Close()
 	if a.broker, err = w.Broker(c, a.main, log.With("part", "broker")); err != nil {
 		return &ExitError{ExitUsage, err}
 	}
@@ -240,10 +238,6 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 func (a *agent) refuseWrongCredentials(ctx context.Context) error {
 	probe, cancel := context.WithTimeout(ctx, authProbeTimeout)
 	defer cancel()
-	if a.local != nil {
-		<-ctx.Done()
-		return nil
-	}
 	err := a.main.Reach(probe)
 	if cluster.Classify(err) == cluster.ClassAuth {
 		return EtcdError(a.cfg, err)
@@ -288,19 +282,21 @@ func (a *agent) serve(ctx context.Context) error {
 	}
 	a.beside = a.newBeside()
 	leases := prometheus.Registerer(reg)
-	if a.local != nil {
-		leases = prometheus.NewRegistry() // what is renewed is no lease that anybody knows
-	}
 	var registrar lease.Registrar = a.registrar
-	if a.shadow != nil {
+	var line lease.Line = a.line
+	switch {
+	case a.presence != nil:
+		registrar, line = a.presence, a.presence
+		leases = prometheus.NewRegistry() // what is renewed is no lease that anybody knows
+	case a.shadow != nil:
 		registrar = shadowRegistrar{a.registrar, a.shadow}
 	}
 	keeping := lease.Settings{
 		Timing: a.cfg.Timing(), RestartGrace: a.cfg.RestartGrace, Clock: a.clock,
 		Classify: classify, Classes: failureClasses(),
 	}
-	a.keeper = lease.NewKeeper(keeping, a.line, registrar, a.memory.LeaseID, a.log.With("part", "lease"), leases)
-	if a.local != nil {
+	a.keeper = lease.NewKeeper(keeping, line, registrar, a.memory.LeaseID, a.log.With("part", "lease"), leases)
+	if a.presence != nil {
 		lease.NewKeeper(keeping, nil, nil, 0, a.log, reg) // never runs: its metrics say that no lease is held
 	}
 	watchEndpoints(a.line, reg)
@@ -330,7 +326,6 @@ func (a *agent) serve(ctx context.Context) error {
 		}
 		return nil
 	})
-	add(a.refuseWrongCredentials)
 	add(a.loop)
 	if a.world.Hangups != nil {
 		add(a.followHangups)
@@ -346,12 +341,12 @@ func (a *agent) serve(ctx context.Context) error {
 	if a.ownership != nil {
 		add(a.onceNamed(a.ownership.Run))
 	}
-	if a.local != nil {
-		add(a.local.Run)
-	}
 	add(a.onceNamed(a.keeper.Run))
-	add(a.onceNamed(following(&a.ids.registered, a.followState)))
-	add(a.onceNamed(following(&a.ids.answering, a.followRegistration)))
+	if a.presence == nil {
+		add(a.refuseWrongCredentials)
+		add(a.onceNamed(following(&a.ids.registered, a.followState)))
+		add(a.onceNamed(following(&a.ids.answering, a.followRegistration)))
+	}
 	switch {
 	case a.can.Assigns: // assignments in etcd say nothing
 	case a.placer != nil:
@@ -388,8 +383,8 @@ func (a *agent) serve(ctx context.Context) error {
 		g.Add(server.Serve, func(error) { server.Close() })
 	}
 	etcd := strings.Join(a.cfg.EtcdEndpoints, ",")
-	if a.local != nil {
-		etcd = "none"
+	if a.presence != nil {
+		etcd = unleased
 	}
 	a.log.Info("holdfast starts", "version", a.version, "driver", a.cfg.Driver, "broker_admin", withoutPassword(a.cfg.BrokerAdmin),
 		"etcd", etcd, "probes", servers[0].Addr(), "web", servers[1].Addr())

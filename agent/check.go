@@ -17,7 +17,6 @@ import (
 	"holdfast/agent/guard"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
-	"holdfast/cluster/local"
 	"holdfast/probes"
 )
 
@@ -167,28 +166,24 @@ func checkUnleased(c Config) Finding {
 		"give the time after which its own cluster declares it dead", formatDuration(c.LeaseTTL))}
 }
 
-// openStore is what a driver may read; without an etcd it is empty.
-func openStore(c Config, log *slog.Logger) (*cluster.Client, error) {
-	if c.Unleased() {
-		return cluster.Over(c.Cluster(), local.Empty(), log), nil
-	}
-	return cluster.Open(c.Cluster(), log)
-}
-
 // openBroker makes the driver, with a store of its own to read from.
 func openBroker(c Config, log *slog.Logger) (b brokerapi.Broker, closeAll func(), err error) {
 	d, ok := LookupDriver(c.Driver)
 	if !ok {
 		return nil, nil, fmt.Errorf("--driver %q: unknown driver: known drivers: %s", c.Driver, strings.Join(DriverNames(), ", "))
 	}
-	store, err := openStore(c, log)
-	if err != nil {
-		return nil, nil, err
+	var store *cluster.Client
+	closeStore := func() error { return nil }
+	if !c.Unleased() {
+		if store, err = cluster.Open(c.Cluster(), log); err != nil {
+			return nil, nil, err
+		}
+		closeStore = store.Close
 	}
 	if b, err = d.New(c, store, log); err != nil {
-		return nil, nil, errors.Join(err, store.Close())
+		return nil, nil, errors.Join(err, closeStore())
 	}
-	return b, func() { b.Close(); store.Close() }, nil
+	return b, func() { b.Close(); closeStore() }, nil
 }
 
 // EtcdError puts a failed call into one line with the settings to look at. Wrong

@@ -208,6 +208,9 @@ func (a *agent) setModeByOperator(ctx context.Context, mode recovery.Mode, why s
 	}
 	ctx, cancel := context.WithTimeout(ctx, setModeTimeout)
 	defer cancel()
+	if a.presence != nil {
+		return a.setModeHere(ctx, rec)
+	}
 	var err error
 	for range tries {
 		var seen cluster.Snapshot
@@ -216,15 +219,11 @@ func (a *agent) setModeByOperator(ctx context.Context, mode recovery.Mode, why s
 		}
 		var rev int64
 		if rev, err = a.main.PutState(ctx, s.registeredAs, *stateWrite(rec), seen.StateRevision); err == nil {
-			err = a.await(ctx, func() {
+			return a.await(ctx, func() {
 				if rev > a.modeRev {
 					a.setMode(rec, rev, "by an operator")
 				}
 			})
-			if unsaved := a.saveLocal(); unsaved != nil {
-				return fmt.Errorf("the broker is %s now, but not saved, so a restart of this sidecar would not know: %w: free space on the disk of --state-dir, then repeat", mode, unsaved)
-			}
-			return err
 		}
 		if !errors.Is(err, cluster.ErrChanged) {
 			break

@@ -33,7 +33,7 @@ type stopNote struct {
 // that is to be given up then.
 func (a *agent) endsFenced() bool {
 	f, v := &a.fencing, a.keeper.View()
-	return a.can.FencesItself && a.cfg.RestartGrace > 0 && a.shadow == nil && a.local == nil && a.conflict == "" && a.served.Pid != 0 &&
+	return a.can.FencesItself && a.cfg.RestartGrace > 0 && a.shadow == nil && a.conflict == "" && a.served.Pid != 0 &&
 		a.attachment == recovery.Detached && f.instance != "" && f.instance == a.memory.Instance &&
 		(f.underway == recovery.StepStop || f.reached == recovery.FenceGone && a.stoppedByUs()) &&
 		a.leaving.phase == notLeaving && !a.pausedEnd.excused && !a.suspended(recovery.ActRevoke) &&

@@ -48,7 +48,7 @@ func (a *agent) mayLeave() error {
 	switch v := a.keeper.View(); {
 	case a.shadow != nil:
 		why = "a shadow registers nothing"
-	case a.local != nil:
+	case a.presence != nil:
 		why = "with --registration none there is no registration to give up"
 	case a.conflict != "":
 		why = a.conflict

@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"holdfast/cluster"
-	"holdfast/cluster/local"
 )
 
 // reachable is an etcd that answers every read with nothing, or not at all.
@@ -99,9 +98,6 @@ func TestTheGateOfARestartedSidecarWaitsForEtcd(t *testing.T) {
 		{"never registered", func(*agent) {}, true},
 		{"in shadow", func(a *agent) { a.memory.LeaseID, a.shadow = 7, &shadow{} }, true},
 		{"without detachment", func(a *agent) { a.memory.LeaseID, a.cfg.Detach = 7, false }, true},
-		{"without an etcd", func(a *agent) {
-			a.memory.LeaseID, a.main = 7, cluster.Over(a.cfg.Cluster(), local.Empty(), nil)
-		}, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			a := built(t)

@@ -21,7 +21,7 @@ type beside struct {
 }
 
 func (a *agent) newBeside() (b beside) {
-	if a.local == nil {
+	if a.presence == nil {
 		b.sightPeers = a.peersSighted
 		if a.shadow == nil {
 			b.noteHealthOf = a.main.NoteHealth

@@ -67,7 +67,7 @@ func (a *agent) leave() error {
 			return a.leaveServing(v.Grant, err)
 		}
 		left = recovery.FenceGone
-	} else if a.local == nil && (holding && !stay || fenced && !holding || due) {
+	} else if a.presence == nil && (holding && !stay || fenced && !holding || due) {
 		// Also where it was fenced before: a guard that stays would keep the broker down.
 		var err error
 		if left, err = a.fenceToLeave(ctx, due); err != nil {
@@ -78,13 +78,13 @@ func (a *agent) leave() error {
 		a.guard.Disarm()
 		a.dismissGuard()
 	}
-	if !holding || stay || a.local != nil {
+	if !holding || stay || a.presence != nil {
 		a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, v.Grant.Revision) })
 		said, reason := "holdfast ends", ""
 		if noted {
 			said, reason = said+": the broker has left on purpose; "+a.backActive(), "left"
 		}
-		a.log.Info(a.shadow.saying(said+a.leftBehind(left)), "left_registered", holding && a.local == nil)
+		a.log.Info(a.shadow.saying(said+a.leftBehind(left)), "left_registered", holding && a.presence == nil)
 		a.event(Event{Kind: "agent", To: "stopped", Reason: reason, Epoch: v.Grant.Epoch})
 		return nil
 	}

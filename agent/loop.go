@@ -210,7 +210,7 @@ func (a *agent) step() error {
 	}
 	a.noteClocks()
 	a.recognizeProcess(verdict, who)
-	a.watchedLocal(verdict, who)
+	a.presence.watch()
 	a.watchGuard(verdict)
 	a.attach(verdict)
 	a.noteRenewal()
@@ -296,7 +296,7 @@ func (a *agent) setGate(verdict probes.Verdict) {
 	switch verdict {
 	case probes.Up:
 		who, _ := a.identity.get()
-		a.gate = !a.overdue(who.Instance) && a.brokerID != "" && (a.dataDir.Path() == "" || a.dataDir.Snapshot().State != probes.DirUnknown) && (a.gate || a.dataSeen(who.Instance)) && !a.unsettled()
+		a.gate = !a.overdue(who.Instance) && a.brokerID != "" && (a.dataDir.Path() == "" || a.dataDir.Snapshot().State != probes.DirUnknown) && (a.gate || a.dataSeen(who.Instance))
 	case probes.Down:
 		a.gate = a.gate && a.endsUnderLease() || a.illness.held() != ""
 	}

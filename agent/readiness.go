@@ -46,7 +46,7 @@ func (a *agent) readyChecks() []probes.Check {
 		{Name: "lease", Err: func() error {
 			v := a.keeper.View()
 			switch {
-			case a.local != nil && v.Validity.ExpiredAt(a.clock()):
+			case a.presence != nil && v.Validity.ExpiredAt(a.clock()):
 				return errors.New("what becomes of this broker process is not decided yet")
 			case !v.Validity.Known():
 				return errors.New("no registration is held")

@@ -110,9 +110,8 @@ type registrar struct {
 	handing func(instance string, under lease.Grant)
 	granted time.Duration // what etcd makes of --lease-ttl; 0: not asked yet. Of the Keeper's goroutine
 	spare   lease.Grant   // was granted for a write that etcd refused, within one Establish. Of the Keeper's goroutine
-	// peers asks the broker whether others of its cluster are active; nil: etcd knows them.
-	peers  func(context.Context) (bool, error)
-	others bool // its last answer. Of the Keeper's goroutine
+	// others is whether other brokers are active, where no etcd knows them; nil: it does.
+	others *bool
 	// serves begins to list what the broker serves; nil: etcd does not say whose that is.
 	serves func(*listing)
 	// holds begins the same of a broker whose own session was lost.
@@ -260,9 +259,6 @@ func (r *registrar) consider(ctx context.Context, client *cluster.Client, over f
 	if err = r.noteTakenOver(ctx, client, seen, now); err != nil {
 		return seen, now, out, err
 	}
-	if err = r.company(ctx, seen); err != nil {
-		return seen, now, out, err
-	}
 	if err = r.inventory(ctx, client, seen, now); err != nil {
 		return seen, now, out, err
 	}
@@ -278,18 +274,6 @@ func (r *registrar) consider(ctx context.Context, client *cluster.Client, over f
 	}
 	_, out.decision.Review = r.otherwise(seen, now, out)
 	return seen, now, out, r.deferred(&out, now)
-}
-
-// company finds out, where no etcd knows it, whether other brokers are active. What becomes
-// of a broker whose registration is gone rests on it; it is not guessed.
-func (r *registrar) company(ctx context.Context, seen cluster.Snapshot) (err error) {
-	if r.peers == nil || seen.Registration != nil {
-		return nil
-	}
-	if r.others, err = r.peers(ctx); err != nil {
-		return fmt.Errorf("%w: whether other brokers are active is not known: %w", lease.ErrDeferred, err)
-	}
-	return nil
 }
 
 // register writes a registration that is not there, under a new lease, or under that of the

@@ -56,7 +56,7 @@ func (r *registrar) lossWait() time.Duration {
 // compareLoss decides anew about a broker that would be drained or stopped for the loss of its
 // registration, once it is known what became of the others. Until then it defers.
 func (r *registrar) compareLoss(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now life, out *outcome) error {
-	if r.cfg.FleetLossShare == 0 || r.peers != nil || r.paused() || !r.comparable(seen, now.memory, out.decision.Row) {
+	if r.cfg.FleetLossShare == 0 || r.paused() || !r.comparable(seen, now.memory, out.decision.Row) {
 		return nil
 	}
 	left := r.loss.since.Add(r.lossWait()).Sub(r.clock())

@@ -28,14 +28,14 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 		OldestPeer:       seen.OldestPeerRevision,
 		ConfirmedAt:      m.ConfirmedAt,
 		StateFileCorrupt: m.Distrust,
-		Told:             r.peers != nil,
+		Told:             r.others != nil,
 		Outlived:         r.outlived,
 		Unread:           r.unread(seen),
 		Peers:            r.lived,
 		PeersSaid:        r.livedHow,
 	}
 	if facts.Told {
-		facts.PeerPresent = r.others
+		facts.PeerPresent = *r.others
 	}
 	facts.Stored = modeOf(seen.State)
 	if seen.Member != nil {

@@ -42,7 +42,7 @@ func (r *registrar) wasAlive(seen cluster.Snapshot, m memory) recovery.FleetAliv
 func (r *registrar) outlive(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now life) error {
 	r.outlived, r.fleetUnread = "", ""
 	runs := now.memory.Instance == now.instance
-	if seen.Registration != nil || runs && !seen.AnyRegistered || r.peers != nil {
+	if seen.Registration != nil || runs && !seen.AnyRegistered {
 		return nil
 	}
 	f, m, id := r.eraFacts(seen, now.memory), seen.Member, cmp.Or(seen.Former.BrokerID, seen.BrokerID)
@@ -76,7 +76,7 @@ func (r *registrar) outlive(ctx context.Context, client *cluster.Client, seen cl
 // known.
 func (r *registrar) aliveNote(seen cluster.Snapshot, m memory) *cluster.Alive {
 	note, ok := r.eraFacts(seen, m).Raise(!seen.AnyRegistered)
-	if !ok || r.peers != nil {
+	if !ok {
 		return nil
 	}
 	alive := cluster.Alive(note)

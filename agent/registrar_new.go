@@ -24,8 +24,5 @@ func (a *agent) newRegistrar() *registrar {
 	if r.joins() {
 		r.holds = a.listOnce
 	}
-	if a.local != nil {
-		r.peers = a.company
-	}
 	return r
 }

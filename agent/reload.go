@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/cluster"
-	"holdfast/cluster/local"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
@@ -222,10 +221,8 @@ func tryFiles(c Config) error {
 	if err := c.Cluster().CheckFiles(); err != nil {
 		return fmt.Errorf("--etcd-cacert %q, --etcd-cert %q, --etcd-key %q: %w", c.EtcdCACert, c.EtcdCert, c.EtcdKey, err)
 	}
-	store := cluster.Over(c.Cluster(), local.Empty(), quiet)
-	defer store.Close()
-	driver, _ := LookupDriver(c.Driver) // Validate knows it
-	b, err := driver.New(c, store, quiet)
+	driver, _ := LookupDriver(c.Driver)                 // Validate knows it
+	b, err := driver.New(c, new(cluster.Client), quiet) // which it does not use before it is asked for anything
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,10 @@ const (
 // noteConfirmed is called in each run of the loop, and wakes nobody for itself.
 func (a *agent) noteConfirmed(now time.Time) {
 	every := confirmedEvery
-	if a.cfg.Registration == "adopt" {
+	switch {
+	case a.presence != nil: // for how long the broker is away is counted from the last one
+		every = 0
+	case a.cfg.Registration == "adopt":
 		every = confirmedAdoptedEvery
 	}
 	if now.Sub(a.noted) >= every && a.noteLastConfirmed() {
@@ -62,9 +65,6 @@ func (a *agent) saveNow() error {
 		return nil
 	}
 	if err := a.dir.take(); err != nil {
-		return err
-	}
-	if err := a.saveLocal(); err != nil { // first: what we remember of it must be in it
 		return err
 	}
 	return a.dir.save(m)

@@ -42,8 +42,9 @@ type memory struct {
 	Revision    int64  `json:"revision"`     // highest store revision seen
 	ConfirmedAt int64  `json:"confirmed_at"` // revision of the last confirmed renewal that was noted
 	// Deadline is when its lease was over at the latest, by our wall clock; zero: not known.
+	// Without an etcd it is from when on the broker is away for too long.
 	Deadline time.Time `json:"deadline,omitzero"`
-	// Store says in which sort of store the registration is: "none" is our own, empty an etcd.
+	// Store says where the registration is: "state" is this very file, empty an etcd.
 	Store string `json:"store,omitempty"`
 	// Released says that the last stop gave the registration up, and that etcd has confirmed it.
 	Released bool       `json:"released,omitempty"`

@@ -30,7 +30,7 @@ func (a *agent) doubted() bool { return a.doubt.since != 0 }
 // doubtAt begins a doubt, or makes it a greater one. A store of our own is no judge: nobody
 // else counts its time.
 func (a *agent) doubtAt(now lease.Instant, lost time.Duration) {
-	if a.local == nil {
+	if a.presence == nil {
 		a.doubt = doubt{now, a.doubt.lost + lost}
 	}
 }
@@ -57,7 +57,7 @@ func (a *agent) countsFrom() lease.Instant { return a.doubt.since.Add(a.cfg.Timi
 // inDoubt is doubted for everybody else: it is safe for concurrent use, and sees a jump of the
 // clocks before the loop does.
 func (a *agent) inDoubt() bool {
-	return a.local == nil && (a.jumpedSinceLoop() || a.view.Load().doubted) // in this order
+	return a.presence == nil && (a.jumpedSinceLoop() || a.view.Load().doubted) // in this order
 }
 
 // jumpedSinceLoop reports whether the clocks went apart since the loop last ran, which may

@@ -38,7 +38,7 @@ func (a *agent) status() Status {
 		State:   StateStatus{Saved: a.unsavedWhy() == "", Error: a.unsavedWhy()},
 		Version: a.version, Since: a.started.UTC(), At: time.Now().UTC(),
 	}
-	if v.Validity.Known() && a.local == nil {
+	if v.Validity.Known() && a.presence == nil {
 		st.Lease.ID = strconv.FormatInt(v.Grant.LeaseID, 16)
 		st.Lease.TTLSeconds = seconds(v.Validity.TTL)
 		st.Lease.RemainingSeconds = seconds(v.Validity.Deadline().Sub(now))
@@ -110,7 +110,7 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 			name, h.LastError, recovery.HeldWords(s.held))
 	case h.At(time.Now()) == probes.Down:
 		return fmt.Sprintf("%s is down or does not answer (%s): clients are kept away%s; if it hangs and other brokers do not, stop it, then start it.", name, h.LastError, a.afterwards(s, v, "it"))
-	case a.local != nil && v.LastError != "" && v.Validity.ExpiredAt(a.clock()):
+	case a.presence != nil && v.LastError != "" && v.Validity.ExpiredAt(a.clock()):
 		return fmt.Sprintf("What becomes of %s is not decided: %s.", name, strings.TrimPrefix(v.LastError, lease.ErrDeferred.Error()+": "))
 	case !v.Validity.Known() && v.LastError != "" && v.LastClass == "": // the registrar waits
 		return fmt.Sprintf("%s is not registered: %s.", name, strings.TrimPrefix(v.LastError, lease.ErrDeferred.Error()+": "))
@@ -166,7 +166,7 @@ func (a *agent) registrationState(s *snapshot, v lease.View) string {
 	switch {
 	case a.shadow != nil:
 		return "supposed"
-	case a.local != nil:
+	case a.presence != nil:
 		return unleased
 	case s.conflict != "":
 		return "another"
@@ -186,9 +186,9 @@ func (a *agent) afterwards(s *snapshot, v lease.View, awaited string) string {
 	switch {
 	case s.mode.Mode == recovery.Drained:
 		return ", and it is drained (" + string(s.mode.Reason) + ")"
-	case a.local != nil && (!v.Validity.Known() || v.Validity.ExpiredAt(a.clock())):
+	case a.presence != nil && (!v.Validity.Known() || v.Validity.ExpiredAt(a.clock())):
 		return "; it is away for longer than the TTL: if other brokers are active when it comes back, " + comesBack(a.cfg)
-	case a.local != nil:
+	case a.presence != nil:
 		return "; if it is away for longer than the TTL and other brokers are active then, it comes back drained and waits for 'holdfast activate'"
 	case v.Validity.Known() && v.Validity.ExpiredAt(a.clock()):
 		return "; its registration may have run out: if it has and other brokers stayed registered, " + comesBack(a.cfg)
