@@ -130,76 +130,68 @@ const startsOne = "[-- CMD ARG…]"
 // checkArgs holds what stands after the flags against what the verb takes.
 func checkArgs(c *cli.Context) error {
 	name, takes, args := c.Command.Name, c.Command.ArgsUsage, c.Args().Slice()
-	if takes == startsOne { // after "--", which the flag package takes away; the parent has it still
-		given := c.Lineage()[1].Args().Slice()
-		dashes := len(given) - len(args) - 1
-		switch after := dashes >= 0 && given[dashes] == "--"; {
-		case after && len(args) == 0:
-			return usage("%s: no command after --: write 'holdfast %s … -- CMD ARG…', or leave the dashes out", name, name)
-		case !after && len(args) > 0:
-			return usage("%s: unexpected argument %q: to start the broker, write -- before its command; see 'holdfast %s --help'", name, args[0], name)
+	wrong, given := "", c.Lineage()[1].Args().Slice() // with the dashes, which the flag package takes away
+	switch before := given[:len(given)-len(args)]; {
+	case takes == startsOne && before[len(before)-1] == "--":
+		if len(args) > 0 {
+			return nil
 		}
-		return nil
-	}
-	if takes == "" && len(args) > 0 {
-		return usage("%s: unexpected argument %q: it takes flags only, see 'holdfast %s --help'", name, args[0], name)
-	}
-	if i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "-") }); i >= 0 {
-		return usage("%s: %s after an argument: write 'holdfast %s %s %s'", name, args[i], name, strings.Join(args[i:], " "), strings.Join(args[:i], " "))
-	}
-	switch {
-	case takes == "" || len(args) == 1:
-		return nil
+		wrong = "no command after --"
+	case takes == startsOne || takes == "":
 	case len(args) == 0:
-		return usage("%s: no %s given: write 'holdfast %s %s'", name, takes, name, takes)
+		wrong = "no " + takes + " given"
+	default:
+		args = args[1:]
 	}
-	return usage("%s: unexpected argument %q: it takes one %s", name, args[1], takes)
+	if len(args) > 0 {
+		wrong = fmt.Sprintf("unexpected argument %q", args[0])
+	}
+	if wrong == "" {
+		return nil
+	}
+	return usage("%s: %s: write 'holdfast %s'", name, wrong, strings.TrimSpace(name+" [FLAG…] "+takes))
 }
 
 var (
-	unknownFlag = regexp.MustCompile(`^flag provided but not defined: -(.*)$`)
-	noValue     = regexp.MustCompile(`^flag needs an argument: -(.*)$`)
-	wrongValue  = regexp.MustCompile(`^invalid (?:boolean )?value (".*") for (?:flag )?-(\S+): `)
+	unknownFlag = regexp.MustCompile(`^flag provided but not defined: -+(.*)$`)
+	wrongValue  = regexp.MustCompile(`^(?:flag needs an argument|invalid (?:boolean )?value (".*") for(?: flag)?):? -+([^:]*)`)
 )
 
 // usageError turns the flag package's words into ours.
 func usageError(c *cli.Context, err error, ofVerb bool) error {
 	verb, see := "", "see 'holdfast --help'; flags of a verb stand after it"
 	if ofVerb {
-		verb = c.Command.Name + ": "
-		see = fmt.Sprintf("see 'holdfast %s --help'", c.Command.Name)
-	}
-	known := map[string]cli.DocGenerationFlag{}
-	var names []string
-	for _, f := range c.Command.Flags {
-		for _, name := range f.Names() {
-			known[name] = f.(cli.DocGenerationFlag)
-		}
-		names = append(names, f.Names()[0])
+		verb, see = c.Command.Name+": ", fmt.Sprintf("see 'holdfast %s --help'", c.Command.Name)
 	}
 	if m := unknownFlag.FindStringSubmatch(err.Error()); m != nil {
-		name := strings.TrimLeft(m[1], "-")
-		if near := agent.Nearest(name, names); near != "" {
+		var names []string
+		for _, f := range c.Command.Flags {
+			names = append(names, f.Names()...)
+		}
+		if near := agent.Nearest(m[1], names); near != "" {
 			see = "did you mean --" + near + "?"
 		}
-		return usage("%sunknown flag --%s: %s", verb, name, see)
+		return usage("%sunknown flag --%s: %s", verb, m[1], see)
 	}
-	if m := noValue.FindStringSubmatch(err.Error()); m != nil && known[m[1]] != nil {
-		name := known[m[1]].Names()[0]
-		arg, _ := placeholder(known[m[1]])
+	m := wrongValue.FindStringSubmatch(err.Error())
+	if m == nil {
+		return usage("%s%w: %s", verb, err, see)
+	}
+	i := slices.IndexFunc(c.Command.Flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), m[2]) })
+	f := c.Command.Flags[i].(cli.DocGenerationFlag)
+	name := f.Names()[0]
+	if m[1] == "" {
+		arg, _ := placeholder(f)
 		return usage("%s--%s: no value given: write --%s %s", verb, name, name, arg)
 	}
-	if m := wrongValue.FindStringSubmatch(err.Error()); m != nil && known[m[2]] != nil {
-		remedy := "not a switch: write true or false"
-		switch known[m[2]].(type) {
-		case *cli.DurationFlag:
-			remedy = "not a duration: write a number with a unit, such as 30s"
-		case *cli.Int64Flag:
-			remedy = "not a number: write digits only"
-		}
-		return usage("--%s %s: %s", m[2], m[1], remedy)
+	remedy := "not a switch: write true or false"
+	switch f.(type) {
+	case *cli.DurationFlag:
+		remedy = "not a duration: write a number with a unit, such as 30s"
+	case *cli.Int64Flag:
+		remedy = "not a number: write digits only"
 	}
-	return usage("%s%w: %s", verb, err, see)
+	return usage("--%s %s: %s", name, m[1], remedy)
 }
 
 // textFlag is a flag with a text. Its default is shown without quotes.
@@ -207,10 +199,10 @@ func textFlag(name, arg, help, def string) *cli.StringFlag {
 	return &cli.StringFlag{Name: name, Usage: "`" + arg + "` " + help, Value: def, DefaultText: def}
 }
 
-func durationFlag(name, help string, def time.Duration) *cli.DurationFlag {
+func durationFlag(name, help string, def, least time.Duration) *cli.DurationFlag {
 	return &cli.DurationFlag{Name: name, Usage: "`DURATION` " + help, Value: def, Action: func(_ *cli.Context, d time.Duration) error {
-		if d < 0 {
-			return usage("--%s %s: negative: write 0s or more", name, d)
+		if d < least {
+			return usage("--%s %s: must be at least %s", name, d, least)
 		}
 		return nil
 	}}
@@ -233,21 +225,24 @@ func outputFlag(forms ...string) cli.Flag {
 	return f
 }
 
+// configFlag names the file of settings.
+func configFlag(help, group string) cli.Flag {
+	return &cli.StringFlag{Name: "config", Usage: "`FILE` YAML file with " + help, Category: group, EnvVars: []string{"HOLDFAST_CONFIG"}, TakesFile: true}
+}
+
 // allSettings are flags for the settings of the sidecar, and for their file, in groups. Where
 // shown names some, the others are taken and not in the help.
 func allSettings(shown ...string) []cli.Flag {
-	file := &cli.StringFlag{Name: "config", Usage: "`FILE` YAML file with settings, by the names below without the dashes", Category: "File", EnvVars: []string{"HOLDFAST_CONFIG"}, TakesFile: true}
-	flags := []cli.Flag{file}
+	flags := []cli.Flag{configFlag("settings, by the names below without the dashes", "File")}
 	for _, s := range agent.Settings() {
-		hidden := len(shown) > 0 && !slices.Contains(shown, s.Name)
-		flags = append(flags, settingFlag(s, strings.ToUpper(s.Group[:1])+s.Group[1:], hidden))
+		flags = append(flags, settingFlag(s, strings.ToUpper(s.Group[:1])+s.Group[1:], len(shown) > 0 && !slices.Contains(shown, s.Name)))
 	}
 	return flags
 }
 
 // someSettings are flags for those alone, and for the file, behind others.
 func someSettings(names []string, flags ...cli.Flag) []cli.Flag {
-	flags = append(flags, &cli.StringFlag{Name: "config", Usage: "`FILE` YAML file with the settings of the sidecar", EnvVars: []string{"HOLDFAST_CONFIG"}, TakesFile: true})
+	flags = append(flags, configFlag("the settings of the sidecar", ""))
 	for _, s := range agent.Settings() {
 		if slices.Contains(names, s.Name) {
 			flags = append(flags, settingFlag(s, "", false))

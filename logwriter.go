@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,65 +19,63 @@ const (
 // terminal that somebody stopped, must not stop the sidecar. What finds the queue full is
 // dropped, and counted when lines are taken again.
 type logWriter struct {
-	to     io.Writer
-	lines  chan []byte
-	ended  chan struct{}
-	mu     sync.Mutex
-	lost   int
-	closed bool
+	to          io.Writer
+	lines       chan []byte
+	lost        atomic.Int64
+	stop, ended chan struct{}
 }
 
-// newLogWriter starts what writes; close ends it.
+// newLogWriter starts what writes; close, once, ends it.
 func newLogWriter(to io.Writer) *logWriter {
-	w := &logWriter{to: to, lines: make(chan []byte, logQueue), ended: make(chan struct{})}
-	go w.run()
+	w := &logWriter{to: to, lines: make(chan []byte, logQueue), stop: make(chan struct{}), ended: make(chan struct{})}
+	go func() {
+		defer close(w.ended)
+		for {
+			select {
+			case line := <-w.lines:
+				w.hand(line)
+				continue
+			case <-w.stop:
+			}
+			for len(w.lines) > 0 {
+				w.hand(<-w.lines)
+			}
+			return
+		}
+	}()
 	return w
 }
 
 // Write takes one line. It never fails.
 func (w *logWriter) Write(line []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.closed {
-		select {
-		case w.lines <- bytes.Clone(line):
-		default:
-			w.lost++
-		}
+	select {
+	case <-w.stop:
+		return len(line), nil
+	default:
+	}
+	select {
+	case w.lines <- bytes.Clone(line):
+	default:
+		w.lost.Add(1)
 	}
 	return len(line), nil
 }
 
-func (w *logWriter) run() {
-	defer close(w.ended)
-	for line := range w.lines {
-		_, _ = w.to.Write(line) // there is nobody to tell
-		if n := w.takeLost(); n > 0 {
-			fmt.Fprintf(w.to, "holdfast: %d lines of the log were dropped: nobody took them\n", n)
-		}
-	}
-}
-
-// takeLost is how many lines were dropped, once the queue has room again.
-func (w *logWriter) takeLost() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+// hand writes a line, and how many were dropped once the queue has room again. There is nobody
+// to tell of an error.
+func (w *logWriter) hand(line []byte) {
+	_, _ = w.to.Write(line)
 	if len(w.lines) > logQueue/2 {
-		return 0
+		return
 	}
-	n := w.lost
-	w.lost = 0
-	return n
+	if n := w.lost.Swap(0); n > 0 {
+		fmt.Fprintf(w.to, "holdfast: %d lines of the log were dropped: nobody took them\n", n)
+	}
 }
 
 // close writes what waits, as long as is worth it. What comes later is dropped.
 func (w *logWriter) close() {
-	w.mu.Lock()
-	if !w.closed {
-		w.closed = true
-		close(w.lines)
-	}
-	w.mu.Unlock()
+	close(w.stop)
 	select {
 	case <-w.ended:
 	case <-time.After(logFlush):

@@ -113,22 +113,14 @@ func readyText(o *output, s agent.Status) string {
 
 // guardText is empty if the sidecar does not tell.
 func guardText(o *output, g agent.GuardStatus) string {
-	switch g.State {
-	case "off":
-		return o.warn("off") + ": " + g.Remark()
-	case "stands_by":
-		if g.Pid == 0 {
-			return o.good("stands by")
-		}
+	switch {
+	case g.State == "stands_by" && g.Pid != 0:
 		return fmt.Sprintf("%s for process %d of the broker", o.good("stands by"), g.Pid)
-	case "awaited":
-		return o.warn("awaited") + " for the broker's process"
-	case "absent":
+	case g.State == "absent":
 		return o.bad("absent") + ": " + g.Remark() + "; see 'holdfast events'"
-	case "idle":
-		return "idle: " + g.Remark()
 	}
-	return ""
+	return map[string]string{"off": o.warn("off") + ": " + g.Remark(), "stands_by": o.good("stands by"),
+		"awaited": o.warn("awaited") + " for the broker's process", "idle": "idle: " + g.Remark()}[g.State]
 }
 
 func leaseText(o *output, l agent.LeaseStatus) string {
@@ -146,29 +138,24 @@ func leaseText(o *output, l agent.LeaseStatus) string {
 }
 
 func registrationText(o *output, s agent.Status) string {
-	switch s.Registration.State {
-	case "none":
-		return "kept by the broker's own cluster; here it is only watched and steered"
-	case "supposed":
-		return "only supposed: nothing is written (--shadow)"
-	case "another":
-		return o.bad("held by another sidecar")
-	case "unknown":
-		if s.Epoch == 0 {
-			return o.warn("unknown") + ": no word from etcd"
-		}
-		return fmt.Sprintf("%s: no word from etcd, last seen with epoch %d", o.warn("unknown"), s.Epoch)
-	case "unconfirmed":
-		return o.warn("present") + ", not confirmed to be ours"
-	}
-	kind := "own"
+	words := map[string]string{
+		"none":        "kept by the broker's own cluster; here it is only watched and steered",
+		"supposed":    "only supposed: nothing is written (--shadow)",
+		"another":     o.bad("held by another sidecar"),
+		"unknown":     o.warn("unknown") + ": no word from etcd",
+		"unconfirmed": o.warn("present") + ", not confirmed to be ours",
+	}[s.Registration.State]
 	switch {
+	case s.Registration.State == "unknown" && s.Epoch != 0:
+		return fmt.Sprintf("%s, last seen with epoch %d", words, s.Epoch)
+	case words != "":
+		return words
 	case !s.Registration.Present:
 		return o.bad("absent")
 	case s.Registration.Adopted:
-		kind = "adopted"
+		return fmt.Sprintf("%s, adopted, epoch %d", o.good("present"), s.Epoch)
 	}
-	return fmt.Sprintf("%s, %s, epoch %d", o.good("present"), kind, s.Epoch)
+	return fmt.Sprintf("%s, own, epoch %d", o.good("present"), s.Epoch)
 }
 
 func topicsText(o *output, s agent.Status) string {

@@ -15,12 +15,8 @@ import (
 )
 
 func gateVerb() *cli.Command {
-	wait := &cli.DurationFlag{Name: "wait", Usage: "`DURATION` how long to wait for a sidecar that says so; less than what the unit has for its start", DefaultText: "required", Action: func(_ *cli.Context, d time.Duration) error {
-		if d <= 0 {
-			return usage("--wait %s: no time at all: give more than 0s, such as 60s", d)
-		}
-		return nil
-	}}
+	wait := durationFlag("wait", "how long to wait for a sidecar that says so; less than what the unit has for its start", 0, time.Millisecond)
+	wait.DefaultText = "required"
 	return verb("gate", func(c *cli.Context) (err error) {
 		bound := c.Duration("wait")
 		if bound == 0 {

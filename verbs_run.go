@@ -75,7 +75,7 @@ func healthcheckVerb() *cli.Command {
 		}
 		out(c).line("ready (%s in %s)", url, time.Since(start).Round(time.Millisecond))
 		return nil
-	}, someSettings(settings, durationFlag("timeout", "how long to wait for the answer", 3*time.Second))...)
+	}, someSettings(settings, durationFlag("timeout", "how long to wait for the answer", 3*time.Second, time.Millisecond))...)
 }
 
 // reachable turns an address to listen on into one to connect to.

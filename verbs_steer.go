@@ -44,7 +44,7 @@ func activateVerb() *cli.Command {
 func drainVerb() *cli.Command {
 	return steering("drain", func(c *cli.Context, client *agent.Client, _ agent.Config) (agent.Status, []byte, error) {
 		return client.Drain(c.Context, c.String("reason"), c.Duration("timeout"))
-	}, reasonFlag(), durationFlag("timeout", "how long to wait until nothing is served; the mode stays drained in any case", 30*time.Second))
+	}, reasonFlag(), durationFlag("timeout", "how long to wait until nothing is served; the mode stays drained in any case", 30*time.Second, 0))
 }
 
 func confirmVerb() *cli.Command {
@@ -66,7 +66,7 @@ func leaveVerb() *cli.Command {
 		}
 		return s, raw, err
 	},
-		durationFlag("timeout", "how long to wait until nothing is served and the registration is given up; after it the broker stays", 30*time.Second),
+		durationFlag("timeout", "how long to wait until nothing is served and the registration is given up; after it the broker stays", 30*time.Second, 0),
 		&cli.BoolFlag{Name: "wait", Usage: "wait, for the timeout at most, until the broker can leave: attached, active and up"},
 		&cli.BoolFlag{Name: "with-sidecar", Usage: "the sidecar is stopped next: if its broker was not, the sidecar's next start takes it back at once"})
 }
@@ -98,15 +98,10 @@ func settle(ctx context.Context, c *agent.Client, stateDir string, bound time.Du
 }
 
 func pauseVerb() *cli.Command {
-	long := &cli.DurationFlag{Name: "for", Usage: "`DURATION` how long, from 1s to 24h; then recovery goes on by itself", DefaultText: "required", Action: func(_ *cli.Context, d time.Duration) error {
-		if d <= 0 {
-			return usage("--for %s: no time at all: give at least 1s and at most 24h", d)
-		}
-		return nil
-	}}
+	long := durationFlag("for", "how long, from 1s to 24h; then recovery goes on by itself", 0, time.Second)
 	owner := textFlag("owner", "TEXT", "who answers for it, such as a name or a ticket", "")
 	reason := textFlag("reason", "TEXT", "why, for those who find the broker paused", "")
-	owner.DefaultText, reason.DefaultText = "required", "required"
+	long.DefaultText, owner.DefaultText, reason.DefaultText = "required", "required", "required"
 	return asking("pause", func(c *cli.Context, client *agent.Client, _ agent.Config) error {
 		req := agent.PauseRequest{Owner: c.String("owner"), Reason: c.String("reason"), ForSeconds: c.Duration("for").Seconds()}
 		if err := req.Validate(); err != nil {

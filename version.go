@@ -3,29 +3,18 @@ package main
 import (
 	"runtime"
 	"runtime/debug"
+	"strings"
 )
 
 // buildVersion is set by the linker: -X main.buildVersion=v1.2.3
 var buildVersion string
 
-// version is the linker's word, else the module's or the revision's.
+// version is the linker's word, else that of the go command: the module's, or the revision's.
 func version() string {
-	if buildVersion != "" {
-		return buildVersion
+	if info, ok := debug.ReadBuildInfo(); ok && buildVersion == "" {
+		return strings.Trim(or(info.Main.Version, "devel"), "()")
 	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	if v := info.Main.Version; v != "" && v != "(devel)" {
-		return v
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
-			return "devel-" + s.Value[:12]
-		}
-	}
-	return "devel"
+	return or(buildVersion, "unknown")
 }
 
 func versionText() string { return version() + " (" + runtime.Version() + ")" }
