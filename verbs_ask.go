@@ -127,12 +127,7 @@ func eventsVerb() *cli.Command {
 	},
 		outputFlag("text", "json"),
 		&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "wait for more, until interrupted"},
-		&cli.Int64Flag{Name: "since", Usage: "`ID` only events after this one", Action: func(_ *cli.Context, id int64) error {
-			if id < 0 {
-				return usage("--since %d: negative: write the number of an event", id)
-			}
-			return nil
-		}})
+		&cli.Int64Flag{Name: "since", Usage: "`ID` only events after this one"})
 }
 
 // leftJournal is what there is to read when no sidecar answers, which is what gone says.

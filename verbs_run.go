@@ -1,17 +1,25 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"holdfast/agent"
 )
+
+// The verbs that stand beside a broker: as its sidecar, before its start, and in its container.
 
 func runVerb() *cli.Command {
 	return verb("run", func(c *cli.Context) error {
@@ -91,4 +99,76 @@ func reachable(listen string) string {
 		}
 	}
 	return net.JoinHostPort(host, port)
+}
+
+func gateVerb() *cli.Command {
+	wait := durationFlag("wait", "how long to wait for a sidecar that says so; less than what the unit has for its start", 0, time.Millisecond)
+	wait.DefaultText = "required"
+	return verb("gate", func(c *cli.Context) (err error) {
+		bound := c.Duration("wait")
+		if bound == 0 {
+			return usage("--wait: required: give how long the broker's start may wait, such as 60s")
+		}
+		program, command := "", c.Args().Slice()
+		if len(command) > 0 {
+			if program, err = exec.LookPath(command[0]); err != nil {
+				return usage("gate: start the broker: %w: give the path of an executable file after --", err)
+			}
+		}
+		settings, err := load(c, socketSettings...)
+		if err != nil {
+			return err
+		}
+		err = agent.NewClient(settings.ControlSocket, settings.StateDir).AwaitGate(c.Context, bound, func(why error) {
+			report(fmt.Errorf("gate: waiting up to %s for a sidecar that lets the broker start: %w", bound, why), c.App.ErrWriter)
+		})
+		switch {
+		case errors.Is(err, context.Canceled):
+			return errors.New("gate: interrupted before a sidecar let the broker start: the broker is not started")
+		case err != nil:
+			return fmt.Errorf("gate: no sidecar let the broker start within %s, so it is not started: %w", bound, err)
+		case program == "":
+			return nil
+		}
+		return fmt.Errorf("gate: start the broker %s: %w", program, syscall.Exec(program, command, os.Environ()))
+	}, someSettings(socketSettings, wait)...)
+}
+
+func installVerb() *cli.Command {
+	return verb("install", func(c *cli.Context) error {
+		file := c.Args().First()
+		if err := install(file); err != nil {
+			return err
+		}
+		out(c).line("installed %s (%s)", file, version())
+		return nil
+	})
+}
+
+// install copies the running program to file. Whoever looks at file sees what was there
+// before, or all of it.
+func install(file string) (err error) {
+	from, err := os.Open("/proc/self/exe") // its own path may have been replaced meanwhile
+	if err != nil {
+		return fmt.Errorf("install: open this program: %w", err)
+	}
+	defer from.Close()
+	to, err := os.CreateTemp(filepath.Dir(file), ".holdfast-*")
+	if err != nil {
+		return fmt.Errorf("install %s: %w: give a file in a directory that can be written", file, err)
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("install %s: %w", file, errors.Join(err, os.Remove(to.Name())))
+		}
+	}()
+	_, err = io.Copy(to, from)
+	if err == nil {
+		err = to.Chmod(0o555)
+	}
+	// Closed before it is renamed: a file that is open for writing cannot be executed.
+	if err = errors.Join(err, to.Close()); err != nil {
+		return err
+	}
+	return os.Rename(to.Name(), file)
 }

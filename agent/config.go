@@ -18,10 +18,10 @@ import (
 type Config struct {
 	EtcdEndpoints    []string `name:"etcd-endpoints" group:"etcd" arg:"URL" default:"http://127.0.0.1:2379" help:"URLs of etcd; repeat or separate by commas"`
 	EtcdCACert       string   `name:"etcd-cacert" arg:"FILE" file:"read" help:"PEM file with the authorities that sign etcd's certificates"`
-	EtcdCert         string   `name:"etcd-cert" arg:"FILE" file:"read" help:"PEM file with our client certificate"`
-	EtcdKey          string   `name:"etcd-key" arg:"FILE" file:"read" help:"PEM file with the key of our client certificate"`
-	EtcdUser         string   `name:"etcd-user" arg:"NAME" help:"user name in etcd"`
-	EtcdPasswordFile string   `name:"etcd-password-file" arg:"FILE" file:"read" help:"file that holds the password of that user"`
+	EtcdCert         string   `name:"etcd-cert" with:"etcd-key" arg:"FILE" file:"read" help:"PEM file with our client certificate"`
+	EtcdKey          string   `name:"etcd-key" with:"etcd-cert" arg:"FILE" file:"read" help:"PEM file with the key of our client certificate"`
+	EtcdUser         string   `name:"etcd-user" with:"etcd-password-file" arg:"NAME" help:"user name in etcd"`
+	EtcdPasswordFile string   `name:"etcd-password-file" with:"etcd-user" arg:"FILE" file:"read" help:"file that holds the password of that user"`
 	Prefix           string   `name:"prefix" arg:"PATH" help:"what stands in front of every key, such as /prod"`
 	StorageRoot      string   `name:"storage-root" arg:"PATH" default:"/danube-data" help:"where brokers keep the states of sealed topics"`
 
@@ -34,8 +34,8 @@ type Config struct {
 	pulsarSettings    `driver:"pulsar"`
 	BrokerTokenFile   string        `name:"broker-token-file" arg:"FILE" file:"read" help:"file that holds the bearer token of the broker's admin API"`
 	BrokerCACert      string        `name:"broker-cacert" arg:"FILE" file:"read" help:"PEM file with the authorities that sign the certificate of the broker's admin API"`
-	BrokerCert        string        `name:"broker-cert" arg:"FILE" file:"read" help:"PEM file with our client certificate for the broker's admin API"`
-	BrokerKey         string        `name:"broker-key" arg:"FILE" file:"read" help:"PEM file with the key of that certificate"`
+	BrokerCert        string        `name:"broker-cert" with:"broker-key" arg:"FILE" file:"read" help:"PEM file with our client certificate for the broker's admin API"`
+	BrokerKey         string        `name:"broker-key" with:"broker-cert" arg:"FILE" file:"read" help:"PEM file with the key of that certificate"`
 	BrokerURL         string        `name:"broker-url" arg:"URL" url:"any" help:"URL that the registration advertises to brokers"`
 	ConnectURL        string        `name:"connect-url" arg:"URL" url:"any" help:"URL that the registration advertises to clients"`
 	Registration      string        `name:"registration" arg:"own|adopt|none" derived:"own, adopt with danube" help:"own: we write it; adopt: the broker does and we keep it; none: its own cluster keeps it, we watch and steer, without etcd"`

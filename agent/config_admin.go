@@ -15,7 +15,6 @@ func (r *report) adminAccess() {
 		{"broker-token-file", c.BrokerTokenFile}, {"broker-cacert", c.BrokerCACert},
 		{"broker-cert", c.BrokerCert}, {"broker-key", c.BrokerKey},
 	}
-	r.clientCertificate("broker", c.BrokerCert, c.BrokerKey)
 	// The client port is asked with the token too.
 	if u, err := url.Parse(c.DanubeLookup); c.Driver == "danube" && c.BrokerTokenFile != "" && err == nil && u.Scheme == "http" && !loopback(u.Hostname()) {
 		r.add("broker-token-file", fmt.Sprintf("%s would send the token over the network for all to read: write https%s, or leave it out",
@@ -38,24 +37,10 @@ func (r *report) adminAccess() {
 	}
 	https := "https" + strings.TrimPrefix(c.BrokerAdmin, "http")
 	for _, f := range files[1:] {
-		if f.path != "" {
-			r.add(f.name, fmt.Sprintf("%s speaks no TLS: write %s, or leave it out", r.show("broker-admin"), https), "broker-admin")
-		}
+		r.when(f.path != "", f.name, fmt.Sprintf("%s speaks no TLS: write %s, or leave it out", r.show("broker-admin"), https), "broker-admin")
 	}
-	if c.BrokerTokenFile != "" && !loopback(u.Hostname()) {
-		r.add("broker-token-file", fmt.Sprintf("%s would send the token over the network for all to read: write %s, or leave it out",
-			r.show("broker-admin"), https), "broker-admin")
-	}
-}
-
-// clientCertificate wants both of its files or none; of are the settings' first words.
-func (r *report) clientCertificate(of, cert, key string) {
-	switch {
-	case cert != "" && key == "":
-		r.add(of+"-cert", "certificate without a key: give --"+of+"-key too", of+"-key")
-	case key != "" && cert == "":
-		r.add(of+"-key", "key without a certificate: give --"+of+"-cert too", of+"-cert")
-	}
+	r.when(c.BrokerTokenFile != "" && !loopback(u.Hostname()), "broker-token-file", fmt.Sprintf("%s would send the token over the network for all to read: write %s, or leave it out",
+		r.show("broker-admin"), https), "broker-admin")
 }
 
 // loopback reports whether what is sent to the host stays on this machine.

@@ -54,9 +54,9 @@ func TestAccessToTheAdminAPIIsValidated(t *testing.T) {
 		{name: "authorities without TLS", given: map[string]string{"broker-cacert": full},
 			want: `--broker-cacert "` + full + `": --broker-admin "http://127.0.0.1:8080" speaks no TLS: write https://127.0.0.1:8080, or leave it out`},
 		{name: "certificate without a key", given: map[string]string{"broker-cert": full, "broker-admin": "https://b:1"},
-			want: `--broker-cert "` + full + `": certificate without a key: give --broker-key too`},
+			want: `--broker-cert "` + full + `": not without --broker-key: give that too`},
 		{name: "key without a certificate", given: map[string]string{"broker-key": full, "broker-admin": "https://b:1"},
-			want: `--broker-key "` + full + `": key without a certificate: give --broker-cert too`},
+			want: `--broker-key "` + full + `": not without --broker-cert: give that too`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			src := Sources{Flags: map[string][]string{"driver": {"web"}}, Env: env(tt.env)}

@@ -11,22 +11,15 @@ func (r *report) pulsar() {
 	if c.Driver != "pulsar" {
 		return
 	}
-	if c.PulsarCluster == "" {
-		r.list = append(r.list, problem{[]string{"pulsar-cluster"},
-			"--pulsar-cluster: required with --driver pulsar: write the clusterName of the broker's broker.conf"})
-	}
+	r.required(c.PulsarCluster == "", "pulsar-cluster", " with --driver pulsar: write the clusterName of the broker's broker.conf")
 	if host, port, err := net.SplitHostPort(c.PulsarAdvertised); c.PulsarAdvertised != "" && (err != nil || host == "" || port == "") {
 		r.add("pulsar-advertised", "not host:port: write it as GET /admin/v2/brokers/CLUSTER lists this broker")
 	}
-	if c.PulsarStatusFile != "" && !filepath.IsAbs(c.PulsarStatusFile) {
-		r.add("pulsar-status-file", "not an absolute path: write the statusFilePath of the broker's broker.conf")
-	}
+	r.when(c.PulsarStatusFile != "" && !filepath.IsAbs(c.PulsarStatusFile), "pulsar-status-file", "not an absolute path: write the statusFilePath of the broker's broker.conf")
 	if c.Assignment == "rendezvous" {
 		r.add("assignment", "Pulsar's own cluster decides which broker serves what: leave it out", "driver")
 	} else if c.Registration == "own" && c.OwnershipLocks == "on" { // rendezvous would derive it
 		r.add("ownership-locks", "Pulsar has locks of its own for what it serves: leave it out", "driver", "registration")
 	}
-	if c.Registration == "adopt" && c.BrokerID != "" {
-		r.add("broker-id", "a broker that registers itself goes by the name that it registers: leave it out, or write --registration own", "registration", "driver")
-	}
+	r.when(c.Registration == "adopt" && c.BrokerID != "", "broker-id", "a broker that registers itself goes by the name that it registers: leave it out, or write --registration own", "registration", "driver")
 }

@@ -69,9 +69,7 @@ func (r *report) listen(name, value string) bool {
 	if err == nil {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
-	if err != nil {
-		r.add(name, "not an address to listen on: write :port or host:port, with a port from 0 to 65535")
-	}
+	r.when(err != nil, name, "not an address to listen on: write :port or host:port, with a port from 0 to 65535")
 	return err == nil
 }
 

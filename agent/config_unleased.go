@@ -6,32 +6,20 @@ import "slices"
 func (r *report) unleased() {
 	defaults := Default()
 	for _, s := range settings {
-		if s.Group == "etcd" && (s.value(&r.raw) != s.value(&defaults) || r.set(s.Name)) {
-			r.notUnleased(s.Name, "which has no etcd")
-		}
+		r.notUnleased(s.Group == "etcd" && (s.value(&r.raw) != s.value(&defaults) || r.set(s.Name)), s.Name, "which has no etcd")
 	}
 	c := r.c
 	if r.raw.Detach && r.set("detach") {
 		r.list = append(r.list, problem{[]string{"detach", "registration"}, r.label("detach") + "=true: not together with " +
 			r.show("registration") + ", which has no lease whose end could detach the broker: leave one of the two out"})
 	}
-	if c.Guard == "on" {
-		r.notUnleased("guard", "which has no deadline that a guard could keep")
-	}
-	if slices.Contains(r.raw.Fence, "stop") {
-		r.notUnleased("fence", "which has no fence point at which the broker could be stopped")
-	}
-	if c.Assignment == "rendezvous" {
-		r.notUnleased("assignment", "where the broker's own cluster places the topics")
-	}
-	if c.OwnershipLocks == "on" && c.Assignment != "rendezvous" {
-		r.notUnleased("ownership-locks", "which has no etcd to hold them in")
-	}
-	if c.SessionRetries > 0 {
-		r.notUnleased("session-retries", "which has no etcd that could fail")
-	}
+	r.notUnleased(c.Guard == "on", "guard", "which has no deadline that a guard could keep")
+	r.notUnleased(slices.Contains(r.raw.Fence, "stop"), "fence", "which has no fence point at which the broker could be stopped")
+	r.notUnleased(c.Assignment == "rendezvous", "assignment", "where the broker's own cluster places the topics")
+	r.notUnleased(c.OwnershipLocks == "on" && c.Assignment != "rendezvous", "ownership-locks", "which has no etcd to hold them in")
+	r.notUnleased(c.SessionRetries > 0, "session-retries", "which has no etcd that could fail")
 }
 
-func (r *report) notUnleased(name, why string) {
-	r.add(name, "not together with "+r.show("registration")+", "+why+": leave one of the two out", "registration")
+func (r *report) notUnleased(wrong bool, name, why string) {
+	r.when(wrong, name, "not together with "+r.show("registration")+", "+why+": leave one of the two out", "registration")
 }

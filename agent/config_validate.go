@@ -54,7 +54,13 @@ func (r *report) alone(s Setting) {
 		}
 		return
 	}
+	if s.Group == "etcd" && r.c.Unleased() {
+		return // refused as a whole
+	}
 	value := s.value(&r.c)
+	if with, ok := lookup(s.with); ok && value != "" && with.value(&r.c) == "" {
+		r.add(s.Name, "not without --"+s.with+": give that too", s.with)
+	}
 	switch known := s.choices(); {
 	case value == "":
 	case known != nil && !slices.Contains(known, value):
@@ -79,6 +85,20 @@ func (r *report) add(name, text string, others ...string) {
 // minAdoptedTTL is longer than a Danube cluster with etcd can be without a leader after one died: 14 s of
 // its lease and 10 s until the others look.
 const minAdoptedTTL = 30 * time.Second
+
+// when adds a problem where there is one.
+func (r *report) when(wrong bool, name, text string, others ...string) {
+	if wrong {
+		r.add(name, text, others...)
+	}
+}
+
+// required reports a setting that nobody gave and that has no default.
+func (r *report) required(missing bool, name, text string, others ...string) {
+	if missing {
+		r.list = append(r.list, problem{append([]string{name}, others...), "--" + name + ": required" + text})
+	}
+}
 
 // show is the setting as the person wrote it: --lease-ttl 32s.
 func (r *report) show(name string) string { return r.label(name) + " " + r.value(name) }
@@ -106,9 +126,7 @@ func (r *report) set(name string) bool { _, ok := r.raw.origins[name]; return ok
 
 func (r *report) etcd() {
 	c := r.c
-	if len(c.EtcdEndpoints) == 0 {
-		r.add("etcd-endpoints", "empty: give at least one URL, such as http://127.0.0.1:2379")
-	}
+	r.when(len(c.EtcdEndpoints) == 0, "etcd-endpoints", "empty: give at least one URL, such as http://127.0.0.1:2379")
 	secure, plain := 0, 0
 	tls := c.EtcdCACert != "" || c.EtcdCert != "" || c.EtcdKey != ""
 	for _, e := range c.EtcdEndpoints {
@@ -125,61 +143,35 @@ func (r *report) etcd() {
 				fmt.Sprintf("%s %q: http with TLS files set: write https://, or leave out the etcd-cacert, etcd-cert and etcd-key settings", r.label("etcd-endpoints"), e)})
 		}
 	}
-	if secure > 0 && plain > 0 && !tls {
-		r.add("etcd-endpoints", "some use TLS and others do not: write https:// for all or for none")
-	}
-	r.clientCertificate("etcd", c.EtcdCert, c.EtcdKey)
-	if c.EtcdUser != "" && c.EtcdPasswordFile == "" {
-		r.add("etcd-user", "user without a password: give --etcd-password-file too", "etcd-password-file")
-	}
-	if c.EtcdUser == "" && c.EtcdPasswordFile != "" {
-		r.add("etcd-password-file", "password without a user: give --etcd-user too", "etcd-user")
-	}
-	if c.Prefix != "" && !strings.HasPrefix(c.Prefix, "/") {
-		r.add("prefix", "does not start with a slash: write /"+c.Prefix)
-	}
-	if !strings.HasPrefix(c.StorageRoot, "/") {
-		r.add("storage-root", "does not start with a slash: write a path such as /danube-data")
-	}
+	r.when(secure > 0 && plain > 0 && !tls, "etcd-endpoints", "some use TLS and others do not: write https:// for all or for none")
+	r.when(c.Prefix != "" && !strings.HasPrefix(c.Prefix, "/"), "prefix", "does not start with a slash: write /"+c.Prefix)
+	r.when(!strings.HasPrefix(c.StorageRoot, "/"), "storage-root", "does not start with a slash: write a path such as /danube-data")
 }
 
 func (r *report) broker() {
 	c := r.c
 	known := strings.Join(DriverNames(), ", ")
 	d, ok := drivers[c.Driver]
-	switch {
-	case c.Driver == "":
-		r.list = append(r.list, problem{[]string{"driver"},
-			"--driver: required: give the kind of broker; known drivers: " + known})
-	case !ok:
-		r.add("driver", "unknown driver: known drivers: "+known)
-	case c.BrokerAdmin == "":
-		r.list = append(r.list, problem{[]string{"broker-admin"},
-			fmt.Sprintf("--broker-admin: required with the driver %s: give the URL of the broker's admin API, such as %s://127.0.0.1:8090", c.Driver, d.AdminSchemes[0])})
-	default:
+	r.required(c.Driver == "", "driver", ": give the kind of broker; known drivers: "+known)
+	r.when(c.Driver != "" && !ok, "driver", "unknown driver: known drivers: "+known)
+	if ok && c.BrokerAdmin != "" {
 		r.url("broker-admin", c.BrokerAdmin, d.AdminSchemes...)
+	} else if ok {
+		r.required(true, "broker-admin", fmt.Sprintf(" with the driver %s: give the URL of the broker's admin API, such as %s://127.0.0.1:8090", c.Driver, d.AdminSchemes[0]))
 	}
 	r.pulsar()
-	if c.Driver == "danube" && c.Registration == "adopt" && c.BrokerID == "" {
-		r.list = append(r.list, problem{[]string{"broker-id", "registration", "driver"},
-			"--broker-id: required, because a Danube broker registers itself under an id that is another at each start: give it a name that stays, such as the host's"})
-	}
+	r.required(c.Driver == "danube" && c.Registration == "adopt" && c.BrokerID == "", "broker-id",
+		", because a Danube broker registers itself under an id that is another at each start: give it a name that stays, such as the host's", "registration", "driver")
 	if flaw := brokerapi.NameFlaw(c.BrokerID); flaw != "" {
 		r.add("broker-id", flaw+": use another name")
 	}
 	r.adminAccess()
 	r.httpCapabilities()
-	if c.StopCommand != "" && strings.TrimSpace(c.StopCommand) == "" {
-		r.add("stop-command", "only spaces: give a command, or leave it out")
-	}
+	r.when(c.StopCommand != "" && strings.TrimSpace(c.StopCommand) == "", "stop-command", "only spaces: give a command, or leave it out")
 	if len(c.Command) > 0 {
 		const known = "the process of '-- CMD' is known without it: leave it out, or start the broker some other way and leave out '-- CMD'"
-		if c.BrokerPIDFile != "" {
-			r.add("broker-pid-file", known)
-		}
-		if c.BrokerProcess != "" {
-			r.add("broker-process", known)
-		}
+		r.when(c.BrokerPIDFile != "", "broker-pid-file", known)
+		r.when(c.BrokerProcess != "", "broker-process", known)
 	}
 }
 
@@ -209,9 +201,7 @@ func (r *report) lease() {
 			r.show("lease-ttl"), formatDuration(c.LeaseTTL/3)), "lease-ttl")
 		marginOK = false
 	}
-	if c.BackoffInitial > 0 && c.BackoffMax < c.BackoffInitial {
-		r.add("backoff-max", "less than "+r.show("backoff-initial")+": give a longer one", "backoff-initial")
-	}
+	r.when(c.BackoffInitial > 0 && c.BackoffMax < c.BackoffInitial, "backoff-max", "less than "+r.show("backoff-initial")+": give a longer one", "backoff-initial")
 	if c.RenewInterval < 0 || r.raw.RenewInterval == 0 && r.set("renew-interval") {
 		r.list = append(r.list, problem{[]string{"renew-interval"}, fmt.Sprintf(
 			"%s %s: must be more than 0: leave it out for an eighth of the TTL", r.label("renew-interval"), formatDuration(r.raw.RenewInterval))})
@@ -292,9 +282,7 @@ const waysToStop = "give --broker-pid-file, --broker-process or --stop-command, 
 
 func (r *report) recovery() {
 	c := r.c
-	if c.SessionExpiredPolicy == "shutdown" && !c.CanStop() && !c.ends() {
-		r.add("session-expired-policy", "it stops the broker, and there is no way to: "+waysToStop)
-	}
+	r.when(c.SessionExpiredPolicy == "shutdown" && !c.CanStop() && !c.ends(), "session-expired-policy", "it stops the broker, and there is no way to: "+waysToStop)
 	switch {
 	case c.SessionRetries > 0 && c.SessionExpiredPolicy != "reconnect":
 		r.add("session-retries", "works only with reconnect: leave it out, or write --session-expired-policy reconnect", "session-expired-policy")
@@ -308,19 +296,13 @@ func (r *report) recovery() {
 		r.add("restart-grace", "no process of the broker is watched, so one that only hangs would lose its registration and might serve on: "+
 			"give --broker-pid-file or --broker-process, start the broker with 'holdfast run -- CMD', or leave it out", "broker-pid-file", "broker-process")
 	}
-	if c.ReturnWithin > 0 && c.ReturnWithin < c.LeaveTimeout {
-		r.add("return-within", "less than "+r.show("leave-timeout")+", for which the broker's end is waited for: give at least as much, or lower that", "leave-timeout")
-	}
+	r.when(c.ReturnWithin > 0 && c.ReturnWithin < c.LeaveTimeout, "return-within", "less than "+r.show("leave-timeout")+", for which the broker's end is waited for: give at least as much, or lower that", "leave-timeout")
 	stop := slices.Contains(c.Fence, "stop")
 	switch strings.Join(c.Fence, ",") {
 	case "ready,quiesce", "ready,quiesce,stop", "ready,stop":
-		if stop && !c.CanStop() && !c.ends() {
-			r.add("fence", "the step stop needs a way to stop the broker: "+waysToStop)
-		}
+		r.when(stop && !c.CanStop() && !c.ends(), "fence", "the step stop needs a way to stop the broker: "+waysToStop)
 	default:
-		if !c.fencesItself() || len(c.Fence) != 1 || c.Fence[0] != "ready" {
-			r.add("fence", "unknown steps or order: write ready,quiesce or ready,quiesce,stop")
-		}
+		r.when(!c.fencesItself() || len(c.Fence) != 1 || c.Fence[0] != "ready", "fence", "unknown steps or order: write ready,quiesce or ready,quiesce,stop")
 	}
 	switch {
 	case c.Guard != "on", c.Unleased():
@@ -340,23 +322,15 @@ func (r *report) topics() {
 	c := r.c
 	// Effective settings have the driver's default, which nobody wrote.
 	written := r.set("failover") || drivers[c.Driver].Failover != "move"
-	if c.Failover == "move" && c.Assignment == "external" && written {
-		r.add("failover", "whoever assigns the topics moves them: leave it out, or write --assignment rendezvous", "assignment")
-	}
-	if c.OwnershipLocks == "off" && c.Assignment == "rendezvous" {
-		r.add("ownership-locks", "rendezvous needs them, so that no topic has two brokers: leave it out", "assignment")
-	}
+	r.when(c.Failover == "move" && c.Assignment == "external" && written, "failover", "whoever assigns the topics moves them: leave it out, or write --assignment rendezvous", "assignment")
+	r.when(c.OwnershipLocks == "off" && c.Assignment == "rendezvous", "ownership-locks", "rendezvous needs them, so that no topic has two brokers: leave it out", "assignment")
 }
 
 func (r *report) listeners() {
 	c := r.c
 	probe, web := r.listen("probe-listen", c.ProbeListen), r.listen("web-listen", c.WebListen)
-	if probe && web && c.ProbeListen == c.WebListen && !strings.HasSuffix(c.WebListen, ":0") {
-		r.add("web-listen", "the same as "+r.show("probe-listen")+": give each its own port", "probe-listen")
-	}
+	r.when(probe && web && c.ProbeListen == c.WebListen && !strings.HasSuffix(c.WebListen, ":0"), "web-listen", "the same as "+r.show("probe-listen")+": give each its own port", "probe-listen")
 	r.webConfig()
 	// 107 bytes and a zero byte is what sun_path holds on Linux; see unix(7).
-	if len(c.ControlSocket) > 107 {
-		r.add("control-socket", fmt.Sprintf("%d bytes, and a unix socket has room for 107: give a shorter path", len(c.ControlSocket)), "state-dir")
-	}
+	r.when(len(c.ControlSocket) > 107, "control-socket", fmt.Sprintf("%d bytes, and a unix socket has room for 107: give a shorter path", len(c.ControlSocket)), "state-dir")
 }

@@ -43,8 +43,5 @@ func (r *report) httpCapabilities() {
 		r.add("http-capabilities", err.Error())
 		return
 	}
-	if c.BrokerID == "" && !slices.Contains(c.HTTPCapabilities, "stable-name") {
-		r.list = append(r.list, problem{[]string{"broker-id", "http-capabilities"},
-			"--broker-id: required: " + r.show("http-capabilities") + " says that the broker has no name that survives restarts"})
-	}
+	r.required(c.BrokerID == "" && !slices.Contains(c.HTTPCapabilities, "stable-name"), "broker-id", ": "+r.show("http-capabilities")+" says that the broker has no name that survives restarts", "http-capabilities")
 }

@@ -12,8 +12,8 @@ import (
 type natsSettings struct {
 	NATSMonitor      string `name:"nats-monitor" arg:"URL" derived:"http://host-of-broker-admin:8222" url:"http https" help:"URL of the NATS monitoring port"`
 	NATSCredsFile    string `name:"nats-creds-file" arg:"FILE" file:"read" help:"credentials file for the NATS admin connection"`
-	NATSUser         string `name:"nats-user" arg:"NAME" help:"user name of the NATS admin connection"`
-	NATSPasswordFile string `name:"nats-password-file" arg:"FILE" file:"read" help:"file that holds the password of that user"`
+	NATSUser         string `name:"nats-user" with:"nats-password-file" arg:"NAME" help:"user name of the NATS admin connection"`
+	NATSPasswordFile string `name:"nats-password-file" with:"nats-user" arg:"FILE" file:"read" help:"file that holds the password of that user"`
 }
 
 // newNATS takes effective settings. Its errors are settings that cannot work.
@@ -42,10 +42,6 @@ func newNATS(c Config, _ *cluster.Client, log *slog.Logger) (brokerapi.Broker, e
 func (r *report) natsAccess() {
 	c := r.c
 	switch {
-	case c.NATSUser != "" && c.NATSPasswordFile == "":
-		r.add("nats-user", "a user without a password: give --nats-password-file too", "nats-password-file")
-	case c.NATSPasswordFile != "" && c.NATSUser == "":
-		r.add("nats-password-file", "a password without a user: give --nats-user too", "nats-user")
 	case c.NATSUser != "" && c.NATSCredsFile != "":
 		r.add("nats-user", "NATS takes one login: leave out --nats-creds-file, or the user", "nats-creds-file")
 	case c.BrokerTokenFile != "" && c.NATSUser+c.NATSCredsFile != "":

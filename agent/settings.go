@@ -33,6 +33,7 @@ type Setting struct {
 	least   string // smallest value; empty: any
 	read    bool   // a file that must be there, with something in it
 	schemes string // of a URL, separated by spaces
+	with    string // the setting that must be given too
 	index   []int
 	kind    reflect.Type
 }
@@ -55,7 +56,7 @@ func declared() (list []Setting) {
 		}
 		list = append(list, Setting{
 			Name: tag("name"), Group: group, Help: words.Replace(tag("help")), Arg: tag("arg"), Driver: driver, Live: tag("live") != "",
-			preset: tag("default"), derived: tag("derived"), least: tag("min"), read: tag("file") != "", schemes: tag("url"),
+			preset: tag("default"), derived: tag("derived"), least: tag("min"), read: tag("file") != "", schemes: tag("url"), with: tag("with"),
 			index: f.Index, kind: f.Type,
 		})
 	}
