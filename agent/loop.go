@@ -364,6 +364,7 @@ func (a *agent) publishLife(who brokerapi.Identity) {
 	if started.IsZero() {
 		started = a.brokerProcessStart()
 	}
+	a.dataDir.Began(started)
 	seen := a.dataSeen(who.Instance)
 	dir := a.dataDir.Snapshot()
 	boot := bootFacts(started, dir)

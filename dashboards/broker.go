@@ -171,9 +171,8 @@ func agent(b *board) {
 	b.put(8, 8, bound(coloured(lines(about{"Age of the agent's loop", "s", "How long ago the loop last ran, when it was scraped. It runs every second; beyond the line the sidecar hangs and /live fails."},
 		each("clamp_min(timestamp("+on("holdfast_agent_loop_last_run_timestamp_seconds")+") - "+on("holdfast_agent_loop_last_run_timestamp_seconds")+", 0)", "age"),
 		each("0 * "+maximum("holdfast_agent_loop_last_run_timestamp_seconds")+" + 10", "hangs at")), good), 1, bad))
-	b.put(8, 8, bars(about{"Surprises", "none", "Host suspensions (deadlines ran on meanwhile), events of the data directory that the kernel dropped, changes of readiness. Each should be rare."},
+	b.put(8, 8, bars(about{"Surprises", "none", "Host suspensions (deadlines ran on meanwhile), changes of readiness. Each should be rare."},
 		each(grown("holdfast_agent_suspensions_total"), "suspended"),
-		each(grown("holdfast_datadir_watch_overflows_total"), "events dropped"),
 		each(grown("holdfast_ready_transitions_total", "to"), "became {{to}}")))
 	b.put(8, 8, timeline("How it works", "How changes of the data directory are noticed, whether it only pretends (--shadow), whether the guard stands by, and whether the last settings read anew are in force; refused: those from before are.",
 		timed{each(watching.expr(), "data directory"), watching.states},

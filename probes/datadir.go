@@ -2,6 +2,7 @@ package probes
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"path/filepath"
 	"sync"
@@ -16,15 +17,9 @@ import (
 const (
 	// DefaultRescan is the pause between two periodic scans.
 	DefaultRescan = 10 * time.Second
-	// debounce gathers the events of one change into one scan.
-	debounce = 50 * time.Millisecond
-	// afterthought is when, after a scan that events asked for, one more follows: a
-	// broker makes a stream's directory first, which we see, and its marker later,
-	// in a directory that is not watched.
-	afterthought = time.Second
-	// scanShare bounds what event-driven scans may cost: after a scan that took d,
-	// the next one waits at least scanShare × d, so they use at most 5 % of a core.
-	scanShare = 19
+	// debounce gathers the events of one change into one scan, and hintedEvery is the least
+	// pause between two scans that events ask for.
+	debounce, hintedEvery = 50 * time.Millisecond, time.Second
 
 	watchEvents = "events"
 	watchRescan = "rescan"
@@ -39,63 +34,21 @@ type DataDirSettings struct {
 	NoEvents bool
 }
 
-// DataDir keeps a view of the broker's data directory current. Events from the
-// kernel are hints that make it look at once; a scan is what it believes.
-//
-// With events a change shows within about 0.1 s. Without them, and for the changes
-// that no watch covers, within Rescan: a marker that is written into a stream's
-// directory more than a second after that directory was made, a renamed directory
-// further up the path than the parent, and whatever is beyond the first 64
-// directories to watch.
+// DataDir keeps a view of the broker's data directory current. Events from the kernel, about
+// the directory and its name in its parent, are hints that make it look at once; a scan is
+// what it believes. What changes deeper below shows within Rescan; who decides asks for a
+// look before.
 type DataDir struct {
 	settings DataDirSettings
 	log      *slog.Logger
-	metrics  dataDirMetrics
+	mode     *prometheus.GaugeVec
 	changes  chan struct{}
-	moved    chan struct{} // SetPath or Look was called
+	looks    chan struct{} // another path was told, or Look was called
 	view     atomic.Pointer[DirView]
 
-	mu   sync.Mutex
-	path string
-
-	// The doors to inotify, so that tests can close them, the afterthought, so that
-	// they can do without, and a bell after each scan, which says whether that scan
-	// added watches, so that one more follows.
-	newWatcher func() (*fsnotify.Watcher, error)
-	addWatch   func(w *fsnotify.Watcher, dir string) error
-	scanned    func(added bool)
-	again      time.Duration
-}
-
-type dataDirMetrics struct {
-	mode      *prometheus.GaugeVec
-	overflows prometheus.Counter
-}
-
-func newDataDirMetrics(reg prometheus.Registerer) dataDirMetrics {
-	f := promauto.With(reg)
-	m := dataDirMetrics{
-		mode: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "holdfast_datadir_watch_mode",
-			Help: "How changes of the data directory are noticed: 1 for the mode in use (events from the kernel, or periodic rescan only), 0 for the other. rescan: changes are seen up to 10 s late; look at the limits of inotify.",
-		}, []string{"mode"}),
-		overflows: f.NewCounter(prometheus.CounterOpts{
-			Name: "holdfast_datadir_watch_overflows_total",
-			Help: "Times the kernel dropped events about the data directory, each answered by a full rescan. Growing: fs.inotify.max_queued_events is too small, or something else writes there.",
-		}),
-	}
-	m.set("")
-	return m
-}
-
-func (m dataDirMetrics) set(mode string) {
-	for _, known := range []string{watchEvents, watchRescan} {
-		value := 0.0
-		if known == mode {
-			value = 1
-		}
-		m.mode.WithLabelValues(known).Set(value)
-	}
+	mu    sync.Mutex
+	path  string
+	began time.Time
 }
 
 // NewDataDir prepares the watch; nothing is touched before Run.
@@ -103,20 +56,24 @@ func NewDataDir(s DataDirSettings, log *slog.Logger, reg prometheus.Registerer) 
 	if s.Rescan <= 0 {
 		s.Rescan = DefaultRescan
 	}
-	d := &DataDir{
-		settings:   s,
-		log:        log,
-		metrics:    newDataDirMetrics(reg),
-		changes:    make(chan struct{}, 1),
-		moved:      make(chan struct{}, 1),
-		path:       absolute(s.Path),
-		newWatcher: fsnotify.NewWatcher,
-		addWatch:   func(w *fsnotify.Watcher, dir string) error { return w.Add(dir) },
-		scanned:    func(bool) {},
-		again:      afterthought,
-	}
+	d := &DataDir{settings: s, log: log, changes: make(chan struct{}, 1), looks: make(chan struct{}, 1), path: absolute(s.Path),
+		mode: promauto.With(reg).NewGaugeVec(prometheus.GaugeOpts{
+			Name: "holdfast_datadir_watch_mode",
+			Help: "How changes of the data directory are noticed: 1 for the mode in use (events from the kernel, or periodic rescan only), 0 for the other. rescan: changes are seen up to 10 s late; look at the limits of inotify.",
+		}, []string{"mode"})}
+	d.setMode("")
 	d.view.Store(&DirView{})
 	return d
+}
+
+func (d *DataDir) setMode(mode string) {
+	for _, known := range []string{watchEvents, watchRescan} {
+		value := 0.0
+		if known == mode {
+			value = 1
+		}
+		d.mode.WithLabelValues(known).Set(value)
+	}
 }
 
 func absolute(path string) string {
@@ -139,12 +96,20 @@ func (d *DataDir) SetPath(path string) {
 	}
 	if path = absolute(path); path != d.path {
 		d.path = path
-		signal(d.moved)
+		signal(d.looks)
 	}
 }
 
+// Began says when the broker's process began, from the next scan on: a marker that is older
+// is enough. Zero: not known.
+func (d *DataDir) Began(at time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.began = at
+}
+
 // Look has the directory scanned now. Changes receives a value after that, whatever it found.
-func (d *DataDir) Look() { signal(d.moved) }
+func (d *DataDir) Look() { signal(d.looks) }
 
 // Path is the absolute path that is watched; empty while it is not known.
 func (d *DataDir) Path() string {
@@ -161,155 +126,132 @@ func (d *DataDir) Changes() <-chan struct{} { return d.changes }
 
 // Run watches until ctx ends and then returns nil.
 func (d *DataDir) Run(ctx context.Context) error {
-	r := &dirRun{d: d, ctx: ctx, watch: newDirWatch(d), soon: time.NewTimer(0)}
-	defer r.watch.close("")
-	defer r.soon.Stop()
+	h := hints{d: d}
+	defer h.close()
+	soon := time.NewTimer(0)
+	defer soon.Stop()
 	periodic := time.NewTicker(d.settings.Rescan)
 	defer periodic.Stop()
-	for {
+	for due, last := true, time.Now(); ; {
+		events, errs := h.channels()
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-d.moved:
-			r.scan()
+		case <-d.looks:
+			d.scan(ctx, &h)
+			last = time.Now()
 			signal(d.changes)
-		case <-r.soon.C:
-			r.scan()
+		case <-soon.C:
+			due = false
+			d.scan(ctx, &h)
+			last = time.Now()
 		case <-periodic.C:
-			r.watch.retry = true
-			r.scan()
-		case event, open := <-r.watch.events():
-			switch {
-			case !open:
-				r.watch.giveUp(errWatcherEnded)
-			case r.watch.concerns(event):
-				r.scanSoon()
-			}
-		case err, open := <-r.watch.errors():
+			d.scan(ctx, &h)
+			last = time.Now()
+		case e, open := <-events:
 			if !open {
-				r.watch.giveUp(errWatcherEnded)
-			} else {
-				r.onWatchError(err)
+				h.close()
+			} else if h.concerns(e) && !due {
+				due = true
+				soon.Reset(max(debounce, time.Until(last.Add(hintedEvery))))
+			}
+		case _, open := <-errs: // events were dropped, or the watch has ended
+			if !open {
+				h.close()
+			} else if !due {
+				due = true
+				soon.Reset(hintedEvery)
 			}
 		}
 	}
 }
 
-// dirRun is what only Run's goroutine touches.
-type dirRun struct {
-	d        *DataDir
-	ctx      context.Context
-	watch    *dirWatch
-	soon     *time.Timer
-	due      time.Time // when soon fires; zero while it is not set
-	hinted   bool      // events came since the last scan
-	lastCost time.Duration
-	lastEnd  time.Time
-
-	known    bool // a directory was seen; the rest describes it
-	path     string
-	ids      map[string]dirID
-	markers  int
-	entries  bool
-	lastFail string
-}
-
-// scanSoon makes a scan due after the debounce. Further events do not push it away.
-func (r *dirRun) scanSoon() {
-	r.hinted = true
-	r.scanIn(debounce)
-}
-
-// scanIn makes a scan due in d, later if the last one was expensive, and never later
-// than the next periodic one would be.
-func (r *dirRun) scanIn(d time.Duration) {
-	rest := scanShare*r.lastCost - time.Since(r.lastEnd)
-	d = min(max(d, rest), r.d.settings.Rescan)
-	due := time.Now().Add(d)
-	if !r.due.IsZero() && !due.Before(r.due) {
-		return
-	}
-	r.due = due
-	r.soon.Reset(d)
-}
-
-func (r *dirRun) onWatchError(err error) {
-	if isOverflow(err) {
-		r.d.metrics.overflows.Inc()
-		r.d.log.Warn("the kernel dropped events about the data directory: rescanning", "path", r.d.Path())
-	} else {
-		r.d.log.Warn("data directory watch failed: rescanning", "path", r.d.Path(), "error", err)
-	}
-	r.scanSoon()
-}
-
-func (r *dirRun) scan() {
-	r.soon.Stop()
-	r.due = time.Time{}
-	path := r.d.Path()
-	start := time.Now()
-	view, found := scan(r.ctx, path, r.d.settings.Markers)
-	if r.ctx.Err() != nil {
+func (d *DataDir) scan(ctx context.Context, h *hints) {
+	d.mu.Lock()
+	path, began := d.path, d.began
+	d.mu.Unlock()
+	h.follow(path) // before the scan, so that nothing is missed between them
+	view := scan(ctx, path, d.settings.Markers, began, scanLimit)
+	if ctx.Err() != nil {
 		return // cut short: it proves nothing
 	}
-	r.lastEnd = time.Now()
-	r.lastCost = r.lastEnd.Sub(start)
-
-	old := r.d.Snapshot()
-	view.Generation = old.Generation
-	if view.State == DirPresent {
-		if !r.known || r.replaced(path, view, found) {
-			view.Generation++
-		}
-		r.known, r.path, r.ids = true, path, found.ids
-		r.markers, r.entries = view.Markers, found.entries
+	old := d.view.Swap(&view)
+	if view.Error != "" && view.Error != old.Error && path != "" {
+		d.log.Warn("data directory cannot be read in full", "path", path, "error", view.Error)
 	}
-	if r.hinted {
-		r.hinted = false
-		r.scanIn(r.d.again)
+	if old.State != view.State || old.Identity != view.Identity {
+		d.log.Info("data directory changed", "path", path, "from", old.State.String(), "to", view.State.String(), "identity", view.Identity)
 	}
-	// A watch that was set only now missed what happened between scan and watch.
-	added := r.watch.sync(path, found.expand)
-	if added {
-		r.scanSoon()
+	if old.State != view.State || old.Error != view.Error || old.Identity != view.Identity || old.OldestPath != view.OldestPath || !old.OldestMarker.Equal(view.OldestMarker) {
+		signal(d.changes)
 	}
-	view.Watch = r.watch.mode
-	r.d.scanned(added)
-	r.publish(old, view, path)
 }
 
-// replaced compares with the directory that was last seen: another one, one whose
-// fixed subdirectory was made anew, or one that lost all its markers or entries.
-func (r *dirRun) replaced(path string, view DirView, found findings) bool {
-	if path != r.path {
-		return found.ids[path] != r.ids[r.path]
-	}
-	for dir, id := range found.ids {
-		if before, ok := r.ids[dir]; ok && before != id {
-			return true
-		}
-	}
-	return (r.markers > 0 && view.Markers == 0) || (r.entries && !found.entries)
+// hints are the kernel's events about the data directory and its name in its parent. Only the
+// goroutine of Run uses them.
+type hints struct {
+	d       *DataDir
+	watcher *fsnotify.Watcher // nil: rescan only
+	path    string
+	lastErr string
 }
 
-func (r *dirRun) publish(old, view DirView, path string) {
-	r.d.view.Store(&view)
-	if view.Error != r.lastFail {
-		r.lastFail = view.Error
-		if view.Error != "" && path != "" {
-			r.d.log.Warn("data directory cannot be read in full", "path", path, "error", view.Error)
-		}
+func (h *hints) channels() (<-chan fsnotify.Event, <-chan error) {
+	if h.watcher == nil {
+		return nil, nil
 	}
-	if old.State != view.State || old.Generation != view.Generation {
-		r.d.log.Info("data directory changed", "path", path, "from", old.State.String(), "to", view.State.String(),
-			"markers", view.Markers, "generation", view.Generation)
+	return h.watcher.Events, h.watcher.Errors
+}
+
+// concerns is false for other people's files in a shared parent such as /tmp, and
+// for mere writes, which change neither what is there nor whose it is.
+func (h *hints) concerns(e fsnotify.Event) bool {
+	return e.Op != fsnotify.Write && (e.Name == h.path || filepath.Dir(e.Name) == h.path)
+}
+
+// follow asks for the events of path, anew each time: another directory may have its name.
+func (h *hints) follow(path string) {
+	if path != h.path {
+		h.close()
+		h.path = path
 	}
-	old.ScannedAt = view.ScannedAt
-	if !old.OldestMarker.Equal(view.OldestMarker) {
-		signal(r.d.changes)
+	switch {
+	case path == "":
+		h.d.setMode("")
+		return
+	case h.d.settings.NoEvents:
+		h.d.setMode(watchRescan)
 		return
 	}
-	if old.OldestMarker = view.OldestMarker; old != view {
-		signal(r.d.changes)
+	err := h.add(filepath.Dir(path))
+	if inside := h.add(path); inside == nil || !absent(inside) {
+		err = errors.Join(err, inside)
+	}
+	mode, text := watchEvents, ""
+	if err != nil {
+		mode, text = watchRescan, err.Error()
+	}
+	if h.d.setMode(mode); text != "" && text != h.lastErr {
+		h.d.log.Warn("the kernel tells of no changes of the data directory, which is looked at each time: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances, or the limit of open files",
+			"path", path, "every", h.d.settings.Rescan, "error", err)
+	}
+	h.lastErr = text
+}
+
+func (h *hints) add(dir string) error {
+	if h.watcher == nil {
+		w, err := fsnotify.NewWatcher()
+		if err != nil {
+			return err
+		}
+		h.watcher = w
+	}
+	return h.watcher.Add(dir)
+}
+
+func (h *hints) close() {
+	if h.watcher != nil {
+		_ = h.watcher.Close() // waits for its goroutine; there is nothing to save
+		h.watcher = nil
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -53,31 +52,24 @@ func (s DirState) String() string {
 type DirView struct {
 	State        DirState
 	Error        string    // why unreadable; or why the scan of a present one is not complete
-	Markers      int       // matches of the globs
-	OldestMarker time.Time // modification time of the oldest match; zero without any
+	OldestMarker time.Time // modification time of the oldest match that was looked at; zero without any
 	OldestPath   string
 	ScannedAt    time.Time
-	// Watch is "events" while changes are reported by the kernel, "rescan" while only
-	// the periodic scan sees them; empty in a view made by Scan alone.
-	Watch string
 	// Identity tells the directory that holds the markers from another one in its place;
 	// empty: not known.
 	Identity string
-	// Generation counts the directories seen here: 1 for the first, one more each time
-	// it was replaced (another inode or device, a symlink swap) or wiped. 0: none yet.
-	Generation int
 }
 
-// Scan looks once at path and counts what matches the globs, which are relative to
-// path and matched a segment at a time, as filepath.Match does. It needs no Run:
-// the decision at startup and `holdfast check` use it.
+// Scan looks once at path for what matches the globs, which are relative to path and matched
+// a segment at a time, as filepath.Match does. It stops at the first match that is older than
+// began, when the broker's process did: that one proves that the data was there before. With
+// a zero began it looks at all. It needs no Run: `holdfast check` uses it.
 //
 // Its work is bounded: at most 500,000 entries are looked at. If that is not enough
 // the view is DirPresent with an Error when markers were found, and DirUnreadable
 // when none were, because "none so far" is not "none".
-func Scan(path string, globs []string) DirView {
-	view, _ := scan(context.Background(), path, globs)
-	return view
+func Scan(path string, globs []string, began time.Time) DirView {
+	return scan(context.Background(), path, globs, began, scanLimit)
 }
 
 // CheckReadable says why the data directory could not be watched, in the words of
@@ -156,64 +148,47 @@ func (id dirID) identity(name string) string {
 	return fmt.Sprintf("%s@%d-%d.%09d", name, id.inode, id.born.Sec, id.born.Nsec)
 }
 
-// findings are what a scan learned beyond the view, for the watch.
-type findings struct {
-	ids     map[string]dirID // the directory itself, and where each glob begins
-	expand  []string         // directories whose entries decide what matches, at most maxWatches
-	entries bool             // the directory itself is not empty
-	holds   string           // in ids: the directory that holds the markers
-}
-
-// errScanLimit stops a scan that has looked at enough.
-var errScanLimit = fmt.Errorf("more than %d entries: give a narrower --data-marker", scanLimit)
+// errScanLimit stops a scan that has looked at enough, and errOlder one that has found enough.
+var (
+	errScanLimit = fmt.Errorf("more than %d entries: give a narrower --data-marker", scanLimit)
+	errOlder     = errors.New("a marker is older than the process")
+)
 
 // scanner is one scan on its way.
 type scanner struct {
 	ctx   context.Context
+	began time.Time
 	left  int
 	view  *DirView
-	found *findings
-	seen  map[string]bool // in found.expand
 }
 
-func scan(ctx context.Context, path string, globs []string) (DirView, findings) {
-	return scanUpTo(ctx, path, globs, scanLimit)
-}
-
-func scanUpTo(ctx context.Context, path string, globs []string, limit int) (DirView, findings) {
+func scan(ctx context.Context, path string, globs []string, began time.Time, limit int) DirView {
 	view := DirView{ScannedAt: time.Now()}
-	found := findings{ids: make(map[string]dirID)}
 	if path == "" {
 		view.Error = "the broker has not told its data directory, and --data-dir is not set"
-		return view, found
+		return view
 	}
-	s := &scanner{ctx: ctx, left: limit, view: &view, found: &found, seen: make(map[string]bool)}
-	err := s.root(path)
+	s := &scanner{ctx: ctx, began: began, left: limit, view: &view}
+	err := readable(path)
+	missing := errors.Is(err, fs.ErrNotExist) // elsewhere, what vanished during the scan is simply not there
+	if err == nil {
+		view.Identity, err = identityOf(path, globs)
+	}
 	for i := 0; i < len(globs) && err == nil; i++ {
-		err = s.glob(path, globs[i])
+		err = s.descend(path, strings.Split(filepath.Clean(globs[i]), "/"))
 	}
 	switch {
-	case err == nil:
-		view.State = DirPresent
-	case errors.Is(err, errMissing):
+	case missing:
 		view.State = DirMissing
-	case errors.Is(err, errScanLimit) && view.Markers > 0:
+	case err == nil, errors.Is(err, errOlder):
+		view.State = DirPresent
+	case errors.Is(err, errScanLimit) && view.OldestPath != "":
 		view.State, view.Error = DirPresent, err.Error()
 	default:
-		view.State, view.Error = DirUnreadable, explain(err)
+		view = DirView{State: DirUnreadable, Error: explain(err), ScannedAt: view.ScannedAt}
 	}
-	if view.State == DirPresent {
-		name, _ := filepath.Rel(path, found.holds) // it is path, or below
-		view.Identity = found.ids[found.holds].identity(name)
-	} else {
-		view.Markers, view.OldestMarker, view.OldestPath = 0, time.Time{}, ""
-	}
-	return view, found
+	return view
 }
-
-// errMissing is returned by root alone: elsewhere, what vanished during the scan is
-// simply not there.
-var errMissing = errors.New("no such directory")
 
 func explain(err error) string {
 	var at *fs.PathError
@@ -223,51 +198,31 @@ func explain(err error) string {
 	return err.Error()
 }
 
-func (s *scanner) root(path string) error {
-	id, err := identify(path)
-	if err == nil {
-		err = s.each(path, func(string) error { s.found.entries = true; return fs.SkipAll })
-	}
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return errMissing
-	case err != nil:
-		return err
-	}
-	s.found.ids[path], s.found.holds = id, path
-	s.watch(path)
-	return nil
-}
-
-func (s *scanner) glob(path, glob string) error {
-	segments := strings.Split(filepath.Clean(glob), "/")
-	if base := filepath.Join(path, segments[0]); len(segments) > 1 && !isPattern(segments[0]) {
-		if id, err := identify(base); err == nil {
-			s.found.ids[base] = id
-			if s.found.holds == path { // the first of several
-				s.found.holds = base
-			}
+// identityOf is the identity of the directory that holds the markers: the first one that a glob
+// names and that is there, else path itself.
+func identityOf(path string, globs []string) (string, error) {
+	for _, glob := range globs {
+		name, _, below := strings.Cut(filepath.Clean(glob), "/")
+		if !below || isPattern(name) {
+			continue
+		}
+		if id, err := identify(filepath.Join(path, name)); err == nil {
+			return id.identity(name), nil
 		}
 	}
-	return s.descend(path, segments, false)
+	id, err := identify(path)
+	return id.identity("."), err
 }
 
 func isPattern(segment string) bool { return strings.ContainsAny(segment, `*?[\`) }
 
 // descend follows the segments below dir, depth first, so that it holds one open
-// directory and at most readChunk names for each segment with a pattern. matched is
-// true below the first pattern.
-func (s *scanner) descend(dir string, segments []string, matched bool) error {
+// directory and at most readChunk names for each segment with a pattern.
+func (s *scanner) descend(dir string, segments []string) error {
 	segment, rest := segments[0], segments[1:]
 	if !isPattern(segment) {
-		// Events in dir tell when this segment appears. Below the last pattern that
-		// would be one watch for each match, so there it is left to the rescan.
-		if !matched || slices.ContainsFunc(rest, isPattern) {
-			s.watch(dir)
-		}
-		return s.enter(filepath.Join(dir, segment), rest, matched)
+		return s.enter(filepath.Join(dir, segment), rest)
 	}
-	s.watch(dir)
 	err := s.each(dir, func(name string) error {
 		matches, err := filepath.Match(segment, name)
 		if err != nil {
@@ -276,7 +231,7 @@ func (s *scanner) descend(dir string, segments []string, matched bool) error {
 		if !matches {
 			return nil
 		}
-		return s.enter(filepath.Join(dir, name), rest, true)
+		return s.enter(filepath.Join(dir, name), rest)
 	})
 	if absent(err) {
 		return nil
@@ -284,10 +239,10 @@ func (s *scanner) descend(dir string, segments []string, matched bool) error {
 	return err
 }
 
-// enter goes on below path, or counts it when the glob ends here.
-func (s *scanner) enter(path string, rest []string, matched bool) error {
+// enter goes on below path, or takes it for a marker when the glob ends here.
+func (s *scanner) enter(path string, rest []string) error {
 	if len(rest) > 0 {
-		return s.descend(path, rest, matched)
+		return s.descend(path, rest)
 	}
 	info, err := os.Stat(path)
 	switch {
@@ -296,9 +251,12 @@ func (s *scanner) enter(path string, rest []string, matched bool) error {
 	case err != nil:
 		return err
 	}
-	s.view.Markers++
-	if at := info.ModTime(); s.view.OldestPath == "" || at.Before(s.view.OldestMarker) {
+	at := info.ModTime()
+	if s.view.OldestPath == "" || at.Before(s.view.OldestMarker) {
 		s.view.OldestMarker, s.view.OldestPath = at, path
+	}
+	if at.Before(s.began) {
+		return errOlder
 	}
 	return nil
 }
@@ -309,8 +267,7 @@ func absent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// each calls do for the names in dir until it returns an error; fs.SkipAll ends the
-// walk of dir without one.
+// each calls do for the names in dir until it returns an error.
 func (s *scanner) each(dir string, do func(name string) error) error {
 	f, err := openDir(dir)
 	if err != nil {
@@ -326,9 +283,7 @@ func (s *scanner) each(dir string, do func(name string) error) error {
 			if s.left--; s.left < 0 {
 				return errScanLimit
 			}
-			if err := do(name); errors.Is(err, fs.SkipAll) {
-				return nil
-			} else if err != nil {
+			if err := do(name); err != nil {
 				return err
 			}
 		}
@@ -338,13 +293,5 @@ func (s *scanner) each(dir string, do func(name string) error) error {
 		if err != nil {
 			return err
 		}
-	}
-}
-
-// watch notes a directory whose events are worth having, as far as the budget goes.
-func (s *scanner) watch(dir string) {
-	if len(s.found.expand) < maxWatches && !s.seen[dir] {
-		s.seen[dir] = true
-		s.found.expand = append(s.found.expand, dir)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -75,7 +74,7 @@ func unprivileged(t *testing.T, do func()) {
 	<-done
 }
 
-func TestScanCountsMarkersAndFindsTheOldest(t *testing.T) {
+func TestScanFindsTheOldestMarker(t *testing.T) {
 	root := t.TempDir()
 	for _, name := range []string{"a", "b", "c"} {
 		stream(t, root, name)
@@ -87,11 +86,11 @@ func TestScanCountsMarkersAndFindsTheOldest(t *testing.T) {
 	if err := os.Chtimes(oldest, old, old); err != nil {
 		t.Fatal(err)
 	}
-	v := Scan(root, streamGlob)
-	if v.State != DirPresent || v.Error != "" || v.Markers != 3 || !v.OldestMarker.Equal(old) || v.OldestPath != oldest {
+	v := Scan(root, streamGlob, time.Time{})
+	if v.State != DirPresent || v.Error != "" || !v.OldestMarker.Equal(old) || v.OldestPath != oldest {
 		t.Errorf("%+v", v)
 	}
-	if v.ScannedAt.IsZero() || v.Generation != 0 || v.Watch != "" {
+	if v.ScannedAt.IsZero() {
 		t.Errorf("%+v", v)
 	}
 }
@@ -138,13 +137,13 @@ func TestScanTellsMissingFromUnreadable(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			unprivileged(t, func() {
-				v := Scan(tt.path, tt.globs)
+				v := Scan(tt.path, tt.globs, time.Time{})
 				if v.State == DirUnknown && tt.path != "" || tt.state != v.State {
 					// DirUnknown is only for a path that is not known.
 					t.Errorf("state %v, want %v: %+v", v.State, tt.state, v)
 				}
-				if v.Error != tt.err || v.Markers != 0 {
-					t.Errorf("error %q, want %q, %d markers", v.Error, tt.err, v.Markers)
+				if v.Error != tt.err || v.OldestPath != "" {
+					t.Errorf("error %q, want %q, marker %s", v.Error, tt.err, v.OldestPath)
 				}
 			})
 		})
@@ -185,37 +184,21 @@ func TestCheckReadableSaysWhatToDo(t *testing.T) {
 	}
 }
 
-func TestScanNamesTheDirectoriesWhoseEventsMatter(t *testing.T) {
+func TestScanStopsAtTheFirstMarkerOlderThanTheProcess(t *testing.T) {
 	root := t.TempDir()
-	for i := range 3 {
-		stream(t, root, fmt.Sprint(i))
+	began := time.Now().Add(-time.Hour)
+	for i := range 5 {
+		old := stream(t, root, fmt.Sprint(i))
+		if err := os.Chtimes(old, began.Add(-time.Minute), began.Add(-time.Minute)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	in := func(parts ...string) string { return filepath.Join(append([]string{root}, parts...)...) }
-	for name, tt := range map[string]struct {
-		glob string
-		want []string
-	}{
-		"below the last pattern: none": {streamGlob[0], []string{root, in("jetstream"), in("jetstream", "$G"), in("jetstream", "$G", "streams")}},
-		"no pattern: each on the way":  {"jetstream/$G/node_id", []string{root, in("jetstream"), in("jetstream", "$G")}},
-		"in the directory itself":      {"node_id", []string{root}},
-		"pattern at the end":           {"jetstream/*", []string{root, in("jetstream")}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if _, found := scan(context.Background(), root, []string{tt.glob}); !slices.Equal(found.expand, tt.want) {
-				t.Errorf("got %v\nwant %v", found.expand, tt.want)
-			}
-		})
+	// Three entries: $G, the first stream, and one to spare.
+	if v := scan(t.Context(), root, streamGlob, began, 3); v.State != DirPresent || v.Error != "" || !v.OldestMarker.Before(began) {
+		t.Errorf("%+v", v)
 	}
-}
-
-func TestScanWatchesAtMostItsBudget(t *testing.T) {
-	root := t.TempDir()
-	for i := range 3 * maxWatches {
-		touch(t, root, "jetstream", fmt.Sprintf("acc%03d", i), "streams", "s", "meta.inf")
-	}
-	v, found := scan(context.Background(), root, streamGlob)
-	if v.Markers != 3*maxWatches || len(found.expand) != maxWatches {
-		t.Errorf("%d markers, %d directories to watch", v.Markers, len(found.expand))
+	if v := scan(t.Context(), root, streamGlob, began.Add(-2*time.Minute), 3); v.Error == "" {
+		t.Errorf("younger ones are no reason to stop: %+v", v)
 	}
 }
 
@@ -224,7 +207,7 @@ func TestScanThatIsCutShortIsNotAnAbsence(t *testing.T) {
 	stream(t, root, "a")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if v, _ := scan(ctx, root, streamGlob); v.State != DirUnreadable || v.Error == "" {
+	if v := scan(ctx, root, streamGlob, time.Time{}, scanLimit); v.State != DirUnreadable || v.Error == "" {
 		t.Errorf("%+v", v)
 	}
 }
@@ -234,8 +217,8 @@ func TestScanLimitIsIncompleteAndNeverNone(t *testing.T) {
 	for i := range 5 {
 		stream(t, root, fmt.Sprint(i))
 	}
-	for left, want := range map[int]DirState{0: DirUnreadable, 2: DirUnreadable, 5: DirPresent, 100: DirPresent} {
-		v, _ := scanUpTo(context.Background(), root, streamGlob, left)
+	for left, want := range map[int]DirState{0: DirUnreadable, 1: DirUnreadable, 5: DirPresent, 100: DirPresent} {
+		v := scan(context.Background(), root, streamGlob, time.Time{}, left)
 		if v.State != want || (left < 100) != strings.Contains(v.Error, "give a narrower --data-marker") {
 			t.Errorf("limit %d: %+v", left, v)
 		}
