@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"cmp"
 	"time"
 
 	"holdfast/agent/lease"
+	"holdfast/brokerapi"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
@@ -33,13 +35,15 @@ func (a *agent) attach(verdict probes.Verdict) {
 		a.healthySince = now
 	}
 	a.unwell = unwell
+	mustGo := a.mustGo()
 	next, why := recovery.NextAttachment(a.attachment, recovery.AttachFacts{
 		Now: time.Duration(now), Held: held, FencePoint: time.Duration(v.Validity.FencePoint()) - a.uncounted(),
 		Failing: failing, Paused: v.Phase == lease.Paused || v.Phase == lease.Idle, Contested: contested, Enabled: a.cfg.Detach,
 		EverAttached: a.everAttached, HealthySince: time.Duration(a.healthySince),
 		RecoverWindow: a.settings().DetachmentRecoverWindow, Verified: a.verified,
 		Stopping: a.fencing.underway == recovery.StepStop, Unguarded: a.awaitsGuard(), Doubted: a.doubted(),
-		Left: a.leaving.phase == givingUp || a.leaving.phase == hasLeft || a.going.noted,
+		MustGo: mustGo != "",
+		Left:   a.leaving.phase == givingUp || a.leaving.phase == hasLeft || a.going.noted,
 	})
 	if next == a.attachment {
 		return
@@ -52,7 +56,7 @@ func (a *agent) attach(verdict probes.Verdict) {
 		level = a.log.Warn
 	}
 	level("attachment", "from", from.String(), "to", next.String(), "reason", string(why), "epoch", a.grant.Epoch)
-	a.event(Event{Kind: "attachment", From: from.String(), To: next.String(), Reason: string(why), Epoch: a.grant.Epoch, Detail: v.LastError})
+	a.event(Event{Kind: "attachment", From: from.String(), To: next.String(), Reason: string(why), Epoch: a.grant.Epoch, Detail: cmp.Or(mustGo, v.LastError)})
 	if next == recovery.Attached {
 		a.noteCutOver()
 		a.dismissLeftGuard()
@@ -70,6 +74,14 @@ func (a *agent) attach(verdict probes.Verdict) {
 		a.setOrders(a.orders(false))
 		a.beginFencing(verdict)
 	}
+}
+
+// mustGo is why the broker's process must be stopped whatever its registration; empty: it need not.
+func (a *agent) mustGo() string {
+	if q, ok := a.broker.(brokerapi.Quitter); ok {
+		return q.MustGo()
+	}
+	return ""
 }
 
 // waitsToBeAttached reports whether the very process that is fenced is registered.

@@ -54,6 +54,10 @@ var explanations = map[string]explanation{
 	"attachment/degraded/" + string(recovery.WhyBrokerDown): {
 		text("The broker is down, so its lease is not renewed. It still holds until the fence point."),
 		text("A broker that answers."), text("Start the broker, or find out why it does not answer.")},
+	"attachment/" + string(recovery.WhyMustGo): {
+		text("The broker has lost the quorum of its own cluster, which this process had: for 20 s it knew no leader, or nothing was applied. The others declare it dead after 32 s, and healed it would delete the data of topics that they serve by then. So clients are kept away and its process is stopped; its next start is an ordinary one."),
+		text("A network between the brokers that does not break, and an odd number of brokers."),
+		text("Look at the way from this broker to the others. Without a way to stop its process here, stop it before the cut heals.")},
 	"attachment/" + string(recovery.WhyLeft): {
 		text("The broker left on purpose ('holdfast leave'): it serves nothing, that was noted, and its registration was given up."),
 		text("Nothing to avoid."), text("Stop the broker and start it again: it comes back active. To take it back as it is: holdfast activate")},

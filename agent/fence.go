@@ -209,6 +209,9 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 		Served: a.fencing.instance != "" && a.fencing.instance == a.memory.Instance &&
 			(a.reached.Load() || a.process != nil),
 	}
+	if a.mustGo() != "" { // registered as it is
+		f.MustStop, f.Registered = true, false
+	}
 	f.Waits = a.fencing.waiting != 0 && a.clock().Sub(a.fencing.waiting) < stopPatience
 	// Else it may serve what it is given. What is owned by locks is given by nobody but us.
 	if (!f.Registered || a.cfg.OwnershipLocks == "on") && !a.handedToHold(a.fencing.instance) {

@@ -137,6 +137,14 @@ func (b *shadowBroker) Works(ctx context.Context) error {
 	return w.Works(ctx)
 }
 
+// MustGo implements brokerapi.Quitter.
+func (b *shadowBroker) MustGo() string {
+	if q, ok := b.Broker.(brokerapi.Quitter); ok {
+		return q.MustGo()
+	}
+	return ""
+}
+
 // StaleView implements brokerapi.Viewer. To ask is to do nothing.
 func (b *shadowBroker) StaleView() string {
 	if v, ok := b.Broker.(brokerapi.Viewer); ok {

@@ -138,6 +138,13 @@ type AwayKeeper interface {
 	KeepAway(ctx context.Context, away bool) (flaw string)
 }
 
+// Quitter knows of a reason of the broker's own to stop its process.
+type Quitter interface {
+	// MustGo says in one sentence why, as of the last health check; empty: there is none. It is
+	// never so of a process that has just started, and asks nobody.
+	MustGo() string
+}
+
 // Ender asks the broker's process to end by itself.
 type Ender interface {
 	// End returns nil when the broker has taken the request. Whether the process has

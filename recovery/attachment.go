@@ -35,10 +35,11 @@ const (
 	WhyConflict    Why = "identity_conflict"
 	WhyLeft        Why = "left"        // its registration was given up on purpose
 	WhyBrokerDown  Why = "broker_down" // not renewed, because the broker is down
+	WhyMustGo      Why = "must_go"     // the broker's process must be stopped for a reason of its own
 )
 
 // DetachReasons are those with which a broker detaches.
-var DetachReasons = []Why{WhyFencePoint, WhyLeaseLost, WhyConflict, WhyLeft, WhyBrokerDown}
+var DetachReasons = []Why{WhyFencePoint, WhyLeaseLost, WhyConflict, WhyLeft, WhyBrokerDown, WhyMustGo}
 
 // AttachFacts is what the attachment follows from. Instants are on the boot clock.
 type AttachFacts struct {
@@ -63,6 +64,8 @@ type AttachFacts struct {
 	Unguarded bool
 	// Left: the registration is given up on purpose.
 	Left bool
+	// MustGo: the process that answers must be stopped for a reason of its own.
+	MustGo bool
 	// Doubted: the host did not run for a while, and nothing was confirmed since.
 	Doubted bool
 }
@@ -72,6 +75,9 @@ type AttachFacts struct {
 func NextAttachment(a Attachment, f AttachFacts) (Attachment, Why) {
 	if a != Detached && f.Contested {
 		return Detached, WhyConflict // whatever --detach says: the registration is another's
+	}
+	if a != Detached && f.MustGo {
+		return Detached, WhyMustGo
 	}
 	if a != Detached && f.Enabled {
 		switch {
@@ -95,7 +101,7 @@ func NextAttachment(a Attachment, f AttachFacts) (Attachment, Why) {
 		return Degraded, WhyFailing
 	case a == Degraded && healthy:
 		return Attached, WhyRecovered
-	case a == Detached && (f.Stopping || f.Unguarded || f.Doubted || f.Left):
+	case a == Detached && (f.Stopping || f.Unguarded || f.Doubted || f.Left || f.MustGo):
 	case a == Detached && healthy && !f.EverAttached:
 		return Attached, WhyRegistered
 	case a == Detached && healthy && f.Verified && f.Now-f.HealthySince >= f.RecoverWindow:

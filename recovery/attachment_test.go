@@ -34,6 +34,8 @@ func TestEveryAttachmentMeetsEveryEvent(t *testing.T) {
 		{"renewals fail, at the fence point", healthy(func(f *AttachFacts) { f.Failing, f.Now = true, f.FencePoint }), same(det), want{det, WhyFencePoint}, want{det, WhyFencePoint}},
 		{"a wake-up long after the fence point", healthy(func(f *AttachFacts) { f.Now = time.Hour }), same(det), want{det, WhyFencePoint}, want{det, WhyFencePoint}},
 		{"the lease is lost", healthy(func(f *AttachFacts) { f.Held, f.FencePoint = false, 0 }), same(det), want{det, WhyLeaseLost}, want{det, WhyLeaseLost}},
+		{"its process must go", healthy(func(f *AttachFacts) { f.MustGo = true }), same(det), want{det, WhyMustGo}, want{det, WhyMustGo}},
+		{"its process must go, and nothing was attached yet", healthy(func(f *AttachFacts) { f.MustGo, f.EverAttached = true, false }), same(det), want{det, WhyMustGo}, want{det, WhyMustGo}},
 		{"the broker is down", healthy(func(f *AttachFacts) { f.Paused = true }), same(det), want{deg, WhyBrokerDown}, same(deg)},
 		{"the broker is down at the fence point", healthy(func(f *AttachFacts) { f.Paused, f.Now = true, f.FencePoint }), same(det), want{det, WhyBrokerDown}, want{det, WhyBrokerDown}},
 		{"another incarnation", healthy(func(f *AttachFacts) { f.Contested, f.Held = true, false }), same(det), want{det, WhyConflict}, want{det, WhyConflict}},

@@ -27,9 +27,10 @@ type raftBroker struct {
 	*node
 	dataDir string // empty: not compared
 
-	mu    sync.Mutex
-	who   brokerapi.Identity
-	whose time.Time // when the connection was made that who was found on
+	mu     sync.Mutex
+	who    brokerapi.Identity
+	whose  time.Time // when the connection was made that who was found on
+	quorum quorum
 }
 
 var (
@@ -149,6 +150,9 @@ func (b *raftBroker) Health(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	b.mu.Lock()
+	b.quorum.saw(s, b.adminLink.since(), time.Now())
+	b.mu.Unlock()
 	if id := s.GetSelfNodeId(); !slices.Contains(s.GetVoters(), id) && !slices.Contains(s.GetLearners(), id) {
 		return fmt.Errorf("--broker-admin %s: broker %d is no member of its Raft cluster yet: have it join, or see its log", b.at.admin, id)
 	}

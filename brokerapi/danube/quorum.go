@@ -1,0 +1,68 @@
+package danube
+
+import (
+	"fmt"
+	"time"
+
+	"holdfast/brokerapi/danube/danubepb"
+)
+
+// quorumPatience is how long a broker may be without its quorum. After 32 s the others have declared
+// it dead, and healed it deletes what they serve.
+const quorumPatience = 20 * time.Second
+
+// steadyAdvances is how often what was applied must have grown in time before it counts when it
+// stands. Each broker writes every 10 s.
+const steadyAdvances = 3
+
+// quorum is what one process of the broker showed of its quorum.
+type quorum struct {
+	of      time.Time // when the connection to it was made
+	led     bool      // it knew a leader
+	applied uint64
+	grewAt  time.Time
+	steady  int
+	ledAt   time.Time
+	seenAt  time.Time
+}
+
+// saw is called at each answer.
+func (q *quorum) saw(s *danubepb.ClusterStatusResponse, connection, now time.Time) {
+	if !q.of.Equal(connection) {
+		*q = quorum{of: connection, applied: s.GetLastApplied(), grewAt: now}
+	}
+	q.seenAt = now
+	if s.GetLeaderId() != 0 {
+		q.led, q.ledAt = true, now
+	}
+	if s.GetLastApplied() == q.applied {
+		return
+	}
+	if q.applied = s.GetLastApplied(); now.Sub(q.grewAt) < quorumPatience {
+		q.steady++
+	} else {
+		q.steady = 0
+	}
+	q.grewAt = now
+}
+
+// lost says why the quorum that this process had is gone; empty: it is not, or nobody can tell.
+func (q *quorum) lost() string {
+	switch {
+	case q.led && q.seenAt.Sub(q.ledAt) >= quorumPatience:
+		return fmt.Sprintf("the broker has known no leader of its Raft cluster for %s", quorumPatience)
+	case q.steady >= steadyAdvances && q.seenAt.Sub(q.grewAt) >= quorumPatience:
+		return fmt.Sprintf("the broker has applied nothing of its Raft cluster for %s", quorumPatience)
+	}
+	return ""
+}
+
+// MustGo implements brokerapi.Quitter, as of the last health check.
+func (b *raftBroker) MustGo() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if why := b.quorum.lost(); why != "" {
+		return why + ": it is cut off from the others, and would delete their topics' data when it is not any more"
+	}
+	return ""
+}
