@@ -12,10 +12,10 @@ import (
 
 // askEach asks all endpoints at once, each over a connection to it alone, and returns what
 // failed at each.
-func askEach(c Config, endpoints []string, log *slog.Logger, ask func(endpoint int, client *cluster.Client) error) []error {
-	failures := make([]error, len(endpoints))
+func askEach(c Config, log *slog.Logger, ask func(endpoint int, client *cluster.Client) error) []error {
+	failures := make([]error, len(c.EtcdEndpoints))
 	var all sync.WaitGroup
-	for i, e := range endpoints {
+	for i, e := range c.EtcdEndpoints {
 		all.Go(func() {
 			alone := c.Cluster()
 			alone.Endpoints = []string{e}
@@ -36,7 +36,7 @@ func askEach(c Config, endpoints []string, log *slog.Logger, ask func(endpoint i
 // different clusters is one.
 func checkEndpoints(ctx context.Context, c Config, id string, log *slog.Logger) (string, error) {
 	clusters := make([]uint64, len(c.EtcdEndpoints))
-	failures := askEach(c, c.EtcdEndpoints, log, func(i int, client *cluster.Client) error {
+	failures := askEach(c, log, func(i int, client *cluster.Client) error {
 		seen, err := client.Snapshot(ctx, id)
 		clusters[i] = seen.ClusterID
 		return err

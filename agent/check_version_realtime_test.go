@@ -45,21 +45,11 @@ func TestCheckWarnsOfEtcdMembersWhoseReadsMayBeStale(t *testing.T) {
 // versioned is an etcd that tells its version and nothing else.
 type versioned struct {
 	pb.UnimplementedMaintenanceServer
-	pb.UnimplementedClusterServer
 	version string
-	id      uint64
-	list    *[]*pb.Member // nil: it does not know that question
 }
 
 func (v versioned) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, error) {
-	return &pb.StatusResponse{Header: &pb.ResponseHeader{MemberId: v.id}, Version: v.version}, nil
-}
-
-func (v versioned) MemberList(ctx context.Context, r *pb.MemberListRequest) (*pb.MemberListResponse, error) {
-	if v.list == nil {
-		return v.UnimplementedClusterServer.MemberList(ctx, r)
-	}
-	return &pb.MemberListResponse{Members: *v.list}, nil
+	return &pb.StatusResponse{Version: v.version}, nil
 }
 
 // serve returns its URL.
@@ -70,49 +60,10 @@ func (v versioned) serve(t *testing.T) string {
 	}
 	services := grpc.NewServer()
 	pb.RegisterMaintenanceServer(services, v)
-	pb.RegisterClusterServer(services, v)
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = services.Serve(listener) })
 	t.Cleanup(func() { services.Stop(); serving.Wait() })
 	return "http://" + listener.Addr().String()
-}
-
-func TestCheckAsksEachMemberOfEtcdForItsVersion(t *testing.T) {
-	var list []*pb.Member
-	given := versioned{version: "3.6.9", id: 1, list: &list}.serve(t)
-	old := versioned{version: "3.5.27", id: 2, list: &list}.serve(t)
-	ended := versioned{version: "3.4.42", id: 3, list: &list}.serve(t)
-	list = []*pb.Member{
-		{ID: 1, Name: "m1", ClientURLs: []string{"http://" + deadPort}}, // it answers at another URL
-		{ID: 2, Name: "m2", ClientURLs: []string{old}},
-		{ID: 3, Name: "m3", ClientURLs: []string{ended}},
-		{ID: 4, Name: "m4", ClientURLs: []string{"http://" + deadPort}},
-
-		{ID: 6, Name: "m6", ClientURLs: []string{old}},
-		{ID: 255},
-	}
-	c := natsDefaults()
-	c.EtcdEndpoints = []string{given}
-	f := checkVersions(t.Context(), c, slog.New(slog.DiscardHandler))
-	want := "etcd 3.4.42 at " + ended + " (member m3): its minor version gets no more fixes: upgrade to 3.5.28, 3.6.9 or newer; " +
-		"etcd 3.5.27 at " + old + " (member m2)" + staleText + "3.5.28 or newer; etcd 3.6.9 at " + given + "; " +
-		"http://" + deadPort + " (member m4) does not tell (unreachable); " + old + " (member m6) does not tell (somebody else answers there); member ff does not tell (it has not started)"
-	if !f.Warn || f.Err != nil || f.Text != want {
-		t.Errorf("got  %v %v %s\nwant %s", f.Warn, f.Err, f.Text, want)
-	}
-}
-
-// A member that advertises no URL with TLS would get the password in the clear.
-func TestCheckAsksNoMemberLessSafelyThanTheEndpoints(t *testing.T) {
-	c := natsDefaults()
-	list := []cluster.EtcdMember{{ID: 1, Name: "m1", ClientURLs: []string{"http://" + deadPort}}, {ID: 2, Name: "m2", ClientURLs: []string{"http://" + deadPort, "https://" + deadPort}}}
-	for _, given := range []string{"https://etcd:2379", "etcd:2379"} {
-		c.EtcdEndpoints, c.EtcdCACert = []string{given}, "ca.pem"
-		got := askMembers(t.Context(), c, slog.New(slog.DiscardHandler), list, nil)
-		if len(got.names) != 2 || got.names[0] != "member m1" || !errors.Is(got.failures[0], plainOnly) || got.names[1] != "https://"+deadPort+" (member m2)" {
-			t.Errorf("%s: %+v", given, got)
-		}
-	}
 }
 
 func TestCheckAsksEachEndpointForItsVersion(t *testing.T) {
@@ -121,7 +72,7 @@ func TestCheckAsksEachEndpointForItsVersion(t *testing.T) {
 	old, sound := serve("3.4.23"), serve("3.6.9")
 	c.EtcdEndpoints = []string{sound, "http://" + deadPort, old}
 	f := checkVersions(t.Context(), c, slog.New(slog.DiscardHandler))
-	want := "etcd 3.4.23 at " + old + staleText + "3.4.42 or newer; etcd 3.6.9 at " + sound + "; http://" + deadPort + " does not tell (unreachable); the members of etcd are not listed, so nobody but the endpoints was asked"
+	want := "etcd 3.4.23 at " + old + staleText + "3.4.42 or newer; etcd 3.6.9 at " + sound + "; http://" + deadPort + " does not tell (unreachable)"
 	if !f.Warn || f.Err != nil || f.Text != want {
 		t.Errorf("got  %v %v %s\nwant %s", f.Warn, f.Err, f.Text, want)
 	}

@@ -7,40 +7,16 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// Version asks the member that answers for its version, such as "3.5.28", and who it is. A
-// client of one endpoint asks that one. It needs no right in an etcd that asks who is there.
-func (c *Client) Version(ctx context.Context) (version string, member uint64, err error) {
+// Version asks the member that answers for its version, such as "3.5.28". A client of one endpoint
+// asks that one. It needs no right in an etcd that asks who is there.
+func (c *Client) Version(ctx context.Context) (string, error) {
 	answer, err := once(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.StatusResponse, error) {
 		return etcdserverpb.NewMaintenanceClient(w.conn).Status(ctx, &etcdserverpb.StatusRequest{})
 	})
 	if err != nil {
-		return "", 0, fmt.Errorf("ask etcd for its version: %w", err)
+		return "", fmt.Errorf("ask etcd for its version: %w", err)
 	}
-	return answer.Version, answer.GetHeader().GetMemberId(), nil
-}
-
-// EtcdMember is a server of the etcd cluster as that one knows it. One that has not started
-// yet has neither name nor URLs.
-type EtcdMember struct {
-	ID         uint64
-	Name       string
-	ClientURLs []string // as it advertises them, which need not be a way for us
-}
-
-// EtcdMembers asks the member that answers for all members. It needs no right in an etcd that asks
-// who is there. A proxy may list none, or itself alone.
-func (c *Client) EtcdMembers(ctx context.Context) ([]EtcdMember, error) {
-	answer, err := ask(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.MemberListResponse, error) {
-		return etcdserverpb.NewClusterClient(w.conn).MemberList(ctx, &etcdserverpb.MemberListRequest{})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("ask etcd for its members: %w", err)
-	}
-	members := make([]EtcdMember, len(answer.Members))
-	for i, m := range answer.Members {
-		members[i] = EtcdMember{ID: m.ID, Name: m.Name, ClientURLs: m.ClientURLs}
-	}
-	return members, nil
+	return answer.Version, nil
 }
 
 // soundReads are the first releases whose linearizable reads are never stale, by their
