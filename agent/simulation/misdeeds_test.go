@@ -92,9 +92,7 @@ func (f *fleet) misdo(e event) {
 
 func (f *fleet) rewind(backup memory.Content) {
 	f.checks.elected()
-	if err := f.store.Rewind(backup); err != nil {
-		f.checks.fail("restore a backup: %v", err)
-	}
+	f.store.Rewind(backup)
 }
 
 // withoutSidecars has all sidecars away while do is done, each killed or stopped in order.

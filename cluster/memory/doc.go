@@ -1,8 +1,7 @@
 // Package memory is an etcd in memory: the server side of etcd's v3 API as package cluster
 // uses it, without raft, disk, sockets or a goroutine of its own. It lives in a
 // testing/synctest bubble, if it and its links are made there, and answers in microseconds.
-// Simulations and tests play with it; the binary has it only as the core of package
-// cluster/local, for a sidecar without an etcd.
+// Simulations and tests play with it; the binary has nothing of it.
 //
 //	store := memory.New(memory.Config{})
 //	go store.Run(ctx)                       // lets leases run out on time
@@ -18,8 +17,7 @@
 //	m := store.Member(); client = cluster.Over(cfg, m.Conn(link), log) // one endpoint of several
 //	m.Depose(0)                             // confirms renewals on, and nobody hears of them
 //	m.Isolate(); m.Rejoin()                 // without a quorum
-//	store.Rewind(c)                         // a backup is restored
-//	c := store.Content(); store, err = memory.Restore(memory.Config{}, c) // goes on from there
+//	c := store.Content(); store.Rewind(c)   // a backup is restored
 //
 // Guaranteed, and held against a real etcd by lab/clustertest:
 //   - Revisions: one for each transaction that changes something; create and mod
@@ -39,7 +37,7 @@
 // for, fragments, limits on size, and the batches that events of a watch come in. A fault is
 // what stands for the first ones. Every answer is linearizable, but for what a member that was
 // deposed says of leases.
-// The past is kept until it is compacted, see Forget. What happens at the same instant happens in any
+// The past is kept until it is compacted. What happens at the same instant happens in any
 // order, so a simulation repeats itself only if its instants differ.
 //
 // Time is Config.Now. An overdue lease is deleted when the first call after that needs the
