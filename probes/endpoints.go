@@ -3,11 +3,12 @@ package probes
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	"github.com/heptiolabs/healthcheck"
@@ -78,183 +79,165 @@ func safely(check func() error) (err error) {
 // It panics when two checks of one endpoint have the same name, or one has none:
 // one of them would hide the other.
 func NewEndpoints(checks EndpointChecks, log *slog.Logger) http.Handler {
-	live, ready := distinct(checks.Live), distinct(append(append([]Check(nil), checks.Live...), checks.Ready...))
-	startup, broker := distinct(checks.Startup), distinct(checks.Broker)
-
-	main, start := healthcheck.NewHandler(), healthcheck.NewHandler()
-	for _, c := range checks.Live {
-		main.AddLivenessCheck(c.Name, logged(c, log).Err)
-	}
-	for _, c := range checks.Ready {
-		main.AddReadinessCheck(c.Name, logged(c, log).Err)
-	}
-	for _, c := range startup {
-		start.AddLivenessCheck(c.Name, logged(c, log).Err)
-	}
-
-	mux := http.NewServeMux()
-	answers := map[string]http.HandlerFunc{
-		"/live":        main.LiveEndpoint,
-		"/ready":       inFull(ready, main.ReadyEndpoint, log),
-		"/startup":     start.LiveEndpoint,
-		"/broker/live": oneWord(broker, log),
-		"/livez":       text("livez", live, log),
-		"/readyz":      text("readyz", ready, log),
-	}
-	if checks.Remark != nil {
-		for path, endpoint := range map[string][]Check{"/ready": ready, "/readyz": ready, "/startup": startup, "/broker/live": broker} {
-			answers[path] = remarked(endpoint, checks.Remark, log)
+	live, startup, broker := logged(checks.Live, log), logged(checks.Startup, log), logged(checks.Broker, log)
+	ready := logged(slices.Concat(checks.Live, checks.Ready), log)
+	library := healthcheck.NewHandler()
+	for i, c := range ready {
+		if i < len(live) {
+			library.AddLivenessCheck(c.Name, c.Err)
+		} else {
+			library.AddReadinessCheck(c.Name, c.Err)
 		}
 	}
-	for path, answer := range answers {
-		mux.Handle(path, readOnly(answer, log))
+	mux := http.NewServeMux()
+	for _, e := range []struct {
+		path   string
+		checks []Check
+		brief  func(r *http.Request, all []outcome) string // the answer without ?full=1
+		by     http.HandlerFunc                            // gives the brief answer; nil: we do
+	}{
+		{"/live", live, emptyObject, library.LiveEndpoint},
+		{"/ready", ready, emptyObject, library.ReadyEndpoint},
+		{"/startup", startup, emptyObject, nil},
+		{"/broker/live", broker, firstCause, nil},
+		{"/livez", live, lines, nil},
+		{"/readyz", ready, lines, nil},
+	} {
+		remark := checks.Remark
+		if e.path == "/live" || e.path == "/livez" {
+			remark = nil
+		}
+		mux.Handle(e.path, readOnly(func(w http.ResponseWriter, r *http.Request) {
+			isText := strings.HasSuffix(e.path, "z")
+			full := r.URL.Query().Get("full") == "1" && (!isText || remark != nil)
+			if e.by != nil && !full && remark == nil {
+				e.by(w, r)
+				return
+			}
+			all := evaluate(e.checks)
+			status, body, kind := http.StatusOK, "", "text/plain"
+			if slices.ContainsFunc(all, func(o outcome) bool { return o.err != nil }) && remark == nil {
+				status = http.StatusServiceUnavailable
+			}
+			switch {
+			case full:
+				body, kind = inFull(all), "application/json"
+			case remark != nil:
+				body = oneLine(remark(asSeen(all))) + "\n"
+			default:
+				if body = e.brief(r, all); body == emptyBody {
+					kind = "application/json"
+				}
+			}
+			w.Header().Set("Content-Type", kind+"; charset=utf-8")
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, body) // a client that went away is not our trouble
+		}, log))
 	}
 	return mux
 }
 
-func distinct(checks []Check) []Check {
+// logged makes a check's panic into an error, and tells the log about it.
+func logged(checks []Check, log *slog.Logger) []Check {
 	seen := make(map[string]bool, len(checks))
-	for _, c := range checks {
+	all := slices.Clone(checks)
+	for i, c := range checks {
 		if c.Name == "" || c.Err == nil || seen[c.Name] {
 			panic(fmt.Sprintf("probes: check %q is incomplete or there twice", c.Name))
 		}
 		seen[c.Name] = true
-	}
-	return checks
-}
-
-// logged makes a check's panic into an error, and tells the log about it.
-func logged(c Check, log *slog.Logger) Check {
-	return Check{Name: c.Name, Err: func() error {
-		err := safely(c.Err)
-		if p, ok := err.(*panicError); ok {
-			log.Error("probe check panicked", "check", c.Name, "panic", p.value, "stack", string(p.stack))
-		}
-		return err
-	}}
-}
-
-// text answers in lines that a person reads.
-func text(name string, checks []Check, log *slog.Logger) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		var lines strings.Builder
-		failed := 0
-		verbose := r.URL.Query().Has("verbose")
-		for _, c := range checks {
-			err := logged(c, log).Err()
-			switch {
-			case err != nil:
-				failed++
-				fmt.Fprintf(&lines, "[-]%s failed: %s\n", c.Name, oneLine(err.Error()))
-			case verbose:
-				fmt.Fprintf(&lines, "[+]%s ok%s\n", c.Name, c.note())
+		all[i].Err = func() error {
+			err := safely(c.Err)
+			if p, ok := err.(*panicError); ok {
+				log.Error("probe check panicked", "check", c.Name, "panic", p.value, "stack", string(p.stack))
 			}
-		}
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		switch {
-		case failed > 0:
-			w.WriteHeader(http.StatusServiceUnavailable)
-			fmt.Fprintf(&lines, "%s: %d of %d checks failed\n", name, failed, len(checks))
-		case verbose:
-			fmt.Fprintf(&lines, "%s: all %d checks passed\n", name, len(checks))
-		default:
-			lines.WriteString("ok\n")
-		}
-		_, _ = w.Write([]byte(lines.String())) // a client that went away is not our trouble
-	}
-}
-
-// oneWord answers ok, or the first cause, in one line; ?full=1 gives every check as
-// JSON, as the others do.
-func oneWord(checks []Check, log *slog.Logger) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		status, why := http.StatusOK, "ok"
-		all := outcomes(checks, log)
-		for _, c := range checks {
-			if all[c.Name] != passed && status == http.StatusOK {
-				status, why = http.StatusServiceUnavailable, all[c.Name]
-			}
-		}
-		answer(w, r, status, why, checks, all)
-	}
-}
-
-// inFull answers ?full=1, with the notes; short answers the rest.
-func inFull(checks []Check, short http.HandlerFunc, log *slog.Logger) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Query().Get("full") != "1" {
-			short(w, r)
-			return
-		}
-		status, all := http.StatusOK, outcomes(checks, log)
-		for _, text := range all {
-			if text != passed {
-				status = http.StatusServiceUnavailable
-			}
-		}
-		answer(w, r, status, "", checks, all)
-	}
-}
-
-// remarked answers 200 with the remark.
-func remarked(checks []Check, remark func([]Check) string, log *slog.Logger) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		all := outcomes(checks, log)
-		known := make([]Check, 0, len(checks)) // each check runs once for a request
-		for _, c := range checks {
-			known = append(known, Check{Name: c.Name, Err: func() error {
-				if all[c.Name] == passed {
-					return nil
-				}
-				return errors.New(all[c.Name])
-			}})
-		}
-		answer(w, r, http.StatusOK, remark(known), checks, all)
-	}
-}
-
-// passed is what healthcheck, too, says of a check that holds.
-const passed = "OK"
-
-func outcomes(checks []Check, log *slog.Logger) map[string]string {
-	all := make(map[string]string, len(checks))
-	for _, c := range checks {
-		all[c.Name] = passed
-		if err := logged(c, log).Err(); err != nil {
-			all[c.Name] = err.Error()
+			return err
 		}
 	}
 	return all
 }
 
+// outcome is what a check said in one request.
+type outcome struct {
+	Check
+	err error
+}
+
+func evaluate(checks []Check) (all []outcome) {
+	for _, c := range checks {
+		all = append(all, outcome{c, c.Err()})
+	}
+	return all
+}
+
+// asSeen are the checks as they turned out: each runs once for a request.
+func asSeen(all []outcome) (checks []Check) {
+	for _, o := range all {
+		checks = append(checks, Check{Name: o.Name, Err: func() error { return o.err }})
+	}
+	return checks
+}
+
 // note follows the word that the check holds.
-func (c Check) note() string {
-	if c.Note == nil {
+func (o outcome) note() string {
+	if o.Note == nil {
 		return ""
 	}
-	if text := c.Note(); text != "" {
+	if text := o.Note(); text != "" {
 		return ": " + text
 	}
 	return ""
 }
 
-func answer(w http.ResponseWriter, r *http.Request, status int, line string, checks []Check, all map[string]string) {
-	if r.URL.Query().Get("full") == "1" {
-		for _, c := range checks {
-			if all[c.Name] == passed {
-				all[c.Name] += c.note()
-			}
+// emptyBody is what healthcheck, too, answers in brief.
+const emptyBody = "{}\n"
+
+func emptyObject(*http.Request, []outcome) string { return emptyBody }
+
+// firstCause is ok, or the first cause, in one line.
+func firstCause(_ *http.Request, all []outcome) string {
+	for _, o := range all {
+		if o.err != nil {
+			return oneLine(o.err.Error()) + "\n"
 		}
-		w.Header().Set("Content-Type", "application/json; charset=utf-8")
-		w.WriteHeader(status)
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "    ")
-		_ = enc.Encode(all) // a client that went away is not our trouble
-		return
 	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.WriteHeader(status)
-	fmt.Fprintln(w, oneLine(line))
+	return "ok\n"
+}
+
+// lines are for a person who reads.
+func lines(r *http.Request, all []outcome) string {
+	var text strings.Builder
+	failed, verbose, name := 0, r.URL.Query().Has("verbose"), strings.TrimPrefix(r.URL.Path, "/")
+	for _, o := range all {
+		switch {
+		case o.err != nil:
+			failed++
+			fmt.Fprintf(&text, "[-]%s failed: %s\n", o.Name, oneLine(o.err.Error()))
+		case verbose:
+			fmt.Fprintf(&text, "[+]%s ok%s\n", o.Name, o.note())
+		}
+	}
+	switch {
+	case failed > 0:
+		fmt.Fprintf(&text, "%s: %d of %d checks failed\n", name, failed, len(all))
+	case verbose:
+		fmt.Fprintf(&text, "%s: all %d checks passed\n", name, len(all))
+	default:
+		text.WriteString("ok\n")
+	}
+	return text.String()
+}
+
+// inFull is every check and its message, OK as healthcheck has it, with the notes.
+func inFull(all []outcome) string {
+	said := make(map[string]string, len(all))
+	for _, o := range all {
+		if said[o.Name] = "OK" + o.note(); o.err != nil {
+			said[o.Name] = o.err.Error()
+		}
+	}
+	text, _ := json.MarshalIndent(said, "", "    ") // strings always can be
+	return string(text) + "\n"
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
@@ -269,41 +252,28 @@ func readOnly(answer http.HandlerFunc, log *slog.Logger) http.Handler {
 			http.Error(w, "use GET or HEAD", http.StatusMethodNotAllowed)
 			return
 		}
-		body := &buffered{header: make(http.Header), status: http.StatusOK}
-		if !finished(answer, body, r, log) {
+		whole := &buffered{ResponseWriter: w, status: http.StatusOK}
+		asGet := r.Clone(r.Context())
+		asGet.Method = http.MethodGet
+		if err := safely(func() error { answer(whole, asGet); return nil }); err != nil {
+			p := err.(*panicError)
+			log.Error("probe endpoint panicked", "path", r.URL.Path, "panic", p.value, "stack", string(p.stack))
 			http.Error(w, "the probe itself failed: see the log of holdfast", http.StatusServiceUnavailable)
 			return
 		}
-		for key, values := range body.header {
-			w.Header()[key] = values
-		}
-		w.WriteHeader(body.status)
+		w.WriteHeader(whole.status)
 		if r.Method == http.MethodGet {
-			_, _ = w.Write(body.content.Bytes())
+			_, _ = w.Write(whole.content.Bytes())
 		}
 	})
 }
 
-func finished(answer http.HandlerFunc, body *buffered, r *http.Request, log *slog.Logger) (ok bool) {
-	defer func() {
-		if p := recover(); p != nil {
-			log.Error("probe endpoint panicked", "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
-			ok = false
-		}
-	}()
-	asGet := r.Clone(r.Context())
-	asGet.Method = http.MethodGet
-	answer(body, asGet)
-	return true
-}
-
-// buffered is a response that is not sent yet.
+// buffered is a response that is not sent yet, but for its headers.
 type buffered struct {
-	header  http.Header
+	http.ResponseWriter
 	status  int
 	content bytes.Buffer
 }
 
-func (b *buffered) Header() http.Header         { return b.header }
 func (b *buffered) WriteHeader(status int)      { b.status = status }
 func (b *buffered) Write(p []byte) (int, error) { return b.content.Write(p) }
