@@ -172,24 +172,15 @@ func (h *Health) Run(ctx context.Context) error {
 		judge:   NewJudge(h.settings.Rise, h.settings.Fall, time.Now()),
 		tick:    time.NewTimer(0),
 		overdue: time.NewTimer(time.Hour),
-		checks:  make(chan *attempt, 1),
 	}
-	// One goroutine asks, check after check: its stack has grown already.
-	go func() {
-		for a := range l.checks {
-			a.done <- call(a.ctx, h.check)
-		}
-	}()
-	defer close(l.checks)
 	l.overdue.Stop()
 	defer l.tick.Stop()
 	defer l.overdue.Stop()
 	lost := h.lost
 	for {
 		var done <-chan error
-		var over <-chan struct{}
 		if l.inFlight != nil {
-			done, over = l.inFlight.done, l.inFlight.over
+			done = l.inFlight.done
 		}
 		select {
 		case <-ctx.Done():
@@ -207,9 +198,6 @@ func (h *Health) Run(ctx context.Context) error {
 			l.onTick()
 		case err := <-done:
 			l.onResult(err)
-		case <-over: // only now is there something to time
-			l.inFlight.over = nil
-			l.overdue.Reset(hungGrace)
 		case <-l.overdue.C:
 			l.onOverdue()
 		}
@@ -224,7 +212,6 @@ type healthLoop struct {
 	tick      *time.Timer // the next check is due
 	overdue   *time.Timer // the check in flight counts as hung
 	inFlight  *attempt
-	checks    chan *attempt // to be made; one at a time
 	lastStart time.Time
 	due       bool // a tick came while a check was in flight
 	hastened  bool // since a loss or look, until the next success or Down
@@ -232,9 +219,7 @@ type healthLoop struct {
 
 // attempt is one call of the check.
 type attempt struct {
-	ctx     context.Context
 	cancel  context.CancelFunc
-	over    <-chan struct{} // its time is over; nil: noted
 	done    chan error
 	counted bool // judged already, because it hung
 	void    bool // it began before a loss: whatever it says is about the past
@@ -277,9 +262,10 @@ func (l *healthLoop) onLook() {
 
 func (l *healthLoop) start() {
 	ctx, cancel := context.WithTimeout(l.ctx, l.h.settings.Timeout)
-	a := &attempt{ctx: ctx, cancel: cancel, over: ctx.Done(), done: make(chan error, 1)}
+	a := &attempt{cancel: cancel, done: make(chan error, 1)}
 	l.inFlight, l.due, l.lastStart = a, false, time.Now()
-	l.checks <- a
+	l.overdue.Reset(l.h.settings.Timeout + hungGrace)
+	go func() { a.done <- call(ctx, l.h.check) }()
 }
 
 // call runs the check; a panic in a driver must not end the sidecar, which still
@@ -330,8 +316,6 @@ func (l *healthLoop) onLost() {
 	l.publish(change, "the broker's process exited", false)
 	if l.inFlight != nil {
 		l.inFlight.void = true
-		l.inFlight.over = nil
-		l.overdue.Reset(l.h.settings.Timeout + hungGrace - time.Since(l.lastStart))
 		l.inFlight.cancel()
 		l.tick.Reset(l.period())
 		return // probed as soon as the void attempt has returned
