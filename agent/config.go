@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"net"
 	"net/url"
 	"path/filepath"
@@ -8,7 +9,6 @@ import (
 	"time"
 
 	"holdfast/agent/lease"
-	"holdfast/brokerapi/httpapi"
 	"holdfast/cluster"
 )
 
@@ -109,28 +109,20 @@ type Config struct {
 // Effective returns c with every derived field filled in. It changes nothing that
 // was set, needs no valid c, and is idempotent.
 func (c Config) Effective() Config {
-	if c.RenewInterval == 0 {
-		c.RenewInterval = c.LeaseTTL / 8
-	}
-	if c.LeaseDetachMargin == 0 {
-		c.LeaseDetachMargin = c.LeaseTTL / 3
-	}
+	c.RenewInterval = cmp.Or(c.RenewInterval, c.LeaseTTL/8)
+	c.LeaseDetachMargin = cmp.Or(c.LeaseDetachMargin, c.LeaseTTL/3)
 	if c.ControlSocket == "" && c.StateDir != "" {
 		c.ControlSocket = filepath.Join(c.StateDir, "control.sock")
 	}
-	if d, ok := drivers[c.Driver]; ok {
-		if c.BrokerAdmin == "" {
-			c.BrokerAdmin = d.Admin
-		}
-		if c.Registration == "" {
-			c.Registration = d.Registration
-		}
-		if c.Failover == "" {
-			c.Failover = d.Failover
-		}
-		if len(c.DataMarkers) == 0 {
-			c.DataMarkers = d.Markers
-		}
+	d := drivers[c.Driver]
+	c.BrokerAdmin = cmp.Or(c.BrokerAdmin, d.Admin)
+	c.Registration = cmp.Or(c.Registration, d.Registration)
+	c.Failover = cmp.Or(c.Failover, d.Failover)
+	if len(c.DataMarkers) == 0 {
+		c.DataMarkers = d.Markers
+	}
+	if d.Derive != nil {
+		d.Derive(&c)
 	}
 	if c.Unleased() {
 		c.Detach = false // there is nothing to be detached from
@@ -156,29 +148,18 @@ func (c Config) Effective() Config {
 			c.Fence = append(c.Fence, "stop")
 		}
 	}
-	if c.Guard == "" {
-		c.Guard = onOff(c.Detach && c.CanStop() && slices.Contains(c.Fence, "stop"))
-	}
-	if c.OwnershipLocks == "" {
-		c.OwnershipLocks = onOff(c.Assignment == "rendezvous" || c.layout() != nil)
-	}
-	if c.Driver == "http" && len(c.HTTPCapabilities) == 0 {
-		c.HTTPCapabilities = httpapi.DefaultCapabilities()
-	}
-	if c.NATSMonitor == "" && c.Driver == "nats" {
-		if u, err := url.Parse(c.BrokerAdmin); err == nil && u.Hostname() != "" {
-			c.NATSMonitor = "http://" + net.JoinHostPort(u.Hostname(), "8222")
-		}
-	}
-	if u, err := url.Parse(c.BrokerAdmin); err == nil && u.Hostname() != "" && c.Driver == "danube" {
-		if c.DanubeLookup == "" {
-			c.DanubeLookup = u.Scheme + "://" + net.JoinHostPort(u.Hostname(), "6650")
-		}
-		if c.DanubeMetrics == "" {
-			c.DanubeMetrics = "http://" + net.JoinHostPort(u.Hostname(), "9040")
-		}
-	}
+	c.Guard = cmp.Or(c.Guard, onOff(c.Detach && c.CanStop() && slices.Contains(c.Fence, "stop")))
+	c.OwnershipLocks = cmp.Or(c.OwnershipLocks, onOff(c.Assignment == "rendezvous" || c.layout() != nil))
 	return c
+}
+
+// besideAdmin is a URL on the host of the admin API; no scheme: with its own.
+func (c Config) besideAdmin(scheme, port string) string {
+	u, err := url.Parse(c.BrokerAdmin)
+	if err != nil || u.Hostname() == "" {
+		return ""
+	}
+	return cmp.Or(scheme, u.Scheme) + "://" + net.JoinHostPort(u.Hostname(), port)
 }
 
 // Warnings are what is probably not meant, one line each, with the remedy.

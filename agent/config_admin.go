@@ -15,23 +15,7 @@ func (r *report) adminAccess() {
 		{"broker-token-file", c.BrokerTokenFile}, {"broker-cacert", c.BrokerCACert},
 		{"broker-cert", c.BrokerCert}, {"broker-key", c.BrokerKey},
 	}
-	// The client port is asked with the token too.
-	if u, err := url.Parse(c.DanubeLookup); c.Driver == "danube" && c.BrokerTokenFile != "" && err == nil && u.Scheme == "http" && !loopback(u.Hostname()) {
-		r.add("broker-token-file", fmt.Sprintf("%s would send the token over the network for all to read: write https%s, or leave it out",
-			r.show("danube-lookup"), strings.TrimPrefix(c.DanubeLookup, "http")), "danube-lookup")
-	}
 	u, err := url.Parse(c.BrokerAdmin)
-	if err == nil && c.Driver == "nats" {
-		r.natsAccess()
-		// With TLS files TLS is spoken, whatever the scheme is.
-		open := u.Scheme == "nats" && c.BrokerCACert+c.BrokerCert == "" && !loopback(u.Hostname())
-		for _, f := range []struct{ name, path string }{{"broker-token-file", c.BrokerTokenFile}, {"nats-password-file", c.NATSPasswordFile}} {
-			if open && f.path != "" {
-				r.add(f.name, fmt.Sprintf("%s would send it over the network for all to read: write tls%s, or leave it out",
-					r.show("broker-admin"), strings.TrimPrefix(c.BrokerAdmin, "nats")), "broker-admin")
-			}
-		}
-	}
 	if err != nil || u.Scheme != "http" {
 		return
 	}

@@ -8,9 +8,6 @@ import (
 // pulsar checks the settings that only a Pulsar broker has.
 func (r *report) pulsar() {
 	c := r.c
-	if c.Driver != "pulsar" {
-		return
-	}
 	r.required(c.PulsarCluster == "", "pulsar-cluster", " with --driver pulsar: write the clusterName of the broker's broker.conf")
 	if host, port, err := net.SplitHostPort(c.PulsarAdvertised); c.PulsarAdvertised != "" && (err != nil || host == "" || port == "") {
 		r.add("pulsar-advertised", "not host:port: write it as GET /admin/v2/brokers/CLUSTER lists this broker")

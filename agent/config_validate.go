@@ -82,10 +82,6 @@ func (r *report) add(name, text string, others ...string) {
 	r.list = append(r.list, problem{append([]string{name}, others...), r.show(name) + ": " + text})
 }
 
-// minAdoptedTTL is longer than a Danube cluster with etcd can be without a leader after one died: 14 s of
-// its lease and 10 s until the others look.
-const minAdoptedTTL = 30 * time.Second
-
 // when adds a problem where there is one.
 func (r *report) when(wrong bool, name, text string, others ...string) {
 	if wrong {
@@ -159,14 +155,13 @@ func (r *report) broker() {
 	} else if ok {
 		r.required(true, "broker-admin", fmt.Sprintf(" with the driver %s: give the URL of the broker's admin API, such as %s://127.0.0.1:8090", c.Driver, d.AdminSchemes[0]))
 	}
-	r.pulsar()
-	r.required(c.Driver == "danube" && c.Registration == "adopt" && c.BrokerID == "", "broker-id",
-		", because a Danube broker registers itself under an id that is another at each start: give it a name that stays, such as the host's", "registration", "driver")
 	if flaw := brokerapi.NameFlaw(c.BrokerID); flaw != "" {
 		r.add("broker-id", flaw+": use another name")
 	}
 	r.adminAccess()
-	r.httpCapabilities()
+	if d.Check != nil {
+		d.Check(r)
+	}
 	r.when(c.StopCommand != "" && strings.TrimSpace(c.StopCommand) == "", "stop-command", "only spaces: give a command, or leave it out")
 	if len(c.Command) > 0 {
 		const known = "the process of '-- CMD' is known without it: leave it out, or start the broker some other way and leave out '-- CMD'"
@@ -186,9 +181,6 @@ func (r *report) lease() {
 	case c.LeaseTTL%time.Second != 0:
 		r.add("lease-ttl", "not whole seconds, which is all that etcd knows: write "+formatDuration(c.LeaseTTL.Round(time.Second)))
 		ttlOK = false
-	case c.Driver == "danube" && c.Registration == "adopt" && c.LeaseTTL < minAdoptedTTL && !c.IKnow:
-		r.add("lease-ttl", "too short for a broker that registers itself: while the brokers elect a leader, "+formatDuration(minAdoptedTTL)+
-			" at most, nobody sees a registration go: give "+formatDuration(minAdoptedTTL)+" or more; to run all the same: --i-know")
 	}
 	marginOK := ttlOK
 	switch {

@@ -1,7 +1,12 @@
 package agent
 
 import (
+	"cmp"
+	"fmt"
 	"log/slog"
+	"net/url"
+	"strings"
+	"time"
 
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/danube"
@@ -34,4 +39,27 @@ func newDanube(c Config, store *cluster.Client, log *slog.Logger) (brokerapi.Bro
 		cfg.Store = store
 	}
 	return danube.New(cfg)
+}
+
+func deriveDanube(c *Config) {
+	c.DanubeLookup = cmp.Or(c.DanubeLookup, c.besideAdmin("", "6650"))
+	c.DanubeMetrics = cmp.Or(c.DanubeMetrics, c.besideAdmin("http", "9040"))
+}
+
+// minAdoptedTTL is longer than a Danube cluster with etcd can be without a leader after one died: 14 s of
+// its lease and 10 s until the others look.
+const minAdoptedTTL = 30 * time.Second
+
+func (r *report) danube() {
+	c := r.c
+	adopted := c.Registration == "adopt"
+	r.required(adopted && c.BrokerID == "", "broker-id",
+		", because a Danube broker registers itself under an id that is another at each start: give it a name that stays, such as the host's", "registration", "driver")
+	r.when(adopted && c.LeaseTTL >= minTTL && c.LeaseTTL < minAdoptedTTL && !c.IKnow, "lease-ttl",
+		fmt.Sprintf("too short for a broker that registers itself: while the brokers elect a leader, %s at most, nobody sees a registration go: give %s or more; to run all the same: --i-know",
+			formatDuration(minAdoptedTTL), formatDuration(minAdoptedTTL)))
+	// The client port is asked with the token too.
+	u, err := url.Parse(c.DanubeLookup)
+	r.when(c.BrokerTokenFile != "" && err == nil && u.Scheme == "http" && !loopback(u.Hostname()), "broker-token-file",
+		fmt.Sprintf("%s would send the token over the network for all to read: write https%s, or leave it out", r.show("danube-lookup"), strings.TrimPrefix(c.DanubeLookup, "http")), "danube-lookup")
 }

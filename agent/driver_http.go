@@ -33,12 +33,15 @@ func newHTTP(c Config, _ *cluster.Client, log *slog.Logger) (brokerapi.Broker, e
 	return b, nil
 }
 
+func deriveHTTP(c *Config) {
+	if len(c.HTTPCapabilities) == 0 {
+		c.HTTPCapabilities = httpapi.DefaultCapabilities()
+	}
+}
+
 // httpCapabilities checks what the broker is said to be able to do.
 func (r *report) httpCapabilities() {
 	c := r.c
-	if c.Driver != "http" {
-		return
-	}
 	if err := httpapi.CheckCapabilities(c.HTTPCapabilities); err != nil {
 		r.add("http-capabilities", err.Error())
 		return

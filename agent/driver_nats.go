@@ -1,7 +1,11 @@
 package agent
 
 import (
+	"cmp"
+	"fmt"
 	"log/slog"
+	"net/url"
+	"strings"
 
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/nats"
@@ -38,13 +42,20 @@ func newNATS(c Config, _ *cluster.Client, log *slog.Logger) (brokerapi.Broker, e
 	return b, nil
 }
 
-// natsAccess checks how we log in: by one of the ways that there are.
-func (r *report) natsAccess() {
+func deriveNATS(c *Config) {
+	c.NATSMonitor = cmp.Or(c.NATSMonitor, c.besideAdmin("http", "8222"))
+}
+
+// nats checks how we log in: by one of the ways that there are, and where nobody can read it.
+func (r *report) nats() {
 	c := r.c
-	switch {
-	case c.NATSUser != "" && c.NATSCredsFile != "":
-		r.add("nats-user", "NATS takes one login: leave out --nats-creds-file, or the user", "nats-creds-file")
-	case c.BrokerTokenFile != "" && c.NATSUser+c.NATSCredsFile != "":
-		r.add("broker-token-file", "NATS takes one login: leave out the token, or the user and the credentials")
+	r.when(c.NATSUser != "" && c.NATSCredsFile != "", "nats-user", "NATS takes one login: leave out --nats-creds-file, or the user", "nats-creds-file")
+	r.when(c.BrokerTokenFile != "" && c.NATSUser+c.NATSCredsFile != "", "broker-token-file", "NATS takes one login: leave out the token, or the user and the credentials")
+	u, err := url.Parse(c.BrokerAdmin)
+	if err != nil || u.Scheme != "nats" || c.BrokerCACert+c.BrokerCert != "" || loopback(u.Hostname()) {
+		return // with TLS files TLS is spoken, whatever the scheme is
 	}
+	open := fmt.Sprintf("%s would send it over the network for all to read: write tls%s, or leave it out", r.show("broker-admin"), strings.TrimPrefix(c.BrokerAdmin, "nats"))
+	r.when(c.BrokerTokenFile != "", "broker-token-file", open, "broker-admin")
+	r.when(c.NATSPasswordFile != "", "nats-password-file", open, "broker-admin")
 }

@@ -14,11 +14,13 @@ type Driver struct {
 	// New takes effective settings and the store, which belongs to the agent. It connects
 	// to nothing. Its errors are settings that cannot work.
 	New          func(Config, *cluster.Client, *slog.Logger) (brokerapi.Broker, error)
-	Admin        string   // default of broker-admin
-	Registration string   // default of registration
-	Failover     string   // default of failover
-	Markers      []string // default of data-marker
-	AdminSchemes []string // schemes that broker-admin may have
+	Derive       func(*Config) // fills in what follows from other settings; nil: nothing does
+	Check        func(*report) // its rules between settings; nil: it has none
+	Admin        string        // default of broker-admin
+	Registration string        // default of registration
+	Failover     string        // default of failover
+	Markers      []string      // default of data-marker
+	AdminSchemes []string      // schemes that broker-admin may have
 	// Ends reports whether the admin API can end the process with these settings:
 	// Capabilities.End, before there is a broker. nil: it cannot.
 	Ends func(Config) bool
@@ -37,6 +39,8 @@ type Driver struct {
 var drivers = map[string]Driver{
 	"danube": {
 		New:          newDanube,
+		Derive:       deriveDanube,
+		Check:        (*report).danube,
 		Admin:        "http://127.0.0.1:50051",
 		Registration: "adopt",
 		Failover:     "move",
@@ -47,6 +51,8 @@ var drivers = map[string]Driver{
 	// is its own until --failover says that other brokers reach it.
 	"http": {
 		New:          newHTTP,
+		Derive:       deriveHTTP,
+		Check:        (*report).httpCapabilities,
 		Registration: "own",
 		Failover:     "hold",
 		AdminSchemes: []string{"http", "https"},
@@ -54,6 +60,8 @@ var drivers = map[string]Driver{
 	},
 	"nats": {
 		New:          newNATS,
+		Derive:       deriveNATS,
+		Check:        (*report).nats,
 		Admin:        "nats://127.0.0.1:4222",
 		Registration: "own",
 		Failover:     "hold",
@@ -62,6 +70,7 @@ var drivers = map[string]Driver{
 	},
 	"pulsar": {
 		New:          newPulsar,
+		Check:        (*report).pulsar,
 		Admin:        "http://127.0.0.1:8080",
 		Registration: "own",
 		Failover:     "move",

@@ -154,7 +154,7 @@ var contracted = map[string][]string{
 	"fence_duration_seconds": {"guard", "ready", "quiesce", "stop"}, "fence_failures_total": {"ready", "quiesce", "stop"},
 	"would_have_total": {"register", "rebind", "set_mode", "load", "quiesce", "unload", "stop", "not_ready", "revoke", "steer"},
 	"guard_up":         nil, "guard_starts_total": nil, "guard_fired_total": nil, "guard_last_fired_timestamp_seconds": nil,
-	"datadir_watch_mode": {"events", "rescan"},
+	"datadir_watch_mode":                    {"events", "rescan"},
 	"agent_loop_last_run_timestamp_seconds": nil, "agent_suspensions_total": nil, "ill_together": nil, "state_unsaved": nil,
 	"config_last_reload_successful": nil, "config_last_reload_success_timestamp_seconds": nil,
 }

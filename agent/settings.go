@@ -41,7 +41,6 @@ type Setting struct {
 var settings = declared()
 
 func declared() (list []Setting) {
-	words := strings.NewReplacer("{capabilities}", strings.Join(httpapi.CapabilityNames(), ", "), "{drivers}", strings.Join(DriverNames(), ", "))
 	group, driver := "", ""
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
 		tag := f.Tag.Get
@@ -55,7 +54,7 @@ func declared() (list []Setting) {
 			group = g
 		}
 		list = append(list, Setting{
-			Name: tag("name"), Group: group, Help: words.Replace(tag("help")), Arg: tag("arg"), Driver: driver, Live: tag("live") != "",
+			Name: tag("name"), Group: group, Help: tag("help"), Arg: tag("arg"), Driver: driver, Live: tag("live") != "",
 			preset: tag("default"), derived: tag("derived"), least: tag("min"), read: tag("file") != "", schemes: tag("url"), with: tag("with"),
 			index: f.Index, kind: f.Type,
 		})
@@ -64,7 +63,14 @@ func declared() (list []Setting) {
 }
 
 // Settings returns them in the order of the help text.
-func Settings() []Setting { return slices.Clone(settings) }
+func Settings() []Setting {
+	words := strings.NewReplacer("{capabilities}", strings.Join(httpapi.CapabilityNames(), ", "), "{drivers}", strings.Join(DriverNames(), ", "))
+	list := slices.Clone(settings)
+	for i := range list {
+		list[i].Help = words.Replace(list[i].Help)
+	}
+	return list
+}
 
 // LiveSettings names the settings that a reload takes up.
 func LiveSettings() (names []string) {
