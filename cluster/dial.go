@@ -60,7 +60,7 @@ func connect(cfg Config, e endpoint, silence time.Duration) (*way, error) {
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints:         []string{e.url},
 		DialKeepAliveTime: pingEvery, DialKeepAliveTimeout: silence,
-		MaxUnaryRetries: 2,
+		MaxUnaryRetries: 1, // in all: whatever it is that may be asked again, it is asked by who knows that
 		DialOptions:     opts,
 		Logger:          zap.NewNop(),
 	})
