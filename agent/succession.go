@@ -146,10 +146,10 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 	if out.decision.Write {
 		plan.State = stateWrite(out.decision.Mode)
 	}
-	if plan.Retire && plan.Move {
-		if err := r.finish(ctx, client, seen, now); err != nil {
-			return err
-		}
+	if first := now.memory.Instance; first != "" && first != seen.Former.BrokerID && first != seen.BrokerID {
+		// Another restart interrupted a handover. What the first process still has stands under the lease
+		// that we hold, and goes with it: the cluster sees it go, and gives it to others.
+		held = 0
 	}
 	grant, keep, err := r.successorLease(ctx, client, plan, held)
 	if err != nil {
@@ -163,9 +163,6 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 			r.revoke(ctx, client, grant.LeaseID)
 		}
 		return err
-	}
-	if held != 0 && held != grant.LeaseID {
-		r.leave(ctx, client, held)
 	}
 	out.stateRevision = seen.StateRevision
 	if plan.State != nil {
@@ -221,38 +218,6 @@ func keepFormer(ctx context.Context, client *cluster.Client, former cluster.Regi
 		return formerGone(former.LeaseID)
 	}
 	return err
-}
-
-// finish ends a handover that was under way when the process that it was for ended too:
-// what the one before that still has would be left to the cluster, since only one former
-// process is known from here on. It returns ErrChanged when it wrote something.
-func (r *registrar) finish(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now life) error {
-	first, second := now.memory.Instance, seen.Former
-	if first == "" || first == second.BrokerID || first == seen.BrokerID || second.Registration.LeaseID == 0 {
-		return nil
-	}
-	earlier, err := client.SnapshotOf(ctx, cluster.Who{Name: r.brokerID, Registered: second.BrokerID, Former: first})
-	if err != nil {
-		return err
-	}
-	if earlier.Registration == nil || r.succession(earlier, now.memory).Former != recovery.Us {
-		return nil
-	}
-	keep := func(ctx context.Context) error {
-		return errors.Join(keepFormer(ctx, client, *earlier.Former.Registration), keepFormer(ctx, client, *earlier.Registration))
-	}
-	if err := keep(ctx); err != nil {
-		return err
-	}
-	_, err = client.Succeed(ctx, cluster.Succession{
-		Seen: earlier, LeaseID: earlier.Registration.LeaseID, Retire: true, Move: true,
-		Member: cluster.Member{Name: r.brokerID, Era: earlier.Era.N, Revision: earlier.Revision, Incarnation: now.memory.Incarnation, At: time.Now()},
-	}, keep)
-	if err != nil {
-		return err
-	}
-	r.log.Info("handover finished that another restart of the broker had interrupted", "from", first, "to", second.BrokerID)
-	return fmt.Errorf("an earlier handover was finished first: %w", cluster.ErrChanged)
 }
 
 // handover is what was begun for a process, and perhaps done: until the Registrar tells of
