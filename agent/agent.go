@@ -92,8 +92,6 @@ type agent struct {
 
 	upAtStop atomic.Bool                            // the broker was up when an orderly stop was asked for
 	note     func(context.Context, departure) error // that the broker leaves on purpose
-	// lives reports whether the session of a registration that is away is there; nil: nobody asks.
-	lives func(context.Context, departure) (bool, error)
 	beside
 
 	ids        brokerIDs
@@ -269,7 +267,7 @@ func (a *agent) serve(ctx context.Context) error {
 	a.dataDir = probes.NewDataDir(probes.DataDirSettings{Path: a.cfg.DataDir, Markers: a.cfg.DataMarkers, NoEvents: a.world.NoDirEvents},
 		a.log.With("part", "datadir"), reg)
 	reconciling := a.settings().reconcilerSettings()
-	reconciling.OwnershipLocks = a.loadingWaits()
+	reconciling.OwnershipLocks = a.locking()
 	a.reconciler = a.newReconciler(reconciling, a.main, reg)
 	a.steerer = a.newSteerer(reg)
 	a.work = a.newWork()
@@ -277,9 +275,6 @@ func (a *agent) serve(ctx context.Context) error {
 	a.placer = a.newPlacer(reg)
 	a.registrar = a.newRegistrar()
 	a.note = func(ctx context.Context, d departure) error { return noteLeft(ctx, a.main, d) }
-	a.lives = func(ctx context.Context, d departure) (bool, error) {
-		return sessionLives(ctx, a.main, d.who.Registered, d.grant.LeaseID)
-	}
 	a.beside = a.newBeside()
 	leases := prometheus.Registerer(reg)
 	var registrar lease.Registrar = a.registrar

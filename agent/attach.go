@@ -43,7 +43,7 @@ func (a *agent) attach(verdict probes.Verdict) {
 		RecoverWindow: a.settings().DetachmentRecoverWindow, Verified: a.verified,
 		Stopping: a.fencing.underway == recovery.StepStop, Unguarded: a.awaitsGuard(), Doubted: a.doubted(),
 		MustGo: mustGo != "",
-		Left:   a.leaving.phase == givingUp || a.leaving.phase == hasLeft || a.going.noted,
+		Left:   a.leaving.phase == givingUp || a.leaving.phase == hasLeft,
 	})
 	if next == a.attachment {
 		return
@@ -101,9 +101,6 @@ func (a *agent) registered() bool {
 func (a *agent) noteLoss(cause string) {
 	if a.grant.LeaseID == 0 {
 		return
-	}
-	if a.isGoing() {
-		cause = causeLeft
 	}
 	if cause != causeLeft {
 		a.metrics.lost(cause)

@@ -45,7 +45,6 @@ type sidecarLife struct {
 	renewTTL time.Duration // what a renewal is answered with; 0: the TTL
 	revision int64         // of the store; 0: 10
 	leaseID  int64         // of the registration
-	joins    bool          // the broker renews its own lease
 	asked    int           // how often etcd was asked for the registration
 
 	process  int   // which life of the broker's process this is
@@ -339,7 +338,7 @@ func (l *sidecarLife) Establish(ctx context.Context, _ int64, _ bool) (lease.Gra
 	}
 	g := lease.Grant{LeaseID: id, SentAt: sent, TTL: ttl, Epoch: id, Revision: 10}
 	mode := recovery.ModeRecord{Mode: recovery.Active, Reason: recovery.ReasonBoot, By: recovery.ByHoldfast}
-	return g, l.deliver(ctx, outcome{joined: l.joins, decision: recovery.Decision{Step: step, Mode: mode}, grant: g, instance: fmt.Sprintf("process-%d", process)})
+	return g, l.deliver(ctx, outcome{decision: recovery.Decision{Step: step, Mode: mode}, grant: g, instance: fmt.Sprintf("process-%d", process)})
 }
 
 // inLife runs claim beside a sidecar that is attached and ready.

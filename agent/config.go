@@ -149,7 +149,7 @@ func (c Config) Effective() Config {
 		}
 	}
 	c.Guard = cmp.Or(c.Guard, onOff(c.Detach && c.CanStop() && slices.Contains(c.Fence, "stop")))
-	c.OwnershipLocks = cmp.Or(c.OwnershipLocks, onOff(c.Assignment == "rendezvous" || c.layout() != nil))
+	c.OwnershipLocks = cmp.Or(c.OwnershipLocks, onOff(c.Assignment == "rendezvous"))
 	return c
 }
 
@@ -222,15 +222,5 @@ func (c Config) Cluster() cluster.Config {
 		PasswordFile: c.EtcdPasswordFile,
 		Prefix:       c.Prefix,
 		StorageRoot:  c.StorageRoot,
-		Layout:       c.layout(),
 	}
-}
-
-// layout is where a broker that registers itself keeps its own keys, if not where Holdfast
-// does; nil otherwise.
-func (c Config) layout() *cluster.Layout {
-	if d, ok := drivers[c.Driver]; ok && d.Layout != nil && c.Registration == "adopt" {
-		return d.Layout()
-	}
-	return nil
 }

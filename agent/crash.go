@@ -34,7 +34,7 @@ func (a *agent) noteCrash() {
 	case c.instance != who.Instance:
 		*c = crashNote{instance: who.Instance}
 	}
-	if c.done || now < c.retryAt || a.leaving.phase != notLeaving || a.going.pending() || a.pausedEnd.excused || a.mayLeave() != nil {
+	if c.done || now < c.retryAt || a.leaving.phase != notLeaving || a.pausedEnd.excused || a.mayLeave() != nil {
 		return
 	}
 	c.underway = true

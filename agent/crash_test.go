@@ -8,7 +8,6 @@ import (
 
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
-	"holdfast/cluster"
 	"holdfast/recovery"
 )
 
@@ -106,43 +105,6 @@ func TestALeaseIsNotGivenUpWhileTheCrashIsBeingNoted(t *testing.T) {
 			t.Errorf("%d notes, %d revokes", notes, l.revokes)
 		}
 	})
-}
-
-// The note, the end of the lease, and the next process.
-func TestWhoCrashedAndIsBackAtOnceIsNotStale(t *testing.T) {
-	crash := func(a adopted) {
-		d := a.departs()
-		d.crash = true
-		if err := noteLeft(a.t.Context(), a.client, d); err != nil {
-			a.t.Fatal(err)
-		}
-	}
-	for _, row := range []struct {
-		name   string
-		policy string
-		change func(a adopted)
-		row    recovery.Reason
-		mode   recovery.Mode
-	}{
-		{"noted", "", crash, recovery.ReasonFastRestart, recovery.Active},
-		{"noted, asked to be drained", "drain", crash, recovery.ReasonFastRestart, recovery.Active},
-		{"noted, drained by an operator meanwhile", "", func(a adopted) { crash(a); a.set(cluster.ModeDrained, recovery.ByOperator) }, recovery.RowKept, recovery.Drained},
-		{"not noted", "", func(adopted) {}, recovery.ReasonStaleRestart, recovery.Active},
-		{"not noted, asked to be drained", "drain", func(adopted) {}, recovery.ReasonStaleRestart, recovery.Drained},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			a := newAdopted(t, func(c *Config) { c.SessionExpiredPolicy = row.policy })
-			row.change(a)
-			a.lose()
-			a.backAs(nil)
-			a.put("n1", a.session())
-			a.establish(a.first.LeaseID)
-			a.decided(row.row, row.mode)
-			if noted(a.snapshot()) {
-				t.Error("the note stays, and would excuse the next crash")
-			}
-		})
-	}
 }
 
 func TestTheDefaultOfTheRestartGrace(t *testing.T) {

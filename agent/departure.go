@@ -14,8 +14,7 @@ import (
 
 // This file is the note of a planned stop: who may leave one, and how it is written. It is
 // written after the broker is proven to serve nothing and before its lease is revoked, and
-// says that nobody needs to look at this broker when it comes back. A broker that leaves by
-// itself gets it while it still serves: see leaving_itself.go.
+// says that nobody needs to look at this broker when it comes back.
 
 // departure is a registration that is about to be given up on purpose.
 type departure struct {
@@ -26,8 +25,6 @@ type departure struct {
 	incarnation string
 	stop, crash bool      // see cluster.Left
 	at          time.Time // zero: now
-	deletes     bool      // the broker deletes its registration itself when it is stopped
-	deleted     bool      // and has, before its process ended
 }
 
 // stopAsked is called at the moment at which an orderly stop is asked for. A broker that has
@@ -68,8 +65,7 @@ func (a *agent) mayLeave() error {
 
 func (a *agent) departure() departure {
 	return departure{who: cluster.Who{Name: a.brokerID, Registered: a.ids.registered.now()}, grant: a.grant,
-		instance: a.memory.Instance, data: a.memory.Data, incarnation: a.memory.Incarnation, stop: a.leaving.toEnd() && !a.leaving.briefly,
-		deletes: a.can.FencesItself && a.memory.Joined}
+		instance: a.memory.Instance, data: a.memory.Data, incarnation: a.memory.Incarnation, stop: a.leaving.toEnd() && !a.leaving.briefly}
 }
 
 // noteTimeout bounds the writing of a note, and by that the age of what was proven before it.
@@ -90,11 +86,6 @@ func noteLeft(ctx context.Context, client *cluster.Client, d departure) (err err
 		if seen, err = client.SnapshotOf(ctx, d.who); err != nil {
 			return err
 		}
-		if d.deletes && !d.deleted && !d.crash && seen.Registration == nil {
-			if d.deleted, err = sessionLives(ctx, client, d.who.Registered, d.grant.LeaseID); err != nil { // else it went with its session
-				return err
-			}
-		}
 		if err := d.stands(seen); err != nil {
 			return err
 		}
@@ -102,7 +93,7 @@ func noteLeft(ctx context.Context, client *cluster.Client, d departure) (err err
 		if at.IsZero() {
 			at = time.Now()
 		}
-		_, err = client.Leave(ctx, cluster.LeaveRequest{Seen: seen, Epoch: d.grant.Epoch, LeaseID: d.grant.LeaseID, Deleted: d.deleted,
+		_, err = client.Leave(ctx, cluster.LeaveRequest{Seen: seen, Epoch: d.grant.Epoch, LeaseID: d.grant.LeaseID,
 			Left: cluster.Left{At: at, Epoch: d.grant.Epoch, Instance: d.instance, Data: string(d.data), Revision: seen.Revision, Stop: d.stop, Crash: d.crash}})
 		if !errors.Is(err, cluster.ErrChanged) {
 			return err
@@ -115,7 +106,7 @@ func noteLeft(ctx context.Context, client *cluster.Client, d departure) (err err
 func (d departure) stands(seen cluster.Snapshot) error {
 	why := ""
 	switch reg, state, m := seen.Registration, seen.State, seen.Member; {
-	case d.deleted != (reg == nil) || reg != nil && (reg.CreateRevision != d.grant.Epoch || reg.LeaseID != d.grant.LeaseID):
+	case reg == nil || reg.CreateRevision != d.grant.Epoch || reg.LeaseID != d.grant.LeaseID:
 		why = "the registration is not the one that this sidecar holds"
 	case state == nil:
 		why = "its mode cannot be read"

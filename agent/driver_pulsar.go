@@ -26,11 +26,3 @@ func newPulsar(c Config, _ *cluster.Client, log *slog.Logger) (brokerapi.Broker,
 	}
 	return b, nil
 }
-
-// pulsarLayout is where a Pulsar broker whose metadata store is etcd keeps its keys.
-func pulsarLayout() *cluster.Layout {
-	return &cluster.Layout{
-		Registrations: pulsar.Registrations, Locks: pulsar.Locks,
-		LockKey: pulsar.LockKey, LockTopic: pulsar.LockTopic, LockOwner: pulsar.LockOwner, LockValue: pulsar.LockValue,
-	}
-}

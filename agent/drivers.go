@@ -26,10 +26,6 @@ type Driver struct {
 	Ends func(Config) bool
 	// FencesItself is Capabilities.FencesItself, before there is a broker.
 	FencesItself bool
-	// Layout is where brokers that register themselves keep their keys, if not where
-	// Holdfast does; nil: they keep them there. Their lease is joined, not replaced: one
-	// lease is under all of a broker's keys, and it deletes only what it wrote last.
-	Layout func() *cluster.Layout
 }
 
 // drivers lists what this version knows. The NATS markers match a stream's own
@@ -77,7 +73,6 @@ var drivers = map[string]Driver{
 		AdminSchemes: []string{"http", "https"},
 		Ends:         func(Config) bool { return true },
 		FencesItself: true,
-		Layout:       pulsarLayout,
 	},
 }
 

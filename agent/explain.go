@@ -139,7 +139,7 @@ var explanations = map[string]explanation{
 	"topics/ignored/record":    {text("A key below the topic records does not have the form /namespace/topic, so no broker is given that topic."), text("Write records as /topics/NAMESPACE/TOPIC, behind --prefix."), text("Delete the key, or write it in the right form.")},
 	"topics/placed":            {text("This sidecar gave topics to its broker, or its broker's topics to another: who has which follows from who is registered and active (--assignment rendezvous)."), text("Nothing to avoid."), nil},
 	"topics/quarantined":       {text("The broker served topics that are not assigned to it, so they were quiesced. Their data stays."), text("Nothing, if the topics were moved on purpose."), text("To serve one again, assign it again.")},
-	"topics/foreign_owner": {text("Topics that this broker held or served are owned by another one: it took their ownership locks while they were not ours, as after an outage. They were unloaded here at once; a Pulsar broker could not do that, and is to be restarted if that lasts."),
+	"topics/foreign_owner": {text("Topics that this broker held or served are owned by another one: it took their ownership locks while they were not ours, as after an outage. They were unloaded here at once."),
 		text("A cut shorter than the TTL. Otherwise nobody but Holdfast should write under /cluster/owners/."), text("Nothing, if they are assigned to the other one. See 'holdfast topics' for who holds which.")},
 	"registration/unreadable_record": {
 		text("A record in etcd cannot be read: the era, this broker's member record, or the note of its planned stop. The detail names the key and what stands there. Somebody wrote it by hand, or a newer version did."),

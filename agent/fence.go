@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,8 +40,8 @@ type fencing struct {
 // lease may be over: see noteFormer. It may find one that has left, too. One that we
 // registered ourselves waits for nothing but to be attached.
 //
-// One that leaves by itself has its time to end. One whose storage fences it is only kept
-// away from, unless --fence asks for more, or it was ill beside a peer that is well.
+// One whose storage fences it is only kept away from, unless --fence asks for more, or it was ill
+// beside a peer that is well.
 //
 // In a conflict from the start the broker may be the other sidecar's; that of a copy is its
 // own, and is fenced.
@@ -51,7 +50,7 @@ func (a *agent) mustFence() bool {
 		return false
 	}
 	rival := a.isRival()
-	if !a.cfg.Detach || a.attachment != recovery.Detached || a.conflict != "" && !a.everAttached && !rival || a.endsItself() {
+	if !a.cfg.Detach || a.attachment != recovery.Detached || a.conflict != "" && !a.everAttached && !rival {
 		return false
 	}
 	return rival || a.everAttached || a.hasLeftBehind() || a.formerOver && !a.registered()
@@ -92,9 +91,6 @@ func (a *agent) fence(verdict probes.Verdict) {
 	a.noteProcess(verdict)
 	a.noteUp(verdict, time.Now())
 	a.noteFormer()
-	if a.endsItself() && a.attachment == recovery.Detached {
-		a.fencing.instance, a.fencing.reached = cmp.Or(a.leaving.instance, a.going.left.instance), recovery.FenceAwaiting // whoever answers next is another process
-	}
 	if !a.mustFence() {
 		return
 	}
@@ -312,9 +308,7 @@ func (a *agent) climb(r recovery.Rung) {
 		}
 	case r.Step == recovery.StepQuiesce:
 		fence := a.reconciler.BeginFence() // here, so that it cannot hold a broker that is attached again
-		patience := a.reownPatience()
 		do = func(ctx context.Context) (string, error) {
-			sleep(ctx, patience) // cut short, the fence is finished all the same: it holds the reconciler
 			n, err := fence.Finish(ctx)
 			return plural(n, "topic") + " quiesced", err
 		}
@@ -406,13 +400,6 @@ func (a *agent) stepEnded(step recovery.FenceStep, what string, took time.Durati
 // alone while our loop runs, and fenced by the ladder when it answers.
 func (a *agent) tendGuard() {
 	if a.guard == nil {
-		return
-	}
-	if a.endsItself() {
-		if a.armed != (lease.Validity{}) {
-			a.guard.Disarm()
-			a.armed, a.restsUntil = lease.Validity{}, 0
-		}
 		return
 	}
 	v, now := a.keeper.View().Validity, a.clock()

@@ -105,33 +105,6 @@ func TestABrokerThatFencesItselfIsFencedByWhoAsksForIt(t *testing.T) {
 	})
 }
 
-func TestAnAdoptedBrokerThatFencesItselfIsActiveAgainByItself(t *testing.T) {
-	policy := func(p string) func(*Config) { return func(c *Config) { c.SessionExpiredPolicy = p } }
-	for _, row := range []struct {
-		name    string
-		change  func(c *Config)
-		restart bool
-		row     recovery.Reason
-		mode    recovery.Mode
-	}{
-		{"the same process", nil, false, recovery.RowReconnected, recovery.Active},
-		{"another process", nil, true, recovery.ReasonStaleRestart, recovery.Active},
-		{"the same process, asked to be drained", policy("drain"), false, recovery.ReasonRegistrationExpired, recovery.Drained},
-		{"another process, asked to be drained", policy("drain"), true, recovery.ReasonStaleRestart, recovery.Drained},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			a := newAdopted(t, row.change)
-			a.lose()
-			if row.restart {
-				a.backAs(nil)
-				a.put("n1", a.session())
-			}
-			a.establish(a.first.LeaseID)
-			a.decided(row.row, row.mode)
-		})
-	}
-}
-
 func TestACheckSaysWhatTheChoiceMeansForABrokerThatFencesItself(t *testing.T) {
 	c := Default()
 	c.Driver, c.BrokerPIDFile = "pulsar", "/run/broker.pid"

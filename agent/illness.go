@@ -72,9 +72,9 @@ func (a *agent) tendIllness(verdict probes.Verdict) {
 func (a *agent) illFacts(verdict probes.Verdict) recovery.IllFacts {
 	v := a.keeper.View().Validity
 	return recovery.IllFacts{
-		Ill: a.ails(verdict), Before: a.illness.ruling, KeepsItself: a.memory.Joined,
+		Ill: a.ails(verdict), Before: a.illness.ruling,
 		Held: a.grant.LeaseID != 0 && v.Known() && v.HeldAt(a.clock()) && a.attachment != recovery.Detached &&
-			!a.leaving.holdsBack() && !a.going.pending() && a.conflict == "",
+			!a.leaving.holdsBack() && a.conflict == "",
 	}
 }
 

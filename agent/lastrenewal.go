@@ -278,7 +278,7 @@ func (a *agent) noteFormer() {
 // formerServes reports whether the process of the broker that was registered may serve: it
 // has answered, or nobody has and it was not seen to end.
 func (a *agent) formerServes() bool {
-	if a.memory.Joined || a.memory.Released || !a.former.Known() {
+	if a.memory.Released || !a.former.Known() {
 		return false
 	}
 	if who, id := a.identity.get(); id != "" {

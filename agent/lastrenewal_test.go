@@ -287,7 +287,6 @@ func TestABrokerLeftBehindIsFencedAtTheFencePointOfItsOwnLease(t *testing.T) {
 		{"not known, and the registration was given up", 0, func(l *sidecarLife) { l.memory.Released = true }, time.Second},
 		{"a moment ago, and the registration was given up", time.Millisecond, func(l *sidecarLife) { l.memory.Released = true }, time.Second},
 		{"given up, and etcd answers", time.Hour, func(l *sidecarLife) { l.away, l.memory.Released = false, true }, never},
-		{"long ago, and the broker renews by itself", time.Hour, func(l *sidecarLife) { l.memory.Joined = true }, time.Second},
 		{"long ago, and the state file is lost: when etcd has failed to answer", time.Hour, func(l *sidecarLife) { l.memory = memory{} }, time.Second},
 		{"not known, and it was never registered", 0, func(l *sidecarLife) { l.memory = memory{} }, never},
 		{"long ago, and etcd answers", time.Hour, func(l *sidecarLife) { l.away, l.process = false, 2 }, never},

@@ -30,8 +30,7 @@ const releaseTimeout = 2 * time.Second
 // seen later.
 // A stop that was asked for while the broker was up and active is noted before the lease is
 // revoked, once nothing is served for certain (see departure.go). One that was noted before,
-// and whose process is just ending, is a success: its end is waited for. A broker that renews its
-// own lease is left alone: see leaving_itself.go.
+// and whose process is just ending, is a success: its end is waited for.
 func (a *agent) leave() error {
 	ctx, cancel := context.WithTimeout(a.life0, stopTimeout)
 	defer cancel()
@@ -48,19 +47,7 @@ func (a *agent) leave() error {
 	stay := a.cfg.LeaveRegistered && !a.childEnded.Load()
 	fenced := a.mustFence() && !a.fencing.ill // of such a one the end of a sidecar changes nothing
 	due := fenced && !a.fencing.reached.Proven()
-	noted := a.hasNote()
-	if !noted && a.going.pending() && !a.stoppedByUs() {
-		noted = a.noteGoing() == nil
-	}
-	if holding && a.memory.Joined && !due {
-		if !noted && !stay && unplanned == nil { // while it is registered: it gives that up itself
-			unplanned = a.noteGoing()
-			noted = unplanned == nil
-		}
-		if a.child == nil {
-			return a.leaveJoined(v.Grant, noted)
-		}
-	}
+	noted := a.pausedEnd.noted || a.leaving.noted() && a.mode.Mode == recovery.Active
 	var left recovery.Fence
 	if a.child != nil && !stay {
 		if err := a.endChild(ctx); err != nil {
@@ -330,4 +317,17 @@ func (a *agent) leaveServing(g lease.Grant, err error) error {
 		return &ExitError{ExitFailed, fmt.Errorf("the broker may serve without a registration: %w: %s", err, next)}
 	}
 	return &ExitError{ExitFailed, fmt.Errorf("the registration is left to run out by itself, because the broker may still serve: %w: %s", err, next)}
+}
+
+// sleep returns when d is over or ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }

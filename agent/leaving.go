@@ -28,7 +28,7 @@ const (
 	notLeaving    leavePhase = iota
 	endingService            // under its lease, until the departure is noted
 	givingUp                 // noted; the lease is being revoked
-	hasLeft                  // nothing of it is in etcd but the note; see itself
+	hasLeft                  // nothing of it is in etcd but the note
 	returning                // taken back, and whether it was noted is not known: held back until the registration was looked at, which takes a note away
 	awaitingEnd              // it must not run without its registration, and somebody else ends it: under its lease until then
 )
@@ -44,8 +44,6 @@ type leaving struct {
 	why      error              // it was called off; nil: it was not
 	waiters  []chan<- error
 	briefly  bool // only until a sidecar is started again, which takes it back
-	itself   bool // it keeps its registration until it is stopped, and gives it up by itself
-	gaveUp   bool // itself: it has
 }
 
 // holdsBack reports whether nothing may be served because the broker leaves.
@@ -61,7 +59,7 @@ func (l *leaving) toEnd() bool {
 
 // unregistered reports whether that process is to be left without a registration.
 func (l *leaving) unregistered(instance string) bool {
-	return l.noted() && l.instance == instance && (!l.itself || l.gaveUp)
+	return l.noted() && l.instance == instance
 }
 
 // departs reports whether that process is leaving or has left, so that its registration is not
@@ -122,20 +120,12 @@ func (a *agent) beginLeaving(timeout time.Duration, briefly bool, c chan<- error
 		return
 	}
 	ctx, cancel := context.WithTimeout(a.life0, timeout)
-	*l = leaving{phase: endingService, instance: who.Instance, cancel: cancel, waiters: []chan<- error{c}, briefly: briefly, itself: a.memory.Joined}
-	if l.itself {
-		a.log.Info("the broker leaves: clients away; it gives its registration up itself when it is stopped", "epoch", a.grant.Epoch)
-	} else {
-		a.log.Info("the broker leaves: clients away, nothing served, then its registration is given up", "epoch", a.grant.Epoch)
-	}
+	*l = leaving{phase: endingService, instance: who.Instance, cancel: cancel, waiters: []chan<- error{c}, briefly: briefly}
+	a.log.Info("the broker leaves: clients away, nothing served, then its registration is given up", "epoch", a.grant.Epoch)
 	a.event(Event{Kind: "operator", To: "leaving", Reason: "operator", Epoch: a.grant.Epoch})
 	a.publish() // readiness is off from here on
 	a.orderSteerer(false, false)
 	a.setOrders(a.orders(false))
-	if l.itself {
-		a.noteItself(ctx, cancel)
-		return
-	}
 	a.publishLife(who) // before the note: see registrar.leaves
 	fence, d := a.reconciler.BeginFence(), a.departure()
 	a.tasks.Go(func() {
@@ -322,9 +312,6 @@ func (a *agent) comeBack(why string) {
 	a.event(Event{Kind: "operator", From: "left", To: "stays", Detail: why})
 	a.remember(func(m *memory) { m.Left = nil })
 	a.leaving.answer(fmt.Errorf("%w: %s", errStays, why))
-	if a.leaving.gaveUp {
-		a.awaitWelcome()
-	}
 	a.leaving = leaving{}
 	a.lookAgain()
 }

@@ -35,7 +35,7 @@ func (a *agent) noteEndInPause() {
 	case p.instance != who.Instance:
 		*p = pausedEnd{instance: who.Instance, excused: a.pauseLeft() > 0}
 	}
-	if !p.excused || p.noted || now < p.retryAt || a.leaving.phase != notLeaving || a.going.pending() || a.mayLeave() != nil {
+	if !p.excused || p.noted || now < p.retryAt || a.leaving.phase != notLeaving || a.mayLeave() != nil {
 		return
 	}
 	p.underway = true

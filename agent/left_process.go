@@ -48,7 +48,7 @@ func (a *agent) recallLeft() {
 		a.remember(func(m *memory) { m.Left = nil })
 		return
 	}
-	a.leaving = leaving{phase: hasLeft, instance: left.Instance, until: a.clock().Add(rest), itself: a.memory.Joined}
+	a.leaving = leaving{phase: hasLeft, instance: left.Instance, until: a.clock().Add(rest)}
 	a.log.Info("the broker has left on purpose: its process is registered again only if it stays", "for", rest.Round(time.Second))
 }
 

@@ -71,7 +71,6 @@ type loopState struct {
 	leftFound bool // a process that has left under another sidecar was found
 	pausedEnd pausedEnd
 	crash     crashNote
-	going     going
 	stopNote  stopNote
 	steering  recovery.SteerView // as it was told of last
 	viewStale bool               // and the broker's view
@@ -221,7 +220,6 @@ func (a *agent) step() error {
 		return err
 	}
 	a.tendLeaving(verdict, who)
-	a.tendGoing()
 	a.noteEndInPause()
 	a.noteCrash()
 	a.fence(verdict)
@@ -312,10 +310,9 @@ func (a *agent) setGate(verdict probes.Verdict) {
 
 // forbear keeps the lease of a broker that is down from being revoked while recovery is
 // paused, and while its process is seen to live: that one may only hang, and serve when
-// it comes to itself. The ladder stops it at the fence point, if it can be stopped. One that
-// leaves by itself ends its session itself.
+// it comes to itself. The ladder stops it at the fence point, if it can be stopped.
 func (a *agent) forbear() {
-	a.keeper.Forbear(a.runsOut() || a.endsItself() && !a.brokerGone() || a.crash.owed() || a.suspended(recovery.ActRevoke) || a.owesStopNote() || a.brokerTarget().Pid != 0 || a.ails(a.verdict))
+	a.keeper.Forbear(a.runsOut() || a.crash.owed() || a.suspended(recovery.ActRevoke) || a.owesStopNote() || a.brokerTarget().Pid != 0 || a.ails(a.verdict))
 }
 
 // order tells what may be done to topics.
@@ -385,7 +382,7 @@ func (a *agent) publishLife(who brokerapi.Identity) {
 		modeRev = a.modeRev
 	}
 	a.life.Store(&life{memory: m, mode: a.mode, modeRev: modeRev, instance: who.Instance, boot: boot, data: a.dataFound(who.Instance, dir), unseen: !seen, vanished: doubtful, value: value,
-		retriesUsed: a.retriesUsed(), unfenced: a.unfenced(who.Instance), leaves: a.leaving.departs(who.Instance) || a.pausedEnd.underway || a.going.underway || a.crash.underway || a.stopNote.underway, recalls: a.mode.Mode == "" && !a.leftFound, cutFrom: a.cutFrom, cutOver: a.cutOver, unsure: a.unsure, health: a.healthTold.now})
+		retriesUsed: a.retriesUsed(), unfenced: a.unfenced(who.Instance), leaves: a.leaving.departs(who.Instance) || a.pausedEnd.underway || a.crash.underway || a.stopNote.underway, recalls: a.mode.Mode == "" && !a.leftFound, cutFrom: a.cutFrom, cutOver: a.cutOver, unsure: a.unsure, health: a.healthTold.now})
 }
 
 // bootFacts is the evidence of the boot kind that is on this host.

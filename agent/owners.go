@@ -18,12 +18,11 @@ type locks struct {
 	client      *cluster.Client
 	brokerID    func() string // known before anything is asked
 	incarnation string
-	value       func() []byte // of the registration
 	log         *slog.Logger
 }
 
 func (k locks) claimant(s recovery.Standing) cluster.Claimant {
-	return cluster.Claimant{BrokerID: k.brokerID(), Incarnation: k.incarnation, Epoch: s.Epoch, LeaseID: s.LeaseID, Registration: k.value()}
+	return cluster.Claimant{BrokerID: k.brokerID(), Incarnation: k.incarnation, Epoch: s.Epoch, LeaseID: s.LeaseID}
 }
 
 var lockActs = map[recovery.LockStep]cluster.LockAct{
@@ -44,7 +43,6 @@ func (k locks) Lock(ctx context.Context, s recovery.Standing, requests []recover
 	answers := make([]recovery.Lock, len(results))
 	for i, r := range results {
 		answers[i] = lockOf(r.Owner, who)
-		answers[i].Written = r.Done && requests[i].Step != recovery.LockRelease
 	}
 	return answers, err
 }
@@ -109,11 +107,10 @@ func lockOf(o cluster.Owner, who cluster.Claimant) recovery.Lock {
 // without locks the part itself is not.
 func (a *agent) newOwnership(reg *prometheus.Registry) *recovery.Ownership {
 	log := a.log.With("part", "ownership")
-	k := locks{client: a.main, brokerID: func() string { return a.brokerID }, incarnation: a.memory.Incarnation,
-		value: a.brokersValue, log: log}
+	k := locks{client: a.main, brokerID: func() string { return a.brokerID }, incarnation: a.memory.Incarnation, log: log}
 	o := recovery.NewOwnership(recovery.OwnershipSettings{
 		RetryInterval: a.cfg.AcquireRetryInterval, RetryWindow: a.cfg.AcquireRetryWindow,
-		Watch: a.cfg.AcquireWatch, AuditInterval: a.settings().AuditInterval, Served: a.cfg.layout() != nil,
+		Watch: a.cfg.AcquireWatch, AuditInterval: a.settings().AuditInterval,
 	}, k, k, k, a.reconciler, log, reg)
 	if !a.locking() {
 		return nil
@@ -124,18 +121,6 @@ func (a *agent) newOwnership(reg *prometheus.Registry) *recovery.Ownership {
 // locking reports whether topics need their locks. In shadow mode nothing is written, and
 // a lock would keep the broker away that serves.
 func (a *agent) locking() bool { return a.cfg.OwnershipLocks == "on" && !a.cfg.Shadow }
-
-// brokersValue is the registration as it stands, for a broker that has locks of its own.
-func (a *agent) brokersValue() []byte {
-	if l := a.life.Load(); l != nil && a.cfg.layout() != nil {
-		return l.value
-	}
-	return nil
-}
-
-// loadingWaits reports whether topics are loaded only after we have their locks. A broker
-// that takes its own has them before it serves.
-func (a *agent) loadingWaits() bool { return a.locking() && a.cfg.layout() == nil }
 
 // setOrders tells what may be done to topics. The locks come first: when the reconciler
 // may act again, none of them counts as ours any more that etcd has not shown to be.
@@ -180,12 +165,8 @@ func (a *agent) noteConflicts() {
 	}
 	n := a.ownership.Conflicts()
 	if n > a.conflicts {
-		then := "unloaded here"
-		if a.cfg.layout() != nil {
-			then = "if that lasts, restart the broker"
-		}
 		a.event(Event{Kind: "topics", To: "foreign_owner", Epoch: a.grant.Epoch,
-			Detail: plural(n-a.conflicts, "topic") + " held or served here, and owned by another broker: " + then})
+			Detail: plural(n-a.conflicts, "topic") + " held or served here, and owned by another broker: unloaded here"})
 	}
 	a.conflicts = n
 }

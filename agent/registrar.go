@@ -75,7 +75,6 @@ type outcome struct {
 	repaired   string    // what was wrong with the registration; empty: nothing
 	unread     string    // what could not be read in etcd, and where; empty: nothing
 	value      []byte    // registration as it stands
-	joined     bool      // the lease is the broker's own
 	unsure     int       // see life
 	cutFrom    time.Time // of the cut that was noted, or that the registration did not outlive
 }
@@ -113,9 +112,7 @@ type registrar struct {
 	// others is whether other brokers are active, where no etcd knows them; nil: it does.
 	others *bool
 	// serves begins to list what the broker serves; nil: etcd does not say whose that is.
-	serves func(*listing)
-	// holds begins the same of a broker whose own session was lost.
-	holds   func(*listing)
+	serves  func(*listing)
 	listing *listing     // under way, or not asked for yet. Of the Keeper's goroutine
 	strange string       // see recovery.StartupFacts. Of the Keeper's goroutine
 	loss    lossSeen     // that is being decided about. Of the Keeper's goroutine
@@ -133,12 +130,6 @@ type registrar struct {
 	peersSeen *lifeWatch
 	lived     recovery.Life
 	livedHow  string
-	givenUp   givenUp // of the broker's own; zero: it was not. Of the Keeper's goroutine
-	takenOver bool    // see noteTakenOver. Of the Keeper's goroutine
-	// session is how long the broker's own lasts, as it was renewed last, and regranted the one that
-	// was granted again for a registration that is not written yet. Of the Keeper's goroutine
-	session   time.Duration
-	regranted int64
 	reviewed  *review // the drain that is looked at again; nil: none. Of the Keeper's goroutine
 	// awaits is told whether it is not known yet that a peer lived on, or that none did: the
 	// broker may not serve meanwhile. nil: nobody asks.
@@ -146,9 +137,6 @@ type registrar struct {
 	hasty  bool                               // do not wait for proof of life: what stands is taken for alive
 	later  func(time.Duration)                // has us asked again then; nil: the Keeper asks by itself
 	recall func(context.Context, leftProcess) // told of a process that is to be stopped; nil: nobody asks
-	// goes is told that the broker has deleted the registration of that epoch while its session
-	// lives, and of a revision at which it was away; nil: nobody asks.
-	goes func(ctx context.Context, epoch, revision int64)
 }
 
 // tries bounds how often one Establish decides anew because etcd changed meanwhile.
@@ -170,7 +158,7 @@ func (r *registrar) Establish(ctx context.Context, held int64, fresh bool) (leas
 		}
 		switch {
 		case err == nil:
-			r.stood, r.peersSeen, r.listing, r.regranted = true, nil, nil, 0
+			r.stood, r.peersSeen, r.listing = true, nil, nil
 			if err := r.deliver(ctx, out); err != nil {
 				return lease.Grant{}, err
 			}
@@ -220,15 +208,11 @@ func (r *registrar) once(ctx context.Context, client *cluster.Client, held int64
 		switch {
 		case out.succeeds:
 			err = r.succeed(ctx, client, seen, held, now, &out)
-		case r.joins() && seen.Registration.LeaseID != 0:
-			err = r.join(ctx, client, seen, held, now, &out)
 		default:
 			err = r.keep(ctx, client, seen, held, now, &out)
 		}
 	default:
-		if err = r.letGo(now); err == nil {
-			err = r.register(ctx, client, seen, held, now, &out)
-		}
+		err = r.register(ctx, client, seen, held, now, &out)
 	}
 	if err == nil {
 		r.beginReview(ctx, client, &out)
@@ -253,12 +237,6 @@ func (r *registrar) consider(ctx context.Context, client *cluster.Client, over f
 	if err = r.recalled(ctx, seen, now); err != nil {
 		return seen, now, out, err
 	}
-	if err = r.noteGivenUp(ctx, client, seen, now); err != nil {
-		return seen, now, out, err
-	}
-	if err = r.noteTakenOver(ctx, client, seen, now); err != nil {
-		return seen, now, out, err
-	}
 	if err = r.inventory(ctx, client, seen, now); err != nil {
 		return seen, now, out, err
 	}
@@ -276,20 +254,12 @@ func (r *registrar) consider(ctx context.Context, client *cluster.Client, over f
 	return seen, now, out, r.deferred(&out, now)
 }
 
-// register writes a registration that is not there, under a new lease, or under that of the
-// broker's own session.
+// register writes a registration that is not there, under a new lease.
 func (r *registrar) register(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, held int64, now life, out *outcome) error {
 	if len(now.value) == 0 {
 		return r.unregistered(out)
 	}
-	var grant lease.Grant
-	var free []string
-	var err error
-	if r.joins() {
-		grant, free, err = r.resume(ctx, client, seen, now)
-	} else {
-		grant, err = r.grant(ctx, client)
-	}
+	grant, err := r.grant(ctx, client)
 	if err != nil {
 		return err
 	}
@@ -302,16 +272,14 @@ func (r *registrar) register(ctx context.Context, client *cluster.Client, seen c
 	}
 	done, err := client.Register(ctx, req)
 	if err != nil {
-		switch {
-		case r.joins(): // the lease is the broker's
-		case errors.Is(err, cluster.ErrChanged):
+		if errors.Is(err, cluster.ErrChanged) {
 			r.spare = grant
-		default:
+		} else {
 			r.discard(ctx, client, grant.LeaseID, err)
 		}
 		return err
 	}
-	if held != 0 && !r.joins() {
+	if held != 0 {
 		r.leave(ctx, client, held)
 	}
 	if req.State != nil {
@@ -322,8 +290,7 @@ func (r *registrar) register(ctx context.Context, client *cluster.Client, seen c
 		r.log.Warn("era that could not be read replaced", "was", seen.Era.Unread, "era", done.Era)
 	}
 	grant.Epoch, grant.Revision, grant.Adopted, grant.ID = done.Revision, done.Revision, r.adopting(), seen.BrokerID
-	out.grant, out.value, out.seenAt, out.joined = grant, now.value, done.Revision, r.joins()
-	r.takeBack(ctx, client, seen, now, grant, free)
+	out.grant, out.value, out.seenAt = grant, now.value, done.Revision
 	return nil
 }
 

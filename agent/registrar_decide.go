@@ -44,7 +44,6 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 	} else if seen.MemberMalformed != "" && seen.Registration != nil && r.adopting() {
 		facts.Reborn = seen.Registration.CreateRevision != m.Epoch
 	}
-	facts.Reborn = facts.Reborn && !r.takenOver
 	had := now.had()
 	if had.Mode.Known() {
 		facts.Last = &had
@@ -95,9 +94,6 @@ func (r *registrar) adopting() bool { return r.cfg.Registration == "adopt" }
 func (r *registrar) holder(seen cluster.Snapshot, m memory) recovery.Holder {
 	if seen.Registration == nil {
 		return recovery.Nobody
-	}
-	if r.joins() {
-		return recovery.Us // two sidecars that renew one lease do not harm each other's
 	}
 	if r.adopting() {
 		if boundLastByAnother(seen.Member, *seen.Registration, m.Incarnation) {

@@ -14,15 +14,9 @@ func (a *agent) newRegistrar() *registrar {
 		life: func() life { return *a.life.Load() }, deliver: a.deliver, paused: func() bool { return a.suspended(recovery.ActRegister) },
 		up: a.answers, gone: a.brokerGone, byInstance: a.byInstance, handing: a.beginHandover, pauseEnds: a.pauseEnds, hasty: hasty(a.cfg, a.can), before: a.recalled,
 		later:  func(d time.Duration) { time.AfterFunc(d, a.keeper.Reestablish) },
-		recall: func(ctx context.Context, left leftProcess) { a.tell(ctx, func() { a.recallNoted(left) }) },
-		goes: func(ctx context.Context, epoch, revision int64) {
-			a.tell(ctx, func() { a.goes(epoch, revision) })
-		}}
+		recall: func(ctx context.Context, left leftProcess) { a.tell(ctx, func() { a.recallNoted(left) }) }}
 	if !a.can.Assigns {
 		r.serves = a.listOnce
-	}
-	if r.joins() {
-		r.holds = a.listOnce
 	}
 	return r
 }

@@ -153,15 +153,6 @@ func (b *shadowBroker) StaleView() string {
 	return ""
 }
 
-// Owners implements brokerapi.OwnerTeller.
-func (b *shadowBroker) Owners(ctx context.Context, topics []string) (map[string]string, error) {
-	o, ok := b.Broker.(brokerapi.OwnerTeller)
-	if !ok {
-		return nil, errors.New("this broker does not tell who owns what")
-	}
-	return o.Owners(ctx, topics)
-}
-
 // Peers implements brokerapi.PeerLister. It is asked for only where the broker has it.
 func (b *shadowBroker) Peers(ctx context.Context) ([]brokerapi.Peer, error) {
 	lister, ok := b.Broker.(brokerapi.PeerLister)

@@ -37,7 +37,7 @@ type memory struct {
 	// Value is what a broker that is named by its instance registered itself with.
 	Value       []byte `json:"value,omitempty"`
 	LeaseID     int64  `json:"lease_id"`
-	Joined      bool   `json:"joined,omitempty"` // that lease is the broker's own
+	Joined      bool   `json:"joined,omitempty"` // an older version: that lease is a Pulsar broker's session, not ours
 	Epoch       int64  `json:"epoch"`
 	Revision    int64  `json:"revision"`     // highest store revision seen
 	ConfirmedAt int64  `json:"confirmed_at"` // revision of the last confirmed renewal that was noted
@@ -234,6 +234,9 @@ func readMemory(dir string) (m memory, corrupt bool, err error) {
 	case len(m.Incarnation) != 32:
 		fresh.Distrust = file + " is corrupt (no incarnation)"
 	default:
+		if m.Joined { // who takes it for ours would end it
+			m.LeaseID, m.Joined = 0, false
+		}
 		return m, false, nil
 	}
 	return fresh, true, nil

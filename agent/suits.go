@@ -9,7 +9,7 @@ func suits(c Config, can brokerapi.Capabilities) []problem {
 		const own = "this broker's own cluster says who serves a topic: leave it out"
 		if r.c.Assignment == "rendezvous" {
 			r.add("assignment", own)
-		} else if r.c.OwnershipLocks == "on" && r.c.layout() == nil { // those of a layout are the cluster's own
+		} else if r.c.OwnershipLocks == "on" {
 			r.add("ownership-locks", own)
 		}
 	}

@@ -37,7 +37,6 @@ func (a *agent) deliver(ctx context.Context, o outcome) error {
 // it fences even if the new registration stands already.
 func (a *agent) takeUp(o outcome) {
 	a.returned()
-	a.going = going{} // or it came back
 	a.attach(a.verdict)
 	d := o.decision
 	if d.Step == recovery.Register && a.grant.LeaseID != 0 {
@@ -113,7 +112,7 @@ func (a *agent) takeUp(o outcome) {
 	}
 	a.remember(func(m *memory) {
 		m.BrokerID, m.FirstBootDone, m.Distrust, m.Released, m.Left = a.brokerID, true, "", false, nil
-		m.Instance, m.LeaseID, m.Epoch, m.Joined = o.instance, o.grant.LeaseID, o.grant.Epoch, o.joined
+		m.Instance, m.LeaseID, m.Epoch = o.instance, o.grant.LeaseID, o.grant.Epoch
 		m.Boot, m.Data, m.Place = a.boot, o.data, a.place
 		if a.byInstance {
 			m.Value = o.value
@@ -171,14 +170,7 @@ func (a *agent) registrationSeen(seen keySeen) {
 	}
 	if kv == nil {
 		gone := a.grant.LeaseID != 0 && revision > a.keyAt
-		if gone && a.leavesItself() {
-			a.gaveUpItself()
-			return
-		}
 		if gone {
-			a.deletionSeen(revision)
-		}
-		if gone && !a.registrar.joins() { // else it may come back in a moment: the Registrar asks
 			a.noteLoss(a.lossCause())
 		}
 		if gone || a.conflict != "" {

@@ -2,12 +2,8 @@ package agent
 
 import (
 	"bytes"
-	"errors"
 	"strings"
 	"testing"
-	"time"
-
-	"holdfast/recovery"
 )
 
 // A first adoption is what each start of such a broker brings.
@@ -26,18 +22,5 @@ func TestAnAdoptionIsNoRepair(t *testing.T) {
 				t.Errorf("%s: the log says %q", was, text)
 			}
 		})
-	}
-}
-
-func TestALoadReportOfADeletedRegistrationIsRefusedAsThat(t *testing.T) {
-	a := newAdopted(t, nil)
-	k := locks{client: a.client, brokerID: func() string { return "n1" }, incarnation: "mine"}
-	standing := recovery.Standing{LeaseID: a.first.LeaseID, Epoch: a.first.Epoch}
-	if err := k.PutLoad(t.Context(), standing, nil, time.Now()); err != nil {
-		t.Fatal(err)
-	}
-	a.del("n1")
-	if err := k.PutLoad(t.Context(), standing, nil, time.Now()); !errors.Is(err, recovery.ErrUnregistered) {
-		t.Errorf("%v, want %v", err, recovery.ErrUnregistered)
 	}
 }

@@ -159,15 +159,6 @@ type Viewer interface {
 	StaleView() string
 }
 
-// OwnerTeller tells who owns a topic as the broker sees it, for brokers that own topics by locks.
-// An owner that is none by the lock, for long, is a broker whose watches have died.
-type OwnerTeller interface {
-	// Owners asks about each topic, one after another, and returns its owner's id by topic; empty:
-	// nobody owns it. A topic that the broker tells nothing about, or is on its way out, is not in the map.
-	// No broker owns a topic for having been asked, if its lock is another's.
-	Owners(ctx context.Context, topics []string) (map[string]string, error)
-}
-
 // Peer is another broker of the same cluster.
 type Peer struct {
 	ID string
@@ -202,7 +193,6 @@ type Capabilities struct {
 	View  bool // Viewer
 	Peers bool // PeerLister
 	Work  bool // Worker
-	Owner bool // OwnerTeller
 
 	// Registers: the broker writes its own registration, which is adopted.
 	Registers bool
@@ -233,7 +223,7 @@ func present(list ...named) (names []string) {
 func (c Capabilities) Can() []string {
 	return present(named{c.Quiesce, "quiesce"}, named{c.Unload, "unload"},
 		named{c.Steer, "steer"}, named{c.End, "end"}, named{c.View, "view"},
-		named{c.Peers, "peers"}, named{c.Work, "work"}, named{c.Owner, "owner"})
+		named{c.Peers, "peers"}, named{c.Work, "work"})
 }
 
 // Has names how the broker is otherwise than most, in a fixed order.

@@ -27,15 +27,13 @@ type Config struct {
 	// StorageRoot is where storage states are kept below Prefix; empty means
 	// "/danube-data".
 	StorageRoot string
-	// Layout is where brokers keep keys of their own; nil: they have none.
-	Layout *Layout
 	// Identity is shared by all that must agree about which cluster this is; nil: what is
 	// opened with this configuration has one of its own.
 	Identity *Identity
 }
 
 // Keys is the layout under this configuration's prefix.
-func (c Config) Keys() Keys { return NewKeysIn(c.Prefix, c.StorageRoot, c.Layout) }
+func (c Config) Keys() Keys { return NewKeys(c.Prefix, c.StorageRoot) }
 
 // endpoint is one parsed entry of Config.Endpoints.
 type endpoint struct {

@@ -57,17 +57,6 @@ func (c *Client) fleet(ctx context.Context) ([]FleetBroker, error) {
 	if err != nil {
 		return nil, err
 	}
-	if layout := c.keys.layout; layout != nil {
-		_, err = c.scan(ctx, Target{Key: layout.Locks, Prefix: true}, revision, func(kv KV) {
-			_, is := layout.LockTopic(kv.Key)
-			if id, ok := layout.LockOwner(kv.Value); is && ok && checkBroker(id) == nil {
-				at(id).Assignments++
-			}
-		})
-		if err != nil {
-			return nil, err
-		}
-	}
 	_, err = c.scan(ctx, Target{Key: c.keys.Registrations(), Prefix: true}, revision, func(kv KV) {
 		if id, ok := c.keys.ParseRegistration(kv.Key); ok {
 			r := registrationOf(id, kv.raw())

@@ -13,7 +13,6 @@ const defaultStorageRoot = "/danube-data"
 // Names that end in a slash are prefixes to scan.
 type Keys struct {
 	prefix, storageRoot string
-	layout              *Layout // nil: brokers have no keys of their own
 }
 
 // NewKeys is the layout below prefix. Trailing slashes of both are dropped; an empty
@@ -28,9 +27,6 @@ func NewKeys(prefix, storageRoot string) Keys {
 
 // Registrations is the prefix of all registrations.
 func (k Keys) Registrations() string {
-	if k.layout != nil {
-		return k.layout.Registrations
-	}
 	return k.prefix + "/cluster/register/"
 }
 
@@ -67,20 +63,11 @@ func (k Keys) Unassigned(topic string) string { return k.prefix + "/cluster/unas
 
 // Owners is the prefix of all ownership locks.
 func (k Keys) Owners() string {
-	if k.layout != nil {
-		return k.layout.Locks
-	}
 	return k.prefix + "/cluster/owners/"
 }
 
-// Owner is the key of the topic's ownership lock. Of what a broker has no lock for it is
-// one that nobody writes.
+// Owner is the key of the topic's ownership lock.
 func (k Keys) Owner(topic string) string {
-	if k.layout != nil {
-		if key, ok := k.layout.LockKey(topic); ok {
-			return key
-		}
-	}
 	return k.prefix + "/cluster/owners" + topic
 }
 
@@ -131,9 +118,6 @@ func (k Keys) ParseAssignment(key string) (id, topic string, ok bool) {
 
 // ParseOwner takes the topic out of an ownership lock's key.
 func (k Keys) ParseOwner(key string) (topic string, ok bool) {
-	if k.layout != nil {
-		return k.layout.LockTopic(key)
-	}
 	topic, ok = strings.CutPrefix(key, strings.TrimSuffix(k.Owners(), "/"))
 	return topic, ok && checkTopic(topic) == nil
 }

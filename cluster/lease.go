@@ -8,31 +8,14 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 )
 
 // Grant makes a lease. etcd counts in whole seconds (ttl is rounded up) and raises small
 // ones: granted is what holds.
 func (c *Client) Grant(ctx context.Context, ttl time.Duration) (id int64, granted time.Duration, err error) {
-	return c.grant(ctx, 0, ttl)
-}
-
-// GrantAgain makes a lease with the ID of one that has ended: whoever still renews that goes on
-// with it. Where one of that ID lives it is renewed, and granted is what it was made with.
-func (c *Client) GrantAgain(ctx context.Context, id int64, ttl time.Duration) (granted time.Duration, err error) {
-	_, granted, err = c.grant(ctx, id, ttl)
-	if errors.Is(err, rpctypes.ErrLeaseExist) {
-		renewal, err := c.KeepAlive(ctx, id)
-		return renewal.Granted, err
-	}
-	return granted, err
-}
-
-// grant asks for a lease of that ID; 0: any.
-func (c *Client) grant(ctx context.Context, id int64, ttl time.Duration) (int64, time.Duration, error) {
 	asked := int64((ttl + time.Second - 1) / time.Second)
 	answer, err := once(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.LeaseGrantResponse, error) {
-		return w.leases.LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{ID: id, TTL: asked})
+		return w.leases.LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{TTL: asked})
 	})
 	if err != nil {
 		return 0, 0, wrap(ctx, "grant lease", err)

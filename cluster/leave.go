@@ -65,8 +65,6 @@ type LeaveRequest struct {
 	Seen    Snapshot
 	Epoch   int64 // create revision of the registration that we hold
 	LeaseID int64 // that it is under
-	// Deleted: the broker has deleted that registration, and none stands in its place.
-	Deleted bool
 	Left    Left
 }
 
@@ -74,7 +72,7 @@ var errNoMember = errors.New("there is no member record to note it in")
 
 // Leave notes in the member record that the broker leaves on purpose. The lease is still to
 // be revoked: until then the broker is registered. It returns the revision, and ErrChanged
-// when the registration is not that one under that lease any more, or not gone any more, or the
+// when the registration is not that one under that lease any more, or the
 // state or the member record is not as seen.
 func (c *Client) Leave(ctx context.Context, req LeaveRequest) (int64, error) {
 	id := req.Seen.BrokerID
@@ -92,17 +90,12 @@ func (c *Client) Leave(ctx context.Context, req LeaveRequest) (int64, error) {
 		return 0, err
 	}
 	registration := c.keys.Registration(id)
-	stands := []clientv3.Cmp{
+	answer, err := c.write(ctx, []clientv3.Cmp{
 		clientv3.Compare(clientv3.CreateRevision(registration), "=", req.Epoch),
 		clientv3.Compare(clientv3.LeaseValue(registration), "=", req.LeaseID),
-	}
-	if req.Deleted {
-		stands = []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(registration), "=", 0)}
-	}
-	answer, err := c.write(ctx, append(stands,
 		clientv3.Compare(clientv3.ModRevision(c.keys.State(id)), "=", req.Seen.StateRevision),
 		clientv3.Compare(clientv3.ModRevision(c.keys.Member(m.Name)), "=", req.Seen.MemberRevision),
-	), []clientv3.Op{put})
+	}, []clientv3.Op{put})
 	if err != nil {
 		return 0, fmt.Errorf("note that broker %s leaves: %w", id, err)
 	}

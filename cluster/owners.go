@@ -24,9 +24,6 @@ type Claimant struct {
 	Incarnation string
 	Epoch       int64 // create revision of our registration
 	LeaseID     int64 // the lease that the registration stands under, and the locks too
-	// Registration is its bytes, from which a broker's own locks are written; only with a
-	// Layout, and only to take.
-	Registration []byte
 }
 
 func (w Claimant) check() error {
@@ -55,9 +52,6 @@ type Owner struct {
 	// Malformed is not empty when the lock is there and cannot be read; it holds the
 	// value, at most 200 bytes of it. Such a lock is somebody else's.
 	Malformed string `json:"-"`
-	// ByLease: it is a broker's own lock, which names a broker and nothing else; whether it
-	// is the present registration's is seen by its lease alone.
-	ByLease bool `json:"-"`
 }
 
 // Free reports whether nobody holds the lock.
@@ -65,13 +59,13 @@ func (o Owner) Free() bool { return o.ModRevision == 0 }
 
 // Of reports whether the lock is this incarnation's, under whatever lease and epoch.
 func (o Owner) Of(w Claimant) bool {
-	return !o.Free() && o.Malformed == "" && o.BrokerID == w.BrokerID && (o.ByLease || o.Incarnation == w.Incarnation)
+	return !o.Free() && o.Malformed == "" && o.BrokerID == w.BrokerID && o.Incarnation == w.Incarnation
 }
 
 // Current reports whether the lock is this incarnation's under its present registration:
 // it lives as long as the registration does.
 func (o Owner) Current(w Claimant) bool {
-	return o.Of(w) && (o.ByLease || o.Epoch == w.Epoch) && o.LeaseID == w.LeaseID
+	return o.Of(w) && o.Epoch == w.Epoch && o.LeaseID == w.LeaseID
 }
 
 // LockAct is what to do with one lock.
@@ -114,7 +108,7 @@ func (c *Client) Lock(ctx context.Context, who Claimant, requests []LockRequest)
 	if err := who.check(); err != nil {
 		return nil, fmt.Errorf("lock topics: %w", err)
 	}
-	value, err := c.lockValue(who, requests)
+	value, err := json.Marshal(Owner{BrokerID: who.BrokerID, Incarnation: who.Incarnation, Epoch: who.Epoch})
 	if err != nil {
 		return nil, fmt.Errorf("encode ownership of broker %s: %w", who.BrokerID, err)
 	}
@@ -159,17 +153,6 @@ func (c *Client) eachIn(ctx context.Context, guards []clientv3.Cmp, perTxn, n in
 	return nil
 }
 
-// lockValue is what is written into the locks that are taken.
-func (c *Client) lockValue(who Claimant, requests []LockRequest) ([]byte, error) {
-	if c.keys.layout == nil {
-		return json.Marshal(Owner{BrokerID: who.BrokerID, Incarnation: who.Incarnation, Epoch: who.Epoch})
-	}
-	if !slices.ContainsFunc(requests, func(r LockRequest) bool { return r.Act == Take }) {
-		return nil, nil
-	}
-	return c.keys.layout.LockValue(who.Registration)
-}
-
 // claim guards a transaction by the claimant's registration.
 func (c *Client) claim(who Claimant) []clientv3.Cmp {
 	return []clientv3.Cmp{
@@ -186,9 +169,6 @@ func (c *Client) lockOp(who Claimant, r LockRequest, value string) (clientv3.Op,
 	key := c.keys.Owner(r.Topic)
 	look := []clientv3.Op{clientv3.OpGet(key)}
 	put := clientv3.OpPut(key, value, clientv3.WithLease(clientv3.LeaseID(who.LeaseID)))
-	if c.keys.layout != nil && r.Act == Rebind { // its bytes are the broker's
-		put = clientv3.OpPut(key, "", clientv3.WithLease(clientv3.LeaseID(who.LeaseID)), clientv3.WithIgnoreValue())
-	}
 	if r.Act == Take {
 		return clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)}, []clientv3.Op{put}, look), nil
 	}
@@ -212,16 +192,14 @@ func (c *Client) lockResult(who Claimant, r LockRequest, revision int64, answer 
 		}
 	case r.Act != Release:
 		result.Owner = Owner{Topic: r.Topic, BrokerID: who.BrokerID, Incarnation: who.Incarnation,
-			Epoch: who.Epoch, LeaseID: who.LeaseID, ModRevision: revision, ByLease: c.keys.layout != nil}
+			Epoch: who.Epoch, LeaseID: who.LeaseID, ModRevision: revision}
 	}
 	return result
 }
 
 func (c *Client) ownerOf(topic string, kv *mvccpb.KeyValue) Owner {
 	var o Owner
-	if c.keys.layout != nil {
-		o = c.keys.layout.ownerIn(kv.Value)
-	} else if err := json.Unmarshal(kv.Value, &o); err != nil || o.BrokerID == "" {
+	if err := json.Unmarshal(kv.Value, &o); err != nil || o.BrokerID == "" {
 		o = Owner{Malformed: excerpt(kv.Value)}
 	}
 	o.Topic, o.LeaseID, o.ModRevision = topic, kv.Lease, kv.ModRevision
@@ -255,26 +233,6 @@ func (c *Client) owners(ctx context.Context, topics []string) (owners map[string
 		}
 	}
 	return owners, head.GetRevision(), nil
-}
-
-// RecentOwners reads the locks that changed last, of whichever brokers, the newest first, at
-// most limit of all; what is no lock of a topic, or names no owner, is left out. etcd looks at all of them for it.
-func (c *Client) RecentOwners(ctx context.Context, limit int) (owners []Owner, all int64, err error) {
-	answer, err := c.read(ctx, clientv3.OpGet(c.keys.Owners(), clientv3.WithPrefix(), clientv3.WithLimit(int64(limit)),
-		clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend)))
-	if err != nil {
-		return nil, 0, fmt.Errorf("read the newest locks: %w", err)
-	}
-	for _, response := range answer.Responses {
-		all += response.GetResponseRange().GetCount()
-		for _, kv := range response.GetResponseRange().GetKvs() {
-			topic, ok := c.keys.ParseOwner(string(kv.Key))
-			if o := c.ownerOf(topic, kv); ok && o.Malformed == "" {
-				owners = append(owners, o)
-			}
-		}
-	}
-	return owners, all, nil
 }
 
 // OwnedTopics lists, in order, the topics whose locks stand under the lease. It asks the

@@ -131,13 +131,10 @@ type IllFacts struct {
 	Ill bool
 	// Held: its registration surely stands, and it is not detached. Whoever is past that is
 	// judged by the deadline.
-	Held bool
-	// KeepsItself: it renews its own lease as long as its process can, so that to renew it here
-	// would keep what others could serve from them, for a process that can do nothing any more.
-	KeepsItself bool
-	Looked      bool    // etcd answered a look; false: nothing is known but Before
-	Before      Illness // by the look before, of this illness
-	Others      Others  // by this look
+	Held   bool
+	Looked bool    // etcd answered a look; false: nothing is known but Before
+	Before Illness // by the look before, of this illness
+	Others Others  // by this look
 }
 
 // Illness is a Care with its reason.
@@ -156,8 +153,6 @@ func RuleIllness(f IllFacts) Illness {
 		return f.Before
 	case o.Well != "":
 		return Illness{CareLetGo, ReasonPeerWell, o.Well + " is well and renews its lease: what fails here does not fail everywhere"}
-	case f.KeepsItself && (o.Ill == 0 || o.Silent > 0):
-		return Illness{}
 	case o.Ill+o.Silent+o.Sunk == 0:
 		return Illness{CareHold, ReasonAlone, "no other broker that has a sidecar is registered"}
 	case o.Ill > 0 && o.Silent == 0:

@@ -23,7 +23,7 @@ func newOwnershipMetrics(reg prometheus.Registerer) *ownershipMetrics {
 		}),
 		conflicts: f.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_ownership_conflicts_total",
-			Help: "Topics held or served here whose ownership lock turned out to be another broker's; they are unloaded here at once, except from a Pulsar broker, which is to be restarted. After an outage others may have taken over; otherwise find out who deletes locks.",
+			Help: "Topics held or served here whose ownership lock turned out to be another broker's; they are unloaded here at once. After an outage others may have taken over; otherwise find out who deletes locks.",
 		}),
 	}
 }

@@ -68,8 +68,7 @@ const (
 //
 //   - nothing is done while detached;
 //   - free is taken, ours under an old lease is bound to the new one, another's is waited
-//     for; and a topic that another owns is not served here (with OwnershipSettings.Served both are
-//     left to the broker);
+//     for; and a topic that another owns is not served here;
 //   - as long as clients may use a topic here its lock is held, wanted or not: it is
 //     released after the topic was unloaded, never before.
 func DecideLock(f LockFacts) (LockStep, LockReason) {
@@ -121,7 +120,6 @@ const (
 	ClaimContested              // another's, and tried again and again: unloaded at once
 	ClaimElsewhere              // another's, for longer than we retry: unloaded, and not waited for
 	ClaimYielded                // on its way to another broker: unloaded at once
-	ClaimStuck                  // another's, of a broker that could not unload it: told, and left
 )
 
 // Loads reports whether the topic may be loaded.
@@ -131,7 +129,7 @@ func (c Claim) Loads() bool { return c == ClaimOff || c == ClaimOurs }
 func (c Claim) Unloads() bool { return c == ClaimContested || c == ClaimElsewhere || c == ClaimYielded }
 
 // Foreign reports whether another broker has the topic.
-func (c Claim) Foreign() bool { return c == ClaimContested || c == ClaimElsewhere || c == ClaimStuck }
+func (c Claim) Foreign() bool { return c == ClaimContested || c == ClaimElsewhere }
 
 // claimOf is what the reconciler must know of a lock. One that is not wanted any more is
 // no ground for loading, whoever holds it.

@@ -118,9 +118,6 @@ func (o *Ownership) answered(l *lock, ask LockRequest, k Lock, now time.Time) {
 	case ask.Step == LockRebind && k.State == LockOurs && k.Revision != ask.Revision:
 		l.doubt = false // a release of what was before can do nothing any more
 	}
-	if k.Written {
-		l.written = k.Revision
-	}
 	o.learn(l, k)
 	if k.State == LockForeign {
 		o.refused(l, now)
@@ -129,9 +126,6 @@ func (o *Ownership) answered(l *lock, ask LockRequest, k Lock, now time.Time) {
 		}
 	}
 	l.again = false
-	if o.settings.Served && ask.Step == LockTake && k.State == LockOurs {
-		o.reconciler.Kick() // if the broker has released it meanwhile, so do we
-	}
 }
 
 // learn takes what is known of a lock. One that a release may still hit is not relied on:
@@ -145,9 +139,6 @@ func (o *Ownership) learn(l *lock, k Lock) {
 	}
 	if (k.State == LockOurs) != (l.State == LockOurs) {
 		o.report.due = true
-	}
-	if k.State == LockFree && l.State != LockFree {
-		l.freeAt = time.Now()
 	}
 	if k.State != LockForeign || k.Owner != l.Owner {
 		l.since, l.over, l.next = time.Time{}, false, time.Time{}
@@ -216,9 +207,6 @@ func (o *Ownership) startAudit() {
 			if _, found := slices.BinarySearch(topics, topic); !found && l.State == LockOurs && !l.asked && l.learned <= began {
 				o.log.Warn("an ownership lock that we held is not under our lease any more", "topic", topic, "epoch", o.orders.Epoch)
 				o.learn(l, Lock{})
-			}
-			if o.settings.Served && l.State == LockStale && !l.asked && l.learned <= began {
-				o.learn(l, Lock{}) // left as it was found: it may be gone
 			}
 		}
 		for _, topic := range topics {

@@ -175,14 +175,11 @@ func (f *fakeLocks) carryOut(s Standing, requests []LockRequest) ([]Lock, error)
 	answers := make([]Lock, len(requests))
 	for i, r := range requests {
 		k, there := f.locks[r.Topic]
-		written := false
 		switch {
 		case r.Step == LockTake && !there:
 			f.write(r.Topic, f.id, s)
-			written = true
 		case r.Step == LockRebind && there && k.revision == r.Revision:
 			f.write(r.Topic, f.id, s)
-			written = true
 		case r.Step == LockRelease && there && k.revision == r.Revision:
 			if f.onRelease != nil {
 				f.onRelease(r.Topic)
@@ -190,7 +187,6 @@ func (f *fakeLocks) carryOut(s Standing, requests []LockRequest) ([]Lock, error)
 			f.drop(r.Topic)
 		}
 		answers[i] = f.look(s, r.Topic)
-		answers[i].Written = written
 	}
 	return answers, nil
 }
@@ -342,7 +338,7 @@ func newOwners(t *testing.T, id string, s OwnershipSettings, b *fakeBroker, tabl
 	w := &world{t: t, b: b, rec: &fakeRecords{}, reg: prometheus.NewPedanticRegistry(), log: &bytes.Buffer{}}
 	log := slog.New(slog.NewTextHandler(w.log, nil))
 	rs := testSettings
-	rs.OwnershipLocks, rs.Assigns = !s.Served, s.Served
+	rs.OwnershipLocks = true
 	w.Reconciler = NewReconciler(rs, b, w.rec, log, w.reg)
 	l := &fakeLocks{lockTable: table, id: id, latency: time.Millisecond, asks: map[LockStep]int{}}
 	o = &owners{world: w, own: NewOwnership(s, l, l, l, w.Reconciler, log, w.reg), l: l}

@@ -21,7 +21,6 @@ type Lock struct {
 	State    LockState // never LockUnknown
 	Owner    string    // who holds it, for people; empty: nobody
 	Revision int64     // mod revision, which a rebind and a release rest on
-	Written  bool      // by the very request that this answers
 }
 
 // LockRequest asks for LockTake, LockRebind or LockRelease; the latter two are of the lock
@@ -65,9 +64,6 @@ type OwnershipSettings struct {
 	RetryWindow   time.Duration // for how long; then every AuditInterval. 0: no such retries
 	Watch         bool          // take a lock at once when it goes
 	AuditInterval time.Duration // between checks that the locks are still ours; 30 s
-	// Served: the broker's own cluster assigns its topics, and the locks are its own. What
-	// it lists is wanted; SetWanted says nothing, and loading waits for no lock.
-	Served bool
 }
 
 func (s OwnershipSettings) withDefaults() OwnershipSettings {
@@ -85,8 +81,7 @@ type LockOrders struct {
 
 // Ownership holds the locks of the topics that are wanted here. It stands before the
 // reconciler: a topic is loaded after its lock was got, is unloaded here before its lock
-// is released, and is unloaded at once when its lock turns out to be another's; with Served that
-// is told, and nothing is done.
+// is released, and is unloaded at once when its lock turns out to be another's.
 //
 // Guaranteed: after SetOrders has returned, every lock counts as unowned until etcd has
 // shown otherwise under the new orders, and the answer to whatever was in flight is
@@ -123,9 +118,7 @@ type Ownership struct {
 	table       map[string]*lock
 	open        map[*lock]struct{} // locks that are not as they should be, or not known to be
 	wantedKnown bool
-	began       time.Time // of these orders
-	listed      time.Time // Served: when the broker was asked for what it has
-	clock       uint64    // counts answers, so that an audit does not undo later ones
+	clock       uint64 // counts answers, so that an audit does not undo later ones
 
 	call      calling
 	auditAt   time.Time
@@ -149,8 +142,6 @@ type lock struct {
 	again   bool      // it went while that call was in flight
 	doubt   bool      // a release was not answered, and may still come to pass
 	since   time.Time // when it was first found to be this other broker's
-	written int64     // mod revision at which we wrote it last
-	freeAt  time.Time // when nobody was found to hold it
 	next    time.Time // not before, while it is another's
 	over    bool      // the retry window is
 	learned uint64    // the clock when it was last answered
@@ -182,7 +173,6 @@ func (o *Ownership) SetOrders(orders LockOrders) {
 	if orders == o.orders {
 		return
 	}
-	o.began = time.Now()
 	standing := orders.Standing != o.orders.Standing || orders.Attached != o.orders.Attached
 	o.orders = orders
 	if standing {
@@ -199,7 +189,7 @@ func (o *Ownership) SetOrders(orders LockOrders) {
 func (o *Ownership) SetWanted(full bool, puts, deletes []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.settings.Served || !full && !o.wantedKnown {
+	if !full && !o.wantedKnown {
 		return
 	}
 	if full {
@@ -230,7 +220,7 @@ func (o *Ownership) SetWanted(full bool, puts, deletes []string) {
 func (o *Ownership) ForgetWanted() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.wantedKnown = o.wantedKnown && o.settings.Served
+	o.wantedKnown = false
 }
 
 func (o *Ownership) want(l *lock, wanted bool) {
@@ -245,7 +235,7 @@ func (o *Ownership) want(l *lock, wanted bool) {
 func (o *Ownership) lock(topic string) *lock {
 	l, ok := o.table[topic]
 	if !ok {
-		l = &lock{topic: topic, claim: o.resting()}
+		l = &lock{topic: topic, claim: ClaimPending}
 		o.table[topic] = l
 		o.open[l] = struct{}{}
 	}
@@ -261,9 +251,9 @@ func (o *Ownership) newGeneration() {
 	for topic, l := range o.table {
 		l.Lock, l.asked, l.again = Lock{}, false, false
 		l.since, l.over, l.next = time.Time{}, false, time.Time{}
-		if rest := o.resting(); l.claim != rest {
-			l.claim = rest
-			told = append(told, TopicClaim{Topic: topic, Claim: rest})
+		if l.claim != ClaimPending {
+			l.claim = ClaimPending
+			told = append(told, TopicClaim{Topic: topic, Claim: ClaimPending})
 		}
 		o.open[l] = struct{}{}
 	}

@@ -74,10 +74,6 @@ func (o *Ownership) end() {
 
 // takeStrays has the owners of topics looked up that are served and not assigned here.
 func (o *Ownership) takeStrays() {
-	if o.settings.Served {
-		o.takeServed()
-		return
-	}
 	strays := o.reconciler.Strays()
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -143,13 +139,6 @@ func (o *Ownership) tellClaims() {
 		if l.yield && !c.Foreign() {
 			c = ClaimYielded
 		}
-		switch {
-		case !o.settings.Served:
-		case c.Foreign():
-			c = ClaimStuck
-		default:
-			c = ClaimOff
-		}
 		if c != l.claim {
 			l.claim = c
 			told = append(told, TopicClaim{Topic: l.topic, Claim: c, Owner: l.Owner})
@@ -192,18 +181,6 @@ func (o *Ownership) decide(now time.Time) todo {
 			continue
 		}
 		step, why := DecideLock(facts)
-		if o.settings.Served {
-			step = o.servedStep(l, step)
-			if at := o.brokerUntil(l); step == LockTake && now.Before(at) {
-				if t.again.IsZero() || at.Before(t.again) {
-					t.again = at
-				}
-				continue
-			}
-			if step == LockTake && o.unproven(l) {
-				continue
-			}
-		}
 		switch step {
 		case LockLeave:
 			if l.yield && !isIdle { // it is given away as soon as it is known not to be served
@@ -268,9 +245,6 @@ func (o *Ownership) idle() map[string]struct{} {
 // mayServe is whether the topic is to be served here in this mode. A draining broker takes
 // nothing new, and a drained one serves nothing.
 func (o *Ownership) mayServe(l *lock, idle bool) bool {
-	if o.settings.Served {
-		return l.wanted // until the broker has let go of it
-	}
 	return l.wanted && !l.yield && (o.orders.Mode == Active || o.orders.Mode == Draining && !idle)
 }
 
@@ -278,8 +252,8 @@ func (o *Ownership) mayServe(l *lock, idle bool) bool {
 func (o *Ownership) forget(l *lock) {
 	delete(o.table, l.topic)
 	delete(o.open, l)
-	if rest := o.resting(); l.claim != rest { // of a topic that was another's
-		o.reconciler.SetClaims([]TopicClaim{{Topic: l.topic, Claim: rest}})
+	if l.claim != ClaimPending { // of a topic that was another's
+		o.reconciler.SetClaims([]TopicClaim{{Topic: l.topic, Claim: ClaimPending}})
 	}
 }
 
@@ -293,11 +267,7 @@ func (o *Ownership) conflicted(l *lock) {
 	o.metrics.conflicts.Inc()
 	if !o.told {
 		o.told = true
-		said := "topics are owned by another broker; they are unloaded here"
-		if o.settings.Served {
-			said = "topics that the broker lists are owned by another broker; if that lasts, restart this one"
-		}
-		o.log.Warn(said,
+		o.log.Warn("topics are owned by another broker; they are unloaded here",
 			"topic", l.topic, "owner", l.Owner, "reason", string(LockWhyForeign), "epoch", o.orders.Epoch)
 	}
 }

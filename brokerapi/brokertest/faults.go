@@ -81,13 +81,6 @@ func boundedWhenFrozen(t *testing.T, h Harness) {
 		p := hook[brokerapi.PeerLister](t, "peers", b)
 		calls["peers"] = func(ctx context.Context) error { _, err := p.Peers(ctx); return err }
 	}
-	if b.Capabilities().Owner {
-		o := hook[brokerapi.OwnerTeller](t, "owner", b)
-		calls["owners"] = func(ctx context.Context) error {
-			_, err := o.Owners(ctx, listed(s, []string{"/default/new"}))
-			return err
-		}
-	}
 	assign(t, s, "/default/new")
 	s.Freeze(t)
 	for name, call := range calls {

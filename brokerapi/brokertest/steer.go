@@ -1,9 +1,7 @@
 package brokertest
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -125,37 +123,6 @@ func elsewhere(t *testing.T, h Harness) {
 	wantTopics(t, s, b, nil, nil)
 	load(t, s, b, "/default/ours", nil)
 	wantTopics(t, s, b, []string{"/default/ours"}, nil)
-}
-
-func tellsOwners(t *testing.T, h Harness) {
-	s := h.Launch(t)
-	b := open(t, s)
-	teller := able[brokerapi.OwnerTeller](t, b.Capabilities().Owner, "owner", b)
-	n, ok := s.(Neighbour)
-	if !ok {
-		t.Fatalf("%T is no Neighbour", s)
-	}
-	unit := func(topic string) string { return listed(s, []string{topic})[0] }
-	self := identify(t, b).Name
-	all := []string{unit("/a:b~c=d/nobodys"), unit("/my-tenant~my-ns/ours"), unit("/default/theirs")}
-	tell := func(what string, right func(owners map[string]string) bool) {
-		become(t, what, func(ctx context.Context) error {
-			owners, err := teller.Owners(ctx, all)
-			if err == nil && !right(owners) {
-				err = fmt.Errorf("it names %q; it is %s itself", owners, self)
-			}
-			return err
-		})
-	}
-	tell("nobody owns anything", func(o map[string]string) bool { return len(o) == 3 && o[all[0]]+o[all[1]]+o[all[2]] == "" })
-	load(t, s, b, "/my-tenant~my-ns/ours", nil)
-	n.GiveAway(t, "/default/theirs")
-	for range 3 {
-		tell("the owners", func(o map[string]string) bool {
-			return len(o) == 3 && o[all[0]] == "" && o[all[1]] == self && o[all[2]] != "" && o[all[2]] != self
-		})
-	}
-	wantTopics(t, s, b, []string{"/my-tenant~my-ns/ours"}, nil)
 }
 
 func seesItsTopics(t *testing.T, h Harness) {

@@ -44,7 +44,6 @@ func Run(t *testing.T, h Harness) {
 		{"PeersAreOthersThatTheClusterKnows", peers},
 		{"ABrokerThatSeesItsTopicsIsNotCalledBlind", seesItsTopics},
 		{"ABrokerWhoseWatchesDiedIsCalledBlind", isBlind},
-		{"ItTellsWhoOwnsATopicAndChangesNothing", tellsOwners},
 		{"CallsEndWithTheirContextWhenFrozen", boundedWhenFrozen},
 		{"StepsThatChangeMuchEndWithTheirContextToo", heavyBounded},
 		{"CloseEndsCallsInFlight", closeEndsCalls},
@@ -63,7 +62,6 @@ func capabilitiesAreImplemented(t *testing.T, h Harness) {
 	_, viewer := b.(brokerapi.Viewer)
 	_, lister := b.(brokerapi.PeerLister)
 	_, worker := b.(brokerapi.Worker)
-	_, teller := b.(brokerapi.OwnerTeller)
 	for _, c := range []struct {
 		name              string
 		said, implemented bool
@@ -75,7 +73,6 @@ func capabilitiesAreImplemented(t *testing.T, h Harness) {
 		{"view", has.View, viewer},
 		{"peers", has.Peers, lister},
 		{"work", has.Work, worker},
-		{"owner", has.Owner, teller},
 	} {
 		if c.said && !c.implemented {
 			t.Errorf("%s is in the capabilities and its interface is not implemented", c.name)

@@ -28,10 +28,6 @@
 // an error and never health. What Unload says is not owned here has been looked up in the
 // broker's own list.
 //
-// With --registration adopt the broker's metadata store must be etcd. Its own lease, which is
-// one for all of its keys, is renewed beside it and no key is written: Pulsar puts and deletes
-// a key only at the version that it wrote itself. See keys.go and cluster.Layout.
-//
 // Health is /admin/v2/brokers/ready, which rests on the process alone. Works is Pulsar's own
 // health check, which produces and reads a message: it has no deadline of its own, gets ours,
 // and fails with the bookies, so it says nothing of this broker.
@@ -82,13 +78,12 @@ type Broker struct {
 }
 
 var (
-	_ brokerapi.Broker      = (*Broker)(nil)
-	_ brokerapi.Unloader    = (*Broker)(nil)
-	_ brokerapi.Steerer     = (*Broker)(nil)
-	_ brokerapi.Ender       = (*Broker)(nil)
-	_ brokerapi.Worker      = (*Broker)(nil)
-	_ brokerapi.AwayKeeper  = (*Broker)(nil)
-	_ brokerapi.OwnerTeller = (*Broker)(nil)
+	_ brokerapi.Broker     = (*Broker)(nil)
+	_ brokerapi.Unloader   = (*Broker)(nil)
+	_ brokerapi.Steerer    = (*Broker)(nil)
+	_ brokerapi.Ender      = (*Broker)(nil)
+	_ brokerapi.Worker     = (*Broker)(nil)
+	_ brokerapi.AwayKeeper = (*Broker)(nil)
 )
 
 // New checks the settings. It connects to nothing.
@@ -136,7 +131,7 @@ func hostPort(admin string) (string, error) {
 // BookKeeper fences the ledgers of a broker whose bundle another one has opened.
 func (b *Broker) Capabilities() brokerapi.Capabilities {
 	return brokerapi.Capabilities{
-		Unload: true, StableName: true, Steer: true, End: true, Work: true, Registers: true, Assigns: true, FencesItself: true, Owner: true,
+		Unload: true, StableName: true, Steer: true, End: true, Work: true, Registers: true, Assigns: true, FencesItself: true,
 	}
 }
 

@@ -22,11 +22,6 @@ func FuzzTopicName(f *testing.F) {
 		if err != nil || again != p {
 			t.Fatalf("%q is %+v, and by its one name %q it is %+v, %v", topic, p, p.topic(), again, err)
 		}
-		if key, ok := LockKey(topic); ok {
-			if back, ok := LockTopic(key); ok && back != p.topic() {
-				t.Fatalf("%q has the lock %q, which is %q's", topic, key, back)
-			}
-		}
 	})
 }
 
@@ -80,20 +75,6 @@ func FuzzVersion(f *testing.F) {
 		v, err := parseVersion(body)
 		if err == nil && (v == "" || len(v) > maxVersion || !utf8.ValidString(v)) {
 			t.Fatalf("%q is the version %q", body, v)
-		}
-	})
-}
-
-func FuzzLockValues(f *testing.F) {
-	for _, s := range []string{`{"webServiceUrl":"http://h:8080","pulsarServiceUrl":"pulsar://h:6650"}`, `{"httpUrl":"http://h:8080"}`, `null`, `{`} {
-		f.Add([]byte(s))
-	}
-	f.Fuzz(func(t *testing.T, value []byte) {
-		if id, ok := LockOwner(value); ok && id == "" {
-			t.Fatalf("%s: nobody", value)
-		}
-		if made, err := LockValue(value); err == nil && !json.Valid(made) {
-			t.Fatalf("of %s: %s", value, made)
 		}
 	})
 }

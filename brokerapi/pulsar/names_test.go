@@ -84,38 +84,3 @@ func TestALookupIsMadeOfANameInsideTheBundle(t *testing.T) {
 		}
 	}
 }
-
-func TestLocksNameTheirBundleAndTheirBroker(t *testing.T) {
-	const topic, key = "/public~default/0x00000000_0x40000000", "/namespace/public/default/0x00000000_0x40000000"
-	if got, ok := LockKey(topic); !ok || got != key {
-		t.Errorf("key %q, %v", got, ok)
-	}
-	if got, ok := LockTopic(key); !ok || got != topic {
-		t.Errorf("topic %q, %v", got, ok)
-	}
-	for _, other := range []string{"/public~default/orders", "nothing"} {
-		if key, ok := LockKey(other); ok {
-			t.Errorf("%q has the lock %q", other, key)
-		}
-	}
-	for _, other := range []string{"/namespace/pulsar/host:8080/0x00000000_0xffffffff", "/loadbalance/brokers/host:8080", "/namespace/public/default"} {
-		if topic, ok := LockTopic(other); ok {
-			t.Errorf("%q is the lock of %q", other, topic)
-		}
-	}
-	value, err := LockValue([]byte(`{"webServiceUrl":"http://h:8080","pulsarServiceUrl":"pulsar://h:6650","lastUpdate":1}`))
-	if err != nil || string(value) != `{"nativeUrl":"pulsar://h:6650","httpUrl":"http://h:8080","disabled":false,"advertisedListeners":{}}` {
-		t.Errorf("value %s, %v", value, err)
-	}
-	if id, ok := LockOwner(value); !ok || id != "h:8080" {
-		t.Errorf("owner %q, %v", id, ok)
-	}
-	for _, bad := range []string{"", "null", "{}", "[]", `{"httpUrl":1}`, `{"httpUrl":"h:8080"}`, `{"httpUrl":"://"}`} {
-		if id, ok := LockOwner([]byte(bad)); ok {
-			t.Errorf("%q names %q", bad, id)
-		}
-		if v, err := LockValue([]byte(bad)); err == nil {
-			t.Errorf("of %q: %s", bad, v)
-		}
-	}
-}

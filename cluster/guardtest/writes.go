@@ -84,22 +84,6 @@ var writes = []write{
 			{2, "an operator drained", spokenOf("b1")},
 			{3, "the member record was written", recorded},
 		}},
-	{name: "leave without a registration",
-		ready: func(s *stand) func(func()) error {
-			s.b1(true)
-			epoch := s.seen.Registration.CreateRevision
-			s.remove(s.Keys().Registration("b1"))
-			return func(meanwhile func()) error {
-				meanwhile()
-				_, err := s.Leave(s.t.Context(), cluster.LeaveRequest{Seen: s.seen, Epoch: epoch, LeaseID: s.held, Deleted: true, Left: cluster.Left{At: at, Epoch: epoch}})
-				return err
-			}
-		},
-		guards: []guard{
-			{0, "it is registered", func(s *stand) { s.putUnder(s.Keys().Registration("b1"), "{}", s.held) }},
-			{1, "an operator drained", spokenOf("b1")},
-			{2, "the member record was written", recorded},
-		}},
 	{name: "note the health",
 		ready: func(s *stand) func(func()) error {
 			s.b1(true)

@@ -47,25 +47,6 @@ func TestLeaseLivesAndEnds(t *testing.T) {
 	})
 }
 
-func TestALeaseIsGrantedAgainUnderItsID(t *testing.T) {
-	onEach(t, func(t *testing.T, e *server) {
-		c := open(t, e.config(t))
-		id := lease(t, c, 30*time.Second)
-		if granted, err := c.GrantAgain(bounded(t), id, time.Minute); err != nil || granted != 30*time.Second {
-			t.Errorf("one that lives: granted %v, %v; want it renewed", granted, err)
-		}
-		if err := c.Revoke(bounded(t), id); err != nil {
-			t.Fatal(err)
-		}
-		if granted, err := c.GrantAgain(bounded(t), id, time.Minute); err != nil || granted != time.Minute {
-			t.Errorf("granted %v, %v", granted, err)
-		}
-		if _, err := c.KeepAlive(bounded(t), id); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 func TestSmallTTLIsRaised(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		c := open(t, e.config(t))

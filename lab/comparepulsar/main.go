@@ -27,14 +27,11 @@ import (
 
 var managers = map[string]string{"Modular": harness.ModularLoadManager, "Extensible": harness.ExtensibleLoadManager}
 
-// placements are the sidecar's flags, as the page about Pulsar has them.
-var placements = map[string][]string{
-	"adopt": {"--registration", "adopt", "--lease-ttl", "30s"},
-	"own":   {"--registration", "own", "--lease-ttl", "60s"},
-}
+// beside are the sidecar's flags, as the page about Pulsar has them.
+var beside = []string{"--registration", "own", "--lease-ttl", "60s"}
 
 func main() {
-	p := compare.Plan{Command: "compare-pulsar", KindIs: "manager, placement"}
+	p := compare.Plan{Command: "compare-pulsar", KindIs: "manager, placement", Placement: "own"}
 	for _, f := range faults {
 		p.Faults = append(p.Faults, compare.Fault{Name: f.name, Cuts: f.cuts, SetUp: f.setUp})
 	}
@@ -50,12 +47,11 @@ func parse(p *compare.Plan) error {
 		return err
 	}
 	flag.StringVar(&p.Kind, "manager", "Modular", "load manager of the brokers: Modular or Extensible")
-	flag.StringVar(&p.Placement, "placement", "adopt", "of the brokers' registrations: adopt or own")
 	if err := p.Parse(); err != nil {
 		return err
 	}
-	if managers[p.Kind] == "" || placements[p.Placement] == nil {
-		return fmt.Errorf("-manager is Modular or Extensible, -placement is adopt or own")
+	if managers[p.Kind] == "" {
+		return fmt.Errorf("-manager is Modular or Extensible")
 	}
 	return nil
 }

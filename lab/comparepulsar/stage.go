@@ -107,7 +107,7 @@ func (s *stage) launch(holdfast bool) error {
 		return err
 	}
 	etcd := fmt.Sprintf("http://%s:%d", compare.SidecarsEtcd(len(s.pairs)), s.cluster.Etcd.Port)
-	if pr.sidecar, err = pulsar.NewSidecar(s.lab, etcd, b, placements[s.Placement]...); err != nil {
+	if pr.sidecar, err = pulsar.NewSidecar(s.lab, etcd, b, beside...); err != nil {
 		return err
 	}
 	return pr.sidecar.Start()

@@ -18,23 +18,11 @@ import (
 // sidecar writes another.
 var pulsarKind = kind{
 	name:     "pulsar",
-	prepare:  preparePulsar("own"),
+	prepare:  preparePulsar,
 	stops:    pulsarStops,
 	moves:    pulsarMoves,
 	asked:    pulsarAsked,
 	diskless: pulsarDiskless,
-}
-
-// pulsarAdopted is the same, whose own registration and session are adopted.
-var pulsarAdopted = kind{
-	name:      "pulsar-adopted",
-	prepare:   preparePulsar("adopt"),
-	stops:     pulsarStops,
-	uncounted: "each broker registers itself, so no sidecar registers one where nobody was",
-	moves:     pulsarMoves,
-	waits:     "the next process takes its registration only when that of the one before has ended with its session",
-	asked:     pulsarAsked,
-	diskless:  pulsarDiskless,
 }
 
 const (
@@ -44,29 +32,19 @@ const (
 	pulsarDiskless = "its messages are in BookKeeper, so nothing of an earlier life is beside it"
 )
 
-func preparePulsar(registration string) func(s *stage, o brokerOptions) (broker, error) {
-	return func(s *stage, o brokerOptions) (broker, error) {
-		session := o.TTL // the one that is adopted
-		if registration == "own" {
-			// The next process waits for its end, and must still come up within the TTL.
-			session = cmp.Or(o.Session, o.TTL*5/8)
-		}
-		p, err := s.NewPulsar(harness.PulsarOptions{Name: o.ID, Place: o.Place, Etcd: o.Etcd, SessionTimeout: session.Truncate(time.Second)})
-		if err != nil {
-			return nil, err
-		}
-		b := pulsarBroker{p, registration, filepath.Join(s.Dir, o.ID+".pid")}
-		if registration == "adopt" {
-			return pulsarSession{b}, nil
-		}
-		return b, nil
+func preparePulsar(s *stage, o brokerOptions) (broker, error) {
+	// The next process waits for the end of its session, and must still come up within the TTL.
+	session := cmp.Or(o.Session, o.TTL*5/8)
+	p, err := s.NewPulsar(harness.PulsarOptions{Name: o.ID, Place: o.Place, Etcd: o.Etcd, SessionTimeout: session.Truncate(time.Second)})
+	if err != nil {
+		return nil, err
 	}
+	return pulsarBroker{p, filepath.Join(s.Dir, o.ID+".pid")}, nil
 }
 
 type pulsarBroker struct {
 	*harness.Pulsar
-	registration string
-	pidFile      string
+	pidFile string
 }
 
 // BrokerID is the address that it advertises.
@@ -88,7 +66,7 @@ func (b pulsarBroker) Start(ctx context.Context) error {
 }
 
 func (b pulsarBroker) Driver() []string {
-	return []string{"--driver", "pulsar", "--registration", b.registration, "--broker-admin", b.URL(), "--pulsar-cluster", harness.PulsarCluster,
+	return []string{"--driver", "pulsar", "--broker-admin", b.URL(), "--pulsar-cluster", harness.PulsarCluster,
 		"--pulsar-status-file", b.StatusFile, "--broker-pid-file", b.pidFile, "--fence", "ready,stop", "--session-expired-policy", "drain", "--restart-grace", "0s",
 		"--audit-interval", "300ms"} // nothing else tells what clients had it own
 }
@@ -120,12 +98,6 @@ func (b pulsarBroker) Litter(context.Context) error { return nil }
 
 // Disasters: it loses no messages.
 func (b pulsarBroker) Disasters() ([]string, error) { return nil, nil }
-
-// pulsarSession is a broker whose own registration is its sidecar's.
-type pulsarSession struct{ pulsarBroker }
-
-// RegistrationKey is where the broker keeps it.
-func (b pulsarSession) RegistrationKey() string { return "/loadbalance/brokers/" + b.Advertised() }
 
 // pulsarClient is a producer that is connected to this broker. It looks nothing up: by
 // that it would have the broker own what it gave up.

@@ -33,9 +33,6 @@ type kind struct {
 	// scatters says why the first broker back after a full restart may be given what the
 	// others had.
 	scatters string
-	// waits says why no process comes up within the TTL of the one before, so that every
-	// restart is a late one.
-	waits string
 	// asked says why a broker that has just started serves nothing until clients ask for it.
 	asked string
 	// diskless says why data of an earlier life cannot tell of one.
@@ -55,7 +52,7 @@ type brokerOptions struct {
 }
 
 // kinds are all that the scenarios are played with.
-var kinds = []kind{natsKind, httpKind, danubeKind, raftKind, pulsarKind, pulsarAdopted}
+var kinds = []kind{natsKind, httpKind, danubeKind, raftKind, pulsarKind}
 
 // fast has one that its sidecar registers and one that registers itself. The fast tests have
 // no time for more.
@@ -104,13 +101,6 @@ type assigner interface {
 type numbered interface {
 	// Wears is what the registrations of all its processes have in common.
 	Wears() string
-}
-
-// adopted is a broker whose registration is its own and is not renewed by it alone. Its
-// sidecar writes it only if it was lost.
-type adopted interface {
-	// RegistrationKey is the key in the layout of its own cluster.
-	RegistrationKey() string
 }
 
 // named is a broker whose name is not its node's.

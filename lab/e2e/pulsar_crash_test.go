@@ -21,16 +21,16 @@ func TestOthersServeWhatADeadPulsarBrokerHadBeforeItsSessionEnds(t *testing.T) {
 	pid := filepath.Join(s.TempDir(), "pid")
 	started := func() { s.ok(os.WriteFile(pid, []byte(strconv.Itoa(p.PID())), 0o600)) }
 	started()
-	s.besidePulsar(peer, "--registration", "adopt", "--lease-ttl", session.String())
-	c := s.besidePulsar(p, "--registration", "adopt", "--lease-ttl", session.String(), "--broker-pid-file", pid, "--restart-grace", grace.String())
+	s.besidePulsar(peer, "--lease-ttl", session.String())
+	c := s.besidePulsar(p, "--lease-ttl", session.String(), "--broker-pid-file", pid, "--restart-grace", grace.String())
 	topic := topicsApart(1)[0]
 	s.ok(p.Publish(s.ctx, topic, []byte("one")))
 	revision := s.caughtUp()
 	ended := time.Now()
 	s.ok(p.Kill())
-	s.awaitChange("the end of the session", revision, harness.DeletedKey(pulsarRegistration(p)))
+	s.awaitChange("the end of the registration", revision, harness.DeletedKey(s.keys.Registration(p.Advertised())))
 	if took := time.Since(ended); took > session/2 {
-		t.Errorf("its session ended after %v", took)
+		t.Errorf("its registration ended after %v", took)
 	}
 	s.ok(peer.Publish(s.ctx, topic, []byte("two")))
 	s.ok(p.Start(s.ctx))

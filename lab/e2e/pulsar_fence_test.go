@@ -165,39 +165,30 @@ func TestAPulsarBrokerIsEndedThroughItsAdminAPIWhereTheFenceSaysSo(t *testing.T)
 func TestThePolicyShutdownEndsAPulsarBrokerAndItsSidecar(t *testing.T) {
 	takesLong(t)
 	t.Parallel()
-	for _, registration := range []string{"own", "adopt"} {
-		t.Run(registration, func(t *testing.T) {
-			t.Parallel()
-			s := newStand(t)
-			p := s.pulsar("p1")
-			s.besidePulsar(s.pulsar("p2"), "--registration", registration) // so that not all are lost at once
-			c := s.besidePulsar(p, "--registration", registration, "--session-expired-policy", "shutdown")
-			s.ok(p.Publish(s.ctx, "/default/orders", []byte("one")))
-			key := s.keys.Registration(p.Advertised())
-			if registration == "adopt" {
-				key = pulsarRegistration(p)
-			}
-			s.ok(p.Fault(s.ctx, "cut-etcd", "on")) // it does not see its session go
-			_, err := s.etcd.Client().Revoke(s.ctx, clientv3.LeaseID(s.key(key).Lease))
-			s.ok(err)
-			for _, process := range []*harness.Process{p.Process, c.Process} {
-				select {
-				case <-process.Exited():
-				case <-time.After(bound):
-					t.Fatalf("%s runs on", process.Name)
-				}
-			}
-			if code, err := c.ExitCode(); err != nil || code == 0 {
-				t.Errorf("the sidecar ended with exit code %d, %v; want a failure", code, err)
-			}
-			last := c.LogTail(1)
-			if !strings.HasPrefix(last, "holdfast: ") || !strings.Contains(last, "shutdown") {
-				t.Errorf("its last word is %q", last)
-			}
-			if kv := s.key(key); kv.Lease != 0 {
-				t.Errorf("registered again: %+v", kv)
-			}
-		})
+	s := newStand(t)
+	p := s.pulsar("p1")
+	s.besidePulsar(s.pulsar("p2")) // so that not all are lost at once
+	c := s.besidePulsar(p, "--session-expired-policy", "shutdown")
+	s.ok(p.Publish(s.ctx, "/default/orders", []byte("one")))
+	key := s.keys.Registration(p.Advertised())
+	_, err := s.etcd.Client().Revoke(s.ctx, clientv3.LeaseID(s.key(key).Lease))
+	s.ok(err)
+	for _, process := range []*harness.Process{p.Process, c.Process} {
+		select {
+		case <-process.Exited():
+		case <-time.After(bound):
+			t.Fatalf("%s runs on", process.Name)
+		}
+	}
+	if code, err := c.ExitCode(); err != nil || code == 0 {
+		t.Errorf("the sidecar ended with exit code %d, %v; want a failure", code, err)
+	}
+	last := c.LogTail(1)
+	if !strings.HasPrefix(last, "holdfast: ") || !strings.Contains(last, "shutdown") {
+		t.Errorf("its last word is %q", last)
+	}
+	if kv := s.key(key); kv.Lease != 0 {
+		t.Errorf("registered again: %+v", kv)
 	}
 }
 
@@ -276,7 +267,7 @@ func TestAFrozenPulsarBrokerIsStoppedBesideOneThatIsWell(t *testing.T) {
 	pid := filepath.Join(s.TempDir(), "pid")
 	started := func() { s.ok(os.WriteFile(pid, []byte(strconv.Itoa(p.PID())), 0o600)) }
 	started()
-	flags := []string{"--registration", "adopt", "--lease-ttl", session.String(), "--health-timeout", "200ms"}
+	flags := []string{"--lease-ttl", session.String(), "--health-timeout", "200ms"}
 	s.besidePulsar(peer, flags...)
 	c := s.besidePulsar(p, append(flags, "--broker-pid-file", pid)...)
 	topic := topicsApart(1)[0]
@@ -291,7 +282,7 @@ func TestAFrozenPulsarBrokerIsStoppedBesideOneThatIsWell(t *testing.T) {
 	if e := c.event("fence", "stopped"); e.Reason != "ill" {
 		t.Errorf("the fence says %+v", e)
 	}
-	s.awaitChange("the end of the session", revision, harness.DeletedKey(pulsarRegistration(p)))
+	s.awaitChange("the end of the registration", revision, harness.DeletedKey(s.keys.Registration(p.Advertised())))
 	if e := c.event("registration", "lost"); e.Reason != "stopped" {
 		t.Errorf("the registration was lost by %+v, and not given up", e)
 	}

@@ -55,9 +55,6 @@ func (n *node) isState() func(harness.Change) bool {
 // registrationKey is where the registration stands.
 func (n *node) registrationKey() string {
 	n.t.Helper()
-	if b, ok := n.broker.(adopted); ok {
-		return b.RegistrationKey()
-	}
 	return n.keys.Registration(n.name())
 }
 
@@ -103,8 +100,6 @@ func (n *node) awaitRegistered(after int64) harness.Change {
 	switch b := n.broker.(type) {
 	default:
 		written = harness.PutKey(n.registrationKey())
-	case adopted: // this one the sidecar writes only if it must
-		written = harness.PutKey(n.keys.Member(n.name()))
 	case numbered:
 		written = func(c harness.Change) bool {
 			_, ok := n.keys.RegisteredName(c.Key)

@@ -33,19 +33,6 @@ func TestScenario3a_RestartWithinTTL(t *testing.T) {
 		n.neverReady(unready)
 		publishers := n.publishAlways()
 		s.must(n.broker.Launch())
-		if k.waits != "" {
-			t.Log(k.waits)
-			n.withState(n.awaitRegistered(from), "drained", "stale_restart")
-			publishers.await(refused, launched)
-			asked := time.Now()
-			n.neverReady(unready)
-			n.activate()
-			n.isGivenTopics(publishers, asked)
-			n.alwaysLive(killed)
-			n.onlyDrained(from)
-			peer.alwaysReady(killed)
-			return
-		}
 		n.awaitReady()
 		n.publishes() // ready is a promise that every topic is there
 
@@ -201,10 +188,6 @@ func TestJoin(t *testing.T) {
 		n.activate()
 		n.equip()
 		n.publishes()
-		if k.waits != "" {
-			t.Log(k.waits)
-			return
-		}
 		from = s.revision()
 
 		t.Log("the flag is still there at the next start, and drains it no more")
@@ -269,7 +252,7 @@ func TestOperatorDrainSurvivesRestart(t *testing.T) {
 		now := time.Now()
 		s.should(n.probes.NeverReady(unready, now))
 		publishers.unserved(stopped, now)
-		if after := n.registration(); k.renames == "" && k.waits == "" && after.CreateRevision != before.CreateRevision {
+		if after := n.registration(); k.renames == "" && after.CreateRevision != before.CreateRevision {
 			t.Errorf("registration before %+v, after %+v: the restart was not a fast one", before, after)
 		}
 		n.activate()

@@ -18,8 +18,7 @@ type couple struct {
 	broker *harness.ApacheBroker
 }
 
-// couples starts brokers of a new cluster with a sidecar each, which adopt their sessions, and
-// waits until all are ready.
+// couples starts brokers of a new cluster with a sidecar each and waits until all are ready.
 func couples(t *testing.T, n int, flags ...string) (*harness.Apache, []*couple) {
 	t.Helper()
 	needParts(t)
@@ -32,7 +31,7 @@ func couples(t *testing.T, n int, flags ...string) (*harness.Apache, []*couple) 
 		ok(t, err)
 		ok(t, b.Launch())
 		c := &couple{t: t, lab: l, broker: b}
-		c.Sidecar, err = NewSidecar(l, a.Etcd.Endpoint(), b, append([]string{"--registration", "adopt"}, flags...)...)
+		c.Sidecar, err = NewSidecar(l, a.Etcd.Endpoint(), b, flags...)
 		ok(t, err)
 		all = append(all, c)
 	}

@@ -19,7 +19,7 @@ var restarts = []struct {
 	end    func(ctx context.Context, c *couple) error
 	reason string
 }{
-	{"SIGTERM, as in a rolling restart", func(ctx context.Context, c *couple) error { return c.broker.Stop(ctx) }, "planned_restart"},
+	{"SIGTERM, as in a rolling restart", func(ctx context.Context, c *couple) error { return c.broker.Stop(ctx) }, "fast_restart"},
 	{"SIGTERM to it and its sidecar at once, as in a pod", func(ctx context.Context, c *couple) error {
 		c.SetFlags("--restart-grace", "0s") // from here on
 		stopped := make(chan error, 1)
