@@ -116,8 +116,6 @@ func (a *agent) lossCause() string {
 	switch {
 	case a.leaving.phase == givingUp || a.leaving.phase == hasLeft:
 		return causeLeft
-	case a.stopNote.done && a.stopNote.fence == a.fencing.number:
-		return causeStopped
 	case v.Phase == lease.Paused, a.attachment == recovery.Detached && a.detachedBy == recovery.WhyBrokerDown:
 		return "broker_down"
 	case v.Validity.ExpiredAt(a.clock()):

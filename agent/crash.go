@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"holdfast/agent/lease"
+	"holdfast/recovery"
 )
 
 // This file is the crash of a broker whose registration is given up soon (--restart-grace), so
@@ -18,9 +19,6 @@ type crashNote struct {
 	retryAt  lease.Instant
 }
 
-// owed reports whether the note is to be written still, so that no lease may be revoked.
-func (c *crashNote) owed() bool { return c.underway || c.retryAt != 0 && !c.done }
-
 // noteCrash notes the end of a process that was active and attached until then.
 func (a *agent) noteCrash() {
 	c, now := &a.crash, a.clock()
@@ -33,6 +31,9 @@ func (a *agent) noteCrash() {
 		return
 	case c.instance != who.Instance:
 		*c = crashNote{instance: who.Instance}
+	}
+	if a.mode.Mode.Known() && a.mode.Mode != recovery.Active { // that is kept, whatever the lease
+		c.done = true
 	}
 	if c.done || now < c.retryAt || a.leaving.phase != notLeaving || a.pausedEnd.excused || a.mayLeave() != nil {
 		return

@@ -16,11 +16,15 @@ type pulsarSettings struct {
 }
 
 // newPulsar takes effective settings. Its errors are settings that cannot work.
-func newPulsar(c Config, _ *cluster.Client, log *slog.Logger) (brokerapi.Broker, error) {
-	b, err := pulsar.New(pulsar.Config{
+func newPulsar(c Config, store *cluster.Client, log *slog.Logger) (brokerapi.Broker, error) {
+	settings := pulsar.Config{
 		AdminURL: c.BrokerAdmin, Cluster: c.PulsarCluster, Advertised: c.PulsarAdvertised, StatusFile: c.PulsarStatusFile,
 		TokenFile: c.BrokerTokenFile, CACert: c.BrokerCACert, Cert: c.BrokerCert, Key: c.BrokerKey, Logger: log,
-	})
+	}
+	if store != nil { // it may be the brokers' metadata store, too
+		settings.Store = store
+	}
+	b, err := pulsar.New(settings)
 	if err != nil {
 		return nil, err // it names the flag, the value and the remedy
 	}

@@ -49,9 +49,7 @@ func TestEveryReasonIsExplained(t *testing.T) {
 		add(Event{Kind: "registration", To: "lost", Reason: cause})
 	}
 	add(Event{Kind: "fence", To: "stopped", Reason: stopReasonIll})
-	for _, why := range []string{"crash", causeStopped} {
-		add(Event{Kind: "registration", To: "left", Reason: why})
-	}
+	add(Event{Kind: "registration", To: "left", Reason: "crash"})
 	for _, to := range []string{"held", "registered", "repaired", "unreadable_record"} {
 		add(Event{Kind: "registration", To: to})
 	}

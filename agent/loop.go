@@ -66,14 +66,14 @@ type loopState struct {
 	reasserting bool
 	assertFrom  lease.Instant // the next write of it may begin then
 
-	session   session
-	leaving   leaving
-	leftFound bool // a process that has left under another sidecar was found
-	pausedEnd pausedEnd
-	crash     crashNote
-	stopNote  stopNote
-	steering  recovery.SteerView // as it was told of last
-	viewStale bool               // and the broker's view
+	session    session
+	leaving    leaving
+	leftFound  bool // a process that has left under another sidecar was found
+	pausedEnd  pausedEnd
+	crash      crashNote
+	relinquish relinquish
+	steering   recovery.SteerView // as it was told of last
+	viewStale  bool               // and the broker's view
 
 	ready, everReady bool
 	verdict          probes.Verdict
@@ -184,6 +184,9 @@ func (a *agent) untilNext() time.Duration {
 	if d := a.fencing.waiting.Add(stopPatience).Sub(now); d > 0 && a.fencing.waiting != 0 {
 		next = min(next, d)
 	}
+	if d := a.relinquish.at.Sub(now); d > 0 && a.relinquish.until != 0 {
+		next = min(next, d)
+	}
 	if d := a.leaving.until.Sub(now); d > 0 && a.leaving.holdsBack() {
 		next = min(next, d)
 	}
@@ -222,8 +225,8 @@ func (a *agent) step() error {
 	a.tendLeaving(verdict, who)
 	a.noteEndInPause()
 	a.noteCrash()
+	a.tendRelease()
 	a.fence(verdict)
-	a.giveUpStopped()
 	a.tendGuard() // before the reconciler may load
 	a.name(id, verdict)
 	a.noteInstance(who)
@@ -310,9 +313,11 @@ func (a *agent) setGate(verdict probes.Verdict) {
 
 // forbear keeps the lease of a broker that is down from being revoked while recovery is
 // paused, and while its process is seen to live: that one may only hang, and serve when
-// it comes to itself. The ladder stops it at the fence point, if it can be stopped.
+// it comes to itself. The ladder stops it at the fence point, if it can be stopped. That of one
+// whose storage fences it is revoked only after the note of its crash; one that was stopped at the
+// fence point has none, and its lease runs out.
 func (a *agent) forbear() {
-	a.keeper.Forbear(a.runsOut() || a.crash.owed() || a.suspended(recovery.ActRevoke) || a.owesStopNote() || a.brokerTarget().Pid != 0 || a.ails(a.verdict))
+	a.keeper.Forbear(a.runsOut() || a.can.FencesItself && !a.crash.done || a.suspended(recovery.ActRevoke) || a.brokerTarget().Pid != 0 || a.ails(a.verdict))
 }
 
 // order tells what may be done to topics.
@@ -382,7 +387,7 @@ func (a *agent) publishLife(who brokerapi.Identity) {
 		modeRev = a.modeRev
 	}
 	a.life.Store(&life{memory: m, mode: a.mode, modeRev: modeRev, instance: who.Instance, boot: boot, data: a.dataFound(who.Instance, dir), unseen: !seen, vanished: doubtful, value: value,
-		retriesUsed: a.retriesUsed(), unfenced: a.unfenced(who.Instance), leaves: a.leaving.departs(who.Instance) || a.pausedEnd.underway || a.crash.underway || a.stopNote.underway, recalls: a.mode.Mode == "" && !a.leftFound, cutFrom: a.cutFrom, cutOver: a.cutOver, unsure: a.unsure, health: a.healthTold.now})
+		retriesUsed: a.retriesUsed(), unfenced: a.unfenced(who.Instance), leaves: a.leaving.departs(who.Instance) || a.pausedEnd.underway || a.crash.underway, recalls: a.mode.Mode == "" && !a.leftFound, cutFrom: a.cutFrom, cutOver: a.cutOver, unsure: a.unsure, health: a.healthTold.now})
 }
 
 // bootFacts is the evidence of the boot kind that is on this host.

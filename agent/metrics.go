@@ -23,7 +23,7 @@ type metrics struct {
 }
 
 var (
-	lossCauses  = []string{"lease_expired", "key_deleted", "broker_down", causeStopped}
+	lossCauses  = []string{"lease_expired", "key_deleted", "broker_down"}
 	bootReasons = []recovery.Reason{
 		recovery.ReasonBoot, recovery.ReasonJoin, recovery.ReasonFastRestart, recovery.ReasonFirstRegistration, recovery.ReasonUnknownData, recovery.ReasonDataMissing, recovery.ReasonPlannedRestart, recovery.ReasonStaleRestart,
 		recovery.ReasonFullClusterRestart, recovery.ReasonFleetExpired, recovery.ReasonRestoredBackup, recovery.ReasonCorruptState,

@@ -143,7 +143,7 @@ var contracted = map[string][]string{
 	"lease_renewals_total": {"confirmed", "failed", "lost"}, "lease_renewal_duration_seconds": nil,
 	"lease_keepalive_failures_total": failureClasses(), "lease_keepalive_failure_streak": nil, "lease_failing_seconds": nil,
 	"lease_hedges_total": {"true", "false"}, "etcd_endpoint_up": {"http://127.0.0.1:2379"},
-	"registration_present": nil, "registration_lost_total": {"lease_expired", "key_deleted", "broker_down", "stopped"}, "registration_adoptions_total": nil, "registration_epoch": nil,
+	"registration_present": nil, "registration_lost_total": {"lease_expired", "key_deleted", "broker_down"}, "registration_adoptions_total": nil, "registration_epoch": nil,
 	"broker_boots_total": {"first_boot", "restart", "stale_restart", "kept"}, "broker_zombie": {"unregistered", "orphan_topics", "foreign_owner", "stale_view"},
 	"broker_process_changes_total": {"started", "adopted", "ended", "start_failed", "held"},
 	"broker_steers_total":          {"active", "drained", "ok", "error", "timeout", "dropped"},

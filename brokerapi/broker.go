@@ -103,6 +103,14 @@ type Unloader interface {
 	Unload(ctx context.Context, topic string) error
 }
 
+// Releaser gives up what a process of the broker that has ended still holds in its own cluster,
+// so that others need not wait for it.
+type Releaser interface {
+	// Release is asked for only when that process, of Identity.Instance, is proven to have ended.
+	// What another process holds, and what was not seen while that one lived, is left alone.
+	Release(ctx context.Context, instance string) error
+}
+
 // Worker can be asked to do the broker's work once, from end to end. That rests on others
 // too, on the broker's storage above all, and may take as long as they like: it says whether
 // clients are well served here, and nothing of the broker's process.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // Grant makes a lease. etcd counts in whole seconds (ttl is rounded up) and raises small
@@ -95,4 +96,17 @@ func (c *Client) timeToLive(ctx context.Context, r *etcdserverpb.LeaseTimeToLive
 // lease that has no end yet (9223372036 s): more than a duration can bear is cut off.
 func seconds(ttl int64) time.Duration {
 	return time.Duration(min(ttl, math.MaxInt32)) * time.Second
+}
+
+// LeaseOf is the lease that any key is under, without the prefix of ours; 0: the key is not there,
+// or under none.
+func (c *Client) LeaseOf(ctx context.Context, key string) (int64, error) {
+	answer, err := c.read(ctx, clientv3.OpGet(key, clientv3.WithKeysOnly()))
+	if err != nil {
+		return 0, fmt.Errorf("read the lease of %s: %w", key, err)
+	}
+	for _, kv := range answer.Responses[0].GetResponseRange().GetKvs() {
+		return kv.Lease, nil
+	}
+	return 0, nil
 }

@@ -56,6 +56,7 @@ type Config struct {
 	TokenFile  string // --broker-token-file
 	CACert     string // --broker-cacert
 	Cert, Key  string // --broker-cert, --broker-key
+	Store      Store  // nil: what a dead process holds runs out
 	Logger     *slog.Logger
 }
 
@@ -74,7 +75,8 @@ type Broker struct {
 	started   map[int]time.Time // of the broker's process, by connection
 	proven    int               // connection on which it has proved last who it is; 0: none
 	clustered bool              // it has told that it is of the cluster that was set
-	alone     int               // looks in a row in which no other broker took bundles
+	session   session
+	alone     int // looks in a row in which no other broker took bundles
 }
 
 var (
@@ -83,6 +85,7 @@ var (
 	_ brokerapi.Steerer    = (*Broker)(nil)
 	_ brokerapi.Ender      = (*Broker)(nil)
 	_ brokerapi.Worker     = (*Broker)(nil)
+	_ brokerapi.Releaser   = (*Broker)(nil)
 	_ brokerapi.AwayKeeper = (*Broker)(nil)
 )
 

@@ -25,6 +25,7 @@ func (b *Broker) Health(ctx context.Context) error {
 // Works implements brokerapi.Worker. The broker is asked to produce and read a message, for
 // which it takes as long as its bookies like.
 func (b *Broker) Works(ctx context.Context) error {
+	b.noteSession(ctx)
 	return b.saysOK(ctx, rest.Request{Path: "/admin/v2/brokers/health", Query: url.Values{"topicVersion": {"V2"}}})
 }
 

@@ -127,11 +127,15 @@ func (b *Broker) instance(ctx context.Context) (string, time.Time, error) {
 			b.started[number] = at
 			b.mu.Unlock()
 		}
-		if at.IsZero() {
-			return fmt.Sprintf("seen-%s-%d", b.random, number), at, nil
-		}
-		return fmt.Sprintf("started-%d", at.UnixMilli()), at, nil
+		return b.named(number, at), at, nil
 	}
+}
+
+func (b *Broker) named(connection int, started time.Time) (instance string) {
+	if started.IsZero() {
+		return fmt.Sprintf("seen-%s-%d", b.random, connection)
+	}
+	return fmt.Sprintf("started-%d", started.UnixMilli())
 }
 
 // startedAt is when the process started, as the metrics have it; zero: they do not tell, or

@@ -282,10 +282,7 @@ func TestAFrozenPulsarBrokerIsStoppedBesideOneThatIsWell(t *testing.T) {
 	if e := c.event("fence", "stopped"); e.Reason != "ill" {
 		t.Errorf("the fence says %+v", e)
 	}
-	s.awaitChange("the end of the registration", revision, harness.DeletedKey(s.keys.Registration(p.Advertised())))
-	if e := c.event("registration", "lost"); e.Reason != "stopped" {
-		t.Errorf("the registration was lost by %+v, and not given up", e)
-	}
+	s.awaitChange("the end of the session", revision, harness.DeletedKey(pulsarRegistration(p)))
 	s.ok(peer.Publish(s.ctx, topic, []byte("two")))
 	s.ok(p.Start(s.ctx))
 	started()

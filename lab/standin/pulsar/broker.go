@@ -44,12 +44,11 @@ type Broker struct {
 	end     context.CancelFunc
 	started time.Time // as the metrics tell it
 
-	mu       sync.Mutex
-	ready    bool
-	owned    map[string]*owned // by bundle
-	loaded   map[string]bool   // full topic names
-	lastRead map[string]string // web address of owners, by bundle, as their keys told
-	faults   faults
+	mu     sync.Mutex
+	ready  bool
+	owned  map[string]*owned // by bundle
+	loaded map[string]bool   // full topic names
+	faults faults
 
 	taking sync.Mutex // one bundle is looked up at a time
 	asked  sync.WaitGroup
@@ -95,7 +94,7 @@ func New(cfg Config, log *slog.Logger) (*Broker, error) {
 	case cfg.Bundles < 1 || cfg.Bundles > 1<<16:
 		return nil, fmt.Errorf("%d bundles: want 1 to 65536", cfg.Bundles)
 	}
-	return &Broker{cfg: cfg, log: log, owned: map[string]*owned{}, loaded: map[string]bool{}, lastRead: map[string]string{}}, nil
+	return &Broker{cfg: cfg, log: log, owned: map[string]*owned{}, loaded: map[string]bool{}}, nil
 }
 
 // etcdConfig has the client find etcd again within about 3 s of the end of a cut. With the

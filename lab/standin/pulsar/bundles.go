@@ -88,24 +88,8 @@ func (b *Broker) ownerOf(ctx context.Context, bundle Bundle) (httpURL string, er
 	return "", fmt.Errorf("bundle %s: %w", bundle, errBusy)
 }
 
-// read is who owns the bundle by its key; empty: nobody does. A blind broker reads no key twice.
+// read is who owns the bundle by its key; empty: nobody does.
 func (b *Broker) read(ctx context.Context, bundle Bundle) (httpURL string, err error) {
-	b.mu.Lock()
-	httpURL, known := b.lastRead[bundle.String()]
-	b.mu.Unlock()
-	if known && b.session.isBlind() {
-		return httpURL, nil
-	}
-	if httpURL, err = b.readKey(ctx, bundle); err != nil {
-		return "", err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.lastRead[bundle.String()] = httpURL
-	return httpURL, nil
-}
-
-func (b *Broker) readKey(ctx context.Context, bundle Bundle) (httpURL string, err error) {
 	if err := b.session.reachable(); err != nil {
 		return "", err
 	}
@@ -135,7 +119,6 @@ func (b *Broker) unload(ctx context.Context, o *owned) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.lastRead, o.bundle.String())
 	if b.owned[o.bundle.String()] == o {
 		delete(b.owned, o.bundle.String())
 	}

@@ -30,13 +30,11 @@
 //     etcd answers again.
 //   - A lock that could not be put again, because its session had ended, is expected to be absent
 //     from then on: whoever puts it, its release fails with 409, and another broker's lock stays.
-//   - A broker whose watches have died (fault "blind") keeps each owner that it has read, and hears of
-//     no key that was deleted. Pulsar's watches die with a restart of etcd, as was seen on 4.0.7 on
-//     2026-11-23; that it reads an owner again after 5 to 10 minutes is not modelled.
 //   - The health check has no deadline.
 //
 // Not modelled: that Pulsar's modular load manager chooses a broker once more for a bundle that
 // it chose it for since that broker last reported its load, whatever the policies say;
+// that the watches of 4.0.7 die with a restart of etcd (2026-11-23);
 // how long Pulsar's own etcd client needs to find etcd again after a cut;
 // ours needs about 3 s. And messages over Pulsar's binary protocol. What the lab publishes goes
 // through an HTTP path of its own, below /lab/, into files that all brokers share, as

@@ -77,7 +77,6 @@ func (b *Broker) handler() http.Handler {
 	admin("GET /admin/v2/brokers/{cluster}/{broker}/ownedNamespaces", nil, b.ownedNamespaces)
 	admin("POST /admin/v2/brokers/shutdown", []string{"maxConcurrentUnloadPerSec", "forcedTerminateTopic"}, b.shutdown)
 	admin("GET /lookup/v2/topic/persistent/{tenant}/{ns}/{topic}", []string{"authoritative"}, b.lookup)
-	admin("GET /admin/v2/non-persistent/{tenant}/{ns}/{bundle}", []string{"authoritative"}, b.nonPersistent)
 	admin("PUT /admin/v2/namespaces/{tenant}/{ns}/{bundle}/unload", []string{"authoritative", "destinationBroker"}, b.unloadBundle)
 	admin("PUT /admin/v2/persistent/{tenant}/{ns}/{topic}/unload", []string{"authoritative"}, b.unloadTopic)
 	mux.HandleFunc("GET /status.html", b.status)
@@ -257,7 +256,7 @@ func (b *Broker) ownedNamespaces(w http.ResponseWriter, r *http.Request) {
 // redirect sends the asker to the same path at another broker.
 func (b *Broker) redirect(w http.ResponseWriter, r *http.Request, to string) {
 	query := r.URL.Query()
-	if strings.HasPrefix(r.URL.Path, "/lookup/") || strings.HasPrefix(r.URL.Path, "/admin/v2/non-persistent/") || strings.HasSuffix(r.URL.Path, "/unload") {
+	if strings.HasPrefix(r.URL.Path, "/lookup/") || strings.HasSuffix(r.URL.Path, "/unload") {
 		query.Set("authoritative", "false")
 	}
 	target := to + r.URL.EscapedPath()
@@ -332,36 +331,6 @@ func (b *Broker) ownedHere(w http.ResponseWriter, r *http.Request, bundle Bundle
 		w.WriteHeader(http.StatusNoContent) // 4.0.7: there is nothing to unload
 	}
 	return nil
-}
-
-// nonPersistent lists a bundle's topics of a kind that nobody has here. Nobody owns a bundle
-// for having been asked.
-func (b *Broker) nonPersistent(w http.ResponseWriter, r *http.Request) {
-	namespace, ok := named(w, r)
-	if !ok {
-		return
-	}
-	bundle, ok := parseBundle(namespace, r.PathValue("bundle"), b.cfg.Bundles)
-	if !ok {
-		refuse(w, http.StatusPreconditionFailed, "Invalid bundle range "+r.PathValue("bundle"))
-		return
-	}
-	b.mu.Lock()
-	o := b.owned[bundle.String()]
-	b.mu.Unlock()
-	if o != nil {
-		answer(w, []string{})
-		return
-	}
-	owner, err := b.read(r.Context(), bundle)
-	switch {
-	case err != nil:
-		refuse(w, http.StatusInternalServerError, err.Error())
-	case owner == "":
-		w.WriteHeader(http.StatusNoContent)
-	default:
-		b.redirect(w, r, owner)
-	}
 }
 
 func (b *Broker) unloadBundle(w http.ResponseWriter, r *http.Request) {

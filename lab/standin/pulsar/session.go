@@ -31,7 +31,6 @@ type session struct {
 	lease clientv3.LeaseID
 	locks map[string]*lock
 	cut   bool // the lab has cut the broker's own way to etcd
-	blind bool // and let its watches die
 }
 
 // lock is one ephemeral key as its owner knows it.
@@ -66,18 +65,6 @@ func (s *session) setCut(cut bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cut = cut
-}
-
-func (s *session) setBlind(blind bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.blind = blind
-}
-
-func (s *session) isBlind() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.blind
 }
 
 func (s *session) leaseID() clientv3.LeaseID {
@@ -180,7 +167,7 @@ func (s *session) hear(ctx context.Context) {
 			s.mu.Lock()
 			l := s.locks[string(e.Kv.Key)]
 			s.mu.Unlock()
-			if l != nil && s.reachable() == nil && !s.isBlind() {
+			if l != nil && s.reachable() == nil {
 				asked.Go(func() { l.invalidated(ctx) })
 			}
 		}

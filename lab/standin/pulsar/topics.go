@@ -84,8 +84,6 @@ func (b *Broker) labFaults(w http.ResponseWriter, r *http.Request) {
 			b.faults.notReady = on
 		case "cut-etcd":
 			b.session.setCut(on)
-		case "blind":
-			b.session.setBlind(on)
 		case "slow":
 			d, err := time.ParseDuration(values[0])
 			if err != nil {

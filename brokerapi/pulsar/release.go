@@ -1,0 +1,59 @@
+package pulsar
+
+import (
+	"context"
+	"fmt"
+)
+
+// registrations is where brokers register in their metadata store, each under the lease of its
+// session. Its locks of bundles are under the same lease.
+const registrations = "/loadbalance/brokers/"
+
+// Store is Holdfast's etcd. Where it is the brokers' metadata store, too, their keys are there.
+type Store interface {
+	// LeaseOf is the lease that a key is under; 0: the key is not there, or under none.
+	LeaseOf(ctx context.Context, key string) (int64, error)
+	// Revoke ends a lease. One that is gone has ended.
+	Revoke(ctx context.Context, lease int64) error
+}
+
+// session is that of one process of the broker.
+type session struct {
+	instance string
+	lease    int64
+}
+
+// noteSession remembers the session of the process that answers. The connection that is held
+// stands from before the look until after it, so that it is no other process' session.
+func (b *Broker) noteSession(ctx context.Context) {
+	number := b.held.present()
+	if b.cfg.Store == nil || number == 0 {
+		return
+	}
+	lease, err := b.cfg.Store.LeaseOf(ctx, registrations+b.self)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if at, known := b.started[number]; err == nil && known && number == b.held.present() {
+		b.session = session{b.named(number, at), lease}
+	}
+}
+
+// Release implements brokerapi.Releaser: it ends the session of that process, whose bundles
+// others take then. A session that was not seen while the process lived runs out by itself.
+func (b *Broker) Release(ctx context.Context, instance string) error {
+	b.mu.Lock()
+	s := b.session
+	b.mu.Unlock()
+	if s.lease == 0 || s.instance != instance {
+		return nil
+	}
+	if err := b.cfg.Store.Revoke(ctx, s.lease); err != nil {
+		return fmt.Errorf("end the session of %s: %w: it needs the rights of readwrite on %s and /namespace/", b.self, err, registrations)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.session == s {
+		b.session = session{}
+	}
+	return nil
+}
