@@ -43,6 +43,8 @@ type ownCluster struct {
 	peers    []brokerapi.Peer
 	peersErr error
 	asked    int // how often it was asked for peers
+	// whileAsked happens while it is; nil: nothing does.
+	whileAsked func()
 
 	servers map[string]http.Handler
 	end     context.CancelCauseFunc
@@ -72,6 +74,11 @@ func (o *ownCluster) Peers(context.Context) ([]brokerapi.Peer, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.asked++
+	if o.whileAsked != nil {
+		o.mu.Unlock()
+		o.whileAsked()
+		o.mu.Lock()
+	}
 	return o.peers, o.peersErr
 }
 
@@ -460,6 +467,30 @@ func TestAnOperatorsDrainSurvivesEverythingWithoutAnEtcd(t *testing.T) {
 		o.stop(ErrKilled)
 		o.start()
 		o.want(recovery.Active, recovery.ReasonOperator)
+	})
+}
+
+func TestAnOperatorsWordWhileItIsDecidedStandsWithoutAnEtcd(t *testing.T) {
+	inOwnCluster(t, func(o *ownCluster) {
+		o.start()
+		o.company(alone) // so that it would be active
+		o.crash()
+		time.Sleep(time.Minute)
+		said := 0
+		o.whileAsked = func() {
+			if said++; said > 1 {
+				return
+			}
+			if answer := o.ask("--control-socket", http.MethodPost, "/v1/drain", `{"reason":"disk swap","timeout_seconds":0.1}`); !strings.Contains(answer.Body.String(), "drained") {
+				t.Error(answer.Body)
+			}
+		}
+		o.launch()
+		time.Sleep(20 * time.Second)
+		o.want(recovery.Drained, "disk swap")
+		if said < 2 {
+			t.Errorf("asked %d times: nothing was decided anew", said)
+		}
 	})
 }
 
