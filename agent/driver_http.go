@@ -2,7 +2,6 @@ package agent
 
 import (
 	"log/slog"
-	"slices"
 
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/httpapi"
@@ -11,11 +10,11 @@ import (
 
 // httpSettings are those that only this driver has.
 type httpSettings struct {
-	HTTPCapabilities []string `name:"http-capabilities" arg:"NAME,…" derived:"with http all but must-stop" help:"what a broker of the driver http can do: {capabilities}"`
+	HTTPCapabilities []string `name:"http-capabilities" arg:"NAME,…" derived:"local-data, unless --failover is move" help:"what a broker of the driver http is: {capabilities}"`
 }
 
 // newHTTP takes effective settings. Its errors are settings that cannot work.
-func newHTTP(c Config, _ *cluster.Client, log *slog.Logger) (brokerapi.Broker, error) {
+func newHTTP(c Config, _ *cluster.Client, _ *slog.Logger) (brokerapi.Broker, error) {
 	b, err := httpapi.New(httpapi.Config{
 		AdminURL:     c.BrokerAdmin,
 		TokenFile:    c.BrokerTokenFile,
@@ -25,7 +24,6 @@ func newHTTP(c Config, _ *cluster.Client, log *slog.Logger) (brokerapi.Broker, e
 		Capabilities: c.HTTPCapabilities,
 		BrokerID:     c.BrokerID,
 		KeyPrefix:    c.Prefix,
-		Logger:       log,
 	})
 	if err != nil {
 		return nil, err // it names the flag, the value and the remedy
@@ -34,17 +32,15 @@ func newHTTP(c Config, _ *cluster.Client, log *slog.Logger) (brokerapi.Broker, e
 }
 
 func deriveHTTP(c *Config) {
-	if len(c.HTTPCapabilities) == 0 {
-		c.HTTPCapabilities = httpapi.DefaultCapabilities()
+	if len(c.HTTPCapabilities) == 0 && c.Failover != "move" {
+		c.HTTPCapabilities = []string{"local-data"}
 	}
 }
 
-// httpCapabilities checks what the broker is said to be able to do.
+// httpCapabilities checks what the broker is said to be.
 func (r *report) httpCapabilities() {
 	c := r.c
 	if err := httpapi.CheckCapabilities(c.HTTPCapabilities); err != nil {
 		r.add("http-capabilities", err.Error())
-		return
 	}
-	r.required(c.BrokerID == "" && !slices.Contains(c.HTTPCapabilities, "stable-name"), "broker-id", ": "+r.show("http-capabilities")+" says that the broker has no name that survives restarts", "http-capabilities")
 }

@@ -16,15 +16,14 @@ func TestSettingsOfTheHTTPDriverAreValidated(t *testing.T) {
 		{name: "no address", given: map[string]string{"broker-admin": ""},
 			want: `--broker-admin: required with the driver http: give the URL of the broker's admin API, such as http://127.0.0.1:8090`},
 		{name: "whole contract"},
-		{name: "some of it", given: map[string]string{"http-capabilities": "stable-name,quiesce"}},
+		{name: "each word", given: map[string]string{"http-capabilities": "local-data,must-stop,places", "i-know": "true"}},
 		{name: "https", given: map[string]string{"broker-admin": "https://b:1/base"}},
 		{name: "another scheme", given: map[string]string{"broker-admin": "grpc://b:1"},
 			want: `--broker-admin "grpc://b:1": the scheme grpc does not work here: write http://host:port`},
-		{name: "a capability that there is not", given: map[string]string{"http-capabilities": "quiesce,fly"},
-			want: `--http-capabilities "quiesce,fly": no capability is called "fly": known are quiesce, unload, stable-name, local-data, must-stop, steer, end`},
-		{name: "no name", given: map[string]string{"http-capabilities": "quiesce"},
-			want: `--broker-id: required: --http-capabilities "quiesce" says that the broker has no name that survives restarts`},
-		{name: "a name from us", given: map[string]string{"http-capabilities": "quiesce", "broker-id": "b1"}},
+		{name: "a capability that there is not", given: map[string]string{"http-capabilities": "places,fly"},
+			want: `--http-capabilities "places,fly": no capability is called "fly": known are local-data, must-stop, places`},
+		{name: "a word of before", given: map[string]string{"http-capabilities": "local-data,end"},
+			want: `--http-capabilities "local-data,end": end is no word of this version: leave it out: give --broker-pid-file, --broker-process or --stop-command`},
 		{name: "another driver", given: map[string]string{"driver": "nats", "broker-admin": "nats://b:1", "http-capabilities": "quiesce"},
 			want: `--http-capabilities "quiesce": only the driver http has a use for it: leave it out`},
 	} {
@@ -58,7 +57,7 @@ func TestTheHTTPDriverTakesItsSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	if got := strings.Join(b.Capabilities().List(), ","); got != "quiesce,unload,steer,end,stable-name,local-data" {
+	if got := strings.Join(b.Capabilities().List(), ","); got != "quiesce,steer,stable-name,local-data" {
 		t.Errorf("capabilities %s", got)
 	}
 	c.BrokerTokenFile = token + "x"

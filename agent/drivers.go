@@ -52,7 +52,6 @@ var drivers = map[string]Driver{
 		Registration: "own",
 		Failover:     "hold",
 		AdminSchemes: []string{"http", "https"},
-		Ends:         func(c Config) bool { return slices.Contains(c.HTTPCapabilities, "end") },
 	},
 	"nats": {
 		New:          newNATS,

@@ -64,7 +64,7 @@ func declared() (list []Setting) {
 
 // Settings returns them in the order of the help text.
 func Settings() []Setting {
-	words := strings.NewReplacer("{capabilities}", strings.Join(httpapi.CapabilityNames(), ", "), "{drivers}", strings.Join(DriverNames(), ", "))
+	words := strings.NewReplacer("{capabilities}", strings.Join(httpapi.Words, ", "), "{drivers}", strings.Join(DriverNames(), ", "))
 	list := slices.Clone(settings)
 	for i := range list {
 		list[i].Help = words.Replace(list[i].Help)

@@ -2,24 +2,24 @@
 // or by a shim: openapi.yaml in this folder is that contract, and lab/reference a broker
 // that keeps it.
 //
-// What the broker can do is a setting, because Holdfast must know it before the broker
-// answers; a broker that says otherwise of itself is not the one expected.
+// What the broker is, is a setting, because Holdfast must know it before the broker
+// answers. What it cannot do it says when it is asked, with 501.
 //
 // Guaranteed: New needs no broker; no call outlives its context; an answer that is not
 // what the contract says, whatever else it may be, is an error, and the broker is not
-// healthy; a stop reaches only the process that was identified; a topic's name is sent as
-// it is, in a body, where no proxy takes it for a path.
+// healthy; a topic's name is sent as it is, in a body, where no proxy takes it for a path.
 //
 // Not guaranteed: that a call which ended with an error had no effect; that a topic which
 // comes or goes while the pages of a listing are read is in it.
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,11 +38,35 @@ type Config struct {
 	TokenFile    string        // bearer token; empty: none
 	CACert       string        // PEM; empty: the system's authorities
 	Cert, Key    string        // PEM; both or none
-	Capabilities []string      // by name; empty: DefaultCapabilities
+	Capabilities []string      // of Words
 	KeyPrefix    string        // what stands in front of every key in etcd, for error messages
 	BrokerID     string        // the name the broker must have if it has one; empty: any
 	Timeout      time.Duration // longest wait for one answer, within the caller's context; 0: 10 s
-	Logger       *slog.Logger  // nil: silent
+}
+
+// Words are what --http-capabilities may say: the topics' data is on this broker only; once
+// its registration has gone it must be stopped; its own cluster says what it serves.
+var Words = []string{"local-data", "must-stop", "places"}
+
+// gone are the words of earlier versions, with what replaces them.
+var gone = map[string]string{
+	"quiesce": "what it cannot do the broker answers with 501", "unload": "what it cannot do the broker answers with 501",
+	"steer": "what it cannot do the broker answers with 501", "stable-name": "a name in /identity is always used",
+	"end":        "give --broker-pid-file, --broker-process or --stop-command",
+	"held-watch": "nothing need be held", "move": "nothing is moved",
+}
+
+// CheckCapabilities says what is wrong with a list of words, and what to write.
+func CheckCapabilities(words []string) error {
+	for _, w := range words {
+		switch instead, was := gone[w]; {
+		case was:
+			return fmt.Errorf("%s is no word of this version: leave it out: %s", w, instead)
+		case !slices.Contains(Words, w):
+			return fmt.Errorf("no capability is called %q: known are %s", w, strings.Join(Words, ", "))
+		}
+	}
+	return nil
 }
 
 // Broker is one broker. It is safe for concurrent use.
@@ -51,8 +75,6 @@ type Broker struct {
 	can       brokerapi.Capabilities
 	brokerID  string
 	keyPrefix string
-	maxNames  int // see the constant
-	log       *slog.Logger
 
 	mu       sync.Mutex
 	verified string // instance that passed the checks of Identify
@@ -61,23 +83,14 @@ type Broker struct {
 var (
 	_ brokerapi.Broker   = (*Broker)(nil)
 	_ brokerapi.Quiescer = (*Broker)(nil)
-	_ brokerapi.Unloader = (*Broker)(nil)
 	_ brokerapi.Steerer  = (*Broker)(nil)
-	_ brokerapi.Ender    = (*Broker)(nil)
 )
 
-// New checks the settings and connects to nothing. Its errors are settings that cannot
-// work, each with its flag.
+// New checks the settings; it does not wait for the broker. Its errors are settings that
+// cannot work, each with its flag.
 func New(cfg Config) (*Broker, error) {
-	if len(cfg.Capabilities) == 0 {
-		cfg.Capabilities = DefaultCapabilities()
-	}
-	can, err := parseCapabilities(cfg.Capabilities)
-	if err != nil {
+	if err := CheckCapabilities(cfg.Capabilities); err != nil {
 		return nil, fmt.Errorf("--http-capabilities %q: %w", strings.Join(cfg.Capabilities, ","), err)
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	client, err := rest.New(rest.Config{
 		URL: cfg.AdminURL, TokenFile: cfg.TokenFile, CACert: cfg.CACert, Cert: cfg.Cert, Key: cfg.Key, Timeout: cfg.Timeout,
@@ -85,34 +98,36 @@ func New(cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Broker{
-		rest: client, can: can, brokerID: cfg.BrokerID, maxNames: maxNames,
-		keyPrefix: strings.TrimSuffix(cfg.KeyPrefix, "/"),
-		log:       cfg.Logger.With("broker_admin", client.URL()),
-	}, nil
+	is := func(word string) bool { return slices.Contains(cfg.Capabilities, word) }
+	return &Broker{rest: client, brokerID: cfg.BrokerID, keyPrefix: strings.TrimSuffix(cfg.KeyPrefix, "/"),
+		can: brokerapi.Capabilities{Quiesce: true, Steer: true, StableName: true,
+			LocalData: is("local-data"), MustStop: is("must-stop"), Assigns: is("places")}}, nil
 }
 
-// Capabilities implements brokerapi.Broker: what the settings say, see Identify.
+// Capabilities implements brokerapi.Broker: what the settings say.
 func (b *Broker) Capabilities() brokerapi.Capabilities { return b.can }
 
-// Close ends calls in flight and waits for them.
+// Close ends calls in flight, and waits for them.
 func (b *Broker) Close() error { return b.rest.Close() }
 
-// Codes of refusals that are more to Holdfast than an error.
-const codeElsewhere = "elsewhere"
-
-// refusal is an answer in the contract's own words.
+// refusal is an answer in the contract's own words. Its unavailable is the broker's word on
+// itself, and no refusal of us.
 type refusal struct {
-	code string
-	err  error
+	code, text string
+	status     int
 }
 
-func (e *refusal) Error() string { return e.err.Error() }
-func (e *refusal) Unwrap() error { return e.err }
+func (e *refusal) Error() string { return e.text }
 
 // Is makes a topic of another broker one that errors.Is finds.
 func (e *refusal) Is(target error) bool {
-	return target == brokerapi.ErrElsewhere && e.code == codeElsewhere
+	return target == brokerapi.ErrElsewhere && e.code == "elsewhere"
+}
+
+// cannot reports whether the broker says that it has no such call.
+func cannot(err error) bool {
+	var refused *refusal
+	return errors.As(err, &refused) && refused.status == http.StatusNotImplemented
 }
 
 // ask makes a call and decodes its answer, which has one of the statuses.
@@ -122,40 +137,131 @@ func (b *Broker) ask(ctx context.Context, r rest.Request, into any, statuses ...
 	if err != nil {
 		return nil, err
 	}
-	if err := a.Want(statuses...); err != nil {
-		return nil, refused(a, err)
+	if wrong := a.Want(statuses...); wrong != nil {
+		return a, refused(a, wrong)
 	}
 	return a, a.JSON(into)
 }
 
-// refused is what the answer says of itself, and otherwise what is wrong with it.
+// refused is what the answer says of itself in words that are fit to be shown, and otherwise
+// what is wrong with it.
 func refused(a *rest.Answer, wrong error) error {
-	if a.Status < 400 || a.Status == http.StatusUnauthorized || a.Status == http.StatusForbidden {
+	switch a.Status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests:
 		return wrong // it says what to do
 	}
-	code, message, ok := readError(a)
-	if !ok {
+	var body struct {
+		Error struct {
+			Code    string `json:"code"`
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	said := &body.Error
+	if a.Status < 400 || a.JSON(&body) != nil || said.Code == "" || said.Message == "" ||
+		strings.ContainsFunc(said.Code+said.Message, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return wrong
 	}
-	return &refusal{code, a.Refusedf("%.100s: %.400s", code, message)}
+	return &refusal{said.Code, a.Refusedf("%.100s: %.400s", said.Code, said.Message).Error(), a.Status}
 }
 
-// errorBody is the body of every answer that is not a success.
-type errorBody struct {
-	Error struct {
-		Code    string `json:"code"`
-		Message string `json:"message"`
-	} `json:"error"`
+// identityBody is the answer of GET /identity.
+type identityBody struct {
+	Name      string    `json:"name"`
+	Instance  string    `json:"instance"`
+	StartedAt time.Time `json:"started_at"`
+	Version   string    `json:"version"`
+	DataDir   string    `json:"data_dir"`
 }
 
-// readError is not ok for what is not the contract's, and for words that are not fit to be shown.
-func readError(a *rest.Answer) (code, message string, ok bool) {
-	var body errorBody
-	if a.JSON(&body) != nil || body.Error.Code == "" || body.Error.Message == "" ||
-		strings.ContainsFunc(body.Error.Code+body.Error.Message, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return "", "", false
+// flaw says which field cannot be; empty: none. Of the name brokerapi.NameFlaw does.
+func (i identityBody) flaw() string {
+	for _, f := range []struct{ name, value string }{{"instance", i.Instance}, {"version", i.Version}, {"data_dir", cmp.Or(i.DataDir, "/")}} {
+		if f.value == "" || len(f.value) > 1024 || strings.ContainsFunc(f.value, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			return f.name + " is missing, has more than 1024 bytes, or holds what cannot be printed"
+		}
 	}
-	return body.Error.Code, body.Error.Message, true
+	if i.DataDir != "" && !strings.HasPrefix(i.DataDir, "/") {
+		return "data_dir does not start with a slash"
+	}
+	return ""
 }
 
-var errIncomplete = errors.New("a field that the contract asks for is missing")
+// Identify implements brokerapi.Broker. A broker with another name than --broker-id wraps
+// brokerapi.ErrIdentity, as does what is no such broker.
+func (b *Broker) Identify(ctx context.Context) (brokerapi.Identity, error) {
+	var said identityBody
+	a, err := b.ask(ctx, rest.Request{Path: "/identity"}, &said, http.StatusOK)
+	var own *refusal
+	switch {
+	case errors.As(err, &own) && own.status == http.StatusNotFound: // it keeps the contract, elsewhere
+		return brokerapi.Identity{}, fmt.Errorf("%w: set --broker-admin to the URL below which it answers, without %s", err, base)
+	case a == nil, own != nil, errors.Is(err, brokerapi.ErrUnseen), a.Status >= 500, a.Status == http.StatusRequestTimeout:
+		return brokerapi.Identity{}, err
+	case err == nil && said.flaw() != "":
+		err = a.Errorf("%s", said.flaw())
+	}
+	if err != nil {
+		return brokerapi.Identity{}, fmt.Errorf("%w: no broker that keeps Holdfast's HTTP contract says that (%w): set --broker-admin to where one does, without %s", err, brokerapi.ErrIdentity, base)
+	}
+	// One whose name no broker can go by has --broker-id instead.
+	if b.brokerID != "" && said.Name != "" && said.Name != b.brokerID && brokerapi.NameFlaw(said.Name) == "" {
+		return brokerapi.Identity{}, fmt.Errorf("--broker-admin %s: the broker there calls itself %q, --broker-id says %q (%w): point --broker-admin at %s's own address, or set --broker-id to %s",
+			b.rest.URL(), said.Name, b.brokerID, brokerapi.ErrIdentity, b.brokerID, said.Name)
+	}
+	b.mu.Lock()
+	b.verified = said.Instance
+	b.mu.Unlock()
+	return brokerapi.Identity{Name: said.Name, Instance: said.Instance, StartedAt: said.StartedAt, Version: said.Version, DataDir: said.DataDir}, nil
+}
+
+// Health implements brokerapi.Broker: the broker says that it is well, and it is the one
+// expected.
+func (b *Broker) Health(ctx context.Context) error {
+	var said struct {
+		Status   string `json:"status"`
+		Instance string `json:"instance"`
+	}
+	a, err := b.ask(ctx, rest.Request{Path: "/health"}, &said, http.StatusOK)
+	if err != nil {
+		return err
+	}
+	if said.Status != "ok" || said.Instance == "" {
+		return a.Errorf(`want {"status":"ok","instance":"…"}`)
+	}
+	b.mu.Lock()
+	known := said.Instance == b.verified
+	b.mu.Unlock()
+	if known {
+		return nil
+	}
+	id, err := b.Identify(ctx)
+	if err == nil && id.Instance != said.Instance {
+		err = a.Errorf("GET %s/identity says instance %q: two brokers answer there, or it was restarted just now", base, id.Instance)
+	}
+	return err
+}
+
+// modeBody is sent to PUT /mode and answered by it.
+type modeBody struct {
+	Mode   brokerapi.Mode `json:"mode"`
+	Reason string         `json:"reason,omitempty"`
+}
+
+// Steer implements brokerapi.Steerer. A broker that takes its time answers 202, which is an
+// error here: ask again. One that has no mode has nothing to take, unless its cluster is to
+// take its topics.
+func (b *Broker) Steer(ctx context.Context, mode brokerapi.Mode, reason string) error {
+	var now modeBody
+	a, err := b.ask(ctx, rest.Request{Method: http.MethodPut, Path: "/mode", Body: modeBody{mode, reason}}, &now, http.StatusOK, http.StatusAccepted)
+	switch {
+	case cannot(err) && !b.can.Assigns:
+		return nil
+	case err != nil:
+		return fmt.Errorf("steer to %s: %w", mode, err)
+	case a.Status == http.StatusAccepted:
+		return fmt.Errorf("steer to %s: the broker is still on its way: ask again", mode)
+	case now.Mode != mode:
+		return fmt.Errorf("steer to %s: %w", mode, a.Errorf("want mode %q", mode))
+	}
+	return nil
+}

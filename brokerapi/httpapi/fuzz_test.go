@@ -79,8 +79,8 @@ func everything(t *testing.T, b *Broker) (healthy bool) {
 		}
 	}
 	for _, err := range []error{
-		b.Load(ctx, "/a/b", nil), b.Quiesce(ctx, "/a/b"), b.Unload(ctx, "/a/b"),
-		b.Steer(ctx, brokerapi.Drained, ""), b.End(ctx),
+		b.Load(ctx, "/a/b", nil), b.Quiesce(ctx, "/a/b"),
+		b.Steer(ctx, brokerapi.Drained, ""),
 	} {
 		if err != nil && strings.ContainsAny(err.Error(), "\n\r\x1b") {
 			t.Fatalf("not one line: %q", err)
@@ -123,7 +123,7 @@ func FuzzAnswersNeverMakeHealthy(f *testing.F) {
 		}
 		says := append(fmt.Appendf(nil, "HTTP/1.1 %d x\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n", status, kind, len(body)), body...)
 		s.says.Store(&says)
-		b, err := New(Config{AdminURL: s.url, Capabilities: []string{"steer"}})
+		b, err := New(Config{AdminURL: s.url})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +142,7 @@ func FuzzBytesNeverMakeHealthy(f *testing.F) {
 	s := newLiar(f)
 	f.Fuzz(func(t *testing.T, says []byte) {
 		s.says.Store(&says)
-		b, err := New(Config{AdminURL: s.url, Capabilities: []string{"steer"}})
+		b, err := New(Config{AdminURL: s.url})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,23 +157,6 @@ func FuzzBytesNeverMakeHealthy(f *testing.F) {
 		body, _ := io.ReadAll(resp.Body)
 		if !well(resp.StatusCode, body) {
 			t.Fatalf("healthy by %q", says)
-		}
-	})
-}
-
-func FuzzCapabilities(f *testing.F) {
-	f.Add("quiesce,steer,local-data", "quiesce")
-	f.Add("must-stop", "fly,must-stop")
-	f.Fuzz(func(t *testing.T, set, said string) {
-		can, err := parseCapabilities(strings.Split(set, ","))
-		if err != nil {
-			return
-		}
-		names := strings.Split(said, ",")
-		for _, name := range can.List() {
-			if c := disagreement(can, names); c == nil && !slices.Contains(names, name) && name != "local-data" && name != "must-stop" {
-				t.Fatalf("%q is set, the broker says %q, and they agree", name, names)
-			}
 		}
 	})
 }

@@ -62,7 +62,7 @@ func answers(t *testing.T, bodies map[string]string) string {
 }
 
 func TestNothingButAGoodAnswerIsHealthy(t *testing.T) {
-	const remedy = ": no broker that keeps Holdfast's HTTP contract says that: set --broker-admin to where one does, without /holdfast/v1"
+	const remedy = ": no broker that keeps Holdfast's HTTP contract says that (not the expected broker): set --broker-admin to where one does, without /holdfast/v1"
 	for _, c := range []struct {
 		name, identity, health string
 		identityError          bool
@@ -80,25 +80,19 @@ func TestNothingButAGoodAnswerIsHealthy(t *testing.T) {
 		{"not there", `404 text/plain 404 page not found`, goodHealth, true, `answered 404 Not Found: "404 page not found"` + remedy},
 		{"not there, in the contract's words", `404 application/json {"error":{"code":"unknown_path","message":"no"}}`, goodHealth, false, `404 Not Found: unknown_path: no: set --broker-admin to the URL below which it answers, without /holdfast/v1`},
 		{"token refused", `401 application/json {"error":{"code":"unauthorized","message":"no"}}`, goodHealth, false, "set --broker-token-file to a token that the broker accepts"},
-		{"no instance", `{"version":"1","capabilities":[]}`, goodHealth, true, "instance is missing" + remedy},
-		{"no capabilities", `{"instance":"i1","version":"1"}`, goodHealth, true, "capabilities is missing" + remedy},
-		{"long version", `{"instance":"i1","version":"` + strings.Repeat("x", 2000) + `","capabilities":[]}`, goodHealth, true, "version has 2000 bytes, at most 1024 are allowed" + remedy},
-		{"terminal codes in the version", `{"name":"n1","instance":"i1","version":"\u001b[31m","capabilities":[]}`, goodHealth, true, "version holds what cannot be printed" + remedy},
+		{"no instance", `{"version":"1","capabilities":[]}`, goodHealth, true, "instance is missing, has more than 1024 bytes, or holds what cannot be printed" + remedy},
+		{"long version", `{"instance":"i1","version":"` + strings.Repeat("x", 2000) + `","capabilities":[]}`, goodHealth, true, "version is missing, has more"},
+		{"terminal codes in the version", `{"name":"n1","instance":"i1","version":"\u001b[31m","capabilities":[]}`, goodHealth, true, "version is missing, has more"},
 		{"a name that no broker can go by", strings.Replace(goodIdentity, "n1", `eu/n\u001b1`, 1), goodHealth, false, ""}, // --broker-id is its name
 		{"relative data directory", `{"data_dir":"../x","instance":"i1","version":"1","capabilities":[]}`, goodHealth, true, "data_dir does not start with a slash"},
 		{"time of another form", `{"started_at":"yesterday","instance":"i1","version":"1","capabilities":[]}`, goodHealth, true, "parsing time"},
 		{"another broker", strings.Replace(goodIdentity, "n1", "n2", 1), goodHealth, true,
-			`the broker there calls itself "n2", --broker-id says "n1": point --broker-admin at n1's own address, or set --broker-id to n2`},
-		{"no name", strings.Replace(goodIdentity, "n1", "", 1), goodHealth, true, "the broker says stable-name and gives no name: give it one, or leave stable-name out of --http-capabilities"},
-		{"can less", strings.Replace(goodIdentity, `,"steer"`, "", 1), goodHealth, true,
-			"the broker says that it has no steer: write --http-capabilities stable-name if this is the right broker"},
-		{"is more", strings.Replace(goodIdentity, `"steer"`, `"steer","must-stop"`, 1), goodHealth, true,
-			"the broker says of itself must-stop, which --http-capabilities does not: write --http-capabilities stable-name,must-stop,steer if this is the right broker"},
+			`the broker there calls itself "n2", --broker-id says "n1" (not the expected broker): point --broker-admin at n1's own address, or set --broker-id to n2`},
 		{"two brokers", goodIdentity, `{"status":"ok","instance":"i2"}`, false, `/identity says instance "i1": two brokers answer there, or it was restarted just now`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			url := answers(t, map[string]string{"GET /identity": c.identity, "GET /health": c.health})
-			err := opened(t, Config{AdminURL: url, BrokerID: "n1", Capabilities: []string{"stable-name", "steer"}}).Health(bound(t))
+			err := opened(t, Config{AdminURL: url, BrokerID: "n1"}).Health(bound(t))
 			switch {
 			case c.want == "" && err != nil, c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
 				t.Errorf("got  %v\nwant %s", err, c.want)
@@ -122,7 +116,7 @@ func TestAListingThatIsNotOneIsAnError(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			url := answers(t, map[string]string{"GET /topics": c.body})
-			held, err := opened(t, Config{AdminURL: url, Capabilities: []string{"steer"}}).Topics(bound(t))
+			held, err := opened(t, Config{AdminURL: url}).Topics(bound(t))
 			if err == nil || !strings.HasPrefix(err.Error(), "list topics: --broker-admin ") || !strings.Contains(err.Error(), c.want) || held.Serving != nil || held.Quiesced != nil || held.Unreadable != nil {
 				t.Errorf("got %+v, %v\nwant %s", held, err, c.want)
 			}
@@ -151,7 +145,7 @@ func TestAnEntryThatCannotBeReadVoidsNoOther(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			url := answers(t, map[string]string{"GET /topics": `{"topics":[` + c.topics + `,{"name":"/a/good","state":"serving"}]}`})
-			held, err := opened(t, Config{AdminURL: url, Capabilities: []string{"steer"}}).Topics(bound(t))
+			held, err := opened(t, Config{AdminURL: url}).Topics(bound(t))
 			if err != nil || !slices.Equal(held.Serving, append(c.serving, "/a/good")) || !slices.Equal(held.Quiesced, c.quiesced) || !slices.Equal(held.Unreadable, c.unreadable) {
 				t.Errorf("%+v, %v", held, err)
 			}
@@ -160,30 +154,28 @@ func TestAnEntryThatCannotBeReadVoidsNoOther(t *testing.T) {
 }
 
 func TestAListingOfHugeNamesEndsBeforeTheMemoryDoes(t *testing.T) {
-	pages := 0
+	pages, huge := 0, strings.Repeat("x", 3<<20)
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		pages++
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"topics":[{"name":"/a/%d%s","state":"serving"}],"next":"%d"}`, pages, strings.Repeat("x", 3<<20), pages)
+		fmt.Fprintf(w, `{"topics":[{"name":"/a/%d%s","state":"serving"}],"next":"%d"}`, pages, huge, pages)
 	}))
 	t.Cleanup(web.Close)
-	b := opened(t, Config{AdminURL: web.URL, Capabilities: []string{"steer"}})
-	b.maxNames = 5 << 20
+	b := opened(t, Config{AdminURL: web.URL})
 	held, err := b.Topics(bound(t))
-	if err == nil || !strings.Contains(err.Error(), "bytes of their names") || held.Serving != nil || pages != 2 {
+	if err == nil || !strings.Contains(err.Error(), "bytes of their names") || held.Serving != nil || pages < 20 {
 		t.Errorf("after %d pages: %d topics, %v", pages, len(held.Serving), err)
 	}
 }
 
 func TestAnAnswerThatSaysSomethingElseIsAnError(t *testing.T) {
-	can := Config{Capabilities: []string{"quiesce", "steer", "unload"}}
+	can := Config{}
 	for _, c := range []struct {
 		name, body, want string
 		call             func(context.Context, *Broker) error
 	}{
 		{"load", `{"state":"quiesced"}`, `load /a/b: --broker-admin `, func(ctx context.Context, b *Broker) error { return b.Load(ctx, "/a/b", nil) }},
 		{"quiesce", `{"state":"serving"}`, `the state is "serving", want one of ["quiesced" "absent"]`, func(ctx context.Context, b *Broker) error { return b.Quiesce(ctx, "/a/b") }},
-		{"unload", `{"state":"quiesced"}`, `want one of ["absent"]`, func(ctx context.Context, b *Broker) error { return b.Unload(ctx, "/a/b") }},
 		{"mode", `{"mode":"active"}`, `want mode "drained"`, func(ctx context.Context, b *Broker) error { return b.Steer(ctx, brokerapi.Drained, "") }},
 		{"mode on its way", `202 application/json {"mode":"drained"}`, `steer to drained: the broker is still on its way: ask again`, func(ctx context.Context, b *Broker) error { return b.Steer(ctx, brokerapi.Drained, "") }},
 		{"elsewhere", `409 application/json {"error":{"code":"elsewhere","message":"at n2"}}`, `409 Conflict: elsewhere: at n2`, func(ctx context.Context, b *Broker) error { return b.Load(ctx, "/a/b", nil) }},
@@ -207,7 +199,7 @@ func TestAnAnswerThatSaysSomethingElseIsAnError(t *testing.T) {
 }
 
 func TestWhatCannotBeSentIsRefusedHere(t *testing.T) {
-	b := opened(t, Config{AdminURL: "http://127.0.0.1:1", KeyPrefix: "/p", Capabilities: []string{"quiesce"}})
+	b := opened(t, Config{AdminURL: "http://127.0.0.1:1", KeyPrefix: "/p"})
 	for _, c := range []struct {
 		name string
 		err  error
@@ -217,7 +209,6 @@ func TestWhatCannotBeSentIsRefusedHere(t *testing.T) {
 		{"not UTF-8", b.Quiesce(bound(t), "/a/\xff"), `quiesce: topic "/a/\xff": is not UTF-8, which JSON cannot carry`},
 		{"record not JSON", b.Load(bound(t), "/a/b", []byte("{")), `load /a/b: topic record /p/topics/a/b: want JSON of at most 1048576 bytes: mend it or remove it`},
 		{"record too large", b.Load(bound(t), "/a/b", []byte(`"`+strings.Repeat("x", 1<<20)+`"`)), `load /a/b: topic record /p/topics/a/b: want JSON of at most 1048576 bytes: mend it or remove it`},
-		{"unknown mode", b.Steer(bound(t), "asleep", ""), `steer: mode "asleep": want active or drained`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.err == nil || c.err.Error() != c.want {
@@ -227,29 +218,46 @@ func TestWhatCannotBeSentIsRefusedHere(t *testing.T) {
 	}
 }
 
-func TestAStopReachesOnlyTheProcessThatIsMeant(t *testing.T) {
-	var got []string
-	instance := "i1"
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		got = append(got, strings.TrimPrefix(r.URL.Path, base)+string(body))
-		w.Header().Set("Content-Type", "application/json")
-		if r.Method == "POST" {
-			w.WriteHeader(202)
+func TestWhatTheBrokerCannotDoItSays(t *testing.T) {
+	const no = `501 application/json {"error":{"code":"not_implemented","message":"no"}}`
+	for _, c := range []struct {
+		name     string
+		answers  map[string]string
+		quiesces bool
+		places   bool
+		steers   bool
+	}{
+		{"it can only unload, and has no mode", map[string]string{"POST /topics/quiesce": no, "POST /topics/unload": `{"state":"absent"}`, "PUT /mode": no}, true, false, true},
+		{"it can do neither", map[string]string{"POST /topics/quiesce": no, "POST /topics/unload": no, "PUT /mode": no}, false, false, true},
+		{"its cluster places topics, and it has no mode", map[string]string{"POST /topics/quiesce": no, "POST /topics/unload": no, "PUT /mode": no}, false, true, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := Config{AdminURL: answers(t, c.answers)}
+			if c.places {
+				cfg.Capabilities = []string{"places"}
+			}
+			b := opened(t, cfg)
+			if err := b.Quiesce(bound(t), "/a/b"); (err == nil) != c.quiesces {
+				t.Errorf("quiesce: %v", err)
+			}
+			if err := b.Steer(bound(t), brokerapi.Drained, ""); (err == nil) != c.steers {
+				t.Errorf("steer: %v", err)
+			}
+		})
+	}
+}
+
+func TestARefusalIsNoWordOfTheBrokerOnItself(t *testing.T) {
+	for body, unseen := range map[string]bool{
+		`503 application/json {"error":{"code":"unavailable","message":"disk is full"}}`: false,
+		`503 text/html <html>`: true,
+		`429 application/json {"error":{"code":"busy","message":"later"}}`: true,
+		`500 text/html <html>`: false,
+	} {
+		err := opened(t, Config{AdminURL: answers(t, map[string]string{"GET /health": body})}).Health(bound(t))
+		if err == nil || errors.Is(err, brokerapi.ErrUnseen) != unseen {
+			t.Errorf("%s: %v, want unseen %v", body, err, unseen)
 		}
-		fmt.Fprintf(w, `{"instance":%q,"version":"1","capabilities":["end"]}`, instance)
-	}))
-	defer web.Close()
-	b := opened(t, Config{AdminURL: web.URL, Capabilities: []string{"end"}})
-	if err := b.End(bound(t)); err != nil {
-		t.Fatal(err)
-	}
-	instance = "i2" // its successor, of which nobody has asked who it is
-	if err := b.End(bound(t)); err == nil || !strings.Contains(err.Error(), `want instance "i1"`) {
-		t.Errorf("got %v", err)
-	}
-	if want := `/identity /stop{"instance":"i1"} /stop{"instance":"i1"}`; strings.Join(got, " ") != want {
-		t.Errorf("asked %s, want %s", strings.Join(got, " "), want)
 	}
 }
 
@@ -262,9 +270,9 @@ func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 	}{
 		{"no address", Config{}, "--broker-admin is empty: want http://host:port"},
 		{"unknown capability", Config{AdminURL: "http://a", Capabilities: []string{"fly"}},
-			`--http-capabilities "fly": no capability is called "fly": known are quiesce, unload, stable-name, local-data, must-stop, steer, end`},
-		{"one that is gone", Config{AdminURL: "http://a", Capabilities: []string{"unload", "held-watch"}},
-			`--http-capabilities "unload,held-watch": held-watch is no capability any more: leave it out: a connection is held to every broker`},
+			`--http-capabilities "fly": no capability is called "fly": known are local-data, must-stop, places`},
+		{"one that is gone", Config{AdminURL: "http://a", Capabilities: []string{"places", "held-watch"}},
+			`--http-capabilities "places,held-watch": held-watch is no word of this version: leave it out: nothing need be held`},
 		{"no token", Config{AdminURL: "http://a", TokenFile: missing}, "--broker-token-file: open " + missing + ": no such file or directory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -94,8 +94,8 @@ func (b *Broker) Topics(ctx context.Context) (brokerapi.Held, error) {
 			return heldOf(served, odd), nil
 		case all == known:
 			return brokerapi.Held{}, fmt.Errorf("list topics: %w", a.Errorf("a page that leads nowhere: it has no topic that those before it have not"))
-		case all > maxTopics || names > b.maxNames:
-			return brokerapi.Held{}, fmt.Errorf("list topics: %w", a.Errorf("more than %d topics, or more than %d bytes of their names", maxTopics, b.maxNames))
+		case all > maxTopics || names > maxNames:
+			return brokerapi.Held{}, fmt.Errorf("list topics: %w", a.Errorf("more than %d topics, or more than %d bytes of their names", maxTopics, maxNames))
 		}
 		after = page.Next
 	}
@@ -124,22 +124,21 @@ type topicRequest struct {
 	Record json.RawMessage `json:"record,omitempty"` // load
 }
 
-// stateBody is what most calls about a topic answer.
-type stateBody struct {
-	State State `json:"state"`
-}
-
 // Load implements brokerapi.Broker.
 func (b *Broker) Load(ctx context.Context, topic string, record []byte) error {
 	if len(record) > 0 && (!json.Valid(record) || !utf8.Valid(record) || len(record) > maxRecord) {
 		return fmt.Errorf("load %s: topic record %s/topics%s: want JSON of at most %d bytes: mend it or remove it", topic, b.keyPrefix, topic, maxRecord)
 	}
-	return b.change(ctx, "load", topicRequest{Topic: topic, Record: record}, Serving)
+	return b.change(ctx, "load", topicRequest{topic, record}, Serving)
 }
 
-// Quiesce implements brokerapi.Quiescer.
+// Quiesce implements brokerapi.Quiescer. A broker that can only unload does that.
 func (b *Broker) Quiesce(ctx context.Context, topic string) error {
-	return b.change(ctx, "quiesce", topicRequest{Topic: topic}, Quiesced, Absent)
+	err := b.change(ctx, "quiesce", topicRequest{Topic: topic}, Quiesced, Absent)
+	if cannot(err) {
+		return b.Unload(ctx, topic)
+	}
+	return err
 }
 
 // Unload implements brokerapi.Unloader.
@@ -149,29 +148,21 @@ func (b *Broker) Unload(ctx context.Context, topic string) error {
 
 // change makes a call about one topic and wants it to be in one of the states.
 func (b *Broker) change(ctx context.Context, verb string, r topicRequest, want ...State) error {
-	var now stateBody
-	a, err := b.post(ctx, verb, r, &now)
-	if err != nil {
-		return err
-	}
-	for _, state := range want {
-		if now.State == state {
-			return nil
-		}
-	}
-	return fmt.Errorf("%s %s: %w", verb, r.Topic, a.Errorf("the state is %q, want one of %q", now.State, want))
-}
-
-func (b *Broker) post(ctx context.Context, verb string, r topicRequest, into any) (*rest.Answer, error) {
 	if _, _, err := brokerapi.SplitTopic(r.Topic); err != nil {
-		return nil, fmt.Errorf("%s: %w", verb, err)
+		return fmt.Errorf("%s: %w", verb, err)
 	}
 	if !utf8.ValidString(r.Topic) {
-		return nil, fmt.Errorf("%s: topic %q: is not UTF-8, which JSON cannot carry", verb, r.Topic)
+		return fmt.Errorf("%s: topic %q: is not UTF-8, which JSON cannot carry", verb, r.Topic)
 	}
-	a, err := b.ask(ctx, rest.Request{Method: http.MethodPost, Path: "/topics/" + verb, Body: r}, into, http.StatusOK)
+	var now struct {
+		State State `json:"state"`
+	}
+	a, err := b.ask(ctx, rest.Request{Method: http.MethodPost, Path: "/topics/" + verb, Body: r}, &now, http.StatusOK)
+	if err == nil && !slices.Contains(want, now.State) {
+		err = a.Errorf("the state is %q, want one of %q", now.State, want)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", verb, r.Topic, err)
+		return fmt.Errorf("%s %s: %w", verb, r.Topic, err)
 	}
-	return a, nil
+	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/brokertest"
@@ -16,25 +15,20 @@ import (
 // httpServer is the reference broker as a process.
 type httpServer struct {
 	*harness.Reference
-	can []string // nil: all
 }
 
-func launchHTTP(t *testing.T, can []string) *httpServer {
+func launchHTTP(t *testing.T) *httpServer {
 	t.Helper()
-	o := harness.ReferenceOptions{Name: "n1"}
-	if can != nil {
-		o.Args = []string{"-capabilities", strings.Join(can, ",")}
-	}
-	r, err := harness.ForTest(t).StartReference(t.Context(), o)
+	r, err := harness.ForTest(t).StartReference(t.Context(), harness.ReferenceOptions{Name: "n1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &httpServer{r, can}
+	return &httpServer{r}
 }
 
 func (s *httpServer) Open(t *testing.T) brokerapi.Broker {
 	t.Helper()
-	b, err := httpapi.New(httpapi.Config{AdminURL: s.URL(), BrokerID: "n1", Capabilities: s.can})
+	b, err := httpapi.New(httpapi.Config{AdminURL: s.URL(), BrokerID: "n1", Capabilities: []string{"local-data"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,18 +46,6 @@ func (s *httpServer) Kill(t *testing.T)   { do(t, s.Reference.Kill()) }
 func (s *httpServer) Start(t *testing.T)  { do(t, s.Reference.Start(bound(t))) }
 func (s *httpServer) Freeze(t *testing.T) { do(t, s.Reference.Freeze()) }
 func (s *httpServer) Thaw(t *testing.T)   { do(t, s.Reference.Thaw()) }
-
-func (s *httpServer) AwaitEnd(t *testing.T) {
-	t.Helper()
-	select {
-	case <-s.Exited():
-	case <-time.After(10 * time.Second):
-		t.Fatal("the broker runs on")
-	}
-	if code, err := s.ExitCode(); err != nil || code != 0 {
-		t.Errorf("exit code %d, %v", code, err)
-	}
-}
 
 func (s *httpServer) Publish(topic string, data []byte) error {
 	return s.Reference.Publish(context.Background(), topic, string(data))
@@ -119,16 +101,9 @@ var oddHTTP = []brokertest.OddTopic{
 
 func TestHTTPConformance(t *testing.T) {
 	t.Parallel()
-	for name, can := range map[string][]string{
-		"everything":           nil,
-		"no more than serving": {"local-data"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			brokertest.Run(t, brokertest.Harness{
-				Launch:    func(t *testing.T) brokertest.Server { return launchHTTP(t, can) },
-				Odd:       oddHTTP,
-				Retriable: func(err error) bool { return errors.Is(err, harness.ErrNotServed) },
-			})
-		})
-	}
+	brokertest.Run(t, brokertest.Harness{
+		Launch:    func(t *testing.T) brokertest.Server { return launchHTTP(t) },
+		Odd:       oddHTTP,
+		Retriable: func(err error) bool { return errors.Is(err, harness.ErrNotServed) },
+	})
 }

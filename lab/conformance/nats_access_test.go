@@ -177,4 +177,3 @@ func TestARefusalOfNATSIsNoSilenceAndNamesItsCause(t *testing.T) {
 		})
 	}
 }
-

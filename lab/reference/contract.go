@@ -7,12 +7,11 @@ import (
 )
 
 type identity struct {
-	Name         string    `json:"name"`
-	Instance     string    `json:"instance"` // another one in each life
-	StartedAt    time.Time `json:"started_at"`
-	Version      string    `json:"version"`
-	DataDir      string    `json:"data_dir"`
-	Capabilities []string  `json:"capabilities"`
+	Name      string    `json:"name"`
+	Instance  string    `json:"instance"` // another one in each life
+	StartedAt time.Time `json:"started_at"`
+	Version   string    `json:"version"`
+	DataDir   string    `json:"data_dir"`
 }
 
 type health struct {
@@ -54,10 +53,6 @@ type state struct {
 type mode struct {
 	Mode   string `json:"mode"`
 	Reason string `json:"reason,omitempty"`
-}
-
-type stop struct {
-	Instance string `json:"instance"`
 }
 
 // refusal is every answer that is not a success: a status, a code for programs, and a

@@ -25,8 +25,8 @@ import (
 	"time"
 )
 
-// Capabilities are those that this broker has; it must not stop.
-var Capabilities = []string{"quiesce", "unload", "stable-name", "local-data", "steer", "end"}
+// Capabilities are the calls that this broker can be without.
+var Capabilities = []string{"quiesce", "unload", "mode"}
 
 // Options are what New needs.
 type Options struct {
@@ -77,7 +77,7 @@ func New(o Options) (*Broker, error) {
 	return b, nil
 }
 
-// Stopping is closed when the broker was asked to end: by POST /stop, or by Stop.
+// Stopping is closed by Stop.
 func (b *Broker) Stopping() <-chan struct{} { return b.stopping }
 
 // Stop ends held answers, so that a server can shut down in good order.

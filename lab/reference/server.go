@@ -37,8 +37,7 @@ func (b *Broker) routes() *http.ServeMux {
 		"POST /topics/load":    change(b, b.load),
 		"POST /topics/quiesce": b.able("quiesce", change(b, b.quiesce)),
 		"POST /topics/unload":  b.able("unload", change(b, b.unload)),
-		"PUT /mode":            b.able("steer", change(b, b.steer)),
-		"POST /stop":           b.able("end", b.postStop),
+		"PUT /mode":            b.able("mode", change(b, b.steer)),
 	}
 	methods := map[string]string{}
 	for route, handler := range contract {
@@ -87,7 +86,7 @@ func (b *Broker) able(capability string, next http.HandlerFunc) http.HandlerFunc
 		return next
 	}
 	return func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, nil, refuse(http.StatusNotImplemented, "not_implemented", "this broker has not the capability "+capability))
+		answer(w, nil, refuse(http.StatusNotImplemented, "not_implemented", "this broker has no "+capability))
 	}
 }
 
@@ -184,15 +183,8 @@ func (m mode) check() error {
 	return nil
 }
 
-func (s stop) check() error {
-	if s.Instance == "" {
-		return bad("instance is missing")
-	}
-	return nil
-}
-
 func (b *Broker) getIdentity(w http.ResponseWriter, r *http.Request) {
-	answer(w, identity{b.o.Name, b.instance, b.startedAt, Version, b.o.Dir, b.o.Capabilities}, noQuery(r))
+	answer(w, identity{b.o.Name, b.instance, b.startedAt, Version, b.o.Dir}, noQuery(r))
 }
 
 // getHealth says ok when the broker can do its job: here, when it can write. A broker
@@ -247,21 +239,4 @@ func pageOf(q url.Values) (limit int, after string, err error) {
 		}
 	}
 	return limit, after, nil
-}
-
-// postStop answers before it ends. The instance keeps a request that comes late from
-// ending the next life.
-func (b *Broker) postStop(w http.ResponseWriter, r *http.Request) {
-	var in stop
-	err := read(w, r, &in)
-	if err == nil {
-		err = in.check()
-	}
-	if err == nil && in.Instance != b.instance {
-		err = errInstance
-	}
-	answerWith(w, http.StatusAccepted, in, err)
-	if err == nil {
-		b.Stop()
-	}
 }
