@@ -33,8 +33,8 @@ type Finding struct {
 	Warn bool   // it works, and not as it should
 }
 
-// Check tries valid settings against the world and writes nothing, neither to etcd
-// nor to the broker. Each part is bounded by three seconds, each of its questions where
+// Check tries valid settings against the world and writes no key of etcd, and nothing to the
+// broker. Each part is bounded by three seconds, each of its questions where
 // one rests on another.
 func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	c = c.Effective()
@@ -55,7 +55,7 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	} else {
 		findings = slices.Insert(findings, 0, checkEtcd(ctx, c, registered, log))
 		if findings[0].Err == nil {
-			findings = slices.Insert(findings, 1, checkVersions(ctx, c, log))
+			findings = slices.Insert(findings, 1, checkRenewals(ctx, c, log), checkVersions(ctx, c, log))
 		}
 	}
 	for _, p := range suits(c, can) {

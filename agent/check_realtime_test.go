@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"holdfast/brokerapi"
 	etcd "holdfast/cluster/memory"
@@ -77,18 +79,56 @@ func TestCheckWarnsOfADataDirectoryThatIsNotThere(t *testing.T) {
 }
 
 // serveEtcd puts an etcd behind a socket until the test ends.
-func serveEtcd(t *testing.T, clusterID uint64) (url string) {
+func serveEtcd(t *testing.T, clusterID uint64, options ...grpc.ServerOption) (url string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	services := grpc.NewServer()
+	services := grpc.NewServer(options...)
 	etcd.New(etcd.Config{ClusterID: clusterID}).Register(services)
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = services.Serve(listener) })
 	t.Cleanup(func() { services.Stop(); serving.Wait() })
 	return "http://" + listener.Addr().String()
+}
+
+// What stands between us and etcd may carry some calls and not others.
+func TestCheckRenewsALeaseThroughEachEndpoint(t *testing.T) {
+	well := serveEtcd(t, 0xaa)
+	half := serveEtcd(t, 0xaa, grpc.StreamInterceptor(func(srv any, s grpc.ServerStream, i *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+		if strings.HasSuffix(i.FullMethod, "/LeaseKeepAlive") {
+			return status.Error(codes.Canceled, "context canceled")
+		}
+		return next(srv, s)
+	}))
+	dead := "http://" + deadPort
+	carries := half + " carries reads and no renewal: renew: "
+	for _, tt := range []struct {
+		name      string
+		endpoints []string
+		text, err string
+		warn      bool
+	}{
+		{"well", []string{well}, "through 1 of 1 endpoints that answer", "", false},
+		{"half", []string{half}, "", carries, false},
+		{"one half", []string{half, well}, "through 1 of 2 endpoints that answer; " + carries, "", true},
+		{"one dead", []string{dead, well}, "through 1 of 1 endpoints that answer", "", false},
+		{"one dead, one half", []string{dead, half}, "", carries, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := natsDefaults()
+			c.EtcdEndpoints = tt.endpoints
+			f := checkRenewals(t.Context(), c, slog.New(slog.DiscardHandler))
+			said := ""
+			if f.Err != nil {
+				said = f.Err.Error()
+			}
+			if (tt.err == "") != (f.Err == nil) || !strings.Contains(said, tt.err) || !strings.Contains(f.Text, tt.text) || f.Warn != tt.warn {
+				t.Errorf("%v %s\n%s", f.Warn, f.Text, said)
+			}
+		})
+	}
 }
 
 func TestCheckRefusesEndpointsOfDifferentClusters(t *testing.T) {

@@ -181,8 +181,16 @@ func (r *registrar) open(ctx context.Context, held int64, fresh bool) (*cluster.
 		if r.moved && !r.stood {
 			held = 0
 		}
-		if _, err := r.line.KeepAlive(ctx, max(held, 1), true); err != nil && !errors.Is(err, lease.ErrLost) {
-			return nil, err
+		renewing, done := context.WithTimeout(ctx, r.cfg.Timing().AttemptTimeout())
+		_, err := r.line.KeepAlive(renewing, max(held, 1), true)
+		done()
+		if err != nil && !errors.Is(err, lease.ErrLost) {
+			// Some ways carry everything but renewals.
+			client, openErr := r.line.Client(ctx)
+			if openErr != nil || client.Reach(ctx) != nil {
+				return nil, err
+			}
+			return client, nil
 		}
 	}
 	return r.line.Client(ctx)

@@ -11,6 +11,8 @@
 //     deadline, whichever endpoint answers the read.
 //   - A keep-alive answered "not found" or with TTL 0 is reported as a loss at once when
 //     such a read confirms it, and is a failed renewal when it does not.
+//   - Once the deadline has passed, such a read goes with each renewal: where it shows that the
+//     registration is gone the lease is lost, also on a way that carries no renewal.
 //   - While the lease may be alive, attempts start at most RetryCeiling apart. Of several
 //     endpoints, one that is silent delays a renewal by at most RetryCeiling and the way
 //     to another one.

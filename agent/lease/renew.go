@@ -154,12 +154,19 @@ func (k *Keeper) attempt(ctx context.Context, g Grant, fresh bool, a *attempt, r
 	limit := k.set.Timing.AttemptTimeout()
 	renewing, done := context.WithTimeout(ctx, limit)
 	defer done()
+	gone := func() error { return nil }
+	if k.View().Validity.ExpiredAt(k.set.Clock()) { // some ways carry everything but renewals: ask whether it is over, too
+		gone = k.absent(renewing, g)
+	}
 	a.renewal, a.err = k.line.KeepAlive(renewing, g.LeaseID, fresh)
 	if a.err == nil && a.renewal.Granted <= 0 {
 		a.err = fmt.Errorf("%w: renewed with TTL %s", ErrLost, a.renewal.Granted)
 	}
 	lost := errors.Is(a.err, ErrLost)
 	if a.err != nil && !lost {
+		if err := gone(); err != nil {
+			a.err = fmt.Errorf("%w; no renewal is answered: %v", err, a.err)
+		}
 		return
 	}
 	select {
@@ -183,6 +190,22 @@ func (k *Keeper) attempt(ctx context.Context, g Grant, fresh bool, a *attempt, r
 		if a.err = SameTerm(a.renewal.Term, term); a.err != nil {
 			a.term = term
 		}
+	}
+}
+
+// absent reads the registration beside a renewal. The function that it returns waits for the
+// answer: an error that wraps ErrLost when there is no registration, nil in every other case.
+func (k *Keeper) absent(ctx context.Context, g Grant) func() error {
+	read := make(chan error, 1) // nobody may ask
+	go func() {
+		_, err := k.registrar.Prove(ctx, g)
+		read <- err
+	}()
+	return func() error {
+		if err := <-read; errors.Is(err, ErrLost) {
+			return err
+		}
+		return nil
 	}
 }
 
