@@ -78,6 +78,7 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	}
 	add(Event{Kind: "agent", To: "state_unsaved"})
 	add(Event{Kind: "agent", To: "state_saved"})
+	add(Event{Kind: "topics", To: "made_anew", Reason: "lost"})
 	add(Event{Kind: "agent", To: "resumed", Reason: "suspension"})
 	add(Event{Kind: "agent", To: "clock_jumped"})
 	for _, to := range childChanges {

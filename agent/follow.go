@@ -128,10 +128,10 @@ func (a *agent) awaitTakeUp(ctx context.Context) {
 // assignmentsSeen takes up a change below this broker's key.
 func (a *agent) assignmentsSeen(id string, u cluster.Update) {
 	keys := a.main.Keys()
-	puts := make([]string, 0, len(u.Puts))
+	puts, since := make([]string, 0, len(u.Puts)), make([]int64, 0, len(u.Puts))
 	for _, kv := range u.Puts {
 		if _, topic, ok := keys.ParseAssignment(kv.Key); ok {
-			puts = append(puts, topic)
+			puts, since = append(puts, topic), append(since, kv.CreateRevision)
 		} else if _, isState := keys.ParseState(kv.Key); !isState {
 			a.ignored(kv.Key)
 		}
@@ -148,6 +148,9 @@ func (a *agent) assignmentsSeen(id string, u cluster.Update) {
 		return // read before we were registered; the next list is asked for already
 	}
 	a.setAssigned(u.Full, puts, deletes)
+	if a.can.LocalData {
+		a.reconciler.SetSince(puts, since)
+	}
 }
 
 // ignored tells of a key that looks like an assignment and is none.

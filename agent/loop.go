@@ -109,6 +109,7 @@ func (a *agent) initLoop() {
 		a.boot = a.memory.Boot // the broker may have been started before this sidecar
 	}
 	a.incarnation = a.memory.Incarnation
+	a.reconciler.SetWhole(a.memory.Whole)
 	a.decided = a.memory.Decided
 	a.saving = make(chan struct{}, 1)
 	a.endFencing()

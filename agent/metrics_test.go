@@ -150,7 +150,7 @@ var contracted = map[string][]string{
 	"acquire_retry_attempts_total": nil, "acquire_retry_window_exhausted_total": nil, "ownership_conflicts_total": nil,
 	"topics":            {"assigned", "served", "missing", "orphan", "quarantined", "held_elsewhere", "loading", "failed"},
 	"topic_loads_total": {"ok", "error", "timeout", "dropped"}, "topic_unloads_total": {"ok", "error", "timeout", "dropped"}, "topic_listings_total": {"ok", "error"},
-	"reconcile_duration_seconds": nil, "reconcile_last_success_timestamp_seconds": nil, "reconcile_interval_seconds": nil, "mass_change_held": nil,
+	"reconcile_duration_seconds": nil, "reconcile_last_success_timestamp_seconds": nil, "reconcile_interval_seconds": nil, "mass_change_held": nil, "topics_made_anew_total": nil,
 	"fence_duration_seconds": {"guard", "ready", "quiesce", "stop"}, "fence_failures_total": {"ready", "quiesce", "stop"},
 	"would_have_total": {"register", "rebind", "set_mode", "load", "quiesce", "unload", "stop", "not_ready", "revoke", "steer"},
 	"guard_up":         nil, "guard_starts_total": nil, "guard_fired_total": nil, "guard_last_fired_timestamp_seconds": nil,

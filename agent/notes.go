@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"holdfast/brokerapi"
@@ -23,6 +24,7 @@ func (a *agent) noteHealth(verdict probes.Verdict, lastErr string, who brokerapi
 func (a *agent) noteTopics() {
 	p := a.reconciler.Snapshot()
 	a.noteProgress(p, time.Now())
+	a.noteLost(p)
 	if p.GuardTripped != a.guardTripped {
 		a.guardTripped = p.GuardTripped
 		e := Event{Kind: "topics", To: "guard_tripped", Reason: "mass_change", Epoch: a.grant.Epoch, Detail: p.GuardDetail}
@@ -43,6 +45,32 @@ func (a *agent) noteTopics() {
 				Detail: fmt.Sprintf("%d of %s served", p.Served, plural(p.Assigned, "assigned topic"))})
 		}
 	}
+}
+
+// maxNamed is how many topics an event names.
+const maxNamed = 20
+
+// noteLost tells of topics that were made anew, and remembers up to which revision none was lost.
+func (a *agent) noteLost(p recovery.Progress) {
+	if anew := a.reconciler.Anew(); len(anew) > 0 {
+		named := strings.Join(anew[:min(len(anew), maxNamed)], ", ")
+		if len(anew) > maxNamed {
+			named += ", …"
+		}
+		a.event(Event{Kind: "topics", To: "made_anew", Reason: "lost", Epoch: a.grant.Epoch,
+			Detail: plural(len(anew), "topic") + " served here before and not there any more, made anew, empty and without consumers: " + named})
+	}
+	if p.Whole > a.memory.Whole {
+		a.remember(func(m *memory) { m.Whole = p.Whole })
+	}
+}
+
+// forgetWhole is for other data, or a store that went back: what was served on it is not known.
+func (a *agent) forgetWhole() {
+	if a.memory.Whole != 0 {
+		a.remember(func(m *memory) { m.Whole = 0 })
+	}
+	a.reconciler.SetWhole(0)
 }
 
 // noteProgress tells how far a long load is, so that whoever starts a broker with

@@ -268,7 +268,7 @@ const keptHere = "state"
 // and revisions mean nothing here.
 func (m *memory) keptIn(store string) {
 	if m.Store != store && (m.FirstBootDone || m.Revision != 0) {
-		m.LeaseID, m.Epoch, m.Revision, m.ConfirmedAt, m.Released = 0, 0, 0, 0, false
+		m.LeaseID, m.Epoch, m.Revision, m.ConfirmedAt, m.Whole, m.Released = 0, 0, 0, 0, 0, false
 	}
 	m.Store = store
 }

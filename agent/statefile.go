@@ -34,6 +34,8 @@ type memory struct {
 	Place string `json:"place,omitempty"`
 	// Data is the identity of the broker's own data, as it was first seen of that process.
 	Data recovery.DataID `json:"data,omitempty"`
+	// Whole is the store revision at which everything assigned was last served on that data.
+	Whole int64 `json:"whole,omitempty"`
 	// Value is what a broker that is named by its instance registered itself with.
 	Value       []byte `json:"value,omitempty"`
 	LeaseID     int64  `json:"lease_id"`

@@ -110,6 +110,9 @@ func (a *agent) takeUp(o outcome) {
 		a.early = nil
 		early()
 	}
+	if o.restored || o.data != "" && a.memory.Data != "" && o.data != a.memory.Data {
+		a.forgetWhole()
+	}
 	a.remember(func(m *memory) {
 		m.BrokerID, m.FirstBootDone, m.Distrust, m.Released, m.Left = a.brokerID, true, "", false, nil
 		m.Instance, m.LeaseID, m.Epoch = o.instance, o.grant.LeaseID, o.grant.Epoch

@@ -312,6 +312,7 @@ func (r *Reconciler) land(f flight, err error, now time.Time) {
 		return
 	}
 	r.metrics.count(f.act, resultOK)
+	r.noteAnew(f)
 	r.update(t, func(facts *Facts) {
 		facts.Serving, facts.Quiesced = f.act == actLoad, f.act == actQuiesce
 	})

@@ -17,6 +17,7 @@ const (
 
 type reconcileMetrics struct {
 	loads, unloads, listings map[string]prometheus.Counter // by result
+	anew                     prometheus.Counter
 	duration                 prometheus.Histogram
 }
 
@@ -66,6 +67,10 @@ func newReconcileMetrics(reg prometheus.Registerer, every func() time.Duration, 
 		Help: "Times that the broker was asked for its topics, by result. Growing errors: its admin API refuses or is overloaded, and what it serves is not known; see the log of holdfast.",
 	}, []string{"result"})
 	m.listings = map[string]prometheus.Counter{resultOK: listings.WithLabelValues(resultOK), resultError: listings.WithLabelValues(resultError)}
+	m.anew = f.NewCounter(prometheus.CounterOpts{
+		Name: "holdfast_topics_made_anew_total",
+		Help: "Topics that were served here before, on this data, were not there any more, and were made anew: empty and without consumers. 'holdfast events' names them; look for their data.",
+	})
 	m.duration = f.NewHistogram(prometheus.HistogramOpts{
 		Name:                        "holdfast_reconcile_duration_seconds",
 		Help:                        "From the listing or change that began a reconciliation until the broker was as etcd asks. If it grows, raise --load-concurrency or look at the broker.",

@@ -41,6 +41,7 @@ type Progress struct {
 	ServedKnown   bool      // this broker process was listed
 	Listed        time.Time // when the last listing began that was answered; zero: none was
 
+	Whole       int64        // store revision at which everything assigned was last served; see SetWhole
 	LastSuccess time.Time    // when the broker last was as etcd asks; zero: never
 	LastError   string       // of the last failure since LastSuccess
 	Errors      []TopicError // the first 20 failed topics, by name
@@ -76,7 +77,7 @@ func (r *Reconciler) Snapshot() Progress {
 		Reconciled: r.gate.openedBy != "", GateOpenedBy: r.gate.openedBy,
 		GuardTripped: r.mass.Tripped(), GuardDetail: r.mass.Detail(),
 		AssignedKnown: r.assignedKnown, ServedKnown: r.list.ever, Listed: r.list.told,
-		LastSuccess: r.success, LastError: r.lastErr,
+		Whole: r.lost.whole, LastSuccess: r.success, LastError: r.lastErr,
 		Errors: r.firstFailed(maxErrors),
 	}
 	if r.assignedKnown { // before that, nothing is known not to be ours

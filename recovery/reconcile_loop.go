@@ -325,6 +325,9 @@ func (r *Reconciler) judgePass(now time.Time) {
 	}
 	r.metrics.duration.Observe(now.Sub(r.pass).Seconds())
 	r.pass, r.success, r.lastErr = time.Time{}, now, ""
+	if r.orders.Mode == Active && r.counts.Missing == 0 {
+		r.lost.whole = max(r.lost.whole, r.lost.newest)
+	}
 	if r.loggedFailure {
 		r.loggedFailure = false
 		r.log.Info("no topic fails any more", "topics", r.counts.Assigned, "epoch", r.orders.Epoch)

@@ -103,6 +103,7 @@ type Reconciler struct {
 	conflicts     []string // topics found served here and owned by another, not told yet
 	failed        map[*topic]struct{}
 	assignedKnown bool
+	lost          lostTopics
 	mass          MassChange
 	clock         uint64 // counts own changes, so that a listing does not undo later ones
 
@@ -401,6 +402,7 @@ type topic struct {
 	retryAt time.Time
 	due     int // index among the waiting
 	record  []byte
+	since   int64 // store revision since when it is assigned here; 0: not told
 	err     string
 	undone  bool   // quiesced after a load that outlived a fence
 	unsure  bool   // a load failed or was dropped, and the broker was not listed since

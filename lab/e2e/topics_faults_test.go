@@ -3,6 +3,8 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -129,5 +131,51 @@ func TestATopicThatCannotBeLoadedHoldsNobodyUp(t *testing.T) {
 	if got := c.served([]string{bad}); got != 1 {
 		t.Error("the last one is not served")
 	}
+	c.stayedLive()
+}
+
+// A stream whose folder is gone comes back empty, and its consumers do not: that must be said.
+func TestAStreamThatTheBrokerHasLostIsToldWhenItIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	s := newSharedStand(t)
+	for _, topic := range []string{"/default/kept", "/default/lost"} {
+		s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", topic))
+	}
+	c := s.couple("n1")
+	c.await("both topics", func(st harness.Status) bool { return st.Topics.Served == 2 })
+	const anew = "holdfast_topics_made_anew_total"
+	if n := c.metric(anew); n != 0 {
+		t.Errorf("%v topics made anew at the first start", n)
+	}
+	folders, err := filepath.Glob(filepath.Join(c.nats.StoreDir, "jetstream", "$G", "streams", "*lost*"))
+	s.ok(err)
+	if len(folders) != 1 {
+		t.Fatalf("folders of the stream: %v", folders)
+	}
+	s.ok(c.nats.Kill())
+	s.ok(os.RemoveAll(folders[0]))
+	s.ok(c.nats.Start(s.ctx))
+	c.awaitMetric(anew, 1, bound)
+	s.told(c, "topics", "made_anew")
+	events, err := c.Events(s.ctx)
+	s.ok(err)
+	for _, e := range events {
+		if e.To == "made_anew" && (!strings.Contains(e.Detail, "/default/lost") || strings.Contains(e.Detail, "/default/kept")) {
+			t.Errorf("told of %s", e.Detail)
+		}
+	}
+
+	// The next sidecar remembers what was served.
+	c.stayedLive()
+	s.ok(c.Kill())
+	conn, err := c.nats.Connect()
+	s.ok(err)
+	defer conn.Close()
+	js, err := conn.JetStream()
+	s.ok(err)
+	s.ok(js.DeleteStream("hf+default+kept"))
+	c.run()
+	c.awaitMetric(anew, 1, bound)
+	c.await("both topics", func(st harness.Status) bool { return st.Topics.Served == 2 })
 	c.stayedLive()
 }
