@@ -238,50 +238,6 @@ func (x *BrokerInfo) GetBrokerStatus() string {
 	return ""
 }
 
-type BrokerResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Leader        string                 `protobuf:"bytes,1,opt,name=leader,proto3" json:"leader,omitempty"` // broker id
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *BrokerResponse) Reset() {
-	*x = BrokerResponse{}
-	mi := &file_danube_admin_proto_msgTypes[3]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *BrokerResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*BrokerResponse) ProtoMessage() {}
-
-func (x *BrokerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_danube_admin_proto_msgTypes[3]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use BrokerResponse.ProtoReflect.Descriptor instead.
-func (*BrokerResponse) Descriptor() ([]byte, []int) {
-	return file_danube_admin_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *BrokerResponse) GetLeader() string {
-	if x != nil {
-		return x.Leader
-	}
-	return ""
-}
-
 type UnloadBrokerRequest struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	BrokerId          string                 `protobuf:"bytes,1,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
@@ -296,7 +252,7 @@ type UnloadBrokerRequest struct {
 
 func (x *UnloadBrokerRequest) Reset() {
 	*x = UnloadBrokerRequest{}
-	mi := &file_danube_admin_proto_msgTypes[4]
+	mi := &file_danube_admin_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -308,7 +264,7 @@ func (x *UnloadBrokerRequest) String() string {
 func (*UnloadBrokerRequest) ProtoMessage() {}
 
 func (x *UnloadBrokerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_danube_admin_proto_msgTypes[4]
+	mi := &file_danube_admin_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -321,7 +277,7 @@ func (x *UnloadBrokerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnloadBrokerRequest.ProtoReflect.Descriptor instead.
 func (*UnloadBrokerRequest) Descriptor() ([]byte, []int) {
-	return file_danube_admin_proto_rawDescGZIP(), []int{4}
+	return file_danube_admin_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *UnloadBrokerRequest) GetBrokerId() string {
@@ -380,7 +336,7 @@ type UnloadBrokerResponse struct {
 
 func (x *UnloadBrokerResponse) Reset() {
 	*x = UnloadBrokerResponse{}
-	mi := &file_danube_admin_proto_msgTypes[5]
+	mi := &file_danube_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -392,7 +348,7 @@ func (x *UnloadBrokerResponse) String() string {
 func (*UnloadBrokerResponse) ProtoMessage() {}
 
 func (x *UnloadBrokerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_danube_admin_proto_msgTypes[5]
+	mi := &file_danube_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -405,7 +361,7 @@ func (x *UnloadBrokerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnloadBrokerResponse.ProtoReflect.Descriptor instead.
 func (*UnloadBrokerResponse) Descriptor() ([]byte, []int) {
-	return file_danube_admin_proto_rawDescGZIP(), []int{5}
+	return file_danube_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *UnloadBrokerResponse) GetStarted() bool {
@@ -460,7 +416,7 @@ type ActivateBrokerRequest struct {
 
 func (x *ActivateBrokerRequest) Reset() {
 	*x = ActivateBrokerRequest{}
-	mi := &file_danube_admin_proto_msgTypes[6]
+	mi := &file_danube_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -472,7 +428,7 @@ func (x *ActivateBrokerRequest) String() string {
 func (*ActivateBrokerRequest) ProtoMessage() {}
 
 func (x *ActivateBrokerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_danube_admin_proto_msgTypes[6]
+	mi := &file_danube_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -485,7 +441,7 @@ func (x *ActivateBrokerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivateBrokerRequest.ProtoReflect.Descriptor instead.
 func (*ActivateBrokerRequest) Descriptor() ([]byte, []int) {
-	return file_danube_admin_proto_rawDescGZIP(), []int{6}
+	return file_danube_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ActivateBrokerRequest) GetBrokerId() string {
@@ -511,7 +467,7 @@ type ActivateBrokerResponse struct {
 
 func (x *ActivateBrokerResponse) Reset() {
 	*x = ActivateBrokerResponse{}
-	mi := &file_danube_admin_proto_msgTypes[7]
+	mi := &file_danube_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -523,7 +479,7 @@ func (x *ActivateBrokerResponse) String() string {
 func (*ActivateBrokerResponse) ProtoMessage() {}
 
 func (x *ActivateBrokerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_danube_admin_proto_msgTypes[7]
+	mi := &file_danube_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -536,7 +492,7 @@ func (x *ActivateBrokerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivateBrokerResponse.ProtoReflect.Descriptor instead.
 func (*ActivateBrokerResponse) Descriptor() ([]byte, []int) {
-	return file_danube_admin_proto_rawDescGZIP(), []int{7}
+	return file_danube_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ActivateBrokerResponse) GetSuccess() bool {
@@ -555,7 +511,7 @@ type BrokerRequest struct {
 
 func (x *BrokerRequest) Reset() {
 	*x = BrokerRequest{}
-	mi := &file_danube_admin_proto_msgTypes[8]
+	mi := &file_danube_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -567,7 +523,7 @@ func (x *BrokerRequest) String() string {
 func (*BrokerRequest) ProtoMessage() {}
 
 func (x *BrokerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_danube_admin_proto_msgTypes[8]
+	mi := &file_danube_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -580,7 +536,7 @@ func (x *BrokerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BrokerRequest.ProtoReflect.Descriptor instead.
 func (*BrokerRequest) Descriptor() ([]byte, []int) {
-	return file_danube_admin_proto_rawDescGZIP(), []int{8}
+	return file_danube_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *BrokerRequest) GetBrokerId() string {
@@ -601,7 +557,7 @@ type TopicInfo struct {
 
 func (x *TopicInfo) Reset() {
 	*x = TopicInfo{}
-	mi := &file_danube_admin_proto_msgTypes[9]
+	mi := &file_danube_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -613,7 +569,7 @@ func (x *TopicInfo) String() string {
 func (*TopicInfo) ProtoMessage() {}
 
 func (x *TopicInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_danube_admin_proto_msgTypes[9]
+	mi := &file_danube_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -626,7 +582,7 @@ func (x *TopicInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopicInfo.ProtoReflect.Descriptor instead.
 func (*TopicInfo) Descriptor() ([]byte, []int) {
-	return file_danube_admin_proto_rawDescGZIP(), []int{9}
+	return file_danube_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TopicInfo) GetName() string {
@@ -659,7 +615,7 @@ type TopicInfoListResponse struct {
 
 func (x *TopicInfoListResponse) Reset() {
 	*x = TopicInfoListResponse{}
-	mi := &file_danube_admin_proto_msgTypes[10]
+	mi := &file_danube_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -671,7 +627,7 @@ func (x *TopicInfoListResponse) String() string {
 func (*TopicInfoListResponse) ProtoMessage() {}
 
 func (x *TopicInfoListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_danube_admin_proto_msgTypes[10]
+	mi := &file_danube_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -684,7 +640,7 @@ func (x *TopicInfoListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopicInfoListResponse.ProtoReflect.Descriptor instead.
 func (*TopicInfoListResponse) Descriptor() ([]byte, []int) {
-	return file_danube_admin_proto_rawDescGZIP(), []int{10}
+	return file_danube_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TopicInfoListResponse) GetTopics() []*TopicInfo {
@@ -705,7 +661,7 @@ type NewTopicRequest struct {
 
 func (x *NewTopicRequest) Reset() {
 	*x = NewTopicRequest{}
-	mi := &file_danube_admin_proto_msgTypes[11]
+	mi := &file_danube_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -717,7 +673,7 @@ func (x *NewTopicRequest) String() string {
 func (*NewTopicRequest) ProtoMessage() {}
 
 func (x *NewTopicRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_danube_admin_proto_msgTypes[11]
+	mi := &file_danube_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -730,7 +686,7 @@ func (x *NewTopicRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NewTopicRequest.ProtoReflect.Descriptor instead.
 func (*NewTopicRequest) Descriptor() ([]byte, []int) {
-	return file_danube_admin_proto_rawDescGZIP(), []int{11}
+	return file_danube_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *NewTopicRequest) GetName() string {
@@ -763,7 +719,7 @@ type TopicRequest struct {
 
 func (x *TopicRequest) Reset() {
 	*x = TopicRequest{}
-	mi := &file_danube_admin_proto_msgTypes[12]
+	mi := &file_danube_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -775,7 +731,7 @@ func (x *TopicRequest) String() string {
 func (*TopicRequest) ProtoMessage() {}
 
 func (x *TopicRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_danube_admin_proto_msgTypes[12]
+	mi := &file_danube_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -788,7 +744,7 @@ func (x *TopicRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopicRequest.ProtoReflect.Descriptor instead.
 func (*TopicRequest) Descriptor() ([]byte, []int) {
-	return file_danube_admin_proto_rawDescGZIP(), []int{12}
+	return file_danube_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TopicRequest) GetName() string {
@@ -807,7 +763,7 @@ type TopicResponse struct {
 
 func (x *TopicResponse) Reset() {
 	*x = TopicResponse{}
-	mi := &file_danube_admin_proto_msgTypes[13]
+	mi := &file_danube_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -819,7 +775,7 @@ func (x *TopicResponse) String() string {
 func (*TopicResponse) ProtoMessage() {}
 
 func (x *TopicResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_danube_admin_proto_msgTypes[13]
+	mi := &file_danube_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -832,7 +788,7 @@ func (x *TopicResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopicResponse.ProtoReflect.Descriptor instead.
 func (*TopicResponse) Descriptor() ([]byte, []int) {
-	return file_danube_admin_proto_rawDescGZIP(), []int{13}
+	return file_danube_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TopicResponse) GetSuccess() bool {
@@ -851,7 +807,7 @@ type SubscriptionListResponse struct {
 
 func (x *SubscriptionListResponse) Reset() {
 	*x = SubscriptionListResponse{}
-	mi := &file_danube_admin_proto_msgTypes[14]
+	mi := &file_danube_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -863,7 +819,7 @@ func (x *SubscriptionListResponse) String() string {
 func (*SubscriptionListResponse) ProtoMessage() {}
 
 func (x *SubscriptionListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_danube_admin_proto_msgTypes[14]
+	mi := &file_danube_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -876,7 +832,7 @@ func (x *SubscriptionListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubscriptionListResponse.ProtoReflect.Descriptor instead.
 func (*SubscriptionListResponse) Descriptor() ([]byte, []int) {
-	return file_danube_admin_proto_rawDescGZIP(), []int{14}
+	return file_danube_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SubscriptionListResponse) GetSubscriptions() []string {
@@ -884,158 +840,6 @@ func (x *SubscriptionListResponse) GetSubscriptions() []string {
 		return x.Subscriptions
 	}
 	return nil
-}
-
-type DescribeTopicRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DescribeTopicRequest) Reset() {
-	*x = DescribeTopicRequest{}
-	mi := &file_danube_admin_proto_msgTypes[15]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DescribeTopicRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DescribeTopicRequest) ProtoMessage() {}
-
-func (x *DescribeTopicRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_danube_admin_proto_msgTypes[15]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DescribeTopicRequest.ProtoReflect.Descriptor instead.
-func (*DescribeTopicRequest) Descriptor() ([]byte, []int) {
-	return file_danube_admin_proto_rawDescGZIP(), []int{15}
-}
-
-func (x *DescribeTopicRequest) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-type DescribeTopicResponse struct {
-	state             protoimpl.MessageState `protogen:"open.v1"`
-	Name              string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Subscriptions     []string               `protobuf:"bytes,2,rep,name=subscriptions,proto3" json:"subscriptions,omitempty"`
-	BrokerId          string                 `protobuf:"bytes,3,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
-	Delivery          string                 `protobuf:"bytes,4,opt,name=delivery,proto3" json:"delivery,omitempty"`
-	SchemaSubject     *string                `protobuf:"bytes,5,opt,name=schema_subject,json=schemaSubject,proto3,oneof" json:"schema_subject,omitempty"`
-	SchemaId          *uint64                `protobuf:"varint,6,opt,name=schema_id,json=schemaId,proto3,oneof" json:"schema_id,omitempty"`
-	SchemaVersion     *uint32                `protobuf:"varint,7,opt,name=schema_version,json=schemaVersion,proto3,oneof" json:"schema_version,omitempty"`
-	SchemaType        *string                `protobuf:"bytes,8,opt,name=schema_type,json=schemaType,proto3,oneof" json:"schema_type,omitempty"`
-	CompatibilityMode *string                `protobuf:"bytes,9,opt,name=compatibility_mode,json=compatibilityMode,proto3,oneof" json:"compatibility_mode,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
-}
-
-func (x *DescribeTopicResponse) Reset() {
-	*x = DescribeTopicResponse{}
-	mi := &file_danube_admin_proto_msgTypes[16]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DescribeTopicResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DescribeTopicResponse) ProtoMessage() {}
-
-func (x *DescribeTopicResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_danube_admin_proto_msgTypes[16]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DescribeTopicResponse.ProtoReflect.Descriptor instead.
-func (*DescribeTopicResponse) Descriptor() ([]byte, []int) {
-	return file_danube_admin_proto_rawDescGZIP(), []int{16}
-}
-
-func (x *DescribeTopicResponse) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *DescribeTopicResponse) GetSubscriptions() []string {
-	if x != nil {
-		return x.Subscriptions
-	}
-	return nil
-}
-
-func (x *DescribeTopicResponse) GetBrokerId() string {
-	if x != nil {
-		return x.BrokerId
-	}
-	return ""
-}
-
-func (x *DescribeTopicResponse) GetDelivery() string {
-	if x != nil {
-		return x.Delivery
-	}
-	return ""
-}
-
-func (x *DescribeTopicResponse) GetSchemaSubject() string {
-	if x != nil && x.SchemaSubject != nil {
-		return *x.SchemaSubject
-	}
-	return ""
-}
-
-func (x *DescribeTopicResponse) GetSchemaId() uint64 {
-	if x != nil && x.SchemaId != nil {
-		return *x.SchemaId
-	}
-	return 0
-}
-
-func (x *DescribeTopicResponse) GetSchemaVersion() uint32 {
-	if x != nil && x.SchemaVersion != nil {
-		return *x.SchemaVersion
-	}
-	return 0
-}
-
-func (x *DescribeTopicResponse) GetSchemaType() string {
-	if x != nil && x.SchemaType != nil {
-		return *x.SchemaType
-	}
-	return ""
-}
-
-func (x *DescribeTopicResponse) GetCompatibilityMode() string {
-	if x != nil && x.CompatibilityMode != nil {
-		return *x.CompatibilityMode
-	}
-	return ""
 }
 
 type ClusterStatusResponse struct {
@@ -1053,7 +857,7 @@ type ClusterStatusResponse struct {
 
 func (x *ClusterStatusResponse) Reset() {
 	*x = ClusterStatusResponse{}
-	mi := &file_danube_admin_proto_msgTypes[17]
+	mi := &file_danube_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1065,7 +869,7 @@ func (x *ClusterStatusResponse) String() string {
 func (*ClusterStatusResponse) ProtoMessage() {}
 
 func (x *ClusterStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_danube_admin_proto_msgTypes[17]
+	mi := &file_danube_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1078,7 +882,7 @@ func (x *ClusterStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterStatusResponse.ProtoReflect.Descriptor instead.
 func (*ClusterStatusResponse) Descriptor() ([]byte, []int) {
-	return file_danube_admin_proto_rawDescGZIP(), []int{17}
+	return file_danube_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ClusterStatusResponse) GetLeaderId() uint64 {
@@ -1148,9 +952,7 @@ const file_danube_admin_proto_rawDesc = "" +
 	"\n" +
 	"admin_addr\x18\x04 \x01(\tR\tadminAddr\x12!\n" +
 	"\fmetrics_addr\x18\x05 \x01(\tR\vmetricsAddr\x12#\n" +
-	"\rbroker_status\x18\x06 \x01(\tR\fbrokerStatus\"(\n" +
-	"\x0eBrokerResponse\x12\x16\n" +
-	"\x06leader\x18\x01 \x01(\tR\x06leader\"\xf5\x01\n" +
+	"\rbroker_status\x18\x06 \x01(\tR\fbrokerStatus\"\xf5\x01\n" +
 	"\x13UnloadBrokerRequest\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\tR\bbrokerId\x12!\n" +
 	"\fmax_parallel\x18\x02 \x01(\rR\vmaxParallel\x12-\n" +
@@ -1188,26 +990,7 @@ const file_danube_admin_proto_rawDesc = "" +
 	"\rTopicResponse\x12\x18\n" +
 	"\asuccess\x18\x01 \x01(\bR\asuccess\"@\n" +
 	"\x18SubscriptionListResponse\x12$\n" +
-	"\rsubscriptions\x18\x01 \x03(\tR\rsubscriptions\"*\n" +
-	"\x14DescribeTopicRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xb9\x03\n" +
-	"\x15DescribeTopicResponse\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12$\n" +
-	"\rsubscriptions\x18\x02 \x03(\tR\rsubscriptions\x12\x1b\n" +
-	"\tbroker_id\x18\x03 \x01(\tR\bbrokerId\x12\x1a\n" +
-	"\bdelivery\x18\x04 \x01(\tR\bdelivery\x12*\n" +
-	"\x0eschema_subject\x18\x05 \x01(\tH\x00R\rschemaSubject\x88\x01\x01\x12 \n" +
-	"\tschema_id\x18\x06 \x01(\x04H\x01R\bschemaId\x88\x01\x01\x12*\n" +
-	"\x0eschema_version\x18\a \x01(\rH\x02R\rschemaVersion\x88\x01\x01\x12$\n" +
-	"\vschema_type\x18\b \x01(\tH\x03R\n" +
-	"schemaType\x88\x01\x01\x122\n" +
-	"\x12compatibility_mode\x18\t \x01(\tH\x04R\x11compatibilityMode\x88\x01\x01B\x11\n" +
-	"\x0f_schema_subjectB\f\n" +
-	"\n" +
-	"_schema_idB\x11\n" +
-	"\x0f_schema_versionB\x0e\n" +
-	"\f_schema_typeB\x15\n" +
-	"\x13_compatibility_mode\"\xed\x01\n" +
+	"\rsubscriptions\x18\x01 \x03(\tR\rsubscriptions\"\xed\x01\n" +
 	"\x15ClusterStatusResponse\x12\x1b\n" +
 	"\tleader_id\x18\x01 \x01(\x04R\bleaderId\x12!\n" +
 	"\fcurrent_term\x18\x02 \x01(\x04R\vcurrentTerm\x12!\n" +
@@ -1219,20 +1002,17 @@ const file_danube_admin_proto_rawDesc = "" +
 	"\traft_addr\x18\a \x01(\tR\braftAddr*1\n" +
 	"\x10DispatchStrategy\x12\x0f\n" +
 	"\vNonReliable\x10\x00\x12\f\n" +
-	"\bReliable\x10\x012\xcd\x02\n" +
+	"\bReliable\x10\x012\x87\x02\n" +
 	"\vBrokerAdmin\x12D\n" +
-	"\vListBrokers\x12\x13.danube_admin.Empty\x1a .danube_admin.BrokerListResponse\x12D\n" +
-	"\x0fGetLeaderBroker\x12\x13.danube_admin.Empty\x1a\x1c.danube_admin.BrokerResponse\x12U\n" +
+	"\vListBrokers\x12\x13.danube_admin.Empty\x1a .danube_admin.BrokerListResponse\x12U\n" +
 	"\fUnloadBroker\x12!.danube_admin.UnloadBrokerRequest\x1a\".danube_admin.UnloadBrokerResponse\x12[\n" +
-	"\x0eActivateBroker\x12#.danube_admin.ActivateBrokerRequest\x1a$.danube_admin.ActivateBrokerResponse2\xf0\x03\n" +
+	"\x0eActivateBroker\x12#.danube_admin.ActivateBrokerRequest\x1a$.danube_admin.ActivateBrokerResponse2\xce\x02\n" +
 	"\n" +
 	"TopicAdmin\x12T\n" +
 	"\x10ListBrokerTopics\x12\x1b.danube_admin.BrokerRequest\x1a#.danube_admin.TopicInfoListResponse\x12I\n" +
 	"\vCreateTopic\x12\x1d.danube_admin.NewTopicRequest\x1a\x1b.danube_admin.TopicResponse\x12F\n" +
-	"\vUnloadTopic\x12\x1a.danube_admin.TopicRequest\x1a\x1b.danube_admin.TopicResponse\x12F\n" +
-	"\vDeleteTopic\x12\x1a.danube_admin.TopicRequest\x1a\x1b.danube_admin.TopicResponse\x12W\n" +
-	"\x11ListSubscriptions\x12\x1a.danube_admin.TopicRequest\x1a&.danube_admin.SubscriptionListResponse\x12X\n" +
-	"\rDescribeTopic\x12\".danube_admin.DescribeTopicRequest\x1a#.danube_admin.DescribeTopicResponse2Y\n" +
+	"\vUnloadTopic\x12\x1a.danube_admin.TopicRequest\x1a\x1b.danube_admin.TopicResponse\x12W\n" +
+	"\x11ListSubscriptions\x12\x1a.danube_admin.TopicRequest\x1a&.danube_admin.SubscriptionListResponse2Y\n" +
 	"\fClusterAdmin\x12I\n" +
 	"\rClusterStatus\x12\x13.danube_admin.Empty\x1a#.danube_admin.ClusterStatusResponseB$Z\"holdfast/brokerapi/danube/danubepbb\x06proto3"
 
@@ -1249,56 +1029,47 @@ func file_danube_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_danube_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_danube_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_danube_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_danube_admin_proto_goTypes = []any{
 	(DispatchStrategy)(0),            // 0: danube_admin.DispatchStrategy
 	(*Empty)(nil),                    // 1: danube_admin.Empty
 	(*BrokerListResponse)(nil),       // 2: danube_admin.BrokerListResponse
 	(*BrokerInfo)(nil),               // 3: danube_admin.BrokerInfo
-	(*BrokerResponse)(nil),           // 4: danube_admin.BrokerResponse
-	(*UnloadBrokerRequest)(nil),      // 5: danube_admin.UnloadBrokerRequest
-	(*UnloadBrokerResponse)(nil),     // 6: danube_admin.UnloadBrokerResponse
-	(*ActivateBrokerRequest)(nil),    // 7: danube_admin.ActivateBrokerRequest
-	(*ActivateBrokerResponse)(nil),   // 8: danube_admin.ActivateBrokerResponse
-	(*BrokerRequest)(nil),            // 9: danube_admin.BrokerRequest
-	(*TopicInfo)(nil),                // 10: danube_admin.TopicInfo
-	(*TopicInfoListResponse)(nil),    // 11: danube_admin.TopicInfoListResponse
-	(*NewTopicRequest)(nil),          // 12: danube_admin.NewTopicRequest
-	(*TopicRequest)(nil),             // 13: danube_admin.TopicRequest
-	(*TopicResponse)(nil),            // 14: danube_admin.TopicResponse
-	(*SubscriptionListResponse)(nil), // 15: danube_admin.SubscriptionListResponse
-	(*DescribeTopicRequest)(nil),     // 16: danube_admin.DescribeTopicRequest
-	(*DescribeTopicResponse)(nil),    // 17: danube_admin.DescribeTopicResponse
-	(*ClusterStatusResponse)(nil),    // 18: danube_admin.ClusterStatusResponse
+	(*UnloadBrokerRequest)(nil),      // 4: danube_admin.UnloadBrokerRequest
+	(*UnloadBrokerResponse)(nil),     // 5: danube_admin.UnloadBrokerResponse
+	(*ActivateBrokerRequest)(nil),    // 6: danube_admin.ActivateBrokerRequest
+	(*ActivateBrokerResponse)(nil),   // 7: danube_admin.ActivateBrokerResponse
+	(*BrokerRequest)(nil),            // 8: danube_admin.BrokerRequest
+	(*TopicInfo)(nil),                // 9: danube_admin.TopicInfo
+	(*TopicInfoListResponse)(nil),    // 10: danube_admin.TopicInfoListResponse
+	(*NewTopicRequest)(nil),          // 11: danube_admin.NewTopicRequest
+	(*TopicRequest)(nil),             // 12: danube_admin.TopicRequest
+	(*TopicResponse)(nil),            // 13: danube_admin.TopicResponse
+	(*SubscriptionListResponse)(nil), // 14: danube_admin.SubscriptionListResponse
+	(*ClusterStatusResponse)(nil),    // 15: danube_admin.ClusterStatusResponse
 }
 var file_danube_admin_proto_depIdxs = []int32{
 	3,  // 0: danube_admin.BrokerListResponse.brokers:type_name -> danube_admin.BrokerInfo
-	10, // 1: danube_admin.TopicInfoListResponse.topics:type_name -> danube_admin.TopicInfo
+	9,  // 1: danube_admin.TopicInfoListResponse.topics:type_name -> danube_admin.TopicInfo
 	0,  // 2: danube_admin.NewTopicRequest.dispatch_strategy:type_name -> danube_admin.DispatchStrategy
 	1,  // 3: danube_admin.BrokerAdmin.ListBrokers:input_type -> danube_admin.Empty
-	1,  // 4: danube_admin.BrokerAdmin.GetLeaderBroker:input_type -> danube_admin.Empty
-	5,  // 5: danube_admin.BrokerAdmin.UnloadBroker:input_type -> danube_admin.UnloadBrokerRequest
-	7,  // 6: danube_admin.BrokerAdmin.ActivateBroker:input_type -> danube_admin.ActivateBrokerRequest
-	9,  // 7: danube_admin.TopicAdmin.ListBrokerTopics:input_type -> danube_admin.BrokerRequest
-	12, // 8: danube_admin.TopicAdmin.CreateTopic:input_type -> danube_admin.NewTopicRequest
-	13, // 9: danube_admin.TopicAdmin.UnloadTopic:input_type -> danube_admin.TopicRequest
-	13, // 10: danube_admin.TopicAdmin.DeleteTopic:input_type -> danube_admin.TopicRequest
-	13, // 11: danube_admin.TopicAdmin.ListSubscriptions:input_type -> danube_admin.TopicRequest
-	16, // 12: danube_admin.TopicAdmin.DescribeTopic:input_type -> danube_admin.DescribeTopicRequest
-	1,  // 13: danube_admin.ClusterAdmin.ClusterStatus:input_type -> danube_admin.Empty
-	2,  // 14: danube_admin.BrokerAdmin.ListBrokers:output_type -> danube_admin.BrokerListResponse
-	4,  // 15: danube_admin.BrokerAdmin.GetLeaderBroker:output_type -> danube_admin.BrokerResponse
-	6,  // 16: danube_admin.BrokerAdmin.UnloadBroker:output_type -> danube_admin.UnloadBrokerResponse
-	8,  // 17: danube_admin.BrokerAdmin.ActivateBroker:output_type -> danube_admin.ActivateBrokerResponse
-	11, // 18: danube_admin.TopicAdmin.ListBrokerTopics:output_type -> danube_admin.TopicInfoListResponse
-	14, // 19: danube_admin.TopicAdmin.CreateTopic:output_type -> danube_admin.TopicResponse
-	14, // 20: danube_admin.TopicAdmin.UnloadTopic:output_type -> danube_admin.TopicResponse
-	14, // 21: danube_admin.TopicAdmin.DeleteTopic:output_type -> danube_admin.TopicResponse
-	15, // 22: danube_admin.TopicAdmin.ListSubscriptions:output_type -> danube_admin.SubscriptionListResponse
-	17, // 23: danube_admin.TopicAdmin.DescribeTopic:output_type -> danube_admin.DescribeTopicResponse
-	18, // 24: danube_admin.ClusterAdmin.ClusterStatus:output_type -> danube_admin.ClusterStatusResponse
-	14, // [14:25] is the sub-list for method output_type
-	3,  // [3:14] is the sub-list for method input_type
+	4,  // 4: danube_admin.BrokerAdmin.UnloadBroker:input_type -> danube_admin.UnloadBrokerRequest
+	6,  // 5: danube_admin.BrokerAdmin.ActivateBroker:input_type -> danube_admin.ActivateBrokerRequest
+	8,  // 6: danube_admin.TopicAdmin.ListBrokerTopics:input_type -> danube_admin.BrokerRequest
+	11, // 7: danube_admin.TopicAdmin.CreateTopic:input_type -> danube_admin.NewTopicRequest
+	12, // 8: danube_admin.TopicAdmin.UnloadTopic:input_type -> danube_admin.TopicRequest
+	12, // 9: danube_admin.TopicAdmin.ListSubscriptions:input_type -> danube_admin.TopicRequest
+	1,  // 10: danube_admin.ClusterAdmin.ClusterStatus:input_type -> danube_admin.Empty
+	2,  // 11: danube_admin.BrokerAdmin.ListBrokers:output_type -> danube_admin.BrokerListResponse
+	5,  // 12: danube_admin.BrokerAdmin.UnloadBroker:output_type -> danube_admin.UnloadBrokerResponse
+	7,  // 13: danube_admin.BrokerAdmin.ActivateBroker:output_type -> danube_admin.ActivateBrokerResponse
+	10, // 14: danube_admin.TopicAdmin.ListBrokerTopics:output_type -> danube_admin.TopicInfoListResponse
+	13, // 15: danube_admin.TopicAdmin.CreateTopic:output_type -> danube_admin.TopicResponse
+	13, // 16: danube_admin.TopicAdmin.UnloadTopic:output_type -> danube_admin.TopicResponse
+	14, // 17: danube_admin.TopicAdmin.ListSubscriptions:output_type -> danube_admin.SubscriptionListResponse
+	15, // 18: danube_admin.ClusterAdmin.ClusterStatus:output_type -> danube_admin.ClusterStatusResponse
+	11, // [11:19] is the sub-list for method output_type
+	3,  // [3:11] is the sub-list for method input_type
 	3,  // [3:3] is the sub-list for extension type_name
 	3,  // [3:3] is the sub-list for extension extendee
 	0,  // [0:3] is the sub-list for field type_name
@@ -1309,15 +1080,14 @@ func file_danube_admin_proto_init() {
 	if File_danube_admin_proto != nil {
 		return
 	}
-	file_danube_admin_proto_msgTypes[11].OneofWrappers = []any{}
-	file_danube_admin_proto_msgTypes[16].OneofWrappers = []any{}
+	file_danube_admin_proto_msgTypes[10].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_danube_admin_proto_rawDesc), len(file_danube_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   18,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -26,10 +26,9 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	BrokerAdmin_ListBrokers_FullMethodName     = "/danube_admin.BrokerAdmin/ListBrokers"
-	BrokerAdmin_GetLeaderBroker_FullMethodName = "/danube_admin.BrokerAdmin/GetLeaderBroker"
-	BrokerAdmin_UnloadBroker_FullMethodName    = "/danube_admin.BrokerAdmin/UnloadBroker"
-	BrokerAdmin_ActivateBroker_FullMethodName  = "/danube_admin.BrokerAdmin/ActivateBroker"
+	BrokerAdmin_ListBrokers_FullMethodName    = "/danube_admin.BrokerAdmin/ListBrokers"
+	BrokerAdmin_UnloadBroker_FullMethodName   = "/danube_admin.BrokerAdmin/UnloadBroker"
+	BrokerAdmin_ActivateBroker_FullMethodName = "/danube_admin.BrokerAdmin/ActivateBroker"
 )
 
 // BrokerAdminClient is the client API for BrokerAdmin service.
@@ -38,7 +37,6 @@ const (
 type BrokerAdminClient interface {
 	// From the broker's cache of its metadata store, not from the store.
 	ListBrokers(ctx context.Context, in *Empty, opts ...grpc.CallOption) (*BrokerListResponse, error)
-	GetLeaderBroker(ctx context.Context, in *Empty, opts ...grpc.CallOption) (*BrokerResponse, error)
 	// FAILED_PRECONDITION when there is no second broker to take the topics.
 	UnloadBroker(ctx context.Context, in *UnloadBrokerRequest, opts ...grpc.CallOption) (*UnloadBrokerResponse, error)
 	ActivateBroker(ctx context.Context, in *ActivateBrokerRequest, opts ...grpc.CallOption) (*ActivateBrokerResponse, error)
@@ -56,16 +54,6 @@ func (c *brokerAdminClient) ListBrokers(ctx context.Context, in *Empty, opts ...
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(BrokerListResponse)
 	err := c.cc.Invoke(ctx, BrokerAdmin_ListBrokers_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *brokerAdminClient) GetLeaderBroker(ctx context.Context, in *Empty, opts ...grpc.CallOption) (*BrokerResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(BrokerResponse)
-	err := c.cc.Invoke(ctx, BrokerAdmin_GetLeaderBroker_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +86,6 @@ func (c *brokerAdminClient) ActivateBroker(ctx context.Context, in *ActivateBrok
 type BrokerAdminServer interface {
 	// From the broker's cache of its metadata store, not from the store.
 	ListBrokers(context.Context, *Empty) (*BrokerListResponse, error)
-	GetLeaderBroker(context.Context, *Empty) (*BrokerResponse, error)
 	// FAILED_PRECONDITION when there is no second broker to take the topics.
 	UnloadBroker(context.Context, *UnloadBrokerRequest) (*UnloadBrokerResponse, error)
 	ActivateBroker(context.Context, *ActivateBrokerRequest) (*ActivateBrokerResponse, error)
@@ -114,9 +101,6 @@ type UnimplementedBrokerAdminServer struct{}
 
 func (UnimplementedBrokerAdminServer) ListBrokers(context.Context, *Empty) (*BrokerListResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListBrokers not implemented")
-}
-func (UnimplementedBrokerAdminServer) GetLeaderBroker(context.Context, *Empty) (*BrokerResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method GetLeaderBroker not implemented")
 }
 func (UnimplementedBrokerAdminServer) UnloadBroker(context.Context, *UnloadBrokerRequest) (*UnloadBrokerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method UnloadBroker not implemented")
@@ -159,24 +143,6 @@ func _BrokerAdmin_ListBrokers_Handler(srv interface{}, ctx context.Context, dec 
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(BrokerAdminServer).ListBrokers(ctx, req.(*Empty))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _BrokerAdmin_GetLeaderBroker_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(Empty)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(BrokerAdminServer).GetLeaderBroker(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: BrokerAdmin_GetLeaderBroker_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(BrokerAdminServer).GetLeaderBroker(ctx, req.(*Empty))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -229,10 +195,6 @@ var BrokerAdmin_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _BrokerAdmin_ListBrokers_Handler,
 		},
 		{
-			MethodName: "GetLeaderBroker",
-			Handler:    _BrokerAdmin_GetLeaderBroker_Handler,
-		},
-		{
 			MethodName: "UnloadBroker",
 			Handler:    _BrokerAdmin_UnloadBroker_Handler,
 		},
@@ -249,9 +211,7 @@ const (
 	TopicAdmin_ListBrokerTopics_FullMethodName  = "/danube_admin.TopicAdmin/ListBrokerTopics"
 	TopicAdmin_CreateTopic_FullMethodName       = "/danube_admin.TopicAdmin/CreateTopic"
 	TopicAdmin_UnloadTopic_FullMethodName       = "/danube_admin.TopicAdmin/UnloadTopic"
-	TopicAdmin_DeleteTopic_FullMethodName       = "/danube_admin.TopicAdmin/DeleteTopic"
 	TopicAdmin_ListSubscriptions_FullMethodName = "/danube_admin.TopicAdmin/ListSubscriptions"
-	TopicAdmin_DescribeTopic_FullMethodName     = "/danube_admin.TopicAdmin/DescribeTopic"
 )
 
 // TopicAdminClient is the client API for TopicAdmin service.
@@ -264,9 +224,7 @@ type TopicAdminClient interface {
 	CreateTopic(ctx context.Context, in *NewTopicRequest, opts ...grpc.CallOption) (*TopicResponse, error)
 	// FAILED_PRECONDITION when there is no second broker to take the topic.
 	UnloadTopic(ctx context.Context, in *TopicRequest, opts ...grpc.CallOption) (*TopicResponse, error)
-	DeleteTopic(ctx context.Context, in *TopicRequest, opts ...grpc.CallOption) (*TopicResponse, error)
 	ListSubscriptions(ctx context.Context, in *TopicRequest, opts ...grpc.CallOption) (*SubscriptionListResponse, error)
-	DescribeTopic(ctx context.Context, in *DescribeTopicRequest, opts ...grpc.CallOption) (*DescribeTopicResponse, error)
 }
 
 type topicAdminClient struct {
@@ -307,30 +265,10 @@ func (c *topicAdminClient) UnloadTopic(ctx context.Context, in *TopicRequest, op
 	return out, nil
 }
 
-func (c *topicAdminClient) DeleteTopic(ctx context.Context, in *TopicRequest, opts ...grpc.CallOption) (*TopicResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(TopicResponse)
-	err := c.cc.Invoke(ctx, TopicAdmin_DeleteTopic_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
 func (c *topicAdminClient) ListSubscriptions(ctx context.Context, in *TopicRequest, opts ...grpc.CallOption) (*SubscriptionListResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SubscriptionListResponse)
 	err := c.cc.Invoke(ctx, TopicAdmin_ListSubscriptions_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
-func (c *topicAdminClient) DescribeTopic(ctx context.Context, in *DescribeTopicRequest, opts ...grpc.CallOption) (*DescribeTopicResponse, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(DescribeTopicResponse)
-	err := c.cc.Invoke(ctx, TopicAdmin_DescribeTopic_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -347,9 +285,7 @@ type TopicAdminServer interface {
 	CreateTopic(context.Context, *NewTopicRequest) (*TopicResponse, error)
 	// FAILED_PRECONDITION when there is no second broker to take the topic.
 	UnloadTopic(context.Context, *TopicRequest) (*TopicResponse, error)
-	DeleteTopic(context.Context, *TopicRequest) (*TopicResponse, error)
 	ListSubscriptions(context.Context, *TopicRequest) (*SubscriptionListResponse, error)
-	DescribeTopic(context.Context, *DescribeTopicRequest) (*DescribeTopicResponse, error)
 	mustEmbedUnimplementedTopicAdminServer()
 }
 
@@ -369,14 +305,8 @@ func (UnimplementedTopicAdminServer) CreateTopic(context.Context, *NewTopicReque
 func (UnimplementedTopicAdminServer) UnloadTopic(context.Context, *TopicRequest) (*TopicResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method UnloadTopic not implemented")
 }
-func (UnimplementedTopicAdminServer) DeleteTopic(context.Context, *TopicRequest) (*TopicResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method DeleteTopic not implemented")
-}
 func (UnimplementedTopicAdminServer) ListSubscriptions(context.Context, *TopicRequest) (*SubscriptionListResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListSubscriptions not implemented")
-}
-func (UnimplementedTopicAdminServer) DescribeTopic(context.Context, *DescribeTopicRequest) (*DescribeTopicResponse, error) {
-	return nil, status.Error(codes.Unimplemented, "method DescribeTopic not implemented")
 }
 func (UnimplementedTopicAdminServer) mustEmbedUnimplementedTopicAdminServer() {}
 func (UnimplementedTopicAdminServer) testEmbeddedByValue()                    {}
@@ -453,24 +383,6 @@ func _TopicAdmin_UnloadTopic_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
-func _TopicAdmin_DeleteTopic_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(TopicRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(TopicAdminServer).DeleteTopic(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: TopicAdmin_DeleteTopic_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(TopicAdminServer).DeleteTopic(ctx, req.(*TopicRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
 func _TopicAdmin_ListSubscriptions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(TopicRequest)
 	if err := dec(in); err != nil {
@@ -485,24 +397,6 @@ func _TopicAdmin_ListSubscriptions_Handler(srv interface{}, ctx context.Context,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(TopicAdminServer).ListSubscriptions(ctx, req.(*TopicRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _TopicAdmin_DescribeTopic_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(DescribeTopicRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(TopicAdminServer).DescribeTopic(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: TopicAdmin_DescribeTopic_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(TopicAdminServer).DescribeTopic(ctx, req.(*DescribeTopicRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -527,16 +421,8 @@ var TopicAdmin_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _TopicAdmin_UnloadTopic_Handler,
 		},
 		{
-			MethodName: "DeleteTopic",
-			Handler:    _TopicAdmin_DeleteTopic_Handler,
-		},
-		{
 			MethodName: "ListSubscriptions",
 			Handler:    _TopicAdmin_ListSubscriptions_Handler,
-		},
-		{
-			MethodName: "DescribeTopic",
-			Handler:    _TopicAdmin_DescribeTopic_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

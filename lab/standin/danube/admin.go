@@ -42,14 +42,6 @@ func (a brokerAdmin) ListBrokers(context.Context, *danubepb.Empty) (*danubepb.Br
 	return list, nil
 }
 
-func (a brokerAdmin) GetLeaderBroker(context.Context, *danubepb.Empty) (*danubepb.BrokerResponse, error) {
-	leader, ok := a.b.cache.leader()
-	if !ok {
-		leader = "not_found"
-	}
-	return &danubepb.BrokerResponse{Leader: leader}, nil
-}
-
 func (a brokerAdmin) ActivateBroker(ctx context.Context, r *danubepb.ActivateBrokerRequest) (*danubepb.ActivateBrokerResponse, error) {
 	if r.BrokerId == "" {
 		return nil, status.Error(codes.InvalidArgument, "broker_id must be provided to activate a broker")

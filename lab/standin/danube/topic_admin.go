@@ -2,7 +2,6 @@ package danube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -81,24 +80,6 @@ func (a topicAdmin) UnloadTopic(ctx context.Context, r *danubepb.TopicRequest) (
 	return &danubepb.TopicResponse{Success: true}, nil
 }
 
-// DeleteTopic destroys by design, and its broker takes it for the disaster that it is to
-// everybody else.
-func (a topicAdmin) DeleteTopic(ctx context.Context, r *danubepb.TopicRequest) (*danubepb.TopicResponse, error) {
-	owner, ok := a.b.cache.owner(r.Name)
-	if !ok {
-		return nil, status.Errorf(codes.NotFound, "Unable to delete the topic %s due to Unable to find topic", r.Name)
-	}
-	err := a.b.store.delete(ctx, assignmentKey(owner, r.Name))
-	err = errors.Join(err, a.b.store.delete(ctx, namespacesPrefix+namespaceOf(r.Name)+"/topics"+r.Name))
-	for _, key := range a.b.cache.below(topicKey(r.Name, "")) {
-		err = errors.Join(err, a.b.store.delete(ctx, key))
-	}
-	if err != nil {
-		return nil, status.Errorf(codes.NotFound, "Unable to delete the topic %s due to %v", r.Name, err)
-	}
-	return &danubepb.TopicResponse{Success: true}, nil
-}
-
 func (a topicAdmin) ListSubscriptions(_ context.Context, r *danubepb.TopicRequest) (*danubepb.SubscriptionListResponse, error) {
 	return &danubepb.SubscriptionListResponse{Subscriptions: a.subscriptions(r.Name)}, nil
 }
@@ -110,13 +91,6 @@ func (a topicAdmin) subscriptions(topic string) (subs []string) {
 		subs = append(subs, sub)
 	}
 	return slices.Compact(subs)
-}
-
-func (a topicAdmin) DescribeTopic(_ context.Context, r *danubepb.DescribeTopicRequest) (*danubepb.DescribeTopicResponse, error) {
-	owner, _ := a.b.cache.owner(r.Name)
-	return &danubepb.DescribeTopicResponse{
-		Name: r.Name, Subscriptions: a.subscriptions(r.Name), BrokerId: owner, Delivery: a.b.deliveryOf(r.Name),
-	}, nil
 }
 
 // discovery is on the clients' port.
