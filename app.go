@@ -176,10 +176,10 @@ func usageError(c *cli.Context, err error, ofVerb bool) error {
 		return usage("%sunknown flag --%s: %s", verb, m[1], see)
 	}
 	m := wrongValue.FindStringSubmatch(err.Error())
-	if m == nil {
+	i := slices.IndexFunc(c.Command.Flags, func(f cli.Flag) bool { return m != nil && slices.Contains(f.Names(), m[2]) })
+	if i < 0 {
 		return usage("%s%w: %s", verb, err, see)
 	}
-	i := slices.IndexFunc(c.Command.Flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), m[2]) })
 	f := c.Command.Flags[i].(cli.DocGenerationFlag)
 	name := f.Names()[0]
 	if m[1] == "" {

@@ -67,29 +67,26 @@ func (f *forgetting) run(ctx context.Context, dry bool) error {
 	}
 }
 
+// inTheWay says what to do about what keeps a broker from being forgotten.
+var inTheWay = map[error]string{
+	cluster.ErrRegistered: "stop the broker and its sidecar, or wait until the lease has ended; if the broker is gone and no lease ends it, delete the key",
+	cluster.ErrHolds:      "wait until its lease has ended, or delete what it says if the broker is gone",
+	cluster.ErrUnreadable: "under which id it is registered is not known; if the broker is gone, delete the key",
+	cluster.ErrChanged:    "somebody goes on changing it: find out who, then try again",
+}
+
 // refused says what is in the way, and what was done before.
 func (f *forgetting) refused(err error) error {
-	next := ""
-	switch {
-	case errors.Is(err, cluster.ErrRegistered):
-		next = "stop the broker and its sidecar, or wait until the lease has ended; if the broker is gone and no lease ends it, delete the key"
-	case errors.Is(err, cluster.ErrHolds):
-		next = "wait until its lease has ended, or delete what it says if the broker is gone"
-	case errors.Is(err, cluster.ErrUnreadable):
-		next = "under which id it is registered is not known; if the broker is gone, delete the key"
-	case errors.Is(err, cluster.ErrChanged):
-		next = "somebody goes on changing it: find out who, then try again"
-	default:
-		err = agent.EtcdError(f.c, err)
-	}
-	text := fmt.Sprintf("forget %s", f.id)
+	text := "forget " + f.id
 	if n := len(f.unassigned); n > 0 {
 		text += fmt.Sprintf(": topics that are unassigned already (%d): %s; the rest is as it was", n, someOf(f.unassigned))
 	}
-	if next == "" {
-		return fmt.Errorf("%s: %w", text, err)
+	for cause, next := range inTheWay {
+		if errors.Is(err, cause) {
+			return &agent.ExitError{Code: agent.ExitRefused, Err: fmt.Errorf("%s: %w: %s", text, err, next)}
+		}
 	}
-	return &agent.ExitError{Code: agent.ExitRefused, Err: fmt.Errorf("%s: %w: %s", text, err, next)}
+	return fmt.Errorf("%s: %w", text, agent.EtcdError(f.c, err))
 }
 
 func (f *forgetting) print(done string) {
