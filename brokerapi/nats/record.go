@@ -2,6 +2,7 @@ package nats
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -50,40 +51,23 @@ func configOf(prefix, topic string, raw []byte) (streamConfig, error) {
 			return streamConfig{}, fmt.Errorf(`topic record %s/topics%s: cannot be read: %w: write null, or JSON like {"subjects":["orders.>"]}`, prefix, topic, err)
 		}
 	}
-	if cfg.Storage, err = oneOf(rec.Storage, "file", "memory"); err != nil {
-		return streamConfig{}, fmt.Errorf("topic record %s/topics%s: storage: %w", prefix, topic, err)
-	}
-	if rec.Replicas < 0 || rec.Replicas > 5 {
-		return streamConfig{}, fmt.Errorf("topic record %s/topics%s: replicas %d: want 1 to 5", prefix, topic, rec.Replicas)
-	}
-	cfg.Replicas = max(rec.Replicas, 1)
+	// What else cannot be the server refuses. An age that overflows it would take.
 	const maxSeconds = int64(1<<63-1) / int64(time.Second)
-	if rec.MaxBytes < 0 || rec.MaxMsgs < 0 || rec.MaxAgeSeconds < 0 || rec.MaxAgeSeconds > maxSeconds {
-		return streamConfig{}, fmt.Errorf("topic record %s/topics%s: max_bytes %d, max_msgs %d, max_age_seconds %d: each must be 0 (no limit) or more, max_age_seconds at most %d",
-			prefix, topic, rec.MaxBytes, rec.MaxMsgs, rec.MaxAgeSeconds, maxSeconds)
+	if rec.MaxAgeSeconds < 0 || rec.MaxAgeSeconds > maxSeconds {
+		return streamConfig{}, fmt.Errorf("topic record %s/topics%s: max_age_seconds %d: want 0 to %d", prefix, topic, rec.MaxAgeSeconds, maxSeconds)
 	}
+	cfg.Storage, cfg.Replicas = cmp.Or(rec.Storage, "file"), max(rec.Replicas, 1)
 	cfg.MaxBytes, cfg.MaxMsgs, cfg.MaxAge = rec.MaxBytes, rec.MaxMsgs, time.Duration(rec.MaxAgeSeconds)*time.Second
 	cfg.Subjects, err = subjectsOf(prefix, topic, rec.Subjects)
 	return cfg, err
 }
 
-func oneOf(value string, allowed ...string) (string, error) {
-	if value == "" {
-		return allowed[0], nil
-	}
-	for _, a := range allowed {
-		if value == a {
-			return a, nil
-		}
-	}
-	return "", fmt.Errorf("%q: want %s", value, strings.Join(allowed, " or "))
-}
-
-// subjectsOf are the given subjects, or the default: the topic with dots.
+// subjectsOf are the given subjects, or the default: the topic with dots. None may take what
+// would make a serving stream look quiesced.
 func subjectsOf(prefix, topic string, given []string) ([]string, error) {
 	for _, s := range given {
-		if err := checkSubject(s); err != nil {
-			return nil, fmt.Errorf("topic record %s/topics%s: subject %q: %w", prefix, topic, s, err)
+		if meets(strings.Split(s, "."), strings.Split(parkedFilter, ".")) {
+			return nil, fmt.Errorf("topic record %s/topics%s: subject %q: takes %s, where Holdfast keeps quiesced streams", prefix, topic, s, parkedFilter)
 		}
 	}
 	if len(given) > 0 {
@@ -94,38 +78,10 @@ func subjectsOf(prefix, topic string, given []string) ([]string, error) {
 		return nil, err
 	}
 	subject := ns + "." + name
-	err = checkSubject(subject)
-	if err == nil && strings.ContainsAny(subject, "*>") {
-		err = fmt.Errorf("has a wildcard character")
-	}
-	if err != nil {
-		return nil, fmt.Errorf(`topic %q: cannot be the NATS subject %q (%w): name its subjects in the topic's record, %s/topics%s = {"subjects":["…"]}`, topic, subject, err, prefix, topic)
+	if strings.ContainsAny(subject, "*> ") || strings.Contains(subject, "..") || strings.HasSuffix(subject, ".") || !utf8.ValidString(subject) {
+		return nil, fmt.Errorf(`topic %q: cannot be the NATS subject %q: name its subjects in the topic's record, %s/topics%s = {"subjects":["…"]}`, topic, subject, prefix, topic)
 	}
 	return []string{subject}, nil
-}
-
-// checkSubject refuses what NATS does not take as a stream's subject, and what
-// would make a serving stream look quiesced.
-func checkSubject(subject string) error {
-	if !utf8.ValidString(subject) {
-		return fmt.Errorf("is not UTF-8")
-	}
-	if strings.ContainsFunc(subject, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-		return fmt.Errorf("has a space or a control character")
-	}
-	tokens := strings.Split(subject, ".")
-	for i, t := range tokens {
-		switch {
-		case t == "":
-			return fmt.Errorf("has an empty part: want parts divided by single dots")
-		case t == ">" && i < len(tokens)-1:
-			return fmt.Errorf("has > before its end")
-		}
-	}
-	if meets(tokens, strings.Split(parkedFilter, ".")) {
-		return fmt.Errorf("takes %s, where Holdfast keeps quiesced streams", parkedFilter)
-	}
-	return nil
 }
 
 // meets is true if some subject matches both patterns.
