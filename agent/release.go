@@ -58,7 +58,6 @@ func (a *agent) tendRelease() {
 			switch {
 			case err == nil:
 				r.until = 0
-				a.log.Info("the broker's process has ended: what it held in its cluster is given up", "after", a.cfg.RestartGrace)
 			case !r.failed:
 				r.failed = true
 				a.log.Warn("what the broker's process held in its cluster is not given up yet", "err", err)

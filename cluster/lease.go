@@ -99,9 +99,9 @@ func seconds(ttl int64) time.Duration {
 }
 
 // LeaseOf is the lease that any key is under, without the prefix of ours; 0: the key is not there,
-// or under none.
+// or under none. The value is read, too: etcd 3.7 tells no lease of who asks for keys only.
 func (c *Client) LeaseOf(ctx context.Context, key string) (int64, error) {
-	answer, err := c.read(ctx, clientv3.OpGet(key, clientv3.WithKeysOnly()))
+	answer, err := c.read(ctx, clientv3.OpGet(key))
 	if err != nil {
 		return 0, fmt.Errorf("read the lease of %s: %w", key, err)
 	}

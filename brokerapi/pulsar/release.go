@@ -30,11 +30,15 @@ func (b *Broker) noteSession(ctx context.Context) {
 	if b.cfg.Store == nil || number == 0 {
 		return
 	}
+	instance, _, err := b.instance(ctx)
+	if err != nil {
+		return
+	}
 	lease, err := b.cfg.Store.LeaseOf(ctx, registrations+b.self)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if at, known := b.started[number]; err == nil && known && number == b.held.present() {
-		b.session = session{b.named(number, at), lease}
+	if err == nil && number == b.held.present() {
+		b.session = session{instance, lease}
 	}
 }
 
@@ -50,6 +54,7 @@ func (b *Broker) Release(ctx context.Context, instance string) error {
 	if err := b.cfg.Store.Revoke(ctx, s.lease); err != nil {
 		return fmt.Errorf("end the session of %s: %w: it needs the rights of readwrite on %s and /namespace/", b.self, err, registrations)
 	}
+	b.log.Info("the session of the broker's process that has ended is ended", "lease", fmt.Sprintf("%x", s.lease), "instance", instance)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.session == s {

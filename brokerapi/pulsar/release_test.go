@@ -3,6 +3,7 @@ package pulsar
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -64,7 +65,7 @@ func TestOnlyTheSessionThatWasSeenOfAProcessIsEndedForIt(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := &sessions{key: registrations + "b1:8080", lease: 7}
-			b := &Broker{cfg: Config{Store: s}, self: "b1:8080", rest: client}
+			b := &Broker{cfg: Config{Store: s}, self: "b1:8080", rest: client, log: slog.New(slog.DiscardHandler)}
 			answers(b, 1, 1000)
 			b.noteSession(t.Context())
 			row.before(b, s)
@@ -82,7 +83,7 @@ func TestOnlyTheSessionThatWasSeenOfAProcessIsEndedForIt(t *testing.T) {
 
 func TestASessionThatCouldNotBeEndedIsEndedAtTheNextTry(t *testing.T) {
 	s := &sessions{err: errors.New("away")}
-	b := &Broker{cfg: Config{Store: s}, session: session{"p", 7}}
+	b := &Broker{cfg: Config{Store: s}, log: slog.New(slog.DiscardHandler), session: session{"p", 7}}
 	if err := b.Release(t.Context(), "p"); err == nil {
 		t.Error("no error")
 	}
