@@ -214,8 +214,10 @@ func (n *node) world(l *life) agent.World {
 			return newDriver(n.broker, l), nil
 		},
 		Etcd: func(c cluster.Config, log *slog.Logger) (*cluster.Client, agent.Line, error) {
-			own := n.ways(l, false)
-			return n.client(n.ways(l, true), c, log), &line{n: n, ways: own, client: n.client(own, c, log), ready: make(chan struct{})}, nil
+			own, one := n.ways(l, false), c
+			one.Endpoints = c.Endpoints[:1] // the line itself asks the others
+			return n.client(n.ways(l, true), c, log), &line{n: n, ways: own, client: n.client(own, c, log),
+				renewals: n.client(own, one, log), ready: make(chan struct{})}, nil
 		},
 		Listen: func(s agent.Listener) (agent.Server, error) {
 			l.mu.Lock()
@@ -295,6 +297,8 @@ type line struct {
 	n      *node
 	ways   *ways
 	client *cluster.Client
+	// renewals asks the member in use, once.
+	renewals *cluster.Client
 
 	mu    sync.Mutex
 	ready chan struct{} // closed, and replaced, when a connection that was asked for is ready
@@ -308,7 +312,7 @@ func (l *line) KeepAlive(ctx context.Context, id int64, fresh bool) (lease.Renew
 	var err error
 	for range l.ways.conns {
 		at := l.ways.here()
-		renewal, err = l.client.KeepAlive(ctx, id)
+		renewal, err = l.renewals.KeepAlive(ctx, id)
 		if err == nil || ctx.Err() != nil || !fails(err) {
 			break
 		}
