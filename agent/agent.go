@@ -102,6 +102,7 @@ type agent struct {
 	named    chan struct{}
 	breaks   atomic.Int64 // how often the broker's process was seen to end, or its port to refuse
 	reached  atomic.Bool  // its port took a connection, and has not refused one since
+	refuses  chan struct{}
 	view     atomic.Pointer[snapshot]
 	life     atomic.Pointer[life]
 	rival    atomic.Bool    // see registrar.rival
@@ -446,13 +447,18 @@ func (a *agent) onHeld(what probes.Held) {
 		return
 	case probes.HeldGone:
 		a.reached.Store(false)
-		a.breaks.Add(1)
+		select {
+		case a.refuses <- struct{}{}:
+		default:
+		}
+		return
 	}
 	a.identity.forget() // whoever answers next may be another process
 	a.health.Look()
 }
 
-// brokerLoss merges what knows at once that the broker's process ended.
+// brokerLoss merges what knows at once that the broker's process ended: its end is seen, or its
+// port refuses where a connection was held.
 func (a *agent) brokerLoss() <-chan struct{} {
 	var exited <-chan struct{}
 	if a.process = a.world.Process(a.cfg, a.log.With("part", "process")); a.process != nil {
@@ -463,6 +469,7 @@ func (a *agent) brokerLoss() <-chan struct{} {
 		childGone = a.child.Lost()
 	}
 	merged := make(chan struct{}, 1)
+	a.refuses = make(chan struct{}, 1)
 	a.tasks.Go(func() {
 		for {
 			select {
@@ -473,6 +480,7 @@ func (a *agent) brokerLoss() <-chan struct{} {
 					continue
 				}
 			case <-childGone:
+			case <-a.refuses:
 			}
 			a.identity.forget() // whoever answers next may be another process
 			a.breaks.Add(1)

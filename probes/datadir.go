@@ -179,8 +179,9 @@ func (d *DataDir) scan(ctx context.Context, h *hints) {
 	if view.Error != "" && view.Error != old.Error && path != "" {
 		d.log.Warn("data directory cannot be read in full", "path", path, "error", view.Error)
 	}
-	if old.State != view.State || old.Identity != view.Identity {
-		d.log.Info("data directory changed", "path", path, "from", old.State.String(), "to", view.State.String(), "identity", view.Identity)
+	marked := view.OldestPath != ""
+	if old.State != view.State || old.Identity != view.Identity || marked != (old.OldestPath != "") {
+		d.log.Info("data directory changed", "path", path, "from", old.State.String(), "to", view.State.String(), "marked", marked, "identity", view.Identity)
 	}
 	if old.State != view.State || old.Error != view.Error || old.Identity != view.Identity || old.OldestPath != view.OldestPath || !old.OldestMarker.Equal(view.OldestMarker) {
 		signal(d.changes)
@@ -223,9 +224,11 @@ func (h *hints) follow(path string) {
 		h.d.setMode(watchRescan)
 		return
 	}
-	err := h.add(filepath.Dir(path))
-	if inside := h.add(path); inside == nil || !absent(inside) {
-		err = errors.Join(err, inside)
+	var err error
+	for _, dir := range []string{filepath.Dir(path), path} {
+		if why := h.add(dir); !absent(why) { // what is not there is looked for each time
+			err = errors.Join(err, why)
+		}
 	}
 	mode, text := watchEvents, ""
 	if err != nil {

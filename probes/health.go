@@ -119,8 +119,8 @@ type Health struct {
 }
 
 // NewHealth prepares the probing of one broker. check is called by one goroutine at
-// a time. A value on lost says that the broker that was asked is gone: its process exited;
-// nil means that nobody can tell.
+// a time. A value on lost says that the broker that was asked is gone: its process exited,
+// or its port refuses; nil means that nobody can tell.
 func NewHealth(s HealthSettings, check func(ctx context.Context) error, lost <-chan struct{}, log *slog.Logger, reg prometheus.Registerer) *Health {
 	s = s.withDefaults()
 	h := &Health{settings: s, tuned: make(chan struct{}, 1), looks: make(chan struct{}, 1), check: check, lost: lost, log: log, changes: make(chan struct{}, 1)}
@@ -313,7 +313,7 @@ func (l *healthLoop) hungError() error {
 func (l *healthLoop) onLost() {
 	change := l.judge.Lose(time.Now())
 	l.hastened = true
-	l.publish(change, "the broker's process exited", false)
+	l.publish(change, "the broker's process exited, or its port refuses", false)
 	if l.inFlight != nil {
 		l.inFlight.void = true
 		l.inFlight.cancel()

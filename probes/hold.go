@@ -48,9 +48,10 @@ func Hold(ctx context.Context, address string, say func(Held)) error {
 				return nil
 			}
 			say(HeldEnded)
-			if held, most = true, holdMost; time.Since(since) > holdMost/2 {
-				pause = holdFirst
+			if most = holdMost; !held || time.Since(since) > holdMost/2 {
+				pause = holdFirst // else the same process closes what is idle
 			}
+			held = true
 		case held && errors.Is(err, syscall.ECONNREFUSED):
 			held = false
 			say(HeldGone)

@@ -56,8 +56,8 @@ func main() {
 	p := plan{}
 	flag.DurationVar(&p.length, "for", 10*time.Minute, "how long to measure")
 	flag.DurationVar(&p.settle, "settle", 15*time.Second, "how long to leave what the start began")
-	flag.Float64Var(&p.cpu, "cpu", 0.12, "most of one core that sidecar and guard may use, in percent; 0: no limit")
-	flag.Float64Var(&p.switches, "switches", 40, "most switches a second; 0: no limit")
+	flag.Float64Var(&p.cpu, "cpu", 0.26, "most of one core that sidecar and guard may use, in percent; 0: no limit")
+	flag.Float64Var(&p.switches, "switches", 56, "most switches a second; 0: no limit")
 	flag.Float64Var(&p.ratio, "ratio", 0, "most times the processor of the bare client, where others keep the machine busy; 0: no limit")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -147,7 +147,6 @@ func TestAnHTTPBrokersTokenAndCertificatesAreShownAndRenewed(t *testing.T) {
 	c.await("a topic that only the next token could load", func(st harness.Status) bool { return st.Topics.Served == 2 && st.Ready.OK })
 
 	s.renew(wanted, "last-secret\n")
-	// The watch that is held is not asked for its token again; the health checks are.
 	s.ok(c.AwaitNotReady(s.ctx, bound))
 	if st, err := c.Status(s.ctx); err != nil || !strings.Contains(st.Broker.LastError, "--broker-token-file") {
 		t.Errorf("with a token that is not taken any more: %q, %v", st.Broker.LastError, err)
