@@ -154,7 +154,7 @@ func (l *sidecarLife) Capabilities() brokerapi.Capabilities                     
 func (l *sidecarLife) Close() error                                                 { return nil }
 
 // Steer is the broker's: drained, it gives up what it has.
-func (l *sidecarLife) Steer(ctx context.Context, mode brokerapi.Mode, reason string) error {
+func (l *sidecarLife) SetMode(ctx context.Context, mode brokerapi.Mode, reason string) error {
 	l.set(func() { l.steers = append(l.steers, fmt.Sprintf("%s (%s)", mode, reason)) })
 	if err := l.answer(ctx); err != nil {
 		return err

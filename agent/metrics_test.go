@@ -80,7 +80,7 @@ func builtOn(t testing.TB, reg *prometheus.Registry, broker recovery.Broker) *ag
 		a.broker.Health, nil, quiet, reg)
 	a.dataDir = probes.NewDataDir(probes.DataDirSettings{Markers: c.DataMarkers}, quiet, reg)
 	a.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{}, broker, stillBroker{}, quiet, reg)
-	a.steerer = recovery.NewSteerer(nil, 0, quiet, reg)
+	a.steerer = recovery.NewSteerer(nil, 0, 0, quiet, reg)
 	a.ownership = a.newOwnership(reg)
 	a.keeper = lease.NewKeeper(lease.Settings{Timing: c.Timing(), Clock: a.clock, Classify: classify, Classes: failureClasses()},
 		stillLine{}, stillLine{}, 0, quiet, reg)

@@ -92,7 +92,7 @@ func (a *agent) takeSettings(c Config) {
 	}
 	a.health.Tune(c.healthSettings())
 	a.reconciler.Tune(c.reconcilerSettings())
-	a.steerer.Tune(c.LoadTimeout)
+	a.steerer.Tune(c.LoadTimeout, c.AuditInterval)
 	if a.ownership != nil {
 		a.ownership.Tune(c.AuditInterval)
 	}

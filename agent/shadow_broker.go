@@ -18,6 +18,7 @@ type shadowBroker struct {
 
 	mu       sync.Mutex
 	instance string
+	told     brokerapi.Mode  // supposed last
 	serving  map[string]bool // topics that were only supposed to change: true loaded, false quiesced
 }
 
@@ -32,7 +33,7 @@ func (b *shadowBroker) Identify(ctx context.Context) (brokerapi.Identity, error)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err == nil && who.Instance != b.instance {
-		b.instance = who.Instance
+		b.instance, b.told = who.Instance, ""
 		clear(b.serving)
 	}
 	return who, err
@@ -103,10 +104,16 @@ func (b *shadowBroker) supposed(topic string) bool {
 	return is
 }
 
-// Steer implements brokerapi.Steerer: a drained broker serves nothing, and an active one
+// SetMode implements brokerapi.ModeSetter: a drained broker serves nothing, and an active one
 // what it has.
-func (b *shadowBroker) Steer(ctx context.Context, mode brokerapi.Mode, reason string) error {
-	b.shadow.would(actSteer, string(mode)+" ("+reason+")")
+func (b *shadowBroker) SetMode(ctx context.Context, mode brokerapi.Mode, reason string) error {
+	b.mu.Lock()
+	again := b.told == mode
+	b.told = mode
+	b.mu.Unlock()
+	if !again {
+		b.shadow.would(actSteer, string(mode)+" ("+reason+")")
+	}
 	held, err := b.Broker.Topics(ctx)
 	if err != nil {
 		return err

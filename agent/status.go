@@ -129,9 +129,6 @@ type BrokerStatus struct {
 	// Held says why a broker that is ill keeps its registration: "all_ill", "alone" or
 	// "none_known_well"; absent: it is not held.
 	Held string `json:"held,omitempty"`
-	// SteeringFlaw is why the mode that it has taken may not hold, such as topics that may
-	// come back to a drained broker; absent: nothing speaks against it.
-	SteeringFlaw string `json:"steering_flaw,omitempty"`
 }
 
 // TopicCounts counts topics. Assigned = served + missing.

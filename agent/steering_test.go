@@ -158,45 +158,6 @@ func TestANewProcessOfTheBrokerIsTold(t *testing.T) {
 	})
 }
 
-func TestABrokerWhoseClusterAssignsIsFencedByDraining(t *testing.T) {
-	can := brokerapi.Capabilities{Steer: true, Assigns: true, Unload: true}
-	inLifeOf(t, can, nil, nil, func(l *sidecarLife) {
-		if p := l.reconciler.Snapshot(); p.Served != 1 || p.Missing+p.Orphan != 0 || l.loads != 0 {
-			t.Errorf("%+v, %d loads", p, l.loads)
-		}
-		l.set(func() { l.away = true })
-		l.becomes(recovery.Detached, time.Minute)
-		l.until(l.age() + time.Second)
-		l.wantHeard("detached", "active (boot)", "drained (fenced)")
-		if got := l.why("fence"); got != "quiesced:" || l.quiesces != 0 {
-			t.Errorf("%s, %d quiesces", got, l.quiesces)
-		}
-		l.set(func() { l.away = false })
-		l.becomes(recovery.Attached, time.Hour)
-		l.set(func() { l.serving = true }) // its cluster gave it the topic again
-		l.until(l.age() + time.Minute)
-		l.wantHeard("attached again", "active (boot)", "drained (fenced)", "active (boot)")
-		if causes := l.notReady(); len(causes) > 0 {
-			t.Errorf("%v", causes)
-		}
-	})
-}
-
-func TestADrainedBrokerThatItsClusterGaveATopicIsDrainedAgain(t *testing.T) {
-	inLifeOf(t, brokerapi.Capabilities{Steer: true, Assigns: true}, nil, nil, func(l *sidecarLife) {
-		l.says(recovery.Drained)
-		if err := l.awaitDrained(l.life0, time.Minute); err != nil {
-			t.Error(err)
-		}
-		l.set(func() { l.serving = true })
-		l.until(l.age() + time.Minute)
-		if l.serving {
-			t.Error("it serves a minute later")
-		}
-		l.wantHeard("drained again", "active (boot)", "drained (operator)", "drained (operator)")
-	})
-}
-
 func TestAClusterThatAssignsAllowsNoOther(t *testing.T) {
 	can := brokerapi.Capabilities{Assigns: true}
 	for _, row := range []struct {

@@ -27,7 +27,7 @@ func (a *agent) status() Status {
 		Registration: RegistrationStatus{ID: s.registeredAs, Present: a.metrics.present.Load(), Adopted: v.Grant.Adopted,
 			CreateRevision: v.Grant.Epoch, State: a.registrationState(s, v)},
 		Broker: BrokerStatus{Up: h.At(time.Now()).String(), Version: who.Version, LastError: h.LastError, Steering: string(steering.Steering),
-			SteeringFlaw: steering.Kept.Flaw, Held: string(s.held)},
+			Held: string(s.held)},
 		Topics: TopicCounts{Assigned: p.Assigned, Served: p.Served, Missing: p.Missing, Orphan: p.Orphan,
 			Quarantined: p.Quarantined, Loading: p.Loading, Elsewhere: p.Elsewhere, Unreadable: p.Unreadable, Listed: p.ServedKnown},
 		Ready:   ReadyStatus{OK: len(causes) == 0, Causes: []string{}},
@@ -54,9 +54,6 @@ func (a *agent) status() Status {
 	}
 	st.Boot.Past = st.Boot.Kind != "unknown" && !(up && who.Instance == s.instance)
 	st.Summary = a.summary(s, v, p, h, causes, st.StoppedBy) + a.pauseSentence()
-	if st.Broker.SteeringFlaw != "" {
-		st.Summary += fmt.Sprintf(" It is %s, but %s.", steering.Told, st.Broker.SteeringFlaw)
-	}
 	if st.Shadow = a.shadow != nil; st.Shadow {
 		st.Summary = a.shadowSummary(st.Summary, len(causes) == 0, p)
 	}

@@ -122,28 +122,20 @@ type Worker interface {
 // Mode is what a broker can be told to be.
 type Mode string
 
-// The modes that a Steerer knows. Draining is the way to drained, and Holdfast's own.
+// The modes that SetMode knows. Draining is the way to drained, and Holdfast's own.
 const (
 	Active  Mode = "active"
 	Drained Mode = "drained"
 )
 
-// Steerer hands the mode on to a broker that has one of its own.
-type Steerer interface {
-	// Steer makes the broker active, or drained: it then takes no topic and gives up
+// ModeSetter is a broker that has a mode of its own.
+type ModeSetter interface {
+	// SetMode makes the broker active, or drained: it then takes no topic and gives up
 	// those that it has; their data stays. It returns nil when the broker has become
-	// what was asked for, and may be repeated until it has: one that is so already is
-	// not changed. reason is for the broker's own log.
-	Steer(ctx context.Context, mode Mode, reason string) error
-}
-
-// AwayKeeper is a Steerer whose cluster can be told to place no topic on this broker.
-type AwayKeeper interface {
-	// KeepAway has the cluster place none here, or ends that. It may be repeated, and must be
-	// while it is to last: brokers come and go, and the last one that takes topics must. flaw
-	// says in one sentence why topics may come here all the same, or stay away; empty: nothing
-	// speaks against it. It unloads nothing.
-	KeepAway(ctx context.Context, away bool) (flaw string)
+	// what was asked for, and is called until it has, and again each audit while the mode
+	// lasts: whatever undoes it is undone in it, and a broker that is so already is not
+	// changed. It may take as long as ctx. reason is for the broker's own log.
+	SetMode(ctx context.Context, mode Mode, reason string) error
 }
 
 // Quitter knows of a reason of the broker's own to stop its process.
@@ -196,7 +188,7 @@ type Capabilities struct {
 	// registration has gone does no harm to data, and need neither be quiesced nor stopped.
 	FencesItself bool
 
-	Steer bool // Steerer
+	Steer bool // ModeSetter
 	End   bool // Ender
 	View  bool // Viewer
 	Peers bool // PeerLister

@@ -50,11 +50,11 @@ func (r *Reconciler) concurrency() int {
 	return r.settings.Concurrency
 }
 
-// Tune sets how long one call may take.
-func (s *Steerer) Tune(bound time.Duration) {
+// Tune sets how long one call may take, and the time between two while a mode lasts.
+func (s *Steerer) Tune(bound, audit time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.bound = cmp.Or(max(bound, 0), 30*time.Second)
+	s.bound, s.audit = cmp.Or(max(bound, 0), 30*time.Second), cmp.Or(max(audit, 0), 30*time.Second)
 }
 
 // Tune sets the audit interval.

@@ -193,7 +193,7 @@ func (d *driver) Unload(ctx context.Context, topic string) error {
 		return nil
 	})
 }
-func (d *driver) Steer(ctx context.Context, mode brokerapi.Mode, _ string) error {
+func (d *driver) SetMode(ctx context.Context, mode brokerapi.Mode, _ string) error {
 	return d.ask(ctx, func() error {
 		if mode != brokerapi.Active && mode != brokerapi.Drained {
 			return fmt.Errorf("mode %q: want active or drained", mode)

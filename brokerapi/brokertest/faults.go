@@ -71,8 +71,8 @@ func boundedWhenFrozen(t *testing.T, h Harness) {
 		calls["unload"] = func(ctx context.Context) error { return u.Unload(ctx, "/default/orders") }
 	}
 	if b.Capabilities().Steer {
-		st := hook[brokerapi.Steerer](t, "steer", b)
-		calls["steer"] = func(ctx context.Context) error { return st.Steer(ctx, brokerapi.Active, "test") }
+		st := hook[brokerapi.ModeSetter](t, "steer", b)
+		calls["steer"] = func(ctx context.Context) error { return st.SetMode(ctx, brokerapi.Active, "test") }
 	}
 	if b.Capabilities().Work {
 		calls["works"] = hook[brokerapi.Worker](t, "work", b).Works
@@ -112,8 +112,8 @@ func heavyBounded(t *testing.T, h Harness) {
 	calls := map[string]func(context.Context) error{}
 	const topic = "/default/orders"
 	if b.Capabilities().Steer {
-		st := hook[brokerapi.Steerer](t, "steer", b)
-		calls["steer"] = func(ctx context.Context) error { return st.Steer(ctx, brokerapi.Drained, "test") }
+		st := hook[brokerapi.ModeSetter](t, "steer", b)
+		calls["steer"] = func(ctx context.Context) error { return st.SetMode(ctx, brokerapi.Drained, "test") }
 	}
 	if b.Capabilities().End {
 		calls["end"] = hook[brokerapi.Ender](t, "end", b).End

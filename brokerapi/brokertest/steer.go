@@ -14,14 +14,14 @@ func steered(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)
 	can := b.Capabilities()
-	st := able[brokerapi.Steerer](t, can.Steer, "steer", b)
+	st := able[brokerapi.ModeSetter](t, can.Steer, "steer", b)
 	topics := []string{"/default/orders", "/default/others"}
 	for _, topic := range topics {
 		load(t, s, b, topic, nil)
 		publish(t, s, topic)
 	}
 	for range 2 { // the second changes nothing
-		if err := st.Steer(soon(t), brokerapi.Drained, "conformance"); err != nil {
+		if err := st.SetMode(soon(t), brokerapi.Drained, "conformance"); err != nil {
 			t.Fatalf("steer to drained: %v", err)
 		}
 		held, err := b.Topics(soon(t))
@@ -39,7 +39,7 @@ func steered(t *testing.T, h Harness) {
 		}
 	}
 	for range 2 {
-		if err := st.Steer(soon(t), brokerapi.Active, "conformance"); err != nil {
+		if err := st.SetMode(soon(t), brokerapi.Active, "conformance"); err != nil {
 			t.Fatalf("steer to active: %v", err)
 		}
 	}
@@ -51,7 +51,7 @@ func steered(t *testing.T, h Harness) {
 		publish(t, s, topic)
 		wantCount(t, s, topic, 2)
 	}
-	if err := st.Steer(soon(t), brokerapi.Mode("asleep"), "conformance"); err == nil {
+	if err := st.SetMode(soon(t), brokerapi.Mode("asleep"), "conformance"); err == nil {
 		t.Error("steered to a mode that there is not")
 	}
 }

@@ -57,7 +57,7 @@ func capabilitiesAreImplemented(t *testing.T, h Harness) {
 	has := b.Capabilities()
 	_, quiescer := b.(brokerapi.Quiescer)
 	_, unloader := b.(brokerapi.Unloader)
-	_, steerer := b.(brokerapi.Steerer)
+	_, steerer := b.(brokerapi.ModeSetter)
 	_, ender := b.(brokerapi.Ender)
 	_, viewer := b.(brokerapi.Viewer)
 	_, lister := b.(brokerapi.PeerLister)
@@ -346,7 +346,7 @@ func litter(t *testing.T, h Harness) {
 		t.Errorf("healthy, and %v", err)
 	}
 	if b.Capabilities().Steer {
-		if err := b.(brokerapi.Steerer).Steer(soon(t), brokerapi.Drained, "conformance"); err != nil {
+		if err := b.(brokerapi.ModeSetter).SetMode(soon(t), brokerapi.Drained, "conformance"); err != nil {
 			t.Errorf("steer to drained: %v", err)
 		}
 		if after, err := b.Topics(soon(t)); err != nil || len(after.Serving) > 0 || !slices.Equal(after.Unreadable, held.Unreadable) {

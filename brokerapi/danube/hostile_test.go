@@ -136,8 +136,8 @@ func calls(b brokerapi.Broker) map[string]func(context.Context) error {
 	if u, ok := b.(brokerapi.Unloader); ok {
 		all["unload"] = func(ctx context.Context) error { return u.Unload(ctx, "/default/a") }
 	}
-	if s, ok := b.(brokerapi.Steerer); ok {
-		all["drain"] = func(ctx context.Context) error { return s.Steer(ctx, brokerapi.Drained, "test") }
+	if s, ok := b.(brokerapi.ModeSetter); ok {
+		all["drain"] = func(ctx context.Context) error { return s.SetMode(ctx, brokerapi.Drained, "test") }
 	}
 	return all
 }

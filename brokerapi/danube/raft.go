@@ -34,9 +34,9 @@ type raftBroker struct {
 }
 
 var (
-	_ brokerapi.Broker   = (*raftBroker)(nil)
-	_ brokerapi.Unloader = (*raftBroker)(nil)
-	_ brokerapi.Steerer  = (*raftBroker)(nil)
+	_ brokerapi.Broker     = (*raftBroker)(nil)
+	_ brokerapi.Unloader   = (*raftBroker)(nil)
+	_ brokerapi.ModeSetter = (*raftBroker)(nil)
 )
 
 func newRaft(n *node, dataDir string) *raftBroker { return &raftBroker{node: n, dataDir: dataDir} }
@@ -235,9 +235,9 @@ func (b *raftBroker) unload(ctx context.Context, topic string) error {
 	return b.await(ctx, topic, func(at place) (bool, error) { return at != here, nil })
 }
 
-// Steer implements brokerapi.Steerer. Draining ends when the broker calls itself
+// SetMode implements brokerapi.ModeSetter. Draining ends when the broker calls itself
 // drained, which takes another active broker unless it has no topics.
-func (b *raftBroker) Steer(ctx context.Context, mode brokerapi.Mode, reason string) error {
+func (b *raftBroker) SetMode(ctx context.Context, mode brokerapi.Mode, reason string) error {
 	if mode != brokerapi.Active && mode != brokerapi.Drained {
 		return fmt.Errorf("steer the broker: unknown mode %q", mode)
 	}

@@ -123,18 +123,18 @@ func TestMetricsOfAnotherRaftBrokerAreRefused(t *testing.T) {
 func TestSteeringEndsWhenTheBrokerIsWhatWasAskedFor(t *testing.T) {
 	f := newFake(t)
 	b := f.raft(t, nil)
-	if err := b.Steer(soon(t), brokerapi.Active, "it is"); err != nil || len(f.sent) != 0 {
+	if err := b.SetMode(soon(t), brokerapi.Active, "it is"); err != nil || len(f.sent) != 0 {
 		t.Errorf("%v, sent %v", err, f.sent)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 7*time.Second)
 	defer cancel()
 	for range 2 {
-		if err := b.Steer(ctx, brokerapi.Drained, "stale_restart"); err != nil {
+		if err := b.SetMode(ctx, brokerapi.Drained, "stale_restart"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for range 2 {
-		if err := b.Steer(ctx, brokerapi.Active, "an operator's\nword"); err != nil {
+		if err := b.SetMode(ctx, brokerapi.Active, "an operator's\nword"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -148,7 +148,7 @@ func TestSteeringEndsWhenTheBrokerIsWhatWasAskedFor(t *testing.T) {
 	if activate.BrokerId != fakeID || activate.Reason != "an operator's.word" {
 		t.Errorf("activate %v", activate)
 	}
-	if err := b.Steer(ctx, "paused", ""); err == nil {
+	if err := b.SetMode(ctx, "paused", ""); err == nil {
 		t.Error("an unknown mode")
 	}
 }
@@ -176,7 +176,7 @@ func TestADrainThatDoesNotEndSaysHowFarItCame(t *testing.T) {
 					f.answers["UnloadBroker"] = func(context.Context) (any, error) { return c.answer, nil }
 				})
 			}
-			err := bounded(t, "drain", func(ctx context.Context) error { return b.Steer(ctx, brokerapi.Drained, "") })
+			err := bounded(t, "drain", func(ctx context.Context) error { return b.SetMode(ctx, brokerapi.Drained, "") })
 			for _, part := range c.want {
 				if err == nil || !strings.Contains(err.Error(), part) {
 					t.Errorf("%v does not say %q", err, part)
@@ -190,7 +190,7 @@ func TestARaftBrokerThatIsNotInItsListIsNotSteered(t *testing.T) {
 	f := newFake(t)
 	b := f.raft(t, nil)
 	f.set(func() { f.brokers = []*danubepb.BrokerInfo{f.info("1")} })
-	if err := b.Steer(soon(t), brokerapi.Drained, ""); err == nil || !strings.Contains(err.Error(), "not in its own list") || len(f.sent) != 0 {
+	if err := b.SetMode(soon(t), brokerapi.Drained, ""); err == nil || !strings.Contains(err.Error(), "not in its own list") || len(f.sent) != 0 {
 		t.Errorf("%v, sent %v", err, f.sent)
 	}
 }

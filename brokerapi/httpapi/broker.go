@@ -81,9 +81,9 @@ type Broker struct {
 }
 
 var (
-	_ brokerapi.Broker   = (*Broker)(nil)
-	_ brokerapi.Quiescer = (*Broker)(nil)
-	_ brokerapi.Steerer  = (*Broker)(nil)
+	_ brokerapi.Broker     = (*Broker)(nil)
+	_ brokerapi.Quiescer   = (*Broker)(nil)
+	_ brokerapi.ModeSetter = (*Broker)(nil)
 )
 
 // New checks the settings; it does not wait for the broker. Its errors are settings that
@@ -247,10 +247,10 @@ type modeBody struct {
 	Reason string         `json:"reason,omitempty"`
 }
 
-// Steer implements brokerapi.Steerer. A broker that takes its time answers 202, which is an
+// Steer implements brokerapi.ModeSetter. A broker that takes its time answers 202, which is an
 // error here: ask again. One that has no mode has nothing to take, unless its cluster is to
 // take its topics.
-func (b *Broker) Steer(ctx context.Context, mode brokerapi.Mode, reason string) error {
+func (b *Broker) SetMode(ctx context.Context, mode brokerapi.Mode, reason string) error {
 	var now modeBody
 	a, err := b.ask(ctx, rest.Request{Method: http.MethodPut, Path: "/mode", Body: modeBody{mode, reason}}, &now, http.StatusOK, http.StatusAccepted)
 	switch {

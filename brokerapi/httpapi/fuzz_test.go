@@ -80,7 +80,7 @@ func everything(t *testing.T, b *Broker) (healthy bool) {
 	}
 	for _, err := range []error{
 		b.Load(ctx, "/a/b", nil), b.Quiesce(ctx, "/a/b"),
-		b.Steer(ctx, brokerapi.Drained, ""),
+		b.SetMode(ctx, brokerapi.Drained, ""),
 	} {
 		if err != nil && strings.ContainsAny(err.Error(), "\n\r\x1b") {
 			t.Fatalf("not one line: %q", err)

@@ -176,8 +176,8 @@ func TestAnAnswerThatSaysSomethingElseIsAnError(t *testing.T) {
 	}{
 		{"load", `{"state":"quiesced"}`, `load /a/b: --broker-admin `, func(ctx context.Context, b *Broker) error { return b.Load(ctx, "/a/b", nil) }},
 		{"quiesce", `{"state":"serving"}`, `the state is "serving", want one of ["quiesced" "absent"]`, func(ctx context.Context, b *Broker) error { return b.Quiesce(ctx, "/a/b") }},
-		{"mode", `{"mode":"active"}`, `want mode "drained"`, func(ctx context.Context, b *Broker) error { return b.Steer(ctx, brokerapi.Drained, "") }},
-		{"mode on its way", `202 application/json {"mode":"drained"}`, `steer to drained: the broker is still on its way: ask again`, func(ctx context.Context, b *Broker) error { return b.Steer(ctx, brokerapi.Drained, "") }},
+		{"mode", `{"mode":"active"}`, `want mode "drained"`, func(ctx context.Context, b *Broker) error { return b.SetMode(ctx, brokerapi.Drained, "") }},
+		{"mode on its way", `202 application/json {"mode":"drained"}`, `steer to drained: the broker is still on its way: ask again`, func(ctx context.Context, b *Broker) error { return b.SetMode(ctx, brokerapi.Drained, "") }},
 		{"elsewhere", `409 application/json {"error":{"code":"elsewhere","message":"at n2"}}`, `409 Conflict: elsewhere: at n2`, func(ctx context.Context, b *Broker) error { return b.Load(ctx, "/a/b", nil) }},
 		{"not the contract's error", `409 application/json {"error":"elsewhere"}`, `answered 409 Conflict: "{\"error\":\"elsewhere\"}"`, func(ctx context.Context, b *Broker) error { return b.Load(ctx, "/a/b", nil) }},
 	} {
@@ -240,7 +240,7 @@ func TestWhatTheBrokerCannotDoItSays(t *testing.T) {
 			if err := b.Quiesce(bound(t), "/a/b"); (err == nil) != c.quiesces {
 				t.Errorf("quiesce: %v", err)
 			}
-			if err := b.Steer(bound(t), brokerapi.Drained, ""); (err == nil) != c.steers {
+			if err := b.SetMode(bound(t), brokerapi.Drained, ""); (err == nil) != c.steers {
 				t.Errorf("steer: %v", err)
 			}
 		})

@@ -162,7 +162,7 @@ func TestAListThatCannotBeReadIsNoList(t *testing.T) {
 		if held, err := b.Topics(t.Context()); err == nil {
 			t.Errorf("%s: %+v", name, held)
 		}
-		if err := b.Steer(t.Context(), brokerapi.Drained, ""); err == nil {
+		if err := b.SetMode(t.Context(), brokerapi.Drained, ""); err == nil {
 			t.Errorf("%s: drained", name)
 		}
 	}
@@ -327,7 +327,7 @@ func TestTheStatusFileGoesBeforeTheBundlesAndComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := b.Steer(t.Context(), brokerapi.Drained, ""); err != nil {
+		if err := b.SetMode(t.Context(), brokerapi.Drained, ""); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := os.Stat(file); err == nil || asked {
@@ -335,7 +335,7 @@ func TestTheStatusFileGoesBeforeTheBundlesAndComesBack(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := b.Steer(t.Context(), brokerapi.Active, ""); err != nil {
+		if err := b.SetMode(t.Context(), brokerapi.Active, ""); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := os.Stat(file); err != nil {

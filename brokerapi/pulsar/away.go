@@ -33,9 +33,6 @@ const (
 	awayBound = 5 * time.Second
 	// backBound is the same when the broker becomes active, which does not wait for it.
 	backBound = 2 * time.Second
-	// awayPatience is how many looks in a row must find no broker that takes bundles before
-	// this one does, unless it is its turn.
-	awayPatience = 3
 )
 
 // policy is a namespace isolation policy.
@@ -165,8 +162,10 @@ func (b *Broker) setPolicy(ctx context.Context, set bool) error {
 	return a.Want(http.StatusNoContent, http.StatusOK)
 }
 
-// KeepAway implements brokerapi.AwayKeeper.
-func (b *Broker) KeepAway(ctx context.Context, away bool) (flaw string) {
+// keepAway has the cluster place no bundle here, or ends that. It may be repeated, and must be while
+// it is to last: brokers come and go. flaw says in one sentence why bundles may come here all the
+// same, or stay away; empty: nothing speaks against it. It unloads nothing.
+func (b *Broker) keepAway(ctx context.Context, away bool) (flaw string) {
 	bound := awayBound
 	if !away {
 		bound = backBound
@@ -194,7 +193,7 @@ func (b *Broker) KeepAway(ctx context.Context, away bool) (flaw string) {
 	if err != nil {
 		return fmt.Sprintf("bundles may come back: %v", err)
 	}
-	set, why := b.mayKeepAway(ids, all, ours)
+	set, why := b.mayKeepAway(ids, all)
 	if set != ours {
 		err = b.setPolicy(ctx, set)
 	}
@@ -214,7 +213,7 @@ func refused(err error) bool {
 }
 
 // mayKeepAway decides whether our policy is to be there, and says why bundles may come back.
-func (b *Broker) mayKeepAway(ids []string, all []isolation, ours bool) (set bool, why string) {
+func (b *Broker) mayKeepAway(ids []string, all []isolation) (set bool, why string) {
 	host := hostOf(b.self)
 	var beside, theirs []string
 	free := 0
@@ -232,28 +231,13 @@ func (b *Broker) mayKeepAway(ids []string, all []isolation, ours bool) (set bool
 			theirs = append(theirs, i.name)
 		}
 	}
-	yields := b.yields(ids, free)
 	switch {
 	case len(beside) > 0:
 		return false, fmt.Sprintf("a policy names hosts, and would keep them away from %s too", few(beside))
-	case free == 0 && (!ours || yields):
+	case free == 0:
 		return false, "no other broker of the cluster takes any"
 	case len(theirs) > 0:
 		return true, fmt.Sprintf("those of the namespaces of the policy %s, which may name %s", few(theirs), host)
 	}
 	return true, ""
-}
-
-// yields reports whether this broker is the one that takes bundles when no other does: the
-// first of them does so at once, and another when that did not help. So two that were drained
-// in the same moment do not both go on, nor both stop and begin again together.
-func (b *Broker) yields(ids []string, free int) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if free > 0 || len(ids) == 0 {
-		b.alone = 0
-		return false
-	}
-	b.alone++
-	return b.self == slices.Min(ids) || b.alone >= awayPatience
 }

@@ -103,7 +103,7 @@ func TestADrainedBrokerIsKeptAwayUntilItIsActive(t *testing.T) {
 	c := &isolating{brokers: []string{"p1:8080", "p2:8080"}}
 	b := c.broker(t, "p1:8080")
 	for range 3 {
-		if flaw := b.KeepAway(t.Context(), true); flaw != "" {
+		if flaw := b.keepAway(t.Context(), true); flaw != "" {
 			t.Error(flaw)
 		}
 	}
@@ -115,7 +115,7 @@ func TestADrainedBrokerIsKeptAwayUntilItIsActive(t *testing.T) {
 		t.Errorf("policy %s, want %s", got, want)
 	}
 	for range 3 {
-		if flaw := b.KeepAway(t.Context(), false); flaw != "" {
+		if flaw := b.keepAway(t.Context(), false); flaw != "" {
 			t.Error(flaw)
 		}
 	}
@@ -152,42 +152,13 @@ func TestWhenThereIsNoPolicy(t *testing.T) {
 			c := &isolating{brokers: row.brokers, list: row.list}
 			b := c.broker(t, "p1:8080")
 			for range 2 {
-				if flaw := b.KeepAway(t.Context(), true); flaw != row.flaw {
+				if flaw := b.keepAway(t.Context(), true); flaw != row.flaw {
 					t.Errorf("%q, want %q", flaw, row.flaw)
 				}
 			}
 			c.wants(t, row.name, row.wrote...)
 		})
 	}
-}
-
-// TestTwoThatWereDrainedAtOnceLeaveOneThatTakesBundles: while all are kept away, 4.0.7 answers
-// every lookup with 503.
-func TestTwoThatWereDrainedAtOnceLeaveOneThatTakesBundles(t *testing.T) {
-	both := func() *isolating {
-		return &isolating{brokers: []string{"p1:8080", "p2:8080"},
-			list: map[string]json.RawMessage{"holdfast-drained-p1": primary("p1"), "holdfast-drained-p2": primary("p2")}}
-	}
-	c := both()
-	first, second := c.broker(t, "p1:8080"), c.broker(t, "p2:8080")
-	for range 10 {
-		second.KeepAway(t.Context(), true)
-		first.KeepAway(t.Context(), true)
-	}
-	c.wants(t, "both are looked after", removeP1)
-
-	c = both()
-	second = c.broker(t, "p2:8080")
-	for look := 1; look < awayPatience; look++ {
-		second.KeepAway(t.Context(), true)
-	}
-	c.wants(t, "it is the first one's turn")
-	for range 10 {
-		if flaw := second.KeepAway(t.Context(), true); flaw != nobodyElse {
-			t.Error(flaw)
-		}
-	}
-	c.wants(t, "nobody looks after the first", "DELETE holdfast-drained-p2")
 }
 
 // TestAPolicyThatIsOnItsWayIsRemovedWhenTheBrokerIsActivated: it would come into force after a
@@ -215,8 +186,8 @@ func TestAPolicyThatIsOnItsWayIsRemovedWhenTheBrokerIsActivated(t *testing.T) {
 		change(w, r)
 	}
 	b := answering(t, answers, func(cfg *Config) { cfg.Advertised = "p1:8080" })
-	b.KeepAway(ctx, true)
-	if flaw := b.KeepAway(t.Context(), false); flaw != "" {
+	b.keepAway(ctx, true)
+	if flaw := b.keepAway(t.Context(), false); flaw != "" {
 		t.Error(flaw)
 	}
 	close(activated)
@@ -227,13 +198,13 @@ func TestAPolicyThatIsOnItsWayIsRemovedWhenTheBrokerIsActivated(t *testing.T) {
 func TestAPolicyThatIsRefusedIsSaid(t *testing.T) {
 	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusPreconditionFailed, http.StatusInternalServerError} {
 		c := &isolating{brokers: []string{"p1:8080", "p2:8080"}, refuses: status}
-		flaw := c.broker(t, "p1:8080").KeepAway(t.Context(), true)
+		flaw := c.broker(t, "p1:8080").keepAway(t.Context(), true)
 		if !strings.HasPrefix(flaw, "bundles may come back: ") || !strings.Contains(flaw, fmt.Sprintf("answered %d", status)) {
 			t.Errorf("%d: %q", status, flaw)
 		}
 	}
 	c := &isolating{brokers: []string{"p1:8080", "p2:8080"}, list: map[string]json.RawMessage{"holdfast-drained-p1": primary("p1")}, refuses: http.StatusInternalServerError}
-	if flaw := c.broker(t, "p1:8080").KeepAway(t.Context(), false); !strings.HasPrefix(flaw, "the policy holdfast-drained-p1 keeps bundles away and is not removed: ") {
+	if flaw := c.broker(t, "p1:8080").keepAway(t.Context(), false); !strings.HasPrefix(flaw, "the policy holdfast-drained-p1 keeps bundles away and is not removed: ") {
 		t.Error(flaw)
 	}
 }
@@ -242,10 +213,10 @@ func TestAPolicyThatIsRefusedIsSaid(t *testing.T) {
 func TestWhoMayNotAskForPoliciesIsActiveAllTheSame(t *testing.T) {
 	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden} {
 		b := answering(t, map[string]http.HandlerFunc{policiesPath: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }}, nil)
-		if flaw := b.KeepAway(t.Context(), false); flaw != "" {
+		if flaw := b.keepAway(t.Context(), false); flaw != "" {
 			t.Errorf("%d: %s", status, flaw)
 		}
-		if flaw := b.KeepAway(t.Context(), true); flaw == "" {
+		if flaw := b.keepAway(t.Context(), true); flaw == "" {
 			t.Errorf("%d: drained, and nothing is said", status)
 		}
 	}
@@ -261,7 +232,7 @@ func TestBadAnswersAboutPoliciesSetNone(t *testing.T) {
 				_, _ = w.Write([]byte(bad))
 			}
 			b := answering(t, set, func(cfg *Config) { cfg.Advertised = "p1:8080" })
-			if flaw := b.KeepAway(t.Context(), true); !strings.HasPrefix(flaw, "bundles may come back: ") {
+			if flaw := b.keepAway(t.Context(), true); !strings.HasPrefix(flaw, "bundles may come back: ") {
 				t.Errorf("%s answers %.20q: %q", path, bad, flaw)
 			}
 			c.wants(t, bad)

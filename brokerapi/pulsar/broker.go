@@ -18,11 +18,10 @@
 // are listed as unreadable: they cannot be unloaded by the calls that this driver knows.
 //
 // Which broker owns a bundle is decided by Pulsar's own cluster. There is no quiescing,
-// and no drained mode: Steer(Drained) takes the status file away, by which load balancers
-// send nobody here any more, and unloads the bundles until none is left. KeepAway has the
-// cluster choose others from then on, by a namespace isolation policy; where there can be none
-// it says so, and a client that looks a topic up can bring its bundle back, so the drain is to
-// be repeated. It needs a superuser's rights.
+// and no drained mode: SetMode(Drained) has the cluster choose others by a namespace isolation
+// policy, which needs a superuser's rights, takes the status file away, by which load balancers
+// send nobody here any more, and unloads the bundles until none is left. Where there can be no
+// policy, a client that looks a topic up brings its bundle back until the next call.
 //
 // Guaranteed: an answer that is malformed, too large, too slow or from another broker is
 // an error and never health. What Unload says is not owned here has been looked up in the
@@ -76,17 +75,16 @@ type Broker struct {
 	proven    int               // connection on which it has proved last who it is; 0: none
 	clustered bool              // it has told that it is of the cluster that was set
 	session   session
-	alone     int // looks in a row in which no other broker took bundles
+	flaw      string // why the mode may not hold, as it was said last
 }
 
 var (
 	_ brokerapi.Broker     = (*Broker)(nil)
 	_ brokerapi.Unloader   = (*Broker)(nil)
-	_ brokerapi.Steerer    = (*Broker)(nil)
+	_ brokerapi.ModeSetter = (*Broker)(nil)
 	_ brokerapi.Ender      = (*Broker)(nil)
 	_ brokerapi.Worker     = (*Broker)(nil)
 	_ brokerapi.Releaser   = (*Broker)(nil)
-	_ brokerapi.AwayKeeper = (*Broker)(nil)
 )
 
 // New checks the settings. It connects to nothing.

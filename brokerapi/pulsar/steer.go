@@ -22,16 +22,29 @@ const (
 	drainPause = 100 * time.Millisecond
 )
 
-// Steer implements brokerapi.Steerer, for a broker that has no modes. reason goes nowhere:
-// Pulsar takes none.
-func (b *Broker) Steer(ctx context.Context, mode brokerapi.Mode, reason string) error {
+// SetMode implements brokerapi.ModeSetter, for a broker that has no modes: load balancers ask the
+// status file, and a policy has the cluster choose others. reason goes nowhere: Pulsar takes none.
+// That bundles may come back, or stay away, is no reason to try it again at once: it is said.
+func (b *Broker) SetMode(ctx context.Context, mode brokerapi.Mode, reason string) error {
 	switch mode {
 	case brokerapi.Active:
+		b.say(b.keepAway(ctx, false))
 		return b.showStatus(ctx)
 	case brokerapi.Drained:
+		b.say(b.keepAway(ctx, true)) // first: what is unloaded before that may come back
 		return b.drain(ctx)
 	}
 	return fmt.Errorf("steer to mode %q: want %s or %s", mode, brokerapi.Active, brokerapi.Drained)
+}
+
+// say logs a flaw of the mode when it changes.
+func (b *Broker) say(flaw string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if flaw != b.flaw && flaw != "" {
+		b.log.Warn("the mode of the broker may not hold", "why", flaw)
+	}
+	b.flaw = flaw
 }
 
 func (b *Broker) showStatus(ctx context.Context) error {

@@ -204,9 +204,9 @@ func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
 	}
 	fine(b.Quiesce(ctx, "/default/orders"))
 	fine(b.Unload(ctx, "/default/orders"))
-	fine(b.Steer(ctx, brokerapi.Drained, "test"))
+	fine(b.SetMode(ctx, brokerapi.Drained, "test"))
 	refused("drained", b.Load(ctx, "/default/orders", nil))
-	fine(b.Steer(ctx, brokerapi.Active, ""))
+	fine(b.SetMode(ctx, brokerapi.Active, ""))
 	if code := raw(t, "POST", url+"/client/make", "application/json", `{"topic":"/default/theirs"}`); code != 200 {
 		t.Fatal(code)
 	}
@@ -260,7 +260,7 @@ func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
 	if err := none.Quiesce(ctx, "/a/b"); err == nil || !strings.Contains(err.Error(), "501 Not Implemented: not_implemented: ") {
 		t.Errorf("quiesce: %v", err)
 	}
-	fine(none.Steer(ctx, brokerapi.Active, ""))
+	fine(none.SetMode(ctx, brokerapi.Active, ""))
 	note(w)
 
 	dir := t.TempDir()
@@ -274,7 +274,7 @@ func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
 	refused("internal", b.Load(ctx, "/a/new", nil))
 	refused("internal", b.Quiesce(ctx, "/a/served"))
 	refused("internal", b.Unload(ctx, "/a/served"))
-	refused("internal", b.Steer(ctx, brokerapi.Drained, ""))
+	refused("internal", b.SetMode(ctx, brokerapi.Drained, ""))
 	refused("unavailable", b.Health(ctx))
 	note(w)
 
@@ -309,7 +309,7 @@ func TestTheDriverUnderstandsEveryAnswerOfTheContract(t *testing.T) {
 		"loadTopic":    func(ctx context.Context, b *httpapi.Broker) error { return b.Load(ctx, "/default/orders", nil) },
 		"quiesceTopic": func(ctx context.Context, b *httpapi.Broker) error { return b.Quiesce(ctx, "/default/orders") },
 		"unloadTopic":  func(ctx context.Context, b *httpapi.Broker) error { return b.Unload(ctx, "/default/orders") },
-		"putMode":      func(ctx context.Context, b *httpapi.Broker) error { return b.Steer(ctx, brokerapi.Drained, "test") },
+		"putMode":      func(ctx context.Context, b *httpapi.Broker) error { return b.SetMode(ctx, brokerapi.Drained, "test") },
 	}
 	// What is asked on the way gets its longest example.
 	example := func(name string) (kind, body string) {

@@ -34,11 +34,11 @@ type Status struct {
 		CreateRevision int64 `json:"create_revision"`
 	} `json:"registration"`
 	Broker struct {
-		Up           string `json:"up"`
-		Version      string `json:"version"`
-		LastError    string `json:"last_error"`
-		Held         string `json:"held"`
-		SteeringFlaw string `json:"steering_flaw"`
+		Up        string `json:"up"`
+		Version   string `json:"version"`
+		LastError string `json:"last_error"`
+		Held      string `json:"held"`
+		Steering  string `json:"steering"`
 	} `json:"broker"`
 	Topics struct {
 		Assigned    int `json:"assigned"`
