@@ -2,9 +2,6 @@ package agent
 
 import "holdfast/brokerapi"
 
-// registeredID is the id that the broker's keys stand under. It is safe for concurrent use.
-func (a *agent) registeredID() string { return a.view.Load().registeredAs }
-
 // staleView says that the broker does not see what changes in its cluster any more, with the
 // remedy; empty: it does, or does not tell.
 func (a *agent) staleView() string {

@@ -77,7 +77,8 @@ func sockets() (all []socket) {
 	if err != nil {
 		return nil
 	}
-	for _, table := range []func() (procfs.NetTCP, error){proc.NetTCP, proc.NetTCP6} { //lint:ignore SA1019 netlink wants rights that a sidecar has not
+	//lint:ignore SA1019 netlink wants rights that a sidecar has not
+	for _, table := range []func() (procfs.NetTCP, error){proc.NetTCP, proc.NetTCP6} {
 		lines, err := table()
 		if err != nil {
 			continue // no such protocol here, or hidden
