@@ -101,6 +101,12 @@ func TestTheWatchdogIsFedByTheLoopAndByNothingElse(t *testing.T) {
 	if a.systemd = systemd(a.log); a.systemd == nil || a.systemd.Watchdog != bound {
 		t.Fatalf("%+v", a.systemd)
 	}
+	dir, err := openStateDir(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.close()
+	a.dir = dir
 	ctx, cancel := context.WithCancel(t.Context())
 	a.life0 = ctx
 	done := make(chan error, 2)
