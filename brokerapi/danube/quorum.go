@@ -15,6 +15,10 @@ const quorumPatience = 20 * time.Second
 // stands. Each broker writes every 10 s.
 const steadyAdvances = 3
 
+// unwatchedMost is the longest pause between two answers that counts as watched: what a broker
+// was that did not answer, nobody knows.
+const unwatchedMost = 5 * time.Second
+
 // quorum is what one process of the broker showed of its quorum.
 type quorum struct {
 	of      time.Time // when the connection to it was made
@@ -30,6 +34,9 @@ type quorum struct {
 func (q *quorum) saw(s *danubepb.ClusterStatusResponse, connection, now time.Time) {
 	if !q.of.Equal(connection) {
 		*q = quorum{of: connection, applied: s.GetLastApplied(), grewAt: now}
+	}
+	if now.Sub(q.seenAt) > unwatchedMost {
+		q.ledAt, q.grewAt = now, now
 	}
 	q.seenAt = now
 	if s.GetLeaderId() != 0 {
