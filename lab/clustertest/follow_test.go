@@ -280,10 +280,10 @@ func TestFollowSurvivesARestartOfEtcd(t *testing.T) {
 		t.Error(err)
 	}
 	// A write goes out once, and may meet the last connection of the etcd that stopped.
-	err = c.Assign(bounded(t), "b1", []string{"/ns/t2"})
-	if cluster.Classify(err) == cluster.ClassUnreachable {
-		err = c.Assign(bounded(t), "b1", []string{"/ns/t2"})
-	}
+	err = harness.Await(t.Context(), wait, "a write after the restart", func(context.Context) (bool, string) {
+		err := c.Assign(bounded(t), "b1", []string{"/ns/t2"})
+		return err == nil, fmt.Sprint(err)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
