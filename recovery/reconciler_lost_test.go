@@ -15,10 +15,10 @@ func TestATopicThatWasServedHereBeforeAndIsMadeAnewIsTold(t *testing.T) {
 		want  []string
 	}{
 		{"new topics on a new broker", 0, func(*fakeBroker, *world) {}, nil},
-		{"deleted by hand", 0, func(b *fakeBroker, w *world) { delete(b.serving, "/n/a") }, []string{"/n/a"}},
-		{"all of them", 0, func(b *fakeBroker, w *world) { clear(b.serving) }, []string{"/n/a", "/n/b"}},
+		{"deleted by hand", 0, func(b *fakeBroker, w *world) { b.set(func() { delete(b.serving, "/n/a") }) }, []string{"/n/a"}},
+		{"all of them", 0, func(b *fakeBroker, w *world) { b.set(func() { clear(b.serving) }) }, []string{"/n/a", "/n/b"}},
 		{"lost before this sidecar began", 6, func(*fakeBroker, *world) {}, []string{"/n/a"}},
-		{"parked", 0, func(b *fakeBroker, w *world) { delete(b.serving, "/n/a"); b.quiesced["/n/a"] = true }, nil},
+		{"parked", 0, func(b *fakeBroker, w *world) { b.set(func() { delete(b.serving, "/n/a"); b.quiesced["/n/a"] = true }) }, nil},
 		{"assigned since", 0, func(b *fakeBroker, w *world) {
 			w.SetAssigned(false, []string{"/n/c"}, nil)
 			w.SetSince([]string{"/n/c"}, []int64{9})
@@ -26,13 +26,12 @@ func TestATopicThatWasServedHereBeforeAndIsMadeAnewIsTold(t *testing.T) {
 		{"taken away, deleted, and assigned anew", 0, func(b *fakeBroker, w *world) {
 			w.SetAssigned(false, nil, []string{"/n/a"})
 			w.after(time.Minute)
-			delete(b.serving, "/n/a")
-			delete(b.quiesced, "/n/a")
+			b.set(func() { delete(b.serving, "/n/a"); delete(b.quiesced, "/n/a") })
 			w.after(time.Minute)
 			w.SetAssigned(false, []string{"/n/a"}, nil)
 			w.SetSince([]string{"/n/a"}, []int64{12})
 		}, nil},
-		{"on other data", 0, func(b *fakeBroker, w *world) { clear(b.serving); w.SetWhole(0) }, nil},
+		{"on other data", 0, func(b *fakeBroker, w *world) { b.set(func() { clear(b.serving) }); w.SetWhole(0) }, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newFakeBroker()
