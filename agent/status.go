@@ -124,7 +124,8 @@ type BrokerStatus struct {
 	Version   string `json:"version"`
 	LastError string `json:"last_error"`
 	// Steering says how far a broker with a mode of its own has taken ours: "waiting",
-	// "pending", "failing" or "done"; absent: it has none.
+	// "pending", "failing" (also of a drain that it had taken, and does not take again) or
+	// "done"; absent: it has none.
 	Steering string `json:"steering,omitempty"`
 	// Held says why a broker that is ill keeps its registration: "all_ill", "alone" or
 	// "none_known_well"; absent: it is not held.

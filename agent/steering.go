@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -17,7 +19,11 @@ type steered struct{ brokerapi.ModeSetter }
 
 // SetMode implements recovery.Steered.
 func (s steered) SetMode(ctx context.Context, mode recovery.Mode, reason recovery.Reason) error {
-	return s.ModeSetter.SetMode(ctx, brokerapi.Mode(mode), string(reason))
+	err := s.ModeSetter.SetMode(ctx, brokerapi.Mode(mode), string(reason))
+	if errors.Is(err, brokerapi.ErrRemains) {
+		return fmt.Errorf("%w: %w", recovery.ErrRemains, err)
+	}
+	return err
 }
 
 // steerable is the broker as far as it has a mode of its own; nil: it has none.

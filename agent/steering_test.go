@@ -99,6 +99,26 @@ func TestABrokerThatRefusesToDrainIsQuiesced(t *testing.T) {
 	})
 }
 
+func TestADrainThatIsNotTakenAgainIsSaid(t *testing.T) {
+	inLifeOf(t, brokerapi.Capabilities{Steer: true}, nil, nil, func(l *sidecarLife) {
+		l.says(recovery.Drained)
+		l.until(l.age() + 10*time.Second)
+		if s := l.status(); s.Broker.Steering != "done" {
+			t.Errorf("drained: %q", s.Broker.Steering)
+		}
+		l.set(func() { l.balks = errors.New("I am busy") })
+		l.until(l.age() + time.Minute)
+		if s := l.status(); s.Broker.Steering != "failing" || !strings.Contains(s.Summary, "does not take that again, so topics may have come back: I am busy") {
+			t.Errorf("%q: %s", s.Broker.Steering, s.Summary)
+		}
+		l.set(func() { l.balks = nil })
+		l.until(l.age() + time.Minute)
+		if s := l.status(); s.Broker.Steering != "done" || strings.Contains(s.Summary, "busy") {
+			t.Errorf("%q: %s", s.Broker.Steering, s.Summary)
+		}
+	})
+}
+
 func TestAPauseKeepsABrokerThatHasTakenItsModeReady(t *testing.T) {
 	inLifeOf(t, brokerapi.Capabilities{Steer: true}, nil, nil, func(l *sidecarLife) {
 		l.pause(time.Hour)

@@ -20,6 +20,9 @@ func (a *agent) status() Status {
 	now := a.clock()
 	causes := a.notReady()
 	steering := a.steerer.View()
+	if steering.Steering == recovery.SteerDone && steering.LastError != "" {
+		steering.Steering = recovery.SteerFailing // it had taken the mode, and does not again
+	}
 	st := Status{
 		BrokerID: s.brokerID, Driver: a.cfg.Driver, Incarnation: a.incarnation, Epoch: v.Grant.Epoch,
 		Attachment: s.attachment.String(), Mode: string(s.mode.Mode), Reason: string(s.mode.Reason), Boot: s.boot, Decided: s.decided,
@@ -131,6 +134,8 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 			v.FailingFor(a.clock()).Round(time.Second), v.LastClass, a.afterwards(s, v, "etcd"), advice(s.failure))
 	case s.mode.Mode == recovery.Drained && a.steerer.View().Steering == recovery.SteerFailing:
 		return fmt.Sprintf("%s is to be drained (%s) and clients are kept away, but %s.", name, s.mode.Reason, notTaken(a.steerer.View()))
+	case s.mode.Mode == recovery.Drained && a.steerer.View().LastError != "":
+		return fmt.Sprintf("%s is drained (%s) and keeps clients away, but does not take that again, so topics may have come back: %s.", name, s.mode.Reason, a.steerer.View().LastError)
 	case s.mode.Mode == recovery.Drained:
 		return fmt.Sprintf("%s is drained (%s) and keeps clients away; when the cause is understood: holdfast activate.", name, s.mode.Reason)
 	case s.mode.Mode == recovery.Draining:

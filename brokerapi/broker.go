@@ -28,6 +28,10 @@ var ErrIdentity = errors.New("not the expected broker")
 // topic, and says so itself.
 var ErrElsewhere = errors.New("served by another broker")
 
+// ErrRemains is wrapped by SetMode(Active) when the broker is active, and something that a drain
+// left in its cluster is still to be removed: it is called again at the next audit.
+var ErrRemains = errors.New("what a drain left is still to be removed")
+
 // Identity says who answers at the admin address.
 type Identity struct {
 	// Name is the broker's own name if it survives restarts, else empty.
@@ -132,9 +136,9 @@ const (
 type ModeSetter interface {
 	// SetMode makes the broker active, or drained: it then takes no topic and gives up
 	// those that it has; their data stays. It returns nil when the broker has become
-	// what was asked for, and is called until it has, and again each audit while the mode
+	// what was asked for, and is called until it has, and again each audit while a drain
 	// lasts: whatever undoes it is undone in it, and a broker that is so already is not
-	// changed. It may take as long as ctx. reason is for the broker's own log.
+	// changed. One that is active is let be: what its own tool makes of it is an operator's word. It may take as long as ctx. reason is for the broker's own log.
 	SetMode(ctx context.Context, mode Mode, reason string) error
 }
 

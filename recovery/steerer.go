@@ -12,6 +12,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
+// ErrRemains is wrapped by SetMode(Active) when the broker is active, and something that an earlier
+// drain left in its cluster is still to be removed.
+var ErrRemains = errors.New("what a drain left is still to be removed")
+
 // Steered is what the steerer needs of a broker. SetMode must return when its context ends,
 // and bear repetition.
 type Steered interface {
@@ -35,14 +39,16 @@ type SteerView struct {
 	LastError string    // of the last attempt; empty: it succeeded
 }
 
-// Steerer hands the mode over to a broker that has one of its own: until it has taken it, and
-// again each audit, by which the broker undoes what brought topics back.
+// Steerer hands the mode over to a broker that has one of its own, until it has taken it.
+// Drained is handed over again each audit, by which the broker undoes what brought topics back.
+// Active is not, or a drain by the broker's own tool would be lifted (safety rule 6): it is only
+// where something that we did ourselves may yet undo it, or remains of it.
 //
 // Guaranteed: one call at a time; none begins under older orders than those that SetOrders
 // set last, and the result of one that was in flight then is dropped. After a detachment,
 // and for each new process of the broker, the mode is handed over anew. A mode that was taken is
-// not taken back by an audit that fails. Not guaranteed: that a cancelled call does nothing; the
-// next audit undoes it.
+// not taken back by an audit that fails. Not guaranteed: that a call which was
+// cancelled, or failed, does nothing; the next audit undoes it.
 //
 // All methods are safe for concurrent use. A nil one belongs to a broker without a mode of
 // its own: it takes orders, and hands nothing over.
@@ -66,13 +72,14 @@ type Steerer struct {
 	cancel     context.CancelFunc // of the call in flight; nil: none
 	told       Mode
 	toldAt     time.Time
-	failures   int // in a row
+	again      bool // active is to be told once more an audit after it was taken
+	failures   int  // in a row
 	next       time.Time
 	lastErr    string
 }
 
 // NewSteerer returns a steerer that does nothing until it has orders and runs. bound is
-// that of one call, and audit the time between two while a mode lasts; 0: 30 s. A nil broker has
+// that of one call, and audit the time between two while a drain lasts; 0: 30 s. A nil broker has
 // no mode of its own, and Run has nothing to do; its metrics are there in any case.
 func NewSteerer(b Steered, bound, audit time.Duration, log *slog.Logger, reg prometheus.Registerer) *Steerer {
 	total := promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
@@ -106,6 +113,9 @@ func (s *Steerer) SetOrders(o SteerOrders) {
 	s.orders = o
 	to, hold := DecideSteer(o.SteerFacts)
 	anew := o.Epoch != old.Epoch || o.Instance != old.Instance || o.Attached != old.Attached
+	if old.Attached && !o.Attached { // the fence may drain the broker, and its call end late
+		s.again = true
+	}
 	s.hold = hold
 	if anew || to != s.to {
 		if anew || s.cancel != nil && s.told != s.to { // it may have become anything
@@ -185,7 +195,7 @@ func (s *Steerer) Run(ctx context.Context) error {
 func (s *Steerer) step() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.to == "" || s.flying {
+	if s.to == "" || s.flying || s.to == Active && s.told == Active && !s.again {
 		return time.Hour
 	}
 	if wait := time.Until(s.next); wait > 0 {
@@ -210,14 +220,20 @@ func (s *Steerer) land(generation uint64, to Mode, err error) {
 	s.poke()
 	if generation != s.generation { // safety rule 9
 		s.count(to, resultDropped)
+		s.again = s.again || to == Drained // it may yet come into force
 		return
 	}
-	taken := s.told == to
-	if err == nil {
+	taken, remains := s.told == to, errors.Is(err, ErrRemains)
+	if err == nil || remains {
 		s.count(to, resultOK)
 		if !taken {
 			s.log.Info("mode handed over to the broker", "mode", string(to), "reason", string(s.orders.Mode.Reason), "failures", s.failures, "epoch", s.orders.Epoch)
 			s.told, s.toldAt = to, time.Now()
+		}
+		if to == Active {
+			s.again = remains || s.again && !taken
+		}
+		if !taken || s.lastErr != "" {
 			s.changed()
 		}
 		s.failures, s.lastErr, s.next = 0, "", time.Now().Add(s.audit)
@@ -233,8 +249,12 @@ func (s *Steerer) land(generation uint64, to Mode, err error) {
 	}
 	s.failures++
 	s.next = time.Now().Add(backoff(s.failures, maxQuiesceBackoff))
+	s.again = s.again || to == Drained
 	if !taken {
-		s.told, s.lastErr = "", text // it may be on its way
+		s.told = "" // it may be on its way
+	}
+	if !taken || text != s.lastErr {
+		s.lastErr = text
 		s.changed()
 	}
 }

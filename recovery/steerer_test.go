@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -22,7 +23,15 @@ type steered struct {
 	flying int
 	takes  time.Duration
 	fails  int
+	with   error // nil: one that says no
 	hangs  bool
+}
+
+// answers has the next calls fail.
+func (b *steered) answers(times int, with error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fails, b.with = times, with
 }
 
 func (b *steered) SetMode(ctx context.Context, mode Mode, _ Reason) error {
@@ -30,9 +39,10 @@ func (b *steered) SetMode(ctx context.Context, mode Mode, _ Reason) error {
 	b.told = append(b.told, mode)
 	b.flying++
 	together, takes, hangs := b.flying, b.takes, b.hangs
-	fail := b.fails > 0
-	if fail {
+	var fail error
+	if b.fails > 0 {
 		b.fails--
+		fail = cmp.Or(b.with, errors.New("no"))
 	}
 	b.mu.Unlock()
 	defer func() { b.mu.Lock(); b.flying--; b.mu.Unlock() }()
@@ -48,10 +58,7 @@ func (b *steered) SetMode(ctx context.Context, mode Mode, _ Reason) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if fail {
-		return errors.New("no")
-	}
-	return nil
+	return fail
 }
 
 func (b *steered) heard() []Mode {
@@ -222,22 +229,80 @@ func TestAPauseTakesNothingBackThatTheBrokerHasTaken(t *testing.T) {
 	})
 }
 
-func TestAModeThatWasTakenIsHandedOverAgainEachAuditAndNeverTakenBack(t *testing.T) {
-	for _, mode := range []Mode{Active, Drained} {
-		b := &steered{}
-		inSteering(t, b, func(s *Steerer) {
-			s.SetOrders(steerOrders(mode))
-			passes(2*auditOfTests + time.Second)
-			s.wants(t, b, SteerDone, mode, mode, mode)
-			b.mu.Lock()
-			b.fails = 2
-			b.mu.Unlock()
-			passes(auditOfTests)
-			if v := s.View(); v.Steering != SteerDone || v.LastError != "" {
-				t.Errorf("after an audit that failed: %+v", v)
-			}
-			passes(time.Minute) // it is repeated sooner
-			s.wants(t, b, SteerDone, mode, mode, mode, mode, mode, mode)
+func TestADrainThatWasTakenIsHandedOverAgainEachAuditAndNeverTakenBack(t *testing.T) {
+	b := &steered{}
+	inSteering(t, b, func(s *Steerer) {
+		s.SetOrders(steerOrders(Drained))
+		passes(2 * auditOfTests)
+		s.wants(t, b, SteerDone, Drained, Drained, Drained)
+		b.answers(2, nil)
+		passes(auditOfTests)
+		if v := s.View(); v.Steering != SteerDone || v.Told != Drained || v.LastError != "no" {
+			t.Errorf("after an audit that failed: %+v", v)
+		}
+		passes(time.Minute) // it is repeated sooner
+		s.wants(t, b, SteerDone, Drained, Drained, Drained, Drained, Drained, Drained)
+		if v := s.View(); v.LastError != "" {
+			t.Errorf("after an audit that succeeded: %+v", v)
+		}
+	})
+}
+
+// TestAnActiveBrokerIsLetBe: what its own tool makes of it is an operator's word (safety rule 6), and
+// only what we did ourselves is undone.
+func TestAnActiveBrokerIsLetBe(t *testing.T) {
+	active, drained := steerOrders(Active), steerOrders(Drained)
+	detached := active
+	detached.Attached = false
+	for _, row := range []struct {
+		name  string
+		doing func(b *steered, s *Steerer)
+		audit []Mode // what it is told beyond the change, in many audits
+	}{
+		{"nothing was before", func(*steered, *Steerer) {}, nil},
+		{"a drain that was taken", func(_ *steered, s *Steerer) {
+			s.SetOrders(drained)
+			passes(time.Minute)
+		}, nil},
+		{"a drain that was cancelled may end late", func(_ *steered, s *Steerer) {
+			s.SetOrders(drained)
+			passes(time.Millisecond)
+		}, []Mode{Active}},
+		{"an audit of a drain that was cancelled, too", func(_ *steered, s *Steerer) {
+			s.SetOrders(drained)
+			passes(auditOfTests + time.Second + time.Millisecond)
+		}, []Mode{Active}},
+		{"a drain that failed, too", func(b *steered, s *Steerer) {
+			b.answers(1, nil)
+			s.SetOrders(drained)
+			passes(time.Second)
+		}, []Mode{Active}},
+		{"the fence may have drained it", func(_ *steered, s *Steerer) {
+			s.SetOrders(detached)
+			passes(time.Minute)
+		}, []Mode{Active}},
+		{"what a drain left is removed until it is gone", func(b *steered, s *Steerer) {
+			s.SetOrders(drained)
+			passes(time.Minute)
+			b.answers(3, ErrRemains)
+		}, []Mode{Active, Active, Active}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			b := &steered{takes: time.Second}
+			inSteering(t, b, func(s *Steerer) {
+				s.SetOrders(active)
+				passes(10 * auditOfTests)
+				s.wants(t, b, SteerDone, Active)
+				row.doing(b, s)
+				s.SetOrders(active)
+				passes(time.Minute)
+				told := b.heard()
+				if v := s.View(); v.Steering != SteerDone || v.LastError != "" || told[len(told)-1] != Active {
+					t.Fatalf("%+v, told %v", v, told)
+				}
+				passes(10 * auditOfTests)
+				s.wants(t, b, SteerDone, append(told, row.audit...)...)
+			})
 		})
 	}
 }

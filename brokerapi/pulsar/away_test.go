@@ -4,14 +4,19 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"holdfast/brokerapi"
 )
 
 const policiesPath = "/admin/v2/clusters/cl/namespaceIsolationPolicies"
@@ -207,6 +212,28 @@ func TestAPolicyThatIsRefusedIsSaid(t *testing.T) {
 	if flaw := c.broker(t, "p1:8080").keepAway(t.Context(), false); !strings.HasPrefix(flaw, "the policy holdfast-drained-p1 keeps bundles away and is not removed: ") {
 		t.Error(flaw)
 	}
+}
+
+// TestAPolicyThatIsLeftKeepsNoBrokerFromBeingActive: it is said that it remains, so that it is removed later.
+func TestAPolicyThatIsLeftKeepsNoBrokerFromBeingActive(t *testing.T) {
+	c := &isolating{brokers: []string{"p1:8080", "p2:8080"}, list: map[string]json.RawMessage{"holdfast-drained-p1": primary("p1")}, refuses: http.StatusInternalServerError}
+	answers := c.answers()
+	answers["owned"] = status(200, `{}`)
+	file := filepath.Join(t.TempDir(), "status")
+	b := answering(t, answers, func(cfg *Config) { cfg.Advertised, cfg.StatusFile = "p1:8080", file })
+	if err := b.SetMode(t.Context(), brokerapi.Active, ""); !errors.Is(err, brokerapi.ErrRemains) || !strings.Contains(err.Error(), "holdfast-drained-p1") {
+		t.Errorf("active with a policy that is left: %v", err)
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Error(err)
+	}
+	c.mu.Lock()
+	c.refuses = 0
+	c.mu.Unlock()
+	if err := b.SetMode(t.Context(), brokerapi.Active, ""); err != nil {
+		t.Error(err)
+	}
+	c.wants(t, "active", removeP1, removeP1)
 }
 
 // TestWhoMayNotAskForPoliciesIsActiveAllTheSame: it has set none.

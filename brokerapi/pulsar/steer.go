@@ -24,12 +24,17 @@ const (
 
 // SetMode implements brokerapi.ModeSetter, for a broker that has no modes: load balancers ask the
 // status file, and a policy has the cluster choose others. reason goes nowhere: Pulsar takes none.
-// That bundles may come back, or stay away, is no reason to try it again at once: it is said.
+// That bundles may come back, or stay away, is no reason to try it again at once: it is said, and
+// tried at the next audit.
 func (b *Broker) SetMode(ctx context.Context, mode brokerapi.Mode, reason string) error {
 	switch mode {
 	case brokerapi.Active:
-		b.say(b.keepAway(ctx, false))
-		return b.showStatus(ctx)
+		flaw := b.keepAway(ctx, false)
+		b.say(flaw)
+		if err := b.showStatus(ctx); err != nil || flaw == "" {
+			return err
+		}
+		return fmt.Errorf("%w: %s", brokerapi.ErrRemains, flaw)
 	case brokerapi.Drained:
 		b.say(b.keepAway(ctx, true)) // first: what is unloaded before that may come back
 		return b.drain(ctx)
