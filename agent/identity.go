@@ -43,8 +43,8 @@ func newIdentityCheck(b brokerapi.Broker, c Config, expected string) *identityCh
 // check is nil when the expected broker answers and is healthy.
 func (i *identityCheck) check(ctx context.Context) error {
 	err := i.ask(ctx)
-	i.silent.Store(errors.Is(err, context.DeadlineExceeded))
 	unseen := errors.Is(err, brokerapi.ErrUnseen)
+	i.silent.Store(!unseen && errors.Is(err, context.DeadlineExceeded))
 	i.unseen.Store(unseen)
 	if unseen {
 		return &probes.Unseen{Err: err, Stands: i.recall(ctx)}

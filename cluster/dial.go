@@ -2,27 +2,25 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"net"
-	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+
+	"holdfast/brokerapi/hosts"
 )
 
-// How a lost connection comes back. After a cut that drops packets the kernel repeats a SYN
-// after 1, 3, 7 … seconds and gRPC waits between its attempts, so either alone would sleep
-// through the heal. Here some SYN is never older than dialEvery.
+// How a lost connection comes back: gRPC waits between its attempts, and either it or the kernel
+// alone would sleep through the heal; see hosts.Dial.
 const (
-	dialEvery = 200 * time.Millisecond // between the starts of two TCP connects, jittered
-	dialEach  = time.Second            // bound on one TCP connect
 	dialRound = 3 * time.Second        // bound on TCP, TLS and HTTP/2 together
 	dialPause = 100 * time.Millisecond // between two rounds, jittered by a fifth
 	// gRPC gives a connection up when data stays unacknowledged for as long as it waits for an
@@ -41,7 +39,7 @@ const (
 // does not wait for a connection that is refused: it fails, and is asked elsewhere or again.
 func connect(cfg Config, e endpoint, silence time.Duration) (*way, error) {
 	opts := []grpc.DialOption{
-		grpc.WithContextDialer(hosts.dial),
+		grpc.WithContextDialer(dial),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: dialPause, Multiplier: 1.2, Jitter: 0.2, MaxDelay: 2 * dialPause},
 			MinConnectTimeout: dialRound,
@@ -70,80 +68,29 @@ func connect(cfg Config, e endpoint, silence time.Duration) (*way, error) {
 	return newWay(c.ActiveConnection(), c, func() { _ = c.Close() }), nil
 }
 
-// dial connects to one address, or to whichever of those answers first that its name stands
-// for: a connect begins each dialEvery, to the next one in turn, until one stands. An address
-// that refuses costs no step; when each has, that is the answer.
-func (n *names) dial(ctx context.Context, addr string) (net.Conn, error) {
-	var dialer net.Dialer
-	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
-		return dialer.DialContext(ctx, "unix", path)
-	}
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil, err
-	}
-	ips, err := n.lookup(ctx, host)
-	if err != nil {
-		return nil, err
-	}
-	return race(ctx, len(ips), func(ctx context.Context, address int) (net.Conn, error) {
-		return dialer.DialContext(ctx, "tcp", net.JoinHostPort(ips[address], port))
-	})
-}
-
-func race(ctx context.Context, addresses int, dial func(ctx context.Context, address int) (net.Conn, error)) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, dialRound)
-	defer cancel()
-	type result struct {
-		address int
-		conn    net.Conn
-		err     error
-	}
-	results, refused := make(chan result), make([]bool, addresses)
-	next := time.NewTimer(0)
-	defer next.Stop()
-	var last error
-	for turn := 0; ; {
-		select {
-		case <-next.C:
-			address := turn % addresses
-			go func() { // ends with ctx at the latest, closing what it brought
-				one, done := context.WithTimeout(ctx, dialEach)
-				defer done()
-				conn, err := dial(one, address)
-				select {
-				case results <- result{address, conn, err}:
-				case <-ctx.Done():
-					if conn != nil {
-						conn.Close()
-					}
-				}
-			}()
-			turn++
-			next.Reset(jitter(dialEvery))
-		case r := <-results:
-			if r.err == nil {
-				return r.conn, nil
-			}
-			if last = r.err; timedOut(r.err) {
-				break
-			}
-			if refused[r.address] = true; !slices.Contains(refused, false) {
-				return nil, r.err
-			}
-			next.Reset(0)
-		case <-ctx.Done():
-			if last == nil {
-				last = ctx.Err()
-			}
-			return nil, last
+// Resolve looks up the names of all endpoints, and waits for as long as that takes: what is asked
+// of etcd afterwards has its time for etcd. What was not resolved is told by the next request.
+func Resolve(ctx context.Context, cfg Config) {
+	endpoints, _ := cfg.validate()
+	var all sync.WaitGroup
+	for _, e := range endpoints {
+		if host, _, err := net.SplitHostPort(e.addr); err == nil {
+			all.Go(func() { _, _ = hosts.Lookup(ctx, host) })
 		}
 	}
+	all.Wait()
 }
 
-func timedOut(err error) bool {
-	var netErr net.Error
-	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &netErr) && netErr.Timeout()
+// Unresolved reports whether a name was not resolved: that says nothing of etcd.
+func Unresolved(err error) bool {
+	return err != nil && strings.Contains(err.Error(), hosts.NotResolved)
+}
+
+func dial(ctx context.Context, addr string) (net.Conn, error) {
+	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}
+	return hosts.Dial(ctx, addr)
 }
 
 // jitter spreads d by a fifth, downwards only: d is a promise.

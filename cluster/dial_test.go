@@ -2,158 +2,15 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"net"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
-
-// fakeConn counts how often it was closed.
-type fakeConn struct {
-	net.Conn
-	closed *atomic.Int64
-}
-
-func (c fakeConn) Close() error { c.closed.Add(1); return nil }
-
-func TestAConnectStandsWithinOneStepOfTheHeal(t *testing.T) {
-	for _, addresses := range []int{1, 2, 3} {
-		synctest.Test(t, func(t *testing.T) {
-			start, heal := time.Now(), 2*time.Second
-			var dials atomic.Int64
-			_, err := race(t.Context(), addresses, func(ctx context.Context, _ int) (net.Conn, error) {
-				dials.Add(1)
-				if time.Since(start) < heal { // this SYN is lost
-					<-ctx.Done()
-					return nil, ctx.Err()
-				}
-				return fakeConn{closed: new(atomic.Int64)}, nil
-			})
-			if err != nil || time.Since(start) > heal+dialEvery {
-				t.Errorf("connected %v after the start, %v; want at most %v after the heal at %v", time.Since(start), err, dialEvery, heal)
-			}
-			if n := dials.Load(); n > 14 {
-				t.Errorf("%d dials in %v", n, heal)
-			}
-			synctest.Wait()
-		})
-	}
-}
-
-func TestEachAddressOfANameIsTried(t *testing.T) {
-	refused := errors.New("refused")
-	for _, c := range []struct {
-		name string
-		of   []string // what each address does
-		took time.Duration
-		err  error
-	}{
-		{"all refuse", []string{"refuses", "refuses"}, 0, refused},
-		{"one refuses", []string{"refuses", "answers"}, 0, nil},
-		{"the first is deaf", []string{"deaf", "answers"}, dialEvery, nil},
-		{"deaf, refusing and slow", []string{"deaf", "refuses", "slow"}, dialEvery + 400*time.Millisecond, nil},
-		{"deaf and refusing", []string{"deaf", "refuses"}, dialRound, refused},
-		{"deaf", []string{"deaf"}, dialRound, context.DeadlineExceeded},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				start := time.Now()
-				_, err := race(t.Context(), len(c.of), func(ctx context.Context, address int) (net.Conn, error) {
-					switch c.of[address] {
-					case "refuses":
-						return nil, refused
-					case "deaf":
-						<-ctx.Done()
-						return nil, ctx.Err()
-					case "slow":
-						time.Sleep(400 * time.Millisecond)
-					}
-					return fakeConn{closed: new(atomic.Int64)}, nil
-				})
-				if took := time.Since(start); !errors.Is(err, c.err) && c.err != refused || (err == nil) != (c.err == nil) || took > c.took {
-					t.Errorf("%v after %v, want %v after %v at most", err, took, c.err, c.took)
-				}
-				time.Sleep(time.Second) // what is slow ends, too
-			})
-		})
-	}
-}
-
-func TestARaceClosesTheLosers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var closed, dials atomic.Int64
-		conn, err := race(t.Context(), 1, func(context.Context, int) (net.Conn, error) {
-			if dials.Add(1) == 1 {
-				time.Sleep(500 * time.Millisecond) // answers late, and in spite of the end
-			} else {
-				time.Sleep(50 * time.Millisecond)
-			}
-			return fakeConn{closed: &closed}, nil
-		})
-		if err != nil || conn == nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Second)
-		synctest.Wait()
-		if closed.Load() != dials.Load()-1 {
-			t.Errorf("%d of %d connections closed, want all but the winner", closed.Load(), dials.Load())
-		}
-	})
-}
-
-// The first of two nameservers is dead: its five seconds are longer than a connect has.
-func TestALookupHasItsOwnTimeAndItsLastAnswerIsRemembered(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var broken atomic.Bool
-		var asked atomic.Int64
-		n := &names{known: map[string]*name{}, resolve: func(context.Context, string) ([]string, error) {
-			asked.Add(1)
-			time.Sleep(5 * time.Second)
-			if broken.Load() {
-				return nil, &net.DNSError{Err: "no such host", Server: "192.0.2.1:53"}
-			}
-			return []string{"192.0.2.7", "192.0.2.8"}, nil
-		}}
-		within := func(d time.Duration) ([]string, error) {
-			ctx, cancel := context.WithTimeout(t.Context(), d)
-			defer cancel()
-			return n.lookup(ctx, "etcd.example")
-		}
-		_, err := within(3 * time.Second)
-		if !Unresolved(err) || !strings.Contains(err.Error(), "lookup of etcd.example failed: the nameservers have not answered yet") {
-			t.Errorf("before the lookup ends: %v", err)
-		}
-		began := time.Now()
-		ips, err := within(3 * time.Second)
-		if err != nil || !slices.Equal(ips, []string{"192.0.2.7", "192.0.2.8"}) || time.Since(began) != 2*time.Second || asked.Load() != 1 {
-			t.Errorf("the next connect waits for the same lookup: %v, %v after %v and %d lookups", ips, err, time.Since(began), asked.Load())
-		}
-		broken.Store(true)
-		for range 3 {
-			began = time.Now()
-			if ips, err = within(3 * time.Second); err != nil || len(ips) != 2 || time.Since(began) > rememberedAfter {
-				t.Errorf("what was good is remembered: %v, %v after %v", ips, err, time.Since(began))
-			}
-			time.Sleep(10 * time.Second)
-		}
-		if ctx := context.Background(); !Unresolved(second(n.lookup(ctx, "other.example"))) ||
-			second(n.lookup(ctx, "192.0.2.1")) != nil || second(n.lookup(ctx, "::1")) != nil {
-			t.Error("a name that is wrong resolves, or an address does not")
-		}
-		if err := second(n.lookup(t.Context(), "other.example")); !strings.HasPrefix(err.Error(), "lookup of other.example failed: no such host, says 192.0.2.1:53; ") {
-			t.Error(err)
-		}
-	})
-}
 
 // breaking is an etcd that ends each request as one does that shuts down, or sees the end of its
 // time before we do.
@@ -189,5 +46,3 @@ func TestAWriteIsSentOnce(t *testing.T) {
 		server.Stop()
 	}
 }
-
-func second[A any](_ A, err error) error { return err }

@@ -4,18 +4,15 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"syscall"
 	"time"
+
+	"holdfast/brokerapi/hosts"
 )
 
-const (
-	// holdFirst is the first pause before another connection, doubled up to holdRedial
-	// while none is had, and up to holdMost where each is closed soon.
-	holdFirst, holdRedial, holdMost = 50 * time.Millisecond, time.Second, 30 * time.Second
-	// holdLookup bounds the lookup of a name: resolvers wait 5 s for each dead server.
-	holdLookup = 12 * time.Second
-)
+// holdFirst is the first pause before another connection, doubled up to holdRedial
+// while none is had, and up to holdMost where each is closed soon.
+const holdFirst, holdRedial, holdMost = 50 * time.Millisecond, time.Second, 30 * time.Second
 
 // Held is what became of the connection.
 type Held int
@@ -32,11 +29,10 @@ const (
 // Hold keeps one TCP connection to host:port until ctx ends, and asks nothing over it. A name
 // that is not resolved says nothing.
 func Hold(ctx context.Context, address string, say func(Held)) error {
-	h := holder{address: address}
 	held := false // since the port was last seen to refuse
 	for pause := holdFirst; ctx.Err() == nil; {
 		most := holdRedial
-		switch conn, err := h.dial(ctx); {
+		switch conn, err := hosts.Dial(ctx, address); {
 		case err == nil:
 			since := time.Now()
 			say(HeldBegun)
@@ -63,38 +59,4 @@ func Hold(ctx context.Context, address string, say func(Held)) error {
 		pause = min(2*pause, most)
 	}
 	return nil
-}
-
-// holder remembers the addresses of a name: where the last connection was, another is tried
-// without a lookup, and a lookup that fails changes nothing.
-type holder struct {
-	address string
-	hosts   []string
-	look    bool
-}
-
-// dial connects to the first address that takes a connection. The error is that of the last.
-func (h *holder) dial(ctx context.Context) (conn net.Conn, err error) {
-	host, port, err := net.SplitHostPort(h.address)
-	if err != nil {
-		return nil, err
-	}
-	if h.look || h.hosts == nil {
-		bounded, cancel := context.WithTimeout(ctx, holdLookup)
-		defer cancel()
-		hosts, err := net.DefaultResolver.LookupHost(bounded, host)
-		if err != nil && h.hosts == nil {
-			return nil, err
-		} else if err == nil {
-			h.hosts = hosts
-		}
-	}
-	dialer := net.Dialer{Timeout: time.Second}
-	for _, host := range h.hosts {
-		if conn, err = dialer.DialContext(ctx, "tcp", net.JoinHostPort(host, port)); err == nil {
-			break
-		}
-	}
-	h.look = err != nil
-	return conn, err
 }

@@ -56,9 +56,3 @@ func (f Files) Config(host string) (*tls.Config, error) {
 	}
 	return cfg, nil
 }
-
-// Dialer reads the files for one connection, as Config does.
-func (f Files) Dialer(host string) (*tls.Dialer, error) {
-	cfg, err := f.Config(host)
-	return &tls.Dialer{Config: cfg}, err
-}

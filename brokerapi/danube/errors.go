@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"time"
 	"unicode"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"holdfast/brokerapi"
+	"holdfast/brokerapi/hosts"
 )
 
 // callError is what the broker, or gRPC for it, answered instead of a message.
@@ -54,7 +56,17 @@ func (c *callError) CredentialsRefused() bool {
 
 // explain says in our words why a call failed.
 func (l *link) explain(ctx context.Context, method string, err error) error {
+	why := hosts.Unknown(l.host)
+	if failure := l.failure.Load(); why == nil && failure != nil {
+		why = *failure
+	}
+	if brokerapi.Unseen(why) {
+		why = fmt.Errorf("%w: %w", brokerapi.ErrUnseen, why)
+	}
 	if cause := context.Cause(ctx); cause != nil {
+		if errors.Is(why, brokerapi.ErrUnseen) {
+			cause = fmt.Errorf("%w: %w", cause, why)
+		}
 		return fmt.Errorf("%s %s: %s: %w", l.flag, l.url, method, cause) // says which bound was hit
 	}
 	s := status.Convert(err)
@@ -68,11 +80,10 @@ func (l *link) explain(ctx context.Context, method string, err error) error {
 	case codes.ResourceExhausted:
 		text += ": an answer that large is not a Danube broker's"
 	case codes.Unavailable:
-		var cause error
-		if failure := l.failure.Load(); failure != nil {
-			cause = *failure
+		if why == nil && strings.Contains(s.Message(), "remote error: tls: ") { // with TLS 1.3 it comes after our handshake
+			why = fmt.Errorf("%w: it refuses our certificate", brokerapi.ErrUnseen)
 		}
-		return &callError{s.Code(), text + ": " + l.unreached(cause), cause}
+		return &callError{s.Code(), text + ": " + l.unreached(why), why}
 	}
 	return &callError{code: s.Code(), text: text}
 }
@@ -90,7 +101,10 @@ func (l *link) unreached(err error) string {
 	var misnamed x509.HostnameError
 	var invalid x509.CertificateInvalidError
 	var plain tls.RecordHeaderError
+	var unknown *net.DNSError
 	switch {
+	case errors.As(err, &unknown):
+		return "check the name, and the nameservers in /etc/resolv.conf"
 	case errors.As(err, &stranger):
 		return "set --broker-cacert to the certificate of the authority that signed the broker's"
 	case errors.As(err, &misnamed):

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 
 	"holdfast/brokerapi/access"
+	"holdfast/brokerapi/hosts"
 )
 
 const (
@@ -30,6 +31,7 @@ const (
 // link is one gRPC port of the broker and the one connection to it.
 type link struct {
 	flag, url string // as they show in messages
+	host      string
 	conn      *grpc.ClientConn
 	life      context.Context // ends with the driver
 	timeout   time.Duration   // longest wait for one answer
@@ -43,7 +45,7 @@ var errClosed = errors.New("the driver is closed")
 
 // newLink prepares the connection and starts to make it; it does not wait.
 func newLink(life context.Context, flag string, u *url.URL, c credential, timeout time.Duration) (*link, error) {
-	l := &link{flag: flag, url: u.String(), life: life, timeout: timeout, token: c.token}
+	l := &link{flag: flag, url: u.String(), host: u.Hostname(), life: life, timeout: timeout, token: c.token}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(c.transport(u.Scheme, l.failed)),
 		grpc.WithContextDialer(l.dial),
@@ -69,9 +71,8 @@ func newLink(life context.Context, flag string, u *url.URL, c credential, timeou
 	return l, nil
 }
 
-func (l *link) dial(ctx context.Context, host string) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: dialTimeout}
-	conn, err := dialer.DialContext(ctx, "tcp", host)
+func (l *link) dial(ctx context.Context, address string) (net.Conn, error) {
+	conn, err := hosts.Dial(ctx, address)
 	if err != nil {
 		l.failed(err)
 		return nil, err

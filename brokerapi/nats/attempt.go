@@ -13,6 +13,7 @@ import (
 	client "github.com/nats-io/nats.go"
 
 	"holdfast/brokerapi"
+	"holdfast/brokerapi/hosts"
 )
 
 // maxGreeting is how much of what a server says before it takes us in is kept, in bytes.
@@ -30,11 +31,11 @@ type attempt struct {
 }
 
 // Dial implements the client library's CustomDialer.
-func (b *Broker) Dial(network, address string) (net.Conn, error) {
+func (b *Broker) Dial(_, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(b.life, dialTimeout)
 	defer cancel()
 	a := &attempt{}
-	a.Conn, a.err = new(net.Dialer).DialContext(ctx, network, address)
+	a.Conn, a.err = hosts.Dial(ctx, address)
 	b.attempt.Store(a)
 	if a.err != nil {
 		return nil, a.err
@@ -101,12 +102,14 @@ func (a *attempt) failure(err error) error {
 	switch {
 	case a.err != nil && !brokerapi.Unseen(a.err):
 		return fmt.Errorf("not connected: %w: is nats-server running there?", a.err)
+	case a.err != nil:
+		return &refusal{fmt.Sprintf("not connected: %v: check the name, and the nameservers in /etc/resolv.conf", a.err), false}
 	case isLogin(err), bytes.Contains(said, []byte("Authorization Violation")):
 		return &refusal{fmt.Sprintf("the server refuses our login: %.200q: set --nats-user and --nats-password-file, --nats-creds-file, --broker-token-file or --broker-cert to what this server accepts", err), true}
 	case greeted && refused:
 		return &refusal{fmt.Sprintf("the server refuses us: %.200q: it lives, and has no room for one more client: raise its limit, or close what need not be connected", said), false}
-	case greeted || brokerapi.Unseen(err) || brokerapi.Unseen(a.err):
-		return &refusal{fmt.Sprintf("the server does not take us in: %.200q", errors.Join(a.err, err)), false}
+	case greeted || brokerapi.Unseen(err):
+		return &refusal{fmt.Sprintf("the server does not take us in: %.200q", err), false}
 	case len(a.said) > 0:
 		return fmt.Errorf("not connected: %.80q is not how a nats-server greets: set --broker-admin to its client port", a.said)
 	}

@@ -41,6 +41,7 @@ import (
 
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/access"
+	"holdfast/brokerapi/hosts"
 	"holdfast/brokerapi/rest"
 )
 
@@ -72,6 +73,7 @@ type Config struct {
 // Broker is one NATS server. It is safe for concurrent use.
 type Broker struct {
 	admin     string
+	host      string // of admin
 	brokerID  string
 	keyPrefix string
 	timeout   time.Duration
@@ -127,6 +129,7 @@ func New(cfg Config) (*Broker, error) {
 	}
 	b := &Broker{
 		admin:     admin.String(),
+		host:      admin.Hostname(),
 		brokerID:  cfg.BrokerID,
 		keyPrefix: strings.TrimSuffix(cfg.KeyPrefix, "/"),
 		timeout:   cfg.Timeout,
@@ -327,6 +330,9 @@ func (b *Broker) connected(ctx context.Context) (*client.Conn, context.Context, 
 	case <-b.dialed:
 	case <-b.life.Done():
 	case <-ctx.Done():
+		if why := hosts.Unknown(b.host); why != nil {
+			return nil, nil, &refusal{fmt.Sprintf("--broker-admin %s: %v", b.admin, why), false}
+		}
 		return nil, nil, fmt.Errorf("--broker-admin %s: no answer yet: %w", b.admin, ctx.Err())
 	}
 	if b.life.Err() != nil {

@@ -124,6 +124,7 @@ func TestWhatSaysSomethingOfUsIsUnseen(t *testing.T) {
 		{"another client certificate", "/200", Config{URL: secure(t, cert, key, cert), CACert: cert, Cert: otherCert, Key: otherKey}, true},
 		{"no TLS there", "/200", Config{URL: strings.Replace(web.URL, "http", "https", 1)}, true},
 		{"a name that nobody knows", "/200", Config{URL: "http://broker.invalid"}, true},
+		{"a name that is looked up yet", "/200", Config{URL: "http://late.invalid", Timeout: time.Nanosecond}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, err := opened(t, c.cfg).Do(bound(t), Request{Path: c.path})

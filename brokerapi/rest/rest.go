@@ -15,6 +15,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
@@ -29,6 +30,7 @@ import (
 
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/access"
+	"holdfast/brokerapi/hosts"
 )
 
 const (
@@ -50,11 +52,11 @@ type Config struct {
 
 // Client makes calls to one admin API. It is safe for concurrent use.
 type Client struct {
-	setting, base string
-	timeout       time.Duration
-	maxAnswer     int64
-	token         *access.Token // nil: none
-	http          *http.Client
+	setting, base, host string
+	timeout             time.Duration
+	maxAnswer           int64
+	token               *access.Token // nil: none
+	http                *http.Client
 
 	life  context.Context // ends with Close
 	end   context.CancelCauseFunc
@@ -75,7 +77,7 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.base = base.String()
+	c.base, c.host = base.String(), base.Hostname()
 	if c.timeout <= 0 {
 		c.timeout = defaultTimeout
 	}
@@ -95,26 +97,28 @@ func New(cfg Config) (*Client, error) {
 		}
 	}
 	c.life, c.end = context.WithCancelCause(context.Background())
-	dial := func(ctx context.Context, network, address string, dialer interface {
-		DialContext(context.Context, string, string) (net.Conn, error)
-	}) (net.Conn, error) { // a dial may outlive its call, and must not outlive the client
+	dial := func(ctx context.Context, _, address string) (net.Conn, error) {
 		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 		defer cancel()
-		defer context.AfterFunc(c.life, cancel)()
-		return dialer.DialContext(ctx, network, address)
+		defer context.AfterFunc(c.life, cancel)() // it may outlive its call, and must not outlive the client
+		conn, err := hosts.Dial(ctx, address)
+		if err != nil || base.Scheme == "http" {
+			return conn, err
+		}
+		cfg, err := files.Config(c.host)
+		if err == nil {
+			secure := tls.Client(conn, cfg)
+			if err = secure.HandshakeContext(ctx); err == nil {
+				return secure, nil
+			}
+		}
+		conn.Close()
+		return nil, err
 	}
 	c.http = &http.Client{
 		Transport: &http.Transport{ // no proxy: the broker is beside us
-			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-				return dial(ctx, network, address, &net.Dialer{})
-			},
-			DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-				tls, err := files.Dialer(base.Hostname())
-				if err != nil {
-					return nil, err
-				}
-				return dial(ctx, network, address, tls)
-			},
+			DialContext:            dial,
+			DialTLSContext:         dial,
 			DisableCompression:     true, // a small answer must not unpack into a huge one
 			MaxResponseHeaderBytes: 64 << 10,
 			MaxIdleConnsPerHost:    16, // as many as topics are loaded at once
@@ -230,7 +234,7 @@ func (c *Client) send(ctx context.Context, r Request) (*http.Response, error) {
 
 // failed is the error of a call that got no answer; cause is the bound that was hit, if one was.
 func (c *Client) failed(what string, err, cause error) error {
-	text, remedy := cmp.Or(cause, err), ""
+	text, remedy := cmp.Or(hosts.Unknown(c.host), cause, err), ""
 	var unknown x509.UnknownAuthorityError
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -238,7 +242,7 @@ func (c *Client) failed(what string, err, cause error) error {
 	case errors.As(err, &unknown):
 		remedy = ": set --broker-cacert to the authority that signed the broker's certificate"
 	}
-	if brokerapi.Unseen(err) || errors.Is(err, http.ErrSchemeMismatch) {
+	if brokerapi.Unseen(err) || hosts.Unknown(c.host) != nil || errors.Is(err, http.ErrSchemeMismatch) {
 		err = errors.Join(brokerapi.ErrUnseen, err)
 	}
 	return &callError{fmt.Sprintf("%s %s: %s: %s%s", c.setting, c.base, what, c.token.Hide(text.Error()), remedy), errors.Join(cause, err)}
