@@ -135,7 +135,7 @@ func (a *agent) followFleet(ctx context.Context) error {
 		}
 		return out
 	}
-	return a.main.Follow(ctx, cluster.Target{Key: keys.Registrations(), Prefix: true, KeysOnly: true}, func(u cluster.Update) {
+	return a.main.Follow(ctx, cluster.Target{Key: keys.Registrations(), Prefix: true, KeysOnly: true, Many: true}, func(u cluster.Update) {
 		a.placer.Update(func(r *recovery.Roster, now time.Time) {
 			r.SetRegistered(u.Full, ids(u.PutKeys()), ids(u.Deletes), now)
 		})

@@ -206,7 +206,7 @@ func (p *presence) once(ctx context.Context) (g lease.Grant, changed bool, err e
 		who, _ := p.identity.get()
 		p.publishLife(who) // we may be asked again at once
 	})
-	return g, changed && err == nil, err
+	return g, err == nil && changed, err // on an error the loop may still be writing it
 }
 
 // Prove implements lease.Registrar.
@@ -301,6 +301,9 @@ func (m *memory) takeFormerStore(dir string) error {
 	if flaw == nil && len(f.Store.Content.Keys) == 0 {
 		flaw = errors.New("it holds nothing")
 	}
+	if !m.FirstBootDone && (errors.Is(err, fs.ErrNotExist) || err == nil && len(f.Store.Content.Keys) == 0 && json.Valid(raw)) {
+		flaw = nil // nothing was ever kept
+	}
 	registered, keys := false, cluster.NewKeys("", "")
 	for _, kv := range f.Store.Content.Keys {
 		if _, ok := keys.ParseRegistration(kv.Key); ok {
@@ -332,7 +335,7 @@ func (a *agent) keepPlace() error {
 		a.memory.keptIn("")
 		return nil
 	}
-	a.presence = &presence{agent: a, gap: true}
+	a.presence, a.dir.only = &presence{agent: a, gap: true}, true
 	former := a.memory.Store == unleased || !a.memory.FirstBootDone
 	if former && a.shadow == nil {
 		if err := a.memory.takeFormerStore(a.cfg.StateDir); err != nil {

@@ -16,6 +16,10 @@ import (
 // up, the same one comes back after an outage.
 func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 	m := now.memory
+	confirmed := m.ConfirmedAt
+	if confirmed != 0 && seen.Member != nil { // a directory that takes nothing does not know the newest
+		confirmed = max(confirmed, seen.Member.ModRevision)
+	}
 	facts := recovery.ClusterFacts{
 		Holder:           r.holder(seen, m),
 		StoredGarbled:    seen.StateMalformed != "",
@@ -26,7 +30,7 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 		Undone:           m.undone(seen),
 		Adopted:          r.adopting(),
 		OldestPeer:       seen.OldestPeerRevision,
-		ConfirmedAt:      m.ConfirmedAt,
+		ConfirmedAt:      confirmed,
 		StateFileCorrupt: m.Distrust,
 		Told:             r.others != nil,
 		Outlived:         r.outlived,

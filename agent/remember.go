@@ -92,7 +92,10 @@ func (a *agent) saver() {
 		case <-a.saving:
 			save()
 		case <-looks.C:
-			if a.unsavedWhy() != "" && time.Since(tried) >= saveAgain || a.unsavedWhy() == "" && !a.dir.stands() {
+			a.fileMu.Lock()
+			stands := a.dir.stands()
+			a.fileMu.Unlock()
+			if a.unsavedWhy() != "" && time.Since(tried) >= saveAgain || a.unsavedWhy() == "" && !stands {
 				save()
 			}
 		}

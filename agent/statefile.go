@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/rand"
 	"encoding/hex"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -86,6 +88,7 @@ type stateDir struct {
 	// lock is nil where there is none and none can be made.
 	dir, lock *os.File
 	fresh     bool // no earlier life was found in it
+	only      bool // nothing else keeps the broker's mode
 	// first is its place at the start, and here the present one.
 	first, here string
 }
@@ -207,8 +210,12 @@ func (d *stateDir) load() (memory, error) {
 	if err != nil || !corrupt {
 		return m, err
 	}
+	// The file keeps its name too until a save replaces it: while none does, each start sees it.
 	aside := d.file() + ".corrupt"
-	if err := os.Rename(d.file(), aside); err != nil {
+	if err = os.Remove(aside); err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = os.Link(d.file(), aside)
+	}
+	if err != nil && !unwritable(err) {
 		return memory{}, fmt.Errorf("--state-dir %s: put the corrupt state.json aside: %s", d.path, reason(err))
 	}
 	m.Distrust += "; kept as " + aside
@@ -244,8 +251,8 @@ func readMemory(dir string) (m memory, corrupt bool, err error) {
 	return fresh, true, nil
 }
 
-// save replaces the file atomically; after it returned nil the new content
-// survives a power cut.
+// save replaces the file in one step or, where nothing else keeps the mode and there is no room for
+// two, in place: torn, it is corrupt. After it returned nil the new content survives a power cut.
 func (d *stateDir) save(m memory) error {
 	if m.Place == d.first {
 		m.Place = d.here // somebody has replaced the directory under us, and nobody has copied it
@@ -254,16 +261,12 @@ func (d *stateDir) save(m memory) error {
 	if err != nil {
 		return fmt.Errorf("encode state: %w", err)
 	}
-	tmp, err := os.CreateTemp(d.path, "state-*.tmp")
+	raw = append(raw, '\n')
+	err = d.replace(raw)
+	if d.only && unwritable(err) && d.overwrite(raw) == nil {
+		err = nil
+	}
 	if err != nil {
-		return fmt.Errorf("write state: %w", err)
-	}
-	defer os.Remove(tmp.Name()) // fails after the rename, as it should
-	_, err = tmp.Write(append(raw, '\n'))
-	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
-		return fmt.Errorf("write state: %w", err)
-	}
-	if err := os.Rename(tmp.Name(), d.file()); err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
 	dir, err := os.Open(d.path)
@@ -275,6 +278,36 @@ func (d *stateDir) save(m memory) error {
 		return fmt.Errorf("sync state directory: %w", err)
 	}
 	return nil
+}
+
+func (d *stateDir) replace(raw []byte) error {
+	tmp, err := os.CreateTemp(d.path, "state-*.tmp")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name()) // fails after the rename, as it should
+	_, err = tmp.Write(raw)
+	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), d.file())
+}
+
+func (d *stateDir) overwrite(raw []byte) error {
+	f, err := os.OpenFile(d.file(), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	old, err := f.Stat()
+	if err == nil && old.Sys().(*syscall.Stat_t).Nlink > 1 {
+		err = errors.New("what was put aside would be overwritten")
+	}
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	raw = append(raw, bytes.Repeat([]byte{' '}, max(0, int(old.Size())-len(raw)))...) // white space may follow
+	_, err = f.WriteAt(raw, 0)
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 // randomID is 128 random bits in hexadecimal: of an incarnation, or of one process.

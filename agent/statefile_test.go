@@ -2,11 +2,13 @@ package agent
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -79,10 +81,10 @@ func TestCorruptStateFilesArePutAsideAndDistrusted(t *testing.T) {
 			if err != nil || string(aside) != c.content {
 				t.Errorf("put aside: %q, %v", aside, err)
 			}
-			if _, err := os.Stat(d.file()); !os.IsNotExist(err) {
-				t.Errorf("the corrupt one is still there: %v", err)
+			// A crash right after must not forget it, and nor must a disk that takes no save.
+			if got := load(t, d); !strings.Contains(got.Distrust, c.says) {
+				t.Errorf("not saved, and started again: %q", got.Distrust)
 			}
-			// A crash right after must not forget it: the sidecar saves before it acts.
 			if err := d.save(m); err != nil {
 				t.Fatal(err)
 			}
@@ -90,6 +92,35 @@ func TestCorruptStateFilesArePutAsideAndDistrusted(t *testing.T) {
 				t.Errorf("after a restart: %q", got.Distrust)
 			}
 		})
+	}
+}
+
+// With --registration none the file alone knows that an operator has drained the broker.
+func TestAFullDiskTakesTheModeThatNothingElseKeeps(t *testing.T) {
+	path := t.TempDir()
+	if err := syscall.Mount("tmpfs", path, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skipf("needs a file system of its own to fill: %v", err)
+	}
+	defer syscall.Unmount(path, syscall.MNT_DETACH)
+	d := openDir(t, path)
+	defer d.close()
+	m := memory{Format: memoryFormat, Incarnation: randomID(), Reason: "a reason that is longer than the next"}
+	if err := d.save(m); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(path, "ballast"), make([]byte, 1<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("the disk is not full: %v", err)
+	}
+	m.Reason = "operator"
+	if err := d.save(m); err == nil {
+		t.Error("saved without room for two")
+	}
+	d.only = true
+	if err := d.save(m); err != nil {
+		t.Error(err)
+	}
+	if got := load(t, d); got.Reason != "operator" || got.Distrust != "" {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -1,10 +1,11 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
-	"hash/fnv"
-	"math/rand/v2"
 	"slices"
 	"strings"
 
@@ -40,9 +41,11 @@ func (c *Client) drawn(ctx context.Context, prefix, own, seed string) (names []s
 			}
 		}
 	}
-	lot := fnv.New64a()
-	_, _ = lot.Write([]byte(seed))
-	rand.New(rand.NewPCG(lot.Sum64(), 0)).Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	lot := func(name string) uint64 { // of its own for each name: one that comes or goes moves no other
+		h := sha256.Sum256([]byte(seed + " " + name))
+		return binary.BigEndian.Uint64(h[:])
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(lot(a), lot(b)) })
 	return names, nil
 }
 

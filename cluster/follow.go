@@ -34,6 +34,8 @@ type Target struct {
 	KeysOnly bool // leave Value empty in what is listed; changes carry it anyway
 	// InParts has a full update come page by page, for a target that may have very many keys.
 	InParts bool
+	// Many says that there may be very many keys: they are listed again less often.
+	Many bool
 }
 
 // KV is one key as read.
@@ -88,19 +90,18 @@ func (u Update) PutKeys() []string {
 // one goroutine, the caller's. onError, which may be nil, is told of each failure that
 // differs from the one before. Follow returns the context's error, or ErrClosed.
 func (c *Client) Follow(ctx context.Context, t Target, deliver func(Update), onError func(error)) error {
-	return again(ctx, "follow "+t.Key, onError, func() (bool, error) { return c.followOnce(ctx, t, deliver) })
+	return again(ctx, "follow "+t.Key, onError, func() (time.Duration, error) { return c.followOnce(ctx, t, deliver) })
 }
 
 // again repeats what reads and watches, with a growing pause when it fails, until ctx ends or
-// the client is closed; see Follow. listed says that it had read. The pause starts over once
-// reading and watching have lasted for longer than it can become: an etcd that takes each watch
-// up, and ends it at once, is not listed again and again.
-func again(ctx context.Context, what string, onError func(error), once func() (listed bool, err error)) error {
+// the client is closed; see Follow. watched is for how long it watched. The pause starts over once
+// that was longer than it can become: an etcd that takes each watch up, and ends it at once, is
+// not listed again and again.
+func again(ctx context.Context, what string, onError func(error), once func() (watched time.Duration, err error)) error {
 	pause, told := followInitial, ""
 	for {
-		began := time.Now()
-		listed, err := once()
-		if listed && time.Since(began) > followMax { // so a failure is a new one
+		watched, err := once()
+		if watched > followMax { // so a failure is a new one
 			pause, told = followInitial, ""
 		}
 		switch {
@@ -127,42 +128,51 @@ func again(ctx context.Context, what string, onError func(error), once func() (l
 }
 
 // followOnce lists, and watches until it is time to list again.
-func (c *Client) followOnce(ctx context.Context, t Target, deliver func(Update)) (listed bool, err error) {
+func (c *Client) followOnce(ctx context.Context, t Target, deliver func(Update)) (watched time.Duration, err error) {
 	revision, err := c.list(ctx, t, deliver)
 	if err != nil {
-		return false, fmt.Errorf("list: %w", err)
+		return 0, fmt.Errorf("list: %w", err)
 	}
 	every, opts := listEvery, []clientv3.OpOption(nil)
-	if t.InParts {
+	if t.InParts || t.Many {
 		every = listPartsEvery
 	}
 	if t.Prefix {
 		opts = append(opts, clientv3.WithPrefix())
 	}
-	return true, c.watch(ctx, every, t.Key, revision+1, deliver, opts...)
+	return c.watch(ctx, every, t.Key, revision+1, deliver, opts...)
 }
 
-// watch delivers changes from the revision on until that time is over, which is no error. The
-// watch resumes by itself after a lost connection.
-func (c *Client) watch(ctx context.Context, lasting time.Duration, key string, revision int64, deliver func(Update), opts ...clientv3.OpOption) error {
+// watch delivers changes from the revision on until that time is over, which is no error, and
+// says for how long it watched. The watch resumes by itself after a lost connection.
+func (c *Client) watch(ctx context.Context, lasting time.Duration, key string, revision int64, deliver func(Update), opts ...clientv3.OpOption) (watched time.Duration, err error) {
+	var created time.Time
+	defer func() {
+		if !created.IsZero() {
+			watched = time.Since(created)
+		}
+	}()
 	w, err := c.current()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	bounded, cancel := context.WithTimeout(ctx, jitter(lasting))
 	defer cancel()
 	watching, err := c.tokens.on(bounded, w)
 	if err != nil {
-		return wrap(ctx, "watch", err)
+		return 0, wrap(ctx, "watch", err)
 	}
-	for r := range w.watcher.Watch(watching, key, append(opts, clientv3.WithRev(revision))...) {
+	for r := range w.watcher.Watch(watching, key, append(opts, clientv3.WithRev(revision), clientv3.WithCreatedNotify())...) {
 		if err := r.Err(); err != nil {
-			return wrap(ctx, "watch", watchError(err))
+			return 0, wrap(ctx, "watch", watchError(err))
 		}
 		if len(c.all) > 1 {
 			if err := c.identity.check(r.Header.GetClusterId(), "the other end of a watch", time.Now()); err != nil {
-				return wrap(ctx, "watch", err)
+				return 0, wrap(ctx, "watch", err)
 			}
+		}
+		if r.Created && created.IsZero() {
+			created = time.Now()
 		}
 		if len(r.Events) > 0 {
 			deliver(collapse(r.Header.GetRevision(), r.Events))
@@ -170,13 +180,15 @@ func (c *Client) watch(ctx context.Context, lasting time.Duration, key string, r
 	}
 	switch {
 	case ctx.Err() != nil:
-		return ctx.Err()
+		return 0, ctx.Err()
+	case bounded.Err() != nil && created.IsZero():
+		return 0, errors.New("watch: etcd answers lists and opens no watch: what changes is seen with the next list")
 	case bounded.Err() != nil:
-		return nil
+		return 0, nil
 	case c.isClosed():
-		return ErrClosed
+		return 0, ErrClosed
 	}
-	return wrap(ctx, "watch", errReplaced)
+	return 0, wrap(ctx, "watch", errReplaced)
 }
 
 // errReplaced ends a watch on a connection that is not used any more.

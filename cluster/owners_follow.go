@@ -26,12 +26,12 @@ func (c *Client) FollowFree(ctx context.Context, topics []string, free func(topi
 		}
 		last, topicOf[key] = max(last, key), topic
 	}
-	return again(ctx, fmt.Sprintf("follow owners of %d topics", len(topics)), onError, func() (bool, error) {
+	return again(ctx, fmt.Sprintf("follow owners of %d topics", len(topics)), onError, func() (time.Duration, error) {
 		revision, err := c.tellFree(ctx, topics, free)
 		if err != nil {
-			return false, err
+			return 0, err
 		}
-		return true, c.watch(ctx, listEvery, first, revision+1, func(u Update) {
+		return c.watch(ctx, listEvery, first, revision+1, func(u Update) {
 			var gone []string
 			for _, key := range u.Deletes {
 				if topic, ours := topicOf[key]; ours {
