@@ -267,7 +267,7 @@ func TestThePagesNameMetricsAndAlertsThatThereAre(t *testing.T) {
 	}
 	metric := regexp.MustCompile(`\bholdfast_[a-z_]+[a-z]\b`)
 	alert := regexp.MustCompile(`\bHoldfast[A-Z][A-Za-z]+\b`)
-	gone := regexp.MustCompile(`(?s)\n### What is gone\n.*?\n## `)
+	gone := regexp.MustCompile(`(?s)\n## What is gone\n.*?\n## `)
 	for _, page := range everyPage(t) {
 		text := gone.ReplaceAllString(read(t, page), "")
 		for _, name := range metric.FindAllString(text, -1) {
