@@ -72,5 +72,4 @@ var (
 	errForeign   = refuse(http.StatusConflict, "foreign", "the topic was not made by Holdfast")
 	errElsewhere = refuse(http.StatusConflict, "elsewhere", "another broker of this cluster serves the topic")
 	errDrained   = refuse(http.StatusConflict, "drained", "the broker is drained and takes no topic")
-	errInstance  = refuse(http.StatusConflict, "instance", "another instance is meant")
 )
