@@ -102,6 +102,7 @@ type agent struct {
 	named    chan struct{}
 	breaks   atomic.Int64 // how often the broker's process was seen to end, or its port to refuse
 	reached  atomic.Bool  // its port took a connection, and has not refused one since
+	portAway atomic.Bool  // its port took a connection, and not the last one that was tried
 	refuses  chan struct{}
 	view     atomic.Pointer[snapshot]
 	life     atomic.Pointer[life]
@@ -257,6 +258,7 @@ func (a *agent) serve(ctx context.Context) error {
 	a.identity.lives = func() (string, bool) {
 		return registered, past.here() && past.Instance == registered && !past.Gone()
 	}
+	a.identity.there = a.brokerThere
 	a.openChild()
 	if err := a.refuseStranger(ctx); err != nil {
 		return err
@@ -444,9 +446,14 @@ func (a *agent) onHeld(what probes.Held) {
 	switch what {
 	case probes.HeldBegun:
 		a.reached.Store(true)
+		a.portAway.Store(false)
+		return
+	case probes.HeldAway:
+		a.portAway.Store(true)
 		return
 	case probes.HeldGone:
 		a.reached.Store(false)
+		a.portAway.Store(true)
 		select {
 		case a.refuses <- struct{}{}:
 		default:
@@ -455,6 +462,16 @@ func (a *agent) onHeld(what probes.Held) {
 	}
 	a.identity.forget() // whoever answers next may be another process
 	a.health.Look()
+}
+
+// brokerThere reports whether nothing says that the broker is away: its port took the last
+// connection that was tried, or its process lives. It is safe for concurrent use.
+func (a *agent) brokerThere() bool {
+	if !a.portAway.Load() {
+		return true
+	}
+	t := a.brokerTarget()
+	return t.Pid != 0 && !t.Gone()
 }
 
 // brokerLoss merges what knows at once that the broker's process ended: its end is seen, or its

@@ -417,6 +417,7 @@ func lifeOf(t *testing.T, can brokerapi.Capabilities, change func(c *Config), pa
 		l.reached.Store(can.FencesItself)
 		l.agent.metrics = newMetrics(reg, l.agent)
 		l.identity = newIdentityCheck(l.broker, c, "")
+		l.identity.there = l.brokerThere
 		l.health = probes.NewHealth(probes.HealthSettings{Interval: c.HealthInterval, Timeout: c.HealthTimeout, Rise: c.HealthRise, Fall: c.HealthFall},
 			l.identity.check, l.lostLine, quiet, reg)
 		l.dataDir = probes.NewDataDir(probes.DataDirSettings{}, quiet, reg)

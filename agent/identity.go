@@ -31,6 +31,9 @@ type identityCheck struct {
 	silent atomic.Bool // the last check had no answer in its time
 	unseen atomic.Bool // the last check said something of us, and nothing of the broker
 
+	// there reports whether the broker is seen to be there, whatever it says; nil: nobody looks.
+	there func() bool
+
 	// lives is the process of the broker that was registered when this sidecar began, and
 	// whether it is seen to live on; nil: nobody knows.
 	lives func() (instance string, seen bool)
@@ -43,8 +46,9 @@ func newIdentityCheck(b brokerapi.Broker, c Config, expected string) *identityCh
 // check is nil when the expected broker answers and is healthy.
 func (i *identityCheck) check(ctx context.Context) error {
 	err := i.ask(ctx)
-	unseen := errors.Is(err, brokerapi.ErrUnseen)
-	i.silent.Store(!unseen && errors.Is(err, context.DeadlineExceeded))
+	refused := errors.Is(err, brokerapi.ErrUnseen)
+	i.silent.Store(!refused && errors.Is(err, context.DeadlineExceeded))
+	unseen := refused && (i.there == nil || i.there())
 	i.unseen.Store(unseen)
 	if unseen {
 		return &probes.Unseen{Err: err, Stands: i.recall(ctx)}

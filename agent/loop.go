@@ -292,8 +292,9 @@ func (a *agent) remindRegistrar(who brokerapi.Identity) {
 }
 
 // setGate ties the renewal to the broker's life; one that is ill has it while it is held. An
-// unknown verdict changes nothing; but a broker that is proven to have ended has none, also
-// while its last answer still counts, as it does for a sidecar that was frozen.
+// unknown verdict changes nothing, but that one which is there and refuses us keeps what it still
+// has. A broker that is proven to have ended has none, also while its last answer still counts,
+// as it does for a sidecar that was frozen.
 func (a *agent) setGate(verdict probes.Verdict) {
 	switch verdict {
 	case probes.Up:
@@ -301,6 +302,9 @@ func (a *agent) setGate(verdict probes.Verdict) {
 		a.gate = !a.overdue(who.Instance) && a.brokerID != "" && (a.dataDir.Path() == "" || a.dataDir.Snapshot().State != probes.DirUnknown) && (a.gate || a.dataSeen(who.Instance))
 	case probes.Down:
 		a.gate = a.gate && a.endsUnderLease() || a.illness.held() != ""
+	case probes.Unknown: // but where a registration is one process's own, or its loss stops nobody
+		a.gate = a.gate || a.identity.unseen.Load() && a.brokerThere() && a.brokerID != "" && a.keeper.View().Validity.HeldAt(a.clock()) &&
+			!a.byInstance && !a.can.FencesItself
 	}
 	if who, _ := a.identity.get(); a.leaving.unregistered(who.Instance) {
 		a.gate = false

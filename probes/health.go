@@ -214,7 +214,7 @@ type healthLoop struct {
 	inFlight  *attempt
 	lastStart time.Time
 	due       bool // a tick came while a check was in flight
-	hastened  bool // since a loss or look, until the next success or Down
+	hastened  bool // since a loss or look, until the next success, refusal of us or Down
 }
 
 // attempt is one call of the check.
@@ -329,8 +329,8 @@ func (l *healthLoop) probeSoon() {
 	l.tick.Reset(max(0, minHastened-time.Since(l.lastStart)))
 }
 
-// Unseen is the result of a check that says something of us and nothing of the broker: it lives,
-// and did not talk to us. What its last answer said stays true.
+// Unseen is the result of a check that says something of us and nothing of the broker: it is seen
+// to be there, and did not talk to us. What its last answer said stays true.
 type Unseen struct {
 	Err    error
 	Stands bool // it is known to be the one that was well when it was last asked, by whomever
@@ -347,7 +347,7 @@ func (l *healthLoop) observe(err error) {
 	} else {
 		change = l.judge.Observe(err == nil || unseen != nil, time.Now())
 	}
-	if l.hastened && change.To != Unknown && (err == nil || change.To == Down) {
+	if l.hastened && (unseen != nil || change.To != Unknown && (err == nil || change.To == Down)) {
 		l.hastened = false
 		l.tick.Reset(l.period())
 	}

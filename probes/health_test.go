@@ -509,6 +509,22 @@ func TestALookAsksAtOnceAndIsNoLoss(t *testing.T) {
 	})
 }
 
+func TestARefusalOfUsEndsTheHaste(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := probe(t, DefaultHealth(), "", &Unseen{Err: errors.New("full")})
+		p.lost <- struct{}{}
+		synctest.Wait()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		before := p.broker.startCount()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if n := p.broker.startCount() - before; n != 10 {
+			t.Errorf("asked %d times within 10 s", n)
+		}
+	})
+}
+
 func TestARefusalOfUsLeavesWhatWasKnown(t *testing.T) {
 	refused := &Unseen{Err: errors.New("full")}
 	known := &Unseen{Err: refused.Err, Stands: true}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"syscall"
 	"time"
 
@@ -18,21 +19,27 @@ const holdFirst, holdRedial, holdMost = 50 * time.Millisecond, time.Second, 30 *
 type Held int
 
 // HeldEnded says only that the broker should be asked now: servers close connections that are
-// idle. HeldGone follows when the port then refuses another, once for each that was held:
-// whoever listened there has gone.
+// idle. HeldGone follows when the port then refuses another, at all its addresses, once for each
+// that was held: whoever listened there has gone. HeldAway follows when it is not had for any
+// other reason: nobody is seen there.
 const (
 	HeldBegun Held = iota
 	HeldEnded
 	HeldGone
+	HeldAway
 )
 
 // Hold keeps one TCP connection to host:port until ctx ends, and asks nothing over it. A name
 // that is not resolved says nothing.
 func Hold(ctx context.Context, address string, say func(Held)) error {
-	held := false // since the port was last seen to refuse
+	return keepOne(ctx, func(ctx context.Context) (net.Conn, error) { return hosts.Dial(ctx, address) }, say)
+}
+
+func keepOne(ctx context.Context, dial func(context.Context) (net.Conn, error), say func(Held)) error {
+	held, away := false, false // since the port was last seen to refuse; HeldAway was said last
 	for pause := holdFirst; ctx.Err() == nil; {
 		most := holdRedial
-		switch conn, err := hosts.Dial(ctx, address); {
+		switch conn, err := dial(ctx); {
 		case err == nil:
 			since := time.Now()
 			say(HeldBegun)
@@ -47,10 +54,15 @@ func Hold(ctx context.Context, address string, say func(Held)) error {
 			if most = holdMost; !held || time.Since(since) > holdMost/2 {
 				pause = holdFirst // else the same process closes what is idle
 			}
-			held = true
+			held, away = true, false
+		case ctx.Err() != nil:
+			return nil
 		case held && errors.Is(err, syscall.ECONNREFUSED):
 			held = false
 			say(HeldGone)
+		case held && !away:
+			away = true
+			say(HeldAway)
 		}
 		select {
 		case <-time.After(pause):

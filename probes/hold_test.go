@@ -5,15 +5,22 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"holdfast/brokerapi/hosts"
 )
 
 // holding runs Hold and returns what it says.
 func holding(t *testing.T, address string) <-chan Held {
 	t.Helper()
+	return holdingBy(t, func(ctx context.Context) (net.Conn, error) { return hosts.Dial(ctx, address) })
+}
+
+func holdingBy(t *testing.T, dial func(context.Context) (net.Conn, error)) <-chan Held {
+	t.Helper()
 	said := make(chan Held, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- Hold(ctx, address, func(h Held) { said <- h }) }()
+	go func() { done <- keepOne(ctx, dial, func(h Held) { said <- h }) }()
 	t.Cleanup(func() {
 		cancel()
 		select {
@@ -85,6 +92,25 @@ func TestABrokerThatWasNeverReachedIsNotGone(t *testing.T) {
 	l.Close()
 	said := holding(t, at)
 	accepted(t, listenAt(t, at))
+	says(t, said, HeldBegun)
+}
+
+func TestABrokerWhoseAddressIsSilentIsAwayAndNotGone(t *testing.T) {
+	l := listenAt(t, "127.0.0.1:0")
+	said := holdingBy(t, func(ctx context.Context) (net.Conn, error) {
+		conn, err := hosts.Dial(ctx, l.Addr().String())
+		if err != nil {
+			err = context.DeadlineExceeded
+		}
+		return conn, err
+	})
+	conn := accepted(t, l)
+	says(t, said, HeldBegun)
+	l.Close()
+	conn.Close()
+	says(t, said, HeldEnded)
+	says(t, said, HeldAway)
+	accepted(t, listenAt(t, l.Addr().String()))
 	says(t, said, HeldBegun)
 }
 

@@ -16,6 +16,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -61,7 +62,8 @@ func Unknown(host string) error { return its.unknown(host) }
 
 // Dial connects to whichever address answers first that the name in host:port stands for: a
 // connect begins each dialEvery, to the next one in turn, until one stands. An address that
-// refuses costs no step; when each has, that is the answer.
+// refuses costs no step; when each has to which there is a way from here, that is the answer, and
+// only then is the error a refusal.
 func Dial(ctx context.Context, address string) (net.Conn, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -179,20 +181,40 @@ func race(ctx context.Context, addresses int, dial func(ctx context.Context, add
 			if r.err == nil {
 				return r.conn, nil
 			}
-			if last = r.err; timedOut(r.err) {
+			if last == nil || weight(r.err) >= weight(last) {
+				last = r.err
+			}
+			if timedOut(r.err) {
 				break
 			}
 			if refused[r.address] = true; !slices.Contains(refused, false) {
-				return nil, r.err
+				return nil, last
 			}
 			next.Reset(0)
 		case <-ctx.Done():
-			if last == nil {
+			if last == nil || weight(last) < silent {
 				last = ctx.Err()
 			}
 			return nil, last
 		}
 	}
+}
+
+// How much an address's error weighs in that of the name: one that is silent may be where the host is.
+const (
+	noWay = iota // its kind cannot be reached from here, as IPv6 where there is none
+	refuses
+	silent
+)
+
+func weight(err error) int {
+	switch {
+	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EAFNOSUPPORT):
+		return noWay
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return refuses
+	}
+	return silent
 }
 
 func timedOut(err error) bool {
