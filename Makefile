@@ -38,7 +38,7 @@ demo: ## etcd, three NATS servers, three sidecars, and what goes wrong; ARGS=--s
 	@cd lab && go run ./demo $(ARGS)
 
 .PHONY: test
-test: ## the fast tests, which are three steps of the gate; three minutes on two cores, more the first time
+test: ## the fast tests, which are three steps of the gate; two minutes on two cores, four the first time
 	@$(RUN) deterministic realtime lab
 
 .PHONY: gate
