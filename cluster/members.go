@@ -291,6 +291,9 @@ func (m *members) give(i int, w *way, sent time.Time, renewal bool, err error) {
 		if i == m.at && (elsewhere(err) || class == ClassTimeout) {
 			m.at = m.choose(func(other int) bool { return other == i })
 		}
+		if len(m.all) == 1 && class == ClassTimeout && e.way == w && !w.comingUp() {
+			m.old, e.way = append(m.old, w), nil // the next one may lead to another member
+		}
 	}
 	m.settle()
 }

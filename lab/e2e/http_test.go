@@ -147,12 +147,12 @@ func TestAnHTTPBrokersTokenAndCertificatesAreShownAndRenewed(t *testing.T) {
 	c.await("a topic that only the next token could load", func(st harness.Status) bool { return st.Topics.Served == 2 && st.Ready.OK })
 
 	s.renew(wanted, "last-secret\n")
-	s.ok(c.AwaitNotReady(s.ctx, bound))
-	if st, err := c.Status(s.ctx); err != nil || !strings.Contains(st.Broker.LastError, "--broker-token-file") {
-		t.Errorf("with a token that is not taken any more: %q, %v", st.Broker.LastError, err)
+	st := c.await("a token that is not taken any more", func(st harness.Status) bool { return strings.Contains(st.Broker.LastError, "--broker-token-file") })
+	if !st.Ready.OK || st.Broker.Up != "up" {
+		t.Errorf("a refusal says something of us, and the broker is %s, ready: %v", st.Broker.Up, st.Ready)
 	}
 	s.renew(held, "last-secret\n")
-	s.ok(c.AwaitReady(s.ctx, bound))
+	c.await("the token that is taken", func(st harness.Status) bool { return st.Broker.LastError == "" && st.Ready.OK })
 	log, err := os.ReadFile(c.LogPath())
 	s.ok(err)
 	if strings.Contains(string(log), "-secret") {

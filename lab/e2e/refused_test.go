@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +23,10 @@ func TestASidecarThatIsRestartedBesideAFullServerTakesItUpAgain(t *testing.T) {
 	c.run()
 	s.ok(c.AwaitReady(s.ctx, bound))
 	reg, pid := c.registration(), n.PID()
+	s.ok(harness.Await(s.ctx, bound, "the registration in the state file", func(context.Context) (bool, string) {
+		m := c.memory()
+		return strings.Contains(m, fmt.Sprintf(`"epoch":%d,`, reg.CreateRevision)) && strings.Contains(m, `"process":`), m
+	}))
 	s.ok(c.Kill())
 	var full []*nats.Conn
 	s.ok(harness.Await(s.ctx, bound, "no room", func(ctx context.Context) (bool, string) {

@@ -183,7 +183,7 @@ func TestATokenIsInNothingThatASidecarLetsOut(t *testing.T) {
 	r := s.reference("r1", "-token-file", wanted)
 	c := s.nextTo(r, s.etcd.Endpoint(), "--log-level", "debug", "--broker-token-file", token, "--web-config-file", s.write("web.yaml", webUsers)).start()
 	s.write("token", secrets["its replacement"]+"\n")
-	c.await("a broker that refuses us", func(st harness.Status) bool { return st.Broker.Up == "down" })
+	c.await("a broker that refuses us", func(st harness.Status) bool { return strings.Contains(st.Broker.LastError, "401") })
 	res := s.command("check", "--driver", "http", "--broker-admin", r.URL(), "--etcd-endpoints", s.etcd.Endpoint(), "--broker-token-file", token)
 	if res.Exit != 2 || !strings.Contains(res.Stderr, "--broker-token-file") {
 		t.Errorf("check with a wrong token: exit code %d, %s%s", res.Exit, res.Stdout, res.Stderr)
