@@ -55,6 +55,8 @@ func (a *Answer) Want(statuses ...int) error {
 		return a.Errorf("set --broker-token-file to a token that the broker accepts")
 	case a.Status == http.StatusUnauthorized, a.Status == http.StatusForbidden && a.client.token != nil:
 		return a.Errorf("put a token that the broker accepts into %s (--broker-token-file)", a.client.token.Path())
+	case a.Status == http.StatusBadRequest && bytes.Contains(a.Body, []byte("HTTP request to an HTTPS server")):
+		return a.Errorf("write https:// in %s", a.client.setting)
 	case a.Location() != "":
 		return a.Errorf("it redirects to %q, which is not followed: set %s to the broker's own address", a.Location(), a.client.setting)
 	}

@@ -58,6 +58,8 @@ type Client struct {
 	token               *access.Token // nil: none
 	http                *http.Client
 
+	files access.Files
+
 	life  context.Context // ends with Close
 	end   context.CancelCauseFunc
 	calls sync.RWMutex // read during a call, so that Close waits for it
@@ -85,6 +87,7 @@ func New(cfg Config) (*Client, error) {
 		c.maxAnswer = defaultMaxAnswer
 	}
 	files := access.Files{CACert: cfg.CACert, Cert: cfg.Cert, Key: cfg.Key}
+	c.files = files
 	if base.Scheme == "http" && files != (access.Files{}) {
 		return nil, fmt.Errorf("%s has http:// and TLS files are set: write https://, or leave out --broker-cacert, --broker-cert and --broker-key", c.setting)
 	}
@@ -236,11 +239,20 @@ func (c *Client) send(ctx context.Context, r Request) (*http.Response, error) {
 func (c *Client) failed(what string, err, cause error) error {
 	text, remedy := cmp.Or(hosts.Unknown(c.host), cause, err), ""
 	var unknown x509.UnknownAuthorityError
+	var alert *net.OpError
+	instead := func(path string) string {
+		if path == "" {
+			return ""
+		}
+		return ", in place of " + path
+	}
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		remedy = ": is the broker running there?"
 	case errors.As(err, &unknown):
-		remedy = ": set --broker-cacert to the authority that signed the broker's certificate"
+		remedy = ": set --broker-cacert to the authority that signed the broker's certificate" + instead(c.files.CACert)
+	case errors.As(err, &alert) && alert.Op == "remote error":
+		remedy = ": set --broker-cert and --broker-key to a pair that the broker's authority has issued" + instead(c.files.Cert)
 	}
 	if brokerapi.Unseen(err) || hosts.Unknown(c.host) != nil || errors.Is(err, http.ErrSchemeMismatch) {
 		err = errors.Join(brokerapi.ErrUnseen, err)
