@@ -3,7 +3,10 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // Companion is a broker that was registered before a revision and is registered now, and what
@@ -63,10 +66,19 @@ func (c *Client) companions(ctx context.Context, name string, revision int64) (l
 	if err != nil {
 		return nil, err
 	}
+	then, _, err := c.gets(ctx, keys, clientv3.WithKeysOnly(), clientv3.WithRev(revision))
+	if errors.Is(wrap(ctx, "read the past", err), ErrCompacted) {
+		then, err = registrations, nil // what is now stands for it
+	}
+	if err != nil {
+		return nil, err
+	}
 	kept := list[:0]
 	for i, one := range list {
 		r, record := registrations[i], records[i]
 		switch {
+		case then[i] == nil && one.MemberMalformed == "":
+			continue // not registered then: what it lost it had lost before
 		case r == nil && one.MemberMalformed != "": // it may be under another id
 		case r == nil || record == nil || r.CreateRevision > revision && record.CreateRevision > revision:
 			continue // not registered, or not known to have been then
