@@ -46,6 +46,9 @@ func newIdentityCheck(b brokerapi.Broker, c Config, expected string) *identityCh
 // check is nil when the expected broker answers and is healthy.
 func (i *identityCheck) check(ctx context.Context) error {
 	err := i.ask(ctx)
+	if err != nil {
+		err = plainError{err} // a client library may quote what it could not read
+	}
 	refused := errors.Is(err, brokerapi.ErrUnseen)
 	i.silent.Store(!refused && errors.Is(err, context.DeadlineExceeded))
 	unseen := refused && (i.there == nil || i.there())

@@ -24,4 +24,10 @@ func Plain(s string) string {
 	return b.String()
 }
 
+// plainError is an error of others whose text is Plain.
+type plainError struct{ error }
+
+func (e plainError) Error() string { return Plain(e.error.Error()) }
+func (e plainError) Unwrap() error { return e.error }
+
 func hidden(r rune) bool { return !unicode.IsGraphic(r) }
