@@ -24,6 +24,8 @@ const maxGreeting = 32 << 10
 type attempt struct {
 	net.Conn
 	err error // of the dial
+	// before is who greeted the attempt before, until this one is greeted.
+	before string
 
 	mu   sync.Mutex
 	said []byte // in the clear
@@ -34,7 +36,7 @@ type attempt struct {
 func (b *Broker) Dial(_, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(b.life, dialTimeout)
 	defer cancel()
-	a := &attempt{}
+	a := &attempt{before: b.greeter()}
 	a.Conn, a.err = hosts.Dial(ctx, address)
 	b.attempt.Store(a)
 	if a.err != nil {
@@ -133,7 +135,10 @@ func (b *Broker) greeter() string {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	line, _, _ := bytes.Cut(a.said, []byte("\r\n"))
+	line, _, whole := bytes.Cut(a.said, []byte("\r\n"))
+	if !whole && a.err == nil {
+		return a.before
+	}
 	var info struct {
 		ID string `json:"server_id"`
 	}
