@@ -60,7 +60,7 @@ type agent struct {
 	process    *probes.Process // nil: none to watch
 	recognizer recognizer      // of that process
 	dataDir    *probes.DataDir
-	freshness  *probes.Freshness
+	ran        atomic.Pointer[time.Time] // when the loop last did; no lock, which it may be stuck with
 	main       *cluster.Client
 	line       Line
 	presence   *presence // nil: there is an etcd
@@ -298,7 +298,7 @@ func (a *agent) serve(ctx context.Context) error {
 		lease.NewKeeper(keeping, nil, nil, 0, a.log, reg) // never runs: its metrics say that no lease is held
 	}
 	watchEndpoints(a.line, reg)
-	a.freshness = probes.NewFreshness("agent loop", time.Now())
+	a.ranAt(time.Now())
 	a.initLoop()
 	if a.world.Systemd != nil {
 		a.systemd = a.world.Systemd(a.log)

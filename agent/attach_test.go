@@ -429,7 +429,7 @@ func lifeOf(t *testing.T, can brokerapi.Capabilities, change func(c *Config), pa
 		l.reconciler.SetAssigned(true, []string{telltale}, nil)
 		l.registrar = &registrar{}
 		l.keeper = lease.NewKeeper(lease.Settings{Timing: c.Timing(), RestartGrace: c.RestartGrace, Clock: l.clock, Classify: classify, Classes: failureClasses()}, l, l, 0, quiet, reg)
-		l.freshness = probes.NewFreshness("agent loop", time.Now())
+		l.ranAt(time.Now())
 		l.initLoop()
 		if past != nil {
 			past(l)

@@ -149,7 +149,7 @@ func (a *agent) loop(ctx context.Context) error {
 			a.wakeGuard()
 		case <-timer.C:
 		}
-		a.freshness.Touch(time.Now())
+		a.ranAt(time.Now())
 		if a.guard != nil {
 			a.guard.Beat(a.clock())
 		}

@@ -90,7 +90,7 @@ func (g stateGauges) Collect(c chan<- prometheus.Metric) {
 	gauge(descRestart, s.restart != "")
 	gauge(descUnsaved, a.unsavedWhy() != "")
 	c <- prometheus.MustNewConstMetric(descEpoch, prometheus.GaugeValue, float64(v.Grant.Epoch))
-	c <- prometheus.MustNewConstMetric(descLoop, prometheus.GaugeValue, float64(a.freshness.Last().UnixMilli())/1000)
+	c <- prometheus.MustNewConstMetric(descLoop, prometheus.GaugeValue, float64(a.ran.Load().UnixMilli())/1000)
 }
 
 // servesUnregistered reports whether a broker that is up, and has no lease, serves anything. One

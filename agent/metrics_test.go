@@ -90,7 +90,7 @@ func builtOn(t testing.TB, reg *prometheus.Registry, broker recovery.Broker) *ag
 	}
 	t.Cleanup(func() { line.Close() })
 	watchEndpoints(renewalLine{line}, reg)
-	a.freshness = probes.NewFreshness("agent loop", time.Now())
+	a.ranAt(time.Now())
 	a.initLoop()
 	return a
 }

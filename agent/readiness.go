@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"time"
@@ -151,8 +152,16 @@ func (a *agent) brokerLiveChecks() []probes.Check {
 }
 
 func (a *agent) liveChecks() []probes.Check {
-	return []probes.Check{{Name: "agent", Err: func() error { return a.freshness.Err(time.Now(), loopBound) }}}
+	return []probes.Check{{Name: "agent", Err: func() error {
+		if age := time.Since(*a.ran.Load()); age > loopBound {
+			return fmt.Errorf("agent loop has not run for %v", age.Round(time.Second))
+		}
+		return nil
+	}}}
 }
+
+// ranAt notes that the loop ran.
+func (a *agent) ranAt(now time.Time) { a.ran.Store(&now) }
 
 // startupChecks pass for good once startup has led somewhere: to a ready broker, or
 // to a mode that a person must change.

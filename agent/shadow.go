@@ -219,8 +219,7 @@ func (a *agent) shownChecks() probes.EndpointChecks {
 	if a.shadow == nil {
 		return c
 	}
-	c.Remark = func(endpoint []probes.Check) string {
-		causes := probes.Causes(endpoint)
+	c.Remark = func(causes []probes.Cause) string {
 		if len(causes) == 0 {
 			return "shadow: would have answered 200 too"
 		}

@@ -1,8 +1,8 @@
 package probes
 
 import (
-	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -35,126 +35,13 @@ type EndpointChecks struct {
 	Startup []Check // of /startup
 	Broker  []Check // of /broker/live
 	// Remark, if not nil, makes every endpoint but those of Live answer 200, whatever
-	// its checks say, and is told in one line what they would have said.
-	Remark func(endpoint []Check) string
+	// its checks say, and tells in one line what they would have said.
+	Remark func([]Cause) string
 }
 
 // Causes evaluates each check once, in order. A check that panics does not hold.
 func Causes(checks []Check) []Cause {
-	var causes []Cause
-	for _, c := range checks {
-		if err := safely(c.Err); err != nil {
-			causes = append(causes, Cause{Name: c.Name, Message: err.Error()})
-		}
-	}
-	return causes
-}
-
-// panicError is what a check that panicked reports; the stack is for the log only.
-type panicError struct {
-	value any
-	stack []byte
-}
-
-func (e *panicError) Error() string { return "the check itself failed: see the log of holdfast" }
-
-func safely(check func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = &panicError{value: p, stack: debug.Stack()}
-		}
-	}()
-	return check()
-}
-
-// NewEndpoints serves the probes:
-//
-//	/live /ready /startup   200 or 503; ?full=1 adds every check and its message as JSON
-//	/broker/live            the same in one line, which says why
-//	/livez /readyz          200 or 503 as text; ?verbose lists every check
-//
-// GET and HEAD only, anything else is 405 with Allow; never cached; each check runs
-// once for a request. The first three are answered by heptiolabs/healthcheck, whose
-// own limits (GET only, no notes, a panicking check ends the request) are mended here.
-// It panics when two checks of one endpoint have the same name, or one has none:
-// one of them would hide the other.
-func NewEndpoints(checks EndpointChecks, log *slog.Logger) http.Handler {
-	live, startup, broker := logged(checks.Live, log), logged(checks.Startup, log), logged(checks.Broker, log)
-	ready := logged(slices.Concat(checks.Live, checks.Ready), log)
-	library := healthcheck.NewHandler()
-	for i, c := range ready {
-		if i < len(live) {
-			library.AddLivenessCheck(c.Name, c.Err)
-		} else {
-			library.AddReadinessCheck(c.Name, c.Err)
-		}
-	}
-	mux := http.NewServeMux()
-	for _, e := range []struct {
-		path   string
-		checks []Check
-		brief  func(r *http.Request, all []outcome) string // the answer without ?full=1
-		by     http.HandlerFunc                            // gives the brief answer; nil: we do
-	}{
-		{"/live", live, emptyObject, library.LiveEndpoint},
-		{"/ready", ready, emptyObject, library.ReadyEndpoint},
-		{"/startup", startup, emptyObject, nil},
-		{"/broker/live", broker, firstCause, nil},
-		{"/livez", live, lines, nil},
-		{"/readyz", ready, lines, nil},
-	} {
-		remark := checks.Remark
-		if e.path == "/live" || e.path == "/livez" {
-			remark = nil
-		}
-		mux.Handle(e.path, readOnly(func(w http.ResponseWriter, r *http.Request) {
-			isText := strings.HasSuffix(e.path, "z")
-			full := r.URL.Query().Get("full") == "1" && (!isText || remark != nil)
-			if e.by != nil && !full && remark == nil {
-				e.by(w, r)
-				return
-			}
-			all := evaluate(e.checks)
-			status, body, kind := http.StatusOK, "", "text/plain"
-			if slices.ContainsFunc(all, func(o outcome) bool { return o.err != nil }) && remark == nil {
-				status = http.StatusServiceUnavailable
-			}
-			switch {
-			case full:
-				body, kind = inFull(all), "application/json"
-			case remark != nil:
-				body = oneLine(remark(asSeen(all))) + "\n"
-			default:
-				if body = e.brief(r, all); body == emptyBody {
-					kind = "application/json"
-				}
-			}
-			w.Header().Set("Content-Type", kind+"; charset=utf-8")
-			w.WriteHeader(status)
-			_, _ = io.WriteString(w, body) // a client that went away is not our trouble
-		}, log))
-	}
-	return mux
-}
-
-// logged makes a check's panic into an error, and tells the log about it.
-func logged(checks []Check, log *slog.Logger) []Check {
-	seen := make(map[string]bool, len(checks))
-	all := slices.Clone(checks)
-	for i, c := range checks {
-		if c.Name == "" || c.Err == nil || seen[c.Name] {
-			panic(fmt.Sprintf("probes: check %q is incomplete or there twice", c.Name))
-		}
-		seen[c.Name] = true
-		all[i].Err = func() error {
-			err := safely(c.Err)
-			if p, ok := err.(*panicError); ok {
-				log.Error("probe check panicked", "check", c.Name, "panic", p.value, "stack", string(p.stack))
-			}
-			return err
-		}
-	}
-	return all
+	return causes(evaluate(checks, slog.New(slog.DiscardHandler)))
 }
 
 // outcome is what a check said in one request.
@@ -163,19 +50,102 @@ type outcome struct {
 	err error
 }
 
-func evaluate(checks []Check) (all []outcome) {
+func evaluate(checks []Check, log *slog.Logger) (all []outcome) {
 	for _, c := range checks {
-		all = append(all, outcome{c, c.Err()})
+		all = append(all, outcome{c, safely(log, c.Name, c.Err)})
 	}
 	return all
 }
 
-// asSeen are the checks as they turned out: each runs once for a request.
-func asSeen(all []outcome) (checks []Check) {
+func causes(all []outcome) (failed []Cause) {
 	for _, o := range all {
-		checks = append(checks, Check{Name: o.Name, Err: func() error { return o.err }})
+		if o.err != nil {
+			failed = append(failed, Cause{o.Name, o.err.Error()})
+		}
 	}
-	return checks
+	return failed
+}
+
+// errPanicked is what a check that panicked reports; the rest is for the log only.
+var errPanicked = errors.New("the check itself failed: see the log of holdfast")
+
+func safely(log *slog.Logger, check string, f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			log.Error("probe check panicked", "check", check, "panic", p, "stack", string(debug.Stack()))
+			err = errPanicked
+		}
+	}()
+	return f()
+}
+
+// NewEndpoints serves the probes:
+//
+//	/live /ready /startup   200 or 503
+//	/broker/live            the same in one line, which says why
+//	/livez /readyz          200 or 503 as text; ?verbose lists every check
+//
+// ?full=1 makes each a JSON object of every check and its message. GET and HEAD only, anything
+// else is 405 with Allow; never cached; each check runs once for a request. Nothing is sent
+// before the answer is complete, so a panic is a clean 503. The first three are answered by
+// heptiolabs/healthcheck in brief, which knows GET only and no notes.
+func NewEndpoints(checks EndpointChecks, log *slog.Logger) http.Handler {
+	ready := slices.Concat(checks.Live, checks.Ready)
+	mux := http.NewServeMux()
+	for _, e := range []struct {
+		path   string
+		checks []Check
+		brief  func(r *http.Request, all []outcome) string // nil: the library's
+		remark func([]Cause) string
+	}{
+		{"/live", checks.Live, nil, nil},
+		{"/ready", ready, nil, checks.Remark},
+		{"/startup", checks.Startup, nil, checks.Remark},
+		{"/broker/live", checks.Broker, firstCause, checks.Remark},
+		{"/livez", checks.Live, lines, nil},
+		{"/readyz", ready, lines, checks.Remark},
+	} {
+		library := healthcheck.NewHandler()
+		for _, c := range e.checks {
+			library.AddLivenessCheck(c.Name, func() error { return safely(log, c.Name, c.Err) })
+		}
+		mux.HandleFunc(e.path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Cache-Control", "no-store")
+			full := r.URL.Query().Get("full") == "1"
+			switch {
+			case r.Method != http.MethodGet && r.Method != http.MethodHead:
+				w.Header().Set("Allow", "GET, HEAD")
+				http.Error(w, "use GET or HEAD", http.StatusMethodNotAllowed)
+				return
+			case e.brief == nil && e.remark == nil && !full:
+				asGet := r.Clone(r.Context())
+				asGet.Method = http.MethodGet
+				library.LiveEndpoint(w, asGet)
+				return
+			}
+			status, kind, body := http.StatusServiceUnavailable, "text/plain", "the probe itself failed: see the log of holdfast\n"
+			_ = safely(log, e.path, func() error { // said above
+				all := evaluate(e.checks, log)
+				failed := causes(all)
+				switch {
+				case full:
+					body, kind = inFull(all), "application/json"
+				case e.remark != nil:
+					body = oneLine(e.remark(failed)) + "\n"
+				default:
+					body = e.brief(r, all)
+				}
+				if len(failed) == 0 || e.remark != nil {
+					status = http.StatusOK
+				}
+				return nil
+			})
+			w.Header().Set("Content-Type", kind+"; charset=utf-8")
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, body) // a client that went away is not our trouble
+		})
+	}
+	return mux
 }
 
 // note follows the word that the check holds.
@@ -189,17 +159,10 @@ func (o outcome) note() string {
 	return ""
 }
 
-// emptyBody is what healthcheck, too, answers in brief.
-const emptyBody = "{}\n"
-
-func emptyObject(*http.Request, []outcome) string { return emptyBody }
-
 // firstCause is ok, or the first cause, in one line.
 func firstCause(_ *http.Request, all []outcome) string {
-	for _, o := range all {
-		if o.err != nil {
-			return oneLine(o.err.Error()) + "\n"
-		}
+	if failed := causes(all); len(failed) > 0 {
+		return oneLine(failed[0].Message) + "\n"
 	}
 	return "ok\n"
 }
@@ -207,13 +170,11 @@ func firstCause(_ *http.Request, all []outcome) string {
 // lines are for a person who reads.
 func lines(r *http.Request, all []outcome) string {
 	var text strings.Builder
-	failed, verbose, name := 0, r.URL.Query().Has("verbose"), strings.TrimPrefix(r.URL.Path, "/")
+	failed, verbose, name := len(causes(all)), r.URL.Query().Has("verbose"), strings.TrimPrefix(r.URL.Path, "/")
 	for _, o := range all {
-		switch {
-		case o.err != nil:
-			failed++
+		if o.err != nil {
 			fmt.Fprintf(&text, "[-]%s failed: %s\n", o.Name, oneLine(o.err.Error()))
-		case verbose:
+		} else if verbose {
 			fmt.Fprintf(&text, "[+]%s ok%s\n", o.Name, o.note())
 		}
 	}
@@ -223,7 +184,7 @@ func lines(r *http.Request, all []outcome) string {
 	case verbose:
 		fmt.Fprintf(&text, "%s: all %d checks passed\n", name, len(all))
 	default:
-		text.WriteString("ok\n")
+		return "ok\n"
 	}
 	return text.String()
 }
@@ -241,39 +202,3 @@ func inFull(all []outcome) string {
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
-
-// readOnly lets GET and HEAD through, as GET, and sends the answer only when it is
-// complete, so that a panic halfway still becomes a clean 503.
-func readOnly(answer http.HandlerFunc, log *slog.Logger) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Cache-Control", "no-store")
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			w.Header().Set("Allow", "GET, HEAD")
-			http.Error(w, "use GET or HEAD", http.StatusMethodNotAllowed)
-			return
-		}
-		whole := &buffered{ResponseWriter: w, status: http.StatusOK}
-		asGet := r.Clone(r.Context())
-		asGet.Method = http.MethodGet
-		if err := safely(func() error { answer(whole, asGet); return nil }); err != nil {
-			p := err.(*panicError)
-			log.Error("probe endpoint panicked", "path", r.URL.Path, "panic", p.value, "stack", string(p.stack))
-			http.Error(w, "the probe itself failed: see the log of holdfast", http.StatusServiceUnavailable)
-			return
-		}
-		w.WriteHeader(whole.status)
-		if r.Method == http.MethodGet {
-			_, _ = w.Write(whole.content.Bytes())
-		}
-	})
-}
-
-// buffered is a response that is not sent yet, but for its headers.
-type buffered struct {
-	http.ResponseWriter
-	status  int
-	content bytes.Buffer
-}
-
-func (b *buffered) WriteHeader(status int)      { b.status = status }
-func (b *buffered) Write(p []byte) (int, error) { return b.content.Write(p) }
