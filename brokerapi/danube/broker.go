@@ -17,28 +17,36 @@
 //
 // Not guaranteed: that a broker which takes more than 3 s to load a topic, and answers all
 // the while, does not load it twice. That a call which ended with an error had no effect.
-// With Raft, that a new Instance means a new process if the metrics do not tell when it
-// started: then a connection that broke and came back counts as one.
+// That another metrics port than the broker's own is found out. With Raft, that a new
+// Instance means a new process if the metrics do not tell when it started: then a connection
+// that broke and came back counts as one.
 package danube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/url"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc/codes"
-
 	"holdfast/brokerapi"
+	"holdfast/brokerapi/access"
 	"holdfast/brokerapi/danube/danubepb"
 	"holdfast/brokerapi/rest"
 )
 
 const (
-	defaultTimeout = 10 * time.Second // one answer, when Config.Timeout is zero
+	// The ports that a Danube broker opens unless it is told otherwise.
+	adminPort, lookupPort, metricsPort = "50051", "6650", "9040"
+
+	callTimeout    = 10 * time.Second // one answer, within the caller's context
+	metricsTimeout = 2 * time.Second  // one of the metrics
 	// settle is how long a broker may take from an assignment to a topic that is looked
 	// up: it waits 1.5 s for the topic's metadata alone.
 	settle = 3 * time.Second
@@ -61,9 +69,9 @@ type Store interface {
 
 // Config is what New needs.
 type Config struct {
-	AdminURL   string // http(s)://host:port of the admin API
-	LookupURL  string // http(s)://host:port of the client port; empty: port 6650 of AdminURL's host
-	MetricsURL string // http(s)://host:port of the metrics; empty: port 9040 of AdminURL's host
+	AdminURL   string // http(s)://host[:port] of the admin API
+	LookupURL  string // http(s)://host[:port] of the client port
+	MetricsURL string // http(s)://host[:port] of the metrics
 	Raft       bool   // 0.8 and later; false: with etcd, which needs Store
 	DataDir    string // with Raft: whose node_id must be the broker's; empty: not compared
 
@@ -71,28 +79,23 @@ type Config struct {
 	CACert    string // file, PEM, for https; empty: the system's
 	Cert, Key string // files, PEM: a client certificate; both or none
 
-	Store   Store
-	Timeout time.Duration // longest wait for one answer, within the caller's context; 0: 10 s
-	Logger  *slog.Logger  // nil: silent
+	Store  Store
+	Logger *slog.Logger // nil: silent
 }
 
 // node is what both kinds of broker have in common. It is safe for concurrent use.
 type node struct {
-	at      addresses
-	timeout time.Duration
-	log     *slog.Logger
-	metrics *rest.Client
+	log           *slog.Logger
+	end           context.CancelCauseFunc
+	metrics       *rest.Client
+	admin, lookup *link
+	itself        atomic.Value // string: the broker's client address, as it tells others
+	found         atomic.Pointer[found]
 
-	life context.Context // ends with Close
-	end  context.CancelCauseFunc
-
-	advertised atomic.Value // string: the broker's client address, as it tells others
-
-	adminLink, lookupLink *link
-	brokers               danubepb.BrokerAdminClient
-	topics                danubepb.TopicAdminClient
-	cluster               danubepb.ClusterAdminClient
-	discovery             danubepb.DiscoveryClient
+	brokers   danubepb.BrokerAdminClient
+	topics    danubepb.TopicAdminClient
+	cluster   danubepb.ClusterAdminClient
+	discovery danubepb.DiscoveryClient
 }
 
 // New checks the settings and starts to connect; it does not wait for the broker. Its
@@ -101,96 +104,90 @@ func New(cfg Config) (brokerapi.Broker, error) {
 	if !cfg.Raft && cfg.Store == nil {
 		return nil, errors.New("a Danube broker with etcd needs the store")
 	}
-	n, err := newNode(cfg)
-	if err != nil {
+	n := &node{log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))}
+	if err := n.open(cfg); err != nil {
+		n.end(err)
 		return nil, err
 	}
 	if cfg.Raft {
-		return newRaft(n, cfg.DataDir), nil
+		return &raftBroker{node: n, dataDir: cfg.DataDir}, nil
 	}
-	return newEtcd(n, cfg.Store), nil
+	return &etcdBroker{node: n, store: cfg.Store, settle: settle}, nil
 }
 
-func newNode(cfg Config) (*node, error) {
-	at, err := parseAddresses(cfg)
+func (n *node) open(cfg Config) (err error) {
+	all := shared{files: access.Files{CACert: cfg.CACert, Cert: cfg.Cert, Key: cfg.Key}}
+	all.life, n.end = context.WithCancelCause(context.Background())
+	if err := all.files.Check(); err != nil { // finds what cannot work
+		return err
+	}
+	if cfg.TokenFile != "" {
+		if all.token, err = access.OpenToken(cfg.TokenFile); err != nil {
+			return err
+		}
+	}
+	if n.admin, err = newLink(all, "--broker-admin", cfg.AdminURL, adminPort); err != nil {
+		return err
+	}
+	if n.lookup, err = newLink(all, "--danube-lookup", cfg.LookupURL, lookupPort); err != nil {
+		return err
+	}
+	u, err := address("--danube-metrics", cfg.MetricsURL, metricsPort)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	show, err := openCredential(cfg)
-	if err != nil {
-		return nil, err
+	to := rest.Config{Setting: "--danube-metrics", URL: u.String(), Timeout: metricsTimeout} // without the token
+	if u.Scheme == "https" {
+		to.CACert, to.Cert, to.Key = cfg.CACert, cfg.Cert, cfg.Key
 	}
-	if cfg.Timeout < 0 {
-		return nil, fmt.Errorf("broker timeout %v: must not be negative", cfg.Timeout)
+	n.metrics, err = rest.New(to)
+	n.brokers, n.topics = danubepb.NewBrokerAdminClient(n.admin.conn), danubepb.NewTopicAdminClient(n.admin.conn)
+	n.cluster, n.discovery = danubepb.NewClusterAdminClient(n.admin.conn), danubepb.NewDiscoveryClient(n.lookup.conn)
+	return err
+}
+
+// address is one server without a path, at that port unless it says another.
+func address(flag, raw, port string) (*url.URL, error) {
+	u, err := access.ParseURL(flag, raw, "a token goes into --broker-token-file", "http", "https")
+	if err == nil && u.Path != "" {
+		err = fmt.Errorf("%s %q: has a path: want http://host:port or https://host:port", flag, raw)
 	}
-	if cfg.Timeout == 0 {
-		cfg.Timeout = defaultTimeout
+	if err == nil && u.Port() == "" {
+		u.Host = net.JoinHostPort(u.Hostname(), port)
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
-	n := &node{at: at, timeout: cfg.Timeout, log: cfg.Logger}
-	n.life, n.end = context.WithCancelCause(context.Background())
-	if n.metrics, err = newScraper(cfg, at, n.timeout); err != nil {
-		return nil, err
-	}
-	if n.adminLink, err = newLink(n.life, "--broker-admin", at.admin, show, n.timeout); err != nil {
-		_ = n.metrics.Close()
-		return nil, err
-	}
-	if n.lookupLink, err = newLink(n.life, "--danube-lookup", at.lookup, show, n.timeout); err != nil {
-		n.adminLink.close()
-		_ = n.metrics.Close()
-		return nil, err
-	}
-	n.brokers = danubepb.NewBrokerAdminClient(n.adminLink.conn)
-	n.topics = danubepb.NewTopicAdminClient(n.adminLink.conn)
-	n.cluster = danubepb.NewClusterAdminClient(n.adminLink.conn)
-	n.discovery = danubepb.NewDiscoveryClient(n.lookupLink.conn)
-	return n, nil
+	return u, err
 }
 
 // Close ends calls in flight and closes the connections.
 func (n *node) Close() error {
-	if n.life.Err() == nil {
-		n.end(errClosed)
-	}
-	n.adminLink.close()
-	n.lookupLink.close()
+	n.end(errClosed)
+	_, _ = n.admin.conn.Close(), n.lookup.conn.Close() // they fail only when they are closed already
 	return n.metrics.Close()
 }
 
-// listBrokers asks for the broker's own list of brokers, which is its cache.
-func (n *node) listBrokers(ctx context.Context) ([]*danubepb.BrokerInfo, error) {
-	var list *danubepb.BrokerListResponse
-	err := n.adminLink.call(ctx, "ListBrokers", func(ctx context.Context) (err error) {
-		list, err = n.brokers.ListBrokers(ctx, &danubepb.Empty{})
-		return err
-	})
-	if code(err) == codes.Unimplemented {
-		return nil, n.noAdminPort()
-	}
-	return list.GetBrokers(), err
+// found is who answered on the connection that was made then.
+type found struct {
+	who   brokerapi.Identity
+	since time.Time
 }
 
-func (n *node) noAdminPort() error {
-	return identityErrorf("--broker-admin %s: a gRPC server answers there that is no Danube broker's admin API: set --broker-admin to the broker's admin port (%s)", n.at.admin, adminPort)
+// once finds out who answers on the link, once a connection: the same one is the same process.
+func (n *node) once(on *link, identify func(since time.Time) (brokerapi.Identity, error)) (brokerapi.Identity, error) {
+	since := on.since()
+	if f := n.found.Load(); f != nil && f.since.Equal(since) {
+		return f.who, nil
+	}
+	who, err := identify(since)
+	if err == nil {
+		n.found.Store(&found{who, since})
+	}
+	return who, err
 }
 
 // listTopics asks which topics the broker believes to be assigned to a broker. unreadable is
 // what has not the form of a topic, as brokerapi.Unreadable shows it.
 func (n *node) listTopics(ctx context.Context, id string) (topics, unreadable []string, err error) {
-	var list *danubepb.TopicInfoListResponse
-	err = n.adminLink.call(ctx, "ListBrokerTopics", func(ctx context.Context) (err error) {
-		list, err = n.topics.ListBrokerTopics(ctx, &danubepb.BrokerRequest{BrokerId: id})
-		return err
-	})
-	if code(err) == codes.Unimplemented {
-		return nil, nil, n.noAdminPort()
-	}
-	if err != nil {
-		return nil, nil, err
-	}
+	list, err := n.topics.ListBrokerTopics(ctx, &danubepb.BrokerRequest{BrokerId: id})
 	for _, t := range list.GetTopics() {
 		if _, _, err := brokerapi.SplitTopic(t.GetName()); err != nil {
 			unreadable = append(unreadable, brokerapi.Unreadable(t.GetName()))
@@ -199,15 +196,27 @@ func (n *node) listTopics(ctx context.Context, id string) (topics, unreadable []
 		topics = append(topics, t.GetName())
 	}
 	slices.Sort(unreadable)
-	return topics, unreadable, nil
+	return topics, unreadable, err
 }
 
-// clusterStatus asks for the state of the Raft cluster; Unimplemented with etcd.
-func (n *node) clusterStatus(ctx context.Context) (*danubepb.ClusterStatusResponse, error) {
-	var s *danubepb.ClusterStatusResponse
-	err := n.adminLink.call(ctx, "ClusterStatus", func(ctx context.Context) (err error) {
-		s, err = n.cluster.ClusterStatus(ctx, &danubepb.Empty{})
-		return err
-	})
-	return s, err
+// number reports whether the id has the form of those that brokers give themselves.
+func number(id string) bool {
+	_, err := strconv.ParseUint(id, 10, 64)
+	return err == nil
+}
+
+// scrape reads the label "broker" of the metrics, which all have, and when the process
+// started; zero: they do not tell.
+func (n *node) scrape(ctx context.Context) (brokers []string, started time.Time, err error) {
+	families, err := n.metrics.Metrics(ctx, "/metrics")
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if id := l.GetValue(); l.GetName() == "broker" && !slices.Contains(brokers, id) {
+					brokers = append(brokers, id)
+				}
+			}
+		}
+	}
+	return brokers, rest.Started(families), err
 }

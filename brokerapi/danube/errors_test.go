@@ -5,8 +5,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"net"
+	"net/url"
 	"syscall"
 	"testing"
 
@@ -38,10 +38,8 @@ func TestWhatSaysSomethingOfUsIsUnseen(t *testing.T) {
 		{"silence after a connect that failed", "127.0.0.1", syscall.ECONNREFUSED, away, true, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := &link{flag: "--broker-admin", url: "https://" + c.host, host: c.host}
-			if c.failure != nil {
-				l.failed(fmt.Errorf("TLS: %w", c.failure))
-			}
+			l := &link{flag: "--broker-admin", url: &url.URL{Scheme: "https", Host: c.host}}
+			l.failure.Store(&c.failure)
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
 			if c.over {
@@ -55,7 +53,7 @@ func TestWhatSaysSomethingOfUsIsUnseen(t *testing.T) {
 }
 
 func TestANameThatIsNotResolvedIsUnseen(t *testing.T) {
-	b := opened(t, Config{AdminURL: "http://broker.invalid", Store: &memory{}})
+	b := opened(t, Config{AdminURL: "http://broker.invalid", LookupURL: "http://broker.invalid", MetricsURL: "http://broker.invalid", Store: &memory{}})
 	if err := bounded(t, "health", b.Health); !errors.Is(err, brokerapi.ErrUnseen) {
 		t.Error(err)
 	}

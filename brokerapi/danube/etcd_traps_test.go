@@ -36,7 +36,6 @@ func TestABrokerThatWasHaltedHasItsTimeToLoadFromThenOn(t *testing.T) {
 	s := &memory{f: f, assigned: []string{"/default/a"}}
 	b := f.etcd(t, s)
 	b.settle = 500 * time.Millisecond
-	b.timeout = 5 * time.Second
 	hold := make(chan struct{})
 	var lookups atomic.Int64
 	f.set(func() {

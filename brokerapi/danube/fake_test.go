@@ -116,6 +116,18 @@ func (f *fake) restart(t *testing.T, l *link) {
 	// Instances are told apart by the millisecond, in which no real process ends and starts.
 	time.Sleep(2 * time.Millisecond)
 	f.start(t)
+	back(t, l)
+}
+
+// back returns when the driver is connected again.
+func back(t *testing.T, l *link) {
+	t.Helper()
+	for state := l.conn.GetState(); state != connectivity.Ready; state = l.conn.GetState() {
+		l.conn.Connect()
+		if !l.conn.WaitForStateChange(soon(t), state) {
+			t.Fatal("not connected again")
+		}
+	}
 }
 
 // intercept lets a test answer a method itself.

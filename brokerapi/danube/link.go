@@ -1,91 +1,127 @@
 package danube
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
+	"path"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
+	"holdfast/brokerapi"
 	"holdfast/brokerapi/access"
 	"holdfast/brokerapi/hosts"
+	"holdfast/brokerapi/rest"
 )
 
 const (
-	dialTimeout  = time.Second            // one attempt to connect, handshake included
-	dialPatience = 500 * time.Millisecond // what a call waits for a connection to a broker that was away
-	redialMin    = 100 * time.Millisecond // jittered between these two, and at once when a
-	redialMax    = 500 * time.Millisecond // call needs the connection
+	dialTimeout = time.Second            // one attempt to connect, handshake included
+	redialMin   = 100 * time.Millisecond // jittered between these two
+	redialMax   = 200 * time.Millisecond
 
-	maxMessage = 8 << 20  // bytes; 100,000 topics of one broker are well below
-	maxHeaders = 64 << 10 // bytes
+	maxMessage = 8 << 20 // bytes; 100,000 topics of one broker are well below
 )
+
+var errClosed = rest.ErrClosed
+
+// orders change something, and are answered when the work is done: they are not bounded by the
+// time for one answer.
+var orders = map[string]bool{"UnloadBroker": true, "ActivateBroker": true, "UnloadTopic": true}
+
+// shared is what both links have in common.
+type shared struct {
+	life  context.Context // ends with the driver
+	files access.Files
+	token *access.Token // nil: none
+}
 
 // link is one gRPC port of the broker and the one connection to it.
 type link struct {
-	flag, url string // as they show in messages
-	host      string
-	conn      *grpc.ClientConn
-	life      context.Context // ends with the driver
-	timeout   time.Duration   // longest wait for one answer
-	token     *access.Token   // nil: none
+	shared
+	flag, port string // the setting, and the port that it is for
+	url        *url.URL
+	conn       *grpc.ClientConn
 
 	made    atomic.Pointer[time.Time] // when the last connection was; nil: never
-	failure atomic.Pointer[error]     // of the last attempt to connect; nil: it succeeded
+	failure atomic.Pointer[error]     // of the last attempt to connect
 }
 
-var errClosed = errors.New("the driver is closed")
-
 // newLink prepares the connection and starts to make it; it does not wait.
-func newLink(life context.Context, flag string, u *url.URL, c credential, timeout time.Duration) (*link, error) {
-	l := &link{flag: flag, url: u.String(), host: u.Hostname(), life: life, timeout: timeout, token: c.token}
-	options := []grpc.DialOption{
-		grpc.WithTransportCredentials(c.transport(u.Scheme, l.failed)),
+func newLink(s shared, flag, raw, port string) (*link, error) {
+	u, err := address(flag, raw, port)
+	if err != nil {
+		return nil, err
+	}
+	l := &link{shared: s, flag: flag, port: port, url: u}
+	l.conn, err = grpc.NewClient("passthrough:///"+u.Host,
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // dial speaks TLS
 		grpc.WithContextDialer(l.dial),
+		grpc.WithUnaryInterceptor(l.call),
+		grpc.WithPerRPCCredentials(bearer{s.token}),
 		grpc.WithUserAgent("holdfast"),
-		grpc.WithDisableServiceConfig(),
 		grpc.WithIdleTimeout(0), // held for as long as we run
-		grpc.WithMaxHeaderListSize(maxHeaders),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: redialMin, Multiplier: 1.6, Jitter: 0.2, MaxDelay: redialMax},
 			MinConnectTimeout: dialTimeout,
-		}),
-	}
-	if c.token != nil {
-		options = append(options, grpc.WithPerRPCCredentials(bearerToken{c.token}))
-	}
-	conn, err := grpc.NewClient("passthrough:///"+u.Host, options...)
+		}))
 	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w", flag, l.url, err)
+		return nil, fmt.Errorf("%s %s: %w", flag, u, err)
 	}
-	l.conn = conn
-	conn.Connect()
+	l.conn.Connect()
+	context.AfterFunc(s.life, func() { _ = l.conn.Close() })
 	return l, nil
 }
 
 func (l *link) dial(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := hosts.Dial(ctx, address)
-	if err != nil {
-		l.failed(err)
-		return nil, err
+	if err == nil && l.url.Scheme == "https" {
+		var cfg *tls.Config
+		if cfg, err = l.files.Config(l.url.Hostname()); err == nil {
+			cfg.NextProtos = []string{"h2"}
+			secure := tls.Client(conn, cfg)
+			conn, err = secure, secure.HandshakeContext(ctx)
+		}
+	}
+	l.failure.Store(&err)
+	if err != nil && conn != nil {
+		conn.Close()
 	}
 	now := time.Now()
-	l.made.Store(&now)
-	l.failure.Store(nil)
-	return conn, nil
+	if err == nil {
+		l.made.Store(&now)
+	}
+	return conn, err
 }
 
-func (l *link) failed(err error) { l.failure.Store(&err) }
+// bearer adds the token to each call. Whether it may travel in the clear is checked with the
+// settings: a token for a broker on this machine may.
+type bearer struct{ *access.Token }
 
-// since is when the connection in use was made; zero: there was none yet.
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	if b.Token == nil {
+		return nil, nil
+	}
+	return map[string]string{"authorization": "Bearer " + b.Current()}, nil
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials.
+func (bearer) RequireTransportSecurity() bool { return false }
+
+// since is when the connection in use was made; zero: there was none yet. The same connection
+// is the same process.
 func (l *link) since() time.Time {
 	if at := l.made.Load(); at != nil {
 		return *at
@@ -93,56 +129,92 @@ func (l *link) since() time.Time {
 	return time.Time{}
 }
 
-// call asks for something, bounded by ctx, by the time for one answer and by the driver's
-// life, and asks once more if the connection broke meanwhile. Its errors name the setting;
-// see callError.
-func (l *link) call(ctx context.Context, method string, do func(context.Context) error) error {
-	ctx, slow := context.WithTimeoutCause(ctx, l.timeout, fmt.Errorf("no answer within %v: %w", l.timeout, context.DeadlineExceeded))
-	defer slow()
-	err := l.order(ctx, method, do)
-	if code(err) == codes.Unavailable && l.conn.GetState() != connectivity.TransientFailure {
-		return l.order(ctx, method, do)
-	}
-	return err
-}
-
-// order is call for a request that changes something, and whose answer may come only
-// when the work is done: it is made once, and not bounded by the time for one answer.
-func (l *link) order(ctx context.Context, method string, do func(context.Context) error) error {
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("%s %s: not asked: %w", l.flag, l.url, err)
-	}
+// call bounds whatever is asked by the driver's life and by the time for one answer. Its errors
+// name the setting; see callError.
+func (l *link) call(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	if l.life.Err() != nil {
 		return errClosed
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(l.life, func() { cancel(errClosed) })()
-	if l.conn.GetState() == connectivity.TransientFailure {
-		l.reconnect(ctx)
+	if !orders[path.Base(method)] {
+		var slow context.CancelFunc
+		ctx, slow = context.WithTimeoutCause(ctx, callTimeout, fmt.Errorf("no answer within %v: %w", callTimeout, context.DeadlineExceeded))
+		defer slow()
 	}
-	if err := do(ctx); err != nil {
-		return l.explain(ctx, method, err)
+	if err := invoke(ctx, method, request, answer, conn, options...); err != nil {
+		return l.explain(ctx, path.Base(method), err)
 	}
 	return nil
 }
 
-// reconnect has a connection made at once, without the pause that follows failures, and
-// waits a moment for it.
-func (l *link) reconnect(ctx context.Context) {
-	patience := dialPatience
-	if deadline, ok := ctx.Deadline(); ok {
-		patience = min(patience, time.Until(deadline)/2)
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	for state := connectivity.TransientFailure; state != connectivity.Ready && state != connectivity.Shutdown; state = l.conn.GetState() {
-		l.conn.ResetConnectBackoff()
-		l.conn.Connect()
-		if !l.conn.WaitForStateChange(ctx, state) {
-			return
-		}
-	}
+// callError is what the broker, or gRPC for it, answered instead of a message.
+type callError struct {
+	text string
+	code codes.Code // Unknown: no answer came in time
+	err  error      // nil: nothing more is known
 }
 
-func (l *link) close() { _ = l.conn.Close() } // it fails only when it is closed already
+func (e *callError) Error() string { return e.text }
+func (e *callError) Unwrap() error { return e.err }
+
+// CredentialsRefused tells a setting that is wrong from a broker that is away.
+func (e *callError) CredentialsRefused() bool {
+	return e.code == codes.Unauthenticated || e.code == codes.PermissionDenied
+}
+
+// code is the status of a call that failed; Unknown if it never got one.
+func code(err error) codes.Code {
+	var c *callError
+	if errors.As(err, &c) {
+		return c.code
+	}
+	return codes.Unknown
+}
+
+// explain says in our words why a call failed.
+func (l *link) explain(ctx context.Context, method string, err error) error {
+	why := hosts.Unknown(l.url.Hostname())
+	if failure := l.failure.Load(); why == nil && failure != nil {
+		why = *failure
+	}
+	s := status.Convert(err)
+	if why == nil && strings.Contains(s.Message(), "remote error: tls: ") { // with TLS 1.3 it comes after our handshake
+		why = &net.OpError{Op: "remote error", Err: err}
+	}
+	remedy := cmp.Or(l.files.Remedy(why), ": is a Danube broker running there, and does it speak TLS if "+l.flag+" has https://, and only then?")
+	if brokerapi.Unseen(why) {
+		why = errors.Join(brokerapi.ErrUnseen, why)
+	}
+	cause := context.Cause(ctx) // says which bound was hit
+	if s.Code() == codes.DeadlineExceeded || s.Code() == codes.Canceled && isOver(ctx) {
+		cause = cmp.Or(cause, context.DeadlineExceeded)
+	}
+	what := fmt.Sprintf("%s %s: %s", l.flag, l.url, method)
+	if cause != nil {
+		return &callError{what + ": " + cause.Error(), codes.Unknown, errors.Join(cause, why)}
+	}
+	e := &callError{text: fmt.Sprintf("%s answered %s: %.200q", what, s.Code(), l.token.Hide(s.Message())), code: s.Code()}
+	switch {
+	case e.CredentialsRefused():
+		e.text, e.err = e.text+": set --broker-token-file to a token that this broker accepts", brokerapi.ErrUnseen
+	case e.code == codes.Unimplemented && method != "ClusterStatus":
+		return identityErrorf("%s: a gRPC server answers there that is none of a Danube broker's: set %s to port %s of the broker", what, l.flag, l.port)
+	case e.code == codes.Unavailable:
+		e.text, e.err = e.text+remedy, why
+	}
+	return e
+}
+
+// isOver says whether the time of a call is over. A broker that knows our deadline ends the
+// call itself, a moment before us at times.
+func isOver(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && time.Until(deadline) < 20*time.Millisecond
+}
+
+// identityErrorf is a message of its own that wraps brokerapi.ErrIdentity.
+func identityErrorf(format string, args ...any) error {
+	return &callError{text: fmt.Sprintf(format, args...), err: brokerapi.ErrIdentity}
+}

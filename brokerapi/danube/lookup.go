@@ -1,15 +1,17 @@
 package danube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"path"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 	"unicode/utf8"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 
 	"holdfast/brokerapi"
@@ -28,150 +30,91 @@ const (
 // lookups bounds how many topics are looked up at once.
 const lookups = 16
 
-// healthTopic is looked up to see whether the client port answers. It exists nowhere.
-const healthTopic = "/holdfast/health"
-
-// lookup asks where the topic is served. An answer that leaves it open is an error:
-// only one that says so means nowhere.
-func (n *node) lookup(ctx context.Context, topic string) (place, error) {
+// where asks where the topic is served. An answer that leaves it open is an error:
+// only one that says so means nowhere. A redirect to itself says that it should serve the
+// topic, and does not; it may go by another address than ours.
+func (n *node) where(ctx context.Context, topic string) (place, error) {
 	if !utf8.ValidString(topic) {
 		return nowhere, nil // a key of etcd may be so called, and no topic of a Danube broker
 	}
 	request := &danubepb.TopicLookupRequest{RequestId: rand.Uint64(), Topic: topic}
-	var answer *danubepb.TopicLookupResponse
-	err := n.lookupLink.call(ctx, "TopicLookup", func(ctx context.Context) (err error) {
-		answer, err = n.discovery.TopicLookup(ctx, request)
-		return err
-	})
-	switch code(err) {
-	// The name is well formed, so that is not what is invalid.
-	case codes.NotFound, codes.InvalidArgument:
+	answer, err := n.discovery.TopicLookup(ctx, request)
+	if c := code(err); c == codes.NotFound || c == codes.InvalidArgument { // the name is well formed, so that is not what is invalid
 		return nowhere, nil
-	case codes.Unimplemented:
-		return nowhere, n.noClientPort()
 	}
-	if err != nil {
-		return nowhere, err
-	}
-	owner := answer.GetBrokerUrl()
-	if owner == "" {
-		owner = answer.GetConnectUrl()
-	}
-	kind := answer.GetResponseType()
+	itself, _ := n.itself.Load().(string)
+	owner, kind := cmp.Or(answer.GetBrokerUrl(), answer.GetConnectUrl()), answer.GetResponseType()
 	switch {
+	case err != nil:
+		return nowhere, err
 	case answer.GetRequestId() != request.RequestId:
-		return nowhere, fmt.Errorf("--danube-lookup %s: TopicLookup answered another request: is it a Danube broker's client port?", n.at.lookup)
+		return nowhere, fmt.Errorf("--danube-lookup %s: TopicLookup answered another request: is it a Danube broker's client port?", n.lookup.url)
 	case kind == danubepb.TopicLookupResponse_Connect:
 		return here, nil
-	case kind == danubepb.TopicLookupResponse_Redirect && owner != "":
-		if n.own(owner) {
-			return nowhere, nil // it is the one who should serve it, and does not
-		}
-		return elsewhere, nil
-	default:
-		return nowhere, fmt.Errorf("--danube-lookup %s: TopicLookup of %s answered %s without a broker: see the broker's log", n.at.lookup, topic, kind)
+	case kind != danubepb.TopicLookupResponse_Redirect || owner == "":
+		return nowhere, fmt.Errorf("--danube-lookup %s: TopicLookup of %s answered %s without a broker: see the broker's log", n.lookup.url, topic, kind)
+	case strings.EqualFold(path.Base(owner), n.lookup.url.Host) || strings.EqualFold(path.Base(owner), path.Base(itself)):
+		return nowhere, nil
 	}
-}
-
-func (n *node) noClientPort() error {
-	return identityErrorf("--danube-lookup %s: a gRPC server answers there that is no Danube broker's client port: set --danube-lookup to it (%s)", n.at.lookup, lookupPort)
-}
-
-// own reports whether a client address is this broker's.
-func (n *node) own(address string) bool {
-	advertised, _ := n.advertised.Load().(string)
-	address = bare(address)
-	return address == bare(n.at.lookup.String()) || advertised != "" && address == bare(advertised)
-}
-
-// bare is host:port of a URL, or of what has no scheme.
-func bare(address string) string {
-	if _, rest, ok := strings.Cut(address, "://"); ok {
-		address = rest
-	}
-	return strings.ToLower(strings.TrimSuffix(address, "/"))
-}
-
-// clientPortAnswers is nil if the client port does its work.
-func (n *node) clientPortAnswers(ctx context.Context) error {
-	_, err := n.lookup(ctx, healthTopic)
-	return err
+	return elsewhere, nil
 }
 
 // served looks up the topics and returns those that are loaded here, in order.
-func (n *node) served(ctx context.Context, topics []string) (loaded []string, err error) {
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	next := make(chan string)
-	for range min(lookups, len(topics)) {
-		wg.Go(func() {
-			for topic := range next {
-				at, err := n.lookup(ctx, topic)
-				if err != nil {
-					fail(err)
-					return
-				}
-				mu.Lock()
-				if at == here {
-					loaded = append(loaded, topic)
-				}
-				mu.Unlock()
+func (n *node) served(ctx context.Context, topics []string) ([]string, error) {
+	at := make([]place, len(topics))
+	all, ctx := errgroup.WithContext(ctx)
+	all.SetLimit(lookups)
+	for i, topic := range topics {
+		all.Go(func() (err error) {
+			if err = ctx.Err(); err == nil {
+				at[i], err = n.where(ctx, topic)
 			}
+			return err
 		})
 	}
-feed:
-	for _, topic := range topics {
-		select {
-		case next <- topic:
-		case <-ctx.Done():
-			break feed
-		}
-	}
-	close(next)
-	wg.Wait()
-	if err := context.Cause(ctx); err != nil {
+	if err := all.Wait(); err != nil {
 		return nil, err
 	}
-	slices.Sort(loaded)
+	var loaded []string
+	for i, topic := range topics {
+		if at[i] == here {
+			loaded = append(loaded, topic)
+		}
+	}
 	return loaded, nil
 }
 
 // union is both lists in order, each topic once.
 func union(a, b []string) []string {
-	return slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(a), b...))))
+	return slices.Compact(slices.Sorted(slices.Values(slices.Concat(a, b))))
 }
 
 // await looks up the topic again and again until it is where done wants it, ctx ends, or
 // done says what is wrong.
 func (n *node) await(ctx context.Context, topic string, done func(place) (bool, error)) error {
-	pause := 20 * time.Millisecond
-	for {
-		at, err := n.lookup(ctx, topic)
+	if _, _, err := brokerapi.SplitTopic(topic); err != nil {
+		return err
+	}
+	for pause := 20 * time.Millisecond; ; pause = min(pause*2, 250*time.Millisecond) {
+		at, err := n.where(ctx, topic)
 		if err != nil {
 			return err
 		}
 		if ok, err := done(at); ok || err != nil {
 			return err
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return context.Cause(ctx)
-		case <-n.life.Done():
-			timer.Stop()
-			return errClosed
+		if err := sleep(ctx, pause); err != nil {
+			return err
 		}
-		pause = min(pause*2, 250*time.Millisecond)
 	}
 }
 
-func checkTopic(verb, topic string) error {
-	if _, _, err := brokerapi.SplitTopic(topic); err != nil {
-		return fmt.Errorf("%s: %w", verb, err)
+// sleep waits for so long, or until ctx ends.
+func sleep(ctx context.Context, pause time.Duration) error {
+	select {
+	case <-time.After(pause):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	return nil
 }

@@ -31,16 +31,15 @@ func TestSettingsThatCannotWorkNameTheFlag(t *testing.T) {
 		name, want string
 		cfg        Config
 	}{
-		{"no admin URL", "--broker-admin is empty: want http://host:port or https://host:port", Config{}},
+		{"no admin URL", "--broker-admin is empty: want http://host:port", Config{}},
 		{"scheme", `--broker-admin "nats://127.0.0.1:1": want http://`, Config{AdminURL: "nats://127.0.0.1:1"}},
-		{"path", `--danube-lookup "http://h:1/x": has a path`, Config{AdminURL: "http://h", LookupURL: "http://h:1/x"}},
-		{"two hosts", `--danube-metrics "http://a:1,b:2"`, Config{AdminURL: "http://h", MetricsURL: "http://a:1,b:2"}},
+		{"path", `--danube-lookup "http://h:1/x": has a path`, Config{AdminURL: "http://h", LookupURL: "http://h:1/x", MetricsURL: "http://h"}},
+		{"two hosts", `--danube-metrics "http://a:1,b:2"`, Config{AdminURL: "http://h", LookupURL: "http://h", MetricsURL: "http://a:1,b:2"}},
 		{"password", "--broker-admin holds credentials", Config{AdminURL: "http://u:secret@h:1"}},
 		{"CA that is not there", "--broker-cacert: open", Config{AdminURL: "https://h", CACert: filepath.Join(dir, "no")}},
 		{"CA that is none", "has no certificate in PEM form", Config{AdminURL: "https://h", CACert: empty}},
 		{"certificate that is none", "--broker-cert " + empty, Config{AdminURL: "https://h", Cert: empty, Key: empty}},
 		{"empty token", "is empty: want the token or password alone", Config{AdminURL: "http://h", TokenFile: empty}},
-		{"negative timeout", "must not be negative", Config{AdminURL: "http://h", Timeout: -1}},
 		{"no store", "needs the store", Config{AdminURL: "http://h"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -55,13 +54,6 @@ func TestSettingsThatCannotWorkNameTheFlag(t *testing.T) {
 				t.Errorf("got %v, want %s", err, c.want)
 			}
 		})
-	}
-}
-
-func TestWhatIsLeftOutIsBesideTheAdminAPI(t *testing.T) {
-	at, err := parseAddresses(Config{AdminURL: "https://[::1]"})
-	if err != nil || at.admin.String() != "https://[::1]:50051" || at.lookup.String() != "https://[::1]:6650" || at.metrics.String() != "http://[::1]:9040" {
-		t.Errorf("%v, %v", at, err)
 	}
 }
 
@@ -129,21 +121,21 @@ func TestTLSAndTokenAreUsedAndReadAgain(t *testing.T) {
 	}
 	cfg.CACert, _ = certificate(t, t.TempDir())
 	if err := bounded(t, "health", opened(t, cfg).Health); err == nil ||
-		!strings.HasSuffix(err.Error(), ": set --broker-cacert to the certificate of the authority that signed the broker's") {
+		!strings.Contains(err.Error(), ": set --broker-cacert to the authority that signed the broker's certificate") {
 		t.Errorf("an unknown authority: %v", err)
 	}
 	cfg.CACert = cert
 	cfg.LookupURL = strings.Replace(cfg.LookupURL, "127.0.0.1", "localhost", 1)
-	if err := bounded(t, "health", opened(t, cfg).Health); err == nil || !strings.HasSuffix(err.Error(), ": write a name or address in --danube-lookup that the broker's certificate is for") {
+	if err := bounded(t, "health", opened(t, cfg).Health); err == nil || !strings.Contains(err.Error(), "certificate is not valid for any names") {
 		t.Errorf("another name: %v", err)
 	}
 	cfg.AdminURL, cfg.LookupURL = "http://"+f.address, "http://"+f.address
-	if err := opened(t, cfg).Health(soon(t)); err == nil || !strings.HasSuffix(err.Error(), ": is it a Danube broker? If it speaks TLS, write https:// in --danube-lookup") {
+	if err := opened(t, cfg).Health(soon(t)); err == nil || !strings.Contains(err.Error(), "does it speak TLS if --danube-lookup has https://") {
 		t.Errorf("in the clear: %v", err)
 	}
 	naked := newFake(t)
 	cfg.AdminURL, cfg.LookupURL = "https://"+naked.address, "https://"+naked.address
-	if err := bounded(t, "health", opened(t, cfg).Health); err == nil || !strings.HasSuffix(err.Error(), ": no TLS is spoken there: write http:// in --danube-lookup, or set up TLS in the broker") {
+	if err := bounded(t, "health", opened(t, cfg).Health); err == nil || !strings.Contains(err.Error(), "does it speak TLS if --danube-lookup has https://") {
 		t.Errorf("TLS to a broker without: %v", err)
 	}
 }

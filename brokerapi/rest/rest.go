@@ -16,7 +16,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,7 +24,6 @@ import (
 	"net/http"
 	"net/url"
 	"sync"
-	"syscall"
 	"time"
 
 	"holdfast/brokerapi"
@@ -237,23 +235,8 @@ func (c *Client) send(ctx context.Context, r Request) (*http.Response, error) {
 
 // failed is the error of a call that got no answer; cause is the bound that was hit, if one was.
 func (c *Client) failed(what string, err, cause error) error {
-	text, remedy := cmp.Or(hosts.Unknown(c.host), cause, err), ""
-	var unknown x509.UnknownAuthorityError
-	var alert *net.OpError
-	instead := func(path string) string {
-		if path == "" {
-			return ""
-		}
-		return ", in place of " + path
-	}
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
-		remedy = ": is the broker running there?"
-	case errors.As(err, &unknown):
-		remedy = ": set --broker-cacert to the authority that signed the broker's certificate" + instead(c.files.CACert)
-	case errors.As(err, &alert) && alert.Op == "remote error":
-		remedy = ": set --broker-cert and --broker-key to a pair that the broker's authority has issued" + instead(c.files.Cert)
-	}
+	text := cmp.Or(hosts.Unknown(c.host), cause, err)
+	remedy := c.files.Remedy(err)
 	if brokerapi.Unseen(err) || hosts.Unknown(c.host) != nil || errors.Is(err, http.ErrSchemeMismatch) {
 		err = errors.Join(brokerapi.ErrUnseen, err)
 	}
