@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -24,7 +24,7 @@ func newApp(out *output, stderr io.Writer) *cli.App {
 	cli.FlagStringer = flagText
 	return &cli.App{
 		Name:                  "holdfast",
-		Version:               versionText(),
+		Version:               version() + " (" + runtime.Version() + ")",
 		HideHelpCommand:       true,
 		EnableBashCompletion:  true,
 		Writer:                out,
@@ -33,10 +33,57 @@ func newApp(out *output, stderr io.Writer) *cli.App {
 		ExitErrHandler:        func(*cli.Context, error) {},
 		OnUsageError:          usageError,
 		Action:                noVerb,
-		Commands: []*cli.Command{
-			runVerb(), statusVerb(), fleetVerb(), topicsVerb(), activateVerb(), drainVerb(), leaveVerb(), confirmVerb(), pauseVerb(), resumeVerb(),
-			reloadVerb(), eventsVerb(), explainVerb(), checkVerb(), forgetVerb(), gateVerb(), healthcheckVerb(), installVerb(), completionVerb(),
-		},
+		Commands:              verbs(),
+	}
+}
+
+func verbs() []*cli.Command {
+	socket, listen, etcd := []string{"control-socket", "state-dir"}, []string{"probe-listen"}, etcdSettings()
+	table, lines := outputFlag("table", "json"), outputFlag("text", "json")
+	reason := textFlag("reason", "TEXT", "why, kept with the mode in etcd", "operator")
+	last := len(topicStates) - 1
+	state := textFlag("state", "STATE", "only topics in this state: "+strings.Join(topicStates[:last], ", ")+" or "+topicStates[last], "")
+	state.Action = oneOf("state", topicStates)
+	long := durationFlag("for", "how long, from 1s to 24h; then recovery goes on by itself", 0, time.Second)
+	owner := textFlag("owner", "TEXT", "who answers for it, such as a name or a ticket", "")
+	why := textFlag("reason", "TEXT", "why, for those who find the broker paused", "")
+	wait := durationFlag("wait", "how long to wait for a sidecar that says so; less than what the unit has for its start", 0, time.Millisecond)
+	long.DefaultText, owner.DefaultText, why.DefaultText, wait.DefaultText = "required", "required", "required", "required"
+
+	asking := func(name string, do func(asked) error, flags ...cli.Flag) *cli.Command {
+		return verb(name, ask(socket, do), someSettings(socket, flags...)...)
+	}
+	reaching := func(name, without string, bound time.Duration, only []string, do func(reached) error, flag cli.Flag) *cli.Command {
+		return verb(name, reach(without, bound, only, do), append([]cli.Flag{flag}, allSettings(only...)...)...)
+	}
+	return []*cli.Command{
+		verb("run", runSidecar, allSettings()...),
+		asking("status", status, table),
+		reaching("fleet", "the brokers of this cluster: ask the broker's own admin tool, or 'holdfast status' beside each broker",
+			askTimeout, etcd, fleet, table),
+		asking("topics", topics, table, state),
+		asking("activate", activate, reason),
+		asking("drain", drain, reason,
+			durationFlag("timeout", "how long to wait until nothing is served; the mode stays drained in any case", 30*time.Second, 0)),
+		asking("leave", leave,
+			durationFlag("timeout", "how long to wait until nothing is served and the registration is given up; after it the broker stays", 30*time.Second, 0),
+			&cli.BoolFlag{Name: "wait", Usage: "wait, for the timeout at most, until the broker can leave: attached, active and up"},
+			&cli.BoolFlag{Name: "with-sidecar", Usage: "the sidecar is stopped next: if its broker was not, the sidecar's next start takes it back at once"}),
+		asking("confirm", confirm),
+		asking("pause", pause, long, owner, why),
+		asking("resume", resume),
+		asking("reload", reload),
+		asking("events", events, lines,
+			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "wait for more, until interrupted"},
+			&cli.Int64Flag{Name: "since", Usage: "`ID` only events after this one"}),
+		asking("explain", explain, lines),
+		verb("check", check, allSettings()...),
+		reaching("forget", "this broker: nothing to forget", time.Minute, append(etcd, "driver", "registration"), forget,
+			&cli.BoolFlag{Name: "dry-run", Usage: "say what would be done, and do nothing"}),
+		verb("gate", ask(socket, gate), someSettings(socket, wait)...),
+		verb("healthcheck", healthcheck, someSettings(listen, durationFlag("timeout", "how long to wait for the answer", 3*time.Second, time.Millisecond))...),
+		verb("install", install),
+		completionVerb(),
 	}
 }
 
@@ -83,20 +130,18 @@ const verbHelp = `Usage: holdfast {{.Name}}{{if .VisibleFlags}} [FLAG…]{{end}}
 
 // flagText is a flag in the help: its names and placeholder, and what it does.
 func flagText(f cli.Flag) string {
-	d := f.(cli.DocGenerationFlag)
-	arg, text := placeholder(d)
-	names := "--" + d.Names()[0]
-	if len(d.Names()) > 1 {
-		names = "-" + d.Names()[1] + ", " + names
+	const column = 34
+	arg, text := placeholder(f)
+	names := "--" + f.Names()[0]
+	if len(f.Names()) > 1 {
+		names = "-" + f.Names()[1] + ", " + names
 	}
-	if def := d.GetDefaultText(); def == "required" {
+	if def := f.(cli.DocGenerationFlag).GetDefaultText(); def == "required" {
 		text += " (required)"
 	} else if def != "" && def != "false" {
 		text += " (default:\x00" + strings.ReplaceAll(def, " ", "\x00") + ")" // not broken
 	}
-	const column = 34
-	left := fmt.Sprintf("  %-31s ", strings.TrimSpace(names+" "+arg))
-	margin := "\n" + strings.Repeat(" ", column)
+	left, margin := fmt.Sprintf("  %-31s ", strings.TrimSpace(names+" "+arg)), "\n"+strings.Repeat(" ", column)
 	if len([]rune(left)) > column {
 		left = strings.TrimRight(left, " ") + margin
 	}
@@ -104,11 +149,12 @@ func flagText(f cli.Flag) string {
 }
 
 // placeholder is the value's, which stands in front of the usage, and what follows.
-func placeholder(f cli.DocGenerationFlag) (arg, text string) {
-	if arg, text, ok := strings.Cut(f.GetUsage(), "` "); ok {
+func placeholder(f cli.Flag) (arg, text string) {
+	usage := f.(cli.DocGenerationFlag).GetUsage()
+	if arg, text, ok := strings.Cut(usage, "` "); ok {
 		return arg[1:], text
 	}
-	return "", f.GetUsage()
+	return "", usage
 }
 
 func noVerb(c *cli.Context) error {
@@ -154,10 +200,8 @@ func checkArgs(c *cli.Context) error {
 	return usage("%s: %s: write 'holdfast %s'", name, wrong, strings.TrimSpace(name+" [FLAG…] "+takes))
 }
 
-var (
-	unknownFlag = regexp.MustCompile(`^flag provided but not defined: -+(.*)$`)
-	wrongValue  = regexp.MustCompile(`^(?:flag needs an argument|invalid (?:boolean )?value (".*") for(?: flag)?):? -+([^:]*)`)
-)
+// wrongFlag takes from the flag package's words the value that is wrong, if any, and the flag.
+var wrongFlag = regexp.MustCompile(`^(?:flag (?:provided but not defined|needs an argument)|invalid (?:boolean )?value (".*") for(?: flag)?):? -+([^:]*)`)
 
 // usageError turns the flag package's words into ours.
 func usageError(c *cli.Context, err error, ofVerb bool) error {
@@ -165,35 +209,34 @@ func usageError(c *cli.Context, err error, ofVerb bool) error {
 	if ofVerb {
 		verb, see = c.Command.Name+": ", fmt.Sprintf("see 'holdfast %s --help'", c.Command.Name)
 	}
-	if m := unknownFlag.FindStringSubmatch(err.Error()); m != nil {
-		var names []string
-		for _, f := range c.Command.Flags {
-			names = append(names, f.Names()...)
-		}
-		if near := agent.Nearest(m[1], names); near != "" {
-			see = "did you mean --" + near + "?"
-		}
-		return usage("%sunknown flag --%s: %s", verb, m[1], see)
-	}
-	m := wrongValue.FindStringSubmatch(err.Error())
-	i := slices.IndexFunc(c.Command.Flags, func(f cli.Flag) bool { return m != nil && slices.Contains(f.Names(), m[2]) })
-	if i < 0 {
+	m := wrongFlag.FindStringSubmatch(err.Error())
+	if m == nil {
 		return usage("%s%w: %s", verb, err, see)
 	}
-	f := c.Command.Flags[i].(cli.DocGenerationFlag)
-	name := f.Names()[0]
-	if m[1] == "" {
-		arg, _ := placeholder(f)
-		return usage("%s--%s: no value given: write --%s %s", verb, name, name, arg)
+	value, name := m[1], m[2]
+	var names []string
+	for _, f := range c.Command.Flags {
+		names = append(names, f.Names()...)
+		if !slices.Contains(f.Names(), name) {
+			continue
+		}
+		name, remedy := f.Names()[0], "not a switch: write true or false"
+		switch f.(type) {
+		case *cli.DurationFlag:
+			remedy = "not a duration: write a number with a unit, such as 30s"
+		case *cli.Int64Flag:
+			remedy = "not a number: write digits only"
+		}
+		if value == "" {
+			arg, _ := placeholder(f)
+			return usage("%s--%s: no value given: write --%s %s", verb, name, name, arg)
+		}
+		return usage("--%s %s: %s", name, value, remedy)
 	}
-	remedy := "not a switch: write true or false"
-	switch f.(type) {
-	case *cli.DurationFlag:
-		remedy = "not a duration: write a number with a unit, such as 30s"
-	case *cli.Int64Flag:
-		remedy = "not a number: write digits only"
+	if near := agent.Nearest(name, names); near != "" {
+		see = "did you mean --" + near + "?"
 	}
-	return usage("--%s %s: %s", name, m[1], remedy)
+	return usage("%sunknown flag --%s: %s", verb, name, see)
 }
 
 // textFlag is a flag with a text. Its default is shown without quotes.
@@ -274,14 +317,11 @@ func load(c *cli.Context, only ...string) (agent.Config, error) {
 		src.Command = c.Args().Slice()
 	}
 	for _, s := range agent.Settings() {
-		switch {
-		case !c.IsSet(s.Name):
-		case s.Arg == "":
-			src.Flags[s.Name] = []string{strconv.FormatBool(c.Bool(s.Name))}
-		case s.Repeatable():
-			src.Flags[s.Name] = c.StringSlice(s.Name)
-		default:
-			src.Flags[s.Name] = []string{c.String(s.Name)}
+		if c.IsSet(s.Name) {
+			src.Flags[s.Name] = []string{fmt.Sprint(c.Value(s.Name))}
+			if s.Repeatable() {
+				src.Flags[s.Name] = c.StringSlice(s.Name)
+			}
 		}
 	}
 	settings, err := agent.Load(src)
@@ -291,36 +331,46 @@ func load(c *cli.Context, only ...string) (agent.Config, error) {
 	return settings, nil
 }
 
-var socketSettings = []string{"control-socket", "state-dir"}
-
-// askTimeout bounds a question that the sidecar answers from memory. It is added to --timeout
+// askTimeout bounds a question that is answered from memory. It is added to --timeout
 // where the verb has one.
 const askTimeout = 10 * time.Second
 
-// asking makes a verb that talks to the sidecar which the flags, the environment or the file
+// call is an alias, so that its Context can be told from it where it is embedded.
+type call = cli.Context
+
+// asked is a verb that talks to the sidecar which the flags, the environment or the file
 // point to.
-func asking(name string, do func(*cli.Context, *agent.Client, agent.Config) error, flags ...cli.Flag) *cli.Command {
-	return verb(name, func(c *cli.Context) error {
-		settings, err := load(c, socketSettings...)
+type asked struct {
+	*call
+	*agent.Client
+	settings agent.Config
+}
+
+func ask(only []string, do func(asked) error) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		settings, err := load(c, only...)
 		if err != nil {
 			return err
 		}
 		if !c.Bool("follow") {
-			ctx, cancel := context.WithTimeout(c.Context, c.Duration("timeout")+askTimeout)
+			ctx, cancel := context.WithTimeout(c.Context, c.Duration("timeout")+c.Duration("wait")+askTimeout)
 			defer cancel()
 			c.Context = ctx
 		}
-		return do(c, agent.NewClient(settings.ControlSocket, settings.StateDir), settings)
-	}, someSettings(socketSettings, flags...)...)
+		return do(asked{c, agent.NewClient(settings.ControlSocket, settings.StateDir), settings})
+	}
 }
 
 func out(c *cli.Context) *output { return c.App.Writer.(*output) }
 
 // answer prints the JSON as it is, or what shows it to people.
-func answer(c *cli.Context, raw []byte, show func(*output)) error {
-	if c.String("output") == "json" {
+func answer(c *cli.Context, raw []byte, err error, show func(*output)) error {
+	switch {
+	case err != nil:
+		return err
+	case c.String("output") == "json":
 		fmt.Fprintln(out(c), strings.TrimSpace(string(raw)))
-	} else {
+	default:
 		show(out(c))
 	}
 	return nil
@@ -360,9 +410,7 @@ var buildVersion string
 // version is the linker's word, else that of the go command: the module's, or the revision's.
 func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && buildVersion == "" {
-		return strings.Trim(or(info.Main.Version, "devel"), "()")
+		return strings.Trim(cmp.Or(info.Main.Version, "devel"), "()")
 	}
-	return or(buildVersion, "unknown")
+	return cmp.Or(buildVersion, "unknown")
 }
-
-func versionText() string { return version() + " (" + runtime.Version() + ")" }

@@ -19,28 +19,19 @@ const (
 // terminal that somebody stopped, must not stop the sidecar. What finds the queue full is
 // dropped, and counted when lines are taken again.
 type logWriter struct {
-	to          io.Writer
-	lines       chan []byte
-	lost        atomic.Int64
-	stop, ended chan struct{}
+	to    io.Writer
+	lines chan []byte // nil: the last one
+	lost  atomic.Int64
+	ended chan struct{}
 }
 
 // newLogWriter starts what writes; close, once, ends it.
 func newLogWriter(to io.Writer) *logWriter {
-	w := &logWriter{to: to, lines: make(chan []byte, logQueue), stop: make(chan struct{}), ended: make(chan struct{})}
+	w := &logWriter{to: to, lines: make(chan []byte, logQueue), ended: make(chan struct{})}
 	go func() {
 		defer close(w.ended)
-		for {
-			select {
-			case line := <-w.lines:
-				w.hand(line)
-				continue
-			case <-w.stop:
-			}
-			for len(w.lines) > 0 {
-				w.hand(<-w.lines)
-			}
-			return
+		for line := <-w.lines; line != nil; line = <-w.lines {
+			w.hand(line)
 		}
 	}()
 	return w
@@ -48,11 +39,6 @@ func newLogWriter(to io.Writer) *logWriter {
 
 // Write takes one line. It never fails.
 func (w *logWriter) Write(line []byte) (int, error) {
-	select {
-	case <-w.stop:
-		return len(line), nil
-	default:
-	}
 	select {
 	case w.lines <- bytes.Clone(line):
 	default:
@@ -75,9 +61,14 @@ func (w *logWriter) hand(line []byte) {
 
 // close writes what waits, as long as is worth it. What comes later is dropped.
 func (w *logWriter) close() {
-	close(w.stop)
+	end := time.After(logFlush)
+	select {
+	case w.lines <- nil:
+	case <-end:
+		return
+	}
 	select {
 	case <-w.ended:
-	case <-time.After(logFlush):
+	case <-end:
 	}
 }

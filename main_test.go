@@ -181,16 +181,6 @@ func TestVersionIsOneLine(t *testing.T) {
 	}
 }
 
-func TestListenAddressesBecomeReachableOnes(t *testing.T) {
-	for listen, want := range map[string]string{
-		":9808": "127.0.0.1:9808", "0.0.0.0:1": "127.0.0.1:1", "[::]:1": "[::1]:1", "10.0.0.1:2": "10.0.0.1:2", "localhost:3": "localhost:3",
-	} {
-		if got := reachable(listen); got != want {
-			t.Errorf("%s: %s, want %s", listen, got, want)
-		}
-	}
-}
-
 func TestCompletionScriptsParse(t *testing.T) {
 	for shell, parser := range map[string][]string{"bash": {"bash", "-n"}, "zsh": {"zsh", "-n"}, "fish": {"fish", "--no-execute"}} {
 		code, script, stderr := holdfast(t, "completion", shell)

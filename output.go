@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -49,15 +50,15 @@ func (o *output) failure() error {
 	return fmt.Errorf("print answer: %w", o.err)
 }
 
-// shown are the only sequences that steer a terminal, whoever wrote them.
-var shown = strings.NewReplacer(`\x1b[0m`, "\x1b[0m", `\x1b[1m`, "\x1b[1m", `\x1b[31m`, "\x1b[31m", `\x1b[32m`, "\x1b[32m", `\x1b[33m`, "\x1b[33m", `\x1b[39m`, "\x1b[39m")
+// painted are the only sequences that steer a terminal, whoever wrote them.
+var painted = regexp.MustCompile(`\\x1b(\[(?:0|1|31|32|33|39)m)`)
 
 // line prints one line. What etcd, a broker or anybody else said can neither make two of it
 // nor steer the terminal.
 func (o *output) line(format string, args ...any) {
 	text := agent.Plain(strings.TrimRight(fmt.Sprintf(format, args...), " "))
 	if o.colours {
-		text = shown.Replace(text)
+		text = painted.ReplaceAllString(text, "\x1b$1")
 	}
 	fmt.Fprintln(o, text)
 }
@@ -68,14 +69,13 @@ func (o *output) table(states []int, rows [][]string) {
 	var b bytes.Buffer
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
-		cells := make([]string, len(row))
 		for i, cell := range row {
-			cells[i] = agent.Plain(cell)
+			row[i] = agent.Plain(cell)
 		}
 		for _, i := range states {
-			cells[i] = o.state(cells[i])
+			row[i] = o.state(row[i])
 		}
-		fmt.Fprintln(w, strings.Join(cells, "\t"))
+		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
 	w.Flush()
 	for line := range strings.Lines(b.String()) {
@@ -109,20 +109,6 @@ func (o *output) state(s string) string {
 
 // fold breaks text into lines of at most width characters, where its words allow it.
 func fold(text string, width int, newline string) string {
-	var b strings.Builder
-	n := 0
-	for i, word := range strings.Fields(text) {
-		length := len([]rune(word))
-		switch {
-		case i > 0 && n+1+length > width:
-			b.WriteString(newline)
-			n = 0
-		case i > 0:
-			b.WriteByte(' ')
-			n++
-		}
-		b.WriteString(word)
-		n += length
-	}
-	return b.String()
+	lines := regexp.MustCompile(fmt.Sprintf(`(.{1,%d})(?: |$)`, width))
+	return strings.TrimSuffix(lines.ReplaceAllString(strings.Join(strings.Fields(text), " "), "$1"+newline), newline)
 }

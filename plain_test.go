@@ -102,15 +102,15 @@ func TestWhatOthersSayIsOnlyShown(t *testing.T) {
 	fleet := func(text string) string {
 		var b bytes.Buffer
 		odd := filled[cluster.FleetBroker](text)
-		odd.Registration, odd.Assignments = nil, 2
-		writeFleet(&output{to: &b}, fleetRows([]cluster.FleetBroker{filled[cluster.FleetBroker](text), odd}), night)
+		odd.Registered, odd.Topics = false, 2
+		writeFleet(&output{to: &b}, []cluster.FleetBroker{filled[cluster.FleetBroker](text), odd}, night)
 		return b.String()
 	}
 	wantPlain(t, "fleet", fleet(text), fleet("x"))
 	forgotten := func(text string) string {
 		var b bytes.Buffer
-		f := forgetting{out: &output{to: &b}, id: text, what: whatRemains(filled[cluster.Remains](text)), unassigned: []string{text}}
-		f.print("is")
+		f := forgetting{out: &output{to: &b}, id: text, unassigned: []string{text}}
+		f.print(whatRemains(filled[cluster.Remains](text)))
 		return b.String()
 	}
 	wantPlain(t, "forget", forgotten(text), forgotten("x"))

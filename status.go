@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -15,14 +16,6 @@ func withReason(s, reason string) string {
 		return s
 	}
 	return s + " (" + reason + ")"
-}
-
-// or is s, or what stands for nothing.
-func or(s, nothing string) string {
-	if s == "" {
-		return nothing
-	}
-	return s
 }
 
 // seconds prints to a tenth of a second: 4.2s, 1m12.5s.
@@ -64,9 +57,9 @@ func writeStatus(o *output, s agent.Status) {
 	}
 
 	kind := strings.TrimSpace(s.Driver + " " + s.Broker.Version)
-	line("broker", fmt.Sprintf("%s (%s), %s", or(s.BrokerID, "id not known yet"), kind, o.state(or(s.Broker.Up, "unknown")))+lastError(s.Broker.LastError))
+	line("broker", fmt.Sprintf("%s (%s), %s", cmp.Or(s.BrokerID, "id not known yet"), kind, o.state(cmp.Or(s.Broker.Up, "unknown")))+lastError(s.Broker.LastError))
 	line("attachment", o.state(s.Attachment))
-	line("mode", withReason(o.state(or(s.Mode, "unknown")), s.Reason))
+	line("mode", withReason(o.state(cmp.Or(s.Mode, "unknown")), s.Reason))
 	if p := s.Pause; p != nil {
 		line("pause", o.warn(fmt.Sprintf("by %s for %s more, until %s", p.Owner, seconds(p.RemainingSeconds), p.Until.UTC().Format(clock)))+": "+p.Reason)
 	}
@@ -92,7 +85,7 @@ func writeStatus(o *output, s agent.Status) {
 	if s.Config.Error != "" {
 		line("settings", o.warn("not applied")+": "+s.Config.Error)
 	}
-	line("sidecar", fmt.Sprintf("%s, running for %s, incarnation %s", s.Version, age(s.At, s.Since), or(s.Incarnation, "unknown")))
+	line("sidecar", fmt.Sprintf("%s, running for %s, incarnation %s", s.Version, age(s.At, s.Since), cmp.Or(s.Incarnation, "unknown")))
 }
 
 func readyText(o *output, s agent.Status) string {

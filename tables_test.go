@@ -170,30 +170,25 @@ func TestExplanationIsGolden(t *testing.T) {
 }
 
 func fleetOfThree() []cluster.FleetBroker {
+	since := [2]time.Time{night.Add(-3 * time.Hour), night.Add(-time.Hour)}
 	return []cluster.FleetBroker{
-		{BrokerID: "n1", Assignments: 1000,
-			Registration: &cluster.Registration{CreateRevision: 412},
-			Value:        cluster.RegistrationValue{BrokerURL: "nats://n1:4222"},
-			State:        &cluster.State{Mode: "active", Reason: "boot", By: "holdfast"},
-			Member:       &cluster.Member{At: night.Add(-3 * time.Hour)}},
-		{BrokerID: "n2-with-a-longer-name", Assignments: 3,
-			Registration: &cluster.Registration{CreateRevision: 9},
-			State:        &cluster.State{Mode: "drained", Reason: "stale_restart"}},
-		{BrokerID: "n3", StateMalformed: `{"mode":7}`, Member: &cluster.Member{At: night.Add(-time.Hour)}},
+		{BrokerID: "n1", Topics: 1000, Registered: true, Epoch: 412, BrokerURL: "nats://n1:4222", Mode: "active", Reason: "boot", By: "holdfast", Since: &since[0]},
+		{BrokerID: "n2-with-a-longer-name", Topics: 3, Registered: true, Epoch: 9, Mode: "drained", Reason: "stale_restart"},
+		{BrokerID: "n3", StateMalformed: `{"mode":7}`, Since: &since[1]},
 	}
 }
 
 func TestFleetTableIsGolden(t *testing.T) {
 	var b bytes.Buffer
-	writeFleet(&output{to: &b}, fleetRows(fleetOfThree()), night)
+	writeFleet(&output{to: &b}, fleetOfThree(), night)
 	b.WriteString("---\n")
-	writeFleet(&output{to: &b}, fleetRows(nil), night)
+	writeFleet(&output{to: &b}, nil, night)
 	golden(t, "fleet.txt", b.String())
 }
 
 func TestAFleetNamesTheWayOutForABrokerThatDoesNotComeBack(t *testing.T) {
 	var b bytes.Buffer
-	writeFleet(&output{to: &b}, fleetRows([]cluster.FleetBroker{{BrokerID: "n9", Assignments: 3}}), night)
+	writeFleet(&output{to: &b}, []cluster.FleetBroker{{BrokerID: "n9", Topics: 3}}, night)
 	if want := "n9 is NOT registered: nobody is known to serve its 3 topics; if it will not come back: 'holdfast forget n9'.\n"; !strings.HasPrefix(b.String(), want) {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
 	}
@@ -201,14 +196,14 @@ func TestAFleetNamesTheWayOutForABrokerThatDoesNotComeBack(t *testing.T) {
 
 func TestAFleetNamesAMemberRecordThatCannotBeRead(t *testing.T) {
 	var b bytes.Buffer
-	writeFleet(&output{to: &b}, fleetRows([]cluster.FleetBroker{{BrokerID: "n9", MemberMalformed: "torn"}}), night)
+	writeFleet(&output{to: &b}, []cluster.FleetBroker{{BrokerID: "n9", MemberMalformed: "torn"}}, night)
 	if want := "The member record of n9 cannot be read: \"torn\". Its sidecar writes it anew when it registers, or is started again.\n"; !strings.HasSuffix(b.String(), want) {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
 	}
 }
 
 func TestFleetJSONIsGolden(t *testing.T) {
-	raw, err := json.MarshalIndent(fleetRows(fleetOfThree()), "", "  ")
+	raw, err := json.MarshalIndent(fleetOfThree(), "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,21 +9,15 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"holdfast/agent"
 )
 
 // The verbs that ask the sidecar and change nothing.
 
-func statusVerb() *cli.Command {
-	return asking("status", func(c *cli.Context, client *agent.Client, _ agent.Config) error {
-		s, raw, err := client.Status(c.Context)
-		if err != nil {
-			return err
-		}
-		return answer(c, raw, func(o *output) { writeStatus(o, s) })
-	}, outputFlag("table", "json"))
+func status(c asked) error {
+	var s agent.Status
+	raw, err := c.Get(c.Context, "/v1/status", &s)
+	return answer(c.call, raw, err, func(o *output) { writeStatus(o, s) })
 }
 
 var (
@@ -31,43 +26,32 @@ var (
 	rareStates = []string{"unreadable", "held_elsewhere", "foreign_owner"}
 )
 
-func topicsVerb() *cli.Command {
-	last := len(topicStates) - 1
-	state := textFlag("state", "STATE", "only topics in this state: "+strings.Join(topicStates[:last], ", ")+" or "+topicStates[last], "")
-	state.Action = oneOf("state", topicStates)
-	return asking("topics", func(c *cli.Context, client *agent.Client, _ agent.Config) error {
-		all, raw, err := client.Topics(c.Context)
-		if err != nil {
-			return err
-		}
-		shown := all
-		if wanted := c.String("state"); wanted != "" {
-			shown = slices.DeleteFunc(append([]agent.TopicStatus{}, all...), func(t agent.TopicStatus) bool { return t.State != wanted })
-			if raw, err = json.Marshal(shown); err != nil {
-				return fmt.Errorf("encode topics: %w", err)
-			}
-		}
-		if c.String("output") == "json" {
-			return answer(c, raw, nil)
-		}
-		o := out(c)
+func topics(c asked) error {
+	var all []agent.TopicStatus
+	raw, err := c.Get(c.Context, "/v1/topics", &all)
+	if err != nil {
+		return err
+	}
+	shown := all
+	if wanted := c.String("state"); wanted != "" {
+		shown = slices.DeleteFunc(append([]agent.TopicStatus{}, all...), func(t agent.TopicStatus) bool { return t.State != wanted })
+		raw, err = json.Marshal(shown)
+	}
+	var s agent.Status
+	if c.String("output") != "json" {
+		_, err = c.Get(c.Context, "/v1/status", &s)
+	}
+	return answer(c.call, raw, err, func(o *output) {
 		writeTopics(o, all, shown)
-		s, _, err := client.Status(c.Context)
-		note := ""
 		switch {
-		case len(all) == 0 && err != nil:
-			return err
-		case len(all) == 0: // which says how topics come here, or what is in their way
-			note = s.Summary
-		case err == nil && s.Broker.Up != "up":
-			note = "The broker does not answer: so it was when it last did."
-		}
-		if note != "" {
+		case len(all) == 0: // how topics come here, or what is in their way
 			o.line("")
-			o.line("%s", note)
+			o.line("%s", s.Summary)
+		case s.Broker.Up != "up":
+			o.line("")
+			o.line("The broker does not answer: so it was when it last did.")
 		}
-		return nil
-	}, outputFlag("table", "json"), state)
+	})
 }
 
 // writeTopics prints how many of all are in each state, then those shown.
@@ -98,42 +82,33 @@ func writeTopics(o *output, all, shown []agent.TopicStatus) {
 	o.table([]int{1}, rows)
 }
 
-func eventsVerb() *cli.Command {
-	return asking("events", func(c *cli.Context, client *agent.Client, settings agent.Config) error {
-		options := agent.EventOptions{Follow: c.Bool("follow"), Since: c.Int64("since")}
-		show := func(e agent.Event, raw []byte) error {
-			_ = answer(c, raw, func(o *output) { writeEvent(o, e) })
-			return out(c).err
-		}
-		err := client.Events(c.Context, options, show)
-		if !errors.Is(err, agent.ErrNoSidecar) {
-			return err
-		}
-		if options.Follow {
-			return fmt.Errorf("%w; there is nothing to follow: leave out --follow to read the journal that it left", err)
-		}
-		events, err := leftJournal(c, settings, err)
-		for _, e := range events {
-			if e.ID <= options.Since {
-				continue
-			}
-			raw, err := json.Marshal(e)
-			if err != nil {
-				return fmt.Errorf("encode event: %w", err)
-			}
+func events(c asked) error {
+	since, follow := c.Int64("since"), c.Bool("follow")
+	show := func(e agent.Event, raw []byte) error {
+		_ = answer(c.call, raw, nil, func(o *output) { writeEvent(o, e) })
+		return out(c.call).err
+	}
+	err := c.Events(c.Context, since, follow, show)
+	switch {
+	case !errors.Is(err, agent.ErrNoSidecar):
+		return err
+	case follow:
+		return fmt.Errorf("%w; there is nothing to follow: leave out --follow to read the journal that it left", err)
+	}
+	left, err := leftJournal(c, err)
+	for _, e := range left {
+		if e.ID > since {
+			raw, _ := json.Marshal(e)
 			_ = show(e, raw)
 		}
-		return err
-	},
-		outputFlag("text", "json"),
-		&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "wait for more, until interrupted"},
-		&cli.Int64Flag{Name: "since", Usage: "`ID` only events after this one"})
+	}
+	return err
 }
 
 // leftJournal is what there is to read when no sidecar answers, which is what gone says.
 // It tells people so.
-func leftJournal(c *cli.Context, settings agent.Config, gone error) ([]agent.Event, error) {
-	events, err := agent.LeftJournal(settings.StateDir)
+func leftJournal(c asked, gone error) ([]agent.Event, error) {
+	events, err := agent.LeftJournal(c.settings.StateDir)
 	switch {
 	case err != nil:
 		return nil, err
@@ -163,38 +138,33 @@ func writeEvent(o *output, e agent.Event) {
 	o.line("%s", text)
 }
 
-func explainVerb() *cli.Command {
-	return asking("explain", func(c *cli.Context, client *agent.Client, settings agent.Config) error {
-		arg := c.Args().First()
-		id, err := strconv.ParseInt(strings.TrimPrefix(arg, "#"), 10, 64) // events prints #12
-		if err != nil || id < 1 {
-			return usage("explain: event %q: not an event number: take one from 'holdfast events', such as 12", arg)
-		}
-		x, raw, err := client.Event(c.Context, id)
-		if errors.Is(err, agent.ErrNoSidecar) {
-			x, raw, err = explainLeft(c, settings, id, err)
-		}
-		if err != nil {
-			return err
-		}
-		return answer(c, raw, func(o *output) { writeExplanation(o, x) })
-	}, outputFlag("text", "json"))
+func explain(c asked) error {
+	arg := c.Args().First()
+	id, err := strconv.ParseInt(strings.TrimPrefix(arg, "#"), 10, 64) // events prints #12
+	if err != nil || id < 1 {
+		return usage("explain: event %q: not an event number: take one from 'holdfast events', such as 12", arg)
+	}
+	var x agent.Explanation
+	raw, err := c.Get(c.Context, fmt.Sprintf("/v1/events/%d", id), &x)
+	if errors.Is(err, agent.ErrNoSidecar) {
+		x, err = explainLeft(c, id, err)
+		raw, _ = json.MarshalIndent(x, "", "  ")
+	}
+	return answer(c.call, raw, err, func(o *output) { writeExplanation(o, x) })
 }
 
 // explainLeft explains an event that a sidecar left which does not run.
-func explainLeft(c *cli.Context, settings agent.Config, id int64, gone error) (x agent.Explanation, raw []byte, err error) {
-	events, err := leftJournal(c, settings, gone)
+func explainLeft(c asked, id int64, gone error) (x agent.Explanation, err error) {
+	events, err := leftJournal(c, gone)
 	if err != nil {
-		return x, nil, err
+		return x, err
 	}
 	i := slices.IndexFunc(events, func(e agent.Event) bool { return e.ID == id })
 	if i < 0 {
-		return x, nil, usage("event %d: not in the journal (any more): 'holdfast events' lists them", id)
+		return x, usage("event %d: not in the journal (any more): 'holdfast events' lists them", id)
 	}
 	fmt.Fprintln(c.App.ErrWriter, "times in the explanation are those of the default settings: what it had is not known")
-	x = agent.Explain(events[i], settings)
-	raw, err = json.MarshalIndent(x, "", "  ")
-	return x, raw, err
+	return agent.Explain(events[i], c.settings), nil
 }
 
 func writeExplanation(o *output, x agent.Explanation) {
@@ -203,7 +173,7 @@ func writeExplanation(o *output, x agent.Explanation) {
 	if x.Event.Epoch > 0 {
 		what += fmt.Sprintf(" (epoch %d)", x.Event.Epoch)
 	}
-	for _, part := range [][2]string{{"what", what}, {"why", x.Why}, {"avoid", x.Avoid}, {"else", x.Otherwise}, {"next", or(x.Next, "Nothing.")}} {
+	for _, part := range [][2]string{{"what", what}, {"why", x.Why}, {"avoid", x.Avoid}, {"else", x.Otherwise}, {"next", cmp.Or(x.Next, "Nothing.")}} {
 		name := part[0]
 		for line := range strings.Lines(fold(agent.Plain(part[1]), 88, "\n")) {
 			o.line("%-6s %s", name, strings.TrimSpace(line))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,19 +18,17 @@ import (
 
 // The verbs that take the settings of run and need no sidecar.
 
-func checkVerb() *cli.Command {
-	return verb("check", func(c *cli.Context) error {
-		settings, err := load(c)
-		if err != nil {
-			return err
-		}
-		findings := agent.Check(c.Context, settings, slog.New(slog.DiscardHandler))
-		o := out(c)
-		_ = agent.WriteFindings(o, findings)
-		o.line("")
-		_, _ = agent.WorstCase(settings).WriteTo(o)
-		return agent.Verdict(findings)
-	}, allSettings()...)
+func check(c *cli.Context) error {
+	settings, err := load(c)
+	if err != nil {
+		return err
+	}
+	findings := agent.Check(c.Context, settings, slog.New(slog.DiscardHandler))
+	o := out(c)
+	_ = agent.WriteFindings(o, findings)
+	o.line("")
+	_, _ = agent.WorstCase(settings).WriteTo(o)
+	return agent.Verdict(findings)
 }
 
 func etcdSettings() (names []string) {
@@ -41,10 +40,17 @@ func etcdSettings() (names []string) {
 	return names
 }
 
-// reaching makes a verb that asks etcd, for a minute at most. only names the settings that say
-// which etcd it is; where there is none, that is refused as without says.
-func reaching(name, without string, bound time.Duration, only []string, do func(*cli.Context, *cluster.Client, agent.Config) error, flags ...cli.Flag) *cli.Command {
-	return verb(name, func(c *cli.Context) error {
+// reached is a verb that asks etcd.
+type reached struct {
+	*call
+	etcd     *cluster.Client
+	settings agent.Config
+}
+
+// reach bounds what is asked of etcd. only names the settings that say which etcd it is; where
+// there is none, that is refused as without says.
+func reach(without string, bound time.Duration, only []string, do func(reached) error) cli.ActionFunc {
+	return func(c *cli.Context) error {
 		settings, err := load(c, only...)
 		switch {
 		case err != nil:
@@ -61,106 +67,59 @@ func reaching(name, without string, bound time.Duration, only []string, do func(
 			return usage("%w", err)
 		}
 		defer client.Close()
-		return do(c, client, settings)
-	}, append(flags, allSettings(only...)...)...)
-}
-
-func fleetVerb() *cli.Command {
-	const without = "the brokers of this cluster: ask the broker's own admin tool, or 'holdfast status' beside each broker"
-	return reaching("fleet", without, askTimeout, etcdSettings(), func(c *cli.Context, client *cluster.Client, settings agent.Config) error {
-		brokers, err := client.Fleet(c.Context)
-		if err != nil {
-			return agent.EtcdError(settings, err)
-		}
-		rows := fleetRows(brokers)
-		raw, err := json.MarshalIndent(rows, "", "  ")
-		if err != nil {
-			return fmt.Errorf("encode fleet: %w", err)
-		}
-		return answer(c, raw, func(o *output) { writeFleet(o, rows, time.Now()) })
-	}, outputFlag("table", "json"))
-}
-
-// fleetRow is one broker in the JSON of fleet. The field names are stable.
-type fleetRow struct {
-	BrokerID   string     `json:"broker_id"`      // in the keys of etcd
-	Name       string     `json:"name,omitempty"` // its stable one, where that is another
-	Registered bool       `json:"registered"`
-	Epoch      int64      `json:"epoch"` // create revision of the registration; 0: not registered
-	Mode       string     `json:"mode"`  // empty: nothing in etcd
-	Reason     string     `json:"reason"`
-	By         string     `json:"by"`
-	Topics     int        `json:"topics"`                     // assigned, or served by locks of the broker's own
-	Since      *time.Time `json:"since"`                      // when it registered last; null: not known
-	BrokerURL  string     `json:"broker_url"`                 // advertised
-	ConnectURL string     `json:"connect_url"`                // advertised
-	Malformed  string     `json:"malformed_mode"`             // what stands in etcd instead of a mode
-	Garbled    string     `json:"malformed_member,omitempty"` // and instead of a member record
-}
-
-func fleetRows(brokers []cluster.FleetBroker) []fleetRow {
-	rows := make([]fleetRow, 0, len(brokers))
-	for _, b := range brokers {
-		r := fleetRow{
-			BrokerID: b.BrokerID, Name: b.Name, Topics: b.Assignments, Malformed: b.StateMalformed, Garbled: b.MemberMalformed,
-			BrokerURL: b.Value.BrokerURL, ConnectURL: b.Value.ConnectURL,
-		}
-		if b.Registration != nil {
-			r.Registered, r.Epoch = true, b.Registration.CreateRevision
-		}
-		if b.State != nil {
-			r.Mode, r.Reason, r.By = b.State.Mode, b.State.Reason, b.State.By
-		}
-		if b.Member != nil && !b.Member.At.IsZero() {
-			r.Since = &b.Member.At
-		}
-		rows = append(rows, r)
+		return do(reached{c, client, settings})
 	}
-	return rows
+}
+
+func fleet(c reached) error {
+	brokers, err := c.etcd.Fleet(c.Context)
+	if err != nil {
+		return agent.EtcdError(c.settings, err)
+	}
+	raw, err := json.MarshalIndent(brokers, "", "  ")
+	return answer(c.call, raw, err, func(o *output) { writeFleet(o, brokers, time.Now()) })
 }
 
 // writeFleet prints how many of the brokers can serve, then one line each.
-func writeFleet(o *output, rows []fleetRow, now time.Time) {
-	if len(rows) == 0 {
+func writeFleet(o *output, brokers []cluster.FleetBroker, now time.Time) {
+	if len(brokers) == 0 {
 		o.line("No broker is known in etcd here: check --etcd-endpoints and --prefix, or start one with 'holdfast run'.")
 		return
 	}
 	registered, active, topics := 0, 0, 0
-	table := [][]string{{"BROKER", "REGISTERED", "MODE", "REASON", "TOPICS", "EPOCH", "AGE"}}
-	for _, r := range rows {
-		id, yes, mode, epoch, since := r.BrokerID, "no", r.Mode, "-", "-"
-		if r.Registered {
-			yes, epoch = "yes", strconv.FormatInt(r.Epoch, 10)
+	table, notes := [][]string{{"BROKER", "REGISTERED", "MODE", "REASON", "TOPICS", "EPOCH", "AGE"}}, []string(nil)
+	for _, b := range brokers {
+		id, yes, mode, epoch, since := b.BrokerID, "no", b.Mode, "-", "-"
+		if b.Registered {
+			yes, epoch = "yes", strconv.FormatInt(b.Epoch, 10)
 			registered++
-			if r.Since != nil {
-				since = age(now, *r.Since)
+			if b.Since != nil {
+				since = age(now, *b.Since)
 			}
-			if r.Mode == cluster.ModeActive {
+			if b.Mode == cluster.ModeActive {
 				active++
 			}
-		} else if r.Topics > 0 {
-			o.line("%s", o.bad(fmt.Sprintf("%s is NOT registered: nobody is known to serve its %d topics; if it will not come back: 'holdfast forget %s'.", id, r.Topics, id)))
+		} else if b.Topics > 0 {
+			o.line("%s", o.bad(fmt.Sprintf("%s is NOT registered: nobody is known to serve its %d topics; if it will not come back: 'holdfast forget %s'.", id, b.Topics, id)))
 		}
-		if r.Malformed != "" {
+		if b.StateMalformed != "" {
 			mode = "malformed"
+			notes = append(notes, fmt.Sprintf("The mode of %s cannot be read: %q. Set it again with 'holdfast drain' or 'holdfast activate' there.", id, strings.TrimSpace(b.StateMalformed)))
 		}
-		if r.Name != "" {
-			id += " (" + r.Name + ")"
+		if b.MemberMalformed != "" {
+			notes = append(notes, fmt.Sprintf("The member record of %s cannot be read: %q. Its sidecar writes it anew when it registers, or is started again.", id, strings.TrimSpace(b.MemberMalformed)))
 		}
-		topics += r.Topics
-		table = append(table, []string{id, yes, or(mode, "-"), or(r.Reason, "-"), strconv.Itoa(r.Topics), epoch, since})
+		if b.Name != "" {
+			id += " (" + b.Name + ")"
+		}
+		topics += b.Topics
+		table = append(table, []string{id, yes, cmp.Or(mode, "-"), cmp.Or(b.Reason, "-"), strconv.Itoa(b.Topics), epoch, since})
 	}
-	o.line("%d brokers: %d registered, %d of them active; %d topics assigned", len(rows), registered, active, topics)
+	o.line("%d brokers: %d registered, %d of them active; %d topics assigned", len(brokers), registered, active, topics)
 	o.line("")
 	o.table([]int{1, 2}, table)
-	for _, r := range rows {
-		if r.Malformed != "" {
-			o.line("")
-			o.line("The mode of %s cannot be read: %q. Set it again with 'holdfast drain' or 'holdfast activate' there.", r.BrokerID, strings.TrimSpace(r.Malformed))
-		}
-		if r.Garbled != "" {
-			o.line("")
-			o.line("The member record of %s cannot be read: %q. Its sidecar writes it anew when it registers, or is started again.", r.BrokerID, strings.TrimSpace(r.Garbled))
-		}
+	for _, note := range notes {
+		o.line("")
+		o.line("%s", note)
 	}
 }

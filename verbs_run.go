@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -21,17 +21,15 @@ import (
 
 // The verbs that stand beside a broker: as its sidecar, before its start, and in its container.
 
-func runVerb() *cli.Command {
-	return verb("run", func(c *cli.Context) error {
-		settings, err := load(c)
-		if err != nil {
-			return err
-		}
-		lines := newLogWriter(c.App.ErrWriter)
-		defer lines.close()
-		log, level := newLogger(lines, settings, isTerminal(c.App.ErrWriter))
-		return agent.Run(c.Context, settings, log, level, version())
-	}, allSettings()...)
+func runSidecar(c *cli.Context) error {
+	settings, err := load(c)
+	if err != nil {
+		return err
+	}
+	lines := newLogWriter(c.App.ErrWriter)
+	defer lines.close()
+	log, level := newLogger(lines, settings, isTerminal(c.App.ErrWriter))
+	return agent.Run(c.Context, settings, log, level, version())
 }
 
 // newLogger writes to w, in text by default if people read it. The level and format have
@@ -45,109 +43,73 @@ func newLogger(w io.Writer, c agent.Config, people bool) (*slog.Logger, *slog.Le
 		}
 		return a
 	}}
-	format := c.LogFormat
-	if format == "" && people {
-		format = "text"
-	}
-	if format == "text" {
+	if c.LogFormat == "text" || c.LogFormat == "" && people {
 		return slog.New(slog.NewTextHandler(w, o)), level
 	}
 	return slog.New(slog.NewJSONHandler(w, o)), level
 }
 
-func healthcheckVerb() *cli.Command {
-	settings := []string{"probe-listen"}
-	return verb("healthcheck", func(c *cli.Context) error {
-		found, err := load(c, settings...)
-		if err != nil {
-			return err
-		}
-		url := "http://" + reachable(found.ProbeListen) + "/ready"
-		client := http.Client{
-			Timeout:       c.Duration("timeout"),
-			Transport:     &http.Transport{Proxy: nil, DisableKeepAlives: true},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		}
-		start := time.Now()
-		req, err := http.NewRequestWithContext(c.Context, http.MethodGet, url, nil)
-		if err != nil {
-			return fmt.Errorf("healthcheck: %w: give --probe-listen", err)
-		}
-		resp, err := client.Do(req)
-		if err != nil {
-			return fmt.Errorf("healthcheck: no answer from %s: is 'holdfast run' running here? give --probe-listen", url)
-		}
-		defer resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("healthcheck: not ready: %s answered %s: see 'holdfast status'", url, resp.Status)
-		}
-		out(c).line("ready (%s in %s)", url, time.Since(start).Round(time.Millisecond))
-		return nil
-	}, someSettings(settings, durationFlag("timeout", "how long to wait for the answer", 3*time.Second, time.Millisecond))...)
-}
-
-// reachable turns an address to listen on into one to connect to.
-func reachable(listen string) string {
-	host, port, err := net.SplitHostPort(listen)
+func healthcheck(c *cli.Context) error {
+	settings, err := load(c, "probe-listen")
 	if err != nil {
-		return listen
+		return err
 	}
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = "127.0.0.1"
-		if ip != nil && ip.To4() == nil {
-			host = "::1"
-		}
+	address := settings.ProbeListen
+	if strings.HasPrefix(address, ":") {
+		address = "127.0.0.1" + address
 	}
-	return net.JoinHostPort(host, port)
+	url := "http://" + address + "/ready" // an address that means every one is this host's
+	client := http.Client{
+		Timeout:       c.Duration("timeout"),
+		Transport:     &http.Transport{DisableKeepAlives: true}, // and no proxy
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	start := time.Now()
+	req, err := http.NewRequestWithContext(c.Context, http.MethodGet, url, nil)
+	if err != nil {
+		return fmt.Errorf("healthcheck: %w: give --probe-listen", err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("healthcheck: no answer from %s: is 'holdfast run' running here? give --probe-listen", url)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("healthcheck: not ready: %s answered %s: see 'holdfast status'", url, resp.Status)
+	}
+	out(c).line("ready (%s in %s)", url, time.Since(start).Round(time.Millisecond))
+	return nil
 }
 
-func gateVerb() *cli.Command {
-	wait := durationFlag("wait", "how long to wait for a sidecar that says so; less than what the unit has for its start", 0, time.Millisecond)
-	wait.DefaultText = "required"
-	return verb("gate", func(c *cli.Context) (err error) {
-		bound := c.Duration("wait")
-		if bound == 0 {
-			return usage("--wait: required: give how long the broker's start may wait, such as 60s")
+func gate(c asked) (err error) {
+	bound := c.Duration("wait")
+	if bound == 0 {
+		return usage("--wait: required: give how long the broker's start may wait, such as 60s")
+	}
+	program, command := "", c.Args().Slice()
+	if len(command) > 0 {
+		if program, err = exec.LookPath(command[0]); err != nil {
+			return usage("gate: start the broker: %w: give the path of an executable file after --", err)
 		}
-		program, command := "", c.Args().Slice()
-		if len(command) > 0 {
-			if program, err = exec.LookPath(command[0]); err != nil {
-				return usage("gate: start the broker: %w: give the path of an executable file after --", err)
-			}
-		}
-		settings, err := load(c, socketSettings...)
-		if err != nil {
-			return err
-		}
-		err = agent.NewClient(settings.ControlSocket, settings.StateDir).AwaitGate(c.Context, bound, func(why error) {
-			report(fmt.Errorf("gate: waiting up to %s for a sidecar that lets the broker start: %w", bound, why), c.App.ErrWriter)
-		})
-		switch {
-		case errors.Is(err, context.Canceled):
-			return errors.New("gate: interrupted before a sidecar let the broker start: the broker is not started")
-		case err != nil:
-			return fmt.Errorf("gate: no sidecar let the broker start within %s, so it is not started: %w", bound, err)
-		case program == "":
-			return nil
-		}
-		return fmt.Errorf("gate: start the broker %s: %w", program, syscall.Exec(program, command, os.Environ()))
-	}, someSettings(socketSettings, wait)...)
-}
-
-func installVerb() *cli.Command {
-	return verb("install", func(c *cli.Context) error {
-		file := c.Args().First()
-		if err := install(file); err != nil {
-			return err
-		}
-		out(c).line("installed %s (%s)", file, version())
-		return nil
+	}
+	err = c.AwaitGate(c.Context, bound, func(why error) {
+		report(fmt.Errorf("gate: waiting up to %s for a sidecar that lets the broker start: %w", bound, why), c.App.ErrWriter)
 	})
+	switch {
+	case errors.Is(err, context.Canceled):
+		return errors.New("gate: interrupted before a sidecar let the broker start: the broker is not started")
+	case err != nil:
+		return fmt.Errorf("gate: no sidecar let the broker start within %s, so it is not started: %w", bound, err)
+	case program == "":
+		return nil
+	}
+	return fmt.Errorf("gate: start the broker %s: %w", program, syscall.Exec(program, command, os.Environ()))
 }
 
-// install copies the running program to file. Whoever looks at file sees what was there
+// install copies the running program to a file. Whoever looks at it sees what was there
 // before, or all of it.
-func install(file string) (err error) {
+func install(c *cli.Context) error {
+	file := c.Args().First()
 	from, err := os.Open("/proc/self/exe") // its own path may have been replaced meanwhile
 	if err != nil {
 		return fmt.Errorf("install: open this program: %w", err)
@@ -157,18 +119,14 @@ func install(file string) (err error) {
 	if err != nil {
 		return fmt.Errorf("install %s: %w: give a file in a directory that can be written", file, err)
 	}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("install %s: %w", file, errors.Join(err, os.Remove(to.Name())))
-		}
-	}()
 	_, err = io.Copy(to, from)
-	if err == nil {
-		err = to.Chmod(0o555)
-	}
 	// Closed before it is renamed: a file that is open for writing cannot be executed.
-	if err = errors.Join(err, to.Close()); err != nil {
-		return err
+	if err = errors.Join(err, to.Chmod(0o555), to.Close()); err == nil {
+		err = os.Rename(to.Name(), file)
 	}
-	return os.Rename(to.Name(), file)
+	if err != nil {
+		return fmt.Errorf("install %s: %w", file, errors.Join(err, os.Remove(to.Name())))
+	}
+	out(c).line("installed %s (%s)", file, version())
+	return nil
 }

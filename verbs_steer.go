@@ -1,13 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
-
-	"github.com/urfave/cli/v2"
 
 	"holdfast/agent"
 	"holdfast/recovery"
@@ -15,76 +14,53 @@ import (
 
 // The verbs that have the sidecar change something.
 
-// steering makes one whose answer is the broker's state.
-func steering(name string, do func(*cli.Context, *agent.Client, agent.Config) (agent.Status, []byte, error), flags ...cli.Flag) *cli.Command {
-	return asking(name, func(c *cli.Context, client *agent.Client, settings agent.Config) error {
-		s, raw, err := do(c, client, settings)
-		switch {
-		case err != nil:
-			return err
-		case len(raw) == 0 || s.Mode == "":
-			out(c).line("%s: done", name)
-		default:
-			out(c).line("%s: mode %s. %s", s.BrokerID, withReason(s.Mode, s.Reason), s.Summary)
-		}
-		return nil
-	}, flags...)
+// steer asks for what the verb is called, and says how the broker is then.
+func steer(c asked, body map[string]any) error {
+	var s agent.Status
+	if err := c.Post(c.Context, "/v1/"+c.Command.Name, body, &s); err != nil {
+		return err
+	}
+	if s.Mode == "" {
+		out(c.call).line("%s: done", c.Command.Name)
+	} else {
+		out(c.call).line("%s: mode %s. %s", s.BrokerID, withReason(s.Mode, s.Reason), s.Summary)
+	}
+	return nil
 }
 
-func reasonFlag() cli.Flag {
-	return textFlag("reason", "TEXT", "why, kept with the mode in etcd", "operator")
+func activate(c asked) error { return steer(c, map[string]any{"reason": c.String("reason")}) }
+func confirm(c asked) error  { return steer(c, map[string]any{}) }
+func drain(c asked) error {
+	return steer(c, map[string]any{"reason": c.String("reason"), "timeout_seconds": c.Duration("timeout").Seconds()})
 }
 
-func activateVerb() *cli.Command {
-	return steering("activate", func(c *cli.Context, client *agent.Client, _ agent.Config) (agent.Status, []byte, error) {
-		return client.Activate(c.Context, c.String("reason"))
-	}, reasonFlag())
-}
-
-func drainVerb() *cli.Command {
-	return steering("drain", func(c *cli.Context, client *agent.Client, _ agent.Config) (agent.Status, []byte, error) {
-		return client.Drain(c.Context, c.String("reason"), c.Duration("timeout"))
-	}, reasonFlag(), durationFlag("timeout", "how long to wait until nothing is served; the mode stays drained in any case", 30*time.Second, 0))
-}
-
-func confirmVerb() *cli.Command {
-	return steering("confirm", func(c *cli.Context, client *agent.Client, _ agent.Config) (agent.Status, []byte, error) {
-		return client.Confirm(c.Context)
-	})
-}
-
-func leaveVerb() *cli.Command {
-	return steering("leave", func(c *cli.Context, client *agent.Client, settings agent.Config) (agent.Status, []byte, error) {
-		bound := c.Duration("timeout")
-		if err := settle(c.Context, client, settings.StateDir, bound); err != nil {
-			return agent.Status{}, nil, err
-		}
-		s, raw, err := client.Leave(c.Context, bound, c.Bool("wait"), c.Bool("with-sidecar"))
-		var answered *agent.ExitError
-		if err != nil && !errors.As(err, &answered) {
-			_ = settle(c.Context, client, settings.StateDir, bound) // the sidecar may have been stopped meanwhile
-		}
-		return s, raw, err
-	},
-		durationFlag("timeout", "how long to wait until nothing is served and the registration is given up; after it the broker stays", 30*time.Second, 0),
-		&cli.BoolFlag{Name: "wait", Usage: "wait, for the timeout at most, until the broker can leave: attached, active and up"},
-		&cli.BoolFlag{Name: "with-sidecar", Usage: "the sidecar is stopped next: if its broker was not, the sidecar's next start takes it back at once"})
+func leave(c asked) error {
+	if err := settle(c); err != nil {
+		return err
+	}
+	err := steer(c, map[string]any{"timeout_seconds": c.Duration("timeout").Seconds(), "wait": c.Bool("wait"), "with_sidecar": c.Bool("with-sidecar")})
+	var answered *agent.ExitError
+	if err != nil && !errors.As(err, &answered) {
+		_ = settle(c) // the sidecar may have been stopped meanwhile
+	}
+	return err
 }
 
 // aliveTimeout bounds a question of settle. A sidecar that is frozen answers none, and
 // whoever stops the broker next waits for us.
 const aliveTimeout = 5 * time.Second
 
-// settle returns, after the bound at the latest, when whoever stops the broker next is not in
+// settle returns, after the timeout at the latest, when whoever stops the broker next is not in
 // the way of what is under way already: a drain, or the end of a sidecar, at which it has its
 // broker leave by itself.
-func settle(ctx context.Context, c *agent.Client, stateDir string, bound time.Duration) error {
-	end := time.After(bound)
+func settle(c asked) error {
+	end := time.After(c.Duration("timeout"))
 	for {
-		asking, cancel := context.WithTimeout(ctx, aliveTimeout)
-		s, _, err := c.Status(asking)
+		ctx, cancel := context.WithTimeout(c.Context, aliveTimeout)
+		var s agent.Status
+		_, err := c.Get(ctx, "/v1/status", &s)
 		cancel()
-		ending := errors.Is(err, agent.ErrNoSidecar) && agent.Held(stateDir)
+		ending := errors.Is(err, agent.ErrNoSidecar) && agent.Held(c.settings.StateDir)
 		draining := err == nil && s.Mode == string(recovery.Drained) && s.Topics.Served+s.Topics.Orphan > 0
 		if !ending && !draining {
 			return err
@@ -97,64 +73,47 @@ func settle(ctx context.Context, c *agent.Client, stateDir string, bound time.Du
 	}
 }
 
-func pauseVerb() *cli.Command {
-	long := durationFlag("for", "how long, from 1s to 24h; then recovery goes on by itself", 0, time.Second)
-	owner := textFlag("owner", "TEXT", "who answers for it, such as a name or a ticket", "")
-	reason := textFlag("reason", "TEXT", "why, for those who find the broker paused", "")
-	long.DefaultText, owner.DefaultText, reason.DefaultText = "required", "required", "required"
-	return asking("pause", func(c *cli.Context, client *agent.Client, _ agent.Config) error {
-		req := agent.PauseRequest{Owner: c.String("owner"), Reason: c.String("reason"), ForSeconds: c.Duration("for").Seconds()}
-		if err := req.Validate(); err != nil {
-			return &agent.ExitError{Code: agent.ExitUsage, Err: err}
-		}
-		a, err := client.Pause(c.Context, req)
-		return sayPause(c, a, err)
-	}, long, owner, reason)
+func pause(c asked) error {
+	req := agent.PauseRequest{Owner: c.String("owner"), Reason: c.String("reason"), ForSeconds: c.Duration("for").Seconds()}
+	if err := req.Validate(); err != nil {
+		return usage("%w", err)
+	}
+	return setPause(c, req)
 }
 
-func resumeVerb() *cli.Command {
-	return asking("resume", func(c *cli.Context, client *agent.Client, _ agent.Config) error {
-		a, err := client.Resume(c.Context)
-		return sayPause(c, a, err)
-	})
-}
+func resume(c asked) error { return setPause(c, struct{}{}) }
 
-// sayPause says what became of the pause, in one line.
-func sayPause(c *cli.Context, a agent.PauseAnswer, err error) error {
-	if err != nil {
+// setPause says what became of the pause, in one line.
+func setPause(c asked, body any) error {
+	var a agent.PauseAnswer
+	if err := c.Post(c.Context, "/v1/"+c.Command.Name, body, &a); err != nil {
 		return err
 	}
-	name, before := or(a.BrokerID, "the broker"), ""
+	text, before := "recovery was not paused: nothing to resume.", ""
 	if b := a.Before; b != nil {
 		before = fmt.Sprintf("the pause by %s (%s)", b.Owner, b.Reason)
+		text = fmt.Sprintf("recovery goes on: %s is over, %s early.", before, seconds(b.RemainingSeconds))
 	}
-	switch {
-	case a.Pause != nil:
-		text := fmt.Sprintf("%s: recovery is paused for %s, until %s, by %s: %s. The lease and the fencing go on; 'holdfast resume' ends it.",
-			name, seconds(a.Pause.RemainingSeconds), a.Pause.Until.UTC().Format(clock), a.Pause.Owner, a.Pause.Reason)
+	if p := a.Pause; p != nil {
+		text = fmt.Sprintf("recovery is paused for %s, until %s, by %s: %s. The lease and the fencing go on; 'holdfast resume' ends it.",
+			seconds(p.RemainingSeconds), p.Until.UTC().Format(clock), p.Owner, p.Reason)
 		if before != "" {
 			text += fmt.Sprintf(" It replaces %s, which had %s left.", before, seconds(a.Before.RemainingSeconds))
 		}
-		out(c).line("%s", text)
-	case before != "":
-		out(c).line("%s: recovery goes on: %s is over, %s early.", name, before, seconds(a.Before.RemainingSeconds))
-	default:
-		out(c).line("%s: recovery was not paused: nothing to resume.", name)
 	}
+	out(c.call).line("%s: %s", cmp.Or(a.BrokerID, "the broker"), text)
 	return nil
 }
 
-func reloadVerb() *cli.Command {
-	return asking("reload", func(c *cli.Context, client *agent.Client, _ agent.Config) error {
-		done, err := client.Reload(c.Context)
-		if err != nil {
-			return fmt.Errorf("reload: %w", err)
-		}
-		what := "the settings were read anew: nothing changed"
-		if len(done.Changed) > 0 {
-			what = "applied: " + strings.Join(done.Changed, ", ")
-		}
-		out(c).line("%s: %s.", or(done.BrokerID, "the broker"), what)
-		return nil
-	})
+func reload(c asked) error {
+	var done agent.Reloaded
+	if err := c.Post(c.Context, "/v1/reload", struct{}{}, &done); err != nil {
+		return fmt.Errorf("reload: %w", err)
+	}
+	what := "the settings were read anew: nothing changed"
+	if len(done.Changed) > 0 {
+		what = "applied: " + strings.Join(done.Changed, ", ")
+	}
+	out(c.call).line("%s: %s.", cmp.Or(done.BrokerID, "the broker"), what)
+	return nil
 }

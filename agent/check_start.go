@@ -96,7 +96,8 @@ func checkStart(ctx context.Context, c Config, who brokerapi.Identity, can broke
 func heldNow(ctx context.Context, c Config) (text string, runs bool) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	st, _, err := NewClient(c.ControlSocket, c.StateDir).Status(ctx)
+	var st Status
+	_, err := NewClient(c.ControlSocket, c.StateDir).Get(ctx, "/v1/status", &st)
 	pid := lockHolder(c.StateDir)
 	switch {
 	case err == nil:

@@ -11,8 +11,6 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"net/url"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -39,44 +37,13 @@ func NewClient(socket, stateDir string) *Client {
 	}}}
 }
 
-// Status is the sidecar's view of itself. raw is the same as JSON, unchanged.
-func (c *Client) Status(ctx context.Context) (s Status, raw []byte, err error) {
-	raw, err = c.get(ctx, "/v1/status", &s)
-	return s, raw, err
-}
-
-// Topics lists the topics wanted or served. raw is the same as JSON, unchanged.
-func (c *Client) Topics(ctx context.Context) (t []TopicStatus, raw []byte, err error) {
-	raw, err = c.get(ctx, "/v1/topics", &t)
-	return t, raw, err
-}
-
-// Event explains one entry of the journal. raw is the same as JSON, unchanged.
-func (c *Client) Event(ctx context.Context, id int64) (e Explanation, raw []byte, err error) {
-	raw, err = c.get(ctx, "/v1/events/"+strconv.FormatInt(id, 10), &e)
-	return e, raw, err
-}
-
-// EventOptions selects from the journal.
-type EventOptions struct {
-	Follow bool  // wait for more until ctx ends
-	Since  int64 // only events with a larger id
-}
-
-// Events calls each with every event, oldest first, and its JSON line without the
-// newline. It returns nil at the end of the journal or, when following, when ctx
+// Events calls each with every event with a larger id, oldest first, and its JSON line without
+// the newline. It returns nil at the end of the journal or, when it follows, when ctx
 // ends; and the first error of each.
-func (c *Client) Events(ctx context.Context, o EventOptions, each func(Event, []byte) error) error {
-	q := url.Values{}
-	if o.Follow {
-		q.Set("follow", "1")
-	}
-	if o.Since > 0 {
-		q.Set("since", strconv.FormatInt(o.Since, 10))
-	}
-	path := "/v1/events"
-	if len(q) > 0 {
-		path += "?" + q.Encode()
+func (c *Client) Events(ctx context.Context, since int64, follow bool, each func(Event, []byte) error) error {
+	path := fmt.Sprintf("/v1/events?since=%d", since)
+	if follow {
+		path += "&follow=1"
 	}
 	resp, err := c.do(ctx, http.MethodGet, path, nil)
 	if err != nil {
@@ -97,7 +64,7 @@ func (c *Client) Events(ctx context.Context, o EventOptions, each func(Event, []
 		}
 		switch {
 		case errors.Is(err, io.EOF):
-			if o.Follow && ctx.Err() == nil {
+			if follow && ctx.Err() == nil {
 				return fmt.Errorf("events: the sidecar on %s ended: run the command again when it is back", c.socket)
 			}
 			return nil
@@ -109,65 +76,12 @@ func (c *Client) Events(ctx context.Context, o EventOptions, each func(Event, []
 	}
 }
 
-// Activate sets the mode to active.
-func (c *Client) Activate(ctx context.Context, reason string) (Status, []byte, error) {
-	return c.post(ctx, "/v1/activate", map[string]any{"reason": reason})
-}
-
-// Drain sets the mode to drained and waits up to timeout until nothing is served.
-func (c *Client) Drain(ctx context.Context, reason string, timeout time.Duration) (Status, []byte, error) {
-	return c.post(ctx, "/v1/drain", map[string]any{"reason": reason, "timeout_seconds": timeout.Seconds()})
-}
-
-// Leave has the broker leave on purpose, within the timeout. wait: one that cannot leave yet
-// is waited for.
-func (c *Client) Leave(ctx context.Context, timeout time.Duration, wait, withSidecar bool) (Status, []byte, error) {
-	return c.post(ctx, "/v1/leave", map[string]any{"timeout_seconds": timeout.Seconds(), "wait": wait, "with_sidecar": withSidecar})
-}
-
-// Confirm lets a tripped mass-change guard proceed.
-func (c *Client) Confirm(ctx context.Context) (Status, []byte, error) {
-	return c.post(ctx, "/v1/confirm", map[string]any{})
-}
-
-// Reload has the sidecar read its settings anew.
-func (c *Client) Reload(ctx context.Context) (done Reloaded, err error) {
-	resp, err := c.do(ctx, http.MethodPost, "/v1/reload", []byte("{}"))
-	if err != nil {
-		return done, err
-	}
-	_, err = c.decode(resp, &done)
-	return done, err
-}
-
-// Pause has recovery wait for a time.
-func (c *Client) Pause(ctx context.Context, req PauseRequest) (PauseAnswer, error) {
-	return c.pause(ctx, "/v1/pause", req)
-}
-
-// Resume ends a pause. Without one it changes nothing, and the answer has none.
-func (c *Client) Resume(ctx context.Context) (PauseAnswer, error) {
-	return c.pause(ctx, "/v1/resume", struct{}{})
-}
-
-func (c *Client) pause(ctx context.Context, path string, body any) (answer PauseAnswer, err error) {
-	b, err := json.Marshal(body)
-	if err != nil {
-		return answer, fmt.Errorf("encode request: %w", err)
-	}
-	resp, err := c.do(ctx, http.MethodPost, path, b)
-	if err != nil {
-		return answer, err
-	}
-	_, err = c.decode(resp, &answer)
-	return answer, err
-}
-
 // stoppedAfter is how long a sidecar is waited for that may be stopped by a signal: it does not
 // answer before somebody continues it.
 const stoppedAfter = time.Second
 
-func (c *Client) get(ctx context.Context, path string, into any) ([]byte, error) {
+// Get asks for what the path names. raw is the same as JSON, unchanged.
+func (c *Client) Get(ctx context.Context, path string, into any) (raw []byte, err error) {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	impatient := time.AfterFunc(stoppedAfter, func() {
@@ -183,17 +97,18 @@ func (c *Client) get(ctx context.Context, path string, into any) ([]byte, error)
 	return c.decode(resp, into)
 }
 
-func (c *Client) post(ctx context.Context, path string, body any) (s Status, raw []byte, err error) {
+// Post has the sidecar do what the path names.
+func (c *Client) Post(ctx context.Context, path string, body, into any) error {
 	b, err := json.Marshal(body)
 	if err != nil {
-		return s, nil, fmt.Errorf("encode request: %w", err)
+		return fmt.Errorf("encode request: %w", err)
 	}
 	resp, err := c.do(ctx, http.MethodPost, path, b)
 	if err != nil {
-		return s, nil, err
+		return err
 	}
-	raw, err = c.decode(resp, &s)
-	return s, raw, err
+	_, err = c.decode(resp, into)
+	return err
 }
 
 func (c *Client) decode(resp *http.Response, into any) ([]byte, error) {

@@ -42,12 +42,12 @@ func FuzzAnswersOnTheControlSocket(f *testing.F) {
 		says.Store(&said{status, body})
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		_, _, statusErr := c.Status(ctx)
-		_, _, topicsErr := c.Topics(ctx)
-		_, _, eventErr := c.Event(ctx, 1)
-		_, _, drainErr := c.Drain(ctx, "x", time.Second)
-		_, pauseErr := c.Pause(ctx, PauseRequest{})
-		eventsErr := c.Events(ctx, EventOptions{}, func(Event, []byte) error { return nil })
+		_, statusErr := c.Get(ctx, "/v1/status", new(Status))
+		_, topicsErr := c.Get(ctx, "/v1/topics", new([]TopicStatus))
+		_, eventErr := c.Get(ctx, "/v1/events/1", new(Explanation))
+		drainErr := c.Post(ctx, "/v1/drain", map[string]any{"reason": "x"}, new(Status))
+		pauseErr := c.Post(ctx, "/v1/pause", PauseRequest{}, new(PauseAnswer))
+		eventsErr := c.Events(ctx, 0, false, func(Event, []byte) error { return nil })
 		for _, err := range []error{statusErr, topicsErr, eventErr, drainErr, pauseErr, eventsErr} {
 			if err == nil && status/100 != 2 {
 				t.Fatalf("%d %q is no error", status, body)

@@ -42,7 +42,7 @@ func (c *Client) Gate(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, gateAsk)
 	defer cancel()
 	var answer GateAnswer
-	if _, err := c.get(ctx, "/v1/gate", &answer); err != nil {
+	if _, err := c.Get(ctx, "/v1/gate", &answer); err != nil {
 		return err
 	}
 	if !answer.MayStart {

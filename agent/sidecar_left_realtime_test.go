@@ -44,7 +44,7 @@ func TestAStoppedSidecarIsNamed(t *testing.T) {
 	c := sidecar(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	c.stateDir = dir
 	want := fmt.Sprintf(" does not answer: its process %d is stopped (SIGSTOP): kill -CONT %d", frozen.Process.Pid, frozen.Process.Pid)
-	if _, _, err := c.Status(t.Context()); err == nil || !strings.HasSuffix(err.Error(), want) { // however long it may wait
+	if _, err := c.Get(t.Context(), "/v1/status", new(Status)); err == nil || !strings.HasSuffix(err.Error(), want) { // however long it may wait
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
@@ -98,7 +98,7 @@ func TestAGuardThatStandsWithoutASidecarIsNamed(t *testing.T) {
 	byHand := fmt.Sprintf("; to end the guard by hand: kill -KILL %d", pid)
 
 	c := NewClient(socket, dir)
-	_, _, status := c.Status(t.Context())
+	_, status := c.Get(t.Context(), "/v1/status", new(Status))
 	want := "no sidecar answers on " + socket + ": is 'holdfast run' running here? give --control-socket or --state-dir" +
 		stands + ": start 'holdfast run' again" + byHand
 	if status == nil || status.Error() != want || !errors.Is(status, ErrNoSidecar) {
@@ -119,7 +119,7 @@ func TestAGuardThatStandsWithoutASidecarIsNamed(t *testing.T) {
 	silent.stateDir = dir
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, _, err := silent.Status(ctx); err == nil || !strings.HasSuffix(err.Error(), "did not answer in time: see its log"+stands+byHand) {
+	if _, err := silent.Get(ctx, "/v1/status", new(Status)); err == nil || !strings.HasSuffix(err.Error(), "did not answer in time: see its log"+stands+byHand) {
 		t.Errorf("beside a sidecar that is silent: %v", err)
 	}
 }

@@ -5,25 +5,30 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// FleetBroker is one broker as the whole cluster's view shows it.
+// FleetBroker is one broker as the whole cluster's view shows it. The field names in JSON are
+// stable.
 type FleetBroker struct {
-	BrokerID string // of registration, state and assignments
+	BrokerID string `json:"broker_id"` // of registration, state and assignments
 	// Name is that of the member record, where the broker is registered under another id
 	// at each start; else empty.
-	Name            string
-	Registration    *Registration     // nil: not registered
-	Value           RegistrationValue // zero: not registered, or of another shape
-	State           *State            // nil: absent, or malformed
-	StateMalformed  string            // see Snapshot
-	Member          *Member           // nil: absent, or malformed
-	MemberMalformed string
-	// Assignments are the broker's topics: those assigned to it, or those that it serves by
-	// locks of its own.
-	Assignments int
+	Name       string `json:"name,omitempty"`
+	Registered bool   `json:"registered"`
+	Epoch      int64  `json:"epoch"` // create revision of the registration; 0: not registered
+	Mode       string `json:"mode"`  // empty: absent, or malformed
+	Reason     string `json:"reason"`
+	By         string `json:"by"`
+	// Topics are those assigned to it, or those that it serves by locks of its own.
+	Topics          int        `json:"topics"`
+	Since           *time.Time `json:"since"`       // when it registered last; nil: not known
+	BrokerURL       string     `json:"broker_url"`  // advertised
+	ConnectURL      string     `json:"connect_url"` // advertised
+	StateMalformed  string     `json:"malformed_mode"`
+	MemberMalformed string     `json:"malformed_member,omitempty"`
 }
 
 // Fleet lists, ordered by id, every broker that is registered or has a state, a member
@@ -51,7 +56,7 @@ func (c *Client) fleet(ctx context.Context) ([]FleetBroker, error) {
 			withState = append(withState, id)
 			at(id)
 		} else if id, _, ok := c.keys.ParseAssignment(kv.Key); ok {
-			at(id).Assignments++
+			at(id).Topics++
 		}
 	})
 	if err != nil {
@@ -59,10 +64,9 @@ func (c *Client) fleet(ctx context.Context) ([]FleetBroker, error) {
 	}
 	_, err = c.scan(ctx, Target{Key: c.keys.Registrations(), Prefix: true}, revision, func(kv KV) {
 		if id, ok := c.keys.ParseRegistration(kv.Key); ok {
-			r := registrationOf(id, kv.raw())
 			b := at(id)
-			b.Registration = &r
-			b.Value, _ = r.Parse() // an adopted one may have any shape
+			value, _ := registrationOf(id, kv.raw()).Parse() // an adopted one may have any shape
+			b.Registered, b.Epoch, b.BrokerURL, b.ConnectURL = true, kv.CreateRevision, value.BrokerURL, value.ConnectURL
 		}
 	})
 	if err != nil {
@@ -77,7 +81,9 @@ func (c *Client) fleet(ctx context.Context) ([]FleetBroker, error) {
 				b = at(member.RegisteredAs)
 				b.Name = id
 			}
-			b.Member, b.MemberMalformed = member, malformed
+			if b.MemberMalformed = malformed; member != nil && !member.At.IsZero() {
+				b.Since = &member.At
+			}
 		}
 	})
 	if err != nil {
@@ -92,8 +98,13 @@ func (c *Client) fleet(ctx context.Context) ([]FleetBroker, error) {
 		return nil, err
 	}
 	for i, kv := range states {
-		if b := at(withState[i]); kv != nil {
-			b.State, b.StateMalformed = stateOf(kv)
+		if kv == nil {
+			continue
+		}
+		b := at(withState[i])
+		state, malformed := stateOf(kv)
+		if b.StateMalformed = malformed; state != nil {
+			b.Mode, b.Reason, b.By = state.Mode, state.Reason, state.By
 		}
 	}
 	fleet := make([]FleetBroker, 0, len(brokers))

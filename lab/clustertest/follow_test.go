@@ -393,17 +393,16 @@ func TestFleetShowsEveryTrace(t *testing.T) {
 			t.Fatalf("got %+v", fleet)
 		}
 		b1, b2, b3, b4 := fleet[0], fleet[1], fleet[2], fleet[3]
-		if b1.Registration == nil || b1.Registration.CreateRevision != done.Revision || b1.Value.BrokerURL != "nats://b1" ||
-			b1.State == nil || b1.State.Reason != "boot" || b1.State.ModRevision != done.Revision || b1.Member == nil || b1.Assignments != 120 {
+		if !b1.Registered || b1.Epoch != done.Revision || b1.BrokerURL != "nats://b1" || b1.Mode != "active" || b1.Reason != "boot" || b1.Since == nil || b1.Topics != 120 {
 			t.Errorf("b1 is %+v", b1)
 		}
-		if b2.Registration != nil || b2.State != nil || b2.StateMalformed != "asleep" {
+		if b2.Registered || b2.Mode != "" || b2.StateMalformed != "asleep" {
 			t.Errorf("b2 is %+v", b2)
 		}
-		if b3.Member == nil || b3.Member.Revision != 2 || b3.Registration != nil {
+		if b3.MemberMalformed != "" || b3.Registered {
 			t.Errorf("b3 is %+v", b3)
 		}
-		if b4.Registration == nil || b4.Value.BrokerURL != "" {
+		if !b4.Registered || b4.BrokerURL != "" {
 			t.Errorf("b4 is %+v", b4)
 		}
 	})

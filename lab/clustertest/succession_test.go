@@ -282,8 +282,7 @@ func TestTheFleetNamesABrokerByItsRegistration(t *testing.T) {
 		c, plan := restarted(t, e, []string{"/ns/a"})
 		must[cluster.Succeeded](t)(c.Succeed(bounded(t), plan(), nil))
 		fleet := must[[]cluster.FleetBroker](t)(c.Fleet(bounded(t)))
-		if len(fleet) != 1 || fleet[0].BrokerID != "22" || fleet[0].Name != "b1" || fleet[0].Member == nil ||
-			fleet[0].Registration == nil || fleet[0].State == nil || fleet[0].Assignments != 1 {
+		if len(fleet) != 1 || fleet[0].BrokerID != "22" || fleet[0].Name != "b1" || !fleet[0].Registered || fleet[0].Mode == "" || fleet[0].Topics != 1 {
 			t.Errorf("the fleet is %+v", fleet)
 		}
 	})
