@@ -46,10 +46,10 @@ func TestWhatAFormerProcessServedIsForgottenAndNothingIsDoneAboutIt(t *testing.T
 			t.Fatalf("%+v", p)
 		}
 		b.set(func() { delete(b.serving, "/n/a") })
-		w.ForgetServed()
 		left := attached
 		left.Attached = false
-		w.SetOrders(left)
+		w.SetOrders(left) // first: what is forgotten is listed at once, and loaded while attached
+		w.ForgetServed()
 		w.after(time.Minute)
 		if p := w.Snapshot(); p.Served != 0 || p.ServedKnown {
 			t.Errorf("%+v", p)
