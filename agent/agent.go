@@ -223,8 +223,10 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 		return err
 	}
 	a.byInstance = namedByInstance(c, a.can)
-	if err := a.findStopper(); err != nil {
-		return &ExitError{ExitUsage, err}
+	if w.Stopper != nil {
+		if a.stopper, err = w.Stopper(c, log.With("part", "process")); err != nil {
+			return &ExitError{ExitUsage, err}
+		}
 	}
 	if err := a.findGuard(); err != nil {
 		return &ExitError{ExitFailed, err}

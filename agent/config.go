@@ -183,13 +183,6 @@ func (c Config) watchesProcess() bool {
 	return c.BrokerPIDFile != "" || c.BrokerProcess != "" || len(c.Command) > 0
 }
 
-// ends reports whether the broker's admin API can be asked to end the process. The guard
-// cannot ask it.
-func (c Config) ends() bool {
-	d := drivers[c.Driver]
-	return d.Ends != nil && d.Ends(c)
-}
-
 func onOff(on bool) string {
 	if on {
 		return "on"

@@ -274,11 +274,11 @@ const waysToStop = "give --broker-pid-file, --broker-process or --stop-command, 
 
 func (r *report) recovery() {
 	c := r.c
-	r.when(c.SessionExpiredPolicy == "shutdown" && !c.CanStop() && !c.ends(), "session-expired-policy", "it stops the broker, and there is no way to: "+waysToStop)
+	r.when(c.SessionExpiredPolicy == "shutdown" && !c.CanStop(), "session-expired-policy", "it stops the broker, and there is no way to: "+waysToStop)
 	switch {
 	case c.SessionRetries > 0 && c.SessionExpiredPolicy != "reconnect":
 		r.add("session-retries", "works only with reconnect: leave it out, or write --session-expired-policy reconnect", "session-expired-policy")
-	case c.SessionRetries > 0 && !c.CanStop() && !c.ends():
+	case c.SessionRetries > 0 && !c.CanStop():
 		r.add("session-retries", "the broker is stopped after that many, and there is no way to: "+waysToStop)
 	}
 	switch {
@@ -292,7 +292,7 @@ func (r *report) recovery() {
 	stop := slices.Contains(c.Fence, "stop")
 	switch strings.Join(c.Fence, ",") {
 	case "ready,quiesce", "ready,quiesce,stop", "ready,stop":
-		r.when(stop && !c.CanStop() && !c.ends(), "fence", "the step stop needs a way to stop the broker: "+waysToStop)
+		r.when(stop && !c.CanStop(), "fence", "the step stop needs a way to stop the broker: "+waysToStop)
 	default:
 		r.when(!c.fencesItself() || len(c.Fence) != 1 || c.Fence[0] != "ready", "fence", "unknown steps or order: write ready,quiesce or ready,quiesce,stop")
 	}
@@ -301,8 +301,6 @@ func (r *report) recovery() {
 	case !c.Detach:
 		r.add("guard", "nothing is fenced without detaching, so there is nothing to guard: leave out "+r.label("detach")+"=false", "fence", "detach")
 	case stop && c.CanStop():
-	case !c.CanStop() && c.ends():
-		r.add("guard", "it speaks no admin API, so it needs another way to stop the broker: "+waysToStop, "fence", "detach")
 	case !c.CanStop():
 		r.add("guard", "it needs a way to stop the broker: "+waysToStop, "fence", "detach")
 	default:

@@ -21,9 +21,6 @@ type Driver struct {
 	Failover     string        // default of failover
 	Markers      []string      // default of data-marker
 	AdminSchemes []string      // schemes that broker-admin may have
-	// Ends reports whether the admin API can end the process with these settings:
-	// Capabilities.End, before there is a broker. nil: it cannot.
-	Ends func(Config) bool
 	// FencesItself is Capabilities.FencesItself, before there is a broker.
 	FencesItself bool
 }
@@ -70,7 +67,6 @@ var drivers = map[string]Driver{
 		Registration: "own",
 		Failover:     "move",
 		AdminSchemes: []string{"http", "https"},
-		Ends:         func(Config) bool { return true },
 		FencesItself: true,
 	},
 }

@@ -233,7 +233,7 @@ func (a *agent) awaitEnd(ctx context.Context, why error) (recovery.Fence, error)
 	defer cancel()
 	toEnd := a.leaving.toEnd() || a.can.MustStop
 	for waiting.Err() == nil && a.processLives() && (toEnd || !a.brokerAnswers(ctx)) {
-		sleep(waiting, endLook)
+		sleep(waiting, 50*time.Millisecond)
 	}
 	switch reached := a.fencing.reached; {
 	case a.brokerHasLeft(ctx):

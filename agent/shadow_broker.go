@@ -129,12 +129,6 @@ func (b *shadowBroker) SetMode(ctx context.Context, mode brokerapi.Mode, reason 
 	return nil
 }
 
-// End implements brokerapi.Ender.
-func (b *shadowBroker) End(context.Context) error {
-	b.shadow.would(actStop, "the broker's process, by its admin API")
-	return nil
-}
-
 // Works implements brokerapi.Worker.
 func (b *shadowBroker) Works(ctx context.Context) error {
 	w, ok := b.Broker.(brokerapi.Worker)

@@ -67,7 +67,7 @@ func (o *ownCluster) Topics(context.Context) (brokerapi.Held, error) {
 func (o *ownCluster) Load(context.Context, string, []byte) error { return errors.New("not here") }
 func (o *ownCluster) Close() error                               { return nil }
 func (o *ownCluster) Capabilities() brokerapi.Capabilities {
-	return brokerapi.Capabilities{StableName: true, Assigns: true, Peers: true}
+	return brokerapi.Capabilities{Assigns: true, Peers: true}
 }
 
 func (o *ownCluster) Peers(context.Context) ([]brokerapi.Peer, error) {

@@ -149,13 +149,6 @@ type Quitter interface {
 	MustGo() string
 }
 
-// Ender asks the broker's process to end by itself.
-type Ender interface {
-	// End returns nil when the broker has taken the request. Whether the process has
-	// gone is for others to see.
-	End(ctx context.Context) error
-}
-
 // Viewer tells whether the broker still sees what its cluster's metadata holds.
 type Viewer interface {
 	// StaleView says in one sentence, with the remedy, why it does not, as of the last list
@@ -181,10 +174,9 @@ type PeerLister interface {
 
 // Capabilities are data, so that they can be printed and tested.
 type Capabilities struct {
-	Quiesce    bool // Quiescer
-	Unload     bool // Unloader
-	StableName bool // Identity.Name can be set and survives restarts
-	LocalData  bool // topics' data is on this broker only: failover must hold
+	Quiesce   bool // Quiescer
+	Unload    bool // Unloader
+	LocalData bool // topics' data is on this broker only: failover must hold
 	// MustStop: a running broker whose registration has gone destroys or serves, so
 	// quiescing is not enough and the process must be stopped.
 	MustStop bool
@@ -193,7 +185,6 @@ type Capabilities struct {
 	FencesItself bool
 
 	Steer bool // ModeSetter
-	End   bool // Ender
 	View  bool // Viewer
 	Peers bool // PeerLister
 	Work  bool // Worker
@@ -226,13 +217,13 @@ func present(list ...named) (names []string) {
 // Can names what can be asked of the broker, in a fixed order.
 func (c Capabilities) Can() []string {
 	return present(named{c.Quiesce, "quiesce"}, named{c.Unload, "unload"},
-		named{c.Steer, "steer"}, named{c.End, "end"}, named{c.View, "view"},
+		named{c.Steer, "steer"}, named{c.View, "view"},
 		named{c.Peers, "peers"}, named{c.Work, "work"})
 }
 
 // Has names how the broker is otherwise than most, in a fixed order.
 func (c Capabilities) Has() []string {
-	return present(named{c.StableName, "stable-name"}, named{c.LocalData, "local-data"}, named{c.MustStop, "must-stop"},
+	return present(named{c.LocalData, "local-data"}, named{c.MustStop, "must-stop"},
 		named{c.FencesItself, "fences-itself"},
 		named{c.Registers, "registers-itself"}, named{c.NamedByInstance, "named-by-instance"},
 		named{c.Assigns, "assigns-topics"})

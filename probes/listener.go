@@ -61,20 +61,15 @@ func ListenerAt(ctx context.Context, at []netip.AddrPort) (ProcessView, bool) {
 	return holderOf(ctx, sockets)
 }
 
-// States of a socket in /proc/net/tcp (tcp_states.h of the kernel).
-const established, halfClosed, listening = 1, 8, 10
+// State of a socket in /proc/net/tcp (tcp_states.h of the kernel).
+const listening = 10
 
-// socket is one line of /proc/net/tcp.
-type socket struct {
-	at    netip.AddrPort
-	state uint64
-	inode uint64
-}
-
-// sockets are all of TCP in our network namespace; what cannot be read is not among them.
-func sockets() (all []socket) {
+// listenersAt names the sockets that listen at one of the addresses, or at its port everywhere, as
+// descriptors of them are shown. What cannot be read is not among them.
+func listenersAt(at []netip.AddrPort) (names []string) {
+	at = slices.DeleteFunc(slices.Clone(at), func(a netip.AddrPort) bool { return !ofThisHost(a.Addr()) })
 	proc, err := procfs.NewDefaultFS()
-	if err != nil {
+	if len(at) == 0 || err != nil {
 		return nil
 	}
 	//lint:ignore SA1019 netlink wants rights that a sidecar has not
@@ -85,26 +80,11 @@ func sockets() (all []socket) {
 		}
 		for _, l := range lines {
 			addr, _ := netip.AddrFromSlice(l.LocalAddr)
-			all = append(all, socket{netip.AddrPortFrom(addr.Unmap(), uint16(l.LocalPort)), l.St, l.Inode})
-		}
-	}
-	return all
-}
-
-// name is how a descriptor of it is shown.
-func (s socket) name() string { return "socket:[" + strconv.FormatUint(s.inode, 10) + "]" }
-
-// listenersAt names the sockets that listen at one of the addresses, or at its port everywhere.
-func listenersAt(at []netip.AddrPort) (names []string) {
-	at = slices.DeleteFunc(slices.Clone(at), func(a netip.AddrPort) bool { return !ofThisHost(a.Addr()) })
-	if len(at) == 0 {
-		return nil
-	}
-	for _, s := range sockets() {
-		if s.state == listening && slices.ContainsFunc(at, func(a netip.AddrPort) bool {
-			return a.Port() == s.at.Port() && (s.at.Addr().IsUnspecified() || a.Addr().Unmap() == s.at.Addr())
-		}) {
-			names = append(names, s.name())
+			if l.St == listening && slices.ContainsFunc(at, func(a netip.AddrPort) bool {
+				return a.Port() == uint16(l.LocalPort) && (addr.Unmap().IsUnspecified() || a.Addr().Unmap() == addr.Unmap())
+			}) {
+				names = append(names, "socket:["+strconv.FormatUint(l.Inode, 10)+"]")
+			}
 		}
 	}
 	return names
@@ -159,42 +139,4 @@ func holderOf(ctx context.Context, names []string) (ProcessView, bool) {
 		}
 	}
 	return ProcessView{}, false
-}
-
-// Ports are the TCP ports at which the process listens; none: nowhere, or it is not to be seen.
-func Ports(pid int) (ports []uint16) {
-	own, _ := socketsOf(pid)
-	for _, s := range own {
-		if s.state == listening && !slices.Contains(ports, s.at.Port()) {
-			ports = append(ports, s.at.Port())
-		}
-	}
-	return ports
-}
-
-// Silent reports whether the process surely neither listens at one of the ports nor has a
-// connection there that its client may still use. Not to be seen is not silent.
-func Silent(pid int, ports []uint16) bool {
-	own, seen := socketsOf(pid)
-	return seen && !slices.ContainsFunc(own, func(s socket) bool {
-		return slices.Contains(ports, s.at.Port()) && slices.Contains([]uint64{listening, established, halfClosed}, s.state)
-	})
-}
-
-// socketsOf lists what of TCP the process has open; false: it is not to be seen.
-func socketsOf(pid int) (own []socket, seen bool) {
-	p, err := procfs.NewProc(pid)
-	if err != nil || !sameNetwork(pid) {
-		return nil, false
-	}
-	targets, err := p.FileDescriptorTargets()
-	if err != nil {
-		return nil, false
-	}
-	open := make(map[string]bool, len(targets)) // a broker may have tens of thousands
-	for _, name := range targets {
-		open[name] = true
-	}
-	all := sockets()
-	return slices.DeleteFunc(all, func(s socket) bool { return !open[s.name()] }), len(all) > 0
 }

@@ -381,7 +381,7 @@ func (d *driver) Quiesce(ctx context.Context, topic string) error {
 }
 
 func (d *driver) Capabilities() brokerapi.Capabilities {
-	return brokerapi.Capabilities{Quiesce: true, StableName: true, LocalData: true}
+	return brokerapi.Capabilities{Quiesce: true, LocalData: true}
 }
 
 func (d *driver) Close() error { return nil }

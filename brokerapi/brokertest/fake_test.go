@@ -18,8 +18,8 @@ func TestTheSuiteCanBePassed(t *testing.T) {
 		t.Skip("a test of the suite alone, which the drivers go through with real servers")
 	}
 	for name, can := range map[string]brokerapi.Capabilities{
-		"by a broker that can do all":                  {Quiesce: true, Unload: true, StableName: true, LocalData: true, Steer: true, End: true, View: true, Registers: true},
-		"by a broker that can do no more than serve":   {StableName: true, LocalData: true},
+		"by a broker that can do all":                  {Quiesce: true, Unload: true, LocalData: true, Steer: true, View: true, Registers: true},
+		"by a broker that can do no more than serve":   {LocalData: true},
 		"by a broker that is named by its instance":    {Registers: true, NamedByInstance: true, Unload: true},
 		"by a broker whose cluster assigns the topics": {Assigns: true, Unload: true, Steer: true, Peers: true},
 	} {
@@ -79,11 +79,10 @@ func (f *fake) Kill(*testing.T) {
 		h.loaded = h.loaded && f.can.LocalData
 	}
 }
-func (f *fake) Start(*testing.T)    { f.mu.Lock(); defer f.mu.Unlock(); f.wake() }
-func (f *fake) Freeze(*testing.T)   { f.mu.Lock(); defer f.mu.Unlock(); f.thawed = make(chan struct{}) }
-func (f *fake) Thaw(*testing.T)     { f.mu.Lock(); defer f.mu.Unlock(); close(f.thawed) }
-func (f *fake) AwaitEnd(*testing.T) {}
-func (f *fake) Blind(*testing.T)    { f.blind = true }
+func (f *fake) Start(*testing.T)  { f.mu.Lock(); defer f.mu.Unlock(); f.wake() }
+func (f *fake) Freeze(*testing.T) { f.mu.Lock(); defer f.mu.Unlock(); f.thawed = make(chan struct{}) }
+func (f *fake) Thaw(*testing.T)   { f.mu.Lock(); defer f.mu.Unlock(); close(f.thawed) }
+func (f *fake) Blind(*testing.T)  { f.blind = true }
 
 func (f *fake) Assign(_ *testing.T, topic string)   { f.Reassign(nil, topic) }
 func (f *fake) Reassign(_ *testing.T, topic string) { f.topic(topic).believed = !f.blind }
@@ -143,7 +142,7 @@ func (d *driver) ask(ctx context.Context, answer func() error) error {
 func (d *driver) Identify(ctx context.Context) (id brokerapi.Identity, err error) {
 	err = d.ask(ctx, func() error {
 		id = brokerapi.Identity{Instance: fmt.Sprint(d.life), Version: "1", StartedAt: time.Time{}}
-		if d.can.StableName {
+		if !d.can.NamedByInstance {
 			id.Name = "n1"
 		}
 		return nil
@@ -208,9 +207,6 @@ func (d *driver) Peers(ctx context.Context) (peers []brokerapi.Peer, err error) 
 		return nil
 	})
 	return peers, err
-}
-func (d *driver) End(ctx context.Context) error {
-	return d.ask(ctx, func() error { d.ended = true; return nil })
 }
 func (d *driver) StaleView() string {
 	for name, topic := range d.topics {

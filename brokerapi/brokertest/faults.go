@@ -115,11 +115,8 @@ func heavyBounded(t *testing.T, h Harness) {
 		st := hook[brokerapi.ModeSetter](t, "steer", b)
 		calls["steer"] = func(ctx context.Context) error { return st.SetMode(ctx, brokerapi.Drained, "test") }
 	}
-	if b.Capabilities().End {
-		calls["end"] = hook[brokerapi.Ender](t, "end", b).End
-	}
 	if len(calls) == 0 {
-		t.Skip("not one of this broker's capabilities: steer, end")
+		t.Skip("not one of this broker's capabilities: steer")
 	}
 	load(t, s, b, topic, nil)
 	refusedWhenEnded(t, calls)

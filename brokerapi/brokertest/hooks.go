@@ -24,13 +24,6 @@ type Unit interface {
 	Unit(topic string) string
 }
 
-// Ended is for brokerapi.Ender.
-type Ended interface {
-	// AwaitEnd returns when the process has ended by itself, and Start can start it again.
-	// It fails the test when that takes too long.
-	AwaitEnd(t *testing.T)
-}
-
 // Blinder is for brokerapi.Viewer.
 type Blinder interface {
 	// Blind lets the broker's watches of its metadata die for the rest of its life. It

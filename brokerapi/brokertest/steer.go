@@ -84,26 +84,6 @@ func peers(t *testing.T, h Harness) {
 	}
 }
 
-func ends(t *testing.T, h Harness) {
-	s := h.Launch(t)
-	b := open(t, s)
-	e := able[brokerapi.Ender](t, b.Capabilities().End, "end", b)
-	gone := hook[Ended](t, "end", s)
-	load(t, s, b, "/default/orders", nil)
-	publish(t, s, "/default/orders")
-	if err := e.End(soon(t)); err != nil {
-		t.Fatalf("end: %v", err)
-	}
-	gone.AwaitEnd(t)
-	wantUnwell(t, b)
-	bounded(t, "end of a broker that has ended", e.End)
-	s.Start(t)
-	become(t, "healthy after the restart", b.Health)
-	load(t, s, b, "/default/orders", nil)
-	publish(t, s, "/default/orders")
-	wantCount(t, s, "/default/orders", 2)
-}
-
 func elsewhere(t *testing.T, h Harness) {
 	if h.Alone {
 		t.Skip("brokers of this kind have no cluster of their own")

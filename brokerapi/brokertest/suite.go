@@ -39,7 +39,6 @@ func Run(t *testing.T, h Harness) {
 		{"ManyTopicsAreAllListed", manyTopics},
 		{"TopicsServeAgainAfterARestart", servesAfterRestart},
 		{"DrainedServesNothingAndActiveServesAgain", steered},
-		{"TheProcessEndsWhenAsked", ends},
 		{"ATopicOfAnotherBrokerIsServedElsewhere", elsewhere},
 		{"PeersAreOthersThatTheClusterKnows", peers},
 		{"ABrokerThatSeesItsTopicsIsNotCalledBlind", seesItsTopics},
@@ -58,7 +57,6 @@ func capabilitiesAreImplemented(t *testing.T, h Harness) {
 	_, quiescer := b.(brokerapi.Quiescer)
 	_, unloader := b.(brokerapi.Unloader)
 	_, steerer := b.(brokerapi.ModeSetter)
-	_, ender := b.(brokerapi.Ender)
 	_, viewer := b.(brokerapi.Viewer)
 	_, lister := b.(brokerapi.PeerLister)
 	_, worker := b.(brokerapi.Worker)
@@ -69,7 +67,6 @@ func capabilitiesAreImplemented(t *testing.T, h Harness) {
 		{"quiesce", has.Quiesce, quiescer},
 		{"unload", has.Unload, unloader},
 		{"steer", has.Steer, steerer},
-		{"end", has.End, ender},
 		{"view", has.View, viewer},
 		{"peers", has.Peers, lister},
 		{"work", has.Work, worker},
@@ -83,7 +80,6 @@ func capabilitiesAreImplemented(t *testing.T, h Harness) {
 		what          string
 	}{
 		{has.NamedByInstance, !has.Registers, "named-by-instance is about a registration of its own, and registers-itself is missing"},
-		{has.NamedByInstance, has.StableName, "named-by-instance and stable-name exclude each other"},
 		{has.Peers, !has.Assigns || has.Registers, "peers is for brokers whose own cluster keeps their registration, which is one that assigns-topics and does not register itself elsewhere"},
 		{has.Assigns, h.Alone, "assigns-topics, and Harness.Alone says that there is no cluster to do so"},
 	} {
@@ -100,8 +96,8 @@ func identity(t *testing.T, h Harness) {
 	if again := identify(t, b); again != first {
 		t.Errorf("two calls, two identities: %+v and %+v", first, again)
 	}
-	if b.Capabilities().StableName && first.Name == "" {
-		t.Error("the name is stable and empty")
+	if b.Capabilities().NamedByInstance != (first.Name == "") {
+		t.Errorf("a name that survives restarts is for a broker that is not named by its instance: %+v", first)
 	}
 	if first.Instance == "" || first.Version == "" {
 		t.Errorf("instance or version is empty: %+v", first)

@@ -38,7 +38,7 @@ var (
 
 // Capabilities implements brokerapi.Broker.
 func (b *raftBroker) Capabilities() brokerapi.Capabilities {
-	return brokerapi.Capabilities{Unload: true, StableName: true, Steer: true, Assigns: true, Peers: true}
+	return brokerapi.Capabilities{Unload: true, Steer: true, Assigns: true, Peers: true}
 }
 
 // status is the Raft cluster as the broker sees it, and the broker's own number in it.

@@ -100,8 +100,7 @@ func New(cfg Config) (*Broker, error) {
 	}
 	is := func(word string) bool { return slices.Contains(cfg.Capabilities, word) }
 	return &Broker{rest: client, brokerID: cfg.BrokerID, keyPrefix: strings.TrimSuffix(cfg.KeyPrefix, "/"),
-		can: brokerapi.Capabilities{Quiesce: true, Steer: true, StableName: true,
-			LocalData: is("local-data"), MustStop: is("must-stop"), Assigns: is("places")}}, nil
+		can: brokerapi.Capabilities{Quiesce: true, Steer: true, LocalData: is("local-data"), MustStop: is("must-stop"), Assigns: is("places")}}, nil
 }
 
 // Capabilities implements brokerapi.Broker: what the settings say.

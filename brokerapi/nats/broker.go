@@ -312,7 +312,7 @@ func (b *Broker) noteAttempt(err error) {
 
 // Capabilities implements brokerapi.Broker.
 func (b *Broker) Capabilities() brokerapi.Capabilities {
-	return brokerapi.Capabilities{Quiesce: true, Unload: true, StableName: true, LocalData: true}
+	return brokerapi.Capabilities{Quiesce: true, Unload: true, LocalData: true}
 }
 
 // Close ends calls in flight and closes the connection. It takes at most one

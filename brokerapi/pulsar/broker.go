@@ -82,7 +82,6 @@ var (
 	_ brokerapi.Broker     = (*Broker)(nil)
 	_ brokerapi.Unloader   = (*Broker)(nil)
 	_ brokerapi.ModeSetter = (*Broker)(nil)
-	_ brokerapi.Ender      = (*Broker)(nil)
 	_ brokerapi.Worker     = (*Broker)(nil)
 	_ brokerapi.Releaser   = (*Broker)(nil)
 )
@@ -132,7 +131,7 @@ func hostPort(admin string) (string, error) {
 // BookKeeper fences the ledgers of a broker whose bundle another one has opened.
 func (b *Broker) Capabilities() brokerapi.Capabilities {
 	return brokerapi.Capabilities{
-		Unload: true, StableName: true, Steer: true, End: true, Work: true, Registers: true, Assigns: true, FencesItself: true,
+		Unload: true, Steer: true, Work: true, Registers: true, Assigns: true, FencesItself: true,
 	}
 }
 

@@ -81,7 +81,7 @@ func TestEveryCallIsMadeWithTLSAndTheToken(t *testing.T) {
 		}
 		for name, err := range map[string]error{
 			"health": b.Health(ctx), "load": b.Load(ctx, "/default/orders", nil), "unload": b.Unload(ctx, "/default/orders"),
-			"drain": b.SetMode(ctx, brokerapi.Drained, ""), "end": b.End(ctx),
+			"drain": b.SetMode(ctx, brokerapi.Drained, ""),
 		} {
 			if err != nil {
 				t.Errorf("%s: %v", name, err)

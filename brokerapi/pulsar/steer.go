@@ -5,14 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
-	"net/url"
 	"os"
 	"sync"
 	"time"
 
 	"holdfast/brokerapi"
-	"holdfast/brokerapi/rest"
 )
 
 const (
@@ -123,17 +120,4 @@ func (b *Broker) unloadAll(ctx context.Context, bundles []place) error {
 		return fmt.Errorf("%w (and %d more)", first, more)
 	}
 	return first
-}
-
-// End implements brokerapi.Ender.
-func (b *Broker) End(ctx context.Context) error {
-	a, err := b.rest.Do(ctx, rest.Request{Method: http.MethodPost, Path: "/admin/v2/brokers/shutdown",
-		Query: url.Values{"maxConcurrentUnloadPerSec": {"0"}, "forcedTerminateTopic": {"true"}}})
-	if err != nil {
-		return fmt.Errorf("end the broker: %w", err)
-	}
-	if err := a.Want(http.StatusNoContent, http.StatusOK); err != nil {
-		return fmt.Errorf("end the broker: %w", err)
-	}
-	return nil
 }

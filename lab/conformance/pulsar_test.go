@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/brokertest"
@@ -112,16 +111,6 @@ func (s *pulsarServer) AddForeign(t *testing.T) func() error {
 func (s *pulsarServer) Unit(topic string) string {
 	_, namespace := harness.PulsarTopic(topic)
 	return "/" + strings.ReplaceAll(namespace, "/", "~") + "/" + harness.PulsarBundle(topic)
-}
-
-// AwaitEnd implements brokertest.Ended.
-func (s *pulsarServer) AwaitEnd(t *testing.T) {
-	t.Helper()
-	select {
-	case <-s.Exited():
-	case <-time.After(startBound):
-		t.Fatal("the broker goes on")
-	}
 }
 
 // GiveAway implements brokertest.Neighbour.

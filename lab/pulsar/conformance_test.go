@@ -5,12 +5,10 @@ package pulsar
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
-	"syscall"
 	"testing"
 
 	"holdfast/brokerapi"
@@ -129,19 +127,6 @@ func (s *server) Litter(t *testing.T) {
 	t.Helper()
 	_, err := s.Owner(soon(t), "/public~default/we/ird")
 	ok(t, err)
-}
-
-// AwaitEnd implements brokertest.Ended. 4.0.7 closes its ports, and its process lives on
-// without (2026-11-23): whoever asked it to end kills it.
-func (s *server) AwaitEnd(t *testing.T) {
-	t.Helper()
-	ok(t, harness.Await(t.Context(), harness.Patience, "the broker's ports to be closed", func(ctx context.Context) (bool, string) {
-		_, err := s.Admin(ctx, http.MethodGet, "/admin/v2/brokers/ready", "")
-		return errors.Is(err, syscall.ECONNREFUSED), fmt.Sprint(err)
-	}))
-	if s.Running() {
-		s.Kill(t)
-	}
 }
 
 // GiveAway implements brokertest.Neighbour.
