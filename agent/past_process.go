@@ -47,7 +47,7 @@ func (a *agent) expectProcess() {
 	if a.process == nil || !p.here() {
 		return
 	}
-	a.process.Expect(p.Pid, p.StartTicks)
+	a.process.Expect(p.Target)
 	for _, one := range []any{a.stopper, a.guard} {
 		if e, ok := one.(expecter); ok {
 			e.Expect(p.Target)

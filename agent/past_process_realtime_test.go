@@ -56,7 +56,7 @@ func TestAProcessThatWasRecognizedIsKnownAfterTheWallClockWasSet(t *testing.T) {
 			for a.process.Snapshot() == (probes.ProcessView{}) {
 				<-a.process.Changes()
 			}
-			if got := a.process.Pid() == pid; got != row.want {
+			if got := a.process.Snapshot().Pid == pid; got != row.want {
 				t.Fatalf("%+v", a.process.Snapshot())
 			}
 			if !row.want {

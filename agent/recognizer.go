@@ -67,13 +67,12 @@ func (r *recognizer) foreign() string {
 }
 
 // gone reports whether the process that was recognized as the broker has ended, and the
-// broker that it was did not answer since: then it was not that process after all. watch
-// may be nil.
-func (r *recognizer) gone(who brokerapi.Identity, answered time.Time, watch *probes.Process) bool {
+// broker that it was did not answer since: then it was not that process after all.
+func (r *recognizer) gone(who brokerapi.Identity, answered time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.verdict != isBroker || who.Instance != r.instance ||
-		watch != nil && watch.Lives(r.target.Pid, r.target.StartTicks) || !r.target.Gone() {
+		!r.target.Gone() {
 		return false
 	}
 	if r.ended.IsZero() {
@@ -145,7 +144,7 @@ func (a *agent) brokerGone() bool {
 		return !runs && a.childRan.Load() || runs && t.Gone()
 	}
 	who, _ := a.identity.get()
-	return a.recognizer.gone(who, a.identity.asked(), a.process)
+	return a.recognizer.gone(who, a.identity.asked())
 }
 
 // refuser is a Stopper or a Guard that lets itself be told whom to leave alone.
@@ -173,7 +172,7 @@ func (a *agent) recognizeProcess(verdict probes.Verdict, who brokerapi.Identity)
 		return
 	}
 	seen := a.process.Snapshot()
-	t := process.Target{Pid: seen.Pid, StartTicks: seen.StartTicks}
+	t := seen.Target
 	ask, isNew := a.recognizer.begin(t, who.Instance, a.identity.asked(), verdict == probes.Up)
 	if isNew {
 		a.identity.forget() // it may be another broker that answers now
@@ -216,7 +215,7 @@ func (a *agent) recognizeNow(ctx context.Context) {
 		return
 	}
 	judged, why := judgeProcess(ctx, a.cfg, seen, who)
-	a.recognizer.settle(process.Target{Pid: seen.Pid, StartTicks: seen.StartTicks}, who.Instance, judged, why)
+	a.recognizer.settle(seen.Target, who.Instance, judged, why)
 }
 
 // shun tells the guard, which is a process of its own.

@@ -125,7 +125,7 @@ func watchThatSaw(t *testing.T) *probes.Process {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- watch.Run(ctx) }()
-	for watch.Pid() == 0 {
+	for watch.Snapshot().Pid == 0 {
 		<-watch.Changes()
 	}
 	cancel()

@@ -115,7 +115,7 @@ func stoppedSidecar(stateDir string) int {
 			continue
 		}
 		pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
-		if err == nil && probes.StoppedBySignal(pid) {
+		if v, unseen := probes.ReadProcess(pid); err == nil && unseen == nil && v.Stopped {
 			return pid
 		}
 	}

@@ -63,7 +63,7 @@ func checkProcess(c Config, log *slog.Logger) Finding {
 	}
 	f.Text = "stopped by " + stopper.Describe()
 	if c.BrokerPIDFile != "" || c.BrokerProcess != "" {
-		_, f.Err = probes.FindProcess(c.BrokerPIDFile, c.BrokerProcess)
+		_, f.Err = probes.FindProcess(c.BrokerPIDFile, c.BrokerProcess, process.Target{})
 		if errors.Is(f.Err, probes.ErrNeverBroker) {
 			f.Err = refused(f.Err.Error())
 		}
@@ -85,7 +85,7 @@ func recognizeFinding(ctx context.Context, c Config, f Finding, who brokerapi.Id
 	if c.BrokerPIDFile == "" && c.BrokerProcess == "" {
 		return f
 	}
-	seen, err := probes.FindProcess(c.BrokerPIDFile, c.BrokerProcess)
+	seen, err := probes.FindProcess(c.BrokerPIDFile, c.BrokerProcess, process.Target{})
 	if err != nil {
 		return f // it ended just now
 	}
@@ -253,7 +253,7 @@ func (a *agent) brokerProcessStart() time.Time {
 	}
 	if a.process != nil {
 		if a.recognizer.foreign() == "" {
-			return a.process.StartedAt()
+			return a.process.Snapshot().StartedAt
 		}
 	}
 	return time.Time{}
@@ -288,8 +288,7 @@ func (a *agent) brokerTarget() process.Target {
 		}
 	}
 	if a.process != nil && a.recognizer.foreign() == "" {
-		v := a.process.Snapshot()
-		return process.Target{Pid: v.Pid, StartTicks: v.StartTicks}
+		return a.process.Snapshot().Target
 	}
 	return process.Target{}
 }

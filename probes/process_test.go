@@ -126,11 +126,12 @@ func TestKilledProcessIsNoticedWithin200ms(t *testing.T) {
 				p = NewProcess("", unique, quiet())
 			}
 			if openPidfd != nil {
-				p.openPidfd = openPidfd
+				pidfdOpen = openPidfd
+				t.Cleanup(func() { pidfdOpen = unix.PidfdOpen }) // after Run
 			}
 			runIt(t, p.Run)
-			until(t, p.Changes(), "the process is found", func() bool { return p.Pid() == c.Process.Pid })
-			if age := time.Since(p.StartedAt()); age < -time.Second || age > patience {
+			until(t, p.Changes(), "the process is found", func() bool { return p.Snapshot().Pid == c.Process.Pid })
+			if age := time.Since(p.Snapshot().StartedAt); age < -time.Second || age > patience {
 				t.Errorf("started %v ago", age)
 			}
 			select {
@@ -149,7 +150,7 @@ func TestKilledProcessIsNoticedWithin200ms(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatal("not noticed")
 			}
-			until(t, p.Changes(), "no pid is shown", func() bool { return p.Pid() == 0 && p.StartedAt().IsZero() })
+			until(t, p.Changes(), "no pid is shown", func() bool { return p.Snapshot().Pid == 0 && p.Snapshot().StartedAt.IsZero() })
 			standstill.Within(t, "noticed", at, took, 200*time.Millisecond)
 		})
 	}
@@ -160,19 +161,19 @@ func TestRestartedProcessIsFoundByItsNewPidFile(t *testing.T) {
 	path := pidFile(t, first.Process.Pid)
 	p := NewProcess(path, "", quiet())
 	runIt(t, p.Run)
-	until(t, p.Changes(), "the first is found", func() bool { return p.Pid() == first.Process.Pid })
+	until(t, p.Changes(), "the first is found", func() bool { return p.Snapshot().Pid == first.Process.Pid })
 	_ = first.Process.Kill()
 	await(t, p.Lost(), "the end of the first")
 
 	second := sleeper(t, "sleep")
 	writePid(t, path, second.Process.Pid)
-	until(t, p.Changes(), "the second is found", func() bool { return p.Pid() == second.Process.Pid })
+	until(t, p.Changes(), "the second is found", func() bool { return p.Snapshot().Pid == second.Process.Pid })
 
 	// The file changes hands while the process that was named lives on.
 	third := sleeper(t, "sleep")
 	writePid(t, path, third.Process.Pid)
 	await(t, p.Lost(), "the change to the third")
-	until(t, p.Changes(), "the third is found", func() bool { return p.Pid() == third.Process.Pid })
+	until(t, p.Changes(), "the third is found", func() bool { return p.Snapshot().Pid == third.Process.Pid })
 }
 
 func await(t *testing.T, c <-chan struct{}, what string) {
@@ -193,7 +194,7 @@ func TestPidFileMayAppearLate(t *testing.T) {
 		return strings.Contains(p.Snapshot().LastError, "no such file")
 	})
 	writePid(t, path, c.Process.Pid)
-	until(t, p.Changes(), "the process is found", func() bool { return p.Pid() == c.Process.Pid })
+	until(t, p.Changes(), "the process is found", func() bool { return p.Snapshot().Pid == c.Process.Pid })
 	select {
 	case <-p.Lost():
 		t.Error("lost before it was there")
@@ -209,21 +210,21 @@ func TestRecycledPidIsNotMistaken(t *testing.T) {
 		if err := os.Chtimes(path, old, old); err != nil {
 			t.Fatal(err)
 		}
-		_, err := FindProcess(path, "")
+		_, err := FindProcess(path, "", Target{})
 		if err == nil || !strings.Contains(err.Error(), "older than process "+strconv.Itoa(c.Process.Pid)) {
 			t.Errorf("error %v", err)
 		}
-		if v, err := FindProcess(path, "sleep"); err != nil || v.Pid != c.Process.Pid {
+		if v, err := FindProcess(path, "sleep", Target{}); err != nil || v.Pid != c.Process.Pid {
 			t.Errorf("with the name, which proves it: %+v %v", v, err)
 		}
-		if _, err := FindProcess(path, "nats-server"); err == nil || !strings.Contains(err.Error(), `which is "sleep" and not "nats-server"`) {
+		if _, err := FindProcess(path, "nats-server", Target{}); err == nil || !strings.Contains(err.Error(), `which is "sleep" and not "nats-server"`) {
 			t.Errorf("error %v", err)
 		}
 	})
 	t.Run("the wall clock was set since, and the process is known", func(t *testing.T) {
 		c := sleeper(t, "sleep")
 		path := pidFile(t, c.Process.Pid)
-		known, err := FindProcess(path, "")
+		known, err := FindProcess(path, "", Target{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -232,12 +233,12 @@ func TestRecycledPidIsNotMistaken(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := NewProcess(path, "", quiet())
-		p.Expect(known.Pid, known.StartTicks)
-		if f, err := p.find(found{}); err != nil || f.PID != known.Pid {
-			t.Errorf("%+v %v", f, err)
+		p.Expect(known.Target)
+		if v, _, err := p.find(Target{}, time.Time{}); err != nil || v.Target != known.Target {
+			t.Errorf("%+v %v", v, err)
 		}
-		p.Expect(known.Pid, known.StartTicks-1)
-		if _, err := p.find(found{}); err == nil {
+		p.Expect(Target{known.Pid, known.StartTicks - 1})
+		if _, _, err := p.find(Target{}, time.Time{}); err == nil {
 			t.Error("another process with its pid is believed")
 		}
 	})
@@ -245,16 +246,15 @@ func TestRecycledPidIsNotMistaken(t *testing.T) {
 		c := sleeper(t, "sleep")
 		path := pidFile(t, c.Process.Pid)
 		p := NewProcess(path, "", quiet())
-		f, err := p.find(found{})
+		v, written, err := p.find(Target{}, time.Time{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		before := f
-		before.Starttime -= 10
-		if before.alive() {
+		before := Target{v.Pid, v.StartTicks - 10}
+		if !before.Gone() {
 			t.Error("a process with another start is taken for alive")
 		}
-		if _, err := p.find(before); err == nil || !strings.Contains(err.Error(), "another process by now") {
+		if _, _, err := p.find(before, written); err == nil || !strings.Contains(err.Error(), "another process by now") {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -262,77 +262,52 @@ func TestRecycledPidIsNotMistaken(t *testing.T) {
 
 func TestZombieIsNotAlive(t *testing.T) {
 	c := sleeper(t, "sleep")
-	f, err := readProcess(c.Process.Pid)
-	if err != nil || !f.alive() {
-		t.Fatal(f, err)
+	v, err := ReadProcess(c.Process.Pid)
+	if err != nil || v.Gone() {
+		t.Fatal(v, err)
 	}
-	ended, _, stop, err := NewProcess("", "sleep", quiet()).watchEnd(c.Process.Pid)
-	if err != nil {
-		t.Skip(err)
-	}
-	defer stop()
-	select {
-	case <-ended:
-		t.Fatal("a process that lives has ended")
-	default:
-	}
+	over := make(chan bool, 1)
+	go func() { over <- v.AwaitEnd(t.Context()) }()
 	_ = c.Process.Kill() // and not reaped
-	select {
-	case <-ended:
-	case <-time.After(patience):
-		t.Fatal("it did not die")
-	}
-	if f.alive() {
+	if !<-over || !v.Gone() {
 		t.Error("a zombie is taken for alive")
 	}
-	if _, err := readProcess(c.Process.Pid); !errors.Is(err, os.ErrNotExist) {
+	if _, err := ReadProcess(c.Process.Pid); !errors.Is(err, ErrNoProcess) {
 		t.Errorf("error %v", err)
 	}
 }
 
-func TestAWatchedProcessLivesUntilItEnds(t *testing.T) {
+func TestWhoWaitsForAProcessThatLivesIsLetGoByItsContext(t *testing.T) {
 	c := sleeper(t, "sleep")
-	f, err := readProcess(c.Process.Pid)
+	v, err := ReadProcess(c.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := NewProcess(pidFile(t, f.PID), "", quiet())
-	if p.Lives(f.PID, f.Starttime) {
-		t.Error("it is not watched, and it lives")
-	}
-	runIt(t, p.Run)
-	until(t, p.Changes(), "the process is found", func() bool { return p.Pid() == f.PID })
-	look := time.Tick(time.Millisecond)
-	for began := time.Now(); !p.Lives(f.PID, f.Starttime); <-look {
-		if time.Since(began) > patience {
-			t.Fatal("it is watched, and does not live")
+	defer func() { pidfdOpen = unix.PidfdOpen }()
+	for _, open := range []func(int, int) (int, error){unix.PidfdOpen, func(int, int) (int, error) { return -1, unix.EPERM }} {
+		pidfdOpen = open
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		if v.AwaitEnd(ctx) {
+			t.Error("it has ended")
 		}
-	}
-	if p.Lives(f.PID, f.Starttime+1) {
-		t.Error("a process with another start lives")
-	}
-	_ = c.Process.Kill() // and not reaped
-	select {
-	case <-p.Lost():
-	case <-time.After(patience):
-		t.Fatal("it did not die")
-	}
-	if p.Lives(f.PID, f.Starttime) {
-		t.Error("a process that was lost lives")
+		cancel()
+		if later := (Target{v.Pid, v.StartTicks + 1}); !later.AwaitEnd(t.Context()) {
+			t.Error("another process with its pid is taken for it")
+		}
 	}
 }
 
 func TestExactlyOneProcessMustHaveTheName(t *testing.T) {
 	name := uniqueName(t)
-	if _, err := FindProcess("", name); err == nil || err.Error() != fmt.Sprintf("no process is called %q: see --broker-process", name) {
+	if _, err := FindProcess("", name, Target{}); err == nil || err.Error() != fmt.Sprintf("no process is called %q: see --broker-process", name) {
 		t.Errorf("none: %v", err)
 	}
 	a := sleeper(t, "/opt/broker/"+name)
-	if v, err := FindProcess("", name); err != nil || v.Pid != a.Process.Pid {
+	if v, err := FindProcess("", name, Target{}); err != nil || v.Pid != a.Process.Pid {
 		t.Errorf("one: %+v %v", v, err)
 	}
 	b := sleeper(t, name)
-	_, err := FindProcess("", name)
+	_, err := FindProcess("", name, Target{})
 	if err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("2 processes are called %q (", name)) ||
 		!strings.HasSuffix(err.Error(), "): set --broker-pid-file") || !strings.Contains(err.Error(), strconv.Itoa(b.Process.Pid)) {
 		t.Errorf("two: %v", err)
@@ -365,7 +340,7 @@ func TestPidFilesThatNameNoProcess(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			v, err := FindProcess(tt.path, "")
+			v, err := FindProcess(tt.path, "", Target{})
 			if err == nil || !strings.Contains(err.Error(), tt.want) || v.LastError != err.Error() {
 				t.Errorf("%+v %v", v, err)
 			}
@@ -402,7 +377,7 @@ func TestProcessWatchLeavesNothingBehind(t *testing.T) {
 	for range 20 {
 		p := NewProcess(path, "", quiet())
 		stop := runIt(t, p.Run)
-		until(t, p.Changes(), "found", func() bool { return p.Pid() != 0 })
+		until(t, p.Changes(), "found", func() bool { return p.Snapshot().Pid != 0 })
 		at := time.Now()
 		stop()
 		longest = max(longest, time.Since(at))

@@ -1,6 +1,7 @@
 package probes
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -23,90 +24,201 @@ const (
 	pidFileSlack = 5 * time.Second
 	// maxNamed bounds the pids that an error lists.
 	maxNamed = 5
+	// pollGone is the pause between two looks at a process without a pidfd.
+	pollGone = 100 * time.Millisecond
+	// guardName is what a dead-man guard calls itself.
+	guardName = "holdfast-guard"
 )
 
-// found is one process, told from a later one with the same pid by its start.
-type found struct {
-	procfs.ProcStat
-	startedAt time.Time
-	written   time.Time // modification time of the pid file, if there is one
+// ErrNoProcess is wrapped by errors that say that no such process runs. Any other error
+// means that nobody knows. ErrNeverBroker is wrapped when what was found can be no broker:
+// the first process of the host or container, or one of Holdfast's own.
+var (
+	ErrNoProcess   = errors.New("no such process")
+	ErrNeverBroker = errors.New("not the broker")
+)
+
+// worded is an error in its own words.
+type worded struct {
+	kind error
+	text string
 }
 
-// known is a process of which no more is known than which it is.
-func known(pid int, startTicks uint64) found {
-	return found{ProcStat: procfs.ProcStat{PID: pid, Starttime: startTicks}}
+func (e worded) Error() string { return e.text }
+func (e worded) Unwrap() error { return e.kind }
+
+// Target is one process, told from a later one with the same pid by its start. Only
+// targets of the same boot of the host can be compared.
+type Target struct {
+	Pid        int    `json:"pid"`
+	StartTicks uint64 `json:"start_ticks"` // since boot, in clock ticks
 }
 
-func (f found) view() ProcessView {
-	return ProcessView{Pid: f.PID, Name: f.Comm, StartTicks: f.Starttime, StartedAt: f.startedAt}
-}
+func (t Target) String() string { return fmt.Sprintf("process %d", t.Pid) }
 
-// is tells a process from a later one with the same pid.
-func (f found) is(other found) bool { return f.PID == other.PID && f.Starttime == other.Starttime }
-
-// ended is true for what is left of a process: a zombie, or less. The state is the first
-// thread's. One that ended alone is a zombie as well, and the others may serve; it counts
-// among the threads until the last of them has ended.
-func (f found) ended() bool { return f.State == "X" || f.State == "Z" && f.NumThreads <= 1 }
-
-// alive is true while the same process has not ended. A zombie has.
-func (f found) alive() bool {
-	now, err := readProcess(f.PID)
+// Gone is true when the process is proven to have ended. A zombie has.
+func (t Target) Gone() bool {
+	v, err := ReadProcess(t.Pid)
 	if err != nil {
-		return !errors.Is(err, fs.ErrNotExist) // not to be read is not to be gone
+		return errors.Is(err, ErrNoProcess) // not to be read is not to be gone
 	}
-	return now.is(f)
+	return v.Target != t
 }
 
-// StoppedBySignal reports whether the process is seen to be stopped, by SIGSTOP or a
-// debugger: it runs again only when it is told to.
-func StoppedBySignal(pid int) bool {
-	f, err := readStat(pid)
-	return err == nil && strings.EqualFold(f.State, "T")
+// Stopped is true while the process does not run because a signal has stopped it.
+func (t Target) Stopped() bool {
+	v, err := ReadProcess(t.Pid)
+	return err == nil && v.Target == t && v.Stopped
 }
 
-// named compares with the kernel's name of a process, of at most 15 bytes, and with the
-// last part of argv[0].
-func named(p procfs.Proc, name string) bool {
-	if comm, err := p.Comm(); err == nil && comm == name {
-		return true
+// pidfdOpen is unix.PidfdOpen, so that tests can refuse it.
+var pidfdOpen = unix.PidfdOpen
+
+// AwaitEnd waits for the end of the process; false: ctx ended first. No thread waits. Where
+// there are no pidfds (an old kernel, a seccomp profile) or none are left, it looks every 100 ms.
+func (t Target) AwaitEnd(ctx context.Context) bool {
+	if fd, err := pidfdOpen(t.Pid, 0); err == nil {
+		_ = unix.SetNonblock(fd, true) // else it is not given to epoll, and Read says so
+		pidfd := os.NewFile(uintptr(fd), "pidfd")
+		defer pidfd.Close()
+		defer context.AfterFunc(ctx, func() { _ = pidfd.SetReadDeadline(time.Unix(1, 0)) })()
+		conn, err := pidfd.SyscallConn()
+		if err == nil && !t.Gone() { // it may have been recycled before the pidfd was opened
+			err = conn.Read(func(fd uintptr) bool {
+				fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+				_, err := unix.Poll(fds, 0)
+				return err == nil && fds[0].Revents != 0
+			})
+			if err == nil {
+				return true
+			}
+		}
 	}
-	args, err := p.CmdLine()
-	return err == nil && len(args) > 0 && args[0] != "" && filepath.Base(args[0]) == name
+	for ; ctx.Err() == nil; sleep(ctx, pollGone) {
+		if t.Gone() {
+			return true
+		}
+	}
+	return false
 }
 
-// readProcess wraps fs.ErrNotExist when there is no such process, or only its zombie.
-func readProcess(pid int) (found, error) {
-	f, err := readStat(pid)
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// ProcessView is a process as it was seen.
+type ProcessView struct {
+	Target              // zero: none found
+	Name      string    // as the kernel calls it, at most 15 bytes
+	StartedAt time.Time // wall clock; zero without a process
+	Parent    int
+	Group     int    // the process that leads or led its process group
+	Ended     bool   // what is left is a zombie
+	Stopped   bool   // by SIGSTOP or a debugger
+	LastError string // why none was found
+}
+
+// view reads a process, zombies too. The state is the first thread's. One that ended alone is a
+// zombie as well, and the others may serve; it counts among the threads until the last of them
+// has ended.
+func view(p procfs.Proc) (ProcessView, error) {
+	s, err := p.Stat()
 	if err != nil {
-		return found{}, err
-	}
-	if f.ended() {
-		return found{}, fmt.Errorf("process %d has ended: %w", pid, fs.ErrNotExist)
+		return ProcessView{}, err
 	}
 	var boot unix.Timespec // suspended time included, as /proc counts it
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot); err != nil {
-		return found{}, fmt.Errorf("read the boot clock: %w", err)
+		return ProcessView{}, fmt.Errorf("read the boot clock: %w", err)
 	}
-	started := time.Duration(f.Starttime) * (time.Second / ticksPerSecond)
-	f.startedAt = time.Now().Add(started - time.Duration(boot.Nano())).Round(0) // a past moment has no monotonic reading
-	return f, nil
+	started := time.Duration(s.Starttime) * (time.Second / ticksPerSecond)
+	return ProcessView{Target: Target{s.PID, s.Starttime}, Name: s.Comm, Parent: s.PPID, Group: s.PGRP,
+		StartedAt: time.Now().Add(started - time.Duration(boot.Nano())).Round(0), // a past moment has no monotonic reading
+		Ended:     s.State == "X" || s.State == "Z" && s.NumThreads <= 1, Stopped: strings.EqualFold(s.State, "T")}, nil
 }
 
-// readStat is readProcess for zombies too, and without the wall clock.
-func readStat(pid int) (found, error) {
+// ReadProcess reads who has the pid now. A zombie has it no more.
+func ReadProcess(pid int) (ProcessView, error) {
 	p, err := procfs.NewProc(pid)
-	var stat procfs.ProcStat
+	var v ProcessView
 	if err == nil {
-		stat, err = p.Stat()
+		v, err = view(p)
 	}
-	if errors.Is(err, unix.ESRCH) {
-		err = fs.ErrNotExist // it ended between open and read
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH), v.Ended: // it may end between open and read
+		err = fmt.Errorf("process %d: %w", pid, ErrNoProcess)
+		return ProcessView{LastError: err.Error()}, err
+	case err != nil:
+		err = fmt.Errorf("read process %d: %w", pid, err)
+		return ProcessView{LastError: err.Error()}, err
 	}
+	return v, nil
+}
+
+// Processes lists those that are wanted, zombies too. What cannot be read has ended or is
+// hidden from us.
+func Processes(want func(ProcessView) bool) (wanted []ProcessView, err error) {
+	all, err := procfs.AllProcs()
+	for _, p := range all {
+		if v, err := view(p); err == nil && want(v) {
+			wanted = append(wanted, v)
+		}
+	}
+	return wanted, err
+}
+
+// FindProcess looks once for the process that NewProcess would watch. The error names what was
+// looked for and what to set. A pid file that names known, which is known to have been the right
+// one, is believed however the wall clock was set since.
+func FindProcess(pidFile, name string, known Target) (ProcessView, error) {
+	v, _, err := find(pidFile, name, known)
 	if err != nil {
-		return found{}, fmt.Errorf("read process %d: %w", pid, err)
+		return ProcessView{LastError: err.Error()}, err
 	}
-	return found{ProcStat: stat}, nil
+	return v, nil
+}
+
+// find also tells when the pid file was written.
+func find(pidFile, name string, known Target) (v ProcessView, written time.Time, err error) {
+	where := fmt.Sprintf("--broker-process %q", name)
+	if pidFile == "" {
+		v, err = findByName(name)
+	} else {
+		where = "pid file " + pidFile
+		v, written, err = findByFile(pidFile, name, known)
+	}
+	const remedy = "does the broker have another pid namespace? share it, or set --stop-command"
+	switch {
+	case err != nil:
+	case v.Pid == 1:
+		// The kernel does not let it be killed from inside of its own pid namespace.
+		err = worded{ErrNeverBroker, fmt.Sprintf("%s leads to process 1 (%s), which is never signaled: %s", where, v.Name, remedy)}
+	case v.Pid == os.Getpid() || v.Name == guardName:
+		err = worded{ErrNeverBroker, fmt.Sprintf("%s leads to holdfast itself (process %d): %s", where, v.Pid, remedy)}
+	}
+	return v, written, err
+}
+
+func findByFile(pidFile, name string, known Target) (ProcessView, time.Time, error) {
+	pid, written, err := readPid(pidFile)
+	if err != nil {
+		return ProcessView{}, written, err
+	}
+	v, err := ReadProcess(pid)
+	late := v.StartedAt.Sub(written)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("pid file %s names %w", pidFile, err)
+	case name != "" && !named(pid, name):
+		err = worded{ErrNoProcess, fmt.Sprintf("pid file %s names %d, which is %q and not %q", pidFile, pid, v.Name, name)}
+	case name == "" && late > pidFileSlack && v.Target != known:
+		// Both are read on the wall clock of today, which may have been set since.
+		err = fmt.Errorf("pid file %s is %v older than process %d: the pid is another process's, or the clock was set: set --broker-process as well",
+			pidFile, late.Round(time.Second), pid)
+	}
+	return v, written, err
 }
 
 // readPid reads a pid file, and when it was written.
@@ -133,64 +245,37 @@ func readPid(path string) (pid int, written time.Time, err error) {
 	return pid, info.ModTime(), nil
 }
 
-// findByName walks /proc. Exactly one process must have the name.
-func findByName(name string) (found, error) {
-	all, err := procfs.AllProcs()
+// named compares with the kernel's name of a process, of at most 15 bytes, and with the
+// last part of argv[0].
+func named(pid int, name string) bool {
+	p, err := procfs.NewProc(pid)
 	if err != nil {
-		return found{}, fmt.Errorf("look for process %q: %w", name, err)
+		return false
 	}
-	var match found
-	var pids []string
-	for _, p := range all {
-		if !named(p, name) {
-			continue // another program, or hidden from us
-		}
-		if f, err := readProcess(p.PID); err == nil { // else it ended meanwhile
-			match = f
-			pids = append(pids, strconv.Itoa(p.PID))
-		}
+	if comm, err := p.Comm(); err == nil && comm == name {
+		return true
 	}
+	args, err := p.CmdLine()
+	return err == nil && len(args) > 0 && args[0] != "" && filepath.Base(args[0]) == name
+}
+
+// findByName walks /proc. Exactly one process must have the name.
+func findByName(name string) (ProcessView, error) {
+	all, err := Processes(func(v ProcessView) bool { return !v.Ended && named(v.Pid, name) })
 	switch {
-	case len(pids) == 1:
-		return match, nil
-	case len(pids) == 0:
-		return found{}, noProcess(fmt.Sprintf("no process is called %q: see --broker-process", name))
+	case err != nil:
+		return ProcessView{}, fmt.Errorf("look for process %q: %w", name, err)
+	case len(all) == 1:
+		return all[0], nil
+	case len(all) == 0:
+		return ProcessView{}, worded{ErrNoProcess, fmt.Sprintf("no process is called %q: see --broker-process", name)}
 	}
-	listed := strings.Join(pids[:min(len(pids), maxNamed)], ", ")
-	if len(pids) > maxNamed {
+	listed := ""
+	for _, v := range all[:min(len(all), maxNamed)] {
+		listed += fmt.Sprintf(", %d", v.Pid)
+	}
+	if len(all) > maxNamed {
 		listed += ", …"
 	}
-	return found{}, fmt.Errorf("%d processes are called %q (%s): set --broker-pid-file", len(pids), name, listed)
-}
-
-// InGroup lists the processes of a process group. Zombies are not in it.
-func InGroup(group int) ([]ProcessView, error) {
-	return list("look for a process group", func(f found) bool { return f.PGRP == group && !f.ended() })
-}
-
-// GroupLeaders lists the processes that lead a process group.
-func GroupLeaders() ([]ProcessView, error) {
-	return list("look for process groups", func(f found) bool { return f.PGRP == f.PID && !f.ended() })
-}
-
-// ZombiesOf lists the processes that have ended and whose parent has not taken their
-// status yet.
-func ZombiesOf(parent int) ([]ProcessView, error) {
-	return list("look for zombies", func(f found) bool { return f.PPID == parent && f.ended() })
-}
-
-// list returns the processes that are wanted, without StartedAt. What cannot be read
-// has ended or is hidden from us.
-func list(what string, want func(found) bool) ([]ProcessView, error) {
-	all, err := procfs.AllProcs()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	var wanted []ProcessView
-	for _, p := range all {
-		if stat, err := p.Stat(); err == nil && want(found{ProcStat: stat}) {
-			wanted = append(wanted, found{ProcStat: stat}.view())
-		}
-	}
-	return wanted, nil
+	return ProcessView{}, fmt.Errorf("%d processes are called %q (%s): set --broker-pid-file", len(all), name, listed[2:])
 }

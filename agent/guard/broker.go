@@ -22,7 +22,7 @@ func (b Broker) commandOnly() bool { return b.PIDFile == "" && b.Name == "" && b
 // of its own.
 func (b Broker) gone(t process.Target) bool {
 	if b.Record != "" {
-		return t.GroupGone()
+		return process.GroupGone(t)
 	}
 	return t.Gone()
 }

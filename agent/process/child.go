@@ -123,15 +123,12 @@ func (c *Child) Signal(sig syscall.Signal) error {
 	if !ok {
 		return nil
 	}
-	h, err := linux.grab(t)
-	if errors.Is(err, errGone) {
-		return nil
-	}
+	v, err := finder(os.FindProcess).grab(t, false)
 	if err != nil {
 		return err
 	}
-	defer h.close()
-	return h.send(sig)
+	defer v.close()
+	return v.send(sig)
 }
 
 // Forward passes on the signals that are not ours, until ctx ends: HUP, QUIT, USR1,
@@ -170,12 +167,6 @@ func (c *Child) Stop(ctx context.Context) (how string, err error) {
 // another's decision. It returns a *StartError if the first start fails for a reason
 // that lasts, and an *EndError when the policy does not start the child again.
 func (c *Child) Run(ctx context.Context) error {
-	wake, err := newWaker(ctx)
-	if err != nil {
-		return err
-	}
-	defer wake.close()
-
 	var pause backoff
 	running, err := c.adopt()
 	if err != nil {
@@ -203,7 +194,7 @@ func (c *Child) Run(ctx context.Context) error {
 		}
 		running = false
 		begun := time.Now()
-		if !c.watch(ctx, wake) {
+		if !c.Snapshot().AwaitEnd(ctx) {
 			return nil
 		}
 		ran := time.Since(begun)
@@ -245,31 +236,11 @@ func (c *Child) permitted(ctx context.Context) bool {
 	return false
 }
 
-// watch waits for the end of the child; false: ctx ended first.
-func (c *Child) watch(ctx context.Context, wake *waker) bool {
-	h, err := linux.grab(c.Snapshot().Target)
-	if errors.Is(err, errGone) {
-		return true
-	}
-	if err != nil {
-		c.settings.Log.Warn("child not readable: looking for its end instead", "err", err)
-		h = &handle{Target: c.Snapshot().Target, fd: -1}
-	}
-	defer h.close()
-	for ctx.Err() == nil {
-		wake.await(h.fd)
-		if h.gone() {
-			return true
-		}
-	}
-	return false
-}
-
 // stopRest ends what the child left in its process group: it may hold the broker's
 // ports and files, or serve.
 func (c *Child) stopRest() {
 	t, _ := c.Target()
-	if t.GroupGone() {
+	if GroupGone(t) {
 		return
 	}
 	c.settings.Log.Warn("broker ended and left processes of its group behind: they are stopped", "group", t.Pid)

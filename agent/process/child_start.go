@@ -60,7 +60,7 @@ func (c *Child) adopt() (bool, error) {
 		return false, err
 	}
 	seen, err := probes.ReadProcess(t.Pid)
-	if err != nil || seen.StartTicks != t.StartTicks {
+	if err != nil || seen.Target != t {
 		seen = probes.ProcessView{} // only its group is left, which watch and stopRest end before another is started
 	}
 	r := record{Mark: newMark(), Command: filepath.Base(c.settings.Command[0]), Target: t}

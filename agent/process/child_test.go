@@ -417,7 +417,7 @@ func TestARecordOfAnotherBootOrOfAnEndedChildIsNotFollowed(t *testing.T) {
 	here := target(t, b.Process.Pid)
 	for name, r := range map[string]record{
 		"another boot":  {BootID: "x", Target: here},
-		"a later start": {BootID: boot, Target: Target{here.Pid, here.StartTicks - 1}},
+		"a later start": {BootID: boot, Target: Target{Pid: here.Pid, StartTicks: here.StartTicks - 1}},
 		"nobody's mark": {BootID: boot, Mark: newMark()},
 	} {
 		path := filepath.Join(t.TempDir(), "child.json")

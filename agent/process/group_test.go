@@ -41,10 +41,10 @@ func TestAProcessWhoseFirstThreadHasEndedIsAliveAndIsStopped(t *testing.T) {
 		raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		return err == nil && strings.Contains(string(raw), ") Z ")
 	})
-	if _, err := probes.ReadProcess(pid); err != nil || here.Gone() || here.GroupGone() {
-		t.Errorf("gone: %t, with its group: %t, %v", here.Gone(), here.GroupGone(), err)
+	if _, err := probes.ReadProcess(pid); err != nil || here.Gone() || GroupGone(here) {
+		t.Errorf("gone: %t, with its group: %t, %v", here.Gone(), GroupGone(here), err)
 	}
-	if in, err := probes.InGroup(pid); err != nil || len(in) != 1 {
+	if in, err := group(here); err != nil || len(in) != 1 {
 		t.Errorf("its group is %v, %v", in, err)
 	}
 	for name, s := range map[string]Settings{"by pid file": {PIDFile: pidFile(t, pid)}, "as a child": {Child: childOf(here)}} {
@@ -67,15 +67,15 @@ func TestAGroupIsGoneWhenTheLeaderAndTheLastMemberAre(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _ = b.Process.Wait()
-	if !leader.Gone() || leader.GroupGone() {
-		t.Fatalf("the leader is gone: %t, its group: %t", leader.Gone(), leader.GroupGone())
+	if !leader.Gone() || GroupGone(leader) {
+		t.Fatalf("the leader is gone: %t, its group: %t", leader.Gone(), GroupGone(leader))
 	}
 	s := stopper(t, Settings{Child: childOf(leader)})
 	if hit, ok := s.Target(); !ok || hit != leader {
 		t.Errorf("would hit %v, %t", hit, ok)
 	}
-	if how, _, err := stop(t, s, time.Second); err != nil || how != HowKill || !left.Gone() || !leader.GroupGone() {
-		t.Errorf("%s, %v; gone: %t, the group: %t", how, err, left.Gone(), leader.GroupGone())
+	if how, _, err := stop(t, s, time.Second); err != nil || how != HowKill || !left.Gone() || !GroupGone(leader) {
+		t.Errorf("%s, %v; gone: %t, the group: %t", how, err, left.Gone(), GroupGone(leader))
 	}
 	if how, _, err := stop(t, s, time.Second); err != nil || how != HowGone {
 		t.Errorf("an empty group: %s, %v", how, err)

@@ -74,13 +74,13 @@ func reap(waiting map[Target]time.Time, now time.Time) {
 		clear(waiting)
 		return
 	}
-	zombies, err := probes.ZombiesOf(os.Getpid())
+	zombies, err := probes.Processes(func(v probes.ProcessView) bool { return v.Parent == os.Getpid() && v.Ended })
 	if err != nil {
 		return // at the next signal
 	}
 	seen := map[Target]bool{}
 	for _, z := range zombies {
-		t := Target{z.Pid, z.StartTicks}
+		t := z.Target
 		own.RLock()
 		_, ours := own.pids[t.Pid]
 		own.RUnlock()

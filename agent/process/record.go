@@ -62,7 +62,7 @@ func (r record) save(path string) error {
 // it left in its group. An error means that nobody knows.
 func FindChild(path string) (Target, bool, error) {
 	t, ok, err := recorded(path)
-	return t, ok && !t.GroupGone(), err
+	return t, ok && !GroupGone(t), err
 }
 
 // recorded is the child of the record, whether it still runs or not; false: there
@@ -95,7 +95,7 @@ func recorded(path string) (Target, bool, error) {
 // inherit the mark, not the lead.
 func findMarked(mark string) (Target, bool, error) {
 	want := []byte(markVar + "=" + mark)
-	all, err := probes.GroupLeaders()
+	all, err := probes.Processes(func(v probes.ProcessView) bool { return v.Group == v.Pid && !v.Ended })
 	if err != nil {
 		return Target{}, false, fmt.Errorf("look for the child: %w", err)
 	}
@@ -106,7 +106,7 @@ func findMarked(mark string) (Target, bool, error) {
 		}
 		for one := range bytes.SplitSeq(env, []byte{0}) {
 			if bytes.Equal(one, want) {
-				return Target{v.Pid, v.StartTicks}, true, nil
+				return v.Target, true, nil
 			}
 		}
 	}

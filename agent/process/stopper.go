@@ -65,7 +65,7 @@ func (s Settings) hasChild() bool { return s.Child != nil || s.Record != "" }
 type Stopper struct {
 	settings Settings
 	argv     []string
-	kernel   kernel
+	procs    finder
 
 	refuse atomic.Pointer[func(Target) error]
 
@@ -113,7 +113,7 @@ func NewStopper(s Settings) (*Stopper, error) {
 }
 
 func newStopper(settings Settings, argv []string) *Stopper {
-	s := &Stopper{settings: settings, argv: argv, kernel: linux, seen: settings.Seen}
+	s := &Stopper{settings: settings, argv: argv, procs: os.FindProcess, seen: settings.Seen}
 	s.lookup = s.find
 	return s
 }
@@ -179,7 +179,7 @@ type aim struct {
 
 func (a aim) gone() bool {
 	if a.group {
-		return a.GroupGone()
+		return GroupGone(a.Target)
 	}
 	return a.Gone()
 }
@@ -273,7 +273,7 @@ func (s *Stopper) find() ([]aim, error) {
 		known = s.known
 	}
 	s.mu.Unlock()
-	v, err := probes.FindKnown(s.settings.PIDFile, s.settings.Name, known.Pid, known.StartTicks)
+	v, err := probes.FindProcess(s.settings.PIDFile, s.settings.Name, known)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.seen
@@ -281,14 +281,14 @@ func (s *Stopper) find() ([]aim, error) {
 		before = Target{}
 	}
 	if err == nil {
-		err = s.refused(Target{v.Pid, v.StartTicks})
+		err = s.refused(v.Target)
 	}
 	if before != (Target{}) && !before.Gone() {
 		aims = append(aims, aim{before, false})
 	}
 	switch {
 	case err == nil:
-		s.seen = Target{v.Pid, v.StartTicks}
+		s.seen = v.Target
 		if s.seen != before {
 			aims = append(aims, aim{s.seen, false})
 		}
@@ -384,7 +384,7 @@ func (s *Stopper) signals(ctx context.Context, term, kill time.Time, command <-c
 				continue
 			}
 			known[a] = true
-			v, grabErr := s.kernel.victim(a.Target, a.group)
+			v, grabErr := s.procs.grab(a.Target, a.group)
 			if grabErr != nil {
 				err = errors.Join(err, grabErr)
 				continue

@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"holdfast/standstill"
 )
 
@@ -62,12 +60,12 @@ func TestAStopWhoseTimeIsOverBeforeItsFirstSignalKillsAndOneThatIsCanceledDoesNo
 			ctx, cancel := over()
 			defer cancel()
 			s := stopper(t, Settings{Seen: held})
-			s.kernel.open = func(pid, flags int) (int, error) {
+			s.procs = func(pid int) (*os.Process, error) {
 				if name == "canceled" {
 					cancel()
 				}
 				<-ctx.Done()
-				return unix.PidfdOpen(pid, flags)
+				return os.FindProcess(pid)
 			}
 			how, err := s.Stop(ctx)
 			if name == "canceled" {
@@ -83,24 +81,21 @@ func TestAStopWhoseTimeIsOverBeforeItsFirstSignalKillsAndOneThatIsCanceledDoesNo
 
 func childOf(t Target) func() (Target, bool) { return func() (Target, bool) { return t, true } }
 
+// withoutPidfds is what os.FindProcess returns where there are none.
+func withoutPidfds(pid int) (*os.Process, error) { return &os.Process{Pid: pid}, nil }
+
 func TestStopsAProcessAndProvesIt(t *testing.T) {
-	noPidfd := kernel{
-		open:   func(int, int) (int, error) { return -1, unix.ENOSYS },
-		signal: func(int, unix.Signal, *unix.Siginfo, int) error { return unix.ENOSYS },
-	}
-	noSend := kernel{open: unix.PidfdOpen, signal: func(int, unix.Signal, *unix.Siginfo, int) error { return unix.EPERM }}
 	for _, tt := range []struct {
 		name, role string
-		kernel     kernel
+		procs      finder
 		frozen     bool
 		want       string
 	}{
-		{"that ends on SIGTERM", "polite", linux, false, HowTerm},
-		{"that ignores SIGTERM", "stubborn", linux, false, HowKill},
-		{"that is stopped", "polite", linux, true, HowKill},
-		{"where the kernel has no pidfds", "polite", noPidfd, false, HowTerm},
-		{"where the kernel has no pidfds and SIGTERM is ignored", "stubborn", noPidfd, false, HowKill},
-		{"where signals by pidfd are forbidden", "polite", noSend, false, HowTerm},
+		{"that ends on SIGTERM", "polite", os.FindProcess, false, HowTerm},
+		{"that ignores SIGTERM", "stubborn", os.FindProcess, false, HowKill},
+		{"that is stopped", "polite", os.FindProcess, true, HowKill},
+		{"where the kernel has no pidfds", "polite", withoutPidfds, false, HowTerm},
+		{"where the kernel has no pidfds and SIGTERM is ignored", "stubborn", withoutPidfds, false, HowKill},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -111,7 +106,7 @@ func TestStopsAProcessAndProvesIt(t *testing.T) {
 				}
 			}
 			s := stopper(t, Settings{PIDFile: pidFile(t, b.Process.Pid)})
-			s.kernel = tt.kernel
+			s.procs = tt.procs
 			hit, ok := s.Target()
 			if !ok || hit.Pid != b.Process.Pid {
 				t.Fatalf("would hit %v, %t", hit, ok)
@@ -148,21 +143,16 @@ func TestAStopWithoutTimeKillsAtOnce(t *testing.T) {
 }
 
 func TestAChildIsStoppedWithItsGroup(t *testing.T) {
-	for name, k := range map[string]kernel{
-		"in one step": linux,
-		"on a kernel that cannot signal a group by pidfd": {open: unix.PidfdOpen, signal: func(fd int, sig unix.Signal, info *unix.Siginfo, flags int) error {
-			if flags != 0 {
-				return unix.EINVAL
-			}
-			return unix.PidfdSendSignal(fd, sig, info, flags)
-		}},
+	for name, procs := range map[string]finder{
+		"in one step": os.FindProcess,
+		"on a kernel that cannot signal a group by pidfd": withoutPidfds,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b, member := broker(t, "parent") // ends on SIGTERM; its own child does not
 			child := target(t, member)
 			s := stopper(t, Settings{Child: childOf(target(t, b.Process.Pid))})
-			s.kernel = k
+			s.procs = procs
 			done := make(chan struct{})
 			go func() { defer close(done); _, _ = b.Process.Wait() }() // reaped: only the member holds the group's number
 			how, _, err := stop(t, s, 2*time.Second)
@@ -186,9 +176,9 @@ func TestARecycledPidIsNotHit(t *testing.T) {
 		"seen":  {PIDFile: filepath.Join(t.TempDir(), "gone.pid"), Seen: other},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, k := range []kernel{linux, {open: func(int, int) (int, error) { return -1, unix.ENOSYS }}} {
+			for _, procs := range []finder{os.FindProcess, withoutPidfds} {
 				x := stopper(t, s)
-				x.kernel = k
+				x.procs = procs
 				if hit, ok := x.Target(); ok {
 					t.Errorf("would hit %v", hit)
 				}
