@@ -38,7 +38,7 @@ func newApp(out *output, stderr io.Writer) *cli.App {
 }
 
 func verbs() []*cli.Command {
-	socket, listen, etcd := []string{"control-socket", "state-dir"}, []string{"probe-listen"}, etcdSettings()
+	socket, etcd := []string{"control-socket", "state-dir"}, etcdSettings()
 	table, lines := outputFlag("table", "json"), outputFlag("text", "json")
 	reason := textFlag("reason", "TEXT", "why, kept with the mode in etcd", "operator")
 	last := len(topicStates) - 1
@@ -51,13 +51,13 @@ func verbs() []*cli.Command {
 	long.DefaultText, owner.DefaultText, why.DefaultText, wait.DefaultText = "required", "required", "required", "required"
 
 	asking := func(name string, do func(asked) error, flags ...cli.Flag) *cli.Command {
-		return verb(name, ask(socket, do), someSettings(socket, flags...)...)
+		return verb(name, ask(socket, do), append(flags, settingFlags(socket, false)...)...)
 	}
 	reaching := func(name, without string, bound time.Duration, only []string, do func(reached) error, flag cli.Flag) *cli.Command {
-		return verb(name, reach(without, bound, only, do), append([]cli.Flag{flag}, allSettings(only...)...)...)
+		return verb(name, reach(without, bound, only, do), append([]cli.Flag{flag}, settingFlags(only, true)...)...)
 	}
 	return []*cli.Command{
-		verb("run", runSidecar, allSettings()...),
+		verb("run", runSidecar, settingFlags(nil, true)...),
 		asking("status", status, table),
 		reaching("fleet", "the brokers of this cluster: ask the broker's own admin tool, or 'holdfast status' beside each broker",
 			askTimeout, etcd, fleet, table),
@@ -77,11 +77,12 @@ func verbs() []*cli.Command {
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "wait for more, until interrupted"},
 			&cli.Int64Flag{Name: "since", Usage: "`ID` only events after this one"}),
 		asking("explain", explain, lines),
-		verb("check", check, allSettings()...),
+		verb("check", check, settingFlags(nil, true)...),
 		reaching("forget", "this broker: nothing to forget", time.Minute, append(etcd, "driver", "registration"), forget,
 			&cli.BoolFlag{Name: "dry-run", Usage: "say what would be done, and do nothing"}),
-		verb("gate", ask(socket, gate), someSettings(socket, wait)...),
-		verb("healthcheck", healthcheck, someSettings(listen, durationFlag("timeout", "how long to wait for the answer", 3*time.Second, time.Millisecond))...),
+		asking("gate", gate, wait),
+		verb("healthcheck", healthcheck, append([]cli.Flag{
+			durationFlag("timeout", "how long to wait for the answer", 3*time.Second, time.Millisecond)}, settingFlags([]string{"probe-listen"}, false)...)...),
 		verb("install", install),
 		completionVerb(),
 	}
@@ -157,19 +158,24 @@ func placeholder(f cli.Flag) (arg, text string) {
 	return "", usage
 }
 
-func noVerb(c *cli.Context) error {
-	if c.NArg() == 0 {
-		return usage("no verb given: see 'holdfast --help'")
-	}
+// meant is the next step for who wrote a name that none of them has.
+func meant[T interface{ Names() []string }](name string, of []T, dashes, see string) string {
 	var names []string
-	for _, v := range c.App.Commands {
-		names = append(names, v.Name)
+	for _, one := range of {
+		names = append(names, one.Names()...)
 	}
-	name := c.Args().First()
 	if near := agent.Nearest(name, names); near != "" {
-		return usage("unknown verb %q: did you mean %s?", name, near)
+		return "did you mean " + dashes + near + "?"
 	}
-	return usage("unknown verb %q: see 'holdfast --help'", name)
+	return see
+}
+
+func noVerb(c *cli.Context) error {
+	const see = "see 'holdfast --help'"
+	if c.NArg() == 0 {
+		return usage("no verb given: " + see)
+	}
+	return usage("unknown verb %q: %s", c.Args().First(), meant(c.Args().First(), c.App.Commands, "", see))
 }
 
 // startsOne is what verbs take that may start one.
@@ -214,29 +220,24 @@ func usageError(c *cli.Context, err error, ofVerb bool) error {
 		return usage("%s%w: %s", verb, err, see)
 	}
 	value, name := m[1], m[2]
-	var names []string
-	for _, f := range c.Command.Flags {
-		names = append(names, f.Names()...)
-		if !slices.Contains(f.Names(), name) {
-			continue
-		}
-		name, remedy := f.Names()[0], "not a switch: write true or false"
-		switch f.(type) {
-		case *cli.DurationFlag:
-			remedy = "not a duration: write a number with a unit, such as 30s"
-		case *cli.Int64Flag:
-			remedy = "not a number: write digits only"
-		}
-		if value == "" {
-			arg, _ := placeholder(f)
-			return usage("%s--%s: no value given: write --%s %s", verb, name, name, arg)
-		}
-		return usage("--%s %s: %s", name, value, remedy)
+	i := slices.IndexFunc(c.Command.Flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), name) })
+	if i < 0 {
+		return usage("%sunknown flag --%s: %s", verb, name, meant(name, c.Command.Flags, "--", see))
 	}
-	if near := agent.Nearest(name, names); near != "" {
-		see = "did you mean --" + near + "?"
+	f := c.Command.Flags[i]
+	name = f.Names()[0]
+	if value == "" {
+		arg, _ := placeholder(f)
+		return usage("%s--%s: no value given: write --%s %s", verb, name, name, arg)
 	}
-	return usage("%sunknown flag --%s: %s", verb, name, see)
+	remedy := "not a switch: write true or false"
+	switch f.(type) {
+	case *cli.DurationFlag:
+		remedy = "not a duration: write a number with a unit, such as 30s"
+	case *cli.Int64Flag:
+		remedy = "not a number: write digits only"
+	}
+	return usage("--%s %s: %s", name, value, remedy)
 }
 
 // textFlag is a flag with a text. Its default is shown without quotes.
@@ -270,43 +271,31 @@ func outputFlag(forms ...string) cli.Flag {
 	return f
 }
 
-// configFlag names the file of settings.
-func configFlag(help, group string) cli.Flag {
-	return &cli.StringFlag{Name: "config", Usage: "`FILE` YAML file with " + help, Category: group, EnvVars: []string{"HOLDFAST_CONFIG"}, TakesFile: true}
-}
-
-// allSettings are flags for the settings of the sidecar, and for their file, in groups. Where
-// shown names some, the others are taken and not in the help.
-func allSettings(shown ...string) []cli.Flag {
-	flags := []cli.Flag{configFlag("settings, by the names below without the dashes", "File")}
-	for _, s := range agent.Settings() {
-		flags = append(flags, settingFlag(s, strings.ToUpper(s.Group[:1])+s.Group[1:], len(shown) > 0 && !slices.Contains(shown, s.Name)))
+// settingFlags take the words of settings, and the file of them: agent.Load parses them, with
+// those of the environment and the file, and names each that is wrong. Where shown names some,
+// the others are not in the help: they are taken all the same, or not at all.
+func settingFlags(shown []string, others bool) []cli.Flag {
+	file := &cli.StringFlag{Name: "config", Usage: "`FILE` YAML file with the settings of the sidecar", EnvVars: []string{"HOLDFAST_CONFIG"}, TakesFile: true}
+	flags := []cli.Flag{file}
+	if others {
+		file.Usage, file.Category = "`FILE` YAML file with settings, by the names below without the dashes", "File"
 	}
-	return flags
-}
-
-// someSettings are flags for those alone, and for the file, behind others.
-func someSettings(names []string, flags ...cli.Flag) []cli.Flag {
-	flags = append(flags, configFlag("the settings of the sidecar", ""))
 	for _, s := range agent.Settings() {
-		if slices.Contains(names, s.Name) {
-			flags = append(flags, settingFlag(s, "", false))
+		group, help, hidden := "", "`"+s.Arg+"` "+s.Help, len(shown) > 0 && !slices.Contains(shown, s.Name)
+		if others {
+			group = strings.ToUpper(s.Group[:1]) + s.Group[1:]
+		}
+		switch {
+		case hidden && !others:
+		case s.Arg == "":
+			flags = append(flags, &cli.BoolFlag{Name: s.Name, Usage: s.Help, Category: group, Hidden: hidden, DefaultText: s.Default()})
+		case s.Repeatable():
+			flags = append(flags, &cli.StringSliceFlag{Name: s.Name, Usage: help, Category: group, Hidden: hidden, DefaultText: s.Default()})
+		default:
+			flags = append(flags, &cli.StringFlag{Name: s.Name, Usage: help, Category: group, Hidden: hidden, DefaultText: s.Default(), TakesFile: s.Arg == "FILE" || s.Arg == "DIR"})
 		}
 	}
 	return flags
-}
-
-// settingFlag takes the words of a setting: agent.Load parses them, with those of the
-// environment and the file, and names each that is wrong.
-func settingFlag(s agent.Setting, group string, hidden bool) cli.Flag {
-	help := "`" + s.Arg + "` " + s.Help
-	switch {
-	case s.Arg == "":
-		return &cli.BoolFlag{Name: s.Name, Usage: s.Help, Category: group, Hidden: hidden, DefaultText: s.Default()}
-	case s.Repeatable():
-		return &cli.StringSliceFlag{Name: s.Name, Usage: help, Category: group, Hidden: hidden, DefaultText: s.Default()}
-	}
-	return &cli.StringFlag{Name: s.Name, Usage: help, Category: group, Hidden: hidden, DefaultText: s.Default(), TakesFile: s.Arg == "FILE" || s.Arg == "DIR"}
 }
 
 // load reads the settings from the flags, the environment and the file. only names those

@@ -50,30 +50,37 @@ func (o *output) failure() error {
 	return fmt.Errorf("print answer: %w", o.err)
 }
 
-// painted are the only sequences that steer a terminal, whoever wrote them.
-var painted = regexp.MustCompile(`\\x1b(\[(?:0|1|31|32|33|39)m)`)
+// colours are those of the contract's words, by how much they matter at night, where one stands
+// in a column, alone, after a number or as what something became.
+var colours = map[string]*regexp.Regexp{
+	"32": where("attached|active|up|served|yes|present|stands by"),
+	"33": where("degraded|draining|drained|loading|unknown|quarantined|held_elsewhere|unreadable|off|awaited|failing|not applied"),
+	"31": where("detached|down|missing|orphan|foreign_owner|no|absent|none held|held by another sidecar|NOT registered|deadline passed|fence point passed"),
+}
+
+func where(words string) *regexp.Regexp {
+	return regexp.MustCompile(`( {2}|, |\d |→ |is |would be )(` + words + `)\b`)
+}
 
 // line prints one line. What etcd, a broker or anybody else said can neither make two of it
 // nor steer the terminal.
 func (o *output) line(format string, args ...any) {
 	text := agent.Plain(strings.TrimRight(fmt.Sprintf(format, args...), " "))
-	if o.colours {
-		text = painted.ReplaceAllString(text, "\x1b$1")
+	for code, words := range colours {
+		if o.colours {
+			text = words.ReplaceAllString(text, "$1\x1b["+code+"m$2\x1b[0m")
+		}
 	}
 	fmt.Fprintln(o, text)
 }
 
-// table prints rows in columns, the head first. The words of a column of states have colours,
-// each as many characters, so that no column moves.
-func (o *output) table(states []int, rows [][]string) {
+// table prints rows in columns, the head first.
+func (o *output) table(rows [][]string) {
 	var b bytes.Buffer
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
 		for i, cell := range row {
 			row[i] = agent.Plain(cell)
-		}
-		for _, i := range states {
-			row[i] = o.state(row[i])
 		}
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
@@ -81,30 +88,6 @@ func (o *output) table(states []int, rows [][]string) {
 	for line := range strings.Lines(b.String()) {
 		o.line("%s", strings.TrimSuffix(line, "\n"))
 	}
-}
-
-func (o *output) paint(code, s string) string {
-	if !o.colours {
-		return s
-	}
-	return "\x1b[" + code + "m" + s + "\x1b[0m"
-}
-
-func (o *output) good(s string) string { return o.paint("32", s) }
-func (o *output) warn(s string) string { return o.paint("33", s) }
-func (o *output) bad(s string) string  { return o.paint("31", s) }
-
-// state colours the words of the contract by how much they matter at night.
-func (o *output) state(s string) string {
-	switch strings.TrimPrefix(s, "would be ") {
-	case "attached", "active", "up", "served", "yes":
-		return o.good(s)
-	case "degraded", "draining", "drained", "loading", "unknown", "quarantined", "held_elsewhere", "unreadable":
-		return o.warn(s)
-	case "detached", "down", "missing", "orphan", "foreign_owner", "no":
-		return o.bad(s)
-	}
-	return o.paint("39", s)
 }
 
 // fold breaks text into lines of at most width characters, where its words allow it.

@@ -41,7 +41,7 @@ func age(now, t time.Time) string {
 
 // writeStatus prints one sentence, then a few aligned lines.
 func writeStatus(o *output, s agent.Status) {
-	o.line("%s", o.paint("1", s.Summary))
+	o.line("%s", s.Summary)
 	o.line("")
 	line := func(name, text string) {
 		if text != "" {
@@ -57,101 +57,101 @@ func writeStatus(o *output, s agent.Status) {
 	}
 
 	kind := strings.TrimSpace(s.Driver + " " + s.Broker.Version)
-	line("broker", fmt.Sprintf("%s (%s), %s", cmp.Or(s.BrokerID, "id not known yet"), kind, o.state(cmp.Or(s.Broker.Up, "unknown")))+lastError(s.Broker.LastError))
-	line("attachment", o.state(s.Attachment))
-	line("mode", withReason(o.state(cmp.Or(s.Mode, "unknown")), s.Reason))
+	line("broker", fmt.Sprintf("%s (%s), %s", cmp.Or(s.BrokerID, "id not known yet"), kind, cmp.Or(s.Broker.Up, "unknown"))+lastError(s.Broker.LastError))
+	line("attachment", s.Attachment)
+	line("mode", withReason(cmp.Or(s.Mode, "unknown"), s.Reason))
 	if p := s.Pause; p != nil {
-		line("pause", o.warn(fmt.Sprintf("by %s for %s more, until %s", p.Owner, seconds(p.RemainingSeconds), p.Until.UTC().Format(clock)))+": "+p.Reason)
+		line("pause", fmt.Sprintf("by %s for %s more, until %s: %s", p.Owner, seconds(p.RemainingSeconds), p.Until.UTC().Format(clock), p.Reason))
 	}
 	if !s.Shadow {
-		line("guard", guardText(o, s.Guard))
+		line("guard", guardText(s.Guard))
 	}
-	line("ready", readyText(o, s))
-	line("topics", topicsText(o, s))
+	line("ready", readyText(s))
+	line("topics", topicsText(s))
 	if s.Registration.State == "none" {
 		line("lease", "none: nothing has a deadline (--registration none)")
 	} else {
-		line("lease", leaseText(o, s.Lease))
+		line("lease", leaseText(s.Lease))
 	}
 	if s.Lease.FailureStreak > 0 {
-		line("renewals", o.warn(fmt.Sprintf("failing for %s, %d in a row", seconds(s.Lease.FailingSeconds), s.Lease.FailureStreak))+lastError(s.Lease.LastError))
+		line("renewals", fmt.Sprintf("failing for %s, %d in a row", seconds(s.Lease.FailingSeconds), s.Lease.FailureStreak)+lastError(s.Lease.LastError))
 	}
-	line("registration", registrationText(o, s))
+	line("registration", registrationText(s))
 	line("boot", bootText(s))
 	if s.Decided != nil {
 		line("decided by", s.Decided.Row+": "+s.Decided.Why)
 		line("otherwise", s.Decided.Otherwise)
 	}
 	if s.Config.Error != "" {
-		line("settings", o.warn("not applied")+": "+s.Config.Error)
+		line("settings", "not applied: "+s.Config.Error)
 	}
 	line("sidecar", fmt.Sprintf("%s, running for %s, incarnation %s", s.Version, age(s.At, s.Since), cmp.Or(s.Incarnation, "unknown")))
 }
 
-func readyText(o *output, s agent.Status) string {
-	causes := strings.Join(s.Ready.Causes, "; ")
-	if s.Broker.LastError != "" {
-		causes = strings.ReplaceAll(causes, ": "+s.Broker.LastError, "") // the broker's line or the first one says it
+func readyText(s agent.Status) string {
+	text := "yes"
+	if !s.Ready.OK {
+		causes := strings.Join(s.Ready.Causes, "; ")
+		if s.Broker.LastError != "" {
+			causes = strings.ReplaceAll(causes, ": "+s.Broker.LastError, "") // the broker's line or the first one says it
+		}
+		text = strings.TrimSuffix("no: "+causes, ": ")
 	}
-	switch {
-	case s.Shadow && s.Ready.OK:
-		return "would be " + o.state("yes")
-	case s.Shadow:
-		return "would be " + o.state("no") + " (/ready answers 200): " + causes
-	case s.Ready.OK:
-		return o.state("yes")
+	if s.Shadow {
+		text = "would be " + strings.Replace(text, "no:", "no (/ready answers 200):", 1)
 	}
-	return strings.TrimSuffix(o.state("no")+": "+causes, ": ")
+	return text
 }
 
 // guardText is empty if the sidecar does not tell.
-func guardText(o *output, g agent.GuardStatus) string {
+func guardText(g agent.GuardStatus) string {
+	text := map[string]string{"off": "off: ", "absent": "absent: ", "idle": "idle: ", "stands_by": "stands by",
+		"awaited": "awaited for the broker's process"}[g.State] + g.Remark()
 	switch {
-	case g.State == "stands_by" && g.Pid != 0:
-		return fmt.Sprintf("%s for process %d of the broker", o.good("stands by"), g.Pid)
 	case g.State == "absent":
-		return o.bad("absent") + ": " + g.Remark() + "; see 'holdfast events'"
+		text += "; see 'holdfast events'"
+	case g.State == "stands_by" && g.Pid != 0:
+		text += fmt.Sprintf(" for process %d of the broker", g.Pid)
 	}
-	return map[string]string{"off": o.warn("off") + ": " + g.Remark(), "stands_by": o.good("stands by"),
-		"awaited": o.warn("awaited") + " for the broker's process", "idle": "idle: " + g.Remark()}[g.State]
+	return text
 }
 
-func leaseText(o *output, l agent.LeaseStatus) string {
-	if l.ID == "" {
-		return o.bad("none held")
-	}
+func leaseText(l agent.LeaseStatus) string {
 	text := fmt.Sprintf("%s, TTL %s, ", l.ID, seconds(l.TTLSeconds))
-	switch {
+	switch left := seconds(l.RemainingSeconds) + " left, fence point "; {
+	case l.ID == "":
+		return "none held"
 	case l.RemainingSeconds <= 0:
-		return text + o.bad("deadline passed "+seconds(-l.RemainingSeconds)+" ago")
+		return text + "deadline passed " + seconds(-l.RemainingSeconds) + " ago"
 	case l.FenceInSeconds <= 0:
-		return text + seconds(l.RemainingSeconds) + " left, " + o.bad("fence point passed "+seconds(-l.FenceInSeconds)+" ago")
+		return text + left + "passed " + seconds(-l.FenceInSeconds) + " ago"
+	default:
+		return text + left + "in " + seconds(l.FenceInSeconds)
 	}
-	return text + seconds(l.RemainingSeconds) + " left, fence point in " + seconds(l.FenceInSeconds)
 }
 
-func registrationText(o *output, s agent.Status) string {
-	words := map[string]string{
+func registrationText(s agent.Status) string {
+	text := map[string]string{
 		"none":        "kept by the broker's own cluster; here it is only watched and steered",
 		"supposed":    "only supposed: nothing is written (--shadow)",
-		"another":     o.bad("held by another sidecar"),
-		"unknown":     o.warn("unknown") + ": no word from etcd",
-		"unconfirmed": o.warn("present") + ", not confirmed to be ours",
+		"another":     "held by another sidecar",
+		"unknown":     "unknown: no word from etcd",
+		"unconfirmed": "present, not confirmed to be ours",
 	}[s.Registration.State]
 	switch {
 	case s.Registration.State == "unknown" && s.Epoch != 0:
-		return fmt.Sprintf("%s, last seen with epoch %d", words, s.Epoch)
-	case words != "":
-		return words
+		return fmt.Sprintf("%s, last seen with epoch %d", text, s.Epoch)
+	case text != "":
+		return text
 	case !s.Registration.Present:
-		return o.bad("absent")
+		return "absent"
 	case s.Registration.Adopted:
-		return fmt.Sprintf("%s, adopted, epoch %d", o.good("present"), s.Epoch)
+		return fmt.Sprintf("present, adopted, epoch %d", s.Epoch)
 	}
-	return fmt.Sprintf("%s, own, epoch %d", o.good("present"), s.Epoch)
+	return fmt.Sprintf("present, own, epoch %d", s.Epoch)
 }
 
-func topicsText(o *output, s agent.Status) string {
+func topicsText(s agent.Status) string {
 	t := s.Topics
 	switch {
 	case s.Broker.Up == "up" || t.Listed:
@@ -161,12 +161,9 @@ func topicsText(o *output, s agent.Status) string {
 		return "not known: the broker has not told them yet"
 	}
 	text := fmt.Sprintf("%d of %d served", t.Served, t.Assigned)
-	for _, part := range []struct {
-		n     int
-		state string
-	}{{t.Loading, "loading"}, {t.Missing, "missing"}, {t.Elsewhere, "held_elsewhere"}, {t.Orphan, "orphan"}, {t.Quarantined, "quarantined"}, {t.Unreadable, "unreadable"}} {
-		if part.n > 0 {
-			text += fmt.Sprintf(", %d %s", part.n, o.state(part.state))
+	for i, n := range []int{t.Loading, t.Missing, t.Elsewhere, t.Orphan, t.Quarantined, t.Unreadable} {
+		if n > 0 {
+			text += fmt.Sprintf(", %d %s", n, []string{"loading", "missing", "held_elsewhere", "orphan", "quarantined", "unreadable"}[i])
 		}
 	}
 	if s.Shadow {

@@ -114,7 +114,7 @@ func TestColoursDoNotMoveColumns(t *testing.T) {
 	writeTopics(&output{to: &plain}, rows, rows)
 	writeTopics(&output{to: &coloured, colours: true}, rows, rows)
 	bare := coloured.String()
-	for _, code := range []string{"\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[39m", "\x1b[0m"} {
+	for _, code := range []string{"\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"} {
 		bare = strings.ReplaceAll(bare, code, "")
 	}
 	if bare != plain.String() {

@@ -79,7 +79,7 @@ func writeTopics(o *output, all, shown []agent.TopicStatus) {
 		rows = append(rows, []string{t.Topic, state, t.Error})
 	}
 	o.line("")
-	o.table([]int{1}, rows)
+	o.table(rows)
 }
 
 func events(c asked) error {
@@ -119,16 +119,16 @@ func leftJournal(c asked, gone error) ([]agent.Event, error) {
 	return events, nil
 }
 
-func eventText(o *output, e agent.Event) string {
-	change := o.state(e.To)
+func eventText(e agent.Event) string {
+	change := e.To
 	if e.From != "" {
-		change = e.From + " → " + change
+		change = e.From + " → " + e.To
 	}
 	return fmt.Sprintf("%s  #%d %s %s", e.At.UTC().Format(clock), e.ID, e.Kind, withReason(change, e.Reason))
 }
 
 func writeEvent(o *output, e agent.Event) {
-	text := eventText(o, e)
+	text := eventText(e)
 	if e.Detail != "" {
 		text += " " + e.Detail
 	}
@@ -168,7 +168,7 @@ func explainLeft(c asked, id int64, gone error) (x agent.Explanation, err error)
 }
 
 func writeExplanation(o *output, x agent.Explanation) {
-	o.line("%s", eventText(o, x.Event))
+	o.line("%s", eventText(x.Event))
 	what := x.Event.Detail
 	if x.Event.Epoch > 0 {
 		what += fmt.Sprintf(" (epoch %d)", x.Event.Epoch)

@@ -100,7 +100,7 @@ func writeFleet(o *output, brokers []cluster.FleetBroker, now time.Time) {
 				active++
 			}
 		} else if b.Topics > 0 {
-			o.line("%s", o.bad(fmt.Sprintf("%s is NOT registered: nobody is known to serve its %d topics; if it will not come back: 'holdfast forget %s'.", id, b.Topics, id)))
+			o.line("%s is NOT registered: nobody is known to serve its %d topics; if it will not come back: 'holdfast forget %s'.", id, b.Topics, id)
 		}
 		if b.StateMalformed != "" {
 			mode = "malformed"
@@ -117,7 +117,7 @@ func writeFleet(o *output, brokers []cluster.FleetBroker, now time.Time) {
 	}
 	o.line("%d brokers: %d registered, %d of them active; %d topics assigned", len(brokers), registered, active, topics)
 	o.line("")
-	o.table([]int{1, 2}, table)
+	o.table(table)
 	for _, note := range notes {
 		o.line("")
 		o.line("%s", note)
