@@ -46,9 +46,6 @@ func TestABrokerThatRestartsWithinTheTTLKeepsItsTopicsUnderItsNewID(t *testing.T
 				if s.Mode != "active" || s.Boot.Reason != "fast_restart" || s.Boot.Kind != "restart" || s.BrokerID != "b1" {
 					t.Errorf("%+v", s)
 				}
-				if s.Lease.ID != before.Lease.ID && row.down+row.late < 20*time.Second {
-					t.Errorf("lease %s after %s", s.Lease.ID, before.Lease.ID)
-				}
 				time.Sleep(2 * time.Minute) // past both own leases of the broker
 				if s := n.status(); !s.Ready.OK || s.Topics.Served != row.topics || s.Registration.State != "held" {
 					t.Errorf("later: %+v", s)

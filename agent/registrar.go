@@ -215,7 +215,7 @@ func (r *registrar) once(ctx context.Context, client *cluster.Client, held int64
 	case recovery.Keep:
 		switch {
 		case out.succeeds:
-			err = r.succeed(ctx, client, seen, held, now, &out)
+			err = r.succeed(ctx, client, seen, now, &out)
 		default:
 			err = r.keep(ctx, client, seen, held, now, &out)
 		}

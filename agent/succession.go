@@ -24,20 +24,15 @@ func (r *registrar) look(ctx context.Context, client *cluster.Client) (cluster.S
 	}
 	who := cluster.Who{Name: r.brokerID, Registered: id, Former: formerID(before.memory.Instance, nil, id), Oldest: true, Waits: r.waits()}
 	seen, err := client.SnapshotOf(ctx, who)
-	if err != nil {
-		return seen, before, err
-	}
-	if former := formerID(before.memory.Instance, seen.Member, id); former != who.Former {
+	if former := formerID(before.memory.Instance, seen.Member, id); err == nil && former != who.Former {
 		who.Former = former
-		if seen, err = client.SnapshotOf(ctx, who); err != nil {
-			return seen, before, err
-		}
+		seen, err = client.SnapshotOf(ctx, who)
 	}
 	now := r.life()
-	if now.instance != id || now.memory.Instance != before.memory.Instance {
-		return seen, now, fmt.Errorf("another process of the broker answers: %w", cluster.ErrChanged)
+	if err == nil && (now.instance != id || now.memory.Instance != before.memory.Instance) {
+		err = fmt.Errorf("another process of the broker answers: %w", cluster.ErrChanged)
 	}
-	return seen, now, nil
+	return seen, now, err
 }
 
 // waits reports whether the broker is to register itself, and what is decided until then is
@@ -107,38 +102,34 @@ func modeOf(s *cluster.State) *recovery.ModeRecord {
 }
 
 // wentUnseen reports whether the former process's registration had gone before anybody was
-// registered who is now. What etcd has compacted nobody can tell any more.
+// registered who is now: nobody gives its topics to others. What etcd has compacted nobody can
+// tell any more.
 func (r *registrar) wentUnseen(ctx context.Context, client *cluster.Client, seen cluster.Snapshot) (bool, error) {
 	first := seen.Registration.CreateRevision
 	if peer := seen.OldestPeerRevision; peer != 0 {
 		first = min(first, peer)
 	}
-	if first <= 1 || seen.Former.Registration != nil {
+	if first <= 1 || seen.Former.BrokerID == "" || seen.Former.Registration != nil {
 		return false, nil
 	}
 	there, err := client.RegisteredAt(ctx, seen.Former.BrokerID, first-1)
 	if errors.Is(err, cluster.ErrCompacted) {
-		r.log.Warn("whether the cluster saw the broker's process before this one go is not known any more: its topics are left to the cluster",
-			"former", seen.Former.BrokerID)
 		return false, nil
 	}
 	return err == nil && !there, err
 }
 
 // succeed puts the registration of a new process under a lease of ours, with the mode and
-// with what the former process had, if that one was not declared dead.
-func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, held int64, now life, out *outcome) error {
-	former := seen.Former.Registration
-	plan := cluster.Succession{
-		Seen: seen, Retire: former != nil && out.succession.Former == recovery.Us, Move: out.succession.HandsOver(out.decision),
-		Member: cluster.Member{Name: r.brokerID, Era: seen.Era.N, Revision: seen.Revision, Incarnation: now.memory.Incarnation, Data: string(out.data), Instance: out.instance, At: time.Now()},
+// with what the former process had, if that one was not declared dead. The lease that we hold
+// runs out, with what a process before that one may still have.
+func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now life, out *outcome) error {
+	unseen, err := r.wentUnseen(ctx, client, seen)
+	if err != nil {
+		return err
 	}
-	if !plan.Move && seen.Former.BrokerID != "" && out.succession.Inherits(out.decision, true) {
-		unseen, err := r.wentUnseen(ctx, client, seen)
-		if err != nil {
-			return err
-		}
-		plan.Move = out.succession.Inherits(out.decision, unseen)
+	plan := cluster.Succession{
+		Seen: seen, Retire: out.succession.Former == recovery.Us, Move: out.succession.HandsOver(out.decision, unseen),
+		Member: cluster.Member{Name: r.brokerID, Era: seen.Era.N, Revision: seen.Revision, Incarnation: now.memory.Incarnation, Data: string(out.data), Instance: out.instance, At: time.Now()},
 	}
 	if plan.Move && now.unfenced {
 		return fmt.Errorf("%w: the broker's new process is fenced first, and given its topics then", lease.ErrDeferred)
@@ -146,12 +137,11 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 	if out.decision.Write {
 		plan.State = stateWrite(out.decision.Mode)
 	}
-	if first := now.memory.Instance; first != "" && first != seen.Former.BrokerID && first != seen.BrokerID {
-		// Another restart interrupted a handover. What the first process still has stands under the lease
-		// that we hold, and goes with it: the cluster sees it go, and gives it to others.
-		held = 0
+	keep := func(ctx context.Context) error { return keepFormer(ctx, client, seen.Former.Registration) }
+	if err := keep(ctx); err != nil {
+		return err
 	}
-	grant, keep, err := r.successorLease(ctx, client, plan, held)
+	grant, err := r.grant(ctx, client)
 	if err != nil {
 		return err
 	}
@@ -159,8 +149,8 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 	r.handing(seen.BrokerID, grant)
 	done, err := client.Succeed(ctx, plan, keep)
 	if err != nil {
-		if grant.LeaseID != held && done.Registration.LeaseID == 0 && errors.Is(err, cluster.ErrChanged) { // surely nothing is under it
-			r.revoke(ctx, client, grant.LeaseID)
+		if done.Registration.LeaseID == 0 {
+			r.discard(ctx, client, grant.LeaseID, err)
 		}
 		return err
 	}
@@ -175,47 +165,14 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 	return nil
 }
 
-// successorLease is the lease that the new process's registration is put under, with what
-// keeps the former's alive meanwhile. It is the one that we hold if the former process's is
-// under it: both stand and fall with the lease that is renewed, that clients are let in by
-// and that the guard knows, however long the handover takes and whatever answer is lost.
-func (r *registrar) successorLease(ctx context.Context, client *cluster.Client, plan cluster.Succession, held int64) (lease.Grant, func(context.Context) error, error) {
-	keep := func(context.Context) error { return nil }
-	if plan.Retire {
-		former := *plan.Seen.Former.Registration
-		keep = func(ctx context.Context) error { return keepFormer(ctx, client, former) }
-		if held != 0 && former.LeaseID == held {
-			sent := r.clock()
-			renewal, err := client.KeepAlive(ctx, held)
-			switch {
-			case errors.Is(err, cluster.ErrLeaseNotFound):
-				return lease.Grant{}, nil, formerGone(held)
-			case err != nil:
-				return lease.Grant{}, nil, err
-			case renewal.Granted == r.cfg.LeaseTTL || renewal.Granted == r.granted:
-				return renewed(held, sent, renewal), keep, nil
-			}
-		} else if err := keep(ctx); err != nil {
-			return lease.Grant{}, nil, err
-		}
-	}
-	grant, err := r.grant(ctx, client)
-	return grant, keep, err
-}
-
-// formerGone says that the cluster declares the former process dead now.
-func formerGone(id int64) error {
-	return fmt.Errorf("lease %x of the former process has gone: %w", id, cluster.ErrChanged)
-}
-
 // keepFormer renews the lease of a former process, whose assignments are being handed over.
-func keepFormer(ctx context.Context, client *cluster.Client, former cluster.Registration) error {
-	if former.LeaseID == 0 {
+func keepFormer(ctx context.Context, client *cluster.Client, former *cluster.Registration) error {
+	if former == nil || former.LeaseID == 0 {
 		return nil
 	}
 	_, err := client.KeepAlive(ctx, former.LeaseID)
 	if errors.Is(err, cluster.ErrLeaseNotFound) {
-		return formerGone(former.LeaseID)
+		return fmt.Errorf("lease %x of the former process has gone: %w", former.LeaseID, cluster.ErrChanged)
 	}
 	return err
 }

@@ -43,13 +43,12 @@ var errNoSuccessor = errors.New("the successor is not registered")
 // Succeed binds the registration of the process that runs to the lease, with its state,
 // the member record and the assignments of the former process, and deletes that one's
 // registration and state. All of it is one transaction, if the assignments number a
-// hundred at most. Else they are moved a hundred at a time, after the successor's state
-// and registration; each is at every revision at exactly one of the two, and the former's
-// registration is the last to go: nobody may take what is still there for a dead broker's,
-// and what an error leaves undone is done when Succeed is called again. The former's lease
-// must live until then: keep, which may be nil, is called before each transaction but the
-// first to see to that. It may be the one that the successor is put under; if it is another,
-// no key of these is under it any more when Succeed returns nil.
+// hundred at most. Else they are moved a hundred at a time, each time with the successor's
+// registration and state; each is at every revision at exactly one of the two. The member
+// record is written, and the former's registration goes, with the last of them: nobody may take
+// what is still there for a dead broker's, and what an error leaves undone is done when Succeed
+// is called again. The former's lease must live until then: keep, which may be nil, is called
+// before each transaction but the first to see to that.
 //
 // An assignment that the successor has already is not put again: it may have loaded the
 // topic, and would load it a second time. ErrChanged says that something was not as seen,
@@ -81,21 +80,17 @@ func (c *Client) succeed(ctx context.Context, s Succession, keep func(context.Co
 			return done, err
 		}
 	}
-	guards := c.asSeen(seen)
-	ops, err := c.takeOver(s)
-	if err != nil {
-		return done, err
-	}
-	for first := true; ; first = false {
+	for {
 		batch := assigned[:min(len(assigned), movesPerTxn)]
 		assigned = assigned[len(batch):]
+		ops, err := c.takeOver(s, len(assigned) == 0)
+		if err != nil {
+			return done, err
+		}
 		for _, kv := range batch {
 			ops = append(ops, c.move(kv, seen.BrokerID))
 		}
-		if len(assigned) == 0 {
-			ops = append(ops, c.retire(s)...)
-		}
-		answer, err := c.write(ctx, guards, ops)
+		answer, err := c.write(ctx, c.asSeen(seen), ops)
 		if err != nil {
 			return done, err
 		}
@@ -104,22 +99,20 @@ func (c *Client) succeed(ctx context.Context, s Succession, keep func(context.Co
 				done.Moved++
 			}
 		}
-		if first {
-			done.Registration = *seen.Registration
-			done.Registration.LeaseID, done.Registration.ModRevision = s.LeaseID, answer.Header.Revision
-			if s.State != nil {
-				seen.StateRevision = answer.Header.Revision
-			}
-		}
+		done.Registration = *seen.Registration
+		done.Registration.LeaseID, done.Registration.ModRevision = s.LeaseID, answer.Header.Revision
 		if len(assigned) == 0 {
 			return done, nil
+		}
+		bound := done.Registration
+		if seen.Registration = &bound; s.State != nil {
+			seen.StateRevision = bound.ModRevision
 		}
 		if keep != nil {
 			if err := keep(ctx); err != nil {
 				return done, err
 			}
 		}
-		guards, ops = c.bothStand(seen, done.Registration), nil
 	}
 }
 
@@ -144,37 +137,21 @@ func (c *Client) asSeen(seen Snapshot) []clientv3.Cmp {
 		clientv3.Compare(clientv3.ModRevision(c.keys.Member(cmp.Or(seen.Name, seen.BrokerID))), "=", seen.MemberRevision),
 	}
 	if former := seen.Former; former.BrokerID != "" {
-		guards = append(guards, c.formerAsSeen(former),
+		revision := int64(0) // absent
+		if former.Registration != nil {
+			revision = former.Registration.ModRevision
+		}
+		guards = append(guards,
+			clientv3.Compare(clientv3.ModRevision(c.keys.Registration(former.BrokerID)), "=", revision),
 			clientv3.Compare(clientv3.ModRevision(c.keys.State(former.BrokerID)), "=", former.StateRevision))
 	}
 	return guards
 }
 
-// bothStand guards what is moved after the first transaction: somebody may drain the
-// successor at any time, and then it is given nothing more.
-func (c *Client) bothStand(seen Snapshot, bound Registration) []clientv3.Cmp {
-	return []clientv3.Cmp{
-		clientv3.Compare(clientv3.ModRevision(c.keys.Registration(bound.BrokerID)), "=", bound.ModRevision),
-		clientv3.Compare(clientv3.ModRevision(c.keys.State(bound.BrokerID)), "=", seen.StateRevision),
-		c.formerAsSeen(seen.Former),
-	}
-}
-
-func (c *Client) formerAsSeen(former Former) clientv3.Cmp {
-	revision := int64(0) // absent
-	if former.Registration != nil {
-		revision = former.Registration.ModRevision
-	}
-	return clientv3.Compare(clientv3.ModRevision(c.keys.Registration(former.BrokerID)), "=", revision)
-}
-
-// takeOver is what becomes the successor's at once.
-func (c *Client) takeOver(s Succession) ([]clientv3.Op, error) {
-	member, err := c.putMember(s.Seen.BrokerID, s.Member)
-	if err != nil {
-		return nil, err
-	}
-	ops := []clientv3.Op{member, clientv3.OpPut(c.keys.Registration(s.Seen.BrokerID), "",
+// takeOver is what becomes the successor's, and with the last transaction goes of the former
+// process, unless it is another one's by now.
+func (c *Client) takeOver(s Succession, last bool) ([]clientv3.Op, error) {
+	ops := []clientv3.Op{clientv3.OpPut(c.keys.Registration(s.Seen.BrokerID), "",
 		clientv3.WithLease(clientv3.LeaseID(s.LeaseID)), clientv3.WithIgnoreValue())}
 	if s.State != nil {
 		state, err := c.putState(s.Seen.BrokerID, *s.State)
@@ -183,19 +160,18 @@ func (c *Client) takeOver(s Succession) ([]clientv3.Op, error) {
 		}
 		ops = append(ops, state)
 	}
-	return ops, nil
-}
-
-// retire deletes what the former process leaves, unless it is another one's by now.
-func (c *Client) retire(s Succession) []clientv3.Op {
-	former := s.Seen.Former
-	switch {
-	case s.Retire:
-		return []clientv3.Op{clientv3.OpDelete(c.keys.State(former.BrokerID)), clientv3.OpDelete(c.keys.Registration(former.BrokerID))}
-	case former.BrokerID != "" && former.Registration == nil:
-		return []clientv3.Op{clientv3.OpDelete(c.keys.State(former.BrokerID))}
+	if !last {
+		return ops, nil
 	}
-	return nil
+	member, err := c.putMember(s.Seen.BrokerID, s.Member)
+	former := s.Seen.Former
+	if s.Retire {
+		ops = append(ops, clientv3.OpDelete(c.keys.Registration(former.BrokerID)))
+	}
+	if s.Retire || former.BrokerID != "" && former.Registration == nil {
+		ops = append(ops, clientv3.OpDelete(c.keys.State(former.BrokerID)))
+	}
+	return append(ops, member), err
 }
 
 // move hands one assignment over if it is still as seen.

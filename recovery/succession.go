@@ -40,17 +40,9 @@ func (f ClusterFacts) Succeeding(s SuccessionFacts) ClusterFacts {
 }
 
 // HandsOver reports whether the former process's assignments become those of the process
-// that answers. One that does not serve is given none: they go with the former
-// registration, to whoever serves.
-func (s SuccessionFacts) HandsOver(d Decision) bool {
-	return s.Former == Us && d.Step == Keep && d.Mode.Mode == Active
-}
-
-// Inherits reports whether the former process's assignments become those of the process
-// that answers after the whole cluster restarted, on purpose or not. Whoever saw that
-// registration go has given them to others or is about to; unseen says that it had gone
-// before anybody was registered who is now.
-func (s SuccessionFacts) Inherits(d Decision, unseen bool) bool {
-	return unseen && s.Former == Nobody && d.Step == Keep && d.Mode.Mode == Active &&
-		(d.Planned || d.Mode.Reason == ReasonFullClusterRestart)
+// that answers. One that does not serve is given none: they go with the former registration,
+// to whoever serves. Whoever saw that registration go has given them to others or is about to;
+// unseen says that nobody did.
+func (s SuccessionFacts) HandsOver(d Decision, unseen bool) bool {
+	return d.Step == Keep && d.Mode.Mode == Active && (s.Former == Us || s.Former == Nobody && unseen)
 }

@@ -75,8 +75,8 @@ func TestStartupTableForABrokerWithAnotherIDAtEachStart(t *testing.T) {
 			if d.Step != c.step || d.Mode.Mode != c.mode || d.Mode.Reason != c.reason {
 				t.Errorf("%s: %s; want %s %s (%s)", d, d.Detail, c.step, c.mode, c.reason)
 			}
-			if s.HandsOver(d) != c.hands {
-				t.Errorf("%s hands over: %v", d, s.HandsOver(d))
+			if got := s.HandsOver(d, false); got != c.hands {
+				t.Errorf("%s hands over: %v", d, got)
 			}
 		})
 	}
@@ -94,10 +94,7 @@ func TestTheBrokersOwnBootNeverActivatesWhatWasDrained(t *testing.T) {
 				if drained && d.Step != Conflict && d.Mode.Mode == Active {
 					t.Errorf("%s from %+v, %+v", d, f, s)
 				}
-				if s.Inherits(d, false) || s.Inherits(d, true) && (former != Nobody || d.Mode.Reason != ReasonFullClusterRestart && !d.Planned) {
-					t.Errorf("%s inherits what others may have, from %+v, %+v", d, f, s)
-				}
-				if s.HandsOver(d) && former != Us {
+				if s.HandsOver(d, false) && former != Us || s.HandsOver(d, true) && former == Another {
 					t.Errorf("%s hands over what is not ours, from %+v, %+v", d, f, s)
 				}
 			}

@@ -155,7 +155,9 @@ var writes = []write{
 		guards: []guard{
 			{0, "the successor registered itself again", registeredAgain("22")},
 			{1, "an operator drained the successor", spokenOf("22")},
-			{2, "the former process registered itself again", registeredAgain("11")},
+			{2, "the member record was written", recorded},
+			{3, "the former process registered itself again", registeredAgain("11")},
+			{4, "an operator drained the former process", spokenOf("11")},
 		}},
 	{name: "write the state",
 		ready: func(s *stand) func(func()) error {
