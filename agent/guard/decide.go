@@ -59,7 +59,7 @@ func (o Orders) silentFrom() lease.Instant { return o.Beat.Add(Silence) }
 // Sight is what the guard sees at one moment.
 type Sight struct {
 	Orders
-	Born     lease.Instant // when the process that it holds started; 0: it holds none, and has a stop command only
+	Born     lease.Instant // when the process that it holds had started; 0: it holds none, and has a stop command only
 	Gone     bool          // that process has ended, and what is left of its group; or there is nothing to hold
 	Orphaned bool          // the sidecar does not live
 }

@@ -109,7 +109,8 @@ func (s *stage) target() process.Target {
 	return t
 }
 
-// client is a sidecar's side, whose loop runs until the test or stop ends it.
+// client is a sidecar's side, whose loop runs until the test or stop ends it, however busy the
+// machine is.
 func (s *stage) client(b Broker, find func() (process.Target, bool)) (c *Client, stop func()) {
 	s.Helper()
 	c, err := Open(Settings{Dir: s.dir, Broker: b, Find: find, Log: slog.New(slog.DiscardHandler)})
@@ -122,7 +123,7 @@ func (s *stage) client(b Broker, find func() (process.Target, bool)) (c *Client,
 	go func() {
 		defer close(beating)
 		for ctx.Err() == nil {
-			c.Beat(lease.BootClock())
+			c.Beat(lease.BootClock().Add(bound))
 			time.Sleep(20 * time.Millisecond)
 		}
 	}()
@@ -134,6 +135,7 @@ func (s *stage) client(b Broker, find func() (process.Target, bool)) (c *Client,
 	stop = sync.OnceFunc(func() {
 		cancel()
 		<-done
+		c.Beat(lease.BootClock())
 	})
 	s.Cleanup(stop)
 	return c, stop
@@ -380,12 +382,23 @@ func TestTheNextSidecarTakesTheGuardOverWithItsWord(t *testing.T) {
 	s.stopped(next, v)
 }
 
+// What was started a moment after the guard had acted was not meant. The kernel tells that to a
+// clock tick.
+func TestNoProcessIsTakenForOlderThanItIs(t *testing.T) {
+	for range 20 {
+		before := lease.BootClock()
+		if s := newStage(t); born(s.target()) < before {
+			t.Fatalf("started after %v, taken for started before %v", before, born(s.target()))
+		}
+	}
+	if q := watch(post{}); q.born() != 0 {
+		t.Errorf("nobody was started at %v", q.born())
+	}
+}
+
 // A broker that is started again after its predecessor was stopped, by the guard or by
 // anybody, is not stopped by the same word, however late the sidecar is with another.
 func TestABrokerThatIsStartedAgainIsNotStoppedByTheOldWord(t *testing.T) {
-	if testing.Short() {
-		t.Skip("once in some thirty runs it is stopped all the same: to be mended, and looked at in the proof until then")
-	}
 	t.Parallel()
 	s := newStage(t)
 	var broker atomic.Pointer[process.Target]
@@ -394,15 +407,19 @@ func TestABrokerThatIsStartedAgainIsNotStoppedByTheOldWord(t *testing.T) {
 	c, _ := s.client(s.by(""), func() (process.Target, bool) { return *broker.Load(), true })
 	s.await("a guard", func() bool { return s.guard() != 0 })
 	v := validFor(700 * time.Millisecond)
+	stopAt, _ := Points(v)
+	tick := time.Second / ticksPerSecond
+	v.SentAt = v.SentAt.Add(tick + time.Millisecond - time.Duration(stopAt)%tick) // the moment is early in its tick
 	c.Arm(v)
-	s.stopped(c, v)
+	s.awaitEnd()
 	again := newStage(t)
 	again.dir = s.dir
 	is(again.target())
-	s.await("a guard", func() bool { return s.guard() != 0 })
+	c.Wake()
+	s.await("the guard to look after it", func() bool { return c.Stands(again.target()) })
 	time.Sleep(3 * Look) // this long nothing may happen
 	if again.ended() {
-		t.Fatal("stopped by an old word")
+		t.Fatal(violation + "stopped by an old word")
 	}
 	v = validFor(700 * time.Millisecond)
 	c.Arm(v)
@@ -417,7 +434,7 @@ func TestAStopCommandIsRunFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := s.guarded(script + " " + strconv.Itoa(s.broker.Process.Pid))
-	v := validFor(700 * time.Millisecond)
+	v := lease.Validity{SentAt: lease.BootClock(), TTL: 11 * time.Second, Margin: 30 * time.Second} // the command has 2.5 s
 	c.Arm(v)
 	if got := s.stopped(c, v); got.How != process.HowCommand || got.Problem != "" {
 		t.Errorf("%+v", got)

@@ -43,11 +43,18 @@ func (q *quarry) close() {
 
 func (q *quarry) known() bool { return q.Target.Pid != 0 }
 
-// born is when the process started, to a clock tick; 0: there is none.
-func (q *quarry) born() lease.Instant { return born(q.Target) }
+// born is when the process had started for certain; 0: there is none.
+func (q *quarry) born() lease.Instant {
+	if !q.known() {
+		return 0
+	}
+	return born(q.Target)
+}
 
+// born is the end of the clock tick in which the process started: by its beginning, one that was
+// started again right after the moment would be taken for one that was meant.
 func born(t process.Target) lease.Instant {
-	return lease.Instant(t.StartTicks) * lease.Instant(time.Second/ticksPerSecond)
+	return lease.Instant(t.StartTicks+1) * lease.Instant(time.Second/ticksPerSecond)
 }
 
 // gone reports whether there is nothing to stop: the process has ended, and its group, or
