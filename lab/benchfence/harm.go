@@ -88,8 +88,8 @@ func throttle(s *harness.Sidecar, undo func(func())) error {
 		return err
 	}
 	pids := []int{s.PID()}
-	if g, ok := s.Guard(); ok {
-		pids = append(pids, g.PID)
+	if g := s.Guard(); g != 0 {
+		pids = append(pids, g)
 	}
 	undo(func() {
 		for _, pid := range pids { // those that have ended are not in it

@@ -14,7 +14,7 @@
 // a client that publishes all the time, ignores /ready, and notes when it got a
 // message stored. Faults come at random moments; those that harm a sidecar up to the last
 // third of the TTL after the one of etcd, so that they also hit a fence that is under way.
-// The deadline is read from the memory that sidecar and guard share; the end of the key
+// The deadline is what the sidecar's status says last; the end of the key
 // from a watch on an etcd that was never cut. An etcd that was frozen runs on from the
 // deadline, the first moment at which it may take the key away, and is cut off from the
 // sidecar then.

@@ -24,7 +24,7 @@ const (
 	startBound = 60 * time.Second
 	// publishEvery is the pause between two messages of the client.
 	publishEvery = 5 * time.Millisecond
-	// lookEvery is the pause between two looks at the shared memory.
+	// lookEvery is the pause between two looks at the status.
 	lookEvery = 5 * time.Millisecond
 	// healthInterval is the sidecar's.
 	healthInterval = 200 * time.Millisecond
@@ -79,8 +79,8 @@ func (r *run) play(ctx context.Context) (o outcome) {
 		o.err = fmt.Errorf("%w: %w; logs:\n%s", errNotUp, o.err, r.lab.Logs(15))
 		return o
 	}
-	if g, ok := r.sidecar.Guard(); ok && !r.bare {
-		o.private, _ = harness.PrivateMemory(g.PID)
+	if g := r.sidecar.Guard(); g != 0 && !r.bare {
+		o.private, _ = harness.PrivateMemory(g)
 	}
 	go func() { r.publish(ctx); watchers <- struct{}{} }()
 	go func() { r.follow(ctx); watchers <- struct{}{} }()
@@ -126,10 +126,7 @@ func (r *run) setUp(ctx context.Context) (err error) {
 	if r.bare || r.guard != "on" {
 		return nil
 	}
-	return harness.Await(ctx, startBound, "an armed guard", func(context.Context) (bool, string) {
-		g, ok := r.sidecar.Guard()
-		return ok && g.Armed, fmt.Sprintf("%+v", g)
-	})
+	return r.sidecar.AwaitGuarded(ctx, startBound)
 }
 
 // setUpEtcd starts one member behind a link, or three of a kind whose leader can hang.
@@ -224,11 +221,12 @@ func (r *run) servedAfter(after, before time.Time) time.Duration {
 	return last.Sub(first)
 }
 
-// follow notes the deadline of the sidecar's last word.
+// follow notes the deadline that the sidecar tells last.
 func (r *run) follow(ctx context.Context) {
 	for ctx.Err() == nil {
-		if g, ok := r.sidecar.Guard(); ok && !g.Deadline.IsZero() {
-			r.deadline.Store(&g.Deadline)
+		if st, err := r.sidecar.Status(ctx); err == nil && st.Lease.RemainingSeconds > 0 {
+			d := st.Deadline()
+			r.deadline.Store(&d)
 		}
 		_ = harness.Wait(ctx, lookEvery)
 	}

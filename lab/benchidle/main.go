@@ -100,8 +100,8 @@ func bench(ctx context.Context, out io.Writer, p plan) (err error) {
 	if err := harness.Wait(ctx, p.settle); err != nil {
 		return err
 	}
-	guard, _ := sidecar.Guard()
-	parties := []*party{{name: "sidecar", pid: sidecar.PID()}, {name: "guard", pid: guard.PID}, {name: "bare client", pid: bare}}
+	guard := sidecar.Guard()
+	parties := []*party{{name: "sidecar", pid: sidecar.PID()}, {name: "guard", pid: guard}, {name: "bare client", pid: bare}}
 	events, err := sidecar.Events(ctx)
 	if err != nil {
 		return err
@@ -117,8 +117,8 @@ func bench(ctx context.Context, out io.Writer, p plan) (err error) {
 	if err != nil {
 		return err
 	}
-	if g, _ := sidecar.Guard(); len(now) != len(events) || g.PID != guard.PID || !sidecar.Ready(ctx) {
-		return fmt.Errorf("it was not idle: %+v, guard %d and then %d; logs:\n%s", now[len(events):], guard.PID, g.PID, lab.Logs(10))
+	if g := sidecar.Guard(); len(now) != len(events) || g != guard || !sidecar.Ready(ctx) {
+		return fmt.Errorf("it was not idle: %+v, guard %d and then %d; logs:\n%s", now[len(events):], guard, g, lab.Logs(10))
 	}
 	return p.report(out, parties)
 }
@@ -140,10 +140,7 @@ func start(ctx context.Context, lab *harness.Lab, etcd *harness.EtcdCluster, end
 	if err := sidecar.AwaitReady(ctx, startBound); err != nil {
 		return nil, err
 	}
-	return sidecar, harness.Await(ctx, startBound, "an armed guard", func(context.Context) (bool, string) {
-		g, ok := sidecar.Guard()
-		return ok && g.Armed, fmt.Sprintf("%+v", g)
-	})
+	return sidecar, sidecar.AwaitGuarded(ctx, startBound)
 }
 
 // party is one of the processes that are measured.

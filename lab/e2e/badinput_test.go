@@ -121,7 +121,7 @@ func TestUnreachableEtcdFailsACheckAndIsWaitedForByRun(t *testing.T) {
 
 	c := s.beside(n)
 	c.run()
-	c.awaitLines(1, `msg="renewals fail" .*class=unreachable`)
+	c.awaitMetric(`holdfast_lease_keepalive_failures_total{class="unreachable"}`, 1, bound)
 	if st := c.await("waiting", func(st harness.Status) bool { return st.Broker.Up == "up" }); st.Mode != "" || st.Boot.Kind != "unknown" || st.Ready.OK {
 		t.Errorf("mode %q, boot %q, ready %v without etcd; nothing may be guessed", st.Mode, st.Boot.Kind, st.Ready.OK)
 	}

@@ -88,7 +88,7 @@ func (s *stage) supervise(id string, o nodeOptions) *node {
 	n := s.prepare(id, o)
 	n.sidecar.SetFlags(append([]string{"--"}, n.danubed().Command()...)...)
 	s.t.Cleanup(func() { // it survives a killed sidecar
-		if pid := (&couple{Sidecar: n.sidecar}).child(); pid > 1 {
+		if pid := n.child(); pid > 1 {
 			_ = syscall.Kill(-pid, syscall.SIGKILL)
 		}
 	})
@@ -99,7 +99,7 @@ func (s *stage) supervise(id string, o nodeOptions) *node {
 }
 
 // child is the process of a broker that the sidecar started.
-func (n *node) child() int { return (&couple{Sidecar: n.sidecar}).child() }
+func (n *node) child() int { return runner(n.danubed().Command()) }
 
 // process is the broker's, whoever started it.
 func (n *node) process() int {

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,11 +23,6 @@ func volume(t *testing.T, dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// dirSeen is the log line about a change of the data directory.
-func dirSeen(from, to string, markers int) string {
-	return fmt.Sprintf(`msg="data directory changed" .* from=%s to=%s marked=%t `, from, to, markers > 0)
 }
 
 // awaitBooted waits for the startup decision.
@@ -54,7 +48,6 @@ func TestDataDirectoryThatIsMissingMeansFirstBoot(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
 	c := s.late("n1", filepath.Join(t.TempDir(), "not", "there"))
-	c.awaitLines(1, dirSeen("unknown", "missing", 0))
 	s.ok(c.nats.Start(s.ctx))
 	st := c.awaitBooted()
 	if st.Boot.Kind != "first_boot" || st.Mode != "active" || st.Reason != "boot" {
@@ -73,12 +66,10 @@ func TestDataDirectoryThatAppearsLateCounts(t *testing.T) {
 	s.couple("n2") // a living cluster
 	dir := filepath.Join(t.TempDir(), "mnt", "data")
 	c := s.late("n1", dir)
-	c.awaitLines(1, dirSeen("unknown", "missing", 0))
 	aside := filepath.Join(t.TempDir(), "data")
 	volume(t, aside) // it appears whole, as a volume that is mounted does
 	s.ok(os.MkdirAll(filepath.Dir(dir), 0o755))
 	s.ok(os.Rename(aside, dir))
-	c.awaitLines(1, dirSeen("missing", "present", 1))
 	s.ok(c.nats.Start(s.ctx))
 	st := c.awaitBooted()
 	if st.Boot.Kind != "restart" || st.Mode != "active" || st.Reason != "first_registration" {
@@ -100,14 +91,12 @@ func TestDataDirectorySwappedBySymlinkCounts(t *testing.T) {
 	volume(t, old)
 	s.ok(errors.Join(os.Mkdir(empty, 0o755), os.Symlink(empty, link)))
 	c := s.late("n1", link)
-	c.awaitLines(1, dirSeen("unknown", "present", 0))
 	swap := func(target string) {
 		t.Helper()
 		next := filepath.Join(base, "next")
 		s.ok(errors.Join(os.Symlink(target, next), os.Rename(next, link)))
 	}
 	swap(old)
-	c.awaitLines(1, dirSeen("present", "present", 1))
 	s.ok(c.nats.Start(s.ctx))
 	if st := c.awaitBooted(); st.Boot.Kind != "restart" || st.Reason != "first_registration" {
 		t.Errorf("boot %s (%s), reason %s; want restart, first_registration: the directory behind the link is old", st.Boot.Kind, evidence(st), st.Reason)
@@ -116,7 +105,6 @@ func TestDataDirectorySwappedBySymlinkCounts(t *testing.T) {
 	s.ok(c.AwaitReady(s.ctx, bound))
 	reg := c.registration()
 	swap(empty)
-	c.awaitLines(1, dirSeen("present", "present", 0))
 	c.renewsOn()
 	if after := c.registration(); after != reg || !c.Ready(s.ctx) {
 		t.Errorf("registration %+v, want %+v, and ready", after, reg)
@@ -131,31 +119,30 @@ func TestWipedDataDirectoryIsNoFirstBoot(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	volume(t, dir)
 	c := s.late("n1", dir)
-	c.awaitLines(1, dirSeen("unknown", "present", 1))
 	s.ok(c.nats.Start(s.ctx))
 	c.awaitBooted()
 	s.ok(c.AwaitReady(s.ctx, bound))
 
 	t.Run("wiped while the broker runs", func(t *testing.T) {
 		s.ok(os.RemoveAll(filepath.Join(dir, "jetstream")))
-		c.awaitLines(1, dirSeen("present", "present", 0))
 		c.renewsOn()
 	})
 	t.Run("removed", func(t *testing.T) {
 		s.ok(os.RemoveAll(dir))
-		c.awaitLines(1, dirSeen("present", "missing", 0))
 		c.renewsOn()
 	})
 	t.Run("and then the broker restarts", func(t *testing.T) {
 		s.ok(c.nats.Kill())
 		s.ok(c.AwaitNotReady(s.ctx, bound))
 		s.ok(c.nats.Start(s.ctx))
-		c.awaitLines(2, `msg="broker boot" kind=restart`)
+		boot := c.told(2, "boot", "restart")[1]
 		st := c.await("the mode", func(st harness.Status) bool { return st.Mode == "drained" && st.Reason == "data_missing" })
 		if st.Boot.Kind != "restart" || !strings.Contains(evidence(st), "state file records a completed first boot") || !strings.Contains(evidence(st), "etcd knows this broker") {
 			t.Errorf("boot %s (%s), want restart by state file and etcd", st.Boot.Kind, evidence(st))
 		}
-		c.awaitLines(1, "reason=data_missing detail=\"the broker had data, and the data directory "+dir+" is not there")
+		if want := "the broker had data, and the data directory " + dir + " is not there"; boot.Reason != "data_missing" || !strings.Contains(boot.Detail, want) {
+			t.Errorf("%+v, want %q", boot, want)
+		}
 	})
 	if n := c.metric(`holdfast_broker_boots_total{kind="first_boot",reason="boot"}`); n != 0 {
 		t.Errorf("%v first boots were counted, want none", n)
@@ -175,10 +162,10 @@ func TestAServerThatComesBackOnAnotherDiskIsDrained(t *testing.T) {
 		t.Helper()
 		s.ok(c.nats.Kill())
 		s.ok(c.AwaitNotReady(s.ctx, bound))
-		boots := len(c.lines(`msg="broker boot"`))
+		boots := len(c.events("boot", "restart"))
 		s.ok(meanwhile())
 		s.ok(c.nats.Start(s.ctx))
-		c.awaitLines(boots+1, `msg="broker boot"`)
+		c.told(boots+1, "boot", "restart")
 		return c.awaitBooted()
 	}
 	st := restart(func() error { return errors.Join(os.Rename(held, held+".broken"), os.Mkdir(held, 0o755)) })

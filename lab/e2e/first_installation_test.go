@@ -44,8 +44,8 @@ func TestInstallingBesideABrokerThatServesWhatIsOthersDrainsIt(t *testing.T) {
 	if st.Mode != "drained" || st.Reason != "unknown_data" {
 		t.Errorf("%s (%s), want drained, unknown_data", st.Mode, st.Reason)
 	}
-	if said := c.awaitLines(1, `msg=mode .* to=drained reason=unknown_data`); !strings.Contains(strings.Join(c.lines("/default/a"), "\n"), "of n2") {
-		t.Errorf("nothing names the topic and its broker: %q", said)
+	if e := c.told(1, "mode", "drained")[0]; e.Reason != "unknown_data" || !strings.Contains(e.Detail, "/default/a") || !strings.Contains(e.Detail, "of n2") {
+		t.Errorf("the topic and its broker are not named: %+v", e)
 	}
 	s.notServed(c, "/default/a")
 	c.stayedLive()

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -214,28 +213,19 @@ func (n *node) equip() {
 		n.assign(n.topics...)
 	}
 	n.await("its topics", func(st harness.Status) bool { return st.Topics.Served >= len(n.topics) })
-	n.awaitRecognized(0)
+	n.awaitRecognized()
 }
 
-// awaitRecognized returns when the broker's process was recognized more often than that.
-// One that ends before, and its sidecar with it, cannot be proven to have ended, so the
-// fence would look for it, and find the next. A child of the sidecar is known as such.
-func (n *node) awaitRecognized(before int) {
+// awaitRecognized returns when the sidecar has renewed beside a guarded process of the broker.
+// One that ends before it was recognized, and its sidecar with it, cannot be proven to have
+// ended, so the fence would look for it, and find the next. A child of the sidecar is known as such.
+func (n *node) awaitRecognized() {
 	n.t.Helper()
 	if _, child := n.broker.(danubeChild); child || n.kind.stops == "" {
 		return
 	}
-	n.must(harness.Await(n.ctx, bound, "the process of "+n.id+" to be recognized", func(context.Context) (bool, string) {
-		return n.recognized() > before, "not yet"
-	}))
-}
-
-// recognized is how often it was until now.
-func (n *node) recognized() int {
-	n.t.Helper()
-	log, err := os.ReadFile(n.sidecar.LogPath())
-	n.must(err)
-	return strings.Count(string(log), "the broker's process is recognized")
+	n.must(n.sidecar.AwaitGuarded(n.ctx, bound))
+	n.renews()
 }
 
 // isGivenTopics returns when a broker that was activated serves again.
@@ -255,12 +245,14 @@ func (n *node) isGivenTopics(publishers *traffic, activated time.Time) {
 // and waits for neither.
 func (n *node) start() {
 	n.t.Helper()
-	since := time.Now()
+	since, former := time.Now(), n.sidecar.Guard()
 	n.must(n.sidecar.Start())
-	if _, stands := n.sidecar.Guard(); stands { // of the sidecar before: it would stop the broker
-		n.must(harness.Await(n.ctx, bound, "a sidecar whose loop runs", func(context.Context) (bool, string) {
-			g, ok := n.sidecar.Guard()
-			return !ok || g.Beat.After(since), fmt.Sprintf("%+v", g)
+	if former != 0 { // it would stop the broker until it is taken over, or lets go
+		n.must(harness.Await(n.ctx, bound, "what becomes of the guard of before", func(ctx context.Context) (bool, string) {
+			events, err := n.sidecar.Events(ctx)
+			return n.sidecar.Guard() != former || slices.ContainsFunc(events, func(e harness.Event) bool {
+				return e.Kind == "guard" && e.At.After(since)
+			}), fmt.Sprint(events, err)
 		}))
 	}
 	n.must(n.broker.Launch())

@@ -48,10 +48,7 @@ func TestTheRestOfAGroupWhoseLeaderHasEndedIsStopped(t *testing.T) {
 	t.Run("by the guard of a frozen one", func(t *testing.T) {
 		c, server, endLeader := led(t)
 		s := c.s
-		s.ok(harness.Await(s.ctx, bound, "an armed guard", func(context.Context) (bool, string) {
-			g, ok := c.Guard()
-			return ok && g.Armed, fmt.Sprintf("%+v", g)
-		}))
+		s.ok(c.AwaitGuarded(s.ctx, bound))
 		s.ok(c.Freeze())
 		t.Cleanup(func() { _ = c.Thaw() })
 		endLeader()

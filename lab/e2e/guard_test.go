@@ -15,31 +15,30 @@ import (
 const maxGuardPrivate = 8 << 20 // bytes
 
 // guarded is a node whose broker a guard watches, ready and with traffic.
-func (s *stage) guarded(flags ...string) (*node, harness.Guard, *traffic) {
+func (s *stage) guarded(flags ...string) (n *node, guard int, tr *traffic) {
 	s.t.Helper()
-	n := s.prepare("n1", nodeOptions{Flags: flags})
+	n = s.prepare("n1", nodeOptions{Flags: flags})
 	n.sidecar.SetFlags("--broker-pid-file", n.nats.PIDFile)
 	n.start()
 	n.awaitReady()
 	return n, n.awaitGuard(0), n.publishAlways()
 }
 
-// awaitGuard waits for an armed guard that is another than that.
-func (n *node) awaitGuard(other int) harness.Guard {
+// awaitGuard waits for a guard that stands by and is another than that.
+func (n *node) awaitGuard(other int) (guard int) {
 	n.t.Helper()
-	var g harness.Guard
-	n.must(harness.Await(n.ctx, bound, "a guard of "+n.id, func(context.Context) (ok bool, saw string) {
-		g, ok = n.sidecar.Guard()
-		return ok && g.PID != other && g.Armed, fmt.Sprintf("%+v", g)
-	}))
-	return g
+	n.await("a guard", func(st harness.Status) bool {
+		guard = n.sidecar.Guard()
+		return st.Guard.State == "stands_by" && guard != 0 && guard != other
+	})
+	return guard
 }
 
 func (n *node) awaitNoGuard() {
 	n.t.Helper()
 	n.must(harness.Await(n.ctx, bound, "the end of the guard of "+n.id, func(context.Context) (bool, string) {
-		g, ok := n.sidecar.Guard()
-		return !ok, fmt.Sprintf("guard %d", g.PID)
+		g := n.sidecar.Guard()
+		return g == 0, fmt.Sprintf("guard %d", g)
 	}))
 }
 
@@ -132,8 +131,8 @@ func TestASidecarThatComesBackWithinTheTTLTakesTheGuardAndTheLeaseUpAgain(t *tes
 	if got := n.registration().Lease; got != lease {
 		t.Errorf("lease %x, want the same as before, %x", got, lease)
 	}
-	if now, ok := n.sidecar.Guard(); !ok || now.PID != guard.PID || !now.Deadline.After(time.Now()) {
-		t.Errorf("guard %+v, want the same as before, %d, with a deadline to come", now, guard.PID)
+	if now := n.awaitGuard(0); now != guard {
+		t.Errorf("guard %d, want the same as before, %d", now, guard)
 	}
 	tr.only(served, since, time.Now())
 }
@@ -144,8 +143,8 @@ func TestAGuardThatIsKilledIsReplacedAndNobodyNotices(t *testing.T) {
 	n, guard, tr := s.guarded()
 	tr.await(served, time.Now())
 	from, since := s.revision(), time.Now()
-	s.must(syscall.Kill(guard.PID, syscall.SIGKILL))
-	n.awaitGuard(guard.PID)
+	s.must(syscall.Kill(guard, syscall.SIGKILL))
+	n.awaitGuard(guard)
 	n.awaitEvent(since, "guard", "died")
 	n.alwaysReady(since)
 	tr.only(served, since, time.Now())
@@ -171,8 +170,8 @@ func TestTheGuardStandsByForABrokerThatIsLeftRegistered(t *testing.T) {
 	n, guard, tr := s.guarded("--leave-registered")
 	from := s.revision()
 	s.must(n.sidecar.Stop(s.ctx))
-	if now, ok := n.sidecar.Guard(); !ok || now.PID != guard.PID || !now.Armed {
-		t.Errorf("guard %+v, want the same as before, %d, armed", now, guard.PID)
+	if now := n.sidecar.Guard(); now != guard {
+		t.Errorf("guard %d, want the same as before, %d", now, guard)
 	}
 	n.stoppedInTime(tr, from)
 }
@@ -200,8 +199,8 @@ func TestAGuardOutlivesItsBrokerAndIsGivenTheNextProcess(t *testing.T) {
 	s.must(n.nats.Kill())
 	s.must(n.nats.Launch())
 	n.awaitReady()
-	if now, ok := n.sidecar.Guard(); !ok || now.PID != guard.PID {
-		t.Errorf("guard %+v, want the same as before, %d", now, guard.PID)
+	if now := n.sidecar.Guard(); now != guard {
+		t.Errorf("guard %d, want the same as before, %d", now, guard)
 	}
 	from := s.revision()
 	s.must(n.sidecar.Freeze())
@@ -213,13 +212,13 @@ func TestTheGuardIsSmall(t *testing.T) {
 	s := newStage(t)
 	n, guard, _ := s.guarded()
 	s.waitOut(n.ttl)
-	private, err := harness.PrivateMemory(guard.PID)
+	private, err := harness.PrivateMemory(guard)
 	s.must(err)
 	t.Logf("%.1f MB private", float64(private)/1e6)
 	if private > maxGuardPrivate {
 		t.Errorf("%d bytes private, want at most %d", private, maxGuardPrivate)
 	}
-	if err := syscall.Kill(guard.PID, 0); errors.Is(err, syscall.ESRCH) {
+	if err := syscall.Kill(guard, 0); errors.Is(err, syscall.ESRCH) {
 		t.Error("the guard ended while it was measured")
 	}
 }

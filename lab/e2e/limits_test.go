@@ -185,14 +185,14 @@ func TestTenThousandTopicsAreLoadedBeforeReady(t *testing.T) {
 	c.stayedLive()
 	// The claim is that no load of ours starves renewals. That etcd answers in time while
 	// NATS makes ten thousand files on the same disk is none.
-	failed := append(c.lines(`msg="renewals fail"`), c.lines(`to=degraded`)...)
-	silent := func(line string) bool { return strings.Contains(line, "reason=broker_down") }
+	failed := append(c.events("registration", "failing"), c.events("attachment", "degraded")...)
+	silent := func(e harness.Event) bool { return e.Reason == "broker_down" }
 	switch {
 	case len(failed) == 0:
-	case !slices.ContainsFunc(failed, func(line string) bool { return !silent(line) }):
-		standstill.Check(t, fmt.Errorf("%w: NATS did not answer while it made its files:\n%s", standstill.ErrUnjudged, strings.Join(failed, "\n")))
+	case !slices.ContainsFunc(failed, func(e harness.Event) bool { return !silent(e) }):
+		standstill.Check(t, fmt.Errorf("%w: NATS did not answer while it made its files: %+v", standstill.ErrUnjudged, failed))
 	case slowest < time.Second:
-		t.Errorf("renewals failed while the topics were loaded; the test's own took at most %v:\n%s", slowest, strings.Join(failed, "\n"))
+		t.Errorf("renewals failed while the topics were loaded; the test's own took at most %v: %+v", slowest, failed)
 	default:
 		standstill.Check(t, fmt.Errorf("%w: renewals failed, and the test's own took up to %v, too", standstill.ErrUnjudged, slowest))
 	}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -43,7 +44,9 @@ func TestAPowerCutThatEndsForEachHostAtAnotherSecondDrainsNobody(t *testing.T) {
 			if !row.within {
 				s.awaitChange("the expiry of n1", down, harness.DeletedKey(s.keys.Registration("n1")))
 				back(couples[0])
-				couples[0].awaitLines(1, `registration waits.*until the lease of n3 rises or ends`)
+				couples[0].await("the lease of n3 to be waited for", func(st harness.Status) bool {
+					return !st.Registration.Present && strings.Contains(st.Summary+strings.Join(st.Ready.Causes, " "), "the lease of n3")
+				})
 			}
 			back(couples[1])
 			s.awaitChange("the expiry of n3", down, harness.DeletedKey(s.keys.Registration("n3")))

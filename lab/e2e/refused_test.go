@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -23,10 +22,8 @@ func TestASidecarThatIsRestartedBesideAFullServerTakesItUpAgain(t *testing.T) {
 	c.run()
 	s.ok(c.AwaitReady(s.ctx, bound))
 	reg, pid := c.registration(), n.PID()
-	s.ok(harness.Await(s.ctx, bound, "the registration in the state file", func(context.Context) (bool, string) {
-		m := c.memory()
-		return strings.Contains(m, fmt.Sprintf(`"epoch":%d,`, reg.CreateRevision)) && strings.Contains(m, `"process":`), m
-	}))
+	s.ok(c.AwaitGuarded(s.ctx, bound))
+	c.renewsOn() // by now the registration and the process are noted
 	s.ok(c.Kill())
 	var full []*nats.Conn
 	s.ok(harness.Await(s.ctx, bound, "no room", func(ctx context.Context) (bool, string) {

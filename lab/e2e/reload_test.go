@@ -34,7 +34,10 @@ func TestSettingsAreTakenUpByARealSidecarOnSIGHUPAndOverTheWebWithAPassword(t *t
 
 	s.write("holdfast.yaml", "audit-interval: 7s\nlog-level: debug\n")
 	s.ok(c.Signal(syscall.SIGHUP))
-	c.awaitLines(1, `msg="settings read anew" by=SIGHUP changed="log-level: info → debug, audit-interval: 30s → 7s"|changed="audit-interval: 30s → 7s, log-level: info → debug"`)
+	e := c.told(1, "config", "reloaded")[0]
+	if e.Reason != "SIGHUP" || !strings.Contains(e.Detail, "log-level: info → debug") || !strings.Contains(e.Detail, "audit-interval: 30s → 7s") {
+		t.Errorf("%+v", e)
+	}
 
 	post := func(user string) int {
 		req, err := http.NewRequestWithContext(s.ctx, http.MethodPost, c.WebURL()+"/-/reload", nil)
@@ -51,13 +54,13 @@ func TestSettingsAreTakenUpByARealSidecarOnSIGHUPAndOverTheWebWithAPassword(t *t
 	if code := post(""); code != http.StatusUnauthorized {
 		t.Errorf("without a password: %d", code)
 	}
-	if n := len(c.lines("settings read anew")); n != 1 {
+	if n := len(c.events("config", "reloaded")); n != 1 {
 		t.Errorf("read anew %d times", n)
 	}
 	if code := post("prometheus"); code != http.StatusOK {
 		t.Errorf("with the password: %d", code)
 	}
-	c.awaitLines(2, "settings read anew")
+	c.told(2, "config", "reloaded")
 
 	// What needs a restart is refused by name, and nothing of it is taken up.
 	s.write("holdfast.yaml", "audit-interval: 9s\nlog-level: warn\nstorage-root: /elsewhere\n")
@@ -67,7 +70,7 @@ func TestSettingsAreTakenUpByARealSidecarOnSIGHUPAndOverTheWebWithAPassword(t *t
 		t.Errorf("exit code %d, %s", res.Exit, res.Stderr)
 	}
 	after := c.await("an answer", func(harness.Status) bool { return true })
-	if !after.Ready.OK || after.Epoch != before.Epoch || len(c.lines("settings not applied")) != 1 {
+	if !after.Ready.OK || after.Epoch != before.Epoch || len(c.events("config", "refused")) != 1 {
 		t.Errorf("%+v", after)
 	}
 	s.write("holdfast.yaml", "audit-interval: 9s\nlog-level: warn\n")

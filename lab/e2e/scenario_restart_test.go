@@ -238,12 +238,11 @@ func TestOperatorDrainSurvivesRestart(t *testing.T) {
 
 		t.Log("restart of the sidecar")
 		s.must(n.sidecar.Kill())
-		recognized := n.recognized()
 		s.must(n.sidecar.Start())
 		stillDrained("drained after a restart of the sidecar")
 
 		t.Log("restart of both")
-		n.awaitRecognized(recognized)
+		n.awaitRecognized()
 		n.kill()
 		n.start()
 		stillDrained("drained after a restart of both")

@@ -158,9 +158,9 @@ func TestNoSecretIsInAnythingThatASidecarLetsOut(t *testing.T) {
 	s.ok(n.Kill())
 	c.await("a broker that is down", func(st harness.Status) bool { return st.Broker.Up == "down" })
 	s.ok(s.etcd.Kill())
-	c.awaitLines(1, "watch failed")
+	c.awaitMetric(`holdfast_lease_keepalive_failures_total{class="unreachable"}`, 1, bound)
 	s.ok(c.Signal(syscall.SIGHUP))
-	c.awaitLines(1, "settings read anew")
+	c.told(1, "config", "reloaded")
 	s.spilled(c.Sidecar, out)
 	s.keeps(out, secrets)
 

@@ -2,8 +2,7 @@ package e2e
 
 import (
 	"context"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,18 +32,12 @@ func (n *node) drained() func(harness.Change) bool {
 	return func(c harness.Change) bool { return c.Key == n.keys.State(n.id) && isMode(c, "drained") }
 }
 
-// events is the journal of all lives, as the state directory keeps it.
-func (n *node) events() string {
+// events are the sidecar's of that kind that lead there, of all its lives.
+func (n *node) events(kind, to string) []harness.Event {
 	n.t.Helper()
-	files, err := filepath.Glob(filepath.Join(n.sidecar.StateDir, "*.jsonl"))
+	all, err := n.sidecar.Events(n.ctx)
 	n.must(err)
-	var all strings.Builder
-	for _, f := range files {
-		b, err := os.ReadFile(f)
-		n.must(err)
-		all.Write(b)
-	}
-	return all.String()
+	return slices.DeleteFunc(all, func(e harness.Event) bool { return e.Kind != kind || e.To != to })
 }
 
 // stopped waits for the end of the broker and of the sidecar that the session policy
@@ -115,8 +108,8 @@ func TestReconnectRegistersAgainAndServesAgain(t *testing.T) {
 			n1.withState(registered, "active", "boot")
 			n1.back(registered)
 			s.never("n1 was drained", from, n1.drained())
-			if n := strings.Count(n1.events(), `"to":"lost"`); n != 1 {
-				t.Errorf("the loss stands %d times in the journal", n)
+			if all := n1.events("registration", "lost"); len(all) != 1 {
+				t.Errorf("the loss stands in the journal as %+v", all)
 			}
 		})
 	}
@@ -135,8 +128,8 @@ func TestShutdownStopsTheBrokerThatWasDeclaredDead(t *testing.T) {
 		t.Errorf("the last line is %q", last)
 	}
 	n1.silent(gone.Revision)
-	if journal := n1.events(); !strings.Contains(journal, `"to":"shutdown","reason":"session_expired"`) {
-		t.Errorf("the journal does not say why:\n%s", journal)
+	if all := n1.events("agent", "shutdown"); len(all) != 1 || all[0].Reason != "session_expired" {
+		t.Errorf("the journal does not say why: %+v", all)
 	}
 }
 
@@ -167,9 +160,8 @@ func TestReconnectGivesUpWhenTheRetriesAreUsedUp(t *testing.T) {
 	}
 	n1.must(n1.link.Heal())
 	n1.silent(gone.Revision)
-	journal := n1.events()
-	detached, given := strings.Index(journal, `"to":"detached"`), strings.Index(journal, `"to":"shutdown","reason":"retries_used_up"`)
-	if detached < 0 || given < detached {
-		t.Errorf("not detached, and then given up:\n%s", journal)
+	detached, given := n1.events("attachment", "detached"), n1.events("agent", "shutdown")
+	if len(detached) == 0 || len(given) != 1 || given[0].ID < detached[0].ID || given[0].Reason != "retries_used_up" {
+		t.Errorf("not detached, and then given up: %+v, %+v", detached, given)
 	}
 }

@@ -3,9 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -80,6 +77,8 @@ type couple struct {
 	nats   *harness.NATS
 	probes *harness.Recorder
 	since  time.Time // the probes answered at that time
+	// command is what the sidecar starts the broker with, if it does.
+	command []string
 }
 
 func quickFlags() []string {
@@ -233,38 +232,30 @@ func (c *couple) awaitMetric(series string, atLeast float64, bound time.Duration
 	}))
 }
 
-// lines is the log lines, of all lives, in which the pattern is found.
-func (c *couple) lines(pattern string) []string {
+// confirmed counts the renewals that etcd confirmed.
+const confirmed = `holdfast_lease_renewals_total{result="confirmed"}`
+
+// events are the sidecar's of a kind, of all its lives; of those that lead there, if any is named.
+func (c *couple) events(kind string, to ...string) (found []harness.Event) {
 	c.s.Helper()
-	b, err := os.ReadFile(c.LogPath())
+	all, err := c.Events(c.s.ctx)
 	c.s.ok(err)
-	re := regexp.MustCompile(pattern)
-	var found []string
-	for line := range strings.Lines(string(b)) {
-		if re.MatchString(line) {
-			found = append(found, strings.TrimSpace(line))
+	for _, e := range all {
+		if e.Kind == kind && (len(to) == 0 || slices.Contains(to, e.To)) {
+			found = append(found, e)
 		}
 	}
 	return found
 }
 
-// awaitLines waits until the pattern stands in n log lines.
-func (c *couple) awaitLines(n int, pattern string) []string {
+// told waits until a kind of event was told n times.
+func (c *couple) told(n int, kind, to string) (found []harness.Event) {
 	c.s.Helper()
-	var found []string
-	c.s.ok(harness.Await(c.s.ctx, bound, fmt.Sprintf("%d log lines like %q", n, pattern), func(context.Context) (bool, string) {
-		found = c.lines(pattern)
-		return len(found) >= n, fmt.Sprint(len(found))
+	c.s.ok(harness.Await(c.s.ctx, bound, fmt.Sprintf("event %s/%s of %s, for the %d. time", kind, to, c.id, n), func(context.Context) (bool, string) {
+		found = c.events(kind, to)
+		return len(found) >= n, fmt.Sprint(c.Events(c.s.ctx))
 	}))
 	return found
-}
-
-// memory is what the state file says, as text.
-func (c *couple) memory() string {
-	c.s.Helper()
-	b, err := os.ReadFile(filepath.Join(c.StateDir, "state.json"))
-	c.s.ok(err)
-	return string(b)
 }
 
 // awaitChange waits for a change of a key later than a revision.

@@ -2,11 +2,11 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,7 +29,8 @@ func (s *stand) supervisedAs(id string, command func(server, conf string) []stri
 	server, err := harness.Build(harness.NATSServer)
 	s.ok(err)
 	c := s.beside(n, flags...)
-	c.SetFlags(append([]string{"--"}, command(server, filepath.Join(s.lab.Dir, id, "nats.conf"))...)...)
+	c.command = command(server, filepath.Join(s.lab.Dir, id, "nats.conf"))
+	c.SetFlags(append([]string{"--"}, c.command...)...)
 	s.Cleanup(func() { // it survives a killed sidecar
 		if pid := c.child(); pid > 1 {
 			_ = syscall.Kill(-pid, syscall.SIGKILL)
@@ -38,14 +39,15 @@ func (s *stand) supervisedAs(id string, command func(server, conf string) []stri
 	return c
 }
 
-// child is the broker's pid by the sidecar's record, 0 if there is none.
-func (c *couple) child() int {
-	raw, err := os.ReadFile(filepath.Join(c.StateDir, "child.json"))
-	var r struct{ Pid int }
-	if err != nil || json.Unmarshal(raw, &r) != nil {
-		return 0
+// child is the process that runs the sidecar's command, 0 if there is none.
+func (c *couple) child() int { return runner(c.command) }
+
+// runner is the first process that was started with such a command line, 0 if there is none.
+func runner(command []string) int {
+	for _, pid := range harness.PIDs(func(args []string) bool { return slices.Equal(args, command) }) {
+		return pid
 	}
-	return r.Pid
+	return 0
 }
 
 // awaitBroker waits for another broker process than before, by its own pid file.
@@ -77,18 +79,12 @@ func runs(pid int) bool {
 	return err == nil && !strings.Contains(string(raw), ") Z ")
 }
 
-// journal is what the sidecar noted of that kind, with reasons, in order.
-func (c *couple) journal(kind string) string {
+// history is what the sidecar tells of the broker's process, with reasons, in order.
+func (c *couple) history() string {
 	c.s.Helper()
-	raw, err := os.ReadFile(filepath.Join(c.StateDir, "journal.jsonl"))
-	c.s.ok(err)
 	var words []string
-	for line := range strings.Lines(string(raw)) {
-		var e struct{ Kind, To, Reason string }
-		// A line is being written, or is an empty one at the start of a life.
-		if json.Unmarshal([]byte(line), &e) == nil && e.Kind == kind {
-			words = append(words, strings.TrimSuffix(e.To+":"+e.Reason, ":"))
-		}
+	for _, e := range c.events("process") {
+		words = append(words, strings.TrimSuffix(e.To+":"+e.Reason, ":"))
 	}
 	return strings.Join(words, " ")
 }
@@ -101,10 +97,12 @@ func TestASupervisedBrokerIsStartedAgainHearsSignalsAndIsStoppedFirst(t *testing
 	s.ok(c.AwaitReady(s.ctx, bound))
 	first := c.awaitBroker(0)
 
+	begun, err := c.nats.ConfigLoaded(s.ctx)
+	s.ok(err)
 	s.ok(c.Signal(syscall.SIGHUP)) // nats-server reloads
-	s.ok(harness.Await(s.ctx, bound, "the broker to reload", func(context.Context) (bool, string) {
-		tail := c.LogTail(50)
-		return strings.Contains(tail, "Reloaded server configuration") || strings.Contains(tail, "Reloaded:"), tail
+	s.ok(harness.Await(s.ctx, bound, "the broker to reload", func(ctx context.Context) (bool, string) {
+		loaded, err := c.nats.ConfigLoaded(ctx)
+		return loaded.After(begun), fmt.Sprint(loaded, err)
 	}))
 
 	s.ok(syscall.Kill(first, syscall.SIGKILL))
@@ -118,7 +116,7 @@ func TestASupervisedBrokerIsStartedAgainHearsSignalsAndIsStoppedFirst(t *testing
 		t.Error("the broker outlived a clean stop")
 	}
 	s.unregistered("n1")
-	if got := c.journal("process"); got != "started ended:signal started stopped:clean_stop" {
+	if got := c.history(); got != "started ended:signal started stopped:clean_stop" {
 		t.Error(got)
 	}
 }
@@ -144,7 +142,7 @@ func TestTheBrokerOfAKilledSidecarGoesOnAndIsTakenOver(t *testing.T) {
 	if now := c.registration(); now.CreateRevision != before.CreateRevision {
 		t.Errorf("registered anew: %d, was %d", now.CreateRevision, before.CreateRevision)
 	}
-	if got := c.journal("process"); got != "started adopted" {
+	if got := c.history(); got != "started adopted" {
 		t.Error(got)
 	}
 
@@ -175,7 +173,7 @@ func TestTheGuardStopsTheChildOfAFrozenSidecarWhichStartsItAgain(t *testing.T) {
 	s.ok(c.Thaw())
 	c.awaitBroker(pid)
 	c.await("attachment", func(st harness.Status) bool { return st.Attachment == "attached" })
-	if got := c.journal("process"); got != "started ended:fenced started" && got != "started ended:fenced held:fenced started" {
+	if got := c.history(); got != "started ended:fenced started" && got != "started ended:fenced held:fenced started" {
 		t.Error(got)
 	}
 }
@@ -196,7 +194,7 @@ func TestLeaveRegisteredLeavesTheBrokerForTheNextSidecar(t *testing.T) {
 	if now := c.registration(); now.CreateRevision != before.CreateRevision || c.child() != pid {
 		t.Errorf("registered at %d, was %d; process %d, was %d", now.CreateRevision, before.CreateRevision, c.child(), pid)
 	}
-	if got := c.journal("process"); got != "started adopted" {
+	if got := c.history(); got != "started adopted" {
 		t.Error(got)
 	}
 }
@@ -288,11 +286,11 @@ func TestAFencedBrokerIsStartedAgainOnlyWhenEtcdAnswers(t *testing.T) {
 		}
 	}
 	s.ok(harness.Await(s.ctx, bound, "the start to be held", func(context.Context) (bool, string) {
-		got := c.journal("process")
+		got := c.history()
 		return got == "started ended:fenced held:fenced", got
 	}))
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(harness.PollEvery) {
-		if now := c.child(); now != pid {
+		if now := c.child(); now != 0 {
 			t.Fatalf("process %d was started without etcd", now)
 		}
 	}

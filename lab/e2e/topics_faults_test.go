@@ -156,7 +156,7 @@ func TestAStreamThatTheBrokerHasLostIsToldWhenItIsMadeAnew(t *testing.T) {
 	s.ok(os.RemoveAll(folders[0]))
 	s.ok(c.nats.Start(s.ctx))
 	c.awaitMetric(anew, 1, bound)
-	s.told(c, "topics", "made_anew")
+	c.told(1, "topics", "made_anew")
 	events, err := c.Events(s.ctx)
 	s.ok(err)
 	for _, e := range events {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -31,7 +32,7 @@ func TestAGarbledEraHoldsUpNobodyAndAGarbledMemberRecordItsOwnBroker(t *testing.
 		if st.Mode != "drained" || st.Reason != want {
 			t.Errorf("%s is %s (%s), want drained, %s", c.id, st.Mode, st.Reason, want)
 		}
-		said := strings.Join(c.awaitLines(1, `a record in etcd cannot be read`), "\n")
+		said := fmt.Sprint(c.told(1, "registration", "unreadable_record"))
 		if !strings.Contains(said, "at key "+s.keys.Era()) || garbled != "" && !strings.Contains(said, "at key "+garbled) {
 			t.Errorf("%s: not every key is named: %s", c.id, said)
 		}

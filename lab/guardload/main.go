@@ -19,7 +19,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"syscall"
 	"time"
@@ -66,7 +65,7 @@ func load(ctx context.Context, out io.Writer, length, ttl time.Duration, busy in
 	if err != nil {
 		return err
 	}
-	guard, _ := sidecar.Guard()
+	guard := sidecar.Guard()
 	burners := busy * runtime.NumCPU()
 	stop, err := burn(burners)
 	if err != nil {
@@ -77,22 +76,22 @@ func load(ctx context.Context, out io.Writer, length, ttl time.Duration, busy in
 
 	began := time.Now()
 	told, closest, words := began, ttl, 0
-	last := guard.Deadline
+	var last time.Time
 	for time.Since(began) < length && ctx.Err() == nil {
-		now, ok := sidecar.Guard()
-		acted, readErr := os.ReadFile(filepath.Join(sidecar.StateDir, "guard.log"))
+		st, err := sidecar.Status(ctx)
 		switch {
-		case readErr == nil && len(acted) > 0:
-			return fmt.Errorf(harness.Violation+"the guard stopped the broker of a healthy sidecar: %s", acted)
 		case !broker.Running() || !sidecar.Running():
 			return fmt.Errorf(harness.Violation+"the broker or the sidecar ended:\n%s", lab.Logs(20))
-		case !ok || now.PID != guard.PID:
+		case syscall.Kill(guard, 0) != nil:
 			return fmt.Errorf(harness.Violation+"the guard ended:\n%s", lab.Logs(20))
+		case err != nil && ctx.Err() == nil:
+			return err
+		case err == nil:
+			if st.Deadline().Sub(last) > lookEvery { // two readings of the clocks differ a little
+				words, last = words+1, st.Deadline()
+			}
+			closest = min(closest, time.Until(last))
 		}
-		if now.Deadline.Sub(last).Abs() > 10*time.Millisecond { // two readings of the clocks differ a little
-			words, last = words+1, now.Deadline
-		}
-		closest = min(closest, time.Until(now.Deadline))
 		if time.Since(told) >= tellEvery {
 			told = time.Now()
 			fmt.Fprintf(out, "[%5.0fs] %d renewals; never nearer to the deadline than %.3f s\n", time.Since(began).Seconds(), words, closest.Seconds())
@@ -105,7 +104,7 @@ func load(ctx context.Context, out io.Writer, length, ttl time.Duration, busy in
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	private, err := harness.PrivateMemory(guard.PID)
+	private, err := harness.PrivateMemory(guard)
 	if err != nil {
 		return err
 	}
@@ -138,10 +137,7 @@ func start(ctx context.Context, lab *harness.Lab, ttl time.Duration) (*harness.N
 	if err := sidecar.AwaitReady(ctx, startBound); err != nil {
 		return nil, nil, err
 	}
-	return broker, sidecar, harness.Await(ctx, startBound, "an armed guard", func(context.Context) (bool, string) {
-		g, ok := sidecar.Guard()
-		return ok && g.Armed, fmt.Sprintf("%+v", g)
-	})
+	return broker, sidecar, sidecar.AwaitGuarded(ctx, startBound)
 }
 
 // burn starts n processes that die with this one.

@@ -1,78 +1,51 @@
 package harness
 
 import (
-	"encoding/binary"
+	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
-// Guard is a sidecar's dead-man guard, as it is seen from outside.
-type Guard struct {
-	PID      int
-	Deadline time.Time // of the lease, by the sidecar's last word; zero: it gave none
-	Armed    bool
-	Beat     time.Time // when the sidecar's loop last ran
+// PIDs are the processes whose command lines are such, that of the first start first.
+func PIDs(match func(args []string) bool) (pids []int) {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is right
+	for _, f := range files {
+		line, err := os.ReadFile(f)
+		if err != nil || len(line) == 0 || !match(strings.Split(string(bytes.TrimSuffix(line, []byte{0})), "\x00")) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f))); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	slices.Sort(pids)
+	return pids
 }
 
-// The page that sidecar and guard share, which /proc shows as the guard's descriptor.
-const (
-	guardPageFD   = 3
-	guardStopAt   = 8 // offsets, in the machine's byte order, nanoseconds of the boot clock
-	guardDeadline = 24
-	guardBeat     = 48
-	guardPageSize = 56
-)
-
-// Guard looks for the guard of the sidecar's state directory; false: there is none.
-func (s *Sidecar) Guard() (Guard, bool) {
-	b, err := os.ReadFile(filepath.Join(s.StateDir, "guard.lock"))
-	if err != nil {
-		return Guard{}, false
+// Guard is the process of the sidecar's dead-man guard, which may outlive it: another one of
+// the same program that has the state directory. 0: there is none.
+func (s *Sidecar) Guard() int {
+	for _, pid := range PIDs(func(args []string) bool {
+		return len(args) > 1 && args[1] != "run" && slices.Contains(args, s.StateDir)
+	}) {
+		exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+		if err == nil && strings.TrimSuffix(exe, " (deleted)") == s.binary {
+			return pid
+		}
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil {
-		return Guard{}, false
-	}
-	page, err := readPage(fmt.Sprintf("/proc/%d/fd/%d", pid, guardPageFD))
-	if err != nil {
-		return Guard{}, false // it ended; another process's descriptor is no page
-	}
-	g := Guard{PID: pid, Armed: binary.NativeEndian.Uint64(page[guardStopAt:]) != 0}
-	if d := binary.NativeEndian.Uint64(page[guardDeadline:]); d != 0 {
-		g.Deadline = fromBootClock(time.Duration(d))
-	}
-	g.Beat = fromBootClock(time.Duration(binary.NativeEndian.Uint64(page[guardBeat:])))
-	return g, true
+	return 0
 }
 
-func readPage(path string) ([]byte, error) {
-	link, err := os.Readlink(path)
-	if err != nil || !strings.Contains(link, "holdfast-guard") {
-		return nil, fmt.Errorf("%s is no page of a guard: %q, %w", path, link, err)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	page := make([]byte, guardPageSize)
-	_, err = f.ReadAt(page, 0)
-	return page, err
-}
-
-// fromBootClock is the moment on the wall clock.
-func fromBootClock(at time.Duration) time.Time {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		return time.Time{}
-	}
-	return time.Now().Add(at - time.Duration(ts.Nano()))
+// AwaitGuarded waits until the sidecar says that a guard stands by for its broker.
+func (s *Sidecar) AwaitGuarded(ctx context.Context, bound time.Duration) error {
+	_, err := s.Await(ctx, bound, "a guard", func(st Status) bool { return st.Guard.State == "stands_by" })
+	return err
 }
 
 // PrivateMemory is what a process has in memory for itself alone, in bytes: what would

@@ -98,6 +98,18 @@ func (n *NATS) AwaitUp(ctx context.Context) error {
 	})
 }
 
+// ConfigLoaded is when it last read its configuration.
+func (n *NATS) ConfigLoaded(ctx context.Context) (time.Time, error) {
+	var varz struct {
+		Loaded time.Time `json:"config_load_time"`
+	}
+	_, body, err := httpGet(ctx, n.http, n.MonitorURL()+"/varz")
+	if err == nil {
+		err = json.Unmarshal([]byte(body), &varz)
+	}
+	return varz.Loaded, err
+}
+
 // URL is the client URL inside the server's place.
 func (n *NATS) URL() string { return fmt.Sprintf("nats://127.0.0.1:%d", n.Port) }
 

@@ -169,10 +169,9 @@ func (s *Sidecar) Topics(ctx context.Context) ([]Topic, error) {
 	return topics, s.ask(ctx, "/v1/topics", func(r io.Reader) error { return json.NewDecoder(r).Decode(&topics) })
 }
 
-// Events reads the journal.
-func (s *Sidecar) Events(ctx context.Context) ([]Event, error) {
-	var events []Event
-	return events, s.ask(ctx, "/v1/events", func(r io.Reader) error {
+// Events reads the journal, of a sidecar that has ended by the verb.
+func (s *Sidecar) Events(ctx context.Context) (events []Event, err error) {
+	read := func(r io.Reader) error {
 		for d := json.NewDecoder(r); ; {
 			var e Event
 			if err := d.Decode(&e); errors.Is(err, io.EOF) {
@@ -182,7 +181,16 @@ func (s *Sidecar) Events(ctx context.Context) ([]Event, error) {
 			}
 			events = append(events, e)
 		}
-	})
+	}
+	if s.Running() {
+		err = s.ask(ctx, "/v1/events", read)
+		return events, err
+	}
+	res, err := RunHoldfast(ctx, s.binary, "events", "--state-dir", s.StateDir, "--output", "json")
+	if err == nil {
+		err = read(strings.NewReader(res.Stdout))
+	}
+	return events, err
 }
 
 func (s *Sidecar) ask(ctx context.Context, path string, read func(io.Reader) error) error {

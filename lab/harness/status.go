@@ -67,7 +67,13 @@ type Status struct {
 		Saved bool   `json:"saved"`
 		Error string `json:"error"`
 	} `json:"state"`
-	Summary string `json:"summary"`
+	Summary string    `json:"summary"`
+	At      time.Time `json:"at"`
+}
+
+// Deadline is the end of the lease, by the sidecar's clock.
+func (s Status) Deadline() time.Time {
+	return s.At.Add(time.Duration(s.Lease.RemainingSeconds * float64(time.Second)))
 }
 
 // String is the status as JSON, for messages.
