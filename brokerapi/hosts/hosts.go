@@ -14,10 +14,13 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 )
 
 // NotResolved marks what says nothing of who has the name. gRPC keeps only the text of a
@@ -38,20 +41,15 @@ const (
 // names resolves host names.
 type names struct {
 	resolve func(ctx context.Context, host string) ([]string, error)
+	lookups singleflight.Group // one for a host at a time
 
-	mu    sync.Mutex
-	known map[string]*name
-}
-
-// name is what is known of a host. Its fields are guarded by the mutex of the names.
-type name struct {
-	asked chan struct{} // closed at the end of the lookup that is under way; nil: none is
-	good  []string      // of the last lookup that brought some
-	err   error         // of the last lookup
+	mu   sync.Mutex
+	good map[string][]string // of the last lookup of a host that brought some
+	errs map[string]error    // of the last lookup
 }
 
 // its are those of this process.
-var its = &names{resolve: net.DefaultResolver.LookupHost, known: map[string]*name{}}
+var its = &names{resolve: net.DefaultResolver.LookupHost, good: map[string][]string{}, errs: map[string]error{}}
 
 // Lookup returns the addresses of a host. The lookup goes on when ctx ends.
 func Lookup(ctx context.Context, host string) ([]string, error) { return its.lookup(ctx, host) }
@@ -85,9 +83,17 @@ func (n *names) lookup(ctx context.Context, host string) ([]string, error) {
 	if isAddress(host) {
 		return []string{host}, nil
 	}
-	asked, good := n.begin(host)
+	asked := n.lookups.DoChan(host, func() (any, error) { // ends when the resolver gives up
+		found, err := n.resolve(context.Background(), host)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.errs[host] = err; err == nil && len(found) > 0 {
+			n.good[host] = found
+		}
+		return nil, nil
+	})
 	var patience <-chan time.Time
-	if len(good) > 0 {
+	if n.unknown(host) == nil {
 		patience = time.After(rememberedAfter)
 	}
 	select {
@@ -100,51 +106,23 @@ func (n *names) lookup(ctx context.Context, host string) ([]string, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.known[host].good, nil
+	return n.good[host], nil
 }
 
 func (n *names) unknown(host string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	k := n.known[host]
-	if isAddress(host) || k != nil && len(k.good) > 0 {
+	if isAddress(host) || len(n.good[host]) > 0 {
 		return nil
 	}
 	why := net.DNSError{Err: "the nameservers have not answered yet", Name: host, IsTimeout: true}
-	if k != nil && k.err != nil {
-		if dns := (*net.DNSError)(nil); errors.As(k.err, &dns) {
-			why = *dns
-		} else {
-			why.Err = k.err.Error()
-		}
+	if dns := (*net.DNSError)(nil); errors.As(n.errs[host], &dns) {
+		why = *dns
+	} else if err := n.errs[host]; err != nil {
+		why.Err = err.Error()
 	}
 	why.Err += "; " + NotResolved
 	return &why
-}
-
-// begin starts a lookup unless one is under way.
-func (n *names) begin(host string) (asked chan struct{}, good []string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	k := n.known[host]
-	if k == nil {
-		k = &name{}
-		n.known[host] = k
-	}
-	if k.asked == nil {
-		asked := make(chan struct{})
-		k.asked = asked
-		go func() { // ends when the resolver gives up
-			found, err := n.resolve(context.Background(), host)
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			if k.asked, k.err = nil, err; err == nil && len(found) > 0 {
-				k.good = found
-			}
-			close(asked)
-		}()
-	}
-	return k.asked, k.good
 }
 
 func race(ctx context.Context, addresses int, dial func(ctx context.Context, address int) (net.Conn, error)) (net.Conn, error) {
@@ -156,9 +134,7 @@ func race(ctx context.Context, addresses int, dial func(ctx context.Context, add
 		err     error
 	}
 	results, refused := make(chan result), make([]bool, addresses)
-	next := time.NewTimer(0)
-	defer next.Stop()
-	var last error
+	next, last := time.NewTimer(0), error(nil)
 	for turn := 0; ; {
 		select {
 		case <-next.C:
@@ -184,7 +160,7 @@ func race(ctx context.Context, addresses int, dial func(ctx context.Context, add
 			if last == nil || weight(r.err) >= weight(last) {
 				last = r.err
 			}
-			if timedOut(r.err) {
+			if os.IsTimeout(r.err) {
 				break
 			}
 			if refused[r.address] = true; !slices.Contains(refused, false) {
@@ -215,9 +191,4 @@ func weight(err error) int {
 		return refuses
 	}
 	return silent
-}
-
-func timedOut(err error) bool {
-	var netErr net.Error
-	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &netErr) && netErr.Timeout()
 }

@@ -120,7 +120,7 @@ func TestALookupHasItsOwnTimeAndItsLastAnswerIsRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var broken atomic.Bool
 		var asked atomic.Int64
-		n := &names{known: map[string]*name{}, resolve: func(_ context.Context, host string) ([]string, error) {
+		n := &names{good: map[string][]string{}, errs: map[string]error{}, resolve: func(_ context.Context, host string) ([]string, error) {
 			asked.Add(1)
 			time.Sleep(5 * time.Second)
 			if broken.Load() {

@@ -106,7 +106,7 @@ func New(cfg Config) (*Broker, error) {
 // Capabilities implements brokerapi.Broker: what the settings say.
 func (b *Broker) Capabilities() brokerapi.Capabilities { return b.can }
 
-// Close ends calls in flight, and waits for them.
+// Close ends calls in flight.
 func (b *Broker) Close() error { return b.rest.Close() }
 
 // refusal is an answer in the contract's own words. Its unavailable is the broker's word on

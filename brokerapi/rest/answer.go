@@ -56,9 +56,9 @@ func (a *Answer) Want(statuses ...int) error {
 	case a.Status == http.StatusUnauthorized, a.Status == http.StatusForbidden && a.client.token != nil:
 		return a.Errorf("put a token that the broker accepts into %s (--broker-token-file)", a.client.token.Path())
 	case a.Status == http.StatusBadRequest && bytes.Contains(a.Body, []byte("HTTP request to an HTTPS server")):
-		return a.Errorf("write https:// in %s", a.client.setting)
+		return a.Errorf("write https:// in %s", a.client.cfg.Setting)
 	case a.Location() != "":
-		return a.Errorf("it redirects to %q, which is not followed: set %s to the broker's own address", a.Location(), a.client.setting)
+		return a.Errorf("it redirects to %q, which is not followed: set %s to the broker's own address", a.Location(), a.client.cfg.Setting)
 	}
 	return a.Errorf("")
 }
@@ -70,9 +70,9 @@ func (a *Answer) Errorf(format string, args ...any) error {
 		said = fmt.Sprintf(": %.200q", a.client.token.Hide(string(a.Body)))
 	}
 	if format != "" {
-		format = ": " + format
+		said += ": " + fmt.Sprintf(format, args...)
 	}
-	return a.refused(said + fmt.Sprintf(format, args...))
+	return a.refused(said)
 }
 
 // Refusedf is an *AnswerError without a quotation, for an answer whose own words stand
@@ -82,7 +82,8 @@ func (a *Answer) Refusedf(format string, args ...any) error {
 }
 
 func (a *Answer) refused(words string) error {
-	return &AnswerError{a, a.client.token.Hide(fmt.Sprintf("%s %s: %s answered %s%s", a.client.setting, a.client.base, a.what, statusText(a.Status), words))}
+	return &AnswerError{a, a.client.token.Hide(fmt.Sprintf("%s %s: %s answered %d %s%s",
+		a.client.cfg.Setting, a.client.base, a.what, a.Status, http.StatusText(a.Status), words))}
 }
 
 // JSON decodes the body into v. Names that v does not know are skipped. Null is nothing, and so
@@ -106,8 +107,6 @@ func (a *Answer) Location() string {
 	}
 	return ""
 }
-
-func statusText(status int) string { return fmt.Sprintf("%d %s", status, http.StatusText(status)) }
 
 // Path is a path below the base URL: prefix as it is, then the segments, each escaped.
 // It refuses what servers and proxies between would take for another path.

@@ -18,7 +18,7 @@ const maxMetrics = 1 << 20
 // Metrics reads the beginning of what the broker exposes to Prometheus, as far as it can be
 // read: a metric that is missing is never an error.
 func (c *Client) Metrics(ctx context.Context, path string) (map[string]*dto.MetricFamily, error) {
-	a, err := c.do(ctx, Request{Path: path, Accept: "text/plain"}, maxMetrics, true)
+	a, err := c.Do(ctx, Request{Path: path, Accept: "text/plain", enough: maxMetrics})
 	if err != nil {
 		return nil, err
 	}

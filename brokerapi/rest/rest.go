@@ -23,7 +23,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"sync"
 	"time"
 
 	"holdfast/brokerapi"
@@ -50,17 +49,14 @@ type Config struct {
 
 // Client makes calls to one admin API. It is safe for concurrent use.
 type Client struct {
-	setting, base, host string
-	timeout             time.Duration
-	maxAnswer           int64
-	token               *access.Token // nil: none
-	http                *http.Client
+	cfg        Config
+	base, host string
+	files      access.Files
+	token      *access.Token // nil: none
+	http       *http.Client
 
-	files access.Files
-
-	life  context.Context // ends with Close
-	end   context.CancelCauseFunc
-	calls sync.RWMutex // read during a call, so that Close waits for it
+	life context.Context // ends with Close
+	end  context.CancelCauseFunc
 }
 
 // ErrClosed is wrapped by calls that Close ended, or that came after it.
@@ -69,33 +65,20 @@ var ErrClosed = errors.New("the driver is closed")
 // New checks the settings and reads the files they name; it connects to nothing. Its
 // errors are settings that cannot work, each with its flag.
 func New(cfg Config) (*Client, error) {
-	c := &Client{setting: cfg.Setting, timeout: cfg.Timeout, maxAnswer: cfg.MaxAnswer}
-	if c.setting == "" {
-		c.setting = "--broker-admin"
-	}
-	base, err := access.ParseURL(c.setting, cfg.URL, "a token goes into --broker-token-file", "http", "https")
+	cfg.Setting, cfg.Timeout, cfg.MaxAnswer = cmp.Or(cfg.Setting, "--broker-admin"), cmp.Or(cfg.Timeout, defaultTimeout), cmp.Or(cfg.MaxAnswer, defaultMaxAnswer)
+	base, err := access.ParseURL(cfg.Setting, cfg.URL, "a token goes into --broker-token-file", "http", "https")
 	if err != nil {
 		return nil, err
 	}
-	c.base, c.host = base.String(), base.Hostname()
-	if c.timeout <= 0 {
-		c.timeout = defaultTimeout
-	}
-	if c.maxAnswer <= 0 {
-		c.maxAnswer = defaultMaxAnswer
-	}
-	files := access.Files{CACert: cfg.CACert, Cert: cfg.Cert, Key: cfg.Key}
-	c.files = files
-	if base.Scheme == "http" && files != (access.Files{}) {
-		return nil, fmt.Errorf("%s has http:// and TLS files are set: write https://, or leave out --broker-cacert, --broker-cert and --broker-key", c.setting)
-	}
-	if err := files.Check(); err != nil {
-		return nil, err
+	c := &Client{cfg: cfg, base: base.String(), host: base.Hostname(), files: access.Files{CACert: cfg.CACert, Cert: cfg.Cert, Key: cfg.Key}}
+	if base.Scheme == "http" && c.files != (access.Files{}) {
+		return nil, fmt.Errorf("%s has http:// and TLS files are set: write https://, or leave out --broker-cacert, --broker-cert and --broker-key", cfg.Setting)
 	}
 	if cfg.TokenFile != "" {
-		if c.token, err = access.OpenToken(cfg.TokenFile); err != nil {
-			return nil, err
-		}
+		c.token, err = access.OpenToken(cfg.TokenFile)
+	}
+	if err = cmp.Or(c.files.Check(), err); err != nil {
+		return nil, err
 	}
 	c.life, c.end = context.WithCancelCause(context.Background())
 	dial := func(ctx context.Context, _, address string) (net.Conn, error) {
@@ -106,7 +89,7 @@ func New(cfg Config) (*Client, error) {
 		if err != nil || base.Scheme == "http" {
 			return conn, err
 		}
-		cfg, err := files.Config(c.host)
+		cfg, err := c.files.Config(c.host)
 		if err == nil {
 			secure := tls.Client(conn, cfg)
 			if err = secure.HandshakeContext(ctx); err == nil {
@@ -133,12 +116,9 @@ func New(cfg Config) (*Client, error) {
 // URL is the base URL as messages show it.
 func (c *Client) URL() string { return c.base }
 
-// Close ends calls in flight, waits for them and frees the connections. Calls after it
-// fail with ErrClosed.
+// Close ends calls in flight and frees the connections. Calls after it fail with ErrClosed.
 func (c *Client) Close() error {
 	c.end(ErrClosed)
-	c.calls.Lock()
-	defer c.calls.Unlock()
 	c.http.CloseIdleConnections()
 	return nil
 }
@@ -150,76 +130,56 @@ type Request struct {
 	Query  url.Values // may be nil
 	Body   any        // sent as JSON; nil: no body
 	Accept string     // empty: application/json
+
+	enough int64 // how many bytes of the answer are read, though it may be longer; 0: all
 }
 
 // Do makes the call and reads the whole answer. Every status is an answer; an error says
 // that there was none: see Answer.Want and Answer.JSON for the rest.
 func (c *Client) Do(ctx context.Context, r Request) (*Answer, error) {
-	return c.do(ctx, r, c.maxAnswer, false)
-}
-
-func (c *Client) do(ctx context.Context, r Request, limit int64, begin bool) (*Answer, error) {
-	c.calls.RLock()
-	defer c.calls.RUnlock()
 	if c.life.Err() != nil {
 		return nil, ErrClosed
 	}
-	if r.Method == "" {
-		r.Method = http.MethodGet
-	}
-	ctx, slow := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("no answer within %v: %w", c.timeout, context.DeadlineExceeded))
+	ctx, slow := context.WithTimeoutCause(ctx, c.cfg.Timeout, fmt.Errorf("no answer within %v: %w", c.cfg.Timeout, context.DeadlineExceeded))
 	defer slow()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(c.life, func() { cancel(ErrClosed) })()
-	a := &Answer{client: c, what: r.Method + " " + r.Path}
-	if err := c.exchange(ctx, r, a, limit, begin); err != nil {
+	a := &Answer{client: c, what: cmp.Or(r.Method, http.MethodGet) + " " + r.Path}
+	resp, err := c.send(ctx, r)
+	if err == nil {
+		defer resp.Body.Close()
+		a.Status, a.Header, a.asked = resp.StatusCode, resp.Header, resp.Request.URL
+		a.Body, err = io.ReadAll(io.LimitReader(resp.Body, cmp.Or(r.enough, c.cfg.MaxAnswer+1)))
+		if err == nil && int64(len(a.Body)) > max(r.enough, c.cfg.MaxAnswer) {
+			err = fmt.Errorf("larger than %d bytes", c.cfg.MaxAnswer)
+		}
+		if err != nil {
+			err = fmt.Errorf("read the answer: %w", err)
+		}
+	}
+	if err != nil {
 		c.http.CloseIdleConnections() // what this call met may have happened to the others as well
 		return nil, c.failed(a.what, err, context.Cause(ctx))
 	}
 	return a, nil
 }
 
-// exchange asks and reads the answer; one whose beginning is enough may be longer.
-func (c *Client) exchange(ctx context.Context, r Request, a *Answer, limit int64, begin bool) error {
-	resp, err := c.send(ctx, r)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	a.Status, a.Header, a.asked = resp.StatusCode, resp.Header, resp.Request.URL
-	a.Body, err = io.ReadAll(io.LimitReader(resp.Body, limit+1))
-	if err == nil && int64(len(a.Body)) > limit && !begin {
-		err = fmt.Errorf("larger than %d bytes", limit)
-	}
-	if err != nil {
-		return fmt.Errorf("read the answer: %w", err)
-	}
-	return nil
-}
-
 func (c *Client) send(ctx context.Context, r Request) (*http.Response, error) {
-	var body io.Reader
+	var body []byte
 	if r.Body != nil {
-		text, err := json.Marshal(r.Body)
-		if err != nil {
+		var err error
+		if body, err = json.Marshal(r.Body); err != nil {
 			return nil, fmt.Errorf("write the request: %w", err)
 		}
-		body = bytes.NewReader(text)
 	}
-	target := c.base + r.Path
-	if len(r.Query) > 0 {
-		target += "?" + r.Query.Encode()
-	}
-	req, err := http.NewRequestWithContext(ctx, r.Method, target, body)
+	req, err := http.NewRequestWithContext(ctx, r.Method, c.base+r.Path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
+	req.URL.RawQuery = cmp.Or(r.Query.Encode(), req.URL.RawQuery)
+	req.Header.Set("Accept", cmp.Or(r.Accept, "application/json"))
 	req.Header.Set("User-Agent", "holdfast")
-	req.Header.Set("Accept", "application/json")
-	if r.Accept != "" {
-		req.Header.Set("Accept", r.Accept)
-	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
@@ -240,7 +200,7 @@ func (c *Client) failed(what string, err, cause error) error {
 	if brokerapi.Unseen(err) || hosts.Unknown(c.host) != nil || errors.Is(err, http.ErrSchemeMismatch) {
 		err = errors.Join(brokerapi.ErrUnseen, err)
 	}
-	return &callError{fmt.Sprintf("%s %s: %s: %s%s", c.setting, c.base, what, c.token.Hide(text.Error()), remedy), errors.Join(cause, err)}
+	return &callError{fmt.Sprintf("%s %s: %s: %s%s", c.cfg.Setting, c.base, what, c.token.Hide(text.Error()), remedy), errors.Join(cause, err)}
 }
 
 // callError keeps what is shown apart from what it came from.
