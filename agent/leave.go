@@ -47,7 +47,7 @@ func (a *agent) leave() error {
 	stay := a.cfg.LeaveRegistered && !a.childEnded.Load()
 	fenced := a.mustFence() && !a.fencing.ill // of such a one the end of a sidecar changes nothing
 	due := fenced && !a.fencing.reached.Proven()
-	noted := a.pausedEnd.noted || a.leaving.noted() && a.mode.Mode == recovery.Active
+	noted := a.ending.noted || a.leaving.noted() && a.mode.Mode == recovery.Active
 	var left recovery.Fence
 	if a.child != nil && !stay {
 		if err := a.endChild(ctx); err != nil {

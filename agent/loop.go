@@ -69,8 +69,7 @@ type loopState struct {
 	session    session
 	leaving    leaving
 	leftFound  bool // a process that has left under another sidecar was found
-	pausedEnd  pausedEnd
-	crash      crashNote
+	ending     ending
 	relinquish relinquish
 	steering   recovery.SteerView // as it was told of last
 	viewStale  bool               // and the broker's view
@@ -224,8 +223,7 @@ func (a *agent) step() error {
 		return err
 	}
 	a.tendLeaving(verdict, who)
-	a.noteEndInPause()
-	a.noteCrash()
+	a.noteEnded()
 	a.tendRelease()
 	a.fence(verdict)
 	a.tendGuard() // before the reconciler may load
@@ -322,7 +320,7 @@ func (a *agent) setGate(verdict probes.Verdict) {
 // whose storage fences it is revoked only after the note of its crash; one that was stopped at the
 // fence point has none, and its lease runs out.
 func (a *agent) forbear() {
-	a.keeper.Forbear(a.runsOut() || a.can.FencesItself && !a.crash.done || a.suspended(recovery.ActRevoke) || a.brokerTarget().Pid != 0 || a.ails(a.verdict))
+	a.keeper.Forbear(a.runsOut() || (a.can.FencesItself || a.ending.cause != nil) && !a.ending.done || a.suspended(recovery.ActRevoke) || a.brokerTarget().Pid != 0 || a.ails(a.verdict))
 }
 
 // order tells what may be done to topics.
@@ -392,7 +390,7 @@ func (a *agent) publishLife(who brokerapi.Identity) {
 		modeRev = a.modeRev
 	}
 	a.life.Store(&life{memory: m, mode: a.mode, modeRev: modeRev, instance: who.Instance, boot: boot, data: a.dataFound(who.Instance, dir), unseen: !seen, vanished: doubtful, value: value,
-		retriesUsed: a.retriesUsed(), unfenced: a.unfenced(who.Instance), leaves: a.leaving.departs(who.Instance) || a.pausedEnd.underway || a.crash.underway, recalls: a.mode.Mode == "" && !a.leftFound, cutFrom: a.cutFrom, cutOver: a.cutOver, unsure: a.unsure, health: a.healthTold.now})
+		retriesUsed: a.retriesUsed(), unfenced: a.unfenced(who.Instance), leaves: a.leaving.departs(who.Instance) || a.ending.underway, recalls: a.mode.Mode == "" && !a.leftFound, cutFrom: a.cutFrom, cutOver: a.cutOver, unsure: a.unsure, health: a.healthTold.now})
 }
 
 // bootFacts is the evidence of the boot kind that is on this host.
