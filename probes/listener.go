@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
 
 	"github.com/prometheus/procfs"
 )
@@ -34,14 +33,14 @@ type Listening struct {
 // for addresses of this host. Reading another user's descriptors takes CAP_SYS_PTRACE.
 func ListensAt(pid int, at []netip.AddrPort) Listening {
 	sockets := listenersAt(at)
-	if len(sockets) == 0 || !sameNetwork(pid) {
+	ours, err := os.Readlink("/proc/self/ns/net")
+	its, hidden := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if len(sockets) == 0 || err != nil || hidden != nil || its != ours {
 		return Listening{}
 	}
-	holds, err := holdsOne(pid, sockets)
-	switch {
-	case err != nil:
+	if holds, err := holdsOne(pid, sockets); err != nil {
 		return Listening{}
-	case holds:
+	} else if holds {
 		return Listening{Holding: HoldingYes}
 	}
 	if holder, ok := holderOf(context.Background(), sockets); ok {
@@ -54,61 +53,39 @@ func ListensAt(pid int, at []netip.AddrPort) Listening {
 // not before ctx ended. Every descriptor of every process is looked at, which on a busy
 // host takes its time.
 func ListenerAt(ctx context.Context, at []netip.AddrPort) (ProcessView, bool) {
-	sockets := listenersAt(at)
-	if len(sockets) == 0 {
-		return ProcessView{}, false
-	}
-	return holderOf(ctx, sockets)
+	return holderOf(ctx, listenersAt(at))
 }
 
-// State of a socket in /proc/net/tcp (tcp_states.h of the kernel).
+// listening is the state of such a socket in /proc/net/tcp (tcp_states.h of the kernel).
 const listening = 10
 
-// listenersAt names the sockets that listen at one of the addresses, or at its port everywhere, as
-// descriptors of them are shown. What cannot be read is not among them.
+// listenersAt names the sockets that listen at one of the addresses, or at its port everywhere,
+// as a descriptor of theirs is shown.
 func listenersAt(at []netip.AddrPort) (names []string) {
-	at = slices.DeleteFunc(slices.Clone(at), func(a netip.AddrPort) bool { return !ofThisHost(a.Addr()) })
+	own, _ := net.InterfaceAddrs()
+	at = slices.DeleteFunc(slices.Clone(at), func(a netip.AddrPort) bool {
+		return !a.Addr().IsLoopback() && !slices.ContainsFunc(own, func(o net.Addr) bool {
+			p, err := netip.ParsePrefix(o.String())
+			return err == nil && p.Addr().Unmap() == a.Addr().Unmap()
+		})
+	})
 	proc, err := procfs.NewDefaultFS()
-	if len(at) == 0 || err != nil {
+	if err != nil || len(at) == 0 {
 		return nil
 	}
 	//lint:ignore SA1019 netlink wants rights that a sidecar has not
 	for _, table := range []func() (procfs.NetTCP, error){proc.NetTCP, proc.NetTCP6} {
-		lines, err := table()
-		if err != nil {
-			continue // no such protocol here, or hidden
-		}
+		lines, _ := table() // no such protocol here, or hidden
 		for _, l := range lines {
 			addr, _ := netip.AddrFromSlice(l.LocalAddr)
-			if l.St == listening && slices.ContainsFunc(at, func(a netip.AddrPort) bool {
-				return a.Port() == uint16(l.LocalPort) && (addr.Unmap().IsUnspecified() || a.Addr().Unmap() == addr.Unmap())
+			if addr = addr.Unmap(); l.St == listening && slices.ContainsFunc(at, func(a netip.AddrPort) bool {
+				return uint64(a.Port()) == l.LocalPort && (addr.IsUnspecified() || a.Addr().Unmap() == addr)
 			}) {
-				names = append(names, "socket:["+strconv.FormatUint(l.Inode, 10)+"]")
+				names = append(names, fmt.Sprintf("socket:[%d]", l.Inode))
 			}
 		}
 	}
 	return names
-}
-
-func ofThisHost(a netip.Addr) bool {
-	if a.IsLoopback() {
-		return true
-	}
-	own, err := net.InterfaceAddrs()
-	return err == nil && slices.ContainsFunc(own, func(o net.Addr) bool {
-		p, err := netip.ParsePrefix(o.String())
-		return err == nil && p.Addr().Unmap() == a.Unmap()
-	})
-}
-
-// sameNetwork reports whether that process surely has our network namespace.
-func sameNetwork(pid int) bool {
-	ours, err := os.Readlink("/proc/self/ns/net")
-	if err != nil {
-		return false
-	}
-	its, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
-	return err == nil && its == ours
 }
 
 // holdsOne reports whether the process has one of the sockets open.
@@ -123,20 +100,15 @@ func holdsOne(pid int, names []string) (bool, error) {
 
 // holderOf walks /proc for the process that has one of the sockets open.
 func holderOf(ctx context.Context, names []string) (ProcessView, bool) {
-	all, err := procfs.AllProcs()
-	if err != nil {
+	all, err := Processes(func(v ProcessView) bool {
+		if v.Ended || len(names) == 0 || ctx.Err() != nil {
+			return false
+		}
+		holds, err := holdsOne(v.Pid, names)
+		return err == nil && holds
+	})
+	if err != nil || len(all) == 0 {
 		return ProcessView{}, false
 	}
-	for _, p := range all {
-		if ctx.Err() != nil {
-			break
-		}
-		if holds, err := holdsOne(p.PID, names); err != nil || !holds {
-			continue
-		}
-		if v, err := ReadProcess(p.PID); err == nil {
-			return v, true
-		}
-	}
-	return ProcessView{}, false
+	return all[0], true
 }
