@@ -154,7 +154,7 @@ func TestCheckCallsADataDirectoryThatIsAFileAWrongSetting(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := checkDataDir(c)
-	want := "--data-dir " + c.DataDir + ": not a directory: give the directory in which the broker keeps its data"
+	want := "--data-dir " + c.DataDir + ": not a directory: give the directory in which the broker keeps its data, as a user that may read it"
 	var exit *ExitError
 	if !errors.As(f.Err, &exit) || exit.Code != ExitUsage || f.Err.Error() != want {
 		t.Errorf("got  %v\nwant %s", f.Err, want)

@@ -46,6 +46,10 @@ type DataDir struct {
 	looks    chan struct{} // another path was told, or Look was called
 	view     atomic.Pointer[DirView]
 
+	// of Run
+	watcher *fsnotify.Watcher // nil: no events yet
+	refused string            // why there are none
+
 	mu    sync.Mutex
 	path  string
 	began time.Time
@@ -56,13 +60,15 @@ func NewDataDir(s DataDirSettings, log *slog.Logger, reg prometheus.Registerer) 
 	if s.Rescan <= 0 {
 		s.Rescan = DefaultRescan
 	}
-	d := &DataDir{settings: s, log: log, changes: make(chan struct{}, 1), looks: make(chan struct{}, 1), path: absolute(s.Path),
+	d := &DataDir{settings: s, log: log, changes: make(chan struct{}, 1), looks: make(chan struct{}, 1),
 		mode: promauto.With(reg).NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_datadir_watch_mode",
 			Help: "How changes of the data directory are noticed: 1 for the mode in use (events from the kernel, or periodic rescan only), 0 for the other. rescan: changes are seen up to 10 s late; look at the limits of inotify.",
 		}, []string{"mode"})}
 	d.setMode("")
-	d.view.Store(&DirView{})
+	d.view.Store(&DirView{State: DirUnknown})
+	d.SetPath(s.Path)
+	d.Look()
 	return d
 }
 
@@ -76,27 +82,17 @@ func (d *DataDir) setMode(mode string) {
 	}
 }
 
-func absolute(path string) string {
-	if path == "" {
-		return ""
-	}
-	if abs, err := filepath.Abs(path); err == nil {
-		return abs
-	}
-	return filepath.Clean(path)
-}
-
 // SetPath says where the data directory is, before or during Run. The same path
 // again changes nothing; another one is looked at once.
 func (d *DataDir) SetPath(path string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if path == d.path { // as it nearly always is
-		return
+	if abs, err := filepath.Abs(path); err == nil && path != "" {
+		path = abs
 	}
-	if path = absolute(path); path != d.path {
+	if path != d.path {
 		d.path = path
-		signal(d.looks)
+		d.Look()
 	}
 }
 
@@ -126,135 +122,112 @@ func (d *DataDir) Changes() <-chan struct{} { return d.changes }
 
 // Run watches until ctx ends and then returns nil.
 func (d *DataDir) Run(ctx context.Context) error {
-	h := hints{d: d}
-	defer h.close()
-	soon := time.NewTimer(0)
-	defer soon.Stop()
-	periodic := time.NewTicker(d.settings.Rescan)
-	defer periodic.Stop()
-	for due, last := true, time.Now(); ; {
-		events, errs := h.channels()
+	defer func() {
+		if d.watcher != nil {
+			_ = d.watcher.Close() // waits for its goroutine; there is nothing to save
+		}
+	}()
+	timer := time.NewTimer(d.settings.Rescan)
+	defer timer.Stop()
+	hinted, last := false, time.Now() // a scan that an event asks for is due
+	for {
+		var events chan fsnotify.Event
+		var errs chan error
+		if d.watcher != nil {
+			events, errs = d.watcher.Events, d.watcher.Errors
+		}
+		looked, hint := false, false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-d.looks:
-			d.scan(ctx, &h)
-			last = time.Now()
-			signal(d.changes)
-		case <-soon.C:
-			due = false
-			d.scan(ctx, &h)
-			last = time.Now()
-		case <-periodic.C:
-			d.scan(ctx, &h)
-			last = time.Now()
+			looked = true
+		case <-timer.C:
 		case e, open := <-events:
-			if !open {
-				h.close()
-			} else if h.concerns(e) && !due {
-				due = true
-				soon.Reset(max(debounce, time.Until(last.Add(hintedEvery))))
+			hint = !open || concerns(e, d.Path())
+			if !open { // and the next scan makes another
+				d.watcher = nil
 			}
-		case _, open := <-errs: // events were dropped, or the watch has ended
-			if !open {
-				h.close()
-			} else if !due {
-				due = true
-				soon.Reset(hintedEvery)
+			if !hint {
+				continue
 			}
+		case <-errs: // events were dropped
+			hint = true
 		}
+		if hint {
+			if !hinted {
+				hinted = true
+				timer.Reset(max(debounce, time.Until(last.Add(hintedEvery))))
+			}
+			continue
+		}
+		d.scan(ctx)
+		if looked {
+			signal(d.changes)
+		}
+		hinted, last = false, time.Now()
+		timer.Reset(d.settings.Rescan)
 	}
 }
 
-func (d *DataDir) scan(ctx context.Context, h *hints) {
+// concerns is false for other people's files in a shared parent such as /tmp, and
+// for mere writes, which change neither what is there nor whose it is.
+func concerns(e fsnotify.Event, path string) bool {
+	return e.Op != fsnotify.Write && (e.Name == path || filepath.Dir(e.Name) == path)
+}
+
+func (d *DataDir) scan(ctx context.Context) {
 	d.mu.Lock()
 	path, began := d.path, d.began
 	d.mu.Unlock()
-	h.follow(path) // before the scan, so that nothing is missed between them
+	d.follow(path) // before the scan, so that nothing is missed between them
 	view := scan(ctx, path, d.settings.Markers, began, scanLimit)
 	if ctx.Err() != nil {
 		return // cut short: it proves nothing
 	}
-	old := d.view.Swap(&view)
+	old := *d.view.Swap(&view)
 	if view.Error != "" && view.Error != old.Error && path != "" {
 		d.log.Warn("data directory cannot be read in full", "path", path, "error", view.Error)
 	}
 	marked := view.OldestPath != ""
 	if old.State != view.State || old.Identity != view.Identity || marked != (old.OldestPath != "") {
-		d.log.Info("data directory changed", "path", path, "from", old.State.String(), "to", view.State.String(), "marked", marked, "identity", view.Identity)
+		d.log.Info("data directory changed", "path", path, "from", old.State, "to", view.State, "marked", marked, "identity", view.Identity)
 	}
-	if old.State != view.State || old.Error != view.Error || old.Identity != view.Identity || old.OldestPath != view.OldestPath || !old.OldestMarker.Equal(view.OldestMarker) {
+	if old.ScannedAt = view.ScannedAt; old != view {
 		signal(d.changes)
 	}
 }
 
-// hints are the kernel's events about the data directory and its name in its parent. Only the
-// goroutine of Run uses them.
-type hints struct {
-	d       *DataDir
-	watcher *fsnotify.Watcher // nil: rescan only
-	path    string
-	lastErr string
-}
-
-func (h *hints) channels() (<-chan fsnotify.Event, <-chan error) {
-	if h.watcher == nil {
-		return nil, nil
-	}
-	return h.watcher.Events, h.watcher.Errors
-}
-
-// concerns is false for other people's files in a shared parent such as /tmp, and
-// for mere writes, which change neither what is there nor whose it is.
-func (h *hints) concerns(e fsnotify.Event) bool {
-	return e.Op != fsnotify.Write && (e.Name == h.path || filepath.Dir(e.Name) == h.path)
-}
-
-// follow asks for the events of path, anew each time: another directory may have its name.
-func (h *hints) follow(path string) {
-	if path != h.path {
-		h.close()
-		h.path = path
-	}
+// follow asks for the events of path and its parent, anew each time: another directory may have
+// its name.
+func (d *DataDir) follow(path string) {
+	mode := watchRescan
 	switch {
 	case path == "":
-		h.d.setMode("")
-		return
-	case h.d.settings.NoEvents:
-		h.d.setMode(watchRescan)
-		return
+		mode = ""
+	case !d.settings.NoEvents:
+		err := d.ask(filepath.Dir(path), path)
+		if err == nil {
+			mode, d.refused = watchEvents, ""
+		} else if err.Error() != d.refused {
+			d.refused = err.Error()
+			d.log.Warn("the kernel tells of no changes of the data directory, which is looked at each time: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances, or the limit of open files",
+				"path", path, "every", d.settings.Rescan, "error", err)
+		}
 	}
-	var err error
-	for _, dir := range []string{filepath.Dir(path), path} {
-		if why := h.add(dir); !absent(why) { // what is not there is looked for each time
+	d.setMode(mode)
+}
+
+func (d *DataDir) ask(dirs ...string) (err error) {
+	if d.watcher == nil {
+		if d.watcher, err = fsnotify.NewWatcher(); err != nil {
+			return err
+		}
+	}
+	for _, dir := range dirs {
+		if why := d.watcher.Add(dir); !absent(why) { // what is not there is looked for each time
 			err = errors.Join(err, why)
 		}
 	}
-	mode, text := watchEvents, ""
-	if err != nil {
-		mode, text = watchRescan, err.Error()
-	}
-	if h.d.setMode(mode); text != "" && text != h.lastErr {
-		h.d.log.Warn("the kernel tells of no changes of the data directory, which is looked at each time: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances, or the limit of open files",
-			"path", path, "every", h.d.settings.Rescan, "error", err)
-	}
-	h.lastErr = text
-}
-
-func (h *hints) add(dir string) error {
-	if h.watcher == nil {
-		w, err := fsnotify.NewWatcher()
-		if err != nil {
-			return err
-		}
-		h.watcher = w
-	}
-	return h.watcher.Add(dir)
-}
-
-func (h *hints) close() {
-	if h.watcher != nil {
-		_ = h.watcher.Close() // waits for its goroutine; there is nothing to save
-		h.watcher = nil
-	}
+	return err
 }

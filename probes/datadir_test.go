@@ -140,7 +140,6 @@ func TestPathMayBeToldLater(t *testing.T) {
 func TestOtherPeoplesFilesNextToTheDirectoryCauseNoScan(t *testing.T) {
 	base := t.TempDir()
 	path := filepath.Join(base, "data")
-	h := hints{path: path}
 	for _, tt := range []struct {
 		event fsnotify.Event
 		want  bool
@@ -152,7 +151,7 @@ func TestOtherPeoplesFilesNextToTheDirectoryCauseNoScan(t *testing.T) {
 		{fsnotify.Event{Name: filepath.Join(path, "x"), Op: fsnotify.Write}, false},
 		{fsnotify.Event{Name: filepath.Join(path, "x", "y"), Op: fsnotify.Create}, false},
 	} {
-		if got := h.concerns(tt.event); got != tt.want {
+		if got := concerns(tt.event, path); got != tt.want {
 			t.Errorf("%v: %v", tt.event, got)
 		}
 	}

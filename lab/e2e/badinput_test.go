@@ -192,7 +192,7 @@ func TestAnUnreadableDataDirectoryIsRefused(t *testing.T) {
 	s.ok(os.Mkdir(data, 0o000))
 	s.ok(os.Mkdir(state, 0o777))
 	s.ok(os.Chmod(state, 0o777))
-	want := "holdfast: --data-dir " + data + ": permission denied: run holdfast as a user that may read it\n"
+	want := "holdfast: --data-dir " + data + ": permission denied: give the directory in which the broker keeps its data, as a user that may read it\n"
 	for _, verb := range []string{"run", "check"} {
 		res := unprivileged(t, dir, append([]string{verb}, s.settings(n, "--state-dir", state, "--data-dir", data)...)...)
 		if res.Exit != 2 || res.Stderr != want {
@@ -202,7 +202,7 @@ func TestAnUnreadableDataDirectoryIsRefused(t *testing.T) {
 	file := filepath.Join(dir, "file")
 	s.ok(os.WriteFile(file, nil, 0o600))
 	s.refused(s.settings(n, "--data-dir", file), 2,
-		"--data-dir "+file+": not a directory: give the directory in which the broker keeps its data")
+		"--data-dir "+file+": not a directory: give the directory in which the broker keeps its data, as a user that may read it")
 	s.nothingWritten()
 }
 
