@@ -261,6 +261,12 @@ func (a *agent) serve(ctx context.Context) error {
 		return registered, past.here() && past.Instance == registered && !past.Gone()
 	}
 	a.identity.there = a.brokerThere
+	a.identity.process = func() (process.Target, int64) {
+		if a.child == nil && a.process == nil {
+			return process.Target{}, a.breaks.Load()
+		}
+		return a.brokerTarget(), 0
+	}
 	a.openChild()
 	if err := a.refuseStranger(ctx); err != nil {
 		return err

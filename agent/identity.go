@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/probes"
 )
@@ -37,6 +39,11 @@ type identityCheck struct {
 	// lives is the process of the broker that was registered when this sidecar began, and
 	// whether it is seen to live on; nil: nobody knows.
 	lives func() (instance string, seen bool)
+
+	// process is the broker's process as it is watched, and, where none is, how often one was
+	// seen to end.
+	process func() (t process.Target, ends int64)
+	ends    int64
 }
 
 func newIdentityCheck(b brokerapi.Broker, c Config, expected string) *identityCheck {
@@ -66,7 +73,7 @@ func (i *identityCheck) recall(ctx context.Context) bool {
 		return false // what it was it stays
 	}
 	instance, seen := i.lives()
-	who, err := i.broker.Identify(ctx)
+	who, err := i.identify(ctx)
 	if err != nil && seen {
 		who, err = brokerapi.Identity{Name: i.expected, Instance: instance}, nil
 	}
@@ -100,7 +107,7 @@ func (i *identityCheck) ask(ctx context.Context) error {
 	if !due {
 		return nil
 	}
-	who, err := i.broker.Identify(ctx)
+	who, err := i.identify(ctx)
 	var id string
 	if err == nil {
 		id, err = i.name(who)
@@ -114,6 +121,31 @@ func (i *identityCheck) ask(ctx context.Context) error {
 	i.known, i.id, i.askedAt, i.wrong = who, id, time.Now(), nil
 	i.expected = id // for good: one sidecar keeps one broker
 	return nil
+}
+
+// identify asks. A broker that does not tell which process it is goes by the one that is watched. Else
+// it is the same as before, until one was seen to end.
+func (i *identityCheck) identify(ctx context.Context) (brokerapi.Identity, error) {
+	who, err := i.broker.Identify(ctx)
+	if err != nil || who.Instance != "" {
+		return who, err
+	}
+	known, _ := i.get()
+	registered := ""
+	if i.lives != nil {
+		registered, _ = i.lives()
+	}
+	who.Instance = cmp.Or(known.Instance, registered, "seen")
+	if i.process == nil {
+		return who, nil
+	}
+	switch t, ends := i.process(); {
+	case t.Pid != 0:
+		who.Instance = fmt.Sprintf("process-%d-%d", t.Pid, t.StartTicks)
+	case ends != i.ends:
+		i.ends, who.Instance = ends, fmt.Sprintf("seen-%d", time.Now().UnixMilli())
+	}
+	return who, nil
 }
 
 // diagnose finds out whether a broker that was never seen is none at all: waiting

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/probes"
 )
@@ -14,11 +15,40 @@ import (
 // calling is a broker that calls itself so.
 type calling struct {
 	stillBroker
-	name string
+	name   string
+	untold bool
 }
 
 func (b calling) Identify(context.Context) (brokerapi.Identity, error) {
+	if b.untold {
+		return brokerapi.Identity{Name: b.name}, nil
+	}
 	return brokerapi.Identity{Name: b.name, Instance: "a"}, nil
+}
+
+// A broker that does not tell which process it is goes by what is known of it.
+func TestABrokerThatDoesNotTellItsInstanceIsNamedByItsProcess(t *testing.T) {
+	i := newIdentityCheck(calling{name: "n1", untold: true}, natsDefaults(), "")
+	var watched process.Target
+	var ends int64
+	i.process = func() (process.Target, int64) { return watched, ends }
+	goesBy := func(want string) {
+		t.Helper()
+		i.forget()
+		err := i.check(t.Context())
+		if who, _ := i.get(); err != nil || !strings.HasPrefix(who.Instance, want) {
+			t.Errorf("%q, %v; want %q", who.Instance, err, want)
+		}
+	}
+	goesBy("seen")
+	watched = process.Target{Pid: 7, StartTicks: 100}
+	goesBy("process-7-100")
+	watched = process.Target{}
+	goesBy("process-7-100")
+	watched = process.Target{Pid: 8, StartTicks: 200}
+	goesBy("process-8-200")
+	watched, ends = process.Target{}, 1
+	goesBy("seen-")
 }
 
 func TestABrokersOwnNameIsCheckedAsTheFlagIs(t *testing.T) {

@@ -62,13 +62,15 @@ func boundedWhenFrozen(t *testing.T, h Harness) {
 		"identify": func(ctx context.Context) error { _, err := b.Identify(ctx); return err },
 		"health":   b.Health,
 		"topics":   func(ctx context.Context) error { _, err := b.Topics(ctx); return err },
-		"load":     func(ctx context.Context) error { return b.Load(ctx, "/default/new", nil) },
+	}
+	if !placed(s) {
+		calls["load"] = func(ctx context.Context) error { return b.Load(ctx, "/default/new", nil) }
 	}
 	if q := quiescer(t, b); q != nil {
 		calls["quiesce"] = func(ctx context.Context) error { return q.Quiesce(ctx, "/default/orders") }
 	}
 	if u := unloader(t, b); u != nil {
-		calls["unload"] = func(ctx context.Context) error { return u.Unload(ctx, "/default/orders") }
+		calls["unload"] = func(ctx context.Context) error { return u.Unload(ctx, unit(s, "/default/orders")) }
 	}
 	if b.Capabilities().Steer {
 		st := hook[brokerapi.ModeSetter](t, "steer", b)
@@ -167,7 +169,14 @@ func closeEndsCalls(t *testing.T, h Harness) {
 	ended := make(chan error, 2)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	go func() { ended <- b.Load(ctx, "/default/orders", nil) }()
+	go func() {
+		if placed(s) {
+			_, err := b.Topics(ctx)
+			ended <- err
+			return
+		}
+		ended <- b.Load(ctx, "/default/orders", nil)
+	}()
 	go func() { ended <- b.Health(ctx) }()
 	if err := b.Close(); err != nil {
 		t.Errorf("close: %v", err)

@@ -108,6 +108,10 @@ func open(t *testing.T, s Server) brokerapi.Broker {
 func load(t *testing.T, s Server, b brokerapi.Broker, topic string, record []byte) {
 	t.Helper()
 	assign(t, s, topic)
+	if p, is := s.(Placer); is {
+		p.Place(t, topic)
+		return
+	}
 	if err := b.Load(soon(t), topic, record); err != nil {
 		t.Fatalf("load %q: %v", topic, err)
 	}

@@ -18,6 +18,19 @@ type Assigner interface {
 	Assign(t *testing.T, topic string)
 }
 
+// Placer is a Server of brokers whose own cluster places a topic when a client comes for it:
+// nothing is loaded.
+type Placer interface {
+	// Place has the topic be served, by this broker where it is the only one.
+	Place(t *testing.T, topic string)
+}
+
+// placed reports whether topics are served as clients come.
+func placed(s Server) bool {
+	_, is := s.(Placer)
+	return is
+}
+
 // Unit is a Server of brokers that own their topics in larger units.
 type Unit interface {
 	// Unit is the name under which Topics lists the topic.
@@ -91,6 +104,9 @@ func assign(t *testing.T, s Server, topics ...string) {
 		}
 	}
 }
+
+// unit is what is unloaded when the topic is.
+func unit(s Server, topic string) string { return listed(s, []string{topic})[0] }
 
 // listed is what Topics must show when the broker holds these topics.
 func listed(s Server, topics []string) []string {

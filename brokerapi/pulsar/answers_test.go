@@ -19,6 +19,12 @@ import (
 // answering is a driver of a server that answers by path, and well where nothing is said.
 func answering(t *testing.T, answers map[string]http.HandlerFunc, change func(*Config)) *Broker {
 	t.Helper()
+	b, _ := answeringAt(t, answers, change)
+	return b
+}
+
+func answeringAt(t *testing.T, answers map[string]http.HandlerFunc, change func(*Config)) (*Broker, *httptest.Server) {
+	t.Helper()
 	say := func(kind, body string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", kind)
@@ -55,7 +61,7 @@ func answering(t *testing.T, answers map[string]http.HandlerFunc, change func(*C
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = b.Close() })
-	return b
+	return b, server
 }
 
 // TestAPlainAnswerIsTakenUnderAnyName: 4.0.7 calls its plain answers JSON, and answers 406 to
@@ -78,8 +84,8 @@ func TestAPlainAnswerIsTakenUnderAnyName(t *testing.T) {
 		if err := b.Health(t.Context()); err != nil {
 			t.Errorf("%q: %v", kind, err)
 		}
-		if version, err := b.version(t.Context()); version != "4.0.7" || err != nil {
-			t.Errorf("%q: version %q, %v", kind, version, err)
+		if who, err := b.Identify(t.Context()); who.Version != "4.0.7" || err != nil {
+			t.Errorf("%q: %+v, %v", kind, who, err)
 		}
 	}
 }
@@ -256,37 +262,6 @@ func TestWhoIsNotRegisteredIsWaitedFor(t *testing.T) {
 	_, err := b.Identify(t.Context())
 	if err == nil || errors.Is(err, brokerapi.ErrIdentity) || !strings.Contains(err.Error(), "no broker is registered as") || !strings.Contains(err.Error(), "--pulsar-advertised") {
 		t.Errorf("got %v", err)
-	}
-}
-
-func TestALookupThatLeadsElsewhereIsElsewhere(t *testing.T) {
-	const path = "/lookup/v2/topic/persistent/public/default/orders"
-	for name, answer := range map[string]http.HandlerFunc{
-		"redirect":       redirect("http://other:8080/lookup"),
-		"another's name": status(200, `{"httpUrl":"http://other:8080"}`),
-	} {
-		b := answering(t, map[string]http.HandlerFunc{path: answer}, nil)
-		if err := b.Load(t.Context(), "/default/orders", nil); !errors.Is(err, brokerapi.ErrElsewhere) {
-			t.Errorf("%s: got %v, want %v", name, err, brokerapi.ErrElsewhere)
-		}
-	}
-	for name, answer := range map[string]http.HandlerFunc{
-		"nobody": status(200, `{}`), "no URL": status(200, `{"httpUrl":"here"}`), "failing": status(503, "no"), "not JSON": status(200, "x"),
-	} {
-		b := answering(t, map[string]http.HandlerFunc{path: answer}, nil)
-		if err := b.Load(t.Context(), "/default/orders", nil); err == nil || errors.Is(err, brokerapi.ErrElsewhere) {
-			t.Errorf("%s: got %v", name, err)
-		}
-	}
-	for _, to := range []string{"", "http://", "/lookup/again", "http://self:8080/lookup"} {
-		b := answering(t, map[string]http.HandlerFunc{path: redirect(to)}, func(c *Config) {
-			if to != "/lookup/again" {
-				c.Advertised = "self:8080"
-			}
-		})
-		if err := b.Load(t.Context(), "/default/orders", nil); err == nil || errors.Is(err, brokerapi.ErrElsewhere) || !strings.Contains(err.Error(), "no other broker") {
-			t.Errorf("redirect to %q: got %v", to, err)
-		}
 	}
 }
 

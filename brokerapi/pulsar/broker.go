@@ -1,45 +1,34 @@
 // Package pulsar drives an Apache Pulsar broker through its REST admin API.
 //
-// Names. A Holdfast topic is /namespace/topic; the namespace is Pulsar's tenant and
-// namespace with a '~' between them, which is legal in neither. What is owned by a Pulsar
-// broker is a bundle, a range of the hashes of a namespace's topics, so that is what
-// Topics lists:
+// What a Pulsar broker owns is bundles, ranges of the hashes of a namespace's topics, so that is
+// what Topics lists: /public~default/0x00000000_0x40000000 is a bundle of public/default. '~' is
+// legal in no name of a tenant or namespace. Pulsar's own cluster decides which broker owns a bundle,
+// when a client looks up a topic of it, so nothing is loaded.
 //
-//	/public~default/0x00000000_0x40000000   a bundle of public/default
-//	/public~default/orders                  persistent://public/default/orders
-//	/default/orders                         the same: without '~' the tenant is public
+// Not listed are the namespaces that belong to one broker for its life, for heartbeats and service
+// monitoring: pulsar/{host:port}, pulsar/{cluster}/{host:port} and sla-monitor/{cluster}/{host:port}.
+// Namespaces of Pulsar's first form, with three parts, are listed as unreadable: they cannot be
+// unloaded by the calls that this driver knows.
 //
-// Load of a topic looks it up, by which its bundle comes to be owned; no topic is created.
-// Load of a bundle does the same with a made-up topic name that hashes into it.
+// There is no quiescing, and no drained mode: see SetMode.
 //
-// Not listed are the namespaces that belong to one broker for its life, for heartbeats
-// and service monitoring: pulsar/{host:port}, pulsar/{cluster}/{host:port} and
-// sla-monitor/{cluster}/{host:port}. Namespaces of Pulsar's first form, with three parts,
-// are listed as unreadable: they cannot be unloaded by the calls that this driver knows.
-//
-// Which broker owns a bundle is decided by Pulsar's own cluster. There is no quiescing,
-// and no drained mode: SetMode(Drained) has the cluster choose others by a namespace isolation
-// policy, which needs a superuser's rights, takes the status file away, by which load balancers
-// send nobody here any more, and unloads the bundles until none is left. Where there can be no
-// policy, a client that looks a topic up brings its bundle back until the next call.
-//
-// Guaranteed: an answer that is malformed, too large, too slow or from another broker is
-// an error and never health. What Unload says is not owned here has been looked up in the
-// broker's own list.
-//
-// Health is /admin/v2/brokers/ready, which rests on the process alone. Works is Pulsar's own
-// health check, which produces and reads a message: it has no deadline of its own, gets ours,
-// and fails with the bookies, so it says nothing of this broker.
+// Guaranteed: an answer that is malformed, too large, too slow or from another broker is an error
+// and never health. What Unload says is not owned here has been looked up in the broker's own list.
 package pulsar
 
 import (
-	"crypto/rand"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptrace"
 	"net/url"
+	"regexp"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast/brokerapi"
@@ -61,19 +50,21 @@ type Config struct {
 
 // Broker is one Pulsar broker. It is safe for concurrent use.
 type Broker struct {
-	cfg    Config
-	self   string // host:port
-	rest   *rest.Client
-	log    *slog.Logger
-	random string // makes instances of this driver unlike those of another
-	held   held
-	begin  sync.Once
-	tasks  sync.WaitGroup
+	cfg       Config
+	self      string // host:port
+	rest      *rest.Client
+	metrics   *rest.Client // its answers may be too long to keep their connection
+	trace     *httptrace.ClientTrace
+	doubts    atomic.Int64 // grows whenever another process may answer from now on
+	clustered atomic.Bool  // it has told that it is of the cluster that was set
+
+	// Paths of the admin API.
+	ownedPath, brokersPath, policiesPath string
 
 	mu        sync.Mutex
-	started   map[int]time.Time // of the broker's process, by connection
-	proven    int               // connection on which it has proved last who it is; 0: none
-	clustered bool              // it has told that it is of the cluster that was set
+	started   time.Time // of the process that answered at that doubt
+	startedAt int64
+	proven    string // process that has proved last who it is
 	session   session
 	flaw      string // why the mode may not hold, as it was said last
 }
@@ -86,65 +77,94 @@ var (
 	_ brokerapi.Releaser   = (*Broker)(nil)
 )
 
+// part is Pulsar's rule for tenants, namespaces and clusters, but for those of dots alone.
+const part = `\.*[-=:\w][-=:.\w]*`
+
+var legal = regexp.MustCompile(`^` + part + `$`)
+
 // New checks the settings. It connects to nothing.
 func New(cfg Config) (*Broker, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Cluster == "" {
-		return nil, errors.New("--pulsar-cluster: required: write the clusterName of the broker's broker.conf")
-	}
 	if !legal.MatchString(cfg.Cluster) {
 		return nil, fmt.Errorf("--pulsar-cluster %q: not a name of a Pulsar cluster: write the clusterName of the broker's broker.conf", cfg.Cluster)
 	}
-	client, err := rest.New(rest.Config{URL: cfg.AdminURL, TokenFile: cfg.TokenFile, CACert: cfg.CACert, Cert: cfg.Cert, Key: cfg.Key})
-	if err != nil {
-		return nil, err // it names the flag, the value and the remedy
-	}
-	self := cfg.Advertised
-	if self == "" {
-		if self, err = hostPort(cfg.AdminURL); err != nil {
-			return nil, err
+	b := &Broker{cfg: cfg, self: cfg.Advertised}
+	for _, client := range []**rest.Client{&b.rest, &b.metrics} {
+		var err error
+		if *client, err = rest.New(rest.Config{URL: cfg.AdminURL, TokenFile: cfg.TokenFile, CACert: cfg.CACert, Cert: cfg.Cert, Key: cfg.Key}); err != nil {
+			return nil, err // it names the flag, the value and the remedy
 		}
 	}
-	if host, port, err := net.SplitHostPort(self); err != nil || host == "" || port == "" {
-		return nil, fmt.Errorf("--pulsar-advertised %q: want host:port, as GET /admin/v2/brokers/%s lists this broker", self, cfg.Cluster)
+	if u, err := url.Parse(cfg.AdminURL); b.self == "" && err == nil {
+		port := u.Port()
+		if port == "" {
+			port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+		}
+		b.self = net.JoinHostPort(u.Hostname(), port)
 	}
-	b := &Broker{cfg: cfg, self: self, rest: client, log: cfg.Logger, random: rand.Text()[:8], started: map[int]time.Time{}}
-	b.held.init(client)
+	if host, port, err := net.SplitHostPort(b.self); err != nil || host == "" || port == "" {
+		return nil, fmt.Errorf("--pulsar-advertised %q: want host:port, as GET /admin/v2/brokers/%s lists this broker", b.self, cfg.Cluster)
+	}
+	b.brokersPath = "/admin/v2/brokers/" + cfg.Cluster
+	b.ownedPath = b.brokersPath + "/" + url.PathEscape(b.self) + "/ownedNamespaces"
+	b.policiesPath = "/admin/v2/clusters/" + cfg.Cluster + "/namespaceIsolationPolicies"
+	b.trace = &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
+		if !got.Reused {
+			b.doubts.Add(1)
+		}
+	}}
 	return b, nil
-}
-
-func hostPort(admin string) (string, error) {
-	u, err := url.Parse(admin)
-	if err != nil {
-		return "", fmt.Errorf("--broker-admin %q: not a URL", admin)
-	}
-	port := u.Port()
-	if port == "" {
-		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
-	}
-	return net.JoinHostPort(u.Hostname(), port), nil
 }
 
 // Capabilities implements brokerapi.Broker. A bundle's data is in BookKeeper, not here, and
 // BookKeeper fences the ledgers of a broker whose bundle another one has opened.
 func (b *Broker) Capabilities() brokerapi.Capabilities {
-	return brokerapi.Capabilities{
-		Unload: true, Steer: true, Work: true, Registers: true, Assigns: true, FencesItself: true,
-	}
+	return brokerapi.Capabilities{Unload: true, Steer: true, Work: true, Registers: true, Assigns: true, FencesItself: true}
 }
 
 // Close implements brokerapi.Broker.
-func (b *Broker) Close() error {
-	b.begin.Do(func() {}) // a watch that has not begun does not begin any more
-	b.held.close()
-	err := b.rest.Close()
-	b.tasks.Wait()
-	return err
+func (b *Broker) Close() error { return errors.Join(b.rest.Close(), b.metrics.Close()) }
+
+// ask makes a call. A process that was started anew is reached over a new connection only.
+func (b *Broker) ask(ctx context.Context, r rest.Request) (*rest.Answer, error) {
+	return b.rest.Do(httptrace.WithClientTrace(ctx, b.trace), r)
 }
 
-// watch begins to hold a connection, once.
-func (b *Broker) watch() {
-	b.begin.Do(func() { b.tasks.Go(b.held.run) })
+// read has v hold what is answered.
+func (b *Broker) read(ctx context.Context, path string, v any) error {
+	a, err := b.ask(ctx, rest.Request{Path: path})
+	if err != nil {
+		return err
+	}
+	if err := a.Want(http.StatusOK); err != nil {
+		return err
+	}
+	return a.JSON(v)
+}
+
+// plain is an answer in words. 4.0.7 calls those application/json, and answers 406 to who asks
+// for text/plain (2026-11-23).
+func (b *Broker) plain(ctx context.Context, path, want string, fits func(string) bool) (string, error) {
+	a, err := b.ask(ctx, rest.Request{Path: path, Accept: "*/*"})
+	if err != nil {
+		return "", err
+	}
+	if err := a.Want(http.StatusOK); err != nil {
+		return "", stranger(a, err)
+	}
+	text := strings.Trim(string(a.Body), "\" \r\n\t")
+	if !fits(text) {
+		return "", stranger(a, a.Errorf("want %s", want))
+	}
+	return text, nil
+}
+
+// refusal is the status of an answer that was not what was wanted; 0: there was none.
+func refusal(err error) int {
+	if refused := (*rest.AnswerError)(nil); errors.As(err, &refused) {
+		return refused.Answer.Status
+	}
+	return 0
 }

@@ -23,23 +23,24 @@ type session struct {
 	lease    int64
 }
 
-// noteSession remembers the session of the process that answers. The connection that is held
-// stands from before the look until after it, so that it is no other process' session.
+// noteSession remembers the session of the process that answers: the same one before the look
+// and after it, so that it is no other process' session.
 func (b *Broker) noteSession(ctx context.Context) {
-	number := b.held.present()
-	if b.cfg.Store == nil || number == 0 {
+	doubt := b.doubts.Load()
+	if b.cfg.Store == nil {
 		return
 	}
-	instance, _, err := b.instance(ctx)
-	if err != nil {
+	started, err := b.start(ctx)
+	if err != nil || started.IsZero() {
 		return
 	}
 	lease, err := b.cfg.Store.LeaseOf(ctx, registrations+b.self)
+	if err != nil || b.Health(ctx) != nil || b.doubts.Load() != doubt {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err == nil && number == b.held.present() {
-		b.session = session{instance, lease}
-	}
+	b.session = session{instance(started), lease}
 }
 
 // Release implements brokerapi.Releaser: it ends the session of that process, whose bundles
@@ -54,7 +55,7 @@ func (b *Broker) Release(ctx context.Context, instance string) error {
 	if err := b.cfg.Store.Revoke(ctx, s.lease); err != nil {
 		return fmt.Errorf("end the session of %s: %w: it needs the rights of readwrite on %s and /namespace/", b.self, err, registrations)
 	}
-	b.log.Info("the session of the broker's process that has ended is ended", "lease", fmt.Sprintf("%x", s.lease), "instance", instance)
+	b.cfg.Logger.Info("the session of the broker's process that has ended is ended", "lease", fmt.Sprintf("%x", s.lease), "instance", instance)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.session == s {

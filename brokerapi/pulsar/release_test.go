@@ -6,9 +6,6 @@ import (
 	"log/slog"
 	"slices"
 	"testing"
-	"time"
-
-	"holdfast/brokerapi/rest"
 )
 
 // sessions is an etcd in which one broker is registered.
@@ -37,38 +34,38 @@ func (s *sessions) Revoke(_ context.Context, lease int64) error {
 
 func TestOnlyTheSessionThatWasSeenOfAProcessIsEndedForIt(t *testing.T) {
 	const first, second = "started-1000", "started-2000"
-	answers := func(b *Broker, number int, ms int64) { // a process, over that connection
-		b.held.number, b.held.up = number, true
-		b.started = map[int]time.Time{number: time.UnixMilli(ms)}
-	}
 	for name, row := range map[string]struct {
-		before  func(b *Broker, s *sessions)
+		before  func(s *sessions, starts func(ms int64), note func())
 		of      string
 		revoked []int64
 	}{
-		"it was seen":                   {func(*Broker, *sessions) {}, first, []int64{7}},
-		"of another process":            {func(*Broker, *sessions) {}, second, nil},
-		"the next one was seen since":   {func(b *Broker, s *sessions) { answers(b, 2, 2000); s.lease = 8; b.noteSession(t.Context()) }, first, nil},
-		"the next one":                  {func(b *Broker, s *sessions) { answers(b, 2, 2000); s.lease = 8; b.noteSession(t.Context()) }, second, []int64{8}},
-		"a look failed since":           {func(b *Broker, s *sessions) { s.err = errors.New("away"); b.noteSession(t.Context()); s.err = nil }, first, []int64{7}},
-		"a session of its own followed": {func(b *Broker, s *sessions) { s.lease = 9; b.noteSession(t.Context()) }, first, []int64{9}},
-		"its registration has gone":     {func(b *Broker, s *sessions) { s.lease = 0; b.noteSession(t.Context()) }, first, nil},
-		"no connection is held":         {func(b *Broker, s *sessions) { b.held.up, s.lease = false, 8; b.noteSession(t.Context()) }, first, []int64{7}},
-		"another process came during that look": {func(b *Broker, s *sessions) {
-			s.lease, s.during = 8, func() { answers(b, 2, 2000) }
-			b.noteSession(t.Context())
+		"it was seen":                 {func(*sessions, func(int64), func()) {}, first, []int64{7}},
+		"of another process":          {func(*sessions, func(int64), func()) {}, second, nil},
+		"the next one was seen since": {func(s *sessions, starts func(int64), note func()) { starts(2000); s.lease = 8; note(); note() }, first, nil},
+		"the next one":                {func(s *sessions, starts func(int64), note func()) { starts(2000); s.lease = 8; note(); note() }, second, []int64{8}},
+		"a look failed since": {func(s *sessions, _ func(int64), note func()) {
+			s.err = errors.New("away")
+			note()
+			s.err = nil
+		}, first, []int64{7}},
+		"a session of its own followed":     {func(s *sessions, _ func(int64), note func()) { s.lease = 9; note() }, first, []int64{9}},
+		"its registration has gone":         {func(s *sessions, _ func(int64), note func()) { s.lease = 0; note() }, first, nil},
+		"it has ended":                      {func(s *sessions, starts func(int64), note func()) { starts(0); s.lease = 8; note() }, first, []int64{7}},
+		"its metrics do not tell who it is": {func(s *sessions, starts func(int64), note func()) { starts(-1); s.lease = 8; note() }, first, []int64{7}},
+		"another process came during that look": {func(s *sessions, starts func(int64), note func()) {
+			s.lease, s.during = 8, func() { starts(2000) }
+			note()
 		}, first, []int64{7}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client, err := rest.New(rest.Config{URL: "http://127.0.0.1:1"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := &restarting{t: t}
+			p.starts(1000)
 			s := &sessions{key: registrations + "b1:8080", lease: 7}
-			b := &Broker{cfg: Config{Store: s}, self: "b1:8080", rest: client, log: slog.New(slog.DiscardHandler)}
-			answers(b, 1, 1000)
-			b.noteSession(t.Context())
-			row.before(b, s)
+			b := p.driver(func(c *Config) { c.Advertised, c.Store = "b1:8080", s })
+			for range 2 { // the first connection is new
+				_ = b.Works(t.Context())
+			}
+			row.before(s, p.starts, func() { _ = b.Works(t.Context()) })
 			for range 2 { // it may be repeated
 				if err := b.Release(t.Context(), row.of); err != nil {
 					t.Fatal(err)
@@ -83,7 +80,7 @@ func TestOnlyTheSessionThatWasSeenOfAProcessIsEndedForIt(t *testing.T) {
 
 func TestASessionThatCouldNotBeEndedIsEndedAtTheNextTry(t *testing.T) {
 	s := &sessions{err: errors.New("away")}
-	b := &Broker{cfg: Config{Store: s}, log: slog.New(slog.DiscardHandler), session: session{"p", 7}}
+	b := &Broker{cfg: Config{Store: s, Logger: slog.New(slog.DiscardHandler)}, session: session{"p", 7}}
 	if err := b.Release(t.Context(), "p"); err == nil {
 		t.Error("no error")
 	}

@@ -113,6 +113,14 @@ func (s *pulsarServer) Unit(topic string) string {
 	return "/" + strings.ReplaceAll(namespace, "/", "~") + "/" + harness.PulsarBundle(topic)
 }
 
+// Place implements brokertest.Placer: a client looks the topic up.
+func (s *pulsarServer) Place(t *testing.T, topic string) {
+	t.Helper()
+	if _, err := s.Owner(bound(t), topic); err != nil {
+		t.Errorf("look up %s: %v", topic, err)
+	}
+}
+
 // GiveAway implements brokertest.Neighbour.
 func (s *pulsarServer) GiveAway(t *testing.T, topic string) {
 	t.Helper()

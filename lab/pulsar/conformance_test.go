@@ -121,6 +121,14 @@ func (s *server) Assign(t *testing.T, topic string) {
 	}
 }
 
+// Place implements brokertest.Placer: a client looks the topic up.
+func (s *server) Place(t *testing.T, topic string) {
+	t.Helper()
+	if _, err := s.Owner(soon(t), topic); err != nil {
+		t.Errorf("look up %s: %v", topic, err)
+	}
+}
+
 // Litter looks a topic up whose name has a slash: Pulsar makes a namespace of the first form
 // of it, and a bundle.
 func (s *server) Litter(t *testing.T) {
