@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,9 +24,8 @@ const maxGreeting = 32 << 10
 // client library has written by then, and reads only that the connection broke.
 type attempt struct {
 	net.Conn
-	err error // of the dial
-	// before is who greeted the attempt before, until this one is greeted.
-	before string
+	err     error // of the dial
+	greeted func(by string)
 
 	mu   sync.Mutex
 	said []byte // in the clear
@@ -36,10 +36,11 @@ type attempt struct {
 func (b *Broker) Dial(_, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(b.life, dialTimeout)
 	defer cancel()
-	a := &attempt{before: b.greeter()}
+	a := &attempt{greeted: func(by string) { b.greeted.Store(by) }}
 	a.Conn, a.err = hosts.Dial(ctx, address)
 	b.attempt.Store(a)
 	if a.err != nil {
+		a.greeted("")
 		return nil, a.err
 	}
 	return a, nil
@@ -52,6 +53,13 @@ func (a *attempt) Read(p []byte) (int, error) {
 	defer a.mu.Unlock()
 	if !a.in && len(a.said) < maxGreeting {
 		a.said = append(a.said, p[:n]...)
+		if line, _, whole := bytes.Cut(a.said, []byte("\r\n")); whole {
+			var info struct {
+				ID string `json:"server_id"`
+			}
+			_ = json.Unmarshal(bytes.TrimPrefix(line, []byte("INFO ")), &info)
+			a.greeted(info.ID)
+		}
 	}
 	return n, err
 }
@@ -119,31 +127,11 @@ func (a *attempt) failure(err error) error {
 }
 
 func isLogin(err error) bool {
-	for _, login := range []error{client.ErrAuthorization, client.ErrAuthExpired, client.ErrAuthRevoked, client.ErrAccountAuthExpired} {
-		if errors.Is(err, login) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]error{client.ErrAuthorization, client.ErrAuthExpired, client.ErrAuthRevoked, client.ErrAccountAuthExpired},
+		func(login error) bool { return errors.Is(err, login) })
 }
 
-// greeter is the id of the server that greeted us last, taken in or not; empty: none did.
 func (b *Broker) greeter() string {
-	a := b.attempt.Load()
-	if a == nil {
-		return ""
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	line, _, whole := bytes.Cut(a.said, []byte("\r\n"))
-	if !whole && a.err == nil {
-		return a.before
-	}
-	var info struct {
-		ID string `json:"server_id"`
-	}
-	if json.Unmarshal(bytes.TrimPrefix(line, []byte("INFO ")), &info) != nil {
-		return ""
-	}
-	return info.ID
+	by, _ := b.greeted.Load().(string)
+	return by
 }

@@ -25,8 +25,6 @@ package nats
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -87,20 +85,16 @@ type Broker struct {
 
 	answered atomic.Int64            // when JetStream last answered anything, in Unix nanoseconds
 	attempt  atomic.Pointer[attempt] // the last one to connect
+	greeted  atomic.Value            // id of the server that greeted us last, taken in or not; none or empty: none did
+	changing sync.Map                // by stream: a channel that holds what its one change holds
 
 	mu       sync.Mutex
 	conn     *client.Conn // nil until there was one
 	up       bool
-	link     link
-	lastErr  error                    // why there is no connection
-	verified string                   // id of the server that passed sameServer
-	changing map[string]chan struct{} // streams that are being changed; closed when they are not any more
-}
-
-// link lives as long as one connection to the server.
-type link struct {
-	ctx  context.Context
-	snap context.CancelCauseFunc
+	link     context.Context // lives as long as one connection to the server
+	snap     context.CancelCauseFunc
+	lastErr  error  // why there is no connection
+	verified string // id of the server that passed sameServer
 }
 
 var (
@@ -121,12 +115,7 @@ func New(cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Timeout <= 0 {
-		cfg.Timeout = defaultTimeout
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Timeout, cfg.Logger = cmp.Or(cfg.Timeout, defaultTimeout), cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	b := &Broker{
 		admin:     admin.String(),
 		host:      admin.Hostname(),
@@ -134,7 +123,6 @@ func New(cfg Config) (*Broker, error) {
 		keyPrefix: strings.TrimSuffix(cfg.KeyPrefix, "/"),
 		timeout:   cfg.Timeout,
 		log:       cfg.Logger.With("broker_admin", admin.String()),
-		changing:  map[string]chan struct{}{},
 		dialed:    make(chan struct{}),
 		gone:      make(chan struct{}),
 	}
@@ -150,7 +138,7 @@ func New(cfg Config) (*Broker, error) {
 		return nil, err
 	}
 	b.life, b.end = context.WithCancelCause(context.Background())
-	b.newLink()
+	b.link, b.snap = context.WithCancelCause(b.life)
 	go b.dial(append(b.options(), access...))
 	return b, nil
 }
@@ -158,33 +146,17 @@ func New(cfg Config) (*Broker, error) {
 // access is how we show ourselves to the client port, and how it shows itself to us. Files are
 // read anew for each attempt.
 func (b *Broker) access(cfg Config, admin *url.URL) (opts []client.Option, err error) {
-	files := access.Files{CACert: cfg.CACert, Cert: cfg.Cert, Key: cfg.Key}
-	if err := files.Check(); err != nil {
+	if err := (access.Files{CACert: cfg.CACert, Cert: cfg.Cert, Key: cfg.Key}).Check(); err != nil {
 		return nil, err
 	}
-	if admin.Scheme == "tls" || files != (access.Files{}) {
-		opts = append(opts, func(o *client.Options) error {
-			o.Secure, o.TLSConfig = true, &tls.Config{MinVersion: tls.VersionTLS12}
-			if files.CACert != "" {
-				o.RootCAsCB = func() (*x509.CertPool, error) {
-					now, err := files.Config("")
-					if err != nil {
-						return nil, err
-					}
-					return now.RootCAs, nil
-				}
-			}
-			if files.Cert != "" {
-				o.TLSCertCB = func() (tls.Certificate, error) {
-					now, err := files.Config("")
-					if err != nil {
-						return tls.Certificate{}, err
-					}
-					return now.Certificates[0], nil
-				}
-			}
-			return nil
-		})
+	if admin.Scheme == "tls" {
+		opts = append(opts, client.Secure())
+	}
+	if cfg.CACert != "" {
+		opts = append(opts, client.RootCAs(cfg.CACert))
+	}
+	if cfg.Cert != "" {
+		opts = append(opts, client.ClientCert(cfg.Cert, cfg.Key))
 	}
 	if cfg.CredsFile != "" {
 		opts = append(opts, client.UserCredentials(cfg.CredsFile))
@@ -251,11 +223,9 @@ func (b *Broker) dial(opts []client.Option) {
 		}
 		b.noteAttempt(err)
 		over()
-		pause := time.NewTimer(b.pause())
 		select {
-		case <-pause.C:
+		case <-time.After(b.pause()):
 		case <-b.life.Done():
-			pause.Stop()
 			close(b.gone)
 			return
 		}
@@ -272,11 +242,6 @@ func (b *Broker) pause() time.Duration {
 	return reconnectMin + rand.N(reconnectMax-reconnectMin)
 }
 
-// newLink begins the life of a connection. b.mu is held, or nobody else knows b.
-func (b *Broker) newLink() {
-	b.link.ctx, b.link.snap = context.WithCancelCause(b.life)
-}
-
 func (b *Broker) onUp(nc *client.Conn) {
 	b.mu.Lock()
 	b.up, b.lastErr = true, nil
@@ -291,8 +256,8 @@ func (b *Broker) onDown(_ *client.Conn, err error) {
 		return // our own Close
 	}
 	b.mu.Lock()
-	b.link.snap(errBroke)
-	b.newLink()
+	b.snap(errBroke)
+	b.link, b.snap = context.WithCancelCause(b.life)
 	b.up, b.lastErr = false, err
 	b.mu.Unlock()
 	b.log.Warn("broker connection lost", "error", err)
@@ -341,7 +306,7 @@ func (b *Broker) connected(ctx context.Context) (*client.Conn, context.Context, 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.up {
-		return b.conn, b.link.ctx, nil
+		return b.conn, b.link, nil
 	}
 	return nil, nil, fmt.Errorf("--broker-admin %s: %w", b.admin, cmp.Or(b.lastErr, errBroke))
 }

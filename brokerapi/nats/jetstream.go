@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,11 +13,11 @@ import (
 
 // JetStream's own error codes (err_code), as published in its errors.json.
 const (
-	codeNotEnabledForAccount = 10039
-	codeNameInUse            = 10058
-	codeStreamNotFound       = 10059
+	codeNotEnabledForAccount = int(client.JSErrCodeJetStreamNotEnabledForAccount)
+	codeNameInUse            = int(client.JSErrCodeStreamNameInUse)
+	codeStreamNotFound       = int(client.JSErrCodeStreamNotFound)
 	codeSubjectsOverlap      = 10065
-	codeNotEnabled           = 10076
+	codeNotEnabled           = int(client.JSErrCodeJetStreamNotEnabled)
 )
 
 const startJetStream = "start nats-server with -js (or set jetstream in its configuration)"
@@ -47,38 +48,44 @@ func isCode(err error, code int) bool {
 // api makes one request to $JS.API and decodes the answer into into, unless it
 // is nil. A refusal is an *apiError. It ends with ctx, after the time for one
 // answer, or when the connection breaks.
-func (b *Broker) api(ctx context.Context, verb string, body []byte, into any) error {
+func (b *Broker) api(ctx context.Context, verb string, asked, into any) error {
 	nc, link, err := b.connected(ctx)
 	if err != nil {
 		return err
 	}
+	var body []byte
+	if asked != nil {
+		if body, err = json.Marshal(asked); err != nil {
+			return fmt.Errorf("encode the request: %w", err)
+		}
+	}
 	ctx, done := b.within(ctx, link)
 	defer done()
 	msg, err := nc.RequestWithContext(ctx, "$JS.API."+verb, body)
-	switch cause := context.Cause(ctx); {
-	case err == nil:
-	case errors.Is(err, client.ErrNoResponders):
-		return fmt.Errorf("--broker-admin %s: JetStream does not answer there: %s: %w", b.admin, startJetStream, err)
-	case cause != nil:
-		return fmt.Errorf("--broker-admin %s: %w", b.admin, cause)
-	default:
-		return fmt.Errorf("--broker-admin %s: %w", b.admin, err)
-	}
-	var refusal struct {
+	var answer struct {
 		Error *apiError `json:"error"`
 	}
-	if err := json.Unmarshal(msg.Data, &refusal); err != nil {
-		return fmt.Errorf("--broker-admin %s: JetStream answered %.80q: %w", b.admin, msg.Data, err)
+	switch cause := context.Cause(ctx); {
+	case errors.Is(err, client.ErrNoResponders):
+		err = fmt.Errorf("JetStream does not answer there: %s: %w", startJetStream, err)
+	case err != nil:
+		err = cmp.Or(cause, err)
+	default:
+		if err = json.Unmarshal(msg.Data, &answer); err == nil {
+			if answer.Error != nil {
+				return answer.Error
+			}
+			b.answered.Store(time.Now().UnixNano())
+			if into != nil {
+				err = json.Unmarshal(msg.Data, into)
+			}
+		}
+		if err != nil {
+			err = fmt.Errorf("JetStream answered %.80q: %w", msg.Data, err)
+		}
 	}
-	if refusal.Error != nil {
-		return refusal.Error
-	}
-	b.answered.Store(time.Now().UnixNano())
-	if into == nil {
-		return nil
-	}
-	if err := json.Unmarshal(msg.Data, into); err != nil {
-		return fmt.Errorf("--broker-admin %s: JetStream answered %.80q: %w", b.admin, msg.Data, err)
+	if err != nil {
+		return fmt.Errorf("--broker-admin %s: %w", b.admin, err)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package nats
 
 import (
 	"fmt"
+	"net/url"
 	"strings"
 
 	"holdfast/brokerapi"
@@ -25,80 +26,36 @@ func streamName(topic string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	out := make([]byte, 0, len(streamPrefix)+len(topic)+8)
-	out = append(out, streamPrefix...)
-	out = encode(out, ns)
-	out = append(out, '+')
-	out = encode(out, name)
-	if len(out) > maxStreamName {
-		return "", fmt.Errorf("topic %q: its stream name would have %d bytes, NATS allows %d: use a shorter name (letters, digits, _ and - take one byte, all others three)", topic, len(out), maxStreamName)
+	stream := streamPrefix + encode(ns) + "+" + encode(name)
+	if len(stream) > maxStreamName {
+		return "", fmt.Errorf("topic %q: its stream name would have %d bytes, NATS allows %d: use a shorter name (letters, digits, _ and - take one byte, all others three)", topic, len(stream), maxStreamName)
 	}
-	return string(out), nil
+	return stream, nil
 }
 
 // topicOf is the inverse of streamName; ok is false for every name that
 // streamName does not make.
 func topicOf(stream string) (topic string, ok bool) {
-	rest, ok := strings.CutPrefix(stream, streamPrefix)
-	if !ok || len(stream) > maxStreamName {
-		return "", false
-	}
-	ns, name, ok := strings.Cut(rest, "+")
-	if !ok {
-		return "", false
-	}
-	out := make([]byte, 0, len(rest)+1)
-	for _, part := range []string{ns, name} {
-		out = append(out, '/')
-		if out, ok = decode(out, part); !ok {
-			return "", false
-		}
-	}
-	return string(out), true
+	ns, name, _ := strings.Cut(strings.TrimPrefix(stream, streamPrefix), "+")
+	topic = "/" + decode(ns) + "/" + decode(name)
+	made, err := streamName(topic)
+	return topic, err == nil && made == stream
 }
 
-func plain(c byte) bool {
-	return c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' || c == '-'
-}
-
-const hexDigits = "0123456789ABCDEF"
-
-func encode(dst []byte, s string) []byte {
-	for i := range len(s) {
-		if c := s[i]; plain(c) {
-			dst = append(dst, c)
+func encode(s string) string {
+	var b strings.Builder
+	for _, c := range []byte(s) {
+		if c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' || c == '-' {
+			b.WriteByte(c)
 		} else {
-			dst = append(dst, '=', hexDigits[c>>4], hexDigits[c&15])
+			fmt.Fprintf(&b, "=%02X", c)
 		}
 	}
-	return dst
+	return b.String()
 }
 
-// decode accepts what encode writes and nothing else: lower-case hex, a plain
-// byte written as hex, a slash and the empty string are somebody else's.
-func decode(dst []byte, s string) ([]byte, bool) {
-	if s == "" {
-		return nil, false
-	}
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		if plain(c) {
-			dst = append(dst, c)
-			continue
-		}
-		if c != '=' || i+2 >= len(s) {
-			return nil, false
-		}
-		hi, lo := strings.IndexByte(hexDigits, s[i+1]), strings.IndexByte(hexDigits, s[i+2])
-		if hi < 0 || lo < 0 {
-			return nil, false
-		}
-		c = byte(hi<<4 | lo)
-		if plain(c) || c == '/' {
-			return nil, false
-		}
-		dst = append(dst, c)
-		i += 2
-	}
-	return dst, true
+// decode takes back what encode does; of anything else it makes nothing that encode would write so.
+func decode(s string) string {
+	decoded, _ := url.PathUnescape(strings.ReplaceAll(s, "=", "%"))
+	return decoded
 }

@@ -33,50 +33,39 @@ const relists = 5
 // pages are not of one moment: if the total changes between two, a name may have
 // moved over a page's edge, and it lists again.
 func (b *Broker) list(ctx context.Context, filter string) (map[string]bool, error) {
+again:
 	for range relists {
-		topics, steady, err := b.listOnce(ctx, filter)
-		if err != nil || steady {
-			return topics, err
-		}
-	}
-	return nil, fmt.Errorf("streams came and went during each of %d listings: try again", relists)
-}
-
-func (b *Broker) listOnce(ctx context.Context, filter string) (topics map[string]bool, steady bool, err error) {
-	topics = map[string]bool{}
-	total := -1
-	for offset := 0; ; {
-		body, err := json.Marshal(struct {
-			Offset  int    `json:"offset"`
-			Subject string `json:"subject,omitempty"`
-		}{offset, filter})
-		if err != nil {
-			return nil, false, fmt.Errorf("encode the request: %w", err)
-		}
-		var page struct {
-			Total   int      `json:"total"`
-			Streams []string `json:"streams"`
-		}
-		if err := b.api(ctx, "STREAM.NAMES", body, &page); err != nil {
-			return nil, false, err
-		}
-		if total >= 0 && page.Total != total {
-			return nil, false, nil
-		}
-		total = page.Total
-		for _, stream := range page.Streams {
-			if topic, ok := topicOf(stream); ok {
-				topics[topic] = true
+		topics := map[string]bool{}
+		for offset, total := 0, 0; offset == 0 || offset < total; {
+			var page struct {
+				Total   int      `json:"total"`
+				Streams []string `json:"streams"`
+			}
+			asked := struct {
+				Offset  int    `json:"offset"`
+				Subject string `json:"subject,omitempty"`
+			}{offset, filter}
+			if err := b.api(ctx, "STREAM.NAMES", asked, &page); err != nil {
+				return nil, err
+			}
+			if offset > 0 && page.Total != total {
+				continue again
+			}
+			if total = page.Total; total == 0 {
+				break
+			}
+			for _, stream := range page.Streams {
+				if topic, ok := topicOf(stream); ok {
+					topics[topic] = true
+				}
+			}
+			if offset += len(page.Streams); len(page.Streams) == 0 {
+				return nil, fmt.Errorf("JetStream listed %d of %d streams", offset, total)
 			}
 		}
-		offset += len(page.Streams)
-		if offset >= total {
-			return topics, true, nil
-		}
-		if len(page.Streams) == 0 {
-			return nil, false, fmt.Errorf("JetStream listed %d of %d streams", offset, total)
-		}
+		return topics, nil
 	}
+	return nil, fmt.Errorf("streams came and went during each of %d listings: try again", relists)
 }
 
 // Load implements brokerapi.Broker. It is one request if the stream does not
@@ -87,11 +76,7 @@ func (b *Broker) Load(ctx context.Context, topic string, record []byte) error {
 	if err != nil {
 		return err
 	}
-	body, err := json.Marshal(cfg)
-	if err != nil {
-		return fmt.Errorf("load %s: encode the stream: %w", topic, err)
-	}
-	err = b.api(ctx, "STREAM.CREATE."+cfg.Name, body, nil)
+	err = b.api(ctx, "STREAM.CREATE."+cfg.Name, cfg, nil)
 	if isCode(err, codeNameInUse) {
 		err = b.resubject(ctx, cfg.Name, cfg.Subjects)
 	}
@@ -107,55 +92,35 @@ func (b *Broker) Load(ctx context.Context, topic string, record []byte) error {
 
 // Quiesce implements brokerapi.Quiescer. A topic that is not here is quiesced.
 func (b *Broker) Quiesce(ctx context.Context, topic string) error {
-	if err := b.park(ctx, topic); err != nil {
-		return fmt.Errorf("quiesce %s: %w", topic, err)
-	}
-	return nil
+	return b.park(ctx, "quiesce", topic)
 }
 
 // Unload implements brokerapi.Unloader. The stream and its data stay, parked.
 func (b *Broker) Unload(ctx context.Context, topic string) error {
-	if err := b.park(ctx, topic); err != nil {
-		return fmt.Errorf("unload %s: %w", topic, err)
-	}
-	return nil
+	return b.park(ctx, "unload", topic)
 }
 
-func (b *Broker) park(ctx context.Context, topic string) error {
+func (b *Broker) park(ctx context.Context, what, topic string) error {
 	name, err := streamName(topic)
-	if err != nil {
-		return err
+	if err == nil {
+		err = b.resubject(ctx, name, []string{parked + name})
 	}
-	err = b.resubject(ctx, name, []string{parked + name})
-	if isCode(err, codeStreamNotFound) {
+	if err == nil || isCode(err, codeStreamNotFound) {
 		return nil
 	}
-	return err
+	return fmt.Errorf("%s %s: %w", what, topic, err)
 }
 
 // turn waits until nobody else changes the stream. nats-server 2.15 may subscribe twice to a
 // subject that two updates restore at once, and stores each message twice from then on.
 func (b *Broker) turn(ctx context.Context, stream string) (done func(), err error) {
-	for {
-		b.mu.Lock()
-		others := b.changing[stream]
-		if others == nil {
-			mine := make(chan struct{})
-			b.changing[stream] = mine
-			b.mu.Unlock()
-			return func() {
-				b.mu.Lock()
-				defer b.mu.Unlock()
-				delete(b.changing, stream)
-				close(mine)
-			}, nil
-		}
-		b.mu.Unlock()
-		select {
-		case <-others:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
+	one, _ := b.changing.LoadOrStore(stream, make(chan struct{}, 1))
+	turn := one.(chan struct{})
+	select {
+	case turn <- struct{}{}:
+		return func() { <-turn }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
 }
 
@@ -191,16 +156,10 @@ func (b *Broker) resubject(ctx context.Context, stream string, subjects []string
 	if sameSubjects(now, subjects) {
 		return nil
 	}
-	raw, err := json.Marshal(subjects)
-	if err != nil {
+	if info.Config["subjects"], err = json.Marshal(subjects); err != nil {
 		return fmt.Errorf("encode the subjects of stream %s: %w", stream, err)
 	}
-	info.Config["subjects"] = raw
-	body, err := json.Marshal(info.Config)
-	if err != nil {
-		return fmt.Errorf("encode stream %s: %w", stream, err)
-	}
-	return b.api(ctx, "STREAM.UPDATE."+stream, body, nil)
+	return b.api(ctx, "STREAM.UPDATE."+stream, info.Config, nil)
 }
 
 func sameSubjects(a, b []string) bool {
