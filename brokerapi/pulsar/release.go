@@ -26,10 +26,10 @@ type session struct {
 // noteSession remembers the session of the process that answers: the same one before the look
 // and after it, so that it is no other process' session.
 func (b *Broker) noteSession(ctx context.Context) {
-	doubt := b.doubts.Load()
-	if b.cfg.Store == nil {
+	if b.cfg.Store == nil || b.Health(ctx) != nil { // over a connection of before the look
 		return
 	}
+	doubt := b.doubts.Load()
 	started, err := b.start(ctx)
 	if err != nil || started.IsZero() {
 		return

@@ -73,7 +73,7 @@ func TestAPulsarBrokerThatCannotDoItsWorkIsNotReadyAndNothingElse(t *testing.T) 
 	topic := topicsApart(1)[0]
 	s.ok(p.Publish(s.ctx, topic, []byte("one")))
 	s.ok(p.Fault(s.ctx, "hang-health", "on"))
-	c := s.nextToPulsar(p, s.etcd.Endpoint(), "--fence", "ready,quiesce,stop")
+	c := s.nextToPulsar(p, s.etcd.Endpoint(), "--fence", "ready,quiesce,stop", "--broker-pid-file", s.pidOf(p))
 	s.ok(c.Start())
 	fails := func(st harness.Status) bool {
 		return st.Attachment == "attached" && st.Mode == "active" && len(st.Ready.Causes) == 1 && strings.HasPrefix(st.Ready.Causes[0], "work: ")
