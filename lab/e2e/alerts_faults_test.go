@@ -116,6 +116,40 @@ var brokerLanes = []laneOf{
 			repair: "they are written again", mend: func(l *lane) { l.n.assign(l.n.topics...) },
 		},
 	}},
+	{name: "lost", prepare: func(l *lane) { l.n = l.broker(nodeOptions{Flags: []string{"--audit-interval", "500ms"}}) }, faults: []fault{{
+		what: "the stream of a topic is deleted by hand", on: "lost", alerts: []string{"HoldfastTopicMadeAnew"}, never: []string{"HoldfastBrokerDown"},
+		play:   (*lane).deletesStream,
+		repair: "half an hour passes",
+	}}},
+	{name: "full", prepare: func(l *lane) {
+		l.n = l.prepareBroker(nodeOptions{})
+		smallDisk(l.t, l.n.sidecar.StateDir)
+		l.t.Cleanup(func() { l.should(l.n.sidecar.Kill()) })
+		l.begin(l.n)
+	}, faults: []fault{{
+		what: "the disk of the state directory is full", on: "full", alerts: []string{"HoldfastStateUnsaved"}, never: []string{"HoldfastLeaseLost"},
+		play: func(l *lane) {
+			l.must(fill(filepath.Join(l.n.sidecar.StateDir, "ballast")))
+			l.n.drains()
+			l.n.activate()
+		},
+		repair: "it has room again", mend: func(l *lane) { l.must(os.Remove(filepath.Join(l.n.sidecar.StateDir, "ballast"))) },
+	}}},
+	{name: "refused", prepare: func(l *lane) {
+		l.n = l.prepareBroker(nodeOptions{Conf: "max_connections: 3"})
+		l.n.sidecar.SetFlags("--broker-pid-file", l.n.nats.PIDFile)
+		l.begin(l.n)
+		l.n.awaitGuard(0)
+	}, faults: []fault{{
+		what: "the sidecar is started again beside a broker that takes no more connections", on: "refused",
+		alerts: []string{"HoldfastBrokerUnseen"}, never: []string{"HoldfastLeaseLost", "HoldfastGuardFired"},
+		play: func(l *lane) {
+			l.must(l.n.sidecar.Kill())
+			l.occupiesConnections()
+			l.must(l.n.sidecar.Start())
+		},
+		repair: "others leave it room", mend: func(l *lane) { l.undo() },
+	}}},
 	{name: "orphan", prepare: func(l *lane) { l.n = l.broker(nodeOptions{}) }, faults: []fault{{
 		what: "a topic loses its assignment and nobody takes it", on: "orphan",
 		alerts: []string{"HoldfastOrphanTopics"}, never: []string{"HoldfastZombieOrphanTopics"},

@@ -102,6 +102,29 @@ func (l *lane) occupies(subject string) {
 	l.undo = func() { l.must(js.DeleteStream("theirs")) }
 }
 
+// deletesStream takes a topic's stream away, with all that is in it.
+func (l *lane) deletesStream() {
+	l.t.Helper()
+	c, err := l.n.nats.Connect()
+	l.must(err)
+	defer c.Close()
+	js, err := c.JetStream()
+	l.must(err)
+	l.must(js.DeleteStream(streamOf(l.n.topics[0])))
+}
+
+// occupiesConnections takes every connection that the broker has room for, until undo.
+func (l *lane) occupiesConnections() {
+	l.t.Helper()
+	full, err := occupy(l.ctx, l.n.nats)
+	l.must(err)
+	l.undo = func() {
+		for _, c := range full {
+			c.Close()
+		}
+	}
+}
+
 // drains is a person's word. The verb's own exit code says whether the drain ended.
 func (n *node) drains() { n.t.Helper(); n.drainsFor("disk swap") }
 

@@ -51,6 +51,9 @@ func TestInstallingBesideABrokerThatServesWhatIsOthersDrainsIt(t *testing.T) {
 	c.stayedLive()
 }
 
+// streamOf is the stream in which the sidecar of a NATS server has a topic.
+func streamOf(topic string) string { return "hf" + strings.ReplaceAll(topic, "/", "+") }
+
 // runsAlready starts a server with a stream that is older than its process. No sidecar runs
 // yet.
 func (s *stand) runsAlready(id, topic string) *couple {
@@ -63,7 +66,7 @@ func (s *stand) runsAlready(id, topic string) *couple {
 	defer conn.Close()
 	js, err := conn.JetStream()
 	s.ok(err)
-	_, err = js.AddStream(&nats.StreamConfig{Name: "hf" + strings.ReplaceAll(topic, "/", "+"), Subjects: []string{harness.Subject(topic)}})
+	_, err = js.AddStream(&nats.StreamConfig{Name: streamOf(topic), Subjects: []string{harness.Subject(topic)}})
 	s.ok(err)
 	s.ok(n.Kill())
 	s.ok(n.Start(s.ctx))

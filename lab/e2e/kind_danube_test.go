@@ -31,6 +31,7 @@ var danubeKind = kind{
 	uncounted: "each broker registers itself, so no sidecar registers one where nobody was",
 	boots:     "it says active of itself before anybody can know of it, and the leader gives it topics",
 	moves:     "the leader gives the topics of a broker that has gone to another",
+	keeps:     "an unload destroys some topics, so a drain does without",
 }
 
 // danubeBroker is what both releases have in common.

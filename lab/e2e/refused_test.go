@@ -25,15 +25,8 @@ func TestASidecarThatIsRestartedBesideAFullServerTakesItUpAgain(t *testing.T) {
 	s.ok(c.AwaitGuarded(s.ctx, bound))
 	c.renewsOn() // by now the registration and the process are noted
 	s.ok(c.Kill())
-	var full []*nats.Conn
-	s.ok(harness.Await(s.ctx, bound, "no room", func(ctx context.Context) (bool, string) {
-		nc, err := n.Connect(nats.NoReconnect(), nats.RetryOnFailedConnect(false))
-		if err != nil {
-			return len(full) >= 3, err.Error()
-		}
-		full = append(full, nc)
-		return false, "taken in"
-	}))
+	full, err := occupy(s.ctx, n)
+	s.ok(err)
 	c.run()
 	st := c.await("the broker that was registered", func(st harness.Status) bool {
 		return st.Attachment == "attached" && strings.Contains(st.Broker.LastError, "maximum connections exceeded")
@@ -62,4 +55,17 @@ func TestASidecarThatIsRestartedBesideAFullServerTakesItUpAgain(t *testing.T) {
 	for _, nc := range full[1:] {
 		nc.Close()
 	}
+}
+
+// occupy takes all three connections of a server, when those of before are gone.
+func occupy(ctx context.Context, n *harness.NATS) (full []*nats.Conn, err error) {
+	err = harness.Await(ctx, bound, "no room", func(context.Context) (bool, string) {
+		nc, err := n.Connect(nats.NoReconnect(), nats.RetryOnFailedConnect(false))
+		if err != nil {
+			return len(full) >= 3, err.Error()
+		}
+		full = append(full, nc)
+		return false, "taken in"
+	})
+	return full, err
 }

@@ -173,7 +173,7 @@ func TestAStreamThatTheBrokerHasLostIsToldWhenItIsMadeAnew(t *testing.T) {
 	defer conn.Close()
 	js, err := conn.JetStream()
 	s.ok(err)
-	s.ok(js.DeleteStream("hf+default+kept"))
+	s.ok(js.DeleteStream(streamOf("/default/kept")))
 	c.run()
 	c.awaitMetric(anew, 1, bound)
 	c.await("both topics", func(st harness.Status) bool { return st.Topics.Served == 2 })
