@@ -32,90 +32,67 @@ const (
 	Absent   State = "absent"
 )
 
-// pageBody is the answer of GET /topics.
-type pageBody struct {
-	Topics *[]json.RawMessage `json:"topics"`
-	Next   string             `json:"next"`
-}
-
-// entry is one of a page.
-type entry struct {
-	Name  string `json:"name"`
-	State State  `json:"state"`
-}
-
-// readEntry reads one by itself. ok is false for what is no name of a topic: its name is then
-// what stands there.
-func readEntry(raw json.RawMessage) (e entry, ok bool) {
-	if json.Unmarshal(raw, &e) != nil {
-		var name struct {
-			Name string `json:"name"`
-		}
-		if json.Unmarshal(raw, &name) != nil {
-			return entry{Name: string(raw)}, false
-		}
-		e = entry{Name: name.Name} // its state is of another kind
-	}
-	_, _, err := brokerapi.SplitTopic(e.Name)
-	return e, err == nil
-}
-
 // Topics implements brokerapi.Broker. In doubt a topic counts as
 // served: one of another state, and one that is listed twice, served once.
 func (b *Broker) Topics(ctx context.Context) (brokerapi.Held, error) {
-	served, odd := map[string]bool{}, map[string]bool{} // by name: it is served
-	after, names := "", 0
+	type seen struct{ topic, served bool }
+	all, after, names := map[string]seen{}, "", 0
 	for {
 		query := url.Values{"limit": {strconv.Itoa(pageSize)}}
 		if after != "" {
 			query.Set("after", after)
 		}
-		var page pageBody
+		var page struct {
+			Topics *[]json.RawMessage `json:"topics"`
+			Next   string             `json:"next"`
+		}
 		a, err := b.ask(ctx, rest.Request{Path: "/topics", Query: query}, &page, http.StatusOK)
+		if err == nil && page.Topics == nil {
+			err = a.Errorf("topics is missing")
+		}
 		if err != nil {
 			return brokerapi.Held{}, fmt.Errorf("list topics: %w", err)
 		}
-		if page.Topics == nil {
-			return brokerapi.Held{}, fmt.Errorf("list topics: %w", a.Errorf("topics is missing"))
-		}
-		known := len(served) + len(odd)
+		known := len(all)
 		for _, raw := range *page.Topics {
-			t, ok := readEntry(raw)
-			names += len(t.Name)
-			list := served
-			if !ok || t.State == Absent {
-				list = odd
+			var e struct {
+				Name  string `json:"name"`
+				State any    `json:"state"`
 			}
-			list[t.Name] = list[t.Name] || t.State != Quiesced && t.State != Absent
+			if json.Unmarshal(raw, &e) != nil {
+				e.Name = string(raw) // which is no name of a topic
+			}
+			_, _, flaw := brokerapi.SplitTopic(e.Name)
+			is, idle := all[e.Name], e.State == string(Quiesced)
+			away := e.State == string(Absent)
+			all[e.Name] = seen{is.topic || flaw == nil && !away, is.served || !idle && !away}
+			names += len(e.Name)
 		}
-		all := len(served) + len(odd)
-		switch {
-		case page.Next == "":
-			return heldOf(served, odd), nil
-		case all == known:
-			return brokerapi.Held{}, fmt.Errorf("list topics: %w", a.Errorf("a page that leads nowhere: it has no topic that those before it have not"))
-		case all > maxTopics || names > maxNames:
-			return brokerapi.Held{}, fmt.Errorf("list topics: %w", a.Errorf("more than %d topics, or more than %d bytes of their names", maxTopics, maxNames))
+		switch after = page.Next; {
+		case len(all) > maxTopics || names > maxNames:
+			err = a.Errorf("more than %d topics, or more than %d bytes of their names", maxTopics, maxNames)
+		case after != "" && len(all) == known:
+			err = a.Errorf("a page that leads nowhere: it has no topic that those before it have not")
 		}
-		after = page.Next
+		if err != nil {
+			return brokerapi.Held{}, fmt.Errorf("list topics: %w", err)
+		}
+		if after == "" {
+			break
+		}
 	}
-}
-
-func heldOf(served, odd map[string]bool) brokerapi.Held {
 	var held brokerapi.Held
-	for _, name := range slices.Sorted(maps.Keys(odd)) {
-		if odd[name] {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		switch is := all[name]; {
+		case is.topic && is.served:
+			held.Serving = append(held.Serving, name)
+		case is.topic:
+			held.Quiesced = append(held.Quiesced, name)
+		case is.served:
 			held.Unreadable = append(held.Unreadable, brokerapi.Unreadable(name))
 		}
 	}
-	for _, topic := range slices.Sorted(maps.Keys(served)) {
-		if served[topic] {
-			held.Serving = append(held.Serving, topic)
-		} else {
-			held.Quiesced = append(held.Quiesced, topic)
-		}
-	}
-	return held
+	return held, nil
 }
 
 // topicRequest is what every call about a topic sends.
