@@ -8,7 +8,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/agent/lease"
-	"holdfast/probes"
 	"holdfast/recovery"
 )
 
@@ -167,7 +166,7 @@ func TestABrokerLeftBehindIsFencedWhenItsLeaseMustBeOver(t *testing.T) {
 	if mustFence() {
 		t.Error("fenced while its lease may live")
 	}
-	a.begun = lease.BootClock().Add(probes.DefaultHealth().Interval - a.cfg.LeaseTTL)
+	a.begun = lease.BootClock().Add(a.cfg.HealthInterval - a.cfg.LeaseTTL)
 	if !mustFence() {
 		t.Error("not fenced after the TTL")
 	}

@@ -30,26 +30,10 @@ const (
 // verdict. A broker that refuses is Down at most Fall × Interval after it began to;
 // one that hangs, at most Fall × Interval + Timeout + 50 ms.
 type HealthSettings struct {
-	Interval time.Duration // between the starts of two checks; not positive: 1s
-	Timeout  time.Duration // bound of one check; not positive: 1s
+	Interval time.Duration // between the starts of two checks
+	Timeout  time.Duration // bound of one check
 	Rise     int           // successes in a row that make Down into Up; below 1: 1
 	Fall     int           // failures in a row that make Down; below 1: 1
-}
-
-// DefaultHealth holds the defaults of --health-interval, -timeout, -rise and -fall.
-func DefaultHealth() HealthSettings {
-	return HealthSettings{Interval: time.Second, Timeout: time.Second, Rise: 2, Fall: 3}
-}
-
-func (s HealthSettings) withDefaults() HealthSettings {
-	d := DefaultHealth()
-	if s.Interval <= 0 {
-		s.Interval = d.Interval
-	}
-	if s.Timeout <= 0 {
-		s.Timeout = d.Timeout
-	}
-	return s
 }
 
 // StaleAfter is the age from which on a view proves nothing: a result was due after
@@ -76,16 +60,13 @@ type HealthView struct {
 	Verdict   Verdict
 	Since     time.Time // when the verdict became what it is
 	LastError string    // of the last result or loss; empty after a success
-	Successes int       // in a row, up to now
 	Failures  int       // in a row, up to now
-	// LastResultAt is when the last result was judged; zero before the first.
-	LastResultAt time.Time
-	// StaleAfter is how long after LastResultAt the verdict counts.
-	StaleAfter time.Duration
-	// LastSuccessAt is when the last success was judged; zero before the first.
-	LastSuccessAt time.Time
-	// UpFor is how long after LastSuccessAt an Up counts; zero: no such bound.
-	UpFor time.Duration
+	// LastResultAt is when the last result was judged, and LastSuccessAt the last success; zero
+	// before the first.
+	LastResultAt, LastSuccessAt time.Time
+	// StaleAfter is how long after LastResultAt the verdict counts, and UpFor how long after
+	// LastSuccessAt an Up does; zero: no such bound.
+	StaleAfter, UpFor time.Duration
 }
 
 // At is the verdict as far as it may be used at now: Unknown once the last result
@@ -107,10 +88,9 @@ func (v HealthView) At(now time.Time) Verdict {
 
 // Health asks the broker again and again and judges the answers.
 type Health struct {
-	settings HealthSettings // owned by Run, once that runs
-	asked    atomic.Pointer[HealthSettings]
-	tuned    chan struct{}
+	settings atomic.Pointer[HealthSettings]
 	looks    chan struct{}
+	tuned    chan struct{}
 	check    func(context.Context) error
 	lost     <-chan struct{}
 	log      *slog.Logger
@@ -122,14 +102,9 @@ type Health struct {
 // a time. A value on lost says that the broker that was asked is gone: its process exited,
 // or its port refuses; nil means that nobody can tell.
 func NewHealth(s HealthSettings, check func(ctx context.Context) error, lost <-chan struct{}, log *slog.Logger, reg prometheus.Registerer) *Health {
-	s = s.withDefaults()
-	h := &Health{settings: s, tuned: make(chan struct{}, 1), looks: make(chan struct{}, 1), check: check, lost: lost, log: log, changes: make(chan struct{}, 1)}
-	h.view.Store(&HealthView{Since: time.Now(), StaleAfter: s.StaleAfter(), UpFor: s.UpFor()})
-	newHealthMetrics(reg, h)
-	return h
-}
-
-func newHealthMetrics(reg prometheus.Registerer, h *Health) {
+	h := &Health{looks: make(chan struct{}, 1), tuned: make(chan struct{}, 1), check: check, lost: lost, log: log, changes: make(chan struct{}, 1)}
+	h.settings.Store(&s)
+	h.view.Store(&HealthView{Since: time.Now()})
 	promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "holdfast_broker_up",
 		Help: "1 when the broker's health verdict is up and fresh, 0 when it is down, unknown or stale. 0: `holdfast status` has the last error; look at the broker and its admin API.",
@@ -139,14 +114,13 @@ func newHealthMetrics(reg prometheus.Registerer, h *Health) {
 		}
 		return 0
 	})
+	return h
 }
 
-// Tune changes the settings. The broker is asked at once; a check in flight keeps the bound
-// it began with, and what was counted in a row stays counted. The verdict counts as long as
-// before until that answer is judged.
+// Tune changes the settings. The broker is asked at once, and what was counted in a row stays
+// counted. The verdict counts as long as before until that answer is judged.
 func (h *Health) Tune(s HealthSettings) {
-	s = s.withDefaults()
-	h.asked.Store(&s)
+	h.settings.Store(&s)
 	signal(h.tuned)
 }
 
@@ -166,22 +140,11 @@ func (h *Health) Changes() <-chan struct{} { return h.changes }
 // starts, and each interval counts as one more failure. If such a check has not
 // returned one second after the stop, Run leaves it behind and returns an error.
 func (h *Health) Run(ctx context.Context) error {
-	l := &healthLoop{
-		h:       h,
-		ctx:     ctx,
-		judge:   NewJudge(h.settings.Rise, h.settings.Fall, time.Now()),
-		tick:    time.NewTimer(0),
-		overdue: time.NewTimer(time.Hour),
-	}
-	l.overdue.Stop()
+	s := h.settings.Load()
+	l := &healthLoop{Health: h, ctx: ctx, judge: NewJudge(s.Rise, s.Fall, time.Now()), tick: time.NewTimer(0)}
 	defer l.tick.Stop()
-	defer l.overdue.Stop()
 	lost := h.lost
 	for {
-		var done <-chan error
-		if l.inFlight != nil {
-			done = l.inFlight.done
-		}
 		select {
 		case <-ctx.Done():
 			return l.stop()
@@ -191,42 +154,40 @@ func (h *Health) Run(ctx context.Context) error {
 			}
 			l.onLost()
 		case <-h.looks:
-			l.onLook()
+			l.hasten()
 		case <-h.tuned:
-			l.onTune(*h.asked.Load())
+			l.probeSoon()
 		case <-l.tick.C:
 			l.onTick()
-		case err := <-done:
+		case err := <-l.done:
 			l.onResult(err)
-		case <-l.overdue.C:
-			l.onOverdue()
+		case <-l.overdue:
+			l.hung, l.due = true, false // the next tick counts or starts
+			l.observe(l.hungError())
 		}
 	}
 }
 
 // healthLoop is what only Run's goroutine touches.
 type healthLoop struct {
-	h         *Health
+	*Health
 	ctx       context.Context
 	judge     Judge
 	tick      *time.Timer // the next check is due
-	overdue   *time.Timer // the check in flight counts as hung
-	inFlight  *attempt
 	lastStart time.Time
-	due       bool // a tick came while a check was in flight
+	due       bool // another check is to begin when the one in flight ends
 	hastened  bool // since a loss or look, until the next success, refusal of us or Down
-}
 
-// attempt is one call of the check.
-type attempt struct {
+	// of the check in flight
+	done    chan error // nil: there is none
 	cancel  context.CancelFunc
-	done    chan error
-	counted bool // judged already, because it hung
-	void    bool // it began before a loss: whatever it says is about the past
+	overdue <-chan time.Time // it counts as hung
+	hung    bool             // it was judged already
+	void    bool             // it began before a loss: whatever it says is about the past
 }
 
 func (l *healthLoop) period() time.Duration {
-	interval := l.h.settings.Interval
+	interval := l.settings.Load().Interval
 	if l.hastened {
 		return min(interval, max(interval/4, minHastened))
 	}
@@ -236,36 +197,22 @@ func (l *healthLoop) period() time.Duration {
 func (l *healthLoop) onTick() {
 	l.tick.Reset(l.period())
 	switch {
-	case l.inFlight == nil:
+	case l.done == nil:
 		l.start()
-	case l.inFlight.counted:
+	case l.hung:
 		l.observe(l.hungError())
 	default:
 		l.due = true
 	}
 }
 
-func (l *healthLoop) onTune(s HealthSettings) {
-	l.h.settings = s
-	l.judge.rise, l.judge.fall = max(s.Rise, 1), max(s.Fall, 1)
-	l.probeSoon()
-}
-
-func (l *healthLoop) onLook() {
-	l.hastened = true
-	if l.inFlight != nil {
-		l.due = !l.inFlight.counted // what is in flight may have begun before there was anything to see
-		return
-	}
-	l.probeSoon()
-}
-
 func (l *healthLoop) start() {
-	ctx, cancel := context.WithTimeout(l.ctx, l.h.settings.Timeout)
-	a := &attempt{cancel: cancel, done: make(chan error, 1)}
-	l.inFlight, l.due, l.lastStart = a, false, time.Now()
-	l.overdue.Reset(l.h.settings.Timeout + hungGrace)
-	go func() { a.done <- call(ctx, l.h.check) }()
+	timeout := l.settings.Load().Timeout
+	ctx, cancel := context.WithTimeout(l.ctx, timeout)
+	done := make(chan error, 1)
+	l.done, l.cancel, l.overdue = done, cancel, time.After(timeout+hungGrace)
+	l.due, l.hung, l.void, l.lastStart = false, false, false, time.Now()
+	go func() { done <- call(ctx, l.check) }()
 }
 
 // call runs the check; a panic in a driver must not end the sidecar, which still
@@ -280,47 +227,43 @@ func call(ctx context.Context, check func(context.Context) error) (err error) {
 }
 
 func (l *healthLoop) onResult(err error) {
-	a := l.inFlight
-	l.inFlight = nil
-	a.cancel()
-	l.overdue.Stop()
-	if !a.void && !a.counted {
+	l.cancel()
+	l.done, l.overdue = nil, nil
+	if !l.void && !l.hung {
 		if errors.Is(err, context.DeadlineExceeded) && !strings.Contains(err.Error(), "no answer within") { // a shorter bound of its own
-			err = fmt.Errorf("no answer within %v: %w", l.h.settings.Timeout, err)
+			err = fmt.Errorf("no answer within %v: %w", l.settings.Load().Timeout, err)
 		}
 		l.observe(err)
 	}
-	switch {
-	case a.void:
+	if l.due || l.void {
 		l.probeSoon()
-	case l.due:
-		l.start()
-	}
-}
-
-func (l *healthLoop) onOverdue() {
-	if l.inFlight != nil && !l.inFlight.counted {
-		l.inFlight.counted, l.due = true, false // the next tick counts or starts
-		l.observe(l.hungError())
 	}
 }
 
 // hungError has the same words each time, so that it is logged once.
 func (l *healthLoop) hungError() error {
-	return fmt.Errorf("no answer within %v, and the health check has not returned since", l.h.settings.Timeout)
+	return fmt.Errorf("no answer within %v, and the health check has not returned since", l.settings.Load().Timeout)
 }
 
 func (l *healthLoop) onLost() {
-	change := l.judge.Lose(time.Now())
-	l.hastened = true
-	l.publish(change, "the broker's process exited, or its port refuses", false)
-	if l.inFlight != nil {
-		l.inFlight.void = true
-		l.inFlight.cancel()
-		l.tick.Reset(l.period())
-		return // probed as soon as the void attempt has returned
+	l.publish(l.judge.Lose(time.Now()), "the broker's process exited, or its port refuses", false)
+	if l.done != nil {
+		l.void = true
+		l.cancel()
 	}
-	l.probeSoon()
+	l.hasten()
+}
+
+// hasten has the broker asked now. What is in flight may have begun before there was anything
+// to see.
+func (l *healthLoop) hasten() {
+	l.hastened = true
+	if l.done == nil {
+		l.probeSoon()
+		return
+	}
+	l.due = !l.hung
+	l.tick.Reset(l.period())
 }
 
 // probeSoon makes the next check due now, or, when losses come thick and fast, 50 ms
@@ -342,6 +285,8 @@ func (u *Unseen) Unwrap() error { return u.Err }
 func (l *healthLoop) observe(err error) {
 	var unseen *Unseen
 	var change Change
+	s := l.settings.Load()
+	l.judge.rise, l.judge.fall = max(s.Rise, 1), max(s.Fall, 1)
 	if errors.As(err, &unseen) && !unseen.Stands {
 		change = l.judge.Skip(time.Now())
 	} else {
@@ -359,53 +304,40 @@ func (l *healthLoop) observe(err error) {
 }
 
 func (l *healthLoop) publish(change Change, message string, isResult bool) {
-	old := l.h.Snapshot()
-	next := HealthView{
-		Verdict:      change.To,
-		Since:        l.judge.since,
-		LastError:    message,
-		Successes:    l.judge.successes,
-		Failures:     l.judge.failures,
-		LastResultAt: old.LastResultAt,
-		StaleAfter:   old.StaleAfter,
-
-		LastSuccessAt: old.LastSuccessAt,
-		UpFor:         old.UpFor,
-	}
+	v := l.Snapshot()
+	before := v.LastError
+	v.Verdict, v.Since, v.LastError, v.Failures = change.To, l.judge.since, message, l.judge.failures
 	if isResult {
-		next.LastResultAt = time.Now()
-		next.StaleAfter, next.UpFor = l.h.settings.StaleAfter(), l.h.settings.UpFor()
-		if next.Failures == 0 {
-			next.LastSuccessAt = next.LastResultAt
+		s := l.settings.Load()
+		v.LastResultAt, v.StaleAfter, v.UpFor = time.Now(), s.StaleAfter(), s.UpFor()
+		if v.Failures == 0 {
+			v.LastSuccessAt = v.LastResultAt
 		}
 	}
-	l.h.view.Store(&next)
-
+	l.view.Store(&v)
 	switch {
 	case change.Changed():
-		l.h.log.Info("broker health changed", "from", change.From.String(), "to", change.To.String(), "error", message)
-	case message == old.LastError:
+		l.log.Info("broker health changed", "from", change.From.String(), "to", change.To.String(), "error", message)
+	case message == before:
 		return
 	case message == "":
-		l.h.log.Info("broker answers again", "verdict", change.To.String())
+		l.log.Info("broker answers again", "verdict", change.To.String())
 	default:
-		l.h.log.Warn("broker health check fails", "verdict", change.To.String(), "error", message)
+		l.log.Warn("broker health check fails", "verdict", change.To.String(), "error", message)
 	}
-	signal(l.h.changes)
+	signal(l.changes)
 }
 
 // stop ends the check in flight and waits for it, for a bounded time.
 func (l *healthLoop) stop() error {
-	if l.inFlight == nil {
+	if l.done == nil {
 		return nil
 	}
-	l.inFlight.cancel()
-	bound := time.NewTimer(stopGrace)
-	defer bound.Stop()
+	l.cancel()
 	select {
-	case <-l.inFlight.done:
+	case <-l.done:
 		return nil
-	case <-bound.C:
+	case <-time.After(stopGrace):
 		return fmt.Errorf("stop the health check: it has not returned within %v", stopGrace)
 	}
 }

@@ -132,13 +132,16 @@ func (p *probing) at(t *testing.T, d time.Duration, before, after Verdict) {
 	}
 }
 
+// usual are the defaults of --health-interval, -timeout, -rise and -fall.
+var usual = HealthSettings{Interval: time.Second, Timeout: time.Second, Rise: 2, Fall: 3}
+
 var errRefused = errors.New("connection refused")
 
 func TestRefusingBrokerIsDownAfterFallIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := probe(t, DefaultHealth(), "", nil)
+		p := probe(t, usual, "", nil)
 		synctest.Wait()
-		if v := p.Snapshot(); v.Verdict != Up || v.Successes != 1 || v.LastError != "" {
+		if v := p.Snapshot(); v.Verdict != Up || v.LastError != "" {
 			t.Fatalf("after the first answer: %+v", v)
 		}
 		p.broker.set("", errRefused) // just after a success: the worst moment
@@ -153,14 +156,14 @@ func TestRefusingBrokerIsDownAfterFallIntervals(t *testing.T) {
 
 func TestBrokerThatNeverAnsweredIsDownAfterFallFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := probe(t, DefaultHealth(), "", errRefused)
+		p := probe(t, usual, "", errRefused)
 		p.at(t, 2*time.Second, Unknown, Down) // failures at 0, 1 and 2 s
 	})
 }
 
 func TestSlowBrokerIsDownAfterFallIntervalsAndOneTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := probe(t, DefaultHealth(), "", nil)
+		p := probe(t, usual, "", nil)
 		synctest.Wait()
 		p.broker.set("hang", nil)
 		p.at(t, 4*time.Second, Up, Down)
@@ -172,7 +175,7 @@ func TestSlowBrokerIsDownAfterFallIntervalsAndOneTimeout(t *testing.T) {
 
 func TestDeafCheckCountsAsFailureEachIntervalAndHasNoCompany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := probe(t, DefaultHealth(), "", nil)
+		p := probe(t, usual, "", nil)
 		synctest.Wait()
 		p.broker.set("deaf", nil)
 		// Begun at 1 s, hung at 2.05 s, and two more intervals without an answer.
@@ -188,7 +191,7 @@ func TestDeafCheckCountsAsFailureEachIntervalAndHasNoCompany(t *testing.T) {
 		p.broker.set("", nil)
 		close(p.broker.freed)
 		synctest.Wait()
-		if v := p.Snapshot(); v.Verdict != Down || v.Successes != 0 {
+		if v := p.Snapshot(); v.Verdict != Down {
 			t.Errorf("the late answer was counted: %+v", v)
 		}
 		time.Sleep(2 * time.Second)
@@ -224,7 +227,7 @@ func TestLossIsUnknownAtOnceAndHastensTheProbing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := probe(t, DefaultHealth(), "", nil)
+				p := probe(t, usual, "", nil)
 				time.Sleep(5400 * time.Millisecond)
 				synctest.Wait()
 				drain(p.Changes())
@@ -254,7 +257,7 @@ func TestLossIsUnknownAtOnceAndHastensTheProbing(t *testing.T) {
 
 func TestHastenedProbingReturnsToTheInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := probe(t, DefaultHealth(), "", nil)
+		p := probe(t, usual, "", nil)
 		time.Sleep(1500 * time.Millisecond)
 		p.broker.set("", errRefused)
 		p.lost <- struct{}{}
@@ -313,7 +316,7 @@ func TestAnswerFromBeforeALossIsVoid(t *testing.T) {
 
 func TestStormOfLossesIsAnsweredAtMostTwentyTimesASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := probe(t, DefaultHealth(), "", nil)
+		p := probe(t, usual, "", nil)
 		for range 1000 {
 			time.Sleep(time.Millisecond)
 			p.lost <- struct{}{}
@@ -327,7 +330,7 @@ func TestStormOfLossesIsAnsweredAtMostTwentyTimesASecond(t *testing.T) {
 
 func TestClosedLostChannelIsOneLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := probe(t, DefaultHealth(), "", nil)
+		p := probe(t, usual, "", nil)
 		time.Sleep(2500 * time.Millisecond)
 		close(p.lost)
 		synctest.Wait()
@@ -339,7 +342,7 @@ func TestClosedLostChannelIsOneLoss(t *testing.T) {
 
 func TestRepeatedErrorIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := probe(t, DefaultHealth(), "", errRefused)
+		p := probe(t, usual, "", errRefused)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if n := strings.Count(p.log.String(), "connection refused"); n != 2 {
@@ -358,7 +361,7 @@ func TestRepeatedErrorIsLoggedOnce(t *testing.T) {
 
 func TestPanickingCheckIsAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := probe(t, DefaultHealth(), "panic", nil)
+		p := probe(t, usual, "panic", nil)
 		p.at(t, 2*time.Second, Unknown, Down)
 		if e := p.Snapshot().LastError; e != "health check panicked: driver bug" {
 			t.Errorf("error %q", e)
@@ -369,7 +372,7 @@ func TestPanickingCheckIsAFailure(t *testing.T) {
 // The bubble itself fails the test if a goroutine is left behind.
 func TestNoGoroutineIsLeftAfterRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := probe(t, DefaultHealth(), "hang", nil)
+		p := probe(t, usual, "hang", nil)
 		time.Sleep(1200 * time.Millisecond)
 		if err := p.stop(); err != nil {
 			t.Error(err)
@@ -382,7 +385,7 @@ func TestNoGoroutineIsLeftAfterRun(t *testing.T) {
 
 func TestStopLeavesADeafCheckBehindAndSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := probe(t, DefaultHealth(), "deaf", nil)
+		p := probe(t, usual, "deaf", nil)
 		time.Sleep(500 * time.Millisecond)
 		err := p.stop()
 		if err == nil || err.Error() != "stop the health check: it has not returned within 1s" {
@@ -456,7 +459,7 @@ func TestBrokerUpMetricIsOneOnlyWhileUpAndFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewPedanticRegistry()
 		b := &fakeBroker{}
-		h := NewHealth(DefaultHealth(), b.check, nil, quiet(), reg)
+		h := NewHealth(usual, b.check, nil, quiet(), reg)
 		expect := func(when string, want string) {
 			t.Helper()
 			text := "# HELP holdfast_broker_up 1 when the broker's health verdict is up and fresh, 0 when it is down, unknown or stale. 0: `holdfast status` has the last error; look at the broker and its admin API.\n# TYPE holdfast_broker_up gauge\nholdfast_broker_up " + want + "\n"
@@ -491,7 +494,7 @@ func drain(c <-chan struct{}) {
 
 func TestALookAsksAtOnceAndIsNoLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := probe(t, DefaultHealth(), "", nil)
+		p := probe(t, usual, "", nil)
 		time.Sleep(1500 * time.Millisecond)
 		p.Look()
 		synctest.Wait()
@@ -511,7 +514,7 @@ func TestALookAsksAtOnceAndIsNoLoss(t *testing.T) {
 
 func TestARefusalOfUsEndsTheHaste(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := probe(t, DefaultHealth(), "", &Unseen{Err: errors.New("full")})
+		p := probe(t, usual, "", &Unseen{Err: errors.New("full")})
 		p.lost <- struct{}{}
 		synctest.Wait()
 		time.Sleep(time.Second)
@@ -543,7 +546,7 @@ func TestARefusalOfUsLeavesWhatWasKnown(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				asked := 0
-				h := NewHealth(DefaultHealth(), func(context.Context) error {
+				h := NewHealth(usual, func(context.Context) error {
 					asked++
 					return tt.errs[min(asked, len(tt.errs))-1]
 				}, nil, quiet(), prometheus.NewRegistry())
