@@ -30,7 +30,7 @@ func (b *beforeWrites) Invoke(ctx context.Context, method string, args, reply an
 
 func TestForgettingSaysWhatIsGoneAndWhatIsInTheWay(t *testing.T) {
 	type store func(key, value string)
-	keys := cluster.NewKeys("", "")
+	keys := cluster.NewKeys("")
 	n9 := func(put store) {
 		put(keys.Member("n9"), `{"era":1}`)
 		put(keys.State("n9"), `{"mode":"drained","reason":"stale_restart"}`)

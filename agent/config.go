@@ -214,6 +214,5 @@ func (c Config) Cluster() cluster.Config {
 		User:         c.EtcdUser,
 		PasswordFile: c.EtcdPasswordFile,
 		Prefix:       c.Prefix,
-		StorageRoot:  c.StorageRoot,
 	}
 }

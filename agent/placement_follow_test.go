@@ -16,7 +16,7 @@ import (
 // seeing is what takes up the assignments of all brokers for the broker b0.
 func seeing(assigned func(cluster.Update)) *brokersSeen {
 	placer := recovery.NewPlacer(recovery.PlacerSettings{Me: func() string { return "b0" }}, nil, nil, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
-	return &brokersSeen{id: "b0", keys: cluster.NewKeys("", ""), placer: placer, assigned: assigned}
+	return &brokersSeen{id: "b0", keys: cluster.NewKeys(""), placer: placer, assigned: assigned}
 }
 
 // page is so many keys of a list, from the nth on, of twenty brokers.

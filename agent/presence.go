@@ -304,7 +304,7 @@ func (m *memory) takeFormerStore(dir string) error {
 	if !m.FirstBootDone && (errors.Is(err, fs.ErrNotExist) || err == nil && len(f.Store.Content.Keys) == 0 && json.Valid(raw)) {
 		flaw = nil // nothing was ever kept
 	}
-	registered, keys := false, cluster.NewKeys("", "")
+	registered, keys := false, cluster.NewKeys("")
 	for _, kv := range f.Store.Content.Keys {
 		if _, ok := keys.ParseRegistration(kv.Key); ok {
 			registered = true

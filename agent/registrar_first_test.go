@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"holdfast/agent/lease"
 	"holdfast/cluster"
 	etcd "holdfast/cluster/memory"
@@ -131,8 +133,11 @@ func unasked(t *testing.T) func(*listing) {
 
 func (o *outage) assign(brokerID string, topics ...string) {
 	o.t.Helper()
-	if err := o.client.Assign(o.t.Context(), brokerID, topics); err != nil {
-		o.t.Fatal(err)
+	kv := pb.NewKVClient(o.store.Conn(nil))
+	for _, topic := range topics {
+		if _, err := kv.Put(o.t.Context(), &pb.PutRequest{Key: []byte(o.client.Keys().Assignment(brokerID, topic)), Value: []byte("null")}); err != nil {
+			o.t.Fatal(err)
+		}
 	}
 }
 

@@ -18,12 +18,12 @@ import (
 )
 
 func TestKeysAreThoseOfTheContract(t *testing.T) {
-	for _, layout := range []struct{ name, prefix, root, before, storage string }{
-		{"no prefix", "", "", "", "/danube-data"},
-		{"prefix", "/prod", "", "/prod", "/danube-data"},
-		{"trailing slashes are dropped", "/prod/", "/data/", "/prod", "/data"},
+	for _, layout := range []struct{ name, prefix, before string }{
+		{"no prefix", "", ""},
+		{"prefix", "/prod", "/prod"},
+		{"trailing slashes are dropped", "/prod/", "/prod"},
 	} {
-		k := NewKeys(layout.prefix, layout.root)
+		k := NewKeys(layout.prefix)
 		for _, c := range []struct{ name, got, want string }{
 			{"registrations", k.Registrations(), "/cluster/register/"},
 			{"registration", k.Registration("b1"), "/cluster/register/b1"},
@@ -38,8 +38,6 @@ func TestKeysAreThoseOfTheContract(t *testing.T) {
 			{"unassigned", k.Unassigned("/ns/t"), "/cluster/unassigned/ns/t"},
 			{"owner", k.Owner("/ns/t"), "/cluster/owners/ns/t"},
 			{"load", k.Load("b1"), "/cluster/load/b1"},
-			{"move", k.Move("/ns/t"), "/cluster/moves/ns/t"},
-			{"storage state", k.StorageState("/ns/t"), layout.storage + "/storage/topics/ns/t/state"},
 		} {
 			if want := layout.before + c.want; c.got != want {
 				t.Errorf("%s: %s is %q, want %q", layout.name, c.name, c.got, want)
@@ -49,7 +47,7 @@ func TestKeysAreThoseOfTheContract(t *testing.T) {
 }
 
 func TestParsersWantExactSegments(t *testing.T) {
-	k := NewKeys("/p", "")
+	k := NewKeys("/p")
 	for _, c := range []struct {
 		name, key                        string
 		state, assignment, topic, member string
@@ -105,7 +103,7 @@ func TestStateNeedsAKnownModeAndBearsTheRest(t *testing.T) {
 			if (err == nil) != (c.mode != "") || s.Mode != c.mode || s.Reason != c.reason {
 				t.Errorf("got %+v, %v", s, err)
 			}
-			state, malformed := stateOf(&mvccpb.KeyValue{Value: []byte(c.value), ModRevision: 9})
+			state, malformed := stateOf(&KV{Value: []byte(c.value), ModRevision: 9})
 			if (state == nil) == (malformed == "") {
 				t.Errorf("state %v and malformed %q: want exactly one", state, malformed)
 			}
@@ -139,12 +137,12 @@ func TestAnEraThatCannotBeReadIsNamedWithItsKey(t *testing.T) {
 		{`{"era":7}`, true, true},
 		{`{"era":7,"format":1,"of_a_newer_version":{"a":[1]}}`, true, true},
 	} {
-		era, counted := eraOf(&mvccpb.KeyValue{Key: []byte("/cluster/era"), Value: []byte(c.value), ModRevision: 3})
+		era, counted := eraOf(&KV{Key: "/cluster/era", Value: []byte(c.value), ModRevision: 3})
 		named := strings.HasSuffix(era.Unread, " at key /cluster/era")
 		if counted != c.counted || named == c.whole || counted && era.N != 7 || era.ModRevision != 3 || era.Alive != (Alive{}) {
 			t.Errorf("%s: %+v, counted %v", c.value, era, counted)
 		}
-		member, malformed := memberOf(&mvccpb.KeyValue{Value: []byte(c.value)})
+		member, malformed := memberOf(&KV{Value: []byte(c.value)})
 		if (member == nil) != !c.counted || (malformed == "") != c.counted {
 			t.Errorf("as a member record, %s: %+v, %q", c.value, member, malformed)
 		}
@@ -175,7 +173,7 @@ func TestCancelledWatchGivesTheValueBehindItsText(t *testing.T) {
 	} {
 		// As the etcd client has it of a watch that was refused, and of one that was cancelled.
 		for _, err := range []error{rpctypes.Error(errors.New(c.reason)), rpctypes.Error(status.Error(codes.FailedPrecondition, c.reason))} {
-			if got := watchError(err); Classify(got) != c.want {
+			if got := reason(err); Classify(got) != c.want {
 				t.Errorf("%s: %v of class %q, want %q", c.name, got, Classify(got), c.want)
 			}
 		}

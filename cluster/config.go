@@ -24,90 +24,71 @@ type Config struct {
 	// Prefix stands in front of every key, for example "/prod". A trailing slash is
 	// dropped. Empty is allowed.
 	Prefix string
-	// StorageRoot is where storage states are kept below Prefix; empty means
-	// "/danube-data".
-	StorageRoot string
 	// Identity is shared by all that must agree about which cluster this is; nil: what is
 	// opened with this configuration has one of its own.
 	Identity *Identity
 }
 
 // Keys is the layout under this configuration's prefix.
-func (c Config) Keys() Keys { return NewKeys(c.Prefix, c.StorageRoot) }
+func (c Config) Keys() Keys { return NewKeys(c.Prefix) }
 
 // endpoint is one parsed entry of Config.Endpoints.
 type endpoint struct {
 	url    string // as configured
 	addr   string // host:port, or unix:path
-	server string // the name to verify in the server's certificate, and the authority
+	server string // the name to verify in the server's certificate
 	tls    bool
 }
 
 // validate parses the endpoints and refuses combinations that cannot work. It reads
 // no file and no network.
-func (c Config) validate() ([]endpoint, error) {
-	if len(c.Endpoints) == 0 {
+func (c Config) validate() (parsed []endpoint, err error) {
+	switch {
+	case len(c.Endpoints) == 0:
 		return nil, errors.New("no etcd endpoint is set")
-	}
-	if (c.Cert == "") != (c.Key == "") {
+	case (c.Cert == "") != (c.Key == ""):
 		return nil, errors.New("a client certificate needs both the certificate and the key file")
-	}
-	if (c.User == "") != (c.PasswordFile == "") {
+	case (c.User == "") != (c.PasswordFile == ""):
 		return nil, errors.New("etcd authentication needs both the user and the password file")
 	}
-	parsed := make([]endpoint, 0, len(c.Endpoints))
 	for _, raw := range c.Endpoints {
-		e, err := parseEndpoint(raw, c.CACert != "" || c.Cert != "")
-		if err != nil {
-			return nil, err
-		}
-		if len(parsed) > 0 && e.tls != parsed[0].tls {
+		e, why := parseEndpoint(raw, c.CACert != "" || c.Cert != "")
+		switch {
+		case why != "":
+			return nil, fmt.Errorf("etcd endpoint %q: %s; want a form like http://127.0.0.1:2379", raw, why)
+		case len(parsed) > 0 && e.tls != parsed[0].tls:
 			return nil, fmt.Errorf("etcd endpoints %q and %q: one uses TLS and the other does not", parsed[0].url, raw)
+		case !slices.ContainsFunc(parsed, func(p endpoint) bool { return p.addr == e.addr }): // else it is given twice
+			parsed = append(parsed, e)
 		}
-		if slices.ContainsFunc(parsed, func(p endpoint) bool { return p.addr == e.addr }) {
-			continue // given twice
-		}
-		parsed = append(parsed, e)
 	}
 	return parsed, nil
 }
 
-// CheckFiles reads the files for TLS as a connection would. That reads them again: what is
-// renewed on disk is used by the next one.
-func (c Config) CheckFiles() error {
-	_, err := newFileCredentials(c, "").config()
-	return err
-}
-
-func parseEndpoint(raw string, preferTLS bool) (endpoint, error) {
-	refuse := func(why string) (endpoint, error) {
-		return endpoint{}, fmt.Errorf("etcd endpoint %q: %s; want a form like http://127.0.0.1:2379", raw, why)
-	}
+func parseEndpoint(raw string, preferTLS bool) (e endpoint, why string) {
 	scheme, rest, ok := strings.Cut(raw, "://")
 	if !ok {
-		if _, _, err := net.SplitHostPort(raw); err != nil {
-			return refuse("neither a URL nor host:port")
+		host, _, err := net.SplitHostPort(raw)
+		if err != nil {
+			return e, "neither a URL nor host:port"
 		}
-		return endpoint{url: raw, addr: raw, server: raw, tls: preferTLS}, nil
+		return endpoint{raw, raw, host, preferTLS}, ""
 	}
-	switch scheme {
-	case "unix", "unixs":
+	u, err := url.Parse(raw)
+	switch {
+	case scheme == "unix" || scheme == "unixs":
 		if rest == "" {
-			return refuse("no path")
+			return e, "no path"
 		}
-		return endpoint{url: raw, addr: "unix:" + rest, server: "localhost", tls: scheme == "unixs"}, nil
-	case "http", "https":
-		u, err := url.Parse(raw)
-		if err != nil || u.Hostname() == "" {
-			return refuse("not a URL with a host")
-		}
-		if u.Port() == "" {
-			return refuse("no port")
-		}
-		if u.User != nil || u.Path != "" && u.Path != "/" || u.RawQuery != "" {
-			return refuse("only a host and a port are allowed")
-		}
-		return endpoint{url: raw, addr: u.Host, server: u.Host, tls: scheme == "https"}, nil
+		return endpoint{raw, "unix:" + rest, "localhost", scheme == "unixs"}, ""
+	case scheme != "http" && scheme != "https":
+		return e, "unknown scheme"
+	case err != nil || u.Hostname() == "":
+		return e, "not a URL with a host"
+	case u.Port() == "":
+		return e, "no port"
+	case u.User != nil || u.Path != "" && u.Path != "/" || u.RawQuery != "":
+		return e, "only a host and a port are allowed"
 	}
-	return refuse("unknown scheme")
+	return endpoint{raw, u.Host, u.Hostname(), scheme == "https"}, ""
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -22,27 +23,21 @@ import (
 // the text of a handshake's error, so the mark must be text.
 const handshakeRefused = "TLS refused"
 
-// fileCredentials is TLS with files that are read again at each handshake, so renewed
-// certificates are used without a restart.
-type fileCredentials struct {
-	credentials.TransportCredentials // for what is not the handshake
-	caCert, cert, key, server        string
-}
-
-func (f fileCredentials) config() (*tls.Config, error) {
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: f.server}
-	if f.caCert != "" {
-		pem, err := os.ReadFile(f.caCert)
+// tlsConfig reads the files for one connection.
+func (c Config) tlsConfig(server string) (*tls.Config, error) {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: server}
+	if c.CACert != "" {
+		pem, err := os.ReadFile(c.CACert)
 		if err != nil {
 			return nil, fmt.Errorf("read CA certificate: %w", err)
 		}
 		cfg.RootCAs = x509.NewCertPool()
 		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("read CA certificate: no PEM certificate in %s", f.caCert)
+			return nil, fmt.Errorf("read CA certificate: no PEM certificate in %s", c.CACert)
 		}
 	}
-	if f.cert != "" {
-		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+	if c.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
 		if err != nil {
 			return nil, fmt.Errorf("read client certificate: %w", err)
 		}
@@ -51,25 +46,31 @@ func (f fileCredentials) config() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// newFileCredentials verifies the server under that name, which may have a port.
-func newFileCredentials(cfg Config, server string) fileCredentials {
-	if host, _, err := net.SplitHostPort(server); err == nil {
-		server = host
-	}
-	return fileCredentials{credentials.NewTLS(nil), cfg.CACert, cfg.Cert, cfg.Key, server}
+// CheckFiles reads the files for TLS as a connection would. That reads them again: what is
+// renewed on disk is used by the next one.
+func (c Config) CheckFiles() error {
+	_, err := c.tlsConfig("")
+	return err
+}
+
+// fileCredentials is TLS with files that are read again at each handshake, so renewed
+// certificates are used without a restart.
+type fileCredentials struct {
+	credentials.TransportCredentials // for what is not the handshake
+	cfg                              Config
+	server                           string
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
-func (f fileCredentials) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	cfg, err := f.config()
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", handshakeRefused, err)
+func (f fileCredentials) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (conn net.Conn, info credentials.AuthInfo, err error) {
+	cfg, unread := f.cfg.tlsConfig(f.server)
+	if err = unread; err == nil {
+		conn, info, err = credentials.NewTLS(cfg).ClientHandshake(ctx, authority, raw)
 	}
-	conn, info, err := credentials.NewTLS(cfg).ClientHandshake(ctx, authority, raw)
 	var unverified *tls.CertificateVerificationError
 	var alert tls.AlertError
 	var noTLS tls.RecordHeaderError
-	if errors.As(err, &unverified) || errors.As(err, &alert) || errors.As(err, &noTLS) {
+	if unread != nil || errors.As(err, &unverified) || errors.As(err, &alert) || errors.As(err, &noTLS) {
 		err = fmt.Errorf("%s: %w", handshakeRefused, err)
 	}
 	return conn, info, err
@@ -90,46 +91,31 @@ type tokens struct {
 	off   bool // the server has authentication switched off
 }
 
-// use has a request made with a token, and made once more with a new one if it was refused.
-// The token rides in the context, by which the etcd client tells watch streams apart: a watch
-// with a new token is not asked for over a stream with an old one.
-func (t *tokens) use(ctx context.Context, w *way, request func(context.Context) error) error {
+// on is the context of what is asked over a connection: it requires a leader, and has a token
+// where one is needed. By the context the etcd client tells watch streams apart: a watch with a new
+// token is not asked for over a stream with an old one.
+func (t *tokens) on(ctx context.Context, w *way) (_ context.Context, token string, err error) {
 	ctx = clientv3.WithRequireLeader(ctx)
-	if t.user == "" {
-		return request(ctx)
+	if t.user != "" {
+		token, err = t.get(ctx, w)
 	}
-	for again := false; ; again = true {
-		token, err := t.get(ctx, w)
-		if err != nil {
-			return err
-		}
-		if err = request(withToken(ctx, token)); !refusesToken(err) || again {
-			return err
-		}
-		t.drop(token)
+	if token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, token)
 	}
+	return ctx, token, err
 }
 
-// on is the context of a watch, which is not asked for twice: whoever watches has read before.
-func (t *tokens) on(ctx context.Context, w *way) (context.Context, error) {
-	ctx = clientv3.WithRequireLeader(ctx)
-	if t.user == "" {
-		return ctx, nil
-	}
-	token, err := t.get(ctx, w)
-	return withToken(ctx, token), err
-}
-
-func (t *tokens) get(ctx context.Context, w *way) (string, error) {
+func (t *tokens) get(ctx context.Context, w *way) (_ string, err error) {
 	t.mu.Lock()
 	token, off := t.token, t.off
 	t.mu.Unlock()
 	if token != "" || off {
 		return token, nil
 	}
+	defer during(&err, "authenticate as %s", t.user)
 	password, err := os.ReadFile(t.passwordFile)
 	if err != nil {
-		return "", fmt.Errorf("authenticate as %s: %w: %w", t.user, errCredentials, err)
+		return "", fmt.Errorf("%w: %w", errCredentials, err)
 	}
 	answer, err := etcdserverpb.NewAuthClient(w.conn).Authenticate(ctx, &etcdserverpb.AuthenticateRequest{
 		Name: t.user, Password: strings.TrimRight(string(password), "\r\n"),
@@ -137,7 +123,7 @@ func (t *tokens) get(ctx context.Context, w *way) (string, error) {
 	err = clientv3.ContextError(ctx, err)
 	off = errors.Is(err, rpctypes.ErrAuthNotEnabled)
 	if err != nil && !off {
-		return "", fmt.Errorf("authenticate as %s: %w", t.user, err)
+		return "", err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,28 +131,17 @@ func (t *tokens) get(ctx context.Context, w *way) (string, error) {
 	return t.token, nil
 }
 
-func (t *tokens) drop(token string) {
+// refused drops a token that etcd has refused, and reports whether a new one may do. The empty
+// user name comes when authentication was switched on after the token was asked for.
+func (t *tokens) refused(token string, err error) bool {
+	cures := []string{rpctypes.ErrInvalidAuthToken.Error(), rpctypes.ErrAuthOldRevision.Error(), rpctypes.ErrUserEmpty.Error()}
+	if t.user == "" || err == nil || !slices.Contains(cures, words(err)) {
+		return false
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.token == token {
 		t.token, t.off = "", false
 	}
-}
-
-func withToken(ctx context.Context, token string) context.Context {
-	if token == "" {
-		return ctx
-	}
-	return metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, token)
-}
-
-// refusesToken tells the answers that a new token may cure. ErrUserEmpty comes when
-// authentication was switched on after the token was asked for.
-func refusesToken(err error) bool {
-	if err == nil {
-		return false
-	}
-	err = rpctypes.Error(err)
-	return errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision) ||
-		errors.Is(err, rpctypes.ErrUserEmpty)
+	return true
 }

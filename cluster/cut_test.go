@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"testing"
 	"time"
-
-	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
 func TestANoteOfACutThatCannotBeReadIsNotTakenForNone(t *testing.T) {
@@ -28,7 +26,7 @@ func TestANoteOfACutThatCannotBeReadIsNotTakenForNone(t *testing.T) {
 		{"of another shape", `,"cut":"yes"`, unread(`"yes"`)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m, malformed := memberOf(&mvccpb.KeyValue{Key: []byte("/cluster/members/n0"), Value: []byte(`{"era":3,"incarnation":"i"` + c.cut + `}`)})
+			m, malformed := memberOf(&KV{Key: "/cluster/members/n0", Value: []byte(`{"era":3,"incarnation":"i"` + c.cut + `}`)})
 			if m == nil || m.Era != 3 {
 				t.Fatalf("the record is %+v, malformed %q", m, malformed)
 			}

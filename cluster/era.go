@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
-
-	"go.etcd.io/etcd/api/v3/mvccpb"
+	"time"
 )
 
 // Every registration writes the era into its key and into its member record in one
@@ -19,35 +17,53 @@ import (
 // written it, and a person is to see it. Only an era that begins puts its own in the place,
 // and a person may delete it at any time.
 
-const (
-	// recordFormat is the newest format of an era and of a member record that is understood
-	// here. None is written: a value without one is of the first.
-	recordFormat = 1
-	// mostEra bounds what is taken for an era: no cluster restarts as often.
-	mostEra = 1 << 53
-)
+// Era counts the times that somebody registered when nobody was registered, and says until when
+// somebody had been before.
+type Era struct {
+	N           int64 // at least what the broker remembers; where the key does not say, what any does
+	ModRevision int64 // 0: the key is absent
+	Alive       Alive // the fleet before this era
+	// Unread says what stands there that cannot be read, and at which key; empty: nothing.
+	// Then Alive is not known, and N may not be from the key.
+	Unread string
+}
+
+// Alive says until when a fleet was alive: the last confirmed renewal of one of its brokers.
+type Alive struct {
+	Until    time.Time // by that broker's clock; zero: not known
+	Revision int64     // of the store then; 0: not known
+}
+
+type eraValue struct {
+	Era           int64     `json:"era"`
+	AliveUntil    time.Time `json:"alive_until,omitzero"`
+	AliveRevision int64     `json:"alive_revision,omitempty"`
+}
+
+// mostEra bounds what is taken for an era: no cluster restarts as often.
+const mostEra = 1 << 53
 
 // eraIn is the number of an era or of a member record; ok: it has one, of a format that is
 // understood here. What else it holds is borne.
 func eraIn(value []byte) (n int64, ok bool) {
-	var v struct {
-		Era    *int64 `json:"era"`
-		Format int    `json:"format"`
-	}
-	if json.Unmarshal(value, &v) != nil || v.Era == nil || *v.Era < 0 || *v.Era > mostEra || v.Format > recordFormat {
+	var v struct{ Era *int64 }
+	if !readable(value, &v) || v.Era == nil || *v.Era < 0 || *v.Era > mostEra {
 		return 0, false
 	}
 	return *v.Era, true
 }
 
 // eraOf reads the key of the era. counted: it says which that is, whatever else cannot be read.
-func eraOf(kv *mvccpb.KeyValue) (era Era, counted bool) {
+func eraOf(kv *KV) (era Era, counted bool) {
+	if kv == nil {
+		return era, false
+	}
 	era.ModRevision = kv.ModRevision
 	var v eraValue
 	if era.N, counted = eraIn(kv.Value); counted && json.Unmarshal(kv.Value, &v) == nil {
 		era.Alive = Alive{v.AliveUntil, v.AliveRevision}
 	} else {
-		era.Unread = fmt.Sprintf("%q at key %s", excerpt(kv.Value), kv.Key)
+		era.Unread = at(excerpt(kv.Value), kv.Key)
 	}
 	return era, counted
 }
@@ -56,24 +72,20 @@ func eraOf(kv *mvccpb.KeyValue) (era Era, counted bool) {
 // registration knows it: while it is registered no other begins. Who waits does not ask. Else
 // it costs a look at each member record.
 func (c *Client) recallEra(ctx context.Context, s *Snapshot, waits bool) error {
-	if s.Member != nil {
-		s.Era.N = s.Member.Era
-	}
-	switch {
-	case s.Registration == nil && waits:
+	if s.Registration == nil && waits {
 		s.eraUnasked = true
 		return nil
-	case s.Registration != nil && s.Member != nil && s.Member.ModRevision >= s.Registration.CreateRevision:
+	}
+	if s.Registration != nil && s.Member != nil && s.Member.ModRevision >= s.Registration.CreateRevision {
 		return nil
 	}
 	unsure := ""
 	_, err := c.scan(ctx, Target{Key: c.keys.Members(), Prefix: true}, s.Revision, func(kv KV) {
-		m, malformed := memberOf(kv.raw())
-		if m == nil {
-			unsure = cmp.Or(unsure, fmt.Sprintf("%q at key %s", malformed, kv.Key))
-			return
+		if m, malformed := memberOf(&kv); m != nil {
+			s.Era.N = max(s.Era.N, m.Era)
+		} else {
+			unsure = cmp.Or(unsure, at(malformed, kv.Key))
 		}
-		s.Era.N = max(s.Era.N, m.Era)
 	})
 	if Denied(err) {
 		unsure, err = "etcd does not show member records: grant this user read on "+c.keys.Members(), nil

@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"strings"
 
@@ -52,44 +51,37 @@ func Classes() []Class {
 	}
 }
 
-// classOf holds the answers of etcd that have a class of their own. The codes are no
-// help: etcd answers most of these as Unavailable, InvalidArgument or FailedPrecondition.
+// classOf holds the answers of etcd that have a class of their own, word for word: a proxy may
+// change the code on the way, and the codes are no help. etcd answers most of these as
+// Unavailable, InvalidArgument or FailedPrecondition, and the last ones without any.
 // A timeout that etcd itself reports is not one of ours: it was reached, and could not
 // commit in time, for everybody.
-var classOf = []struct {
-	class Class
-	errs  []error
-}{
-	{ClassLeaseNotFound, []error{rpctypes.ErrLeaseNotFound}},
-	{ClassNoSpace, []error{rpctypes.ErrNoSpace}},
-	{ClassNoLeader, []error{
-		rpctypes.ErrNoLeader, rpctypes.ErrNotLeader, rpctypes.ErrLeaderChanged, rpctypes.ErrTimeoutDueToLeaderFail,
-		rpctypes.ErrTimeoutDueToConnectionLost, rpctypes.ErrUnhealthy,
-	}},
-	{ClassOverloaded, []error{rpctypes.ErrTimeout, rpctypes.ErrTimeoutWaitAppliedIndex, rpctypes.ErrTooManyRequests}},
-	{ClassAuth, []error{
-		rpctypes.ErrUserEmpty, rpctypes.ErrUserNotFound, rpctypes.ErrUserAlreadyExist, rpctypes.ErrAuthFailed,
-		rpctypes.ErrAuthNotEnabled, rpctypes.ErrAuthOldRevision, rpctypes.ErrInvalidAuthToken, rpctypes.ErrInvalidAuthMgmt,
-		rpctypes.ErrPermissionDenied, rpctypes.ErrPermissionNotGranted, rpctypes.ErrGRPCPermissionNotGiven,
-		rpctypes.ErrRoleEmpty, rpctypes.ErrRoleNotFound, rpctypes.ErrRoleNotGranted, rpctypes.ErrRoleAlreadyExist,
-		rpctypes.ErrRootUserNotExist, rpctypes.ErrRootRoleNotExist, errCredentials,
-	}},
-}
-
-// classOfUntyped holds what etcd passes on without a code (Unknown), word for word.
-var classOfUntyped = map[string]Class{
-	"raft proposal dropped": ClassNoLeader, // there is no leader to propose to
-	"not a primary lessor":  ClassNoLeader, // the leader has just stepped down
-	"raft: stopped":         ClassUnreachable,
+var classOf = map[string]Class{
+	rpctypes.ErrorDesc(rpctypes.ErrLeaseNotFound):              ClassLeaseNotFound,
+	rpctypes.ErrorDesc(rpctypes.ErrNoSpace):                    ClassNoSpace,
+	rpctypes.ErrorDesc(rpctypes.ErrNoLeader):                   ClassNoLeader,
+	rpctypes.ErrorDesc(rpctypes.ErrNotLeader):                  ClassNoLeader,
+	rpctypes.ErrorDesc(rpctypes.ErrLeaderChanged):              ClassNoLeader,
+	rpctypes.ErrorDesc(rpctypes.ErrTimeoutDueToLeaderFail):     ClassNoLeader,
+	rpctypes.ErrorDesc(rpctypes.ErrTimeoutDueToConnectionLost): ClassNoLeader,
+	rpctypes.ErrorDesc(rpctypes.ErrUnhealthy):                  ClassNoLeader,
+	"raft proposal dropped":                                    ClassNoLeader, // there is no leader to propose to
+	"not a primary lessor":                                     ClassNoLeader, // the leader has just stepped down
+	"raft: stopped":                                            ClassUnreachable,
+	rpctypes.ErrorDesc(rpctypes.ErrTimeout):                    ClassOverloaded,
+	rpctypes.ErrorDesc(rpctypes.ErrTimeoutWaitAppliedIndex):    ClassOverloaded,
+	rpctypes.ErrorDesc(rpctypes.ErrTooManyRequests):            ClassOverloaded,
 	// A member of etcd 3.4 that sees the end of a request's time before we do.
 	"context deadline exceeded": ClassTimeout,
 }
 
+// classOfWord are words in etcd's answers to whoever may not do what he asks.
+var classOfWord = []string{"auth", "user", "role", "permission"}
+
 // Denied reports whether etcd refused what was asked because the user has no right to it.
 // Asking again changes nothing, as it may with other errors of ClassAuth.
 func Denied(err error) bool {
-	s, answered := grpcStatus(err)
-	return errors.Is(err, rpctypes.ErrPermissionDenied) || answered && s.Message() == rpctypes.ErrorDesc(rpctypes.ErrPermissionDenied)
+	return words(err) == rpctypes.ErrPermissionDenied.Error()
 }
 
 // Classify sorts an error of this package, or of a context it was given.
@@ -97,26 +89,27 @@ func Classify(err error) Class {
 	if err == nil {
 		return ClassNone
 	}
+	said := words(err)
+	if class, known := classOf[said]; known {
+		return class
+	}
+	for _, word := range classOfWord {
+		if strings.HasPrefix(said, "etcdserver: ") && strings.Contains(said, word) {
+			return ClassAuth
+		}
+	}
 	s, answered := grpcStatus(err)
-	for _, known := range classOf {
-		for _, e := range known.errs {
-			// A proxy may change the code on the way, not the words.
-			if errors.Is(err, e) || answered && s.Message() == rpctypes.ErrorDesc(e) {
-				return known.class
-			}
-		}
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return ClassTimeout
-	}
-	if answered {
-		return classOfCode(s)
-	}
 	var netErr net.Error
-	if errors.As(err, &netErr) {
-		if netErr.Timeout() {
-			return ClassTimeout
-		}
+	switch {
+	case errors.Is(err, errCredentials):
+		return ClassAuth
+	case errors.Is(err, context.DeadlineExceeded):
+		return ClassTimeout
+	case answered:
+		return classOfCode(s)
+	case errors.As(err, &netErr) && netErr.Timeout():
+		return ClassTimeout
+	case netErr != nil:
 		return ClassUnreachable
 	}
 	return ClassOther
@@ -124,46 +117,34 @@ func Classify(err error) Class {
 
 // classOfCode sorts what is not one of etcd's own answers.
 func classOfCode(s *status.Status) Class {
+	holds := func(sign string) bool { return strings.Contains(s.Message(), sign) }
 	switch s.Code() {
 	case codes.Unavailable:
 		// gRPC flattens what a handshake returned to text; the mark in it is ours.
-		if strings.Contains(s.Message(), handshakeRefused) {
+		if holds(handshakeRefused) {
 			return ClassAuth
 		}
 		return ClassUnreachable
 	case codes.Canceled:
-		// The caller's own cancellation arrives as context.Canceled (see wrap): here
+		// The caller's own cancellation arrives as context.Canceled (see cause): here
 		// the server ended the request, as it does when it shuts down.
 		return ClassUnreachable
 	case codes.Internal:
 		// gRPC's word for a connection that something between here and etcd broke in
 		// the middle of an answer.
-		if brokenStream(s.Message()) {
+		if holds("RST_STREAM") || holds("without sending trailers") || holds("unexpected EOF") || holds("transport:") {
 			return ClassUnreachable
 		}
 	case codes.DeadlineExceeded:
 		return ClassTimeout
 	case codes.ResourceExhausted:
-		if !strings.Contains(s.Message(), "larger than max") { // that one is about the request
+		if !holds("larger than max") { // that one is about the request
 			return ClassOverloaded
 		}
 	case codes.Unauthenticated, codes.PermissionDenied:
 		return ClassAuth
-	case codes.Unknown:
-		if class, ok := classOfUntyped[s.Message()]; ok {
-			return class
-		}
 	}
 	return ClassOther
-}
-
-func brokenStream(message string) bool {
-	for _, sign := range []string{"RST_STREAM", "without sending trailers", "unexpected EOF", "transport:"} {
-		if strings.Contains(message, sign) {
-			return true
-		}
-	}
-	return false
 }
 
 // grpcStatus finds a gRPC status anywhere below err, with its message as it arrived.
@@ -179,37 +160,37 @@ func grpcStatus(err error) (*status.Status, bool) {
 	return carrier.GRPCStatus(), true
 }
 
-// wrap turns an error of a request into one of this package: the verb in front, the
-// answers of etcd as values of rpctypes, the end of ctx as the context's error.
-func wrap(ctx context.Context, verb string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", verb, cause(ctx, err))
+// words are what etcd says in an error; empty: it is not etcd's.
+func words(err error) string {
+	s, _ := grpcStatus(err)
+	return s.Message()
 }
 
+// reason is why a watch was cancelled. Where etcd has a gRPC error for it, it may be only that one's
+// text, code in front.
+func reason(err error) error {
+	s, answered := grpcStatus(err)
+	i := strings.LastIndex(err.Error(), " desc = ")
+	if i < 0 || answered && s.Code() != codes.FailedPrecondition {
+		return err
+	}
+	return rpctypes.Error(status.Error(codes.Unknown, err.Error()[i+len(" desc = "):]))
+}
+
+// cause is an error of a request as one of this package's: the answers of etcd as values of
+// rpctypes, the end of ctx as the context's error.
 func cause(ctx context.Context, err error) error {
-	if errors.Is(err, ErrClosed) || isClosing(err) {
+	// gRPC has no exported value for a connection that this side closed but the deprecated one.
+	s, ok := status.FromError(err)
+	if errors.Is(err, ErrClosed) || err != nil && ok && s.Code() == codes.Canceled && s.Message() == "grpc: the client connection is closing" {
 		return ErrClosed
 	}
 	return clientv3.ContextError(ctx, err)
 }
 
-// isClosing tells gRPC's own error for a connection that this side closed; it has no
-// exported value but the deprecated one.
-func isClosing(err error) bool {
-	s, ok := status.FromError(err)
-	return ok && s.Code() == codes.Canceled && s.Message() == "grpc: the client connection is closing"
-}
-
 // elsewhere tells whether another endpoint may do better with the same request.
 func elsewhere(err error) bool {
-	s, ok := grpcStatus(err)
-	switch {
-	case !ok:
-		return false
-	case s.Message() == rpctypes.ErrorDesc(rpctypes.ErrGRPCNotSupportedForLearner):
-		return true // a member that is not a voter yet
-	}
-	return s.Code() == codes.Unavailable && !strings.Contains(s.Message(), handshakeRefused)
+	s, _ := grpcStatus(err)
+	return s.Message() == rpctypes.ErrorDesc(rpctypes.ErrGRPCNotSupportedForLearner) || // a member that is not a voter yet
+		s != nil && s.Code() == codes.Unavailable && !strings.Contains(s.Message(), handshakeRefused)
 }

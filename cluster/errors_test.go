@@ -102,7 +102,7 @@ func TestEveryAnswerOfEtcdHasItsClass(t *testing.T) {
 			for form, err := range map[string]error{
 				"as it arrives":        wire,
 				"as a value":           rpctypes.Error(wire),
-				"as this package says": wrap(t.Context(), "renew lease", wire),
+				"as this package says": fmt.Errorf("renew lease: %w", cause(t.Context(), wire)),
 				"wrapped twice":        fmt.Errorf("outer: %w", fmt.Errorf("inner: %w", wire)),
 				"with a proxy's code":  status.Error(codes.Unknown, status.Convert(wire).Message()),
 			} {
@@ -199,7 +199,7 @@ func TestKnownMessagesOfOtherCodesHaveTheirClass(t *testing.T) {
 		{"not etcd", status.Error(codes.Unimplemented, "unknown service etcdserverpb.Lease"), ClassOther},
 		{"a proxy without a backend", status.Error(codes.Unavailable, "unexpected HTTP status code received from server: 503 (Service Unavailable)"), ClassUnreachable},
 	} {
-		for _, err := range []error{c.err, wrap(t.Context(), "renew lease", c.err), fmt.Errorf("outer: %w", c.err)} {
+		for _, err := range []error{c.err, fmt.Errorf("renew lease: %w", cause(t.Context(), c.err)), fmt.Errorf("outer: %w", c.err)} {
 			if got := Classify(err); got != c.want {
 				t.Errorf("%s: %q, want %q", c.name, got, c.want)
 			}

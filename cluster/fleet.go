@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -34,27 +33,19 @@ type FleetBroker struct {
 // Fleet lists, ordered by id, every broker that is registered or has a state, a member
 // record or an assignment, all at one revision. Its cost grows with the number of
 // assignments in the cluster: it is for people who ask, not for loops.
-func (c *Client) Fleet(ctx context.Context) ([]FleetBroker, error) {
-	fleet, err := c.fleet(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read fleet: %w", err)
-	}
-	return fleet, nil
-}
-
-func (c *Client) fleet(ctx context.Context) ([]FleetBroker, error) {
-	brokers := map[string]*FleetBroker{}
+func (c *Client) Fleet(ctx context.Context) (fleet []FleetBroker, err error) {
+	defer during(&err, "read fleet")
+	of := map[string]*FleetBroker{}
 	at := func(id string) *FleetBroker {
-		if brokers[id] == nil {
-			brokers[id] = &FleetBroker{BrokerID: id}
+		if of[id] == nil {
+			of[id] = &FleetBroker{BrokerID: id}
 		}
-		return brokers[id]
+		return of[id]
 	}
 	var withState []string
 	revision, err := c.scan(ctx, Target{Key: c.keys.Brokers(), Prefix: true, KeysOnly: true}, 0, func(kv KV) {
 		if id, ok := c.keys.ParseState(kv.Key); ok {
 			withState = append(withState, id)
-			at(id)
 		} else if id, _, ok := c.keys.ParseAssignment(kv.Key); ok {
 			at(id).Topics++
 		}
@@ -65,7 +56,7 @@ func (c *Client) fleet(ctx context.Context) ([]FleetBroker, error) {
 	_, err = c.scan(ctx, Target{Key: c.keys.Registrations(), Prefix: true}, revision, func(kv KV) {
 		if id, ok := c.keys.ParseRegistration(kv.Key); ok {
 			b := at(id)
-			value, _ := registrationOf(id, kv.raw()).Parse() // an adopted one may have any shape
+			value, _ := registrationOf(id, &kv).Parse() // an adopted one may have any shape
 			b.Registered, b.Epoch, b.BrokerURL, b.ConnectURL = true, kv.CreateRevision, value.BrokerURL, value.ConnectURL
 		}
 	})
@@ -73,43 +64,34 @@ func (c *Client) fleet(ctx context.Context) ([]FleetBroker, error) {
 		return nil, err
 	}
 	_, err = c.scan(ctx, Target{Key: c.keys.Members(), Prefix: true}, revision, func(kv KV) {
-		if id, ok := c.keys.ParseMember(kv.Key); ok {
-			member, malformed := memberOf(kv.raw())
-			b := at(id)
-			if member != nil && member.RegisteredAs != "" {
-				delete(brokers, id) // nothing else is known under that name
-				b = at(member.RegisteredAs)
-				b.Name = id
-			}
-			if b.MemberMalformed = malformed; member != nil && !member.At.IsZero() {
-				b.Since = &member.At
-			}
+		name, ok := c.keys.ParseMember(kv.Key)
+		if !ok {
+			return
+		}
+		member, malformed := memberOf(&kv)
+		b := at(name)
+		if member != nil && member.RegisteredAs != "" {
+			delete(of, name) // nothing else is known under that name
+			b = at(member.RegisteredAs)
+			b.Name = name
+		}
+		if b.MemberMalformed = malformed; member != nil && !member.At.IsZero() {
+			b.Since = &member.At
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	keys := make([]string, len(withState))
-	for i, id := range withState {
-		keys[i] = c.keys.State(id)
-	}
-	states, _, err := c.gets(ctx, keys, clientv3.WithRev(revision))
-	if err != nil {
-		return nil, err
-	}
+	states, _, err := c.gets(ctx, keysOf(c.keys.State, withState), clientv3.WithRev(revision))
 	for i, kv := range states {
-		if kv == nil {
-			continue
-		}
 		b := at(withState[i])
 		state, malformed := stateOf(kv)
 		if b.StateMalformed = malformed; state != nil {
 			b.Mode, b.Reason, b.By = state.Mode, state.Reason, state.By
 		}
 	}
-	fleet := make([]FleetBroker, 0, len(brokers))
-	for _, id := range slices.Sorted(maps.Keys(brokers)) {
-		fleet = append(fleet, *brokers[id])
+	for _, id := range slices.Sorted(maps.Keys(of)) {
+		fleet = append(fleet, *of[id])
 	}
-	return fleet, nil
+	return fleet, err
 }

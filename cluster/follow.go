@@ -5,18 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/mvccpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
 const (
+	keysPerPage   = 1000
 	pageTimeout   = 5 * time.Second // for one page of a list
 	followInitial = 100 * time.Millisecond
 	followMax     = 2 * time.Second
@@ -36,29 +33,6 @@ type Target struct {
 	InParts bool
 	// Many says that there may be very many keys: they are listed again less often.
 	Many bool
-}
-
-// KV is one key as read.
-type KV struct {
-	Key            string
-	Value          []byte
-	Lease          int64
-	CreateRevision int64
-	ModRevision    int64
-}
-
-func (kv KV) raw() *mvccpb.KeyValue {
-	return &mvccpb.KeyValue{
-		Key: []byte(kv.Key), Value: kv.Value, Lease: kv.Lease,
-		CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision,
-	}
-}
-
-func kvOf(kv *mvccpb.KeyValue) KV {
-	return KV{
-		Key: string(kv.Key), Value: kv.Value, Lease: kv.Lease,
-		CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision,
-	}
 }
 
 // Update is a step in the life of a target. Revision is the store's revision up to which
@@ -90,18 +64,39 @@ func (u Update) PutKeys() []string {
 // one goroutine, the caller's. onError, which may be nil, is told of each failure that
 // differs from the one before. Follow returns the context's error, or ErrClosed.
 func (c *Client) Follow(ctx context.Context, t Target, deliver func(Update), onError func(error)) error {
-	return again(ctx, "follow "+t.Key, onError, func() (time.Duration, error) { return c.followOnce(ctx, t, deliver) })
+	every, opts := listEvery, []clientv3.OpOption(nil)
+	if t.InParts || t.Many {
+		every = listPartsEvery
+	}
+	if t.Prefix {
+		opts = append(opts, clientv3.WithPrefix())
+	}
+	return again(ctx, "follow "+t.Key, onError, func(begun *time.Time) error {
+		u := Update{Full: true}
+		revision, err := c.pages(ctx, t, 0, func(revision int64, page []KV, more bool) {
+			u.Puts = append(u.Puts, page...)
+			if u.Revision, u.More = revision, more; t.InParts || !more {
+				deliver(u)
+				u = Update{}
+			}
+		})
+		if err != nil {
+			return fmt.Errorf("list: %w", err)
+		}
+		return c.watch(ctx, begun, every, t.Key, revision+1, deliver, opts...)
+	})
 }
 
 // again repeats what reads and watches, with a growing pause when it fails, until ctx ends or
-// the client is closed; see Follow. watched is for how long it watched. The pause starts over once
-// that was longer than it can become: an etcd that takes each watch up, and ends it at once, is
+// the client is closed; see Follow. begun is when it began to watch. The pause starts over once it
+// watched for longer than that can become: an etcd that takes each watch up, and ends it at once, is
 // not listed again and again.
-func again(ctx context.Context, what string, onError func(error), once func() (watched time.Duration, err error)) error {
+func again(ctx context.Context, what string, onError func(error), once func(begun *time.Time) error) error {
 	pause, told := followInitial, ""
-	for {
-		watched, err := once()
-		if watched > followMax { // so a failure is a new one
+	for ctx.Err() == nil {
+		var begun time.Time
+		err := once(&begun)
+		if !begun.IsZero() && time.Since(begun) > followMax { // so a failure is a new one
 			pause, told = followInitial, ""
 		}
 		switch {
@@ -116,95 +111,59 @@ func again(ctx context.Context, what string, onError func(error), once func() (w
 			told = err.Error()
 			onError(fmt.Errorf("%s: %w", what, err))
 		}
-		wait := time.NewTimer(pause/2 + rand.N(pause/2))
 		select {
 		case <-ctx.Done():
-			wait.Stop()
-			return ctx.Err()
-		case <-wait.C:
+		case <-time.After(pause/2 + rand.N(pause/2)):
 		}
 		pause = min(2*pause, followMax)
 	}
-}
-
-// followOnce lists, and watches until it is time to list again.
-func (c *Client) followOnce(ctx context.Context, t Target, deliver func(Update)) (watched time.Duration, err error) {
-	revision, err := c.list(ctx, t, deliver)
-	if err != nil {
-		return 0, fmt.Errorf("list: %w", err)
-	}
-	every, opts := listEvery, []clientv3.OpOption(nil)
-	if t.InParts || t.Many {
-		every = listPartsEvery
-	}
-	if t.Prefix {
-		opts = append(opts, clientv3.WithPrefix())
-	}
-	return c.watch(ctx, every, t.Key, revision+1, deliver, opts...)
+	return ctx.Err()
 }
 
 // watch delivers changes from the revision on until that time is over, which is no error, and
-// says for how long it watched. The watch resumes by itself after a lost connection.
-func (c *Client) watch(ctx context.Context, lasting time.Duration, key string, revision int64, deliver func(Update), opts ...clientv3.OpOption) (watched time.Duration, err error) {
-	var created time.Time
-	defer func() {
-		if !created.IsZero() {
-			watched = time.Since(created)
-		}
-	}()
+// says when it began. The watch resumes by itself after a lost connection.
+func (c *Client) watch(ctx context.Context, begun *time.Time, lasting time.Duration, key string, revision int64, deliver func(Update), opts ...clientv3.OpOption) (err error) {
+	defer during(&err, "watch")
 	w, err := c.current()
 	if err != nil {
-		return 0, err
+		return err
 	}
 	bounded, cancel := context.WithTimeout(ctx, jitter(lasting))
 	defer cancel()
-	watching, err := c.tokens.on(bounded, w)
+	watching, _, err := c.tokens.on(bounded, w)
 	if err != nil {
-		return 0, wrap(ctx, "watch", err)
+		return cause(ctx, err)
 	}
 	for r := range w.watcher.Watch(watching, key, append(opts, clientv3.WithRev(revision), clientv3.WithCreatedNotify())...) {
 		if err := r.Err(); err != nil {
-			return 0, wrap(ctx, "watch", watchError(err))
+			return cause(ctx, reason(err))
 		}
 		if len(c.all) > 1 {
 			if err := c.identity.check(r.Header.GetClusterId(), "the other end of a watch", time.Now()); err != nil {
-				return 0, wrap(ctx, "watch", err)
+				return err
 			}
 		}
-		if r.Created && created.IsZero() {
-			created = time.Now()
+		if r.Created && begun.IsZero() {
+			*begun = time.Now()
 		}
 		if len(r.Events) > 0 {
 			deliver(collapse(r.Header.GetRevision(), r.Events))
 		}
 	}
 	switch {
-	case ctx.Err() != nil:
-		return 0, ctx.Err()
-	case bounded.Err() != nil && created.IsZero():
-		return 0, errors.New("watch: etcd answers lists and opens no watch: what changes is seen with the next list")
+	case bounded.Err() != nil && begun.IsZero():
+		return errors.New("etcd answers lists and opens no watch: what changes is seen with the next list")
 	case bounded.Err() != nil:
-		return 0, nil
-	case c.isClosed():
-		return 0, ErrClosed
+		return nil
 	}
-	return 0, wrap(ctx, "watch", errReplaced)
+	if _, err := c.current(); err != nil { // closed
+		return err
+	}
+	return errReplaced
 }
 
 // errReplaced ends a watch on a connection that is not used any more.
 var errReplaced = status.Error(codes.Unavailable, "another connection has replaced this one")
-
-// list delivers the whole content, and returns its revision.
-func (c *Client) list(ctx context.Context, t Target, deliver func(Update)) (int64, error) {
-	u := Update{Full: true}
-	return c.pages(ctx, t, 0, func(revision int64, page []KV, more bool) {
-		u.Puts = append(u.Puts, page...)
-		if u.Revision, u.More = revision, more; t.InParts || !more {
-			deliver(u)
-			u = Update{}
-		}
-	})
-}
 
 // scan reads the target at one revision, which it returns; 0 means the newest. visit may
 // have been called when it returns an error.
@@ -218,63 +177,31 @@ func (c *Client) scan(ctx context.Context, t Target, revision int64, visit func(
 
 // pages reads as scan does. There is at least one page.
 func (c *Client) pages(ctx context.Context, t Target, revision int64, visit func(revision int64, page []KV, more bool)) (int64, error) {
-	from, end := t.Key, ""
+	var opts []clientv3.OpOption
 	if t.Prefix {
-		end = clientv3.GetPrefixRangeEnd(t.Key)
+		opts = append(opts, clientv3.WithRange(clientv3.GetPrefixRangeEnd(t.Key)))
 	}
-	for {
-		opts := []clientv3.OpOption{clientv3.WithLimit(keysPerPage), clientv3.WithRev(revision)}
-		if end != "" {
-			opts = append(opts, clientv3.WithRange(end))
-		}
-		if t.KeysOnly {
-			opts = append(opts, clientv3.WithKeysOnly())
-		}
-		answer, err := c.page(ctx, clientv3.OpGet(from, opts...))
+	if t.KeysOnly {
+		opts = append(opts, clientv3.WithKeysOnly())
+	}
+	for from := t.Key; ; {
+		get := clientv3.OpGet(from, append(opts, clientv3.WithLimit(keysPerPage), clientv3.WithRev(revision))...)
+		bounded, cancel := context.WithTimeout(ctx, pageTimeout)
+		found, head, err := c.read(bounded, get)
+		cancel()
 		if err != nil {
 			return 0, err
 		}
 		if revision == 0 {
-			revision = answer.Header.Revision
+			revision = head.Revision
 		}
-		found := answer.Responses[0].GetResponseRange()
-		more := found.GetMore() && len(found.GetKvs()) > 0
-		page := make([]KV, len(found.GetKvs()))
-		for i, kv := range found.GetKvs() {
-			page[i] = kvOf(kv)
-		}
+		page := found[0]
+		more := len(page) == keysPerPage
 		if visit(revision, page, more); !more {
 			return revision, nil
 		}
-		from = string(found.Kvs[len(found.Kvs)-1].Key) + "\x00"
+		from = page[len(page)-1].Key + "\x00"
 	}
-}
-
-func (c *Client) page(ctx context.Context, get clientv3.Op) (*etcdserverpb.TxnResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
-	defer cancel()
-	answer, err := c.read(ctx, get)
-	if err != nil {
-		return nil, err
-	}
-	if len(answer.Responses) != 1 {
-		return nil, fmt.Errorf("etcd answered %d of 1 get", len(answer.Responses))
-	}
-	return answer, nil
-}
-
-// watchError turns the server's reason, which may be only text, into the value it stands for.
-func watchError(reason error) error {
-	var known rpctypes.EtcdError
-	if errors.As(reason, &known) {
-		return known
-	}
-	// Where etcd has a gRPC error for it, the text is that error's, code in front.
-	text := reason.Error()
-	if i := strings.LastIndex(text, " desc = "); i >= 0 && errors.As(rpctypes.Error(errors.New(text[i+len(" desc = "):])), &known) {
-		return known
-	}
-	return fmt.Errorf("cancelled by etcd: %w", reason)
 }
 
 // collapse keeps the last event of each key. Events of one answer may span revisions; a
@@ -287,13 +214,13 @@ func collapse(revision int64, events []*clientv3.Event) Update {
 		u.Revision = max(u.Revision, e.Kv.ModRevision)
 	}
 	for i, e := range events {
-		if last[string(e.Kv.Key)] != i {
-			continue
-		}
-		if e.Type == clientv3.EventTypeDelete {
-			u.Deletes = append(u.Deletes, string(e.Kv.Key))
-		} else {
-			u.Puts = append(u.Puts, kvOf(e.Kv))
+		kv := kvOf(e.Kv)
+		switch {
+		case last[kv.Key] != i:
+		case e.Type == clientv3.EventTypeDelete:
+			u.Deletes = append(u.Deletes, kv.Key)
+		default:
+			u.Puts = append(u.Puts, kv)
 		}
 	}
 	return u

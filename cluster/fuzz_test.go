@@ -3,8 +3,6 @@ package cluster
 import (
 	"testing"
 	"unicode/utf8"
-
-	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
 func FuzzKeysThatAreTakenApartFitTogether(f *testing.F) {
@@ -16,7 +14,7 @@ func FuzzKeysThatAreTakenApartFitTogether(f *testing.F) {
 	f.Add("/topics//x")
 	f.Fuzz(func(t *testing.T, key string) {
 		for _, prefix := range []string{"", "/p"} {
-			k := NewKeys(prefix, "")
+			k := NewKeys(prefix)
 			readings := 0
 			same := func(ok bool, again string) {
 				t.Helper()
@@ -55,7 +53,7 @@ func FuzzValuesAreReadOrRefused(f *testing.F) {
 	f.Add([]byte("null"))
 	f.Add([]byte("\xff"))
 	f.Fuzz(func(t *testing.T, value []byte) {
-		kv := &mvccpb.KeyValue{Key: []byte("/k"), Value: value, ModRevision: 1}
+		kv := &KV{Key: "/k", Value: value, ModRevision: 1}
 		s, err := ParseState(value)
 		if known := s.Mode == ModeActive || s.Mode == ModeDraining || s.Mode == ModeDrained; known != (err == nil) {
 			t.Fatalf("state %+v, %v", s, err)
@@ -69,7 +67,7 @@ func FuzzValuesAreReadOrRefused(f *testing.F) {
 		if era, counted := eraOf(kv); era.N < 0 || !counted && era.Unread == "" || !utf8.ValidString(era.Unread) {
 			t.Fatalf("era %+v", era)
 		}
-		if o := (&Client{}).ownerOf("/a/b", kv); (o.BrokerID == "") == (o.Malformed == "") || !utf8.ValidString(o.Malformed) {
+		if o := ownerOf("/a/b", kv); (o.BrokerID == "") == (o.Malformed == "") || !utf8.ValidString(o.Malformed) {
 			t.Fatalf("owner %+v", o)
 		}
 		_, _ = registrationOf("b1", kv).Parse()

@@ -5,30 +5,16 @@ import (
 	"strings"
 )
 
-// defaultStorageRoot is where Danube keeps storage states (CONTRACT, --storage-root).
-const defaultStorageRoot = "/danube-data"
-
 // Keys is the layout of CONTRACT, "Keys in etcd". Its methods only put strings
 // together: a broker id has no slash, and a topic has the form /namespace/name.
 // Names that end in a slash are prefixes to scan.
-type Keys struct {
-	prefix, storageRoot string
-}
+type Keys struct{ prefix string }
 
-// NewKeys is the layout below prefix. Trailing slashes of both are dropped; an empty
-// storageRoot means "/danube-data".
-func NewKeys(prefix, storageRoot string) Keys {
-	storageRoot = strings.TrimRight(storageRoot, "/")
-	if storageRoot == "" {
-		storageRoot = defaultStorageRoot
-	}
-	return Keys{prefix: strings.TrimRight(prefix, "/"), storageRoot: storageRoot}
-}
+// NewKeys is the layout below prefix. Its trailing slashes are dropped.
+func NewKeys(prefix string) Keys { return Keys{strings.TrimRight(prefix, "/")} }
 
 // Registrations is the prefix of all registrations.
-func (k Keys) Registrations() string {
-	return k.prefix + "/cluster/register/"
-}
+func (k Keys) Registrations() string { return k.prefix + "/cluster/register/" }
 
 // Registration is the key that says, under a lease, that the broker is alive.
 func (k Keys) Registration(id string) string { return k.Registrations() + id }
@@ -55,62 +41,46 @@ func (k Keys) Members() string { return k.prefix + "/cluster/members/" }
 // Member is the key of what the broker's last registration knew.
 func (k Keys) Member(id string) string { return k.Members() + id }
 
+// TopicRecords is the prefix of all topics' records, and of what lies below them.
+func (k Keys) TopicRecords() string { return k.prefix + "/topics/" }
+
 // TopicRecord is the key of the topic's own record.
 func (k Keys) TopicRecord(topic string) string { return k.prefix + "/topics" + topic }
 
 // Unassigned is the marker of a topic that waits for a broker.
 func (k Keys) Unassigned(topic string) string { return k.prefix + "/cluster/unassigned" + topic }
 
-// Owners is the prefix of all ownership locks.
-func (k Keys) Owners() string {
-	return k.prefix + "/cluster/owners/"
-}
-
 // Owner is the key of the topic's ownership lock.
-func (k Keys) Owner(topic string) string {
-	return k.prefix + "/cluster/owners" + topic
-}
+func (k Keys) Owner(topic string) string { return k.prefix + "/cluster/owners" + topic }
 
 // Load is the key of the broker's load report.
 func (k Keys) Load(id string) string { return k.prefix + "/cluster/load/" + id }
 
-// Move is the key of the journal of the topic's move.
-func (k Keys) Move(topic string) string { return k.prefix + "/cluster/moves" + topic }
-
-// StorageState is the key that says whether the topic's storage is sealed.
-func (k Keys) StorageState(topic string) string {
-	return k.prefix + k.storageRoot + "/storage/topics" + topic + "/state"
-}
-
 // ParseRegistration takes the broker id out of a registration's key.
 func (k Keys) ParseRegistration(key string) (id string, ok bool) {
-	return oneSegment(key, k.Registrations())
+	id, ok = strings.CutPrefix(key, k.Registrations())
+	return id, ok && checkBroker(id) == nil
 }
 
 // ParseMember takes the broker id out of a member record's key.
 func (k Keys) ParseMember(key string) (id string, ok bool) {
-	return oneSegment(key, k.Members())
+	id, ok = strings.CutPrefix(key, k.Members())
+	return id, ok && checkBroker(id) == nil
 }
 
 // ParseState takes the broker id out of a state's key.
 func (k Keys) ParseState(key string) (id string, ok bool) {
-	rest, ok := strings.CutPrefix(key, k.Brokers())
-	if !ok {
-		return "", false
-	}
+	rest, below := strings.CutPrefix(key, k.Brokers())
 	id, ok = strings.CutSuffix(rest, "/state")
-	return id, ok && checkBroker(id) == nil
+	return id, below && ok && checkBroker(id) == nil
 }
 
 // ParseAssignment takes broker id and topic out of an assignment's key, which has
 // exactly two segments below the broker: a topic may be called "state".
 func (k Keys) ParseAssignment(key string) (id, topic string, ok bool) {
 	rest, ok := strings.CutPrefix(key, k.Brokers())
-	if !ok {
-		return "", "", false
-	}
 	slash := strings.IndexByte(rest, '/')
-	if slash <= 0 || checkTopic(rest[slash:]) != nil {
+	if !ok || slash <= 0 || checkTopic(rest[slash:]) != nil {
 		return "", "", false
 	}
 	return rest[:slash], rest[slash:], true
@@ -118,13 +88,15 @@ func (k Keys) ParseAssignment(key string) (id, topic string, ok bool) {
 
 // ParseOwner takes the topic out of an ownership lock's key.
 func (k Keys) ParseOwner(key string) (topic string, ok bool) {
-	topic, ok = strings.CutPrefix(key, strings.TrimSuffix(k.Owners(), "/"))
+	topic, ok = strings.CutPrefix(key, k.Owner(""))
 	return topic, ok && checkTopic(topic) == nil
 }
 
-func oneSegment(key, prefix string) (string, bool) {
-	rest, ok := strings.CutPrefix(key, prefix)
-	return rest, ok && checkBroker(rest) == nil
+// ParseTopicRecord takes the topic out of its record's key. What lies below a record is
+// none.
+func (k Keys) ParseTopicRecord(key string) (topic string, ok bool) {
+	topic, ok = strings.CutPrefix(key, k.TopicRecord(""))
+	return topic, ok && checkTopic(topic) == nil
 }
 
 func checkBroker(id string) error {
@@ -135,20 +107,8 @@ func checkBroker(id string) error {
 }
 
 func checkTopic(topic string) error {
-	rest, rooted := strings.CutPrefix(topic, "/")
-	namespace, name, two := strings.Cut(rest, "/")
-	if !rooted || !two || namespace == "" || name == "" || strings.Contains(name, "/") {
+	if part := strings.Split(topic, "/"); len(part) != 3 || part[0] != "" || part[1] == "" || part[2] == "" {
 		return fmt.Errorf("topic %q: want the form /namespace/topic", topic)
 	}
 	return nil
-}
-
-// TopicRecords is the prefix of all topics' records, and of what lies below them.
-func (k Keys) TopicRecords() string { return k.prefix + "/topics/" }
-
-// ParseTopicRecord takes the topic out of its record's key. What lies below a record is
-// none.
-func (k Keys) ParseTopicRecord(key string) (topic string, ok bool) {
-	topic, ok = strings.CutPrefix(key, k.prefix+"/topics")
-	return topic, ok && checkTopic(topic) == nil
 }

@@ -3,26 +3,25 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // Grant makes a lease. etcd counts in whole seconds (ttl is rounded up) and raises small
 // ones: granted is what holds.
 func (c *Client) Grant(ctx context.Context, ttl time.Duration) (id int64, granted time.Duration, err error) {
+	defer during(&err, "grant lease")
 	asked := int64((ttl + time.Second - 1) / time.Second)
 	answer, err := once(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.LeaseGrantResponse, error) {
 		return w.leases.LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{TTL: asked})
 	})
-	if err != nil {
-		return 0, 0, wrap(ctx, "grant lease", err)
+	if err == nil && answer.Error != "" {
+		err = errors.New(answer.Error)
 	}
-	if answer.Error != "" {
-		return 0, 0, fmt.Errorf("grant lease: %s", answer.Error)
+	if err != nil {
+		return 0, 0, err
 	}
 	return answer.ID, seconds(answer.TTL), nil
 }
@@ -36,7 +35,8 @@ type Renewal struct {
 
 // KeepAlive renews the lease once. An answer with no time left is ErrLeaseNotFound. Neither
 // is proof: a leader that was deposed and does not know it answers, too. See Registered.
-func (c *Client) KeepAlive(ctx context.Context, id int64) (Renewal, error) {
+func (c *Client) KeepAlive(ctx context.Context, id int64) (_ Renewal, err error) {
+	defer during(&err, "renew lease")
 	answer, err := ask(ctx, c.members, true, func(ctx context.Context, w *way) (*etcdserverpb.LeaseKeepAliveResponse, error) {
 		return keepAlive(ctx, w.leases, id)
 	})
@@ -44,7 +44,7 @@ func (c *Client) KeepAlive(ctx context.Context, id int64) (Renewal, error) {
 		err = ErrLeaseNotFound
 	}
 	if err != nil {
-		return Renewal{}, wrap(ctx, "renew lease", err)
+		return Renewal{}, err
 	}
 	head := answer.GetHeader()
 	return Renewal{seconds(answer.TTL), head.GetRevision(), head.GetRaftTerm()}, nil
@@ -76,20 +76,15 @@ func keepAlive(ctx context.Context, leases etcdserverpb.LeaseClient, id int64) (
 
 // Revoke ends the lease and deletes the keys bound to it. A lease that is gone already
 // is a success.
-func (c *Client) Revoke(ctx context.Context, id int64) error {
-	_, err := once(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.LeaseRevokeResponse, error) {
+func (c *Client) Revoke(ctx context.Context, id int64) (err error) {
+	defer during(&err, "revoke lease")
+	_, err = once(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.LeaseRevokeResponse, error) {
 		return w.leases.LeaseRevoke(ctx, &etcdserverpb.LeaseRevokeRequest{ID: id})
 	})
-	if err = wrap(ctx, "revoke lease", err); err != nil && !errors.Is(err, ErrLeaseNotFound) {
-		return err
+	if errors.Is(err, ErrLeaseNotFound) {
+		return nil
 	}
-	return nil
-}
-
-func (c *Client) timeToLive(ctx context.Context, r *etcdserverpb.LeaseTimeToLiveRequest) (*etcdserverpb.LeaseTimeToLiveResponse, error) {
-	return ask(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.LeaseTimeToLiveResponse, error) {
-		return w.leases.LeaseTimeToLive(ctx, r)
-	})
+	return err
 }
 
 // seconds is a TTL of etcd as a duration. Some versions answer with the remaining life of a
@@ -100,13 +95,53 @@ func seconds(ttl int64) time.Duration {
 
 // LeaseOf is the lease that any key is under, without the prefix of ours; 0: the key is not there,
 // or under none. The value is read, too: etcd 3.7 tells no lease of who asks for keys only.
-func (c *Client) LeaseOf(ctx context.Context, key string) (int64, error) {
-	answer, err := c.read(ctx, clientv3.OpGet(key))
-	if err != nil {
-		return 0, fmt.Errorf("read the lease of %s: %w", key, err)
+func (c *Client) LeaseOf(ctx context.Context, key string) (lease int64, err error) {
+	defer during(&err, "read the lease of %s", key)
+	kv, _, err := c.get(ctx, key)
+	if kv != nil {
+		lease = kv.Lease
 	}
-	for _, kv := range answer.Responses[0].GetResponseRange().GetKvs() {
-		return kv.Lease, nil
+	return lease, err
+}
+
+// LeaseLeft is what etcd says of how long a lease still lasts.
+type LeaseLeft struct {
+	Found bool
+	// Left is rounded down to the second. Just after an election it may be more than was
+	// granted.
+	Left    time.Duration
+	Granted time.Duration // by etcd
+	// Unknown: the leader has not counted yet when it ends.
+	Unknown bool
+	Term    uint64 // raft term that the member which answered knew
+}
+
+// longestTTL is the most that etcd grants, in seconds.
+const longestTTL = 9_000_000_000
+
+// LeaseLeft asks how long a lease still lasts, of anybody's, without renewing it. Where
+// etcd authenticates, some versions ask for the right to read each key that is bound to the
+// lease.
+func (c *Client) LeaseLeft(ctx context.Context, id int64) (left LeaseLeft, err error) {
+	defer during(&err, "read lease")
+	answer, err := c.timeToLive(ctx, id, false)
+	if err != nil || answer == nil {
+		return left, err
 	}
-	return 0, nil
+	left = LeaseLeft{Found: answer.TTL >= 0, Unknown: answer.TTL > longestTTL, Term: answer.GetHeader().GetRaftTerm()}
+	if left.Found && !left.Unknown {
+		left.Left, left.Granted = seconds(answer.TTL), seconds(answer.GrantedTTL)
+	}
+	return left, nil
+}
+
+// timeToLive asks about a lease; nil: it is gone.
+func (c *Client) timeToLive(ctx context.Context, id int64, keys bool) (*etcdserverpb.LeaseTimeToLiveResponse, error) {
+	answer, err := ask(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.LeaseTimeToLiveResponse, error) {
+		return w.leases.LeaseTimeToLive(ctx, &etcdserverpb.LeaseTimeToLiveRequest{ID: id, Keys: keys})
+	})
+	if errors.Is(err, ErrLeaseNotFound) {
+		return nil, nil
+	}
+	return answer, err
 }

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"testing"
 	"time"
-
-	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
 // What stands there and is no note that we know is told from no note, and does not hide the
@@ -35,7 +33,7 @@ func TestANoteThatCannotBeReadIsNotTakenForNone(t *testing.T) {
 		{"of another shape", `,"left":true`, unread(`true`)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m, malformed := memberOf(&mvccpb.KeyValue{Key: []byte("/cluster/members/n0"), Value: []byte(`{"era":3,"incarnation":"i"` + c.left + `}`)})
+			m, malformed := memberOf(&KV{Key: "/cluster/members/n0", Value: []byte(`{"era":3,"incarnation":"i"` + c.left + `}`)})
 			if m == nil || m.Era != 3 || m.Incarnation != "i" {
 				t.Fatalf("the record is %+v, malformed %q", m, malformed)
 			}

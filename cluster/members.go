@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
@@ -55,6 +53,19 @@ func newWay(conn grpc.ClientConnInterface, library *clientv3.Client, end func())
 		end()
 	}
 	return w
+}
+
+// state is that of the connection; one that is not gRPC's is always ready.
+func (w *way) state() connectivity.State {
+	if c, ok := w.conn.(*grpc.ClientConn); ok {
+		return c.GetState()
+	}
+	return connectivity.Ready
+}
+
+// halfMade reports whether the connection is still to come up.
+func (w *way) halfMade() bool {
+	return w.state() != connectivity.Ready && time.Since(w.since) < halfMade
 }
 
 // pacedWatches opens streams of watches no faster than etcd can bear: the etcd client opens one
@@ -130,8 +141,9 @@ func once[A answer](ctx context.Context, m *members, q question[A]) (A, error) {
 // wins. If none comes, the error is that of an endpoint without a leader if there was one,
 // because that is what is wrong with the others too.
 func ask[A answer](ctx context.Context, m *members, renewal bool, q question[A]) (said A, err error) {
-	if len(m.all) == 1 {
-		said, err = attempt(ctx, m, make([]bool, 1), renewal, q)
+	tried := make([]bool, len(m.all)) // guarded by the mutex of the members
+	if len(tried) == 1 {
+		said, err = attempt(ctx, m, tried, renewal, q)
 		return said, cause(ctx, err)
 	}
 	type outcome struct {
@@ -142,8 +154,7 @@ func ask[A answer](ctx context.Context, m *members, renewal bool, q question[A])
 	defer asked.Wait()
 	all, cancel := context.WithCancel(ctx)
 	defer cancel()
-	outcomes := make(chan outcome, len(m.all))
-	tried := make([]bool, len(m.all)) // guarded by the mutex of the members
+	outcomes := make(chan outcome, len(tried))
 	tries, waiting := 0, 0
 	next := func() {
 		tries, waiting = tries+1, waiting+1
@@ -162,7 +173,7 @@ func ask[A answer](ctx context.Context, m *members, renewal bool, q question[A])
 	for {
 		select {
 		case <-impatient.C:
-			if tries < len(m.all) {
+			if tries < len(tried) {
 				m.log.Debug("etcd is asked at another endpoint too", "unanswered_for", patience)
 				next()
 			}
@@ -172,11 +183,9 @@ func ask[A answer](ctx context.Context, m *members, renewal bool, q question[A])
 				err = o.err
 			}
 			switch {
-			case o.err == nil || errors.Is(rpctypes.Error(o.err), rpctypes.ErrLeaseNotFound):
+			case o.err == nil || ctx.Err() != nil || !elsewhere(o.err):
 				return o.said, cause(ctx, o.err)
-			case ctx.Err() != nil || !elsewhere(o.err):
-				return o.said, cause(ctx, o.err)
-			case tries < len(m.all):
+			case tries < len(tried):
 				next()
 			case waiting == 0:
 				return o.said, cause(ctx, err)
@@ -193,10 +202,15 @@ func attempt[A answer](ctx context.Context, m *members, tried []bool, renewal bo
 		return said, err
 	}
 	sent := time.Now()
-	err = m.tokens.use(ctx, w, func(ctx context.Context) (err error) {
-		said, err = q(ctx, w)
-		return err
-	})
+	for again := false; ; again = true {
+		asking, token, refused := m.tokens.on(ctx, w)
+		if err = refused; err == nil {
+			said, err = q(asking, w)
+		}
+		if again || !m.tokens.refused(token, err) {
+			break
+		}
+	}
 	if err == nil && len(m.all) > 1 {
 		err = m.identity.check(said.GetHeader().GetClusterId(), m.all[i].url, time.Now())
 	}
@@ -208,20 +222,20 @@ func attempt[A answer](ctx context.Context, m *members, tried []bool, renewal bo
 func (m *members) take(tried []bool) (int, *way, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	i := m.at
-	if tried[i] {
-		i = m.choose(func(i int) bool { return tried[i] })
-	} else if len(m.all) > 1 && m.all[i].way.lost() {
+	now := time.Now()
+	i, untried := m.at, func(i int) bool { return tried[i] }
+	if w := m.all[i].way; tried[i] {
+		i = m.choose(untried)
+	} else if len(m.all) > 1 && w != nil && w.state() == connectivity.TransientFailure {
 		// It would refuse the request: that of a write is not to be wasted.
-		m.all[i].failed = time.Now()
-		i = m.choose(func(i int) bool { return tried[i] })
+		m.all[i].failed = now
+		i = m.choose(untried)
 		m.at = i
 	}
 	w, err := m.connect(i)
 	if err != nil {
 		return 0, nil, err
 	}
-	now := time.Now()
 	tried[i] = true
 	w.users++
 	e := &m.all[i]
@@ -233,19 +247,15 @@ func (m *members) take(tried []bool) (int, *way, error) {
 }
 
 // connect returns the connection to an endpoint. The caller holds the mutex.
-func (m *members) connect(i int) (*way, error) {
+func (m *members) connect(i int) (_ *way, err error) {
+	e := &m.all[i]
 	if m.closed {
 		return nil, ErrClosed
 	}
-	e := &m.all[i]
 	if e.way == nil {
-		w, err := m.open(i)
-		if err != nil {
-			return nil, err
-		}
-		e.way = w
+		e.way, err = m.open(i)
 	}
-	return e.way, nil
+	return e.way, err
 }
 
 // choose returns the endpoint to ask next: the first in turn of those that are up and not
@@ -269,46 +279,51 @@ func (m *members) choose(avoid func(int) bool) int {
 	return best
 }
 
+// move goes to another endpoint than the one in use. The caller holds the mutex.
+func (m *members) move() { m.at = m.choose(func(i int) bool { return i == m.at }) }
+
 // give takes a connection back, and what came of its request.
 func (m *members) give(i int, w *way, sent time.Time, renewal bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	w.users--
-	e, now := &m.all[i], time.Now()
+	e, now, class := &m.all[i], time.Now(), Classify(err)
 	e.waiting--
-	class := Classify(err)
-	switch verdict := judge(err); {
+	s, answered := grpcStatus(err)
+	switch {
 	case m.closed:
-	case verdict == succeeded:
+	case class == ClassTimeout && m.lenient && e.heard.After(sent):
+	case class == ClassTimeout || elsewhere(err) || answered && s.Code() == codes.Unavailable: // also without a leader, or as a learner
+		m.fail(e, class, renewal, err)
+		if i == m.at && (class == ClassTimeout || elsewhere(err)) {
+			m.move()
+		}
+		if len(m.all) == 1 && class == ClassTimeout && e.way == w {
+			m.replace() // the next one may lead to another member
+		}
+	case err == nil || answered && s.Code() != codes.Canceled: // a member with a leader answered, whatever it said
 		if !e.failed.IsZero() && len(m.all) > 1 {
 			m.log.Info("etcd endpoint answers again", "endpoint", e.url)
 		}
 		e.failed, e.heard, e.renewed = time.Time{}, now, e.renewed || renewal
 		m.overtake(i, sent, renewal)
-	case verdict == failed && class == ClassTimeout && m.lenient && e.heard.After(sent):
-	case verdict == failed:
-		m.fail(e, class, renewal, err)
-		if i == m.at && (elsewhere(err) || class == ClassTimeout) {
-			m.at = m.choose(func(other int) bool { return other == i })
-		}
-		if len(m.all) == 1 && class == ClassTimeout && e.way == w && !w.comingUp() {
-			m.old, e.way = append(m.old, w), nil // the next one may lead to another member
-		}
 	}
 	m.settle()
 }
 
-// overtake moves to the endpoint that has answered if the one in use has kept an older request
-// waiting. The caller holds the mutex.
+// overtake counts against all endpoints that have kept an older request waiting than the one
+// which was answered here, and moves here from one of those. The caller holds the mutex.
 func (m *members) overtake(i int, sent time.Time, renewal bool) {
-	old := &m.all[m.at]
-	switch {
-	case i == m.at:
-	case old.way == nil:
+	if m.all[m.at].way == nil {
 		m.at = i
-	case old.waiting > 0 && old.waits.Before(sent) && !(m.lenient && old.heard.After(old.waits)):
-		m.fail(old, ClassTimeout, renewal, errors.New("another endpoint answered first"))
-		m.at = i
+	}
+	for k := range m.all {
+		if old := &m.all[k]; k != i && old.waiting > 0 && old.waits.Before(sent) && !(m.lenient && old.heard.After(old.waits)) {
+			m.fail(old, ClassTimeout, renewal, errors.New("another endpoint answered first"))
+			if k == m.at {
+				m.at = i
+			}
+		}
 	}
 }
 
@@ -331,14 +346,18 @@ func (m *members) fail(e *member, class Class, renewal bool, err error) {
 func (m *members) avoid() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	e := &m.all[m.at]
-	switch {
-	case len(m.all) > 1:
-		m.at = m.choose(func(i int) bool { return i == m.at })
-	case e.way != nil && !e.way.comingUp():
-		m.old, e.way = append(m.old, e.way), nil
+	if m.move(); len(m.all) == 1 {
+		m.replace()
 	}
 	m.settle()
+}
+
+// replace has the next request make a new connection to the endpoint in use, unless the one that
+// there is has just begun. The caller holds the mutex.
+func (m *members) replace() {
+	if e := &m.all[m.at]; e.way != nil && !e.way.halfMade() {
+		m.old, e.way = append(m.old, e.way), nil
+	}
 }
 
 // settle closes what is neither in use nor used. The caller holds the mutex.
@@ -367,12 +386,6 @@ func (m *members) current() (*way, error) {
 	return m.connect(m.at)
 }
 
-func (m *members) isClosed() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.closed
-}
-
 // Close ends the connections and waits for their end.
 func (m *members) Close() error {
 	m.mu.Lock()
@@ -387,22 +400,8 @@ func (m *members) Close() error {
 	return m.after()
 }
 
-// state is that of the connection; one that is not gRPC's is always ready.
-func (w *way) state() connectivity.State {
-	if c, ok := w.conn.(*grpc.ClientConn); ok {
-		return c.GetState()
-	}
-	return connectivity.Ready
-}
-
-func (w *way) lost() bool { return w != nil && w.state() == connectivity.TransientFailure }
-
-func (w *way) comingUp() bool {
-	return w.state() != connectivity.Ready && time.Since(w.since) < halfMade
-}
-
-// awaitReady returns nil at the moment that the connection in use becomes ready. It waits for
-// the event, not for the state: while it is connected it blocks.
+// awaitReady returns nil at the moment that the connection in use becomes ready; see
+// Line.AwaitReconnect.
 func (m *members) awaitReady(ctx context.Context) error {
 	for before := (*way)(nil); ; {
 		w, err := m.current()
@@ -425,40 +424,4 @@ func (m *members) awaitReady(ctx context.Context) error {
 			}
 		}
 	}
-}
-
-// judgement is what the outcome of a request says about its endpoint.
-type judgement int
-
-const (
-	nothing   judgement = iota // it was given up here, or never sent
-	succeeded                  // a member with a leader answered, whatever it said
-	failed
-)
-
-// judge looks at the outcome of a request.
-func judge(err error) judgement {
-	if err == nil {
-		return succeeded
-	}
-	err = rpctypes.Error(err)
-	s, ok := grpcStatus(err)
-	switch {
-	case Classify(err) == ClassTimeout:
-		return failed
-	case !ok || s.Code() == codes.Canceled:
-		return nothing
-	case s.Code() == codes.Unavailable, elsewhere(err): // also without a leader, or as a learner
-		return failed
-	}
-	return succeeded
-}
-
-// randomly is where one client of many begins: it spreads a fleet over the members.
-func randomly(urls []string) ([]member, int) {
-	all := make([]member, len(urls))
-	for i, url := range urls {
-		all[i].url = url
-	}
-	return all, rand.IntN(len(urls))
 }

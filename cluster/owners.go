@@ -6,16 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
-
-// locksPerTxn is how many locks one transaction decides on, each in a transaction nested
-// in it: etcd counts the operations of each level against what the levels above have left
-// of its 128.
-const locksPerTxn = 100
 
 // Claimant is who takes ownership locks. Brokers are told apart by id and incarnation,
 // never by an address: two that advertise the same one do not take each other's locks.
@@ -27,18 +22,22 @@ type Claimant struct {
 }
 
 func (w Claimant) check() error {
-	if err := checkBroker(w.BrokerID); err != nil {
-		return err
+	if w.Incarnation == "" || w.Epoch == 0 || w.LeaseID == 0 {
+		return errors.New("ownership locks need an incarnation, a registration and a lease")
 	}
-	switch {
-	case w.Incarnation == "":
-		return errors.New("ownership locks need an incarnation")
-	case w.Epoch == 0:
-		return errors.New("ownership locks need a registration")
-	case w.LeaseID == 0:
-		return errors.New("ownership locks need a lease")
-	}
-	return nil
+	return checkBroker(w.BrokerID)
+}
+
+// lock is the value of a lock of the claimant's.
+func (w Claimant) lock() string {
+	value, _ := json.Marshal(Owner{BrokerID: w.BrokerID, Incarnation: w.Incarnation, Epoch: w.Epoch})
+	return string(value)
+}
+
+// claim guards a transaction by the claimant's registration.
+func (c *Client) claim(who Claimant) []clientv3.Cmp {
+	key := c.keys.Registration(who.BrokerID)
+	return []clientv3.Cmp{created(key, who.Epoch), under(key, who.LeaseID)}
 }
 
 // Owner is an ownership lock as read. The zero value but for the topic: nobody holds it.
@@ -104,101 +103,60 @@ type LockResult struct {
 // that the lease is gone. With an error, the results are those of the transactions before
 // it, in order; of the rest some may have been done, if the answer was lost. No topic may
 // be named twice.
-func (c *Client) Lock(ctx context.Context, who Claimant, requests []LockRequest) ([]LockResult, error) {
-	if err := who.check(); err != nil {
-		return nil, fmt.Errorf("lock topics: %w", err)
-	}
-	value, err := json.Marshal(Owner{BrokerID: who.BrokerID, Incarnation: who.Incarnation, Epoch: who.Epoch})
-	if err != nil {
-		return nil, fmt.Errorf("encode ownership of broker %s: %w", who.BrokerID, err)
-	}
-	results := make([]LockResult, 0, len(requests))
-	err = c.eachIn(ctx, c.claim(who), locksPerTxn, len(requests), func(i int) (clientv3.Op, error) {
-		op, err := c.lockOp(who, requests[i], string(value))
-		if err != nil {
-			err = fmt.Errorf("%s lock of %s: %w", requests[i].Act, requests[i].Topic, err)
+func (c *Client) Lock(ctx context.Context, who Claimant, requests []LockRequest) (results []LockResult, err error) {
+	defer during(&err, "lock %d topics for broker %s", len(requests), who.BrokerID)
+	value := who.lock()
+	err = c.eachTopic(ctx, who, nestedPerTxn, len(requests), func(i int) (string, clientv3.Op, error) {
+		r, key := requests[i], c.keys.Owner(requests[i].Topic)
+		put, asSeen, err := putUnder(key, value, who.LeaseID), written(key, r.Seen.ModRevision), error(nil)
+		switch {
+		case r.Act == Take:
+			asSeen = created(key, 0)
+		case r.Seen.Topic != r.Topic || !r.Seen.Of(who): // so its mod revision is above 0, which an absent key has
+			err = fmt.Errorf("%s lock: it is not broker %s's: refused", r.Act, who.BrokerID)
+		case r.Act == Release:
+			put = clientv3.OpDelete(key)
 		}
-		return op, err
+		return r.Topic, clientv3.OpTxn([]clientv3.Cmp{asSeen}, []clientv3.Op{put}, []clientv3.Op{clientv3.OpGet(key)}), err
 	}, func(i int, revision int64, answer *etcdserverpb.TxnResponse) {
-		results = append(results, c.lockResult(who, requests[i], revision, answer))
-	})
-	if err != nil {
-		return results, fmt.Errorf("lock %d topics for broker %s: %w", len(requests), who.BrokerID, err)
-	}
-	return results, nil
-}
-
-// eachIn decides on n things, each in a transaction of its own nested in one of up to perTxn,
-// which the guards are for. With an error, done was called for those before it.
-func (c *Client) eachIn(ctx context.Context, guards []clientv3.Cmp, perTxn, n int, op func(i int) (clientv3.Op, error),
-	done func(i int, revision int64, answer *etcdserverpb.TxnResponse)) (err error) {
-	for first := 0; first < n; first += perTxn {
-		ops := make([]clientv3.Op, min(perTxn, n-first))
-		for i := range ops {
-			if ops[i], err = op(first + i); err != nil {
-				return err
+		r := requests[i]
+		result := LockResult{Done: answer.GetSucceeded(), Owner: Owner{Topic: r.Topic}}
+		switch {
+		case !result.Done:
+			for _, kv := range answer.GetResponses()[0].GetResponseRange().GetKvs() {
+				now := kvOf(kv)
+				result.Owner = ownerOf(r.Topic, &now)
 			}
+		case r.Act != Release:
+			result.Owner = Owner{Topic: r.Topic, BrokerID: who.BrokerID, Incarnation: who.Incarnation,
+				Epoch: who.Epoch, LeaseID: who.LeaseID, ModRevision: revision}
 		}
-		answer, err := c.write(ctx, guards, ops)
-		if err != nil {
-			return err
-		}
-		if len(answer.Responses) != len(ops) {
-			return fmt.Errorf("etcd answered %d of %d", len(answer.Responses), len(ops))
-		}
-		for i, response := range answer.Responses {
-			done(first+i, answer.Header.Revision, response.GetResponseTxn())
-		}
-	}
-	return nil
+		results = append(results, result)
+	})
+	return results, err
 }
 
-// claim guards a transaction by the claimant's registration.
-func (c *Client) claim(who Claimant) []clientv3.Cmp {
-	return []clientv3.Cmp{
-		clientv3.Compare(clientv3.CreateRevision(c.keys.Registration(who.BrokerID)), "=", who.Epoch),
-		clientv3.Compare(clientv3.LeaseValue(c.keys.Registration(who.BrokerID)), "=", who.LeaseID),
+// eachTopic is eachIn for a claimant, guarded by the registration.
+func (c *Client) eachTopic(ctx context.Context, who Claimant, perTxn, n int, op func(i int) (topic string, op clientv3.Op, err error),
+	done func(i int, revision int64, answer *etcdserverpb.TxnResponse)) error {
+	if err := who.check(); err != nil {
+		return err
 	}
-}
-
-// lockOp is the transaction of one topic: its act if the guard holds, else a look.
-func (c *Client) lockOp(who Claimant, r LockRequest, value string) (clientv3.Op, error) {
-	if err := checkTopic(r.Topic); err != nil {
-		return clientv3.Op{}, err
-	}
-	key := c.keys.Owner(r.Topic)
-	look := []clientv3.Op{clientv3.OpGet(key)}
-	put := clientv3.OpPut(key, value, clientv3.WithLease(clientv3.LeaseID(who.LeaseID)))
-	if r.Act == Take {
-		return clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(key), "=", 0)}, []clientv3.Op{put}, look), nil
-	}
-	if r.Seen.Topic != r.Topic || !r.Seen.Of(who) {
-		return clientv3.Op{}, fmt.Errorf("it is not broker %s's: refused", who.BrokerID)
-	}
-	// Of makes sure that the mod revision is above 0, which an absent key has.
-	asSeen := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(key), "=", r.Seen.ModRevision)}
-	if r.Act == Release {
-		return clientv3.OpTxn(asSeen, []clientv3.Op{clientv3.OpDelete(key)}, look), nil
-	}
-	return clientv3.OpTxn(asSeen, []clientv3.Op{put}, look), nil
-}
-
-func (c *Client) lockResult(who Claimant, r LockRequest, revision int64, answer *etcdserverpb.TxnResponse) LockResult {
-	result := LockResult{Done: answer.GetSucceeded(), Owner: Owner{Topic: r.Topic}}
-	switch {
-	case !result.Done:
-		for _, kv := range answer.GetResponses()[0].GetResponseRange().GetKvs() {
-			result.Owner = c.ownerOf(r.Topic, kv)
+	return c.eachIn(ctx, c.claim(who), perTxn, n, func(i int) (clientv3.Op, error) {
+		topic, op, err := op(i)
+		if err == nil {
+			err = checkTopic(topic)
 		}
-	case r.Act != Release:
-		result.Owner = Owner{Topic: r.Topic, BrokerID: who.BrokerID, Incarnation: who.Incarnation,
-			Epoch: who.Epoch, LeaseID: who.LeaseID, ModRevision: revision}
-	}
-	return result
+		during(&err, "%s", topic)
+		return op, err
+	}, done)
 }
 
-func (c *Client) ownerOf(topic string, kv *mvccpb.KeyValue) Owner {
+func ownerOf(topic string, kv *KV) Owner {
 	var o Owner
+	if kv == nil {
+		return Owner{Topic: topic}
+	}
 	if err := json.Unmarshal(kv.Value, &o); err != nil || o.BrokerID == "" {
 		o = Owner{Malformed: excerpt(kv.Value)}
 	}
@@ -215,42 +173,201 @@ func (c *Client) Owners(ctx context.Context, topics []string) (map[string]Owner,
 
 // owners also returns the oldest revision that it read at.
 func (c *Client) owners(ctx context.Context, topics []string) (owners map[string]Owner, oldest int64, err error) {
-	keys := make([]string, len(topics))
-	for i, topic := range topics {
+	defer during(&err, "read owners of %d topics", len(topics))
+	found, head, err := c.ofTopics(ctx, c.keys.Owner, topics)
+	owners = make(map[string]Owner, len(found))
+	for i, kv := range found {
+		owners[topics[i]] = ownerOf(topics[i], kv)
+	}
+	return owners, head.GetRevision(), err
+}
+
+// ofTopics reads a key of each topic.
+func (c *Client) ofTopics(ctx context.Context, key func(string) string, topics []string) ([]*KV, *etcdserverpb.ResponseHeader, error) {
+	for _, topic := range topics {
 		if err := checkTopic(topic); err != nil {
-			return nil, 0, fmt.Errorf("read owners: %w", err)
-		}
-		keys[i] = c.keys.Owner(topic)
-	}
-	found, head, err := c.gets(ctx, keys)
-	if err != nil {
-		return nil, 0, fmt.Errorf("read owners of %d topics: %w", len(topics), err)
-	}
-	owners = make(map[string]Owner, len(topics))
-	for i, topic := range topics {
-		if owners[topic] = (Owner{Topic: topic}); found[i] != nil {
-			owners[topic] = c.ownerOf(topic, found[i])
+			return nil, nil, err
 		}
 	}
-	return owners, head.GetRevision(), nil
+	return c.gets(ctx, keysOf(key, topics))
 }
 
 // OwnedTopics lists, in order, the topics whose locks stand under the lease. It asks the
 // lease, so its cost follows the lease's own topics and not the cluster's. A lease that is
 // gone has none.
-func (c *Client) OwnedTopics(ctx context.Context, leaseID int64) ([]string, error) {
-	answer, err := c.timeToLive(ctx, &etcdserverpb.LeaseTimeToLiveRequest{ID: leaseID, Keys: true})
-	if err = wrap(ctx, "read keys of lease", err); errors.Is(err, ErrLeaseNotFound) {
-		return nil, nil
-	} else if err != nil {
-		return nil, err
-	}
-	var topics []string
-	for _, key := range answer.Keys {
+func (c *Client) OwnedTopics(ctx context.Context, leaseID int64) (topics []string, err error) {
+	defer during(&err, "read keys of lease")
+	answer, err := c.timeToLive(ctx, leaseID, true)
+	for _, key := range answer.GetKeys() {
 		if topic, ok := c.keys.ParseOwner(string(key)); ok {
 			topics = append(topics, topic)
 		}
 	}
 	slices.Sort(topics)
-	return topics, nil
+	return topics, err
+}
+
+// FollowFree tells of each of the topics whose lock is free or becomes free, as often as
+// it does, until ctx ends. It reads the locks first, so none that goes in between is
+// missed, and again as Follow does; deletions alone are watched, of what lies between the first
+// and the last of the locks. free is called from the caller's goroutine, onError as in Follow.
+// It returns the context's error, or ErrClosed.
+func (c *Client) FollowFree(ctx context.Context, topics []string, free func(topics []string), onError func(error)) error {
+	if len(topics) == 0 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	keys, topicOf := keysOf(c.keys.Owner, topics), map[string]string{}
+	for i, key := range keys {
+		topicOf[key] = topics[i]
+	}
+	tell := func(gone []string) {
+		var ours []string
+		for _, key := range gone {
+			if topic := topicOf[key]; topic != "" {
+				ours = append(ours, topic)
+			}
+		}
+		if len(ours) > 0 {
+			free(ours)
+		}
+	}
+	return again(ctx, fmt.Sprintf("follow owners of %d topics", len(topics)), onError, func(begun *time.Time) error {
+		bounded, cancel := context.WithTimeout(ctx, pageTimeout*time.Duration(1+len(topics)/100))
+		defer cancel()
+		owners, revision, err := c.owners(bounded, topics)
+		if err != nil {
+			return err
+		}
+		tell(slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return !owners[topicOf[key]].Free() }))
+		return c.watch(ctx, begun, listEvery, slices.Min(keys), revision+1, func(u Update) { tell(u.Deletes) },
+			clientv3.WithRange(slices.Max(keys)+"\x00"), clientv3.WithFilterPut())
+	})
+}
+
+// TakeTopic asks for a topic to be assigned to the claimant, who takes its ownership
+// lock in the same transaction. The topic must have a record and be nobody's, or be that
+// of a broker that is not registered any more.
+type TakeTopic struct {
+	Topic string
+	// From is the broker whose assignment is replaced, and FromRevision its mod
+	// revision; empty: nobody's.
+	From         string
+	FromRevision int64
+}
+
+// GiveTopic asks for the claimant's assignment to go to a broker that is registered. The
+// claimant must have released the topic's lock.
+type GiveTopic struct {
+	Topic    string
+	Revision int64  // mod revision of the claimant's assignment
+	To       string // empty: to nobody, because Has has the topic already
+	Has      string // with To empty: the broker whose assignment stays
+}
+
+// Take assigns topics to the claimant and returns those that it got; the others were not
+// as seen any more. See Lock for the guard and the errors.
+func (c *Client) Take(ctx context.Context, who Claimant, topics []TakeTopic) (taken []string, err error) {
+	return place(ctx, c, who, "take", topics, func(t TakeTopic) (topic string, guards []clientv3.Cmp, ops []clientv3.Op, err error) {
+		mine, lock := c.keys.Assignment(who.BrokerID, t.Topic), c.keys.Owner(t.Topic)
+		guards = []clientv3.Cmp{created(lock, 0), created(mine, 0)}
+		ops = []clientv3.Op{clientv3.OpPut(mine, "null"), putUnder(lock, who.lock(), who.LeaseID), clientv3.OpDelete(c.keys.Unassigned(t.Topic))}
+		if t.From == "" { // known by its record alone, which may be gone by now
+			return t.Topic, append(guards, there(c.keys.TopicRecord(t.Topic))), ops, nil
+		}
+		theirs := c.keys.Assignment(t.From, t.Topic)
+		return t.Topic, append(guards, there(theirs), written(theirs, t.FromRevision), created(c.keys.Registration(t.From), 0)),
+			append(ops, clientv3.OpDelete(theirs)), who.other(t.From)
+	})
+}
+
+// Give hands assignments of the claimant over and returns the topics that went; the
+// others were not as seen any more. See Lock for the guard and the errors. A topic is at
+// no moment without an assignment.
+func (c *Client) Give(ctx context.Context, who Claimant, topics []GiveTopic) (given []string, err error) {
+	return place(ctx, c, who, "give", topics, func(g GiveTopic) (topic string, guards []clientv3.Cmp, ops []clientv3.Op, err error) {
+		mine := c.keys.Assignment(who.BrokerID, g.Topic)
+		guards = []clientv3.Cmp{there(mine), written(mine, g.Revision)}
+		ops = []clientv3.Op{clientv3.OpDelete(mine)}
+		if g.To == "" {
+			return g.Topic, append(guards, there(c.keys.Assignment(g.Has, g.Topic))), ops, who.other(g.Has)
+		}
+		guards = append(guards,
+			created(c.keys.Owner(g.Topic), 0),
+			there(c.keys.Registration(g.To)))
+		return g.Topic, guards, append(ops, clientv3.OpPut(c.keys.Assignment(g.To, g.Topic), "null")), who.other(g.To)
+	})
+}
+
+// other refuses who cannot have a topic before or after the claimant.
+func (w Claimant) other(id string) error {
+	if checkBroker(id) != nil || id == w.BrokerID {
+		return fmt.Errorf("from or to broker %q: refused", id)
+	}
+	return nil
+}
+
+// place runs one nested transaction for each topic, guarded by the registration. What is not as
+// seen any more leaves its topic alone, and no other.
+func place[T any](ctx context.Context, c *Client, who Claimant, verb string, requests []T,
+	of func(T) (topic string, guards []clientv3.Cmp, ops []clientv3.Op, err error)) (done []string, err error) {
+	defer during(&err, "%s %d topics for broker %s", verb, len(requests), who.BrokerID)
+	topics := make([]string, len(requests))
+	err = c.eachTopic(ctx, who, placedPerTxn, len(requests), func(i int) (string, clientv3.Op, error) {
+		topic, guards, ops, err := of(requests[i])
+		topics[i] = topic
+		return topic, clientv3.OpTxn(guards, ops, nil), err
+	}, func(i int, _ int64, answer *etcdserverpb.TxnResponse) {
+		if answer.GetSucceeded() {
+			done = append(done, topics[i])
+		}
+	})
+	return done, err
+}
+
+// loadReportMost bounds the value of a load report, in bytes of topic names. etcd takes
+// no request above 1.5 MiB.
+const loadReportMost = 1 << 20
+
+// LoadReport says which topics a broker holds, as it knows it itself.
+type LoadReport struct {
+	BrokerID    string
+	Incarnation string
+	Epoch       int64
+	Topics      []string
+	At          time.Time
+}
+
+// loadValue has the names and units that brokers use in reports of their own: whole
+// seconds since 1970, and topics as objects.
+type loadValue struct {
+	BrokerID    string      `json:"broker_id"`
+	Topics      []loadTopic `json:"topics"`
+	TopicCount  int         `json:"topic_count"` // above len(topics) when not all had room
+	Timestamp   int64       `json:"timestamp"`
+	Incarnation string      `json:"incarnation"`
+	Epoch       int64       `json:"epoch"`
+}
+
+type loadTopic struct {
+	Name string `json:"topic_name"`
+}
+
+// PutLoad writes the broker's load report, under no lease. It returns ErrChanged when the
+// broker's registration is not of the report's epoch any more.
+func (c *Client) PutLoad(ctx context.Context, r LoadReport) (err error) {
+	defer during(&err, "write load report of broker %s", r.BrokerID)
+	if err := brokers(r.BrokerID); err != nil {
+		return err
+	}
+	value := loadValue{r.BrokerID, []loadTopic{}, len(r.Topics), r.At.Unix(), r.Incarnation, r.Epoch}
+	size := 0
+	for _, topic := range r.Topics {
+		if size += len(`{"topic_name":""},`) + 2*len(topic); size > loadReportMost { // escapes may double a name
+			break
+		}
+		value.Topics = append(value.Topics, loadTopic{topic})
+	}
+	_, _, err = c.write(ctx, []clientv3.Cmp{created(c.keys.Registration(r.BrokerID), r.Epoch)}, putJSON(c.keys.Load(r.BrokerID), value))
+	return err
 }

@@ -16,7 +16,7 @@ import (
 // matter.
 func TestARegistrationIsWrittenInTheCompanyInWhichItWasDecided(t *testing.T) {
 	inMemory(t, func(t *testing.T, s *memory.Server, c *cluster.Client, _ *streams, put func(string)) {
-		keys := cluster.NewKeys("", "")
+		keys := cluster.NewKeys("")
 		kv := pb.NewKVClient(s.Conn(nil))
 		remove := func(key string) {
 			t.Helper()

@@ -3,17 +3,18 @@ package cluster
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// errNoLease guards against a registration that would never run out.
-var errNoLease = errors.New("a registration needs a lease")
+var (
+	// errNoLease guards against a registration that would never run out.
+	errNoLease  = errors.New("a registration needs a lease")
+	errNoMember = errors.New("there is no member record to note it in")
+)
 
 // StateWrite is a state to be written.
 type StateWrite struct {
@@ -52,55 +53,64 @@ type Registered struct {
 // if it begins one, its key was deleted, or it knows of a longer life of the fleet before, in one
 // transaction. An era that cannot be read stays, unless one begins. It returns ErrChanged
 // when a guard does not hold and ErrLeaseNotFound when the lease is gone.
-func (c *Client) Register(ctx context.Context, req RegisterRequest) (Registered, error) {
-	id := req.Seen.BrokerID
-	if err := checkBroker(id); err != nil {
-		return Registered{}, err
+func (c *Client) Register(ctx context.Context, req RegisterRequest) (done Registered, err error) {
+	seen, id := req.Seen, req.Seen.BrokerID
+	defer during(&err, "register broker %s", id)
+	if err := brokers(id, seen.name()); err != nil {
+		return done, err
 	}
-	if req.LeaseID == 0 {
-		return Registered{}, fmt.Errorf("register broker %s: %w", id, errNoLease)
-	}
-	if req.Seen.eraUnasked {
-		return Registered{}, fmt.Errorf("register broker %s: what it registers %w", id, ErrChanged)
+	switch {
+	case req.LeaseID == 0:
+		return done, errNoLease
+	case seen.eraUnasked:
+		return done, fmt.Errorf("what it registers %w", ErrChanged)
 	}
 	era, eraWritten := req.eraAfter()
-	ops := []clientv3.Op{
-		clientv3.OpPut(c.keys.Registration(id), string(req.Value), clientv3.WithLease(clientv3.LeaseID(req.LeaseID))),
-	}
+	ops := []clientv3.Op{putUnder(c.keys.Registration(id), string(req.Value), req.LeaseID)}
 	if eraWritten {
-		put, err := putJSON(c.keys.Era(), era)
-		if err != nil {
-			return Registered{}, err
-		}
-		ops = append(ops, put)
+		ops = append(ops, putJSON(c.keys.Era(), era))
 	}
-	member, err := c.putMember(id, Member{
-		Name: req.Seen.Name, Era: era.Era, Revision: req.Seen.Revision, Incarnation: req.Incarnation, Data: req.Data, Instance: req.Instance, Health: req.Health, At: req.At,
-		Planned: req.Seen.Member.plannedEpoch(),
-	})
-	if err != nil {
-		return Registered{}, err
-	}
-	ops = append(ops, member)
+	ops = append(ops, c.putMember(id, Member{
+		Name: seen.Name, Era: era.Era, Revision: seen.Revision, Incarnation: req.Incarnation, Data: req.Data,
+		Instance: req.Instance, Health: req.Health, At: req.At, Planned: seen.Member.plannedEpoch(),
+	}))
 	if req.State != nil {
-		put, err := c.putState(id, *req.State)
-		if err != nil {
-			return Registered{}, err
-		}
-		ops = append(ops, put)
+		ops = append(ops, c.putState(id, *req.State))
 	}
-	guards := []clientv3.Cmp{
-		clientv3.Compare(clientv3.CreateRevision(c.keys.Registration(id)), "=", 0),
-		clientv3.Compare(clientv3.ModRevision(c.keys.Era()), "=", req.Seen.Era.ModRevision),
-		clientv3.Compare(clientv3.ModRevision(c.keys.State(id)), "=", req.Seen.StateRevision),
-		clientv3.Compare(clientv3.ModRevision(c.keys.Member(cmp.Or(req.Seen.Name, id))), "=", req.Seen.MemberRevision),
-		c.company(req.Seen),
-	}
-	answer, err := c.write(ctx, guards, ops)
+	_, revision, err := c.write(ctx, []clientv3.Cmp{
+		created(c.keys.Registration(id), 0),
+		written(c.keys.Era(), seen.Era.ModRevision),
+		written(c.keys.State(id), seen.StateRevision),
+		written(c.keys.Member(seen.name()), seen.MemberRevision),
+		c.company(seen),
+	}, ops...)
 	if err != nil {
-		return Registered{}, fmt.Errorf("register broker %s: %w", id, err)
+		return done, err
 	}
-	return Registered{Revision: answer.Header.Revision, Era: era.Era}, nil
+	return Registered{Revision: revision, Era: era.Era}, nil
+}
+
+// Registered is one linearizable read of a registration, nil if there is none, and the
+// raft term of the answer. If that is the term of a renewal that was answered before the
+// read was sent, then the leader who renewed was no other one than the leader then.
+func (c *Client) Registered(ctx context.Context, brokerID string) (reg *Registration, term uint64, err error) {
+	defer during(&err, "read registration of broker %s", brokerID)
+	if err := brokers(brokerID); err != nil {
+		return nil, 0, err
+	}
+	kv, head, err := c.get(ctx, c.keys.Registration(brokerID))
+	return registrationOf(brokerID, kv), head.GetRaftTerm(), err
+}
+
+// RegisteredAt reports whether the broker was registered at that revision of the store. A
+// revision that was compacted is an error.
+func (c *Client) RegisteredAt(ctx context.Context, brokerID string, revision int64) (was bool, err error) {
+	defer during(&err, "read registration of broker %s at revision %d", brokerID, revision)
+	if err := brokers(brokerID); err != nil {
+		return false, err
+	}
+	kv, _, err := c.get(ctx, c.keys.Registration(brokerID), clientv3.WithRev(revision), clientv3.WithKeysOnly())
+	return kv != nil, err
 }
 
 // Standing is what is written with a registration that is kept, in one transaction. Once
@@ -115,146 +125,156 @@ type Standing struct {
 	MemberRevision int64
 }
 
-// Registered is one linearizable read of a registration, nil if there is none, and the
-// raft term of the answer. If that is the term of a renewal that was answered before the
-// read was sent, then the leader who renewed was no other one than the leader then.
-func (c *Client) Registered(ctx context.Context, brokerID string) (reg *Registration, term uint64, err error) {
-	if err := checkBroker(brokerID); err != nil {
-		return nil, 0, err
-	}
-	answer, err := ask(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.RangeResponse, error) {
-		said, err := w.kv.Get(ctx, c.keys.Registration(brokerID))
-		return (*etcdserverpb.RangeResponse)(said), err
-	})
-	if err != nil {
-		return nil, 0, fmt.Errorf("read registration of broker %s: %w", brokerID, err)
-	}
-	if len(answer.Kvs) > 0 {
-		r := registrationOf(brokerID, answer.Kvs[0])
-		reg = &r
-	}
-	return reg, answer.Header.RaftTerm, nil
-}
-
 // Rebind puts a registration under leaseID. Its bytes and its create revision stay, the
 // era too; who stands by it is written in the same transaction. It returns ErrChanged
 // when the registration, the member record or the state is not as seen any more.
 func (c *Client) Rebind(ctx context.Context, seen Registration, leaseID int64, m Standing) (Registration, error) {
-	return c.bind(ctx, "rebind", seen, leaseID, m, clientv3.OpPut(c.keys.Registration(seen.BrokerID), "",
-		clientv3.WithLease(clientv3.LeaseID(leaseID)), clientv3.WithIgnoreValue()))
+	return c.bind(ctx, "rebind", seen, leaseID, m, putUnder(c.keys.Registration(seen.BrokerID), "", leaseID, clientv3.WithIgnoreValue()))
 }
 
 // Rewrite is Rebind with new bytes, because the advertised addresses changed.
 func (c *Client) Rewrite(ctx context.Context, seen Registration, value []byte, leaseID int64, m Standing) (Registration, error) {
-	written, err := c.bind(ctx, "rewrite", seen, leaseID, m, clientv3.OpPut(c.keys.Registration(seen.BrokerID), string(value),
-		clientv3.WithLease(clientv3.LeaseID(leaseID))))
-	if err != nil {
-		return Registration{}, err
+	put := putUnder(c.keys.Registration(seen.BrokerID), string(value), leaseID)
+	bound, err := c.bind(ctx, "rewrite", seen, leaseID, m, put)
+	if err == nil {
+		bound.Value = value
 	}
-	written.Value = value
-	return written, nil
-}
-
-// bind commits the put of a registration that is still as seen.
-func (c *Client) bind(ctx context.Context, verb string, seen Registration, leaseID int64, m Standing, put clientv3.Op) (Registration, error) {
-	if err := checkBroker(seen.BrokerID); err != nil {
-		return Registration{}, err
-	}
-	if leaseID == 0 {
-		return Registration{}, fmt.Errorf("%s registration of broker %s: %w", verb, seen.BrokerID, errNoLease)
-	}
-	revision, err := c.stand(ctx, verb, seen, m, put)
-	if err != nil {
-		return Registration{}, err
-	}
-	bound := seen
-	bound.LeaseID, bound.ModRevision = leaseID, revision
-	return bound, nil
-}
-
-// stand writes who stands by a registration that is still as seen.
-func (c *Client) stand(ctx context.Context, verb string, seen Registration, m Standing, puts ...clientv3.Op) (revision int64, err error) {
-	member, err := c.putMember(seen.BrokerID, m.Member)
-	if err != nil {
-		return 0, err
-	}
-	puts = append(puts, member)
-	key := c.keys.Registration(seen.BrokerID)
-	guards := []clientv3.Cmp{
-		// An absent key has mod revision 0, and so might a caller's empty view of it.
-		clientv3.Compare(clientv3.CreateRevision(key), ">", 0),
-		clientv3.Compare(clientv3.ModRevision(key), "=", seen.ModRevision),
-		clientv3.Compare(clientv3.ModRevision(c.keys.Member(cmp.Or(m.Name, seen.BrokerID))), "=", m.MemberRevision),
-	}
-	if m.State != nil {
-		put, err := c.putState(seen.BrokerID, *m.State)
-		if err != nil {
-			return 0, err
-		}
-		guards = append(guards, clientv3.Compare(clientv3.ModRevision(c.keys.State(seen.BrokerID)), "=", m.StateRevision))
-		puts = append(puts, put)
-	}
-	answer, err := c.write(ctx, guards, puts)
-	if err != nil {
-		return 0, fmt.Errorf("%s registration of broker %s: %w", verb, seen.BrokerID, err)
-	}
-	return answer.Header.Revision, nil
-}
-
-// PutState writes a broker's state if its mod revision is still the guard; 0 means that
-// it must be absent. It returns the new mod revision, or ErrChanged.
-func (c *Client) PutState(ctx context.Context, brokerID string, w StateWrite, guardModRevision int64) (int64, error) {
-	if err := checkBroker(brokerID); err != nil {
-		return 0, err
-	}
-	put, err := c.putState(brokerID, w)
-	if err != nil {
-		return 0, err
-	}
-	guard := clientv3.Compare(clientv3.ModRevision(c.keys.State(brokerID)), "=", guardModRevision)
-	answer, err := c.write(ctx, []clientv3.Cmp{guard}, []clientv3.Op{put})
-	if err != nil {
-		return 0, fmt.Errorf("write state of broker %s: %w", brokerID, err)
-	}
-	return answer.Header.Revision, nil
-}
-
-func (c *Client) putState(brokerID string, w StateWrite) (clientv3.Op, error) {
-	w.At = w.At.UTC()
-	return putJSON(c.keys.State(brokerID), w)
-}
-
-// putMember writes the record of a broker that is registered under the id.
-func (c *Client) putMember(id string, m Member) (clientv3.Op, error) {
-	name := cmp.Or(m.Name, id)
-	if err := checkBroker(name); err != nil {
-		return clientv3.Op{}, err
-	}
-	m.At = m.At.UTC()
-	m.Cut = m.Cut.kept()
-	if m.RegisteredAs = ""; name != id {
-		m.RegisteredAs = id
-	}
-	return putJSON(c.keys.Member(name), m)
-}
-
-func putJSON(key string, value any) (clientv3.Op, error) {
-	encoded, err := json.Marshal(value)
-	if err != nil {
-		return clientv3.Op{}, fmt.Errorf("encode value of %s: %w", key, err)
-	}
-	return clientv3.OpPut(key, string(encoded)), nil
+	return bound, err
 }
 
 // Join writes who stands by a registration that is kept under the lease that it has,
 // whoever granted that; the registration itself is not touched. It returns the revision, and
 // ErrChanged when the registration, the member record or the state is not as seen any more.
 func (c *Client) Join(ctx context.Context, seen Registration, m Standing) (int64, error) {
-	if err := checkBroker(seen.BrokerID); err != nil {
+	bound, err := c.bind(ctx, "join", seen, seen.LeaseID, m)
+	return bound.ModRevision, err
+}
+
+// bind commits the put of a registration that is still as seen, and who stands by it.
+func (c *Client) bind(ctx context.Context, verb string, seen Registration, leaseID int64, m Standing, puts ...clientv3.Op) (bound Registration, err error) {
+	id, name := seen.BrokerID, cmp.Or(m.Name, seen.BrokerID)
+	defer during(&err, "%s registration of broker %s", verb, id)
+	if err := brokers(id, name); err != nil {
+		return bound, err
+	}
+	if leaseID == 0 {
+		return bound, errNoLease
+	}
+	puts = append(puts, c.putMember(id, m.Member))
+	guards := []clientv3.Cmp{
+		there(c.keys.Registration(id)),
+		written(c.keys.Registration(id), seen.ModRevision),
+		written(c.keys.Member(name), m.MemberRevision),
+	}
+	if m.State != nil {
+		guards = append(guards, written(c.keys.State(id), m.StateRevision))
+		puts = append(puts, c.putState(id, *m.State))
+	}
+	_, revision, err := c.write(ctx, guards, puts...)
+	if err != nil {
+		return bound, err
+	}
+	bound = seen
+	bound.LeaseID, bound.ModRevision = leaseID, revision
+	return bound, nil
+}
+
+// PutState writes a broker's state if its mod revision is still the guard; 0 means that
+// it must be absent. It returns the new mod revision, or ErrChanged.
+func (c *Client) PutState(ctx context.Context, brokerID string, w StateWrite, guard int64) (revision int64, err error) {
+	defer during(&err, "write state of broker %s", brokerID)
+	if err := brokers(brokerID); err != nil {
 		return 0, err
 	}
-	if seen.LeaseID == 0 {
-		return 0, fmt.Errorf("join registration of broker %s: %w", seen.BrokerID, errNoLease)
+	_, revision, err = c.write(ctx, []clientv3.Cmp{written(c.keys.State(brokerID), guard)}, c.putState(brokerID, w))
+	return revision, err
+}
+
+func (c *Client) putState(brokerID string, w StateWrite) clientv3.Op {
+	w.At = w.At.UTC()
+	return putJSON(c.keys.State(brokerID), w)
+}
+
+// putMember writes the record of a broker that is registered under the id.
+func (c *Client) putMember(id string, m Member) clientv3.Op {
+	name := cmp.Or(m.Name, id)
+	m.At, m.Cut = m.At.UTC(), m.Cut.kept()
+	if m.RegisteredAs = ""; name != id {
+		m.RegisteredAs = id
 	}
-	return c.stand(ctx, "join", seen, m)
+	return putJSON(c.keys.Member(name), m)
+}
+
+// LeaveRequest says which registration is about to be given up on purpose.
+type LeaveRequest struct {
+	// Seen guards the note: the state and the member record are still as seen. It names the
+	// broker.
+	Seen    Snapshot
+	Epoch   int64 // create revision of the registration that we hold
+	LeaseID int64 // that it is under
+	Left    Left
+}
+
+// Leave notes in the member record that the broker leaves on purpose. The lease is still to
+// be revoked: until then the broker is registered. It returns the revision, and ErrChanged
+// when the registration is not that one under that lease any more, or the
+// state or the member record is not as seen.
+func (c *Client) Leave(ctx context.Context, req LeaveRequest) (revision int64, err error) {
+	id, name := req.Seen.BrokerID, req.Seen.name()
+	defer during(&err, "note that broker %s leaves", id)
+	if err := brokers(id, name); err != nil {
+		return 0, err
+	}
+	if req.Seen.Member == nil {
+		return 0, errNoMember
+	}
+	m := *req.Seen.Member
+	m.Name, m.Left = name, &req.Left
+	m.Left.At = m.Left.At.UTC()
+	_, revision, err = c.write(ctx, []clientv3.Cmp{
+		created(c.keys.Registration(id), req.Epoch),
+		under(c.keys.Registration(id), req.LeaseID),
+		written(c.keys.State(id), req.Seen.StateRevision),
+		written(c.keys.Member(name), req.Seen.MemberRevision),
+	}, c.putMember(id, m))
+	return revision, err
+}
+
+// HealthNote says of which registration the broker is well or ill.
+type HealthNote struct {
+	Who         Who
+	Epoch       int64 // create revision of the registration that we hold
+	LeaseID     int64 // that it is under
+	Incarnation string
+	Health      Health
+}
+
+// NoteHealth has the member record say how the broker is, and reports whether that was news. It
+// returns ErrChanged when the registration is not that one under that lease any more, or the
+// record is not ours, cannot be read, says that the broker leaves, or was written meanwhile.
+func (c *Client) NoteHealth(ctx context.Context, n HealthNote) (news bool, err error) {
+	defer during(&err, "note the health of broker %s", n.Who.Name)
+	if err := brokers(n.Who.Name, n.Who.Registered); err != nil {
+		return false, err
+	}
+	registration, record := c.keys.Registration(n.Who.Registered), c.keys.Member(n.Who.Name)
+	found, _, err := c.gets(ctx, []string{registration, record})
+	if err != nil {
+		return false, err
+	}
+	reg := found[0]
+	m, _ := memberOf(found[1])
+	switch {
+	case reg == nil || reg.CreateRevision != n.Epoch || reg.Lease != n.LeaseID,
+		m == nil || m.Incarnation != n.Incarnation || m.Left != nil || m.Cut != nil && m.Cut.Malformed != "":
+		return false, ErrChanged
+	case m.Health == n.Health:
+		return false, nil
+	}
+	if m.Name, m.Health = n.Who.Name, n.Health; m.ModRevision == reg.ModRevision {
+		m.Bound = m.ModRevision
+	}
+	_, _, err = c.write(ctx, []clientv3.Cmp{written(registration, reg.ModRevision), written(record, m.ModRevision)},
+		c.putMember(n.Who.Registered, *m))
+	return err == nil, err
 }

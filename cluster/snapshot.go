@@ -3,9 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
-	"fmt"
 
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -41,6 +39,9 @@ type Snapshot struct {
 	Former Former
 }
 
+// name is that of the member record.
+func (s Snapshot) name() string { return cmp.Or(s.Name, s.BrokerID) }
+
 // Former is a broker's earlier process, which was registered under an id of its own.
 type Former struct {
 	BrokerID       string
@@ -63,6 +64,20 @@ type Who struct {
 	Waits bool
 }
 
+// Peer is another broker's registration as far as a guard needs it.
+type Peer struct {
+	Key            string
+	CreateRevision int64
+}
+
+// Reach returns nil when etcd answers and lets us in. It reads one key that whoever has a
+// right here may read; a right on another broker's keys is not asked for.
+func (c *Client) Reach(ctx context.Context) (err error) {
+	defer during(&err, "read the era")
+	_, _, err = c.get(ctx, c.keys.Era(), clientv3.WithKeysOnly())
+	return err
+}
+
 // Snapshot reads everything about one broker, which has one id, in one transaction.
 func (c *Client) Snapshot(ctx context.Context, brokerID string) (Snapshot, error) {
 	return c.SnapshotOf(ctx, Who{Name: brokerID, Registered: brokerID})
@@ -70,100 +85,104 @@ func (c *Client) Snapshot(ctx context.Context, brokerID string) (Snapshot, error
 
 // SnapshotOf is Snapshot for a broker whose registration has another id at each start. No
 // registration of its own is a peer's.
-func (c *Client) SnapshotOf(ctx context.Context, who Who) (Snapshot, error) {
-	for _, id := range []string{who.Name, who.Registered, cmp.Or(who.Former, who.Name)} {
-		if err := checkBroker(id); err != nil {
-			return Snapshot{}, err
-		}
+func (c *Client) SnapshotOf(ctx context.Context, who Who) (s Snapshot, err error) {
+	defer during(&err, "read cluster state of broker %s", who.Name)
+	if err := brokers(who.Name, who.Registered, cmp.Or(who.Former, who.Name)); err != nil {
+		return s, err
 	}
-	s, err := c.snapshot(ctx, who)
+	gets := []clientv3.Op{c.getPeer(who)}
+	for _, key := range []string{c.keys.Registration(who.Registered), c.keys.State(who.Registered), c.keys.Member(who.Name), c.keys.Era(),
+		c.keys.Registration(who.Former), c.keys.State(who.Former)} {
+		gets = append(gets, clientv3.OpGet(key))
+	}
+	if who.Former == "" {
+		gets = gets[:5]
+	}
+	found, head, err := c.read(ctx, gets...)
 	if err != nil {
-		return Snapshot{}, fmt.Errorf("read cluster state of broker %s: %w", who.Name, err)
+		return s, err
 	}
-	return s, nil
-}
-
-// Reach returns nil when etcd answers and lets us in. It reads one key that whoever has a
-// right here may read; a right on another broker's keys is not asked for.
-func (c *Client) Reach(ctx context.Context) error {
-	if _, err := c.read(ctx, clientv3.OpGet(c.keys.Era(), clientv3.WithKeysOnly())); err != nil {
-		return fmt.Errorf("read the era: %w", err)
+	registration, state, member := first(found[1]), first(found[2]), first(found[3])
+	s = Snapshot{BrokerID: who.Registered, Name: who.Name, Revision: head.Revision, ClusterID: head.ClusterId,
+		Registration: registrationOf(who.Registered, registration), StateRevision: state.revision(), MemberRevision: member.revision()}
+	s.State, s.StateMalformed = stateOf(state)
+	if s.Member, s.MemberMalformed = memberOf(member); member != nil {
+		s.MemberMalformed = at(s.MemberMalformed, member.Key)
 	}
-	return nil
-}
-
-func (c *Client) snapshot(ctx context.Context, who Who) (Snapshot, error) {
-	brokerID, former := who.Registered, cmp.Or(who.Former, who.Registered)
-	gets := []clientv3.Op{
-		clientv3.OpGet(c.keys.Registration(brokerID)),
-		clientv3.OpGet(c.keys.State(brokerID)),
-		clientv3.OpGet(c.keys.Member(who.Name)),
-		clientv3.OpGet(c.keys.Era()),
-		c.getPeer(who),
+	if f := &s.Former; who.Former != "" {
+		f.BrokerID, f.Registration, f.StateRevision = who.Former, registrationOf(who.Former, first(found[5])), first(found[6]).revision()
+		f.State, f.StateMalformed = stateOf(first(found[6]))
 	}
-	if who.Former != "" {
-		gets = append(gets, clientv3.OpGet(c.keys.Registration(former)), clientv3.OpGet(c.keys.State(former)))
-	}
-	answer, err := c.read(ctx, gets...)
-	if err != nil {
-		return Snapshot{}, err
-	}
-	if len(answer.Responses) != len(gets) {
-		return Snapshot{}, fmt.Errorf("etcd answered %d of %d gets", len(answer.Responses), len(gets))
-	}
-	found := func(i int) *mvccpb.KeyValue {
-		if kvs := answer.Responses[i].GetResponseRange().GetKvs(); len(kvs) > 0 {
-			return kvs[0]
-		}
-		return nil
-	}
-	s := Snapshot{BrokerID: brokerID, Name: who.Name, Revision: answer.Header.Revision, ClusterID: answer.Header.ClusterId}
-	if kv := found(0); kv != nil {
-		r := registrationOf(brokerID, kv)
-		s.Registration = &r
-	}
-	if kv := found(1); kv != nil {
-		s.StateRevision = kv.ModRevision
-		s.State, s.StateMalformed = stateOf(kv)
-	}
-	if kv := found(2); kv != nil {
-		s.MemberRevision = kv.ModRevision
-		if s.Member, s.MemberMalformed = memberOf(kv); s.Member == nil {
-			s.MemberMalformed = fmt.Sprintf("%q at key %s", s.MemberMalformed, kv.Key)
-		}
-	}
-	if who.Former != "" {
-		s.Former.BrokerID = who.Former
-		if kv := found(5); kv != nil {
-			r := registrationOf(who.Former, kv)
-			s.Former.Registration = &r
-		}
-		if kv := found(6); kv != nil {
-			s.Former.StateRevision = kv.ModRevision
-			s.Former.State, s.Former.StateMalformed = stateOf(kv)
-		}
-	}
-	counted := false
-	if kv := found(3); kv != nil {
-		s.Era, counted = eraOf(kv)
+	era, counted := eraOf(first(found[4]))
+	if s.Era = era; s.Member != nil {
+		s.Era.N = max(s.Era.N, s.Member.Era)
 	}
 	if !counted {
 		if err := c.recallEra(ctx, &s, who.Waits); err != nil {
 			return Snapshot{}, err
 		}
-	} else if s.Member != nil {
-		s.Era.N = max(s.Era.N, s.Member.Era)
 	}
-	some := answer.Responses[4].GetResponseRange().GetKvs()
-	if len(some) == 0 && len(gets[4].RangeBytes()) == 0 { // the one that was asked for has gone
-		if some, err = c.registrationsAt(ctx, s.Revision); err != nil {
+	if len(found[0]) == 0 && len(gets[0].RangeBytes()) == 0 { // the one that was asked for has gone
+		if found, _, err = c.read(ctx, c.someRegistrations(clientv3.WithRev(s.Revision))); err != nil {
 			return Snapshot{}, err
 		}
 	}
-	s.AnyRegistered = s.Registration != nil || len(some) > 0
-	s.Peer = c.peerAmong(some, who)
+	s.AnyRegistered = s.Registration != nil || len(found[0]) > 0
+	s.Peer = c.peerAmong(found[0], who)
 	if who.Oldest {
 		s.OldestPeerRevision = s.Peer.CreateRevision
 	}
 	return s, nil
+}
+
+// someRegistrations are enough of them to have a peer's among them, if there is one: two may
+// be this broker's own, of the process that runs now and of the former one.
+func (c *Client) someRegistrations(opts ...clientv3.OpOption) clientv3.Op {
+	return clientv3.OpGet(c.keys.Registrations(), append(opts, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(3))...)
+}
+
+// getPeer reads a peer's registration. Whatever its limit, a range costs etcd a look at each
+// key in it, and a sorted one much more. So the peer of the last snapshot is asked for by
+// its key; when it has gone, the answer is empty and another is looked for.
+func (c *Client) getPeer(who Who) clientv3.Op {
+	if who.Oldest {
+		return c.someRegistrations(clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
+	}
+	if last := c.peer.Load(); last != nil && !c.own(who, last.Key) {
+		return clientv3.OpGet(last.Key, clientv3.WithKeysOnly())
+	}
+	return c.someRegistrations()
+}
+
+// peerAmong is the first registration that is not the broker's own; zero: there is none.
+func (c *Client) peerAmong(some []KV, who Who) (p Peer) {
+	for _, kv := range some {
+		if !c.own(who, kv.Key) {
+			p = Peer{Key: kv.Key, CreateRevision: kv.CreateRevision}
+			c.peer.Store(&p)
+			return p
+		}
+	}
+	c.peer.Store(nil)
+	return p
+}
+
+// own reports whether the key is the registration of one of the broker's processes.
+func (c *Client) own(who Who, key string) bool {
+	return key == c.keys.Registration(who.Registered) || who.Former != "" && key == c.keys.Registration(who.Former)
+}
+
+// company guards whether somebody was registered. It proves that nobody was and nobody is,
+// or that the peer that was seen has been registered ever since; of other peers it proves
+// nothing. To compare a prefix, etcd reads all that is below it while it applies a write: so
+// that is done only where it was seen to hold nobody, or nobody but this broker.
+func (c *Client) company(seen Snapshot) clientv3.Cmp {
+	anybody := there(c.keys.Registrations()).WithPrefix()
+	switch {
+	case seen.Peer.CreateRevision != 0:
+		return created(seen.Peer.Key, seen.Peer.CreateRevision)
+	case seen.AnyRegistered:
+		return anybody
+	}
+	return created(c.keys.Registrations(), 0).WithPrefix()
 }

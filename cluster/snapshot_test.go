@@ -13,7 +13,7 @@ import (
 // never taken for absent.
 func TestASnapshotWhoseReadFailsIsAnErrorAndNotAnAbsence(t *testing.T) {
 	inMemory(t, func(t *testing.T, s *memory.Server, c *cluster.Client, _ *streams, put func(string)) {
-		keys := cluster.NewKeys("", "")
+		keys := cluster.NewKeys("")
 		put(keys.Registration("b1"))
 		put(keys.Registration("b2"))
 		kv := pb.NewKVClient(s.Conn(nil))

@@ -4,16 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
-
-// movesPerTxn is how many assignments one transaction moves, each in a transaction nested
-// in it that has two operations of its own. etcd counts them against what is left of its
-// 128; a transaction has up to five more.
-const movesPerTxn = 100
 
 // Succession hands what a broker's earlier process had over to the one that runs now and
 // has registered itself under an id of its own.
@@ -37,9 +30,6 @@ type Succeeded struct {
 	Moved        int          // assignments
 }
 
-// errNoSuccessor is a succession without a registration to go on with.
-var errNoSuccessor = errors.New("the successor is not registered")
-
 // Succeed binds the registration of the process that runs to the lease, with its state,
 // the member record and the assignments of the former process, and deletes that one's
 // registration and state. All of it is one transaction, if the assignments number a
@@ -53,60 +43,46 @@ var errNoSuccessor = errors.New("the successor is not registered")
 // An assignment that the successor has already is not put again: it may have loaded the
 // topic, and would load it a second time. ErrChanged says that something was not as seen,
 // ErrLeaseNotFound that the lease is gone.
-func (c *Client) Succeed(ctx context.Context, s Succession, keep func(context.Context) error) (Succeeded, error) {
-	done, err := c.succeed(ctx, s, keep)
-	if err != nil {
-		return done, fmt.Errorf("let broker %s succeed %s: %w", s.Seen.BrokerID, s.Seen.Former.BrokerID, err)
-	}
-	return done, nil
-}
-
-func (c *Client) succeed(ctx context.Context, s Succession, keep func(context.Context) error) (done Succeeded, err error) {
-	seen := s.Seen
-	if err := checkBroker(seen.BrokerID); err != nil {
+func (c *Client) Succeed(ctx context.Context, s Succession, keep func(context.Context) error) (done Succeeded, err error) {
+	seen, former := s.Seen, s.Seen.Former
+	defer during(&err, "let broker %s succeed %s", seen.BrokerID, former.BrokerID)
+	if err := brokers(seen.BrokerID, cmp.Or(s.Member.Name, seen.BrokerID)); err != nil {
 		return done, err
 	}
 	switch {
 	case seen.Registration == nil:
-		return done, errNoSuccessor
+		return done, errors.New("the successor is not registered")
 	case s.LeaseID == 0:
 		return done, errNoLease
-	case s.Retire && seen.Former.Registration == nil, s.Move && !s.Retire && seen.Former.Registration != nil, s.Move && seen.Former.BrokerID == "":
+	case s.Retire && former.Registration == nil, s.Move && !s.Retire && former.Registration != nil, s.Move && former.BrokerID == "":
 		return done, errors.New("what the former process has is not ours to hand over")
 	}
-	var assigned []KV
+	var moves []clientv3.Op
 	if s.Move {
-		if assigned, err = c.assignments(ctx, seen.Former.BrokerID); err != nil {
+		if moves, err = c.moves(ctx, former.BrokerID, seen.BrokerID); err != nil {
 			return done, err
 		}
 	}
 	for {
-		batch := assigned[:min(len(assigned), movesPerTxn)]
-		assigned = assigned[len(batch):]
-		ops, err := c.takeOver(s, len(assigned) == 0)
-		if err != nil {
-			return done, err
-		}
-		for _, kv := range batch {
-			ops = append(ops, c.move(kv, seen.BrokerID))
-		}
-		answer, err := c.write(ctx, c.asSeen(seen), ops)
+		batch := moves[:min(len(moves), nestedPerTxn)]
+		moves = moves[len(batch):]
+		answer, revision, err := c.write(ctx, c.asSeen(seen), append(c.takeOver(s, len(moves) == 0), batch...)...)
 		if err != nil {
 			return done, err
 		}
 		for _, response := range answer.Responses {
-			if txn := response.GetResponseTxn(); txn != nil && txn.Succeeded {
+			if response.GetResponseTxn().GetSucceeded() {
 				done.Moved++
 			}
 		}
 		done.Registration = *seen.Registration
-		done.Registration.LeaseID, done.Registration.ModRevision = s.LeaseID, answer.Header.Revision
-		if len(assigned) == 0 {
+		done.Registration.LeaseID, done.Registration.ModRevision = s.LeaseID, revision
+		if len(moves) == 0 {
 			return done, nil
 		}
 		bound := done.Registration
 		if seen.Registration = &bound; s.State != nil {
-			seen.StateRevision = bound.ModRevision
+			seen.StateRevision = revision
 		}
 		if keep != nil {
 			if err := keep(ctx); err != nil {
@@ -116,54 +92,33 @@ func (c *Client) succeed(ctx context.Context, s Succession, keep func(context.Co
 	}
 }
 
-// RegisteredAt reports whether the broker was registered at that revision of the store. A
-// revision that was compacted is an error.
-func (c *Client) RegisteredAt(ctx context.Context, brokerID string, revision int64) (bool, error) {
-	if err := checkBroker(brokerID); err != nil {
-		return false, err
-	}
-	answer, err := c.read(ctx, clientv3.OpGet(c.keys.Registration(brokerID), clientv3.WithRev(revision), clientv3.WithCountOnly()))
-	if err != nil {
-		return false, fmt.Errorf("read registration of broker %s at revision %d: %w", brokerID, revision, err)
-	}
-	return answer.Responses[0].GetResponseRange().GetCount() > 0, nil
-}
-
 // asSeen guards registrations and states of both processes, and the record of the broker.
 func (c *Client) asSeen(seen Snapshot) []clientv3.Cmp {
 	guards := []clientv3.Cmp{
-		clientv3.Compare(clientv3.ModRevision(c.keys.Registration(seen.BrokerID)), "=", seen.Registration.ModRevision),
-		clientv3.Compare(clientv3.ModRevision(c.keys.State(seen.BrokerID)), "=", seen.StateRevision),
-		clientv3.Compare(clientv3.ModRevision(c.keys.Member(cmp.Or(seen.Name, seen.BrokerID))), "=", seen.MemberRevision),
+		written(c.keys.Registration(seen.BrokerID), seen.Registration.ModRevision),
+		written(c.keys.State(seen.BrokerID), seen.StateRevision),
+		written(c.keys.Member(seen.name()), seen.MemberRevision),
 	}
 	if former := seen.Former; former.BrokerID != "" {
 		revision := int64(0) // absent
 		if former.Registration != nil {
 			revision = former.Registration.ModRevision
 		}
-		guards = append(guards,
-			clientv3.Compare(clientv3.ModRevision(c.keys.Registration(former.BrokerID)), "=", revision),
-			clientv3.Compare(clientv3.ModRevision(c.keys.State(former.BrokerID)), "=", former.StateRevision))
+		guards = append(guards, written(c.keys.Registration(former.BrokerID), revision), written(c.keys.State(former.BrokerID), former.StateRevision))
 	}
 	return guards
 }
 
 // takeOver is what becomes the successor's, and with the last transaction goes of the former
 // process, unless it is another one's by now.
-func (c *Client) takeOver(s Succession, last bool) ([]clientv3.Op, error) {
-	ops := []clientv3.Op{clientv3.OpPut(c.keys.Registration(s.Seen.BrokerID), "",
-		clientv3.WithLease(clientv3.LeaseID(s.LeaseID)), clientv3.WithIgnoreValue())}
+func (c *Client) takeOver(s Succession, last bool) []clientv3.Op {
+	ops := []clientv3.Op{putUnder(c.keys.Registration(s.Seen.BrokerID), "", s.LeaseID, clientv3.WithIgnoreValue())}
 	if s.State != nil {
-		state, err := c.putState(s.Seen.BrokerID, *s.State)
-		if err != nil {
-			return nil, err
-		}
-		ops = append(ops, state)
+		ops = append(ops, c.putState(s.Seen.BrokerID, *s.State))
 	}
 	if !last {
-		return ops, nil
+		return ops
 	}
-	member, err := c.putMember(s.Seen.BrokerID, s.Member)
 	former := s.Seen.Former
 	if s.Retire {
 		ops = append(ops, clientv3.OpDelete(c.keys.Registration(former.BrokerID)))
@@ -171,29 +126,18 @@ func (c *Client) takeOver(s Succession, last bool) ([]clientv3.Op, error) {
 	if s.Retire || former.BrokerID != "" && former.Registration == nil {
 		ops = append(ops, clientv3.OpDelete(c.keys.State(former.BrokerID)))
 	}
-	return append(ops, member), err
+	return append(ops, c.putMember(s.Seen.BrokerID, s.Member))
 }
 
-// move hands one assignment over if it is still as seen.
-func (c *Client) move(kv KV, successor string) clientv3.Op {
-	_, topic, _ := c.keys.ParseAssignment(kv.Key)
-	to := c.keys.Assignment(successor, topic)
-	put := clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(to), "=", 0)},
-		[]clientv3.Op{clientv3.OpPut(to, string(kv.Value))}, nil)
-	return clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(kv.Key), "=", kv.ModRevision)},
-		[]clientv3.Op{put, clientv3.OpDelete(kv.Key)}, nil)
-}
-
-// assignments are those of one broker, as they stand.
-func (c *Client) assignments(ctx context.Context, brokerID string) ([]KV, error) {
-	var found []KV
-	_, err := c.scan(ctx, Target{Key: c.keys.Assignments(brokerID), Prefix: true}, 0, func(kv KV) {
-		if _, _, ok := c.keys.ParseAssignment(kv.Key); ok {
-			found = append(found, kv)
+// moves hand each assignment of one broker to another, if it is still as it stands now.
+func (c *Client) moves(ctx context.Context, from, to string) (moves []clientv3.Op, err error) {
+	defer during(&err, "read assignments of broker %s", from)
+	_, err = c.scan(ctx, Target{Key: c.keys.Assignments(from), Prefix: true}, 0, func(kv KV) {
+		if _, topic, ok := c.keys.ParseAssignment(kv.Key); ok {
+			key := c.keys.Assignment(to, topic)
+			put := clientv3.OpTxn([]clientv3.Cmp{created(key, 0)}, []clientv3.Op{clientv3.OpPut(key, string(kv.Value))}, nil)
+			moves = append(moves, clientv3.OpTxn([]clientv3.Cmp{written(kv.Key, kv.ModRevision)}, []clientv3.Op{put, clientv3.OpDelete(kv.Key)}, nil))
 		}
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read assignments of broker %s: %w", brokerID, err)
-	}
-	return slices.Clip(found), nil
+	return moves, err
 }

@@ -3,10 +3,9 @@ package cluster
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
-
-	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
 // The modes of a broker (CONTRACT, "Keys in etcd").
@@ -58,28 +57,24 @@ type State struct {
 
 // ParseState reads a state value. The mode must be one that is known; every other
 // field is optional, and what is not known is borne.
-func ParseState(value []byte) (State, error) {
+func ParseState(value []byte) (s State, err error) {
 	var fields struct {
-		Mode   string          `json:"mode"`
-		Reason json.RawMessage `json:"reason"`
-		By     json.RawMessage `json:"by"`
-		At     json.RawMessage `json:"at"`
+		Mode           string
+		Reason, By, At json.RawMessage
 	}
-	if err := json.Unmarshal(value, &fields); err != nil {
-		return State{}, fmt.Errorf("read state: %w", err)
+	if err = json.Unmarshal(value, &fields); err != nil {
+		return s, fmt.Errorf("read state: %w", err)
 	}
-	switch fields.Mode {
-	case ModeActive, ModeDraining, ModeDrained:
-	default:
-		return State{}, fmt.Errorf("read state: unknown mode %q", fields.Mode)
+	if !slices.Contains([]string{ModeActive, ModeDraining, ModeDrained}, fields.Mode) {
+		return s, fmt.Errorf("read state: unknown mode %q", fields.Mode)
 	}
-	s := State{Mode: fields.Mode}
 	// Another writer may use other types here; the mode counts all the same.
 	_ = json.Unmarshal(fields.Reason, &s.Reason)
 	_ = json.Unmarshal(fields.By, &s.By)
 	if json.Unmarshal(fields.At, &s.At) != nil {
 		s.At = time.Time{}
 	}
+	s.Mode = fields.Mode
 	return s, nil
 }
 
@@ -121,41 +116,121 @@ func (m *Member) WrittenWith(reg Registration) bool {
 	return m.ModRevision == reg.ModRevision || m.Bound != 0 && m.Bound == reg.ModRevision
 }
 
-// Era counts the times that somebody registered when nobody was registered, and says until when
-// somebody had been before.
-type Era struct {
-	N           int64 // at least what the broker remembers; where the key does not say, what any does
-	ModRevision int64 // 0: the key is absent
-	Alive       Alive // the fleet before this era
-	// Unread says what stands there that cannot be read, and at which key; empty: nothing.
-	// Then Alive is not known, and N may not be from the key.
-	Unread string
-}
-
-// Alive says until when a fleet was alive: the last confirmed renewal of one of its brokers.
-type Alive struct {
-	Until    time.Time // by that broker's clock; zero: not known
-	Revision int64     // of the store then; 0: not known
-}
-
-type eraValue struct {
-	Era           int64     `json:"era"`
-	AliveUntil    time.Time `json:"alive_until,omitzero"`
-	AliveRevision int64     `json:"alive_revision,omitempty"`
-}
-
-func registrationOf(id string, kv *mvccpb.KeyValue) Registration {
-	return Registration{
-		BrokerID:       id,
-		Value:          kv.Value,
-		LeaseID:        kv.Lease,
-		CreateRevision: kv.CreateRevision,
-		ModRevision:    kv.ModRevision,
+// plannedEpoch is the registration that the broker has given up on purpose; 0: none.
+func (m *Member) plannedEpoch() int64 {
+	if m == nil || m.Left == nil || m.Left.Crash {
+		return 0
 	}
+	return m.Left.Epoch
 }
 
-// stateOf returns the state or, if it cannot be read, what stands there instead.
-func stateOf(kv *mvccpb.KeyValue) (state *State, malformed string) {
+// Health is what a sidecar says of its broker in its member record; empty: nothing.
+type Health string
+
+// What it says.
+const (
+	HealthWell Health = "well"
+	HealthIll  Health = "ill"
+	HealthAway Health = "away" // it answers, and is drained or leaves: nobody else may rely on it
+)
+
+// UnmarshalJSON takes what is not known here for nothing. It has no error: it must not hide the
+// rest of the member record.
+func (h *Health) UnmarshalJSON(value []byte) error {
+	var word string
+	*h = ""
+	if json.Unmarshal(value, &word) == nil && slices.Contains([]Health{HealthWell, HealthIll, HealthAway}, Health(word)) {
+		*h = Health(word)
+	}
+	return nil
+}
+
+// Left is the note in the member record of a broker that its registration is given up: after a
+// planned stop, when the broker was active and serves nothing any more, or, with Crash, after its
+// process ended under the eyes of its sidecar. The next registration removes it.
+type Left struct {
+	At       time.Time `json:"at"`
+	Epoch    int64     `json:"epoch"`          // create revision of the registration that was given up
+	Instance string    `json:"instance"`       // broker process that left
+	Data     string    `json:"data,omitempty"` // see Member
+	Revision int64     `json:"revision"`       // of the store, as the note was decided on
+	// Stop: that process is to be stopped now. Else it may run on: only its sidecar ends.
+	Stop bool `json:"stop,omitempty"`
+	// Crash: nobody planned it. The process was seen to have ended, and its registration is given
+	// up before its lease ends. At is the last renewal of that lease if it was stopped.
+	Crash bool `json:"crash,omitempty"`
+	// Malformed says what stands there instead, and at which key, if it cannot be read; it is
+	// never taken for no note.
+	Malformed string `json:"-"`
+}
+
+// UnmarshalJSON bears fields that are not known. It has no error: a note that cannot be read
+// must not hide the rest of the member record.
+func (l *Left) UnmarshalJSON(value []byte) error {
+	type plain Left
+	var v plain
+	if !readable(value, &v) || v.At.IsZero() || v.Epoch <= 0 {
+		v = plain{Malformed: excerpt(value)}
+	}
+	*l = Left(v)
+	return nil
+}
+
+// Cut is the note, in the member record, of a broker that was cut off from etcd for longer
+// than it may serve, and whose registration stood all the same. It stays until the broker is
+// registered anew, or cut off again.
+type Cut struct {
+	From  time.Time `json:"from"` // last confirmed renewal, by the clock of whoever was cut off
+	Until time.Time `json:"until"`
+	// Revision is the store's when the broker was back. It tells what else was before and after
+	// that, which the times of two hosts do not.
+	Revision int64 `json:"revision"`
+	// Malformed is as with Left. Such a note is not written again.
+	Malformed string `json:"-"`
+}
+
+// UnmarshalJSON is as that of Left.
+func (c *Cut) UnmarshalJSON(value []byte) error {
+	type plain Cut
+	var v plain
+	if !readable(value, &v) || v.Revision <= 0 {
+		v = plain{Malformed: excerpt(value)}
+	}
+	*c = Cut(v)
+	return nil
+}
+
+// kept is the note as it is written again with the record that it stands in.
+func (c *Cut) kept() *Cut {
+	if c == nil || c.Malformed != "" {
+		return nil
+	}
+	return &Cut{From: c.From.UTC(), Until: c.Until.UTC(), Revision: c.Revision}
+}
+
+// newestFormat is that of an era, a member record and the notes in it which is understood here.
+// None is written: a value without one is of the first.
+const newestFormat = 1
+
+// readable reads a value of a format that is understood here. Fields that are not known are borne.
+func readable(value []byte, into any) bool {
+	var v struct{ Format int }
+	return json.Unmarshal(value, &v) == nil && v.Format <= newestFormat && json.Unmarshal(value, into) == nil
+}
+
+func registrationOf(id string, kv *KV) *Registration {
+	if kv == nil {
+		return nil
+	}
+	return &Registration{BrokerID: id, Value: kv.Value, LeaseID: kv.Lease, CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision}
+}
+
+// stateOf returns the state or, if it cannot be read, what stands there instead; neither where
+// there is none.
+func stateOf(kv *KV) (state *State, malformed string) {
+	if kv == nil {
+		return nil, ""
+	}
 	s, err := ParseState(kv.Value)
 	if err != nil {
 		return nil, excerpt(kv.Value)
@@ -164,23 +239,23 @@ func stateOf(kv *mvccpb.KeyValue) (state *State, malformed string) {
 	return &s, ""
 }
 
-func memberOf(kv *mvccpb.KeyValue) (member *Member, malformed string) {
-	var m Member
+// memberOf is as stateOf.
+func memberOf(kv *KV) (member *Member, malformed string) {
+	if kv == nil {
+		return nil, ""
+	}
+	m := Member{ModRevision: kv.ModRevision}
 	n, ok := eraIn(kv.Value)
-	if !ok || json.Unmarshal(kv.Value, &m) != nil {
+	if !ok || json.Unmarshal(kv.Value, &m) != nil || m.RegisteredAs != "" && checkBroker(m.RegisteredAs) != nil {
 		return nil, excerpt(kv.Value)
 	}
 	m.Era = n
-	if m.RegisteredAs != "" && checkBroker(m.RegisteredAs) != nil {
-		return nil, excerpt(kv.Value)
-	}
 	if m.Left != nil && m.Left.Malformed != "" {
-		m.Left.Malformed = fmt.Sprintf("%q at key %s", m.Left.Malformed, kv.Key)
+		m.Left.Malformed = at(m.Left.Malformed, kv.Key)
 	}
 	if m.Cut != nil && m.Cut.Malformed != "" {
-		m.Cut.Malformed = fmt.Sprintf("%q at key %s", m.Cut.Malformed, kv.Key)
+		m.Cut.Malformed = at(m.Cut.Malformed, kv.Key)
 	}
-	m.ModRevision = kv.ModRevision
 	return &m, ""
 }
 
@@ -191,4 +266,12 @@ func excerpt(value []byte) string {
 		return "(empty)"
 	}
 	return strings.ToValidUTF8(string(value[:min(len(value), most)]), "?")
+}
+
+// at names what stands at a key; empty: nothing.
+func at(malformed, key string) string {
+	if malformed == "" {
+		return ""
+	}
+	return fmt.Sprintf("%q at key %s", malformed, key)
 }

@@ -9,14 +9,12 @@ import (
 
 // Version asks the member that answers for its version, such as "3.5.28". A client of one endpoint
 // asks that one. It needs no right in an etcd that asks who is there.
-func (c *Client) Version(ctx context.Context) (string, error) {
+func (c *Client) Version(ctx context.Context) (version string, err error) {
+	defer during(&err, "ask etcd for its version")
 	answer, err := once(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.StatusResponse, error) {
 		return etcdserverpb.NewMaintenanceClient(w.conn).Status(ctx, &etcdserverpb.StatusRequest{})
 	})
-	if err != nil {
-		return "", fmt.Errorf("ask etcd for its version: %w", err)
-	}
-	return answer.Version, nil
+	return answer.GetVersion(), err
 }
 
 // soundReads are the first releases whose linearizable reads are never stale, by their

@@ -76,7 +76,7 @@ func run(t *testing.T, s schedule, dir string, trace bool) (o outcome) {
 }
 
 func newFleet(s schedule) *fleet {
-	return &fleet{schedule: s, settings: s.Settings, keys: cluster.NewKeys("", ""), born: time.Now(),
+	return &fleet{schedule: s, settings: s.Settings, keys: cluster.NewKeys(""), born: time.Now(),
 		random: rand.New(rand.NewPCG(s.Seed, 2)), moving: map[string]bool{}, log: slog.New(slog.DiscardHandler)}
 }
 

@@ -100,7 +100,7 @@ var mutations = []mutation{
 	{"a topic is given away while it is served", "rendezvous", []string{
 		"return released && len(o.reconciler.Idle([]string{topic})) == 1",
 		"return ok && (released || l.yield)",
-		"\t\t\t\tclientv3.Compare(clientv3.CreateRevision(c.keys.Owner(g.Topic)), \"=\", 0),\n",
+		"\t\t\tcreated(c.keys.Owner(g.Topic), 0),\n",
 		""}},
 	{"a pause does not hold the registration back", "pause", []string{
 		"if !r.paused() {",

@@ -58,7 +58,7 @@ func TestFailuresOfTheLinkHaveTheClassesOfRealOnes(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), c.timeout)
 				defer cancel()
 				start := time.Now()
-				err := client.Assign(ctx, "b1", []string{"/ns/t"})
+				err := client.PutLoad(ctx, cluster.LoadReport{BrokerID: "b1"})
 				if cluster.Classify(err) != c.want || time.Since(start) != c.after {
 					t.Errorf("%v of class %q after %v, want %q after %v", err, cluster.Classify(err), time.Since(start), c.want, c.after)
 				}
@@ -71,7 +71,7 @@ func TestFailuresOfTheLinkHaveTheClassesOfRealOnes(t *testing.T) {
 					t.Errorf("written: %v, want %v", written, c.written)
 				}
 				link.SetDelay(nil)
-				if err := client.Assign(t.Context(), "b1", []string{"/ns/t"}); err != nil {
+				if err := client.PutLoad(t.Context(), cluster.LoadReport{BrokerID: "b1"}); err != nil {
 					t.Errorf("after the failure: %v", err)
 				}
 			})
@@ -89,7 +89,7 @@ func TestFaultsAreAskedPerMethod(t *testing.T) {
 		}
 		return nil
 	})
-	if err := c.Assign(t.Context(), "b1", []string{"/ns/t"}); cluster.Classify(err) != cluster.ClassNoSpace {
+	if err := c.PutLoad(t.Context(), cluster.LoadReport{BrokerID: "b1"}); cluster.Classify(err) != cluster.ClassNoSpace {
 		t.Errorf("writing: %v", err)
 	}
 	if _, err := c.KeepAlive(t.Context(), id); err != nil {

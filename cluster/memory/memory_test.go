@@ -173,12 +173,12 @@ func TestAWriteOfWhichTheAnswerIsLostHasHappened(t *testing.T) {
 		link.Cut(memory.Replies)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		err := c.Assign(ctx, "b1", []string{"/ns/t"})
+		err := c.PutLoad(ctx, cluster.LoadReport{BrokerID: "b1"})
 		if cluster.Classify(err) != cluster.ClassTimeout || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 		s.Inspect(func(v memory.View) {
-			if _, ok := v.Get(c.Keys().Assignment("b1", "/ns/t")); !ok {
+			if _, ok := v.Get(c.Keys().Load("b1")); !ok {
 				t.Error("not written")
 			}
 		})
@@ -193,11 +193,11 @@ func TestALateRequestIsDeliveredAfterTheCallerHasGivenUp(t *testing.T) {
 		link.Cut(memory.BothWays)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := c.Assign(ctx, "b1", []string{"/ns/t"}); cluster.Classify(err) != cluster.ClassTimeout {
+		if err := c.PutLoad(ctx, cluster.LoadReport{BrokerID: "b1"}); cluster.Classify(err) != cluster.ClassTimeout {
 			t.Errorf("got %v", err)
 		}
 		written := func() (ok bool) {
-			s.Inspect(func(v memory.View) { _, ok = v.Get(c.Keys().Assignment("b1", "/ns/t")) })
+			s.Inspect(func(v memory.View) { _, ok = v.Get(c.Keys().Load("b1")) })
 			return ok
 		}
 		if written() {

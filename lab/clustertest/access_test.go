@@ -59,11 +59,8 @@ func TestUserAndPasswordFromFile(t *testing.T) {
 	if _, err := l.KeepAlive(bounded(t), id, false); err != nil {
 		t.Errorf("renewing with the right password: %v", err)
 	}
-	m := follow(t, c, cluster.Target{Key: c.Keys().Assignments("b1"), Prefix: true}, nil)
-	if err := c.Assign(bounded(t), "b1", []string{"/ns/t"}); err != nil {
-		t.Fatal(err)
-	}
-	m.untilContent(t, map[string]string{c.Keys().Assignment("b1", "/ns/t"): "null"})
+	m := follow(t, c, cluster.Target{Key: c.Keys().Load("b1")}, nil)
+	m.untilContent(t, map[string]string{c.Keys().Load("b1"): must[string](t)(note(bounded(t), c, "b1"))})
 	if _, err := early.Snapshot(bounded(t), "b1"); err != nil {
 		t.Errorf("after authentication was switched on: %v", err)
 	}
@@ -281,7 +278,7 @@ func TestNoSpaceIsAClassOfItsOwn(t *testing.T) {
 	c := open(t, cluster.Config{Endpoints: []string{server.AdvertiseClientUrls[0].String()}})
 	id := lease(t, c, time.Minute)
 	for ctx, n := bounded(t), 0; ; n++ {
-		err := c.Assign(ctx, "b1", []string{"/ns/t"})
+		_, err := note(ctx, c, "b1")
 		if cluster.Classify(err) == cluster.ClassNoSpace {
 			break
 		}

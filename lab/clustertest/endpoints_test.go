@@ -66,7 +66,7 @@ func TestAHedgeGoesToAnotherEndpointAndTheLineStaysThere(t *testing.T) {
 	}
 	for _, p := range proxies {
 		n := 0
-		if p.url() == l.Endpoint() {
+		if p.url() == inUse(l) {
 			n = 1
 		}
 		if got := p.accepted(); got != n {
@@ -74,7 +74,7 @@ func TestAHedgeGoesToAnotherEndpointAndTheLineStaysThere(t *testing.T) {
 		}
 	}
 
-	silent := behind(t, proxies, l.Endpoint())
+	silent := behind(t, proxies, inUse(l))
 	silent.hold()
 	ctx, overtaken := context.WithCancel(t.Context())
 	first := make(chan error, 1)
@@ -92,25 +92,25 @@ func TestAHedgeGoesToAnotherEndpointAndTheLineStaysThere(t *testing.T) {
 	t.Logf("hedged in %v", time.Since(began))
 	overtaken()
 	<-first
-	if l.Endpoint() == silent.url() {
+	if inUse(l) == silent.url() {
 		t.Fatal("the line stays with the endpoint that was overtaken")
 	}
-	now := l.Endpoint()
+	now := inUse(l)
 	for range 20 {
 		began := time.Now()
 		if err := renew(bounded(t), false); err != nil {
 			t.Fatal(err)
 		}
 		took := time.Since(began)
-		if l.Endpoint() != now {
-			t.Errorf("renewed in %v over %s, want over %s", took, l.Endpoint(), now)
+		if inUse(l) != now {
+			t.Errorf("renewed in %v over %s, want over %s", took, inUse(l), now)
 		}
 		standstill.Within(t, "renewed", began, took, 300*time.Millisecond)
 	}
 	awaitUp(t, l, silent.url())
 	silent.heal()
-	if err := renew(bounded(t), false); err != nil || l.Endpoint() != now {
-		t.Errorf("the line went back to %s (%v)", l.Endpoint(), err)
+	if err := renew(bounded(t), false); err != nil || inUse(l) != now {
+		t.Errorf("the line went back to %s (%v)", inUse(l), err)
 	}
 	behind(t, proxies, now).live(t, 1)
 	silent.live(t, 0)
@@ -133,8 +133,8 @@ func TestAnEndpointThatRefusesCostsNoAttempt(t *testing.T) {
 			t.Fatalf("after %v: %v", time.Since(began), err)
 		}
 		took := time.Since(began)
-		if l.Endpoint() != shared.url {
-			t.Errorf("over %s, want %s", l.Endpoint(), shared.url)
+		if inUse(l) != shared.url {
+			t.Errorf("over %s, want %s", inUse(l), shared.url)
 		}
 		standstill.Within(t, "renewed", began, took, time.Second)
 	}

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -264,6 +265,16 @@ func openLine(t *testing.T, cfg cluster.Config) *cluster.Line {
 	return l
 }
 
+// inUse is the endpoint that the line uses now.
+func inUse(l *cluster.Line) string {
+	for _, e := range l.Endpoints() {
+		if e.InUse {
+			return e.URL
+		}
+	}
+	return ""
+}
+
 // bounded is a context for one call that must come back.
 func bounded(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), wait)
@@ -332,6 +343,26 @@ func (s *server) remove(t *testing.T, key string) {
 	if _, err := s.raw.Delete(bounded(t), key); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// assign assigns topics as somebody else.
+func (s *server) assign(t *testing.T, c *cluster.Client, id string, topics []string) {
+	t.Helper()
+	for batch := range slices.Chunk(topics, 100) {
+		var puts []clientv3.Op
+		for _, topic := range batch {
+			puts = append(puts, clientv3.OpPut(c.Keys().Assignment(id, topic), "null"))
+		}
+		if _, err := s.raw.Txn(bounded(t)).Then(puts...).Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// note is a write of the client's that may be repeated, and its value.
+func note(ctx context.Context, c *cluster.Client, id string) (value string, err error) {
+	err = c.PutLoad(ctx, cluster.LoadReport{BrokerID: id, At: time.Unix(1, 0)})
+	return `{"broker_id":"` + id + `","topics":[],"topic_count":0,"timestamp":1,"incarnation":"","epoch":0}`, err
 }
 
 func topicNames(n int) []string {

@@ -21,7 +21,7 @@ func TestAnOperatorWithTheRightsOnThePageForgets(t *testing.T) {
 	endpoint := server.AdvertiseClientUrls[0].String()
 	admin := rawClient(t, clientv3.Config{Endpoints: []string{endpoint}})
 	ctx := bounded(t)
-	k := cluster.NewKeys("", "")
+	k := cluster.NewKeys("")
 	for key, value := range map[string]string{k.Member("n9"): `{"era":1}`, k.State("n9"): `{"mode":"active"}`, k.Load("n9"): "{}", k.Assignment("n9", "/ns/a"): "null"} {
 		must[*clientv3.PutResponse](t)(admin.Put(ctx, key, value))
 	}

@@ -187,7 +187,7 @@ func TestMemberWithoutQuorumIsNoLeader(t *testing.T) {
 	stops[1]()
 	ask := map[string]func(context.Context) error{
 		"snapshot":   func(ctx context.Context) error { _, err := c.Snapshot(ctx, "b1"); return err },
-		"write":      func(ctx context.Context) error { return c.Assign(ctx, "b1", []string{"/ns/t"}) },
+		"write":      func(ctx context.Context) error { _, err := note(ctx, c, "b1"); return err },
 		"grant":      func(ctx context.Context) error { _, _, err := c.Grant(ctx, time.Minute); return err },
 		"keep-alive": func(ctx context.Context) error { _, err := c.KeepAlive(ctx, id); return err },
 		"line":       func(ctx context.Context) error { _, err := l.KeepAlive(ctx, id, false); return err },

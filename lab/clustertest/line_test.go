@@ -93,12 +93,6 @@ func TestLineIsOneConnection(t *testing.T) {
 	if n := p.accepted(); n != 4 {
 		t.Errorf("%d connections for one line and three fresh attempts, want 4", n)
 	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := l.KeepAlive(bounded(t), id, false); err != nil {
-		t.Errorf("closing the line's client closed the line: %v", err)
-	}
 	l.Close()
 	p.live(t, 0)
 	if _, err := l.KeepAlive(bounded(t), id, true); !errors.Is(err, cluster.ErrClosed) {
@@ -107,7 +101,7 @@ func TestLineIsOneConnection(t *testing.T) {
 	if err := l.AwaitReconnect(bounded(t)); !errors.Is(err, cluster.ErrClosed) {
 		t.Errorf("waiting on a closed line: %v, want ErrClosed", err)
 	}
-	if _, err := l.Client(t.Context()); !errors.Is(err, cluster.ErrClosed) {
+	if _, err := c.Snapshot(bounded(t), "b1"); !errors.Is(err, cluster.ErrClosed) {
 		t.Errorf("client of a closed line: %v, want ErrClosed", err)
 	}
 }
@@ -218,11 +212,11 @@ func TestLineMovesOnFromADeadEndpoint(t *testing.T) {
 					break
 				}
 				if attempt == 2 {
-					t.Fatalf("still failing at %s: %v", l.Endpoint(), err)
+					t.Fatalf("still failing at %s: %v", inUse(l), err)
 				}
 			}
-			if l.Endpoint() != shared.url {
-				t.Errorf("renewed over %s, want %s", l.Endpoint(), shared.url)
+			if inUse(l) != shared.url {
+				t.Errorf("renewed over %s, want %s", inUse(l), shared.url)
 			}
 		})
 	}

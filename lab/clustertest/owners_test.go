@@ -117,7 +117,7 @@ func TestARebindLeavesNoMomentWithoutTheKey(t *testing.T) {
 			t.Fatal(err)
 		}
 		e.put(t, c.Keys().Owner("/z/end"), "") // the watch has seen everything when it sees this
-		watch := e.raw.Watch(bounded(t), c.Keys().Owners(), clientv3.WithPrefix(), clientv3.WithRev(first[0].Owner.ModRevision))
+		watch := e.raw.Watch(bounded(t), c.Keys().Owner("/"), clientv3.WithPrefix(), clientv3.WithRev(first[0].Owner.ModRevision))
 		for ended := false; !ended; {
 			answer, ok := <-watch
 			if !ok || answer.Err() != nil {
@@ -455,7 +455,7 @@ func BenchmarkTenThousandLocks(b *testing.B) {
 	who := cluster.Claimant{BrokerID: "a", Incarnation: "i", Epoch: done.Revision, LeaseID: id}
 	topics := topicNames(10_000)
 	wipe := func() {
-		if _, err := shared.raw.Delete(ctx, c.Keys().Owners(), clientv3.WithPrefix()); err != nil {
+		if _, err := shared.raw.Delete(ctx, c.Keys().Owner("/"), clientv3.WithPrefix()); err != nil {
 			b.Fatal(err)
 		}
 	}
