@@ -307,8 +307,5 @@ func (o *Ownership) Conflicts() int {
 
 // poke wakes the loop.
 func (o *Ownership) poke() {
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
+	signal(o.wake)
 }

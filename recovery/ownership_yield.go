@@ -39,8 +39,5 @@ func (o *Ownership) Yielded(topic string) bool {
 func (o *Ownership) Yields() <-chan struct{} { return o.yields }
 
 func (o *Ownership) yielded() {
-	select {
-	case o.yields <- struct{}{}:
-	default:
-	}
+	signal(o.yields)
 }

@@ -144,10 +144,7 @@ func (p *Placer) Update(change func(r *Roster, now time.Time)) {
 }
 
 func (p *Placer) poke() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	signal(p.wake)
 }
 
 // Giving is how many topics are on their way to other brokers.

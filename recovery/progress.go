@@ -204,10 +204,7 @@ func (r *Reconciler) changed(now time.Time) {
 
 func (r *Reconciler) signalChange(now time.Time) {
 	r.lastChange, r.changePending = now, false
-	select {
-	case r.changes <- struct{}{}:
-	default:
-	}
+	signal(r.changes)
 }
 
 // wakeBy wakes the loop now if it would otherwise sleep past t.

@@ -384,10 +384,7 @@ func (r *Reconciler) setError(t *topic, text string) {
 
 // poke wakes the loop.
 func (r *Reconciler) poke() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	signal(r.wake)
 }
 
 // topic is all that the reconciler knows of one topic.

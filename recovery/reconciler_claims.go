@@ -96,8 +96,5 @@ func (r *Reconciler) Conflicts() []string {
 func (r *Reconciler) Settlings() <-chan struct{} { return r.settlings }
 
 func (r *Reconciler) settled() {
-	select {
-	case r.settlings <- struct{}{}:
-	default:
-	}
+	signal(r.settlings)
 }

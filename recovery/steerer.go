@@ -55,47 +55,35 @@ type SteerView struct {
 type Steerer struct {
 	broker  Steered
 	log     *slog.Logger
-	count   func(to Mode, result string)
+	total   *prometheus.CounterVec
 	wake    chan struct{}
 	changes chan struct{}
-	tasks   sync.WaitGroup
 
-	mu         sync.Mutex
-	bound      time.Duration
-	audit      time.Duration
-	base       context.Context // Run's
-	orders     SteerOrders
-	to         Mode
-	hold       Hold
-	generation uint64 // grows whenever what is under way is not wanted any more
-	flying     bool
-	cancel     context.CancelFunc // of the call in flight; nil: none
-	told       Mode
-	toldAt     time.Time
-	again      bool // active is to be told once more an audit after it was taken
-	failures   int  // in a row
-	next       time.Time
-	lastErr    string
+	mu       sync.Mutex
+	bound    time.Duration
+	audit    time.Duration
+	orders   SteerOrders
+	cancel   context.CancelFunc // of the call in flight; nil: none, or it is not wanted any more
+	told     Mode
+	toldAt   time.Time
+	again    bool // active is to be told once more an audit after it was taken
+	failures int  // in a row
+	next     time.Time
+	lastErr  string
 }
 
 // NewSteerer returns a steerer that does nothing until it has orders and runs. bound is
 // that of one call, and audit the time between two while a drain lasts; 0: 30 s. A nil broker has
 // no mode of its own, and Run has nothing to do; its metrics are there in any case.
 func NewSteerer(b Steered, bound, audit time.Duration, log *slog.Logger, reg prometheus.Registerer) *Steerer {
-	total := promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
+	s := &Steerer{broker: b, log: log, wake: make(chan struct{}, 1), changes: make(chan struct{}, 1)}
+	s.total = promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
 		Name: "holdfast_broker_steers_total",
 		Help: "Times that the broker was told to be in a mode, by the mode and by result. A growing error or timeout share: see `holdfast events` and the broker's own log.",
 	}, []string{"mode", "result"})
-	for _, mode := range []Mode{Active, Drained} {
-		for _, result := range []string{resultOK, resultError, resultTimeout, resultDropped} {
-			total.WithLabelValues(string(mode), result)
-		}
-	}
-	s := &Steerer{
-		broker: b, log: log,
-		count:   func(to Mode, result string) { total.WithLabelValues(string(to), result).Inc() },
-		wake:    make(chan struct{}, 1),
-		changes: make(chan struct{}, 1),
+	for _, result := range []string{resultOK, resultError, resultTimeout, resultDropped} {
+		s.total.WithLabelValues(string(Active), result)
+		s.total.WithLabelValues(string(Drained), result)
 	}
 	s.Tune(bound, audit)
 	return s
@@ -111,27 +99,27 @@ func (s *Steerer) SetOrders(o SteerOrders) {
 	defer s.mu.Unlock()
 	old := s.orders
 	s.orders = o
-	to, hold := DecideSteer(o.SteerFacts)
+	was, _ := DecideSteer(old.SteerFacts)
+	to, _ := DecideSteer(o.SteerFacts)
 	anew := o.Epoch != old.Epoch || o.Instance != old.Instance || o.Attached != old.Attached
 	if old.Attached && !o.Attached { // the fence may drain the broker, and its call end late
 		s.again = true
 	}
-	s.hold = hold
-	if anew || to != s.to {
-		if anew || s.cancel != nil && s.told != s.to { // it may have become anything
+	if anew || to != was {
+		if anew || s.cancel != nil && s.told != was { // it may have become anything
 			s.told = ""
 		}
-		if s.to = to; to != "" && s.told != to {
+		if to != "" && s.told != to {
 			s.next = time.Time{}
 		}
-		s.generation++
 		s.failures, s.lastErr = 0, ""
 		if s.cancel != nil {
 			s.cancel()
+			s.cancel = nil
 		}
-		s.changed()
+		signal(s.changes)
 	}
-	s.poke()
+	signal(s.wake)
 }
 
 // View is how far the handing over is now.
@@ -141,15 +129,16 @@ func (s *Steerer) View() SteerView {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v := SteerView{To: s.to, Hold: s.hold, Told: s.told, At: s.toldAt, LastError: s.lastErr}
+	to, hold := DecideSteer(s.orders.SteerFacts)
+	v := SteerView{To: to, Hold: hold, Told: s.told, At: s.toldAt, LastError: s.lastErr}
 	switch {
 	case s.broker == nil:
 		v.Steering = SteerNone
-	case s.hold == HoldPaused && s.told != "" && s.told == s.orders.Mode.Mode:
+	case hold == HoldPaused && s.told != "" && s.told == s.orders.Mode.Mode:
 		v.To, v.Steering = s.told, SteerDone // a pause takes nothing back
-	case s.to == "":
+	case to == "":
 		v.Steering = SteerWaiting
-	case s.told == s.to:
+	case s.told == to:
 		v.Steering = SteerDone
 	case s.failures > 0:
 		v.Steering = SteerFailing
@@ -167,65 +156,63 @@ func (s *Steerer) Changes() <-chan struct{} {
 	return s.changes
 }
 
-// Run hands over until ctx ends, then ends the call in flight, waits for it, and returns
+// Run hands over until ctx ends, then waits for the call in flight, which ends with it, and returns
 // nil. It is called once.
 func (s *Steerer) Run(ctx context.Context) error {
-	if s.broker == nil {
-		<-ctx.Done()
-		return nil
-	}
-	s.mu.Lock()
-	s.base = ctx
-	s.mu.Unlock()
-	defer s.tasks.Wait()
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for {
-		timer.Reset(s.step())
+	for ctx.Err() == nil {
+		timer := time.NewTimer(s.step(ctx))
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-s.wake:
 		case <-timer.C:
 		}
+		timer.Stop()
 	}
+	return nil
 }
 
-// step begins the call that is due, and returns how long the loop may sleep.
-func (s *Steerer) step() time.Duration {
+// step makes the call that is due, and returns how long nothing else is.
+func (s *Steerer) step(ctx context.Context) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.to == "" || s.flying || s.to == Active && s.told == Active && !s.again {
+	to, _ := DecideSteer(s.orders.SteerFacts)
+	if s.broker == nil || to == "" || to == Active && s.told == Active && !s.again {
 		return time.Hour
 	}
 	if wait := time.Until(s.next); wait > 0 {
 		return wait
 	}
-	ctx, cancel := context.WithTimeout(s.base, s.bound)
-	s.flying, s.cancel = true, cancel
-	generation, to, reason := s.generation, s.to, s.orders.Mode.Reason
-	s.tasks.Go(func() {
-		defer cancel()
-		err := s.broker.SetMode(ctx, to, reason)
-		s.land(generation, to, err)
-	})
-	return time.Hour
+	ctx, cancel := context.WithTimeout(ctx, s.bound)
+	defer cancel()
+	s.cancel = cancel
+	reason := s.orders.Mode.Reason
+	s.mu.Unlock()
+	err := s.broker.SetMode(ctx, to, reason)
+	s.mu.Lock()
+	s.land(to, err)
+	return 0
 }
 
-// land takes the result of a call, unless its orders do not stand any more.
-func (s *Steerer) land(generation uint64, to Mode, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.flying, s.cancel = false, nil
-	s.poke()
-	if generation != s.generation { // safety rule 9
-		s.count(to, resultDropped)
-		s.again = s.again || to == Drained // it may yet come into force
+// land takes the result of a call, unless its orders do not stand any more. The caller holds the mutex.
+func (s *Steerer) land(to Mode, err error) {
+	result, taken, remains := resultOK, s.told == to, errors.Is(err, ErrRemains)
+	ok := err == nil || remains
+	switch {
+	case s.cancel == nil: // safety rule 9
+		result = resultDropped
+	case ok:
+	case errors.Is(err, context.DeadlineExceeded):
+		result, err = resultTimeout, fmt.Errorf("not %s within %s", to, s.bound)
+	default:
+		result = resultError
+	}
+	s.total.WithLabelValues(string(to), result).Inc()
+	s.again = s.again || to == Drained && result != resultOK // it may yet come into force
+	if s.cancel == nil {
 		return
 	}
-	taken, remains := s.told == to, errors.Is(err, ErrRemains)
-	if err == nil || remains {
-		s.count(to, resultOK)
+	s.cancel = nil
+	if ok {
 		if !taken {
 			s.log.Info("mode handed over to the broker", "mode", string(to), "reason", string(s.orders.Mode.Reason), "failures", s.failures, "epoch", s.orders.Epoch)
 			s.told, s.toldAt = to, time.Now()
@@ -234,41 +221,29 @@ func (s *Steerer) land(generation uint64, to Mode, err error) {
 			s.again = remains || s.again && !taken
 		}
 		if !taken || s.lastErr != "" {
-			s.changed()
+			signal(s.changes)
 		}
 		s.failures, s.lastErr, s.next = 0, "", time.Now().Add(s.audit)
 		return
 	}
-	result, text := resultError, err.Error()
-	if errors.Is(err, context.DeadlineExceeded) {
-		result, text = resultTimeout, fmt.Sprintf("not %s within %s", to, s.bound)
-	}
-	s.count(to, result)
 	if s.failures == 0 {
-		s.log.Warn("the broker does not take the mode; it is told again", "mode", string(to), "taken_before", taken, "err", text, "epoch", s.orders.Epoch)
+		s.log.Warn("the broker does not take the mode; it is told again", "mode", string(to), "taken_before", taken, "err", err, "epoch", s.orders.Epoch)
 	}
 	s.failures++
 	s.next = time.Now().Add(backoff(s.failures, maxQuiesceBackoff))
-	s.again = s.again || to == Drained
 	if !taken {
 		s.told = "" // it may be on its way
 	}
-	if !taken || text != s.lastErr {
-		s.lastErr = text
-		s.changed()
+	if !taken || err.Error() != s.lastErr {
+		s.lastErr = err.Error()
+		signal(s.changes)
 	}
 }
 
-func (s *Steerer) changed() {
+// signal wakes whoever waits, or is to look later.
+func signal(c chan<- struct{}) {
 	select {
-	case s.changes <- struct{}{}:
-	default:
-	}
-}
-
-func (s *Steerer) poke() {
-	select {
-	case s.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

@@ -286,6 +286,11 @@ func TestAnActiveBrokerIsLetBe(t *testing.T) {
 			passes(time.Minute)
 			b.answers(3, ErrRemains)
 		}, []Mode{Active, Active, Active}},
+		{"what may be left is not seen in time, too", func(b *steered, s *Steerer) {
+			s.SetOrders(drained)
+			passes(time.Minute)
+			b.answers(1, errors.Join(ErrRemains, context.DeadlineExceeded))
+		}, []Mode{Active}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			b := &steered{takes: time.Second}
