@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -37,54 +38,53 @@ func newApp(out *output, stderr io.Writer) *cli.App {
 	}
 }
 
-func verbs() []*cli.Command {
-	socket, etcd := []string{"control-socket", "state-dir"}, etcdSettings()
-	table, lines := outputFlag("table", "json"), outputFlag("text", "json")
-	reason := textFlag("reason", "TEXT", "why, kept with the mode in etcd", "operator")
-	last := len(topicStates) - 1
-	state := textFlag("state", "STATE", "only topics in this state: "+strings.Join(topicStates[:last], ", ")+" or "+topicStates[last], "")
-	state.Action = oneOf("state", topicStates)
-	long := durationFlag("for", "how long, from 1s to 24h; then recovery goes on by itself", 0, time.Second)
-	owner := textFlag("owner", "TEXT", "who answers for it, such as a name or a ticket", "")
-	why := textFlag("reason", "TEXT", "why, for those who find the broker paused", "")
-	wait := durationFlag("wait", "how long to wait for a sidecar that says so; less than what the unit has for its start", 0, time.Millisecond)
-	long.DefaultText, owner.DefaultText, why.DefaultText, wait.DefaultText = "required", "required", "required", "required"
+// needs are the settings that a verb has a use for.
+type needs struct {
+	only   []string      // nil: all
+	others bool          // those not named are taken, too, and not looked at
+	bound  time.Duration // on what is asked, beside --timeout and --wait; 0: none
+}
 
-	asking := func(name string, do func(asked) error, flags ...cli.Flag) *cli.Command {
-		return verb(name, ask(socket, do), append(flags, settingFlags(socket, false)...)...)
-	}
-	reaching := func(name, without string, bound time.Duration, only []string, do func(reached) error, flag cli.Flag) *cli.Command {
-		return verb(name, reach(without, bound, only, do), append([]cli.Flag{flag}, settingFlags(only, true)...)...)
-	}
+// askTimeout bounds a question that is answered from memory.
+const askTimeout = 10 * time.Second
+
+func verbs() []*cli.Command {
+	etcd, last := etcdSettings(), len(topicStates)-1
+	all, sidecar := &needs{others: true}, &needs{only: []string{"control-socket", "state-dir"}, bound: askTimeout}
+	reason := textFlag("reason", "TEXT", "why, kept with the mode in etcd", "operator", nil)
 	return []*cli.Command{
-		verb("run", runSidecar, settingFlags(nil, true)...),
-		asking("status", status, table),
-		reaching("fleet", "the brokers of this cluster: ask the broker's own admin tool, or 'holdfast status' beside each broker",
-			askTimeout, etcd, fleet, table),
-		asking("topics", topics, table, state),
-		asking("activate", activate, reason),
-		asking("drain", drain, reason,
-			durationFlag("timeout", "how long to wait until nothing is served; the mode stays drained in any case", 30*time.Second, 0)),
-		asking("leave", leave,
-			durationFlag("timeout", "how long to wait until nothing is served and the registration is given up; after it the broker stays", 30*time.Second, 0),
+		verb("run", all, runSidecar),
+		verb("status", sidecar, status, outputFlag("table")),
+		verb("fleet", &needs{only: etcd, others: true, bound: askTimeout}, fleet, outputFlag("table")),
+		verb("topics", sidecar, topics, outputFlag("table"),
+			textFlag("state", "STATE", "only topics in this state: "+strings.Join(topicStates[:last], ", ")+" or "+topicStates[last], "", oneOf(topicStates...))),
+		verb("activate", sidecar, activate, reason),
+		verb("drain", sidecar, drain, reason,
+			textFlag("timeout", "DURATION", "how long to wait until nothing is served; the mode stays drained in any case", "30s", duration(0))),
+		verb("leave", sidecar, leave,
+			textFlag("timeout", "DURATION", "how long to wait until nothing is served and the registration is given up; after it the broker stays", "30s", duration(0)),
 			&cli.BoolFlag{Name: "wait", Usage: "wait, for the timeout at most, until the broker can leave: attached, active and up"},
 			&cli.BoolFlag{Name: "with-sidecar", Usage: "the sidecar is stopped next: if its broker was not, the sidecar's next start takes it back at once"}),
-		asking("confirm", confirm),
-		asking("pause", pause, long, owner, why),
-		asking("resume", resume),
-		asking("reload", reload),
-		asking("events", events, lines,
+		verb("confirm", sidecar, confirm),
+		verb("pause", sidecar, pause,
+			required(textFlag("for", "DURATION", "how long, from 1s to 24h; then recovery goes on by itself", "", duration(time.Second))),
+			required(textFlag("owner", "TEXT", "who answers for it, such as a name or a ticket", "", nil)),
+			required(textFlag("reason", "TEXT", "why, for those who find the broker paused", "", nil))),
+		verb("resume", sidecar, resume),
+		verb("reload", sidecar, reload),
+		verb("events", sidecar, events, outputFlag("text"),
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "wait for more, until interrupted"},
-			&cli.Int64Flag{Name: "since", Usage: "`ID` only events after this one"}),
-		asking("explain", explain, lines),
-		verb("check", check, settingFlags(nil, true)...),
-		reaching("forget", "this broker: nothing to forget", time.Minute, append(etcd, "driver", "registration"), forget,
+			textFlag("since", "ID", "only events after this one", "0", number)),
+		verb("explain", sidecar, explain, outputFlag("text")),
+		verb("check", all, check),
+		verb("forget", &needs{only: append(etcd, "driver", "registration"), others: true, bound: time.Minute}, forget,
 			&cli.BoolFlag{Name: "dry-run", Usage: "say what would be done, and do nothing"}),
-		asking("gate", gate, wait),
-		verb("healthcheck", healthcheck, append([]cli.Flag{
-			durationFlag("timeout", "how long to wait for the answer", 3*time.Second, time.Millisecond)}, settingFlags([]string{"probe-listen"}, false)...)...),
-		verb("install", install),
-		completionVerb(),
+		verb("gate", sidecar, gate,
+			required(textFlag("wait", "DURATION", "how long to wait for a sidecar that says so; less than what the unit has for its start", "", duration(time.Millisecond)))),
+		verb("healthcheck", &needs{only: []string{"probe-listen"}}, healthcheck,
+			textFlag("timeout", "DURATION", "how long to wait for the answer", "3s", duration(time.Millisecond))),
+		verb("install", nil, install),
+		verb("completion", nil, completion),
 	}
 }
 
@@ -93,20 +93,63 @@ func verbs() []*cli.Command {
 //go:embed verbs.txt
 var texts string
 
-// verb makes one of those in texts.
-func verb(name string, action cli.ActionFunc, flags ...cli.Flag) *cli.Command {
-	for text := range strings.SplitSeq("\n"+texts, "\n# ") {
-		head, text, _ := strings.Cut(text, "\n")
-		short, long, _ := strings.Cut(text, "\n\n")
-		if called, args, _ := strings.Cut(head, " "); called == name {
-			live := fold(strings.Join(agent.LiveSettings(), ", ")+".", 98, "\n")
-			return &cli.Command{
-				Name: name, ArgsUsage: args, Usage: short, Description: strings.ReplaceAll(strings.TrimSpace(long), "{live}", live),
-				Flags: flags, Action: action, Before: checkArgs, OnUsageError: usageError, CustomHelpTemplate: verbHelp, HideHelpCommand: true,
-			}
-		}
+// verb makes one of those in texts. It is done with the settings that it needs; nil: none.
+func verb(name string, n *needs, do func(call) error, flags ...cli.Flag) *cli.Command {
+	_, text, _ := strings.Cut("\n"+texts, "\n# "+name)
+	text, _, _ = strings.Cut(text, "\n# ")
+	args, text, _ := strings.Cut(text, "\n")
+	short, long, _ := strings.Cut(text, "\n\n")
+	live := fold(strings.Join(agent.LiveSettings(), ", ")+".", 98, "\n")
+	if n != nil {
+		flags = append(flags, n.flags()...)
 	}
-	panic("no text for " + name)
+	return &cli.Command{
+		Name: name, ArgsUsage: strings.TrimSpace(args), Usage: short, Description: strings.ReplaceAll(strings.TrimSpace(long), "{live}", live),
+		Flags: flags, Before: checkArgs, OnUsageError: usageError, CustomHelpTemplate: verbHelp, HideHelpCommand: true,
+		Action: func(c *cli.Context) (err error) {
+			this := call{invocation: c}
+			if n == nil {
+				return do(this)
+			}
+			if this.settings, err = load(c, n.only); err != nil {
+				return err
+			}
+			if n.bound > 0 && !c.Bool("follow") {
+				ctx, cancel := context.WithTimeout(c.Context, n.bound+c.Duration("timeout")+c.Duration("wait"))
+				defer cancel()
+				c.Context = ctx
+			}
+			return do(this)
+		},
+	}
+}
+
+// call is one use of a verb.
+type call struct {
+	*invocation
+	settings agent.Config
+}
+
+// invocation is an alias, so that its Context can be told from it where it is embedded.
+type invocation = cli.Context
+
+func (c call) out() *output { return c.App.Writer.(*output) }
+
+func (c call) sidecar() *agent.Client {
+	return agent.NewClient(c.settings.ControlSocket, c.settings.StateDir)
+}
+
+// answer prints the JSON as it is, or what shows it to people.
+func (c call) answer(raw []byte, err error, show func(*output)) error {
+	switch {
+	case err != nil:
+		return err
+	case c.String("output") == "json":
+		fmt.Fprintln(c.out(), strings.TrimSpace(string(raw)))
+	default:
+		show(c.out())
+	}
+	return nil
 }
 
 const appHelp = `holdfast keeps an unmodified message broker attached to its cluster, and keeps
@@ -230,33 +273,32 @@ func usageError(c *cli.Context, err error, ofVerb bool) error {
 		arg, _ := placeholder(f)
 		return usage("%s--%s: no value given: write --%s %s", verb, name, name, arg)
 	}
-	remedy := "not a switch: write true or false"
-	switch f.(type) {
-	case *cli.DurationFlag:
-		remedy = "not a duration: write a number with a unit, such as 30s"
-	case *cli.Int64Flag:
-		remedy = "not a number: write digits only"
+	return usage("--%s %s: not a switch: write true or false", name, value)
+}
+
+// textFlag is a flag with a value, which check judges if it is given; nil: any will do.
+func textFlag(name, arg, help, def string, check func(name, value string) error) *cli.StringFlag {
+	f := &cli.StringFlag{Name: name, Usage: "`" + arg + "` " + help, Value: def, DefaultText: def}
+	if check != nil {
+		f.Action = func(_ *cli.Context, value string) error { return check(name, value) }
 	}
-	return usage("--%s %s: %s", name, value, remedy)
+	return f
 }
 
-// textFlag is a flag with a text. Its default is shown without quotes.
-func textFlag(name, arg, help, def string) *cli.StringFlag {
-	return &cli.StringFlag{Name: name, Usage: "`" + arg + "` " + help, Value: def, DefaultText: def}
+func required(f *cli.StringFlag) cli.Flag {
+	f.DefaultText = "required"
+	return f
 }
 
-func durationFlag(name, help string, def, least time.Duration) *cli.DurationFlag {
-	return &cli.DurationFlag{Name: name, Usage: "`DURATION` " + help, Value: def, Action: func(_ *cli.Context, d time.Duration) error {
-		if d < least {
-			return usage("--%s %s: must be at least %s", name, d, least)
-		}
-		return nil
-	}}
+// outputFlag takes the form of the output: by default the first.
+func outputFlag(form string) cli.Flag {
+	f := textFlag("output", form+"|json", "form of the output", form, oneOf(form, "json"))
+	f.Aliases = []string{"o"}
+	return f
 }
 
-// oneOf checks the value of a flag.
-func oneOf(name string, known []string) func(*cli.Context, string) error {
-	return func(_ *cli.Context, value string) error {
+func oneOf(known ...string) func(name, value string) error {
+	return func(name, value string) error {
 		if slices.Contains(known, value) {
 			return nil
 		}
@@ -264,29 +306,40 @@ func oneOf(name string, known []string) func(*cli.Context, string) error {
 	}
 }
 
-// outputFlag takes the form of the output: by default the first.
-func outputFlag(forms ...string) cli.Flag {
-	f := textFlag("output", strings.Join(forms, "|"), "form of the output", forms[0])
-	f.Aliases, f.Action = []string{"o"}, oneOf("output", forms)
-	return f
+func duration(least time.Duration) func(name, value string) error {
+	return func(name, value string) error {
+		switch d, err := time.ParseDuration(value); {
+		case err != nil:
+			return usage("--%s %q: not a duration: write a number with a unit, such as 30s", name, value)
+		case d < least:
+			return usage("--%s %s: must be at least %s", name, d, least)
+		}
+		return nil
+	}
 }
 
-// settingFlags take the words of settings, and the file of them: agent.Load parses them, with
-// those of the environment and the file, and names each that is wrong. Where shown names some,
-// the others are not in the help: they are taken all the same, or not at all.
-func settingFlags(shown []string, others bool) []cli.Flag {
+func number(name, value string) error {
+	if _, err := strconv.ParseUint(value, 10, 63); err != nil {
+		return usage("--%s %q: not a number: write digits only", name, value)
+	}
+	return nil
+}
+
+// flags take the words of settings, and the file of them: agent.Load parses them, with
+// those of the environment and the file, and names each that is wrong.
+func (n *needs) flags() []cli.Flag {
 	file := &cli.StringFlag{Name: "config", Usage: "`FILE` YAML file with the settings of the sidecar", EnvVars: []string{"HOLDFAST_CONFIG"}, TakesFile: true}
 	flags := []cli.Flag{file}
-	if others {
+	if n.others {
 		file.Usage, file.Category = "`FILE` YAML file with settings, by the names below without the dashes", "File"
 	}
 	for _, s := range agent.Settings() {
-		group, help, hidden := "", "`"+s.Arg+"` "+s.Help, len(shown) > 0 && !slices.Contains(shown, s.Name)
-		if others {
+		group, help, hidden := "", "`"+s.Arg+"` "+s.Help, n.only != nil && !slices.Contains(n.only, s.Name)
+		if n.others {
 			group = strings.ToUpper(s.Group[:1]) + s.Group[1:]
 		}
 		switch {
-		case hidden && !others:
+		case hidden && !n.others:
 		case s.Arg == "":
 			flags = append(flags, &cli.BoolFlag{Name: s.Name, Usage: s.Help, Category: group, Hidden: hidden, DefaultText: s.Default()})
 		case s.Repeatable():
@@ -299,10 +352,10 @@ func settingFlags(shown []string, others bool) []cli.Flag {
 }
 
 // load reads the settings from the flags, the environment and the file. only names those
-// whose problems matter; none: all.
-func load(c *cli.Context, only ...string) (agent.Config, error) {
+// whose problems matter; nil: all.
+func load(c *cli.Context, only []string) (agent.Config, error) {
 	src := agent.Sources{Flags: map[string][]string{}, Env: os.Environ(), File: c.String("config"), Only: only}
-	if len(only) == 0 {
+	if only == nil {
 		src.Command = c.Args().Slice()
 	}
 	for _, s := range agent.Settings() {
@@ -320,51 +373,6 @@ func load(c *cli.Context, only ...string) (agent.Config, error) {
 	return settings, nil
 }
 
-// askTimeout bounds a question that is answered from memory. It is added to --timeout
-// where the verb has one.
-const askTimeout = 10 * time.Second
-
-// call is an alias, so that its Context can be told from it where it is embedded.
-type call = cli.Context
-
-// asked is a verb that talks to the sidecar which the flags, the environment or the file
-// point to.
-type asked struct {
-	*call
-	*agent.Client
-	settings agent.Config
-}
-
-func ask(only []string, do func(asked) error) cli.ActionFunc {
-	return func(c *cli.Context) error {
-		settings, err := load(c, only...)
-		if err != nil {
-			return err
-		}
-		if !c.Bool("follow") {
-			ctx, cancel := context.WithTimeout(c.Context, c.Duration("timeout")+c.Duration("wait")+askTimeout)
-			defer cancel()
-			c.Context = ctx
-		}
-		return do(asked{c, agent.NewClient(settings.ControlSocket, settings.StateDir), settings})
-	}
-}
-
-func out(c *cli.Context) *output { return c.App.Writer.(*output) }
-
-// answer prints the JSON as it is, or what shows it to people.
-func answer(c *cli.Context, raw []byte, err error, show func(*output)) error {
-	switch {
-	case err != nil:
-		return err
-	case c.String("output") == "json":
-		fmt.Fprintln(out(c), strings.TrimSpace(string(raw)))
-	default:
-		show(out(c))
-	}
-	return nil
-}
-
 var (
 	//go:embed completion.bash
 	bashCompletion string
@@ -372,25 +380,21 @@ var (
 	zshCompletion string
 )
 
-func completionVerb() *cli.Command {
-	v := verb("completion", func(c *cli.Context) (err error) {
-		script := ""
-		switch shell := c.Args().First(); shell {
-		case "bash":
-			script = bashCompletion
-		case "zsh":
-			script = zshCompletion
-		case "fish":
-			script, err = c.App.ToFishCompletion()
-			script = regexp.MustCompile("`[^`]*` ").ReplaceAllString(script, "") // the placeholders
-		default:
-			return usage("completion: shell %q: unknown: write one of bash, zsh, fish", shell)
-		}
-		fmt.Fprint(out(c), script)
-		return err
-	})
-	v.BashComplete = func(c *cli.Context) { fmt.Fprintln(out(c), "bash\nzsh\nfish") }
-	return v
+func completion(c call) (err error) {
+	script := ""
+	switch shell := c.Args().First(); shell {
+	case "bash":
+		script = bashCompletion
+	case "zsh":
+		script = zshCompletion
+	case "fish":
+		script, err = c.App.ToFishCompletion()
+		script = regexp.MustCompile("`[^`]*` ").ReplaceAllString(script, "") // the placeholders
+	default:
+		return usage("completion: shell %q: unknown: write one of bash, zsh, fish", shell)
+	}
+	fmt.Fprint(c.out(), script)
+	return err
 }
 
 // buildVersion is set by the linker: -X main.buildVersion=v1.2.3

@@ -5,7 +5,8 @@ _holdfast() {
     case " ${given[*]} " in *" -- "*) return ;; esac
     if [[ $cur == -* ]]; then
         given+=(-)
-    elif [[ $COMP_CWORD -ne 1 && ${COMP_WORDS[1]} != completion ]]; then
+    elif [[ $COMP_CWORD -ne 1 ]]; then
+        [[ ${COMP_WORDS[1]} == completion ]] && COMPREPLY=($(compgen -W "bash zsh fish" -- "$cur"))
         return
     fi
     COMPREPLY=($(compgen -W "$("${given[@]}" --generate-bash-completion 2>/dev/null)" -- "$cur"))

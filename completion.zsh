@@ -8,8 +8,8 @@ _holdfast() {
     fi
     if [[ $words[CURRENT] == -* ]]; then
         given+=(-)
-    elif [[ $CURRENT -ne 2 && $words[2] != completion ]]; then
-        _files
+    elif [[ $CURRENT -ne 2 ]]; then
+        if [[ $words[2] == completion ]]; then compadd bash zsh fish; else _files; fi
         return
     fi
     compadd -- "${(@f)$("${given[@]}" --generate-bash-completion 2>/dev/null)}"

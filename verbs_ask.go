@@ -14,10 +14,10 @@ import (
 
 // The verbs that ask the sidecar and change nothing.
 
-func status(c asked) error {
+func status(c call) error {
 	var s agent.Status
-	raw, err := c.Get(c.Context, "/v1/status", &s)
-	return answer(c.call, raw, err, func(o *output) { writeStatus(o, s) })
+	raw, err := c.sidecar().Get(c.Context, "/v1/status", &s)
+	return c.answer(raw, err, func(o *output) { writeStatus(o, s) })
 }
 
 var (
@@ -26,9 +26,9 @@ var (
 	rareStates = []string{"unreadable", "held_elsewhere", "foreign_owner"}
 )
 
-func topics(c asked) error {
+func topics(c call) error {
 	var all []agent.TopicStatus
-	raw, err := c.Get(c.Context, "/v1/topics", &all)
+	raw, err := c.sidecar().Get(c.Context, "/v1/topics", &all)
 	if err != nil {
 		return err
 	}
@@ -39,9 +39,9 @@ func topics(c asked) error {
 	}
 	var s agent.Status
 	if c.String("output") != "json" {
-		_, err = c.Get(c.Context, "/v1/status", &s)
+		_, err = c.sidecar().Get(c.Context, "/v1/status", &s)
 	}
-	return answer(c.call, raw, err, func(o *output) {
+	return c.answer(raw, err, func(o *output) {
 		writeTopics(o, all, shown)
 		switch {
 		case len(all) == 0: // how topics come here, or what is in their way
@@ -82,13 +82,13 @@ func writeTopics(o *output, all, shown []agent.TopicStatus) {
 	o.table(rows)
 }
 
-func events(c asked) error {
+func events(c call) error {
 	since, follow := c.Int64("since"), c.Bool("follow")
 	show := func(e agent.Event, raw []byte) error {
-		_ = answer(c.call, raw, nil, func(o *output) { writeEvent(o, e) })
-		return out(c.call).err
+		_ = c.answer(raw, nil, func(o *output) { writeEvent(o, e) })
+		return c.out().err
 	}
-	err := c.Events(c.Context, since, follow, show)
+	err := c.sidecar().Events(c.Context, since, follow, show)
 	switch {
 	case !errors.Is(err, agent.ErrNoSidecar):
 		return err
@@ -107,7 +107,7 @@ func events(c asked) error {
 
 // leftJournal is what there is to read when no sidecar answers, which is what gone says.
 // It tells people so.
-func leftJournal(c asked, gone error) ([]agent.Event, error) {
+func leftJournal(c call, gone error) ([]agent.Event, error) {
 	events, err := agent.LeftJournal(c.settings.StateDir)
 	switch {
 	case err != nil:
@@ -138,23 +138,23 @@ func writeEvent(o *output, e agent.Event) {
 	o.line("%s", text)
 }
 
-func explain(c asked) error {
+func explain(c call) error {
 	arg := c.Args().First()
 	id, err := strconv.ParseInt(strings.TrimPrefix(arg, "#"), 10, 64) // events prints #12
 	if err != nil || id < 1 {
 		return usage("explain: event %q: not an event number: take one from 'holdfast events', such as 12", arg)
 	}
 	var x agent.Explanation
-	raw, err := c.Get(c.Context, fmt.Sprintf("/v1/events/%d", id), &x)
+	raw, err := c.sidecar().Get(c.Context, fmt.Sprintf("/v1/events/%d", id), &x)
 	if errors.Is(err, agent.ErrNoSidecar) {
 		x, err = explainLeft(c, id, err)
 		raw, _ = json.MarshalIndent(x, "", "  ")
 	}
-	return answer(c.call, raw, err, func(o *output) { writeExplanation(o, x) })
+	return c.answer(raw, err, func(o *output) { writeExplanation(o, x) })
 }
 
 // explainLeft explains an event that a sidecar left which does not run.
-func explainLeft(c asked, id int64, gone error) (x agent.Explanation, err error) {
+func explainLeft(c call, id int64, gone error) (x agent.Explanation, err error) {
 	events, err := leftJournal(c, gone)
 	if err != nil {
 		return x, err

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -10,24 +9,17 @@ import (
 	"strings"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"holdfast/agent"
 	"holdfast/cluster"
 )
 
 // The verbs that take the settings of run and need no sidecar.
 
-func check(c *cli.Context) error {
-	settings, err := load(c)
-	if err != nil {
-		return err
-	}
-	findings := agent.Check(c.Context, settings, slog.New(slog.DiscardHandler))
-	o := out(c)
-	_ = agent.WriteFindings(o, findings)
-	o.line("")
-	_, _ = agent.WorstCase(settings).WriteTo(o)
+func check(c call) error {
+	findings := agent.Check(c.Context, c.settings, slog.New(slog.DiscardHandler))
+	_ = agent.WriteFindings(c.out(), findings)
+	c.out().line("")
+	_, _ = agent.WorstCase(c.settings).WriteTo(c.out())
 	return agent.Verdict(findings)
 }
 
@@ -40,44 +32,31 @@ func etcdSettings() (names []string) {
 	return names
 }
 
-// reached is a verb that asks etcd.
-type reached struct {
-	*call
-	etcd     *cluster.Client
-	settings agent.Config
-}
-
-// reach bounds what is asked of etcd. only names the settings that say which etcd it is; where
-// there is none, that is refused as without says.
-func reach(without string, bound time.Duration, only []string, do func(reached) error) cli.ActionFunc {
-	return func(c *cli.Context) error {
-		settings, err := load(c, only...)
-		switch {
-		case err != nil:
-			return err
-		case settings.Unleased():
-			return usage("--registration none: there is no etcd that knows %s", without)
-		}
-		cluster.Resolve(c.Context, settings.Cluster())
-		ctx, cancel := context.WithTimeout(c.Context, bound)
-		defer cancel()
-		c.Context = ctx
-		client, err := cluster.Open(settings.Cluster(), slog.New(slog.DiscardHandler))
-		if err != nil {
-			return usage("%w", err)
-		}
-		defer client.Close()
-		return do(reached{c, client, settings})
+// etcd opens a way there. Where there is none, that is refused as without says.
+func (c call) etcd(without string) (*cluster.Client, error) {
+	if c.settings.Unleased() {
+		return nil, usage("--registration none: there is no etcd that knows %s", without)
 	}
+	cluster.Resolve(c.Context, c.settings.Cluster())
+	client, err := cluster.Open(c.settings.Cluster(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, usage("%w", err)
+	}
+	return client, nil
 }
 
-func fleet(c reached) error {
-	brokers, err := c.etcd.Fleet(c.Context)
+func fleet(c call) error {
+	client, err := c.etcd("the brokers of this cluster: ask the broker's own admin tool, or 'holdfast status' beside each broker")
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	brokers, err := client.Fleet(c.Context)
 	if err != nil {
 		return agent.EtcdError(c.settings, err)
 	}
 	raw, err := json.MarshalIndent(brokers, "", "  ")
-	return answer(c.call, raw, err, func(o *output) { writeFleet(o, brokers, time.Now()) })
+	return c.answer(raw, err, func(o *output) { writeFleet(o, brokers, time.Now()) })
 }
 
 // writeFleet prints how many of the brokers can serve, then one line each.

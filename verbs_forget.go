@@ -13,8 +13,13 @@ import (
 // forgetTries is how often a broker is looked at anew that is not as it was seen.
 const forgetTries = 4
 
-func forget(c reached) error {
-	f := forgetting{client: c.etcd, settings: c.settings, out: out(c.call), id: c.Args().First()}
+func forget(c call) error {
+	client, err := c.etcd("this broker: nothing to forget")
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	f := forgetting{client: client, settings: c.settings, out: c.out(), id: c.Args().First()}
 	return f.run(c.Context, c.Bool("dry-run"))
 }
 

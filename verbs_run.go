@@ -14,22 +14,16 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"holdfast/agent"
 )
 
 // The verbs that stand beside a broker: as its sidecar, before its start, and in its container.
 
-func runSidecar(c *cli.Context) error {
-	settings, err := load(c)
-	if err != nil {
-		return err
-	}
+func runSidecar(c call) error {
 	lines := newLogWriter(c.App.ErrWriter)
 	defer lines.close()
-	log, level := newLogger(lines, settings, isTerminal(c.App.ErrWriter))
-	return agent.Run(c.Context, settings, log, level, version())
+	log, level := newLogger(lines, c.settings, isTerminal(c.App.ErrWriter))
+	return agent.Run(c.Context, c.settings, log, level, version())
 }
 
 // newLogger writes to w, in text by default if people read it. The level and format have
@@ -49,12 +43,8 @@ func newLogger(w io.Writer, c agent.Config, people bool) (*slog.Logger, *slog.Le
 	return slog.New(slog.NewJSONHandler(w, o)), level
 }
 
-func healthcheck(c *cli.Context) error {
-	settings, err := load(c, "probe-listen")
-	if err != nil {
-		return err
-	}
-	address := settings.ProbeListen
+func healthcheck(c call) error {
+	address := c.settings.ProbeListen
 	if strings.HasPrefix(address, ":") {
 		address = "127.0.0.1" + address
 	}
@@ -77,11 +67,11 @@ func healthcheck(c *cli.Context) error {
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("healthcheck: not ready: %s answered %s: see 'holdfast status'", url, resp.Status)
 	}
-	out(c).line("ready (%s in %s)", url, time.Since(start).Round(time.Millisecond))
+	c.out().line("ready (%s in %s)", url, time.Since(start).Round(time.Millisecond))
 	return nil
 }
 
-func gate(c asked) (err error) {
+func gate(c call) (err error) {
 	bound := c.Duration("wait")
 	if bound == 0 {
 		return usage("--wait: required: give how long the broker's start may wait, such as 60s")
@@ -92,7 +82,7 @@ func gate(c asked) (err error) {
 			return usage("gate: start the broker: %w: give the path of an executable file after --", err)
 		}
 	}
-	err = c.AwaitGate(c.Context, bound, func(why error) {
+	err = c.sidecar().AwaitGate(c.Context, bound, func(why error) {
 		report(fmt.Errorf("gate: waiting up to %s for a sidecar that lets the broker start: %w", bound, why), c.App.ErrWriter)
 	})
 	switch {
@@ -108,7 +98,7 @@ func gate(c asked) (err error) {
 
 // install copies the running program to a file. Whoever looks at it sees what was there
 // before, or all of it.
-func install(c *cli.Context) error {
+func install(c call) error {
 	file := c.Args().First()
 	from, err := os.Open("/proc/self/exe") // its own path may have been replaced meanwhile
 	if err != nil {
@@ -127,6 +117,6 @@ func install(c *cli.Context) error {
 	if err != nil {
 		return fmt.Errorf("install %s: %w", file, errors.Join(err, os.Remove(to.Name())))
 	}
-	out(c).line("installed %s (%s)", file, version())
+	c.out().line("installed %s (%s)", file, version())
 	return nil
 }

@@ -15,26 +15,26 @@ import (
 // The verbs that have the sidecar change something.
 
 // steer asks for what the verb is called, and says how the broker is then.
-func steer(c asked, body map[string]any) error {
+func steer(c call, body map[string]any) error {
 	var s agent.Status
-	if err := c.Post(c.Context, "/v1/"+c.Command.Name, body, &s); err != nil {
+	if err := c.sidecar().Post(c.Context, "/v1/"+c.Command.Name, body, &s); err != nil {
 		return err
 	}
 	if s.Mode == "" {
-		out(c.call).line("%s: done", c.Command.Name)
+		c.out().line("%s: done", c.Command.Name)
 	} else {
-		out(c.call).line("%s: mode %s. %s", s.BrokerID, withReason(s.Mode, s.Reason), s.Summary)
+		c.out().line("%s: mode %s. %s", s.BrokerID, withReason(s.Mode, s.Reason), s.Summary)
 	}
 	return nil
 }
 
-func activate(c asked) error { return steer(c, map[string]any{"reason": c.String("reason")}) }
-func confirm(c asked) error  { return steer(c, map[string]any{}) }
-func drain(c asked) error {
+func activate(c call) error { return steer(c, map[string]any{"reason": c.String("reason")}) }
+func confirm(c call) error  { return steer(c, map[string]any{}) }
+func drain(c call) error {
 	return steer(c, map[string]any{"reason": c.String("reason"), "timeout_seconds": c.Duration("timeout").Seconds()})
 }
 
-func leave(c asked) error {
+func leave(c call) error {
 	if err := settle(c); err != nil {
 		return err
 	}
@@ -53,12 +53,12 @@ const aliveTimeout = 5 * time.Second
 // settle returns, after the timeout at the latest, when whoever stops the broker next is not in
 // the way of what is under way already: a drain, or the end of a sidecar, at which it has its
 // broker leave by itself.
-func settle(c asked) error {
+func settle(c call) error {
 	end := time.After(c.Duration("timeout"))
 	for {
 		ctx, cancel := context.WithTimeout(c.Context, aliveTimeout)
 		var s agent.Status
-		_, err := c.Get(ctx, "/v1/status", &s)
+		_, err := c.sidecar().Get(ctx, "/v1/status", &s)
 		cancel()
 		ending := errors.Is(err, agent.ErrNoSidecar) && agent.Held(c.settings.StateDir)
 		draining := err == nil && s.Mode == string(recovery.Drained) && s.Topics.Served+s.Topics.Orphan > 0
@@ -73,7 +73,7 @@ func settle(c asked) error {
 	}
 }
 
-func pause(c asked) error {
+func pause(c call) error {
 	req := agent.PauseRequest{Owner: c.String("owner"), Reason: c.String("reason"), ForSeconds: c.Duration("for").Seconds()}
 	if err := req.Validate(); err != nil {
 		return usage("%w", err)
@@ -81,12 +81,12 @@ func pause(c asked) error {
 	return setPause(c, req)
 }
 
-func resume(c asked) error { return setPause(c, struct{}{}) }
+func resume(c call) error { return setPause(c, struct{}{}) }
 
 // setPause says what became of the pause, in one line.
-func setPause(c asked, body any) error {
+func setPause(c call, body any) error {
 	var a agent.PauseAnswer
-	if err := c.Post(c.Context, "/v1/"+c.Command.Name, body, &a); err != nil {
+	if err := c.sidecar().Post(c.Context, "/v1/"+c.Command.Name, body, &a); err != nil {
 		return err
 	}
 	text, before := "recovery was not paused: nothing to resume.", ""
@@ -101,19 +101,19 @@ func setPause(c asked, body any) error {
 			text += fmt.Sprintf(" It replaces %s, which had %s left.", before, seconds(a.Before.RemainingSeconds))
 		}
 	}
-	out(c.call).line("%s: %s", cmp.Or(a.BrokerID, "the broker"), text)
+	c.out().line("%s: %s", cmp.Or(a.BrokerID, "the broker"), text)
 	return nil
 }
 
-func reload(c asked) error {
+func reload(c call) error {
 	var done agent.Reloaded
-	if err := c.Post(c.Context, "/v1/reload", struct{}{}, &done); err != nil {
+	if err := c.sidecar().Post(c.Context, "/v1/reload", struct{}{}, &done); err != nil {
 		return fmt.Errorf("reload: %w", err)
 	}
 	what := "the settings were read anew: nothing changed"
 	if len(done.Changed) > 0 {
 		what = "applied: " + strings.Join(done.Changed, ", ")
 	}
-	out(c.call).line("%s: %s.", cmp.Or(done.BrokerID, "the broker"), what)
+	c.out().line("%s: %s.", cmp.Or(done.BrokerID, "the broker"), what)
 	return nil
 }
