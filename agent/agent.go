@@ -83,10 +83,9 @@ type agent struct {
 	systemd      *Systemd                              // nil: no service manager waits for us
 	notifyFailed atomic.Bool
 
-	relist       chan struct{} // the assignments must be read again; nil: nobody follows them
-	assigning    sync.Mutex    // held while a list of the assignments is compared and taken up
-	assignedTo   string        // the id whose they are; empty: none are taken up
-	assignedFrom int64         // store revision below which a list of them is too old
+	assigning    sync.Mutex // held while a list of the assignments is compared and taken up
+	assignedFrom int64      // store revision below which a list of them is too old
+	relists      bool       // somebody follows them
 
 	reloading reloading
 
@@ -155,8 +154,7 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 		return &ExitError{ExitUsage, err}
 	}
 	a := &agent{cfg: c, world: w, version: version, log: log, clock: w.Clock, started: time.Now(), begun: w.Clock(),
-		inbox: make(chan func()), named: make(chan struct{}), wouldHave: newWouldHave(),
-		relist: make(chan struct{}, 1)}
+		inbox: make(chan func()), named: make(chan struct{}), wouldHave: newWouldHave(), relists: true}
 	a.enterShadow()
 	c, w, log = a.cfg, a.world, a.log
 	a.life0, a.endLife = context.WithCancel(context.WithoutCancel(ctx))
@@ -356,12 +354,12 @@ func (a *agent) serve(ctx context.Context) error {
 	switch {
 	case a.can.Assigns: // assignments in etcd say nothing
 	case a.placer != nil:
-		add(a.onceNamed(a.relisting(a.followBrokers)))
+		add(a.onceNamed(following(&a.ids.assigned, a.followBrokers)))
 		add(a.onceNamed(a.followFleet))
 		add(a.onceNamed(a.followTopics))
 		add(a.onceNamed(a.placer.Run))
 	default:
-		add(a.onceNamed(a.relisting(a.followAssignments)))
+		add(a.onceNamed(following(&a.ids.assigned, a.followAssignments)))
 	}
 	if a.process != nil {
 		add(a.process.Run)

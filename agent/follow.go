@@ -60,32 +60,12 @@ func (a *agent) followRegistration(ctx context.Context, id string) error {
 func (a *agent) needAssignments(id string, revision int64) {
 	a.assigning.Lock()
 	defer a.assigning.Unlock()
-	a.assignedTo, a.assignedFrom = id, revision
+	a.assignedFrom = revision
 	if a.ownership != nil {
 		a.ownership.ForgetWanted()
 	}
 	a.reconciler.ForgetAssigned()
-	select {
-	case a.relist <- struct{}{}:
-	default:
-	}
-}
-
-// relisting follows the assignments, and lists them anew whenever that is asked for.
-func (a *agent) relisting(follow func(ctx context.Context, id string) error) func(context.Context) error {
-	return func(ctx context.Context) error {
-		for {
-			again, err := until(ctx, a.relist, func(ctx context.Context) error {
-				a.assigning.Lock()
-				id := a.assignedTo
-				a.assigning.Unlock()
-				return idle(ctx, id, follow)
-			})
-			if !again {
-				return err
-			}
-		}
-	}
+	a.ids.assigned.follow(id)
 }
 
 // followAssignments keeps known which topics are assigned here.
@@ -144,7 +124,7 @@ func (a *agent) assignmentsSeen(id string, u cluster.Update) {
 	}
 	a.assigning.Lock()
 	defer a.assigning.Unlock()
-	if id != a.assignedTo || u.Full && u.Revision < a.assignedFrom {
+	if id != a.ids.assigned.now() || u.Full && u.Revision < a.assignedFrom {
 		return // read before we were registered; the next list is asked for already
 	}
 	a.setAssigned(u.Full, puts, deletes)

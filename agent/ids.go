@@ -16,24 +16,26 @@ type brokerIDs struct {
 	registered changingID
 	// answering is the id of the process that answers now, whose registration is awaited.
 	answering changingID
+	// assigned is the id whose assignments are followed; empty: none are taken up.
+	assigned changingID
 }
 
 // changingID is an id that others follow. Empty: not known yet. It is safe for concurrent
 // use.
 type changingID struct {
-	mu      sync.Mutex
-	id      string
-	changed chan struct{} // closed when it is another one
+	mu   sync.Mutex
+	id   string
+	anew chan struct{} // closed when it is to be followed anew; nil: nobody asked
 }
 
-// get returns the id, and what is closed when it is another one.
-func (c *changingID) get() (id string, changed <-chan struct{}) {
+// get returns the id, and what is closed when it is to be followed anew.
+func (c *changingID) get() (id string, anew <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.changed == nil {
-		c.changed = make(chan struct{})
+	if c.anew == nil {
+		c.anew = make(chan struct{})
 	}
-	return c.id, c.changed
+	return c.id, c.anew
 }
 
 func (c *changingID) now() string {
@@ -41,61 +43,54 @@ func (c *changingID) now() string {
 	return id
 }
 
-// set reports whether the id is news.
+// set has the id followed if it is news, and reports that.
 func (c *changingID) set(id string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if id == c.id {
-		return false
+	news := id != c.now()
+	if news {
+		c.follow(id)
 	}
-	c.id = id
-	if c.changed != nil {
-		close(c.changed)
-	}
-	c.changed = make(chan struct{})
-	return true
+	return news
 }
 
-// following runs follow for the id, and anew for each that comes after it.
+// follow has the id followed anew.
+func (c *changingID) follow(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.id = id; c.anew != nil {
+		close(c.anew)
+	}
+	c.anew = nil
+}
+
+// following runs follow for the id, and anew whenever that is asked for. Without an id it waits.
 func following(of *changingID, follow func(ctx context.Context, id string) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for {
-			id, changed := of.get()
-			again, err := until(ctx, changed, func(ctx context.Context) error { return idle(ctx, id, follow) })
+			id, anew := of.get()
+			one, stop := context.WithCancel(ctx)
+			var asked sync.WaitGroup
+			asked.Go(func() {
+				select {
+				case <-anew:
+					stop()
+				case <-one.Done():
+				}
+			})
+			var err error
+			if id != "" {
+				err = follow(one, id)
+			} else {
+				<-one.Done()
+				err = one.Err()
+			}
+			again := one.Err() != nil && ctx.Err() == nil
+			stop()
+			asked.Wait()
 			if !again {
 				return err
 			}
 		}
 	}
-}
-
-// idle runs follow if there is an id, and else waits for the end of ctx.
-func idle(ctx context.Context, id string, follow func(ctx context.Context, id string) error) error {
-	if id == "" {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	return follow(ctx, id)
-}
-
-// until runs follow to its end, or until signal has a value or is closed; again says that
-// the signal ended it.
-func until(ctx context.Context, signal <-chan struct{}, follow func(context.Context) error) (again bool, err error) {
-	following, stop := context.WithCancel(ctx)
-	defer stop()
-	var asked sync.WaitGroup
-	asked.Go(func() {
-		select {
-		case <-signal:
-			stop()
-		case <-following.Done():
-		}
-	})
-	err = follow(following)
-	again = following.Err() != nil && ctx.Err() == nil
-	stop()
-	asked.Wait()
-	return again, err
 }
 
 // noteInstance has the registration of the process that answers followed.

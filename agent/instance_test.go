@@ -118,21 +118,22 @@ func TestAHandoverThatEtcdHoldsUpTakesNothingFromTheProcessThatServes(t *testing
 	for _, held := range []time.Duration{20 * time.Second, 40 * time.Second, 5 * time.Minute} {
 		t.Run(held.String(), func(t *testing.T) {
 			attached(t, someTopics(250), func(n *numbered, _ func(error) error) {
-				begun := n.handoverBegins("22")
-				n.store.SetFault(func(method string) error {
-					if begun() && strings.HasSuffix(method, "/Txn") {
-						return etcd.ErrNoSpace
+				n.store.Observe(func(_ etcd.View, c etcd.Change) {
+					for _, e := range c.Events {
+						if strings.HasPrefix(e.KV.Key, n.keys.Assignments("22")+"n/") {
+							n.full.Store(true)
+						}
 					}
-					return nil
 				})
 				n.kill()
 				n.start("22", 0)
-				n.becomes("held up", func(Status) bool { return begun() })
+				n.becomes("held up", func(Status) bool { return n.full.Load() })
 				time.Sleep(held)
 				if got := n.holds(); len(got) != 100 || n.status().Ready.OK {
 					t.Errorf("held up, it serves %d topics, ready: %v", len(got), n.status().Ready.OK)
 				}
-				n.store.SetFault(nil)
+				n.store.Observe(nil)
+				n.full.Store(false)
 				n.becomesReadyAs("22")
 				n.becomes("whole", func(s Status) bool { return s.Topics.Served == 250 })
 				if taken := n.taken(); len(taken) > 0 {

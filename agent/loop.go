@@ -264,9 +264,7 @@ func (a *agent) name(id string, verdict probes.Verdict) {
 	if !a.byInstance {
 		a.ids.registered.set(id)
 		a.ids.answering.set(id)
-		a.assigning.Lock()
-		a.assignedTo = id
-		a.assigning.Unlock()
+		a.ids.assigned.set(id)
 	}
 	close(a.named)
 	a.log.Info("broker found", "broker_id", id)

@@ -55,6 +55,7 @@ type numbered struct {
 	leadless bool                     // nobody takes them
 	cut      bool                     // the sidecar's calls do not reach etcd
 	loses    func(method string) bool // the answer to a call of the sidecar; nil: none
+	full     atomic.Bool              // etcd takes no write of the sidecar's
 	servers  map[string]http.Handler
 }
 

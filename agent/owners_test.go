@@ -229,7 +229,7 @@ func TestAnOldListIsNotTakenUpWhileANewOneIsAskedFor(t *testing.T) {
 	const topics = 1000 // so that reading the list takes a while
 	inOwners(t, []string{"n1"}, func(t *testing.T, _ *etcd.Server, owners []*owner) {
 		o := owners[0]
-		o.relist, o.assignedTo = make(chan struct{}, 1), "n1"
+		o.ids.assigned.set("n1")
 		old := cluster.Update{Full: true}
 		for i := range topics {
 			old.Puts = append(old.Puts, cluster.KV{Key: o.main.Keys().Assignment("n1", fmt.Sprintf("/n/t%d", i))})

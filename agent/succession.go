@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -137,7 +138,9 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 	if out.decision.Write {
 		plan.State = stateWrite(out.decision.Mode)
 	}
-	keep := func(ctx context.Context) error { return keepFormer(ctx, client, seen.Former.Registration) }
+	keep := func(ctx context.Context) error { // both, however long this takes
+		return cmp.Or(keepBeside(ctx, client, seen.Former.Registration), keepBeside(ctx, client, seen.Registration))
+	}
 	if err := keep(ctx); err != nil {
 		return err
 	}
@@ -165,14 +168,14 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 	return nil
 }
 
-// keepFormer renews the lease of a former process, whose assignments are being handed over.
-func keepFormer(ctx context.Context, client *cluster.Client, former *cluster.Registration) error {
-	if former == nil || former.LeaseID == 0 {
+// keepBeside renews the lease of a registration that a handover has begun with.
+func keepBeside(ctx context.Context, client *cluster.Client, reg *cluster.Registration) error {
+	if reg == nil || reg.LeaseID == 0 {
 		return nil
 	}
-	_, err := client.KeepAlive(ctx, former.LeaseID)
+	_, err := client.KeepAlive(ctx, reg.LeaseID)
 	if errors.Is(err, cluster.ErrLeaseNotFound) {
-		return fmt.Errorf("lease %x of the former process has gone: %w", former.LeaseID, cluster.ErrChanged)
+		return fmt.Errorf("lease %x of a process that is registered has gone: %w", reg.LeaseID, cluster.ErrChanged)
 	}
 	return err
 }

@@ -6,12 +6,16 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
+
+	etcd "holdfast/cluster/memory"
 )
 
 // lossy loses answers of etcd: what was asked for was done, and nobody knows.
@@ -24,6 +28,9 @@ func (l lossy) Invoke(ctx context.Context, method string, args, reply any, opts 
 	if l.cut() {
 		return errSilence
 	}
+	if q, ok := args.(*etcdserverpb.TxnRequest); ok && l.n.full.Load() && slices.ContainsFunc(q.Success, writes) {
+		return etcd.ErrNoSpace
+	}
 	err := l.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
 	l.n.mu.Lock()
 	defer l.n.mu.Unlock()
@@ -32,6 +39,8 @@ func (l lossy) Invoke(ctx context.Context, method string, args, reply any, opts 
 	}
 	return err
 }
+
+func writes(op *etcdserverpb.RequestOp) bool { return op.GetRequestRange() == nil }
 
 func (l lossy) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	if l.cut() {

@@ -93,7 +93,7 @@ func (a *agent) takeUp(o outcome) {
 		}
 	}
 	id := a.ids.registered.now()
-	if (a.attachment == recovery.Detached || o.restored || o.succeeds) && a.relist != nil {
+	if (a.attachment == recovery.Detached || o.restored || o.succeeds) && a.relists {
 		a.needAssignments(id, o.grant.Revision)
 	}
 	switch {

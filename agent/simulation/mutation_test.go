@@ -55,8 +55,8 @@ var mutations = []mutation{
 		"attached := a.attachment != recovery.Detached &&",
 		"attached := a.everAttached &&"}},
 	{"topics are loaded by assignments of before the registration", "rule 4", []string{
-		"if (a.attachment == recovery.Detached || o.restored || o.succeeds) && a.relist != nil {",
-		"if (a.attachment == recovery.Detached || o.restored || o.succeeds) && a.relist == nil {"}},
+		"if (a.attachment == recovery.Detached || o.restored || o.succeeds) && a.relists {",
+		"if (a.attachment == recovery.Detached || o.restored || o.succeeds) && !a.relists {"}},
 	{"another process of the broker is taken for the one that was", "startup", []string{
 		"|| r.up == nil || r.up(out.instance) {",
 		"|| r.up == nil || r != nil {"}},
