@@ -23,14 +23,12 @@ type Config struct {
 	Advertised     string        // host:port that the broker calls itself; empty: Listen
 	Etcd           []string      // metadataStoreUrl
 	SessionTimeout time.Duration // metadataStoreSessionTimeoutMillis; 0: 30 s
-	SessionPolicy  string        // zookeeperSessionExpiredPolicy: reconnect (default) or shutdown
 	StatusFile     string        // statusFilePath; empty: status.html is not there
 	TokenFile      string        // the token that the admin API asks for, read at each request; empty: none
 	TLSCert        string        // webServicePortTls, and no other port, with this certificate; empty: no TLS
 	TLSKey         string        // its key
 	TLSClientCA    string        // tlsRequireTrustedClientCertOnConnect, with these authorities; empty: no client certificate
 	Bundles        int           // defaultNumberOfNamespaceBundles; 0: 4
-	LoadReport     time.Duration // how often the registration's value changes; 0: never
 	Version        string        // empty: 4.0.7
 	Data           string        // directory with the messages, shared by all brokers of the cluster
 	Goodbye        time.Duration // how long its session and its process outlast its ports when it is stopped
@@ -47,7 +45,6 @@ type Broker struct {
 	mu     sync.Mutex
 	ready  bool
 	owned  map[string]*owned // by bundle
-	loaded map[string]bool   // full topic names
 	faults faults
 
 	taking sync.Mutex // one bundle is looked up at a time
@@ -63,8 +60,8 @@ type owned struct {
 
 // faults are what the lab has asked for.
 type faults struct {
-	hangHealth, failHealth, notReady bool
-	slow                             time.Duration
+	hangHealth, notReady bool
+	slow                 time.Duration
 }
 
 // New checks the settings. Nothing is touched before Run.
@@ -81,20 +78,15 @@ func New(cfg Config, log *slog.Logger) (*Broker, error) {
 	if cfg.Version == "" {
 		cfg.Version = "4.0.7"
 	}
-	if cfg.SessionPolicy == "" {
-		cfg.SessionPolicy = "reconnect"
-	}
 	switch {
 	case !legal.MatchString(cfg.Cluster):
 		return nil, fmt.Errorf("cluster %q: want a name", cfg.Cluster)
 	case len(cfg.Etcd) == 0, cfg.Data == "", cfg.Listen == "":
 		return nil, errors.New("listen address, etcd and data directory are required")
-	case cfg.SessionPolicy != "reconnect" && cfg.SessionPolicy != "shutdown":
-		return nil, fmt.Errorf("session policy %q: want reconnect or shutdown", cfg.SessionPolicy)
 	case cfg.Bundles < 1 || cfg.Bundles > 1<<16:
 		return nil, fmt.Errorf("%d bundles: want 1 to 65536", cfg.Bundles)
 	}
-	return &Broker{cfg: cfg, log: log, owned: map[string]*owned{}, loaded: map[string]bool{}}, nil
+	return &Broker{cfg: cfg, log: log, owned: map[string]*owned{}}, nil
 }
 
 // etcdConfig has the client find etcd again within about 3 s of the end of a cut. With the
@@ -111,8 +103,7 @@ func etcdConfig(endpoints []string, session time.Duration) clientv3.Config {
 	}
 }
 
-// Run serves until ctx ends, the broker is told to shut down, or its session policy has it
-// end. It gives its keys up, as a broker does that is stopped in good order: its registration
+// Run serves until ctx ends. It gives its keys up, as a broker does that is stopped in good order: its registration
 // first, then its bundles, then its ports, and its session when it ends.
 func (b *Broker) Run(ctx context.Context) error {
 	stopped := ctx
@@ -125,9 +116,6 @@ func (b *Broker) Run(ctx context.Context) error {
 	}
 	defer etcd.Close()
 	b.session = newSession(etcd, b.cfg.SessionTimeout, b.log)
-	if b.cfg.SessionPolicy == "shutdown" {
-		b.session.expired = b.end
-	}
 	listener, err := net.Listen("tcp", b.cfg.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
@@ -146,7 +134,6 @@ func (b *Broker) Run(ctx context.Context) error {
 	}
 	var parts sync.WaitGroup
 	parts.Go(func() { b.session.run(ctx) })
-	parts.Go(func() { b.report(ctx) })
 	err = b.register(ctx)
 	if err == nil {
 		<-ctx.Done()
@@ -209,31 +196,6 @@ func (b *Broker) pause(ctx context.Context, why error) error {
 		return ctx.Err()
 	case <-time.After(100 * time.Millisecond):
 		return nil
-	}
-}
-
-// report writes the registration anew, as load reports do.
-func (b *Broker) report(ctx context.Context) {
-	if b.cfg.LoadReport == 0 {
-		return
-	}
-	tick := time.NewTicker(b.cfg.LoadReport)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case at := <-tick.C:
-			b.session.mu.Lock()
-			l := b.session.locks[b.registrationKey()]
-			b.session.mu.Unlock()
-			if l == nil {
-				continue
-			}
-			if err := l.update(ctx, b.registration(at)); err != nil {
-				b.log.Warn("error writing broker data on metadata store", "err", err)
-			}
-		}
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 )
 
 // errUnloading is what clients of a bundle hear that is on its way out.
@@ -27,22 +26,11 @@ func (b *Broker) take(ctx context.Context, bundle Bundle) error {
 	return nil
 }
 
-// letGo drops a bundle that is another's, with its topics.
+// letGo drops a bundle that is another's.
 func (b *Broker) letGo(bundle Bundle) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.owned, bundle.String())
-	b.closeTopics(bundle)
-}
-
-// closeTopics is called with the mutex held.
-func (b *Broker) closeTopics(bundle Bundle) {
-	for topic := range b.loaded {
-		rest, ok := strings.CutPrefix(topic, bundle.Namespace+"/")
-		if ok && bundleOf(bundle.Namespace, rest, b.cfg.Bundles) == bundle {
-			delete(b.loaded, topic)
-		}
-	}
 }
 
 // ownerOf is the web address of who owns the bundle, this broker if nobody does.
@@ -107,12 +95,11 @@ func (b *Broker) read(ctx context.Context, bundle Bundle) (httpURL string, err e
 	return cmp.Or(owner.HTTPURL, owner.HTTPSURL), nil
 }
 
-// unload closes the bundle's topics, then releases its lock. A release that fails leaves
+// unload closes the bundle, then releases its lock. A release that fails leaves
 // the bundle in the cache, inactive.
 func (b *Broker) unload(ctx context.Context, o *owned) error {
 	b.mu.Lock()
 	o.active = false
-	b.closeTopics(o.bundle)
 	b.mu.Unlock()
 	if err := o.lock.release(ctx); err != nil {
 		return err

@@ -68,17 +68,14 @@ func (b *Broker) handler() http.Handler {
 	admin("GET /admin/v2/brokers/health", []string{"topicVersion"}, b.health)
 	admin("GET /admin/v2/brokers/ready", nil, b.isReady)
 	admin("GET /admin/v2/brokers/version", nil, func(w http.ResponseWriter, _ *http.Request) { plain(w, b.cfg.Version) })
-	admin("GET /admin/v2/brokers/leaderBroker", nil, b.leader)
 	admin("GET /admin/v2/clusters", nil, func(w http.ResponseWriter, _ *http.Request) { answer(w, []string{b.cfg.Cluster}) })
 	admin("GET /admin/v2/clusters/{cluster}/namespaceIsolationPolicies", nil, b.listPolicies)
 	admin("POST /admin/v2/clusters/{cluster}/namespaceIsolationPolicies/{policy}", nil, b.setPolicy)
 	admin("DELETE /admin/v2/clusters/{cluster}/namespaceIsolationPolicies/{policy}", nil, b.removePolicy)
 	admin("GET /admin/v2/brokers/{cluster}", nil, b.brokers)
 	admin("GET /admin/v2/brokers/{cluster}/{broker}/ownedNamespaces", nil, b.ownedNamespaces)
-	admin("POST /admin/v2/brokers/shutdown", []string{"maxConcurrentUnloadPerSec", "forcedTerminateTopic"}, b.shutdown)
 	admin("GET /lookup/v2/topic/persistent/{tenant}/{ns}/{topic}", []string{"authoritative"}, b.lookup)
 	admin("PUT /admin/v2/namespaces/{tenant}/{ns}/{bundle}/unload", []string{"authoritative", "destinationBroker"}, b.unloadBundle)
-	admin("PUT /admin/v2/persistent/{tenant}/{ns}/{topic}/unload", []string{"authoritative"}, b.unloadTopic)
 	mux.HandleFunc("GET /status.html", b.status)
 	mux.HandleFunc("GET /metrics/", b.metrics)
 	mux.HandleFunc("POST /lab/publish", b.labPublish)
@@ -145,7 +142,7 @@ func (b *Broker) health(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case f.hangHealth:
 		<-r.Context().Done() // for ever: it has no deadline
-	case f.failHealth, !ready:
+	case !ready:
 		refuse(w, http.StatusInternalServerError, "health check failed: message was not received")
 	default:
 		plain(w, "ok")
@@ -201,18 +198,6 @@ func (b *Broker) registered(r *http.Request) ([]string, error) {
 	return names, nil
 }
 
-func (b *Broker) leader(w http.ResponseWriter, r *http.Request) {
-	names, err := b.registered(r)
-	switch {
-	case err != nil:
-		refuse(w, http.StatusInternalServerError, err.Error())
-	case len(names) == 0:
-		refuse(w, http.StatusNotFound, "Couldn't find leader broker")
-	default:
-		answer(w, map[string]string{"serviceUrl": "http://" + names[0], "brokerId": names[0]})
-	}
-}
-
 // brokers lists the brokers of this cluster, whatever cluster is asked about: so does 4.0.7.
 func (b *Broker) brokers(w http.ResponseWriter, r *http.Request) {
 	names, err := b.registered(r)
@@ -265,12 +250,6 @@ func (b *Broker) redirect(w http.ResponseWriter, r *http.Request, to string) {
 	}
 	w.Header().Set("Location", target)
 	w.WriteHeader(http.StatusTemporaryRedirect)
-}
-
-func (b *Broker) shutdown(w http.ResponseWriter, _ *http.Request) {
-	w.WriteHeader(http.StatusOK) // 4.0.7 says so 5.2 s later, and lives on: here it ends
-	b.log.Info("told to shut down")
-	time.AfterFunc(50*time.Millisecond, b.end) // the answer leaves first
 }
 
 // named takes tenant and namespace from the path.
@@ -353,32 +332,6 @@ func (b *Broker) unloadBundle(w http.ResponseWriter, r *http.Request) {
 		return
 	case err != nil:
 		refuse(w, http.StatusInternalServerError, err.Error())
-		return
-	}
-	w.WriteHeader(http.StatusNoContent)
-}
-
-func (b *Broker) unloadTopic(w http.ResponseWriter, r *http.Request) {
-	namespace, ok := named(w, r)
-	if !ok {
-		return
-	}
-	name := r.PathValue("topic")
-	bundle := bundleOf(namespace, name, b.cfg.Bundles)
-	if _, err := b.ownerOf(r.Context(), bundle); err != nil { // 4.0.7 takes what nobody owns
-		refuse(w, http.StatusInternalServerError, err.Error())
-		return
-	}
-	if b.ownedHere(w, r, bundle) == nil {
-		return
-	}
-	topic := namespace + "/" + name
-	b.mu.Lock()
-	loaded := b.loaded[topic]
-	delete(b.loaded, topic)
-	b.mu.Unlock()
-	if !loaded && !b.exists(topic) {
-		refuse(w, http.StatusNotFound, "Topic persistent://"+topic+" not found")
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -25,7 +25,6 @@ type session struct {
 	etcd    *clientv3.Client
 	timeout time.Duration
 	log     *slog.Logger
-	expired func() // the broker gave its session up; nil: it makes a new one
 
 	mu    sync.Mutex
 	lease clientv3.LeaseID
@@ -115,11 +114,7 @@ func (s *session) renew(ctx context.Context) {
 		}
 		unknown = gone
 		if err != nil && !gone {
-			if lost = time.Since(answered) >= s.timeout*5/6; lost && s.expired != nil {
-				s.log.Warn("session lost")
-				s.expired()
-				return
-			}
+			lost = time.Since(answered) >= s.timeout*5/6
 			continue
 		}
 		answered = time.Now()

@@ -17,11 +17,6 @@ func (b *Broker) file(topic string) string {
 	return filepath.Join(b.cfg.Data, url.PathEscape(topic)+".log")
 }
 
-func (b *Broker) exists(topic string) bool {
-	_, err := os.Stat(b.file(topic))
-	return err == nil
-}
-
 // labTopic takes persistent://tenant/ns/topic apart.
 func labTopic(r *http.Request) (namespace, name string, err error) {
 	rest, ok := strings.CutPrefix(r.URL.Query().Get("topic"), "persistent://")
@@ -33,7 +28,7 @@ func labTopic(r *http.Request) (namespace, name string, err error) {
 }
 
 // labPublish stores one message if the topic's bundle is owned here, as a producer would
-// that has looked it up. The topic is loaded by it.
+// that has looked it up.
 func (b *Broker) labPublish(w http.ResponseWriter, r *http.Request) {
 	namespace, name, err := labTopic(r)
 	if err != nil {
@@ -52,7 +47,6 @@ func (b *Broker) labPublish(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusServiceUnavailable, "bundle "+bundle.String()+" is not served here: look it up")
 		return
 	}
-	b.loaded[topic] = true
 	if err := appendLine(b.file(topic), fmt.Sprintf("%q", data)); err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error())
 		return
@@ -78,8 +72,6 @@ func (b *Broker) labFaults(w http.ResponseWriter, r *http.Request) {
 		switch name {
 		case "hang-health":
 			b.faults.hangHealth = on
-		case "fail-health":
-			b.faults.failHealth = on
 		case "not-ready":
 			b.faults.notReady = on
 		case "cut-etcd":
