@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -70,27 +69,6 @@ func (s *stand) pause(d time.Duration) {
 	case <-s.ctx.Done():
 		s.Fatal("ended early")
 	}
-}
-
-// changes is the number of times that /ready became another since a moment.
-func (c *couple) changes(since time.Time) (n int, timeline string) {
-	c.s.Helper()
-	c.awaitRecorded(time.Now())
-	before := -1
-	for _, sample := range c.probes.Timeline() {
-		if sample.Until.Before(since) {
-			continue
-		}
-		ready := 0
-		if sample.Ready == http.StatusOK {
-			ready = 1
-		}
-		if before >= 0 && ready != before {
-			n++
-		}
-		before = ready
-	}
-	return n, c.probes.String()
 }
 
 func TestABrokerFrozenPastItsTTLComesBackDrained(t *testing.T) {
@@ -272,83 +250,6 @@ func TestAnotherBrokerAtTheAdminPortIsLeftAlone(t *testing.T) {
 	c.activate()
 	c.serves(ours)
 	c.staysWell(pid)
-}
-
-func TestAFlappingBrokerKeepsItsLeaseAndMovesReadinessNoMoreThanItDoes(t *testing.T) {
-	long(t)
-	const cycles = 6
-	t.Run("away for less than the fall", func(t *testing.T) {
-		t.Parallel()
-		s := newStand(t)
-		// Twenty checks are five seconds or more: what the lab needs to see the first fail
-		// and to thaw is far less.
-		c := s.couple("n1", "--lease-ttl", "16s",
-			"--health-interval", "250ms", "--health-timeout", "500ms", "--health-rise", "2", "--health-fall", "20")
-		reg, ready := c.registration(), c.readyNow()
-		for range cycles {
-			s.ok(c.nats.Freeze())
-			c.await("a failed check", func(st harness.Status) bool { return st.Broker.LastError != "" })
-			s.ok(c.nats.Thaw())
-			c.await("a good check", func(st harness.Status) bool { return st.Broker.LastError == "" })
-		}
-		c.alwaysReady(ready)
-		if after := c.registration(); after != reg {
-			t.Errorf("registration %+v, want %+v", after, reg)
-		}
-		c.neverDetached()
-		c.stayedLive()
-	})
-	t.Run("away for longer than the fall and back for longer than the rise", func(t *testing.T) {
-		t.Parallel()
-		s := newStand(t)
-		c := s.fronted("n1", "/default/a", "--health-interval", "150ms", "--health-rise", "2", "--health-fall", "3")
-		reg, began := c.registration(), c.readyNow()
-		for range cycles {
-			c.admin.SetDown(true)
-			c.monitor.SetDown(true)
-			s.pause(time.Second)
-			c.admin.SetDown(false)
-			c.monitor.SetDown(false)
-			s.pause(time.Second)
-		}
-		s.ok(c.AwaitReady(s.ctx, bound))
-		n, timeline := c.changes(began)
-		t.Logf("/ready changed %d times in %d cycles", n, cycles)
-		if n > 2*cycles || n < 2 {
-			t.Errorf("/ready changed %d times in %d cycles of down and up:\n%s", n, cycles, timeline)
-		}
-		if after := c.registration(); after != reg {
-			t.Errorf("registration %+v, want %+v", after, reg)
-		}
-		if st := c.state(); st.Mode != "active" {
-			t.Errorf("state %+v", st)
-		}
-		c.neverDetached()
-		c.stayedLive()
-	})
-	// What is never up for long enough is not up at all, and is not sent anybody.
-	t.Run("back for less than the rise", func(t *testing.T) {
-		t.Parallel()
-		s := newStand(t)
-		c := s.fronted("n1", "/default/a", "--lease-ttl", "30s", "--health-interval", "500ms", "--health-rise", "4", "--health-fall", "2")
-		reg, began := c.registration(), c.readyNow()
-		for range cycles {
-			c.admin.SetDown(true)
-			c.monitor.SetDown(true)
-			s.pause(1200 * time.Millisecond)
-			c.admin.SetDown(false)
-			c.monitor.SetDown(false)
-			s.pause(700 * time.Millisecond)
-		}
-		if n, timeline := c.changes(began); n > 3 {
-			t.Errorf("/ready changed %d times:\n%s", n, timeline)
-		}
-		s.ok(c.AwaitReady(s.ctx, bound))
-		if after := c.registration(); after != reg {
-			t.Errorf("registration %+v, want %+v", after, reg)
-		}
-		c.stayedLive()
-	})
 }
 
 func TestABrokerWhoseAdminPortMovedIsFencedBeforeItsKeyIsGone(t *testing.T) {

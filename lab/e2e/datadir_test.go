@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"holdfast/lab/harness"
 )
 
@@ -42,74 +40,6 @@ func (s *stand) late(id, dir string) *couple {
 	c := s.beside(n, "--data-dir", dir)
 	c.run()
 	return c
-}
-
-func TestDataDirectoryThatIsMissingMeansFirstBoot(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	c := s.late("n1", filepath.Join(t.TempDir(), "not", "there"))
-	s.ok(c.nats.Start(s.ctx))
-	st := c.awaitBooted()
-	if st.Boot.Kind != "first_boot" || st.Mode != "active" || st.Reason != "boot" {
-		t.Errorf("boot %s (%s), %s (%s); want first_boot, active, boot", st.Boot.Kind, evidence(st), st.Mode, st.Reason)
-	}
-	s.ok(c.AwaitReady(s.ctx, bound))
-	if c.metric(`holdfast_datadir_watch_mode{mode="events"}`) != 1 {
-		t.Error("the missing directory is not watched by events")
-	}
-	c.stayedLive()
-}
-
-func TestDataDirectoryThatAppearsLateCounts(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	s.couple("n2") // a living cluster
-	dir := filepath.Join(t.TempDir(), "mnt", "data")
-	c := s.late("n1", dir)
-	aside := filepath.Join(t.TempDir(), "data")
-	volume(t, aside) // it appears whole, as a volume that is mounted does
-	s.ok(os.MkdirAll(filepath.Dir(dir), 0o755))
-	s.ok(os.Rename(aside, dir))
-	s.ok(c.nats.Start(s.ctx))
-	st := c.awaitBooted()
-	if st.Boot.Kind != "restart" || st.Mode != "active" || st.Reason != "first_registration" {
-		t.Errorf("boot %s, %s (%s); want restart, active, first_registration", st.Boot.Kind, st.Mode, st.Reason)
-	}
-	if !strings.Contains(evidence(st), "meta.inf is 1h0m") {
-		t.Errorf("evidence is %q, want the marker of an hour ago", evidence(st))
-	}
-	s.ok(c.AwaitReady(s.ctx, bound))
-	c.stayedLive()
-}
-
-func TestDataDirectorySwappedBySymlinkCounts(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	s.couple("n2")
-	base := t.TempDir()
-	empty, old, link := filepath.Join(base, "empty"), filepath.Join(base, "old"), filepath.Join(base, "data")
-	volume(t, old)
-	s.ok(errors.Join(os.Mkdir(empty, 0o755), os.Symlink(empty, link)))
-	c := s.late("n1", link)
-	swap := func(target string) {
-		t.Helper()
-		next := filepath.Join(base, "next")
-		s.ok(errors.Join(os.Symlink(target, next), os.Rename(next, link)))
-	}
-	swap(old)
-	s.ok(c.nats.Start(s.ctx))
-	if st := c.awaitBooted(); st.Boot.Kind != "restart" || st.Reason != "first_registration" {
-		t.Errorf("boot %s (%s), reason %s; want restart, first_registration: the directory behind the link is old", st.Boot.Kind, evidence(st), st.Reason)
-	}
-	// Swapped to an empty one while the broker runs: seen, and no reason to act.
-	s.ok(c.AwaitReady(s.ctx, bound))
-	reg := c.registration()
-	swap(empty)
-	c.renewsOn()
-	if after := c.registration(); after != reg || !c.Ready(s.ctx) {
-		t.Errorf("registration %+v, want %+v, and ready", after, reg)
-	}
-	c.stayedLive()
 }
 
 func TestWipedDataDirectoryIsNoFirstBoot(t *testing.T) {
@@ -188,37 +118,4 @@ func TestAServerThatComesBackOnAnotherDiskIsDrained(t *testing.T) {
 	}
 	s.ok(c.AwaitReady(s.ctx, bound))
 	c.stayedLive()
-}
-
-func TestStreamsOfARealServerProveARestart(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	peer := s.couple("n2")
-	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", "/default/a"))
-	c := s.couple("n1")
-	if st := c.awaitBooted(); st.Boot.Kind != "first_boot" {
-		t.Fatalf("boot %s (%s), want first_boot", st.Boot.Kind, evidence(st))
-	}
-	if code := c.terminate(); code != 0 {
-		t.Fatalf("exit code %d", code)
-	}
-	s.ok(c.nats.Kill())
-	// Nothing but the data is left of it: neither state directory nor keys.
-	s.ok(os.RemoveAll(c.StateDir))
-	for _, key := range []string{s.keys.State("n1"), s.keys.Member("n1")} {
-		_, err := s.etcd.Client().Delete(s.ctx, key, clientv3.WithPrevKV())
-		s.ok(err)
-	}
-	s.ok(c.nats.Start(s.ctx))
-	c.run()
-	st := c.awaitBooted()
-	if st.Boot.Kind != "restart" || st.Mode != "active" || st.Reason != "first_registration" {
-		t.Errorf("boot %s (%s), %s (%s); want restart, active, first_registration: it serves what is assigned to it", st.Boot.Kind, evidence(st), st.Mode, st.Reason)
-	}
-	if !strings.Contains(evidence(st), "meta.inf is ") {
-		t.Errorf("evidence %q, want the stream's own record", evidence(st))
-	}
-	s.ok(c.AwaitReady(s.ctx, bound))
-	c.stayedLive()
-	peer.stayedLive()
 }

@@ -16,27 +16,6 @@ import (
 
 // The scenarios of SCENARIOS, "From the etcd document".
 
-func TestRegistrationPersistsOverSeveralTTLs(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	c := s.couple("n1", "--lease-ttl", "3s", "--renew-interval", "500ms")
-	before := c.registration()
-	confirmed := c.metric(`holdfast_lease_renewals_total{result="confirmed"}`)
-	// Eighteen renewals, 500 ms apart, are three TTLs.
-	c.awaitMetric(`holdfast_lease_renewals_total{result="confirmed"}`, confirmed+18, 30*time.Second)
-	if after := c.registration(); after != before {
-		t.Errorf("registration went from %+v to %+v", before, after)
-	}
-	s.caughtUp()
-	if again := s.changesOf(s.keys.Registration("n1"), before.ModRevision); len(again) > 0 {
-		t.Errorf("the key was written again: %v", again)
-	}
-	if all := c.events("attachment"); len(all) != 1 {
-		t.Errorf("%+v, want the first change of the attachment only", all)
-	}
-	c.stayedLive()
-}
-
 func TestSIGTERMEndsCleanly(t *testing.T) {
 	t.Parallel()
 	s := newSharedStand(t)
@@ -83,56 +62,6 @@ func TestSIGTERMEndsCleanly(t *testing.T) {
 	if _, err := harness.Publish(ctx, nc, "/default/a", []byte("x")); err == nil {
 		t.Errorf("the broker still takes messages after the registration was given up (%v)", deleted)
 	}
-}
-
-func TestRegisteringTwiceIsSafe(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	c := s.couple("n1")
-	first := c.registration()
-	if code := c.terminate(); code != 0 {
-		t.Fatalf("exit code %d, want 0", code)
-	}
-	c.run()
-	s.ok(c.AwaitReady(s.ctx, bound))
-	second := c.registration()
-	if second.CreateRevision <= first.CreateRevision || second.Lease == first.Lease {
-		t.Errorf("second registration %+v, want a new one after %+v", second, first)
-	}
-	if second.OfAnyRun().Value != first.OfAnyRun().Value {
-		t.Errorf("registered %s, want the same as before: %s", second.Value, first.Value)
-	}
-	s.caughtUp()
-	puts := 0
-	for _, ch := range s.changesOf(s.keys.Registration("n1"), 0) {
-		if !ch.Deleted {
-			puts++
-		}
-	}
-	if puts != 2 {
-		t.Errorf("%d puts of the registration, want one for each life", puts)
-	}
-	if st := c.await("a mode", func(st harness.Status) bool { return st.Mode != "" }); st.Mode != "active" {
-		t.Errorf("mode %s (%s), want active", st.Mode, st.Reason)
-	}
-	c.stayedLive()
-}
-
-func TestARegistrationGivenUpOnPurposeAmongPeersComesBackActive(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	peer, c := s.couple("n2"), s.couple("n1")
-	if code := c.terminate(); code != 0 {
-		t.Fatalf("exit code %d, want 0", code)
-	}
-	c.run()
-	st := c.await("a mode", func(st harness.Status) bool { return st.Mode != "" })
-	if st.Mode != "active" || st.Reason != "planned_restart" || st.Boot.Kind != "restart" {
-		t.Errorf("boot %s, %s (%s); want restart, active, planned_restart", st.Boot.Kind, st.Mode, st.Reason)
-	}
-	s.ok(c.AwaitReady(s.ctx, bound))
-	c.stayedLive()
-	peer.stayedLive()
 }
 
 func TestCloseWaitsForARenewalInFlightAndRevokes(t *testing.T) {

@@ -117,15 +117,6 @@ func TestABrokerThatCannotBeQuiescedIsStoppedBeforeItsKeyIsGone(t *testing.T) {
 	}
 }
 
-func TestFenceByReadyAndStopAlone(t *testing.T) {
-	t.Parallel()
-	n := newStage(t).stoppable("n1", "", "--fence", "ready,stop")
-	ended, revision, since := n.ended(), n.revision(), time.Now()
-	n.must(n.link.Cut())
-	n.endsBeforeItsKey(ended, revision)
-	n.awaitEvent(since, "fence", stoppedOrGone...)
-}
-
 // An outage of etcd must not cost a restart.
 func TestABrokerThatCanBeQuiescedIsNotStopped(t *testing.T) {
 	t.Parallel()

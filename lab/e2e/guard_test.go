@@ -82,22 +82,6 @@ func TestTheBrokerOfASidecarThatFreezesAsSoonAsItIsReadyIsStopped(t *testing.T) 
 	s.must(n.sidecar.Thaw())
 }
 
-// The same after the broker was restarted: its new process needs a guard of its own.
-func TestTheRestartedBrokerOfASidecarThatFreezesAsSoonAsItIsReadyIsStopped(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	n, _, tr := s.guarded()
-	s.must(n.nats.Kill())
-	since := time.Now()
-	s.must(n.nats.Launch())
-	n.awaitEvent(since, "readiness", "ready")
-	n.awaitReady()
-	from := s.revision()
-	s.must(n.sidecar.Freeze())
-	n.stoppedInTime(tr, from)
-	s.must(n.sidecar.Thaw())
-}
-
 func TestTheBrokerOfAKilledSidecarIsStoppedBeforeItsKeyIsGoneAndStartsAgain(t *testing.T) {
 	t.Parallel()
 	s := newSharedStage(t)
@@ -162,18 +146,6 @@ func TestTheGuardEndsAtACleanStopAndLeavesTheBrokerAlone(t *testing.T) {
 	if !n.nats.Running() {
 		t.Error("the broker was stopped")
 	}
-}
-
-func TestTheGuardStandsByForABrokerThatIsLeftRegistered(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	n, guard, tr := s.guarded("--leave-registered")
-	from := s.revision()
-	s.must(n.sidecar.Stop(s.ctx))
-	if now := n.sidecar.Guard(); now != guard {
-		t.Errorf("guard %d, want the same as before, %d", now, guard)
-	}
-	n.stoppedInTime(tr, from)
 }
 
 // An operator who switches the guard off must not lose a healthy broker to the old one.

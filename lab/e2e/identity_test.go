@@ -131,30 +131,3 @@ func (c *couple) awaitReadySince() time.Time {
 	}
 	return at
 }
-
-func TestAKilledTwinLeavesTheIDAfterItsTTL(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	s.couple("n2")
-	first := s.couple("n1")
-	n, err := s.lab.NewNATS(harness.NATSOptions{Name: "n1-twin", Extra: `server_name: "n1"`})
-	s.ok(err)
-	s.ok(n.Start(s.ctx))
-	twin := s.beside(n)
-	twin.id = "n1"
-	twin.run()
-	twin.await("the conflict", func(st harness.Status) bool {
-		return strings.Contains(strings.Join(st.Ready.Causes, " "), "identity conflict")
-	})
-	rev := first.registration().ModRevision
-	s.ok(first.Kill())
-	s.awaitChange("the expiry", rev, harness.DeletedKey(s.keys.Registration("n1")))
-	st := twin.await("drained", func(st harness.Status) bool { return st.Mode == "drained" && st.Registration.Present })
-	if st.Reason != "data_missing" {
-		t.Errorf("reason %s, want data_missing: what the id had was on another disk", st.Reason)
-	}
-	if err := twin.probes.NeverReady(time.Time{}, time.Now()); err != nil {
-		t.Error(err)
-	}
-	twin.stayedLive()
-}

@@ -132,29 +132,6 @@ func TestARegistrationThatIsTakenAwayAmongPeersDrains(t *testing.T) {
 	}
 }
 
-func TestARegistrationThatIsTakenAwayFromTheOnlyBrokerKeepsItsMode(t *testing.T) {
-	t.Parallel()
-	for _, tt := range thefts {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			s := newStand(t)
-			c := s.couple("n1")
-			before := c.registration()
-			s.ok(tt.do(s, c))
-			back := s.awaitChange("the registration", before.ModRevision, harness.PutKey(s.keys.Registration("n1")))
-			c.await("the new epoch", func(st harness.Status) bool { return st.Epoch == back.Revision })
-			s.ok(c.AwaitReady(s.ctx, bound))
-			if st := c.state(); st.Mode != "active" || st.Reason != "fleet_expired" {
-				t.Errorf("state %+v, want active, fleet_expired", st)
-			}
-			if left := s.ttlOf(before.Lease); left > 0 && before.Lease != c.registration().Lease {
-				t.Errorf("the old lease is left over, for %d s", left)
-			}
-			c.stayedLive()
-		})
-	}
-}
-
 // notServed waits until the broker refuses messages for the topic.
 func (s *stand) notServed(c *couple, topic string) {
 	s.Helper()

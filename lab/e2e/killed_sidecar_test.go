@@ -55,27 +55,3 @@ func (tr *traffic) lastServed() (last time.Time) {
 	}
 	return last
 }
-
-// What is remembered of a lease is no reason to fence a broker whose lease lives.
-func TestASidecarThatIsKilledInAShortCutFencesNothing(t *testing.T) {
-	takesLong(t)
-	t.Parallel()
-	n := newStage(t).prepare("n1", nodeOptions{Cuttable: true, TTL: 9 * time.Second})
-	n.sidecar.SetFlags("--broker-pid-file", n.nats.PIDFile)
-	n.start()
-	n.awaitReady()
-	tr := n.publishAlways()
-	tr.await(served, time.Now())
-	lease, since := n.registration().Lease, time.Now()
-	n.must(n.link.Cut())
-	n.must(n.sidecar.Kill())
-	n.must(n.sidecar.Start())
-	<-time.After(n.ttl / 3) // the length of the fault, not a state
-	n.must(n.link.Heal())
-	n.awaitReady()
-	n.waitOut(n.ttl)
-	if got := n.registration().Lease; got != lease {
-		t.Errorf("lease %x, want the same as before, %x", got, lease)
-	}
-	tr.only(served, since, time.Now())
-}

@@ -71,23 +71,6 @@ func TestAPauseHoldsTopicsAndOutlivesTheSidecar(t *testing.T) {
 	}
 }
 
-func TestAPauseThatRunsOutLetsRecoveryGoOn(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	n1 := s.add("n1", nodeOptions{Flags: oftenAudited})
-	n1.pause("5s")
-	began := time.Now()
-	n1.assign("/default/later")
-	n1.leftAlone()
-	n1.await("the topic to be loaded", func(st harness.Status) bool { return st.Pause == nil && st.Topics.Missing == 0 })
-	if took := time.Since(began); took < 4*time.Second {
-		t.Errorf("loaded %s after the pause began", took)
-	}
-	if e := n1.awaitEvent(began, "operator", "resumed"); e.Reason != "expired" {
-		t.Errorf("%+v, want that the pause ran out", e)
-	}
-}
-
 func TestALossDuringAPauseIsFencedAndDecidedAfterIt(t *testing.T) {
 	t.Parallel()
 	s := newSharedStage(t)
@@ -107,16 +90,4 @@ func TestALossDuringAPauseIsFencedAndDecidedAfterIt(t *testing.T) {
 	})
 	n1.verb("resume")
 	n1.withState(n1.awaitRegistered(gone.Revision), "drained", "registration_expired")
-}
-
-func TestAnOperatorsDrainIsCarriedOutDuringAPause(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	n1 := s.add("n1", nodeOptions{})
-	n1.pause("1h")
-	n1.verb("drain", "--reason", "new disk")
-	st := n1.await("drained", func(st harness.Status) bool { return st.Mode == "drained" && st.Topics.Served == 0 })
-	if st.Pause == nil {
-		t.Error("the drain ended the pause")
-	}
 }

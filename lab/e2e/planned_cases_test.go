@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"holdfast/lab/harness"
@@ -34,30 +33,6 @@ func (c *couple) back(epoch int64, mode, reason string) {
 	}
 }
 
-func TestTwoThatLeaveAtOnceComeBackActive(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	stays, going := s.couple("n3"), []*couple{s.couple("n1"), s.couple("n2")}
-	epochs := []int64{going[0].registration().CreateRevision, going[1].registration().CreateRevision}
-	var all sync.WaitGroup
-	exits := make([]harness.Result, len(going))
-	for i, c := range going {
-		all.Go(func() { exits[i], _ = c.Verb(s.ctx, "leave") })
-	}
-	all.Wait()
-	for i, c := range going {
-		if exits[i].Exit != 0 {
-			t.Fatalf("%s: exit code %d: %s", c.id, exits[i].Exit, exits[i].Stderr)
-		}
-		s.ok(c.nats.Stop(s.ctx))
-		s.ok(c.nats.Start(s.ctx))
-	}
-	for i, c := range going {
-		c.back(epochs[i], "active", "planned_restart")
-	}
-	stays.neverDetached()
-}
-
 func TestALeaveAfterWhichNobodyStopsTheBrokerIsTakenBack(t *testing.T) {
 	t.Parallel()
 	s := newSharedStand(t)
@@ -76,18 +51,6 @@ func TestALeaveAfterWhichNobodyStopsTheBrokerIsTakenBack(t *testing.T) {
 	peer.neverDetached()
 }
 
-func TestWhoIsKilledAfterItHasLeftComesBackActive(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	peer, c := s.couple("n2"), s.couple("n1")
-	epoch := c.registration().CreateRevision
-	c.says("leave")
-	s.ok(c.killBoth())
-	s.ok(c.startBoth())
-	c.back(epoch, "active", "planned_restart")
-	peer.neverDetached()
-}
-
 func TestABrokerThatWasDownWhenItsSidecarWasStoppedLeavesNoNote(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
@@ -103,23 +66,6 @@ func TestABrokerThatWasDownWhenItsSidecarWasStoppedLeavesNoNote(t *testing.T) {
 	s.ok(c.nats.Start(s.ctx))
 	c.run()
 	c.backDrained(gone.Revision, "stale_restart")
-	peer.neverDetached()
-}
-
-func TestADrainThatIsLiftedWhileItIsAwayHoldsNobodyBack(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	peer, c := s.couple("n2"), s.couple("n1")
-	epoch := c.registration().CreateRevision
-	c.terminate()
-	for _, state := range []string{`{"mode":"drained","reason":"new disks","by":"operator"}`, `{"mode":"active","reason":"they are in","by":"operator"}`} {
-		_, err := s.etcd.Client().Put(s.ctx, s.keys.State(c.id), state)
-		s.ok(err)
-	}
-	s.ok(c.nats.Stop(s.ctx))
-	s.ok(c.nats.Start(s.ctx))
-	c.run()
-	c.back(epoch, "active", "planned_restart")
 	peer.neverDetached()
 }
 

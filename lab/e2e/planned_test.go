@@ -85,32 +85,6 @@ func TestARollingRestartNeedsNobody(t *testing.T) {
 	}
 }
 
-func TestAPlannedRestartLiftsNoDrain(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	peer, c := s.couple("n2"), s.couple("n1")
-	drained := func(when string) {
-		t.Helper()
-		st := c.await("drained", func(st harness.Status) bool { return st.Mode == "drained" && st.Registration.Present })
-		if st.Reason != "new disks" || st.Ready.OK {
-			t.Errorf("%s: %s (%s), ready %t; want drained (new disks)", when, st.Mode, st.Reason, st.Ready.OK)
-		}
-	}
-	c.says("drain", "--reason", "new disks")
-	c.terminate()
-	c.run()
-	drained("drained before")
-
-	c.activate()
-	c.terminate()
-	_, err := s.etcd.Client().Put(s.ctx, s.keys.State(c.id), `{"mode":"drained","reason":"new disks","by":"operator"}`)
-	s.ok(err)
-	c.run()
-	drained("drained while it was away")
-	c.activate()
-	peer.stayedLive()
-}
-
 func TestWhoCrashesAfterAnEarlierPlannedStopIsNotExcusedByIt(t *testing.T) {
 	t.Parallel()
 	s := newSharedStand(t)

@@ -18,20 +18,6 @@ func (n *node) revoke() harness.Change {
 	return n.awaitExpiry(from)
 }
 
-// back waits until the node serves under a registration, with every topic.
-func (n *node) back(registered harness.Change) {
-	n.t.Helper()
-	n.await("ready under the new registration", func(st harness.Status) bool {
-		return st.Ready.OK && st.Epoch == registered.Revision && st.Topics.Served == len(n.topics) && st.Topics.Missing == 0
-	})
-	n.publishes()
-}
-
-// drained matches a put of the node's state as drained.
-func (n *node) drained() func(harness.Change) bool {
-	return func(c harness.Change) bool { return c.Key == n.keys.State(n.id) && isMode(c, "drained") }
-}
-
 // events are the sidecar's of that kind that lead there, of all its lives.
 func (n *node) events(kind, to string) []harness.Event {
 	n.t.Helper()
@@ -74,47 +60,6 @@ func (s *stage) governed(o nodeOptions, flags ...string) *node {
 	return n
 }
 
-func TestReconnectRegistersAgainAndServesAgain(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name string
-		lose func(n *node) harness.Change
-		o    nodeOptions
-	}{
-		{"after the lease was revoked", func(n *node) harness.Change { return n.revoke() }, nodeOptions{}},
-		{"after the key was deleted", func(n *node) harness.Change {
-			from := n.revision()
-			_, err := n.etcd.Client().Delete(n.ctx, n.keys.Registration(n.id))
-			n.must(err)
-			return n.awaitExpiry(from)
-		}, nodeOptions{}},
-		{"after a cut for longer than the TTL", func(n *node) harness.Change {
-			from := n.revision()
-			n.must(n.link.Cut())
-			gone := n.awaitExpiry(from)
-			n.must(n.link.Heal())
-			return gone
-		}, nodeOptions{Cuttable: true}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			s := newStage(t)
-			s.add("n2", nodeOptions{})
-			c.o.Flags = []string{"--session-expired-policy", "reconnect"}
-			n1 := s.add("n1", c.o)
-			from := s.revision()
-			gone := c.lose(n1)
-			registered := n1.awaitRegistered(gone.Revision)
-			n1.withState(registered, "active", "boot")
-			n1.back(registered)
-			s.never("n1 was drained", from, n1.drained())
-			if all := n1.events("registration", "lost"); len(all) != 1 {
-				t.Errorf("the loss stands in the journal as %+v", all)
-			}
-		})
-	}
-}
-
 func TestShutdownStopsTheBrokerThatWasDeclaredDead(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -131,17 +76,6 @@ func TestShutdownStopsTheBrokerThatWasDeclaredDead(t *testing.T) {
 	if all := n1.events("agent", "shutdown"); len(all) != 1 || all[0].Reason != "session_expired" {
 		t.Errorf("the journal does not say why: %+v", all)
 	}
-}
-
-func TestShutdownSparesAFleetThatExpiredAtOnce(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	n1 := s.governed(nodeOptions{}, "--session-expired-policy", "shutdown")
-	n1.start()
-	n1.awaitReady()
-	registered := n1.awaitRegistered(n1.revoke().Revision)
-	n1.withState(registered, "active", "fleet_expired")
-	n1.back(registered)
 }
 
 func TestReconnectGivesUpWhenTheRetriesAreUsedUp(t *testing.T) {

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
-
 	"holdfast/lab/harness"
 )
 
@@ -128,43 +126,4 @@ func TestAShadowDecidesEverythingAndDoesNothing(t *testing.T) {
 		t.Error("the broker was stopped")
 	}
 	s.must(err)
-}
-
-// A shadow beside a broker that registers itself, and a person who drains it.
-func TestAShadowAdoptsNothingAndSeesWhatOthersWrite(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	n := s.prepare("n1", nodeOptions{Flags: []string{"--shadow", "--registration", "adopt"}})
-	etcd := s.etcd.Client()
-	lease, err := etcd.Grant(s.ctx, 60)
-	s.must(err)
-	_, err = etcd.Put(s.ctx, n.keys.Registration("n1"), `{"broker_url":"http://n1"}`, clientv3.WithLease(lease.ID))
-	s.must(err)
-	registered, revision := n.registration(), s.revision()
-	s.must(n.sidecar.Start())
-	s.must(n.nats.Launch())
-	n.await("the shadow to suppose that it keeps the registration", func(st harness.Status) bool {
-		return st.Attachment == "attached" && st.Registration.Adopted && st.Topics.Served == len(n.topics)
-	})
-	if got := [2]float64{n.wouldHave("rebind"), n.wouldHave("register")}; got != [2]float64{1, 0} {
-		t.Errorf("would have rebound and registered %v times", got)
-	}
-
-	put, err := etcd.Put(s.ctx, n.keys.State("n1"), `{"mode":"drained","reason":"disk swap","by":"operator"}`)
-	s.must(err)
-	n.await("the shadow to follow the person", func(st harness.Status) bool {
-		return st.Mode == "drained" && st.Reason == "disk swap" && st.Topics.Served == 0
-	})
-	if got := n.wouldHave("quiesce"); got != float64(len(n.topics)) {
-		t.Errorf("would have quiesced %v times", got)
-	}
-	if now := n.registration(); now != registered {
-		t.Errorf("the registration went from %+v to %+v", registered, now)
-	}
-	s.revisionSeen()
-	for _, change := range s.history.Changes() {
-		if change.Revision > revision && change.Revision != put.Header.Revision && change.Key != "/lab/mark" {
-			t.Errorf("written: %v", change)
-		}
-	}
 }

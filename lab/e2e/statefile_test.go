@@ -76,37 +76,6 @@ func TestAStateFileThatCannotBeUnderstoodDrains(t *testing.T) {
 	}
 }
 
-func TestAStateFileThatBreaksBetweenTwoLivesDrains(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	c := s.couple("n1")
-	before := c.registration()
-	s.ok(c.Kill())
-	file := filepath.Join(c.StateDir, "state.json")
-	s.ok(os.WriteFile(file, []byte("x"), 0o600))
-	c.run()
-	// Its registration is now somebody else's, as far as it knows: it waits.
-	c.await("an identity conflict", func(st harness.Status) bool {
-		return len(st.Ready.Causes) > 0 && strings.Contains(strings.Join(st.Ready.Causes, " "), "identity conflict")
-	})
-	if reg := c.registration(); reg != before {
-		t.Errorf("the registration was changed to %+v", reg)
-	}
-	st := c.await("drained", func(st harness.Status) bool { return st.Mode == "drained" && st.Registration.Present })
-	if st.Reason != "corrupt_state" {
-		t.Errorf("reason %s, want corrupt_state", st.Reason)
-	}
-	if kept, err := os.ReadFile(file + ".corrupt"); err != nil || string(kept) != "x" {
-		t.Errorf("kept aside: %q, %v", kept, err)
-	}
-	reg := c.registration()
-	s.caughtUp()
-	if at := s.history.At(reg.CreateRevision); len(at) < 2 || c.state().ModRevision != reg.CreateRevision {
-		t.Errorf("registration and mode are not of one revision: %v", at)
-	}
-	c.stayedLive()
-}
-
 // unprivileged runs the binary once as a user for whom modes of files count.
 func unprivileged(t *testing.T, dir string, args ...string) harness.Result {
 	t.Helper()

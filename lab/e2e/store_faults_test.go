@@ -294,69 +294,6 @@ func (s *stand) authentications() float64 {
 	return n
 }
 
-// The watches of a sidecar are cut off, and what happened meanwhile is forgotten
-// before it can be told.
-func TestACompactionWhileTheWatchesAreCutOffLosesNothing(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	const kept, gone, added = "/default/kept", "/default/gone", "/default/added"
-	n := s.add("n1", nodeOptions{TTL: 10 * time.Second, Cuttable: true, Topics: []string{kept, gone}})
-	n.topics = []string{kept}
-	reg, publishers := n.registration(), n.publishAlways()
-	ready := publishers.await(served, time.Now()) // add has seen it ready already
-
-	s.must(n.link.Cut())
-	s.must(s.etcd.Kill()) // a cut alone leaves the watches where they are, to be told after it
-	s.must(s.etcd.Start(s.ctx))
-	c := s.etcd.Client()
-	s.must(s.keys.Assign(s.ctx, c, "n1", added))
-	res, err := c.Delete(s.ctx, s.keys.Assignment("n1", gone))
-	s.must(err)
-	_, err = c.Compact(s.ctx, res.Header.Revision, clientv3.WithCompactPhysical())
-	s.must(err)
-	n.await("a renewal to fail", func(st harness.Status) bool { return st.Lease.FailureStreak > 0 })
-	topics, err := n.sidecar.Topics(s.ctx)
-	s.must(err)
-	for _, topic := range topics {
-		if topic.Topic == added {
-			t.Fatalf("the sidecar is not cut off: %+v", topics)
-		}
-	}
-	s.must(n.link.Heal())
-
-	n.await("what is assigned now", func(st harness.Status) bool {
-		return st.Topics.Assigned == 2 && st.Topics.Served == 2 && st.Topics.Missing == 0 && st.Topics.Orphan == 0
-	})
-	n.topicsAre(map[string]bool{kept: true, added: true, gone: false})
-	n.neverDetached(ready)
-	n.alwaysReady(ready)
-	publishers.only(served, ready, time.Now())
-	if after := n.registration(); after != reg {
-		t.Errorf("the registration did not stay: %+v, then %+v", reg, after)
-	}
-	// And the new watches tell what happens after.
-	s.must(s.keys.Assign(s.ctx, c, "n1", gone))
-	_, err = c.Delete(s.ctx, s.keys.Assignment("n1", added))
-	s.must(err)
-	n.topicsAre(map[string]bool{kept: true, added: false, gone: true})
-}
-
-// topicsAre waits until the broker takes messages for exactly those of the topics.
-func (n *node) topicsAre(want map[string]bool) {
-	n.t.Helper()
-	c, err := n.nats.Connect()
-	n.must(err)
-	defer c.Close()
-	for topic, serves := range want {
-		n.must(harness.Await(n.ctx, bound, fmt.Sprintf("%s to be served: %v", topic, serves), func(ctx context.Context) (bool, string) {
-			ctx, cancel := context.WithTimeout(ctx, time.Second)
-			defer cancel()
-			_, err := harness.Publish(ctx, c, topic, []byte("x"))
-			return (err == nil) == serves, fmt.Sprint(err)
-		}))
-	}
-}
-
 // A key that is overwritten by another incarnation is not fought for, and not served on.
 func TestARegistrationOverwrittenByAnotherFencesAndIsNotFoughtFor(t *testing.T) {
 	t.Parallel()

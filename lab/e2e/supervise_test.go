@@ -178,53 +178,6 @@ func TestTheGuardStopsTheChildOfAFrozenSidecarWhichStartsItAgain(t *testing.T) {
 	}
 }
 
-func TestLeaveRegisteredLeavesTheBrokerForTheNextSidecar(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	c := s.supervised("n1", "--leave-registered")
-	c.run()
-	s.ok(c.AwaitReady(s.ctx, bound))
-	pid := c.awaitBroker(0)
-	before := c.registration()
-	if code := c.terminate(); code != 0 || !runs(pid) {
-		t.Fatalf("exit code %d, broker runs: %t", code, runs(pid))
-	}
-	s.ok(c.Start())
-	s.ok(c.AwaitReady(s.ctx, bound))
-	if now := c.registration(); now.CreateRevision != before.CreateRevision || c.child() != pid {
-		t.Errorf("registered at %d, was %d; process %d, was %d", now.CreateRevision, before.CreateRevision, c.child(), pid)
-	}
-	if got := c.history(); got != "started adopted" {
-		t.Error(got)
-	}
-}
-
-func TestABrokerThatIgnoresTheStopIsKilledWithItsGroup(t *testing.T) {
-	t.Parallel()
-	s := newStand(t)
-	c := s.supervisedAs("n1", func(server, conf string) []string {
-		return []string{"/bin/sh", "-c", `trap "" TERM; "$0" -c "$1" & while :; do sleep 1; done`, server, conf}
-	}, "--broker-stop-timeout", "1s", "--lease-ttl", "60s")
-	c.run()
-	s.ok(c.AwaitReady(s.ctx, bound))
-	shell := c.child()
-	raw, err := os.ReadFile(c.nats.PIDFile)
-	s.ok(err)
-	server, err := strconv.Atoi(strings.TrimSpace(string(raw)))
-	s.ok(err)
-	begun := time.Now()
-	if code := c.terminate(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
-	if d := time.Since(begun); d < time.Second {
-		t.Errorf("killed after %v, want --broker-stop-timeout", d)
-	}
-	if shell == server || runs(shell) || runs(server) {
-		t.Errorf("the shell %d runs: %t, the server %d: %t", shell, runs(shell), server, runs(server))
-	}
-	s.unregistered("n1")
-}
-
 func TestWithRestartNeverTheEndOfTheBrokerEndsTheSidecar(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)

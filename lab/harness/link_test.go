@@ -186,24 +186,6 @@ func TestCutInANamespaceIsNotNoticedByTheSender(t *testing.T) {
 	inFlight(func(i *unix.TCPInfo) bool { return i.Unacked == 0 })
 }
 
-func TestClientsReachABrokerThatIsCutOff(t *testing.T) {
-	eachLink(t, func(t *testing.T, l *Lab, _ *Etcd, link Link) {
-		ctx := t.Context()
-		n, err := l.StartNATS(ctx, NATSOptions{Name: "n1", Place: link.Place()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := link.Cut(); err != nil {
-			t.Fatal(err)
-		}
-		c := connect(t, n)
-		makeStream(t, c, "/default/orders")
-		if _, err := Publish(ctx, c, "/default/orders", nil); err != nil {
-			t.Fatal(err)
-		}
-	})
-}
-
 func TestProxyKeepsToTheHostIfTold(t *testing.T) {
 	t.Setenv(CutVariable, "proxy")
 	l := ForTest(t)
