@@ -13,10 +13,5 @@ func (r *report) pulsar() {
 		r.add("pulsar-advertised", "not host:port: write it as GET /admin/v2/brokers/CLUSTER lists this broker")
 	}
 	r.when(c.PulsarStatusFile != "" && !filepath.IsAbs(c.PulsarStatusFile), "pulsar-status-file", "not an absolute path: write the statusFilePath of the broker's broker.conf")
-	if c.Assignment == "rendezvous" {
-		r.add("assignment", "Pulsar's own cluster decides which broker serves what: leave it out", "driver")
-	} else if c.OwnershipLocks == "on" { // rendezvous would derive it
-		r.add("ownership-locks", "Pulsar has locks of its own for what it serves: leave it out", "driver")
-	}
 	r.when(c.Registration == "adopt", "registration", "a Pulsar broker's session is the broker's own, and is not renewed from here: write own, or leave it out", "driver")
 }

@@ -326,7 +326,6 @@ func TestSettingsThatCannotWorkAreRefusedWithTheirFlag(t *testing.T) {
 	}{
 		"no cluster":     {Config{AdminURL: "http://h:8080"}, "--pulsar-cluster"},
 		"cluster's name": {Config{AdminURL: "http://h:8080", Cluster: "a/b"}, "--pulsar-cluster"},
-		"advertised":     {Config{AdminURL: "http://h:8080", Cluster: "c", Advertised: "h"}, "--pulsar-advertised"},
 		"address":        {Config{AdminURL: "h:8080", Cluster: "c"}, "--broker-admin"},
 	} {
 		if _, err := New(c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -17,6 +17,7 @@
 package pulsar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,6 +53,7 @@ type Config struct {
 type Broker struct {
 	cfg       Config
 	self      string // host:port
+	host      string
 	rest      *rest.Client
 	metrics   *rest.Client // its answers may be too long to keep their connection
 	trace     *httptrace.ClientTrace
@@ -98,15 +100,9 @@ func New(cfg Config) (*Broker, error) {
 		}
 	}
 	if u, err := url.Parse(cfg.AdminURL); b.self == "" && err == nil {
-		port := u.Port()
-		if port == "" {
-			port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
-		}
-		b.self = net.JoinHostPort(u.Hostname(), port)
+		b.self = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme]))
 	}
-	if host, port, err := net.SplitHostPort(b.self); err != nil || host == "" || port == "" {
-		return nil, fmt.Errorf("--pulsar-advertised %q: want host:port, as GET /admin/v2/brokers/%s lists this broker", b.self, cfg.Cluster)
-	}
+	b.host = hostOf(b.self)
 	b.brokersPath = "/admin/v2/brokers/" + cfg.Cluster
 	b.ownedPath = b.brokersPath + "/" + url.PathEscape(b.self) + "/ownedNamespaces"
 	b.policiesPath = "/admin/v2/clusters/" + cfg.Cluster + "/namespaceIsolationPolicies"

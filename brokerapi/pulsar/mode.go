@@ -160,7 +160,7 @@ func (b *Broker) policies(ctx context.Context) (map[string]policy, error) {
 // it is to last: brokers come and go. The error says why bundles may come here all the same, or stay
 // away, and is logged when it changes. It unloads nothing.
 func (b *Broker) keepAway(ctx context.Context, away bool) error {
-	bound, risk := backBound, fmt.Sprintf("the policy %s may keep bundles away", policyName(hostOf(b.self)))
+	bound, risk := backBound, fmt.Sprintf("the policy %s may keep bundles away", policyName(b.host))
 	if away {
 		bound, risk = awayBound, "bundles may come back"
 	}
@@ -198,7 +198,7 @@ func (b *Broker) placePolicy(ctx context.Context, away bool) error {
 		}
 		set, why = b.mayKeepAway(ids, all)
 	}
-	name := policyName(hostOf(b.self))
+	name := policyName(b.host)
 	if _, is := all[name]; is == set {
 		return why
 	}
@@ -209,7 +209,7 @@ func (b *Broker) placePolicy(ctx context.Context, away bool) error {
 	defer cancel()
 	r := rest.Request{Method: http.MethodDelete, Path: b.policiesPath + "/" + url.PathEscape(name)}
 	if set {
-		r.Method, r.Body = http.MethodPost, policyOf(hostOf(b.self))
+		r.Method, r.Body = http.MethodPost, policyOf(b.host)
 	}
 	a, err := b.ask(ctx, r)
 	if err != nil {
@@ -223,20 +223,19 @@ func (b *Broker) placePolicy(ctx context.Context, away bool) error {
 
 // mayKeepAway decides whether our policy is to be there, and says why bundles may come back.
 func (b *Broker) mayKeepAway(ids []string, all map[string]policy) (set bool, why error) {
-	host := hostOf(b.self)
 	var beside, theirs []string
 	others := false // take bundles
 	for _, id := range ids {
 		switch {
 		case id == b.self:
-		case hostOf(id) == host:
+		case hostOf(id) == b.host:
 			beside = append(beside, id)
 		default:
 			others = others || !slices.ContainsFunc(slices.Collect(maps.Values(all)), func(p policy) bool { return named(p.Primary, hostOf(id)) })
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if p := all[name]; name != policyName(host) && (named(p.Primary, host) || named(p.Secondary, host)) {
+		if p := all[name]; name != policyName(b.host) && (named(p.Primary, b.host) || named(p.Secondary, b.host)) {
 			theirs = append(theirs, name)
 		}
 	}
@@ -246,7 +245,7 @@ func (b *Broker) mayKeepAway(ids []string, all map[string]policy) (set bool, why
 	case !others:
 		return false, errors.New("no other broker of the cluster takes any")
 	case len(theirs) > 0:
-		return true, fmt.Errorf("those of the namespaces of the policy %s, which may name %s", few(theirs), host)
+		return true, fmt.Errorf("those of the namespaces of the policy %s, which may name %s", few(theirs), b.host)
 	}
 	return true, nil
 }
