@@ -34,7 +34,7 @@ type endpoints interface {
 }
 
 var descEndpointUp = prometheus.NewDesc("holdfast_etcd_endpoint_up",
-	"0 for five minutes after a renewal or its proof failed on this etcd endpoint, unless it answers sooner: the member has no leader, is frozen, or the way to it is cut. Else 1, also while it is not asked: renewals use one endpoint at a time.",
+	"0 for five minutes after a renewal or its proof failed on this etcd endpoint, or was answered by another one first, unless it answers sooner: the member has no leader, is frozen or slow, or the way to it is cut. Else 1, also while it is not asked: renewals use one endpoint at a time.",
 	[]string{"endpoint"}, nil)
 
 // endpointGauges shows the state of the endpoints of a line.
