@@ -53,18 +53,21 @@ func (k *Keeper) idle(ctx context.Context, d time.Duration, reconnect *reconnect
 		case <-reconnect.c:
 			reconnect.stop()
 			reconnect = k.watchReconnect(ctx)
-			if left = k.returned(time.Until(over)); left <= 0 {
-				back()
-			}
+			left = k.returned(time.Until(over), back)
 		}
 		over = time.Now().Add(left)
 		t.Reset(left)
 	}
 }
 
-// returned is what is left of a pause when a connection has come up.
-func (k *Keeper) returned(left time.Duration) time.Duration {
-	return k.returns.cut(left, k.boundPause(k.set.Timing.BackoffMax, k.set.Clock()))
+// returned is what is left of a pause when a connection has come up. The first of a series ends
+// what came before it: what fails from there on fails anew.
+func (k *Keeper) returned(left time.Duration, anew func()) time.Duration {
+	left = k.returns.cut(left, k.boundPause(k.set.Timing.BackoffMax, k.set.Clock()))
+	if left <= 0 && k.returns.wait.failures == 1 {
+		anew()
+	}
+	return left
 }
 
 // wanted reports whether the Registrar is to be asked while the lease is held. When

@@ -81,10 +81,7 @@ func (k *Keeper) renew(ctx context.Context) {
 			reconnect.stop()
 			reconnect = k.watchReconnect(ctx)
 			if pause.failures > 0 && len(inFlight) == 0 {
-				left := k.returned(time.Until(due))
-				if left <= 0 {
-					pause.reset() // what fails from here on fails anew
-				}
+				left := k.returned(time.Until(due), pause.reset)
 				due = time.Now().Add(left)
 				next.Reset(left)
 			}

@@ -10,7 +10,7 @@ import (
 
 // most is how many tries of one sort a Keeper may make in any span of five seconds, whatever
 // fails and however fast: those that are cut short, from hasteInitial on, and those between.
-const most = 25
+const most = 18
 
 // crowded returns the largest number of calls of one sort within five seconds.
 func (w *world) crowded(what string) (n int) {

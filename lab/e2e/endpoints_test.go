@@ -360,7 +360,7 @@ func TestALostQuorumIsNoLeaderAndItsReturnIsNoticedAtOnce(t *testing.T) {
 	}
 
 	for _, r := range []*renewer{short, long} {
-		n, most := r.value(`holdfast_lease_renewals_total{result="failed"}`), 4+2*time.Since(since).Seconds()
+		n, most := r.value(`holdfast_lease_renewals_total{result="failed"}`), 8+2*time.Since(since).Seconds() // a handful while connections are made anew
 		t.Logf("%s: %v failed renewals in %v", r.Name, n, time.Since(since).Round(time.Millisecond))
 		if n > most {
 			t.Errorf("%s: %v failed renewals, want at most %v: etcd needs no more load now", r.Name, n, most)
