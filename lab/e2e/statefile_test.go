@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -359,10 +360,9 @@ func TestWhatIsRemovedBesideASidecarComesBack(t *testing.T) {
 			return err == nil, fmt.Sprint(err)
 		}))
 	}
-	var all []string
-	for _, name := range []string{"lock", "guard.lock", "renewal", "state.json"} {
-		all = append(all, filepath.Join(c.StateDir, name))
-	}
+	all, err := filepath.Glob(filepath.Join(c.StateDir, "*"))
+	s.ok(err)
+	all = slices.DeleteFunc(all, func(path string) bool { return strings.HasSuffix(path, ".tmp") }) // is being written
 	for _, path := range append(all, c.ControlSocket) {
 		s.ok(os.Remove(path))
 		res, err := c.Verb(s.ctx, "status", "--state-dir", c.StateDir)
