@@ -49,15 +49,11 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	if namedByInstance(c, can) {
 		registered = id.Instance
 	}
-	findings := []Finding{broker}
-	if c.Unleased() {
-		findings = slices.Insert(findings, 0, checkUnleased(c))
-	} else {
-		findings = slices.Insert(findings, 0, checkEtcd(ctx, c, registered, log))
-		if findings[0].Err == nil {
-			findings = slices.Insert(findings, 1, checkRenewals(ctx, c, log), checkVersions(ctx, c, log))
-		}
+	findings := []Finding{checkUnleased(c)}
+	if !c.Unleased() {
+		findings = checkEtcd(ctx, c, registered, log)
 	}
+	findings = append(findings, broker)
 	for _, p := range suits(c, can) {
 		findings = append(findings, Finding{What: "settings", Err: wrongSetting(errors.New(p.text))})
 	}
@@ -114,50 +110,6 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 func refused(text string) error { return &ExitError{ExitRefused, errors.New(text)} }
 
 func wrongSetting(err error) error { return &ExitError{ExitUsage, err} }
-
-// registered is the id of the broker in the keys of etcd; empty: it is not known.
-func checkEtcd(ctx context.Context, c Config, registered string, log *slog.Logger) Finding {
-	f := Finding{What: "etcd"}
-	cluster.Resolve(ctx, c.Cluster())
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-	client, err := cluster.Open(c.Cluster(), log)
-	if err != nil {
-		f.Err = wrongSetting(err)
-		return f
-	}
-	defer client.Close()
-	id := c.BrokerID
-	if id == "" {
-		id = "-" // any id shows whether reads are answered
-	}
-	snap, err := client.SnapshotOf(ctx, cluster.Who{Name: id, Registered: cmp.Or(registered, id)})
-	if err != nil {
-		f.Err = EtcdError(c, err)
-		return f
-	}
-	f.Text = fmt.Sprintf("%s, revision %d", strings.Join(c.EtcdEndpoints, ","), snap.Revision)
-	if len(c.EtcdEndpoints) > 1 {
-		text, err := checkEndpoints(ctx, c, id, log)
-		if err != nil {
-			f.Err = wrongSetting(err)
-			return f
-		}
-		f.Text += "; " + text
-	}
-	switch {
-	case snap.StateMalformed != "":
-		f.Text += fmt.Sprintf("; the state of %s cannot be read: %q", id, snap.StateMalformed)
-	case c.BrokerID == "":
-	case snap.Registration != nil && snap.BrokerID != id:
-		f.Text += fmt.Sprintf("; %s is registered as %s", id, snap.BrokerID)
-	case snap.Registration != nil:
-		f.Text += fmt.Sprintf("; %s is registered", id)
-	default:
-		f.Text += fmt.Sprintf("; %s is not registered", id)
-	}
-	return f
-}
 
 // checkUnleased says what it means that there is no etcd.
 func checkUnleased(c Config) Finding {
@@ -372,25 +324,21 @@ func WriteFindings(w io.Writer, findings []Finding) error {
 // Verdict joins the errors of findings. Its exit code is that of a wrong setting
 // if there is one, else of an unsafe one, else of a failure; nil: all is well.
 func Verdict(findings []Finding) error {
-	code := ExitDone
-	rank := map[int]int{ExitDone: 0, ExitFailed: 1, ExitRefused: 2, ExitUsage: 3}
+	ranks, worst := []int{ExitDone, ExitFailed, ExitRefused, ExitUsage}, 0
 	var errs []error
 	for _, f := range findings {
 		if f.Err == nil {
 			continue
 		}
 		errs = append(errs, f.Err)
-		this := ExitFailed
-		var exit *ExitError
-		if errors.As(f.Err, &exit) {
-			this = exit.Code
+		code := ExitFailed
+		if exit := (*ExitError)(nil); errors.As(f.Err, &exit) {
+			code = exit.Code
 		}
-		if rank[this] > rank[code] {
-			code = this
-		}
+		worst = max(worst, slices.Index(ranks, code))
 	}
-	if code == ExitDone {
+	if worst == 0 {
 		return nil
 	}
-	return &ExitError{code, errors.Join(errs...)}
+	return &ExitError{ranks[worst], errors.Join(errs...)}
 }

@@ -119,7 +119,7 @@ func TestCheckRenewsALeaseThroughEachEndpoint(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c := natsDefaults()
 			c.EtcdEndpoints = tt.endpoints
-			f := checkRenewals(t.Context(), c, slog.New(slog.DiscardHandler))
+			f := renewalFinding(c, askEach(t.Context(), c, "-", slog.New(slog.DiscardHandler)))
 			said := ""
 			if f.Err != nil {
 				said = f.Err.Error()
@@ -136,13 +136,13 @@ func TestCheckRefusesEndpointsOfDifferentClusters(t *testing.T) {
 	c := natsDefaults()
 	c.EtcdEndpoints = []string{ours, theirs}
 	want := fmt.Sprintf(`--etcd-endpoints "%s,%s": %s is of cluster aa and %s is of cluster bb: give the members of one etcd cluster only`, ours, theirs, ours, theirs)
-	f := checkEtcd(t.Context(), c, "", slog.New(slog.DiscardHandler))
+	f := checkEtcd(t.Context(), c, "", slog.New(slog.DiscardHandler))[0]
 	var exit *ExitError
 	if !errors.As(f.Err, &exit) || exit.Code != ExitUsage || f.Err.Error() != want {
 		t.Errorf("got  %v\nwant %s", f.Err, want)
 	}
 	c.EtcdEndpoints = []string{ours, serveEtcd(t, 0xaa)}
-	if f := checkEtcd(t.Context(), c, "", slog.New(slog.DiscardHandler)); f.Err != nil || !strings.Contains(f.Text, "2 of 2 endpoints answer") {
+	if f := checkEtcd(t.Context(), c, "", slog.New(slog.DiscardHandler))[0]; f.Err != nil || !strings.Contains(f.Text, "2 of 2 endpoints answer") {
 		t.Errorf("one cluster: %v %s", f.Err, f.Text)
 	}
 }

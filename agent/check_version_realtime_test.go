@@ -34,7 +34,7 @@ func TestCheckWarnsOfEtcdMembersWhoseReadsMayBeStale(t *testing.T) {
 		{"one tells what nobody can read", []string{"3.6.9", "unreleased"}, []error{nil, nil}, false, "etcd 3.6.9 at a; etcd unreleased at b"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			f := versionFinding([]string{"a", "b"}, row.versions, row.failures)
+			f := versionFinding([]endpoint{{url: "a", version: row.versions[0], untold: row.failures[0]}, {url: "b", version: row.versions[1], untold: row.failures[1]}})
 			if f.Err != nil || f.Warn != row.warn || f.Text != row.want {
 				t.Errorf("%t %v\ngot  %s\nwant %s", f.Warn, f.Err, f.Text, row.want)
 			}
@@ -71,7 +71,7 @@ func TestCheckAsksEachEndpointForItsVersion(t *testing.T) {
 	c := natsDefaults()
 	old, sound := serve("3.4.23"), serve("3.6.9")
 	c.EtcdEndpoints = []string{sound, "http://" + deadPort, old}
-	f := checkVersions(t.Context(), c, slog.New(slog.DiscardHandler))
+	f := versionFinding(askEach(t.Context(), c, "-", slog.New(slog.DiscardHandler)))
 	want := "etcd 3.4.23 at " + old + staleText + "3.4.42 or newer; etcd 3.6.9 at " + sound + "; http://" + deadPort + " does not tell (unreachable)"
 	if !f.Warn || f.Err != nil || f.Text != want {
 		t.Errorf("got  %v %v %s\nwant %s", f.Warn, f.Err, f.Text, want)
