@@ -191,13 +191,14 @@ func (a *agent) noteProcess(verdict probes.Verdict) {
 
 func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 	registered := a.registered()
+	handed, held := a.handedTo(a.fencing.instance)
 	f := recovery.LadderFacts{
 		Now: time.Duration(a.clock()), Margin: a.cfg.LeaseDetachMargin,
 		Quiesce: a.fences(recovery.StepQuiesce), Stop: (a.fences(recovery.StepStop) || a.fencing.ill && a.pauseLeft() == 0) && a.stopper != nil && !(verdict == probes.Up && a.welcome()) && !a.suspected(),
 		// A process that came up since never had the registration that is gone, and one
 		// that has it again waits for nothing but the recover window.
 		MustStop: a.broker.Capabilities().MustStop && !registered &&
-			(a.fencing.instance == a.memory.Instance || a.handedInVain(a.fencing.instance)),
+			(a.fencing.instance == a.memory.Instance || handed != nil && !held),
 		Registered: a.waitsToBeAttached(), Leaves: a.goesAway(),
 		Down: verdict == probes.Down, Gone: verdict != probes.Up && a.processEnded(),
 		Lost: a.brokeSinceUp(),
@@ -210,15 +211,15 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 	}
 	f.Waits = a.fencing.waiting != 0 && a.clock().Sub(a.fencing.waiting) < stopPatience
 	// Else it may serve what it is given. What is owned by locks is given by nobody but us.
-	if (!f.Registered || a.cfg.OwnershipLocks == "on") && !a.handedToHold(a.fencing.instance) {
+	if (!f.Registered || a.cfg.OwnershipLocks == "on") && !held {
 		f.Look = a.settings().HealthInterval
 	}
-	v, held := a.keeper.View().Validity, a.grant.LeaseID != 0
-	if !a.everAttached && !held {
-		v, held = a.former, true
+	v, granted := a.keeper.View().Validity, a.grant.LeaseID != 0
+	if !a.everAttached && !granted {
+		v, granted = a.former, true
 	}
 	// A registration that was deleted has no deadline to come.
-	if v.Known() && held {
+	if v.Known() && granted {
 		f.Deadline, f.Margin, f.StopAt = time.Duration(v.Deadline()), v.Margin, time.Duration(v.StopAt())
 	}
 	return f

@@ -398,7 +398,7 @@ func TestTwoBrokersOfOneNameDoNotTakeFromEachOther(t *testing.T) {
 		stop := other.sidecar(nil)
 		time.Sleep(time.Second)
 		s := other.becomes("contested", func(s Status) bool { return s.Registration.State == "another" })
-		if !strings.Contains(s.Summary, "registered it as 11") || !strings.Contains(s.Summary, "--broker-id") {
+		if !strings.Contains(s.Summary, ", as 11, not by this sidecar") || !strings.Contains(s.Summary, "--broker-id") {
 			t.Errorf("%q", s.Summary)
 		}
 		time.Sleep(time.Minute)

@@ -114,14 +114,15 @@ func (r *registrar) holder(seen cluster.Snapshot, m memory) recovery.Holder {
 }
 
 func (r *registrar) describeHolder(seen cluster.Snapshot) string {
-	if r.byInstance {
-		return describeNamesake(seen)
-	}
 	who := "a registration that no Holdfast wrote"
-	if v, err := seen.Registration.Parse(); err == nil && v.Incarnation != "" {
-		who = "incarnation " + v.Incarnation
-		if v.AdminAddr != "" {
-			who += " (broker at " + v.AdminAddr + ")"
+	if m := seen.Member; r.byInstance && m != nil {
+		who = "incarnation " + m.Incarnation + ", as " + m.RegisteredAs
+	} else if seen.Registration != nil {
+		if v, err := seen.Registration.Parse(); err == nil && v.Incarnation != "" {
+			who = "incarnation " + v.Incarnation
+			if v.AdminAddr != "" {
+				who += " (broker at " + v.AdminAddr + ")"
+			}
 		}
 	}
 	return fmt.Sprintf("broker id %q is registered by %s, not by this sidecar: stop one of the two, "+

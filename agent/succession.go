@@ -64,8 +64,7 @@ func (r *registrar) succession(seen cluster.Snapshot, m memory) recovery.Success
 	case former == nil:
 	case boundLastByAnother(seen.Member, *former, m.Incarnation):
 		f.Former = recovery.Another
-	case boundBy(seen.Member, *former, m.Incarnation),
-		former.CreateRevision == m.Epoch, former.LeaseID != 0 && former.LeaseID == m.LeaseID:
+	case boundBy(seen.Member, *former, m.Incarnation), former.CreateRevision == m.Epoch:
 		f.Former = recovery.Us
 	}
 	return f
@@ -80,19 +79,6 @@ func boundBy(m *cluster.Member, reg cluster.Registration, incarnation string) bo
 // incarnation bound it.
 func boundLastByAnother(m *cluster.Member, reg cluster.Registration, incarnation string) bool {
 	return m != nil && m.Incarnation != incarnation && m.WrittenWith(reg)
-}
-
-// describeNamesake says who else keeps a broker of this name.
-func describeNamesake(seen cluster.Snapshot) string {
-	id, incarnation := seen.BrokerID, "unknown"
-	if m := seen.Member; m != nil {
-		incarnation = m.Incarnation
-		if m.RegisteredAs != "" {
-			id = m.RegisteredAs
-		}
-	}
-	return fmt.Sprintf("broker id %q is kept by another sidecar (incarnation %s), which registered it as %s: stop one of the two, "+
-		"or give this one another --broker-id; if the other is dead, its lease ends by itself", seen.Name, incarnation, id)
 }
 
 func modeOf(s *cluster.State) *recovery.ModeRecord {
@@ -138,14 +124,15 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 	if out.decision.Write {
 		plan.State = stateWrite(out.decision.Mode)
 	}
+	grant, err := r.grant(ctx, client)
+	if err != nil {
+		return err
+	}
 	keep := func(ctx context.Context) error { // both, however long this takes
 		return cmp.Or(keepBeside(ctx, client, seen.Former.Registration), keepBeside(ctx, client, seen.Registration))
 	}
 	if err := keep(ctx); err != nil {
-		return err
-	}
-	grant, err := r.grant(ctx, client)
-	if err != nil {
+		r.discard(ctx, client, grant.LeaseID, err)
 		return err
 	}
 	plan.LeaseID = grant.LeaseID
@@ -184,34 +171,23 @@ func keepBeside(ctx context.Context, client *cluster.Client, reg *cluster.Regist
 // it, it may have what it was to be given.
 type handover struct {
 	instance string
-	validity lease.Validity // of the lease that it was put under
-	leaseID  int64
-	fenced   bool // anew, since that lease may have run out
+	validity lease.Validity // of the lease that it was put under: while it holds, the broker may serve
+	fenced   bool           // anew, since that lease may have run out. The loop's
 }
 
 // beginHandover is called before anything is written.
 func (a *agent) beginHandover(instance string, under lease.Grant) {
-	a.handed.Store(&handover{instance: instance, leaseID: under.LeaseID,
-		validity: lease.Validity{SentAt: under.SentAt, TTL: under.TTL, Margin: a.cfg.LeaseDetachMargin}})
+	a.handed.Store(&handover{instance: instance, validity: lease.Validity{SentAt: under.SentAt, TTL: under.TTL, Margin: a.cfg.LeaseDetachMargin}})
 	a.needAssignments("", 0)
 }
 
-// handedInVain reports whether that process may have been given something under a lease
-// that is not known to hold any more.
-func (a *agent) handedInVain(instance string) bool {
-	h := a.handed.Load()
-	if h == nil || h.instance != instance || h.validity.HeldAt(a.clock()) {
-		return false
+// handedTo is what that process may have been given; nil: nothing. held: under a lease that is
+// known to hold.
+func (a *agent) handedTo(instance string) (h *handover, held bool) {
+	if h = a.handed.Load(); h == nil || h.instance != instance {
+		return nil, false
 	}
-	v := a.keeper.View()
-	return v.Grant.LeaseID != h.leaseID || !v.Validity.HeldAt(a.clock())
-}
-
-// handedToHold reports whether that process may have been given something under a lease
-// that holds.
-func (a *agent) handedToHold(instance string) bool {
-	h := a.handed.Load()
-	return h != nil && h.instance == instance && h.validity.HeldAt(a.clock())
+	return h, h.validity.HeldAt(a.clock())
 }
 
 // fenceAnew ends a proof that the process serves nothing which is older than what it may
@@ -223,20 +199,12 @@ func (a *agent) fenceAnew() {
 	if !f.reached.Proven() || f.underway != recovery.StepNone {
 		return
 	}
-	if waited && !f.waited && f.reached == recovery.FenceQuiesced { // it might serve what it was given
+	h, held := a.handedTo(f.instance)
+	switch {
+	case waited && !f.waited && f.reached == recovery.FenceQuiesced: // it might serve what it was given
 		a.endFencing()
-		return
-	}
-	if !a.handedInVain(f.instance) {
-		return
-	}
-	h := a.handed.Load()
-	if h.fenced {
-		return
-	}
-	again := *h
-	again.fenced = true
-	if a.handed.CompareAndSwap(h, &again) {
+	case h != nil && !held && !h.fenced:
+		h.fenced = true
 		a.endFencing()
 	}
 }
