@@ -42,7 +42,7 @@ func newApp(out *output, stderr io.Writer) *cli.App {
 type needs struct {
 	only   []string      // nil: all
 	others bool          // those not named are taken, too, and not looked at
-	bound  time.Duration // on what is asked, beside --timeout and --wait; 0: none
+	bound  time.Duration // on what is asked, beside --timeout and --wait; less than 0: none
 }
 
 // askTimeout bounds a question that is answered from memory.
@@ -50,7 +50,7 @@ const askTimeout = 10 * time.Second
 
 func verbs() []*cli.Command {
 	etcd, last := etcdSettings(), len(topicStates)-1
-	all, sidecar := &needs{others: true}, &needs{only: []string{"control-socket", "state-dir"}, bound: askTimeout}
+	all, sidecar := &needs{others: true, bound: -1}, &needs{only: []string{"control-socket", "state-dir"}, bound: askTimeout}
 	reason := textFlag("reason", "TEXT", "why, kept with the mode in etcd", "operator", nil)
 	return []*cli.Command{
 		verb("run", all, runSidecar),
@@ -114,7 +114,7 @@ func verb(name string, n *needs, do func(call) error, flags ...cli.Flag) *cli.Co
 			if this.settings, err = load(c, n.only); err != nil {
 				return err
 			}
-			if n.bound > 0 && !c.Bool("follow") {
+			if n.bound >= 0 && !c.Bool("follow") {
 				ctx, cancel := context.WithTimeout(c.Context, n.bound+c.Duration("timeout")+c.Duration("wait"))
 				defer cancel()
 				c.Context = ctx

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"text/tabwriter"
+	"time"
 
 	"golang.org/x/term"
 
@@ -94,4 +96,186 @@ func (o *output) table(rows [][]string) {
 func fold(text string, width int, newline string) string {
 	lines := regexp.MustCompile(fmt.Sprintf(`(.{1,%d})(?: |$)`, width))
 	return strings.TrimSuffix(lines.ReplaceAllString(strings.Join(strings.Fields(text), " "), "$1"+newline), newline)
+}
+
+const clock = "2006-01-02 15:04:05Z"
+
+func withReason(s, reason string) string {
+	if reason == "" {
+		return s
+	}
+	return s + " (" + reason + ")"
+}
+
+// seconds prints to a tenth of a second: 4.2s, 1m12.5s.
+func seconds(s float64) string {
+	return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond).String()
+}
+
+// age is how long ago t was, in the two largest units.
+func age(now, t time.Time) string {
+	d := now.Sub(t).Round(time.Second)
+	switch {
+	case t.IsZero():
+		return "-"
+	case d < 0:
+		return "0s"
+	case d < time.Hour:
+		return strings.TrimPrefix(fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second), "0m")
+	case d < 24*time.Hour:
+		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+}
+
+// writeStatus prints one sentence, then a few aligned lines.
+func writeStatus(o *output, s agent.Status) {
+	o.line("%s", s.Summary)
+	o.line("")
+	line := func(name, text string) {
+		if text != "" {
+			o.line("%-13s %s", name, text)
+		}
+	}
+	// lastError is what went wrong, unless the first line says it already.
+	lastError := func(text string) string {
+		if text == "" || strings.Contains(s.Summary, text) {
+			return ""
+		}
+		return ": " + text
+	}
+
+	kind := strings.TrimSpace(s.Driver + " " + s.Broker.Version)
+	line("broker", fmt.Sprintf("%s (%s), %s", cmp.Or(s.BrokerID, "id not known yet"), kind, cmp.Or(s.Broker.Up, "unknown"))+lastError(s.Broker.LastError))
+	line("attachment", s.Attachment)
+	line("mode", withReason(cmp.Or(s.Mode, "unknown"), s.Reason))
+	if p := s.Pause; p != nil {
+		line("pause", fmt.Sprintf("by %s for %s more, until %s: %s", p.Owner, seconds(p.RemainingSeconds), p.Until.UTC().Format(clock), p.Reason))
+	}
+	if !s.Shadow {
+		line("guard", guardText(s.Guard))
+	}
+	line("ready", readyText(s))
+	line("topics", topicsText(s))
+	if s.Registration.State == "none" {
+		line("lease", "none: nothing has a deadline (--registration none)")
+	} else {
+		line("lease", leaseText(s.Lease))
+	}
+	if s.Lease.FailureStreak > 0 {
+		line("renewals", fmt.Sprintf("failing for %s, %d in a row", seconds(s.Lease.FailingSeconds), s.Lease.FailureStreak)+lastError(s.Lease.LastError))
+	}
+	line("registration", registrationText(s))
+	line("boot", bootText(s))
+	if s.Decided != nil {
+		line("decided by", s.Decided.Row+": "+s.Decided.Why)
+		line("otherwise", s.Decided.Otherwise)
+	}
+	if s.Config.Error != "" {
+		line("settings", "not applied: "+s.Config.Error)
+	}
+	line("sidecar", fmt.Sprintf("%s, running for %s, incarnation %s", s.Version, age(s.At, s.Since), cmp.Or(s.Incarnation, "unknown")))
+}
+
+func readyText(s agent.Status) string {
+	text := "yes"
+	if !s.Ready.OK {
+		causes := strings.Join(s.Ready.Causes, "; ")
+		if s.Broker.LastError != "" {
+			causes = strings.ReplaceAll(causes, ": "+s.Broker.LastError, "") // the broker's line or the first one says it
+		}
+		text = strings.TrimSuffix("no: "+causes, ": ")
+	}
+	if s.Shadow {
+		text = "would be " + strings.Replace(text, "no:", "no (/ready answers 200):", 1)
+	}
+	return text
+}
+
+// guardText is empty if the sidecar does not tell.
+func guardText(g agent.GuardStatus) string {
+	text := map[string]string{"off": "off: ", "absent": "absent: ", "idle": "idle: ", "stands_by": "stands by",
+		"awaited": "awaited for the broker's process"}[g.State] + g.Remark()
+	switch {
+	case g.State == "absent":
+		text += "; see 'holdfast events'"
+	case g.State == "stands_by" && g.Pid != 0:
+		text += fmt.Sprintf(" for process %d of the broker", g.Pid)
+	}
+	return text
+}
+
+func leaseText(l agent.LeaseStatus) string {
+	text := fmt.Sprintf("%s, TTL %s, ", l.ID, seconds(l.TTLSeconds))
+	switch left := seconds(l.RemainingSeconds) + " left, fence point "; {
+	case l.ID == "":
+		return "none held"
+	case l.RemainingSeconds <= 0:
+		return text + "deadline passed " + seconds(-l.RemainingSeconds) + " ago"
+	case l.FenceInSeconds <= 0:
+		return text + left + "passed " + seconds(-l.FenceInSeconds) + " ago"
+	default:
+		return text + left + "in " + seconds(l.FenceInSeconds)
+	}
+}
+
+func registrationText(s agent.Status) string {
+	text := map[string]string{
+		"none":        "kept by the broker's own cluster; here it is only watched and steered",
+		"supposed":    "only supposed: nothing is written (--shadow)",
+		"another":     "held by another sidecar",
+		"unknown":     "unknown: no word from etcd",
+		"unconfirmed": "present, not confirmed to be ours",
+	}[s.Registration.State]
+	switch {
+	case s.Registration.State == "unknown" && s.Epoch != 0:
+		return fmt.Sprintf("%s, last seen with epoch %d", text, s.Epoch)
+	case text != "":
+		return text
+	case !s.Registration.Present:
+		return "absent"
+	case s.Registration.Adopted:
+		return fmt.Sprintf("present, adopted, epoch %d", s.Epoch)
+	}
+	return fmt.Sprintf("present, own, epoch %d", s.Epoch)
+}
+
+func topicsText(s agent.Status) string {
+	t := s.Topics
+	switch {
+	case s.Broker.Up == "up" || t.Listed:
+	case t.Assigned > 0:
+		return fmt.Sprintf("%d assigned; what is served is not known: the broker has not told yet", t.Assigned)
+	default:
+		return "not known: the broker has not told them yet"
+	}
+	text := fmt.Sprintf("%d of %d served", t.Served, t.Assigned)
+	for i, n := range []int{t.Loading, t.Missing, t.Elsewhere, t.Orphan, t.Quarantined, t.Unreadable} {
+		if n > 0 {
+			text += fmt.Sprintf(", %d %s", n, []string{"loading", "missing", "held_elsewhere", "orphan", "quarantined", "unreadable"}[i])
+		}
+	}
+	if s.Shadow {
+		text += ", if anything were done"
+	}
+	if s.Broker.Up != "up" {
+		text += ", when the broker last answered"
+	}
+	return text
+}
+
+func bootText(s agent.Status) string {
+	text := withReason(s.Boot.Kind, s.Boot.Reason)
+	switch {
+	case s.Boot.Kind == "unknown" && s.Mode == "":
+		text = "not decided yet"
+	case s.Boot.Kind == "unknown":
+		text = "not seen by this sidecar: it was started after the broker"
+	case s.Boot.Past:
+		text = "last time " + text
+	}
+	if len(s.Boot.Evidence) > 0 {
+		text += ": " + strings.Join(s.Boot.Evidence, "; ")
+	}
+	return text
 }
