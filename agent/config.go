@@ -61,7 +61,7 @@ type Config struct {
 	FleetLossShare       float64       `name:"fleet-loss-share" arg:"0..1" default:"0.5" help:"share of the other brokers that must have lost their registrations, or been cut off, at the same time for a broker to keep its mode; 0: off"`
 	SessionRetries       int           `name:"session-retries" arg:"N" min:"0" help:"reconnect: failed attempts until the broker is stopped; 0: no limit"`
 	RestartGrace         time.Duration `name:"restart-grace" arg:"DURATION" default:"-1ns" derived:"0s; pulsar whose process is watched: 3s" min:"0s" help:"how long a dead broker keeps its registration; 0s: until the TTL runs out; needs a process to watch"`
-	LeaveTimeout         time.Duration `name:"leave-timeout" arg:"DURATION" default:"5m" min:"1ms" help:"after 'holdfast leave': how long the broker's end is waited for, before it is taken back"`
+	LeaveTimeout         time.Duration `name:"leave-timeout" arg:"DURATION" default:"5m" min:"1ms" help:"after 'holdfast leave', or when it says that it ends: how long the broker's end is waited for, before it is taken back"`
 	ReturnWithin         time.Duration `name:"return-within" arg:"DURATION" default:"1h" min:"0s" help:"how long after a planned stop a broker comes back active, whatever others did meanwhile"`
 	Fence                []string      `name:"fence" arg:"ready,quiesce,stop" derived:"ready,quiesce; stop where it can be; pulsar: ready" help:"steps that stop the broker from serving, in order"`
 	Guard                string        `name:"guard" arg:"on|off" derived:"on with the fence step stop" help:"second process that stops the broker if this one cannot"`

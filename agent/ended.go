@@ -37,6 +37,7 @@ type endCause struct {
 
 // endCauses are those causes; the first that holds counts.
 var endCauses = []endCause{
+	{is: func(a *agent) bool { return a.leaving.itself }, said: "it said that it leaves, and its process has ended"},
 	{is: func(a *agent) bool { return a.pauseLeft() > 0 }, said: "its process has ended during a maintenance pause"},
 	{is: func(a *agent) bool { return a.can.FencesItself && a.cfg.RestartGrace > 0 }, crash: true, said: "its process has ended"},
 }
@@ -55,6 +56,9 @@ func (a *agent) noteEnded() {
 		*e = ending{instance: who.Instance}
 		if i := slices.IndexFunc(endCauses, func(c endCause) bool { return c.is(a) }); i >= 0 {
 			e.cause = &endCauses[i]
+		}
+		if a.leaving.itself { // its end is what is left of it
+			a.leaving = leaving{}
 		}
 	}
 	if a.mode.Mode.Known() && a.mode.Mode != recovery.Active { // that is kept, whatever the lease

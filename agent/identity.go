@@ -30,8 +30,9 @@ type identityCheck struct {
 	askedAt time.Time // zero: must be asked
 	wrong   error     // the last answer was a stranger's
 
-	silent atomic.Bool // the last check had no answer in its time
-	unseen atomic.Bool // the last check said something of us, and nothing of the broker
+	leaves atomic.Pointer[lastWord] // of the last process that said that it ends; nil: none did
+	silent atomic.Bool              // the last check had no answer in its time
+	unseen atomic.Bool              // the last check said something of us, and nothing of the broker
 
 	// there reports whether the broker is seen to be there, whatever it says; nil: nobody looks.
 	there func() bool

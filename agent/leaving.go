@@ -30,7 +30,7 @@ const (
 	givingUp                 // noted; the lease is being revoked
 	hasLeft                  // nothing of it is in etcd but the note
 	returning                // taken back, and whether it was noted is not known: held back until the registration was looked at, which takes a note away
-	awaitingEnd              // it must not run without its registration, and somebody else ends it: under its lease until then
+	awaitingEnd              // it ends by itself, or must not run without its registration and somebody else ends it: under its lease until then
 )
 
 // leaving is a planned stop, owned by the loop.
@@ -44,6 +44,7 @@ type leaving struct {
 	why      error              // it was called off; nil: it was not
 	waiters  []chan<- error
 	briefly  bool // only until a sidecar is started again, which takes it back
+	itself   bool // nobody asked it to: see heed
 }
 
 // holdsBack reports whether nothing may be served because the broker leaves.
@@ -139,6 +140,24 @@ func (a *agent) beginLeaving(timeout time.Duration, briefly bool, c chan<- error
 	})
 }
 
+// lastWord is that of a process which ends by itself.
+type lastWord struct{ instance, words string }
+
+// heed has a broker leave that says itself that it ends, once for each process: clients are kept
+// away and nothing is stopped. It may be silent from then on, and is renewed until its process has
+// ended, which is noted (see ended.go), or --leave-timeout is over.
+func (a *agent) heed(instance string) {
+	said := a.identity.leaves.Load()
+	if said == nil || said.instance != instance || instance == a.heeded || a.leaving.phase != notLeaving ||
+		a.grant.LeaseID == 0 || a.attachment == recovery.Detached || a.brokerGone() {
+		return
+	}
+	a.heeded = instance
+	a.leaving = leaving{phase: awaitingEnd, itself: true, instance: instance, until: a.clock().Add(a.cfg.LeaveTimeout)}
+	a.log.Info("the broker leaves by itself: it keeps its registration until its process has ended", "why", said.words, "within", a.cfg.LeaveTimeout)
+	a.event(Event{Kind: "broker", To: "leaving", Epoch: a.grant.Epoch, Detail: said.words})
+}
+
 // mayStop reports whether the broker may be stopped from here.
 func (a *agent) mayStop() bool { return a.stopper != nil && a.fences(recovery.StepStop) }
 
@@ -151,8 +170,9 @@ func (a *agent) servingLives() bool { return a.served.Pid != 0 && !a.served.Gone
 
 // endsUnderLease reports whether a broker that does not answer any more is ending, and has to
 // keep its registration until it has.
-func (a *agent) endsUnderLease() bool {
-	return a.leaving.phase == awaitingEnd && a.clock() < a.leaving.until && a.servingLives()
+func (a *agent) endsUnderLease(verdict probes.Verdict) bool {
+	l := &a.leaving
+	return l.phase == awaitingEnd && a.clock() < l.until && (a.gate && a.servingLives() || l.itself && a.ails(verdict))
 }
 
 // endServing proves that the broker serves nothing. One that must not run without its
@@ -277,16 +297,16 @@ func (a *agent) tendLeaving(verdict probes.Verdict, who brokerapi.Identity) {
 		l.answer(nil)
 	case awaitingEnd:
 		switch {
-		case a.processEnded():
+		case !l.itself && a.processEnded():
 			a.noteEnd()
-		case a.mode.Mode != recovery.Active || a.attachment == recovery.Detached || a.grant.LeaseID == 0:
+		case !l.itself && a.mode.Mode != recovery.Active || a.attachment == recovery.Detached || a.grant.LeaseID == 0:
 			a.stays(fmt.Errorf("%w: it was drained or detached before its process had ended", errStays))
 		}
 	}
 	switch {
 	case verdict == probes.Up && !same && (l.phase == hasLeft || l.phase == awaitingEnd): // the next process
 		*l = leaving{}
-	case same && a.clock() >= l.until && (l.phase == hasLeft || l.phase == awaitingEnd):
+	case (same || l.itself) && a.clock() >= l.until && (l.phase == hasLeft || l.phase == awaitingEnd):
 		a.comeBack(fmt.Sprintf("it still runs %s after it left (--leave-timeout)", formatDuration(a.cfg.LeaveTimeout)))
 	}
 }
@@ -308,7 +328,7 @@ func (a *agent) noteEnd() {
 // comeBack lets a process that has left, and is still there, be registered again, which
 // takes the note away.
 func (a *agent) comeBack(why string) {
-	a.log.Warn("the broker is taken back after 'holdfast leave'", "why", why)
+	a.log.Warn("the broker is taken back after it left", "why", why)
 	a.event(Event{Kind: "operator", From: "left", To: "stays", Detail: why})
 	a.remember(func(m *memory) { m.Left = nil })
 	a.leaving.answer(fmt.Errorf("%w: %s", errStays, why))
@@ -345,6 +365,9 @@ func (a *agent) leavingWords() string {
 	case hasLeft:
 		return "it has left on purpose: stop it, or take it back with 'holdfast activate'"
 	case awaitingEnd:
+		if a.leaving.itself {
+			return "it leaves by itself, by its own word: its end is awaited"
+		}
 		return "it leaves on purpose and must be stopped now; to take it back: 'holdfast activate'"
 	}
 	return ""

@@ -68,7 +68,8 @@ type loopState struct {
 
 	session    session
 	leaving    leaving
-	leftFound  bool // a process that has left under another sidecar was found
+	heeded     string // the broker's process whose word that it ends was heeded
+	leftFound  bool   // a process that has left under another sidecar was found
 	ending     ending
 	relinquish relinquish
 	steering   recovery.SteerView // as it was told of last
@@ -222,8 +223,9 @@ func (a *agent) step() error {
 	if err := a.judgeSession(who.Instance); err != nil {
 		return err
 	}
-	a.tendLeaving(verdict, who)
+	a.heed(who.Instance)
 	a.noteEnded()
+	a.tendLeaving(verdict, who)
 	a.tendRelease()
 	a.fence(verdict)
 	a.tendGuard() // before the reconciler may load
@@ -297,7 +299,7 @@ func (a *agent) setGate(verdict probes.Verdict) {
 		who, _ := a.identity.get()
 		a.gate = !a.overdue(who.Instance) && a.brokerID != "" && (a.dataDir.Path() == "" || a.dataDir.Snapshot().State != probes.DirUnknown) && (a.gate || a.dataSeen(who.Instance))
 	case probes.Down:
-		a.gate = a.gate && a.endsUnderLease() || a.illness.held() != ""
+		a.gate = a.endsUnderLease(verdict) || a.illness.held() != ""
 	case probes.Unknown: // but where a registration is one process's own, or its loss stops nobody
 		a.gate = a.gate || a.identity.unseen.Load() && a.brokerThere() && a.brokerID != "" && a.keeper.View().Validity.HeldAt(a.clock()) &&
 			!a.byInstance && !a.can.FencesItself

@@ -37,8 +37,8 @@ var mutations = []mutation{
 		"\tn, err := a.reconciler.Fence(ctx)\n",
 		"\tn, err := 0, ctx.Err()\n"}},
 	{"renewals go on while the broker is down", "the lease", []string{
-		"a.gate = a.gate && a.endsUnderLease()",
-		"a.gate = a.gate || a.endsUnderLease()"}},
+		"a.gate = a.endsUnderLease(verdict) ||",
+		"a.gate = a.gate || a.endsUnderLease(verdict) ||"}},
 	{"a lost lease is a failed renewal", "rule 3", []string{
 		"case errors.Is(a.err, ErrLost):",
 		"case errors.Is(a.err, ErrLost) && k == nil:"}},
