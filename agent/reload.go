@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"path/filepath"
@@ -219,7 +218,7 @@ func (a *agent) serveWebReload(w http.ResponseWriter, r *http.Request) {
 func tryFiles(c Config) error {
 	quiet := slog.New(slog.DiscardHandler)
 	if err := c.Cluster().CheckFiles(); err != nil {
-		return fmt.Errorf("--etcd-cacert %q, --etcd-cert %q, --etcd-key %q: %w", c.EtcdCACert, c.EtcdCert, c.EtcdKey, err)
+		return err
 	}
 	driver, _ := LookupDriver(c.Driver)                 // Validate knows it
 	b, err := driver.New(c, new(cluster.Client), quiet) // which it does not use before it is asked for anything

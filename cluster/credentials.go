@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -17,53 +16,34 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
+
+	"holdfast/brokerapi/access"
 )
 
 // handshakeRefused marks TLS failures that another attempt will not cure. gRPC keeps only
 // the text of a handshake's error, so the mark must be text.
 const handshakeRefused = "TLS refused"
 
-// tlsConfig reads the files for one connection.
-func (c Config) tlsConfig(server string) (*tls.Config, error) {
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: server}
-	if c.CACert != "" {
-		pem, err := os.ReadFile(c.CACert)
-		if err != nil {
-			return nil, fmt.Errorf("read CA certificate: %w", err)
-		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("read CA certificate: no PEM certificate in %s", c.CACert)
-		}
-	}
-	if c.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
-		if err != nil {
-			return nil, fmt.Errorf("read client certificate: %w", err)
-		}
-		cfg.Certificates = []tls.Certificate{pair}
-	}
-	return cfg, nil
+// files are those for TLS.
+func (c Config) files() access.Files {
+	return access.Files{CACert: c.CACert, Cert: c.Cert, Key: c.Key, Of: "etcd"}
 }
 
 // CheckFiles reads the files for TLS as a connection would. That reads them again: what is
 // renewed on disk is used by the next one.
-func (c Config) CheckFiles() error {
-	_, err := c.tlsConfig("")
-	return err
-}
+func (c Config) CheckFiles() error { return c.files().Check() }
 
 // fileCredentials is TLS with files that are read again at each handshake, so renewed
 // certificates are used without a restart.
 type fileCredentials struct {
 	credentials.TransportCredentials // for what is not the handshake
-	cfg                              Config
-	server                           string
+	access.Files
+	server string
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
 func (f fileCredentials) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (conn net.Conn, info credentials.AuthInfo, err error) {
-	cfg, unread := f.cfg.tlsConfig(f.server)
+	cfg, unread := f.Config(f.server)
 	if err = unread; err == nil {
 		conn, info, err = credentials.NewTLS(cfg).ClientHandshake(ctx, authority, raw)
 	}

@@ -54,7 +54,7 @@ func connect(cfg Config, e endpoint, silence time.Duration) (*way, error) {
 		grpc.WithUserAgent("holdfast"),
 	}
 	if e.tls {
-		opts = append(opts, grpc.WithTransportCredentials(fileCredentials{credentials.NewTLS(nil), cfg, e.server}))
+		opts = append(opts, grpc.WithTransportCredentials(fileCredentials{credentials.NewTLS(nil), cfg.files(), e.server}))
 	}
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints:         []string{e.url},

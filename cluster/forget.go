@@ -66,7 +66,7 @@ type RemainingTopic struct {
 // assignments in the cluster: it is for people who ask.
 func (c *Client) Remains(ctx context.Context, id string) (r Remains, err error) {
 	defer during(&err, "broker %s", id)
-	if err := brokers(id); err != nil {
+	if err := checkBroker(id); err != nil {
 		return r, err
 	}
 	if r, err = c.whose(ctx, id); err != nil {
@@ -143,14 +143,14 @@ func (c *Client) Forget(ctx context.Context, r Remains) (unassigned []string, er
 		written(c.keys.Member(r.Name), r.memberRevision),
 	}
 	removed := 0
-	err = c.eachIn(ctx, guards, placedPerTxn, len(r.Topics), func(i int) (clientv3.Op, error) {
+	err = c.eachTopic(ctx, guards, placedPerTxn, len(r.Topics), func(i int) (string, clientv3.Op, error) {
 		t := r.Topics[i]
 		assignment := c.keys.Assignment(r.BrokerID, t.Topic)
 		acts := []clientv3.Op{clientv3.OpDelete(assignment)}
 		if t.Also == "" { // else it waits for nobody
 			acts = append(acts, putJSON(c.keys.Unassigned(t.Topic), releasedValue{"forget", brokerNumber(r.BrokerID)}))
 		}
-		return clientv3.OpTxn([]clientv3.Cmp{written(assignment, t.revision), written(c.keys.Owner(t.Topic), t.lock)}, acts, nil), nil
+		return t.Topic, clientv3.OpTxn([]clientv3.Cmp{written(assignment, t.revision), written(c.keys.Owner(t.Topic), t.lock)}, acts, nil), nil
 	}, func(i int, _ int64, answer *etcdserverpb.TxnResponse) {
 		if !answer.GetSucceeded() {
 			return

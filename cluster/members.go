@@ -87,7 +87,6 @@ func (p *pacedWatches) Watch(ctx context.Context, opts ...grpc.CallOption) (etcd
 type member struct {
 	url     string
 	way     *way      // nil: not connected
-	asked   time.Time // start of the last request
 	heard   time.Time // last answer
 	failed  time.Time // last failure; zero: an answer came since
 	waiting int       // requests without an answer
@@ -223,13 +222,13 @@ func (m *members) take(tried []bool) (int, *way, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
-	i, untried := m.at, func(i int) bool { return tried[i] }
+	i := m.at
 	if w := m.all[i].way; tried[i] {
-		i = m.choose(untried)
+		i = m.choose(tried)
 	} else if len(m.all) > 1 && w != nil && w.state() == connectivity.TransientFailure {
 		// It would refuse the request: that of a write is not to be wasted.
 		m.all[i].failed = now
-		i = m.choose(untried)
+		i = m.choose(tried)
 		m.at = i
 	}
 	w, err := m.connect(i)
@@ -239,7 +238,6 @@ func (m *members) take(tried []bool) (int, *way, error) {
 	tried[i] = true
 	w.users++
 	e := &m.all[i]
-	e.asked = now
 	if e.waiting++; e.waiting == 1 {
 		e.waits = now
 	}
@@ -258,29 +256,24 @@ func (m *members) connect(i int) (_ *way, err error) {
 	return e.way, err
 }
 
-// choose returns the endpoint to ask next: the first in turn of those that are up and not
-// avoided. Of those that are not up, the one that was left alone for longest has its turn.
-// The caller holds the mutex.
-func (m *members) choose(avoid func(int) bool) int {
-	best, bestRank, now := -1, 0, time.Now()
-	for k := range m.all {
-		i := (m.at + k) % len(m.all)
-		rank := 0
+// choose returns the endpoint to ask instead of the one in use: the first in turn that has not
+// failed lately and was not tried, else the one that failed first. The caller holds the mutex.
+func (m *members) choose(tried []bool) int {
+	best, bestFailed, now := m.at, time.Time{}, time.Now()
+	for k := 1; k < len(m.all); k++ {
+		i, failed := (m.at+k)%len(m.all), time.Time{}
 		if !m.all[i].up(now) {
-			rank = 1
+			failed = m.all[i].failed
 		}
-		if avoid(i) {
-			rank += 2
-		}
-		if best < 0 || rank < bestRank || rank == bestRank && rank%2 == 1 && m.all[i].asked.Before(m.all[best].asked) {
-			best, bestRank = i, rank
+		if !tried[i] && (best == m.at || failed.Before(bestFailed)) {
+			best, bestFailed = i, failed
 		}
 	}
 	return best
 }
 
 // move goes to another endpoint than the one in use. The caller holds the mutex.
-func (m *members) move() { m.at = m.choose(func(i int) bool { return i == m.at }) }
+func (m *members) move() { m.at = m.choose(make([]bool, len(m.all))) }
 
 // give takes a connection back, and what came of its request.
 func (m *members) give(i int, w *way, sent time.Time, renewal bool, err error) {

@@ -105,8 +105,11 @@ type LockResult struct {
 // be named twice.
 func (c *Client) Lock(ctx context.Context, who Claimant, requests []LockRequest) (results []LockResult, err error) {
 	defer during(&err, "lock %d topics for broker %s", len(requests), who.BrokerID)
+	if err := who.check(); err != nil {
+		return nil, err
+	}
 	value := who.lock()
-	err = c.eachTopic(ctx, who, nestedPerTxn, len(requests), func(i int) (string, clientv3.Op, error) {
+	err = c.eachTopic(ctx, c.claim(who), nestedPerTxn, len(requests), func(i int) (string, clientv3.Op, error) {
 		r, key := requests[i], c.keys.Owner(requests[i].Topic)
 		put, asSeen, err := putUnder(key, value, who.LeaseID), written(key, r.Seen.ModRevision), error(nil)
 		switch {
@@ -136,22 +139,6 @@ func (c *Client) Lock(ctx context.Context, who Claimant, requests []LockRequest)
 	return results, err
 }
 
-// eachTopic is eachIn for a claimant, guarded by the registration.
-func (c *Client) eachTopic(ctx context.Context, who Claimant, perTxn, n int, op func(i int) (topic string, op clientv3.Op, err error),
-	done func(i int, revision int64, answer *etcdserverpb.TxnResponse)) error {
-	if err := who.check(); err != nil {
-		return err
-	}
-	return c.eachIn(ctx, c.claim(who), perTxn, n, func(i int) (clientv3.Op, error) {
-		topic, op, err := op(i)
-		if err == nil {
-			err = checkTopic(topic)
-		}
-		during(&err, "%s", topic)
-		return op, err
-	}, done)
-}
-
 func ownerOf(topic string, kv *KV) Owner {
 	var o Owner
 	if kv == nil {
@@ -174,22 +161,12 @@ func (c *Client) Owners(ctx context.Context, topics []string) (map[string]Owner,
 // owners also returns the oldest revision that it read at.
 func (c *Client) owners(ctx context.Context, topics []string) (owners map[string]Owner, oldest int64, err error) {
 	defer during(&err, "read owners of %d topics", len(topics))
-	found, head, err := c.ofTopics(ctx, c.keys.Owner, topics)
+	found, head, err := c.gets(ctx, keysOf(c.keys.Owner, topics))
 	owners = make(map[string]Owner, len(found))
 	for i, kv := range found {
 		owners[topics[i]] = ownerOf(topics[i], kv)
 	}
 	return owners, head.GetRevision(), err
-}
-
-// ofTopics reads a key of each topic.
-func (c *Client) ofTopics(ctx context.Context, key func(string) string, topics []string) ([]*KV, *etcdserverpb.ResponseHeader, error) {
-	for _, topic := range topics {
-		if err := checkTopic(topic); err != nil {
-			return nil, nil, err
-		}
-	}
-	return c.gets(ctx, keysOf(key, topics))
 }
 
 // OwnedTopics lists, in order, the topics whose locks stand under the lease. It asks the
@@ -312,8 +289,11 @@ func (w Claimant) other(id string) error {
 func place[T any](ctx context.Context, c *Client, who Claimant, verb string, requests []T,
 	of func(T) (topic string, guards []clientv3.Cmp, ops []clientv3.Op, err error)) (done []string, err error) {
 	defer during(&err, "%s %d topics for broker %s", verb, len(requests), who.BrokerID)
+	if err := who.check(); err != nil {
+		return nil, err
+	}
 	topics := make([]string, len(requests))
-	err = c.eachTopic(ctx, who, placedPerTxn, len(requests), func(i int) (string, clientv3.Op, error) {
+	err = c.eachTopic(ctx, c.claim(who), placedPerTxn, len(requests), func(i int) (string, clientv3.Op, error) {
 		topic, guards, ops, err := of(requests[i])
 		topics[i] = topic
 		return topic, clientv3.OpTxn(guards, ops, nil), err
@@ -338,36 +318,20 @@ type LoadReport struct {
 	At          time.Time
 }
 
-// loadValue has the names and units that brokers use in reports of their own: whole
-// seconds since 1970, and topics as objects.
-type loadValue struct {
-	BrokerID    string      `json:"broker_id"`
-	Topics      []loadTopic `json:"topics"`
-	TopicCount  int         `json:"topic_count"` // above len(topics) when not all had room
-	Timestamp   int64       `json:"timestamp"`
-	Incarnation string      `json:"incarnation"`
-	Epoch       int64       `json:"epoch"`
-}
-
-type loadTopic struct {
-	Name string `json:"topic_name"`
-}
-
 // PutLoad writes the broker's load report, under no lease. It returns ErrChanged when the
-// broker's registration is not of the report's epoch any more.
+// broker's registration is not of the report's epoch any more. The value has the names and units
+// that brokers use in reports of their own: whole seconds since 1970, and topics as objects. They
+// are fewer than topic_count when not all had room.
 func (c *Client) PutLoad(ctx context.Context, r LoadReport) (err error) {
 	defer during(&err, "write load report of broker %s", r.BrokerID)
-	if err := brokers(r.BrokerID); err != nil {
-		return err
-	}
-	value := loadValue{r.BrokerID, []loadTopic{}, len(r.Topics), r.At.Unix(), r.Incarnation, r.Epoch}
-	size := 0
+	topics, size := []map[string]string{}, 0
 	for _, topic := range r.Topics {
 		if size += len(`{"topic_name":""},`) + 2*len(topic); size > loadReportMost { // escapes may double a name
 			break
 		}
-		value.Topics = append(value.Topics, loadTopic{topic})
+		topics = append(topics, map[string]string{"topic_name": topic})
 	}
-	_, _, err = c.write(ctx, []clientv3.Cmp{created(c.keys.Registration(r.BrokerID), r.Epoch)}, putJSON(c.keys.Load(r.BrokerID), value))
+	_, _, err = c.write(ctx, []clientv3.Cmp{created(c.keys.Registration(r.BrokerID), r.Epoch)}, putJSON(c.keys.Load(r.BrokerID), map[string]any{
+		"broker_id": r.BrokerID, "topics": topics, "topic_count": len(r.Topics), "timestamp": r.At.Unix(), "incarnation": r.Incarnation, "epoch": r.Epoch}))
 	return err
 }

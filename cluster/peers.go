@@ -46,9 +46,6 @@ func (c *Client) drawn(ctx context.Context, prefix, own, seed string) (names []s
 // an order that the seed draws; see drawn.
 func (c *Client) PeerIDs(ctx context.Context, seed string, own ...string) (ids []string, err error) {
 	defer during(&err, "read registrations of other brokers")
-	if err := brokers(own[0]); err != nil {
-		return nil, err
-	}
 	ids, err = c.drawn(ctx, c.keys.Registrations(), own[0], seed)
 	return slices.DeleteFunc(ids, func(id string) bool { return slices.Contains(own, id) }), err
 }
@@ -67,9 +64,6 @@ func keysOf(key func(string) string, ids []string) []string {
 // of anybody's life and is left out, as what is absent is.
 func (c *Client) Peers(ctx context.Context, ids []string) (peers []Registration, term uint64, err error) {
 	defer during(&err, "read registrations of other brokers")
-	if err := brokers(ids...); err != nil {
-		return nil, 0, err
-	}
 	found, head, err := c.gets(ctx, keysOf(c.keys.Registration, ids))
 	for i, kv := range found {
 		if kv != nil && kv.Lease != 0 {
@@ -83,9 +77,6 @@ func (c *Client) Peers(ctx context.Context, ids []string) (peers []Registration,
 // absent is not in the answer; what cannot be read is nil.
 func (c *Client) Members(ctx context.Context, names []string, revision int64) (members map[string]*Member, err error) {
 	defer during(&err, "read member records")
-	if err := brokers(names...); err != nil {
-		return nil, err
-	}
 	found, _, err := c.gets(ctx, keysOf(c.keys.Member, names), clientv3.WithRev(revision))
 	members = map[string]*Member{}
 	for i, kv := range found {
@@ -108,9 +99,6 @@ type PeerHealth struct {
 // nothing. All records are read only where somebody is registered under another id than his name.
 func (c *Client) PeersHealth(ctx context.Context, own Who) (peers []PeerHealth, term uint64, err error) {
 	defer during(&err, "read the health of other brokers")
-	if err := brokers(own.Name, own.Registered); err != nil {
-		return nil, 0, err
-	}
 	ids, err := c.drawn(ctx, c.keys.Registrations(), own.Registered, own.Name)
 	ids = ids[:min(len(ids), MostPeers)]
 	found, head, err2 := c.gets(ctx, append(keysOf(c.keys.Registration, ids), keysOf(c.keys.Member, ids)...))
@@ -162,9 +150,6 @@ type Companion struct {
 // also where that hides under which id it is registered.
 func (c *Client) Companions(ctx context.Context, name string, revision int64) (list []Companion, err error) {
 	defer during(&err, "read what became of other brokers")
-	if err := brokers(name); err != nil {
-		return nil, err
-	}
 	names, err := c.drawn(ctx, c.keys.Members(), name, fmt.Sprintf("%s %d", name, revision))
 	if err != nil {
 		return nil, err

@@ -16,14 +16,6 @@ var (
 	errNoMember = errors.New("there is no member record to note it in")
 )
 
-// StateWrite is a state to be written.
-type StateWrite struct {
-	Mode   string    `json:"mode"`
-	Reason string    `json:"reason"`
-	By     string    `json:"by"`
-	At     time.Time `json:"at"`
-}
-
 // RegisterRequest says what to register and what it was decided on.
 type RegisterRequest struct {
 	LeaseID int64
@@ -56,7 +48,7 @@ type Registered struct {
 func (c *Client) Register(ctx context.Context, req RegisterRequest) (done Registered, err error) {
 	seen, id := req.Seen, req.Seen.BrokerID
 	defer during(&err, "register broker %s", id)
-	if err := brokers(id, seen.name()); err != nil {
+	if err := errors.Join(checkBroker(id), checkBroker(seen.name())); err != nil {
 		return done, err
 	}
 	switch {
@@ -95,9 +87,6 @@ func (c *Client) Register(ctx context.Context, req RegisterRequest) (done Regist
 // read was sent, then the leader who renewed was no other one than the leader then.
 func (c *Client) Registered(ctx context.Context, brokerID string) (reg *Registration, term uint64, err error) {
 	defer during(&err, "read registration of broker %s", brokerID)
-	if err := brokers(brokerID); err != nil {
-		return nil, 0, err
-	}
 	kv, head, err := c.get(ctx, c.keys.Registration(brokerID))
 	return registrationOf(brokerID, kv), head.GetRaftTerm(), err
 }
@@ -106,9 +95,6 @@ func (c *Client) Registered(ctx context.Context, brokerID string) (reg *Registra
 // revision that was compacted is an error.
 func (c *Client) RegisteredAt(ctx context.Context, brokerID string, revision int64) (was bool, err error) {
 	defer during(&err, "read registration of broker %s at revision %d", brokerID, revision)
-	if err := brokers(brokerID); err != nil {
-		return false, err
-	}
 	kv, _, err := c.get(ctx, c.keys.Registration(brokerID), clientv3.WithRev(revision), clientv3.WithKeysOnly())
 	return kv != nil, err
 }
@@ -154,9 +140,6 @@ func (c *Client) Join(ctx context.Context, seen Registration, m Standing) (int64
 func (c *Client) bind(ctx context.Context, verb string, seen Registration, leaseID int64, m Standing, puts ...clientv3.Op) (bound Registration, err error) {
 	id, name := seen.BrokerID, cmp.Or(m.Name, seen.BrokerID)
 	defer during(&err, "%s registration of broker %s", verb, id)
-	if err := brokers(id, name); err != nil {
-		return bound, err
-	}
 	if leaseID == 0 {
 		return bound, errNoLease
 	}
@@ -183,9 +166,6 @@ func (c *Client) bind(ctx context.Context, verb string, seen Registration, lease
 // it must be absent. It returns the new mod revision, or ErrChanged.
 func (c *Client) PutState(ctx context.Context, brokerID string, w StateWrite, guard int64) (revision int64, err error) {
 	defer during(&err, "write state of broker %s", brokerID)
-	if err := brokers(brokerID); err != nil {
-		return 0, err
-	}
 	_, revision, err = c.write(ctx, []clientv3.Cmp{written(c.keys.State(brokerID), guard)}, c.putState(brokerID, w))
 	return revision, err
 }
@@ -222,9 +202,6 @@ type LeaveRequest struct {
 func (c *Client) Leave(ctx context.Context, req LeaveRequest) (revision int64, err error) {
 	id, name := req.Seen.BrokerID, req.Seen.name()
 	defer during(&err, "note that broker %s leaves", id)
-	if err := brokers(id, name); err != nil {
-		return 0, err
-	}
 	if req.Seen.Member == nil {
 		return 0, errNoMember
 	}
@@ -254,9 +231,6 @@ type HealthNote struct {
 // record is not ours, cannot be read, says that the broker leaves, or was written meanwhile.
 func (c *Client) NoteHealth(ctx context.Context, n HealthNote) (news bool, err error) {
 	defer during(&err, "note the health of broker %s", n.Who.Name)
-	if err := brokers(n.Who.Name, n.Who.Registered); err != nil {
-		return false, err
-	}
 	registration, record := c.keys.Registration(n.Who.Registered), c.keys.Member(n.Who.Name)
 	found, _, err := c.gets(ctx, []string{registration, record})
 	if err != nil {

@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"context"
+	"errors"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -87,7 +88,7 @@ func (c *Client) Snapshot(ctx context.Context, brokerID string) (Snapshot, error
 // registration of its own is a peer's.
 func (c *Client) SnapshotOf(ctx context.Context, who Who) (s Snapshot, err error) {
 	defer during(&err, "read cluster state of broker %s", who.Name)
-	if err := brokers(who.Name, who.Registered, cmp.Or(who.Former, who.Name)); err != nil {
+	if err := errors.Join(checkBroker(who.Name), checkBroker(who.Registered), checkBroker(cmp.Or(who.Former, who.Name))); err != nil {
 		return s, err
 	}
 	gets := []clientv3.Op{c.getPeer(who)}

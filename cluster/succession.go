@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"errors"
 
@@ -46,9 +45,6 @@ type Succeeded struct {
 func (c *Client) Succeed(ctx context.Context, s Succession, keep func(context.Context) error) (done Succeeded, err error) {
 	seen, former := s.Seen, s.Seen.Former
 	defer during(&err, "let broker %s succeed %s", seen.BrokerID, former.BrokerID)
-	if err := brokers(seen.BrokerID, cmp.Or(s.Member.Name, seen.BrokerID)); err != nil {
-		return done, err
-	}
 	switch {
 	case seen.Registration == nil:
 		return done, errors.New("the successor is not registered")

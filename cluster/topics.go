@@ -11,7 +11,7 @@ import (
 // Not all are read at one revision.
 func (c *Client) Records(ctx context.Context, topics []string) (records map[string][]byte, err error) {
 	defer during(&err, "read records of %d topics", len(topics))
-	found, _, err := c.ofTopics(ctx, c.keys.TopicRecord, topics)
+	found, _, err := c.gets(ctx, keysOf(c.keys.TopicRecord, topics))
 	records = make(map[string][]byte, len(found))
 	for i, kv := range found {
 		if kv != nil {
@@ -24,9 +24,6 @@ func (c *Client) Records(ctx context.Context, topics []string) (records map[stri
 // Assignments lists the topics that are assigned to the broker, in order of their names.
 func (c *Client) Assignments(ctx context.Context, brokerID string) (topics []string, err error) {
 	defer during(&err, "read assignments of broker %s", brokerID)
-	if err := brokers(brokerID); err != nil {
-		return nil, err
-	}
 	_, err = c.scan(ctx, Target{Key: c.keys.Assignments(brokerID), Prefix: true, KeysOnly: true}, 0, func(kv KV) {
 		if _, topic, ok := c.keys.ParseAssignment(kv.Key); ok {
 			topics = append(topics, topic)

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -132,6 +133,9 @@ func (c *Client) get(ctx context.Context, key string, opts ...clientv3.OpOption)
 // write commits one guarded transaction, once: whether a write whose answer was lost
 // happened is for the caller to find out. It returns the revision, too.
 func (c *Client) write(ctx context.Context, guards []clientv3.Cmp, ops ...clientv3.Op) (*etcdserverpb.TxnResponse, int64, error) {
+	if slices.ContainsFunc(ops, func(op clientv3.Op) bool { return !op.IsTxn() && op.KeyBytes() == nil }) {
+		return nil, 0, errors.New("a value cannot be encoded")
+	}
 	answer, err := once(ctx, c.members, commit(guards, ops))
 	if err == nil && !answer.Succeeded {
 		err = ErrChanged
@@ -139,16 +143,18 @@ func (c *Client) write(ctx context.Context, guards []clientv3.Cmp, ops ...client
 	return answer, answer.GetHeader().GetRevision(), err
 }
 
-// eachIn decides on n things, each in a transaction of its own nested in one of up to perTxn,
+// eachTopic decides on n topics, each in a transaction of its own nested in one of up to perTxn,
 // which the guards are for. With an error, done was called for those before it.
-func (c *Client) eachIn(ctx context.Context, guards []clientv3.Cmp, perTxn, n int, op func(i int) (clientv3.Op, error),
-	done func(i int, revision int64, answer *etcdserverpb.TxnResponse)) (err error) {
+func (c *Client) eachTopic(ctx context.Context, guards []clientv3.Cmp, perTxn, n int, op func(i int) (topic string, op clientv3.Op, err error),
+	done func(i int, revision int64, answer *etcdserverpb.TxnResponse)) error {
 	for from := 0; from < n; from += perTxn {
 		ops := make([]clientv3.Op, min(perTxn, n-from))
 		for i := range ops {
-			if ops[i], err = op(from + i); err != nil {
-				return err
+			topic, act, err := op(from + i)
+			if err = cmp.Or(checkTopic(topic), err); err != nil {
+				return fmt.Errorf("%s: %w", topic, err)
 			}
+			ops[i] = act
 		}
 		answer, revision, err := c.write(ctx, guards, ops...)
 		if err != nil {
@@ -161,9 +167,13 @@ func (c *Client) eachIn(ctx context.Context, guards []clientv3.Cmp, perTxn, n in
 	return nil
 }
 
-// putJSON puts a value of ours, which can always be encoded.
+// putJSON puts a value of ours. What cannot be encoded, such as a time after the year 9999, is no
+// operation, and nothing of its transaction is sent.
 func putJSON(key string, value any) clientv3.Op {
-	encoded, _ := json.Marshal(value)
+	encoded, err := json.Marshal(value)
+	if err != nil {
+		return clientv3.Op{}
+	}
 	return clientv3.OpPut(key, string(encoded))
 }
 
@@ -177,12 +187,4 @@ func during(err *error, what string, args ...any) {
 	if *err != nil {
 		*err = fmt.Errorf(what+": %w", append(args, *err)...)
 	}
-}
-
-// brokers checks ids, or names.
-func brokers(ids ...string) (err error) {
-	for _, id := range ids {
-		err = errors.Join(err, checkBroker(id))
-	}
-	return err
 }

@@ -49,11 +49,14 @@ func (r Registration) Parse() (RegistrationValue, error) {
 // State is a broker's operational mode as kept in etcd.
 type State struct {
 	Mode        string    `json:"mode"`
-	Reason      string    `json:"reason,omitempty"`
-	By          string    `json:"by,omitempty"`
-	At          time.Time `json:"at,omitzero"` // zero: not said, or not a time
+	Reason      string    `json:"reason"`
+	By          string    `json:"by"`
+	At          time.Time `json:"at"` // zero: not said, or not a time
 	ModRevision int64     `json:"-"`
 }
+
+// StateWrite is a state to be written.
+type StateWrite = State
 
 // ParseState reads a state value. The mode must be one that is known; every other
 // field is optional, and what is not known is borne.

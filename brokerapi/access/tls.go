@@ -1,4 +1,4 @@
-// Package access reads the files by which we show ourselves to a broker's admin API, and
+// Package access reads the files by which we show ourselves to a broker's admin API or to etcd, and
 // by which it shows itself to us: authorities, a client certificate, a bearer token.
 //
 // Guaranteed: what is renewed on disk is used without a restart, certificates by the next
@@ -9,6 +9,7 @@
 package access
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -22,15 +23,18 @@ import (
 type Files struct {
 	CACert    string // --broker-cacert
 	Cert, Key string // --broker-cert, --broker-key: both or none
+	Of        string // whose these settings are; empty: the broker's
 }
+
+func (f Files) flag() string { return "--" + cmp.Or(f.Of, "broker") }
 
 // Check finds at once what would otherwise fail at every attempt to connect.
 func (f Files) Check() error {
 	switch {
 	case f.Cert != "" && f.Key == "":
-		return fmt.Errorf("--broker-cert %s: certificate without a key: give --broker-key too", f.Cert)
+		return fmt.Errorf("%s-cert %s: certificate without a key: give %[1]s-key too", f.flag(), f.Cert)
 	case f.Key != "" && f.Cert == "":
-		return fmt.Errorf("--broker-key %s: key without a certificate: give --broker-cert too", f.Key)
+		return fmt.Errorf("%s-key %s: key without a certificate: give %[1]s-cert too", f.flag(), f.Key)
 	}
 	_, err := f.Config("")
 	return err
@@ -43,17 +47,17 @@ func (f Files) Config(host string) (*tls.Config, error) {
 	if f.CACert != "" {
 		pem, err := os.ReadFile(f.CACert)
 		if err != nil {
-			return nil, fmt.Errorf("--broker-cacert: %w", err)
+			return nil, fmt.Errorf("%s-cacert: %w", f.flag(), err)
 		}
 		cfg.RootCAs = x509.NewCertPool()
 		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--broker-cacert %s: has no certificate in PEM form", f.CACert)
+			return nil, fmt.Errorf("%s-cacert %s: has no certificate in PEM form", f.flag(), f.CACert)
 		}
 	}
 	if f.Cert != "" {
 		pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 		if err != nil {
-			return nil, fmt.Errorf("--broker-cert %s and --broker-key %s: %w", f.Cert, f.Key, err)
+			return nil, fmt.Errorf("%s-cert %s and %[1]s-key %[3]s: %[4]w", f.flag(), f.Cert, f.Key, err)
 		}
 		cfg.Certificates = []tls.Certificate{pair}
 	}

@@ -169,7 +169,7 @@ func TestTLSWithFiles(t *testing.T) {
 	}{
 		{"another CA", "certificate signed by unknown authority", cluster.ClassAuth, func(c *cluster.Config) { c.CACert = stranger.file }},
 		{"no CA file", "no such file", cluster.ClassAuth, func(c *cluster.Config) { c.CACert += ".missing" }},
-		{"CA file without PEM", "no PEM certificate", cluster.ClassAuth, func(c *cluster.Config) { c.CACert = key }},
+		{"CA file without PEM", "has no certificate in PEM form", cluster.ClassAuth, func(c *cluster.Config) { c.CACert = key }},
 		{"certificate and key that do not match", "private key", cluster.ClassAuth, func(c *cluster.Config) { c.Key = serverKey }},
 		{"no TLS", "", cluster.ClassUnreachable, func(c *cluster.Config) { c.Endpoints = []string{"http" + endpoint[len("https"):]} }},
 	} {

@@ -362,7 +362,7 @@ func (s *server) assign(t *testing.T, c *cluster.Client, id string, topics []str
 // note is a write of the client's that may be repeated, and its value.
 func note(ctx context.Context, c *cluster.Client, id string) (value string, err error) {
 	err = c.PutLoad(ctx, cluster.LoadReport{BrokerID: id, At: time.Unix(1, 0)})
-	return `{"broker_id":"` + id + `","topics":[],"topic_count":0,"timestamp":1,"incarnation":"","epoch":0}`, err
+	return `{"broker_id":"` + id + `","epoch":0,"incarnation":"","timestamp":1,"topic_count":0,"topics":[]}`, err
 }
 
 func topicNames(n int) []string {

@@ -404,12 +404,12 @@ func TestALoadReportIsOfTheEpoch(t *testing.T) {
 			t.Fatal(err)
 		}
 		kv := e.get(t, c.Keys().Load("a")).Kvs[0]
-		want := fmt.Sprintf(`{"broker_id":"a","topics":[{"topic_name":"/n/t"},{"topic_name":"/n/\""}],"topic_count":2,"timestamp":%d,"incarnation":"i-a","epoch":%d}`, at.Unix(), a.Epoch)
+		want := fmt.Sprintf(`{"broker_id":"a","epoch":%d,"incarnation":"i-a","timestamp":%d,"topic_count":2,"topics":[{"topic_name":"/n/t"},{"topic_name":"/n/\""}]}`, a.Epoch, at.Unix())
 		if string(kv.Value) != want || kv.Lease != 0 {
 			t.Errorf("the report is %s under lease %x, want %s", kv.Value, kv.Lease, want)
 		}
 		report.Topics = nil
-		if err := c.PutLoad(bounded(t), report); err != nil || !strings.Contains(string(e.get(t, c.Keys().Load("a")).Kvs[0].Value), `"topics":[],"topic_count":0`) {
+		if err := c.PutLoad(bounded(t), report); err != nil || !strings.Contains(string(e.get(t, c.Keys().Load("a")).Kvs[0].Value), `"topic_count":0,"topics":[]`) {
 			t.Errorf("without topics: %v", err)
 		}
 		report.Topics = topicNames(100_000)
