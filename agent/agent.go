@@ -72,7 +72,6 @@ type agent struct {
 	registrar  *registrar
 	reconciler *recovery.Reconciler
 	steerer    *recovery.Steerer
-	work       *work               // nil: it cannot be asked to do any
 	ownership  *recovery.Ownership // nil: without locks
 	placer     *recovery.Placer    // nil: others assign the topics
 
@@ -214,9 +213,6 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 	if err := join(suits(c, a.can), nil); err != nil {
 		return &ExitError{ExitUsage, err}
 	}
-	if err := refuseUnleased(c, a.can); err != nil {
-		return err
-	}
 	if err := a.refuseUnstoppable(); err != nil {
 		return err
 	}
@@ -279,7 +275,6 @@ func (a *agent) serve(ctx context.Context) error {
 	reconciling.OwnershipLocks = a.locking()
 	a.reconciler = a.newReconciler(reconciling, a.main, reg)
 	a.steerer = a.newSteerer(reg)
-	a.work = a.newWork()
 	a.ownership = a.newOwnership(reg)
 	a.placer = a.newPlacer(reg)
 	a.registrar = a.newRegistrar()
@@ -339,9 +334,6 @@ func (a *agent) serve(ctx context.Context) error {
 	add(a.dataDir.Run)
 	add(a.reconciler.Run)
 	add(a.steerer.Run)
-	if a.work != nil {
-		add(a.onceNamed(a.work.Run))
-	}
 	if a.ownership != nil {
 		add(a.onceNamed(a.ownership.Run))
 	}

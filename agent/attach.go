@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"holdfast/agent/lease"
-	"holdfast/brokerapi"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
@@ -78,8 +77,8 @@ func (a *agent) attach(verdict probes.Verdict) {
 
 // mustGo is why the broker's process must be stopped whatever its registration; empty: it need not.
 func (a *agent) mustGo() string {
-	if q, ok := a.broker.(brokerapi.Quitter); ok {
-		return q.MustGo()
+	if why := a.identity.mustGo.Load(); why != nil {
+		return *why
 	}
 	return ""
 }

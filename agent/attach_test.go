@@ -59,6 +59,7 @@ type sidecarLife struct {
 	refuses  int          // that many more are refused
 	quiesced func() error // instead, with l locked; nil: what is there happens
 	canDo    brokerapi.Capabilities
+	unableTo error
 
 	steers  []string // what it was told to be, and when
 	steered brokerapi.Mode
@@ -97,13 +98,15 @@ func (l *sidecarLife) answer(ctx context.Context) error {
 	}
 }
 
-func (l *sidecarLife) Identify(ctx context.Context) (brokerapi.Identity, error) {
+func (l *sidecarLife) Probe(ctx context.Context) (brokerapi.Report, error) {
 	err := l.answer(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return brokerapi.Identity{Name: "n1", Instance: fmt.Sprintf("process-%d", l.process)}, err
+	if err != nil {
+		return brokerapi.Report{}, err
+	}
+	return brokerapi.Report{Name: "n1", Instance: fmt.Sprintf("process-%d", l.process), Unable: l.unableTo}, nil
 }
-func (l *sidecarLife) Health(ctx context.Context) error { return l.answer(ctx) }
 func (l *sidecarLife) Topics(ctx context.Context) (brokerapi.Held, error) {
 	err := l.answer(ctx)
 	l.mu.Lock()

@@ -184,41 +184,38 @@ func (e *shortError) Error() string {
 
 func (e *shortError) Unwrap() error { return e.err }
 
-func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Identity, brokerapi.Capabilities, Finding) {
+func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Report, brokerapi.Capabilities, Finding) {
 	f := Finding{What: "broker"}
 	b, closeBroker, err := openBroker(c, log)
 	if err != nil {
 		f.Err = wrongSetting(err)
-		return brokerapi.Identity{}, brokerapi.Capabilities{}, f
+		return brokerapi.Report{}, brokerapi.Capabilities{}, f
 	}
 	defer closeBroker()
 	can := b.Capabilities()
-	if f.Err = refuseUnleased(c, can); f.Err != nil {
-		return brokerapi.Identity{}, can, f
-	}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	id, err := b.Identify(ctx)
+	id, err := b.Probe(ctx)
+	for err == nil && errors.Is(id.Unable, brokerapi.ErrUntried) && ctx.Err() == nil {
+		sleep(ctx, 100*time.Millisecond)
+		id, err = b.Probe(ctx)
+	}
 	switch {
 	case errors.Is(err, brokerapi.ErrIdentity), refusesCredentials(err):
 		f.Err = wrongSetting(err)
 		return id, can, f
-	case err != nil:
+	case err != nil && id.Instance == "":
 		f.Err = fmt.Errorf("broker: %w", err)
 		return id, can, f
 	}
-	name, err := newIdentityCheck(b, c, "").name(id)
-	if err != nil {
-		f.Err = wrongSetting(err)
+	name, flaw := newIdentityCheck(b, c, "").name(id)
+	if flaw != nil {
+		f.Err = wrongSetting(flaw)
 		id.Name = "" // nothing may be looked for under it
 		return id, can, f
 	}
 	f.Text = fmt.Sprintf("%s %s %s; %s", name, c.Driver, id.Version, can)
-	err = b.Health(ctx)
-	if worker, ok := b.(brokerapi.Worker); err == nil && ok && can.Work {
-		err = worker.Works(ctx)
-	}
-	if err != nil {
+	if err = cmp.Or(err, id.Unable); err != nil {
 		f.Err = fmt.Errorf("broker %s: not healthy: %w", name, err)
 		if refusesCredentials(err) {
 			f.Err = wrongSetting(f.Err)
@@ -241,7 +238,7 @@ func refusesCredentials(err error) bool {
 }
 
 // checkInstance is the finding about a broker whose process is not known for sure.
-func checkInstance(c Config, who brokerapi.Identity) (f Finding, doubtful bool) {
+func checkInstance(c Config, who brokerapi.Report) (f Finding, doubtful bool) {
 	if who.Supposed == "" {
 		return Finding{}, false
 	}

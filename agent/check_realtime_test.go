@@ -230,7 +230,7 @@ func TestCheckWarnsOfABrokerWhoseProcessIsSupposed(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			c := natsDefaults()
 			c.BrokerPIDFile = row.pidFile
-			f, doubtful := checkInstance(c.Effective(), brokerapi.Identity{Instance: "1", Supposed: row.supposed})
+			f, doubtful := checkInstance(c.Effective(), brokerapi.Report{Instance: "1", Supposed: row.supposed})
 			if doubtful != (row.want != "") || f.Text != row.want || f.Warn != doubtful {
 				t.Errorf("%v %+v", doubtful, f)
 			}

@@ -42,7 +42,7 @@ type start struct {
 }
 
 // checkStart says what a start would decide now, or what the sidecar holds that runs.
-func checkStart(ctx context.Context, c Config, who brokerapi.Identity, can brokerapi.Capabilities, healthy bool, log *slog.Logger) Finding {
+func checkStart(ctx context.Context, c Config, who brokerapi.Report, can brokerapi.Capabilities, healthy bool, log *slog.Logger) Finding {
 	f := Finding{What: "start"}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout+lifeTimeout+recovery.LooksApart(c.RenewInterval))
 	defer cancel()
@@ -116,7 +116,7 @@ func heldNow(ctx context.Context, c Config) (text string, runs bool) {
 }
 
 // observe gathers what this host shows of the broker.
-func (s *start) observe(who brokerapi.Identity, healthy bool) {
+func (s *start) observe(who brokerapi.Report, healthy bool) {
 	started := who.StartedAt
 	switch {
 	case s.instance == "":

@@ -13,6 +13,7 @@ func (r *report) unleased() {
 		r.list = append(r.list, problem{[]string{"detach", "registration"}, r.label("detach") + "=true: not together with " +
 			r.show("registration") + ", which has no lease whose end could detach the broker: leave one of the two out"})
 	}
+	r.when(!drivers[c.Driver].Unleased, "registration", "not with a broker of this driver: its cluster does not keep its registration without Holdfast, or does not say who else is active: leave it out, and give --etcd-endpoints", "driver")
 	r.notUnleased(c.Guard == "on", "guard", "which has no deadline that a guard could keep")
 	r.notUnleased(slices.Contains(r.raw.Fence, "stop"), "fence", "which has no fence point at which the broker could be stopped")
 	r.notUnleased(c.Assignment == "rendezvous", "assignment", "where the broker's own cluster places the topics")

@@ -19,6 +19,7 @@ type Driver struct {
 	Admin        string        // default of broker-admin
 	Registration string        // default of registration
 	Failover     string        // default of failover
+	Unleased     bool          // with registration none: its cluster keeps that, and says who else is active
 	Markers      []string      // default of data-marker
 	AdminSchemes []string      // schemes that broker-admin may have
 	// FencesItself is Capabilities.FencesItself, before there is a broker.
@@ -37,6 +38,7 @@ var drivers = map[string]Driver{
 		Admin:        "http://127.0.0.1:50051",
 		Registration: "adopt",
 		Failover:     "move",
+		Unleased:     true,
 		Markers:      []string{"wal/*/*", "danube-data/wal/*/*"},
 		AdminSchemes: []string{"http", "https"},
 	},

@@ -14,9 +14,6 @@ import (
 	"holdfast/probes"
 )
 
-// identityEvery is how often a healthy broker is asked again who it is.
-const identityEvery = 10 * time.Second
-
 // identityCheck is the broker's health check, together with the certainty that it
 // is the right broker that is healthy. A healthy stranger is no health.
 type identityCheck struct {
@@ -25,14 +22,15 @@ type identityCheck struct {
 	expected string // broker id of our state file; empty: none yet
 
 	mu      sync.Mutex
-	known   brokerapi.Identity
+	known   brokerapi.Report // as of the last probe that it answered
 	id      string
-	askedAt time.Time // zero: must be asked
+	askedAt time.Time // zero: not since it may be another
 	wrong   error     // the last answer was a stranger's
 
 	leaves atomic.Pointer[lastWord] // of the last process that said that it ends; nil: none did
 	silent atomic.Bool              // the last check had no answer in its time
 	unseen atomic.Bool              // the last check said something of us, and nothing of the broker
+	mustGo atomic.Pointer[string]   // as of the last probe, whatever it ended with; nil: there was none
 
 	// there reports whether the broker is seen to be there, whatever it says; nil: nobody looks.
 	there func() bool
@@ -53,83 +51,67 @@ func newIdentityCheck(b brokerapi.Broker, c Config, expected string) *identityCh
 
 // check is nil when the expected broker answers and is healthy.
 func (i *identityCheck) check(ctx context.Context) error {
-	err := i.ask(ctx)
+	said, err := i.broker.Probe(ctx)
+	i.mustGo.Store(&said.MustGo)
+	refused := errors.Is(err, brokerapi.ErrUnseen)
+	if !refused {
+		err = i.take(said, err)
+	}
+	if said.Leaving != "" {
+		who, _ := i.get()
+		i.leaves.Store(&lastWord{cmp.Or(said.Instance, who.Instance), said.Leaving})
+	}
 	if err != nil {
 		err = plainError{err} // a client library may quote what it could not read
 	}
-	refused := errors.Is(err, brokerapi.ErrUnseen)
 	i.silent.Store(!refused && errors.Is(err, context.DeadlineExceeded))
 	unseen := refused && (i.there == nil || i.there())
 	i.unseen.Store(unseen)
 	if unseen {
-		return &probes.Unseen{Err: err, Stands: i.recall(ctx)}
+		return &probes.Unseen{Err: err, Stands: i.recall(said)}
 	}
 	return err
 }
 
 // recall takes a broker that nobody has seen yet for the one that was registered when this
 // sidecar began, if it says so itself, or its process lives.
-func (i *identityCheck) recall(ctx context.Context) bool {
+func (i *identityCheck) recall(said brokerapi.Report) bool {
 	if _, id := i.get(); id != "" || i.lives == nil || i.expected == "" {
 		return false // what it was it stays
 	}
 	instance, seen := i.lives()
-	who, err := i.identify(ctx)
-	if err != nil && seen {
-		who, err = brokerapi.Identity{Name: i.expected, Instance: instance}, nil
+	if said.Instance == "" && seen {
+		said = brokerapi.Report{Name: i.expected, Instance: instance}
 	}
-	if err != nil || instance == "" || who.Instance != instance {
-		return false
-	}
-	id, err := i.name(who)
-	if err != nil {
-		return false
-	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.known, i.id, i.askedAt = who, id, time.Now()
-	return true
+	return instance != "" && said.Instance == instance && i.take(said, nil) == nil
 }
 
-func (i *identityCheck) ask(ctx context.Context) error {
-	if err := i.broker.Health(ctx); err != nil {
-		if errors.Is(err, brokerapi.ErrUnseen) {
-			return err
-		}
-		err = i.diagnose(ctx, err)
-		i.mu.Lock()
-		defer i.mu.Unlock()
-		i.refuse(err)
-		return err
-	}
-	i.mu.Lock()
-	due := time.Since(i.askedAt) >= identityEvery
-	i.mu.Unlock()
-	if !due {
-		return nil
-	}
-	who, err := i.identify(ctx)
-	var id string
+// take takes up what the broker said. What only other settings cure is kept.
+func (i *identityCheck) take(said brokerapi.Report, err error) error {
+	id := ""
 	if err == nil {
-		id, err = i.name(who)
+		i.nameProcess(&said)
+		id, err = i.name(said)
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if err != nil {
-		i.refuse(err)
+		i.askedAt = time.Time{}
+		if errors.Is(err, brokerapi.ErrIdentity) || errors.Is(err, errNoBrokerID) || errors.Is(err, errBadName) {
+			i.wrong = err
+		}
 		return err
 	}
-	i.known, i.id, i.askedAt, i.wrong = who, id, time.Now(), nil
+	i.known, i.id, i.askedAt, i.wrong = said, id, time.Now(), nil
 	i.expected = id // for good: one sidecar keeps one broker
 	return nil
 }
 
-// identify asks. A broker that does not tell which process it is goes by the one that is watched. Else
-// it is the same as before, until one was seen to end.
-func (i *identityCheck) identify(ctx context.Context) (brokerapi.Identity, error) {
-	who, err := i.broker.Identify(ctx)
-	if err != nil || who.Instance != "" {
-		return who, err
+// nameProcess names the process of a broker that does not tell which it is: by the one that is
+// watched, else as before, until one was seen to end.
+func (i *identityCheck) nameProcess(who *brokerapi.Report) {
+	if who.Instance != "" {
+		return
 	}
 	known, _ := i.get()
 	registered := ""
@@ -138,35 +120,13 @@ func (i *identityCheck) identify(ctx context.Context) (brokerapi.Identity, error
 	}
 	who.Instance = cmp.Or(known.Instance, registered, "seen")
 	if i.process == nil {
-		return who, nil
+		return
 	}
 	switch t, ends := i.process(); {
 	case t.Pid != 0:
 		who.Instance = fmt.Sprintf("process-%d-%d", t.Pid, t.StartTicks)
 	case ends != i.ends:
 		i.ends, who.Instance = ends, fmt.Sprintf("seen-%d", time.Now().UnixMilli())
-	}
-	return who, nil
-}
-
-// diagnose finds out whether a broker that was never seen is none at all: waiting
-// for a web server to become one would be in vain.
-func (i *identityCheck) diagnose(ctx context.Context, unhealthy error) error {
-	if _, id := i.get(); id != "" || errors.Is(unhealthy, brokerapi.ErrIdentity) {
-		return unhealthy
-	}
-	if _, err := i.broker.Identify(ctx); errors.Is(err, brokerapi.ErrIdentity) {
-		return err
-	}
-	return unhealthy
-}
-
-// refuse has the next check ask again, and keeps what only other settings cure. The
-// caller holds the mutex.
-func (i *identityCheck) refuse(err error) {
-	i.askedAt = time.Time{}
-	if errors.Is(err, brokerapi.ErrIdentity) || errors.Is(err, errNoBrokerID) || errors.Is(err, errBadName) {
-		i.wrong = err
 	}
 }
 
@@ -179,7 +139,7 @@ func (i *identityCheck) fatal() error {
 }
 
 // name is the broker's id: as set, as it calls itself, or as it was before.
-func (i *identityCheck) name(who brokerapi.Identity) (string, error) {
+func (i *identityCheck) name(who brokerapi.Report) (string, error) {
 	id := i.cfg.BrokerID
 	if id == "" {
 		id = who.Name
@@ -219,7 +179,7 @@ func (i *identityCheck) asked() time.Time {
 }
 
 // get returns the last confirmed identity; id is empty before the first.
-func (i *identityCheck) get() (who brokerapi.Identity, id string) {
+func (i *identityCheck) get() (who brokerapi.Report, id string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.known, i.id

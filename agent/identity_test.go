@@ -19,11 +19,11 @@ type calling struct {
 	untold bool
 }
 
-func (b calling) Identify(context.Context) (brokerapi.Identity, error) {
+func (b calling) Probe(context.Context) (brokerapi.Report, error) {
 	if b.untold {
-		return brokerapi.Identity{Name: b.name}, nil
+		return brokerapi.Report{Name: b.name}, nil
 	}
-	return brokerapi.Identity{Name: b.name, Instance: "a"}, nil
+	return brokerapi.Report{Name: b.name, Instance: "a"}, nil
 }
 
 // A broker that does not tell which process it is goes by what is known of it.
@@ -102,15 +102,11 @@ type refusing struct {
 	says error // of who it is; nil: it says that
 }
 
-func (b refusing) Health(context.Context) error {
-	return fmt.Errorf("full: %w", brokerapi.ErrUnseen)
-}
-
-func (b refusing) Identify(ctx context.Context) (brokerapi.Identity, error) {
-	if b.says != nil {
-		return brokerapi.Identity{}, b.says
+func (b refusing) Probe(ctx context.Context) (who brokerapi.Report, err error) {
+	if b.says == nil {
+		who, _ = b.calling.Probe(ctx)
 	}
-	return b.calling.Identify(ctx)
+	return who, fmt.Errorf("full: %w", brokerapi.ErrUnseen)
 }
 
 func TestABrokerThatRefusesUsIsTheOneThatWasRegistered(t *testing.T) {

@@ -94,7 +94,7 @@ func following(of *changingID, follow func(ctx context.Context, id string) error
 }
 
 // noteInstance has the registration of the process that answers followed.
-func (a *agent) noteInstance(who brokerapi.Identity) {
+func (a *agent) noteInstance(who brokerapi.Report) {
 	if a.byInstance && who.Instance != "" && a.ids.answering.set(who.Instance) {
 		a.log.Info("broker process found", "broker_id", a.brokerID, "registers_as", who.Instance)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"holdfast/agent/lease"
+	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/probes"
 	"holdfast/recovery"
@@ -53,9 +54,9 @@ func (a *agent) tendHealthNote(verdict probes.Verdict) {
 	switch {
 	case verdict == probes.Up && (a.mode.Mode != recovery.Active || a.leaving.holdsBack()):
 		h.now = cluster.HealthAway
-	case verdict == probes.Up && a.work.untried():
+	case verdict == probes.Up && errors.Is(a.unable(), brokerapi.ErrUntried):
 		h.now = ""
-	case verdict == probes.Up && a.work.err() == nil:
+	case verdict == probes.Up && a.unable() == nil:
 		h.now = cluster.HealthWell
 	case verdict == probes.Up, a.ails(verdict):
 		h.now = cluster.HealthIll

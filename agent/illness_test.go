@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/internal/raced"
 	"holdfast/recovery"
@@ -252,13 +253,10 @@ func TestTheMemberRecordSaysWellOrIllWhenItChanges(t *testing.T) {
 		l.set(func() { l.frozen = false })
 		expect(3*time.Second, "well", "ill") // not more often than each 5 s
 		expect(6*time.Second, "well", "ill", "well")
-		who, _ := l.identity.get()
-		stalled := &work{instance: who.Instance, up: true}
-		stalled.last.Store(&tried{done: true, failures: workFall, err: errors.New("the storage hangs")})
-		l.inLoop(func() { l.work = stalled })
+		l.set(func() { l.unableTo = errors.New("the storage hangs") })
 		expect(10*time.Second, "well", "ill", "well", "ill")
 		locked(func() { told = told[:2] })
-		l.inLoop(func() { l.work = nil })
+		l.set(func() { l.unableTo = nil })
 		expect(10*time.Second, "well", "ill", "well")
 		before := 0
 		locked(func() { fails, before = cluster.ErrChanged, len(at) })
@@ -324,6 +322,39 @@ func TestTheMemberRecordSaysAwayOfABrokerThatIsDrained(t *testing.T) {
 			if told.Load() != want {
 				t.Errorf("%s: the record says %q, want %q", mode, told.Load(), want)
 			}
+		}
+	})
+}
+
+// Ill is who fails: peers that are ill are held for it, and ones that are well are not.
+func TestTheMemberRecordSaysNothingOfABrokerWhoseWorkWasNotTried(t *testing.T) {
+	besidePeers(t, nil, true, func(l *sidecarLife, _ *besideOf) {
+		var mu sync.Mutex
+		var told []cluster.Health
+		l.inLoop(func() {
+			l.noteHealthOf = func(_ context.Context, n cluster.HealthNote) (bool, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				told = append(told, n.Health)
+				return true, nil
+			}
+		})
+		for _, step := range []struct {
+			able error
+			want cluster.Health
+		}{
+			{brokerapi.ErrUntried, ""},
+			{nil, cluster.HealthWell},
+			{brokerapi.ErrUntried, ""}, // another process
+			{errors.New("the storage hangs"), cluster.HealthIll},
+		} {
+			l.set(func() { l.unableTo = step.able })
+			l.until(l.age() + 2*healthEvery)
+			mu.Lock()
+			if len(told) == 0 || told[len(told)-1] != step.want {
+				t.Errorf("told %q, want %q last", told, step.want)
+			}
+			mu.Unlock()
 		}
 	})
 }

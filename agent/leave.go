@@ -272,7 +272,8 @@ func (a *agent) processSeen() bool {
 func (a *agent) brokerAnswers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, min(a.settings().HealthTimeout, stopTimeout/8))
 	defer cancel()
-	return a.broker.Health(ctx) == nil
+	_, err := a.broker.Probe(ctx)
+	return err == nil
 }
 
 func (a *agent) quiesceToLeave(ctx context.Context) (left recovery.Fence, err error) {

@@ -268,7 +268,7 @@ func (a *agent) returned() {
 
 // tendLeaving follows a broker that leaves: what it must be called off for, the end of its
 // process, the next one, and the time that it has.
-func (a *agent) tendLeaving(verdict probes.Verdict, who brokerapi.Identity) {
+func (a *agent) tendLeaving(verdict probes.Verdict, who brokerapi.Report) {
 	l := &a.leaving
 	same := verdict == probes.Up && who.Instance == l.instance
 	switch l.phase {

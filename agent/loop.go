@@ -232,7 +232,6 @@ func (a *agent) step() error {
 	a.name(id, verdict)
 	a.noteInstance(who)
 	a.forgetFormer(who.Instance)
-	a.work.of(who.Instance, verdict == probes.Up)
 	if a.cfg.DataDir == "" && who.DataDir != "" {
 		a.dataDir.SetPath(who.DataDir)
 	}
@@ -274,7 +273,7 @@ func (a *agent) name(id string, verdict probes.Verdict) {
 
 // remindRegistrar asks etcd again where the answer may be another by now: another
 // broker process answers, or we were detached and renewals are confirmed again.
-func (a *agent) remindRegistrar(who brokerapi.Identity) {
+func (a *agent) remindRegistrar(who brokerapi.Report) {
 	v := a.keeper.View()
 	if v.Phase != lease.Holding {
 		return
@@ -324,7 +323,7 @@ func (a *agent) forbear() {
 }
 
 // order tells what may be done to topics.
-func (a *agent) order(verdict probes.Verdict, who brokerapi.Identity) {
+func (a *agent) order(verdict probes.Verdict, who brokerapi.Report) {
 	decided := a.mode.Mode.Known() && verdict != probes.Down && who.Instance == a.memory.Instance
 	attached := a.attachment != recovery.Detached && !a.leaving.holdsBack() && !a.awaitsGuard() && !a.doubted()
 	a.orderSteerer(decided, attached) // first: it says whether topics may follow
@@ -364,7 +363,7 @@ func (a *agent) publish() {
 		doubted: a.doubted(), guarded: a.guarding.target, wasRegistered: a.wasRegistered(), foreign: a.recognizer.foreign(), held: a.illness.held()})
 }
 
-func (a *agent) publishLife(who brokerapi.Identity) {
+func (a *agent) publishLife(who brokerapi.Report) {
 	started := who.StartedAt
 	if started.IsZero() {
 		started = a.brokerProcessStart()

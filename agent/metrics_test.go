@@ -27,9 +27,9 @@ const telltale = "/tenant-a/topic-of-theirs"
 func (stillBroker) Topics(context.Context) (brokerapi.Held, error) {
 	return brokerapi.Held{Serving: []string{telltale}}, nil
 }
-func (stillBroker) Health(context.Context) error               { return nil }
-func (stillBroker) Load(context.Context, string, []byte) error { return errors.New(telltale) }
-func (stillBroker) Quiesce(context.Context, string) error      { return errors.New(telltale) }
+func (stillBroker) Probe(context.Context) (brokerapi.Report, error) { return brokerapi.Report{}, nil }
+func (stillBroker) Load(context.Context, string, []byte) error      { return errors.New(telltale) }
+func (stillBroker) Quiesce(context.Context, string) error           { return errors.New(telltale) }
 func (stillBroker) Records(context.Context, []string) (map[string][]byte, error) {
 	return nil, nil
 }
@@ -77,7 +77,7 @@ func builtOn(t testing.TB, reg *prometheus.Registry, broker recovery.Broker) *ag
 	a.metrics = newMetrics(reg, a)
 	a.identity = newIdentityCheck(a.broker, c, "")
 	a.health = probes.NewHealth(probes.HealthSettings{Interval: c.HealthInterval, Timeout: c.HealthTimeout, Rise: c.HealthRise, Fall: c.HealthFall},
-		a.broker.Health, nil, quiet, reg)
+		a.identity.check, nil, quiet, reg)
 	a.dataDir = probes.NewDataDir(probes.DataDirSettings{Markers: c.DataMarkers}, quiet, reg)
 	a.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{}, broker, stillBroker{}, quiet, reg)
 	a.steerer = recovery.NewSteerer(nil, 0, 0, quiet, reg)

@@ -13,7 +13,7 @@ import (
 // progressEvery is the pause between two lines about a long load.
 const progressEvery = 2 * time.Second
 
-func (a *agent) noteHealth(verdict probes.Verdict, lastErr string, who brokerapi.Identity) {
+func (a *agent) noteHealth(verdict probes.Verdict, lastErr string, who brokerapi.Report) {
 	if verdict == a.verdict {
 		return
 	}

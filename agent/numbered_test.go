@@ -61,17 +61,16 @@ type numbered struct {
 
 func (n *numbered) set(change func()) { n.mu.Lock(); defer n.mu.Unlock(); change() }
 
-func (n *numbered) Identify(context.Context) (brokerapi.Identity, error) {
+func (n *numbered) Probe(context.Context) (brokerapi.Report, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.id == "" {
-		return brokerapi.Identity{}, errors.New("connection refused")
+		return brokerapi.Report{}, errors.New("connection refused")
 	}
-	return brokerapi.Identity{Instance: n.id, Version: "0.7.3"}, nil
+	return brokerapi.Report{Instance: n.id, Version: "0.7.3"}, nil
 }
-func (n *numbered) Health(ctx context.Context) error { _, err := n.Identify(ctx); return err }
 func (n *numbered) Topics(ctx context.Context) (brokerapi.Held, error) {
-	if err := n.Health(ctx); err != nil {
+	if _, err := n.Probe(ctx); err != nil {
 		return brokerapi.Held{}, err
 	}
 	n.mu.Lock()
@@ -79,7 +78,7 @@ func (n *numbered) Topics(ctx context.Context) (brokerapi.Held, error) {
 	return brokerapi.Held{Serving: slices.Sorted(maps.Keys(n.loaded))}, nil
 }
 func (n *numbered) Load(ctx context.Context, topic string, _ []byte) error {
-	who, err := n.Identify(ctx)
+	who, err := n.Probe(ctx)
 	for range 20 { // it may be on its way: an assignment that was put is loaded a little later
 		if err != nil || n.has(topic) {
 			return err
@@ -98,7 +97,7 @@ func (n *numbered) Load(ctx context.Context, topic string, _ []byte) error {
 	return err
 }
 func (n *numbered) Unload(ctx context.Context, topic string) error {
-	who, err := n.Identify(ctx)
+	who, err := n.Probe(ctx)
 	if err != nil {
 		return err
 	}

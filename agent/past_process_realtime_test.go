@@ -62,7 +62,7 @@ func TestAProcessThatWasRecognizedIsKnownAfterTheWallClockWasSet(t *testing.T) {
 			if !row.want {
 				return
 			}
-			who := brokerapi.Identity{Instance: "b", StartedAt: then}
+			who := brokerapi.Report{Instance: "b", StartedAt: then}
 			a.recognizeProcess(probes.Up, who) // seen for the first time
 			a.identity.askedAt = time.Now()
 			a.life0, a.inbox = ctx, make(chan func(), 1)

@@ -9,13 +9,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"holdfast/agent/lease"
-	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )
@@ -36,18 +34,6 @@ const unleased = "none"
 // Unleased reports whether the broker's own cluster keeps its registration, and Holdfast
 // only watches and steers: without etcd, without a lease that anybody else knows.
 func (c Config) Unleased() bool { return c.Registration == unleased }
-
-// refuseUnleased says why a broker cannot be watched and steered only; nil: it can.
-func refuseUnleased(c Config, can brokerapi.Capabilities) error {
-	if !c.Unleased() || can.Assigns && !can.Registers && can.Peers {
-		return nil
-	}
-	why := "its cluster does not keep its registration without Holdfast"
-	if can.Assigns && !can.Registers {
-		why = "its driver cannot ask it for the other brokers of its cluster"
-	}
-	return wrongSetting(fmt.Errorf("--registration none: not with this broker of --driver %s: %s: leave --registration out, and give --etcd-endpoints", c.Driver, why))
-}
 
 const (
 	// presenceID stands for the lease: there is one, or none.
@@ -109,7 +95,7 @@ func (p *presence) away(ctx context.Context, now life) (bool, error) {
 	if m.LeaseID == 0 || !gap {
 		return m.LeaseID == 0 || over, nil
 	}
-	switch who, err := p.broker.Identify(ctx); { // the loop may know only who answered before
+	switch who, err := p.broker.Probe(ctx); { // the loop may know only who answered before
 	case err != nil:
 		return false, fmt.Errorf("%w: which process of the broker answers is not known: %w", lease.ErrDeferred, err)
 	case who.Instance != now.instance:
@@ -124,15 +110,14 @@ func (p *presence) away(ctx context.Context, now life) (bool, error) {
 
 // company asks the broker whether others of its cluster are active. It is not guessed.
 func (p *presence) company(ctx context.Context) (bool, error) {
-	b, ok := p.broker.(brokerapi.PeerLister)
-	if !ok {
-		return false, errors.New("the broker does not tell of others")
+	said, err := p.broker.Probe(ctx)
+	if err == nil && said.Others == nil {
+		err = errors.New("the broker does not tell")
 	}
-	peers, err := b.Peers(ctx)
 	if err != nil {
 		return false, fmt.Errorf("%w: whether other brokers are active is not known: %w", lease.ErrDeferred, err)
 	}
-	return slices.ContainsFunc(peers, func(other brokerapi.Peer) bool { return other.Active }), nil
+	return *said.Others > 0, nil
 }
 
 // shown is what is known of the broker, in the form of what an etcd would show.

@@ -109,7 +109,7 @@ func (a *agent) readyChecks() []probes.Check {
 				return errors.New(v.String())
 			}
 		}},
-		{Name: "work", Err: a.work.err},
+		{Name: "work", Err: a.unable},
 		{Name: "steer", Err: func() error {
 			v := a.steerer.View()
 			if v.Steering.Obeys() || a.view.Load().mode.Mode != recovery.Active {

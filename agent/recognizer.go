@@ -68,7 +68,7 @@ func (r *recognizer) foreign() string {
 
 // gone reports whether the process that was recognized as the broker has ended, and the
 // broker that it was did not answer since: then it was not that process after all.
-func (r *recognizer) gone(who brokerapi.Identity, answered time.Time) bool {
+func (r *recognizer) gone(who brokerapi.Report, answered time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.verdict != isBroker || who.Instance != r.instance ||
@@ -167,7 +167,7 @@ func (a *agent) introduce() {
 
 // recognizeProcess has the process that is watched judged as soon as the broker answers,
 // and again whenever another process answers or is watched.
-func (a *agent) recognizeProcess(verdict probes.Verdict, who brokerapi.Identity) {
+func (a *agent) recognizeProcess(verdict probes.Verdict, who brokerapi.Report) {
 	if a.process == nil {
 		return
 	}
@@ -209,7 +209,7 @@ func (a *agent) recognizeNow(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, recovery.LateQuiesce)
 	defer cancel()
-	who, err := a.broker.Identify(ctx)
+	who, err := a.broker.Probe(ctx)
 	if err != nil {
 		a.recognizer.silent()
 		return
@@ -244,7 +244,7 @@ func (a *agent) noteRecognition(seen probes.ProcessView, judged recognition, why
 
 // judgeProcess gathers what can be known of the process and judges it. why is one
 // sentence for people; with isForeign it names the remedy.
-func judgeProcess(ctx context.Context, c Config, seen probes.ProcessView, who brokerapi.Identity) (verdict recognition, why string) {
+func judgeProcess(ctx context.Context, c Config, seen probes.ProcessView, who brokerapi.Report) (verdict recognition, why string) {
 	socket := probes.ListensAt(seen.Pid, adminAddrs(ctx, c))
 	verdict = recognize(recognitionFacts{Started: seen.StartedAt, Stated: who.StartedAt,
 		Holding: socket.Holding, Holder: socket.Holder.StartedAt, Twins: socket.Holder.Name == seen.Name})

@@ -146,7 +146,7 @@ func TestCheckRefusesTheProcessOfAnother(t *testing.T) {
 	}
 	c := natsDefaults()
 	c.BrokerAdmin, c.BrokerPIDFile = "nats://"+socket.Addr().String(), file
-	f := recognizeFinding(t.Context(), c, Finding{What: "process"}, brokerapi.Identity{Instance: "a", StartedAt: us.StartedAt})
+	f := recognizeFinding(t.Context(), c, Finding{What: "process"}, brokerapi.Report{Instance: "a", StartedAt: us.StartedAt})
 	var exit *ExitError
 	if !errors.As(f.Err, &exit) || exit.Code != ExitRefused {
 		t.Fatalf("%v", f.Err)
@@ -187,7 +187,7 @@ func TestTheGateClosesForABrokerThatHasEndedWhateverItLastAnswered(t *testing.T)
 			}
 			a := built(t)
 			a.brokerID, a.gate = "n1", true
-			a.identity.known, a.identity.askedAt = brokerapi.Identity{Instance: "a"}, time.Now()
+			a.identity.known, a.identity.askedAt = brokerapi.Report{Instance: "a"}, time.Now()
 			a.recognizer.begin(broker, "a", time.Now().Add(time.Minute), true)
 			a.recognizer.end(broker, "a", isBroker, "")
 			if a.setGate(verdict); !a.gate {
@@ -218,11 +218,14 @@ type answering struct {
 	late bool // as late as it is waited for
 }
 
-func (b answering) Identify(ctx context.Context) (brokerapi.Identity, error) {
+func (b answering) Probe(ctx context.Context) (brokerapi.Report, error) {
 	if b.late {
 		<-ctx.Done()
 	}
-	return brokerapi.Identity{Name: "n1", Instance: "a"}, b.err
+	if b.err != nil {
+		return brokerapi.Report{}, b.err
+	}
+	return brokerapi.Report{Name: "n1", Instance: "a"}, nil
 }
 
 func TestNoChildIsStartedBesideABrokerThatAnswers(t *testing.T) {
@@ -252,7 +255,7 @@ func TestNoChildIsStartedBesideABrokerThatAnswers(t *testing.T) {
 			if tt.says == "" && err != nil || tt.says != "" && (!errors.As(err, &exit) || exit.Code != ExitUsage || !strings.Contains(err.Error(), tt.says)) {
 				t.Errorf("%v", err)
 			}
-			if f := recognizeFinding(t.Context(), a.cfg, Finding{What: "process", Text: "ok"}, brokerapi.Identity{}); tt.err == nil && (!f.Warn || f.Err != nil || !strings.Contains(f.Text, want)) {
+			if f := recognizeFinding(t.Context(), a.cfg, Finding{What: "process", Text: "ok"}, brokerapi.Report{}); tt.err == nil && (!f.Warn || f.Err != nil || !strings.Contains(f.Text, want)) {
 				t.Errorf("check: %+v", f)
 			}
 		})

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -28,11 +27,11 @@ func newShadowBroker(b brokerapi.Broker, s *shadow) *shadowBroker {
 	return broker
 }
 
-func (b *shadowBroker) Identify(ctx context.Context) (brokerapi.Identity, error) {
-	who, err := b.Broker.Identify(ctx)
+func (b *shadowBroker) Probe(ctx context.Context) (brokerapi.Report, error) {
+	who, err := b.Broker.Probe(ctx)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err == nil && who.Instance != b.instance {
+	if who.Instance != "" && who.Instance != b.instance {
 		b.instance, b.told = who.Instance, ""
 		clear(b.serving)
 	}
@@ -127,38 +126,4 @@ func (b *shadowBroker) SetMode(ctx context.Context, mode brokerapi.Mode, reason 
 		}
 	}
 	return nil
-}
-
-// Works implements brokerapi.Worker.
-func (b *shadowBroker) Works(ctx context.Context) error {
-	w, ok := b.Broker.(brokerapi.Worker)
-	if !ok {
-		return errors.ErrUnsupported
-	}
-	return w.Works(ctx)
-}
-
-// MustGo implements brokerapi.Quitter.
-func (b *shadowBroker) MustGo() string {
-	if q, ok := b.Broker.(brokerapi.Quitter); ok {
-		return q.MustGo()
-	}
-	return ""
-}
-
-// StaleView implements brokerapi.Viewer. To ask is to do nothing.
-func (b *shadowBroker) StaleView() string {
-	if v, ok := b.Broker.(brokerapi.Viewer); ok {
-		return v.StaleView()
-	}
-	return ""
-}
-
-// Peers implements brokerapi.PeerLister. It is asked for only where the broker has it.
-func (b *shadowBroker) Peers(ctx context.Context) ([]brokerapi.Peer, error) {
-	lister, ok := b.Broker.(brokerapi.PeerLister)
-	if !ok {
-		return nil, errors.New("the broker does not tell of others")
-	}
-	return lister.Peers(ctx)
 }

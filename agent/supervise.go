@@ -75,7 +75,7 @@ func checkProcess(c Config, log *slog.Logger) Finding {
 }
 
 // recognizeFinding compares the process that would be stopped with the broker that answers.
-func recognizeFinding(ctx context.Context, c Config, f Finding, who brokerapi.Identity) Finding {
+func recognizeFinding(ctx context.Context, c Config, f Finding, who brokerapi.Report) Finding {
 	if len(c.Command) > 0 {
 		if _, runs, err := process.FindChild(childRecord(c)); !runs && err == nil {
 			f.Warn, f.Text = true, f.Text+"; "+strangerAnswers(ctx, c)
@@ -136,11 +136,11 @@ func (a *agent) refuseStranger(ctx context.Context) error {
 	}
 	asking, cancel := context.WithTimeout(ctx, strangerProbe)
 	defer cancel()
-	_, err := a.broker.Identify(asking)
+	said, err := a.broker.Probe(asking)
 	switch {
 	case errors.Is(err, brokerapi.ErrIdentity):
 		return &ExitError{ExitUsage, fmt.Errorf("%w: '-- CMD' would find its port taken", err)}
-	case err != nil:
+	case err != nil && said.Instance == "":
 		return nil // nobody is there
 	}
 	return &ExitError{ExitUsage, errors.New(strangerAnswers(ctx, a.cfg))}

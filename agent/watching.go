@@ -2,11 +2,21 @@ package agent
 
 import "holdfast/brokerapi"
 
+// unable is why clients are not well served by a broker whose process is well; nil: they are, or
+// nobody can tell. It decides readiness alone: what the broker needs for it may fail all brokers.
+func (a *agent) unable() error {
+	who, _ := a.identity.get()
+	return who.Unable
+}
+
 // staleView says that the broker does not see what changes in its cluster any more, with the
 // remedy; empty: it does, or does not tell.
 func (a *agent) staleView() string {
-	if b, ok := a.broker.(brokerapi.Viewer); ok && a.can.View {
-		return b.StaleView()
+	who, _ := a.identity.get()
+	for _, n := range who.Notes {
+		if n.Kind == brokerapi.StaleView {
+			return n.Text
+		}
 	}
 	return ""
 }

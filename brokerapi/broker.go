@@ -32,11 +32,12 @@ var ErrElsewhere = errors.New("served by another broker")
 // left in its cluster is still to be removed: it is called again at the next audit.
 var ErrRemains = errors.New("what a drain left is still to be removed")
 
-// Identity says who answers at the admin address.
-type Identity struct {
+// Report is what a broker says of itself, and its driver of it.
+type Report struct {
 	// Name is the broker's own name if it survives restarts, else empty.
 	Name string
-	// Instance changes with every start of the broker process.
+	// Instance changes with every start of the broker process. Empty: which process answers is not
+	// known, and nothing is decided about another than before.
 	Instance string
 	// Supposed says why Instance may change without a new start, with the remedy, in one
 	// line that names the setting; empty: it does not.
@@ -48,7 +49,34 @@ type Identity struct {
 	Version string
 	// DataDir is the data directory as the broker states it; empty if it does not.
 	DataDir string
+	// Unable says in one sentence why clients are not well served though the process is well: that
+	// rests on others too, on its storage above all. It decides readiness, and never the lease.
+	// It wraps ErrUntried while nobody can tell yet.
+	Unable error
+	// MustGo says in one sentence why the process must be stopped for a reason of its own; empty:
+	// it need not. It is never so of a process that has just started. It counts with an error, too.
+	MustGo string
+	// Leaving says in one sentence that the process ends by itself, on purpose; empty: it does not.
+	Leaving string
+	// Others is how many other brokers its cluster takes for alive and active now; nil: it was not
+	// told. A broker that has not joined yet, or is cut off from the others, does not know.
+	Others *int
+	// Notes are for operators: nothing is done about them.
+	Notes []Note
 }
+
+// Note is something wrong with a broker that serves all the same.
+type Note struct {
+	Kind string // a word, such as stale_view, for metrics and events
+	Text string // one sentence, with the remedy
+}
+
+// StaleView is the kind of a note that the broker does not see any more what changes in its
+// cluster's metadata.
+const StaleView = "stale_view"
+
+// ErrUntried is wrapped by Report.Unable while it was not tried what the broker is able to.
+var ErrUntried = errors.New("not tried yet")
 
 // Held is what a broker holds. Topics that Holdfast did not name are in neither of the
 // first two lists.
@@ -77,12 +105,12 @@ func Unreadable(name string) string {
 
 // Broker is what every driver provides.
 type Broker interface {
-	// Identify asks who answers. It wraps ErrIdentity if the addresses it was
-	// given belong to different brokers or to something else altogether.
-	Identify(ctx context.Context) (Identity, error)
-	// Health is nil when the broker's process is well. The error says in one sentence what
-	// is wrong and what to look at. Whether it can do its job is for Worker, where it has one.
-	Health(ctx context.Context) error
+	// Probe is called each second, and costs little. It says who answers, and that the process is
+	// well. An error says in one sentence what is wrong and what to look at: the process is silent,
+	// or not well. It wraps ErrUnseen where that says something of us and nothing of the broker, and
+	// ErrIdentity if the addresses belong to different brokers or to something else altogether.
+	// With an error the report says who answers where that is known all the same.
+	Probe(ctx context.Context) (Report, error)
 	// Topics lists what the broker holds. An entry that cannot be read is in
 	// Held.Unreadable and voids no other; an error says that there is no list.
 	Topics(ctx context.Context) (Held, error)
@@ -110,17 +138,9 @@ type Unloader interface {
 // Releaser gives up what a process of the broker that has ended still holds in its own cluster,
 // so that others need not wait for it.
 type Releaser interface {
-	// Release is asked for only when that process, of Identity.Instance, is proven to have ended.
+	// Release is asked for only when that process, of Report.Instance, is proven to have ended.
 	// What another process holds, and what was not seen while that one lived, is left alone.
 	Release(ctx context.Context, instance string) error
-}
-
-// Worker can be asked to do the broker's work once, from end to end. That rests on others
-// too, on the broker's storage above all, and may take as long as they like: it says whether
-// clients are well served here, and nothing of the broker's process.
-type Worker interface {
-	// Works is nil when the work was done. The error says in one sentence what is wrong.
-	Works(ctx context.Context) error
 }
 
 // Mode is what a broker can be told to be.
@@ -142,36 +162,6 @@ type ModeSetter interface {
 	SetMode(ctx context.Context, mode Mode, reason string) error
 }
 
-// Quitter knows of a reason of the broker's own to stop its process.
-type Quitter interface {
-	// MustGo says in one sentence why, as of the last health check; empty: there is none. It is
-	// never so of a process that has just started, and asks nobody.
-	MustGo() string
-}
-
-// Viewer tells whether the broker still sees what its cluster's metadata holds.
-type Viewer interface {
-	// StaleView says in one sentence, with the remedy, why it does not, as of the last list
-	// of topics; empty: nothing speaks against it. It asks nobody.
-	StaleView() string
-}
-
-// Peer is another broker of the same cluster.
-type Peer struct {
-	ID string
-	// Active: the cluster takes it for alive now, and topics may go to it. A broker that is
-	// drained, or on its way there, is not.
-	Active bool
-}
-
-// PeerLister tells of the other brokers of a cluster that keeps its registrations itself.
-type PeerLister interface {
-	// Peers lists the brokers that the cluster knows, this one left out. A broker that has
-	// not joined yet, or is cut off from the others, does not know: that is an error and no
-	// empty list.
-	Peers(ctx context.Context) ([]Peer, error)
-}
-
 // Capabilities are data, so that they can be printed and tested.
 type Capabilities struct {
 	Quiesce   bool // Quiescer
@@ -185,13 +175,10 @@ type Capabilities struct {
 	FencesItself bool
 
 	Steer bool // ModeSetter
-	View  bool // Viewer
-	Peers bool // PeerLister
-	Work  bool // Worker
 
 	// Registers: the broker writes its own registration, which is adopted.
 	Registers bool
-	// NamedByInstance: it registers under Identity.Instance, which is another at each
+	// NamedByInstance: it registers under Report.Instance, which is another at each
 	// start; the id that it was given is only Holdfast's.
 	NamedByInstance bool
 	// Assigns: the broker's own cluster decides which topics it serves. What it serves
@@ -217,8 +204,7 @@ func present(list ...named) (names []string) {
 // Can names what can be asked of the broker, in a fixed order.
 func (c Capabilities) Can() []string {
 	return present(named{c.Quiesce, "quiesce"}, named{c.Unload, "unload"},
-		named{c.Steer, "steer"}, named{c.View, "view"},
-		named{c.Peers, "peers"}, named{c.Work, "work"})
+		named{c.Steer, "steer"})
 }
 
 // Has names how the broker is otherwise than most, in a fixed order.

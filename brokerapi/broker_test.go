@@ -26,7 +26,7 @@ func TestCapabilitiesReadAsASentence(t *testing.T) {
 		{"none", Capabilities{}, "can: only serve"},
 		{"what it can", Capabilities{Quiesce: true, Steer: true}, "can: quiesce, steer"},
 		{"how it is", Capabilities{LocalData: true}, "can: only serve; has: local-data"},
-		{"both", Capabilities{Unload: true, View: true, MustStop: true}, "can: unload, view; has: must-stop"},
+		{"both", Capabilities{Unload: true, MustStop: true}, "can: unload; has: must-stop"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if got := row.c.String(); got != row.want {

@@ -323,20 +323,16 @@ func (d *driver) ask(ctx context.Context, do func() error) error {
 	return err
 }
 
-func (d *driver) Identify(ctx context.Context) (brokerapi.Identity, error) {
-	var who brokerapi.Identity
+func (d *driver) Probe(ctx context.Context) (brokerapi.Report, error) {
+	var who brokerapi.Report
 	err := d.ask(ctx, func() error {
-		who = brokerapi.Identity{Name: d.b.id, Instance: fmt.Sprintf("%s-%d", d.b.id, d.b.instance), StartedAt: d.b.started, DataDir: d.b.data}
+		who = brokerapi.Report{Name: d.b.id, Instance: fmt.Sprintf("%s-%d", d.b.id, d.b.instance), StartedAt: d.b.started, DataDir: d.b.data}
 		return nil
 	})
 	if err != nil {
-		return brokerapi.Identity{}, err
+		return brokerapi.Report{}, err
 	}
 	return who, nil
-}
-
-func (d *driver) Health(ctx context.Context) error {
-	return d.ask(ctx, func() error { return nil })
 }
 
 func (d *driver) Topics(ctx context.Context) (brokerapi.Held, error) {

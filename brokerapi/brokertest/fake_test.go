@@ -18,10 +18,10 @@ func TestTheSuiteCanBePassed(t *testing.T) {
 		t.Skip("a test of the suite alone, which the drivers go through with real servers")
 	}
 	for name, can := range map[string]brokerapi.Capabilities{
-		"by a broker that can do all":                  {Quiesce: true, Unload: true, LocalData: true, Steer: true, View: true, Registers: true},
+		"by a broker that can do all":                  {Quiesce: true, Unload: true, LocalData: true, Steer: true, Registers: true},
 		"by a broker that can do no more than serve":   {LocalData: true},
 		"by a broker that is named by its instance":    {Registers: true, NamedByInstance: true, Unload: true},
-		"by a broker whose cluster assigns the topics": {Assigns: true, Unload: true, Steer: true, Peers: true},
+		"by a broker whose cluster assigns the topics": {Assigns: true, Unload: true, Steer: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			Run(t, Harness{
@@ -139,18 +139,24 @@ func (d *driver) ask(ctx context.Context, answer func() error) error {
 	return answer()
 }
 
-func (d *driver) Identify(ctx context.Context) (id brokerapi.Identity, err error) {
+func (d *driver) Probe(ctx context.Context) (id brokerapi.Report, err error) {
 	err = d.ask(ctx, func() error {
-		id = brokerapi.Identity{Instance: fmt.Sprint(d.life), Version: "1", StartedAt: time.Time{}}
+		id = brokerapi.Report{Instance: fmt.Sprint(d.life), Version: "1", StartedAt: time.Time{}}
 		if !d.can.NamedByInstance {
 			id.Name = "n1"
+		}
+		if d.can.Assigns {
+			one := 1
+			id.Others = &one
+		}
+		for name, topic := range d.topics {
+			if !topic.believed {
+				id.Notes = []brokerapi.Note{{Kind: brokerapi.StaleView, Text: "it does not see " + name}}
+			}
 		}
 		return nil
 	})
 	return id, err
-}
-func (d *driver) Health(ctx context.Context) error {
-	return d.ask(ctx, func() error { return nil })
 }
 func (d *driver) Topics(ctx context.Context) (held brokerapi.Held, err error) {
 	err = d.ask(ctx, func() error {
@@ -200,21 +206,6 @@ func (d *driver) SetMode(ctx context.Context, mode brokerapi.Mode, _ string) err
 		d.drained = mode == brokerapi.Drained
 		return nil
 	})
-}
-func (d *driver) Peers(ctx context.Context) (peers []brokerapi.Peer, err error) {
-	err = d.ask(ctx, func() error {
-		peers = []brokerapi.Peer{{ID: "another", Active: true}}
-		return nil
-	})
-	return peers, err
-}
-func (d *driver) StaleView() string {
-	for name, topic := range d.topics {
-		if !topic.believed {
-			return "it does not see " + name
-		}
-	}
-	return ""
 }
 func (d *driver) Capabilities() brokerapi.Capabilities { return d.can }
 func (d *driver) Close() error                         { d.end(); return nil }

@@ -9,13 +9,18 @@ import (
 	"holdfast/brokerapi"
 )
 
+// answering is a probe of which nothing but its error is looked at.
+func answering(b brokerapi.Broker) func(context.Context) error {
+	return func(ctx context.Context) error { _, err := b.Probe(ctx); return err }
+}
+
 func healthWhenKilled(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)
 	s.Kill(t)
 	wantUnwell(t, b)
 	s.Start(t)
-	become(t, "healthy after the restart", b.Health)
+	become(t, "healthy after the restart", answering(b))
 }
 
 func healthWhenFrozen(t *testing.T, h Harness) {
@@ -24,7 +29,7 @@ func healthWhenFrozen(t *testing.T, h Harness) {
 	s.Freeze(t)
 	wantUnwell(t, b)
 	s.Thaw(t)
-	become(t, "healthy after the thaw", b.Health)
+	become(t, "healthy after the thaw", answering(b))
 }
 
 // short is the context of a call that cannot be answered; late is how much
@@ -36,7 +41,7 @@ const (
 
 func wantUnwell(t *testing.T, b brokerapi.Broker) {
 	t.Helper()
-	bounded(t, "health", func(ctx context.Context) error { return b.Health(ctx) })
+	bounded(t, "health", answering(b))
 }
 
 // bounded wants an error from call, no later than its context.
@@ -59,9 +64,8 @@ func boundedWhenFrozen(t *testing.T, h Harness) {
 	b := open(t, s)
 	load(t, s, b, "/default/orders", nil)
 	calls := map[string]func(context.Context) error{
-		"identify": func(ctx context.Context) error { _, err := b.Identify(ctx); return err },
-		"health":   b.Health,
-		"topics":   func(ctx context.Context) error { _, err := b.Topics(ctx); return err },
+		"probe":  answering(b),
+		"topics": func(ctx context.Context) error { _, err := b.Topics(ctx); return err },
 	}
 	if !placed(s) {
 		calls["load"] = func(ctx context.Context) error { return b.Load(ctx, "/default/new", nil) }
@@ -76,20 +80,13 @@ func boundedWhenFrozen(t *testing.T, h Harness) {
 		st := hook[brokerapi.ModeSetter](t, "steer", b)
 		calls["steer"] = func(ctx context.Context) error { return st.SetMode(ctx, brokerapi.Active, "test") }
 	}
-	if b.Capabilities().Work {
-		calls["works"] = hook[brokerapi.Worker](t, "work", b).Works
-	}
-	if b.Capabilities().Peers {
-		p := hook[brokerapi.PeerLister](t, "peers", b)
-		calls["peers"] = func(ctx context.Context) error { _, err := p.Peers(ctx); return err }
-	}
 	assign(t, s, "/default/new")
 	s.Freeze(t)
 	for name, call := range calls {
 		bounded(t, name, call)
 	}
 	s.Thaw(t)
-	become(t, "healthy after the thaw", b.Health)
+	become(t, "healthy after the thaw", answering(b))
 	for name, call := range calls { // a leader that was frozen knows none until the others have elected one
 		become(t, name+" answers after the thaw", call)
 	}
@@ -143,7 +140,7 @@ func servesAfterRestart(t *testing.T, h Harness) {
 	}
 	s.Kill(t)
 	s.Start(t)
-	become(t, "healthy after the restart", b.Health)
+	become(t, "healthy after the restart", answering(b))
 	if q != nil && b.Capabilities().LocalData {
 		held, err := b.Topics(soon(t))
 		if err != nil {
@@ -163,7 +160,7 @@ func servesAfterRestart(t *testing.T, h Harness) {
 func closeEndsCalls(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := s.Open(t)
-	become(t, "healthy", b.Health)
+	become(t, "healthy", answering(b))
 	assign(t, s, "/default/orders")
 	s.Freeze(t)
 	ended := make(chan error, 2)
@@ -177,7 +174,7 @@ func closeEndsCalls(t *testing.T, h Harness) {
 		}
 		ended <- b.Load(ctx, "/default/orders", nil)
 	}()
-	go func() { ended <- b.Health(ctx) }()
+	go func() { ended <- answering(b)(ctx) }()
 	if err := b.Close(); err != nil {
 		t.Errorf("close: %v", err)
 	}
@@ -191,7 +188,7 @@ func closeEndsCalls(t *testing.T, h Harness) {
 			t.Fatal("a call outlived the driver")
 		}
 	}
-	if err := b.Health(soon(t)); err == nil {
+	if err := answering(b)(soon(t)); err == nil {
 		t.Error("healthy after Close")
 	}
 	if err := b.Close(); err != nil {

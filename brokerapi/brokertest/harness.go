@@ -101,7 +101,7 @@ func open(t *testing.T, s Server) brokerapi.Broker {
 			t.Errorf("close the driver: %v", err)
 		}
 	})
-	become(t, "healthy", b.Health)
+	become(t, "healthy", answering(b))
 	return b
 }
 

@@ -37,7 +37,7 @@ type Unit interface {
 	Unit(topic string) string
 }
 
-// Blinder is for brokerapi.Viewer.
+// Blinder is a Server of brokers that note a stale view.
 type Blinder interface {
 	// Blind lets the broker's watches of its metadata die for the rest of its life. It
 	// serves on.

@@ -1,8 +1,8 @@
 package brokertest
 
 import (
+	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,31 +58,25 @@ func steered(t *testing.T, h Harness) {
 	}
 }
 
+// peers is for brokers whose cluster tells who else is active.
 func peers(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)
-	p := able[brokerapi.PeerLister](t, b.Capabilities().Peers, "peers", b)
-	who, err := b.Identify(soon(t))
-	if err != nil {
-		t.Fatal(err)
+	if identify(t, b).Others == nil {
+		t.Skip("the broker does not tell of others")
 	}
-	all, err := p.Peers(soon(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen := map[string]bool{}
-	for _, peer := range all {
-		if peer.ID == "" || peer.ID == who.Name || peer.ID == who.Instance || seen[peer.ID] {
-			t.Errorf("broker %s (%s) lists %+v", who.Name, who.Instance, all)
+	n := hook[Neighbour](t, "telling of others", s)
+	n.GiveAway(t, "/default/theirs")
+	become(t, "told of another that is active", func(ctx context.Context) error {
+		said, err := b.Probe(ctx)
+		if err == nil && (said.Others == nil || *said.Others == 0) {
+			err = errors.New("there is none")
 		}
-		seen[peer.ID] = true
-	}
-	if !h.Alone && !slices.ContainsFunc(all, func(peer brokerapi.Peer) bool { return peer.Active }) {
-		t.Errorf("Harness.Alone does not say that there are no others, and none of %+v is active", all)
-	}
+		return err
+	})
 	s.Kill(t)
-	if all, err := p.Peers(soon(t)); err == nil {
-		t.Errorf("a broker that is killed lists %+v", all)
+	if said, err := b.Probe(soon(t)); err == nil || said.Others != nil {
+		t.Errorf("a broker that is killed tells of others: %+v, %v", said, err)
 	}
 }
 
@@ -110,11 +104,10 @@ func elsewhere(t *testing.T, h Harness) {
 func seesItsTopics(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)
-	v := able[brokerapi.Viewer](t, b.Capabilities().View, "view", b)
 	load(t, s, b, "/default/orders", nil)
 	load(t, s, b, "/default/others", nil)
 	wantTopics(t, s, b, []string{"/default/orders", "/default/others"}, nil)
-	if detail := v.StaleView(); detail != "" {
+	if detail := staleView(t, b); detail != "" {
 		t.Errorf("a broker that sees everything is called blind: %s", detail)
 	}
 }
@@ -122,16 +115,29 @@ func seesItsTopics(t *testing.T, h Harness) {
 func isBlind(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)
-	v := able[brokerapi.Viewer](t, b.Capabilities().View, "view", b)
-	blind := hook[Blinder](t, "view", s)
+	blind, ok := s.(Blinder)
+	if !ok {
+		t.Skip("no watches of this broker's die")
+	}
 	load(t, s, b, "/default/orders", nil)
 	blind.Blind(t)
 	blind.Reassign(t, "/default/new")
 	end := time.Now().Add(3 * usual) // a difference must last
-	for ; !strings.Contains(v.StaleView(), "/default/new"); time.Sleep(100 * time.Millisecond) {
+	for ; !strings.Contains(staleView(t, b), "/default/new"); time.Sleep(100 * time.Millisecond) {
 		if _, err := b.Topics(soon(t)); err != nil || time.Now().After(end) {
-			t.Fatalf("a broker whose watches have died is not called blind: %q, %v", v.StaleView(), err)
+			t.Fatalf("a broker whose watches have died is not called blind: %q, %v", staleView(t, b), err)
 		}
 	}
 	publish(t, s, "/default/orders") // it serves on
+}
+
+// staleView is the broker's note of that kind.
+func staleView(t *testing.T, b brokerapi.Broker) string {
+	t.Helper()
+	for _, n := range identify(t, b).Notes {
+		if n.Kind == brokerapi.StaleView {
+			return n.Text
+		}
+	}
+	return ""
 }

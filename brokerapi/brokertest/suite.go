@@ -57,9 +57,6 @@ func capabilitiesAreImplemented(t *testing.T, h Harness) {
 	_, quiescer := b.(brokerapi.Quiescer)
 	_, unloader := b.(brokerapi.Unloader)
 	_, steerer := b.(brokerapi.ModeSetter)
-	_, viewer := b.(brokerapi.Viewer)
-	_, lister := b.(brokerapi.PeerLister)
-	_, worker := b.(brokerapi.Worker)
 	for _, c := range []struct {
 		name              string
 		said, implemented bool
@@ -67,9 +64,6 @@ func capabilitiesAreImplemented(t *testing.T, h Harness) {
 		{"quiesce", has.Quiesce, quiescer},
 		{"unload", has.Unload, unloader},
 		{"steer", has.Steer, steerer},
-		{"view", has.View, viewer},
-		{"peers", has.Peers, lister},
-		{"work", has.Work, worker},
 	} {
 		if c.said && !c.implemented {
 			t.Errorf("%s is in the capabilities and its interface is not implemented", c.name)
@@ -80,7 +74,6 @@ func capabilitiesAreImplemented(t *testing.T, h Harness) {
 		what          string
 	}{
 		{has.NamedByInstance, !has.Registers, "named-by-instance is about a registration of its own, and registers-itself is missing"},
-		{has.Peers, !has.Assigns || has.Registers, "peers is for brokers whose own cluster keeps their registration, which is one that assigns-topics and does not register itself elsewhere"},
 		{has.Assigns, h.Alone, "assigns-topics, and Harness.Alone says that there is no cluster to do so"},
 	} {
 		if c.said && c.without {
@@ -93,7 +86,7 @@ func identity(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)
 	first := identify(t, b)
-	if again := identify(t, b); again != first {
+	if again := identify(t, b); again.Instance != first.Instance || again.Name != first.Name || again.StartedAt != first.StartedAt {
 		t.Errorf("two calls, two identities: %+v and %+v", first, again)
 	}
 	if b.Capabilities().NamedByInstance != (first.Name == "") {
@@ -106,7 +99,7 @@ func identity(t *testing.T, h Harness) {
 	s.Kill(t)
 	before := time.Now()
 	s.Start(t)
-	become(t, "healthy after the restart", b.Health)
+	become(t, "healthy after the restart", answering(b))
 	second := identify(t, b)
 	// One second each way for brokers that tell whole seconds.
 	if at := second.StartedAt; !at.IsZero() && (at.Before(before.Add(-time.Second)) || at.After(time.Now().Add(time.Second))) {
@@ -123,11 +116,11 @@ func identity(t *testing.T, h Harness) {
 	}
 }
 
-func identify(t *testing.T, b brokerapi.Broker) brokerapi.Identity {
+func identify(t *testing.T, b brokerapi.Broker) brokerapi.Report {
 	t.Helper()
-	id, err := b.Identify(soon(t))
+	id, err := b.Probe(soon(t))
 	if err != nil {
-		t.Fatalf("identify: %v", err)
+		t.Fatalf("probe: %v", err)
 	}
 	return id
 }
@@ -137,11 +130,11 @@ func openedFirst(t *testing.T, h Harness) {
 	s.Kill(t)
 	b := s.Open(t)
 	t.Cleanup(func() { _ = b.Close() })
-	if err := b.Health(soon(t)); err == nil {
+	if err := answering(b)(soon(t)); err == nil {
 		t.Error("healthy without a broker")
 	}
 	s.Start(t)
-	become(t, "healthy", b.Health)
+	become(t, "healthy", answering(b))
 }
 
 func loadedServes(t *testing.T, h Harness) {
@@ -343,7 +336,7 @@ func litter(t *testing.T, h Harness) {
 		t.Fatalf("%+v, %v", held, err)
 	}
 	wantTopics(t, s, b, []string{"/default/orders"}, nil)
-	if err := b.Health(soon(t)); err != nil {
+	if err := answering(b)(soon(t)); err != nil {
 		t.Errorf("healthy, and %v", err)
 	}
 	if b.Capabilities().Steer {

@@ -167,12 +167,12 @@ func (n *node) Close() error {
 
 // found is who answered on the connection that was made then.
 type found struct {
-	who   brokerapi.Identity
+	who   brokerapi.Report
 	since time.Time
 }
 
 // once finds out who answers on the link, once a connection: the same one is the same process.
-func (n *node) once(on *link, identify func(since time.Time) (brokerapi.Identity, error)) (brokerapi.Identity, error) {
+func (n *node) once(on *link, identify func(since time.Time) (brokerapi.Report, error)) (brokerapi.Report, error) {
 	since := on.since()
 	if f := n.found.Load(); f != nil && f.since.Equal(since) {
 		return f.who, nil

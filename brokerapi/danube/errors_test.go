@@ -54,7 +54,7 @@ func TestWhatSaysSomethingOfUsIsUnseen(t *testing.T) {
 
 func TestANameThatIsNotResolvedIsUnseen(t *testing.T) {
 	b := opened(t, Config{AdminURL: "http://broker.invalid", LookupURL: "http://broker.invalid", MetricsURL: "http://broker.invalid", Store: &memory{}})
-	if err := bounded(t, "health", b.Health); !errors.Is(err, brokerapi.ErrUnseen) {
+	if err := bounded(t, "health", func(ctx context.Context) error { return health(ctx, b) }); !errors.Is(err, brokerapi.ErrUnseen) {
 		t.Error(err)
 	}
 }

@@ -32,31 +32,35 @@ type etcdBroker struct {
 	stale  string
 }
 
-var (
-	_ brokerapi.Broker = (*etcdBroker)(nil)
-	_ brokerapi.Viewer = (*etcdBroker)(nil)
-)
+var _ brokerapi.Broker = (*etcdBroker)(nil)
 
 // Capabilities implements brokerapi.Broker.
 func (b *etcdBroker) Capabilities() brokerapi.Capabilities {
-	return brokerapi.Capabilities{MustStop: true, View: true, Registers: true, NamedByInstance: true}
+	return brokerapi.Capabilities{MustStop: true, Registers: true, NamedByInstance: true}
 }
 
-// Identify implements brokerapi.Broker: Instance is the number that the broker registers
-// itself under.
-func (b *etcdBroker) Identify(ctx context.Context) (brokerapi.Identity, error) {
-	if err := b.Health(ctx); err != nil {
-		return brokerapi.Identity{}, err
+// Probe implements brokerapi.Broker: Instance is the number that the broker registers itself
+// under. The client port answers without a lock and without etcd; lists of brokers and lookups wait
+// for both. Whether the broker sees what changes in etcd is as of the last list of topics.
+func (b *etcdBroker) Probe(ctx context.Context) (who brokerapi.Report, err error) {
+	var nothing danubepb.Empty // the message says that no client is known, and is not looked at
+	if err = b.lookup.conn.Invoke(ctx, "/danube.HealthCheck/HealthCheck", &nothing, &danubepb.Empty{}); err == nil {
+		who, err = b.self(ctx)
 	}
-	return b.self(ctx)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stale != "" {
+		who.Notes = []brokerapi.Note{{Kind: brokerapi.StaleView, Text: b.stale}}
+	}
+	return who, err
 }
 
-func (b *etcdBroker) self(ctx context.Context) (brokerapi.Identity, error) {
-	return b.once(b.lookup, func(time.Time) (brokerapi.Identity, error) { return b.identify(ctx) })
+func (b *etcdBroker) self(ctx context.Context) (brokerapi.Report, error) {
+	return b.once(b.lookup, func(time.Time) (brokerapi.Report, error) { return b.identify(ctx) })
 }
 
 // identify finds out who answers. Nothing but the label "broker" of its metrics tells it.
-func (b *etcdBroker) identify(ctx context.Context) (who brokerapi.Identity, err error) {
+func (b *etcdBroker) identify(ctx context.Context) (who brokerapi.Report, err error) {
 	ids, _, err := b.scrape(ctx)
 	switch {
 	case err != nil:
@@ -73,14 +77,7 @@ func (b *etcdBroker) identify(ctx context.Context) (who brokerapi.Identity, err 
 	if code(err) == codes.Unimplemented { // so it is of a broker of no kind at all
 		_, _, err = b.listTopics(ctx, ids[0])
 	}
-	return brokerapi.Identity{Instance: ids[0], Version: etcdVersion}, err
-}
-
-// Health implements brokerapi.Broker: the client port answers, which takes no lock and
-// no etcd. Lists of brokers and lookups wait for both.
-func (b *etcdBroker) Health(ctx context.Context) error {
-	var nothing danubepb.Empty // the message says that no client is known, and is not looked at
-	return b.lookup.conn.Invoke(ctx, "/danube.HealthCheck/HealthCheck", &nothing, &danubepb.Empty{})
+	return brokerapi.Report{Instance: ids[0], Version: etcdVersion}, err
 }
 
 // Topics implements brokerapi.Broker: of the topics that are assigned to the broker, in
@@ -136,13 +133,6 @@ func (b *etcdBroker) compare(id string, assigned, believed []string, now time.Ti
 	if lasting > 0 {
 		b.stale = fmt.Sprintf("what the broker believes differs from etcd in %d of its topics, first %s: its watches have died: restart the broker", lasting, first)
 	}
-}
-
-// StaleView implements brokerapi.Viewer, as of the last list of topics.
-func (b *etcdBroker) StaleView() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.stale
 }
 
 // Load implements brokerapi.Broker. The topic must be assigned to the broker. If the

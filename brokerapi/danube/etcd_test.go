@@ -149,14 +149,14 @@ func TestTheMetricsNameTheBrokerAndEtcdIsNotAsked(t *testing.T) {
 	s := &memory{f: f, err: errors.New("etcd is away")}
 	b := f.etcd(t, s)
 	for range 3 {
-		who, err := b.Identify(soon(t))
+		who, err := b.Probe(soon(t))
 		if err != nil || who.Instance != fakeID || who.Name != "" || who.Version != etcdVersion || who.DataDir != "" || !who.StartedAt.IsZero() {
 			t.Fatalf("%+v, %v", who, err)
 		}
 	}
 	// What was found holds while the connection does.
 	f.set(func() { f.metrics, f.brokers = "", nil })
-	if who, err := b.Identify(soon(t)); err != nil || who.Instance != fakeID {
+	if who, err := b.Probe(soon(t)); err != nil || who.Instance != fakeID {
 		t.Errorf("%+v, %v", who, err)
 	}
 }
@@ -164,6 +164,9 @@ func TestTheMetricsNameTheBrokerAndEtcdIsNotAsked(t *testing.T) {
 func TestABrokerIsHealthyWhileEtcdHangsAndItsMetricsAreSilent(t *testing.T) {
 	f := newFake(t)
 	b := f.etcd(t, &memory{f: f})
+	if err := health(soon(t), b); err != nil {
+		t.Fatal(err)
+	}
 	f.set(func() {
 		f.metrics = ""
 		f.answers["ListBrokers"] = func(ctx context.Context) (any, error) { <-ctx.Done(); return nil, ctx.Err() }
@@ -171,7 +174,7 @@ func TestABrokerIsHealthyWhileEtcdHangsAndItsMetricsAreSilent(t *testing.T) {
 	for range 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		start := time.Now()
-		if err := b.Health(ctx); err != nil || ctx.Err() != nil {
+		if err := health(ctx, b); err != nil || ctx.Err() != nil {
 			t.Errorf("%v after %v", err, time.Since(start))
 		}
 		cancel()
@@ -182,11 +185,11 @@ func TestARestartIsAnotherInstance(t *testing.T) {
 	f := newFake(t)
 	s := &memory{f: f}
 	b := f.etcd(t, s)
-	if _, err := b.Identify(soon(t)); err != nil {
+	if _, err := b.Probe(soon(t)); err != nil {
 		t.Fatal(err)
 	}
 	f.stop()
-	if err := b.Health(soon(t)); err == nil {
+	if err := health(soon(t), b); err == nil {
 		t.Error("healthy without a broker")
 	}
 	f.set(func() {
@@ -195,7 +198,7 @@ func TestARestartIsAnotherInstance(t *testing.T) {
 	})
 	f.start(t)
 	back(t, b.lookup)
-	if who, err := b.Identify(soon(t)); err != nil || who.Instance != "999" {
+	if who, err := b.Probe(soon(t)); err != nil || who.Instance != "999" {
 		t.Errorf("%+v, %v", who, err)
 	}
 }
@@ -218,7 +221,7 @@ func TestAStrangerIsToldWithTheRemedy(t *testing.T) {
 			f := newFake(t)
 			b := f.etcd(t, &memory{f: f})
 			f.set(func() { c.prepare(f) })
-			_, err := b.Identify(soon(t))
+			_, err := b.Probe(soon(t))
 			if !errors.Is(err, brokerapi.ErrIdentity) {
 				t.Fatal(err)
 			}
@@ -251,8 +254,8 @@ func TestAViewIsStaleWhenOneTopicDiffersForLong(t *testing.T) {
 	at := func(seconds int, assigned, believed []string, stale bool) {
 		t.Helper()
 		b.compare("7", assigned, believed, time.Unix(int64(seconds), 0))
-		if (b.StaleView() != "") != stale {
-			t.Errorf("after %d s: %q", seconds, b.StaleView())
+		if (b.stale != "") != stale {
+			t.Errorf("after %d s: %q", seconds, b.stale)
 		}
 	}
 	at(0, []string{"/n/a", "/n/b"}, []string{"/n/a"}, false)
@@ -262,7 +265,13 @@ func TestAViewIsStaleWhenOneTopicDiffersForLong(t *testing.T) {
 	at(22, []string{"/n/a"}, []string{"/n/a", "/n/x"}, false)
 	at(33, nil, []string{"/n/a", "/n/x"}, true)
 	b.compare("8", nil, []string{"/n/a"}, time.Unix(40, 0))
-	if b.StaleView() != "" {
+	if b.stale != "" {
 		t.Error("of a process that has gone")
 	}
+}
+
+// health is what the broker is asked for each second.
+func health(ctx context.Context, b brokerapi.Broker) error {
+	_, err := b.Probe(ctx)
+	return err
 }

@@ -106,10 +106,10 @@ func FuzzAnswersNeverMakeHealthy(f *testing.F) {
 		defer b.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Second)
 		defer cancel()
-		if b.Health(ctx) == nil {
+		if health(ctx, b) == nil {
 			t.Fatal("healthy")
 		}
-		if who, err := b.Identify(ctx); err == nil && (who.Instance == "" || who.Version == "") {
+		if who, err := b.Probe(ctx); err == nil && (who.Instance == "" || who.Version == "") {
 			t.Fatalf("identity %+v", who)
 		}
 		if held, err := b.Topics(ctx); err == nil {

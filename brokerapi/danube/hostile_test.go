@@ -128,10 +128,9 @@ func TestWhateverListensThereNothingHangsAndNothingIsHealthy(t *testing.T) {
 // calls are all that a driver can be asked.
 func calls(b brokerapi.Broker) map[string]func(context.Context) error {
 	all := map[string]func(context.Context) error{
-		"identify": func(ctx context.Context) error { _, err := b.Identify(ctx); return err },
-		"health":   b.Health,
-		"topics":   func(ctx context.Context) error { _, err := b.Topics(ctx); return err },
-		"load":     func(ctx context.Context) error { return b.Load(ctx, "/default/a", nil) },
+		"probe":  func(ctx context.Context) error { _, err := b.Probe(ctx); return err },
+		"topics": func(ctx context.Context) error { _, err := b.Topics(ctx); return err },
+		"load":   func(ctx context.Context) error { return b.Load(ctx, "/default/a", nil) },
 	}
 	if u, ok := b.(brokerapi.Unloader); ok {
 		all["unload"] = func(ctx context.Context) error { return u.Unload(ctx, "/default/a") }
@@ -156,7 +155,7 @@ func TestAnErrorIsFitForATerminal(t *testing.T) {
 	f := newFake(t)
 	b := f.etcd(t, &memory{f: f})
 	f.fails("HealthCheck", codes.Internal, "\x1b[31mred\nalert"+strings.Repeat("!", 10000))
-	err := b.Health(soon(t))
+	err := health(soon(t), b)
 	if err == nil || strings.ContainsAny(err.Error(), "\x1b\n") || len(err.Error()) > 500 || !strings.Contains(err.Error(), "Internal") {
 		t.Errorf("%q", err)
 	}
@@ -167,11 +166,11 @@ func TestSlowMethodsEndWithTheirContextAndNeverPassAsHealthy(t *testing.T) {
 		t.Run(method, func(t *testing.T) {
 			f := newFake(t)
 			b := f.etcd(t, &memory{f: f})
-			if err := b.Health(soon(t)); err != nil {
+			if err := health(soon(t), b); err != nil {
 				t.Fatal(err)
 			}
 			f.hangs(method)
-			if err := bounded(t, "health", b.Health); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), method) {
+			if err := bounded(t, "probe", func(ctx context.Context) error { return health(ctx, b) }); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), method) {
 				t.Error(err)
 			}
 			ended, cancel := context.WithCancel(t.Context())
@@ -195,7 +194,7 @@ func TestCloseEndsCallsInFlightAndLeavesNoGoroutine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Health(soon(t)); err != nil {
+	if err := health(soon(t), b); err != nil {
 		t.Fatal(err)
 	}
 	var hanging atomic.Int64
@@ -243,7 +242,7 @@ func TestMetricsOfAnySizeAreReadAsFarAsNeeded(t *testing.T) {
 	f := newFake(t)
 	b := f.etcd(t, &memory{f: f})
 	f.set(func() { f.metrics += strings.Repeat("up{broker=\""+fakeID+"\"} 1\n", 200_000) })
-	if who, err := b.Identify(soon(t)); err != nil || who.Instance != fakeID {
+	if who, err := b.Probe(soon(t)); err != nil || who.Instance != fakeID {
 		t.Errorf("%+v, %v", who, err)
 	}
 }
@@ -258,11 +257,11 @@ func TestADeadlineThatTheBrokerWasTheFirstToNoticeIsOne(t *testing.T) {
 			return nil, status.Error(codes.Canceled, "context canceled")
 		}
 	})
-	if err := bounded(t, "health", b.Health); !errors.Is(err, context.DeadlineExceeded) {
+	if err := bounded(t, "probe", func(ctx context.Context) error { return health(ctx, b) }); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
 	f.fails("HealthCheck", codes.Canceled, "shutting down")
-	if err := b.Health(soon(t)); err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+	if err := health(soon(t), b); err == nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }

@@ -53,23 +53,16 @@ func (q *quorum) saw(s *danubepb.ClusterStatusResponse, connection, now time.Tim
 	q.grewAt = now
 }
 
+// cutOff is what follows.
+const cutOff = ": it is cut off from the others, and would delete their topics' data when it is not any more"
+
 // lost says why the quorum that this process had is gone; empty: it is not, or nobody can tell.
 func (q *quorum) lost() string {
 	switch {
 	case q.led && q.seenAt.Sub(q.ledAt) >= quorumPatience:
-		return fmt.Sprintf("the broker has known no leader of its Raft cluster for %s", quorumPatience)
+		return fmt.Sprintf("the broker has known no leader of its Raft cluster for %s"+cutOff, quorumPatience)
 	case q.steady >= steadyAdvances && q.seenAt.Sub(q.grewAt) >= quorumPatience:
-		return fmt.Sprintf("the broker has applied nothing of its Raft cluster for %s", quorumPatience)
-	}
-	return ""
-}
-
-// MustGo implements brokerapi.Quitter, as of the last health check.
-func (b *raftBroker) MustGo() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if why := b.quorum.lost(); why != "" {
-		return why + ": it is cut off from the others, and would delete their topics' data when it is not any more"
+		return fmt.Sprintf("the broker has applied nothing of its Raft cluster for %s"+cutOff, quorumPatience)
 	}
 	return ""
 }

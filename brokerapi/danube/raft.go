@@ -38,7 +38,7 @@ var (
 
 // Capabilities implements brokerapi.Broker.
 func (b *raftBroker) Capabilities() brokerapi.Capabilities {
-	return brokerapi.Capabilities{Unload: true, Steer: true, Assigns: true, Peers: true}
+	return brokerapi.Capabilities{Unload: true, Steer: true, Assigns: true}
 }
 
 // status is the Raft cluster as the broker sees it, and the broker's own number in it.
@@ -53,19 +53,44 @@ func (b *raftBroker) status(ctx context.Context) (*danubepb.ClusterStatusRespons
 	return s, strconv.FormatUint(s.GetSelfNodeId(), 10), err
 }
 
-// Identify implements brokerapi.Broker.
-func (b *raftBroker) Identify(ctx context.Context) (brokerapi.Identity, error) {
-	_, id, err := b.status(ctx)
-	if err != nil {
-		return brokerapi.Identity{}, err
+// Probe implements brokerapi.Broker: the broker is a member of the Raft cluster, which
+// the admin port answers before it is true, and its client port looks up a topic.
+func (b *raftBroker) Probe(ctx context.Context) (who brokerapi.Report, err error) {
+	s, id, err := b.status(ctx)
+	if err == nil {
+		who, err = b.once(b.admin, func(since time.Time) (brokerapi.Report, error) { return b.identify(ctx, id, since) })
 	}
-	return b.once(b.admin, func(since time.Time) (brokerapi.Identity, error) { return b.identify(ctx, id, since) })
+	b.mu.Lock()
+	if s != nil {
+		b.quorum.saw(s, b.admin.since(), time.Now())
+	}
+	who.MustGo = b.quorum.lost()
+	b.mu.Unlock()
+	if err != nil {
+		return who, err
+	}
+	if own := s.GetSelfNodeId(); !slices.Contains(s.GetVoters(), own) && !slices.Contains(s.GetLearners(), own) {
+		return who, fmt.Errorf("--broker-admin %s: broker %s is no member of its Raft cluster yet: have it join, or see its log", b.admin.url, id)
+	}
+	if _, err = b.where(ctx, "/holdfast/health"); err != nil || s.GetLeaderId() == 0 { // which is nowhere
+		return who, err
+	}
+	if own, others, unlisted := b.list(ctx, id); unlisted == nil && own != nil { // else it has not heard of them lately
+		n := 0
+		for _, info := range others {
+			if is(info, brokerapi.Active) {
+				n++
+			}
+		}
+		who.Others = &n
+	}
+	return who, nil
 }
 
 // identify finds out who answers on a connection. Name is the node id, which the broker keeps in
 // its data directory. Instance adds when the process started, as the metrics tell; if they do
 // not, when the connection to it was made.
-func (b *raftBroker) identify(ctx context.Context, id string, since time.Time) (who brokerapi.Identity, err error) {
+func (b *raftBroker) identify(ctx context.Context, id string, since time.Time) (who brokerapi.Report, err error) {
 	// One that has not been written yet, or that we may not read, says nothing.
 	text, _ := os.ReadFile(filepath.Join(b.dataDir, "node_id"))
 	if owner := strings.TrimSpace(string(text)); b.dataDir != "" && number(owner) && owner != id {
@@ -77,7 +102,7 @@ func (b *raftBroker) identify(ctx context.Context, id string, since time.Time) (
 		return who, identityErrorf("--broker-admin %s is broker %s, and --danube-metrics %s is broker %.50q: set both to ports of the same broker",
 			b.admin.url, id, b.metrics.URL(), labels[0])
 	}
-	who = brokerapi.Identity{Name: id, Version: raftVersion, StartedAt: start}
+	who = brokerapi.Report{Name: id, Version: raftVersion, StartedAt: start}
 	if start.IsZero() {
 		start = since
 		who.Supposed = fmt.Sprintf("--danube-metrics %s: does not tell when the broker started, so each new connection to it is taken for a new start: set it to the broker's metrics port (%s)",
@@ -93,6 +118,13 @@ func (b *raftBroker) self(ctx context.Context) (own *danubepb.BrokerInfo, others
 	if err != nil {
 		return nil, nil, err
 	}
+	if own, others, err = b.list(ctx, id); err == nil && own == nil {
+		err = fmt.Errorf("--broker-admin %s: broker %s is not in its own list of brokers: it has not registered yet, or its registration has run out", b.admin.url, id)
+	}
+	return own, others, err
+}
+
+func (b *raftBroker) list(ctx context.Context, id string) (own *danubepb.BrokerInfo, others []*danubepb.BrokerInfo, err error) {
 	list, err := b.brokers.ListBrokers(ctx, &danubepb.Empty{})
 	for _, info := range list.GetBrokers() {
 		if info.GetBrokerId() != id {
@@ -102,27 +134,7 @@ func (b *raftBroker) self(ctx context.Context) (own *danubepb.BrokerInfo, others
 		own = info
 		b.itself.Store(info.GetBrokerAddr())
 	}
-	if err == nil && own == nil {
-		err = fmt.Errorf("--broker-admin %s: broker %s is not in its own list of brokers: it has not registered yet, or its registration has run out", b.admin.url, id)
-	}
 	return own, others, err
-}
-
-// Health implements brokerapi.Broker: the broker is a member of the Raft cluster, which
-// the admin port answers before it is true, and its client port looks up a topic.
-func (b *raftBroker) Health(ctx context.Context) error {
-	s, id, err := b.status(ctx)
-	if err != nil {
-		return err
-	}
-	b.mu.Lock()
-	b.quorum.saw(s, b.admin.since(), time.Now())
-	b.mu.Unlock()
-	if own := s.GetSelfNodeId(); !slices.Contains(s.GetVoters(), own) && !slices.Contains(s.GetLearners(), own) {
-		return fmt.Errorf("--broker-admin %s: broker %s is no member of its Raft cluster yet: have it join, or see its log", b.admin.url, id)
-	}
-	_, err = b.where(ctx, "/holdfast/health") // which is nowhere
-	return err
 }
 
 // Topics implements brokerapi.Broker: of the topics that the broker believes to have,

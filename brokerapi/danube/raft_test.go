@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -20,19 +21,19 @@ import (
 func TestARaftBrokerIsHealthyOnceItIsAMember(t *testing.T) {
 	f := newFake(t)
 	b := f.raft(t, nil)
-	if err := b.Health(soon(t)); err != nil {
+	if err := health(soon(t), b); err != nil {
 		t.Fatal(err)
 	}
 	f.set(func() { f.status = &danubepb.ClusterStatusResponse{SelfNodeId: 12345, Voters: []uint64{1, 2}} })
-	if err := b.Health(soon(t)); err == nil || !strings.Contains(err.Error(), "no member of its Raft cluster yet") {
+	if err := health(soon(t), b); err == nil || !strings.Contains(err.Error(), "no member of its Raft cluster yet") {
 		t.Error(err)
 	}
 	f.set(func() { f.status.Learners = []uint64{12345} })
-	if err := b.Health(soon(t)); err != nil {
+	if err := health(soon(t), b); err != nil {
 		t.Errorf("as a learner: %v", err)
 	}
 	f.fails("TopicLookup", codes.Unavailable, "starting")
-	if err := b.Health(soon(t)); err == nil || !strings.Contains(err.Error(), "--danube-lookup") {
+	if err := health(soon(t), b); err == nil || !strings.Contains(err.Error(), "--danube-lookup") {
 		t.Error(err)
 	}
 }
@@ -42,8 +43,7 @@ func TestABrokerWithEtcdIsRefusedInRaftMode(t *testing.T) {
 	b := f.raft(t, nil)
 	f.set(func() { f.status = nil })
 	for name, call := range map[string]func(context.Context) error{
-		"identify": func(ctx context.Context) error { _, err := b.Identify(ctx); return err },
-		"health":   b.Health,
+		"probe": func(ctx context.Context) error { _, err := b.Probe(ctx); return err },
 	} {
 		if err := call(soon(t)); !errors.Is(err, brokerapi.ErrIdentity) || !strings.Contains(err.Error(), "set --registration to adopt") {
 			t.Errorf("%s: %v", name, err)
@@ -58,30 +58,30 @@ func TestTheNodeIDIsTheNameAndEachStartAnInstance(t *testing.T) {
 		if told {
 			f.set(func() { f.metrics += "process_start_time_seconds 1.7e9\n" })
 		}
-		first, err := b.Identify(soon(t))
+		first, err := b.Probe(soon(t))
 		if err != nil || first.Name != fakeID || first.Version != raftVersion || first.StartedAt.IsZero() == told || (first.Supposed == "") != told {
 			t.Fatalf("%+v, %v", first, err)
 		}
 		f.set(func() { f.metrics = "" }) // what was found holds while the connection does
-		if again, err := b.Identify(soon(t)); err != nil || again != first {
+		if again, err := b.Probe(soon(t)); err != nil || !reflect.DeepEqual(again, first) {
 			t.Errorf("%+v, then %+v, %v", first, again, err)
 		}
 		f.restart(t, b.admin)
 		if told {
 			f.set(func() { f.metrics = "process_start_time_seconds 1.7e9\n" })
-			if err := b.Health(soon(t)); err != nil {
+			if err := health(soon(t), b); err != nil {
 				t.Fatal(err)
 			}
-			if again, err := b.Identify(soon(t)); err != nil || again.Instance != first.Instance {
+			if again, err := b.Probe(soon(t)); err != nil || again.Instance != first.Instance {
 				t.Errorf("another connection to the same process: %+v, then %+v, %v", first, again, err)
 			}
 			f.restart(t, b.admin)
 			f.set(func() { f.metrics = "process_start_time_seconds 1.8e9\n" })
 		}
-		if err := b.Health(soon(t)); err != nil {
+		if err := health(soon(t), b); err != nil {
 			t.Fatal(err)
 		}
-		if second, err := b.Identify(soon(t)); err != nil || second.Instance == first.Instance || second.Name != first.Name {
+		if second, err := b.Probe(soon(t)); err != nil || second.Instance == first.Instance || second.Name != first.Name {
 			t.Errorf("%+v, then %+v, %v", first, second, err)
 		}
 	}
@@ -102,7 +102,7 @@ func TestADataDirectoryOfAnotherBrokerIsRefused(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			_, err := f.raft(t, func(cfg *Config) { cfg.DataDir = dir }).Identify(soon(t))
+			_, err := f.raft(t, func(cfg *Config) { cfg.DataDir = dir }).Probe(soon(t))
 			if c.fine != (err == nil) || !c.fine && (!errors.Is(err, brokerapi.ErrIdentity) || !strings.Contains(err.Error(), "--data-dir "+dir+" belongs to broker 777")) {
 				t.Error(err)
 			}
@@ -114,7 +114,7 @@ func TestMetricsOfAnotherRaftBrokerAreRefused(t *testing.T) {
 	f := newFake(t)
 	b := f.raft(t, nil)
 	f.set(func() { f.metrics = "up{broker=\"777\"} 1\n" })
-	if _, err := b.Identify(soon(t)); !errors.Is(err, brokerapi.ErrIdentity) || !strings.Contains(err.Error(), "--danube-metrics") {
+	if _, err := b.Probe(soon(t)); !errors.Is(err, brokerapi.ErrIdentity) || !strings.Contains(err.Error(), "--danube-metrics") {
 		t.Error(err)
 	}
 }

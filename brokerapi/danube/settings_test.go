@@ -112,30 +112,30 @@ func TestTLSAndTokenAreUsedAndReadAgain(t *testing.T) {
 	cfg.AdminURL, cfg.LookupURL, cfg.Store = "https://"+f.address, "https://"+f.address, &memory{f: f}
 	cfg.CACert, cfg.Cert, cfg.Key, cfg.TokenFile = cert, cert, key, write(t, dir, "token", "bad\n")
 	b := opened(t, cfg)
-	if err := b.Health(soon(t)); err == nil || !strings.Contains(err.Error(), "--broker-token-file") || strings.Contains(err.Error(), "bad") {
+	if err := health(soon(t), b); err == nil || !strings.Contains(err.Error(), "--broker-token-file") || strings.Contains(err.Error(), "bad") {
 		t.Error(err)
 	}
 	write(t, dir, "token", "good\n")
-	if err := b.Health(soon(t)); err != nil {
+	if err := health(soon(t), b); err != nil {
 		t.Error(err)
 	}
 	cfg.CACert, _ = certificate(t, t.TempDir())
-	if err := bounded(t, "health", opened(t, cfg).Health); err == nil ||
+	if err := bounded(t, "probe", func(ctx context.Context) error { return health(ctx, opened(t, cfg)) }); err == nil ||
 		!strings.Contains(err.Error(), ": set --broker-cacert to the authority that signed the broker's certificate") {
 		t.Errorf("an unknown authority: %v", err)
 	}
 	cfg.CACert = cert
 	cfg.LookupURL = strings.Replace(cfg.LookupURL, "127.0.0.1", "localhost", 1)
-	if err := bounded(t, "health", opened(t, cfg).Health); err == nil || !strings.Contains(err.Error(), "certificate is not valid for any names") {
+	if err := bounded(t, "probe", func(ctx context.Context) error { return health(ctx, opened(t, cfg)) }); err == nil || !strings.Contains(err.Error(), "certificate is not valid for any names") {
 		t.Errorf("another name: %v", err)
 	}
 	cfg.AdminURL, cfg.LookupURL = "http://"+f.address, "http://"+f.address
-	if err := opened(t, cfg).Health(soon(t)); err == nil || !strings.Contains(err.Error(), "does it speak TLS if --danube-lookup has https://") {
+	if err := health(soon(t), opened(t, cfg)); err == nil || !strings.Contains(err.Error(), "does it speak TLS if --danube-lookup has https://") {
 		t.Errorf("in the clear: %v", err)
 	}
 	naked := newFake(t)
 	cfg.AdminURL, cfg.LookupURL = "https://"+naked.address, "https://"+naked.address
-	if err := bounded(t, "health", opened(t, cfg).Health); err == nil || !strings.Contains(err.Error(), "does it speak TLS if --danube-lookup has https://") {
+	if err := bounded(t, "probe", func(ctx context.Context) error { return health(ctx, opened(t, cfg)) }); err == nil || !strings.Contains(err.Error(), "does it speak TLS if --danube-lookup has https://") {
 		t.Errorf("TLS to a broker without: %v", err)
 	}
 }

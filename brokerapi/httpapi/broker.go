@@ -76,8 +76,8 @@ type Broker struct {
 	brokerID  string
 	keyPrefix string
 
-	mu       sync.Mutex
-	verified string // instance that passed the checks of Identify
+	mu    sync.Mutex
+	known brokerapi.Report // that passed the checks of identify
 }
 
 var (
@@ -185,59 +185,63 @@ func (i identityBody) flaw() string {
 	return ""
 }
 
-// Identify implements brokerapi.Broker. A broker with another name than --broker-id wraps
+// identify asks who answers. A broker with another name than --broker-id wraps
 // brokerapi.ErrIdentity, as does what is no such broker.
-func (b *Broker) Identify(ctx context.Context) (brokerapi.Identity, error) {
+func (b *Broker) identify(ctx context.Context) (brokerapi.Report, error) {
 	var said identityBody
 	a, err := b.ask(ctx, rest.Request{Path: "/identity"}, &said, http.StatusOK)
 	var own *refusal
 	switch {
 	case errors.As(err, &own) && own.status == http.StatusNotFound: // it keeps the contract, elsewhere
-		return brokerapi.Identity{}, fmt.Errorf("%w: set --broker-admin to the URL below which it answers, without %s", err, base)
+		return brokerapi.Report{}, fmt.Errorf("%w: set --broker-admin to the URL below which it answers, without %s", err, base)
 	case a == nil, own != nil, errors.Is(err, brokerapi.ErrUnseen), a.Status >= 500, a.Status == http.StatusRequestTimeout:
-		return brokerapi.Identity{}, err
+		return brokerapi.Report{}, err
 	case err == nil && said.flaw() != "":
 		err = a.Errorf("%s", said.flaw())
 	}
 	if err != nil {
-		return brokerapi.Identity{}, fmt.Errorf("%w: no broker that keeps Holdfast's HTTP contract says that (%w): set --broker-admin to where one does, without %s", err, brokerapi.ErrIdentity, base)
+		return brokerapi.Report{}, fmt.Errorf("%w: no broker that keeps Holdfast's HTTP contract says that (%w): set --broker-admin to where one does, without %s", err, brokerapi.ErrIdentity, base)
 	}
 	// One whose name no broker can go by has --broker-id instead.
 	if b.brokerID != "" && said.Name != "" && said.Name != b.brokerID && brokerapi.NameFlaw(said.Name) == "" {
-		return brokerapi.Identity{}, fmt.Errorf("--broker-admin %s: the broker there calls itself %q, --broker-id says %q (%w): point --broker-admin at %s's own address, or set --broker-id to %s",
+		return brokerapi.Report{}, fmt.Errorf("--broker-admin %s: the broker there calls itself %q, --broker-id says %q (%w): point --broker-admin at %s's own address, or set --broker-id to %s",
 			b.rest.URL(), said.Name, b.brokerID, brokerapi.ErrIdentity, b.brokerID, said.Name)
 	}
+	who := brokerapi.Report{Name: said.Name, Instance: said.Instance, StartedAt: said.StartedAt, Version: said.Version, DataDir: said.DataDir}
 	b.mu.Lock()
-	b.verified = said.Instance
+	b.known = who
 	b.mu.Unlock()
-	return brokerapi.Identity{Name: said.Name, Instance: said.Instance, StartedAt: said.StartedAt, Version: said.Version, DataDir: said.DataDir}, nil
+	return who, nil
 }
 
-// Health implements brokerapi.Broker: the broker says that it is well, and it is the one
+// Probe implements brokerapi.Broker: the broker says that it is well, and it is the one
 // expected.
-func (b *Broker) Health(ctx context.Context) error {
+func (b *Broker) Probe(ctx context.Context) (brokerapi.Report, error) {
+	b.mu.Lock()
+	who := b.known
+	b.mu.Unlock()
 	var said struct {
 		Status   string `json:"status"`
 		Instance string `json:"instance"`
 	}
 	a, err := b.ask(ctx, rest.Request{Path: "/health"}, &said, http.StatusOK)
-	if err != nil {
-		return err
+	switch {
+	case err != nil && who.Instance == "" && !errors.Is(err, brokerapi.ErrUnseen):
+		if _, stranger := b.identify(ctx); errors.Is(stranger, brokerapi.ErrIdentity) {
+			err = stranger // to wait for a web server to become a broker would be in vain
+		}
+		return who, err
+	case err != nil:
+		return who, err
+	case said.Status != "ok" || said.Instance == "":
+		return who, a.Errorf(`want {"status":"ok","instance":"…"}`)
+	case said.Instance == who.Instance:
+		return who, nil
 	}
-	if said.Status != "ok" || said.Instance == "" {
-		return a.Errorf(`want {"status":"ok","instance":"…"}`)
+	if who, err = b.identify(ctx); err == nil && who.Instance != said.Instance {
+		err = a.Errorf("GET %s/identity says instance %q: two brokers answer there, or it was restarted just now", base, who.Instance)
 	}
-	b.mu.Lock()
-	known := said.Instance == b.verified
-	b.mu.Unlock()
-	if known {
-		return nil
-	}
-	id, err := b.Identify(ctx)
-	if err == nil && id.Instance != said.Instance {
-		err = a.Errorf("GET %s/identity says instance %q: two brokers answer there, or it was restarted just now", base, id.Instance)
-	}
-	return err
+	return who, err
 }
 
 // modeBody is sent to PUT /mode and answered by it.

@@ -92,7 +92,7 @@ func TestNothingButAGoodAnswerIsHealthy(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			url := answers(t, map[string]string{"GET /identity": c.identity, "GET /health": c.health})
-			err := opened(t, Config{AdminURL: url, BrokerID: "n1"}).Health(bound(t))
+			err := health(bound(t), opened(t, Config{AdminURL: url, BrokerID: "n1"}))
 			switch {
 			case c.want == "" && err != nil, c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
 				t.Errorf("got  %v\nwant %s", err, c.want)
@@ -254,7 +254,7 @@ func TestARefusalIsNoWordOfTheBrokerOnItself(t *testing.T) {
 		`429 application/json {"error":{"code":"busy","message":"later"}}`: true,
 		`500 text/html <html>`: false,
 	} {
-		err := opened(t, Config{AdminURL: answers(t, map[string]string{"GET /health": body})}).Health(bound(t))
+		err := health(bound(t), opened(t, Config{AdminURL: answers(t, map[string]string{"GET /health": body})}))
 		if err == nil || errors.Is(err, brokerapi.ErrUnseen) != unseen {
 			t.Errorf("%s: %v, want unseen %v", body, err, unseen)
 		}

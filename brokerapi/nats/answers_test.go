@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -50,21 +51,23 @@ func answering(status int, contentType, body string) http.HandlerFunc {
 func TestIdentityIsReadFromBothPorts(t *testing.T) {
 	for _, c := range []struct {
 		name, varz string
-		want       brokerapi.Identity
+		want       brokerapi.Report
 	}{
-		{"named", goodVarz, brokerapi.Identity{Name: "n1", Instance: "NFAKE", Version: "2.10.0", DataDir: "/data",
+		{"named", goodVarz, brokerapi.Report{Name: "n1", Instance: "NFAKE", Version: "2.10.0", DataDir: "/data",
 			StartedAt: time.Date(2026, 1, 2, 3, 4, 5, 600_000_000, time.UTC)}},
 		{"unnamed, no JetStream", `{"server_id":"NFAKE","server_name":"NFAKE","version":"2.9.0","jetstream":{}}`,
-			brokerapi.Identity{Instance: "NFAKE", Version: "2.9.0"}},
+			brokerapi.Report{Instance: "NFAKE", Version: "2.9.0"}},
 		{"a store that does not end in jetstream", `{"server_id":"NFAKE","server_name":"n1","jetstream":{"config":{"store_dir":"/data/js"}}}`,
-			brokerapi.Identity{Name: "n1", Instance: "NFAKE", DataDir: "/data/js"}},
+			brokerapi.Report{Name: "n1", Instance: "NFAKE", DataDir: "/data/js"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			web := httptest.NewServer(answering(200, "application/json", c.varz))
 			defer web.Close()
 			b := opened(t, Config{AdminURL: newFakeServer(t, "", silent).url, MonitorURL: web.URL})
-			got, err := b.Identify(bound(t))
-			if err != nil || got != c.want {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			got, err := b.Probe(ctx) // it is not healthy
+			if errors.Is(err, brokerapi.ErrIdentity) || !reflect.DeepEqual(got, c.want) {
 				t.Errorf("got  %+v, %v\nwant %+v", got, err, c.want)
 			}
 		})
@@ -104,7 +107,7 @@ func TestMonitorAnswersThatAreNotANATSServersAreRefused(t *testing.T) {
 			web := httptest.NewServer(c.handler)
 			defer web.Close()
 			b := opened(t, Config{AdminURL: newFakeServer(t, "", silent).url, MonitorURL: web.URL})
-			_, err := b.Identify(bound(t))
+			_, err := b.Probe(bound(t))
 			if want := "--nats-monitor " + web.URL + c.want; err == nil || err.Error() != want {
 				t.Errorf("got  %v\nwant %s", err, want)
 			}
@@ -127,10 +130,10 @@ func TestSlowAnswersEndWithTheirBound(t *testing.T) {
 	defer close(release)
 	fake := newFakeServer(t, "", silent)
 	b := opened(t, Config{AdminURL: fake.url, MonitorURL: web.URL, Timeout: 100 * time.Millisecond})
-	_, monitorErr := b.Identify(bound(t))
+	_, monitorErr := b.Probe(bound(t))
 	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	_, shortErr := b.Identify(short)
+	_, shortErr := b.Probe(short)
 	for _, c := range []struct {
 		name string
 		err  error
@@ -152,7 +155,7 @@ func TestNoMonitorSaysHowToStartOne(t *testing.T) {
 	web := httptest.NewServer(http.NotFoundHandler())
 	web.Close()
 	b := opened(t, Config{AdminURL: newFakeServer(t, "", silent).url, MonitorURL: web.URL})
-	_, err := b.Identify(bound(t))
+	_, err := b.Probe(bound(t))
 	want := fmt.Sprintf("--nats-monitor %s: GET /varz: dial tcp %s: connect: connection refused: is the broker running there?: start nats-server with -m 8222, or set --nats-monitor to its monitoring port",
 		web.URL, strings.TrimPrefix(web.URL, "http://"))
 	if err == nil || err.Error() != want {
@@ -201,7 +204,7 @@ func TestWhyThereIsNoConnectionIsSaidAtOnce(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			b := opened(t, Config{AdminURL: c.url, MonitorURL: gone.URL})
-			_, err := b.Identify(bound(t))
+			_, err := b.Probe(bound(t))
 			if err == nil || !strings.HasPrefix(err.Error(), "--broker-admin "+c.url) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got  %v\nwant %s", err, c.want)
 			}
@@ -239,7 +242,13 @@ func TestHealthNamesWhatIsWrong(t *testing.T) {
 		{"JetStream off", refuse(codeNotEnabled, "jetstream not enabled"), good, "JetStream refused: jetstream not enabled (err_code 10076): start nats-server with -js"},
 		{"JetStream off for the account", refuse(codeNotEnabledForAccount, "jetstream not enabled for account"), good, "(err_code 10039): enable JetStream for the account that we log in to"},
 		{"JetStream answers garbage", func(string, []byte) (string, bool) { return "<html>", true }, good, `JetStream answered "<html>": invalid character`},
-		{"healthz says no", jetStreamOK, answering(503, "application/json", `{"status":"unavailable"}`), `/healthz?js-enabled-only=true answered 503 Service Unavailable: "{\"status\":\"unavailable\"}": see nats-server's log`},
+		{"healthz says no", jetStreamOK, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/varz" {
+				good(w, r)
+				return
+			}
+			answering(503, "application/json", `{"status":"unavailable"}`)(w, r)
+		}, `/healthz?js-enabled-only=true answered 503 Service Unavailable: "{\"status\":\"unavailable\"}": see nats-server's log`},
 		{"a name that no broker can go by", jetStreamOK, named("eu/n1"), ""}, // --broker-id is its name
 		{"another name", jetStreamOK, named("n2"), `the broker there calls itself "n2", --broker-id says "n1": point --broker-admin at n1's own port, or set --broker-id to n2`},
 		{"monitor of another", jetStreamOK, answering(200, "application/json", strings.ReplaceAll(goodVarz, "NFAKE", "NOTHER")), `is server "n1" (NOTHER): set both to ports of the same server`},
@@ -247,7 +256,7 @@ func TestHealthNamesWhatIsWrong(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			web := httptest.NewServer(c.monitor)
 			defer web.Close()
-			err := opened(t, Config{AdminURL: newFakeServer(t, "", c.api).url, MonitorURL: web.URL, BrokerID: "n1"}).Health(bound(t))
+			err := health(bound(t), opened(t, Config{AdminURL: newFakeServer(t, "", c.api).url, MonitorURL: web.URL, BrokerID: "n1"}))
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}

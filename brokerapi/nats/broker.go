@@ -88,13 +88,14 @@ type Broker struct {
 	greeted  atomic.Value            // id of the server that greeted us last, taken in or not; none or empty: none did
 	changing sync.Map                // by stream: a channel that holds what its one change holds
 
-	mu       sync.Mutex
-	conn     *client.Conn // nil until there was one
-	up       bool
-	link     context.Context // lives as long as one connection to the server
-	snap     context.CancelCauseFunc
-	lastErr  error  // why there is no connection
-	verified string // id of the server that passed sameServer
+	mu      sync.Mutex
+	conn    *client.Conn // nil until there was one
+	up      bool
+	link    context.Context // lives as long as one connection to the server
+	snap    context.CancelCauseFunc
+	lastErr error            // why there is no connection
+	known   brokerapi.Report // the server that passed sameServer
+	leaving bool             // so it says on the connection that is up
 }
 
 var (
@@ -195,6 +196,7 @@ func (b *Broker) options() []client.Option {
 		client.PingInterval(10 * time.Second),
 		client.MaxPingsOutstanding(2),
 		client.ConnectHandler(b.onUp),
+		client.LameDuckModeHandler(func(*client.Conn) { b.mu.Lock(); b.leaving = true; b.mu.Unlock() }),
 		client.ReconnectHandler(b.onUp),
 		client.DisconnectErrHandler(b.onDown),
 		client.ReconnectErrHandler(func(_ *client.Conn, err error) { b.noteAttempt(err) }),
@@ -258,7 +260,7 @@ func (b *Broker) onDown(_ *client.Conn, err error) {
 	b.mu.Lock()
 	b.snap(errBroke)
 	b.link, b.snap = context.WithCancelCause(b.life)
-	b.up, b.lastErr = false, err
+	b.up, b.leaving, b.lastErr = false, false, err
 	b.mu.Unlock()
 	b.log.Warn("broker connection lost", "error", err)
 }

@@ -48,16 +48,16 @@ func FuzzMonitorAnswersNeverMakeHealthy(f *testing.F) {
 		}
 		says.Store(&monitored{status, kind, body})
 		b.mu.Lock()
-		b.verified = ""
+		b.known = brokerapi.Report{}
 		b.mu.Unlock()
-		id, err := b.Identify(within(t))
+		id, err := b.Probe(within(t))
 		if err == nil && id.Instance != fakeID {
 			t.Fatalf("took %q for %+v", body, id)
 		}
 		var said struct {
 			Status string `json:"status"`
 		}
-		if b.Health(within(t)) == nil && (status != 200 || json.Unmarshal(body, &said) != nil || said.Status != "ok") {
+		if health(within(t), b) == nil && (status != 200 || json.Unmarshal(body, &said) != nil || said.Status != "ok") {
 			t.Fatalf("healthy by %d %q", status, body)
 		}
 	})

@@ -7,16 +7,48 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"holdfast/brokerapi"
 )
 
-// Health implements brokerapi.Broker. It costs one JetStream request and one
+// Probe implements brokerapi.Broker. It costs one JetStream request and one
 // GET /healthz; once for each server process it also compares the identities
-// of the two ports with each other and with Config.BrokerID.
-func (b *Broker) Health(ctx context.Context) error {
+// of the two ports with each other and with Config.BrokerID. A server that greets us
+// and does not take us in has said who it is.
+func (b *Broker) Probe(ctx context.Context) (who brokerapi.Report, err error) {
 	nc, _, err := b.connected(ctx)
 	if err != nil {
-		return err
+		if id := b.greeter(); id != "" && errors.Is(err, brokerapi.ErrUnseen) {
+			if v, unread := b.varz(ctx); unread == nil && v.ServerID == id && b.named(v) == nil {
+				who = v.report()
+			}
+		}
+		return who, err
 	}
+	b.mu.Lock()
+	who, leaving := b.known, b.leaving
+	b.mu.Unlock()
+	if who.Instance != nc.ConnectedServerId() {
+		v, err := b.varz(ctx)
+		if err == nil {
+			err = b.sameServer(ctx, nc, v)
+		}
+		if err != nil {
+			return brokerapi.Report{}, err
+		}
+		who = v.report()
+		b.mu.Lock()
+		b.known = who
+		b.mu.Unlock()
+	}
+	if leaving {
+		who.Leaving = "nats-server is in lame duck mode: it sends its clients away, and ends"
+	}
+	return who, b.healthy(ctx)
+}
+
+// healthy is nil when JetStream answers and the server says that it is well.
+func (b *Broker) healthy(ctx context.Context) error {
 	if err := b.jetStreamAnswers(ctx); err != nil {
 		return fmt.Errorf("ask JetStream for its state: %w", err)
 	}
@@ -33,17 +65,7 @@ func (b *Broker) Health(ctx context.Context) error {
 	case a.Status != http.StatusOK || said.Status != "ok": // its own word, and no refusal of us
 		return fmt.Errorf("%v: see nats-server's log", a.Errorf(""))
 	}
-	b.mu.Lock()
-	verified := b.verified
-	b.mu.Unlock()
-	if verified == nc.ConnectedServerId() {
-		return nil
-	}
-	v, err := b.varz(ctx)
-	if err != nil {
-		return err
-	}
-	return b.sameServer(ctx, nc, v)
+	return nil
 }
 
 // jetStreamAnswers asks for the account's state. nats-server gives that out under

@@ -1,7 +1,6 @@
 package nats
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -65,36 +64,18 @@ func (b *Broker) varz(ctx context.Context) (v varz, err error) {
 	return v, nil
 }
 
-// Identify implements brokerapi.Broker: both ports must belong to one server
-// process. Name is the server's name if one is set (an unnamed server calls
-// itself by its id, which is new at every start); Instance is the server id. A server
-// that greets us and does not take us in has said who it is.
-func (b *Broker) Identify(ctx context.Context) (brokerapi.Identity, error) {
-	nc, _, err := b.connected(ctx)
-	if err != nil && (!errors.Is(err, brokerapi.ErrUnseen) || b.greeter() == "") {
-		return brokerapi.Identity{}, err
-	}
-	v, failed := b.varz(ctx)
-	if failed != nil {
-		return brokerapi.Identity{}, cmp.Or(err, failed)
-	}
-	if err == nil {
-		err = b.sameServer(ctx, nc, v)
-	} else if b.greeter() == v.ServerID {
-		err = b.named(v)
-	}
-	if err != nil {
-		return brokerapi.Identity{}, err
-	}
-	id := brokerapi.Identity{Instance: v.ServerID, StartedAt: v.Start, Version: v.Version}
+// report is who the server is. Name is its name if one is set (an unnamed server calls
+// itself by its id, which is new at every start); Instance is the server id.
+func (v varz) report() brokerapi.Report {
+	who := brokerapi.Report{Instance: v.ServerID, StartedAt: v.Start, Version: v.Version}
 	if v.ServerName != v.ServerID {
-		id.Name = v.ServerName
+		who.Name = v.ServerName
 	}
 	if c := v.JetStream.Config; c != nil {
 		// nats-server keeps its files in a folder of this name below the configured one.
-		id.DataDir = strings.TrimSuffix(strings.TrimSuffix(c.StoreDir, "/"), "/jetstream")
+		who.DataDir = strings.TrimSuffix(strings.TrimSuffix(c.StoreDir, "/"), "/jetstream")
 	}
-	return id, nil
+	return who
 }
 
 // sameServer is nil if the client connection and the monitor are one process,
@@ -113,13 +94,7 @@ func (b *Broker) sameServer(ctx context.Context, nc *client.Conn, v varz) error 
 				b.admin, nc.ConnectedServerName(), id, b.monitor.URL(), v.ServerName, v.ServerID)
 		}
 	}
-	if err := b.named(v); err != nil {
-		return err
-	}
-	b.mu.Lock()
-	b.verified = v.ServerID
-	b.mu.Unlock()
-	return nil
+	return b.named(v)
 }
 
 // named is nil if the server does not carry another broker's name. One whose name no broker

@@ -81,10 +81,10 @@ func TestAPlainAnswerIsTakenUnderAnyName(t *testing.T) {
 		b := answering(t, map[string]http.HandlerFunc{
 			"/admin/v2/brokers/health": say("ok"), "/admin/v2/brokers/ready": say("ok\n"), "/admin/v2/brokers/version": say("4.0.7"),
 		}, nil)
-		if err := b.Health(t.Context()); err != nil {
+		if err := b.ready(t.Context()); err != nil {
 			t.Errorf("%q: %v", kind, err)
 		}
-		if who, err := b.Identify(t.Context()); who.Version != "4.0.7" || err != nil {
+		if who, err := b.identify(t.Context()); who.Version != "4.0.7" || err != nil {
 			t.Errorf("%q: %+v, %v", kind, who, err)
 		}
 	}
@@ -129,7 +129,7 @@ func TestWhatIsNotOKIsNotWell(t *testing.T) {
 		"cut short":      {cutShort, "GET /admin/v2/brokers/"},
 		"huge":           {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 5<<20)) }, "larger than"},
 	} {
-		for path, ask := range map[string]func(*Broker, context.Context) error{ready: (*Broker).Health, health: (*Broker).Works} {
+		for path, ask := range map[string]func(*Broker, context.Context) error{ready: (*Broker).ready, health: (*Broker).works} {
 			b := answering(t, map[string]http.HandlerFunc{path: c.answer}, nil)
 			if err := ask(b, t.Context()); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: %s: got %v, want an error with %q", name, path, err, c.want)
@@ -137,11 +137,11 @@ func TestWhatIsNotOKIsNotWell(t *testing.T) {
 		}
 	}
 	b := answering(t, map[string]http.HandlerFunc{health: status(500, "the bookies are away")}, nil)
-	if err := b.Health(t.Context()); err != nil {
+	if err := b.ready(t.Context()); err != nil {
 		t.Errorf("its process is well: %v", err)
 	}
 	b = answering(t, map[string]http.HandlerFunc{ready: status(500, "no")}, nil)
-	if err := b.Works(t.Context()); err != nil {
+	if err := b.works(t.Context()); err != nil {
 		t.Errorf("it works: %v", err)
 	}
 }
@@ -152,7 +152,7 @@ func TestWorkThatHangsEndsWithItsContext(t *testing.T) {
 	b := answering(t, map[string]http.HandlerFunc{"/admin/v2/brokers/health": func(http.ResponseWriter, *http.Request) { <-release }}, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := b.Works(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if err := b.works(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want %v", err, context.DeadlineExceeded)
 	}
 }
@@ -201,7 +201,7 @@ func TestAnEntryThatCannotBeReadVoidsNoOther(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(held, want) {
 			t.Errorf("%s: got %+v, %v\nwant %+v", name, held, err, want)
 		}
-		if err := b.Health(t.Context()); err != nil {
+		if err := b.ready(t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -231,7 +231,7 @@ func TestAStrangerIsNotIdentified(t *testing.T) {
 		"a page for version": {"/admin/v2/brokers/version", status(200, strings.Repeat("<html>", 100)), "version"},
 	} {
 		b := answering(t, map[string]http.HandlerFunc{c.path: c.answer}, nil)
-		_, err := b.Identify(t.Context())
+		_, err := b.identify(t.Context())
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want an error with %q", name, err, c.want)
 		}
@@ -251,7 +251,7 @@ func TestABrokerThatDoesNotTellItsClustersIsIdentified(t *testing.T) {
 		b := answering(t, map[string]http.HandlerFunc{"/admin/v2/clusters": answer}, nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if who, err := b.Identify(ctx); err != nil || who.Name == "" {
+		if who, err := b.identify(ctx); err != nil || who.Name == "" {
 			t.Errorf("%s: %+v, %v", name, who, err)
 		}
 	}
@@ -259,7 +259,7 @@ func TestABrokerThatDoesNotTellItsClustersIsIdentified(t *testing.T) {
 
 func TestWhoIsNotRegisteredIsWaitedFor(t *testing.T) {
 	b := answering(t, map[string]http.HandlerFunc{"owned": status(404, `{"reason":"Broker id '127.0.0.9:18080' not found in available brokers."}`)}, nil)
-	_, err := b.Identify(t.Context())
+	_, err := b.identify(t.Context())
 	if err == nil || errors.Is(err, brokerapi.ErrIdentity) || !strings.Contains(err.Error(), "no broker is registered as") || !strings.Contains(err.Error(), "--pulsar-advertised") {
 		t.Errorf("got %v", err)
 	}

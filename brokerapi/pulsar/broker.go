@@ -51,6 +51,7 @@ type Config struct {
 
 // Broker is one Pulsar broker. It is safe for concurrent use.
 type Broker struct {
+	work      *work
 	cfg       Config
 	self      string // host:port
 	host      string
@@ -69,13 +70,13 @@ type Broker struct {
 	proven    string // process that has proved last who it is
 	session   session
 	flaw      string // why the mode may not hold, as it was said last
+	probed    probed
 }
 
 var (
 	_ brokerapi.Broker     = (*Broker)(nil)
 	_ brokerapi.Unloader   = (*Broker)(nil)
 	_ brokerapi.ModeSetter = (*Broker)(nil)
-	_ brokerapi.Worker     = (*Broker)(nil)
 	_ brokerapi.Releaser   = (*Broker)(nil)
 )
 
@@ -106,6 +107,7 @@ func New(cfg Config) (*Broker, error) {
 	b.brokersPath = "/admin/v2/brokers/" + cfg.Cluster
 	b.ownedPath = b.brokersPath + "/" + url.PathEscape(b.self) + "/ownedNamespaces"
 	b.policiesPath = "/admin/v2/clusters/" + cfg.Cluster + "/namespaceIsolationPolicies"
+	b.work = newWork(b.works, cfg.Logger)
 	b.trace = &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
 		if !got.Reused {
 			b.doubts.Add(1)
@@ -117,11 +119,14 @@ func New(cfg Config) (*Broker, error) {
 // Capabilities implements brokerapi.Broker. A bundle's data is in BookKeeper, not here, and
 // BookKeeper fences the ledgers of a broker whose bundle another one has opened.
 func (b *Broker) Capabilities() brokerapi.Capabilities {
-	return brokerapi.Capabilities{Unload: true, Steer: true, Work: true, Registers: true, Assigns: true, FencesItself: true}
+	return brokerapi.Capabilities{Unload: true, Steer: true, Registers: true, Assigns: true, FencesItself: true}
 }
 
 // Close implements brokerapi.Broker.
-func (b *Broker) Close() error { return errors.Join(b.rest.Close(), b.metrics.Close()) }
+func (b *Broker) Close() error {
+	b.work.close()
+	return errors.Join(b.rest.Close(), b.metrics.Close())
+}
 
 // ask makes a call. A process that was started anew is reached over a new connection only.
 func (b *Broker) ask(ctx context.Context, r rest.Request) (*rest.Answer, error) {

@@ -14,13 +14,13 @@ import (
 	"holdfast/brokerapi/rest"
 )
 
-// Identify implements brokerapi.Broker. Name is the host:port that the broker advertises. Pulsar
+// identify finds out who answers. Name is the host:port that the broker advertises. Pulsar
 // has no id that changes with each start: Instance is when its process started, as its metrics
 // tell. Where they do not, it is empty.
 //
 // A broker proves by its list who it is. One that cannot list what it owns (5xx) says nothing of
 // that: what the process proved before counts.
-func (b *Broker) Identify(ctx context.Context) (who brokerapi.Identity, err error) {
+func (b *Broker) identify(ctx context.Context) (who brokerapi.Report, err error) {
 	doubt := b.doubts.Load()
 	_, unlisted := b.list(ctx)
 	if unlisted != nil && refusal(unlisted) < http.StatusInternalServerError {
@@ -49,7 +49,7 @@ func (b *Broker) Identify(ctx context.Context) (who brokerapi.Identity, err erro
 	if err := b.inCluster(ctx); err != nil {
 		return who, err
 	}
-	return brokerapi.Identity{Name: b.self, Instance: instance(started), StartedAt: started, Version: version}, nil
+	return brokerapi.Report{Name: b.self, Instance: instance(started), StartedAt: started, Version: version}, nil
 }
 
 // maxVersion is how long a version may be, in bytes.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"sync/atomic"
 	"testing"
 
@@ -52,9 +53,9 @@ func (p *restarting) starts(ms int64) {
 
 func (p *restarting) says(f http.HandlerFunc) { p.list.Store(&f) }
 
-func (p *restarting) who() brokerapi.Identity {
+func (p *restarting) who() brokerapi.Report {
 	p.t.Helper()
-	who, err := p.b.Identify(p.t.Context())
+	who, err := p.b.identify(p.t.Context())
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -65,7 +66,7 @@ func TestAnotherStartIsAnotherInstance(t *testing.T) {
 	p := &restarting{t: t}
 	p.starts(1000)
 	b := p.driver(nil)
-	if err := b.Health(t.Context()); err != nil {
+	if err := b.ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	first := p.who()
@@ -74,7 +75,7 @@ func TestAnotherStartIsAnotherInstance(t *testing.T) {
 	}
 	asked := p.asked.Load()
 	for range 5 {
-		if again := p.who(); again != first {
+		if again := p.who(); !reflect.DeepEqual(again, first) {
 			t.Errorf("%+v, then %+v", first, again)
 		}
 	}
@@ -89,7 +90,7 @@ func TestAnotherStartIsAnotherInstance(t *testing.T) {
 		t.Errorf("another process is %+v", next)
 	}
 	p.starts(-1)
-	_ = b.Health(t.Context())
+	_ = b.ready(t.Context())
 	if next := p.who(); next.Instance != "" || next.Name == "" {
 		t.Errorf("one that does not tell is %+v", next)
 	}
@@ -105,16 +106,16 @@ func TestABrokerThatCannotListWhatItOwnsIsTheSame(t *testing.T) {
 			b := p.driver(nil)
 			fails := status(http.StatusInternalServerError, `{"reason":"\n --- An unexpected error occurred in the server ---"}`)
 			p.says(fails)
-			if err := b.Health(t.Context()); err != nil {
+			if err := b.ready(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if who, err := b.Identify(t.Context()); err == nil {
+			if who, err := b.identify(t.Context()); err == nil {
 				t.Errorf("%+v: it has never proved who it is", who)
 			}
 			p.says(status(http.StatusOK, "{}"))
 			before := p.who()
 			p.says(fails)
-			if who := p.who(); who != before {
+			if who := p.who(); !reflect.DeepEqual(who, before) {
 				t.Errorf("%+v; was %+v", who, before)
 			}
 			if _, err := b.Topics(t.Context()); err == nil {
@@ -126,14 +127,14 @@ func TestABrokerThatCannotListWhatItOwnsIsTheSame(t *testing.T) {
 				"it does not know us":  status(http.StatusForbidden, "{}"),
 			} {
 				p.says(f)
-				if who, err := b.Identify(t.Context()); err == nil {
+				if who, err := b.identify(t.Context()); err == nil {
 					t.Errorf("%s: taken for %+v", name, who)
 				}
 			}
 			p.says(fails)
 			p.starts(2 * ms) // the next process
-			_ = b.Health(t.Context())
-			if who, err := b.Identify(t.Context()); err == nil {
+			_ = b.ready(t.Context())
+			if who, err := b.identify(t.Context()); err == nil {
 				t.Errorf("%+v: it may be another process", who)
 			}
 		})

@@ -26,7 +26,7 @@ type session struct {
 // noteSession remembers the session of the process that answers: the same one before the look
 // and after it, so that it is no other process' session.
 func (b *Broker) noteSession(ctx context.Context) {
-	if b.cfg.Store == nil || b.Health(ctx) != nil { // over a connection of before the look
+	if b.cfg.Store == nil || b.ready(ctx) != nil { // over a connection of before the look
 		return
 	}
 	doubt := b.doubts.Load()
@@ -35,7 +35,7 @@ func (b *Broker) noteSession(ctx context.Context) {
 		return
 	}
 	lease, err := b.cfg.Store.LeaseOf(ctx, registrations+b.self)
-	if err != nil || b.Health(ctx) != nil || b.doubts.Load() != doubt {
+	if err != nil || b.ready(ctx) != nil || b.doubts.Load() != doubt {
 		return
 	}
 	b.mu.Lock()

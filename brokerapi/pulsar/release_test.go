@@ -62,8 +62,8 @@ func TestOnlyTheSessionThatWasSeenOfAProcessIsEndedForIt(t *testing.T) {
 			p.starts(1000)
 			s := &sessions{key: registrations + "b1:8080", lease: 7}
 			b := p.driver(func(c *Config) { c.Advertised, c.Store = "b1:8080", s })
-			_ = b.Works(t.Context())
-			row.before(s, p.starts, func() { _ = b.Works(t.Context()) })
+			_ = b.works(t.Context())
+			row.before(s, p.starts, func() { _ = b.works(t.Context()) })
 			for range 2 { // it may be repeated
 				if err := b.Release(t.Context(), row.of); err != nil {
 					t.Fatal(err)

@@ -73,11 +73,11 @@ func TestEveryCallIsMadeWithTLSAndTheToken(t *testing.T) {
 	everything := func() {
 		t.Helper()
 		ctx := t.Context()
-		if who, err := b.Identify(ctx); err != nil || who.Name == "" {
+		if who, err := b.identify(ctx); err != nil || who.Name == "" {
 			t.Errorf("%+v, %v", who, err)
 		}
 		for name, err := range map[string]error{
-			"health": b.Health(ctx), "unload": b.Unload(ctx, "/public~default/0x00000000_0xffffffff"),
+			"health": b.ready(ctx), "unload": b.Unload(ctx, "/public~default/0x00000000_0xffffffff"),
 			"drain": b.SetMode(ctx, brokerapi.Drained, ""),
 		} {
 			if err != nil {
@@ -90,7 +90,7 @@ func TestEveryCallIsMadeWithTLSAndTheToken(t *testing.T) {
 		t.Errorf("%d calls without the token", n)
 	}
 	accepted.Store("two")
-	if err := b.Health(t.Context()); err == nil || !strings.Contains(err.Error(), "--broker-token-file") {
+	if err := b.ready(t.Context()); err == nil || !strings.Contains(err.Error(), "--broker-token-file") {
 		t.Errorf("with an expired token: %v", err)
 	}
 	write(t, token, []byte("two\n"))
@@ -105,7 +105,7 @@ func TestEveryCallIsMadeWithTLSAndTheToken(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = stranger.Close() })
 	before := refused.Load()
-	if err := stranger.Health(t.Context()); err == nil || !strings.Contains(err.Error(), "--broker-cacert") || refused.Load() != before {
+	if err := stranger.ready(t.Context()); err == nil || !strings.Contains(err.Error(), "--broker-cacert") || refused.Load() != before {
 		t.Errorf("an unknown certificate: %v", err)
 	}
 }

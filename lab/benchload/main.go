@@ -127,7 +127,7 @@ func healthyBroker(ctx context.Context, s *server) (*nats.Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := b.Health(ctx); err != nil {
+	if _, err := b.Probe(ctx); err != nil {
 		b.Close()
 		return nil, err
 	}

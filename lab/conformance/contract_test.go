@@ -191,8 +191,8 @@ func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
 	b := openHTTP(t, httpapi.Config{AdminURL: url})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // for some 1,300 calls
 	defer cancel()
-	fine(b.Health(ctx))
-	_, err := b.Identify(ctx)
+	fine(health(ctx, b))
+	_, err := b.Probe(ctx)
 	fine(err)
 	fine(b.Load(ctx, "/default/orders", []byte(`{"schema":1}`)))
 	for i := range 1200 { // two pages
@@ -252,7 +252,7 @@ func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
 			t.Errorf("%s with another token: %d", name, code)
 		}
 	}
-	fine(openHTTP(t, httpapi.Config{AdminURL: url, TokenFile: token}).Health(ctx))
+	fine(health(ctx, openHTTP(t, httpapi.Config{AdminURL: url, TokenFile: token})))
 	note(w)
 
 	w, url = witnessed(t, reference.Options{Capabilities: []string{}})
@@ -275,7 +275,7 @@ func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
 	refused("internal", b.Quiesce(ctx, "/a/served"))
 	refused("internal", b.Unload(ctx, "/a/served"))
 	refused("internal", b.SetMode(ctx, brokerapi.Drained, ""))
-	refused("unavailable", b.Health(ctx))
+	refused("unavailable", health(ctx, b))
 	note(w)
 
 	for name, o := range loadContract(t).operations {
@@ -303,8 +303,8 @@ func beyondReference(at string) bool {
 func TestTheDriverUnderstandsEveryAnswerOfTheContract(t *testing.T) {
 	c := loadContract(t)
 	calls := map[string]func(context.Context, *httpapi.Broker) error{
-		"getIdentity":  func(ctx context.Context, b *httpapi.Broker) error { _, err := b.Identify(ctx); return err },
-		"getHealth":    func(ctx context.Context, b *httpapi.Broker) error { return b.Health(ctx) },
+		"getIdentity":  func(ctx context.Context, b *httpapi.Broker) error { _, err := b.Probe(ctx); return err },
+		"getHealth":    func(ctx context.Context, b *httpapi.Broker) error { return health(ctx, b) },
 		"getTopics":    func(ctx context.Context, b *httpapi.Broker) error { _, err := b.Topics(ctx); return err },
 		"loadTopic":    func(ctx context.Context, b *httpapi.Broker) error { return b.Load(ctx, "/default/orders", nil) },
 		"quiesceTopic": func(ctx context.Context, b *httpapi.Broker) error { return b.Quiesce(ctx, "/default/orders") },
@@ -379,4 +379,10 @@ func TestTheDriverUnderstandsEveryAnswerOfTheContract(t *testing.T) {
 			}
 		}
 	}
+}
+
+// health is what the broker is asked for each second.
+func health(ctx context.Context, b brokerapi.Broker) error {
+	_, err := b.Probe(ctx)
+	return err
 }

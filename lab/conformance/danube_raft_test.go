@@ -172,7 +172,7 @@ func TestADriverOfTheOtherKindOfDanubeIsRefused(t *testing.T) {
 		b, err := danube.New(c)
 		do(t, err)
 		t.Cleanup(func() { b.Close() })
-		if _, err := b.Identify(bound(t)); !errors.Is(err, brokerapi.ErrIdentity) {
+		if _, err := b.Probe(bound(t)); !errors.Is(err, brokerapi.ErrIdentity) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

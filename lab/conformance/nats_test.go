@@ -280,7 +280,7 @@ func TestIdentityOfAnotherServerIsRefused(t *testing.T) {
 		t.Run("other name", func(t *testing.T) {
 			cfg := s.config()
 			cfg.BrokerID = "n2"
-			_, err := opened(t, cfg).Identify(bound(t))
+			_, err := opened(t, cfg).Probe(bound(t))
 			want := fmt.Sprintf(`--broker-admin nats://%s: the broker there calls itself "n1", --broker-id says "n2": point --broker-admin at n2's own port, or set --broker-id to n1`, s.admin)
 			if !errors.Is(err, brokerapi.ErrIdentity) || err.Error() != want {
 				t.Errorf("got  %v\nwant %s", err, want)
@@ -291,8 +291,7 @@ func TestIdentityOfAnotherServerIsRefused(t *testing.T) {
 			cfg.MonitorURL = other.config().MonitorURL
 			b := opened(t, cfg)
 			for name, call := range map[string]func(context.Context) error{
-				"identify": func(ctx context.Context) error { _, err := b.Identify(ctx); return err },
-				"health":   b.Health,
+				"probe": func(ctx context.Context) error { _, err := b.Probe(ctx); return err },
 			} {
 				err := call(bound(t))
 				if !errors.Is(err, brokerapi.ErrIdentity) || !strings.Contains(err.Error(), "--broker-admin "+cfg.AdminURL) ||
@@ -304,7 +303,7 @@ func TestIdentityOfAnotherServerIsRefused(t *testing.T) {
 		t.Run("admin is the monitor", func(t *testing.T) {
 			cfg := s.config()
 			cfg.AdminURL = "nats://" + s.monitor
-			_, err := opened(t, cfg).Identify(bound(t))
+			_, err := opened(t, cfg).Probe(bound(t))
 			if err == nil || !strings.HasPrefix(err.Error(), "--broker-admin nats://"+s.monitor+": not connected: ") {
 				t.Error(err)
 			}
@@ -312,7 +311,7 @@ func TestIdentityOfAnotherServerIsRefused(t *testing.T) {
 		t.Run("monitor is the admin", func(t *testing.T) {
 			cfg := s.config()
 			cfg.MonitorURL = "http://" + s.admin
-			_, err := opened(t, cfg).Identify(bound(t))
+			_, err := opened(t, cfg).Probe(bound(t))
 			if err == nil || !strings.HasPrefix(err.Error(), "--nats-monitor http://"+s.admin) {
 				t.Error(err)
 			}
@@ -328,7 +327,7 @@ func TestAnUnnamedServerHasNoStableName(t *testing.T) {
 		s.Start(t)
 		cfg := s.config()
 		cfg.BrokerID = "n1"
-		id, err := opened(t, cfg).Identify(bound(t))
+		id, err := opened(t, cfg).Probe(bound(t))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -342,11 +341,8 @@ func TestAServerWithoutJetStreamIsUnwellAndSaysWhatToDo(t *testing.T) {
 	onEachServer(t, func(t *testing.T, bin string) {
 		s := launch(t, bin, "-l", "")
 		b := opened(t, s.config())
-		if err := b.Health(bound(t)); err == nil || !strings.Contains(err.Error(), "start nats-server with -js") {
-			t.Errorf("health: %v", err)
-		}
-		if _, err := b.Identify(bound(t)); err != nil {
-			t.Errorf("identify: %v", err)
+		if who, err := b.Probe(bound(t)); err == nil || !strings.Contains(err.Error(), "start nats-server with -js") || who.Name != "n1" {
+			t.Errorf("%+v, %v", who, err)
 		}
 	})
 }
