@@ -11,17 +11,13 @@ import (
 // to us.
 func (r *report) adminAccess() {
 	c := r.c
-	files := []struct{ name, path string }{
-		{"broker-token-file", c.BrokerTokenFile}, {"broker-cacert", c.BrokerCACert},
-		{"broker-cert", c.BrokerCert}, {"broker-key", c.BrokerKey},
-	}
 	u, err := url.Parse(c.BrokerAdmin)
 	if err != nil || u.Scheme != "http" {
 		return
 	}
 	https := "https" + strings.TrimPrefix(c.BrokerAdmin, "http")
-	for _, f := range files[1:] {
-		r.when(f.path != "", f.name, fmt.Sprintf("%s speaks no TLS: write %s, or leave it out", r.show("broker-admin"), https), "broker-admin")
+	for _, name := range []string{"broker-cacert", "broker-cert", "broker-key"} {
+		r.when(r.value(name) != `""`, name, fmt.Sprintf("%s speaks no TLS: write %s, or leave it out", r.show("broker-admin"), https), "broker-admin")
 	}
 	r.when(c.BrokerTokenFile != "" && !loopback(u.Hostname()), "broker-token-file", fmt.Sprintf("%s would send the token over the network for all to read: write %s, or leave it out",
 		r.show("broker-admin"), https), "broker-admin")

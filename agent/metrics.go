@@ -82,7 +82,7 @@ func newMetrics(reg prometheus.Registerer, a *agent) *metrics {
 	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "holdfast_build_info",
 		Help: "Always 1; the labels say what runs here. Several versions in one cluster for long: finish the upgrade."}, []string{"version", "goversion", "driver"})
 	build.WithLabelValues(a.version, runtime.Version(), a.cfg.Driver).Set(1)
-	reg.MustRegister(m.detachments, m.losses, m.boots, m.adoptions, m.suspensions, m.childChanges, m.fenceDuration, m.fenceFailures, m.readiness, build, stateGauges{a}, reloadMetrics{a})
+	reg.MustRegister(m.detachments, m.losses, m.boots, m.adoptions, m.suspensions, m.childChanges, m.fenceDuration, m.fenceFailures, m.readiness, build, stateGauges{a})
 	m.guard = newGuardMetrics(reg, a)
 	registerSettings(reg, a.cfg)
 	if a.wouldHave == nil {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -36,13 +37,15 @@ var (
 	descTogether   = desc("ill_together", "1 while the broker is ill (its process lives, its calls fail) and keeps its registration, because no other broker is known to be well: nothing is stopped. Look at what the brokers depend on; 'holdfast explain' says how the others are.")
 	descRestart    = desc("broker_restart_required", "1 while the broker may serve without its registration and nothing here could stop it; /broker/live fails. Restart it, or stop it by hand.")
 	descUnsaved    = desc("state_unsaved", "1 while the state directory cannot be written: all goes on, and a sidecar that is started again would know less. Free space there, or make it writable.")
+	descReloadOK   = desc("config_last_reload_successful", "1 when the settings were read anew without an error, or never since the start. 0: those from before are in force; 'holdfast status' says why.")
+	descReloadAt   = desc("config_last_reload_success_timestamp_seconds", "When the settings in force were read: at the start, or at the last reload that succeeded.")
 	descLoop       = desc("agent_loop_last_run_timestamp_seconds", "When the agent's loop last ran. More than 10 s ago: the sidecar hangs, restart it.")
 )
 
 // Describe implements prometheus.Collector.
 func (g stateGauges) Describe(c chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descReady, descCause, descMode, descAttachment, descDetached, descPresent, descEpoch, descZombie, descPaused,
-		descStartup, descDrained, descDraining, descMismatch, descConflict, descTogether, descRestart, descUnsaved, descLoop} {
+		descStartup, descDrained, descDraining, descMismatch, descConflict, descTogether, descRestart, descUnsaved, descReloadOK, descReloadAt, descLoop} {
 		c <- d
 	}
 }
@@ -89,8 +92,14 @@ func (g stateGauges) Collect(c chan<- prometheus.Metric) {
 	gauge(descTogether, s.held != "")
 	gauge(descRestart, s.restart != "")
 	gauge(descUnsaved, a.unsavedWhy() != "")
+	config := a.configStatus()
+	gauge(descReloadOK, config.Error == "")
+	at := func(d *prometheus.Desc, t time.Time) {
+		c <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(t.UnixMilli())/1000)
+	}
+	at(descReloadAt, *cmp.Or(config.ReloadedAt, &a.started))
+	at(descLoop, *a.ran.Load())
 	c <- prometheus.MustNewConstMetric(descEpoch, prometheus.GaugeValue, float64(v.Grant.Epoch))
-	c <- prometheus.MustNewConstMetric(descLoop, prometheus.GaugeValue, float64(a.ran.Load().UnixMilli())/1000)
 }
 
 // servesUnregistered reports whether a broker that is up, and has no lease, serves anything. One

@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"path/filepath"
@@ -12,7 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"holdfast/cluster"
@@ -70,8 +71,7 @@ func (a *agent) prepare() (next Config, changed []string, err error) {
 	if a.shadow != nil && filepath.Join(next.StateDir, shadowDir) == running.StateDir {
 		running.StateDir = next.StateDir // as it was before it became the shadow's own
 	}
-	plan := planReload(running, next)
-	if err := plan.err(); err != nil {
+	if changed, err = planReload(running, next); err != nil {
 		return next, nil, err
 	}
 	if a.world.Try != nil {
@@ -79,7 +79,31 @@ func (a *agent) prepare() (next Config, changed []string, err error) {
 			return next, nil, wrongSetting(err)
 		}
 	}
-	return next, append([]string{}, plan.changed...), nil
+	return next, changed, nil
+}
+
+// planReload compares effective settings: "health-fall: 3 → 5". The error names all that cannot
+// be taken up.
+func planReload(running, next Config) ([]string, error) {
+	changed, refusals := []string{}, []string(nil)
+	for _, s := range settings {
+		from, to := s.value(&running), s.value(&next)
+		switch {
+		case from == to:
+		case s.Live:
+			changed = append(changed, fmt.Sprintf("%s: %s → %s", s.Name, from, to))
+		default:
+			refusals = append(refusals, fmt.Sprintf("%s: %s → %s needs a restart", s.Name, cmp.Or(from, "empty"), cmp.Or(to, "empty")))
+		}
+	}
+	if len(refusals) == 0 {
+		return changed, nil
+	}
+	text := strings.Join(refusals, "; ")
+	if len(changed) > 0 {
+		text += "; and so nothing was applied, not " + strings.Join(changed, ", ") + " either"
+	}
+	return nil, refused(text + ": restart the sidecar, or take it back")
 }
 
 // takeSettings puts the settings in force. It cannot fail.
@@ -226,31 +250,4 @@ func tryFiles(c Config) error {
 		return err
 	}
 	return b.Close()
-}
-
-var (
-	descReloadOK = desc("config_last_reload_successful", "1 when the settings were read anew without an error, or never since the start. 0: those from before are in force; 'holdfast status' says why.")
-	descReloadAt = desc("config_last_reload_success_timestamp_seconds", "When the settings in force were read: at the start, or at the last reload that succeeded.")
-)
-
-// reloadMetrics show how the last reload went.
-type reloadMetrics struct{ a *agent }
-
-// Describe implements prometheus.Collector.
-func (m reloadMetrics) Describe(c chan<- *prometheus.Desc) {
-	c <- descReloadOK
-	c <- descReloadAt
-}
-
-// Collect implements prometheus.Collector.
-func (m reloadMetrics) Collect(c chan<- prometheus.Metric) {
-	s, ok, at := m.a.configStatus(), 1.0, m.a.started
-	if s.Error != "" {
-		ok = 0
-	}
-	if s.ReloadedAt != nil {
-		at = *s.ReloadedAt
-	}
-	c <- prometheus.MustNewConstMetric(descReloadOK, prometheus.GaugeValue, ok)
-	c <- prometheus.MustNewConstMetric(descReloadAt, prometheus.GaugeValue, float64(at.UnixMilli())/1000)
 }

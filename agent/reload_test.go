@@ -45,16 +45,16 @@ func other(c Config, s Setting) Config {
 func TestEverySettingIsTakenUpOrRefusedByName(t *testing.T) {
 	running := natsDefaults().Effective()
 	for _, s := range Settings() {
-		p := planReload(running, other(running, s))
-		switch err := p.err(); {
-		case s.Live && (err != nil || len(p.changed) != 1 || !strings.HasPrefix(p.changed[0], s.Name+": ")):
-			t.Errorf("%s: %+v", s.Name, p)
-		case !s.Live && (err == nil || len(p.changed) != 0 || !strings.HasPrefix(err.Error(), s.Name+": ") || !strings.Contains(err.Error(), " needs a restart")):
-			t.Errorf("%s: %+v", s.Name, p)
+		changed, err := planReload(running, other(running, s))
+		switch {
+		case s.Live && (err != nil || len(changed) != 1 || !strings.HasPrefix(changed[0], s.Name+": ")):
+			t.Errorf("%s: %q, %v", s.Name, changed, err)
+		case !s.Live && (err == nil || len(changed) != 0 || !strings.HasPrefix(err.Error(), s.Name+": ") || !strings.Contains(err.Error(), " needs a restart")):
+			t.Errorf("%s: %q, %v", s.Name, changed, err)
 		}
 	}
-	if p := planReload(running, running); p.err() != nil || len(p.changed) != 0 {
-		t.Errorf("nothing changed, and the plan is %+v", p)
+	if changed, err := planReload(running, running); err != nil || len(changed) != 0 {
+		t.Errorf("nothing changed, and the plan is %q, %v", changed, err)
 	}
 }
 
@@ -236,7 +236,7 @@ func TestAReloadThatCannotBeTakenUpWholeIsNotTakenUpAtAll(t *testing.T) {
 func wantReloadMetrics(t *testing.T, l *sidecarLife, ok float64, at time.Time) {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(reloadMetrics{l.agent})
+	reg.MustRegister(stateGauges{l.agent})
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)
