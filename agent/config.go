@@ -23,7 +23,6 @@ type Config struct {
 	EtcdUser         string   `name:"etcd-user" with:"etcd-password-file" arg:"NAME" help:"user name in etcd"`
 	EtcdPasswordFile string   `name:"etcd-password-file" with:"etcd-user" arg:"FILE" file:"read" help:"file that holds the password of that user"`
 	Prefix           string   `name:"prefix" arg:"PATH" help:"what stands in front of every key, such as /prod"`
-	StorageRoot      string   `name:"storage-root" arg:"PATH" default:"/danube-data" help:"where brokers keep the states of sealed topics"`
 
 	Driver            string `name:"driver" group:"broker" arg:"NAME" derived:"required" help:"kind of broker: {drivers}"`
 	BrokerID          string `name:"broker-id" arg:"ID" derived:"the broker's own stable name" help:"this broker's id in the cluster"`

@@ -141,7 +141,6 @@ func (r *report) etcd() {
 	}
 	r.when(secure > 0 && plain > 0 && !tls, "etcd-endpoints", "some use TLS and others do not: write https:// for all or for none")
 	r.when(c.Prefix != "" && !strings.HasPrefix(c.Prefix, "/"), "prefix", "does not start with a slash: write /"+c.Prefix)
-	r.when(!strings.HasPrefix(c.StorageRoot, "/"), "storage-root", "does not start with a slash: write a path such as /danube-data")
 }
 
 func (r *report) broker() {
