@@ -1,6 +1,7 @@
 package brokerapi
 
 import (
+	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -18,4 +19,28 @@ func NameFlaw(name string) string {
 		return "holds a character that cannot be shown"
 	}
 	return ""
+}
+
+// Worded is an error in other words: people see the text, errors.Is and errors.As the error.
+type Worded struct {
+	Text string
+	Err  error
+}
+
+func (e *Worded) Error() string { return e.Text }
+func (e *Worded) Unwrap() error { return e.Err }
+
+// IdentityErrorf is ErrIdentity in other words.
+func IdentityErrorf(format string, args ...any) error {
+	return &Worded{fmt.Sprintf(format, args...), ErrIdentity}
+}
+
+// Misnamed says that the broker at --broker-admin goes by another name than the one wanted; nil: it
+// does not, or it has none that a broker can go by, and --broker-id is its name.
+func Misnamed(admin, name, want string) error {
+	if want == "" || name == "" || name == want || NameFlaw(name) != "" {
+		return nil
+	}
+	return IdentityErrorf("--broker-admin %s: the broker there calls itself %q, --broker-id says %q: point --broker-admin at %s's own address, or set --broker-id to %s",
+		admin, name, want, want, name)
 }

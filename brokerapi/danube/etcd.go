@@ -68,11 +68,11 @@ func (b *etcdBroker) identify(ctx context.Context) (who brokerapi.Report, err er
 	case len(ids) != 1:
 		return who, fmt.Errorf("--danube-metrics %s: the label \"broker\" has %d values, and not one: set it to the metrics port of this one broker (%s)", b.metrics.URL(), len(ids), metricsPort)
 	case !number(ids[0]):
-		return who, identityErrorf("--danube-metrics %s: the label \"broker\" is %.50q, which is no Danube broker's number: set it to the broker's metrics port (%s)", b.metrics.URL(), ids[0], metricsPort)
+		return who, brokerapi.IdentityErrorf("--danube-metrics %s: the label \"broker\" is %.50q, which is no Danube broker's number: set it to the broker's metrics port (%s)", b.metrics.URL(), ids[0], metricsPort)
 	}
 	_, err = b.cluster.ClusterStatus(ctx, &danubepb.Empty{})
 	if err == nil {
-		err = identityErrorf("--broker-admin %s: a Danube broker with Raft answers there (0.8 or later), which registers in no etcd: set --registration to own or none", b.admin.url)
+		err = brokerapi.IdentityErrorf("--broker-admin %s: a Danube broker with Raft answers there (0.8 or later), which registers in no etcd: set --registration to own or none", b.admin.url)
 	}
 	if code(err) == codes.Unimplemented { // so it is of a broker of no kind at all
 		_, _, err = b.listTopics(ctx, ids[0])

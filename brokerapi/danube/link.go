@@ -200,7 +200,7 @@ func (l *link) explain(ctx context.Context, method string, err error) error {
 	case e.CredentialsRefused():
 		e.text, e.err = e.text+": set --broker-token-file to a token that this broker accepts", brokerapi.ErrUnseen
 	case e.code == codes.Unimplemented && method != "ClusterStatus":
-		return identityErrorf("%s: a gRPC server answers there that is none of a Danube broker's: set %s to port %s of the broker", what, l.flag, l.port)
+		return brokerapi.IdentityErrorf("%s: a gRPC server answers there that is none of a Danube broker's: set %s to port %s of the broker", what, l.flag, l.port)
 	case e.code == codes.Unavailable:
 		e.text, e.err = e.text+remedy, why
 	}
@@ -212,9 +212,4 @@ func (l *link) explain(ctx context.Context, method string, err error) error {
 func isOver(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && time.Until(deadline) < 20*time.Millisecond
-}
-
-// identityErrorf is a message of its own that wraps brokerapi.ErrIdentity.
-func identityErrorf(format string, args ...any) error {
-	return &callError{text: fmt.Sprintf(format, args...), err: brokerapi.ErrIdentity}
 }

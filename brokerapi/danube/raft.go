@@ -46,7 +46,7 @@ func (b *raftBroker) status(ctx context.Context) (*danubepb.ClusterStatusRespons
 	s, err := b.cluster.ClusterStatus(ctx, &danubepb.Empty{})
 	switch {
 	case code(err) == codes.Unimplemented:
-		err = identityErrorf("--broker-admin %s: no Danube broker with Raft (0.8 or later) answers there: if it keeps its metadata in etcd (0.7), set --registration to adopt", b.admin.url)
+		err = brokerapi.IdentityErrorf("--broker-admin %s: no Danube broker with Raft (0.8 or later) answers there: if it keeps its metadata in etcd (0.7), set --registration to adopt", b.admin.url)
 	case err == nil && s.GetSelfNodeId() == 0:
 		err = fmt.Errorf("--broker-admin %s: ClusterStatus answered without the broker's own node id: see the broker's log", b.admin.url)
 	}
@@ -94,12 +94,12 @@ func (b *raftBroker) identify(ctx context.Context, id string, since time.Time) (
 	// One that has not been written yet, or that we may not read, says nothing.
 	text, _ := os.ReadFile(filepath.Join(b.dataDir, "node_id"))
 	if owner := strings.TrimSpace(string(text)); b.dataDir != "" && number(owner) && owner != id {
-		return who, identityErrorf("--data-dir %s belongs to broker %s, and the broker at --broker-admin %s is %s: give the data directory of that broker, or point --broker-admin at the right one",
+		return who, brokerapi.IdentityErrorf("--data-dir %s belongs to broker %s, and the broker at --broker-admin %s is %s: give the data directory of that broker, or point --broker-admin at the right one",
 			b.dataDir, owner, b.admin.url, id)
 	}
 	labels, start, _ := b.scrape(ctx)
 	if len(labels) > 0 && !slices.Contains(labels, id) {
-		return who, identityErrorf("--broker-admin %s is broker %s, and --danube-metrics %s is broker %.50q: set both to ports of the same broker",
+		return who, brokerapi.IdentityErrorf("--broker-admin %s is broker %s, and --danube-metrics %s is broker %.50q: set both to ports of the same broker",
 			b.admin.url, id, b.metrics.URL(), labels[0])
 	}
 	who = brokerapi.Report{Name: id, Version: raftVersion, StartedAt: start}

@@ -202,10 +202,8 @@ func (b *Broker) identify(ctx context.Context) (brokerapi.Report, error) {
 	if err != nil {
 		return brokerapi.Report{}, fmt.Errorf("%w: no broker that keeps Holdfast's HTTP contract says that (%w): set --broker-admin to where one does, without %s", err, brokerapi.ErrIdentity, base)
 	}
-	// One whose name no broker can go by has --broker-id instead.
-	if b.brokerID != "" && said.Name != "" && said.Name != b.brokerID && brokerapi.NameFlaw(said.Name) == "" {
-		return brokerapi.Report{}, fmt.Errorf("--broker-admin %s: the broker there calls itself %q, --broker-id says %q (%w): point --broker-admin at %s's own address, or set --broker-id to %s",
-			b.rest.URL(), said.Name, b.brokerID, brokerapi.ErrIdentity, b.brokerID, said.Name)
+	if err := brokerapi.Misnamed(b.rest.URL(), said.Name, b.brokerID); err != nil {
+		return brokerapi.Report{}, err
 	}
 	who := brokerapi.Report{Name: said.Name, Instance: said.Instance, StartedAt: said.StartedAt, Version: said.Version, DataDir: said.DataDir}
 	b.mu.Lock()

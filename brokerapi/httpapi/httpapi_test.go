@@ -87,7 +87,7 @@ func TestNothingButAGoodAnswerIsHealthy(t *testing.T) {
 		{"relative data directory", `{"data_dir":"../x","instance":"i1","version":"1","capabilities":[]}`, goodHealth, true, "data_dir does not start with a slash"},
 		{"time of another form", `{"started_at":"yesterday","instance":"i1","version":"1","capabilities":[]}`, goodHealth, true, "parsing time"},
 		{"another broker", strings.Replace(goodIdentity, "n1", "n2", 1), goodHealth, true,
-			`the broker there calls itself "n2", --broker-id says "n1" (not the expected broker): point --broker-admin at n1's own address, or set --broker-id to n2`},
+			`the broker there calls itself "n2", --broker-id says "n1": point --broker-admin at n1's own address, or set --broker-id to n2`},
 		{"two brokers", goodIdentity, `{"status":"ok","instance":"i2"}`, false, `/identity says instance "i1": two brokers answer there, or it was restarted just now`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

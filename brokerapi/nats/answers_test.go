@@ -239,8 +239,8 @@ func TestHealthNamesWhatIsWrong(t *testing.T) {
 		want    string // empty: healthy
 	}{
 		{"well", jetStreamOK, good, ""},
-		{"JetStream off", refuse(codeNotEnabled, "jetstream not enabled"), good, "JetStream refused: jetstream not enabled (err_code 10076): start nats-server with -js"},
-		{"JetStream off for the account", refuse(codeNotEnabledForAccount, "jetstream not enabled for account"), good, "(err_code 10039): enable JetStream for the account that we log in to"},
+		{"JetStream off", refuse(10076, "jetstream not enabled"), good, "JetStream refused: jetstream not enabled (err_code 10076): start nats-server with -js"},
+		{"JetStream off for the account", refuse(10039, "jetstream not enabled for account"), good, "(err_code 10039): enable JetStream for the account that we log in to"},
 		{"JetStream answers garbage", func(string, []byte) (string, bool) { return "<html>", true }, good, `JetStream answered "<html>": invalid character`},
 		{"healthz says no", jetStreamOK, func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/varz" {
@@ -250,7 +250,7 @@ func TestHealthNamesWhatIsWrong(t *testing.T) {
 			answering(503, "application/json", `{"status":"unavailable"}`)(w, r)
 		}, `/healthz?js-enabled-only=true answered 503 Service Unavailable: "{\"status\":\"unavailable\"}": see nats-server's log`},
 		{"a name that no broker can go by", jetStreamOK, named("eu/n1"), ""}, // --broker-id is its name
-		{"another name", jetStreamOK, named("n2"), `the broker there calls itself "n2", --broker-id says "n1": point --broker-admin at n1's own port, or set --broker-id to n2`},
+		{"another name", jetStreamOK, named("n2"), `the broker there calls itself "n2", --broker-id says "n1": point --broker-admin at n1's own address, or set --broker-id to n2`},
 		{"monitor of another", jetStreamOK, answering(200, "application/json", strings.ReplaceAll(goodVarz, "NFAKE", "NOTHER")), `is server "n1" (NOTHER): set both to ports of the same server`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -30,7 +30,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/url"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,13 +69,11 @@ type Config struct {
 
 // Broker is one NATS server. It is safe for concurrent use.
 type Broker struct {
-	admin     string
-	host      string // of admin
-	brokerID  string
-	keyPrefix string
-	timeout   time.Duration
-	log       *slog.Logger
-	monitor   *rest.Client
+	cfg     Config
+	admin   string
+	host    string // of admin
+	log     *slog.Logger
+	monitor *rest.Client
 
 	life   context.Context // ends with Close
 	end    context.CancelCauseFunc
@@ -118,14 +115,12 @@ func New(cfg Config) (*Broker, error) {
 	}
 	cfg.Timeout, cfg.Logger = cmp.Or(cfg.Timeout, defaultTimeout), cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	b := &Broker{
-		admin:     admin.String(),
-		host:      admin.Hostname(),
-		brokerID:  cfg.BrokerID,
-		keyPrefix: strings.TrimSuffix(cfg.KeyPrefix, "/"),
-		timeout:   cfg.Timeout,
-		log:       cfg.Logger.With("broker_admin", admin.String()),
-		dialed:    make(chan struct{}),
-		gone:      make(chan struct{}),
+		cfg:    cfg,
+		admin:  admin.String(),
+		host:   admin.Hostname(),
+		log:    cfg.Logger.With("broker_admin", admin.String()),
+		dialed: make(chan struct{}),
+		gone:   make(chan struct{}),
 	}
 	access, err := b.access(cfg, admin)
 	if err != nil {
@@ -315,7 +310,7 @@ func (b *Broker) connected(ctx context.Context) (*client.Conn, context.Context, 
 
 // within bounds ctx by the time for one answer and by the life of what is asked.
 func (b *Broker) within(ctx, life context.Context) (context.Context, func()) {
-	ctx, slow := context.WithTimeoutCause(ctx, b.timeout, unanswered(b.timeout))
+	ctx, slow := context.WithTimeoutCause(ctx, b.cfg.Timeout, unanswered(b.cfg.Timeout))
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
 	return ctx, func() {

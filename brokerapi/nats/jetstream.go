@@ -11,38 +11,32 @@ import (
 	client "github.com/nats-io/nats.go"
 )
 
-// JetStream's own error codes (err_code), as published in its errors.json.
-const (
-	codeNotEnabledForAccount = int(client.JSErrCodeJetStreamNotEnabledForAccount)
-	codeNameInUse            = int(client.JSErrCodeStreamNameInUse)
-	codeStreamNotFound       = int(client.JSErrCodeStreamNotFound)
-	codeSubjectsOverlap      = 10065
-	codeNotEnabled           = int(client.JSErrCodeJetStreamNotEnabled)
-)
+// subjectsOverlap is JetStream's own code for that, as published in its errors.json; see nats.go
+// for the others.
+const subjectsOverlap client.ErrorCode = 10065
 
 const startJetStream = "start nats-server with -js (or set jetstream in its configuration)"
 
 // apiError is JetStream's refusal of one request.
 type apiError struct {
-	Code        int    `json:"code"`     // like an HTTP status
-	ErrCode     int    `json:"err_code"` // which error it is
-	Description string `json:"description"`
+	Code        client.ErrorCode `json:"err_code"`
+	Description string           `json:"description"`
 }
 
 func (e *apiError) Error() string {
-	text := fmt.Sprintf("JetStream refused: %s (err_code %d)", e.Description, e.ErrCode)
-	switch e.ErrCode {
-	case codeNotEnabled:
+	text := fmt.Sprintf("JetStream refused: %s (err_code %d)", e.Description, e.Code)
+	switch e.Code {
+	case client.JSErrCodeJetStreamNotEnabled:
 		text += ": " + startJetStream
-	case codeNotEnabledForAccount:
+	case client.JSErrCodeJetStreamNotEnabledForAccount:
 		text += ": enable JetStream for the account that we log in to"
 	}
 	return text
 }
 
-func isCode(err error, code int) bool {
+func isCode(err error, code client.ErrorCode) bool {
 	var refused *apiError
-	return errors.As(err, &refused) && refused.ErrCode == code
+	return errors.As(err, &refused) && refused.Code == code
 }
 
 // api makes one request to $JS.API and decodes the answer into into, unless it

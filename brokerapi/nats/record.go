@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
-
-	"holdfast/brokerapi"
 )
 
 // record is the part of a topic's record that this driver reads. Other systems
@@ -39,49 +37,38 @@ type streamConfig struct {
 
 // configOf is the stream that a topic and its record ask for. Errors name the
 // record's key, with the prefix that all keys have, and what to write there.
-func configOf(prefix, topic string, raw []byte) (streamConfig, error) {
+func configOf(prefix, topic string, raw []byte) (cfg streamConfig, err error) {
 	name, err := streamName(topic)
 	if err != nil {
-		return streamConfig{}, err
+		return cfg, err
 	}
-	cfg := streamConfig{Name: name, Retention: "limits", Discard: "old"}
+	key := prefix + "/topics" + topic
 	var rec record
 	if raw = bytes.TrimSpace(raw); len(raw) > 0 {
 		if err := json.Unmarshal(raw, &rec); err != nil {
-			return streamConfig{}, fmt.Errorf(`topic record %s/topics%s: cannot be read: %w: write null, or JSON like {"subjects":["orders.>"]}`, prefix, topic, err)
+			return cfg, fmt.Errorf(`topic record %s: cannot be read: %w: write null, or JSON like {"subjects":["orders.>"]}`, key, err)
 		}
 	}
 	// What else cannot be the server refuses. An age that overflows it would take.
 	const maxSeconds = int64(1<<63-1) / int64(time.Second)
 	if rec.MaxAgeSeconds < 0 || rec.MaxAgeSeconds > maxSeconds {
-		return streamConfig{}, fmt.Errorf("topic record %s/topics%s: max_age_seconds %d: want 0 to %d", prefix, topic, rec.MaxAgeSeconds, maxSeconds)
+		return cfg, fmt.Errorf("topic record %s: max_age_seconds %d: want 0 to %d", key, rec.MaxAgeSeconds, maxSeconds)
 	}
-	cfg.Storage, cfg.Replicas = cmp.Or(rec.Storage, "file"), max(rec.Replicas, 1)
-	cfg.MaxBytes, cfg.MaxMsgs, cfg.MaxAge = rec.MaxBytes, rec.MaxMsgs, time.Duration(rec.MaxAgeSeconds)*time.Second
-	cfg.Subjects, err = subjectsOf(prefix, topic, rec.Subjects)
-	return cfg, err
-}
-
-// subjectsOf are the given subjects, or the default: the topic with dots. None may take what
-// would make a serving stream look quiesced.
-func subjectsOf(prefix, topic string, given []string) ([]string, error) {
-	for _, s := range given {
+	// None may take what would make a serving stream look quiesced.
+	for _, s := range rec.Subjects {
 		if meets(strings.Split(s, "."), strings.Split(parkedFilter, ".")) {
-			return nil, fmt.Errorf("topic record %s/topics%s: subject %q: takes %s, where Holdfast keeps quiesced streams", prefix, topic, s, parkedFilter)
+			return cfg, fmt.Errorf("topic record %s: subject %q: takes %s, where Holdfast keeps quiesced streams", key, s, parkedFilter)
 		}
 	}
-	if len(given) > 0 {
-		return given, nil
+	if len(rec.Subjects) == 0 { // the topic with dots
+		subject := strings.ReplaceAll(topic[1:], "/", ".")
+		if strings.ContainsAny(subject, "*> ") || strings.Contains(subject, "..") || strings.HasSuffix(subject, ".") || !utf8.ValidString(subject) {
+			return cfg, fmt.Errorf(`topic %q: cannot be the NATS subject %q: name its subjects in the topic's record, %s = {"subjects":["…"]}`, topic, subject, key)
+		}
+		rec.Subjects = []string{subject}
 	}
-	ns, name, err := brokerapi.SplitTopic(topic)
-	if err != nil {
-		return nil, err
-	}
-	subject := ns + "." + name
-	if strings.ContainsAny(subject, "*> ") || strings.Contains(subject, "..") || strings.HasSuffix(subject, ".") || !utf8.ValidString(subject) {
-		return nil, fmt.Errorf(`topic %q: cannot be the NATS subject %q: name its subjects in the topic's record, %s/topics%s = {"subjects":["…"]}`, topic, subject, prefix, topic)
-	}
-	return []string{subject}, nil
+	return streamConfig{Name: name, Subjects: rec.Subjects, Retention: "limits", Storage: cmp.Or(rec.Storage, "file"), Discard: "old", Replicas: max(rec.Replicas, 1),
+		MaxBytes: rec.MaxBytes, MaxMsgs: rec.MaxMsgs, MaxAge: time.Duration(rec.MaxAgeSeconds) * time.Second}, nil
 }
 
 // meets is true if some subject matches both patterns.

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
+
+	client "github.com/nats-io/nats.go"
 
 	"holdfast/brokerapi"
 )
@@ -72,18 +75,18 @@ again:
 // exist, or exists with this very configuration. Of a stream that exists
 // differently only the subjects are set.
 func (b *Broker) Load(ctx context.Context, topic string, record []byte) error {
-	cfg, err := configOf(b.keyPrefix, topic, record)
+	cfg, err := configOf(strings.TrimSuffix(b.cfg.KeyPrefix, "/"), topic, record)
 	if err != nil {
 		return err
 	}
 	err = b.api(ctx, "STREAM.CREATE."+cfg.Name, cfg, nil)
-	if isCode(err, codeNameInUse) {
+	if isCode(err, client.JSErrCodeStreamNameInUse) {
 		err = b.resubject(ctx, cfg.Name, cfg.Subjects)
 	}
 	switch {
 	case err == nil:
 		return nil
-	case isCode(err, codeSubjectsOverlap):
+	case isCode(err, subjectsOverlap):
 		return fmt.Errorf(`load %s: %w: change the other stream, or give this topic other subjects than %q in its record, /topics%s = {"subjects":["…"]}`, topic, err, cfg.Subjects, topic)
 	default:
 		return fmt.Errorf("load %s: %w", topic, err)
@@ -105,7 +108,7 @@ func (b *Broker) park(ctx context.Context, what, topic string) error {
 	if err == nil {
 		err = b.resubject(ctx, name, []string{parked + name})
 	}
-	if err == nil || isCode(err, codeStreamNotFound) {
+	if err == nil || isCode(err, client.JSErrCodeStreamNotFound) {
 		return nil
 	}
 	return fmt.Errorf("%s %s: %w", what, topic, err)

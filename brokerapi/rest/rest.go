@@ -201,17 +201,8 @@ func (c *Client) failed(what string, err, cause error) error {
 	if brokerapi.Unseen(err) || hosts.Unknown(c.host) != nil || errors.Is(err, http.ErrSchemeMismatch) {
 		err = errors.Join(brokerapi.ErrUnseen, err)
 	}
-	return &callError{fmt.Sprintf("%s %s: %s: %s%s", c.cfg.Setting, c.base, what, c.token.Hide(text.Error()), remedy), errors.Join(cause, err)}
+	return &brokerapi.Worded{Text: fmt.Sprintf("%s %s: %s: %s%s", c.cfg.Setting, c.base, what, c.token.Hide(text.Error()), remedy), Err: errors.Join(cause, err)}
 }
-
-// callError keeps what is shown apart from what it came from.
-type callError struct {
-	text string
-	err  error
-}
-
-func (e *callError) Error() string { return e.text }
-func (e *callError) Unwrap() error { return e.err }
 
 // Answer is what came back, whatever its status.
 type Answer struct {
