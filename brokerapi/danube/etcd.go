@@ -27,8 +27,7 @@ type etcdBroker struct {
 	settle time.Duration // see the constant
 
 	mu     sync.Mutex
-	viewOf string               // the process that the rest is about
-	differ map[string]time.Time // topics of which etcd or the broker alone knows, since when
+	differ map[string]time.Time // a process' topics of which etcd or the broker alone knows, since when
 	stale  string
 }
 
@@ -115,17 +114,14 @@ func (b *etcdBroker) compare(id string, assigned, believed []string, now time.Ti
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	before := b.differ
-	if b.viewOf != id {
-		before = nil
-	}
-	b.viewOf, b.differ, b.stale = id, map[string]time.Time{}, ""
+	b.differ, b.stale = map[string]time.Time{}, ""
 	lasting, first := 0, ""
 	for topic, one := range alone {
 		if !one {
 			continue
 		}
-		b.differ[topic] = cmp.Or(before[topic], now)
-		if now.Sub(b.differ[topic]) > viewPatience {
+		since := cmp.Or(before[id+topic], now)
+		if b.differ[id+topic] = since; now.Sub(since) > viewPatience {
 			lasting++
 			first = min(cmp.Or(first, topic), topic)
 		}

@@ -53,8 +53,8 @@ type link struct {
 	url        *url.URL
 	conn       *grpc.ClientConn
 
-	made    atomic.Pointer[time.Time] // when the last connection was; nil: never
-	failure atomic.Pointer[error]     // of the last attempt to connect
+	made    atomic.Value          // time.Time: when the last connection was
+	failure atomic.Pointer[error] // of the last attempt to connect
 }
 
 // newLink prepares the connection and starts to make it; it does not wait.
@@ -98,9 +98,8 @@ func (l *link) dial(ctx context.Context, address string) (net.Conn, error) {
 	if err != nil && conn != nil {
 		conn.Close()
 	}
-	now := time.Now()
 	if err == nil {
-		l.made.Store(&now)
+		l.made.Store(time.Now())
 	}
 	return conn, err
 }
@@ -123,10 +122,8 @@ func (bearer) RequireTransportSecurity() bool { return false }
 // since is when the connection in use was made; zero: there was none yet. The same connection
 // is the same process.
 func (l *link) since() time.Time {
-	if at := l.made.Load(); at != nil {
-		return *at
-	}
-	return time.Time{}
+	at, _ := l.made.Load().(time.Time)
+	return at
 }
 
 // call bounds whatever is asked by the driver's life and by the time for one answer. Its errors

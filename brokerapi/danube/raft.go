@@ -75,14 +75,8 @@ func (b *raftBroker) Probe(ctx context.Context) (who brokerapi.Report, err error
 	if _, err = b.where(ctx, "/holdfast/health"); err != nil || s.GetLeaderId() == 0 { // which is nowhere
 		return who, err
 	}
-	if own, others, unlisted := b.list(ctx, id); unlisted == nil && own != nil { // else it has not heard of them lately
-		n := 0
-		for _, info := range others {
-			if is(info, brokerapi.Active) {
-				n++
-			}
-		}
-		who.Others = &n
+	if _, others, unlisted := b.self(ctx); unlisted == nil { // else it has not heard of them lately
+		who.Others = &others
 	}
 	return who, nil
 }
@@ -112,27 +106,23 @@ func (b *raftBroker) identify(ctx context.Context, id string, since time.Time) (
 	return who, nil
 }
 
-// self finds the broker in its own list of brokers, and the others.
-func (b *raftBroker) self(ctx context.Context) (own *danubepb.BrokerInfo, others []*danubepb.BrokerInfo, err error) {
+// self finds the broker in its own list of brokers, and how many others are active.
+func (b *raftBroker) self(ctx context.Context) (own *danubepb.BrokerInfo, others int, err error) {
 	_, id, err := b.status(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, 0, err
 	}
-	if own, others, err = b.list(ctx, id); err == nil && own == nil {
-		err = fmt.Errorf("--broker-admin %s: broker %s is not in its own list of brokers: it has not registered yet, or its registration has run out", b.admin.url, id)
-	}
-	return own, others, err
-}
-
-func (b *raftBroker) list(ctx context.Context, id string) (own *danubepb.BrokerInfo, others []*danubepb.BrokerInfo, err error) {
 	list, err := b.brokers.ListBrokers(ctx, &danubepb.Empty{})
 	for _, info := range list.GetBrokers() {
-		if info.GetBrokerId() != id {
-			others = append(others, info)
-			continue
+		if info.GetBrokerId() == id {
+			own = info
+			b.itself.Store(info.GetBrokerAddr())
+		} else if is(info, brokerapi.Active) {
+			others++
 		}
-		own = info
-		b.itself.Store(info.GetBrokerAddr())
+	}
+	if err == nil && own == nil {
+		err = fmt.Errorf("--broker-admin %s: broker %s is not in its own list of brokers: it has not registered yet, or its registration has run out", b.admin.url, id)
 	}
 	return own, others, err
 }
