@@ -64,7 +64,10 @@ func (g *gate) pass() {
 // shut is closed.
 var shut = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-var errRefused = errors.New("connection refused")
+var (
+	errRefused = errors.New("connection refused")
+	errLeaving = errors.New("the server takes leave of its clients")
+)
 
 // broker is a broker's process, and the disk that outlives it.
 type broker struct {
@@ -88,6 +91,7 @@ type broker struct {
 	born     lease.Instant
 	exited   chan struct{} // closed at the end of this process
 	topics   map[string]bool
+	leaving  bool // it says that it ends, and does nothing else any more
 	slow     time.Duration
 	refusing int
 	stopping time.Duration // how long an orderly end takes
@@ -109,6 +113,7 @@ func (b *broker) start() {
 	if b.running {
 		return
 	}
+	b.leaving = false
 	b.running, b.booted, b.started, b.born, b.exited = true, b.boot == 0, time.Now(), b.clock(), make(chan struct{})
 	b.instance++
 	if !b.booted {
@@ -318,7 +323,12 @@ func (d *driver) ask(ctx context.Context, do func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err := d.b.ask(ctx, do)
+	err := d.b.ask(ctx, func() error {
+		if err := do(); err != nil || !d.b.leaving {
+			return err
+		}
+		return errLeaving
+	})
 	d.life.pass()
 	return err
 }
@@ -327,12 +337,15 @@ func (d *driver) Probe(ctx context.Context) (brokerapi.Report, error) {
 	var who brokerapi.Report
 	err := d.ask(ctx, func() error {
 		who = brokerapi.Report{Name: d.b.id, Instance: fmt.Sprintf("%s-%d", d.b.id, d.b.instance), StartedAt: d.b.started, DataDir: d.b.data}
+		if d.b.leaving {
+			who.Leaving = errLeaving.Error()
+		}
 		return nil
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, errLeaving) {
 		return brokerapi.Report{}, err
 	}
-	return who, nil
+	return who, err
 }
 
 func (d *driver) Topics(ctx context.Context) (brokerapi.Held, error) {
@@ -355,7 +368,7 @@ func (d *driver) Topics(ctx context.Context) (brokerapi.Held, error) {
 
 func (d *driver) Load(ctx context.Context, topic string, _ []byte) error {
 	return d.ask(ctx, func() error {
-		if !d.b.topics[topic] {
+		if !d.b.topics[topic] && !d.b.leaving {
 			d.b.topics[topic] = true
 			d.b.changed("loaded " + topic)
 		}

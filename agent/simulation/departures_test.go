@@ -62,3 +62,30 @@ func (n *node) leave(e event) {
 	time.Sleep(e.For)
 	n.broker.start()
 }
+
+// lameDuck has the broker end by its own word. It has its time for that, and is active when it is
+// back within its lease.
+func (n *node) lameDuck(e event) {
+	b, checks := n.broker, n.fleet.checks
+	checks.unwell(n.index, 1)
+	defer checks.unwell(n.index, -1)
+	b.set(func() {
+		b.leaving = true
+		for topic := range b.topics {
+			b.topics[topic] = false
+		}
+	})
+	time.Sleep(e.For)
+	b.set(func() {
+		if !b.running || !b.leaving {
+			checks.fail("%s said that it ends, and did not have its time for that", n.id)
+		}
+	})
+	b.kill()
+	time.Sleep(time.Duration(e.Arg) * time.Millisecond)
+	b.start()
+	time.Sleep(10 * time.Second)
+	if s, ok := n.status(); !ok || s.Mode != "active" {
+		checks.fail("%s said that it ends, and is %s when it is back", n.id, s.Mode)
+	}
+}

@@ -175,6 +175,8 @@ func (f *fleet) do(e event) {
 		}
 		time.Sleep(e.For)
 		n.broker.start()
+	case lameDuck:
+		n.lameDuck(e)
 	case freezeBroker:
 		f.checks.unwell(e.Node, 1)
 		n.broker.freeze()

@@ -29,6 +29,12 @@ var named = []struct {
 			{At: 11701 * time.Millisecond, Do: cut, Node: 2, For: 7815 * time.Millisecond},
 			{At: 17252 * time.Millisecond, Do: newLeader, Node: 1},
 		}}},
+	// Its calls fail beside a peer that is well, for three leases.
+	{"a broker says that it ends, and is back within its lease", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 4,
+		TTL: 3 * time.Second, Policy: "drain", Stop: true, Latency: 200 * time.Microsecond},
+		Events: []event{
+			{At: 10 * time.Second, Do: lameDuck, Node: 0, For: 9 * time.Second, Arg: 500},
+		}}},
 	// Renewals are answered late, and then not at all.
 	{"silence after slow answers", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 2,
 		TTL: 3 * time.Second, Margin: 300 * time.Millisecond, Policy: "drain", Latency: 200 * time.Microsecond},

@@ -34,6 +34,7 @@ const (
 	freezeSidecar deed = "freezeSidecar" //
 	crashBroker   deed = "crashBroker"
 	freezeBroker  deed = "freezeBroker"
+	lameDuck      deed = "lameDuck"   // the broker says that it ends, and takes that long; started again after Arg ms
 	hang          deed = "hang"       // all brokers at once
 	slowBroker    deed = "slowBroker" // Arg ms for each call
 	refuseQuiesce deed = "refuseQuiesce"
