@@ -107,7 +107,7 @@ func New(cfg Config) (*Broker, error) {
 	b.brokersPath = "/admin/v2/brokers/" + cfg.Cluster
 	b.ownedPath = b.brokersPath + "/" + url.PathEscape(b.self) + "/ownedNamespaces"
 	b.policiesPath = "/admin/v2/clusters/" + cfg.Cluster + "/namespaceIsolationPolicies"
-	b.work = newWork(b.works, cfg.Logger)
+	b.work = newWork(b.works)
 	b.trace = &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
 		if !got.Reused {
 			b.doubts.Add(1)

@@ -1,6 +1,7 @@
 package pulsar
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -93,9 +94,9 @@ func (b *Broker) drain(ctx context.Context) error {
 	}
 }
 
-// policy is a namespace isolation policy: it keeps a broker out of the choice of both load
-// managers, for who is primary of any policy gets no bundle of a namespace that has none. Ours is for a
-// namespace that does not exist. It names hosts, not brokers.
+// A namespace isolation policy keeps a broker out of the choice of both load managers, for who is
+// primary of any policy gets no bundle of a namespace that has none. Ours is for a namespace that does
+// not exist. It names hosts, not brokers.
 //
 // Seen on 4.0.7 with etcd 3.4.23 and two brokers (2026-11-23): POST 204 in 9 to 60 ms, also again
 // and for a host without a broker; in force at both with the answer. DELETE 204, also of a policy
@@ -104,56 +105,26 @@ func (b *Broker) drain(ctx context.Context) error {
 // drains. While it was told to keep every broker away, it answered all lookups with 503: so the
 // last broker is left out. The modular one sends a bundle that it assigned lately to the same broker
 // again, whatever the policies, until that has reported its load: for 50 s after the start.
-type policy struct {
-	Namespaces []string `json:"namespaces"`
-	Primary    []string `json:"primary"`
-	Secondary  []string `json:"secondary"`
-	Failover   failover `json:"auto_failover_policy"`
-	Scope      string   `json:"unload_scope"`
-}
-
-type failover struct {
-	Type       string            `json:"policy_type"`
-	Parameters map[string]string `json:"parameters"`
-}
 
 // hostOf is the host of a broker's id.
 func hostOf(id string) string { return id[:max(0, strings.LastIndexByte(id, ':'))] }
 
 func policyName(host string) string { return "holdfast-drained-" + host }
 
-func policyOf(host string) policy {
-	return policy{
-		Namespaces: []string{"holdfast/drained-" + host}, Primary: []string{regexp.QuoteMeta(host)}, Secondary: []string{},
-		Failover: failover{"min_available", map[string]string{"min_limit": "1", "usage_threshold": "100"}},
-		Scope:    "none", // or the broker unloads by itself whatever matches
-	}
+// policyOf is our policy. Without its scope the broker would unload by itself whatever matches.
+func policyOf(host string) json.RawMessage {
+	return json.RawMessage(fmt.Sprintf(`{"namespaces":["holdfast/drained-%s"],"primary":[%q],"secondary":[],"auto_failover_policy":`+
+		`{"policy_type":"min_available","parameters":{"min_limit":"1","usage_threshold":"100"}},"unload_scope":"none"}`, host, regexp.QuoteMeta(host)))
 }
 
-// named reports whether one of the patterns, each of which has to match all of it, names the
-// host. One that cannot be read may.
-func named(patterns []string, host string) bool {
-	return slices.ContainsFunc(patterns, func(pattern string) bool {
+// names reports whether a policy may have the host as primary: one of its patterns, each of which has
+// to match all of it. What cannot be read may name everybody.
+func names(policy json.RawMessage, host string) bool {
+	var p struct{ Primary []string }
+	return json.Unmarshal(policy, &p) != nil || slices.ContainsFunc(p.Primary, func(pattern string) bool {
 		re, err := regexp.Compile("^(?:" + pattern + ")$")
 		return err != nil || re.MatchString(host)
 	})
-}
-
-// policies are those of the cluster. One that cannot be read may name everybody.
-func (b *Broker) policies(ctx context.Context) (map[string]policy, error) {
-	var list map[string]json.RawMessage
-	if err := b.read(ctx, b.policiesPath, &list); err != nil && refusal(err) != http.StatusNotFound {
-		return nil, err
-	}
-	all := map[string]policy{}
-	for name, text := range list {
-		var p policy
-		if json.Unmarshal(text, &p) != nil {
-			p = policy{Primary: []string{".*"}}
-		}
-		all[name] = p
-	}
-	return all, nil
 }
 
 // keepAway has the cluster place no bundle here, or ends that. It may be repeated, and must be while
@@ -183,22 +154,24 @@ func (b *Broker) keepAway(ctx context.Context, away bool) error {
 
 // placePolicy has our policy be there or not.
 func (b *Broker) placePolicy(ctx context.Context, away bool) error {
-	all, err := b.policies(ctx)
-	if status := refusal(err); !away && (status == http.StatusUnauthorized || status == http.StatusForbidden) {
+	var all map[string]json.RawMessage
+	err := b.read(ctx, b.policiesPath, &all)
+	switch status := refusal(err); {
+	case status == http.StatusNotFound: // there never was one
+	case !away && (status == http.StatusUnauthorized || status == http.StatusForbidden):
 		return nil // who may read no policies has set none
-	}
-	if err != nil {
+	case err != nil:
 		return err
 	}
-	set, why := away, error(nil)
+	var why error
 	if away {
 		var ids []string
 		if err := b.read(ctx, b.brokersPath, &ids); err != nil {
 			return err
 		}
-		set, why = b.mayKeepAway(ids, all)
+		why = b.mayNotKeepAway(ids, all)
 	}
-	name := policyName(b.host)
+	set, name := away && why == nil, policyName(b.host)
 	if _, is := all[name]; is == set {
 		return why
 	}
@@ -215,15 +188,12 @@ func (b *Broker) placePolicy(ctx context.Context, away bool) error {
 	if err != nil {
 		return err
 	}
-	if err := a.Want(http.StatusNoContent, http.StatusOK); err != nil {
-		return err
-	}
-	return why
+	return cmp.Or(a.Want(http.StatusNoContent, http.StatusOK), why)
 }
 
-// mayKeepAway decides whether our policy is to be there, and says why bundles may come back.
-func (b *Broker) mayKeepAway(ids []string, all map[string]policy) (set bool, why error) {
-	var beside, theirs []string
+// mayNotKeepAway is why our policy is not to be there; nil: it may be.
+func (b *Broker) mayNotKeepAway(ids []string, all map[string]json.RawMessage) error {
+	var beside []string
 	others := false // take bundles
 	for _, id := range ids {
 		switch {
@@ -231,21 +201,14 @@ func (b *Broker) mayKeepAway(ids []string, all map[string]policy) (set bool, why
 		case hostOf(id) == b.host:
 			beside = append(beside, id)
 		default:
-			others = others || !slices.ContainsFunc(slices.Collect(maps.Values(all)), func(p policy) bool { return named(p.Primary, hostOf(id)) })
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		if p := all[name]; name != policyName(b.host) && (named(p.Primary, b.host) || named(p.Secondary, b.host)) {
-			theirs = append(theirs, name)
+			others = others || !slices.ContainsFunc(slices.Collect(maps.Values(all)), func(policy json.RawMessage) bool { return names(policy, hostOf(id)) })
 		}
 	}
 	switch {
 	case len(beside) > 0:
-		return false, fmt.Errorf("a policy names hosts, and would keep them away from %s too", few(beside))
+		return fmt.Errorf("a policy names hosts, and would keep them away from %s too", few(beside))
 	case !others:
-		return false, errors.New("no other broker of the cluster takes any")
-	case len(theirs) > 0:
-		return true, fmt.Errorf("those of the namespaces of the policy %s, which may name %s", few(theirs), b.host)
+		return errors.New("no other broker of the cluster takes any")
 	}
-	return true, nil
+	return nil
 }

@@ -3,7 +3,6 @@ package pulsar
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -26,18 +25,18 @@ func TestTheWorkOfABrokerIsTriedBesideTheProbes(t *testing.T) {
 				return ctx.Err()
 			}
 			return nil
-		}, slog.New(slog.DiscardHandler))
+		})
 		defer w.close()
 		process := "one"
 		want := func(after time.Duration, text string) {
 			t.Helper()
-			err := w.unable(process)
+			err := w.unable(process, false)
 			for synctest.Wait(); after > 0; after -= time.Second { // it is probed each second
 				time.Sleep(time.Second)
-				_ = w.unable(process)
+				_ = w.unable(process, false)
 				synctest.Wait()
 			}
-			if err = w.unable(process); (err == nil) != (text == "") || err != nil && !strings.Contains(err.Error(), text) {
+			if err = w.unable(process, false); (err == nil) != (text == "") || err != nil && !strings.Contains(err.Error(), text) {
 				t.Errorf("%v, want %q", err, text)
 			}
 		}
@@ -64,7 +63,7 @@ func TestTheWorkOfABrokerIsTriedBesideTheProbes(t *testing.T) {
 			t.Errorf("a broker that fails was tried %d times in %v", n, 100*workEvery)
 		}
 		how.Store(fine)
-		w.soon() // it answers again
+		_ = w.unable(process, true) // it answers again
 		want(0, "")
 	})
 }
@@ -74,19 +73,19 @@ func TestTheWorkOfABrokerIsTriedBesideTheProbes(t *testing.T) {
 func TestATryOfTheProcessBeforeIsNoneOfThisOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers := make(chan error)
-		w := newWork(func(context.Context) error { return <-answers }, slog.New(slog.DiscardHandler))
-		_ = w.unable("one")
+		w := newWork(func(context.Context) error { return <-answers })
+		_ = w.unable("one", false)
 		synctest.Wait()
-		_ = w.unable("two")
+		_ = w.unable("two", false)
 		synctest.Wait()
 		answers <- nil // to the try that came first
 		synctest.Wait()
-		if w.unable("two") == nil {
+		if w.unable("two", false) == nil {
 			t.Error("a process that was not tried is seen to do its work")
 		}
 		answers <- nil
 		synctest.Wait()
-		if err := w.unable("two"); err != nil {
+		if err := w.unable("two", false); err != nil {
 			t.Error(err)
 		}
 		w.close()
