@@ -119,7 +119,7 @@ func TestWrongUsageIsOneLineAndCodeTwo(t *testing.T) {
 			"--lease-detach-margin 40s: must be less than --lease-ttl 32s: leave it out for a third of the TTL, 10.667s"},
 		{"setting of check", []string{"check", "--driver", "kafka"}, `--driver "kafka": unknown driver: known drivers: ` + strings.Join(agent.DriverNames(), ", ")},
 		{"fleet without an etcd", []string{"fleet", "--registration", "none"}, "--registration none: there is no etcd that knows the brokers of this cluster: ask the broker's own admin tool, or 'holdfast status' beside each broker"},
-		{"forget without an etcd", []string{"forget", "--driver", "nats", "--registration", "none", "n9"}, "--registration none: there is no etcd that knows this broker: nothing to forget"},
+		{"forget without an etcd", []string{"forget", "--driver", "danube", "--registration", "none", "n9"}, "--registration none: there is no etcd that knows this broker: nothing to forget"},
 		{"forget nobody", []string{"forget", "--driver", "nats"}, "forget: no ID given: write 'holdfast forget [FLAG…] ID'"},
 		{"forget of no kind", []string{"forget", "n9"}, "--driver: required: give the kind of broker; known drivers: danube, http, nats, pulsar"},
 		{"setting of fleet", []string{"fleet", "--etcd-endpoints", "etcd:2379"}, `--etcd-endpoints "etcd:2379": not a URL with a scheme and a host: write http://host:port`},
