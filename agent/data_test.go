@@ -114,7 +114,7 @@ func TestADirectoryThatIsNotThereIsLookedAtTwice(t *testing.T) {
 	a.can.LocalData, a.memory.Data = true, dataBefore
 	base := t.TempDir()
 	dir := filepath.Join(base, "data")
-	a.dataDir.SetPath(dir)
+	a.dataDir.Expect(dir, time.Time{})
 	ended := make(chan error)
 	go func() { ended <- a.dataDir.Run(t.Context()) }()
 	t.Cleanup(func() { <-ended })
@@ -157,7 +157,7 @@ func TestADirectoryThatIsNotThereIsLookedAtTwice(t *testing.T) {
 func TestALookAtTheDataIsWaitedForWithinABound(t *testing.T) {
 	a := built(t)
 	a.can.LocalData = true
-	a.dataDir.SetPath(t.TempDir()) // nobody looks at it
+	a.dataDir.Expect(t.TempDir(), time.Time{}) // nobody looks at it
 	before := probes.DirView{Identity: "jetstream@7:1"}
 	for _, row := range []struct {
 		waited time.Duration
@@ -176,7 +176,7 @@ func TestDataIsLookedAtOnceForEachProcess(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "jetstream"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	a.dataDir.SetPath(dir)
+	a.dataDir.Expect(dir, time.Time{})
 	if !a.dataSeen("process-1") || a.ownData(a.dataDir.Snapshot()) != "" {
 		t.Error("data that other brokers reach is judged")
 	}

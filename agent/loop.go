@@ -162,7 +162,7 @@ func (a *agent) loop(ctx context.Context) error {
 
 // untilNext is the time to the next moment at which something changes by itself.
 func (a *agent) untilNext() time.Duration {
-	next := loopEvery
+	next := probes.UntilTick(loopEvery)
 	v := a.keeper.View()
 	now := a.clock()
 	if d := v.Validity.FencePoint().Add(-a.uncounted()).Sub(now); v.Validity.Known() && d > 0 {
@@ -232,9 +232,6 @@ func (a *agent) step() error {
 	a.name(id, verdict)
 	a.noteInstance(who)
 	a.forgetFormer(who.Instance)
-	if a.cfg.DataDir == "" && who.DataDir != "" {
-		a.dataDir.SetPath(who.DataDir)
-	}
 	a.publishLife(who) // before the gate opens: the registrar decides by it
 	a.remindRegistrar(who)
 	a.tendIllness(verdict)
@@ -368,7 +365,11 @@ func (a *agent) publishLife(who brokerapi.Report) {
 	if started.IsZero() {
 		started = a.brokerProcessStart()
 	}
-	a.dataDir.Began(started)
+	told := ""
+	if a.cfg.DataDir == "" {
+		told = who.DataDir
+	}
+	a.dataDir.Expect(told, started)
 	seen := a.dataSeen(who.Instance)
 	dir := a.dataDir.Snapshot()
 	boot := bootFacts(started, dir)

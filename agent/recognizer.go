@@ -245,16 +245,16 @@ func (a *agent) noteRecognition(seen probes.ProcessView, judged recognition, why
 // judgeProcess gathers what can be known of the process and judges it. why is one
 // sentence for people; with isForeign it names the remedy.
 func judgeProcess(ctx context.Context, c Config, seen probes.ProcessView, who brokerapi.Report) (verdict recognition, why string) {
-	socket := probes.ListensAt(seen.Pid, adminAddrs(ctx, c))
+	holding, holder := probes.ListensAt(ctx, seen.Pid, adminAddrs(ctx, c))
 	verdict = recognize(recognitionFacts{Started: seen.StartedAt, Stated: who.StartedAt,
-		Holding: socket.Holding, Holder: socket.Holder.StartedAt, Twins: socket.Holder.Name == seen.Name})
+		Holding: holding, Holder: holder.StartedAt, Twins: holder.Name == seen.Name})
 	var said []string
 	if !who.StartedAt.IsZero() {
 		said = append(said, fmt.Sprintf("it started at %s, the broker says %s", clockTime(seen.StartedAt), clockTime(who.StartedAt)))
 	}
-	switch socket.Holding {
+	switch holding {
 	case probes.HoldingAnother:
-		said = append(said, fmt.Sprintf("the admin port is held by process %d (%s)", socket.Holder.Pid, socket.Holder.Name))
+		said = append(said, fmt.Sprintf("the admin port is held by process %d (%s)", holder.Pid, holder.Name))
 	case probes.HoldingNo:
 		said = append(said, "it does not hold the admin port")
 	case probes.HoldingUnknown:

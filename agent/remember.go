@@ -2,6 +2,8 @@ package agent
 
 import (
 	"time"
+
+	"holdfast/probes"
 )
 
 // remember changes what the next life of this sidecar will know. It is written by
@@ -77,8 +79,6 @@ const lookEvery = 2 * time.Second
 // saver writes the memory whenever it changed, the last time at the very end, and anew where
 // somebody has removed or replaced the directory.
 func (a *agent) saver() {
-	looks := time.NewTicker(lookEvery)
-	defer looks.Stop()
 	tried := time.Now()
 	save := func() {
 		tried = time.Now()
@@ -91,7 +91,7 @@ func (a *agent) saver() {
 			return
 		case <-a.saving:
 			save()
-		case <-looks.C:
+		case <-time.After(probes.UntilTick(lookEvery)):
 			a.fileMu.Lock()
 			stands := a.dir.stands()
 			a.fileMu.Unlock()

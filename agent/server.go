@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/prometheus/exporter-toolkit/web"
+
+	"holdfast/probes"
 )
 
 // What one listener bears, so that a client can waste neither the memory nor the
@@ -191,11 +193,11 @@ func (c *controlListener) Accept() (net.Conn, error) {
 		case socket == nil:
 			select {
 			case <-c.ending:
-			case <-time.After(lookEvery):
+			case <-time.After(probes.UntilTick(lookEvery)):
 			}
 			continue
 		}
-		_ = socket.SetDeadline(time.Now().Add(lookEvery))
+		_ = socket.SetDeadline(time.Now().Add(probes.UntilTick(lookEvery)))
 		conn, err := socket.Accept()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			continue

@@ -148,7 +148,7 @@ func (a *agent) refuseStranger(ctx context.Context) error {
 
 func strangerAnswers(ctx context.Context, c Config) string {
 	who := "whose process is not seen from here"
-	if v, ok := probes.ListenerAt(ctx, adminAddrs(ctx, c)); ok {
+	if seen, v := probes.ListensAt(ctx, 0, adminAddrs(ctx, c)); seen == probes.HoldingAnother {
 		who = fmt.Sprintf("process %d, %s", v.Pid, v.Name)
 	}
 	return fmt.Sprintf("a broker that is not our child already answers at %s (%s): stop it, or leave out '-- CMD' and give --broker-pid-file",

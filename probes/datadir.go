@@ -15,11 +15,9 @@ import (
 )
 
 const (
-	// DefaultRescan is the pause between two periodic scans.
-	DefaultRescan = 10 * time.Second
-	// debounce gathers the events of one change into one scan, and hintedEvery is the least
-	// pause between two scans that events ask for.
-	debounce, hintedEvery = 50 * time.Millisecond, time.Second
+	// rescanEvery is the pause between two periodic scans, and hintedEvery the one before a scan
+	// that events ask for.
+	rescanEvery, hintedEvery = 10 * time.Second, time.Second
 
 	watchEvents = "events"
 	watchRescan = "rescan"
@@ -27,47 +25,43 @@ const (
 
 // DataDirSettings say what to watch.
 type DataDirSettings struct {
-	Path    string        // empty: told later by SetPath
-	Markers []string      // globs relative to Path, e.g. "jetstream/*/streams/*/meta.inf"
-	Rescan  time.Duration // between periodic scans; not positive: DefaultRescan
-	// NoEvents: the kernel is not asked to tell of changes.
-	NoEvents bool
+	Path     string   // empty: told later by Expect
+	Markers  []string // globs relative to Path, e.g. "jetstream/*/streams/*/meta.inf"
+	NoEvents bool     // the kernel is not asked to tell of changes
 }
 
 // DataDir keeps a view of the broker's data directory current. Events from the kernel, about
 // the directory and its name in its parent, are hints that make it look at once; a scan is
-// what it believes. What changes deeper below shows within Rescan; who decides asks for a
+// what it believes. What changes deeper below shows within ten seconds; who decides asks for a
 // look before.
 type DataDir struct {
 	settings DataDirSettings
+	rescan   time.Duration
 	log      *slog.Logger
 	mode     *prometheus.GaugeVec
 	changes  chan struct{}
-	looks    chan struct{} // another path was told, or Look was called
+	looks    chan struct{}
 	view     atomic.Pointer[DirView]
 
 	// of Run
 	watcher *fsnotify.Watcher // nil: no events yet
 	refused string            // why there are none
 
-	mu    sync.Mutex
-	path  string
-	began time.Time
+	mu         sync.Mutex
+	told, path string // the path, and the absolute one
+	began      time.Time
 }
 
 // NewDataDir prepares the watch; nothing is touched before Run.
 func NewDataDir(s DataDirSettings, log *slog.Logger, reg prometheus.Registerer) *DataDir {
-	if s.Rescan <= 0 {
-		s.Rescan = DefaultRescan
-	}
-	d := &DataDir{settings: s, log: log, changes: make(chan struct{}, 1), looks: make(chan struct{}, 1),
+	d := &DataDir{settings: s, rescan: rescanEvery, log: log, changes: make(chan struct{}, 1), looks: make(chan struct{}, 1),
 		mode: promauto.With(reg).NewGaugeVec(prometheus.GaugeOpts{
 			Name: "holdfast_datadir_watch_mode",
 			Help: "How changes of the data directory are noticed: 1 for the mode in use (events from the kernel, or periodic rescan only), 0 for the other. rescan: changes are seen up to 10 s late; look at the limits of inotify.",
 		}, []string{"mode"})}
 	d.setMode("")
 	d.view.Store(&DirView{State: DirUnknown})
-	d.SetPath(s.Path)
+	d.Expect(s.Path, time.Time{})
 	d.Look()
 	return d
 }
@@ -82,29 +76,24 @@ func (d *DataDir) setMode(mode string) {
 	}
 }
 
-// SetPath says where the data directory is, before or during Run. The same path
-// again changes nothing; another one is looked at once.
-func (d *DataDir) SetPath(path string) {
+// Expect says where the data directory is, before or during Run; empty: where it was. Another
+// one is looked at once. It also says when the broker's process began: from the next scan on a
+// marker that is older is enough. Zero: not known.
+func (d *DataDir) Expect(path string, began time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if abs, err := filepath.Abs(path); err == nil && path != "" {
-		path = abs
+	d.began = began
+	if path == "" || path == d.told {
+		return
 	}
-	if path != d.path {
-		d.path = path
-		d.Look()
+	d.told, d.path = path, path
+	if abs, err := filepath.Abs(path); err == nil {
+		d.path = abs
 	}
+	d.Look()
 }
 
-// Began says when the broker's process began, from the next scan on: a marker that is older
-// is enough. Zero: not known.
-func (d *DataDir) Began(at time.Time) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.began = at
-}
-
-// Look has the directory scanned now. Changes receives a value after that, whatever it found.
+// Look has the directory scanned now.
 func (d *DataDir) Look() { signal(d.looks) }
 
 // Path is the absolute path that is watched; empty while it is not known.
@@ -117,7 +106,7 @@ func (d *DataDir) Path() string {
 // Snapshot is the directory as last scanned.
 func (d *DataDir) Snapshot() DirView { return *d.view.Load() }
 
-// Changes receives a value after the view changed in anything but ScannedAt, and after Look.
+// Changes receives a value after each scan.
 func (d *DataDir) Changes() <-chan struct{} { return d.changes }
 
 // Run watches until ctx ends and then returns nil.
@@ -127,46 +116,34 @@ func (d *DataDir) Run(ctx context.Context) error {
 			_ = d.watcher.Close() // waits for its goroutine; there is nothing to save
 		}
 	}()
-	timer := time.NewTimer(d.settings.Rescan)
+	timer, hinted := time.NewTimer(d.rescan), false // a scan that an event asks for is due
 	defer timer.Stop()
-	hinted, last := false, time.Now() // a scan that an event asks for is due
 	for {
 		var events chan fsnotify.Event
 		var errs chan error
 		if d.watcher != nil {
 			events, errs = d.watcher.Events, d.watcher.Errors
 		}
-		looked, hint := false, false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-d.looks:
-			looked = true
 		case <-timer.C:
 		case e, open := <-events:
-			hint = !open || concerns(e, d.Path())
-			if !open { // and the next scan makes another
+			if !open { // the next scan makes another
 				d.watcher = nil
 			}
-			if !hint {
-				continue
-			}
-		case <-errs: // events were dropped
-			hint = true
-		}
-		if hint {
-			if !hinted {
+			if !hinted && concerns(e, d.Path()) {
 				hinted = true
-				timer.Reset(max(debounce, time.Until(last.Add(hintedEvery))))
+				timer.Reset(hintedEvery)
 			}
+			continue
+		case <-errs: // what was dropped shows at the next scan
 			continue
 		}
 		d.scan(ctx)
-		if looked {
-			signal(d.changes)
-		}
-		hinted, last = false, time.Now()
-		timer.Reset(d.settings.Rescan)
+		hinted = false
+		timer.Reset(d.rescan)
 	}
 }
 
@@ -185,7 +162,7 @@ func (d *DataDir) scan(ctx context.Context) {
 	if ctx.Err() != nil {
 		return // cut short: it proves nothing
 	}
-	old := *d.view.Swap(&view)
+	old := d.view.Swap(&view)
 	if view.Error != "" && view.Error != old.Error && path != "" {
 		d.log.Warn("data directory cannot be read in full", "path", path, "error", view.Error)
 	}
@@ -193,9 +170,7 @@ func (d *DataDir) scan(ctx context.Context) {
 	if old.State != view.State || old.Identity != view.Identity || marked != (old.OldestPath != "") {
 		d.log.Info("data directory changed", "path", path, "from", old.State, "to", view.State, "marked", marked, "identity", view.Identity)
 	}
-	if old.ScannedAt = view.ScannedAt; old != view {
-		signal(d.changes)
-	}
+	signal(d.changes)
 }
 
 // follow asks for the events of path and its parent, anew each time: another directory may have
@@ -212,7 +187,7 @@ func (d *DataDir) follow(path string) {
 		} else if err.Error() != d.refused {
 			d.refused = err.Error()
 			d.log.Warn("the kernel tells of no changes of the data directory, which is looked at each time: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances, or the limit of open files",
-				"path", path, "every", d.settings.Rescan, "error", err)
+				"path", path, "every", d.rescan, "error", err)
 		}
 	}
 	d.setMode(mode)

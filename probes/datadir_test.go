@@ -16,7 +16,9 @@ import (
 const never = time.Hour
 
 func dataDir(path string, rescan time.Duration) *DataDir {
-	return NewDataDir(DataDirSettings{Path: path, Markers: streamGlob, Rescan: rescan}, quiet(), nil)
+	d := NewDataDir(DataDirSettings{Path: path, Markers: streamGlob}, quiet(), nil)
+	d.rescan = rescan
+	return d
 }
 
 func (d *DataDir) expect(t *testing.T, what string, ok func(DirView) bool) DirView {
@@ -125,9 +127,9 @@ func TestPathMayBeToldLater(t *testing.T) {
 	}
 	runIt(t, d.Run)
 	d.expect(t, "the reason", func(v DirView) bool { return v.State == DirUnknown && v.Error != "" })
-	d.SetPath(first)
+	d.Expect(first, time.Time{})
 	d.expect(t, "the first", marked)
-	d.SetPath(second)
+	d.Expect(second, time.Time{})
 	d.expect(t, "the second", empty)
 	mkdir(t, second, "jetstream")
 	whole := d.Snapshot().Identity

@@ -15,6 +15,14 @@
 // hangs lets a scan go on, so look at DirView.ScannedAt. Linux only.
 package probes
 
+import "time"
+
+// UntilTick is the time to the next whole multiple of the period. A process that sleeps pays for
+// waking, hardly for what it wakes for: what is due every second is due at the same moment.
+func UntilTick(period time.Duration) time.Duration {
+	return period - time.Duration(time.Now().UnixNano())%period
+}
+
 // signal puts one value into a channel of capacity one, and drops it when a value
 // waits there already: both mean "something changed since you last looked".
 func signal(c chan<- struct{}) {

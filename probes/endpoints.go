@@ -72,7 +72,7 @@ var errPanicked = errors.New("the check itself failed: see the log of holdfast")
 func safely(log *slog.Logger, check string, f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			log.Error("probe check panicked", "check", check, "panic", p, "stack", string(debug.Stack()))
+			log.Error("check panicked", "check", check, "panic", p, "stack", string(debug.Stack()))
 			err = errPanicked
 		}
 	}()

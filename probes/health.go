@@ -162,7 +162,7 @@ func (h *Health) Run(ctx context.Context) error {
 		case err := <-l.done:
 			l.onResult(err)
 		case <-l.overdue:
-			l.hung, l.due = true, false // the next tick counts or starts
+			l.overdue, l.hung, l.due = nil, true, false // the next tick counts or starts
 			l.observe(l.hungError())
 		}
 	}
@@ -181,7 +181,8 @@ type healthLoop struct {
 	// of the check in flight
 	done    chan error // nil: there is none
 	cancel  context.CancelFunc
-	overdue <-chan time.Time // it counts as hung
+	hangsAt time.Time        // from then on it counts as hung
+	overdue <-chan time.Time // nil: that is not before the next tick, mostly
 	hung    bool             // it was judged already
 	void    bool             // it began before a loss: whatever it says is about the past
 }
@@ -191,7 +192,7 @@ func (l *healthLoop) period() time.Duration {
 	if l.hastened {
 		return min(interval, max(interval/4, minHastened))
 	}
-	return interval
+	return UntilTick(interval)
 }
 
 func (l *healthLoop) onTick() {
@@ -204,31 +205,28 @@ func (l *healthLoop) onTick() {
 	default:
 		l.due = true
 	}
+	if hung := time.Until(l.hangsAt); l.overdue == nil && !l.hung && hung < l.period() {
+		l.overdue = time.After(hung)
+	}
 }
 
 func (l *healthLoop) start() {
 	timeout := l.settings.Load().Timeout
 	ctx, cancel := context.WithTimeout(l.ctx, timeout)
 	done := make(chan error, 1)
-	l.done, l.cancel, l.overdue = done, cancel, time.After(timeout+hungGrace)
+	l.done, l.cancel, l.hangsAt = done, cancel, time.Now().Add(timeout+hungGrace)
 	l.due, l.hung, l.void, l.lastStart = false, false, false, time.Now()
-	go func() { done <- call(ctx, l.check) }()
-}
-
-// call runs the check; a panic in a driver must not end the sidecar, which still
-// has a lease to keep and a fence to hold.
-func call(ctx context.Context, check func(context.Context) error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("health check panicked: %v", p)
-		}
-	}()
-	return check(ctx)
+	// A panic in a driver must not end the sidecar, which still has a lease to keep and a fence
+	// to hold.
+	go func() { done <- safely(l.log, "health", func() error { return l.check(ctx) }) }()
 }
 
 func (l *healthLoop) onResult(err error) {
 	l.cancel()
 	l.done, l.overdue = nil, nil
+	// The runtime forgets timers that were stopped, as a check leaves several, when another is
+	// added. Until then each wakes the process when it would have been due.
+	time.AfterFunc(time.Hour, func() {}).Stop()
 	if !l.void && !l.hung {
 		if errors.Is(err, context.DeadlineExceeded) && !strings.Contains(err.Error(), "no answer within") { // a shorter bound of its own
 			err = fmt.Errorf("no answer within %v: %w", l.settings.Load().Timeout, err)
@@ -315,17 +313,10 @@ func (l *healthLoop) publish(change Change, message string, isResult bool) {
 		}
 	}
 	l.view.Store(&v)
-	switch {
-	case change.Changed():
+	if change.Changed() || message != before {
 		l.log.Info("broker health changed", "from", change.From.String(), "to", change.To.String(), "error", message)
-	case message == before:
-		return
-	case message == "":
-		l.log.Info("broker answers again", "verdict", change.To.String())
-	default:
-		l.log.Warn("broker health check fails", "verdict", change.To.String(), "error", message)
+		signal(l.changes)
 	}
-	signal(l.changes)
 }
 
 // stop ends the check in flight and waits for it, for a bounded time.

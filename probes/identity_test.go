@@ -79,7 +79,8 @@ func TestWithoutABirthTimeThereIsNoIdentity(t *testing.T) {
 func TestWhoAsksForALookIsToldOfIt(t *testing.T) {
 	path := t.TempDir()
 	stream(t, path, "a")
-	d := NewDataDir(DataDirSettings{Path: path, Markers: streamGlob, Rescan: never, NoEvents: true}, quiet(), nil)
+	d := dataDir(path, never)
+	d.settings.NoEvents = true
 	defer runIt(t, d.Run)()
 	until(t, d.Changes(), "the first scan", func() bool { return marked(d.Snapshot()) })
 	for range 2 { // the second finds nothing new

@@ -2,6 +2,7 @@ package probes
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -19,41 +20,37 @@ const (
 	HoldingUnknown Holding = iota // not to be seen: another host or network namespace, or no permission
 	HoldingYes
 	HoldingNo      // it does not; who does is not seen
-	HoldingAnother // it does not, and Holder does
+	HoldingAnother // it does not, and who does is
 )
 
-// Listening is who listens at an address, as far as can be seen from here.
-type Listening struct {
-	Holding Holding
-	Holder  ProcessView // with HoldingAnother
-}
-
 // ListensAt looks whether the process holds the socket that listens at one of the
-// addresses. Sockets are looked at in the network namespace of this process, and only
-// for addresses of this host. Reading another user's descriptors takes CAP_SYS_PTRACE.
-func ListensAt(pid int, at []netip.AddrPort) Listening {
+// addresses, and who does if it does not. Sockets are looked at in the network namespace of this
+// process, and only for addresses of this host. Reading another user's descriptors takes
+// CAP_SYS_PTRACE. Without a pid it looks for who does alone. Every descriptor of every process is
+// looked at, which on a busy host takes its time, at most until ctx ends.
+func ListensAt(ctx context.Context, pid int, at []netip.AddrPort) (Holding, ProcessView) {
 	sockets := listenersAt(at)
-	ours, err := os.Readlink("/proc/self/ns/net")
-	its, hidden := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
-	if len(sockets) == 0 || err != nil || hidden != nil || its != ours {
-		return Listening{}
+	if len(sockets) == 0 {
+		return HoldingUnknown, ProcessView{}
 	}
-	if holds, err := holdsOne(pid, sockets); err != nil {
-		return Listening{}
-	} else if holds {
-		return Listening{Holding: HoldingYes}
+	if pid != 0 {
+		ours, err := os.Readlink("/proc/self/ns/net")
+		its, hidden := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
+		holds, unseen := holdsOne(pid, sockets)
+		if err := errors.Join(err, hidden, unseen); err != nil || its != ours {
+			return HoldingUnknown, ProcessView{}
+		} else if holds {
+			return HoldingYes, ProcessView{}
+		}
 	}
-	if holder, ok := holderOf(context.Background(), sockets); ok {
-		return Listening{HoldingAnother, holder}
+	all, _ := Processes(func(v ProcessView) bool {
+		holds, err := holdsOne(v.Pid, sockets)
+		return ctx.Err() == nil && err == nil && holds && !v.Ended
+	})
+	if len(all) == 0 {
+		return HoldingNo, ProcessView{}
 	}
-	return Listening{Holding: HoldingNo}
-}
-
-// ListenerAt is the process that listens at one of the addresses; false: none is seen, or
-// not before ctx ended. Every descriptor of every process is looked at, which on a busy
-// host takes its time.
-func ListenerAt(ctx context.Context, at []netip.AddrPort) (ProcessView, bool) {
-	return holderOf(ctx, listenersAt(at))
+	return HoldingAnother, all[0]
 }
 
 // listening is the state of such a socket in /proc/net/tcp (tcp_states.h of the kernel).
@@ -96,19 +93,4 @@ func holdsOne(pid int, names []string) (bool, error) {
 	}
 	open, err := p.FileDescriptorTargets()
 	return slices.ContainsFunc(open, func(name string) bool { return slices.Contains(names, name) }), err
-}
-
-// holderOf walks /proc for the process that has one of the sockets open.
-func holderOf(ctx context.Context, names []string) (ProcessView, bool) {
-	all, err := Processes(func(v ProcessView) bool {
-		if v.Ended || len(names) == 0 || ctx.Err() != nil {
-			return false
-		}
-		holds, err := holdsOne(v.Pid, names)
-		return err == nil && holds
-	})
-	if err != nil || len(all) == 0 {
-		return ProcessView{}, false
-	}
-	return all[0], true
 }

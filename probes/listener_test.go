@@ -22,19 +22,18 @@ func TestWhoHoldsTheListeningSocketIsSeen(t *testing.T) {
 		if network == "[::1]:0" {
 			at = []netip.AddrPort{netip.AddrPortFrom(netip.IPv6Loopback(), port)}
 		}
-		if got := ListensAt(os.Getpid(), at); got.Holding != HoldingYes {
-			t.Errorf("%s: we hold it: %+v", network, got)
+		if got, _ := ListensAt(t.Context(), os.Getpid(), at); got != HoldingYes {
+			t.Errorf("%s: we hold it: %v", network, got)
 		}
-		if got := ListensAt(stranger.Process.Pid, at); got.Holding != HoldingAnother || got.Holder.Pid != os.Getpid() {
-			t.Errorf("%s: another holds it: %+v", network, got)
-		}
-		if v, ok := ListenerAt(t.Context(), at); !ok || v.Pid != os.Getpid() {
-			t.Errorf("%s: %+v %t", network, v, ok)
+		for _, pid := range []int{stranger.Process.Pid, 0} {
+			if got, holder := ListensAt(t.Context(), pid, at); got != HoldingAnother || holder.Pid != os.Getpid() {
+				t.Errorf("%s: another than %d holds it: %v %+v", network, pid, got, holder)
+			}
 		}
 	}
 	for _, at := range []string{"127.0.0.1:1", "192.0.2.1:4222"} { // nobody; another host
-		if got := ListensAt(os.Getpid(), []netip.AddrPort{netip.MustParseAddrPort(at)}); got.Holding != HoldingUnknown {
-			t.Errorf("%s: %+v", at, got)
+		if got, _ := ListensAt(t.Context(), os.Getpid(), []netip.AddrPort{netip.MustParseAddrPort(at)}); got != HoldingUnknown {
+			t.Errorf("%s: %v", at, got)
 		}
 	}
 }

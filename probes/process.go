@@ -88,20 +88,18 @@ func (p *Process) await(ctx context.Context, t Target, written time.Time) string
 	ended, over := make(chan struct{}), false
 	go func() { defer close(ended); over = t.AwaitEnd(watch) }()
 	defer func() { stop(); <-ended }()
-	var looks <-chan time.Time
-	if p.pidFile != "" {
-		ticker := time.NewTicker(relook)
-		defer ticker.Stop()
-		looks = ticker.C
-	}
 	for {
+		var look <-chan time.Time
+		if p.pidFile != "" {
+			look = time.After(UntilTick(relook))
+		}
 		select {
 		case <-ended:
 			if over {
 				return t.String() + " has ended"
 			}
 			return ""
-		case <-looks:
+		case <-look:
 		}
 		if pid, _, err := readPid(p.pidFile); err == nil && pid != t.Pid {
 			if other, _, err := p.find(t, written); err == nil && other.Pid != t.Pid {
@@ -112,19 +110,11 @@ func (p *Process) await(ctx context.Context, t Target, written time.Time) string
 }
 
 func (p *Process) publish(v ProcessView) {
-	old := p.Snapshot()
-	if old == v {
+	old := p.view.Swap(&v)
+	if *old == v {
 		return
 	}
-	p.view.Store(&v)
-	switch {
-	case v.Pid != 0:
-		p.log.Info("watching the broker process", "pid", v.Pid, "started_at", v.StartedAt)
-	case old.Pid != 0:
-		p.log.Info("broker process gone", "pid", old.Pid)
-	default:
-		p.log.Warn("broker process not found", "error", v.LastError)
-	}
+	p.log.Info("broker process", "was", old.Pid, "is", v.Pid, "started_at", v.StartedAt, "error", v.LastError)
 	signal(p.changes)
 }
 
