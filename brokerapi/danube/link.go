@@ -180,7 +180,11 @@ func (l *link) explain(ctx context.Context, method string, err error) error {
 	if why == nil && strings.Contains(s.Message(), "remote error: tls: ") { // with TLS 1.3 it comes after our handshake
 		why = &net.OpError{Op: "remote error", Err: err}
 	}
-	remedy := cmp.Or(l.files.Remedy(why), ": is a Danube broker running there, and does it speak TLS if "+l.flag+" has https://, and only then?")
+	remedy := ": does it speak TLS? If not, write http:// in " + l.flag
+	if l.url.Scheme == "http" {
+		remedy = ": is it a Danube broker? If it speaks TLS, write https:// in " + l.flag
+	}
+	remedy = cmp.Or(l.files.Remedy(why), remedy)
 	if brokerapi.Unseen(why) {
 		why = errors.Join(brokerapi.ErrUnseen, why)
 	}

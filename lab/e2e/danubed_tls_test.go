@@ -131,7 +131,7 @@ func TestDanubeOverTLSIsRefusedInPlainWords(t *testing.T) {
 		flags []string
 		want  string
 	}{
-		"in the clear":          {nil, "If it speaks TLS, write https:// in --broker-admin"},
+		"in the clear":          {nil, "If it speaks TLS, write https:// in --danube-lookup"},
 		"unknown authority":     {[]string{"--broker-admin", "https://" + n.danubed().AdminAddr(), "--danube-lookup", "https://" + n.danubed().ClientAddr()}, "set --broker-cacert"},
 		"authorities not found": {[]string{"--broker-admin", "https://" + n.danubed().AdminAddr(), "--broker-cacert", "/nowhere"}, "--broker-cacert \"/nowhere\": cannot be read"},
 	} {
