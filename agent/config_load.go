@@ -137,18 +137,15 @@ func scalars(n *yaml.Node, list bool) (values []string, ok bool) {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
-	items := []*yaml.Node{n}
-	if n.Kind == yaml.SequenceNode && list {
-		items = n.Content
+	if n.Kind != yaml.SequenceNode || !list {
+		n = &yaml.Node{Kind: yaml.SequenceNode, Content: []*yaml.Node{n}}
+	}
+	var items []*string
+	if n.Decode(&items) != nil || slices.Contains(items, nil) {
+		return nil, false
 	}
 	for _, item := range items {
-		if item.Kind == yaml.AliasNode {
-			item = item.Alias
-		}
-		if item.Kind != yaml.ScalarNode || item.Tag == "!!null" {
-			return nil, false
-		}
-		values = append(values, item.Value)
+		values = append(values, *item)
 	}
 	return values, len(values) > 0
 }

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
-	"net/url"
-	"strings"
 	"time"
 
 	"holdfast/brokerapi"
@@ -59,7 +57,5 @@ func (r *report) danube() {
 		fmt.Sprintf("too short for a broker that registers itself: while the brokers elect a leader, %s at most, nobody sees a registration go: give %s or more; to run all the same: --i-know",
 			formatDuration(minAdoptedTTL), formatDuration(minAdoptedTTL)))
 	// The client port is asked with the token too.
-	u, err := url.Parse(c.DanubeLookup)
-	r.when(c.BrokerTokenFile != "" && err == nil && u.Scheme == "http" && !loopback(u.Hostname()), "broker-token-file",
-		fmt.Sprintf("%s would send the token over the network for all to read: write https%s, or leave it out", r.show("danube-lookup"), strings.TrimPrefix(c.DanubeLookup, "http")), "danube-lookup")
+	r.inTheOpen(c.BrokerTokenFile != "", "broker-token-file", "danube-lookup", c.DanubeLookup, "http", "https")
 }

@@ -15,7 +15,7 @@ type httpSettings struct {
 
 // newHTTP takes effective settings. Its errors are settings that cannot work.
 func newHTTP(c Config, _ *cluster.Client, _ *slog.Logger) (brokerapi.Broker, error) {
-	b, err := httpapi.New(httpapi.Config{
+	return made(httpapi.New(httpapi.Config{
 		AdminURL:     c.BrokerAdmin,
 		TokenFile:    c.BrokerTokenFile,
 		CACert:       c.BrokerCACert,
@@ -24,11 +24,7 @@ func newHTTP(c Config, _ *cluster.Client, _ *slog.Logger) (brokerapi.Broker, err
 		Capabilities: c.HTTPCapabilities,
 		BrokerID:     c.BrokerID,
 		KeyPrefix:    c.Prefix,
-	})
-	if err != nil {
-		return nil, err // it names the flag, the value and the remedy
-	}
-	return b, nil
+	}))
 }
 
 func deriveHTTP(c *Config) {

@@ -2,10 +2,7 @@ package agent
 
 import (
 	"cmp"
-	"fmt"
 	"log/slog"
-	"net/url"
-	"strings"
 
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/nats"
@@ -22,7 +19,7 @@ type natsSettings struct {
 
 // newNATS takes effective settings. Its errors are settings that cannot work.
 func newNATS(c Config, _ *cluster.Client, log *slog.Logger) (brokerapi.Broker, error) {
-	b, err := nats.New(nats.Config{
+	return made(nats.New(nats.Config{
 		AdminURL:   c.BrokerAdmin,
 		MonitorURL: c.NATSMonitor,
 		CredsFile:  c.NATSCredsFile,
@@ -35,11 +32,7 @@ func newNATS(c Config, _ *cluster.Client, log *slog.Logger) (brokerapi.Broker, e
 		BrokerID:   c.BrokerID,
 		KeyPrefix:  c.Prefix,
 		Logger:     log,
-	})
-	if err != nil {
-		return nil, err // it names the flag, the value and the remedy
-	}
-	return b, nil
+	}))
 }
 
 func deriveNATS(c *Config) {
@@ -51,11 +44,8 @@ func (r *report) nats() {
 	c := r.c
 	r.when(c.NATSUser != "" && c.NATSCredsFile != "", "nats-user", "NATS takes one login: leave out --nats-creds-file, or the user", "nats-creds-file")
 	r.when(c.BrokerTokenFile != "" && c.NATSUser+c.NATSCredsFile != "", "broker-token-file", "NATS takes one login: leave out the token, or the user and the credentials")
-	u, err := url.Parse(c.BrokerAdmin)
-	if err != nil || u.Scheme != "nats" || c.BrokerCACert+c.BrokerCert != "" || loopback(u.Hostname()) {
-		return // with TLS files TLS is spoken, whatever the scheme is
+	if c.BrokerCACert+c.BrokerCert == "" { // with TLS files TLS is spoken, whatever the scheme is
+		r.inTheOpen(c.BrokerTokenFile != "", "broker-token-file", "broker-admin", c.BrokerAdmin, "nats", "tls")
+		r.inTheOpen(c.NATSPasswordFile != "", "nats-password-file", "broker-admin", c.BrokerAdmin, "nats", "tls")
 	}
-	open := fmt.Sprintf("%s would send it over the network for all to read: write tls%s, or leave it out", r.show("broker-admin"), strings.TrimPrefix(c.BrokerAdmin, "nats"))
-	r.when(c.BrokerTokenFile != "", "broker-token-file", open, "broker-admin")
-	r.when(c.NATSPasswordFile != "", "nats-password-file", open, "broker-admin")
 }

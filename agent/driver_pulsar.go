@@ -24,9 +24,5 @@ func newPulsar(c Config, store *cluster.Client, log *slog.Logger) (brokerapi.Bro
 	if store != nil { // it may be the brokers' metadata store, too
 		settings.Store = store
 	}
-	b, err := pulsar.New(settings)
-	if err != nil {
-		return nil, err // it names the flag, the value and the remedy
-	}
-	return b, nil
+	return made(pulsar.New(settings))
 }

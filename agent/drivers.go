@@ -73,6 +73,15 @@ var drivers = map[string]Driver{
 	},
 }
 
+// made takes care that what could not be made is nil. The error names the flag, the value and the
+// remedy.
+func made[B brokerapi.Broker](b B, err error) (brokerapi.Broker, error) {
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
 // LookupDriver returns the driver of that name.
 func LookupDriver(name string) (Driver, bool) {
 	d, ok := drivers[name]
