@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
@@ -280,6 +281,7 @@ func (m *members) give(i int, w *way, sent time.Time, renewal bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	w.users--
+	err = rpctypes.Error(err) // by its words, whatever a proxy made of its code
 	e, now, class := &m.all[i], time.Now(), Classify(err)
 	e.waiting--
 	s, answered := grpcStatus(err)
