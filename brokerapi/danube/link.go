@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"holdfast/brokerapi"
@@ -68,7 +69,6 @@ func newLink(s shared, flag, raw, port string) (*link, error) {
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // dial speaks TLS
 		grpc.WithContextDialer(l.dial),
 		grpc.WithUnaryInterceptor(l.call),
-		grpc.WithPerRPCCredentials(bearer{s.token}),
 		grpc.WithUserAgent("holdfast"),
 		grpc.WithIdleTimeout(0), // held for as long as we run
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
@@ -104,21 +104,6 @@ func (l *link) dial(ctx context.Context, address string) (net.Conn, error) {
 	return conn, err
 }
 
-// bearer adds the token to each call. Whether it may travel in the clear is checked with the
-// settings: a token for a broker on this machine may.
-type bearer struct{ *access.Token }
-
-// GetRequestMetadata implements credentials.PerRPCCredentials.
-func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	if b.Token == nil {
-		return nil, nil
-	}
-	return map[string]string{"authorization": "Bearer " + b.Current()}, nil
-}
-
-// RequireTransportSecurity implements credentials.PerRPCCredentials.
-func (bearer) RequireTransportSecurity() bool { return false }
-
 // since is when the connection in use was made; zero: there was none yet. The same connection
 // is the same process.
 func (l *link) since() time.Time {
@@ -139,6 +124,9 @@ func (l *link) call(ctx context.Context, method string, request, answer any, con
 		var slow context.CancelFunc
 		ctx, slow = context.WithTimeoutCause(ctx, callTimeout, fmt.Errorf("no answer within %v: %w", callTimeout, context.DeadlineExceeded))
 		defer slow()
+	}
+	if token := l.token.Current(); token != "" { // whether it may travel in the clear is checked with the settings
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
 	if err := invoke(ctx, method, request, answer, conn, options...); err != nil {
 		return l.explain(ctx, path.Base(method), err)
