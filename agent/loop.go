@@ -71,7 +71,7 @@ type loopState struct {
 	heeded     string // the broker's process whose word that it ends was heeded
 	leftFound  bool   // a process that has left under another sidecar was found
 	ending     ending
-	relinquish relinquish
+	endRelease context.CancelFunc // of what an ended process held; nil: none is under way
 	steering   recovery.SteerView // as it was told of last
 	viewStale  bool               // and the broker's view
 
@@ -183,9 +183,6 @@ func (a *agent) untilNext() time.Duration {
 		next = min(next, d)
 	}
 	if d := a.fencing.waiting.Add(stopPatience).Sub(now); d > 0 && a.fencing.waiting != 0 {
-		next = min(next, d)
-	}
-	if d := a.relinquish.at.Sub(now); d > 0 && a.relinquish.until != 0 {
 		next = min(next, d)
 	}
 	if d := a.leaving.until.Sub(now); d > 0 && a.leaving.holdsBack() {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"holdfast/agent/lease"
 	"holdfast/brokerapi"
 	"holdfast/probes"
 	"holdfast/recovery"
@@ -23,45 +22,37 @@ const (
 	releaseFor = 30 * time.Second
 )
 
-// relinquish is that of one process, owned by the loop.
-type relinquish struct {
-	instance string        // that has ended; empty: it runs
-	at       lease.Instant // the next try
-	until    lease.Instant
-	underway bool
-	failed   bool
+// tendRelease follows the end of the broker's process. A pause begins the grace anew.
+func (a *agent) tendRelease() {
+	b, ok := a.broker.(brokerapi.Releaser)
+	ended := ok && a.cfg.RestartGrace > 0 && a.brokerGone() && a.verdict != probes.Up && !a.suspended(recovery.ActRevoke)
+	switch {
+	case ended && a.endRelease == nil:
+		who, _ := a.identity.get()
+		grace := a.cfg.RestartGrace
+		ctx, cancel := context.WithTimeout(a.life0, grace+releaseFor)
+		a.endRelease = cancel
+		a.tasks.Go(func() { a.relinquish(ctx, b, who.Instance, grace) })
+	case !ended && a.endRelease != nil:
+		a.endRelease()
+		a.endRelease = nil
+	}
 }
 
-func (a *agent) tendRelease() {
-	r, now := &a.relinquish, a.clock()
-	who, _ := a.identity.get()
-	b, ok := a.broker.(brokerapi.Releaser)
-	switch {
-	case !ok || a.cfg.RestartGrace == 0 || r.underway:
-		return
-	case !a.brokerGone() || a.verdict == probes.Up:
-		*r = relinquish{}
-		return
-	case r.instance != who.Instance:
-		*r = relinquish{instance: who.Instance, at: now.Add(a.cfg.RestartGrace), until: now.Add(a.cfg.RestartGrace + releaseFor)}
+func (a *agent) relinquish(ctx context.Context, b brokerapi.Releaser, instance string, pause time.Duration) {
+	for failed := false; ; pause = noteRetry {
+		if sleep(ctx, pause); ctx.Err() != nil {
+			return
+		}
+		trying, cancel := context.WithTimeout(ctx, giveUpTimeout)
+		err := b.Release(trying, instance)
+		cancel()
+		if err == nil {
+			return
+		}
+		if !failed {
+			failed = true
+			a.log.Warn("what the broker's process held in its cluster is not given up yet", "err", err)
+		}
 	}
-	if now < r.at || now >= r.until || a.suspended(recovery.ActRevoke) {
-		return
-	}
-	r.underway = true
-	a.tasks.Go(func() {
-		ctx, cancel := context.WithTimeout(a.life0, giveUpTimeout)
-		defer cancel()
-		err := b.Release(ctx, who.Instance)
-		a.tell(a.life0, func() {
-			r.underway, r.at = false, a.clock().Add(noteRetry)
-			switch {
-			case err == nil:
-				r.until = 0
-			case !r.failed:
-				r.failed = true
-				a.log.Warn("what the broker's process held in its cluster is not given up yet", "err", err)
-			}
-		})
-	})
 }
