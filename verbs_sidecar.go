@@ -86,7 +86,8 @@ func writeTopics(o *output, all, shown []agent.TopicStatus) {
 }
 
 func events(c call) error {
-	since, follow := c.Int64("since"), c.Bool("follow")
+	follow := c.Bool("follow")
+	since, _ := strconv.ParseInt(c.String("since"), 10, 64) // it was checked
 	show := func(e agent.Event, raw []byte) error {
 		_ = c.answer(raw, nil, func(o *output) { writeEvent(o, e) })
 		return c.out().err

@@ -29,6 +29,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/url"
 	"sync"
 	"sync/atomic"
@@ -48,7 +49,9 @@ const (
 	reconnectMin   = 100 * time.Millisecond // jittered between these two
 	reconnectMax   = 250 * time.Millisecond
 	refusedPause   = time.Second // after a refusal, which the server writes into its log
-	maxAnswer      = 8 << 20     // bytes of the monitoring port; /varz with thousands of routes is well below
+	adminPort      = "4222"
+	monitorPort    = "8222"
+	maxAnswer      = 8 << 20 // bytes of the monitoring port; /varz with thousands of routes is well below
 )
 
 // Config is what New needs.
@@ -323,4 +326,22 @@ func (b *Broker) within(ctx, life context.Context) (context.Context, func()) {
 // unanswered is that a question was not answered within this time.
 func unanswered(bound time.Duration) error {
 	return fmt.Errorf("no answer within %v: %w", bound, context.DeadlineExceeded)
+}
+
+// parseAddresses checks both addresses and fills in what may be left out.
+func parseAddresses(admin, monitor string) (a, m *url.URL, err error) {
+	const secrets = "credentials go into --nats-creds-file, --nats-password-file or --broker-token-file"
+	if a, err = access.ParseURL("--broker-admin", admin, secrets, "nats", "tls"); err != nil {
+		return nil, nil, err
+	}
+	if a.Path != "" {
+		return nil, nil, fmt.Errorf("--broker-admin %q: has a path: want nats://host:port", admin)
+	}
+	host := a.Hostname()
+	if a.Port() == "" {
+		a.Host = net.JoinHostPort(host, adminPort)
+	}
+	monitor = cmp.Or(monitor, "http://"+net.JoinHostPort(host, monitorPort))
+	m, err = access.ParseURL("--nats-monitor", monitor, secrets, "http", "https")
+	return a, m, err
 }
