@@ -38,14 +38,11 @@ type DataDir struct {
 	settings DataDirSettings
 	rescan   time.Duration
 	log      *slog.Logger
-	mode     *prometheus.GaugeVec
+	mode     atomic.Value // how changes are noticed; nil: no path is known yet
 	changes  chan struct{}
 	looks    chan struct{}
 	view     atomic.Pointer[DirView]
-
-	// of Run
-	watcher *fsnotify.Watcher // nil: no events yet
-	refused string            // why there are none
+	watcher  *fsnotify.Watcher // of Run; nil: no events yet
 
 	mu         sync.Mutex
 	told, path string // the path, and the absolute one
@@ -54,26 +51,23 @@ type DataDir struct {
 
 // NewDataDir prepares the watch; nothing is touched before Run.
 func NewDataDir(s DataDirSettings, log *slog.Logger, reg prometheus.Registerer) *DataDir {
-	d := &DataDir{settings: s, rescan: rescanEvery, log: log, changes: make(chan struct{}, 1), looks: make(chan struct{}, 1),
-		mode: promauto.With(reg).NewGaugeVec(prometheus.GaugeOpts{
-			Name: "holdfast_datadir_watch_mode",
-			Help: "How changes of the data directory are noticed: 1 for the mode in use (events from the kernel, or periodic rescan only), 0 for the other. rescan: changes are seen up to 10 s late; look at the limits of inotify.",
-		}, []string{"mode"})}
-	d.setMode("")
+	d := &DataDir{settings: s, rescan: rescanEvery, log: log, changes: make(chan struct{}, 1), looks: make(chan struct{}, 1)}
+	for _, mode := range []string{watchEvents, watchRescan} {
+		promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{
+			Name:        "holdfast_datadir_watch_mode",
+			Help:        "How changes of the data directory are noticed: 1 for the mode in use (events from the kernel, or periodic rescan only), 0 for the other. rescan: changes are seen up to 10 s late; look at the limits of inotify.",
+			ConstLabels: prometheus.Labels{"mode": mode},
+		}, func() float64 {
+			if d.mode.Load() == mode {
+				return 1
+			}
+			return 0
+		})
+	}
 	d.view.Store(&DirView{State: DirUnknown})
 	d.Expect(s.Path, time.Time{})
 	d.Look()
 	return d
-}
-
-func (d *DataDir) setMode(mode string) {
-	for _, known := range []string{watchEvents, watchRescan} {
-		value := 0.0
-		if known == mode {
-			value = 1
-		}
-		d.mode.WithLabelValues(known).Set(value)
-	}
 }
 
 // Expect says where the data directory is, before or during Run; empty: where it was. Another
@@ -174,35 +168,28 @@ func (d *DataDir) scan(ctx context.Context) {
 }
 
 // follow asks for the events of path and its parent, anew each time: another directory may have
-// its name.
+// its name, and the kernel may have room by now.
 func (d *DataDir) follow(path string) {
-	mode := watchRescan
-	switch {
-	case path == "":
-		mode = ""
-	case !d.settings.NoEvents:
-		err := d.ask(filepath.Dir(path), path)
-		if err == nil {
-			mode, d.refused = watchEvents, ""
-		} else if err.Error() != d.refused {
-			d.refused = err.Error()
-			d.log.Warn("the kernel tells of no changes of the data directory, which is looked at each time: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances, or the limit of open files",
-				"path", path, "every", d.rescan, "error", err)
+	if path == "" {
+		return
+	}
+	var err error
+	if d.watcher == nil && !d.settings.NoEvents {
+		d.watcher, err = fsnotify.NewWatcher()
+	}
+	for _, dir := range []string{filepath.Dir(path), path} {
+		if d.watcher != nil {
+			if why := d.watcher.Add(dir); !absent(why) { // what is not there is looked for each time
+				err = errors.Join(err, why)
+			}
 		}
 	}
-	d.setMode(mode)
-}
-
-func (d *DataDir) ask(dirs ...string) (err error) {
-	if d.watcher == nil {
-		if d.watcher, err = fsnotify.NewWatcher(); err != nil {
-			return err
-		}
+	mode := watchEvents
+	if err != nil || d.watcher == nil {
+		mode = watchRescan
 	}
-	for _, dir := range dirs {
-		if why := d.watcher.Add(dir); !absent(why) { // what is not there is looked for each time
-			err = errors.Join(err, why)
-		}
+	if d.mode.Swap(mode) != mode && err != nil {
+		d.log.Warn("the kernel tells of no changes of the data directory, which is looked at each time: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances, or the limit of open files",
+			"path", path, "every", d.rescan, "error", err)
 	}
-	return err
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 // never is a rescan that no test lives to see: what it notices, events told it.
@@ -88,7 +87,7 @@ func TestDataDirectoryChangesAreSeen(t *testing.T) {
 				d.settings.NoEvents = mode == watchRescan
 				runIt(t, d.Run)
 				d.expect(t, "the first look", func(v DirView) bool { return v.State != DirUnknown })
-				if got := testutil.ToFloat64(d.mode.WithLabelValues(mode)); got != 1 {
+				if got := d.mode.Load(); got != mode {
 					t.Errorf("mode %s: %v", mode, got)
 				}
 				tt.do(t, d, base, path)

@@ -1,6 +1,7 @@
 package probes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -58,10 +59,9 @@ func (p *Process) Snapshot() ProcessView { return *p.view.Load() }
 
 // Run watches until ctx ends and then returns nil.
 func (p *Process) Run(ctx context.Context) error {
-	var last Target
-	var written time.Time // the pid file that named it
+	var last ProcessView
 	for ctx.Err() == nil {
-		v, at, err := p.find(last, written)
+		v, err := p.find(last)
 		if err != nil {
 			p.publish(ProcessView{LastError: err.Error()})
 			pause := lookupName
@@ -71,9 +71,9 @@ func (p *Process) Run(ctx context.Context) error {
 			sleep(ctx, pause)
 			continue
 		}
-		last, written = v.Target, at
+		last = v
 		p.publish(v)
-		if why := p.await(ctx, last, at); why != "" {
+		if why := p.await(ctx, v); why != "" {
 			signal(p.lost) // first: readiness hangs on it
 			p.publish(ProcessView{LastError: why})
 		}
@@ -83,10 +83,10 @@ func (p *Process) Run(ctx context.Context) error {
 
 // await says why the process is not the broker any more, once it is not. It returns
 // an empty string when ctx ended.
-func (p *Process) await(ctx context.Context, t Target, written time.Time) string {
+func (p *Process) await(ctx context.Context, v ProcessView) string {
 	watch, stop := context.WithCancel(ctx)
 	ended, over := make(chan struct{}), false
-	go func() { defer close(ended); over = t.AwaitEnd(watch) }()
+	go func() { defer close(ended); over = v.AwaitEnd(watch) }()
 	defer func() { stop(); <-ended }()
 	for {
 		var look <-chan time.Time
@@ -96,14 +96,14 @@ func (p *Process) await(ctx context.Context, t Target, written time.Time) string
 		select {
 		case <-ended:
 			if over {
-				return t.String() + " has ended"
+				return v.String() + " has ended"
 			}
 			return ""
 		case <-look:
 		}
-		if pid, _, err := readPid(p.pidFile); err == nil && pid != t.Pid {
-			if other, _, err := p.find(t, written); err == nil && other.Pid != t.Pid {
-				return fmt.Sprintf("the pid file names %d now, and no longer %d", other.Pid, t.Pid)
+		if pid, _, err := readPid(p.pidFile); err == nil && pid != v.Pid {
+			if other, err := p.find(v); err == nil && other.Pid != v.Pid {
+				return fmt.Sprintf("the pid file names %d now, and no longer %d", other.Pid, v.Pid)
 			}
 		}
 	}
@@ -118,17 +118,12 @@ func (p *Process) publish(v ProcessView) {
 	signal(p.changes)
 }
 
-// find looks for the process. last is the one that was watched last, when the pid file was
-// written as told.
-func (p *Process) find(last Target, written time.Time) (ProcessView, time.Time, error) {
-	known := last
-	if known.Pid == 0 {
-		known = p.expected
-	}
-	v, at, err := find(p.pidFile, p.name, known)
+// find looks for the process. last is the one that was watched last.
+func (p *Process) find(last ProcessView) (ProcessView, error) {
+	v, err := FindProcess(p.pidFile, p.name, cmp.Or(last.Target, p.expected))
 	// The file still names the pid of the process that ended, and somebody else has it.
-	if err == nil && p.pidFile != "" && v.Pid == last.Pid && v.Target != last && at.Equal(written) {
+	if err == nil && p.pidFile != "" && v.Pid == last.Pid && v.Target != last.Target && v.written.Equal(last.written) {
 		err = fmt.Errorf("pid file %s still names %d, which is another process by now", p.pidFile, v.Pid)
 	}
-	return v, at, err
+	return v, err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -22,8 +21,6 @@ const (
 	// pidFileSlack is by how much a process may seem to have started after its pid
 	// file was written: clock ticks, coarse file times, a clock that is being slewed.
 	pidFileSlack = 5 * time.Second
-	// maxNamed bounds the pids that an error lists.
-	maxNamed = 5
 	// pollGone is the pause between two looks at a process without a pidfd.
 	pollGone = 100 * time.Millisecond
 	// guardName is what a dead-man guard calls itself.
@@ -115,10 +112,11 @@ type ProcessView struct {
 	Name      string    // as the kernel calls it, at most 15 bytes
 	StartedAt time.Time // wall clock; zero without a process
 	Parent    int
-	Group     int    // the process that leads or led its process group
-	Ended     bool   // what is left is a zombie
-	Stopped   bool   // by SIGSTOP or a debugger
-	LastError string // why none was found
+	Group     int       // the process that leads or led its process group
+	Ended     bool      // what is left is a zombie
+	Stopped   bool      // by SIGSTOP or a debugger
+	LastError string    // why none was found
+	written   time.Time // the pid file that named it
 }
 
 // view reads a process, zombies too. The state is the first thread's. One that ended alone is a
@@ -148,11 +146,9 @@ func ReadProcess(pid int) (ProcessView, error) {
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ESRCH), v.Ended: // it may end between open and read
-		err = fmt.Errorf("process %d: %w", pid, ErrNoProcess)
-		return ProcessView{LastError: err.Error()}, err
+		return ProcessView{}, fmt.Errorf("process %d: %w", pid, ErrNoProcess)
 	case err != nil:
-		err = fmt.Errorf("read process %d: %w", pid, err)
-		return ProcessView{LastError: err.Error()}, err
+		return ProcessView{}, fmt.Errorf("read process %d: %w", pid, err)
 	}
 	return v, nil
 }
@@ -172,43 +168,30 @@ func Processes(want func(ProcessView) bool) (wanted []ProcessView, err error) {
 // FindProcess looks once for the process that NewProcess would watch. The error names what was
 // looked for and what to set. A pid file that names known, which is known to have been the right
 // one, is believed however the wall clock was set since.
-func FindProcess(pidFile, name string, known Target) (ProcessView, error) {
-	v, _, err := find(pidFile, name, known)
-	if err != nil {
-		return ProcessView{LastError: err.Error()}, err
-	}
-	return v, nil
-}
-
-// find also tells when the pid file was written.
-func find(pidFile, name string, known Target) (v ProcessView, written time.Time, err error) {
+func FindProcess(pidFile, name string, known Target) (v ProcessView, err error) {
 	where := fmt.Sprintf("--broker-process %q", name)
 	if pidFile == "" {
 		v, err = findByName(name)
 	} else {
 		where = "pid file " + pidFile
-		v, written, err = findByFile(pidFile, name, known)
+		v, err = findByFile(pidFile, name, known)
 	}
-	const remedy = "does the broker have another pid namespace? share it, or set --stop-command"
-	switch {
-	case err != nil:
-	case v.Pid == 1:
-		// The kernel does not let it be killed from inside of its own pid namespace.
-		err = worded{ErrNeverBroker, fmt.Sprintf("%s leads to process 1 (%s), which is never signaled: %s", where, v.Name, remedy)}
-	case v.Pid == os.Getpid() || v.Name == guardName:
-		err = worded{ErrNeverBroker, fmt.Sprintf("%s leads to holdfast itself (process %d): %s", where, v.Pid, remedy)}
+	// The first process of a pid namespace cannot be killed from inside of it.
+	if err == nil && (v.Pid == 1 || v.Pid == os.Getpid() || v.Name == guardName) {
+		err = worded{ErrNeverBroker, fmt.Sprintf("%s leads to process %d (%s), which is never signaled: "+
+			"does the broker have another pid namespace? share it, or set --stop-command", where, v.Pid, v.Name)}
 	}
-	return v, written, err
+	return v, err
 }
 
-func findByFile(pidFile, name string, known Target) (ProcessView, time.Time, error) {
+func findByFile(pidFile, name string, known Target) (ProcessView, error) {
 	pid, written, err := readPid(pidFile)
 	if err != nil {
-		return ProcessView{}, written, err
+		return ProcessView{}, err
 	}
 	v, err := ReadProcess(pid)
-	late := v.StartedAt.Sub(written)
-	switch {
+	v.written = written
+	switch late := v.StartedAt.Sub(written); {
 	case err != nil:
 		err = fmt.Errorf("pid file %s names %w", pidFile, err)
 	case name != "" && !named(pid, name):
@@ -218,29 +201,25 @@ func findByFile(pidFile, name string, known Target) (ProcessView, time.Time, err
 		err = fmt.Errorf("pid file %s is %v older than process %d: the pid is another process's, or the clock was set: set --broker-process as well",
 			pidFile, late.Round(time.Second), pid)
 	}
-	return v, written, err
+	return v, err
 }
 
 // readPid reads a pid file, and when it was written.
 func readPid(path string) (pid int, written time.Time, err error) {
+	var text []byte
 	info, err := os.Stat(path) // before it is read: it may be written meanwhile
-	if err == nil && !info.Mode().IsRegular() {
+	switch {
+	case err == nil && !info.Mode().IsRegular():
 		err = errors.New("not a regular file") // a fifo would hold us up
-	}
-	var file *os.File
-	if err == nil {
-		file, err = os.Open(path)
+	case err == nil:
+		text, err = os.ReadFile(path)
 	}
 	if err != nil {
 		return 0, time.Time{}, fmt.Errorf("read the pid file %s: %w", path, err)
 	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, 64))
-	if err == nil {
-		pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
-	}
+	pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil || pid < 1 {
-		return 0, time.Time{}, fmt.Errorf("pid file %s: %q is not a process id", path, oneLine(string(text)))
+		return 0, time.Time{}, fmt.Errorf("pid file %s: %.64q is not a process id", path, oneLine(string(text)))
 	}
 	return pid, info.ModTime(), nil
 }
@@ -271,11 +250,8 @@ func findByName(name string) (ProcessView, error) {
 		return ProcessView{}, worded{ErrNoProcess, fmt.Sprintf("no process is called %q: see --broker-process", name)}
 	}
 	listed := ""
-	for _, v := range all[:min(len(all), maxNamed)] {
+	for _, v := range all {
 		listed += fmt.Sprintf(", %d", v.Pid)
-	}
-	if len(all) > maxNamed {
-		listed += ", …"
 	}
 	return ProcessView{}, fmt.Errorf("%d processes are called %q (%s): set --broker-pid-file", len(all), name, listed[2:])
 }

@@ -133,16 +133,16 @@ func scan(ctx context.Context, path string, globs []string, began time.Time, lim
 	for i := 0; i < len(globs) && err == nil; i++ {
 		err = s.descend(path, strings.Split(filepath.Clean(globs[i]), "/"))
 	}
+	s.State = DirPresent
+	if err == nil || errors.Is(err, errOlder) {
+		return s.DirView
+	}
 	var at *fs.PathError
-	switch {
-	case err == nil, errors.Is(err, errOlder):
-		s.State = DirPresent
-	case errors.Is(err, errScanLimit) && s.OldestPath != "":
-		s.State, s.Error = DirPresent, err.Error()
-	case errors.As(err, &at):
-		return DirView{State: DirUnreadable, Error: at.Path + ": " + at.Err.Error(), ScannedAt: s.ScannedAt}
-	default:
-		return DirView{State: DirUnreadable, Error: err.Error(), ScannedAt: s.ScannedAt}
+	if s.Error = err.Error(); errors.As(err, &at) {
+		s.Error = at.Path + ": " + at.Err.Error()
+	}
+	if !errors.Is(err, errScanLimit) || s.OldestPath == "" {
+		return DirView{State: DirUnreadable, Error: s.Error, ScannedAt: s.ScannedAt}
 	}
 	return s.DirView
 }
