@@ -175,11 +175,5 @@ func (b *etcdBroker) Load(ctx context.Context, topic string, _ []byte) error {
 		revision = 0 // if it was not put, somebody else did
 		return false, err
 	})
-	switch {
-	case err == nil:
-		return nil
-	case isOver(ctx):
-		err = fmt.Errorf("the broker has not loaded it (assignment put again: %t): see the broker's log: %w", again, err)
-	}
-	return fmt.Errorf("load %s: %w", topic, err)
+	return ended(ctx, "load", topic, "the broker has not loaded it: see the broker's log", err)
 }

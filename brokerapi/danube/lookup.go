@@ -109,6 +109,17 @@ func (n *node) await(ctx context.Context, topic string, done func(place) (bool, 
 	}
 }
 
+// ended is the error of what was awaited, if there is one; late is for one that came with the end of ctx.
+func ended(ctx context.Context, verb, topic, late string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case isOver(ctx):
+		err = fmt.Errorf("%s: %w", late, err)
+	}
+	return fmt.Errorf("%s %s: %w", verb, topic, err)
+}
+
 // sleep waits for so long, or until ctx ends.
 func sleep(ctx context.Context, pause time.Duration) error {
 	select {

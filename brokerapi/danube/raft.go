@@ -153,13 +153,7 @@ func (b *raftBroker) Load(ctx context.Context, topic string, _ []byte) error {
 		}
 		return at == here, nil
 	})
-	switch {
-	case err == nil:
-		return nil
-	case isOver(ctx):
-		err = fmt.Errorf("no broker serves it, and the brokers assign topics themselves: see whether it exists: %w", err)
-	}
-	return fmt.Errorf("load %s: %w", topic, err)
+	return ended(ctx, "load", topic, "no broker serves it, and the brokers assign topics themselves: see whether it exists", err)
 }
 
 // refusal explains the one of a broker that is the only active one.
@@ -184,10 +178,7 @@ func (b *raftBroker) Unload(ctx context.Context, topic string) error {
 		}
 		return false, refusal(err)
 	})
-	if err != nil {
-		return fmt.Errorf("unload %s: %w", topic, err)
-	}
-	return nil
+	return ended(ctx, "unload", topic, "the broker has not given it up: see the broker's log", err)
 }
 
 // SetMode implements brokerapi.ModeSetter. Draining ends when the broker calls itself
