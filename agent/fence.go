@@ -258,14 +258,16 @@ func (a *agent) noteUp(verdict probes.Verdict, now time.Time) {
 	}
 }
 
-// processEnded reports whether the process that served is proven to have ended.
-func (a *agent) processEnded() bool {
-	last := a.served
+// lastServing is the process that served last; zero: none was seen.
+func (a *agent) lastServing() process.Target {
 	if a.unjudged.Pid != 0 && a.recognizer.foreign() == "" {
-		last = a.unjudged
+		return a.unjudged
 	}
-	return last.Pid != 0 && last.Gone()
+	return a.served
 }
+
+// processEnded reports whether the process that served is proven to have ended.
+func (a *agent) processEnded() bool { last := a.lastServing(); return last.Pid != 0 && last.Gone() }
 
 // noteFence takes up what the ladder has reached, and tells of it once.
 func (a *agent) noteFence(r recovery.Rung) {

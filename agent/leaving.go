@@ -166,7 +166,7 @@ func (a *agent) mayStop() bool { return a.stopper != nil && a.fences(recovery.St
 func (a *agent) endUnprovable() bool { return a.can.MustStop && !a.mayStop() && !a.servingLives() }
 
 // servingLives reports whether the process that served is seen to live.
-func (a *agent) servingLives() bool { return a.served.Pid != 0 && !a.served.Gone() }
+func (a *agent) servingLives() bool { last := a.lastServing(); return last.Pid != 0 && !last.Gone() }
 
 // endsUnderLease reports whether a broker that does not answer any more is ending, and has to
 // keep its registration until it has.

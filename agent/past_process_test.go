@@ -59,6 +59,9 @@ func TestAProcessThatEndsBeforeItIsJudgedIsProvenToHave(t *testing.T) {
 			if got := a.processEnded(); got != row.want {
 				t.Errorf("proven: %t", got)
 			}
+			if got, want := a.servingLives(), a.lastServing() == living; got != want {
+				t.Errorf("seen to live: %t", got)
+			}
 		})
 	}
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"strings"
 	"syscall"
 	"testing"
@@ -31,6 +32,9 @@ func TestAServerInLameDuckModeIsLeftToItsEndAndComesBackActive(t *testing.T) {
 			s := newSharedStage(t)
 			peer := s.stoppable("n2", "")
 			n := s.stoppable("n1", `lame_duck_grace_period: "`+lameDuck.String()+`", lame_duck_duration: "30s"`, "--lease-ttl", row.ttl.String())
+			n.must(harness.Await(s.ctx, bound, "the process to be recognized", func(context.Context) (bool, string) {
+				return strings.Contains(n.sidecar.LogTail(100), "process is recognized"), ""
+			}))
 			for range 4 {
 				c, err := n.nats.Connect()
 				s.must(err)
