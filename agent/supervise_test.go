@@ -30,7 +30,7 @@ func TestCheckSaysHowTheBrokerIsStopped(t *testing.T) {
 		{"pid file not there now", func(c *Config) { c.BrokerPIDFile = own + ".none" }, ExitFailed, "no such file"},
 		{"stop command", func(c *Config) { c.StopCommand = "true --now" }, 0, "stopped by stop command true"},
 		{"stop command not there", func(c *Config) { c.StopCommand = "/no/such stop" }, ExitUsage, "--stop-command: /no/such: "},
-		{"stop command torn", func(c *Config) { c.StopCommand = "a 'b" }, ExitUsage, "--stop-command \"a 'b\": the quote ' is not closed"},
+		{"stop command torn", func(c *Config) { c.StopCommand = "a 'b" }, ExitUsage, "--stop-command \"a 'b\": Unterminated single-quoted string"},
 		{"child", func(c *Config) { c.Command = []string{"true"} }, 0, "stopped by SIGTERM and SIGKILL to the child process group"},
 		{"child not there", func(c *Config) { c.Command = []string{"/no/such"} }, ExitUsage, "start the broker /no/such: no such file or directory: give the path"},
 	} {

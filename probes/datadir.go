@@ -88,7 +88,7 @@ func (d *DataDir) Expect(path string, began time.Time) {
 }
 
 // Look has the directory scanned now.
-func (d *DataDir) Look() { signal(d.looks) }
+func (d *DataDir) Look() { Signal(d.looks) }
 
 // Path is the absolute path that is watched; empty while it is not known.
 func (d *DataDir) Path() string {
@@ -164,7 +164,7 @@ func (d *DataDir) scan(ctx context.Context) {
 	if old.State != view.State || old.Identity != view.Identity || marked != (old.OldestPath != "") {
 		d.log.Info("data directory changed", "path", path, "from", old.State, "to", view.State, "marked", marked, "identity", view.Identity)
 	}
-	signal(d.changes)
+	Signal(d.changes)
 }
 
 // follow asks for the events of path and its parent, anew each time: another directory may have

@@ -23,9 +23,9 @@ func UntilTick(period time.Duration) time.Duration {
 	return period - time.Duration(time.Now().UnixNano())%period
 }
 
-// signal puts one value into a channel of capacity one, and drops it when a value
+// Signal puts one value into a channel of capacity one, and drops it when a value
 // waits there already: both mean "something changed since you last looked".
-func signal(c chan<- struct{}) {
+func Signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

@@ -121,12 +121,12 @@ func NewHealth(s HealthSettings, check func(ctx context.Context) error, lost <-c
 // counted. The verdict counts as long as before until that answer is judged.
 func (h *Health) Tune(s HealthSettings) {
 	h.settings.Store(&s)
-	signal(h.tuned)
+	Signal(h.tuned)
 }
 
 // Look has the broker asked at once, and more often while it then fails, until the verdict
 // is Down. What was judged so far counts.
-func (h *Health) Look() { signal(h.looks) }
+func (h *Health) Look() { Signal(h.looks) }
 
 // Snapshot is the view as last judged. Use HealthView.At to decide by it.
 func (h *Health) Snapshot() HealthView { return *h.view.Load() }
@@ -315,7 +315,7 @@ func (l *healthLoop) publish(change Change, message string, isResult bool) {
 	l.view.Store(&v)
 	if change.Changed() || message != before {
 		l.log.Info("broker health changed", "from", change.From.String(), "to", change.To.String(), "error", message)
-		signal(l.changes)
+		Signal(l.changes)
 	}
 }
 
@@ -324,7 +324,6 @@ func (l *healthLoop) stop() error {
 	if l.done == nil {
 		return nil
 	}
-	l.cancel()
 	select {
 	case <-l.done:
 		return nil

@@ -68,13 +68,13 @@ func (p *Process) Run(ctx context.Context) error {
 			if p.pidFile != "" {
 				pause = lookupFile
 			}
-			sleep(ctx, pause)
+			Sleep(ctx, pause)
 			continue
 		}
 		last = v
 		p.publish(v)
 		if why := p.await(ctx, v); why != "" {
-			signal(p.lost) // first: readiness hangs on it
+			Signal(p.lost) // first: readiness hangs on it
 			p.publish(ProcessView{LastError: why})
 		}
 	}
@@ -115,7 +115,7 @@ func (p *Process) publish(v ProcessView) {
 		return
 	}
 	p.log.Info("broker process", "was", old.Pid, "is", v.Pid, "started_at", v.StartedAt, "error", v.LastError)
-	signal(p.changes)
+	Signal(p.changes)
 }
 
 // find looks for the process. last is the one that was watched last.

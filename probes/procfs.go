@@ -91,7 +91,7 @@ func (t Target) AwaitEnd(ctx context.Context) bool {
 			}
 		}
 	}
-	for ; ctx.Err() == nil; sleep(ctx, pollGone) {
+	for ; ctx.Err() == nil; Sleep(ctx, pollGone) {
 		if t.Gone() {
 			return true
 		}
@@ -99,7 +99,7 @@ func (t Target) AwaitEnd(ctx context.Context) bool {
 	return false
 }
 
-func sleep(ctx context.Context, d time.Duration) {
+func Sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(d):

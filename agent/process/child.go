@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"holdfast/probes"
 )
 
 // restBound is the time to stop what an ended child left in its group.
@@ -94,7 +96,7 @@ func NewChild(s ChildSettings) *Child {
 	if s.Tell == nil {
 		s.Tell = func(Change) {}
 	}
-	c := &Child{settings: s, lost: make(chan struct{}, 1), changes: make(chan struct{}, 1), rest: sleep}
+	c := &Child{settings: s, lost: make(chan struct{}, 1), changes: make(chan struct{}, 1), rest: probes.Sleep}
 	c.view.Store(&ChildView{})
 	return c
 }
@@ -231,7 +233,7 @@ func (c *Child) permitted(ctx context.Context) bool {
 			c.settings.Log.Warn("broker is not started yet", "reason", word, "detail", detail)
 			c.settings.Tell(Change{To: "held", Reason: word, Detail: detail})
 		}
-		sleep(ctx, gateLook)
+		probes.Sleep(ctx, gateLook)
 	}
 	return false
 }
@@ -290,22 +292,8 @@ func (c *Child) isStopping() bool {
 
 func (c *Child) publish(v ChildView) {
 	if c.Snapshot().Pid != 0 && v.Pid == 0 {
-		poke(c.lost) // first: readiness hangs on it
+		probes.Signal(c.lost) // first: readiness hangs on it
 	}
 	c.view.Store(&v)
-	poke(c.changes)
-}
-
-func poke(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
+	probes.Signal(c.changes)
 }

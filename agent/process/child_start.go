@@ -31,8 +31,8 @@ func (e *StartError) Error() string {
 
 func (e *StartError) Unwrap() error { return e.Err }
 
-// startError leaves out what the words of a StartError say already.
-func startError(program string, err error) error {
+// cause leaves out what our own words say already: the call and the path.
+func cause(err error) error {
 	var looked *exec.Error
 	if errors.As(err, &looked) {
 		err = looked.Err
@@ -41,14 +41,14 @@ func startError(program string, err error) error {
 	if errors.As(err, &tried) {
 		err = tried.Err
 	}
-	return &StartError{program, err}
+	return err
 }
 
 // CheckProgram returns the *StartError that the program would give, as far as that
 // can be seen without starting it.
 func CheckProgram(program string) error {
 	if _, err := exec.LookPath(program); err != nil {
-		return startError(program, err)
+		return &StartError{program, cause(err)}
 	}
 	return nil
 }
@@ -89,7 +89,7 @@ func (c *Child) start() error {
 	argv := c.settings.Command
 	cmd := exec.Command(argv[0], argv[1:]...)
 	if cmd.Err != nil {
-		return startError(argv[0], cmd.Err)
+		return &StartError{argv[0], cause(cmd.Err)}
 	}
 	boot, err := BootID()
 	if err != nil {
@@ -111,7 +111,7 @@ func (c *Child) start() error {
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) {
 			return fmt.Errorf("start the broker %s: %w", argv[0], err)
 		}
-		return startError(argv[0], err)
+		return &StartError{argv[0], cause(err)}
 	}
 	c.cmd = cmd
 	v := ChildView{Target: Target{Pid: cmd.Process.Pid}, StartedAt: time.Now(), Starts: c.Snapshot().Starts + 1, LastEnd: c.Snapshot().LastEnd}

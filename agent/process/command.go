@@ -19,68 +19,6 @@ const (
 	pipeBound = 100 * time.Millisecond
 )
 
-// SplitCommand splits a command line into words: at blanks, with 'single' and
-// "double" quotes and backslashes as in a shell. Nothing is expanded: no variables,
-// globs, pipes or substitutions. Who needs those writes sh -c '…'.
-func SplitCommand(line string) ([]string, error) {
-	var words []string
-	var word strings.Builder
-	var quote rune
-	inWord, escaped := false, false
-	for _, r := range line {
-		switch {
-		case escaped:
-			if quote == '"' && r != '"' && r != '\\' {
-				word.WriteByte('\\')
-			}
-			word.WriteRune(r)
-			escaped = false
-		case r == '\\' && quote != '\'':
-			escaped, inWord = true, true
-		case quote != 0:
-			if r == quote {
-				quote = 0
-			} else {
-				word.WriteRune(r)
-			}
-		case r == '\'' || r == '"':
-			quote, inWord = r, true
-		case strings.ContainsRune(" \t\n\r", r):
-			if inWord {
-				words = append(words, word.String())
-				word.Reset()
-				inWord = false
-			}
-		default:
-			word.WriteRune(r)
-			inWord = true
-		}
-	}
-	switch {
-	case quote != 0:
-		return nil, fmt.Errorf("the quote %c is not closed", quote)
-	case escaped:
-		return nil, errors.New("a backslash at the end")
-	case inWord:
-		words = append(words, word.String())
-	}
-	if len(words) > 0 && words[0] == "" {
-		return nil, errors.New("the name of the program is empty")
-	}
-	return words, nil
-}
-
-func checkCommand(program string) error {
-	if _, err := exec.LookPath(program); err != nil {
-		var missing *exec.Error
-		if errors.As(err, &missing) {
-			err = missing.Err
-		}
-		return fmt.Errorf("--stop-command: %s: %w: give the path of a program that is there and executable", program, err)
-	}
-	return nil
-}
-
 // runCommand runs a program to its end, at most as long as ctx lasts: then it is
 // killed with its process group. The error quotes the last of what it wrote.
 func runCommand(ctx context.Context, argv []string) error {

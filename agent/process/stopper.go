@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/kballard/go-shellquote"
 	"golang.org/x/sys/unix"
 
 	"holdfast/probes"
@@ -45,7 +47,7 @@ var ErrNotFound = errors.New("no broker process found")
 type Settings struct {
 	PIDFile string // with Name: the process in it must have the name
 	Name    string
-	Command string // split into words, run without a shell; see SplitCommand
+	Command string // split into words as a shell does, and run without one: nothing is expanded
 	// Child is the child of `run -- CMD`, the leader of a process group of its own;
 	// false: it does not run. It must be cheap.
 	Child func() (Target, bool)
@@ -99,7 +101,10 @@ func (s *Stopper) Expect(t Target) {
 // NewStopper returns an error that names the setting if the stop command cannot be
 // split, or nothing is set.
 func NewStopper(s Settings) (*Stopper, error) {
-	argv, err := SplitCommand(s.Command)
+	argv, err := shellquote.Split(s.Command)
+	if err == nil && len(argv) > 0 && argv[0] == "" {
+		err = errors.New("the name of the program is empty")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("--stop-command %q: %w", s.Command, err)
 	}
@@ -148,7 +153,10 @@ func (s *Stopper) Check() error {
 	if len(s.argv) == 0 {
 		return nil
 	}
-	return checkCommand(s.argv[0])
+	if _, err := exec.LookPath(s.argv[0]); err != nil {
+		return fmt.Errorf("--stop-command: %s: %w: give the path of a program that is there and executable", s.argv[0], cause(err))
+	}
+	return nil
 }
 
 // Target is the process that a stop would hit now, the child first; false: none is
@@ -184,13 +192,19 @@ func (a aim) gone() bool {
 	return a.Gone()
 }
 
-// held is what is known without a search, and lives.
-func (s *Stopper) held() (aims []aim) {
+// child is that of `run -- CMD`, if it runs.
+func (s *Stopper) child() (aims []aim) {
 	if s.settings.Child != nil {
 		if t, ok := s.settings.Child(); ok {
 			aims = append(aims, aim{t, true})
 		}
 	}
+	return aims
+}
+
+// held is what is known without a search, and lives.
+func (s *Stopper) held() []aim {
+	aims := s.child()
 	s.mu.Lock()
 	seen := s.seen
 	s.mu.Unlock()
@@ -239,12 +253,7 @@ func wait(ctx context.Context, found <-chan looked) looked {
 // find lists what has to end. An empty list with a nil error is a proof that the
 // broker, as far as it was known, does not run.
 func (s *Stopper) find() ([]aim, error) {
-	var aims []aim
-	if s.settings.Child != nil {
-		if t, ok := s.settings.Child(); ok {
-			aims = append(aims, aim{t, true})
-		}
-	}
+	aims := s.child()
 	if s.settings.Record != "" {
 		// One that has ended is in the list too: its group may live.
 		t, ok, err := recorded(s.settings.Record)

@@ -295,24 +295,25 @@ func TestTheStopCommand(t *testing.T) {
 }
 
 func TestSplitsCommandsWithoutAShell(t *testing.T) {
-	for _, tt := range []struct {
-		line  string
-		words []string
-		err   string
-	}{
-		{"", nil, ""},
-		{"  ", nil, ""},
-		{"systemctl stop nats", []string{"systemctl", "stop", "nats"}, ""},
-		{` /x/y  'a b' "c \"d\" $e" f\ g '' `, []string{"/x/y", "a b", `c "d" $e`, "f g", ""}, ""},
-		{`a "b\n"`, []string{"a", `b\n`}, ""},
-		{`a;b|c`, []string{"a;b|c"}, ""},
-		{`a 'b`, nil, "the quote ' is not closed"},
-		{`a \`, nil, "a backslash at the end"},
-		{`"" a`, nil, "the name of the program is empty"},
+	for line, words := range map[string][]string{
+		"systemctl stop nats":                {"systemctl", "stop", "nats"},
+		` /x/y  'a b' "c \"d\" $e" f\ g '' `: {"/x/y", "a b", `c "d" $e`, "f g", ""},
+		`a "b\n"`:                            {"a", `b\n`},
+		`a;b|c`:                              {"a;b|c"},
 	} {
-		words, err := SplitCommand(tt.line)
-		if !slices.Equal(words, tt.words) || (err == nil) != (tt.err == "") || err != nil && err.Error() != tt.err {
-			t.Errorf("%q: %q, %v", tt.line, words, err)
+		s, err := NewStopper(Settings{Command: line})
+		if err != nil || !slices.Equal(s.argv, words) {
+			t.Errorf("%q: %q, %v", line, s.argv, err)
+		}
+	}
+	for line, says := range map[string]string{
+		"  ":   "no way to stop the broker",
+		`a 'b`: "Unterminated single-quoted string",
+		`a \`:  "Unterminated backslash-escape",
+		`"" a`: "the name of the program is empty",
+	} {
+		if _, err := NewStopper(Settings{Command: line}); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v", line, err)
 		}
 	}
 }
