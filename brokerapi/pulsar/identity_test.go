@@ -19,12 +19,19 @@ type restarting struct {
 	began  atomic.Int64 // ms; 0: there is none, less: it does not tell
 	asked  atomic.Int64 // for its metrics
 	list   atomic.Pointer[http.HandlerFunc]
+	last   func() // as the last thing of what tells who it is is asked; nil: nothing happens
 }
 
 func (p *restarting) driver(change func(*Config)) *Broker {
 	p.says(status(http.StatusOK, "{}"))
 	p.b, p.server = answeringAt(p.t, map[string]http.HandlerFunc{
 		"owned": func(w http.ResponseWriter, r *http.Request) { (*p.list.Load())(w, r) },
+		"/admin/v2/clusters": func(w http.ResponseWriter, r *http.Request) {
+			if p.last != nil {
+				p.last()
+			}
+			status(http.StatusOK, `["cl"]`)(w, r)
+		},
 		"/admin/v2/brokers/ready": func(w http.ResponseWriter, r *http.Request) {
 			if p.began.Load() == 0 {
 				panic(http.ErrAbortHandler)
@@ -138,5 +145,21 @@ func TestABrokerThatCannotListWhatItOwnsIsTheSame(t *testing.T) {
 				t.Errorf("%+v: it may be another process", who)
 			}
 		})
+	}
+}
+
+// A process that comes while the one before is asked is asked itself at the next probe.
+func TestWhoComesWhileItIsAskedIsAskedNext(t *testing.T) {
+	p := &restarting{t: t}
+	p.starts(1000)
+	b := p.driver(nil)
+	p.last = func() {
+		p.began.Store(2000)
+		b.doubts.Add(1) // it is reached over another connection
+	}
+	for _, want := range []string{"started-1000", "started-2000"} {
+		if who, err := b.Probe(t.Context()); err != nil || who.Instance != want {
+			t.Errorf("%+v, %v; want %s", who, err, want)
+		}
 	}
 }

@@ -33,7 +33,7 @@ func (b *Broker) Probe(ctx context.Context) (brokerapi.Report, error) {
 		if err != nil {
 			return brokerapi.Report{}, err
 		}
-		last = probed{who, b.doubts.Load(), time.Now()}
+		last = probed{who, doubt, time.Now()} // of before: who came meanwhile is asked next
 	}
 	if err := b.ready(ctx); err != nil {
 		return last.who, err
