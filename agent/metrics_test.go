@@ -78,7 +78,7 @@ func builtOn(t testing.TB, reg *prometheus.Registry, broker recovery.Broker) *ag
 	a.identity = newIdentityCheck(a.broker, c, "")
 	a.health = probes.NewHealth(probes.HealthSettings{Interval: c.HealthInterval, Timeout: c.HealthTimeout, Rise: c.HealthRise, Fall: c.HealthFall},
 		a.identity.check, nil, quiet, reg)
-	a.dataDir = probes.NewDataDir(probes.DataDirSettings{Markers: c.DataMarkers}, quiet, reg)
+	a.dataDir = probes.NewDataDir("", c.DataMarkers, false, quiet, reg)
 	a.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{}, broker, stillBroker{}, quiet, reg)
 	a.steerer = recovery.NewSteerer(nil, 0, 0, quiet, reg)
 	a.ownership = a.newOwnership(reg)

@@ -23,19 +23,13 @@ const (
 	watchRescan = "rescan"
 )
 
-// DataDirSettings say what to watch.
-type DataDirSettings struct {
-	Path     string   // empty: told later by Expect
-	Markers  []string // globs relative to Path, e.g. "jetstream/*/streams/*/meta.inf"
-	NoEvents bool     // the kernel is not asked to tell of changes
-}
-
 // DataDir keeps a view of the broker's data directory current. Events from the kernel, about
 // the directory and its name in its parent, are hints that make it look at once; a scan is
 // what it believes. What changes deeper below shows within ten seconds; who decides asks for a
 // look before.
 type DataDir struct {
-	settings DataDirSettings
+	markers  []string // globs relative to the path, e.g. "jetstream/*/streams/*/meta.inf"
+	noEvents bool     // the kernel is not asked to tell of changes
 	rescan   time.Duration
 	log      *slog.Logger
 	mode     atomic.Value // how changes are noticed; nil: no path is known yet
@@ -49,9 +43,9 @@ type DataDir struct {
 	began      time.Time
 }
 
-// NewDataDir prepares the watch; nothing is touched before Run.
-func NewDataDir(s DataDirSettings, log *slog.Logger, reg prometheus.Registerer) *DataDir {
-	d := &DataDir{settings: s, rescan: rescanEvery, log: log, changes: make(chan struct{}, 1), looks: make(chan struct{}, 1)}
+// NewDataDir prepares the watch; nothing is touched before Run. The path may be told later.
+func NewDataDir(path string, markers []string, noEvents bool, log *slog.Logger, reg prometheus.Registerer) *DataDir {
+	d := &DataDir{markers: markers, noEvents: noEvents, rescan: rescanEvery, log: log, changes: make(chan struct{}, 1), looks: make(chan struct{}, 1)}
 	for _, mode := range []string{watchEvents, watchRescan} {
 		promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{
 			Name:        "holdfast_datadir_watch_mode",
@@ -65,7 +59,7 @@ func NewDataDir(s DataDirSettings, log *slog.Logger, reg prometheus.Registerer) 
 		})
 	}
 	d.view.Store(&DirView{State: DirUnknown})
-	d.Expect(s.Path, time.Time{})
+	d.Expect(path, time.Time{})
 	d.Look()
 	return d
 }
@@ -152,7 +146,7 @@ func (d *DataDir) scan(ctx context.Context) {
 	path, began := d.path, d.began
 	d.mu.Unlock()
 	d.follow(path) // before the scan, so that nothing is missed between them
-	view := scan(ctx, path, d.settings.Markers, began, scanLimit)
+	view := scan(ctx, path, d.markers, began, scanLimit)
 	if ctx.Err() != nil {
 		return // cut short: it proves nothing
 	}
@@ -174,7 +168,7 @@ func (d *DataDir) follow(path string) {
 		return
 	}
 	var err error
-	if d.watcher == nil && !d.settings.NoEvents {
+	if d.watcher == nil && !d.noEvents {
 		d.watcher, err = fsnotify.NewWatcher()
 	}
 	for _, dir := range []string{filepath.Dir(path), path} {

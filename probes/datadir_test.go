@@ -15,7 +15,7 @@ import (
 const never = time.Hour
 
 func dataDir(path string, rescan time.Duration) *DataDir {
-	d := NewDataDir(DataDirSettings{Path: path, Markers: streamGlob}, quiet(), nil)
+	d := NewDataDir(path, streamGlob, false, quiet(), nil)
 	d.rescan = rescan
 	return d
 }
@@ -84,7 +84,7 @@ func TestDataDirectoryChangesAreSeen(t *testing.T) {
 				base := t.TempDir()
 				path := filepath.Join(base, "data")
 				d := dataDir(path, rescan)
-				d.settings.NoEvents = mode == watchRescan
+				d.noEvents = mode == watchRescan
 				runIt(t, d.Run)
 				d.expect(t, "the first look", func(v DirView) bool { return v.State != DirUnknown })
 				if got := d.mode.Load(); got != mode {

@@ -36,25 +36,6 @@ type HealthSettings struct {
 	Fall     int           // failures in a row that make Down; below 1: 1
 }
 
-// StaleAfter is the age from which on a view proves nothing: a result was due after
-// Interval + Timeout at the latest; a further Interval (at least 500 ms) is allowed
-// for a busy machine.
-func (s HealthSettings) StaleAfter() time.Duration {
-	return s.Interval + s.Timeout + max(s.Interval, minSlack)
-}
-
-// UpFor is how long an Up outlives its last success: Fall × Interval, and a twentieth
-// of Interval for the time that the next answer takes. An answer may take up to Timeout,
-// so it is Interval + Timeout at least: a broker that is slow, and in time, must not be
-// Up and Unknown by turns. With a Fall of 1 every pause between two checks would be that
-// long, so there StaleAfter alone counts.
-func (s HealthSettings) UpFor() time.Duration {
-	if s.Fall < 2 {
-		return 0
-	}
-	return max(time.Duration(s.Fall)*s.Interval, s.Interval+s.Timeout) + s.Interval/20
-}
-
 // HealthView is the broker's health as last judged.
 type HealthView struct {
 	Verdict   Verdict
@@ -64,23 +45,27 @@ type HealthView struct {
 	// LastResultAt is when the last result was judged, and LastSuccessAt the last success; zero
 	// before the first.
 	LastResultAt, LastSuccessAt time.Time
-	// StaleAfter is how long after LastResultAt the verdict counts, and UpFor how long after
-	// LastSuccessAt an Up does; zero: no such bound.
-	StaleAfter, UpFor time.Duration
+	by                          HealthSettings // which the last result was judged by
 }
 
-// At is the verdict as far as it may be used at now: Unknown once the last result
-// is older than StaleAfter, because then the probing itself is unwell. Both times
-// should carry Go's monotonic reading, which stands still while the host is
-// suspended: a suspension alone does not make a view stale.
+// At is the verdict as far as it may be used at now: Unknown once the last result is too old,
+// because then the probing itself is unwell. The next was due after Interval + Timeout at the
+// latest; a further Interval (at least 500 ms) is allowed for a busy machine. Both times should
+// carry Go's monotonic reading, which stands still while the host is suspended: a suspension
+// alone does not make a view stale.
 //
-// An Up is also Unknown once the last success is older than UpFor: a broker that
-// hangs makes each check wait for its timeout, and the Down comes that much later.
+// An Up is also Unknown once the last success is too old: a broker that hangs makes each check
+// wait for its timeout, and the Down comes that much later. It outlives its last success by
+// Fall × Interval, and a twentieth of Interval for the time that the next answer takes. An answer
+// may take up to Timeout, so it is Interval + Timeout at least: a broker that is slow, and in
+// time, must not be Up and Unknown by turns. With a Fall of 1 every pause between two checks
+// would be that long, so there the first bound alone counts.
 func (v HealthView) At(now time.Time) Verdict {
-	if v.LastResultAt.IsZero() || now.Sub(v.LastResultAt) > v.StaleAfter {
-		return Unknown
-	}
-	if v.Verdict == Up && v.UpFor > 0 && now.Sub(v.LastSuccessAt) > v.UpFor {
+	s := v.by
+	stale := s.Interval + s.Timeout + max(s.Interval, minSlack)
+	upFor := max(time.Duration(s.Fall)*s.Interval, s.Interval+s.Timeout) + s.Interval/20
+	if v.LastResultAt.IsZero() || now.Sub(v.LastResultAt) > stale ||
+		v.Verdict == Up && s.Fall > 1 && now.Sub(v.LastSuccessAt) > upFor {
 		return Unknown
 	}
 	return v.Verdict
@@ -306,8 +291,7 @@ func (l *healthLoop) publish(change Change, message string, isResult bool) {
 	before := v.LastError
 	v.Verdict, v.Since, v.LastError, v.Failures = change.To, l.judge.since, message, l.judge.failures
 	if isResult {
-		s := l.settings.Load()
-		v.LastResultAt, v.StaleAfter, v.UpFor = time.Now(), s.StaleAfter(), s.UpFor()
+		v.LastResultAt, v.by = time.Now(), *l.settings.Load()
 		if v.Failures == 0 {
 			v.LastSuccessAt = v.LastResultAt
 		}

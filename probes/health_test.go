@@ -428,7 +428,9 @@ func TestAnswersWithinTheTimeoutKeepItUp(t *testing.T) {
 }
 
 func TestViewIsUnknownWhenOld(t *testing.T) {
-	s := HealthSettings{Interval: time.Second, Timeout: 2 * time.Second}
+	s := HealthSettings{Interval: time.Second, Timeout: 2 * time.Second, Fall: 1}
+	bounded := s
+	bounded.Fall = 3 // an Up for 3.05 s
 	at := time.Unix(1000, 0)
 	tests := []struct {
 		name string
@@ -439,15 +441,17 @@ func TestViewIsUnknownWhenOld(t *testing.T) {
 		{"fresh and up", HealthView{Verdict: Up, LastResultAt: at}, time.Second, Up},
 		{"at the bound", HealthView{Verdict: Up, LastResultAt: at}, 4 * time.Second, Up},
 		{"past the bound", HealthView{Verdict: Up, LastResultAt: at}, 4*time.Second + 1, Unknown},
-		{"up, and the last success just recent enough", HealthView{Verdict: Up, LastResultAt: at, LastSuccessAt: at.Add(-2 * time.Second), UpFor: 3 * time.Second}, time.Second, Up},
-		{"up, and the last success too long ago", HealthView{Verdict: Up, LastResultAt: at, LastSuccessAt: at.Add(-2 * time.Second), UpFor: 3 * time.Second}, time.Second + 1, Unknown},
+		{"up, and the last success just recent enough", HealthView{Verdict: Up, LastResultAt: at, LastSuccessAt: at.Add(-2 * time.Second), by: bounded}, 1050 * time.Millisecond, Up},
+		{"up, and the last success too long ago", HealthView{Verdict: Up, LastResultAt: at, LastSuccessAt: at.Add(-2 * time.Second), by: bounded}, 1050*time.Millisecond + 1, Unknown},
 		{"down and past the bound", HealthView{Verdict: Down, LastResultAt: at}, time.Minute, Unknown},
 		{"no result yet", HealthView{Verdict: Up}, 0, Unknown},
 		{"lost just now", HealthView{Verdict: Unknown, LastResultAt: at}, 0, Unknown},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.view.StaleAfter = s.StaleAfter()
+			if tt.view.by == (HealthSettings{}) {
+				tt.view.by = s
+			}
 			if got := tt.view.At(at.Add(tt.age)); got != tt.want {
 				t.Errorf("%v, want %v", got, tt.want)
 			}

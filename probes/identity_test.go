@@ -80,7 +80,7 @@ func TestWhoAsksForALookIsToldOfIt(t *testing.T) {
 	path := t.TempDir()
 	stream(t, path, "a")
 	d := dataDir(path, never)
-	d.settings.NoEvents = true
+	d.noEvents = true
 	defer runIt(t, d.Run)()
 	until(t, d.Changes(), "the first scan", func() bool { return marked(d.Snapshot()) })
 	for range 2 { // the second finds nothing new

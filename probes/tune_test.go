@@ -33,7 +33,7 @@ func TestHealthIsAskedByTheNewSettingsAtOnce(t *testing.T) {
 		h.Tune(HealthSettings{Interval: time.Second, Timeout: time.Second, Rise: 2, Fall: 5})
 		synctest.Wait()
 		b.set("", errors.New("refused"))
-		if v := h.Snapshot(); v.At(time.Now()) != Up || v.StaleAfter != 3*time.Second || v.UpFor != 5050*time.Millisecond {
+		if v := h.Snapshot(); v.At(time.Now()) != Up || v.At(v.LastResultAt.Add(3*time.Second)) != Up || v.At(v.LastResultAt.Add(3*time.Second+1)) != Unknown {
 			t.Errorf("%+v", v)
 		}
 		time.Sleep(4500 * time.Millisecond) // four failures
