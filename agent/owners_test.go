@@ -112,8 +112,12 @@ func (o *owner) register(ttl time.Duration) {
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	done, err := o.main.Register(o.t.Context(), cluster.RegisterRequest{LeaseID: id, Value: []byte("{}"), Seen: seen,
-		Incarnation: o.memory.Incarnation, At: time.Now()})
+	done, err := o.main.Register(o.t.Context(), cluster.RegisterRequest{
+		LeaseID: id,
+		Value:   []byte("{}"),
+		Seen:    seen,
+		Member:  cluster.Member{Incarnation: o.memory.Incarnation, At: time.Now()},
+	})
 	if err != nil {
 		o.t.Fatal(err)
 	}

@@ -132,7 +132,7 @@ func (o *outage) peer(id string) {
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	if _, err := o.client.Register(o.t.Context(), cluster.RegisterRequest{LeaseID: leaseID, Value: []byte("{}"), Seen: seen, Incarnation: id, At: time.Now()}); err != nil {
+	if _, err := o.client.Register(o.t.Context(), cluster.RegisterRequest{LeaseID: leaseID, Value: []byte("{}"), Seen: seen, Member: cluster.Member{Incarnation: id, At: time.Now()}}); err != nil {
 		o.t.Fatal(err)
 	}
 }

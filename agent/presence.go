@@ -123,8 +123,8 @@ func (p *presence) company(ctx context.Context) (bool, error) {
 // shown is what is known of the broker, in the form of what an etcd would show.
 func (p *presence) shown(now life, away bool) cluster.Snapshot {
 	m := now.memory
-	seen := cluster.Snapshot{Name: p.registrar.brokerID, BrokerID: p.registrar.brokerID,
-		Revision: max(m.highest(), now.modeRev), StateRevision: now.modeRev}
+	seen := cluster.Snapshot{Process: cluster.Process{BrokerID: p.registrar.brokerID, StateRevision: now.modeRev},
+		Name: p.registrar.brokerID, Revision: max(m.highest(), now.modeRev)}
 	if had := now.had(); had.Mode.Known() {
 		seen.State = &cluster.State{Mode: string(had.Mode), Reason: string(had.Reason), By: had.By}
 	}

@@ -272,8 +272,8 @@ func (r *registrar) register(ctx context.Context, client *cluster.Client, seen c
 		return err
 	}
 	req := cluster.RegisterRequest{
-		LeaseID: grant.LeaseID, Value: now.value, Seen: seen,
-		Incarnation: now.memory.Incarnation, Data: string(out.data), Instance: out.instance, Health: now.health, At: time.Now(), Alive: r.aliveNote(seen, now.memory),
+		LeaseID: grant.LeaseID, Value: now.value, Seen: seen, Alive: r.aliveNote(seen, now.memory),
+		Member: cluster.Member{Incarnation: now.memory.Incarnation, Data: string(out.data), Instance: out.instance, Health: now.health, At: time.Now()},
 	}
 	if out.decision.Write {
 		req.State = stateWrite(out.decision.Mode)

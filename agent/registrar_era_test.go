@@ -35,7 +35,7 @@ func (o *outage) begins(id string, alive *cluster.Alive) {
 	}
 	seen, err := o.client.Snapshot(o.t.Context(), id)
 	if err == nil {
-		_, err = o.client.Register(o.t.Context(), cluster.RegisterRequest{LeaseID: under, Value: []byte("{}"), Seen: seen, At: time.Now(), Alive: alive})
+		_, err = o.client.Register(o.t.Context(), cluster.RegisterRequest{LeaseID: under, Value: []byte("{}"), Seen: seen, Alive: alive, Member: cluster.Member{At: time.Now()}})
 	}
 	if err != nil {
 		o.t.Fatal(err)

@@ -164,7 +164,7 @@ func TestInShadowAPersonsWordIsRefused(t *testing.T) {
 
 // What is supposed stands until its lease ends or somebody really writes.
 func TestWhatAShadowSupposesYieldsToWhatIsWritten(t *testing.T) {
-	empty := cluster.Snapshot{BrokerID: "n1", Revision: 100}
+	empty := cluster.Snapshot{Process: cluster.Process{BrokerID: "n1"}, Revision: 100}
 	supposing := func() *shadowStore {
 		s := &shadowStore{}
 		s.over(empty, true)
@@ -216,7 +216,7 @@ func TestWhatAShadowSupposesYieldsToWhatIsWritten(t *testing.T) {
 
 func TestASupposedEpochGrowsThoughTheStoreDoesNot(t *testing.T) {
 	s := &shadowStore{}
-	seen := cluster.Snapshot{BrokerID: "n1", Revision: 100}
+	seen := cluster.Snapshot{Process: cluster.Process{BrokerID: "n1"}, Revision: 100}
 	first := s.register(s.over(seen, true), 7, nil, "inc")
 	second := s.register(s.over(seen, false), 8, nil, "inc")
 	if first <= seen.Revision || second <= first {

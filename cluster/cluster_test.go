@@ -186,7 +186,7 @@ func TestRegistrationWithoutALeaseIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := c.Register(t.Context(), RegisterRequest{Seen: Snapshot{BrokerID: "b1"}}); !errors.Is(err, errNoLease) {
+	if _, err := c.Register(t.Context(), RegisterRequest{Seen: Snapshot{Process: Process{BrokerID: "b1"}}}); !errors.Is(err, errNoLease) {
 		t.Errorf("register: %v", err)
 	}
 	if _, err := c.Rebind(t.Context(), Registration{BrokerID: "b1"}, 0, Standing{}); !errors.Is(err, errNoLease) {

@@ -1,12 +1,11 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
 	"time"
-
-	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // FleetBroker is one broker as the whole cluster's view shows it. The field names in JSON are
@@ -42,10 +41,13 @@ func (c *Client) Fleet(ctx context.Context) (fleet []FleetBroker, err error) {
 		}
 		return of[id]
 	}
-	var withState []string
-	revision, err := c.scan(ctx, Target{Key: c.keys.Brokers(), Prefix: true, KeysOnly: true}, 0, func(kv KV) {
+	revision, err := c.scan(ctx, Target{Key: c.keys.Brokers(), Prefix: true}, 0, func(kv KV) {
 		if id, ok := c.keys.ParseState(kv.Key); ok {
-			withState = append(withState, id)
+			b := at(id)
+			state, malformed := stateOf(&kv)
+			if b.StateMalformed = malformed; state != nil {
+				b.Mode, b.Reason, b.By = state.Mode, state.Reason, state.By
+			}
 		} else if id, _, ok := c.keys.ParseAssignment(kv.Key); ok {
 			at(id).Topics++
 		}
@@ -65,30 +67,23 @@ func (c *Client) Fleet(ctx context.Context) (fleet []FleetBroker, err error) {
 	}
 	_, err = c.scan(ctx, Target{Key: c.keys.Members(), Prefix: true}, revision, func(kv KV) {
 		name, ok := c.keys.ParseMember(kv.Key)
-		if !ok {
-			return
-		}
 		member, malformed := memberOf(&kv)
-		b := at(name)
-		if member != nil && member.RegisteredAs != "" {
-			delete(of, name) // nothing else is known under that name
-			b = at(member.RegisteredAs)
-			b.Name = name
-		}
-		if b.MemberMalformed = malformed; member != nil && !member.At.IsZero() {
-			b.Since = &member.At
+		switch {
+		case !ok:
+		case member == nil:
+			at(name).MemberMalformed = malformed
+		default:
+			b := at(cmp.Or(member.RegisteredAs, name))
+			if b.BrokerID != name {
+				b.Name = name
+			}
+			if !member.At.IsZero() {
+				b.Since = &member.At
+			}
 		}
 	})
 	if err != nil {
 		return nil, err
-	}
-	states, _, err := c.gets(ctx, keysOf(c.keys.State, withState), clientv3.WithRev(revision))
-	for i, kv := range states {
-		b := at(withState[i])
-		state, malformed := stateOf(kv)
-		if b.StateMalformed = malformed; state != nil {
-			b.Mode, b.Reason, b.By = state.Mode, state.Reason, state.By
-		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(of)) {
 		fleet = append(fleet, *of[id])

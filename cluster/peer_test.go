@@ -52,7 +52,7 @@ func TestARegistrationIsWrittenInTheCompanyInWhichItWasDecided(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			done, err := c.Register(t.Context(), cluster.RegisterRequest{LeaseID: lease, Value: []byte("{}"), Seen: seen, Incarnation: "i"})
+			done, err := c.Register(t.Context(), cluster.RegisterRequest{LeaseID: lease, Value: []byte("{}"), Seen: seen, Member: cluster.Member{Incarnation: "i"}})
 			if !errors.Is(err, step.want) {
 				t.Errorf("%s: %v, want %v", step.name, err, step.want)
 			}

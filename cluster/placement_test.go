@@ -24,7 +24,7 @@ func TestATopicIsTakenOnlyFromABrokerThatIsNotRegistered(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				done, err := c.Register(t.Context(), cluster.RegisterRequest{LeaseID: lease, Value: []byte("{}"), Seen: seen, Incarnation: "i"})
+				done, err := c.Register(t.Context(), cluster.RegisterRequest{LeaseID: lease, Value: []byte("{}"), Seen: seen, Member: cluster.Member{Incarnation: "i"}})
 				if err != nil {
 					t.Fatal(err)
 				}

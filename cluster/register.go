@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -25,12 +24,9 @@ type RegisterRequest struct {
 	// the broker.
 	Seen Snapshot
 	// State is written in the same revision; nil leaves the state key alone.
-	State       *StateWrite
-	Incarnation string
-	Data        string // see Member
-	Instance    string // see Member
-	Health      Health // see Member
-	At          time.Time
+	State *StateWrite
+	// Member has what else the record is to say: Incarnation, Data, Instance, Health, At.
+	Member
 	// Alive is what is noted anew of the fleet before the era; nil: it stays as it is.
 	Alive *Alive
 }
@@ -62,10 +58,9 @@ func (c *Client) Register(ctx context.Context, req RegisterRequest) (done Regist
 	if eraWritten {
 		ops = append(ops, putJSON(c.keys.Era(), era))
 	}
-	ops = append(ops, c.putMember(id, Member{
-		Name: seen.Name, Era: era.Era, Revision: seen.Revision, Incarnation: req.Incarnation, Data: req.Data,
-		Instance: req.Instance, Health: req.Health, At: req.At, Planned: seen.Member.plannedEpoch(),
-	}))
+	m := req.Member
+	m.Name, m.Era, m.Revision, m.Planned = seen.Name, era.Era, seen.Revision, seen.Member.plannedEpoch()
+	ops = append(ops, c.putMember(id, m))
 	if req.State != nil {
 		ops = append(ops, c.putState(id, *req.State))
 	}

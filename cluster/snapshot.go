@@ -8,18 +8,28 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Snapshot is what one decision about one broker needs, read at one revision.
-type Snapshot struct {
+// Process is one of a broker's, by the id that it is registered under.
+type Process struct {
 	BrokerID     string        // of the registration and the state
-	Name         string        // of the member record
-	Revision     int64         // of the store, when this was read
-	ClusterID    uint64        // that etcd gives itself
 	Registration *Registration // nil: read, and absent
 	State        *State        // nil: absent, or malformed
 	// StateMalformed is not empty when the state is there and cannot be read; it holds
 	// the value, at most 200 bytes of it.
 	StateMalformed string
-	StateRevision  int64   // mod revision of the state, readable or not; 0: absent
+	StateRevision  int64 // mod revision of the state, readable or not; 0: absent
+}
+
+func processOf(id string, registration, state []KV) Process {
+	s, malformed := stateOf(first(state))
+	return Process{id, registrationOf(id, first(registration)), s, malformed, first(state).revision()}
+}
+
+// Snapshot is what one decision about one broker needs, read at one revision.
+type Snapshot struct {
+	Process
+	Name           string  // of the member record
+	Revision       int64   // of the store, when this was read
+	ClusterID      uint64  // that etcd gives itself
 	Member         *Member // nil: absent, or malformed
 	MemberRevision int64   // mod revision of the member record, readable or not; 0: absent
 	// MemberMalformed says what stands there instead, and at which key, if it cannot be read.
@@ -37,20 +47,11 @@ type Snapshot struct {
 	eraUnasked         bool // see Who.Waits
 	// Former is the broker's process before this one, where that had an id of its own;
 	// its BrokerID is empty if none was asked for.
-	Former Former
+	Former Process
 }
 
 // name is that of the member record.
 func (s Snapshot) name() string { return cmp.Or(s.Name, s.BrokerID) }
-
-// Former is a broker's earlier process, which was registered under an id of its own.
-type Former struct {
-	BrokerID       string
-	Registration   *Registration // nil: read, and absent
-	State          *State        // nil: absent, or malformed
-	StateMalformed string        // see Snapshot
-	StateRevision  int64         // mod revision of the state, readable or not; 0: absent
-}
 
 // Who says under which ids one broker is to be looked up.
 type Who struct {
@@ -103,16 +104,14 @@ func (c *Client) SnapshotOf(ctx context.Context, who Who) (s Snapshot, err error
 	if err != nil {
 		return s, err
 	}
-	registration, state, member := first(found[1]), first(found[2]), first(found[3])
-	s = Snapshot{BrokerID: who.Registered, Name: who.Name, Revision: head.Revision, ClusterID: head.ClusterId,
-		Registration: registrationOf(who.Registered, registration), StateRevision: state.revision(), MemberRevision: member.revision()}
-	s.State, s.StateMalformed = stateOf(state)
+	member := first(found[3])
+	s = Snapshot{Process: processOf(who.Registered, found[1], found[2]), Name: who.Name, Revision: head.Revision, ClusterID: head.ClusterId,
+		MemberRevision: member.revision()}
 	if s.Member, s.MemberMalformed = memberOf(member); member != nil {
 		s.MemberMalformed = at(s.MemberMalformed, member.Key)
 	}
-	if f := &s.Former; who.Former != "" {
-		f.BrokerID, f.Registration, f.StateRevision = who.Former, registrationOf(who.Former, first(found[5])), first(found[6]).revision()
-		f.State, f.StateMalformed = stateOf(first(found[6]))
+	if who.Former != "" {
+		s.Former = processOf(who.Former, found[5], found[6])
 	}
 	era, counted := eraOf(first(found[4]))
 	if s.Era = era; s.Member != nil {

@@ -163,8 +163,13 @@ func (s *stand) restarted(topics int) cluster.Succession {
 }
 
 func (s *stand) register() error {
-	_, err := s.Register(s.t.Context(), cluster.RegisterRequest{LeaseID: s.lease(), Value: []byte("{}"), Seen: s.seen, Incarnation: "i", At: at,
-		State: &cluster.StateWrite{Mode: cluster.ModeActive, Reason: "planned_restart", By: "holdfast", At: at}})
+	_, err := s.Register(s.t.Context(), cluster.RegisterRequest{
+		LeaseID: s.lease(),
+		Value:   []byte("{}"),
+		Seen:    s.seen,
+		State:   &cluster.StateWrite{Mode: cluster.ModeActive, Reason: "planned_restart", By: "holdfast", At: at},
+		Member:  cluster.Member{Incarnation: "i", At: at},
+	})
 	return err
 }
 

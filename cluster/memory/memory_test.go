@@ -37,7 +37,7 @@ func register(t *testing.T, c *cluster.Client, id string, ttl time.Duration) (le
 		t.Fatal(err)
 	}
 	leaseID = lease(t, c, ttl)
-	done, err = c.Register(t.Context(), cluster.RegisterRequest{LeaseID: leaseID, Value: []byte("{}"), Seen: seen, Incarnation: "i", At: time.Now()})
+	done, err = c.Register(t.Context(), cluster.RegisterRequest{LeaseID: leaseID, Value: []byte("{}"), Seen: seen, Member: cluster.Member{Incarnation: "i", At: time.Now()}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,8 +18,13 @@ func TestARegistrationIsGuardedByTheStateAsSeen(t *testing.T) {
 		if _, err := c.PutState(t.Context(), "b1", cluster.StateWrite{Mode: cluster.ModeDrained, Reason: "new disks", By: "operator"}, 0); err != nil {
 			t.Fatal(err)
 		}
-		_, err := c.Register(t.Context(), cluster.RegisterRequest{LeaseID: lease(t, c, time.Minute), Value: []byte("{}"), Seen: seen,
-			Incarnation: "i", At: time.Now(), State: &cluster.StateWrite{Mode: cluster.ModeActive, Reason: "boot", By: "holdfast"}})
+		_, err := c.Register(t.Context(), cluster.RegisterRequest{
+			LeaseID: lease(t, c, time.Minute),
+			Value:   []byte("{}"),
+			Seen:    seen,
+			State:   &cluster.StateWrite{Mode: cluster.ModeActive, Reason: "boot", By: "holdfast"},
+			Member:  cluster.Member{Incarnation: "i", At: time.Now()},
+		})
 		if now := snapshot(t, c); !errors.Is(err, cluster.ErrChanged) || now.Registration != nil || now.State.Mode != cluster.ModeDrained {
 			t.Errorf("%v, registration %v, state %+v", err, now.Registration, now.State)
 		}

@@ -103,7 +103,7 @@ func (f *fleet) register(ctx context.Context) (took, error) {
 		return took{}, err
 	}
 	t, err := timed(func() error {
-		_, err := f.client.Register(ctx, cluster.RegisterRequest{LeaseID: lease, Value: []byte(value), Seen: seen, Incarnation: "i", At: time.Now()})
+		_, err := f.client.Register(ctx, cluster.RegisterRequest{LeaseID: lease, Value: []byte(value), Seen: seen, Member: cluster.Member{Incarnation: "i", At: time.Now()}})
 		return err
 	})
 	return t, errors.Join(err, f.client.Revoke(ctx, lease))

@@ -164,8 +164,11 @@ func (s *sidecar) register(ctx context.Context, client *cluster.Client, seen clu
 		return lease.Grant{}, err
 	}
 	done, err := client.Register(ctx, cluster.RegisterRequest{
-		LeaseID: id, Value: []byte(value), Seen: seen, Incarnation: s.id, At: time.Now(),
-		State: &cluster.StateWrite{Mode: cluster.ModeActive, Reason: "boot", By: "holdfast", At: time.Now()},
+		LeaseID: id,
+		Value:   []byte(value),
+		Seen:    seen,
+		State:   &cluster.StateWrite{Mode: cluster.ModeActive, Reason: "boot", By: "holdfast", At: time.Now()},
+		Member:  cluster.Member{Incarnation: s.id, At: time.Now()},
 	})
 	if err != nil {
 		return lease.Grant{}, errors.Join(err, client.Revoke(ctx, id))

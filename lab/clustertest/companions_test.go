@@ -51,9 +51,9 @@ func TestCompanionsAreThoseThatWereRegisteredThenAndAreNow(t *testing.T) {
 		}
 		// Known by one name, registered under another.
 		seen := must[cluster.Snapshot](t)(c.SnapshotOf(bounded(t), cluster.Who{Name: "named", Registered: "p1"}))
-		must[cluster.Registered](t)(c.Register(bounded(t), cluster.RegisterRequest{LeaseID: lease(t, c, time.Minute), Value: []byte("{}"), Seen: seen, At: at}))
+		must[cluster.Registered](t)(c.Register(bounded(t), cluster.RegisterRequest{LeaseID: lease(t, c, time.Minute), Value: []byte("{}"), Seen: seen, Member: cluster.Member{At: at}}))
 		seen = must[cluster.Snapshot](t)(c.SnapshotOf(bounded(t), cluster.Who{Name: "hidden", Registered: "p2"}))
-		must[cluster.Registered](t)(c.Register(bounded(t), cluster.RegisterRequest{LeaseID: lease(t, c, time.Minute), Value: []byte("{}"), Seen: seen, At: at}))
+		must[cluster.Registered](t)(c.Register(bounded(t), cluster.RegisterRequest{LeaseID: lease(t, c, time.Minute), Value: []byte("{}"), Seen: seen, Member: cluster.Member{At: at}}))
 		e.put(t, c.Keys().Member("hidden"), "torn")
 		e.remove(t, c.Keys().Registration("dead"))
 		then := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1")).Revision

@@ -33,7 +33,7 @@ func TestAHerdThatRegistersAtOnceTriesTwiceAtMost(t *testing.T) {
 				<-begin
 				for n := 1; n <= 2; n++ {
 					tries.Add(1)
-					done, err := c.Register(bounded(t), cluster.RegisterRequest{LeaseID: under, Value: []byte(`{}`), Seen: seen, At: at})
+					done, err := c.Register(bounded(t), cluster.RegisterRequest{LeaseID: under, Value: []byte(`{}`), Seen: seen, Member: cluster.Member{At: at}})
 					if err == nil {
 						if done.Era != 1 {
 							t.Errorf("%s registered in era %d, want 1", id, done.Era)

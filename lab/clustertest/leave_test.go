@@ -108,7 +108,7 @@ func TestEveryTakeUpTakesTheNoteAway(t *testing.T) {
 			takeUp func(t *testing.T, c *cluster.Client, seen cluster.Snapshot, leaseID int64) error
 		}{
 			{"register", func(t *testing.T, c *cluster.Client, seen cluster.Snapshot, id int64) error {
-				_, err := c.Register(bounded(t), cluster.RegisterRequest{LeaseID: id, Value: []byte("{}"), Seen: seen, Incarnation: "i", At: at})
+				_, err := c.Register(bounded(t), cluster.RegisterRequest{LeaseID: id, Value: []byte("{}"), Seen: seen, Member: cluster.Member{Incarnation: "i", At: at}})
 				return err
 			}},
 			{"rebind", func(t *testing.T, c *cluster.Client, seen cluster.Snapshot, id int64) error {

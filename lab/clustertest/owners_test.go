@@ -447,7 +447,7 @@ func BenchmarkTenThousandLocks(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	done, err := c.Register(ctx, cluster.RegisterRequest{LeaseID: id, Value: []byte("{}"), Seen: seen, Incarnation: "i", At: at})
+	done, err := c.Register(ctx, cluster.RegisterRequest{LeaseID: id, Value: []byte("{}"), Seen: seen, Member: cluster.Member{Incarnation: "i", At: at}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -18,8 +18,10 @@ var at = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func request(t *testing.T, c *cluster.Client, id string) cluster.RegisterRequest {
 	t.Helper()
 	return cluster.RegisterRequest{
-		LeaseID: lease(t, c, time.Minute), Value: []byte(`{"incarnation":"i-` + id + `"}`),
-		Seen: must[cluster.Snapshot](t)(c.Snapshot(bounded(t), id)), Incarnation: "i-" + id, Data: "data-" + id, At: at,
+		LeaseID: lease(t, c, time.Minute),
+		Value:   []byte(`{"incarnation":"i-` + id + `"}`),
+		Seen:    must[cluster.Snapshot](t)(c.Snapshot(bounded(t), id)),
+		Member:  cluster.Member{Incarnation: "i-" + id, Data: "data-" + id, At: at},
 	}
 }
 
