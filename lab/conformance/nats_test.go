@@ -281,7 +281,7 @@ func TestIdentityOfAnotherServerIsRefused(t *testing.T) {
 			cfg := s.config()
 			cfg.BrokerID = "n2"
 			_, err := opened(t, cfg).Probe(bound(t))
-			want := fmt.Sprintf(`--broker-admin nats://%s: the broker there calls itself "n1", --broker-id says "n2": point --broker-admin at n2's own port, or set --broker-id to n1`, s.admin)
+			want := fmt.Sprintf(`--broker-admin nats://%s: the broker there calls itself "n1", --broker-id says "n2": point --broker-admin at n2's own address, or set --broker-id to n1`, s.admin)
 			if !errors.Is(err, brokerapi.ErrIdentity) || err.Error() != want {
 				t.Errorf("got  %v\nwant %s", err, want)
 			}

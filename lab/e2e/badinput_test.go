@@ -240,7 +240,7 @@ func TestAnAdminAddressThatIsNotTheBrokersIsRefused(t *testing.T) {
 			fmt.Sprintf("--nats-monitor http://%s: GET /varz answered 200 OK: %q: no nats-server says that: set --nats-monitor to its monitoring port (nats-server -m 8222)",
 				web, "<!DOCTYPE html><title>Welcome</title>")},
 		{"another broker than --broker-id says", []string{"--broker-id", "n9"},
-			fmt.Sprintf("--broker-admin %s: the broker there calls itself \"n1\", --broker-id says \"n9\": point --broker-admin at n9's own port, or set --broker-id to n1", n.URL())},
+			fmt.Sprintf("--broker-admin %s: the broker there calls itself \"n1\", --broker-id says \"n9\": point --broker-admin at n9's own address, or set --broker-id to n1", n.URL())},
 		{"two brokers at the two addresses", []string{"--nats-monitor", other.MonitorURL()},
 			fmt.Sprintf("--broker-admin %s is server \"n1\" (%s) and --nats-monitor %s is server \"n2\" (%s): set both to ports of the same server",
 				n.URL(), id(n), other.MonitorURL(), id(other))},
