@@ -189,8 +189,8 @@ func (l *lane) restarts() {
 
 // slowRestarts is unjudged where a restart took so long that HoldfastDown may fire for it.
 func (l *lane) slowRestarts(what any) error {
-	const down = 2 * time.Minute // the for of HoldfastDown
-	if l.longest < down/alertFaster {
+	const down = 2 * time.Minute                    // the for of HoldfastDown
+	if l.longest < down/alertFaster-2*alertScrape { // it is away between two scrapes, and the rules have a pace of their own
 		return nil
 	}
 	return fmt.Errorf("%w: %v: a restart took %v, and %v are %v here", standstill.ErrUnjudged, what, l.longest.Round(time.Millisecond), down, down/alertFaster)

@@ -30,7 +30,8 @@ type kind struct {
 	// moves says why what a broker lost does not come back to it: the broker's own
 	// cluster has given it to others.
 	moves string
-	// keeps says why a drain leaves a broker its topics: clients stay away by its readiness alone.
+	// keeps says why a drained broker keeps the topics that it has, or was given before its mode
+	// was known: clients stay away by its readiness alone.
 	keeps string
 	// scatters says why the first broker back after a full restart may be given what the
 	// others had.

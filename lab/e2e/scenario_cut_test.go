@@ -198,14 +198,19 @@ func TestScenario2_UnavailableLongerThanTTL(t *testing.T) {
 		n.await("drained and attached", func(st harness.Status) bool {
 			return st.Mode == "drained" && st.Reason == reason && st.Attachment == "attached"
 		})
-		if drained := publishers.await(refused, time.Now()); k.boots != "" {
+		publishers.unserved(stopped, healed)
+		switch {
+		case k.keeps != "":
+			t.Log(k.keeps)
+		case k.boots != "":
 			t.Log(k.boots)
-			publishers.unserved(stopped, healed)
-			stopped = drained
+			stopped = publishers.await(refused, time.Now())
+			fallthrough
+		default:
+			publishers.unserved(stopped, publishers.await(refused, time.Now()))
 		}
 		asked := time.Now()
 		n.neverReady(unready)
-		publishers.unserved(stopped, asked)
 		n.activate()
 		n.isGivenTopics(publishers, asked)
 		n.alwaysLive(cut)
