@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"sync"
 	"time"
 
@@ -53,56 +54,41 @@ func ReapOrphans(ctx context.Context) error {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, unix.SIGCHLD)
 	defer signal.Stop(ended)
-	waiting := map[Target]time.Time{}
-	for {
-		var again <-chan time.Time
-		if reap(waiting, time.Now()); len(waiting) > 0 {
-			again = time.After(orphanAge / 4)
+	for ctx.Err() == nil {
+		before := orphans()
+		if len(before) == 0 {
+			select {
+			case <-ctx.Done():
+			case <-ended:
+			}
+			continue
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ended:
-		case <-again:
+		probes.Sleep(ctx, orphanAge)
+		for _, z := range orphans() {
+			if ctx.Err() == nil && slices.Contains(before, z) {
+				var status unix.WaitStatus
+				_, _ = unix.Wait4(z.Pid, &status, unix.WNOHANG, nil) // if somebody was faster, the better
+			}
 		}
 	}
+	return nil
 }
 
-// reap collects the zombies that have waited for long enough, and notes the others.
-func reap(waiting map[Target]time.Time, now time.Time) {
+// orphans are the zombies that this package does not wait for. What cannot be listed is looked
+// at again after the next signal.
+func orphans() (ours []Target) {
 	if !anyZombie() {
-		clear(waiting)
-		return
+		return nil
 	}
-	zombies, err := probes.Processes(func(v probes.ProcessView) bool { return v.Parent == os.Getpid() && v.Ended })
-	if err != nil {
-		return // at the next signal
-	}
-	seen := map[Target]bool{}
+	zombies, _ := probes.Processes(func(v probes.ProcessView) bool { return v.Parent == os.Getpid() && v.Ended })
+	own.RLock()
+	defer own.RUnlock()
 	for _, z := range zombies {
-		t := z.Target
-		own.RLock()
-		_, ours := own.pids[t.Pid]
-		own.RUnlock()
-		if ours {
-			continue
-		}
-		since, known := waiting[t]
-		if known && now.Sub(since) >= orphanAge {
-			var status unix.WaitStatus
-			_, _ = unix.Wait4(t.Pid, &status, unix.WNOHANG, nil) // if somebody was faster, the better
-			continue
-		}
-		seen[t] = true
-		if !known {
-			waiting[t] = now
+		if _, known := own.pids[z.Pid]; !known {
+			ours = append(ours, z.Target)
 		}
 	}
-	for t := range waiting {
-		if !seen[t] {
-			delete(waiting, t)
-		}
-	}
+	return ours
 }
 
 // anyZombie peeks, without taking a status from anybody.
