@@ -53,8 +53,9 @@ type agent struct {
 	renewals   *renewalNotes // nil: none are noted
 	feed       *page.Feed    // who watches the status page
 	broker     brokerapi.Broker
-	can        brokerapi.Capabilities // of that broker
-	risk       string                 // why it is not stopped when it must be, and a person knows; empty: none
+	traits     brokerapi.Traits // of that broker
+	keeps      atomic.Bool      // it said that nothing but its end takes a topic from it
+	risk       string           // why it is not stopped when it must be, and a person knows; empty: none
 	identity   *identityCheck
 	health     *probes.Health
 	process    *probes.Process // nil: none to watch
@@ -92,9 +93,8 @@ type agent struct {
 	note     func(context.Context, departure) error // that the broker leaves on purpose
 	beside
 
-	ids        brokerIDs
-	handed     atomic.Pointer[handover] // that is not over; nil: none
-	byInstance bool                     // the broker registers itself under an id that is another at each start
+	ids    brokerIDs
+	handed atomic.Pointer[handover] // that is not over; nil: none
 
 	inbox    chan func() // work for the loop
 	named    chan struct{}
@@ -209,14 +209,10 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 		return &ExitError{ExitUsage, err}
 	}
 	defer a.broker.Close()
-	a.can = a.broker.Capabilities()
-	if err := join(suits(c, a.can), nil); err != nil {
-		return &ExitError{ExitUsage, err}
-	}
+	a.traits = c.traits()
 	if err := a.refuseUnstoppable(); err != nil {
 		return err
 	}
-	a.byInstance = namedByInstance(c, a.can)
 	if w.Stopper != nil {
 		if a.stopper, err = w.Stopper(c, log.With("part", "process")); err != nil {
 			return &ExitError{ExitUsage, err}
@@ -343,7 +339,7 @@ func (a *agent) serve(ctx context.Context) error {
 		add(a.onceNamed(following(&a.ids.answering, a.followRegistration)))
 	}
 	switch {
-	case a.can.Assigns: // assignments in etcd say nothing
+	case a.traits.Places: // assignments in etcd say nothing
 	case a.placer != nil:
 		add(a.onceNamed(following(&a.ids.assigned, a.followBrokers)))
 		add(a.onceNamed(a.followFleet))

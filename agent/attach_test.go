@@ -58,7 +58,6 @@ type sidecarLife struct {
 	quiesces int
 	refuses  int          // that many more are refused
 	quiesced func() error // instead, with l locked; nil: what is there happens
-	canDo    brokerapi.Capabilities
 	unableTo error
 
 	steers  []string // what it was told to be, and when
@@ -118,9 +117,9 @@ func (l *sidecarLife) Topics(ctx context.Context) (brokerapi.Held, error) {
 	if l.serving {
 		return brokerapi.Held{Serving: []string{telltale}}, err
 	}
-	return brokerapi.Held{Quiesced: []string{telltale}}, err
+	return brokerapi.Held{Withdrawn: []string{telltale}}, err
 }
-func (l *sidecarLife) Load(ctx context.Context, topic string, _ []byte) error {
+func (l *sidecarLife) Serve(ctx context.Context, topic string, _ []byte) error {
 	err := l.answer(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -134,7 +133,7 @@ func (l *sidecarLife) Load(ctx context.Context, topic string, _ []byte) error {
 	}
 	return err
 }
-func (l *sidecarLife) Quiesce(ctx context.Context, _ string) error {
+func (l *sidecarLife) Withdraw(ctx context.Context, _ string) error {
 	err := l.answer(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -153,7 +152,6 @@ func (l *sidecarLife) Quiesce(ctx context.Context, _ string) error {
 	return nil
 }
 func (l *sidecarLife) Records(context.Context, []string) (map[string][]byte, error) { return nil, nil }
-func (l *sidecarLife) Capabilities() brokerapi.Capabilities                         { return l.canDo }
 func (l *sidecarLife) Close() error                                                 { return nil }
 
 // Steer is the broker's: drained, it gives up what it has.
@@ -359,11 +357,22 @@ func inLife(t *testing.T, change func(c *Config), claim func(l *sidecarLife)) {
 // inLifeAfter runs claim beside a sidecar that has run for 9 s, after past was given to it.
 func inLifeAfter(t *testing.T, change func(c *Config), past, claim func(l *sidecarLife)) {
 	t.Helper()
-	inLifeOf(t, brokerapi.Capabilities{}, change, past, claim)
+	inLifeOf(t, kind{}, change, past, claim)
 }
 
 // inLifeOf is inLifeAfter beside a broker that can do more.
-func inLifeOf(t *testing.T, can brokerapi.Capabilities, change func(c *Config), past, claim func(l *sidecarLife)) {
+// kind is how a broker is, and whether it has a mode of its own.
+type kind struct {
+	brokerapi.Traits
+	steers bool
+}
+
+var (
+	mustStop     = kind{Traits: brokerapi.Traits{AtDeadline: brokerapi.Stop}}
+	fencesItself = kind{Traits: brokerapi.Traits{AtDeadline: brokerapi.Nothing}}
+)
+
+func inLifeOf(t *testing.T, can kind, change func(c *Config), past, claim func(l *sidecarLife)) {
 	t.Helper()
 	lifeOf(t, can, change, past, func(l *sidecarLife) {
 		l.until(9 * time.Second)
@@ -374,10 +383,10 @@ func inLifeOf(t *testing.T, can brokerapi.Capabilities, change func(c *Config), 
 // lifeFromTheStart is inLifeAfter from its first moment on.
 func lifeFromTheStart(t *testing.T, change func(c *Config), past, claim func(l *sidecarLife)) {
 	t.Helper()
-	lifeOf(t, brokerapi.Capabilities{}, change, past, claim)
+	lifeOf(t, kind{}, change, past, claim)
 }
 
-func lifeOf(t *testing.T, can brokerapi.Capabilities, change func(c *Config), past, claim func(l *sidecarLife)) {
+func lifeOf(t *testing.T, can kind, change func(c *Config), past, claim func(l *sidecarLife)) {
 	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -387,7 +396,7 @@ func lifeOf(t *testing.T, can brokerapi.Capabilities, change func(c *Config), pa
 			change(&c)
 		}
 		c = c.Effective()
-		l := &sidecarLife{t: t, born: time.Now(), leaseID: 1, process: 1, serving: true, lostLine: make(chan struct{}, 1), canDo: can}
+		l := &sidecarLife{t: t, born: time.Now(), leaseID: 1, process: 1, serving: true, lostLine: make(chan struct{}, 1)}
 		l.agent = &agent{cfg: c, version: "test", log: quiet, started: time.Now(), inbox: make(chan func()), named: make(chan struct{}),
 			world: World{}}
 		l.world.Clocks = func() Clocks {
@@ -407,6 +416,9 @@ func lifeOf(t *testing.T, can brokerapi.Capabilities, change func(c *Config), pa
 		reg := prometheus.NewPedanticRegistry()
 		l.reg = reg
 		l.broker = l
+		if !can.steers {
+			l.broker = struct{ brokerapi.Broker }{l}
+		}
 		if c.CanStop() {
 			l.stopper = l
 			l.guard = fakeGuard{l}
@@ -414,10 +426,10 @@ func lifeOf(t *testing.T, can brokerapi.Capabilities, change func(c *Config), pa
 		if c.Shadow {
 			l.wouldHave = newWouldHave()
 			l.shadow = &shadow{count: l.wouldHave, log: quiet, event: l.event}
-			l.broker, l.stopper, l.guard = newShadowBroker(l, l.shadow), shadowStopper{l.shadow}, nil
+			l.broker, l.stopper, l.guard = newShadowBroker(l.broker, l.shadow), shadowStopper{l.shadow}, nil
 		}
-		l.can = can
-		l.reached.Store(can.FencesItself)
+		l.traits = can.Traits
+		l.reached.Store(can.AtDeadline == brokerapi.Nothing)
 		l.agent.metrics = newMetrics(reg, l.agent)
 		l.identity = newIdentityCheck(l.broker, c, "")
 		l.identity.there = l.brokerThere

@@ -38,7 +38,7 @@ type Finding struct {
 // one rests on another.
 func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	c = c.Effective()
-	id, can, broker := checkBroker(ctx, c, log)
+	id, broker := checkBroker(ctx, c, log)
 	if c.BrokerID == "" {
 		c.BrokerID = id.Name
 	}
@@ -46,7 +46,7 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 		c.DataDir = id.DataDir
 	}
 	registered := c.BrokerID
-	if namedByInstance(c, can) {
+	if c.traits().Registers {
 		registered = id.Instance
 	}
 	findings := []Finding{checkUnleased(c)}
@@ -54,15 +54,12 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 		findings = checkEtcd(ctx, c, registered, log)
 	}
 	findings = append(findings, broker)
-	for _, p := range suits(c, can) {
-		findings = append(findings, Finding{What: "settings", Err: wrongSetting(errors.New(p.text))})
-	}
 	if c.DataDir != "" || broker.Err == nil {
 		findings = append(findings, checkDataDir(c))
 	}
 	findings = append(findings, checkStateDir(c))
 	if !c.Unleased() && findings[0].Err == nil && !isSetting(broker.Err) {
-		findings = append(findings, checkStart(ctx, c, id, can, broker.Err == nil, log))
+		findings = append(findings, checkStart(ctx, c, id, broker.Err == nil, log))
 	}
 	if f, ok := checkWeb(c); ok {
 		findings = append(findings, f)
@@ -70,13 +67,13 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	for _, w := range c.Warnings() {
 		findings = append(findings, Finding{What: "settings", Warn: true, Text: w})
 	}
-	if can.MustStop && !c.Shadow {
-		findings = append(findings, checkMustStop(c, can))
+	if c.traits().AtDeadline == brokerapi.Stop && !c.Shadow {
+		findings = append(findings, checkMustStop(c, c.traits()))
 	}
-	if f, so := checkFencesItself(c, can); so && !c.Shadow {
+	if f, so := checkFencesItself(c); so && !c.Shadow {
 		findings = append(findings, f)
 	}
-	if c.Failover == "move" && can.LocalData {
+	if c.Failover == "move" && c.traits().LocalData {
 		findings = append(findings, Finding{What: "failover", Warn: true, Text: movesWithoutData})
 	}
 	if f, doubtful := checkInstance(c, id); doubtful {
@@ -184,15 +181,14 @@ func (e *shortError) Error() string {
 
 func (e *shortError) Unwrap() error { return e.err }
 
-func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Report, brokerapi.Capabilities, Finding) {
+func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Report, Finding) {
 	f := Finding{What: "broker"}
 	b, closeBroker, err := openBroker(c, log)
 	if err != nil {
 		f.Err = wrongSetting(err)
-		return brokerapi.Report{}, brokerapi.Capabilities{}, f
+		return brokerapi.Report{}, f
 	}
 	defer closeBroker()
-	can := b.Capabilities()
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	id, err := b.Probe(ctx)
@@ -203,25 +199,31 @@ func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Rep
 	switch {
 	case errors.Is(err, brokerapi.ErrIdentity), refusesCredentials(err):
 		f.Err = wrongSetting(err)
-		return id, can, f
+		return id, f
 	case err != nil && id.Instance == "":
 		f.Err = fmt.Errorf("broker: %w", err)
-		return id, can, f
+		return id, f
 	}
 	name, flaw := newIdentityCheck(b, c, "").name(id)
 	if flaw != nil {
 		f.Err = wrongSetting(flaw)
 		id.Name = "" // nothing may be looked for under it
-		return id, can, f
+		return id, f
 	}
-	f.Text = fmt.Sprintf("%s %s %s; %s", name, c.Driver, id.Version, can)
+	f.Text = fmt.Sprintf("%s %s %s", name, c.Driver, id.Version)
+	if _, ok := b.(brokerapi.ModeSetter); ok {
+		f.Text += "; can: steer"
+	}
+	if has := c.traits().List(); len(has) > 0 {
+		f.Text += "; has: " + strings.Join(has, ", ")
+	}
 	if err = cmp.Or(err, id.Unable); err != nil {
 		f.Err = fmt.Errorf("broker %s: not healthy: %w", name, err)
 		if refusesCredentials(err) {
 			f.Err = wrongSetting(f.Err)
 		}
 	}
-	return id, can, f
+	return id, f
 }
 
 // isSetting reports whether other settings are needed.

@@ -51,21 +51,6 @@ func TestCheckNamesWhatIsOutOfReach(t *testing.T) {
 	}
 }
 
-func TestCheckSaysOnceWhatDoesNotSuitTheBroker(t *testing.T) {
-	c := Default()
-	c.Driver, c.StateDir = "danube", t.TempDir()
-	c.EtcdEndpoints, c.BrokerAdmin = []string{"http://" + deadPort}, "http://"+deadPort
-	var got []string
-	for _, f := range Check(t.Context(), c, slog.New(slog.DiscardHandler)) {
-		if f.What == "settings" {
-			got = append(got, f.Err.Error())
-		}
-	}
-	if len(got) != 1 || !strings.HasPrefix(got[0], "--broker-id: required") {
-		t.Errorf("got %q, want one finding about --broker-id", got)
-	}
-}
-
 func TestCheckWarnsOfADataDirectoryThatIsNotThere(t *testing.T) {
 	c := Default()
 	c.DataDir = t.TempDir()

@@ -42,7 +42,7 @@ type start struct {
 }
 
 // checkStart says what a start would decide now, or what the sidecar holds that runs.
-func checkStart(ctx context.Context, c Config, who brokerapi.Report, can brokerapi.Capabilities, healthy bool, log *slog.Logger) Finding {
+func checkStart(ctx context.Context, c Config, who brokerapi.Report, healthy bool, log *slog.Logger) Finding {
 	f := Finding{What: "start"}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout+lifeTimeout+recovery.LooksApart(c.RenewInterval))
 	defer cancel()
@@ -50,7 +50,8 @@ func checkStart(ctx context.Context, c Config, who brokerapi.Report, can brokera
 		f.Text = text
 		return f
 	}
-	s := start{cfg: c, clock: lease.BootClock, instance: who.Instance, byInstance: namedByInstance(c, can), localData: can.LocalData, hasty: hasty(c, can)}
+	t := c.traits()
+	s := start{cfg: c, clock: lease.BootClock, instance: who.Instance, byInstance: t.Registers, localData: t.LocalData, hasty: hasty(c, t)}
 	var err error
 	if s.memory, _, err = readMemory(c.StateDir); err != nil {
 		f.Err = wrongSetting(err)
@@ -76,7 +77,7 @@ func checkStart(ctx context.Context, c Config, who brokerapi.Report, can brokera
 		return f
 	}
 	defer client.Close()
-	if s.instance != "" && !can.Assigns {
+	if s.instance != "" && !t.Places {
 		broker, closeBroker, err := openBroker(c, log)
 		if err != nil {
 			f.Err = wrongSetting(err)

@@ -236,7 +236,7 @@ func TestWhatABrokerThatIsDownCannotTellIsAssumed(t *testing.T) {
 	}
 	check := func(c Config) Finding {
 		t.Helper()
-		f := checkStart(t.Context(), c, brokerapi.Report{}, brokerapi.Capabilities{}, false, slog.New(slog.DiscardHandler))
+		f := checkStart(t.Context(), c, brokerapi.Report{}, false, slog.New(slog.DiscardHandler))
 		if f.Err != nil {
 			t.Error(f.Err)
 		}
@@ -290,7 +290,7 @@ func TestWhatASidecarHoldsThatRunsIsToldInsteadOfAStart(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = srv.Serve(listener) }()
 	t.Cleanup(func() { srv.Close(); <-done })
-	f := checkStart(t.Context(), c, brokerapi.Report{}, brokerapi.Capabilities{}, false, slog.New(slog.DiscardHandler))
+	f := checkStart(t.Context(), c, brokerapi.Report{}, false, slog.New(slog.DiscardHandler))
 	const want = "a sidecar runs: n1 is drained (stale_restart), decided by stale_restart: others lived on; otherwise: Back sooner."
 	if f.Err != nil || f.Text != want {
 		t.Errorf("%v\ngot  %s\nwant %s", f.Err, f.Text, want)

@@ -312,6 +312,11 @@ func (r *report) topics() {
 	// Effective settings have the driver's default, which nobody wrote.
 	written := r.set("failover") || drivers[c.Driver].Failover != "move"
 	r.when(c.Failover == "move" && c.Assignment == "external" && written, "failover", "whoever assigns the topics moves them: leave it out, or write --assignment rendezvous", "assignment")
+	if t := c.traits(); (t.Places || t.Registers) && !c.Unleased() {
+		const own = "this broker's own cluster says who serves a topic: leave it out"
+		r.when(c.Assignment == "rendezvous", "assignment", own)
+		r.when(c.OwnershipLocks == "on" && c.Assignment != "rendezvous", "ownership-locks", own)
+	}
 	r.when(c.OwnershipLocks == "off" && c.Assignment == "rendezvous", "ownership-locks", "rendezvous needs them, so that no topic has two brokers: leave it out", "assignment")
 }
 

@@ -148,9 +148,6 @@ func (a *agent) drain(ctx context.Context, o order) error {
 	return a.awaitDrained(ctx, timeout)
 }
 
-// keepsTopics reports whether nothing but the end of its process takes a topic from the broker.
-func (a *agent) keepsTopics() bool { return !a.can.Quiesce && !a.can.Unload && !a.can.Steer }
-
 // awaitDrained returns nil when nothing is served and the broker has taken its mode.
 func (a *agent) awaitDrained(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -161,7 +158,7 @@ func (a *agent) awaitDrained(ctx context.Context, timeout time.Duration) error {
 		p, steering := a.reconciler.Snapshot(), a.steerer.View()
 		detached := a.view.Load().attachment == recovery.Detached
 		taken := detached || steering.Steering.Obeys() // a detached broker is told when it is attached again
-		if (p.Served+p.Orphan == 0 || a.keepsTopics()) && taken && (p.ServedKnown || detached) {
+		if (p.Served+p.Orphan == 0 || a.keeps.Load()) && taken && (p.ServedKnown || detached) {
 			return nil
 		}
 		select {

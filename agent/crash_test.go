@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"holdfast/agent/process"
-	"holdfast/brokerapi"
 	"holdfast/recovery"
 )
 
@@ -23,17 +22,17 @@ func (l *leaver) dies() {
 
 func TestTheRegistrationOfADeadBrokerThatFencesItselfIsNotedAndGivenUp(t *testing.T) {
 	within := func(c *Config) { stoppable(c); c.Fence, c.RestartGrace = []string{"ready"}, 3*time.Second }
-	can := brokerapi.Capabilities{FencesItself: true, Unload: true}
+	can := fencesItself
 	for _, row := range []struct {
 		name   string
-		can    brokerapi.Capabilities
+		can    kind
 		change func(c *Config)
 		before func(l *leaver)
 		notes  int
 		given  bool // up
 	}{
 		{"as by default", can, nil, nil, 1, true},
-		{"its storage does not fence it", brokerapi.Capabilities{}, nil, nil, 0, true},
+		{"its storage does not fence it", kind{}, nil, nil, 0, true},
 		{"its registration is kept", can, func(c *Config) { c.RestartGrace = 0 }, nil, 0, false},
 		{"drained by an operator", can, nil, func(l *leaver) {
 			l.inLoop(func() {
@@ -80,7 +79,7 @@ func TestTheRegistrationOfADeadBrokerThatFencesItselfIsNotedAndGivenUp(t *testin
 // Revoked before it is noted, it would come back as one that was declared dead.
 func TestALeaseIsNotGivenUpWhileTheCrashIsBeingNoted(t *testing.T) {
 	within := func(c *Config) { stoppable(c); c.Fence, c.RestartGrace = []string{"ready"}, 3*time.Second }
-	inLifeOf(t, brokerapi.Capabilities{FencesItself: true}, within, nil, func(base *sidecarLife) {
+	inLifeOf(t, fencesItself, within, nil, func(base *sidecarLife) {
 		l := &leaver{sidecarLife: base}
 		l.guard = nil
 		var notes int

@@ -23,7 +23,7 @@ func (m memory) data(member *cluster.Member) recovery.DataID {
 
 // ownData is the identity of the broker's own data; empty: not known, or there is none.
 func (a *agent) ownData(dir probes.DirView) recovery.DataID {
-	if !a.can.LocalData {
+	if !a.traits.LocalData {
 		return ""
 	}
 	return recovery.DataID(dir.Identity)
@@ -53,7 +53,7 @@ func (a *agent) dataSeen(instance string) bool {
 // doubtful until the second.
 func (a *agent) dataGone(instance string) (gone, doubtful bool) {
 	dir := a.dataDir.Snapshot()
-	if !a.can.LocalData || a.dataDir.Path() == "" || !a.dataFresh(instance) || dir.State != probes.DirMissing {
+	if !a.traits.LocalData || a.dataDir.Path() == "" || !a.dataFresh(instance) || dir.State != probes.DirMissing {
 		a.goneFrom = time.Time{}
 		return false, false
 	}
@@ -85,7 +85,7 @@ func (a *agent) dataFound(instance string, dir probes.DirView) recovery.DataID {
 // was first seen. What was there before may have been exchanged for it: a disk that is mounted
 // makes no event.
 func (a *agent) dataFresh(instance string) bool {
-	if !a.can.LocalData || a.dataDir.Path() == "" {
+	if !a.traits.LocalData || a.dataDir.Path() == "" {
 		return true
 	}
 	if a.dataOf != instance {

@@ -111,7 +111,7 @@ func TestADirectoryThatIsNotThereIsLookedAtTwice(t *testing.T) {
 	}
 
 	a := built(t)
-	a.can.LocalData, a.memory.Data = true, dataBefore
+	a.traits.LocalData, a.memory.Data = true, dataBefore
 	base := t.TempDir()
 	dir := filepath.Join(base, "data")
 	a.dataDir.Expect(dir, time.Time{})
@@ -149,14 +149,14 @@ func TestADirectoryThatIsNotThereIsLookedAtTwice(t *testing.T) {
 	look("doubtful")
 	later()
 	look("gone")
-	a.can.LocalData = false
+	a.traits.LocalData = false
 	look("there") // it is others' matter
 }
 
 // A disk that hangs must not keep a broker out; what it holds is not known then.
 func TestALookAtTheDataIsWaitedForWithinABound(t *testing.T) {
 	a := built(t)
-	a.can.LocalData = true
+	a.traits.LocalData = true
 	a.dataDir.Expect(t.TempDir(), time.Time{}) // nobody looks at it
 	before := probes.DirView{Identity: "jetstream@7:1"}
 	for _, row := range []struct {
@@ -180,7 +180,7 @@ func TestDataIsLookedAtOnceForEachProcess(t *testing.T) {
 	if !a.dataSeen("process-1") || a.ownData(a.dataDir.Snapshot()) != "" {
 		t.Error("data that other brokers reach is judged")
 	}
-	a.can.LocalData = true
+	a.traits.LocalData = true
 	if a.dataSeen("process-1") {
 		t.Error("seen, and nobody has looked")
 	}

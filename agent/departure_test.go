@@ -12,7 +12,6 @@ import (
 
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
-	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )
@@ -116,7 +115,7 @@ func TestAStopThatNobodyAskedForLeavesNoNote(t *testing.T) {
 // It is stopped instead: what it served is gone with it.
 func TestABrokerThatMustStopLeavesANoteWhenItIsStopped(t *testing.T) {
 	for _, immortal := range []bool{false, true} {
-		inLifeOf(t, brokerapi.Capabilities{MustStop: true}, stoppable, nil, func(l *sidecarLife) {
+		inLifeOf(t, mustStop, stoppable, nil, func(l *sidecarLife) {
 			notes := 0
 			l.note = func(context.Context, departure) error { notes++; return nil }
 			l.set(func() { l.immortal = immortal })
@@ -164,7 +163,7 @@ func TestARegistrationIsNotTakenUpWhileItsDepartureIsNoted(t *testing.T) {
 }
 
 func TestTheRegistrarKnowsOfADepartureBeforeItIsNoted(t *testing.T) {
-	inLeaver(t, brokerapi.Capabilities{}, stoppable, func(l *leaver) {
+	inLeaver(t, kind{}, stoppable, func(l *leaver) {
 		note := l.note
 		l.note = func(ctx context.Context, d departure) error {
 			if !l.life.Load().leaves {

@@ -16,14 +16,14 @@ type httpSettings struct {
 // newHTTP takes effective settings. Its errors are settings that cannot work.
 func newHTTP(c Config, _ *cluster.Client, _ *slog.Logger) (brokerapi.Broker, error) {
 	return made(httpapi.New(httpapi.Config{
-		AdminURL:     c.BrokerAdmin,
-		TokenFile:    c.BrokerTokenFile,
-		CACert:       c.BrokerCACert,
-		Cert:         c.BrokerCert,
-		Key:          c.BrokerKey,
-		Capabilities: c.HTTPCapabilities,
-		BrokerID:     c.BrokerID,
-		KeyPrefix:    c.Prefix,
+		AdminURL:  c.BrokerAdmin,
+		TokenFile: c.BrokerTokenFile,
+		CACert:    c.BrokerCACert,
+		Cert:      c.BrokerCert,
+		Key:       c.BrokerKey,
+		Places:    httpapi.Traits(c.HTTPCapabilities).Places,
+		BrokerID:  c.BrokerID,
+		KeyPrefix: c.Prefix,
 	}))
 }
 

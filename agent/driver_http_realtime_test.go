@@ -57,7 +57,7 @@ func TestTheHTTPDriverTakesItsSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	if got := strings.Join(b.Capabilities().List(), ","); got != "quiesce,steer,local-data" {
+	if got := strings.Join(c.Effective().traits().List(), ","); got != "local-data" {
 		t.Errorf("capabilities %s", got)
 	}
 	c.BrokerTokenFile = token + "x"

@@ -6,6 +6,10 @@ import (
 	"slices"
 
 	"holdfast/brokerapi"
+	"holdfast/brokerapi/danube"
+	"holdfast/brokerapi/httpapi"
+	"holdfast/brokerapi/nats"
+	"holdfast/brokerapi/pulsar"
 	"holdfast/cluster"
 )
 
@@ -22,8 +26,7 @@ type Driver struct {
 	Unleased     bool          // with registration none: its cluster keeps that, and says who else is active
 	Markers      []string      // default of data-marker
 	AdminSchemes []string      // schemes that broker-admin may have
-	// FencesItself is Capabilities.FencesItself, before there is a broker.
-	FencesItself bool
+	Traits       func(Config) brokerapi.Traits
 }
 
 // drivers lists what this version knows. The NATS markers match a stream's own
@@ -34,6 +37,7 @@ var drivers = map[string]Driver{
 	"danube": {
 		New:          newDanube,
 		Derive:       deriveDanube,
+		Traits:       func(c Config) brokerapi.Traits { return danube.Traits(c.Registration != "adopt") },
 		Check:        (*report).danube,
 		Admin:        "http://127.0.0.1:50051",
 		Registration: "adopt",
@@ -47,6 +51,7 @@ var drivers = map[string]Driver{
 	"http": {
 		New:          newHTTP,
 		Derive:       deriveHTTP,
+		Traits:       func(c Config) brokerapi.Traits { return httpapi.Traits(c.HTTPCapabilities) },
 		Check:        (*report).httpCapabilities,
 		Registration: "own",
 		Failover:     "hold",
@@ -55,6 +60,7 @@ var drivers = map[string]Driver{
 	"nats": {
 		New:          newNATS,
 		Derive:       deriveNATS,
+		Traits:       func(Config) brokerapi.Traits { return nats.Traits },
 		Check:        (*report).nats,
 		Admin:        "nats://127.0.0.1:4222",
 		Registration: "own",
@@ -69,7 +75,7 @@ var drivers = map[string]Driver{
 		Registration: "own",
 		Failover:     "move",
 		AdminSchemes: []string{"http", "https"},
-		FencesItself: true,
+		Traits:       func(Config) brokerapi.Traits { return pulsar.Traits },
 	},
 }
 
@@ -80,6 +86,14 @@ func made[B brokerapi.Broker](b B, err error) (brokerapi.Broker, error) {
 		return nil, err
 	}
 	return b, nil
+}
+
+// traits are those of the broker, as these settings have it.
+func (c Config) traits() (t brokerapi.Traits) {
+	if d := drivers[c.Driver]; d.Traits != nil {
+		t = d.Traits(c)
+	}
+	return t
 }
 
 // LookupDriver returns the driver of that name.

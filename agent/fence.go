@@ -197,7 +197,7 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 		Quiesce: a.fences(recovery.StepQuiesce), Stop: (a.fences(recovery.StepStop) || a.fencing.ill && a.pauseLeft() == 0) && a.stopper != nil && !(verdict == probes.Up && a.welcome()) && !a.suspected(),
 		// A process that came up since never had the registration that is gone, and one
 		// that has it again waits for nothing but the recover window.
-		MustStop: a.broker.Capabilities().MustStop && !registered &&
+		MustStop: a.mustStop() && !registered &&
 			(a.fencing.instance == a.memory.Instance || handed != nil && !held),
 		Registered: a.waitsToBeAttached(), Leaves: a.goesAway(),
 		Down: verdict == probes.Down, Gone: verdict != probes.Up && a.processEnded(),

@@ -10,7 +10,7 @@ import (
 )
 
 // This file is what is otherwise beside a broker whose storage fences writers that were
-// replaced (Capabilities.FencesItself). Past the end of its lease it does no harm to data, and
+// replaced (brokerapi.Nothing at its deadline). Past the end of its lease it does no harm to data, and
 // whoever fenced it would only take its clients' broker away: to quiesce it needs the cluster's
 // memory, which is what is out of reach then, and to stop it costs a restart.
 
@@ -23,7 +23,7 @@ const graceByDriver = -time.Nanosecond
 const fencedGrace = 3 * time.Second
 
 // fencesItself reports whether the broker's storage fences it.
-func (c Config) fencesItself() bool { return drivers[c.Driver].FencesItself }
+func (c Config) fencesItself() bool { return c.traits().AtDeadline == brokerapi.Nothing }
 
 // staysActive reports whether such a broker is active again after its registration was lost, also
 // as another process.
@@ -52,9 +52,12 @@ func illAtFencePoint(c Config) string {
 	return atFencePoint(c)
 }
 
+// fencedByStorage reports whether the broker's storage fences it.
+func (a *agent) fencedByStorage() bool { return a.traits.AtDeadline == brokerapi.Nothing }
+
 // fencesItself reports whether at the end of its lease the broker loses readiness and nothing else.
 func (a *agent) fencesItself() bool {
-	return a.can.FencesItself && !a.fences(recovery.StepQuiesce) && !a.fences(recovery.StepStop)
+	return a.fencedByStorage() && !a.fences(recovery.StepQuiesce) && !a.fences(recovery.StepStop)
 }
 
 // stopsIll reports whether a broker that is being detached is to be stopped though no step of
@@ -63,7 +66,7 @@ func (a *agent) fencesItself() bool {
 // so is whoever answers something, be it that it refuses us; whoever is drained, which serves
 // nothing; and whoever hangs while somebody works on it.
 func (a *agent) stopsIll() bool {
-	return a.can.FencesItself && !a.fences(recovery.StepStop) && a.cfg.CanStop() && a.stopper != nil &&
+	return a.fencedByStorage() && !a.fences(recovery.StepStop) && a.cfg.CanStop() && a.stopper != nil &&
 		a.illness.ruling.Care == recovery.CareLetGo && a.ails(a.verdict) && a.identity.silent.Load() &&
 		a.mode.Mode == recovery.Active && a.pauseLeft() == 0
 }
@@ -80,8 +83,8 @@ func (a *agent) atFencePoint() string {
 const stopReasonIll = "ill"
 
 // checkFencesItself says what the settings choose for such a broker.
-func checkFencesItself(c Config, can brokerapi.Capabilities) (Finding, bool) {
-	if !can.FencesItself {
+func checkFencesItself(c Config) (Finding, bool) {
+	if !c.fencesItself() {
 		return Finding{}, false
 	}
 	f := Finding{What: "fence"}

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/brokerapi"
 	"holdfast/recovery"
 )
 
@@ -31,7 +30,7 @@ func TestABrokerThatFencesItselfIsStoppedOnlyWhenItIsIllBesideOneThatIsWell(t *t
 		{"etcd is away, and it hangs", nil, well, func(l *sidecarLife, b *besideOf) { l.away, b.silent, l.frozen = true, true, true }, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			can := brokerapi.Capabilities{FencesItself: true, Unload: true}
+			can := fencesItself
 			settings := func(c *Config) {
 				stoppable(c)
 				if c.Fence = []string{"ready"}; row.change != nil {
@@ -67,7 +66,7 @@ func TestABrokerThatFencesItselfIsStoppedOnlyWhenItIsIllBesideOneThatIsWell(t *t
 func TestABrokerThatFencesItselfAndThawsIsNotStoppedAnyMore(t *testing.T) {
 	for name, away := range map[string]bool{"etcd answers": false, "etcd is away": true} {
 		t.Run(name, func(t *testing.T) {
-			can := brokerapi.Capabilities{FencesItself: true, Unload: true}
+			can := fencesItself
 			inLifeOf(t, can, func(c *Config) { stoppable(c); c.Fence = []string{"ready"} }, nil, func(l *sidecarLife) {
 				b := &besideOf{l: l, health: []recovery.Health{recovery.HealthWell}, lives: true}
 				l.inLoop(func() { l.guard, l.sightPeers = nil, b.sight })
@@ -95,7 +94,7 @@ func TestABrokerThatFencesItselfAndThawsIsNotStoppedAnyMore(t *testing.T) {
 
 // Drain it, then attach a debugger: that is ordinary work, and so is a pause for it.
 func TestABrokerThatFencesItselfIsNotStoppedForItsIllnessWhileSomebodyWorksOnIt(t *testing.T) {
-	can := brokerapi.Capabilities{FencesItself: true, Unload: true}
+	can := fencesItself
 	hanging := func(claim func(l *sidecarLife)) {
 		inLifeOf(t, can, func(c *Config) { stoppable(c); c.Fence = []string{"ready"} }, nil, func(l *sidecarLife) {
 			b := &besideOf{l: l, health: []recovery.Health{recovery.HealthWell}, lives: true}

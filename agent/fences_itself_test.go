@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -18,7 +17,7 @@ func TestTheDefaultsOfABrokerThatFencesItself(t *testing.T) {
 		c.Detach = true
 		c = c.Effective()
 		fence, policy, guard := "ready,quiesce,stop", "drain", "on"
-		if d.FencesItself {
+		if d.Traits != nil && d.Traits(Default()).AtDeadline == brokerapi.Nothing {
 			fence, policy, guard = "ready", "reconnect", "off"
 		}
 		if got := strings.Join(c.Fence, ","); got != fence || c.SessionExpiredPolicy != policy || c.Guard != guard {
@@ -27,27 +26,6 @@ func TestTheDefaultsOfABrokerThatFencesItself(t *testing.T) {
 		c.Fence, c.Guard, c.SessionExpiredPolicy = []string{"ready", "quiesce", "stop"}, "", "drain"
 		if c = c.Effective(); len(c.Fence) != 3 || c.Guard != "on" || c.SessionExpiredPolicy != "drain" {
 			t.Errorf("%s: %v, %s, guard %s; want what was asked for", name, c.Fence, c.SessionExpiredPolicy, c.Guard)
-		}
-	}
-}
-
-func TestADriversTableSaysWhatItsBrokerSays(t *testing.T) {
-	for name, d := range drivers {
-		if name == "danube" || name == "nats" {
-			continue // they ask etcd or connect; neither declares it
-		}
-		c := Default()
-		c.Driver, c.BrokerAdmin, c.PulsarCluster, c.StateDir = name, "http://127.0.0.1:1", "lab", t.TempDir()
-		b, err := d.New(c.Effective(), nil, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		can := b.Capabilities()
-		if can.FencesItself != d.FencesItself || slices.Contains(can.Has(), "fences-itself") != d.FencesItself {
-			t.Errorf("%s: %s, and the table says %t", name, can, d.FencesItself)
-		}
-		if err := b.Close(); err != nil {
-			t.Error(err)
 		}
 	}
 }
@@ -64,7 +42,7 @@ func TestABrokerThatFencesItselfOnlyLosesReadiness(t *testing.T) {
 		{"it hangs meanwhile", func(l *sidecarLife, on bool) { l.away, l.frozen = on, on }, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			can := brokerapi.Capabilities{FencesItself: true, Unload: true}
+			can := fencesItself
 			ready := func(c *Config) { stoppable(c); c.Fence = []string{"ready"} }
 			inLifeOf(t, can, ready, nil, func(l *sidecarLife) {
 				l.inLoop(func() { l.guard = nil }) // as the default has it
@@ -94,7 +72,7 @@ func TestABrokerThatFencesItselfOnlyLosesReadiness(t *testing.T) {
 }
 
 func TestABrokerThatFencesItselfIsFencedByWhoAsksForIt(t *testing.T) {
-	can := brokerapi.Capabilities{FencesItself: true, Unload: true}
+	can := fencesItself
 	inLifeOf(t, can, func(c *Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, nil, func(l *sidecarLife) {
 		l.set(func() { l.away = true })
 		l.becomes(recovery.Detached, 2*time.Minute)
@@ -108,22 +86,21 @@ func TestABrokerThatFencesItselfIsFencedByWhoAsksForIt(t *testing.T) {
 func TestACheckSaysWhatTheChoiceMeansForABrokerThatFencesItself(t *testing.T) {
 	c := Default()
 	c.Driver, c.BrokerPIDFile = "pulsar", "/run/broker.pid"
-	can := brokerapi.Capabilities{FencesItself: true}
 	for fence, says := range map[string]string{"ready": "readiness and nothing else", "ready,quiesce,stop": "costs its service"} {
 		for policy, then := range map[string]string{"": "active again by itself", "drain": "waits for 'holdfast activate'", "shutdown": "this sidecar ends"} {
 			c.Fence, c.SessionExpiredPolicy = strings.Split(fence, ","), policy
-			f, ok := checkFencesItself(c.Effective(), can)
+			f, ok := checkFencesItself(c.Effective())
 			if !ok || f.Err != nil || !strings.Contains(f.Text, says) || !strings.Contains(f.Text, then) {
 				t.Errorf("--fence %s, policy %q: %+v; want %q and %q", fence, policy, f, says, then)
 			}
 		}
 	}
-	if _, ok := checkFencesItself(c, brokerapi.Capabilities{}); ok {
+	if _, ok := checkFencesItself(natsDefaults()); ok {
 		t.Error("said of a broker that does not")
 	}
 	for pid, says := range map[string]string{"/run/broker.pid": "well is stopped", "": "goes on hanging"} {
 		c.Fence, c.BrokerPIDFile = []string{"ready"}, pid
-		if f, _ := checkFencesItself(c.Effective(), can); !strings.Contains(f.Text, says) {
+		if f, _ := checkFencesItself(c.Effective()); !strings.Contains(f.Text, says) {
 			t.Errorf("pid file %q: %s; want %q", pid, f.Text, says)
 		}
 	}

@@ -128,7 +128,7 @@ func (a *agent) assignmentsSeen(id string, u cluster.Update) {
 		return // read before we were registered; the next list is asked for already
 	}
 	a.setAssigned(u.Full, puts, deletes)
-	if a.can.LocalData {
+	if a.traits.LocalData {
 		a.reconciler.SetSince(puts, since)
 	}
 }

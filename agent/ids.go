@@ -9,7 +9,7 @@ import (
 
 // A broker has a stable name, under which this sidecar knows it, and the id that it is
 // registered under. For most they are one; some brokers register themselves under an id
-// that is another at each start (brokerapi.Capabilities.NamedByInstance).
+// that is another at each start (brokerapi.Traits.Registers).
 type brokerIDs struct {
 	// registered is the id whose state and assignments count: of the process that the
 	// Registrar decided about last.
@@ -95,7 +95,7 @@ func following(of *changingID, follow func(ctx context.Context, id string) error
 
 // noteInstance has the registration of the process that answers followed.
 func (a *agent) noteInstance(who brokerapi.Report) {
-	if a.byInstance && who.Instance != "" && a.ids.answering.set(who.Instance) {
+	if a.traits.Registers && who.Instance != "" && a.ids.answering.set(who.Instance) {
 		a.log.Info("broker process found", "broker_id", a.brokerID, "registers_as", who.Instance)
 	}
 }
@@ -122,7 +122,7 @@ func (a *agent) undecided() bool { return a.ids.answering.now() != a.ids.registe
 func (a *agent) overdue(instance string) bool {
 	now := a.clock()
 	switch {
-	case !a.byInstance || !a.undecided():
+	case !a.traits.Registers || !a.undecided():
 		a.succeeding = 0
 		return false
 	case a.succeeding == 0:

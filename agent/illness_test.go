@@ -294,7 +294,6 @@ func TestADrainOfABrokerThatIsHeldSaysWhatItWaitsFor(t *testing.T) {
 		l.set(func() { l.frozen = true })
 		l.until(l.age() + time.Minute)
 		l.inLoop(func() {
-			l.can.Unload = true
 			l.setMode(recovery.ModeRecord{Mode: recovery.Drained, Reason: recovery.ReasonOperator, By: recovery.ByOperator}, l.modeRev+1, "")
 		})
 		err := l.awaitDrained(context.Background(), 5*time.Second)

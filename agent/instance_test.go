@@ -492,31 +492,3 @@ func TestAShadowOfABrokerWithANewIDTouchesNothing(t *testing.T) {
 		_ = stop(ErrKilled)
 	})
 }
-
-func TestABrokerWithoutAStableIDNeedsANameAndNoPlacesOfOurs(t *testing.T) {
-	for _, row := range []struct {
-		name   string
-		change func(*Config)
-		want   string // empty: it runs
-	}{
-		{"no name", func(c *Config) { c.BrokerID = "" }, "--broker-id: required, because this broker registers itself under an id that is another at each start: give it a name that stays, such as the host's"},
-		{"rendezvous", func(c *Config) { c.Assignment, c.Failover = "rendezvous", "move" }, "--assignment \"rendezvous\": this broker registers itself under an id that is another at each start, so its topics have no place that stays, and its own cluster gives them one: leave it out"},
-		{"locks", func(c *Config) { c.OwnershipLocks = "on" }, "--ownership-locks \"on\": this broker registers itself under an id that is another at each start, and its own cluster says who serves a topic: leave it out"},
-		{"registered by us", func(c *Config) { c.Registration, c.OwnershipLocks = "own", "on" }, ""},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			inNumbered(t, func(n *numbered) {
-				stop := n.sidecar(row.change)
-				time.Sleep(time.Second)
-				err := stop(ErrKilled)
-				var exit *ExitError
-				switch {
-				case row.want == "" && !errors.Is(err, ErrKilled):
-					t.Errorf("ended with %v", err)
-				case row.want != "" && (!errors.As(err, &exit) || exit.Code != ExitUsage || err.Error() != row.want):
-					t.Errorf("ended with %v, want %s", err, row.want)
-				}
-			})
-		})
-	}
-}

@@ -170,14 +170,14 @@ func TestTheStopWaitsForAJudgementAndNotForLong(t *testing.T) {
 
 func TestABrokerThatHarmsUnregisteredIsStoppedThoughItIsQuiesced(t *testing.T) {
 	inLife(t, stoppable, func(l *sidecarLife) {
-		l.set(func() { l.away, l.canDo.MustStop = true, true })
+		l.set(func() { l.away, l.traits.AtDeadline = true, brokerapi.Stop })
 		l.until(l.fencePoint() + time.Second)
 		if got := l.why("fence"); got != "quiesced: stopped:" {
 			t.Error(got)
 		}
 	})
 	inLife(t, nil, func(l *sidecarLife) {
-		l.set(func() { l.away, l.canDo.MustStop = true, true })
+		l.set(func() { l.away, l.traits.AtDeadline = true, brokerapi.Stop })
 		l.until(l.fencePoint() + time.Second)
 		if code, body := l.brokerLive(); code != http.StatusServiceUnavailable || !strings.Contains(body, "may not run without") {
 			t.Errorf("/broker/live: %d %q", code, body)
@@ -189,7 +189,7 @@ func TestABrokerThatHarmsUnregisteredIsStoppedThoughItIsQuiesced(t *testing.T) {
 // stopped at each start it would never be there to be registered.
 func TestTheNextProcessOfSuchABrokerIsOnlyQuiesced(t *testing.T) {
 	inLife(t, func(c *Config) { stoppable(c); c.DetachmentRecoverWindow = 10 * time.Second }, func(l *sidecarLife) {
-		l.set(func() { l.away, l.canDo.MustStop = true, true })
+		l.set(func() { l.away, l.traits.AtDeadline = true, brokerapi.Stop })
 		l.until(l.fencePoint() + 10*time.Second)
 		l.start()
 		l.until(l.age() + 10*time.Second)
@@ -495,7 +495,7 @@ func TestASidecarThatIsStoppedStopsABrokerThatMayNotRunUnregistered(t *testing.T
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			inLife(t, row.config, func(l *sidecarLife) {
-				l.can.MustStop = true
+				l.traits.AtDeadline = brokerapi.Stop
 				l.set(func() {
 					if row.change != nil {
 						row.change(l)
@@ -524,7 +524,7 @@ func TestASidecarEndsWellBesideABrokerThatNeverRan(t *testing.T) {
 		l.stopper = nothingToStop{}
 		l.remember(func(m *memory) { m.Epoch, m.Instance = 1, "process-0" })
 	}
-	lifeOf(t, brokerapi.Capabilities{MustStop: true}, stoppable, past, func(l *sidecarLife) {
+	lifeOf(t, mustStop, stoppable, past, func(l *sidecarLife) {
 		l.until(2 * l.cfg.LeaseTTL)
 		l.halt()
 		if err := l.leave(); err != nil {

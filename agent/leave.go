@@ -96,7 +96,7 @@ func (a *agent) leave() error {
 var errRunsOut = errors.New("the broker writes its own registration, and others may not see it go before its time")
 
 // runsOut reports whether the registration only ever goes by its TTL.
-func (a *agent) runsOut() bool { return a.can.Registers && a.can.MustStop }
+func (a *agent) runsOut() bool { return a.traits.Registers && a.mustStop() }
 
 // release gives the registration up. An etcd that did not answer in time a moment ago is not
 // waited for as long again.
@@ -200,7 +200,7 @@ func (a *agent) fenceToLeave(ctx context.Context, due bool) (left recovery.Fence
 		return recovery.FenceGone, nil
 	}
 	left, err = a.quiesceToLeave(ctx)
-	if a.can.MustStop && left != recovery.FenceGone {
+	if a.mustStop() && left != recovery.FenceGone {
 		switch v := a.keeper.View(); {
 		case err != nil: // it is to be stopped anyway
 			due = true
@@ -231,7 +231,7 @@ func (a *agent) fenceToLeave(ctx context.Context, due bool) (left recovery.Fence
 func (a *agent) awaitEnd(ctx context.Context, why error) (recovery.Fence, error) {
 	waiting, cancel := context.WithTimeout(ctx, endPatience)
 	defer cancel()
-	toEnd := a.leaving.toEnd() || a.can.MustStop
+	toEnd := a.leaving.toEnd() || a.mustStop()
 	for waiting.Err() == nil && a.processLives() && (toEnd || !a.brokerAnswers(ctx)) {
 		sleep(waiting, 50*time.Millisecond)
 	}

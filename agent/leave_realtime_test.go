@@ -10,7 +10,6 @@ import (
 
 	"holdfast/agent/guard"
 	"holdfast/agent/process"
-	"holdfast/brokerapi"
 	"holdfast/recovery"
 )
 
@@ -28,7 +27,7 @@ func TestABrokerThatHasLeftIsAwaitedWhileItEnds(t *testing.T) {
 		{"it serves again, and cannot be quiesced", 0, true, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			inLeaver(t, brokerapi.Capabilities{}, stoppable, func(l *leaver) {
+			inLeaver(t, kind{}, stoppable, func(l *leaver) {
 				if err := l.asks(5*time.Second, false); err != nil {
 					t.Fatal(err)
 				}
@@ -65,7 +64,7 @@ func TestTheEndOfABrokerThatMustStopIsAwaitedBeforeItsRegistrationIsGivenUp(t *t
 		{"the same, after 'holdfast leave'", true, 0},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			inLeaver(t, brokerapi.Capabilities{MustStop: true}, func(c *Config) { c.IKnow = true }, func(l *leaver) {
+			inLeaver(t, mustStop, func(c *Config) { c.IKnow = true }, func(l *leaver) {
 				end := l.isAProcess()
 				if row.asked {
 					if err := l.asks(5*time.Second, false); err != nil || l.leaving.phase != awaitingEnd {

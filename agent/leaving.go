@@ -163,7 +163,7 @@ func (a *agent) mayStop() bool { return a.stopper != nil && a.fences(recovery.St
 
 // endUnprovable reports whether nobody would know when a broker has ended that must have,
 // before its registration is given up.
-func (a *agent) endUnprovable() bool { return a.can.MustStop && !a.mayStop() && !a.servingLives() }
+func (a *agent) endUnprovable() bool { return a.mustStop() && !a.mayStop() && !a.servingLives() }
 
 // servingLives reports whether the process that served is seen to live.
 func (a *agent) servingLives() bool { last := a.lastServing(); return last.Pid != 0 && !last.Gone() }
@@ -182,10 +182,10 @@ func (a *agent) endServing(ctx context.Context, fence *recovery.OpenFence) (reco
 	switch {
 	case err != nil && a.brokerHasLeft(ctx): // somebody stopped it meanwhile
 		return recovery.FenceGone, nil
-	case a.can.MustStop && a.mayStop(): // whatever is still served
+	case a.mustStop() && a.mayStop(): // whatever is still served
 	case err != nil:
 		return "", fmt.Errorf("%s quiesced: %w", plural(n, "topic"), err)
-	case !a.can.MustStop:
+	case !a.mustStop():
 		return recovery.FenceQuiesced, nil
 	default:
 		return "", nil

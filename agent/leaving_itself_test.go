@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/brokerapi"
 	"holdfast/recovery"
 )
 
@@ -98,7 +97,7 @@ func TestABrokerThatSaysThatItEndsAndStaysIsAnyOther(t *testing.T) {
 // Whoever keeps its registrations for a while gives that one up, once it is noted.
 func TestTheRegistrationOfABrokerThatEndedByItselfIsGivenUpAfterTheGrace(t *testing.T) {
 	graced := func(c *Config) { stoppable(c); c.RestartGrace = 3 * time.Second }
-	inLifeOf(t, brokerapi.Capabilities{}, graced, nil, func(l *sidecarLife) {
+	inLifeOf(t, kind{}, graced, nil, func(l *sidecarLife) {
 		notes := 0
 		l.guard = nil
 		l.note = func(context.Context, departure) error {

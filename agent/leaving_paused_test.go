@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/brokerapi"
 	"holdfast/recovery"
 )
 
@@ -33,7 +32,7 @@ func TestABrokerThatEndsDuringAPauseHasLeftOnPurpose(t *testing.T) {
 		{"it is not seen to end", []func(*leaver){pause, func(l *leaver) { l.set(func() { l.ended = true }) }}, 0},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			inLeaver(t, brokerapi.Capabilities{}, stoppable, func(l *leaver) {
+			inLeaver(t, kind{}, stoppable, func(l *leaver) {
 				note := l.note
 				l.note = func(ctx context.Context, d departure) error {
 					if !l.life.Load().leaves {
@@ -56,7 +55,7 @@ func TestABrokerThatEndsDuringAPauseHasLeftOnPurpose(t *testing.T) {
 
 // It is tried again while the lease is held, and what was noted is said at a stop.
 func TestTheEndDuringAPauseIsNotedWhenEtcdAnswers(t *testing.T) {
-	inLeaver(t, brokerapi.Capabilities{}, stoppable, func(l *leaver) {
+	inLeaver(t, kind{}, stoppable, func(l *leaver) {
 		l.inLoop(func() {
 			l.beginPause(recovery.NewPause("ops", "disk swap", time.Hour, time.Now(), "", time.Duration(l.clock())))
 		})

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"holdfast/agent/process"
-	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )
@@ -21,7 +20,7 @@ type leaver struct {
 	fails error // what noting one ends with
 }
 
-func inLeaver(t *testing.T, can brokerapi.Capabilities, change func(c *Config), claim func(l *leaver)) {
+func inLeaver(t *testing.T, can kind, change func(c *Config), claim func(l *leaver)) {
 	t.Helper()
 	inLifeOf(t, can, change, nil, func(l *sidecarLife) {
 		v := &leaver{sidecarLife: l}
@@ -54,7 +53,7 @@ func (l *leaver) asks(timeout time.Duration, wait bool) error {
 func (l *leaver) registered() bool { return l.keeper.View().Validity.Known() }
 
 func TestABrokerThatLeavesServesNothingAndIsNotRegistered(t *testing.T) {
-	inLeaver(t, brokerapi.Capabilities{}, stoppable, func(l *leaver) {
+	inLeaver(t, kind{}, stoppable, func(l *leaver) {
 		if err := l.asks(5*time.Second, false); err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +78,7 @@ func TestABrokerThatLeavesServesNothingAndIsNotRegistered(t *testing.T) {
 }
 
 func TestTheNextProcessOfABrokerThatLeftIsRegistered(t *testing.T) {
-	inLeaver(t, brokerapi.Capabilities{}, nil, func(l *leaver) {
+	inLeaver(t, kind{}, nil, func(l *leaver) {
 		if err := l.asks(5*time.Second, false); err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +96,7 @@ func TestTheNextProcessOfABrokerThatLeftIsRegistered(t *testing.T) {
 }
 
 func TestABrokerThatNobodyStopsIsTakenBack(t *testing.T) {
-	inLeaver(t, brokerapi.Capabilities{}, func(c *Config) { c.LeaveTimeout = 30 * time.Second }, func(l *leaver) {
+	inLeaver(t, kind{}, func(c *Config) { c.LeaveTimeout = 30 * time.Second }, func(l *leaver) {
 		if err := l.asks(5*time.Second, false); err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +113,7 @@ func TestABrokerThatNobodyStopsIsTakenBack(t *testing.T) {
 
 func TestActivateTakesABrokerBackWhileItsProcessIsThere(t *testing.T) {
 	for _, there := range []bool{true, false} {
-		inLeaver(t, brokerapi.Capabilities{}, nil, func(l *leaver) {
+		inLeaver(t, kind{}, nil, func(l *leaver) {
 			if err := l.asks(5*time.Second, false); err != nil {
 				t.Fatal(err)
 			}
@@ -170,7 +169,7 @@ func TestADepartureThatFailsIsTakenBack(t *testing.T) {
 		{"it takes longer than it may", func(l *leaver) { quiesceIn(l, time.Minute) }, nil, "5s", false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			inLeaver(t, brokerapi.Capabilities{}, nil, func(l *leaver) {
+			inLeaver(t, kind{}, nil, func(l *leaver) {
 				if row.before != nil {
 					row.before(l)
 				}
@@ -202,7 +201,7 @@ func TestADepartureThatFailsIsTakenBack(t *testing.T) {
 
 // A person's call that is cut short must not undo that of a pod's end.
 func TestWhoGivesUpWaitingCallsOffNobodyElsesDeparture(t *testing.T) {
-	inLeaver(t, brokerapi.Capabilities{}, nil, func(l *leaver) {
+	inLeaver(t, kind{}, nil, func(l *leaver) {
 		slowly(l)
 		time.AfterFunc(time.Second, func() {
 			if err := l.asks(time.Second, false); err == nil {
@@ -234,7 +233,7 @@ func quiesceIn(l *leaver, takes time.Duration) {
 }
 
 func TestABrokerThatCannotLeaveYetIsWaitedForIfAsked(t *testing.T) {
-	inLeaver(t, brokerapi.Capabilities{}, nil, func(l *leaver) {
+	inLeaver(t, kind{}, nil, func(l *leaver) {
 		drained := func(m recovery.Mode) {
 			l.inLoop(func() { l.setMode(recovery.ModeRecord{Mode: m, Reason: "x", By: recovery.ByOperator}, l.modeRev+1, "") })
 		}
@@ -249,14 +248,14 @@ func TestABrokerThatCannotLeaveYetIsWaitedForIfAsked(t *testing.T) {
 // A broker that must not run without its registration keeps that until its process has ended.
 func TestABrokerThatMustStopLeavesWhenItsProcessHasEnded(t *testing.T) {
 	t.Run("it is stopped", func(t *testing.T) {
-		inLeaver(t, brokerapi.Capabilities{MustStop: true}, stoppable, func(l *leaver) {
+		inLeaver(t, mustStop, stoppable, func(l *leaver) {
 			if err := l.asks(5*time.Second, false); err != nil || l.notes != 1 || len(l.stops) == 0 || l.registered() {
 				t.Errorf("%v, %d notes, stopped at %v, registered %v", err, l.notes, l.stops, l.registered())
 			}
 		})
 	})
 	t.Run("somebody else stops it", func(t *testing.T) {
-		inLeaver(t, brokerapi.Capabilities{MustStop: true}, func(c *Config) { c.IKnow = true }, func(l *leaver) {
+		inLeaver(t, mustStop, func(c *Config) { c.IKnow = true }, func(l *leaver) {
 			l.seen(os.Getpid())
 			if err := l.asks(5*time.Second, false); err != nil || l.notes != 0 || !l.registered() || l.serving || len(l.notReady()) == 0 {
 				t.Fatalf("%v, %d notes, registered %v, serving %v", err, l.notes, l.registered(), l.serving)
@@ -281,14 +280,14 @@ func TestABrokerThatMustStopLeavesWhenItsProcessHasEnded(t *testing.T) {
 		})
 	})
 	t.Run("nobody would see its end", func(t *testing.T) {
-		inLeaver(t, brokerapi.Capabilities{MustStop: true}, func(c *Config) { c.IKnow = true }, func(l *leaver) {
+		inLeaver(t, mustStop, func(c *Config) { c.IKnow = true }, func(l *leaver) {
 			if err := l.asks(5*time.Second, false); !errors.Is(err, errNothingToLeave) || !strings.Contains(err.Error(), "--broker-pid-file") || !l.serving {
 				t.Errorf("%v, serving %v", err, l.serving)
 			}
 		})
 	})
 	t.Run("it hangs for longer than it may", func(t *testing.T) {
-		inLeaver(t, brokerapi.Capabilities{MustStop: true}, func(c *Config) { c.IKnow = true; c.LeaveTimeout = time.Minute }, func(l *leaver) {
+		inLeaver(t, mustStop, func(c *Config) { c.IKnow = true; c.LeaveTimeout = time.Minute }, func(l *leaver) {
 			l.seen(os.Getpid())
 			if err := l.asks(5*time.Second, false); err != nil {
 				t.Fatal(err)
@@ -314,7 +313,7 @@ func (l *leaver) seen(pid int) {
 // The sidecar is stopped while its broker leaves, or has left.
 func TestAStopOfTheSidecarWhileItsBrokerLeaves(t *testing.T) {
 	for _, after := range []time.Duration{time.Second, 10 * time.Second} {
-		inLeaver(t, brokerapi.Capabilities{}, stoppable, func(l *leaver) {
+		inLeaver(t, kind{}, stoppable, func(l *leaver) {
 			slowly(l)
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
@@ -332,7 +331,7 @@ func TestAStopOfTheSidecarWhileItsBrokerLeaves(t *testing.T) {
 // The note may stand although its answer was lost. A broker that serves beside it would be
 // excused for whatever befalls it then.
 func TestABrokerOfWhichANoteMayStandIsHeldBackUntilItsRegistrationWasLookedAt(t *testing.T) {
-	inLeaver(t, brokerapi.Capabilities{}, nil, func(l *leaver) {
+	inLeaver(t, kind{}, nil, func(l *leaver) {
 		l.set(func() { l.storeErr = true })
 		l.fails = context.DeadlineExceeded
 		if err := l.asks(time.Second, false); err == nil {
@@ -353,7 +352,7 @@ func TestABrokerOfWhichANoteMayStandIsHeldBackUntilItsRegistrationWasLookedAt(t 
 }
 
 func TestTheNextProcessEndsTheWaitForTheEndOfTheOneBefore(t *testing.T) {
-	inLeaver(t, brokerapi.Capabilities{MustStop: true}, func(c *Config) { c.IKnow = true }, func(l *leaver) {
+	inLeaver(t, mustStop, func(c *Config) { c.IKnow = true }, func(l *leaver) {
 		l.seen(os.Getpid())
 		if err := l.asks(5*time.Second, false); err != nil {
 			t.Fatal(err)
@@ -370,7 +369,7 @@ func TestTheNextProcessEndsTheWaitForTheEndOfTheOneBefore(t *testing.T) {
 
 // It waits for etcd's answer to the revocation.
 func TestActivateWhileTheRegistrationIsBeingGivenUpAnswersWhoeverAskedToLeave(t *testing.T) {
-	inLeaver(t, brokerapi.Capabilities{}, nil, func(l *leaver) {
+	inLeaver(t, kind{}, nil, func(l *leaver) {
 		c := make(chan error, 1)
 		l.inLoop(func() {
 			l.leaving = leaving{phase: givingUp, instance: l.memory.Instance, until: l.clock().Add(time.Minute), heardBy: l.clock().Add(time.Minute), waiters: []chan<- error{c}}
@@ -389,7 +388,7 @@ func TestActivateWhileTheRegistrationIsBeingGivenUpAnswersWhoeverAskedToLeave(t 
 
 // What the placer would take or give now, nobody would have quiesced.
 func TestNothingIsPlacedWhileABrokerLeaves(t *testing.T) {
-	inLeaver(t, brokerapi.Capabilities{}, nil, func(l *leaver) {
+	inLeaver(t, kind{}, nil, func(l *leaver) {
 		slowly(l)
 		placing := func() (attached bool) {
 			l.inLoop(func() { attached = l.placerOrders().Attached })

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"holdfast/agent/lease"
-	"holdfast/brokerapi"
 	"holdfast/recovery"
 )
 
@@ -25,7 +24,7 @@ func TestAProcessThatHasLeftStaysAwayBesideTheNextSidecar(t *testing.T) {
 	}
 	within := func(c *Config) { stoppable(c); c.LeaveTimeout = time.Minute }
 	t.Run("until --leave-timeout is over", func(t *testing.T) {
-		lifeOf(t, brokerapi.Capabilities{}, within, left(20*time.Second), func(l *sidecarLife) {
+		lifeOf(t, kind{}, within, left(20*time.Second), func(l *sidecarLife) {
 			l.until(35 * time.Second)
 			if l.keeper.View().Validity.Known() || l.serving || len(l.notReady()) == 0 || len(l.stops) > 0 {
 				t.Errorf("registered %v, serving %v, stopped at %v", l.keeper.View().Validity.Known(), l.serving, l.stops)
@@ -37,7 +36,7 @@ func TestAProcessThatHasLeftStaysAwayBesideTheNextSidecar(t *testing.T) {
 		})
 	})
 	t.Run("until it is activated", func(t *testing.T) {
-		lifeOf(t, brokerapi.Capabilities{}, within, left(0), func(l *sidecarLife) {
+		lifeOf(t, kind{}, within, left(0), func(l *sidecarLife) {
 			l.until(5 * time.Second)
 			l.inLoop(l.keepHere)
 			if l.life.Load().recalls {
@@ -61,7 +60,7 @@ func TestAProcessThatHasLeftStaysAwayBesideTheNextSidecar(t *testing.T) {
 				t.Error("not remembered")
 			}
 		}
-		lifeOf(t, brokerapi.Capabilities{}, within, past, func(l *sidecarLife) {
+		lifeOf(t, kind{}, within, past, func(l *sidecarLife) {
 			l.until(50 * time.Second)
 			if l.keeper.View().Validity.Known() || len(l.notReady()) == 0 || l.life.Load().recalls {
 				t.Errorf("registered %v, recalls %v", l.keeper.View().Validity.Known(), l.life.Load().recalls)
@@ -78,7 +77,7 @@ func TestAProcessThatHasLeftStaysAwayBesideTheNextSidecar(t *testing.T) {
 		})
 	})
 	t.Run("until it is another process", func(t *testing.T) {
-		lifeOf(t, brokerapi.Capabilities{}, within, left(0), func(l *sidecarLife) {
+		lifeOf(t, kind{}, within, left(0), func(l *sidecarLife) {
 			l.until(5 * time.Second)
 			l.set(func() { l.ended = true })
 			l.until(10 * time.Second)
@@ -90,7 +89,7 @@ func TestAProcessThatHasLeftStaysAwayBesideTheNextSidecar(t *testing.T) {
 		})
 	})
 	t.Run("not when its time was over", func(t *testing.T) {
-		lifeOf(t, brokerapi.Capabilities{}, within, left(2*time.Minute), func(l *sidecarLife) {
+		lifeOf(t, kind{}, within, left(2*time.Minute), func(l *sidecarLife) {
 			l.until(9 * time.Second)
 			if causes := l.notReady(); len(causes) > 0 {
 				t.Errorf("not ready: %v", causes)
@@ -98,7 +97,7 @@ func TestAProcessThatHasLeftStaysAwayBesideTheNextSidecar(t *testing.T) {
 		})
 	})
 	t.Run("and is fenced when it serves", func(t *testing.T) {
-		lifeOf(t, brokerapi.Capabilities{}, within, left(0), func(l *sidecarLife) {
+		lifeOf(t, kind{}, within, left(0), func(l *sidecarLife) {
 			l.until(10 * time.Second)
 			l.set(func() { l.serving, l.refuses = true, 1000 })
 			l.until(20 * time.Second)
@@ -150,7 +149,7 @@ func TestAProcessThatHasLeftIsKnownByItsNote(t *testing.T) {
 }
 
 func TestABrokerThatHasLeftIsRemembered(t *testing.T) {
-	inLeaver(t, brokerapi.Capabilities{}, stoppable, func(l *leaver) {
+	inLeaver(t, kind{}, stoppable, func(l *leaver) {
 		if err := l.asks(5*time.Second, false); err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +171,7 @@ func TestABrokerThatLeavesForItsSidecarsRestartIsTakenBackByTheNext(t *testing.T
 		again time.Duration // after which whoever stops the broker asks, too; 0: nobody
 	}{{"only the sidecar is stopped", 0}, {"the broker is stopped as well", time.Second}, {"the broker is stopped a little later", 10 * time.Second}} {
 		t.Run(row.name, func(t *testing.T) {
-			inLeaver(t, brokerapi.Capabilities{}, stoppable, func(l *leaver) {
+			inLeaver(t, kind{}, stoppable, func(l *leaver) {
 				slowly(l)
 				var noted departure
 				note := l.note
@@ -201,7 +200,7 @@ func TestABrokerThatHasLeftMayTakeItsTimeToEnd(t *testing.T) {
 		"its connection breaks":                    {time.Second, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inLeaver(t, brokerapi.Capabilities{}, stoppable, func(l *leaver) {
+			inLeaver(t, kind{}, stoppable, func(l *leaver) {
 				note := l.note
 				l.note = func(ctx context.Context, d departure) error {
 					defer l.set(func() { l.frozen = row.answered == 0 })
@@ -234,7 +233,7 @@ func TestABrokerThatHasLeftMayTakeItsTimeToEnd(t *testing.T) {
 }
 
 func TestABrokerThatServesAfterItLeftIsFenced(t *testing.T) {
-	inLeaver(t, brokerapi.Capabilities{}, stoppable, func(l *leaver) {
+	inLeaver(t, kind{}, stoppable, func(l *leaver) {
 		if err := l.asks(5*time.Second, false); err != nil {
 			t.Fatal(err)
 		}
@@ -253,7 +252,7 @@ func TestABrokerThatServesAfterItLeftIsFenced(t *testing.T) {
 }
 
 func TestALadderWithoutQuiesceStopsABrokerThatHasLeft(t *testing.T) {
-	inLeaver(t, brokerapi.Capabilities{}, func(c *Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, func(l *leaver) {
+	inLeaver(t, kind{}, func(c *Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, func(l *leaver) {
 		if err := l.asks(5*time.Second, false); err != nil || l.notes != 1 || len(l.stops) == 0 {
 			t.Errorf("%v, %d notes, stopped at %v", err, l.notes, l.stops)
 		}

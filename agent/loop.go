@@ -101,7 +101,7 @@ func (a *agent) initLoop() {
 		// Encoding strings cannot fail.
 		a.value, _ = registrationValue(a.cfg, a.memory.Incarnation, a.run, a.version)
 	}
-	if a.byInstance && !a.memory.Released {
+	if a.traits.Registers && !a.memory.Released {
 		a.value, a.valueOf = a.memory.Value, a.memory.Instance
 	}
 	a.boot = BootStatus{Kind: "unknown", Evidence: []string{}}
@@ -256,7 +256,7 @@ func (a *agent) name(id string, verdict probes.Verdict) {
 		return
 	}
 	a.brokerID, a.registrar.brokerID = id, id
-	if !a.byInstance {
+	if !a.traits.Registers {
 		a.ids.registered.set(id)
 		a.ids.answering.set(id)
 		a.ids.assigned.set(id)
@@ -295,7 +295,7 @@ func (a *agent) setGate(verdict probes.Verdict) {
 		a.gate = a.endsUnderLease(verdict) || a.illness.held() != ""
 	case probes.Unknown: // but where a registration is one process's own, or its loss stops nobody
 		a.gate = a.gate || a.identity.unseen.Load() && a.brokerThere() && a.brokerID != "" && a.keeper.View().Validity.HeldAt(a.clock()) &&
-			!a.byInstance && !a.can.FencesItself
+			!a.traits.Registers && !a.fencedByStorage()
 	}
 	if who, _ := a.identity.get(); a.leaving.unregistered(who.Instance) {
 		a.gate = false
@@ -313,7 +313,7 @@ func (a *agent) setGate(verdict probes.Verdict) {
 // whose storage fences it is revoked only after the note of its crash; one that was stopped at the
 // fence point has none, and its lease runs out.
 func (a *agent) forbear() {
-	a.keeper.Forbear(a.runsOut() || (a.can.FencesItself || a.ending.cause != nil) && !a.ending.done || a.suspended(recovery.ActRevoke) || a.brokerTarget().Pid != 0 || a.ails(a.verdict))
+	a.keeper.Forbear(a.runsOut() || (a.fencedByStorage() || a.ending.cause != nil) && !a.ending.done || a.suspended(recovery.ActRevoke) || a.brokerTarget().Pid != 0 || a.ails(a.verdict))
 }
 
 // order tells what may be done to topics.
@@ -379,11 +379,11 @@ func (a *agent) publishLife(who brokerapi.Report) {
 	m := a.memory
 	m.ConfirmedAt, m.Revision = max(m.ConfirmedAt, confirmed.Revision), max(m.Revision, confirmed.Revision)
 	value := a.value
-	if a.byInstance && a.valueOf != who.Instance {
+	if a.traits.Registers && a.valueOf != who.Instance {
 		value = nil // another process's
 	}
 	var modeRev int64
-	if !a.byInstance { // else it may be of another process's key
+	if !a.traits.Registers { // else it may be of another process's key
 		modeRev = a.modeRev
 	}
 	a.life.Store(&life{memory: m, mode: a.mode, modeRev: modeRev, instance: who.Instance, boot: boot, data: a.dataFound(who.Instance, dir), unseen: !seen, vanished: doubtful, value: value,

@@ -10,6 +10,7 @@ import (
 
 	"holdfast/agent/guard"
 	"holdfast/agent/lease"
+	"holdfast/brokerapi"
 	"holdfast/recovery"
 )
 
@@ -147,13 +148,13 @@ func TestABrokerThatWasNotAskedAndMayServeIsAZombieOnceItsRegistrationIsKnownToB
 		"it serves what is not its own":      {false, lease.View{}, recovery.Progress{ServedKnown: true, Orphan: 1}, true},
 	} {
 		a := built(t)
-		a.can.Assigns = row.assigns
+		a.traits.Places = row.assigns
 		if got := a.servesUnregistered(a.view.Load(), row.view, row.served); got != row.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
 	a := built(t)
-	a.can.FencesItself, a.cfg.Fence = true, []string{"ready"}
+	a.traits.AtDeadline, a.cfg.Fence = brokerapi.Nothing, []string{"ready"}
 	serves := recovery.Progress{ServedKnown: true, Served: 1}
 	if a.servesUnregistered(a.view.Load(), unreachable, serves) || !a.servesUnregistered(a.view.Load(), lease.View{}, serves) {
 		t.Error("one whose storage fences it: want a zombie once it is known not to be registered, and not while etcd is away")

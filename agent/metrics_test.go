@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
+
 	"testing"
 	"time"
 
@@ -28,8 +30,8 @@ func (stillBroker) Topics(context.Context) (brokerapi.Held, error) {
 	return brokerapi.Held{Serving: []string{telltale}}, nil
 }
 func (stillBroker) Probe(context.Context) (brokerapi.Report, error) { return brokerapi.Report{}, nil }
-func (stillBroker) Load(context.Context, string, []byte) error      { return errors.New(telltale) }
-func (stillBroker) Quiesce(context.Context, string) error           { return errors.New(telltale) }
+func (stillBroker) Serve(context.Context, string, []byte) error     { return errors.New(telltale) }
+func (stillBroker) Withdraw(context.Context, string) error          { return errors.New(telltale) }
 func (stillBroker) Records(context.Context, []string) (map[string][]byte, error) {
 	return nil, nil
 }
@@ -61,7 +63,7 @@ func built(t *testing.T) *agent {
 func builtWith(t *testing.T) (*agent, *prometheus.Registry) {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
-	return builtOn(t, reg, quiescing{stillBroker{}}), reg
+	return builtOn(t, reg, listed{stillBroker{}, new(atomic.Bool)}), reg
 }
 
 // builtOn is built with that registry, beside that broker.
@@ -152,7 +154,7 @@ var contracted = map[string][]string{
 	"topic_loads_total": {"ok", "error", "timeout", "dropped"}, "topic_unloads_total": {"ok", "error", "timeout", "dropped"}, "topic_listings_total": {"ok", "error"},
 	"reconcile_duration_seconds": nil, "reconcile_last_success_timestamp_seconds": nil, "reconcile_interval_seconds": nil, "mass_change_held": nil, "topics_made_anew_total": nil,
 	"fence_duration_seconds": {"guard", "ready", "quiesce", "stop"}, "fence_failures_total": {"ready", "quiesce", "stop"},
-	"would_have_total": {"register", "rebind", "set_mode", "load", "quiesce", "unload", "stop", "not_ready", "revoke", "steer"},
+	"would_have_total": {"register", "rebind", "set_mode", "load", "quiesce", "stop", "not_ready", "revoke", "steer"},
 	"guard_up":         nil, "guard_starts_total": nil, "guard_fired_total": nil, "guard_last_fired_timestamp_seconds": nil,
 	"datadir_watch_mode":                    {"events", "rescan"},
 	"agent_loop_last_run_timestamp_seconds": nil, "agent_suspensions_total": nil, "ill_together": nil, "state_unsaved": nil,

@@ -43,7 +43,7 @@ func (a *agent) stateSeen(seen *recovery.ModeRecord, garbled string, revision, g
 		return
 	}
 	if revision <= a.modeRev {
-		if !a.byInstance && rewound(guard, a.modeRev, store) {
+		if !a.traits.Registers && rewound(guard, a.modeRev, store) {
 			a.keeper.Reestablish() // the Registrar decides what such a store says of the mode
 		}
 		return

@@ -15,10 +15,10 @@ const mustStopWhy = "once its registration is gone, a broker of this kind that s
 // in one line: setting, why, remedy. Empty: it would be, or it need not be. It is the same
 // for us and for the guard, which takes over when this process hangs: a request to the
 // broker's own admin API is no way, since a broker that hangs takes none.
-func unstoppable(c Config, can brokerapi.Capabilities) string {
+func unstoppable(c Config, t brokerapi.Traits) string {
 	setting, remedy := "", ""
 	switch {
-	case !can.MustStop || c.Shadow:
+	case t.AtDeadline != brokerapi.Stop || c.Shadow:
 		return ""
 	case !c.CanStop():
 		setting, remedy = "--broker-pid-file: not given, and no other way to stop the broker's process either", waysToStop
@@ -37,10 +37,13 @@ func unstoppable(c Config, can brokerapi.Capabilities) string {
 // orKnow is the way out of an unstoppable broker, for who knows what it means.
 const orKnow = "; to run all the same: --i-know"
 
+// mustStop reports whether the broker must not run without its registration.
+func (a *agent) mustStop() bool { return a.traits.AtDeadline == brokerapi.Stop }
+
 // refuseUnstoppable ends a sidecar beside a broker that must be stopped and would not be,
 // unless --i-know says that it is known.
 func (a *agent) refuseUnstoppable() error {
-	risk := unstoppable(a.cfg, a.can)
+	risk := unstoppable(a.cfg, a.traits)
 	if risk == "" {
 		return nil
 	}
@@ -53,9 +56,9 @@ func (a *agent) refuseUnstoppable() error {
 }
 
 // checkMustStop is the finding about a broker that must be stopped.
-func checkMustStop(c Config, can brokerapi.Capabilities) Finding {
+func checkMustStop(c Config, t brokerapi.Traits) Finding {
 	f := Finding{What: "stop", Text: "the broker must be stopped when its registration goes, and would be: see process"}
-	if risk := unstoppable(c, can); risk != "" && c.IKnow {
+	if risk := unstoppable(c, t); risk != "" && c.IKnow {
 		f.Warn, f.Text = true, "DANGER (--i-know): "+risk
 	} else if risk != "" {
 		f.Err = refused(risk + orKnow)

@@ -10,14 +10,14 @@ import (
 )
 
 func TestABrokerThatMustBeStoppedIsRefusedIfItCannotBe(t *testing.T) {
-	must := brokerapi.Capabilities{MustStop: true}
+	must := brokerapi.Traits{AtDeadline: brokerapi.Stop}
 	for _, row := range []struct {
 		name   string
-		can    brokerapi.Capabilities
+		can    brokerapi.Traits
 		change func(*Config)
 		want   string // begin of the refusal; empty: none
 	}{
-		{"it need not be stopped", brokerapi.Capabilities{}, func(*Config) {}, ""},
+		{"it need not be stopped", brokerapi.Traits{}, func(*Config) {}, ""},
 		{"no way", must, func(*Config) {}, "--broker-pid-file: not given, and no other way to stop the broker's process either: " + mustStopWhy + ": " + waysToStop},
 		{"by pid file", must, func(c *Config) { c.BrokerPIDFile = "/run/b.pid" }, ""},
 		{"by name", must, func(c *Config) { c.BrokerProcess = "b" }, ""},
@@ -35,7 +35,7 @@ func TestABrokerThatMustBeStoppedIsRefusedIfItCannotBe(t *testing.T) {
 			if got := unstoppable(c, row.can); (got == "") != (row.want == "") || !strings.HasPrefix(got, row.want) {
 				t.Errorf("got  %s\nwant %s", got, row.want)
 			}
-			a := &agent{cfg: c, can: row.can, log: slog.New(slog.DiscardHandler)}
+			a := &agent{cfg: c, traits: row.can, log: slog.New(slog.DiscardHandler)}
 			err := a.refuseUnstoppable()
 			f := checkMustStop(c, row.can)
 			var exit *ExitError

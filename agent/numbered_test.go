@@ -77,7 +77,7 @@ func (n *numbered) Topics(ctx context.Context) (brokerapi.Held, error) {
 	defer n.mu.Unlock()
 	return brokerapi.Held{Serving: slices.Sorted(maps.Keys(n.loaded))}, nil
 }
-func (n *numbered) Load(ctx context.Context, topic string, _ []byte) error {
+func (n *numbered) Serve(ctx context.Context, topic string, _ []byte) error {
 	who, err := n.Probe(ctx)
 	for range 20 { // it may be on its way: an assignment that was put is loaded a little later
 		if err != nil || n.has(topic) {
@@ -96,7 +96,7 @@ func (n *numbered) Load(ctx context.Context, topic string, _ []byte) error {
 	_, err = n.client.Reassign(ctx, who.Instance, topic, revision)
 	return err
 }
-func (n *numbered) Unload(ctx context.Context, topic string) error {
+func (n *numbered) Withdraw(ctx context.Context, topic string) error {
 	who, err := n.Probe(ctx)
 	if err != nil {
 		return err
@@ -119,9 +119,6 @@ func (n *numbered) Unload(ctx context.Context, topic string) error {
 		}
 	}
 	return nil
-}
-func (n *numbered) Capabilities() brokerapi.Capabilities {
-	return brokerapi.Capabilities{Unload: true, Registers: true, NamedByInstance: true}
 }
 func (n *numbered) Close() error { return nil }
 
@@ -404,6 +401,9 @@ func (n *numbered) handoverBegins(id string) (begun func() bool) {
 func inNumbered(t *testing.T, claim func(n *numbered)) {
 	t.Helper()
 	dir := t.TempDir()
+	numbers := drivers["nats"]
+	numbers.Traits = func(Config) brokerapi.Traits { return brokerapi.Traits{Registers: true} }
+	withDriver(t, "numbers", numbers)
 	synctest.Test(t, func(t *testing.T) {
 		quiet := slog.New(slog.DiscardHandler)
 		n := &numbered{t: t, dir: dir, born: time.Now(), store: etcd.New(etcd.Config{MinTTL: time.Second}),
@@ -412,6 +412,7 @@ func inNumbered(t *testing.T, claim func(n *numbered)) {
 		n.client = cluster.Over(cluster.Config{}, conn, quiet)
 		n.raw, n.keys = clientv3.NewKVFromKVClient(pb.NewKVClient(conn), nil), n.client.Keys()
 		n.config = natsDefaults()
+		n.config.Driver = "numbers"
 		n.config.Registration, n.config.BrokerID, n.config.StateDir = "adopt", "b1", filepath.Join(dir, "state")
 		ctx, cancel := context.WithCancel(context.Background())
 		n.all.Go(func() { _ = n.store.Run(ctx) })

@@ -38,14 +38,14 @@ func (s *shelf) served() []string {
 	return slices.Sorted(maps.Keys(s.serving))
 }
 
-func (s *shelf) Load(_ context.Context, topic string, _ []byte) error {
+func (s *shelf) Serve(_ context.Context, topic string, _ []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.serving[topic] = true
 	return nil
 }
 
-func (s *shelf) Quiesce(_ context.Context, topic string) error {
+func (s *shelf) Withdraw(_ context.Context, topic string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.serving, topic)

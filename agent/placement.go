@@ -68,7 +68,7 @@ func (a *agent) newPlacer(reg prometheus.Registerer) *recovery.Placer {
 	if !a.placing() {
 		return nil
 	}
-	if a.cfg.Failover == "move" && a.broker.Capabilities().LocalData {
+	if a.cfg.Failover == "move" && a.traits.LocalData {
 		a.log.Warn(movesWithoutData, "failover", "move")
 	}
 	return p

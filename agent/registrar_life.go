@@ -76,9 +76,9 @@ func (r *registrar) decideAlive(ctx context.Context, client *cluster.Client, see
 
 // hasty reports whether the broker can only be stopped while it may not serve. To wait for
 // proof of life would stop each process of it that comes up, until somebody starts another.
-func hasty(c Config, can brokerapi.Capabilities) bool {
+func hasty(c Config, t brokerapi.Traits) bool {
 	quiesces := slices.Contains(c.Fence, string(recovery.StepQuiesce))
-	return can.MustStop || slices.Contains(c.Fence, string(recovery.StepStop)) && !quiesces
+	return t.AtDeadline == brokerapi.Stop || slices.Contains(c.Fence, string(recovery.StepStop)) && !quiesces
 }
 
 // watchPeers looks at the leases of other brokers, if the last look was long enough ago.

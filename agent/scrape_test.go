@@ -36,7 +36,7 @@ func (b servingBroker) Topics(context.Context) (recovery.Held, error) {
 	return recovery.Held{Serving: b.topics}, nil
 }
 
-func (b servingBroker) Load(_ context.Context, topic string, _ []byte) error {
+func (b servingBroker) Serve(_ context.Context, topic string, _ []byte) error {
 	return fmt.Errorf("no such topic: %s", topic)
 }
 

@@ -26,14 +26,13 @@ const (
 	actSetMode  action = "set_mode"  // write the state key
 	actLoad     action = "load"      // of a topic
 	actQuiesce  action = "quiesce"   // of a topic
-	actUnload   action = "unload"    // of a topic
 	actStop     action = "stop"      // of the broker's process
 	actNotReady action = "not_ready" // clients kept away
 	actRevoke   action = "revoke"    // give the registration up
 	actSteer    action = "steer"     // hand the mode over to the broker
 )
 
-var actions = []action{actRegister, actRebind, actSetMode, actLoad, actQuiesce, actUnload, actStop, actNotReady, actRevoke, actSteer}
+var actions = []action{actRegister, actRebind, actSetMode, actLoad, actQuiesce, actStop, actNotReady, actRevoke, actSteer}
 
 // shadow is --shadow: everything is decided, logged and counted, and nothing is done.
 // It stands at the edges: between the sidecar and etcd, the broker, the broker's
@@ -69,7 +68,7 @@ func (s *shadow) would(what action, about string) {
 		return
 	}
 	s.count.WithLabelValues(string(what)).Inc()
-	if what == actLoad || what == actQuiesce || what == actUnload {
+	if what == actLoad || what == actQuiesce {
 		s.log.Debug(butForShadow, "action", string(what), "about", about)
 		s.topics.add(what, about)
 		return

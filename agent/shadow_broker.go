@@ -21,9 +21,12 @@ type shadowBroker struct {
 	serving  map[string]bool // topics that were only supposed to change: true loaded, false quiesced
 }
 
-func newShadowBroker(b brokerapi.Broker, s *shadow) *shadowBroker {
+func newShadowBroker(b brokerapi.Broker, s *shadow) brokerapi.Broker {
 	broker := &shadowBroker{Broker: b, shadow: s, serving: map[string]bool{}}
 	s.supposed = broker.supposed
+	if _, ok := b.(brokerapi.ModeSetter); ok {
+		return shadowModes{broker}
+	}
 	return broker
 }
 
@@ -49,42 +52,31 @@ func (b *shadowBroker) Topics(ctx context.Context) (brokerapi.Held, error) {
 		return held, nil
 	}
 	state := map[string]bool{}
-	for _, topic := range held.Quiesced {
+	for _, topic := range held.Withdrawn {
 		state[topic] = false
 	}
 	for _, topic := range held.Serving {
 		state[topic] = true
 	}
 	maps.Copy(state, b.serving)
-	held.Serving, held.Quiesced = nil, nil
+	held.Serving, held.Withdrawn = nil, nil
 	for _, topic := range slices.Sorted(maps.Keys(state)) {
 		if state[topic] {
 			held.Serving = append(held.Serving, topic)
 		} else {
-			held.Quiesced = append(held.Quiesced, topic)
+			held.Withdrawn = append(held.Withdrawn, topic)
 		}
 	}
 	return held, nil
 }
 
-func (b *shadowBroker) Load(_ context.Context, topic string, _ []byte) error {
+func (b *shadowBroker) Serve(_ context.Context, topic string, _ []byte) error {
 	b.suppose(actLoad, topic, true)
 	return nil
 }
 
-// Quiesce supposes what the real broker would be asked for.
-func (b *shadowBroker) Quiesce(_ context.Context, topic string) error {
-	what := actQuiesce
-	if can := b.Capabilities(); !can.Quiesce && can.Unload {
-		what = actUnload
-	}
-	b.suppose(what, topic, false)
-	return nil
-}
-
-// Unload implements brokerapi.Unloader.
-func (b *shadowBroker) Unload(_ context.Context, topic string) error {
-	b.suppose(actUnload, topic, false)
+func (b *shadowBroker) Withdraw(_ context.Context, topic string) error {
+	b.suppose(actQuiesce, topic, false)
 	return nil
 }
 
@@ -103,9 +95,12 @@ func (b *shadowBroker) supposed(topic string) bool {
 	return is
 }
 
+// shadowModes is a shadowBroker with a mode of its own.
+type shadowModes struct{ *shadowBroker }
+
 // SetMode implements brokerapi.ModeSetter: a drained broker serves nothing, and an active one
 // what it has.
-func (b *shadowBroker) SetMode(ctx context.Context, mode brokerapi.Mode, reason string) error {
+func (b shadowModes) SetMode(ctx context.Context, mode brokerapi.Mode, reason string) error {
 	b.mu.Lock()
 	again := b.told == mode
 	b.told = mode

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -28,7 +29,7 @@ func (s steered) SetMode(ctx context.Context, mode recovery.Mode, reason recover
 
 // steerable is the broker as far as it has a mode of its own; nil: it has none.
 func (a *agent) steerable() brokerapi.ModeSetter {
-	if b, ok := a.broker.(brokerapi.ModeSetter); ok && a.can.Steer {
+	if b, ok := a.broker.(brokerapi.ModeSetter); ok {
 		return b
 	}
 	return nil
@@ -42,24 +43,45 @@ func (a *agent) newSteerer(reg prometheus.Registerer) *recovery.Steerer {
 	return recovery.NewSteerer(nil, 0, 0, log, reg)
 }
 
+// listed is a broker as the reconciler sees it.
+type listed struct {
+	brokerapi.Broker
+	keeps *atomic.Bool // see agent
+}
+
+// Topics implements recovery.Broker.
+func (b listed) Topics(ctx context.Context) (recovery.Held, error) {
+	held, err := b.Broker.Topics(ctx)
+	return recovery.Held(held), err
+}
+
+// Withdraw implements recovery.Broker.
+func (b listed) Withdraw(ctx context.Context, topic string) error {
+	err := b.Broker.Withdraw(ctx, topic)
+	if errors.Is(err, errors.ErrUnsupported) {
+		b.keeps.Store(true)
+	}
+	return err
+}
+
 func (a *agent) newReconciler(s recovery.ReconcilerSettings, rec recovery.Records, reg prometheus.Registerer) *recovery.Reconciler {
-	s.Assigns = a.can.Assigns
-	if b := a.steerable(); b != nil && a.can.Assigns {
+	s.Assigns = a.traits.Places
+	if b := a.steerable(); b != nil && a.traits.Places {
 		s.Drain = func(ctx context.Context) error { return b.SetMode(ctx, brokerapi.Drained, reasonFenced) }
 	}
-	return recovery.NewReconciler(s, quiescing{a.broker}, rec, a.log.With("part", "topics"), reg)
+	return recovery.NewReconciler(s, listed{a.broker, &a.keeps}, rec, a.log.With("part", "topics"), reg)
 }
 
 // orderSteerer tells what may be handed over to the broker. decided: the mode is about
 // the process that answers; attached: it may be told.
 func (a *agent) orderSteerer(decided, attached bool) {
-	if !a.can.Steer {
+	if a.steerable() == nil {
 		return
 	}
 	p := a.reconciler.Snapshot()
 	a.steerer.SetOrders(recovery.SteerOrders{Epoch: a.memory.Epoch, Instance: a.memory.Instance, SteerFacts: recovery.SteerFacts{
 		Mode: a.mode, Decided: decided, Attached: attached, Paused: a.suspended(recovery.ActSteer),
-		Assigns: a.can.Assigns, Idle: p.ServedKnown && p.Served+p.Orphan == 0,
+		Assigns: a.traits.Places, Idle: p.ServedKnown && p.Served+p.Orphan == 0,
 	}})
 }
 

@@ -33,7 +33,7 @@ func (l *sidecarLife) says(m recovery.Mode) {
 }
 
 func TestNoClientComesBeforeTheBrokerHasTakenActive(t *testing.T) {
-	inLifeOf(t, brokerapi.Capabilities{Steer: true}, nil, func(l *sidecarLife) {
+	inLifeOf(t, kind{steers: true}, nil, func(l *sidecarLife) {
 		l.set(func() { l.serving, l.balks = false, errors.New("not yet") })
 	}, func(l *sidecarLife) {
 		if got := probes.Causes(l.readyChecks()); len(got) != 2 || got[0].Name != "steer" ||
@@ -58,7 +58,7 @@ func TestNoClientComesBeforeTheBrokerHasTakenActive(t *testing.T) {
 }
 
 func TestADrainIsHandedOver(t *testing.T) {
-	inLifeOf(t, brokerapi.Capabilities{Steer: true}, nil, nil, func(l *sidecarLife) {
+	inLifeOf(t, kind{steers: true}, nil, nil, func(l *sidecarLife) {
 		l.wantHeard("at start", "active (boot)")
 		l.set(func() { l.takes = 3 * time.Second })
 		l.says(recovery.Drained)
@@ -83,7 +83,7 @@ func TestADrainIsHandedOver(t *testing.T) {
 }
 
 func TestABrokerThatRefusesToDrainIsQuiesced(t *testing.T) {
-	inLifeOf(t, brokerapi.Capabilities{Steer: true}, nil, nil, func(l *sidecarLife) {
+	inLifeOf(t, kind{steers: true}, nil, nil, func(l *sidecarLife) {
 		l.set(func() { l.balks = errors.New("I am the only one") })
 		l.says(recovery.Drained)
 		err := l.awaitDrained(l.life0, 10*time.Second)
@@ -100,7 +100,7 @@ func TestABrokerThatRefusesToDrainIsQuiesced(t *testing.T) {
 }
 
 func TestADrainThatIsNotTakenAgainIsSaid(t *testing.T) {
-	inLifeOf(t, brokerapi.Capabilities{Steer: true}, nil, nil, func(l *sidecarLife) {
+	inLifeOf(t, kind{steers: true}, nil, nil, func(l *sidecarLife) {
 		l.says(recovery.Drained)
 		l.until(l.age() + 10*time.Second)
 		if s := l.status(); s.Broker.Steering != "done" {
@@ -120,7 +120,7 @@ func TestADrainThatIsNotTakenAgainIsSaid(t *testing.T) {
 }
 
 func TestAPauseKeepsABrokerThatHasTakenItsModeReady(t *testing.T) {
-	inLifeOf(t, brokerapi.Capabilities{Steer: true}, nil, nil, func(l *sidecarLife) {
+	inLifeOf(t, kind{steers: true}, nil, nil, func(l *sidecarLife) {
 		l.pause(time.Hour)
 		l.until(l.age() + 10*time.Second)
 		if causes := l.notReady(); len(causes) > 0 {
@@ -135,7 +135,7 @@ func TestAPauseKeepsABrokerThatHasTakenItsModeReady(t *testing.T) {
 
 // Where the broker's cluster assigns the topics, nothing but the broker can end them.
 func TestADrainThatTheBrokerRefusesSaysWhyTopicsAreServed(t *testing.T) {
-	inLifeOf(t, brokerapi.Capabilities{Steer: true, Assigns: true}, nil, nil, func(l *sidecarLife) {
+	inLifeOf(t, kind{Traits: brokerapi.Traits{Places: true}, steers: true}, nil, nil, func(l *sidecarLife) {
 		l.set(func() { l.balks = errors.New("I am the only one") })
 		l.says(recovery.Drained)
 		err := l.awaitDrained(l.life0, 10*time.Second)
@@ -148,7 +148,7 @@ func TestADrainThatTheBrokerRefusesSaysWhyTopicsAreServed(t *testing.T) {
 }
 
 func TestNothingIsToldWhileDetached(t *testing.T) {
-	inLifeOf(t, brokerapi.Capabilities{Steer: true}, nil, nil, func(l *sidecarLife) {
+	inLifeOf(t, kind{steers: true}, nil, nil, func(l *sidecarLife) {
 		l.set(func() { l.away = true })
 		l.becomes(recovery.Detached, time.Minute)
 		l.says(recovery.Drained)
@@ -167,7 +167,7 @@ func TestNothingIsToldWhileDetached(t *testing.T) {
 }
 
 func TestANewProcessOfTheBrokerIsTold(t *testing.T) {
-	inLifeOf(t, brokerapi.Capabilities{Steer: true}, nil, nil, func(l *sidecarLife) {
+	inLifeOf(t, kind{steers: true}, nil, nil, func(l *sidecarLife) {
 		l.start()
 		l.lostLine <- struct{}{}
 		l.until(l.age() + 20*time.Second)
@@ -179,7 +179,6 @@ func TestANewProcessOfTheBrokerIsTold(t *testing.T) {
 }
 
 func TestAClusterThatAssignsAllowsNoOther(t *testing.T) {
-	can := brokerapi.Capabilities{Assigns: true}
 	for _, row := range []struct {
 		name   string
 		change func(*Config)
@@ -192,11 +191,15 @@ func TestAClusterThatAssignsAllowsNoOther(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			c := natsDefaults()
 			row.change(&c)
+			if err := c.Validate(); err != nil {
+				t.Errorf("beside a broker without: %v", err)
+			}
+			c.Driver, c.PulsarCluster = "pulsar", "standalone"
 			got := ""
-			if err := join(suits(c, can), nil); err != nil {
+			if err := c.Validate(); err != nil {
 				got = err.Error()
 			}
-			if got != row.want || len(suits(c, brokerapi.Capabilities{})) > 0 {
+			if got != row.want {
 				t.Errorf("got %q, want %q", got, row.want)
 			}
 		})

@@ -85,7 +85,7 @@ func (a *agent) takeUp(o outcome) {
 		a.cutFrom, a.cutOver = time.Time{}, 0
 	}
 	a.keyAt = cmp.Or(o.seenAt, o.grant.Revision)
-	if a.byInstance {
+	if a.traits.Registers {
 		a.valueOf = o.instance
 		a.handed.Store(nil)
 		if a.ids.registered.set(o.instance) {
@@ -117,7 +117,7 @@ func (a *agent) takeUp(o outcome) {
 		m.BrokerID, m.FirstBootDone, m.Distrust, m.Released, m.Left = a.brokerID, true, "", false, nil
 		m.Instance, m.LeaseID, m.Epoch = o.instance, o.grant.LeaseID, o.grant.Epoch
 		m.Boot, m.Data, m.Place = a.boot, o.data, a.place
-		if a.byInstance {
+		if a.traits.Registers {
 			m.Value = o.value
 		}
 		m.Revision, m.ConfirmedAt = max(o.grant.Revision, o.stateRevision), o.grant.Revision

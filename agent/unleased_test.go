@@ -74,11 +74,9 @@ func (o *ownCluster) Probe(context.Context) (brokerapi.Report, error) {
 func (o *ownCluster) Topics(context.Context) (brokerapi.Held, error) {
 	return brokerapi.Held{}, nil
 }
-func (o *ownCluster) Load(context.Context, string, []byte) error { return errors.New("not here") }
-func (o *ownCluster) Close() error                               { return nil }
-func (o *ownCluster) Capabilities() brokerapi.Capabilities {
-	return brokerapi.Capabilities{Assigns: true}
-}
+func (o *ownCluster) Serve(context.Context, string, []byte) error { return errors.New("not here") }
+func (o *ownCluster) Withdraw(context.Context, string) error      { return errors.New("not here") }
+func (o *ownCluster) Close() error                                { return nil }
 
 func (o *ownCluster) set(change func()) {
 	o.mu.Lock()

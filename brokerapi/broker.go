@@ -1,11 +1,11 @@
 // Package brokerapi is the broker as its admin API shows it.
 //
 // A driver (one folder below this one) turns a broker's own admin protocol into
-// Broker and the optional capabilities. Drivers report and obey; they never
-// decide: what to load, quiesce or unload is decided in package recovery.
+// Broker and the optional interfaces. Drivers report and obey; they never
+// decide: what to serve and to withdraw is decided in package recovery.
 //
 // Guaranteed by every driver, and checked by brokertest: every call returns when
-// its context ends; Load, Quiesce and Unload may be repeated; no call deletes a
+// its context ends; Serve and Withdraw may be repeated; no call deletes a
 // topic's data. Not guaranteed: that an answer is still true when it arrives.
 //
 // Topics are named /namespace/topic everywhere.
@@ -24,7 +24,7 @@ import (
 // address, and that it is not the broker (or not one broker) expected there.
 var ErrIdentity = errors.New("not the expected broker")
 
-// ErrElsewhere is wrapped by Load when another broker of the same cluster serves the
+// ErrElsewhere is wrapped by Serve when another broker of the same cluster serves the
 // topic, and says so itself.
 var ErrElsewhere = errors.New("served by another broker")
 
@@ -81,10 +81,10 @@ var ErrUntried = errors.New("not tried yet")
 // Held is what a broker holds. Topics that Holdfast did not name are in neither of the
 // first two lists.
 type Held struct {
-	Serving  []string // clients can use it now
-	Quiesced []string // it is here and quiesced
+	Serving   []string // clients can use it now
+	Withdrawn []string // it is here, and refuses producers
 	// Unreadable is what else is served, or may be: what the broker calls it, in quotes and
-	// cut to MaxUnreadable bytes. It has no name here, so nobody loads, quiesces or unloads it.
+	// cut to MaxUnreadable bytes. It has no name here, so nobody serves or withdraws it.
 	Unreadable []string
 }
 
@@ -114,25 +114,16 @@ type Broker interface {
 	// Topics lists what the broker holds. An entry that cannot be read is in
 	// Held.Unreadable and voids no other; an error says that there is no list.
 	Topics(ctx context.Context) (Held, error)
-	// Load makes the broker serve the topic. record is the topic's own record in
-	// etcd, nil if it has none. Loading what is loaded changes nothing.
-	Load(ctx context.Context, topic string, record []byte) error
-	// Capabilities says which of the optional interfaces do something here.
-	Capabilities() Capabilities
+	// Serve makes the broker serve the topic. record is the topic's own record in
+	// etcd, nil if it has none. Serving what is served changes nothing.
+	Serve(ctx context.Context, topic string, record []byte) error
+	// Withdraw makes the broker stop serving a topic: producers get an error that they retry.
+	// Its data, consumers and cursors stay where they are. Withdrawing what is withdrawn, or not
+	// there, changes nothing. It wraps errors.ErrUnsupported where nothing but the end of its
+	// process takes a topic from the broker.
+	Withdraw(ctx context.Context, topic string) error
 	// Close frees the driver's connections and waits for its goroutines.
 	Close() error
-}
-
-// Quiescer stops producers with an error that they retry. Data, consumers and
-// cursors stay. Quiescing a quiesced topic changes nothing.
-type Quiescer interface {
-	Quiesce(ctx context.Context, topic string) error
-}
-
-// Unloader makes the broker stop serving a topic. Its data stays where it is.
-// Unloading a topic that is not there changes nothing.
-type Unloader interface {
-	Unload(ctx context.Context, topic string) error
 }
 
 // Releaser gives up what a process of the broker that has ended still holds in its own cluster,
@@ -162,73 +153,46 @@ type ModeSetter interface {
 	SetMode(ctx context.Context, mode Mode, reason string) error
 }
 
-// Capabilities are data, so that they can be printed and tested.
-type Capabilities struct {
-	Quiesce   bool // Quiescer
-	Unload    bool // Unloader
-	LocalData bool // topics' data is on this broker only: failover must hold
-	// MustStop: a running broker whose registration has gone destroys or serves, so
-	// quiescing is not enough and the process must be stopped.
-	MustStop bool
-	// FencesItself: the storage fences whoever was replaced, so a running broker whose
-	// registration has gone does no harm to data, and need neither be quiesced nor stopped.
-	FencesItself bool
-
-	Steer bool // ModeSetter
-
-	// Registers: the broker writes its own registration, which is adopted.
-	Registers bool
-	// NamedByInstance: it registers under Report.Instance, which is another at each
-	// start; the id that it was given is only Holdfast's.
-	NamedByInstance bool
-	// Assigns: the broker's own cluster decides which topics it serves. What it serves
+// Traits are how a broker is, as its settings say before anybody has asked it.
+type Traits struct {
+	// Places: the broker's own cluster decides which topics it serves. What it serves
 	// is wanted, and nothing of it is an orphan.
-	Assigns bool
+	Places bool
+	// LocalData: topics' data is on this broker only: failover must hold, and missing data drains.
+	LocalData  bool
+	AtDeadline AtDeadline
+	// Registers: the broker writes its own registration, under Report.Instance, which is another at
+	// each start; it is adopted, and the id that it was given is only Holdfast's.
+	Registers bool
 }
 
-// named is a capability with its name.
-type named struct {
-	has  bool
-	name string
-}
+// AtDeadline is what must be done to a broker whose registration has gone.
+type AtDeadline int
 
-func present(list ...named) (names []string) {
-	for _, n := range list {
-		if n.has {
-			names = append(names, n.name)
+const (
+	// Withdraw is enough.
+	Withdraw AtDeadline = iota
+	// Stop: while it runs it destroys or serves what is not its own.
+	Stop
+	// Nothing: its storage fences whoever was replaced, so it does no harm to data.
+	Nothing
+)
+
+// List names the traits in a fixed order.
+func (t Traits) List() (names []string) {
+	for _, trait := range []struct {
+		has  bool
+		name string
+	}{
+		{t.Places, "places"}, {t.LocalData, "local-data"}, {t.AtDeadline == Stop, "must-stop"},
+		{t.AtDeadline == Nothing, "fences-itself"}, {t.Registers, "registers-itself"},
+	} {
+		if trait.has {
+			names = append(names, trait.name)
 		}
 	}
 	return names
 }
-
-// Can names what can be asked of the broker, in a fixed order.
-func (c Capabilities) Can() []string {
-	return present(named{c.Quiesce, "quiesce"}, named{c.Unload, "unload"},
-		named{c.Steer, "steer"})
-}
-
-// Has names how the broker is otherwise than most, in a fixed order.
-func (c Capabilities) Has() []string {
-	return present(named{c.LocalData, "local-data"}, named{c.MustStop, "must-stop"},
-		named{c.FencesItself, "fences-itself"},
-		named{c.Registers, "registers-itself"}, named{c.NamedByInstance, "named-by-instance"},
-		named{c.Assigns, "assigns-topics"})
-}
-
-// String is both lists for people: "can: quiesce, steer; has: local-data".
-func (c Capabilities) String() string {
-	text := "can: only serve"
-	if can := c.Can(); len(can) > 0 {
-		text = "can: " + strings.Join(can, ", ")
-	}
-	if has := c.Has(); len(has) > 0 {
-		text += "; has: " + strings.Join(has, ", ")
-	}
-	return text
-}
-
-// List names the capabilities that are present, in a fixed order.
-func (c Capabilities) List() []string { return append(c.Can(), c.Has()...) }
 
 // SplitTopic takes /namespace/topic apart. Both parts are non-empty and hold no slash.
 func SplitTopic(topic string) (namespace, name string, err error) {

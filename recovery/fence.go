@@ -276,7 +276,7 @@ func (r *Reconciler) quiesceAll(ctx context.Context, names []string) (left []str
 			for name := range next {
 				err := ctx.Err()
 				if err == nil {
-					err = r.broker.Quiesce(ctx, name)
+					err = r.broker.Withdraw(ctx, name)
 				}
 				r.fenced(name, err)
 				if err != nil {
@@ -353,7 +353,7 @@ func (r *Reconciler) outlivedFence(f flight) bool {
 func (r *Reconciler) undo(f flight) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(f.ctx), f.bound)
 	defer cancel()
-	err := r.broker.Quiesce(ctx, f.topic.name)
+	err := r.broker.Withdraw(ctx, f.topic.name)
 	r.fenced(f.topic.name, err)
 	if err != nil { // a load that did nothing may have left nothing to quiesce
 		held, listErr := r.broker.Topics(ctx)

@@ -271,9 +271,9 @@ func (r *Reconciler) call(f flight) error {
 	ctx, cancel := context.WithTimeout(f.ctx, f.bound)
 	defer cancel()
 	if f.act == actLoad {
-		return r.broker.Load(ctx, f.topic.name, f.record)
+		return r.broker.Serve(ctx, f.topic.name, f.record)
 	}
-	return r.broker.Quiesce(ctx, f.topic.name)
+	return r.broker.Withdraw(ctx, f.topic.name)
 }
 
 // land takes the result of a call, at a cost that does not depend on the number of

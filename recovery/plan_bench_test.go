@@ -66,14 +66,14 @@ func (*instantBroker) Topics(context.Context) (Held, error) {
 	return Held{}, nil
 }
 
-func (b *instantBroker) Load(context.Context, string, []byte) error {
+func (b *instantBroker) Serve(context.Context, string, []byte) error {
 	if b.loaded.Add(1) == b.want {
 		close(b.all)
 	}
 	return nil
 }
 
-func (*instantBroker) Quiesce(context.Context, string) error { return nil }
+func (*instantBroker) Withdraw(context.Context, string) error { return nil }
 
 func (*instantBroker) Records(context.Context, []string) (map[string][]byte, error) {
 	return nil, nil

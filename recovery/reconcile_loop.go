@@ -274,7 +274,7 @@ func (r *Reconciler) applyListing(clock uint64, held Held, now time.Time) {
 		}
 		r.update(t, func(f *Facts) { f.Serving, f.Quiesced = isServing, !isServing })
 	}
-	for _, name := range held.Quiesced {
+	for _, name := range held.Withdrawn {
 		see(name, false)
 	}
 	for _, name := range held.Serving { // last: in doubt it is served

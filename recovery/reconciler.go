@@ -16,19 +16,19 @@ import (
 // Held is what a broker holds.
 type Held struct {
 	Serving    []string // clients can use it
-	Quiesced   []string // it is here and quiesced
+	Withdrawn  []string // it is here and quiesced
 	Unreadable []string // served, or may be, under what is no name here: shown, and left alone
 }
 
 // Broker is what the reconciler needs of a broker. Every call must return when its
-// context ends, and Load and Quiesce must bear repetition.
+// context ends, and Serve and Withdraw must bear repetition.
 type Broker interface {
 	// Topics lists what the broker holds.
 	Topics(ctx context.Context) (Held, error)
-	// Load makes the broker serve the topic; record is nil if the topic has none.
-	Load(ctx context.Context, topic string, record []byte) error
-	// Quiesce stops producers with an error that they retry; data stays.
-	Quiesce(ctx context.Context, topic string) error
+	// Serve makes the broker serve the topic; record is nil if the topic has none.
+	Serve(ctx context.Context, topic string, record []byte) error
+	// Withdraw stops producers with an error that they retry; data stays.
+	Withdraw(ctx context.Context, topic string) error
 }
 
 // Records reads the topics' own records from etcd. A topic that has none is not in
@@ -50,7 +50,7 @@ type ReconcilerSettings struct {
 	// wanted, nothing is missing or an orphan, and assignments in etcd say nothing.
 	Assigns bool
 	// Drain empties a broker that cannot be emptied topic by topic, because its cluster
-	// would give it others; nil: Quiesce does. It must return when its context ends.
+	// would give it others; nil: Withdraw does. It must return when its context ends.
 	Drain func(ctx context.Context) error
 }
 

@@ -87,7 +87,7 @@ func (b *fakeBroker) Topics(ctx context.Context) (Held, error) {
 	b.mu.Lock()
 	b.listings++
 	hang, deaf, listErr := b.listHangs, b.listDeaf, b.listErr
-	held := Held{Serving: slices.Collect(maps.Keys(b.serving)), Quiesced: slices.Collect(maps.Keys(b.quiesced)), Unreadable: b.unreadable} // as it is when asked
+	held := Held{Serving: slices.Collect(maps.Keys(b.serving)), Withdrawn: slices.Collect(maps.Keys(b.quiesced)), Unreadable: b.unreadable} // as it is when asked
 	b.mu.Unlock()
 	if deaf > 0 {
 		time.Sleep(deaf)
@@ -99,7 +99,7 @@ func (b *fakeBroker) Topics(ctx context.Context) (Held, error) {
 	return held, nil
 }
 
-func (b *fakeBroker) Load(ctx context.Context, topic string, record []byte) error {
+func (b *fakeBroker) Serve(ctx context.Context, topic string, record []byte) error {
 	b.mu.Lock()
 	b.loads[topic]++
 	b.loadTimes[topic] = append(b.loadTimes[topic], time.Now())
@@ -118,7 +118,7 @@ func (b *fakeBroker) Load(ctx context.Context, topic string, record []byte) erro
 	return nil
 }
 
-func (b *fakeBroker) Quiesce(ctx context.Context, topic string) error {
+func (b *fakeBroker) Withdraw(ctx context.Context, topic string) error {
 	b.mu.Lock()
 	b.quiesces[topic]++
 	fail := b.quiesceErr[topic]

@@ -355,7 +355,7 @@ func (d *driver) Topics(ctx context.Context) (brokerapi.Held, error) {
 			if d.b.topics[topic] {
 				held.Serving = append(held.Serving, topic)
 			} else {
-				held.Quiesced = append(held.Quiesced, topic)
+				held.Withdrawn = append(held.Withdrawn, topic)
 			}
 		}
 		return nil
@@ -366,7 +366,7 @@ func (d *driver) Topics(ctx context.Context) (brokerapi.Held, error) {
 	return held, nil
 }
 
-func (d *driver) Load(ctx context.Context, topic string, _ []byte) error {
+func (d *driver) Serve(ctx context.Context, topic string, _ []byte) error {
 	return d.ask(ctx, func() error {
 		if !d.b.topics[topic] && !d.b.leaving {
 			d.b.topics[topic] = true
@@ -376,7 +376,7 @@ func (d *driver) Load(ctx context.Context, topic string, _ []byte) error {
 	})
 }
 
-func (d *driver) Quiesce(ctx context.Context, topic string) error {
+func (d *driver) Withdraw(ctx context.Context, topic string) error {
 	return d.ask(ctx, func() error {
 		if d.b.refusing > 0 {
 			return errors.New("the broker refuses to quiesce")
@@ -387,10 +387,6 @@ func (d *driver) Quiesce(ctx context.Context, topic string) error {
 		}
 		return nil
 	})
-}
-
-func (d *driver) Capabilities() brokerapi.Capabilities {
-	return brokerapi.Capabilities{Quiesce: true, LocalData: true}
 }
 
 func (d *driver) Close() error { return nil }

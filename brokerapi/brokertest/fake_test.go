@@ -17,18 +17,17 @@ func TestTheSuiteCanBePassed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a test of the suite alone, which the drivers go through with real servers")
 	}
-	for name, can := range map[string]brokerapi.Capabilities{
-		"by a broker that can do all":                  {Quiesce: true, Unload: true, LocalData: true, Steer: true, Registers: true},
-		"by a broker that can do no more than serve":   {LocalData: true},
-		"by a broker that is named by its instance":    {Registers: true, NamedByInstance: true, Unload: true},
-		"by a broker whose cluster assigns the topics": {Assigns: true, Unload: true, Steer: true},
+	for name, h := range map[string]Harness{
+		"by a broker that can do all":                  {Parks: true, Traits: brokerapi.Traits{LocalData: true}},
+		"by a broker that can do no more than serve":   {Traits: brokerapi.Traits{LocalData: true, AtDeadline: brokerapi.Stop}},
+		"by a broker that is named by its instance":    {Traits: brokerapi.Traits{Registers: true}},
+		"by a broker whose cluster assigns the topics": {Traits: brokerapi.Traits{Places: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			Run(t, Harness{
-				Launch:    func(*testing.T) Server { s := &fake{can: can, topics: map[string]*held{}}; s.wake(); return s },
-				Odd:       []OddTopic{{"dots", "/a.b/c.d", nil}, {"record", "/a/b", []byte("{}")}},
-				Retriable: func(err error) bool { return errors.Is(err, errBusy) },
-			})
+			h.Launch = func(*testing.T) Server { s := &fake{kind: h, topics: map[string]*held{}}; s.wake(); return s }
+			h.Odd = []OddTopic{{"dots", "/a.b/c.d", nil}, {"record", "/a/b", []byte("{}")}}
+			h.Retriable = func(err error) bool { return errors.Is(err, errBusy) }
+			Run(t, h)
 		})
 	}
 }
@@ -45,7 +44,7 @@ type held struct {
 
 // fake is a broker and its server in one.
 type fake struct {
-	can brokerapi.Capabilities
+	kind Harness
 
 	mu      sync.Mutex
 	life    int
@@ -76,7 +75,7 @@ func (f *fake) Kill(*testing.T) {
 	defer f.mu.Unlock()
 	f.ended = true
 	for _, h := range f.topics {
-		h.loaded = h.loaded && f.can.LocalData
+		h.loaded = h.loaded && f.kind.Traits.LocalData
 	}
 }
 func (f *fake) Start(*testing.T)  { f.mu.Lock(); defer f.mu.Unlock(); f.wake() }
@@ -92,7 +91,7 @@ func (f *fake) Publish(topic string, data []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	h := f.topic(topic)
-	if f.can.Assigns {
+	if f.kind.Traits.Places {
 		h.loaded = h.loaded || !f.drained // its cluster does that
 	} else if !h.loaded || h.parked || f.drained {
 		return errBusy
@@ -142,10 +141,10 @@ func (d *driver) ask(ctx context.Context, answer func() error) error {
 func (d *driver) Probe(ctx context.Context) (id brokerapi.Report, err error) {
 	err = d.ask(ctx, func() error {
 		id = brokerapi.Report{Instance: fmt.Sprint(d.life), Version: "1", StartedAt: time.Time{}}
-		if !d.can.NamedByInstance {
+		if !d.kind.Traits.Registers {
 			id.Name = "n1"
 		}
-		if d.can.Assigns {
+		if d.kind.Traits.Places {
 			one := 1
 			id.Others = &one
 		}
@@ -163,7 +162,7 @@ func (d *driver) Topics(ctx context.Context) (held brokerapi.Held, err error) {
 		for name, h := range d.topics {
 			switch {
 			case h.loaded && h.parked:
-				held.Quiesced = append(held.Quiesced, name)
+				held.Withdrawn = append(held.Withdrawn, name)
 			case h.loaded && !d.drained:
 				held.Serving = append(held.Serving, name)
 			}
@@ -172,7 +171,7 @@ func (d *driver) Topics(ctx context.Context) (held brokerapi.Held, err error) {
 	})
 	return held, err
 }
-func (d *driver) Load(ctx context.Context, topic string, _ []byte) error {
+func (d *driver) Serve(ctx context.Context, topic string, _ []byte) error {
 	return d.ask(ctx, func() error {
 		h := d.topic(topic)
 		if h.theirs {
@@ -182,18 +181,13 @@ func (d *driver) Load(ctx context.Context, topic string, _ []byte) error {
 		return nil
 	})
 }
-func (d *driver) Quiesce(ctx context.Context, topic string) error {
+func (d *driver) Withdraw(ctx context.Context, topic string) error {
+	if d.kind.Traits.AtDeadline == brokerapi.Stop {
+		return errors.ErrUnsupported
+	}
 	return d.ask(ctx, func() error {
 		if h := d.topics[topic]; h != nil {
-			h.parked = true
-		}
-		return nil
-	})
-}
-func (d *driver) Unload(ctx context.Context, topic string) error {
-	return d.ask(ctx, func() error {
-		if h := d.topics[topic]; h != nil {
-			h.loaded = false
+			h.parked, h.loaded = d.kind.Parks, h.loaded && d.kind.Parks
 		}
 		return nil
 	})
@@ -207,5 +201,4 @@ func (d *driver) SetMode(ctx context.Context, mode brokerapi.Mode, _ string) err
 		return nil
 	})
 }
-func (d *driver) Capabilities() brokerapi.Capabilities { return d.can }
-func (d *driver) Close() error                         { d.end(); return nil }
+func (d *driver) Close() error { d.end(); return nil }

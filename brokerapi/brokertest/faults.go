@@ -68,16 +68,12 @@ func boundedWhenFrozen(t *testing.T, h Harness) {
 		"topics": func(ctx context.Context) error { _, err := b.Topics(ctx); return err },
 	}
 	if !placed(s) {
-		calls["load"] = func(ctx context.Context) error { return b.Load(ctx, "/default/new", nil) }
+		calls["serve"] = func(ctx context.Context) error { return b.Serve(ctx, "/default/new", nil) }
 	}
-	if q := quiescer(t, b); q != nil {
-		calls["quiesce"] = func(ctx context.Context) error { return q.Quiesce(ctx, "/default/orders") }
+	if withdraws(t, b) {
+		calls["withdraw"] = func(ctx context.Context) error { return b.Withdraw(ctx, unit(s, "/default/orders")) }
 	}
-	if u := unloader(t, b); u != nil {
-		calls["unload"] = func(ctx context.Context) error { return u.Unload(ctx, unit(s, "/default/orders")) }
-	}
-	if b.Capabilities().Steer {
-		st := hook[brokerapi.ModeSetter](t, "steer", b)
+	if st, ok := b.(brokerapi.ModeSetter); ok {
 		calls["steer"] = func(ctx context.Context) error { return st.SetMode(ctx, brokerapi.Active, "test") }
 	}
 	assign(t, s, "/default/new")
@@ -110,12 +106,11 @@ func heavyBounded(t *testing.T, h Harness) {
 	b := open(t, s)
 	calls := map[string]func(context.Context) error{}
 	const topic = "/default/orders"
-	if b.Capabilities().Steer {
-		st := hook[brokerapi.ModeSetter](t, "steer", b)
+	if st, ok := b.(brokerapi.ModeSetter); ok {
 		calls["steer"] = func(ctx context.Context) error { return st.SetMode(ctx, brokerapi.Drained, "test") }
 	}
 	if len(calls) == 0 {
-		t.Skip("not one of this broker's capabilities: steer")
+		t.Skip("no mode of its own")
 	}
 	load(t, s, b, topic, nil)
 	refusedWhenEnded(t, calls)
@@ -132,16 +127,15 @@ func servesAfterRestart(t *testing.T, h Harness) {
 	load(t, s, b, "/default/orders", nil)
 	load(t, s, b, "/default/parked", nil)
 	publish(t, s, "/default/orders")
-	q := quiescer(t, b)
-	if q != nil {
-		if err := q.Quiesce(soon(t), "/default/parked"); err != nil {
+	if h.Parks {
+		if err := b.Withdraw(soon(t), "/default/parked"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	s.Kill(t)
 	s.Start(t)
 	become(t, "healthy after the restart", answering(b))
-	if q != nil && b.Capabilities().LocalData {
+	if h.Parks && h.Traits.LocalData {
 		held, err := b.Topics(soon(t))
 		if err != nil {
 			t.Fatal(err)
@@ -172,7 +166,7 @@ func closeEndsCalls(t *testing.T, h Harness) {
 			ended <- err
 			return
 		}
-		ended <- b.Load(ctx, "/default/orders", nil)
+		ended <- b.Serve(ctx, "/default/orders", nil)
 	}()
 	go func() { ended <- answering(b)(ctx) }()
 	if err := b.Close(); err != nil {

@@ -1,10 +1,9 @@
 // Package brokertest is the conformance suite of package brokerapi: Run proves
 // what the interfaces promise, against a real broker or against a fake of one.
 //
-// Proven: identity, health, work, loading, quiescing, unloading, listing, the held
-// watch, steering, ending, whether the broker still sees its metadata, and that
+// Proven: identity, health, serving, withdrawing, listing, steering, whether the broker still sees its metadata, and that
 // every call ends with its context, also while the broker is frozen or dead. A claim
-// is skipped only where the broker's capabilities, or Harness.Alone, say that there is
+// is skipped only where Harness, or the optional interfaces of the driver, say that there is
 // nothing to claim. Not proven: speed, and what other brokers of its own cluster do.
 package brokertest
 
@@ -18,6 +17,10 @@ import (
 
 // Harness is what the suite needs to know about one kind of broker.
 type Harness struct {
+	// Traits are those that the driver tells of these settings.
+	Traits brokerapi.Traits
+	// Parks: a topic that is withdrawn stays with the broker, and is listed as that.
+	Parks bool
 	// Launch starts an empty broker for one test and returns when it answers.
 	// It ends with the test.
 	Launch func(t *testing.T) Server
@@ -112,7 +115,7 @@ func load(t *testing.T, s Server, b brokerapi.Broker, topic string, record []byt
 		p.Place(t, topic)
 		return
 	}
-	if err := b.Load(soon(t), topic, record); err != nil {
+	if err := b.Serve(soon(t), topic, record); err != nil {
 		t.Fatalf("load %q: %v", topic, err)
 	}
 }

@@ -1,15 +1,14 @@
 package brokertest
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
 	"holdfast/brokerapi"
 )
 
-// What a Server can do beyond what all do. A capability asks for its hook: a driver that
-// says that it can and a Server that cannot show it fail the suite. Assigner and Unit are
-// for brokers that are otherwise than most.
+// What a Server can do beyond what all do, for brokers that are otherwise than most.
 
 // Assigner is a Server of brokers that load only what was assigned to them in their own
 // metadata. The suite calls it before every Load, from the test's own goroutine.
@@ -58,41 +57,19 @@ type Litterer interface {
 	Litter(t *testing.T)
 }
 
-// able skips a claim about a capability that the broker does not have, and fails it when
-// the broker says that it has it and the driver, or the server, cannot show it.
-func able[I any](t *testing.T, can bool, name string, from any) I {
+// withdraws reports whether the broker gives a topic up while it runs.
+func withdraws(t *testing.T, b brokerapi.Broker) bool {
 	t.Helper()
-	if !can {
-		t.Skipf("not one of this broker's capabilities: %s", name)
-	}
-	return hook[I](t, name, from)
+	return !errors.Is(b.Withdraw(soon(t), "/default/nowhere"), errors.ErrUnsupported)
 }
 
-func hook[I any](t *testing.T, name string, from any) I {
+func neighbour(t *testing.T, s Server) Neighbour {
 	t.Helper()
-	i, ok := from.(I)
+	n, ok := s.(Neighbour)
 	if !ok {
-		t.Fatalf("%s is in the capabilities, and %T does not implement %T", name, from, new(I))
+		t.Fatalf("%T is no Neighbour, and Harness.Alone does not say that there are none", s)
 	}
-	return i
-}
-
-// quiescer is nil for a broker that cannot quiesce.
-func quiescer(t *testing.T, b brokerapi.Broker) brokerapi.Quiescer {
-	t.Helper()
-	if !b.Capabilities().Quiesce {
-		return nil
-	}
-	return hook[brokerapi.Quiescer](t, "quiesce", b)
-}
-
-// unloader is nil for a broker that cannot unload.
-func unloader(t *testing.T, b brokerapi.Broker) brokerapi.Unloader {
-	t.Helper()
-	if !b.Capabilities().Unload {
-		return nil
-	}
-	return hook[brokerapi.Unloader](t, "unload", b)
+	return n
 }
 
 // assign makes topics this server's, where that is needed.

@@ -13,8 +13,10 @@ import (
 func steered(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)
-	can := b.Capabilities()
-	st := able[brokerapi.ModeSetter](t, can.Steer, "steer", b)
+	st, ok := b.(brokerapi.ModeSetter)
+	if !ok {
+		t.Skip("no mode of its own")
+	}
 	topics := []string{"/default/orders", "/default/others"}
 	for _, topic := range topics {
 		load(t, s, b, topic, nil)
@@ -31,7 +33,7 @@ func steered(t *testing.T, h Harness) {
 		if len(held.Serving) > 0 {
 			t.Fatalf("drained, and it serves %q", held.Serving)
 		}
-		if can.Assigns {
+		if h.Traits.Places {
 			continue // its cluster may serve them elsewhere
 		}
 		if err := s.Publish(topics[0], []byte("too late")); err == nil {
@@ -47,7 +49,7 @@ func steered(t *testing.T, h Harness) {
 		assign(t, s, topic)
 		if placed(s) {
 			load(t, s, b, topic, nil)
-		} else if err := b.Load(soon(t), topic, nil); err != nil && !(can.Assigns && errors.Is(err, brokerapi.ErrElsewhere)) {
+		} else if err := b.Serve(soon(t), topic, nil); err != nil && !(h.Traits.Places && errors.Is(err, brokerapi.ErrElsewhere)) {
 			t.Fatalf("load %q when active again: %v", topic, err)
 		}
 		publish(t, s, topic)
@@ -65,7 +67,7 @@ func peers(t *testing.T, h Harness) {
 	if identify(t, b).Others == nil {
 		t.Skip("the broker does not tell of others")
 	}
-	n := hook[Neighbour](t, "telling of others", s)
+	n := neighbour(t, s)
 	n.GiveAway(t, "/default/theirs")
 	become(t, "told of another that is active", func(ctx context.Context) error {
 		said, err := b.Probe(ctx)
@@ -86,13 +88,10 @@ func elsewhere(t *testing.T, h Harness) {
 	}
 	s := h.Launch(t)
 	b := open(t, s)
-	n, ok := s.(Neighbour)
-	if !ok {
-		t.Fatalf("%T is no Neighbour, and Harness.Alone does not say that there are none", s)
-	}
+	n := neighbour(t, s)
 	n.GiveAway(t, "/default/theirs")
 	for i := 0; i < 2 && !placed(s); i++ {
-		if err := b.Load(soon(t), "/default/theirs", nil); !errors.Is(err, brokerapi.ErrElsewhere) {
+		if err := b.Serve(soon(t), "/default/theirs", nil); !errors.Is(err, brokerapi.ErrElsewhere) {
 			t.Fatalf("load of another broker's topic: got %v, want %v", err, brokerapi.ErrElsewhere)
 		}
 	}

@@ -22,7 +22,6 @@ func Run(t *testing.T, h Harness) {
 		claim string
 		test  func(*testing.T, Harness)
 	}{
-		{"CapabilitiesAreWhatIsImplemented", capabilitiesAreImplemented},
 		{"IdentityIsStableAndANewInstanceAfterARestart", identity},
 		{"HealthFailsWhenKilledAndReturns", healthWhenKilled},
 		{"HealthFailsWhenFrozenAndReturns", healthWhenFrozen},
@@ -30,9 +29,9 @@ func Run(t *testing.T, h Harness) {
 		{"ALoadedTopicServes", loadedServes},
 		{"LoadingWhatIsLoadedChangesNothing", loadTwice},
 		{"ConcurrentLoadsOfOneTopicAllSucceed", concurrentLoads},
-		{"AQuiescedTopicRefusesProducersAndKeepsItsData", quiesced},
-		{"AnUnloadedTopicStopsServingAndKeepsItsData", unloaded},
-		{"QuiesceAndUnloadOfAnAbsentTopicDoNothing", absent},
+		{"AParkedTopicRefusesProducersAndKeepsItsData", quiesced},
+		{"AWithdrawnTopicStopsServingAndKeepsItsData", unloaded},
+		{"ToWithdrawAnAbsentTopicDoesNothing", absent},
 		{"OddNamesLoadServeAndAreListed", oddNames},
 		{"ForeignTopicsAreNeitherListedNorTouched", foreign},
 		{"WhatCannotBeReadVoidsNoList", litter},
@@ -51,37 +50,6 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-func capabilitiesAreImplemented(t *testing.T, h Harness) {
-	b := open(t, h.Launch(t))
-	has := b.Capabilities()
-	_, quiescer := b.(brokerapi.Quiescer)
-	_, unloader := b.(brokerapi.Unloader)
-	_, steerer := b.(brokerapi.ModeSetter)
-	for _, c := range []struct {
-		name              string
-		said, implemented bool
-	}{
-		{"quiesce", has.Quiesce, quiescer},
-		{"unload", has.Unload, unloader},
-		{"steer", has.Steer, steerer},
-	} {
-		if c.said && !c.implemented {
-			t.Errorf("%s is in the capabilities and its interface is not implemented", c.name)
-		}
-	}
-	for _, c := range []struct {
-		said, without bool
-		what          string
-	}{
-		{has.NamedByInstance, !has.Registers, "named-by-instance is about a registration of its own, and registers-itself is missing"},
-		{has.Assigns, h.Alone, "assigns-topics, and Harness.Alone says that there is no cluster to do so"},
-	} {
-		if c.said && c.without {
-			t.Error(c.what)
-		}
-	}
-}
-
 func identity(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)
@@ -89,7 +57,7 @@ func identity(t *testing.T, h Harness) {
 	if again := identify(t, b); again.Instance != first.Instance || again.Name != first.Name || again.StartedAt != first.StartedAt {
 		t.Errorf("two calls, two identities: %+v and %+v", first, again)
 	}
-	if b.Capabilities().NamedByInstance != (first.Name == "") {
+	if h.Traits.Registers != (first.Name == "") {
 		t.Errorf("a name that survives restarts is for a broker that is not named by its instance: %+v", first)
 	}
 	if first.Instance == "" || first.Version == "" {
@@ -165,8 +133,8 @@ func concurrentLoads(t *testing.T, h Harness) {
 	b := open(t, s)
 	load(t, s, b, "/default/parked", nil)
 	topics := []string{"/default/new"}
-	if q := quiescer(t, b); q != nil {
-		if err := q.Quiesce(soon(t), "/default/parked"); err != nil {
+	if h.Parks {
+		if err := b.Withdraw(soon(t), "/default/parked"); err != nil {
 			t.Fatal(err)
 		}
 		topics = append(topics, "/default/parked")
@@ -176,7 +144,7 @@ func concurrentLoads(t *testing.T, h Harness) {
 	for range 16 {
 		for _, topic := range topics {
 			wg.Go(func() {
-				if err := b.Load(soon(t), topic, nil); err != nil {
+				if err := b.Serve(soon(t), topic, nil); err != nil {
 					t.Error(err)
 				}
 			})
@@ -192,13 +160,15 @@ func concurrentLoads(t *testing.T, h Harness) {
 func quiesced(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)
-	q := able[brokerapi.Quiescer](t, b.Capabilities().Quiesce, "quiesce", b)
+	if !h.Parks {
+		t.Skip("what is withdrawn does not stay with the broker")
+	}
 	load(t, s, b, "/default/orders", nil)
 	load(t, s, b, "/default/others", nil)
 	publish(t, s, "/default/orders")
 	for range 2 { // the second changes nothing
-		if err := q.Quiesce(soon(t), "/default/orders"); err != nil {
-			t.Fatalf("quiesce: %v", err)
+		if err := b.Withdraw(soon(t), "/default/orders"); err != nil {
+			t.Fatalf("withdraw: %v", err)
 		}
 		err := s.Publish("/default/orders", []byte("too late"))
 		if err == nil {
@@ -221,13 +191,15 @@ func quiesced(t *testing.T, h Harness) {
 func unloaded(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)
-	u := able[brokerapi.Unloader](t, b.Capabilities().Unload, "unload", b)
-	assigns := b.Capabilities().Assigns // then it, or another, may serve it again at any time
+	if !withdraws(t, b) {
+		t.Skip("it gives no topic up while it runs")
+	}
+	assigns := h.Traits.Places // then it, or another, may serve it again at any time
 	load(t, s, b, "/default/orders", nil)
 	publish(t, s, "/default/orders")
 	for range 2 {
-		if err := u.Unload(soon(t), unit(s, "/default/orders")); err != nil {
-			t.Fatalf("unload: %v", err)
+		if err := b.Withdraw(soon(t), unit(s, "/default/orders")); err != nil {
+			t.Fatalf("withdraw: %v", err)
 		}
 		if assigns {
 			continue
@@ -239,7 +211,7 @@ func unloaded(t *testing.T, h Harness) {
 	if assigns {
 		if placed(s) {
 			load(t, s, b, "/default/orders", nil)
-		} else if err := b.Load(soon(t), "/default/orders", nil); err != nil && !errors.Is(err, brokerapi.ErrElsewhere) {
+		} else if err := b.Serve(soon(t), "/default/orders", nil); err != nil && !errors.Is(err, brokerapi.ErrElsewhere) {
 			t.Fatalf("load it again: %v", err)
 		}
 		become(t, "served again, wherever", func(context.Context) error { return s.Publish("/default/orders", []byte("data")) })
@@ -261,14 +233,9 @@ func unloaded(t *testing.T, h Harness) {
 func absent(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)
-	if q := quiescer(t, b); q != nil {
-		if err := q.Quiesce(soon(t), "/default/nowhere"); err != nil {
-			t.Errorf("quiesce: %v", err)
-		}
-	}
-	if u := unloader(t, b); u != nil {
-		if err := u.Unload(soon(t), unit(s, "/default/nowhere")); err != nil {
-			t.Errorf("unload: %v", err)
+	if withdraws(t, b) {
+		if err := b.Withdraw(soon(t), unit(s, "/default/nowhere")); err != nil {
+			t.Errorf("withdraw: %v", err)
 		}
 	}
 	wantTopics(t, s, b, nil, nil)
@@ -288,12 +255,11 @@ func oddNames(t *testing.T, h Harness) {
 		all = append(all, odd.Topic)
 	}
 	wantTopics(t, s, b, all, nil)
-	q := quiescer(t, b)
-	if q == nil {
+	if !h.Parks {
 		return
 	}
 	for _, topic := range all {
-		if err := q.Quiesce(soon(t), topic); err != nil {
+		if err := b.Withdraw(soon(t), topic); err != nil {
 			t.Errorf("quiesce %q: %v", topic, err)
 		}
 	}
@@ -303,14 +269,14 @@ func oddNames(t *testing.T, h Harness) {
 func foreign(t *testing.T, h Harness) {
 	s := h.Launch(t)
 	b := open(t, s)
-	if b.Capabilities().Assigns {
+	if h.Traits.Places {
 		t.Skip("a broker whose own cluster assigns the topics lists all that it serves")
 	}
 	unchanged := s.AddForeign(t)
 	load(t, s, b, "/default/orders", nil)
 	wantTopics(t, s, b, []string{"/default/orders"}, nil)
-	if q := quiescer(t, b); q != nil {
-		if err := q.Quiesce(soon(t), "/default/orders"); err != nil {
+	if h.Parks {
+		if err := b.Withdraw(soon(t), "/default/orders"); err != nil {
 			t.Fatal(err)
 		}
 		wantTopics(t, s, b, nil, []string{"/default/orders"})
@@ -339,8 +305,8 @@ func litter(t *testing.T, h Harness) {
 	if err := answering(b)(soon(t)); err != nil {
 		t.Errorf("healthy, and %v", err)
 	}
-	if b.Capabilities().Steer {
-		if err := b.(brokerapi.ModeSetter).SetMode(soon(t), brokerapi.Drained, "conformance"); err != nil {
+	if st, ok := b.(brokerapi.ModeSetter); ok {
+		if err := st.SetMode(soon(t), brokerapi.Drained, "conformance"); err != nil {
 			t.Errorf("steer to drained: %v", err)
 		}
 		if after, err := b.Topics(soon(t)); err != nil || len(after.Serving) > 0 || !slices.Equal(after.Unreadable, held.Unreadable) {
@@ -364,7 +330,7 @@ func manyTopics(t *testing.T, h Harness) {
 			for topic := range next {
 				if p, is := s.(Placer); is {
 					p.Place(t, topic)
-				} else if err := b.Load(soon(t), topic, nil); err != nil {
+				} else if err := b.Serve(soon(t), topic, nil); err != nil {
 					t.Error(err)
 				}
 			}
@@ -379,13 +345,12 @@ func manyTopics(t *testing.T, h Harness) {
 		t.FailNow()
 	}
 	half := len(all) / 2
-	q := quiescer(t, b)
-	if q == nil {
+	if !h.Parks {
 		wantTopics(t, s, b, all, nil)
 		return
 	}
 	for _, topic := range all[:half] {
-		if err := q.Quiesce(soon(t), topic); err != nil {
+		if err := b.Withdraw(soon(t), topic); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -401,7 +366,7 @@ func wantTopics(t *testing.T, s Server, b brokerapi.Broker, serving, quiesced []
 	for _, c := range []struct {
 		list      string
 		got, want []string
-	}{{"serving", held.Serving, serving}, {"quiesced", held.Quiesced, quiesced}} {
+	}{{"serving", held.Serving, serving}, {"quiesced", held.Withdrawn, quiesced}} {
 		got, want := slices.Sorted(slices.Values(c.got)), listed(s, c.want)
 		if !slices.Equal(got, want) {
 			t.Fatalf("%s: got %d topics, want %d: %s", c.list, len(got), len(want), difference(got, want))

@@ -98,6 +98,15 @@ type node struct {
 	discovery danubepb.DiscoveryClient
 }
 
+// Traits are those of a broker with Raft (0.8 and later) and of one with etcd, which goes on
+// serving and deletes what others serve once its registration has gone.
+func Traits(raft bool) brokerapi.Traits {
+	if raft {
+		return brokerapi.Traits{Places: true}
+	}
+	return brokerapi.Traits{AtDeadline: brokerapi.Stop, Registers: true}
+}
+
 // New checks the settings and starts to connect; it does not wait for the broker. Its
 // errors are settings that cannot work, each with the flag it belongs to.
 func New(cfg Config) (brokerapi.Broker, error) {

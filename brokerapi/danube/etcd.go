@@ -3,6 +3,7 @@ package danube
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -33,9 +34,9 @@ type etcdBroker struct {
 
 var _ brokerapi.Broker = (*etcdBroker)(nil)
 
-// Capabilities implements brokerapi.Broker.
-func (b *etcdBroker) Capabilities() brokerapi.Capabilities {
-	return brokerapi.Capabilities{MustStop: true, Registers: true, NamedByInstance: true}
+// Withdraw implements brokerapi.Broker: an unload destroys some topics.
+func (b *etcdBroker) Withdraw(context.Context, string) error {
+	return fmt.Errorf("this broker gives no topic up while it runs (%w): stop its process to have it served elsewhere", errors.ErrUnsupported)
 }
 
 // Probe implements brokerapi.Broker: Instance is the number that the broker registers itself
@@ -80,7 +81,7 @@ func (b *etcdBroker) identify(ctx context.Context) (who brokerapi.Report, err er
 }
 
 // Topics implements brokerapi.Broker: of the topics that are assigned to the broker, in
-// etcd or as it believes, those that it has loaded. None is ever quiesced.
+// etcd or as it believes, those that it has loaded. None is ever withdrawn.
 func (b *etcdBroker) Topics(ctx context.Context) (held brokerapi.Held, err error) {
 	var assigned, believed []string
 	who, err := b.self(ctx)
@@ -131,14 +132,14 @@ func (b *etcdBroker) compare(id string, assigned, believed []string, now time.Ti
 	}
 }
 
-// Load implements brokerapi.Broker. The topic must be assigned to the broker. If the
+// Serve implements brokerapi.Broker. The topic must be assigned to the broker. If the
 // broker had the time to load it and has not, the assignment is put again, once in a
 // call. What is assigned is not elsewhere, whatever the lookup says: the broker finds
 // owners by a part of the topic's name. record is not used: the broker reads it itself.
 //
 // Whoever puts the assignment, and whenever the broker does not answer promptly, as one that is
 // stopped and goes on, it has its time to load from then on.
-func (b *etcdBroker) Load(ctx context.Context, topic string, _ []byte) error {
+func (b *etcdBroker) Serve(ctx context.Context, topic string, _ []byte) error {
 	who, err := b.self(ctx)
 	if err != nil {
 		return fmt.Errorf("load %s: %w", topic, err)

@@ -23,7 +23,7 @@ func TestALoadedTopicIsNeverPutAgain(t *testing.T) {
 	b := f.etcd(t, s)
 	f.set(func() { f.places["/default/a"] = here })
 	for range 3 {
-		if err := b.Load(soon(t), "/default/a", nil); err != nil {
+		if err := b.Serve(soon(t), "/default/a", nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -40,7 +40,7 @@ func TestAnOverlookedAssignmentIsPutAgainOnceForAllWhoAsk(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
-			if err := b.Load(soon(t), "/default/a", nil); err != nil {
+			if err := b.Serve(soon(t), "/default/a", nil); err != nil {
 				t.Error(err)
 			}
 		})
@@ -72,7 +72,7 @@ func TestLoadSaysWhyNot(t *testing.T) {
 			if c.prepare != nil {
 				f.set(func() { c.prepare(f, s) })
 			}
-			err := b.Load(soon(t), c.topic, nil)
+			err := b.Serve(soon(t), c.topic, nil)
 			if err == nil || !strings.HasPrefix(err.Error(), "load") || !strings.Contains(err.Error(), c.want) || c.is != nil && !errors.Is(err, c.is) {
 				t.Errorf("got %v, want %s", err, c.want)
 			}
@@ -99,7 +99,7 @@ func TestALookupThatLeavesItOpenIsAnErrorAndPutsNothing(t *testing.T) {
 			f.set(func() {
 				f.answers["TopicLookup"] = func(context.Context) (any, error) { return answer, nil }
 			})
-			if err := b.Load(soon(t), "/default/a", nil); err == nil || !strings.Contains(err.Error(), "--danube-lookup") {
+			if err := b.Serve(soon(t), "/default/a", nil); err == nil || !strings.Contains(err.Error(), "--danube-lookup") {
 				t.Error(err)
 			}
 			if s.written() != 0 {
@@ -118,7 +118,7 @@ func TestTopicsAreThoseThatAreLoaded(t *testing.T) {
 		f.believed = []string{"/default/a", "/default/d", "no topic", "/too/many/parts"}
 	})
 	held, err := b.Topics(soon(t))
-	if err != nil || !slices.Equal(held.Serving, []string{"/default/a", "/default/d"}) || held.Quiesced != nil ||
+	if err != nil || !slices.Equal(held.Serving, []string{"/default/a", "/default/d"}) || held.Withdrawn != nil ||
 		!slices.Equal(held.Unreadable, []string{`"/too/many/parts"`, `"no topic"`}) {
 		t.Errorf("%+v, %v", held, err)
 	}
@@ -241,10 +241,10 @@ func TestWhatIsAssignedIsNotElsewhereWhateverTheLookupSays(t *testing.T) {
 	b := f.etcd(t, s)
 	b.settle = 0
 	f.set(func() { f.places["/default/t1"], f.places["/default/t2"] = elsewhere, elsewhere })
-	if err := b.Load(soon(t), "/default/t1", nil); err != nil || s.written() != 1 {
+	if err := b.Serve(soon(t), "/default/t1", nil); err != nil || s.written() != 1 {
 		t.Errorf("put %q, %v", s.puts, err)
 	}
-	if err := b.Load(soon(t), "/default/t2", nil); !errors.Is(err, brokerapi.ErrElsewhere) {
+	if err := b.Serve(soon(t), "/default/t2", nil); !errors.Is(err, brokerapi.ErrElsewhere) {
 		t.Errorf("not assigned, and elsewhere: %v", err)
 	}
 }

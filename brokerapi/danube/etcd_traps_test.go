@@ -13,7 +13,7 @@ func TestAnAssignmentThatAnybodyPutJustNowIsNotPutAgain(t *testing.T) {
 	b := f.etcd(t, s)
 	b.settle = 400 * time.Millisecond
 	loading := make(chan error, 1)
-	go func() { loading <- b.Load(soon(t), "/default/a", nil) }()
+	go func() { loading <- b.Serve(soon(t), "/default/a", nil) }()
 	for f.count("TopicLookup") < 3 {
 		time.Sleep(time.Millisecond)
 	}
@@ -47,7 +47,7 @@ func TestABrokerThatWasHaltedHasItsTimeToLoadFromThenOn(t *testing.T) {
 		}
 	})
 	loading := make(chan error, 1)
-	go func() { loading <- b.Load(soon(t), "/default/a", nil) }()
+	go func() { loading <- b.Serve(soon(t), "/default/a", nil) }()
 	time.Sleep(prompt + b.settle)
 	close(hold)
 	resumed := time.Now()

@@ -113,7 +113,7 @@ func FuzzAnswersNeverMakeHealthy(f *testing.F) {
 			t.Fatalf("identity %+v", who)
 		}
 		if held, err := b.Topics(ctx); err == nil {
-			for _, topic := range append(held.Serving, held.Quiesced...) {
+			for _, topic := range append(held.Serving, held.Withdrawn...) {
 				if _, _, err := brokerapi.SplitTopic(topic); err != nil {
 					t.Fatal(err)
 				}

@@ -130,10 +130,10 @@ func calls(b brokerapi.Broker) map[string]func(context.Context) error {
 	all := map[string]func(context.Context) error{
 		"probe":  func(ctx context.Context) error { _, err := b.Probe(ctx); return err },
 		"topics": func(ctx context.Context) error { _, err := b.Topics(ctx); return err },
-		"load":   func(ctx context.Context) error { return b.Load(ctx, "/default/a", nil) },
+		"serve":  func(ctx context.Context) error { return b.Serve(ctx, "/default/a", nil) },
 	}
-	if u, ok := b.(brokerapi.Unloader); ok {
-		all["unload"] = func(ctx context.Context) error { return u.Unload(ctx, "/default/a") }
+	if _, ok := b.(*raftBroker); ok {
+		all["withdraw"] = func(ctx context.Context) error { return b.Withdraw(ctx, "/default/a") }
 	}
 	if s, ok := b.(brokerapi.ModeSetter); ok {
 		all["drain"] = func(ctx context.Context) error { return s.SetMode(ctx, brokerapi.Drained, "test") }

@@ -32,14 +32,8 @@ type raftBroker struct {
 
 var (
 	_ brokerapi.Broker     = (*raftBroker)(nil)
-	_ brokerapi.Unloader   = (*raftBroker)(nil)
 	_ brokerapi.ModeSetter = (*raftBroker)(nil)
 )
-
-// Capabilities implements brokerapi.Broker.
-func (b *raftBroker) Capabilities() brokerapi.Capabilities {
-	return brokerapi.Capabilities{Unload: true, Steer: true, Assigns: true}
-}
 
 // status is the Raft cluster as the broker sees it, and the broker's own number in it.
 func (b *raftBroker) status(ctx context.Context) (*danubepb.ClusterStatusResponse, string, error) {
@@ -128,7 +122,7 @@ func (b *raftBroker) self(ctx context.Context) (own *danubepb.BrokerInfo, others
 }
 
 // Topics implements brokerapi.Broker: of the topics that the broker believes to have,
-// those that it has loaded. None is ever quiesced.
+// those that it has loaded. None is ever withdrawn.
 func (b *raftBroker) Topics(ctx context.Context) (held brokerapi.Held, err error) {
 	var believed []string
 	_, id, err := b.status(ctx)
@@ -144,9 +138,9 @@ func (b *raftBroker) Topics(ctx context.Context) (held brokerapi.Held, err error
 	return held, nil
 }
 
-// Load implements brokerapi.Broker. The brokers assign topics themselves: it waits until
+// Serve implements brokerapi.Broker. The brokers assign topics themselves: it waits until
 // one of them serves the topic, which is nothing that it could bring about.
-func (b *raftBroker) Load(ctx context.Context, topic string, _ []byte) error {
+func (b *raftBroker) Serve(ctx context.Context, topic string, _ []byte) error {
 	err := b.await(ctx, topic, func(at place) (bool, error) {
 		if at == elsewhere {
 			return false, brokerapi.ErrElsewhere
@@ -164,8 +158,8 @@ func refusal(err error) error {
 	return err
 }
 
-// Unload implements brokerapi.Unloader: another broker gets the topic.
-func (b *raftBroker) Unload(ctx context.Context, topic string) error {
+// Withdraw implements brokerapi.Broker: another broker gets the topic.
+func (b *raftBroker) Withdraw(ctx context.Context, topic string) error {
 	asked := false
 	err := b.await(ctx, topic, func(at place) (bool, error) {
 		if at != here || asked {

@@ -205,15 +205,15 @@ func TestRaftTopicsAreListedUnloadedAndNotLoaded(t *testing.T) {
 	if err != nil || !slices.Equal(held.Serving, []string{"/default/a"}) {
 		t.Errorf("%+v, %v", held, err)
 	}
-	if err := b.Load(soon(t), "/default/a", nil); err != nil {
+	if err := b.Serve(soon(t), "/default/a", nil); err != nil {
 		t.Error(err)
 	}
-	if err := b.Load(soon(t), "/default/far", nil); !errors.Is(err, brokerapi.ErrElsewhere) {
+	if err := b.Serve(soon(t), "/default/far", nil); !errors.Is(err, brokerapi.ErrElsewhere) {
 		t.Error(err)
 	}
 	loadsNothing := func() {
 		t.Helper()
-		err := bounded(t, "load", func(ctx context.Context) error { return b.Load(ctx, "/default/none", nil) })
+		err := bounded(t, "load", func(ctx context.Context) error { return b.Serve(ctx, "/default/none", nil) })
 		if err == nil || !strings.Contains(err.Error(), "the brokers assign topics themselves") {
 			t.Error(err)
 		}
@@ -229,7 +229,7 @@ func TestRaftTopicsAreListedUnloadedAndNotLoaded(t *testing.T) {
 	loadsNothing()
 	f.set(func() { delete(f.answers, "TopicLookup") })
 	for range 2 {
-		if err := b.Unload(soon(t), "/default/a"); err != nil {
+		if err := b.Withdraw(soon(t), "/default/a"); err != nil {
 			t.Error(err)
 		}
 	}
@@ -238,7 +238,7 @@ func TestRaftTopicsAreListedUnloadedAndNotLoaded(t *testing.T) {
 	}
 	f.set(func() { f.places["/default/a"] = here })
 	f.fails("UnloadTopic", codes.FailedPrecondition, "single broker")
-	if err := b.Unload(soon(t), "/default/a"); err == nil || !strings.Contains(err.Error(), "only to another active broker") {
+	if err := b.Withdraw(soon(t), "/default/a"); err == nil || !strings.Contains(err.Error(), "only to another active broker") {
 		t.Error(err)
 	}
 }

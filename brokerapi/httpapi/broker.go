@@ -34,14 +34,14 @@ const base = "/holdfast/v1"
 
 // Config is what New needs.
 type Config struct {
-	AdminURL     string        // http(s)://host:port[/path], this one broker's
-	TokenFile    string        // bearer token; empty: none
-	CACert       string        // PEM; empty: the system's authorities
-	Cert, Key    string        // PEM; both or none
-	Capabilities []string      // of Words
-	KeyPrefix    string        // what stands in front of every key in etcd, for error messages
-	BrokerID     string        // the name the broker must have if it has one; empty: any
-	Timeout      time.Duration // longest wait for one answer, within the caller's context; 0: 10 s
+	AdminURL  string        // http(s)://host:port[/path], this one broker's
+	TokenFile string        // bearer token; empty: none
+	CACert    string        // PEM; empty: the system's authorities
+	Cert, Key string        // PEM; both or none
+	Places    bool          // its own cluster is to take its topics: it must have a mode
+	KeyPrefix string        // what stands in front of every key in etcd, for error messages
+	BrokerID  string        // the name the broker must have if it has one; empty: any
+	Timeout   time.Duration // longest wait for one answer, within the caller's context; 0: 10 s
 }
 
 // Words are what --http-capabilities may say: the topics' data is on this broker only; once
@@ -69,10 +69,19 @@ func CheckCapabilities(words []string) error {
 	return nil
 }
 
+// Traits are what the words say.
+func Traits(words []string) (t brokerapi.Traits) {
+	t.LocalData, t.Places = slices.Contains(words, "local-data"), slices.Contains(words, "places")
+	if slices.Contains(words, "must-stop") {
+		t.AtDeadline = brokerapi.Stop
+	}
+	return t
+}
+
 // Broker is one broker. It is safe for concurrent use.
 type Broker struct {
 	rest      *rest.Client
-	can       brokerapi.Capabilities
+	places    bool
 	brokerID  string
 	keyPrefix string
 
@@ -82,29 +91,20 @@ type Broker struct {
 
 var (
 	_ brokerapi.Broker     = (*Broker)(nil)
-	_ brokerapi.Quiescer   = (*Broker)(nil)
 	_ brokerapi.ModeSetter = (*Broker)(nil)
 )
 
 // New checks the settings; it does not wait for the broker. Its errors are settings that
 // cannot work, each with its flag.
 func New(cfg Config) (*Broker, error) {
-	if err := CheckCapabilities(cfg.Capabilities); err != nil {
-		return nil, fmt.Errorf("--http-capabilities %q: %w", strings.Join(cfg.Capabilities, ","), err)
-	}
 	client, err := rest.New(rest.Config{
 		URL: cfg.AdminURL, TokenFile: cfg.TokenFile, CACert: cfg.CACert, Cert: cfg.Cert, Key: cfg.Key, Timeout: cfg.Timeout,
 	})
 	if err != nil {
 		return nil, err
 	}
-	is := func(word string) bool { return slices.Contains(cfg.Capabilities, word) }
-	return &Broker{rest: client, brokerID: cfg.BrokerID, keyPrefix: strings.TrimSuffix(cfg.KeyPrefix, "/"),
-		can: brokerapi.Capabilities{Quiesce: true, Steer: true, LocalData: is("local-data"), MustStop: is("must-stop"), Assigns: is("places")}}, nil
+	return &Broker{rest: client, places: cfg.Places, brokerID: cfg.BrokerID, keyPrefix: strings.TrimSuffix(cfg.KeyPrefix, "/")}, nil
 }
-
-// Capabilities implements brokerapi.Broker: what the settings say.
-func (b *Broker) Capabilities() brokerapi.Capabilities { return b.can }
 
 // Close ends calls in flight.
 func (b *Broker) Close() error { return b.rest.Close() }
@@ -255,7 +255,7 @@ func (b *Broker) SetMode(ctx context.Context, mode brokerapi.Mode, reason string
 	var now modeBody
 	a, err := b.ask(ctx, rest.Request{Method: http.MethodPut, Path: "/mode", Body: modeBody{mode, reason}}, &now, http.StatusOK, http.StatusAccepted)
 	switch {
-	case cannot(err) && !b.can.Assigns:
+	case cannot(err) && !b.places:
 		return nil
 	case err != nil:
 		return fmt.Errorf("steer to %s: %w", mode, err)

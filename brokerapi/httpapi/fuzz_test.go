@@ -67,7 +67,7 @@ func everything(t *testing.T, b *Broker) (healthy bool) {
 	}
 	held, err := b.Topics(ctx)
 	if err == nil {
-		all := slices.Concat(held.Serving, held.Quiesced)
+		all := slices.Concat(held.Serving, held.Withdrawn)
 		slices.Sort(all)
 		if len(slices.Compact(slices.Clone(all))) != len(all) {
 			t.Fatalf("a topic twice: %q", all)
@@ -79,7 +79,7 @@ func everything(t *testing.T, b *Broker) (healthy bool) {
 		}
 	}
 	for _, err := range []error{
-		b.Load(ctx, "/a/b", nil), b.Quiesce(ctx, "/a/b"),
+		b.Serve(ctx, "/a/b", nil), b.Withdraw(ctx, "/a/b"),
 		b.SetMode(ctx, brokerapi.Drained, ""),
 	} {
 		if err != nil && strings.ContainsAny(err.Error(), "\n\r\x1b") {

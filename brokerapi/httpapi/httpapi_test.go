@@ -117,7 +117,7 @@ func TestAListingThatIsNotOneIsAnError(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			url := answers(t, map[string]string{"GET /topics": c.body})
 			held, err := opened(t, Config{AdminURL: url}).Topics(bound(t))
-			if err == nil || !strings.HasPrefix(err.Error(), "list topics: --broker-admin ") || !strings.Contains(err.Error(), c.want) || held.Serving != nil || held.Quiesced != nil || held.Unreadable != nil {
+			if err == nil || !strings.HasPrefix(err.Error(), "list topics: --broker-admin ") || !strings.Contains(err.Error(), c.want) || held.Serving != nil || held.Withdrawn != nil || held.Unreadable != nil {
 				t.Errorf("got %+v, %v\nwant %s", held, err, c.want)
 			}
 		})
@@ -146,7 +146,7 @@ func TestAnEntryThatCannotBeReadVoidsNoOther(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			url := answers(t, map[string]string{"GET /topics": `{"topics":[` + c.topics + `,{"name":"/a/good","state":"serving"}]}`})
 			held, err := opened(t, Config{AdminURL: url}).Topics(bound(t))
-			if err != nil || !slices.Equal(held.Serving, append(c.serving, "/a/good")) || !slices.Equal(held.Quiesced, c.quiesced) || !slices.Equal(held.Unreadable, c.unreadable) {
+			if err != nil || !slices.Equal(held.Serving, append(c.serving, "/a/good")) || !slices.Equal(held.Withdrawn, c.quiesced) || !slices.Equal(held.Unreadable, c.unreadable) {
 				t.Errorf("%+v, %v", held, err)
 			}
 		})
@@ -174,12 +174,12 @@ func TestAnAnswerThatSaysSomethingElseIsAnError(t *testing.T) {
 		name, body, want string
 		call             func(context.Context, *Broker) error
 	}{
-		{"load", `{"state":"quiesced"}`, `load /a/b: --broker-admin `, func(ctx context.Context, b *Broker) error { return b.Load(ctx, "/a/b", nil) }},
-		{"quiesce", `{"state":"serving"}`, `the state is "serving", want one of ["quiesced" "absent"]`, func(ctx context.Context, b *Broker) error { return b.Quiesce(ctx, "/a/b") }},
+		{"load", `{"state":"quiesced"}`, `load /a/b: --broker-admin `, func(ctx context.Context, b *Broker) error { return b.Serve(ctx, "/a/b", nil) }},
+		{"quiesce", `{"state":"serving"}`, `the state is "serving", want one of ["quiesced" "absent"]`, func(ctx context.Context, b *Broker) error { return b.Withdraw(ctx, "/a/b") }},
 		{"mode", `{"mode":"active"}`, `want mode "drained"`, func(ctx context.Context, b *Broker) error { return b.SetMode(ctx, brokerapi.Drained, "") }},
 		{"mode on its way", `202 application/json {"mode":"drained"}`, `steer to drained: the broker is still on its way: ask again`, func(ctx context.Context, b *Broker) error { return b.SetMode(ctx, brokerapi.Drained, "") }},
-		{"elsewhere", `409 application/json {"error":{"code":"elsewhere","message":"at n2"}}`, `409 Conflict: elsewhere: at n2`, func(ctx context.Context, b *Broker) error { return b.Load(ctx, "/a/b", nil) }},
-		{"not the contract's error", `409 application/json {"error":"elsewhere"}`, `answered 409 Conflict: "{\"error\":\"elsewhere\"}"`, func(ctx context.Context, b *Broker) error { return b.Load(ctx, "/a/b", nil) }},
+		{"elsewhere", `409 application/json {"error":{"code":"elsewhere","message":"at n2"}}`, `409 Conflict: elsewhere: at n2`, func(ctx context.Context, b *Broker) error { return b.Serve(ctx, "/a/b", nil) }},
+		{"not the contract's error", `409 application/json {"error":"elsewhere"}`, `answered 409 Conflict: "{\"error\":\"elsewhere\"}"`, func(ctx context.Context, b *Broker) error { return b.Serve(ctx, "/a/b", nil) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			all := map[string]string{"PUT /mode": c.body}
@@ -205,10 +205,10 @@ func TestWhatCannotBeSentIsRefusedHere(t *testing.T) {
 		err  error
 		want string
 	}{
-		{"not a topic", b.Load(bound(t), "orders", nil), `load: topic "orders": want the form /namespace/topic`},
-		{"not UTF-8", b.Quiesce(bound(t), "/a/\xff"), `quiesce: topic "/a/\xff": is not UTF-8, which JSON cannot carry`},
-		{"record not JSON", b.Load(bound(t), "/a/b", []byte("{")), `load /a/b: topic record /p/topics/a/b: want JSON of at most 1048576 bytes: mend it or remove it`},
-		{"record too large", b.Load(bound(t), "/a/b", []byte(`"`+strings.Repeat("x", 1<<20)+`"`)), `load /a/b: topic record /p/topics/a/b: want JSON of at most 1048576 bytes: mend it or remove it`},
+		{"not a topic", b.Serve(bound(t), "orders", nil), `load: topic "orders": want the form /namespace/topic`},
+		{"not UTF-8", b.Withdraw(bound(t), "/a/\xff"), `quiesce: topic "/a/\xff": is not UTF-8, which JSON cannot carry`},
+		{"record not JSON", b.Serve(bound(t), "/a/b", []byte("{")), `load /a/b: topic record /p/topics/a/b: want JSON of at most 1048576 bytes: mend it or remove it`},
+		{"record too large", b.Serve(bound(t), "/a/b", []byte(`"`+strings.Repeat("x", 1<<20)+`"`)), `load /a/b: topic record /p/topics/a/b: want JSON of at most 1048576 bytes: mend it or remove it`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.err == nil || c.err.Error() != c.want {
@@ -232,12 +232,8 @@ func TestWhatTheBrokerCannotDoItSays(t *testing.T) {
 		{"its cluster places topics, and it has no mode", map[string]string{"POST /topics/quiesce": no, "POST /topics/unload": no, "PUT /mode": no}, false, true, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			cfg := Config{AdminURL: answers(t, c.answers)}
-			if c.places {
-				cfg.Capabilities = []string{"places"}
-			}
-			b := opened(t, cfg)
-			if err := b.Quiesce(bound(t), "/a/b"); (err == nil) != c.quiesces {
+			b := opened(t, Config{AdminURL: answers(t, c.answers), Places: c.places})
+			if err := b.Withdraw(bound(t), "/a/b"); (err == nil) != c.quiesces {
 				t.Errorf("quiesce: %v", err)
 			}
 			if err := b.SetMode(bound(t), brokerapi.Drained, ""); (err == nil) != c.steers {
@@ -261,6 +257,17 @@ func TestARefusalIsNoWordOfTheBrokerOnItself(t *testing.T) {
 	}
 }
 
+func TestWordsThatThereAreNotAreNamed(t *testing.T) {
+	for word, want := range map[string]string{
+		"fly":        `no capability is called "fly": known are local-data, must-stop, places`,
+		"held-watch": `held-watch is no word of this version: leave it out: nothing need be held`,
+	} {
+		if err := CheckCapabilities([]string{"places", word}); err == nil || err.Error() != want {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+	}
+}
+
 func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	for _, c := range []struct {
@@ -269,10 +276,6 @@ func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 		want string
 	}{
 		{"no address", Config{}, "--broker-admin is empty: want http://host:port"},
-		{"unknown capability", Config{AdminURL: "http://a", Capabilities: []string{"fly"}},
-			`--http-capabilities "fly": no capability is called "fly": known are local-data, must-stop, places`},
-		{"one that is gone", Config{AdminURL: "http://a", Capabilities: []string{"places", "held-watch"}},
-			`--http-capabilities "places,held-watch": held-watch is no word of this version: leave it out: nothing need be held`},
 		{"no token", Config{AdminURL: "http://a", TokenFile: missing}, "--broker-token-file: open " + missing + ": no such file or directory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

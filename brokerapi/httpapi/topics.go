@@ -87,7 +87,7 @@ func (b *Broker) Topics(ctx context.Context) (brokerapi.Held, error) {
 		case is.topic && is.served:
 			held.Serving = append(held.Serving, name)
 		case is.topic:
-			held.Quiesced = append(held.Quiesced, name)
+			held.Withdrawn = append(held.Withdrawn, name)
 		case is.served:
 			held.Unreadable = append(held.Unreadable, brokerapi.Unreadable(name))
 		}
@@ -101,26 +101,21 @@ type topicRequest struct {
 	Record json.RawMessage `json:"record,omitempty"` // load
 }
 
-// Load implements brokerapi.Broker.
-func (b *Broker) Load(ctx context.Context, topic string, record []byte) error {
+// Serve implements brokerapi.Broker.
+func (b *Broker) Serve(ctx context.Context, topic string, record []byte) error {
 	if len(record) > 0 && (!json.Valid(record) || !utf8.Valid(record) || len(record) > maxRecord) {
 		return fmt.Errorf("load %s: topic record %s/topics%s: want JSON of at most %d bytes: mend it or remove it", topic, b.keyPrefix, topic, maxRecord)
 	}
 	return b.change(ctx, "load", topicRequest{topic, record}, Serving)
 }
 
-// Quiesce implements brokerapi.Quiescer. A broker that can only unload does that.
-func (b *Broker) Quiesce(ctx context.Context, topic string) error {
+// Withdraw implements brokerapi.Broker: the topic is quiesced, or unloaded by a broker that cannot.
+func (b *Broker) Withdraw(ctx context.Context, topic string) error {
 	err := b.change(ctx, "quiesce", topicRequest{Topic: topic}, Quiesced, Absent)
 	if cannot(err) {
-		return b.Unload(ctx, topic)
+		err = b.change(ctx, "unload", topicRequest{Topic: topic}, Absent)
 	}
 	return err
-}
-
-// Unload implements brokerapi.Unloader.
-func (b *Broker) Unload(ctx context.Context, topic string) error {
-	return b.change(ctx, "unload", topicRequest{Topic: topic}, Absent)
 }
 
 // change makes a call about one topic and wants it to be in one of the states.

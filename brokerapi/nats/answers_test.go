@@ -141,7 +141,7 @@ func TestSlowAnswersEndWithTheirBound(t *testing.T) {
 	}{
 		{"monitor", monitorErr, "--nats-monitor " + web.URL + ": GET /varz: no answer within 100ms: context deadline exceeded"},
 		{"monitor, the caller's", shortErr, "--nats-monitor " + web.URL + ": GET /varz: context deadline exceeded"},
-		{"JetStream", b.Load(bound(t), "/default/orders", nil), "load /default/orders: --broker-admin " + fake.url + ": no answer within 100ms: context deadline exceeded"},
+		{"JetStream", b.Serve(bound(t), "/default/orders", nil), "load /default/orders: --broker-admin " + fake.url + ": no answer within 100ms: context deadline exceeded"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.err == nil || c.err.Error() != c.want || !errors.Is(c.err, context.DeadlineExceeded) {

@@ -104,9 +104,7 @@ var (
 )
 
 var (
-	_ brokerapi.Broker   = (*Broker)(nil)
-	_ brokerapi.Quiescer = (*Broker)(nil)
-	_ brokerapi.Unloader = (*Broker)(nil)
+	_ brokerapi.Broker = (*Broker)(nil)
 )
 
 // New checks the settings and starts to connect; it does not wait for the server.
@@ -275,10 +273,8 @@ func (b *Broker) noteAttempt(err error) {
 	}
 }
 
-// Capabilities implements brokerapi.Broker.
-func (b *Broker) Capabilities() brokerapi.Capabilities {
-	return brokerapi.Capabilities{Quiesce: true, Unload: true, LocalData: true}
-}
+// Traits are those of a NATS server.
+var Traits = brokerapi.Traits{LocalData: true}
 
 // Close ends calls in flight and closes the connection. It takes at most one
 // attempt to connect (1 s) if one is still under way.

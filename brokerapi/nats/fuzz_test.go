@@ -79,12 +79,12 @@ func FuzzJetStreamAnswers(f *testing.F) {
 		}
 		says.Store(&answer)
 		held, err := b.Topics(within(t))
-		for _, topic := range append(held.Serving, held.Quiesced...) {
+		for _, topic := range append(held.Serving, held.Withdrawn...) {
 			if _, _, wrong := brokerapi.SplitTopic(topic); err != nil || wrong != nil {
 				t.Fatalf("%q is listed: %v, %v", topic, err, wrong)
 			}
 		}
-		errs := []error{b.Load(within(t), "/a/b", nil), b.Quiesce(within(t), "/a/b")}
+		errs := []error{b.Serve(within(t), "/a/b", nil), b.Withdraw(within(t), "/a/b")}
 		for _, err := range errs {
 			if err == nil && !json.Valid([]byte(answer)) {
 				t.Fatalf("done by %q", answer)

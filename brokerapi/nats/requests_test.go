@@ -101,7 +101,7 @@ func TestLoadTakesAsFewRequestsAsCanBe(t *testing.T) {
 					return `{}`
 				}
 			})
-			if err := b.Load(bound(t), "/default/a", nil); err != nil {
+			if err := b.Serve(bound(t), "/default/a", nil); err != nil {
 				t.Fatal(err)
 			}
 			if !slices.Equal(*seen, c.want) {
@@ -123,7 +123,7 @@ func TestAnswersThatCannotBeReadAreErrors(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b, _ := served(t, func(string, []byte) string { return c.answer })
-			err := b.Quiesce(bound(t), "/default/a")
+			err := b.Withdraw(bound(t), "/default/a")
 			if err == nil || !strings.HasPrefix(err.Error(), "quiesce /default/a: ") || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %s", err, c.want)
 			}
@@ -156,7 +156,7 @@ func TestAListingThatIsNotWholeIsAnError(t *testing.T) {
 				return c.page(req.Offset)
 			})
 			held, err := b.Topics(bound(t))
-			if err == nil || err.Error() != c.want || held.Serving != nil || held.Quiesced != nil {
+			if err == nil || err.Error() != c.want || held.Serving != nil || held.Withdrawn != nil {
 				t.Errorf("got %+v, %v, want %s", held, err, c.want)
 			}
 		})
@@ -171,7 +171,7 @@ func TestACallInFlightEndsWhenTheConnectionBreaks(t *testing.T) {
 	})
 	b := opened(t, Config{AdminURL: fake.url, MonitorURL: "http://127.0.0.1:1", Timeout: time.Hour})
 	ended := make(chan error, 1)
-	go func() { ended <- b.Load(context.Background(), "/default/a", nil) }()
+	go func() { ended <- b.Serve(context.Background(), "/default/a", nil) }()
 	<-asked
 	fake.drop()
 	select {
@@ -200,7 +200,7 @@ func TestTheConnectionNeverMovesToAnotherServer(t *testing.T) {
 	fake := newFakeServer(t, fmt.Sprintf(`,"connect_urls":[%q]`, other.Addr()), jetStreamOK)
 	b := opened(t, Config{AdminURL: fake.url, MonitorURL: "http://127.0.0.1:1"})
 	for range 3 {
-		if err := b.Load(bound(t), "/default/a", nil); err != nil {
+		if err := b.Serve(bound(t), "/default/a", nil); err != nil {
 			t.Fatal(err)
 		}
 		fake.drop()
@@ -220,7 +220,7 @@ func awaitLoad(t *testing.T, b *Broker) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		err := b.Load(ctx, "/default/a", nil)
+		err := b.Serve(ctx, "/default/a", nil)
 		if err == nil {
 			return
 		}

@@ -26,7 +26,7 @@ func (b *Broker) Topics(ctx context.Context) (brokerapi.Held, error) {
 		return brokerapi.Held{}, fmt.Errorf("list quiesced streams: %w", err)
 	}
 	maps.DeleteFunc(all, func(topic string, _ bool) bool { return parkedOnes[topic] })
-	return brokerapi.Held{Serving: slices.Sorted(maps.Keys(all)), Quiesced: slices.Sorted(maps.Keys(parkedOnes))}, nil
+	return brokerapi.Held{Serving: slices.Sorted(maps.Keys(all)), Withdrawn: slices.Sorted(maps.Keys(parkedOnes))}, nil
 }
 
 // relists bounds how often a listing that changes under our eyes is started over.
@@ -71,10 +71,10 @@ again:
 	return nil, fmt.Errorf("streams came and went during each of %d listings: try again", relists)
 }
 
-// Load implements brokerapi.Broker. It is one request if the stream does not
+// Serve implements brokerapi.Broker. It is one request if the stream does not
 // exist, or exists with this very configuration. Of a stream that exists
 // differently only the subjects are set.
-func (b *Broker) Load(ctx context.Context, topic string, record []byte) error {
+func (b *Broker) Serve(ctx context.Context, topic string, record []byte) error {
 	cfg, err := configOf(strings.TrimSuffix(b.cfg.KeyPrefix, "/"), topic, record)
 	if err != nil {
 		return err
@@ -93,17 +93,9 @@ func (b *Broker) Load(ctx context.Context, topic string, record []byte) error {
 	}
 }
 
-// Quiesce implements brokerapi.Quiescer. A topic that is not here is quiesced.
-func (b *Broker) Quiesce(ctx context.Context, topic string) error {
-	return b.park(ctx, "quiesce", topic)
-}
-
-// Unload implements brokerapi.Unloader. The stream and its data stay, parked.
-func (b *Broker) Unload(ctx context.Context, topic string) error {
-	return b.park(ctx, "unload", topic)
-}
-
-func (b *Broker) park(ctx context.Context, what, topic string) error {
+// Withdraw implements brokerapi.Broker: the stream and its data stay, parked. A topic that is not
+// here is withdrawn.
+func (b *Broker) Withdraw(ctx context.Context, topic string) error {
 	name, err := streamName(topic)
 	if err == nil {
 		err = b.resubject(ctx, name, []string{parked + name})
@@ -111,7 +103,7 @@ func (b *Broker) park(ctx context.Context, what, topic string) error {
 	if err == nil || isCode(err, client.JSErrCodeStreamNotFound) {
 		return nil
 	}
-	return fmt.Errorf("%s %s: %w", what, topic, err)
+	return fmt.Errorf("quiesce %s: %w", topic, err)
 }
 
 // turn waits until nobody else changes the stream. nats-server 2.15 may subscribe twice to a

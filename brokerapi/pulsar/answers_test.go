@@ -283,7 +283,7 @@ func TestAnUnloadThatFailedIsJudgedByTheBrokersList(t *testing.T) {
 		"not allowed":          {401, `{"public/default/0x00000000_0x40000000":{"is_active":true}}`, false},
 	} {
 		b := answering(t, map[string]http.HandlerFunc{path: status(c.code, ""), "owned": status(200, c.list)}, nil)
-		if err := b.Unload(t.Context(), bundle); (err == nil) != c.unload {
+		if err := b.Withdraw(t.Context(), bundle); (err == nil) != c.unload {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}

@@ -75,7 +75,6 @@ type Broker struct {
 
 var (
 	_ brokerapi.Broker     = (*Broker)(nil)
-	_ brokerapi.Unloader   = (*Broker)(nil)
 	_ brokerapi.ModeSetter = (*Broker)(nil)
 	_ brokerapi.Releaser   = (*Broker)(nil)
 )
@@ -116,11 +115,9 @@ func New(cfg Config) (*Broker, error) {
 	return b, nil
 }
 
-// Capabilities implements brokerapi.Broker. A bundle's data is in BookKeeper, not here, and
+// Traits are those of a Pulsar broker. A bundle's data is in BookKeeper, not here, and
 // BookKeeper fences the ledgers of a broker whose bundle another one has opened.
-func (b *Broker) Capabilities() brokerapi.Capabilities {
-	return brokerapi.Capabilities{Unload: true, Steer: true, Registers: true, Assigns: true, FencesItself: true}
-}
+var Traits = brokerapi.Traits{Places: true, AtDeadline: brokerapi.Nothing}
 
 // Close implements brokerapi.Broker.
 func (b *Broker) Close() error {

@@ -77,7 +77,7 @@ func TestEveryCallIsMadeWithTLSAndTheToken(t *testing.T) {
 			t.Errorf("%+v, %v", who, err)
 		}
 		for name, err := range map[string]error{
-			"health": b.ready(ctx), "unload": b.Unload(ctx, "/public~default/0x00000000_0xffffffff"),
+			"health": b.ready(ctx), "unload": b.Withdraw(ctx, "/public~default/0x00000000_0xffffffff"),
 			"drain": b.SetMode(ctx, brokerapi.Drained, ""),
 		} {
 			if err != nil {

@@ -69,14 +69,14 @@ func (b *Broker) Topics(ctx context.Context) (brokerapi.Held, error) {
 	return held, nil
 }
 
-// Load implements brokerapi.Broker.
-func (b *Broker) Load(_ context.Context, topic string, _ []byte) error {
+// Serve implements brokerapi.Broker.
+func (b *Broker) Serve(_ context.Context, topic string, _ []byte) error {
 	return fmt.Errorf("load %s: Pulsar's own cluster decides who owns a bundle, when a client comes: %w", topic, errors.ErrUnsupported)
 }
 
-// Unload implements brokerapi.Unloader. The bundle goes to whoever is asked for it next, which
+// Withdraw implements brokerapi.Broker. The bundle goes to whoever is asked for it next, which
 // may be this broker.
-func (b *Broker) Unload(ctx context.Context, topic string) error {
+func (b *Broker) Withdraw(ctx context.Context, topic string) error {
 	if !topics.MatchString(topic) {
 		return fmt.Errorf("unload %s: no bundle: want /tenant~namespace/0x00000000_0xffffffff", topic)
 	}

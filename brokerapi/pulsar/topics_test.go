@@ -42,7 +42,7 @@ func TestWhatIsNoBundleIsNotUnloaded(t *testing.T) {
 		"/public~default/0x00000000_0x40000000": true, "/public~default/orders": false, "/default/0x00000000_0x40000000": false,
 		"/..~default/0x00000000_0x40000000": false, "/a~b~c/0x00000000_0x40000000": false, "/a~b/c/0x00000000_0x40000000": false, "": false,
 	} {
-		if err := b.Unload(t.Context(), topic); (err == nil) != unloads {
+		if err := b.Withdraw(t.Context(), topic); (err == nil) != unloads {
 			t.Errorf("%q: %v", topic, err)
 		}
 	}

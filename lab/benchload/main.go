@@ -140,7 +140,7 @@ func openDriver(ctx context.Context, s *server) (loader, func(), error) {
 		return nil, nil, err
 	}
 	load := func(ctx context.Context, topics []string, concurrency int) error {
-		return each(topics, concurrency, func(topic string) error { return b.Load(ctx, topic, nil) })
+		return each(topics, concurrency, func(topic string) error { return b.Serve(ctx, topic, nil) })
 	}
 	return load, func() { b.Close() }, nil
 }

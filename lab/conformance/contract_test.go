@@ -194,25 +194,23 @@ func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
 	fine(health(ctx, b))
 	_, err := b.Probe(ctx)
 	fine(err)
-	fine(b.Load(ctx, "/default/orders", []byte(`{"schema":1}`)))
+	fine(b.Serve(ctx, "/default/orders", []byte(`{"schema":1}`)))
 	for i := range 1200 { // two pages
-		fine(b.Load(ctx, fmt.Sprintf("/many/%d", i), nil))
+		fine(b.Serve(ctx, fmt.Sprintf("/many/%d", i), nil))
 	}
 	held, err := b.Topics(ctx)
 	if fine(err); len(held.Serving) != 1201 {
 		t.Errorf("%d topics", len(held.Serving))
 	}
-	fine(b.Quiesce(ctx, "/default/orders"))
-	fine(b.Unload(ctx, "/default/orders"))
+	fine(b.Withdraw(ctx, "/default/orders"))
 	fine(b.SetMode(ctx, brokerapi.Drained, "test"))
-	refused("drained", b.Load(ctx, "/default/orders", nil))
+	refused("drained", b.Serve(ctx, "/default/orders", nil))
 	fine(b.SetMode(ctx, brokerapi.Active, ""))
 	if code := raw(t, "POST", url+"/client/make", "application/json", `{"topic":"/default/theirs"}`); code != 200 {
 		t.Fatal(code)
 	}
 	w.wrong = nil // the client's side is not in the contract
-	refused("foreign", b.Quiesce(ctx, "/default/theirs"))
-	refused("foreign", b.Unload(ctx, "/default/theirs"))
+	refused("foreign", b.Withdraw(ctx, "/default/theirs"))
 
 	v1 := url + contractBase
 	const j = "application/json"
@@ -257,26 +255,32 @@ func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
 
 	w, url = witnessed(t, reference.Options{Capabilities: []string{}})
 	none := openHTTP(t, httpapi.Config{AdminURL: url})
-	if err := none.Quiesce(ctx, "/a/b"); err == nil || !strings.Contains(err.Error(), "501 Not Implemented: not_implemented: ") {
+	if err := none.Withdraw(ctx, "/a/b"); err == nil || !strings.Contains(err.Error(), "501 Not Implemented: not_implemented: ") {
 		t.Errorf("quiesce: %v", err)
 	}
 	fine(none.SetMode(ctx, brokerapi.Active, ""))
 	note(w)
 
-	dir := t.TempDir()
-	w, url = witnessed(t, reference.Options{Dir: filepath.Join(dir, "data")})
-	b = openHTTP(t, httpapi.Config{AdminURL: url})
-	for _, topic := range []string{"/a/served"} {
-		fine(b.Load(ctx, topic, nil))
+	for _, can := range [][]string{nil, {"unload", "mode"}} { // all, and what it cannot quiesce is unloaded
+		dir := t.TempDir()
+		w, url = witnessed(t, reference.Options{Dir: filepath.Join(dir, "data"), Capabilities: can})
+		b = openHTTP(t, httpapi.Config{AdminURL: url})
+		fine(b.Serve(ctx, "/a/withdrawn", nil))
+		fine(b.Withdraw(ctx, "/a/withdrawn"))
+		fine(b.Serve(ctx, "/a/served", nil))
+		if code := raw(t, "POST", url+"/client/make", "application/json", `{"topic":"/a/theirs"}`); code != 200 {
+			t.Fatal(code)
+		}
+		w.wrong = nil // the client's side is not in the contract
+		refused("foreign", b.Withdraw(ctx, "/a/theirs"))
+		fine(os.RemoveAll(filepath.Join(dir, "data")))
+		fine(os.WriteFile(filepath.Join(dir, "data"), nil, 0o600)) // nothing can be written below it
+		refused("internal", b.Serve(ctx, "/a/new", nil))
+		refused("internal", b.Withdraw(ctx, "/a/served"))
+		refused("internal", b.SetMode(ctx, brokerapi.Drained, ""))
+		refused("unavailable", health(ctx, b))
+		note(w)
 	}
-	fine(os.RemoveAll(filepath.Join(dir, "data")))
-	fine(os.WriteFile(filepath.Join(dir, "data"), nil, 0o600)) // nothing can be written below it
-	refused("internal", b.Load(ctx, "/a/new", nil))
-	refused("internal", b.Quiesce(ctx, "/a/served"))
-	refused("internal", b.Unload(ctx, "/a/served"))
-	refused("internal", b.SetMode(ctx, brokerapi.Drained, ""))
-	refused("unavailable", health(ctx, b))
-	note(w)
 
 	for name, o := range loadContract(t).operations {
 		for status := range o.responses {
@@ -306,9 +310,9 @@ func TestTheDriverUnderstandsEveryAnswerOfTheContract(t *testing.T) {
 		"getIdentity":  func(ctx context.Context, b *httpapi.Broker) error { _, err := b.Probe(ctx); return err },
 		"getHealth":    func(ctx context.Context, b *httpapi.Broker) error { return health(ctx, b) },
 		"getTopics":    func(ctx context.Context, b *httpapi.Broker) error { _, err := b.Topics(ctx); return err },
-		"loadTopic":    func(ctx context.Context, b *httpapi.Broker) error { return b.Load(ctx, "/default/orders", nil) },
-		"quiesceTopic": func(ctx context.Context, b *httpapi.Broker) error { return b.Quiesce(ctx, "/default/orders") },
-		"unloadTopic":  func(ctx context.Context, b *httpapi.Broker) error { return b.Unload(ctx, "/default/orders") },
+		"loadTopic":    func(ctx context.Context, b *httpapi.Broker) error { return b.Serve(ctx, "/default/orders", nil) },
+		"quiesceTopic": func(ctx context.Context, b *httpapi.Broker) error { return b.Withdraw(ctx, "/default/orders") },
+		"unloadTopic":  func(ctx context.Context, b *httpapi.Broker) error { return b.Withdraw(ctx, "/default/orders") },
 		"putMode":      func(ctx context.Context, b *httpapi.Broker) error { return b.SetMode(ctx, brokerapi.Drained, "test") },
 	}
 	// What is asked on the way gets its longest example.
@@ -353,13 +357,15 @@ func TestTheDriverUnderstandsEveryAnswerOfTheContract(t *testing.T) {
 									body = string(text)
 								}
 								send(status, kind, body)
+							case o.id == "unloadTopic" && strings.HasSuffix(asked, "/quiesce"):
+								send(501, "application/json", `{"error":{"code":"not_implemented","message":"no"}}`)
 							default:
 								good, body := example(asked)
 								send(200, good, body)
 							}
 						}))
 						defer web.Close()
-						b, err := httpapi.New(httpapi.Config{AdminURL: web.URL, Capabilities: []string{"places"}})
+						b, err := httpapi.New(httpapi.Config{AdminURL: web.URL, Places: true})
 						if err != nil {
 							t.Fatal(err)
 						}

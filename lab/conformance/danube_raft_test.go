@@ -153,6 +153,7 @@ func (s *danubeRaft) AddForeign(*testing.T) func() error { return func() error {
 func TestDanubeWithRaftConforms(t *testing.T) {
 	t.Parallel()
 	brokertest.Run(t, brokertest.Harness{
+		Traits:    danube.Traits(true),
 		Launch:    func(t *testing.T) brokertest.Server { return launchDanubeRaft(t) },
 		Many:      50,
 		Odd:       danubeOdd,

@@ -191,6 +191,7 @@ func (s *danubeEtcd) AddForeign(t *testing.T) func() error {
 func TestDanubeWithEtcdConforms(t *testing.T) {
 	t.Parallel()
 	brokertest.Run(t, brokertest.Harness{
+		Traits:    danube.Traits(false),
 		Launch:    func(t *testing.T) brokertest.Server { return launchDanubeEtcd(t) },
 		Many:      500,
 		Odd:       danubeOdd,
@@ -212,7 +213,7 @@ func TestATopicThatTheBrokerIsAboutToLoadIsNotPutAgain(t *testing.T) {
 	b := s.Open(t)
 	t.Cleanup(func() { b.Close() })
 	s.Assign(t, "/default/orders")
-	if err := b.Load(bound(t), "/default/orders", nil); err != nil {
+	if err := b.Serve(bound(t), "/default/orders", nil); err != nil {
 		t.Fatal(err)
 	}
 	if st, err := s.Status(bound(t)); err != nil || st.Loads != 1 {

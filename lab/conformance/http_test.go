@@ -28,7 +28,7 @@ func launchHTTP(t *testing.T) *httpServer {
 
 func (s *httpServer) Open(t *testing.T) brokerapi.Broker {
 	t.Helper()
-	b, err := httpapi.New(httpapi.Config{AdminURL: s.URL(), BrokerID: "n1", Capabilities: []string{"local-data"}})
+	b, err := httpapi.New(httpapi.Config{AdminURL: s.URL(), BrokerID: "n1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,6 +102,8 @@ var oddHTTP = []brokertest.OddTopic{
 func TestHTTPConformance(t *testing.T) {
 	t.Parallel()
 	brokertest.Run(t, brokertest.Harness{
+		Traits:    httpapi.Traits([]string{"local-data"}),
+		Parks:     true,
 		Launch:    func(t *testing.T) brokertest.Server { return launchHTTP(t) },
 		Odd:       oddHTTP,
 		Retriable: func(err error) bool { return errors.Is(err, harness.ErrNotServed) },

@@ -111,7 +111,7 @@ func TestNATSAsCompaniesRunIt(t *testing.T) {
 			if err != nil || id.Name != "n1" || id.DataDir != s.dir {
 				t.Errorf("%+v, %v", id, err)
 			}
-			if err := b.Load(bound(t), "/default/orders", nil); err != nil {
+			if err := b.Serve(bound(t), "/default/orders", nil); err != nil {
 				t.Error(err)
 			}
 			cfg.Cert, cfg.Key = "", ""

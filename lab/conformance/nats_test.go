@@ -108,6 +108,8 @@ func TestConformance(t *testing.T) {
 	}
 	onEachServer(t, func(t *testing.T, bin string) {
 		brokertest.Run(t, brokertest.Harness{
+			Traits: nats.Traits,
+			Parks:  true,
 			Launch: func(t *testing.T) brokertest.Server {
 				s := launch(t, bin)
 				s.subjects = subjects
@@ -146,7 +148,7 @@ func TestQuiesceAndLoadChangeNothingButSubjects(t *testing.T) {
 		s := launch(t, bin)
 		b := opened(t, s.config())
 		const topic = "/default/orders"
-		if err := b.Load(bound(t), topic, nil); err != nil {
+		if err := b.Serve(bound(t), topic, nil); err != nil {
 			t.Fatal(err)
 		}
 		read := func() (cfg jetstream.StreamConfig) {
@@ -180,7 +182,7 @@ func TestQuiesceAndLoadChangeNothingButSubjects(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := read()
-		if err := b.Quiesce(bound(t), topic); err != nil {
+		if err := b.Withdraw(bound(t), topic); err != nil {
 			t.Fatal(err)
 		}
 		parked := read()
@@ -192,7 +194,7 @@ func TestQuiesceAndLoadChangeNothingButSubjects(t *testing.T) {
 			t.Errorf("quiescing changed more than the subjects:\n%s\nwas\n%s", got, want)
 		}
 		// The record asks for another storage by now: it is not changed under the data.
-		if err := b.Load(bound(t), topic, []byte(`{"storage":"memory","max_msgs":5}`)); err != nil {
+		if err := b.Serve(bound(t), topic, []byte(`{"storage":"memory","max_msgs":5}`)); err != nil {
 			t.Fatal(err)
 		}
 		if got, want := fmt.Sprintf("%+v", read()), fmt.Sprintf("%+v", before); got != want {
@@ -217,7 +219,7 @@ func TestLoadFollowsTheRecordsSubjects(t *testing.T) {
 			if subject != "default.orders" {
 				record = []byte(`{"subjects":["shop.orders.*"]}`)
 			}
-			if err := b.Load(bound(t), "/default/orders", record); err != nil {
+			if err := b.Serve(bound(t), "/default/orders", record); err != nil {
 				t.Fatal(err)
 			}
 			s.subjects["/default/orders"] = subject
@@ -256,13 +258,13 @@ func TestRefusalsNameTopicCauseAndRemedy(t *testing.T) {
 			err  error
 			want string
 		}{
-			{"subject taken", b.Load(bound(t), "/default/taken", nil),
+			{"subject taken", b.Serve(bound(t), "/default/taken", nil),
 				`load /default/taken: JetStream refused: subjects overlap with an existing stream (err_code 10065): change the other stream, or give this topic other subjects than ["default.taken"] in its record, /topics/default/taken = {"subjects":["…"]}`},
-			{"load sealed", b.Load(bound(t), "/default/sealed", nil),
+			{"load sealed", b.Serve(bound(t), "/default/sealed", nil),
 				`load /default/sealed: stream hf+default+sealed is sealed, which cannot be undone: it accepts no messages and its subjects cannot change`},
-			{"quiesce sealed", b.Quiesce(bound(t), "/default/sealed"),
+			{"quiesce sealed", b.Withdraw(bound(t), "/default/sealed"),
 				`quiesce /default/sealed: stream hf+default+sealed is sealed, which cannot be undone: it accepts no messages and its subjects cannot change`},
-			{"load mirror", b.Load(bound(t), "/default/mirror", nil),
+			{"load mirror", b.Serve(bound(t), "/default/mirror", nil),
 				`load /default/mirror: stream hf+default+mirror is a mirror, which has no subjects of its own: remove the mirror setting, or the stream`},
 		} {
 			t.Run(c.name, func(t *testing.T) {

@@ -136,6 +136,7 @@ func (s *pulsarServer) GiveAway(t *testing.T, topic string) {
 func TestPulsarConformance(t *testing.T) {
 	t.Parallel()
 	brokertest.Run(t, brokertest.Harness{
+		Traits:    pulsar.Traits,
 		Launch:    func(t *testing.T) brokertest.Server { return launchPulsar(t) },
 		Odd:       harness.PulsarOdd,
 		Retriable: func(error) bool { return true },

@@ -215,7 +215,7 @@ func TestWhatAnHTTPBrokerIsStandsInTheSettings(t *testing.T) {
 		if res.Exit != tt.exit || !strings.Contains(res.Stderr, tt.want) || tt.exit != 0 && strings.Count(res.Stderr, "\n") != 1 {
 			t.Errorf("%s: exit code %d, want %d with %q in one line:\n%s", tt.name, res.Exit, tt.exit, tt.want, res.Stderr)
 		}
-		if tt.exit == 0 && !strings.Contains(res.Stdout, "can: quiesce, steer; has: local-data") {
+		if tt.exit == 0 && !strings.Contains(res.Stdout, "can: steer; has: local-data") {
 			t.Errorf("%s: does not print what the broker is:\n%s", tt.name, res.Stdout)
 		}
 	}

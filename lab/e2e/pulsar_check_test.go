@@ -15,7 +15,7 @@ func TestACheckOfAPulsarBrokerSaysWhatItIsAndWhatItCanDo(t *testing.T) {
 		return s.command(append([]string{"check", "--driver", "pulsar", "--broker-admin", p.URL(), "--pulsar-cluster", harness.PulsarCluster,
 			"--pulsar-status-file", p.StatusFile, "--etcd-endpoints", s.etcd.Endpoint(), "--state-dir", s.TempDir(), "--log-level", "error"}, more...)...)
 	}
-	const can = "pulsar 4.0.7; can: unload, steer; has: fences-itself, registers-itself, assigns-topics"
+	const can = "pulsar 4.0.7; can: steer; has: places, fences-itself"
 	own := check()
 	if own.Exit != 0 || own.Stderr != "" || !strings.Contains(own.Stdout, can) || !strings.Contains(own.Stdout, p.Advertised()+" is not registered") {
 		t.Errorf("own: %+v", own)

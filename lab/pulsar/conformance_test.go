@@ -155,6 +155,7 @@ func TestTheDriverConformsBesideARealBroker(t *testing.T) {
 	makeNamespaces(t, b)
 	s := &server{ApacheBroker: b, cluster: a, client: connect(t, b)}
 	brokertest.Run(t, brokertest.Harness{
+		Traits:    driver.Traits,
 		Launch:    func(t *testing.T) brokertest.Server { return s.empty(t) },
 		Odd:       harness.PulsarOdd,
 		Retriable: func(error) bool { return true },
