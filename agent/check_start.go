@@ -134,7 +134,7 @@ func (s *start) observe(who brokerapi.Report, healthy bool) {
 	if s.instance != "" && !healthy {
 		s.assumed = append(s.assumed, "the broker is healthy")
 	}
-	dir := probes.Scan(s.cfg.DataDir, s.cfg.DataMarkers, started)
+	dir := probes.Scan(context.Background(), s.cfg.DataDir, s.cfg.DataMarkers, started)
 	s.boot = bootFacts(started, dir)
 	if s.localData {
 		s.data = recovery.DataID(dir.Identity)

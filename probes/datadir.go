@@ -146,7 +146,7 @@ func (d *DataDir) scan(ctx context.Context) {
 	path, began := d.path, d.began
 	d.mu.Unlock()
 	d.follow(path) // before the scan, so that nothing is missed between them
-	view := scan(ctx, path, d.markers, began, scanLimit)
+	view := Scan(ctx, path, d.markers, began)
 	if ctx.Err() != nil {
 		return // cut short: it proves nothing
 	}

@@ -18,7 +18,7 @@ func identified(t *testing.T, path string, globs []string) string {
 	if id == "" {
 		t.Skip("no birth times here")
 	}
-	v := Scan(path, globs, time.Time{})
+	v := Scan(t.Context(), path, globs, time.Time{})
 	if v.Identity == "" {
 		t.Fatalf("no identity in %+v", v)
 	}
@@ -67,10 +67,10 @@ func TestTheIdentityIsOfTheFirstDirectoryThatAGlobNames(t *testing.T) {
 }
 
 func TestWithoutABirthTimeThereIsNoIdentity(t *testing.T) {
-	if v := Scan("/proc", nil, time.Time{}); v.State != DirPresent || v.Identity != "" {
+	if v := Scan(t.Context(), "/proc", nil, time.Time{}); v.State != DirPresent || v.Identity != "" {
 		t.Errorf("%+v, of an inode alone", v)
 	}
-	if v := Scan(filepath.Join(t.TempDir(), "missing"), streamGlob, time.Time{}); v.Identity != "" {
+	if v := Scan(t.Context(), filepath.Join(t.TempDir(), "missing"), streamGlob, time.Time{}); v.Identity != "" {
 		t.Errorf("%s, of a directory that is not there", v.Identity)
 	}
 }

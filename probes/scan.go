@@ -18,9 +18,12 @@ import (
 const (
 	// readChunk bounds how many names of one directory are in memory at a time.
 	readChunk = 256
-	// scanLimit bounds the directory entries that one scan looks at.
-	scanLimit = 500_000
+	// scanMost bounds the directory entries that one scan looks at.
+	scanMost = 500_000
 )
+
+// scanLimit is scanMost, but in tests.
+var scanLimit = scanMost
 
 // DirState says what is known of the data directory, in the word used in status and logs.
 type DirState string
@@ -49,19 +52,48 @@ type DirView struct {
 // Scan looks once at path for what matches the globs, which are relative to path and matched
 // a segment at a time, as filepath.Match does. It stops at the first match that is older than
 // began, when the broker's process did: that one proves that the data was there before. With
-// a zero began it looks at all. It needs no Run: `holdfast check` uses it.
+// a zero began it looks at all. It needs no Run: `holdfast check` uses it. Of a scan that ctx has
+// cut short nothing is to be believed.
 //
 // Its work is bounded: at most 500,000 entries are looked at. If that is not enough
 // the view is DirPresent with an Error when markers were found, and DirUnreadable
 // when none were, because "none so far" is not "none".
-func Scan(path string, globs []string, began time.Time) DirView {
-	return scan(context.Background(), path, globs, began, scanLimit)
+func Scan(ctx context.Context, path string, globs []string, began time.Time) DirView {
+	s := &scanner{DirView{State: DirUnknown, ScannedAt: time.Now()}, ctx, began, scanLimit}
+	if path == "" {
+		s.Error = "the broker has not told its data directory, and --data-dir is not set"
+		return s.DirView
+	}
+	dir, err := openDir(path)
+	if errors.Is(err, fs.ErrNotExist) { // what vanishes from here on is simply not there
+		s.State = DirMissing
+		return s.DirView
+	}
+	if err == nil {
+		_ = dir.Close() // opened for reading: nothing is lost
+		s.Identity, err = identityOf(path, globs)
+	}
+	for i := 0; i < len(globs) && err == nil; i++ {
+		err = s.descend(path, strings.Split(filepath.Clean(globs[i]), "/"))
+	}
+	s.State = DirPresent
+	if err == nil || errors.Is(err, errOlder) {
+		return s.DirView
+	}
+	var at *fs.PathError
+	if s.Error = err.Error(); errors.As(err, &at) {
+		s.Error = at.Path + ": " + at.Err.Error()
+	}
+	if !errors.Is(err, errScanLimit) || s.OldestPath == "" {
+		return DirView{State: DirUnreadable, Error: s.Error, ScannedAt: s.ScannedAt}
+	}
+	return s.DirView
 }
 
 // CheckReadable says why the data directory could not be watched, in the words of
 // the command line. A directory that is missing is no error: it may come later.
 func CheckReadable(path string) error {
-	if v := Scan(path, nil, time.Time{}); v.State == DirUnreadable {
+	if v := Scan(context.Background(), path, nil, time.Time{}); v.State == DirUnreadable {
 		return fmt.Errorf("--data-dir %s: give the directory in which the broker keeps its data, as a user that may read it", v.Error)
 	}
 	return nil
@@ -103,7 +135,7 @@ func identityOf(path string, globs []string) (string, error) {
 
 // errScanLimit stops a scan that has looked at enough, and errOlder one that has found enough.
 var (
-	errScanLimit = fmt.Errorf("more than %d entries: give a narrower --data-marker", scanLimit)
+	errScanLimit = fmt.Errorf("more than %d entries: give a narrower --data-marker", scanMost)
 	errOlder     = errors.New("a marker is older than the process")
 )
 
@@ -113,38 +145,6 @@ type scanner struct {
 	ctx   context.Context
 	began time.Time
 	left  int
-}
-
-func scan(ctx context.Context, path string, globs []string, began time.Time, limit int) DirView {
-	s := &scanner{DirView{State: DirUnknown, ScannedAt: time.Now()}, ctx, began, limit}
-	if path == "" {
-		s.Error = "the broker has not told its data directory, and --data-dir is not set"
-		return s.DirView
-	}
-	dir, err := openDir(path)
-	if errors.Is(err, fs.ErrNotExist) { // what vanishes from here on is simply not there
-		s.State = DirMissing
-		return s.DirView
-	}
-	if err == nil {
-		_ = dir.Close() // opened for reading: nothing is lost
-		s.Identity, err = identityOf(path, globs)
-	}
-	for i := 0; i < len(globs) && err == nil; i++ {
-		err = s.descend(path, strings.Split(filepath.Clean(globs[i]), "/"))
-	}
-	s.State = DirPresent
-	if err == nil || errors.Is(err, errOlder) {
-		return s.DirView
-	}
-	var at *fs.PathError
-	if s.Error = err.Error(); errors.As(err, &at) {
-		s.Error = at.Path + ": " + at.Err.Error()
-	}
-	if !errors.Is(err, errScanLimit) || s.OldestPath == "" {
-		return DirView{State: DirUnreadable, Error: s.Error, ScannedAt: s.ScannedAt}
-	}
-	return s.DirView
 }
 
 func isPattern(segment string) bool { return strings.ContainsAny(segment, `*?[\`) }

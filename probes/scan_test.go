@@ -74,6 +74,13 @@ func unprivileged(t *testing.T, do func()) {
 	<-done
 }
 
+// limitScans lets a scan look at so many entries until the end of the test.
+func limitScans(t *testing.T, most int) {
+	t.Helper()
+	scanLimit = most
+	t.Cleanup(func() { scanLimit = scanMost })
+}
+
 func TestScanFindsTheOldestMarker(t *testing.T) {
 	root := t.TempDir()
 	for _, name := range []string{"a", "b", "c"} {
@@ -86,7 +93,7 @@ func TestScanFindsTheOldestMarker(t *testing.T) {
 	if err := os.Chtimes(oldest, old, old); err != nil {
 		t.Fatal(err)
 	}
-	v := Scan(root, streamGlob, time.Time{})
+	v := Scan(t.Context(), root, streamGlob, time.Time{})
 	if v.State != DirPresent || v.Error != "" || !v.OldestMarker.Equal(old) || v.OldestPath != oldest {
 		t.Errorf("%+v", v)
 	}
@@ -137,7 +144,7 @@ func TestScanTellsMissingFromUnreadable(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			unprivileged(t, func() {
-				v := Scan(tt.path, tt.globs, time.Time{})
+				v := Scan(t.Context(), tt.path, tt.globs, time.Time{})
 				if v.State == DirUnknown && tt.path != "" || tt.state != v.State {
 					// DirUnknown is only for a path that is not known.
 					t.Errorf("state %v, want %v: %+v", v.State, tt.state, v)
@@ -195,10 +202,11 @@ func TestScanStopsAtTheFirstMarkerOlderThanTheProcess(t *testing.T) {
 		}
 	}
 	// Three entries: $G, the first stream, and one to spare.
-	if v := scan(t.Context(), root, streamGlob, began, 3); v.State != DirPresent || v.Error != "" || !v.OldestMarker.Before(began) {
+	limitScans(t, 3)
+	if v := Scan(t.Context(), root, streamGlob, began); v.State != DirPresent || v.Error != "" || !v.OldestMarker.Before(began) {
 		t.Errorf("%+v", v)
 	}
-	if v := scan(t.Context(), root, streamGlob, began.Add(-2*time.Minute), 3); v.Error == "" {
+	if v := Scan(t.Context(), root, streamGlob, began.Add(-2*time.Minute)); v.Error == "" {
 		t.Errorf("younger ones are no reason to stop: %+v", v)
 	}
 }
@@ -208,7 +216,7 @@ func TestScanThatIsCutShortIsNotAnAbsence(t *testing.T) {
 	stream(t, root, "a")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if v := scan(ctx, root, streamGlob, time.Time{}, scanLimit); v.State != DirUnreadable || v.Error == "" {
+	if v := Scan(ctx, root, streamGlob, time.Time{}); v.State != DirUnreadable || v.Error == "" {
 		t.Errorf("%+v", v)
 	}
 }
@@ -219,7 +227,8 @@ func TestScanLimitIsIncompleteAndNeverNone(t *testing.T) {
 		stream(t, root, fmt.Sprint(i))
 	}
 	for left, want := range map[int]DirState{0: DirUnreadable, 1: DirUnreadable, 5: DirPresent, 100: DirPresent} {
-		v := scan(context.Background(), root, streamGlob, time.Time{}, left)
+		limitScans(t, left)
+		v := Scan(t.Context(), root, streamGlob, time.Time{})
 		if v.State != want || (left < 100) != strings.Contains(v.Error, "give a narrower --data-marker") {
 			t.Errorf("limit %d: %+v", left, v)
 		}

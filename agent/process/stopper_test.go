@@ -30,9 +30,9 @@ func stopper(t *testing.T, s Settings) *Stopper {
 // a machine that stood still for the other half proves nothing.
 func stop(t *testing.T, s *Stopper, bound time.Duration) (string, time.Duration, error) {
 	t.Helper()
+	begun := standstill.Begin(t) // first: SIGKILL comes at half of the time
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
-	begun := standstill.Begin(t)
 	how, err := s.Stop(ctx)
 	ended := time.Now()
 	if stood := standstill.Added(begun, ended); errors.Is(err, context.DeadlineExceeded) && stood >= bound/2 {

@@ -37,7 +37,7 @@ func TestABrokerIsDrainedThatComesBackOnAnEmptyDisk(t *testing.T) {
 					n.startSidecar()
 				}
 				time.Sleep(15 * time.Second)
-				if probes.Scan(wiped.broker.data, nil, time.Time{}).Identity == "" {
+				if probes.Scan(t.Context(), wiped.broker.data, nil, time.Time{}).Identity == "" {
 					t.Log("no birth times here: nothing is to be seen")
 				} else {
 					is := func(mode recovery.Mode, reason recovery.Reason) {
