@@ -62,7 +62,7 @@ func TestAShadowDecidesEverythingAndDoesNothing(t *testing.T) {
 	n.await("the shadow to suppose that all is well", func(st harness.Status) bool {
 		return st.Attachment == "attached" && st.Mode == "active" && st.Ready.OK && st.Topics.Served == len(n.topics)
 	})
-	for action, want := range map[string]float64{"register": 1, "set_mode": 1, "load": 2, "quiesce": 0, "unload": 0, "stop": 0, "revoke": 0} {
+	for action, want := range map[string]float64{"register": 1, "set_mode": 1, "load": 2, "quiesce": 0, "stop": 0, "revoke": 0} {
 		if got := n.wouldHave(action); got != want {
 			t.Errorf("would have %s %v times, want %v", action, got, want)
 		}
