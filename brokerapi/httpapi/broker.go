@@ -225,7 +225,7 @@ func (b *Broker) Probe(ctx context.Context) (brokerapi.Report, error) {
 	a, err := b.ask(ctx, rest.Request{Path: "/health"}, &said, http.StatusOK)
 	switch {
 	case err != nil && who.Instance == "" && !errors.Is(err, brokerapi.ErrUnseen):
-		if _, stranger := b.identify(ctx); errors.Is(stranger, brokerapi.ErrIdentity) {
+		if _, stranger := b.identify(ctx); stranger != nil && ctx.Err() == nil {
 			err = stranger // to wait for a web server to become a broker would be in vain
 		}
 		return who, err
