@@ -31,7 +31,7 @@ var arrows = map[string][]string{
 	"holdfast/internal/raced":            {},
 	"holdfast/internal/testseed":         {},
 	"holdfast/standstill":                {},
-	"holdfast/cluster":                   {"holdfast/brokerapi/hosts"},
+	"holdfast/cluster":                   {"holdfast/brokerapi/access", "holdfast/brokerapi/hosts"}, // leaves: TLS files, addresses
 	"holdfast/cluster/memory":            {},
 	"holdfast/cluster/guardtest":         {"holdfast/cluster"},
 	"holdfast/brokerapi":                 {},

@@ -30,13 +30,13 @@ func TestTheWorkOfABrokerIsTriedBesideTheProbes(t *testing.T) {
 		process := "one"
 		want := func(after time.Duration, text string) {
 			t.Helper()
-			err := w.unable(process, false)
+			_ = w.unable(process, false)
 			for synctest.Wait(); after > 0; after -= time.Second { // it is probed each second
 				time.Sleep(time.Second)
 				_ = w.unable(process, false)
 				synctest.Wait()
 			}
-			if err = w.unable(process, false); (err == nil) != (text == "") || err != nil && !strings.Contains(err.Error(), text) {
+			if err := w.unable(process, false); (err == nil) != (text == "") || err != nil && !strings.Contains(err.Error(), text) {
 				t.Errorf("%v, want %q", err, text)
 			}
 		}
