@@ -63,10 +63,10 @@ func TestSettingsAreTakenUpByARealSidecarOnSIGHUPAndOverTheWebWithAPassword(t *t
 	c.told(2, "config", "reloaded")
 
 	// What needs a restart is refused by name, and nothing of it is taken up.
-	s.write("holdfast.yaml", "audit-interval: 9s\nlog-level: warn\nprefix: /elsewhere\n")
+	s.write("holdfast.yaml", "audit-interval: 9s\nlog-level: warn\ndata-dir: /elsewhere\n")
 	res, err := c.Verb(s.ctx, "reload")
 	s.ok(err)
-	if want := "prefix: empty → /elsewhere needs a restart"; res.Exit != 3 || !strings.Contains(res.Stderr, want) {
+	if want := "data-dir: empty → /elsewhere needs a restart"; res.Exit != 3 || !strings.Contains(res.Stderr, want) {
 		t.Errorf("exit code %d, %s", res.Exit, res.Stderr)
 	}
 	after := c.await("an answer", func(harness.Status) bool { return true })
