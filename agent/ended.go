@@ -58,6 +58,7 @@ func (a *agent) noteEnded() {
 			e.cause = &endCauses[i]
 		}
 		if a.leaving.itself { // its end is what is left of it
+			a.leaving.answer(nil)
 			a.leaving = leaving{}
 		}
 	}

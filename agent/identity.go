@@ -52,11 +52,14 @@ func newIdentityCheck(b brokerapi.Broker, c Config, expected string) *identityCh
 // check is nil when the expected broker answers and is healthy.
 func (i *identityCheck) check(ctx context.Context) error {
 	said, err := i.broker.Probe(ctx)
-	i.mustGo.Store(&said.MustGo)
 	refused := errors.Is(err, brokerapi.ErrUnseen)
 	if !refused {
 		err = i.take(said, err)
 	}
+	if errors.Is(err, brokerapi.ErrIdentity) {
+		said.MustGo = "" // a stranger's
+	}
+	i.mustGo.Store(&said.MustGo)
 	if said.Leaving != "" {
 		who, _ := i.get()
 		i.leaves.Store(&lastWord{cmp.Or(said.Instance, who.Instance), said.Leaving})

@@ -129,7 +129,7 @@ func (a *agent) overdue(instance string) bool {
 		a.succeeding = now
 	}
 	registered := a.seenKey != nil && a.seenKey.id == instance && a.seenKey.kv != nil
-	if h, _ := a.handedTo(instance); h != nil { // the Registrar saw it; the watch may be blind
+	if _, held := a.handedTo(instance); held { // the Registrar saw it; the watch may be blind
 		registered = true
 	}
 	overdue := now.Sub(a.succeeding) >= a.cfg.LeaseTTL && (!registered || a.unfenced(instance)) && !a.keeper.View().Validity.ExpiredAt(now)

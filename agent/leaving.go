@@ -98,7 +98,7 @@ func (a *agent) beginLeaving(timeout time.Duration, briefly bool, c chan<- error
 		a.leaveForGood()
 	}
 	switch {
-	case l.phase == hasLeft || l.phase == awaitingEnd:
+	case l.phase == hasLeft || l.phase == awaitingEnd && !l.itself:
 		c <- nil
 		return
 	case l.phase == returning:
@@ -305,6 +305,7 @@ func (a *agent) tendLeaving(verdict probes.Verdict, who brokerapi.Report) {
 	}
 	switch {
 	case verdict == probes.Up && !same && (l.phase == hasLeft || l.phase == awaitingEnd): // the next process
+		l.answer(nil)
 		*l = leaving{}
 	case (same || l.itself) && a.clock() >= l.until && (l.phase == hasLeft || l.phase == awaitingEnd):
 		a.comeBack(fmt.Sprintf("it still runs %s after it left (--leave-timeout)", formatDuration(a.cfg.LeaveTimeout)))

@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -210,10 +211,12 @@ func (a *agent) recognizeNow(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, recovery.LateQuiesce)
 	defer cancel()
 	who, err := a.broker.Probe(ctx)
-	if err != nil {
+	if err != nil && who.Instance == "" && !errors.Is(err, brokerapi.ErrUnseen) {
 		a.recognizer.silent()
 		return
 	}
+	known, _ := a.identity.get()
+	who.Instance = cmp.Or(who.Instance, known.Instance) // not every broker tells it
 	judged, why := judgeProcess(ctx, a.cfg, seen, who)
 	a.recognizer.settle(seen.Target, who.Instance, judged, why)
 }

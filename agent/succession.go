@@ -128,8 +128,9 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 	if err != nil {
 		return err
 	}
-	keep := func(ctx context.Context) error { // both, however long this takes
-		return cmp.Or(keepBeside(ctx, client, seen.Former.Registration), keepBeside(ctx, client, seen.Registration))
+	keep := func(ctx context.Context) error { // all three, however long this takes
+		_, err := client.KeepAlive(ctx, grant.LeaseID)
+		return cmp.Or(keepBeside(ctx, client, seen.Former.Registration), keepBeside(ctx, client, seen.Registration), err)
 	}
 	if err := keep(ctx); err != nil {
 		r.discard(ctx, client, grant.LeaseID, err)

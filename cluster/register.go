@@ -135,6 +135,9 @@ func (c *Client) Join(ctx context.Context, seen Registration, m Standing) (int64
 func (c *Client) bind(ctx context.Context, verb string, seen Registration, leaseID int64, m Standing, puts ...clientv3.Op) (bound Registration, err error) {
 	id, name := seen.BrokerID, cmp.Or(m.Name, seen.BrokerID)
 	defer during(&err, "%s registration of broker %s", verb, id)
+	if err := errors.Join(checkBroker(id), checkBroker(name)); err != nil {
+		return bound, err
+	}
 	if leaseID == 0 {
 		return bound, errNoLease
 	}

@@ -371,6 +371,7 @@ func TestAGuardLooksForNobodyWhileTheLoopBeats(t *testing.T) {
 	w, _, _ := turning(t, post{Broker: Broker{Name: "restarted"}})
 	restarted := &stub{t: s.target()}
 	w.stopper, w.seeker = restarted, restarted
+	s.await("the clock tick in which it started to be over", func() bool { return lease.BootClock() > born(restarted.t) })
 	now := lease.BootClock()
 	w.page.postpone(now, now)
 	for range 5 {

@@ -118,9 +118,10 @@ type refusal struct {
 
 func (e *refusal) Error() string { return e.text }
 
-// Is makes a topic of another broker one that errors.Is finds.
+// Is makes a topic of another broker, and a call that the broker has not, what errors.Is finds.
 func (e *refusal) Is(target error) bool {
-	return target == brokerapi.ErrElsewhere && e.code == "elsewhere"
+	return target == brokerapi.ErrElsewhere && e.code == "elsewhere" ||
+		target == errors.ErrUnsupported && e.status == http.StatusNotImplemented
 }
 
 // cannot reports whether the broker says that it has no such call.

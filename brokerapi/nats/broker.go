@@ -95,7 +95,7 @@ type Broker struct {
 	snap    context.CancelCauseFunc
 	lastErr error            // why there is no connection
 	known   brokerapi.Report // the server that passed sameServer
-	leaving bool             // so it says on the connection that is up
+	leaving string           // the id of the server that said so
 }
 
 var (
@@ -192,7 +192,7 @@ func (b *Broker) options() []client.Option {
 		client.PingInterval(10 * time.Second),
 		client.MaxPingsOutstanding(2),
 		client.ConnectHandler(b.onUp),
-		client.LameDuckModeHandler(func(*client.Conn) { b.mu.Lock(); b.leaving = true; b.mu.Unlock() }),
+		client.LameDuckModeHandler(func(nc *client.Conn) { b.mu.Lock(); b.leaving = nc.ConnectedServerId(); b.mu.Unlock() }),
 		client.ReconnectHandler(b.onUp),
 		client.DisconnectErrHandler(b.onDown),
 		client.ReconnectErrHandler(func(_ *client.Conn, err error) { b.noteAttempt(err) }),
@@ -256,7 +256,7 @@ func (b *Broker) onDown(_ *client.Conn, err error) {
 	b.mu.Lock()
 	b.snap(errBroke)
 	b.link, b.snap = context.WithCancelCause(b.life)
-	b.up, b.leaving, b.lastErr = false, false, err
+	b.up, b.lastErr = false, err
 	b.mu.Unlock()
 	b.log.Warn("broker connection lost", "error", err)
 }

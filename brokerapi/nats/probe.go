@@ -47,7 +47,7 @@ func (b *Broker) Probe(ctx context.Context) (who brokerapi.Report, err error) {
 		b.known = who
 		b.mu.Unlock()
 	}
-	if leaving {
+	if leaving != "" && leaving == who.Instance {
 		who.Leaving = "nats-server is in lame duck mode: it sends its clients away, and ends"
 	}
 	return who, b.healthy(ctx)

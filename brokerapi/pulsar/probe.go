@@ -1,6 +1,7 @@
 package pulsar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,7 +42,7 @@ func (b *Broker) Probe(ctx context.Context) (brokerapi.Report, error) {
 	b.mu.Lock()
 	b.probed = last
 	b.mu.Unlock()
-	last.who.Unable = b.work.unable(last.who.Instance, again)
+	last.who.Unable = b.work.unable(cmp.Or(last.who.Instance, fmt.Sprint("connected-", last.doubt)), again)
 	return last.who, nil
 }
 
