@@ -158,7 +158,7 @@ func (a *agent) awaitDrained(ctx context.Context, timeout time.Duration) error {
 		p, steering := a.reconciler.Snapshot(), a.steerer.View()
 		detached := a.view.Load().attachment == recovery.Detached
 		taken := detached || steering.Steering.Obeys() // a detached broker is told when it is attached again
-		if (p.Served+p.Orphan == 0 || a.keeps.Load() && a.steerable() == nil) && taken && (p.ServedKnown || detached) {
+		if (p.Served+p.Orphan == 0 || a.keeps.Load()) && taken && (p.ServedKnown || detached) {
 			return nil
 		}
 		select {
