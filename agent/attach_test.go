@@ -252,7 +252,7 @@ func (l *sidecarLife) KeepAlive(ctx context.Context, _ int64, _ bool) (lease.Ren
 	defer func() { l.answered++ }()
 	if slow := l.slow; slow > 0 {
 		l.mu.Unlock()
-		sleep(ctx, slow)
+		probes.Sleep(ctx, slow)
 		l.mu.Lock()
 	}
 	switch {

@@ -193,7 +193,7 @@ func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Rep
 	defer cancel()
 	id, err := b.Probe(ctx)
 	for err == nil && errors.Is(id.Unable, brokerapi.ErrUntried) && ctx.Err() == nil {
-		sleep(ctx, 100*time.Millisecond)
+		probes.Sleep(ctx, 100*time.Millisecond)
 		id, err = b.Probe(ctx)
 	}
 	switch {

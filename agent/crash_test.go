@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/agent/process"
+	"holdfast/probes"
 	"holdfast/recovery"
 )
 
@@ -84,7 +85,7 @@ func TestALeaseIsNotGivenUpWhileTheCrashIsBeingNoted(t *testing.T) {
 		l.guard = nil
 		var notes int
 		base.note = func(ctx context.Context, _ departure) error {
-			if sleep(ctx, noteTimeout); notes == 0 {
+			if probes.Sleep(ctx, noteTimeout); notes == 0 {
 				notes++
 				return context.DeadlineExceeded
 			}

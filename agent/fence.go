@@ -46,7 +46,7 @@ type fencing struct {
 // In a conflict from the start the broker may be the other sidecar's; that of a copy is its
 // own, and is fenced.
 func (a *agent) mustFence() bool {
-	if a.fencesItself() && !a.fencing.ill {
+	if a.onlyUnready() && !a.fencing.ill {
 		return false
 	}
 	rival := a.isRival()

@@ -31,7 +31,7 @@ func (c Config) staysActive() bool {
 	return c.fencesItself() && recovery.Policy(c.SessionExpiredPolicy) == recovery.PolicyReconnect
 }
 
-// onlyUnready is agent.fencesItself, before there is a broker.
+// onlyUnready is that of agent, before there is a broker.
 func (c Config) onlyUnready() bool {
 	return c.fencesItself() && !slices.Contains(c.Fence, "quiesce") && !slices.Contains(c.Fence, "stop")
 }
@@ -52,12 +52,12 @@ func illAtFencePoint(c Config) string {
 	return atFencePoint(c)
 }
 
-// fencedByStorage reports whether the broker's storage fences it.
-func (a *agent) fencedByStorage() bool { return a.traits.AtDeadline == brokerapi.Nothing }
+// fencesItself reports whether the broker's storage fences it.
+func (a *agent) fencesItself() bool { return a.traits.AtDeadline == brokerapi.Nothing }
 
-// fencesItself reports whether at the end of its lease the broker loses readiness and nothing else.
-func (a *agent) fencesItself() bool {
-	return a.fencedByStorage() && !a.fences(recovery.StepQuiesce) && !a.fences(recovery.StepStop)
+// onlyUnready reports whether at the end of its lease the broker loses readiness and nothing else.
+func (a *agent) onlyUnready() bool {
+	return a.fencesItself() && !a.fences(recovery.StepQuiesce) && !a.fences(recovery.StepStop)
 }
 
 // stopsIll reports whether a broker that is being detached is to be stopped though no step of
@@ -66,14 +66,14 @@ func (a *agent) fencesItself() bool {
 // so is whoever answers something, be it that it refuses us; whoever is drained, which serves
 // nothing; and whoever hangs while somebody works on it.
 func (a *agent) stopsIll() bool {
-	return a.fencedByStorage() && !a.fences(recovery.StepStop) && a.cfg.CanStop() && a.stopper != nil &&
+	return a.fencesItself() && !a.fences(recovery.StepStop) && a.cfg.CanStop() && a.stopper != nil &&
 		a.illness.ruling.Care == recovery.CareLetGo && a.ails(a.verdict) && a.identity.silent.Load() &&
 		a.mode.Mode == recovery.Active && a.pauseLeft() == 0
 }
 
 // atFencePoint says what becomes of the broker then.
 func (a *agent) atFencePoint() string {
-	if a.fencesItself() {
+	if a.onlyUnready() {
 		return "kept from clients"
 	}
 	return "fenced"

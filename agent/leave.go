@@ -233,7 +233,7 @@ func (a *agent) awaitEnd(ctx context.Context, why error) (recovery.Fence, error)
 	defer cancel()
 	toEnd := a.leaving.toEnd() || a.mustStop()
 	for waiting.Err() == nil && a.processLives() && (toEnd || !a.brokerAnswers(ctx)) {
-		sleep(waiting, 50*time.Millisecond)
+		probes.Sleep(waiting, 50*time.Millisecond)
 	}
 	switch reached := a.fencing.reached; {
 	case a.brokerHasLeft(ctx):
@@ -318,17 +318,4 @@ func (a *agent) leaveServing(g lease.Grant, err error) error {
 		return &ExitError{ExitFailed, fmt.Errorf("the broker may serve without a registration: %w: %s", err, next)}
 	}
 	return &ExitError{ExitFailed, fmt.Errorf("the registration is left to run out by itself, because the broker may still serve: %w: %s", err, next)}
-}
-
-// sleep returns when d is over or ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"holdfast/agent/process"
 	"holdfast/cluster"
+	"holdfast/probes"
 	"holdfast/recovery"
 )
 
@@ -142,7 +143,7 @@ func TestADepartureThatFailsIsTakenBack(t *testing.T) {
 		{"etcd is slow", func(l *leaver) {
 			note := l.note
 			l.note = func(ctx context.Context, d departure) error {
-				if sleep(ctx, 4*time.Second); ctx.Err() != nil {
+				if probes.Sleep(ctx, 4*time.Second); ctx.Err() != nil {
 					return ctx.Err()
 				}
 				return note(ctx, d)

@@ -295,7 +295,7 @@ func (a *agent) setGate(verdict probes.Verdict) {
 		a.gate = a.endsUnderLease(verdict) || a.illness.held() != ""
 	case probes.Unknown: // but where a registration is one process's own, or its loss stops nobody
 		a.gate = a.gate || a.identity.unseen.Load() && a.brokerThere() && a.brokerID != "" && a.keeper.View().Validity.HeldAt(a.clock()) &&
-			!a.traits.Registers && !a.fencedByStorage()
+			!a.traits.Registers && !a.fencesItself()
 	}
 	if who, _ := a.identity.get(); a.leaving.unregistered(who.Instance) {
 		a.gate = false
@@ -313,7 +313,7 @@ func (a *agent) setGate(verdict probes.Verdict) {
 // whose storage fences it is revoked only after the note of its crash; one that was stopped at the
 // fence point has none, and its lease runs out.
 func (a *agent) forbear() {
-	a.keeper.Forbear(a.runsOut() || (a.fencedByStorage() || a.ending.cause != nil) && !a.ending.done || a.suspended(recovery.ActRevoke) || a.brokerTarget().Pid != 0 || a.ails(a.verdict))
+	a.keeper.Forbear(a.runsOut() || (a.fencesItself() || a.ending.cause != nil) && !a.ending.done || a.suspended(recovery.ActRevoke) || a.brokerTarget().Pid != 0 || a.ails(a.verdict))
 }
 
 // order tells what may be done to topics.

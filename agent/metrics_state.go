@@ -107,7 +107,7 @@ func (g stateGauges) Collect(c chan<- prometheus.Metric) {
 // serve nothing until it has said so. One whose storage fences it serves on by design while
 // etcd is away.
 func (a *agent) servesUnregistered(s *snapshot, v lease.View, p recovery.Progress) bool {
-	if !p.ServedKnown && a.traits.Places || a.fencesItself() && p.Served+p.Orphan > 0 {
+	if !p.ServedKnown && a.traits.Places || a.onlyUnready() && p.Served+p.Orphan > 0 {
 		return a.registrationState(s, v) == "absent"
 	}
 	return p.Served+p.Orphan > 0

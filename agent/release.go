@@ -41,7 +41,7 @@ func (a *agent) tendRelease() {
 
 func (a *agent) relinquish(ctx context.Context, b brokerapi.Releaser, instance string, pause time.Duration) {
 	for failed := false; ; pause = noteRetry {
-		if sleep(ctx, pause); ctx.Err() != nil {
+		if probes.Sleep(ctx, pause); ctx.Err() != nil {
 			return
 		}
 		trying, cancel := context.WithTimeout(ctx, giveUpTimeout)

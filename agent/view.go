@@ -125,7 +125,7 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 	case s.attachment == recovery.Detached && v.FailureStreak > 0:
 		fenced := "fenced"
 		switch {
-		case a.fencesItself():
+		case a.onlyUnready():
 			fenced = "kept from clients (its storage fences it, so nothing else is done)"
 		case !s.fence.Proven():
 			fenced = "not proven to serve nothing yet"

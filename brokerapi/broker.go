@@ -149,7 +149,8 @@ type ModeSetter interface {
 	// those that it has; their data stays. It returns nil when the broker has become
 	// what was asked for, and is called until it has, and again each audit while a drain
 	// lasts: whatever undoes it is undone in it, and a broker that is so already is not
-	// changed. One that is active is let be: what its own tool makes of it is an operator's word. It may take as long as ctx. reason is for the broker's own log.
+	// changed. One that is active is let be: what its own tool makes of it is an operator's word.
+	// It may take as long as ctx. reason is for the broker's own log.
 	SetMode(ctx context.Context, mode Mode, reason string) error
 }
 

@@ -99,6 +99,7 @@ func (t Target) AwaitEnd(ctx context.Context) bool {
 	return false
 }
 
+// Sleep waits for so long, or until ctx ends.
 func Sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():

@@ -24,7 +24,7 @@ func ParseURL(flag, raw, secrets string, schemes ...string) (*url.URL, error) {
 	case strings.Contains(u.Host, ","):
 		return nil, fmt.Errorf("%s %q: names several servers: want this broker's own address, %s", flag, raw, schemes[0]+"://host:port")
 	case !slices.Contains(schemes, u.Scheme), u.Hostname() == "":
-		return nil, fmt.Errorf("%s %q: %s, or %s://host:port", flag, raw, want, schemes[1])
+		return nil, fmt.Errorf("%s %q: want %s://host:port", flag, raw, strings.Join(schemes, "://host:port, or "))
 	case u.RawQuery != "", u.ForceQuery, u.Fragment != "":
 		return nil, fmt.Errorf("%s %q: has a query or a fragment: %s", flag, raw, want)
 	}

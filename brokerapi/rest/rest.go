@@ -300,15 +300,3 @@ func (a *Answer) Location() string {
 	}
 	return ""
 }
-
-// Path is a path below the base URL: prefix as it is, then the segments, each escaped.
-// It refuses what servers and proxies between would take for another path.
-func Path(prefix string, segments ...string) (string, error) {
-	for _, s := range segments {
-		if s == "" || s == "." || s == ".." {
-			return "", fmt.Errorf("%q cannot be a part of a path", s)
-		}
-		prefix += "/" + url.PathEscape(s)
-	}
-	return prefix, nil
-}

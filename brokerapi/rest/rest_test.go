@@ -162,22 +162,13 @@ func TestWhatIsSent(t *testing.T) {
 	}))
 	defer web.Close()
 	c := opened(t, Config{URL: web.URL + "/base/"})
-	path, err := Path("/v1", "a/b", "ü?", "%2e")
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := c.Do(bound(t), Request{Method: "PUT", Path: path, Query: map[string][]string{"q": {"1&2"}}, Body: map[string]int{"n": 1}})
+	a, err := c.Do(bound(t), Request{Method: "PUT", Path: "/v1/a%2Fb/%C3%BC%3F/%252e", Query: map[string][]string{"q": {"1&2"}}, Body: map[string]int{"n": 1}})
 	if err != nil || a.Status != 204 {
 		t.Fatalf("%v, %v", a, err)
 	}
 	want := `PUT /base/v1/a%2Fb/%C3%BC%3F/%252e?q=1%262 {"n":1} map[Accept:[application/json] Content-Length:[7] Content-Type:[application/json] User-Agent:[holdfast]]`
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
-	}
-	for _, odd := range []string{"", ".", ".."} {
-		if p, err := Path("/v1", odd); err == nil {
-			t.Errorf("%q became %s", odd, p)
-		}
 	}
 }
 
