@@ -113,7 +113,7 @@ func (c *checks) sidecar(i int, runs bool) {
 }
 
 func (c *checks) unwell(i, sign int) {
-	c.change(i, func(w *watched, now time.Time) { w.bad += sign; w.wellSince = now })
+	c.change(i, func(w *watched, now time.Time) { w.bad.change(sign, now); w.wellSince = now })
 }
 
 // network takes that something is wrong with the way to etcd, or not any more. silent:
@@ -347,7 +347,7 @@ func (c *checks) judge(i int, now time.Time, cause string) {
 	w, id := c.nodes[i], c.f.nodes[i].id
 	c.judgeDoubles(now)
 	c.judgeLocks(i, now, cause)
-	if strings.HasPrefix(cause, "loaded") && w.paused(now, time.Second) && w.bad == 0 {
+	if strings.HasPrefix(cause, "loaded") && w.paused(now, time.Second) && w.bad.count == 0 {
 		c.violated("%s %s during a pause", id, cause)
 	}
 	if w.registered || w.why == "" || !w.serves() {

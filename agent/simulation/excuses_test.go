@@ -123,12 +123,13 @@ func (c *checks) asleep(i, sign int) {
 }
 
 // stops takes that the ladder stops a broker that the sidecar knows to be up. A process that
-// just came up, and has not lost a registration since, is left alone while etcd answers.
+// just came up, and has not lost a registration since, is left alone while etcd answers, unless it
+// refused to be fenced.
 func (c *checks) stops(i int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w, now := c.nodes[i], time.Now()
-	if lost := w.instance == w.registrant && !w.registered; w.running && !lost && w.bad == 0 && w.netFor(now) >= heard && now.Sub(w.started) < soon {
+	if lost := w.instance == w.registrant && !w.registered; w.running && !lost && !w.bad.within(obeyed, now) && w.netFor(now) >= heard && now.Sub(w.started) < soon {
 		c.violated("%s is stopped %v after it came up, though etcd answers", c.f.nodes[i].id, now.Sub(w.started))
 	}
 }

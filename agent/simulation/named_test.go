@@ -366,6 +366,17 @@ var named = []struct {
 			{At: 29199 * time.Millisecond, Do: noQuorum, Node: 1, For: 80608 * time.Millisecond, Arg: 1},
 			{At: 43138 * time.Millisecond, Do: stopSidecar, Node: 1, For: 30602 * time.Millisecond},
 		}}},
+	{"brokers boot for nearly a whole lease, one after the other, after planned stops", schedule{Seed: 1795751979, Settings: settings{Nodes: 3, Topics: 4,
+		TTL: 32 * time.Second, Margin: 16 * time.Second, Recover: 300 * time.Millisecond, Policy: "drain", Stop: true, Placer: true, Latency: time.Millisecond,
+		Boot: 31291 * time.Millisecond}, Events: []event{
+		{At: 138494 * time.Millisecond, Do: roll, Node: 1, For: 64 * time.Second, Arg: 103},
+	}}},
+	{"a process that comes up refuses to be fenced, until it is stopped for that", schedule{Seed: 3138, Settings: settings{Nodes: 3, Topics: 2,
+		TTL: 32 * time.Second, Margin: 16 * time.Second, Recover: 2 * time.Second, Policy: "drain", Stop: true, Forgets: true, Placer: true, Restarts: true,
+		Latency: 200 * time.Microsecond}, Events: []event{
+		{At: 14655 * time.Millisecond, Do: refuseQuiesce, Node: 0, For: 34935 * time.Millisecond},
+		{At: 15419 * time.Millisecond, Do: crashNode, Node: 0, For: 33713 * time.Millisecond, Arg: 1},
+	}}},
 	{"hosts sleep, and their clocks are set", schedule{Seed: 1, Settings: settings{Nodes: 2, Topics: 4,
 		TTL: 16 * time.Second, Policy: "drain", Placer: true, Stop: ladderStops, Several: true, Latency: 200 * time.Microsecond},
 		Events: []event{

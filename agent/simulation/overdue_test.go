@@ -42,7 +42,7 @@ func (c *checks) overdue() {
 			c.violated("%s is drained (%s) and serves %v", id, w.mode.Reason, w.serving)
 			w.modeSince = now
 		}
-		if w.registered && !w.running && !w.ended.IsZero() && w.sidecar && w.bad == 0 && now.Sub(later(later(w.ended, c.refreshed), w.wellSince)) > s.granted()+soon+heard {
+		if w.registered && !w.running && !w.ended.IsZero() && w.sidecar && w.bad.count == 0 && now.Sub(later(later(w.ended, c.refreshed), w.wellSince)) > s.granted()+soon+heard {
 			c.violated("%s is registered, and its broker does not run since %v", id, now.Sub(w.ended))
 			w.ended = now
 		}

@@ -65,5 +65,5 @@ const inFlight = 8 * time.Second
 // before it has arrived.
 func (w *watched) heldBack(now time.Time) bool {
 	lasted := now.Sub(w.pausedFrom)
-	return w.paused(now, time.Second) && w.bad == 0 && (w.netFor(now) > lasted+inFlight || min(w.netFor(now), lasted) > inFlight)
+	return w.paused(now, time.Second) && w.bad.count == 0 && (w.netFor(now) > lasted+inFlight || min(w.netFor(now), lasted) > inFlight)
 }

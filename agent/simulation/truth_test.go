@@ -44,7 +44,7 @@ type watched struct {
 	// Sidecar, broker and network.
 	sidecar     bool
 	detached    time.Time // when it was, for sure, since the registration went; zero: it was not
-	bad         int
+	bad         trouble
 	wellSince   time.Time
 	netBad      int
 	netSince    time.Time
@@ -78,7 +78,7 @@ func (w *watched) serves() bool { return w.running && !w.frozen && len(w.serving
 
 // wellFor is how long the sidecar has run and the broker has done as it was told.
 func (w *watched) wellFor(now time.Time) time.Duration {
-	if !w.sidecar || w.bad > 0 {
+	if !w.sidecar || w.bad.count > 0 {
 		return 0
 	}
 	return now.Sub(w.wellSince)
