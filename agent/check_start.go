@@ -223,18 +223,14 @@ func (r *registrar) considered(ctx context.Context, client *cluster.Client) (see
 		case out.decision.Step != recovery.Await || r.paused() || time.Now().Add(apart).After(until):
 			return seen, out, err
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if probes.Sleep(ctx, wait); ctx.Err() != nil {
 			return seen, out, err
 		}
 	}
 }
 
 // paused reports whether the pause that an earlier sidecar was given still lasts.
-func (s start) paused() bool {
-	return recovery.ActRegister.Suspended() && !s.pauseEnds().IsZero()
-}
+func (s start) paused() bool { return !s.pauseEnds().IsZero() }
 
 // pauseEnds is when that pause ends; zero: there is none, or it is over.
 func (s start) pauseEnds() time.Time {

@@ -38,7 +38,7 @@ type endCause struct {
 // endCauses are those causes; the first that holds counts.
 var endCauses = []endCause{
 	{is: func(a *agent) bool { return a.leaving.itself }, said: "it said that it leaves, and its process has ended"},
-	{is: func(a *agent) bool { return a.pauseLeft() > 0 }, said: "its process has ended during a maintenance pause"},
+	{is: func(a *agent) bool { return a.paused() }, said: "its process has ended during a maintenance pause"},
 	{is: func(a *agent) bool { return a.fencesItself() && a.cfg.RestartGrace > 0 }, crash: true, said: "its process has ended"},
 }
 

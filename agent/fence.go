@@ -194,7 +194,7 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 	handed, held := a.handedTo(a.fencing.instance)
 	f := recovery.LadderFacts{
 		Now: time.Duration(a.clock()), Margin: a.cfg.LeaseDetachMargin,
-		Quiesce: a.fences(recovery.StepQuiesce), Stop: (a.fences(recovery.StepStop) || a.fencing.ill && a.pauseLeft() == 0) && a.stopper != nil && !(verdict == probes.Up && a.welcome()) && !a.suspected(),
+		Quiesce: a.fences(recovery.StepQuiesce), Stop: (a.fences(recovery.StepStop) || a.fencing.ill && !a.paused()) && a.stopper != nil && !(verdict == probes.Up && a.welcome()) && !a.suspected(),
 		// A process that came up since never had the registration that is gone, and one
 		// that has it again waits for nothing but the recover window.
 		MustStop: a.mustStop() && !registered &&

@@ -68,7 +68,7 @@ func (a *agent) onlyUnready() bool {
 func (a *agent) stopsIll() bool {
 	return a.fencesItself() && !a.fences(recovery.StepStop) && a.cfg.CanStop() && a.stopper != nil &&
 		a.illness.ruling.Care == recovery.CareLetGo && a.ails(a.verdict) && a.identity.silent.Load() &&
-		a.mode.Mode == recovery.Active && a.pauseLeft() == 0
+		a.mode.Mode == recovery.Active && !a.paused()
 }
 
 // atFencePoint says what becomes of the broker then.

@@ -15,7 +15,6 @@ import (
 
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
-	"holdfast/recovery"
 )
 
 // lastRenewal is the last confirmed renewal of a sidecar. The sidecar after it knows by this
@@ -269,7 +268,7 @@ func (a *agent) noteFormer() {
 	case now.Sub(a.begun) >= a.cfg.LeaseTTL-a.cfg.LeaseDetachMargin+a.patience():
 	case !a.memory.Released && now < a.formerFencePoint():
 		return
-	case a.keeper.View().FailureStreak == 0 && !a.formerServes() && !a.suspended(recovery.ActRegister):
+	case a.keeper.View().FailureStreak == 0 && !a.formerServes() && !a.paused():
 		return
 	}
 	a.formerOver = true

@@ -313,7 +313,7 @@ func (a *agent) setGate(verdict probes.Verdict) {
 // whose storage fences it is revoked only after the note of its crash; one that was stopped at the
 // fence point has none, and its lease runs out.
 func (a *agent) forbear() {
-	a.keeper.Forbear(a.runsOut() || (a.fencesItself() || a.ending.cause != nil) && !a.ending.done || a.suspended(recovery.ActRevoke) || a.brokerTarget().Pid != 0 || a.ails(a.verdict))
+	a.keeper.Forbear(a.runsOut() || (a.fencesItself() || a.ending.cause != nil) && !a.ending.done || a.paused() || a.brokerTarget().Pid != 0 || a.ails(a.verdict))
 }
 
 // order tells what may be done to topics.
@@ -337,7 +337,7 @@ func (a *agent) letIn() {
 
 func (a *agent) orders(attached bool) recovery.Orders {
 	return recovery.Orders{Epoch: a.memory.Epoch, Mode: a.mode.Mode, Instance: a.memory.Instance, Attached: attached,
-		Paused: a.suspended(recovery.ActLoad) && a.mode.HeldByPause(), Steering: a.steerer.View().Steering}
+		Paused: a.paused() && a.mode.HeldByPause(), Steering: a.steerer.View().Steering}
 }
 
 // tell queues work for the loop.

@@ -81,7 +81,7 @@ func (g stateGauges) Collect(c chan<- prometheus.Metric) {
 	gauge(descZombie, p.Foreign > 0, "foreign_owner")
 	gauge(descZombie, a.staleView() != "", "stale_view")
 	gauge(descZombie, a.identity.unseen.Load(), "unseen")
-	gauge(descPaused, a.pauseLeft() > 0)
+	gauge(descPaused, a.paused())
 	gauge(descStartup, s.startupDone())
 	for _, r := range drainedReasons {
 		gauge(descDrained, drainedReason(s.mode) == r, r)

@@ -2,10 +2,7 @@ package agent
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -65,22 +62,13 @@ func (k locks) Under(ctx context.Context, s recovery.Standing) ([]string, error)
 	return k.client.OwnedTopics(ctx, s.LeaseID)
 }
 
-// FollowFree implements recovery.LockNews.
+// FollowFree implements recovery.LockStore.
 func (k locks) FollowFree(ctx context.Context, topics []string, free func([]string)) error {
 	return k.client.FollowFree(ctx, topics, free, func(err error) {
 		if ctx.Err() == nil {
 			k.log.Warn("watch failed, listing again", "what", "ownership locks", "class", classify(err), "err", err)
 		}
 	})
-}
-
-// PutLoad implements recovery.LoadReports.
-func (k locks) PutLoad(ctx context.Context, s recovery.Standing, topics []string, at time.Time) error {
-	err := k.client.PutLoad(ctx, cluster.LoadReport{BrokerID: k.brokerID(), Incarnation: k.incarnation, Epoch: s.Epoch, Topics: topics, At: at})
-	if errors.Is(err, cluster.ErrChanged) {
-		return fmt.Errorf("%w: %w", recovery.ErrUnregistered, err)
-	}
-	return err
 }
 
 // lockOf is a lock as the claimant sees it.
@@ -111,7 +99,7 @@ func (a *agent) newOwnership(reg *prometheus.Registry) *recovery.Ownership {
 	o := recovery.NewOwnership(recovery.OwnershipSettings{
 		RetryInterval: a.cfg.AcquireRetryInterval, RetryWindow: a.cfg.AcquireRetryWindow,
 		Watch: a.cfg.AcquireWatch, AuditInterval: a.settings().AuditInterval,
-	}, k, k, k, a.reconciler, log, reg)
+	}, k, a.reconciler, log, reg)
 	if !a.locking() {
 		return nil
 	}
@@ -149,11 +137,11 @@ func (a *agent) lockTrouble() string {
 	if a.ownership == nil {
 		return ""
 	}
-	switch p := a.ownership.Snapshot(); {
-	case p.LastError != "":
-		return ": ownership locks cannot be asked for: " + p.LastError
-	case p.Elsewhere > 0:
-		return ": " + plural(p.Elsewhere, "topic") + " owned by other brokers, tried again"
+	switch lastErr, elsewhere := a.ownership.Trouble(); {
+	case lastErr != "":
+		return ": ownership locks cannot be asked for: " + lastErr
+	case elsewhere > 0:
+		return ": " + plural(elsewhere, "topic") + " owned by other brokers, tried again"
 	}
 	return ""
 }

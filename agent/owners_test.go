@@ -169,26 +169,17 @@ func TestAfterALostSessionTopicsAreOwnedAgainOrGivenUp(t *testing.T) {
 		a.wantServed("/n/free", "/n/ours", "/n/taken")
 
 		// The broker was cut off: it could not hear that its registration went.
-		keys := a.main.Keys()
 		a.grant = lease.Grant{}
 		a.setOrders(a.orders(false))
 		after(6 * time.Second)
 		b.setAssigned(true, []string{"/n/taken"}, nil)
 		after(time.Second)
 		b.wantServed("/n/taken")
-		before := int64(0)
-		s.Inspect(func(v etcd.View) { before = v.Revision() })
 		a.register(time.Hour)
 		after(2 * time.Second)
 		a.wantServed("/n/free", "/n/ours")
 		b.wantServed("/n/taken")
 		a.wantConflicts(t, 1)
-		s.Inspect(func(v etcd.View) {
-			report, ok := v.Get(keys.Load("a"))
-			if !ok || report.ModRevision <= before || !strings.Contains(string(report.Value), `"topics":[{"topic_name":"/n/free"},{"topic_name":"/n/ours"}]`) {
-				t.Errorf("the load report is %s of revision %d, want a fresh one", report.Value, report.ModRevision)
-			}
-		})
 	})
 }
 

@@ -77,11 +77,9 @@ func (r PauseRequest) lasts() time.Duration {
 	return time.Duration(max(-1, min(r.ForSeconds, beyond.Seconds())) * float64(time.Second))
 }
 
-// suspended reports whether a pause holds the act back now. It may be asked from
-// anywhere.
-func (a *agent) suspended(act recovery.Act) bool {
-	return act.Suspended() && a.pauseLeft() > 0
-}
+// paused reports whether a pause is in force: recovery waits, and whatever keeps the broker from
+// serving what is not its own goes on. It may be asked from anywhere.
+func (a *agent) paused() bool { return a.pauseLeft() > 0 }
 
 // pauseLeft is how long the pause still lasts; 0: there is none.
 func (a *agent) pauseLeft() time.Duration {
@@ -94,7 +92,7 @@ func (a *agent) pauseLeft() time.Duration {
 
 // pauseEnds is when the pause in force ends; zero: there is none.
 func (a *agent) pauseEnds() time.Time {
-	if p := a.pausing.Load(); p != nil && a.pauseLeft() > 0 {
+	if p := a.pausing.Load(); p != nil && a.paused() {
 		return p.Until
 	}
 	return time.Time{}
@@ -154,7 +152,7 @@ func (a *agent) endPause(reason string) {
 
 // watchPause ends a pause whose time is over.
 func (a *agent) watchPause() {
-	if a.pausing.Load() != nil && a.pauseLeft() == 0 {
+	if a.pausing.Load() != nil && !a.paused() {
 		a.endPause("expired")
 	}
 }

@@ -89,7 +89,7 @@ func (a *agent) orderPlacer() {
 }
 
 func (a *agent) placerOrders() recovery.PlacerOrders {
-	return recovery.PlacerOrders{Epoch: a.grant.Epoch, Paused: a.suspended(recovery.ActTakeTopic),
+	return recovery.PlacerOrders{Epoch: a.grant.Epoch, Paused: a.paused(),
 		Attached: a.attachment == recovery.Attached && !a.leaving.holdsBack() && a.grant.LeaseID != 0 && a.verified && !a.doubted() && a.mode.Mode.Known()}
 }
 

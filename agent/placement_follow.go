@@ -56,7 +56,7 @@ func (b *brokersSeen) take(u cluster.Update) {
 	}
 	b.placer.Update(func(r *recovery.Roster, now time.Time) {
 		r.SetModes(false, modes, stateless, now)
-		r.SetPlaces(false, puts, deletes)
+		r.SetPlaces(puts, deletes)
 	})
 }
 
@@ -173,7 +173,7 @@ func (a *agent) followTopics(ctx context.Context) error {
 				r.ListTopics()
 			}
 			if !part {
-				r.SetTopics(false, puts, deletes)
+				r.SetTopics(puts, deletes)
 				return
 			}
 			r.AddTopics(puts)

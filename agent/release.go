@@ -6,7 +6,6 @@ import (
 
 	"holdfast/brokerapi"
 	"holdfast/probes"
-	"holdfast/recovery"
 )
 
 // This file is what a broker's process that is proven to have ended still holds in its own cluster,
@@ -25,7 +24,7 @@ const (
 // tendRelease follows the end of the broker's process. A pause begins the grace anew.
 func (a *agent) tendRelease() {
 	b, ok := a.broker.(brokerapi.Releaser)
-	ended := ok && a.cfg.RestartGrace > 0 && a.brokerGone() && a.verdict != probes.Up && !a.suspended(recovery.ActRevoke)
+	ended := ok && a.cfg.RestartGrace > 0 && a.brokerGone() && a.verdict != probes.Up && !a.paused()
 	switch {
 	case ended && a.endRelease == nil:
 		who, _ := a.identity.get()

@@ -55,7 +55,7 @@ func (a *agent) judgeSession(instance string) error {
 		verdict := recovery.JudgeFailure(recovery.FailureFacts{
 			Failure: recovery.Failure(v.LastClass), Policy: recovery.Policy(a.cfg.SessionExpiredPolicy),
 			Limit: a.cfg.SessionRetries, Used: a.session.used, Lost: lost, Mode: a.mode.Mode,
-			BrokerDown: v.Phase == lease.Paused || v.Phase == lease.Idle, Paused: a.suspended(recovery.ActShutdown),
+			BrokerDown: v.Phase == lease.Paused || v.Phase == lease.Idle, Paused: a.paused(),
 		})
 		told := a.session.told
 		a.noteVerdict(verdict, lost, v.LastError)

@@ -80,7 +80,7 @@ func (a *agent) orderSteerer(decided, attached bool) {
 	}
 	p := a.reconciler.Snapshot()
 	a.steerer.SetOrders(recovery.SteerOrders{Epoch: a.memory.Epoch, Instance: a.memory.Instance, SteerFacts: recovery.SteerFacts{
-		Mode: a.mode, Decided: decided, Attached: attached, Paused: a.suspended(recovery.ActSteer),
+		Mode: a.mode, Decided: decided, Attached: attached, Paused: a.paused(),
 		Assigns: a.traits.Places, Idle: p.ServedKnown && p.Served+p.Orphan == 0,
 	}})
 }

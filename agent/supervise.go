@@ -160,7 +160,7 @@ func strangerAnswers(ctx context.Context, c Config) string {
 // wish another's start is, we cannot know: no pause holds it back.
 func (a *agent) childGate(registered bool) func() (ok bool, word, detail string) {
 	return func() (bool, string, string) {
-		if a.childRan.Load() && a.suspended(recovery.ActRestartBroker) {
+		if a.childRan.Load() && a.paused() {
 			return false, "paused", "recovery is paused: 'holdfast resume' ends that"
 		}
 		if ok, detail := a.mayStartChild(registered); !ok {

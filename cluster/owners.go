@@ -304,34 +304,3 @@ func place[T any](ctx context.Context, c *Client, who Claimant, verb string, req
 	})
 	return done, err
 }
-
-// loadReportMost bounds the value of a load report, in bytes of topic names. etcd takes
-// no request above 1.5 MiB.
-const loadReportMost = 1 << 20
-
-// LoadReport says which topics a broker holds, as it knows it itself.
-type LoadReport struct {
-	BrokerID    string
-	Incarnation string
-	Epoch       int64
-	Topics      []string
-	At          time.Time
-}
-
-// PutLoad writes the broker's load report, under no lease. It returns ErrChanged when the
-// broker's registration is not of the report's epoch any more. The value has the names and units
-// that brokers use in reports of their own: whole seconds since 1970, and topics as objects. They
-// are fewer than topic_count when not all had room.
-func (c *Client) PutLoad(ctx context.Context, r LoadReport) (err error) {
-	defer during(&err, "write load report of broker %s", r.BrokerID)
-	topics, size := []map[string]string{}, 0
-	for _, topic := range r.Topics {
-		if size += len(`{"topic_name":""},`) + 2*len(topic); size > loadReportMost { // escapes may double a name
-			break
-		}
-		topics = append(topics, map[string]string{"topic_name": topic})
-	}
-	_, _, err = c.write(ctx, []clientv3.Cmp{created(c.keys.Registration(r.BrokerID), r.Epoch)}, putJSON(c.keys.Load(r.BrokerID), map[string]any{
-		"broker_id": r.BrokerID, "topics": topics, "topic_count": len(r.Topics), "timestamp": r.At.Unix(), "incarnation": r.Incarnation, "epoch": r.Epoch}))
-	return err
-}

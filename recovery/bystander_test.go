@@ -60,8 +60,8 @@ func newBystander(topics, unassigned int, me func() string) (p *Placer, store *i
 	p.Update(func(r *Roster, now time.Time) {
 		r.SetRegistered(true, brokers, nil, now)
 		r.SetModes(true, nil, nil, now)
-		r.SetTopics(true, records, nil)
-		r.SetPlaces(true, places, nil)
+		setTopics(r, true, records, nil)
+		setPlaces(r, true, places, nil)
 	})
 	p.SetOrders(PlacerOrders{Epoch: 1, Attached: true})
 	return p, store, free
@@ -75,12 +75,12 @@ func TestWhatOthersAreGivenIsNoReasonToPlaceAllTopicsAnew(t *testing.T) {
 	before := p.plan
 	<-p.wake
 	for _, a := range free {
-		p.Update(func(r *Roster, _ time.Time) { r.SetPlaces(false, []Assignment{a}, nil) })
+		p.Update(func(r *Roster, _ time.Time) { setPlaces(r, false, []Assignment{a}, nil) })
 	}
 	for _, a := range free { // and to another of them
 		to := a
 		to.Place.Broker, to.Place.CreateRevision = "broker-019", 1_000_000
-		p.Update(func(r *Roster, _ time.Time) { r.SetPlaces(false, []Assignment{to}, []Assignment{a}) })
+		p.Update(func(r *Roster, _ time.Time) { setPlaces(r, false, []Assignment{to}, []Assignment{a}) })
 	}
 	woken := len(p.wake) > 0
 	if p.once(t.Context()); woken || p.plan != before || store.writes.Load() != 0 {
@@ -116,9 +116,9 @@ func TestAKeptPlacementIsTheSameAsANewOne(t *testing.T) {
 			case 1:
 				r.SetModes(full, map[string]Mode{anyOf(brokers): []Mode{Active, Drained, Unreadable}[random.IntN(3)]}, nil, now)
 			case 2:
-				r.SetTopics(full, []string{anyOf(topics), anyOf(topics)}, []string{anyOf(topics)})
+				setTopics(r, full, []string{anyOf(topics), anyOf(topics)}, []string{anyOf(topics)})
 			case 3, 4:
-				r.SetPlaces(full, nil, []Assignment{place()})
+				setPlaces(r, full, nil, []Assignment{place()})
 			case 5:
 				now = now.Add(time.Duration(random.IntN(4000)) * time.Millisecond)
 			case 6:
@@ -126,7 +126,7 @@ func TestAKeptPlacementIsTheSameAsANewOne(t *testing.T) {
 					started = now
 				}
 			default:
-				r.SetPlaces(full, []Assignment{place(), place()}, nil)
+				setPlaces(r, full, []Assignment{place(), place()}, nil)
 			}
 			f := PlacementFacts{Now: now, Me: me, Move: move, Started: started, Absence: 20 * time.Second}
 			kept = r.keep(kept, f)
@@ -155,20 +155,20 @@ func TestARosterKnowsATopicWhileItHasARecordOrAPlace(t *testing.T) {
 			t.Errorf("known: %v, %+v", ok, r.topics)
 		}
 	}
-	r.SetPlaces(false, nil, at("a")) // gone before we looked
+	setPlaces(r, false, nil, at("a")) // gone before we looked
 	known(false)
-	r.SetTopics(false, nil, []string{"/n/t"})
+	setTopics(r, false, nil, []string{"/n/t"})
 	known(false)
-	r.SetPlaces(false, at("a"), nil)
-	r.SetTopics(true, nil, nil)
+	setPlaces(r, false, at("a"), nil)
+	setTopics(r, true, nil, nil)
 	known(true)
-	r.SetTopics(false, []string{"/n/t"}, nil)
-	r.SetPlaces(true, nil, nil)
+	setTopics(r, false, []string{"/n/t"}, nil)
+	setPlaces(r, true, nil, nil)
 	known(true)
-	r.SetPlaces(false, at("b"), nil)
-	r.SetTopics(false, nil, []string{"/n/t"})
+	setPlaces(r, false, at("b"), nil)
+	setTopics(r, false, nil, []string{"/n/t"})
 	known(true)
-	r.SetPlaces(false, nil, at("b"))
+	setPlaces(r, false, nil, at("b"))
 	known(false)
 }
 
@@ -211,8 +211,8 @@ func TestNothingIsPlacedWhileAListIsReadInParts(t *testing.T) {
 
 func TestAListReplacesWhatWasKnown(t *testing.T) {
 	r := NewRoster()
-	r.SetTopics(true, []string{"/n/kept", "/n/gone"}, nil)
-	r.SetPlaces(true, []Assignment{{"/n/kept", Place{"a", 1, 1}}, {"/n/moved", Place{"a", 2, 2}}, {"/n/twice", Place{"a", 3, 3}}, {"/n/twice", Place{"b", 4, 4}}, {"/n/lost", Place{"b", 5, 5}}}, nil)
+	setTopics(r, true, []string{"/n/kept", "/n/gone"}, nil)
+	setPlaces(r, true, []Assignment{{"/n/kept", Place{"a", 1, 1}}, {"/n/moved", Place{"a", 2, 2}}, {"/n/twice", Place{"a", 3, 3}}, {"/n/twice", Place{"b", 4, 4}}, {"/n/lost", Place{"b", 5, 5}}}, nil)
 	r.ListPlaces() // fails after a part of it
 	r.AddPlaces([]Assignment{{"/n/twice", Place{"c", 6, 6}}})
 	r.ListPlaces()
@@ -330,7 +330,7 @@ func BenchmarkPlacementBystander(b *testing.B) {
 		for b.Loop() {
 			for i, a := range free {
 				a.Place.Broker, a.Place.ModRevision = fmt.Sprintf("broker-%03d", 1+b.N%19), int64(i)
-				p.Update(func(r *Roster, _ time.Time) { r.SetPlaces(false, []Assignment{a}, nil) })
+				p.Update(func(r *Roster, _ time.Time) { setPlaces(r, false, []Assignment{a}, nil) })
 				if len(p.wake) > 0 {
 					b.Fatal("woken")
 				}

@@ -1,9 +1,6 @@
 package recovery
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
 // Companion is what became of a broker that was registered when our registration was last
 // confirmed.
@@ -64,10 +61,8 @@ func (s SharedLoss) String() string {
 		return ""
 	}
 	said := fmt.Sprintf("of %d that were registered beside it %d lost their registrations, or were cut off from etcd, at the same time", s.Looked, s.Lost)
-	if n := len(s.names); n > holdingsNamed {
-		said += fmt.Sprintf(" (%s and %d more)", strings.Join(s.names[:holdingsNamed], ", "), n-holdingsNamed)
-	} else if n > 0 {
-		said += " (" + strings.Join(s.names, ", ") + ")"
+	if len(s.names) > 0 {
+		said += " (" + some(s.names) + ")"
 	}
 	if s.unread != "" {
 		said += "; not counted: " + s.unread

@@ -30,7 +30,7 @@ func TestALossIsSharedByWhoLostTheirsOrWasCutOffMeanwhile(t *testing.T) {
 		{"all others left on purpose", []Companion{left, left}, 0, 0, "no", ""},
 		{"who cannot be read counts for nothing", []Companion{garbled, lives}, 1, 0, "no", "/cluster/members/garbled"},
 		{"nobody can be read", []Companion{garbled}, 0, 0, "no", "not known: the record of garbled"},
-		{"more than a sentence bears", []Companion{lost, lost, lost, cut, cut}, 5, 5, "yes", "(lost, lost, lost and 2 more)"},
+		{"more than a sentence bears", []Companion{lost, lost, lost, cut, cut}, 5, 5, "yes", "(lost, lost, lost, …)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := CompareLoss(c.beside, 100)

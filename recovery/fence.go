@@ -208,10 +208,7 @@ func (r *Reconciler) endFence() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.fencing--
-	r.list.askAt(time.Now())
-	r.planSoon(time.Now())
-	r.changed(time.Now())
-	r.poke()
+	r.lookAnew(time.Now())
 }
 
 // servedUnread is why a broker is not proven to serve nothing although no topic is left.

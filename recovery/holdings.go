@@ -42,6 +42,7 @@ func (h Holdings) Strange(self string) string {
 	return strings.Join(parts, "; ")
 }
 
+// some are the first of a list, for a sentence.
 func some(list []string) string {
 	if len(list) > holdingsNamed {
 		return strings.Join(list[:holdingsNamed], ", ") + ", …"

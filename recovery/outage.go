@@ -73,7 +73,7 @@ func afterLoss(f OutageFacts) Decision {
 	case f.Policy == PolicyShutdown, f.Policy == PolicyReconnect && f.RetriesUsed:
 		return Decision{Step: Shutdown, Row: ReasonSessionExpired, Mode: had, Detail: "registration lost: " + how}
 	case f.Policy == PolicyReconnect:
-		return Decision{Row: RowReconnected, Mode: had, Write: true, ReOwn: true, Detail: "registration lost and written again: " + how}
+		return Decision{Row: RowReconnected, Mode: had, Write: true, Detail: "registration lost and written again: " + how}
 	}
 	return drained(ReasonRegistrationExpired, "declared dead by a living cluster: "+how)
 }

@@ -67,10 +67,6 @@ func TestOutageTable(t *testing.T) {
 				if d.Detail == "" && d.Step != Await {
 					t.Error("no sentence says why")
 				}
-				lost := c.f.Holder != Another && !c.f.survived() && d.Mode.Reason != ReasonFleetExpired
-				if want := p == PolicyReconnect && lost && d.Mode.Mode == Active && d.Step != Shutdown; d.ReOwn != want {
-					t.Errorf("re-own %v, want %v", d.ReOwn, want)
-				}
 			})
 		}
 	}

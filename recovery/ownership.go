@@ -14,13 +14,6 @@ const (
 	LockForeign                  // another's
 )
 
-// LockStates lists all of them.
-var LockStates = []LockState{LockUnknown, LockFree, LockOurs, LockStale, LockForeign}
-
-func (s LockState) String() string {
-	return [...]string{"unknown", "free", "ours", "stale", "foreign"}[s]
-}
-
 // LockFacts is what is known about one topic's lock.
 type LockFacts struct {
 	Lock     LockState
@@ -44,25 +37,6 @@ const (
 	LockRelease                 // delete it, if it is still as seen
 )
 
-func (s LockStep) String() string {
-	return [...]string{"leave", "look", "take", "rebind", "keep", "wait", "unload", "release"}[s]
-}
-
-// LockReason says why.
-type LockReason string
-
-// Reasons of lock steps.
-const (
-	LockWhyDetached   LockReason = "detached"       // safety rule 9
-	LockWhyUnknown    LockReason = "not_known"      // its state must be asked for
-	LockWhyWanted     LockReason = "wanted"         // it is assigned here
-	LockWhyOldLease   LockReason = "old_lease"      // it would go with a lease that is not ours any more
-	LockWhyElsewhere  LockReason = "held_elsewhere" // another broker holds it
-	LockWhyForeign    LockReason = "foreign_owner"  // and the topic may be served here all the same
-	LockWhyStillHere  LockReason = "still_served"   // not wanted, but clients may still use it here
-	LockWhyUnassigned LockReason = "unassigned"     // not wanted, and not served
-)
-
 // DecideLock is what to do about a lock. Its rules (DESIGN, "What happens after an outage"
 // and "Reconciliation"):
 //
@@ -71,42 +45,42 @@ const (
 //     for; and a topic that another owns is not served here;
 //   - as long as clients may use a topic here its lock is held, wanted or not: it is
 //     released after the topic was unloaded, never before.
-func DecideLock(f LockFacts) (LockStep, LockReason) {
+func DecideLock(f LockFacts) LockStep {
 	if !f.Attached {
-		return LockLeave, LockWhyDetached
+		return LockLeave // safety rule 9
 	}
 	switch f.Lock {
 	case LockFree:
 		if f.Wanted {
-			return LockTake, LockWhyWanted
+			return LockTake
 		}
-		return LockLeave, LockWhyUnassigned
+		return LockLeave
 	case LockOurs:
 		switch {
 		case f.Wanted:
-			return LockKeep, LockWhyWanted
+			return LockKeep
 		case f.Serving:
-			return LockUnload, LockWhyStillHere
+			return LockUnload
 		}
-		return LockRelease, LockWhyUnassigned
+		return LockRelease
 	case LockStale:
 		if f.Wanted || f.Serving {
-			return LockRebind, LockWhyOldLease
+			return LockRebind
 		}
-		return LockRelease, LockWhyUnassigned
+		return LockRelease
 	case LockForeign:
 		switch {
 		case f.Serving:
-			return LockUnload, LockWhyForeign
+			return LockUnload
 		case f.Wanted:
-			return LockWait, LockWhyElsewhere
+			return LockWait
 		}
-		return LockLeave, LockWhyUnassigned
+		return LockLeave
 	}
 	if f.Wanted {
-		return LockTake, LockWhyUnknown // one question less than to look first
+		return LockTake // one question less than to look first
 	}
-	return LockLook, LockWhyUnknown
+	return LockLook
 }
 
 // Claim is what the ownership of a topic means for loading it.

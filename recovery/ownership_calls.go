@@ -2,8 +2,6 @@ package recovery
 
 import (
 	"context"
-	"errors"
-	"log/slog"
 	"slices"
 	"time"
 )
@@ -46,23 +44,6 @@ func (o *Ownership) noteCall(err error, now time.Time) {
 		o.log.Info("ownership locks can be asked for again", "failures", c.failures, "epoch", o.orders.Epoch)
 	}
 	c.failures, c.notAt, c.lastErr = 0, time.Time{}, ""
-}
-
-// ErrUnregistered is wrapped by a call that must not succeed without the registration it is made
-// under. Whoever keeps that sees to it.
-var ErrUnregistered = errors.New("the registration is not ours any more")
-
-// aside is when to repeat a call that holds no lock up, after it failed.
-func (o *Ownership) aside(failures *int, what string, err error, now time.Time) time.Time {
-	if *failures == 0 {
-		level := slog.LevelWarn
-		if errors.Is(err, ErrUnregistered) {
-			level = slog.LevelInfo
-		}
-		o.log.Log(context.Background(), level, what+"; trying again", "err", err, "epoch", o.orders.Epoch)
-	}
-	*failures++
-	return now.Add(backoff(*failures, reportSpacing))
 }
 
 // startLocking takes, rebinds and releases.
@@ -137,9 +118,6 @@ func (o *Ownership) learn(l *lock, k Lock) {
 	if k.State == LockFree || k.State == LockForeign {
 		l.doubt = false // what a release would hit is gone
 	}
-	if (k.State == LockOurs) != (l.State == LockOurs) {
-		o.report.due = true
-	}
 	if k.State != LockForeign || k.Owner != l.Owner {
 		l.since, l.over, l.next = time.Time{}, false, time.Time{}
 	}
@@ -197,7 +175,11 @@ func (o *Ownership) startAudit() {
 		return err
 	}, func(err error, now time.Time) {
 		if err != nil {
-			o.auditAt = o.aside(&o.auditsBad, "ownership locks cannot be checked", err, now)
+			if o.auditsBad == 0 {
+				o.log.Warn("ownership locks cannot be checked; trying again", "err", err, "epoch", o.orders.Epoch)
+			}
+			o.auditsBad++
+			o.auditAt = now.Add(backoff(o.auditsBad, o.settings.AuditInterval))
 			return
 		}
 		o.auditsBad = 0
@@ -215,33 +197,6 @@ func (o *Ownership) startAudit() {
 				o.learn(l, Lock{})
 			}
 		}
-	})
-}
-
-// startReport publishes which topics are owned here.
-func (o *Ownership) startReport() {
-	var topics []string
-	for topic, l := range o.table {
-		if l.State == LockOurs {
-			topics = append(topics, topic)
-		}
-	}
-	slices.Sort(topics)
-	if o.report.last.IsZero() && o.report.failures == 0 {
-		o.log.Info("topics are owned", "topics", len(topics), "epoch", o.orders.Epoch)
-	}
-	o.report.due = false
-	at := time.Now()
-	o.fly(func(ctx context.Context, s Standing) error {
-		return o.reports.PutLoad(ctx, s, topics, at)
-	}, func(err error, now time.Time) {
-		if err != nil {
-			o.report.due = true
-			o.report.notAt = o.aside(&o.report.failures, "load report not written", err, now)
-			return
-		}
-		o.report.failures = 0
-		o.report.last, o.report.notAt = now, now.Add(reportSpacing)
 	})
 }
 
@@ -284,7 +239,7 @@ func (o *Ownership) followWaiting() {
 	generation := o.generation
 	o.tasks.Go(func() {
 		defer stop()
-		err := o.news.FollowFree(ctx, waiting, func(topics []string) { o.freed(generation, topics) })
+		err := o.store.FollowFree(ctx, waiting, func(topics []string) { o.freed(generation, topics) })
 		if err != nil && ctx.Err() == nil {
 			o.log.Warn("ownership locks are not watched; they are asked for now and then", "err", err)
 		}

@@ -107,14 +107,12 @@ type fakeLocks struct {
 	deaf      time.Duration // a call takes this long whatever its context says, and is carried out
 	lost      time.Duration // a call is carried out after this long; its answer is never heard
 	err       error
-	asideErr  error // of Under and PutLoad
+	asideErr  error // of Under
 	partial   int   // with err: that many requests are carried out and answered
 	calls     int
 	asks      map[LockStep]int
 	following int
 	followed  int // follows begun
-	reports   [][]string
-	reportAt  []time.Time
 	onRelease func(topic string)
 	onLock    func(requests []LockRequest) // before they are carried out
 	stray     sync.WaitGroup
@@ -260,14 +258,6 @@ func (f *fakeLocks) FollowFree(ctx context.Context, topics []string, free func([
 	}
 }
 
-func (f *fakeLocks) PutLoad(ctx context.Context, _ Standing, topics []string, at time.Time) error {
-	if err := errors.Join(f.pass(ctx), value(f, &f.asideErr)); err != nil {
-		return err
-	}
-	f.set(func() { f.reports, f.reportAt = append(f.reports, slices.Clone(topics)), append(f.reportAt, at) })
-	return nil
-}
-
 func (f *fakeLocks) set(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -341,7 +331,7 @@ func newOwners(t *testing.T, id string, s OwnershipSettings, b *fakeBroker, tabl
 	rs.OwnershipLocks = true
 	w.Reconciler = NewReconciler(rs, b, w.rec, log, w.reg)
 	l := &fakeLocks{lockTable: table, id: id, latency: time.Millisecond, asks: map[LockStep]int{}}
-	o = &owners{world: w, own: NewOwnership(s, l, l, l, w.Reconciler, log, w.reg), l: l}
+	o = &owners{world: w, own: NewOwnership(s, l, w.Reconciler, log, w.reg), l: l}
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	for _, run := range []func(context.Context) error{w.Reconciler.Run, o.own.Run} {
@@ -375,3 +365,34 @@ func (b *fakeBroker) serves(topic string) bool {
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// ownershipProgress is the acquisition at one moment.
+type ownershipProgress struct {
+	Wanted    int
+	Owned     int  // of these, whose lock is ours
+	Elsewhere int  // of these, whose lock is another's
+	Settled   bool // every wanted lock is ours, or was another's throughout the retry window
+	LastError string
+}
+
+func (o *Ownership) progress() ownershipProgress {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := ownershipProgress{LastError: o.call.lastErr, Settled: o.wantedKnown && o.orders.Attached}
+	for _, l := range o.table {
+		if !l.wanted {
+			continue
+		}
+		p.Wanted++
+		switch l.State {
+		case LockOurs:
+			p.Owned++
+		case LockForeign:
+			p.Elsewhere++
+		}
+		if !l.yield && l.State != LockOurs && (l.State != LockForeign || !l.over) {
+			p.Settled = false
+		}
+	}
+	return p
+}

@@ -28,7 +28,6 @@ type Lock struct {
 type LockRequest struct {
 	Topic    string
 	Step     LockStep
-	Why      LockReason
 	Revision int64
 }
 
@@ -43,18 +42,9 @@ type LockStore interface {
 	Look(ctx context.Context, s Standing, topics []string) ([]Lock, error)
 	// Under lists the topics whose locks stand under the standing's lease.
 	Under(ctx context.Context, s Standing) ([]string, error)
-}
-
-// LockNews tells when locks go.
-type LockNews interface {
 	// FollowFree tells of each of the topics whose lock is free or becomes free, until
 	// its context ends.
 	FollowFree(ctx context.Context, topics []string, free func(topics []string)) error
-}
-
-// LoadReports publishes which topics a broker holds.
-type LoadReports interface {
-	PutLoad(ctx context.Context, s Standing, topics []string, at time.Time) error
 }
 
 // OwnershipSettings tune the acquisition. A zero RetryInterval or AuditInterval takes the
@@ -95,8 +85,6 @@ type LockOrders struct {
 type Ownership struct {
 	settings   OwnershipSettings
 	store      LockStore
-	news       LockNews
-	reports    LoadReports
 	reconciler *Reconciler
 	log        *slog.Logger
 	metrics    *ownershipMetrics
@@ -124,7 +112,6 @@ type Ownership struct {
 	auditAt   time.Time
 	auditsBad int // failed in a row
 	follow    following
-	report    reporting
 	warned    bool // of locks held elsewhere past the window, since none was
 	told      bool // of a conflict, under these orders
 
@@ -152,10 +139,9 @@ type lock struct {
 
 // NewOwnership returns an ownership that does nothing until it has orders, knows what is
 // wanted, and runs. The reconciler must have been made with OwnershipLocks.
-func NewOwnership(s OwnershipSettings, store LockStore, news LockNews, reports LoadReports, r *Reconciler,
-	log *slog.Logger, reg prometheus.Registerer) *Ownership {
+func NewOwnership(s OwnershipSettings, store LockStore, r *Reconciler, log *slog.Logger, reg prometheus.Registerer) *Ownership {
 	o := &Ownership{
-		settings: s.withDefaults(), store: store, news: news, reports: reports, reconciler: r, log: log,
+		settings: s.withDefaults(), store: store, reconciler: r, log: log,
 		wake: make(chan struct{}, 1), yields: make(chan struct{}, 1), base: context.Background(),
 		table: map[string]*lock{}, open: map[*lock]struct{}{},
 	}
@@ -259,42 +245,20 @@ func (o *Ownership) newGeneration() {
 	}
 	o.call, o.follow, o.warned, o.told = calling{}, following{}, false, false
 	o.auditAt, o.auditsBad = time.Time{}, 0
-	o.report = reporting{due: true}
 	o.reconciler.SetClaims(told)
 }
 
-// OwnershipProgress is the acquisition at one moment.
-type OwnershipProgress struct {
-	Wanted    int
-	Owned     int // of these, whose lock is ours
-	Elsewhere int // of these, whose lock is another's
-	// Settled: every wanted lock is ours, or was another's throughout the retry window.
-	Settled   bool
-	LastError string    // of the last failure since the store answered
-	Reported  time.Time // when the load report was last written under these orders; zero: not yet
-}
-
-// Snapshot is the progress now. It costs one pass over the topics.
-func (o *Ownership) Snapshot() OwnershipProgress {
+// Trouble is the last failure since the store answered, and how many topics that are wanted another
+// broker holds. It costs one pass over the topics.
+func (o *Ownership) Trouble() (lastErr string, elsewhere int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	p := OwnershipProgress{LastError: o.call.lastErr, Reported: o.report.last, Settled: o.wantedKnown && o.orders.Attached}
 	for _, l := range o.table {
-		if !l.wanted {
-			continue
-		}
-		p.Wanted++
-		switch l.State {
-		case LockOurs:
-			p.Owned++
-		case LockForeign:
-			p.Elsewhere++
-		}
-		if !l.yield && l.State != LockOurs && (l.State != LockForeign || !l.over) {
-			p.Settled = false
+		if l.wanted && l.State == LockForeign {
+			elsewhere++
 		}
 	}
-	return p
+	return o.call.lastErr, elsewhere
 }
 
 // Conflicts counts the topics that were held or served here and turned out to be another

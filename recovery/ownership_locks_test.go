@@ -2,7 +2,6 @@ package recovery
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -24,7 +23,7 @@ func TestATopicIsLoadedAfterItsLockWasGot(t *testing.T) {
 		o.after(5 * time.Second)
 		o.wantServed("/n/a", "/n/b")
 		o.wantOwned("/n/a", "/n/b")
-		p := o.own.Snapshot()
+		p := o.own.progress()
 		if p.Wanted != 2 || p.Owned != 2 || !p.Settled || !o.Reconciler.Snapshot().Reconciled {
 			t.Errorf("ownership %+v, want all owned and settled", p)
 		}
@@ -145,11 +144,11 @@ func TestReacquireWindowExhausted(t *testing.T) {
 		o.stand(firstStanding, Active, true)
 		o.assign(true, append(names("theirs", 3), "/n/free"), nil)
 		o.after(1900 * time.Millisecond)
-		if p := o.Reconciler.Snapshot(); p.Reconciled || p.Elsewhere != 0 || o.own.Snapshot().Settled {
+		if p := o.Reconciler.Snapshot(); p.Reconciled || p.Elsewhere != 0 || o.own.progress().Settled {
 			t.Errorf("within the window: progress %+v, want readiness to wait", p)
 		}
 		o.after(300 * time.Millisecond)
-		if p := o.Reconciler.Snapshot(); !p.Reconciled || p.Elsewhere != 3 || p.Missing != 3 || !o.own.Snapshot().Settled {
+		if p := o.Reconciler.Snapshot(); !p.Reconciled || p.Elsewhere != 3 || p.Missing != 3 || !o.own.progress().Settled {
 			t.Errorf("after the window: progress %+v, want the gate open for the others", p)
 		}
 		if s := o.state("/n/theirs-00000"); s.State != TopicElsewhere || !strings.Contains(s.Error, "other") {
@@ -202,7 +201,7 @@ func TestInFlightAcquireDropsAfterDetach(t *testing.T) {
 				o.l.set(func() { o.l.deaf = 0 })
 				o.after(10 * time.Second)
 				o.wantOwned("/n/a") // the call was carried out
-				if p := o.own.Snapshot(); p.Owned != 0 || p.Settled || b.loads["/n/a"] != 0 {
+				if p := o.own.progress(); p.Owned != 0 || p.Settled || b.loads["/n/a"] != 0 {
 					t.Errorf("believed while detached: %+v, %d loads", p, b.loads["/n/a"])
 				}
 				if !c.wanted {
@@ -256,7 +255,6 @@ func TestReOwn(t *testing.T) {
 			o.l.put(topic, "me", firstStanding) // the old lease is not over yet
 		}
 		clear(o.l.deletes)
-		reports := len(value(o.l, &o.l.reports))
 		o.stand(nextStanding, Active, true)
 		o.after(3 * time.Second)
 		mine := slices.Concat(topics[:5], topics[20:])
@@ -269,9 +267,6 @@ func TestReOwn(t *testing.T) {
 		}
 		if len(o.l.deletes) != 0 {
 			t.Errorf("deleted on the way: %v", sortedKeys(o.l.deletes))
-		}
-		if len(value(o.l, &o.l.reports)) <= reports || !slices.Equal(value(o.l, &o.l.reports)[len(value(o.l, &o.l.reports))-1], mine) {
-			t.Errorf("%d new load reports, want a fresh one of what is owned", len(value(o.l, &o.l.reports))-reports)
 		}
 		o.wantMetric("holdfast_ownership_conflicts_total 15")
 		if n := strings.Count(o.log.String(), "owned by another broker"); n != 1 {
@@ -321,7 +316,7 @@ func TestAStoreErrorIsNotAnAbsentLock(t *testing.T) {
 		o.assign(true, []string{"/n/held", "/n/theirs", "/n/new"}, nil)
 		o.after(time.Minute)
 		o.wantServed("/n/held", "/n/theirs") // nothing is known to be another's, nothing is loaded
-		if p := o.own.Snapshot(); !strings.Contains(p.LastError, "no leader") || p.Owned+p.Elsewhere != 0 {
+		if p := o.own.progress(); !strings.Contains(p.LastError, "no leader") || p.Owned+p.Elsewhere != 0 {
 			t.Errorf("ownership %+v", p)
 		}
 		if value(o.l, &o.l.calls) < 12 || value(o.l, &o.l.calls) > 30 {
@@ -500,28 +495,6 @@ func TestTheAuditFindsLocksThatWentAndLocksThatStayed(t *testing.T) {
 	})
 }
 
-func TestLoadReportsFollowWhatIsOwnedAtADistance(t *testing.T) {
-	inOwners(t, testOwnership, newFakeBroker(), func(o *owners) {
-		o.stand(firstStanding, Active, true)
-		o.assign(true, names("t", 1), nil)
-		o.after(time.Second)
-		if len(value(o.l, &o.l.reports)) != 1 {
-			t.Fatalf("%d reports, want one at once", len(value(o.l, &o.l.reports)))
-		}
-		for i := range 20 {
-			o.assign(false, names("t", i+2), nil)
-			o.after(time.Second)
-		}
-		if len(value(o.l, &o.l.reports)) != 1 {
-			t.Errorf("%d reports within 21 s, want one", len(value(o.l, &o.l.reports)))
-		}
-		o.after(time.Hour)
-		if n := len(value(o.l, &o.l.reports)); n != 2 || len(value(o.l, &o.l.reports)[1]) != 21 {
-			t.Errorf("%d reports, want one more with all 21 topics and none without a change", n)
-		}
-	})
-}
-
 func TestTenThousandTopicsAreOwnedAndLoaded(t *testing.T) {
 	b := newFakeBroker()
 	inOwners(t, testOwnership, b, func(o *owners) {
@@ -677,7 +650,7 @@ func TestATopicWhoseLoadHadNoAnswerIsNotForgottenByAnOlderListing(t *testing.T) 
 	})
 }
 
-func TestAnAuditOrAReportThatFailsHoldsNoLockUp(t *testing.T) {
+func TestAnAuditThatFailsHoldsNoLockUp(t *testing.T) {
 	b := newFakeBroker()
 	inOwners(t, testOwnership, b, func(o *owners) {
 		o.l.set(func() { o.l.asideErr = errStoreAway })
@@ -694,33 +667,8 @@ func TestAnAuditOrAReportThatFailsHoldsNoLockUp(t *testing.T) {
 		}
 		o.l.set(func() { o.l.asideErr = nil })
 		o.after(time.Minute)
-		if len(value(o.l, &o.l.reports)) == 0 {
-			t.Error("no report after the store took one again")
-		}
-		for _, text := range []string{"cannot be checked", "load report not written"} {
-			if n := strings.Count(o.log.String(), text); n != 1 {
-				t.Errorf("%q was logged %d times, want once", text, n)
-			}
-		}
-	})
-}
-
-// A broker that is stopped deletes its registration first, and who keeps that knows.
-func TestAReportWithoutARegistrationIsNoWarning(t *testing.T) {
-	inOwners(t, testOwnership, newFakeBroker(), func(o *owners) {
-		o.l.set(func() { o.l.asideErr = fmt.Errorf("%w: changed", ErrUnregistered) })
-		o.stand(firstStanding, Active, true)
-		o.assign(true, []string{"/n/a"}, nil)
-		o.after(time.Minute)
-		for line := range strings.Lines(o.log.String()) {
-			if strings.Contains(line, "load report not written") && !strings.Contains(line, "level=INFO") {
-				t.Error(line)
-			}
-		}
-		o.l.set(func() { o.l.asideErr = nil })
-		o.after(time.Minute)
-		if len(value(o.l, &o.l.reports)) == 0 {
-			t.Error("no report after it is registered again")
+		if n := strings.Count(o.log.String(), "cannot be checked"); n != 1 {
+			t.Errorf("it was logged %d times, want once", n)
 		}
 	})
 }

@@ -13,8 +13,6 @@ const (
 	lockTimeout = 5 * time.Second
 	// maxLockBackoff bounds the pause after a call that failed.
 	maxLockBackoff = 5 * time.Second
-	// reportSpacing is the shortest time between two load reports under the same orders.
-	reportSpacing = 30 * time.Second
 	// slowGrouping is how much earlier than due a lock may be asked for after the retry
 	// window, together with others.
 	slowGrouping = time.Second
@@ -26,15 +24,6 @@ type calling struct {
 	failures int       // in a row
 	notAt    time.Time // not before, after a failure
 	lastErr  string
-}
-
-// reporting is when the load report is written: after the topics were owned under new
-// orders, and when what is owned has changed.
-type reporting struct {
-	due      bool
-	notAt    time.Time
-	last     time.Time // zero: not under these orders
-	failures int       // in a row
 }
 
 // Run acquires and releases until ctx ends, then ends what is in flight, waits for it, and
@@ -107,7 +96,6 @@ func (o *Ownership) step() time.Duration {
 	if o.call.flying {
 		return sleep
 	}
-	report := o.report.due && !todo.unsettled
 	switch {
 	case len(todo.asks) > 0:
 		o.startLocking(todo.asks)
@@ -117,16 +105,10 @@ func (o *Ownership) step() time.Duration {
 		return sleep
 	}
 	o.followWaiting()
-	switch {
-	case report && !now.Before(o.report.notAt):
-		o.startReport()
-	case !now.Before(o.auditAt):
-		o.startAudit()
-	default:
+	if now.Before(o.auditAt) {
 		sooner(o.auditAt)
-		if report {
-			sooner(o.report.notAt)
-		}
+	} else {
+		o.startAudit()
 	}
 	return sleep
 }
@@ -154,10 +136,9 @@ func (o *Ownership) tellClaims() {
 
 // todo is what a pass over the open locks asks for.
 type todo struct {
-	asks      []LockRequest
-	looks     []string
-	unsettled bool      // a wanted lock has not been answered yet
-	again     time.Time // when a lock that is another's is due; zero: none is
+	asks  []LockRequest
+	looks []string
+	again time.Time // when a lock that is another's is due; zero: none is
 }
 
 // decide asks DecideLock about every open lock, and closes those that are as they should
@@ -169,9 +150,6 @@ func (o *Ownership) decide(now time.Time) todo {
 	for l := range o.open {
 		_, isIdle := idle[l.topic]
 		facts := LockFacts{Lock: l.State, Attached: true, Serving: !isIdle, Wanted: o.mayServe(l, isIdle)}
-		if facts.Wanted && l.State != LockOurs && l.State != LockForeign {
-			t.unsettled = true
-		}
 		if l.State == LockForeign && l.had {
 			if l.had = false; l.wanted {
 				o.conflicted(l)
@@ -180,15 +158,14 @@ func (o *Ownership) decide(now time.Time) todo {
 		if l.asked {
 			continue
 		}
-		step, why := DecideLock(facts)
-		switch step {
+		switch step := DecideLock(facts); step {
 		case LockLeave:
 			if l.yield && !isIdle { // it is given away as soon as it is known not to be served
 				continue
 			}
 			delete(o.open, l)
 			if l.yield {
-				o.yielded()
+				signal(o.yields)
 			}
 			if !l.wanted {
 				o.forget(l)
@@ -214,7 +191,7 @@ func (o *Ownership) decide(now time.Time) todo {
 			}
 		default: // take, rebind, release
 			if len(t.asks) < lockBatch {
-				t.asks = append(t.asks, LockRequest{Topic: l.topic, Step: step, Why: why, Revision: l.Revision})
+				t.asks = append(t.asks, LockRequest{Topic: l.topic, Step: step, Revision: l.Revision})
 			}
 		}
 	}
@@ -268,6 +245,6 @@ func (o *Ownership) conflicted(l *lock) {
 	if !o.told {
 		o.told = true
 		o.log.Warn("topics are owned by another broker; they are unloaded here",
-			"topic", l.topic, "owner", l.Owner, "reason", string(LockWhyForeign), "epoch", o.orders.Epoch)
+			"topic", l.topic, "owner", l.Owner, "reason", "foreign_owner", "epoch", o.orders.Epoch)
 	}
 }

@@ -5,53 +5,62 @@ import (
 	"time"
 )
 
+var lockStates = []LockState{LockUnknown, LockFree, LockOurs, LockStale, LockForeign}
+
+func (s LockState) String() string {
+	return [...]string{"unknown", "free", "ours", "stale", "foreign"}[s]
+}
+
+func (s LockStep) String() string {
+	return [...]string{"leave", "look", "take", "rebind", "keep", "wait", "unload", "release"}[s]
+}
+
 func TestEveryLockHasOneStep(t *testing.T) {
 	type row struct {
 		lock            LockState
 		wanted, serving bool
 		step            LockStep
-		why             LockReason
 	}
 	rows := []row{
-		{LockUnknown, true, true, LockTake, LockWhyUnknown},
-		{LockUnknown, true, false, LockTake, LockWhyUnknown},
-		{LockUnknown, false, true, LockLook, LockWhyUnknown},
-		{LockUnknown, false, false, LockLook, LockWhyUnknown},
-		{LockFree, true, true, LockTake, LockWhyWanted},
-		{LockFree, true, false, LockTake, LockWhyWanted},
-		{LockFree, false, true, LockLeave, LockWhyUnassigned},
-		{LockFree, false, false, LockLeave, LockWhyUnassigned},
-		{LockOurs, true, true, LockKeep, LockWhyWanted},
-		{LockOurs, true, false, LockKeep, LockWhyWanted},
-		{LockOurs, false, true, LockUnload, LockWhyStillHere},
-		{LockOurs, false, false, LockRelease, LockWhyUnassigned},
-		{LockStale, true, true, LockRebind, LockWhyOldLease},
-		{LockStale, true, false, LockRebind, LockWhyOldLease},
-		{LockStale, false, true, LockRebind, LockWhyOldLease},
-		{LockStale, false, false, LockRelease, LockWhyUnassigned},
-		{LockForeign, true, true, LockUnload, LockWhyForeign},
-		{LockForeign, true, false, LockWait, LockWhyElsewhere},
-		{LockForeign, false, true, LockUnload, LockWhyForeign},
-		{LockForeign, false, false, LockLeave, LockWhyUnassigned},
+		{LockUnknown, true, true, LockTake},
+		{LockUnknown, true, false, LockTake},
+		{LockUnknown, false, true, LockLook},
+		{LockUnknown, false, false, LockLook},
+		{LockFree, true, true, LockTake},
+		{LockFree, true, false, LockTake},
+		{LockFree, false, true, LockLeave},
+		{LockFree, false, false, LockLeave},
+		{LockOurs, true, true, LockKeep},
+		{LockOurs, true, false, LockKeep},
+		{LockOurs, false, true, LockUnload},
+		{LockOurs, false, false, LockRelease},
+		{LockStale, true, true, LockRebind},
+		{LockStale, true, false, LockRebind},
+		{LockStale, false, true, LockRebind},
+		{LockStale, false, false, LockRelease},
+		{LockForeign, true, true, LockUnload},
+		{LockForeign, true, false, LockWait},
+		{LockForeign, false, true, LockUnload},
+		{LockForeign, false, false, LockLeave},
 	}
 	want := map[LockFacts]row{}
 	for _, r := range rows {
 		want[LockFacts{r.lock, true, r.wanted, r.serving}] = r
 	}
 	seen := 0
-	for _, s := range LockStates {
+	for _, s := range lockStates {
 		for _, attached := range []bool{false, true} {
 			for _, wanted := range []bool{false, true} {
 				for _, serving := range []bool{false, true} {
 					seen++
 					f := LockFacts{s, attached, wanted, serving}
-					step, why := DecideLock(f)
+					step := DecideLock(f)
 					w, listed := want[f]
 					if !attached {
-						w, listed = row{step: LockLeave, why: LockWhyDetached}, true
+						w, listed = row{step: LockLeave}, true
 					}
-					if !listed || step != w.step || why != w.why {
-						t.Errorf("%s, attached %v, wanted %v, serving %v: %s (%s), want %s (%s)", s, attached, wanted, serving, step, why, w.step, w.why)
+					if !listed || step != w.step {
+						t.Errorf("%s, attached %v, wanted %v, serving %v: %s, want %s", s, attached, wanted, serving, step, w.step)
 					}
 					if step == LockRelease && (serving || wanted) {
 						t.Errorf("%+v is released while it may be served", f)
@@ -66,7 +75,7 @@ func TestEveryLockHasOneStep(t *testing.T) {
 }
 
 func TestOnlyOurOwnWantedLockIsAGroundForLoading(t *testing.T) {
-	for _, s := range LockStates {
+	for _, s := range lockStates {
 		for _, wanted := range []bool{false, true} {
 			for _, over := range []bool{false, true} {
 				c := claimOf(s, wanted, over)

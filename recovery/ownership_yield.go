@@ -37,7 +37,3 @@ func (o *Ownership) Yielded(topic string) bool {
 
 // Yields receives a value when Yielded may have another answer. It has room for one.
 func (o *Ownership) Yields() <-chan struct{} { return o.yields }
-
-func (o *Ownership) yielded() {
-	signal(o.yields)
-}

@@ -32,8 +32,8 @@ func TestAYieldedTopicIsUnloadedAndReleasedWithoutTheGuard(t *testing.T) {
 		default:
 			t.Error("nobody was told")
 		}
-		if o.Reconciler.Snapshot().GuardTripped || !o.own.Snapshot().Settled {
-			t.Errorf("%+v, %+v", o.Reconciler.Snapshot(), o.own.Snapshot())
+		if o.Reconciler.Snapshot().GuardTripped || !o.own.progress().Settled {
+			t.Errorf("%+v, %+v", o.Reconciler.Snapshot(), o.own.progress())
 		}
 		o.own.Yield(nil) // the plan changed: they stay
 		o.after(2 * time.Second)

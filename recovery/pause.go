@@ -8,45 +8,6 @@ const (
 	MaxPause = 24 * time.Hour
 )
 
-// Act is something that a sidecar does without being asked.
-type Act string
-
-// Acts.
-const (
-	ActLoad          Act = "load"           // a topic that is missing
-	ActQuiesce       Act = "quiesce"        // a topic that is not ours
-	ActRegister      Act = "register"       // a registration that was lost
-	ActDrain         Act = "drain"          // by recovery
-	ActReassert      Act = "reassert"       // the state key
-	ActRevoke        Act = "revoke"         // the lease of a broker that is down, after --restart-grace
-	ActRestartBroker Act = "restart_broker" // a supervised one
-	ActTakeTopic     Act = "take_topic"     // in rendezvous mode
-	ActGiveUpTopic   Act = "give_up_topic"  // in rendezvous mode
-	ActShutdown      Act = "shutdown"       // by the session policy
-	ActSteer         Act = "steer"          // a broker with a mode of its own to the mode that recovery decided
-	ActRenew         Act = "renew"          // a lease that lives
-	ActKeep          Act = "keep"           // go on with a registration that stands
-	ActReadiness     Act = "readiness"
-	ActDetach        Act = "detach"
-	ActFence         Act = "fence" // every step of the ladder
-	ActYield         Act = "yield" // a topic that another broker owns
-	ActObey          Act = "obey"  // a person's activate or drain
-)
-
-// Acts lists every act.
-var Acts = []Act{ActLoad, ActQuiesce, ActRegister, ActDrain, ActReassert, ActRevoke, ActRestartBroker, ActTakeTopic,
-	ActGiveUpTopic, ActShutdown, ActSteer, ActRenew, ActKeep, ActReadiness, ActDetach, ActFence, ActYield, ActObey}
-
-// Suspended reports whether a maintenance pause holds the act back: recovery waits,
-// and whatever keeps the broker from serving what is not its own goes on.
-func (a Act) Suspended() bool {
-	switch a {
-	case ActRenew, ActKeep, ActReadiness, ActDetach, ActFence, ActYield, ActObey:
-		return false
-	}
-	return true
-}
-
 // Waits reports whether a decision must wait for the end of a pause. What may go on
 // is a registration that stands, in the mode that we had or that a person set, and the way
 // back from a planned stop: somebody asked for it, and it recovers nothing.

@@ -6,23 +6,6 @@ import (
 	"time"
 )
 
-func TestAPauseSuspendsRecoveryAndNothingThatKeepsSafe(t *testing.T) {
-	want := map[Act]bool{
-		ActLoad: true, ActQuiesce: true, ActRegister: true, ActDrain: true, ActReassert: true, ActRevoke: true,
-		ActRestartBroker: true, ActTakeTopic: true, ActGiveUpTopic: true, ActShutdown: true, ActSteer: true,
-		ActRenew: false, ActKeep: false, ActReadiness: false, ActDetach: false, ActFence: false, ActYield: false, ActObey: false,
-	}
-	if len(want) != len(Acts) {
-		t.Errorf("%d acts, %d rows", len(Acts), len(want))
-	}
-	for _, a := range Acts {
-		suspended, ok := want[a]
-		if !ok || a.Suspended() != suspended {
-			t.Errorf("%s: suspended %v, in the table %v", a, a.Suspended(), ok)
-		}
-	}
-}
-
 func TestWhatMayGoOnDuringAPause(t *testing.T) {
 	had := *byHoldfast(Active, ReasonBoot)
 	for _, c := range []struct {
@@ -37,11 +20,11 @@ func TestWhatMayGoOnDuringAPause(t *testing.T) {
 		{"it came back, and we were declared dead", Decision{Step: Keep, Mode: *byHoldfast(Drained, ReasonRegistrationExpired), Write: true}, true},
 		{"another incarnation", Decision{Step: Conflict, Mode: had}, false},
 		{"lost, to be drained", Decision{Step: Register, Mode: *byHoldfast(Drained, ReasonRegistrationExpired), Write: true}, true},
-		{"lost, to be registered again", Decision{Step: Register, Mode: had, Write: true, ReOwn: true}, true},
+		{"lost, to be registered again", Decision{Step: Register, Mode: had, Write: true}, true},
 		{"lost by the whole fleet", Decision{Step: Register, Mode: *byHoldfast(Active, ReasonFleetExpired), Write: true}, true},
 		{"lost while drained by a person", Decision{Step: Register, Mode: *byPerson(Drained)}, true},
 		{"back from a planned stop", Decision{Step: Register, Mode: *byHoldfast(Active, ReasonPlannedRestart), Write: true, Planned: true}, false},
-		{"lost after a planned stop, to be registered again", Decision{Step: Register, Mode: *byHoldfast(Active, ReasonPlannedRestart), ReOwn: true}, true},
+		{"lost after a planned stop, to be registered again", Decision{Step: Register, Mode: *byHoldfast(Active, ReasonPlannedRestart)}, true},
 		{"to be stopped", Decision{Step: Shutdown, Mode: had}, true},
 	} {
 		if got := c.d.Waits(had); got != c.waits {

@@ -147,13 +147,6 @@ func (p *Placer) poke() {
 	signal(p.wake)
 }
 
-// Giving is how many topics are on their way to other brokers.
-func (p *Placer) Giving() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.giving)
-}
-
 // Fleet is who is known to be in the cluster, this broker too. False: not all have been
 // seen yet.
 func (p *Placer) Fleet() (map[string]Peer, bool) {

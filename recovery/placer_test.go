@@ -96,8 +96,8 @@ func (f *placerFleet) tell() {
 		b.Update(func(r *Roster, now time.Time) {
 			r.SetRegistered(true, ids, nil, now)
 			r.SetModes(true, nil, nil, now)
-			r.SetPlaces(true, all, nil)
-			r.SetTopics(true, f.topics, nil)
+			setPlaces(r, true, all, nil)
+			setTopics(r, true, f.topics, nil)
 		})
 	}
 }
@@ -425,11 +425,11 @@ func TestARosterDatesOnlyWhatItSawHappen(t *testing.T) {
 	r := NewRoster()
 	r.SetRegistered(true, []string{"a"}, nil, now)
 	r.SetModes(true, map[string]Mode{"a": Drained}, nil, now)
-	r.SetPlaces(true, []Assignment{{"/n/t", Place{"a", 1, 1}}}, nil)
+	setPlaces(r, true, []Assignment{{"/n/t", Place{"a", 1, 1}}}, nil)
 	if r.Complete() {
 		t.Error("complete without the topics")
 	}
-	r.SetTopics(true, []string{"/n/u"}, nil)
+	setTopics(r, true, []string{"/n/u"}, nil)
 	if !r.Complete() || r.peers["a"].Since != (time.Time{}) {
 		t.Errorf("first views: %+v", r.peers)
 	}
@@ -439,8 +439,36 @@ func TestARosterDatesOnlyWhatItSawHappen(t *testing.T) {
 	if p := r.peers["a"]; p.Registered || p.Since != later {
 		t.Errorf("a went: %+v", p)
 	}
-	r.SetPlaces(false, []Assignment{{"/n/t", Place{"b", 2, 2}}}, []Assignment{{"/n/t", Place{Broker: "a"}}})
+	setPlaces(r, false, []Assignment{{"/n/t", Place{"b", 2, 2}}}, []Assignment{{"/n/t", Place{Broker: "a"}}})
 	if places := r.places(nil, "/n/t", r.topics["/n/t"]); len(r.topics) != 2 || !slices.Equal(places, []Place{{"b", 2, 2}}) {
 		t.Errorf("%d topics; places: %v", len(r.topics), places)
 	}
+}
+
+// setPlaces is SetPlaces, and with full a whole list.
+func setPlaces(r *Roster, full bool, puts, deletes []Assignment) {
+	if !full {
+		r.SetPlaces(puts, deletes)
+		return
+	}
+	r.ListPlaces()
+	r.AddPlaces(puts)
+	r.EndPlaces()
+}
+
+func setTopics(r *Roster, full bool, puts, deletes []string) {
+	if !full {
+		r.SetTopics(puts, deletes)
+		return
+	}
+	r.ListTopics()
+	r.AddTopics(puts)
+	r.EndTopics()
+}
+
+// Giving is how many topics are on their way to other brokers.
+func (p *Placer) Giving() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.giving)
 }

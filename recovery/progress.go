@@ -2,7 +2,6 @@ package recovery
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
 )
@@ -12,9 +11,6 @@ const (
 	GateComplete    = "complete"     // every assigned topic was served, and no other
 	GateLoadTimeout = "load-timeout" // nothing was done for LoadTimeout; topics are missing or too many
 )
-
-// maxErrors is how many topics' errors a Progress names.
-const maxErrors = 20
 
 // Progress is the reconciliation at one moment. Assigned = Served + Missing.
 type Progress struct {
@@ -37,18 +33,13 @@ type Progress struct {
 	GuardTripped bool
 	GuardDetail  string // one sentence with the next step; empty if not tripped
 
-	AssignedKnown bool      // the assignments were read
-	ServedKnown   bool      // this broker process was listed
-	Listed        time.Time // when the last listing began that was answered; zero: none was
+	AssignedKnown bool // the assignments were read
+	ServedKnown   bool // this broker process was listed
 
-	Whole       int64        // store revision at which everything assigned was last served; see SetWhole
-	LastSuccess time.Time    // when the broker last was as etcd asks; zero: never
-	LastError   string       // of the last failure since LastSuccess
-	Errors      []TopicError // the first 20 failed topics, by name
+	Whole       int64     // store revision at which everything assigned was last served; see SetWhole
+	LastSuccess time.Time // when the broker last was as etcd asks; zero: never
+	LastError   string    // of the last failure since LastSuccess
 }
-
-// TopicError is why a topic could not be loaded or quiesced.
-type TopicError struct{ Topic, Error string }
 
 // The states of TopicState.
 const (
@@ -65,8 +56,7 @@ const (
 // TopicState is one topic; Error is why its last call failed, or who holds its lock.
 type TopicState struct{ Topic, State, Error string }
 
-// Snapshot is the progress now. Its cost does not depend on the number of topics,
-// but for those that failed.
+// Snapshot is the progress now. Its cost does not depend on the number of topics.
 func (r *Reconciler) Snapshot() Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,9 +66,8 @@ func (r *Reconciler) Snapshot() Progress {
 		Loading: r.load.loads, Failed: len(r.failed), Unreadable: len(r.list.unreadable),
 		Reconciled: r.gate.openedBy != "", GateOpenedBy: r.gate.openedBy,
 		GuardTripped: r.mass.Tripped(), GuardDetail: r.mass.Detail(),
-		AssignedKnown: r.assignedKnown, ServedKnown: r.list.ever, Listed: r.list.told,
+		AssignedKnown: r.assignedKnown, ServedKnown: r.list.ever,
 		Whole: r.lost.whole, LastSuccess: r.success, LastError: r.lastErr,
-		Errors: r.firstFailed(maxErrors),
 	}
 	if r.assignedKnown { // before that, nothing is known not to be ours
 		p.Orphan, p.Quarantined = r.counts.Orphan, r.counts.Quarantined
@@ -163,12 +152,7 @@ func (r *Reconciler) judgeGate(now time.Time) {
 		r.log.Info("startup reconciliation done", "topics", r.counts.Assigned, "epoch", r.orders.Epoch)
 	case !now.Before(r.gate.progress.Add(r.settings.LoadTimeout)):
 		r.gate.openedBy = GateLoadTimeout
-		first := "no topic has failed yet"
-		if f := r.firstFailed(1); len(f) > 0 {
-			first = fmt.Sprintf("%s: %s", f[0].Topic, f[0].Error)
-		} else if r.lastErr != "" {
-			first = r.lastErr
-		}
+		first := cmp.Or(r.firstFailed(), r.lastErr, "no topic has failed yet")
 		r.log.Warn("startup reconciliation is incomplete; the loaded topics are let through",
 			"missing", r.counts.Missing, "of", r.counts.Assigned, "orphans", r.counts.Orphan,
 			"without_progress", r.settings.LoadTimeout, "first_error", first, "epoch", r.orders.Epoch)

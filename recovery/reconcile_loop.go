@@ -30,7 +30,6 @@ type listing struct {
 	worked  bool // something was done since the last listing began
 	streak  int
 	last    time.Time
-	told    time.Time // when the last one began that was answered
 	took    time.Duration
 
 	unreadable []string // what the last one had that is no name here
@@ -253,7 +252,7 @@ func (r *Reconciler) listed(generation, clock uint64, held Held, err error) {
 	if l.again {
 		l.again, l.at = false, now
 	}
-	l.fresh, l.ever, l.told = true, true, l.last
+	l.fresh, l.ever = true, true
 	r.applyListing(clock, held, now)
 	r.settled()
 	r.planSoon(now)

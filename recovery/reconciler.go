@@ -5,6 +5,7 @@ import (
 	"container/heap"
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -167,6 +168,11 @@ func (r *Reconciler) SetOrders(o Orders) {
 	if !o.Attached || o.Instance != old.Instance || o.Mode == Drained {
 		r.gate.close()
 	}
+	r.lookAnew(now)
+}
+
+// lookAnew has the broker listed, and what follows from that planned.
+func (r *Reconciler) lookAnew(now time.Time) {
 	r.list.askAt(now)
 	r.planSoon(now)
 	r.changed(now)
@@ -224,10 +230,7 @@ func (r *Reconciler) ForgetAssigned() {
 	r.assignedKnown = false
 	r.newGeneration()
 	r.gate.close()
-	r.list.askAt(now)
-	r.planSoon(now)
-	r.changed(now)
-	r.poke()
+	r.lookAnew(now)
 }
 
 // ForgetServed makes what the broker serves unknown until the next listing: another process
@@ -239,10 +242,7 @@ func (r *Reconciler) ForgetServed() {
 	r.newGeneration()
 	r.forgetServed()
 	r.gate.close()
-	r.list.askAt(now)
-	r.planSoon(now)
-	r.changed(now)
-	r.poke()
+	r.lookAnew(now)
 }
 
 func (r *Reconciler) assign(t *topic, now time.Time, first bool) {
@@ -408,23 +408,11 @@ type topic struct {
 
 func byName(a, b *topic) int { return cmp.Compare(a.name, b.name) }
 
-// firstFailed is the first n failed topics by name.
-func (r *Reconciler) firstFailed(n int) []TopicError {
+// firstFailed is the first failed topic by name, and why; empty: none has failed.
+func (r *Reconciler) firstFailed() string {
 	if len(r.failed) == 0 {
-		return nil
+		return ""
 	}
-	var first []*topic // sorted
-	for t := range r.failed {
-		if len(first) == n && t.name > first[n-1].name {
-			continue
-		}
-		i, _ := slices.BinarySearchFunc(first, t, byName)
-		first = slices.Insert(first, i, t)
-		first = first[:min(n, len(first))]
-	}
-	out := make([]TopicError, len(first))
-	for i, t := range first {
-		out[i] = TopicError{Topic: t.name, Error: t.err}
-	}
-	return out
+	first := slices.MinFunc(slices.Collect(maps.Keys(r.failed)), byName)
+	return first.name + ": " + first.err
 }

@@ -111,15 +111,8 @@ type Assignment struct {
 	Place Place
 }
 
-// SetPlaces takes a change of assignments; full replaces them all. Of deletes only topic
-// and broker count.
-func (r *Roster) SetPlaces(full bool, puts, deletes []Assignment) {
-	if full {
-		r.ListPlaces()
-		r.AddPlaces(puts)
-		r.EndPlaces()
-		return
-	}
+// SetPlaces takes a change of assignments. Of deletes only topic and broker count.
+func (r *Roster) SetPlaces(puts, deletes []Assignment) {
 	var few []Place
 	for _, d := range deletes {
 		if t := r.topics[d.Topic]; t != nil {
@@ -170,14 +163,8 @@ func (r *Roster) EndPlaces() {
 	r.seen.places = true
 }
 
-// SetTopics takes a change of the topics that there are; full replaces them all.
-func (r *Roster) SetTopics(full bool, puts, deletes []string) {
-	if full {
-		r.ListTopics()
-		r.AddTopics(puts)
-		r.EndTopics()
-		return
-	}
+// SetTopics takes a change of the topics that there are.
+func (r *Roster) SetTopics(puts, deletes []string) {
 	for _, topic := range deletes {
 		if t := r.topics[topic]; t != nil {
 			t.recorded = false

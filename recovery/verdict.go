@@ -30,7 +30,6 @@ type Decision struct {
 	Row   Reason // which row of the table decided; see Otherwise
 	Mode  ModeRecord
 	Write bool // the mode differs from what etcd holds, or must be asserted
-	ReOwn bool // take the topics up again under the new lease
 	// Planned: the broker comes back from a planned stop, or from a crash that was noted.
 	Planned bool
 	// Review: it could not wait until it was known whether other brokers lived on. That is

@@ -92,8 +92,8 @@ var mutations = []mutation{
 		"\t\ta.guard.Arm(v)\n",
 		""}},
 	{"a lock is released before the topic is unloaded", "ownership", []string{
-		"case f.Serving:\n\t\t\treturn LockUnload, LockWhyStillHere",
-		"case f.Serving && !f.Attached:\n\t\t\treturn LockUnload, LockWhyStillHere"}},
+		"return LockKeep\n\t\tcase f.Serving:",
+		"return LockKeep\n\t\tcase f.Serving && !f.Attached:"}},
 	{"what is to be held moves", "rendezvous", []string{
 		"\tcase !p.Move:\n",
 		""}},
@@ -106,11 +106,11 @@ var mutations = []mutation{
 		"if !r.paused() {",
 		`if !r.paused() || r.cfg.Driver != "" {`}},
 	{"a pause does not hold loads back", "pause", []string{
-		"Paused: a.suspended(recovery.ActLoad) && a.mode.HeldByPause(),",
-		"Paused: a.suspended(recovery.ActRenew),"}},
+		"Paused: a.paused() && a.mode.HeldByPause(),",
+		"Paused: false,"}},
 	{"a pause does not hold the taking of topics back", "pause", []string{
-		"Paused: a.suspended(recovery.ActTakeTopic),",
-		"Paused: a.suspended(recovery.ActRenew),"}},
+		"Paused: a.paused(),",
+		"Paused: false,"}},
 	{"retries are used up while etcd has no leader", "session policy", []string{
 		"case f.Failure == FailureNoLeader:",
 		"case f.Failure == FailureNoLeader && !f.Lost:",

@@ -173,12 +173,12 @@ func TestAWriteOfWhichTheAnswerIsLostHasHappened(t *testing.T) {
 		link.Cut(memory.Replies)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		err := c.PutLoad(ctx, cluster.LoadReport{BrokerID: "b1"})
+		_, err := c.PutState(ctx, "b1", cluster.StateWrite{Mode: cluster.ModeActive}, 0)
 		if cluster.Classify(err) != cluster.ClassTimeout || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 		s.Inspect(func(v memory.View) {
-			if _, ok := v.Get(c.Keys().Load("b1")); !ok {
+			if _, ok := v.Get(c.Keys().State("b1")); !ok {
 				t.Error("not written")
 			}
 		})
@@ -193,11 +193,11 @@ func TestALateRequestIsDeliveredAfterTheCallerHasGivenUp(t *testing.T) {
 		link.Cut(memory.BothWays)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := c.PutLoad(ctx, cluster.LoadReport{BrokerID: "b1"}); cluster.Classify(err) != cluster.ClassTimeout {
+		if _, err := c.PutState(ctx, "b1", cluster.StateWrite{Mode: cluster.ModeActive}, 0); cluster.Classify(err) != cluster.ClassTimeout {
 			t.Errorf("got %v", err)
 		}
 		written := func() (ok bool) {
-			s.Inspect(func(v memory.View) { _, ok = v.Get(c.Keys().Load("b1")) })
+			s.Inspect(func(v memory.View) { _, ok = v.Get(c.Keys().State("b1")) })
 			return ok
 		}
 		if written() {

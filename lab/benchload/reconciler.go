@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -60,7 +60,7 @@ func openReconciler(ctx context.Context, s *server) (loader, func(), error) {
 			case p.Served >= want:
 				return nil
 			case p.Failed > 0:
-				return fmt.Errorf("load %s: %s", p.Errors[0].Topic, p.Errors[0].Error)
+				return errors.New(p.LastError)
 			}
 			select {
 			case <-tick.C:

@@ -59,8 +59,8 @@ func TestUserAndPasswordFromFile(t *testing.T) {
 	if _, err := l.KeepAlive(bounded(t), id, false); err != nil {
 		t.Errorf("renewing with the right password: %v", err)
 	}
-	m := follow(t, c, cluster.Target{Key: c.Keys().Load("b1")}, nil)
-	m.untilContent(t, map[string]string{c.Keys().Load("b1"): must[string](t)(note(bounded(t), c, "b1"))})
+	m := follow(t, c, cluster.Target{Key: c.Keys().State("b1")}, nil)
+	m.untilContent(t, map[string]string{c.Keys().State("b1"): must[string](t)(note(bounded(t), c, "b1"))})
 	if _, err := early.Snapshot(bounded(t), "b1"); err != nil {
 		t.Errorf("after authentication was switched on: %v", err)
 	}

@@ -361,8 +361,12 @@ func (s *server) assign(t *testing.T, c *cluster.Client, id string, topics []str
 
 // note is a write of the client's that may be repeated, and its value.
 func note(ctx context.Context, c *cluster.Client, id string) (value string, err error) {
-	err = c.PutLoad(ctx, cluster.LoadReport{BrokerID: id, At: time.Unix(1, 0)})
-	return `{"broker_id":"` + id + `","epoch":0,"incarnation":"","timestamp":1,"topic_count":0,"topics":[]}`, err
+	seen, err := c.Snapshot(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	_, err = c.PutState(ctx, id, cluster.StateWrite{Mode: cluster.ModeActive, At: time.Unix(1, 0)}, seen.StateRevision)
+	return `{"mode":"active","reason":"","by":"","at":"1970-01-01T00:00:01Z"}`, err
 }
 
 func topicNames(n int) []string {

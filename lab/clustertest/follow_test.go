@@ -235,9 +235,8 @@ func TestFollowSurvivesARestartOfEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	one := must[string](t)(note(bounded(t), c, "b1"))
-	key := c.Keys().Load("")
-	m := follow(t, c, cluster.Target{Key: key, Prefix: true}, nil)
-	m.untilContent(t, map[string]string{key + "b1": one})
+	m := follow(t, c, cluster.Target{Key: c.Keys().Brokers(), Prefix: true}, nil)
+	m.untilContent(t, map[string]string{c.Keys().State("b1"): one})
 	reconnected := make(chan error, 1)
 	go func() {
 		reconnected <- l.AwaitReconnect(bounded(t))
@@ -283,7 +282,7 @@ func TestFollowSurvivesARestartOfEtcd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.untilContent(t, map[string]string{key + "b1": one, key + "b2": other})
+	m.untilContent(t, map[string]string{c.Keys().State("b1"): one, c.Keys().State("b2"): other})
 	m.stop()
 	c.Close()
 	l.Close()

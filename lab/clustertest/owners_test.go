@@ -2,12 +2,10 @@ package clustertest
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -391,41 +389,6 @@ func TestALockThatGoesIsToldAtOnce(t *testing.T) {
 					t.Errorf("told of %v when the lease ended, want %s", free, last)
 				}
 			})
-		}
-	})
-}
-
-func TestALoadReportIsOfTheEpoch(t *testing.T) {
-	onEach(t, func(t *testing.T, e *server) {
-		c := open(t, e.config(t))
-		a := claimant(t, c, "a")
-		report := cluster.LoadReport{BrokerID: "a", Incarnation: "i-a", Epoch: a.Epoch, Topics: []string{"/n/t", `/n/"`}, At: at}
-		if err := c.PutLoad(bounded(t), report); err != nil {
-			t.Fatal(err)
-		}
-		kv := e.get(t, c.Keys().Load("a")).Kvs[0]
-		want := fmt.Sprintf(`{"broker_id":"a","epoch":%d,"incarnation":"i-a","timestamp":%d,"topic_count":2,"topics":[{"topic_name":"/n/t"},{"topic_name":"/n/\""}]}`, a.Epoch, at.Unix())
-		if string(kv.Value) != want || kv.Lease != 0 {
-			t.Errorf("the report is %s under lease %x, want %s", kv.Value, kv.Lease, want)
-		}
-		report.Topics = nil
-		if err := c.PutLoad(bounded(t), report); err != nil || !strings.Contains(string(e.get(t, c.Keys().Load("a")).Kvs[0].Value), `"topic_count":0,"topics":[]`) {
-			t.Errorf("without topics: %v", err)
-		}
-		report.Topics = topicNames(100_000)
-		if err := c.PutLoad(bounded(t), report); err != nil {
-			t.Fatalf("with more topics than etcd takes: %v", err)
-		}
-		var large struct {
-			Topics []struct{}
-			Count  int `json:"topic_count"`
-		}
-		if err := json.Unmarshal(e.get(t, c.Keys().Load("a")).Kvs[0].Value, &large); err != nil || len(large.Topics) < 10_000 || large.Count != 100_000 {
-			t.Errorf("%d topics of %d: %v", len(large.Topics), large.Count, err)
-		}
-		again(t, e, c, a)
-		if err := c.PutLoad(bounded(t), report); !errors.Is(err, cluster.ErrChanged) {
-			t.Errorf("of an older epoch: %v, want ErrChanged", err)
 		}
 	})
 }
