@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/cluster"
+	"holdfast/probes"
 	"holdfast/recovery"
 )
 
@@ -114,21 +115,14 @@ func (a *agent) activate(ctx context.Context, o order) error {
 func (a *agent) awaitActive(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, takeWait)
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	enough := time.After(activateWait)
-	for len(a.notReady()) > 0 {
-		select {
-		case <-enough:
-			if a.steerer.View().Steering == recovery.SteerPending {
-				enough = time.After(activateWait)
-				continue
-			}
-			return
-		case <-ctx.Done():
-			return
-		case <-tick.C:
+	for enough := time.Now().Add(activateWait); ctx.Err() == nil && len(a.notReady()) > 0; probes.Sleep(ctx, 20*time.Millisecond) {
+		if time.Now().Before(enough) {
+			continue
 		}
+		if a.steerer.View().Steering != recovery.SteerPending {
+			return
+		}
+		enough = time.Now().Add(activateWait)
 	}
 }
 
@@ -152,8 +146,6 @@ func (a *agent) drain(ctx context.Context, o order) error {
 func (a *agent) awaitDrained(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
 	for {
 		p, steering := a.reconciler.Snapshot(), a.steerer.View()
 		detached := a.view.Load().attachment == recovery.Detached
@@ -161,20 +153,20 @@ func (a *agent) awaitDrained(ctx context.Context, timeout time.Duration) error {
 		if (p.Served+p.Orphan == 0 || a.keeps.Load()) && taken && (p.ServedKnown || detached) {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			switch left := plural(p.Served+p.Orphan, "topic"); {
-			case a.view.Load().held != "":
-				return fmt.Errorf("the broker is drained for its clients, but after %s it does not answer (held: %s), so %s may still be served: they are given up when it answers; clients are kept away already",
-					timeout, recovery.HeldWords(a.view.Load().held), left)
-			case !taken && p.Served+p.Orphan == 0:
-				return fmt.Errorf("the broker is drained for its clients, but after %s %s: see 'holdfast status'; clients are kept away already", timeout, notTaken(steering))
-			case !taken: // which is why they are
-				return fmt.Errorf("the broker is drained for its clients, but after %s %s still served: %s; clients are kept away already", timeout, left, notTaken(steering))
-			default:
-				return fmt.Errorf("the broker is drained, but after %s %s still served: see 'holdfast topics'; clients are kept away already", timeout, left)
-			}
-		case <-tick.C:
+		if ctx.Err() == nil {
+			probes.Sleep(ctx, 50*time.Millisecond)
+			continue
+		}
+		switch left := plural(p.Served+p.Orphan, "topic"); {
+		case a.view.Load().held != "":
+			return fmt.Errorf("the broker is drained for its clients, but after %s it does not answer (held: %s), so %s may still be served: they are given up when it answers; clients are kept away already",
+				timeout, recovery.HeldWords(a.view.Load().held), left)
+		case !taken && p.Served+p.Orphan == 0:
+			return fmt.Errorf("the broker is drained for its clients, but after %s %s: see 'holdfast status'; clients are kept away already", timeout, notTaken(steering))
+		case !taken: // which is why they are
+			return fmt.Errorf("the broker is drained for its clients, but after %s %s still served: %s; clients are kept away already", timeout, left, notTaken(steering))
+		default:
+			return fmt.Errorf("the broker is drained, but after %s %s still served: see 'holdfast topics'; clients are kept away already", timeout, left)
 		}
 	}
 }
@@ -237,9 +229,7 @@ func (a *agent) readPatiently(ctx context.Context, id string) (cluster.Snapshot,
 		if err == nil || cluster.Classify(err) != cluster.ClassUnreachable {
 			return seen, err
 		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
+		if probes.Sleep(ctx, 100*time.Millisecond); ctx.Err() != nil {
 			return seen, err
 		}
 	}
@@ -247,9 +237,19 @@ func (a *agent) readPatiently(ctx context.Context, id string) (cluster.Snapshot,
 
 // await runs f in the loop, and returns when the loop has acted on it.
 func (a *agent) await(ctx context.Context, f func()) error {
+	if err := a.inLoop(ctx, f); err != nil {
+		return err
+	}
+	return a.inLoop(ctx, func() {})
+}
+
+// inLoop runs f in the loop. After an error f may still be run, or be running.
+func (a *agent) inLoop(ctx context.Context, f func()) error {
 	done := make(chan struct{})
-	a.tell(ctx, f)
-	a.tell(ctx, func() { close(done) })
+	a.tell(ctx, func() {
+		defer close(done)
+		f()
+	})
 	select {
 	case <-done:
 		return nil

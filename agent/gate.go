@@ -1,11 +1,14 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"time"
+
+	"holdfast/probes"
 )
 
 const (
@@ -70,13 +73,8 @@ func (c *Client) AwaitGate(ctx context.Context, wait time.Duration, waiting func
 			why = err
 			waiting(why)
 		}
-		select {
-		case <-time.After(gateLook):
-		case <-asking.Done():
-			if ctx.Err() != nil { // whose end is the other's, too
-				return ctx.Err()
-			}
-			return why
+		if probes.Sleep(asking, gateLook); asking.Err() != nil {
+			return cmp.Or(ctx.Err(), why) // the end of ctx is the other's, too
 		}
 	}
 }

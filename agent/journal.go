@@ -79,11 +79,17 @@ func (j *journal) writer() {
 func (j *journal) unwritten() []Event {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	events := j.after(j.written)
+	j.written = j.next - 1
+	return events
+}
+
+// after are the events after id. The caller holds the mutex.
+func (j *journal) after(id int64) []Event {
 	i := len(j.events)
-	for i > 0 && j.events[i-1].ID > j.written {
+	for i > 0 && j.events[i-1].ID > id {
 		i--
 	}
-	j.written = j.next - 1
 	return append([]Event(nil), j.events[i:]...)
 }
 
@@ -181,11 +187,7 @@ func (j *journal) report(err error) {
 func (j *journal) since(id int64) ([]Event, <-chan struct{}) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	i := len(j.events)
-	for i > 0 && j.events[i-1].ID > id {
-		i--
-	}
-	return append([]Event(nil), j.events[i:]...), j.wake
+	return j.after(id), j.wake
 }
 
 // newest is the id of the last event; 0: there was none.

@@ -418,15 +418,10 @@ func (a *agent) leaveNow(ctx context.Context, timeout time.Duration, wait, brief
 			}
 			return fmt.Errorf("the broker has not left within %s: it stays: see 'holdfast events', then repeat with a longer --timeout", formatDuration(timeout))
 		}
-		if !errors.Is(err, errNothingToLeave) {
+		if !wait || !errors.Is(err, errNothingToLeave) {
 			return leaveError(err)
 		}
-		if !wait {
-			return leaveError(err)
-		}
-		select {
-		case <-time.After(leaveEvery):
-		case <-ctx.Done():
+		if probes.Sleep(ctx, leaveEvery); ctx.Err() != nil {
 			return leaveError(err)
 		}
 	}
@@ -435,19 +430,14 @@ func (a *agent) leaveNow(ctx context.Context, timeout time.Duration, wait, brief
 // goesAnyway forgets somebody who waits no more, and reports whether the broker has left: only
 // its lease is still to be given up.
 func (a *agent) goesAnyway(c chan<- error, timeout time.Duration) bool {
-	noted := make(chan bool, 1)
-	a.tell(a.life0, func() {
+	var left bool
+	err := a.inLoop(a.life0, func() {
 		if a.leaving.waitsNoMore(c) {
 			a.callOff("not done within " + formatDuration(timeout))
 		}
-		noted <- a.leaving.noted()
+		left = a.leaving.noted()
 	})
-	select {
-	case left := <-noted:
-		return left
-	case <-a.life0.Done():
-		return false
-	}
+	return err == nil && left
 }
 
 // leaveError adds what to do.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"holdfast/agent/lease"
+	"holdfast/probes"
 	"holdfast/recovery"
 )
 
@@ -101,13 +102,7 @@ func (a *agent) hasLeftBehind() bool {
 func (a *agent) awaitDecided(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, activateWait)
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for s := a.view.Load(); s.brokerID != "" && s.mode.Mode == ""; s = a.view.Load() {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for s := a.view.Load(); ctx.Err() == nil && s.brokerID != "" && s.mode.Mode == ""; s = a.view.Load() {
+		probes.Sleep(ctx, 20*time.Millisecond)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
+
+	"holdfast/probes"
 )
 
 const (
@@ -47,17 +49,14 @@ func systemd(log *slog.Logger) *Systemd {
 func (a *agent) notify(ctx context.Context) error {
 	said := ""
 	a.say("READY=1")
-	for tick := time.NewTicker(statusEvery); ; {
+	for {
 		if now := a.oneLine(); now != said {
 			said = now
 			a.say("STATUS=" + now)
 		}
-		select {
-		case <-ctx.Done():
-			tick.Stop()
+		if probes.Sleep(ctx, statusEvery); ctx.Err() != nil {
 			a.say("STOPPING=1\nSTATUS=stopping")
 			return nil
-		case <-tick.C:
 		}
 	}
 }
@@ -75,23 +74,11 @@ func (a *agent) oneLine() string {
 // began after the one before. A loop that hangs gets systemd to restart us. The
 // pause is a quarter of the bound, so a ping is never older than half of it.
 func (a *agent) feedWatchdog(ctx context.Context) error {
-	tick := time.NewTicker(max(a.systemd.Watchdog/4, time.Millisecond))
-	defer tick.Stop()
-	for {
-		passed := make(chan struct{})
-		a.tell(ctx, func() { close(passed) })
-		select {
-		case <-passed:
-			a.say("WATCHDOG=1")
-		case <-ctx.Done():
-			return nil
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
+	for a.inLoop(ctx, func() {}) == nil {
+		a.say("WATCHDOG=1")
+		probes.Sleep(ctx, max(a.systemd.Watchdog/4, time.Millisecond))
 	}
+	return nil
 }
 
 // say sends a state. That nobody takes it is logged on change only.

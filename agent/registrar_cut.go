@@ -75,9 +75,7 @@ func (r *registrar) compareLoss(ctx context.Context, client *cluster.Client, see
 		r.loss.settled = left <= 0 || r.hasty && out.boot != "" || beside.Looked == 0 || beside.Reaches(r.cfg.FleetLossShare)
 	}
 	if !r.loss.settled {
-		if r.later != nil {
-			r.later(left)
-		}
+		r.askLater(left)
 		return r.lossUnsettled(left)
 	}
 	*out = r.decide(seen, now)

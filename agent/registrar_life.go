@@ -94,10 +94,8 @@ func (r *registrar) watchPeers(ctx context.Context, client *cluster.Client, seen
 			return err
 		}
 		w.Look(term, sightings, r.ttl(), time.Since(w.begun))
-		if r.later != nil {
-			apart := recovery.Apart(r.cfg.RenewInterval)
-			r.later(apart + rand.N(apart/4)) // a fleet that starts at once does not look at once
-		}
+		apart := recovery.Apart(r.cfg.RenewInterval)
+		r.askLater(apart + rand.N(apart/4)) // a fleet that starts at once does not look at once
 	}
 	r.lived, r.livedHow = w.Verdict()
 	return nil

@@ -269,12 +269,7 @@ func (d *stateDir) save(m memory) error {
 	if err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
-	dir, err := os.Open(d.path)
-	if err != nil {
-		return fmt.Errorf("sync state directory: %w", err)
-	}
-	defer dir.Close()
-	if err := dir.Sync(); err != nil {
+	if err := d.dir.Sync(); err != nil {
 		return fmt.Errorf("sync state directory: %w", err)
 	}
 	return nil

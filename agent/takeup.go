@@ -13,24 +13,11 @@ import (
 
 // deliver has the loop take up what the registrar found, and waits until it did.
 func (a *agent) deliver(ctx context.Context, o outcome) error {
-	done := make(chan struct{})
-	f := func() {
-		defer close(done)
+	return a.inLoop(ctx, func() {
 		a.takeUp(o)
 		who, _ := a.identity.get()
 		a.publishLife(who) // the Registrar may be asked again at once
-	}
-	select {
-	case a.inbox <- f:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	})
 }
 
 // takeUp makes an outcome ours. A loss that led to it is dealt with first, so that
