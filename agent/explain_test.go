@@ -63,7 +63,7 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	for _, what := range []guard.What{guard.Started, guard.TakenOver, guard.Died, guard.Failing, "absent", "dismissed"} {
 		add(Event{Kind: "guard", To: string(what)})
 	}
-	add(Event{Kind: "fence", To: string(guard.Fired), Reason: string(guard.Fired)})
+	add(Event{Kind: "fence", To: guard.Fired, Reason: guard.Fired})
 	for _, r := range append(slices.Clone(recovery.HeldReasons), recovery.ReasonPeerWell) {
 		add(Event{Kind: "broker", To: "on_hold", Reason: string(r)})
 	}
@@ -161,7 +161,7 @@ func TestAFenceAndAShotAreExplainedWithTheirMomentAndItsClock(t *testing.T) {
 	c.LeaseTTL, c.LeaseDetachMargin = 30*time.Second, 9*time.Second
 	const moment = "The guard stops the broker 27s after the last confirmed renewal was sent (TTL 30s minus a third of margin 9s), on the boot clock"
 	fence := Event{Kind: "attachment", From: "degraded", To: "detached", Reason: string(recovery.WhyFencePoint)}
-	shot := Event{Kind: "fence", To: string(guard.Fired), Reason: string(guard.Fired)}
+	shot := Event{Kind: "fence", To: guard.Fired, Reason: guard.Fired}
 	if why := explain(fence, c.Effective()).Why; !strings.Contains(why, "for 21s (TTL 30s minus margin 9s)") || !strings.Contains(why, "boot clock") || strings.Contains(why, "guard") {
 		t.Errorf("fence point without a guard: %s", why)
 	}

@@ -241,7 +241,7 @@ func (a *agent) noteGuard() {
 		}
 		a.metrics.guard.fired(e.Acted.At)
 		a.metrics.fenceDuration.WithLabelValues(guardStep).Observe((time.Duration(e.Acted.TookMS) * time.Millisecond).Seconds())
-		a.event(Event{Kind: "fence", To: string(guard.Fired), Reason: string(guard.Fired), Epoch: a.memory.Epoch, Detail: e.Detail, DoneAt: e.Acted.At})
+		a.event(Event{Kind: "fence", To: guard.Fired, Reason: guard.Fired, Epoch: a.memory.Epoch, Detail: e.Detail, DoneAt: e.Acted.At})
 	}
 }
 

@@ -67,7 +67,7 @@ func TestTheGuardsShotIsKnownToTheNextSidecar(t *testing.T) {
 	dir, quiet := t.TempDir(), slog.New(slog.DiscardHandler)
 	shot := time.Date(2026, 3, 1, 3, 0, 0, 0, time.UTC)
 	before := openJournal(dir, quiet)
-	before.add(Event{Kind: "fence", To: string(guard.Fired), DoneAt: shot})
+	before.add(Event{Kind: "fence", To: guard.Fired, DoneAt: shot})
 	before.add(Event{Kind: "fence", To: "gone"})
 	before.close()
 

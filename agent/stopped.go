@@ -20,7 +20,7 @@ func stoppedBy(events []Event, started time.Time) *StopStatus {
 			return nil
 		case e.Kind == "fence" && at.Before(started):
 			return nil
-		case e.Kind == "fence" && e.To == string(guard.Fired):
+		case e.Kind == "fence" && e.To == guard.Fired:
 			why, _, _ := strings.Cut(e.Detail, ": ")
 			return &StopStatus{By: "guard", At: at, Why: why}
 		case e.Kind == "fence" && e.To == "stopped":

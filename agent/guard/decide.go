@@ -85,25 +85,16 @@ const (
 	Wait  Do = iota // until Decision.Until, or until the process ends
 	Stop            // what the guard holds
 	Seek            // look for a broker that somebody started again, and stop it; again at Decision.Until
-	Leave           // end, for Decision.Why
+	Leave           // end
 )
 
-// Why says why a guard acts or ends.
-type Why string
-
-// The reasons.
-const (
-	Farewell Why = "goodbye"
-	Orphaned Why = "orphaned"    // disarmed, and there is no sidecar to arm it again
-	Fired    Why = "guard_fired" // the moment has come
-	Stands   Why = "stands"      // the moment is over, and the sidecar's loop is silent
-)
+// Fired is what an event says of a stop by the guard.
+const Fired = "guard_fired"
 
 // Decision is the next thing to do.
 type Decision struct {
 	Do    Do
 	Until lease.Instant // with Wait and Seek
-	Why   Why           // with all but Wait
 }
 
 // Decide says what a guard does at now. It is asked again at the end of each wait, so
@@ -112,18 +103,16 @@ type Decision struct {
 func Decide(s Sight, now lease.Instant) Decision {
 	nap := now.Add(max(s.Nap, Look))
 	switch {
-	case s.Goodbye:
-		return Decision{Do: Leave, Why: Farewell}
-	case s.StopAt == 0 && s.Orphaned:
-		return Decision{Do: Leave, Why: Orphaned}
+	case s.Goodbye, s.StopAt == 0 && s.Orphaned: // disarmed, and there is no sidecar to arm it again
+		return Decision{Do: Leave}
 	case s.StopAt == 0:
 		return Decision{Until: now.Add(Look)}
 	case now < s.StopAt:
 		return Decision{Until: min(s.StopAt, nap)}
 	case s.due(now):
-		return Decision{Do: Stop, Why: Fired}
-	case now >= s.silentFrom():
-		return Decision{Do: Seek, Until: now.Add(SeekEvery), Why: Stands}
+		return Decision{Do: Stop}
+	case now >= s.silentFrom(): // it stands: nobody fences what is started again
+		return Decision{Do: Seek, Until: now.Add(SeekEvery)}
 	}
 	return Decision{Until: min(s.silentFrom(), nap)}
 }

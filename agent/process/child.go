@@ -60,8 +60,7 @@ type ChildView struct {
 	Target              // zero: it does not run
 	StartedAt time.Time // wall clock
 	Adopted   bool
-	Starts    int    // by this sidecar
-	LastEnd   string // how the one before ended
+	Starts    int // by this sidecar
 }
 
 // Child is the broker as the child of this sidecar: it is started, watched, started
@@ -274,7 +273,7 @@ func (c *Child) collect(v ChildView) Ending {
 		c.cmd = nil
 	}
 	if now := c.Snapshot(); now.Pid == v.Pid && v.Pid != 0 {
-		c.publish(ChildView{Starts: v.Starts, LastEnd: end.String()})
+		c.publish(ChildView{Starts: v.Starts})
 	}
 	return end
 }

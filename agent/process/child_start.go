@@ -114,7 +114,7 @@ func (c *Child) start() error {
 		return &StartError{argv[0], cause(err)}
 	}
 	c.cmd = cmd
-	v := ChildView{Target: Target{Pid: cmd.Process.Pid}, StartedAt: time.Now(), Starts: c.Snapshot().Starts + 1, LastEnd: c.Snapshot().LastEnd}
+	v := ChildView{Target: Target{Pid: cmd.Process.Pid}, StartedAt: time.Now(), Starts: c.Snapshot().Starts + 1}
 	switch t, err := TargetOf(v.Pid); {
 	case err == nil:
 		v.Target = t
