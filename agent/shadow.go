@@ -1,12 +1,15 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -42,11 +45,14 @@ var actions = []action{actRegister, actRebind, actSetMode, actLoad, actQuiesce, 
 // The one thing that is real is a lease on which no key hangs, so that renewals, the
 // attachment and the fence are real decisions. A nil shadow does and says nothing.
 type shadow struct {
-	count  *prometheus.CounterVec
-	log    *slog.Logger
-	event  func(Event)
-	store  shadowStore
-	topics shadowTopics
+	count *prometheus.CounterVec
+	log   *slog.Logger
+	event func(Event)
+	store shadowStore
+	// topics is what would have been done to topics, which may be thousands, since it was last told.
+	topicsMu sync.Mutex
+	topics   map[action]topicPass
+	since    time.Time // when the first of it came
 	// supposed reports whether the broker has that topic in its state only by what would
 	// have been done; nil: before there is a broker.
 	supposed func(topic string) bool
@@ -70,7 +76,7 @@ func (s *shadow) would(what action, about string) {
 	s.count.WithLabelValues(string(what)).Inc()
 	if what == actLoad || what == actQuiesce {
 		s.log.Debug(butForShadow, "action", string(what), "about", about)
-		s.topics.add(what, about)
+		s.gather(what, about)
 		return
 	}
 	s.log.Info(butForShadow, "action", string(what), "about", about)
@@ -87,10 +93,47 @@ func (s *shadow) tell(end bool) {
 	if s == nil {
 		return
 	}
-	for _, p := range s.topics.take(end) {
-		s.log.Info(butForShadow, "action", string(p.what), "about", p.about())
-		s.event(Event{Kind: "shadow", To: string(p.what), Detail: p.about()})
+	for what, p := range s.gathered(end) {
+		s.log.Info(butForShadow, "action", string(what), "about", p.about())
+		s.event(Event{Kind: "shadow", To: string(what), Detail: p.about()})
 	}
+}
+
+// shadowPass is how long what would have been done to topics is gathered before it is
+// told: about as long as one pass over them.
+const shadowPass = time.Second
+
+// topicPass is one action on some topics.
+type topicPass struct {
+	n     int
+	first string
+}
+
+func (p topicPass) about() string {
+	if p.n == 1 {
+		return p.first
+	}
+	return fmt.Sprintf("%s and %s", p.first, plural(p.n-1, "other topic"))
+}
+
+func (s *shadow) gather(what action, topic string) {
+	s.topicsMu.Lock()
+	defer s.topicsMu.Unlock()
+	if s.topics == nil {
+		s.topics, s.since = map[action]topicPass{}, time.Now()
+	}
+	p := s.topics[what]
+	s.topics[what] = topicPass{p.n + 1, cmp.Or(p.first, topic)}
+}
+
+// gathered takes what was gathered, if it is time to tell.
+func (s *shadow) gathered(end bool) (topics map[action]topicPass) {
+	s.topicsMu.Lock()
+	defer s.topicsMu.Unlock()
+	if end || time.Since(s.since) >= shadowPass {
+		topics, s.topics = s.topics, nil
+	}
+	return topics
 }
 
 // saying puts a line about something that was only supposed into the conditional.

@@ -103,19 +103,19 @@ func (l *sidecarLife) told(kind, to string) (told []Event) {
 }
 
 func TestWhatWouldBeDoneToTopicsIsToldOnceForAll(t *testing.T) {
-	var s shadowTopics
+	var s shadow
 	for _, topic := range []string{"/a/1", "/a/2", "/a/3"} {
-		s.add(actLoad, topic)
+		s.gather(actLoad, topic)
 	}
-	s.add(actQuiesce, "/b/1")
-	if early := s.take(false); early != nil {
+	s.gather(actQuiesce, "/b/1")
+	if early := s.gathered(false); early != nil {
 		t.Errorf("told before the pass was over: %v", early)
 	}
-	got := s.take(true)
-	if len(got) != 2 || got[0].about() != "/a/1 and 2 other topics" || got[1].about() != "/b/1" {
+	got := s.gathered(true)
+	if len(got) != 2 || got[actLoad].about() != "/a/1 and 2 other topics" || got[actQuiesce].about() != "/b/1" {
 		t.Errorf("%+v", got)
 	}
-	if again := s.take(true); again != nil {
+	if again := s.gathered(true); again != nil {
 		t.Errorf("told twice: %v", again)
 	}
 }
