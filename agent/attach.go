@@ -26,17 +26,18 @@ func (a *agent) attach(verdict probes.Verdict) {
 			a.event(Event{Kind: "registration", To: "contested", Reason: "identity_conflict", Detail: v.LastError})
 		}
 	}
+	validity := a.validity()
 	held := v.Validity.Known() && a.grant.LeaseID != 0
 	failing := v.FailureStreak > 0
 	// Nothing fails while the host is suspended, and nothing is confirmed either.
-	unwell := !held || failing || a.doubted() || v.Phase == lease.Paused || contested || !v.Validity.HeldAt(now)
+	unwell := !held || failing || a.doubted() || v.Phase == lease.Paused || contested || !validity.HeldAt(now)
 	if unwell || a.unwell {
 		a.healthySince = now
 	}
 	a.unwell = unwell
 	mustGo := a.mustGo()
 	next, why := recovery.NextAttachment(a.attachment, recovery.AttachFacts{
-		Now: time.Duration(now), Held: held, FencePoint: time.Duration(v.Validity.FencePoint()) - a.uncounted(),
+		Now: time.Duration(now), Held: held, FencePoint: time.Duration(validity.FencePoint()) - a.uncounted(),
 		Failing: failing, Paused: v.Phase == lease.Paused || v.Phase == lease.Idle, Contested: contested, Enabled: a.cfg.Detach,
 		EverAttached: a.everAttached, HealthySince: time.Duration(a.healthySince),
 		RecoverWindow: a.settings().DetachmentRecoverWindow, Verified: a.verified,

@@ -214,7 +214,7 @@ func (a *agent) ladderFacts(verdict probes.Verdict) recovery.LadderFacts {
 	if (!f.Registered || a.cfg.OwnershipLocks == "on") && !held {
 		f.Look = a.settings().HealthInterval
 	}
-	v, granted := a.keeper.View().Validity, a.grant.LeaseID != 0
+	v, granted := a.validity(), a.grant.LeaseID != 0
 	if !a.everAttached && !granted {
 		v, granted = a.former, true
 	}
@@ -405,7 +405,7 @@ func (a *agent) tendGuard() {
 	if a.guard == nil {
 		return
 	}
-	v, now := a.keeper.View().Validity, a.clock()
+	v, now := a.validity(), a.clock()
 	if at := a.provenUntil(); at > max(now, v.StopAt()) && a.fencing.reached.Proven() && a.fencing.underway == recovery.StepNone {
 		if !a.condemned(now) {
 			a.restsUntil = max(a.restsUntil, at)

@@ -175,6 +175,35 @@ func TestAProcessThatMayHaveBeenGivenTopicsIsFencedAgain(t *testing.T) {
 	})
 }
 
+// The answer to the first part of a handover is lost, and no lease is granted any more, while the lease
+// of the process before is renewed: the one that the new process was put under runs out.
+func TestAProcessMayServeNoLongerThanTheLeaseThatAHandoverMayHavePutItUnder(t *testing.T) {
+	attached(t, someTopics(250), func(n *numbered, _ func(error) error) {
+		begun, lost := n.handoverBegins("22"), false
+		n.set(func() {
+			n.loses = func(method string) bool {
+				first := begun() && !lost && strings.HasSuffix(method, "/Txn")
+				lost = lost || first
+				return first || lost && strings.HasSuffix(method, "/LeaseGrant")
+			}
+		})
+		n.kill()
+		n.start("22", 0)
+		n.becomes("handed over", func(Status) bool { return begun() })
+		time.Sleep(15 * time.Second)
+		if s := n.status(); s.Attachment == "detached" || s.Lease.FailureStreak > 0 || s.Registration.ID != "11" {
+			t.Fatalf("the lease of the process before is not renewed: %+v", s)
+		}
+		time.Sleep(16 * time.Second)
+		if s := n.status(); len(n.holds()) > 0 || s.Attachment != "detached" {
+			t.Errorf("a second before the end of its lease it is %s and serves %v", s.Attachment, n.holds())
+		}
+		n.set(func() { n.loses = nil })
+		time.Sleep(time.Minute)
+		n.wantNoHarm()
+	})
+}
+
 // Its second process ends when a hundred of the topics are its own.
 func TestABrokerThatRestartsAgainBeforeItHasAllOfItsTopicsLeavesTheRestToOthers(t *testing.T) {
 	attached(t, someTopics(250), func(n *numbered, _ func(error) error) {

@@ -191,6 +191,18 @@ func (a *agent) handedTo(instance string) (h *handover, held bool) {
 	return h, h.validity.HeldAt(a.clock())
 }
 
+// validity is until when the process that answers may serve, for all that is known. Where the
+// answer to a handover was lost, it may be under the lease of that alone, which nobody renews
+// before the Registrar has found it.
+func (a *agent) validity() lease.Validity {
+	v := a.keeper.View().Validity
+	who, _ := a.identity.get()
+	if h, _ := a.handedTo(who.Instance); h != nil && h.validity.Deadline() < v.Deadline() {
+		return h.validity
+	}
+	return v
+}
+
 // fenceAnew ends a proof that the process serves nothing which is older than what it may
 // have been given since.
 func (a *agent) fenceAnew() {
