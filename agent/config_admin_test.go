@@ -3,6 +3,7 @@ package agent
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -74,5 +75,15 @@ func TestAccessToTheAdminAPIIsValidated(t *testing.T) {
 				t.Errorf("got\n%s\nwant\n%s", got, tt.want)
 			}
 		})
+	}
+}
+
+func TestAnEmptyAdminAddressIsRefusedWithAnExample(t *testing.T) {
+	for scheme, schemes := range map[string][]string{"http": nil, "grpc": {"grpc", "grpcs"}} {
+		withDriver(t, "any", Driver{Registration: "own", Failover: "hold", AdminSchemes: schemes})
+		_, err := Load(Sources{Flags: map[string][]string{"driver": {"any"}, "broker-admin": {""}, "state-dir": {t.TempDir()}}})
+		if err == nil || !strings.Contains(err.Error(), "--broker-admin: required with the driver any") || !strings.Contains(err.Error(), "such as "+scheme+"://127.0.0.1:8090") {
+			t.Errorf("%s: %v", scheme, err)
+		}
 	}
 }

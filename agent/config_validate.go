@@ -152,7 +152,11 @@ func (r *report) broker() {
 	if ok && c.BrokerAdmin != "" {
 		r.url("broker-admin", c.BrokerAdmin, d.AdminSchemes...)
 	} else if ok {
-		r.required(true, "broker-admin", fmt.Sprintf(" with the driver %s: give the URL of the broker's admin API, such as %s://127.0.0.1:8090", c.Driver, d.AdminSchemes[0]))
+		scheme := "http"
+		if len(d.AdminSchemes) > 0 {
+			scheme = d.AdminSchemes[0]
+		}
+		r.required(true, "broker-admin", fmt.Sprintf(" with the driver %s: give the URL of the broker's admin API, such as %s://127.0.0.1:8090", c.Driver, scheme))
 	}
 	if flaw := brokerapi.NameFlaw(c.BrokerID); flaw != "" {
 		r.add("broker-id", flaw+": use another name")
