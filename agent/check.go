@@ -76,8 +76,8 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	if c.Failover == "move" && c.traits().LocalData {
 		findings = append(findings, Finding{What: "failover", Warn: true, Text: movesWithoutData})
 	}
-	if f, doubtful := checkInstance(c, id); doubtful {
-		findings = append(findings, f)
+	for _, n := range id.Notes {
+		findings = append(findings, Finding{What: n.Kind, Warn: true, Text: n.Text})
 	}
 	foreign := false
 	if c.CanStop() {
@@ -197,7 +197,7 @@ func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Rep
 		id, err = b.Probe(ctx)
 	}
 	switch {
-	case errors.Is(err, brokerapi.ErrIdentity), refusesCredentials(err):
+	case errors.Is(err, brokerapi.ErrIdentity), errors.Is(err, brokerapi.ErrLogin):
 		f.Err = wrongSetting(err)
 		return id, f
 	case err != nil && id.Instance == "":
@@ -219,7 +219,7 @@ func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Rep
 	}
 	if err = cmp.Or(err, id.Unable); err != nil {
 		f.Err = fmt.Errorf("broker %s: not healthy: %w", name, err)
-		if refusesCredentials(err) {
+		if errors.Is(err, brokerapi.ErrLogin) {
 			f.Err = wrongSetting(f.Err)
 		}
 	}
@@ -230,26 +230,6 @@ func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Rep
 func isSetting(err error) bool {
 	var exit *ExitError
 	return errors.As(err, &exit) && exit.Code == ExitUsage
-}
-
-// refusesCredentials reports whether a driver says so: that is a wrong setting, not a
-// broker that is away.
-func refusesCredentials(err error) bool {
-	var e interface{ CredentialsRefused() bool }
-	return errors.As(err, &e) && e.CredentialsRefused()
-}
-
-// checkInstance is the finding about a broker whose process is not known for sure.
-func checkInstance(c Config, who brokerapi.Report) (f Finding, doubtful bool) {
-	if who.Supposed == "" {
-		return Finding{}, false
-	}
-	text := who.Supposed
-	if c.BrokerPIDFile == "" && c.BrokerProcess == "" && len(c.Command) == 0 {
-		text += fmt.Sprintf(", or give --broker-pid-file; without, a broker that ran on while this sidecar was away for longer than --lease-ttl %s is taken for one that was away itself, and drained",
-			formatDuration(c.LeaseTTL))
-	}
-	return Finding{What: "instance", Warn: true, Text: text}, true
 }
 
 func checkDataDir(c Config) Finding {

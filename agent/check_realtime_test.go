@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"holdfast/brokerapi"
+	"holdfast/cluster"
 	etcd "holdfast/cluster/memory"
 )
 
@@ -205,20 +207,20 @@ func TestCheckWarnsOfTopicsThatMoveWithoutTheirData(t *testing.T) {
 	}
 }
 
-func TestCheckWarnsOfABrokerWhoseProcessIsSupposed(t *testing.T) {
-	const why = "--danube-metrics http://b:9040: does not tell"
-	for _, row := range []struct{ name, supposed, pidFile, want string }{
-		{"known", "", "", ""},
-		{"supposed", why, "", why + ", or give --broker-pid-file; without, a broker that ran on while this sidecar was away for longer than --lease-ttl 32s is taken for one that was away itself, and drained"},
-		{"supposed, and its process is watched", why, "/run/b.pid", why},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			c := natsDefaults()
-			c.BrokerPIDFile = row.pidFile
-			f, doubtful := checkInstance(c.Effective(), brokerapi.Report{Instance: "1", Supposed: row.supposed})
-			if doubtful != (row.want != "") || f.Text != row.want || f.Warn != doubtful {
-				t.Errorf("%v %+v", doubtful, f)
-			}
-		})
+// noting is a broker that is well, and says something for operators.
+type noting struct{ stillBroker }
+
+func (noting) Probe(context.Context) (brokerapi.Report, error) {
+	return brokerapi.Report{Name: "n1", Instance: "a", Notes: []brokerapi.Note{{Kind: "instance", Text: "open its metrics"}}}, nil
+}
+func (noting) Close() error { return nil }
+
+func TestCheckWarnsOfWhatTheBrokerNotes(t *testing.T) {
+	withDriver(t, "noting", Driver{Registration: "own", Failover: "move",
+		New: func(Config, *cluster.Client, *slog.Logger) (brokerapi.Broker, error) { return noting{}, nil }})
+	c := Default()
+	c.Driver, c.EtcdEndpoints, c.BrokerAdmin, c.StateDir = "noting", []string{"http://" + deadPort}, "http://"+deadPort, t.TempDir()
+	if f := find(t, Check(t.Context(), c, slog.New(slog.DiscardHandler)), "instance"); f.Err != nil || !f.Warn || f.Text != "open its metrics" {
+		t.Errorf("%+v", f)
 	}
 }

@@ -27,10 +27,7 @@ func newDanube(c Config, store *cluster.Client, log *slog.Logger) (brokerapi.Bro
 		MetricsURL: c.DanubeMetrics,
 		Raft:       c.Registration != "adopt",
 		DataDir:    c.DataDir,
-		TokenFile:  c.BrokerTokenFile,
-		CACert:     c.BrokerCACert,
-		Cert:       c.BrokerCert,
-		Key:        c.BrokerKey,
+		Files:      c.adminFiles(),
 		Logger:     log,
 	}
 	if store != nil {

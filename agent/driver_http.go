@@ -17,10 +17,7 @@ type httpSettings struct {
 func newHTTP(c Config, _ *cluster.Client, _ *slog.Logger) (brokerapi.Broker, error) {
 	return made(httpapi.New(httpapi.Config{
 		AdminURL:  c.BrokerAdmin,
-		TokenFile: c.BrokerTokenFile,
-		CACert:    c.BrokerCACert,
-		Cert:      c.BrokerCert,
-		Key:       c.BrokerKey,
+		Files:     c.adminFiles(),
 		Places:    httpapi.Traits(c.HTTPCapabilities).Places,
 		BrokerID:  c.BrokerID,
 		KeyPrefix: c.Prefix,

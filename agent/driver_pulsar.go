@@ -19,7 +19,7 @@ type pulsarSettings struct {
 func newPulsar(c Config, store *cluster.Client, log *slog.Logger) (brokerapi.Broker, error) {
 	settings := pulsar.Config{
 		AdminURL: c.BrokerAdmin, Cluster: c.PulsarCluster, Advertised: c.PulsarAdvertised, StatusFile: c.PulsarStatusFile,
-		TokenFile: c.BrokerTokenFile, CACert: c.BrokerCACert, Cert: c.BrokerCert, Key: c.BrokerKey, Logger: log,
+		Files: c.adminFiles(), Logger: log,
 	}
 	if store != nil { // it may be the brokers' metadata store, too
 		settings.Store = store

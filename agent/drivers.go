@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"holdfast/brokerapi"
+	"holdfast/brokerapi/access"
 	"holdfast/brokerapi/danube"
 	"holdfast/brokerapi/httpapi"
 	"holdfast/brokerapi/nats"
@@ -86,6 +87,11 @@ func made[B brokerapi.Broker](b B, err error) (brokerapi.Broker, error) {
 		return nil, err
 	}
 	return b, nil
+}
+
+// adminFiles are those by which the broker's admin API and we know each other.
+func (c Config) adminFiles() access.Files {
+	return access.Files{CACert: c.BrokerCACert, Cert: c.BrokerCert, Key: c.BrokerKey, TokenFile: c.BrokerTokenFile}
 }
 
 // traits are those of the broker, as these settings have it.

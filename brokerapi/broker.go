@@ -39,9 +39,6 @@ type Report struct {
 	// Instance changes with every start of the broker process. Empty: which process answers is not
 	// known, and nothing is decided about another than before.
 	Instance string
-	// Supposed says why Instance may change without a new start, with the remedy, in one
-	// line that names the setting; empty: it does not.
-	Supposed string
 	// StartedAt is the wall-clock time at which the process started; zero if the
 	// broker does not tell.
 	StartedAt time.Time
@@ -93,9 +90,6 @@ const MaxUnreadable = 200
 
 // Unreadable is what the broker calls something, as Held.Unreadable shows it.
 func Unreadable(name string) string {
-	if len(name) > MaxUnreadable {
-		name = name[:MaxUnreadable]
-	}
 	shown := strconv.QuoteToASCII(name)
 	if len(shown) > MaxUnreadable {
 		shown = shown[:MaxUnreadable-3] + "..."

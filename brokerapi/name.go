@@ -21,18 +21,18 @@ func NameFlaw(name string) string {
 	return ""
 }
 
-// Worded is an error in other words: people see the text, errors.Is and errors.As the error.
-type Worded struct {
-	Text string
-	Err  error
+// worded is an error in other words: people see the text, errors.Is and errors.As the error.
+type worded struct {
+	text string
+	err  error
 }
 
-func (e *Worded) Error() string { return e.Text }
-func (e *Worded) Unwrap() error { return e.Err }
+func (e *worded) Error() string { return e.text }
+func (e *worded) Unwrap() error { return e.err }
 
-// IdentityErrorf is ErrIdentity in other words.
-func IdentityErrorf(format string, args ...any) error {
-	return &Worded{fmt.Sprintf(format, args...), ErrIdentity}
+// Errorf is err in other words.
+func Errorf(err error, format string, args ...any) error {
+	return &worded{fmt.Sprintf(format, args...), err}
 }
 
 // Misnamed says that the broker at --broker-admin goes by another name than the one wanted; nil: it
@@ -41,6 +41,6 @@ func Misnamed(admin, name, want string) error {
 	if want == "" || name == "" || name == want || NameFlaw(name) != "" {
 		return nil
 	}
-	return IdentityErrorf("--broker-admin %s: the broker there calls itself %q, --broker-id says %q: point --broker-admin at %s's own address, or set --broker-id to %s",
+	return Errorf(ErrIdentity, "--broker-admin %s: the broker there calls itself %q, --broker-id says %q: point --broker-admin at %s's own address, or set --broker-id to %s",
 		admin, name, want, want, name)
 }

@@ -3,6 +3,7 @@ package brokerapi
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 )
 
@@ -10,6 +11,9 @@ import (
 // and would not talk to us. A login that was refused, a handshake that failed, a server that is
 // full: what its last answer said stays true.
 var ErrUnseen = errors.New("the broker was not seen")
+
+// ErrLogin is wrapped by an ErrUnseen that only another login cures: a setting is wrong.
+var ErrLogin = fmt.Errorf("our login is refused: %w", ErrUnseen)
 
 // Unseen reports whether an attempt to connect ended by something on our side of the broker: a
 // name that was not resolved, a handshake that failed.

@@ -43,7 +43,7 @@ func TestFilesThatCannotWorkAreNamedAndNotQuoted(t *testing.T) {
 func TestATokenThatGoesAwayIsStillTheLastOne(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	write(t, path, "first\n")
-	token, err := OpenToken(path)
+	token, err := Files{TokenFile: path}.Token()
 	if err != nil {
 		t.Fatal(err)
 	}

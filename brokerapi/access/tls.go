@@ -1,5 +1,6 @@
 // Package access reads the files by which we show ourselves to a broker's admin API or to etcd, and
-// by which it shows itself to us: authorities, a client certificate, a bearer token.
+// by which it shows itself to us: authorities, a client certificate, a bearer token. It connects by
+// them.
 //
 // Guaranteed: what is renewed on disk is used without a restart, certificates by the next
 // connection and a token by the next call; an error names the setting and the file, and
@@ -10,6 +11,7 @@ package access
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -17,12 +19,15 @@ import (
 	"net"
 	"os"
 	"syscall"
+
+	"holdfast/brokerapi/hosts"
 )
 
-// Files are for TLS, all PEM. Each may be empty: no authorities are the system's.
+// Files are those of one server. Each may be empty: no authorities are the system's.
 type Files struct {
-	CACert    string // --broker-cacert
-	Cert, Key string // --broker-cert, --broker-key: both or none
+	CACert    string // --broker-cacert, PEM
+	Cert, Key string // --broker-cert, --broker-key, PEM: both or none
+	TokenFile string // --broker-token-file
 	Of        string // whose these settings are; empty: the broker's
 }
 
@@ -62,6 +67,25 @@ func (f Files) Config(host string) (*tls.Config, error) {
 		cfg.Certificates = []tls.Certificate{pair}
 	}
 	return cfg, nil
+}
+
+// Connect connects to host:port, by TLS if it is secure, and speaks one of the protocols there.
+func (f Files) Connect(ctx context.Context, address string, secure bool, protocols ...string) (net.Conn, error) {
+	conn, err := hosts.Dial(ctx, address)
+	if err != nil || !secure {
+		return conn, err
+	}
+	host, _, _ := net.SplitHostPort(address)
+	cfg, err := f.Config(host)
+	if err == nil {
+		cfg.NextProtos = protocols
+		secured := tls.Client(conn, cfg)
+		if err = secured.HandshakeContext(ctx); err == nil {
+			return secured, nil
+		}
+	}
+	conn.Close()
+	return nil, err
 }
 
 // Remedy says what to do about a connection that failed so, after a colon; empty: nobody knows.

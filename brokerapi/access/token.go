@@ -21,14 +21,17 @@ type Token struct {
 	previous string // what an answer may still quote
 }
 
-// OpenToken reads the file of --broker-token-file.
-func OpenToken(path string) (*Token, error) { return OpenSecret("--broker-token-file", path) }
-
-// OpenSecret reads the file that the flag names.
-func OpenSecret(flag, path string) (*Token, error) {
+// OpenToken reads the file that the flag names; nil: it names none.
+func OpenToken(flag, path string) (*Token, error) {
+	if path == "" {
+		return nil, nil
+	}
 	t := &Token{flag: flag, path: path}
 	return t, t.read()
 }
+
+// Token reads the bearer token, if there is one.
+func (f Files) Token() (*Token, error) { return OpenToken(f.flag()+"-token-file", f.TokenFile) }
 
 // Path is the file.
 func (t *Token) Path() string { return t.path }

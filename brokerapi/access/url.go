@@ -2,6 +2,7 @@ package access
 
 import (
 	"fmt"
+	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -29,5 +30,19 @@ func ParseURL(flag, raw, secrets string, schemes ...string) (*url.URL, error) {
 		return nil, fmt.Errorf("%s %q: has a query or a fragment: %s", flag, raw, want)
 	}
 	u.Path, u.RawPath = strings.TrimRight(u.Path, "/"), strings.TrimRight(u.RawPath, "/")
+	return u, nil
+}
+
+// ParseServer is ParseURL for an address without a path, at that port unless it says another.
+func ParseServer(flag, raw, port, secrets string, schemes ...string) (*url.URL, error) {
+	u, err := ParseURL(flag, raw, secrets, schemes...)
+	switch {
+	case err != nil:
+		return nil, err
+	case u.Path != "":
+		return nil, fmt.Errorf("%s %q: has a path: want %s://host:port", flag, raw, schemes[0])
+	case u.Port() == "":
+		u.Host = net.JoinHostPort(u.Hostname(), port)
+	}
 	return u, nil
 }

@@ -26,9 +26,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"net"
 	"net/url"
 	"slices"
 	"strconv"
@@ -46,6 +44,7 @@ const (
 	adminPort, lookupPort, metricsPort = "50051", "6650", "9040"
 
 	callTimeout    = 10 * time.Second // one answer, within the caller's context
+	orderTimeout   = time.Hour        // the work of an order
 	metricsTimeout = 2 * time.Second  // one of the metrics
 	// settle is how long a broker may take from an assignment to a topic that is looked
 	// up: it waits 1.5 s for the topic's metadata alone.
@@ -69,18 +68,14 @@ type Store interface {
 
 // Config is what New needs.
 type Config struct {
-	AdminURL   string // http(s)://host[:port] of the admin API
-	LookupURL  string // http(s)://host[:port] of the client port
-	MetricsURL string // http(s)://host[:port] of the metrics
-	Raft       bool   // 0.8 and later; false: with etcd, which needs Store
-	DataDir    string // with Raft: whose node_id must be the broker's; empty: not compared
-
-	TokenFile string // bearer token; empty: none
-	CACert    string // file, PEM, for https; empty: the system's
-	Cert, Key string // files, PEM: a client certificate; both or none
-
-	Store  Store
-	Logger *slog.Logger // nil: silent
+	AdminURL     string // http(s)://host[:port] of the admin API
+	LookupURL    string // http(s)://host[:port] of the client port
+	MetricsURL   string // http(s)://host[:port] of the metrics
+	Raft         bool   // 0.8 and later; false: with etcd, which needs Store
+	DataDir      string // with Raft: whose node_id must be the broker's; empty: not compared
+	Store        Store
+	Logger       *slog.Logger // nil: silent
+	access.Files              // those for TLS are of no use with http://
 }
 
 // node is what both kinds of broker have in common. It is safe for concurrent use.
@@ -89,7 +84,6 @@ type node struct {
 	end           context.CancelCauseFunc
 	metrics       *rest.Client
 	admin, lookup *link
-	itself        atomic.Value // string: the broker's client address, as it tells others
 	found         atomic.Pointer[found]
 
 	brokers   danubepb.BrokerAdminClient
@@ -125,15 +119,11 @@ func New(cfg Config) (brokerapi.Broker, error) {
 }
 
 func (n *node) open(cfg Config) (err error) {
-	all := shared{files: access.Files{CACert: cfg.CACert, Cert: cfg.Cert, Key: cfg.Key}}
+	all := shared{files: cfg.Files}
 	all.life, n.end = context.WithCancelCause(context.Background())
-	if err := all.files.Check(); err != nil { // finds what cannot work
+	all.token, err = cfg.Token()
+	if err = cmp.Or(cfg.Check(), err); err != nil {
 		return err
-	}
-	if cfg.TokenFile != "" {
-		if all.token, err = access.OpenToken(cfg.TokenFile); err != nil {
-			return err
-		}
 	}
 	if n.admin, err = newLink(all, "--broker-admin", cfg.AdminURL, adminPort); err != nil {
 		return err
@@ -145,31 +135,20 @@ func (n *node) open(cfg Config) (err error) {
 	if err != nil {
 		return err
 	}
-	to := rest.Config{Setting: "--danube-metrics", URL: u.String(), Timeout: metricsTimeout} // without the token
-	if u.Scheme == "https" {
-		to.CACert, to.Cert, to.Key = cfg.CACert, cfg.Cert, cfg.Key
-	}
-	n.metrics, err = rest.New(to)
+	cfg.TokenFile = "" // it is not for the metrics
+	n.metrics, err = rest.New(rest.Config{Setting: "--danube-metrics", URL: u.String(), Timeout: metricsTimeout, Files: cfg.Files})
 	n.brokers, n.topics = danubepb.NewBrokerAdminClient(n.admin.conn), danubepb.NewTopicAdminClient(n.admin.conn)
 	n.cluster, n.discovery = danubepb.NewClusterAdminClient(n.admin.conn), danubepb.NewDiscoveryClient(n.lookup.conn)
 	return err
 }
 
-// address is one server without a path, at that port unless it says another.
 func address(flag, raw, port string) (*url.URL, error) {
-	u, err := access.ParseURL(flag, raw, "a token goes into --broker-token-file", "http", "https")
-	if err == nil && u.Path != "" {
-		err = fmt.Errorf("%s %q: has a path: want http://host:port or https://host:port", flag, raw)
-	}
-	if err == nil && u.Port() == "" {
-		u.Host = net.JoinHostPort(u.Hostname(), port)
-	}
-	return u, err
+	return access.ParseServer(flag, raw, port, "a token goes into --broker-token-file", "http", "https")
 }
 
 // Close ends calls in flight and closes the connections.
 func (n *node) Close() error {
-	n.end(errClosed)
+	n.end(brokerapi.ErrClosed)
 	_, _ = n.admin.conn.Close(), n.lookup.conn.Close() // they fail only when they are closed already
 	return n.metrics.Close()
 }

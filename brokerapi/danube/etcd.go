@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/danube/danubepb"
@@ -68,13 +70,13 @@ func (b *etcdBroker) identify(ctx context.Context) (who brokerapi.Report, err er
 	case len(ids) != 1:
 		return who, fmt.Errorf("--danube-metrics %s: the label \"broker\" has %d values, and not one: set it to the metrics port of this one broker (%s)", b.metrics.URL(), len(ids), metricsPort)
 	case !number(ids[0]):
-		return who, brokerapi.IdentityErrorf("--danube-metrics %s: the label \"broker\" is %.50q, which is no Danube broker's number: set it to the broker's metrics port (%s)", b.metrics.URL(), ids[0], metricsPort)
+		return who, brokerapi.Errorf(brokerapi.ErrIdentity, "--danube-metrics %s: the label \"broker\" is %.50q, which is no Danube broker's number: set it to the broker's metrics port (%s)", b.metrics.URL(), ids[0], metricsPort)
 	}
 	_, err = b.cluster.ClusterStatus(ctx, &danubepb.Empty{})
 	if err == nil {
-		err = brokerapi.IdentityErrorf("--broker-admin %s: a Danube broker with Raft answers there (0.8 or later), which registers in no etcd: set --registration to own or none", b.admin.url)
+		err = brokerapi.Errorf(brokerapi.ErrIdentity, "--broker-admin %s: a Danube broker with Raft answers there (0.8 or later), which registers in no etcd: set --registration to own or none", b.admin.url)
 	}
-	if code(err) == codes.Unimplemented { // so it is of a broker of no kind at all
+	if status.Code(err) == codes.Unimplemented { // so it is of a broker of no kind at all
 		_, _, err = b.listTopics(ctx, ids[0])
 	}
 	return brokerapi.Report{Instance: ids[0], Version: etcdVersion}, err
@@ -105,30 +107,24 @@ func (b *etcdBroker) Topics(ctx context.Context) (held brokerapi.Held, err error
 // own time: a cluster that moves topics all the while differs somewhere at every moment,
 // and nobody is blind.
 func (b *etcdBroker) compare(id string, assigned, believed []string, now time.Time) {
-	alone := map[string]bool{} // on one side
-	for _, topic := range assigned {
-		alone[topic] = true
-	}
-	for _, topic := range union(believed, nil) {
-		alone[topic] = !alone[topic]
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	before := b.differ
-	b.differ, b.stale = map[string]time.Time{}, ""
-	lasting, first := 0, ""
-	for topic, one := range alone {
-		if !one {
+	slices.Sort(assigned)
+	slices.Sort(believed)
+	differ, lasting := map[string]time.Time{}, []string{}
+	for _, topic := range union(assigned, believed) {
+		_, is := slices.BinarySearch(assigned, topic)
+		if _, seen := slices.BinarySearch(believed, topic); seen == is {
 			continue
 		}
-		since := cmp.Or(before[id+topic], now)
-		if b.differ[id+topic] = since; now.Sub(since) > viewPatience {
-			lasting++
-			first = min(cmp.Or(first, topic), topic)
+		differ[id+topic] = cmp.Or(b.differ[id+topic], now)
+		if now.Sub(differ[id+topic]) > viewPatience {
+			lasting = append(lasting, topic)
 		}
 	}
-	if lasting > 0 {
-		b.stale = fmt.Sprintf("what the broker believes differs from etcd in %d of its topics, first %s: its watches have died: restart the broker", lasting, first)
+	b.differ, b.stale = differ, ""
+	if len(lasting) > 0 {
+		b.stale = fmt.Sprintf("what the broker believes differs from etcd in %d of its topics, first %s: its watches have died: restart the broker", len(lasting), lasting[0])
 	}
 }
 

@@ -130,9 +130,11 @@ func calls(b brokerapi.Broker) map[string]func(context.Context) error {
 	all := map[string]func(context.Context) error{
 		"probe":  func(ctx context.Context) error { _, err := b.Probe(ctx); return err },
 		"topics": func(ctx context.Context) error { _, err := b.Topics(ctx); return err },
-		"serve":  func(ctx context.Context) error { return b.Serve(ctx, "/default/a", nil) },
 	}
-	if _, ok := b.(*raftBroker); ok {
+	switch b.(type) {
+	case *etcdBroker:
+		all["serve"] = func(ctx context.Context) error { return b.Serve(ctx, "/default/a", nil) }
+	case *raftBroker:
 		all["withdraw"] = func(ctx context.Context) error { return b.Withdraw(ctx, "/default/a") }
 	}
 	if s, ok := b.(brokerapi.ModeSetter); ok {
@@ -223,7 +225,7 @@ func TestCloseEndsCallsInFlightAndLeavesNoGoroutine(t *testing.T) {
 	wg.Wait()
 	took := time.Since(start)
 	for name, call := range calls(b) {
-		if err := call(context.Background()); !errors.Is(err, errClosed) {
+		if err := call(context.Background()); !errors.Is(err, brokerapi.ErrClosed) {
 			t.Errorf("%s after Close: %v", name, err)
 		}
 	}

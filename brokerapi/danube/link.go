@@ -3,7 +3,6 @@ package danube
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -23,7 +22,6 @@ import (
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/access"
 	"holdfast/brokerapi/hosts"
-	"holdfast/brokerapi/rest"
 )
 
 const (
@@ -34,10 +32,7 @@ const (
 	maxMessage = 8 << 20 // bytes; 100,000 topics of one broker are well below
 )
 
-var errClosed = rest.ErrClosed
-
-// orders change something, and are answered when the work is done: they are not bounded by the
-// time for one answer.
+// orders change something, and are answered when the work is done.
 var orders = map[string]bool{"UnloadBroker": true, "ActivateBroker": true, "UnloadTopic": true}
 
 // shared is what both links have in common.
@@ -85,19 +80,8 @@ func newLink(s shared, flag, raw, port string) (*link, error) {
 }
 
 func (l *link) dial(ctx context.Context, address string) (net.Conn, error) {
-	conn, err := hosts.Dial(ctx, address)
-	if err == nil && l.url.Scheme == "https" {
-		var cfg *tls.Config
-		if cfg, err = l.files.Config(l.url.Hostname()); err == nil {
-			cfg.NextProtos = []string{"h2"}
-			secure := tls.Client(conn, cfg)
-			conn, err = secure, secure.HandshakeContext(ctx)
-		}
-	}
+	conn, err := l.files.Connect(ctx, address, l.url.Scheme == "https", "h2")
 	l.failure.Store(&err)
-	if err != nil && conn != nil {
-		conn.Close()
-	}
 	if err == nil {
 		l.made.Store(time.Now())
 	}
@@ -115,16 +99,14 @@ func (l *link) since() time.Time {
 // name the setting; see callError.
 func (l *link) call(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	if l.life.Err() != nil {
-		return errClosed
+		return brokerapi.ErrClosed
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(l.life, func() { cancel(errClosed) })()
-	if !orders[path.Base(method)] {
-		var slow context.CancelFunc
-		ctx, slow = context.WithTimeoutCause(ctx, callTimeout, fmt.Errorf("no answer within %v: %w", callTimeout, context.DeadlineExceeded))
-		defer slow()
+	patience := callTimeout
+	if orders[path.Base(method)] {
+		patience = orderTimeout
 	}
+	ctx, done := brokerapi.Bounded(ctx, l.life, patience)
+	defer done()
 	if token := l.token.Current(); token != "" { // whether it may travel in the clear is checked with the settings
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+token)
 	}
@@ -134,31 +116,7 @@ func (l *link) call(ctx context.Context, method string, request, answer any, con
 	return nil
 }
 
-// callError is what the broker, or gRPC for it, answered instead of a message.
-type callError struct {
-	text string
-	code codes.Code // Unknown: no answer came in time
-	err  error      // nil: nothing more is known
-}
-
-func (e *callError) Error() string { return e.text }
-func (e *callError) Unwrap() error { return e.err }
-
-// CredentialsRefused tells a setting that is wrong from a broker that is away.
-func (e *callError) CredentialsRefused() bool {
-	return e.code == codes.Unauthenticated || e.code == codes.PermissionDenied
-}
-
-// code is the status of a call that failed; Unknown if it never got one.
-func code(err error) codes.Code {
-	var c *callError
-	if errors.As(err, &c) {
-		return c.code
-	}
-	return codes.Unknown
-}
-
-// explain says in our words why a call failed.
+// explain says in our words why a call failed. What was answered has its code by status.Code.
 func (l *link) explain(ctx context.Context, method string, err error) error {
 	why := hosts.Unknown(l.url.Hostname())
 	if failure := l.failure.Load(); why == nil && failure != nil {
@@ -182,18 +140,18 @@ func (l *link) explain(ctx context.Context, method string, err error) error {
 	}
 	what := fmt.Sprintf("%s %s: %s", l.flag, l.url, method)
 	if cause != nil {
-		return &callError{what + ": " + cause.Error(), codes.Unknown, errors.Join(cause, why)}
+		return brokerapi.Errorf(errors.Join(cause, why), "%s: %v", what, cause)
 	}
-	e := &callError{text: fmt.Sprintf("%s answered %s: %.200q", what, s.Code(), l.token.Hide(s.Message())), code: s.Code()}
+	what = fmt.Sprintf("%s answered %s: %.200q", what, s.Code(), l.token.Hide(s.Message()))
 	switch {
-	case e.CredentialsRefused():
-		e.text, e.err = e.text+": set --broker-token-file to a token that this broker accepts", brokerapi.ErrUnseen
-	case e.code == codes.Unimplemented && method != "ClusterStatus":
-		return brokerapi.IdentityErrorf("%s: a gRPC server answers there that is none of a Danube broker's: set %s to port %s of the broker", what, l.flag, l.port)
-	case e.code == codes.Unavailable:
-		e.text, e.err = e.text+remedy, why
+	case s.Code() == codes.Unauthenticated, s.Code() == codes.PermissionDenied:
+		return brokerapi.Errorf(errors.Join(brokerapi.ErrLogin, err), "%s: set --broker-token-file to a token that this broker accepts", what)
+	case s.Code() == codes.Unimplemented && method != "ClusterStatus":
+		return brokerapi.Errorf(brokerapi.ErrIdentity, "%s: a gRPC server answers there that is none of a Danube broker's: set %s to port %s of the broker", what, l.flag, l.port)
+	case s.Code() == codes.Unavailable:
+		return brokerapi.Errorf(errors.Join(why, err), "%s%s", what, remedy)
 	}
-	return e
+	return brokerapi.Errorf(err, "%s", what)
 }
 
 // isOver says whether the time of a call is over. A broker that knows our deadline ends the

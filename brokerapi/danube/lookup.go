@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/danube/danubepb"
@@ -32,17 +33,16 @@ const lookups = 16
 
 // where asks where the topic is served. An answer that leaves it open is an error:
 // only one that says so means nowhere. A redirect to itself says that it should serve the
-// topic, and does not; it may go by another address than ours.
+// topic, and does not.
 func (n *node) where(ctx context.Context, topic string) (place, error) {
 	if !utf8.ValidString(topic) {
 		return nowhere, nil // a key of etcd may be so called, and no topic of a Danube broker
 	}
 	request := &danubepb.TopicLookupRequest{RequestId: rand.Uint64(), Topic: topic}
 	answer, err := n.discovery.TopicLookup(ctx, request)
-	if c := code(err); c == codes.NotFound || c == codes.InvalidArgument { // the name is well formed, so that is not what is invalid
+	if c := status.Code(err); c == codes.NotFound || c == codes.InvalidArgument { // the name is well formed, so that is not what is invalid
 		return nowhere, nil
 	}
-	itself, _ := n.itself.Load().(string)
 	owner, kind := cmp.Or(answer.GetBrokerUrl(), answer.GetConnectUrl()), answer.GetResponseType()
 	switch {
 	case err != nil:
@@ -53,7 +53,7 @@ func (n *node) where(ctx context.Context, topic string) (place, error) {
 		return here, nil
 	case kind != danubepb.TopicLookupResponse_Redirect || owner == "":
 		return nowhere, fmt.Errorf("--danube-lookup %s: TopicLookup of %s answered %s without a broker: see the broker's log", n.lookup.url, topic, kind)
-	case strings.EqualFold(path.Base(owner), n.lookup.url.Host) || strings.EqualFold(path.Base(owner), path.Base(itself)):
+	case strings.EqualFold(path.Base(owner), n.lookup.url.Host):
 		return nowhere, nil
 	}
 	return elsewhere, nil

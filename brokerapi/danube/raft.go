@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/danube/danubepb"
@@ -39,8 +40,8 @@ var (
 func (b *raftBroker) status(ctx context.Context) (*danubepb.ClusterStatusResponse, string, error) {
 	s, err := b.cluster.ClusterStatus(ctx, &danubepb.Empty{})
 	switch {
-	case code(err) == codes.Unimplemented:
-		err = brokerapi.IdentityErrorf("--broker-admin %s: no Danube broker with Raft (0.8 or later) answers there: if it keeps its metadata in etcd (0.7), set --registration to adopt", b.admin.url)
+	case status.Code(err) == codes.Unimplemented:
+		err = brokerapi.Errorf(brokerapi.ErrIdentity, "--broker-admin %s: no Danube broker with Raft (0.8 or later) answers there: if it keeps its metadata in etcd (0.7), set --registration to adopt", b.admin.url)
 	case err == nil && s.GetSelfNodeId() == 0:
 		err = fmt.Errorf("--broker-admin %s: ClusterStatus answered without the broker's own node id: see the broker's log", b.admin.url)
 	}
@@ -82,19 +83,19 @@ func (b *raftBroker) identify(ctx context.Context, id string, since time.Time) (
 	// One that has not been written yet, or that we may not read, says nothing.
 	text, _ := os.ReadFile(filepath.Join(b.dataDir, "node_id"))
 	if owner := strings.TrimSpace(string(text)); b.dataDir != "" && number(owner) && owner != id {
-		return who, brokerapi.IdentityErrorf("--data-dir %s belongs to broker %s, and the broker at --broker-admin %s is %s: give the data directory of that broker, or point --broker-admin at the right one",
+		return who, brokerapi.Errorf(brokerapi.ErrIdentity, "--data-dir %s belongs to broker %s, and the broker at --broker-admin %s is %s: give the data directory of that broker, or point --broker-admin at the right one",
 			b.dataDir, owner, b.admin.url, id)
 	}
 	labels, start, _ := b.scrape(ctx)
 	if len(labels) > 0 && !slices.Contains(labels, id) {
-		return who, brokerapi.IdentityErrorf("--broker-admin %s is broker %s, and --danube-metrics %s is broker %.50q: set both to ports of the same broker",
+		return who, brokerapi.Errorf(brokerapi.ErrIdentity, "--broker-admin %s is broker %s, and --danube-metrics %s is broker %.50q: set both to ports of the same broker",
 			b.admin.url, id, b.metrics.URL(), labels[0])
 	}
 	who = brokerapi.Report{Name: id, Version: raftVersion, StartedAt: start}
 	if start.IsZero() {
 		start = since
-		who.Supposed = fmt.Sprintf("--danube-metrics %s: does not tell when the broker started, so each new connection to it is taken for a new start: set it to the broker's metrics port (%s)",
-			b.metrics.URL(), metricsPort)
+		who.Notes = []brokerapi.Note{{Kind: "instance", Text: fmt.Sprintf("--danube-metrics %s: does not tell when the broker started, so each new connection to it is taken for a new start: "+
+			"set it to the broker's metrics port (%s), or have its process watched by --broker-pid-file", b.metrics.URL(), metricsPort)}}
 	}
 	who.Instance = fmt.Sprintf("%s@%d", id, start.UnixMilli())
 	return who, nil
@@ -110,7 +111,6 @@ func (b *raftBroker) self(ctx context.Context) (own *danubepb.BrokerInfo, others
 	for _, info := range list.GetBrokers() {
 		if info.GetBrokerId() == id {
 			own = info
-			b.itself.Store(info.GetBrokerAddr())
 		} else if is(info, brokerapi.Active) {
 			others++
 		}
@@ -138,21 +138,14 @@ func (b *raftBroker) Topics(ctx context.Context) (held brokerapi.Held, err error
 	return held, nil
 }
 
-// Serve implements brokerapi.Broker. The brokers assign topics themselves: it waits until
-// one of them serves the topic, which is nothing that it could bring about.
-func (b *raftBroker) Serve(ctx context.Context, topic string, _ []byte) error {
-	err := b.await(ctx, topic, func(at place) (bool, error) {
-		if at == elsewhere {
-			return false, brokerapi.ErrElsewhere
-		}
-		return at == here, nil
-	})
-	return ended(ctx, "load", topic, "no broker serves it, and the brokers assign topics themselves: see whether it exists", err)
+// Serve implements brokerapi.Broker.
+func (b *raftBroker) Serve(_ context.Context, topic string, _ []byte) error {
+	return fmt.Errorf("load %s: the brokers assign topics themselves: %w", topic, errors.ErrUnsupported)
 }
 
 // refusal explains the one of a broker that is the only active one.
 func refusal(err error) error {
-	if code(err) == codes.FailedPrecondition {
+	if status.Code(err) == codes.FailedPrecondition {
 		return fmt.Errorf("%w: it gives up topics only to another active broker: start or activate one", err)
 	}
 	return err
@@ -167,7 +160,7 @@ func (b *raftBroker) Withdraw(ctx context.Context, topic string) error {
 		}
 		asked = true
 		_, err := b.topics.UnloadTopic(ctx, &danubepb.TopicRequest{Name: topic})
-		if code(err) == codes.NotFound { // gone meanwhile
+		if status.Code(err) == codes.NotFound { // gone meanwhile
 			err = nil
 		}
 		return false, refusal(err)
@@ -213,7 +206,7 @@ func is(info *danubepb.BrokerInfo, mode brokerapi.Mode) bool {
 // An order that is cut short may be carried out after the order to be active that follows: one
 // that nobody wants any more is waited for a moment longer.
 func (b *raftBroker) drain(ctx context.Context, id string) (answer string, err error) {
-	left := time.Hour
+	left := orderTimeout
 	if deadline, ok := ctx.Deadline(); ok {
 		left = time.Until(deadline)
 	}

@@ -22,6 +22,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"holdfast/brokerapi/access"
 )
 
 func TestSettingsThatCannotWorkNameTheFlag(t *testing.T) {
@@ -36,10 +38,10 @@ func TestSettingsThatCannotWorkNameTheFlag(t *testing.T) {
 		{"path", `--danube-lookup "http://h:1/x": has a path`, Config{AdminURL: "http://h", LookupURL: "http://h:1/x", MetricsURL: "http://h"}},
 		{"two hosts", `--danube-metrics "http://a:1,b:2"`, Config{AdminURL: "http://h", LookupURL: "http://h", MetricsURL: "http://a:1,b:2"}},
 		{"password", "--broker-admin holds credentials", Config{AdminURL: "http://u:secret@h:1"}},
-		{"CA that is not there", "--broker-cacert: open", Config{AdminURL: "https://h", CACert: filepath.Join(dir, "no")}},
-		{"CA that is none", "has no certificate in PEM form", Config{AdminURL: "https://h", CACert: empty}},
-		{"certificate that is none", "--broker-cert " + empty, Config{AdminURL: "https://h", Cert: empty, Key: empty}},
-		{"empty token", "is empty: want the token or password alone", Config{AdminURL: "http://h", TokenFile: empty}},
+		{"CA that is not there", "--broker-cacert: open", Config{AdminURL: "https://h", Files: access.Files{CACert: filepath.Join(dir, "no")}}},
+		{"CA that is none", "has no certificate in PEM form", Config{AdminURL: "https://h", Files: access.Files{CACert: empty}}},
+		{"certificate that is none", "--broker-cert " + empty, Config{AdminURL: "https://h", Files: access.Files{Cert: empty, Key: empty}}},
+		{"empty token", "is empty: want the token or password alone", Config{AdminURL: "http://h", Files: access.Files{TokenFile: empty}}},
 		{"no store", "needs the store", Config{AdminURL: "http://h"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -26,6 +26,7 @@ import (
 	"unicode"
 
 	"holdfast/brokerapi"
+	"holdfast/brokerapi/access"
 	"holdfast/brokerapi/rest"
 )
 
@@ -35,13 +36,11 @@ const base = "/holdfast/v1"
 // Config is what New needs.
 type Config struct {
 	AdminURL  string        // http(s)://host:port[/path], this one broker's
-	TokenFile string        // bearer token; empty: none
-	CACert    string        // PEM; empty: the system's authorities
-	Cert, Key string        // PEM; both or none
 	Places    bool          // its own cluster is to take its topics: it must have a mode
 	KeyPrefix string        // what stands in front of every key in etcd, for error messages
 	BrokerID  string        // the name the broker must have if it has one; empty: any
 	Timeout   time.Duration // longest wait for one answer, within the caller's context; 0: 10 s
+	access.Files
 }
 
 // Words are what --http-capabilities may say: the topics' data is on this broker only; once
@@ -97,9 +96,7 @@ var (
 // New checks the settings; it does not wait for the broker. Its errors are settings that
 // cannot work, each with its flag.
 func New(cfg Config) (*Broker, error) {
-	client, err := rest.New(rest.Config{
-		URL: cfg.AdminURL, TokenFile: cfg.TokenFile, CACert: cfg.CACert, Cert: cfg.Cert, Key: cfg.Key, Timeout: cfg.Timeout,
-	})
+	client, err := rest.New(rest.Config{URL: cfg.AdminURL, Files: cfg.Files, Timeout: cfg.Timeout})
 	if err != nil {
 		return nil, err
 	}
@@ -122,12 +119,6 @@ func (e *refusal) Error() string { return e.text }
 func (e *refusal) Is(target error) bool {
 	return target == brokerapi.ErrElsewhere && e.code == "elsewhere" ||
 		target == errors.ErrUnsupported && e.status == http.StatusNotImplemented
-}
-
-// cannot reports whether the broker says that it has no such call.
-func cannot(err error) bool {
-	var refused *refusal
-	return errors.As(err, &refused) && refused.status == http.StatusNotImplemented
 }
 
 // ask makes a call and decodes its answer, which has one of the statuses.
@@ -249,14 +240,14 @@ type modeBody struct {
 	Reason string         `json:"reason,omitempty"`
 }
 
-// Steer implements brokerapi.ModeSetter. A broker that takes its time answers 202, which is an
+// SetMode implements brokerapi.ModeSetter. A broker that takes its time answers 202, which is an
 // error here: ask again. One that has no mode has nothing to take, unless its cluster is to
 // take its topics.
 func (b *Broker) SetMode(ctx context.Context, mode brokerapi.Mode, reason string) error {
 	var now modeBody
 	a, err := b.ask(ctx, rest.Request{Method: http.MethodPut, Path: "/mode", Body: modeBody{mode, reason}}, &now, http.StatusOK, http.StatusAccepted)
 	switch {
-	case cannot(err) && !b.places:
+	case errors.Is(err, errors.ErrUnsupported) && !b.places:
 		return nil
 	case err != nil:
 		return fmt.Errorf("steer to %s: %w", mode, err)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"holdfast/brokerapi"
+	"holdfast/brokerapi/access"
 )
 
 func bound(t *testing.T) context.Context {
@@ -276,7 +277,7 @@ func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 		want string
 	}{
 		{"no address", Config{}, "--broker-admin is empty: want http://host:port"},
-		{"no token", Config{AdminURL: "http://a", TokenFile: missing}, "--broker-token-file: open " + missing + ": no such file or directory"},
+		{"no token", Config{AdminURL: "http://a", Files: access.Files{TokenFile: missing}}, "--broker-token-file: open " + missing + ": no such file or directory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b, err := New(c.cfg)

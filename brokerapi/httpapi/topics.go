@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -112,7 +113,7 @@ func (b *Broker) Serve(ctx context.Context, topic string, record []byte) error {
 // Withdraw implements brokerapi.Broker: the topic is quiesced, or unloaded by a broker that cannot.
 func (b *Broker) Withdraw(ctx context.Context, topic string) error {
 	err := b.change(ctx, "quiesce", topicRequest{Topic: topic}, Quiesced, Absent)
-	if cannot(err) {
+	if errors.Is(err, errors.ErrUnsupported) {
 		err = b.change(ctx, "unload", topicRequest{Topic: topic}, Absent)
 	}
 	return err

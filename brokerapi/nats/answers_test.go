@@ -208,11 +208,37 @@ func TestWhyThereIsNoConnectionIsSaidAtOnce(t *testing.T) {
 			if err == nil || !strings.HasPrefix(err.Error(), "--broker-admin "+c.url) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got  %v\nwant %s", err, c.want)
 			}
-			var login interface{ CredentialsRefused() bool }
-			if errors.Is(err, brokerapi.ErrUnseen) != c.unseen || (errors.As(err, &login) && login.CredentialsRefused()) != c.login {
+			if errors.Is(err, brokerapi.ErrUnseen) != c.unseen || errors.Is(err, brokerapi.ErrLogin) != c.login {
 				t.Errorf("%v: want unseen %v, login refused %v", err, c.unseen, c.login)
 			}
 		})
+	}
+}
+
+func TestAServerThatDoesNotTakeUsInAgainIsUnseen(t *testing.T) {
+	fake := newFakeServer(t, "", jetStreamOK)
+	web := httptest.NewServer(answering(200, "application/json", goodVarz))
+	defer web.Close()
+	b := opened(t, Config{AdminURL: fake.url, MonitorURL: web.URL})
+	if err := health(bound(t), b); err != nil {
+		t.Fatal(err)
+	}
+	fake.refuses.Store("-ERR 'maximum connections exceeded'\r\n")
+	fake.drop()
+	for ctx := bound(t); ; time.Sleep(10 * time.Millisecond) {
+		who, err := b.Probe(ctx)
+		if errors.Is(err, brokerapi.ErrUnseen) && strings.Contains(err.Error(), "maximum connections exceeded") && who.Instance == fakeID {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("%+v, %v", who, err)
+		}
+	}
+	fake.refuses.Store("")
+	for ctx := bound(t); health(ctx, b) != nil; time.Sleep(10 * time.Millisecond) {
+		if ctx.Err() != nil {
+			t.Fatal("it is not taken in again")
+		}
 	}
 }
 

@@ -3,7 +3,6 @@ package nats
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -24,8 +23,7 @@ const maxGreeting = 32 << 10
 // client library has written by then, and reads only that the connection broke.
 type attempt struct {
 	net.Conn
-	err     error // of the dial
-	greeted func(by string)
+	err error // of the dial
 
 	mu   sync.Mutex
 	said []byte // in the clear
@@ -36,12 +34,11 @@ type attempt struct {
 func (b *Broker) Dial(_, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(b.life, dialTimeout)
 	defer cancel()
-	a := &attempt{greeted: func(by string) { b.greeted.Store(by) }}
-	a.Conn, a.err = hosts.Dial(ctx, address)
+	conn, err := hosts.Dial(ctx, address)
+	a := &attempt{Conn: conn, err: err}
 	b.attempt.Store(a)
-	if a.err != nil {
-		a.greeted("")
-		return nil, a.err
+	if err != nil {
+		return nil, err
 	}
 	return a, nil
 }
@@ -53,13 +50,6 @@ func (a *attempt) Read(p []byte) (int, error) {
 	defer a.mu.Unlock()
 	if !a.in && len(a.said) < maxGreeting {
 		a.said = append(a.said, p[:n]...)
-		if line, _, whole := bytes.Cut(a.said, []byte("\r\n")); whole {
-			var info struct {
-				ID string `json:"server_id"`
-			}
-			_ = json.Unmarshal(bytes.TrimPrefix(line, []byte("INFO ")), &info)
-			a.greeted(info.ID)
-		}
 	}
 	return n, err
 }
@@ -87,18 +77,6 @@ func (a *attempt) over() {
 	a.in, a.said = true, nil
 }
 
-// refusal says that the server lives and would not take us in.
-type refusal struct {
-	text  string
-	login bool
-}
-
-func (e *refusal) Error() string { return e.text }
-func (e *refusal) Unwrap() error { return brokerapi.ErrUnseen }
-
-// CredentialsRefused tells a setting that is wrong from a server that is away.
-func (e *refusal) CredentialsRefused() bool { return e.login }
-
 // failure is why the attempt failed, by what the server said and by what the client library did.
 func (a *attempt) failure(err error) error {
 	if a == nil {
@@ -113,13 +91,13 @@ func (a *attempt) failure(err error) error {
 	case a.err != nil && !brokerapi.Unseen(a.err):
 		return fmt.Errorf("not connected: %w: is nats-server running there?", a.err)
 	case a.err != nil:
-		return &refusal{fmt.Sprintf("not connected: %v: check the name, and the nameservers in /etc/resolv.conf", a.err), false}
+		return brokerapi.Errorf(brokerapi.ErrUnseen, "not connected: %v: check the name, and the nameservers in /etc/resolv.conf", a.err)
 	case isLogin(err), bytes.Contains(said, []byte("Authorization Violation")):
-		return &refusal{fmt.Sprintf("the server refuses our login: %.200q: set --nats-user and --nats-password-file, --nats-creds-file, --broker-token-file or --broker-cert to what this server accepts", err), true}
+		return brokerapi.Errorf(brokerapi.ErrLogin, "the server refuses our login: %.200q: set --nats-user and --nats-password-file, --nats-creds-file, --broker-token-file or --broker-cert to what this server accepts", err)
 	case greeted && refused:
-		return &refusal{fmt.Sprintf("the server refuses us: %.200q: it lives, and has no room for one more client: raise its limit, or close what need not be connected", said), false}
+		return brokerapi.Errorf(brokerapi.ErrUnseen, "the server refuses us: %.200q: it lives, and has no room for one more client: raise its limit, or close what need not be connected", said)
 	case greeted || brokerapi.Unseen(err):
-		return &refusal{fmt.Sprintf("the server does not take us in: %.200q", err), false}
+		return brokerapi.Errorf(brokerapi.ErrUnseen, "the server does not take us in: %.200q", err)
 	case len(a.said) > 0:
 		return fmt.Errorf("not connected: %.80q is not how a nats-server greets: set --broker-admin to its client port", a.said)
 	}
@@ -129,9 +107,4 @@ func (a *attempt) failure(err error) error {
 func isLogin(err error) bool {
 	return slices.ContainsFunc([]error{client.ErrAuthorization, client.ErrAuthExpired, client.ErrAuthRevoked, client.ErrAccountAuthExpired},
 		func(login error) bool { return errors.Is(err, login) })
-}
-
-func (b *Broker) greeter() string {
-	by, _ := b.greeted.Load().(string)
-	return by
 }

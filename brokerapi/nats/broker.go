@@ -56,18 +56,16 @@ const (
 
 // Config is what New needs.
 type Config struct {
-	AdminURL   string        // nats://host:port or tls://host:port, this one server's client port
-	MonitorURL string        // http(s)://host:port of its monitoring; empty: port 8222 of AdminURL's host
-	CredsFile  string        // credentials file (user JWT and seed); empty: none
-	User       string        // with PasswordFile; empty: none
-	Password   string        // file
-	TokenFile  string        // empty: none
-	CACert     string        // PEM; empty: the system's authorities. The TLS files hold for both ports
-	Cert, Key  string        // PEM; both or none
-	KeyPrefix  string        // what stands in front of every key in etcd, for error messages
-	BrokerID   string        // the name the server must have if it has one; empty: any
-	Timeout    time.Duration // longest wait for one answer, within the caller's context; 0: 10 s
-	Logger     *slog.Logger  // nil: silent
+	AdminURL     string        // nats://host:port or tls://host:port, this one server's client port
+	MonitorURL   string        // http(s)://host:port of its monitoring; empty: port 8222 of AdminURL's host
+	CredsFile    string        // credentials file (user JWT and seed); empty: none
+	User         string        // with PasswordFile; empty: none
+	Password     string        // file
+	KeyPrefix    string        // what stands in front of every key in etcd, for error messages
+	BrokerID     string        // the name the server must have if it has one; empty: any
+	Timeout      time.Duration // longest wait for one answer, within the caller's context; 0: 10 s
+	Logger       *slog.Logger  // nil: silent
+	access.Files               // those for TLS hold for both ports
 }
 
 // Broker is one NATS server. It is safe for concurrent use.
@@ -78,18 +76,18 @@ type Broker struct {
 	log     *slog.Logger
 	monitor *rest.Client
 
-	life   context.Context // ends with Close
-	end    context.CancelCauseFunc
-	dialed chan struct{} // closed when the first attempt to connect is over
-	gone   chan struct{} // closed when there will be no connection any more
+	life  context.Context // ends with Close
+	end   context.CancelCauseFunc
+	tried context.Context // ends when the first attempt to connect is over
+	over  context.CancelFunc
+	gone  chan struct{} // closed when there will be no connection any more
 
 	answered atomic.Int64            // when JetStream last answered anything, in Unix nanoseconds
 	attempt  atomic.Pointer[attempt] // the last one to connect
-	greeted  atomic.Value            // id of the server that greeted us last, taken in or not; none or empty: none did
 	changing sync.Map                // by stream: a channel that holds what its one change holds
 
 	mu      sync.Mutex
-	conn    *client.Conn // nil until there was one
+	conn    *client.Conn // nil until the first attempt is over
 	up      bool
 	link    context.Context // lives as long as one connection to the server
 	snap    context.CancelCauseFunc
@@ -98,14 +96,9 @@ type Broker struct {
 	leaving string           // the id of the server that said so
 }
 
-var (
-	errClosed = errors.New("the driver is closed")
-	errBroke  = errors.New("the connection to the broker broke")
-)
+var errBroke = errors.New("the connection to the broker broke")
 
-var (
-	_ brokerapi.Broker = (*Broker)(nil)
-)
+var _ brokerapi.Broker = (*Broker)(nil)
 
 // New checks the settings and starts to connect; it does not wait for the server.
 // Its errors are settings that cannot work, each with the flag it belongs to.
@@ -116,37 +109,48 @@ func New(cfg Config) (*Broker, error) {
 	}
 	cfg.Timeout, cfg.Logger = cmp.Or(cfg.Timeout, defaultTimeout), cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	b := &Broker{
-		cfg:    cfg,
-		admin:  admin.String(),
-		host:   admin.Hostname(),
-		log:    cfg.Logger.With("broker_admin", admin.String()),
-		dialed: make(chan struct{}),
-		gone:   make(chan struct{}),
+		cfg:   cfg,
+		admin: admin.String(),
+		host:  admin.Hostname(),
+		log:   cfg.Logger.With("broker_admin", admin.String()),
+		gone:  make(chan struct{}),
 	}
-	access, err := b.access(cfg, admin)
+	login, err := b.login(admin.Scheme == "tls")
 	if err != nil {
 		return nil, err
 	}
-	to := rest.Config{Setting: "--nats-monitor", URL: monitor.String(), Timeout: cfg.Timeout, MaxAnswer: maxAnswer}
-	if monitor.Scheme == "https" {
-		to.CACert, to.Cert, to.Key = cfg.CACert, cfg.Cert, cfg.Key
+	opts := client.GetDefaultOptions()
+	opts.Url = b.admin
+	for _, option := range append(b.options(), login...) {
+		if err := option(&opts); err != nil {
+			return nil, err
+		}
 	}
-	if b.monitor, err = rest.New(to); err != nil {
+	cfg.TokenFile = "" // it is not for the monitor
+	b.monitor, err = rest.New(rest.Config{Setting: "--nats-monitor", URL: monitor.String(), Timeout: cfg.Timeout, MaxAnswer: maxAnswer, Files: cfg.Files})
+	if err != nil {
 		return nil, err
 	}
 	b.life, b.end = context.WithCancelCause(context.Background())
 	b.link, b.snap = context.WithCancelCause(b.life)
-	go b.dial(append(b.options(), access...))
+	b.tried, b.over = context.WithCancel(b.life)
+	go b.connect(opts)
 	return b, nil
 }
 
-// access is how we show ourselves to the client port, and how it shows itself to us. Files are
+// login is how we show ourselves to the client port, and how it shows itself to us. Files are
 // read anew for each attempt.
-func (b *Broker) access(cfg Config, admin *url.URL) (opts []client.Option, err error) {
-	if err := (access.Files{CACert: cfg.CACert, Cert: cfg.Cert, Key: cfg.Key}).Check(); err != nil {
+func (b *Broker) login(secure bool) (opts []client.Option, err error) {
+	cfg := b.cfg
+	token, err := cfg.Token()
+	if err = cmp.Or(cfg.Check(), err); err != nil {
 		return nil, err
 	}
-	if admin.Scheme == "tls" {
+	password, err := access.OpenToken("--nats-password-file", cfg.Password)
+	if err != nil {
+		return nil, err
+	}
+	if secure {
 		opts = append(opts, client.Secure())
 	}
 	if cfg.CACert != "" {
@@ -158,18 +162,10 @@ func (b *Broker) access(cfg Config, admin *url.URL) (opts []client.Option, err e
 	if cfg.CredsFile != "" {
 		opts = append(opts, client.UserCredentials(cfg.CredsFile))
 	}
-	if cfg.Password != "" {
-		password, err := access.OpenSecret("--nats-password-file", cfg.Password)
-		if err != nil {
-			return nil, err
-		}
+	if password != nil {
 		opts = append(opts, client.UserInfoHandler(func() (string, string) { return cfg.User, password.Current() }))
 	}
-	if cfg.TokenFile != "" {
-		token, err := access.OpenToken(cfg.TokenFile)
-		if err != nil {
-			return nil, err
-		}
+	if token != nil {
 		opts = append(opts, client.TokenHandler(token.Current))
 	}
 	return opts, nil
@@ -181,6 +177,7 @@ func (b *Broker) options() []client.Option {
 		client.Timeout(dialTimeout),
 		client.SetCustomDialer(b),
 		client.SkipHostLookup(), // the dialer does that
+		client.RetryOnFailedConnect(true),
 		client.MaxReconnects(-1),
 		client.CustomReconnectDelay(func(int) time.Duration { return b.pause() }),
 		// Without these two the client would go to another member of the cluster,
@@ -204,34 +201,30 @@ func (b *Broker) options() []client.Option {
 	}
 }
 
-// dial connects for the first time: the client library says of its own retries only what went
-// wrong last. From then on it reconnects by itself.
-func (b *Broker) dial(opts []client.Option) {
-	over := sync.OnceFunc(func() { close(b.dialed) })
-	for {
-		nc, err := client.Connect(b.admin, opts...)
-		if err == nil {
-			b.mu.Lock()
-			b.conn, b.up = nc, nc.IsConnected()
-			b.mu.Unlock()
-			over()
-			<-b.life.Done()
-			nc.Close()
-			return
-		}
+// connect holds the connection, which is made again and again by the client library, until Close.
+func (b *Broker) connect(opts client.Options) {
+	nc, err := opts.Connect()
+	if err != nil { // settings that cannot be, which New has checked
 		b.noteAttempt(err)
-		over()
-		select {
-		case <-time.After(b.pause()):
-		case <-b.life.Done():
-			close(b.gone)
-			return
-		}
+		close(b.gone)
+		return
 	}
+	b.mu.Lock()
+	b.conn = nc
+	b.mu.Unlock()
+	<-b.life.Done()
+	nc.Close()
 }
 
-// pause is how long the next attempt to connect waits.
+// pause is how long the next attempt to connect waits. That a server did not take us in again the
+// client library tells only if it is asked.
 func (b *Broker) pause() time.Duration {
+	b.mu.Lock()
+	nc := b.conn
+	b.mu.Unlock()
+	if nc != nil && nc.LastError() != nil {
+		b.noteAttempt(nc.LastError())
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if errors.Is(b.lastErr, brokerapi.ErrUnseen) {
@@ -242,8 +235,9 @@ func (b *Broker) pause() time.Duration {
 
 func (b *Broker) onUp(nc *client.Conn) {
 	b.mu.Lock()
-	b.up, b.lastErr = true, nil
+	b.conn, b.up, b.lastErr = nc, true, nil
 	b.mu.Unlock()
+	b.over()
 	b.attempt.Load().over()
 	b.log.Info("broker connected", "server_name", nc.ConnectedServerName(),
 		"server_id", nc.ConnectedServerId(), "version", nc.ConnectedServerVersion())
@@ -268,6 +262,7 @@ func (b *Broker) noteAttempt(err error) {
 	changed := b.lastErr == nil || b.lastErr.Error() != err.Error()
 	b.lastErr = err
 	b.mu.Unlock()
+	b.over()
 	if changed {
 		b.log.Info("broker cannot be reached", "error", err)
 	}
@@ -279,7 +274,7 @@ var Traits = brokerapi.Traits{LocalData: true}
 // Close ends calls in flight and closes the connection. It takes at most one
 // attempt to connect (1 s) if one is still under way.
 func (b *Broker) Close() error {
-	b.end(errClosed)
+	b.end(brokerapi.ErrClosed)
 	<-b.gone
 	return b.monitor.Close()
 }
@@ -288,16 +283,15 @@ func (b *Broker) Close() error {
 // error of a connection that is down names flag and cause.
 func (b *Broker) connected(ctx context.Context) (*client.Conn, context.Context, error) {
 	select {
-	case <-b.dialed:
-	case <-b.life.Done():
+	case <-b.tried.Done():
 	case <-ctx.Done():
 		if why := hosts.Unknown(b.host); why != nil {
-			return nil, nil, &refusal{fmt.Sprintf("--broker-admin %s: %v", b.admin, why), false}
+			return nil, nil, brokerapi.Errorf(brokerapi.ErrUnseen, "--broker-admin %s: %v", b.admin, why)
 		}
 		return nil, nil, fmt.Errorf("--broker-admin %s: no answer yet: %w", b.admin, ctx.Err())
 	}
 	if b.life.Err() != nil {
-		return nil, nil, errClosed
+		return nil, nil, brokerapi.ErrClosed
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -307,37 +301,13 @@ func (b *Broker) connected(ctx context.Context) (*client.Conn, context.Context, 
 	return nil, nil, fmt.Errorf("--broker-admin %s: %w", b.admin, cmp.Or(b.lastErr, errBroke))
 }
 
-// within bounds ctx by the time for one answer and by the life of what is asked.
-func (b *Broker) within(ctx, life context.Context) (context.Context, func()) {
-	ctx, slow := context.WithTimeoutCause(ctx, b.cfg.Timeout, unanswered(b.cfg.Timeout))
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
-	return ctx, func() {
-		stop()
-		cancel(nil)
-		slow()
-	}
-}
-
-// unanswered is that a question was not answered within this time.
-func unanswered(bound time.Duration) error {
-	return fmt.Errorf("no answer within %v: %w", bound, context.DeadlineExceeded)
-}
-
 // parseAddresses checks both addresses and fills in what may be left out.
 func parseAddresses(admin, monitor string) (a, m *url.URL, err error) {
 	const secrets = "credentials go into --nats-creds-file, --nats-password-file or --broker-token-file"
-	if a, err = access.ParseURL("--broker-admin", admin, secrets, "nats", "tls"); err != nil {
+	if a, err = access.ParseServer("--broker-admin", admin, adminPort, secrets, "nats", "tls"); err != nil {
 		return nil, nil, err
 	}
-	if a.Path != "" {
-		return nil, nil, fmt.Errorf("--broker-admin %q: has a path: want nats://host:port", admin)
-	}
-	host := a.Hostname()
-	if a.Port() == "" {
-		a.Host = net.JoinHostPort(host, adminPort)
-	}
-	monitor = cmp.Or(monitor, "http://"+net.JoinHostPort(host, monitorPort))
+	monitor = cmp.Or(monitor, "http://"+net.JoinHostPort(a.Hostname(), monitorPort))
 	m, err = access.ParseURL("--nats-monitor", monitor, secrets, "http", "https")
 	return a, m, err
 }

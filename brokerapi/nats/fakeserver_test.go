@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -16,6 +17,8 @@ import (
 type fakeServer struct {
 	url   string
 	reply func(subject string, body []byte) (answer string, ok bool) // !ok: never answered
+
+	refuses atomic.Value // string: what a new connection is refused with; none or empty: it is not
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool
@@ -68,6 +71,10 @@ func (s *fakeServer) drop() {
 func (s *fakeServer) serve(conn net.Conn, greeting string) {
 	defer conn.Close()
 	if _, err := io.WriteString(conn, greeting); err != nil {
+		return
+	}
+	if refusal, _ := s.refuses.Load().(string); refusal != "" {
+		_, _ = io.WriteString(conn, refusal)
 		return
 	}
 	in := bufio.NewReader(conn)

@@ -9,38 +9,29 @@ import (
 	"time"
 
 	client "github.com/nats-io/nats.go"
+
+	"holdfast/brokerapi"
 )
 
-// subjectsOverlap is JetStream's own code for that, as published in its errors.json; see nats.go
-// for the others.
-const subjectsOverlap client.ErrorCode = 10065
+// errSubjectsOverlap has JetStream's own code for that, as published in its errors.json.
+var errSubjectsOverlap = &client.APIError{ErrorCode: 10065}
 
 const startJetStream = "start nats-server with -js (or set jetstream in its configuration)"
 
-// apiError is JetStream's refusal of one request.
-type apiError struct {
-	Code        client.ErrorCode `json:"err_code"`
-	Description string           `json:"description"`
-}
-
-func (e *apiError) Error() string {
-	text := fmt.Sprintf("JetStream refused: %s (err_code %d)", e.Description, e.Code)
-	switch e.Code {
+// refused is JetStream's refusal of one request, in our words.
+func refused(e *client.APIError) error {
+	text := fmt.Sprintf("JetStream refused: %s (err_code %d)", e.Description, e.ErrorCode)
+	switch e.ErrorCode {
 	case client.JSErrCodeJetStreamNotEnabled:
 		text += ": " + startJetStream
 	case client.JSErrCodeJetStreamNotEnabledForAccount:
 		text += ": enable JetStream for the account that we log in to"
 	}
-	return text
-}
-
-func isCode(err error, code client.ErrorCode) bool {
-	var refused *apiError
-	return errors.As(err, &refused) && refused.Code == code
+	return brokerapi.Errorf(e, "%s", text)
 }
 
 // api makes one request to $JS.API and decodes the answer into into, unless it
-// is nil. A refusal is an *apiError. It ends with ctx, after the time for one
+// is nil. A refusal wraps a *client.APIError. It ends with ctx, after the time for one
 // answer, or when the connection breaks.
 func (b *Broker) api(ctx context.Context, verb string, asked, into any) error {
 	nc, link, err := b.connected(ctx)
@@ -53,11 +44,11 @@ func (b *Broker) api(ctx context.Context, verb string, asked, into any) error {
 			return fmt.Errorf("encode the request: %w", err)
 		}
 	}
-	ctx, done := b.within(ctx, link)
+	ctx, done := brokerapi.Bounded(ctx, link, b.cfg.Timeout)
 	defer done()
 	msg, err := nc.RequestWithContext(ctx, "$JS.API."+verb, body)
 	var answer struct {
-		Error *apiError `json:"error"`
+		Error *client.APIError `json:"error"`
 	}
 	switch cause := context.Cause(ctx); {
 	case errors.Is(err, client.ErrNoResponders):
@@ -67,7 +58,7 @@ func (b *Broker) api(ctx context.Context, verb string, asked, into any) error {
 	default:
 		if err = json.Unmarshal(msg.Data, &answer); err == nil {
 			if answer.Error != nil {
-				return answer.Error
+				return refused(answer.Error)
 			}
 			b.answered.Store(time.Now().UnixNano())
 			if into != nil {

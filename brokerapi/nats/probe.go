@@ -19,13 +19,13 @@ import (
 
 // Probe implements brokerapi.Broker. It costs one JetStream request and one
 // GET /healthz; once for each server process it also compares the identities
-// of the two ports with each other and with Config.BrokerID. A server that greets us
-// and does not take us in has said who it is.
+// of the two ports with each other and with Config.BrokerID. Of a server that does not take
+// us in its monitor says who it is.
 func (b *Broker) Probe(ctx context.Context) (who brokerapi.Report, err error) {
 	nc, _, err := b.connected(ctx)
 	if err != nil {
-		if id := b.greeter(); id != "" && errors.Is(err, brokerapi.ErrUnseen) {
-			if v, unread := b.varz(ctx); unread == nil && v.ServerID == id && brokerapi.Misnamed(b.admin, v.report().Name, b.cfg.BrokerID) == nil {
+		if errors.Is(err, brokerapi.ErrUnseen) {
+			if v, unread := b.varz(ctx); unread == nil && brokerapi.Misnamed(b.admin, v.report().Name, b.cfg.BrokerID) == nil {
 				who = v.report()
 			}
 		}
@@ -84,8 +84,8 @@ func (b *Broker) jetStreamAnswers(ctx context.Context) error {
 	if deadline, ok := ctx.Deadline(); ok {
 		patience = min(patience, deadline.Sub(asked)*3/4) // the rest is for /healthz
 	}
-	ask, cancel := context.WithTimeoutCause(ctx, patience, unanswered(patience.Round(time.Millisecond)))
-	defer cancel()
+	ask, done := brokerapi.Bounded(ctx, b.life, patience.Round(time.Millisecond))
+	defer done()
 	err := b.api(ask, "INFO", nil, nil)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && b.answered.Load() > asked.UnixNano() {
 		return nil
@@ -126,7 +126,7 @@ func (b *Broker) varz(ctx context.Context) (v varz, err error) {
 		return v, err
 	}
 	if err != nil || json.Unmarshal(a.Body, &v) != nil || v.ServerID == "" {
-		return v, brokerapi.IdentityErrorf("%v", a.Errorf("no nats-server says that: set --nats-monitor to its monitoring port (nats-server -m %s)", monitorPort))
+		return v, brokerapi.Errorf(brokerapi.ErrIdentity, "%v", a.Errorf("no nats-server says that: set --nats-monitor to its monitoring port (nats-server -m %s)", monitorPort))
 	}
 	return v, nil
 }
@@ -150,13 +150,13 @@ func (v varz) report() brokerapi.Report {
 func (b *Broker) sameServer(ctx context.Context, nc *client.Conn, v varz) error {
 	if nc.ConnectedServerId() != v.ServerID {
 		// A restart may show at the monitor first: ask the held connection.
-		flush, done := b.within(ctx, b.life)
+		flush, done := brokerapi.Bounded(ctx, b.life, b.cfg.Timeout)
 		defer done()
 		if err := nc.FlushWithContext(flush); err != nil {
 			return fmt.Errorf("--broker-admin %s: ask the held connection: %w", b.admin, err)
 		}
 		if id := nc.ConnectedServerId(); id != v.ServerID {
-			return brokerapi.IdentityErrorf("--broker-admin %s is server %q (%s) and --nats-monitor %s is server %q (%s): set both to ports of the same server",
+			return brokerapi.Errorf(brokerapi.ErrIdentity, "--broker-admin %s is server %q (%s) and --nats-monitor %s is server %q (%s): set both to ports of the same server",
 				b.admin, nc.ConnectedServerName(), id, b.monitor.URL(), v.ServerName, v.ServerID)
 		}
 	}

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"holdfast/brokerapi/access"
 )
 
 func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
@@ -35,8 +37,8 @@ func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 		{"a password and no scheme", Config{AdminURL: "u:secret@a"}, `--broker-admin holds credentials, which would show in logs: want nats://host:port (credentials go into --nats-creds-file, --nats-password-file or --broker-token-file)`},
 		{"monitor scheme", Config{AdminURL: local, MonitorURL: "nats://a"}, `--nats-monitor "nats://a": want http://host:port, or https://host:port`},
 		{"password missing", Config{AdminURL: local, Password: missing}, `--nats-password-file: open ` + missing + `: no such file or directory`},
-		{"token missing", Config{AdminURL: local, TokenFile: missing}, `--broker-token-file: open ` + missing + `: no such file or directory`},
-		{"authority missing", Config{AdminURL: local, CACert: missing}, `--broker-cacert: open ` + missing + `: no such file or directory`},
+		{"token missing", Config{AdminURL: local, Files: access.Files{TokenFile: missing}}, `--broker-token-file: open ` + missing + `: no such file or directory`},
+		{"authority missing", Config{AdminURL: local, Files: access.Files{CACert: missing}}, `--broker-cacert: open ` + missing + `: no such file or directory`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b, err := New(c.cfg)

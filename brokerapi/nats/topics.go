@@ -3,6 +3,7 @@ package nats
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -80,13 +81,13 @@ func (b *Broker) Serve(ctx context.Context, topic string, record []byte) error {
 		return err
 	}
 	err = b.api(ctx, "STREAM.CREATE."+cfg.Name, cfg, nil)
-	if isCode(err, client.JSErrCodeStreamNameInUse) {
+	if errors.Is(err, client.ErrStreamNameAlreadyInUse) {
 		err = b.resubject(ctx, cfg.Name, cfg.Subjects)
 	}
 	switch {
 	case err == nil:
 		return nil
-	case isCode(err, subjectsOverlap):
+	case errors.Is(err, errSubjectsOverlap):
 		return fmt.Errorf(`load %s: %w: change the other stream, or give this topic other subjects than %q in its record, /topics%s = {"subjects":["…"]}`, topic, err, cfg.Subjects, topic)
 	default:
 		return fmt.Errorf("load %s: %w", topic, err)
@@ -100,7 +101,7 @@ func (b *Broker) Withdraw(ctx context.Context, topic string) error {
 	if err == nil {
 		err = b.resubject(ctx, name, []string{parked + name})
 	}
-	if err == nil || isCode(err, client.JSErrCodeStreamNotFound) {
+	if err == nil || errors.Is(err, client.ErrStreamNotFound) {
 		return nil
 	}
 	return fmt.Errorf("quiesce %s: %w", topic, err)

@@ -33,6 +33,7 @@ import (
 	"time"
 
 	"holdfast/brokerapi"
+	"holdfast/brokerapi/access"
 	"holdfast/brokerapi/rest"
 )
 
@@ -42,11 +43,9 @@ type Config struct {
 	Cluster    string // --pulsar-cluster: clusterName of broker.conf
 	Advertised string // --pulsar-advertised: host:port that the broker calls itself; empty: as in AdminURL
 	StatusFile string // --pulsar-status-file: statusFilePath of broker.conf; empty: none
-	TokenFile  string // --broker-token-file
-	CACert     string // --broker-cacert
-	Cert, Key  string // --broker-cert, --broker-key
 	Store      Store  // nil: what a dead process holds runs out
 	Logger     *slog.Logger
+	access.Files
 }
 
 // Broker is one Pulsar broker. It is safe for concurrent use.
@@ -95,7 +94,7 @@ func New(cfg Config) (*Broker, error) {
 	b := &Broker{cfg: cfg, self: cfg.Advertised}
 	for _, client := range []**rest.Client{&b.rest, &b.metrics} {
 		var err error
-		if *client, err = rest.New(rest.Config{URL: cfg.AdminURL, TokenFile: cfg.TokenFile, CACert: cfg.CACert, Cert: cfg.Cert, Key: cfg.Key}); err != nil {
+		if *client, err = rest.New(rest.Config{URL: cfg.AdminURL, Files: cfg.Files}); err != nil {
 			return nil, err // it names the flag, the value and the remedy
 		}
 	}

@@ -23,35 +23,24 @@ type session struct {
 	lease    int64
 }
 
-// noteSession remembers the session of the process that answers. A connection that was made
-// beside it leaves a doubt, so it looks again.
+// noteSession remembers the session of the process that answers, if the same one answered before
+// the look and after it: else it is seen at the next one.
 func (b *Broker) noteSession(ctx context.Context) {
-	for range 3 {
-		if b.cfg.Store == nil || b.seeSession(ctx) {
-			return
-		}
-	}
-}
-
-// seeSession reports whether the same process answered before the look and after it, so that it is
-// no other process' session.
-func (b *Broker) seeSession(ctx context.Context) bool {
-	if b.ready(ctx) != nil { // over a connection of before the look
-		return false
+	if b.cfg.Store == nil || b.ready(ctx) != nil { // over a connection of before the look
+		return
 	}
 	doubt := b.doubts.Load()
 	started, err := b.start(ctx)
 	if err != nil || started.IsZero() {
-		return true // it does not tell which it is
+		return
 	}
 	lease, err := b.cfg.Store.LeaseOf(ctx, registrations+b.self)
 	if err != nil || b.ready(ctx) != nil || b.doubts.Load() != doubt {
-		return false
+		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.session = session{instance(started), lease}
-	return true
 }
 
 // Release implements brokerapi.Releaser: it ends the session of that process, whose bundles

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"holdfast/brokerapi"
+	"holdfast/brokerapi/access"
 )
 
 func write(t *testing.T, path string, text []byte) string {
@@ -65,7 +66,7 @@ func TestEveryCallIsMadeWithTLSAndTheToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := write(t, filepath.Join(dir, "key"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
-	b, err := New(Config{AdminURL: server.URL, Cluster: "cl", TokenFile: token, CACert: cert, Cert: cert, Key: key})
+	b, err := New(Config{AdminURL: server.URL, Cluster: "cl", Files: access.Files{TokenFile: token, CACert: cert, Cert: cert, Key: key}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +100,7 @@ func TestEveryCallIsMadeWithTLSAndTheToken(t *testing.T) {
 	}
 	everything()
 
-	stranger, err := New(Config{AdminURL: server.URL, Cluster: "cl", TokenFile: token})
+	stranger, err := New(Config{AdminURL: server.URL, Cluster: "cl", Files: access.Files{TokenFile: token}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"holdfast/brokerapi"
+	"holdfast/brokerapi/access"
 )
 
 // stuck answers nothing until the test ends.
@@ -86,13 +87,13 @@ func TestCloseEndsCalls(t *testing.T) {
 	c.Close()
 	select {
 	case err := <-ended:
-		if !errors.Is(err, ErrClosed) {
-			t.Errorf("got %v, want %v", err, ErrClosed)
+		if !errors.Is(err, brokerapi.ErrClosed) {
+			t.Errorf("got %v, want %v", err, brokerapi.ErrClosed)
 		}
 	case <-bound(t).Done():
 		t.Fatal("a call outlived the client")
 	}
-	if _, err := c.Do(context.Background(), Request{Path: "/x"}); !errors.Is(err, ErrClosed) {
+	if _, err := c.Do(context.Background(), Request{Path: "/x"}); !errors.Is(err, brokerapi.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
 }
@@ -120,8 +121,8 @@ func TestWhatSaysSomethingOfUsIsUnseen(t *testing.T) {
 		{"not there", "/404", Config{URL: web.URL}, false},
 		{"nothing listens", "/200", Config{URL: gone.URL}, false},
 		{"silence", "/200", Config{URL: stuck(t), Timeout: 50 * time.Millisecond}, false},
-		{"another authority", "/200", Config{URL: secure(t, cert, key, ""), CACert: otherCert}, true},
-		{"another client certificate", "/200", Config{URL: secure(t, cert, key, cert), CACert: cert, Cert: otherCert, Key: otherKey}, true},
+		{"another authority", "/200", Config{URL: secure(t, cert, key, ""), Files: access.Files{CACert: otherCert}}, true},
+		{"another client certificate", "/200", Config{URL: secure(t, cert, key, cert), Files: access.Files{CACert: cert, Cert: otherCert, Key: otherKey}}, true},
 		{"no TLS there", "/200", Config{URL: strings.Replace(web.URL, "http", "https", 1)}, true},
 		{"a name that nobody knows", "/200", Config{URL: "http://broker.invalid"}, true},
 		{"a name that is looked up yet", "/200", Config{URL: "http://late.invalid", Timeout: time.Nanosecond}, true},
@@ -186,7 +187,7 @@ func TestARedirectIsGivenBackAndTheTokenStays(t *testing.T) {
 	defer other.Close()
 	web := httptest.NewServer(http.RedirectHandler(other.URL+"/y", http.StatusTemporaryRedirect))
 	defer web.Close()
-	a, err := opened(t, Config{URL: web.URL, TokenFile: write(t, "token", "secret")}).Do(bound(t), Request{Path: "/x"})
+	a, err := opened(t, Config{URL: web.URL, Files: access.Files{TokenFile: write(t, "token", "secret")}}).Do(bound(t), Request{Path: "/x"})
 	if err != nil || a.Status != 307 || a.Location() != other.URL+"/y" {
 		t.Errorf("%+v, %v", a, err)
 	}
@@ -250,15 +251,15 @@ func TestTLSIsVerifiedBothWaysAndFilesAreReadAnew(t *testing.T) {
 		cfg  Config
 		want string // empty: answered
 	}{
-		{"right authority", Config{URL: url, CACert: cert}, ""},
+		{"right authority", Config{URL: url, Files: access.Files{CACert: cert}}, ""},
 		{"the system's authorities", Config{URL: url}, "certificate signed by unknown authority: set --broker-cacert to the authority that signed the broker's certificate"},
-		{"another authority", Config{URL: url, CACert: otherCert}, "set --broker-cacert to the authority that signed the broker's certificate"},
-		{"another host", Config{URL: strings.Replace(url, "127.0.0.1", "localhost", 1), CACert: cert}, "certificate is not valid for any names"},
-		{"client certificate", Config{URL: strict, CACert: cert, Cert: cert, Key: key}, ""},
-		{"no client certificate", Config{URL: strict, CACert: cert}, "remote error: tls: "},
-		{"another client certificate", Config{URL: strict, CACert: cert, Cert: otherCert, Key: otherKey}, "remote error: tls: "},
+		{"another authority", Config{URL: url, Files: access.Files{CACert: otherCert}}, "set --broker-cacert to the authority that signed the broker's certificate"},
+		{"another host", Config{URL: strings.Replace(url, "127.0.0.1", "localhost", 1), Files: access.Files{CACert: cert}}, "certificate is not valid for any names"},
+		{"client certificate", Config{URL: strict, Files: access.Files{CACert: cert, Cert: cert, Key: key}}, ""},
+		{"no client certificate", Config{URL: strict, Files: access.Files{CACert: cert}}, "remote error: tls: "},
+		{"another client certificate", Config{URL: strict, Files: access.Files{CACert: cert, Cert: otherCert, Key: otherKey}}, "remote error: tls: "},
 		{"TLS there", Config{URL: "http" + strings.TrimPrefix(url, "https")}, "Client sent an HTTP request to an HTTPS server"},
-		{"no TLS there", Config{URL: strings.Replace(plain.URL, "http", "https", 1), CACert: cert}, "server gave HTTP response to HTTPS client"},
+		{"no TLS there", Config{URL: strings.Replace(plain.URL, "http", "https", 1), Files: access.Files{CACert: cert}}, "server gave HTTP response to HTTPS client"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			a, err := opened(t, tt.cfg).Do(bound(t), Request{Path: "/x"})
@@ -283,7 +284,7 @@ func TestTLSIsVerifiedBothWaysAndFilesAreReadAnew(t *testing.T) {
 		}
 	}
 	replace(otherCert)
-	c := opened(t, Config{URL: url, CACert: file})
+	c := opened(t, Config{URL: url, Files: access.Files{CACert: file}})
 	if _, err := c.Do(bound(t), Request{Path: "/x"}); err == nil {
 		t.Fatal("another authority was accepted")
 	}

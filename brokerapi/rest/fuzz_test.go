@@ -14,6 +14,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"holdfast/brokerapi/access"
 )
 
 const fuzzToken = "a-secret-token"
@@ -24,7 +26,7 @@ func fuzzClient(t testing.TB, url string) *Client {
 	if err := os.WriteFile(file, []byte(fuzzToken), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := New(Config{URL: url, TokenFile: file, MaxAnswer: 1 << 16, Timeout: 5 * time.Second})
+	c, err := New(Config{URL: url, Files: access.Files{TokenFile: file}, MaxAnswer: 1 << 16, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -39,29 +38,23 @@ const (
 
 // Config is what New needs. Messages name the settings by their flags.
 type Config struct {
-	Setting   string        // the flag that holds URL; empty: --broker-admin
-	URL       string        // http(s)://host[:port][/path]; calls are made below it
-	TokenFile string        // --broker-token-file: sent as bearer token; empty: none
-	CACert    string        // --broker-cacert: PEM; empty: the system's authorities
-	Cert, Key string        // --broker-cert, --broker-key: PEM; both or none
-	Timeout   time.Duration // longest wait for one answer, within the caller's context; 0: 10 s
-	MaxAnswer int64         // largest body of an answer, in bytes; 0: 4 MiB
+	Setting      string        // the flag that holds URL; empty: --broker-admin
+	URL          string        // http(s)://host[:port][/path]; calls are made below it
+	Timeout      time.Duration // longest wait for one answer, within the caller's context; 0: 10 s
+	MaxAnswer    int64         // largest body of an answer, in bytes; 0: 4 MiB
+	access.Files               // those for TLS are of no use with http://
 }
 
 // Client makes calls to one admin API. It is safe for concurrent use.
 type Client struct {
 	cfg        Config
 	base, host string
-	files      access.Files
 	token      *access.Token // nil: none
 	http       *http.Client
 
 	life context.Context // ends with Close
 	end  context.CancelCauseFunc
 }
-
-// ErrClosed is wrapped by calls that Close ended, or that came after it.
-var ErrClosed = errors.New("the driver is closed")
 
 // New checks the settings and reads the files they name; it connects to nothing. Its
 // errors are settings that cannot work, each with its flag.
@@ -71,14 +64,9 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{cfg: cfg, base: base.String(), host: base.Hostname(), files: access.Files{CACert: cfg.CACert, Cert: cfg.Cert, Key: cfg.Key}}
-	if base.Scheme == "http" && c.files != (access.Files{}) {
-		return nil, fmt.Errorf("%s has http:// and TLS files are set: write https://, or leave out --broker-cacert, --broker-cert and --broker-key", cfg.Setting)
-	}
-	if cfg.TokenFile != "" {
-		c.token, err = access.OpenToken(cfg.TokenFile)
-	}
-	if err = cmp.Or(c.files.Check(), err); err != nil {
+	c := &Client{cfg: cfg, base: base.String(), host: base.Hostname()}
+	c.token, err = cfg.Token()
+	if err = cmp.Or(cfg.Check(), err); err != nil {
 		return nil, err
 	}
 	c.life, c.end = context.WithCancelCause(context.Background())
@@ -86,19 +74,7 @@ func New(cfg Config) (*Client, error) {
 		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 		defer cancel()
 		defer context.AfterFunc(c.life, cancel)() // it may outlive its call, and must not outlive the client
-		conn, err := hosts.Dial(ctx, address)
-		if err != nil || base.Scheme == "http" {
-			return conn, err
-		}
-		cfg, err := c.files.Config(c.host)
-		if err == nil {
-			secure := tls.Client(conn, cfg)
-			if err = secure.HandshakeContext(ctx); err == nil {
-				return secure, nil
-			}
-		}
-		conn.Close()
-		return nil, err
+		return cfg.Connect(ctx, address, base.Scheme == "https")
 	}
 	c.http = &http.Client{
 		Transport: &http.Transport{ // no proxy: the broker is beside us
@@ -117,9 +93,9 @@ func New(cfg Config) (*Client, error) {
 // URL is the base URL as messages show it.
 func (c *Client) URL() string { return c.base }
 
-// Close ends calls in flight and frees the connections. Calls after it fail with ErrClosed.
+// Close ends calls in flight and frees the connections. Calls after it fail with brokerapi.ErrClosed.
 func (c *Client) Close() error {
-	c.end(ErrClosed)
+	c.end(brokerapi.ErrClosed)
 	c.http.CloseIdleConnections()
 	return nil
 }
@@ -139,13 +115,10 @@ type Request struct {
 // that there was none: see Answer.Want and Answer.JSON for the rest.
 func (c *Client) Do(ctx context.Context, r Request) (*Answer, error) {
 	if c.life.Err() != nil {
-		return nil, ErrClosed
+		return nil, brokerapi.ErrClosed
 	}
-	ctx, slow := context.WithTimeoutCause(ctx, c.cfg.Timeout, fmt.Errorf("no answer within %v: %w", c.cfg.Timeout, context.DeadlineExceeded))
-	defer slow()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(c.life, func() { cancel(ErrClosed) })()
+	ctx, done := brokerapi.Bounded(ctx, c.life, c.cfg.Timeout)
+	defer done()
 	a := &Answer{client: c, what: cmp.Or(r.Method, http.MethodGet) + " " + r.Path}
 	resp, err := c.send(ctx, r)
 	if err == nil {
@@ -197,11 +170,11 @@ func (c *Client) send(ctx context.Context, r Request) (*http.Response, error) {
 // failed is the error of a call that got no answer; cause is the bound that was hit, if one was.
 func (c *Client) failed(what string, err, cause error) error {
 	text := cmp.Or(hosts.Unknown(c.host), cause, err)
-	remedy := c.files.Remedy(err)
+	remedy := c.cfg.Remedy(err)
 	if brokerapi.Unseen(err) || hosts.Unknown(c.host) != nil || errors.Is(err, http.ErrSchemeMismatch) {
 		err = errors.Join(brokerapi.ErrUnseen, err)
 	}
-	return &brokerapi.Worded{Text: fmt.Sprintf("%s %s: %s: %s%s", c.cfg.Setting, c.base, what, c.token.Hide(text.Error()), remedy), Err: errors.Join(cause, err)}
+	return brokerapi.Errorf(errors.Join(cause, err), "%s %s: %s: %s%s", c.cfg.Setting, c.base, what, c.token.Hide(text.Error()), remedy)
 }
 
 // Answer is what came back, whatever its status.
@@ -223,20 +196,17 @@ type AnswerError struct {
 
 func (e *AnswerError) Error() string { return e.text }
 
-// Is makes a refusal brokerapi.ErrUnseen: a login that is not taken, a server that has no room
-// for one more question. It is answered, and so it is no silence.
-func (e *AnswerError) Is(target error) bool {
-	switch e.Answer.Status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable:
-		return target == brokerapi.ErrUnseen
+// Unwrap makes a refusal brokerapi.ErrUnseen: it is answered, and so it is no silence. The broker
+// knows nobody by our token, or we have shown one and it is not enough; or it has no room for one
+// more question.
+func (e *AnswerError) Unwrap() error {
+	switch status := e.Answer.Status; {
+	case status == http.StatusUnauthorized, status == http.StatusForbidden && e.Answer.client.token != nil:
+		return brokerapi.ErrLogin
+	case status == http.StatusForbidden, status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable:
+		return brokerapi.ErrUnseen
 	}
-	return false
-}
-
-// CredentialsRefused tells a setting that is wrong from a broker that is away: it knows
-// nobody by our token, or we have shown one and it is not enough.
-func (e *AnswerError) CredentialsRefused() bool {
-	return e.Answer.Status == http.StatusUnauthorized || e.Answer.Status == http.StatusForbidden && e.Answer.client.token != nil
+	return nil
 }
 
 // Want is nil if the status is one of those, and an *AnswerError otherwise.

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"holdfast/brokerapi/access"
 )
 
 func bound(t *testing.T) context.Context {
@@ -83,13 +85,12 @@ func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 		{"a query", Config{URL: "http://a?b"}, `--broker-admin "http://a?b": has a query or a fragment: want http://host:port`},
 		{"a password", Config{URL: "http://u:secret@a"}, `--broker-admin holds credentials, which would show in logs: want http://host:port (a token goes into --broker-token-file)`},
 		{"not a URL", Config{URL: "http://a:port"}, `--broker-admin "http://a:port": not a URL: want http://host:port`},
-		{"token file missing", Config{URL: "http://a", TokenFile: missing}, `--broker-token-file: open ` + missing + `: no such file or directory`},
-		{"token file empty", Config{URL: "http://a", TokenFile: empty}, `--broker-token-file ` + empty + `: is empty: want the token or password alone`},
-		{"TLS without https", Config{URL: "http://a", CACert: empty}, `--broker-admin has http:// and TLS files are set: write https://, or leave out --broker-cacert, --broker-cert and --broker-key`},
-		{"authority missing", Config{URL: "https://a", CACert: missing}, `--broker-cacert: open ` + missing + `: no such file or directory`},
-		{"authority empty", Config{URL: "https://a", CACert: empty}, `--broker-cacert ` + empty + `: has no certificate in PEM form`},
-		{"certificate alone", Config{URL: "https://a", Cert: empty}, `--broker-cert ` + empty + `: certificate without a key: give --broker-key too`},
-		{"key alone", Config{URL: "https://a", Key: empty}, `--broker-key ` + empty + `: key without a certificate: give --broker-cert too`},
+		{"token file missing", Config{URL: "http://a", Files: access.Files{TokenFile: missing}}, `--broker-token-file: open ` + missing + `: no such file or directory`},
+		{"token file empty", Config{URL: "http://a", Files: access.Files{TokenFile: empty}}, `--broker-token-file ` + empty + `: is empty: want the token or password alone`},
+		{"authority missing", Config{URL: "https://a", Files: access.Files{CACert: missing}}, `--broker-cacert: open ` + missing + `: no such file or directory`},
+		{"authority empty", Config{URL: "https://a", Files: access.Files{CACert: empty}}, `--broker-cacert ` + empty + `: has no certificate in PEM form`},
+		{"certificate alone", Config{URL: "https://a", Files: access.Files{Cert: empty}}, `--broker-cert ` + empty + `: certificate without a key: give --broker-key too`},
+		{"key alone", Config{URL: "https://a", Files: access.Files{Key: empty}}, `--broker-key ` + empty + `: key without a certificate: give --broker-cert too`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := New(c.cfg)
@@ -184,7 +185,7 @@ func TestTheTokenFollowsItsFileAndIsNeverShown(t *testing.T) {
 	}))
 	defer web.Close()
 	file := write(t, "token", "first-secret\n")
-	c := opened(t, Config{URL: web.URL, TokenFile: file})
+	c := opened(t, Config{URL: web.URL, Files: access.Files{TokenFile: file}})
 	status := func() int {
 		t.Helper()
 		a, err := c.Do(bound(t), Request{Path: "/"})

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"holdfast/brokerapi"
+	"holdfast/brokerapi/access"
 	"holdfast/brokerapi/httpapi"
 	"holdfast/lab/reference"
 )
@@ -250,7 +251,7 @@ func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
 			t.Errorf("%s with another token: %d", name, code)
 		}
 	}
-	fine(health(ctx, openHTTP(t, httpapi.Config{AdminURL: url, TokenFile: token})))
+	fine(health(ctx, openHTTP(t, httpapi.Config{AdminURL: url, Files: access.Files{TokenFile: token}})))
 	note(w)
 
 	w, url = witnessed(t, reference.Options{Capabilities: []string{}})

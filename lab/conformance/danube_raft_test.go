@@ -120,6 +120,9 @@ func (s *danubeRaft) Assign(t *testing.T, topic string) {
 	s.moveTo(t, s.Danube, s.other, topic)
 }
 
+// Place implements brokertest.Placer: a topic is served once it is made.
+func (s *danubeRaft) Place(t *testing.T, topic string) { s.Assign(t, topic) }
+
 // GiveAway has the cluster give it to the second one.
 func (s *danubeRaft) GiveAway(t *testing.T, topic string) {
 	t.Helper()

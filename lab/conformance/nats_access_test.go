@@ -15,6 +15,7 @@ import (
 	client "github.com/nats-io/nats.go"
 
 	"holdfast/brokerapi"
+	"holdfast/brokerapi/access"
 	"holdfast/brokerapi/nats"
 	"holdfast/lab/harness"
 )
@@ -103,7 +104,7 @@ func TestNATSAsCompaniesRunIt(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s := configured(t, tls+c.conf)
 			cfg := nats.Config{AdminURL: "tls://" + s.admin, MonitorURL: "https://" + s.monitor, BrokerID: "n1",
-				CACert: authority.CACert, Cert: mine, Key: mineKey}
+				Files: access.Files{CACert: authority.CACert, Cert: mine, Key: mineKey}}
 			c.with(&cfg)
 			b := opened(t, cfg)
 			healthy(t, b, "")
@@ -163,9 +164,8 @@ func TestARefusalOfNATSIsNoSilenceAndNamesItsCause(t *testing.T) {
 			defer tick.Stop()
 			for until := time.Now().Add(2 * time.Second); time.Now().Before(until); <-tick.C {
 				err := health(bound(t), b)
-				var login interface{ CredentialsRefused() bool }
 				if err == nil || !strings.Contains(err.Error(), c.want) || !errors.Is(err, brokerapi.ErrUnseen) ||
-					(errors.As(err, &login) && login.CredentialsRefused()) != c.loginRefused {
+					errors.Is(err, brokerapi.ErrLogin) != c.loginRefused {
 					t.Fatalf("got %v, want %s", err, c.want)
 				}
 			}
