@@ -182,9 +182,6 @@ func versionFinding(all []endpoint) Finding {
 		if fixedIn, stale := cluster.StaleReads(v); stale {
 			f.Warn = true
 			part += ": its linearizable reads may be stale, so a registration that is gone may count as there, and the broker be served past its deadline: upgrade to " + fixedIn + " or newer"
-		} else if cluster.AtItsEnd(v) {
-			f.Warn = true
-			part += ": its minor version gets no more fixes: upgrade to 3.5.28, 3.6.9 or newer"
 		}
 		parts = append(parts, part)
 	}

@@ -29,7 +29,7 @@ func TestCheckWarnsOfEtcdMembersWhoseReadsMayBeStale(t *testing.T) {
 		{"all are sound", []string{"3.7.3", "3.7.3"}, []error{nil, nil}, false, "etcd 3.7.3 at a, b"},
 		{"all are old", []string{"3.4.23", "3.4.23"}, []error{nil, nil}, true, "etcd 3.4.23 at a, b" + staleText + "3.4.42 or newer"},
 		{"one is old", []string{"3.6.9", "3.5.27"}, []error{nil, nil}, true, "etcd 3.5.27 at b" + staleText + "3.5.28 or newer; etcd 3.6.9 at a"},
-		{"one is sound, and at its end", []string{"3.6.9", "3.4.42"}, []error{nil, nil}, true, "etcd 3.4.42 at b: its minor version gets no more fixes: upgrade to 3.5.28, 3.6.9 or newer; etcd 3.6.9 at a"},
+		{"one is sound, and of a minor version that gets no more fixes", []string{"3.6.9", "3.4.42"}, []error{nil, nil}, false, "etcd 3.4.42 at b; etcd 3.6.9 at a"},
 		{"one does not tell", []string{"3.6.9", ""}, []error{nil, away}, false, "etcd 3.6.9 at a; b does not tell (other)"},
 		{"one tells what nobody can read", []string{"3.6.9", "unreleased"}, []error{nil, nil}, false, "etcd 3.6.9 at a; etcd unreleased at b"},
 	} {

@@ -218,7 +218,7 @@ func (o *outage) leave() {
 
 func (o *outage) set(mode, by string) {
 	o.t.Helper()
-	if _, err := o.client.PutState(o.t.Context(), "n1", cluster.StateWrite{Mode: mode, Reason: "disk swap", By: by}, o.snapshot().StateRevision); err != nil {
+	if _, err := o.client.PutState(o.t.Context(), "n1", cluster.State{Mode: mode, Reason: "disk swap", By: by}, o.snapshot().StateRevision); err != nil {
 		o.t.Fatal(err)
 	}
 }

@@ -81,7 +81,7 @@ func classify(err error) string {
 
 func failureClasses() []string {
 	var names []string
-	for _, c := range cluster.Classes() {
+	for _, c := range cluster.Classes {
 		names = append(names, string(c))
 	}
 	return append(names, string(recovery.FailureUnproven))

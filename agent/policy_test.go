@@ -279,11 +279,11 @@ func TestALossWaitsForTheEndOfThePause(t *testing.T) {
 func TestARegistrationThatStandsIsKeptDuringAPauseAndItsStateIsWrittenAfterIt(t *testing.T) {
 	o := newOutage(t, "drain")
 	seen := o.snapshot()
-	if _, err := o.client.PutState(t.Context(), "n1", cluster.StateWrite{Mode: "gone", By: "x"}, seen.StateRevision); err != nil {
+	if _, err := o.client.PutState(t.Context(), "n1", cluster.State{Mode: "gone", By: "x"}, seen.StateRevision); err != nil {
 		t.Fatal(err)
 	}
 	o.past.mode = recovery.ModeRecord{Mode: recovery.Drained, Reason: recovery.ReasonJoin, By: recovery.ByHoldfast}
-	if _, err := o.client.PutState(t.Context(), "n1", cluster.StateWrite{Mode: "active", Reason: "boot", By: "broker"}, o.snapshot().StateRevision); err != nil {
+	if _, err := o.client.PutState(t.Context(), "n1", cluster.State{Mode: "active", Reason: "boot", By: "broker"}, o.snapshot().StateRevision); err != nil {
 		t.Fatal(err)
 	}
 	o.onPause = true

@@ -330,7 +330,11 @@ func (r *registrar) keep(ctx context.Context, client *cluster.Client, seen clust
 	}
 	if !ours || differs || out.repaired != "" || noted(seen) || now.unsure != 0 {
 		stand := r.standing(seen, now, out)
-		bound, err := r.rebind(ctx, client, seen, grant.LeaseID, now, stand)
+		stand.LeaseID = grant.LeaseID
+		if !r.adopting() && len(now.value) > 0 && string(now.value) != string(reg.Value) {
+			stand.Value = now.value
+		}
+		revision, err := client.Keep(ctx, stand)
 		if err != nil {
 			if !ours && grant.LeaseID != held {
 				r.discard(ctx, client, grant.LeaseID, err)
@@ -340,9 +344,11 @@ func (r *registrar) keep(ctx context.Context, client *cluster.Client, seen clust
 		if !ours && held != 0 && held != grant.LeaseID {
 			r.leave(ctx, client, held)
 		}
-		reg = bound
+		if reg.ModRevision = revision; stand.Value != nil {
+			reg.Value = stand.Value
+		}
 		if stand.State != nil {
-			out.stateRevision = bound.ModRevision
+			out.stateRevision = revision
 		}
 	} else if err := r.stand(ctx, client, seen, now, out); err != nil {
 		return err
@@ -398,22 +404,15 @@ func (r *registrar) confirm(ctx context.Context, client *cluster.Client, reg clu
 }
 
 // standing is what is written with a registration that is kept.
-func (r *registrar) standing(seen cluster.Snapshot, now life, out *outcome) cluster.Standing {
-	s := cluster.Standing{StateRevision: seen.StateRevision, MemberRevision: seen.MemberRevision,
-		Member: cluster.Member{Name: seen.Name, Era: seen.Era.N, Revision: seen.Revision, Incarnation: now.memory.Incarnation, Data: string(out.data), Instance: out.instance, At: time.Now(), Health: healthNote(seen, now), Cut: cutNote(seen, now), Planned: plannedNote(seen)}}
+func (r *registrar) standing(seen cluster.Snapshot, now life, out *outcome) cluster.RegisterRequest {
+	s := cluster.RegisterRequest{Seen: seen, Member: cluster.Member{Incarnation: now.memory.Incarnation, Data: string(out.data),
+		Instance: out.instance, At: time.Now(), Health: healthNote(seen, now), Cut: cutNote(seen, now), Planned: plannedNote(seen)}}
 	if out.decision.Write {
 		s.State = stateWrite(out.decision.Mode)
 	}
 	return s
 }
 
-func (r *registrar) rebind(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, leaseID int64, now life, m cluster.Standing) (cluster.Registration, error) {
-	if r.adopting() || len(now.value) == 0 || string(now.value) == string(seen.Registration.Value) {
-		return client.Rebind(ctx, *seen.Registration, leaseID, m)
-	}
-	return client.Rewrite(ctx, *seen.Registration, now.value, leaseID, m)
-}
-
-func stateWrite(m recovery.ModeRecord) *cluster.StateWrite {
-	return &cluster.StateWrite{Mode: string(m.Mode), Reason: string(m.Reason), By: m.By, At: time.Now()}
+func stateWrite(m recovery.ModeRecord) *cluster.State {
+	return &cluster.State{Mode: string(m.Mode), Reason: string(m.Reason), By: m.By, At: time.Now()}
 }

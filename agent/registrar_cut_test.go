@@ -53,7 +53,7 @@ func (o *outage) wasCut(id string) {
 	m := *seen.Member
 	// Its clock is five minutes ahead.
 	m.Cut = &cluster.Cut{From: time.Now().Add(4 * time.Minute), Until: time.Now().Add(5 * time.Minute), Revision: seen.Revision}
-	if _, err := o.client.Join(o.t.Context(), *seen.Registration, cluster.Standing{Member: m, MemberRevision: seen.MemberRevision}); err != nil {
+	if _, err := o.client.Keep(o.t.Context(), cluster.RegisterRequest{Seen: seen, Member: m}); err != nil {
 		o.t.Fatal(err)
 	}
 }

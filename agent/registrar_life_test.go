@@ -436,8 +436,8 @@ func (o *outage) stand(id, instance string, at time.Time) {
 	o.t.Helper()
 	seen, err := o.client.Snapshot(o.t.Context(), id)
 	if err == nil {
-		_, err = o.client.Rebind(o.t.Context(), *seen.Registration, seen.Registration.LeaseID,
-			cluster.Standing{StateRevision: seen.StateRevision, MemberRevision: seen.MemberRevision, Member: cluster.Member{Era: seen.Era.N, Incarnation: id, Instance: instance, At: at}})
+		_, err = o.client.Keep(o.t.Context(), cluster.RegisterRequest{Seen: seen, LeaseID: seen.Registration.LeaseID,
+			Member: cluster.Member{Incarnation: id, Instance: instance, At: at}})
 	}
 	if err != nil {
 		o.t.Fatal(err)

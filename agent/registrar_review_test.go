@@ -75,7 +75,7 @@ func TestABrokerThatCannotWaitIsActiveAgainWhenNobodyLivedOn(t *testing.T) {
 			}, recovery.Active, recovery.ReasonFullClusterRestart},
 			{"an operator drains it meanwhile", func(o *outage) cluster.State {
 				o.look(5*time.Second, nil)
-				if _, err := o.client.PutState(o.t.Context(), "n1", cluster.StateWrite{Mode: "drained", Reason: "disk swap", By: recovery.ByOperator, At: time.Now()}, o.snapshot().StateRevision); err != nil {
+				if _, err := o.client.PutState(o.t.Context(), "n1", cluster.State{Mode: "drained", Reason: "disk swap", By: recovery.ByOperator, At: time.Now()}, o.snapshot().StateRevision); err != nil {
 					o.t.Fatal(err)
 				}
 				o.past.mode = recovery.ModeRecord{Mode: recovery.Drained, Reason: "disk swap", By: recovery.ByOperator}

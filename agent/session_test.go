@@ -31,7 +31,7 @@ func TestEveryClassOfAFailureHasAPolicy(t *testing.T) {
 	for _, f := range known {
 		want = append(want, string(f))
 	}
-	for _, c := range cluster.Classes() {
+	for _, c := range cluster.Classes {
 		got = append(got, string(c))
 	}
 	if strings.Join(got, " ") != strings.Join(want, " ") {

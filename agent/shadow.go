@@ -232,7 +232,7 @@ func (a *agent) refuseInShadow(verb string) error {
 }
 
 // putState writes the state key, but for the shadow.
-func (a *agent) putState(ctx context.Context, w cluster.StateWrite, guard int64) (int64, error) {
+func (a *agent) putState(ctx context.Context, w cluster.State, guard int64) (int64, error) {
 	if a.shadow == nil {
 		return a.main.PutState(ctx, a.ids.registered.now(), w, guard)
 	}

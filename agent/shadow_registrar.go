@@ -244,7 +244,7 @@ func (s *shadowStore) stateThere() int64 {
 
 // setState supposes a state in place of the real one of that mod revision, at the
 // store's present revision, which it returns.
-func (s *shadowStore) setState(id string, w cluster.StateWrite, base int64) (revision int64) {
+func (s *shadowStore) setState(id string, w cluster.State, base int64) (revision int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := max(s.there.Revision, base)

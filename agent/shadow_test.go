@@ -169,7 +169,7 @@ func TestWhatAShadowSupposesYieldsToWhatIsWritten(t *testing.T) {
 		s := &shadowStore{}
 		s.over(empty, true)
 		s.register(empty, 7, []byte("ours"), "inc")
-		s.setState("n1", cluster.StateWrite{Mode: "active"}, 0)
+		s.setState("n1", cluster.State{Mode: "active"}, 0)
 		return s
 	}
 	later := func(change func(*cluster.Snapshot)) cluster.Snapshot {

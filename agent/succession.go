@@ -15,7 +15,7 @@ import (
 // look reads what the decision rests on, and what is known of ourselves.
 func (r *registrar) look(ctx context.Context, client *cluster.Client) (cluster.Snapshot, life, error) {
 	if !r.byInstance {
-		seen, err := client.SnapshotOf(ctx, cluster.Who{Name: r.brokerID, Registered: r.brokerID, Oldest: r.adopting(), Waits: r.waits()})
+		seen, err := client.SnapshotOf(ctx, cluster.Who{Name: r.brokerID, Registered: r.brokerID, Oldest: r.adopting()})
 		return seen, r.life(), err
 	}
 	before := r.life()
@@ -23,7 +23,7 @@ func (r *registrar) look(ctx context.Context, client *cluster.Client) (cluster.S
 	if id == "" {
 		return cluster.Snapshot{}, before, fmt.Errorf("%w: it is not known which process of the broker answers", lease.ErrDeferred)
 	}
-	who := cluster.Who{Name: r.brokerID, Registered: id, Former: formerID(before.memory.Instance, nil, id), Oldest: true, Waits: r.waits()}
+	who := cluster.Who{Name: r.brokerID, Registered: id, Former: formerID(before.memory.Instance, nil, id), Oldest: true}
 	seen, err := client.SnapshotOf(ctx, who)
 	if former := formerID(before.memory.Instance, seen.Member, id); err == nil && former != who.Former {
 		who.Former = former
@@ -35,10 +35,6 @@ func (r *registrar) look(ctx context.Context, client *cluster.Client) (cluster.S
 	}
 	return seen, now, err
 }
-
-// waits reports whether the broker is to register itself, and what is decided until then is
-// carried out by nobody.
-func (r *registrar) waits() bool { return r.adopting() && !r.foretells && len(r.life().value) == 0 }
 
 // formerID is the id under which the process before the one that answers was registered;
 // empty: there is none. The member record knows more than a state file that was lost or

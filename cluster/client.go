@@ -65,8 +65,7 @@ func Over(cfg Config, conn grpc.ClientConnInterface, log *slog.Logger) *Client {
 	}
 	cfg.User = ""
 	c := newClient(cfg, log, cfg.Endpoints, func(int) (*way, error) {
-		life, end := context.WithCancel(context.Background())
-		return newWay(conn, clientv3.NewCtxClient(life), end), nil
+		return newWay(conn, clientv3.NewCtxClient(context.Background())), nil
 	})
 	c.patience = readPatience
 	if closer, ok := conn.(io.Closer); ok {
@@ -82,6 +81,7 @@ func newClient(cfg Config, log *slog.Logger, urls []string, open func(int) (*way
 	m := &members{open: open, identity: cfg.Identity, log: log, patience: linePatience,
 		tokens: &tokens{user: cfg.User, passwordFile: cfg.PasswordFile},
 		all:    make([]member, len(urls)), at: rand.IntN(len(urls))} // spreads a fleet over the members
+	m.life, m.end = context.WithCancel(context.Background())
 	if m.identity == nil {
 		m.identity = &Identity{}
 	}

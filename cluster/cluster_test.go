@@ -189,9 +189,6 @@ func TestRegistrationWithoutALeaseIsRefused(t *testing.T) {
 	if _, err := c.Register(t.Context(), RegisterRequest{Seen: Snapshot{Process: Process{BrokerID: "b1"}}}); !errors.Is(err, errNoLease) {
 		t.Errorf("register: %v", err)
 	}
-	if _, err := c.Rebind(t.Context(), Registration{BrokerID: "b1"}, 0, Standing{}); !errors.Is(err, errNoLease) {
-		t.Errorf("rebind: %v", err)
-	}
 }
 
 func TestClassifyGoesByValues(t *testing.T) {

@@ -68,7 +68,6 @@ type tokens struct {
 
 	mu    sync.Mutex
 	token string
-	off   bool // the server has authentication switched off
 }
 
 // on is the context of what is asked over a connection: it requires a leader, and has a token
@@ -87,9 +86,9 @@ func (t *tokens) on(ctx context.Context, w *way) (_ context.Context, token strin
 
 func (t *tokens) get(ctx context.Context, w *way) (_ string, err error) {
 	t.mu.Lock()
-	token, off := t.token, t.off
+	token := t.token
 	t.mu.Unlock()
-	if token != "" || off {
+	if token != "" {
 		return token, nil
 	}
 	defer during(&err, "authenticate as %s", t.user)
@@ -100,15 +99,13 @@ func (t *tokens) get(ctx context.Context, w *way) (_ string, err error) {
 	answer, err := etcdserverpb.NewAuthClient(w.conn).Authenticate(ctx, &etcdserverpb.AuthenticateRequest{
 		Name: t.user, Password: strings.TrimRight(string(password), "\r\n"),
 	})
-	err = clientv3.ContextError(ctx, err)
-	off = errors.Is(err, rpctypes.ErrAuthNotEnabled)
-	if err != nil && !off {
-		return "", err
+	if err = clientv3.ContextError(ctx, err); errors.Is(err, rpctypes.ErrAuthNotEnabled) {
+		return "", nil // so nobody is asked who he is
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.token, t.off = answer.GetToken(), off
-	return t.token, nil
+	t.token = answer.GetToken()
+	return t.token, err
 }
 
 // refused drops a token that etcd has refused, and reports whether a new one may do. The empty
@@ -121,7 +118,7 @@ func (t *tokens) refused(token string, err error) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.token == token {
-		t.token, t.off = "", false
+		t.token = ""
 	}
 	return true
 }

@@ -66,7 +66,7 @@ func connect(cfg Config, e endpoint, silence time.Duration) (*way, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare connection to etcd at %s: %w", e.url, err)
 	}
-	return newWay(c.ActiveConnection(), c, func() { _ = c.Close() }), nil
+	return newWay(c.ActiveConnection(), c), nil
 }
 
 // Resolve looks up the names of all endpoints, and waits for as long as that takes: what is asked

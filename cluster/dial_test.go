@@ -39,7 +39,7 @@ func TestAWriteIsSentOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.PutState(t.Context(), "b1", StateWrite{Mode: ModeActive}, 0); err == nil || etcd.asked.Load() != 1 {
+		if _, err := c.PutState(t.Context(), "b1", State{Mode: ModeActive}, 0); err == nil || etcd.asked.Load() != 1 {
 			t.Errorf("%v: sent %d times, %v", code, etcd.asked.Load(), err)
 		}
 		c.Close()

@@ -32,9 +32,9 @@
 //     once a client knows a peer that is still registered. Without one, etcd counts them, as
 //     for the first look of a process; asked for the oldest peer, it sorts them. While the
 //     key of the era is absent, or cannot be read, a Snapshot of a broker that has no
-//     registration which it stood by reads all member records. One that waits for its broker to
-//     register itself does not. The next Register writes an absent key. Brokers that all register
-//     themselves never do, so there each costs that once, at its start.
+//     registration which it stood by reads all member records. The next Register writes an absent
+//     key. Brokers that all register themselves never do, so there each look of one that has yet to
+//     register itself costs that.
 //   - A value that cannot be read, in an era or a member record, is no error and no absence: what
 //     stands there is named with its key. See era.go for what the era is then.
 //   - LeaseLeft says what etcd does of a lease's remaining time, with the raft term: within one term
@@ -51,6 +51,6 @@
 //     frozen.
 //   - Linearizable reads of members that answer them from the past (etcd before 3.4.42,
 //     3.5.28 and 3.6.9, after an election).
-//   - Bounds on time other than the caller's context: a call without a deadline may
-//     wait as long as a connection looks alive.
+//   - Bounds on time other than the caller's context, but for reads of keys: a call without a
+//     deadline may wait as long as a connection looks alive.
 package cluster

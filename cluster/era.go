@@ -69,13 +69,9 @@ func eraOf(kv *KV) (era Era, counted bool) {
 }
 
 // recallEra finds out an era that its key does not tell. A broker that stands by its
-// registration knows it: while it is registered no other begins. Who waits does not ask. Else
-// it costs a look at each member record.
-func (c *Client) recallEra(ctx context.Context, s *Snapshot, waits bool) error {
-	if s.Registration == nil && waits {
-		s.eraUnasked = true
-		return nil
-	}
+// registration knows it: while it is registered no other begins. Else it costs a look at each
+// member record.
+func (c *Client) recallEra(ctx context.Context, s *Snapshot) error {
 	if s.Registration != nil && s.Member != nil && s.Member.ModRevision >= s.Registration.CreateRevision {
 		return nil
 	}

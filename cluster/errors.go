@@ -44,11 +44,8 @@ const (
 )
 
 // Classes lists every class of a failure, in a fixed order.
-func Classes() []Class {
-	return []Class{
-		ClassUnreachable, ClassTimeout, ClassNoLeader, ClassOverloaded, ClassAuth,
-		ClassLeaseNotFound, ClassNoSpace, ClassOther,
-	}
+var Classes = []Class{
+	ClassUnreachable, ClassTimeout, ClassNoLeader, ClassOverloaded, ClassAuth, ClassLeaseNotFound, ClassNoSpace, ClassOther,
 }
 
 // classOf holds the answers of etcd that have a class of their own, word for word: a proxy may

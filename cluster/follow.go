@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -14,7 +16,6 @@ import (
 
 const (
 	keysPerPage   = 1000
-	pageTimeout   = 5 * time.Second // for one page of a list
 	followInitial = 100 * time.Millisecond
 	followMax     = 2 * time.Second
 	// listEvery is how long a watch is believed: then what it is of is listed again. So one that
@@ -134,7 +135,7 @@ func (c *Client) watch(ctx context.Context, begun *time.Time, lasting time.Durat
 	if err != nil {
 		return cause(ctx, err)
 	}
-	for r := range w.watcher.Watch(watching, key, append(opts, clientv3.WithRev(revision), clientv3.WithCreatedNotify())...) {
+	for r := range w.library.Watch(watching, key, append(opts, clientv3.WithRev(revision), clientv3.WithCreatedNotify())...) {
 		if err := r.Err(); err != nil {
 			return cause(ctx, reason(err))
 		}
@@ -186,9 +187,7 @@ func (c *Client) pages(ctx context.Context, t Target, revision int64, visit func
 	}
 	for from := t.Key; ; {
 		get := clientv3.OpGet(from, append(opts, clientv3.WithLimit(keysPerPage), clientv3.WithRev(revision))...)
-		bounded, cancel := context.WithTimeout(ctx, pageTimeout)
-		found, head, err := c.read(bounded, get)
-		cancel()
+		found, head, err := c.read(ctx, get)
 		if err != nil {
 			return 0, err
 		}
@@ -207,20 +206,16 @@ func (c *Client) pages(ctx context.Context, t Target, revision int64, visit func
 // collapse keeps the last event of each key. Events of one answer may span revisions; a
 // header revision may lag behind them.
 func collapse(revision int64, events []*clientv3.Event) Update {
-	u := Update{Revision: revision}
-	last := make(map[string]int, len(events))
-	for i, e := range events {
-		last[string(e.Kv.Key)] = i
+	u, last := Update{Revision: revision}, map[string]*clientv3.Event{}
+	for _, e := range events {
+		last[string(e.Kv.Key)] = e
 		u.Revision = max(u.Revision, e.Kv.ModRevision)
 	}
-	for i, e := range events {
-		kv := kvOf(e.Kv)
-		switch {
-		case last[kv.Key] != i:
-		case e.Type == clientv3.EventTypeDelete:
-			u.Deletes = append(u.Deletes, kv.Key)
-		default:
-			u.Puts = append(u.Puts, kv)
+	for _, key := range slices.Sorted(maps.Keys(last)) {
+		if e := last[key]; e.Type == clientv3.EventTypeDelete {
+			u.Deletes = append(u.Deletes, key)
+		} else {
+			u.Puts = append(u.Puts, kvOf(e.Kv))
 		}
 	}
 	return u

@@ -142,16 +142,17 @@ func (c *Client) Forget(ctx context.Context, r Remains) (unassigned []string, er
 		created(c.keys.Registration(r.Name), 0),
 		written(c.keys.Member(r.Name), r.memberRevision),
 	}
-	removed := 0
-	err = c.eachTopic(ctx, guards, placedPerTxn, len(r.Topics), func(i int) (string, clientv3.Op, error) {
-		t := r.Topics[i]
+	acts := make([]topicAct, len(r.Topics))
+	for i, t := range r.Topics {
 		assignment := c.keys.Assignment(r.BrokerID, t.Topic)
-		acts := []clientv3.Op{clientv3.OpDelete(assignment)}
+		ops := []clientv3.Op{clientv3.OpDelete(assignment)}
 		if t.Also == "" { // else it waits for nobody
-			acts = append(acts, putJSON(c.keys.Unassigned(t.Topic), releasedValue{"forget", brokerNumber(r.BrokerID)}))
+			ops = append(ops, putJSON(c.keys.Unassigned(t.Topic), releasedValue{"forget", brokerNumber(r.BrokerID)}))
 		}
-		return t.Topic, clientv3.OpTxn([]clientv3.Cmp{written(assignment, t.revision), written(c.keys.Owner(t.Topic), t.lock)}, acts, nil), nil
-	}, func(i int, _ int64, answer *etcdserverpb.TxnResponse) {
+		acts[i] = actOn(t.Topic, []clientv3.Cmp{written(assignment, t.revision), written(c.keys.Owner(t.Topic), t.lock)}, ops)
+	}
+	removed := 0
+	err = c.eachTopic(ctx, guards, acts, func(i int, _ int64, answer *etcdserverpb.TxnResponse) {
 		if !answer.GetSucceeded() {
 			return
 		}

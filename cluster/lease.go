@@ -14,7 +14,7 @@ import (
 func (c *Client) Grant(ctx context.Context, ttl time.Duration) (id int64, granted time.Duration, err error) {
 	defer during(&err, "grant lease")
 	asked := int64((ttl + time.Second - 1) / time.Second)
-	answer, err := once(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.LeaseGrantResponse, error) {
+	answer, err := once(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.LeaseGrantResponse, error) {
 		return w.leases.LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{TTL: asked})
 	})
 	if err == nil && answer.Error != "" {
@@ -78,7 +78,7 @@ func keepAlive(ctx context.Context, leases etcdserverpb.LeaseClient, id int64) (
 // is a success.
 func (c *Client) Revoke(ctx context.Context, id int64) (err error) {
 	defer during(&err, "revoke lease")
-	_, err = once(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.LeaseRevokeResponse, error) {
+	_, err = once(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.LeaseRevokeResponse, error) {
 		return w.leases.LeaseRevoke(ctx, &etcdserverpb.LeaseRevokeRequest{ID: id})
 	})
 	if errors.Is(err, ErrLeaseNotFound) {

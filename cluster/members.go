@@ -16,14 +16,9 @@ import (
 	"google.golang.org/grpc/connectivity"
 )
 
-const (
-	// remembered is for how long the failure of an endpoint counts. Nobody asks an endpoint
-	// that is not in use, so what is known of it grows old.
-	remembered = 5 * time.Minute
-	// halfMade is how long a connection that has not come up yet is left to do so, where there
-	// is no other endpoint: starting over throws away what a slow path has already answered.
-	halfMade = 1500 * time.Millisecond
-)
+// remembered is for how long the failure of an endpoint counts. Nobody asks an endpoint
+// that is not in use, so what is known of it grows old.
+const remembered = 5 * time.Minute
 
 // way is one connection to one endpoint. Its last fields are guarded by the mutex of the
 // members.
@@ -31,29 +26,23 @@ type way struct {
 	conn    grpc.ClientConnInterface
 	kv      clientv3.KV
 	leases  etcdserverpb.LeaseClient
-	watcher clientv3.Watcher
-	close   func()
-	since   time.Time
-	users   int // requests in flight, which keep it open
+	library *clientv3.Client
+	end     context.CancelFunc // closes it
+	users   int                // requests in flight, which keep it open
+	waits   time.Time          // since when there are any
 }
 
-// newWay puts the etcd client's parts over a connection. What is asked over it does not wait
-// while the connection is refused, as the parts of that client would: it is asked elsewhere, or
-// again.
-func newWay(conn grpc.ClientConnInterface, library *clientv3.Client, end func()) *way {
-	w := &way{
-		conn:   conn,
-		kv:     clientv3.NewKVFromKVClient(etcdserverpb.NewKVClient(conn), nil),
-		leases: etcdserverpb.NewLeaseClient(conn),
-		watcher: clientv3.NewWatchFromWatchClient(&pacedWatches{
-			WatchClient: etcdserverpb.NewWatchClient(conn), pace: rate.NewLimiter(2, 3)}, library),
-		since: time.Now(),
+// newWay puts the etcd client's parts over a connection, which the library's end ends. What is asked
+// over it does not wait while the connection is refused, as the parts of that client would: it is
+// asked elsewhere, or again.
+func newWay(conn grpc.ClientConnInterface, library *clientv3.Client) *way {
+	library.Watcher = clientv3.NewWatchFromWatchClient(&pacedWatches{etcdserverpb.NewWatchClient(conn), rate.NewLimiter(2, 3)}, library)
+	return &way{
+		conn:    conn,
+		kv:      clientv3.NewKVFromKVClient(etcdserverpb.NewKVClient(conn), nil),
+		leases:  etcdserverpb.NewLeaseClient(conn),
+		library: library,
 	}
-	w.close = func() {
-		_ = w.watcher.Close()
-		end()
-	}
-	return w
 }
 
 // state is that of the connection; one that is not gRPC's is always ready.
@@ -62,11 +51,6 @@ func (w *way) state() connectivity.State {
 		return c.GetState()
 	}
 	return connectivity.Ready
-}
-
-// halfMade reports whether the connection is still to come up.
-func (w *way) halfMade() bool {
-	return w.state() != connectivity.Ready && time.Since(w.since) < halfMade
 }
 
 // pacedWatches opens streams of watches no faster than etcd can bear: the etcd client opens one
@@ -90,8 +74,6 @@ type member struct {
 	way     *way      // nil: not connected
 	heard   time.Time // last answer
 	failed  time.Time // last failure; zero: an answer came since
-	waiting int       // requests without an answer
-	waits   time.Time // since when there are any
 	renewed bool      // it has answered a renewal
 }
 
@@ -116,9 +98,9 @@ type members struct {
 
 	mu      sync.Mutex
 	all     []member
-	at      int    // in use
-	old     []*way // replaced, and still used
-	closed  bool
+	at      int             // in use
+	life    context.Context // until Close
+	end     context.CancelFunc
 	closing sync.WaitGroup
 }
 
@@ -131,8 +113,8 @@ type answer interface {
 type question[A answer] func(context.Context, *way) (A, error)
 
 // once asks one endpoint, once: what writes is never repeated.
-func once[A answer](ctx context.Context, m *members, q question[A]) (A, error) {
-	said, err := attempt(ctx, m, make([]bool, len(m.all)), false, q)
+func once[A answer](ctx context.Context, m *members, renewal bool, q question[A]) (A, error) {
+	said, err := attempt(ctx, m, make([]bool, len(m.all)), renewal, q)
 	return said, cause(ctx, err)
 }
 
@@ -141,11 +123,10 @@ func once[A answer](ctx context.Context, m *members, q question[A]) (A, error) {
 // wins. If none comes, the error is that of an endpoint without a leader if there was one,
 // because that is what is wrong with the others too.
 func ask[A answer](ctx context.Context, m *members, renewal bool, q question[A]) (said A, err error) {
-	tried := make([]bool, len(m.all)) // guarded by the mutex of the members
-	if len(tried) == 1 {
-		said, err = attempt(ctx, m, tried, renewal, q)
-		return said, cause(ctx, err)
+	if len(m.all) == 1 {
+		return once(ctx, m, renewal, q)
 	}
+	tried := make([]bool, len(m.all)) // guarded by the mutex of the members
 	type outcome struct {
 		said A
 		err  error
@@ -230,31 +211,39 @@ func (m *members) take(tried []bool) (int, *way, error) {
 		// It would refuse the request: that of a write is not to be wasted.
 		m.all[i].failed = now
 		i = m.choose(tried)
-		m.at = i
+		m.use(i)
 	}
 	w, err := m.connect(i)
 	if err != nil {
 		return 0, nil, err
 	}
 	tried[i] = true
-	w.users++
-	e := &m.all[i]
-	if e.waiting++; e.waiting == 1 {
-		e.waits = now
+	if w.users++; w.users == 1 {
+		w.waits = now
 	}
 	return i, w, nil
 }
 
 // connect returns the connection to an endpoint. The caller holds the mutex.
-func (m *members) connect(i int) (_ *way, err error) {
+func (m *members) connect(i int) (*way, error) {
 	e := &m.all[i]
-	if m.closed {
+	if m.life.Err() != nil {
 		return nil, ErrClosed
 	}
 	if e.way == nil {
-		e.way, err = m.open(i)
+		w, err := m.open(i)
+		if err != nil {
+			return nil, err
+		}
+		life, end := context.WithCancel(m.life)
+		m.closing.Add(1)
+		context.AfterFunc(life, func() {
+			defer m.closing.Done()
+			_ = w.library.Close()
+		})
+		e.way, w.end = w, end
 	}
-	return e.way, err
+	return e.way, nil
 }
 
 // choose returns the endpoint to ask instead of the one in use: the first in turn that has not
@@ -273,8 +262,15 @@ func (m *members) choose(tried []bool) int {
 	return best
 }
 
+// use goes to an endpoint. The caller holds the mutex.
+func (m *members) use(i int) {
+	was := m.at
+	m.at = i
+	m.settle(was, m.all[was].way)
+}
+
 // move goes to another endpoint than the one in use. The caller holds the mutex.
-func (m *members) move() { m.at = m.choose(make([]bool, len(m.all))) }
+func (m *members) move() { m.use(m.choose(make([]bool, len(m.all)))) }
 
 // give takes a connection back, and what came of its request.
 func (m *members) give(i int, w *way, sent time.Time, renewal bool, err error) {
@@ -283,10 +279,9 @@ func (m *members) give(i int, w *way, sent time.Time, renewal bool, err error) {
 	w.users--
 	err = rpctypes.Error(err) // by its words, whatever a proxy made of its code
 	e, now, class := &m.all[i], time.Now(), Classify(err)
-	e.waiting--
 	s, answered := grpcStatus(err)
 	switch {
-	case m.closed:
+	case m.life.Err() != nil:
 	case class == ClassTimeout && m.lenient && e.heard.After(sent):
 	case class == ClassTimeout || elsewhere(err) || answered && s.Code() == codes.Unavailable: // also without a leader, or as a learner
 		m.fail(e, class, renewal, err)
@@ -303,20 +298,21 @@ func (m *members) give(i int, w *way, sent time.Time, renewal bool, err error) {
 		e.failed, e.heard, e.renewed = time.Time{}, now, e.renewed || renewal
 		m.overtake(i, sent, renewal)
 	}
-	m.settle()
+	m.settle(i, w)
 }
 
 // overtake counts against all endpoints that have kept an older request waiting than the one
 // which was answered here, and moves here from one of those. The caller holds the mutex.
 func (m *members) overtake(i int, sent time.Time, renewal bool) {
 	if m.all[m.at].way == nil {
-		m.at = i
+		m.use(i)
 	}
 	for k := range m.all {
-		if old := &m.all[k]; k != i && old.waiting > 0 && old.waits.Before(sent) && !(m.lenient && old.heard.After(old.waits)) {
+		old := &m.all[k]
+		if w := old.way; k != i && w != nil && w.users > 0 && w.waits.Before(sent) && !(m.lenient && old.heard.After(w.waits)) {
 			m.fail(old, ClassTimeout, renewal, errors.New("another endpoint answered first"))
 			if k == m.at {
-				m.at = i
+				m.use(i)
 			}
 		}
 	}
@@ -344,33 +340,27 @@ func (m *members) avoid() {
 	if m.move(); len(m.all) == 1 {
 		m.replace()
 	}
-	m.settle()
 }
 
 // replace has the next request make a new connection to the endpoint in use, unless the one that
-// there is has just begun. The caller holds the mutex.
+// there is has yet to come up: starting over would throw away what a slow path has already answered.
+// The caller holds the mutex.
 func (m *members) replace() {
-	if e := &m.all[m.at]; e.way != nil && !e.way.halfMade() {
-		m.old, e.way = append(m.old, e.way), nil
+	if w := m.all[m.at].way; w != nil && w.state() == connectivity.Ready {
+		m.all[m.at].way = nil
+		m.settle(m.at, w)
 	}
 }
 
-// settle closes what is neither in use nor used. The caller holds the mutex.
-func (m *members) settle() {
-	kept := m.old[:0]
-	for _, w := range m.old {
-		if w.users > 0 && !m.closed {
-			kept = append(kept, w)
-		} else {
-			m.closing.Go(w.close)
-		}
+// settle closes a connection to an endpoint that is neither in use nor used; nil: there is none. The
+// caller holds the mutex.
+func (m *members) settle(i int, w *way) {
+	e := &m.all[i]
+	if w == nil || w.users > 0 || i == m.at && w == e.way {
+		return
 	}
-	m.old = kept
-	for i := range m.all {
-		if e := &m.all[i]; e.way != nil && (m.closed || i != m.at && e.way.users == 0) {
-			m.closing.Go(e.way.close)
-			e.way = nil
-		}
+	if w.end(); w == e.way {
+		e.way = nil
 	}
 }
 
@@ -384,9 +374,8 @@ func (m *members) current() (*way, error) {
 // Close ends the connections and waits for their end.
 func (m *members) Close() error {
 	m.mu.Lock()
-	again := m.closed
-	m.closed = true
-	m.settle()
+	again := m.life.Err() != nil
+	m.end()
 	m.mu.Unlock()
 	m.closing.Wait()
 	if again || m.after == nil {
@@ -398,7 +387,7 @@ func (m *members) Close() error {
 // awaitReady returns nil at the moment that the connection in use becomes ready; see
 // Line.AwaitReconnect.
 func (m *members) awaitReady(ctx context.Context) error {
-	for before := (*way)(nil); ; {
+	for first := true; ; {
 		w, err := m.current()
 		if err != nil {
 			return err
@@ -409,10 +398,10 @@ func (m *members) awaitReady(ctx context.Context) error {
 			return ctx.Err()
 		}
 		for state := c.GetState(); state != connectivity.Shutdown; state = c.GetState() {
-			if state == connectivity.Ready && before != nil {
+			if state == connectivity.Ready && !first {
 				return nil
 			}
-			before = w
+			first = false
 			c.Connect()
 			if !c.WaitForStateChange(ctx, state) {
 				return ctx.Err()

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -108,20 +109,21 @@ func (c *Client) Lock(ctx context.Context, who Claimant, requests []LockRequest)
 	if err := who.check(); err != nil {
 		return nil, err
 	}
-	value := who.lock()
-	err = c.eachTopic(ctx, c.claim(who), nestedPerTxn, len(requests), func(i int) (string, clientv3.Op, error) {
-		r, key := requests[i], c.keys.Owner(requests[i].Topic)
-		put, asSeen, err := putUnder(key, value, who.LeaseID), written(key, r.Seen.ModRevision), error(nil)
+	acts := make([]topicAct, len(requests))
+	for i, r := range requests {
+		key := c.keys.Owner(r.Topic)
+		asSeen, act := written(key, r.Seen.ModRevision), putUnder(key, who.lock(), who.LeaseID)
 		switch {
 		case r.Act == Take:
 			asSeen = created(key, 0)
 		case r.Seen.Topic != r.Topic || !r.Seen.Of(who): // so its mod revision is above 0, which an absent key has
-			err = fmt.Errorf("%s lock: it is not broker %s's: refused", r.Act, who.BrokerID)
+			return nil, fmt.Errorf("%s: %s lock: it is not broker %s's: refused", r.Topic, r.Act, who.BrokerID)
 		case r.Act == Release:
-			put = clientv3.OpDelete(key)
+			act = clientv3.OpDelete(key)
 		}
-		return r.Topic, clientv3.OpTxn([]clientv3.Cmp{asSeen}, []clientv3.Op{put}, []clientv3.Op{clientv3.OpGet(key)}), err
-	}, func(i int, revision int64, answer *etcdserverpb.TxnResponse) {
+		acts[i] = actOn(r.Topic, []clientv3.Cmp{asSeen}, []clientv3.Op{act}, clientv3.OpGet(key))
+	}
+	err = c.eachTopic(ctx, c.claim(who), acts, func(i int, revision int64, answer *etcdserverpb.TxnResponse) {
 		r := requests[i]
 		result := LockResult{Done: answer.GetSucceeded(), Owner: Owner{Topic: r.Topic}}
 		switch {
@@ -153,20 +155,14 @@ func ownerOf(topic string, kv *KV) Owner {
 
 // Owners reads the locks of topics, by topic; one that nobody holds is in the map, and
 // Free. Not all are read at one revision.
-func (c *Client) Owners(ctx context.Context, topics []string) (map[string]Owner, error) {
-	owners, _, err := c.owners(ctx, topics)
-	return owners, err
-}
-
-// owners also returns the oldest revision that it read at.
-func (c *Client) owners(ctx context.Context, topics []string) (owners map[string]Owner, oldest int64, err error) {
+func (c *Client) Owners(ctx context.Context, topics []string) (owners map[string]Owner, err error) {
 	defer during(&err, "read owners of %d topics", len(topics))
-	found, head, err := c.gets(ctx, keysOf(c.keys.Owner, topics))
+	found, _, err := c.gets(ctx, keysOf(c.keys.Owner, topics))
 	owners = make(map[string]Owner, len(found))
 	for i, kv := range found {
 		owners[topics[i]] = ownerOf(topics[i], kv)
 	}
-	return owners, head.GetRevision(), err
+	return owners, err
 }
 
 // OwnedTopics lists, in order, the topics whose locks stand under the lease. It asks the
@@ -184,16 +180,12 @@ func (c *Client) OwnedTopics(ctx context.Context, leaseID int64) (topics []strin
 	return topics, err
 }
 
-// FollowFree tells of each of the topics whose lock is free or becomes free, as often as
-// it does, until ctx ends. It reads the locks first, so none that goes in between is
-// missed, and again as Follow does; deletions alone are watched, of what lies between the first
-// and the last of the locks. free is called from the caller's goroutine, onError as in Follow.
+// FollowFree tells of each of the topics, of which there is one at least, whose lock is free or
+// becomes free, as often as it does, until ctx ends. It reads the locks first, so none that goes in
+// between is missed, and again as Follow does; deletions alone are watched, of what lies between the
+// first and the last of the locks. free is called from the caller's goroutine, onError as in Follow.
 // It returns the context's error, or ErrClosed.
 func (c *Client) FollowFree(ctx context.Context, topics []string, free func(topics []string), onError func(error)) error {
-	if len(topics) == 0 {
-		<-ctx.Done()
-		return ctx.Err()
-	}
 	keys, topicOf := keysOf(c.keys.Owner, topics), map[string]string{}
 	for i, key := range keys {
 		topicOf[key] = topics[i]
@@ -210,14 +202,18 @@ func (c *Client) FollowFree(ctx context.Context, topics []string, free func(topi
 		}
 	}
 	return again(ctx, fmt.Sprintf("follow owners of %d topics", len(topics)), onError, func(begun *time.Time) error {
-		bounded, cancel := context.WithTimeout(ctx, pageTimeout*time.Duration(1+len(topics)/100))
-		defer cancel()
-		owners, revision, err := c.owners(bounded, topics)
+		found, head, err := c.gets(ctx, keys, clientv3.WithKeysOnly())
 		if err != nil {
 			return err
 		}
-		tell(slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return !owners[topicOf[key]].Free() }))
-		return c.watch(ctx, begun, listEvery, slices.Min(keys), revision+1, func(u Update) { tell(u.Deletes) },
+		var gone []string
+		for i, kv := range found {
+			if kv == nil {
+				gone = append(gone, keys[i])
+			}
+		}
+		tell(gone)
+		return c.watch(ctx, begun, listEvery, slices.Min(keys), head.Revision+1, func(u Update) { tell(u.Deletes) },
 			clientv3.WithRange(slices.Max(keys)+"\x00"), clientv3.WithFilterPut())
 	})
 }
@@ -244,36 +240,47 @@ type GiveTopic struct {
 
 // Take assigns topics to the claimant and returns those that it got; the others were not
 // as seen any more. See Lock for the guard and the errors.
-func (c *Client) Take(ctx context.Context, who Claimant, topics []TakeTopic) (taken []string, err error) {
-	return place(ctx, c, who, "take", topics, func(t TakeTopic) (topic string, guards []clientv3.Cmp, ops []clientv3.Op, err error) {
+func (c *Client) Take(ctx context.Context, who Claimant, topics []TakeTopic) ([]string, error) {
+	acts := make([]topicAct, len(topics))
+	for i, t := range topics {
 		mine, lock := c.keys.Assignment(who.BrokerID, t.Topic), c.keys.Owner(t.Topic)
-		guards = []clientv3.Cmp{created(lock, 0), created(mine, 0)}
-		ops = []clientv3.Op{clientv3.OpPut(mine, "null"), putUnder(lock, who.lock(), who.LeaseID), clientv3.OpDelete(c.keys.Unassigned(t.Topic))}
+		guards := []clientv3.Cmp{created(lock, 0), created(mine, 0)}
+		ops := []clientv3.Op{clientv3.OpPut(mine, "null"), putUnder(lock, who.lock(), who.LeaseID), clientv3.OpDelete(c.keys.Unassigned(t.Topic))}
 		if t.From == "" { // known by its record alone, which may be gone by now
-			return t.Topic, append(guards, there(c.keys.TopicRecord(t.Topic))), ops, nil
+			guards = append(guards, there(c.keys.TopicRecord(t.Topic)))
+		} else {
+			if err := who.other(t.From); err != nil {
+				return nil, err
+			}
+			theirs := c.keys.Assignment(t.From, t.Topic)
+			guards = append(guards, there(theirs), written(theirs, t.FromRevision), created(c.keys.Registration(t.From), 0))
+			ops = append(ops, clientv3.OpDelete(theirs))
 		}
-		theirs := c.keys.Assignment(t.From, t.Topic)
-		return t.Topic, append(guards, there(theirs), written(theirs, t.FromRevision), created(c.keys.Registration(t.From), 0)),
-			append(ops, clientv3.OpDelete(theirs)), who.other(t.From)
-	})
+		acts[i] = actOn(t.Topic, guards, ops)
+	}
+	return c.place(ctx, who, "take", acts)
 }
 
 // Give hands assignments of the claimant over and returns the topics that went; the
 // others were not as seen any more. See Lock for the guard and the errors. A topic is at
 // no moment without an assignment.
-func (c *Client) Give(ctx context.Context, who Claimant, topics []GiveTopic) (given []string, err error) {
-	return place(ctx, c, who, "give", topics, func(g GiveTopic) (topic string, guards []clientv3.Cmp, ops []clientv3.Op, err error) {
-		mine := c.keys.Assignment(who.BrokerID, g.Topic)
-		guards = []clientv3.Cmp{there(mine), written(mine, g.Revision)}
-		ops = []clientv3.Op{clientv3.OpDelete(mine)}
-		if g.To == "" {
-			return g.Topic, append(guards, there(c.keys.Assignment(g.Has, g.Topic))), ops, who.other(g.Has)
+func (c *Client) Give(ctx context.Context, who Claimant, topics []GiveTopic) ([]string, error) {
+	acts := make([]topicAct, len(topics))
+	for i, g := range topics {
+		if err := who.other(cmp.Or(g.To, g.Has)); err != nil {
+			return nil, err
 		}
-		guards = append(guards,
-			created(c.keys.Owner(g.Topic), 0),
-			there(c.keys.Registration(g.To)))
-		return g.Topic, guards, append(ops, clientv3.OpPut(c.keys.Assignment(g.To, g.Topic), "null")), who.other(g.To)
-	})
+		mine := c.keys.Assignment(who.BrokerID, g.Topic)
+		guards, ops := []clientv3.Cmp{there(mine), written(mine, g.Revision)}, []clientv3.Op{clientv3.OpDelete(mine)}
+		if g.To == "" {
+			guards = append(guards, there(c.keys.Assignment(g.Has, g.Topic)))
+		} else {
+			guards = append(guards, created(c.keys.Owner(g.Topic), 0), there(c.keys.Registration(g.To)))
+			ops = append(ops, clientv3.OpPut(c.keys.Assignment(g.To, g.Topic), "null"))
+		}
+		acts[i] = actOn(g.Topic, guards, ops)
+	}
+	return c.place(ctx, who, "give", acts)
 }
 
 // other refuses who cannot have a topic before or after the claimant.
@@ -284,22 +291,16 @@ func (w Claimant) other(id string) error {
 	return nil
 }
 
-// place runs one nested transaction for each topic, guarded by the registration. What is not as
-// seen any more leaves its topic alone, and no other.
-func place[T any](ctx context.Context, c *Client, who Claimant, verb string, requests []T,
-	of func(T) (topic string, guards []clientv3.Cmp, ops []clientv3.Op, err error)) (done []string, err error) {
-	defer during(&err, "%s %d topics for broker %s", verb, len(requests), who.BrokerID)
+// place carries out what is done about each topic in the claimant's name. What is not as seen any
+// more leaves its topic alone, and no other.
+func (c *Client) place(ctx context.Context, who Claimant, verb string, acts []topicAct) (done []string, err error) {
+	defer during(&err, "%s %d topics for broker %s", verb, len(acts), who.BrokerID)
 	if err := who.check(); err != nil {
 		return nil, err
 	}
-	topics := make([]string, len(requests))
-	err = c.eachTopic(ctx, c.claim(who), placedPerTxn, len(requests), func(i int) (string, clientv3.Op, error) {
-		topic, guards, ops, err := of(requests[i])
-		topics[i] = topic
-		return topic, clientv3.OpTxn(guards, ops, nil), err
-	}, func(i int, _ int64, answer *etcdserverpb.TxnResponse) {
+	err = c.eachTopic(ctx, c.claim(who), acts, func(i int, _ int64, answer *etcdserverpb.TxnResponse) {
 		if answer.GetSucceeded() {
-			done = append(done, topics[i])
+			done = append(done, acts[i].topic)
 		}
 	})
 	return done, err

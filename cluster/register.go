@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -15,17 +14,18 @@ var (
 	errNoMember = errors.New("there is no member record to note it in")
 )
 
-// RegisterRequest says what to register and what it was decided on.
+// RegisterRequest says what to register, or to keep, and what it was decided on.
 type RegisterRequest struct {
 	LeaseID int64
 	Value   []byte
-	// Seen guards the transaction: the registration is absent, and era, state and member record
+	// Seen guards the transaction. What is registered is absent, and era, state and member record
 	// are still as seen; so is the peer or, if nobody was registered, that nobody is. It names
 	// the broker.
 	Seen Snapshot
 	// State is written in the same revision; nil leaves the state key alone.
-	State *StateWrite
-	// Member has what else the record is to say: Incarnation, Data, Instance, Health, At.
+	State *State
+	// Member has what else the record is to say: Incarnation, Data, Instance, Health, At; and, of a
+	// registration that is kept, Cut and Planned.
 	Member
 	// Alive is what is noted anew of the fleet before the era; nil: it stays as it is.
 	Alive *Alive
@@ -44,25 +44,14 @@ type Registered struct {
 func (c *Client) Register(ctx context.Context, req RegisterRequest) (done Registered, err error) {
 	seen, id := req.Seen, req.Seen.BrokerID
 	defer during(&err, "register broker %s", id)
-	if err := errors.Join(checkBroker(id), checkBroker(seen.name())); err != nil {
-		return done, err
-	}
-	switch {
-	case req.LeaseID == 0:
+	if req.LeaseID == 0 {
 		return done, errNoLease
-	case seen.eraUnasked:
-		return done, fmt.Errorf("what it registers %w", ErrChanged)
 	}
 	era, eraWritten := req.eraAfter()
-	ops := []clientv3.Op{putUnder(c.keys.Registration(id), string(req.Value), req.LeaseID)}
+	req.Member.Planned = seen.Member.plannedEpoch()
+	ops := append(c.stand(req, era.Era), putUnder(c.keys.Registration(id), string(req.Value), req.LeaseID))
 	if eraWritten {
 		ops = append(ops, putJSON(c.keys.Era(), era))
-	}
-	m := req.Member
-	m.Name, m.Era, m.Revision, m.Planned = seen.Name, era.Era, seen.Revision, seen.Member.plannedEpoch()
-	ops = append(ops, c.putMember(id, m))
-	if req.State != nil {
-		ops = append(ops, c.putState(id, *req.State))
 	}
 	_, revision, err := c.write(ctx, []clientv3.Cmp{
 		created(c.keys.Registration(id), 0),
@@ -71,10 +60,18 @@ func (c *Client) Register(ctx context.Context, req RegisterRequest) (done Regist
 		written(c.keys.Member(seen.name()), seen.MemberRevision),
 		c.company(seen),
 	}, ops...)
-	if err != nil {
-		return done, err
+	return Registered{Revision: revision, Era: era.Era}, err
+}
+
+// stand writes who stands by a registration, in that era, and the state if one is given.
+func (c *Client) stand(req RegisterRequest, era int64) []clientv3.Op {
+	m := req.Member
+	m.Name, m.Era, m.Revision = req.Seen.name(), era, req.Seen.Revision
+	ops := []clientv3.Op{c.putMember(req.Seen.BrokerID, m)}
+	if req.State != nil {
+		ops = append(ops, c.putState(req.Seen.BrokerID, *req.State))
 	}
-	return Registered{Revision: revision, Era: era.Era}, nil
+	return ops
 }
 
 // Registered is one linearizable read of a registration, nil if there is none, and the
@@ -94,81 +91,44 @@ func (c *Client) RegisteredAt(ctx context.Context, brokerID string, revision int
 	return kv != nil, err
 }
 
-// Standing is what is written with a registration that is kept, in one transaction. Once
-// the member record is there the registration is no news, so what was decided about it must
-// stand by then.
-type Standing struct {
-	Member
-	State         *StateWrite // nil: the mode stays as it is
-	StateRevision int64       // of the state as it was seen; 0: there was none
-	// MemberRevision is of the member record as it was seen; 0: there was none. What is
-	// written in its place takes a note of a planned stop away, once.
-	MemberRevision int64
-}
-
-// Rebind puts a registration under leaseID. Its bytes and its create revision stay, the
-// era too; who stands by it is written in the same transaction. It returns ErrChanged
-// when the registration, the member record or the state is not as seen any more.
-func (c *Client) Rebind(ctx context.Context, seen Registration, leaseID int64, m Standing) (Registration, error) {
-	return c.bind(ctx, "rebind", seen, leaseID, m, putUnder(c.keys.Registration(seen.BrokerID), "", leaseID, clientv3.WithIgnoreValue()))
-}
-
-// Rewrite is Rebind with new bytes, because the advertised addresses changed.
-func (c *Client) Rewrite(ctx context.Context, seen Registration, value []byte, leaseID int64, m Standing) (Registration, error) {
-	put := putUnder(c.keys.Registration(seen.BrokerID), string(value), leaseID)
-	bound, err := c.bind(ctx, "rewrite", seen, leaseID, m, put)
-	if err == nil {
-		bound.Value = value
-	}
-	return bound, err
-}
-
-// Join writes who stands by a registration that is kept under the lease that it has,
-// whoever granted that; the registration itself is not touched. It returns the revision, and
-// ErrChanged when the registration, the member record or the state is not as seen any more.
-func (c *Client) Join(ctx context.Context, seen Registration, m Standing) (int64, error) {
-	bound, err := c.bind(ctx, "join", seen, seen.LeaseID, m)
-	return bound.ModRevision, err
-}
-
-// bind commits the put of a registration that is still as seen, and who stands by it.
-func (c *Client) bind(ctx context.Context, verb string, seen Registration, leaseID int64, m Standing, puts ...clientv3.Op) (bound Registration, err error) {
-	id, name := seen.BrokerID, cmp.Or(m.Name, seen.BrokerID)
-	defer during(&err, "%s registration of broker %s", verb, id)
-	if err := errors.Join(checkBroker(id), checkBroker(name)); err != nil {
-		return bound, err
-	}
-	if leaseID == 0 {
-		return bound, errNoLease
-	}
-	puts = append(puts, c.putMember(id, m.Member))
+// Keep stands by the registration that was seen, and writes that and the state if one is given in
+// one transaction: once the member record is there the registration is no news, so what was decided
+// about it must stand by then. With a LeaseID it is put under that lease, with the bytes of Value or,
+// without, as it is; else it is not touched. Its create revision stays, the era too. What is written
+// in place of the member record takes a note of a planned stop away, once. It returns the revision,
+// and ErrChanged when the registration, the member record or the state is not as seen any more.
+func (c *Client) Keep(ctx context.Context, req RegisterRequest) (revision int64, err error) {
+	seen, key := req.Seen, c.keys.Registration(req.Seen.BrokerID)
+	defer during(&err, "keep registration of broker %s", seen.BrokerID)
 	guards := []clientv3.Cmp{
-		there(c.keys.Registration(id)),
-		written(c.keys.Registration(id), seen.ModRevision),
-		written(c.keys.Member(name), m.MemberRevision),
+		there(key),
+		written(key, seen.Registration.ModRevision),
+		written(c.keys.Member(seen.name()), seen.MemberRevision),
 	}
-	if m.State != nil {
-		guards = append(guards, written(c.keys.State(id), m.StateRevision))
-		puts = append(puts, c.putState(id, *m.State))
+	if req.State != nil {
+		guards = append(guards, written(c.keys.State(seen.BrokerID), seen.StateRevision))
 	}
-	_, revision, err := c.write(ctx, guards, puts...)
-	if err != nil {
-		return bound, err
+	ops := c.stand(req, seen.Era.N)
+	switch {
+	case req.LeaseID == 0:
+	case req.Value == nil:
+		ops = append(ops, putUnder(key, "", req.LeaseID, clientv3.WithIgnoreValue()))
+	default:
+		ops = append(ops, putUnder(key, string(req.Value), req.LeaseID))
 	}
-	bound = seen
-	bound.LeaseID, bound.ModRevision = leaseID, revision
-	return bound, nil
+	_, revision, err = c.write(ctx, guards, ops...)
+	return revision, err
 }
 
 // PutState writes a broker's state if its mod revision is still the guard; 0 means that
 // it must be absent. It returns the new mod revision, or ErrChanged.
-func (c *Client) PutState(ctx context.Context, brokerID string, w StateWrite, guard int64) (revision int64, err error) {
+func (c *Client) PutState(ctx context.Context, brokerID string, w State, guard int64) (revision int64, err error) {
 	defer during(&err, "write state of broker %s", brokerID)
 	_, revision, err = c.write(ctx, []clientv3.Cmp{written(c.keys.State(brokerID), guard)}, c.putState(brokerID, w))
 	return revision, err
 }
 
-func (c *Client) putState(brokerID string, w StateWrite) clientv3.Op {
+func (c *Client) putState(brokerID string, w State) clientv3.Op {
 	w.At = w.At.UTC()
 	return putJSON(c.keys.State(brokerID), w)
 }

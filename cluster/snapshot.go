@@ -44,7 +44,6 @@ type Snapshot struct {
 	// OldestPeerRevision is the smallest create revision among the registrations of
 	// others; 0: there are none, or it was not asked for.
 	OldestPeerRevision int64
-	eraUnasked         bool // see Who.Waits
 	// Former is the broker's process before this one, where that had an id of its own;
 	// its BrokerID is empty if none was asked for.
 	Former Process
@@ -60,10 +59,6 @@ type Who struct {
 	Former     string // of an earlier process's; empty: none
 	// Oldest asks for Snapshot.OldestPeerRevision: etcd reads and sorts all registrations.
 	Oldest bool
-	// Waits: it registers itself, and what it registers is not known yet. While it is not
-	// registered, an era that its key does not tell is not looked for among all member records: it
-	// is taken for the one that the broker remembers, and Register refuses what rests on that.
-	Waits bool
 }
 
 // Peer is another broker's registration as far as a guard needs it.
@@ -107,9 +102,8 @@ func (c *Client) SnapshotOf(ctx context.Context, who Who) (s Snapshot, err error
 	member := first(found[3])
 	s = Snapshot{Process: processOf(who.Registered, found[1], found[2]), Name: who.Name, Revision: head.Revision, ClusterID: head.ClusterId,
 		MemberRevision: member.revision()}
-	if s.Member, s.MemberMalformed = memberOf(member); member != nil {
-		s.MemberMalformed = at(s.MemberMalformed, member.Key)
-	}
+	m, malformed := memberOf(member)
+	s.Member, s.MemberMalformed = m, at(malformed, c.keys.Member(who.Name))
 	if who.Former != "" {
 		s.Former = processOf(who.Former, found[5], found[6])
 	}
@@ -118,7 +112,7 @@ func (c *Client) SnapshotOf(ctx context.Context, who Who) (s Snapshot, err error
 		s.Era.N = max(s.Era.N, s.Member.Era)
 	}
 	if !counted {
-		if err := c.recallEra(ctx, &s, who.Waits); err != nil {
+		if err := c.recallEra(ctx, &s); err != nil {
 			return Snapshot{}, err
 		}
 	}

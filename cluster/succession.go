@@ -15,7 +15,7 @@ type Succession struct {
 	Seen    Snapshot
 	LeaseID int64 // that the successor's registration is put under, its bytes unchanged
 	// State is the successor's from now on; nil leaves it alone.
-	State *StateWrite
+	State *State
 	// Retire deletes the former process's registration too. Its assignments are handed
 	// over before with Move; without, they are for whoever sees that registration go. What
 	// is left of a process that is not registered may be moved only if nobody saw it go.
@@ -76,8 +76,7 @@ func (c *Client) Succeed(ctx context.Context, s Succession, keep func(context.Co
 		if len(moves) == 0 {
 			return done, nil
 		}
-		bound := done.Registration
-		if seen.Registration = &bound; s.State != nil {
+		if seen.Registration = &done.Registration; s.State != nil {
 			seen.StateRevision = revision
 		}
 		if keep != nil {

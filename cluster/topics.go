@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -54,18 +55,11 @@ func (c *Client) Assignees(ctx context.Context, topics []string) (brokers map[st
 // Assigned is the revision at which the topic was last assigned to the broker; 0: it is not.
 func (c *Client) Assigned(ctx context.Context, brokerID, topic string) (revision int64, err error) {
 	defer during(&err, "read assignment of %s to broker %s", topic, brokerID)
-	if err := assignable(brokerID, topic); err != nil {
+	if err := cmp.Or(checkBroker(brokerID), checkTopic(topic)); err != nil {
 		return 0, err
 	}
 	kv, _, err := c.get(ctx, c.keys.Assignment(brokerID, topic), clientv3.WithKeysOnly())
 	return kv.revision(), err
-}
-
-func assignable(brokerID, topic string) error {
-	if err := checkBroker(brokerID); err != nil {
-		return err
-	}
-	return checkTopic(topic)
 }
 
 // Reassign puts the broker's assignment of the topic again, as it is, for a broker that
@@ -76,7 +70,7 @@ func assignable(brokerID, topic string) error {
 // and that is an error, as is ErrChanged: assignment or state changed this very moment.
 func (c *Client) Reassign(ctx context.Context, brokerID, topic string, revision int64) (reassigned bool, err error) {
 	defer during(&err, "reassign %s at broker %s", topic, brokerID)
-	if err := assignable(brokerID, topic); err != nil {
+	if err := cmp.Or(checkBroker(brokerID), checkTopic(topic)); err != nil {
 		return false, err
 	}
 	assignment, state := c.keys.Assignment(brokerID, topic), c.keys.State(brokerID)

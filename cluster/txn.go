@@ -1,12 +1,12 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -18,8 +18,10 @@ const (
 	getsPerTxn = 128
 	// nestedPerTxn is how many topics one transaction decides on, each in a transaction nested in
 	// it: etcd counts the operations of each level against what the levels above have left of its
-	// 128. placedPerTxn is the same where each has several operations.
-	nestedPerTxn, placedPerTxn = 100, 50
+	// 128.
+	nestedPerTxn = 100
+	// readTimeout bounds a read of which the caller has not said how long it may take.
+	readTimeout = 5 * time.Second
 )
 
 // KV is one key as read.
@@ -74,6 +76,8 @@ func commit(guards []clientv3.Cmp, ops []clientv3.Op) question[*etcdserverpb.Txn
 
 // read runs gets in one transaction, so at one revision, and returns what each has found.
 func (c *Client) read(ctx context.Context, gets ...clientv3.Op) (found [][]KV, head *etcdserverpb.ResponseHeader, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	answer, err := ask(ctx, c.members, false, commit(nil, gets))
 	if err != nil {
 		return nil, nil, err
@@ -119,15 +123,11 @@ func first(kvs []KV) *KV {
 
 // get asks for one key; nil: it is absent.
 func (c *Client) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*KV, *etcdserverpb.ResponseHeader, error) {
-	answer, err := ask(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.RangeResponse, error) {
-		said, err := w.kv.Get(ctx, key, opts...)
-		return (*etcdserverpb.RangeResponse)(said), err
-	})
-	if err != nil || len(answer.Kvs) == 0 {
-		return nil, answer.GetHeader(), err
+	found, head, err := c.gets(ctx, []string{key}, opts...)
+	if err != nil {
+		return nil, nil, err
 	}
-	kv := kvOf(answer.Kvs[0])
-	return &kv, answer.Header, nil
+	return found[0], head, nil
 }
 
 // write commits one guarded transaction, once: whether a write whose answer was lost
@@ -136,32 +136,42 @@ func (c *Client) write(ctx context.Context, guards []clientv3.Cmp, ops ...client
 	if slices.ContainsFunc(ops, func(op clientv3.Op) bool { return !op.IsTxn() && op.KeyBytes() == nil }) {
 		return nil, 0, errors.New("a value cannot be encoded")
 	}
-	answer, err := once(ctx, c.members, commit(guards, ops))
+	answer, err := once(ctx, c.members, false, commit(guards, ops))
 	if err == nil && !answer.Succeeded {
 		err = ErrChanged
 	}
 	return answer, answer.GetHeader().GetRevision(), err
 }
 
-// eachTopic decides on n topics, each in a transaction of its own nested in one of up to perTxn,
-// which the guards are for. With an error, done was called for those before it.
-func (c *Client) eachTopic(ctx context.Context, guards []clientv3.Cmp, perTxn, n int, op func(i int) (topic string, op clientv3.Op, err error),
-	done func(i int, revision int64, answer *etcdserverpb.TxnResponse)) error {
-	for from := 0; from < n; from += perTxn {
-		ops := make([]clientv3.Op, min(perTxn, n-from))
-		for i := range ops {
-			topic, act, err := op(from + i)
-			if err = cmp.Or(checkTopic(topic), err); err != nil {
-				return fmt.Errorf("%s: %w", topic, err)
+// topicAct is what is done about one topic, in a transaction of its own.
+type topicAct struct {
+	topic string
+	txn   clientv3.Op
+}
+
+func actOn(topic string, guards []clientv3.Cmp, then []clientv3.Op, orElse ...clientv3.Op) topicAct {
+	return topicAct{topic, clientv3.OpTxn(guards, then, orElse)}
+}
+
+// eachTopic decides on topics, each by itself, under guards for all. With an error, done was called
+// for those before it.
+func (c *Client) eachTopic(ctx context.Context, guards []clientv3.Cmp, acts []topicAct, done func(i int, revision int64, answer *etcdserverpb.TxnResponse)) error {
+	i := 0
+	for batch := range slices.Chunk(acts, nestedPerTxn) {
+		ops := make([]clientv3.Op, len(batch))
+		for k, act := range batch {
+			if err := checkTopic(act.topic); err != nil {
+				return err
 			}
-			ops[i] = act
+			ops[k] = act.txn
 		}
 		answer, revision, err := c.write(ctx, guards, ops...)
 		if err != nil {
 			return err
 		}
-		for i, response := range answer.Responses {
-			done(from+i, revision, response.GetResponseTxn())
+		for _, response := range answer.Responses {
+			done(i, revision, response.GetResponseTxn())
+			i++
 		}
 	}
 	return nil

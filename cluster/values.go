@@ -55,9 +55,6 @@ type State struct {
 	ModRevision int64     `json:"-"`
 }
 
-// StateWrite is a state to be written.
-type StateWrite = State
-
 // ParseState reads a state value. The mode must be one that is known; every other
 // field is optional, and what is not known is borne.
 func ParseState(value []byte) (s State, err error) {
@@ -253,10 +250,10 @@ func memberOf(kv *KV) (member *Member, malformed string) {
 		return nil, excerpt(kv.Value)
 	}
 	m.Era = n
-	if m.Left != nil && m.Left.Malformed != "" {
+	if m.Left != nil {
 		m.Left.Malformed = at(m.Left.Malformed, kv.Key)
 	}
-	if m.Cut != nil && m.Cut.Malformed != "" {
+	if m.Cut != nil {
 		m.Cut.Malformed = at(m.Cut.Malformed, kv.Key)
 	}
 	return &m, ""

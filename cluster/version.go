@@ -11,7 +11,7 @@ import (
 // asks that one. It needs no right in an etcd that asks who is there.
 func (c *Client) Version(ctx context.Context) (version string, err error) {
 	defer during(&err, "ask etcd for its version")
-	answer, err := once(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.StatusResponse, error) {
+	answer, err := once(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.StatusResponse, error) {
 		return etcdserverpb.NewMaintenanceClient(w.conn).Status(ctx, &etcdserverpb.StatusRequest{})
 	})
 	return answer.GetVersion(), err
@@ -36,12 +36,4 @@ func StaleReads(version string) (fixedIn string, stale bool) {
 		return fmt.Sprintf("3.%d.%d", minor, first), patch < first
 	}
 	return "3.6.9", true // no release of an older minor will end it
-}
-
-// AtItsEnd reports whether that version is of a minor that gets no more releases. One that
-// cannot be read is not reported.
-func AtItsEnd(version string) bool {
-	var major, minor int
-	n, err := fmt.Sscanf(version, "%d.%d.", &major, &minor)
-	return n == 2 && err == nil && (major < 3 || major == 3 && minor <= 4)
 }

@@ -30,12 +30,3 @@ func TestMembersWithStaleReadsAreKnownByTheirVersion(t *testing.T) {
 		}
 	}
 }
-
-func TestAMinorWithoutMoreReleasesIsKnown(t *testing.T) {
-	for version, want := range map[string]bool{"2.3.8": true, "3.3.27": true, "3.4.42": true, "3.4.0-rc.1": true, "3.5.0": false, "3.6.9": false,
-		"4.0.0": false, "": false, "latest": false, "3": false} {
-		if got := AtItsEnd(version); got != want {
-			t.Errorf("%q: %t", version, got)
-		}
-	}
-}

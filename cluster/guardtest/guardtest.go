@@ -167,14 +167,15 @@ func (s *stand) register() error {
 		LeaseID: s.lease(),
 		Value:   []byte("{}"),
 		Seen:    s.seen,
-		State:   &cluster.StateWrite{Mode: cluster.ModeActive, Reason: "planned_restart", By: "holdfast", At: at},
+		State:   &cluster.State{Mode: cluster.ModeActive, Reason: "planned_restart", By: "holdfast", At: at},
 		Member:  cluster.Member{Incarnation: "i", At: at},
 	})
 	return err
 }
 
-// stands is what is written with a registration that is kept.
-func (s *stand) stands() cluster.Standing {
-	return cluster.Standing{Member: cluster.Member{Era: 1, Incarnation: "i", At: at}, MemberRevision: s.seen.MemberRevision,
-		State: &cluster.StateWrite{Mode: cluster.ModeActive, Reason: "fast_restart", By: "holdfast", At: at}, StateRevision: s.seen.StateRevision}
+// keep stands by the registration that was seen.
+func (s *stand) keep(lease int64, value []byte) error {
+	_, err := s.Keep(s.t.Context(), cluster.RegisterRequest{Seen: s.seen, LeaseID: lease, Value: value, Member: cluster.Member{Incarnation: "i", At: at},
+		State: &cluster.State{Mode: cluster.ModeActive, Reason: "fast_restart", By: "holdfast", At: at}})
+	return err
 }

@@ -103,8 +103,7 @@ var writes = []write{
 			s.b1(true)
 			return func(meanwhile func()) error {
 				meanwhile()
-				_, err := s.Rebind(s.t.Context(), *s.seen.Registration, s.lease(), s.stands())
-				return err
+				return s.keep(s.lease(), nil)
 			}
 		},
 		guards: kept(false)},
@@ -113,8 +112,7 @@ var writes = []write{
 			s.b1(true)
 			return func(meanwhile func()) error {
 				meanwhile()
-				_, err := s.Rewrite(s.t.Context(), *s.seen.Registration, []byte(`{"run":"2"}`), s.lease(), s.stands())
-				return err
+				return s.keep(s.lease(), []byte(`{"run":"2"}`))
 			}
 		},
 		guards: kept(true)},
@@ -123,8 +121,7 @@ var writes = []write{
 			s.b1(true)
 			return func(meanwhile func()) error {
 				meanwhile()
-				_, err := s.Join(s.t.Context(), *s.seen.Registration, s.stands())
-				return err
+				return s.keep(0, nil)
 			}
 		},
 		guards: kept(true)},
@@ -164,7 +161,7 @@ var writes = []write{
 			s.b1(true)
 			return func(meanwhile func()) error {
 				meanwhile()
-				_, err := s.PutState(s.t.Context(), "b1", cluster.StateWrite{Mode: cluster.ModeActive, At: at}, s.seen.StateRevision)
+				_, err := s.PutState(s.t.Context(), "b1", cluster.State{Mode: cluster.ModeActive, At: at}, s.seen.StateRevision)
 				return err
 			}
 		},

@@ -19,7 +19,7 @@ func BenchmarkPutState(b *testing.B) {
 			revision := int64(0)
 			for b.Loop() {
 				var err error
-				if revision, err = client.PutState(b.Context(), "b1", cluster.StateWrite{Mode: cluster.ModeActive}, revision); err != nil {
+				if revision, err = client.PutState(b.Context(), "b1", cluster.State{Mode: cluster.ModeActive}, revision); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -41,7 +41,7 @@ func TestARevokedLeaseLeavesAReboundKeyAlone(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if _, err := client.Rebind(t.Context(), *seen.Registration, lease(t, client, time.Minute), cluster.Standing{MemberRevision: seen.MemberRevision}); err != nil {
+					if _, err := client.Keep(t.Context(), cluster.RegisterRequest{Seen: seen, LeaseID: lease(t, client, time.Minute)}); err != nil {
 						t.Fatal(err)
 					}
 				}

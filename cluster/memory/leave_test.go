@@ -21,16 +21,16 @@ func TestANoteOfAPlannedStopIsGuarded(t *testing.T) {
 			return nil
 		}},
 		{"the registration is under another lease", func(t *testing.T, c *cluster.Client, req *cluster.LeaveRequest) error {
-			_, err := c.Rebind(t.Context(), *req.Seen.Registration, lease(t, c, time.Minute), stands(req.Seen))
+			_, err := c.Keep(t.Context(), stands(req.Seen, lease(t, c, time.Minute)))
 			req.Seen.MemberRevision++ // as if the record had not been written with it
 			return err
 		}},
 		{"an operator drained", func(t *testing.T, c *cluster.Client, req *cluster.LeaveRequest) error {
-			_, err := c.PutState(t.Context(), "b1", cluster.StateWrite{Mode: cluster.ModeDrained}, req.Seen.StateRevision)
+			_, err := c.PutState(t.Context(), "b1", cluster.State{Mode: cluster.ModeDrained}, req.Seen.StateRevision)
 			return err
 		}},
 		{"the member record was written", func(t *testing.T, c *cluster.Client, req *cluster.LeaveRequest) error {
-			_, err := c.Join(t.Context(), *req.Seen.Registration, stands(req.Seen))
+			_, err := c.Keep(t.Context(), stands(req.Seen, 0))
 			return err
 		}},
 	} {
@@ -59,15 +59,15 @@ func TestANoteOfAPlannedStopIsGuarded(t *testing.T) {
 func TestATakeUpIsGuardedByTheMemberRecord(t *testing.T) {
 	for name, takeUp := range map[string]func(t *testing.T, c *cluster.Client, seen cluster.Snapshot) error{
 		"rebind": func(t *testing.T, c *cluster.Client, seen cluster.Snapshot) error {
-			_, err := c.Rebind(t.Context(), *seen.Registration, lease(t, c, time.Minute), stands(seen))
+			_, err := c.Keep(t.Context(), stands(seen, lease(t, c, time.Minute)))
 			return err
 		},
 		"join": func(t *testing.T, c *cluster.Client, seen cluster.Snapshot) error {
-			_, err := c.Join(t.Context(), *seen.Registration, stands(seen))
+			_, err := c.Keep(t.Context(), stands(seen, 0))
 			return err
 		},
 		"succeed": func(t *testing.T, c *cluster.Client, seen cluster.Snapshot) error {
-			_, err := c.Succeed(t.Context(), cluster.Succession{Seen: seen, LeaseID: lease(t, c, time.Minute), Member: stands(seen).Member}, nil)
+			_, err := c.Succeed(t.Context(), cluster.Succession{Seen: seen, LeaseID: lease(t, c, time.Minute), Member: stands(seen, 0).Member}, nil)
 			return err
 		},
 	} {
@@ -101,6 +101,6 @@ func snapshot(t *testing.T, c *cluster.Client) cluster.Snapshot {
 	return seen
 }
 
-func stands(seen cluster.Snapshot) cluster.Standing {
-	return cluster.Standing{MemberRevision: seen.MemberRevision, Member: cluster.Member{Era: 1, Incarnation: "i"}}
+func stands(seen cluster.Snapshot, lease int64) cluster.RegisterRequest {
+	return cluster.RegisterRequest{Seen: seen, LeaseID: lease, Member: cluster.Member{Era: 1, Incarnation: "i"}}
 }

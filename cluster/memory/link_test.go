@@ -58,7 +58,7 @@ func TestFailuresOfTheLinkHaveTheClassesOfRealOnes(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), c.timeout)
 				defer cancel()
 				start := time.Now()
-				_, err := client.PutState(ctx, "b1", cluster.StateWrite{Mode: cluster.ModeActive}, 0)
+				_, err := client.PutState(ctx, "b1", cluster.State{Mode: cluster.ModeActive}, 0)
 				if cluster.Classify(err) != c.want || time.Since(start) != c.after {
 					t.Errorf("%v of class %q after %v, want %q after %v", err, cluster.Classify(err), time.Since(start), c.want, c.after)
 				}
@@ -71,7 +71,7 @@ func TestFailuresOfTheLinkHaveTheClassesOfRealOnes(t *testing.T) {
 					t.Errorf("written: %v, want %v", written, c.written)
 				}
 				link.SetDelay(nil)
-				if _, err := client.PutState(t.Context(), "b2", cluster.StateWrite{Mode: cluster.ModeActive}, 0); err != nil {
+				if _, err := client.PutState(t.Context(), "b2", cluster.State{Mode: cluster.ModeActive}, 0); err != nil {
 					t.Errorf("after the failure: %v", err)
 				}
 			})
@@ -89,7 +89,7 @@ func TestFaultsAreAskedPerMethod(t *testing.T) {
 		}
 		return nil
 	})
-	if _, err := c.PutState(t.Context(), "b2", cluster.StateWrite{Mode: cluster.ModeActive}, 0); cluster.Classify(err) != cluster.ClassNoSpace {
+	if _, err := c.PutState(t.Context(), "b2", cluster.State{Mode: cluster.ModeActive}, 0); cluster.Classify(err) != cluster.ClassNoSpace {
 		t.Errorf("writing: %v", err)
 	}
 	if _, err := c.KeepAlive(t.Context(), id); err != nil {

@@ -173,7 +173,7 @@ func TestAWriteOfWhichTheAnswerIsLostHasHappened(t *testing.T) {
 		link.Cut(memory.Replies)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := c.PutState(ctx, "b1", cluster.StateWrite{Mode: cluster.ModeActive}, 0)
+		_, err := c.PutState(ctx, "b1", cluster.State{Mode: cluster.ModeActive}, 0)
 		if cluster.Classify(err) != cluster.ClassTimeout || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
@@ -193,7 +193,7 @@ func TestALateRequestIsDeliveredAfterTheCallerHasGivenUp(t *testing.T) {
 		link.Cut(memory.BothWays)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := c.PutState(ctx, "b1", cluster.StateWrite{Mode: cluster.ModeActive}, 0); cluster.Classify(err) != cluster.ClassTimeout {
+		if _, err := c.PutState(ctx, "b1", cluster.State{Mode: cluster.ModeActive}, 0); cluster.Classify(err) != cluster.ClassTimeout {
 			t.Errorf("got %v", err)
 		}
 		written := func() (ok bool) {

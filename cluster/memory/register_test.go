@@ -15,14 +15,14 @@ func TestARegistrationIsGuardedByTheStateAsSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := over(t, memory.New(memory.Config{}), nil)
 		seen := snapshot(t, c)
-		if _, err := c.PutState(t.Context(), "b1", cluster.StateWrite{Mode: cluster.ModeDrained, Reason: "new disks", By: "operator"}, 0); err != nil {
+		if _, err := c.PutState(t.Context(), "b1", cluster.State{Mode: cluster.ModeDrained, Reason: "new disks", By: "operator"}, 0); err != nil {
 			t.Fatal(err)
 		}
 		_, err := c.Register(t.Context(), cluster.RegisterRequest{
 			LeaseID: lease(t, c, time.Minute),
 			Value:   []byte("{}"),
 			Seen:    seen,
-			State:   &cluster.StateWrite{Mode: cluster.ModeActive, Reason: "boot", By: "holdfast"},
+			State:   &cluster.State{Mode: cluster.ModeActive, Reason: "boot", By: "holdfast"},
 			Member:  cluster.Member{Incarnation: "i", At: time.Now()},
 		})
 		if now := snapshot(t, c); !errors.Is(err, cluster.ErrChanged) || now.Registration != nil || now.State.Mode != cluster.ModeDrained {

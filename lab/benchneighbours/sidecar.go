@@ -167,7 +167,7 @@ func (s *sidecar) register(ctx context.Context, client *cluster.Client, seen clu
 		LeaseID: id,
 		Value:   []byte(value),
 		Seen:    seen,
-		State:   &cluster.StateWrite{Mode: cluster.ModeActive, Reason: "boot", By: "holdfast", At: time.Now()},
+		State:   &cluster.State{Mode: cluster.ModeActive, Reason: "boot", By: "holdfast", At: time.Now()},
 		Member:  cluster.Member{Incarnation: s.id, At: time.Now()},
 	})
 	if err != nil {
@@ -186,9 +186,8 @@ func (s *sidecar) resume(ctx context.Context, client *cluster.Client, seen clust
 	if err != nil {
 		return lease.Grant{}, lost(err)
 	}
-	revision, err := client.Join(ctx, reg, cluster.Standing{StateRevision: seen.StateRevision, MemberRevision: seen.MemberRevision,
-		Member: cluster.Member{Name: seen.Name, Era: seen.Era.N, Revision: seen.Revision, Incarnation: s.id, At: at,
-			Cut: &cluster.Cut{From: time.Unix(0, s.cut.Load()), Until: at, Revision: seen.Revision}}})
+	revision, err := client.Keep(ctx, cluster.RegisterRequest{Seen: seen,
+		Member: cluster.Member{Incarnation: s.id, At: at, Cut: &cluster.Cut{From: time.Unix(0, s.cut.Load()), Until: at, Revision: seen.Revision}}})
 	if err != nil {
 		return lease.Grant{}, err
 	}

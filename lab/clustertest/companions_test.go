@@ -65,7 +65,7 @@ func TestCompanionsAreThoseThatWereRegisteredThenAndAreNow(t *testing.T) {
 		back := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "cut"))
 		m := *back.Member
 		m.Cut = &cluster.Cut{From: at, Until: at.Add(time.Minute), Revision: back.Revision}
-		must[int64](t)(c.Join(bounded(t), *back.Registration, cluster.Standing{Member: m, MemberRevision: back.MemberRevision}))
+		must[int64](t)(c.Keep(bounded(t), cluster.RegisterRequest{Seen: back, Member: m}))
 		for _, id := range []string{"left", "turned"} {
 			leaves := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), id))
 			epoch := leaves.Registration.CreateRevision

@@ -365,7 +365,7 @@ func note(ctx context.Context, c *cluster.Client, id string) (value string, err 
 	if err != nil {
 		return "", err
 	}
-	_, err = c.PutState(ctx, id, cluster.StateWrite{Mode: cluster.ModeActive, At: time.Unix(1, 0)}, seen.StateRevision)
+	_, err = c.PutState(ctx, id, cluster.State{Mode: cluster.ModeActive, At: time.Unix(1, 0)}, seen.StateRevision)
 	return `{"mode":"active","reason":"","by":"","at":"1970-01-01T00:00:01Z"}`, err
 }
 

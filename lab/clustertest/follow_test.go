@@ -357,7 +357,7 @@ func TestFleetShowsEveryTrace(t *testing.T) {
 		}
 		req := request(t, c, "b1")
 		req.Value = []byte(`{"broker_url":"nats://b1","incarnation":"i","more":1}`)
-		req.State = &cluster.StateWrite{Mode: cluster.ModeActive, Reason: "boot", At: at}
+		req.State = &cluster.State{Mode: cluster.ModeActive, Reason: "boot", At: at}
 		done := must[cluster.Registered](t)(c.Register(bounded(t), req))
 		e.assign(t, c, "b1", topicNames(120))
 		e.put(t, c.Keys().State("b2"), "asleep")

@@ -15,7 +15,7 @@ import (
 func leaving(t *testing.T, c *cluster.Client) (req cluster.LeaveRequest, registered cluster.RegisterRequest) {
 	t.Helper()
 	registered = request(t, c, "b1")
-	registered.State = &cluster.StateWrite{Mode: cluster.ModeActive, Reason: "boot", By: "holdfast", At: at}
+	registered.State = &cluster.State{Mode: cluster.ModeActive, Reason: "boot", By: "holdfast", At: at}
 	done := must[cluster.Registered](t)(c.Register(bounded(t), registered))
 	seen := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1"))
 	return cluster.LeaveRequest{Seen: seen, Epoch: done.Revision, LeaseID: registered.LeaseID,
@@ -112,19 +112,19 @@ func TestEveryTakeUpTakesTheNoteAway(t *testing.T) {
 				return err
 			}},
 			{"rebind", func(t *testing.T, c *cluster.Client, seen cluster.Snapshot, id int64) error {
-				_, err := c.Rebind(bounded(t), *seen.Registration, id, standing(seen))
+				_, err := c.Keep(bounded(t), standing(seen, id, nil))
 				return err
 			}},
 			{"rewrite", func(t *testing.T, c *cluster.Client, seen cluster.Snapshot, id int64) error {
-				_, err := c.Rewrite(bounded(t), *seen.Registration, []byte(`{"run":"2"}`), id, standing(seen))
+				_, err := c.Keep(bounded(t), standing(seen, id, []byte(`{"run":"2"}`)))
 				return err
 			}},
 			{"join", func(t *testing.T, c *cluster.Client, seen cluster.Snapshot, _ int64) error {
-				_, err := c.Join(bounded(t), *seen.Registration, standing(seen))
+				_, err := c.Keep(bounded(t), standing(seen, 0, nil))
 				return err
 			}},
 			{"succeed", func(t *testing.T, c *cluster.Client, seen cluster.Snapshot, id int64) error {
-				_, err := c.Succeed(bounded(t), cluster.Succession{Seen: seen, LeaseID: id, Member: standing(seen).Member}, nil)
+				_, err := c.Succeed(bounded(t), cluster.Succession{Seen: seen, LeaseID: id, Member: standing(seen, 0, nil).Member}, nil)
 				return err
 			}},
 		} {
@@ -162,6 +162,6 @@ func TestEveryTakeUpTakesTheNoteAway(t *testing.T) {
 	})
 }
 
-func standing(seen cluster.Snapshot) cluster.Standing {
-	return cluster.Standing{MemberRevision: seen.MemberRevision, Member: cluster.Member{Era: seen.Era.N, Incarnation: "i", At: at}}
+func standing(seen cluster.Snapshot, lease int64, value []byte) cluster.RegisterRequest {
+	return cluster.RegisterRequest{Seen: seen, LeaseID: lease, Value: value, Member: cluster.Member{Era: seen.Era.N, Incarnation: "i", At: at}}
 }

@@ -33,7 +33,7 @@ func TestRegisterIsOneRevision(t *testing.T) {
 		if s := req.Seen; s.Registration != nil || s.State != nil || s.Member != nil || s.AnyRegistered || s.Era != (cluster.Era{}) || s.Revision == 0 {
 			t.Fatalf("an empty cluster was read as %+v", s)
 		}
-		req.State = &cluster.StateWrite{Mode: cluster.ModeActive, Reason: "boot", By: "agent", At: at}
+		req.State = &cluster.State{Mode: cluster.ModeActive, Reason: "boot", By: "agent", At: at}
 		done := must[cluster.Registered](t)(c.Register(bounded(t), req))
 		for _, key := range []string{keys.Registration("b1"), keys.Member("b1"), keys.Era(), keys.State("b1")} {
 			if kv := e.get(t, key).Kvs[0]; kv.ModRevision != done.Revision || kv.CreateRevision != done.Revision {
@@ -219,7 +219,7 @@ func TestRecoverWritesStateAndRegistrationInOneRevision(t *testing.T) {
 		e.put(t, c.Keys().Registration("peer"), "{}")
 		e.put(t, c.Keys().State("b1"), `{"mode":"active","reason":"boot"}`)
 		req := request(t, c, "b1")
-		req.State = &cluster.StateWrite{Mode: cluster.ModeDrained, Reason: "registration_expired", By: "agent", At: at}
+		req.State = &cluster.State{Mode: cluster.ModeDrained, Reason: "registration_expired", By: "agent", At: at}
 		done := must[cluster.Registered](t)(c.Register(bounded(t), req))
 		history := must[*clientv3.GetResponse](t)(e.raw.Get(bounded(t), c.Keys().State("b1"), clientv3.WithRev(done.Revision-1)))
 		if string(history.Kvs[0].Value) != `{"mode":"active","reason":"boot"}` {
@@ -248,23 +248,25 @@ func TestRebindKeepsBytesAndCreateRevision(t *testing.T) {
 				key, value := client.Keys().Registration("b1"), "{ \"broker_url\" :\"http://b1\"}\n"
 				foreign := c.lease(t)
 				e.put(t, key, value, clientv3.WithLease(foreign))
-				seen := *must[cluster.Snapshot](t)(client.Snapshot(bounded(t), "b1")).Registration
+				look := must[cluster.Snapshot](t)(client.Snapshot(bounded(t), "b1"))
+				look.Era.N = 3 // as it was known otherwise
+				seen := *look.Registration
 				if seen.LeaseID != int64(foreign) {
 					t.Fatalf("seen under lease %x, want %x", seen.LeaseID, foreign)
 				}
 				own := lease(t, client, time.Minute)
-				bound := must[cluster.Registration](t)(client.Rebind(bounded(t), seen, own, cluster.Standing{
-					Member: cluster.Member{Era: 3, Revision: 9, Incarnation: "i", At: at},
-					State:  &cluster.StateWrite{Mode: cluster.ModeDrained, Reason: "stale_restart", By: "agent", At: at}}))
+				bound := must[int64](t)(client.Keep(bounded(t), cluster.RegisterRequest{Seen: look, LeaseID: own,
+					Member: cluster.Member{Incarnation: "i", At: at},
+					State:  &cluster.State{Mode: cluster.ModeDrained, Reason: "stale_restart", By: "agent", At: at}}))
 				kv := e.get(t, key).Kvs[0]
 				if string(kv.Value) != value || kv.CreateRevision != seen.CreateRevision || kv.Lease != own {
 					t.Errorf("now %q under lease %x with create revision %d", kv.Value, kv.Lease, kv.CreateRevision)
 				}
-				if bound.LeaseID != own || bound.ModRevision != kv.ModRevision || bound.CreateRevision != kv.CreateRevision || string(bound.Value) != value {
-					t.Errorf("returned %+v for %+v", bound, kv)
+				if bound != kv.ModRevision {
+					t.Errorf("returned %d for %+v", bound, kv)
 				}
 				after := must[cluster.Snapshot](t)(client.Snapshot(bounded(t), "b1"))
-				if m := after.Member; m == nil || m.Era != 3 || m.Revision != 9 || m.ModRevision != kv.ModRevision || after.Era.ModRevision != 0 {
+				if m := after.Member; m == nil || m.Era != 3 || m.Revision != look.Revision || m.ModRevision != kv.ModRevision || after.Era.ModRevision != 0 {
 					t.Errorf("member %+v and era %+v, want a member of era 3 in the same revision and no era", m, after.Era)
 				}
 				if after.State == nil || after.State.Mode != cluster.ModeDrained || after.StateRevision != kv.ModRevision {
@@ -276,7 +278,7 @@ func TestRebindKeepsBytesAndCreateRevision(t *testing.T) {
 					}
 					e.get(t, key) // still there
 				}
-				if _, err := client.Rebind(bounded(t), seen, own, cluster.Standing{}); !errors.Is(err, cluster.ErrChanged) {
+				if _, err := client.Keep(bounded(t), cluster.RegisterRequest{Seen: look, LeaseID: own}); !errors.Is(err, cluster.ErrChanged) {
 					t.Errorf("a second time from the old view: %v, want ErrChanged", err)
 				}
 			})
@@ -290,9 +292,9 @@ func TestJoinTouchesNoRegistrationAndWritesTheModeWithTheMember(t *testing.T) {
 		key := c.Keys().Registration("b1")
 		e.put(t, key, "{}", clientv3.WithLease(must[*clientv3.LeaseGrantResponse](t)(e.raw.Grant(bounded(t), 60)).ID))
 		before := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1"))
-		stand := cluster.Standing{Member: cluster.Member{Era: 3, Incarnation: "i", At: at},
-			State: &cluster.StateWrite{Mode: cluster.ModeDrained, Reason: "stale_restart", By: "agent", At: at}}
-		joined := must[int64](t)(c.Join(bounded(t), *before.Registration, stand))
+		stand := cluster.RegisterRequest{Seen: before, Member: cluster.Member{Incarnation: "i", At: at},
+			State: &cluster.State{Mode: cluster.ModeDrained, Reason: "stale_restart", By: "agent", At: at}}
+		joined := must[int64](t)(c.Keep(bounded(t), stand))
 		after := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1"))
 		if r := after.Registration; r == nil || r.ModRevision != before.Registration.ModRevision || r.LeaseID != before.Registration.LeaseID {
 			t.Errorf("registration %+v, then %+v", before.Registration, r)
@@ -301,8 +303,8 @@ func TestJoinTouchesNoRegistrationAndWritesTheModeWithTheMember(t *testing.T) {
 			t.Errorf("member %+v, state %+v of revision %d: want both of %d", after.Member, after.State, after.StateRevision, joined)
 		}
 		// The state is another's word since then: nothing is written of either.
-		stand.MemberRevision = joined
-		if _, err := c.Join(bounded(t), *before.Registration, stand); !errors.Is(err, cluster.ErrChanged) {
+		stand.Seen.MemberRevision = joined
+		if _, err := c.Keep(bounded(t), stand); !errors.Is(err, cluster.ErrChanged) {
 			t.Errorf("over a state that was not seen: %v", err)
 		}
 		if now := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1")); now.Member.ModRevision != joined || now.StateRevision != joined {
@@ -315,7 +317,8 @@ func TestRebindNeverCreates(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		c := open(t, e.config(t))
 		own := lease(t, c, time.Minute)
-		if _, err := c.Rebind(bounded(t), cluster.Registration{BrokerID: "b1"}, own, cluster.Standing{}); !errors.Is(err, cluster.ErrChanged) {
+		if _, err := c.Keep(bounded(t), cluster.RegisterRequest{LeaseID: own,
+			Seen: cluster.Snapshot{Process: cluster.Process{BrokerID: "b1", Registration: &cluster.Registration{}}}}); !errors.Is(err, cluster.ErrChanged) {
 			t.Errorf("got %v, want ErrChanged", err)
 		}
 	})
@@ -324,12 +327,12 @@ func TestRebindNeverCreates(t *testing.T) {
 func TestPutStateIsGuarded(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		c := open(t, e.config(t))
-		drained := cluster.StateWrite{Mode: cluster.ModeDrained, Reason: "operator", By: "operator", At: at}
+		drained := cluster.State{Mode: cluster.ModeDrained, Reason: "operator", By: "operator", At: at}
 		first := must[int64](t)(c.PutState(bounded(t), "b1", drained, 0))
 		if _, err := c.PutState(bounded(t), "b1", drained, 0); !errors.Is(err, cluster.ErrChanged) {
 			t.Errorf("expecting absence: %v, want ErrChanged", err)
 		}
-		second := must[int64](t)(c.PutState(bounded(t), "b1", cluster.StateWrite{Mode: cluster.ModeActive, At: at}, first))
+		second := must[int64](t)(c.PutState(bounded(t), "b1", cluster.State{Mode: cluster.ModeActive, At: at}, first))
 		if _, err := c.PutState(bounded(t), "b1", drained, first); !errors.Is(err, cluster.ErrChanged) {
 			t.Errorf("with an old revision: %v, want ErrChanged", err)
 		}

@@ -31,7 +31,7 @@ func restarted(t *testing.T, e *server, topics []string) (*cluster.Client, func(
 		return cluster.Succession{
 			Seen:    must[cluster.Snapshot](t)(c.SnapshotOf(bounded(t), cluster.Who{Name: "b1", Registered: "22", Former: "11"})),
 			LeaseID: lease(t, c, time.Minute), Retire: true, Move: true,
-			State:  &cluster.StateWrite{Mode: cluster.ModeActive, Reason: "fast_restart", By: "holdfast", At: at},
+			State:  &cluster.State{Mode: cluster.ModeActive, Reason: "fast_restart", By: "holdfast", At: at},
 			Member: cluster.Member{Name: "b1", Era: 3, Revision: 7, Incarnation: "i", At: at},
 		}
 	}
@@ -196,7 +196,7 @@ func TestAStaleSuccessorTakesNothingButItsState(t *testing.T) {
 		if _, err := c.Succeed(bounded(t), s, nil); err == nil {
 			t.Error("topics of the dead were moved")
 		}
-		s.Retire, s.Move, s.State = false, false, &cluster.StateWrite{Mode: cluster.ModeDrained, Reason: "stale_restart", By: "holdfast", At: at}
+		s.Retire, s.Move, s.State = false, false, &cluster.State{Mode: cluster.ModeDrained, Reason: "stale_restart", By: "holdfast", At: at}
 		done := must[cluster.Succeeded](t)(c.Succeed(bounded(t), s, nil))
 		state, bound := e.get(t, k.State("22")).Kvs[0], e.get(t, k.Registration("22")).Kvs[0]
 		if state.ModRevision != done.Registration.ModRevision || bound.ModRevision != state.ModRevision || bound.Lease != s.LeaseID {

@@ -131,26 +131,3 @@ func TestAnEraIsNoLowerThanWhatTheBrokerRemembers(t *testing.T) {
 		}
 	})
 }
-
-func TestWhoWaitsForItsBrokerToRegisterItselfDoesNotLookAtOthers(t *testing.T) {
-	onEach(t, func(t *testing.T, e *server) {
-		c := open(t, e.config(t))
-		e.put(t, c.Keys().Member("b2"), `{"era":4}`)
-		look := func(who cluster.Who) cluster.Snapshot {
-			t.Helper()
-			return must[cluster.Snapshot](t)(c.SnapshotOf(bounded(t), who))
-		}
-		who := cluster.Who{Name: "b1", Registered: "b1", Waits: true}
-		req := request(t, c, "b1")
-		if req.Seen = look(who); req.Seen.Era.N != 0 {
-			t.Errorf("waiting: %+v", req.Seen.Era)
-		}
-		if _, err := c.Register(bounded(t), req); !errors.Is(err, cluster.ErrChanged) {
-			t.Errorf("registered in an era that nobody looked for: %v", err)
-		}
-		e.put(t, c.Keys().Registration("b1"), "{}")
-		if seen := look(who); seen.Era.N != 4 {
-			t.Errorf("once it has registered itself: %+v", seen.Era)
-		}
-	})
-}
