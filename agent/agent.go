@@ -265,7 +265,7 @@ func (a *agent) serve(ctx context.Context) error {
 	lost := a.brokerLoss()
 	a.introduce()
 	a.health = probes.NewHealth(a.settings().healthSettings(), a.identity.check, lost, a.log.With("part", "health"), reg)
-	a.dataDir = probes.NewDataDir(a.cfg.DataDir, a.cfg.DataMarkers, a.world.NoDirEvents, a.log.With("part", "datadir"), reg)
+	a.dataDir = probes.NewDataDir(a.cfg.DataDir, a.cfg.DataMarkers, a.world.NoDirEvents, a.log.With("part", "datadir"))
 	reconciling := a.settings().reconcilerSettings()
 	reconciling.OwnershipLocks = a.locking()
 	a.reconciler = a.newReconciler(reconciling, a.main, reg)

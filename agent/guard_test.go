@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -85,10 +84,6 @@ func TestABrokerWhoseGuardCannotBeStartedIsServedAndItIsSaid(t *testing.T) {
 		if causes := l.notReady(); len(causes) > 0 || l.why("guard") != "absent:" || !strings.Contains(l.status().Summary, "without a guard") {
 			t.Errorf("%v, %s, %s", causes, l.why("guard"), l.status().Summary)
 		}
-		const absent = `"guard": "OK: absent: nothing stops the broker if this sidecar dies or hangs"`
-		if code, body := l.probe("/ready?full=1"); code != http.StatusOK || !strings.Contains(body, absent) {
-			t.Errorf("without a guard: %d %s", code, body)
-		}
 		l.set(func() { l.ended = true })
 		l.until(l.age() + 10*time.Second)
 		l.start()
@@ -100,9 +95,6 @@ func TestABrokerWhoseGuardCannotBeStartedIsServedAndItIsSaid(t *testing.T) {
 		l.until(l.age() + time.Second)
 		if strings.Contains(l.status().Summary, "without a guard") {
 			t.Error(l.status().Summary)
-		}
-		if _, body := l.probe("/ready?full=1"); !strings.Contains(body, `"guard": "OK",`) && !strings.Contains(body, `"guard": "OK: idle: `) {
-			t.Errorf("with a guard: %s", body)
 		}
 	})
 }

@@ -80,7 +80,7 @@ func builtOn(t testing.TB, reg *prometheus.Registry, broker recovery.Broker) *ag
 	a.identity = newIdentityCheck(a.broker, c, "")
 	a.health = probes.NewHealth(probes.HealthSettings{Interval: c.HealthInterval, Timeout: c.HealthTimeout, Rise: c.HealthRise, Fall: c.HealthFall},
 		a.identity.check, nil, quiet, reg)
-	a.dataDir = probes.NewDataDir("", c.DataMarkers, false, quiet, reg)
+	a.dataDir = probes.NewDataDir("", c.DataMarkers, false, quiet)
 	a.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{}, broker, stillBroker{}, quiet, reg)
 	a.steerer = recovery.NewSteerer(nil, 0, 0, quiet, reg)
 	a.ownership = a.newOwnership(reg)
@@ -156,7 +156,6 @@ var contracted = map[string][]string{
 	"fence_duration_seconds": {"guard", "ready", "quiesce", "stop"}, "fence_failures_total": {"ready", "quiesce", "stop"},
 	"would_have_total": {"register", "rebind", "set_mode", "load", "quiesce", "stop", "not_ready", "revoke", "steer"},
 	"guard_up":         nil, "guard_starts_total": nil, "guard_fired_total": nil, "guard_last_fired_timestamp_seconds": nil,
-	"datadir_watch_mode":                    {"events", "rescan"},
 	"agent_loop_last_run_timestamp_seconds": nil, "agent_suspensions_total": nil, "ill_together": nil, "state_unsaved": nil,
 	"config_last_reload_successful": nil, "config_last_reload_success_timestamp_seconds": nil,
 }

@@ -76,12 +76,6 @@ func (a *agent) readyChecks() []probes.Check {
 				return errors.New("the guard of the broker's process does not stand by yet")
 			}
 			return nil
-		}, Note: func() string {
-			g := a.guardStatus(a.view.Load(), a.health.Snapshot().At(time.Now()) == probes.Down)
-			if g.Remark() == "" || a.shadow != nil || a.cfg.Unleased() { // or there is nothing to guard
-				return ""
-			}
-			return g.State + ": " + g.Remark()
 		}},
 		{Name: "mode", Err: func() error {
 			switch m := a.view.Load().mode; m.Mode {

@@ -174,8 +174,7 @@ func agent(b *board) {
 	b.put(8, 8, bars(about{"Surprises", "none", "Host suspensions (deadlines ran on meanwhile), changes of readiness. Each should be rare."},
 		each(grown("holdfast_agent_suspensions_total"), "suspended"),
 		each(grown("holdfast_ready_transitions_total", "to"), "became {{to}}")))
-	b.put(8, 8, timeline("How it works", "How changes of the data directory are noticed, whether it only pretends (--shadow), whether the guard stands by, and whether the last settings read anew are in force; refused: those from before are.",
-		timed{each(watching.expr(), "data directory"), watching.states},
+	b.put(8, 8, timeline("How it works", "Whether it only pretends (--shadow), whether the guard stands by, and whether the last settings read anew are in force; refused: those from before are.",
 		timed{each(maximum("holdfast_shadow"), "shadow"), shadow},
 		timed{each(maximum("holdfast_guard_up"), "guard"), standby},
 		timed{each(maximum("holdfast_config_last_reload_successful"), "settings"), applied}))

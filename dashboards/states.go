@@ -63,8 +63,6 @@ var (
 		"restored_backup", "corrupt_state", "unreadable_mode", "other", "unknown_data", "data_missing", "unreadable_record"}, []state{
 		{0, "not drained", good}, {1, "by an operator", aside}, {2, "new member", aside}, {3, "stale restart", watch}, {4, "registration expired", watch},
 		{5, "etcd restored from a backup", watch}, {6, "state file corrupt", watch}, {7, "mode unreadable", watch}, {8, "other", watch}, {9, "unknown data", watch}, {10, "data missing", watch}, {11, "record unreadable", watch}}}
-	watching = enum{"holdfast_datadir_watch_mode", "mode", []string{"rescan", "events"}, []state{
-		{0, "not watched", blank}, {1, "rescan only", watch}, {2, "events", good}}}
 )
 
 // States of what is 0 or 1.

@@ -2,7 +2,6 @@ package probes
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"path/filepath"
 	"sync"
@@ -10,54 +9,34 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-const (
-	// rescanEvery is the pause between two periodic scans, and hintedEvery the one before a scan
-	// that events ask for.
-	rescanEvery, hintedEvery = 10 * time.Second, time.Second
-
-	watchEvents = "events"
-	watchRescan = "rescan"
-)
+// rescanEvery is the pause between two periodic scans, and hintedEvery the one before a scan
+// that events ask for.
+const rescanEvery, hintedEvery = 10 * time.Second, time.Second
 
 // DataDir keeps a view of the broker's data directory current. Events from the kernel, about
 // the directory and its name in its parent, are hints that make it look at once; a scan is
-// what it believes. What changes deeper below shows within ten seconds; who decides asks for a
-// look before.
+// what it believes. What changes deeper below, or where the kernel tells of nothing, shows
+// within ten seconds; who decides asks for a look before.
 type DataDir struct {
 	markers  []string // globs relative to the path, e.g. "jetstream/*/streams/*/meta.inf"
 	noEvents bool     // the kernel is not asked to tell of changes
 	rescan   time.Duration
 	log      *slog.Logger
-	mode     atomic.Value // how changes are noticed; nil: no path is known yet
 	changes  chan struct{}
 	looks    chan struct{}
 	view     atomic.Pointer[DirView]
 	watcher  *fsnotify.Watcher // of Run; nil: no events yet
 
-	mu         sync.Mutex
-	told, path string // the path, and the absolute one
-	began      time.Time
+	mu    sync.Mutex
+	path  string // absolute
+	began time.Time
 }
 
 // NewDataDir prepares the watch; nothing is touched before Run. The path may be told later.
-func NewDataDir(path string, markers []string, noEvents bool, log *slog.Logger, reg prometheus.Registerer) *DataDir {
+func NewDataDir(path string, markers []string, noEvents bool, log *slog.Logger) *DataDir {
 	d := &DataDir{markers: markers, noEvents: noEvents, rescan: rescanEvery, log: log, changes: make(chan struct{}, 1), looks: make(chan struct{}, 1)}
-	for _, mode := range []string{watchEvents, watchRescan} {
-		promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{
-			Name:        "holdfast_datadir_watch_mode",
-			Help:        "How changes of the data directory are noticed: 1 for the mode in use (events from the kernel, or periodic rescan only), 0 for the other. rescan: changes are seen up to 10 s late; look at the limits of inotify.",
-			ConstLabels: prometheus.Labels{"mode": mode},
-		}, func() float64 {
-			if d.mode.Load() == mode {
-				return 1
-			}
-			return 0
-		})
-	}
 	d.view.Store(&DirView{State: DirUnknown})
 	d.Expect(path, time.Time{})
 	d.Look()
@@ -71,14 +50,16 @@ func (d *DataDir) Expect(path string, began time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.began = began
-	if path == "" || path == d.told {
+	if path == "" {
 		return
 	}
-	d.told, d.path = path, path
 	if abs, err := filepath.Abs(path); err == nil {
-		d.path = abs
+		path = abs
 	}
-	d.Look()
+	if path != d.path {
+		d.path = path
+		d.Look()
+	}
 }
 
 // Look has the directory scanned now.
@@ -117,10 +98,7 @@ func (d *DataDir) Run(ctx context.Context) error {
 			return nil
 		case <-d.looks:
 		case <-timer.C:
-		case e, open := <-events:
-			if !open { // the next scan makes another
-				d.watcher = nil
-			}
+		case e := <-events:
 			if !hinted && concerns(e, d.Path()) {
 				hinted = true
 				timer.Reset(hintedEvery)
@@ -145,7 +123,9 @@ func (d *DataDir) scan(ctx context.Context) {
 	d.mu.Lock()
 	path, began := d.path, d.began
 	d.mu.Unlock()
-	d.follow(path) // before the scan, so that nothing is missed between them
+	if path != "" && !d.noEvents {
+		d.follow(path) // before the scan, so that nothing is missed between them
+	}
 	view := Scan(ctx, path, d.markers, began)
 	if ctx.Err() != nil {
 		return // cut short: it proves nothing
@@ -162,28 +142,13 @@ func (d *DataDir) scan(ctx context.Context) {
 }
 
 // follow asks for the events of path and its parent, anew each time: another directory may have
-// its name, and the kernel may have room by now.
+// its name, and the kernel may have room by now. Where it gives none, the rescan is all.
 func (d *DataDir) follow(path string) {
-	if path == "" {
-		return
+	if d.watcher == nil {
+		d.watcher, _ = fsnotify.NewWatcher()
 	}
-	var err error
-	if d.watcher == nil && !d.noEvents {
-		d.watcher, err = fsnotify.NewWatcher()
-	}
-	for _, dir := range []string{filepath.Dir(path), path} {
-		if d.watcher != nil {
-			if why := d.watcher.Add(dir); !absent(why) { // what is not there is looked for each time
-				err = errors.Join(err, why)
-			}
-		}
-	}
-	mode := watchEvents
-	if err != nil || d.watcher == nil {
-		mode = watchRescan
-	}
-	if d.mode.Swap(mode) != mode && err != nil {
-		d.log.Warn("the kernel tells of no changes of the data directory, which is looked at each time: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances, or the limit of open files",
-			"path", path, "every", d.rescan, "error", err)
+	if d.watcher != nil {
+		_ = d.watcher.Add(filepath.Dir(path))
+		_ = d.watcher.Add(path)
 	}
 }

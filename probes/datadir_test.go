@@ -15,7 +15,7 @@ import (
 const never = time.Hour
 
 func dataDir(path string, rescan time.Duration) *DataDir {
-	d := NewDataDir(path, streamGlob, false, quiet(), nil)
+	d := NewDataDir(path, streamGlob, false, quiet())
 	d.rescan = rescan
 	return d
 }
@@ -77,19 +77,16 @@ func TestDataDirectoryChangesAreSeen(t *testing.T) {
 			d.expect(t, "the other's", empty)
 		}},
 	}
-	for mode, rescan := range map[string]time.Duration{watchEvents: never, watchRescan: 20 * time.Millisecond} {
+	for mode, rescan := range map[string]time.Duration{"events": never, "rescan": 20 * time.Millisecond} {
 		for _, tt := range tests {
 			t.Run(mode+"/"+tt.name, func(t *testing.T) {
 				t.Parallel()
 				base := t.TempDir()
 				path := filepath.Join(base, "data")
 				d := dataDir(path, rescan)
-				d.noEvents = mode == watchRescan
+				d.noEvents = mode == "rescan"
 				runIt(t, d.Run)
 				d.expect(t, "the first look", func(v DirView) bool { return v.State != DirUnknown })
-				if got := d.mode.Load(); got != mode {
-					t.Errorf("mode %s: %v", mode, got)
-				}
 				tt.do(t, d, base, path)
 			})
 		}

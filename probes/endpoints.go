@@ -1,7 +1,6 @@
 package probes
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,9 +18,6 @@ import (
 type Check struct {
 	Name string
 	Err  func() error // nil: the condition holds
-	// Note, if not nil, is what a person should know although the condition holds; empty:
-	// nothing. It decides nothing, and stands in the full answers only. As bounded as Err.
-	Note func() string
 }
 
 // Cause is one condition that does not hold.
@@ -41,26 +37,13 @@ type EndpointChecks struct {
 
 // Causes evaluates each check once, in order. A check that panics does not hold.
 func Causes(checks []Check) []Cause {
-	return causes(evaluate(checks, slog.New(slog.DiscardHandler)))
+	return causes(checks, slog.New(slog.DiscardHandler))
 }
 
-// outcome is what a check said in one request.
-type outcome struct {
-	Check
-	err error
-}
-
-func evaluate(checks []Check, log *slog.Logger) (all []outcome) {
+func causes(checks []Check, log *slog.Logger) (failed []Cause) {
 	for _, c := range checks {
-		all = append(all, outcome{c, safely(log, c.Name, c.Err)})
-	}
-	return all
-}
-
-func causes(all []outcome) (failed []Cause) {
-	for _, o := range all {
-		if o.err != nil {
-			failed = append(failed, Cause{o.Name, o.err.Error()})
+		if err := safely(log, c.Name, c.Err); err != nil {
+			failed = append(failed, Cause{c.Name, err.Error()})
 		}
 	}
 	return failed
@@ -87,118 +70,100 @@ func safely(log *slog.Logger, check string, f func() error) (err error) {
 //
 // ?full=1 makes each a JSON object of every check and its message. GET and HEAD only, anything
 // else is 405 with Allow; never cached; each check runs once for a request. Nothing is sent
-// before the answer is complete, so a panic is a clean 503. The first three are answered by
-// heptiolabs/healthcheck in brief, which knows GET only and no notes.
+// before each check has answered, so one that panics is a clean 503.
 func NewEndpoints(checks EndpointChecks, log *slog.Logger) http.Handler {
-	ready := slices.Concat(checks.Live, checks.Ready)
-	mux := http.NewServeMux()
-	for _, e := range []struct {
-		path   string
-		checks []Check
-		brief  func(r *http.Request, all []outcome) string // nil: the library's
-		remark func([]Cause) string
-	}{
-		{"/live", checks.Live, nil, nil},
-		{"/ready", ready, nil, checks.Remark},
-		{"/startup", checks.Startup, nil, checks.Remark},
-		{"/broker/live", checks.Broker, firstCause, checks.Remark},
-		{"/livez", checks.Live, lines, nil},
-		{"/readyz", ready, lines, checks.Remark},
-	} {
-		library := healthcheck.NewHandler()
-		for _, c := range e.checks {
-			library.AddLivenessCheck(c.Name, func() error { return safely(log, c.Name, c.Err) })
-		}
-		mux.HandleFunc(e.path, func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Cache-Control", "no-store")
-			full := r.URL.Query().Get("full") == "1"
-			switch {
-			case r.Method != http.MethodGet && r.Method != http.MethodHead:
-				w.Header().Set("Allow", "GET, HEAD")
-				http.Error(w, "use GET or HEAD", http.StatusMethodNotAllowed)
-				return
-			case e.brief == nil && e.remark == nil && !full:
-				asGet := r.Clone(r.Context())
-				asGet.Method = http.MethodGet
-				library.LiveEndpoint(w, asGet)
-				return
-			}
-			status, kind, body := http.StatusServiceUnavailable, "text/plain", "the probe itself failed: see the log of holdfast\n"
-			_ = safely(log, e.path, func() error { // said above
-				all := evaluate(e.checks, log)
-				failed := causes(all)
-				switch {
-				case full:
-					body, kind = inFull(all), "application/json"
-				case e.remark != nil:
-					body = oneLine(e.remark(failed)) + "\n"
-				default:
-					body = e.brief(r, all)
-				}
-				if len(failed) == 0 || e.remark != nil {
-					status = http.StatusOK
-				}
-				return nil
-			})
-			w.Header().Set("Content-Type", kind+"; charset=utf-8")
-			w.WriteHeader(status)
-			_, _ = io.WriteString(w, body) // a client that went away is not our trouble
-		})
+	ready, shadow := slices.Concat(checks.Live, checks.Ready), checks.Remark != nil
+	brief, detailed, why := text(nil), lines, firstCause
+	if shadow {
+		remark := func(_ *http.Request, _ []Check, failed []Cause) string { return oneLine(checks.Remark(failed)) + "\n" }
+		brief, detailed, why = remark, remark, remark
 	}
-	return mux
+	mux := http.NewServeMux()
+	for _, e := range []endpoint{
+		{"/live", checks.Live, nil, false},
+		{"/livez", checks.Live, lines, false},
+		{"/ready", ready, brief, shadow},
+		{"/readyz", ready, detailed, shadow},
+		{"/startup", checks.Startup, brief, shadow},
+		{"/broker/live", checks.Broker, why, shadow},
+	} {
+		mux.HandleFunc("GET "+e.path, e.handler(log))
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		mux.ServeHTTP(w, r)
+	})
 }
 
-// note follows the word that the check holds.
-func (o outcome) note() string {
-	if o.Note == nil {
-		return ""
-	}
-	if text := o.Note(); text != "" {
-		return ": " + text
-	}
-	return ""
+// text is what an endpoint says; nil: JSON.
+type text func(r *http.Request, checks []Check, failed []Cause) string
+
+type endpoint struct {
+	path   string
+	checks []Check
+	text   text
+	steady bool // 200 whatever the checks say
 }
+
+// handler answers in JSON by heptiolabs/healthcheck, which knows no HEAD.
+func (e endpoint) handler(log *slog.Logger) http.HandlerFunc {
+	library := healthcheck.NewHandler()
+	for _, c := range e.checks {
+		library.AddLivenessCheck(c.Name, func() error { return safely(log, c.Name, c.Err) })
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		if e.steady {
+			w = steady{w}
+		}
+		if e.text == nil || r.URL.Query().Get("full") == "1" {
+			get := r.Clone(r.Context())
+			get.Method = http.MethodGet
+			library.LiveEndpoint(w, get)
+			return
+		}
+		failed := causes(e.checks, log)
+		body := e.text(r, e.checks, failed)
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		if len(failed) > 0 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_, _ = io.WriteString(w, body) // a client that went away is not our trouble
+	}
+}
+
+// steady answers 200.
+type steady struct{ http.ResponseWriter }
+
+func (s steady) WriteHeader(int) { s.ResponseWriter.WriteHeader(http.StatusOK) }
 
 // firstCause is ok, or the first cause, in one line.
-func firstCause(_ *http.Request, all []outcome) string {
-	if failed := causes(all); len(failed) > 0 {
+func firstCause(_ *http.Request, _ []Check, failed []Cause) string {
+	if len(failed) > 0 {
 		return oneLine(failed[0].Message) + "\n"
 	}
 	return "ok\n"
 }
 
 // lines are for a person who reads.
-func lines(r *http.Request, all []outcome) string {
-	var text strings.Builder
-	failed, verbose, name := len(causes(all)), r.URL.Query().Has("verbose"), strings.TrimPrefix(r.URL.Path, "/")
-	for _, o := range all {
-		if o.err != nil {
-			fmt.Fprintf(&text, "[-]%s failed: %s\n", o.Name, oneLine(o.err.Error()))
+func lines(r *http.Request, checks []Check, failed []Cause) string {
+	var said strings.Builder
+	verbose, name := r.URL.Query().Has("verbose"), strings.TrimPrefix(r.URL.Path, "/")
+	for _, c := range checks {
+		if i := slices.IndexFunc(failed, func(f Cause) bool { return f.Name == c.Name }); i >= 0 {
+			fmt.Fprintf(&said, "[-]%s failed: %s\n", c.Name, oneLine(failed[i].Message))
 		} else if verbose {
-			fmt.Fprintf(&text, "[+]%s ok%s\n", o.Name, o.note())
+			fmt.Fprintf(&said, "[+]%s ok\n", c.Name)
 		}
 	}
 	switch {
-	case failed > 0:
-		fmt.Fprintf(&text, "%s: %d of %d checks failed\n", name, failed, len(all))
+	case len(failed) > 0:
+		fmt.Fprintf(&said, "%s: %d of %d checks failed\n", name, len(failed), len(checks))
 	case verbose:
-		fmt.Fprintf(&text, "%s: all %d checks passed\n", name, len(all))
+		fmt.Fprintf(&said, "%s: all %d checks passed\n", name, len(checks))
 	default:
 		return "ok\n"
 	}
-	return text.String()
-}
-
-// inFull is every check and its message, OK as healthcheck has it, with the notes.
-func inFull(all []outcome) string {
-	said := make(map[string]string, len(all))
-	for _, o := range all {
-		if said[o.Name] = "OK" + o.note(); o.err != nil {
-			said[o.Name] = o.err.Error()
-		}
-	}
-	text, _ := json.MarshalIndent(said, "", "    ") // strings always can be
-	return string(text) + "\n"
+	return said.String()
 }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }

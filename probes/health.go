@@ -32,8 +32,8 @@ const (
 type HealthSettings struct {
 	Interval time.Duration // between the starts of two checks
 	Timeout  time.Duration // bound of one check
-	Rise     int           // successes in a row that make Down into Up; below 1: 1
-	Fall     int           // failures in a row that make Down; below 1: 1
+	Rise     int           // successes in a row that make Down into Up
+	Fall     int           // failures in a row that make Down
 }
 
 // HealthView is the broker's health as last judged.
@@ -75,7 +75,6 @@ func (v HealthView) At(now time.Time) Verdict {
 type Health struct {
 	settings atomic.Pointer[HealthSettings]
 	looks    chan struct{}
-	tuned    chan struct{}
 	check    func(context.Context) error
 	lost     <-chan struct{}
 	log      *slog.Logger
@@ -87,7 +86,7 @@ type Health struct {
 // a time. A value on lost says that the broker that was asked is gone: its process exited,
 // or its port refuses; nil means that nobody can tell.
 func NewHealth(s HealthSettings, check func(ctx context.Context) error, lost <-chan struct{}, log *slog.Logger, reg prometheus.Registerer) *Health {
-	h := &Health{looks: make(chan struct{}, 1), tuned: make(chan struct{}, 1), check: check, lost: lost, log: log, changes: make(chan struct{}, 1)}
+	h := &Health{looks: make(chan struct{}, 1), check: check, lost: lost, log: log, changes: make(chan struct{}, 1)}
 	h.settings.Store(&s)
 	h.view.Store(&HealthView{Since: time.Now()})
 	promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{
@@ -102,11 +101,11 @@ func NewHealth(s HealthSettings, check func(ctx context.Context) error, lost <-c
 	return h
 }
 
-// Tune changes the settings. The broker is asked at once, and what was counted in a row stays
-// counted. The verdict counts as long as before until that answer is judged.
+// Tune changes the settings, and looks. The verdict counts as long as before until that answer
+// is judged.
 func (h *Health) Tune(s HealthSettings) {
 	h.settings.Store(&s)
-	Signal(h.tuned)
+	h.Look()
 }
 
 // Look has the broker asked at once, and more often while it then fails, until the verdict
@@ -125,29 +124,23 @@ func (h *Health) Changes() <-chan struct{} { return h.changes }
 // starts, and each interval counts as one more failure. If such a check has not
 // returned one second after the stop, Run leaves it behind and returns an error.
 func (h *Health) Run(ctx context.Context) error {
-	s := h.settings.Load()
-	l := &healthLoop{Health: h, ctx: ctx, judge: NewJudge(s.Rise, s.Fall, time.Now()), tick: time.NewTimer(0)}
+	l := &healthLoop{Health: h, ctx: ctx, tick: time.NewTimer(0), overdue: time.NewTimer(time.Hour)}
 	defer l.tick.Stop()
-	lost := h.lost
+	defer l.overdue.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return l.stop()
-		case _, open := <-lost:
-			if !open {
-				lost = nil
-			}
+		case <-h.lost:
 			l.onLost()
 		case <-h.looks:
 			l.hasten()
-		case <-h.tuned:
-			l.probeSoon()
 		case <-l.tick.C:
 			l.onTick()
 		case err := <-l.done:
 			l.onResult(err)
-		case <-l.overdue:
-			l.overdue, l.hung, l.due = nil, true, false // the next tick counts or starts
+		case <-l.overdue.C:
+			l.hung, l.due = true, false // the next tick counts or starts
 			l.observe(l.hungError())
 		}
 	}
@@ -157,7 +150,7 @@ func (h *Health) Run(ctx context.Context) error {
 type healthLoop struct {
 	*Health
 	ctx       context.Context
-	judge     Judge
+	judge     judge
 	tick      *time.Timer // the next check is due
 	lastStart time.Time
 	due       bool // another check is to begin when the one in flight ends
@@ -166,10 +159,9 @@ type healthLoop struct {
 	// of the check in flight
 	done    chan error // nil: there is none
 	cancel  context.CancelFunc
-	hangsAt time.Time        // from then on it counts as hung
-	overdue <-chan time.Time // nil: that is not before the next tick, mostly
-	hung    bool             // it was judged already
-	void    bool             // it began before a loss: whatever it says is about the past
+	overdue *time.Timer // from then on it counts as hung
+	hung    bool        // it was judged already
+	void    bool        // it began before a loss: whatever it says is about the past
 }
 
 func (l *healthLoop) period() time.Duration {
@@ -190,16 +182,14 @@ func (l *healthLoop) onTick() {
 	default:
 		l.due = true
 	}
-	if hung := time.Until(l.hangsAt); l.overdue == nil && !l.hung && hung < l.period() {
-		l.overdue = time.After(hung)
-	}
 }
 
 func (l *healthLoop) start() {
 	timeout := l.settings.Load().Timeout
 	ctx, cancel := context.WithTimeout(l.ctx, timeout)
 	done := make(chan error, 1)
-	l.done, l.cancel, l.hangsAt = done, cancel, time.Now().Add(timeout+hungGrace)
+	l.done, l.cancel = done, cancel
+	l.overdue.Reset(timeout + hungGrace)
 	l.due, l.hung, l.void, l.lastStart = false, false, false, time.Now()
 	// A panic in a driver must not end the sidecar, which still has a lease to keep and a fence
 	// to hold.
@@ -208,7 +198,8 @@ func (l *healthLoop) start() {
 
 func (l *healthLoop) onResult(err error) {
 	l.cancel()
-	l.done, l.overdue = nil, nil
+	l.overdue.Stop()
+	l.done = nil
 	// The runtime forgets timers that were stopped, as a check leaves several, when another is
 	// added. Until then each wakes the process when it would have been due.
 	time.AfterFunc(time.Hour, func() {}).Stop()
@@ -229,7 +220,8 @@ func (l *healthLoop) hungError() error {
 }
 
 func (l *healthLoop) onLost() {
-	l.publish(l.judge.Lose(time.Now()), "the broker's process exited, or its port refuses", false)
+	l.judge.lose()
+	l.publish(l.Snapshot(), "the broker's process exited, or its port refuses")
 	if l.done != nil {
 		l.void = true
 		l.cancel()
@@ -267,38 +259,38 @@ func (u *Unseen) Unwrap() error { return u.Err }
 
 func (l *healthLoop) observe(err error) {
 	var unseen *Unseen
-	var change Change
 	s := l.settings.Load()
-	l.judge.rise, l.judge.fall = max(s.Rise, 1), max(s.Fall, 1)
 	if errors.As(err, &unseen) && !unseen.Stands {
-		change = l.judge.Skip(time.Now())
+		l.judge.skip()
 	} else {
-		change = l.judge.Observe(err == nil || unseen != nil, time.Now())
+		l.judge.observe(err == nil || unseen != nil, s.Rise, s.Fall)
 	}
-	if l.hastened && (unseen != nil || change.To != Unknown && (err == nil || change.To == Down)) {
+	if l.hastened && (unseen != nil || l.judge.verdict == Down || l.judge.verdict == Up && err == nil) {
 		l.hastened = false
 		l.tick.Reset(l.period())
 	}
-	message := ""
+	v, message := l.Snapshot(), ""
 	if err != nil {
 		message = err.Error()
 	}
-	l.publish(change, message, true)
+	v.LastResultAt, v.by = time.Now(), *s
+	if l.judge.failures == 0 {
+		v.LastSuccessAt = v.LastResultAt
+	}
+	l.publish(v, message)
 }
 
-func (l *healthLoop) publish(change Change, message string, isResult bool) {
-	v := l.Snapshot()
-	before := v.LastError
-	v.Verdict, v.Since, v.LastError, v.Failures = change.To, l.judge.since, message, l.judge.failures
-	if isResult {
-		v.LastResultAt, v.by = time.Now(), *l.settings.Load()
-		if v.Failures == 0 {
-			v.LastSuccessAt = v.LastResultAt
-		}
+// publish completes the view by what was judged.
+func (l *healthLoop) publish(v HealthView, message string) {
+	before := v
+	v.Verdict, v.LastError, v.Failures = l.judge.verdict, message, l.judge.failures
+	changed := v.Verdict != before.Verdict
+	if changed {
+		v.Since = time.Now()
 	}
 	l.view.Store(&v)
-	if change.Changed() || message != before {
-		l.log.Info("broker health changed", "from", change.From.String(), "to", change.To.String(), "error", message)
+	if changed || message != before.LastError {
+		l.log.Info("broker health changed", "from", before.Verdict.String(), "to", v.Verdict.String(), "error", message)
 		Signal(l.changes)
 	}
 }

@@ -328,18 +328,6 @@ func TestStormOfLossesIsAnsweredAtMostTwentyTimesASecond(t *testing.T) {
 	})
 }
 
-func TestClosedLostChannelIsOneLoss(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := probe(t, usual, "", nil)
-		time.Sleep(2500 * time.Millisecond)
-		close(p.lost)
-		synctest.Wait()
-		if v := p.Snapshot(); v.Verdict != Up || !v.Since.Equal(p.begin.Add(2500*time.Millisecond)) {
-			t.Errorf("%+v", v)
-		}
-	})
-}
-
 func TestRepeatedErrorIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := probe(t, usual, "", errRefused)

@@ -1,9 +1,6 @@
 package probes
 
-import (
-	"testing"
-	"time"
-)
+import "testing"
 
 func TestJudgeFollowsItsTable(t *testing.T) {
 	const rise, fall = 2, 3
@@ -35,33 +32,18 @@ func TestJudgeFollowsItsTable(t *testing.T) {
 	letters := map[Verdict]byte{Up: 'u', Down: 'd', Unknown: '?'}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			now := time.Unix(1000, 0)
-			j := NewJudge(rise, fall, now)
+			var j judge
 			var got []byte
-			last := Unknown
-			lastChange := now
 			for _, e := range tt.events {
-				now = now.Add(time.Second)
-				var c Change
 				switch e {
 				case 'L':
-					c = j.Lose(now)
+					j.lose()
 				case 'k':
-					c = j.Skip(now)
+					j.skip()
 				default:
-					c = j.Observe(e == 's', now)
+					j.observe(e == 's', rise, fall)
 				}
-				if c.From != last || c.Changed() != (c.To != last) {
-					t.Fatalf("change %+v after verdict %v", c, last)
-				}
-				if c.Changed() {
-					lastChange = now
-				}
-				if !j.since.Equal(lastChange) {
-					t.Fatalf("since %v, last change %v", j.since, lastChange)
-				}
-				last = c.To
-				got = append(got, letters[c.To])
+				got = append(got, letters[j.verdict])
 			}
 			if string(got) != tt.want {
 				t.Errorf("%s: got %s, want %s", tt.events, got, tt.want)
@@ -79,11 +61,11 @@ func TestVerdictWords(t *testing.T) {
 }
 
 func TestRiseAndFallBelowOneCountAsOne(t *testing.T) {
-	j := NewJudge(0, -1, time.Unix(0, 0))
-	if c := j.Observe(false, time.Unix(1, 0)); c.To != Down {
-		t.Errorf("after one failure: %v", c.To)
+	var j judge
+	if j.observe(false, 0, -1); j.verdict != Down {
+		t.Errorf("after one failure: %v", j.verdict)
 	}
-	if c := j.Observe(true, time.Unix(2, 0)); c.To != Up {
-		t.Errorf("after one success: %v", c.To)
+	if j.observe(true, 0, -1); j.verdict != Up {
+		t.Errorf("after one success: %v", j.verdict)
 	}
 }

@@ -299,7 +299,7 @@ func TestWhoWaitsForAProcessThatLivesIsLetGoByItsContext(t *testing.T) {
 
 func TestExactlyOneProcessMustHaveTheName(t *testing.T) {
 	name := uniqueName(t)
-	if _, err := FindProcess("", name, Target{}); err == nil || err.Error() != fmt.Sprintf("no process is called %q: see --broker-process", name) {
+	if _, err := FindProcess("", name, Target{}); err == nil || err.Error() != fmt.Sprintf("look for process %q: no such process: see --broker-process", name) {
 		t.Errorf("none: %v", err)
 	}
 	a := sleeper(t, "/opt/broker/"+name)

@@ -35,15 +35,6 @@ var (
 	ErrNeverBroker = errors.New("not the broker")
 )
 
-// worded is an error in its own words.
-type worded struct {
-	kind error
-	text string
-}
-
-func (e worded) Error() string { return e.text }
-func (e worded) Unwrap() error { return e.kind }
-
 // Target is one process, told from a later one with the same pid by its start. Only
 // targets of the same boot of the host can be compared.
 type Target struct {
@@ -179,8 +170,8 @@ func FindProcess(pidFile, name string, known Target) (v ProcessView, err error) 
 	}
 	// The first process of a pid namespace cannot be killed from inside of it.
 	if err == nil && (v.Pid == 1 || v.Pid == os.Getpid() || v.Name == guardName) {
-		err = worded{ErrNeverBroker, fmt.Sprintf("%s leads to process %d (%s), which is never signaled: "+
-			"does the broker have another pid namespace? share it, or set --stop-command", where, v.Pid, v.Name)}
+		err = fmt.Errorf("%s leads to process %d (%s), which is never signaled: %w: "+
+			"does the broker have another pid namespace? share it, or set --stop-command", where, v.Pid, v.Name, ErrNeverBroker)
 	}
 	return v, err
 }
@@ -196,7 +187,7 @@ func findByFile(pidFile, name string, known Target) (ProcessView, error) {
 	case err != nil:
 		err = fmt.Errorf("pid file %s names %w", pidFile, err)
 	case name != "" && !named(pid, name):
-		err = worded{ErrNoProcess, fmt.Sprintf("pid file %s names %d, which is %q and not %q", pidFile, pid, v.Name, name)}
+		err = fmt.Errorf("pid file %s names %d, which is %q and not %q: %w", pidFile, pid, v.Name, name, ErrNoProcess)
 	case name == "" && late > pidFileSlack && v.Target != known:
 		// Both are read on the wall clock of today, which may have been set since.
 		err = fmt.Errorf("pid file %s is %v older than process %d: the pid is another process's, or the clock was set: set --broker-process as well",
@@ -248,7 +239,7 @@ func findByName(name string) (ProcessView, error) {
 	case len(all) == 1:
 		return all[0], nil
 	case len(all) == 0:
-		return ProcessView{}, worded{ErrNoProcess, fmt.Sprintf("no process is called %q: see --broker-process", name)}
+		return ProcessView{}, fmt.Errorf("look for process %q: %w: see --broker-process", name, ErrNoProcess)
 	}
 	listed := ""
 	for _, v := range all {

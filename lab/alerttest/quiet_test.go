@@ -78,7 +78,7 @@ func healthy() broker {
 		`holdfast_topic_unloads_total{result="ok"}`: always(0), `holdfast_topic_unloads_total{result="error"}`: always(0),
 		`holdfast_topic_listings_total{result="ok"}`: growing(1), `holdfast_topic_listings_total{result="error"}`: always(0),
 		`holdfast_reconcile_last_success_timestamp_seconds`: growing(15), `holdfast_reconcile_interval_seconds`: always(30), `holdfast_mass_change_held`: always(0),
-		`holdfast_datadir_watch_mode{mode="rescan"}`: always(0), `holdfast_state_unsaved`: always(0), `holdfast_topics_made_anew_total`: always(0), `holdfast_config_last_reload_successful`: always(1),
+		`holdfast_state_unsaved`: always(0), `holdfast_topics_made_anew_total`: always(0), `holdfast_config_last_reload_successful`: always(1),
 		`holdfast_config_last_reload_success_timestamp_seconds`: always(1000),
 		`holdfast_agent_loop_last_run_timestamp_seconds`:        growing(15),
 	}

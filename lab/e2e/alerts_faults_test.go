@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -155,20 +154,6 @@ var brokerLanes = []laneOf{
 		alerts: []string{"HoldfastOrphanTopics"}, never: []string{"HoldfastZombieOrphanTopics"},
 		play:   func(l *lane) { l.unassign(l.n.topics[0]) },
 		repair: "it is assigned again", mend: func(l *lane) { l.n.assign(l.n.topics[0]) },
-	}}},
-	{name: "inotify", prepare: func(l *lane) {
-		l.n = l.prepareBroker(nodeOptions{Binary: l.withoutInotify()})
-		l.n.sidecar.SetFlags("--data-dir", l.n.nats.StoreDir)
-	}, faults: []fault{{
-		what: "the kernel has no inotify instance left for the sidecar", on: "inotify", alerts: []string{"HoldfastDataDirWatchDegraded"},
-		play:   func(l *lane) { l.begin(l.n) },
-		repair: "the limit is raised", mend: func(l *lane) {
-			out, err := exec.CommandContext(l.ctx, "nsenter", "--user", "--target", strconv.Itoa(l.n.sidecar.PID()),
-				"sh", "-c", "echo 128 >/proc/sys/user/max_inotify_instances").CombinedOutput()
-			if err != nil {
-				l.t.Fatalf("raise the limit: %v: %s", err, out)
-			}
-		},
 	}}},
 	{name: "slow", prepare: func(l *lane) {
 		var err error

@@ -7,7 +7,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -214,23 +213,6 @@ func (l *lane) config() string { return filepath.Join(l.Dir, l.name+".yaml") }
 func (l *lane) settings(text string) {
 	l.t.Helper()
 	l.must(os.WriteFile(l.config(), []byte(text+"\n"), 0o600))
-}
-
-// withoutInotify is a program that runs the sidecar where the kernel gives nobody an
-// inotify instance: a user namespace with a limit of its own.
-func (l *lane) withoutInotify() string {
-	l.t.Helper()
-	if out, err := exec.CommandContext(l.ctx, "unshare", "--user", "--map-root-user",
-		"sh", "-c", "echo 0 >/proc/sys/user/max_inotify_instances").CombinedOutput(); err != nil {
-		l.t.Skipf("no limit of inotify can be set here: unshare: %v: %s", err, out)
-	}
-	bin, err := harness.Build(harness.Holdfast)
-	l.must(err)
-	path := filepath.Join(l.Dir, "without-inotify")
-	script := fmt.Sprintf("#!/bin/sh\nexec unshare --user --map-root-user sh -c "+
-		"'echo 0 >/proc/sys/user/max_inotify_instances; exec \"$0\" \"$@\"' %s \"$@\"\n", bin)
-	l.must(os.WriteFile(path, []byte(script), 0o755))
-	return path
 }
 
 // prepareReference begins a broker that is steered, with a mangler before its admin API.
