@@ -64,10 +64,7 @@ func keepOne(ctx context.Context, dial func(context.Context) (net.Conn, error), 
 			away = true
 			say(HeldAway)
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
+		Sleep(ctx, pause)
 		pause = min(2*pause, most)
 	}
 	return nil

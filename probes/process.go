@@ -84,22 +84,12 @@ func (p *Process) Run(ctx context.Context) error {
 // await says why the process is not the broker any more, once it is not. It returns
 // an empty string when ctx ended.
 func (p *Process) await(ctx context.Context, v ProcessView) string {
-	watch, stop := context.WithCancel(ctx)
-	ended, over := make(chan struct{}), false
-	go func() { defer close(ended); over = v.AwaitEnd(watch) }()
-	defer func() { stop(); <-ended }()
-	for {
-		var look <-chan time.Time
-		if p.pidFile != "" {
-			look = time.After(UntilTick(relook))
-		}
-		select {
-		case <-ended:
-			if over {
-				return v.String() + " has ended"
-			}
-			return ""
-		case <-look:
+	for ctx.Err() == nil {
+		watch, stop := context.WithTimeout(ctx, UntilTick(relook))
+		ended := v.AwaitEnd(watch)
+		stop()
+		if ended {
+			return v.String() + " has ended"
 		}
 		if pid, _, err := readPid(p.pidFile); err == nil && pid != v.Pid {
 			if other, err := p.find(v); err == nil && other.Pid != v.Pid {
@@ -107,6 +97,7 @@ func (p *Process) await(ctx context.Context, v ProcessView) string {
 			}
 		}
 	}
+	return ""
 }
 
 func (p *Process) publish(v ProcessView) {
