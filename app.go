@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -51,38 +50,38 @@ const askTimeout = 10 * time.Second
 func verbs() []*cli.Command {
 	etcd, last := etcdSettings(), len(topicStates)-1
 	all, sidecar := &needs{others: true, bound: -1}, &needs{only: []string{"control-socket", "state-dir"}, bound: askTimeout}
-	reason := textFlag("reason", "TEXT", "why, kept with the mode in etcd", "operator", nil)
+	reason := textFlag("reason", "TEXT", "why, kept with the mode in etcd", "operator")
 	return []*cli.Command{
 		verb("run", all, runSidecar),
 		verb("status", sidecar, status, outputFlag("table")),
 		verb("fleet", &needs{only: etcd, others: true, bound: askTimeout}, fleet, outputFlag("table")),
 		verb("topics", sidecar, topics, outputFlag("table"),
-			textFlag("state", "STATE", "only topics in this state: "+strings.Join(topicStates[:last], ", ")+" or "+topicStates[last], "", oneOf(topicStates...))),
+			textFlag("state", "STATE", "only topics in this state: "+strings.Join(topicStates[:last], ", ")+" or "+topicStates[last], "", topicStates...)),
 		verb("activate", sidecar, activate, reason),
 		verb("drain", sidecar, drain, reason,
-			textFlag("timeout", "DURATION", "how long to wait until nothing is served; the mode stays drained in any case", "30s", duration(0))),
+			durationFlag("timeout", 30*time.Second, 0, "how long to wait until nothing is served; the mode stays drained in any case")),
 		verb("leave", sidecar, leave,
-			textFlag("timeout", "DURATION", "how long to wait until nothing is served and the registration is given up; after it the broker stays", "30s", duration(0)),
+			durationFlag("timeout", 30*time.Second, 0, "how long to wait until nothing is served and the registration is given up; after it the broker stays"),
 			&cli.BoolFlag{Name: "wait", Usage: "wait, for the timeout at most, until the broker can leave: attached, active and up"},
 			&cli.BoolFlag{Name: "with-sidecar", Usage: "the sidecar is stopped next: if its broker was not, the sidecar's next start takes it back at once"}),
 		verb("confirm", sidecar, confirm),
 		verb("pause", sidecar, pause,
-			required(textFlag("for", "DURATION", "how long, from 1s to 24h; then recovery goes on by itself", "", duration(time.Second))),
-			required(textFlag("owner", "TEXT", "who answers for it, such as a name or a ticket", "", nil)),
-			required(textFlag("reason", "TEXT", "why, for those who find the broker paused", "", nil))),
+			durationFlag("for", 0, time.Second, "how long, from 1s to 24h; then recovery goes on by itself"),
+			required(textFlag("owner", "TEXT", "who answers for it, such as a name or a ticket", "")),
+			required(textFlag("reason", "TEXT", "why, for those who find the broker paused", ""))),
 		verb("resume", sidecar, resume),
 		verb("reload", sidecar, reload),
 		verb("events", sidecar, events, outputFlag("text"),
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "wait for more, until interrupted"},
-			textFlag("since", "ID", "only events after this one", "0", number)),
+			&cli.Uint64Flag{Name: "since", Usage: "`ID` only events after this one", DefaultText: "0"}),
 		verb("explain", sidecar, explain, outputFlag("text")),
 		verb("check", all, check),
 		verb("forget", &needs{only: append(etcd, "driver", "registration"), others: true, bound: time.Minute}, forget,
 			&cli.BoolFlag{Name: "dry-run", Usage: "say what would be done, and do nothing"}),
 		verb("gate", sidecar, gate,
-			required(textFlag("wait", "DURATION", "how long to wait for a sidecar that says so; less than what the unit has for its start", "", duration(time.Millisecond)))),
+			durationFlag("wait", 0, time.Millisecond, "how long to wait for a sidecar that says so; less than what the unit has for its start")),
 		verb("healthcheck", &needs{only: []string{"probe-listen"}}, healthcheck,
-			textFlag("timeout", "DURATION", "how long to wait for the answer", "3s", duration(time.Millisecond))),
+			durationFlag("timeout", 3*time.Second, time.Millisecond, "how long to wait for the answer")),
 		verb("install", nil, install),
 		verb("completion", nil, completion),
 	}
@@ -273,14 +272,24 @@ func usageError(c *cli.Context, err error, ofVerb bool) error {
 		arg, _ := placeholder(f)
 		return usage("%s--%s: no value given: write --%s %s", verb, name, name, arg)
 	}
-	return usage("--%s %s: not a switch: write true or false", name, value)
+	kind := "a switch: write true or false"
+	switch f.(type) {
+	case *cli.DurationFlag:
+		kind = "a duration: write a number with a unit, such as 30s"
+	case *cli.Uint64Flag:
+		kind = "a number: write digits only"
+	}
+	return usage("--%s %s: not %s", name, value, kind)
 }
 
-// textFlag is a flag with a value, which check judges if it is given; nil: any will do.
-func textFlag(name, arg, help, def string, check func(name, value string) error) *cli.StringFlag {
+// textFlag is a flag with a value: one of those that are known, if any are.
+func textFlag(name, arg, help, def string, known ...string) *cli.StringFlag {
 	f := &cli.StringFlag{Name: name, Usage: "`" + arg + "` " + help, Value: def, DefaultText: def}
-	if check != nil {
-		f.Action = func(_ *cli.Context, value string) error { return check(name, value) }
+	f.Action = func(_ *cli.Context, value string) error {
+		if len(known) > 0 && !slices.Contains(known, value) {
+			return usage("--%s %q: unknown: write one of %s", name, value, strings.Join(known, ", "))
+		}
+		return nil
 	}
 	return f
 }
@@ -292,37 +301,24 @@ func required(f *cli.StringFlag) cli.Flag {
 
 // outputFlag takes the form of the output: by default the first.
 func outputFlag(form string) cli.Flag {
-	f := textFlag("output", form+"|json", "form of the output", form, oneOf(form, "json"))
+	f := textFlag("output", form+"|json", "form of the output", form, form, "json")
 	f.Aliases = []string{"o"}
 	return f
 }
 
-func oneOf(known ...string) func(name, value string) error {
-	return func(name, value string) error {
-		if slices.Contains(known, value) {
-			return nil
-		}
-		return usage("--%s %q: unknown: write one of %s", name, value, strings.Join(known, ", "))
+// durationFlag takes at least so long. Without a default it is required.
+func durationFlag(name string, def, least time.Duration, help string) cli.Flag {
+	f := &cli.DurationFlag{Name: name, Usage: "`DURATION` " + help, Value: def, DefaultText: def.String()}
+	if def == 0 {
+		f.DefaultText = "required"
 	}
-}
-
-func duration(least time.Duration) func(name, value string) error {
-	return func(name, value string) error {
-		switch d, err := time.ParseDuration(value); {
-		case err != nil:
-			return usage("--%s %q: not a duration: write a number with a unit, such as 30s", name, value)
-		case d < least:
+	f.Action = func(_ *cli.Context, d time.Duration) error {
+		if d < least {
 			return usage("--%s %s: must be at least %s", name, d, least)
 		}
 		return nil
 	}
-}
-
-func number(name, value string) error {
-	if _, err := strconv.ParseUint(value, 10, 63); err != nil {
-		return usage("--%s %q: not a number: write digits only", name, value)
-	}
-	return nil
+	return f
 }
 
 // flags take the words of settings, and the file of them: agent.Load parses them, with

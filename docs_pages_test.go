@@ -74,7 +74,7 @@ func tryCommand(line string) error {
 	for i := range words {
 		words[i] = strings.Trim(words[i], `'"`)
 	}
-	all := newApp(newOutput(io.Discard), io.Discard).Commands
+	all := newApp(&output{to: io.Discard}, io.Discard).Commands
 	at := slices.IndexFunc(all, func(v *cli.Command) bool { return v.Name == strings.TrimRight(words[0], ".,:") })
 	if at < 0 {
 		return fmt.Errorf("no verb %q", words[0])
@@ -190,7 +190,7 @@ var setting = regexp.MustCompile("`--([a-z-]+)")
 
 func TestThePagesNameFlagsThatThereAre(t *testing.T) {
 	known := []string{"help", "version", "stay"}
-	for _, v := range newApp(newOutput(io.Discard), io.Discard).Commands {
+	for _, v := range newApp(&output{to: io.Discard}, io.Discard).Commands {
 		for _, f := range v.Flags {
 			known = append(known, f.Names()[0])
 		}

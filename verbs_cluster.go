@@ -186,7 +186,7 @@ func (f *forgetting) print(what string) {
 
 // whatRemains is what of a broker is to go, in words.
 func whatRemains(r cluster.Remains) string {
-	var parts, alone, also []string
+	var parts, topics []string
 	if r.Member != nil {
 		parts = append(parts, "its member record")
 	}
@@ -197,17 +197,14 @@ func whatRemains(r cluster.Remains) string {
 		parts = append(parts, "its mode, "+withReason(r.State.Mode, r.State.Reason))
 	}
 	for _, t := range r.Topics {
-		if t.Also == "" {
-			alone = append(alone, t.Topic)
-		} else {
-			also = append(also, fmt.Sprintf("%s (%s)", t.Topic, t.Also))
+		also := ""
+		if t.Also != "" {
+			also = t.Also + " has it as well"
 		}
+		topics = append(topics, withReason(t.Topic, also))
 	}
-	if len(alone) > 0 {
-		parts = append(parts, counted("its topics", alone))
-	}
-	if len(also) > 0 {
-		parts = append(parts, counted("topics that others have as well", also))
+	if len(topics) > 0 {
+		parts = append(parts, counted("its topics", topics))
 	}
 	return strings.Join(parts, "; ")
 }

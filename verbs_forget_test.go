@@ -38,7 +38,7 @@ func TestForgettingSaysWhatIsGoneAndWhatIsInTheWay(t *testing.T) {
 		put(keys.Assignment("n9", "/ns/b"), "null")
 		put(keys.Assignment("n1", "/ns/b"), "null")
 	}
-	const all = "its member record; its mode, drained (stale_restart); its topics (1): /ns/a; topics that others have as well (1): /ns/b (n1).\n"
+	const all = "its member record; its mode, drained (stale_restart); its topics (2): /ns/a, /ns/b (n1 has it as well).\n"
 	assigned := func(put store) { put(keys.Assignment("n9", "/ns/c"), "null") }
 	registers := func(put store) { put(keys.Registration("n9"), "{}") }
 	for _, row := range []struct {

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/term"
+
 	"holdfast/agent"
 )
 
@@ -22,7 +24,8 @@ import (
 func runSidecar(c call) error {
 	lines := newLogWriter(c.App.ErrWriter)
 	defer lines.close()
-	log, level := newLogger(lines, c.settings, isTerminal(c.App.ErrWriter))
+	terminal, ok := c.App.ErrWriter.(*os.File)
+	log, level := newLogger(lines, c.settings, ok && term.IsTerminal(int(terminal.Fd())))
 	return agent.Run(c.Context, c.settings, log, level, version())
 }
 

@@ -86,8 +86,7 @@ func writeTopics(o *output, all, shown []agent.TopicStatus) {
 }
 
 func events(c call) error {
-	follow := c.Bool("follow")
-	since, _ := strconv.ParseInt(c.String("since"), 10, 64) // it was checked
+	follow, since := c.Bool("follow"), int64(c.Uint64("since"))
 	show := func(e agent.Event, raw []byte) error {
 		_ = c.answer(raw, nil, func(o *output) { writeEvent(o, e) })
 		return c.out().err
