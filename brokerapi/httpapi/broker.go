@@ -21,7 +21,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 
@@ -83,9 +83,7 @@ type Broker struct {
 	places    bool
 	brokerID  string
 	keyPrefix string
-
-	mu    sync.Mutex
-	known brokerapi.Report // that passed the checks of identify
+	known     atomic.Pointer[brokerapi.Report] // who passed the checks of identify last
 }
 
 var (
@@ -100,7 +98,9 @@ func New(cfg Config) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Broker{rest: client, places: cfg.Places, brokerID: cfg.BrokerID, keyPrefix: strings.TrimSuffix(cfg.KeyPrefix, "/")}, nil
+	b := &Broker{rest: client, places: cfg.Places, brokerID: cfg.BrokerID, keyPrefix: strings.TrimSuffix(cfg.KeyPrefix, "/")}
+	b.known.Store(&brokerapi.Report{})
+	return b, nil
 }
 
 // Close ends calls in flight.
@@ -198,18 +198,14 @@ func (b *Broker) identify(ctx context.Context) (brokerapi.Report, error) {
 		return brokerapi.Report{}, err
 	}
 	who := brokerapi.Report{Name: said.Name, Instance: said.Instance, StartedAt: said.StartedAt, Version: said.Version, DataDir: said.DataDir}
-	b.mu.Lock()
-	b.known = who
-	b.mu.Unlock()
+	b.known.Store(&who)
 	return who, nil
 }
 
 // Probe implements brokerapi.Broker: the broker says that it is well, and it is the one
 // expected.
 func (b *Broker) Probe(ctx context.Context) (brokerapi.Report, error) {
-	b.mu.Lock()
-	who := b.known
-	b.mu.Unlock()
+	who := *b.known.Load()
 	var said struct {
 		Status   string `json:"status"`
 		Instance string `json:"instance"`

@@ -196,12 +196,11 @@ func (b *Broker) mayNotKeepAway(ids []string, all map[string]json.RawMessage) er
 	var beside []string
 	others := false // take bundles
 	for _, id := range ids {
-		switch {
-		case id == b.self:
-		case hostOf(id) == b.host:
+		kept := func(policy json.RawMessage) bool { return names(policy, hostOf(id)) }
+		if hostOf(id) != b.host {
+			others = others || !slices.ContainsFunc(slices.Collect(maps.Values(all)), kept)
+		} else if id != b.self {
 			beside = append(beside, id)
-		default:
-			others = others || !slices.ContainsFunc(slices.Collect(maps.Values(all)), func(policy json.RawMessage) bool { return names(policy, hostOf(id)) })
 		}
 	}
 	switch {
