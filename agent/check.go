@@ -79,7 +79,7 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	for _, n := range id.Notes {
 		findings = append(findings, Finding{What: n.Kind, Warn: true, Text: n.Text})
 	}
-	foreign := false
+	unstoppable := false
 	if c.CanStop() {
 		f := checkProcess(c, log)
 		if f.Err == nil && broker.Err == nil {
@@ -87,14 +87,15 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 		}
 		findings = append(findings, f)
 		var exit *ExitError
-		foreign = errors.As(f.Err, &exit) && exit.Code == ExitRefused
+		foreign := errors.As(f.Err, &exit) && exit.Code == ExitRefused
+		unstoppable = foreign || f.Err != nil && c.StopCommand == ""
 	}
 	switch {
 	case c.Shadow, c.Unleased():
-	case c.Guard == "on" && foreign:
-		findings = append(findings, Finding{What: "guard", Warn: true, Text: "would stop nothing: see process"})
+	case c.Guard == "on" && unstoppable:
+		findings = append(findings, Finding{What: "guard", Warn: true, Text: "would stop nothing: see process; in a pod, set shareProcessNamespace: true"})
 	case c.Guard == "on":
-		findings = append(findings, checkGuard(c, broker.Err == nil))
+		findings = append(findings, checkGuard(c))
 	default:
 		findings = append(findings, unguarded(c))
 	}
@@ -144,6 +145,9 @@ func EtcdError(c Config, err error) error {
 	}
 	switch class := cluster.Classify(err); class {
 	case cluster.ClassAuth:
+		if strings.Contains(err.Error(), noTLS) {
+			return wrongSetting(fmt.Errorf("%s: etcd is out of reach: %w", where, &shortError{err}))
+		}
 		return wrongSetting(explainAuth(c, where, &shortError{err}))
 	case cluster.ClassNoLeader:
 		return fmt.Errorf("%s: etcd has no leader: %w: check the quorum of etcd", where, err)
@@ -165,12 +169,29 @@ func explainAuth(c Config, where string, err error) error {
 	return fmt.Errorf("--etcd-user %q: etcd refuses us: %w: check --etcd-password-file %q and the user's role", c.EtcdUser, err, c.EtcdPasswordFile)
 }
 
+// noTLS is what the client says of a port that answers without TLS.
+const noTLS = "first record does not look like a TLS handshake"
+
+// misdirected is what gRPC says of a connection to what is not etcd, or not as was asked, and what
+// to do about it. The first that fits counts.
+var misdirected = [][2]string{
+	{noTLS, "no TLS is spoken there: write http://"},
+	{"handshake failed: EOF", "no TLS is spoken there: write http://"},
+	{"HTTP/1.1 header", "what answers speaks HTTP/1.1: that is not etcd's client port (2379)"},
+	{"error reading server preface", "what listens there does not greet as etcd does; where it wants TLS, write https://"},
+}
+
 // shortError leaves out what stands around the cause: what gRPC says of a failed
 // dial or call, and which of our calls it was that etcd refused.
 type shortError struct{ err error }
 
 func (e *shortError) Error() string {
 	text := e.err.Error()
+	for _, known := range misdirected {
+		if strings.Contains(text, known[0]) {
+			return known[1]
+		}
+	}
 	for _, noise := range []string{"Error while dialing: ", "etcdserver: ", "desc = "} {
 		if i := strings.LastIndex(text, noise); i >= 0 {
 			return strings.Trim(text[i+len(noise):], `"`)
@@ -216,6 +237,10 @@ func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Rep
 	}
 	if has := c.traits().List(); len(has) > 0 {
 		f.Text += "; has: " + strings.Join(has, ", ")
+	}
+	if held, unlisted := b.Topics(ctx); err == nil && unlisted == nil && len(held.Foreign) > 0 {
+		f.Warn = true
+		f.Text += fmt.Sprintf("; no topics of Holdfast, so neither fenced nor drained (%d): %.200s", len(held.Foreign), strings.Join(held.Foreign, ", "))
 	}
 	if err = cmp.Or(err, id.Unable); err != nil {
 		f.Err = fmt.Errorf("broker %s: not healthy: %w", name, err)

@@ -23,7 +23,7 @@ func checkEtcd(ctx context.Context, c Config, registered string, log *slog.Logge
 		return []Finding{{What: "etcd", Err: wrongSetting(err)}}
 	}
 	defer client.Close()
-	id := cmp.Or(c.BrokerID, "-") // any id shows whether reads are answered
+	id := cmp.Or(c.BrokerID, "unknown") // any id shows whether reads are answered
 	bounded, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	snap, err := client.SnapshotOf(bounded, cluster.Who{Name: id, Registered: cmp.Or(registered, id)})

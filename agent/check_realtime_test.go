@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,6 +52,51 @@ func TestCheckNamesWhatIsOutOfReach(t *testing.T) {
 	var exit *ExitError
 	if err := Verdict(fs); !errors.As(err, &exit) || exit.Code != ExitFailed {
 		t.Errorf("verdict: %v", err)
+	}
+}
+
+func TestWhatIsNotEtcdIsNamed(t *testing.T) {
+	web := httptest.NewServer(http.NotFoundHandler())
+	defer web.Close()
+	deaf, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer deaf.Close()
+	go func() {
+		for c, err := deaf.Accept(); err == nil; c, err = deaf.Accept() {
+			c.Close()
+		}
+	}()
+	plain := serveEtcd(t, 7)
+	for _, row := range []struct{ name, endpoint, want string }{
+		{"TLS to a plain etcd", strings.Replace(plain, "http:", "https:", 1), "etcd is out of reach: no TLS is spoken there: write http://"},
+		{"a web server", web.URL, "etcd is out of reach: what answers speaks HTTP/1.1: that is not etcd's client port (2379)"},
+		{"TLS to a web server", strings.Replace(web.URL, "http:", "https:", 1), "etcd is out of reach: no TLS is spoken there: write http://"},
+		{"what closes each connection", "http://" + deaf.Addr().String(), "etcd is out of reach: what listens there does not greet as etcd does"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := natsDefaults()
+			c.EtcdEndpoints = []string{row.endpoint}
+			found := checkEtcd(t.Context(), c, "", slog.New(slog.DiscardHandler))
+			if err := found[0].Err; err == nil || !strings.Contains(err.Error(), row.want) {
+				t.Errorf("%v\nwant %s", err, row.want)
+			}
+		})
+	}
+}
+
+func TestTheGuardIsNotBlamedForWhatTheProcessIs(t *testing.T) {
+	c := natsDefaults()
+	c.EtcdEndpoints = []string{"http://" + deadPort}
+	c.BrokerAdmin, c.NATSMonitor = "nats://"+deadPort, "http://"+deadPort
+	c.BrokerPIDFile = filepath.Join(t.TempDir(), "none.pid")
+	fs := Check(t.Context(), c, slog.New(slog.DiscardHandler))
+	if err := find(t, fs, "process").Err; err == nil || !strings.Contains(err.Error(), "no such file or directory: start the broker") {
+		t.Errorf("process: %v", err)
+	}
+	if f := find(t, fs, "guard"); f.Err != nil || !strings.HasPrefix(f.Text, "would stop nothing: see process") {
+		t.Errorf("guard: %+v", f)
 	}
 }
 

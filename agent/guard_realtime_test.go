@@ -26,21 +26,19 @@ func TestCheckSaysWhatTheGuardWouldStop(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		change  func(*Config)
-		up      bool
 		text    string
 		problem string
 	}{
-		{"by pid file", func(c *Config) { c.BrokerPIDFile = there }, true, fmt.Sprintf("; process %d now", broker.Process.Pid), ""},
-		{"a broker that is down", func(c *Config) { c.BrokerPIDFile = there + ".none" }, false, "SIGTERM", ""},
-		{"a broker that is not seen", func(c *Config) { c.BrokerPIDFile = there + ".none" }, true, "", "shareProcessNamespace"},
-		{"a command instead", func(c *Config) { c.BrokerPIDFile, c.StopCommand = there+".none", "true" }, true, "stop command true", ""},
-		{"a command that is not there", func(c *Config) { c.StopCommand = "/no/such/program" }, true, "", "/no/such/program"},
-		{"the child", func(c *Config) { c.Command = []string{"nats-server"} }, false, "child", ""},
+		{"by pid file", func(c *Config) { c.BrokerPIDFile = there }, fmt.Sprintf("; process %d now", broker.Process.Pid), ""},
+		{"a broker that is down", func(c *Config) { c.BrokerPIDFile = there + ".none" }, "SIGTERM", ""},
+		{"a command instead", func(c *Config) { c.BrokerPIDFile, c.StopCommand = there+".none", "true" }, "stop command true", ""},
+		{"a command that is not there", func(c *Config) { c.StopCommand = "/no/such/program" }, "", "/no/such/program"},
+		{"the child", func(c *Config) { c.Command = []string{"nats-server"} }, "child", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			set := natsDefaults()
 			c.change(&set)
-			f := checkGuard(set.Effective(), c.up)
+			f := checkGuard(set.Effective())
 			if (f.Err != nil) != (c.problem != "") || f.Err != nil && !strings.Contains(f.Err.Error(), c.problem) {
 				t.Errorf("error %v, want %q", f.Err, c.problem)
 			}

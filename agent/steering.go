@@ -52,7 +52,7 @@ type listed struct {
 // Topics implements recovery.Broker.
 func (b listed) Topics(ctx context.Context) (recovery.Held, error) {
 	held, err := b.Broker.Topics(ctx)
-	return recovery.Held(held), err
+	return recovery.Held{Serving: held.Serving, Withdrawn: held.Withdrawn, Unreadable: held.Unreadable}, err
 }
 
 // Withdraw implements recovery.Broker.

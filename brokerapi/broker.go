@@ -83,6 +83,8 @@ type Held struct {
 	// Unreadable is what else is served, or may be: what the broker calls it, in quotes and
 	// cut to MaxUnreadable bytes. It has no name here, so nobody serves or withdraws it.
 	Unreadable []string
+	// Foreign is what else it holds that is no topic, and is nobody's business here.
+	Foreign []string
 }
 
 // MaxUnreadable is how long an entry of Held.Unreadable may be, in bytes.

@@ -206,6 +206,9 @@ func readPid(path string) (pid int, written time.Time, err error) {
 	case err == nil:
 		text, err = os.ReadFile(path)
 	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, time.Time{}, fmt.Errorf("read the pid file %s: %w: start the broker, and have it write one there, or set --broker-pid-file to the one that it writes", path, err)
+	}
 	if err != nil {
 		return 0, time.Time{}, fmt.Errorf("read the pid file %s: %w", path, err)
 	}

@@ -2,6 +2,8 @@ package nats
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	"holdfast/brokerapi"
+	"holdfast/brokerapi/access"
 )
 
 func bound(t *testing.T) context.Context {
@@ -99,6 +102,8 @@ func TestMonitorAnswersThatAreNotANATSServersAreRefused(t *testing.T) {
 		{"HTML", answering(200, "text/html", "<html>hello</html>"), true, `: GET /varz answered 200 OK: "<html>hello</html>": ` + remedy},
 		{"not found", answering(404, "text/plain", "404 page not found\n"), true, `: GET /varz answered 404 Not Found: "404 page not found\n": ` + remedy},
 		{"another's JSON", answering(200, "application/json", `{"status":"ok"}`), true, `: GET /varz answered 200 OK: "{\"status\":\"ok\"}": ` + remedy},
+		{"http:// to its TLS port", answering(400, "text/plain", "Client sent an HTTP request to an HTTPS server.\n"), true,
+			`: GET /varz answered 400 Bad Request: "Client sent an HTTP request to an HTTPS server.\n": write https:// in --nats-monitor`},
 		{"a 5xx may pass", answering(503, "text/plain", "later"), false, `: GET /varz answered 503 Service Unavailable: "later"`},
 		{"huge", huge, false, `: GET /varz: read the answer: larger than 8388608 bytes`},
 		{"half closed", halfClosed, false, `: GET /varz: read the answer: unexpected EOF`},
@@ -113,6 +118,28 @@ func TestMonitorAnswersThatAreNotANATSServersAreRefused(t *testing.T) {
 			}
 			if got := errors.Is(err, brokerapi.ErrIdentity); got != c.identity {
 				t.Errorf("wraps ErrIdentity: %v, want %v", got, c.identity)
+			}
+		})
+	}
+}
+
+func TestWhatIsWrongWithTLSIsSaidWithItsSetting(t *testing.T) {
+	const greeting, wants = `INFO {"server_id":"N","tls_required":true`, `INFO {"server_id":"N","tls_required":true,"tls_verify":true`
+	for _, c := range []struct {
+		name, said string
+		err        error
+		files      access.Files
+		want       string
+	}{
+		{"its authority is not known", greeting, &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}, access.Files{}, "set --broker-cacert"},
+		{"another authority", greeting, &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}, access.Files{CACert: "/ca.pem"}, "in place of /ca.pem"},
+		{"it wants our certificate", wants, io.EOF, access.Files{}, "set --broker-cert and --broker-key"},
+		{"it refuses ours", wants, &net.OpError{Op: "remote error", Err: errors.New("tls: bad certificate")}, access.Files{Cert: "/c.pem"}, "in place of /c.pem"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := &attempt{said: []byte(c.said + "}\r\n")}
+			if err := a.failure(c.err, c.files); !errors.Is(err, brokerapi.ErrUnseen) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %s", err, c.want)
 			}
 		})
 	}

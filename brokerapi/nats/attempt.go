@@ -13,6 +13,7 @@ import (
 	client "github.com/nats-io/nats.go"
 
 	"holdfast/brokerapi"
+	"holdfast/brokerapi/access"
 	"holdfast/brokerapi/hosts"
 )
 
@@ -78,12 +79,16 @@ func (a *attempt) over() {
 }
 
 // failure is why the attempt failed, by what the server said and by what the client library did.
-func (a *attempt) failure(err error) error {
+func (a *attempt) failure(err error, files access.Files) error {
 	if a == nil {
 		return err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	remedy := files.Remedy(err)
+	if files.Cert == "" && bytes.Contains(a.said, []byte(`"tls_verify":true`)) {
+		remedy = ": it wants a client's certificate: set --broker-cert and --broker-key"
+	}
 	greeted := bytes.HasPrefix(a.said, []byte("INFO "))
 	_, said, refused := bytes.Cut(a.said, []byte("\r\n-ERR "))
 	said, _, _ = bytes.Cut(said, []byte("\r\n"))
@@ -97,7 +102,7 @@ func (a *attempt) failure(err error) error {
 	case greeted && refused:
 		return brokerapi.Errorf(brokerapi.ErrUnseen, "the server refuses us: %.200q: it lives, and has no room for one more client: raise its limit, or close what need not be connected", said)
 	case greeted || brokerapi.Unseen(err):
-		return brokerapi.Errorf(brokerapi.ErrUnseen, "the server does not take us in: %.200q", err)
+		return brokerapi.Errorf(brokerapi.ErrUnseen, "the server does not take us in: %.200q%s", err, remedy)
 	case len(a.said) > 0:
 		return fmt.Errorf("not connected: %.80q is not how a nats-server greets: set --broker-admin to its client port", a.said)
 	}

@@ -257,7 +257,7 @@ func (b *Broker) onDown(_ *client.Conn, err error) {
 
 // noteAttempt keeps why an attempt to connect failed.
 func (b *Broker) noteAttempt(err error) {
-	err = b.attempt.Load().failure(err)
+	err = b.attempt.Load().failure(err, b.cfg.Files)
 	b.mu.Lock()
 	changed := b.lastErr == nil || b.lastErr.Error() != err.Error()
 	b.lastErr = err

@@ -125,6 +125,9 @@ func (b *Broker) varz(ctx context.Context) (v varz, err error) {
 	if err = a.Want(http.StatusOK); a.Status >= 500 || errors.Is(err, brokerapi.ErrUnseen) {
 		return v, err
 	}
+	if a.Status == http.StatusBadRequest { // as it is to who speaks http:// to https://
+		return v, brokerapi.Errorf(brokerapi.ErrIdentity, "%v", err)
+	}
 	if err != nil || json.Unmarshal(a.Body, &v) != nil || v.ServerID == "" {
 		return v, brokerapi.Errorf(brokerapi.ErrIdentity, "%v", a.Errorf("no nats-server says that: set --nats-monitor to its monitoring port (nats-server -m %s)", monitorPort))
 	}

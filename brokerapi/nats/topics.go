@@ -18,28 +18,28 @@ import (
 // is the parked one. Two listings are made, so a topic that is quiesced or loaded
 // in between may be in the list that it has just left.
 func (b *Broker) Topics(ctx context.Context) (brokerapi.Held, error) {
-	all, err := b.list(ctx, "")
+	all, foreign, err := b.list(ctx, "")
 	if err != nil {
 		return brokerapi.Held{}, fmt.Errorf("list streams: %w", err)
 	}
-	parkedOnes, err := b.list(ctx, parkedFilter)
+	parkedOnes, _, err := b.list(ctx, parkedFilter)
 	if err != nil {
 		return brokerapi.Held{}, fmt.Errorf("list quiesced streams: %w", err)
 	}
 	maps.DeleteFunc(all, func(topic string, _ bool) bool { return parkedOnes[topic] })
-	return brokerapi.Held{Serving: slices.Sorted(maps.Keys(all)), Withdrawn: slices.Sorted(maps.Keys(parkedOnes))}, nil
+	return brokerapi.Held{Serving: slices.Sorted(maps.Keys(all)), Withdrawn: slices.Sorted(maps.Keys(parkedOnes)), Foreign: foreign}, nil
 }
 
 // relists bounds how often a listing that changes under our eyes is started over.
 const relists = 5
 
-// list returns the topics among the streams with a subject under filter. The
+// list returns the topics among the streams with a subject under filter, and the other streams. The
 // pages are not of one moment: if the total changes between two, a name may have
 // moved over a page's edge, and it lists again.
-func (b *Broker) list(ctx context.Context, filter string) (map[string]bool, error) {
+func (b *Broker) list(ctx context.Context, filter string) (topics map[string]bool, foreign []string, err error) {
 again:
 	for range relists {
-		topics := map[string]bool{}
+		topics, foreign = map[string]bool{}, nil
 		for offset, total := 0, 0; offset == 0 || offset < total; {
 			var page struct {
 				Total   int      `json:"total"`
@@ -50,7 +50,7 @@ again:
 				Subject string `json:"subject,omitempty"`
 			}{offset, filter}
 			if err := b.api(ctx, "STREAM.NAMES", asked, &page); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			if offset > 0 && page.Total != total {
 				continue again
@@ -61,15 +61,17 @@ again:
 			for _, stream := range page.Streams {
 				if topic, ok := topicOf(stream); ok {
 					topics[topic] = true
+				} else {
+					foreign = append(foreign, stream)
 				}
 			}
 			if offset += len(page.Streams); len(page.Streams) == 0 {
-				return nil, fmt.Errorf("JetStream listed %d of %d streams", offset, total)
+				return nil, nil, fmt.Errorf("JetStream listed %d of %d streams", offset, total)
 			}
 		}
-		return topics, nil
+		return topics, foreign, nil
 	}
-	return nil, fmt.Errorf("streams came and went during each of %d listings: try again", relists)
+	return nil, nil, fmt.Errorf("streams came and went during each of %d listings: try again", relists)
 }
 
 // Serve implements brokerapi.Broker. It is one request if the stream does not

@@ -20,7 +20,7 @@ type listed struct{ *nats.Broker }
 
 func (l listed) Topics(ctx context.Context) (recovery.Held, error) {
 	held, err := l.Broker.Topics(ctx)
-	return recovery.Held(held), err
+	return recovery.Held{Serving: held.Serving, Withdrawn: held.Withdrawn, Unreadable: held.Unreadable}, err
 }
 
 func (noRecords) Records(context.Context, []string) (map[string][]byte, error) { return nil, nil }
