@@ -99,6 +99,26 @@ func TestABrokerWhoseGuardCannotBeStartedIsServedAndItIsSaid(t *testing.T) {
 	})
 }
 
+func TestTheEndOfTheBrokersProcessIsTheFirstCauseAndNoGuardIsAwaitedForIt(t *testing.T) {
+	var g slowGuard
+	past := withSlowGuard(&g)
+	inLifeAfter(t, stoppable, func(l *sidecarLife) { past(l); g.let(true) }, func(l *sidecarLife) {
+		endProcess(l)
+		for range 2 { // as it is seen, and once its port refused
+			if st := l.status(); len(st.Ready.Causes) == 0 || st.Ready.Causes[0] != "broker: its process has ended" {
+				t.Errorf("%q", st.Ready.Causes)
+			}
+			l.until(l.age() + 5*time.Second)
+		}
+		if got := l.status().Summary; !strings.HasPrefix(got, "The process of n1 has ended: clients are kept away") || !strings.Contains(got, "; start it") {
+			t.Error(got)
+		}
+		if got := l.why("readiness"); !strings.HasSuffix(got, "not_ready:broker") {
+			t.Error(got)
+		}
+	})
+}
+
 func TestTheGuardOfANewProcessIsAwaitedAndADeadOneIsNot(t *testing.T) {
 	var g slowGuard
 	past := withSlowGuard(&g)

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -65,6 +66,9 @@ func TestABrokerThatSaysThatItEndsIsLeftToEndBesideAPeerThatIsWell(t *testing.T)
 					l.inLoop(func() { fails = nil })
 				}
 				l.until(l.age() + 3*time.Second)
+				if left := strings.Contains(l.status().Summary, "it has left on purpose: back within 1h0m0s it comes back active"); left != (row.notes > 0) {
+					t.Errorf("left on purpose: %v, of %s", left, l.status().Summary)
+				}
 				if notes != row.notes || l.life.Load().leaves || l.revokes > 0 {
 					t.Errorf("%d notes, want %d; still leaves: %v; %d revoked", notes, row.notes, l.life.Load().leaves, l.revokes)
 				}

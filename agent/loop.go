@@ -353,7 +353,7 @@ func (a *agent) publish() {
 	a.view.Store(&snapshot{brokerID: a.brokerID, registeredAs: a.ids.registered.now(), attachment: a.attachment, mode: a.mode,
 		boot: a.boot, decided: a.decided, everReady: a.everReady, conflict: a.conflict, reassert: a.reassert,
 		instance: a.memory.Instance, fence: a.fencing.reached, restart: a.fencing.restart, failure: a.session.verdict,
-		leaving: a.leavingWords(), awaitsGuard: a.awaitsGuard(), unguarded: a.guarding.standby == standbyWithout,
+		leaving: a.leavingWords(), left: a.ending.noted, awaitsGuard: a.awaitsGuard(), unguarded: a.guarding.standby == standbyWithout,
 		doubted: a.doubted(), guarded: a.guarding.target, wasRegistered: a.wasRegistered(), foreign: a.recognizer.foreign(), held: a.illness.held()})
 }
 

@@ -24,6 +24,7 @@ type snapshot struct {
 	everReady    bool            // startup is over
 	conflict     string
 	leaving      string // why a broker that leaves keeps clients away; empty: it does not leave
+	left         bool   // its process has ended on purpose, and that is noted
 	reassert     bool   // the state key in etcd is another than the mode
 	instance     string // broker process that was registered
 	fence        recovery.Fence
@@ -71,12 +72,6 @@ func (a *agent) readyChecks() []probes.Check {
 			}
 			return errors.New("detached from the cluster")
 		}},
-		{Name: "guard", Err: func() error {
-			if a.view.Load().awaitsGuard {
-				return errors.New("the guard of the broker's process does not stand by yet")
-			}
-			return nil
-		}},
 		{Name: "mode", Err: func() error {
 			switch m := a.view.Load().mode; m.Mode {
 			case recovery.Active:
@@ -93,6 +88,8 @@ func (a *agent) readyChecks() []probes.Check {
 			switch v := h.At(time.Now()); {
 			case v == probes.Up && who.Instance != a.view.Load().instance:
 				return errors.New("another broker process answers: the decision about it is to come")
+			case a.brokerGone():
+				return errors.New("its process has ended")
 			case v == probes.Up:
 				return nil
 			case a.view.Load().held != "":
@@ -102,6 +99,12 @@ func (a *agent) readyChecks() []probes.Check {
 			default:
 				return errors.New(v.String())
 			}
+		}},
+		{Name: "guard", Err: func() error {
+			if a.view.Load().awaitsGuard {
+				return errors.New("the guard of the broker's process does not stand by yet")
+			}
+			return nil
 		}},
 		{Name: "work", Err: a.unable},
 		{Name: "steer", Err: func() error {

@@ -3,6 +3,8 @@ package agent
 import (
 	"testing"
 	"time"
+
+	"holdfast/agent/guard"
 )
 
 func TestTheStatusNamesWhoStoppedTheBroker(t *testing.T) {
@@ -10,6 +12,8 @@ func TestTheStatusNamesWhoStoppedTheBroker(t *testing.T) {
 	up, down := Event{Kind: "broker", To: "up", At: noon}, Event{Kind: "broker", To: "down", At: noon.Add(time.Minute)}
 	shot := Event{Kind: "fence", To: "guard_fired", At: noon.Add(2 * time.Minute), DoneAt: noon.Add(30 * time.Second),
 		Detail: "no word from the sidecar for 7.1s: process 5 of the broker was stopped by SIGTERM"}
+	unproven := shot
+	unproven.Detail = guard.Acted{Broker: 5, How: "SIGTERM", QuietMS: 7100, Runs: true}.String()
 	fenced := Event{Kind: "fence", To: "stopped", At: noon.Add(time.Minute)}
 	supposed := fenced
 	supposed.Shadow = true
@@ -24,6 +28,8 @@ func TestTheStatusNamesWhoStoppedTheBroker(t *testing.T) {
 			"n1 was stopped by its guard at 2026-11-20 12:00:30Z (no word from the sidecar for 7.1s)"},
 		{"its guard, noted before the end was seen", []Event{up, shot, down}, noon,
 			"n1 was stopped by its guard at 2026-11-20 12:00:30Z (no word from the sidecar for 7.1s)"},
+		{"its guard, and the sidecar ran", []Event{up, down, unproven}, noon,
+			"n1 was stopped by its guard at 2026-11-20 12:00:30Z (the sidecar runs, and for 7.1s had neither a renewal nor a proof that nothing is served)"},
 		{"the fence", []Event{up, fenced, down}, noon,
 			"n1 was stopped by the fence at 2026-11-20 12:01:00Z (its lease was about to end, and it was not shown to serve nothing)"},
 		{"it came up since", []Event{up, fenced, down, up, down}, noon, ""},

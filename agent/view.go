@@ -108,6 +108,8 @@ func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes
 	case s.held != "":
 		return fmt.Sprintf("%s does not answer (%s) and is held: %s; clients are kept away, its registration is renewed and nothing is stopped; look for what the brokers depend on.",
 			name, h.LastError, recovery.HeldWords(s.held))
+	case a.brokerGone():
+		return fmt.Sprintf("The process of %s has ended: clients are kept away%s; start it%s.", name, a.afterwards(s, v, "it"), unlessChild(a.cfg))
 	case h.At(time.Now()) == probes.Down:
 		return fmt.Sprintf("%s is down or does not answer (%s): clients are kept away%s; if it hangs and other brokers do not, stop it, then start it.", name, h.LastError, a.afterwards(s, v, "it"))
 	case a.presence != nil && v.LastError != "" && v.Validity.ExpiredAt(a.clock()):
@@ -188,10 +190,14 @@ func (a *agent) afterwards(s *snapshot, v lease.View, awaited string) string {
 	switch {
 	case s.mode.Mode == recovery.Drained:
 		return ", and it is drained (" + string(s.mode.Reason) + ")"
+	case s.left:
+		return "; it has left on purpose: back within " + formatDuration(a.cfg.ReturnWithin) + " it comes back active"
 	case a.presence != nil && (!v.Validity.Known() || v.Validity.ExpiredAt(a.clock())):
 		return "; it is away for longer than the TTL: if other brokers are active when it comes back, " + comesBack(a.cfg)
 	case a.presence != nil:
 		return "; if it is away for longer than the TTL and other brokers are active then, it comes back drained and waits for 'holdfast activate'"
+	case v.Validity.Known() && v.Validity.ExpiredAt(a.clock()) && a.registrationState(s, v) == "absent":
+		return "; its registration has ended: if other brokers stayed registered, " + comesBack(a.cfg)
 	case v.Validity.Known() && v.Validity.ExpiredAt(a.clock()):
 		return "; its registration may have run out: if it has and other brokers stayed registered, " + comesBack(a.cfg)
 	case s.attachment == recovery.Detached && v.Validity.Known():

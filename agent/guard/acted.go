@@ -22,18 +22,22 @@ type Acted struct {
 	LeftMS  int64     `json:"left_ms"`        // from the end of the broker to the deadline; negative: too late, but with Idle
 	Idle    bool      `json:"idle,omitempty"` // it was proven to serve nothing, and the deadline may be long over
 	QuietMS int64     `json:"quiet_ms"`       // since the sidecar's last word when the stop began
+	Runs    bool      `json:"runs,omitempty"` // the sidecar's loop did, and had nothing to say
 	Problem string    `json:"problem,omitempty"`
 }
 
 // String is what was done, as a sentence.
 func (a Acted) String() string {
-	who := "the broker"
+	who, quiet := "the broker", fmt.Sprintf("no word from the sidecar for %s", ms(a.QuietMS))
+	if a.Runs {
+		quiet = fmt.Sprintf("the sidecar runs, and for %s had neither a renewal nor a proof that nothing is served", ms(a.QuietMS))
+	}
 	if a.Broker > 0 {
 		who = fmt.Sprintf("process %d of the broker", a.Broker)
 	}
 	if a.How == howHeld {
-		return fmt.Sprintf("no word from the sidecar for %s: %s, which somebody started meanwhile, is held by SIGSTOP since %s, until the sidecar runs again",
-			ms(a.QuietMS), who, a.At.UTC().Format("2006-01-02 15:04:05Z"))
+		return fmt.Sprintf("%s: %s, which somebody started meanwhile, is held by SIGSTOP since %s, until the sidecar runs again",
+			quiet, who, a.At.UTC().Format("2006-01-02 15:04:05Z"))
 	}
 	when := fmt.Sprintf("%s before the deadline", ms(a.LeftMS))
 	switch {
@@ -43,10 +47,10 @@ func (a Acted) String() string {
 		when = fmt.Sprintf("%s after the deadline", ms(-a.LeftMS))
 	}
 	if a.How == "" {
-		return fmt.Sprintf("no word from the sidecar for %s: %s was not stopped in %s: %s", ms(a.QuietMS), who, ms(a.TookMS), a.Problem)
+		return fmt.Sprintf("%s: %s was not stopped in %s: %s", quiet, who, ms(a.TookMS), a.Problem)
 	}
-	text := fmt.Sprintf("no word from the sidecar for %s: %s was stopped by %s at %s in %s, %s",
-		ms(a.QuietMS), who, a.How, a.At.UTC().Format("2006-01-02 15:04:05Z"), ms(a.TookMS), when)
+	text := fmt.Sprintf("%s: %s was stopped by %s at %s in %s, %s",
+		quiet, who, a.How, a.At.UTC().Format("2006-01-02 15:04:05Z"), ms(a.TookMS), when)
 	if a.Problem != "" {
 		text += "; " + a.Problem
 	}

@@ -97,7 +97,7 @@ func (w *watcher) attempt(x stopper, t process.Target, bound time.Duration, now 
 		w.endTry()
 		w.page.trying.Store(true)
 		quiet := now.Sub(lease.Instant(w.page.heardAt.Load()))
-		w.trying = &try{Acted: Acted{Guard: w.pid, Broker: t.Pid, QuietMS: quiet.Milliseconds()}, target: t, began: now}
+		w.trying = &try{Acted: Acted{Guard: w.pid, Broker: t.Pid, QuietMS: quiet.Milliseconds(), Runs: now < w.page.orders().silentFrom()}, target: t, began: now}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	how, err := x.Stop(ctx)
