@@ -50,7 +50,8 @@ const askTimeout = 10 * time.Second
 func verbs() []*cli.Command {
 	etcd, last := etcdSettings(), len(topicStates)-1
 	all, sidecar := &needs{others: true, bound: -1}, &needs{only: []string{"control-socket", "state-dir"}, bound: askTimeout}
-	reason := textFlag("reason", "TEXT", "why, kept with the mode in etcd", "operator")
+	reason := textFlag("reason", "TEXT", "why, kept with the mode in etcd", "")
+	reason.DefaultText = "operator"
 	return []*cli.Command{
 		verb("run", all, runSidecar),
 		verb("status", sidecar, status, outputFlag("table")),

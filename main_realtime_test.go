@@ -98,7 +98,7 @@ func TestSteeringPrintsModeAndSummary(t *testing.T) {
 	if code, _, _ := holdfast(t, "leave", "--control-socket", socket, "--timeout", "1m", "--wait"); code != 0 {
 		t.Errorf("leave: code %d", code)
 	}
-	want := []string{`/v1/drain {"reason":"new disk","timeout_seconds":60}`, `/v1/activate {"reason":"operator"}`, `/v1/confirm {}`,
+	want := []string{`/v1/drain {"reason":"new disk","timeout_seconds":60}`, `/v1/activate {"reason":""}`, `/v1/confirm {}`,
 		`/v1/status `, `/v1/leave {"timeout_seconds":60,"wait":true,"with_sidecar":false}`}
 	if fmt.Sprint(bodies) != fmt.Sprint(want) {
 		t.Errorf("asked %q", bodies)

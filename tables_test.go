@@ -162,10 +162,18 @@ func TestFleetTableIsGolden(t *testing.T) {
 }
 
 func TestAFleetNamesTheWayOutForABrokerThatDoesNotComeBack(t *testing.T) {
-	var b bytes.Buffer
-	writeFleet(&output{to: &b}, []cluster.FleetBroker{{BrokerID: "n9", Topics: 3}}, night)
-	if want := "n9 is NOT registered: nobody is known to serve its 3 topics; if it will not come back: 'holdfast forget n9'.\n"; !strings.HasPrefix(b.String(), want) {
-		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	left := night.Add(-6 * time.Second)
+	for _, row := range []struct {
+		broker cluster.FleetBroker
+		want   string
+	}{
+		{cluster.FleetBroker{BrokerID: "n9", Topics: 1}, "n9 is NOT registered: nobody is known to serve its topics (1); if it will not come back: 'holdfast forget n9'.\n"},
+		{cluster.FleetBroker{BrokerID: "n9", Topics: 1, Left: &left}, "n9 is NOT registered: it left on purpose 6s ago, and comes back when it is started.\n"},
+	} {
+		var b bytes.Buffer
+		if writeFleet(&output{to: &b}, []cluster.FleetBroker{row.broker}, night); !strings.HasPrefix(b.String(), row.want) {
+			t.Errorf("got\n%s\nwant\n%s", b.String(), row.want)
+		}
 	}
 }
 

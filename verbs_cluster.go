@@ -80,8 +80,10 @@ func writeFleet(o *output, brokers []cluster.FleetBroker, now time.Time) {
 			if b.Mode == cluster.ModeActive {
 				active++
 			}
+		} else if b.Left != nil {
+			o.line("%s is NOT registered: it left on purpose %s ago, and comes back when it is started.", id, age(now, *b.Left))
 		} else if b.Topics > 0 {
-			o.line("%s is NOT registered: nobody is known to serve its %d topics; if it will not come back: 'holdfast forget %s'.", id, b.Topics, id)
+			o.line("%s is NOT registered: nobody is known to serve its topics (%d); if it will not come back: 'holdfast forget %s'.", id, b.Topics, id)
 		}
 		if b.StateMalformed != "" {
 			mode = "malformed"

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -180,7 +181,7 @@ func (a *agent) confirm(context.Context, order) error {
 }
 
 // setModeByOperator writes a person's word to etcd and returns when the loop has
-// taken it up. Repeating it changes nothing but the reason.
+// taken it up. Repeating it changes nothing but the reason, if one is given.
 func (a *agent) setModeByOperator(ctx context.Context, mode recovery.Mode, why string) error {
 	s := a.view.Load()
 	switch {
@@ -191,10 +192,7 @@ func (a *agent) setModeByOperator(ctx context.Context, mode recovery.Mode, why s
 	case s.mode.Mode == "":
 		return fmt.Errorf("the startup decision is to come (%s): repeat when the broker is registered", firstCause(a.notReady()))
 	}
-	rec := recovery.ModeRecord{Mode: mode, Reason: recovery.Reason(why), By: recovery.ByOperator}
-	if why == "" {
-		rec.Reason = recovery.ReasonOperator
-	}
+	rec := operatorsWord(mode, recovery.Reason(why), s.mode)
 	ctx, cancel := context.WithTimeout(ctx, setModeTimeout)
 	defer cancel()
 	if a.presence != nil {
@@ -218,7 +216,15 @@ func (a *agent) setModeByOperator(ctx context.Context, mode recovery.Mode, why s
 			break
 		}
 	}
-	return fmt.Errorf("mode not changed: etcd: %w: repeat when etcd answers", err)
+	return fmt.Errorf("mode not changed: %w; repeat when etcd answers", EtcdError(a.cfg, err))
+}
+
+// operatorsWord keeps, of a broker that is drained already, the reason if no other is given.
+func operatorsWord(mode recovery.Mode, why recovery.Reason, before recovery.ModeRecord) recovery.ModeRecord {
+	if mode == recovery.Drained && before.Mode == mode {
+		why = cmp.Or(why, before.Reason)
+	}
+	return recovery.ModeRecord{Mode: mode, Reason: cmp.Or(why, recovery.ReasonOperator), By: recovery.ByOperator}
 }
 
 // readPatiently reads until etcd is reached or ctx ends: after an outage the renewals

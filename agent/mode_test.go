@@ -7,6 +7,7 @@ import (
 
 	"holdfast/cluster"
 	etcd "holdfast/cluster/memory"
+	"holdfast/recovery"
 )
 
 // An etcd that is full goes on to renew leases.
@@ -36,4 +37,27 @@ func TestAStateKeyThatEtcdRefusesIsWrittenAgainAtAPace(t *testing.T) {
 			}
 		})
 	})
+}
+
+func TestADrainWithoutAReasonKeepsTheOneThatIsThere(t *testing.T) {
+	drained := recovery.ModeRecord{Mode: recovery.Drained, Reason: "disk swap", By: recovery.ByOperator}
+	for _, row := range []struct {
+		name   string
+		mode   recovery.Mode
+		why    recovery.Reason
+		before recovery.ModeRecord
+		want   recovery.Reason
+	}{
+		{"drained already", recovery.Drained, "", drained, "disk swap"},
+		{"drained already, for another reason now", recovery.Drained, "new kernel", drained, "new kernel"},
+		{"active until now", recovery.Drained, "", recovery.ModeRecord{Mode: recovery.Active, Reason: "boot"}, recovery.ReasonOperator},
+		{"activated", recovery.Active, "", drained, recovery.ReasonOperator},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			want := recovery.ModeRecord{Mode: row.mode, Reason: row.want, By: recovery.ByOperator}
+			if got := operatorsWord(row.mode, row.why, row.before); got != want {
+				t.Errorf("%+v, want %+v", got, want)
+			}
+		})
+	}
 }

@@ -27,6 +27,8 @@ type FleetBroker struct {
 	ConnectURL      string     `json:"connect_url"` // advertised
 	StateMalformed  string     `json:"malformed_mode"`
 	MemberMalformed string     `json:"malformed_member,omitempty"`
+	// Left is when it left on purpose, and has not registered since; nil: it did not.
+	Left *time.Time `json:"left,omitempty"`
 }
 
 // Fleet lists, ordered by id, every broker that is registered or has a state, a member
@@ -79,6 +81,9 @@ func (c *Client) Fleet(ctx context.Context) (fleet []FleetBroker, err error) {
 			}
 			if !member.At.IsZero() {
 				b.Since = &member.At
+			}
+			if member.plannedEpoch() != 0 {
+				b.Left = &member.Left.At
 			}
 		}
 	})
