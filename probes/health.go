@@ -75,6 +75,7 @@ func (v HealthView) At(now time.Time) Verdict {
 type Health struct {
 	settings atomic.Pointer[HealthSettings]
 	looks    chan struct{}
+	tuned    chan struct{}
 	check    func(context.Context) error
 	lost     <-chan struct{}
 	log      *slog.Logger
@@ -86,7 +87,7 @@ type Health struct {
 // a time. A value on lost says that the broker that was asked is gone: its process exited,
 // or its port refuses; nil means that nobody can tell.
 func NewHealth(s HealthSettings, check func(ctx context.Context) error, lost <-chan struct{}, log *slog.Logger, reg prometheus.Registerer) *Health {
-	h := &Health{looks: make(chan struct{}, 1), check: check, lost: lost, log: log, changes: make(chan struct{}, 1)}
+	h := &Health{looks: make(chan struct{}, 1), tuned: make(chan struct{}, 1), check: check, lost: lost, log: log, changes: make(chan struct{}, 1)}
 	h.settings.Store(&s)
 	h.view.Store(&HealthView{Since: time.Now()})
 	promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{
@@ -101,11 +102,11 @@ func NewHealth(s HealthSettings, check func(ctx context.Context) error, lost <-c
 	return h
 }
 
-// Tune changes the settings, and looks. The verdict counts as long as before until that answer
-// is judged.
+// Tune changes the settings. The broker is asked at once, and what was counted in a row stays
+// counted. The verdict counts as long as before until that answer is judged.
 func (h *Health) Tune(s HealthSettings) {
 	h.settings.Store(&s)
-	h.Look()
+	Signal(h.tuned)
 }
 
 // Look has the broker asked at once, and more often while it then fails, until the verdict
@@ -135,6 +136,8 @@ func (h *Health) Run(ctx context.Context) error {
 			l.onLost()
 		case <-h.looks:
 			l.hasten()
+		case <-h.tuned:
+			l.probeSoon()
 		case <-l.tick.C:
 			l.onTick()
 		case err := <-l.done:
