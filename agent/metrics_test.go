@@ -71,7 +71,7 @@ func builtOn(t testing.TB, reg *prometheus.Registry, broker recovery.Broker) *ag
 	t.Helper()
 	c := natsDefaults().Effective()
 	quiet := slog.New(slog.DiscardHandler)
-	a := &agent{cfg: c, version: "test", log: quiet, clock: lease.BootClock, started: time.Now(),
+	a := &agent{cfg: c, world: World{Clocks: hostClocks}, version: "test", log: quiet, clock: lease.BootClock, started: time.Now(),
 		inbox: make(chan func()), named: make(chan struct{}), broker: stillBroker{}}
 	a.memory = memory{Format: memoryFormat, Incarnation: randomID()}
 	a.journal = openJournal(t.TempDir(), quiet)
@@ -81,7 +81,7 @@ func builtOn(t testing.TB, reg *prometheus.Registry, broker recovery.Broker) *ag
 	a.health = probes.NewHealth(probes.HealthSettings{Interval: c.HealthInterval, Timeout: c.HealthTimeout, Rise: c.HealthRise, Fall: c.HealthFall},
 		a.identity.check, nil, quiet, reg)
 	a.dataDir = probes.NewDataDir("", c.DataMarkers, false, quiet)
-	a.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{}, broker, stillBroker{}, quiet, reg)
+	a.reconciler = recovery.NewReconciler(c.reconcilerSettings(), broker, stillBroker{}, quiet, reg)
 	a.steerer = recovery.NewSteerer(nil, 0, 0, quiet, reg)
 	a.ownership = a.newOwnership(reg)
 	a.keeper = lease.NewKeeper(lease.Settings{Timing: c.Timing(), Clock: a.clock, Classify: classify, Classes: failureClasses()},

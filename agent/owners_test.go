@@ -78,7 +78,7 @@ func inOwners(t *testing.T, ids []string, claim func(t *testing.T, s *etcd.Serve
 			o.brokerID, o.memory.Incarnation = id, "incarnation of "+id
 			o.view.Store(&snapshot{attachment: recovery.Attached})
 			reg := prometheus.NewPedanticRegistry()
-			o.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{OwnershipLocks: o.locking(), MassChangeShare: o.cfg.MassChangeShare},
+			o.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{Concurrency: 16, LoadTimeout: 30 * time.Second, AuditInterval: 30 * time.Second, OwnershipLocks: o.locking(), MassChangeShare: o.cfg.MassChangeShare},
 				o.shelf, o.main, quiet, reg)
 			o.ownership = o.newOwnership(prometheus.NewRegistry())
 			for _, run := range []func(context.Context) error{o.reconciler.Run, o.ownership.Run} {

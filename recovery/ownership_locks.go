@@ -1,7 +1,6 @@
 package recovery
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -47,19 +46,12 @@ type LockStore interface {
 	FollowFree(ctx context.Context, topics []string, free func(topics []string)) error
 }
 
-// OwnershipSettings tune the acquisition. A zero RetryInterval or AuditInterval takes the
-// default of CONTRACT.
+// OwnershipSettings tune the acquisition.
 type OwnershipSettings struct {
-	RetryInterval time.Duration // between attempts at a lock that another holds; 200 ms
+	RetryInterval time.Duration // between attempts at a lock that another holds
 	RetryWindow   time.Duration // for how long; then every AuditInterval. 0: no such retries
 	Watch         bool          // take a lock at once when it goes
-	AuditInterval time.Duration // between checks that the locks are still ours; 30 s
-}
-
-func (s OwnershipSettings) withDefaults() OwnershipSettings {
-	s.RetryInterval = cmp.Or(max(s.RetryInterval, 0), 200*time.Millisecond)
-	s.AuditInterval = cmp.Or(max(s.AuditInterval, 0), 30*time.Second)
-	return s
+	AuditInterval time.Duration // between checks that the locks are still ours
 }
 
 // LockOrders are what locks are taken under. Any change to them makes every lock unknown.
@@ -141,7 +133,7 @@ type lock struct {
 // wanted, and runs. The reconciler must have been made with OwnershipLocks.
 func NewOwnership(s OwnershipSettings, store LockStore, r *Reconciler, log *slog.Logger, reg prometheus.Registerer) *Ownership {
 	o := &Ownership{
-		settings: s.withDefaults(), store: store, reconciler: r, log: log,
+		settings: s, store: store, reconciler: r, log: log,
 		wake: make(chan struct{}, 1), yields: make(chan struct{}, 1), base: context.Background(),
 		table: map[string]*lock{}, open: map[*lock]struct{}{},
 	}

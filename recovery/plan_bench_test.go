@@ -43,7 +43,7 @@ func BenchmarkReconcile10000(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		broker := &instantBroker{want: int64(len(names)), all: make(chan struct{})}
-		r := NewReconciler(ReconcilerSettings{}, broker, broker, slog.New(slog.DiscardHandler), nil)
+		r := NewReconciler(ReconcilerSettings{Concurrency: 16, LoadTimeout: 30 * time.Second, AuditInterval: 30 * time.Second}, broker, broker, slog.New(slog.DiscardHandler), nil)
 		ctx, cancel := context.WithCancel(b.Context())
 		done := make(chan error, 1)
 		go func() { done <- r.Run(ctx) }()

@@ -14,16 +14,10 @@ const (
 
 // Progress is the reconciliation at one moment. Assigned = Served + Missing.
 type Progress struct {
-	Assigned    int
-	Served      int // assigned and served
-	Missing     int // assigned and not served
-	Orphan      int // served and not assigned
-	Quarantined int // quiesced and not assigned
-	Elsewhere   int // of Missing: another broker holds the lock for longer than we retry
-	Foreign     int // served here although another broker holds the lock
-	Loading     int // being loaded now
-	Failed      int // topics whose last load or quiesce failed
-	Unreadable  int // entries of the broker's list that are no name here: left alone
+	Counts
+	Loading    int // being loaded now
+	Failed     int // topics whose last load or quiesce failed
+	Unreadable int // entries of the broker's list that are no name here: left alone
 
 	// Reconciled is the startup gate: clients may come. It closes when the broker
 	// process is another, on detachment, and when drained.
@@ -61,16 +55,15 @@ func (r *Reconciler) Snapshot() Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := Progress{
-		Assigned: r.counts.Assigned, Served: r.counts.Served, Missing: r.counts.Missing,
-		Elsewhere: r.counts.Elsewhere, Foreign: r.counts.Foreign,
+		Counts:  r.counts,
 		Loading: r.load.loads, Failed: len(r.failed), Unreadable: len(r.list.unreadable),
 		Reconciled: r.gate.openedBy != "", GateOpenedBy: r.gate.openedBy,
 		GuardTripped: r.mass.Tripped(), GuardDetail: r.mass.Detail(),
 		AssignedKnown: r.assignedKnown, ServedKnown: r.list.ever,
 		Whole: r.lost.whole, LastSuccess: r.success, LastError: r.lastErr,
 	}
-	if r.assignedKnown { // before that, nothing is known not to be ours
-		p.Orphan, p.Quarantined = r.counts.Orphan, r.counts.Quarantined
+	if !r.assignedKnown { // nothing is known not to be ours
+		p.Orphan, p.Quarantined = 0, 0
 	}
 	return p
 }

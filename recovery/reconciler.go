@@ -38,13 +38,12 @@ type Records interface {
 	Records(ctx context.Context, topics []string) (map[string][]byte, error)
 }
 
-// ReconcilerSettings tune the reconciler. A zero Concurrency, LoadTimeout or
-// AuditInterval takes the default of CONTRACT.
+// ReconcilerSettings tune the reconciler.
 type ReconcilerSettings struct {
-	Concurrency     int           // calls to the broker at a time; 16
+	Concurrency     int           // calls to the broker at a time
 	Rate            float64       // loads per second; 0: no limit
-	LoadTimeout     time.Duration // of one call, and of the startup gate without progress; 30 s
-	AuditInterval   time.Duration // between listings, and the mass-change guard's window; 30 s
+	LoadTimeout     time.Duration // of one call, and of the startup gate without progress
+	AuditInterval   time.Duration // between listings, and the mass-change guard's window
 	MassChangeShare float64       // of topics, above which a sudden loss is not believed; 0: off
 	OwnershipLocks  bool          // topics are loaded only after SetClaims said that they are ours
 	// Assigns: the broker's own cluster decides which topics it serves. What it lists is
@@ -53,13 +52,6 @@ type ReconcilerSettings struct {
 	// Drain empties a broker that cannot be emptied topic by topic, because its cluster
 	// would give it others; nil: Withdraw does. It must return when its context ends.
 	Drain func(ctx context.Context) error
-}
-
-func (s ReconcilerSettings) withDefaults() ReconcilerSettings {
-	s.Concurrency = cmp.Or(max(s.Concurrency, 0), 16)
-	s.LoadTimeout = cmp.Or(max(s.LoadTimeout, 0), 30*time.Second)
-	s.AuditInterval = cmp.Or(max(s.AuditInterval, 0), 30*time.Second)
-	return s
 }
 
 // Reconciler brings the broker to what etcd asks of it, for ever. Run's loop alone
@@ -126,7 +118,7 @@ type Reconciler struct {
 // assignments, and runs.
 func NewReconciler(s ReconcilerSettings, b Broker, rec Records, log *slog.Logger, reg prometheus.Registerer) *Reconciler {
 	r := &Reconciler{
-		settings: s.withDefaults(),
+		settings: s,
 		broker:   b,
 		records:  rec,
 		log:      log,

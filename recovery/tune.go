@@ -9,12 +9,11 @@ import (
 
 // Settings that may change while the parts run. Each Tune takes effect at once: a pause
 // that is longer than the new one ends, and what is in flight keeps the bound it began
-// with. Zero takes the default of CONTRACT, as with the constructors.
+// with.
 
 // Tune takes the concurrency, rate, timeout, audit interval and mass-change share of s, and
 // nothing else of it. Loads in flight beyond a lower concurrency are not cut short.
 func (r *Reconciler) Tune(s ReconcilerSettings) {
-	s = s.withDefaults()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
@@ -62,7 +61,6 @@ func (o *Ownership) Tune(every time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.settings.AuditInterval = every
-	o.settings = o.settings.withDefaults()
 	latest := time.Now().Add(o.settings.AuditInterval)
 	if latest.Before(o.auditAt) {
 		o.auditAt = latest

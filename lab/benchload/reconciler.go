@@ -37,7 +37,7 @@ func openReconciler(ctx context.Context, s *server) (loader, func(), error) {
 	run, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	start := func(concurrency int) {
-		r = recovery.NewReconciler(recovery.ReconcilerSettings{Concurrency: concurrency, MassChangeShare: 0.5},
+		r = recovery.NewReconciler(recovery.ReconcilerSettings{Concurrency: concurrency, LoadTimeout: 30 * time.Second, AuditInterval: 30 * time.Second, MassChangeShare: 0.5},
 			listed{b}, noRecords{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 		r.SetAssigned(true, nil, nil)
 		r.SetOrders(recovery.Orders{Epoch: 1, Mode: recovery.Active, Attached: true, Instance: "bench"})
