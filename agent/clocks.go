@@ -33,9 +33,6 @@ func monotonic() time.Duration {
 // noteClocks sees a suspension of the host and a step of its wall clock, before anything
 // else is decided.
 func (a *agent) noteClocks() {
-	if a.world.Clocks == nil {
-		return
-	}
 	a.settleDoubt()
 	now := a.world.Clocks()
 	before := a.clocks.Load()

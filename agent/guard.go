@@ -261,12 +261,3 @@ func (a *agent) guardStatus(s *snapshot, down bool) GuardStatus {
 
 // guardStep is the label of the guard's stop beside the steps of the ladder.
 const guardStep = "guard"
-
-// dismissGuard is the last word of a sidecar that gives its registration up: nothing is
-// served.
-func (a *agent) dismissGuard() {
-	if p, ok := a.guard.(guardProcess); ok {
-		p.Disarm()
-		p.Goodbye()
-	}
-}

@@ -25,15 +25,16 @@ type brokerIDs struct {
 type changingID struct {
 	mu   sync.Mutex
 	id   string
-	anew chan struct{} // closed when it is to be followed anew; nil: nobody asked
+	anew context.Context // over when it is to be followed anew; nil: nobody asked
+	end  context.CancelFunc
 }
 
-// get returns the id, and what is closed when it is to be followed anew.
-func (c *changingID) get() (id string, anew <-chan struct{}) {
+// get returns the id, and what is over when it is to be followed anew.
+func (c *changingID) get() (id string, anew context.Context) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.anew == nil {
-		c.anew = make(chan struct{})
+		c.anew, c.end = context.WithCancel(context.Background())
 	}
 	return c.id, c.anew
 }
@@ -57,7 +58,7 @@ func (c *changingID) follow(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.id = id; c.anew != nil {
-		close(c.anew)
+		c.end()
 	}
 	c.anew = nil
 }
@@ -68,14 +69,7 @@ func following(of *changingID, follow func(ctx context.Context, id string) error
 		for {
 			id, anew := of.get()
 			one, stop := context.WithCancel(ctx)
-			var asked sync.WaitGroup
-			asked.Go(func() {
-				select {
-				case <-anew:
-					stop()
-				case <-one.Done():
-				}
-			})
+			release := context.AfterFunc(anew, stop)
 			var err error
 			if id != "" {
 				err = follow(one, id)
@@ -84,8 +78,8 @@ func following(of *changingID, follow func(ctx context.Context, id string) error
 				err = one.Err()
 			}
 			again := one.Err() != nil && ctx.Err() == nil
+			release()
 			stop()
-			asked.Wait()
 			if !again {
 				return err
 			}

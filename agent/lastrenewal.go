@@ -193,11 +193,8 @@ func (a *agent) recallRenewal() {
 	if a.shadow != nil || a.cfg.Unleased() { // neither holds a lease that anybody else knows
 		return
 	}
-	now := Clocks{Boot: a.begun}
-	if a.world.Clocks != nil {
-		now = a.world.Clocks()
-		a.clocks.Store(&now)
-	}
+	now := a.world.Clocks()
+	a.clocks.Store(&now)
 	notes, last, was, doubt := openRenewals(a.cfg.StateDir, a.hostBoot(), now, a.log)
 	a.renewals = notes
 	if a.memory.Epoch != 0 { // else it is of another store's, or nobody knows whose

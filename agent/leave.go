@@ -63,7 +63,9 @@ func (a *agent) leave() error {
 	}
 	if left.Proven() && a.guard != nil {
 		a.guard.Disarm()
-		a.dismissGuard()
+		if p, ok := a.guard.(guardProcess); ok {
+			p.Goodbye()
+		}
 	}
 	if !holding || stay || a.presence != nil {
 		a.remember(func(m *memory) { m.ConfirmedAt = max(m.ConfirmedAt, v.Grant.Revision) })

@@ -214,7 +214,7 @@ func (a *agent) step() error {
 	a.watchGuard(verdict)
 	a.attach(verdict)
 	a.noteRenewal()
-	a.noteHealth(verdict, health.LastError, who)
+	a.noteHealth(verdict, health.LastError)
 	a.tendHealthNote(verdict)
 	a.watchPause()
 	if err := a.judgeSession(who.Instance); err != nil {

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"holdfast/brokerapi"
 	"holdfast/probes"
 	"holdfast/recovery"
 )
@@ -13,7 +12,7 @@ import (
 // progressEvery is the pause between two lines about a long load.
 const progressEvery = 2 * time.Second
 
-func (a *agent) noteHealth(verdict probes.Verdict, lastErr string, who brokerapi.Report) {
+func (a *agent) noteHealth(verdict probes.Verdict, lastErr string) {
 	if verdict == a.verdict {
 		return
 	}

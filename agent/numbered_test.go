@@ -292,7 +292,10 @@ func (n *numbered) sidecar(change func(*Config)) (stop func(cause error) error) 
 
 func (n *numbered) world() World {
 	return World{
-		Clock:  func() lease.Instant { return lease.Instant(time.Hour + time.Since(n.born)) },
+		Clock: func() lease.Instant { return lease.Instant(time.Hour + time.Since(n.born)) },
+		Clocks: func() Clocks {
+			return Clocks{Boot: lease.Instant(time.Hour + time.Since(n.born)), Mono: time.Since(n.born), Wall: time.Now()}
+		},
 		Broker: func(Config, *cluster.Client, *slog.Logger) (brokerapi.Broker, error) { return n, nil },
 		Etcd: func(c cluster.Config, log *slog.Logger) (*cluster.Client, Line, error) {
 			return cluster.Over(c, lossy{n.store.Conn(nil), n}, log), numberedLine{cluster.Over(c, lossy{n.store.Conn(nil), n}, log)}, nil

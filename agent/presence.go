@@ -52,21 +52,12 @@ type presence struct {
 	lost    bool          // so the last renewal found
 }
 
-// readClocks reads the host's clocks.
-func (a *agent) readClocks() Clocks {
-	if a.world.Clocks == nil {
-		now := a.clock()
-		return Clocks{Boot: now, Mono: time.Duration(now), Wall: time.Now()}
-	}
-	return a.world.Clocks()
-}
-
 // watch says that the loop runs. A broker that is away for too long is not registered any more.
 func (p *presence) watch() {
 	if p == nil {
 		return
 	}
-	now := p.readClocks()
+	now := p.world.Clocks()
 	p.mu.Lock()
 	p.gap = p.gap || now.Mono-p.watched > unwatchedMost
 	p.watched = now.Mono
@@ -88,7 +79,7 @@ func (p *presence) well(at lease.Instant) {
 
 // away reports whether the broker was away for longer than the TTL.
 func (p *presence) away(ctx context.Context, now life) (bool, error) {
-	m, read := now.memory, p.readClocks()
+	m, read := now.memory, p.world.Clocks()
 	p.mu.Lock()
 	gap, over := p.gap || read.Mono-p.watched > unwatchedMost, read.Boot > p.until
 	p.mu.Unlock()

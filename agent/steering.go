@@ -29,10 +29,8 @@ func (s steered) SetMode(ctx context.Context, mode recovery.Mode, reason recover
 
 // steerable is the broker as far as it has a mode of its own; nil: it has none.
 func (a *agent) steerable() brokerapi.ModeSetter {
-	if b, ok := a.broker.(brokerapi.ModeSetter); ok {
-		return b
-	}
-	return nil
+	b, _ := a.broker.(brokerapi.ModeSetter)
+	return b
 }
 
 func (a *agent) newSteerer(reg prometheus.Registerer) *recovery.Steerer {

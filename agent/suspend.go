@@ -64,7 +64,7 @@ func (a *agent) inDoubt() bool {
 // be about to find it out: what it found is in the view before this is false again.
 func (a *agent) jumpedSinceLoop() bool {
 	before := a.clocks.Load()
-	if a.world.Clocks == nil || before == nil {
+	if before == nil {
 		return false
 	}
 	return compareClocks(*before, a.world.Clocks()).raisesDoubt()

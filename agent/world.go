@@ -49,7 +49,7 @@ type World struct {
 	Reap func(context.Context) error
 	// Systemd is the service manager; nil, or a nil result: there is none.
 	Systemd func(*slog.Logger) *Systemd
-	// Clocks reads the clocks together; nil: suspensions and clock jumps go unnoticed.
+	// Clocks reads the clocks together.
 	Clocks func() Clocks
 	// BootID names the host's present boot; nil: the host is asked.
 	BootID func() string

@@ -1,12 +1,6 @@
 package guard
 
-import (
-	"os"
-	"syscall"
-)
-
-// apart keeps what is meant for the sidecar's group and terminal from the guard.
-func apart() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
+import "os"
 
 // durable is the standard error if it can be inherited by a process that outlives us:
 // a file or a socket, such as the journal's. Whoever reads a pipe or a terminal waits

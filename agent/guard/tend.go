@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -113,7 +114,7 @@ func (c *Client) look() {
 // sidecar would not find that one, and it would stop the broker beside it.
 func (c *Client) relock() {
 	old, had := c.lock, c.locked
-	if old == nil || !lostLock(c.set.Dir)(int(old.Fd())) {
+	if old == nil || !lostLock(c.set.Dir, int(old.Fd())) {
 		return
 	}
 	if c.openLock() != nil {
@@ -203,8 +204,8 @@ func (c *Client) start(t process.Target) {
 	cmd.Args[0] = "holdfast"
 	cmd.Env = process.Environment()
 	cmd.Stderr = durable(os.Stderr)
-	cmd.ExtraFiles = []*os.File{c.file, c.lock} // pageFD, lockFD
-	cmd.SysProcAttr = apart()
+	cmd.ExtraFiles = []*os.File{c.file, c.lock}          // pageFD, lockFD
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // what is meant for the sidecar's group and terminal is not for the guard
 	c.notYet = c.set.Clock().Add(retry)
 	if err := cmd.Start(); err != nil {
 		c.fail(fmt.Errorf("start the guard: %w", err))

@@ -69,8 +69,7 @@ func Main(args []string, stderr io.Writer) error {
 		return fmt.Errorf("guard: %w", err)
 	}
 	defer w.quarry.close()
-	lost := lostLock(*dir)
-	w.lost = func() bool { return lost(lockFD) }
+	w.lost = func() bool { return lostLock(*dir, lockFD) }
 	if err := w.openWaits(); err != nil {
 		return fmt.Errorf("guard: %w", err)
 	}
@@ -190,15 +189,13 @@ func (w *watcher) turn() bool {
 
 // lostLock reports whether a lock is not the one of the state directory: who removed that
 // directory has removed the sidecar, and a later one would never find us.
-func lostLock(dir string) func(fd int) bool {
-	return func(fd int) bool {
-		var ours, there unix.Stat_t
-		if unix.Fstat(fd, &ours) != nil {
-			return false
-		}
-		err := unix.Stat(filepath.Join(dir, lockFile), &there)
-		return errors.Is(err, unix.ENOENT) || err == nil && (there.Dev != ours.Dev || there.Ino != ours.Ino)
+func lostLock(dir string, fd int) bool {
+	var ours, there unix.Stat_t
+	if unix.Fstat(fd, &ours) != nil {
+		return false
 	}
+	err := unix.Stat(filepath.Join(dir, lockFile), &there)
+	return errors.Is(err, unix.ENOENT) || err == nil && (there.Dev != ours.Dev || there.Ino != ours.Ino)
 }
 
 // rehearse goes through a stop without stopping anything, so that what it needs is in
