@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -23,9 +24,12 @@ type reachable struct {
 	away bool
 }
 
-func (r *reachable) Invoke(context.Context, string, any, any, ...grpc.CallOption) error {
+func (r *reachable) Invoke(_ context.Context, _ string, _, reply any, _ ...grpc.CallOption) error {
 	if r.away {
 		return status.Error(codes.Unavailable, "connection refused")
+	}
+	if answer, ok := reply.(*pb.TxnResponse); ok {
+		answer.Responses = []*pb.ResponseOp{{Response: &pb.ResponseOp_ResponseRange{ResponseRange: &pb.RangeResponse{}}}}
 	}
 	return nil
 }
