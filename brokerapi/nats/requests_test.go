@@ -165,6 +165,19 @@ func TestAListingThatIsNotWholeIsAnError(t *testing.T) {
 	}
 }
 
+func TestStreamsOfOthersAreNoTopicsAndAreNamed(t *testing.T) {
+	b, _ := served(t, func(_ string, body []byte) string {
+		if strings.Contains(string(body), "subject") { // those that are withdrawn
+			return `{"total":0,"streams":[]}`
+		}
+		return `{"total":3,"streams":["ORDERS","hf+shop+orders","KV_x"]}`
+	})
+	held, err := b.Topics(bound(t))
+	if err != nil || !slices.Equal(held.Serving, []string{"/shop/orders"}) || !slices.Equal(held.Foreign, []string{"ORDERS", "KV_x"}) {
+		t.Errorf("%+v, %v", held, err)
+	}
+}
+
 func TestACallInFlightEndsWhenTheConnectionBreaks(t *testing.T) {
 	asked := make(chan struct{}, 1)
 	fake := newFakeServer(t, "", func(string, []byte) (string, bool) {
