@@ -116,6 +116,10 @@ func TestTheEndOfTheBrokersProcessIsTheFirstCauseAndNoGuardIsAwaitedForIt(t *tes
 		if got := l.why("readiness"); !strings.HasSuffix(got, "not_ready:broker") {
 			t.Error(got)
 		}
+		l.until(l.deadline() + time.Minute)
+		if got := l.status(); got.Registration.State != "absent" || strings.Contains(got.Summary, "may have run out") || !strings.Contains(got.Summary, "its registration has ended") {
+			t.Errorf("%s: %s", got.Registration.State, got.Summary)
+		}
 	})
 }
 
