@@ -152,7 +152,7 @@ func (c *Client) Forget(ctx context.Context, r Remains) (unassigned []string, er
 		acts[i] = actOn(t.Topic, []clientv3.Cmp{written(assignment, t.revision), written(c.keys.Owner(t.Topic), t.lock)}, ops)
 	}
 	removed := 0
-	err = c.eachTopic(ctx, guards, acts, func(i int, _ int64, answer *etcdserverpb.TxnResponse) {
+	err = c.eachTopic(ctx, guards, acts, func(i int, answer *etcdserverpb.TxnResponse) {
 		if !answer.GetSucceeded() {
 			return
 		}

@@ -121,22 +121,13 @@ func (c *Client) Lock(ctx context.Context, who Claimant, requests []LockRequest)
 		case r.Act == Release:
 			act = clientv3.OpDelete(key)
 		}
-		acts[i] = actOn(r.Topic, []clientv3.Cmp{asSeen}, []clientv3.Op{act}, clientv3.OpGet(key))
+		look := clientv3.OpGet(key)
+		acts[i] = actOn(r.Topic, []clientv3.Cmp{asSeen}, []clientv3.Op{act, look}, look)
 	}
-	err = c.eachTopic(ctx, c.claim(who), acts, func(i int, revision int64, answer *etcdserverpb.TxnResponse) {
-		r := requests[i]
-		result := LockResult{Done: answer.GetSucceeded(), Owner: Owner{Topic: r.Topic}}
-		switch {
-		case !result.Done:
-			for _, kv := range answer.GetResponses()[0].GetResponseRange().GetKvs() {
-				now := kvOf(kv)
-				result.Owner = ownerOf(r.Topic, &now)
-			}
-		case r.Act != Release:
-			result.Owner = Owner{Topic: r.Topic, BrokerID: who.BrokerID, Incarnation: who.Incarnation,
-				Epoch: who.Epoch, LeaseID: who.LeaseID, ModRevision: revision}
-		}
-		results = append(results, result)
+	err = c.eachTopic(ctx, c.claim(who), acts, func(i int, answer *etcdserverpb.TxnResponse) {
+		said := answer.GetResponses()
+		now := kvsOf(said[len(said)-1])
+		results = append(results, LockResult{Done: answer.GetSucceeded(), Owner: ownerOf(requests[i].Topic, first(now))})
 	})
 	return results, err
 }
@@ -298,7 +289,7 @@ func (c *Client) place(ctx context.Context, who Claimant, verb string, acts []to
 	if err := who.check(); err != nil {
 		return nil, err
 	}
-	err = c.eachTopic(ctx, c.claim(who), acts, func(i int, _ int64, answer *etcdserverpb.TxnResponse) {
+	err = c.eachTopic(ctx, c.claim(who), acts, func(i int, answer *etcdserverpb.TxnResponse) {
 		if answer.GetSucceeded() {
 			done = append(done, acts[i].topic)
 		}

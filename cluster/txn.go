@@ -83,13 +83,17 @@ func (c *Client) read(ctx context.Context, gets ...clientv3.Op) (found [][]KV, h
 		return nil, nil, err
 	}
 	for _, r := range answer.Responses {
-		kvs := make([]KV, len(r.GetResponseRange().GetKvs()))
-		for i, kv := range r.GetResponseRange().GetKvs() {
-			kvs[i] = kvOf(kv)
-		}
-		found = append(found, kvs)
+		found = append(found, kvsOf(r))
 	}
 	return found, answer.Header, nil
+}
+
+// kvsOf are the keys that a get has found.
+func kvsOf(answer *etcdserverpb.ResponseOp) (kvs []KV) {
+	for _, kv := range answer.GetResponseRange().GetKvs() {
+		kvs = append(kvs, kvOf(kv))
+	}
+	return kvs
 }
 
 // gets asks for single keys and returns what there is in their order, nil for what there is not.
@@ -155,7 +159,7 @@ func actOn(topic string, guards []clientv3.Cmp, then []clientv3.Op, orElse ...cl
 
 // eachTopic decides on topics, each by itself, under guards for all. With an error, done was called
 // for those before it.
-func (c *Client) eachTopic(ctx context.Context, guards []clientv3.Cmp, acts []topicAct, done func(i int, revision int64, answer *etcdserverpb.TxnResponse)) error {
+func (c *Client) eachTopic(ctx context.Context, guards []clientv3.Cmp, acts []topicAct, done func(i int, answer *etcdserverpb.TxnResponse)) error {
 	i := 0
 	for batch := range slices.Chunk(acts, nestedPerTxn) {
 		ops := make([]clientv3.Op, len(batch))
@@ -165,12 +169,12 @@ func (c *Client) eachTopic(ctx context.Context, guards []clientv3.Cmp, acts []to
 			}
 			ops[k] = act.txn
 		}
-		answer, revision, err := c.write(ctx, guards, ops...)
+		answer, _, err := c.write(ctx, guards, ops...)
 		if err != nil {
 			return err
 		}
 		for _, response := range answer.Responses {
-			done(i, revision, response.GetResponseTxn())
+			done(i, response.GetResponseTxn())
 			i++
 		}
 	}
