@@ -36,10 +36,10 @@ func (k locks) Lock(ctx context.Context, s recovery.Standing, requests []recover
 			asked[i].Seen = cluster.Owner{Topic: r.Topic, BrokerID: who.BrokerID, Incarnation: who.Incarnation, ModRevision: r.Revision}
 		}
 	}
-	results, err := k.client.Lock(ctx, who, asked)
-	answers := make([]recovery.Lock, len(results))
-	for i, r := range results {
-		answers[i] = lockOf(r.Owner, who)
+	after, err := k.client.Lock(ctx, who, asked)
+	answers := make([]recovery.Lock, len(after))
+	for i, o := range after {
+		answers[i] = lockOf(o, who)
 	}
 	return answers, err
 }

@@ -170,7 +170,7 @@ func TestLocksOutliveARegistrationThatSomebodyDeleted(t *testing.T) {
 			o := newOutage(t, "reconnect")
 			o.cfg.OwnershipLocks = locks
 			who := cluster.Claimant{BrokerID: "n1", Incarnation: "mine", Epoch: o.first.Epoch, LeaseID: o.first.LeaseID}
-			if got, err := o.client.Lock(t.Context(), who, []cluster.LockRequest{{Act: cluster.Take, Topic: "/n/t"}}); err != nil || !got[0].Done {
+			if got, err := o.client.Lock(t.Context(), who, []cluster.LockRequest{{Act: cluster.Take, Topic: "/n/t"}}); err != nil || !got[0].Current(who) {
 				t.Fatal(got, err)
 			}
 			gone := &etcdserverpb.DeleteRangeRequest{Key: []byte(o.client.Keys().Registration("n1"))}

@@ -30,14 +30,13 @@ type Era struct {
 
 // Alive says until when a fleet was alive: the last confirmed renewal of one of its brokers.
 type Alive struct {
-	Until    time.Time // by that broker's clock; zero: not known
-	Revision int64     // of the store then; 0: not known
+	Until    time.Time `json:"alive_until,omitzero"`     // by that broker's clock; zero: not known
+	Revision int64     `json:"alive_revision,omitempty"` // of the store then; 0: not known
 }
 
 type eraValue struct {
-	Era           int64     `json:"era"`
-	AliveUntil    time.Time `json:"alive_until,omitzero"`
-	AliveRevision int64     `json:"alive_revision,omitempty"`
+	Era int64 `json:"era"`
+	Alive
 }
 
 // mostEra bounds what is taken for an era: no cluster restarts as often.
@@ -61,7 +60,7 @@ func eraOf(kv *KV) (era Era, counted bool) {
 	era.ModRevision = kv.ModRevision
 	var v eraValue
 	if era.N, counted = eraIn(kv.Value); counted && json.Unmarshal(kv.Value, &v) == nil {
-		era.Alive = Alive{v.AliveUntil, v.AliveRevision}
+		era.Alive = v.Alive
 	} else {
 		era.Unread = at(excerpt(kv.Value), kv.Key)
 	}
@@ -95,15 +94,14 @@ func (c *Client) recallEra(ctx context.Context, s *Snapshot) error {
 // eraAfter is the era that a registration is in, and whether its key is to be written.
 func (req RegisterRequest) eraAfter() (era eraValue, written bool) {
 	seen, begins := req.Seen.Era, !req.Seen.AnyRegistered
-	era.Era = seen.N
+	era.Era, era.Alive = seen.N, seen.Alive
 	if begins {
 		era.Era++
 	}
-	alive := seen.Alive
 	if req.Alive != nil {
-		alive = *req.Alive
+		era.Alive = *req.Alive
 	}
-	era.AliveUntil, era.AliveRevision = alive.Until.UTC(), alive.Revision
+	era.Until = era.Until.UTC()
 	lost := seen.ModRevision == 0 && era.Era > 0
 	return era, begins || lost || req.Alive != nil && seen.Unread == ""
 }

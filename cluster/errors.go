@@ -116,15 +116,13 @@ func Classify(err error) Class {
 func classOfCode(s *status.Status) Class {
 	holds := func(sign string) bool { return strings.Contains(s.Message(), sign) }
 	switch s.Code() {
-	case codes.Unavailable:
-		// gRPC flattens what a handshake returned to text; the mark in it is ours.
+	case codes.Unavailable, codes.Canceled:
+		// The caller's own cancellation arrives as context.Canceled (see cause): here
+		// the server ended the request, as it does when it shuts down. gRPC flattens what a
+		// handshake returned to text; the mark in it is ours.
 		if holds(handshakeRefused) {
 			return ClassAuth
 		}
-		return ClassUnreachable
-	case codes.Canceled:
-		// The caller's own cancellation arrives as context.Canceled (see cause): here
-		// the server ended the request, as it does when it shuts down.
 		return ClassUnreachable
 	case codes.Internal:
 		// gRPC's word for a connection that something between here and etcd broke in

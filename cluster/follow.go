@@ -101,12 +101,10 @@ func again(ctx context.Context, what string, onError func(error), once func(begu
 			pause, told = followInitial, ""
 		}
 		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
+		case err == nil || ctx.Err() != nil:
+			continue
 		case errors.Is(err, ErrClosed):
 			return fmt.Errorf("%s: %w", what, err)
-		case err == nil:
-			continue
 		}
 		if onError != nil && err.Error() != told {
 			told = err.Error()

@@ -17,13 +17,7 @@ func (c *Client) Grant(ctx context.Context, ttl time.Duration) (id int64, grante
 	answer, err := once(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.LeaseGrantResponse, error) {
 		return w.leases.LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{TTL: asked})
 	})
-	if err == nil && answer.Error != "" {
-		err = errors.New(answer.Error)
-	}
-	if err != nil {
-		return 0, 0, err
-	}
-	return answer.ID, seconds(answer.TTL), nil
+	return answer.GetID(), seconds(answer.GetTTL()), err
 }
 
 // Renewal is what etcd answered to a keep-alive.
@@ -43,11 +37,8 @@ func (c *Client) KeepAlive(ctx context.Context, id int64) (_ Renewal, err error)
 	if err == nil && answer.TTL <= 0 {
 		err = ErrLeaseNotFound
 	}
-	if err != nil {
-		return Renewal{}, err
-	}
 	head := answer.GetHeader()
-	return Renewal{seconds(answer.TTL), head.GetRevision(), head.GetRaftTerm()}, nil
+	return Renewal{seconds(answer.GetTTL()), head.GetRevision(), head.GetRaftTerm()}, err
 }
 
 // keepAlive is one stream for one question. The etcd client's KeepAliveOnce repeats

@@ -91,20 +91,15 @@ type LockRequest struct {
 	Seen  Owner // what Rebind and Release rest on; it must be the claimant's
 }
 
-// LockResult is the outcome of the request with the same index.
-type LockResult struct {
-	Done  bool  // the act was carried out
-	Owner Owner // the lock after it, whoever holds it
-}
-
 // Lock decides on the locks, a hundred in a transaction, each topic by itself: one that is
-// another's is told and keeps no other from being done. Every transaction is guarded by
+// another's is told and keeps no other from being done. The answer is the lock after each
+// request, whoever holds it. Every transaction is guarded by
 // the claimant's registration: if it is not of that epoch and under that lease any more,
 // the answer is ErrChanged and nothing of the transaction was done. ErrLeaseNotFound says
-// that the lease is gone. With an error, the results are those of the transactions before
+// that the lease is gone. With an error, it is those of the transactions before
 // it, in order; of the rest some may have been done, if the answer was lost. No topic may
 // be named twice.
-func (c *Client) Lock(ctx context.Context, who Claimant, requests []LockRequest) (results []LockResult, err error) {
+func (c *Client) Lock(ctx context.Context, who Claimant, requests []LockRequest) (after []Owner, err error) {
 	defer during(&err, "lock %d topics for broker %s", len(requests), who.BrokerID)
 	if err := who.check(); err != nil {
 		return nil, err
@@ -126,10 +121,9 @@ func (c *Client) Lock(ctx context.Context, who Claimant, requests []LockRequest)
 	}
 	err = c.eachTopic(ctx, c.claim(who), acts, func(i int, answer *etcdserverpb.TxnResponse) {
 		said := answer.GetResponses()
-		now := kvsOf(said[len(said)-1])
-		results = append(results, LockResult{Done: answer.GetSucceeded(), Owner: ownerOf(requests[i].Topic, first(now))})
+		after = append(after, ownerOf(requests[i].Topic, first(kvsOf(said[len(said)-1]))))
 	})
-	return results, err
+	return after, err
 }
 
 func ownerOf(topic string, kv *KV) Owner {

@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -137,9 +136,6 @@ func (c *Client) get(ctx context.Context, key string, opts ...clientv3.OpOption)
 // write commits one guarded transaction, once: whether a write whose answer was lost
 // happened is for the caller to find out. It returns the revision, too.
 func (c *Client) write(ctx context.Context, guards []clientv3.Cmp, ops ...clientv3.Op) (*etcdserverpb.TxnResponse, int64, error) {
-	if slices.ContainsFunc(ops, func(op clientv3.Op) bool { return !op.IsTxn() && op.KeyBytes() == nil }) {
-		return nil, 0, errors.New("a value cannot be encoded")
-	}
 	answer, err := once(ctx, c.members, false, commit(guards, ops))
 	if err == nil && !answer.Succeeded {
 		err = ErrChanged
@@ -181,13 +177,9 @@ func (c *Client) eachTopic(ctx context.Context, guards []clientv3.Cmp, acts []to
 	return nil
 }
 
-// putJSON puts a value of ours. What cannot be encoded, such as a time after the year 9999, is no
-// operation, and nothing of its transaction is sent.
+// putJSON puts a value of ours. Before the year 10000 all of them can be encoded.
 func putJSON(key string, value any) clientv3.Op {
-	encoded, err := json.Marshal(value)
-	if err != nil {
-		return clientv3.Op{}
-	}
+	encoded, _ := json.Marshal(value)
 	return clientv3.OpPut(key, string(encoded))
 }
 

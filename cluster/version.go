@@ -26,13 +26,11 @@ var soundReads = map[int]int{4: 42, 5: 28, 6: 9}
 // cannot be read is not reported.
 func StaleReads(version string) (fixedIn string, stale bool) {
 	var major, minor, patch int
-	if n, err := fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch); n < 3 || err != nil {
+	n, err := fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch)
+	if n < 3 || err != nil || major > 3 || major == 3 && minor > 6 {
 		return "", false
 	}
-	switch first, old := soundReads[minor]; {
-	case major > 3 || major == 3 && minor > 6:
-		return "", false
-	case major == 3 && old:
+	if first, old := soundReads[minor]; old && major == 3 {
 		return fmt.Sprintf("3.%d.%d", minor, first), patch < first
 	}
 	return "3.6.9", true // no release of an older minor will end it

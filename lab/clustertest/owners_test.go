@@ -30,9 +30,9 @@ func take(topics ...string) []cluster.LockRequest {
 	return requests
 }
 
-func lock(t *testing.T, c *cluster.Client, who cluster.Claimant, requests ...cluster.LockRequest) []cluster.LockResult {
+func lock(t *testing.T, c *cluster.Client, who cluster.Claimant, requests ...cluster.LockRequest) []cluster.Owner {
 	t.Helper()
-	return must[[]cluster.LockResult](t)(c.Lock(bounded(t), who, requests))
+	return must[[]cluster.Owner](t)(c.Lock(bounded(t), who, requests))
 }
 
 // again is the claimant after its broker registered anew under another lease.
@@ -46,25 +46,25 @@ func TestLocksAreDecidedTopicByTopic(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		c := open(t, e.config(t))
 		a, b := claimant(t, c, "a"), claimant(t, c, "b")
-		if r := lock(t, c, b, take("/n/theirs")...); !r[0].Done {
+		if r := lock(t, c, b, take("/n/theirs")...); !r[0].Current(b) {
 			t.Fatalf("taking a free lock: %+v", r)
 		}
 		e.put(t, c.Keys().Owner("/n/garbled"), "mine!")
 		r := lock(t, c, a, take("/n/free", "/n/theirs", "/n/garbled", "/n/free2")...)
-		if !r[0].Done || !r[3].Done || !r[0].Owner.Current(a) || !r[3].Owner.Current(a) {
+		if !r[0].Current(a) || !r[3].Current(a) {
 			t.Errorf("free locks: %+v and %+v, want both taken", r[0], r[3])
 		}
-		if r[1].Done || r[1].Owner.BrokerID != "b" || !r[1].Owner.Current(b) || r[1].Owner.Of(a) {
+		if r[1].BrokerID != "b" || !r[1].Current(b) || r[1].Of(a) {
 			t.Errorf("the other's lock: %+v", r[1])
 		}
-		if r[2].Done || r[2].Owner.Malformed != "mine!" || r[2].Owner.Of(a) || r[2].Owner.Free() {
+		if r[2].Malformed != "mine!" || r[2].Of(a) || r[2].Free() {
 			t.Errorf("the garbled lock: %+v", r[2])
 		}
 		kv := e.get(t, c.Keys().Owner("/n/free")).Kvs[0]
-		if want := fmt.Sprintf(`{"broker_id":"a","incarnation":"i-a","epoch":%d}`, a.Epoch); string(kv.Value) != want || kv.Lease != a.LeaseID || kv.ModRevision != r[0].Owner.ModRevision {
+		if want := fmt.Sprintf(`{"broker_id":"a","incarnation":"i-a","epoch":%d}`, a.Epoch); string(kv.Value) != want || kv.Lease != a.LeaseID || kv.ModRevision != r[0].ModRevision {
 			t.Errorf("the lock is %s under lease %x, want %s", kv.Value, kv.Lease, want)
 		}
-		if r := lock(t, c, a, take("/n/free")...); r[0].Done || !r[0].Owner.Current(a) || r[0].Owner.ModRevision != kv.ModRevision {
+		if r := lock(t, c, a, take("/n/free")...); !r[0].Current(a) || r[0].ModRevision != kv.ModRevision {
 			t.Errorf("taken again: %+v, want it kept as it is", r[0])
 		}
 		owners := must[map[string]cluster.Owner](t)(c.Owners(bounded(t), []string{"/n/free", "/n/theirs", "/n/none"}))
@@ -82,7 +82,7 @@ func TestLocksEndWithTheLease(t *testing.T) {
 		if err := c.Revoke(bounded(t), a.LeaseID); err != nil {
 			t.Fatal(err)
 		}
-		if r := lock(t, c, b, take("/n/t")...); !r[0].Done {
+		if r := lock(t, c, b, take("/n/t")...); !r[0].Current(b) {
 			t.Errorf("after the owner's lease ended: %+v", r[0])
 		}
 	})
@@ -101,13 +101,13 @@ func TestARebindLeavesNoMomentWithoutTheKey(t *testing.T) {
 		seen := lock(t, c, now, take(topics...)...)
 		rebinds := make([]cluster.LockRequest, len(topics))
 		for i, r := range seen {
-			if r.Done || !r.Owner.Of(now) || r.Owner.Current(now) || r.Owner != first[i].Owner {
+			if !r.Of(now) || r.Current(now) || r != first[i] {
 				t.Fatalf("ours under the old lease was told as %+v", r)
 			}
-			rebinds[i] = cluster.LockRequest{Act: cluster.Rebind, Topic: topics[i], Seen: r.Owner}
+			rebinds[i] = cluster.LockRequest{Act: cluster.Rebind, Topic: topics[i], Seen: r}
 		}
 		for _, r := range lock(t, c, now, rebinds...) {
-			if !r.Done || !r.Owner.Current(now) {
+			if !r.Current(now) {
 				t.Fatalf("rebind: %+v", r)
 			}
 		}
@@ -115,7 +115,7 @@ func TestARebindLeavesNoMomentWithoutTheKey(t *testing.T) {
 			t.Fatal(err)
 		}
 		e.put(t, c.Keys().Owner("/z/end"), "") // the watch has seen everything when it sees this
-		watch := e.raw.Watch(bounded(t), c.Keys().Owner("/"), clientv3.WithPrefix(), clientv3.WithRev(first[0].Owner.ModRevision))
+		watch := e.raw.Watch(bounded(t), c.Keys().Owner("/"), clientv3.WithPrefix(), clientv3.WithRev(first[0].ModRevision))
 		for ended := false; !ended; {
 			answer, ok := <-watch
 			if !ok || answer.Err() != nil {
@@ -156,12 +156,12 @@ func TestARebindIsOfWhatWasSeen(t *testing.T) {
 			t.Run(test.name, func(t *testing.T) {
 				c := open(t, e.config(t))
 				old := claimant(t, c, "a")
-				seen := lock(t, c, old, take("/n/t")...)[0].Owner
+				seen := lock(t, c, old, take("/n/t")...)[0]
 				now := again(t, e, c, old)
 				test.change(t, c, c.Keys().Owner("/n/t"))
 				for _, act := range []cluster.LockAct{cluster.Rebind, cluster.Release} {
 					r := lock(t, c, now, cluster.LockRequest{Act: act, Topic: "/n/t", Seen: seen})[0]
-					if r.Done || r.Owner.BrokerID != test.owner {
+					if r.BrokerID != test.owner || r.Current(now) {
 						t.Errorf("%s: %+v, want nothing done and owner %q", act, r, test.owner)
 					}
 				}
@@ -174,7 +174,7 @@ func TestAReleaseDeletesOwnLocksOnly(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		c := open(t, e.config(t))
 		a, b := claimant(t, c, "a"), claimant(t, c, "b")
-		seen := lock(t, c, a, take("/n/t")...)[0].Owner
+		seen := lock(t, c, a, take("/n/t")...)[0]
 		for _, act := range []cluster.LockAct{cluster.Rebind, cluster.Release} {
 			if _, err := c.Lock(bounded(t), b, []cluster.LockRequest{{Act: act, Topic: "/n/t", Seen: seen}}); !contains(err, "not broker b's") {
 				t.Errorf("%s of another's lock: %v, want a refusal", act, err)
@@ -183,10 +183,10 @@ func TestAReleaseDeletesOwnLocksOnly(t *testing.T) {
 				t.Errorf("%s of what was not seen: %v, want a refusal", act, err)
 			}
 		}
-		if r := lock(t, c, a, cluster.LockRequest{Act: cluster.Release, Topic: "/n/t", Seen: seen})[0]; !r.Done || !r.Owner.Free() {
+		if r := lock(t, c, a, cluster.LockRequest{Act: cluster.Release, Topic: "/n/t", Seen: seen})[0]; !r.Free() {
 			t.Errorf("release: %+v", r)
 		}
-		if r := lock(t, c, b, take("/n/t")...)[0]; !r.Done {
+		if r := lock(t, c, b, take("/n/t")...)[0]; !r.Current(b) {
 			t.Errorf("taken after the release: %+v", r)
 		}
 	})
@@ -214,10 +214,10 @@ func TestBrokersThatAdvertiseTheSameAddressDoNotStealFromEachOther(t *testing.T)
 				}
 				second := register(test.second, "two")
 				r := lock(t, c, second, take("/n/t")...)[0]
-				if r.Done || r.Owner.Of(second) || !r.Owner.Current(first) {
+				if r.Of(second) || !r.Current(first) {
 					t.Errorf("the second saw %+v", r)
 				}
-				if _, err := c.Lock(bounded(t), second, []cluster.LockRequest{{Act: cluster.Rebind, Topic: "/n/t", Seen: r.Owner}}); !contains(err, "refused") {
+				if _, err := c.Lock(bounded(t), second, []cluster.LockRequest{{Act: cluster.Rebind, Topic: "/n/t", Seen: r}}); !contains(err, "refused") {
 					t.Errorf("rebind of the first's lock: %v, want a refusal", err)
 				}
 			})
@@ -291,7 +291,7 @@ func TestTenThousandLocksInBatches(t *testing.T) {
 			t.Fatalf("%d results", len(results))
 		}
 		for i, r := range results {
-			if r.Done == slices.Contains(theirs, topics[i]) || r.Owner.Topic != topics[i] {
+			if r.Current(a) == slices.Contains(theirs, topics[i]) || r.Topic != topics[i] {
 				t.Fatalf("%s: %+v", topics[i], r)
 			}
 		}
@@ -301,12 +301,12 @@ func TestTenThousandLocksInBatches(t *testing.T) {
 		}
 		releases := make([]cluster.LockRequest, 0, len(mine))
 		for _, r := range results {
-			if r.Done {
-				releases = append(releases, cluster.LockRequest{Act: cluster.Release, Topic: r.Owner.Topic, Seen: r.Owner})
+			if r.Current(a) {
+				releases = append(releases, cluster.LockRequest{Act: cluster.Release, Topic: r.Topic, Seen: r})
 			}
 		}
 		for _, r := range lock(t, c, a, releases...) {
-			if !r.Done {
+			if !r.Free() {
 				t.Fatalf("release: %+v", r)
 			}
 		}
@@ -324,7 +324,7 @@ func TestResultsBeforeAnErrorCount(t *testing.T) {
 		c := open(t, e.config(t))
 		a := claimant(t, c, "a")
 		results, err := c.Lock(bounded(t), a, append(take(topicNames(100)...), take("/n/twice", "/n/twice")...))
-		if err == nil || len(results) != 100 || !results[99].Done {
+		if err == nil || len(results) != 100 || !results[99].Current(a) {
 			t.Errorf("%d results and %v, want those of the first transaction and an error", len(results), err)
 		}
 	})
@@ -372,7 +372,7 @@ func TestALockThatGoesIsToldAtOnce(t *testing.T) {
 				}
 				lock(t, c, b, take("/n/foreign")...) // a lock that nobody waits for
 				e.remove(t, c.Keys().Owner("/n/foreign"))
-				lock(t, c, b, cluster.LockRequest{Act: cluster.Rebind, Topic: topics[1], Seen: held[0].Owner}) // not a deletion
+				lock(t, c, b, cluster.LockRequest{Act: cluster.Rebind, Topic: topics[1], Seen: held[0]}) // not a deletion
 				last := topics[test.n-1]
 				e.remove(t, c.Keys().Owner(last))
 				if free := next(); !slices.Equal(free, []string{last}) {

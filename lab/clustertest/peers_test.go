@@ -189,7 +189,7 @@ func TestWhoMayReadRegistrationsIsToldHowLongTheirLeasesLast(t *testing.T) {
 		t.Errorf("%+v, %v; want to be told of a lease whose keys it may read", left, err)
 	}
 	who := cluster.Claimant{BrokerID: "b1", Incarnation: "i", Epoch: must[cluster.Snapshot](t)(root.Snapshot(ctx, "b1")).Registration.CreateRevision, LeaseID: done.LeaseID}
-	must[[]cluster.LockResult](t)(root.Lock(ctx, who, []cluster.LockRequest{{Act: cluster.Take, Topic: "/ns/t"}}))
+	must[[]cluster.Owner](t)(root.Lock(ctx, who, []cluster.LockRequest{{Act: cluster.Take, Topic: "/ns/t"}}))
 	if left, err := some.LeaseLeft(ctx, done.LeaseID); !left.Found && !cluster.Denied(err) {
 		t.Errorf("%+v, %v; want to be told, or refused because of %s", left, err, root.Keys().Owner("/ns/t"))
 	}
