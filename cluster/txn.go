@@ -126,11 +126,15 @@ func first(kvs []KV) *KV {
 
 // get asks for one key; nil: it is absent.
 func (c *Client) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*KV, *etcdserverpb.ResponseHeader, error) {
-	found, head, err := c.gets(ctx, []string{key}, opts...)
-	if err != nil {
-		return nil, nil, err
+	answer, err := ask(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.RangeResponse, error) {
+		said, err := w.kv.Get(ctx, key, opts...)
+		return (*etcdserverpb.RangeResponse)(said), err
+	})
+	if err != nil || len(answer.Kvs) == 0 {
+		return nil, answer.GetHeader(), err
 	}
-	return found[0], head, nil
+	kv := kvOf(answer.Kvs[0])
+	return &kv, answer.Header, nil
 }
 
 // write commits one guarded transaction, once: whether a write whose answer was lost
