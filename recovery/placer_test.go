@@ -440,7 +440,7 @@ func TestARosterDatesOnlyWhatItSawHappen(t *testing.T) {
 		t.Errorf("a went: %+v", p)
 	}
 	setPlaces(r, false, []Assignment{{"/n/t", Place{"b", 2, 2}}}, []Assignment{{"/n/t", Place{Broker: "a"}}})
-	if places := r.places(nil, "/n/t", r.topics["/n/t"]); len(r.topics) != 2 || !slices.Equal(places, []Place{{"b", 2, 2}}) {
+	if places := r.topics["/n/t"].places; len(r.topics) != 2 || !slices.Equal(places, []Place{{"b", 2, 2}}) {
 		t.Errorf("%d topics; places: %v", len(r.topics), places)
 	}
 }

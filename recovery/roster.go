@@ -4,21 +4,19 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unique"
 )
 
 // Roster is the cluster as a placement needs it: who is registered, in which mode, and
 // which topic is assigned to whom. It is put together from four views that come one by
 // one; nothing may be placed before all of them have. It is not safe for concurrent use.
 //
-// It holds every topic of the cluster, so it keeps each once and no more of the keys that
-// they came in than it needs: about 90 bytes for each, with a name of 25.
+// It holds every topic of the cluster, and no more of the keys that they came in than it needs:
+// about 130 bytes for each, with a name of 25.
 type Roster struct {
-	peers   map[string]Peer
-	topics  map[string]*placed // those that have a record or a place
-	further map[string][]Place // of a topic with more places than one: all but the first
-	brokers []string           // that a place is at, each once
-	numbers map[string]uint32  // of these, from 1
-	seen    struct{ registered, modes, places, topics bool }
+	peers  map[string]Peer
+	topics map[string]*placed // those that have a record or a place
+	seen   struct{ registered, modes, places, topics bool }
 	// What changed since it was last taken into account.
 	changed bool            // brokers, or topics that were listed anew
 	touched map[string]bool // topics, unless changed
@@ -26,16 +24,15 @@ type Roster struct {
 
 // placed is what is known of a topic. There may be a hundred thousand.
 type placed struct {
-	create, mod int64  // of its first place
-	broker      uint32 // the number of the one that has it; 0: nobody
-	recorded    bool
+	places   []Place
+	recorded bool
 	// Since a list began, these are in it.
 	placeListed, recordListed bool
 }
 
 // NewRoster is an empty roster.
 func NewRoster() *Roster {
-	return &Roster{peers: map[string]Peer{}, topics: map[string]*placed{}, further: map[string][]Place{}, numbers: map[string]uint32{}, touched: map[string]bool{}}
+	return &Roster{peers: map[string]Peer{}, topics: map[string]*placed{}, touched: map[string]bool{}}
 }
 
 // Complete reports whether every view came at least once: before that, what is not here
@@ -113,18 +110,14 @@ type Assignment struct {
 
 // SetPlaces takes a change of assignments. Of deletes only topic and broker count.
 func (r *Roster) SetPlaces(puts, deletes []Assignment) {
-	var few []Place
 	for _, d := range deletes {
 		if t := r.topics[d.Topic]; t != nil {
-			few = except(r.places(few[:0], d.Topic, t), d.Place.Broker)
-			r.setPlaces(d.Topic, t, few)
+			t.without(d.Place.Broker)
 			r.settle(d.Topic, t)
 		}
 	}
 	for _, a := range puts {
-		t := r.topic(a.Topic)
-		few = append(except(r.places(few[:0], a.Topic, t), a.Place.Broker), a.Place)
-		r.setPlaces(a.Topic, t, few)
+		r.topic(a.Topic).put(a.Place)
 	}
 }
 
@@ -139,16 +132,12 @@ func (r *Roster) ListPlaces() {
 
 // AddPlaces takes a part of the list.
 func (r *Roster) AddPlaces(part []Assignment) {
-	var few []Place
 	for _, a := range part {
 		t := r.topic(a.Topic)
-		few = few[:0]
-		if t.placeListed {
-			few = except(r.places(few, a.Topic, t), a.Place.Broker)
+		if !t.placeListed {
+			t.places, t.placeListed = nil, true
 		}
-		few = append(few, a.Place)
-		r.setPlaces(a.Topic, t, few)
-		t.placeListed = true
+		t.put(a.Place)
 	}
 }
 
@@ -156,7 +145,7 @@ func (r *Roster) AddPlaces(part []Assignment) {
 func (r *Roster) EndPlaces() {
 	for topic, t := range r.topics {
 		if !t.placeListed {
-			r.setPlaces(topic, t, nil)
+			t.places = nil
 			r.settle(topic, t)
 		}
 	}
@@ -201,33 +190,14 @@ func (r *Roster) EndTopics() {
 	r.seen.topics = true
 }
 
-func except(places []Place, broker string) []Place {
-	return slices.DeleteFunc(places, func(p Place) bool { return p.Broker == broker })
+func (t *placed) without(broker string) {
+	t.places = slices.DeleteFunc(t.places, func(p Place) bool { return p.Broker == broker })
 }
 
-// places appends the places of a topic to a list of the caller's own.
-func (r *Roster) places(to []Place, topic string, t *placed) []Place {
-	if t.broker == 0 {
-		return to
-	}
-	return append(append(to, Place{r.brokers[t.broker-1], t.create, t.mod}), r.further[topic]...)
-}
-
-func (r *Roster) setPlaces(topic string, t *placed, places []Place) {
-	t.broker, t.create, t.mod = 0, 0, 0
-	if len(places) > 0 {
-		t.broker, t.create, t.mod = r.number(places[0].Broker), places[0].CreateRevision, places[0].ModRevision
-	}
-	if len(places) > 1 {
-		others := slices.Clone(places[1:])
-		for i, p := range others {
-			others[i].Broker = r.brokers[r.number(p.Broker)-1]
-		}
-		r.further[strings.Clone(topic)] = others
-	} else {
-		delete(r.further, topic)
-	}
-	r.touch(topic)
+func (t *placed) put(p Place) {
+	t.without(p.Broker)
+	p.Broker = unique.Make(p.Broker).Value() // brokers are few
+	t.places = append(t.places, p)
 }
 
 // topic is what is known of a topic, which has a record or a place from now on. The name may
@@ -244,7 +214,7 @@ func (r *Roster) topic(name string) *placed {
 
 // settle forgets a topic that has neither record nor place.
 func (r *Roster) settle(topic string, t *placed) {
-	if !t.recorded && t.broker == 0 {
+	if !t.recorded && len(t.places) == 0 {
 		delete(r.topics, topic)
 	}
 	r.touch(topic)
@@ -256,17 +226,6 @@ func (r *Roster) touch(topic string) {
 	}
 }
 
-func (r *Roster) number(broker string) uint32 {
-	n, ok := r.numbers[broker]
-	if !ok {
-		broker = strings.Clone(broker)
-		r.brokers = append(r.brokers, broker)
-		n = uint32(len(r.brokers))
-		r.numbers[broker] = n
-	}
-	return n
-}
-
 // keep brings a placement up to date, nil for none yet, and returns it.
 func (r *Roster) keep(p *placing, f PlacementFacts) *placing {
 	f.Peers = r.peers
@@ -275,10 +234,8 @@ func (r *Roster) keep(p *placing, f PlacementFacts) *placing {
 		return p
 	}
 	p = f.begin()
-	var few []Place
 	for topic, t := range r.topics {
-		few = r.places(few[:0], topic, t)
-		p.place(topic, few)
+		p.place(topic, t.places)
 	}
 	r.changed = false
 	clear(r.touched)
@@ -295,7 +252,7 @@ func (r *Roster) follow(p *placing, now time.Time) (another bool) {
 	p.Now = now
 	for topic := range r.touched {
 		if t, known := r.topics[topic]; known {
-			p.place(topic, r.places(nil, topic, t))
+			p.place(topic, t.places)
 		} else {
 			p.leave(topic)
 		}
