@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -65,7 +66,8 @@ func TestWhatIsNotEtcdIsNamed(t *testing.T) {
 	defer deaf.Close()
 	go func() {
 		for c, err := deaf.Accept(); err == nil; c, err = deaf.Accept() {
-			c.Close()
+			_ = c.(*net.TCPConn).CloseWrite() // a Close may meet what is just being written
+			go func() { _, _ = io.Copy(io.Discard, c); c.Close() }()
 		}
 	}()
 	plain := serveEtcd(t, 7)
