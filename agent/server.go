@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -52,8 +53,7 @@ func openListener(l Listener) (Server, error) {
 	server := &http.Server{Handler: l.Handler, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		BaseContext: func(net.Listener) context.Context { return l.Base }, ErrorLog: slog.NewLogLogger(quietHandler{l.Log.Handler()}, slog.LevelError)}
-	limited := &limitedListener{Listener: socket, begin: func() {}, open: map[*limitedConn]struct{}{}}
-	server.ConnState = limited.note
+	limited := &limitedListener{Listener: socket, begin: func() {}}
 	if l.Network != "unix" {
 		server.ReadTimeout, server.WriteTimeout = readTimeout, writeTimeout // of who was not let in, too
 		// By then exporter-toolkit has put its own handler, which judges passwords, around ours.
@@ -228,15 +228,15 @@ func (c *controlListener) Close() error {
 	return c.current.Close()
 }
 
-// limitedListener closes, when one more than maxConnections comes, the connection on which
-// nothing was asked for longest: whoever just holds them cannot lock out those who ask, and
-// a probe that is not answered has its broker restarted.
+// limitedListener closes the oldest connection when one more than maxConnections comes: whoever
+// just holds them cannot lock out those who ask, and a probe that is not answered has its broker
+// restarted.
 type limitedListener struct {
 	net.Listener
 	begin func() // before the first connection
 
 	mu   sync.Mutex
-	open map[*limitedConn]struct{}
+	open []*limitedConn // oldest first
 }
 
 // Accept implements net.Listener.
@@ -246,60 +246,27 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	one := &limitedConn{Conn: c, in: l, since: time.Now()}
+	one := &limitedConn{c, l}
 	l.mu.Lock()
-	var out *limitedConn
-	if len(l.open) >= maxConnections {
-		for c := range l.open {
-			if out == nil || c.before(out) {
-				out = c
-			}
-		}
-	}
-	l.open[one] = struct{}{}
+	l.open = append(l.open, one)
+	oldest := l.open[0]
+	full := len(l.open) > maxConnections
 	l.mu.Unlock()
-	if out != nil {
-		out.Close()
+	if full {
+		oldest.Close()
 	}
 	return one, nil
 }
 
-// note is http.Server.ConnState.
-func (l *limitedListener) note(c net.Conn, state http.ConnState) {
-	if over, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
-		c = over.NetConn()
-	}
-	one, ok := c.(*limitedConn)
-	if !ok {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if one.asks = state == http.StateActive; one.asks {
-		one.since = time.Now()
-	}
-}
-
-// limitedConn is guarded by its listener's mutex.
 type limitedConn struct {
 	net.Conn
-	in    *limitedListener
-	asks  bool      // something is being answered
-	since time.Time // when that began last, or when it was opened
-}
-
-// before reports whether c goes before o when one must: those that ask nothing come first.
-func (c *limitedConn) before(o *limitedConn) bool {
-	if c.asks != o.asks {
-		return o.asks
-	}
-	return c.since.Before(o.since)
+	in *limitedListener
 }
 
 // Close implements net.Conn.
 func (c *limitedConn) Close() error {
 	c.in.mu.Lock()
-	delete(c.in.open, c)
+	c.in.open = slices.DeleteFunc(c.in.open, func(o *limitedConn) bool { return o == c })
 	c.in.mu.Unlock()
 	return c.Conn.Close()
 }
