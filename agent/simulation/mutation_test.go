@@ -100,7 +100,7 @@ var mutations = []mutation{
 	{"a topic is given away while it is served", "rendezvous", []string{
 		"return released && len(o.reconciler.Idle([]string{topic})) == 1",
 		"return ok && (released || l.yield)",
-		"\t\t\tcreated(c.keys.Owner(g.Topic), 0),\n",
+		"created(c.keys.Owner(g.Topic), 0), ",
 		""}},
 	{"a pause does not hold the registration back", "pause", []string{
 		"if !r.paused() {",
@@ -109,8 +109,8 @@ var mutations = []mutation{
 		"Paused: a.paused() && a.mode.HeldByPause(),",
 		"Paused: false,"}},
 	{"a pause does not hold the taking of topics back", "pause", []string{
-		"Paused: a.paused(),",
-		"Paused: false,"}},
+		"Epoch: a.grant.Epoch, Paused: a.paused(),",
+		"Epoch: a.grant.Epoch, Paused: false,"}},
 	{"retries are used up while etcd has no leader", "session policy", []string{
 		"case f.Failure == FailureNoLeader:",
 		"case f.Failure == FailureNoLeader && !f.Lost:",
