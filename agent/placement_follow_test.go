@@ -45,7 +45,7 @@ func TestAListOfAHundredThousandAssignmentsIsNotHeld(t *testing.T) {
 				most = max(most, held()-before)
 			}
 		}
-		limit := int64(12 << 20)
+		limit := int64(16 << 20)
 		if list > 0 {
 			limit = 1 << 20
 		}
