@@ -34,7 +34,6 @@ const releaseTimeout = 2 * time.Second
 func (a *agent) leave() error {
 	ctx, cancel := context.WithTimeout(a.life0, stopTimeout)
 	defer cancel()
-	defer a.shadow.tell(true)
 	if a.leaving.cancel != nil {
 		a.leaving.cancel() // this is a way to leave, too
 	}

@@ -240,7 +240,6 @@ func (a *agent) step() error {
 	a.noteTopics()
 	a.noteSteering()
 	a.noteView()
-	a.shadow.tell(false)
 	a.noteGuard()
 	a.noteConflicts()
 	a.noteConfirmed(time.Now())

@@ -1,15 +1,12 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -49,10 +46,6 @@ type shadow struct {
 	log   *slog.Logger
 	event func(Event)
 	store shadowStore
-	// topics is what would have been done to topics, which may be thousands, since it was last told.
-	topicsMu sync.Mutex
-	topics   map[action]topicPass
-	since    time.Time // when the first of it came
 	// supposed reports whether the broker has that topic in its state only by what would
 	// have been done; nil: before there is a broker.
 	supposed func(topic string) bool
@@ -67,73 +60,19 @@ func newWouldHave() *prometheus.CounterVec {
 	return c
 }
 
-// would counts an action that is not done, and tells of it; those on topics, which
-// may be thousands, are told of by tell.
+// would counts an action that is not done, and tells of it. Topics may be thousands: they are in
+// the log, and not in the journal.
 func (s *shadow) would(what action, about string) {
 	if s == nil {
 		return
 	}
 	s.count.WithLabelValues(string(what)).Inc()
-	if what == actLoad || what == actQuiesce {
-		s.log.Debug(butForShadow, "action", string(what), "about", about)
-		s.gather(what, about)
-		return
-	}
-	s.log.Info(butForShadow, "action", string(what), "about", about)
-	if what != actNotReady { // which has its own event
+	s.log.Info("would have, but for --shadow", "action", string(what), "about", about)
+	switch what {
+	case actLoad, actQuiesce, actNotReady: // which has its own event
+	default:
 		s.event(Event{Kind: "shadow", To: string(what), Detail: about})
 	}
-}
-
-const butForShadow = "would have, but for --shadow"
-
-// tell says what would have been done to topics since it last did, in one line for each
-// action. It waits for the end of a pass, but not at the end of everything.
-func (s *shadow) tell(end bool) {
-	if s == nil {
-		return
-	}
-	for what, p := range s.gathered(end) {
-		s.log.Info(butForShadow, "action", string(what), "about", p.about())
-		s.event(Event{Kind: "shadow", To: string(what), Detail: p.about()})
-	}
-}
-
-// shadowPass is how long what would have been done to topics is gathered before it is
-// told: about as long as one pass over them.
-const shadowPass = time.Second
-
-// topicPass is one action on some topics.
-type topicPass struct {
-	n     int
-	first string
-}
-
-func (p topicPass) about() string {
-	if p.n == 1 {
-		return p.first
-	}
-	return fmt.Sprintf("%s and %s", p.first, plural(p.n-1, "other topic"))
-}
-
-func (s *shadow) gather(what action, topic string) {
-	s.topicsMu.Lock()
-	defer s.topicsMu.Unlock()
-	if s.topics == nil {
-		s.topics, s.since = map[action]topicPass{}, time.Now()
-	}
-	p := s.topics[what]
-	s.topics[what] = topicPass{p.n + 1, cmp.Or(p.first, topic)}
-}
-
-// gathered takes what was gathered, if it is time to tell.
-func (s *shadow) gathered(end bool) (topics map[action]topicPass) {
-	s.topicsMu.Lock()
-	defer s.topicsMu.Unlock()
-	if end || time.Since(s.since) >= shadowPass {
-		topics, s.topics = s.topics, nil
-	}
-	return topics
 }
 
 // saying puts a line about something that was only supposed into the conditional.

@@ -73,8 +73,8 @@ func TestWhatAShadowSaysIsConditional(t *testing.T) {
 		if got := l.topics(); len(got) != 1 || got[0].State != "served" || !got[0].Supposed {
 			t.Errorf("topics %+v", got)
 		}
-		if got := l.told("shadow", "load"); len(got) != 1 || got[0].Detail != l.topics()[0].Topic {
-			t.Errorf("told of loads: %+v", got)
+		if l.would(actLoad) != 1 || len(l.told("shadow", "load")) > 0 { // topics may be thousands
+			t.Errorf("%d loads counted, told of %+v", l.would(actLoad), l.told("shadow", "load"))
 		}
 		l.set(func() { l.away = true })
 		l.until(l.deadline() + time.Minute)
@@ -100,24 +100,6 @@ func (l *sidecarLife) told(kind, to string) (told []Event) {
 		}
 	}
 	return told
-}
-
-func TestWhatWouldBeDoneToTopicsIsToldOnceForAll(t *testing.T) {
-	var s shadow
-	for _, topic := range []string{"/a/1", "/a/2", "/a/3"} {
-		s.gather(actLoad, topic)
-	}
-	s.gather(actQuiesce, "/b/1")
-	if early := s.gathered(false); early != nil {
-		t.Errorf("told before the pass was over: %v", early)
-	}
-	got := s.gathered(true)
-	if len(got) != 2 || got[actLoad].about() != "/a/1 and 2 other topics" || got[actQuiesce].about() != "/b/1" {
-		t.Errorf("%+v", got)
-	}
-	if again := s.gathered(true); again != nil {
-		t.Errorf("told twice: %v", again)
-	}
 }
 
 func TestInShadowTheProcessIsNotStopped(t *testing.T) {
