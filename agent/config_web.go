@@ -9,11 +9,11 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/crypto/bcrypt"
 )
 
 // maxBcryptCost is the costliest password hash that is taken: each step doubles the time
@@ -90,21 +90,11 @@ func (r *report) webConfig() {
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(access.users)) {
-		if cost := bcryptCost(access.users[name]); cost > maxBcryptCost {
+		if cost, _ := bcrypt.Cost([]byte(access.users[name])); cost > maxBcryptCost {
 			r.add("web-config-file", fmt.Sprintf("the password hash of %q has cost %d, and each wrong password would keep a processor busy for that: make it with cost %d or less, such as 'htpasswd -nBC 10 %s'",
 				name, cost, maxBcryptCost, name))
 		}
 	}
-}
-
-// bcryptCost is 10 of "$2y$10$…"; 0: not told.
-func bcryptCost(hash string) int {
-	parts := strings.Split(hash, "$")
-	if len(parts) < 4 {
-		return 0
-	}
-	cost, _ := strconv.Atoi(parts[2])
-	return cost
 }
 
 // checkWeb says what the file asks for; ok is false when there is none to tell of.
