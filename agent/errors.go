@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io/fs"
 	"strconv"
+	"strings"
+	"unicode"
 )
 
 // Exit codes of the public contract.
@@ -39,3 +41,29 @@ func reason(err error) string {
 	}
 	return err.Error()
 }
+
+// Plain is a text of others in one line that a terminal only shows: what is no graphic
+// character, such as a line break or an escape sequence, stands there as Go quotes it.
+func Plain(s string) string {
+	s = strings.ToValidUTF8(s, string(unicode.ReplacementChar))
+	if !strings.ContainsFunc(s, hidden) {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if hidden(r) {
+			b.WriteString(strings.Trim(strconv.QuoteRuneToGraphic(r), "'"))
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// plainError is an error of others whose text is Plain.
+type plainError struct{ error }
+
+func (e plainError) Error() string { return Plain(e.error.Error()) }
+func (e plainError) Unwrap() error { return e.error }
+
+func hidden(r rune) bool { return !unicode.IsGraphic(r) }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -106,4 +107,62 @@ func checkFencesItself(c Config) (Finding, bool) {
 		f.Text += "; once it is registered again it is drained and waits for 'holdfast activate' (--session-expired-policy drain)"
 	}
 	return f, true
+}
+
+// mustStopWhy is what makes a way to stop the process a condition.
+const mustStopWhy = "once its registration is gone, a broker of this kind that still runs destroys or serves what is not its own"
+
+// unstoppable is why a broker that must be stopped when its registration goes would not be,
+// in one line: setting, why, remedy. Empty: it would be, or it need not be. It is the same
+// for us and for the guard, which takes over when this process hangs: a request to the
+// broker's own admin API is no way, since a broker that hangs takes none.
+func unstoppable(c Config, t brokerapi.Traits) string {
+	setting, remedy := "", ""
+	switch {
+	case t.AtDeadline != brokerapi.Stop || c.Shadow:
+		return ""
+	case !c.CanStop():
+		setting, remedy = "--broker-pid-file: not given, and no other way to stop the broker's process either", waysToStop
+	case !c.Detach:
+		setting, remedy = "--detach=false: the broker would never be stopped", "leave it out"
+	case !slices.Contains(c.Fence, string(recovery.StepStop)):
+		setting, remedy = "--fence: without the step stop the broker's process is not stopped", "write --fence ready,quiesce,stop, or leave it out"
+	case c.Guard != "on":
+		setting, remedy = "--guard off: nothing stops the broker's process if this sidecar hangs", "leave it out"
+	default:
+		return ""
+	}
+	return setting + ": " + mustStopWhy + ": " + remedy
+}
+
+// orKnow is the way out of an unstoppable broker, for who knows what it means.
+const orKnow = "; to run all the same: --i-know"
+
+// mustStop reports whether the broker must not run without its registration.
+func (a *agent) mustStop() bool { return a.traits.AtDeadline == brokerapi.Stop }
+
+// refuseUnstoppable ends a sidecar beside a broker that must be stopped and would not be,
+// unless --i-know says that it is known.
+func (a *agent) refuseUnstoppable() error {
+	risk := unstoppable(a.cfg, a.traits)
+	if risk == "" {
+		return nil
+	}
+	if !a.cfg.IKnow {
+		return &ExitError{ExitRefused, errors.New(risk + orKnow)}
+	}
+	a.risk = risk
+	a.log.Error("DANGER: nothing stops this broker in time when its registration goes (--i-know)", "detail", risk)
+	return nil
+}
+
+// checkMustStop is the finding about a broker that must be stopped.
+func checkMustStop(c Config, t brokerapi.Traits) Finding {
+	f := Finding{What: "stop", Text: "the broker must be stopped when its registration goes, and would be: see process"}
+	if risk := unstoppable(c, t); risk != "" && c.IKnow {
+		f.Warn, f.Text = true, "DANGER (--i-know): "+risk
+	} else if risk != "" {
+		f.Err = refused(risk + orKnow)
+	}
+	return f
 }

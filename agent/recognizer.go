@@ -315,3 +315,114 @@ func adminAddress(c Config) (host string, port uint16, ok bool) {
 	}
 	return u.Hostname(), uint16(n), err == nil
 }
+
+// recognition says whether a process that a pid file or a name led to is the broker
+// that answers at the admin address.
+type recognition int
+
+const (
+	unrecognized recognition = iota // it cannot be told: it is believed, with a warning
+	isBroker
+	isForeign // it is never signaled, and its end proves nothing
+)
+
+func (r recognition) String() string { return [...]string{"unknown", "broker", "foreign"}[r] }
+
+// startTolerance is by how much a process's start, as the kernel counts it, and the
+// start that the broker states may differ: a script that becomes the broker, a clock
+// that is being slewed.
+const startTolerance = 10 * time.Second
+
+// recognitionFacts are what is known of such a process.
+type recognitionFacts struct {
+	Started time.Time // the process, by the kernel
+	Stated  time.Time // the broker that answers, by itself; zero: it does not say
+	Holding probes.Holding
+	Holder  time.Time // with HoldingAnother: when that one started
+	Twins   bool      // and both are called the same
+}
+
+// recognize judges. Who holds the socket of the admin address counts most: a wall clock
+// that was set falsifies the start times. Another holder alone contradicts nothing, since
+// a proxy may stand before the broker; one whose start fits better does.
+func recognize(f recognitionFacts) recognition {
+	if f.Holding == probes.HoldingYes {
+		return isBroker
+	}
+	if f.Holding == probes.HoldingAnother && f.Twins {
+		return isForeign // the broker next to this one; no proxy is called like the broker
+	}
+	if f.Started.IsZero() || f.Stated.IsZero() {
+		return unrecognized
+	}
+	apart := f.Started.Sub(f.Stated).Abs()
+	switch {
+	case apart > startTolerance:
+		return isForeign
+	case f.Holding == probes.HoldingAnother && f.Holder.Sub(f.Stated).Abs() < apart:
+		return isForeign
+	case f.Holding == probes.HoldingUnknown:
+		return isBroker
+	}
+	return unrecognized
+}
+
+// pastProcess is a process of the broker that this sidecar, or one before it, recognized.
+type pastProcess struct {
+	process.Target
+	Instance string `json:"instance"` // that it answered with
+	Space    string `json:"space"`    // in which the target means that process
+}
+
+// rememberProcess notes which process the broker is, for the next life of this sidecar:
+// where both end, the next process of the broker is not to be fenced for what the one
+// before was registered for. It may need longer to come up than the lease had left.
+func (a *agent) rememberProcess(t process.Target, instance string, judged recognition) {
+	space, err := process.Space()
+	if err != nil || judged != isBroker {
+		return
+	}
+	a.remember(func(m *memory) { m.Process = &pastProcess{Target: t, Instance: instance, Space: space} })
+}
+
+// recallProcess takes up which process served before this sidecar began. One that is not
+// surely the one that was registered, or is another's pid by now, proves nothing.
+func (a *agent) recallProcess() {
+	if p := a.memory.Process; p.here() && p.Instance == a.memory.Instance {
+		a.served = p.Target
+	}
+}
+
+// here reports whether the process can be told from all others.
+func (p *pastProcess) here() bool {
+	if p == nil {
+		return false
+	}
+	space, err := process.Space()
+	return err == nil && space == p.Space
+}
+
+// expecter is who finds the broker's process, and is to know it from an earlier life
+// however the wall clock was set since.
+type expecter interface{ Expect(process.Target) }
+
+// expectProcess has everybody know the process that an earlier sidecar recognized.
+func (a *agent) expectProcess() {
+	p := a.memory.Process
+	if a.process == nil || !p.here() {
+		return
+	}
+	a.process.Expect(p.Target)
+	for _, one := range []any{a.stopper, a.guard} {
+		if e, ok := one.(expecter); ok {
+			e.Expect(p.Target)
+		}
+	}
+}
+
+// recognizedBefore reports whether an earlier sidecar recognized that process by what it
+// answered with.
+func (a *agent) recognizedBefore(t process.Target, instance string) bool {
+	p := a.memory.Process
+	return p.here() && p.Target == t && p.Instance == instance
+}

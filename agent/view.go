@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/agent/guard"
 	"holdfast/agent/lease"
 	"holdfast/probes"
 	"holdfast/recovery"
@@ -248,4 +249,40 @@ func plural(n int, noun string) string {
 		return "1 " + noun
 	}
 	return strconv.Itoa(n) + " " + noun + "s"
+}
+
+// stoppedBy finds in the journal who stopped the broker's process that ran last, nil if
+// nobody did or if a process came up since. started is when that process began, zero if
+// it is not known: the guard's shot may be noted after the next one came up.
+func stoppedBy(events []Event, started time.Time) *StopStatus {
+	for i := len(events) - 1; i >= 0; i-- {
+		e := events[i]
+		at := e.when()
+		switch {
+		case e.Shadow:
+		case e.Kind == "broker" && e.To == "up", e.Kind == "process" && e.To == "started":
+			return nil
+		case e.Kind == "fence" && at.Before(started):
+			return nil
+		case e.Kind == "fence" && e.To == guard.Fired:
+			why, _, _ := strings.Cut(e.Detail, ": ")
+			return &StopStatus{By: "guard", At: at, Why: why}
+		case e.Kind == "fence" && e.To == "stopped":
+			why := "its lease was about to end, and it was not shown to serve nothing"
+			if e.Reason == stopReasonIll {
+				why = "it did not answer, while another broker was well"
+			}
+			return &StopStatus{By: "fence", At: at, Why: why}
+		}
+	}
+	return nil
+}
+
+// sentence is who stopped the broker of that name, when and why.
+func (s *StopStatus) sentence(name string) string {
+	who := "its guard"
+	if s.By == "fence" {
+		who = "the fence"
+	}
+	return name + " was stopped by " + who + " at " + s.At.UTC().Format("2006-01-02 15:04:05Z") + " (" + s.Why + ")"
 }

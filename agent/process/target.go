@@ -1,6 +1,9 @@
 package process
 
 import (
+	"fmt"
+	"os"
+
 	"holdfast/probes"
 )
 
@@ -33,4 +36,18 @@ func group(t Target) ([]probes.ProcessView, error) {
 		return nil, err
 	}
 	return in, err
+}
+
+// Space names this boot of the host and our pid namespace: within one, a Target means the
+// same process for ever.
+func Space() (string, error) {
+	boot, err := BootID()
+	if err != nil {
+		return "", err
+	}
+	pids, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return "", fmt.Errorf("read the pid namespace: %w", err)
+	}
+	return boot + " " + pids, nil
 }
