@@ -168,7 +168,7 @@ func TestAFleetNamesTheWayOutForABrokerThatDoesNotComeBack(t *testing.T) {
 		want   string
 	}{
 		{cluster.FleetBroker{BrokerID: "n9", Topics: 1}, "n9 is NOT registered: nobody is known to serve its topics (1); if it will not come back: 'holdfast forget n9'.\n"},
-		{cluster.FleetBroker{BrokerID: "n9", Topics: 1, Left: &left}, "n9 is NOT registered: it left on purpose 6s ago, and comes back when it is started.\n"},
+		{cluster.FleetBroker{BrokerID: "n9", Topics: 1, Left: &left}, "n9 is NOT registered: it left on purpose 6s ago, and its topics (1) wait for it; if it will not come back: 'holdfast forget n9'.\n"},
 	} {
 		var b bytes.Buffer
 		if writeFleet(&output{to: &b}, []cluster.FleetBroker{row.broker}, night); !strings.HasPrefix(b.String(), row.want) {

@@ -81,7 +81,7 @@ func writeFleet(o *output, brokers []cluster.FleetBroker, now time.Time) {
 				active++
 			}
 		} else if b.Left != nil {
-			o.line("%s is NOT registered: it left on purpose %s ago, and comes back when it is started.", id, age(now, *b.Left))
+			o.line("%s is NOT registered: it left on purpose %s ago, and its topics (%d) wait for it; if it will not come back: 'holdfast forget %s'.", id, age(now, *b.Left), b.Topics, id)
 		} else if b.Topics > 0 {
 			o.line("%s is NOT registered: nobody is known to serve its topics (%d); if it will not come back: 'holdfast forget %s'.", id, b.Topics, id)
 		}

@@ -88,7 +88,7 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 		findings = append(findings, f)
 		var exit *ExitError
 		foreign := errors.As(f.Err, &exit) && exit.Code == ExitRefused
-		unstoppable = foreign || f.Err != nil && c.StopCommand == ""
+		unstoppable = foreign || f.Err != nil && broker.Err == nil && c.StopCommand == ""
 	}
 	switch {
 	case c.Shadow, c.Unleased():
@@ -176,9 +176,9 @@ const noTLS = "first record does not look like a TLS handshake"
 // to do about it. The first that fits counts.
 var misdirected = [][2]string{
 	{noTLS, "no TLS is spoken there: write http://"},
-	{"handshake failed: EOF", "no TLS is spoken there: write http://"},
+	{"handshake failed: EOF", "it ends the connection in the TLS handshake: it is ending, or speaks no TLS (then write http://)"},
 	{"HTTP/1.1 header", "what answers speaks HTTP/1.1: that is not etcd's client port (2379)"},
-	{"error reading server preface", "what listens there does not greet as etcd does; where it wants TLS, write https://"},
+	{"error reading server preface", "it takes connections and does not greet as etcd does: it hangs, wants TLS (write https://), or is not etcd"},
 }
 
 // shortError leaves out what stands around the cause: what gRPC says of a failed

@@ -216,12 +216,15 @@ func (a *agent) setModeByOperator(ctx context.Context, mode recovery.Mode, why s
 			break
 		}
 	}
-	return fmt.Errorf("mode not changed: %w; repeat when etcd answers", EtcdError(a.cfg, err))
+	if errors.Is(err, cluster.ErrChanged) {
+		return errors.New("mode not changed: others changed it at the same time: look at it, and repeat")
+	}
+	return fmt.Errorf("mode not changed: %v; repeat when etcd does it", EtcdError(a.cfg, err))
 }
 
-// operatorsWord keeps, of a broker that is drained already, the reason if no other is given.
+// operatorsWord keeps, of a broker that an operator has drained already, the reason if no other is given.
 func operatorsWord(mode recovery.Mode, why recovery.Reason, before recovery.ModeRecord) recovery.ModeRecord {
-	if mode == recovery.Drained && before.Mode == mode {
+	if mode == recovery.Drained && before.Mode == mode && before.By == recovery.ByOperator {
 		why = cmp.Or(why, before.Reason)
 	}
 	return recovery.ModeRecord{Mode: mode, Reason: cmp.Or(why, recovery.ReasonOperator), By: recovery.ByOperator}

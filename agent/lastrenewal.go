@@ -284,9 +284,9 @@ func (a *agent) formerServes() bool {
 }
 
 // patience is for how long another process of the broker than the one that was registered may
-// wait for its own registration, and any process whose registration was given up.
+// wait for its own registration, and one that has not answered yet where that was given up.
 func (a *agent) patience() time.Duration {
-	if who, _ := a.identity.get(); a.memory.Released || who.Instance != "" && a.memory.Instance != "" && who.Instance != a.memory.Instance {
+	if who, _ := a.identity.get(); who.Instance == "" && a.memory.Released || who.Instance != "" && a.memory.Instance != "" && who.Instance != a.memory.Instance {
 		return a.cfg.LeaseTTL
 	}
 	return 0

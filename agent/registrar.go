@@ -106,7 +106,7 @@ type registrar struct {
 	up         func(instance string) bool // that process of the broker answers; nil: do not ask
 	// handing: assignments are about to be that process's, under that lease; nil without
 	// byInstance.
-	handing func(instance string, under lease.Grant)
+	handing func(instance string, under lease.Grant) (undo func())
 	granted time.Duration // what etcd makes of --lease-ttl; 0: not asked yet. Of the Keeper's goroutine
 	spare   lease.Grant   // was granted for a write that etcd refused, within one Establish. Of the Keeper's goroutine
 	// others is whether other brokers are active, where no etcd knows them; nil: it does.

@@ -2,8 +2,11 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
+	"reflect"
 	"slices"
 	"time"
 
@@ -57,10 +60,12 @@ var unwritten = []cluster.Class{cluster.ClassNoSpace, cluster.ClassAuth, cluster
 // discard gives a new lease back if the write that was to use it is proven not to have
 // happened. Where only its answer was lost the registration may stand under that lease:
 // revoking it would end what nobody else has ended, and the next look finds it.
-func (r *registrar) discard(ctx context.Context, client *cluster.Client, id int64, err error) {
-	if errors.Is(err, cluster.ErrChanged) || slices.Contains(unwritten, cluster.Classify(err)) {
+func (r *registrar) discard(ctx context.Context, client *cluster.Client, id int64, err error) (nothing bool) {
+	nothing = errors.Is(err, cluster.ErrChanged) || slices.Contains(unwritten, cluster.Classify(err))
+	if nothing {
 		r.revoke(ctx, client, id)
 	}
+	return nothing
 }
 
 // revoke frees a lease that no key of ours needs. If it fails the lease runs out.
@@ -118,4 +123,40 @@ func (r *registrar) proven(ctx context.Context, g lease.Grant) (again bool, err 
 		err = lease.SameTerm(g.Term, term)
 	}
 	return errors.Is(err, lease.ErrLost) || errors.Is(err, lease.ErrForeign) || errors.Is(err, lease.ErrUnproven), err
+}
+
+// registrationValue is what this sidecar registers of its broker.
+func registrationValue(c Config, incarnation, run, version string) ([]byte, error) {
+	about, err := json.Marshal(map[string]string{"version": version, "driver": c.Driver})
+	if err != nil {
+		return nil, fmt.Errorf("encode registration: %w", err)
+	}
+	v, err := json.Marshal(cluster.RegistrationValue{
+		BrokerURL: c.BrokerURL, ConnectURL: c.ConnectURL, AdminAddr: withoutPassword(c.BrokerAdmin),
+		Incarnation: incarnation, Run: run, Holdfast: about,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("encode registration: %w", err)
+	}
+	return v, nil
+}
+
+// fromBefore reports whether a registration is what the sidecar before this one wrote: only
+// its process and its version are others.
+func fromBefore(old, now []byte) bool {
+	var a, b cluster.RegistrationValue
+	if json.Unmarshal(old, &a) != nil || json.Unmarshal(now, &b) != nil {
+		return false
+	}
+	a.Run, a.Holdfast = b.Run, b.Holdfast
+	return reflect.DeepEqual(a, b)
+}
+
+func withoutPassword(raw string) string {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return ""
+	}
+	u.User = nil
+	return u.String()
 }

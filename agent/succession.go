@@ -133,11 +133,11 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 		return err
 	}
 	plan.LeaseID = grant.LeaseID
-	r.handing(seen.BrokerID, grant)
+	undo := r.handing(seen.BrokerID, grant)
 	done, err := client.Succeed(ctx, plan, keep)
 	if err != nil {
-		if done.Registration.LeaseID == 0 {
-			r.discard(ctx, client, grant.LeaseID, err)
+		if done.Registration.LeaseID == 0 && r.discard(ctx, client, grant.LeaseID, err) {
+			undo()
 		}
 		return err
 	}
@@ -172,10 +172,18 @@ type handover struct {
 	fenced   bool           // anew, since that lease may have run out. The loop's
 }
 
-// beginHandover is called before anything is written.
-func (a *agent) beginHandover(instance string, under lease.Grant) {
-	a.handed.Store(&handover{instance: instance, validity: lease.Validity{SentAt: under.SentAt, TTL: under.TTL, Margin: a.cfg.LeaseDetachMargin}})
+// beginHandover is called before anything is written, and undo where nothing was: what an attempt
+// before this one may have written stays, under a lease that each attempt renews.
+func (a *agent) beginHandover(instance string, under lease.Grant) (undo func()) {
+	first := a.handed.Load() == nil
+	begun := &handover{instance: instance, validity: lease.Validity{SentAt: under.SentAt, TTL: under.TTL, Margin: a.cfg.LeaseDetachMargin}}
+	a.handed.Store(begun)
 	a.needAssignments("", 0)
+	return func() {
+		if first {
+			a.handed.CompareAndSwap(begun, nil)
+		}
+	}
 }
 
 // handedTo is what that process may have been given; nil: nothing. held: under a lease that is

@@ -68,6 +68,7 @@ type tokens struct {
 
 	mu    sync.Mutex
 	token string
+	off   bool // etcd asks nobody who he is
 }
 
 // on is the context of what is asked over a connection: it requires a leader, and has a token
@@ -86,9 +87,9 @@ func (t *tokens) on(ctx context.Context, w *way) (_ context.Context, token strin
 
 func (t *tokens) get(ctx context.Context, w *way) (_ string, err error) {
 	t.mu.Lock()
-	token := t.token
+	token, off := t.token, t.off
 	t.mu.Unlock()
-	if token != "" {
+	if token != "" || off {
 		return token, nil
 	}
 	defer during(&err, "authenticate as %s", t.user)
@@ -99,13 +100,14 @@ func (t *tokens) get(ctx context.Context, w *way) (_ string, err error) {
 	answer, err := etcdserverpb.NewAuthClient(w.conn).Authenticate(ctx, &etcdserverpb.AuthenticateRequest{
 		Name: t.user, Password: strings.TrimRight(string(password), "\r\n"),
 	})
-	if err = clientv3.ContextError(ctx, err); errors.Is(err, rpctypes.ErrAuthNotEnabled) {
-		return "", nil // so nobody is asked who he is
+	err = clientv3.ContextError(ctx, err)
+	if off = errors.Is(err, rpctypes.ErrAuthNotEnabled); err != nil && !off {
+		return "", err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.token = answer.GetToken()
-	return t.token, err
+	t.token, t.off = answer.GetToken(), off
+	return t.token, nil
 }
 
 // refused drops a token that etcd has refused, and reports whether a new one may do. The empty
@@ -118,7 +120,7 @@ func (t *tokens) refused(token string, err error) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.token == token {
-		t.token = ""
+		t.token, t.off = "", false
 	}
 	return true
 }

@@ -16,9 +16,13 @@ import (
 	"google.golang.org/grpc/connectivity"
 )
 
-// remembered is for how long the failure of an endpoint counts. Nobody asks an endpoint
-// that is not in use, so what is known of it grows old.
-const remembered = 5 * time.Minute
+const (
+	// remembered is for how long the failure of an endpoint counts. Nobody asks an endpoint
+	// that is not in use, so what is known of it grows old.
+	remembered = 5 * time.Minute
+	// halfMade is how long a connection that has not come up yet is left to do so.
+	halfMade = 1500 * time.Millisecond
+)
 
 // way is one connection to one endpoint. Its last fields are guarded by the mutex of the
 // members.
@@ -30,6 +34,7 @@ type way struct {
 	end     context.CancelFunc // closes it
 	users   int                // requests in flight, which keep it open
 	waits   time.Time          // since when there are any
+	since   time.Time
 }
 
 // newWay puts the etcd client's parts over a connection, which the library's end ends. What is asked
@@ -42,6 +47,7 @@ func newWay(conn grpc.ClientConnInterface, library *clientv3.Client) *way {
 		kv:      clientv3.NewKVFromKVClient(etcdserverpb.NewKVClient(conn), nil),
 		leases:  etcdserverpb.NewLeaseClient(conn),
 		library: library,
+		since:   time.Now(),
 	}
 }
 
@@ -343,10 +349,10 @@ func (m *members) avoid() {
 }
 
 // replace has the next request make a new connection to the endpoint in use, unless the one that
-// there is has yet to come up: starting over would throw away what a slow path has already answered.
-// The caller holds the mutex.
+// there is has just begun to come up: starting over would throw away what a slow path has already
+// answered. The caller holds the mutex.
 func (m *members) replace() {
-	if w := m.all[m.at].way; w != nil && w.state() == connectivity.Ready {
+	if w := m.all[m.at].way; w != nil && (w.state() == connectivity.Ready || time.Since(w.since) >= halfMade) {
 		m.all[m.at].way = nil
 		m.settle(m.at, w)
 	}

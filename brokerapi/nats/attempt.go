@@ -37,11 +37,20 @@ func (b *Broker) Dial(_, address string) (net.Conn, error) {
 	defer cancel()
 	conn, err := hosts.Dial(ctx, address)
 	a := &attempt{Conn: conn, err: err}
-	b.attempt.Store(a)
+	if last := b.attempt.Swap(a); last != nil {
+		last.end() // the client library does not
+	}
 	if err != nil {
 		return nil, err
 	}
 	return a, nil
+}
+
+// end closes the connection, if there is one.
+func (a *attempt) end() {
+	if a.Conn != nil {
+		a.Conn.Close()
+	}
 }
 
 // Read keeps the greeting.

@@ -276,6 +276,9 @@ var Traits = brokerapi.Traits{LocalData: true}
 func (b *Broker) Close() error {
 	b.end(brokerapi.ErrClosed)
 	<-b.gone
+	if last := b.attempt.Load(); last != nil {
+		last.end()
+	}
 	return b.monitor.Close()
 }
 
