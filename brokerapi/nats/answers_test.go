@@ -269,6 +269,31 @@ func TestAServerThatDoesNotTakeUsInAgainIsUnseen(t *testing.T) {
 	}
 }
 
+// A server that hangs would find all of them when it goes on, and count them.
+func TestAnAttemptWithoutAGreetingIsClosed(t *testing.T) {
+	deaf, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer deaf.Close()
+	opened(t, Config{AdminURL: "nats://" + deaf.Addr().String(), MonitorURL: "http://127.0.0.1:1"})
+	var first net.Conn
+	for range 2 {
+		conn, err := deaf.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if first == nil {
+			first = conn
+		}
+	}
+	_ = first.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.Copy(io.Discard, first); err != nil {
+		t.Errorf("the first connection stands: %v", err)
+	}
+}
+
 func TestHealthNamesWhatIsWrong(t *testing.T) {
 	named := func(name string) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
