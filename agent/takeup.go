@@ -68,7 +68,7 @@ func (a *agent) takeUp(o outcome) {
 	if o.unsure == a.unsure {
 		a.unsure = 0
 	}
-	if o.cutFrom.Equal(a.cutFrom) {
+	if o.cutFrom.Equal(a.cutFrom) || d.Step == recovery.Register { // no cut is older than a registration
 		a.cutFrom, a.cutOver = time.Time{}, 0
 	}
 	a.keyAt = cmp.Or(o.seenAt, o.grant.Revision)
