@@ -238,9 +238,11 @@ func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Rep
 	if has := c.traits().List(); len(has) > 0 {
 		f.Text += "; has: " + strings.Join(has, ", ")
 	}
-	if held, unlisted := b.Topics(ctx); err == nil && unlisted == nil && len(held.Foreign) > 0 {
-		f.Warn = true
-		f.Text += fmt.Sprintf("; no topics of Holdfast, so neither fenced nor drained (%d): %.200s", len(held.Foreign), strings.Join(held.Foreign, ", "))
+	if err == nil && c.traits().LocalData {
+		if held, unlisted := b.Topics(ctx); unlisted == nil && len(held.Foreign) > 0 {
+			f.Warn = true
+			f.Text += fmt.Sprintf("; no topics of Holdfast, so neither fenced nor drained (%d): %.200s", len(held.Foreign), strings.Join(held.Foreign, ", "))
+		}
 	}
 	if err = cmp.Or(err, id.Unable); err != nil {
 		f.Err = fmt.Errorf("broker %s: not healthy: %w", name, err)

@@ -69,7 +69,8 @@ func (s *shadow) would(what action, about string) {
 	s.count.WithLabelValues(string(what)).Inc()
 	s.log.Info("would have, but for --shadow", "action", string(what), "about", about)
 	switch what {
-	case actLoad, actQuiesce, actNotReady: // which has its own event
+	case actLoad, actQuiesce:
+	case actNotReady: // it has its own event
 	default:
 		s.event(Event{Kind: "shadow", To: string(what), Detail: about})
 	}

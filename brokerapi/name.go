@@ -1,7 +1,6 @@
 package brokerapi
 
 import (
-	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -19,20 +18,6 @@ func NameFlaw(name string) string {
 		return "holds a character that cannot be shown"
 	}
 	return ""
-}
-
-// worded is an error in other words: people see the text, errors.Is and errors.As the error.
-type worded struct {
-	text string
-	err  error
-}
-
-func (e *worded) Error() string { return e.text }
-func (e *worded) Unwrap() error { return e.err }
-
-// Errorf is err in other words.
-func Errorf(err error, format string, args ...any) error {
-	return &worded{fmt.Sprintf(format, args...), err}
 }
 
 // Misnamed says that the broker at --broker-admin goes by another name than the one wanted; nil: it

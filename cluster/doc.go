@@ -51,6 +51,6 @@
 //     frozen.
 //   - Linearizable reads of members that answer them from the past (etcd before 3.4.42,
 //     3.5.28 and 3.6.9, after an election).
-//   - Bounds on time other than the caller's context, but for reads of keys: a call without a
-//     deadline may wait as long as a connection looks alive.
+//   - Bounds on time other than the caller's context, but for what is read in a transaction: a
+//     call without a deadline may wait as long as a connection looks alive.
 package cluster

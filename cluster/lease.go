@@ -17,6 +17,9 @@ func (c *Client) Grant(ctx context.Context, ttl time.Duration) (id int64, grante
 	answer, err := once(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.LeaseGrantResponse, error) {
 		return w.leases.LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{TTL: asked})
 	})
+	if err == nil && answer.Error != "" {
+		err = errors.New(answer.Error)
+	}
 	return answer.GetID(), seconds(answer.GetTTL()), err
 }
 

@@ -19,7 +19,7 @@ const (
 	// it: etcd counts the operations of each level against what the levels above have left of its
 	// 128.
 	nestedPerTxn = 100
-	// readTimeout bounds a read of which the caller has not said how long it may take.
+	// readTimeout bounds what is read in one transaction, such as a page of a list.
 	readTimeout = 5 * time.Second
 )
 

@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -136,4 +138,18 @@ func (c *Child) start() error {
 	c.settings.Log.Info("broker started", "pid", v.Pid, "program", argv[0])
 	c.settings.Tell(Change{To: "started", Detail: fmt.Sprintf("process %d, %s", v.Pid, filepath.Base(argv[0]))})
 	return nil
+}
+
+// ours are the variables of systemd's talk with this process. A broker that
+// inherited them would announce itself in our name, or be stopped for a watchdog it
+// does not feed.
+var ours = []string{"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"}
+
+// Environment is what a program that we start inherits: all but systemd's talk with
+// us.
+func Environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.Contains(ours, name)
+	})
 }

@@ -95,7 +95,7 @@ func (a *attempt) failure(err error, files access.Files) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	remedy := files.Remedy(err)
-	if files.Cert == "" && bytes.Contains(a.said, []byte(`"tls_verify":true`)) {
+	if remedy == "" && files.Cert == "" && bytes.Contains(a.said, []byte(`"tls_verify":true`)) {
 		remedy = ": it wants a client's certificate: set --broker-cert and --broker-key"
 	}
 	greeted := bytes.HasPrefix(a.said, []byte("INFO "))
