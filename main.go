@@ -35,7 +35,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	context.AfterFunc(ctx, stop)
 
-	out := &output{to: stdout}
+	out := newOutput(stdout)
 	err := newApp(out, stderr).RunContext(ctx, args)
 	if err == nil || err == out.err {
 		err = out.failure()

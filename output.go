@@ -6,19 +6,33 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
 
+	"golang.org/x/term"
+
 	"holdfast/agent"
 )
 
 // output is where a verb prints. It keeps the first error, so that no verb looks at each.
 type output struct {
-	to  io.Writer
-	err error
+	to      io.Writer
+	colours bool
+	err     error
+}
+
+// newOutput colours only what a person looks at; see no-color.org.
+func newOutput(w io.Writer) *output {
+	return &output{to: w, colours: isTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // Write prints as it is.
@@ -38,10 +52,28 @@ func (o *output) failure() error {
 	return fmt.Errorf("print answer: %w", o.err)
 }
 
+// colours are those of the contract's words, by how much they matter at night, where one stands
+// in a column, alone, after a number or as what something became.
+var colours = map[string]*regexp.Regexp{
+	"32": where("attached|active|up|served|yes|present|stands by"),
+	"33": where("degraded|draining|drained|loading|unknown|quarantined|held_elsewhere|unreadable|off|awaited|failing|not applied"),
+	"31": where("detached|down|missing|orphan|foreign_owner|no|absent|none held|held by another sidecar|NOT registered|deadline passed|fence point passed"),
+}
+
+func where(words string) *regexp.Regexp {
+	return regexp.MustCompile(`( {2}|, |\d |→ |is |would be )(` + words + `)\b`)
+}
+
 // line prints one line. What etcd, a broker or anybody else said can neither make two of it
 // nor steer the terminal.
 func (o *output) line(format string, args ...any) {
-	fmt.Fprintln(o, agent.Plain(strings.TrimRight(fmt.Sprintf(format, args...), " ")))
+	text := agent.Plain(strings.TrimRight(fmt.Sprintf(format, args...), " "))
+	for code, words := range colours {
+		if o.colours {
+			text = words.ReplaceAllString(text, "$1\x1b["+code+"m$2\x1b[0m")
+		}
+	}
+	fmt.Fprintln(o, text)
 }
 
 // table prints rows in columns, the head first.

@@ -14,8 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/term"
-
 	"holdfast/agent"
 )
 
@@ -24,8 +22,7 @@ import (
 func runSidecar(c call) error {
 	lines := newLogWriter(c.App.ErrWriter)
 	defer lines.close()
-	terminal, ok := c.App.ErrWriter.(*os.File)
-	log, level := newLogger(lines, c.settings, ok && term.IsTerminal(int(terminal.Fd())))
+	log, level := newLogger(lines, c.settings, isTerminal(c.App.ErrWriter))
 	return agent.Run(c.Context, c.settings, log, level, version())
 }
 
