@@ -36,6 +36,8 @@ func TestATestCountsOnceAndAFailureIsNeverLost(t *testing.T) {
 		{"nor a data race", stream("fail "+e2e+" T WARNING: DATA RACE", "fail "+e2e), "0 passed, 1 failed, 0 skipped", "T " + e2e, false},
 		{"a race of no test is the package's", stream("pass "+e2e+" T", "fail "+e2e+"  WARNING: DATA RACE"), "1 passed, 1 failed, 0 skipped", e2e, false},
 		{"a package that does not build", stream("fail " + e2e + "  undefined: x"), "0 passed, 1 failed, 0 skipped", e2e, false},
+		{"a fault of the race detector itself", stream("run "+deep+" T", "fail "+deep+"  ThreadSanitizer: CHECK failed: tsan_rtl.cpp:282"), "0 passed, 1 failed, 0 skipped", deep, true},
+		{"a race beside such a fault", stream("run "+deep+" T", "fail "+deep+"  WARNING: DATA RACE, ThreadSanitizer: CHECK failed"), "0 passed, 1 failed, 0 skipped", deep, false},
 		{"a process that ends in a test", stream("fail "+e2e+" T late", "fail "+e2e+"  panic: out of time"), "0 passed, 2 failed, 0 skipped", "T " + e2e + ", " + e2e, false},
 		{"one that ends and says nothing", stream("run "+e2e+" T", "run "+e2e+" U", "fail "+e2e+" T late", "fail "+e2e), "0 passed, 2 failed, 0 skipped", "T " + e2e + ", " + e2e, false},
 		{"a safety rule that is broken beside a row that is late", stream("fail "+e2e+" T/a late", "fail "+e2e+" T VIOLATION: served", "fail "+e2e), "0 passed, 2 failed, 0 skipped", "T/a " + e2e + ", T " + e2e, false},

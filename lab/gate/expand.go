@@ -157,8 +157,11 @@ func within(test, whole string) bool {
 
 // alone is how a failed test is run once more: with the flags of its run, nothing beside it. A
 // row of the acceptance suite runs by itself, any other test whole, since its parts may follow
-// from one another.
+// from one another, and a package as it ran.
 func (x expanded) alone(at id) []string {
+	if at.test == "" {
+		return append([]string{at.pkg}, x.args...)
+	}
 	name := at.top().test
 	for _, p := range x.patterns {
 		if within(at.test, p) {

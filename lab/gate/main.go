@@ -7,8 +7,9 @@
 // Guaranteed: no two steps run at a time. A failed test that needs real time, sockets or
 // processes is run once more, alone; it is flaky if it passes then, and is named at the end.
 // Nothing else is run again: no deterministic test, no broken safety rule (VIOLATION), no
-// data race, no crash; but a schedule of the simulation is, by its own test. Nothing comes from
-// the cache of go test. What the machine lacks is named as left out. The last line is
+// data race, no crash but one of the race detector itself; but a schedule of the simulation is,
+// by its own test. Nothing comes from the cache of go test. What the machine lacks is named as
+// left out. The last line is
 //
 //	N passed, M failed, K skipped
 //

@@ -95,9 +95,7 @@ func (r *runner) tests(s step, l leg, kept io.Writer) (tally, []ended) {
 	}
 	chance := len(t.failures) <= most
 	for i, f := range t.failures {
-		if f.test != "" {
-			t.failures[i].repeat = commandLine(l, append(fields("go test"), x.alone(f.id)...))
-		}
+		t.failures[i].repeat = commandLine(l, append(fields("go test"), x.alone(f.id)...))
 		chance = chance && r.mayBeChance(f)
 	}
 	if chance {
@@ -137,8 +135,11 @@ func (r *runner) again(l leg, x expanded, failed []failure, kept io.Writer) (t t
 
 // mayBeChance says whether a failure is run once more.
 func (r *runner) mayBeChance(f failure) bool {
-	if f.test == "" || final.MatchString(f.output) {
+	if final.MatchString(f.output) {
 		return false
+	}
+	if f.test == "" {
+		return ownEnd.MatchString(f.output)
 	}
 	pkg, inLab := strings.CutPrefix(f.pkg, "holdfast/lab/")
 	if inLab {
