@@ -20,13 +20,14 @@ import (
 // packages of one row know the others only through interfaces of their own.
 var arrows = map[string][]string{
 	"holdfast":                           {"holdfast/agent", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
-	"holdfast/agent":                     {"holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/page", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/brokerapi/danube", "holdfast/brokerapi/httpapi", "holdfast/brokerapi/nats", "holdfast/brokerapi/pulsar", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
+	"holdfast/agent":                     {"holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/page", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/brokerapi/danube", "holdfast/brokerapi/httpapi", "holdfast/brokerapi/nats", "holdfast/brokerapi/pulsar", "holdfast/cluster", "holdfast/probes", "holdfast/recovery", "holdfast/recovery/moves"},
 	"holdfast/agent/guard":               {"holdfast/agent/lease", "holdfast/agent/process"},
 	"holdfast/agent/lease":               {},
 	"holdfast/agent/page":                {},
 	"holdfast/agent/process":             {"holdfast/probes"},
 	"holdfast/agent/simulation":          {},
 	"holdfast/recovery":                  {},
+	"holdfast/recovery/moves":            {},
 	"holdfast/probes":                    {"holdfast/brokerapi/hosts"},
 	"holdfast/internal/raced":            {},
 	"holdfast/internal/testseed":         {},
@@ -34,15 +35,15 @@ var arrows = map[string][]string{
 	"holdfast/cluster":                   {"holdfast/brokerapi/access", "holdfast/brokerapi/hosts"}, // leaves: TLS files, addresses
 	"holdfast/cluster/memory":            {},
 	"holdfast/cluster/guardtest":         {"holdfast/cluster"},
-	"holdfast/brokerapi":                 {},
+	"holdfast/brokerapi":                 {"holdfast/recovery/moves"}, // a leaf: the journal's words
 	"holdfast/brokerapi/access":          {"holdfast/brokerapi/hosts"},
 	"holdfast/brokerapi/danube":          {"holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/brokerapi/danube/danubepb", "holdfast/brokerapi/hosts", "holdfast/brokerapi/rest"},
 	"holdfast/brokerapi/hosts":           {},
-	"holdfast/brokerapi/httpapi":         {"holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/brokerapi/rest"},
-	"holdfast/brokerapi/nats":            {"holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/brokerapi/hosts", "holdfast/brokerapi/rest"},
+	"holdfast/brokerapi/httpapi":         {"holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/brokerapi/rest", "holdfast/recovery/moves"},
+	"holdfast/brokerapi/nats":            {"holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/brokerapi/hosts", "holdfast/brokerapi/rest", "holdfast/recovery/moves"},
 	"holdfast/brokerapi/pulsar":          {"holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/brokerapi/rest"},
 	"holdfast/brokerapi/rest":            {"holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/brokerapi/hosts"},
-	"holdfast/brokerapi/brokertest":      {"holdfast/brokerapi", "holdfast/standstill"},
+	"holdfast/brokerapi/brokertest":      {"holdfast/brokerapi", "holdfast/recovery/moves", "holdfast/standstill"},
 	"holdfast/brokerapi/danube/danubepb": {},
 }
 

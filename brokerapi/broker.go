@@ -18,6 +18,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"holdfast/recovery/moves"
 )
 
 // ErrIdentity is wrapped by errors that say that something answered at the admin
@@ -148,6 +150,55 @@ type ModeSetter interface {
 	// changed. One that is active is let be: what its own tool makes of it is an operator's word.
 	// It may take as long as ctx. reason is for the broker's own log.
 	SetMode(ctx context.Context, mode Mode, reason string) error
+}
+
+// ErrRefused is wrapped by the errors of Mover and Sender after which trying again changes nothing.
+var ErrRefused = errors.New("refused")
+
+// Peer is another broker of the cluster, as its registration shows it.
+type Peer struct {
+	ID  string
+	URL string // where its clients or its admin API are, whichever it advertises
+}
+
+// Meter is told of bytes before they are moved. It waits where a rate was set, and its error,
+// that of ctx, ends the call.
+type Meter func(ctx context.Context, bytes int) error
+
+// Mover is a broker whose topics' data goes from one to another with its help. Each call may be
+// repeated: the sidecar may have ended after any of them, and before the journal had it. What is
+// in an answer is compared by package moves, and by nobody else.
+type Mover interface {
+	// Extent says where a topic stands that is here, served or withdrawn, and changes nothing.
+	// What cannot be moved at all (data in memory, a mirror) it refuses.
+	Extent(ctx context.Context, topic string) (moves.Extent, error)
+	// Accept looks whether a topic like that can be taken here, and changes nothing. It refuses
+	// where something of that name is here, or there is no room.
+	Accept(ctx context.Context, topic string, like moves.Extent) error
+	// Seal withdraws producers, with an error that they retry, makes consumers' positions durable
+	// and pauses them, flushes, and waits until nothing is appended any more. It lasts until Resume
+	// or Remove, over restarts. Without force it refuses while consumers are active.
+	Seal(ctx context.Context, topic string, force bool) (moves.Extent, error)
+	// Copy makes here what from has sealed, not served, in the place of what an earlier try has
+	// left. Brokers that share their storage copy nothing.
+	Copy(ctx context.Context, topic string, from Peer, sealed moves.Extent, meter Meter) (moves.Extent, error)
+	// Resume serves the topic, with its consumers, from where it was sealed: at the target, or at
+	// the source again. It refuses what does not stand there, but not what it has resumed itself
+	// and has gone on since. sealed is nil where a seal may have been begun and was not ended.
+	// record is as in Serve.
+	Resume(ctx context.Context, topic string, record []byte, sealed *moves.Extent) (moves.Extent, error)
+	// Compare reads what was sealed at from and what is here, message by message.
+	Compare(ctx context.Context, topic string, from Peer, sealed moves.Extent, meter Meter) (moves.Content, error)
+	// Remove removes a topic's data from this broker: it is served by another. It refuses one that
+	// is served here; one that is not here is removed.
+	Remove(ctx context.Context, topic string) error
+}
+
+// Sender is a broker whose own cluster moves topics.
+type Sender interface {
+	// Send asks it to, and returns when the topic is served by that broker, with what was seen of
+	// it in words. Without an ID the cluster chooses.
+	Send(ctx context.Context, topic string, to Peer) (seen string, err error)
 }
 
 // Traits are how a broker is, as its settings say before anybody has asked it.

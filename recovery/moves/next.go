@@ -1,0 +1,274 @@
+package moves
+
+import (
+	"fmt"
+	"maps"
+	"time"
+)
+
+// Side is what a broker is to a move.
+type Side int
+
+// The sides.
+const (
+	Neither Side = iota
+	Source
+	Target
+)
+
+// Of is the broker's side.
+func (m Move) Of(broker string) Side {
+	switch broker {
+	case m.From:
+		return Source
+	case m.To:
+		return Target
+	}
+	return Neither
+}
+
+// Held reports whether the side's broker may neither load the topic nor take it for a stray: it
+// is the move's. That is all that the rest of Holdfast knows of one.
+func (m Move) Held(side Side) bool {
+	switch {
+	case m.Sent || m.Phase.Over():
+		return false
+	case side == Source:
+		return m.Phase != Pending && m.Phase != Returned
+	case side == Target:
+		return m.Phase != Resumed && m.Phase != Verified
+	}
+	return false
+}
+
+// Act is one step of a move at one broker. Each may be repeated.
+type Act string
+
+// The acts.
+const (
+	Wait     Act = ""
+	Accept   Act = "accept"   // look whether the topic can be taken; nothing is changed
+	Seal     Act = "seal"     // withdraw, pause, flush, and say where it stands
+	Copy     Act = "copy"     // away with what an earlier try has left, copy, and say where it stands
+	HandOver Act = "handover" // look where it stands, and give the assignment away
+	Resume   Act = "resume"   // serve it from where it was sealed
+	Compare  Act = "compare"  // compare the messages of both
+	Remove   Act = "remove"   // the data that was left at the source
+	Restore  Act = "restore"  // serve it again as before
+	Discard  Act = "discard"  // what was copied
+	Send     Act = "send"     // ask the brokers' own cluster, and await that the target has it
+	GiveUp   Act = "give up"  // no act at the broker: the move is called off
+)
+
+// row is what a phase asks of one side.
+type row struct {
+	phase Phase
+	side  Side
+	act   Act
+	then  Phase // when it is done
+	fails Phase // when it is refused for good; empty: it is tried for ever
+}
+
+// rows is the table. The other side waits.
+var rows = []row{
+	{Pending, Target, Accept, Draining, Failed},
+	{Draining, Source, Seal, Sealed, Undoing},
+	{Sealed, Target, Copy, Copied, Undoing},
+	{Copied, Source, HandOver, Switched, Undoing},
+	{Switched, Target, Resume, Resumed, ""},
+	{Resumed, Target, Compare, Verified, ""},
+	{Verified, Source, Remove, Done, ""},
+	{Undoing, Source, Restore, Returned, ""},
+	{Returned, Target, Discard, Failed, ""},
+}
+
+// Facts are what one side knows beside the journal.
+type Facts struct {
+	Side Side
+	// PeerGone: the other broker is not registered, or not active, and etcd said so.
+	PeerGone string // why, for people; empty: it is there
+}
+
+// Step is what to do now.
+type Step struct {
+	Act   Act
+	Why   string // of GiveUp
+	then  Phase
+	fails Phase
+}
+
+// Next is the step of one side.
+func (m Move) Next(f Facts) Step {
+	if m.Sent {
+		if m.Phase == Pending && f.Side == Source {
+			return Step{Act: Send, then: Done, fails: Failed}
+		}
+		return Step{}
+	}
+	// Who is to take the topic cannot: the source goes on serving. What is handed over waits.
+	if f.Side == Source && f.PeerGone != "" && (m.Phase == Pending || m.Phase == Draining || m.Phase == Sealed || m.Phase == Copied) {
+		return Step{Act: GiveUp, Why: f.PeerGone}
+	}
+	for _, r := range rows {
+		if r.phase == m.Phase && r.side == f.Side {
+			return Step{Act: r.act, then: r.then, fails: r.fails}
+		}
+	}
+	return Step{}
+}
+
+// Outcome is what became of an act.
+type Outcome struct {
+	Err     error    // nil: it is done
+	Final   bool     // the error is a refusal: trying again changes nothing
+	Extent  *Extent  // of Seal, Copy, HandOver, Resume
+	Content *Content // of Compare
+	Seen    string   // of Send: what was seen, in words
+}
+
+// After is the journal after the step, and whether it is another than before.
+func (m Move) After(s Step, o Outcome, broker string, now time.Time) (Move, bool) {
+	if s.Act == GiveUp {
+		return m.giveUp(s.Why, broker, now), true
+	}
+	err := o.Err
+	final := o.Final
+	if err == nil {
+		err = m.wrong(s.Act, o)
+		final = err != nil
+	}
+	if err != nil {
+		return m.refused(s, err, final, broker, now)
+	}
+	n := m
+	switch s.Act {
+	case Seal:
+		n.Sealed = o.Extent
+	case Copy:
+		n.Copied = o.Extent
+	case Resume:
+		n.Served = o.Extent
+	case Compare:
+		n.Same = o.Content
+	case Send:
+		n.Same = &Content{Observed: o.Seen}
+	}
+	if s.Act != Restore && s.Act != Discard { // the reason of those stays
+		n.Error, n.Where = "", ""
+	}
+	return n.enter(s.then, now), true
+}
+
+// wrong compares what an act has found with the journal. An error is final.
+func (m Move) wrong(a Act, o Outcome) error {
+	switch a {
+	case Copy:
+		return m.Sealed.fits(o.Extent, "at the target")
+	case Resume: // by whom the messages were compared before it served: producers may be back by now
+		if o.Extent == nil || o.Extent.Last < m.Sealed.Last {
+			return fmt.Errorf("at the target: it resumed at %s, sealed was %s", o.Extent.text(), m.Sealed.text())
+		}
+	case HandOver:
+		return m.Sealed.fits(o.Extent, "at the source by now")
+	case Compare:
+		if o.Content.Differs != "" {
+			return fmt.Errorf("the contents differ: %s", o.Content.Differs)
+		}
+	}
+	return nil
+}
+
+func (m Move) refused(s Step, err error, final bool, broker string, now time.Time) (Move, bool) {
+	n := m
+	n.Error, n.Where = err.Error(), broker
+	switch {
+	case final && s.Act == Compare: // it is served by the target; what the source has is kept
+		return n.enter(Failed, now), true
+	case final && s.fails != "":
+		return n.enter(s.fails, now), true
+	}
+	return n, n.Error != m.Error || n.Where != m.Where
+}
+
+// giveUp calls a move off before the handover.
+func (m Move) giveUp(why, broker string, now time.Time) Move {
+	m.Error, m.Where = why, broker
+	if m.Phase == Pending {
+		return m.enter(Failed, now)
+	}
+	return m.enter(Undoing, now)
+}
+
+// Cancel is the journal of a move that an operator calls off.
+func (m Move) Cancel(by string, now time.Time) (Move, error) {
+	switch {
+	case m.Phase.Over():
+		return m, fmt.Errorf("move %s of %s is over: %s", m.ID, m.Topic, m.Phase)
+	case m.Phase.HandedOver():
+		return m, fmt.Errorf("move %s of %s: the topic is handed over to %s, which cannot be called off: move it back with 'holdfast unload %s --to %s' there", m.ID, m.Topic, m.To, m.Topic, m.From)
+	case m.Phase == Undoing || m.Phase == Returned:
+		m.CalledOff = true
+		return m, nil
+	}
+	m.CalledOff = true
+	m = m.giveUp("called off: "+by, "", now)
+	if m.Phase == Failed {
+		m = m.enter(Cancelled, now)
+	}
+	return m, nil
+}
+
+// enter goes on to a phase; who was called off by an operator ends as that.
+func (m Move) enter(p Phase, now time.Time) Move {
+	switch {
+	case p == Returned && m.Sealed == nil: // nothing was ever copied
+		p = Failed
+	}
+	if p == Failed && m.CalledOff {
+		p = Cancelled
+	}
+	m.Phase = p
+	m.Since = maps.Clone(m.Since)
+	if m.Since == nil {
+		m.Since = map[Phase]time.Time{}
+	}
+	m.Since[p] = now.UTC().Truncate(time.Millisecond)
+	return m
+}
+
+// fits compares what is there with what was sealed. Consumers may have acknowledged more since,
+// never less; messages may be fewer only where they go by themselves.
+func (e *Extent) fits(now *Extent, where string) error {
+	switch {
+	case now == nil:
+		return fmt.Errorf("%s: it was not said where the topic stands", where)
+	case e.Config != now.Config:
+		return fmt.Errorf("%s: another configuration (%s) than was sealed (%s)", where, now.Config, e.Config)
+	case e.Schema != now.Schema:
+		return fmt.Errorf("%s: another schema (%s) than was sealed (%s)", where, now.Schema, e.Schema)
+	case e.Empty != now.Empty:
+		return fmt.Errorf("%s: %s, sealed was %s", where, now.text(), e.text())
+	case e.Last != now.Last:
+		return fmt.Errorf("%s: the last message is %d, sealed was %d", where, now.Last, e.Last)
+	case !e.Shrinks && (e.First != now.First || e.Count != now.Count || e.Bytes != now.Bytes):
+		return fmt.Errorf("%s: %s, sealed was %s", where, now.text(), e.text())
+	case now.First < e.First || now.Count > e.Count || now.Bytes > e.Bytes:
+		return fmt.Errorf("%s: %s, sealed was %s: more than there was", where, now.text(), e.text())
+	}
+	for consumer, floor := range e.Floors {
+		if at, ok := now.Floors[consumer]; !ok || at < floor {
+			return fmt.Errorf("%s: consumer %q stands at %d, sealed was %d", where, consumer, at, floor)
+		}
+	}
+	return nil
+}
+
+func (e *Extent) text() string {
+	switch {
+	case e == nil:
+		return "nothing that was said"
+	case e.Empty:
+		return "empty"
+	}
+	return fmt.Sprintf("%d messages with %d bytes, %d to %d", e.Count, e.Bytes, e.First, e.Last)
+}
