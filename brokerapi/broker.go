@@ -165,33 +165,41 @@ type Peer struct {
 // that of ctx, ends the call.
 type Meter func(ctx context.Context, bytes int) error
 
-// Mover is a broker whose topics' data goes from one to another with its help. Each call may be
-// repeated: the sidecar may have ended after any of them, and before the journal had it. What is
-// in an answer is compared by package moves, and by nobody else.
+// Mover is a broker whose topics' data goes from one to another with its help. What is in an
+// answer is compared by package moves, and by nobody else.
+//
+// Each call may be repeated: the sidecar may have ended after any of them, and before the journal
+// had it. And each may come late, from a sidecar that was frozen while others went on. So what
+// changes something carries the move's ID: Seal and Copy leave it with the topic, until the next
+// move's Seal, and what bears another's is refused. Serve takes a seal away, and refuses a copy
+// that is not whole: it is called where no move holds the topic.
 type Mover interface {
 	// Extent says where a topic stands that is here, served or withdrawn, and changes nothing.
 	// What cannot be moved at all (data in memory, a mirror) it refuses.
 	Extent(ctx context.Context, topic string) (moves.Extent, error)
 	// Accept looks whether a topic like that can be taken here, and changes nothing. It refuses
-	// where something of that name is here, or there is no room.
+	// where something of that name is here, but for what a Copy left that was never resumed, or
+	// there is no room.
 	Accept(ctx context.Context, topic string, like moves.Extent) error
 	// Seal withdraws producers, with an error that they retry, makes consumers' positions durable
 	// and pauses them, flushes, and waits until nothing is appended any more. It lasts until Resume
-	// or Remove, over restarts. Without force it refuses while consumers are active.
-	Seal(ctx context.Context, topic string, force bool) (moves.Extent, error)
+	// or Remove, over restarts. Without force it refuses while consumers are active. It refuses what
+	// another move has sealed, and what this one has resumed.
+	Seal(ctx context.Context, topic, move string, force bool) (moves.Extent, error)
 	// Copy makes here what from has sealed, not served, in the place of what an earlier try has
-	// left. Brokers that share their storage copy nothing.
-	Copy(ctx context.Context, topic string, from Peer, sealed moves.Extent, meter Meter) (moves.Extent, error)
+	// left; what is whole already it leaves. It refuses where anything but a copy is that was never
+	// resumed. Brokers that share their storage copy nothing.
+	Copy(ctx context.Context, topic, move string, from Peer, sealed moves.Extent, meter Meter) (moves.Extent, error)
 	// Resume serves the topic, with its consumers, from where it was sealed: at the target, or at
-	// the source again. It refuses what does not stand there, but not what it has resumed itself
-	// and has gone on since. sealed is nil where a seal may have been begun and was not ended.
-	// record is as in Serve.
-	Resume(ctx context.Context, topic string, record []byte, sealed *moves.Extent) (moves.Extent, error)
+	// the source again. It refuses what does not stand there or bears another move's ID, but not
+	// what it has resumed itself and has gone on since. sealed is nil where a seal may have been
+	// begun and was not ended. record is as in Serve.
+	Resume(ctx context.Context, topic, move string, record []byte, sealed *moves.Extent) (moves.Extent, error)
 	// Compare reads what was sealed at from and what is here, message by message.
 	Compare(ctx context.Context, topic string, from Peer, sealed moves.Extent, meter Meter) (moves.Content, error)
 	// Remove removes a topic's data from this broker: it is served by another. It refuses one that
-	// is served here; one that is not here is removed.
-	Remove(ctx context.Context, topic string) error
+	// is served here, or that this move has not sealed or copied; one that is not here is removed.
+	Remove(ctx context.Context, topic, move string) error
 }
 
 // Sender is a broker whose own cluster moves topics.
