@@ -50,6 +50,7 @@ const askTimeout = 10 * time.Second
 func verbs() []*cli.Command {
 	etcd, last := etcdSettings(), len(topicStates)-1
 	all, sidecar := &needs{others: true, bound: -1}, &needs{only: []string{"control-socket", "state-dir"}, bound: askTimeout}
+	moving := &needs{only: sidecar.only, bound: -1} // as long as a move takes
 	reason := textFlag("reason", "TEXT", "why, kept with the mode in etcd", "")
 	reason.DefaultText = "operator"
 	return []*cli.Command{
@@ -65,6 +66,13 @@ func verbs() []*cli.Command {
 			durationFlag("timeout", 30*time.Second, 0, "how long to wait until nothing is served and the registration is given up; after it the broker stays"),
 			&cli.BoolFlag{Name: "wait", Usage: "wait, for the timeout at most, until the broker can leave: attached, active and up"},
 			&cli.BoolFlag{Name: "with-sidecar", Usage: "the sidecar is stopped next: if its broker was not, the sidecar's next start takes it back at once"}),
+		verb("unload", moving, unload, outputFlag("text"),
+			textFlag("reason", "TEXT", "why, kept with the move in etcd", "operator"),
+			textFlag("to", "BROKER", "who takes the topic; without it the active broker with the fewest", ""),
+			&cli.BoolFlag{Name: "force", Usage: "although consumers are at work"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "say what would be done, and do nothing"}),
+		verb("moves", moving, movesVerb, outputFlag("table"),
+			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "until what is under way is over"}),
 		verb("confirm", sidecar, confirm),
 		verb("pause", sidecar, pause,
 			durationFlag("for", 0, time.Second, "how long, from 1s to 24h; then recovery goes on by itself"),
@@ -224,6 +232,40 @@ func noVerb(c *cli.Context) error {
 // startsOne is what verbs take that may start one.
 const startsOne = "[-- CMD ARG…]"
 
+// flagsFirst puts a verb's flags in front of what else stands behind it, since the library reads
+// none behind that. What follows -- stays where it is.
+func flagsFirst(app *cli.App, args []string) []string {
+	if len(args) < 3 || args[len(args)-1] == "--generate-bash-completion" {
+		return args
+	}
+	verb := app.Command(args[1])
+	if verb == nil || verb.ArgsUsage == "" || verb.ArgsUsage == startsOne {
+		return args
+	}
+	var flags, rest []string
+	for i := 2; i < len(args); i++ {
+		name := strings.TrimLeft(args[i], "-")
+		if args[i] == "--" {
+			rest = append(rest, args[i:]...)
+			break
+		}
+		if name == args[i] || name == "" {
+			rest = append(rest, args[i])
+			continue
+		}
+		flags = append(flags, args[i])
+		at := slices.IndexFunc(verb.Flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), name) })
+		if at < 0 || i+1 == len(args) {
+			continue
+		}
+		if _, isSwitch := verb.Flags[at].(*cli.BoolFlag); !isSwitch {
+			i++
+			flags = append(flags, args[i])
+		}
+	}
+	return slices.Concat(args[:2], flags, rest)
+}
+
 // checkArgs holds what stands after the flags against what the verb takes.
 func checkArgs(c *cli.Context) error {
 	name, takes, args := c.Command.Name, c.Command.ArgsUsage, c.Args().Slice()
@@ -234,6 +276,8 @@ func checkArgs(c *cli.Context) error {
 			return nil
 		}
 		wrong = "no command after --"
+	case strings.HasPrefix(takes, "[ID"):
+		return nil // the verb tells them apart
 	case takes == startsOne || takes == "":
 	case len(args) == 0:
 		wrong = "no " + takes + " given"

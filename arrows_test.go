@@ -19,10 +19,11 @@ import (
 // arrows says which of our packages each one may import (DESIGN, Rooms). The
 // packages of one row know the others only through interfaces of their own.
 var arrows = map[string][]string{
-	"holdfast":                           {"holdfast/agent", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery"},
-	"holdfast/agent":                     {"holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/page", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/brokerapi/danube", "holdfast/brokerapi/httpapi", "holdfast/brokerapi/nats", "holdfast/brokerapi/pulsar", "holdfast/cluster", "holdfast/probes", "holdfast/recovery", "holdfast/recovery/moves"},
+	"holdfast":                           {"holdfast/agent", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/moving", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery", "holdfast/recovery/moves"},
+	"holdfast/agent":                     {"holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/moving", "holdfast/agent/page", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/brokerapi/danube", "holdfast/brokerapi/httpapi", "holdfast/brokerapi/nats", "holdfast/brokerapi/pulsar", "holdfast/cluster", "holdfast/probes", "holdfast/recovery", "holdfast/recovery/moves"},
 	"holdfast/agent/guard":               {"holdfast/agent/lease", "holdfast/agent/process"},
 	"holdfast/agent/lease":               {},
+	"holdfast/agent/moving":              {"holdfast/brokerapi", "holdfast/cluster", "holdfast/recovery/moves"},
 	"holdfast/agent/page":                {},
 	"holdfast/agent/process":             {"holdfast/probes"},
 	"holdfast/agent/simulation":          {},

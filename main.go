@@ -36,7 +36,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	context.AfterFunc(ctx, stop)
 
 	out := newOutput(stdout)
-	err := newApp(out, stderr).RunContext(ctx, args)
+	app := newApp(out, stderr)
+	err := app.RunContext(ctx, flagsFirst(app, args))
 	if err == nil || err == out.err {
 		err = out.failure()
 	}

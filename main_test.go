@@ -83,7 +83,7 @@ func TestWrongUsageIsOneLineAndCodeTwo(t *testing.T) {
 		{"argument before the dashes", []string{"run", "now", "--", "nats-server"}, `run: unexpected argument "now": write 'holdfast run [FLAG…] [-- CMD ARG…]'`},
 		{"dashes without a command", []string{"run", "--driver", "nats", "--"}, `run: no command after --: write 'holdfast run [FLAG…] [-- CMD ARG…]'`},
 		{"argument too many", []string{"explain", "1", "2"}, `explain: unexpected argument "2": write 'holdfast explain [FLAG…] EVENT'`},
-		{"flag after the argument", []string{"explain", "1", "-o", "json"}, `explain: unexpected argument "-o": write 'holdfast explain [FLAG…] EVENT'`},
+		{"flag after the argument", []string{"explain", "1", "-o", "yaml"}, `--output "yaml": unknown: write one of text, json`},
 		{"event that is no number", []string{"explain", "last"}, `explain: event "last": not an event number: take one from 'holdfast events', such as 12`},
 		{"form of output", []string{"status", "-o", "yaml"}, `--output "yaml": unknown: write one of table, json`},
 		{"topic state", []string{"topics", "--state", "lost"}, `--state "lost": unknown: write one of served, missing, loading, orphan, quarantined, unreadable, held_elsewhere, foreign_owner`},

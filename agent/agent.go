@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast/agent/lease"
+	"holdfast/agent/moving"
 	"holdfast/agent/page"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
@@ -75,6 +76,7 @@ type agent struct {
 	steerer    *recovery.Steerer
 	ownership  *recovery.Ownership // nil: without locks
 	placer     *recovery.Placer    // nil: others assign the topics
+	moves      *moving.Worker      // nil: the broker's topics cannot be moved
 
 	mayStart     func() (ok bool, word, detail string) // the broker, whoever starts it
 	child        *process.Child                        // nil: somebody else starts the broker
@@ -272,6 +274,7 @@ func (a *agent) serve(ctx context.Context) error {
 	a.steerer = a.newSteerer(reg)
 	a.ownership = a.newOwnership(reg)
 	a.placer = a.newPlacer(reg)
+	a.moves = a.newMoves(reg)
 	a.registrar = a.newRegistrar()
 	a.note = func(ctx context.Context, d departure) error { return noteLeft(ctx, a.main, d) }
 	a.beside = a.newBeside()
@@ -337,6 +340,9 @@ func (a *agent) serve(ctx context.Context) error {
 		add(a.refuseWrongCredentials)
 		add(a.onceNamed(following(&a.ids.registered, a.followState)))
 		add(a.onceNamed(following(&a.ids.answering, a.followRegistration)))
+	}
+	if a.moves != nil {
+		add(a.onceNamed(a.moves.Run))
 	}
 	switch {
 	case a.traits.Places: // assignments in etcd say nothing

@@ -28,6 +28,7 @@ type Driver struct {
 	Markers      []string      // default of data-marker
 	AdminSchemes []string      // schemes that broker-admin may have
 	Traits       func(Config) brokerapi.Traits
+	Unmoved      string // why its topics cannot be moved, and what to do instead; empty: they can
 }
 
 // drivers lists what this version knows. The NATS markers match a stream's own
@@ -44,6 +45,8 @@ var drivers = map[string]Driver{
 		Registration: "adopt",
 		Failover:     "move",
 		Unleased:     true,
+		Unmoved: "Danube 0.7 destroys topics that it unloads while they are in use: to move a topic, seal it as docs/brokers/danube.md says, " +
+			"and stop the broker's process: 'holdfast leave', then stop it",
 		Markers:      []string{"wal/*/*", "danube-data/wal/*/*"},
 		AdminSchemes: []string{"http", "https"},
 	},

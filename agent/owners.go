@@ -119,6 +119,9 @@ func (a *agent) setOrders(o recovery.Orders) {
 			Mode:     o.Mode, Attached: o.Attached && a.grant.LeaseID != 0,
 		})
 	}
+	if a.moves != nil {
+		a.moves.SetOrders(a.moveOrders(o))
+	}
 	a.reconciler.SetOrders(o)
 }
 

@@ -25,6 +25,7 @@ type FleetBroker struct {
 	Since           *time.Time `json:"since"`       // when it registered last; nil: not known
 	BrokerURL       string     `json:"broker_url"`  // advertised
 	ConnectURL      string     `json:"connect_url"` // advertised
+	Driver          string     `json:"driver"`      // of its sidecar; empty: not known
 	StateMalformed  string     `json:"malformed_mode"`
 	MemberMalformed string     `json:"malformed_member,omitempty"`
 	// Left is when it left on purpose, and has not registered since; nil: it did not.
@@ -62,6 +63,7 @@ func (c *Client) Fleet(ctx context.Context) (fleet []FleetBroker, err error) {
 			b := at(id)
 			value, _ := registrationOf(id, &kv).Parse() // an adopted one may have any shape
 			b.Registered, b.Epoch, b.BrokerURL, b.ConnectURL = true, kv.CreateRevision, value.BrokerURL, value.ConnectURL
+			b.Driver = value.driver()
 		}
 	})
 	if err != nil {

@@ -36,6 +36,13 @@ type RegistrationValue struct {
 	Holdfast     json.RawMessage `json:"holdfast,omitempty"`
 }
 
+// driver is that of the sidecar which wrote the value; empty: it did not say.
+func (v RegistrationValue) driver() string {
+	var about struct{ Driver string }
+	_ = json.Unmarshal(v.Holdfast, &about) // another writer's may have any shape
+	return about.Driver
+}
+
 // Parse reads the registration's value. A value of another shape is an error; fields
 // that are not known are not.
 func (r Registration) Parse() (RegistrationValue, error) {

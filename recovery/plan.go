@@ -31,6 +31,7 @@ type Facts struct {
 	Serving  bool // clients can use it here
 	Quiesced bool // it is here and quiesced
 	Lost     bool // it was assigned here and is not any more, and we did not give it away
+	Held     bool // it is being moved: neither loaded nor taken for a stray
 	Claim    Claim
 
 	AssignedAt   time.Time // when Assigned last became true; zero: before we looked
@@ -52,7 +53,7 @@ type Counts struct {
 	Quarantined int // quiesced here and not assigned here
 
 	// Parts of the above, by their locks.
-	Elsewhere int // missing, because another broker holds the lock for longer than we retry
+	Elsewhere int // missing, because another broker holds the lock for longer than we retry, or a move the topic
 	Foreign   int // served here although another broker holds the lock
 }
 
@@ -60,7 +61,7 @@ func (c *Counts) add(f Facts, by int) {
 	switch {
 	case f.foreign():
 		c.Foreign += by
-	case f.Assigned && !f.Serving && f.Claim == ClaimElsewhere:
+	case f.Assigned && !f.Serving && (f.Claim == ClaimElsewhere || f.Held):
 		c.Elsewhere += by
 	}
 	switch {
@@ -85,6 +86,7 @@ const (
 	HoldNone        Hold = ""
 	HoldDetached    Hold = "detached"                 // safety rule 9
 	HoldAssignments Hold = "assignments not yet read" // safety rule 4
+	HoldMoves       Hold = "moves not yet read"       // safety rule 4
 	HoldBroker      Hold = "broker not yet listed"    // safety rule 10
 	HoldPaused      Hold = "paused"                   // by a person, for a time; what another broker owns is quiesced all the same
 )
@@ -96,6 +98,7 @@ type PlanInput struct {
 
 	Assigns       bool // the broker's own cluster assigns its topics: what it lists is wanted
 	AssignedKnown bool // the whole set of assignments was read at least once
+	MovesUnknown  bool // it is not known which topics are being moved
 	ServedKnown   bool // the broker was listed under these orders
 
 	// Topics yields every topic of which anything is known, each once.
@@ -134,6 +137,7 @@ type Work struct {
 //   - a broker with a mode of its own is given topics when it has taken active, and is left
 //     to give them up by itself until it has taken drained, or failed to. One whose cluster
 //     assigns its topics is drained in no other way;
+//   - a topic that is being moved is neither loaded nor taken for a stray: it is the move's;
 //   - paused: nothing happens but to what another broker owns, and the guard watches on.
 func Plan(in PlanInput) Work {
 	w := Work{MassChange: in.MassChange}
@@ -158,10 +162,10 @@ func Plan(in PlanInput) Work {
 		case f.unloads():
 			unload = append(unload, topic)
 		case f.Assigned && !f.Serving:
-			if f.Claim.Loads() {
+			if f.Claim.Loads() && !f.Held {
 				load = append(load, topic)
 			}
-		case !f.orphan():
+		case !f.orphan() || f.Held:
 		case f.UnassignedAt.After(settled):
 			if at := f.UnassignedAt.Add(SettleTime); again.IsZero() || at.Before(again) {
 				again = at
@@ -177,6 +181,9 @@ func Plan(in PlanInput) Work {
 		return w
 	case !in.AssignedKnown:
 		w.Hold = HoldAssignments
+		return w
+	case in.MovesUnknown:
+		w.Hold = HoldMoves
 		return w
 	case !in.ServedKnown:
 		w.Hold = HoldBroker

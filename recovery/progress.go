@@ -90,6 +90,9 @@ func (t *topic) message() string {
 	if t.err == "" && t.Claim.Foreign() {
 		return "the ownership lock is held by " + t.owner
 	}
+	if t.err == "" && t.Held {
+		return "it is being moved: 'holdfast moves' says how far"
+	}
 	return t.err
 }
 

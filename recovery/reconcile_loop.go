@@ -147,7 +147,7 @@ func (r *Reconciler) makePlan(now time.Time) {
 	r.plan.asked, r.plan.last = false, now
 	w := Plan(PlanInput{
 		Now: now, Orders: r.orders,
-		Assigns: r.settings.Assigns, AssignedKnown: r.assignedKnown, ServedKnown: r.list.fresh,
+		Assigns: r.settings.Assigns, AssignedKnown: r.assignedKnown, MovesUnknown: !r.movesKnown, ServedKnown: r.list.fresh,
 		Topics: func(yield func(string, Facts) bool) {
 			for name, t := range r.table {
 				if !yield(name, t.Facts) {
@@ -285,7 +285,7 @@ func (r *Reconciler) applyListing(clock uint64, held Held, now time.Time) {
 		if t.round != round && t.changed <= clock && (t.Serving || t.Quiesced) {
 			r.update(t, func(f *Facts) { f.Serving, f.Quiesced = false, false })
 		}
-		counts := t.unsure || t.Assigned || t.Claim == ClaimOurs || t.Serving || t.Quiesced || t.Lost && t.UnassignedAt.After(lostSince)
+		counts := t.unsure || t.Held || t.Assigned || t.Claim == ClaimOurs || t.Serving || t.Quiesced || t.Lost && t.UnassignedAt.After(lostSince)
 		if !counts && t.phase == phaseIdle && t.want == actNone {
 			delete(r.table, name)
 		}

@@ -49,6 +49,8 @@ type ReconcilerSettings struct {
 	// Assigns: the broker's own cluster decides which topics it serves. What it lists is
 	// wanted, nothing is missing or an orphan, and assignments in etcd say nothing.
 	Assigns bool
+	// Moves: nothing is loaded before SetHeld was told which topics are being moved.
+	Moves bool
 	// Drain empties a broker that cannot be emptied topic by topic, because its cluster
 	// would give it others; nil: Withdraw does. It must return when its context ends.
 	Drain func(ctx context.Context) error
@@ -96,6 +98,8 @@ type Reconciler struct {
 	conflicts     []string // topics found served here and owned by another, not told yet
 	failed        map[*topic]struct{}
 	assignedKnown bool
+	movesKnown    bool
+	moving        []string // that SetHeld was told of
 	lost          lostTopics
 	mass          MassChange
 	clock         uint64 // counts own changes, so that a listing does not undo later ones
@@ -132,7 +136,7 @@ func NewReconciler(s ReconcilerSettings, b Broker, rec Records, log *slog.Logger
 		base:   context.Background(),
 	}
 	r.load.flights = map[*topic]flight{}
-	r.assignedKnown = s.Assigns
+	r.assignedKnown, r.movesKnown = s.Assigns, !s.Moves
 	r.limiter = newLimiter(s.Rate)
 	r.work, r.endWork = context.WithCancel(r.base)
 	r.metrics = newReconcileMetrics(reg, r.auditInterval, r.Snapshot)
@@ -260,7 +264,7 @@ func (r *Reconciler) unassign(t *topic, now time.Time) {
 	}
 	r.update(t, func(f *Facts) {
 		// What we gave to another ourselves is no loss that the guard must watch for.
-		f.Assigned, f.Lost, f.UnassignedAt = false, f.Claim != ClaimYielded, now
+		f.Assigned, f.Lost, f.UnassignedAt = false, f.Claim != ClaimYielded && !f.Held, now
 	})
 }
 

@@ -1,6 +1,9 @@
 package recovery
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // TopicClaim is a change of one topic's ownership.
 type TopicClaim struct {
@@ -44,6 +47,42 @@ func (r *Reconciler) SetClaims(changes []TopicClaim) {
 	}
 	r.changed(now)
 	r.poke()
+}
+
+// SetHeld tells which topics are being moved, all of them. Before it returns, no load of one of
+// them can begin; one in flight runs out: see Calm.
+func (r *Reconciler) SetHeld(topics []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	if r.movesKnown && slices.Equal(topics, r.moving) {
+		return
+	}
+	hold := func(names []string, held bool) {
+		for _, name := range names {
+			t := r.topic(name, now)
+			r.update(t, func(f *Facts) { f.Held = held })
+			if held {
+				r.setWant(t, actNone)
+			}
+		}
+	}
+	hold(r.moving, false)
+	hold(topics, true)
+	r.movesKnown, r.moving = true, slices.Clone(topics)
+	r.list.askAt(now)
+	r.planSoon(now)
+	r.changed(now)
+	r.poke()
+}
+
+// Calm reports whether no call about the topic is under way, and whether its ownership lock, if
+// there are any, lets it be served here.
+func (r *Reconciler) Calm(topic string) (calm, ours bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.table[topic]
+	return t == nil || t.phase != phaseFlying, t == nil && !r.settings.OwnershipLocks || t != nil && t.Claim.Loads()
 }
 
 // Idle returns those of the topics that clients certainly cannot use here, and that no

@@ -220,14 +220,13 @@ func (m Move) Cancel(by string, now time.Time) (Move, error) {
 
 // enter goes on to a phase; who was called off by an operator ends as that.
 func (m Move) enter(p Phase, now time.Time) Move {
-	switch {
-	case p == Returned && m.Sealed == nil: // nothing was ever copied
+	if p == Returned && m.Sealed == nil { // nothing was ever copied
 		p = Failed
 	}
 	if p == Failed && m.CalledOff {
 		p = Cancelled
 	}
-	m.Phase = p
+	m.Phase, m.Moved, m.MovedAt = p, 0, time.Time{}
 	m.Since = maps.Clone(m.Since)
 	if m.Since == nil {
 		m.Since = map[Phase]time.Time{}
@@ -271,4 +270,32 @@ func (e *Extent) text() string {
 		return "empty"
 	}
 	return fmt.Sprintf("%d messages with %d bytes, %d to %d", e.Count, e.Bytes, e.First, e.Last)
+}
+
+// Progress is the journal while an act moves bytes.
+func (m Move) Progress(bytes int64, now time.Time) Move {
+	m.Moved, m.MovedAt = bytes, now.UTC().Truncate(time.Millisecond)
+	return m
+}
+
+// Begun is the journal of a move that begins.
+func (m Move) Begun(now time.Time) Move {
+	m.At = now.UTC().Truncate(time.Millisecond)
+	return m.enter(Pending, now)
+}
+
+// Line says in one sentence how far a move is.
+func (m Move) Line() string {
+	line := fmt.Sprintf("topic %s from %s to %s", m.Topic, m.From, m.To)
+	switch {
+	case m.Phase == Done && m.Same != nil && m.Same.Observed != "":
+		line += ": " + m.Same.Observed
+	case m.Phase == Done:
+		line += ": moved, " + m.Sealed.text()
+	case m.Phase == Sealed && m.Error == "":
+		line += ": sealed, " + m.Sealed.text()
+	case m.Error != "":
+		line += ": " + m.Error
+	}
+	return line
 }

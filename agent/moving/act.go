@@ -1,0 +1,152 @@
+package moving
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"holdfast/brokerapi"
+	"holdfast/cluster"
+	"holdfast/recovery/moves"
+)
+
+// act does one step at the broker. It ends when nothing was moved for a while. assigned is the
+// revision of the assignment that HandOver has looked at.
+func (w *Worker) act(ctx context.Context, u *under, m moves.Move, o Orders, step moves.Step) (out moves.Outcome, assigned int64) {
+	if step.Act == moves.GiveUp {
+		return out, 0
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	idle := time.AfterFunc(quiet, func() { cancel(errQuiet) })
+	defer idle.Stop()
+	u.bytes.Store(0)
+	meter := func(ctx context.Context, n int) error {
+		idle.Reset(quiet)
+		u.bytes.Add(int64(n))
+		w.metrics.bytes.Add(float64(n))
+		return w.wait(ctx, n)
+	}
+	out, assigned, err := w.step(ctx, m, o, step.Act, meter)
+	if err != nil && ctx.Err() != nil && errors.Is(context.Cause(ctx), errQuiet) {
+		err = fmt.Errorf("%w: %w", errQuiet, err)
+	}
+	out.Err, out.Final = err, errors.Is(err, brokerapi.ErrRefused)
+	return out, assigned
+}
+
+// wait keeps to the rate.
+func (w *Worker) wait(ctx context.Context, n int) error {
+	for n > 0 {
+		part := min(n, w.limit.Burst())
+		if err := w.limit.WaitN(ctx, part); err != nil {
+			return err
+		}
+		n -= part
+	}
+	return ctx.Err()
+}
+
+func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act, meter brokerapi.Meter) (out moves.Outcome, assigned int64, err error) {
+	b, sealed := w.set.Mover, moves.Extent{}
+	if m.Sealed != nil {
+		sealed = *m.Sealed
+	}
+	extent := func(e moves.Extent, err error) (moves.Outcome, int64, error) {
+		return moves.Outcome{Extent: &e}, assigned, err
+	}
+	calm, ours := w.topics.Calm(m.Topic)
+	if !calm {
+		return out, 0, fmt.Errorf("the broker is still asked for something else about the topic")
+	}
+	switch act {
+	case moves.Accept:
+		if o.Mode != cluster.ModeActive {
+			return out, 0, brokerapi.Errorf(brokerapi.ErrRefused, "broker %s is %s", m.To, o.Mode)
+		}
+		return out, 0, b.Accept(ctx, m.Topic, *m.Planned)
+	case moves.Seal:
+		return extent(b.Seal(ctx, m.Topic, m.ID, m.Force))
+	case moves.Copy, moves.Compare:
+		from, err := w.peer(ctx, m.From)
+		if err != nil {
+			return out, 0, err
+		}
+		if act == moves.Copy {
+			return extent(b.Copy(ctx, m.Topic, m.ID, from, sealed, meter))
+		}
+		content, err := b.Compare(ctx, m.Topic, from, sealed, meter)
+		return moves.Outcome{Content: &content}, 0, err
+	case moves.HandOver:
+		if assigned, err = w.assigned(ctx, m.Topic); err != nil {
+			return out, 0, err
+		}
+		if assigned == 0 {
+			return out, 0, brokerapi.Errorf(brokerapi.ErrRefused, "it is not assigned to %s any more", m.From)
+		}
+		return extent(b.Extent(ctx, m.Topic))
+	case moves.Resume, moves.Restore:
+		switch {
+		case !o.serves():
+			return out, 0, fmt.Errorf("broker %s is %s: 'holdfast activate' there", w.set.Me(), o.Mode)
+		case !ours:
+			return out, 0, fmt.Errorf("broker %s does not have its ownership lock yet", w.set.Me())
+		}
+		records, err := w.store.Records(ctx, []string{m.Topic})
+		if err != nil {
+			return out, 0, err
+		}
+		return extent(b.Resume(ctx, m.Topic, m.ID, records[m.Topic], m.Sealed))
+	case moves.Remove, moves.Discard:
+		// Whoever has it assigned serves it, whatever became of this move.
+		if assigned, err = w.assigned(ctx, m.Topic); err == nil && assigned != 0 {
+			err = fmt.Errorf("it is assigned to %s: its data is kept", w.set.Me())
+		}
+		if err != nil {
+			return out, 0, err
+		}
+		return out, 0, b.Remove(ctx, m.Topic, m.ID)
+	case moves.Send:
+		to, err := w.peer(ctx, m.To)
+		if err == nil {
+			out.Seen, err = w.set.Sender.Send(ctx, m.Topic, to)
+		}
+		return out, 0, err
+	}
+	return out, 0, fmt.Errorf("act %q: unknown", act)
+}
+
+func (w *Worker) assigned(ctx context.Context, topic string) (revision int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callBound)
+	defer cancel()
+	return w.store.Assigned(ctx, w.set.Me(), topic)
+}
+
+// peer is where another broker is, as it advertises itself.
+func (w *Worker) peer(ctx context.Context, id string) (brokerapi.Peer, error) {
+	ctx, cancel := context.WithTimeout(ctx, callBound)
+	defer cancel()
+	reg, _, err := w.store.Party(ctx, id)
+	if err != nil {
+		return brokerapi.Peer{}, err
+	}
+	if reg == nil {
+		return brokerapi.Peer{}, fmt.Errorf("broker %s is not registered", id)
+	}
+	return PeerOf(*reg)
+}
+
+// PeerOf is where a broker's clients or its admin API are, by its registration.
+func PeerOf(reg cluster.Registration) (brokerapi.Peer, error) {
+	v, err := reg.Parse()
+	if err != nil {
+		return brokerapi.Peer{}, err
+	}
+	for _, url := range []string{v.ConnectURL, v.BrokerURL, v.AdminAddr} {
+		if url != "" {
+			return brokerapi.Peer{ID: reg.BrokerID, URL: url}, nil
+		}
+	}
+	return brokerapi.Peer{}, fmt.Errorf("broker %s does not say where it is: set --broker-url there", reg.BrokerID)
+}

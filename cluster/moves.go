@@ -1,0 +1,87 @@
+package cluster
+
+import (
+	"context"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Moves is the prefix of the journals of all moves.
+func (k Keys) Moves() string { return k.Move("/") }
+
+// Move is the key of the journal of the topic's move.
+func (k Keys) Move(topic string) string { return k.prefix + "/cluster/moves" + topic }
+
+// ParseMove takes the topic out of a journal's key.
+func (k Keys) ParseMove(key string) (topic string, ok bool) {
+	topic, ok = strings.CutPrefix(key, k.Move(""))
+	return topic, ok && checkTopic(topic) == nil
+}
+
+// MoveWrite is a new value of a move's journal. What else it says is done in the same transaction.
+type MoveWrite struct {
+	Topic string
+	Value []byte
+	Seen  int64 // mod revision of the journal that it follows; 0: there is none
+	// From and To have the topic's assignment go from the one to the other, who must be
+	// registered, if it is still of that mod revision. An ownership lock goes with it.
+	From, To string
+	Assigned int64
+}
+
+// WriteMove writes a journal and returns its new mod revision. who is the writer, whose
+// registration guards it; nil: an operator, whose word no registration guards. ErrChanged says
+// that something is not as seen, and that nothing was done.
+func (c *Client) WriteMove(ctx context.Context, who *Claimant, w MoveWrite) (revision int64, err error) {
+	defer during(&err, "write move of %s", w.Topic)
+	key := c.keys.Move(w.Topic)
+	guards, ops := []clientv3.Cmp{written(key, w.Seen)}, []clientv3.Op{clientv3.OpPut(key, string(w.Value))}
+	if who != nil {
+		guards = append(guards, c.claim(*who)...)
+	}
+	if w.To != "" {
+		theirs := c.keys.Assignment(w.From, w.Topic)
+		guards = append(guards, there(theirs), written(theirs, w.Assigned), there(c.keys.Registration(w.To)))
+		ops = append(ops, clientv3.OpDelete(theirs), clientv3.OpPut(c.keys.Assignment(w.To, w.Topic), "null"),
+			clientv3.OpDelete(c.keys.Owner(w.Topic)), clientv3.OpDelete(c.keys.Unassigned(w.Topic)))
+	}
+	_, revision, err = c.write(ctx, guards, ops...)
+	return revision, err
+}
+
+// MoveOf reads the journal of a topic's move; nil: there is none.
+func (c *Client) MoveOf(ctx context.Context, topic string) (journal *KV, err error) {
+	defer during(&err, "read move of %s", topic)
+	found, _, err := c.gets(ctx, []string{c.keys.Move(topic)})
+	if err != nil {
+		return nil, err
+	}
+	return found[0], nil
+}
+
+// Moves reads the journals of all moves, by topic.
+func (c *Client) Moves(ctx context.Context) (journals map[string]KV, err error) {
+	defer during(&err, "read moves")
+	journals = map[string]KV{}
+	_, err = c.scan(ctx, Target{Key: c.keys.Moves(), Prefix: true}, 0, func(kv KV) {
+		if topic, ok := c.keys.ParseMove(kv.Key); ok {
+			journals[topic] = kv
+		}
+	})
+	return journals, err
+}
+
+// Party reads what a broker is to a move: its registration, nil if it has none, and its mode,
+// empty if it is not known.
+func (c *Client) Party(ctx context.Context, id string) (reg *Registration, mode string, err error) {
+	defer during(&err, "read registration and mode of %s", id)
+	found, _, err := c.gets(ctx, []string{c.keys.Registration(id), c.keys.State(id)})
+	if err != nil {
+		return nil, "", err
+	}
+	if state, _ := stateOf(found[1]); state != nil {
+		mode = state.Mode
+	}
+	return registrationOf(id, found[0]), mode, nil
+}
