@@ -84,6 +84,7 @@ func builtOn(t testing.TB, reg *prometheus.Registry, broker recovery.Broker) *ag
 	a.reconciler = recovery.NewReconciler(c.reconcilerSettings(), broker, stillBroker{}, quiet, reg)
 	a.steerer = recovery.NewSteerer(nil, 0, 0, quiet, reg)
 	a.ownership = a.newOwnership(reg)
+	a.moves = a.newMoves(reg)
 	a.keeper = lease.NewKeeper(lease.Settings{Timing: c.Timing(), Clock: a.clock, Classify: classify, Classes: failureClasses()},
 		stillLine{}, stillLine{}, 0, quiet, reg)
 	line, err := cluster.OpenLine(c.Cluster(), quiet)
@@ -157,6 +158,8 @@ var contracted = map[string][]string{
 	"would_have_total": {"register", "rebind", "set_mode", "load", "quiesce", "stop", "not_ready", "revoke", "steer"},
 	"guard_up":         nil, "guard_starts_total": nil, "guard_fired_total": nil, "guard_last_fired_timestamp_seconds": nil,
 	"agent_loop_last_run_timestamp_seconds": nil, "agent_suspensions_total": nil, "ill_together": nil, "state_unsaved": nil,
+	"move_phase_duration_seconds": {"pending", "draining", "sealed", "copied", "switched", "resumed", "verified", "undoing", "returned"},
+	"moves_in_progress":           {"pending", "sealed"}, "moves_total": {"done", "cancelled", "failed"}, "move_bytes_total": nil,
 	"config_last_reload_successful": nil, "config_last_reload_success_timestamp_seconds": nil,
 }
 
