@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"holdfast/agent"
 )
 
 // arrows says which of our packages each one may import (DESIGN, Rooms). The
@@ -189,6 +191,36 @@ func TestDecisionsHaveNoClockNoContextNoLogNoNetwork(t *testing.T) {
 	}
 	if found < 5 {
 		t.Errorf("%d files with decisions found", found)
+	}
+}
+
+// A driver is its row in agent's table and the files beside it; a scheme of that name is none.
+func TestNobodyAsksWhichDriverItIs(t *testing.T) {
+	for _, p := range ours(t) {
+		for _, name := range p.GoFiles {
+			if strings.HasPrefix(p.ImportPath, "holdfast/brokerapi") || p.ImportPath == "holdfast/agent" && strings.HasPrefix(name, "driver") {
+				continue
+			}
+			s := parse(t, filepath.Join(p.Dir, name))
+			ast.Inspect(s.file, func(n ast.Node) bool {
+				text := ""
+				switch n := n.(type) {
+				case *ast.BasicLit:
+					text = strings.Trim(n.Value, `"`)
+				case *ast.SelectorExpr:
+					text = n.Sel.Name
+				default:
+					return true
+				}
+				for _, driver := range agent.DriverNames() {
+					own, found := strings.CutPrefix(strings.ToLower(text), driver)
+					if _, field := n.(*ast.SelectorExpr); found && driver != "http" && (field || own == "") {
+						t.Errorf("%s: %s", s.fset.Position(n.Pos()), text)
+					}
+				}
+				return true
+			})
+		}
 	}
 }
 

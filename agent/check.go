@@ -118,7 +118,7 @@ func checkUnleased(c Config) Finding {
 
 // openBroker makes the driver, with a store of its own to read from.
 func openBroker(c Config, log *slog.Logger) (b brokerapi.Broker, closeAll func(), err error) {
-	d, ok := LookupDriver(c.Driver)
+	d, ok := drivers[c.Driver]
 	if !ok {
 		return nil, nil, fmt.Errorf("--driver %q: unknown driver: known drivers: %s", c.Driver, strings.Join(DriverNames(), ", "))
 	}

@@ -166,8 +166,8 @@ func (c Config) besideAdmin(scheme, port string) string {
 // Warnings are what is probably not meant, one line each, with the remedy.
 func (c Config) Warnings() []string {
 	list := slices.Clone(c.warnings)
-	if c = c.Effective(); c.Driver == "nats" && c.Registration == "adopt" {
-		list = append(list, "--registration adopt with the driver nats: nats-server registers itself nowhere, so this waits until something else writes the registration: leave it out if nothing does")
+	if strange := drivers[c.Driver].Adopt; strange != "" && c.Registration == "adopt" {
+		list = append(list, "--registration adopt with the driver "+c.Driver+": "+strange)
 	}
 	return list
 }

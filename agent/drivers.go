@@ -19,14 +19,17 @@ type Driver struct {
 	// New takes effective settings and the store, which belongs to the agent. It connects
 	// to nothing. Its errors are settings that cannot work.
 	New          func(Config, *cluster.Client, *slog.Logger) (brokerapi.Broker, error)
-	Derive       func(*Config) // fills in what follows from other settings; nil: nothing does
-	Check        func(*report) // its rules between settings; nil: it has none
-	Admin        string        // default of broker-admin
-	Registration string        // default of registration
-	Failover     string        // default of failover
-	Unleased     bool          // with registration none: its cluster keeps that, and says who else is active
-	Markers      []string      // default of data-marker
-	AdminSchemes []string      // schemes that broker-admin may have
+	Derive       func(*Config)       // fills in what follows from other settings; nil: nothing does
+	Check        func(*report)       // its rules between settings; nil: it has none
+	Admin        string              // default of broker-admin
+	Port         uint16              // of broker-admin whose URL has none, where the scheme does not say; 0: it does
+	Hold         func(Config) string // URL of the port that is held; nil: broker-admin
+	Registration string              // default of registration
+	Adopt        string              // warning with registration adopt; empty: its broker may register itself
+	Failover     string              // default of failover
+	Unleased     bool                // with registration none: its cluster keeps that, and says who else is active
+	Markers      []string            // default of data-marker
+	AdminSchemes []string            // schemes that broker-admin may have
 	Traits       func(Config) brokerapi.Traits
 	Unmoved      string // why its topics cannot be moved, and what to do instead; empty: they can
 }
@@ -67,7 +70,10 @@ var drivers = map[string]Driver{
 		Traits:       func(Config) brokerapi.Traits { return nats.Traits },
 		Check:        (*report).nats,
 		Admin:        "nats://127.0.0.1:4222",
+		Port:         4222,
+		Hold:         func(c Config) string { return c.NATSMonitor }, // it asks nobody to log in
 		Registration: "own",
+		Adopt:        "nats-server registers itself nowhere, so this waits until something else writes the registration: leave it out if nothing does",
 		Failover:     "hold",
 		Markers:      []string{"jetstream/*/streams/*/meta.inf", "*/streams/*/meta.inf"},
 		AdminSchemes: []string{"nats", "tls"},
@@ -103,12 +109,6 @@ func (c Config) traits() (t brokerapi.Traits) {
 		t = d.Traits(c)
 	}
 	return t
-}
-
-// LookupDriver returns the driver of that name.
-func LookupDriver(name string) (Driver, bool) {
-	d, ok := drivers[name]
-	return d, ok
 }
 
 // DriverNames lists the known drivers in order.

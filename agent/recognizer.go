@@ -280,10 +280,8 @@ func clockTime(t time.Time) string { return t.Local().Format("2006-01-02 15:04:0
 // adminPatience bounds the question what addresses the admin host has.
 const adminPatience = time.Second
 
-// adminPorts are those of the schemes where the URL has none; else nats-server's.
-var adminPorts = map[string]uint64{"http": 80, "https": 443}
-
-const natsPort = 4222
+// schemePorts are those of a URL that has none.
+var schemePorts = map[string]uint16{"http": 80, "https": 443}
 
 // adminAddrs are the addresses behind --broker-admin; none: it is no TCP address, or its
 // name is not known.
@@ -309,7 +307,7 @@ func adminAddress(c Config) (host string, port uint16, ok bool) {
 	if err != nil || u.Hostname() == "" {
 		return "", 0, false
 	}
-	n := cmp.Or(adminPorts[u.Scheme], natsPort)
+	n := uint64(cmp.Or(schemePorts[u.Scheme], drivers[c.Driver].Port))
 	if p := u.Port(); p != "" {
 		n, err = strconv.ParseUint(p, 10, 16)
 	}

@@ -244,8 +244,8 @@ func tryFiles(c Config) error {
 	if err := c.Cluster().CheckFiles(); err != nil {
 		return err
 	}
-	driver, _ := LookupDriver(c.Driver)                 // Validate knows it
-	b, err := driver.New(c, new(cluster.Client), quiet) // which it does not use before it is asked for anything
+	// Validate knows the driver, which does not use its store before it is asked for anything.
+	b, err := drivers[c.Driver].New(c, new(cluster.Client), quiet)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -121,8 +120,7 @@ func realWorld() World {
 	return World{
 		Clock: lease.BootClock,
 		Broker: func(c Config, store *cluster.Client, log *slog.Logger) (brokerapi.Broker, error) {
-			driver, _ := LookupDriver(c.Driver) // Validate knows it
-			return driver.New(c, store, log)
+			return drivers[c.Driver].New(c, store, log) // Validate knows it
 		},
 		Etcd:      openEtcd,
 		Listen:    openListener,
@@ -152,9 +150,11 @@ func openEtcd(c cluster.Config, log *slog.Logger) (*cluster.Client, Line, error)
 	return client, renewalLine{line}, nil
 }
 
-// holdBroker holds the admin port, or the one for monitoring: that asks nobody to log in.
+// holdBroker holds the admin port, or the one that the driver names instead.
 func holdBroker(ctx context.Context, c Config, say func(probes.Held)) error {
-	c.BrokerAdmin = cmp.Or(c.NATSMonitor, c.BrokerAdmin)
+	if hold := drivers[c.Driver].Hold; hold != nil {
+		c.BrokerAdmin = hold(c)
+	}
 	host, port, ok := adminAddress(c)
 	if !ok {
 		<-ctx.Done()
