@@ -60,7 +60,12 @@ func verbs() []*cli.Command {
 		verb("topics", sidecar, topics, outputFlag("table"),
 			textFlag("state", "STATE", "only topics in this state: "+strings.Join(topicStates[:last], ", ")+" or "+topicStates[last], "", topicStates...)),
 		verb("activate", sidecar, activate, reason),
-		verb("drain", sidecar, drain, reason,
+		verb("drain", moving, drain, reason,
+			&cli.BoolFlag{Name: "move", Usage: "move its topics to other brokers first, with their data; it is drained when none is left"},
+			textFlag("to", "BROKER", "with --move: who takes all topics; without it those with the fewest", ""),
+			durationFlag("deadline", 24*time.Hour, time.Second, "with --move: after it no move begins, and what is not handed over is called off"),
+			&cli.BoolFlag{Name: "leave-unmoved", Usage: "with --move: although topics must stay, which go on being served here"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "with --move: say what would be done, and do nothing"},
 			durationFlag("timeout", 30*time.Second, 0, "how long to wait until nothing is served; the mode stays drained in any case")),
 		verb("leave", sidecar, leave,
 			durationFlag("timeout", 30*time.Second, 0, "how long to wait until nothing is served and the registration is given up; after it the broker stays"),
@@ -169,7 +174,8 @@ Verbs:
 {{range .VisibleCommands}}{{printf "  %s %s" .Name .ArgsUsage | printf "%-24s" }} {{.Usage}}
 {{end}}
 'holdfast VERB --help' tells more; 'holdfast run --help' lists all settings.
-Exit codes: 0 done, 1 failed, 2 usage or settings, 3 refused for safety.
+Exit codes: 0 done, 1 failed, 2 usage or settings, 3 refused for safety, 4 drained with topics or
+cleanup left.
 `
 
 const verbHelp = `Usage: holdfast {{.Name}}{{if .VisibleFlags}} [FLAG…]{{end}}{{with .ArgsUsage}} {{.}}{{end}}

@@ -174,7 +174,7 @@ func TestDecisionsHaveNoClockNoContextNoLogNoNetwork(t *testing.T) {
 		}
 		for _, name := range p.GoFiles {
 			s := parse(t, filepath.Join(p.Dir, name))
-			if !s.decides() {
+			if !s.decides() && p.ImportPath != "holdfast/recovery/moves" {
 				continue
 			}
 			found++

@@ -3,7 +3,9 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -219,4 +221,86 @@ func writeMoves(o *output, list []moving.Shown) {
 		rows = append(rows, []string{s.ID, s.Topic, s.From, s.To, phase, messages, size, s.At.UTC().Format(clock), cmp.Or(s.Stalled, s.Error)})
 	}
 	o.table(rows)
+}
+
+// drainMove drains a broker by moving its topics, and waits until that is over.
+func drainMove(c call) error {
+	body := map[string]any{"reason": c.String("reason"), "to": c.String("to"), "deadline_seconds": c.Duration("deadline").Seconds(),
+		"leave_unmoved": c.Bool("leave-unmoved"), "dry_run": c.Bool("dry-run")}
+	var p agent.DrainPlan
+	if err := c.sidecar().Post(c.Context, "/v1/drain/move", body, &p); err != nil {
+		return err
+	}
+	writeDrainPlan(c.out(), p)
+	if !p.Begun {
+		return nil
+	}
+	told := ""
+	for {
+		var d moves.Drain
+		if _, err := c.sidecar().Get(c.Context, "/v1/drain/move", &d); err != nil {
+			return err
+		}
+		if line := drainLine(d); line != told {
+			c.out().line("%s", line)
+			told = line
+		}
+		if d.State.Over() {
+			return drainVerdict(c, d)
+		}
+		select {
+		case <-c.Context.Done():
+			return fmt.Errorf("the drain goes on: %s: 'holdfast drain --move' joins it, 'holdfast activate' calls it off", d.Line())
+		case <-time.After(followEvery):
+		}
+	}
+}
+
+func drainVerdict(c call, d moves.Drain) error {
+	for _, u := range d.Left {
+		c.out().line("left  %s: %s", u.Topic, u.Why)
+	}
+	switch d.State {
+	case moves.Left:
+		return &agent.ExitError{Code: agent.ExitLeft, Err: fmt.Errorf("%s: they are named above; what stays here goes on being served", d.Line())}
+	case moves.CalledOff:
+		return &agent.ExitError{Code: agent.ExitFailed, Err: errors.New(d.Line())}
+	}
+	return nil
+}
+
+func drainLine(d moves.Drain) string {
+	const width = 20
+	done := 0
+	if d.Topics > 0 {
+		done = width * d.Moved / d.Topics
+	}
+	line := fmt.Sprintf("[%s%s] %s, %s", strings.Repeat("#", done), strings.Repeat(".", width-done), d.Line(), bytesText(d.Bytes))
+	if took := time.Since(d.At); d.State == moves.Moving && d.Moved > 0 && d.Moved < d.Topics {
+		line += fmt.Sprintf(", about %s left", (took / time.Duration(d.Moved) * time.Duration(d.Topics-d.Moved)).Round(time.Second))
+	}
+	return line
+}
+
+func writeDrainPlan(o *output, p agent.DrainPlan) {
+	to, rests, total := map[string]int{}, map[string]int{}, uint64(0)
+	for _, m := range p.Moves {
+		to[m.To]++
+		rests[m.Rests]++
+		total += m.Bytes
+	}
+	if len(p.Moves) > 0 {
+		o.line("%s, %s:", count(uint64(len(p.Moves)), "topic"), bytesText(total))
+	}
+	for _, broker := range slices.Sorted(maps.Keys(to)) {
+		o.line("  %d to %s", to[broker], broker)
+	}
+	for _, why := range slices.Sorted(maps.Keys(rests)) {
+		if why != "" {
+			o.line("  %d rest on this: %s", rests[why], why)
+		}
+	}
+	for _, u := range p.Stay {
+		o.line("  stays  %s: %s", u.Topic, u.Why)
+	}
 }

@@ -204,6 +204,14 @@ func steer(c call, body map[string]any) error {
 func activate(c call) error { return steer(c, map[string]any{"reason": c.String("reason")}) }
 func confirm(c call) error  { return steer(c, map[string]any{}) }
 func drain(c call) error {
+	if c.Bool("move") {
+		return drainMove(c)
+	}
+	for _, name := range []string{"to", "deadline", "leave-unmoved", "dry-run"} {
+		if c.IsSet(name) {
+			return usage("drain: --%s goes with --move: add it, or leave --%s out", name, name)
+		}
+	}
 	return steer(c, map[string]any{"reason": c.String("reason"), "timeout_seconds": c.Duration("timeout").Seconds()})
 }
 

@@ -79,6 +79,7 @@ type Config struct {
 	LoadTimeout          time.Duration `name:"load-timeout" arg:"DURATION" default:"30s" min:"1ms" live:"true" help:"bound of one load, and how long readiness waits for a stuck one"`
 	AuditInterval        time.Duration `name:"audit-interval" arg:"DURATION" default:"30s" min:"10ms" live:"true" help:"time between two full comparisons of wanted and served"`
 	MovesAtOnce          int           `name:"moves-at-once" arg:"N" default:"4" min:"1" help:"topics of this broker that are withdrawn at a time while they move to others"`
+	DrainsAtOnce         int           `name:"drains-at-once" arg:"N" default:"1" min:"1" help:"brokers of the cluster that may drain at a time by moving their topics; the same at each"`
 	MoveRate             float64       `name:"move-rate" arg:"BYTES" min:"0" help:"bytes a second that are copied and compared here when topics move; 0: no limit"`
 	MassChangeShare      float64       `name:"mass-change-share" arg:"0..1" default:"0.5" live:"true" help:"share of the topics whose sudden unassignment (of 10 or more) waits for 'holdfast confirm'; 0: off"`
 

@@ -35,6 +35,8 @@ func (a *agent) controlHandler() http.Handler {
 	mux.HandleFunc("POST /v1/drain", a.steer(a.drain))
 	mux.HandleFunc("POST /v1/leave", a.serveLeave)
 	mux.HandleFunc("POST /v1/unload", a.serveUnload)
+	mux.HandleFunc("POST /v1/drain/move", a.serveDrainMove)
+	mux.HandleFunc("GET /v1/drain/move", a.serveDrained)
 	mux.HandleFunc("GET /v1/moves", a.serveMoves)
 	mux.HandleFunc("POST /v1/moves/{id}/cancel", a.serveMoveCancel)
 	mux.HandleFunc("POST /v1/confirm", a.steer(a.confirm))
@@ -105,6 +107,9 @@ func (a *agent) activate(ctx context.Context, o order) error {
 	}
 	if err := a.await(ctx, a.keepHere); err != nil {
 		return err
+	}
+	if a.moves != nil {
+		a.moves.EndDrain("activated by an operator")
 	}
 	a.awaitDecided(ctx)
 	if err := a.setModeByOperator(ctx, recovery.Active, o.Reason); err != nil {

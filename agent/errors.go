@@ -14,6 +14,7 @@ const (
 	ExitFailed  = 1
 	ExitUsage   = 2 // usage or settings
 	ExitRefused = 3 // refused for safety
+	ExitLeft    = 4 // drained with topics or their cleanup left
 )
 
 // ExitError is an error that decides the exit code of the command. Its text is

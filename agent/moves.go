@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -31,7 +32,10 @@ func (a *agent) newMoves(reg prometheus.Registerer) *moving.Worker {
 	mover, _ := a.broker.(brokerapi.Mover)
 	sender, _ := a.broker.(brokerapi.Sender)
 	w := moving.New(moving.Settings{Me: func() string { return a.brokerID }, Mover: mover, Sender: sender,
-		AtOnce: a.cfg.MovesAtOnce, Rate: a.cfg.MoveRate, Told: a.noteMove}, a.main, a.reconciler, a.log.With("part", "moves"), reg)
+		Driver: a.cfg.Driver, AtOnce: a.cfg.MovesAtOnce, Rate: a.cfg.MoveRate, DrainsAtOnce: a.cfg.DrainsAtOnce, Told: a.noteMove,
+		Drained: func(ctx context.Context, why string) error {
+			return a.setModeByOperator(ctx, recovery.Drained, why)
+		}}, a.main, a.reconciler, a.log.With("part", "moves"), reg)
 	if !a.movable() {
 		return nil
 	}
@@ -73,8 +77,7 @@ type unloadOrder struct {
 
 func (a *agent) serveUnload(w http.ResponseWriter, r *http.Request) {
 	var o unloadOrder
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4096)).Decode(&o); err != nil {
-		refuse(w, &ExitError{ExitUsage, fmt.Errorf("request body: %w", err)})
+	if !readOrder(w, r, &o) {
 		return
 	}
 	plan, err := a.unload(r.Context(), o)
@@ -87,154 +90,149 @@ func (a *agent) serveUnload(w http.ResponseWriter, r *http.Request) {
 
 // unload begins to move a topic, or says what would be done. It changes nothing before
 // everything that can be known was looked at.
-func (a *agent) unload(ctx context.Context, o unloadOrder) (plan MovePlan, err error) {
-	if err := a.cannotMove(o.Topic); err != nil {
-		return plan, err
+func (a *agent) unload(ctx context.Context, o unloadOrder) (MovePlan, error) {
+	if _, _, err := brokerapi.SplitTopic(o.Topic); err != nil {
+		return MovePlan{}, &ExitError{ExitUsage, err}
 	}
-	me := a.view.Load().registeredAs
-	journal, err := a.main.MoveOf(ctx, o.Topic)
+	if err := a.cannotMove(); err != nil {
+		return MovePlan{}, err
+	}
+	p, err := a.moves.Prepare(ctx, moves.Move{Topic: o.Topic, To: o.To, By: cmp.Or(o.Reason, "operator"), Force: o.Force}, nil)
+	if err == nil && !o.DryRun && !p.UnderWay {
+		err = a.moves.Begin(ctx, p)
+	}
 	if err != nil {
-		return plan, EtcdError(a.cfg, err)
+		return MovePlan{}, a.moveError(err)
 	}
-	seen := int64(0)
-	if journal != nil {
-		seen = journal.ModRevision
-		m, err := moves.Parse(o.Topic, journal.Value)
-		switch {
-		case err != nil:
-			return plan, refusal("%v: look at it with 'etcdctl get %s', and delete it if nobody moves the topic", err, journal.Key)
-		case m.Phase.Over():
-		case m.From == me && (o.To == "" || o.To == m.To) && m.Phase != moves.Undoing && m.Phase != moves.Returned:
-			return planOf(m, true), nil
-		default:
-			return plan, refusal("topic %s is being moved from %s to %s (%s, move %s): wait for it, or 'holdfast moves cancel %s'", o.Topic, m.From, m.To, m.Phase, m.ID, m.ID)
-		}
+	plan := planOf(p)
+	if o.DryRun && !p.UnderWay {
+		plan.ID = ""
 	}
-	if err := a.assignedHere(ctx, me, o.Topic); err != nil {
-		return plan, err
-	}
-	m := moves.Move{ID: "m" + randomID()[:10], Topic: o.Topic, From: me, By: cmp.Or(o.Reason, "operator"), Force: o.Force}
-	if mover, ok := a.broker.(brokerapi.Mover); ok {
-		e, err := mover.Extent(ctx, o.Topic)
-		if err != nil {
-			return plan, asRefusal(err)
-		}
-		if e.Active > 0 && !o.Force {
-			return plan, refusal("topic %s has %s at work here: stop them, or say --force: they lose the connection to it, and go on at the target where they stood", o.Topic, plural(e.Active, "consumer"))
-		}
-		m.Planned = &e
-	} else {
-		m.Sent = true
-	}
-	if m.To, err = a.target(ctx, me, o.To); err != nil {
-		return plan, err
-	}
-	if o.DryRun {
-		m.ID = ""
-		return planOf(m, false), nil
-	}
-	if err := a.moves.Begin(ctx, m, seen); err != nil {
-		if errors.Is(err, cluster.ErrChanged) {
-			return plan, errors.New("not begun: its journal or this broker's registration changed at the same time: repeat")
-		}
-		return plan, fmt.Errorf("not begun: %w", err)
-	}
-	return planOf(m, false), nil
+	return plan, nil
 }
 
-func planOf(m moves.Move, underWay bool) MovePlan {
-	p := MovePlan{ID: m.ID, Topic: m.Topic, From: m.From, To: m.To, Observed: m.Sent, UnderWay: underWay}
-	if e := m.Planned; e != nil {
-		p.Messages, p.Bytes, p.Rests = e.Count, e.Bytes, e.Rests
+// moveError is a refusal, or an error of etcd in words for operators.
+func (a *agent) moveError(err error) error {
+	if errors.Is(err, brokerapi.ErrRefused) {
+		return &ExitError{ExitRefused, err}
 	}
-	return p
+	return EtcdError(a.cfg, err)
 }
 
 func refusal(format string, args ...any) error {
 	return &ExitError{ExitRefused, fmt.Errorf(format, args...)}
 }
 
-// asRefusal is a broker's refusal as one of ours.
-func asRefusal(err error) error {
-	if errors.Is(err, brokerapi.ErrRefused) {
-		return &ExitError{ExitRefused, err}
-	}
-	return err
-}
-
-// cannotMove is why no topic, or not this one, can be moved from here now; nil: it may.
-func (a *agent) cannotMove(topic string) error {
-	if err := a.refuseInShadow("unload"); err != nil {
-		return err
-	}
-	if _, _, err := brokerapi.SplitTopic(topic); err != nil {
-		return &ExitError{ExitUsage, err}
-	}
-	if why := drivers[a.cfg.Driver].Unmoved; a.moves == nil && why != "" && a.presence == nil {
+// cannotMove is why no topic can be moved from here now; nil: it may.
+func (a *agent) cannotMove() error {
+	s, health := a.view.Load(), a.health.Snapshot()
+	switch why := drivers[a.cfg.Driver].Unmoved; {
+	case a.shadow != nil:
+		return a.refuseInShadow("moving topics")
+	case a.moves == nil && why != "" && a.presence == nil:
 		return refusal("%s", why)
-	}
-	switch s := a.view.Load(); {
 	case a.moves == nil:
 		return refusal("topics of a %s broker cannot be moved here: the moves' journal is kept in etcd, and this broker has none: use its own tool", a.cfg.Driver)
 	case a.placer != nil:
-		return refusal("with --assignment rendezvous the sidecars place the topics: drain this broker to have its topics go elsewhere")
+		return refusal("with --assignment rendezvous the sidecars place the topics: it cannot be said here who takes one")
 	case s.conflict != "":
 		return refusal("%s", s.conflict)
 	case s.attachment == recovery.Detached, s.registeredAs == "":
 		return refusal("this broker is not attached: %s", firstCause(a.notReady()))
-	case a.health.Snapshot().Verdict != probes.Up:
-		return refusal("the broker does not answer: %s", a.health.Snapshot().LastError)
+	case health.Verdict != probes.Up:
+		return refusal("the broker does not answer: %s", health.LastError)
 	}
 	return nil
 }
 
-func (a *agent) assignedHere(ctx context.Context, me, topic string) error {
-	if a.traits.Places {
-		return nil // its own cluster says so when it is asked
-	}
-	to, _, err := a.main.Assignees(ctx, []string{topic})
-	switch whose := to[topic]; {
-	case err != nil:
-		return EtcdError(a.cfg, err)
-	case slices.Contains(whose, me):
-		return nil
-	case len(whose) > 0:
-		return refusal("topic %s is assigned to %s, not to %s: run this there", topic, whose[0], me)
-	}
-	return &ExitError{ExitUsage, fmt.Errorf("topic %s: no broker has it assigned: 'holdfast topics' lists those of this one", topic)}
+type drainOrder struct {
+	Reason          string  `json:"reason"`
+	To              string  `json:"to"`
+	DeadlineSeconds float64 `json:"deadline_seconds"` // from now
+	LeaveUnmoved    bool    `json:"leave_unmoved"`
+	DryRun          bool    `json:"dry_run"`
 }
 
-// target is who takes a topic: the broker that was named, or the active one with the fewest topics.
-func (a *agent) target(ctx context.Context, me, named string) (string, error) {
-	fleet, err := a.main.Fleet(ctx)
-	if err != nil {
-		return "", EtcdError(a.cfg, err)
+// DrainPlan says what a drain that moves topics means. Its JSON is stable.
+type DrainPlan struct {
+	Begun bool            `json:"begun"` // by this request or before
+	Moves []MovePlan      `json:"moves"`
+	Stay  []moves.Unmoved `json:"stay"` // what cannot be moved
+}
+
+// serveDrainMove plans a drain that moves topics, and begins it if nothing is in its way.
+func (a *agent) serveDrainMove(w http.ResponseWriter, r *http.Request) {
+	var o drainOrder
+	if !readOrder(w, r, &o) {
+		return
 	}
-	var best *cluster.FleetBroker
-	for i, b := range fleet {
-		switch {
-		case named != "" && b.BrokerID == named && b.BrokerID == me:
-			return "", &ExitError{ExitUsage, fmt.Errorf("--to %s: the topic is there already", named)}
-		case named != "" && b.BrokerID == named && !b.Registered:
-			return "", refusal("--to %s: that broker is not registered: is it running?", named)
-		case named != "" && b.BrokerID == named && b.Mode != cluster.ModeActive:
-			return "", refusal("--to %s: that broker is %s: 'holdfast activate' there first", named, cmp.Or(b.Mode, "of a mode that cannot be read"))
-		case named != "" && b.BrokerID == named && b.Driver != a.cfg.Driver:
-			return "", refusal("--to %s: that broker's driver is %s, this one's is %s", named, cmp.Or(b.Driver, "not known"), a.cfg.Driver)
-		case named != "" && b.BrokerID == named:
-			return named, nil
-		case named != "" || b.BrokerID == me || !b.Registered || b.Mode != cluster.ModeActive || b.Driver != a.cfg.Driver:
-		case best == nil || b.Topics < best.Topics:
-			best = &fleet[i]
-		}
+	plan, err := a.drainMoving(r.Context(), o)
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	reply(w, plan)
+}
+
+func (a *agent) drainMoving(ctx context.Context, o drainOrder) (plan DrainPlan, err error) {
+	if o.DeadlineSeconds <= 0 {
+		return plan, &ExitError{ExitUsage, fmt.Errorf("--deadline: %g seconds from now have passed already", o.DeadlineSeconds)}
+	}
+	if err := a.cannotMove(); err != nil {
+		return plan, err
+	}
+	if d := a.moves.Drain(); d != nil && !d.State.Over() { // joined
+		return DrainPlan{Begun: true}, nil
+	}
+	plans, stay, err := a.moves.PlanDrain(ctx, o.To)
+	if err != nil {
+		return plan, a.moveError(err)
+	}
+	plan.Stay = stay
+	for _, p := range plans {
+		plan.Moves = append(plan.Moves, planOf(p))
 	}
 	switch {
-	case named != "":
-		return "", &ExitError{ExitUsage, fmt.Errorf("--to %s: no such broker: 'holdfast fleet' lists them", named)}
-	case best == nil:
-		return "", refusal("no other %s broker is registered and active: nobody could take the topic", a.cfg.Driver)
+	case o.DryRun:
+		return plan, nil
+	case len(stay) > 0 && !o.LeaveUnmoved:
+		return plan, refusal("%s cannot be moved: %s; move nothing, or say --leave-unmoved: the others go, and what stays is served here", plural(len(stay), "topic"), stay[0].Why)
 	}
-	return best.BrokerID, nil
+	d := moves.Drain{By: cmp.Or(o.Reason, "operator"), To: o.To, LeaveUnmoved: o.LeaveUnmoved, Topics: len(plans) + len(stay),
+		Deadline: time.Now().Add(time.Duration(o.DeadlineSeconds * float64(time.Second))).UTC()}
+	if err := a.moves.BeginDrain(ctx, d); err != nil {
+		return plan, a.moveError(err)
+	}
+	plan.Begun = true
+	return plan, nil
+}
+
+// serveDrained says how far the drain is.
+func (a *agent) serveDrained(w http.ResponseWriter, r *http.Request) {
+	if a.moves != nil {
+		if d := a.moves.Drain(); d != nil {
+			reply(w, d)
+			return
+		}
+	}
+	refuse(w, refusal("no drain has moved topics of this broker: 'holdfast drain --move' begins one"))
+}
+
+func planOf(p moving.Ready) MovePlan {
+	plan := MovePlan{ID: p.ID, Topic: p.Topic, From: p.From, To: p.To, Observed: p.Sent, UnderWay: p.UnderWay}
+	if e := p.Planned; e != nil {
+		plan.Messages, plan.Bytes, plan.Rests = e.Count, e.Bytes, e.Rests
+	}
+	return plan
+}
+
+// readOrder reads the body of a request that may be refused.
+func readOrder(w http.ResponseWriter, r *http.Request, into any) bool {
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4096)).Decode(into)
+	if err != nil {
+		refuse(w, &ExitError{ExitUsage, fmt.Errorf("request body: %w", err)})
+	}
+	return err == nil
 }
 
 func (a *agent) serveMoves(w http.ResponseWriter, r *http.Request) {

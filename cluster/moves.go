@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -84,4 +86,74 @@ func (c *Client) Party(ctx context.Context, id string) (reg *Registration, mode 
 		mode = state.Mode
 	}
 	return registrationOf(id, found[0]), mode, nil
+}
+
+// Drain is the key of the record of the broker's drain that moves its topics.
+func (k Keys) Drain(id string) string { return k.prefix + "/cluster/drains/" + id }
+
+// drainLock is one of those that say, under a lease, who drains now.
+func (k Keys) drainLock(i int) string {
+	if i == 0 {
+		return k.prefix + "/cluster/locks/drain"
+	}
+	return fmt.Sprintf("%s/cluster/locks/drain/%d", k.prefix, i)
+}
+
+// DrainOf reads the record of a broker's drain; nil: there is none.
+func (c *Client) DrainOf(ctx context.Context, id string) (record *KV, err error) {
+	defer during(&err, "read drain of %s", id)
+	found, _, err := c.gets(ctx, []string{c.keys.Drain(id)})
+	if err != nil {
+		return nil, err
+	}
+	return found[0], nil
+}
+
+// WriteDrain writes the record of the broker's own drain, if it is as seen, and returns its new
+// mod revision.
+func (c *Client) WriteDrain(ctx context.Context, who Claimant, value []byte, seen int64) (revision int64, err error) {
+	defer during(&err, "write drain of %s", who.BrokerID)
+	key := c.keys.Drain(who.BrokerID)
+	_, revision, err = c.write(ctx, append(c.claim(who), written(key, seen)), clientv3.OpPut(key, string(value)))
+	return revision, err
+}
+
+// LockDrain takes one of so many locks, under the broker's own lease, and says who has them if
+// none is free. The broker's own is taken again.
+func (c *Client) LockDrain(ctx context.Context, who Claimant, slots int) (holders []string, err error) {
+	defer during(&err, "lock drain of %s", who.BrokerID)
+	keys := make([]string, slots)
+	for i := range keys {
+		keys[i] = c.keys.drainLock(i)
+	}
+	found, _, err := c.gets(ctx, keys)
+	if err != nil {
+		return nil, err
+	}
+	for _, kv := range found {
+		if kv != nil && kv.Lease == who.LeaseID {
+			return nil, nil
+		}
+	}
+	for i, kv := range found {
+		if kv != nil {
+			holders = append(holders, ownerOf("", kv).BrokerID)
+			continue
+		}
+		_, _, err = c.write(ctx, append(c.claim(who), created(keys[i], 0)), putUnder(keys[i], who.lock(), who.LeaseID))
+		return nil, err
+	}
+	return holders, nil
+}
+
+// UnlockDrain gives the broker's lock back.
+func (c *Client) UnlockDrain(ctx context.Context, who Claimant, slots int) (err error) {
+	defer during(&err, "unlock drain of %s", who.BrokerID)
+	for i := range slots {
+		key := c.keys.drainLock(i)
+		if _, _, err = c.write(ctx, []clientv3.Cmp{under(key, who.LeaseID)}, clientv3.OpDelete(key)); err != nil && !errors.Is(err, ErrChanged) {
+			return err
+		}
+	}
+	return nil
 }

@@ -2,15 +2,19 @@ package moving
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
+	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
-	"log/slog"
 
+	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/recovery/moves"
 )
@@ -83,20 +87,87 @@ func (s Shown) stall(d time.Duration) string {
 	return fmt.Sprintf("%s for %s, which is %s's turn: %s: %s", s.Phase, d.Round(time.Second), turn, why, next)
 }
 
-// Begin writes the journal of a new move. It fails with cluster.ErrChanged where another began.
-func (w *Worker) Begin(ctx context.Context, m moves.Move, seen int64) error {
+// Ready is a move that may begin.
+type Ready struct {
+	moves.Move
+	UnderWay bool  // it has begun already
+	seen     int64 // the journal that it follows
+}
+
+// Prepare looks at everything that can be known before a topic is touched. Without m.To the broker
+// with the fewest topics takes it, of loads as Targets has them; nil: they are read.
+func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int) (p Ready, err error) {
+	refuse := func(format string, args ...any) (Ready, error) {
+		return Ready{}, brokerapi.Errorf(brokerapi.ErrRefused, "topic %s: %s", m.Topic, fmt.Sprintf(format, args...))
+	}
+	m.ID, m.From, m.Sent = "m"+strconv.FormatUint(rand.Uint64(), 36), w.set.Me(), w.set.Mover == nil
+	journal, err := w.store.MoveOf(ctx, m.Topic)
+	if err != nil {
+		return p, err
+	}
+	if journal != nil {
+		p.seen = journal.ModRevision
+		switch now, err := moves.Parse(m.Topic, journal.Value); {
+		case err != nil:
+			return refuse("%v: look at %s in etcd, and delete it if nobody moves the topic", err, journal.Key)
+		case now.Phase.Over():
+		case now.From == m.From && (m.To == "" || m.To == now.To) && now.Phase != moves.Undoing && now.Phase != moves.Returned:
+			return Ready{Move: now, UnderWay: true}, nil
+		default:
+			return refuse("it is being moved from %s to %s (%s): wait for it, or 'holdfast moves cancel %s'", now.From, now.To, now.Phase, now.ID)
+		}
+	}
+	if !m.Sent {
+		switch whose, _, err := w.store.Assignees(ctx, []string{m.Topic}); {
+		case err != nil:
+			return p, err
+		case len(whose[m.Topic]) == 0:
+			return refuse("no broker has it assigned: 'holdfast topics' lists those of this one")
+		case !slices.Contains(whose[m.Topic], m.From):
+			return refuse("it is assigned to %s, not to %s: run this there", whose[m.Topic][0], m.From)
+		}
+		e, err := w.set.Mover.Extent(ctx, m.Topic)
+		if err != nil {
+			return p, err
+		}
+		if e.Active > 0 && !m.Force {
+			return refuse("%d consumers are at work: stop them, or say --force: they lose the connection, and go on at the target where they stood", e.Active)
+		}
+		m.Planned = &e
+	}
+	if loads == nil {
+		if loads, err = w.Targets(ctx, m.To); err != nil {
+			return p, err
+		}
+	}
+	if m.To == "" {
+		m.To = least(loads)
+	}
+	p.Move = m
+	return p, nil
+}
+
+// Begin writes the journal of a new move.
+func (w *Worker) Begin(ctx context.Context, p Ready) error {
 	w.mu.Lock()
 	o := w.orders
 	w.mu.Unlock()
 	if !o.Attached {
-		return fmt.Errorf("broker %s is not attached: 'holdfast status' says why", w.set.Me())
+		return w.detached()
 	}
-	m = m.Begun(time.Now())
-	if err := w.write(ctx, &o.Who, cluster.MoveWrite{Topic: m.Topic, Value: m.Value(), Seen: seen}); err != nil {
-		return err
+	m := p.Move.Begun(time.Now())
+	err := w.write(ctx, &o.Who, cluster.MoveWrite{Topic: m.Topic, Value: m.Value(), Seen: p.seen})
+	if errors.Is(err, cluster.ErrChanged) {
+		return errors.New("not begun: its journal or this broker's registration changed at the same time: repeat")
 	}
-	w.tell(moves.Move{}, m)
-	return nil
+	if err == nil {
+		w.tell(moves.Move{}, m)
+	}
+	return err
+}
+
+func (w *Worker) detached() error {
+	return fmt.Errorf("broker %s is not attached: 'holdfast status' says why", w.set.Me())
 }
 
 // Cancel calls a move off.

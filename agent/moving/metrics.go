@@ -13,6 +13,7 @@ type metrics struct {
 	ends     *prometheus.CounterVec
 	underway *prometheus.GaugeVec
 	bytes    prometheus.Counter
+	drain    prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -26,7 +27,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Moves that this broker has a part in, by phase. One that stays: 'holdfast moves' names what it waits for."}, []string{"phase"}),
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_move_bytes_total",
 			Help: "Bytes of topics that this sidecar has copied and compared. Standing still while moves are in progress: they are stalled."}),
+		drain: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_drain_progress_ratio",
+			Help: "Share of the topics that this broker's drain with --move has moved; 1: none is under way. Standing still below 1: 'holdfast moves' names what it waits for."}),
 	}
+	m.drain.Set(1)
 	for _, p := range moves.Phases {
 		if p.Over() {
 			m.ends.WithLabelValues(string(p))
@@ -35,7 +39,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		m.phases.WithLabelValues(string(p))
 		m.underway.WithLabelValues(string(p))
 	}
-	reg.MustRegister(m.phases, m.ends, m.underway, m.bytes)
+	reg.MustRegister(m.phases, m.ends, m.underway, m.bytes, m.drain)
 	return m
 }
 

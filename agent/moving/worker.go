@@ -50,8 +50,13 @@ type Settings struct {
 	Me     func() string // this broker's id, known before Run
 	Mover  brokerapi.Mover
 	Sender brokerapi.Sender // nil, as Mover may be, but not both
-	AtOnce int              // topics that are withdrawn at a time
-	Rate   float64          // bytes a second; 0: no limit
+	Driver string
+	AtOnce int // topics that are withdrawn at a time
+	// DrainsAtOnce is how many brokers of the cluster may drain at a time by moving topics.
+	DrainsAtOnce int
+	// Drained drains the broker: nothing is left on it.
+	Drained func(ctx context.Context, why string) error
+	Rate    float64 // bytes a second; 0: no limit
 	// Told hears of each step that this broker has done, when the journal has it.
 	Told func(m moves.Move)
 }
@@ -79,7 +84,10 @@ type Worker struct {
 	orders  Orders
 	own     map[string]*under // by topic: moves of ours that are not over
 	changed chan struct{}     // closed when orders or own have changed
-	tasks   sync.WaitGroup
+	drain   draining
+
+	stepping sync.Mutex // held while a drain takes a step
+	tasks    sync.WaitGroup
 }
 
 // under is a move that is not over.
@@ -93,6 +101,7 @@ type under struct {
 // Run follows and carries out moves until ctx ends.
 func (w *Worker) Run(ctx context.Context) error {
 	defer w.tasks.Wait()
+	w.tasks.Go(func() { w.drains(ctx) })
 	target := cluster.Target{Key: w.store.Keys().Moves(), Prefix: true}
 	return w.store.Follow(ctx, target, func(u cluster.Update) { w.take(ctx, u) }, func(err error) {
 		if ctx.Err() == nil {
@@ -149,6 +158,9 @@ func (w *Worker) learn(topic string, value []byte, revision int64) {
 		w.log.Warn("the journal of a move is left alone", "topic", topic, "err", err)
 		delete(w.own, topic)
 	case m.Of(w.set.Me()) == moves.Neither || m.Phase.Over():
+		if was != nil && was.ID == m.ID {
+			w.noteEnd(m)
+		}
 		delete(w.own, topic)
 	case was != nil && was.ID == m.ID:
 		was.Move, was.revision = m, revision
