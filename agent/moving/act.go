@@ -108,10 +108,13 @@ func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act
 		}
 		return out, 0, b.Remove(ctx, m.Topic, m.ID)
 	case moves.Send:
-		to, err := w.peer(ctx, m.To)
-		if err == nil {
-			out.Seen, err = w.set.Sender.Send(ctx, m.Topic, to)
+		to := brokerapi.Peer{}
+		if m.To != "" {
+			if to, err = w.peer(ctx, m.To); err != nil {
+				return out, 0, err
+			}
 		}
+		out.Seen, err = w.set.Sender.Send(ctx, m.Topic, to)
 		return out, 0, err
 	}
 	return out, 0, fmt.Errorf("act %q: unknown", act)

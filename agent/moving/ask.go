@@ -135,6 +135,10 @@ func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int
 		}
 		m.Planned = &e
 	}
+	if m.Sent && m.To == "" { // its own cluster chooses
+		_, err = w.Targets(ctx, "")
+		return Ready{Move: m, seen: p.seen}, err
+	}
 	if loads == nil {
 		if loads, err = w.Targets(ctx, m.To); err != nil {
 			return p, err

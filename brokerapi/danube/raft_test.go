@@ -184,6 +184,26 @@ func TestADrainThatDoesNotEndSaysHowFarItCame(t *testing.T) {
 	}
 }
 
+func TestATopicIsSentToWhomTheClusterChooses(t *testing.T) {
+	f := newFake(t)
+	b := f.raft(t, nil)
+	f.set(func() { f.places["/default/a"] = here })
+	if _, err := b.Send(soon(t), "/default/a", brokerapi.Peer{ID: "2"}); !errors.Is(err, brokerapi.ErrRefused) || len(f.sent) != 0 {
+		t.Errorf("to a broker that was named: %v, sent %v", err, f.sent)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if seen, err := b.Send(ctx, "/default/a", brokerapi.Peer{}); err == nil || !strings.Contains(err.Error(), "no broker has taken it") {
+		t.Errorf("nobody has it: %q, %v", seen, err)
+	}
+	f.set(func() { f.places["/default/a"] = elsewhere })
+	for range 2 { // it may be repeated
+		if seen, err := b.Send(soon(t), "/default/a", brokerapi.Peer{}); err != nil || !strings.Contains(seen, "by the broker's own lookup") {
+			t.Errorf("another broker has it: %q, %v", seen, err)
+		}
+	}
+}
+
 func TestARaftBrokerThatIsNotInItsListIsNotSteered(t *testing.T) {
 	f := newFake(t)
 	b := f.raft(t, nil)

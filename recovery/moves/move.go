@@ -61,7 +61,7 @@ type Move struct {
 	ID     string    `json:"id"`
 	Topic  string    `json:"-"` // the key says it
 	From   string    `json:"from"`
-	To     string    `json:"to"`
+	To     string    `json:"to"` // empty: whom their own cluster chooses
 	Phase  Phase     `json:"phase"`
 	By     string    `json:"by"` // who asked, or why
 	At     time.Time `json:"at"` // when it began
@@ -130,7 +130,7 @@ func Parse(topic string, value []byte) (Move, error) {
 	case err != nil:
 	case m.Format > format:
 		err = fmt.Errorf("format %d: %w", m.Format, ErrNewer)
-	case m.ID == "" || m.From == "" || m.To == "" || m.From == m.To:
+	case m.ID == "" || m.From == "" || m.To == "" && !m.Sent || m.From == m.To:
 		err = fmt.Errorf("id %q, from %q, to %q: want three names, and two brokers", m.ID, m.From, m.To)
 	case !known(m.Phase):
 		err = fmt.Errorf("phase %q: unknown", m.Phase)

@@ -1,6 +1,7 @@
 package moves
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"time"
@@ -284,9 +285,12 @@ func (m Move) Begun(now time.Time) Move {
 	return m.enter(Pending, now)
 }
 
+// Target is who takes the topic, for people.
+func (m Move) Target() string { return cmp.Or(m.To, "whom their cluster chooses") }
+
 // Line says in one sentence how far a move is.
 func (m Move) Line() string {
-	line := fmt.Sprintf("topic %s from %s to %s", m.Topic, m.From, m.To)
+	line := fmt.Sprintf("topic %s from %s to %s", m.Topic, m.From, m.Target())
 	switch {
 	case m.Phase == Done && m.Same != nil && m.Same.Observed != "":
 		line += ": " + m.Same.Observed

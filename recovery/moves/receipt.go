@@ -13,7 +13,7 @@ import (
 func (m Move) End() string {
 	at := m.From
 	if m.Phase == Done || m.Served != nil {
-		at = m.To
+		at = m.Target()
 	}
 	text := fmt.Sprintf("%s serves %s", at, m.Topic)
 	if m.Error != "" {
@@ -30,7 +30,7 @@ func (m Move) Receipt() (lines []string) {
 	say := func(name, format string, args ...any) {
 		lines = append(lines, fmt.Sprintf("%-10s %s", name, fmt.Sprintf(format, args...)))
 	}
-	say("move", "%s: %s from %s to %s: %s", m.ID, m.Topic, m.From, m.To, m.Phase)
+	say("move", "%s: %s from %s to %s: %s", m.ID, m.Topic, m.From, m.Target(), m.Phase)
 	say("by", "%s, %s", m.By, m.At.Format(time.DateTime))
 	if m.Error != "" {
 		say("error", "%s%s", m.Error, at(m.Where))
