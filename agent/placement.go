@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )
@@ -61,7 +62,11 @@ const movesWithoutData = "topics move without their data: this broker keeps it o
 // newPlacer makes the part that places topics; nil if others do. Its metrics are there
 // in any case.
 func (a *agent) newPlacer(reg prometheus.Registerer) *recovery.Placer {
-	p := recovery.NewPlacer(recovery.PlacerSettings{
+	var carry func(context.Context, recovery.Give) error
+	if _, ok := a.broker.(brokerapi.Mover); ok && a.movable() && a.traits.LocalData {
+		carry = func(ctx context.Context, g recovery.Give) error { return a.moves.Carry(ctx, g.Topic, g.To) }
+	}
+	p := recovery.NewPlacer(recovery.PlacerSettings{Carry: carry,
 		Me: func() string { return a.brokerID }, Move: a.cfg.Failover == "move",
 		Absence: a.cfg.LeaseTTL, Moves: a.settings().LoadConcurrency, Told: a.notePlaced,
 	}, placements{a}, a.ownership, a.log.With("part", "placement"), reg)

@@ -38,6 +38,7 @@ type PlacementFacts struct {
 	Peers   map[string]Peer
 	Topics  map[string][]Place // every topic of the cluster; no place: nobody has it
 	Move    bool               // topics may leave a broker by themselves (--failover move)
+	Carried bool               // those of a living broker may, because their data goes with them
 	Started time.Time          // when we began to look, attached and with every view of the cluster
 	// Absence is how long a broker that we did not see leave since then may still be on
 	// its way: after a restart of the whole cluster, or a loss of all its leases at once,
@@ -73,8 +74,8 @@ type Placement struct {
 // are registered and active:
 //
 //   - a topic that nobody has goes to its home;
-//   - a topic of a living broker stays there, unless Move is set and its home is
-//     another: then its broker gives it away;
+//   - a topic of a living broker stays there, unless Move or Carried is set and its home
+//     is another: then its broker gives it away;
 //   - a topic of a broker that is gone waits for it, or with Move goes to its home;
 //   - of two places of one topic the older stands, and the younger is given up; without
 //     Move not before the older's broker is there, since until then it could serve nobody:
@@ -151,11 +152,12 @@ func (p *placing) place(topic string, places []Place) {
 		if p.Move || p.Peers[holder.Broker].Registered {
 			p.giveTopic(Give{Topic: topic, Mine: places[mine], Has: holder.Broker})
 		}
-	case !p.Move:
+	case !p.Move && !p.Carried:
 	case mine >= 0:
 		if home := p.ring.home(topic); home != p.Me {
 			p.giveTopic(Give{Topic: topic, Mine: holder, To: home})
 		}
+	case !p.Move:
 	case p.takes && !p.Peers[holder.Broker].Registered && p.ring.home(topic) == p.Me:
 		if p.Peers[holder.Broker].Left.After(p.Started) || !p.later(p.Started.Add(p.Absence)) {
 			p.takeTopic(Take{Topic: topic, From: holder})

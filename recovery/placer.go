@@ -51,6 +51,9 @@ type PlacerSettings struct {
 	Move    bool          // --failover move
 	Absence time.Duration // see PlacementFacts; the lease's TTL
 	Moves   int           // given away at the same time; 0: 16
+	// Carry begins to move a topic with its data, which ends in its being given away; nil: what is
+	// given away is unloaded here, and its data stays. It is asked again while the topic stays.
+	Carry func(ctx context.Context, g Give) error
 	// Told hears how many topics moved, as the log does; nil: nobody. It must not block.
 	Told func(taken, given int, epoch int64)
 }
@@ -98,6 +101,7 @@ type Placer struct {
 type giving struct {
 	Give
 	since time.Time
+	asked time.Time // when it was last to be carried; zero: never
 }
 
 // NewPlacer returns a placer that does nothing until it has orders, a complete roster,
@@ -211,7 +215,7 @@ func (p *Placer) place(now, started time.Time) (Placement, bool) {
 	if !p.roster.Complete() {
 		return Placement{}, false
 	}
-	p.plan = p.roster.keep(p.plan, PlacementFacts{Now: now, Me: p.set.Me(), Move: p.set.Move, Started: started, Absence: p.set.Absence})
+	p.plan = p.roster.keep(p.plan, PlacementFacts{Now: now, Me: p.set.Me(), Move: p.set.Move, Carried: p.set.Carry != nil, Started: started, Absence: p.set.Absence})
 	return p.plan.placement(), true
 }
 
@@ -262,6 +266,9 @@ func (p *Placer) once(ctx context.Context) (again, worked time.Duration) {
 		p.note("taken", taken, err)
 		next = min(next, placeAgain)
 	}
+	if err := p.carry(ctx); err != nil {
+		p.note("given", nil, err)
+	}
 	if len(ready) > 0 {
 		given, err := p.store.Give(ctx, o.Epoch, ready)
 		p.note("given", given, err)
@@ -278,7 +285,7 @@ func (p *Placer) chooseGives(wanted []Give, now time.Time) {
 	moving := 0
 	for topic, under := range p.giving {
 		if i, ok := slices.BinarySearchFunc(wanted, topic, func(g Give, t string) int { return strings.Compare(g.Topic, t) }); ok {
-			keep[topic] = giving{wanted[i], under.since}
+			keep[topic] = giving{wanted[i], under.since, under.asked}
 			if now.Sub(under.since) < giveStuck {
 				moving++
 			}
@@ -289,19 +296,47 @@ func (p *Placer) chooseGives(wanted []Give, now time.Time) {
 			break
 		}
 		if _, ok := keep[g.Topic]; !ok {
-			keep[g.Topic] = giving{g, now}
+			keep[g.Topic] = giving{Give: g, since: now}
 			moving++
 		}
 	}
 	p.giving = keep
-	p.yield.Yield(slices.Sorted(maps.Keys(keep)))
+	var unloaded []string
+	for _, topic := range slices.Sorted(maps.Keys(keep)) {
+		if !p.carries(keep[topic]) {
+			unloaded = append(unloaded, topic)
+		}
+	}
+	p.yield.Yield(unloaded)
+}
+
+// carries reports whether a topic goes with its data. What another has already does not.
+func (p *Placer) carries(g giving) bool { return p.set.Carry != nil && g.To != "" }
+
+// carry has topics moved with their data, those again that have not gone for giveStuck.
+func (p *Placer) carry(ctx context.Context) (failed error) {
+	now := time.Now()
+	p.mu.Lock()
+	var due []Give
+	for topic, g := range p.giving {
+		if p.carries(g) && (g.asked.IsZero() || now.Sub(g.asked) > giveStuck) {
+			g.asked = now
+			p.giving[topic] = g
+			due = append(due, g.Give)
+		}
+	}
+	p.mu.Unlock()
+	for _, g := range due {
+		failed = cmp.Or(p.set.Carry(ctx, g), failed)
+	}
+	return failed
 }
 
 // readyGives are those that are not served here any more. The caller holds the mutex.
 func (p *Placer) readyGives() []Give {
 	var ready []Give
 	for _, topic := range slices.Sorted(maps.Keys(p.giving)) {
-		if p.yield.Yielded(topic) {
+		if !p.carries(p.giving[topic]) && p.yield.Yielded(topic) {
 			ready = append(ready, p.giving[topic].Give)
 		}
 	}

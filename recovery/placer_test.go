@@ -29,6 +29,7 @@ type placerFleet struct {
 	brokers map[string]*placerBroker
 	away    bool // the store fails
 	moved   int
+	carry   func(from string, g Give) error
 	topics  []string
 	log     *slog.Logger // of brokers that are started
 }
@@ -51,7 +52,11 @@ func newPlacerFleet(t *testing.T, move bool, topics int) *placerFleet {
 // start begins a broker. Everybody's roster follows.
 func (f *placerFleet) start(id string) *placerBroker {
 	b := &placerBroker{fleet: f, id: id, yielding: map[string]bool{}, yields: make(chan struct{}, 1)}
-	b.Placer = NewPlacer(PlacerSettings{Me: func() string { return id }, Move: f.move, Absence: 32 * time.Second, Moves: 4}, b, b, f.log, prometheus.NewRegistry())
+	set := PlacerSettings{Me: func() string { return id }, Move: f.move, Absence: 32 * time.Second, Moves: 4}
+	if f.carry != nil {
+		set.Carry = func(_ context.Context, g Give) error { return f.carry(id, g) }
+	}
+	b.Placer = NewPlacer(set, b, b, f.log, prometheus.NewRegistry())
 	f.mu.Lock()
 	f.brokers[id] = b
 	f.mu.Unlock()
@@ -296,6 +301,45 @@ func (f *placerFleet) restartAlone() *placerBroker {
 	b.SetOrders(PlacerOrders{})
 	time.Sleep(time.Minute)
 	return b
+}
+
+func TestTopicsWithDataAreCarriedAFewAtATimeAndNeverUnloaded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newPlacerFleet(t, false, 60)
+		asked, under, most := map[string]int{}, 0, 0
+		f.carry = func(from string, g Give) error {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if asked[g.Topic]++; asked[g.Topic] == 1 && len(asked)%10 == 0 {
+				return errors.New("a consumer is at work") // it is asked again
+			}
+			under++
+			most = max(most, under)
+			time.AfterFunc(2*time.Second, func() { // the move hands it over by itself
+				f.mu.Lock()
+				f.rev++
+				f.places[g.Topic] = Place{Broker: g.To, CreateRevision: f.rev, ModRevision: f.rev}
+				f.locks[g.Topic] = g.To
+				under--
+				f.mu.Unlock()
+				f.tell()
+			})
+			return nil
+		}
+		f.start("b0")
+		time.Sleep(time.Minute)
+		f.start("b1")
+		time.Sleep(5 * time.Minute)
+		if n := f.count(); n["b1"] < 10 || n["b0"]+n["b1"] != 60 || len(asked) != n["b1"] || most > 4 {
+			t.Errorf("placed %v, %d carried, %d at once", n, len(asked), most)
+		}
+		if len(f.brokers["b0"].yielding) > 0 {
+			t.Errorf("unloaded: %v", f.brokers["b0"].yielding)
+		}
+		for id := range f.brokers {
+			f.stop(id)
+		}
+	})
 }
 
 func TestMovesAreSummedUpInTheLog(t *testing.T) {

@@ -151,6 +151,15 @@ func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int
 	return p, nil
 }
 
+// Carry moves a topic to where placement has it, if nobody is at work on it.
+func (w *Worker) Carry(ctx context.Context, topic, to string) error {
+	p, err := w.Prepare(ctx, moves.Move{Topic: topic, To: to, By: "placement"}, map[string]int{to: 0})
+	if err == nil && !p.UnderWay {
+		err = w.Begin(ctx, p)
+	}
+	return err
+}
+
 // Begin writes the journal of a new move.
 func (w *Worker) Begin(ctx context.Context, p Ready) error {
 	w.mu.Lock()
