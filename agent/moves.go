@@ -113,8 +113,11 @@ func (a *agent) unload(ctx context.Context, o unloadOrder) (MovePlan, error) {
 
 // moveError is a refusal, or an error of etcd in words for operators.
 func (a *agent) moveError(err error) error {
-	if errors.Is(err, brokerapi.ErrRefused) {
+	switch {
+	case errors.Is(err, brokerapi.ErrRefused):
 		return &ExitError{ExitRefused, err}
+	case errors.Is(err, moving.ErrBroker):
+		return err
 	}
 	return EtcdError(a.cfg, err)
 }

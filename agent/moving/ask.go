@@ -87,6 +87,9 @@ func (s Shown) stall(d time.Duration) string {
 	return fmt.Sprintf("%s for %s, which is %s's turn: %s: %s", s.Phase, d.Round(time.Second), turn, why, next)
 }
 
+// ErrBroker is wrapped by errors of the broker here, and by none of etcd.
+var ErrBroker = errors.New("the broker was asked")
+
 // Ready is a move that may begin.
 type Ready struct {
 	moves.Move
@@ -128,7 +131,7 @@ func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int
 		}
 		e, err := w.set.Mover.Extent(ctx, m.Topic)
 		if err != nil {
-			return p, err
+			return p, fmt.Errorf("%w: topic %s: %w", ErrBroker, m.Topic, err)
 		}
 		if e.Active > 0 && !m.Force {
 			return refuse("%d consumers are at work: stop them, or say --force: they lose the connection, and go on at the target where they stood", e.Active)
