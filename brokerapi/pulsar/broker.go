@@ -28,9 +28,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"holdfast/brokerapi"
 	"holdfast/brokerapi/access"
@@ -63,13 +61,11 @@ type Broker struct {
 	// Paths of the admin API.
 	ownedPath, brokersPath, policiesPath string
 
-	mu        sync.Mutex
-	started   time.Time // of the process that answered at that doubt
-	startedAt int64
-	proven    string // process that has proved last who it is
-	session   session
-	flaw      string // why the mode may not hold, as it was said last
-	probed    probed
+	began   atomic.Pointer[began]
+	proven  atomic.Value // string: process that has proved last who it is
+	session atomic.Pointer[session]
+	flaw    atomic.Value // string: why the mode may not hold, as it was said last
+	probed  atomic.Pointer[probed]
 }
 
 var (
@@ -85,9 +81,7 @@ var legal = regexp.MustCompile(`^` + part + `$`)
 
 // New checks the settings. It connects to nothing.
 func New(cfg Config) (*Broker, error) {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if !legal.MatchString(cfg.Cluster) {
 		return nil, fmt.Errorf("--pulsar-cluster %q: not a name of a Pulsar cluster: write the clusterName of the broker's broker.conf", cfg.Cluster)
 	}

@@ -37,13 +37,9 @@ func (b *Broker) identify(ctx context.Context) (who brokerapi.Report, err error)
 		return who, err
 	}
 	process := cmp.Or(instance(started), fmt.Sprint("connected-", doubt))
-	b.mu.Lock()
 	if unlisted == nil {
-		b.proven = process
-	}
-	proven := b.proven == process
-	b.mu.Unlock()
-	if !proven {
+		b.proven.Store(process)
+	} else if b.proven.Load() != process {
 		return who, unlisted
 	}
 	if err := b.inCluster(ctx); err != nil {
@@ -63,25 +59,26 @@ func instance(started time.Time) string {
 	return fmt.Sprintf("started-%d", started.UnixMilli())
 }
 
+// began is when the process started that answered at that doubt.
+type began struct {
+	at    time.Time
+	doubt int64
+}
+
 // start is when the process started, as its metrics have it; zero: they do not tell, or not to
 // us. They are long, and asked for only when another process may answer.
 func (b *Broker) start(ctx context.Context) (time.Time, error) {
 	doubt := b.doubts.Load()
-	b.mu.Lock()
-	started, known := b.started, b.startedAt == doubt && doubt != 0
-	b.mu.Unlock()
-	if known {
-		return started, nil
+	if last := b.began.Load(); last != nil && last.doubt == doubt {
+		return last.at, nil
 	}
 	families, err := b.metrics.Metrics(ctx, "/metrics/")
 	if err != nil && refusal(err) == 0 {
 		return time.Time{}, err
 	}
-	started = rest.Started(families)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.started, b.startedAt = started, doubt
-	return started, nil
+	s := began{rest.Started(families), doubt}
+	b.began.Store(&s)
+	return s.at, nil
 }
 
 // inCluster is nil unless the broker says that it knows other clusters than the one that was

@@ -143,12 +143,9 @@ func (b *Broker) keepAway(ctx context.Context, away bool) error {
 		err = fmt.Errorf("%s: %w", risk, err)
 		text = err.Error()
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if text != b.flaw && text != "" {
+	if was := b.flaw.Swap(text); text != "" && text != was {
 		b.cfg.Logger.Warn("the mode of the broker may not hold", "why", text)
 	}
-	b.flaw = text
 	return err
 }
 

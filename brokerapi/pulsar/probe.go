@@ -18,32 +18,28 @@ const identityEvery = 10 * time.Second
 type probed struct {
 	who   brokerapi.Report
 	doubt int64
-	at    time.Time // zero: none is known
+	at    time.Time
 }
 
 // Probe implements brokerapi.Broker.
 func (b *Broker) Probe(ctx context.Context) (brokerapi.Report, error) {
 	doubt := b.doubts.Load()
-	b.mu.Lock()
-	last := b.probed
-	b.probed = probed{} // until it answers
-	b.mu.Unlock()
-	again := last.at.IsZero()
-	if last.doubt != doubt || time.Since(last.at) >= identityEvery {
+	last := b.probed.Swap(nil) // nobody is known until it answers
+	again := last == nil
+	if again || last.doubt != doubt || time.Since(last.at) >= identityEvery {
 		who, err := b.identify(ctx)
 		if err != nil {
 			return brokerapi.Report{}, err
 		}
-		last = probed{who, doubt, time.Now()} // of before: who came meanwhile is asked next
+		last = &probed{who, doubt, time.Now()} // of before: who came meanwhile is asked next
 	}
 	if err := b.ready(ctx); err != nil {
 		return last.who, err
 	}
-	b.mu.Lock()
-	b.probed = last
-	b.mu.Unlock()
-	last.who.Unable = b.work.unable(cmp.Or(last.who.Instance, fmt.Sprint("connected-", last.doubt)), again)
-	return last.who, nil
+	b.probed.Store(last)
+	who := last.who
+	who.Unable = b.work.unable(cmp.Or(who.Instance, fmt.Sprint("connected-", last.doubt)), again)
+	return who, nil
 }
 
 func saysOK(text string) bool { return text == "ok" }

@@ -38,28 +38,20 @@ func (b *Broker) noteSession(ctx context.Context) {
 	if err != nil || b.ready(ctx) != nil || b.doubts.Load() != doubt {
 		return
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.session = session{instance(started), lease}
+	b.session.Store(&session{instance(started), lease})
 }
 
 // Release implements brokerapi.Releaser: it ends the session of that process, whose bundles
 // others take then. A session that was not seen while the process lived runs out by itself.
 func (b *Broker) Release(ctx context.Context, instance string) error {
-	b.mu.Lock()
-	s := b.session
-	b.mu.Unlock()
-	if s.lease == 0 || s.instance != instance {
+	s := b.session.Load()
+	if s == nil || s.lease == 0 || s.instance != instance {
 		return nil
 	}
 	if err := b.cfg.Store.Revoke(ctx, s.lease); err != nil {
 		return fmt.Errorf("end the session of %s: %w: it needs the rights of readwrite on %s and /namespace/", b.self, err, registrations)
 	}
 	b.cfg.Logger.Info("the session of the broker's process that has ended is ended", "lease", fmt.Sprintf("%x", s.lease), "instance", instance)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.session == s {
-		b.session = session{}
-	}
+	b.session.CompareAndSwap(s, nil)
 	return nil
 }

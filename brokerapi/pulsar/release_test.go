@@ -78,7 +78,8 @@ func TestOnlyTheSessionThatWasSeenOfAProcessIsEndedForIt(t *testing.T) {
 
 func TestASessionThatCouldNotBeEndedIsEndedAtTheNextTry(t *testing.T) {
 	s := &sessions{err: errors.New("away")}
-	b := &Broker{cfg: Config{Store: s, Logger: slog.New(slog.DiscardHandler)}, session: session{"p", 7}}
+	b := &Broker{cfg: Config{Store: s, Logger: slog.New(slog.DiscardHandler)}}
+	b.session.Store(&session{"p", 7})
 	if err := b.Release(t.Context(), "p"); err == nil {
 		t.Error("no error")
 	}
