@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	client "github.com/nats-io/nats.go"
@@ -26,9 +27,9 @@ type attempt struct {
 	net.Conn
 	err error // of the dial
 
+	in   atomic.Bool // we were taken in
 	mu   sync.Mutex
 	said []byte // in the clear
-	in   bool   // we were taken in
 }
 
 // Dial implements the client library's CustomDialer.
@@ -58,7 +59,7 @@ func (a *attempt) Read(p []byte) (int, error) {
 	n, err := a.Conn.Read(p)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.in && len(a.said) < maxGreeting {
+	if !a.in.Load() && len(a.said) < maxGreeting {
 		a.said = append(a.said, p[:n]...)
 	}
 	return n, err
@@ -67,10 +68,7 @@ func (a *attempt) Read(p []byte) (int, error) {
 // Write reads what the server said last, if it does not listen any more.
 func (a *attempt) Write(p []byte) (int, error) {
 	n, err := a.Conn.Write(p)
-	a.mu.Lock()
-	greets := err != nil && !a.in
-	a.mu.Unlock()
-	if greets && a.Conn.SetReadDeadline(time.Now().Add(dialTimeout/4)) == nil {
+	if err != nil && !a.in.Load() && a.Conn.SetReadDeadline(time.Now().Add(dialTimeout/4)) == nil {
 		for rest := make([]byte, 512); ; {
 			if _, end := a.Read(rest); end != nil {
 				break
@@ -84,7 +82,8 @@ func (a *attempt) Write(p []byte) (int, error) {
 func (a *attempt) over() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.in, a.said = true, nil
+	a.in.Store(true)
+	a.said = nil
 }
 
 // failure is why the attempt failed, by what the server said and by what the client library did.

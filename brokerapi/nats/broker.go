@@ -84,6 +84,8 @@ type Broker struct {
 
 	answered atomic.Int64            // when JetStream last answered anything, in Unix nanoseconds
 	attempt  atomic.Pointer[attempt] // the last one to connect
+	known    atomic.Pointer[varz]    // the server that passed sameServer; nil: none did
+	leaving  atomic.Value            // string: the id of the server that said so
 	changing sync.Map                // by stream: a channel that holds what its one change holds
 
 	mu      sync.Mutex
@@ -91,9 +93,7 @@ type Broker struct {
 	up      bool
 	link    context.Context // lives as long as one connection to the server
 	snap    context.CancelCauseFunc
-	lastErr error            // why there is no connection
-	known   brokerapi.Report // the server that passed sameServer
-	leaving string           // the id of the server that said so
+	lastErr error // why there is no connection
 }
 
 var errBroke = errors.New("the connection to the broker broke")
@@ -189,7 +189,7 @@ func (b *Broker) options() []client.Option {
 		client.PingInterval(10 * time.Second),
 		client.MaxPingsOutstanding(2),
 		client.ConnectHandler(b.onUp),
-		client.LameDuckModeHandler(func(nc *client.Conn) { b.mu.Lock(); b.leaving = nc.ConnectedServerId(); b.mu.Unlock() }),
+		client.LameDuckModeHandler(func(nc *client.Conn) { b.leaving.Store(nc.ConnectedServerId()) }),
 		client.ReconnectHandler(b.onUp),
 		client.DisconnectErrHandler(b.onDown),
 		client.ReconnectErrHandler(func(_ *client.Conn, err error) { b.noteAttempt(err) }),

@@ -31,23 +31,19 @@ func (b *Broker) Probe(ctx context.Context) (who brokerapi.Report, err error) {
 		}
 		return who, err
 	}
-	b.mu.Lock()
-	who, leaving := b.known, b.leaving
-	b.mu.Unlock()
-	if who.Instance != nc.ConnectedServerId() {
+	known := b.known.Load()
+	if known == nil || known.ServerID != nc.ConnectedServerId() {
 		v, err := b.varz(ctx)
 		if err == nil {
 			err = b.sameServer(ctx, nc, v)
 		}
 		if err != nil {
-			return brokerapi.Report{}, err
+			return who, err
 		}
-		who = v.report()
-		b.mu.Lock()
-		b.known = who
-		b.mu.Unlock()
+		known = &v
+		b.known.Store(known)
 	}
-	if leaving != "" && leaving == who.Instance {
+	if who = known.report(); b.leaving.Load() == who.Instance {
 		who.Leaving = "nats-server is in lame duck mode: it sends its clients away, and ends"
 	}
 	return who, b.healthy(ctx)
