@@ -21,11 +21,7 @@ func (l renewalLine) KeepAlive(ctx context.Context, id int64, fresh bool) (lease
 }
 
 func (l renewalLine) Revoke(ctx context.Context, id int64) error {
-	c, err := l.Client(ctx)
-	if err != nil {
-		return err
-	}
-	return c.Revoke(ctx, id)
+	return l.Client().Revoke(ctx, id)
 }
 
 // endpoints is what a line to real endpoints can tell of them.

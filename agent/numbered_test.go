@@ -323,10 +323,8 @@ func (l numberedLine) KeepAlive(ctx context.Context, id int64, _ bool) (lease.Re
 }
 func (l numberedLine) AwaitReconnect(ctx context.Context) error   { <-ctx.Done(); return ctx.Err() }
 func (l numberedLine) Revoke(ctx context.Context, id int64) error { return l.client.Revoke(ctx, id) }
-func (l numberedLine) Client(ctx context.Context) (*cluster.Client, error) {
-	return l.client, ctx.Err()
-}
-func (l numberedLine) Close() error { return l.client.Close() }
+func (l numberedLine) Client() *cluster.Client                    { return l.client }
+func (l numberedLine) Close() error                               { return l.client.Close() }
 
 func (n *numbered) status() (s Status) {
 	n.mu.Lock()

@@ -28,10 +28,10 @@ func (l directLine) KeepAlive(ctx context.Context, id int64, _ bool) (lease.Rene
 	renewal, err := l.client.KeepAlive(ctx, id)
 	return lease.Renewal(renewal), leaseError(err)
 }
-func (l directLine) Revoke(ctx context.Context, id int64) error      { return l.client.Revoke(ctx, id) }
-func (l directLine) Client(context.Context) (*cluster.Client, error) { return l.client, nil }
-func (l directLine) AwaitReconnect(ctx context.Context) error        { <-ctx.Done(); return ctx.Err() }
-func (l directLine) Close() error                                    { return nil }
+func (l directLine) Revoke(ctx context.Context, id int64) error { return l.client.Revoke(ctx, id) }
+func (l directLine) Client() *cluster.Client                    { return l.client }
+func (l directLine) AwaitReconnect(ctx context.Context) error   { <-ctx.Done(); return ctx.Err() }
+func (l directLine) Close() error                               { return nil }
 
 // outage is a registrar whose broker was registered and active, beside a peer, on an
 // etcd in memory, and lost its registration.

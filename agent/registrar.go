@@ -186,14 +186,12 @@ func (r *registrar) open(ctx context.Context, held int64, fresh bool) (*cluster.
 		done()
 		if err != nil && !errors.Is(err, lease.ErrLost) {
 			// Some ways carry everything but renewals.
-			client, openErr := r.line.Client(ctx)
-			if openErr != nil || client.Reach(ctx) != nil {
+			if r.line.Client().Reach(ctx) != nil {
 				return nil, err
 			}
-			return client, nil
 		}
 	}
-	return r.line.Client(ctx)
+	return r.line.Client(), ctx.Err()
 }
 
 // once is one look, one decision, one transaction.

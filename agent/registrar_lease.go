@@ -83,11 +83,7 @@ func (r *registrar) revoke(ctx context.Context, client *cluster.Client, id int64
 // Prove implements lease.Registrar. It goes over the renewals' line, and whichever endpoint
 // of it answers will do: the raft term tells whether that is the leader who renewed.
 func (r *registrar) Prove(ctx context.Context, g lease.Grant) (term uint64, err error) {
-	client, err := r.line.Client(ctx)
-	if err != nil {
-		return 0, err
-	}
-	reg, term, err := client.Registered(ctx, g.ID)
+	reg, term, err := r.line.Client().Registered(ctx, g.ID)
 	if err != nil {
 		return 0, err
 	}

@@ -84,10 +84,7 @@ func (r shadowRegistrar) ownLease(ctx context.Context, client *cluster.Client, h
 // Prove implements lease.Registrar. Nothing stands under a shadow's lease: that it is there,
 // and that the leader who renewed it is still the leader, is all that there is to prove.
 func (r shadowRegistrar) Prove(ctx context.Context, g lease.Grant) (term uint64, err error) {
-	client, err := r.line.Client(ctx)
-	if err != nil {
-		return 0, err
-	}
+	client := r.line.Client()
 	if _, term, err = client.Registered(ctx, r.brokerID); err != nil {
 		return 0, err
 	}

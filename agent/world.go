@@ -67,7 +67,7 @@ type World struct {
 type Line interface {
 	lease.Line
 	// Client is typed access over the same connection.
-	Client(ctx context.Context) (*cluster.Client, error)
+	Client() *cluster.Client
 	Close() error
 }
 

@@ -107,7 +107,7 @@ func (l *Line) KeepAlive(ctx context.Context, id int64, fresh bool) (Renewal, er
 }
 
 // Client is typed access over the line. The line's Close is its end.
-func (l *Line) Client(ctx context.Context) (*Client, error) { return l.c, ctx.Err() }
+func (l *Line) Client() *Client { return l.c }
 
 // AwaitReconnect returns nil at the moment that the connection in use becomes ready, the first
 // one included. It waits for the event, not for the state: while the line is connected it

@@ -9,7 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -65,10 +65,7 @@ func (f fileCredentials) Clone() credentials.TransportCredentials { return f }
 // each stream, so for each renewal.
 type tokens struct {
 	user, passwordFile string
-
-	mu    sync.Mutex
-	token string
-	off   bool // etcd asks nobody who he is
+	last               atomic.Pointer[string] // empty: etcd asks nobody who he is; nil: to be asked for
 }
 
 // on is the context of what is asked over a connection: it requires a leader, and has a token
@@ -86,11 +83,8 @@ func (t *tokens) on(ctx context.Context, w *way) (_ context.Context, token strin
 }
 
 func (t *tokens) get(ctx context.Context, w *way) (_ string, err error) {
-	t.mu.Lock()
-	token, off := t.token, t.off
-	t.mu.Unlock()
-	if token != "" || off {
-		return token, nil
+	if last := t.last.Load(); last != nil {
+		return *last, nil
 	}
 	defer during(&err, "authenticate as %s", t.user)
 	password, err := os.ReadFile(t.passwordFile)
@@ -100,14 +94,12 @@ func (t *tokens) get(ctx context.Context, w *way) (_ string, err error) {
 	answer, err := etcdserverpb.NewAuthClient(w.conn).Authenticate(ctx, &etcdserverpb.AuthenticateRequest{
 		Name: t.user, Password: strings.TrimRight(string(password), "\r\n"),
 	})
-	err = clientv3.ContextError(ctx, err)
-	if off = errors.Is(err, rpctypes.ErrAuthNotEnabled); err != nil && !off {
+	if err = clientv3.ContextError(ctx, err); err != nil && !errors.Is(err, rpctypes.ErrAuthNotEnabled) {
 		return "", err
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.token, t.off = answer.GetToken(), off
-	return t.token, nil
+	token := answer.GetToken()
+	t.last.Store(&token)
+	return token, nil
 }
 
 // refused drops a token that etcd has refused, and reports whether a new one may do. The empty
@@ -117,10 +109,8 @@ func (t *tokens) refused(token string, err error) bool {
 	if t.user == "" || err == nil || !slices.Contains(cures, words(err)) {
 		return false
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.token == token {
-		t.token, t.off = "", false
+	if last := t.last.Load(); last != nil && *last == token {
+		t.last.CompareAndSwap(last, nil)
 	}
 	return true
 }

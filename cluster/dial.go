@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"net"
 	"strings"
 	"sync"
@@ -92,9 +91,4 @@ func dial(ctx context.Context, addr string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}
 	return hosts.Dial(ctx, addr)
-}
-
-// jitter spreads d by a fifth, downwards only: d is a promise.
-func jitter(d time.Duration) time.Duration {
-	return d - time.Duration(rand.Int64N(int64(d)/5+1))
 }

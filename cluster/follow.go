@@ -120,14 +120,14 @@ func again(ctx context.Context, what string, onError func(error), once func(begu
 }
 
 // watch delivers changes from the revision on until that time is over, which is no error, and
-// says when it began. The watch resumes by itself after a lost connection.
+// says when it began. A fleet that began at once is spread. The watch resumes by itself after a lost connection.
 func (c *Client) watch(ctx context.Context, begun *time.Time, lasting time.Duration, key string, revision int64, deliver func(Update), opts ...clientv3.OpOption) (err error) {
 	defer during(&err, "watch")
 	w, err := c.current()
 	if err != nil {
 		return err
 	}
-	bounded, cancel := context.WithTimeout(ctx, jitter(lasting))
+	bounded, cancel := context.WithTimeout(ctx, lasting-rand.N(lasting/5))
 	defer cancel()
 	watching, _, err := c.tokens.on(bounded, w)
 	if err != nil {

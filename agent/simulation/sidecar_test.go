@@ -352,10 +352,8 @@ func (l *line) tellReady() {
 }
 
 func (l *line) Revoke(ctx context.Context, id int64) error { return l.client.Revoke(ctx, id) }
-func (l *line) Client(ctx context.Context) (*cluster.Client, error) {
-	return l.client, ctx.Err()
-}
-func (l *line) Close() error { return l.client.Close() }
+func (l *line) Client() *cluster.Client                    { return l.client }
+func (l *line) Close() error                               { return l.client.Close() }
 
 // server is a listener that nobody connects to: its handler is called.
 type server struct {

@@ -103,11 +103,7 @@ func (s *sidecar) Revoke(ctx context.Context, id int64) error { return s.main.Re
 // Prove implements lease.Registrar.
 func (s *sidecar) Prove(ctx context.Context, g lease.Grant) (uint64, error) {
 	sent := s.sent.Load()
-	client, err := s.line.Client(ctx)
-	if err != nil {
-		return 0, err
-	}
-	reg, term, err := client.Registered(ctx, s.id)
+	reg, term, err := s.line.Client().Registered(ctx, s.id)
 	switch {
 	case err != nil:
 		return 0, err
@@ -127,10 +123,7 @@ func (s *sidecar) Prove(ctx context.Context, g lease.Grant) (uint64, error) {
 
 // Establish implements lease.Registrar: one look, one transaction.
 func (s *sidecar) Establish(ctx context.Context, held int64, _ bool) (lease.Grant, error) {
-	client, err := s.line.Client(ctx)
-	if err != nil {
-		return lease.Grant{}, err
-	}
+	client := s.line.Client()
 	for {
 		seen, err := client.Snapshot(ctx, s.id)
 		if err != nil {

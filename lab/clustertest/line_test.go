@@ -79,7 +79,7 @@ func TestLineIsOneConnection(t *testing.T) {
 	if p.accepted() != 0 {
 		t.Error("opening a line touched the network")
 	}
-	c := must[*cluster.Client](t)(l.Client(t.Context()))
+	c := l.Client()
 	id := lease(t, c, time.Minute)
 	for range 3 {
 		if _, err := l.KeepAlive(bounded(t), id, true); err != nil {
@@ -109,7 +109,7 @@ func TestLineIsOneConnection(t *testing.T) {
 func TestAnsweredAttemptKeepsItsConnection(t *testing.T) {
 	p := newProxy(t, host(t, shared.url))
 	l := openLine(t, cluster.Config{Endpoints: []string{p.url()}})
-	id := lease(t, must[*cluster.Client](t)(l.Client(t.Context())), time.Minute)
+	id := lease(t, l.Client(), time.Minute)
 	p.hold()
 	older := make(chan error, 1)
 	go func() {
@@ -133,7 +133,7 @@ func TestCloseEndsRequestsInFlight(t *testing.T) {
 	p := newProxy(t, host(t, shared.url))
 	l := openLine(t, cluster.Config{Endpoints: []string{p.url()}})
 	c := open(t, cluster.Config{Endpoints: []string{p.url()}})
-	id := lease(t, must[*cluster.Client](t)(l.Client(t.Context())), time.Minute)
+	id := lease(t, l.Client(), time.Minute)
 	if _, err := c.Snapshot(bounded(t), "b1"); err != nil {
 		t.Fatal(err)
 	}
