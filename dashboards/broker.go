@@ -12,6 +12,7 @@ func broker() document {
 	history(b)
 	lease(b)
 	topics(b)
+	movesOf(b)
 	fences(b)
 	agent(b)
 	return b.document
@@ -73,6 +74,7 @@ func history(b *board) {
 		timed{each(maximum("holdfast_identity_conflict"), "identity conflict"), attention},
 		timed{each(maximum("holdfast_ill_together"), "ill, and held"), attention},
 		timed{each(maximum("holdfast_broker_restart_required"), "restart required"), attention},
+		timed{each(maximum("holdfast_state_unsaved"), "state not saved"), attention},
 		timed{each(maximum("holdfast_paused"), "recovery"), paused}))
 }
 
@@ -133,6 +135,21 @@ func topics(b *board) {
 		each(grown("holdfast_topic_listings_total", "result"), "listing: {{result}}")))
 }
 
+func movesOf(b *board) {
+	b.row("Moves")
+	b.put(8, 8, areas(about{"Moves in progress", "none", "Topics that this broker gives away or takes, by phase. One that stays in its phase: holdfast moves names what it waits for, and whose turn it is."},
+		each(maxBy("holdfast_moves_in_progress", "phase"), "{{phase}}")))
+	b.put(8, 8, coloured(lines(about{"Bytes moved", "Bps", "What this sidecar copies and compares for topics that come to its broker, against --move-rate. Zero with a move in sealed or resumed: it is stalled."},
+		each(perSecond("holdfast_move_bytes_total"), "")), good))
+	b.put(8, 8, coloured(steps(about{"Drain", "percentunit", "Share of the topics that a drain with --move has moved away; 100 %: none is under way. Below and standing still: holdfast moves."},
+		each(maximum("holdfast_drain_progress_ratio"), "")), good))
+	b.put(12, 8, lines(about{"Duration of phases", "s", "The middle and the slowest 1 % of each phase whose end this sidecar wrote. From draining to switched producers are refused: that is what they feel."},
+		each(quantile(0.5, "holdfast_move_phase_duration_seconds", "phase"), "{{phase}}, median"),
+		each(quantile(0.99, "holdfast_move_phase_duration_seconds", "phase"), "{{phase}}, p99")))
+	b.put(12, 8, ends(bars(about{"Moves by result", "none", "Moves whose end this sidecar wrote. Failed: holdfast moves says why, and where the topic is served."},
+		each(grown("holdfast_moves_total", "result"), "{{result}}")), map[string]string{"done": good, "cancelled": aside, "failed": bad}))
+}
+
 func fences(b *board) {
 	b.row("Fences and boots")
 	b.put(8, 8, bars(about{"Detachments by reason", "none", "Each one kept clients away. broker_down: its own end; fence_point and lease_lost: etcd or the way to it; identity_conflict: two sidecars with one id."},
@@ -171,8 +188,9 @@ func agent(b *board) {
 	b.put(8, 8, bound(coloured(lines(about{"Age of the agent's loop", "s", "How long ago the loop last ran, when it was scraped. It runs every second; beyond the line the sidecar hangs and /live fails."},
 		each("clamp_min(timestamp("+on("holdfast_agent_loop_last_run_timestamp_seconds")+") - "+on("holdfast_agent_loop_last_run_timestamp_seconds")+", 0)", "age"),
 		each("0 * "+maximum("holdfast_agent_loop_last_run_timestamp_seconds")+" + 10", "hangs at")), good), 1, bad))
-	b.put(8, 8, bars(about{"Surprises", "none", "Host suspensions (deadlines ran on meanwhile), changes of readiness. Each should be rare."},
+	b.put(8, 8, bars(about{"Surprises", "none", "Host suspensions (deadlines ran on meanwhile), topics that the broker had lost and that were made anew, changes of readiness. Each should be rare."},
 		each(grown("holdfast_agent_suspensions_total"), "suspended"),
+		each(grown("holdfast_topics_made_anew_total"), "topic made anew"),
 		each(grown("holdfast_ready_transitions_total", "to"), "became {{to}}")))
 	b.put(8, 8, timeline("How it works", "Whether it only pretends (--shadow), whether the guard stands by, and whether the last settings read anew are in force; refused: those from before are.",
 		timed{each(maximum("holdfast_shadow"), "shadow"), shadow},

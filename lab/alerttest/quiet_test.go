@@ -78,6 +78,8 @@ func healthy() broker {
 		`holdfast_topic_unloads_total{result="ok"}`: always(0), `holdfast_topic_unloads_total{result="error"}`: always(0),
 		`holdfast_topic_listings_total{result="ok"}`: growing(1), `holdfast_topic_listings_total{result="error"}`: always(0),
 		`holdfast_reconcile_last_success_timestamp_seconds`: growing(15), `holdfast_reconcile_interval_seconds`: always(30), `holdfast_mass_change_held`: always(0),
+		`holdfast_moves_in_progress{phase="draining"}`: always(0), `holdfast_moves_in_progress{phase="sealed"}`: always(0), `holdfast_move_bytes_total`: always(0),
+		`holdfast_move_phase_duration_seconds_count{phase="draining"}`: always(0), `holdfast_move_phase_duration_seconds_count{phase="sealed"}`: always(0),
 		`holdfast_state_unsaved`: always(0), `holdfast_topics_made_anew_total`: always(0), `holdfast_config_last_reload_successful`: always(1),
 		`holdfast_config_last_reload_success_timestamp_seconds`: always(1000),
 		`holdfast_agent_loop_last_run_timestamp_seconds`:        growing(15),
@@ -175,6 +177,18 @@ func TestNothingFiresWhileNothingIsWrong(t *testing.T) {
 		}
 		return all
 	}
+	// Two topics go elsewhere: one waits until the other is copied, which takes long.
+	gives := broker{
+		`holdfast_moves_in_progress{phase="draining"}`:                 during(at, 15*time.Minute, 0, 1),
+		`holdfast_moves_in_progress{phase="sealed"}`:                   during(at, 20*time.Minute, 0, 1),
+		`holdfast_move_phase_duration_seconds_count{phase="draining"}`: {{lasts: at}, {value: 1, lasts: 15 * time.Minute}, {value: 2}},
+	}
+	takes := broker{
+		`holdfast_moves_in_progress{phase="draining"}`:               during(at, 15*time.Minute, 0, 1),
+		`holdfast_moves_in_progress{phase="sealed"}`:                 during(at, 20*time.Minute, 0, 1),
+		`holdfast_move_phase_duration_seconds_count{phase="sealed"}`: {{lasts: at + 15*time.Minute}, {value: 1, lasts: 5 * time.Minute}, {value: 2}},
+		`holdfast_move_bytes_total`:                                  {{lasts: at}, {step: 1e8, lasts: 20 * time.Minute}, {value: 80e8}},
+	}
 	pause := broker{
 		`holdfast_paused`: during(at, work+2*time.Minute, 0, 1), `holdfast_ready`: during(at+30*time.Second, work, 1, 0),
 		`holdfast_broker_up`: during(at+30*time.Second, work, 1, 0), `holdfast_guard_up`: during(at+30*time.Second, work, 1, 0),
@@ -225,6 +239,7 @@ func TestNothingFiresWhileNothingIsWrong(t *testing.T) {
 		"a planned drain; the broker is worked on":                append(healthy().but(t, drain).scraped("b1", 0, 0), beside...),
 		"a planned drain; broker and sidecar are worked on":       append(healthy().but(t, drain).scraped("b1", at+3*time.Minute, 10*time.Minute), beside...),
 		"a pause, in which the broker is down":                    append(healthy().but(t, pause).scraped("b1", 0, 0), beside...),
+		"two topics move, one after another":                      append(healthy().but(t, gives).scraped("b1", 0, 0), healthy().but(t, takes).scraped("b2", 0, 0)...),
 		"the first boot of a fleet":                               fleet(same(first), 0, 0),
 		"a cut from etcd of 15 s, everywhere":                     fleet(same(cut), 0, 0),
 		"--registration none; the broker was away":                append(healthy().but(t, unleased).scraped("b1", 0, 0), none),

@@ -10,7 +10,7 @@ import (
 )
 
 // neverHere are queries of the stand that have an answer and no number in it.
-var neverHere = map[string]string{}
+var neverHere = map[string]string{"holdfast_move_phase_duration_seconds": "no topic moves there"}
 
 // notShown are metrics of a sidecar that no dashboard shows.
 var notShown = map[string]string{
