@@ -113,8 +113,8 @@ func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int
 		switch now, err := moves.Parse(m.Topic, journal.Value); {
 		case err != nil:
 			return refuse("%v: look at %s in etcd, and delete it if nobody moves the topic", err, journal.Key)
-		case now.Phase.Over():
-		case now.From == m.From && (m.To == "" || m.To == now.To) && now.Phase != moves.Undoing && now.Phase != moves.Returned:
+		case now.Phase.Over(), now.Phase == moves.Returned: // what was copied there a later move replaces
+		case now.From == m.From && (m.To == "" || m.To == now.To) && now.Phase != moves.Undoing:
 			return Ready{Move: now, UnderWay: true}, nil
 		default:
 			return refuse("it is being moved from %s to %s (%s): wait for it, or 'holdfast moves cancel %s'", now.From, now.To, now.Phase, now.ID)

@@ -157,7 +157,7 @@ func (w *Worker) learn(topic string, value []byte, revision int64) {
 	case err != nil:
 		w.log.Warn("the journal of a move is left alone", "topic", topic, "err", err)
 		delete(w.own, topic)
-	case m.Of(w.set.Me()) == moves.Neither || m.Phase.Over():
+	case m.Of(w.set.Me()) == moves.Neither, m.Phase.Over(), m.Phase == moves.Returned && m.From == w.set.Me():
 		if was != nil && was.ID == m.ID {
 			w.noteEnd(m)
 		}
