@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -228,5 +229,24 @@ func TestAgeHasTheTwoLargestUnits(t *testing.T) {
 	}
 	if got := age(night, time.Time{}); got != "-" {
 		t.Errorf("never: %s", got)
+	}
+}
+
+func TestFleetNamesMovesThatNobodyCarriesOn(t *testing.T) {
+	var b bytes.Buffer
+	journal := func(from, to, phase string) cluster.KV {
+		return cluster.KV{Key: "/cluster/moves/a/b", Value: fmt.Appendf(nil, `{"format":1,"id":"m1","from":%q,"to":%q,"phase":%q,"sealed":{}}`, from, to, phase)}
+	}
+	writeFleetMoves(newOutput(&b), []cluster.FleetBroker{{BrokerID: "n1", Registered: true}, {BrokerID: "n2"}}, map[string]cluster.KV{
+		"/a/over": journal("n1", "n2", "done"), "/a/way": journal("n1", "n2", "sealed"), "/a/nobody": journal("n2", "n3", "copied"),
+		"/a/garbled": {Key: "/cluster/moves/a/garbled", Value: []byte("{")}, "/a/newer": {Key: "/cluster/moves/a/newer", Value: []byte(`{"format":2}`)},
+	})
+	want := `move of /a/garbled: cannot be read: unexpected end of JSON input. It is left alone: if nobody moves the topic, delete /cluster/moves/a/garbled from etcd.
+move of /a/newer: cannot be read: format 2: of a newer version of holdfast. It is left alone: if nobody moves the topic, delete /cluster/moves/a/newer from etcd.
+Move m1 of /a/nobody (copied) waits: neither n2 nor n3 is registered.
+1 move under way: 'holdfast moves' beside a sidecar says how far.
+`
+	if b.String() != want {
+		t.Errorf("got\n%s", b.String())
 	}
 }

@@ -57,8 +57,15 @@ func fleet(c call) error {
 	if err != nil {
 		return agent.EtcdError(c.settings, err)
 	}
+	journals, unread := client.Moves(c.Context)
 	raw, err := json.MarshalIndent(brokers, "", "  ")
-	return c.answer(raw, err, func(o *output) { writeFleet(o, brokers, time.Now()) })
+	return c.answer(raw, err, func(o *output) {
+		writeFleet(o, brokers, time.Now())
+		if unread != nil {
+			o.line("Whether topics are being moved is not known: %v", agent.EtcdError(c.settings, unread))
+		}
+		writeFleetMoves(o, brokers, journals)
+	})
 }
 
 // writeFleet prints how many of the brokers can serve, then one line each.

@@ -14,6 +14,7 @@ import (
 
 	"holdfast/agent"
 	"holdfast/agent/moving"
+	"holdfast/cluster"
 	"holdfast/recovery/moves"
 )
 
@@ -302,5 +303,29 @@ func writeDrainPlan(o *output, p agent.DrainPlan) {
 	}
 	for _, u := range p.Stay {
 		o.line("  stays  %s: %s", u.Topic, u.Why)
+	}
+}
+
+// writeFleetMoves says how many topics are being moved, and names the moves that nobody carries on.
+func writeFleetMoves(o *output, brokers []cluster.FleetBroker, journals map[string]cluster.KV) {
+	there := map[string]bool{}
+	for _, b := range brokers {
+		there[b.BrokerID] = b.Registered
+	}
+	underWay := 0
+	for _, topic := range slices.Sorted(maps.Keys(journals)) {
+		m, err := moves.Parse(topic, journals[topic].Value)
+		switch {
+		case err != nil:
+			o.line("%v. It is left alone: if nobody moves the topic, delete %s from etcd.", err, journals[topic].Key)
+		case m.Phase.Over():
+		case !there[m.From] && !there[m.To]:
+			o.line("Move %s of %s (%s) waits: neither %s nor %s is registered.", m.ID, topic, m.Phase, m.From, m.Target())
+		default:
+			underWay++
+		}
+	}
+	if underWay > 0 {
+		o.line("%s under way: 'holdfast moves' beside a sidecar says how far.", count(uint64(underWay), "move"))
 	}
 }
