@@ -157,8 +157,8 @@ var ErrRefused = errors.New("refused")
 
 // Peer is another broker of the cluster, as its registration shows it.
 type Peer struct {
-	ID  string
-	URL string // where its clients or its admin API are, whichever it advertises
+	ID  string `json:"id"`
+	URL string `json:"url,omitempty"` // where its clients or its admin API are, whichever it advertises
 }
 
 // Meter is told of bytes before they are moved. It waits where a rate was set, and its error,
@@ -193,7 +193,7 @@ type Mover interface {
 	// Resume serves the topic, with its consumers, from where it was sealed: at the target, or at
 	// the source again. It refuses what does not stand there or bears another move's ID, but not
 	// what it has resumed itself and has gone on since. sealed is nil where a seal may have been
-	// begun and was not ended. record is as in Serve.
+	// begun and was not ended: then what another move has resumed is served. record is as in Serve.
 	Resume(ctx context.Context, topic, move string, record []byte, sealed *moves.Extent) (moves.Extent, error)
 	// Compare reads what was sealed at from and what is here, message by message.
 	Compare(ctx context.Context, topic string, from Peer, sealed moves.Extent, meter Meter) (moves.Content, error)

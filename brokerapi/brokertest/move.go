@@ -1,0 +1,503 @@
+package brokertest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"holdfast/brokerapi"
+	"holdfast/recovery/moves"
+)
+
+// Carrier is a Server of brokers whose driver is a brokerapi.Mover.
+type Carrier interface {
+	Server
+	// Beside starts another empty broker of the same kind, to which topics can go. It is a Carrier, too.
+	Beside(t *testing.T) Server
+	// Peer is this broker as its registration shows it to the others.
+	Peer() brokerapi.Peer
+	// Consume takes and acknowledges the next n messages as a durable subscription, which
+	// it makes at the topic's begin if there is none, and returns their data.
+	Consume(topic, subscription string, n int) ([]string, error)
+	// Attach has a consumer of the subscription at work until leave is called.
+	Attach(t *testing.T, topic, subscription string) (leave func())
+}
+
+// Spoiler is a Carrier that can change a message behind its broker's back.
+type Spoiler interface {
+	// Spoil changes one byte of a message whose data is old, which has the length of data, on its disk.
+	Spoil(t *testing.T, topic, old, data string)
+}
+
+// end is a broker of a move.
+type end struct {
+	Carrier
+	broker brokerapi.Broker
+	brokerapi.Mover
+}
+
+const (
+	moved        = "/default/moved"
+	subscription = "reader"
+	move         = "m1" // the ID of the first move of a test
+)
+
+// launchMoving is a source and a target; the test is skipped where nothing moves.
+func launchMoving(t *testing.T, h Harness) (from, to *end) {
+	t.Helper()
+	first := h.Launch(t)
+	c, ok := first.(Carrier)
+	if !ok {
+		t.Skip("this broker moves no topics")
+	}
+	from = newEnd(t, c)
+	return from, newEnd(t, c.Beside(t).(Carrier))
+}
+
+func newEnd(t *testing.T, c Carrier) *end {
+	t.Helper()
+	b := open(t, c)
+	m, ok := b.(brokerapi.Mover)
+	if !ok {
+		t.Fatalf("%T is a Carrier, and its driver %T is no Mover", c, b)
+	}
+	return &end{c, b, m}
+}
+
+// fill has the topic served with these messages.
+func (e *end) fill(t *testing.T, topic string, messages ...string) {
+	t.Helper()
+	load(t, e, e.broker, topic, nil)
+	for _, text := range messages {
+		if err := e.Publish(topic, []byte(text)); err != nil {
+			t.Fatalf("publish to %q: %v", topic, err)
+		}
+	}
+}
+
+// seal seals twice: the second says the same, and clients try again.
+func (e *end) seal(t *testing.T, h Harness, topic, id string) moves.Extent {
+	t.Helper()
+	first, err := e.Seal(soon(t), topic, id, false)
+	if err != nil {
+		t.Fatalf("seal: %v", err)
+	}
+	again, err := e.Seal(soon(t), topic, id, false)
+	if err != nil || !same(first, again) {
+		t.Fatalf("sealed at %+v, and again at %+v, %v", first, again, err)
+	}
+	e.refusesClients(t, h, topic)
+	return first
+}
+
+func same(a, b moves.Extent) bool {
+	return a.Empty == b.Empty && a.First == b.First && a.Last == b.Last && a.Count == b.Count && a.Bytes == b.Bytes &&
+		a.Config == b.Config && a.Schema == b.Schema && a.Shrinks == b.Shrinks && maps.Equal(a.Floors, b.Floors)
+}
+
+func (e *end) refusesClients(t *testing.T, h Harness, topic string) {
+	t.Helper()
+	if err := e.Publish(topic, []byte("too late")); err == nil || !h.Retriable(err) {
+		t.Fatalf("publish to a sealed topic: %v, want what clients retry", err)
+	}
+}
+
+func (e *end) wantNext(t *testing.T, topic string, want ...string) {
+	t.Helper()
+	got, err := e.Consume(topic, subscription, len(want))
+	if err != nil || !slices.Equal(got, want) {
+		t.Fatalf("the subscription got %q, %v, want %q", got, err, want)
+	}
+}
+
+// copy copies twice: the second changes nothing.
+func (e *end) copy(t *testing.T, topic, id string, from *end, sealed moves.Extent) {
+	t.Helper()
+	for range 2 {
+		got, err := e.Copy(soon(t), topic, id, from.Peer(), sealed, free)
+		if err != nil || !same(got, sealed) {
+			t.Fatalf("copied: %+v, %v, sealed was %+v", got, err, sealed)
+		}
+		if held, err := e.broker.Topics(soon(t)); err != nil || slices.Contains(held.Serving, topic) {
+			t.Fatalf("a copy is served before it is resumed: %+v, %v", held, err)
+		}
+	}
+}
+
+// resume resumes twice: the second changes nothing.
+func (e *end) resume(t *testing.T, topic, id string, sealed *moves.Extent) {
+	t.Helper()
+	for range 2 {
+		got, err := e.Resume(soon(t), topic, id, nil, sealed)
+		if err != nil || sealed != nil && got.Last != sealed.Last {
+			t.Fatalf("resumed: %+v, %v, sealed was %+v", got, err, sealed)
+		}
+	}
+}
+
+// free is a meter without a rate.
+func free(context.Context, int) error { return nil }
+
+// wantRefused wants an error after which trying again changes nothing.
+func wantRefused(t *testing.T, what string, err error) {
+	t.Helper()
+	if !errors.Is(err, brokerapi.ErrRefused) {
+		t.Fatalf("%s: got %v, want what is refused for good", what, err)
+	}
+}
+
+func movesAll(t *testing.T, h Harness) {
+	from, to := launchMoving(t, h)
+	from.fill(t, moved, "one", "two", "three")
+	from.wantNext(t, moved, "one", "two")
+	from.fill(t, "/default/stays", "other")
+	planned, err := from.Extent(soon(t), moved)
+	if err != nil || planned.Empty || planned.Count != 3 {
+		t.Fatalf("it stands at %+v, %v", planned, err)
+	}
+	if err := to.Accept(soon(t), moved, planned); err != nil {
+		t.Fatalf("accept: %v", err)
+	}
+	wantTopics(t, to, to.broker, nil, nil)
+	sealed := from.seal(t, h, moved, move)
+	to.copy(t, moved, move, from, sealed)
+	if now, err := from.Extent(soon(t), moved); err != nil || !same(now, sealed) {
+		t.Fatalf("the source stands at %+v, %v, sealed was %+v", now, err, sealed)
+	}
+	assign(t, to, moved)
+	to.resume(t, moved, move, &sealed)
+	wantCount(t, to, moved, 3)
+	from.refusesClients(t, h, moved)
+	if err := to.Publish(moved, []byte("four")); err != nil {
+		t.Fatalf("publish after resume: %v", err)
+	}
+	to.wantNext(t, moved, "three", "four")
+	if got, err := to.Resume(soon(t), moved, move, nil, &sealed); err != nil || got.Empty || got.Last < sealed.Last {
+		t.Fatalf("resumed once more when it had gone on: %+v, %v", got, err)
+	}
+	got, err := to.Compare(soon(t), moved, from.Peer(), sealed, free)
+	if err != nil || got.Differs != "" || got.Observed == "" && got.Compared+got.Gone != 3 {
+		t.Fatalf("compared: %+v, %v", got, err)
+	}
+	for range 2 {
+		if err := from.Remove(soon(t), moved, move); err != nil {
+			t.Fatalf("remove: %v", err)
+		}
+	}
+	wantTopics(t, from, from.broker, []string{"/default/stays"}, nil)
+	wantTopics(t, to, to.broker, []string{moved}, nil)
+	wantCount(t, to, moved, 4)
+	wantCount(t, from, "/default/stays", 1)
+	if n, err := from.Count(moved); err == nil && n != 0 {
+		t.Errorf("%d messages at the source after they were removed", n)
+	}
+	to.resume(t, moved, "m2", nil) // another move, called off before it sealed
+	back := to.seal(t, h, moved, "m3")
+	from.copy(t, moved, "m3", to, back)
+	assign(t, from, moved)
+	from.resume(t, moved, "m3", &back)
+	if err := from.Publish(moved, []byte("five")); err != nil {
+		t.Fatalf("publish after it came back: %v", err)
+	}
+	from.wantNext(t, moved, "five")
+}
+
+func sealsEmpty(t *testing.T, h Harness) {
+	from, to := launchMoving(t, h)
+	from.fill(t, moved)
+	from.fill(t, "/default/single", "one")
+	none, one := from.seal(t, h, moved, move), from.seal(t, h, "/default/single", move)
+	if !none.Empty || none.Count != 0 {
+		t.Errorf("without a message sealed at %+v", none)
+	}
+	if one.Empty || one.Count != 1 {
+		t.Errorf("with one message sealed at %+v", one)
+	}
+	for topic, sealed := range map[string]moves.Extent{moved: none, "/default/single": one} {
+		to.copy(t, topic, move, from, sealed)
+		assign(t, to, topic)
+		to.resume(t, topic, move, &sealed)
+		publish(t, to, topic)
+	}
+	wantCount(t, to, moved, 1)
+	wantCount(t, to, "/default/single", 2)
+}
+
+func sealLasts(t *testing.T, h Harness) {
+	from, to := launchMoving(t, h)
+	from.fill(t, moved, "one", "two", "three")
+	from.wantNext(t, moved, "one", "two")
+	sealed := from.seal(t, h, moved, move)
+	to.copy(t, moved, move, from, sealed)
+	for _, e := range []*end{from, to} {
+		e.Kill(t)
+		e.Start(t)
+		become(t, "healthy after the restart", answering(e.broker))
+		if now, err := e.Extent(soon(t), moved); err != nil || !same(now, sealed) {
+			t.Fatalf("sealed at %+v, and after a restart at %+v, %v", sealed, now, err)
+		}
+		e.refusesClients(t, h, moved)
+	}
+	if again, err := from.Seal(soon(t), moved, move, false); err != nil || !same(again, sealed) {
+		t.Fatalf("sealed at %+v, and after a restart at %+v, %v", sealed, again, err)
+	}
+	assign(t, to, moved)
+	to.resume(t, moved, move, &sealed)
+	to.wantNext(t, moved, "three")
+}
+
+func servesAgain(t *testing.T, h Harness) {
+	from, to := launchMoving(t, h)
+	from.fill(t, moved, "one", "two", "three")
+	from.resume(t, moved, "m1", nil) // the seal was never begun
+	from.wantNext(t, moved, "one")
+	from.seal(t, h, moved, "m2")
+	from.resume(t, moved, "m2", nil) // its answer was lost
+	from.wantNext(t, moved, "two")
+	_, err := from.Seal(soon(t), moved, "m2", false)
+	wantRefused(t, "seal what this move has resumed", err)
+	sealed := from.seal(t, h, moved, "m3")
+	to.copy(t, moved, "m3", from, sealed)
+	from.resume(t, moved, "m3", &sealed)
+	publish(t, from, moved)
+	from.wantNext(t, moved, "three", "data")
+	for range 2 {
+		if err := to.Remove(soon(t), moved, "m3"); err != nil {
+			t.Fatalf("remove the copy: %v", err)
+		}
+	}
+	wantTopics(t, to, to.broker, nil, nil)
+	wantTopics(t, from, from.broker, []string{moved}, nil)
+	from.seal(t, h, moved, "m4") // and no journal is left of it
+	load(t, from, from.broker, moved, nil)
+	publish(t, from, moved)
+}
+
+// lateOnes are the acts of another move, by a sidecar that was frozen meanwhile.
+func lateOnes(t *testing.T, h Harness) {
+	from, to := launchMoving(t, h)
+	from.fill(t, moved, "one", "two")
+	from.seal(t, h, moved, "m1")
+	from.resume(t, moved, "m1", nil)
+	publish(t, from, moved)
+	sealed := from.seal(t, h, moved, "m2")
+	to.copy(t, moved, "m2", from, sealed)
+	for _, late := range []string{"m1", "m3"} {
+		_, err := from.Seal(soon(t), moved, late, true)
+		wantRefused(t, "seal what another move has sealed", err)
+		for name, e := range map[string]*end{"sealed": from, "copied": to} {
+			_, err := e.Resume(soon(t), moved, late, nil, &sealed)
+			wantRefused(t, "resume what another move has "+name, err)
+			_, err = e.Resume(soon(t), moved, late, nil, nil)
+			wantRefused(t, "resume anyhow what another move has "+name, err)
+			wantRefused(t, "remove what another move has "+name, e.Remove(soon(t), moved, late))
+			e.refusesClients(t, h, moved)
+		}
+	}
+	assign(t, to, moved)
+	to.resume(t, moved, "m2", &sealed)
+	for _, late := range []string{"m1", "m2", "m3"} {
+		wantRefused(t, "remove what is served", to.Remove(soon(t), moved, late))
+		_, err := to.Copy(soon(t), moved, late, from.Peer(), sealed, free)
+		wantRefused(t, "copy onto what is served", err)
+	}
+	wantCount(t, to, moved, 3)
+	wantCount(t, from, moved, 3)
+}
+
+func removesSealed(t *testing.T, h Harness) {
+	from, to := launchMoving(t, h)
+	from.fill(t, moved, "one")
+	wantRefused(t, "remove what is served", from.Remove(soon(t), moved, move))
+	wantCount(t, from, moved, 1)
+	sealed := from.seal(t, h, moved, move)
+	to.copy(t, moved, move, from, sealed)
+	assign(t, to, moved)
+	to.resume(t, moved, move, &sealed)
+	wantRefused(t, "remove what was resumed", to.Remove(soon(t), moved, move))
+	wantCount(t, to, moved, 1)
+	if err := to.Remove(soon(t), "/default/nowhere", move); err != nil {
+		t.Errorf("remove what is not here: %v", err)
+	}
+}
+
+func resumeRefuses(t *testing.T, h Harness) {
+	from, to := launchMoving(t, h)
+	from.fill(t, moved, "one", "two")
+	from.wantNext(t, moved, "one")
+	sealed := from.seal(t, h, moved, move)
+	to.copy(t, moved, move, from, sealed)
+	assign(t, to, moved)
+	more, ahead := sealed, sealed
+	more.Last, more.Count = sealed.Last+1, sealed.Count+1
+	ahead.Floors = maps.Clone(sealed.Floors)
+	for name := range ahead.Floors {
+		ahead.Floors[name]++
+	}
+	for what, other := range map[string]moves.Extent{
+		"messages that are not here":         more,
+		"no message at all":                  {Empty: true},
+		"a consumer that stands behind here": ahead,
+	} {
+		for _, e := range []*end{from, to} {
+			_, err := e.Resume(soon(t), moved, move, nil, &other)
+			wantRefused(t, what, err)
+			e.refusesClients(t, h, moved)
+		}
+	}
+	to.resume(t, moved, move, &sealed)
+	wantCount(t, to, moved, 2)
+	to.wantNext(t, moved, "two")
+}
+
+func comparesBytes(t *testing.T, h Harness) {
+	from, to := launchMoving(t, h)
+	s, ok := from.Carrier.(Spoiler)
+	if !ok {
+		t.Skip("nobody reaches behind this broker")
+	}
+	from.fill(t, moved, "one", "two", "three")
+	sealed := from.seal(t, h, moved, move)
+	to.copy(t, moved, move, from, sealed)
+	assign(t, to, moved)
+	to.resume(t, moved, move, &sealed)
+	s.Spoil(t, moved, "two", "twi")
+	got, err := to.Compare(soon(t), moved, from.Peer(), sealed, free)
+	if err != nil || got.Differs == "" {
+		t.Fatalf("another byte at the source: compared %+v, %v", got, err)
+	}
+}
+
+// copiesAnew ends a copy in the midst, by its caller and by the end of the broker.
+func copiesAnew(t *testing.T, h Harness) {
+	from, to := launchMoving(t, h)
+	from.fill(t, moved)
+	for i := range 6 {
+		if err := from.Publish(moved, fmt.Appendf(bytes.Repeat([]byte("x"), 700_000), "%d", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sealed := from.seal(t, h, moved, move)
+	enough := errors.New("enough")
+	told := 0
+	_, err := to.Copy(soon(t), moved, move, from.Peer(), sealed, func(_ context.Context, n int) error {
+		if told += n; told > 2_000_000 {
+			return enough
+		}
+		return nil
+	})
+	if !errors.Is(err, enough) {
+		t.Fatalf("a copy whose meter ends it after %d bytes: %v", told, err)
+	}
+	to.Kill(t)
+	to.Start(t)
+	become(t, "healthy after the restart", answering(to.broker))
+	wantTopics(t, to, to.broker, nil, nil)
+	assign(t, to, moved)
+	if err := to.broker.Serve(soon(t), moved, nil); err == nil {
+		t.Fatal("half of a copy is served")
+	}
+	if _, err := to.Resume(soon(t), moved, move, nil, &sealed); err == nil {
+		t.Fatal("half of a copy was resumed")
+	}
+	if err := to.Accept(soon(t), moved, sealed); err != nil {
+		t.Errorf("half of a copy is in the way: %v", err)
+	}
+	to.copy(t, moved, move, from, sealed)
+	to.resume(t, moved, move, &sealed)
+	wantCount(t, to, moved, 6)
+	told = 0
+	got, err := to.Compare(soon(t), moved, from.Peer(), sealed, func(_ context.Context, n int) error { told += n; return nil })
+	if err != nil || got.Differs != "" || got.Observed == "" && (got.Compared+got.Gone != 6 || told == 0) {
+		t.Fatalf("compared: %+v, %v, and the meter was told of %d bytes", got, err, told)
+	}
+}
+
+func acceptRefuses(t *testing.T, h Harness) {
+	from, to := launchMoving(t, h)
+	from.fill(t, moved, "one")
+	to.fill(t, moved, "mine")
+	like, err := from.Extent(soon(t), moved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantRefused(t, "accept what is here", to.Accept(soon(t), moved, like))
+	sealed := from.seal(t, h, moved, move)
+	_, err = to.Copy(soon(t), moved, move, from.Peer(), sealed, free)
+	wantRefused(t, "copy onto what is here", err)
+	publish(t, to, moved)
+	wantCount(t, to, moved, 2)
+	like.Bytes = 1 << 60
+	wantRefused(t, "accept what there is no room for", to.Accept(soon(t), "/default/large", like))
+}
+
+func sealRefusesActive(t *testing.T, h Harness) {
+	from, to := launchMoving(t, h)
+	from.fill(t, moved, "one", "two")
+	from.wantNext(t, moved, "one")
+	leave := from.Attach(t, moved, subscription)
+	defer leave()
+	become(t, "a consumer is at work", func(ctx context.Context) error {
+		e, err := from.Extent(ctx, moved)
+		if err == nil && e.Active == 0 {
+			err = errors.New("none is seen")
+		}
+		return err
+	})
+	_, err := from.Seal(soon(t), moved, move, false)
+	wantRefused(t, "seal with a consumer at work", err)
+	publish(t, from, moved)
+	sealed, err := from.Seal(soon(t), moved, move, true)
+	if err != nil || sealed.Count != 3 {
+		t.Fatalf("sealed by force: %+v, %v", sealed, err)
+	}
+	from.refusesClients(t, h, moved)
+	to.copy(t, moved, move, from, sealed)
+	assign(t, to, moved)
+	to.resume(t, moved, move, &sealed)
+}
+
+func nowhereMoves(t *testing.T, h Harness) {
+	from, to := launchMoving(t, h)
+	const nowhere = "/default/nowhere"
+	_, err := from.Extent(soon(t), nowhere)
+	wantRefused(t, "extent", err)
+	_, err = from.Seal(soon(t), nowhere, move, false)
+	wantRefused(t, "seal", err)
+	_, err = to.Copy(soon(t), nowhere, move, from.Peer(), moves.Extent{Count: 1, Bytes: 1}, free)
+	wantRefused(t, "copy", err)
+	_, err = to.Resume(soon(t), nowhere, move, nil, &moves.Extent{Last: 7, Count: 1})
+	wantRefused(t, "resume", err)
+	wantTopics(t, to, to.broker, nil, nil)
+}
+
+func movesBounded(t *testing.T, h Harness) {
+	from, to := launchMoving(t, h)
+	from.fill(t, moved, "one")
+	sealed := from.seal(t, h, moved, move)
+	calls := map[string]func(context.Context) error{
+		"extent": func(ctx context.Context) error { _, err := to.Extent(ctx, moved); return err },
+		"accept": func(ctx context.Context) error { return to.Accept(ctx, moved, sealed) },
+		"seal":   func(ctx context.Context) error { _, err := to.Seal(ctx, moved, move, false); return err },
+		"copy": func(ctx context.Context) error {
+			_, err := to.Copy(ctx, moved, move, from.Peer(), sealed, free)
+			return err
+		},
+		"resume": func(ctx context.Context) error { _, err := to.Resume(ctx, moved, move, nil, &sealed); return err },
+		"compare": func(ctx context.Context) error {
+			_, err := to.Compare(ctx, moved, from.Peer(), sealed, free)
+			return err
+		},
+		"remove": func(ctx context.Context) error { return to.Remove(ctx, moved, move) },
+	}
+	refusedWhenEnded(t, calls)
+	to.Freeze(t)
+	for name, call := range calls {
+		bounded(t, name, call)
+	}
+	to.Thaw(t)
+}
