@@ -52,7 +52,7 @@ var gone = map[string]string{
 	"quiesce": "what it cannot do the broker answers with 501", "unload": "what it cannot do the broker answers with 501",
 	"steer": "what it cannot do the broker answers with 501", "stable-name": "a name in /identity is always used",
 	"end":        "give --broker-pid-file, --broker-process or --stop-command",
-	"held-watch": "nothing need be held", "move": "nothing is moved",
+	"held-watch": "nothing need be held", "move": "what it cannot do the broker answers with 501",
 }
 
 // CheckCapabilities says what is wrong with a list of words, and what to write.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"holdfast/brokerapi"
+	"holdfast/recovery/moves"
 )
 
 // liar gives the same bytes to every call.
@@ -78,10 +79,11 @@ func everything(t *testing.T, b *Broker) (healthy bool) {
 			}
 		}
 	}
-	for _, err := range []error{
+	steps := movesAll(t, b)
+	for _, err := range append(steps,
 		b.Serve(ctx, "/a/b", nil), b.Withdraw(ctx, "/a/b"),
 		b.SetMode(ctx, brokerapi.Drained, ""),
-	} {
+	) {
 		if err != nil && strings.ContainsAny(err.Error(), "\n\r\x1b") {
 			t.Fatalf("not one line: %q", err)
 		}
@@ -91,6 +93,42 @@ func everything(t *testing.T, b *Broker) (healthy bool) {
 	}
 	return healthy
 }
+
+// movesAll makes all calls of a move. One that is answered 202 for ever ends with its context.
+func movesAll(t *testing.T, b *Broker) []error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	peer, told := brokerapi.Peer{ID: "n2", URL: "http://n2"}, 0
+	meter := func(_ context.Context, n int) error {
+		if told++; n <= 0 {
+			t.Fatalf("the meter is told of %d bytes", n)
+		}
+		return nil
+	}
+	stands, err := b.Extent(ctx, "/a/b")
+	if stands.Empty && (stands.First != 0 || stands.Last != 0 || stands.Count != 0 || stands.Bytes != 0) || stands.Active < 0 {
+		t.Fatalf("%+v", stands)
+	}
+	if err == nil {
+		if again, err := json.Marshal(bodyOf(stands)); err != nil || len(again) > maxRequest {
+			t.Fatalf("%+v cannot be sent back: %v", stands, err)
+		}
+	}
+	errs := []error{err, b.Accept(ctx, "/a/b", stands), b.Remove(ctx, "/a/b", "m1")}
+	_, sealed := b.Seal(ctx, "/a/b", "m1", true)
+	_, copied := b.Copy(ctx, "/a/b", "m1", peer, moves.Extent{Last: 7, Count: 8, Bytes: 3 << 20}, meter)
+	_, open := b.Copy(ctx, "/a/b", "m1", peer, moves.Extent{Last: 7}, meter)
+	_, resumed := b.Resume(ctx, "/a/b", "m1", nil, &stands)
+	content, compared := b.Compare(ctx, "/a/b", peer, stands, meter)
+	if strings.ContainsAny(content.Differs+content.Hash+content.Observed, "\n\r\x1b") {
+		t.Fatalf("%+v", content)
+	}
+	return append(errs, sealed, copied, open, resumed, compared)
+}
+
+// maxRequest is how large a request may be, by the contract.
+const maxRequest = 2 << 20
 
 // well says whether an answer could be one of a healthy broker, read in another way.
 func well(status int, body []byte) bool {
@@ -106,13 +144,18 @@ func well(status int, body []byte) bool {
 	return false
 }
 
-const all = `{"status":"ok","instance":"i","version":"1","name":"n","capabilities":["steer"],"topics":[{"name":"/a/b","state":"serving"}],"state":"serving","mode":"drained"}`
+const all = `{"status":"ok","instance":"i","version":"1","name":"n","capabilities":["steer"],"topics":[{"name":"/a/b","state":"serving"}],"state":"serving","mode":"drained",` +
+	`"empty":false,"first_offset":"3","last_offset":"7","messages":"5","bytes":"50","positions":{"c":"4"},"compared":"5"}`
 
 func FuzzAnswersNeverMakeHealthy(f *testing.F) {
 	f.Add(200, "application/json", []byte(all))
 	f.Add(200, "application/json", []byte(`{"status":"ok"}`))
 	f.Add(200, "application/json", []byte(`{"topics":[],"next":"x","state":"absent"}`))
 	f.Add(200, "application/json", []byte(`{"topics":[{"name":"/../..","state":"odd"}],"next":"/../.."}`))
+	f.Add(200, "application/json", []byte(`{"empty":true,"last_offset":"1","compared":-1,"state":"absent"}`))
+	f.Add(200, "application/json", []byte(`{"empty":false,"last_offset":"18446744073709551615","active_consumers":"18446744073709551615","compared":"0","differs":"\u001b[31m"}`))
+	f.Add(202, "application/json", []byte(`{"bytes":"9223372036854775807"}`))
+	f.Add(202, "application/json", []byte(`{"bytes":"2097152"}`))
 	f.Add(200, "text/html", []byte(all))
 	f.Add(202, "application/json", []byte(all))
 	f.Add(409, "application/json", []byte(`{"error":{"code":"elsewhere","message":"\u001b[31m"}}`))

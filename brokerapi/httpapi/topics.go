@@ -104,10 +104,18 @@ type topicRequest struct {
 
 // Serve implements brokerapi.Broker.
 func (b *Broker) Serve(ctx context.Context, topic string, record []byte) error {
-	if len(record) > 0 && (!json.Valid(record) || !utf8.Valid(record) || len(record) > maxRecord) {
-		return fmt.Errorf("load %s: topic record %s/topics%s: want JSON of at most %d bytes: mend it or remove it", topic, b.keyPrefix, topic, maxRecord)
+	if err := b.usable("load", topic, record); err != nil {
+		return err
 	}
 	return b.change(ctx, "load", topicRequest{topic, record}, Serving)
+}
+
+// usable says why a record cannot be sent; nil: it can.
+func (b *Broker) usable(verb, topic string, record []byte) error {
+	if len(record) > 0 && (!json.Valid(record) || !utf8.Valid(record) || len(record) > maxRecord) {
+		return fmt.Errorf("%s %s: topic record %s/topics%s: want JSON of at most %d bytes: mend it or remove it", verb, topic, b.keyPrefix, topic, maxRecord)
+	}
+	return nil
 }
 
 // Withdraw implements brokerapi.Broker: the topic is quiesced, or unloaded by a broker that cannot.
@@ -121,11 +129,8 @@ func (b *Broker) Withdraw(ctx context.Context, topic string) error {
 
 // change makes a call about one topic and wants it to be in one of the states.
 func (b *Broker) change(ctx context.Context, verb string, r topicRequest, want ...State) error {
-	if _, _, err := brokerapi.SplitTopic(r.Topic); err != nil {
-		return fmt.Errorf("%s: %w", verb, err)
-	}
-	if !utf8.ValidString(r.Topic) {
-		return fmt.Errorf("%s: topic %q: is not UTF-8, which JSON cannot carry", verb, r.Topic)
+	if err := sendable(verb, r.Topic); err != nil {
+		return err
 	}
 	var now struct {
 		State State `json:"state"`
@@ -136,6 +141,17 @@ func (b *Broker) change(ctx context.Context, verb string, r topicRequest, want .
 	}
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", verb, r.Topic, err)
+	}
+	return nil
+}
+
+// sendable says why a topic cannot be named in a request; nil: it can.
+func sendable(verb, topic string) error {
+	if _, _, err := brokerapi.SplitTopic(topic); err != nil {
+		return fmt.Errorf("%s: %w", verb, err)
+	}
+	if !utf8.ValidString(topic) {
+		return fmt.Errorf("%s: topic %q: is not UTF-8, which JSON cannot carry", verb, topic)
 	}
 	return nil
 }

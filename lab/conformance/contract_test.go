@@ -21,6 +21,7 @@ import (
 	"holdfast/brokerapi/access"
 	"holdfast/brokerapi/httpapi"
 	"holdfast/lab/reference"
+	"holdfast/recovery/moves"
 )
 
 // witness stands before a broker and compares what is asked and answered with the contract.
@@ -57,6 +58,9 @@ func (w *witness) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	w.broker.ServeHTTP(a, r)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if strings.HasPrefix(r.URL.Path, "/client/") || strings.HasPrefix(r.URL.Path, "/peer/") {
+		return // what clients and other brokers ask is not in the contract
+	}
 	path, known := strings.CutPrefix(r.URL.Path, contractBase)
 	name := r.Method + " " + path
 	o := w.contract.operations[name]
@@ -204,14 +208,25 @@ func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
 		t.Errorf("%d topics", len(held.Serving))
 	}
 	fine(b.Withdraw(ctx, "/default/orders"))
+	other, peer := witnessed(t, reference.Options{})
+	moveThrough(ctx, t, b, openHTTP(t, httpapi.Config{AdminURL: peer}), url, peer)
+	refused("not_found", second(b.Extent(ctx, "/default/nowhere")))
+	refused("not_found", second(b.Seal(ctx, "/default/nowhere", "m1", false)))
+	refused("not_found", second(b.Resume(ctx, "/default/nowhere", "m1", nil, &moves.Extent{Empty: true})))
+	fine(second(b.Resume(ctx, "/default/undone", "m1", nil, nil)))
+	refused("not_found", second(b.Compare(ctx, "/default/nowhere", brokerapi.Peer{ID: "n2", URL: peer}, moves.Extent{Empty: true}, nil)))
+	note(other)
 	fine(b.SetMode(ctx, brokerapi.Drained, "test"))
 	refused("drained", b.Serve(ctx, "/default/orders", nil))
+	refused("drained", b.Accept(ctx, "/default/nowhere", moves.Extent{Empty: true}))
 	fine(b.SetMode(ctx, brokerapi.Active, ""))
 	if code := raw(t, "POST", url+"/client/make", "application/json", `{"topic":"/default/theirs"}`); code != 200 {
 		t.Fatal(code)
 	}
-	w.wrong = nil // the client's side is not in the contract
 	refused("foreign", b.Withdraw(ctx, "/default/theirs"))
+	for _, call := range steps {
+		refused("foreign", call(ctx, b, "/default/theirs", url))
+	}
 
 	v1 := url + contractBase
 	const j = "application/json"
@@ -260,6 +275,12 @@ func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
 		t.Errorf("quiesce: %v", err)
 	}
 	fine(none.SetMode(ctx, brokerapi.Active, ""))
+	for name, call := range steps {
+		err := call(ctx, none, "/a/b", url)
+		if refused("not_implemented", err); !errors.Is(err, brokerapi.ErrRefused) || !strings.Contains(err.Error(), ": the broker does not move topics: ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 	note(w)
 
 	for _, can := range [][]string{nil, {"unload", "mode"}} { // all, and what it cannot quiesce is unloaded
@@ -269,15 +290,34 @@ func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
 		fine(b.Serve(ctx, "/a/withdrawn", nil))
 		fine(b.Withdraw(ctx, "/a/withdrawn"))
 		fine(b.Serve(ctx, "/a/served", nil))
+		fine(b.Serve(ctx, "/a/sealed", nil))
+		sealed := moves.Extent{Empty: true}
+		if can == nil {
+			sealed, err = b.Seal(ctx, "/a/sealed", "m1", false)
+			fine(err)
+		}
 		if code := raw(t, "POST", url+"/client/make", "application/json", `{"topic":"/a/theirs"}`); code != 200 {
 			t.Fatal(code)
 		}
-		w.wrong = nil // the client's side is not in the contract
 		refused("foreign", b.Withdraw(ctx, "/a/theirs"))
 		fine(os.RemoveAll(filepath.Join(dir, "data")))
 		fine(os.WriteFile(filepath.Join(dir, "data"), nil, 0o600)) // nothing can be written below it
 		refused("internal", b.Serve(ctx, "/a/new", nil))
 		refused("internal", b.Withdraw(ctx, "/a/served"))
+		if can == nil {
+			_, peer := witnessed(t, reference.Options{})
+			p, n2 := openHTTP(t, httpapi.Config{AdminURL: peer}), brokerapi.Peer{ID: "n2", URL: peer}
+			for _, topic := range []string{"/a/other", "/a/sealed"} {
+				fine(p.Serve(ctx, topic, nil))
+				fine(second(p.Seal(ctx, topic, "m1", false)))
+			}
+			refused("internal", b.Accept(ctx, "/a/new", sealed))
+			refused("internal", second(b.Seal(ctx, "/a/served", "m1", false)))
+			refused("internal", second(b.Copy(ctx, "/a/other", "m1", n2, sealed, nil)))
+			refused("internal", second(b.Compare(ctx, "/a/sealed", n2, sealed, nil)))
+			refused("internal", second(b.Resume(ctx, "/a/sealed", "m1", nil, &sealed)))
+			refused("internal", b.Remove(ctx, "/a/sealed", "m1"))
+		}
 		refused("internal", b.SetMode(ctx, brokerapi.Drained, ""))
 		refused("unavailable", health(ctx, b))
 		note(w)
@@ -292,12 +332,109 @@ func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
 	}
 }
 
+// second is the error of a call that answers more.
+func second[T any](_ T, err error) error { return err }
+
+// steps are the calls of a move, each about one topic.
+var steps = map[string]func(ctx context.Context, b *httpapi.Broker, topic, peer string) error{
+	"extent": func(ctx context.Context, b *httpapi.Broker, topic, _ string) error {
+		return second(b.Extent(ctx, topic))
+	},
+	"accept": func(ctx context.Context, b *httpapi.Broker, topic, _ string) error {
+		return b.Accept(ctx, topic, moves.Extent{Last: 41, Count: 42, Bytes: 8400, Floors: map[string]uint64{"billing": 1 << 60}})
+	},
+	"seal": func(ctx context.Context, b *httpapi.Broker, topic, _ string) error {
+		return second(b.Seal(ctx, topic, "m1", true))
+	},
+	"copy": func(ctx context.Context, b *httpapi.Broker, topic, peer string) error {
+		return second(b.Copy(ctx, topic, "m1", brokerapi.Peer{ID: "n2", URL: peer}, moves.Extent{Empty: true}, unmetered))
+	},
+	"resume": func(ctx context.Context, b *httpapi.Broker, topic, _ string) error {
+		return second(b.Resume(ctx, topic, "m1", []byte(`{"schema":1}`), &moves.Extent{Empty: true}))
+	},
+	"compare": func(ctx context.Context, b *httpapi.Broker, topic, peer string) error {
+		return second(b.Compare(ctx, topic, brokerapi.Peer{ID: "n2", URL: peer}, moves.Extent{Last: 41}, unmetered))
+	},
+	"remove": func(ctx context.Context, b *httpapi.Broker, topic, _ string) error { return b.Remove(ctx, topic, "m1") },
+}
+
+// ofOrders is a step about that topic.
+func ofOrders(name string) func(context.Context, *httpapi.Broker) error {
+	return func(ctx context.Context, b *httpapi.Broker) error { return steps[name](ctx, b, "/default/orders", "") }
+}
+
+func unmetered(context.Context, int) error { return nil }
+
+// moveThrough moves a topic from one broker to the other, and asks each of what it must refuse.
+func moveThrough(ctx context.Context, t *testing.T, from, to *httpapi.Broker, source, target string) {
+	t.Helper()
+	const topic = "/default/moves"
+	fine := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := func(code string, err error) {
+		t.Helper()
+		if !errors.Is(err, brokerapi.ErrRefused) || !strings.Contains(err.Error(), ": "+code+": ") {
+			t.Errorf("got %v, want %s", err, code)
+		}
+	}
+	n1 := brokerapi.Peer{ID: "n1", URL: source}
+	fine(from.Serve(ctx, topic, []byte(`{"tags":"<b>"}`)))
+	for range 3 {
+		if code := raw(t, "POST", source+"/client/publish", "application/json", `{"topic":"`+topic+`","data":"`+strings.Repeat("x", 900_000)+`"}`); code != 200 {
+			t.Fatal(code)
+		}
+	}
+	refused("not_sealed", from.Remove(ctx, topic, "m1"))
+	refused("exists", from.Accept(ctx, topic, moves.Extent{Empty: true}))
+	refused("no_room", to.Accept(ctx, topic, moves.Extent{Bytes: 1 << 62}))
+	refused("not_sealed", second(from.Resume(ctx, topic, "m1", nil, &moves.Extent{Last: 2})))
+	refused("does_not_fit", second(to.Copy(ctx, topic, "m1", n1, moves.Extent{Last: 2, Count: 3}, nil)))
+	refused("no_url", second(to.Copy(ctx, topic, "m1", brokerapi.Peer{ID: "n1"}, moves.Extent{Last: 2, Count: 3}, nil)))
+	if err := second(to.Copy(ctx, topic, "m1", brokerapi.Peer{ID: "n3", URL: "http://127.0.0.1:1"}, moves.Extent{}, nil)); err == nil || errors.Is(err, brokerapi.ErrRefused) {
+		t.Errorf("the source does not answer: %v", err)
+	}
+	if code := raw(t, "POST", source+"/client/attach", "application/json", `{"topic":"`+topic+`","subscription":"s"}`); code != 200 {
+		t.Fatal(code)
+	}
+	refused("consumers_active", second(from.Seal(ctx, topic, "m1", false)))
+	sealed, err := from.Seal(ctx, topic, "m1", true)
+	fine(err)
+	refused("other_move", second(from.Seal(ctx, topic, "m2", false)))
+	refused("other_move", from.Remove(ctx, topic, "m2"))
+	fine(to.Accept(ctx, topic, sealed))
+	told := 0
+	meter := func(_ context.Context, n int) error { told += n; return nil }
+	copied, err := to.Copy(ctx, topic, "m1", n1, sealed, meter)
+	if fine(err); copied.Bytes != sealed.Bytes || copied.Config != sealed.Config || told != int(sealed.Bytes) {
+		t.Errorf("copied %+v, sealed was %+v, the meter was told of %d bytes", copied, sealed, told)
+	}
+	refused("does_not_fit", second(to.Resume(ctx, topic, "m1", nil, nil)))
+	refused("does_not_fit", second(to.Resume(ctx, topic, "m1", nil, &moves.Extent{Last: 7})))
+	refused("other_move", second(to.Resume(ctx, topic, "m2", nil, &sealed)))
+	for range 2 {
+		fine(second(to.Resume(ctx, topic, "m1", []byte(`{"tags":"new"}`), &sealed)))
+	}
+	refused("was_resumed", second(to.Seal(ctx, topic, "m1", false)))
+	told = 0
+	same, err := to.Compare(ctx, topic, n1, sealed, meter)
+	if fine(err); same.Compared != 3 || same.Differs != "" || told != int(sealed.Bytes) {
+		t.Errorf("compared %+v, the meter was told of %d bytes", same, told)
+	}
+	fine(from.Remove(ctx, topic, "m1"))
+	fine(second(to.Extent(ctx, topic)))
+	refused("does_not_fit", second(to.Compare(ctx, topic, n1, sealed, nil)))
+}
+
 // beyondReference are answers that the reference broker has no reason to give.
 func beyondReference(at string) bool {
 	switch at {
-	case "PUT /mode 202", "POST /topics/load 422": // it is quick, and takes any record
+	case "PUT /mode 202", "POST /topics/seal 202", "POST /topics/load 422": // it is quick, and takes any record
 		return true
-	case "GET /identity 500", "GET /topics 500", "GET /health 500": // nothing of it can fail
+	case "GET /identity 500", "GET /topics 500", "GET /health 500", "POST /topics/extent 500": // nothing of it can fail
 		return true
 	}
 	return strings.HasSuffix(at, " 503") // it is there or not
@@ -308,13 +445,15 @@ func beyondReference(at string) bool {
 func TestTheDriverUnderstandsEveryAnswerOfTheContract(t *testing.T) {
 	c := loadContract(t)
 	calls := map[string]func(context.Context, *httpapi.Broker) error{
-		"getIdentity":  func(ctx context.Context, b *httpapi.Broker) error { _, err := b.Probe(ctx); return err },
-		"getHealth":    func(ctx context.Context, b *httpapi.Broker) error { return health(ctx, b) },
-		"getTopics":    func(ctx context.Context, b *httpapi.Broker) error { _, err := b.Topics(ctx); return err },
-		"loadTopic":    func(ctx context.Context, b *httpapi.Broker) error { return b.Serve(ctx, "/default/orders", nil) },
-		"quiesceTopic": func(ctx context.Context, b *httpapi.Broker) error { return b.Withdraw(ctx, "/default/orders") },
-		"unloadTopic":  func(ctx context.Context, b *httpapi.Broker) error { return b.Withdraw(ctx, "/default/orders") },
-		"putMode":      func(ctx context.Context, b *httpapi.Broker) error { return b.SetMode(ctx, brokerapi.Drained, "test") },
+		"getIdentity":   func(ctx context.Context, b *httpapi.Broker) error { _, err := b.Probe(ctx); return err },
+		"getHealth":     func(ctx context.Context, b *httpapi.Broker) error { return health(ctx, b) },
+		"getTopics":     func(ctx context.Context, b *httpapi.Broker) error { _, err := b.Topics(ctx); return err },
+		"loadTopic":     func(ctx context.Context, b *httpapi.Broker) error { return b.Serve(ctx, "/default/orders", nil) },
+		"quiesceTopic":  func(ctx context.Context, b *httpapi.Broker) error { return b.Withdraw(ctx, "/default/orders") },
+		"unloadTopic":   func(ctx context.Context, b *httpapi.Broker) error { return b.Withdraw(ctx, "/default/orders") },
+		"extentOfTopic": ofOrders("extent"), "acceptTopic": ofOrders("accept"), "sealTopic": ofOrders("seal"), "copyTopic": ofOrders("copy"),
+		"resumeTopic": ofOrders("resume"), "compareTopic": ofOrders("compare"), "removeTopic": ofOrders("remove"),
+		"putMode": func(ctx context.Context, b *httpapi.Broker) error { return b.SetMode(ctx, brokerapi.Drained, "test") },
 	}
 	// What is asked on the way gets its longest example.
 	example := func(name string) (kind, body string) {
@@ -371,12 +510,19 @@ func TestTheDriverUnderstandsEveryAnswerOfTheContract(t *testing.T) {
 							t.Fatal(err)
 						}
 						defer b.Close()
-						ctx, cancel := context.WithTimeout(bound(t), 3*time.Second)
+						patience := 3 * time.Second
+						if status == http.StatusAccepted { // it is asked for ever
+							patience = 500 * time.Millisecond
+						}
+						ctx, cancel := context.WithTimeout(bound(t), patience)
 						defer cancel()
 						err = calls[o.id](ctx, b)
 						// What it cannot quiesce is unloaded.
 						if good := status < 300 && status != 202 || o.id == "quiesceTopic" && status == 501; good != (err == nil) {
 							t.Errorf("got %v", err)
+						}
+						if final := o.tag == "move" && (status < 500 && status > 401 || status == 400 || status == 501); final != errors.Is(err, brokerapi.ErrRefused) {
+							t.Errorf("%v: asking again changes nothing: %v", err, !final)
 						}
 						if elsewhere := title == "elsewhere"; errors.Is(err, brokerapi.ErrElsewhere) != elsewhere {
 							t.Errorf("%v: is served elsewhere: %v", err, !elsewhere)

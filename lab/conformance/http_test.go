@@ -1,8 +1,11 @@
 package conformance
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -17,9 +20,9 @@ type httpServer struct {
 	*harness.Reference
 }
 
-func launchHTTP(t *testing.T) *httpServer {
+func launchHTTP(t *testing.T, name string) *httpServer {
 	t.Helper()
-	r, err := harness.ForTest(t).StartReference(t.Context(), harness.ReferenceOptions{Name: "n1"})
+	r, err := harness.ForTest(t).StartReference(t.Context(), harness.ReferenceOptions{Name: name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +31,7 @@ func launchHTTP(t *testing.T) *httpServer {
 
 func (s *httpServer) Open(t *testing.T) brokerapi.Broker {
 	t.Helper()
-	b, err := httpapi.New(httpapi.Config{AdminURL: s.URL(), BrokerID: "n1"})
+	b, err := httpapi.New(httpapi.Config{AdminURL: s.URL(), BrokerID: s.Name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,6 +56,30 @@ func (s *httpServer) Publish(topic string, data []byte) error {
 func (s *httpServer) Count(topic string) (int, error) {
 	return s.Reference.Count(context.Background(), topic)
 }
+
+func (s *httpServer) Beside(t *testing.T) brokertest.Server { t.Helper(); return launchHTTP(t, "n2") }
+func (s *httpServer) Peer() brokerapi.Peer                  { return brokerapi.Peer{ID: s.Name, URL: s.URL()} }
+func (s *httpServer) Consume(topic, subscription string, n int) ([]string, error) {
+	return s.Reference.Consume(context.Background(), topic, subscription, n)
+}
+
+func (s *httpServer) Attach(t *testing.T, topic, subscription string) func() {
+	t.Helper()
+	do(t, s.Reference.Attach(bound(t), topic, subscription))
+	return func() { do(t, s.Reference.Detach(context.Background(), topic, subscription)) }
+}
+
+func (s *httpServer) Spoil(t *testing.T, _, old, data string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(s.DataDir, "topics", "*", "messages"))
+	if do(t, err); len(files) != 1 {
+		t.Fatalf("want one topic: %q", files)
+	}
+	text, err := os.ReadFile(files[0])
+	do(t, err)
+	do(t, os.WriteFile(files[0], bytes.Replace(text, []byte(old), []byte(data), 1), 0o600))
+}
+
 func (s *httpServer) GiveAway(t *testing.T, topic string) {
 	do(t, s.Reference.GiveAway(bound(t), topic))
 }
@@ -104,7 +131,7 @@ func TestHTTPConformance(t *testing.T) {
 	brokertest.Run(t, brokertest.Harness{
 		Traits:    httpapi.Traits([]string{"local-data"}),
 		Parks:     true,
-		Launch:    func(t *testing.T) brokertest.Server { return launchHTTP(t) },
+		Launch:    func(t *testing.T) brokertest.Server { return launchHTTP(t, "n1") },
 		Odd:       oddHTTP,
 		Retriable: func(err error) bool { return errors.Is(err, harness.ErrNotServed) },
 	})

@@ -28,7 +28,7 @@ type contract struct {
 
 type operation struct {
 	at        []string // where it is in the document
-	id        string
+	id, tag   string
 	params    map[string]bool
 	request   *content          // nil: no body
 	responses map[int]*response // by status
@@ -141,6 +141,7 @@ func (c *contract) operation(t *testing.T, path, method string) *operation {
 	fields := c.at(t, at...).(map[string]any)
 	o := &operation{at: at, params: map[string]bool{}, responses: map[int]*response{}}
 	o.id, _ = fields["operationId"].(string)
+	o.tag, _ = fields["tags"].([]any)[0].(string)
 	if fields["summary"] == nil || !slices.Contains([]string{"get", "put", "post"}, method) {
 		t.Errorf("%s %s: no summary, or an unknown method", method, path)
 	}
@@ -218,7 +219,8 @@ func TestTheContractIsCompleteAndItsExamplesAreOfTheirSchemas(t *testing.T) {
 	c := loadContract(t)
 	want := []string{
 		"GET /health", "GET /identity", "GET /topics",
-		"POST /topics/load", "POST /topics/quiesce", "POST /topics/unload", "PUT /mode",
+		"POST /topics/accept", "POST /topics/compare", "POST /topics/copy", "POST /topics/extent", "POST /topics/load", "POST /topics/quiesce",
+		"POST /topics/remove", "POST /topics/resume", "POST /topics/seal", "POST /topics/unload", "PUT /mode",
 	}
 	if got := slices.Sorted(maps.Keys(c.operations)); !slices.Equal(got, want) {
 		t.Errorf("operations %q, want %q", got, want)

@@ -33,7 +33,7 @@ type Reference struct {
 	http    *http.Client
 }
 
-// ErrNotServed is wrapped by Publish when an ordinary client would try again.
+// ErrNotServed is wrapped by Publish and Consume when an ordinary client would try again.
 var ErrNotServed = errors.New("not served here now")
 
 // NewReference prepares a broker without starting it.
@@ -117,6 +117,22 @@ func (r *Reference) Count(ctx context.Context, topic string) (int, error) {
 	}
 	err := r.client(ctx, "count", map[string]any{"topic": topic}, &stored)
 	return stored.Messages, err
+}
+
+// Consume takes and acknowledges up to n messages as a durable subscription.
+func (r *Reference) Consume(ctx context.Context, topic, subscription string, n int) (messages []string, err error) {
+	err = r.client(ctx, "consume", map[string]any{"topic": topic, "subscription": subscription, "max": n}, &messages)
+	return messages, err
+}
+
+// Attach has a consumer of the subscription at work until Detach, or the end of the broker.
+func (r *Reference) Attach(ctx context.Context, topic, subscription string) error {
+	return r.client(ctx, "attach", map[string]any{"topic": topic, "subscription": subscription}, nil)
+}
+
+// Detach ends what Attach has begun.
+func (r *Reference) Detach(ctx context.Context, topic, subscription string) error {
+	return r.client(ctx, "detach", map[string]any{"topic": topic, "subscription": subscription}, nil)
 }
 
 // MakeForeign makes a topic that Holdfast did not name.

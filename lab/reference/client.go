@@ -15,7 +15,19 @@ type publishRequest struct {
 	Data  string `json:"data"`
 }
 
+type consumeRequest struct {
+	Topic        string `json:"topic"`
+	Subscription string `json:"subscription"`
+	Max          int    `json:"max"`
+}
+
 func (r publishRequest) check() error { return checkName(r.Topic) }
+func (r consumeRequest) check() error {
+	if r.Subscription == "" || r.Max < 0 {
+		return bad("want a subscription, and max of at least 0")
+	}
+	return checkName(r.Topic)
+}
 
 // foreignRequest is about a topic that may be named in any way.
 type foreignRequest topicRequest
@@ -35,6 +47,9 @@ type stored struct {
 
 func (b *Broker) clientRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("POST /client/publish", change(b, b.publish))
+	mux.HandleFunc("POST /client/consume", change(b, b.consume))
+	mux.HandleFunc("POST /client/attach", change(b, b.attach))
+	mux.HandleFunc("POST /client/detach", change(b, b.detach))
 	mux.HandleFunc("POST /client/count", change(b, b.count))
 	mux.HandleFunc("POST /client/make", change(b, b.makeForeign))
 	mux.HandleFunc("POST /client/litter", change(b, b.litter))
@@ -49,6 +64,40 @@ func (b *Broker) publish(r publishRequest) (stored, error) {
 	}
 	err := b.add(t, r.Data)
 	return stored{t.messages}, err
+}
+
+// consume takes the next messages and acknowledges them. The subscription is made at the topic's begin.
+func (b *Broker) consume(r consumeRequest) ([]string, error) {
+	t := b.topics[r.Topic]
+	if t == nil || !t.Loaded || t.sealed() || b.mode.Mode != "active" {
+		return nil, errNotServed
+	}
+	got, err := b.next(t, t.Cursors[r.Subscription], r.Max)
+	if err != nil {
+		return nil, err
+	}
+	if t.Cursors == nil {
+		t.Cursors = map[string]number{}
+	}
+	t.Cursors[r.Subscription] += number(len(got))
+	_, err = b.keep(t)
+	return got, err
+}
+
+// attach says that a consumer of the subscription is at work, until detach or the end of the broker.
+func (b *Broker) attach(r consumeRequest) ([]string, error) {
+	if b.active[r.Topic] == nil {
+		b.active[r.Topic] = map[string]int{}
+	}
+	b.active[r.Topic][r.Subscription]++
+	return b.consume(consumeRequest{r.Topic, r.Subscription, 0})
+}
+
+func (b *Broker) detach(r consumeRequest) (state, error) {
+	if b.active[r.Topic][r.Subscription]--; b.active[r.Topic][r.Subscription] <= 0 {
+		delete(b.active[r.Topic], r.Subscription)
+	}
+	return state{}, nil
 }
 
 func (b *Broker) count(r foreignRequest) (stored, error) {

@@ -2,7 +2,10 @@ package reference
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -39,6 +42,84 @@ type loadRequest struct {
 	Record json.RawMessage `json:"record"`
 }
 
+// number is decimal text in JSON: many readers round large numbers.
+type number uint64
+
+func (n number) MarshalJSON() ([]byte, error) { return fmt.Appendf(nil, `"%d"`, uint64(n)), nil }
+
+func (n *number) UnmarshalJSON(text []byte) error {
+	v, err := strconv.ParseUint(strings.Trim(string(text), `"`), 10, 64)
+	if err != nil || string(text) != fmt.Sprintf(`"%d"`, v) {
+		return fmt.Errorf("%s: want decimal digits in quotes, below 2^64", text)
+	}
+	*n = number(v)
+	return nil
+}
+
+// extent is where a topic stands.
+type extent struct {
+	Empty     *bool             `json:"empty"`
+	First     *number           `json:"first_offset,omitempty"`
+	Last      *number           `json:"last_offset,omitempty"`
+	Messages  number            `json:"messages,omitempty"`
+	Bytes     number            `json:"bytes,omitempty"`
+	Positions map[string]number `json:"positions,omitempty"` // what each subscription gets next
+	Config    string            `json:"config,omitempty"`
+	Schema    string            `json:"schema,omitempty"`
+	Shrinks   bool              `json:"shrinks,omitempty"`
+	RestsOn   string            `json:"rests_on,omitempty"`
+	Active    number            `json:"active_consumers,omitempty"`
+}
+
+type peer struct {
+	ID  string `json:"id"`
+	URL string `json:"url"`
+}
+
+type acceptRequest struct {
+	Topic string  `json:"topic"`
+	Like  *extent `json:"like"`
+}
+
+type sealRequest struct {
+	Topic string `json:"topic"`
+	Move  string `json:"move"`
+	Force bool   `json:"force"`
+}
+
+// fetchRequest is of copy, and of compare, which has no move.
+type fetchRequest struct {
+	Topic  string  `json:"topic"`
+	Move   string  `json:"move,omitempty"`
+	From   peer    `json:"from"`
+	Sealed *extent `json:"sealed"`
+	UpTo   *number `json:"up_to,omitempty"` // bytes that may be fetched until it is asked again; nil: all
+}
+
+type removeRequest struct {
+	Topic string `json:"topic"`
+	Move  string `json:"move"`
+}
+
+type resumeRequest struct {
+	Topic  string          `json:"topic"`
+	Move   string          `json:"move"`
+	Record json.RawMessage `json:"record"`
+	Sealed *extent         `json:"sealed"`
+}
+
+// progress says that a call is to be made again.
+type progress struct {
+	Bytes number `json:"bytes"`
+}
+
+// content is what a comparison has found.
+type content struct {
+	Compared number `json:"compared"`
+	Hash     string `json:"hash,omitempty"`
+	Differs  string `json:"differs,omitempty"`
+}
+
 // The states of a topic.
 const (
 	serving  = "serving"
@@ -71,5 +152,18 @@ var (
 	errNotHere   = refuse(http.StatusNotFound, "not_found", "no such topic is here")
 	errForeign   = refuse(http.StatusConflict, "foreign", "the topic was not made by Holdfast")
 	errElsewhere = refuse(http.StatusConflict, "elsewhere", "another broker of this cluster serves the topic")
+	errExists    = refuse(http.StatusConflict, "exists", "a topic of that name is here, and it is no copy")
+	errHalf      = refuse(http.StatusConflict, "half_copy", "what is here is half of a copy: move it again, or remove it")
+	errNotSealed = refuse(http.StatusConflict, "not_sealed", "the topic is not sealed")
 	errDrained   = refuse(http.StatusConflict, "drained", "the broker is drained and takes no topic")
 )
+
+// noFit is about data that is not what was sealed.
+func noFit(format string, args ...any) error {
+	return refuse(http.StatusConflict, "does_not_fit", fmt.Sprintf(format, args...))
+}
+
+// otherMove is about a topic that another move than the one in the request has in hand.
+func otherMove(t *topic) error {
+	return refuse(http.StatusConflict, "other_move", fmt.Sprintf("move %s has it: %s", t.Move, t.Stage))
+}

@@ -5,13 +5,15 @@
 //	contract.go  what is asked and answered, and each refusal
 //	server.go    paths, methods, the token, and requests that must not pass
 //	topics.go    what a topic goes through: the part that a real broker has already
+//	move.go      how a topic goes from one of these brokers to another
 //	store.go     files, so that a broker that is killed has what it had
 //	client.go    an ordinary client's side, which is not part of the contract
 //
 // It is strict, because a broker that guesses what Holdfast meant acts on a guess: an
 // unknown field, an unknown parameter or a second value is refused.
 //
-// What it stores survives kill -9 of the process, not the loss of power: nothing is synced.
+// What it stores survives kill -9 of the process, and not the loss of power: only what is sealed or
+// copied is synced.
 package reference
 
 import (
@@ -26,7 +28,7 @@ import (
 )
 
 // Capabilities are the calls that this broker can be without.
-var Capabilities = []string{"quiesce", "unload", "mode"}
+var Capabilities = []string{"quiesce", "unload", "mode", "move"}
 
 // Options are what New needs.
 type Options struct {
@@ -49,6 +51,8 @@ type Broker struct {
 	mu     sync.Mutex // one at a time: simple, and fast enough here
 	mode   mode
 	topics map[string]*topic
+	works  map[string]*work          // by topic: a copy or a comparison that goes on
+	active map[string]map[string]int // by topic and subscription: consumers at work
 }
 
 // New reads what is in the directory, which it makes if it is not there.
@@ -69,7 +73,7 @@ func New(o Options) (*Broker, error) {
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, err
 	}
-	b := &Broker{o: o, instance: rand.Text(), startedAt: time.Now(), stopping: make(chan struct{})}
+	b := &Broker{o: o, instance: rand.Text(), startedAt: time.Now(), stopping: make(chan struct{}), works: map[string]*work{}, active: map[string]map[string]int{}}
 	if err := b.read(); err != nil {
 		return nil, err
 	}
@@ -80,7 +84,7 @@ func New(o Options) (*Broker, error) {
 // Stopping is closed by Stop.
 func (b *Broker) Stopping() <-chan struct{} { return b.stopping }
 
-// Stop ends held answers, so that a server can shut down in good order.
+// Stop ends held answers and what goes on, so that a server can shut down in good order.
 func (b *Broker) Stop() { b.stopOnce.Do(func() { close(b.stopping) }) }
 
 func (b *Broker) can(capability string) bool { return slices.Contains(b.o.Capabilities, capability) }

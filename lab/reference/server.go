@@ -2,6 +2,7 @@ package reference
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,6 +38,13 @@ func (b *Broker) routes() *http.ServeMux {
 		"POST /topics/load":    change(b, b.load),
 		"POST /topics/quiesce": b.able("quiesce", change(b, b.quiesce)),
 		"POST /topics/unload":  b.able("unload", change(b, b.unload)),
+		"POST /topics/extent":  b.able("move", change(b, b.extent)),
+		"POST /topics/accept":  b.able("move", change(b, b.accept)),
+		"POST /topics/seal":    b.able("move", change(b, b.seal)),
+		"POST /topics/copy":    b.able("move", b.fetch(b.startCopy)),
+		"POST /topics/resume":  b.able("move", change(b, b.resume)),
+		"POST /topics/compare": b.able("move", b.fetch(b.startCompare)),
+		"POST /topics/remove":  b.able("move", change(b, b.removeTopic)),
 		"PUT /mode":            b.able("mode", change(b, b.steer)),
 	}
 	methods := map[string]string{}
@@ -45,6 +53,7 @@ func (b *Broker) routes() *http.ServeMux {
 		mux.HandleFunc(method+" "+base+path, b.authorized(handler))
 		methods[base+path] = method
 	}
+	mux.HandleFunc("POST "+exportPath, b.authorized(b.export)) // what these brokers ask each other
 	b.clientRoutes(mux)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if method, ok := methods[r.URL.Path]; ok {
@@ -94,11 +103,7 @@ func (b *Broker) able(capability string, next http.HandlerFunc) http.HandlerFunc
 func change[In interface{ check() error }, Out any](b *Broker, do func(In) (Out, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var in In
-		if err := read(w, r, &in); err != nil {
-			answer(w, nil, err)
-			return
-		}
-		if err := in.check(); err != nil {
+		if err := asked(w, r, &in); err != nil {
 			answer(w, nil, err)
 			return
 		}
@@ -107,6 +112,14 @@ func change[In interface{ check() error }, Out any](b *Broker, do func(In) (Out,
 		out, err := do(in)
 		answer(w, out, err)
 	}
+}
+
+// asked reads a request and looks whether it can be meant.
+func asked[In interface{ check() error }](w http.ResponseWriter, r *http.Request, in *In) error {
+	if err := read(w, r, in); err != nil {
+		return err
+	}
+	return (*in).check()
 }
 
 func bad(format string, args ...any) error {
@@ -175,6 +188,42 @@ func checkTopic(name string) error {
 
 func (r topicRequest) check() error { return checkTopic(r.Topic) }
 func (r loadRequest) check() error  { return checkTopic(r.Topic) }
+
+func (r acceptRequest) check() error { return cmp.Or(checkTopic(r.Topic), checkExtent("like", r.Like)) }
+func (r sealRequest) check() error   { return cmp.Or(checkTopic(r.Topic), checkMove(r.Move)) }
+func (r removeRequest) check() error { return cmp.Or(checkTopic(r.Topic), checkMove(r.Move)) }
+func (r fetchRequest) check() error {
+	if r.From.ID == "" {
+		return bad("from.id is missing")
+	}
+	return cmp.Or(checkTopic(r.Topic), checkExtent("sealed", r.Sealed))
+}
+func (r resumeRequest) check() error {
+	err := cmp.Or(checkTopic(r.Topic), checkMove(r.Move))
+	if r.Sealed != nil {
+		err = cmp.Or(err, checkExtent("sealed", r.Sealed))
+	}
+	return err
+}
+
+func checkMove(id string) error {
+	if id == "" {
+		return bad("move is missing")
+	}
+	return nil
+}
+
+func checkExtent(name string, e *extent) error {
+	switch {
+	case e == nil || e.Empty == nil:
+		return bad("%s is missing, or its empty is", name)
+	case *e.Empty && (e.First != nil || e.Last != nil || e.Messages != 0 || e.Bytes != 0):
+		return bad("%s is empty, and has offsets, messages or bytes", name)
+	case !*e.Empty && e.Last == nil:
+		return bad("%s: last_offset is missing", name)
+	}
+	return nil
+}
 
 func (m mode) check() error {
 	if m.Mode != "active" && m.Mode != "drained" {

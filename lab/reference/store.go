@@ -1,15 +1,18 @@
 package reference
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // dir is where a topic's files are. Its name may hold anything, so it is no file name.
@@ -18,8 +21,11 @@ func dir(root, name string) string {
 	return filepath.Join(root, "topics", hex.EncodeToString(sum[:]))
 }
 
-// read takes up what the life before left.
+// read takes up what the life before left. Half of a copy is nothing: it is made anew.
 func (b *Broker) read() error {
+	if err := os.RemoveAll(filepath.Join(b.o.Dir, "incoming")); err != nil {
+		return err
+	}
 	b.mode, b.topics = mode{Mode: "active"}, map[string]*topic{}
 	if err := readJSON(filepath.Join(b.o.Dir, "mode.json"), &b.mode); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -51,9 +57,9 @@ func readTopic(d string) (*topic, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	t.messages = bytes.Count(text, []byte("\n"))
-	if whole := bytes.LastIndexByte(text, '\n') + 1; whole < len(text) {
-		return t, os.Truncate(file, int64(whole)) // it was never acknowledged
+	t.messages, t.bytes = bytes.Count(text, []byte("\n")), bytes.LastIndexByte(text, '\n')+1
+	if t.bytes < len(text) {
+		return t, os.Truncate(file, int64(t.bytes)) // it was never acknowledged
 	}
 	return t, nil
 }
@@ -116,5 +122,81 @@ func (b *Broker) add(t *topic, data string) error {
 		return err
 	}
 	t.messages++
+	t.bytes += len(line) + 1
 	return nil
+}
+
+// messagesOf opens the messages of a topic, one line each. One that never had any has no file.
+func (b *Broker) messagesOf(t *topic) (io.ReadCloser, error) {
+	f, err := os.Open(filepath.Join(dir(b.o.Dir, t.Name), "messages"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return io.NopCloser(strings.NewReader("")), nil
+	}
+	return f, err
+}
+
+// next reads up to n messages from an offset on.
+func (b *Broker) next(t *topic, from number, n int) ([]string, error) {
+	f, err := b.messagesOf(t)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	got, lines := []string{}, bufio.NewReader(f)
+	for at := number(0); len(got) < n; at++ {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			return got, nil // the end
+		}
+		if at < from {
+			continue
+		}
+		var data string
+		if err := json.Unmarshal(line, &data); err != nil {
+			return nil, err
+		}
+		got = append(got, data)
+	}
+	return got, nil
+}
+
+// sync makes sure that the messages are on disk, and not only with the kernel.
+func (b *Broker) sync(t *topic) error {
+	f, err := os.OpenFile(filepath.Join(dir(b.o.Dir, t.Name), "messages"), os.O_WRONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
+
+// incoming is a new file, in which the messages of a copy grow.
+func (b *Broker) incoming() (*os.File, error) {
+	parent := filepath.Join(b.o.Dir, "incoming")
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return nil, err
+	}
+	return os.CreateTemp(parent, "")
+}
+
+// arrive puts the messages of a whole copy into the topic's place. It counts when the state says so.
+func (b *Broker) arrive(t *topic, messages string) error {
+	if err := os.Rename(messages, filepath.Join(dir(b.o.Dir, t.Name), "messages")); err != nil {
+		return err
+	}
+	_, err := b.keep(t)
+	return err
+}
+
+// remove takes the state first: what is left without one is nothing.
+func (b *Broker) remove(name string) error {
+	d := dir(b.o.Dir, name)
+	if err := os.Remove(filepath.Join(d, "topic.json")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	delete(b.topics, name)
+	return os.RemoveAll(d)
 }

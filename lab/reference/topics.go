@@ -12,8 +12,23 @@ type topic struct {
 	Parked  bool            `json:"parked"` // quiesced
 	Record  json.RawMessage `json:"record,omitempty"`
 
-	messages int
+	Move    string            `json:"move,omitempty"`    // the last one that had it in hand
+	Stage   string            `json:"stage,omitempty"`   // how far that is here
+	Cursors map[string]number `json:"cursors,omitempty"` // the next message, by subscription
+
+	messages, bytes int
 }
+
+// The stages of a move at one broker. Nothing is appended or consumed in the first three.
+const (
+	isSealed  = "sealed"
+	isCopying = "copying" // half of a copy, which is never served
+	isCopied  = "copied"
+	isResumed = "resumed"
+)
+
+// sealed reports whether the topic stands still, here or as a copy.
+func (t *topic) sealed() bool { return t.Stage == isSealed || t.Stage == isCopied }
 
 func (t *topic) state() string {
 	switch {
@@ -44,7 +59,8 @@ func (b *Broker) ours(name string) (*topic, error) {
 	return nil, nil
 }
 
-// load makes a topic that is not here, and serves one that is. Twice is once.
+// load makes a topic that is not here, and serves one that is. Twice is once. Whatever was sealed is
+// served, too: it is asked for where no move has the topic.
 func (b *Broker) load(r loadRequest) (state, error) {
 	t, err := b.ours(r.Topic)
 	switch {
@@ -52,10 +68,15 @@ func (b *Broker) load(r loadRequest) (state, error) {
 		return state{}, err
 	case b.mode.Mode != "active":
 		return state{}, errDrained
+	case t != nil && t.Stage == isCopying:
+		return state{}, errHalf
 	case t == nil:
 		t = &topic{Name: r.Topic}
 	case t.state() == serving:
 		return state{serving}, nil
+	}
+	if t.sealed() { // no move has it any more
+		t.Stage = isResumed
 	}
 	t.Loaded, t.Parked, t.Record = true, false, r.Record
 	return b.keep(t)
