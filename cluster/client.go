@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -69,22 +70,16 @@ func Over(cfg Config, conn grpc.ClientConnInterface, log *slog.Logger) *Client {
 	})
 	c.patience = readPatience
 	if closer, ok := conn.(io.Closer); ok {
-		c.after = closer.Close
+		c.closeWithUs(closer)
 	}
 	return c
 }
 
 func newClient(cfg Config, log *slog.Logger, urls []string, open func(int) (*way, error)) *Client {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	m := &members{open: open, identity: cfg.Identity, log: log, patience: linePatience,
+	m := &members{open: open, identity: cmp.Or(cfg.Identity, &Identity{}), log: cmp.Or(log, slog.New(slog.DiscardHandler)), patience: linePatience,
 		tokens: &tokens{user: cfg.User, passwordFile: cfg.PasswordFile},
 		all:    make([]member, len(urls)), at: rand.IntN(len(urls))} // spreads a fleet over the members
 	m.life, m.end = context.WithCancel(context.Background())
-	if m.identity == nil {
-		m.identity = &Identity{}
-	}
 	for i, url := range urls {
 		m.all[i].url = url
 	}

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -101,7 +102,6 @@ type members struct {
 	patience time.Duration
 	// lenient: one answer that is late says nothing of the endpoint while others come.
 	lenient bool
-	after   func() error // the end of what all connections share; nil: nothing
 
 	mu      sync.Mutex
 	all     []member
@@ -242,15 +242,20 @@ func (m *members) connect(i int) (*way, error) {
 		if err != nil {
 			return nil, err
 		}
-		life, end := context.WithCancel(m.life)
-		m.closing.Add(1)
-		context.AfterFunc(life, func() {
-			defer m.closing.Done()
-			_ = w.library.Close()
-		})
-		e.way, w.end = w, end
+		e.way, w.end = w, m.closeWithUs(w.library)
 	}
 	return e.way, nil
+}
+
+// closeWithUs closes it when end is called, or with the members.
+func (m *members) closeWithUs(c io.Closer) (end context.CancelFunc) {
+	life, end := context.WithCancel(m.life)
+	m.closing.Add(1)
+	context.AfterFunc(life, func() {
+		defer m.closing.Done()
+		_ = c.Close()
+	})
+	return end
 }
 
 // choose returns the endpoint to ask instead of the one in use: the first in turn that has not
@@ -381,14 +386,10 @@ func (m *members) current() (*way, error) {
 // Close ends the connections and waits for their end.
 func (m *members) Close() error {
 	m.mu.Lock()
-	again := m.life.Err() != nil
 	m.end()
 	m.mu.Unlock()
 	m.closing.Wait()
-	if again || m.after == nil {
-		return nil
-	}
-	return m.after()
+	return nil
 }
 
 // awaitReady returns nil at the moment that the connection in use becomes ready; see

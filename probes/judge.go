@@ -11,16 +11,7 @@ const (
 )
 
 // String is the word used in status, logs and the journal.
-func (v Verdict) String() string {
-	switch v {
-	case Up:
-		return "up"
-	case Down:
-		return "down"
-	default:
-		return "unknown"
-	}
-}
+func (v Verdict) String() string { return [...]string{"unknown", "up", "down"}[v] }
 
 // judge turns single results into a verdict. It is pure: no clock, no goroutine.
 //
