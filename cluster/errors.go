@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"regexp"
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -72,8 +73,8 @@ var classOf = map[string]Class{
 	"context deadline exceeded": ClassTimeout,
 }
 
-// classOfWord are words in etcd's answers to whoever may not do what he asks.
-var classOfWord = []string{"auth", "user", "role", "permission"}
+// ofAccess are etcd's answers to whoever may not do what he asks.
+var ofAccess = regexp.MustCompile(`^etcdserver: .*(auth|user|role|permission)`)
 
 // Denied reports whether etcd refused what was asked because the user has no right to it.
 // Asking again changes nothing, as it may with other errors of ClassAuth.
@@ -90,15 +91,10 @@ func Classify(err error) Class {
 	if class, known := classOf[said]; known {
 		return class
 	}
-	for _, word := range classOfWord {
-		if strings.HasPrefix(said, "etcdserver: ") && strings.Contains(said, word) {
-			return ClassAuth
-		}
-	}
 	s, answered := grpcStatus(err)
 	var netErr net.Error
 	switch {
-	case errors.Is(err, errCredentials):
+	case ofAccess.MatchString(said), errors.Is(err, errCredentials):
 		return ClassAuth
 	case errors.Is(err, context.DeadlineExceeded):
 		return ClassTimeout

@@ -58,14 +58,12 @@ func (k Keys) Load(id string) string { return k.prefix + "/cluster/load/" + id }
 
 // ParseRegistration takes the broker id out of a registration's key.
 func (k Keys) ParseRegistration(key string) (id string, ok bool) {
-	id, ok = strings.CutPrefix(key, k.Registrations())
-	return id, ok && checkBroker(id) == nil
+	return below(k.Registrations(), key, checkBroker)
 }
 
 // ParseMember takes the broker id out of a member record's key.
 func (k Keys) ParseMember(key string) (id string, ok bool) {
-	id, ok = strings.CutPrefix(key, k.Members())
-	return id, ok && checkBroker(id) == nil
+	return below(k.Members(), key, checkBroker)
 }
 
 // ParseState takes the broker id out of a state's key.
@@ -88,15 +86,19 @@ func (k Keys) ParseAssignment(key string) (id, topic string, ok bool) {
 
 // ParseOwner takes the topic out of an ownership lock's key.
 func (k Keys) ParseOwner(key string) (topic string, ok bool) {
-	topic, ok = strings.CutPrefix(key, k.Owner(""))
-	return topic, ok && checkTopic(topic) == nil
+	return below(k.Owner(""), key, checkTopic)
 }
 
 // ParseTopicRecord takes the topic out of its record's key. What lies below a record is
 // none.
 func (k Keys) ParseTopicRecord(key string) (topic string, ok bool) {
-	topic, ok = strings.CutPrefix(key, k.TopicRecord(""))
-	return topic, ok && checkTopic(topic) == nil
+	return below(k.TopicRecord(""), key, checkTopic)
+}
+
+// below takes off the prefix. What is left must be a name of that kind.
+func below(prefix, key string, check func(string) error) (name string, ok bool) {
+	name, ok = strings.CutPrefix(key, prefix)
+	return name, ok && check(name) == nil
 }
 
 func checkBroker(id string) error {

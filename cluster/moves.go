@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -17,8 +16,7 @@ func (k Keys) Move(topic string) string { return k.prefix + "/cluster/moves" + t
 
 // ParseMove takes the topic out of a journal's key.
 func (k Keys) ParseMove(key string) (topic string, ok bool) {
-	topic, ok = strings.CutPrefix(key, k.Move(""))
-	return topic, ok && checkTopic(topic) == nil
+	return below(k.Move(""), key, checkTopic)
 }
 
 // MoveWrite is a new value of a move's journal. What else it says is done in the same transaction.
