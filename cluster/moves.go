@@ -53,11 +53,8 @@ func (c *Client) WriteMove(ctx context.Context, who *Claimant, w MoveWrite) (rev
 // MoveOf reads the journal of a topic's move; nil: there is none.
 func (c *Client) MoveOf(ctx context.Context, topic string) (journal *KV, err error) {
 	defer during(&err, "read move of %s", topic)
-	found, _, err := c.gets(ctx, []string{c.keys.Move(topic)})
-	if err != nil {
-		return nil, err
-	}
-	return found[0], nil
+	journal, _, err = c.get(ctx, c.keys.Move(topic))
+	return journal, err
 }
 
 // Moves reads the journals of all moves, by topic.
@@ -100,11 +97,8 @@ func (k Keys) drainLock(i int) string {
 // DrainOf reads the record of a broker's drain; nil: there is none.
 func (c *Client) DrainOf(ctx context.Context, id string) (record *KV, err error) {
 	defer during(&err, "read drain of %s", id)
-	found, _, err := c.gets(ctx, []string{c.keys.Drain(id)})
-	if err != nil {
-		return nil, err
-	}
-	return found[0], nil
+	record, _, err = c.get(ctx, c.keys.Drain(id))
+	return record, err
 }
 
 // WriteDrain writes the record of the broker's own drain, if it is as seen, and returns its new
