@@ -31,7 +31,7 @@ func (a *agent) movable() bool {
 func (a *agent) newMoves(reg prometheus.Registerer) *moving.Worker {
 	mover, _ := a.broker.(brokerapi.Mover)
 	sender, _ := a.broker.(brokerapi.Sender)
-	w := moving.New(moving.Settings{Me: func() string { return a.brokerID }, Mover: mover, Sender: sender,
+	w := moving.New(moving.Settings{Me: a.ids.registered.now, Mover: mover, Sender: sender,
 		Driver: a.cfg.Driver, AtOnce: a.cfg.MovesAtOnce, Rate: a.cfg.MoveRate, DrainsAtOnce: a.cfg.DrainsAtOnce, Told: a.noteMove,
 		Drained: func(ctx context.Context, why string) error {
 			return a.setModeByOperator(ctx, recovery.Drained, why)
@@ -44,7 +44,7 @@ func (a *agent) newMoves(reg prometheus.Registerer) *moving.Worker {
 
 func (a *agent) moveOrders(o recovery.Orders) moving.Orders {
 	return moving.Orders{Attached: o.Attached && a.grant.LeaseID != 0, Mode: string(o.Mode),
-		Who: cluster.Claimant{BrokerID: a.brokerID, Incarnation: a.memory.Incarnation, Epoch: o.Epoch, LeaseID: a.grant.LeaseID}}
+		Who: cluster.Claimant{BrokerID: a.ids.registered.now(), Incarnation: a.memory.Incarnation, Epoch: o.Epoch, LeaseID: a.grant.LeaseID}}
 }
 
 // noteMove tells of a step that this broker has done.
@@ -116,7 +116,7 @@ func (a *agent) moveError(err error) error {
 	switch {
 	case errors.Is(err, brokerapi.ErrRefused):
 		return &ExitError{ExitRefused, err}
-	case errors.Is(err, moving.ErrBroker):
+	case errors.Is(err, moving.ErrBroker), cluster.Classify(err) == cluster.ClassOther:
 		return err
 	}
 	return EtcdError(a.cfg, err)
@@ -276,7 +276,7 @@ func (a *agent) serveMoveCancel(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	m, err := a.moves.Cancel(ctx, r.PathValue("id"), "by an operator at "+a.view.Load().registeredAs)
 	if err != nil {
-		refuse(w, &ExitError{ExitRefused, err})
+		refuse(w, a.moveError(err))
 		return
 	}
 	reply(w, moving.Shown{Topic: m.Topic, Move: m})

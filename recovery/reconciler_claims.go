@@ -61,7 +61,11 @@ func (r *Reconciler) SetHeld(topics []string) {
 	hold := func(names []string, held bool) {
 		for _, name := range names {
 			t := r.topic(name, now)
-			r.update(t, func(f *Facts) { f.Held = held })
+			r.update(t, func(f *Facts) {
+				if f.Held = held; !f.Assigned {
+					f.UnassignedAt = now // what was moved here is served before its assignment may be heard of
+				}
+			})
 			if held {
 				r.setWant(t, actNone)
 			}

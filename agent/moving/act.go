@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"holdfast/brokerapi"
@@ -12,8 +13,8 @@ import (
 )
 
 // act does one step at the broker. It ends when nothing was moved for a while. assigned is the
-// revision of the assignment that HandOver has looked at.
-func (w *Worker) act(ctx context.Context, u *under, m moves.Move, o Orders, step moves.Step) (out moves.Outcome, assigned int64) {
+// revision of the assignment that HandOver has looked at, and bytes what was moved.
+func (w *Worker) act(ctx context.Context, m moves.Move, o Orders, step moves.Step, bytes *atomic.Int64) (out moves.Outcome, assigned int64) {
 	if step.Act == moves.GiveUp {
 		return out, 0
 	}
@@ -21,31 +22,25 @@ func (w *Worker) act(ctx context.Context, u *under, m moves.Move, o Orders, step
 	defer cancel(nil)
 	idle := time.AfterFunc(quiet, func() { cancel(errQuiet) })
 	defer idle.Stop()
-	u.bytes.Store(0)
 	meter := func(ctx context.Context, n int) error {
-		idle.Reset(quiet)
-		u.bytes.Add(int64(n))
-		w.metrics.bytes.Add(float64(n))
-		return w.wait(ctx, n)
+		for n > 0 && ctx.Err() == nil { // waiting for the rate is no silence
+			part := min(n, w.limit.Burst())
+			idle.Reset(quiet)
+			if err := w.limit.WaitN(ctx, part); err != nil {
+				return err
+			}
+			bytes.Add(int64(part))
+			w.metrics.bytes.Add(float64(part))
+			n -= part
+		}
+		return ctx.Err()
 	}
 	out, assigned, err := w.step(ctx, m, o, step.Act, meter)
-	if err != nil && ctx.Err() != nil && errors.Is(context.Cause(ctx), errQuiet) {
+	if err != nil && errors.Is(context.Cause(ctx), errQuiet) {
 		err = fmt.Errorf("%w: %w", errQuiet, err)
 	}
 	out.Err, out.Final = err, errors.Is(err, brokerapi.ErrRefused)
 	return out, assigned
-}
-
-// wait keeps to the rate.
-func (w *Worker) wait(ctx context.Context, n int) error {
-	for n > 0 {
-		part := min(n, w.limit.Burst())
-		if err := w.limit.WaitN(ctx, part); err != nil {
-			return err
-		}
-		n -= part
-	}
-	return ctx.Err()
 }
 
 func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act, meter brokerapi.Meter) (out moves.Outcome, assigned int64, err error) {
@@ -55,6 +50,9 @@ func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act
 	}
 	extent := func(e moves.Extent, err error) (moves.Outcome, int64, error) {
 		return moves.Outcome{Extent: &e}, assigned, err
+	}
+	if m.Sent && w.set.Sender == nil || !m.Sent && b == nil {
+		return out, 0, brokerapi.Errorf(brokerapi.ErrRefused, "topics of broker %s do not move so", w.set.Me())
 	}
 	calm, ours := w.topics.Calm(m.Topic)
 	if !calm {

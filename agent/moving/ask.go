@@ -22,10 +22,10 @@ import (
 // New returns a worker that does nothing until it has orders and runs.
 func New(s Settings, store *cluster.Client, t Topics, log *slog.Logger, reg prometheus.Registerer) *Worker {
 	w := &Worker{set: s, store: store, topics: t, log: log, metrics: newMetrics(reg),
-		slots: make(chan struct{}, max(s.AtOnce, 1)), own: map[string]*under{}, changed: make(chan struct{}),
-		limit: rate.NewLimiter(rate.Inf, 1<<20)}
+		slots: make(chan struct{}, max(s.AtOnce, 1)), own: map[string]*under{},
+		stirred: make(chan struct{}, 1), limit: rate.NewLimiter(rate.Inf, 1<<20)}
 	if s.Rate > 0 {
-		w.limit = rate.NewLimiter(rate.Limit(s.Rate), max(1<<16, int(s.Rate)/10))
+		w.limit = rate.NewLimiter(rate.Limit(s.Rate), max(1, int(s.Rate)/10))
 	}
 	return w
 }
@@ -173,6 +173,9 @@ func (w *Worker) Begin(ctx context.Context, p Ready) error {
 	}
 	m := p.Move.Begun(time.Now())
 	err := w.write(ctx, &o.Who, cluster.MoveWrite{Topic: m.Topic, Value: m.Value(), Seen: p.seen})
+	if u, _ := w.look(m.Topic, m.ID); err != nil && u.changed != nil { // it was written, and others went on with it
+		err = nil
+	}
 	if errors.Is(err, cluster.ErrChanged) {
 		return errors.New("not begun: its journal or this broker's registration changed at the same time: repeat")
 	}
@@ -186,34 +189,35 @@ func (w *Worker) detached() error {
 	return fmt.Errorf("broker %s is not attached: 'holdfast status' says why", w.set.Me())
 }
 
-// Cancel calls a move off.
+// Cancel calls a move off. Where that cannot be, the error wraps brokerapi.ErrRefused.
 func (w *Worker) Cancel(ctx context.Context, id, by string) (moves.Move, error) {
 	for {
 		journals, err := w.store.Moves(ctx)
 		if err != nil {
 			return moves.Move{}, err
 		}
-		found := false
+		var m moves.Move
+		var seen int64
 		for topic, kv := range journals {
-			m, err := moves.Parse(topic, kv.Value)
-			if err != nil || m.ID != id {
-				continue
+			if j, err := moves.Parse(topic, kv.Value); err == nil && j.ID == id {
+				m, seen = j, kv.ModRevision
 			}
-			found = true
-			next, err := m.Cancel(by, time.Now())
-			if err != nil {
-				return m, err
-			}
-			if w.write(ctx, nil, cluster.MoveWrite{Topic: topic, Value: next.Value(), Seen: kv.ModRevision}) == nil {
+		}
+		if seen == 0 {
+			return m, brokerapi.Errorf(brokerapi.ErrRefused, "move %q: unknown: 'holdfast moves' lists them", id)
+		}
+		next, err := m.Cancel(by, time.Now())
+		if err != nil {
+			return m, brokerapi.Errorf(brokerapi.ErrRefused, "%v", err)
+		}
+		switch err := w.write(ctx, nil, cluster.MoveWrite{Topic: m.Topic, Value: next.Value(), Seen: seen}); {
+		case err == nil:
+			if next.Phase != m.Phase {
 				w.tell(m, next)
-				return next, nil
 			}
-		}
-		if !found {
-			return moves.Move{}, fmt.Errorf("move %q: unknown: 'holdfast moves' lists them", id)
-		}
-		if ctx.Err() != nil {
-			return moves.Move{}, ctx.Err()
+			return next, nil
+		case !errors.Is(err, cluster.ErrChanged):
+			return m, err
 		}
 	}
 }

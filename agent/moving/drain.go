@@ -60,7 +60,7 @@ func (w *Worker) BeginDrain(ctx context.Context, d moves.Drain) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.drain = draining{Drain: d, revision: revision, known: true, saved: string(d.Value())}
-	w.wake()
+	w.stir()
 	return nil
 }
 
@@ -70,7 +70,7 @@ func (w *Worker) EndDrain(why string) {
 	defer w.mu.Unlock()
 	if w.drain.State != "" && !w.drain.State.Over() {
 		w.drain.State, w.drain.Error = moves.CalledOff, why
-		w.wake()
+		w.stir()
 	}
 }
 
@@ -78,7 +78,7 @@ func (w *Worker) EndDrain(why string) {
 func (w *Worker) drains(ctx context.Context) {
 	for ctx.Err() == nil {
 		w.mu.Lock()
-		o, changed := w.orders, w.changed
+		o := w.orders
 		w.mu.Unlock()
 		if o.Attached {
 			bounded, cancel := context.WithTimeout(ctx, quiet)
@@ -90,7 +90,7 @@ func (w *Worker) drains(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-changed:
+		case <-w.stirred:
 		case <-time.After(lookAgain):
 		}
 	}
@@ -192,7 +192,7 @@ func (w *Worker) takeTurn(ctx context.Context, o Orders) error {
 		w.drain.Waits = "the drain of " + strings.Join(holders, ", ")
 	} else if w.drain.State == moves.Waiting {
 		w.drain.State = moves.Moving
-		w.wake()
+		w.stir()
 	}
 	return nil
 }
@@ -262,8 +262,9 @@ func (w *Worker) moveNext(ctx context.Context) error {
 			err = w.Begin(ctx, p)
 		}
 	}
-	if err != nil && ctx.Err() != nil {
-		return err
+	said := errors.Is(err, errLate) || errors.Is(err, brokerapi.ErrRefused) || errors.Is(err, ErrBroker)
+	if err != nil && (ctx.Err() != nil || !said) {
+		return err // of etcd: it says nothing of the topic
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -39,6 +39,8 @@ const (
 type Topics interface {
 	// SetHeld names those that are being moved, all of them.
 	SetHeld(topics []string)
+	// SetAssigned names some whose assignment has come or gone.
+	SetAssigned(full bool, puts, deletes []string)
 	// Calm: no call about the topic is under way; ours: it may be served here, by its lock.
 	Calm(topic string) (calm, ours bool)
 	// Kick has the broker listed.
@@ -78,13 +80,14 @@ type Worker struct {
 	log     *slog.Logger
 	metrics *metrics
 	limit   *rate.Limiter
-	slots   chan struct{} // one for each topic that is withdrawn
+	slots   chan struct{} // one for each topic that this process has withdrawn
+	stirred chan struct{} // when a drain may go on; it has room for one
 
-	mu      sync.Mutex
-	orders  Orders
-	own     map[string]*under // by topic: moves of ours that are not over
-	changed chan struct{}     // closed when orders or own have changed
-	drain   draining
+	mu     sync.Mutex
+	known  bool // the journals were read
+	orders Orders
+	own    map[string]*under // by topic: moves of ours that are not over
+	drain  draining
 
 	stepping sync.Mutex // held while a drain takes a step
 	tasks    sync.WaitGroup
@@ -95,7 +98,12 @@ type under struct {
 	moves.Move
 	revision int64
 	carried  bool
-	bytes    atomic.Int64 // that the act under way has moved
+	changed  chan struct{} // closed, and replaced, when the phase or the orders are others
+}
+
+func (u *under) wake() {
+	close(u.changed)
+	u.changed = make(chan struct{})
 }
 
 // Run follows and carries out moves until ctx ends.
@@ -104,7 +112,12 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.tasks.Go(func() { w.drains(ctx) })
 	target := cluster.Target{Key: w.store.Keys().Moves(), Prefix: true}
 	return w.store.Follow(ctx, target, func(u cluster.Update) { w.take(ctx, u) }, func(err error) {
-		if ctx.Err() == nil {
+		switch {
+		case ctx.Err() != nil:
+		case cluster.Denied(err): // who may not read journals has never written one, and no move waits for it
+			w.log.Warn("topics do not move: grant readwrite on this prefix, as docs/security.md says", "key", target.Key, "err", err)
+			w.take(ctx, cluster.Update{})
+		default:
 			w.log.Warn("watch failed, listing again", "what", "moves", "err", err)
 		}
 	})
@@ -114,39 +127,54 @@ func (w *Worker) Run(ctx context.Context) error {
 func (w *Worker) SetOrders(o Orders) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if o != w.orders {
-		w.orders = o
-		w.wake()
+	if o == w.orders {
+		return
+	}
+	w.orders = o
+	w.stir()
+	for _, u := range w.own {
+		u.wake()
 	}
 }
 
-// wake has all moves looked at anew. The caller holds the mutex.
-func (w *Worker) wake() {
-	close(w.changed)
-	w.changed = make(chan struct{})
+// stir has the drain take a step.
+func (w *Worker) stir() {
+	select {
+	case w.stirred <- struct{}{}:
+	default:
+	}
 }
 
-// take takes journals up as they were read.
-func (w *Worker) take(ctx context.Context, u cluster.Update) {
+// take takes journals up as they were read, and has each move carried.
+func (w *Worker) take(ctx context.Context, update cluster.Update) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	found := map[string]bool{}
-	for _, kv := range u.Puts {
+	for _, kv := range update.Puts {
 		if topic, ok := w.store.Keys().ParseMove(kv.Key); ok {
 			found[topic] = true
 			w.learn(topic, kv.Value, kv.ModRevision)
 		}
 	}
-	for topic, m := range w.own { // a list of everything may be older than what we wrote ourselves
-		if u.Full && !found[topic] && m.revision <= u.Revision || slices.Contains(u.Deletes, w.store.Keys().Move(topic)) {
-			w.log.Warn("the journal of a move was deleted by others: nothing is done about it any more", "topic", topic, "move", m.ID, "phase", m.Phase)
-			delete(w.own, topic)
+	for topic, u := range w.own {
+		gone := update.Full && !found[topic] || slices.Contains(update.Deletes, w.store.Keys().Move(topic))
+		if gone && u.revision <= update.Revision { // it may be older than what we wrote ourselves
+			w.log.Warn("the journal of a move was deleted by others: nothing is done about it any more",
+				"topic", topic, "move", u.ID, "phase", u.Phase)
+			w.drop(topic)
 		}
 	}
-	w.settle(ctx)
+	w.known = true
+	w.hold()
+	for topic, u := range w.own {
+		if !u.carried {
+			u.carried = true
+			w.tasks.Go(func() { w.carry(ctx, topic, u.ID) })
+		}
+	}
 }
 
-// learn takes up one journal. The caller holds the mutex.
+// learn takes up one journal. The caller holds the mutex, and holds the topics after it.
 func (w *Worker) learn(topic string, value []byte, revision int64) {
 	was := w.own[topic]
 	if was != nil && was.revision >= revision {
@@ -156,45 +184,56 @@ func (w *Worker) learn(topic string, value []byte, revision int64) {
 	switch {
 	case err != nil:
 		w.log.Warn("the journal of a move is left alone", "topic", topic, "err", err)
-		delete(w.own, topic)
+		w.drop(topic)
 	case m.Of(w.set.Me()) == moves.Neither, m.Phase.Over(), m.Phase == moves.Returned && m.From == w.set.Me():
 		if was != nil && was.ID == m.ID {
 			w.noteEnd(m)
 		}
-		delete(w.own, topic)
-	case was != nil && was.ID == m.ID:
-		was.Move, was.revision = m, revision
+		w.drop(topic)
+	case was == nil || was.ID != m.ID:
+		w.drop(topic)
+		w.own[topic] = &under{Move: m, revision: revision, changed: make(chan struct{})}
 	default:
-		w.own[topic] = &under{Move: m, revision: revision}
+		anew := was.Phase != m.Phase
+		if was.Move, was.revision = m, revision; anew {
+			was.wake()
+		}
 	}
 }
 
-// settle holds what is being moved, and has each move carried. The caller holds the mutex.
-func (w *Worker) settle(ctx context.Context) {
+// drop forgets a move that is over, or none of ours.
+func (w *Worker) drop(topic string) {
+	if u := w.own[topic]; u != nil {
+		u.wake()
+		delete(w.own, topic)
+		w.stir()
+	}
+}
+
+// hold keeps everybody else from what is being moved. The caller holds the mutex.
+func (w *Worker) hold() {
+	if !w.known { // and nothing is loaded so long
+		return
+	}
 	var held []string
-	for topic, m := range w.own {
-		if m.Held(m.Of(w.set.Me())) {
+	for topic, u := range w.own {
+		if u.Held(u.Of(w.set.Me())) {
 			held = append(held, topic)
-		}
-		if !m.carried {
-			m.carried = true
-			w.tasks.Go(func() { w.carry(ctx, topic, m.ID) })
 		}
 	}
 	slices.Sort(held)
 	w.topics.SetHeld(held)
 	w.metrics.progress(maps.Values(w.own))
-	w.wake()
 }
 
-// look is a move as it is, the orders, and what is closed when either changes; nil: it is over.
-func (w *Worker) look(topic, id string) (u *under, m moves.Move, revision int64, o Orders, changed <-chan struct{}) {
+// look is a move as it is, and the orders. Without a channel it is over.
+func (w *Worker) look(topic, id string) (under, Orders) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if u = w.own[topic]; u == nil || u.ID != id {
-		return nil, m, 0, o, nil
+	if u := w.own[topic]; u != nil && u.ID == id {
+		return *u, w.orders
 	}
-	return u, u.Move, u.revision, w.orders, w.changed
+	return under{}, w.orders
 }
 
 // carry does this broker's part of one move until it is over.
@@ -208,42 +247,40 @@ func (w *Worker) carry(ctx context.Context, topic, id string) {
 	}
 	defer free()
 	for ctx.Err() == nil {
-		u, m, _, o, changed := w.look(topic, id)
-		if u == nil {
+		u, o := w.look(topic, id)
+		if u.changed == nil {
 			return
+		}
+		if u.Phase.HandedOver() {
+			free()
 		}
 		var again <-chan time.Time
 		if o.Attached {
-			step, err := w.next(ctx, m)
-			switch {
-			case step.Act == moves.Seal && !slot:
+			step := w.next(ctx, u.Move)
+			if step.Act == moves.Seal && !slot {
 				select {
 				case w.slots <- struct{}{}:
 					slot = true
-				case <-changed: // it may have been called off
+				case <-u.changed: // it may have been called off
 				case <-ctx.Done():
 				}
 				continue
-			case m.Phase.HandedOver() || m.Phase == moves.Returned:
-				free()
 			}
-			if step.Act != moves.Wait && w.do(ctx, u, m, o, step) {
-				continue
+			if step.Act != moves.Wait {
+				w.do(ctx, u, o, step)
 			}
-			if err != nil || step.Act != moves.Wait || m.Of(w.set.Me()) == moves.Source {
-				again = time.After(lookAgain)
-			}
+			again = time.After(lookAgain)
 		}
 		select {
 		case <-ctx.Done():
-		case <-changed:
+		case <-u.changed:
 		case <-again:
 		}
 	}
 }
 
 // next asks package moves what to do, with what etcd says of the other broker.
-func (w *Worker) next(ctx context.Context, m moves.Move) (moves.Step, error) {
+func (w *Worker) next(ctx context.Context, m moves.Move) moves.Step {
 	f := moves.Facts{Side: m.Of(w.set.Me())}
 	if f.Side == moves.Source {
 		ctx, cancel := context.WithTimeout(ctx, callBound)
@@ -251,49 +288,47 @@ func (w *Worker) next(ctx context.Context, m moves.Move) (moves.Step, error) {
 		reg, mode, err := w.store.Party(ctx, m.To)
 		switch {
 		case err != nil: // an error is not an absence
-			return m.Next(f), err
 		case reg == nil:
 			f.PeerGone = fmt.Sprintf("broker %s is not registered any more", m.To)
 		case mode != cluster.ModeActive:
 			f.PeerGone = fmt.Sprintf("broker %s is not active any more: %s", m.To, cmp.Or(mode, "its mode is not known"))
 		}
 	}
-	return m.Next(f), nil
+	return m.Next(f)
 }
 
-// do does a step and writes down what became of it. False: it is to be tried again after a while.
-func (w *Worker) do(ctx context.Context, u *under, m moves.Move, o Orders, step moves.Step) bool {
+// do does a step and writes down what became of it, unless phase or orders are others by then.
+func (w *Worker) do(ctx context.Context, u under, o Orders, step moves.Step) {
 	act, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		w.watch(ctx, act, u, m, o, cancel)
-	}()
-	out, assigned := w.act(act, u, m, o, step)
+	var bytes atomic.Int64
+	var watching sync.WaitGroup
+	watching.Go(func() { w.watch(act, cancel, u, o, &bytes) })
+	out, assigned := w.act(act, u.Move, o, step, &bytes)
 	cancel(errActed)
-	<-ended
+	watching.Wait()
 	for range tries {
-		_, now, revision, ok := w.still(m, o)
-		if !ok {
-			return true
+		now, _ := w.look(u.Topic, u.ID)
+		if now.changed != u.changed || ctx.Err() != nil {
+			return
 		}
 		next, differs := now.After(step, out, w.set.Me(), time.Now())
 		if !differs {
-			break
+			return
 		}
-		write := cluster.MoveWrite{Topic: m.Topic, Value: next.Value(), Seen: revision}
-		if next.Phase == moves.Switched {
-			write.From, write.To, write.Assigned = m.From, m.To, assigned
+		write := cluster.MoveWrite{Topic: u.Topic, Value: next.Value(), Seen: now.revision}
+		if step.Act == moves.HandOver && next.Phase == moves.Switched {
+			write.From, write.To, write.Assigned = u.From, u.To, assigned
 		}
-		err := w.write(ctx, &o.Who, write)
-		if err == nil {
-			w.tell(now, next)
-			return out.Err == nil || next.Phase != m.Phase
+		if err := w.write(ctx, &o.Who, write); err != nil {
+			w.log.Warn("a step of a move is not written yet", "topic", u.Topic, "move", u.ID, "phase", u.Phase, "act", step.Act, "err", err)
+			continue
 		}
-		w.log.Warn("a step of a move is not written yet", "topic", m.Topic, "move", m.ID, "phase", m.Phase, "act", step.Act, "err", err)
+		if write.To != "" { // or it is loaded once more when the move is over and that was not heard yet
+			w.topics.SetAssigned(false, nil, []string{u.Topic})
+		}
+		w.tell(now.Move, next)
+		return
 	}
-	return false
 }
 
 var (
@@ -302,45 +337,36 @@ var (
 	errQuiet     = fmt.Errorf("nothing was moved for %s", quiet)
 )
 
-// still is the move as it is, if it is in the same phase under the same orders.
-func (w *Worker) still(was moves.Move, o Orders) (changed <-chan struct{}, m moves.Move, revision int64, ok bool) {
-	u, m, revision, orders, changed := w.look(was.Topic, was.ID)
-	return changed, m, revision, u != nil && m.Phase == was.Phase && orders == o
-}
-
-// watch cancels an act once the move or the orders are not those any more, and writes down how
-// far it is.
-func (w *Worker) watch(ctx, act context.Context, u *under, m moves.Move, o Orders, cancel context.CancelCauseFunc) {
+// watch ends an act once phase or orders are others, and writes down how far it is.
+func (w *Worker) watch(act context.Context, end context.CancelCauseFunc, u under, o Orders, bytes *atomic.Int64) {
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
 	for {
-		changed, now, revision, ok := w.still(m, o)
-		if !ok {
-			cancel(errOvertaken)
-			return
-		}
 		select {
 		case <-act.Done():
 			return
-		case <-changed:
-			continue
+		case <-u.changed:
+			end(errOvertaken)
+			return
 		case <-tick.C:
 		}
-		if bytes := u.bytes.Load(); bytes != now.Moved {
-			now = now.Progress(bytes, time.Now())
-			_ = w.write(ctx, &o.Who, cluster.MoveWrite{Topic: m.Topic, Value: now.Value(), Seen: revision}) // the next one tells more
+		if now, _ := w.look(u.Topic, u.ID); now.changed == u.changed && bytes.Load() > now.Moved {
+			next := now.Progress(bytes.Load(), time.Now())
+			_ = w.write(act, &o.Who, cluster.MoveWrite{Topic: u.Topic, Value: next.Value(), Seen: now.revision}) // the next one tells more
 		}
 	}
 }
 
 // write writes a journal and takes it up. After an error it is read, since it may be written.
 func (w *Worker) write(ctx context.Context, who *cluster.Claimant, write cluster.MoveWrite) error {
-	ctx, cancel := context.WithTimeout(ctx, callBound)
+	bound, cancel := context.WithTimeout(ctx, callBound)
 	defer cancel()
-	revision, err := w.store.WriteMove(ctx, who, write)
+	revision, err := w.store.WriteMove(bound, who, write)
 	value := write.Value
 	if err != nil {
-		kv, failed := w.store.MoveOf(ctx, write.Topic)
+		bound, cancel := context.WithTimeout(ctx, callBound)
+		defer cancel()
+		kv, failed := w.store.MoveOf(bound, write.Topic)
 		if failed != nil || kv == nil {
 			return errors.Join(err, failed)
 		}
@@ -351,7 +377,7 @@ func (w *Worker) write(ctx context.Context, who *cluster.Claimant, write cluster
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.learn(write.Topic, value, revision)
-	w.wake()
+	w.hold()
 	return err
 }
 

@@ -134,6 +134,8 @@ func Parse(topic string, value []byte) (Move, error) {
 		err = fmt.Errorf("id %q, from %q, to %q: want three names, and two brokers", m.ID, m.From, m.To)
 	case !known(m.Phase):
 		err = fmt.Errorf("phase %q: unknown", m.Phase)
+	case m.Planned == nil && !m.Sent:
+		err = errors.New("without what was planned")
 	case m.Sealed == nil && !m.Sent && (m.Phase == Sealed || m.Phase == Copied || m.Phase.HandedOver()):
 		err = fmt.Errorf("phase %s without what was sealed", m.Phase)
 	}
