@@ -76,6 +76,7 @@ func (w *Worker) EndDrain(why string) {
 
 // drains carries out this broker's drain.
 func (w *Worker) drains(ctx context.Context) {
+	said := ""
 	for ctx.Err() == nil {
 		w.mu.Lock()
 		o := w.orders
@@ -84,7 +85,8 @@ func (w *Worker) drains(ctx context.Context) {
 			bounded, cancel := context.WithTimeout(ctx, quiet)
 			err := w.drainStep(bounded, o)
 			cancel()
-			if err != nil && ctx.Err() == nil {
+			if err != nil && ctx.Err() == nil && err.Error() != said {
+				said = err.Error()
 				w.log.Warn("a drain waits", "err", err)
 			}
 		}
