@@ -173,8 +173,12 @@ func (w *Worker) Begin(ctx context.Context, p Ready) error {
 	}
 	m := p.Move.Begun(time.Now())
 	err := w.write(ctx, &o.Who, cluster.MoveWrite{Topic: m.Topic, Value: m.Value(), Seen: p.seen})
-	if u, _ := w.look(m.Topic, m.ID); err != nil && u.changed != nil { // it was written, and others went on with it
-		err = nil
+	if err != nil {
+		if kv, _ := w.store.MoveOf(ctx, m.Topic); kv != nil {
+			if now, _ := moves.Parse(m.Topic, kv.Value); now.ID == m.ID { // written, and others went on with it
+				err = nil
+			}
+		}
 	}
 	if errors.Is(err, cluster.ErrChanged) {
 		return errors.New("not begun: its journal or this broker's registration changed at the same time: repeat")

@@ -108,7 +108,9 @@ func (u *under) wake() {
 
 // Run follows and carries out moves until ctx ends.
 func (w *Worker) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
 	defer w.tasks.Wait()
+	defer cancel()
 	w.tasks.Go(func() { w.drains(ctx) })
 	target := cluster.Target{Key: w.store.Keys().Moves(), Prefix: true}
 	return w.store.Follow(ctx, target, func(u cluster.Update) { w.take(ctx, u) }, func(err error) {
