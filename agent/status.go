@@ -1,6 +1,10 @@
 package agent
 
-import "time"
+import (
+	"time"
+
+	"holdfast/agent/moving"
+)
 
 // Status is one sidecar's view of itself at one moment: what `holdfast status`
 // shows and what GET /v1/status answers. The field names are public and stable.
@@ -20,8 +24,10 @@ type Status struct {
 	Registration RegistrationStatus `json:"registration"`
 	Broker       BrokerStatus       `json:"broker"`
 	Topics       TopicCounts        `json:"topics"`
-	Ready        ReadyStatus        `json:"ready"`
-	Pause        *PauseStatus       `json:"pause"` // null: recovery is not paused
+	// Moves are those that this broker has a part in and that are not over.
+	Moves []moving.Shown `json:"moves,omitempty"`
+	Ready ReadyStatus    `json:"ready"`
+	Pause *PauseStatus   `json:"pause"` // null: recovery is not paused
 	// Guard is the second process that stops the broker if this one cannot.
 	Guard GuardStatus `json:"guard"`
 	// StoppedBy says that the fence or the guard stopped the broker, while it has not come
@@ -180,7 +186,7 @@ type TopicStatus struct {
 type Event struct {
 	ID     int64     `json:"id"`
 	At     time.Time `json:"at"`
-	Kind   string    `json:"kind"` // attachment, mode, boot, broker, registration, readiness, topics, fence, guard, process, operator, agent, steer, shadow, config
+	Kind   string    `json:"kind"` // attachment, mode, boot, broker, registration, readiness, topics, move, fence, guard, process, operator, agent, steer, shadow, config
 	From   string    `json:"from,omitempty"`
 	To     string    `json:"to"`
 	Reason string    `json:"reason,omitempty"`

@@ -42,6 +42,9 @@ func (a *agent) status() Status {
 		State:   StateStatus{Saved: a.unsavedWhy() == "", Error: a.unsavedWhy()},
 		Version: a.version, Since: a.started.UTC(), At: time.Now().UTC(),
 	}
+	if a.moves != nil {
+		st.Moves = a.moves.Own()
+	}
 	if v.Validity.Known() && a.presence == nil {
 		st.Lease.ID = strconv.FormatInt(v.Grant.LeaseID, 16)
 		st.Lease.TTLSeconds = seconds(v.Validity.TTL)

@@ -1,6 +1,7 @@
 package moving
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -48,26 +48,43 @@ func (w *Worker) List(ctx context.Context) ([]Shown, error) {
 	}
 	list := make([]Shown, 0, len(journals))
 	for topic, kv := range journals {
-		s := Shown{Topic: topic}
-		if s.Move, err = moves.Parse(topic, kv.Value); err != nil {
-			s.Unreadable = err.Error()
+		m, err := moves.Parse(topic, kv.Value)
+		if err != nil {
+			list = append(list, Shown{Topic: topic, Unreadable: err.Error()})
+			continue
 		}
-		since := s.Since[s.Phase]
-		if s.MovedAt.After(since) {
-			since = s.MovedAt
-		}
-		if quiet := time.Since(since); s.Unreadable == "" && !s.Phase.Over() && quiet > stalled {
-			s.Stalled = s.stall(quiet)
-		}
-		list = append(list, s)
+		list = append(list, shown(m))
 	}
-	slices.SortFunc(list, func(a, b Shown) int {
-		if c := a.At.Compare(b.At); c != 0 {
-			return c
-		}
-		return strings.Compare(a.Topic, b.Topic)
-	})
+	slices.SortFunc(list, older)
 	return list, nil
+}
+
+// Own are the moves that this broker has a part in and that are not over, as it knows them.
+func (w *Worker) Own() (list []Shown) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, u := range w.own {
+		list = append(list, shown(u.Move))
+	}
+	slices.SortFunc(list, older)
+	return list
+}
+
+func older(a, b Shown) int {
+	return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Topic, b.Topic))
+}
+
+// shown is a move as people see it now.
+func shown(m moves.Move) Shown {
+	s := Shown{Topic: m.Topic, Move: m}
+	since := s.Since[s.Phase]
+	if s.MovedAt.After(since) {
+		since = s.MovedAt
+	}
+	if quiet := time.Since(since); !s.Phase.Over() && quiet > stalled {
+		s.Stalled = s.stall(quiet)
+	}
+	return s
 }
 
 // stall names what a move waits for, and the next command.

@@ -67,7 +67,7 @@ const tints = {ok: '#1a7037', info: '#0a5cb8', warning: '#b26b00', critical: '#b
 // tone is how much a word of the contract matters.
 function tone(word) {
 	switch (word) {
-	case 'ready': case 'attached': case 'active': case 'up': case 'stands_by': case 'held': case 'recovered': case 'complete': return 'ok';
+	case 'ready': case 'attached': case 'active': case 'up': case 'stands_by': case 'held': case 'recovered': case 'complete': case 'done': return 'ok';
 	case 'degraded': case 'draining': case 'drained': case 'unknown': case 'quarantined': case 'awaited': case 'off': case 'unconfirmed': case 'not_ready':
 	case 'guard_tripped': case 'stale_view': case 'failing': case 'on_hold': case 'let_go': return 'warning';
 	case 'detached': case 'down': case 'absent': case 'another': case 'failed': case 'guard_fired': case 'identity_conflict': case 'not_quiesced': case 'lost': case 'key_deleted': return 'critical';
@@ -178,6 +178,28 @@ function topics(s) {
 	put('topics-note', !known || !up ? '' : s.shadow ? 'If anything were done (--shadow).' :
 		t.missing + t.orphan + t.quarantined > 0 ? 'To see which: holdfast topics.' : '');
 	show('topics-note', byId('topics-note').textContent !== '');
+}
+
+const size = n => {
+	const i = n < 1024 ? 0 : Math.min(5, Math.floor(Math.log2(n) / 10));
+	return (i ? (n / 1024 ** i).toFixed(1) : n) + '\u00a0' + ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'][i];
+};
+
+// moves lists those that this broker has a part in, each phase with where the topic stands.
+function moves(s) {
+	const list = s.moves || [];
+	const standing = e => e ? (e.empty ? ', empty' : ' at ' + e.last) : '';
+	show('moves', list.length > 0);
+	replace('moving', list.flatMap(m => {
+		const why = m.stalled || m.error, whole = (m.sealed || m.planned || {}).bytes;
+		const phase = {sealed: 'sealed' + standing(m.sealed), copied: 'target' + standing(m.copied), resumed: 'resumed' + standing(m.served)}[m.phase] || m.phase;
+		const line = el('tr', '', el('td', '', m.topic, el('p', 'quiet', m.from + ' → ' + (m.to || 'whom their cluster chooses'))),
+			el('td', '', el('span', why ? 'warning' : '', phase)),
+			el('td', '', whole === undefined ? '' : (m.moved_bytes ? size(m.moved_bytes) + ' of ' : '') + size(whole)));
+		const note = el('td', '', why || '');
+		note.colSpan = 3;
+		return why ? [line, el('tr', 'quiet', note)] : [line];
+	}));
 }
 
 // countdown runs between the statuses, which correct it.
@@ -306,6 +328,7 @@ function onStatus(s) {
 	note(s, restarted);
 	facts(s);
 	topics(s);
+	moves(s);
 	causes(s);
 	render();
 	return restarted;

@@ -1,0 +1,58 @@
+package moving
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/recovery/moves"
+)
+
+func TestOwnMovesAreShownFromMemoryTheOldestFirst(t *testing.T) {
+	now := time.Now()
+	begun := func(topic string, ago time.Duration) *under {
+		m := moves.Move{ID: "m" + topic[1:2], Topic: topic, From: "n1", To: "n2"}
+		return &under{Move: m.Begun(now.Add(-ago))}
+	}
+	w := &Worker{own: map[string]*under{"/b/x": begun("/b/x", 0), "/a/x": begun("/a/x", 0), "/c/x": begun("/c/x", 2*stalled)}}
+	w.own["/a/x"].At = w.own["/b/x"].At
+	w.own["/c/x"].Error = "no room"
+	var topics []string
+	list := w.Own()
+	for _, s := range list {
+		topics = append(topics, s.Topic)
+	}
+	if got := strings.Join(topics, " "); got != "/c/x /a/x /b/x" {
+		t.Fatalf("shown are %s", got)
+	}
+	if s := list[0].Stalled; !strings.Contains(s, "n2's turn: no room: 'holdfast status' at n2, or 'holdfast moves cancel mc'") {
+		t.Errorf("of one that gets no further: %q", s)
+	}
+	if s := list[1].Stalled; s != "" {
+		t.Errorf("of one that has just begun: %q", s)
+	}
+	text, err := json.Marshal(list[1])
+	if err != nil || !strings.HasPrefix(string(text), `{"topic":"/a/x","format":`) {
+		t.Errorf("%s, %v", text, err)
+	}
+	list[1].Phase = moves.Done
+	if w.own["/a/x"].Phase != moves.Pending {
+		t.Error("what is shown is the worker's own")
+	}
+}
+
+// A copy that takes long is not stalled while bytes move.
+func TestAMoveStallsWhenNothingMovesAnyMore(t *testing.T) {
+	m := moves.Move{ID: "m1", Topic: "/a/x", From: "n1", To: "n2", Phase: moves.Sealed, Since: map[moves.Phase]time.Time{moves.Sealed: time.Now().Add(-time.Hour)}}
+	if s := shown(m.Progress(1<<20, time.Now())); s.Stalled != "" {
+		t.Errorf("while bytes move: %q", s.Stalled)
+	}
+	if s := shown(m.Progress(1<<20, time.Now().Add(-2*stalled))); !strings.Contains(s.Stalled, "n2's turn") {
+		t.Errorf("when none has moved for long: %q", s.Stalled)
+	}
+	m.Phase = moves.Done
+	if s := shown(m); s.Stalled != "" {
+		t.Errorf("when it is over: %q", s.Stalled)
+	}
+}
