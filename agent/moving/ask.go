@@ -3,6 +3,7 @@ package moving
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -38,6 +39,14 @@ type Shown struct {
 	Stalled string `json:"stalled,omitempty"`
 	// Unreadable: the journal cannot be read, and is left alone.
 	Unreadable string `json:"unreadable,omitempty"`
+}
+
+// UnmarshalJSON tells the move itself of its topic, which its journal has in the key.
+func (s *Shown) UnmarshalJSON(text []byte) error {
+	type plain Shown
+	err := json.Unmarshal(text, (*plain)(s))
+	s.Move.Topic = s.Topic
+	return err
 }
 
 // List reads all moves from etcd, over or not, the younger ones last.
