@@ -221,3 +221,33 @@ func TestWhatAnHTTPBrokerIsStandsInTheSettings(t *testing.T) {
 	}
 	s.nothingWritten()
 }
+
+func TestATopicStaysWhereOneHTTPBrokerCannotMoveIt(t *testing.T) {
+	takesLong(t)
+	t.Parallel()
+	s := newStand(t)
+	const there, here = "/default/orders", "/default/others"
+	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n1", there))
+	s.ok(s.keys.Assign(s.ctx, s.etcd.Client(), "n2", here))
+	can := s.nextTo(s.reference("n1"), s.etcd.Endpoint()).start()
+	cannot := s.nextTo(s.reference("n2", "-capabilities", "quiesce,unload,mode"), s.etcd.Endpoint()).start()
+	for _, tt := range []struct {
+		at, to *httpCouple
+		topic  string
+		exit   int
+		says   []string
+	}{
+		{can, cannot, there, 1, []string{"accept " + there + ": the broker does not move topics: ", "; n1 serves " + there}},
+		{cannot, can, here, 3, []string{"extent " + here + ": the broker does not move topics: "}},
+	} {
+		tt.at.await("its topic", func(st harness.Status) bool { return st.Topics.Served == 1 })
+		res, err := tt.at.Verb(s.ctx, "unload", tt.topic, "--to", tt.to.broker.Name)
+		s.ok(err)
+		for _, part := range tt.says {
+			if res.Exit != tt.exit || !strings.Contains(res.Stderr, part) || strings.Count(res.Stderr, "\n") != 1 {
+				t.Errorf("exit code %d, want %d with %q in one line: %s", res.Exit, tt.exit, part, res.Stderr)
+			}
+		}
+		s.ok(tt.at.broker.Publish(s.ctx, tt.topic, "x"))
+	}
+}

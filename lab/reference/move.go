@@ -278,7 +278,7 @@ func (b *Broker) fetch(start func(fetchRequest) (do func(*work) (any, error), wa
 		on.change(func() { on.upTo = max(on.upTo, upTo) })
 		ctx, cancel := context.WithTimeout(r.Context(), patience)
 		defer cancel()
-		_ = on.await(ctx, func() bool { return on.done || on.bytes >= on.upTo })
+		_ = on.await(ctx, func() bool { return on.done || on.bytes >= on.upTo && on.bytes < in.Sealed.Bytes })
 		on.mu.Lock()
 		bytes, done := on.bytes, on.done
 		on.mu.Unlock()
