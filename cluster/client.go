@@ -42,7 +42,7 @@ func OpenLine(cfg Config, log *slog.Logger) (*Line, error) {
 }
 
 func open(cfg Config, log *slog.Logger, silence time.Duration, main bool) (*Client, error) {
-	endpoints, err := cfg.validate()
+	endpoints, err := cfg.parse()
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package cluster
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -12,8 +11,7 @@ import (
 // Config says where etcd is and how to be let in. The zero value of every field but
 // Endpoints is usable.
 type Config struct {
-	// Endpoints are URLs: http, https, unix or unixs, or a bare host:port, which
-	// uses TLS if CACert or Cert is set. All must agree about TLS.
+	// Endpoints are URLs: http, https, unix or unixs.
 	Endpoints []string
 	// CACert, Cert and Key are PEM files, read again at each TLS handshake. Without
 	// CACert the system's roots are trusted. Cert and Key come together.
@@ -40,46 +38,28 @@ type endpoint struct {
 	tls    bool
 }
 
-// validate parses the endpoints and refuses combinations that cannot work. It reads
-// no file and no network.
-func (c Config) validate() (parsed []endpoint, err error) {
-	switch {
-	case len(c.Endpoints) == 0:
+// parse reads the endpoints, each once. It reads no file and no network.
+func (c Config) parse() (parsed []endpoint, err error) {
+	if len(c.Endpoints) == 0 {
 		return nil, errors.New("no etcd endpoint is set")
-	case (c.Cert == "") != (c.Key == ""):
-		return nil, errors.New("a client certificate needs both the certificate and the key file")
-	case (c.User == "") != (c.PasswordFile == ""):
-		return nil, errors.New("etcd authentication needs both the user and the password file")
 	}
 	for _, raw := range c.Endpoints {
-		e, why := parseEndpoint(raw, c.CACert != "" || c.Cert != "")
-		switch {
-		case why != "":
+		e, why := parseEndpoint(raw)
+		if why != "" {
 			return nil, fmt.Errorf("etcd endpoint %q: %s; want a form like http://127.0.0.1:2379", raw, why)
-		case len(parsed) > 0 && e.tls != parsed[0].tls:
-			return nil, fmt.Errorf("etcd endpoints %q and %q: one uses TLS and the other does not", parsed[0].url, raw)
-		case !slices.ContainsFunc(parsed, func(p endpoint) bool { return p.addr == e.addr }): // else it is given twice
+		}
+		if !slices.ContainsFunc(parsed, func(p endpoint) bool { return p.addr == e.addr }) { // else it is given twice
 			parsed = append(parsed, e)
 		}
 	}
 	return parsed, nil
 }
 
-func parseEndpoint(raw string, preferTLS bool) (e endpoint, why string) {
-	scheme, rest, ok := strings.Cut(raw, "://")
-	if !ok {
-		host, _, err := net.SplitHostPort(raw)
-		if err != nil {
-			return e, "neither a URL nor host:port"
-		}
-		return endpoint{raw, raw, host, preferTLS}, ""
-	}
+func parseEndpoint(raw string) (e endpoint, why string) {
+	scheme, rest, _ := strings.Cut(raw, "://")
 	u, err := url.Parse(raw)
 	switch {
 	case scheme == "unix" || scheme == "unixs":
-		if rest == "" {
-			return e, "no path"
-		}
 		return endpoint{raw, "unix:" + rest, "localhost", scheme == "unixs"}, ""
 	case scheme != "http" && scheme != "https":
 		return e, "unknown scheme"

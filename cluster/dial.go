@@ -71,7 +71,7 @@ func connect(cfg Config, e endpoint, silence time.Duration) (*way, error) {
 // Resolve looks up the names of all endpoints, and waits for as long as that takes: what is asked
 // of etcd afterwards has its time for etcd. What was not resolved is told by the next request.
 func Resolve(ctx context.Context, cfg Config) {
-	endpoints, _ := cfg.validate()
+	endpoints, _ := cfg.parse()
 	var all sync.WaitGroup
 	for _, e := range endpoints {
 		if host, _, err := net.SplitHostPort(e.addr); err == nil {
