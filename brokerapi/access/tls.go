@@ -26,7 +26,7 @@ import (
 // Files are those of one server. Each may be empty: no authorities are the system's.
 type Files struct {
 	CACert    string // --broker-cacert, PEM
-	Cert, Key string // --broker-cert, --broker-key, PEM: both or none
+	Cert, Key string // --broker-cert, --broker-key, PEM: both or none, as the settings see to
 	TokenFile string // --broker-token-file
 	Of        string // whose these settings are; empty: the broker's
 }
@@ -35,12 +35,6 @@ func (f Files) flag() string { return "--" + cmp.Or(f.Of, "broker") }
 
 // Check finds at once what would otherwise fail at every attempt to connect.
 func (f Files) Check() error {
-	switch {
-	case f.Cert != "" && f.Key == "":
-		return fmt.Errorf("%s-cert %s: certificate without a key: give %[1]s-key too", f.flag(), f.Cert)
-	case f.Key != "" && f.Cert == "":
-		return fmt.Errorf("%s-key %s: key without a certificate: give %[1]s-cert too", f.flag(), f.Key)
-	}
 	_, err := f.Config("")
 	return err
 }

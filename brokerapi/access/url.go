@@ -12,9 +12,6 @@ import (
 // and secrets says where credentials go instead.
 func ParseURL(flag, raw, secrets string, schemes ...string) (*url.URL, error) {
 	want := "want " + schemes[0] + "://host:port"
-	if raw == "" {
-		return nil, fmt.Errorf("%s is empty: %s", flag, want)
-	}
 	if strings.Contains(raw, "@") {
 		return nil, fmt.Errorf("%s holds credentials, which would show in logs: %s (%s)", flag, want, secrets)
 	}

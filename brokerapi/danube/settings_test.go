@@ -33,7 +33,7 @@ func TestSettingsThatCannotWorkNameTheFlag(t *testing.T) {
 		name, want string
 		cfg        Config
 	}{
-		{"no admin URL", "--broker-admin is empty: want http://host:port", Config{}},
+		{"no admin URL", `--broker-admin "": want http://host:port, or https://host:port`, Config{}},
 		{"scheme", `--broker-admin "nats://127.0.0.1:1": want http://`, Config{AdminURL: "nats://127.0.0.1:1"}},
 		{"path", `--danube-lookup "http://h:1/x": has a path`, Config{AdminURL: "http://h", LookupURL: "http://h:1/x", MetricsURL: "http://h"}},
 		{"two hosts", `--danube-metrics "http://a:1,b:2"`, Config{AdminURL: "http://h", LookupURL: "http://h", MetricsURL: "http://a:1,b:2"}},

@@ -24,7 +24,7 @@ func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 		cfg  Config
 		want string
 	}{
-		{"no address", Config{}, `--broker-admin is empty: want nats://host:port`},
+		{"no address", Config{}, `--broker-admin "": want nats://host:port, or tls://host:port`},
 		{"no scheme", Config{AdminURL: "localhost"}, `--broker-admin "localhost": want nats://host:port, or tls://host:port`},
 		{"other scheme", Config{AdminURL: "http://localhost:4222"}, `--broker-admin "http://localhost:4222": want nats://host:port, or tls://host:port`},
 		{"no host", Config{AdminURL: "nats://:4222"}, `--broker-admin "nats://:4222": want nats://host:port, or tls://host:port`},
