@@ -29,8 +29,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net"
-	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,7 +55,7 @@ const (
 // Config is what New needs.
 type Config struct {
 	AdminURL     string        // nats://host:port or tls://host:port, this one server's client port
-	MonitorURL   string        // http(s)://host:port of its monitoring; empty: port 8222 of AdminURL's host
+	MonitorURL   string        // http(s)://host:port of its monitoring
 	CredsFile    string        // credentials file (user JWT and seed); empty: none
 	User         string        // with PasswordFile; empty: none
 	Password     string        // file
@@ -103,7 +101,8 @@ var _ brokerapi.Broker = (*Broker)(nil)
 // New checks the settings and starts to connect; it does not wait for the server.
 // Its errors are settings that cannot work, each with the flag it belongs to.
 func New(cfg Config) (*Broker, error) {
-	admin, monitor, err := parseAddresses(cfg.AdminURL, cfg.MonitorURL)
+	admin, err := access.ParseServer("--broker-admin", cfg.AdminURL, adminPort,
+		"credentials go into --nats-creds-file, --nats-password-file or --broker-token-file", "nats", "tls")
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +126,7 @@ func New(cfg Config) (*Broker, error) {
 		}
 	}
 	cfg.TokenFile = "" // it is not for the monitor
-	b.monitor, err = rest.New(rest.Config{Setting: "--nats-monitor", URL: monitor.String(), Timeout: cfg.Timeout, MaxAnswer: maxAnswer, Files: cfg.Files})
+	b.monitor, err = rest.New(rest.Config{Setting: "--nats-monitor", URL: cfg.MonitorURL, Timeout: cfg.Timeout, MaxAnswer: maxAnswer, Files: cfg.Files})
 	if err != nil {
 		return nil, err
 	}
@@ -302,15 +301,4 @@ func (b *Broker) connected(ctx context.Context) (*client.Conn, context.Context, 
 		return b.conn, b.link, nil
 	}
 	return nil, nil, fmt.Errorf("--broker-admin %s: %w", b.admin, cmp.Or(b.lastErr, errBroke))
-}
-
-// parseAddresses checks both addresses and fills in what may be left out.
-func parseAddresses(admin, monitor string) (a, m *url.URL, err error) {
-	const secrets = "credentials go into --nats-creds-file, --nats-password-file or --broker-token-file"
-	if a, err = access.ParseServer("--broker-admin", admin, adminPort, secrets, "nats", "tls"); err != nil {
-		return nil, nil, err
-	}
-	monitor = cmp.Or(monitor, "http://"+net.JoinHostPort(a.Hostname(), monitorPort))
-	m, err = access.ParseURL("--nats-monitor", monitor, secrets, "http", "https")
-	return a, m, err
 }

@@ -52,21 +52,6 @@ func TestSettingsThatCannotWorkAreNamed(t *testing.T) {
 	}
 }
 
-func TestDefaultPortsAreFilledIn(t *testing.T) {
-	for _, c := range []struct{ name, admin, monitor, wantAdmin, wantMonitor string }{
-		{"both", "nats://a", "", "nats://a:4222", "http://a:8222"},
-		{"IPv6", "nats://[::1]", "", "nats://[::1]:4222", "http://[::1]:8222"},
-		{"given", "tls://a:1/", "https://b:2/base/", "tls://a:1", "https://b:2/base"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			admin, monitor, err := parseAddresses(c.admin, c.monitor)
-			if err != nil || admin.String() != c.wantAdmin || monitor.String() != c.wantMonitor {
-				t.Errorf("got %q, %q, %v, want %q, %q", admin, monitor, err, c.wantAdmin, c.wantMonitor)
-			}
-		})
-	}
-}
-
 // served is a fake server's JetStream in which requests are noted.
 func served(t *testing.T, reply func(subject string, body []byte) string) (*Broker, *[]string) {
 	t.Helper()
