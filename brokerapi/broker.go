@@ -171,8 +171,9 @@ type Meter func(ctx context.Context, bytes int) error
 // Each call may be repeated: the sidecar may have ended after any of them, and before the journal
 // had it. And each may come late, from a sidecar that was frozen while others went on. So what
 // changes something carries the move's ID: Seal and Copy leave it with the topic, until the next
-// move's Seal, and what bears another's is refused. Serve takes a seal away, and refuses a copy
-// that is not whole: it is called where no move holds the topic.
+// move's Seal, and what bears another's is refused. IDs grow: an older move than the one that was
+// there last is refused by both. Serve takes a seal away, and refuses a copy that is not whole: it
+// is called where no move holds the topic.
 type Mover interface {
 	// Extent says where a topic stands that is here, served or withdrawn, and changes nothing.
 	// What cannot be moved at all (data in memory, a mirror) it refuses.
@@ -184,11 +185,11 @@ type Mover interface {
 	// Seal withdraws producers, with an error that they retry, makes consumers' positions durable
 	// and pauses them, flushes, and waits until nothing is appended any more. It lasts until Resume
 	// or Remove, over restarts. Without force it refuses while consumers are active. It refuses what
-	// another move has sealed, and what this one has resumed.
+	// another move has sealed, and what this one or a later one has resumed.
 	Seal(ctx context.Context, topic, move string, force bool) (moves.Extent, error)
 	// Copy makes here what from has sealed, not served, in the place of what an earlier try has
 	// left; what is whole already it leaves. It refuses where anything but a copy is that was never
-	// resumed. Brokers that share their storage copy nothing.
+	// resumed, or a later move's. Brokers that share their storage copy nothing.
 	Copy(ctx context.Context, topic, move string, from Peer, sealed moves.Extent, meter Meter) (moves.Extent, error)
 	// Resume serves the topic, with its consumers, from where it was sealed: at the target, or at
 	// the source again. It refuses what does not stand there or bears another move's ID, but not

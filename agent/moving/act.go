@@ -77,7 +77,7 @@ func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act
 		content, err := b.Compare(ctx, m.Topic, from, sealed, meter)
 		return moves.Outcome{Content: &content}, 0, err
 	case moves.HandOver:
-		if assigned, err = w.assigned(ctx, m.Topic); err != nil {
+		if assigned, err = w.assigned(ctx, w.set.Me(), m.Topic); err != nil {
 			return out, 0, err
 		}
 		if assigned == 0 {
@@ -98,7 +98,7 @@ func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act
 		return extent(b.Resume(ctx, m.Topic, m.ID, records[m.Topic], m.Sealed))
 	case moves.Remove, moves.Discard:
 		// Whoever has it assigned serves it, whatever became of this move.
-		if assigned, err = w.assigned(ctx, m.Topic); err == nil && assigned != 0 {
+		if assigned, err = w.assigned(ctx, w.set.Me(), m.Topic); err == nil && assigned != 0 {
 			err = fmt.Errorf("it is assigned to %s: its data is kept", w.set.Me())
 		}
 		if err != nil {
@@ -118,10 +118,10 @@ func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act
 	return out, 0, fmt.Errorf("act %q: unknown", act)
 }
 
-func (w *Worker) assigned(ctx context.Context, topic string) (revision int64, err error) {
+func (w *Worker) assigned(ctx context.Context, broker, topic string) (revision int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callBound)
 	defer cancel()
-	return w.store.Assigned(ctx, w.set.Me(), topic)
+	return w.store.Assigned(ctx, broker, topic)
 }
 
 // peer is where another broker is, as it advertises itself.

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -129,14 +128,17 @@ func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int
 	refuse := func(format string, args ...any) (Ready, error) {
 		return Ready{}, brokerapi.Errorf(brokerapi.ErrRefused, "topic %s: %s", m.Topic, fmt.Sprintf(format, args...))
 	}
-	m.ID, m.From, m.Sent = "m"+strconv.FormatUint(rand.Uint64(), 36), w.set.Me(), w.set.Mover == nil
+	m.From, m.Sent = w.set.Me(), w.set.Mover == nil
 	journal, err := w.store.MoveOf(ctx, m.Topic)
 	if err != nil {
 		return p, err
 	}
+	last := ""
 	if journal != nil {
 		p.seen = journal.ModRevision
-		switch now, err := moves.Parse(m.Topic, journal.Value); {
+		now, err := moves.Parse(m.Topic, journal.Value)
+		last = now.ID
+		switch {
 		case err != nil:
 			return refuse("%v: look at %s in etcd, and delete it if nobody moves the topic", err, journal.Key)
 		case now.Phase.Over(), now.Phase == moves.Returned: // what was copied there a later move replaces
@@ -146,6 +148,7 @@ func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int
 			return refuse("it is being moved from %s to %s (%s): wait for it, or 'holdfast moves cancel %s'", now.From, now.To, now.Phase, now.ID)
 		}
 	}
+	m.ID = moves.NewID(time.Now(), last, rand.Uint32())
 	if !m.Sent {
 		switch whose, _, err := w.store.Assignees(ctx, []string{m.Topic}); {
 		case err != nil:

@@ -325,6 +325,7 @@ func TestATopicThatTheBrokersOwnClusterMovesIsObserved(t *testing.T) {
 			t.Errorf("observed %q, sent to %q", m.Same.Observed, sent.to)
 		}
 		g.wantFree()
+		g.put("/cluster/brokers/a/n/u", "null")
 		e := moves.Extent{}
 		if err := a.worker.Begin(g.t.Context(), Ready{Move: moves.Move{ID: "m2", Topic: "/n/u", From: "a", To: "b", Planned: &e}}); err != nil {
 			t.Fatal(err)
@@ -351,5 +352,27 @@ func TestNothingIsBegunWhileTheBrokerIsNotAttachedOrOverAnother(t *testing.T) {
 			t.Errorf("while detached: %v", err)
 		}
 		g.after(time.Second)
+	})
+}
+
+// Whoever it is assigned to serves it: the source does not serve it again, and nothing is removed.
+func TestATopicThatOthersAssignMeanwhileIsLeftToThem(t *testing.T) {
+	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
+		b.fault(moves.Copy, hangs)
+		g.begin(topic)
+		g.after(time.Second)
+		g.wantPhase(topic, moves.Sealed)
+		if _, err := g.store.DeleteRange(g.t.Context(), &pb.DeleteRangeRequest{Key: []byte("/cluster/brokers/a" + topic)}); err != nil {
+			t.Fatal(err)
+		}
+		g.put("/cluster/brokers/c"+topic, "null")
+		g.cancel(topic)
+		g.after(10 * time.Second)
+		if m := g.wantPhase(topic, moves.Cancelled); !strings.Contains(m.Error, "others have taken its assignment from a") {
+			t.Errorf("error %q", m.Error)
+		}
+		if a.peek(topic).served {
+			t.Error("a serves what is assigned to c")
+		}
 	})
 }

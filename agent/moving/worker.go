@@ -281,7 +281,7 @@ func (w *Worker) carry(ctx context.Context, topic, id string) {
 	}
 }
 
-// next asks package moves what to do, with what etcd says of the other broker.
+// next asks package moves what to do, with what etcd says of the other broker and the assignment.
 func (w *Worker) next(ctx context.Context, m moves.Move) moves.Step {
 	f := moves.Facts{Side: m.Of(w.set.Me())}
 	if f.Side == moves.Source {
@@ -295,6 +295,16 @@ func (w *Worker) next(ctx context.Context, m moves.Move) moves.Step {
 		case mode != cluster.ModeActive:
 			f.PeerGone = fmt.Sprintf("broker %s is not active any more: %s", m.To, cmp.Or(mode, "its mode is not known"))
 		}
+	}
+	step := m.Next(f)
+	if step.Act == moves.Wait || step.Act == moves.GiveUp || m.Sent {
+		return step
+	}
+	switch assigned, err := w.assigned(ctx, m.Owner(), m.Topic); {
+	case err != nil: // nor is it leave to act
+		return moves.Step{}
+	case assigned == 0:
+		f.Taken = fmt.Sprintf("others have taken its assignment from %s", m.Owner())
 	}
 	return m.Next(f)
 }

@@ -286,6 +286,8 @@ func lateOnes(t *testing.T, h Harness) {
 	publish(t, from, moved)
 	sealed := from.seal(t, h, moved, "m2")
 	to.copy(t, moved, "m2", from, sealed)
+	_, err := to.Copy(soon(t), moved, "m1", from.Peer(), sealed, free)
+	wantRefused(t, "copy for an earlier move onto a later one's copy", err)
 	for _, late := range []string{"m1", "m3"} {
 		_, err := from.Seal(soon(t), moved, late, true)
 		wantRefused(t, "seal what another move has sealed", err)
@@ -300,6 +302,8 @@ func lateOnes(t *testing.T, h Harness) {
 	}
 	assign(t, to, moved)
 	to.resume(t, moved, "m2", &sealed)
+	_, err = to.Seal(soon(t), moved, "m1", true)
+	wantRefused(t, "seal for an earlier move what a later one has resumed", err)
 	for _, late := range []string{"m1", "m2", "m3"} {
 		wantRefused(t, "remove what is served", to.Remove(soon(t), moved, late))
 		_, err := to.Copy(soon(t), moved, late, from.Peer(), sealed, free)

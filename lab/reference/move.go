@@ -107,7 +107,7 @@ func (b *Broker) seal(r sealRequest) (extent, error) {
 	switch {
 	case err != nil:
 		return extent{}, err
-	case t.sealed() && (t.Move != r.Move || t.Stage == isCopied):
+	case t.sealed() && (t.Move != r.Move || t.Stage == isCopied), t.Move > r.Move:
 		return extent{}, otherMove(t)
 	case t.Stage == isResumed && t.Move == r.Move:
 		return extent{}, refuse(http.StatusConflict, "was_resumed", "this move was called off, and the topic serves again: move it anew")
@@ -340,6 +340,8 @@ func (b *Broker) startCopy(r fetchRequest) (func(*work) (any, error), any, error
 		return nil, nil, errDrained
 	case taken(t):
 		return nil, nil, errExists
+	case t != nil && t.Move > r.Move:
+		return nil, nil, otherMove(t)
 	case t != nil && t.Stage == isCopied && t.Move == r.Move:
 		return nil, b.stands(t), nil
 	}

@@ -86,6 +86,15 @@ type Move struct {
 	Where string `json:"where,omitempty"`
 	// CalledOff: an operator did.
 	CalledOff bool `json:"called_off,omitempty"`
+	// Again: the target could not resume what it has copied, and copies it once more. The source has
+	// all of it until it is verified.
+	Again bool `json:"again,omitempty"`
+	// Taken: others have assigned the topic to somebody else, who serves it.
+	Taken bool `json:"taken,omitempty"`
+	// Why it was undone; Error is of the acts that undo it until it is over.
+	Why string `json:"why,omitempty"`
+	// Failing is since when the act of this phase fails, on the clock of who wrote it.
+	Failing time.Time `json:"failing,omitzero"`
 }
 
 // Extent is what one broker has of a topic. A broker may know less than all of it: what is
@@ -130,6 +139,8 @@ func Parse(topic string, value []byte) (Move, error) {
 	case err != nil:
 	case m.Format > format:
 		err = fmt.Errorf("format %d: %w", m.Format, ErrNewer)
+	case m.Format < format:
+		err = fmt.Errorf("format %d: want %d", m.Format, format)
 	case m.ID == "" || m.From == "" || m.To == "" && !m.Sent || m.From == m.To:
 		err = fmt.Errorf("id %q, from %q, to %q: want three names, and two brokers", m.ID, m.From, m.To)
 	case !known(m.Phase):
@@ -143,6 +154,16 @@ func Parse(topic string, value []byte) (Move, error) {
 		return Move{}, fmt.Errorf("move of %s: cannot be read: %w", topic, err)
 	}
 	return m, nil
+}
+
+// NewID is the ID of a move that begins. As text it is greater than that of the topic's last one,
+// which tells a broker the later of two. salt tells topics apart.
+func NewID(now time.Time, last string, salt uint32) string {
+	at, was := now.UnixMilli(), int64(0)
+	if _, err := fmt.Sscanf(last, "m%12x", &was); err == nil {
+		at = max(at, was+1)
+	}
+	return fmt.Sprintf("m%012x%06x", at, salt&0xffffff)
 }
 
 func known(p Phase) bool {

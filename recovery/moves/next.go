@@ -2,10 +2,15 @@ package moves
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
 )
+
+// patience is how long an act may fail before the handover, until it counts as refused: the
+// topic is not served meanwhile, and its source could.
+const patience = time.Minute
 
 // Side is what a broker is to a move.
 type Side int
@@ -26,6 +31,14 @@ func (m Move) Of(broker string) Side {
 		return Target
 	}
 	return Neither
+}
+
+// Owner is the broker that the topic is assigned to while the move goes on.
+func (m Move) Owner() string {
+	if m.Phase.HandedOver() {
+		return m.To
+	}
+	return m.From
 }
 
 // Held reports whether the side's broker may neither load the topic nor take it for a stray: it
@@ -77,10 +90,10 @@ var rows = []row{
 	{Sealed, Target, Copy, Copied, Undoing},
 	{Copied, Source, HandOver, Switched, Undoing},
 	{Switched, Target, Resume, Resumed, ""},
-	{Resumed, Target, Compare, Verified, ""},
-	{Verified, Source, Remove, Done, ""},
-	{Undoing, Source, Restore, Returned, ""},
-	{Returned, Target, Discard, Failed, ""},
+	{Resumed, Target, Compare, Verified, Failed},   // served by the target; what the source has is kept
+	{Verified, Source, Remove, Done, Failed},       // as above
+	{Undoing, Source, Restore, Returned, Returned}, // no longer held, it is served as any other
+	{Returned, Target, Discard, Failed, Failed},
 }
 
 // Facts are what one side knows beside the journal.
@@ -88,6 +101,8 @@ type Facts struct {
 	Side Side
 	// PeerGone: the other broker is not registered, or not active, and etcd said so.
 	PeerGone string // why, for people; empty: it is there
+	// Taken: the topic is not assigned to Owner, and etcd said so after the journal was read.
+	Taken string // for people; empty: it is
 }
 
 // Step is what to do now.
@@ -96,6 +111,7 @@ type Step struct {
 	Why   string // of GiveUp
 	then  Phase
 	fails Phase
+	taken bool
 }
 
 // Next is the step of one side.
@@ -106,9 +122,18 @@ func (m Move) Next(f Facts) Step {
 		}
 		return Step{}
 	}
+	switch {
+	case f.Side == Neither || m.Phase.Over():
+		return Step{}
+	case f.Taken != "": // by other hands: whoever it is assigned to serves it, and all data is kept
+		return Step{Act: GiveUp, Why: f.Taken, then: Failed, taken: true}
 	// Who is to take the topic cannot: the source goes on serving. What is handed over waits.
-	if f.Side == Source && f.PeerGone != "" && (m.Phase == Pending || m.Phase == Draining || m.Phase == Sealed || m.Phase == Copied) {
-		return Step{Act: GiveUp, Why: f.PeerGone}
+	case f.Side == Source && f.PeerGone != "" && m.Phase == Pending:
+		return Step{Act: GiveUp, Why: f.PeerGone, then: Failed}
+	case f.Side == Source && f.PeerGone != "" && m.Phase.before():
+		return Step{Act: GiveUp, Why: f.PeerGone, then: Undoing}
+	case f.Side == Target && m.Again && m.Phase == Switched: // one act a step: a late one must not serve
+		return Step{Act: Copy, then: Switched}
 	}
 	for _, r := range rows {
 		if r.phase == m.Phase && r.side == f.Side {
@@ -129,19 +154,27 @@ type Outcome struct {
 
 // After is the journal after the step, and whether it is another than before.
 func (m Move) After(s Step, o Outcome, broker string, now time.Time) (Move, bool) {
-	if s.Act == GiveUp {
-		return m.giveUp(s.Why, broker, now), true
+	switch s.Act {
+	case Wait:
+		return m, false
+	case GiveUp:
+		m.Taken = s.taken
+		return m.giveUp(s.then, s.Why, broker, now), true
 	}
 	err := o.Err
-	final := o.Final
 	if err == nil {
-		err = m.wrong(s.Act, o)
-		final = err != nil
+		if err = m.wrong(s.Act, o); err != nil {
+			o.Final = true
+			if s.Act == Resume { // it is served, and is not what it should be
+				s.fails = Failed
+			}
+		}
 	}
 	if err != nil {
-		return m.refused(s, err, final, broker, now)
+		return m.refused(s, err, o.Final, broker, now)
 	}
 	n := m
+	n.Failing, n.Error, n.Where, n.Again = time.Time{}, n.Why, "", false
 	switch s.Act {
 	case Seal:
 		n.Sealed = o.Extent
@@ -154,8 +187,8 @@ func (m Move) After(s Step, o Outcome, broker string, now time.Time) (Move, bool
 	case Send:
 		n.Same = &Content{Observed: o.Seen}
 	}
-	if s.Act != Restore && s.Act != Discard { // the reason of those stays
-		n.Error, n.Where = "", ""
+	if s.then == m.Phase {
+		return n, true
 	}
 	return n.enter(s.then, now), true
 }
@@ -166,12 +199,15 @@ func (m Move) wrong(a Act, o Outcome) error {
 	case Copy:
 		return m.Sealed.fits(o.Extent, "at the target")
 	case Resume: // by whom the messages were compared before it served: producers may be back by now
-		if o.Extent == nil || o.Extent.Last < m.Sealed.Last {
+		if o.Extent == nil || !m.Sealed.Empty && (o.Extent.Empty || o.Extent.Last < m.Sealed.Last) {
 			return fmt.Errorf("at the target: it resumed at %s, sealed was %s", o.Extent.text(), m.Sealed.text())
 		}
 	case HandOver:
 		return m.Sealed.fits(o.Extent, "at the source by now")
 	case Compare:
+		if o.Content == nil {
+			return errors.New("it was not said what was compared")
+		}
 		if o.Content.Differs != "" {
 			return fmt.Errorf("the contents differ: %s", o.Content.Differs)
 		}
@@ -182,23 +218,33 @@ func (m Move) wrong(a Act, o Outcome) error {
 func (m Move) refused(s Step, err error, final bool, broker string, now time.Time) (Move, bool) {
 	n := m
 	n.Error, n.Where = err.Error(), broker
-	switch {
-	case final && s.Act == Compare: // it is served by the target; what the source has is kept
-		return n.enter(Failed, now), true
-	case final && s.fails != "":
-		return n.enter(s.fails, now), true
+	if !final && m.Phase.before() && !m.Sent {
+		if m.Failing.IsZero() {
+			n.Failing = now.UTC().Truncate(time.Millisecond)
+		}
+		final = now.Sub(n.Failing) > patience
 	}
-	return n, n.Error != m.Error || n.Where != m.Where
+	if final && s.fails != "" {
+		return n.giveUp(s.fails, err.Error(), broker, now), true
+	}
+	n.Again = m.Phase == Switched && (m.Again != final) // copy and resume by turns, as each is refused
+	return n, n.Error != m.Error || n.Where != m.Where || n.Failing != m.Failing || n.Again != m.Again
 }
 
-// giveUp calls a move off before the handover.
-func (m Move) giveUp(why, broker string, now time.Time) Move {
-	m.Error, m.Where = why, broker
-	if m.Phase == Pending {
-		return m.enter(Failed, now)
+// giveUp ends a move, or has it undone: before the handover only. The first reason stays.
+func (m Move) giveUp(p Phase, why, broker string, now time.Time) Move {
+	m.Failing, m.Error, m.Where = time.Time{}, why, broker
+	switch {
+	case m.Why != "":
+		m.Error = m.Why + "; then: " + why
+	case p == Undoing:
+		m.Why = why
 	}
-	return m.enter(Undoing, now)
+	return m.enter(p, now)
 }
+
+// before: the handover is to come, and the move goes on.
+func (p Phase) before() bool { return p == Pending || p == Draining || p == Sealed || p == Copied }
 
 // Cancel is the journal of a move that an operator calls off.
 func (m Move) Cancel(by string, now time.Time) (Move, error) {
@@ -212,11 +258,11 @@ func (m Move) Cancel(by string, now time.Time) (Move, error) {
 		return m, nil
 	}
 	m.CalledOff = true
-	m = m.giveUp("called off: "+by, "", now)
-	if m.Phase == Failed {
-		m = m.enter(Cancelled, now)
+	p := Undoing
+	if m.Phase == Pending {
+		p = Cancelled
 	}
-	return m, nil
+	return m.giveUp(p, "called off: "+by, "", now), nil
 }
 
 // enter goes on to a phase; who was called off by an operator ends as that.
@@ -248,6 +294,7 @@ func (e *Extent) fits(now *Extent, where string) error {
 		return fmt.Errorf("%s: another schema (%s) than was sealed (%s)", where, now.Schema, e.Schema)
 	case e.Empty != now.Empty:
 		return fmt.Errorf("%s: %s, sealed was %s", where, now.text(), e.text())
+	case e.Empty: // its numbers say nothing
 	case e.Last != now.Last:
 		return fmt.Errorf("%s: the last message is %d, sealed was %d", where, now.Last, e.Last)
 	case !e.Shrinks && (e.First != now.First || e.Count != now.Count || e.Bytes != now.Bytes):

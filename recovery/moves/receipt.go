@@ -11,6 +11,9 @@ import (
 
 // End says what a move that is over has come to: who serves the topic, and why it did not go well.
 func (m Move) End() string {
+	if m.Taken {
+		return m.Error + "; " + "both brokers keep what they have of it, and whoever it is assigned to serves it"
+	}
 	at := m.From
 	if m.Phase == Done || m.Served != nil {
 		at = m.Target()
