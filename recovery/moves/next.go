@@ -208,8 +208,10 @@ func (m Move) wrong(a Act, o Outcome) error {
 		if o.Content == nil {
 			return errors.New("it was not said what was compared")
 		}
-		if o.Content.Differs != "" {
-			return fmt.Errorf("the contents differ: %s", o.Content.Differs)
+		if c := o.Content; c.Differs != "" {
+			return fmt.Errorf("the contents differ: %s", c.Differs)
+		} else if c.Observed == "" && !m.Sealed.Shrinks && c.Compared+c.Gone < m.Sealed.Count {
+			return fmt.Errorf("%d messages were compared and %d are gone: sealed were %d", c.Compared, c.Gone, m.Sealed.Count)
 		}
 	}
 	return nil
