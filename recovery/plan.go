@@ -41,7 +41,7 @@ type Facts struct {
 func (f Facts) orphan() bool      { return f.Serving && !f.Assigned }
 func (f Facts) foreign() bool     { return f.Serving && f.Claim.Foreign() }
 func (f Facts) unloads() bool     { return f.Serving && f.Claim.Unloads() }
-func (f Facts) quarantined() bool { return f.Quiesced && !f.Assigned }
+func (f Facts) quarantined() bool { return f.Quiesced && !f.Assigned && !f.Held }
 
 // Counts counts topics. Assigned = Served + Missing; no topic is in two of Served,
 // Missing, Orphan and Quarantined.
@@ -50,7 +50,7 @@ type Counts struct {
 	Served      int // assigned here and served here
 	Missing     int // assigned here and not served here
 	Orphan      int // served here and not assigned here
-	Quarantined int // quiesced here and not assigned here
+	Quarantined int // quiesced here and not assigned here, nor here by a move
 
 	// Parts of the above, by their locks.
 	Elsewhere int // missing, because another broker holds the lock for longer than we retry, or a move the topic
@@ -73,7 +73,7 @@ func (c *Counts) add(f Facts, by int) {
 		c.Missing += by
 	case f.Serving:
 		c.Orphan += by
-	case f.Quiesced:
+	case f.quarantined():
 		c.Quarantined += by
 	}
 }

@@ -63,7 +63,9 @@ func (r *Reconciler) SetHeld(topics []string) {
 			t := r.topic(name, now)
 			r.update(t, func(f *Facts) {
 				if f.Held = held; !f.Assigned {
-					f.UnassignedAt = now // what was moved here is served before its assignment may be heard of
+					// What was moved here is served before its assignment may be heard of, and what was
+					// moved away is removed before the next listing says so.
+					f.UnassignedAt, f.Quiesced = now, f.Quiesced && held
 				}
 			})
 			if held {

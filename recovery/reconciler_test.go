@@ -319,6 +319,31 @@ func TestATopicThatComesBackAtOnceIsNotTouched(t *testing.T) {
 	})
 }
 
+func TestWhatAMoveHoldsIsNotCountedAsAStray(t *testing.T) {
+	b := newFakeBroker("/n/a", "/n/b")
+	inWorld(t, testSettings, b, func(w *world) {
+		w.SetAssigned(true, []string{"/n/a"}, nil)
+		w.SetOrders(attached)
+		w.SetHeld([]string{"/n/b"})
+		b.set(func() { delete(b.serving, "/n/b"); b.quiesced["/n/b"] = true }) // it is sealed, or a copy
+		w.Kick()
+		w.after(time.Minute)
+		if p := w.Snapshot(); p.Quarantined != 0 || p.Orphan != 0 {
+			t.Errorf("held: progress %+v", p)
+		}
+		b.set(func() { b.latency = time.Second })
+		w.SetHeld(nil) // it is over
+		w.after(100 * time.Millisecond)
+		if p := w.Snapshot(); p.Quarantined != 0 {
+			t.Errorf("held no more, and not listed yet: progress %+v", p)
+		}
+		w.after(time.Minute)
+		if p := w.Snapshot(); p.Quarantined != 1 {
+			t.Errorf("it was left all the same: progress %+v", p)
+		}
+	})
+}
+
 func TestALoadThatEndsAfterItsTopicWasUnassignedIsQuarantined(t *testing.T) {
 	b := newFakeBroker()
 	b.latency = 5 * time.Second
@@ -525,7 +550,9 @@ func TestCountsAlwaysEqualWhatAPlanCounts(t *testing.T) {
 		w.SetAssigned(true, all[:20], nil)
 		for step := range 2000 {
 			topic := all[rng.IntN(len(all))]
-			switch rng.IntN(12) {
+			switch rng.IntN(13) {
+			case 12:
+				w.SetHeld(all[rng.IntN(38):][:rng.IntN(3)])
 			case 0:
 				o.Mode = []Mode{Active, Active, Draining, Drained}[rng.IntN(4)]
 			case 1:
@@ -568,6 +595,7 @@ func TestCountsAlwaysEqualWhatAPlanCounts(t *testing.T) {
 		}
 		// Whatever happened: in the end the broker is as etcd asks.
 		b.set(func() { clear(b.loadErr) })
+		w.SetHeld(nil)
 		w.SetAssigned(true, all[:25], nil)
 		w.SetOrders(Orders{Epoch: o.Epoch + 1, Mode: Active, Attached: true, Instance: "end"})
 		w.after(3 * time.Minute)
