@@ -129,7 +129,7 @@ func (g *gate) close() { *g = gate{} }
 
 // judgeGate opens the gate if it is time to.
 func (r *Reconciler) judgeGate(now time.Time) {
-	if r.gate.openedBy != "" || !r.actionable() || !r.assignedKnown || r.orders.Mode != Active {
+	if r.gate.openedBy != "" || !r.actionable() || !r.assignedKnown || !r.movesKnown || r.orders.Mode != Active {
 		return
 	}
 	if (r.orders.Paused || !r.orders.Steering.Obeys()) && r.counts.Missing > 0 ||

@@ -308,7 +308,7 @@ func (r *Reconciler) sawUnreadable(names []string) {
 // judgePass ends the pass when the broker is as etcd asks, and has the broker
 // listed once more after work, at a distance that follows what a listing costs.
 func (r *Reconciler) judgePass(now time.Time) {
-	if !r.actionable() || !r.assignedKnown || r.load.wanting > 0 || len(r.load.flights) > 0 {
+	if !r.actionable() || !r.assignedKnown || !r.movesKnown || r.load.wanting > 0 || len(r.load.flights) > 0 {
 		return
 	}
 	if r.list.worked && !r.list.flying {
