@@ -235,7 +235,7 @@ func TestAgeHasTheTwoLargestUnits(t *testing.T) {
 func TestFleetNamesMovesThatNobodyCarriesOn(t *testing.T) {
 	var b bytes.Buffer
 	journal := func(from, to, phase string) cluster.KV {
-		return cluster.KV{Key: "/cluster/moves/a/b", Value: fmt.Appendf(nil, `{"format":1,"id":"m1","from":%q,"to":%q,"phase":%q,"sealed":{}}`, from, to, phase)}
+		return cluster.KV{Key: "/cluster/moves/a/b", Value: fmt.Appendf(nil, `{"format":1,"id":"m1","from":%q,"to":%q,"phase":%q,"planned":{},"sealed":{}}`, from, to, phase)}
 	}
 	writeFleetMoves(newOutput(&b), []cluster.FleetBroker{{BrokerID: "n1", Registered: true}, {BrokerID: "n2"}}, map[string]cluster.KV{
 		"/a/over": journal("n1", "n2", "done"), "/a/way": journal("n1", "n2", "sealed"), "/a/nobody": journal("n2", "n3", "copied"),

@@ -24,7 +24,7 @@ const followEvery = 300 * time.Millisecond
 // unload moves one topic and waits until that is over.
 func unload(c call) error {
 	body := map[string]any{"topic": c.Args().First(), "to": c.String("to"), "reason": c.String("reason"), "force": c.Bool("force"), "dry_run": c.Bool("dry-run")}
-	var p agent.MovePlan
+	var p moving.Shown
 	if err := c.sidecar().Post(c.Context, "/v1/unload", body, &p); err != nil {
 		return err
 	}
@@ -90,19 +90,21 @@ func progressLine(s moving.Shown) string {
 	return line
 }
 
-func writePlan(o *output, p agent.MovePlan) {
-	how := "it moves"
+func writePlan(o *output, p moving.Shown) {
+	how, size, rests := "it moves", "", ""
 	switch {
 	case p.ID == "":
 		how = "it would move"
 	case p.UnderWay:
 		how = "it is moving already"
 	}
-	o.line("%s: %s from %s to %s, %s, %s. %s", p.Topic, how, p.From, p.To, count(p.Messages, "message"), bytesText(p.Bytes), p.Rests)
-	if p.Observed {
-		o.line("The brokers' own cluster moves it: what it says is observed, nothing is compared.")
+	if e := p.Planned; e != nil {
+		size, rests = fmt.Sprintf(", %s, %s", count(e.Count, "message"), bytesText(e.Bytes)), e.Rests
 	}
-	if p.ID != "" {
+	o.line("%s: %s from %s to %s%s. %s", p.Topic, how, p.From, p.Target(), size, rests)
+	if p.Sent {
+		o.line("The brokers' own cluster moves it: what it says is observed, nothing is compared.")
+	} else if p.ID != "" {
 		o.line("move %s; 'holdfast moves cancel %s' calls it off until the handover", p.ID, p.ID)
 	}
 }
@@ -286,23 +288,23 @@ func drainLine(d moves.Drain) string {
 func writeDrainPlan(o *output, p agent.DrainPlan) {
 	to, rests, total := map[string]int{}, map[string]int{}, uint64(0)
 	for _, m := range p.Moves {
-		to[m.To]++
-		rests[m.Rests]++
-		total += m.Bytes
-	}
-	if len(p.Moves) > 0 {
-		o.line("%s, %s:", count(uint64(len(p.Moves)), "topic"), bytesText(total))
+		to[m.Target()]++
+		if e := m.Planned; e != nil {
+			rests[e.Rests]++
+			total += e.Bytes
+		}
 	}
 	for _, broker := range slices.Sorted(maps.Keys(to)) {
-		o.line("  %d to %s", to[broker], broker)
+		o.line("%s to %s", count(uint64(to[broker]), "topic"), broker)
 	}
+	o.line("%s in all", bytesText(total))
 	for _, why := range slices.Sorted(maps.Keys(rests)) {
 		if why != "" {
-			o.line("  %d rest on this: %s", rests[why], why)
+			o.line("%s: %s", count(uint64(rests[why]), "topic"), why)
 		}
 	}
 	for _, u := range p.Stay {
-		o.line("  stays  %s: %s", u.Topic, u.Why)
+		o.line("stays  %s: %s", u.Topic, u.Why)
 	}
 }
 

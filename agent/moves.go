@@ -53,20 +53,6 @@ func (a *agent) noteMove(m moves.Move) {
 	a.tell(a.life0, func() { a.event(e) })
 }
 
-// MovePlan says what moving a topic means. Its JSON is stable.
-type MovePlan struct {
-	ID       string `json:"id"` // of the move; empty: it was not begun
-	Topic    string `json:"topic"`
-	From     string `json:"from"`
-	To       string `json:"to"`
-	Messages uint64 `json:"messages"`
-	Bytes    uint64 `json:"bytes"`
-	// Rests is on what the promise rests that no message is lost.
-	Rests    string `json:"rests"`
-	Observed bool   `json:"observed"`  // the brokers' own cluster moves it: nothing is compared
-	UnderWay bool   `json:"under_way"` // it had begun before
-}
-
 type unloadOrder struct {
 	Topic  string `json:"topic"`
 	To     string `json:"to"`
@@ -88,23 +74,23 @@ func (a *agent) serveUnload(w http.ResponseWriter, r *http.Request) {
 	reply(w, plan)
 }
 
-// unload begins to move a topic, or says what would be done. It changes nothing before
-// everything that can be known was looked at.
-func (a *agent) unload(ctx context.Context, o unloadOrder) (MovePlan, error) {
+// unload begins to move a topic, or says what would be done, which then has no ID. It changes nothing
+// before everything that can be known was looked at.
+func (a *agent) unload(ctx context.Context, o unloadOrder) (moving.Shown, error) {
 	if _, _, err := brokerapi.SplitTopic(o.Topic); err != nil {
-		return MovePlan{}, &ExitError{ExitUsage, err}
+		return moving.Shown{}, &ExitError{ExitUsage, err}
 	}
 	if err := a.cannotMove(); err != nil {
-		return MovePlan{}, err
+		return moving.Shown{}, err
 	}
 	p, err := a.moves.Prepare(ctx, moves.Move{Topic: o.Topic, To: o.To, By: cmp.Or(o.Reason, "operator"), Force: o.Force}, nil)
 	if err == nil && !o.DryRun && !p.UnderWay {
 		err = a.moves.Begin(ctx, p)
 	}
 	if err != nil {
-		return MovePlan{}, a.moveError(err)
+		return moving.Shown{}, a.moveError(err)
 	}
-	plan := planOf(p)
+	plan := p.Shown()
 	if o.DryRun && !p.UnderWay {
 		plan.ID = ""
 	}
@@ -159,7 +145,7 @@ type drainOrder struct {
 // DrainPlan says what a drain that moves topics means. Its JSON is stable.
 type DrainPlan struct {
 	Begun bool            `json:"begun"` // by this request or before
-	Moves []MovePlan      `json:"moves"`
+	Moves []moving.Shown  `json:"moves"`
 	Stay  []moves.Unmoved `json:"stay"` // what cannot be moved
 }
 
@@ -193,7 +179,7 @@ func (a *agent) drainMoving(ctx context.Context, o drainOrder) (plan DrainPlan, 
 	}
 	plan.Stay = stay
 	for _, p := range plans {
-		plan.Moves = append(plan.Moves, planOf(p))
+		plan.Moves = append(plan.Moves, p.Shown())
 	}
 	switch {
 	case o.DryRun:
@@ -219,14 +205,6 @@ func (a *agent) serveDrained(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	refuse(w, refusal("no drain has moved topics of this broker: 'holdfast drain --move' begins one"))
-}
-
-func planOf(p moving.Ready) MovePlan {
-	plan := MovePlan{ID: p.ID, Topic: p.Topic, From: p.From, To: p.To, Observed: p.Sent, UnderWay: p.UnderWay}
-	if e := p.Planned; e != nil {
-		plan.Messages, plan.Bytes, plan.Rests = e.Count, e.Bytes, e.Rests
-	}
-	return plan
 }
 
 // readOrder reads the body of a request that may be refused.

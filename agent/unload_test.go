@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"holdfast/agent/moving"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	etcd "holdfast/cluster/memory"
@@ -206,7 +207,7 @@ func TestAPlanThatCannotBeIsRefusedBeforeAnythingIsTouched(t *testing.T) {
 func TestUnloadTellsItsPlanAndASecondOneJoins(t *testing.T) {
 	inUnloading(t, func(u *unloading) {
 		plan, err := u.unload(u.t.Context(), unloadOrder{Topic: "/n/t", DryRun: true})
-		if err != nil || plan.ID != "" || plan.To != "b" || plan.Messages != 7 || plan.Bytes != 70 || plan.Rests != "on the disk" {
+		if err != nil || plan.ID != "" || plan.To != "b" || plan.Planned == nil || plan.Planned.Count != 7 || plan.Planned.Bytes != 70 || plan.Planned.Rests != "on the disk" {
 			u.t.Errorf("dry run: %+v, error %v", plan, err)
 		}
 		if kv, err := u.main.MoveOf(u.t.Context(), "/n/t"); kv != nil || err != nil {
@@ -242,7 +243,7 @@ func TestTheControlEndpointSaysWhyAMoveCannotBeBegunOrCalledOff(t *testing.T) {
 	inUnloading(t, func(u *unloading) {
 		switched := moves.Move{ID: "m9", From: "a", To: "b", Phase: moves.Switched, Planned: &moves.Extent{}, Sealed: &moves.Extent{}}
 		u.put("/cluster/moves/n/gone", string(switched.Value()), 0)
-		var begun MovePlan
+		var begun moving.Shown
 		if code := u.ask("POST", "/v1/unload", `{"topic":"/n/t"}`, &begun); code != 200 || begun.ID == "" {
 			u.t.Fatalf("status %d, plan %+v", code, begun)
 		}

@@ -34,6 +34,8 @@ func New(s Settings, store *cluster.Client, t Topics, log *slog.Logger, reg prom
 type Shown struct {
 	Topic string `json:"topic"`
 	moves.Move
+	// UnderWay: it had begun when it was asked for.
+	UnderWay bool `json:"under_way,omitempty"`
 	// Stalled says why the move gets no further; empty: it does.
 	Stalled string `json:"stalled,omitempty"`
 	// Unreadable: the journal cannot be read, and is left alone.
@@ -121,6 +123,9 @@ type Ready struct {
 	UnderWay bool  // it has begun already
 	seen     int64 // the journal that it follows
 }
+
+// Shown is the move as people see it.
+func (p Ready) Shown() Shown { return Shown{Topic: p.Topic, Move: p.Move, UnderWay: p.UnderWay} }
 
 // Prepare looks at everything that can be known before a topic is touched. Without m.To the broker
 // with the fewest topics takes it, of loads as Targets has them; nil: they are read.
