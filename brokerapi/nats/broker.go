@@ -69,6 +69,7 @@ type Config struct {
 // Broker is one NATS server. It is safe for concurrent use.
 type Broker struct {
 	cfg     Config
+	at      string // what errors call it
 	admin   string
 	host    string // of admin
 	log     *slog.Logger
@@ -109,6 +110,7 @@ func New(cfg Config) (*Broker, error) {
 	cfg.Timeout, cfg.Logger = cmp.Or(cfg.Timeout, defaultTimeout), cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	b := &Broker{
 		cfg:   cfg,
+		at:    "--broker-admin " + admin.String(),
 		admin: admin.String(),
 		host:  admin.Hostname(),
 		log:   cfg.Logger.With("broker_admin", admin.String()),
@@ -288,9 +290,9 @@ func (b *Broker) connected(ctx context.Context) (*client.Conn, context.Context, 
 	case <-b.tried.Done():
 	case <-ctx.Done():
 		if why := hosts.Unknown(b.host); why != nil {
-			return nil, nil, brokerapi.Errorf(brokerapi.ErrUnseen, "--broker-admin %s: %v", b.admin, why)
+			return nil, nil, brokerapi.Errorf(brokerapi.ErrUnseen, "%s: %v", b.at, why)
 		}
-		return nil, nil, fmt.Errorf("--broker-admin %s: no answer yet: %w", b.admin, ctx.Err())
+		return nil, nil, fmt.Errorf("%s: no answer yet: %w", b.at, ctx.Err())
 	}
 	if b.life.Err() != nil {
 		return nil, nil, brokerapi.ErrClosed
@@ -300,5 +302,5 @@ func (b *Broker) connected(ctx context.Context) (*client.Conn, context.Context, 
 	if b.up {
 		return b.conn, b.link, nil
 	}
-	return nil, nil, fmt.Errorf("--broker-admin %s: %w", b.admin, cmp.Or(b.lastErr, errBroke))
+	return nil, nil, fmt.Errorf("%s: %w", b.at, cmp.Or(b.lastErr, errBroke))
 }

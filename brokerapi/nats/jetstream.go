@@ -34,19 +34,25 @@ func refused(e *client.APIError) error {
 // is nil. A refusal wraps a *client.APIError. It ends with ctx, after the time for one
 // answer, or when the connection breaks.
 func (b *Broker) api(ctx context.Context, verb string, asked, into any) error {
+	request := client.NewMsg("$JS.API." + verb)
+	if asked != nil {
+		var err error
+		if request.Data, err = json.Marshal(asked); err != nil {
+			return fmt.Errorf("encode the request: %w", err)
+		}
+	}
+	return b.ask(ctx, request, into)
+}
+
+// ask makes one request to JetStream, as api does.
+func (b *Broker) ask(ctx context.Context, request *client.Msg, into any) error {
 	nc, link, err := b.connected(ctx)
 	if err != nil {
 		return err
 	}
-	var body []byte
-	if asked != nil {
-		if body, err = json.Marshal(asked); err != nil {
-			return fmt.Errorf("encode the request: %w", err)
-		}
-	}
 	ctx, done := brokerapi.Bounded(ctx, link, b.cfg.Timeout)
 	defer done()
-	msg, err := nc.RequestWithContext(ctx, "$JS.API."+verb, body)
+	msg, err := nc.RequestMsgWithContext(ctx, request)
 	var answer struct {
 		Error *client.APIError `json:"error"`
 	}
@@ -70,7 +76,7 @@ func (b *Broker) api(ctx context.Context, verb string, asked, into any) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("--broker-admin %s: %w", b.admin, err)
+		return fmt.Errorf("%s: %w", b.at, err)
 	}
 	return nil
 }

@@ -97,8 +97,15 @@ type varz struct {
 	Start      time.Time `json:"start"`
 	JetStream  struct {
 		Config *struct {
-			StoreDir string `json:"store_dir"`
+			StoreDir   string        `json:"store_dir"`
+			MaxStorage int64         `json:"max_storage"`
+			Sync       time.Duration `json:"sync_interval"` // 0: an older server does not say
+			SyncAlways bool          `json:"sync_always"`
 		} `json:"config"`
+		Stats struct {
+			Storage int64 `json:"storage"`
+		} `json:"stats"`
+		Meta json.RawMessage `json:"meta"` // of a JetStream cluster; empty: it is in none
 	} `json:"jetstream"`
 }
 

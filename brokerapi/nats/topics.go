@@ -26,6 +26,16 @@ func (b *Broker) Topics(ctx context.Context) (brokerapi.Held, error) {
 	if err != nil {
 		return brokerapi.Held{}, fmt.Errorf("list quiesced streams: %w", err)
 	}
+	if len(parkedOnes) > 0 { // half a copy is no topic yet
+		halves, _, err := b.list(ctx, parked+"*."+isCopying+".*")
+		if err != nil {
+			return brokerapi.Held{}, fmt.Errorf("list what is being copied: %w", err)
+		}
+		for half := range halves {
+			delete(all, half)
+			delete(parkedOnes, half)
+		}
+	}
 	maps.DeleteFunc(all, func(topic string, _ bool) bool { return parkedOnes[topic] })
 	return brokerapi.Held{Serving: slices.Sorted(maps.Keys(all)), Withdrawn: slices.Sorted(maps.Keys(parkedOnes)), Foreign: foreign}, nil
 }
@@ -84,7 +94,18 @@ func (b *Broker) Serve(ctx context.Context, topic string, record []byte) error {
 	}
 	err = b.api(ctx, "STREAM.CREATE."+cfg.Name, cfg, nil)
 	if errors.Is(err, client.ErrStreamNameAlreadyInUse) {
-		err = b.resubject(ctx, cfg.Name, cfg.Subjects)
+		err = b.resubject(ctx, cfg.Name, func(m mark, _ []string) (subjects []string, err error) {
+			switch m.state {
+			case isCopying:
+				err = refuse("half a copy of it is here, which move %s made: unload the topic anew", m.move)
+			case isSealed, isCopied:
+				err = b.hush(ctx, cfg.Name, false)
+				fallthrough
+			case isResumed:
+				return append(cfg.Subjects, mark{isResumed, m.move}.subject(cfg.Name)), err
+			}
+			return cfg.Subjects, err
+		})
 	}
 	switch {
 	case err == nil:
@@ -101,7 +122,15 @@ func (b *Broker) Serve(ctx context.Context, topic string, record []byte) error {
 func (b *Broker) Withdraw(ctx context.Context, topic string) error {
 	name, err := streamName(topic)
 	if err == nil {
-		err = b.resubject(ctx, name, []string{parked + name})
+		err = b.resubject(ctx, name, func(m mark, now []string) ([]string, error) {
+			switch {
+			case isParked(now):
+				return now, nil
+			case m.state != "":
+				return []string{parked + name, m.subject(name)}, nil
+			}
+			return []string{parked + name}, nil
+		})
 	}
 	if err == nil || errors.Is(err, client.ErrStreamNotFound) {
 		return nil
@@ -122,9 +151,9 @@ func (b *Broker) turn(ctx context.Context, stream string) (done func(), err erro
 	}
 }
 
-// resubject sets the subjects of a stream that exists, and sends everything else
-// back as it came: a newer server's settings survive, known here or not.
-func (b *Broker) resubject(ctx context.Context, stream string, subjects []string) error {
+// resubject sets the subjects of a stream that exists, by what a move left in them and what they
+// are now, and sends everything else back as it came: a newer server's settings survive, known here or not.
+func (b *Broker) resubject(ctx context.Context, stream string, wanted func(m mark, now []string) ([]string, error)) error {
 	done, err := b.turn(ctx, stream)
 	if err != nil {
 		return err
@@ -151,8 +180,9 @@ func (b *Broker) resubject(ctx context.Context, stream string, subjects []string
 			return fmt.Errorf("read the subjects of stream %s: %w", stream, err)
 		}
 	}
-	if sameSubjects(now, subjects) {
-		return nil
+	subjects, err := wanted(markIn(now), now)
+	if err != nil || sameSubjects(now, subjects) {
+		return err
 	}
 	if info.Config["subjects"], err = json.Marshal(subjects); err != nil {
 		return fmt.Errorf("encode the subjects of stream %s: %w", stream, err)

@@ -215,7 +215,7 @@ func (w *world) seal(b *broker, move string) Outcome {
 func (w *world) copyBegins(b *broker, m Move) (try int, o Outcome, over bool) {
 	k := &b.kept
 	switch {
-	case k.is == whole && w.bears(k, m.ID) && m.Sealed.fits(w.extent(k), "here") == nil:
+	case k.is == whole && w.bears(k, m.ID) && m.Sealed.Fits(w.extent(k), "here") == nil:
 		return 0, Outcome{Extent: w.extent(k)}, true
 	case k.is != absent && k.is != half && k.is != whole:
 		return 0, refuse("a topic of that name is at %s", b.id), true
@@ -270,7 +270,7 @@ func (w *world) resume(b *broker, move string, at *Extent) Outcome {
 			e.Floors = at.Floors
 		}
 		if at != nil && w.mutant != "extents not compared" {
-			if err := at.fits(e, "here"); err != nil {
+			if err := at.Fits(e, "here"); err != nil {
 				return refuse("%w", err)
 			}
 		}

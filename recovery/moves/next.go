@@ -197,13 +197,13 @@ func (m Move) After(s Step, o Outcome, broker string, now time.Time) (Move, bool
 func (m Move) wrong(a Act, o Outcome) error {
 	switch a {
 	case Copy:
-		return m.Sealed.fits(o.Extent, "at the target")
+		return m.Sealed.Fits(o.Extent, "at the target")
 	case Resume: // by whom the messages were compared before it served: producers may be back by now
 		if o.Extent == nil || !m.Sealed.Empty && (o.Extent.Empty || o.Extent.Last < m.Sealed.Last) {
 			return fmt.Errorf("at the target: it resumed at %s, sealed was %s", o.Extent.text(), m.Sealed.text())
 		}
 	case HandOver:
-		return m.Sealed.fits(o.Extent, "at the source by now")
+		return m.Sealed.Fits(o.Extent, "at the source by now")
 	case Compare:
 		if o.Content == nil {
 			return errors.New("it was not said what was compared")
@@ -284,9 +284,9 @@ func (m Move) enter(p Phase, now time.Time) Move {
 	return m
 }
 
-// fits compares what is there with what was sealed. Consumers may have acknowledged more since,
+// Fits compares what is there with what was sealed. Consumers may have acknowledged more since,
 // never less; messages may be fewer only where they go by themselves.
-func (e *Extent) fits(now *Extent, where string) error {
+func (e *Extent) Fits(now *Extent, where string) error {
 	switch {
 	case now == nil:
 		return fmt.Errorf("%s: it was not said where the topic stands", where)

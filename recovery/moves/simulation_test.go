@@ -344,7 +344,7 @@ func (w *world) byHand() {
 		to := &w.broker(m.To).kept
 		// Between the handover and the resume the journal alone knows that the source has it all.
 		if m.Phase == Switched && to.is != serving && to.is != withdrawn &&
-			(to.is != whole || m.Sealed.fits(w.extent(to), "here") != nil || len(w.late) > 0) {
+			(to.is != whole || m.Sealed.Fits(w.extent(to), "here") != nil || len(w.late) > 0) {
 			return
 		}
 		w.loud("somebody deletes the journal of %s, which is %s", m.ID, m.Phase)
