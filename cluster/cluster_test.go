@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -263,5 +265,12 @@ func TestPasswordFileThatCannotBeReadIsNamed(t *testing.T) {
 	_, err := (&tokens{user: "root", passwordFile: missing}).get(t.Context(), nil)
 	if err == nil || !strings.Contains(err.Error(), missing) || Classify(err) != ClassAuth || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v of class %q", err, Classify(err))
+	}
+}
+
+// Some versions answer with the remaining life of a lease that has no end yet.
+func TestALeaseWithoutAnEndIsNotOver(t *testing.T) {
+	if got := seconds(math.MaxInt64); got < 24*time.Hour {
+		t.Errorf("it lasts %v", got)
 	}
 }

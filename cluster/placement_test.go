@@ -11,10 +11,29 @@ import (
 	"holdfast/cluster/memory"
 )
 
-// A broker that is gone may come back between the look and the transaction.
-func TestATopicIsTakenOnlyFromABrokerThatIsNotRegistered(t *testing.T) {
-	for name, back := range map[string]bool{"it stays away": false, "it is back": true} {
-		t.Run(name, func(t *testing.T) {
+// A topic is n2's, who is gone, and n1 takes it; or it is n1's, and goes to n2. What happens between
+// the look and the transaction, to that topic alone, has it stay where it is.
+func TestATopicGoesOnlyAsItWasSeen(t *testing.T) {
+	const topic = "/ns/a"
+	type change func(k cluster.Keys) string // puts that key
+	for _, one := range []struct {
+		name        string
+		owner       string
+		registered  bool // n2
+		meanwhile   change
+		wantItGoing bool
+	}{
+		{"taken", "n2", false, nil, true},
+		{"taken from one that is back", "n2", false, func(k cluster.Keys) string { return k.Registration("n2") }, false},
+		{"taken, and put anew", "n2", false, func(k cluster.Keys) string { return k.Assignment("n2", topic) }, false},
+		{"taken, and locked", "n2", false, func(k cluster.Keys) string { return k.Owner(topic) }, false},
+		{"taken, and the taker's already", "n2", false, func(k cluster.Keys) string { return k.Assignment("n1", topic) }, false},
+		{"given", "n1", true, nil, true},
+		{"given to one that is not registered", "n1", false, nil, false},
+		{"given, and put anew", "n1", true, func(k cluster.Keys) string { return k.Assignment("n1", topic) }, false},
+		{"given, and locked", "n1", true, func(k cluster.Keys) string { return k.Owner(topic) }, false},
+	} {
+		t.Run(one.name, func(t *testing.T) {
 			inMemory(t, func(t *testing.T, s *memory.Server, c *cluster.Client, _ *streams, put func(string)) {
 				lease, _, err := c.Grant(t.Context(), time.Minute)
 				if err != nil {
@@ -28,17 +47,25 @@ func TestATopicIsTakenOnlyFromABrokerThatIsNotRegistered(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				theirs, err := pb.NewKVClient(s.Conn(nil)).Put(t.Context(), &pb.PutRequest{Key: []byte(c.Keys().Assignment("n2", "/ns/a")), Value: []byte("null")})
+				if one.registered {
+					put(c.Keys().Registration("n2"))
+				}
+				as, err := pb.NewKVClient(s.Conn(nil)).Put(t.Context(), &pb.PutRequest{Key: []byte(c.Keys().Assignment(one.owner, topic)), Value: []byte("null")})
 				if err != nil {
 					t.Fatal(err)
 				}
-				if back {
-					put(c.Keys().Registration("n2"))
+				if one.meanwhile != nil {
+					put(one.meanwhile(c.Keys()))
 				}
-				taken, err := c.Take(t.Context(), cluster.Claimant{BrokerID: "n1", Incarnation: "i", Epoch: done.Revision, LeaseID: lease},
-					[]cluster.TakeTopic{{Topic: "/ns/a", From: "n2", FromRevision: theirs.Header.Revision}})
-				if err != nil || slices.Contains(taken, "/ns/a") == back {
-					t.Errorf("taken %v, %v", taken, err)
+				n1 := cluster.Claimant{BrokerID: "n1", Incarnation: "i", Epoch: done.Revision, LeaseID: lease}
+				var gone []string
+				if one.owner == "n2" {
+					gone, err = c.Take(t.Context(), n1, []cluster.TakeTopic{{Topic: topic, From: "n2", FromRevision: as.Header.Revision}})
+				} else {
+					gone, err = c.Give(t.Context(), n1, []cluster.GiveTopic{{Topic: topic, Revision: as.Header.Revision, To: "n2"}})
+				}
+				if err != nil || slices.Contains(gone, topic) != one.wantItGoing {
+					t.Errorf("%v went, %v", gone, err)
 				}
 			})
 		})
