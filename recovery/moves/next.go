@@ -166,7 +166,7 @@ func (m Move) After(s Step, o Outcome, broker string, now time.Time) (Move, bool
 		if err = m.wrong(s.Act, o); err != nil {
 			o.Final = true
 			if s.Act == Resume { // it is served, and is not what it should be
-				s.fails = Failed
+				s.fails, m.Served = Failed, o.Extent
 			}
 		}
 	}

@@ -146,7 +146,8 @@ func play(seed uint64, mutant string, loud func(string, ...any)) *world {
 		if w.journal != nil {
 			m = *w.journal
 		}
-		w.violated("all are well, and move %q is %s (%s), assigned to %s, where %s is", m.ID, m.Phase, m.Error, w.owner().id, w.owner().kept.is)
+		w.violated("all are well, and move %q is %s (%s), assigned to %s, where %s is",
+			m.ID, m.Phase, m.Error, w.owner().id, w.owner().kept.is)
 	}
 	return w
 }
@@ -394,7 +395,8 @@ func (w *world) check() {
 		return
 	}
 	// Until it has resumed, the target may have lost its copy: the source has all of it.
-	if m := w.journal; m != nil && m.Phase == Switched && owner.id == m.To && (owner.kept.is == absent || owner.kept.is == half || owner.kept.is == whole) {
+	unresumed := owner.kept.is == absent || owner.kept.is == half || owner.kept.is == whole
+	if m := w.journal; m != nil && m.Phase == Switched && owner.id == m.To && unresumed {
 		good, spoiled := w.broker(m.From).kept.has()
 		if lost := want &^ (good | spoiled); lost != 0 {
 			w.violated("messages %b are not where they would be copied from again", lost)
