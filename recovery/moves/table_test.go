@@ -219,7 +219,7 @@ func TestCancelUndoesBeforeTheHandoverOnly(t *testing.T) {
 	for p, want := range map[Phase]Phase{
 		Pending: Cancelled, Draining: Undoing, Sealed: Undoing, Copied: Undoing, Undoing: Undoing, Returned: Returned,
 	} {
-		n, err := moveIn(p).Cancel("kim", noon)
+		n, err := moveIn(p).Cancel("an operator", noon)
 		if err != nil || n.Phase != want || !n.CalledOff {
 			t.Errorf("%s: %s, %v; want %s", p, n.Phase, err, want)
 		}
@@ -230,7 +230,7 @@ func TestCancelUndoesBeforeTheHandoverOnly(t *testing.T) {
 				}
 			}
 		}
-		wantError := "called off: kim"
+		wantError := "called off: an operator"
 		if p == Undoing || p == Returned {
 			wantError = "the disk is full"
 		}
@@ -240,7 +240,7 @@ func TestCancelUndoesBeforeTheHandoverOnly(t *testing.T) {
 	}
 	for _, p := range []Phase{Switched, Resumed, Verified, Done, Cancelled, Failed} {
 		m := moveIn(p)
-		n, err := m.Cancel("kim", noon)
+		n, err := m.Cancel("an operator", noon)
 		if err == nil || n.Phase != p || n.CalledOff {
 			t.Errorf("%s: called off: %s, %v", p, n.Phase, err)
 		}
