@@ -312,13 +312,13 @@ func TestWhatFitsWhatWasSealed(t *testing.T) {
 			if c.now != nil {
 				c.now(now)
 			}
-			err := sealed.fits(now, "there")
+			err := sealed.Fits(now, "there")
 			if got := errText(err); c.want == "" && got != "" || !strings.Contains(got, c.want) || got != "" && !strings.HasPrefix(got, "there: ") {
 				t.Errorf("%q, want %q", got, c.want)
 			}
 		})
 	}
-	if err := three().fits(nil, "there"); err == nil {
+	if err := three().Fits(nil, "there"); err == nil {
 		t.Error("nothing fits")
 	}
 }
