@@ -38,7 +38,7 @@ func (b *Broker) peer(ctx context.Context, from brokerapi.Peer) (*Broker, error)
 		return nil, refuse("%v: set --connect-url there", err)
 	}
 	cfg := b.cfg
-	cfg.AdminURL, cfg.MonitorURL, cfg.Logger = url.String(), "", nil
+	cfg.AdminURL, cfg.Logger = url.String(), nil // its monitoring is asked nothing: that of ours may stand there
 	p, err := New(cfg)
 	if err != nil {
 		return nil, err
