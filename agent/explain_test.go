@@ -10,6 +10,7 @@ import (
 	"holdfast/agent/process"
 	"holdfast/probes"
 	"holdfast/recovery"
+	"holdfast/recovery/moves"
 )
 
 // unexplained is what explain says when it knows nothing.
@@ -107,6 +108,9 @@ func TestEveryReasonIsExplained(t *testing.T) {
 		add(Event{Kind: "operator", To: "resumed", Reason: r})
 	}
 	add(Event{Kind: "operator", To: "paused", Reason: "operator"})
+	for _, p := range moves.Phases {
+		add(Event{Kind: "move", To: string(p), Reason: "operator"})
+	}
 	for name, e := range events {
 		x := explain(e, c)
 		if x.Why == unexplained() || x.Why == "" || x.Avoid == "" {
