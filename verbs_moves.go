@@ -18,8 +18,34 @@ import (
 	"holdfast/recovery/moves"
 )
 
-// followEvery is how often moves are looked at while one waits for them.
-const followEvery = 300 * time.Millisecond
+// follow asks for something until it is over, and tells people each new line of it: in a terminal
+// in the place of the one before.
+func follow[T any](c call, path string, look func(T) (line string, over bool)) (raw []byte, err error) {
+	told, form := "", "%s\n"
+	if isTerminal(c.out().to) {
+		form = "\r\x1b[K%s"
+		defer fmt.Fprintln(c.out())
+	}
+	for {
+		var t T
+		if raw, err = c.sidecar().Get(c.Context, path, &t); err != nil {
+			return nil, err
+		}
+		line, over := look(t)
+		if line != told && c.String("output") != "json" {
+			fmt.Fprintf(c.out(), form, agent.Plain(line))
+			told = line
+		}
+		if over {
+			return raw, nil
+		}
+		select {
+		case <-c.Context.Done():
+			return nil, fmt.Errorf("it goes on: %s: 'holdfast moves --follow' watches it", line)
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+}
 
 // unload moves one topic and waits until that is over.
 func unload(c call) error {
@@ -28,55 +54,71 @@ func unload(c call) error {
 	if err := c.sidecar().Post(c.Context, "/v1/unload", body, &p); err != nil {
 		return err
 	}
-	people := c.String("output") != "json"
-	if people {
+	if c.String("output") != "json" {
 		writePlan(c.out(), p)
 	}
 	if p.ID == "" {
-		raw, _ := json.MarshalIndent(p, "", "  ")
-		return c.answer(raw, nil, func(*output) {})
+		raw, err := json.MarshalIndent(p, "", "  ")
+		return c.answer(raw, err, func(*output) {})
 	}
-	ended, raw, err := followMove(c, p.ID, people)
-	if err != nil {
-		return err
-	}
-	_ = c.answer(raw, nil, func(o *output) { writeReceipt(o, ended) })
-	return verdict(ended)
+	return oneMove(c, p.ID, true)
 }
 
-// verdict is the error that a move's end is.
-func verdict(s moving.Shown) error {
-	switch s.Phase {
-	case moves.Failed:
-		return &agent.ExitError{Code: agent.ExitFailed, Err: fmt.Errorf("move %s failed: %s", s.ID, s.End())}
-	case moves.Cancelled:
-		return &agent.ExitError{Code: agent.ExitFailed, Err: fmt.Errorf("move %s was called off: %s", s.ID, s.End())}
-	}
-	return nil
-}
+func movePath(id string) string { return "/v1/moves?id=" + url.QueryEscape(id) }
 
-// followMove returns a move, as itself and as JSON, when it is over, and says how far it is.
-func followMove(c call, id string, people bool) (s moving.Shown, raw []byte, err error) {
-	told := ""
-	for {
-		var list []moving.Shown
-		if raw, err = c.sidecar().Get(c.Context, "/v1/moves?id="+url.QueryEscape(id), &list); err != nil {
-			return s, nil, err
-		}
+// oneMove prints a move's receipt, when it is over if that is to be waited for: then one that did
+// not go well is an error.
+func oneMove(c call, id string, wait bool) error {
+	var s moving.Shown
+	raw, err := follow(c, movePath(id), func(list []moving.Shown) (string, bool) {
 		s = list[0]
-		if line := progressLine(s); people && line != told {
-			c.out().line("%s", line)
-			told = line
+		return progressLine(s), s.Phase.Over() || !wait
+	})
+	err = c.answer(raw, err, func(o *output) {
+		for _, line := range s.Receipt() {
+			o.line("%s", line)
 		}
-		if s.Phase.Over() {
-			return s, raw, nil
-		}
-		select {
-		case <-c.Context.Done():
-			return s, nil, fmt.Errorf("move %s goes on: %s: 'holdfast moves %s --follow' watches it", id, s.Phase, id)
-		case <-time.After(followEvery):
-		}
+	})
+	if err == nil && wait && s.Phase != moves.Done {
+		err = fmt.Errorf("move %s: %s: %s", s.ID, s.Phase, s.End())
 	}
+	return err
+}
+
+// movesVerb lists moves, shows one, or calls one off.
+func movesVerb(c call) error {
+	switch args := c.Args().Slice(); {
+	case len(args) == 0 && c.Bool("follow"):
+		_, err := follow(c, "/v1/moves", func(list []moving.Shown) (string, bool) {
+			lines, over := []string{}, true
+			for _, s := range list {
+				if s.Unreadable == "" && !s.Phase.Over() {
+					lines, over = append(lines, progressLine(s)), false
+				}
+			}
+			return strings.Join(lines, "; "), over
+		})
+		return cmp.Or(err, allMoves(c))
+	case len(args) == 0:
+		return allMoves(c)
+	case len(args) == 1 && args[0] != "cancel":
+		return oneMove(c, args[0], c.Bool("follow"))
+	case len(args) != 2 || args[0] != "cancel":
+		return usage("moves: write 'holdfast moves', 'holdfast moves ID' or 'holdfast moves cancel ID'")
+	default:
+		var s moving.Shown
+		if err := c.sidecar().Post(c.Context, "/v1/moves/"+url.PathEscape(args[1])+"/cancel", struct{}{}, &s); err != nil {
+			return err
+		}
+		c.out().line("move %s of %s is called off: %s. %s serves it again.", s.ID, s.Topic, s.Phase, s.From)
+		return nil
+	}
+}
+
+func allMoves(c call) error {
+	var list []moving.Shown
+	raw, err := c.sidecar().Get(c.Context, "/v1/moves", &list)
+	return c.answer(raw, err, func(o *output) { writeMoves(o, list) })
 }
 
 func progressLine(s moving.Shown) string {
@@ -129,81 +171,6 @@ func bytesText(n uint64) string {
 	return fmt.Sprintf("%.1f %ciB", float64(n)/float64(div), "KMGTPE"[exp])
 }
 
-// writeReceipt says what a move has come to.
-func writeReceipt(o *output, s moving.Shown) {
-	for _, line := range s.Receipt() {
-		o.line("%s", line)
-	}
-}
-
-// moving lists moves, shows one, or calls one off.
-func movesVerb(c call) error {
-	args := c.Args().Slice()
-	if len(args) == 2 && args[0] == "cancel" {
-		var s moving.Shown
-		if err := c.sidecar().Post(c.Context, "/v1/moves/"+url.PathEscape(args[1])+"/cancel", struct{}{}, &s); err != nil {
-			return err
-		}
-		c.out().line("move %s of %s is called off: %s. %s serves it again.", s.ID, s.Topic, s.Phase, s.From)
-		return nil
-	}
-	if len(args) == 1 && args[0] != "cancel" {
-		return oneMove(c, args[0])
-	}
-	if len(args) > 0 {
-		return usage("moves: write 'holdfast moves', 'holdfast moves ID' or 'holdfast moves cancel ID'")
-	}
-	return allMoves(c)
-}
-
-func oneMove(c call, id string) error {
-	var list []moving.Shown
-	raw, err := c.sidecar().Get(c.Context, "/v1/moves?id="+url.QueryEscape(id), &list)
-	if err != nil {
-		return err
-	}
-	s := list[0]
-	if c.Bool("follow") && !s.Phase.Over() {
-		if s, raw, err = followMove(c, id, c.String("output") != "json"); err != nil {
-			return err
-		}
-	}
-	if err := c.answer(raw, nil, func(o *output) { writeReceipt(o, s) }); err != nil {
-		return err
-	}
-	if c.Bool("follow") {
-		return verdict(s)
-	}
-	return nil
-}
-
-// allMoves prints a table, again with each change while it follows and one is under way.
-func allMoves(c call) error {
-	told := ""
-	for {
-		var list []moving.Shown
-		raw, err := c.sidecar().Get(c.Context, "/v1/moves", &list)
-		if err != nil {
-			return err
-		}
-		if string(raw) != told {
-			told = string(raw)
-			if err := c.answer(raw, nil, func(o *output) { writeMoves(o, list) }); err != nil {
-				return err
-			}
-		}
-		busy := slices.ContainsFunc(list, func(s moving.Shown) bool { return s.Unreadable == "" && !s.Phase.Over() })
-		if !c.Bool("follow") || !busy {
-			return nil
-		}
-		select {
-		case <-c.Context.Done():
-			return nil
-		case <-time.After(followEvery):
-		}
-	}
-}
-
 func writeMoves(o *output, list []moving.Shown) {
 	if len(list) == 0 {
 		o.line("no topic was moved or is being moved: 'holdfast unload TOPIC' moves one")
@@ -238,51 +205,35 @@ func drainMove(c call) error {
 	if !p.Begun {
 		return nil
 	}
-	told := ""
-	for {
-		var d moves.Drain
-		if _, err := c.sidecar().Get(c.Context, "/v1/drain/move", &d); err != nil {
-			return err
-		}
-		if line := drainLine(d); line != told {
-			c.out().line("%s", line)
-			told = line
-		}
-		if d.State.Over() {
-			return drainVerdict(c, d)
-		}
-		select {
-		case <-c.Context.Done():
-			return fmt.Errorf("the drain goes on: %s: 'holdfast drain --move' joins it, 'holdfast activate' calls it off", d.Line())
-		case <-time.After(followEvery):
-		}
-	}
-}
-
-func drainVerdict(c call, d moves.Drain) error {
+	var d moves.Drain
+	_, err := follow(c, "/v1/drain/move", func(now moves.Drain) (string, bool) {
+		d = now
+		return drainLine(d, isTerminal(c.out().to)), d.State.Over()
+	})
 	for _, u := range d.Left {
 		c.out().line("left  %s: %s", u.Topic, u.Why)
 	}
-	switch d.State {
-	case moves.Left:
+	switch {
+	case err != nil:
+		return err
+	case d.State == moves.Left:
 		return &agent.ExitError{Code: agent.ExitLeft, Err: fmt.Errorf("%s: they are named above; what stays here goes on being served", d.Line())}
-	case moves.CalledOff:
-		return &agent.ExitError{Code: agent.ExitFailed, Err: errors.New(d.Line())}
+	case d.State == moves.CalledOff:
+		return errors.New(d.Line())
 	}
 	return nil
 }
 
-func drainLine(d moves.Drain) string {
+// drainLine is how far a drain is; in a terminal with a bar, the rate and the time left.
+func drainLine(d moves.Drain, terminal bool) string {
 	const width = 20
-	done := 0
-	if d.Topics > 0 {
-		done = width * d.Moved / d.Topics
+	line, took := fmt.Sprintf("%s, %s", d.Line(), bytesText(d.Bytes)), time.Since(d.At)
+	if !terminal || d.State != moves.Moving || d.Moved == 0 {
+		return line
 	}
-	line := fmt.Sprintf("[%s%s] %s, %s", strings.Repeat("#", done), strings.Repeat(".", width-done), d.Line(), bytesText(d.Bytes))
-	if took := time.Since(d.At); d.State == moves.Moving && d.Moved > 0 && d.Moved < d.Topics {
-		line += fmt.Sprintf(", about %s left", (took / time.Duration(d.Moved) * time.Duration(d.Topics-d.Moved)).Round(time.Second))
-	}
-	return line
+	done, left := width*d.Moved/d.Topics, took/time.Duration(d.Moved)*time.Duration(d.Topics-d.Moved)
+	return fmt.Sprintf("[%s%s] %s, %s/s, about %s left", strings.Repeat("#", done), strings.Repeat(".", width-done), line,
+		bytesText(uint64(float64(d.Bytes)/took.Seconds())), left.Round(time.Second))
 }
 
 func writeDrainPlan(o *output, p agent.DrainPlan) {
