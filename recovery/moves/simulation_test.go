@@ -38,12 +38,22 @@ func TestNoScheduleOfAMoveLosesAMessage(t *testing.T) {
 		}
 	}
 	t.Logf("in %d schedules: %v", n, seen)
+	want := []string{"contents differ", "done late", "published"}
 	for _, p := range Phases {
-		if seen[string(p)] == 0 {
-			t.Errorf("no schedule came to %s", p)
+		if want = append(want, string(p)); p.Over() {
+			continue
+		}
+		want = append(want, "journal deleted as "+string(p))
+		if !p.HandedOver() {
+			want = append(want, "called off as "+string(p))
 		}
 	}
-	for _, what := range []string{"contents differ", "done late", "published", "called off"} {
+	for _, r := range rows {
+		for _, when := range []string{": dies before it", ": dies amid it", ": dies before it is written"} {
+			want = append(want, string(r.act)+when)
+		}
+	}
+	for _, what := range want {
 		if seen[what] == 0 {
 			t.Errorf("no schedule had: %s", what)
 		}
@@ -229,6 +239,7 @@ func (w *world) turn(b *broker) bool {
 			w.later(append(stages[done:], func() { b.frozen = false }))
 		}
 		w.loud("  it ends after %d of 3 parts", done)
+		w.seen[string(t.step.Act)+[]string{": dies before it", ": dies amid it", ": dies before it is written"}[done]]++
 		return true
 	}
 	for _, stage := range stages {
@@ -327,7 +338,7 @@ func (w *world) cancel() {
 	if err != nil {
 		return
 	}
-	w.seen["called off"]++
+	w.seen["called off as "+string(m.Phase)]++
 	w.later([]func(){func() {
 		w.loud("an operator calls %s off, who saw it %s", m.ID, m.Phase)
 		w.commit(n, mod)
@@ -349,6 +360,7 @@ func (w *world) byHand() {
 			return
 		}
 		w.loud("somebody deletes the journal of %s, which is %s", m.ID, m.Phase)
+		w.seen["journal deleted as "+string(m.Phase)]++
 		w.rev++
 		w.journal, w.mod, w.byOthers = nil, 0, true
 	case m != nil && w.chance(60):
