@@ -178,7 +178,7 @@ weights: ## lines of code by room
 	  if ($$2 ~ /_test\.go$$|\/(brokertest|memory|guardtest|simulation)\/|^(standstill|internal)\//) kind = "tests"; \
 	  if ($$2 ~ /\.pb\.go$$/) kind = "generated"; \
 	  if (room == "lab" || room == "dashboards") kind = room; \
-	  if ($$2 ~ /(^|\/)(moves|moving)\/|(\/|_)moves?\.go$$/) room = "moves"; \
+	  if ($$2 ~ /(^|\/)(moves|moving)\/|(\/|_)moves?\.go$$/ && kind == "product") room = "moves"; \
 	  if (kind == "product") w[room] += $$1; sum[kind] += $$1 } \
 	END { for (r in w) printf "%-16s %7d\n", r, w[r] | "sort"; close("sort"); print ""; \
 	  for (k in sum) printf "%-16s %7d\n", k, sum[k] | "sort" }'
