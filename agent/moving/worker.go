@@ -5,7 +5,9 @@
 // was detached, registered anew, or overtaken by another's word in the journal, is dropped; each
 // write is guarded by our registration and by the journal as it was read; a topic that is being
 // moved is held from everybody else in this process before anything is done to it. Not
-// guaranteed: that an act whose context has ended did nothing; it is done again, or undone.
+// guaranteed: that an act whose context has ended did nothing; it is done again, or undone. Nor that
+// a call of the reconciler to serve a topic, which bears no move's ID, is not carried out by a slow
+// broker after the topic was sealed, where the sidecar that has made the call has ended since.
 package moving
 
 import (
