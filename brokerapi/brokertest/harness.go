@@ -33,6 +33,8 @@ type Harness struct {
 	// Alone: brokers of this kind have no cluster of their own, so that no topic is served
 	// by another one of it. Without it the Server must be a Neighbour.
 	Alone bool
+	// NoHalves: of a copy that ended in the midst nothing may be left, so that Serve does not know of it.
+	NoHalves bool
 	// Retriable is true for errors of Server.Publish after which an ordinary
 	// client tries again.
 	Retriable func(error) bool

@@ -1,11 +1,10 @@
 package brokertest
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -380,8 +379,13 @@ func comparesBytes(t *testing.T, h Harness) {
 func copiesAnew(t *testing.T, h Harness) {
 	from, to := launchMoving(t, h)
 	from.fill(t, moved)
-	for i := range 6 {
-		if err := from.Publish(moved, fmt.Appendf(bytes.Repeat([]byte("x"), 700_000), "%d", i)); err != nil {
+	random := rand.New(rand.NewPCG(1, 2)) // brokers compress
+	for range 6 {
+		text := make([]byte, 700_000)
+		for i := range text {
+			text[i] = 'a' + byte(random.Uint32N(26))
+		}
+		if err := from.Publish(moved, text); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -402,7 +406,7 @@ func copiesAnew(t *testing.T, h Harness) {
 	become(t, "healthy after the restart", answering(to.broker))
 	wantTopics(t, to, to.broker, nil, nil)
 	assign(t, to, moved)
-	if err := to.broker.Serve(soon(t), moved, nil); err == nil {
+	if !h.NoHalves && to.broker.Serve(soon(t), moved, nil) == nil {
 		t.Fatal("half of a copy is served")
 	}
 	if _, err := to.Resume(soon(t), moved, move, nil, &sealed); err == nil {

@@ -10,10 +10,10 @@
 // cursors stay where they are.
 //
 // Guaranteed: New needs no server; no call outlives its context; a call in
-// flight ends when the connection breaks; nothing is ever deleted; of a stream
-// that exists nothing but its subjects is changed, also if its record says
-// otherwise by now; the connection is only ever to the address that was given,
-// never to another member of that server's cluster.
+// flight ends when the connection breaks; nothing is ever deleted but what a move
+// has parked; of a stream that exists nothing but its subjects is changed, also if
+// its record says otherwise by now; the connection is only ever to the address that
+// was given, never to another member of that server's cluster.
 //
 // Not guaranteed: that a call which ended with an error had no effect (its request
 // may have arrived); that a change which somebody else makes to a stream's settings

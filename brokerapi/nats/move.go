@@ -332,8 +332,8 @@ func (b *Broker) Seal(ctx context.Context, topic, move string, force bool) (e mo
 			switch {
 			case m == ours:
 				return now, nil
-			case m == mark{isResumed, move}:
-				return nil, refuse("this move was called off, and the topic serves again: unload it anew")
+			case m.state == isResumed && m.move >= move: // it was called off, or is over
+				return nil, refuse("move %s has resumed it, and this one did not come later: unload it anew", m.move)
 			case m.state != "" && m.state != isResumed:
 				return nil, refuse("move %s has it (%s): wait for its end ('holdfast moves %[1]s'), or call it off", m.move, m.state)
 			case !force && e.Active > 0:
@@ -397,7 +397,7 @@ func (b *Broker) Resume(ctx context.Context, topic, move string, record []byte, 
 // resumed may have gone on.
 func resumable(s standing, e moves.Extent, move string, sealed *moves.Extent) (err error) {
 	switch m := s.mark; {
-	case m.move != move && (m.state != "" || sealed != nil):
+	case m.move != move && (sealed != nil || m.state != "" && m.state != isResumed):
 		err = fmt.Errorf("it bears the mark of move %q, and not of %q", m.move, move)
 	case m.state == isCopying:
 		err = errors.New("it is half a copy")

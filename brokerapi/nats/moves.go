@@ -92,12 +92,16 @@ func (b *Broker) Copy(ctx context.Context, topic, move string, from brokerapi.Pe
 	if err != nil {
 		return e, err
 	}
-	if left, err := b.vacant(ctx, topic); err != nil || left == (mark{isCopied, move}) {
-		if err == nil {
-			e, err = b.Extent(ctx, topic)
-		}
+	left, err := b.vacant(ctx, topic)
+	switch {
+	case err != nil:
 		return e, err
-	} else if err = b.Remove(ctx, topic, left.move); err != nil {
+	case left == mark{isCopied, move}:
+		return b.Extent(ctx, topic)
+	case left.move > move:
+		return e, refuse("%s: move %s came later, and has a copy here", b.at, left.move)
+	}
+	if err := b.Remove(ctx, topic, left.move); err != nil {
 		return e, err
 	}
 	here, err := New(b.cfg)

@@ -15,10 +15,46 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"holdfast/brokerapi"
+	"holdfast/brokerapi/brokertest"
 	"holdfast/brokerapi/nats"
 	"holdfast/lab/harness"
 	"holdfast/recovery/moves"
 )
+
+var _ brokertest.Carrier = (*server)(nil)
+
+func (s *server) Beside(t *testing.T) brokertest.Server {
+	t.Helper()
+	beside := launchNamed(t, s.bin, "n2")
+	beside.subjects = s.subjects
+	return beside
+}
+
+func (s *server) Peer() brokerapi.Peer { return brokerapi.Peer{ID: s.name, URL: "nats://" + s.admin} }
+
+func (s *server) Consume(topic, subscription string, n int) (data []string, err error) {
+	err = s.with(func(ctx context.Context, js jetstream.JetStream) error {
+		c, err := js.CreateOrUpdateConsumer(ctx, streamOf(topic), jetstream.ConsumerConfig{Durable: subscription, AckPolicy: jetstream.AckExplicitPolicy})
+		for err == nil && len(data) < n {
+			var m jetstream.Msg
+			if m, err = c.Next(jetstream.FetchContext(ctx)); err == nil {
+				data, err = append(data, string(m.Data())), m.DoubleAck(ctx)
+			}
+		}
+		return err
+	})
+	return data, err
+}
+
+func (s *server) Attach(t *testing.T, topic, subscription string) (leave func()) {
+	t.Helper()
+	nc := must[*client.Conn](t)(client.Connect("nats://" + s.admin))
+	sub := must[*client.Subscription](t)(nc.SubscribeSync(nc.NewInbox()))
+	if err := nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+streamOf(topic)+"."+subscription, sub.Subject, []byte(`{"batch":100,"expires":60000000000}`)); err != nil {
+		t.Fatal(err)
+	}
+	return nc.Close
+}
 
 // mover is one side of a move.
 type mover struct {
@@ -26,22 +62,11 @@ type mover struct {
 	*nats.Broker
 }
 
-func (m mover) peer() brokerapi.Peer {
-	return brokerapi.Peer{ID: m.name, URL: "nats://" + m.admin}
-}
-
 // sides are two servers of a kind each, source and target.
 func sides(t *testing.T, from, to string) (source, target mover) {
 	t.Helper()
-	pair := [2]mover{}
-	for i, bin := range []string{from, to} {
-		s := launch(t, bin)
-		s.Kill(t)
-		s.name = []string{"n1", "n2"}[i]
-		s.Start(t)
-		pair[i] = mover{s, opened(t, s.config())}
-	}
-	return pair[0], pair[1]
+	s, d := launchNamed(t, from, "n1"), launchNamed(t, to, "n2")
+	return mover{s, opened(t, s.config())}, mover{d, opened(t, d.config())}
 }
 
 // betweenServers runs test with pairs of servers: of this module's, and from and to 2.9.
@@ -305,7 +330,7 @@ func TestNATSMovesAStreamOfEachShape(t *testing.T) {
 				metered := 0
 				var copied moves.Extent
 				for range 2 { // the second in the place of the first
-					copied = must[moves.Extent](t)(target.Copy(ctx, shape.topic, "m1", source.peer(), before, func(_ context.Context, n int) error { metered += n; return nil }))
+					copied = must[moves.Extent](t)(target.Copy(ctx, shape.topic, "m1", source.Peer(), before, func(_ context.Context, n int) error { metered += n; return nil }))
 				}
 				same(t, "copied", copied, before)
 				if metered == 0 {
@@ -314,7 +339,7 @@ func TestNATSMovesAStreamOfEachShape(t *testing.T) {
 				if held := must[brokerapi.Held](t)(target.Topics(ctx)); !slices.Contains(held.Withdrawn, shape.topic) {
 					t.Errorf("the copy is not withdrawn: %+v", held)
 				}
-				compared := must[moves.Content](t)(target.Compare(ctx, shape.topic, source.peer(), before, free))
+				compared := must[moves.Content](t)(target.Compare(ctx, shape.topic, source.Peer(), before, free))
 				if compared.Differs != "" || compared.Compared != before.Count || compared.Gone != 0 {
 					t.Errorf("compared: %+v, of %d", compared, before.Count)
 				}
@@ -432,7 +457,7 @@ func TestNATSRefusesWhatCannotMoveAndSaysWhy(t *testing.T) {
 			"extent": func() error { _, err := source.Extent(ctx, c.topic); return err },
 			"seal":   func() error { _, err := source.Seal(ctx, c.topic, "m1", true); return err },
 			"copy": func() error {
-				_, err := target.Copy(ctx, c.topic, "m1", source.peer(), moves.Extent{}, free)
+				_, err := target.Copy(ctx, c.topic, "m1", source.Peer(), moves.Extent{}, free)
 				return err
 			},
 		} {
@@ -454,11 +479,11 @@ func TestNATSRefusesWhatCannotMoveAndSaysWhy(t *testing.T) {
 			t.Errorf("%s: %v, want %q", what, err, want)
 		}
 	}
-	unsealed("not sealed", source.peer(), "is not sealed")
+	unsealed("not sealed", source.Peer(), "is not sealed")
 	sealed := must[moves.Extent](t)(source.Seal(ctx, topic, "m2", false))
-	unsealed("sealed by another", source.peer(), "sealed by move m2")
-	unsealed("itself", target.peer(), "set --connect-url of n2")
-	unsealed("another name", brokerapi.Peer{ID: "n3", URL: source.peer().URL}, `calls itself "n1"`)
+	unsealed("sealed by another", source.Peer(), "sealed by move m2")
+	unsealed("itself", target.Peer(), "set --connect-url of n2")
+	unsealed("another name", brokerapi.Peer{ID: "n3", URL: source.Peer().URL}, `calls itself "n1"`)
 	unsealed("no address", brokerapi.Peer{ID: "n3", URL: "http://x"}, "set --connect-url there")
 	sealed.Bytes = 1 << 60
 	if err := target.Accept(ctx, topic, sealed); !errors.Is(err, brokerapi.ErrRefused) || !strings.Contains(err.Error(), "room") {
@@ -497,7 +522,7 @@ func TestNATSSealsByForceOnlyWhatIsRead(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			must[moves.Extent](t)(target.Copy(ctx, topic, "m1", source.peer(), sealed, free))
+			must[moves.Extent](t)(target.Copy(ctx, topic, "m1", source.Peer(), sealed, free))
 			must[moves.Extent](t)(target.Resume(ctx, topic, "m1", nil, &sealed))
 			return nil
 		}); err != nil {
@@ -542,7 +567,7 @@ func TestNATSMakesHalfACopyAnew(t *testing.T) {
 		half := func(b *nats.Broker) {
 			t.Helper()
 			told := 0
-			if _, err := b.Copy(ctx, topic, "m1", source.peer(), sealed, func(_ context.Context, n int) error {
+			if _, err := b.Copy(ctx, topic, "m1", source.Peer(), sealed, func(_ context.Context, n int) error {
 				if told += n; told > 5_000_000 {
 					return enough
 				}
@@ -569,7 +594,7 @@ func TestNATSMakesHalfACopyAnew(t *testing.T) {
 		other := opened(t, target.config())
 		go func() {
 			told := 0
-			_, err := other.Copy(frozen, topic, "m1", source.peer(), sealed, func(ctx context.Context, n int) error {
+			_, err := other.Copy(frozen, topic, "m1", source.Peer(), sealed, func(ctx context.Context, n int) error {
 				if told += n; told > 5_000_000 {
 					close(reached)
 					<-ctx.Done()
@@ -580,7 +605,7 @@ func TestNATSMakesHalfACopyAnew(t *testing.T) {
 			gone <- err
 		}()
 		<-reached
-		copied := must[moves.Extent](t)(target.Copy(ctx, topic, "m1", source.peer(), sealed, free))
+		copied := must[moves.Extent](t)(target.Copy(ctx, topic, "m1", source.Peer(), sealed, free))
 		same(t, "copied while another copy hangs", copied, sealed)
 		cancel()
 		<-gone
@@ -593,9 +618,9 @@ func TestNATSMakesHalfACopyAnew(t *testing.T) {
 		target.Start(t)
 		for b := (brokerapi.Broker)(target.Broker); health(ctx, b) != nil; {
 		}
-		same(t, "copied after a restart", must[moves.Extent](t)(target.Copy(ctx, topic, "m1", source.peer(), sealed, free)), sealed)
+		same(t, "copied after a restart", must[moves.Extent](t)(target.Copy(ctx, topic, "m1", source.Peer(), sealed, free)), sealed)
 		same(t, "resumed", must[moves.Extent](t)(target.Resume(ctx, topic, "m1", nil, &sealed)), sealed)
-		compared := must[moves.Content](t)(target.Compare(ctx, topic, source.peer(), sealed, free))
+		compared := must[moves.Content](t)(target.Compare(ctx, topic, source.Peer(), sealed, free))
 		if compared.Compared != 80 || compared.Differs != "" {
 			t.Errorf("%+v", compared)
 		}
@@ -658,7 +683,7 @@ func TestNATSComparesEachMessage(t *testing.T) {
 			}}
 			record := source.made(t, shape)
 			sealed := must[moves.Extent](t)(source.Seal(ctx, topic, "m1", false))
-			must[moves.Extent](t)(target.Copy(ctx, topic, "m1", source.peer(), sealed, free))
+			must[moves.Extent](t)(target.Copy(ctx, topic, "m1", source.Peer(), sealed, free))
 			must[moves.Extent](t)(target.Resume(ctx, topic, "m1", record, &sealed))
 			if err := target.with(func(ctx context.Context, js jetstream.JetStream) error {
 				s, err := js.Stream(ctx, streamOf(topic))
@@ -669,7 +694,7 @@ func TestNATSComparesEachMessage(t *testing.T) {
 			}); err != nil {
 				t.Fatal(err)
 			}
-			got := must[moves.Content](t)(target.Compare(ctx, topic, source.peer(), sealed, free))
+			got := must[moves.Content](t)(target.Compare(ctx, topic, source.Peer(), sealed, free))
 			if got.Differs != c.want || got.Gone != c.gone || c.want == "" && got.Compared+got.Gone != 100 {
 				t.Errorf("%+v, want %d gone, and %q", got, c.gone, c.want)
 			}

@@ -115,8 +115,9 @@ func TestConformance(t *testing.T) {
 				s.subjects = subjects
 				return s
 			},
-			Odd:   odd,
-			Alone: true,
+			Odd:      odd,
+			Alone:    true,
+			NoHalves: true,
 			Retriable: func(err error) bool {
 				// What jetstream.Publish itself retries.
 				return errors.Is(err, client.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse)

@@ -46,7 +46,12 @@ type server struct {
 // launch starts a server that ends with the test. Without other args it has JetStream.
 func launch(t *testing.T, bin string, args ...string) *server {
 	t.Helper()
-	s := &server{bin: bin, name: "n1", dir: t.TempDir(), admin: freeAddress(t), monitor: freeAddress(t), args: args}
+	return launchNamed(t, bin, "n1", args...)
+}
+
+func launchNamed(t *testing.T, bin, name string, args ...string) *server {
+	t.Helper()
+	s := &server{bin: bin, name: name, dir: t.TempDir(), admin: freeAddress(t), monitor: freeAddress(t), args: args}
 	if len(args) == 0 {
 		s.args = []string{"-js", "-sd", s.dir}
 	}
