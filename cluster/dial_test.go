@@ -35,7 +35,8 @@ func TestAWriteIsSentOnce(t *testing.T) {
 		etcd, server := &breaking{code: code}, grpc.NewServer()
 		pb.RegisterKVServer(server, etcd)
 		go server.Serve(listener)
-		c, err := Open(Config{Endpoints: []string{"http://" + listener.Addr().String()}}, nil)
+		_, port, _ := net.SplitHostPort(listener.Addr().String())
+		c, err := Open(Config{Endpoints: []string{"http://127.0.0.1:" + port, "http://localhost:" + port}}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
