@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -142,9 +143,15 @@ func TestWhatSaysSomethingOfUsIsUnseen(t *testing.T) {
 func TestAfterAFailureNoKeptConnectionIsUsed(t *testing.T) {
 	var connections atomic.Int64
 	var mute atomic.Bool
-	release := make(chan struct{})
+	release, both := make(chan struct{}), make(chan bool)
 	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if mute.Load() && r.URL.Path == "/old" {
+		switch {
+		case r.URL.Path == "/both":
+			select { // one is not answered before the other is asked
+			case both <- true:
+			case <-both:
+			}
+		case mute.Load() && r.URL.Path == "/old":
 			<-release
 		}
 		fmt.Fprint(w, "{}")
@@ -172,12 +179,20 @@ func TestAfterAFailureNoKeptConnectionIsUsed(t *testing.T) {
 	if n := connections.Load(); n != 1 {
 		t.Fatalf("%d connections for calls one after the other", n)
 	}
+	var two sync.WaitGroup
+	for range 2 {
+		two.Go(func() { _ = ask("/both", time.Minute) })
+	}
+	two.Wait()
+	if n := connections.Load(); n != 2 {
+		t.Fatalf("%d connections for two calls at a time", n)
+	}
 	mute.Store(true)
 	if err := ask("/old", 50*time.Millisecond); err == nil {
 		t.Fatal("answered")
 	}
-	if err := ask("/x", time.Minute); err != nil || connections.Load() != 2 {
-		t.Errorf("%v, over %d connections, want a second one", err, connections.Load())
+	if err := ask("/x", time.Minute); err != nil || connections.Load() != 3 {
+		t.Errorf("%v, over %d connections, want a third one", err, connections.Load())
 	}
 }
 

@@ -152,6 +152,13 @@ func TestNothingListensSaysSo(t *testing.T) {
 	}
 }
 
+// The broker is beside us, whatever the environment says.
+func TestNoProxyIsAsked(t *testing.T) {
+	if opened(t, Config{URL: "http://a:1"}).http.Transport.(*http.Transport).Proxy != nil {
+		t.Error("a proxy is asked")
+	}
+}
+
 func TestWhatIsSent(t *testing.T) {
 	var got string
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
