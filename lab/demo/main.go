@@ -1,6 +1,6 @@
 // Command demo shows the main job on one machine: a real etcd, three real NATS
-// servers and a sidecar for each, all of them processes, and six ways in which
-// things go wrong. It says what happens as it happens, and ends in a table of what
+// servers and a sidecar for each, all of them processes, six ways in which
+// things go wrong, and a drain that moves topics. It says what happens as it happens, and ends in a table of what
 // was expected and what was seen. Exit code 1: something differed; 75: nothing did, but the
 // machine stood still for too long to judge all of it. A Prometheus with the
 // rules of alerts/ watches, and what an operator would be told is told.

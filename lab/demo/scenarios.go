@@ -49,6 +49,10 @@ func scenarios(s *stage) []scenario {
 			name: "4 full cluster restart", nodes: s.nodes,
 			expected: "all active (full_cluster_restart), also the late one; nobody activates",
 		}, func(ctx context.Context, t *trial) error { return s.fullRestart(ctx, t, began) }},
+		{&trial{
+			name: "a drain that moves 3 topics", nodes: s.nodes,
+			expected: "each goes to another broker with all that was acknowledged, under load; consumers go on where they stood",
+		}, func(ctx context.Context, t *trial) error { return s.drainMoves(ctx, t, n3) }},
 	}
 }
 
