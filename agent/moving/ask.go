@@ -155,13 +155,17 @@ func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int
 	}
 	m.ID = moves.NewID(time.Now(), last, rand.Uint32())
 	if !m.Sent {
-		switch whose, _, err := w.store.Assignees(ctx, []string{m.Topic}); {
-		case err != nil:
+		if revision, err := w.store.Assigned(ctx, m.From, m.Topic); err != nil {
 			return p, err
-		case len(whose[m.Topic]) == 0:
-			return refuse("no broker has it assigned: 'holdfast topics' lists those of this one")
-		case !slices.Contains(whose[m.Topic], m.From):
-			return refuse("it is assigned to %s, not to %s: run this there", whose[m.Topic][0], m.From)
+		} else if revision == 0 { // whose it is then costs as much as the cluster has topics
+			switch whose, _, err := w.store.Assignees(ctx, []string{m.Topic}); {
+			case err != nil:
+				return p, err
+			case len(whose[m.Topic]) == 0:
+				return refuse("no broker has it assigned: 'holdfast topics' lists those of this one")
+			case !slices.Contains(whose[m.Topic], m.From):
+				return refuse("it is assigned to %s, not to %s: run this there", whose[m.Topic][0], m.From)
+			}
 		}
 		e, err := w.set.Mover.Extent(ctx, m.Topic)
 		if err != nil {
