@@ -218,10 +218,11 @@ func (w *Worker) moveOn(ctx context.Context, o Orders) error {
 			}
 			continue
 		}
-		if more, err := w.relist(ctx); err != nil || more {
+		if more, err := w.relist(ctx); err != nil {
 			return err
+		} else if !more {
+			return w.endDrain(ctx, o)
 		}
-		return w.endDrain(ctx, o)
 	}
 }
 
