@@ -26,7 +26,7 @@ const (
 	chunksAhead = 32               // unanswered by the target, and ahead of it at the source
 	maxAhead    = 32 << 20         // bytes; an older source goes on without an answer, slowly
 	chunkWait   = 30 * time.Second // for one chunk, or its answer
-	readAhead   = 2 << 20          // bytes of each side, about, and
+	readAhead   = 1 << 20          // bytes of each side, about, and
 	maxBatch    = 256              // messages of each side that are compared at once
 	pullWait    = 2 * time.Second  // for one of them, before it is asked for by itself
 )
