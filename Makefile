@@ -102,6 +102,10 @@ bench-neighbours: ## 2,000 sidecars on one etcd for five minutes, then without i
 bench-load: ## rate of loading topics, beside a bare loop of the broker's client
 	@cd lab && go run ./benchload $(ARGS)
 
+.PHONY: bench-move
+bench-move: ## moving topics between NATS servers, beside plain snapshots and restores; ARGS='-size 50 -streams 30' is short
+	@cd lab && go run ./benchmove $(ARGS)
+
 .PHONY: bench-plan
 bench-plan: ## time to plan 10,000 topics, to place them when one of 100 brokers leaves, and to look on while others get theirs
 	go test -run '^$$' -bench 'Plan|Placement' -benchmem ./recovery

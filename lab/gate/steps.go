@@ -95,6 +95,7 @@ var proofSteps = []step{
 	{name: "bench-fence", legs: []leg{command("lab", "go run ./benchfence").chance()}},
 	{name: "bench-idle", legs: []leg{command("lab", "go run ./benchidle -for 1m").chance()}},
 	{name: "bench-load", legs: []leg{command("lab", "go run ./benchload").chance()}},
+	{name: "bench-move", legs: []leg{command("lab", "go run ./benchmove").chance()}},
 	{name: "bench-etcd", legs: []leg{command("lab", "go run ./benchetcd").chance()}},
 	{name: "bench-plan", legs: []leg{command(".", "make bench-plan")}},
 	{name: "bench-scrape", legs: []leg{command(".", "make bench-scrape")}},

@@ -1,0 +1,155 @@
+// Command benchmove measures what it costs to move topics between two NATS servers that are no
+// cluster, with a sidecar beside each, on an etcd of one member.
+//
+// One large stream goes there and back: the bytes a second of the copy and of the whole move, by the
+// times in its journal, beside a plain snapshot and restore of an equal stream between the same
+// servers by jsm.go, NATS' own client for it, by way of a file. Also the most memory that either
+// sidecar has had, for it and for a stream of a tenth of its size.
+//
+// Many streams of 1 MB: `holdfast drain --move`, from the command to its end, beside a plain loop of
+// snapshot and restore of as many, as many at a time as a sidecar moves.
+//
+// A small topic: for how long its producer, which goes to the other server as soon as one refuses it,
+// has nothing acknowledged, beside the same where a bare client deletes a stream and makes it there.
+//
+// Plain and moved take turns, with nothing left to write before either; a ratio is the median over
+// all turns. Each part has a lab of its own, and is left out where its number is 0. Exit code 1: the
+// copy is below -floor, the drain below -drain, or a sidecar had as much memory as -memory.
+//
+// To its end a move does what the plain one does not: it seals, compares every message, removes, and
+// writes eight steps to etcd. With many small streams that is most of the work, about four times the
+// processor of a plain loop, so a drain has a floor of its own: it shows a pause, not a slow copy.
+package main
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"holdfast/recovery/moves"
+)
+
+// plan is what to measure.
+type plan struct {
+	size, rounds int // of the large stream, in MB
+	streams      int
+	moves        int
+	floor, drain float64
+	memory       float64 // MB
+	flags        []string
+}
+
+func main() {
+	p := plan{}
+	flag.IntVar(&p.size, "size", 1000, "MB of the large stream")
+	flag.IntVar(&p.rounds, "rounds", 3, "how often it is moved")
+	flag.IntVar(&p.streams, "streams", 1000, "streams of 1 MB that are drained")
+	flag.IntVar(&p.moves, "moves", 20, "how often the small topic is moved")
+	flag.Float64Var(&p.floor, "floor", 0.9, "smallest accepted ratio of the large copy to a plain snapshot and restore")
+	flag.Float64Var(&p.drain, "drain", 0.1, "smallest accepted ratio of the drain to a plain loop of snapshot and restore")
+	flag.Float64Var(&p.memory, "memory", 40, "MB of memory below which each sidecar must stay")
+	flags := flag.String("flags", "", "more flags of both sidecars")
+	flag.Parse()
+	if p.size < 0 || p.rounds < 1 || p.streams < 0 || p.moves < 0 || flag.NArg() > 0 {
+		fmt.Fprintln(os.Stderr, "bench-move: -size, -streams and -moves must be at least 0 and -rounds at least 1; no arguments")
+		os.Exit(2)
+	}
+	p.flags = strings.Fields(*flags)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	broken, err := bench(ctx, os.Stdout, p)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench-move:", err)
+		os.Exit(1)
+	}
+	if len(broken) > 0 {
+		fmt.Println("FAIL:", strings.Join(broken, "; "))
+		os.Exit(1)
+	}
+	fmt.Printf("ok: copy at least %.2f, drain at least %.2f, memory below %.0f MB\n", p.floor, p.drain, p.memory)
+}
+
+// bench runs the parts. broken are the limits that do not hold.
+func bench(ctx context.Context, out io.Writer, p plan) (broken []string, err error) {
+	for _, part := range []struct {
+		wanted int
+		run    func(context.Context, *rig, io.Writer, plan) ([]string, error)
+	}{{p.size, large}, {p.moves, small}, {p.streams, many}} {
+		if part.wanted == 0 {
+			continue
+		}
+		r, err := newRig(ctx, p.flags)
+		var not []string
+		if err == nil {
+			not, err = part.run(ctx, r, out, p)
+		}
+		if err = r.close(err); err != nil {
+			return nil, err
+		}
+		broken = append(broken, not...)
+	}
+	return broken, nil
+}
+
+const mega = 1e6
+
+// rates are those of one kind of turns, in MB a second.
+type rates []float64
+
+func (r *rates) add(bytes int, took time.Duration) {
+	*r = append(*r, float64(bytes)/mega/took.Seconds())
+}
+
+// to is the median ratio to other turns.
+func (r rates) to(others rates) float64 {
+	var ratios []float64
+	for i := range r {
+		ratios = append(ratios, r[i]/others[i])
+	}
+	return median(ratios)
+}
+
+func median[N cmp.Ordered](all []N) N { return share(all, 0.5) }
+
+// share is what so many of all are at most.
+func share[N cmp.Ordered](all []N, part float64) (n N) {
+	if len(all) == 0 {
+		return n
+	}
+	all = slices.Sorted(slices.Values(all))
+	return all[min(int(part*float64(len(all))), len(all)-1)]
+}
+
+// below says that a ratio is below its floor.
+func below(what string, ratio, floor float64) []string {
+	if ratio >= floor {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s: %.2f of a plain snapshot and restore, want %.2f", what, ratio, floor)}
+}
+
+// phases are how long each phase of some moves took, at the median.
+func phases(all []moves.Move) string {
+	order := moves.Phases[:slices.Index(moves.Phases, moves.Verified)+1]
+	var parts []string
+	for i, phase := range order {
+		next := moves.Done
+		if i+1 < len(order) {
+			next = order[i+1]
+		}
+		var took []time.Duration
+		for _, m := range all {
+			took = append(took, m.Since[next].Sub(m.Since[phase]))
+		}
+		parts = append(parts, fmt.Sprintf("%s %v", phase, median(took)))
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"holdfast/recovery/moves"
+)
+
+// atOnce is how many streams are moved at a time: the default of --moves-at-once.
+const atOnce = 4
+
+// turns runs both, first the one and then the other, with nothing left to write before either.
+func turns(n int, one, other func() error) error {
+	both := []func() error{one, other}
+	for i := range both {
+		unix.Sync()
+		if err := both[(i+n)%2](); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// large moves one stream there and back.
+func large(ctx context.Context, r *rig, out io.Writer, p plan) (broken []string, err error) {
+	tenth, whole := newPair("tenth"), newPair("whole")
+	bytes := p.size * mega
+	if err := r.make(ctx, bytes/10, tenth); err != nil {
+		return nil, err
+	}
+	if _, err := r.unload(ctx, r.sides[0], r.sides[1], tenth.topic); err != nil {
+		return nil, err
+	}
+	few, err := r.memory()
+	if err != nil {
+		return nil, err
+	}
+	if err := r.make(ctx, bytes, whole); err != nil {
+		return nil, err
+	}
+	var plain, copied, moved rates
+	var all []moves.Move
+	for n := range p.rounds {
+		from, to := r.sides[n%2], r.sides[1-n%2]
+		err := turns(n, func() error {
+			began := time.Now()
+			if err := r.movePlain(ctx, from, to, whole.stream); err != nil {
+				return err
+			}
+			plain.add(bytes, time.Since(began))
+			return from.js.DeleteStream(ctx, whole.stream)
+		}, func() error {
+			m, err := r.unload(ctx, from, to, whole.topic)
+			if err != nil {
+				return err
+			}
+			copied.add(bytes, took(m, moves.Sealed, moves.Copied))
+			moved.add(bytes, m.Since[moves.Done].Sub(m.At))
+			all = append(all, m)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	fmt.Fprintf(out, "One stream of %d MB, %d times:\n", p.size, p.rounds)
+	fmt.Fprintf(out, "  %-34s %7.1f MB/s\n", "snapshot and restore by jsm.go", median(plain))
+	fmt.Fprintf(out, "  %-34s %7.1f MB/s, ratio %.2f\n", "holdfast unload, the copy of it", median(copied), copied.to(plain))
+	fmt.Fprintf(out, "  %-34s %7.1f MB/s, ratio %.2f\n", "holdfast unload, to its end", median(moved), moved.to(plain))
+	fmt.Fprintf(out, "  phases: %s\n", phases(all))
+	most, err := r.memory()
+	for i, s := range r.sides {
+		fmt.Fprintf(out, "  memory of %s's sidecar: at most %.1f MB, and with %d MB before %.1f MB\n", s.id, most[i], p.size/10, few[i])
+		if most[i] >= p.memory {
+			broken = append(broken, fmt.Sprintf("memory of %s's sidecar: %.1f MB, want less than %.0f MB", s.id, most[i], p.memory))
+		}
+	}
+	return append(broken, below("copy of the large stream", copied.to(plain), p.floor)...), err
+}
+
+// many drains a broker.
+func many(ctx context.Context, r *rig, out io.Writer, p plan) (broken []string, err error) {
+	var pairs []pair
+	for i := range p.streams {
+		pairs = append(pairs, newPair(fmt.Sprintf("t%05d", i)))
+	}
+	if err := r.make(ctx, mega, pairs...); err != nil {
+		return nil, err
+	}
+	n1, n2 := r.sides[0], r.sides[1]
+	bytes := p.streams * mega
+	var plain, drained rates
+	err = turns(0, func() error {
+		began := time.Now()
+		err := each(pairs, func(p pair) error { return r.movePlain(ctx, n1, n2, p.stream) })
+		plain.add(bytes, time.Since(began))
+		return err
+	}, func() error {
+		began := time.Now()
+		res, err := n1.Verb(ctx, "drain", "--move", "--to", n2.id, "--deadline", "2h", "--reason", "bench")
+		drained.add(bytes, time.Since(began))
+		if err == nil && res.Exit != 0 {
+			err = fmt.Errorf("drain %s: exit code %d: %s%s", n1.id, res.Exit, res.Stdout, res.Stderr)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	res, err := n2.Verb(ctx, "moves", "--output", "json")
+	if err != nil {
+		return nil, err
+	}
+	all, err := shown(res.Stdout, p.streams)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(out, "%d streams of 1 MB, %d at a time:\n", p.streams, atOnce)
+	fmt.Fprintf(out, "  %-34s %7.1f MB/s\n", "snapshot and restore by jsm.go", median(plain))
+	fmt.Fprintf(out, "  %-34s %7.1f MB/s, ratio %.2f\n", "holdfast drain --move", median(drained), drained.to(plain))
+	most, err := r.memory()
+	fmt.Fprintf(out, "  memory of the sidecars: at most %.1f MB and %.1f MB\n", most[0], most[1])
+	fmt.Fprintf(out, "  phases: %s\n", phases(all))
+	return below("drain of many streams", drained.to(plain), p.drain), err
+}
+
+// each calls do for every pair, some at a time.
+func each(pairs []pair, do func(pair) error) error {
+	var next, failed atomic.Int64
+	errs := make([]error, atOnce)
+	var group sync.WaitGroup
+	for w := range atOnce {
+		group.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(pairs) && failed.Load() == 0; i = int(next.Add(1)) - 1 {
+				if errs[w] = do(pairs[i]); errs[w] != nil {
+					failed.Add(1)
+				}
+			}
+		})
+	}
+	group.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
