@@ -41,6 +41,7 @@ type side struct {
 	stage  *stage
 	client *cluster.Client
 	lose   func(*pb.TxnRequest) bool // the answer to a transaction; under mu
+	blind  string                    // key whose reading fails
 	worker *Worker
 	orders Orders
 	end    func() // of the worker; it waits
@@ -255,13 +256,16 @@ func hangs(ctx context.Context, _ func() error) error {
 	return ctx.Err()
 }
 
-// Invoke loses answers as the side's lose wants it.
+// forgetful loses answers as the side's lose wants it.
 type forgetful struct {
 	*memory.Conn
 	s *side
 }
 
 func (f forgetful) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	if f.s.blind != "" && strings.Contains(fmt.Sprint(args), "request_range:{key:\""+f.s.blind) {
+		return status.Error(codes.Unavailable, "connection reset by peer")
+	}
 	err := f.Conn.Invoke(ctx, method, args, reply, opts...)
 	if txn, ok := args.(*pb.TxnRequest); ok && err == nil {
 		lost := false

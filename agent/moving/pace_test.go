@@ -162,6 +162,25 @@ func TestAtMostSoManyTopicsAreWithdrawnAtATime(t *testing.T) {
 	})
 }
 
+func TestATopicThatWasHandedOverGivesItsSlotToTheNext(t *testing.T) {
+	topics := []string{"/n/a", "/n/b"}
+	onStage(t, Settings{AtOnce: 1}, topics, func(g *stage, a, b *side) {
+		b.fault(moves.Resume, hangs)
+		for _, name := range topics {
+			g.begin(name)
+		}
+		g.after(10 * time.Second)
+		for _, name := range topics {
+			g.wantPhase(name, moves.Switched)
+		}
+		b.fault(moves.Resume, nil)
+		g.after(time.Minute)
+		for _, name := range topics {
+			g.wantPhase(name, moves.Done)
+		}
+	})
+}
+
 // Beside the slot's count: what others have written wakes nobody who waits.
 func TestMovesThatWaitAskNothingOfEtcdWhileOthersGoOn(t *testing.T) {
 	var topics []string

@@ -198,6 +198,9 @@ func (w *Worker) learn(topic string, value []byte, revision int64) {
 		w.drop(topic)
 		w.own[topic] = &under{Move: m, revision: revision, changed: make(chan struct{})}
 	default:
+		if m.From == w.set.Me() && m.Phase.HandedOver() && !was.Phase.HandedOver() {
+			w.topics.SetAssigned(false, nil, []string{topic}) // or it is loaded once more when the hold ends, if that was not heard yet
+		}
 		anew := was.Phase != m.Phase
 		if was.Move, was.revision = m, revision; anew {
 			was.wake()
@@ -336,9 +339,6 @@ func (w *Worker) do(ctx context.Context, u under, o Orders, step moves.Step) {
 		if err := w.write(ctx, &o.Who, write); err != nil {
 			w.log.Warn("a step of a move is not written yet", "topic", u.Topic, "move", u.ID, "phase", u.Phase, "act", step.Act, "err", err)
 			continue
-		}
-		if write.To != "" { // or it is loaded once more when the move is over and that was not heard yet
-			w.topics.SetAssigned(false, nil, []string{u.Topic})
 		}
 		w.tell(now.Move, next)
 		return

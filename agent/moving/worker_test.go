@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"holdfast/cluster"
@@ -344,6 +345,65 @@ func TestAnErrorOfEtcdIsNotAnAbsence(t *testing.T) {
 		g.links["a"].Heal()
 		g.after(time.Minute)
 		wantEnd(g, moves.Copy)
+	})
+}
+
+// The same where nothing else fails, so that it could be undone.
+func TestARegistrationThatCannotBeReadUndoesNothing(t *testing.T) {
+	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
+		b.once(moves.Copy, func(_ context.Context, do func() error) error {
+			time.Sleep(20 * time.Second)
+			return do()
+		})
+		g.begin(topic)
+		g.after(time.Second)
+		a.blind = "/cluster/register/b"
+		g.after(15 * time.Second)
+		if m := g.wantPhase(topic, moves.Sealed); m.Error != "" || a.count(moves.Restore) > 0 {
+			t.Errorf("error %q, acts %q", m.Error, a.acts)
+		}
+		a.blind = ""
+		g.after(time.Minute)
+		wantEnd(g, moves.Copy)
+	})
+}
+
+func TestAMoveHasBegunAlsoIfOthersWentOnWithItBeforeThatWasHeard(t *testing.T) {
+	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
+		b.end()
+		a.lose = func(txn *pb.TxnRequest) bool {
+			for _, op := range txn.Success {
+				if put := op.GetRequestPut(); strings.HasPrefix(string(put.GetKey()), "/cluster/moves") {
+					a.lose = nil
+					g.put(string(put.GetKey()), strings.Replace(string(put.GetValue()), `"phase":"pending"`, `"phase":"draining"`, 1))
+					return true
+				}
+			}
+			return false
+		}
+		g.begin(topic)
+		b.start()
+		g.after(time.Minute)
+		wantEnd(g, moves.Copy)
+	})
+}
+
+func TestAWorkerEndsWithItsClient(t *testing.T) {
+	onStage(t, Settings{}, nil, func(g *stage, a, b *side) {
+		client := cluster.Over(cluster.Config{}, g.store.Conn(nil), a.worker.log)
+		w := New(Settings{Me: func() string { return "c" }, Mover: a}, client, a, a.worker.log, prometheus.NewPedanticRegistry())
+		ended := make(chan error, 1)
+		go func() { ended <- w.Run(g.t.Context()) }()
+		g.after(time.Second)
+		_ = client.Close()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, cluster.ErrClosed) {
+				t.Errorf("error %v", err)
+			}
+		case <-time.After(time.Minute):
+			t.Error("it goes on")
+		}
 	})
 }
 
