@@ -198,6 +198,23 @@ func TestAStreamThatFailsRestartsAllWatchesOnOneOther(t *testing.T) {
 	})
 }
 
+// What could not be listed, at first or again, is not gone.
+func TestAListThatFailsTellsNothing(t *testing.T) {
+	inMemory(t, func(t *testing.T, s *memory.Server, c *cluster.Client, _ *streams, put func(string)) {
+		put("/a/1")
+		s.SetFault(func(string) error { return memory.ErrNoLeader })
+		a := following(t, c, "/a/")
+		time.Sleep(10 * time.Second)
+		a.expect(t, "error follow /a/: list: etcdserver: no leader")
+		s.SetFault(nil)
+		time.Sleep(10 * time.Second)
+		a.expect(t, "full[/a/1]")
+		s.SetFault(func(string) error { return memory.ErrNoLeader })
+		time.Sleep(time.Minute)
+		a.expect(t, "error follow /a/: list: etcdserver: no leader")
+	})
+}
+
 // Each list is followed by a watch that begins, and so by a failure that is a new one.
 func TestWatchesThatEndAsSoonAsTheyBeganAreNotListedAgainAndAgain(t *testing.T) {
 	inMemory(t, func(t *testing.T, s *memory.Server, c *cluster.Client, n *streams, put func(string)) {
