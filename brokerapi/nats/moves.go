@@ -22,8 +22,8 @@ import (
 
 // What is on its way at once is bounded, whatever the size of a stream.
 const (
-	chunkSize   = 32 << 10         // of a snapshot, in bytes
-	chunksAhead = 32               // unanswered by the target, and ahead of it at the source
+	chunkSize   = 16 << 10         // of a snapshot, in bytes
+	chunksAhead = 64               // unanswered by the target, and ahead of it at the source
 	maxAhead    = 32 << 20         // bytes; an older source goes on without an answer, slowly
 	chunkWait   = 30 * time.Second // for one chunk, or its answer
 	readAhead   = 1 << 20          // bytes of each side, about, and
@@ -171,6 +171,8 @@ func (b *Broker) restore(ctx context.Context, stream, move string, source *Broke
 	for index, ahead := 1, 0; ; index++ {
 		chunk, err := next(ctx, outLink, chunks, chunkWait)
 		switch {
+		case errors.Is(err, client.ErrSlowConsumer):
+			err = fmt.Errorf("it comes faster than it is taken, which an older server does not heed: set a higher --move-rate: %w", err)
 		case err != nil:
 		case chunk.Reply != "" && !strings.HasSuffix(chunk.Reply, "."+strconv.Itoa(index)):
 			err = fmt.Errorf("a part is missing before %.80q", chunk.Reply)
