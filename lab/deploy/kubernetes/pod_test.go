@@ -390,15 +390,23 @@ func TestTheScriptGrantsWhatThePageDoes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	block := regexp.MustCompile("(?ms)^```\n(etcdctl role .*?)^```$").FindSubmatch(page)
-	if block == nil {
+	blocks := regexp.MustCompile("(?ms)^```\n(etcdctl role .*?)^```$").FindAllStringSubmatch(string(page), 3)
+	if len(blocks) < 3 {
 		t.Fatal("the page has no grants")
 	}
-	want := strings.Split(strings.TrimSpace(string(block[1])), "\n")
-	want = append(want, "etcdctl user add holdfast-n1 --interactive=false", "etcdctl user grant-role holdfast-n1 holdfast-n1")
-	slices.Sort(want)
+	want := []string{"etcdctl user add holdfast-n1 --interactive=false", "etcdctl user grant-role holdfast-n1 holdfast-n1"}
+	add := func(block []string) {
+		want = append(want, strings.Split(strings.TrimSpace(block[1]), "\n")...)
+		slices.Sort(want)
+	}
+	add(blocks[0])
 	if got := grants([]string{"USER_NAME=holdfast-n1"}, "n1"); !slices.Equal(got, want) {
 		t.Errorf("the script grants\n%s\nthe page\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	add(blocks[1])
+	add(blocks[2])
+	if got := grants([]string{"USER_NAME=holdfast-n1", "MOVES=1"}, "n1"); !slices.Equal(got, want) {
+		t.Errorf("with MOVES=1 the script grants\n%s\nthe page\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	for _, line := range grants([]string{"GET=0"}, "nats-3") {
 		if strings.Contains(line, "role add") || strings.Contains(line, "user add") {
