@@ -64,16 +64,23 @@ func unload(c call) error {
 	return oneMove(c, p.ID, true)
 }
 
+// settled reports whether there is nothing to wait for. A topic that came back is served; what was
+// copied goes when the target is there, which may be never.
+func settled(s moving.Shown) bool {
+	return s.Phase.Over() || s.Phase == moves.Returned && time.Since(s.Since[moves.Returned]) > 5*time.Second
+}
+
 func movePath(id string) string { return "/v1/moves?id=" + url.QueryEscape(id) }
 
 // oneMove prints a move's receipt, when it is over if that is to be waited for: then one that did
 // not go well is an error.
 func oneMove(c call, id string, wait bool) error {
 	var s moving.Shown
-	raw, err := follow(c, movePath(id), func(list []moving.Shown) (string, bool) {
+	_, err := follow(c, movePath(id), func(list []moving.Shown) (string, bool) {
 		s = list[0]
-		return progressLine(s), s.Phase.Over() || !wait
+		return progressLine(s), settled(s) || !wait
 	})
+	raw, _ := json.MarshalIndent(s, "", "  ")
 	err = c.answer(raw, err, func(o *output) {
 		for _, line := range s.Receipt() {
 			o.line("%s", line)
@@ -92,7 +99,7 @@ func movesVerb(c call) error {
 		_, err := follow(c, "/v1/moves", func(list []moving.Shown) (string, bool) {
 			lines, over := []string{}, true
 			for _, s := range list {
-				if s.Unreadable == "" && !s.Phase.Over() {
+				if s.Unreadable == "" && !settled(s) {
 					lines, over = append(lines, progressLine(s)), false
 				}
 			}

@@ -83,9 +83,13 @@ func (a *agent) unload(ctx context.Context, o unloadOrder) (moving.Shown, error)
 	if err := a.cannotMove(); err != nil {
 		return moving.Shown{}, err
 	}
-	p, err := a.moves.Prepare(ctx, moves.Move{Topic: o.Topic, To: o.To, By: cmp.Or(o.Reason, "operator"), Force: o.Force}, nil)
-	if err == nil && !o.DryRun && !p.UnderWay {
-		err = a.moves.Begin(ctx, p)
+	var p moving.Ready
+	err := moving.ErrMeanwhile
+	for tries := 0; tries < 2 && errors.Is(err, moving.ErrMeanwhile); tries++ { // another may have begun it, and is joined
+		p, err = a.moves.Prepare(ctx, moves.Move{Topic: o.Topic, To: o.To, By: cmp.Or(o.Reason, "operator"), Force: o.Force}, nil)
+		if err == nil && !o.DryRun && !p.UnderWay {
+			err = a.moves.Begin(ctx, p)
+		}
 	}
 	if err != nil {
 		return moving.Shown{}, a.moveError(err)

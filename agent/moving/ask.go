@@ -201,6 +201,9 @@ func (w *Worker) Carry(ctx context.Context, topic, to string) error {
 	return err
 }
 
+// ErrMeanwhile says that a move was not begun: it is prepared anew.
+var ErrMeanwhile = errors.New("not begun: its journal or this broker's registration changed at the same time: repeat")
+
 // Begin writes the journal of a new move.
 func (w *Worker) Begin(ctx context.Context, p Ready) error {
 	w.mu.Lock()
@@ -219,7 +222,7 @@ func (w *Worker) Begin(ctx context.Context, p Ready) error {
 		}
 	}
 	if errors.Is(err, cluster.ErrChanged) {
-		return errors.New("not begun: its journal or this broker's registration changed at the same time: repeat")
+		return ErrMeanwhile
 	}
 	if err == nil {
 		w.tell(moves.Move{}, m)

@@ -79,16 +79,15 @@ func TestATopicMovesBetweenHTTPBrokersUnderLoad(t *testing.T) {
 
 	res, err := from.Verb(s.ctx, "unload", topic, "--to", "n2", "--output", "json")
 	s.ok(err)
-	var said []moving.Shown
+	var m moving.Shown
 	if res.Exit != 0 {
 		t.Fatalf("exit code %d: %s", res.Exit, res.Stderr)
 	}
-	s.ok(json.Unmarshal([]byte(res.Stdout), &said))
+	s.ok(json.Unmarshal([]byte(res.Stdout), &m))
 	more(50, 1)
 	end()
 	done.Wait()
 
-	m := said[0]
 	if m.Phase != moves.Done || m.Sealed.Floors[subscription] != 20 || m.Copied.Floors[subscription] != 20 || m.Copied.Count != m.Sealed.Count || m.Same.Compared != m.Sealed.Count {
 		t.Errorf("%s", res.Stdout)
 	}

@@ -22,6 +22,9 @@ func (m Move) End() string {
 	if m.Error != "" {
 		text = m.Error + "; " + text
 	}
+	if m.Phase == Returned {
+		text += fmt.Sprintf(", and what %s has copied is removed when it is there", m.To)
+	}
 	if m.Phase == Failed && m.Served != nil {
 		text += fmt.Sprintf(", and %s keeps what it had, withdrawn: compare them before you remove it there", m.From)
 	}
@@ -69,7 +72,7 @@ func (m Move) Receipt() (lines []string) {
 	if m.Sealed != nil && m.Sealed.Rests != "" {
 		say("rests on", "%s", m.Sealed.Rests)
 	}
-	if m.Phase.Over() {
+	if m.Phase.Over() || m.Phase == Returned {
 		say("end", "%s", m.End())
 	}
 	return lines
