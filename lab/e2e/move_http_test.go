@@ -88,7 +88,8 @@ func TestATopicMovesBetweenHTTPBrokersUnderLoad(t *testing.T) {
 	end()
 	done.Wait()
 
-	if m.Phase != moves.Done || m.Sealed.Floors[subscription] != 20 || m.Copied.Floors[subscription] != 20 || m.Copied.Count != m.Sealed.Count || m.Same.Compared != m.Sealed.Count {
+	if m.Phase != moves.Done || m.Sealed.Floors[subscription] != 20 || m.Copied.Floors[subscription] != 20 ||
+		m.Copied.Count != m.Sealed.Count || m.Same.Compared != m.Sealed.Count {
 		t.Errorf("%s", res.Stdout)
 	}
 	rest, err := to.broker.Consume(s.ctx, topic, subscription, 1<<20)

@@ -35,6 +35,9 @@ func (k Keys) Assignment(id, topic string) string {
 	return k.Prefix + "/cluster/brokers/" + id + topic
 }
 
+// Move is the journal of a topic's move.
+func (k Keys) Move(topic string) string { return k.Prefix + "/cluster/moves" + topic }
+
 // BrokerState is the value of a state key, and when it was last written.
 type BrokerState struct {
 	Mode        string `json:"mode"`
