@@ -6,7 +6,6 @@ require (
 	github.com/chromedp/chromedp v0.22.1
 	github.com/grafana/grafana-foundation-sdk/go v0.0.18
 	github.com/nats-io/jsm.go v0.5.1
-	github.com/nats-io/jsm.go v0.5.1
 	github.com/nats-io/nats.go v1.55.0
 	github.com/prometheus/common v0.72.1
 	github.com/prometheus/prometheus v0.315.0

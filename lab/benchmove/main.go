@@ -3,8 +3,8 @@
 //
 // One large stream goes there and back: the bytes a second of the copy and of the whole move, by the
 // times in its journal, beside a plain snapshot and restore of an equal stream between the same
-// servers by jsm.go, NATS' own client for it, by way of a file. Also the most memory that either
-// sidecar has had, for it and for a stream of a tenth of its size.
+// servers by jsm.go, NATS' own client for it, by way of a file; and what the sidecars' memory was for
+// a stream of a tenth of its size.
 //
 // Many streams of 1 MB: `holdfast drain --move`, from the command to its end, beside a plain loop of
 // snapshot and restore of as many, as many at a time as a sidecar moves.
@@ -14,7 +14,8 @@
 //
 // Plain and moved take turns, with nothing left to write before either; a ratio is the median over
 // all turns. Each part has a lab of its own, and is left out where its number is 0. Exit code 1: the
-// copy is below -floor, the drain below -drain, or a sidecar had as much memory as -memory.
+// copy is below -floor, the drain below -drain, or a sidecar had as much memory as -memory, at its
+// highest, with the large stream or the many.
 //
 // To its end a move does what the plain one does not: it seals, compares every message, removes, and
 // writes eight steps to etcd. With many small streams that is most of the work, about four times the

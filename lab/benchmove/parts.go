@@ -75,13 +75,8 @@ func large(ctx context.Context, r *rig, out io.Writer, p plan) (broken []string,
 	fmt.Fprintf(out, "  %-34s %7.1f MB/s, ratio %.2f\n", "holdfast unload, the copy of it", median(copied), copied.to(plain))
 	fmt.Fprintf(out, "  %-34s %7.1f MB/s, ratio %.2f\n", "holdfast unload, to its end", median(moved), moved.to(plain))
 	fmt.Fprintf(out, "  phases: %s\n", phases(all))
-	most, err := r.memory()
-	for i, s := range r.sides {
-		fmt.Fprintf(out, "  memory of %s's sidecar: at most %.1f MB, and with %d MB before %.1f MB\n", s.id, most[i], p.size/10, few[i])
-		if most[i] >= p.memory {
-			broken = append(broken, fmt.Sprintf("memory of %s's sidecar: %.1f MB, want less than %.0f MB", s.id, most[i], p.memory))
-		}
-	}
+	fmt.Fprintf(out, "  with %d MB before: memory of n1's sidecar at most %.1f MB, of n2's %.1f MB\n", p.size/10, few[0], few[1])
+	broken, err = r.judgeMemory(out, p.memory)
 	return append(broken, below("copy of the large stream", copied.to(plain), p.floor)...), err
 }
 
@@ -125,10 +120,9 @@ func many(ctx context.Context, r *rig, out io.Writer, p plan) (broken []string, 
 	fmt.Fprintf(out, "%d streams of 1 MB, %d at a time:\n", p.streams, atOnce)
 	fmt.Fprintf(out, "  %-34s %7.1f MB/s\n", "snapshot and restore by jsm.go", median(plain))
 	fmt.Fprintf(out, "  %-34s %7.1f MB/s, ratio %.2f\n", "holdfast drain --move", median(drained), drained.to(plain))
-	most, err := r.memory()
-	fmt.Fprintf(out, "  memory of the sidecars: at most %.1f MB and %.1f MB\n", most[0], most[1])
 	fmt.Fprintf(out, "  phases: %s\n", phases(all))
-	return below("drain of many streams", drained.to(plain), p.drain), err
+	broken, err = r.judgeMemory(out, p.memory)
+	return append(broken, below("drain of many streams", drained.to(plain), p.drain)...), err
 }
 
 // each calls do for every pair, some at a time.

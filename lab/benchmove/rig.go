@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -229,4 +230,16 @@ func (r *rig) memory() (most [2]float64, err error) {
 		}
 	}
 	return most, err
+}
+
+// judgeMemory says how much memory each sidecar had at most, and which had too much.
+func (r *rig) judgeMemory(out io.Writer, limit float64) (broken []string, err error) {
+	most, err := r.memory()
+	for i, s := range r.sides {
+		fmt.Fprintf(out, "  memory of %s's sidecar: at most %.1f MB\n", s.id, most[i])
+		if most[i] >= limit {
+			broken = append(broken, fmt.Sprintf("memory of %s's sidecar: %.1f MB, want less than %.0f MB", s.id, most[i], limit))
+		}
+	}
+	return broken, err
 }
