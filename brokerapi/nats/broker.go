@@ -187,6 +187,7 @@ func (b *Broker) options() []client.Option {
 		client.IgnoreAuthErrorAbort(),
 		// A request made while disconnected fails at once instead of being sent later.
 		client.ReconnectBufSize(-1),
+		client.SyncQueueLen(4096), // more than is ever asked for at once; by default each subscription takes half a megabyte
 		client.PingInterval(10 * time.Second),
 		client.MaxPingsOutstanding(2),
 		client.ConnectHandler(b.onUp),

@@ -386,6 +386,9 @@ func (b *Broker) Compare(ctx context.Context, topic string, from brokerapi.Peer,
 	if err == nil {
 		here, err = b.reader(ctx, s, sealed)
 	}
+	if here != nil { // its connection lives on
+		defer func() { _ = here.sub.Unsubscribe() }()
+	}
 	if err != nil {
 		return c, err
 	}
