@@ -221,12 +221,17 @@ func readOrder(w http.ResponseWriter, r *http.Request, into any) bool {
 }
 
 func (a *agent) serveMoves(w http.ResponseWriter, r *http.Request) {
+	id := r.URL.Query().Get("id")
+	if s, ours := a.ownMove(id); ours {
+		reply(w, []moving.Shown{s})
+		return
+	}
 	list, err := a.listMoves(r.Context())
 	if err != nil {
 		refuse(w, err)
 		return
 	}
-	if id := r.URL.Query().Get("id"); id != "" {
+	if id != "" {
 		list = slices.DeleteFunc(list, func(s moving.Shown) bool { return s.ID != id })
 		if len(list) == 0 {
 			refuse(w, &ExitError{ExitUsage, fmt.Errorf("move %q: unknown: 'holdfast moves' lists them", id)})
@@ -234,6 +239,19 @@ func (a *agent) serveMoves(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	reply(w, list)
+}
+
+// ownMove is a move that goes on here, from memory: who waits for one asks often.
+func (a *agent) ownMove(id string) (moving.Shown, bool) {
+	if a.moves == nil {
+		return moving.Shown{}, false
+	}
+	own := a.moves.Own()
+	i := slices.IndexFunc(own, func(s moving.Shown) bool { return s.ID == id })
+	if i < 0 {
+		return moving.Shown{}, false
+	}
+	return own[i], true
 }
 
 func (a *agent) listMoves(ctx context.Context) ([]moving.Shown, error) {

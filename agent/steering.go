@@ -63,7 +63,8 @@ func (b listed) Withdraw(ctx context.Context, topic string) error {
 }
 
 func (a *agent) newReconciler(s recovery.ReconcilerSettings, rec recovery.Records, reg prometheus.Registerer) *recovery.Reconciler {
-	s.Assigns, s.Moves = a.traits.Places, a.movable()
+	_, holds := a.broker.(brokerapi.Mover) // moves that a cluster makes by itself hold nothing
+	s.Assigns, s.Moves = a.traits.Places, holds && a.movable()
 	if b := a.steerable(); b != nil && a.traits.Places {
 		s.Drain = func(ctx context.Context) error { return b.SetMode(ctx, brokerapi.Drained, reasonFenced) }
 	}

@@ -203,6 +203,13 @@ type Mover interface {
 	Remove(ctx context.Context, topic, move string) error
 }
 
+// Foreseer is a Mover that can say of more than Accept what would fail once a topic is withdrawn.
+type Foreseer interface {
+	// Foresee looks, at the target, whether the topic can be copied from there, and could be served
+	// with that record, which is as in Serve. Nothing is changed.
+	Foresee(ctx context.Context, topic string, record []byte, from Peer) error
+}
+
 // Sender is a broker whose own cluster moves topics.
 type Sender interface {
 	// Send asks it to, and returns when the topic is served by that broker, with what was seen of

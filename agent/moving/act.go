@@ -23,6 +23,7 @@ func (w *Worker) act(ctx context.Context, m moves.Move, o Orders, step moves.Ste
 	idle := time.AfterFunc(quiet, func() { cancel(errQuiet) })
 	defer idle.Stop()
 	meter := func(ctx context.Context, n int) error {
+		idle.Reset(quiet)
 		for n > 0 && ctx.Err() == nil { // waiting for the rate is no silence
 			part := min(n, w.limit.Burst())
 			idle.Reset(quiet)
@@ -62,6 +63,9 @@ func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act
 	case moves.Accept:
 		if o.Mode != cluster.ModeActive {
 			return out, 0, brokerapi.Errorf(brokerapi.ErrRefused, "broker %s is %s", m.To, o.Mode)
+		}
+		if err := w.foresee(ctx, m); err != nil {
+			return out, 0, err
 		}
 		return out, 0, b.Accept(ctx, m.Topic, *m.Planned)
 	case moves.Seal:
@@ -116,6 +120,23 @@ func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act
 		return out, 0, err
 	}
 	return out, 0, fmt.Errorf("act %q: unknown", act)
+}
+
+// foresee looks for what would fail once the topic is withdrawn.
+func (w *Worker) foresee(ctx context.Context, m moves.Move) error {
+	from, err := w.peer(ctx, m.From)
+	if err != nil {
+		return err
+	}
+	b, ok := w.set.Mover.(brokerapi.Foreseer)
+	if !ok {
+		return nil
+	}
+	records, err := w.store.Records(ctx, []string{m.Topic})
+	if err != nil {
+		return err
+	}
+	return b.Foresee(ctx, m.Topic, records[m.Topic], from)
 }
 
 func (w *Worker) assigned(ctx context.Context, broker, topic string) (revision int64, err error) {

@@ -143,9 +143,12 @@ func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int
 		p.seen = journal.ModRevision
 		now, err := moves.Parse(m.Topic, journal.Value)
 		last = now.ID
-		switch {
+		switch ago := time.Since(now.Since[now.Phase]); {
 		case err != nil:
 			return refuse("%v: look at %s in etcd, and delete it if nobody moves the topic", err, journal.Key)
+		// Each try takes the topic from its clients. An operator who calls one off means it, too.
+		case m.By == byPlacement && (now.Phase.Over() && now.Phase != moves.Done || now.Phase == moves.Returned) && ago < carryAgain:
+			return refuse("move %s did not succeed: %s: placement tries again %s later, 'holdfast moves %[1]s' says more", now.ID, now.Error, carryAgain)
 		case now.Phase.Over(), now.Phase == moves.Returned: // what was copied there a later move replaces
 		case now.From == m.From && (m.To == "" || m.To == now.To) && now.Phase != moves.Undoing:
 			return Ready{Move: now, UnderWay: true}, nil
@@ -192,9 +195,13 @@ func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int
 	return p, nil
 }
 
-// Carry moves a topic to where placement has it, if nobody is at work on it.
+// byPlacement is who asks for the moves of placement.
+const byPlacement = "placement"
+
+// Carry moves a topic to where placement has it, if nobody is at work on it and no move of it has
+// failed of late.
 func (w *Worker) Carry(ctx context.Context, topic, to string) error {
-	p, err := w.Prepare(ctx, moves.Move{Topic: topic, To: to, By: "placement"}, map[string]int{to: 0})
+	p, err := w.Prepare(ctx, moves.Move{Topic: topic, To: to, By: byPlacement}, map[string]int{to: 0})
 	if err == nil && !p.UnderWay {
 		err = w.Begin(ctx, p)
 	}

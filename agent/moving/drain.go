@@ -27,6 +27,22 @@ type draining struct {
 	saved    string
 }
 
+// endedDrain is the last word that no drain goes on which began before it. It outlives a record
+// that was not read, or not written.
+type endedDrain struct {
+	at  time.Time
+	why string
+}
+
+// heed calls a drain off that began before the word.
+func (e endedDrain) heed(d *moves.Drain) bool {
+	if d.State == "" || d.State.Over() || d.At.After(e.at) {
+		return false
+	}
+	d.State, d.Error = moves.CalledOff, e.why
+	return true
+}
+
 // Drain returns this broker's drain as far as it is; nil: there was none.
 func (w *Worker) Drain() *moves.Drain {
 	w.mu.Lock()
@@ -68,8 +84,8 @@ func (w *Worker) BeginDrain(ctx context.Context, d moves.Drain) error {
 func (w *Worker) EndDrain(why string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.drain.State != "" && !w.drain.State.Over() {
-		w.drain.State, w.drain.Error = moves.CalledOff, why
+	w.ended = endedDrain{time.Now(), why}
+	if w.ended.heed(&w.drain.Drain) {
 		w.stir()
 	}
 }
@@ -139,6 +155,7 @@ func (w *Worker) readDrain(ctx context.Context) error {
 		w.drain.Drain = moves.Drain{}
 		w.log.Warn("the record of a drain is left alone", "err", err)
 	}
+	w.ended.heed(&w.drain.Drain)
 	return nil
 }
 
@@ -146,9 +163,11 @@ func (w *Worker) readDrain(ctx context.Context) error {
 func (w *Worker) saveDrain(ctx context.Context, o Orders, failed error) error {
 	w.mu.Lock()
 	d := &w.drain
-	d.Error = ""
-	if failed != nil {
+	switch {
+	case failed != nil:
 		d.Error = failed.Error()
+	case d.State != moves.CalledOff:
+		d.Error = ""
 	}
 	d.Moved = max(0, d.Topics-len(d.Left)-len(d.queue)-w.leaving())
 	if d.State == moves.Moving && !d.listed {
@@ -261,7 +280,7 @@ func (w *Worker) moveNext(ctx context.Context) error {
 	err := errLate
 	if !late {
 		var p Ready
-		if p, err = w.Prepare(ctx, moves.Move{Topic: topic, To: to, By: by, Force: true}, d.loads); err == nil {
+		if p, err = w.Prepare(ctx, moves.Move{Topic: topic, To: to, By: by, Force: true}, d.loads); err == nil && !p.UnderWay {
 			err = w.Begin(ctx, p)
 		}
 	}

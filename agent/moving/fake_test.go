@@ -56,6 +56,7 @@ type side struct {
 	unmoved  []string // that SetAssigned was told to be gone
 	busy     bool     // something else is asked of the broker
 	foreign  bool     // locks are of others
+	foreseen error    // what would fail once a topic is withdrawn
 }
 
 // pass does an act, as the fault wants it if there is one.
@@ -105,6 +106,11 @@ func (s *side) Accept(ctx context.Context, topic string, _ moves.Extent) error {
 		}
 		return nil
 	})
+}
+
+func (s *side) Foresee(context.Context, string, []byte, brokerapi.Peer) (err error) {
+	s.change(func() { err = s.foreseen })
+	return err
 }
 
 func (s *side) Seal(ctx context.Context, topic, move string, _ bool) (e moves.Extent, err error) {

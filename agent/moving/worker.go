@@ -35,6 +35,8 @@ const (
 	callBound = 5 * time.Second  // on one question to etcd
 	stalled   = time.Minute      // a move that gets no further for so long is said to be
 	tries     = 3                // to write a step, which others' words may be before
+
+	carryAgain = 10 * time.Minute // after a move by placement that did not succeed
 )
 
 // Topics are those that the broker serves, as the rest of the sidecar sees to them.
@@ -90,6 +92,7 @@ type Worker struct {
 	orders Orders
 	own    map[string]*under // by topic: moves of ours that are not over
 	drain  draining
+	ended  endedDrain
 
 	stepping sync.Mutex // held while a drain takes a step
 	tasks    sync.WaitGroup
@@ -302,9 +305,10 @@ func (w *Worker) next(ctx context.Context, m moves.Move) moves.Step {
 		}
 	}
 	step := m.Next(f)
-	if step.Act == moves.Wait || step.Act == moves.GiveUp || m.Sent {
+	if step.Act == moves.GiveUp || m.Sent {
 		return step
 	}
+	// Also who waits looks: the other may never come back, and what it had be assigned elsewhere.
 	switch assigned, err := w.assigned(ctx, m.Owner(), m.Topic); {
 	case err != nil: // nor is it leave to act
 		return moves.Step{}

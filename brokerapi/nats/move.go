@@ -235,6 +235,7 @@ func (b *Broker) extent(ctx context.Context, s standing) (moves.Extent, error) {
 	e := moves.Extent{
 		Empty: s.State.Last == 0, First: s.State.First, Last: s.State.Last, Count: s.State.Messages, Bytes: s.State.Bytes,
 		Floors: map[string]uint64{}, Shrinks: s.ages() || string(s.Config["retention"]) != `"limits"`, Rests: b.rests(ctx, s),
+		Served: !isParked(s.subjects),
 	}
 	if e.Empty {
 		e.First = 0 // servers differ
@@ -303,6 +304,28 @@ func (b *Broker) Accept(ctx context.Context, topic string, like moves.Extent) er
 			b.at, free, topic, like.Bytes)
 	}
 	_, err = b.vacant(ctx, topic)
+	return err
+}
+
+// Foresee implements brokerapi.Foreseer.
+func (b *Broker) Foresee(ctx context.Context, topic string, record []byte, from brokerapi.Peer) error {
+	source, err := b.peer(ctx, from)
+	if err != nil {
+		return err
+	}
+	source.Close()
+	cfg, err := configOf(strings.TrimSuffix(b.cfg.KeyPrefix, "/"), topic, record)
+	for _, subject := range cfg.Subjects {
+		var found struct {
+			Streams []string `json:"streams"`
+		}
+		if err == nil {
+			err = b.api(ctx, "STREAM.NAMES", map[string]string{"subject": subject}, &found)
+		}
+		if others := slices.DeleteFunc(found.Streams, func(s string) bool { return s == cfg.Name }); err == nil && len(others) > 0 {
+			err = refuse("%s: stream %s takes messages of %q, which are %s's: change the subjects of one", b.at, others[0], subject, topic)
+		}
+	}
 	return err
 }
 

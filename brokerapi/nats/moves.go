@@ -70,7 +70,7 @@ func (b *Broker) sealed(ctx context.Context, topic string) (standing, error) {
 
 // Copy implements brokerapi.Mover. The data goes over connections of its own: a server that restores
 // reads nothing else from the one which feeds it.
-func (b *Broker) Copy(ctx context.Context, topic, move string, from brokerapi.Peer, _ moves.Extent,
+func (b *Broker) Copy(ctx context.Context, topic, move string, from brokerapi.Peer, sealed moves.Extent,
 	meter brokerapi.Meter) (e moves.Extent, err error) {
 	defer func() {
 		if refusal := (*client.APIError)(nil); errors.As(err, &refusal) { // JetStream itself said no
@@ -96,8 +96,10 @@ func (b *Broker) Copy(ctx context.Context, topic, move string, from brokerapi.Pe
 	switch {
 	case err != nil:
 		return e, err
-	case left == mark{isCopied, move}:
-		return b.Extent(ctx, topic)
+	case left == mark{isCopied, move}: // one that is damaged since is made anew
+		if e, err := b.Extent(ctx, topic); err != nil || sealed.Fits(&e, "here") == nil {
+			return e, err
+		}
 	case left.move > move:
 		return e, refuse("%s: move %s came later, and has a copy here", b.at, left.move)
 	}
@@ -188,9 +190,12 @@ func (b *Broker) restore(ctx context.Context, stream, move string, source *Broke
 		if err := in.PublishRequest(to.Subject, answers.Subject, chunk.Data); err != nil {
 			return err
 		}
-		if len(chunk.Data) == 0 { // the last answer takes as long as the target makes its indexes
-			for done := false; err == nil && !done; {
-				done, err = b.answer(ctx, inLink, answers, time.Hour)
+		if len(chunk.Data) == 0 { // the last answer takes as long as the target makes its indexes: that is no silence
+			for done, until := false, time.Now().Add(time.Hour); err == nil && !done; {
+				done, err = b.answer(ctx, inLink, answers, chunkWait/3)
+				if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) && time.Now().Before(until) {
+					err = meter(ctx, 0)
+				}
 			}
 			return err
 		}

@@ -303,7 +303,7 @@ func (m mover) made(t *testing.T, shape shaped) (record []byte) {
 // same compares two extents but for what each says of its own server.
 func same(t *testing.T, what string, got, want moves.Extent) {
 	t.Helper()
-	got.Rests, want.Rests, got.Active, want.Active = "", "", 0, 0
+	got.Rests, want.Rests, got.Active, want.Active, got.Served, want.Served = "", "", 0, 0, false, false
 	if g, w := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want); g != w {
 		t.Errorf("%s:\n%s\nwant\n%s", what, g, w)
 	}

@@ -115,6 +115,8 @@ type Extent struct {
 	Rests string `json:"rests,omitempty"`
 	// Active is how many consumers are at work now. It is no part of the journal.
 	Active int `json:"-"`
+	// Served: clients can use it now. It is no part of the journal; a broker that cannot tell says no.
+	Served bool `json:"-"`
 }
 
 // Content is what a comparison of both sides' messages has found.

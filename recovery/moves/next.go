@@ -203,6 +203,9 @@ func (m Move) wrong(a Act, o Outcome) error {
 			return fmt.Errorf("at the target: it resumed at %s, sealed was %s", o.Extent.text(), m.Sealed.text())
 		}
 	case HandOver:
+		if o.Extent != nil && o.Extent.Served { // it may be appended to before the other has it
+			return errors.New("at the source: it was sealed, and is served again by other hands")
+		}
 		return m.Sealed.Fits(o.Extent, "at the source by now")
 	case Compare:
 		if o.Content == nil {

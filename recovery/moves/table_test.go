@@ -187,6 +187,17 @@ func TestEachOutcomeHasItsNextPhase(t *testing.T) {
 }
 
 // What the target cannot resume it copies once more, and by turns while both are refused.
+// What is published to it meanwhile would be lost to the other, whose copy is older.
+func TestATopicThatIsServedAgainIsNotHandedOver(t *testing.T) {
+	m := moveIn(Copied)
+	again := three()
+	again.Served = true
+	n, _ := m.After(m.Next(Facts{Side: Source}), Outcome{Extent: again}, "a", noon)
+	if n.Phase != Undoing || !strings.Contains(n.Error, "served again") {
+		t.Errorf("%s: %s", n.Phase, n.Error)
+	}
+}
+
 func TestWhatCannotBeResumedIsCopiedOnceMore(t *testing.T) {
 	m, target := moveIn(Switched), Facts{Side: Target}
 	for i, c := range []struct {

@@ -1,0 +1,173 @@
+package moving
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"holdfast/brokerapi"
+	"holdfast/cluster"
+	"holdfast/recovery/moves"
+)
+
+func (g *stage) unassign(from, topic string) {
+	g.t.Helper()
+	if _, err := g.store.DeleteRange(g.t.Context(), &pb.DeleteRangeRequest{Key: []byte("/cluster/brokers/" + from + topic)}); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// The target is dead for good, and its topics are given to others ('holdfast forget'): the source is
+// held by the move no more.
+func TestAMoveWhoseOtherSideNeverComesBackEndsOnceTheTopicIsAssignedElsewhere(t *testing.T) {
+	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
+		b.fault(moves.Resume, hangs)
+		g.begin(topic)
+		g.after(5 * time.Second)
+		g.wantPhase(topic, moves.Switched)
+		b.detach()
+		g.after(5 * time.Second)
+		g.wantPhase(topic, moves.Switched)
+		g.unassign("b", topic)
+		g.put("/cluster/brokers/a"+topic, "null")
+		g.after(5 * time.Second)
+		if m := g.wantPhase(topic, moves.Failed); !strings.Contains(m.Error, "others have taken its assignment from b") {
+			t.Errorf("error %q", m.Error)
+		}
+		g.wantFree()
+		if got := len(a.peek(topic).messages); got != 3 {
+			t.Errorf("%d messages are left at the source", got)
+		}
+	})
+}
+
+func TestATargetWhoseSourceNeverComesBackIsFreeOnceTheTopicIsAssignedElsewhere(t *testing.T) {
+	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
+		a.fault(moves.HandOver, hangs)
+		g.begin(topic)
+		g.after(5 * time.Second)
+		g.wantPhase(topic, moves.Copied)
+		a.detach()
+		g.unassign("a", topic)
+		g.put("/cluster/brokers/b"+topic, "null")
+		g.after(5 * time.Second)
+		g.wantPhase(topic, moves.Failed)
+		g.wantFree()
+	})
+}
+
+func TestWhatWouldFailLaterIsSaidBeforeTheTopicIsWithdrawn(t *testing.T) {
+	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
+		b.foreseen = refused("nobody answers there")
+		g.begin(topic)
+		g.after(time.Second)
+		if m := g.wantPhase(topic, moves.Failed); !strings.Contains(m.Error, "nobody answers there") {
+			t.Errorf("error %q", m.Error)
+		}
+		b.change(func() { b.foreseen = errors.New("no answer") })
+		g.begin(topic)
+		g.after(2 * time.Minute)
+		g.wantPhase(topic, moves.Failed)
+		if n := a.count(moves.Seal); n != 0 {
+			t.Errorf("the topic was withdrawn %d times", n)
+		}
+		g.wantServed(topic, "a")
+	})
+}
+
+// Each try would take the topic from its clients.
+func TestPlacementDoesNotTryAtOnceAgainWhatHasFailed(t *testing.T) {
+	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
+		b.once(moves.Copy, func(context.Context, func() error) error { return refused("no room") })
+		if err := a.worker.Carry(g.t.Context(), topic, "b"); err != nil {
+			t.Fatal(err)
+		}
+		g.after(10 * time.Second)
+		g.wantPhase(topic, moves.Failed)
+		if err := a.worker.Carry(g.t.Context(), topic, "b"); !errors.Is(err, brokerapi.ErrRefused) || !strings.Contains(err.Error(), "no room") {
+			t.Errorf("at once: %v", err)
+		}
+		g.after(carryAgain)
+		if err := a.worker.Carry(g.t.Context(), topic, "b"); err != nil {
+			t.Errorf("later: %v", err)
+		}
+		g.after(10 * time.Second)
+		g.wantServed(topic, "b")
+	})
+}
+
+func TestADrainLeavesAMoveThatIsUnderWayAsItIs(t *testing.T) {
+	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
+		b.fault(moves.Copy, hangs)
+		g.begin(topic)
+		g.after(5 * time.Second)
+		before := g.wantPhase(topic, moves.Sealed)
+		a.worker.drain = draining{known: true, queue: []string{topic}, loads: map[string]int{"b": 0},
+			Drain: moves.Drain{State: moves.Moving, Deadline: time.Now().Add(time.Hour)}}
+		if err := a.worker.moveNext(g.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if now := g.wantPhase(topic, moves.Sealed); !now.At.Equal(before.At) {
+			t.Error("it was begun anew")
+		}
+		a.worker.drain = draining{known: true}
+	})
+}
+
+// An operator's word holds whatever etcd and the sidecar do meanwhile.
+func TestADrainThatWasCalledOffStaysSo(t *testing.T) {
+	onStage(t, Settings{AtOnce: 1, DrainsAtOnce: 1}, one, func(g *stage, a, b *side) {
+		a.stage.set.Drained = func(context.Context, string) error { return errors.New("not to be drained") }
+		drain := moves.Drain{By: "operator", At: time.Now(), State: moves.Moving, Deadline: time.Now().Add(time.Hour), Topics: 1}
+		a.end()
+		g.put("/cluster/drains/a", string(drain.Value()))
+		a.orders.Attached = false
+		a.start()
+		a.worker.EndDrain("activated")
+		a.order(Orders{Attached: true, Mode: cluster.ModeActive, Who: a.orders.Who})
+		g.after(10 * time.Second)
+		if d, err := moves.ParseDrain([]byte(g.get("/cluster/drains/a"))); err != nil || d.State != moves.CalledOff || d.Error != "activated" {
+			t.Errorf("the record says %+v, %v", d, err)
+		}
+		g.wantServed(topic, "a")
+		if err := a.worker.BeginDrain(g.t.Context(), moves.Drain{By: "operator", Deadline: time.Now().Add(time.Hour)}); err != nil {
+			t.Fatal(err)
+		}
+		if d := a.worker.Drain(); d.State.Over() {
+			t.Errorf("a later drain is %s", d.State)
+		}
+		a.worker.EndDrain("activated again")
+	})
+}
+
+// The other side may be at something that moves nothing, for long.
+func TestAnActThatIsHeardOfIsNotSilent(t *testing.T) {
+	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
+		b.worker.set.Mover = slow{b}
+		g.begin(topic)
+		g.after(10 * quiet)
+		g.wantPhase(topic, moves.Done)
+		g.wantServed(topic, "b")
+	})
+}
+
+// slow makes indexes for minutes when it has copied.
+type slow struct{ *side }
+
+func (s slow) Copy(ctx context.Context, topic, move string, from brokerapi.Peer, sealed moves.Extent, meter brokerapi.Meter) (moves.Extent, error) {
+	e, err := s.side.Copy(ctx, topic, move, from, sealed, meter)
+	for range 10 {
+		select {
+		case <-time.After(quiet / 2):
+			err = errors.Join(err, meter(ctx, 0))
+		case <-ctx.Done():
+			return e, io.ErrUnexpectedEOF
+		}
+	}
+	return e, err
+}
