@@ -91,8 +91,8 @@ func (s *fakeServer) serve(conn net.Conn, greeting string) {
 			_, err = io.WriteString(conn, "PONG\r\n")
 		case f[0] == "SUB":
 			sid = f[len(f)-1]
-		case f[0] == "PUB" && len(f) == 4:
-			size, _ := strconv.Atoi(f[3])
+		case f[0] == "PUB" && len(f) == 4, f[0] == "HPUB" && len(f) == 5: // headers are part of the body
+			size, _ := strconv.Atoi(f[len(f)-1])
 			body := make([]byte, size+2)
 			if _, err := io.ReadFull(in, body); err != nil {
 				return

@@ -122,3 +122,32 @@ func TestAConfigurationIsTheSameWhateverAServerAddsToIt(t *testing.T) {
 		}
 	}
 }
+
+func TestASealLastsUntilNothingIsOnItsWay(t *testing.T) {
+	const parkedAs = `["_HOLDFAST.quiesced.hf+default+a.sealed.m1"]`
+	subjects, last, behind := `["default.a"]`, 4, 0
+	b, _ := served(t, func(subject string, body []byte) string {
+		switch {
+		case strings.HasPrefix(subject, "_HOLDFAST."): // behind what was on its way, which is stored by now
+			if behind++; behind < 3 {
+				last++
+			}
+			if !strings.Contains(string(body), "Nats-Expected-Stream: none") {
+				t.Errorf("what is sent behind would be stored: %q", body)
+			}
+			return `{"error":{"code":400,"err_code":10060,"description":"expected stream does not match"}}`
+		case strings.Contains(subject, "STREAM.UPDATE"):
+			subjects = parkedAs
+			if !strings.Contains(string(body), parkedAs) {
+				t.Errorf("updated with %s", body)
+			}
+		case strings.Contains(subject, "STREAM.INFO"):
+			return fmt.Sprintf(`{"config":{"retention":"limits","storage":"file","num_replicas":1,"subjects":%s},"state":{"messages":1,"first_seq":1,"last_seq":%d}}`, subjects, last)
+		}
+		return `{"total":0,"consumers":[]}`
+	})
+	e, err := b.Seal(bound(t), "/default/a", "m1", false)
+	if err != nil || e.Last != 6 || behind != 3 {
+		t.Errorf("sealed at %d after %d looks, %v, want 6 after 3", e.Last, behind, err)
+	}
+}

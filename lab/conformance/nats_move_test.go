@@ -523,6 +523,17 @@ func TestNATSSealsByForceOnlyWhatIsRead(t *testing.T) {
 				return err
 			}
 			must[moves.Extent](t)(target.Copy(ctx, topic, "m1", source.Peer(), sealed, free))
+			for _, side := range []mover{source, target} { // each that can
+				if err := side.with(func(ctx context.Context, js jetstream.JetStream) error {
+					c := must[jetstream.Consumer](t)(js.Consumer(ctx, streamOf(topic), "reader"))
+					if old := strings.HasPrefix(js.Conn().ConnectedServerVersion(), "2.9."); c.CachedInfo().Paused == old {
+						t.Errorf("at %s the consumer is paused: %v", side.name, !old)
+					}
+					return nil
+				}); err != nil {
+					return err
+				}
+			}
 			must[moves.Extent](t)(target.Resume(ctx, topic, "m1", nil, &sealed))
 			return nil
 		}); err != nil {
