@@ -77,6 +77,35 @@ func TestTheStatusPageFollowsADrainAndItsEnd(t *testing.T) {
 	b.wantOnlyFrom(n.sidecar.WebURL())
 }
 
+func TestTheStatusPageShowsAMoveUntilItIsOver(t *testing.T) {
+	browsing(t)
+	b := newTab(t, 400, 800)
+	s := newStage(t)
+	n1, n2 := s.add("n1", nodeOptions{}), s.add("n2", nodeOptions{TTL: time.Minute})
+	b.shows(n1)
+	b.awaits("no moves", `document.getElementById("moves").hidden`)
+	s.must(n2.sidecar.Freeze())
+	t.Cleanup(func() { _ = n2.sidecar.Thaw() })
+	ended := make(chan error, 1)
+	go func() {
+		res, err := n1.sidecar.Verb(s.ctx, "unload", n1.topics[0], "--to", "n2")
+		if err == nil && res.Exit != 0 {
+			err = fmt.Errorf("exit code %d: %s%s", res.Exit, res.Stdout, res.Stderr)
+		}
+		ended <- err
+	}()
+	b.says("moving", n1.topics[0])
+	b.says("moving", "n1 → n2")
+	b.says("moving", "pending")
+	b.fits()
+	s.must(n2.sidecar.Thaw())
+	s.must(<-ended)
+	b.awaits("no moves", `document.getElementById("moves").hidden`)
+	b.says("entries", "done (operator)")
+	b.says("sentence", "n1 is attached, active and serves 1 topic.")
+	b.wantNoComplaints()
+}
+
 func TestTheStatusPageCountsDownToTheFence(t *testing.T) {
 	browsing(t)
 	b := newTab(t, 360, 740)
