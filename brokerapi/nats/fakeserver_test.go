@@ -89,7 +89,7 @@ func (s *fakeServer) serve(conn net.Conn, greeting string) {
 		case len(f) == 0:
 		case f[0] == "PING":
 			_, err = io.WriteString(conn, "PONG\r\n")
-		case f[0] == "SUB":
+		case f[0] == "SUB" && strings.HasSuffix(f[1], ".*"): // for the answers to all requests
 			sid = f[len(f)-1]
 		case f[0] == "PUB" && len(f) == 4, f[0] == "HPUB" && len(f) == 5: // headers are part of the body
 			size, _ := strconv.Atoi(f[len(f)-1])
