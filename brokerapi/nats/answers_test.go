@@ -269,6 +269,33 @@ func TestAServerThatDoesNotTakeUsInAgainIsUnseen(t *testing.T) {
 	}
 }
 
+// The client library alone gives up after two.
+func TestALoginThatWasRefusedIsTriedAgain(t *testing.T) {
+	fake := newFakeServer(t, "", jetStreamOK)
+	web := httptest.NewServer(answering(200, "application/json", goodVarz))
+	defer web.Close()
+	b := opened(t, Config{AdminURL: fake.url, MonitorURL: web.URL})
+	if err := health(bound(t), b); err != nil {
+		t.Fatal(err)
+	}
+	fake.refuses.Store("-ERR 'Authorization Violation'\r\n")
+	fake.drop()
+	for ctx, tried := bound(t), 0; tried < 4; time.Sleep(10 * time.Millisecond) {
+		fake.mu.Lock()
+		tried = len(fake.conns)
+		fake.mu.Unlock()
+		if ctx.Err() != nil {
+			t.Fatalf("connected %d times", tried)
+		}
+	}
+	fake.refuses.Store("")
+	for ctx := bound(t); health(ctx, b) != nil; time.Sleep(10 * time.Millisecond) {
+		if ctx.Err() != nil {
+			t.Fatal("it is not taken in again")
+		}
+	}
+}
+
 // A server that hangs would find all of them when it goes on, and count them.
 func TestAnAttemptWithoutAGreetingIsClosed(t *testing.T) {
 	deaf, err := net.Listen("tcp", "127.0.0.1:0")

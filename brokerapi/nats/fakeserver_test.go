@@ -73,11 +73,16 @@ func (s *fakeServer) serve(conn net.Conn, greeting string) {
 	if _, err := io.WriteString(conn, greeting); err != nil {
 		return
 	}
+	in := bufio.NewReader(conn)
 	if refusal, _ := s.refuses.Load().(string); refusal != "" {
+		for strings.Contains(refusal, "Authorization") { // it is the answer to a login
+			if line, err := in.ReadString('\n'); err != nil || strings.HasPrefix(line, "PING") {
+				break
+			}
+		}
 		_, _ = io.WriteString(conn, refusal)
 		return
 	}
-	in := bufio.NewReader(conn)
 	sid := ""
 	for {
 		line, err := in.ReadString('\n')

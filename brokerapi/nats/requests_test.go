@@ -231,3 +231,39 @@ func awaitLoad(t *testing.T, b *Broker) {
 		}
 	}
 }
+
+func TestAStreamThatCannotGiveItsSubjectsUpIsNamed(t *testing.T) {
+	for word, setting := range map[string]string{"sealed": `"sealed":true`, "mirror": `"mirror":{"name":"x"}`} {
+		b, seen := served(t, func(string, []byte) string { return `{"config":{"name":"hf+a+b","subjects":["a.b"],` + setting + `}}` })
+		if err := b.Withdraw(within(t), "/a/b"); err == nil || !strings.Contains(err.Error(), word) || len(*seen) != 1 {
+			t.Errorf("%s: %v after %v", word, err, *seen)
+		}
+	}
+}
+
+func TestAStreamIsChangedByOneAtATime(t *testing.T) {
+	b, _ := served(t, func(string, []byte) string { return `{"config":{"subjects":["a.b"]}}` })
+	if err := b.Withdraw(within(t), "/a/b"); err != nil {
+		t.Fatal(err)
+	}
+	done, err := b.turn(t.Context(), "hf+a+b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	given, giveUp := context.WithCancel(t.Context())
+	giveUp()
+	for range 20 {
+		if _, err := b.turn(given, "hf+a+b"); err == nil {
+			t.Fatal("two at a time")
+		}
+	}
+	if other, err := b.turn(t.Context(), "hf+a+c"); err != nil {
+		t.Error(err)
+	} else {
+		other()
+	}
+	done()
+	if err := b.Withdraw(within(t), "/a/b"); err != nil {
+		t.Errorf("after it: %v", err)
+	}
+}
