@@ -189,11 +189,11 @@ func (r *rig) unload(ctx context.Context, from, to *side, topic string) (m moves
 	if res.Exit != 0 {
 		return m, fmt.Errorf("unload %s from %s: exit code %d: %s", topic, from.id, res.Exit, res.Stderr)
 	}
-	all, err := shown(res.Stdout, 1)
-	if err != nil {
-		return m, err
+	var one moving.Shown
+	if err := json.Unmarshal([]byte(res.Stdout), &one); err != nil {
+		return m, fmt.Errorf("read move %.200q: %w", res.Stdout, err)
 	}
-	return all[0], nil
+	return one.Move, nil
 }
 
 // shown are the moves that a verb has printed as JSON.
