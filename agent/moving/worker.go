@@ -117,7 +117,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer w.tasks.Wait()
 	defer cancel()
 	w.tasks.Go(func() { w.drains(ctx) })
-	target := cluster.Target{Key: w.store.Keys().Moves(), Prefix: true}
+	target := cluster.Target{Key: w.store.Keys().Moves(), Prefix: true, Many: true} // those that are over are there, too
 	return w.store.Follow(ctx, target, func(u cluster.Update) { w.take(ctx, u) }, func(err error) {
 		switch {
 		case ctx.Err() != nil:

@@ -37,6 +37,9 @@ func (b *Broker) peer(ctx context.Context, from brokerapi.Peer) (*Broker, error)
 	if err != nil {
 		return nil, refuse("%v: set --connect-url there", err)
 	}
+	if strings.HasPrefix(b.admin, "tls:") && url.Scheme != "tls" { // our password is not for a way that others can read
+		return nil, refuse("the address of %s is %s, and ours is with TLS: set --connect-url there to its tls:// address", from.ID, url)
+	}
 	cfg := b.cfg
 	cfg.AdminURL, cfg.Logger = url.String(), nil // its monitoring is asked nothing: that of ours may stand there
 	p, err := New(cfg)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/brokerapi"
 	"holdfast/brokerapi/access"
 )
 
@@ -265,5 +266,17 @@ func TestAStreamIsChangedByOneAtATime(t *testing.T) {
 	done()
 	if err := b.Withdraw(within(t), "/a/b"); err != nil {
 		t.Errorf("after it: %v", err)
+	}
+}
+
+func TestOurPasswordGoesToNoServerOnAWayWithoutTLS(t *testing.T) {
+	b, err := New(Config{AdminURL: "tls://127.0.0.1:1", MonitorURL: "http://127.0.0.1:2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	_, err = b.peer(t.Context(), brokerapi.Peer{ID: "n2", URL: "nats://127.0.0.1:3"})
+	if !errors.Is(err, brokerapi.ErrRefused) || !strings.Contains(err.Error(), "set --connect-url there to its tls:// address") {
+		t.Error(err)
 	}
 }
