@@ -22,7 +22,7 @@ import (
 // New returns a worker that does nothing until it has orders and runs.
 func New(s Settings, store *cluster.Client, t Topics, log *slog.Logger, reg prometheus.Registerer) *Worker {
 	w := &Worker{set: s, store: store, topics: t, log: log, metrics: newMetrics(reg),
-		slots: make(chan struct{}, max(s.AtOnce, 1)), own: map[string]*under{},
+		slots: make(chan struct{}, max(s.AtOnce, 1)), own: map[string]*under{}, learnt: map[string]int64{},
 		stirred: make(chan struct{}, 1), limit: rate.NewLimiter(rate.Inf, 1<<20)}
 	if s.Rate > 0 {
 		w.limit = rate.NewLimiter(rate.Limit(s.Rate), max(1, int(s.Rate)/10))

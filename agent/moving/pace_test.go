@@ -3,6 +3,7 @@ package moving
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -394,4 +395,19 @@ func TestATopicThatOthersAssignMeanwhileIsLeftToThem(t *testing.T) {
 			t.Error("a serves what is assigned to c")
 		}
 	})
+}
+
+// The answer to our own write may come after the watch has told what others made of it.
+func TestWhatIsHeardLateOfAMoveThatIsOverIsNoMove(t *testing.T) {
+	w := New(Settings{Me: func() string { return "b" }}, nil, nil, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	m := moves.Move{ID: "m1", Topic: "/n/t", From: "a", To: "b", Phase: moves.Draining, Planned: &moves.Extent{}}
+	w.learn(m.Topic, m.Value(), 5)
+	over := m
+	over.Phase = moves.Failed
+	w.learn(m.Topic, over.Value(), 7)
+	m.Phase = moves.Undoing
+	w.learn(m.Topic, m.Value(), 6)
+	if u := w.own[m.Topic]; u != nil {
+		t.Errorf("it is carried on in %s", u.Phase)
+	}
 }

@@ -91,6 +91,7 @@ type Worker struct {
 	known  bool // the journals were read
 	orders Orders
 	own    map[string]*under // by topic: moves of ours that are not over
+	learnt map[string]int64  // by topic: the youngest revision that was, of moves of ours, over or not
 	drain  draining
 	ended  endedDrain
 
@@ -183,11 +184,14 @@ func (w *Worker) take(ctx context.Context, update cluster.Update) {
 
 // learn takes up one journal. The caller holds the mutex, and holds the topics after it.
 func (w *Worker) learn(topic string, value []byte, revision int64) {
-	was := w.own[topic]
-	if was != nil && was.revision >= revision {
+	if w.learnt[topic] >= revision { // heard before what we wrote ourselves was answered, or after it
 		return
 	}
+	was := w.own[topic]
 	m, err := moves.Parse(topic, value)
+	if was != nil || m.Of(w.set.Me()) != moves.Neither {
+		w.learnt[topic] = revision
+	}
 	switch {
 	case err != nil:
 		w.log.Warn("the journal of a move is left alone", "topic", topic, "err", err)

@@ -64,8 +64,10 @@ func isParked(subjects []string) bool {
 // paused is until when a move pauses consumers: nobody else asks for that moment.
 var paused = time.Date(2222, time.February, 22, 0, 0, 0, 0, time.UTC)
 
-// lookPause is how long a sealed stream must stand still. What is routed to it later yet, the handover finds.
-const lookPause = 20 * time.Millisecond
+// lookPause is how long a sealed stream must stand still. What is routed to it later yet, the handover
+// finds. A server writes consumers' positions down at the latest 100 ms after they change: with a
+// shorter pause one that is killed behind the seal had forgotten them (2.15.3).
+const lookPause = 150 * time.Millisecond
 
 // errOtherStream has JetStream's own code for a message that is meant for another stream.
 var errOtherStream = &client.APIError{ErrorCode: 10060}
