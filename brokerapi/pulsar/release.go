@@ -24,21 +24,25 @@ type session struct {
 }
 
 // noteSession remembers the session of the process that answers, if the same one answered before
-// the look and after it: else it is seen at the next one.
-func (b *Broker) noteSession(ctx context.Context) {
-	if b.cfg.Store == nil || b.ready(ctx) != nil { // over a connection of before the look
-		return
+// the look and after it: else it is seen at the next one. False: it is worth another look.
+func (b *Broker) noteSession(ctx context.Context) (seen bool) {
+	if b.cfg.Store == nil {
+		return true
+	}
+	if b.ready(ctx) != nil { // over a connection of before the look
+		return false
 	}
 	doubt := b.doubts.Load()
 	started, err := b.start(ctx)
 	if err != nil || started.IsZero() {
-		return
+		return false
 	}
 	lease, err := b.cfg.Store.LeaseOf(ctx, registrations+b.self)
 	if err != nil || b.ready(ctx) != nil || b.doubts.Load() != doubt {
-		return
+		return false
 	}
 	b.session.Store(&session{instance(started), lease})
+	return true
 }
 
 // Release implements brokerapi.Releaser: it ends the session of that process, whose bundles
