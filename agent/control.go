@@ -34,8 +34,8 @@ func (a *agent) controlHandler() http.Handler {
 	mux.HandleFunc("POST /v1/activate", a.steer(a.activate))
 	mux.HandleFunc("POST /v1/drain", a.steer(a.drain))
 	mux.HandleFunc("POST /v1/leave", a.serveLeave)
-	mux.HandleFunc("POST /v1/unload", a.serveUnload)
-	mux.HandleFunc("POST /v1/drain/move", a.serveDrainMove)
+	mux.HandleFunc("POST /v1/unload", answered(a.unload))
+	mux.HandleFunc("POST /v1/drain/move", answered(a.drainMoving))
 	mux.HandleFunc("GET /v1/drain/move", a.serveDrained)
 	mux.HandleFunc("GET /v1/moves", a.serveMoves)
 	mux.HandleFunc("POST /v1/moves/{id}/cancel", a.serveMoveCancel)
@@ -80,23 +80,48 @@ type order struct {
 	TimeoutSeconds float64 `json:"timeout_seconds"`
 }
 
-func (a *agent) steer(do func(context.Context, order) error) http.HandlerFunc {
+// answered answers a request with what is made of its body.
+func answered[Order, Answer any](do func(context.Context, Order) (Answer, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		var o order
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4096)).Decode(&o); err != nil {
-			refuse(w, &ExitError{ExitUsage, fmt.Errorf("request body: %w", err)})
+		var o Order
+		if !readBody(w, r, &o) {
 			return
 		}
-		if len(o.Reason) > maxReason {
-			refuse(w, &ExitError{ExitUsage, fmt.Errorf("--reason: %d bytes long: at most %d", len(o.Reason), maxReason)})
-			return
-		}
-		if err := do(r.Context(), o); err != nil {
+		answer, err := do(r.Context(), o)
+		if err != nil {
 			refuse(w, err)
 			return
 		}
-		reply(w, a.status())
+		reply(w, answer)
 	}
+}
+
+// readBody reads the body of a request, or refuses it.
+func readBody(w http.ResponseWriter, r *http.Request, into any) bool {
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4096)).Decode(into)
+	if err != nil {
+		refuse(w, &ExitError{ExitUsage, fmt.Errorf("request body: %w", err)})
+	}
+	return err == nil
+}
+
+func (a *agent) steer(do func(context.Context, order) error) http.HandlerFunc {
+	return answered(func(ctx context.Context, o order) (st Status, err error) {
+		if err = checkReason(o.Reason); err == nil {
+			err = do(ctx, o)
+		}
+		if err == nil {
+			st = a.status()
+		}
+		return st, err
+	})
+}
+
+func checkReason(why string) error {
+	if len(why) > maxReason {
+		return &ExitError{ExitUsage, fmt.Errorf("--reason: %d bytes long: at most %d", len(why), maxReason)}
+	}
+	return nil
 }
 
 // activate sets the mode and gives the broker a moment to take it, and the topics to load,

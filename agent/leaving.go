@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -384,8 +383,7 @@ func (a *agent) serveLeave(w http.ResponseWriter, r *http.Request) {
 		Wait           bool    `json:"wait"`
 		WithSidecar    bool    `json:"with_sidecar"`
 	}
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4096)).Decode(&o); err != nil {
-		refuse(w, &ExitError{ExitUsage, fmt.Errorf("request body: %w", err)})
+	if !readBody(w, r, &o) {
 		return
 	}
 	timeout := drainTimeout

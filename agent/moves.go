@@ -3,7 +3,6 @@ package agent
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -61,26 +60,13 @@ type unloadOrder struct {
 	DryRun bool   `json:"dry_run"`
 }
 
-func (a *agent) serveUnload(w http.ResponseWriter, r *http.Request) {
-	var o unloadOrder
-	if !readOrder(w, r, &o) {
-		return
-	}
-	plan, err := a.unload(r.Context(), o)
-	if err != nil {
-		refuse(w, err)
-		return
-	}
-	reply(w, plan)
-}
-
 // unload begins to move a topic, or says what would be done, which then has no ID. It changes nothing
 // before everything that can be known was looked at.
 func (a *agent) unload(ctx context.Context, o unloadOrder) (moving.Shown, error) {
 	if _, _, err := brokerapi.SplitTopic(o.Topic); err != nil {
 		return moving.Shown{}, &ExitError{ExitUsage, err}
 	}
-	if err := a.cannotMove(); err != nil {
+	if err := cmp.Or(checkReason(o.Reason), a.cannotMove()); err != nil {
 		return moving.Shown{}, err
 	}
 	var p moving.Ready
@@ -153,25 +139,12 @@ type DrainPlan struct {
 	Stay  []moves.Unmoved `json:"stay"` // what cannot be moved
 }
 
-// serveDrainMove plans a drain that moves topics, and begins it if nothing is in its way.
-func (a *agent) serveDrainMove(w http.ResponseWriter, r *http.Request) {
-	var o drainOrder
-	if !readOrder(w, r, &o) {
-		return
-	}
-	plan, err := a.drainMoving(r.Context(), o)
-	if err != nil {
-		refuse(w, err)
-		return
-	}
-	reply(w, plan)
-}
-
+// drainMoving plans a drain that moves topics, and begins it if nothing is in its way.
 func (a *agent) drainMoving(ctx context.Context, o drainOrder) (plan DrainPlan, err error) {
 	if o.DeadlineSeconds <= 0 {
 		return plan, &ExitError{ExitUsage, fmt.Errorf("--deadline: %g seconds from now have passed already", o.DeadlineSeconds)}
 	}
-	if err := a.cannotMove(); err != nil {
+	if err := cmp.Or(checkReason(o.Reason), a.cannotMove()); err != nil {
 		return plan, err
 	}
 	if d := a.moves.Drain(); d != nil && !d.State.Over() { // joined
@@ -191,7 +164,7 @@ func (a *agent) drainMoving(ctx context.Context, o drainOrder) (plan DrainPlan, 
 	case len(stay) > 0 && !o.LeaveUnmoved:
 		return plan, refusal("%s cannot be moved: %s; move nothing, or say --leave-unmoved: the others go, and what stays is served here", plural(len(stay), "topic"), stay[0].Why)
 	}
-	d := moves.Drain{By: cmp.Or(o.Reason, "operator"), To: o.To, LeaveUnmoved: o.LeaveUnmoved, Topics: len(plans) + len(stay),
+	d := moves.Drain{By: cmp.Or(o.Reason, "operator"), To: o.To, Topics: len(plans) + len(stay),
 		Deadline: time.Now().Add(time.Duration(o.DeadlineSeconds * float64(time.Second))).UTC()}
 	if err := a.moves.BeginDrain(ctx, d); err != nil {
 		return plan, a.moveError(err)
@@ -211,60 +184,29 @@ func (a *agent) serveDrained(w http.ResponseWriter, r *http.Request) {
 	refuse(w, refusal("no drain has moved topics of this broker: 'holdfast drain --move' begins one"))
 }
 
-// readOrder reads the body of a request that may be refused.
-func readOrder(w http.ResponseWriter, r *http.Request, into any) bool {
-	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4096)).Decode(into)
-	if err != nil {
-		refuse(w, &ExitError{ExitUsage, fmt.Errorf("request body: %w", err)})
-	}
-	return err == nil
-}
-
+// serveMoves lists moves, or shows one: from memory while it goes on here, since who waits for one
+// asks often.
 func (a *agent) serveMoves(w http.ResponseWriter, r *http.Request) {
-	id := r.URL.Query().Get("id")
-	if s, ours := a.ownMove(id); ours {
-		reply(w, []moving.Shown{s})
-		return
-	}
-	list, err := a.listMoves(r.Context())
-	if err != nil {
-		refuse(w, err)
-		return
-	}
-	if id != "" {
-		list = slices.DeleteFunc(list, func(s moving.Shown) bool { return s.ID != id })
-		if len(list) == 0 {
-			refuse(w, &ExitError{ExitUsage, fmt.Errorf("move %q: unknown: 'holdfast moves' lists them", id)})
-			return
+	ctx, cancel := context.WithTimeout(r.Context(), setModeTimeout)
+	defer cancel()
+	id, list := r.URL.Query().Get("id"), []moving.Shown{}
+	another := func(s moving.Shown) bool { return id != "" && s.ID != id }
+	if a.moves != nil {
+		list = slices.DeleteFunc(a.moves.Own(), another)
+		if id == "" || len(list) == 0 {
+			all, err := a.moves.List(ctx)
+			if err != nil {
+				refuse(w, EtcdError(a.cfg, err))
+				return
+			}
+			list = slices.DeleteFunc(all, another)
 		}
 	}
+	if id != "" && len(list) == 0 {
+		refuse(w, &ExitError{ExitUsage, fmt.Errorf("move %q: unknown: 'holdfast moves' lists them", id)})
+		return
+	}
 	reply(w, list)
-}
-
-// ownMove is a move that goes on here, from memory: who waits for one asks often.
-func (a *agent) ownMove(id string) (moving.Shown, bool) {
-	if a.moves == nil {
-		return moving.Shown{}, false
-	}
-	own := a.moves.Own()
-	i := slices.IndexFunc(own, func(s moving.Shown) bool { return s.ID == id })
-	if i < 0 {
-		return moving.Shown{}, false
-	}
-	return own[i], true
-}
-
-func (a *agent) listMoves(ctx context.Context) ([]moving.Shown, error) {
-	if a.moves == nil {
-		return []moving.Shown{}, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, setModeTimeout)
-	defer cancel()
-	list, err := a.moves.List(ctx)
-	if err != nil {
-		return nil, EtcdError(a.cfg, err)
-	}
-	return list, nil
 }
 
 func (a *agent) serveMoveCancel(w http.ResponseWriter, r *http.Request) {

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -160,8 +159,7 @@ func (a *agent) watchPause() {
 // servePause begins a pause, in place of the one before if there is one.
 func (a *agent) servePause(w http.ResponseWriter, r *http.Request) {
 	var req PauseRequest
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4096)).Decode(&req); err != nil {
-		refuse(w, &ExitError{ExitUsage, fmt.Errorf("request body: %w", err)})
+	if !readBody(w, r, &req) {
 		return
 	}
 	if err := req.Validate(); err != nil {

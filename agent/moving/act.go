@@ -1,6 +1,7 @@
 package moving
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -156,19 +157,10 @@ func (w *Worker) peer(ctx context.Context, id string) (brokerapi.Peer, error) {
 	if reg == nil {
 		return brokerapi.Peer{}, fmt.Errorf("broker %s is not registered", id)
 	}
-	return PeerOf(*reg)
-}
-
-// PeerOf is where a broker's clients or its admin API are, by its registration.
-func PeerOf(reg cluster.Registration) (brokerapi.Peer, error) {
 	v, err := reg.Parse()
-	if err != nil {
-		return brokerapi.Peer{}, err
+	p := brokerapi.Peer{ID: id, URL: cmp.Or(v.ConnectURL, v.BrokerURL, v.AdminAddr)}
+	if err == nil && p.URL == "" {
+		err = fmt.Errorf("broker %s does not say where it is: set --broker-url there", id)
 	}
-	for _, url := range []string{v.ConnectURL, v.BrokerURL, v.AdminAddr} {
-		if url != "" {
-			return brokerapi.Peer{ID: reg.BrokerID, URL: url}, nil
-		}
-	}
-	return brokerapi.Peer{}, fmt.Errorf("broker %s does not say where it is: set --broker-url there", reg.BrokerID)
+	return p, err
 }

@@ -97,6 +97,7 @@ func (w *Worker) drains(ctx context.Context) {
 		w.mu.Lock()
 		o := w.orders
 		w.mu.Unlock()
+		var again <-chan time.Time // who has no drain is not woken for it
 		if o.Attached {
 			bounded, cancel := context.WithTimeout(ctx, quiet)
 			err := w.drainStep(bounded, o)
@@ -105,11 +106,14 @@ func (w *Worker) drains(ctx context.Context) {
 				said = err.Error()
 				w.log.Warn("a drain waits", "err", err)
 			}
+			if d := w.Drain(); err != nil || d != nil && !d.State.Over() {
+				again = time.After(lookAgain)
+			}
 		}
 		select {
 		case <-ctx.Done():
 		case <-w.stirred:
-		case <-time.After(lookAgain):
+		case <-again:
 		}
 	}
 }
@@ -153,7 +157,7 @@ func (w *Worker) readDrain(ctx context.Context) error {
 	w.drain.revision, w.drain.saved = kv.ModRevision, string(kv.Value)
 	if w.drain.Drain, err = moves.ParseDrain(kv.Value); err != nil {
 		w.drain.Drain = moves.Drain{}
-		w.log.Warn("the record of a drain is left alone", "err", err)
+		w.log.Warn("the record of a drain cannot be read: nothing is done about it, and the next drain replaces it", "err", err)
 	}
 	w.ended.heed(&w.drain.Drain)
 	return nil
@@ -185,7 +189,11 @@ func (w *Worker) saveDrain(ctx context.Context, o Orders, failed error) error {
 	}
 	w.mu.Lock()
 	d.revision, d.saved = revision, string(value)
-	w.metrics.drain.Set(float64(d.Moved) / float64(max(d.Topics, 1)))
+	ratio := 1.0
+	if !d.State.Over() {
+		ratio = float64(d.Moved) / float64(max(d.Topics, 1))
+	}
+	w.metrics.drain.Set(ratio)
 	w.mu.Unlock()
 	return nil
 }
@@ -252,6 +260,9 @@ func (w *Worker) relist(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	loads, err := w.Targets(ctx, w.drain.To)
+	if err != nil && !errors.Is(err, brokerapi.ErrRefused) { // of etcd: it is not that nobody is there
+		return false, err
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	d := &w.drain

@@ -2,9 +2,11 @@ package moving
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
+	"holdfast/cluster/memory"
 	"holdfast/recovery/moves"
 )
 
@@ -45,5 +47,29 @@ func TestContentsAreComparedWhileTheBrokerIsAskedToServeTheTopic(t *testing.T) {
 		g.after(lookAgain / 2)
 		g.wantPhase(topic, moves.Done)
 		g.wantServed(topic, "b")
+	})
+}
+
+// An error of etcd is not an absence of brokers.
+func TestADrainThatCannotReadWhoIsThereLeavesNothing(t *testing.T) {
+	onStage(t, Settings{AtOnce: 1, DrainsAtOnce: 1}, one, func(g *stage, a, b *side) {
+		g.after(time.Second)
+		lists := 0
+		g.store.SetFault(func(method string) error {
+			if strings.HasSuffix(method, "KV/Range") || strings.HasSuffix(method, "KV/Txn") {
+				lists++
+			}
+			if lists > 1 { // the first is of what is assigned here
+				return memory.ErrPermissionDenied
+			}
+			return nil
+		})
+		a.worker.drain = draining{known: true, Drain: moves.Drain{State: moves.Moving, Deadline: time.Now().Add(time.Hour)}}
+		more, err := a.worker.relist(g.t.Context())
+		g.store.SetFault(nil)
+		if left := a.worker.drain.Left; err == nil || more || len(left) > 0 || lists < 2 {
+			t.Errorf("left %v, error %v, after %d lists", left, err, lists)
+		}
+		a.worker.drain = draining{known: true}
 	})
 }

@@ -269,7 +269,9 @@ type forgetful struct {
 }
 
 func (f forgetful) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
-	if f.s.blind != "" && strings.Contains(fmt.Sprint(args), "request_range:{key:\""+f.s.blind) {
+	blind := ""
+	f.s.change(func() { blind = f.s.blind })
+	if blind != "" && strings.Contains(fmt.Sprint(args), "request_range:{key:\""+blind) {
 		return status.Error(codes.Unavailable, "connection reset by peer")
 	}
 	err := f.Conn.Invoke(ctx, method, args, reply, opts...)

@@ -357,12 +357,12 @@ func TestARegistrationThatCannotBeReadUndoesNothing(t *testing.T) {
 		})
 		g.begin(topic)
 		g.after(time.Second)
-		a.blind = "/cluster/register/b"
+		a.change(func() { a.blind = "/cluster/register/b" })
 		g.after(15 * time.Second)
 		if m := g.wantPhase(topic, moves.Sealed); m.Error != "" || a.count(moves.Restore) > 0 {
 			t.Errorf("error %q, acts %q", m.Error, a.acts)
 		}
-		a.blind = ""
+		a.change(func() { a.blind = "" })
 		g.after(time.Minute)
 		wantEnd(g, moves.Copy)
 	})

@@ -23,19 +23,18 @@ func (s State) Over() bool { return s != Waiting && s != Moving }
 
 // Drain is the record of one: the value of /cluster/drains/{broker_id}.
 type Drain struct {
-	Format       int       `json:"format"`
-	By           string    `json:"by"` // who asked, or why
-	At           time.Time `json:"at"`
-	Deadline     time.Time `json:"deadline"`     // after it no move begins, and what is not handed over is called off
-	To           string    `json:"to,omitempty"` // who takes all topics; empty: the active broker with the fewest
-	LeaveUnmoved bool      `json:"leave_unmoved,omitempty"`
-	State        State     `json:"state"`
-	Waits        string    `json:"waits,omitempty"` // for whom
-	Topics       int       `json:"topics"`          // when it began
-	Moved        int       `json:"moved"`
-	Bytes        uint64    `json:"moved_bytes"`
-	Left         []Unmoved `json:"left,omitempty"`
-	Error        string    `json:"error,omitempty"` // of the last try
+	Format   int       `json:"format"`
+	By       string    `json:"by"` // who asked, or why
+	At       time.Time `json:"at"`
+	Deadline time.Time `json:"deadline"`     // after it no move begins, and what is not handed over is called off
+	To       string    `json:"to,omitempty"` // who takes all topics; empty: the active broker with the fewest
+	State    State     `json:"state"`
+	Waits    string    `json:"waits,omitempty"` // for whom
+	Topics   int       `json:"topics"`          // when it began
+	Moved    int       `json:"moved"`
+	Bytes    uint64    `json:"moved_bytes"`
+	Left     []Unmoved `json:"left,omitempty"`
+	Error    string    `json:"error,omitempty"` // of the last try
 }
 
 // Unmoved is a topic that stays, and why.

@@ -256,6 +256,8 @@ func (m Move) Cancel(by string, now time.Time) (Move, error) {
 	switch {
 	case m.Phase.Over():
 		return m, fmt.Errorf("move %s of %s is over: %s", m.ID, m.Topic, m.Phase)
+	case m.Sent:
+		return m, fmt.Errorf("move %s of %s: the brokers' own cluster carries it out, which is not called off from here", m.ID, m.Topic)
 	case m.Phase.HandedOver():
 		return m, fmt.Errorf("move %s of %s: the topic is handed over to %s, which cannot be called off: move it back with 'holdfast unload %s --to %s' there", m.ID, m.Topic, m.To, m.Topic, m.From)
 	case m.Phase == Undoing || m.Phase == Returned:

@@ -249,6 +249,9 @@ func TestCancelUndoesBeforeTheHandoverOnly(t *testing.T) {
 			t.Errorf("called off as %s: it ends as %s, error %q; want %q", p, n.Phase, n.Error, wantError)
 		}
 	}
+	if _, err := (Move{Phase: Pending, Sent: true}).Cancel("an operator", noon); err == nil {
+		t.Error("a move that the brokers' own cluster carries out was called off")
+	}
 	for _, p := range []Phase{Switched, Resumed, Verified, Done, Cancelled, Failed} {
 		m := moveIn(p)
 		n, err := m.Cancel("an operator", noon)
