@@ -112,19 +112,28 @@ func (n *node) pass(ctx context.Context, what, topic string, do func() error) er
 	}
 }
 
+// told is what a call has brought; nothing with an error: it may be carried out yet, and write v then.
+func told[T any](v *T, err error) (none T, _ error) {
+	if err != nil {
+		return none, err
+	}
+	return *v, nil
+}
+
 func (k *kept) extent() moves.Extent {
 	n := uint64(len(k.msgs))
 	return moves.Extent{Empty: n == 0, First: 1, Last: n, Count: n, Bytes: 10 * n}
 }
 
-func (n *node) Extent(ctx context.Context, topic string) (e moves.Extent, err error) {
-	return e, n.pass(ctx, "extent", topic, func() error {
+func (n *node) Extent(ctx context.Context, topic string) (moves.Extent, error) {
+	var e moves.Extent
+	return told(&e, n.pass(ctx, "extent", topic, func() error {
 		if n.topics[topic] == nil {
 			return refused("not here")
 		}
 		e = n.topics[topic].extent()
 		return nil
-	})
+	}))
 }
 
 func (n *node) Accept(ctx context.Context, topic string, _ moves.Extent) error {
@@ -136,8 +145,9 @@ func (n *node) Accept(ctx context.Context, topic string, _ moves.Extent) error {
 	})
 }
 
-func (n *node) Seal(ctx context.Context, topic, move string, _ bool) (e moves.Extent, err error) {
-	return e, n.pass(ctx, "seal by "+move, topic, func() error {
+func (n *node) Seal(ctx context.Context, topic, move string, _ bool) (moves.Extent, error) {
+	var e moves.Extent
+	return told(&e, n.pass(ctx, "seal by "+move, topic, func() error {
 		switch k := n.topics[topic]; {
 		case k == nil || k.is == "half" || k.is == "whole":
 			return refused("%s: not here", topic)
@@ -148,12 +158,13 @@ func (n *node) Seal(ctx context.Context, topic, move string, _ bool) (e moves.Ex
 			e = k.extent()
 			return nil
 		}
-	})
+	}))
 }
 
-func (n *node) Copy(ctx context.Context, topic, move string, from brokerapi.Peer, sealed moves.Extent, meter brokerapi.Meter) (e moves.Extent, err error) {
+func (n *node) Copy(ctx context.Context, topic, move string, from brokerapi.Peer, sealed moves.Extent, meter brokerapi.Meter) (moves.Extent, error) {
+	var e moves.Extent
 	whole := false
-	err = n.pass(ctx, "copy by "+move, topic, func() error {
+	err := n.pass(ctx, "copy by "+move, topic, func() error {
 		switch k := n.topics[topic]; {
 		case k != nil && k.is == "whole" && k.move == move:
 			whole, e = true, k.extent()
@@ -165,12 +176,12 @@ func (n *node) Copy(ctx context.Context, topic, move string, from brokerapi.Peer
 		return nil
 	})
 	if err != nil || whole {
-		return e, err
+		return told(&e, err)
 	}
 	if err := meter(ctx, int(sealed.Bytes)); err != nil {
-		return e, err
+		return moves.Extent{}, err
 	}
-	return e, n.pass(ctx, "whole copy by "+move, topic, func() error {
+	return told(&e, n.pass(ctx, "whole copy by "+move, topic, func() error {
 		k, source := n.topics[topic], n.f.nodes[from.ID].topics[topic]
 		if k == nil || k.is != "half" || k.move != move || source == nil || source.is != "sealed" || source.move != move {
 			return errors.New("what was copied is not there any more")
@@ -178,11 +189,12 @@ func (n *node) Copy(ctx context.Context, topic, move string, from brokerapi.Peer
 		k.is, k.msgs = "whole", slices.Clone(source.msgs)
 		e = k.extent()
 		return nil
-	})
+	}))
 }
 
-func (n *node) Resume(ctx context.Context, topic, move string, _ []byte, sealed *moves.Extent) (e moves.Extent, err error) {
-	return e, n.pass(ctx, "resume by "+move, topic, func() error {
+func (n *node) Resume(ctx context.Context, topic, move string, _ []byte, sealed *moves.Extent) (moves.Extent, error) {
+	var e moves.Extent
+	return told(&e, n.pass(ctx, "resume by "+move, topic, func() error {
 		k := n.topics[topic]
 		switch {
 		case k == nil || k.is == "half":
@@ -194,7 +206,7 @@ func (n *node) Resume(ctx context.Context, topic, move string, _ []byte, sealed 
 		n.serve(topic, k)
 		e = k.extent()
 		return nil
-	})
+	}))
 }
 
 // serve serves what nobody else does. The caller holds the mutex.
@@ -207,8 +219,9 @@ func (n *node) serve(topic string, k *kept) {
 	}
 }
 
-func (n *node) Compare(ctx context.Context, topic string, from brokerapi.Peer, sealed moves.Extent, _ brokerapi.Meter) (c moves.Content, err error) {
-	return c, n.pass(ctx, "compare", topic, func() error {
+func (n *node) Compare(ctx context.Context, topic string, from brokerapi.Peer, sealed moves.Extent, _ brokerapi.Meter) (moves.Content, error) {
+	var c moves.Content
+	return told(&c, n.pass(ctx, "compare", topic, func() error {
 		k, source := n.topics[topic], n.f.nodes[from.ID].topics[topic]
 		if k == nil || source == nil {
 			return errors.New("one of them is not there")
@@ -218,7 +231,7 @@ func (n *node) Compare(ctx context.Context, topic string, from brokerapi.Peer, s
 			c.Differs = "a message"
 		}
 		return nil
-	})
+	}))
 }
 
 func (n *node) Remove(ctx context.Context, topic, move string) error {
@@ -231,8 +244,9 @@ func (n *node) Remove(ctx context.Context, topic, move string) error {
 	})
 }
 
-func (n *node) Topics(ctx context.Context) (h recovery.Held, err error) {
-	return h, n.pass(ctx, "topics", "", func() error {
+func (n *node) Topics(ctx context.Context) (recovery.Held, error) {
+	var h recovery.Held
+	return told(&h, n.pass(ctx, "topics", "", func() error {
 		for topic, k := range n.topics {
 			if k.is == "served" {
 				h.Serving = append(h.Serving, topic)
@@ -241,7 +255,7 @@ func (n *node) Topics(ctx context.Context) (h recovery.Held, err error) {
 			}
 		}
 		return nil
-	})
+	}))
 }
 
 func (n *node) Serve(ctx context.Context, topic string, _ []byte) error {

@@ -177,7 +177,8 @@ func (w *Worker) take(ctx context.Context, update cluster.Update) {
 	for topic, u := range w.own {
 		if !u.carried {
 			u.carried = true
-			w.tasks.Go(func() { w.carry(ctx, topic, u.ID) })
+			id := u.ID // what is read later is read with the mutex
+			w.tasks.Go(func() { w.carry(ctx, topic, id) })
 		}
 	}
 }

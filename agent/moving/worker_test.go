@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -410,12 +411,12 @@ func TestAWorkerEndsWithItsClient(t *testing.T) {
 // The answer to each write of a journal is lost once; nothing is done twice for it.
 func TestAWriteWhoseAnswerWasLostIsNotRepeatedAsAnAct(t *testing.T) {
 	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
-		lost := 0
+		var lost atomic.Int64
 		for _, s := range g.sides {
 			s.lose = func(txn *pb.TxnRequest) bool {
 				for _, op := range txn.Success {
 					if strings.HasPrefix(string(op.GetRequestPut().GetKey()), "/cluster/moves") {
-						lost++
+						lost.Add(1)
 						return true
 					}
 				}
@@ -425,8 +426,8 @@ func TestAWriteWhoseAnswerWasLostIsNotRepeatedAsAnAct(t *testing.T) {
 		g.begin(topic)
 		g.after(time.Second)
 		wantEnd(g, moves.Copy)
-		if lost != 8 {
-			t.Errorf("%d answers lost, want one for each phase", lost)
+		if n := lost.Load(); n != 8 {
+			t.Errorf("%d answers lost, want one for each phase", n)
 		}
 		for act, s := range map[moves.Act]*side{moves.Accept: b, moves.Seal: a, moves.Copy: b, moves.HandOver: a, moves.Resume: b, moves.Compare: b, moves.Remove: a} {
 			if n := s.count(act); n != 1 {
