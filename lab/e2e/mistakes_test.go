@@ -49,7 +49,9 @@ type world struct {
 }
 
 // set names a value that the texts of the row have in braces.
-func (w *world) set(name string, value any) { w.names = append(w.names, "{"+name+"}", fmt.Sprint(value)) }
+func (w *world) set(name string, value any) {
+	w.names = append(w.names, "{"+name+"}", fmt.Sprint(value))
+}
 
 // say fills in what stands in braces.
 func (w *world) say(text string) string { return strings.NewReplacer(w.names...).Replace(text) }
