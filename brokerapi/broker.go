@@ -178,10 +178,10 @@ type Mover interface {
 	// Extent says where a topic stands that is here, served or withdrawn, and changes nothing.
 	// What cannot be moved at all (data in memory, a mirror) it refuses.
 	Extent(ctx context.Context, topic string) (moves.Extent, error)
-	// Accept looks whether a topic like that can be taken here, and changes nothing. It refuses
-	// where something of that name is here, but for what a Copy left that was never resumed, or
-	// there is no room.
-	Accept(ctx context.Context, topic string, like moves.Extent) error
+	// Accept looks whether a topic like that can be taken here, copied from there and served with
+	// that record, which is as in Serve, and changes nothing. It refuses where something of that name
+	// is here, but for what a Copy left that was never resumed, or there is no room.
+	Accept(ctx context.Context, topic string, record []byte, like moves.Extent, from Peer) error
 	// Seal withdraws producers, with an error that they retry, makes consumers' positions durable
 	// and pauses them, flushes, and waits until nothing is appended any more. It lasts until Resume
 	// or Remove, over restarts. Without force it refuses while consumers are active. It refuses what
@@ -201,13 +201,6 @@ type Mover interface {
 	// Remove removes a topic's data from this broker: it is served by another. It refuses one that
 	// is served here, or that this move has not sealed or copied; one that is not here is removed.
 	Remove(ctx context.Context, topic, move string) error
-}
-
-// Foreseer is a Mover that can say of more than Accept what would fail once a topic is withdrawn.
-type Foreseer interface {
-	// Foresee looks, at the target, whether the topic can be copied from there, and could be served
-	// with that record, which is as in Serve. Nothing is changed.
-	Foresee(ctx context.Context, topic string, record []byte, from Peer) error
 }
 
 // Sender is a broker whose own cluster moves topics.

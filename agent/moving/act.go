@@ -65,10 +65,15 @@ func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act
 		if o.Mode != cluster.ModeActive {
 			return out, 0, brokerapi.Errorf(brokerapi.ErrRefused, "broker %s is %s", m.To, o.Mode)
 		}
-		if err := w.foresee(ctx, m); err != nil {
+		from, err := w.peer(ctx, m.From)
+		if err != nil {
 			return out, 0, err
 		}
-		return out, 0, b.Accept(ctx, m.Topic, *m.Planned)
+		records, err := w.store.Records(ctx, []string{m.Topic})
+		if err != nil {
+			return out, 0, err
+		}
+		return out, 0, b.Accept(ctx, m.Topic, records[m.Topic], *m.Planned, from)
 	case moves.Seal:
 		return extent(b.Seal(ctx, m.Topic, m.ID, m.Force))
 	case moves.Copy, moves.Compare:
@@ -121,23 +126,6 @@ func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act
 		return out, 0, err
 	}
 	return out, 0, fmt.Errorf("act %q: unknown", act)
-}
-
-// foresee looks for what would fail once the topic is withdrawn.
-func (w *Worker) foresee(ctx context.Context, m moves.Move) error {
-	from, err := w.peer(ctx, m.From)
-	if err != nil {
-		return err
-	}
-	b, ok := w.set.Mover.(brokerapi.Foreseer)
-	if !ok {
-		return nil
-	}
-	records, err := w.store.Records(ctx, []string{m.Topic})
-	if err != nil {
-		return err
-	}
-	return b.Foresee(ctx, m.Topic, records[m.Topic], from)
 }
 
 func (w *Worker) assigned(ctx context.Context, broker, topic string) (revision int64, err error) {

@@ -99,18 +99,16 @@ func (s *side) Extent(ctx context.Context, topic string) (e moves.Extent, err er
 	})
 }
 
-func (s *side) Accept(ctx context.Context, topic string, _ moves.Extent) error {
+func (s *side) Accept(ctx context.Context, topic string, _ []byte, _ moves.Extent, _ brokerapi.Peer) error {
 	return s.pass(ctx, moves.Accept, func() error {
+		if s.foreseen != nil {
+			return s.foreseen
+		}
 		if t := s.topics[topic]; t != nil && (t.resumed || t.move == "") {
 			return refused("%s: is here already", topic)
 		}
 		return nil
 	})
-}
-
-func (s *side) Foresee(context.Context, string, []byte, brokerapi.Peer) (err error) {
-	s.change(func() { err = s.foreseen })
-	return err
 }
 
 func (s *side) Seal(ctx context.Context, topic, move string, _ bool) (e moves.Extent, err error) {

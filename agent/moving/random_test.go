@@ -136,7 +136,7 @@ func (n *node) Extent(ctx context.Context, topic string) (moves.Extent, error) {
 	}))
 }
 
-func (n *node) Accept(ctx context.Context, topic string, _ moves.Extent) error {
+func (n *node) Accept(ctx context.Context, topic string, _ []byte, _ moves.Extent, _ brokerapi.Peer) error {
 	return n.pass(ctx, "accept", topic, func() error {
 		if k := n.topics[topic]; k != nil && k.is != "half" && k.is != "whole" {
 			return refused("%s: is here", topic)

@@ -158,7 +158,7 @@ func movesAll(t *testing.T, h Harness) {
 	if err != nil || planned.Empty || planned.Count != 3 {
 		t.Fatalf("it stands at %+v, %v", planned, err)
 	}
-	if err := to.Accept(soon(t), moved, planned); err != nil {
+	if err := to.Accept(soon(t), moved, nil, planned, from.Peer()); err != nil {
 		t.Fatalf("accept: %v", err)
 	}
 	wantTopics(t, to, to.broker, nil, nil)
@@ -412,7 +412,7 @@ func copiesAnew(t *testing.T, h Harness) {
 	if _, err := to.Resume(soon(t), moved, move, nil, &sealed); err == nil {
 		t.Fatal("half of a copy was resumed")
 	}
-	if err := to.Accept(soon(t), moved, sealed); err != nil {
+	if err := to.Accept(soon(t), moved, nil, sealed, from.Peer()); err != nil {
 		t.Errorf("half of a copy is in the way: %v", err)
 	}
 	to.copy(t, moved, move, from, sealed)
@@ -433,14 +433,14 @@ func acceptRefuses(t *testing.T, h Harness) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantRefused(t, "accept what is here", to.Accept(soon(t), moved, like))
+	wantRefused(t, "accept what is here", to.Accept(soon(t), moved, nil, like, from.Peer()))
 	sealed := from.seal(t, h, moved, move)
 	_, err = to.Copy(soon(t), moved, move, from.Peer(), sealed, free)
 	wantRefused(t, "copy onto what is here", err)
 	publish(t, to, moved)
 	wantCount(t, to, moved, 2)
 	like.Bytes = 1 << 60
-	wantRefused(t, "accept what there is no room for", to.Accept(soon(t), "/default/large", like))
+	wantRefused(t, "accept what there is no room for", to.Accept(soon(t), "/default/large", nil, like, from.Peer()))
 }
 
 func sealRefusesActive(t *testing.T, h Harness) {
@@ -489,7 +489,7 @@ func movesBounded(t *testing.T, h Harness) {
 	sealed := from.seal(t, h, moved, move)
 	calls := map[string]func(context.Context) error{
 		"extent": func(ctx context.Context) error { _, err := to.Extent(ctx, moved); return err },
-		"accept": func(ctx context.Context) error { return to.Accept(ctx, moved, sealed) },
+		"accept": func(ctx context.Context) error { return to.Accept(ctx, moved, nil, sealed, from.Peer()) },
 		"seal":   func(ctx context.Context) error { _, err := to.Seal(ctx, moved, move, false); return err },
 		"copy": func(ctx context.Context) error {
 			_, err := to.Copy(ctx, moved, move, from.Peer(), sealed, free)

@@ -115,7 +115,7 @@ func movesAll(t *testing.T, b *Broker) []error {
 			t.Fatalf("%+v cannot be sent back: %v", stands, err)
 		}
 	}
-	errs := []error{err, b.Accept(ctx, "/a/b", stands), b.Remove(ctx, "/a/b", "m1")}
+	errs := []error{err, b.Accept(ctx, "/a/b", nil, stands, peer), b.Remove(ctx, "/a/b", "m1")}
 	_, sealed := b.Seal(ctx, "/a/b", "m1", true)
 	_, copied := b.Copy(ctx, "/a/b", "m1", peer, moves.Extent{Last: 7, Count: 8, Bytes: 3 << 20}, meter)
 	_, open := b.Copy(ctx, "/a/b", "m1", peer, moves.Extent{Last: 7}, meter)

@@ -161,9 +161,9 @@ type moveRequest struct {
 	Move   string          `json:"move,omitempty"`   // seal, copy, resume, remove
 	Like   *extentBody     `json:"like,omitempty"`   // accept
 	Force  bool            `json:"force,omitempty"`  // seal
-	From   *brokerapi.Peer `json:"from,omitempty"`   // copy, compare
+	From   *brokerapi.Peer `json:"from,omitempty"`   // accept, copy, compare
 	Sealed *extentBody     `json:"sealed,omitempty"` // copy, resume, compare
-	Record json.RawMessage `json:"record,omitempty"` // resume
+	Record json.RawMessage `json:"record,omitempty"` // accept, resume
 	UpTo   *number         `json:"up_to,omitempty"`  // copy, compare
 }
 
@@ -173,8 +173,11 @@ func (b *Broker) Extent(ctx context.Context, topic string) (moves.Extent, error)
 }
 
 // Accept implements brokerapi.Mover.
-func (b *Broker) Accept(ctx context.Context, topic string, like moves.Extent) error {
-	return b.move(ctx, "accept", moveRequest{Topic: topic, Like: bodyOf(like)}, &absentBody{}, nil)
+func (b *Broker) Accept(ctx context.Context, topic string, record []byte, like moves.Extent, from brokerapi.Peer) error {
+	if err := b.usable("accept", topic, record); err != nil {
+		return err
+	}
+	return b.move(ctx, "accept", moveRequest{Topic: topic, Like: bodyOf(like), From: &from, Record: record}, &absentBody{}, nil)
 }
 
 // Seal implements brokerapi.Mover.

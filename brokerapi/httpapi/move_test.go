@@ -27,7 +27,7 @@ var (
 // meant calls each step of a move.
 var meant = map[string]func(context.Context, *Broker) error{
 	"extent": func(ctx context.Context, b *Broker) error { _, err := b.Extent(ctx, "/a/b"); return err },
-	"accept": func(ctx context.Context, b *Broker) error { return b.Accept(ctx, "/a/b", sealed) },
+	"accept": func(ctx context.Context, b *Broker) error { return b.Accept(ctx, "/a/b", nil, sealed, n2) },
 	"seal":   func(ctx context.Context, b *Broker) error { _, err := b.Seal(ctx, "/a/b", "m1", false); return err },
 	"copy": func(ctx context.Context, b *Broker) error {
 		_, err := b.Copy(ctx, "/a/b", "m1", n2, sealed, nil)
@@ -188,7 +188,7 @@ func TestWhatOfAMoveCannotBeSentIsRefusedHere(t *testing.T) {
 		want string
 	}{
 		{"not a topic", b.Remove(bound(t), "orders", "m1"), `remove: topic "orders": want the form /namespace/topic`},
-		{"not UTF-8", b.Accept(bound(t), "/a/\xff", sealed), `accept: topic "/a/\xff": is not UTF-8, which JSON cannot carry`},
+		{"not UTF-8", b.Accept(bound(t), "/a/\xff", nil, sealed, n2), `accept: topic "/a/\xff": is not UTF-8, which JSON cannot carry`},
 		{"record not JSON", func() error { _, err := b.Resume(bound(t), "/a/b", "m1", []byte("{"), nil); return err }(),
 			`resume /a/b: topic record /p/topics/a/b: want JSON of at most 1048576 bytes: mend it or remove it`},
 	} {

@@ -274,7 +274,7 @@ func (b *Broker) rests(ctx context.Context, s standing) string {
 }
 
 // Accept implements brokerapi.Mover.
-func (b *Broker) Accept(ctx context.Context, topic string, like moves.Extent) error {
+func (b *Broker) Accept(ctx context.Context, topic string, record []byte, like moves.Extent, from brokerapi.Peer) error {
 	v, err := b.varz(ctx)
 	cfg := v.JetStream.Config
 	switch {
@@ -288,47 +288,41 @@ func (b *Broker) Accept(ctx context.Context, topic string, like moves.Extent) er
 	case len(v.JetStream.Meta) > 0:
 		return refuse("%s: it is in a JetStream cluster, which places streams itself", b.at)
 	}
-	var account struct {
-		Storage int64 `json:"storage"`
-		Limits  struct {
-			MaxStorage int64 `json:"max_storage"`
-		} `json:"limits"`
-	}
+	var account client.AccountInfo
 	if err := b.api(ctx, "INFO", nil, &account); err != nil {
 		return err
 	}
 	free := cfg.MaxStorage - v.JetStream.Stats.Storage
-	if most := account.Limits.MaxStorage; most >= 0 {
-		free = min(free, most-account.Storage)
+	if most := account.Limits.MaxStore; most >= 0 {
+		free = min(free, most-int64(account.Store))
 	}
 	if free = max(free, 0); like.Bytes > uint64(free) {
 		return refuse("%s: JetStream has room for %d bytes, %s has %d: raise max_file_store or the account's max_storage, or make room",
 			b.at, free, topic, like.Bytes)
 	}
-	_, err = b.vacant(ctx, topic)
-	return err
-}
-
-// Foresee implements brokerapi.Foreseer.
-func (b *Broker) Foresee(ctx context.Context, topic string, record []byte, from brokerapi.Peer) error {
+	if _, err := b.vacant(ctx, topic); err != nil {
+		return err
+	}
 	source, err := b.peer(ctx, from)
 	if err != nil {
 		return err
 	}
 	source.Close()
-	cfg, err := configOf(strings.TrimSuffix(b.cfg.KeyPrefix, "/"), topic, record)
-	for _, subject := range cfg.Subjects {
-		var found struct {
-			Streams []string `json:"streams"`
+	wanted, err := configOf(strings.TrimSuffix(b.cfg.KeyPrefix, "/"), topic, record)
+	if err != nil {
+		return err
+	}
+	for _, subject := range wanted.Subjects {
+		topics, others, err := b.list(ctx, subject)
+		if err != nil {
+			return err
 		}
-		if err == nil {
-			err = b.api(ctx, "STREAM.NAMES", map[string]string{"subject": subject}, &found)
-		}
-		if others := slices.DeleteFunc(found.Streams, func(s string) bool { return s == cfg.Name }); err == nil && len(others) > 0 {
-			err = refuse("%s: stream %s takes messages of %q, which are %s's: change the subjects of one", b.at, others[0], subject, topic)
+		delete(topics, topic)
+		if others = slices.AppendSeq(others, maps.Keys(topics)); len(others) > 0 {
+			return refuse("%s: %s takes messages of %q, which are %s's: change the subjects of one", b.at, others[0], subject, topic)
 		}
 	}
-	return err
+	return nil
 }
 
 // vacant looks what is in a copy's place. It refuses all but a copy that was never resumed.

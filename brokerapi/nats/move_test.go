@@ -58,6 +58,7 @@ func TestWhatCannotMoveSaysWhy(t *testing.T) {
 }
 
 func TestATargetSaysWhyItTakesNothing(t *testing.T) {
+	source := newFakeServer(t, `,"server_id":"NOTHER"`, func(string, []byte) (string, bool) { return "{}", true })
 	for _, c := range []struct {
 		name, config, varz string
 		bytes              uint64
@@ -76,7 +77,7 @@ func TestATargetSaysWhyItTakesNothing(t *testing.T) {
 		{"a stream that is quiesced", `,"subjects":["_HOLDFAST.quiesced.hf+default+a"]`, varzOfOne, 1, "is here already"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := streamed(t, c.config, c.varz).Accept(bound(t), "/default/a", moves.Extent{Bytes: c.bytes})
+			err := streamed(t, c.config, c.varz).Accept(bound(t), "/default/a", nil, moves.Extent{Bytes: c.bytes}, brokerapi.Peer{ID: "n1", URL: source.url})
 			if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, brokerapi.ErrRefused) || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}

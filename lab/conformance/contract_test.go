@@ -218,7 +218,7 @@ func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
 	note(other)
 	fine(b.SetMode(ctx, brokerapi.Drained, "test"))
 	refused("drained", b.Serve(ctx, "/default/orders", nil))
-	refused("drained", b.Accept(ctx, "/default/nowhere", moves.Extent{Empty: true}))
+	refused("drained", b.Accept(ctx, "/default/nowhere", nil, moves.Extent{Empty: true}, brokerapi.Peer{ID: "n2", URL: peer}))
 	fine(b.SetMode(ctx, brokerapi.Active, ""))
 	if code := raw(t, "POST", url+"/client/make", "application/json", `{"topic":"/default/theirs"}`); code != 200 {
 		t.Fatal(code)
@@ -311,7 +311,7 @@ func TestTheReferenceBrokerAndTheDriverKeepTheContract(t *testing.T) {
 				fine(p.Serve(ctx, topic, nil))
 				fine(second(p.Seal(ctx, topic, "m1", false)))
 			}
-			refused("internal", b.Accept(ctx, "/a/new", sealed))
+			refused("internal", b.Accept(ctx, "/a/new", nil, sealed, n2))
 			refused("internal", second(b.Seal(ctx, "/a/served", "m1", false)))
 			refused("internal", second(b.Copy(ctx, "/a/other", "m1", n2, sealed, nil)))
 			refused("internal", second(b.Compare(ctx, "/a/sealed", n2, sealed, nil)))
@@ -340,8 +340,9 @@ var steps = map[string]func(ctx context.Context, b *httpapi.Broker, topic, peer 
 	"extent": func(ctx context.Context, b *httpapi.Broker, topic, _ string) error {
 		return second(b.Extent(ctx, topic))
 	},
-	"accept": func(ctx context.Context, b *httpapi.Broker, topic, _ string) error {
-		return b.Accept(ctx, topic, moves.Extent{Last: 41, Count: 42, Bytes: 8400, Floors: map[string]uint64{"billing": 1 << 60}})
+	"accept": func(ctx context.Context, b *httpapi.Broker, topic, peer string) error {
+		like := moves.Extent{Last: 41, Count: 42, Bytes: 8400, Floors: map[string]uint64{"billing": 1 << 60}}
+		return b.Accept(ctx, topic, []byte(`{"schema":1}`), like, brokerapi.Peer{ID: "n2", URL: peer})
 	},
 	"seal": func(ctx context.Context, b *httpapi.Broker, topic, _ string) error {
 		return second(b.Seal(ctx, topic, "m1", true))
@@ -389,8 +390,8 @@ func moveThrough(ctx context.Context, t *testing.T, from, to *httpapi.Broker, so
 		}
 	}
 	refused("not_sealed", from.Remove(ctx, topic, "m1"))
-	refused("exists", from.Accept(ctx, topic, moves.Extent{Empty: true}))
-	refused("no_room", to.Accept(ctx, topic, moves.Extent{Bytes: 1 << 62}))
+	refused("exists", from.Accept(ctx, topic, nil, moves.Extent{Empty: true}, n1))
+	refused("no_room", to.Accept(ctx, topic, nil, moves.Extent{Bytes: 1 << 62}, n1))
 	refused("not_sealed", second(from.Resume(ctx, topic, "m1", nil, &moves.Extent{Last: 2})))
 	refused("does_not_fit", second(to.Copy(ctx, topic, "m1", n1, moves.Extent{Last: 2, Count: 3}, nil)))
 	refused("no_url", second(to.Copy(ctx, topic, "m1", brokerapi.Peer{ID: "n1"}, moves.Extent{Last: 2, Count: 3}, nil)))
@@ -405,7 +406,7 @@ func moveThrough(ctx context.Context, t *testing.T, from, to *httpapi.Broker, so
 	fine(err)
 	refused("other_move", second(from.Seal(ctx, topic, "m2", false)))
 	refused("other_move", from.Remove(ctx, topic, "m2"))
-	fine(to.Accept(ctx, topic, sealed))
+	fine(to.Accept(ctx, topic, nil, sealed, n1))
 	told := 0
 	meter := func(_ context.Context, n int) error { told += n; return nil }
 	copied, err := to.Copy(ctx, topic, "m1", n1, sealed, meter)

@@ -20,7 +20,7 @@ func TestNATSForeseesWhatWouldFailOnceATopicIsSealed(t *testing.T) {
 	betweenServers(t, func(t *testing.T, source, target mover) {
 		const topic = "/move/foreseen"
 		ctx := bound(t)
-		if err := target.Foresee(ctx, topic, nil, source.Peer()); err != nil {
+		if err := target.Accept(ctx, topic, nil, moves.Extent{}, source.Peer()); err != nil {
 			t.Errorf("with nothing in the way: %v", err)
 		}
 		wantRefused := func(what string, err error, words string) {
@@ -29,9 +29,9 @@ func TestNATSForeseesWhatWouldFailOnceATopicIsSealed(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		wantRefused("the source advertises the target's address", target.Foresee(ctx, topic, nil, target.Peer()), "--connect-url")
+		wantRefused("the source advertises the target's address", target.Accept(ctx, topic, nil, moves.Extent{}, target.Peer()), "--connect-url")
 		nobody := brokerapi.Peer{ID: "n9", URL: "nats://127.0.0.1:1"}
-		if err := target.Foresee(ctx, topic, nil, nobody); err == nil {
+		if err := target.Accept(ctx, topic, nil, moves.Extent{}, nobody); err == nil {
 			t.Error("a source that nobody reaches is fine")
 		}
 		if err := target.with(func(ctx context.Context, js jetstream.JetStream) error {
@@ -40,8 +40,8 @@ func TestNATSForeseesWhatWouldFailOnceATopicIsSealed(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		wantRefused("another stream takes its messages", target.Foresee(ctx, topic, nil, source.Peer()), "stream ALL")
-		if err := target.Foresee(ctx, topic, []byte(`{"subjects":["other"]}`), source.Peer()); err != nil {
+		wantRefused("another stream takes its messages", target.Accept(ctx, topic, nil, moves.Extent{}, source.Peer()), "ALL takes messages")
+		if err := target.Accept(ctx, topic, []byte(`{"subjects":["other"]}`), moves.Extent{}, source.Peer()); err != nil {
 			t.Errorf("with other subjects in its record: %v", err)
 		}
 	})

@@ -320,7 +320,7 @@ func TestNATSMovesAStreamOfEachShape(t *testing.T) {
 				if before.Shrinks != shape.shrinks {
 					t.Errorf("shrinks: %v", before.Shrinks)
 				}
-				if err := target.Accept(ctx, shape.topic, before); err != nil {
+				if err := target.Accept(ctx, shape.topic, record, before, source.Peer()); err != nil {
 					t.Fatal(err)
 				}
 				for range 2 {
@@ -486,7 +486,7 @@ func TestNATSRefusesWhatCannotMoveAndSaysWhy(t *testing.T) {
 	unsealed("another name", brokerapi.Peer{ID: "n3", URL: source.Peer().URL}, `calls itself "n1"`)
 	unsealed("no address", brokerapi.Peer{ID: "n3", URL: "http://x"}, "set --connect-url there")
 	sealed.Bytes = 1 << 60
-	if err := target.Accept(ctx, topic, sealed); !errors.Is(err, brokerapi.ErrRefused) || !strings.Contains(err.Error(), "room") {
+	if err := target.Accept(ctx, topic, nil, sealed, source.Peer()); !errors.Is(err, brokerapi.ErrRefused) || !strings.Contains(err.Error(), "room") {
 		t.Errorf("accepted what there is no room for: %v", err)
 	}
 }
@@ -595,7 +595,7 @@ func TestNATSMakesHalfACopyAnew(t *testing.T) {
 		if held := must[brokerapi.Held](t)(target.Topics(ctx)); len(held.Serving)+len(held.Withdrawn) > 0 {
 			t.Errorf("half a copy is a topic: %+v", held)
 		}
-		if err := target.Accept(ctx, topic, sealed); err != nil {
+		if err := target.Accept(ctx, topic, nil, sealed, source.Peer()); err != nil {
 			t.Errorf("half a copy is in the way: %v", err)
 		}
 		// A sidecar that ends says nothing: the server waits some seconds for more, and a new one copies meanwhile.

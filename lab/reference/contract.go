@@ -77,8 +77,10 @@ type peer struct {
 }
 
 type acceptRequest struct {
-	Topic string  `json:"topic"`
-	Like  *extent `json:"like"`
+	Topic  string          `json:"topic"`
+	Record json.RawMessage `json:"record"`
+	Like   *extent         `json:"like"`
+	From   *peer           `json:"from"`
 }
 
 type sealRequest struct {
