@@ -108,7 +108,7 @@ bench-move: ## moving topics between NATS servers, beside plain snapshots and re
 
 .PHONY: bench-plan
 bench-plan: ## time to plan 10,000 topics, to place them when one of 100 brokers leaves, and to look on while others get theirs
-	go test -run '^$$' -bench 'Plan|Placement' -benchmem ./recovery
+	go test -run '^$$' -bench 'Plan|Placement' -benchmem ./recovery ./recovery/topics
 
 .PHONY: simulate
 simulate: ## 10,000 random schedules for whole sidecars in virtual time; ARGS='-schedules 1 -seed 7 -v' tells one
@@ -178,7 +178,7 @@ clean: ## remove what was built
 weights: ## lines of code by room
 	@git ls-files '*.go' | while read f; do echo "$$(grep -cvE '^[[:space:]]*(//.*)?$$' "$$f") $$f"; done | awk ' \
 	{ n = split($$2, p, "/"); room = n > 1 ? p[1] : "verbs"; kind = "product"; \
-	  if (room == "agent" && n > 2) room = p[1] "/" p[2]; \
+	  if ((room == "agent" || room == "recovery") && n > 2) room = p[1] "/" p[2]; \
 	  if ($$2 ~ /_test\.go$$|\/(brokertest|memory|guardtest|simulation)\/|^(standstill|internal)\//) kind = "tests"; \
 	  if ($$2 ~ /\.pb\.go$$/) kind = "generated"; \
 	  if (room == "lab" || room == "dashboards") kind = room; \

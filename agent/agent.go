@@ -25,6 +25,7 @@ import (
 	"holdfast/cluster"
 	"holdfast/probes"
 	"holdfast/recovery"
+	"holdfast/recovery/topics"
 )
 
 const (
@@ -72,11 +73,11 @@ type agent struct {
 	shadow     *shadow   // nil: what is decided is done
 	keeper     *lease.Keeper
 	registrar  *registrar
-	reconciler *recovery.Reconciler
-	steerer    *recovery.Steerer
-	ownership  *recovery.Ownership // nil: without locks
-	placer     *recovery.Placer    // nil: others assign the topics
-	moves      *moving.Worker      // nil: the broker's topics cannot be moved
+	reconciler *topics.Reconciler
+	steerer    *topics.Steerer
+	ownership  *topics.Ownership // nil: without locks
+	placer     *topics.Placer    // nil: others assign the topics
+	moves      *moving.Worker    // nil: the broker's topics cannot be moved
 
 	mayStart     func() (ok bool, word, detail string) // the broker, whoever starts it
 	child        *process.Child                        // nil: somebody else starts the broker

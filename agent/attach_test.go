@@ -18,6 +18,7 @@ import (
 	"holdfast/brokerapi"
 	"holdfast/probes"
 	"holdfast/recovery"
+	"holdfast/recovery/topics"
 )
 
 // sidecarLife is a sidecar in virtual time, with a broker that is well and an etcd
@@ -436,7 +437,7 @@ func lifeOf(t *testing.T, can kind, change func(c *Config), past, claim func(l *
 		l.health = probes.NewHealth(probes.HealthSettings{Interval: c.HealthInterval, Timeout: c.HealthTimeout, Rise: c.HealthRise, Fall: c.HealthFall},
 			l.identity.check, l.lostLine, quiet, reg)
 		l.dataDir = probes.NewDataDir("", nil, false, quiet)
-		l.reconciler = l.newReconciler(recovery.ReconcilerSettings{Concurrency: 16, LoadTimeout: 30 * time.Second, AuditInterval: 30 * time.Second}, l, reg)
+		l.reconciler = l.newReconciler(topics.ReconcilerSettings{Concurrency: 16, LoadTimeout: 30 * time.Second, AuditInterval: 30 * time.Second}, l, reg)
 		l.steerer = l.newSteerer(reg)
 		l.reconciler.SetAssigned(true, []string{telltale}, nil)
 		l.registrar = &registrar{}

@@ -11,6 +11,7 @@ import (
 	"holdfast/probes"
 	"holdfast/recovery"
 	"holdfast/recovery/moves"
+	"holdfast/recovery/topics"
 )
 
 // unexplained is what explain says when it knows nothing.
@@ -74,7 +75,7 @@ func TestEveryReasonIsExplained(t *testing.T) {
 	add(Event{Kind: "topics", To: "foreign_owner"})
 	add(Event{Kind: "topics", To: "placed"})
 	add(Event{Kind: "topics", To: "ignored", Reason: "record"})
-	for _, by := range []string{recovery.GateComplete, recovery.GateLoadTimeout} {
+	for _, by := range []string{topics.GateComplete, topics.GateLoadTimeout} {
 		add(Event{Kind: "topics", To: "reconciled", Reason: by})
 	}
 	add(Event{Kind: "agent", To: "state_unsaved"})

@@ -11,6 +11,7 @@ import (
 	"holdfast/agent/process"
 	"holdfast/probes"
 	"holdfast/recovery"
+	"holdfast/recovery/topics"
 )
 
 // fencing is the fence ladder for one process of the broker, owned by the loop.
@@ -353,7 +354,7 @@ func (a *agent) stepEnded(step recovery.FenceStep, what string, took time.Durati
 	f := &a.fencing
 	f.underway, f.looking, f.cancel = recovery.StepNone, false, nil
 	facts := a.ladderFacts(a.verdict)
-	if errors.Is(err, recovery.ErrUnseen) {
+	if errors.Is(err, topics.ErrUnseen) {
 		f.ladder = f.ladder.Unseen(facts)
 		return
 	}

@@ -12,6 +12,7 @@ import (
 	"holdfast/brokerapi"
 	"holdfast/probes"
 	"holdfast/recovery"
+	"holdfast/recovery/topics"
 )
 
 // This file is 'holdfast leave': the planned stop of a broker while the sidecar runs on. It
@@ -176,7 +177,7 @@ func (a *agent) endsUnderLease(verdict probes.Verdict) bool {
 
 // endServing proves that the broker serves nothing. One that must not run without its
 // registration is stopped; where it cannot be, nothing is proven before somebody else did.
-func (a *agent) endServing(ctx context.Context, fence *recovery.OpenFence) (recovery.Fence, error) {
+func (a *agent) endServing(ctx context.Context, fence *topics.OpenFence) (recovery.Fence, error) {
 	n, err := fence.Finish(ctx)
 	switch {
 	case err != nil && a.brokerHasLeft(ctx): // somebody stopped it meanwhile

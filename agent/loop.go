@@ -10,6 +10,7 @@ import (
 	"holdfast/brokerapi"
 	"holdfast/probes"
 	"holdfast/recovery"
+	"holdfast/recovery/topics"
 )
 
 // loopEvery is the longest pause between two runs of the loop.
@@ -72,7 +73,7 @@ type loopState struct {
 	leftFound  bool   // a process that has left under another sidecar was found
 	ending     ending
 	endRelease context.CancelFunc // of what an ended process held; nil: none is under way
-	steering   recovery.SteerView // as it was told of last
+	steering   topics.SteerView   // as it was told of last
 	viewStale  bool               // and the broker's view
 
 	ready, everReady bool

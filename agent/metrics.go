@@ -15,6 +15,7 @@ import (
 	"holdfast/agent/lease"
 	"holdfast/probes"
 	"holdfast/recovery"
+	"holdfast/recovery/topics"
 )
 
 // metrics are the agent's own; the other parts register theirs.
@@ -277,7 +278,7 @@ func (g stateGauges) Collect(c chan<- prometheus.Metric) {
 // that was not asked since it is so, and whose own cluster gives it topics, may: it does not
 // serve nothing until it has said so. One whose storage fences it serves on by design while
 // etcd is away.
-func (a *agent) servesUnregistered(s *snapshot, v lease.View, p recovery.Progress) bool {
+func (a *agent) servesUnregistered(s *snapshot, v lease.View, p topics.Progress) bool {
 	if !p.ServedKnown && a.traits.Places || a.onlyUnready() && p.Served+p.Orphan > 0 {
 		return a.registrationState(s, v) == "absent"
 	}
@@ -318,7 +319,7 @@ func drainedReason(m recovery.ModeRecord) string {
 
 // drainPending reports whether a drain is not over. A detached broker is left to the
 // fence, and told when it is attached again.
-func drainPending(s *snapshot, p recovery.Progress, taken recovery.Steering) bool {
+func drainPending(s *snapshot, p topics.Progress, taken recovery.Steering) bool {
 	if s.mode.Mode != recovery.Draining && s.mode.Mode != recovery.Drained || s.attachment == recovery.Detached {
 		return false
 	}

@@ -12,6 +12,7 @@ import (
 	"holdfast/agent/lease"
 	"holdfast/brokerapi"
 	"holdfast/recovery"
+	"holdfast/recovery/topics"
 )
 
 func TestTheReasonOfADrainedIsBounded(t *testing.T) {
@@ -36,20 +37,20 @@ func TestTheReasonOfADrainedIsBounded(t *testing.T) {
 }
 
 func TestADrainIsPendingWhileSomethingIsServedOrTheBrokerHasNotTakenIt(t *testing.T) {
-	served, idle := recovery.Progress{ServedKnown: true, Counts: recovery.Counts{Served: 1}}, recovery.Progress{ServedKnown: true}
+	served, idle := topics.Progress{ServedKnown: true, Counts: recovery.Counts{Served: 1}}, topics.Progress{ServedKnown: true}
 	for name, row := range map[string]struct {
 		mode       recovery.Mode
 		attachment recovery.Attachment
-		progress   recovery.Progress
+		progress   topics.Progress
 		taken      recovery.Steering
 		want       bool
 	}{
 		"active and serving":             {recovery.Active, recovery.Attached, served, recovery.SteerDone, false},
 		"drained and serving":            {recovery.Drained, recovery.Attached, served, recovery.SteerNone, true},
 		"draining and serving":           {recovery.Draining, recovery.Attached, served, recovery.SteerNone, true},
-		"drained, only orphans are left": {recovery.Drained, recovery.Attached, recovery.Progress{ServedKnown: true, Counts: recovery.Counts{Orphan: 1}}, recovery.SteerNone, true},
+		"drained, only orphans are left": {recovery.Drained, recovery.Attached, topics.Progress{ServedKnown: true, Counts: recovery.Counts{Orphan: 1}}, recovery.SteerNone, true},
 		"drained and idle":               {recovery.Drained, recovery.Attached, idle, recovery.SteerNone, false},
-		"drained, only what was before":  {recovery.Drained, recovery.Attached, recovery.Progress{Counts: recovery.Counts{Served: 1}}, recovery.SteerNone, false},
+		"drained, only what was before":  {recovery.Drained, recovery.Attached, topics.Progress{Counts: recovery.Counts{Served: 1}}, recovery.SteerNone, false},
 		"the broker is being told":       {recovery.Drained, recovery.Attached, idle, recovery.SteerPending, true},
 		"the broker refuses":             {recovery.Drained, recovery.Attached, idle, recovery.SteerFailing, true},
 		"detached: the fence has it":     {recovery.Drained, recovery.Detached, served, recovery.SteerFailing, false},
@@ -137,15 +138,15 @@ func TestABrokerThatWasNotAskedAndMayServeIsAZombieOnceItsRegistrationIsKnownToB
 	for name, row := range map[string]struct {
 		assigns bool
 		view    lease.View
-		served  recovery.Progress
+		served  topics.Progress
 		want    bool
 	}{
-		"not asked yet":                      {true, lease.View{}, recovery.Progress{}, true},
-		"not asked yet, and etcd is away":    {true, unreachable, recovery.Progress{}, false},
-		"not asked yet, and given no topics": {false, lease.View{}, recovery.Progress{}, false},
-		"it serves nothing":                  {true, lease.View{}, recovery.Progress{ServedKnown: true}, false},
-		"it serves":                          {false, unreachable, recovery.Progress{ServedKnown: true, Counts: recovery.Counts{Served: 1}}, true},
-		"it serves what is not its own":      {false, lease.View{}, recovery.Progress{ServedKnown: true, Counts: recovery.Counts{Orphan: 1}}, true},
+		"not asked yet":                      {true, lease.View{}, topics.Progress{}, true},
+		"not asked yet, and etcd is away":    {true, unreachable, topics.Progress{}, false},
+		"not asked yet, and given no topics": {false, lease.View{}, topics.Progress{}, false},
+		"it serves nothing":                  {true, lease.View{}, topics.Progress{ServedKnown: true}, false},
+		"it serves":                          {false, unreachable, topics.Progress{ServedKnown: true, Counts: recovery.Counts{Served: 1}}, true},
+		"it serves what is not its own":      {false, lease.View{}, topics.Progress{ServedKnown: true, Counts: recovery.Counts{Orphan: 1}}, true},
 	} {
 		a := built(t)
 		a.traits.Places = row.assigns
@@ -155,7 +156,7 @@ func TestABrokerThatWasNotAskedAndMayServeIsAZombieOnceItsRegistrationIsKnownToB
 	}
 	a := built(t)
 	a.traits.AtDeadline, a.cfg.Fence = brokerapi.Nothing, []string{"ready"}
-	serves := recovery.Progress{ServedKnown: true, Counts: recovery.Counts{Served: 1}}
+	serves := topics.Progress{ServedKnown: true, Counts: recovery.Counts{Served: 1}}
 	if a.servesUnregistered(a.view.Load(), unreachable, serves) || !a.servesUnregistered(a.view.Load(), lease.View{}, serves) {
 		t.Error("one whose storage fences it: want a zombie once it is known not to be registered, and not while etcd is away")
 	}

@@ -19,6 +19,7 @@ import (
 	"holdfast/cluster"
 	"holdfast/probes"
 	"holdfast/recovery"
+	"holdfast/recovery/topics"
 )
 
 // stillBroker holds one topic that nobody may find in a label.
@@ -67,7 +68,7 @@ func builtWith(t *testing.T) (*agent, *prometheus.Registry) {
 }
 
 // builtOn is built with that registry, beside that broker.
-func builtOn(t testing.TB, reg *prometheus.Registry, broker recovery.Broker) *agent {
+func builtOn(t testing.TB, reg *prometheus.Registry, broker topics.Broker) *agent {
 	t.Helper()
 	c := natsDefaults().Effective()
 	quiet := slog.New(slog.DiscardHandler)
@@ -81,8 +82,8 @@ func builtOn(t testing.TB, reg *prometheus.Registry, broker recovery.Broker) *ag
 	a.health = probes.NewHealth(probes.HealthSettings{Interval: c.HealthInterval, Timeout: c.HealthTimeout, Rise: c.HealthRise, Fall: c.HealthFall},
 		a.identity.check, nil, quiet, reg)
 	a.dataDir = probes.NewDataDir("", c.DataMarkers, false, quiet)
-	a.reconciler = recovery.NewReconciler(c.reconcilerSettings(), broker, stillBroker{}, quiet, reg)
-	a.steerer = recovery.NewSteerer(nil, 0, 0, quiet, reg)
+	a.reconciler = topics.NewReconciler(c.reconcilerSettings(), broker, stillBroker{}, quiet, reg)
+	a.steerer = topics.NewSteerer(nil, 0, 0, quiet, reg)
 	a.ownership = a.newOwnership(reg)
 	a.moves = a.newMoves(reg)
 	a.keeper = lease.NewKeeper(lease.Settings{Timing: c.Timing(), Clock: a.clock, Classify: classify, Classes: failureClasses()},

@@ -7,6 +7,7 @@ import (
 
 	"holdfast/probes"
 	"holdfast/recovery"
+	"holdfast/recovery/topics"
 )
 
 // progressEvery is the pause between two lines about a long load.
@@ -50,7 +51,7 @@ func (a *agent) noteTopics() {
 const maxNamed = 20
 
 // noteLost tells of topics that were made anew, and remembers up to which revision none was lost.
-func (a *agent) noteLost(p recovery.Progress) {
+func (a *agent) noteLost(p topics.Progress) {
 	if anew := a.reconciler.Anew(); len(anew) > 0 {
 		named := strings.Join(anew[:min(len(anew), maxNamed)], ", ")
 		if len(anew) > maxNamed {
@@ -74,7 +75,7 @@ func (a *agent) forgetWhole() {
 
 // noteProgress tells how far a long load is, so that whoever starts a broker with
 // many topics sees it move.
-func (a *agent) noteProgress(p recovery.Progress, now time.Time) {
+func (a *agent) noteProgress(p topics.Progress, now time.Time) {
 	switch {
 	case p.Reconciled || p.Missing == 0 || !p.ServedKnown || a.verdict != probes.Up ||
 		a.mode.Mode != recovery.Active || a.attachment == recovery.Detached:

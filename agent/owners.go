@@ -8,6 +8,7 @@ import (
 
 	"holdfast/cluster"
 	"holdfast/recovery"
+	"holdfast/recovery/topics"
 )
 
 // locks are the ownership locks as package recovery sees them, in this broker's name.
@@ -18,7 +19,7 @@ type locks struct {
 	log         *slog.Logger
 }
 
-func (k locks) claimant(s recovery.Standing) cluster.Claimant {
+func (k locks) claimant(s topics.Standing) cluster.Claimant {
 	return cluster.Claimant{BrokerID: k.brokerID(), Incarnation: k.incarnation, Epoch: s.Epoch, LeaseID: s.LeaseID}
 }
 
@@ -26,8 +27,8 @@ var lockActs = map[recovery.LockStep]cluster.LockAct{
 	recovery.LockTake: cluster.Take, recovery.LockRebind: cluster.Rebind, recovery.LockRelease: cluster.Release,
 }
 
-// Lock implements recovery.LockStore.
-func (k locks) Lock(ctx context.Context, s recovery.Standing, requests []recovery.LockRequest) ([]recovery.Lock, error) {
+// Lock implements topics.LockStore.
+func (k locks) Lock(ctx context.Context, s topics.Standing, requests []topics.LockRequest) ([]topics.Lock, error) {
 	who := k.claimant(s)
 	asked := make([]cluster.LockRequest, len(requests))
 	for i, r := range requests {
@@ -37,32 +38,32 @@ func (k locks) Lock(ctx context.Context, s recovery.Standing, requests []recover
 		}
 	}
 	after, err := k.client.Lock(ctx, who, asked)
-	answers := make([]recovery.Lock, len(after))
+	answers := make([]topics.Lock, len(after))
 	for i, o := range after {
 		answers[i] = lockOf(o, who)
 	}
 	return answers, err
 }
 
-// Look implements recovery.LockStore.
-func (k locks) Look(ctx context.Context, s recovery.Standing, topics []string) ([]recovery.Lock, error) {
-	owners, err := k.client.Owners(ctx, topics)
+// Look implements topics.LockStore.
+func (k locks) Look(ctx context.Context, s topics.Standing, asked []string) ([]topics.Lock, error) {
+	owners, err := k.client.Owners(ctx, asked)
 	if err != nil {
 		return nil, err
 	}
-	answers := make([]recovery.Lock, len(topics))
-	for i, topic := range topics {
+	answers := make([]topics.Lock, len(asked))
+	for i, topic := range asked {
 		answers[i] = lockOf(owners[topic], k.claimant(s))
 	}
 	return answers, nil
 }
 
-// Under implements recovery.LockStore.
-func (k locks) Under(ctx context.Context, s recovery.Standing) ([]string, error) {
+// Under implements topics.LockStore.
+func (k locks) Under(ctx context.Context, s topics.Standing) ([]string, error) {
 	return k.client.OwnedTopics(ctx, s.LeaseID)
 }
 
-// FollowFree implements recovery.LockStore.
+// FollowFree implements topics.LockStore.
 func (k locks) FollowFree(ctx context.Context, topics []string, free func([]string)) error {
 	return k.client.FollowFree(ctx, topics, free, func(err error) {
 		if ctx.Err() == nil {
@@ -72,8 +73,8 @@ func (k locks) FollowFree(ctx context.Context, topics []string, free func([]stri
 }
 
 // lockOf is a lock as the claimant sees it.
-func lockOf(o cluster.Owner, who cluster.Claimant) recovery.Lock {
-	l := recovery.Lock{State: recovery.LockForeign, Revision: o.ModRevision}
+func lockOf(o cluster.Owner, who cluster.Claimant) topics.Lock {
+	l := topics.Lock{State: recovery.LockForeign, Revision: o.ModRevision}
 	switch {
 	case o.Free():
 		l.State = recovery.LockFree
@@ -93,10 +94,10 @@ func lockOf(o cluster.Owner, who cluster.Claimant) recovery.Lock {
 
 // newOwnership makes the part that holds the locks. Its metrics are there in any case;
 // without locks the part itself is not.
-func (a *agent) newOwnership(reg *prometheus.Registry) *recovery.Ownership {
+func (a *agent) newOwnership(reg *prometheus.Registry) *topics.Ownership {
 	log := a.log.With("part", "ownership")
 	k := locks{client: a.main, brokerID: func() string { return a.brokerID }, incarnation: a.memory.Incarnation, log: log}
-	o := recovery.NewOwnership(recovery.OwnershipSettings{
+	o := topics.NewOwnership(topics.OwnershipSettings{
 		RetryInterval: a.cfg.AcquireRetryInterval, RetryWindow: a.cfg.AcquireRetryWindow,
 		Watch: a.cfg.AcquireWatch, AuditInterval: a.settings().AuditInterval,
 	}, k, a.reconciler, log, reg)
@@ -114,8 +115,8 @@ func (a *agent) locking() bool { return a.cfg.OwnershipLocks == "on" && !a.cfg.S
 // may act again, none of them counts as ours any more that etcd has not shown to be.
 func (a *agent) setOrders(o recovery.Orders) {
 	if a.ownership != nil {
-		a.ownership.SetOrders(recovery.LockOrders{
-			Standing: recovery.Standing{Epoch: o.Epoch, LeaseID: a.grant.LeaseID},
+		a.ownership.SetOrders(topics.LockOrders{
+			Standing: topics.Standing{Epoch: o.Epoch, LeaseID: a.grant.LeaseID},
 			Mode:     o.Mode, Attached: o.Attached && a.grant.LeaseID != 0,
 		})
 	}

@@ -20,6 +20,7 @@ import (
 	"holdfast/cluster"
 	etcd "holdfast/cluster/memory"
 	"holdfast/recovery"
+	"holdfast/recovery/topics"
 )
 
 // shelf is a broker that serves what it is told to.
@@ -28,8 +29,8 @@ type shelf struct {
 	serving map[string]bool
 }
 
-func (s *shelf) Topics(context.Context) (recovery.Held, error) {
-	return recovery.Held{Serving: s.served()}, nil
+func (s *shelf) Topics(context.Context) (topics.Held, error) {
+	return topics.Held{Serving: s.served()}, nil
 }
 
 func (s *shelf) served() []string {
@@ -78,7 +79,7 @@ func inOwners(t *testing.T, ids []string, claim func(t *testing.T, s *etcd.Serve
 			o.brokerID, o.memory.Incarnation = id, "incarnation of "+id
 			o.view.Store(&snapshot{attachment: recovery.Attached})
 			reg := prometheus.NewPedanticRegistry()
-			o.reconciler = recovery.NewReconciler(recovery.ReconcilerSettings{Concurrency: 16, LoadTimeout: 30 * time.Second, AuditInterval: 30 * time.Second, OwnershipLocks: o.locking(), MassChangeShare: o.cfg.MassChangeShare},
+			o.reconciler = topics.NewReconciler(topics.ReconcilerSettings{Concurrency: 16, LoadTimeout: 30 * time.Second, AuditInterval: 30 * time.Second, OwnershipLocks: o.locking(), MassChangeShare: o.cfg.MassChangeShare},
 				o.shelf, o.main, quiet, reg)
 			o.ownership = o.newOwnership(prometheus.NewRegistry())
 			for _, run := range []func(context.Context) error{o.reconciler.Run, o.ownership.Run} {
@@ -149,8 +150,8 @@ func TestASecondBrokerTakesATopicAtTheMomentItsLockEnds(t *testing.T) {
 		after(5 * time.Second)
 		a.wantServed("/n/t")
 		b.wantServed("/n/u")
-		if topics := b.topics(); len(topics) != 2 || topics[0].State != recovery.TopicElsewhere || !strings.Contains(topics[0].Error, "broker a") {
-			t.Errorf("b tells of %+v, want the first held elsewhere, by broker a", topics)
+		if has := b.topics(); len(has) != 2 || has[0].State != topics.TopicElsewhere || !strings.Contains(has[0].Error, "broker a") {
+			t.Errorf("b tells of %+v, want the first held elsewhere, by broker a", has)
 		}
 		a.setAssigned(false, nil, []string{"/n/t"}) // moved on purpose
 		after(1200 * time.Millisecond)              // an orphan settles for a second

@@ -11,6 +11,7 @@ import (
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/recovery"
+	"holdfast/recovery/topics"
 )
 
 // placements writes assignments in this broker's name.
@@ -26,7 +27,7 @@ func (p placements) claimant(epoch int64) (cluster.Claimant, error) {
 	return cluster.Claimant{BrokerID: p.a.brokerID, Incarnation: p.a.incarnation, Epoch: epoch, LeaseID: g.LeaseID}, nil
 }
 
-// Take implements recovery.PlacementStore.
+// Take implements topics.PlacementStore.
 func (p placements) Take(ctx context.Context, epoch int64, takes []recovery.Take) ([]string, error) {
 	who, err := p.claimant(epoch)
 	if err != nil {
@@ -39,7 +40,7 @@ func (p placements) Take(ctx context.Context, epoch int64, takes []recovery.Take
 	return p.a.main.Take(ctx, who, topics)
 }
 
-// Give implements recovery.PlacementStore.
+// Give implements topics.PlacementStore.
 func (p placements) Give(ctx context.Context, epoch int64, gives []recovery.Give) ([]string, error) {
 	who, err := p.claimant(epoch)
 	if err != nil {
@@ -61,12 +62,12 @@ const movesWithoutData = "topics move without their data: this broker keeps it o
 
 // newPlacer makes the part that places topics; nil if others do. Its metrics are there
 // in any case.
-func (a *agent) newPlacer(reg prometheus.Registerer) *recovery.Placer {
+func (a *agent) newPlacer(reg prometheus.Registerer) *topics.Placer {
 	var carry func(context.Context, recovery.Give) error
 	if _, ok := a.broker.(brokerapi.Mover); ok && a.movable() && a.traits.LocalData {
 		carry = func(ctx context.Context, g recovery.Give) error { return a.moves.Carry(ctx, g.Topic, g.To) }
 	}
-	p := recovery.NewPlacer(recovery.PlacerSettings{Carry: carry,
+	p := topics.NewPlacer(topics.PlacerSettings{Carry: carry,
 		Me: func() string { return a.brokerID }, Move: a.cfg.Failover == "move",
 		Absence: a.cfg.LeaseTTL, Moves: a.settings().LoadConcurrency, Told: a.notePlaced,
 	}, placements{a}, a.ownership, a.log.With("part", "placement"), reg)
@@ -93,8 +94,8 @@ func (a *agent) orderPlacer() {
 	a.placer.SetOrders(a.placerOrders())
 }
 
-func (a *agent) placerOrders() recovery.PlacerOrders {
-	return recovery.PlacerOrders{Epoch: a.grant.Epoch, Paused: a.paused(),
+func (a *agent) placerOrders() topics.PlacerOrders {
+	return topics.PlacerOrders{Epoch: a.grant.Epoch, Paused: a.paused(),
 		Attached: a.attachment == recovery.Attached && !a.leaving.holdsBack() && a.grant.LeaseID != 0 && a.verified && !a.doubted() && a.mode.Mode.Known()}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"holdfast/cluster"
 	"holdfast/recovery"
+	"holdfast/recovery/topics"
 )
 
 // This file feeds the placer with the whole cluster. There may be a hundred thousand topics,
@@ -27,7 +28,7 @@ func (a *agent) followBrokers(ctx context.Context, id string) error {
 type brokersSeen struct {
 	id       string // ours
 	keys     cluster.Keys
-	placer   *recovery.Placer
+	placer   *topics.Placer
 	assigned func(cluster.Update) // hears of our own assignments
 	list     struct {             // that is being read; what is few is kept until its end
 		underway bool
@@ -45,16 +46,16 @@ func (b *brokersSeen) take(u cluster.Update) {
 		b.assigned(m)
 	}
 	puts, modes := b.parse(u.Puts)
-	var deletes []recovery.Assignment
+	var deletes []topics.Assignment
 	var stateless []string
 	for _, key := range u.Deletes {
 		if id, topic, ok := b.keys.ParseAssignment(key); ok {
-			deletes = append(deletes, recovery.Assignment{Topic: topic, Place: recovery.Place{Broker: id}})
+			deletes = append(deletes, topics.Assignment{Topic: topic, Place: recovery.Place{Broker: id}})
 		} else if id, ok := b.keys.ParseState(key); ok {
 			stateless = append(stateless, id)
 		}
 	}
-	b.placer.Update(func(r *recovery.Roster, now time.Time) {
+	b.placer.Update(func(r *topics.Roster, now time.Time) {
 		r.SetModes(false, modes, stateless, now)
 		r.SetPlaces(puts, deletes)
 	})
@@ -72,7 +73,7 @@ func (b *brokersSeen) listed(u cluster.Update) {
 	if l.mine.Revision = u.Revision; !u.More {
 		b.assigned(l.mine)
 	}
-	b.placer.Update(func(r *recovery.Roster, now time.Time) {
+	b.placer.Update(func(r *topics.Roster, now time.Time) {
 		if u.Full {
 			r.ListPlaces()
 		}
@@ -87,11 +88,11 @@ func (b *brokersSeen) listed(u cluster.Update) {
 	}
 }
 
-func (b *brokersSeen) parse(puts []cluster.KV) (places []recovery.Assignment, modes map[string]recovery.Mode) {
-	places, modes = make([]recovery.Assignment, 0, len(puts)), map[string]recovery.Mode{}
+func (b *brokersSeen) parse(puts []cluster.KV) (places []topics.Assignment, modes map[string]recovery.Mode) {
+	places, modes = make([]topics.Assignment, 0, len(puts)), map[string]recovery.Mode{}
 	for _, kv := range puts {
 		if id, topic, ok := b.keys.ParseAssignment(kv.Key); ok {
-			places = append(places, recovery.Assignment{Topic: topic, Place: recovery.Place{
+			places = append(places, topics.Assignment{Topic: topic, Place: recovery.Place{
 				Broker: id, CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision}})
 		} else if id, ok := b.keys.ParseState(kv.Key); ok {
 			if s, err := cluster.ParseState(kv.Value); err == nil {
@@ -136,7 +137,7 @@ func (a *agent) followFleet(ctx context.Context) error {
 		return out
 	}
 	return a.main.Follow(ctx, cluster.Target{Key: keys.Registrations(), Prefix: true, KeysOnly: true, Many: true}, func(u cluster.Update) {
-		a.placer.Update(func(r *recovery.Roster, now time.Time) {
+		a.placer.Update(func(r *topics.Roster, now time.Time) {
 			r.SetRegistered(u.Full, ids(u.PutKeys()), ids(u.Deletes), now)
 		})
 	}, a.followError(ctx, "registrations"))
@@ -153,7 +154,7 @@ func (a *agent) ignoredRecord(key string) {
 // followTopics feeds the placer with the topics that there are.
 func (a *agent) followTopics(ctx context.Context) error {
 	keys := a.main.Keys()
-	topics := func(list []string) (out []string) {
+	named := func(list []string) (out []string) {
 		for _, key := range list {
 			if topic, ok := keys.ParseTopicRecord(key); ok {
 				out = append(out, topic)
@@ -165,10 +166,10 @@ func (a *agent) followTopics(ctx context.Context) error {
 	}
 	listing := false
 	return a.main.Follow(ctx, cluster.Target{Key: keys.TopicRecords(), Prefix: true, KeysOnly: true, InParts: true}, func(u cluster.Update) {
-		puts, deletes := topics(u.PutKeys()), topics(u.Deletes)
+		puts, deletes := named(u.PutKeys()), named(u.Deletes)
 		part := listing || u.Full
 		listing = part && u.More
-		a.placer.Update(func(r *recovery.Roster, _ time.Time) {
+		a.placer.Update(func(r *topics.Roster, _ time.Time) {
 			if u.Full {
 				r.ListTopics()
 			}

@@ -11,11 +11,12 @@ import (
 
 	"holdfast/cluster"
 	"holdfast/recovery"
+	"holdfast/recovery/topics"
 )
 
 // seeing is what takes up the assignments of all brokers for the broker b0.
 func seeing(assigned func(cluster.Update)) *brokersSeen {
-	placer := recovery.NewPlacer(recovery.PlacerSettings{Me: func() string { return "b0" }}, nil, nil, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	placer := topics.NewPlacer(topics.PlacerSettings{Me: func() string { return "b0" }}, nil, nil, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	return &brokersSeen{id: "b0", keys: cluster.NewKeys(""), placer: placer, assigned: assigned}
 }
 

@@ -18,7 +18,7 @@ import (
 
 	"holdfast/cluster"
 	"holdfast/probes"
-	"holdfast/recovery"
+	"holdfast/recovery/topics"
 )
 
 // reloading is the state of taking up settings anew.
@@ -128,8 +128,8 @@ func (c Config) healthSettings() probes.HealthSettings {
 	return probes.HealthSettings{Interval: c.HealthInterval, Timeout: c.HealthTimeout, Rise: c.HealthRise, Fall: c.HealthFall}
 }
 
-func (c Config) reconcilerSettings() recovery.ReconcilerSettings {
-	return recovery.ReconcilerSettings{Concurrency: c.LoadConcurrency, Rate: c.LoadRate, LoadTimeout: c.LoadTimeout,
+func (c Config) reconcilerSettings() topics.ReconcilerSettings {
+	return topics.ReconcilerSettings{Concurrency: c.LoadConcurrency, Rate: c.LoadRate, LoadTimeout: c.LoadTimeout,
 		AuditInterval: c.AuditInterval, MassChangeShare: c.MassChangeShare}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"holdfast/recovery"
+	"holdfast/recovery/topics"
 )
 
 const (
@@ -32,8 +33,8 @@ type servingBroker struct {
 	topics []string
 }
 
-func (b servingBroker) Topics(context.Context) (recovery.Held, error) {
-	return recovery.Held{Serving: b.topics}, nil
+func (b servingBroker) Topics(context.Context) (topics.Held, error) {
+	return topics.Held{Serving: b.topics}, nil
 }
 
 func (b servingBroker) Serve(_ context.Context, topic string, _ []byte) error {

@@ -13,7 +13,7 @@ import (
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/probes"
-	"holdfast/recovery"
+	"holdfast/recovery/topics"
 )
 
 // Actions are what a sidecar does to etcd, to the broker and to clients, as
@@ -102,7 +102,7 @@ func (s *shadow) mark(e Event) Event {
 }
 
 // shadowSummary is the state in one sentence: what it would be, never that it is so.
-func (a *agent) shadowSummary(said string, ready bool, p recovery.Progress) string {
+func (a *agent) shadowSummary(said string, ready bool, p topics.Progress) string {
 	if !ready {
 		return "shadow: nothing is done and clients are not kept away; without --shadow it would say: " + said
 	}

@@ -10,6 +10,7 @@ import (
 
 	"holdfast/brokerapi"
 	"holdfast/recovery"
+	"holdfast/recovery/topics"
 )
 
 // reasonFenced is what a broker is told that is drained by the fence.
@@ -18,11 +19,11 @@ const reasonFenced = "fenced"
 // steered is a broker with a mode of its own.
 type steered struct{ brokerapi.ModeSetter }
 
-// SetMode implements recovery.Steered.
+// SetMode implements topics.Steered.
 func (s steered) SetMode(ctx context.Context, mode recovery.Mode, reason recovery.Reason) error {
 	err := s.ModeSetter.SetMode(ctx, brokerapi.Mode(mode), string(reason))
 	if errors.Is(err, brokerapi.ErrRemains) {
-		return fmt.Errorf("%w: %w", recovery.ErrRemains, err)
+		return fmt.Errorf("%w: %w", topics.ErrRemains, err)
 	}
 	return err
 }
@@ -33,12 +34,12 @@ func (a *agent) steerable() brokerapi.ModeSetter {
 	return b
 }
 
-func (a *agent) newSteerer(reg prometheus.Registerer) *recovery.Steerer {
+func (a *agent) newSteerer(reg prometheus.Registerer) *topics.Steerer {
 	s, log := a.settings(), a.log.With("part", "mode")
 	if b := a.steerable(); b != nil {
-		return recovery.NewSteerer(steered{b}, s.LoadTimeout, s.AuditInterval, log, reg)
+		return topics.NewSteerer(steered{b}, s.LoadTimeout, s.AuditInterval, log, reg)
 	}
-	return recovery.NewSteerer(nil, 0, 0, log, reg)
+	return topics.NewSteerer(nil, 0, 0, log, reg)
 }
 
 // listed is a broker as the reconciler sees it.
@@ -47,13 +48,13 @@ type listed struct {
 	keeps *atomic.Bool // see agent
 }
 
-// Topics implements recovery.Broker.
-func (b listed) Topics(ctx context.Context) (recovery.Held, error) {
+// Topics implements topics.Broker.
+func (b listed) Topics(ctx context.Context) (topics.Held, error) {
 	held, err := b.Broker.Topics(ctx)
-	return recovery.Held{Serving: held.Serving, Withdrawn: held.Withdrawn, Unreadable: held.Unreadable}, err
+	return topics.Held{Serving: held.Serving, Withdrawn: held.Withdrawn, Unreadable: held.Unreadable}, err
 }
 
-// Withdraw implements recovery.Broker.
+// Withdraw implements topics.Broker.
 func (b listed) Withdraw(ctx context.Context, topic string) error {
 	err := b.Broker.Withdraw(ctx, topic)
 	if errors.Is(err, errors.ErrUnsupported) {
@@ -62,13 +63,13 @@ func (b listed) Withdraw(ctx context.Context, topic string) error {
 	return err
 }
 
-func (a *agent) newReconciler(s recovery.ReconcilerSettings, rec recovery.Records, reg prometheus.Registerer) *recovery.Reconciler {
+func (a *agent) newReconciler(s topics.ReconcilerSettings, rec topics.Records, reg prometheus.Registerer) *topics.Reconciler {
 	_, holds := a.broker.(brokerapi.Mover) // moves that a cluster makes by itself hold nothing
 	s.Assigns, s.Moves = a.traits.Places, holds && a.movable()
 	if b := a.steerable(); b != nil && a.traits.Places {
 		s.Drain = func(ctx context.Context) error { return b.SetMode(ctx, brokerapi.Drained, reasonFenced) }
 	}
-	return recovery.NewReconciler(s, listed{a.broker, &a.keeps}, rec, a.log.With("part", "topics"), reg)
+	return topics.NewReconciler(s, listed{a.broker, &a.keeps}, rec, a.log.With("part", "topics"), reg)
 }
 
 // orderSteerer tells what may be handed over to the broker. decided: the mode is about
@@ -78,7 +79,7 @@ func (a *agent) orderSteerer(decided, attached bool) {
 		return
 	}
 	p := a.reconciler.Snapshot()
-	a.steerer.SetOrders(recovery.SteerOrders{Epoch: a.memory.Epoch, Instance: a.memory.Instance, SteerFacts: recovery.SteerFacts{
+	a.steerer.SetOrders(topics.SteerOrders{Epoch: a.memory.Epoch, Instance: a.memory.Instance, SteerFacts: recovery.SteerFacts{
 		Mode: a.mode, Decided: decided, Attached: attached, Paused: a.paused(),
 		Assigns: a.traits.Places, Idle: p.ServedKnown && p.Served+p.Orphan == 0,
 	}})
@@ -104,7 +105,7 @@ func (a *agent) noteSteering() {
 
 // notTaken is why the broker is not in the mode that it is to be in; empty: it is, or it
 // has no mode of its own.
-func notTaken(v recovery.SteerView) string {
+func notTaken(v topics.SteerView) string {
 	switch v.Steering {
 	case recovery.SteerWaiting:
 		return "the broker was not told its mode yet: " + string(v.Hold)

@@ -23,6 +23,7 @@ import (
 	"holdfast/probes"
 	"holdfast/recovery"
 	"holdfast/recovery/moves"
+	"holdfast/recovery/topics"
 )
 
 // mover is a broker that says where its topics stand.
@@ -95,7 +96,7 @@ func inUnloading(t *testing.T, claim func(u *unloading)) {
 		u.brokerID = "a"
 		u.ids.registered.set("a")
 		u.memory.Incarnation = "i"
-		u.reconciler = u.newReconciler(recovery.ReconcilerSettings{Concurrency: 1, LoadTimeout: time.Second, AuditInterval: time.Minute}, u.main, reg)
+		u.reconciler = u.newReconciler(topics.ReconcilerSettings{Concurrency: 1, LoadTimeout: time.Second, AuditInterval: time.Minute}, u.main, reg)
 		u.health = probes.NewHealth(probes.HealthSettings{Interval: time.Second, Timeout: time.Second, Rise: 1, Fall: 1},
 			func(context.Context) error { return nil }, nil, quiet, reg)
 		u.moves = u.newMoves(reg)
@@ -179,7 +180,7 @@ func TestAPlanThatCannotBeIsRefusedBeforeAnythingIsTouched(t *testing.T) {
 			code: ExitFailed, want: "broker a is not attached: 'holdfast status' says why"},
 		{name: "etcd that takes nothing", order: unloadOrder{Topic: "/n/t"}, change: func(u *unloading) { u.store.SetFault(func(string) error { return etcd.ErrNoLeader }) },
 			code: ExitFailed, want: "check the quorum of etcd"},
-		{name: "placed by the sidecars", order: unloadOrder{Topic: "/n/t"}, change: func(u *unloading) { u.placer = &recovery.Placer{} },
+		{name: "placed by the sidecars", order: unloadOrder{Topic: "/n/t"}, change: func(u *unloading) { u.placer = &topics.Placer{} },
 			code: ExitRefused, want: "with --assignment rendezvous the sidecars place the topics"},
 	} {
 		t.Run(row.name, func(t *testing.T) {

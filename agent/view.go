@@ -12,6 +12,7 @@ import (
 	"holdfast/agent/lease"
 	"holdfast/probes"
 	"holdfast/recovery"
+	"holdfast/recovery/topics"
 )
 
 // status puts the present view together from what the parts last published.
@@ -73,7 +74,7 @@ func (a *agent) status() Status {
 }
 
 // summary is the state in one sentence, with the next step if there is one.
-func (a *agent) summary(s *snapshot, v lease.View, p recovery.Progress, h probes.HealthView, causes []probes.Cause, stopped *StopStatus) string {
+func (a *agent) summary(s *snapshot, v lease.View, p topics.Progress, h probes.HealthView, causes []probes.Cause, stopped *StopStatus) string {
 	name := s.brokerID
 	if name == "" {
 		name = "the broker"
@@ -221,7 +222,7 @@ func (a *agent) topics() []TopicStatus {
 	list := []TopicStatus{}
 	held := a.heldBackBy()
 	for _, t := range a.reconciler.Topics() {
-		if t.Error == "" && t.State == recovery.TopicMissing {
+		if t.Error == "" && t.State == topics.TopicMissing {
 			t.Error = held
 		}
 		supposed := a.shadow != nil && a.shadow.supposed(t.Topic)

@@ -64,8 +64,8 @@ func (m MassChange) Detail() string {
 
 func (m MassChange) released() MassChange { return MassChange{ConfirmedAt: m.ConfirmedAt} }
 
-// since is the begin of the window in which losses count.
-func (m MassChange) since(now time.Time, window time.Duration) time.Time {
+// Since is the begin of the window in which losses count.
+func (m MassChange) Since(now time.Time, window time.Duration) time.Time {
 	if m.Cause == MassLost {
 		return m.from
 	}

@@ -1,15 +1,12 @@
-// Package recovery decides what must happen to a broker, and does it.
+// Package recovery decides what must happen to a broker and its topics.
 //
-// Decisions are pure: they take values and the time, and return what to do with
-// the reason. Executors (the Reconciler, the Steerer) carry them out and check after every
-// wait that the orders they act under still stand.
+// It is pure: it takes values and the time, and returns what to do with the reason. Package
+// topics carries out what concerns topics, and checks after every wait that the orders it acts
+// under still stand.
 //
-// Guaranteed: nothing is loaded, and nothing that is already on its way is kept
-// on, once the broker is detached; a broker with a mode of its own is given no topic
-// before it has taken active; no topic's data is deleted here; a read that
-// failed is never taken for an absence, nor is a record that cannot be read: it drains
-// whom it alone could excuse, and nobody else (see Unread). Not guaranteed: that the broker still is
-// as it was when it last answered.
+// Guaranteed: a read that failed is never taken for an absence, nor is a record that cannot be
+// read: it drains whom it alone could excuse, and nobody else (see Unread). Not guaranteed: that
+// the broker still is as it was when it last answered.
 package recovery
 
 // Mode is the broker's operational state as etcd holds it.

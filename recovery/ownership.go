@@ -105,9 +105,9 @@ func (c Claim) Unloads() bool { return c == ClaimContested || c == ClaimElsewher
 // Foreign reports whether another broker has the topic.
 func (c Claim) Foreign() bool { return c == ClaimContested || c == ClaimElsewhere }
 
-// claimOf is what the reconciler must know of a lock. One that is not wanted any more is
+// ClaimOf is what the reconciler must know of a lock. One that is not wanted any more is
 // no ground for loading, whoever holds it.
-func claimOf(s LockState, wanted, exhausted bool) Claim {
+func ClaimOf(s LockState, wanted, exhausted bool) Claim {
 	switch {
 	case s == LockForeign && exhausted:
 		return ClaimElsewhere
@@ -119,20 +119,20 @@ func claimOf(s LockState, wanted, exhausted bool) Claim {
 	return ClaimPending
 }
 
-// retryWindow is how a lock that another holds is asked for.
-type retryWindow struct {
-	every  time.Duration // within the window
-	window time.Duration // from when it was first found to be another's; 0: none
-	slow   time.Duration // after it
+// RetryWindow is how a lock that another holds is asked for.
+type RetryWindow struct {
+	Every  time.Duration // within the window
+	Window time.Duration // from when it was first found to be another's; 0: none
+	Slow   time.Duration // after it
 }
 
-// after is when to ask again, and whether the window is over.
-func (w retryWindow) after(since, now time.Time) (next time.Time, over bool) {
-	end := since.Add(w.window)
+// After is when to ask again, and whether the window is over.
+func (w RetryWindow) After(since, now time.Time) (next time.Time, over bool) {
+	end := since.Add(w.Window)
 	if !now.Before(end) {
-		return now.Add(w.slow), true
+		return now.Add(w.Slow), true
 	}
-	if next = now.Add(w.every); next.After(end) {
+	if next = now.Add(w.Every); next.After(end) {
 		next = end
 	}
 	return next, false

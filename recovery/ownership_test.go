@@ -78,7 +78,7 @@ func TestOnlyOurOwnWantedLockIsAGroundForLoading(t *testing.T) {
 	for _, s := range lockStates {
 		for _, wanted := range []bool{false, true} {
 			for _, over := range []bool{false, true} {
-				c := claimOf(s, wanted, over)
+				c := ClaimOf(s, wanted, over)
 				if c.Loads() != (s == LockOurs && wanted) || c.Foreign() != (s == LockForeign) || c.Foreign() && (c == ClaimElsewhere) != over {
 					t.Errorf("%s, wanted %v, window over %v: claim %d", s, wanted, over, c)
 				}
@@ -89,10 +89,10 @@ func TestOnlyOurOwnWantedLockIsAGroundForLoading(t *testing.T) {
 
 func TestRetriesEndWithTheWindow(t *testing.T) {
 	since := time.Unix(1000, 0)
-	w := retryWindow{every: 200 * time.Millisecond, window: 2 * time.Second, slow: 30 * time.Second}
+	w := RetryWindow{Every: 200 * time.Millisecond, Window: 2 * time.Second, Slow: 30 * time.Second}
 	for _, c := range []struct {
 		name    string
-		w       retryWindow
+		w       RetryWindow
 		elapsed time.Duration
 		next    time.Duration
 		over    bool
@@ -101,9 +101,9 @@ func TestRetriesEndWithTheWindow(t *testing.T) {
 		{"near the end, the last attempt is at the end", w, 1900 * time.Millisecond, 2 * time.Second, false},
 		{"a moment before the end", w, 1999 * time.Millisecond, 2 * time.Second, false},
 		{"at the end", w, 2 * time.Second, 32 * time.Second, true},
-		{"without a window", retryWindow{every: w.every, slow: w.slow}, 0, 30 * time.Second, true},
+		{"without a window", RetryWindow{Every: w.Every, Slow: w.Slow}, 0, 30 * time.Second, true},
 	} {
-		next, over := c.w.after(since, since.Add(c.elapsed))
+		next, over := c.w.After(since, since.Add(c.elapsed))
 		if next.Sub(since) != c.next || over != c.over {
 			t.Errorf("%s: next after %v and over %v, want %v and %v", c.name, next.Sub(since), over, c.next, c.over)
 		}

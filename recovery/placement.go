@@ -66,7 +66,7 @@ type Placement struct {
 	Take []Take
 	Give []Give
 	// Again is when the same facts give another placement; zero: never.
-	Again time.Time
+	Again time.Time // when to begin anew; zero: when a broker comes or goes
 }
 
 // Place decides which topics this sidecar takes and which it gives away, under
@@ -84,30 +84,30 @@ type Placement struct {
 // It decides nothing while the set of brokers has not settled. That two sidecars with
 // different views take the same topic is prevented where it is written down.
 func (f PlacementFacts) Place() Placement {
-	p := f.begin()
+	p := f.Begin()
 	for topic, places := range f.Topics {
-		p.place(topic, places)
+		p.Place(topic, places)
 	}
-	return p.placement()
+	return p.Placement()
 }
 
-// placing is a placement that is kept: when the places of a topic change, that topic alone
+// Placing is a placement that is kept: when the places of a topic change, that topic alone
 // is decided anew. It holds for the brokers that it began with, until again. It is not safe
 // for concurrent use.
-type placing struct {
+type Placing struct {
 	PlacementFacts
-	ring  rendezvous
-	waits bool // nothing is decided with these brokers, or not yet
-	takes bool // this broker may take topics
-	again time.Time
+	ring  Rendezvous
+	waits bool            // nothing is decided with these brokers, or not yet
+	takes bool            // this broker may take topics
+	Again time.Time       // when to begin anew; zero: when a broker comes or goes
 	take  map[string]Take // by topic
 	give  map[string]Give
-	done  *Placement // nil: a topic was decided anew since
+	Done  *Placement // nil: a topic was decided anew since
 }
 
-// begin decides what is the same for all topics.
-func (f PlacementFacts) begin() *placing {
-	p := &placing{PlacementFacts: f, take: map[string]Take{}, give: map[string]Give{}}
+// Begin decides what is the same for all topics.
+func (f PlacementFacts) Begin() *Placing {
+	p := &Placing{PlacementFacts: f, take: map[string]Take{}, give: map[string]Give{}}
 	var active []string
 	settled := true
 	for id, peer := range f.Peers {
@@ -119,33 +119,33 @@ func (f PlacementFacts) begin() *placing {
 		}
 	}
 	if p.waits = !settled || len(active) == 0 || f.Peers[f.Me].Mode == Unreadable; !p.waits {
-		p.ring, p.takes = newRendezvous(active), f.Peers[f.Me].takes()
+		p.ring, p.takes = NewRendezvous(active), f.Peers[f.Me].takes()
 	}
 	return p
 }
 
 // later reports whether a moment is yet to come; then the placement is another.
-func (p *placing) later(at time.Time) bool {
+func (p *Placing) later(at time.Time) bool {
 	if !at.After(p.Now) {
 		return false
 	}
-	if p.again.IsZero() || at.Before(p.again) {
-		p.again = at
+	if p.Again.IsZero() || at.Before(p.Again) {
+		p.Again = at
 	}
 	return true
 }
 
-// place decides about one topic.
-func (p *placing) place(topic string, places []Place) {
+// Place decides about one topic.
+func (p *Placing) Place(topic string, places []Place) {
 	if p.waits {
 		return
 	}
-	p.leave(topic)
+	p.Leave(topic)
 	mine := slices.IndexFunc(places, func(pl Place) bool { return pl.Broker == p.Me })
 	holder, ok := oldest(places)
 	switch {
 	case !ok:
-		if p.takes && p.ring.home(topic) == p.Me {
+		if p.takes && p.ring.Home(topic) == p.Me {
 			p.takeTopic(Take{Topic: topic})
 		}
 	case mine >= 0 && holder.Broker != p.Me:
@@ -154,41 +154,41 @@ func (p *placing) place(topic string, places []Place) {
 		}
 	case !p.Move && !p.Carried:
 	case mine >= 0:
-		if home := p.ring.home(topic); home != p.Me {
+		if home := p.ring.Home(topic); home != p.Me {
 			p.giveTopic(Give{Topic: topic, Mine: holder, To: home})
 		}
 	case !p.Move:
-	case p.takes && !p.Peers[holder.Broker].Registered && p.ring.home(topic) == p.Me:
+	case p.takes && !p.Peers[holder.Broker].Registered && p.ring.Home(topic) == p.Me:
 		if p.Peers[holder.Broker].Left.After(p.Started) || !p.later(p.Started.Add(p.Absence)) {
 			p.takeTopic(Take{Topic: topic, From: holder})
 		}
 	}
 }
 
-func (p *placing) takeTopic(t Take) { p.take[t.Topic], p.done = t, nil }
-func (p *placing) giveTopic(g Give) { p.give[g.Topic], p.done = g, nil }
+func (p *Placing) takeTopic(t Take) { p.take[t.Topic], p.Done = t, nil }
+func (p *Placing) giveTopic(g Give) { p.give[g.Topic], p.Done = g, nil }
 
-// leave drops what was decided about a topic.
-func (p *placing) leave(topic string) {
+// Leave drops what was decided about a topic.
+func (p *Placing) Leave(topic string) {
 	_, takes := p.take[topic]
 	_, gives := p.give[topic]
 	if takes || gives {
 		delete(p.take, topic)
 		delete(p.give, topic)
-		p.done = nil
+		p.Done = nil
 	}
 }
 
-// placement is what was decided. It does not change when a topic is decided anew.
-func (p *placing) placement() Placement {
-	if p.done == nil {
-		p.done = &Placement{
+// Placement is what was decided. It does not change when a topic is decided anew.
+func (p *Placing) Placement() Placement {
+	if p.Done == nil {
+		p.Done = &Placement{
 			Take: slices.SortedFunc(maps.Values(p.take), func(a, b Take) int { return strings.Compare(a.Topic, b.Topic) }),
 			Give: slices.SortedFunc(maps.Values(p.give), func(a, b Give) int { return strings.Compare(a.Topic, b.Topic) }),
 		}
 	}
-	p.done.Again = p.again
-	return *p.done
+	p.Done.Again = p.Again
+	return *p.Done
 }
 
 // oldest is the place that stands, the same for everybody who asks.

@@ -11,22 +11,22 @@ import (
 )
 
 func TestHomesAreTheSameInEveryVersion(t *testing.T) {
-	ring := newRendezvous([]string{"n3", "n1", "n2", "n1"})
+	ring := NewRendezvous([]string{"n3", "n1", "n2", "n1"})
 	for topic, want := range map[string]string{"/default/a": "n2", "/default/b": "n2", "/default/c": "n3", "/orders/eu": "n3", "/orders/us": "n1"} {
-		if got := ring.home(topic); got != want {
+		if got := ring.Home(topic); got != want {
 			t.Errorf("home of %s is %s, was %s", topic, got, want)
 		}
 	}
-	if got := newRendezvous(nil).home("/default/a"); got != "" {
+	if got := NewRendezvous(nil).Home("/default/a"); got != "" {
 		t.Errorf("without brokers: %q", got)
 	}
 }
 
 func TestHomesAreSpreadEvenly(t *testing.T) {
 	count := map[string]int{}
-	ring := newRendezvous(brokerNames(10))
+	ring := NewRendezvous(brokerNames(10))
 	for _, topic := range topicNames(10_000) {
-		count[ring.home(topic)]++
+		count[ring.Home(topic)]++
 	}
 	for b, n := range count {
 		if n < 850 || n > 1150 {
@@ -41,11 +41,11 @@ func TestABrokerThatComesOrGoesMovesOnlyItsOwnTopics(t *testing.T) {
 		brokers := brokerNames(2 + random.IntN(100))
 		gone := brokers[random.IntN(len(brokers))]
 		rest := without(brokers, gone)
-		with, less := newRendezvous(brokers), newRendezvous(rest)
+		with, less := NewRendezvous(brokers), NewRendezvous(rest)
 		moved := 0
 		for range 1000 {
 			topic := fmt.Sprintf("/ns%d/t%d", random.IntN(9), random.Uint64())
-			before, after := with.home(topic), less.home(topic)
+			before, after := with.Home(topic), less.Home(topic)
 			if before != gone && before != after {
 				t.Fatalf("without %s of %d, %s moves from %s to %s", gone, len(brokers), topic, before, after)
 			}
@@ -69,7 +69,7 @@ const (
 
 func TestPlacement(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
-	home := newRendezvous([]string{"n1", "n2"}).home(n3ToOther) // when n3 is away
+	home := NewRendezvous([]string{"n1", "n2"}).Home(n3ToOther) // when n3 is away
 	other := map[string]string{"n1": "n2", "n2": "n1"}[home]
 	at := func(broker string, create int64) Place {
 		return Place{Broker: broker, CreateRevision: create, ModRevision: create}
@@ -106,7 +106,7 @@ func TestPlacement(t *testing.T) {
 			Placement{Give: []Give{{Topic: n2Topic, Mine: at("n1", 5), To: "n2"}}}},
 		{"move: nobody takes from the living", "n2", all(), map[string][]Place{n2Topic: {at("n1", 5)}}, true, long, Placement{}},
 		{"move: a drained broker gives away all", "n1", change("n1", Peer{Registered: true, Mode: Drained}), map[string][]Place{n1Topic: {at("n1", 5)}}, true, long,
-			Placement{Give: []Give{{Topic: n1Topic, Mine: at("n1", 5), To: newRendezvous([]string{"n2", "n3"}).home(n1Topic)}}}},
+			Placement{Give: []Give{{Topic: n1Topic, Mine: at("n1", 5), To: NewRendezvous([]string{"n2", "n3"}).Home(n1Topic)}}}},
 		{"hold: a drained broker keeps all", "n1", change("n1", Peer{Registered: true, Mode: Drained}), map[string][]Place{n1Topic: {at("n1", 5)}}, false, long, Placement{}},
 		{"move: the home takes from the dead", home, change("n3", Peer{Since: lately, Left: lately}), map[string][]Place{n3ToOther: {at("n3", 5)}}, true, now.Add(-10 * time.Second),
 			Placement{Take: []Take{{n3ToOther, at("n3", 5)}}}},
@@ -173,14 +173,14 @@ func without(list []string, one string) []string {
 func fleetFacts(me, gone string) PlacementFacts {
 	now := time.Unix(1_000_000, 0)
 	names := brokerNames(100)
-	ring := newRendezvous(names)
+	ring := NewRendezvous(names)
 	f := PlacementFacts{Now: now, Me: me, Move: true, Started: now.Add(-time.Hour), Absence: 32 * time.Second,
 		Peers: map[string]Peer{}, Topics: map[string][]Place{}}
 	for _, b := range names {
 		f.Peers[b] = Peer{Registered: b != gone, Mode: Active, Since: now.Add(-time.Minute)}
 	}
 	for i, topic := range topicNames(10_000) {
-		f.Topics[topic] = []Place{{Broker: ring.home(topic), CreateRevision: int64(i + 1), ModRevision: int64(i + 1)}}
+		f.Topics[topic] = []Place{{Broker: ring.Home(topic), CreateRevision: int64(i + 1), ModRevision: int64(i + 1)}}
 	}
 	return f
 }
@@ -192,7 +192,7 @@ func TestOneOfAHundredBrokersLeavesAndOnlyItsTopicsMove(t *testing.T) {
 	gone := "broker-042"
 	var taken, orphaned int
 	for topic := range fleetFacts("", gone).Topics {
-		if newRendezvous(brokerNames(100)).home(topic) == gone {
+		if NewRendezvous(brokerNames(100)).Home(topic) == gone {
 			orphaned++
 		}
 	}

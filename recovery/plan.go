@@ -38,10 +38,16 @@ type Facts struct {
 	UnassignedAt time.Time // since when it is known not to be assigned; zero while it is
 }
 
-func (f Facts) orphan() bool      { return f.Serving && !f.Assigned }
-func (f Facts) foreign() bool     { return f.Serving && f.Claim.Foreign() }
-func (f Facts) unloads() bool     { return f.Serving && f.Claim.Unloads() }
-func (f Facts) quarantined() bool { return f.Quiesced && !f.Assigned && !f.Held }
+// Orphan reports whether clients can use it here, and it does not belong here.
+func (f Facts) Orphan() bool { return f.Serving && !f.Assigned }
+
+// Foreign reports whether clients can use it here, and another broker has it.
+func (f Facts) Foreign() bool { return f.Serving && f.Claim.Foreign() }
+
+// Quarantined reports whether it is kept here for nobody.
+func (f Facts) Quarantined() bool { return f.Quiesced && !f.Assigned && !f.Held }
+
+func (f Facts) unloads() bool { return f.Serving && f.Claim.Unloads() }
 
 // Counts counts topics. Assigned = Served + Missing; no topic is in two of Served,
 // Missing, Orphan and Quarantined.
@@ -57,9 +63,10 @@ type Counts struct {
 	Foreign   int // served here although another broker holds the lock
 }
 
-func (c *Counts) add(f Facts, by int) {
+// Add counts a topic so many times; -1 takes it out again.
+func (c *Counts) Add(f Facts, by int) {
 	switch {
-	case f.foreign():
+	case f.Foreign():
 		c.Foreign += by
 	case f.Assigned && !f.Serving && (f.Claim == ClaimElsewhere || f.Held):
 		c.Elsewhere += by
@@ -73,7 +80,7 @@ func (c *Counts) add(f Facts, by int) {
 		c.Missing += by
 	case f.Serving:
 		c.Orphan += by
-	case f.quarantined():
+	case f.Quarantined():
 		c.Quarantined += by
 	}
 }
@@ -141,17 +148,17 @@ type Work struct {
 //   - paused: nothing happens but to what another broker owns, and the guard watches on.
 func Plan(in PlanInput) Work {
 	w := Work{MassChange: in.MassChange}
-	tally := massTally{since: in.MassChange.since(in.Now, in.Window)}
+	tally := massTally{since: in.MassChange.Since(in.Now, in.Window)}
 	var load, orphans, serving, unload, foreign []string
 	var again time.Time
 	settled := in.Now.Add(-SettleTime)
 	drained := in.Orders.Mode == Drained
 	for topic, f := range in.Topics {
-		w.Counts.add(f, 1)
+		w.Counts.Add(f, 1)
 		counted := f
 		counted.Serving = f.Serving && !f.unloads()
 		tally.add(counted, in.MassChange.ConfirmedAt)
-		if f.foreign() {
+		if f.Foreign() {
 			foreign = append(foreign, topic)
 		}
 		switch {
@@ -165,7 +172,7 @@ func Plan(in PlanInput) Work {
 			if f.Claim.Loads() && !f.Held {
 				load = append(load, topic)
 			}
-		case !f.orphan() || f.Held:
+		case !f.Orphan() || f.Held:
 		case f.UnassignedAt.After(settled):
 			if at := f.UnassignedAt.Add(SettleTime); again.IsZero() || at.Before(again) {
 				again = at

@@ -2,19 +2,20 @@ package recovery
 
 import "slices"
 
-// rendezvous is highest-random-weight hashing: each broker has a weight for each
+// Rendezvous is highest-random-weight hashing: each broker has a weight for each
 // topic, and the heaviest is the topic's home. Whoever knows the same brokers finds
 // the same home, and when a broker comes or goes no topic moves between the others.
 //
 // The weights are part of the cluster's agreement: another version of Holdfast must
 // compute the same ones.
-type rendezvous struct {
+type Rendezvous struct {
 	names  []string // sorted: a tie goes to the first
 	hashes []uint64
 }
 
-func newRendezvous(brokers []string) rendezvous {
-	r := rendezvous{names: slices.Clone(brokers)}
+// NewRendezvous returns the hashing over these brokers.
+func NewRendezvous(brokers []string) Rendezvous {
+	r := Rendezvous{names: slices.Clone(brokers)}
 	slices.Sort(r.names)
 	r.names = slices.Compact(r.names)
 	for _, name := range r.names {
@@ -23,8 +24,8 @@ func newRendezvous(brokers []string) rendezvous {
 	return r
 }
 
-// home is the topic's broker; empty without any broker.
-func (r rendezvous) home(topic string) string {
+// Home is the topic's broker; empty without any broker.
+func (r Rendezvous) Home(topic string) string {
 	best, most := "", uint64(0)
 	t := fnv1a(topic)
 	for i, b := range r.hashes {

@@ -23,6 +23,7 @@ import (
 	"holdfast/cluster/memory"
 	"holdfast/recovery"
 	"holdfast/recovery/moves"
+	"holdfast/recovery/topics"
 )
 
 var seeds = flag.Int("moving-seeds", 30, "how many random schedules of moves are played")
@@ -41,7 +42,7 @@ type node struct {
 	link   *memory.Link
 	client *cluster.Client
 	orders Orders
-	rec    *recovery.Reconciler
+	rec    *topics.Reconciler
 	worker *Worker
 	end    func()
 	topics map[string]*kept // under f.mu
@@ -244,8 +245,8 @@ func (n *node) Remove(ctx context.Context, topic, move string) error {
 	})
 }
 
-func (n *node) Topics(ctx context.Context) (recovery.Held, error) {
-	var h recovery.Held
+func (n *node) Topics(ctx context.Context) (topics.Held, error) {
+	var h topics.Held
 	return told(&h, n.pass(ctx, "topics", "", func() error {
 		for topic, k := range n.topics {
 			if k.is == "served" {
@@ -285,7 +286,7 @@ func (n *node) Withdraw(ctx context.Context, topic string) error {
 // start runs the sidecar's parts, as a new process does.
 func (n *node) start() {
 	quiet, reg := slog.New(slog.DiscardHandler), prometheus.NewPedanticRegistry()
-	n.rec = recovery.NewReconciler(recovery.ReconcilerSettings{Concurrency: 4, LoadTimeout: 30 * time.Second, AuditInterval: 30 * time.Second, Moves: true}, n, n.client, quiet, reg)
+	n.rec = topics.NewReconciler(topics.ReconcilerSettings{Concurrency: 4, LoadTimeout: 30 * time.Second, AuditInterval: 30 * time.Second, Moves: true}, n, n.client, quiet, reg)
 	n.worker = New(Settings{Me: func() string { return n.id }, Mover: n, AtOnce: 2, DrainsAtOnce: 1,
 		Told: func(m moves.Move) { n.f.tell("%s: %s %s %s %s", n.id, m.Topic, m.ID, m.Phase, m.Error) }}, n.client, n.rec, quiet, reg)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -10,6 +10,7 @@ import (
 
 	"holdfast/brokerapi/nats"
 	"holdfast/recovery"
+	"holdfast/recovery/topics"
 )
 
 // noRecords stands for etcd: no topic has a record of its own.
@@ -18,9 +19,9 @@ type noRecords struct{}
 // listed gives the broker's list the reconciler's form, as the sidecar does.
 type listed struct{ *nats.Broker }
 
-func (l listed) Topics(ctx context.Context) (recovery.Held, error) {
+func (l listed) Topics(ctx context.Context) (topics.Held, error) {
 	held, err := l.Broker.Topics(ctx)
-	return recovery.Held{Serving: held.Serving, Withdrawn: held.Withdrawn, Unreadable: held.Unreadable}, err
+	return topics.Held{Serving: held.Serving, Withdrawn: held.Withdrawn, Unreadable: held.Unreadable}, err
 }
 
 func (noRecords) Records(context.Context, []string) (map[string][]byte, error) { return nil, nil }
@@ -33,11 +34,11 @@ func openReconciler(ctx context.Context, s *server) (loader, func(), error) {
 	}
 	// The settings of a sidecar by default. The concurrency is that of the others: it
 	// is given when the first turn comes.
-	var r *recovery.Reconciler
+	var r *topics.Reconciler
 	run, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	start := func(concurrency int) {
-		r = recovery.NewReconciler(recovery.ReconcilerSettings{Concurrency: concurrency, LoadTimeout: 30 * time.Second, AuditInterval: 30 * time.Second, MassChangeShare: 0.5},
+		r = topics.NewReconciler(topics.ReconcilerSettings{Concurrency: concurrency, LoadTimeout: 30 * time.Second, AuditInterval: 30 * time.Second, MassChangeShare: 0.5},
 			listed{b}, noRecords{}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 		r.SetAssigned(true, nil, nil)
 		r.SetOrders(recovery.Orders{Epoch: 1, Mode: recovery.Active, Attached: true, Instance: "bench"})

@@ -1,0 +1,289 @@
+package topics
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"holdfast/recovery"
+)
+
+var errRefused = errors.New("refused by the broker")
+
+// fakeBroker keeps the promises of Broker, with latency, errors and hangs.
+type fakeBroker struct {
+	mu       sync.Mutex
+	serving  map[string]bool
+	quiesced map[string]bool
+
+	latency    time.Duration          // of each call
+	listErr    error                  // of Topics
+	unreadable []string               // as Topics tells it
+	loadErr    map[string]error       // by topic
+	quiesceErr map[string]error       // by topic
+	hangs      map[string]bool        // Load of these topics ends with its context
+	deaf       time.Duration          // Load takes this long, whatever its context says, and succeeds
+	stubborn   bool                   // Quiesce succeeds and does nothing
+	listHangs  bool                   // Topics ends with its context
+	listDeaf   time.Duration          // Topics takes this long, whatever its context says, and succeeds
+	loads      map[string]int         // calls begun, by topic
+	loadTimes  map[string][]time.Time // when they began
+	quiesces   map[string]int
+	records    map[string]string
+	listings   int
+	flying     int
+	maxFlying  int
+	cancelled  int // calls whose context was cancelled
+}
+
+func newFakeBroker(serving ...string) *fakeBroker {
+	b := &fakeBroker{
+		serving: map[string]bool{}, quiesced: map[string]bool{},
+		loadErr: map[string]error{}, quiesceErr: map[string]error{}, hangs: map[string]bool{},
+		loads: map[string]int{}, loadTimes: map[string][]time.Time{}, quiesces: map[string]int{}, records: map[string]string{},
+	}
+	for _, name := range serving {
+		b.serving[name] = true
+	}
+	return b
+}
+
+// pass is the way of every call: it counts, takes its time, and obeys its context.
+func (b *fakeBroker) pass(ctx context.Context, hang bool) error {
+	b.mu.Lock()
+	b.flying++
+	b.maxFlying = max(b.maxFlying, b.flying)
+	latency := b.latency
+	b.mu.Unlock()
+	defer func() {
+		b.mu.Lock()
+		b.flying--
+		if ctx.Err() == context.Canceled {
+			b.cancelled++
+		}
+		b.mu.Unlock()
+	}()
+	if hang {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(latency):
+		return nil
+	}
+}
+
+func (b *fakeBroker) Topics(ctx context.Context) (Held, error) {
+	b.mu.Lock()
+	b.listings++
+	hang, deaf, listErr := b.listHangs, b.listDeaf, b.listErr
+	held := Held{Serving: slices.Collect(maps.Keys(b.serving)), Withdrawn: slices.Collect(maps.Keys(b.quiesced)), Unreadable: b.unreadable} // as it is when asked
+	b.mu.Unlock()
+	if deaf > 0 {
+		time.Sleep(deaf)
+		return held, nil
+	}
+	if err := errors.Join(b.pass(ctx, hang), listErr); err != nil {
+		return Held{}, err
+	}
+	return held, nil
+}
+
+func (b *fakeBroker) Serve(ctx context.Context, topic string, record []byte) error {
+	b.mu.Lock()
+	b.loads[topic]++
+	b.loadTimes[topic] = append(b.loadTimes[topic], time.Now())
+	b.records[topic] = string(record)
+	hang, deaf, fail := b.hangs[topic], b.deaf, b.loadErr[topic]
+	b.mu.Unlock()
+	if deaf > 0 {
+		time.Sleep(deaf)
+	} else if err := errors.Join(b.pass(ctx, hang), fail); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.serving[topic] = true
+	delete(b.quiesced, topic)
+	return nil
+}
+
+func (b *fakeBroker) Withdraw(ctx context.Context, topic string) error {
+	b.mu.Lock()
+	b.quiesces[topic]++
+	fail := b.quiesceErr[topic]
+	b.mu.Unlock()
+	if err := errors.Join(b.pass(ctx, false), fail); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stubborn {
+		return nil
+	}
+	delete(b.serving, topic)
+	b.quiesced[topic] = true
+	return nil
+}
+
+func (b *fakeBroker) set(change func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	change()
+}
+
+func (b *fakeBroker) served() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Sorted(maps.Keys(b.serving))
+}
+
+func (b *fakeBroker) totals() (listings, loads, quiesces int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, n := range b.loads {
+		loads += n
+	}
+	for _, n := range b.quiesces {
+		quiesces += n
+	}
+	return b.listings, loads, quiesces
+}
+
+// fakeRecords knows the record of every topic, unless it fails.
+type fakeRecords struct {
+	mu    sync.Mutex
+	err   error
+	none  bool
+	calls int
+}
+
+func (f *fakeRecords) Records(_ context.Context, topics []string) (map[string][]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls++
+	if f.err != nil {
+		return nil, f.err
+	}
+	records := map[string][]byte{}
+	for _, name := range topics {
+		if !f.none {
+			records[name] = []byte("record of " + name)
+		}
+	}
+	return records, nil
+}
+
+func (f *fakeRecords) set(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+}
+
+// world is a running reconciler beside a fake broker, in virtual time.
+type world struct {
+	*Reconciler
+	t   *testing.T
+	b   *fakeBroker
+	rec *fakeRecords
+	reg *prometheus.Registry
+	log *bytes.Buffer // read it only after synctest.Wait
+}
+
+var testSettings = ReconcilerSettings{
+	Concurrency: 4, LoadTimeout: 30 * time.Second, AuditInterval: 30 * time.Second, MassChangeShare: 0.5,
+}
+
+var attached = recovery.Orders{Epoch: 1, Mode: recovery.Active, Attached: true, Instance: "a"}
+
+// inWorld runs a claim in virtual time; the reconciler is ended and waited for.
+func inWorld(t *testing.T, s ReconcilerSettings, b *fakeBroker, claim func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, b: b, rec: &fakeRecords{}, reg: prometheus.NewPedanticRegistry(), log: &bytes.Buffer{}}
+		w.Reconciler = NewReconciler(s, b, w.rec, slog.New(slog.NewTextHandler(w.log, nil)), w.reg)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.Run(ctx) }()
+		defer func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Errorf("Run returned %v, want nil", err)
+			}
+		}()
+		claim(w)
+	})
+}
+
+// after lets virtual time pass and everything settle.
+func (w *world) after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func (w *world) wantServed(names ...string) {
+	w.t.Helper()
+	slices.Sort(names)
+	if got := w.b.served(); !slices.Equal(got, names) {
+		w.t.Errorf("served %s, want %s", brief(got), brief(names))
+	}
+}
+
+func brief(names []string) string {
+	if len(names) <= 5 {
+		return fmt.Sprintf("%q", names)
+	}
+	return fmt.Sprintf("%d topics %q…", len(names), names[:3])
+}
+
+// names makes n topic names.
+func names(prefix string, n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprintf("/n/%s-%05d", prefix, i)
+	}
+	return out
+}
+
+// wantMetric checks one sample, written as in the text format.
+func (w *world) wantMetric(sample string) {
+	w.t.Helper()
+	families, err := w.reg.Gather()
+	if err != nil {
+		w.t.Fatalf("gather: %v", err)
+	}
+	var got []string
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := f.GetName()
+			for _, l := range m.GetLabel() {
+				name += fmt.Sprintf("{%s=%q}", l.GetName(), l.GetValue())
+			}
+			switch {
+			case m.GetCounter() != nil:
+				got = append(got, fmt.Sprintf("%s %v", name, m.GetCounter().GetValue()))
+			case m.GetGauge() != nil:
+				got = append(got, fmt.Sprintf("%s %v", name, m.GetGauge().GetValue()))
+			case m.GetHistogram() != nil:
+				got = append(got, fmt.Sprintf("%s_count %v", name, m.GetHistogram().GetSampleCount()))
+			}
+		}
+	}
+	if !slices.Contains(got, sample) {
+		w.t.Errorf("no sample %s among %q", sample, got)
+	}
+}
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }

@@ -1,0 +1,106 @@
+package topics
+
+import (
+	"testing"
+	"time"
+)
+
+func TestANewRateHoldsFromTheNextLoad(t *testing.T) {
+	s := testSettings
+	s.Rate = 1
+	inWorld(t, s, newFakeBroker(), func(w *world) {
+		w.SetAssigned(true, names("t", 100), nil)
+		w.SetOrders(attached)
+		w.after(10 * time.Second)
+		if n := len(w.b.served()); n < 9 || n > 12 {
+			t.Errorf("%d served in 10 s at 1 a second", n)
+		}
+		s.Rate = 0
+		w.Tune(s)
+		w.after(time.Second)
+		if n := len(w.b.served()); n != 100 {
+			t.Errorf("%d served a second after the limit went", n)
+		}
+	})
+}
+
+func TestANewConcurrencyHoldsForWhatBegins(t *testing.T) {
+	b := newFakeBroker()
+	b.latency = time.Second
+	s := testSettings
+	s.Concurrency = 8
+	inWorld(t, s, b, func(w *world) {
+		w.SetAssigned(true, names("t", 100), nil)
+		w.SetOrders(attached)
+		w.after(3500 * time.Millisecond)
+		s.Concurrency = 2
+		w.Tune(s)
+		w.after(time.Second) // what was in flight has landed
+		w.b.set(func() { b.maxFlying = b.flying })
+		before := len(w.b.served())
+		w.after(5 * time.Second)
+		if b.maxFlying > 3 { // a listing may be beside
+			t.Errorf("%d at a time", b.maxFlying)
+		}
+		if n := len(w.b.served()) - before; n < 8 || n > 10 {
+			t.Errorf("%d in 5 s, two at a time", n)
+		}
+		s.Concurrency = 50
+		w.Tune(s)
+		w.after(4 * time.Second)
+		if n := len(w.b.served()); n != 100 {
+			t.Errorf("%d served, fifty at a time", n)
+		}
+	})
+}
+
+func TestANewTimeoutBoundsTheNextLoad(t *testing.T) {
+	b := newFakeBroker()
+	b.hangs["/n/stuck"] = true
+	inWorld(t, testSettings, b, func(w *world) {
+		s := testSettings
+		s.LoadTimeout = 2 * time.Second
+		w.Tune(s)
+		w.SetAssigned(true, []string{"/n/stuck"}, nil)
+		w.SetOrders(attached)
+		w.after(3 * time.Second)
+		if p := w.Snapshot(); p.Failed != 1 {
+			t.Errorf("%+v", p)
+		}
+	})
+}
+
+func TestAShorterAuditIntervalEndsThePauseUnderWay(t *testing.T) {
+	s := testSettings
+	s.AuditInterval = time.Hour
+	inWorld(t, s, newFakeBroker(), func(w *world) {
+		w.SetAssigned(true, names("t", 1), nil)
+		w.SetOrders(attached)
+		w.after(time.Minute)
+		before, _, _ := w.b.totals()
+		s.AuditInterval = 10 * time.Second
+		w.Tune(s)
+		w.wantMetric("holdfast_reconcile_interval_seconds 10")
+		w.after(65 * time.Second)
+		if after, _, _ := w.b.totals(); after-before < 6 || after-before > 7 {
+			t.Errorf("%d listings in 65 s", after-before)
+		}
+	})
+}
+
+func TestTheMassChangeShareThatHoldsIsTheNewOne(t *testing.T) {
+	inWorld(t, testSettings, newFakeBroker(), func(w *world) {
+		all := names("t", 40)
+		w.SetAssigned(true, all, nil)
+		w.SetOrders(attached)
+		w.after(10 * time.Second)
+		s := testSettings
+		s.MassChangeShare = 0.9
+		w.Tune(s)
+		w.SetAssigned(true, all[30:], nil)
+		w.after(10 * time.Second)
+		if p := w.Snapshot(); p.GuardTripped {
+			t.Errorf("three quarters tripped a guard at 0.9: %+v", p)
+		}
+	})
+}
