@@ -117,7 +117,7 @@ func movesVerb(c call) error {
 		if err := c.sidecar().Post(c.Context, "/v1/moves/"+url.PathEscape(args[1])+"/cancel", struct{}{}, &s); err != nil {
 			return err
 		}
-		c.out().line("move %s of %s is called off: %s. %s serves it again.", s.ID, s.Topic, s.Phase, s.From)
+		c.out().line("move %s of %s: %s; %s", s.ID, s.Topic, s.Phase, s.End())
 		return nil
 	}
 }

@@ -14,8 +14,9 @@ import (
 )
 
 // act does one step at the broker. It ends when nothing was moved for a while. assigned is the
-// revision of the assignment that HandOver has looked at, and bytes what was moved.
-func (w *Worker) act(ctx context.Context, m moves.Move, o Orders, step moves.Step, bytes *atomic.Int64) (out moves.Outcome, assigned int64) {
+// revision of the assignment that HandOver has looked at, moved the bytes, and calls how often was said
+// that it goes on.
+func (w *Worker) act(ctx context.Context, m moves.Move, o Orders, step moves.Step, moved, calls *atomic.Int64) (out moves.Outcome, assigned int64) {
 	if step.Act == moves.GiveUp {
 		return out, 0
 	}
@@ -25,13 +26,15 @@ func (w *Worker) act(ctx context.Context, m moves.Move, o Orders, step moves.Ste
 	defer idle.Stop()
 	meter := func(ctx context.Context, n int) error {
 		idle.Reset(quiet)
+		calls.Add(1)
 		for n > 0 && ctx.Err() == nil { // waiting for the rate is no silence
 			part := min(n, w.limit.Burst())
 			idle.Reset(quiet)
+			calls.Add(1)
 			if err := w.limit.WaitN(ctx, part); err != nil {
 				return err
 			}
-			bytes.Add(int64(part))
+			moved.Add(int64(part))
 			w.metrics.bytes.Add(float64(part))
 			n -= part
 		}

@@ -22,7 +22,7 @@ import (
 // New returns a worker that does nothing until it has orders and runs.
 func New(s Settings, store *cluster.Client, t Topics, log *slog.Logger, reg prometheus.Registerer) *Worker {
 	w := &Worker{set: s, store: store, topics: t, log: log, metrics: newMetrics(reg),
-		slots: make(chan struct{}, max(s.AtOnce, 1)), own: map[string]*under{}, learnt: map[string]int64{},
+		own: map[string]*under{}, learnt: map[string]int64{},
 		stirred: make(chan struct{}, 1), limit: rate.NewLimiter(rate.Inf, 1<<20)}
 	if s.Rate > 0 {
 		w.limit = rate.NewLimiter(rate.Limit(s.Rate), max(1, int(s.Rate)/10))
@@ -65,7 +65,7 @@ func (w *Worker) List(ctx context.Context) ([]Shown, error) {
 		}
 		list = append(list, shown(m))
 	}
-	slices.SortFunc(list, older)
+	slices.SortFunc(list, olderShown)
 	return list, nil
 }
 
@@ -76,12 +76,16 @@ func (w *Worker) Own() (list []Shown) {
 	for _, u := range w.own {
 		list = append(list, shown(u.Move))
 	}
-	slices.SortFunc(list, older)
+	slices.SortFunc(list, olderShown)
 	return list
 }
 
-func older(a, b Shown) int {
+func older(a, b moves.Move) int {
 	return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Topic, b.Topic))
+}
+
+func olderShown(a, b Shown) int {
+	return cmp.Or(older(a.Move, b.Move), cmp.Compare(a.Topic, b.Topic)) // one that cannot be read has its topic alone
 }
 
 // shown is a move as people see it now.
@@ -108,7 +112,7 @@ func (s Shown) stall(d time.Duration) string {
 		why = "it has said nothing"
 	}
 	next := fmt.Sprintf("'holdfast status' at %s", turn)
-	if !s.Phase.HandedOver() {
+	if _, err := s.Cancel("", time.Now()); err == nil {
 		next += fmt.Sprintf(", or 'holdfast moves cancel %s'", s.ID)
 	}
 	return fmt.Sprintf("%s for %s, which is %s's turn: %s: %s", s.Phase, d.Round(time.Second), turn, why, next)

@@ -150,6 +150,10 @@ func TestAnActThatIsHeardOfIsNotSilent(t *testing.T) {
 	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
 		b.worker.set.Mover = slow{b}
 		g.begin(topic)
+		g.after(time.Minute)
+		if m := g.wantPhase(topic, moves.Sealed); time.Since(m.MovedAt) > quiet {
+			t.Errorf("heard of last %v ago", time.Since(m.MovedAt))
+		}
 		g.after(10 * quiet)
 		g.wantPhase(topic, moves.Done)
 		g.wantServed(topic, "b")
@@ -161,7 +165,7 @@ type slow struct{ *side }
 
 func (s slow) Copy(ctx context.Context, topic, move string, from brokerapi.Peer, sealed moves.Extent, meter brokerapi.Meter) (moves.Extent, error) {
 	e, err := s.side.Copy(ctx, topic, move, from, sealed, meter)
-	for range 10 {
+	for range 16 {
 		select {
 		case <-time.After(quiet / 2):
 			err = errors.Join(err, meter(ctx, 0))
@@ -170,4 +174,82 @@ func (s slow) Copy(ctx context.Context, topic, move string, from brokerapi.Peer,
 		}
 	}
 	return e, err
+}
+
+// A sidecar that knows of no moves, or may not write journals, is registered and active like any other.
+func TestATopicIsServedAgainWhenTheTargetSaysNothing(t *testing.T) {
+	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
+		b.once(moves.Copy, func(ctx context.Context, _ func() error) error {
+			go b.end()
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		g.begin(topic)
+		g.after(time.Minute)
+		a.end() // whoever looks anew waits as long from then on
+		a.start()
+		g.after(170 * time.Second)
+		g.wantPhase(topic, moves.Sealed)
+		g.after(20 * time.Second)
+		if m := g.wantPhase(topic, moves.Returned); !strings.Contains(m.Error, "broker b has said nothing for 3m0s") {
+			t.Errorf("error %q", m.Error)
+		}
+		g.wantServed(topic, "a")
+		b.start()
+		g.after(10 * time.Second)
+		g.wantPhase(topic, moves.Failed)
+		g.wantFree()
+	})
+}
+
+// Who could not hear is not who was told nothing.
+func TestASourceThatWasDetachedGivesTheTargetItsTimeAgain(t *testing.T) {
+	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
+		b.once(moves.Copy, func(_ context.Context, do func() error) error {
+			time.Sleep(20 * time.Second)
+			return do()
+		})
+		g.begin(topic)
+		g.after(time.Second)
+		g.wantPhase(topic, moves.Sealed)
+		attached := b.orders
+		a.detach()
+		b.order(Orders{Mode: cluster.ModeActive})
+		g.after(10 * time.Minute)
+		a.register()
+		g.after(10 * time.Second)
+		g.wantPhase(topic, moves.Sealed)
+		b.order(attached)
+		g.after(time.Minute)
+		wantEnd(g, moves.Copy)
+	})
+}
+
+func TestAMoveWhoseSourceNeverComesBackIsEndedByAnOperator(t *testing.T) {
+	for _, act := range []moves.Act{moves.Compare, moves.Remove} {
+		onStage(t, Settings{}, one, func(g *stage, a, b *side) {
+			g.sides[map[moves.Act]string{moves.Compare: "b", moves.Remove: "a"}[act]].fault(act, hangs)
+			g.begin(topic)
+			g.after(time.Second)
+			a.detach()
+			a.end()
+			g.after(2 * time.Minute)
+			if list, err := b.worker.List(g.t.Context()); err != nil || !strings.Contains(list[0].Stalled, "'holdfast moves cancel m-n-t'") {
+				t.Errorf("%s: stalled %q, %v", act, list[0].Stalled, err)
+			}
+			g.cancel(topic)
+			g.after(10 * time.Second)
+			if m := g.wantPhase(topic, moves.Failed); !strings.Contains(m.End(), "called off: by an operator; b serves /n/t") {
+				t.Errorf("%s: %s", act, m.End())
+			}
+			g.wantServed(topic, "b")
+			a.start()
+			a.register()
+			g.after(time.Minute)
+			g.wantFree()
+			if n := len(a.peek(topic).messages); n != 3 {
+				t.Errorf("%s: %d messages are left at the source", act, n)
+			}
+		})
+	}
 }

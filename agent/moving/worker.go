@@ -84,7 +84,6 @@ type Worker struct {
 	log     *slog.Logger
 	metrics *metrics
 	limit   *rate.Limiter
-	slots   chan struct{} // one for each topic that this process has withdrawn
 	stirred chan struct{} // when a drain may go on; it has room for one
 
 	mu     sync.Mutex
@@ -103,6 +102,8 @@ type Worker struct {
 type under struct {
 	moves.Move
 	revision int64
+	heard    time.Time // when that was
+	turn     bool      // to be withdrawn: only so many are at a time
 	carried  bool
 	changed  chan struct{} // closed, and replaced, when the phase or the orders are others
 }
@@ -110,6 +111,11 @@ type under struct {
 func (u *under) wake() {
 	close(u.changed)
 	u.changed = make(chan struct{})
+}
+
+// waits: it is to be withdrawn, and it is not its turn.
+func (u *under) waits(side moves.Side) bool {
+	return side == moves.Source && u.Phase == moves.Draining && !u.turn
 }
 
 // Run follows and carries out moves until ctx ends.
@@ -141,6 +147,7 @@ func (w *Worker) SetOrders(o Orders) {
 	w.orders = o
 	w.stir()
 	for _, u := range w.own {
+		u.heard = time.Now() // meanwhile the other side may have had nobody to tell, either
 		u.wake()
 	}
 }
@@ -204,13 +211,13 @@ func (w *Worker) learn(topic string, value []byte, revision int64) {
 		w.drop(topic)
 	case was == nil || was.ID != m.ID:
 		w.drop(topic)
-		w.own[topic] = &under{Move: m, revision: revision, changed: make(chan struct{})}
+		w.own[topic] = &under{Move: m, revision: revision, heard: time.Now(), changed: make(chan struct{})}
 	default:
 		if m.From == w.set.Me() && m.Phase.HandedOver() && !was.Phase.HandedOver() {
 			w.topics.SetAssigned(false, nil, []string{topic}) // or it is loaded once more when the hold ends, if that was not heard yet
 		}
 		anew := was.Phase != m.Phase
-		if was.Move, was.revision = m, revision; anew {
+		if was.Move, was.revision, was.heard = m, revision, time.Now(); anew {
 			was.wake()
 		}
 	}
@@ -225,16 +232,32 @@ func (w *Worker) drop(topic string) {
 	}
 }
 
-// hold keeps everybody else from what is being moved. The caller holds the mutex.
+// hold keeps everybody else from what is being moved, and says whose turn it is to be withdrawn. What
+// waits for its turn is served like any other. The caller holds the mutex.
 func (w *Worker) hold() {
 	if !w.known { // and nothing is loaded so long
 		return
 	}
 	var held []string
+	var waiting []*under
+	free := w.set.AtOnce
 	for topic, u := range w.own {
-		if u.Held(u.Of(w.set.Me())) {
+		side := u.Of(w.set.Me())
+		if u.waits(side) {
+			waiting = append(waiting, u)
+		} else if u.Held(side) {
 			held = append(held, topic)
+			if side == moves.Source && !u.Phase.HandedOver() {
+				free--
+			}
 		}
+	}
+	// In this order also after a restart: what has been sealed is not served in between.
+	slices.SortFunc(waiting, func(a, b *under) int { return older(a.Move, b.Move) })
+	for _, u := range waiting[:min(len(waiting), max(free, 0))] {
+		u.turn = true
+		held = append(held, u.Topic)
+		u.wake()
 	}
 	slices.Sort(held)
 	w.topics.SetHeld(held)
@@ -253,34 +276,14 @@ func (w *Worker) look(topic, id string) (under, Orders) {
 
 // carry does this broker's part of one move until it is over.
 func (w *Worker) carry(ctx context.Context, topic, id string) {
-	slot := false
-	free := func() {
-		if slot {
-			<-w.slots
-			slot = false
-		}
-	}
-	defer free()
 	for ctx.Err() == nil {
 		u, o := w.look(topic, id)
 		if u.changed == nil {
 			return
 		}
-		if u.Phase.HandedOver() {
-			free()
-		}
 		var again <-chan time.Time
-		if o.Attached {
-			step := w.next(ctx, u.Move)
-			if step.Act == moves.Seal && !slot {
-				select {
-				case w.slots <- struct{}{}:
-					slot = true
-				case <-u.changed: // it may have been called off
-				case <-ctx.Done():
-				}
-				continue
-			}
+		if o.Attached && !u.waits(u.Of(w.set.Me())) {
+			step := w.next(ctx, u)
 			if step.Act != moves.Wait {
 				w.do(ctx, u, o, step)
 			}
@@ -295,8 +298,9 @@ func (w *Worker) carry(ctx context.Context, topic, id string) {
 }
 
 // next asks package moves what to do, with what etcd says of the other broker and the assignment.
-func (w *Worker) next(ctx context.Context, m moves.Move) moves.Step {
-	f := moves.Facts{Side: m.Of(w.set.Me())}
+func (w *Worker) next(ctx context.Context, u under) moves.Step {
+	m := u.Move
+	f := moves.Facts{Side: m.Of(w.set.Me()), Quiet: time.Since(u.heard)}
 	if f.Side == moves.Source {
 		ctx, cancel := context.WithTimeout(ctx, callBound)
 		defer cancel()
@@ -326,15 +330,15 @@ func (w *Worker) next(ctx context.Context, m moves.Move) moves.Step {
 // do does a step and writes down what became of it, unless phase or orders are others by then.
 func (w *Worker) do(ctx context.Context, u under, o Orders, step moves.Step) {
 	act, cancel := context.WithCancelCause(ctx)
-	var bytes atomic.Int64
+	var moved, calls atomic.Int64
 	var watching sync.WaitGroup
-	watching.Go(func() { w.watch(act, cancel, u, o, &bytes) })
-	out, assigned := w.act(act, u.Move, o, step, &bytes)
+	watching.Go(func() { w.watch(act, cancel, u, o, &moved, &calls) })
+	out, assigned := w.act(act, u.Move, o, step, &moved, &calls)
 	cancel(errActed)
 	watching.Wait()
 	for range tries {
 		now, _ := w.look(u.Topic, u.ID)
-		if now.changed != u.changed || ctx.Err() != nil {
+		if now.changed != u.changed || ctx.Err() != nil || step.Act == moves.GiveUp && now.revision != u.revision {
 			return
 		}
 		next, differs := now.After(step, out, w.set.Me(), time.Now())
@@ -360,8 +364,10 @@ var (
 	errQuiet     = fmt.Errorf("nothing was moved for %s", quiet)
 )
 
-// watch ends an act once phase or orders are others, and writes down how far it is.
-func (w *Worker) watch(act context.Context, end context.CancelCauseFunc, u under, o Orders, bytes *atomic.Int64) {
+// watch ends an act once phase or orders are others, and writes down how far it is. One that is heard
+// of is alive, also where it moves no byte: the source of a topic that is not served waits for it.
+func (w *Worker) watch(act context.Context, end context.CancelCauseFunc, u under, o Orders, moved, calls *atomic.Int64) {
+	told := int64(0)
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
 	for {
@@ -373,8 +379,9 @@ func (w *Worker) watch(act context.Context, end context.CancelCauseFunc, u under
 			return
 		case <-tick.C:
 		}
-		if now, _ := w.look(u.Topic, u.ID); now.changed == u.changed && bytes.Load() > now.Moved {
-			next := now.Progress(bytes.Load(), time.Now())
+		if now, _ := w.look(u.Topic, u.ID); now.changed == u.changed && calls.Load() > told {
+			told = calls.Load()
+			next := now.Progress(moved.Load(), time.Now())
 			_ = w.write(act, &o.Who, cluster.MoveWrite{Topic: u.Topic, Value: next.Value(), Seen: now.revision}) // the next one tells more
 		}
 	}

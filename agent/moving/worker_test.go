@@ -126,7 +126,7 @@ func TestASidecarThatEndsInTheMidstOfAnActGoesOnWhenItIsBack(t *testing.T) {
 			})
 		}, func(g *stage, s *side, act moves.Act) {
 			s.end()
-			g.after(time.Hour)
+			g.after(2 * time.Minute)
 			if n := s.count(act); n != 1 {
 				g.t.Errorf("tried %d times by a worker that has ended", n)
 			}

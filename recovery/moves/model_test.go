@@ -63,6 +63,7 @@ type broker struct {
 	kept   kept
 	epoch  int64 // of its registration; 0: it has none
 	active bool
+	silent bool      // its sidecar knows of no moves
 	back   time.Time // when there is a sidecar again
 	frozen bool      // and one that acts late
 }
@@ -80,6 +81,7 @@ type world struct {
 	rev      int64
 	journal  *Move
 	mod      int64
+	written  time.Time        // the journal
 	assigned map[string]int64 // by broker: mod revision
 	moves    int
 	tries    int
@@ -151,7 +153,7 @@ func (w *world) commit(m Move, seen int64) bool {
 		return false
 	}
 	w.rev++
-	w.journal, w.mod = &m, w.rev
+	w.journal, w.mod, w.written = &m, w.rev, w.now
 	w.seen[string(m.Phase)]++
 	w.loud("  journal %s: %s %s", m.ID, m.Phase, m.Error)
 	if w.handed[m.ID] && !m.Phase.HandedOver() && m.Phase != Failed {
@@ -337,11 +339,14 @@ type task struct {
 
 // next is what the broker's sidecar finds to do.
 func (w *world) next(b *broker) *task {
-	if b.epoch == 0 || w.now.Before(b.back) || w.journal == nil {
+	if b.epoch == 0 || b.silent || w.now.Before(b.back) || w.journal == nil {
 		return nil
 	}
 	t := &task{w: w, b: b, epoch: b.epoch, m: *w.journal, mod: w.mod, assigned: w.assigned[w.journal.From]}
-	f := Facts{Side: t.m.Of(b.id)}
+	f := Facts{Side: t.m.Of(b.id), Quiet: w.now.Sub(w.written)}
+	if w.mutant == "a silent target is waited for" {
+		f.Quiet = 0
+	}
 	if f.Side == Neither {
 		return nil
 	}

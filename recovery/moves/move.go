@@ -76,7 +76,7 @@ type Move struct {
 	Served  *Extent  `json:"served,omitempty"`  // the target, when it had resumed
 	Same    *Content `json:"same,omitempty"`    // what was compared after it
 
-	// Moved are the bytes that the act under way has moved, and MovedAt when the last of them were.
+	// Moved are the bytes that the act under way has moved, and MovedAt when it was heard of last.
 	Moved   int64     `json:"moved_bytes,omitempty"`
 	MovedAt time.Time `json:"moved_at,omitzero"`
 	// Since is when each phase began, on the clock of who wrote it.

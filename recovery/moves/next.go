@@ -12,6 +12,11 @@ import (
 // topic is not served meanwhile, and its source could.
 const patience = time.Minute
 
+// silence is how long the target may write nothing while it is its turn before the handover. An act
+// of it that lives says so each few seconds, and one that does not has ended and failed by then: it is
+// a sidecar that does not know of moves, or may not write them.
+const silence = 3 * time.Minute
+
 // Side is what a broker is to a move.
 type Side int
 
@@ -101,6 +106,8 @@ type Facts struct {
 	Side Side
 	// PeerGone: the other broker is not registered, or not active, and etcd said so.
 	PeerGone string // why, for people; empty: it is there
+	// Quiet is how long the journal has stood as it is, on this side's clock alone.
+	Quiet time.Duration
 	// Taken: the topic is not assigned to Owner, and etcd said so after the journal was read.
 	Taken string // for people; empty: it is
 }
@@ -121,6 +128,9 @@ func (m Move) Next(f Facts) Step {
 			return Step{Act: Send, then: Done, fails: Failed}
 		}
 		return Step{}
+	}
+	if f.Quiet > silence && (m.Phase == Pending || m.Phase == Sealed) {
+		f.PeerGone = cmp.Or(f.PeerGone, fmt.Sprintf("broker %s has said nothing for %s: see whether its sidecar is of this version, and may write journals", m.To, silence))
 	}
 	switch {
 	case f.Side == Neither || m.Phase.Over():
@@ -251,15 +261,18 @@ func (m Move) giveUp(p Phase, why, broker string, now time.Time) Move {
 // before: the handover is to come, and the move goes on.
 func (p Phase) before() bool { return p == Pending || p == Draining || p == Sealed || p == Copied }
 
-// Cancel is the journal of a move that an operator calls off.
+// Cancel is the journal of a move that an operator calls off. One that the target serves already
+// ends as failed: nothing is undone, and nothing more is compared or removed.
 func (m Move) Cancel(by string, now time.Time) (Move, error) {
 	switch {
 	case m.Phase.Over():
 		return m, fmt.Errorf("move %s of %s is over: %s", m.ID, m.Topic, m.Phase)
 	case m.Sent:
 		return m, fmt.Errorf("move %s of %s: the brokers' own cluster carries it out, which is not called off from here", m.ID, m.Topic)
-	case m.Phase.HandedOver():
+	case m.Phase == Switched:
 		return m, fmt.Errorf("move %s of %s: the topic is handed over to %s, which cannot be called off: move it back with 'holdfast unload %s --to %s' there", m.ID, m.Topic, m.To, m.Topic, m.From)
+	case m.Phase.HandedOver():
+		return m.giveUp(Failed, "called off: "+by, "", now), nil
 	case m.Phase == Undoing || m.Phase == Returned:
 		m.CalledOff = true
 		return m, nil

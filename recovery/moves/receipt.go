@@ -25,7 +25,11 @@ func (m Move) End() string {
 	if m.Phase == Returned {
 		text += fmt.Sprintf(", and what %s has copied is removed when it is there", m.To)
 	}
-	if m.Phase == Failed && m.Served != nil {
+	switch {
+	case m.Phase != Failed || m.Served == nil:
+	case m.Same != nil && m.Same.Observed == "": // it was being removed
+		text += fmt.Sprintf(", every message was compared, and what %s still has may be removed there", m.From)
+	default:
 		text += fmt.Sprintf(", and %s keeps what it had, withdrawn: compare them before you remove it there", m.From)
 	}
 	return text

@@ -3,6 +3,7 @@ package moves
 import (
 	"flag"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -38,7 +39,7 @@ func TestNoScheduleOfAMoveLosesAMessage(t *testing.T) {
 		}
 	}
 	t.Logf("in %d schedules: %v", n, seen)
-	want := []string{"contents differ", "done late", "published"}
+	want := []string{"contents differ", "done late", "published", "silent target", "ended as resumed", "ended as verified"}
 	for _, p := range Phases {
 		if want = append(want, string(p)); p.Over() {
 			continue
@@ -90,6 +91,7 @@ var mutants = []string{
 	"removed if only not served",
 	"what cannot be resumed is not copied again",
 	"a seal outlives its move",
+	"a silent target is waited for",
 }
 
 func TestEachMutantOfAMoveIsCaught(t *testing.T) {
@@ -129,6 +131,11 @@ func play(seed uint64, mutant string, loud func(string, ...any)) *world {
 		dead = w.broker(m.To)
 		w.loud("but %s, which is gone for good", dead.id)
 	}
+	if m := w.journal; m != nil && dead == nil && slices.Contains([]Phase{Pending, Draining, Sealed}, m.Phase) && len(w.late) == 0 && w.chance(50) {
+		w.broker(m.To).silent = true
+		w.seen["silent target"]++
+		w.loud("but the sidecar of %s, which knows of no moves", m.To)
+	}
 	for _, b := range w.brokers {
 		switch {
 		case b == dead && b != w.owner():
@@ -164,7 +171,8 @@ func play(seed uint64, mutant string, loud func(string, ...any)) *world {
 
 func (w *world) settled() bool {
 	is := w.owner().kept.is
-	over := w.journal == nil || w.journal.Phase.Over() || w.journal.Phase == Returned && w.broker(w.journal.To).epoch == 0
+	over := w.journal == nil || w.journal.Phase.Over() ||
+		w.journal.Phase == Returned && (w.broker(w.journal.To).epoch == 0 || w.broker(w.journal.To).silent)
 	return over && len(w.late) == 0 && (is == serving || is == half && w.byOthers)
 }
 
@@ -338,7 +346,9 @@ func (w *world) cancel() {
 	if err != nil {
 		return
 	}
-	w.seen["called off as "+string(m.Phase)]++
+	if w.seen["called off as "+string(m.Phase)]++; n.Phase == Failed {
+		w.seen["ended as "+string(m.Phase)]++
+	}
 	w.later([]func(){func() {
 		w.loud("an operator calls %s off, who saw it %s", m.ID, m.Phase)
 		w.commit(n, mod)

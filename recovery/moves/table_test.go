@@ -28,17 +28,17 @@ func moveIn(p Phase) Move {
 }
 
 func TestEachPhaseSideAndFactHasItsAct(t *testing.T) {
-	type acts struct{ source, peerGone, target, targetsPeerGone Act }
+	type acts struct{ source, peerGone, quiet, target, targetsPeerGone Act }
 	table := map[Phase]acts{
-		Pending:   {Wait, GiveUp, Accept, Accept},
-		Draining:  {Seal, GiveUp, Wait, Wait},
-		Sealed:    {Wait, GiveUp, Copy, Copy},
-		Copied:    {HandOver, GiveUp, Wait, Wait},
-		Switched:  {Wait, Wait, Resume, Resume},
-		Resumed:   {Wait, Wait, Compare, Compare},
-		Verified:  {Remove, Remove, Wait, Wait},
-		Undoing:   {Restore, Restore, Wait, Wait},
-		Returned:  {Wait, Wait, Discard, Discard},
+		Pending:   {Wait, GiveUp, GiveUp, Accept, Accept},
+		Draining:  {Seal, GiveUp, Seal, Wait, Wait},
+		Sealed:    {Wait, GiveUp, GiveUp, Copy, Copy},
+		Copied:    {HandOver, GiveUp, HandOver, Wait, Wait},
+		Switched:  {Wait, Wait, Wait, Resume, Resume},
+		Resumed:   {Wait, Wait, Wait, Compare, Compare},
+		Verified:  {Remove, Remove, Remove, Wait, Wait},
+		Undoing:   {Restore, Restore, Restore, Wait, Wait},
+		Returned:  {Wait, Wait, Wait, Discard, Discard},
 		Done:      {},
 		Cancelled: {},
 		Failed:    {},
@@ -56,7 +56,10 @@ func TestEachPhaseSideAndFactHasItsAct(t *testing.T) {
 		}{
 			{"source", Facts{Side: Source}, want.source},
 			{"source, the target is gone", Facts{Side: Source, PeerGone: "gone"}, want.peerGone},
+			{"source, and nothing is written", Facts{Side: Source, Quiet: silence + 1}, want.quiet},
+			{"source, and nothing is written yet", Facts{Side: Source, Quiet: silence}, want.source},
 			{"target", Facts{Side: Target}, want.target},
+			{"target, and nothing is written", Facts{Side: Target, Quiet: silence + 1}, want.target},
 			{"target, the source is gone", Facts{Side: Target, PeerGone: "gone"}, want.targetsPeerGone},
 			{"another broker", Facts{Side: Neither, PeerGone: "gone", Taken: "taken"}, Wait},
 		} {
@@ -252,11 +255,34 @@ func TestCancelUndoesBeforeTheHandoverOnly(t *testing.T) {
 	if _, err := (Move{Phase: Pending, Sent: true}).Cancel("an operator", noon); err == nil {
 		t.Error("a move that the brokers' own cluster carries out was called off")
 	}
-	for _, p := range []Phase{Switched, Resumed, Verified, Done, Cancelled, Failed} {
+	for _, p := range []Phase{Switched, Done, Cancelled, Failed} {
 		m := moveIn(p)
 		n, err := m.Cancel("an operator", noon)
 		if err == nil || n.Phase != p || n.CalledOff {
 			t.Errorf("%s: called off: %s, %v", p, n.Phase, err)
+		}
+	}
+}
+
+// The source may be gone for good, and nobody else can end the move then.
+func TestAMoveThatTheTargetServesCanBeEndedAndNothingMoreIsDone(t *testing.T) {
+	for p, want := range map[Phase]string{
+		Resumed:  "called off: an operator; b serves /d/t, and a keeps what it had, withdrawn: compare them before you remove it there",
+		Verified: "called off: an operator; b serves /d/t, every message was compared, and what a still has may be removed there",
+	} {
+		m := moveIn(p)
+		if m.Served = three(); p == Verified {
+			m.Same = &Content{Compared: 3}
+		}
+		n, err := m.Cancel("an operator", noon)
+		if err != nil || n.Phase != Failed || n.End() != want {
+			t.Errorf("%s: %s, %v, %q", p, n.Phase, err, n.End())
+		}
+		m.Same = &Content{Observed: "they share it"}
+		if p == Verified {
+			if n, _ = m.Cancel("an operator", noon); !strings.Contains(n.End(), "compare them before you remove") {
+				t.Errorf("nothing was compared: %q", n.End())
+			}
 		}
 	}
 }

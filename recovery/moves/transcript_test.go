@@ -145,6 +145,11 @@ func (c *course) targetGone(why string) *course {
 	return c
 }
 
+func (c *course) silent() *course {
+	c.facts[Source] = Facts{Side: Source, Quiet: silence + time.Second}
+	return c
+}
+
 func TestCoursesOfAMoveAreGolden(t *testing.T) {
 	differs := Outcome{Content: &Content{Compared: 2, Differs: "message 2 has 11 bytes at a and 10 at b"}}
 	crashes := newCourse("Either sidecar may die after any act, before the journal has it: the act is done again.")
@@ -175,6 +180,10 @@ func TestCoursesOfAMoveAreGolden(t *testing.T) {
 			goes(1).ends().note("a finds the topic sealed by this move, and says where it stands").goes(1),
 		"copy_lost": newCourse("The target loses what it has copied before it serves: it copies it once more.").
 			goes(4).comes(refused("b does not have it")).comes(failed("a does not answer")).goes(4),
+		"target_silent": newCourse("The target says nothing for three minutes while the topic is not served: the source serves again.").
+			goes(2).silent().goes(2).note("b is of this version by now").goes(1),
+		"source_gone": newCourse("The source is gone for good when the target serves: an operator ends the move, and nothing is removed.").
+			goes(5).comes(failed("broker a is not registered")).cancels(),
 		"taken": newCourse("Others assign the topic to another broker meanwhile: it is theirs, and all data is kept.").
 			goes(2).note("somebody assigns it to c").taken().goes(1),
 	} {
