@@ -134,6 +134,9 @@ func (b *Broker) ask(ctx context.Context, r rest.Request, into any, statuses ...
 	return a, a.JSON(into)
 }
 
+// hidden reports what is not fit to be shown.
+func hidden(r rune) bool { return !unicode.IsPrint(r) }
+
 // refused is what the answer says of itself in words that are fit to be shown, and otherwise
 // what is wrong with it.
 func refused(a *rest.Answer, wrong error) error {
@@ -149,7 +152,7 @@ func refused(a *rest.Answer, wrong error) error {
 	}
 	said := &body.Error
 	if a.Status < 400 || a.JSON(&body) != nil || said.Code == "" || said.Message == "" ||
-		strings.ContainsFunc(said.Code+said.Message, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		strings.ContainsFunc(said.Code+said.Message, hidden) {
 		return wrong
 	}
 	return &refusal{said.Code, a.Refusedf("%.100s: %.400s", said.Code, said.Message).Error(), a.Status}
@@ -167,7 +170,7 @@ type identityBody struct {
 // flaw says which field cannot be; empty: none. Of the name brokerapi.NameFlaw does.
 func (i identityBody) flaw() string {
 	for _, f := range []struct{ name, value string }{{"instance", i.Instance}, {"version", i.Version}, {"data_dir", cmp.Or(i.DataDir, "/")}} {
-		if f.value == "" || len(f.value) > 1024 || strings.ContainsFunc(f.value, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		if f.value == "" || len(f.value) > 1024 || strings.ContainsFunc(f.value, hidden) {
 			return f.name + " is missing, has more than 1024 bytes, or holds what cannot be printed"
 		}
 	}

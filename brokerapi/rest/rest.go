@@ -256,7 +256,7 @@ func (a *Answer) JSON(v any) error {
 		return a.Errorf("is null")
 	}
 	if err := json.Unmarshal(a.Body, v); err != nil {
-		return a.Errorf("%v", err)
+		return a.Errorf("%.300v", err) // it quotes a number whole
 	}
 	return nil
 }

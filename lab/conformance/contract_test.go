@@ -123,7 +123,6 @@ func witnessed(t *testing.T, o reference.Options) (*witness, string) {
 	w := &witness{contract: loadContract(t), broker: b, seen: map[string]bool{}}
 	web := httptest.NewServer(w)
 	t.Cleanup(func() {
-		b.Stop()
 		web.Close()
 		for _, wrong := range w.wrong {
 			t.Error(wrong)

@@ -77,9 +77,9 @@ func (b *Broker) consume(r consumeRequest) ([]string, error) {
 		return nil, err
 	}
 	if t.Cursors == nil {
-		t.Cursors = map[string]number{}
+		t.Cursors = map[string]uint64{}
 	}
-	t.Cursors[r.Subscription] += number(len(got))
+	t.Cursors[r.Subscription] += uint64(len(got))
 	_, err = b.keep(t)
 	return got, err
 }

@@ -4,9 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strconv"
-	"strings"
 	"time"
+
+	"holdfast/brokerapi"
+	"holdfast/recovery/moves"
 )
 
 type identity struct {
@@ -42,45 +43,17 @@ type loadRequest struct {
 	Record json.RawMessage `json:"record"`
 }
 
-// number is decimal text in JSON: many readers round large numbers.
-type number uint64
-
-func (n number) MarshalJSON() ([]byte, error) { return fmt.Appendf(nil, `"%d"`, uint64(n)), nil }
-
-func (n *number) UnmarshalJSON(text []byte) error {
-	v, err := strconv.ParseUint(strings.Trim(string(text), `"`), 10, 64)
-	if err != nil || string(text) != fmt.Sprintf(`"%d"`, v) {
-		return fmt.Errorf("%s: want decimal digits in quotes, below 2^64", text)
-	}
-	*n = number(v)
-	return nil
-}
-
 // extent is where a topic stands.
 type extent struct {
-	Empty     *bool             `json:"empty"`
-	First     *number           `json:"first_offset,omitempty"`
-	Last      *number           `json:"last_offset,omitempty"`
-	Messages  number            `json:"messages,omitempty"`
-	Bytes     number            `json:"bytes,omitempty"`
-	Positions map[string]number `json:"positions,omitempty"` // what each subscription gets next
-	Config    string            `json:"config,omitempty"`
-	Schema    string            `json:"schema,omitempty"`
-	Shrinks   bool              `json:"shrinks,omitempty"`
-	RestsOn   string            `json:"rests_on,omitempty"`
-	Active    number            `json:"active_consumers,omitempty"`
-}
-
-type peer struct {
-	ID  string `json:"id"`
-	URL string `json:"url"`
+	moves.Extent     // Floors: what each subscription gets next
+	Active       int `json:"active,omitempty"`
 }
 
 type acceptRequest struct {
 	Topic  string          `json:"topic"`
 	Record json.RawMessage `json:"record"`
-	Like   *extent         `json:"like"`
-	From   *peer           `json:"from"`
+	Like   *moves.Extent   `json:"like"`
+	From   *brokerapi.Peer `json:"from"`
 }
 
 type sealRequest struct {
@@ -91,11 +64,11 @@ type sealRequest struct {
 
 // fetchRequest is of copy, and of compare, which has no move.
 type fetchRequest struct {
-	Topic  string  `json:"topic"`
-	Move   string  `json:"move,omitempty"`
-	From   peer    `json:"from"`
-	Sealed *extent `json:"sealed"`
-	UpTo   *number `json:"up_to,omitempty"` // bytes that may be fetched until it is asked again; nil: all
+	Topic  string         `json:"topic"`
+	Move   string         `json:"move,omitempty"`
+	From   brokerapi.Peer `json:"from"`
+	Sealed *moves.Extent  `json:"sealed"`
+	UpTo   *uint64        `json:"up_to,omitempty"` // bytes that may be fetched until it is asked again; nil: all
 }
 
 type removeRequest struct {
@@ -107,19 +80,12 @@ type resumeRequest struct {
 	Topic  string          `json:"topic"`
 	Move   string          `json:"move"`
 	Record json.RawMessage `json:"record"`
-	Sealed *extent         `json:"sealed"`
+	Sealed *moves.Extent   `json:"sealed"`
 }
 
 // progress says that a call is to be made again.
 type progress struct {
-	Bytes number `json:"bytes"`
-}
-
-// content is what a comparison has found.
-type content struct {
-	Compared number `json:"compared"`
-	Hash     string `json:"hash,omitempty"`
-	Differs  string `json:"differs,omitempty"`
+	Bytes uint64 `json:"bytes"`
 }
 
 // The states of a topic.
@@ -161,8 +127,11 @@ var (
 )
 
 // noFit is about data that is not what was sealed.
-func noFit(format string, args ...any) error {
-	return refuse(http.StatusConflict, "does_not_fit", fmt.Sprintf(format, args...))
+func noFit(why error) error {
+	if why == nil {
+		return nil
+	}
+	return refuse(http.StatusConflict, "does_not_fit", why.Error())
 }
 
 // otherMove is about a topic that another move than the one in the request has in hand.

@@ -1,7 +1,6 @@
 package reference
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -9,15 +8,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"maps"
 	"net/http"
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
+
+	"holdfast/recovery/moves"
 )
 
 // A broker that moves topics has storage of its own here, so the target asks the source for what it
@@ -25,42 +26,27 @@ import (
 
 const (
 	exportPath = "/peer/export"
-	patience   = 2 * time.Second // until a call that is not done is answered 202
+	piece      = 1 << 20 // bytes that are taken in one call
 )
+
+// peers answer before Holdfast wants to know how far the call is.
+var peers = http.Client{Timeout: 4 * time.Second}
 
 // stands is where a topic stands. Offsets are those of its lines.
 func (b *Broker) stands(t *topic) extent {
-	empty := t.messages == 0
-	e := extent{Empty: &empty, Messages: number(t.messages), Bytes: number(t.bytes), Positions: maps.Clone(t.Cursors), RestsOn: "what is sealed is synced to disk, and what was published before is not"}
-	if !empty {
-		first, last := number(0), number(t.messages-1)
-		e.First, e.Last = &first, &last
-	}
+	e := extent{Extent: moves.Extent{
+		Empty: t.messages == 0, Last: uint64(max(t.messages-1, 0)), Count: uint64(t.messages), Bytes: uint64(t.bytes),
+		Floors: maps.Clone(t.Cursors), Rests: "what is sealed is synced to disk, and what was published before is not",
+	}}
 	if t.Record != nil {
 		text, _ := json.Marshal(t.Record) // as it is kept
 		sum := sha256.Sum256(text)
 		e.Config = hex.EncodeToString(sum[:8])
 	}
 	for _, n := range b.active[t.Name] {
-		e.Active += number(n)
+		e.Active += n
 	}
 	return e
-}
-
-// differs says how what is here is not what was sealed; empty: it is.
-func (e extent) differs(sealed *extent) string {
-	switch {
-	case *e.Empty != *sealed.Empty, !*e.Empty && *e.Last != *sealed.Last, e.Messages != sealed.Messages, e.Bytes != sealed.Bytes:
-		return fmt.Sprintf("%d messages with %d bytes, sealed were %d with %d", e.Messages, e.Bytes, sealed.Messages, sealed.Bytes)
-	case e.Config != sealed.Config:
-		return fmt.Sprintf("configuration %q, sealed was %q", e.Config, sealed.Config)
-	}
-	for name, at := range sealed.Positions {
-		if got, ok := e.Positions[name]; !ok || got < at {
-			return fmt.Sprintf("subscription %q at %d, sealed at %d", name, got, at)
-		}
-	}
-	return ""
 }
 
 func (b *Broker) extent(r topicRequest) (extent, error) {
@@ -95,7 +81,7 @@ func (b *Broker) accept(r acceptRequest) (state, error) {
 	if err == nil {
 		err = syscall.Statfs(b.o.Dir+"/.", &disk)
 	}
-	if free := number(disk.Bavail) * number(disk.Bsize); err == nil && free < r.Like.Bytes {
+	if free := uint64(disk.Bavail) * uint64(disk.Bsize); err == nil && free < r.Like.Bytes {
 		err = refuse(http.StatusConflict, "no_room", fmt.Sprintf("want %d bytes, %d are free in %s", r.Like.Bytes, free, b.o.Dir))
 	}
 	return state{absent}, err
@@ -167,18 +153,15 @@ func (b *Broker) refuses(t *topic, r resumeRequest) error {
 	case t.Stage == "" && r.Sealed != nil:
 		return errNotSealed
 	case t.Stage == isCopied && r.Sealed == nil:
-		return noFit("what is here is a copy: say where it was sealed")
+		return noFit(errors.New("what is here is a copy: say where it was sealed"))
 	case r.Sealed == nil:
 		return nil
 	}
 	now := b.stands(t)
-	if t.Stage == isResumed && now.Messages >= r.Sealed.Messages { // it may have gone on
+	if t.Stage == isResumed && now.Count >= r.Sealed.Count { // it may have gone on
 		return nil
 	}
-	if differs := now.differs(r.Sealed); differs != "" {
-		return noFit("here are %s", differs)
-	}
-	return nil
+	return noFit(r.Sealed.Fits(&now.Extent, "here"))
 }
 
 // removeTopic removes what this move has sealed or copied, and nothing else ever.
@@ -192,337 +175,227 @@ func (b *Broker) removeTopic(r removeRequest) (state, error) {
 	case t != nil && t.Move != r.Move:
 		return state{}, otherMove(t)
 	}
-	if w := b.works[r.Topic]; w != nil {
-		w.end()
-		delete(b.works, r.Topic)
-	}
+	delete(b.works, r.Topic)
 	return state{absent}, b.remove(r.Topic)
 }
 
-// work is what takes longer than one call: a copy, or a comparison. It reads from another broker no
-// more than it was let.
+// work is a copy or a comparison that goes on: each call takes one piece from the source.
 type work struct {
-	asked string // what it is for: a call that asks the same finds it
-	life  context.Context
-	end   context.CancelFunc
-
-	mu          sync.Mutex
-	moved       chan struct{} // closed and made anew when something below has changed
-	bytes, upTo number
-	done        bool
-	answer      any
-	err         error
+	asked    string // a call that asks for something else begins anew
+	at       uint64 // bytes so far
+	compared uint64 // messages
+	sum      hash.Hash
 }
 
-func (w *work) change(do func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	do()
-	close(w.moved)
-	w.moved = make(chan struct{})
-}
-
-// await returns when it is so, or with the context's error.
-func (w *work) await(ctx context.Context, so func() bool) error {
-	for {
-		w.mu.Lock()
-		is, moved := so(), w.moved
-		w.mu.Unlock()
-		if is {
-			return nil
-		}
-		select {
-		case <-moved:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// metered reads as far as the work may go.
-type metered struct {
-	*work
-	from io.Reader
-}
-
-func (m metered) Read(p []byte) (int, error) {
-	if err := m.await(m.life, func() bool { return m.upTo > m.bytes }); err != nil {
-		return 0, err
-	}
-	m.mu.Lock()
-	let := m.upTo - m.bytes
-	m.mu.Unlock()
-	n, err := m.from.Read(p[:min(number(len(p)), let)])
-	m.change(func() { m.bytes += number(n) })
-	return n, err
-}
-
-// fetch is a call that takes long. start looks whether it can be begun, and says what is to be done; or
-// what came of it, if it was.
-func (b *Broker) fetch(start func(fetchRequest) (do func(*work) (any, error), was any, err error)) http.HandlerFunc {
+// fetch is a call that takes data from another broker, a piece each time. may says whether it can be
+// begun or gone on with, or what came of it. take takes a piece, and says what came of it all after
+// the last one.
+func (b *Broker) fetch(may func(fetchRequest) (any, error), take func(*work, fetchRequest, exported) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var in fetchRequest
-		if err := asked(w, r, &in); err != nil {
-			answer(w, nil, err)
-			return
+		err := asked(w, r, &in)
+		var out any
+		if err == nil {
+			out, err = b.goOn(r.Context(), in, may, take)
 		}
-		upTo := ^number(0)
-		if in.UpTo != nil {
-			upTo, in.UpTo = *in.UpTo, nil
+		status := http.StatusOK
+		if _, goesOn := out.(progress); goesOn {
+			status = http.StatusAccepted
 		}
-		on, was, err := b.begin(r.URL.Path, in, start)
-		if on == nil {
-			answer(w, was, err)
-			return
-		}
-		on.change(func() { on.upTo = max(on.upTo, upTo) })
-		ctx, cancel := context.WithTimeout(r.Context(), patience)
-		defer cancel()
-		_ = on.await(ctx, func() bool { return on.done || on.bytes >= on.upTo && on.bytes < in.Sealed.Bytes })
-		on.mu.Lock()
-		bytes, done := on.bytes, on.done
-		on.mu.Unlock()
-		if !done {
-			answerWith(w, http.StatusAccepted, progress{bytes}, nil)
-			return
-		}
-		answer(w, on.answer, on.err)
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if b.works[in.Topic] == on {
-			delete(b.works, in.Topic) // asked again, it is begun anew
-		}
+		answerWith(w, status, out, err)
 	}
 }
 
-// begin finds what goes on for the same request, or starts it in the place of any other.
-func (b *Broker) begin(path string, in fetchRequest, start func(fetchRequest) (func(*work) (any, error), any, error)) (*work, any, error) {
+func (b *Broker) goOn(ctx context.Context, r fetchRequest, may func(fetchRequest) (any, error), take func(*work, fetchRequest, exported) (any, error)) (any, error) {
+	upTo := r.UpTo
+	r.UpTo = nil
+	b.mu.Lock()
+	was, err := may(r)
+	if was != nil || err != nil {
+		b.mu.Unlock()
+		return was, err
+	}
+	key, _ := json.Marshal(r)
+	on := b.works[r.Topic]
+	if on == nil || on.asked != string(key) {
+		on = &work{asked: string(key), sum: sha256.New()}
+		b.works[r.Topic] = on
+	}
+	at, n := on.at, uint64(piece)
+	b.mu.Unlock()
+	if upTo != nil {
+		n = min(n, max(*upTo, at)-at)
+	}
+	said, err := b.ask(ctx, r, at, n) // unlocked: the other may be asking us
+	if err != nil {
+		return nil, err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	key, _ := json.Marshal(in)
-	on := b.works[in.Topic]
-	if on != nil && on.asked == path+string(key) {
-		return on, nil, nil
+	switch was, err := may(r); {
+	case was != nil || err != nil:
+		return was, err
+	case b.works[r.Topic] != on:
+		return nil, refuse(http.StatusServiceUnavailable, "unavailable", "another was begun, or the topic was removed")
+	case on.at != at: // the same call came twice at a time
+		return progress{on.at}, nil
 	}
-	do, was, err := start(in)
-	if do == nil || err != nil {
-		return nil, was, err
+	out, err := take(on, r, said)
+	if out == nil && err == nil {
+		return progress{on.at}, nil
 	}
-	if on != nil {
-		on.end()
-	}
-	on = &work{asked: path + string(key), moved: make(chan struct{})}
-	on.life, on.end = context.WithCancel(context.Background())
-	b.works[in.Topic] = on
-	go func() {
-		defer on.end()
-		go func() {
-			select {
-			case <-b.stopping:
-				on.end()
-			case <-on.life.Done():
-			}
-		}()
-		answer, err := do(on)
-		on.change(func() { on.done, on.answer, on.err = true, answer, err })
-	}()
-	return on, nil, nil
+	delete(b.works, r.Topic) // asked again, it is begun anew
+	return out, err
 }
 
-func (b *Broker) startCopy(r fetchRequest) (func(*work) (any, error), any, error) {
+func (b *Broker) mayCopy(r fetchRequest) (any, error) {
 	t, err := b.ours(r.Topic)
 	switch {
 	case err != nil:
-		return nil, nil, err
+		return nil, err
 	case r.Move == "":
-		return nil, nil, bad("move is missing")
+		return nil, bad("move is missing")
 	case b.mode.Mode != "active":
-		return nil, nil, errDrained
+		return nil, errDrained
 	case taken(t):
-		return nil, nil, errExists
+		return nil, errExists
 	case t != nil && t.Move > r.Move:
-		return nil, nil, otherMove(t)
+		return nil, otherMove(t)
 	case t != nil && t.Stage == isCopied && t.Move == r.Move:
-		return nil, b.stands(t), nil
+		return b.stands(t), nil
 	}
-	return func(w *work) (any, error) { return b.copy(w, r) }, nil, nil
+	return nil, nil
 }
 
 // copy brings what another broker has sealed. What is here is half of a copy until all of it is.
-func (b *Broker) copy(w *work, r fetchRequest) (any, error) {
-	t, data, err := b.ask(w.life, r)
-	if err != nil {
+func (b *Broker) copy(w *work, r fetchRequest, said exported) (any, error) {
+	t := &topic{Name: r.Topic, Move: r.Move, Stage: isCopying}
+	if w.at == 0 {
+		if _, err := b.keep(t); err != nil {
+			return nil, err
+		}
+	}
+	if err := b.put(t, w.at, said.Data); err != nil {
 		return nil, err
 	}
-	defer data.Close()
-	if err := b.ifStill(w, r, func() error {
-		_, err := b.keep(&topic{Name: r.Topic, Move: r.Move, Stage: isCopying})
-		return err
-	}); err != nil {
+	if w.at += uint64(len(said.Data)); w.at < said.Stands.Bytes {
+		return nil, nil
+	}
+	t.Record, t.Cursors, t.messages, t.bytes = said.Record, said.Stands.Floors, int(said.Stands.Count), int(said.Stands.Bytes)
+	t.Loaded, t.Parked, t.Stage = true, true, isCopied
+	if err := b.sync(t); err != nil {
 		return nil, err
 	}
-	f, err := b.incoming()
-	if err != nil {
-		return nil, err
-	}
-	defer os.Remove(f.Name())
-	_, err = io.CopyN(f, metered{w, data}, int64(t.bytes))
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return nil, refuse(http.StatusServiceUnavailable, "unavailable", fmt.Sprintf("copy from %s: %v", r.From.ID, err))
-	}
-	t.Loaded, t.Parked, t.Move, t.Stage = true, true, r.Move, isCopied
-	var now extent
-	err = b.ifStill(w, r, func() error { now = b.stands(t); return b.arrive(t, f.Name()) })
-	return now, err
+	_, err := b.keep(t)
+	return b.stands(t), err
 }
 
-// ifStill changes something unless the work was ended in the meantime.
-func (b *Broker) ifStill(w *work, r fetchRequest, do func() error) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.works[r.Topic] != w {
-		return refuse(http.StatusServiceUnavailable, "unavailable", "another copy was begun, or the topic was removed")
-	}
-	return do()
-}
-
-func (b *Broker) startCompare(r fetchRequest) (func(*work) (any, error), any, error) {
-	t, err := b.whole(r.Topic)
+func (b *Broker) mayCompare(r fetchRequest) (any, error) {
+	_, err := b.whole(r.Topic)
 	if err == nil && r.Move != "" {
 		err = bad("a comparison has no move")
 	}
-	return func(w *work) (any, error) { return b.compare(w, t, r) }, nil, err
+	return nil, err
 }
 
 // compare reads what was sealed on both sides. What came after it here is not looked at.
-func (b *Broker) compare(w *work, t *topic, r fetchRequest) (any, error) {
-	_, data, err := b.ask(w.life, r)
+func (b *Broker) compare(w *work, r fetchRequest, said exported) (any, error) {
+	mine, err := b.piece(b.topics[r.Topic], w.at, uint64(len(said.Data)))
 	if err != nil {
 		return nil, err
 	}
-	defer data.Close()
-	mine, err := b.messagesOf(t)
-	if err != nil {
-		return nil, err
+	same := 0
+	for same < len(mine) && mine[same] == said.Data[same] {
+		same++
 	}
-	defer mine.Close()
-	here, there := bufio.NewReader(mine), bufio.NewReader(metered{w, data})
-	found, sum := content{}, sha256.New()
-	for at := range r.Sealed.Messages {
-		theirs, err := there.ReadBytes('\n')
-		if err != nil {
-			return nil, refuse(http.StatusServiceUnavailable, "unavailable", fmt.Sprintf("read from %s: %v", r.From.ID, err))
-		}
-		ours, err := here.ReadBytes('\n')
-		if err != nil || !bytes.Equal(ours, theirs) {
-			found.Differs = fmt.Sprintf("offset %d: not the bytes that %s has", at, r.From.ID)
-			return found, nil
-		}
-		sum.Write(ours)
-		found.Compared++
+	w.compared += uint64(bytes.Count(mine[:same], []byte("\n")))
+	if same < len(said.Data) {
+		return moves.Content{Compared: w.compared, Differs: fmt.Sprintf("offset %d: not the bytes that %s has", w.compared, r.From.ID)}, nil
 	}
-	found.Hash = "sha256:" + hex.EncodeToString(sum.Sum(nil))
-	return found, nil
+	w.sum.Write(mine)
+	if w.at += uint64(same); w.at < said.Stands.Bytes {
+		return nil, nil
+	}
+	return moves.Content{Compared: w.compared, Hash: "sha256:" + hex.EncodeToString(w.sum.Sum(nil))}, nil
 }
 
-// exportRequest asks for what a move has sealed; without its id, any.
-type exportRequest removeRequest
+// exportRequest asks for a piece of what a move has sealed; without its id, any.
+type exportRequest struct {
+	Topic string `json:"topic"`
+	Move  string `json:"move"`
+	At    uint64 `json:"at"`
+	Bytes uint64 `json:"bytes"`
+}
 
 func (r exportRequest) check() error { return checkTopic(r.Topic) }
 
-// exported is the first line of what a broker answers another; the messages follow, as they are.
+// exported is the topic as it is there, and the piece.
 type exported struct {
-	Stands  extent            `json:"stands"`
-	Record  json.RawMessage   `json:"record,omitempty"`
-	Cursors map[string]number `json:"cursors"`
+	Stands moves.Extent    `json:"stands"`
+	Record json.RawMessage `json:"record,omitempty"`
+	Data   []byte          `json:"data"`
 }
 
-// export hands out what is sealed here. That does not change, so it is read without holding others up.
-func (b *Broker) export(w http.ResponseWriter, r *http.Request) {
-	var in exportRequest
-	err := asked(w, r, &in)
-	var said exported
-	var data io.ReadCloser
-	if err == nil {
-		b.mu.Lock()
-		var t *topic
-		t, err = b.ours(in.Topic)
-		switch {
-		case err != nil:
-		case t == nil:
-			err = errNotHere
-		case t.Stage != isSealed:
-			err = errNotSealed
-		case in.Move != "" && in.Move != t.Move: // which a comparison does not say
-			err = otherMove(t)
-		default:
-			said = exported{b.stands(t), t.Record, t.Cursors}
-			data, err = b.messagesOf(t)
-		}
-		b.mu.Unlock()
+// export hands out what is sealed here, which does not change.
+func (b *Broker) export(r exportRequest) (exported, error) {
+	t, err := b.ours(r.Topic)
+	switch {
+	case err != nil:
+	case t == nil:
+		err = errNotHere
+	case t.Stage != isSealed:
+		err = errNotSealed
+	case r.Move != "" && r.Move != t.Move: // which a comparison does not say
+		err = otherMove(t)
 	}
 	if err != nil {
-		answer(w, nil, err)
-		return
+		return exported{}, err
 	}
-	defer data.Close()
-	_ = json.NewEncoder(w).Encode(said)
-	_, _ = io.Copy(w, data) // the other side has gone
+	data, err := b.piece(t, r.At, r.Bytes)
+	return exported{b.stands(t).Extent, t.Record, data}, err
 }
 
-// ask asks the other broker for what it has sealed: the topic as it is there, and its messages.
-func (b *Broker) ask(ctx context.Context, r fetchRequest) (*topic, io.ReadCloser, error) {
+// ask asks the other broker for a piece of what it has sealed.
+func (b *Broker) ask(ctx context.Context, r fetchRequest, at, n uint64) (said exported, err error) {
+	if r.From.URL == "" {
+		return said, refuse(http.StatusConflict, "no_url", r.From.ID+" advertises no URL by which its data can be had: set --broker-url there")
+	}
 	later := func(err error) error {
 		return refuse(http.StatusServiceUnavailable, "unavailable", fmt.Sprintf("ask %s at %q: %v", r.From.ID, r.From.URL, err))
 	}
-	if r.From.URL == "" {
-		return nil, nil, refuse(http.StatusConflict, "no_url", r.From.ID+" advertises no URL by which its data can be had: set --broker-url there")
-	}
-	body, _ := json.Marshal(exportRequest{r.Topic, r.Move})
+	body, _ := json.Marshal(exportRequest{r.Topic, r.Move, at, n})
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimSuffix(r.From.URL, "/")+exportPath, bytes.NewReader(body))
 	if err != nil {
-		return nil, nil, later(err)
+		return said, later(err)
 	}
 	req.Header.Set("Content-Type", "application/json")
 	if b.o.TokenFile != "" { // all of them have the same
 		token, err := os.ReadFile(b.o.TokenFile)
 		if err != nil {
-			return nil, nil, err
+			return said, err
 		}
 		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := peers.Do(req)
 	if err != nil {
-		return nil, nil, later(err)
+		return said, later(err)
 	}
-	lines := bufio.NewReader(resp.Body)
-	first, err := lines.ReadBytes('\n')
-	var said exported
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
 	switch {
 	case err != nil:
 	case resp.StatusCode == http.StatusNotFound, resp.StatusCode == http.StatusConflict:
-		err = noFit("%s answers %s", r.From.ID, bytes.TrimSpace(first))
+		return said, noFit(fmt.Errorf("%s answers %s", r.From.ID, bytes.TrimSpace(text)))
 	case resp.StatusCode != http.StatusOK:
 		err = fmt.Errorf("it answers %s", resp.Status)
 	default:
-		err = json.Unmarshal(first, &said)
+		err = json.Unmarshal(text, &said)
 	}
-	var final *refusal
-	if err != nil && !errors.As(err, &final) {
-		err = later(err)
-	}
-	if err == nil {
-		if differs := said.Stands.differs(r.Sealed); differs != "" {
-			err = noFit("%s has %s", r.From.ID, differs)
-		}
+	if err == nil && n > 0 && len(said.Data) == 0 && at < said.Stands.Bytes {
+		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		resp.Body.Close()
-		return nil, nil, err
+		return said, later(err)
 	}
-	t := &topic{Name: r.Topic, Record: said.Record, Cursors: said.Cursors, messages: int(said.Stands.Messages), bytes: int(said.Stands.Bytes)}
-	return t, struct {
-		io.Reader
-		io.Closer
-	}{lines, resp.Body}, nil
+	return said, noFit(r.Sealed.Fits(&said.Stands, "at "+r.From.ID))
 }

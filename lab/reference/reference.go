@@ -45,9 +45,6 @@ type Broker struct {
 	startedAt time.Time
 	mux       *http.ServeMux
 
-	stopping chan struct{} // closed when it was asked to end
-	stopOnce sync.Once
-
 	mu     sync.Mutex // one at a time: simple, and fast enough here
 	mode   mode
 	topics map[string]*topic
@@ -73,18 +70,12 @@ func New(o Options) (*Broker, error) {
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, err
 	}
-	b := &Broker{o: o, instance: rand.Text(), startedAt: time.Now(), stopping: make(chan struct{}), works: map[string]*work{}, active: map[string]map[string]int{}}
+	b := &Broker{o: o, instance: rand.Text(), startedAt: time.Now(), works: map[string]*work{}, active: map[string]map[string]int{}}
 	if err := b.read(); err != nil {
 		return nil, err
 	}
 	b.mux = b.routes()
 	return b, nil
 }
-
-// Stopping is closed by Stop.
-func (b *Broker) Stopping() <-chan struct{} { return b.stopping }
-
-// Stop ends held answers and what goes on, so that a server can shut down in good order.
-func (b *Broker) Stop() { b.stopOnce.Do(func() { close(b.stopping) }) }
 
 func (b *Broker) can(capability string) bool { return slices.Contains(b.o.Capabilities, capability) }

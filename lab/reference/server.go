@@ -18,6 +18,7 @@ import (
 	"unicode/utf8"
 
 	"holdfast/brokerapi"
+	"holdfast/recovery/moves"
 )
 
 // Version is what GET /identity says.
@@ -41,9 +42,9 @@ func (b *Broker) routes() *http.ServeMux {
 		"POST /topics/extent":  b.able("move", change(b, b.extent)),
 		"POST /topics/accept":  b.able("move", change(b, b.accept)),
 		"POST /topics/seal":    b.able("move", change(b, b.seal)),
-		"POST /topics/copy":    b.able("move", b.fetch(b.startCopy)),
+		"POST /topics/copy":    b.able("move", b.fetch(b.mayCopy, b.copy)),
 		"POST /topics/resume":  b.able("move", change(b, b.resume)),
-		"POST /topics/compare": b.able("move", b.fetch(b.startCompare)),
+		"POST /topics/compare": b.able("move", b.fetch(b.mayCompare, b.compare)),
 		"POST /topics/remove":  b.able("move", change(b, b.removeTopic)),
 		"PUT /mode":            b.able("mode", change(b, b.steer)),
 	}
@@ -53,7 +54,7 @@ func (b *Broker) routes() *http.ServeMux {
 		mux.HandleFunc(method+" "+base+path, b.authorized(handler))
 		methods[base+path] = method
 	}
-	mux.HandleFunc("POST "+exportPath, b.authorized(b.export)) // what these brokers ask each other
+	mux.HandleFunc("POST "+exportPath, b.authorized(change(b, b.export))) // what these brokers ask each other
 	b.clientRoutes(mux)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if method, ok := methods[r.URL.Path]; ok {
@@ -213,14 +214,9 @@ func checkMove(id string) error {
 	return nil
 }
 
-func checkExtent(name string, e *extent) error {
-	switch {
-	case e == nil || e.Empty == nil:
-		return bad("%s is missing, or its empty is", name)
-	case *e.Empty && (e.First != nil || e.Last != nil || e.Messages != 0 || e.Bytes != 0):
-		return bad("%s is empty, and has offsets, messages or bytes", name)
-	case !*e.Empty && e.Last == nil:
-		return bad("%s: last_offset is missing", name)
+func checkExtent(name string, e *moves.Extent) error {
+	if e == nil {
+		return bad("%s is missing", name)
 	}
 	return nil
 }

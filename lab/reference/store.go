@@ -21,11 +21,8 @@ func dir(root, name string) string {
 	return filepath.Join(root, "topics", hex.EncodeToString(sum[:]))
 }
 
-// read takes up what the life before left. Half of a copy is nothing: it is made anew.
+// read takes up what the life before left.
 func (b *Broker) read() error {
-	if err := os.RemoveAll(filepath.Join(b.o.Dir, "incoming")); err != nil {
-		return err
-	}
 	b.mode, b.topics = mode{Mode: "active"}, map[string]*topic{}
 	if err := readJSON(filepath.Join(b.o.Dir, "mode.json"), &b.mode); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -136,14 +133,14 @@ func (b *Broker) messagesOf(t *topic) (io.ReadCloser, error) {
 }
 
 // next reads up to n messages from an offset on.
-func (b *Broker) next(t *topic, from number, n int) ([]string, error) {
+func (b *Broker) next(t *topic, from uint64, n int) ([]string, error) {
 	f, err := b.messagesOf(t)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	got, lines := []string{}, bufio.NewReader(f)
-	for at := number(0); len(got) < n; at++ {
+	for at := uint64(0); len(got) < n; at++ {
 		line, err := lines.ReadBytes('\n')
 		if err != nil {
 			return got, nil // the end
@@ -173,22 +170,27 @@ func (b *Broker) sync(t *topic) error {
 	return f.Sync()
 }
 
-// incoming is a new file, in which the messages of a copy grow.
-func (b *Broker) incoming() (*os.File, error) {
-	parent := filepath.Join(b.o.Dir, "incoming")
-	if err := os.MkdirAll(parent, 0o755); err != nil {
+// piece reads a part of a topic's messages.
+func (b *Broker) piece(t *topic, at, n uint64) ([]byte, error) {
+	f, err := os.Open(filepath.Join(dir(b.o.Dir, t.Name), "messages"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
 		return nil, err
 	}
-	return os.CreateTemp(parent, "")
+	defer f.Close()
+	return io.ReadAll(io.NewSectionReader(f, int64(at), int64(min(n, piece))))
 }
 
-// arrive puts the messages of a whole copy into the topic's place. It counts when the state says so.
-func (b *Broker) arrive(t *topic, messages string) error {
-	if err := os.Rename(messages, filepath.Join(dir(b.o.Dir, t.Name), "messages")); err != nil {
+// put writes a part of a copy, behind which nothing is.
+func (b *Broker) put(t *topic, at uint64, data []byte) error {
+	f, err := os.OpenFile(filepath.Join(dir(b.o.Dir, t.Name), "messages"), os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
 		return err
 	}
-	_, err := b.keep(t)
-	return err
+	_, err = f.WriteAt(data, int64(at))
+	return errors.Join(err, f.Truncate(int64(at)+int64(len(data))), f.Close())
 }
 
 // remove takes the state first: what is left without one is nothing.

@@ -14,7 +14,7 @@ type topic struct {
 
 	Move    string            `json:"move,omitempty"`    // the last one that had it in hand
 	Stage   string            `json:"stage,omitempty"`   // how far that is here
-	Cursors map[string]number `json:"cursors,omitempty"` // the next message, by subscription
+	Cursors map[string]uint64 `json:"cursors,omitempty"` // the next message, by subscription
 
 	messages, bytes int
 }

@@ -71,11 +71,7 @@ func serve(b *reference.Broker, l net.Listener) error {
 	defer stop()
 	done := make(chan error, 1)
 	go func() {
-		select {
-		case <-asked.Done():
-			b.Stop()
-		case <-b.Stopping():
-		}
+		<-asked.Done()
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		done <- server.Shutdown(ctx)
