@@ -187,7 +187,9 @@ func (a *agent) recognizeProcess(verdict probes.Verdict, who brokerapi.Report) {
 		if !before {
 			judged, why = judgeProcess(a.life0, a.cfg, seen, who)
 		}
-		if a.recognizer.end(t, who.Instance, judged, why) {
+		if judged == isForeign && a.process.Mistaken(t) {
+			a.recognizer.end(process.Target{}, "", unrecognized, "") // the right one is judged next
+		} else if a.recognizer.end(t, who.Instance, judged, why) {
 			a.shun(t, judged)
 			a.tell(a.life0, func() {
 				a.noteRecognition(seen, judged, why)
@@ -273,6 +275,16 @@ func judgeProcess(ctx context.Context, c Config, seen probes.ProcessView, who br
 			where, seen.Pid, seen.Name, withoutPassword(c.BrokerAdmin), why, remedy)
 	}
 	return verdict, why
+}
+
+// adminHolder names the process that holds the admin port; zero: none is seen.
+func adminHolder(c Config) func() process.Target {
+	return func() process.Target {
+		ctx, cancel := context.WithTimeout(context.Background(), adminPatience)
+		defer cancel()
+		_, v := probes.ListensAt(ctx, 0, adminAddrs(ctx, c))
+		return v.Target
+	}
 }
 
 func clockTime(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }

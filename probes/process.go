@@ -29,6 +29,8 @@ const (
 type Process struct {
 	pidFile, name string
 	expected      Target // by an earlier watch; zero: none
+	holder        func() Target
+	not           atomic.Pointer[Target] // that is not to be watched; nil: none
 	log           *slog.Logger
 	lost          chan struct{}
 	changes       chan struct{}
@@ -36,9 +38,9 @@ type Process struct {
 }
 
 // NewProcess prepares the watch of one process, found by pidFile, by name, or by
-// both: then the process in the pid file must have the name.
-func NewProcess(pidFile, name string, log *slog.Logger) *Process {
-	p := &Process{pidFile: pidFile, name: name, log: log, lost: make(chan struct{}, 1), changes: make(chan struct{}, 1)}
+// both: then the process in the pid file must have the name. See FindProcess for holder.
+func NewProcess(pidFile, name string, holder func() Target, log *slog.Logger) *Process {
+	p := &Process{pidFile: pidFile, name: name, holder: holder, log: log, lost: make(chan struct{}, 1), changes: make(chan struct{}, 1)}
 	p.view.Store(&ProcessView{})
 	return p
 }
@@ -47,8 +49,19 @@ func NewProcess(pidFile, name string, log *slog.Logger) *Process {
 // before Run.
 func (p *Process) Expect(t Target) { p.expected = t }
 
-// Lost receives a value when the watched process has ended, or when the pid file
-// names another one. It has room for one value.
+// Mistaken reports whether another process than t is the broker by now: while the broker was down
+// another one was the only one with its name. It is watched within a second.
+func (p *Process) Mistaken(t Target) bool {
+	other, err := p.find(ProcessView{})
+	if err != nil || other.Target == t {
+		return false
+	}
+	p.not.Store(&t)
+	return true
+}
+
+// Lost receives a value when the watched process has ended, or when another one is the broker.
+// It has room for one value.
 func (p *Process) Lost() <-chan struct{} { return p.lost }
 
 // Changes receives a value after the view changed.
@@ -91,6 +104,9 @@ func (p *Process) await(ctx context.Context, v ProcessView) string {
 		if ended {
 			return v.String() + " has ended"
 		}
+		if not := p.not.Load(); not != nil && *not == v.Target {
+			return v.String() + " is another broker's"
+		}
 		if pid, _, err := readPid(p.pidFile); err == nil && pid != v.Pid {
 			if other, err := p.find(v); err == nil && other.Pid != v.Pid {
 				return fmt.Sprintf("the pid file names %d now, and no longer %d", other.Pid, v.Pid)
@@ -111,7 +127,7 @@ func (p *Process) publish(v ProcessView) {
 
 // find looks for the process. last is the one that was watched last.
 func (p *Process) find(last ProcessView) (ProcessView, error) {
-	v, err := FindProcess(p.pidFile, p.name, cmp.Or(last.Target, p.expected))
+	v, err := FindProcess(p.pidFile, p.name, cmp.Or(last.Target, p.expected), p.holder)
 	// The file still names the pid of the process that ended, and somebody else has it.
 	if err == nil && p.pidFile != "" && v.Pid == last.Pid && v.Target != last.Target && v.written.Equal(last.written) {
 		err = fmt.Errorf("pid file %s still names %d, which is another process by now", p.pidFile, v.Pid)

@@ -159,11 +159,12 @@ func Processes(want func(ProcessView) bool) (wanted []ProcessView, err error) {
 
 // FindProcess looks once for the process that NewProcess would watch. The error names what was
 // looked for and what to set. A pid file that names known, which is known to have been the right
-// one, is believed however the wall clock was set since.
-func FindProcess(pidFile, name string, known Target) (v ProcessView, err error) {
+// one, is believed however the wall clock was set since. Of several processes with the name it is
+// the holder, which holds the broker's port; nil: nobody knows.
+func FindProcess(pidFile, name string, known Target, holder func() Target) (v ProcessView, err error) {
 	where := fmt.Sprintf("--broker-process %q", name)
 	if pidFile == "" {
-		v, err = findByName(name)
+		v, err = findByName(name, holder)
 	} else {
 		where = "pid file " + pidFile
 		v, err = findByFile(pidFile, name, known)
@@ -233,8 +234,8 @@ func named(pid int, name string) bool {
 	return err == nil && len(args) > 0 && args[0] != "" && filepath.Base(args[0]) == name
 }
 
-// findByName walks /proc. Exactly one process must have the name.
-func findByName(name string) (ProcessView, error) {
+// findByName walks /proc.
+func findByName(name string, holder func() Target) (ProcessView, error) {
 	all, err := Processes(func(v ProcessView) bool { return !v.Ended && named(v.Pid, name) })
 	switch {
 	case err != nil:
@@ -244,9 +245,17 @@ func findByName(name string) (ProcessView, error) {
 	case len(all) == 0:
 		return ProcessView{}, fmt.Errorf("look for process %q: %w: see --broker-process", name, ErrNoProcess)
 	}
+	var holds Target
+	if holder != nil {
+		holds = holder()
+	}
 	listed := ""
 	for _, v := range all {
+		if v.Target == holds {
+			return v, nil
+		}
 		listed += fmt.Sprintf(", %d", v.Pid)
 	}
-	return ProcessView{}, fmt.Errorf("%d processes are called %q (%s): set --broker-pid-file", len(all), name, listed[2:])
+	return ProcessView{}, fmt.Errorf("%d processes are called %q (%s), and none of them is seen to hold the admin port: start the broker, or set --broker-pid-file",
+		len(all), name, listed[2:])
 }
