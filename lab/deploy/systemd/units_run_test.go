@@ -70,11 +70,11 @@ func join(t *testing.T, etcd *harness.Etcd, name, unit string) *host {
 	}
 	files := map[string]string{
 		"etc/holdfast/holdfast.yaml": fmt.Sprintf("driver: nats\netcd-endpoints: [%s]\nbroker-admin: nats://127.0.0.1:%d\nnats-monitor: http://127.0.0.1:%d\n"+
-			"broker-process: nats-server\nlease-ttl: 15s\nprobe-listen: 127.0.0.1:%d\nweb-listen: 127.0.0.1:%d\nlog-format: json\n", etcd.Endpoint(), ports[0], ports[1], ports[2], ports[3]),
+			"broker-pid-file: /run/nats/nats.pid\nlease-ttl: 15s\nprobe-listen: 127.0.0.1:%d\nweb-listen: 127.0.0.1:%d\nlog-format: json\n", etcd.Endpoint(), ports[0], ports[1], ports[2], ports[3]),
 		"etc/holdfast/credentials/etcd-password": password + "\n",
 		// The unit's own order of things, without the part about authorities: this etcd speaks http.
 		"etc/systemd/system/" + unit + ".d/etcd-credentials.conf": withoutAuthorities(content(t, "etcd-credentials.conf")),
-		"etc/nats-server.conf": fmt.Sprintf("server_name: %s\nlisten: 127.0.0.1:%d\nhttp: 127.0.0.1:%d\njetstream { store_dir: /var/lib/nats, max_memory_store: 64MB, max_file_store: 1GB }\n", name, ports[0], ports[1]),
+		"etc/nats-server.conf": fmt.Sprintf("server_name: %s\nlisten: 127.0.0.1:%d\nhttp: 127.0.0.1:%d\njetstream { store_dir: /var/lib/nats, max_memory_store: 64MB, max_file_store: 1GB }\npid_file: /run/nats/nats.pid\n", name, ports[0], ports[1]),
 		// As Debian has it.
 		"etc/systemd/system/" + broker: "[Unit]\nDescription=NATS Server\nAfter=network.target\n[Service]\nPrivateTmp=true\nType=simple\n" +
 			"ExecStart=/usr/sbin/nats-server -c /etc/nats-server.conf\nExecReload=/bin/kill -s HUP $MAINPID\nExecStop=/bin/kill -s SIGINT $MAINPID\nUser=nats\nGroup=nats\n",
