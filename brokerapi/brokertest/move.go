@@ -5,149 +5,10 @@ import (
 	"errors"
 	"maps"
 	"math/rand/v2"
-	"slices"
 	"testing"
 
-	"holdfast/brokerapi"
 	"holdfast/recovery/moves"
 )
-
-// Carrier is a Server of brokers whose driver is a brokerapi.Mover.
-type Carrier interface {
-	Server
-	// Beside starts another empty broker of the same kind, to which topics can go. It is a Carrier, too.
-	Beside(t *testing.T) Server
-	// Peer is this broker as its registration shows it to the others.
-	Peer() brokerapi.Peer
-	// Consume takes and acknowledges the next n messages as a durable subscription, which
-	// it makes at the topic's begin if there is none, and returns their data.
-	Consume(topic, subscription string, n int) ([]string, error)
-	// Attach has a consumer of the subscription at work until leave is called.
-	Attach(t *testing.T, topic, subscription string) (leave func())
-}
-
-// Spoiler is a Carrier that can change a message behind its broker's back.
-type Spoiler interface {
-	// Spoil changes one byte of a message whose data is old, which has the length of data, on its disk.
-	Spoil(t *testing.T, topic, old, data string)
-}
-
-// end is a broker of a move.
-type end struct {
-	Carrier
-	broker brokerapi.Broker
-	brokerapi.Mover
-}
-
-const (
-	moved        = "/default/moved"
-	subscription = "reader"
-	move         = "m1" // the ID of the first move of a test
-)
-
-// launchMoving is a source and a target; the test is skipped where nothing moves.
-func launchMoving(t *testing.T, h Harness) (from, to *end) {
-	t.Helper()
-	first := h.Launch(t)
-	c, ok := first.(Carrier)
-	if !ok {
-		t.Skip("this broker moves no topics")
-	}
-	from = newEnd(t, c)
-	return from, newEnd(t, c.Beside(t).(Carrier))
-}
-
-func newEnd(t *testing.T, c Carrier) *end {
-	t.Helper()
-	b := open(t, c)
-	m, ok := b.(brokerapi.Mover)
-	if !ok {
-		t.Fatalf("%T is a Carrier, and its driver %T is no Mover", c, b)
-	}
-	return &end{c, b, m}
-}
-
-// fill has the topic served with these messages.
-func (e *end) fill(t *testing.T, topic string, messages ...string) {
-	t.Helper()
-	load(t, e, e.broker, topic, nil)
-	for _, text := range messages {
-		if err := e.Publish(topic, []byte(text)); err != nil {
-			t.Fatalf("publish to %q: %v", topic, err)
-		}
-	}
-}
-
-// seal seals twice: the second says the same, and clients try again.
-func (e *end) seal(t *testing.T, h Harness, topic, id string) moves.Extent {
-	t.Helper()
-	first, err := e.Seal(soon(t), topic, id, false)
-	if err != nil {
-		t.Fatalf("seal: %v", err)
-	}
-	again, err := e.Seal(soon(t), topic, id, false)
-	if err != nil || !same(first, again) {
-		t.Fatalf("sealed at %+v, and again at %+v, %v", first, again, err)
-	}
-	e.refusesClients(t, h, topic)
-	return first
-}
-
-func same(a, b moves.Extent) bool {
-	return a.Empty == b.Empty && a.First == b.First && a.Last == b.Last && a.Count == b.Count && a.Bytes == b.Bytes &&
-		a.Config == b.Config && a.Schema == b.Schema && a.Shrinks == b.Shrinks && maps.Equal(a.Floors, b.Floors)
-}
-
-func (e *end) refusesClients(t *testing.T, h Harness, topic string) {
-	t.Helper()
-	if err := e.Publish(topic, []byte("too late")); err == nil || !h.Retriable(err) {
-		t.Fatalf("publish to a sealed topic: %v, want what clients retry", err)
-	}
-}
-
-func (e *end) wantNext(t *testing.T, topic string, want ...string) {
-	t.Helper()
-	got, err := e.Consume(topic, subscription, len(want))
-	if err != nil || !slices.Equal(got, want) {
-		t.Fatalf("the subscription got %q, %v, want %q", got, err, want)
-	}
-}
-
-// copy copies twice: the second changes nothing.
-func (e *end) copy(t *testing.T, topic, id string, from *end, sealed moves.Extent) {
-	t.Helper()
-	for range 2 {
-		got, err := e.Copy(soon(t), topic, id, from.Peer(), sealed, free)
-		if err != nil || !same(got, sealed) {
-			t.Fatalf("copied: %+v, %v, sealed was %+v", got, err, sealed)
-		}
-		if held, err := e.broker.Topics(soon(t)); err != nil || slices.Contains(held.Serving, topic) {
-			t.Fatalf("a copy is served before it is resumed: %+v, %v", held, err)
-		}
-	}
-}
-
-// resume resumes twice: the second changes nothing.
-func (e *end) resume(t *testing.T, topic, id string, sealed *moves.Extent) {
-	t.Helper()
-	for range 2 {
-		got, err := e.Resume(soon(t), topic, id, nil, sealed)
-		if err != nil || sealed != nil && got.Last != sealed.Last {
-			t.Fatalf("resumed: %+v, %v, sealed was %+v", got, err, sealed)
-		}
-	}
-}
-
-// free is a meter without a rate.
-func free(context.Context, int) error { return nil }
-
-// wantRefused wants an error after which trying again changes nothing.
-func wantRefused(t *testing.T, what string, err error) {
-	t.Helper()
-	if !errors.Is(err, brokerapi.ErrRefused) {
-		t.Fatalf("%s: got %v, want what is refused for good", what, err)
-	}
-}
 
 func movesAll(t *testing.T, h Harness) {
 	from, to := launchMoving(t, h)
@@ -227,11 +88,7 @@ func sealsEmpty(t *testing.T, h Harness) {
 }
 
 func sealLasts(t *testing.T, h Harness) {
-	from, to := launchMoving(t, h)
-	from.fill(t, moved, "one", "two", "three")
-	from.wantNext(t, moved, "one", "two")
-	sealed := from.seal(t, h, moved, move)
-	to.copy(t, moved, move, from, sealed)
+	from, to, sealed := copied(t, h, 2, "one", "two", "three")
 	for _, e := range []*end{from, to} {
 		e.Kill(t)
 		e.Start(t)
@@ -244,7 +101,6 @@ func sealLasts(t *testing.T, h Harness) {
 	if again, err := from.Seal(soon(t), moved, move, false); err != nil || !same(again, sealed) {
 		t.Fatalf("sealed at %+v, and after a restart at %+v, %v", sealed, again, err)
 	}
-	assign(t, to, moved)
 	to.resume(t, moved, move, &sealed)
 	to.wantNext(t, moved, "three")
 }
@@ -313,13 +169,10 @@ func lateOnes(t *testing.T, h Harness) {
 }
 
 func removesSealed(t *testing.T, h Harness) {
-	from, to := launchMoving(t, h)
-	from.fill(t, moved, "one")
-	wantRefused(t, "remove what is served", from.Remove(soon(t), moved, move))
-	wantCount(t, from, moved, 1)
-	sealed := from.seal(t, h, moved, move)
-	to.copy(t, moved, move, from, sealed)
-	assign(t, to, moved)
+	from, to, sealed := copied(t, h, 0, "one")
+	from.fill(t, "/default/served", "one")
+	wantRefused(t, "remove what is served", from.Remove(soon(t), "/default/served", move))
+	wantCount(t, from, "/default/served", 1)
 	to.resume(t, moved, move, &sealed)
 	wantRefused(t, "remove what was resumed", to.Remove(soon(t), moved, move))
 	wantCount(t, to, moved, 1)
@@ -329,12 +182,7 @@ func removesSealed(t *testing.T, h Harness) {
 }
 
 func resumeRefuses(t *testing.T, h Harness) {
-	from, to := launchMoving(t, h)
-	from.fill(t, moved, "one", "two")
-	from.wantNext(t, moved, "one")
-	sealed := from.seal(t, h, moved, move)
-	to.copy(t, moved, move, from, sealed)
-	assign(t, to, moved)
+	from, to, sealed := copied(t, h, 1, "one", "two")
 	more, ahead := sealed, sealed
 	more.Last, more.Count = sealed.Last+1, sealed.Count+1
 	ahead.Floors = maps.Clone(sealed.Floors)
@@ -358,15 +206,11 @@ func resumeRefuses(t *testing.T, h Harness) {
 }
 
 func comparesBytes(t *testing.T, h Harness) {
-	from, to := launchMoving(t, h)
+	from, to, sealed := copied(t, h, 0, "one", "two", "three")
 	s, ok := from.Carrier.(Spoiler)
 	if !ok {
 		t.Skip("nobody reaches behind this broker")
 	}
-	from.fill(t, moved, "one", "two", "three")
-	sealed := from.seal(t, h, moved, move)
-	to.copy(t, moved, move, from, sealed)
-	assign(t, to, moved)
 	to.resume(t, moved, move, &sealed)
 	s.Spoil(t, moved, "two", "twi")
 	got, err := to.Compare(soon(t), moved, from.Peer(), sealed, free)
