@@ -20,7 +20,7 @@ import (
 
 // follow asks for something until it is over, and tells people each new line of it: in a terminal
 // in the place of the one before.
-func follow[T any](c call, path string, look func(T) (line string, over bool)) (raw []byte, err error) {
+func follow[T any](c call, path string, look func(T) (line string, over bool)) error {
 	told, form := "", "%s\n"
 	if isTerminal(c.out().to) {
 		form = "\r\x1b[K%s"
@@ -28,8 +28,8 @@ func follow[T any](c call, path string, look func(T) (line string, over bool)) (
 	}
 	for {
 		var t T
-		if raw, err = c.sidecar().Get(c.Context, path, &t); err != nil {
-			return nil, err
+		if _, err := c.sidecar().Get(c.Context, path, &t); err != nil {
+			return err
 		}
 		line, over := look(t)
 		if line != told && c.String("output") != "json" {
@@ -37,11 +37,11 @@ func follow[T any](c call, path string, look func(T) (line string, over bool)) (
 			told = line
 		}
 		if over {
-			return raw, nil
+			return nil
 		}
 		select {
 		case <-c.Context.Done():
-			return nil, fmt.Errorf("it goes on: %s: 'holdfast moves --follow' watches it", line)
+			return fmt.Errorf("it goes on: %s: 'holdfast moves --follow' watches it", line)
 		case <-time.After(300 * time.Millisecond):
 		}
 	}
@@ -70,13 +70,11 @@ func settled(s moving.Shown) bool {
 	return s.Phase.Over() || s.Phase == moves.Returned && time.Since(s.Since[moves.Returned]) > 5*time.Second
 }
 
-func movePath(id string) string { return "/v1/moves?id=" + url.QueryEscape(id) }
-
 // oneMove prints a move's receipt, when it is over if that is to be waited for: then one that did
 // not go well is an error.
 func oneMove(c call, id string, wait bool) error {
 	var s moving.Shown
-	_, err := follow(c, movePath(id), func(list []moving.Shown) (string, bool) {
+	err := follow(c, "/v1/moves?id="+url.QueryEscape(id), func(list []moving.Shown) (string, bool) {
 		s = list[0]
 		return progressLine(s), settled(s) || !wait
 	})
@@ -96,7 +94,7 @@ func oneMove(c call, id string, wait bool) error {
 func movesVerb(c call) error {
 	switch args := c.Args().Slice(); {
 	case len(args) == 0 && c.Bool("follow"):
-		_, err := follow(c, "/v1/moves", func(list []moving.Shown) (string, bool) {
+		err := follow(c, "/v1/moves", func(list []moving.Shown) (string, bool) {
 			lines, over := []string{}, true
 			for _, s := range list {
 				if s.Unreadable == "" && !settled(s) {
@@ -128,11 +126,15 @@ func allMoves(c call) error {
 	return c.answer(raw, err, func(o *output) { writeMoves(o, list) })
 }
 
-func progressLine(s moving.Shown) string {
-	line := fmt.Sprintf("%s  %s", s.Topic, s.Phase)
+func phaseText(s moving.Shown) string {
 	if whole := s.Sealed; s.Moved > 0 && whole != nil && whole.Bytes > 0 {
-		line += fmt.Sprintf(" %d%%", min(100, uint64(s.Moved)*100/whole.Bytes))
+		return fmt.Sprintf("%s %d%%", s.Phase, min(100, uint64(s.Moved)*100/whole.Bytes))
 	}
+	return string(s.Phase)
+}
+
+func progressLine(s moving.Shown) string {
+	line := s.Topic + "  " + phaseText(s)
 	if s.Error != "" && !s.Phase.Over() {
 		line += ": " + s.Error
 	}
@@ -167,15 +169,14 @@ func count(n uint64, what string) string {
 
 // bytesText is a size as people read it.
 func bytesText(n uint64) string {
-	const unit = 1024
-	if n < unit {
+	size, unit := float64(n), 0
+	for ; size >= 1024; size /= 1024 {
+		unit++
+	}
+	if unit == 0 {
 		return count(n, "byte")
 	}
-	div, exp := uint64(unit), 0
-	for m := n / unit; m >= unit; m /= unit {
-		div, exp = div*unit, exp+1
-	}
-	return fmt.Sprintf("%.1f %ciB", float64(n)/float64(div), "KMGTPE"[exp])
+	return fmt.Sprintf("%.1f %ciB", size, " KMGTPE"[unit])
 }
 
 func writeMoves(o *output, list []moving.Shown) {
@@ -193,9 +194,7 @@ func writeMoves(o *output, list []moving.Shown) {
 		if e := cmp.Or(s.Sealed, s.Planned); e != nil {
 			messages, size = strconv.FormatUint(e.Count, 10), bytesText(e.Bytes)
 		}
-		phase := strings.TrimPrefix(progressLine(moving.Shown{Topic: s.Topic, Move: s.Move}), s.Topic+"  ")
-		phase, _, _ = strings.Cut(phase, ":")
-		rows = append(rows, []string{s.ID, s.Topic, s.From, s.To, phase, messages, size, s.At.UTC().Format(clock), cmp.Or(s.Stalled, s.Error)})
+		rows = append(rows, []string{s.ID, s.Topic, s.From, s.To, phaseText(s), messages, size, s.At.UTC().Format(clock), cmp.Or(s.Stalled, s.Error)})
 	}
 	o.table(rows)
 }
@@ -213,7 +212,7 @@ func drainMove(c call) error {
 		return nil
 	}
 	var d moves.Drain
-	_, err := follow(c, "/v1/drain/move", func(now moves.Drain) (string, bool) {
+	err := follow(c, "/v1/drain/move", func(now moves.Drain) (string, bool) {
 		d = now
 		return drainLine(d, isTerminal(c.out().to)), d.State.Over()
 	})
