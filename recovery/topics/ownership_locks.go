@@ -3,6 +3,8 @@ package topics
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -172,27 +174,31 @@ func (o *Ownership) SetWanted(full bool, puts, deletes []string) {
 	if !full && !o.wantedKnown {
 		return
 	}
-	if full {
-		keep := make(map[string]struct{}, len(puts))
-		for _, topic := range puts {
-			keep[topic] = struct{}{}
-		}
-		for topic, l := range o.table {
-			if _, ok := keep[topic]; !ok {
-				o.want(l, false)
-			}
-		}
-	}
-	for _, topic := range deletes {
-		if l, ok := o.table[topic]; ok {
-			o.want(l, false)
-		}
+	for _, l := range takenOut(o.table, full, puts, deletes) {
+		o.want(l, false)
 	}
 	for _, topic := range puts {
 		o.want(o.lock(topic), true)
 	}
 	o.wantedKnown = true
 	o.poke()
+}
+
+// takenOut is what of a table a change takes out: those deleted, and of a full change all that is not put.
+func takenOut[T any](table map[string]T, full bool, puts, deletes []string) (out []T) {
+	if full {
+		left := maps.Clone(table)
+		for _, topic := range puts {
+			delete(left, topic)
+		}
+		return slices.Collect(maps.Values(left))
+	}
+	for _, topic := range deletes {
+		if t, ok := table[topic]; ok {
+			out = append(out, t)
+		}
+	}
+	return out
 }
 
 // ForgetWanted makes what is assigned here unknown until the next full set: no lock is

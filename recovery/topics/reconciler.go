@@ -194,25 +194,11 @@ func (r *Reconciler) SetAssigned(full bool, puts, deletes []string) {
 	}
 	now := time.Now()
 	first := !r.assignedKnown
-	if full {
-		keep := make(map[string]struct{}, len(puts))
-		for _, name := range puts {
-			keep[name] = struct{}{}
+	for _, t := range takenOut(r.table, full, puts, deletes) {
+		if first {
+			t.UnassignedAt = now
 		}
-		for name, t := range r.table {
-			if _, ok := keep[name]; ok {
-				continue
-			}
-			if first {
-				t.UnassignedAt = now
-			}
-			r.unassign(t, now)
-		}
-	}
-	for _, name := range deletes {
-		if t, ok := r.table[name]; ok {
-			r.unassign(t, now)
-		}
+		r.unassign(t, now)
 	}
 	for _, name := range puts {
 		r.assign(r.topic(name, now), now, first)

@@ -78,10 +78,7 @@ func (r *Reconciler) SetHeld(topics []string) {
 	hold(r.moving, false)
 	hold(topics, true)
 	r.movesKnown, r.moving = true, slices.Clone(topics)
-	r.list.askAt(now)
-	r.planSoon(now)
-	r.changed(now)
-	r.poke()
+	r.lookAnew(now)
 }
 
 // Calm reports whether no call about the topic is under way, and whether its ownership lock, if
