@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 
 	"holdfast/agent/moving"
 	"holdfast/brokerapi"
@@ -31,7 +33,7 @@ func (a *agent) newMoves(reg prometheus.Registerer) *moving.Worker {
 	mover, _ := a.broker.(brokerapi.Mover)
 	sender, _ := a.broker.(brokerapi.Sender)
 	w := moving.New(moving.Settings{Me: a.ids.registered.now, Mover: mover, Sender: sender,
-		Driver: a.cfg.Driver, AtOnce: a.cfg.MovesAtOnce, Rate: a.cfg.MoveRate, DrainsAtOnce: a.cfg.DrainsAtOnce, Told: a.noteMove,
+		Driver: a.cfg.Driver, AtOnce: a.cfg.MovesAtOnce, Rate: a.cfg.MoveRate, DrainsAtOnce: a.cfg.DrainsAtOnce, Told: a.noteMove, Sync: a.syncData,
 		Drained: func(ctx context.Context, why string) error {
 			return a.setModeByOperator(ctx, recovery.Drained, why)
 		}}, a.main, a.reconciler, a.log.With("part", "moves"), reg)
@@ -39,6 +41,21 @@ func (a *agent) newMoves(reg prometheus.Registerer) *moving.Worker {
 		return nil
 	}
 	return w
+}
+
+// syncData has the file system of the data directory write what it holds. A mount for reading only is
+// enough; one that is not there, or that may not be opened, says nothing of the broker's disk.
+func (a *agent) syncData() (dir string, err error) {
+	dir = a.dataDir.Path()
+	f, err := os.Open(dir)
+	if err != nil {
+		return "", nil
+	}
+	defer f.Close()
+	if err := unix.Syncfs(int(f.Fd())); err != nil {
+		return "", fmt.Errorf("sync the file system of %s: %w", dir, err)
+	}
+	return dir, nil
 }
 
 func (a *agent) moveOrders(o recovery.Orders) moving.Orders {

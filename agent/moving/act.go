@@ -88,6 +88,9 @@ func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act
 			return extent(b.Copy(ctx, m.Topic, m.ID, from, sealed, meter))
 		}
 		content, err := b.Compare(ctx, m.Topic, from, sealed, meter)
+		if err == nil && content.Differs == "" {
+			content.Synced, err = w.sync(ctx)
+		}
 		return moves.Outcome{Content: &content}, 0, err
 	case moves.HandOver:
 		if assigned, err = w.assigned(ctx, w.set.Me(), m.Topic); err != nil {
@@ -129,6 +132,34 @@ func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act
 		return out, 0, err
 	}
 	return out, 0, fmt.Errorf("act %q: unknown", act)
+}
+
+// sync has the copy on disk before the source's goes: a broker that has just restored it may leave that
+// to the kernel for minutes. Nobody waits for a disk that does not answer, so there is one call at a time.
+func (w *Worker) sync(ctx context.Context) (dir string, err error) {
+	if w.set.Sync == nil {
+		return "", nil
+	}
+	late := func() (string, error) { return "", fmt.Errorf("sync the data directory: %w", ctx.Err()) }
+	select {
+	case w.syncing <- struct{}{}:
+	case <-ctx.Done():
+		return late()
+	}
+	var took string
+	var failed error
+	done := make(chan struct{})
+	go func() {
+		took, failed = w.set.Sync()
+		<-w.syncing
+		close(done)
+	}()
+	select {
+	case <-done:
+		return took, failed
+	case <-ctx.Done():
+		return late()
+	}
 }
 
 func (w *Worker) assigned(ctx context.Context, broker, topic string) (revision int64, err error) {

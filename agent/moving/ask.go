@@ -23,7 +23,7 @@ import (
 func New(s Settings, store *cluster.Client, t Topics, log *slog.Logger, reg prometheus.Registerer) *Worker {
 	w := &Worker{set: s, store: store, topics: t, log: log, metrics: newMetrics(reg),
 		own: map[string]*under{}, learnt: map[string]int64{},
-		stirred: make(chan struct{}, 1), limit: rate.NewLimiter(rate.Inf, 1<<20)}
+		stirred: make(chan struct{}, 1), syncing: make(chan struct{}, 1), limit: rate.NewLimiter(rate.Inf, 1<<20)}
 	if s.Rate > 0 {
 		w.limit = rate.NewLimiter(rate.Limit(s.Rate), max(1, int(s.Rate)/10))
 	}

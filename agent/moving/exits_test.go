@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -252,4 +253,55 @@ func TestAMoveWhoseSourceNeverComesBackIsEndedByAnOperator(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestTheSourcesDataGoesOnlyWhenTheTargetsIsOnItsDisk(t *testing.T) {
+	var whole atomic.Bool
+	sync := func() (string, error) {
+		time.Sleep(5 * time.Second)
+		if !whole.Load() {
+			return "", errors.New("the disk is broken")
+		}
+		return "/data", nil
+	}
+	onStage(t, Settings{Sync: sync}, one, func(g *stage, a, b *side) {
+		g.begin(topic)
+		g.after(time.Minute)
+		if m := g.wantPhase(topic, moves.Resumed); !strings.Contains(m.Error, "the disk is broken") || len(a.peek(topic).messages) != 3 {
+			t.Errorf("error %q, at the source are %q", m.Error, a.peek(topic).messages)
+		}
+		whole.Store(true)
+		g.after(10 * time.Second)
+		if text := strings.Join(g.wantPhase(topic, moves.Done).Receipt(), "\n"); !strings.Contains(text, "the file system of /data at b, before what was left at a was removed") {
+			t.Error(text)
+		}
+		g.wantServed(topic, "b")
+	})
+}
+
+// What cannot be ended is begun once, and neither the move nor the sidecar waits for it for ever.
+func TestADiskThatDoesNotAnswerIsAskedOnce(t *testing.T) {
+	var calls atomic.Int64
+	var answers atomic.Bool
+	sync := func() (string, error) {
+		calls.Add(1)
+		for !answers.Load() {
+			time.Sleep(time.Second)
+		}
+		return "", nil
+	}
+	onStage(t, Settings{Sync: sync}, one, func(g *stage, a, b *side) {
+		g.begin(topic)
+		g.after(5 * time.Minute)
+		if m := g.wantPhase(topic, moves.Resumed); !strings.Contains(m.Error, "sync the data directory") || calls.Load() != 1 {
+			t.Errorf("error %q, asked %d times", m.Error, calls.Load())
+		}
+		b.end()
+		b.start()
+		answers.Store(true)
+		g.after(time.Minute)
+		if text := strings.Join(g.wantPhase(topic, moves.Done).Receipt(), "\n"); !strings.Contains(text, "nothing: the sidecar of b does not see its data directory") {
+			t.Error(text)
+		}
+	})
 }

@@ -63,6 +63,9 @@ type Settings struct {
 	// Drained drains the broker: nothing is left on it.
 	Drained func(ctx context.Context, why string) error
 	Rate    float64 // bytes a second; 0: no limit
+	// Sync has the file system of the broker's data write what it holds to its disk, and says which
+	// directory it took; empty: none is seen from here. It may take for ever. Nil: there is none.
+	Sync func() (dir string, err error)
 	// Told hears of each step that this broker has done, when the journal has it.
 	Told func(m moves.Move)
 }
@@ -84,6 +87,7 @@ type Worker struct {
 	log     *slog.Logger
 	metrics *metrics
 	limit   *rate.Limiter
+	syncing chan struct{} // has one while Sync is called
 	stirred chan struct{} // when a drain may go on; it has room for one
 
 	mu     sync.Mutex

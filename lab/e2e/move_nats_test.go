@@ -49,7 +49,7 @@ func TestATopicMovesBetweenServersUnderLoad(t *testing.T) {
 	case m.Copied.First != sealed.First || m.Copied.Last != sealed.Last || m.Copied.Count != sealed.Count ||
 		m.Copied.Bytes != sealed.Bytes || m.Copied.Config != sealed.Config:
 		t.Errorf("copied %+v, sealed %+v", m.Copied, sealed)
-	case m.Same.Compared != sealed.Count || m.Same.Differs != "" || m.Same.Gone != 0 || m.Same.Hash == "":
+	case m.Same.Compared != sealed.Count || m.Same.Differs != "" || m.Same.Gone != 0 || m.Same.Hash == "" || m.Same.Synced == "":
 		t.Errorf("compared %+v, want all %d", m.Same, sealed.Count)
 	case sealed.Floors[durable] != floor || m.Copied.Floors[durable] != floor || m.Served.Floors[durable] != floor:
 		t.Errorf("the consumer stands at %d; sealed %v, copied %v, resumed %v", floor, sealed.Floors, m.Copied.Floors, m.Served.Floors)

@@ -126,6 +126,8 @@ type Content struct {
 	Hash     string `json:"hash,omitempty"` // over those compared
 	// Differs is the first difference, in words; empty: there is none.
 	Differs string `json:"differs,omitempty"`
+	// Synced is the directory whose file system the target has then synced; empty: none.
+	Synced string `json:"synced,omitempty"`
 	// Observed says why nothing was compared and what was seen instead; empty: it was.
 	Observed string `json:"observed,omitempty"`
 }

@@ -65,6 +65,11 @@ func (m Move) Receipt() (lines []string) {
 			say("observed", "%s", c.Observed)
 		default:
 			say("compared", "%d messages, equal in sequence, subject, headers and payload, hash %s; %d gone since by their limits", c.Compared, c.Hash, c.Gone)
+			if synced := "the file system of %s at %s, before what was left at %s was removed"; c.Synced != "" {
+				say("synced", synced, c.Synced, m.To, m.From)
+			} else {
+				say("synced", "nothing: the sidecar of %s does not see its data directory", m.To)
+			}
 		}
 	}
 	if gap := m.Gap(); gap > 0 {
