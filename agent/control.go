@@ -33,7 +33,7 @@ func (a *agent) controlHandler() http.Handler {
 	mux.HandleFunc("GET /v1/events/{id}", a.serveExplanation)
 	mux.HandleFunc("POST /v1/activate", a.steer(a.activate))
 	mux.HandleFunc("POST /v1/drain", a.steer(a.drain))
-	mux.HandleFunc("POST /v1/leave", a.serveLeave)
+	mux.HandleFunc("POST /v1/leave", answered(a.leaveByOrder))
 	mux.HandleFunc("POST /v1/unload", answered(a.unload))
 	mux.HandleFunc("POST /v1/drain/move", answered(a.drainMoving))
 	mux.HandleFunc("GET /v1/drain/move", a.serveDrained)
@@ -41,7 +41,7 @@ func (a *agent) controlHandler() http.Handler {
 	mux.HandleFunc("POST /v1/moves/{id}/cancel", a.serveMoveCancel)
 	mux.HandleFunc("POST /v1/confirm", a.steer(a.confirm))
 	mux.HandleFunc("POST /v1/reload", a.serveReload)
-	mux.HandleFunc("POST /v1/pause", a.servePause)
+	mux.HandleFunc("POST /v1/pause", answered(a.pause))
 	mux.HandleFunc("POST /v1/resume", a.serveResume)
 	return mux
 }
@@ -51,6 +51,15 @@ func reply(w http.ResponseWriter, v any) {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	_ = enc.Encode(v) // the client went away
+}
+
+// respond replies, or refuses with the error.
+func respond(w http.ResponseWriter, v any, err error) {
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	reply(w, v)
 }
 
 func refuse(w http.ResponseWriter, err error) {
@@ -88,11 +97,7 @@ func answered[Order, Answer any](do func(context.Context, Order) (Answer, error)
 			return
 		}
 		answer, err := do(r.Context(), o)
-		if err != nil {
-			refuse(w, err)
-			return
-		}
-		reply(w, answer)
+		respond(w, answer, err)
 	}
 }
 

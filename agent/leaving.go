@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -377,26 +376,24 @@ func (a *agent) leavingWords() string {
 // leaveEvery is how often 'leave --wait' tries again.
 const leaveEvery = 100 * time.Millisecond
 
-// serveLeave answers when the broker has left, or cannot.
-func (a *agent) serveLeave(w http.ResponseWriter, r *http.Request) {
-	var o struct {
-		TimeoutSeconds float64 `json:"timeout_seconds"`
-		Wait           bool    `json:"wait"`
-		WithSidecar    bool    `json:"with_sidecar"`
-	}
-	if !readBody(w, r, &o) {
-		return
-	}
+// leaveOrder is the body of a request to leave.
+type leaveOrder struct {
+	TimeoutSeconds float64 `json:"timeout_seconds"`
+	Wait           bool    `json:"wait"`
+	WithSidecar    bool    `json:"with_sidecar"`
+}
+
+// leaveByOrder returns when the broker has left, or cannot.
+func (a *agent) leaveByOrder(ctx context.Context, o leaveOrder) (Status, error) {
 	timeout := drainTimeout
 	if o.TimeoutSeconds > 0 {
 		timeout = time.Duration(o.TimeoutSeconds * float64(time.Second))
 	}
-	if err := a.leaveNow(r.Context(), timeout, o.Wait, o.WithSidecar); err != nil {
-		refuse(w, err)
-		return
+	if err := a.leaveNow(ctx, timeout, o.Wait, o.WithSidecar); err != nil {
+		return Status{}, err
 	}
 	_ = a.saveNow() // the next sidecar is to know it; that it failed, the saver tells
-	reply(w, a.status())
+	return a.status(), nil
 }
 
 // leaveNow has the loop begin, and waits for what comes of it. wait: a broker that cannot

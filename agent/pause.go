@@ -156,45 +156,38 @@ func (a *agent) watchPause() {
 	}
 }
 
-// servePause begins a pause, in place of the one before if there is one.
-func (a *agent) servePause(w http.ResponseWriter, r *http.Request) {
-	var req PauseRequest
-	if !readBody(w, r, &req) {
-		return
-	}
+// pause begins a pause, in place of the one before if there is one.
+func (a *agent) pause(ctx context.Context, req PauseRequest) (PauseAnswer, error) {
 	if err := req.Validate(); err != nil {
-		refuse(w, &ExitError{ExitUsage, err})
-		return
+		return PauseAnswer{}, &ExitError{ExitUsage, err}
 	}
-	a.changePause(w, r, func() {
+	return a.changePause(ctx, func() {
 		a.beginPause(recovery.NewPause(req.Owner, req.Reason, req.lasts(), time.Now(), a.bootID, time.Duration(a.clock())))
 	})
 }
 
 func (a *agent) serveResume(w http.ResponseWriter, r *http.Request) {
-	a.changePause(w, r, func() { a.endPause("operator") })
+	answer, err := a.changePause(r.Context(), func() { a.endPause("operator") })
+	respond(w, answer, err)
 }
 
-// changePause has the loop make a change, and answers when the loop has acted on it.
-func (a *agent) changePause(w http.ResponseWriter, r *http.Request, change func()) {
-	ctx, cancel := context.WithTimeout(r.Context(), setModeTimeout)
+// changePause has the loop make a change, and returns when the loop has acted on it.
+func (a *agent) changePause(ctx context.Context, change func()) (answer PauseAnswer, err error) {
+	ctx, cancel := context.WithTimeout(ctx, setModeTimeout)
 	defer cancel()
-	var answer PauseAnswer
-	err := a.await(ctx, func() {
+	err = a.await(ctx, func() {
 		answer.Before = a.pauseStatus()
 		change()
 		answer.BrokerID, answer.Pause = a.brokerID, a.pauseStatus()
 	})
 	if err != nil {
-		refuse(w, fmt.Errorf("pause not changed: %w: see 'holdfast status'", err))
-		return
+		return answer, fmt.Errorf("pause not changed: %w: see 'holdfast status'", err)
 	}
 	// A person's word is kept before it is confirmed.
 	if err := a.saveNow(); err != nil {
-		refuse(w, fmt.Errorf("done, but --state-dir %s: %w: a restart of this sidecar would not know of it: free space or make it writable, then repeat", a.cfg.StateDir, err))
-		return
+		return answer, fmt.Errorf("done, but --state-dir %s: %w: a restart of this sidecar would not know of it: free space or make it writable, then repeat", a.cfg.StateDir, err)
 	}
-	reply(w, answer)
+	return answer, nil
 }
 
 // pauseSentence is what a pause adds to the state in one sentence; empty: nothing.

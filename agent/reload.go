@@ -212,11 +212,7 @@ func (a *agent) configStatus() ConfigStatus {
 
 func (a *agent) serveReload(w http.ResponseWriter, r *http.Request) {
 	done, err := a.reload(r.Context(), "holdfast reload")
-	if err != nil {
-		refuse(w, err)
-		return
-	}
-	reply(w, done)
+	respond(w, done, err)
 }
 
 // reloadPath is the one thing on the web listener that is no read.
@@ -231,11 +227,7 @@ func (a *agent) serveWebReload(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	done, err := a.reload(r.Context(), "POST "+reloadPath)
-	if err != nil {
-		refuse(w, err)
-		return
-	}
-	reply(w, done)
+	respond(w, done, err)
 }
 
 // tryFiles reads the files that settings name, as they will be used. It connects to nothing.
