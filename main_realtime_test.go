@@ -245,7 +245,7 @@ func TestHealthcheckFollowsReady(t *testing.T) {
 	}
 	srv.Close()
 	code, _, stderr = holdfast(t, "healthcheck", "--probe-listen", addr)
-	if want := "holdfast: healthcheck: no answer from http://" + addr + "/ready: is 'holdfast run' running here? give --probe-listen\n"; code != 1 || stderr != want {
+	if want := "holdfast: healthcheck: --probe-listen " + addr + ": no answer from http://" + addr + "/ready: is 'holdfast run' running here, with this --probe-listen?\n"; code != 1 || stderr != want {
 		t.Errorf("nobody: code %d %s", code, stderr)
 	}
 }

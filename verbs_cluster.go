@@ -105,7 +105,7 @@ func writeFleet(o *output, brokers []cluster.FleetBroker, now time.Time) {
 		topics += b.Topics
 		table = append(table, []string{id, yes, cmp.Or(mode, "-"), cmp.Or(b.Reason, "-"), strconv.Itoa(b.Topics), epoch, since})
 	}
-	o.line("%d brokers: %d registered, %d of them active; %d topics assigned", len(brokers), registered, active, topics)
+	o.line("%s: %d registered, %d of them active; %s assigned", agent.Plural(len(brokers), "broker"), registered, active, agent.Plural(topics, "topic"))
 	o.line("")
 	o.table(table)
 	for _, note := range notes {

@@ -56,7 +56,7 @@ func healthcheck(c call) error {
 	}
 	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req) // by no proxy, and to nowhere else
 	if err != nil {
-		return fmt.Errorf("healthcheck: no answer from %s: is 'holdfast run' running here? give --probe-listen", url)
+		return fmt.Errorf("healthcheck: --probe-listen %s: no answer from %s: is 'holdfast run' running here, with this --probe-listen?", c.settings.ProbeListen, url)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {

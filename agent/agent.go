@@ -63,6 +63,7 @@ type agent struct {
 	process    *probes.Process // nil: none to watch
 	recognizer recognizer      // of that process
 	dataDir    *probes.DataDir
+	statedDir  string                    // by the broker, where --data-dir is given
 	ran        atomic.Pointer[time.Time] // when the loop last did; no lock, which it may be stuck with
 	main       *cluster.Client
 	line       Line

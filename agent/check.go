@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"holdfast/agent/guard"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
@@ -55,7 +57,7 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	}
 	findings = append(findings, broker)
 	if c.DataDir != "" || broker.Err == nil {
-		findings = append(findings, checkDataDir(c))
+		findings = append(findings, checkDataDir(c, id.DataDir))
 	}
 	findings = append(findings, checkStateDir(c))
 	if !c.Unleased() && findings[0].Err == nil && !isSetting(broker.Err) {
@@ -79,7 +81,7 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	for _, n := range id.Notes {
 		findings = append(findings, Finding{What: n.Kind, Warn: true, Text: n.Text})
 	}
-	unstoppable := false
+	unstoppable, unseen := false, "; in a pod, set shareProcessNamespace: true"
 	if c.CanStop() {
 		f := checkProcess(c, log)
 		if f.Err == nil && broker.Err == nil {
@@ -89,11 +91,14 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 		var exit *ExitError
 		foreign := errors.As(f.Err, &exit) && exit.Code == ExitRefused
 		unstoppable = foreign || f.Err != nil && broker.Err == nil && c.StopCommand == ""
+		if errors.Is(f.Err, unix.EPERM) {
+			unstoppable, unseen = true, ""
+		}
 	}
 	switch {
 	case c.Shadow, c.Unleased():
 	case c.Guard == "on" && unstoppable:
-		findings = append(findings, Finding{What: "guard", Warn: true, Text: "would stop nothing: see process; in a pod, set shareProcessNamespace: true"})
+		findings = append(findings, Finding{What: "guard", Warn: true, Text: "would stop nothing: see process" + unseen})
 	case c.Guard == "on":
 		findings = append(findings, checkGuard(c))
 	default:
@@ -259,7 +264,7 @@ func isSetting(err error) bool {
 	return errors.As(err, &exit) && exit.Code == ExitUsage
 }
 
-func checkDataDir(c Config) Finding {
+func checkDataDir(c Config, stated string) Finding {
 	f := Finding{What: "data dir", Text: c.DataDir}
 	if c.DataDir == "" {
 		f.Text = "not known: the broker does not state it; give --data-dir to tell a first boot from a restart"
@@ -270,6 +275,8 @@ func checkDataDir(c Config) Finding {
 	} else if _, err := os.Stat(c.DataDir); errors.Is(err, fs.ErrNotExist) {
 		f.Warn = true
 		f.Text += "; not there: if the broker has data elsewhere, a restart is taken for a first boot; give the directory that it uses"
+	} else if text := elsewhere(c.DataDir, stated); text != "" {
+		f.Warn, f.Text = true, text
 	}
 	return f
 }

@@ -105,12 +105,39 @@ func TestTheGuardIsNotBlamedForWhatTheProcessIs(t *testing.T) {
 func TestCheckWarnsOfADataDirectoryThatIsNotThere(t *testing.T) {
 	c := Default()
 	c.DataDir = t.TempDir()
-	if f := checkDataDir(c); f.Err != nil || f.Warn {
+	if f := checkDataDir(c, ""); f.Err != nil || f.Warn {
 		t.Errorf("%+v", f)
 	}
 	c.DataDir += "/nope"
-	if f := checkDataDir(c); f.Err != nil || !f.Warn || !strings.Contains(f.Text, "not there") {
+	if f := checkDataDir(c, ""); f.Err != nil || !f.Warn || !strings.Contains(f.Text, "not there") {
 		t.Errorf("%+v", f)
+	}
+}
+
+func TestCheckWarnsOfAnotherDataDirectoryThanTheBrokerStates(t *testing.T) {
+	given, stated := t.TempDir(), t.TempDir()
+	link := filepath.Join(given, "link")
+	if err := os.Symlink(stated, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, given, stated string
+		warns               bool
+	}{
+		{"another", given, stated, true},
+		{"the same", given, given, false},
+		{"the same, by a link", link, stated, false},
+		{"one in it", link, given, false},
+		{"that around it", given, filepath.Join(given, "link"), true},
+		{"it states none", given, "", false},
+		{"it is in another container", given, filepath.Join(given, "unseen"), false},
+	} {
+		c := Default()
+		c.DataDir = tt.given
+		want := fmt.Sprintf("--data-dir %s: the broker says that its data is in %s: leave --data-dir out, or give that", tt.given, tt.stated)
+		if f := checkDataDir(c, tt.stated); f.Err != nil || f.Warn != tt.warns || tt.warns && f.Text != want {
+			t.Errorf("%s: %+v", tt.name, f)
+		}
 	}
 }
 
@@ -189,7 +216,7 @@ func TestCheckCallsADataDirectoryThatIsAFileAWrongSetting(t *testing.T) {
 	if err := os.WriteFile(c.DataDir, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := checkDataDir(c)
+	f := checkDataDir(c, "")
 	want := "--data-dir " + c.DataDir + ": not a directory: give the directory in which the broker keeps its data, as a user that may read it"
 	var exit *ExitError
 	if !errors.As(f.Err, &exit) || exit.Code != ExitUsage || f.Err.Error() != want {

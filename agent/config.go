@@ -170,6 +170,9 @@ func (c Config) Warnings() []string {
 	if strange := drivers[c.Driver].Adopt; strange != "" && c.Registration == "adopt" {
 		list = append(list, "--registration adopt with the driver "+c.Driver+": "+strange)
 	}
+	if c.LeaseTTL > longTTL && !c.Unleased() {
+		list = append(list, "--lease-ttl "+formatDuration(c.LeaseTTL)+": for so long a broker that died stays registered, and nobody takes over: 15s to 2m is usual")
+	}
 	return list
 }
 

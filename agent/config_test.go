@@ -94,6 +94,7 @@ func TestBadSettingsNameFieldValueAndRemedy(t *testing.T) {
 		{"not a number", with("load-rate", "fast"), `--load-rate "fast": not a number: write digits, such as 0.5 or 100`},
 
 		{"TTL below what etcd grants", with("lease-ttl", "1s"), "--lease-ttl 1s: too short: etcd grants no less than 2s"},
+		{"TTL below zero complains of nothing that follows from it", with("lease-ttl", "-5s"), "--lease-ttl -5s: too short: etcd grants no less than 2s"},
 		{"TTL in parts of a second", with("lease-ttl", "2600ms"), "--lease-ttl 2.6s: not whole seconds, which is all that etcd knows: write 3s"},
 		{"margin above the TTL", with("lease-detach-margin", "40s"),
 			"--lease-detach-margin 40s: must be less than --lease-ttl 32s: leave it out for a third of the TTL, 10.667s"},
@@ -502,6 +503,19 @@ func TestVariablesThatAreNoSettingsAreNamedAndTheirValuesAreNot(t *testing.T) {
 		"HOLDFAST_LEASE_TLL: no such setting, so this variable does nothing: did you mean HOLDFAST_LEASE_TTL?"
 	if got := strings.Join(c.Warnings(), "\n"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestATTLThatNobodySleepsThroughIsWarnedOf(t *testing.T) {
+	for ttl, want := range map[time.Duration]string{
+		10 * time.Minute: "",
+		time.Hour:        "--lease-ttl 1h0m0s: for so long a broker that died stays registered, and nobody takes over: 15s to 2m is usual",
+	} {
+		c := Default()
+		c.Driver, c.LeaseTTL = "nats", ttl
+		if got := strings.Join(c.Warnings(), "\n"); got != want {
+			t.Errorf("%v: %q", ttl, got)
+		}
 	}
 }
 

@@ -16,6 +16,9 @@ import (
 // minTTL is the smallest TTL that etcd grants with its default election timeout.
 const minTTL = 2 * time.Second
 
+// longTTL is more than anybody sleeps through: a longer one is warned of.
+const longTTL = 10 * time.Minute
+
 // Validate joins every problem with the settings, one line each: name, value,
 // what is wrong and the remedy. It reads the files that are named, and nothing
 // else outside of c.
@@ -187,7 +190,7 @@ func (r *report) lease() {
 	}
 	marginOK := ttlOK
 	switch {
-	case c.LeaseDetachMargin < 0, r.raw.LeaseDetachMargin == 0 && r.set("lease-detach-margin"):
+	case r.raw.LeaseDetachMargin < 0, r.raw.LeaseDetachMargin == 0 && r.set("lease-detach-margin"):
 		r.list = append(r.list, problem{[]string{"lease-detach-margin"}, fmt.Sprintf(
 			"%s %s: must be more than 0: leave it out for a third of the TTL", r.label("lease-detach-margin"), formatDuration(r.raw.LeaseDetachMargin))})
 		marginOK = false
@@ -197,7 +200,7 @@ func (r *report) lease() {
 		marginOK = false
 	}
 	r.when(c.BackoffInitial > 0 && c.BackoffMax < c.BackoffInitial, "backoff-max", "less than "+r.show("backoff-initial")+": give a longer one", "backoff-initial")
-	if c.RenewInterval < 0 || r.raw.RenewInterval == 0 && r.set("renew-interval") {
+	if r.raw.RenewInterval < 0 || r.raw.RenewInterval == 0 && r.set("renew-interval") {
 		r.list = append(r.list, problem{[]string{"renew-interval"}, fmt.Sprintf(
 			"%s %s: must be more than 0: leave it out for an eighth of the TTL", r.label("renew-interval"), formatDuration(r.raw.RenewInterval))})
 	} else if marginOK && c.BackoffInitial > 0 {

@@ -2,6 +2,9 @@ package agent
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"strings"
 	"time"
 
 	"holdfast/cluster"
@@ -27,6 +30,17 @@ func (a *agent) ownData(dir probes.DirView) recovery.DataID {
 		return ""
 	}
 	return recovery.DataID(dir.Identity)
+}
+
+// elsewhere says that the broker states another data directory than the one that is given, or one
+// around that. Empty: it does not, or what it states is not seen from here, as in another container.
+func elsewhere(given, stated string) string {
+	here, err := os.Stat(given)
+	there, unseen := os.Stat(stated)
+	if err != nil || unseen != nil || os.SameFile(here, there) || strings.HasPrefix(given, strings.TrimSuffix(stated, "/")+"/") {
+		return ""
+	}
+	return fmt.Sprintf("--data-dir %s: the broker says that its data is in %s: leave --data-dir out, or give that", given, stated)
 }
 
 // dataPatience bounds the wait for a look at the data of a process that answers. A disk that

@@ -365,6 +365,13 @@ func (a *agent) publishLife(who brokerapi.Report) {
 	told := ""
 	if a.cfg.DataDir == "" {
 		told = who.DataDir
+	} else if who.DataDir != a.statedDir {
+		a.statedDir = who.DataDir
+		a.tasks.Go(func() { // a disk may hang
+			if text := elsewhere(a.cfg.DataDir, who.DataDir); text != "" {
+				a.log.Warn("a setting is probably not what is meant", "detail", text)
+			}
+		})
 	}
 	a.dataDir.Expect(told, started)
 	seen := a.dataSeen(who.Instance)

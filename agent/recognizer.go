@@ -254,7 +254,7 @@ func judgeProcess(ctx context.Context, c Config, seen probes.ProcessView, who br
 	verdict = recognize(recognitionFacts{Started: seen.StartedAt, Stated: who.StartedAt,
 		Holding: holding, Holder: holder.StartedAt, Twins: holder.Name == seen.Name})
 	var said []string
-	if !who.StartedAt.IsZero() {
+	if !who.StartedAt.IsZero() && clockTime(seen.StartedAt) != clockTime(who.StartedAt) {
 		said = append(said, fmt.Sprintf("it started at %s, the broker says %s", clockTime(seen.StartedAt), clockTime(who.StartedAt)))
 	}
 	switch holding {

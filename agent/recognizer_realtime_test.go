@@ -157,6 +157,13 @@ func TestCheckRefusesTheProcessOfAnother(t *testing.T) {
 			t.Errorf("%q lacks %q", f.Err, part)
 		}
 	}
+	seen, err := probes.ReadProcess(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, why := judgeProcess(t.Context(), c, seen, brokerapi.Report{Instance: "a", StartedAt: seen.StartedAt}); strings.Contains(why, "started") {
+		t.Errorf("equal times are shown as a difference: %s", why)
+	}
 }
 
 func TestCheckRefusesProcess1(t *testing.T) {

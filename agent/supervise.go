@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/probes"
@@ -70,6 +72,9 @@ func checkProcess(c Config, log *slog.Logger) Finding {
 	}
 	if hit, ok := stopper.Target(); ok {
 		f.Text += fmt.Sprintf("; now %s", hit)
+		if err := unix.Kill(hit.Pid, 0); f.Err == nil && errors.Is(err, unix.EPERM) && c.StopCommand == "" {
+			f.Err = fmt.Errorf("%s of the broker: may not be signaled: %w: run holdfast as the user of the broker or with CAP_KILL, or set --stop-command", hit, err)
+		}
 	}
 	return f
 }

@@ -161,7 +161,7 @@ func TestAPlanThatCannotBeIsRefusedBeforeAnythingIsTouched(t *testing.T) {
 		{name: "a topic of nobody", order: unloadOrder{Topic: "/n/x"}, code: ExitRefused, want: "no broker has it assigned: 'holdfast topics'"},
 		{name: "another's topic", order: unloadOrder{Topic: "/n/theirs"}, code: ExitRefused, want: "it is assigned to b, not to a: run this there"},
 		{name: "a topic that cannot be moved", order: unloadOrder{Topic: "/n/memory"}, code: ExitRefused, want: "a stream in memory cannot be moved"},
-		{name: "consumers at work", order: unloadOrder{Topic: "/n/busy"}, code: ExitRefused, want: "2 consumers are at work: stop them, or say --force"},
+		{name: "consumers at work", order: unloadOrder{Topic: "/n/busy"}, code: ExitRefused, want: "consumers are at work (2): stop them, or say --force"},
 		{name: "to nobody", order: unloadOrder{Topic: "/n/t", To: "zz"}, code: ExitRefused, want: "--to zz: no such broker: 'holdfast fleet' lists them"},
 		{name: "to itself", order: unloadOrder{Topic: "/n/t", To: "a"}, code: ExitRefused, want: "--to a: the topic is there already"},
 		{name: "to one that is gone", order: unloadOrder{Topic: "/n/t", To: "gone"}, code: ExitRefused, want: "--to gone: that broker is not registered"},

@@ -248,6 +248,9 @@ func (a *agent) heldBackBy() string {
 
 func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
 
+// Plural is so many of what the noun says: 1 topic, 2 topics.
+func Plural(n int, noun string) string { return plural(n, noun) }
+
 func plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

@@ -178,7 +178,7 @@ func (v *Vigil) names() string {
 		names = append(names, s.Peer)
 	}
 	slices.Sort(names)
-	if n := len(names); n > holdingsNamed {
+	if n := len(names); n > holdingsNamed+1 {
 		return fmt.Sprintf("%s or %d others", strings.Join(names[:holdingsNamed], ", "), n-holdingsNamed)
 	}
 	return strings.Join(names, " or ")

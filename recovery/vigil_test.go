@@ -131,8 +131,8 @@ func TestAVigilSaysWhomItWaitsForAndNoLongerThanTheLastLease(t *testing.T) {
 		}
 		return all
 	}
-	v.Look(5, seen(3, 20, 7, 9), 32*time.Second, 0)
-	if _, said := v.Verdict(); !strings.Contains(said, "n2, n3, n4 or 1 others") {
+	v.Look(5, seen(3, 20, 7, 9, 8), 32*time.Second, 0)
+	if _, said := v.Verdict(); !strings.Contains(said, "n2, n3, n4 or 2 others") {
 		t.Errorf("%q", said)
 	}
 	if got := v.Until(); got < 20*time.Second || got > 24*time.Second {

@@ -179,7 +179,7 @@ func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int
 			return p, fmt.Errorf("%w: topic %s: %w", ErrBroker, m.Topic, err)
 		}
 		if e.Active > 0 && !m.Force {
-			return refuse("%d consumers are at work: stop them, or say --force: they lose the connection, and go on at the target where they stood", e.Active)
+			return refuse("consumers are at work (%d): stop them, or say --force: they lose the connection, and go on at the target where they stood", e.Active)
 		}
 		m.Planned = &e
 	}

@@ -356,7 +356,7 @@ func (b *Broker) Seal(ctx context.Context, topic, move string, force bool) (e mo
 			case m.state != "" && m.state != isResumed:
 				return nil, refuse("move %s has it (%s): wait for its end ('holdfast moves %[1]s'), or call it off", m.move, m.state)
 			case !force && e.Active > 0:
-				return nil, refuse("%d of its consumers are at work: stop them, or use --force: what they acknowledge late comes again", e.Active)
+				return nil, refuse("consumers of it are at work (%d): stop them, or use --force: what they acknowledge late comes again", e.Active)
 			}
 			return []string{ours.subject(s.name)}, nil
 		})

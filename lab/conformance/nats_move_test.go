@@ -512,7 +512,7 @@ func TestNATSSealsByForceOnlyWhatIsRead(t *testing.T) {
 			go func() { _, _ = it.Next() }()
 			for must[moves.Extent](t)(source.Extent(ctx, topic)).Active == 0 {
 			}
-			if _, err := source.Seal(ctx, topic, "m1", false); !errors.Is(err, brokerapi.ErrRefused) || !strings.Contains(err.Error(), "1 of its consumers are at work") {
+			if _, err := source.Seal(ctx, topic, "m1", false); !errors.Is(err, brokerapi.ErrRefused) || !strings.Contains(err.Error(), "consumers of it are at work (1)") {
 				t.Errorf("sealed under a consumer: %v", err)
 			}
 			if _, err := js.Publish(ctx, "move.read", nil); err != nil {

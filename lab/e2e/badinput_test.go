@@ -206,6 +206,30 @@ func TestAnUnreadableDataDirectoryIsRefused(t *testing.T) {
 	s.nothingWritten()
 }
 
+// A guard that may not signal the broker stops nothing: the process is what is wrong, and is said to be.
+func TestAProcessThatMayNotBeSignaledIsAFailureOnce(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("the broker is to be another user's")
+	}
+	s := newStand(t)
+	n := s.broker("n1")
+	dir := openDir(t)
+	file := filepath.Join(dir, "nats.pid")
+	s.ok(os.WriteFile(file, fmt.Append(nil, n.PID()), 0o644))
+	res := unprivileged(t, dir, append([]string{"check"}, s.settings(n, "--state-dir", os.TempDir(), "--broker-pid-file", file)...)...)
+	want := fmt.Sprintf("holdfast: process %d of the broker: may not be signaled: operation not permitted: "+
+		"run holdfast as the user of the broker or with CAP_KILL, or set --stop-command\n", n.PID())
+	if !strings.HasSuffix(res.Stderr, want) || res.Exit == 0 {
+		t.Errorf("exit code %d, said\n%swant\n%s", res.Exit, res.Stderr, want)
+	}
+	for _, line := range []string{"process   FAILED  see below\n", "guard     warning would stop nothing: see process\n"} {
+		if !strings.Contains(res.Stdout, line) {
+			t.Errorf("no line %q in\n%s", line, res.Stdout)
+		}
+	}
+}
+
 // webServer answers HTML to everybody.
 func webServer(t *testing.T) (hostPort string) {
 	t.Helper()

@@ -1,5 +1,10 @@
 package e2e
 
+import (
+	"net"
+	"path/filepath"
+)
+
 // processMistakes are those with verbs, settings, and the broker and its process.
 var processMistakes = []mistake{
 	{
@@ -30,5 +35,90 @@ var processMistakes = []mistake{
 		},
 		command: "check {settings} --broker-process nats-server",
 		message: `process   ok      stopped by SIGTERM and SIGKILL to process "nats-server"; now process {pid}`,
+	},
+	{
+		name:    "a TTL below zero",
+		command: "check {settings} --lease-ttl -5s",
+		exit:    2,
+		message: "--lease-ttl -5s: too short: etcd grants no less than 2s",
+	},
+	{
+		name:    "a TTL of an hour",
+		command: "check {settings} --lease-ttl 1h",
+		message: "settings  warning --lease-ttl 1h0m0s: for so long a broker that died stays registered, and nobody takes over: 15s to 2m is usual",
+	},
+	{
+		name:    "another data directory than the broker's, checked",
+		command: "check {settings} --data-dir {dir}",
+		message: "data dir  warning --data-dir {dir}: the broker says that its data is in {data}: leave --data-dir out, or give that",
+	},
+	{
+		name:    "another data directory than the broker's, run",
+		command: "run {settings} --data-dir {dir} --shadow",
+		lasts:   true,
+		message: "--data-dir {dir}: the broker says that its data is in {data}: leave --data-dir out, or give that",
+	},
+	{
+		name:    "a tab in the settings file",
+		file:    "driver: nats\nlease-ttl:\t32s\n\tprefix: /prod\n",
+		command: "check --config {file}",
+		exit:    2,
+		message: "found a tab character that violates indentation: write one 'name: value' a line",
+	},
+	{
+		name:    "a setting by a name of its environment's form",
+		file:    "driver: nats\nlease_ttl: 32s\n",
+		command: "check --config {file}",
+		exit:    2,
+		message: "{file}:2: lease_ttl: unknown setting: did you mean lease-ttl?",
+	},
+	{
+		name:    "a state directory that cannot be made",
+		file:    "a file where the directory is to be",
+		command: "run {settings} --state-dir {file}/state",
+		exit:    2,
+		message: "--state-dir {file}/state: not a directory: create it writable for this user, or set --state-dir",
+	},
+	{
+		name:    "an admin port that is not that of NATS",
+		command: "check {settings} --broker-admin nats://{etcd-port}",
+		exit:    1,
+		message: "i/o timeout: the port is open, and no nats-server greets there: it hangs, or --broker-admin is another's",
+	},
+	{
+		name:    "a monitoring port that is closed",
+		command: "check {settings} --nats-monitor http://127.0.0.1:1",
+		exit:    1,
+		message: "--nats-monitor http://127.0.0.1:1: ",
+	},
+	{
+		name:    "the id of another broker",
+		command: "check {settings} --broker-id n2",
+		exit:    2,
+		message: `--broker-admin {admin}: the broker there calls itself "n1", --broker-id says "n2": point --broker-admin at n2's own address, or set --broker-id to n1`,
+	},
+	{
+		name:    "status where no sidecar runs",
+		command: "status --state-dir {dir}",
+		exit:    1,
+		message: "no sidecar answers on {dir}/control.sock: is 'holdfast run' running here? give --control-socket or --state-dir",
+	},
+	{
+		name: "status where a sidecar was killed",
+		given: func(w *world) {
+			l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(w.dir, "control.sock"), Net: "unix"})
+			w.ok(err)
+			l.SetUnlinkOnClose(false)
+			w.ok(l.Close())
+		},
+		command: "status --state-dir {dir}",
+		exit:    1,
+		message: "no sidecar answers on {dir}/control.sock",
+	},
+	{
+		name:    "healthcheck at another port than the sidecar's",
+		command: "healthcheck --probe-listen 127.0.0.1:1",
+		exit:    1,
+		message: "--probe-listen 127.0.0.1:1: no answer from http://127.0.0.1:1/ready: is 'holdfast run' running here, with this --probe-listen?",
 	},
 }

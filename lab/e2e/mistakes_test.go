@@ -41,7 +41,7 @@ func mistakes() []mistake {
 
 // world is what a row plays in: its own keys of the shared etcd, and an empty directory, {dir}.
 // The state directory {state} is not made yet. {etcd}, {admin} and {monitor} are the URLs of
-// the shared etcd and broker.
+// the shared etcd and broker, {etcd-port} is the former without its scheme, {data} where the broker has its data.
 type world struct {
 	*stand
 	dir   string
@@ -66,8 +66,10 @@ var sharedBroker = sync.OnceValues(func() (*harness.NATS, error) {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{stand: &stand{T: t, ctx: t.Context(), lab: harness.ForTest(t)}, dir: t.TempDir()}
-	var err error
+	w := &world{stand: &stand{T: t, ctx: t.Context(), lab: harness.ForTest(t)}}
+	w.dir = filepath.Join(w.lab.Dir, "row") // t.TempDir is too long for a socket
+	err := os.Mkdir(w.dir, 0o700)
+	w.ok(err)
 	w.etcd, w.flags, err = shareEtcd(w.lab)
 	w.ok(err)
 	n, err := sharedBroker()
@@ -78,6 +80,8 @@ func newWorld(t *testing.T) *world {
 	w.set("etcd", w.etcd.Endpoint())
 	w.set("admin", n.URL())
 	w.set("monitor", n.MonitorURL())
+	w.set("data", n.StoreDir)
+	w.set("etcd-port", strings.TrimPrefix(w.etcd.Endpoint(), "http://"))
 	return w
 }
 
