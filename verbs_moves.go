@@ -216,8 +216,8 @@ func drainMove(c call) error {
 		d = now
 		return drainLine(d, isTerminal(c.out().to)), d.State.Over()
 	})
-	for _, u := range d.Left {
-		c.out().line("left  %s: %s", u.Topic, u.Why)
+	for _, topic := range slices.Sorted(maps.Keys(d.Left)) {
+		c.out().line("left  %s: %s", topic, d.Left[topic])
 	}
 	switch {
 	case err != nil:
@@ -254,14 +254,18 @@ func writeDrainPlan(o *output, p agent.DrainPlan) {
 	for _, broker := range slices.Sorted(maps.Keys(to)) {
 		o.line("%s to %s", count(uint64(to[broker]), "topic"), broker)
 	}
-	o.line("%s in all", bytesText(total))
+	foretold := "no move has measured a rate yet"
+	if p.Rate > 0 {
+		foretold = fmt.Sprintf("about %s at the %s/s of the last moves", time.Duration(float64(total)/p.Rate*1e9).Round(time.Second), bytesText(uint64(p.Rate)))
+	}
+	o.line("%s in all, %s", bytesText(total), foretold)
 	for _, why := range slices.Sorted(maps.Keys(rests)) {
 		if why != "" {
 			o.line("%s: %s", count(uint64(rests[why]), "topic"), why)
 		}
 	}
-	for _, u := range p.Stay {
-		o.line("stays  %s: %s", u.Topic, u.Why)
+	for _, topic := range slices.Sorted(maps.Keys(p.Stay)) {
+		o.line("stays  %s: %s", topic, p.Stay[topic])
 	}
 }
 

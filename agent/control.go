@@ -139,7 +139,9 @@ func (a *agent) activate(ctx context.Context, o order) error {
 		return err
 	}
 	if a.moves != nil {
-		a.moves.EndDrain("activated by an operator")
+		if err := a.endDrain(ctx); err != nil {
+			return err
+		}
 	}
 	a.awaitDecided(ctx)
 	if err := a.setModeByOperator(ctx, recovery.Active, o.Reason); err != nil {
@@ -270,14 +272,22 @@ func operatorsWord(mode recovery.Mode, why recovery.Reason, before recovery.Mode
 
 // readPatiently reads until etcd is reached or ctx ends: after an outage the renewals
 // have their connection back up to two seconds before everything else has.
-func (a *agent) readPatiently(ctx context.Context, id string) (cluster.Snapshot, error) {
+func (a *agent) readPatiently(ctx context.Context, id string) (seen cluster.Snapshot, err error) {
+	err = patiently(ctx, func() error {
+		seen, err = a.main.Snapshot(ctx, id)
+		return err
+	})
+	return seen, err
+}
+
+func patiently(ctx context.Context, ask func() error) error {
 	for {
-		seen, err := a.main.Snapshot(ctx, id)
+		err := ask()
 		if err == nil || cluster.Classify(err) != cluster.ClassUnreachable {
-			return seen, err
+			return err
 		}
 		if probes.Sleep(ctx, 100*time.Millisecond); ctx.Err() != nil {
-			return seen, err
+			return err
 		}
 	}
 }

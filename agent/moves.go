@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"slices"
@@ -151,9 +152,11 @@ type drainOrder struct {
 
 // DrainPlan says what a drain that moves topics means. Its JSON is stable.
 type DrainPlan struct {
-	Begun bool            `json:"begun"` // by this request or before
-	Moves []moving.Shown  `json:"moves"`
-	Stay  []moves.Unmoved `json:"stay"` // what cannot be moved
+	Begun bool              `json:"begun"` // by this request or before
+	Moves []moving.Shown    `json:"moves"`
+	Stay  map[string]string `json:"stay"` // why, of each topic that cannot be moved
+	// Rate is how many bytes a second the last moves of this broker had together; 0: none has measured it.
+	Rate float64 `json:"bytes_per_second"`
 }
 
 // drainMoving plans a drain that moves topics, and begins it if nothing is in its way.
@@ -164,14 +167,14 @@ func (a *agent) drainMoving(ctx context.Context, o drainOrder) (plan DrainPlan, 
 	if err := cmp.Or(checkReason(o.Reason), a.cannotMove()); err != nil {
 		return plan, err
 	}
-	if d := a.moves.Drain(); d != nil && !d.State.Over() { // joined
+	if !a.moves.Drain().State.Over() { // joined
 		return DrainPlan{Begun: true}, nil
 	}
-	plans, stay, err := a.moves.PlanDrain(ctx, o.To)
+	plans, stay, rate, err := a.moves.PlanDrain(ctx, o.To)
 	if err != nil {
 		return plan, a.moveError(err)
 	}
-	plan.Stay = stay
+	plan.Stay, plan.Rate = stay, rate
 	for _, p := range plans {
 		plan.Moves = append(plan.Moves, p.Shown())
 	}
@@ -179,7 +182,8 @@ func (a *agent) drainMoving(ctx context.Context, o drainOrder) (plan DrainPlan, 
 	case o.DryRun:
 		return plan, nil
 	case len(stay) > 0 && !o.LeaveUnmoved:
-		return plan, refusal("%s cannot be moved: %s; move nothing, or say --leave-unmoved: the others go, and what stays is served here", plural(len(stay), "topic"), stay[0].Why)
+		return plan, refusal("%s cannot be moved: %s; move nothing, or say --leave-unmoved: the others go, and what stays is served here",
+			plural(len(stay), "topic"), stay[slices.Min(slices.Collect(maps.Keys(stay)))])
 	}
 	d := moves.Drain{By: cmp.Or(o.Reason, "operator"), To: o.To, Topics: len(plans) + len(stay),
 		Deadline: time.Now().Add(time.Duration(o.DeadlineSeconds * float64(time.Second))).UTC()}
@@ -190,10 +194,31 @@ func (a *agent) drainMoving(ctx context.Context, o drainOrder) (plan DrainPlan, 
 	return plan, nil
 }
 
+// endDrain calls off a drain that moves topics, if one is under way.
+func (a *agent) endDrain(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, setModeTimeout)
+	defer cancel()
+	err := patiently(ctx, func() error { return a.moves.EndDrain(ctx, "activated by an operator") })
+	if err != nil {
+		return fmt.Errorf("not activated: a drain that moves topics may go on: %w; repeat when etcd does it", EtcdError(a.cfg, err))
+	}
+	return nil
+}
+
+// drainSentence is what a drain that moves topics adds to the state in one sentence; empty: nothing.
+func (a *agent) drainSentence() string {
+	if a.moves != nil {
+		if d := a.moves.Drain(); !d.State.Over() {
+			return fmt.Sprintf(" Its topics are being moved away (%s): %s; 'holdfast activate' calls that off.", d.By, d.Line())
+		}
+	}
+	return ""
+}
+
 // serveDrained says how far the drain is.
 func (a *agent) serveDrained(w http.ResponseWriter, r *http.Request) {
 	if a.moves != nil {
-		if d := a.moves.Drain(); d != nil {
+		if d := a.moves.Drain(); d.State != "" {
 			reply(w, d)
 			return
 		}

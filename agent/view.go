@@ -61,7 +61,7 @@ func (a *agent) status() Status {
 		st.StoppedBy = stoppedBy(events, who.StartedAt)
 	}
 	st.Boot.Past = st.Boot.Kind != "unknown" && !(up && who.Instance == s.instance)
-	st.Summary = a.summary(s, v, p, h, causes, st.StoppedBy) + a.pauseSentence()
+	st.Summary = a.summary(s, v, p, h, causes, st.StoppedBy) + a.drainSentence() + a.pauseSentence()
 	if st.Shadow = a.shadow != nil; st.Shadow {
 		st.Summary = a.shadowSummary(st.Summary, len(causes) == 0, p)
 	}

@@ -101,13 +101,17 @@ func (c *Client) DrainOf(ctx context.Context, id string) (record *KV, err error)
 	return record, err
 }
 
-// WriteDrain writes the record of the broker's own drain, if it is as seen, and returns its new
-// mod revision.
-func (c *Client) WriteDrain(ctx context.Context, who Claimant, value []byte, seen int64) (revision int64, err error) {
-	defer during(&err, "write drain of %s", who.BrokerID)
-	key := c.keys.Drain(who.BrokerID)
-	_, revision, err = c.write(ctx, append(c.claim(who), written(key, seen)), clientv3.OpPut(key, string(value)))
-	return revision, err
+// WriteDrain writes the record of a broker's drain, if it is as seen. who is the writer, whose
+// registration guards it; nil: an operator.
+func (c *Client) WriteDrain(ctx context.Context, id string, who *Claimant, value []byte, seen int64) (err error) {
+	defer during(&err, "write drain of %s", id)
+	key := c.keys.Drain(id)
+	guards := []clientv3.Cmp{written(key, seen)}
+	if who != nil {
+		guards = append(guards, c.claim(*who)...)
+	}
+	_, _, err = c.write(ctx, guards, clientv3.OpPut(key, string(value)))
+	return err
 }
 
 // LockDrain takes one of so many locks, under the broker's own lease, and says who has them if

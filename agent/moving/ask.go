@@ -23,6 +23,7 @@ import (
 func New(s Settings, store *cluster.Client, t Topics, log *slog.Logger, reg prometheus.Registerer) *Worker {
 	w := &Worker{set: s, store: store, topics: t, log: log, metrics: newMetrics(reg),
 		own: map[string]*under{}, learnt: map[string]int64{},
+		drain:   draining{ends: map[string]end{}, further: time.Now(), alone: make(chan struct{}, 1)},
 		stirred: make(chan struct{}, 1), syncing: make(chan struct{}, 1), limit: rate.NewLimiter(rate.Inf, 1<<20)}
 	if s.Rate > 0 {
 		w.limit = rate.NewLimiter(rate.Limit(s.Rate), max(1, int(s.Rate)/10))
@@ -183,7 +184,7 @@ func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int
 		}
 		m.Planned = &e
 	}
-	if m.Sent && m.To == "" { // its own cluster chooses
+	if m.Sent && m.To == "" && loads == nil { // its own cluster chooses
 		_, err = w.Targets(ctx, "")
 		return Ready{Move: m, seen: p.seen}, err
 	}
@@ -205,11 +206,7 @@ const byPlacement = "placement"
 // Carry moves a topic to where placement has it, if nobody is at work on it and no move of it has
 // failed of late.
 func (w *Worker) Carry(ctx context.Context, topic, to string) error {
-	p, err := w.Prepare(ctx, moves.Move{Topic: topic, To: to, By: byPlacement}, map[string]int{to: 0})
-	if err == nil && !p.UnderWay {
-		err = w.Begin(ctx, p)
-	}
-	return err
+	return w.send(ctx, moves.Move{Topic: topic, To: to, By: byPlacement}, map[string]int{to: 0})
 }
 
 // ErrMeanwhile says that a move was not begun: it is prepared anew.

@@ -15,79 +15,99 @@ import (
 	"holdfast/recovery/moves"
 )
 
-// draining is this broker's drain that moves its topics. Who changes it holds the mutex, and has
-// the step as well but for state, error, bytes and what is left.
+const (
+	ahead     = 4   // times --moves-at-once begins a drain: the next ones wait, served, until one can be withdrawn
+	lastMoves = 100 // by whose times a drain is foretold
+)
+
+// draining is what a drain goes by beside its record in etcd. Nothing of it need outlive the process.
 type draining struct {
-	moves.Drain
-	revision int64
-	known    bool     // the record was read
-	listed   bool     // queue holds what was assigned when it was listed last
-	queue    []string // not begun yet
-	loads    map[string]int
-	saved    string
+	alone    chan struct{} // held by who reads, changes and writes the record
+	unlocked bool          // this process has no lock
+
+	// Under the worker's mutex.
+	moves.Drain                // the record, as it was last read or written
+	ends        map[string]end // by topic, of its last move from here
+	further     time.Time      // when one of those last got further
 }
 
-// endedDrain is the last word that no drain goes on which began before it. It outlives a record
-// that was not read, or not written.
-type endedDrain struct {
-	at  time.Time
-	why string
+// end is how a move has ended; why is empty where it went well.
+type end struct {
+	began time.Time
+	bytes uint64
+	why   string
 }
 
-// heed calls a drain off that began before the word.
-func (e endedDrain) heed(d *moves.Drain) bool {
-	if d.State == "" || d.State.Over() || d.At.After(e.at) {
-		return false
-	}
-	d.State, d.Error = moves.CalledOff, e.why
-	return true
-}
-
-// Drain returns this broker's drain as far as it is; nil: there was none.
-func (w *Worker) Drain() *moves.Drain {
+// Drain returns this broker's drain as far as it is. Without a state there was none.
+func (w *Worker) Drain() moves.Drain {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.drain.State == "" {
-		return nil
-	}
-	d := w.drain.Drain
-	d.Left = slices.Clone(d.Left)
-	return &d
+	return w.drain.Drain
 }
 
 // BeginDrain begins to move all topics away, or joins the drain that is under way.
 func (w *Worker) BeginDrain(ctx context.Context, d moves.Drain) error {
-	w.stepping.Lock()
-	defer w.stepping.Unlock()
 	w.mu.Lock()
-	o, now := w.orders, w.drain
+	o := w.orders
 	w.mu.Unlock()
-	switch {
-	case !o.Attached || !now.known:
+	if !o.Attached {
 		return w.detached()
-	case now.State != "" && !now.State.Over():
+	}
+	return w.change(ctx, &o.Who, func(now *moves.Drain) error {
+		if now.State.Over() {
+			*now = d
+			now.At, now.State, now.Waits = time.Now().UTC().Truncate(time.Millisecond), moves.Waiting, "its turn"
+			w.stir()
+		}
 		return nil
-	}
-	d.At, d.State, d.Waits = time.Now().UTC().Truncate(time.Millisecond), moves.Waiting, "its turn"
-	revision, err := w.store.WriteDrain(ctx, o.Who, d.Value(), now.revision)
-	if err != nil {
-		return err
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.drain = draining{Drain: d, revision: revision, known: true, saved: string(d.Value())}
-	w.stir()
-	return nil
+	})
 }
 
-// EndDrain calls the drain off that is under way; moves that have begun go on.
-func (w *Worker) EndDrain(why string) {
+// EndDrain calls the drain off that is under way; moves that have begun go on. After an error the
+// drain may go on, too.
+func (w *Worker) EndDrain(ctx context.Context, why string) error {
+	return w.change(ctx, nil, func(now *moves.Drain) error {
+		if !now.State.Over() {
+			now.State, now.Error, now.Stalled = moves.CalledOff, why, ""
+			w.stir()
+		}
+		return nil
+	})
+}
+
+// change reads the record, has it changed, and writes it if it is another then, while no other does.
+// A record that cannot be read is as none.
+func (w *Worker) change(ctx context.Context, who *cluster.Claimant, do func(now *moves.Drain) error) error {
+	select {
+	case w.drain.alone <- struct{}{}:
+		defer func() { <-w.drain.alone }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	d, seen := moves.Drain{}, int64(0)
+	kv, err := w.store.DrainOf(ctx, w.set.Me())
+	if err != nil && !cluster.Denied(err) { // who may not read it has never written one
+		return err
+	}
+	if kv != nil {
+		seen = kv.ModRevision
+		if d, err = moves.ParseDrain(kv.Value); err != nil {
+			w.log.Warn("the record of a drain cannot be read: nothing is done about it, and the next drain replaces it", "err", err)
+		}
+	}
+	was := string(d.Value())
+	err = do(&d)
+	if value := d.Value(); string(value) != was {
+		if failed := w.store.WriteDrain(ctx, w.set.Me(), who, value, seen); failed != nil {
+			return cmp.Or(err, failed)
+		}
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.ended = endedDrain{time.Now(), why}
-	if w.ended.heed(&w.drain.Drain) {
-		w.stir()
+	if w.drain.Drain = d; d.State != moves.Moving {
+		w.metrics.drain.Set(1)
 	}
+	return err
 }
 
 // drains carries out this broker's drain.
@@ -95,10 +115,10 @@ func (w *Worker) drains(ctx context.Context) {
 	said := ""
 	for ctx.Err() == nil {
 		w.mu.Lock()
-		o := w.orders
+		o, known := w.orders, w.known
 		w.mu.Unlock()
 		var again <-chan time.Time // who has no drain is not woken for it
-		if o.Attached {
+		if o.Attached && known {
 			bounded, cancel := context.WithTimeout(ctx, quiet)
 			err := w.drainStep(bounded, o)
 			cancel()
@@ -106,7 +126,7 @@ func (w *Worker) drains(ctx context.Context) {
 				said = err.Error()
 				w.log.Warn("a drain waits", "err", err)
 			}
-			if d := w.Drain(); err != nil || d != nil && !d.State.Over() {
+			if err != nil || !w.Drain().State.Over() {
 				again = time.After(lookAgain)
 			}
 		}
@@ -118,252 +138,178 @@ func (w *Worker) drains(ctx context.Context) {
 	}
 }
 
-func (w *Worker) drainStep(ctx context.Context, o Orders) (err error) {
-	w.stepping.Lock()
-	defer w.stepping.Unlock()
-	if !w.drain.known {
-		if err := w.readDrain(ctx); err != nil {
-			return err
-		}
-	}
-	w.mu.Lock()
-	state, told := w.drain.State, w.drain.saved == string(w.drain.Value())
-	w.mu.Unlock()
-	switch {
-	case state == "" || state.Over() && told:
-		return nil
-	case state == moves.Waiting:
-		err = w.takeTurn(ctx, o)
-	case state == moves.Moving:
-		err = w.moveOn(ctx, o)
-	}
-	if now := w.Drain(); now.State.Over() {
-		err = errors.Join(err, w.store.UnlockDrain(ctx, o.Who, w.set.DrainsAtOnce))
-	}
-	return errors.Join(err, w.saveDrain(ctx, o, err))
-}
-
-func (w *Worker) readDrain(ctx context.Context) error {
-	kv, err := w.store.DrainOf(ctx, w.set.Me())
-	if err != nil {
-		return err
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.drain = draining{known: true}
-	if kv == nil {
-		return nil
-	}
-	w.drain.revision, w.drain.saved = kv.ModRevision, string(kv.Value)
-	if w.drain.Drain, err = moves.ParseDrain(kv.Value); err != nil {
-		w.drain.Drain = moves.Drain{}
-		w.log.Warn("the record of a drain cannot be read: nothing is done about it, and the next drain replaces it", "err", err)
-	}
-	w.ended.heed(&w.drain.Drain)
-	return nil
-}
-
-// saveDrain writes the record if it is another.
-func (w *Worker) saveDrain(ctx context.Context, o Orders, failed error) error {
-	w.mu.Lock()
-	d := &w.drain
-	switch {
-	case failed != nil:
-		d.Error = failed.Error()
-	case d.State != moves.CalledOff:
-		d.Error = ""
-	}
-	d.Moved = max(0, d.Topics-len(d.Left)-len(d.queue)-w.leaving())
-	if d.State == moves.Moving && !d.listed {
-		d.Moved = 0
-	}
-	value, revision := d.Value(), d.revision
-	w.mu.Unlock()
-	if string(value) == d.saved {
-		return nil
-	}
-	revision, err := w.store.WriteDrain(ctx, o.Who, value, revision)
-	if err != nil {
-		d.known = false // as it stands there
-		return err
-	}
-	w.mu.Lock()
-	d.revision, d.saved = revision, string(value)
-	ratio := 1.0
-	if !d.State.Over() {
-		ratio = float64(d.Moved) / float64(max(d.Topics, 1))
-	}
-	w.metrics.drain.Set(ratio)
-	w.mu.Unlock()
-	return nil
-}
-
-// leaving counts the moves away from here that are not over. The caller holds the mutex.
-func (w *Worker) leaving() (n int) {
-	for _, u := range w.own {
-		if u.From == w.set.Me() {
-			n++
-		}
-	}
-	return n
-}
-
-// takeTurn waits until no more than so many drain at once.
-func (w *Worker) takeTurn(ctx context.Context, o Orders) error {
-	holders, err := w.store.LockDrain(ctx, o.Who, w.set.DrainsAtOnce)
-	if err != nil {
-		return err
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.drain.Waits = ""
-	if len(holders) > 0 {
-		w.drain.Waits = "the drain of " + strings.Join(holders, ", ")
-	} else if w.drain.State == moves.Waiting {
-		w.drain.State = moves.Moving
-		w.stir()
-	}
-	return nil
-}
-
-// moveOn begins as many moves as may be under way, and ends the drain when nothing is left to begin.
-func (w *Worker) moveOn(ctx context.Context, o Orders) error {
-	d := &w.drain
-	if time.Now().After(d.Deadline) {
-		w.callOff(ctx)
-	}
-	for {
-		w.mu.Lock()
-		underWay := w.leaving()
-		w.mu.Unlock()
-		switch {
-		case underWay >= w.set.AtOnce, underWay > 0 && len(d.queue) == 0:
+// drainStep does what can be done of a drain now, by what etcd says.
+func (w *Worker) drainStep(ctx context.Context, o Orders) error {
+	err := w.change(ctx, &o.Who, func(d *moves.Drain) error {
+		if d.State.Over() {
 			return nil
-		case len(d.queue) > 0:
-			if err := w.moveNext(ctx); err != nil {
-				return err
-			}
-			continue
 		}
-		if more, err := w.relist(ctx); err != nil {
-			return err
-		} else if !more {
-			return w.endDrain(ctx, o)
+		w.drain.unlocked = false
+		err := w.goOn(ctx, o, d)
+		if d.Error = ""; err != nil {
+			d.Error = err.Error()
 		}
+		return err
+	})
+	if d := w.Drain(); d.State != "" && d.State.Over() && !w.drain.unlocked {
+		unlock := w.store.UnlockDrain(ctx, o.Who, w.set.DrainsAtOnce)
+		w.drain.unlocked = unlock == nil
+		err = cmp.Or(err, unlock)
 	}
+	return err
 }
 
-// relist reads what is assigned here and not left.
-func (w *Worker) relist(ctx context.Context) (more bool, err error) {
-	assigned, err := w.store.Assignments(ctx, w.set.Me())
+var errLate = brokerapi.Errorf(brokerapi.ErrRefused, "the drain's deadline has passed")
+
+// goOn begins moves if few are under way, and ends the drain when nothing is left to begin.
+func (w *Worker) goOn(ctx context.Context, o Orders, d *moves.Drain) error {
+	busy, standing := w.tally(d)
+	late := func() bool { return time.Now().After(d.Deadline) }
+	holders, err := w.store.LockDrain(ctx, o.Who, w.set.DrainsAtOnce) // anew under each lease
 	if err != nil {
-		return false, err
+		return err
 	}
-	loads, err := w.Targets(ctx, w.drain.To)
+	if d.State, d.Waits, d.Stalled = moves.Moving, "", ""; len(holders) > 0 && !late() {
+		d.State, d.Waits = moves.Waiting, "the drain of "+strings.Join(holders, ", ")
+		return nil
+	}
+	if standing >= stalled {
+		d.Stalled = w.blocked(standing.Truncate(time.Minute), d.Error)
+	}
+	if late() {
+		w.callOff(ctx)
+	} else if len(busy) >= w.set.AtOnce {
+		return nil
+	}
+	topics, err := w.store.Assignments(ctx, w.set.Me())
+	topics = slices.DeleteFunc(topics, func(topic string) bool { return busy[topic] || d.Left[topic] != "" })
+	if err != nil || len(topics) == 0 && len(busy) > 0 {
+		return err
+	}
+	if len(topics) == 0 {
+		return w.endDrain(ctx, d, late())
+	}
+	loads, err := w.Targets(ctx, d.To)
 	if err != nil && !errors.Is(err, brokerapi.ErrRefused) { // of etcd: it is not that nobody is there
-		return false, err
+		return err
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	d := &w.drain
-	left := map[string]bool{}
-	for _, u := range d.Left {
-		left[u.Topic] = true
-	}
-	d.queue = slices.DeleteFunc(assigned, func(topic string) bool { return left[topic] || w.own[topic] != nil })
-	d.loads, d.listed = loads, true
-	if err != nil && len(d.queue) > 0 { // nobody takes them
-		for _, topic := range d.queue {
-			d.Left = append(d.Left, moves.Unmoved{Topic: topic, Why: err.Error()})
+	var failed error
+	for i := 0; i < len(topics) && len(busy) < ahead*w.set.AtOnce; i++ {
+		topic, to, why := topics[i], "", err
+		if late() {
+			why = errLate
 		}
-		d.queue = nil
-	}
-	return len(d.queue) > 0, nil
-}
-
-// moveNext begins the next move, or leaves its topic.
-func (w *Worker) moveNext(ctx context.Context) error {
-	w.mu.Lock()
-	d := &w.drain
-	topic := d.queue[0]
-	to, by, late := least(d.loads), "drain: "+d.By, time.Now().After(d.Deadline)
-	w.mu.Unlock()
-	err := errLate
-	if !late {
-		var p Ready
-		if p, err = w.Prepare(ctx, moves.Move{Topic: topic, To: to, By: by, Force: true}, d.loads); err == nil && !p.UnderWay {
-			err = w.Begin(ctx, p)
+		if why == nil {
+			to = least(loads)
+			why = w.send(ctx, moves.Move{Topic: topic, To: to, By: "drain: " + d.By, Force: true}, loads)
+		}
+		switch {
+		case why == nil:
+			busy[topic] = true
+			loads[to]++
+		case errors.Is(why, brokerapi.ErrRefused), errors.Is(why, ErrBroker) && standing >= stalled:
+			d.Leave(topic, why.Error())
+		case errors.Is(why, ErrBroker) && ctx.Err() == nil: // it may be restarted
+			failed = cmp.Or(failed, why)
+		default:
+			return why // of etcd: it says nothing of the topic
 		}
 	}
-	said := errors.Is(err, errLate) || errors.Is(err, brokerapi.ErrRefused) || errors.Is(err, ErrBroker)
-	if err != nil && (ctx.Err() != nil || !said) {
-		return err // of etcd: it says nothing of the topic
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	d.queue = d.queue[1:]
-	d.loads[to]++
-	if err != nil {
-		d.Left = append(d.Left, moves.Unmoved{Topic: topic, Why: err.Error()})
-	}
-	return nil
+	return failed
 }
 
-var errLate = errors.New("the drain's deadline has passed")
+// send begins a move, if it is not under way.
+func (w *Worker) send(ctx context.Context, m moves.Move, loads map[string]int) error {
+	p, err := w.Prepare(ctx, m, loads)
+	if err == nil && !p.UnderWay {
+		err = w.Begin(ctx, p)
+	}
+	return err
+}
 
-// least is who has the fewest topics.
-func least(loads map[string]int) string {
-	return slices.MinFunc(slices.Sorted(maps.Keys(loads)), func(a, b string) int { return cmp.Compare(loads[a], loads[b]) })
+// endDrain drains the broker if nothing is left on it, and others are active.
+func (w *Worker) endDrain(ctx context.Context, d *moves.Drain, late bool) error {
+	if len(d.Left) > 0 {
+		d.State = moves.Left
+		return nil
+	}
+	_, err := w.Targets(ctx, "")
+	if err == nil {
+		err = w.set.Drained(ctx, d.By)
+	}
+	if err == nil {
+		d.State = moves.Drained
+	} else if late {
+		d.State = moves.Left
+	}
+	return err
+}
+
+// tally counts what has become of the topics. busy are those that are on their way, and standing is
+// for how long none has got further.
+func (w *Worker) tally(d *moves.Drain) (busy map[string]bool, standing time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	d.Moved, d.Bytes, busy = 0, 0, map[string]bool{}
+	for topic, e := range w.drain.ends {
+		switch {
+		case e.began.Before(d.At):
+		case e.why != "":
+			d.Leave(topic, e.why)
+		default:
+			delete(d.Left, topic)
+			d.Moved++
+			d.Bytes += e.bytes
+		}
+	}
+	done := float64(d.Moved)
+	for topic, u := range w.own {
+		if u.From == w.set.Me() {
+			busy[topic] = true
+			done += u.Part()
+		}
+	}
+	d.Topics = max(d.Topics, d.Moved+len(d.Left)+len(busy))
+	w.metrics.drain.Set(min(done/float64(max(d.Topics, 1)), 0.999))
+	if d.State == moves.Waiting {
+		w.drain.further = time.Now()
+	}
+	return busy, time.Since(w.drain.further)
+}
+
+// noteEnd remembers how a move from here has ended. The caller holds the mutex.
+func (w *Worker) noteEnd(m moves.Move) {
+	e := end{began: m.At}
+	if m.Phase != moves.Done {
+		e.why = m.End()
+	} else if m.Sealed != nil {
+		e.bytes = m.Sealed.Bytes
+	}
+	w.drain.ends[m.Topic], w.drain.further = e, time.Now()
+}
+
+// blocked names what is in the way, and the next command.
+func (w *Worker) blocked(standing time.Duration, failed string) (why string) {
+	for _, s := range w.Own() {
+		if s.From == w.set.Me() && (why == "" || s.Error != "") {
+			why = s.Topic + ": " + s.stall(standing)
+		}
+	}
+	return cmp.Or(why, fmt.Sprintf("nothing moves for %s: %s: 'holdfast status' at %s", standing, cmp.Or(failed, "no move begins"), w.set.Me()))
 }
 
 // callOff calls off what is not handed over.
 func (w *Worker) callOff(ctx context.Context) {
-	w.mu.Lock()
-	var ids []string
-	for _, u := range w.own {
+	for _, u := range w.Own() {
 		if u.From == w.set.Me() && !u.Phase.HandedOver() && !u.CalledOff {
-			ids = append(ids, u.ID)
+			_, _ = w.Cancel(ctx, u.ID, errLate.Error())
 		}
-	}
-	w.mu.Unlock()
-	for _, id := range ids {
-		_, _ = w.Cancel(ctx, id, errLate.Error())
 	}
 }
 
-// noteEnd remembers a topic whose move away has ended badly. The caller holds the mutex.
-func (w *Worker) noteEnd(m moves.Move) {
-	d := &w.drain
-	if d.State != moves.Moving || m.From != w.set.Me() || m.At.Before(d.At) {
-		return
-	}
-	if m.Phase == moves.Done {
-		if m.Sealed != nil {
-			d.Bytes += m.Sealed.Bytes
-		}
-		return
-	}
-	d.Left = append(d.Left, moves.Unmoved{Topic: m.Topic, Why: m.End()})
-}
-
-// endDrain drains the broker if nothing is left on it.
-func (w *Worker) endDrain(ctx context.Context, o Orders) error {
-	w.mu.Lock()
-	left := len(w.drain.Left)
-	w.mu.Unlock()
-	end := moves.Left
-	if left == 0 {
-		end = moves.Drained
-		if err := w.set.Drained(ctx, w.drain.By); err != nil {
-			return err
-		}
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.drain.State.Over() {
-		w.drain.State = end
-	}
-	return nil
+// least is who has the fewest topics.
+func least(loads map[string]int) string {
+	return slices.MinFunc(slices.Sorted(maps.Keys(loads)), func(a, b string) int { return cmp.Compare(loads[a], loads[b]) })
 }
 
 // Targets are the brokers that may take topics, with how many they have: those that are active,
@@ -404,24 +350,36 @@ func (w *Worker) Targets(ctx context.Context, named string) (map[string]int, err
 	return loads, nil
 }
 
-// PlanDrain looks at every topic that is assigned here: which would go where, and which would stay.
-func (w *Worker) PlanDrain(ctx context.Context, to string) (plans []Ready, stay []moves.Unmoved, err error) {
+// PlanDrain looks at every topic that is assigned here: which would go where, and which would stay
+// and why. rate is how many bytes a second the last moves of this broker had together; 0: it is not known.
+func (w *Worker) PlanDrain(ctx context.Context, to string) (plans []Ready, stay map[string]string, rate float64, err error) {
 	loads, err := w.Targets(ctx, to)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, 0, err
 	}
 	topics, err := w.store.Assignments(ctx, w.set.Me())
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	stay = map[string]string{}
 	for _, topic := range topics {
-		p, err := w.Prepare(ctx, moves.Move{Topic: topic, To: least(loads), Force: true}, loads)
+		p, err := w.Prepare(ctx, moves.Move{Topic: topic, Force: true}, loads)
 		switch {
 		case err == nil:
 			loads[p.To]++
 			plans = append(plans, p)
-		case errors.Is(err, brokerapi.ErrRefused):
-			stay = append(stay, moves.Unmoved{Topic: topic, Why: err.Error()})
+		case errors.Is(err, brokerapi.ErrRefused), errors.Is(err, ErrBroker):
+			stay[topic] = err.Error()
 		default:
-			return nil, nil, err
+			return nil, nil, 0, err
 		}
 	}
-	return plans, stay, err
+	list, err := w.List(ctx)
+	var ours []moves.Move
+	for _, s := range list {
+		if s.From == w.set.Me() || s.To == w.set.Me() {
+			ours = append(ours, s.Move)
+		}
+	}
+	return plans, stay, moves.Rate(ours[max(0, len(ours)-lastMoves):]), err
 }

@@ -2,9 +2,12 @@ package moving
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"holdfast/cluster/memory"
 	"holdfast/recovery/moves"
@@ -21,9 +24,7 @@ func TestADrainMovesOneTopicAfterTheOtherWithoutAPause(t *testing.T) {
 	onStage(t, set, topics, func(g *stage, a, b *side) {
 		g.after(time.Second)
 		d := moves.Drain{By: "disk swap", To: "b", Topics: len(topics), Deadline: time.Now().Add(time.Hour)}
-		if err := a.worker.BeginDrain(g.t.Context(), d); err != nil {
-			g.t.Fatal(err)
-		}
+		g.drain(d)
 		g.after(lookAgain / 2)
 		if now := a.worker.Drain(); now.State != moves.Drained || now.Moved != len(topics) || drained != d.By {
 			g.t.Errorf("%+v, drained for %q", now, drained)
@@ -54,22 +55,242 @@ func TestContentsAreComparedWhileTheBrokerIsAskedToServeTheTopic(t *testing.T) {
 func TestADrainThatCannotReadWhoIsThereLeavesNothing(t *testing.T) {
 	onStage(t, Settings{AtOnce: 1, DrainsAtOnce: 1}, one, func(g *stage, a, b *side) {
 		g.after(time.Second)
-		lists := 0
-		g.store.SetFault(func(method string) error {
-			if strings.HasSuffix(method, "KV/Range") || strings.HasSuffix(method, "KV/Txn") {
-				lists++
-			}
-			if lists > 1 { // the first is of what is assigned here
-				return memory.ErrPermissionDenied
-			}
-			return nil
-		})
-		a.worker.drain = draining{known: true, Drain: moves.Drain{State: moves.Moving, Deadline: time.Now().Add(time.Hour)}}
-		more, err := a.worker.relist(g.t.Context())
-		g.store.SetFault(nil)
-		if left := a.worker.drain.Left; err == nil || more || len(left) > 0 || lists < 2 {
-			t.Errorf("left %v, error %v, after %d lists", left, err, lists)
+		a.change(func() { a.blind = "/cluster/register/" }) // the list of registrations
+		g.drain(moves.Drain{By: "operator"})
+		g.after(10 * time.Second)
+		if d := a.worker.Drain(); d.State != moves.Moving || len(d.Left) > 0 || !strings.Contains(d.Error, "read fleet") {
+			g.t.Errorf("%+v", d)
 		}
-		a.worker.drain = draining{known: true}
+		a.change(func() { a.blind = "" })
+		g.after(10 * time.Second)
+		g.wantServed(topic, "b")
+	})
+}
+
+// drain begins to drain a.
+func (g *stage) drain(d moves.Drain) {
+	g.t.Helper()
+	if d.Deadline.IsZero() {
+		d.Deadline = time.Now().Add(time.Hour)
+	}
+	if err := g.sides["a"].worker.BeginDrain(g.t.Context(), d); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// drainIs waits so long and looks at the record of a's drain.
+func (g *stage) drainIs(after time.Duration, want moves.State) moves.Drain {
+	g.t.Helper()
+	g.after(after)
+	d, err := moves.ParseDrain([]byte(g.get("/cluster/drains/a")))
+	if err != nil || d.State != want {
+		g.t.Errorf("the record says %+v, %v; want %s", d, err, want)
+	}
+	if now := g.sides["a"].worker.Drain(); string(now.Value()) != string(d.Value()) {
+		g.t.Errorf("the sidecar says %+v, and its record %+v", now, d)
+	}
+	return d
+}
+
+func TestARestartedSidecarGoesOnWithItsDrainAndASecondDrainJoinsIt(t *testing.T) {
+	topics := []string{"/n/a", "/n/b", "/n/c", "/n/d"}
+	onStage(t, Settings{}, topics, func(g *stage, a, b *side) {
+		b.fault(moves.Copy, hangs)
+		g.after(time.Second)
+		g.drain(moves.Drain{By: "first", Topics: 4})
+		first := g.drainIs(10*time.Second, moves.Moving)
+		a.end()
+		a.start()
+		g.drain(moves.Drain{By: "second"})
+		if d := g.drainIs(10*time.Second, moves.Moving); d.By != "first" || !d.At.Equal(first.At) {
+			g.t.Errorf("%+v", d)
+		}
+		b.fault(moves.Copy, nil)
+		if d := g.drainIs(time.Minute, moves.Drained); d.Moved != 4 || d.Bytes != 4*11 {
+			g.t.Errorf("%+v", d)
+		}
+		g.drain(moves.Drain{By: "third"}) // of nothing
+		if d := g.drainIs(time.Second, moves.Drained); d.By != "third" || d.Moved != 0 {
+			g.t.Errorf("%+v", d)
+		}
+	})
+}
+
+// What cannot be moved, and what came back, stays, also for a sidecar that was away meanwhile.
+func TestADrainSaysWhatStaysAndWhy(t *testing.T) {
+	onStage(t, Settings{Drained: func(context.Context, string) error { return errors.New("not to be drained") }}, []string{"/n/a", "/n/b", "/n/c"}, func(g *stage, a, b *side) {
+		g.put("/cluster/brokers/a/n/gone", "null")
+		g.after(time.Second)
+		plans, stay, rate, err := a.worker.PlanDrain(g.t.Context(), "b")
+		if err != nil || len(plans) != 3 || len(stay) != 1 || !strings.Contains(stay["/n/gone"], "not here") || rate != 0 {
+			g.t.Errorf("planned %+v, stay %q, rate %g, %v", plans, stay, rate, err)
+		}
+		b.once(moves.Copy, func(context.Context, func() error) error {
+			time.Sleep(10 * time.Second)
+			return refused("no room")
+		})
+		g.drain(moves.Drain{By: "operator", Topics: 4})
+		g.drainIs(5*time.Second, moves.Moving)
+		a.end()
+		g.after(time.Minute)
+		a.start()
+		d := g.drainIs(time.Minute, moves.Left)
+		if d.Moved != 2 || d.Topics != 4 || len(d.Left) != 2 || !strings.Contains(d.Left["/n/gone"], "not here") {
+			g.t.Errorf("%+v", d)
+		}
+		for _, name := range []string{"/n/a", "/n/b", "/n/c"} { // one of them came first
+			at := "b"
+			if why := d.Left[name]; why != "" {
+				at = "a"
+				if line := d.Line(); !strings.Contains(why, "no room") || !strings.Contains(line, "2 of 4 topics moved, 2 left: "+name+": no room") {
+					g.t.Error(line)
+				}
+			}
+			g.wantServed(name, at)
+		}
+		if g.get("/cluster/locks/drain") != "" {
+			g.t.Error("the lock is kept")
+		}
+		if _, _, rate, err = a.worker.PlanDrain(g.t.Context(), ""); err != nil || rate < 0 {
+			g.t.Errorf("rate %g, %v", rate, err)
+		}
+	})
+}
+
+func TestADrainWaitsForItsTurnUnderWhateverLease(t *testing.T) {
+	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
+		g.after(time.Second)
+		if holders, err := b.client.LockDrain(g.t.Context(), b.orders.Who, 1); err != nil || len(holders) > 0 {
+			g.t.Fatal(holders, err)
+		}
+		g.drain(moves.Drain{By: "operator"})
+		if d := g.drainIs(2*stalled, moves.Waiting); !strings.Contains(d.Line(), "the drain of b") || d.Stalled != "" {
+			g.t.Errorf("%+v", d)
+		}
+		b.fault(moves.Copy, hangs)
+		if err := b.client.UnlockDrain(g.t.Context(), b.orders.Who, 1); err != nil {
+			g.t.Fatal(err)
+		}
+		g.drainIs(10*time.Second, moves.Moving)
+		a.detach() // with the lock
+		if holders, err := b.client.LockDrain(g.t.Context(), b.orders.Who, 1); err != nil || len(holders) > 0 {
+			g.t.Fatal(holders, err)
+		}
+		a.register()
+		g.drainIs(10*time.Second, moves.Waiting)
+		if err := b.client.UnlockDrain(g.t.Context(), b.orders.Who, 1); err != nil {
+			g.t.Fatal(err)
+		}
+		b.fault(moves.Copy, nil)
+		g.drainIs(2*quiet, moves.Drained)
+	})
+}
+
+func TestADrainEndsAtItsDeadline(t *testing.T) {
+	onStage(t, Settings{}, []string{"/n/a", "/n/b", "/n/c", "/n/d", "/n/e", "/n/f"}, func(g *stage, a, b *side) {
+		b.fault(moves.Copy, hangs)
+		g.after(time.Second)
+		g.drain(moves.Drain{By: "operator", Deadline: time.Now().Add(20 * time.Second)})
+		g.drainIs(15*time.Second, moves.Moving)
+		d := g.drainIs(10*time.Second, moves.Left)
+		if len(d.Left) != 6 || !strings.Contains(d.Left["/n/f"], "deadline") || !strings.Contains(d.Left["/n/a"], "deadline") {
+			g.t.Errorf("%+v", d)
+		}
+		g.wantServed("/n/a", "a")
+		g.wantServed("/n/f", "a")
+	})
+}
+
+func TestTheLastActiveBrokerIsNotDrained(t *testing.T) {
+	drained := false
+	onStage(t, Settings{Drained: func(context.Context, string) error { drained = true; return nil }}, one, func(g *stage, a, b *side) {
+		b.once(moves.Compare, func(_ context.Context, do func() error) error { // as it serves the topic
+			g.put("/cluster/brokers/b/state", `{"mode":"drained"}`)
+			return do()
+		})
+		g.after(time.Second)
+		g.drain(moves.Drain{By: "operator", Deadline: time.Now().Add(5 * time.Minute)})
+		if d := g.drainIs(2*time.Minute, moves.Moving); drained || d.Moved != 1 || !strings.Contains(d.Line(), "registered and active") || !strings.Contains(d.Stalled, "holdfast status") {
+			g.t.Errorf("drained %v: %s", drained, d.Line())
+		}
+		g.drainIs(4*time.Minute, moves.Left)
+		if drained {
+			g.t.Error("it was drained")
+		}
+	})
+}
+
+// A broker that is restarted says nothing of its topics; one that errs for a minute about one does.
+func TestADrainTriesAgainWhereTheBrokerErrs(t *testing.T) {
+	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
+		a.fault(moves.HandOver, func(context.Context, func() error) error { return errors.New("connection refused") })
+		g.after(time.Second)
+		if _, stay, _, err := a.worker.PlanDrain(g.t.Context(), ""); err != nil || !strings.Contains(stay[topic], "connection refused") {
+			g.t.Errorf("stay %q, %v", stay, err)
+		}
+		g.drain(moves.Drain{By: "operator"})
+		if d := g.drainIs(stalled/2, moves.Moving); !strings.Contains(d.Line(), "connection refused") {
+			g.t.Error(d.Line())
+		}
+		if d := g.drainIs(stalled, moves.Left); !strings.Contains(d.Left[topic], "connection refused") {
+			g.t.Error(d.Line())
+		}
+		a.fault(moves.HandOver, nil)
+		g.drain(moves.Drain{By: "operator"})
+		g.drainIs(10*time.Second, moves.Drained)
+	})
+}
+
+func TestADrainThatIsNotCalledOffInEtcdGoesOn(t *testing.T) {
+	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
+		b.fault(moves.Copy, hangs)
+		g.after(time.Second)
+		g.drain(moves.Drain{By: "operator"})
+		g.drainIs(5*time.Second, moves.Moving)
+		g.links["a"].Cut(memory.BothWays)
+		bounded, cancel := context.WithTimeout(g.t.Context(), 3*time.Second)
+		defer cancel()
+		if err := a.worker.EndDrain(bounded, "activated"); err == nil {
+			g.t.Error("called off without etcd")
+		}
+		g.links["a"].Heal()
+		g.drainIs(5*time.Second, moves.Moving)
+		if err := a.worker.EndDrain(g.t.Context(), "activated"); err != nil {
+			g.t.Error(err)
+		}
+		if d := g.drainIs(5*time.Second, moves.CalledOff); d.Error != "activated" || g.get("/cluster/locks/drain") != "" {
+			g.t.Errorf("%+v; the lock is %q", d, g.get("/cluster/locks/drain"))
+		}
+		b.fault(moves.Copy, nil)
+		g.after(2 * quiet)
+		g.wantServed(topic, "b")
+		g.drainIs(0, moves.CalledOff)
+	})
+}
+
+func TestAStalledDrainNamesWhatIsInItsWay(t *testing.T) {
+	onStage(t, Settings{}, []string{"/n/a", "/n/b"}, func(g *stage, a, b *side) {
+		b.fault(moves.Resume, func(context.Context, func() error) error { return errors.New("disk full") })
+		g.after(time.Second)
+		g.drain(moves.Drain{By: "operator"})
+		if d := g.drainIs(stalled/2, moves.Moving); d.Stalled != "" {
+			g.t.Error(d.Stalled)
+		}
+		d := g.drainIs(2*stalled, moves.Moving)
+		for _, part := range []string{"/n/", "switched", "b's turn", "disk full", "'holdfast status' at b"} {
+			if !strings.Contains(d.Stalled, part) || !strings.Contains(d.Line(), part) {
+				g.t.Errorf("%q is not in %q", part, d.Stalled)
+			}
+		}
+		if ratio := testutil.ToFloat64(a.worker.metrics.drain); ratio <= 0 || ratio >= 1 {
+			g.t.Errorf("progress %g", ratio)
+		}
+		b.fault(moves.Resume, nil)
+		if d := g.drainIs(10*time.Second, moves.Drained); d.Stalled != "" {
+			g.t.Error(d.Stalled)
+		}
+		if ratio := testutil.ToFloat64(a.worker.metrics.drain); ratio != 1 {
+			g.t.Errorf("progress %g", ratio)
+		}
 	})
 }

@@ -108,15 +108,17 @@ func TestADrainLeavesAMoveThatIsUnderWayAsItIs(t *testing.T) {
 		g.begin(topic)
 		g.after(5 * time.Second)
 		before := g.wantPhase(topic, moves.Sealed)
-		a.worker.drain = draining{known: true, queue: []string{topic}, loads: map[string]int{"b": 0},
-			Drain: moves.Drain{State: moves.Moving, Deadline: time.Now().Add(time.Hour)}}
-		if err := a.worker.moveNext(g.t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		g.drain(moves.Drain{By: "operator"})
+		g.after(5 * time.Second)
 		if now := g.wantPhase(topic, moves.Sealed); !now.At.Equal(before.At) {
 			t.Error("it was begun anew")
 		}
-		a.worker.drain = draining{known: true}
+		b.fault(moves.Copy, nil)
+		g.after(2 * quiet)
+		g.wantServed(topic, "b")
+		if d := a.worker.Drain(); d.State != moves.Drained {
+			t.Errorf("%+v", d)
+		}
 	})
 }
 
@@ -129,7 +131,9 @@ func TestADrainThatWasCalledOffStaysSo(t *testing.T) {
 		g.put("/cluster/drains/a", string(drain.Value()))
 		a.orders.Attached = false
 		a.start()
-		a.worker.EndDrain("activated")
+		if err := a.worker.EndDrain(g.t.Context(), "activated"); err != nil {
+			t.Fatal(err)
+		}
 		a.order(Orders{Attached: true, Mode: cluster.ModeActive, Who: a.orders.Who})
 		g.after(10 * time.Second)
 		if d, err := moves.ParseDrain([]byte(g.get("/cluster/drains/a"))); err != nil || d.State != moves.CalledOff || d.Error != "activated" {
@@ -142,7 +146,9 @@ func TestADrainThatWasCalledOffStaysSo(t *testing.T) {
 		if d := a.worker.Drain(); d.State.Over() {
 			t.Errorf("a later drain is %s", d.State)
 		}
-		a.worker.EndDrain("activated again")
+		if err := a.worker.EndDrain(g.t.Context(), "activated again"); err != nil {
+			t.Fatal(err)
+		}
 	})
 }
 

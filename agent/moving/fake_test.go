@@ -326,6 +326,9 @@ func (s *side) start() {
 	if set.Mover == nil && set.Sender == nil {
 		set.Mover = s
 	}
+	if set.DrainsAtOnce = max(set.DrainsAtOnce, 1); set.Drained == nil {
+		set.Drained = func(context.Context, string) error { return nil }
+	}
 	set.Told = func(m moves.Move) { s.change(func() { s.told = append(s.told, m.Phase) }) }
 	w := New(set, s.client, s, slog.New(slog.NewTextHandler(&locked{w: s.stage.log}, nil)), prometheus.NewPedanticRegistry())
 	ctx, cancel := context.WithCancel(context.Background())

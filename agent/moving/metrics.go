@@ -28,7 +28,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_move_bytes_total",
 			Help: "Bytes of topics that this sidecar has copied and compared. Standing still while moves are in progress: they are stalled."}),
 		drain: prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_drain_progress_ratio",
-			Help: "Share of the topics that this broker's drain with --move has moved; 1: none is under way. Standing still below 1: 'holdfast moves' names what it waits for."}),
+			Help: "Share of the topics that this broker's drain with --move has moved, parts of moves included; 1: none is under way, or it waits for its turn. Standing still below 1: 'holdfast status' names what is in the way."}),
 	}
 	m.drain.Set(1)
 	for _, p := range moves.Phases {

@@ -96,10 +96,8 @@ type Worker struct {
 	own    map[string]*under // by topic: moves of ours that are not over
 	learnt map[string]int64  // by topic: the youngest revision that was, of moves of ours, over or not
 	drain  draining
-	ended  endedDrain
 
-	stepping sync.Mutex // held while a drain takes a step
-	tasks    sync.WaitGroup
+	tasks sync.WaitGroup
 }
 
 // under is a move that is not over.
@@ -183,6 +181,9 @@ func (w *Worker) take(ctx context.Context, update cluster.Update) {
 			w.drop(topic)
 		}
 	}
+	if !w.known {
+		w.stir() // a drain begins nothing before
+	}
 	w.known = true
 	w.hold()
 	for topic, u := range w.own {
@@ -209,18 +210,22 @@ func (w *Worker) learn(topic string, value []byte, revision int64) {
 		w.log.Warn("the journal of a move is left alone", "topic", topic, "err", err)
 		w.drop(topic)
 	case m.Of(w.set.Me()) == moves.Neither, m.Phase.Over(), m.Phase == moves.Returned && m.From == w.set.Me():
-		if was != nil && was.ID == m.ID {
+		if m.From == w.set.Me() {
 			w.noteEnd(m)
 		}
 		w.drop(topic)
 	case was == nil || was.ID != m.ID:
 		w.drop(topic)
+		w.drain.further = time.Now()
 		w.own[topic] = &under{Move: m, revision: revision, heard: time.Now(), changed: make(chan struct{})}
 	default:
 		if m.From == w.set.Me() && m.Phase.HandedOver() && !was.Phase.HandedOver() {
 			w.topics.SetAssigned(false, nil, []string{topic}) // or it is loaded once more when the hold ends, if that was not heard yet
 		}
 		anew := was.Phase != m.Phase
+		if anew || m.Moved > was.Moved {
+			w.drain.further = time.Now()
+		}
 		if was.Move, was.revision, was.heard = m, revision, time.Now(); anew {
 			was.wake()
 		}

@@ -1,8 +1,11 @@
 package moves
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -33,14 +36,19 @@ type Drain struct {
 	Topics   int       `json:"topics"`          // when it began
 	Moved    int       `json:"moved"`
 	Bytes    uint64    `json:"moved_bytes"`
-	Left     []Unmoved `json:"left,omitempty"`
-	Error    string    `json:"error,omitempty"` // of the last try
+	// Left is, by topic that stays, why.
+	Left  map[string]string `json:"left,omitempty"`
+	Error string            `json:"error,omitempty"` // of the last try
+	// Stalled names what is in its way, and the next command; empty: it gets further.
+	Stalled string `json:"stalled,omitempty"`
 }
 
-// Unmoved is a topic that stays, and why.
-type Unmoved struct {
-	Topic string `json:"topic"`
-	Why   string `json:"why"`
+// Leave has a topic stay.
+func (d *Drain) Leave(topic, why string) {
+	if d.Left == nil {
+		d.Left = map[string]string{}
+	}
+	d.Left[topic] = why
 }
 
 // ParseDrain reads a drain's record.
@@ -51,7 +59,10 @@ func ParseDrain(value []byte) (d Drain, err error) {
 	if err == nil && d.State == "" {
 		err = fmt.Errorf("no state")
 	}
-	return d, err
+	if err != nil {
+		return Drain{}, err
+	}
+	return d, nil
 }
 
 // Value is the record as it is written.
@@ -68,10 +79,42 @@ func (d Drain) Line() string {
 	case d.State == Waiting:
 		line = "waiting for " + d.Waits
 	case len(d.Left) > 0:
-		line += fmt.Sprintf(", %d left: %s: %s", len(d.Left), d.Left[0].Topic, d.Left[0].Why)
+		first := slices.Sorted(maps.Keys(d.Left))[0]
+		line += fmt.Sprintf(", %d left: %s: %s", len(d.Left), first, d.Left[first])
 	}
-	if d.Error != "" {
-		line += "; " + d.Error
+	if why := cmp.Or(d.Stalled, d.Error); why != "" {
+		line += "; " + why
 	}
 	return line
+}
+
+// Part is how much of a move is done, of 1, for progress.
+func (m Move) Part() float64 {
+	part := float64(slices.Index(Phases, m.Phase))
+	if m.Sealed != nil && m.Sealed.Bytes > 0 {
+		part += min(float64(m.Moved)/float64(m.Sealed.Bytes), 1)
+	}
+	return part / float64(len(Phases))
+}
+
+// Rate is how many bytes a second went over while any of the moves was between its seal and its end;
+// 0: none has measured it.
+func Rate(all []Move) float64 {
+	all = slices.DeleteFunc(slices.Clone(all), func(m Move) bool { return m.Phase != Done || m.Sealed == nil })
+	slices.SortFunc(all, func(a, b Move) int { return a.Since[Sealed].Compare(b.Since[Sealed]) })
+	bytes, busy, until := 0.0, time.Duration(0), time.Time{}
+	for _, m := range all {
+		bytes += float64(m.Sealed.Bytes)
+		from, to := m.Since[Sealed], m.Since[Done]
+		if from.Before(until) {
+			from = until
+		}
+		if to.After(from) {
+			busy, until = busy+to.Sub(from), to
+		}
+	}
+	if busy == 0 {
+		return 0
+	}
+	return bytes / busy.Seconds()
 }

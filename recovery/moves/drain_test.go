@@ -1,0 +1,47 @@
+package moves
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+func TestTheRateIsOfAllMovesTogetherWhileAnyCopied(t *testing.T) {
+	at := time.Unix(1_000_000, 0)
+	done := func(bytes uint64, from, to int) Move {
+		return Move{Phase: Done, Sealed: &Extent{Bytes: bytes}, Since: map[Phase]time.Time{
+			Sealed: at.Add(time.Duration(from) * time.Second), Done: at.Add(time.Duration(to) * time.Second)}}
+	}
+	for _, tt := range []struct {
+		name string
+		all  []Move
+		want float64
+	}{
+		{"none", nil, 0},
+		{"one", []Move{done(100, 0, 4)}, 25},
+		{"two at a time", []Move{done(100, 1, 4), done(100, 0, 4)}, 50},
+		{"one within the other", []Move{done(100, 0, 4), done(100, 1, 2), done(100, 3, 4)}, 75},
+		{"one hour later", []Move{done(100, 3600, 3602), done(100, 0, 2)}, 50},
+		{"failed", []Move{{Phase: Failed, Sealed: &Extent{Bytes: 100}}, {Phase: Done, Sent: true}}, 0},
+		{"in no time", []Move{done(100, 4, 4)}, 0},
+	} {
+		if got := Rate(tt.all); got != tt.want {
+			t.Errorf("%s: %g bytes a second, want %g", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestADrainsRecordIsReadAsItWasWritten(t *testing.T) {
+	d := Drain{State: Moving, Topics: 3, Moved: 1, Deadline: time.Unix(1, 0).UTC()}
+	d.Leave("/n/b", "it is in memory")
+	d.Leave("/n/a", "no room")
+	got, err := ParseDrain(d.Value())
+	if want := "moving: 1 of 3 topics moved, 2 left: /n/a: no room"; err != nil || got.Line() != want {
+		t.Errorf("%q, %v; want %q", got.Line(), err, want)
+	}
+	for value, newer := range map[string]bool{`{`: false, `{}`: false, `{"format":9,"state":"moving"}`: true} {
+		if got, err := ParseDrain([]byte(value)); err == nil || errors.Is(err, ErrNewer) != newer || got.State != "" {
+			t.Errorf("%s: %+v, %v", value, got, err)
+		}
+	}
+}
