@@ -278,6 +278,30 @@ func TestThePodFitsTogether(t *testing.T) {
 
 // A native sidecar stands before the broker among the init containers and is restarted
 // always; a plain one must wait by itself until the broker has left.
+// An emptyDir that is not named so keeps the cluster autoscaler from its node, and 'kubectl drain'
+// from the pod without a flag.
+func TestEachEmptyDirMayGoWithItsNode(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(directory(t), "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	each(t, func(t *testing.T, m *manifests) {
+		var dirs []string
+		for _, v := range m.set.Spec.Template.Spec.Volumes {
+			if v.EmptyDir == nil {
+				continue
+			}
+			dirs = append(dirs, v.Name)
+			if row := regexp.MustCompile("(?m)^.*emptyDir `" + v.Name + "`.*$").FindString(string(page)); !strings.Contains(row, "`kubectl drain --delete-emptydir-data`") {
+				t.Errorf("deploy/README.md does not say of emptyDir %s what 'kubectl drain' wants: %q", v.Name, row)
+			}
+		}
+		if got := m.set.Spec.Template.Annotations["cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"]; got != strings.Join(dirs, ",") || got == "" {
+			t.Errorf("the cluster autoscaler may take %q, want each emptyDir: %q", got, dirs)
+		}
+	})
+}
+
 func TestTheOrderOfTheContainers(t *testing.T) {
 	for _, dir := range []string{filepath.Join(directory(t), variants["base"]), withComponents(t, "base")} {
 		isNative(t, decode(t, render(t, dir)).set.Spec.Template.Spec)
