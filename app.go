@@ -17,6 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"holdfast/agent"
+	"holdfast/brokerapi"
 )
 
 func newApp(out *output, stderr io.Writer) *cli.App {
@@ -221,7 +222,7 @@ func meant[T interface{ Names() []string }](name string, of []T, dashes, see str
 	for _, one := range of {
 		names = append(names, one.Names()...)
 	}
-	if near := agent.Nearest(name, names); near != "" {
+	if near := brokerapi.Nearest(name, names); near != "" {
 		return "did you mean " + dashes + near + "?"
 	}
 	return see

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"holdfast/brokerapi"
 )
 
 // Sources is where settings come from. A flag wins over the environment, that
@@ -156,7 +158,7 @@ func suggest(name string, written func(Setting) string) string {
 	for _, s := range settings {
 		names = append(names, s.Name)
 	}
-	s, ok := lookup(Nearest(strings.ReplaceAll(strings.ToLower(name), "_", "-"), names))
+	s, ok := lookup(brokerapi.Nearest(strings.ReplaceAll(strings.ToLower(name), "_", "-"), names))
 	if !ok {
 		return "see 'holdfast run --help' for all settings"
 	}

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/xrash/smetrics"
-
 	"holdfast/brokerapi/httpapi"
 )
 
@@ -216,16 +214,4 @@ func formatDuration(d time.Duration) string {
 		return r.String()
 	}
 	return d.String()
-}
-
-// Nearest returns the candidate that a person most likely meant by name, or empty if none
-// is near.
-func Nearest(name string, candidates []string) string {
-	best, most := "", 0.87
-	for _, c := range candidates {
-		if likeness := smetrics.JaroWinkler(name, c, 0.7, 4); likeness > most {
-			best, most = c, likeness
-		}
-	}
-	return best
 }

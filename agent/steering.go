@@ -54,6 +54,15 @@ func (b listed) Topics(ctx context.Context) (topics.Held, error) {
 	return topics.Held{Serving: held.Serving, Withdrawn: held.Withdrawn, Unreadable: held.Unreadable}, err
 }
 
+// Serve implements topics.Broker.
+func (b listed) Serve(ctx context.Context, topic string, record []byte) error {
+	err := b.Broker.Serve(ctx, topic, record)
+	if errors.Is(err, brokerapi.ErrRefused) {
+		return brokerapi.Errorf(topics.ErrRefused, "%v", err)
+	}
+	return err
+}
+
 // Withdraw implements topics.Broker.
 func (b listed) Withdraw(ctx context.Context, topic string) error {
 	err := b.Broker.Withdraw(ctx, topic)

@@ -113,7 +113,8 @@ type Broker interface {
 	// Held.Unreadable and voids no other; an error says that there is no list.
 	Topics(ctx context.Context) (Held, error)
 	// Serve makes the broker serve the topic. record is the topic's own record in
-	// etcd, nil if it has none. Serving what is served changes nothing.
+	// etcd, nil if it has none. Serving what is served changes nothing. A record that cannot be
+	// read, or asks for what cannot be, is ErrRefused.
 	Serve(ctx context.Context, topic string, record []byte) error
 	// Withdraw makes the broker stop serving a topic: producers get an error that they retry.
 	// Its data, consumers and cursors stay where they are. Withdrawing what is withdrawn, or not
@@ -152,7 +153,8 @@ type ModeSetter interface {
 	SetMode(ctx context.Context, mode Mode, reason string) error
 }
 
-// ErrRefused is wrapped by the errors of Mover and Sender after which trying again changes nothing.
+// ErrRefused is wrapped by the errors of Serve, Mover and Sender after which trying again changes
+// nothing, for as long as nobody changes what they name.
 var ErrRefused = errors.New("refused")
 
 // Peer is another broker of the cluster, as its registration shows it.

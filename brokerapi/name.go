@@ -4,6 +4,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/xrash/smetrics"
 )
 
 // NameFlaw says why no broker can go by the name, whether it calls itself so or is given it;
@@ -28,4 +30,16 @@ func Misnamed(admin, name, want string) error {
 	}
 	return Errorf(ErrIdentity, "--broker-admin %s: the broker there calls itself %q, --broker-id says %q: point --broker-admin at %s's own address, or set --broker-id to %s",
 		admin, name, want, want, name)
+}
+
+// Nearest returns the candidate that a person most likely meant by name, or empty if none
+// is near.
+func Nearest(name string, candidates []string) string {
+	best, most := "", 0.87
+	for _, c := range candidates {
+		if likeness := smetrics.JaroWinkler(name, c, 0.7, 4); likeness > most {
+			best, most = c, likeness
+		}
+	}
+	return best
 }

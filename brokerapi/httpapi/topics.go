@@ -105,7 +105,7 @@ type topicRequest struct {
 // Serve implements brokerapi.Broker.
 func (b *Broker) Serve(ctx context.Context, topic string, record []byte) error {
 	if err := b.usable("load", topic, record); err != nil {
-		return err
+		return brokerapi.Errorf(brokerapi.ErrRefused, "%v", err)
 	}
 	return b.change(ctx, "load", topicRequest{topic, record}, Serving)
 }

@@ -66,6 +66,25 @@ func TestBadRecordsNameKeyValueAndRemedy(t *testing.T) {
 	}
 }
 
+func TestAFieldThatIsNearlyOneIsNamed(t *testing.T) {
+	for _, c := range []struct{ name, record, want string }{
+		{"all right", `{"subjects":["a"],"storage":"file","replicas":1,"max_bytes":1,"max_msgs":1,"max_age_seconds":1}`, ""},
+		{"letters of another case are read", `{"Max_Age_Seconds":1}`, ""},
+		{"other systems' own", `{"schema":{"id":7},"delivery":"Reliable","partitions":[1],"retention":"limits","owner":"shop","maximum":1,"max_consumers":3,"discard":"new"}`, ""},
+		{"no record", ``, ""},
+		{"null", `null`, ""},
+		{"the unit is missing", `{"max_age":86400}`, `"max_age" does nothing: did you mean max_age_seconds?`},
+		{"one instead of many", `{"subject":["a"],"replica":3}`, `"replica" does nothing: did you mean replicas?; "subject" does nothing: did you mean subjects?`},
+		{"a slip", `{"max_byte":1,"max_messages":2,"storge":"memory"}`, `"max_byte" does nothing: did you mean max_bytes?; "max_messages" does nothing: did you mean max_msgs?; "storge" does nothing: did you mean storage?`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := strings.Join(misspelt([]byte(c.record)), "; "); got != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
 func TestSubjectsMeetWhenOneMessageCanMatchBoth(t *testing.T) {
 	for _, c := range []struct {
 		a, b string

@@ -5,7 +5,10 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
+	"reflect"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -74,6 +77,22 @@ type record struct {
 	MaxBytes      int64    `json:"max_bytes"`
 	MaxMsgs       int64    `json:"max_msgs"`
 	MaxAgeSeconds int64    `json:"max_age_seconds"`
+}
+
+// misspelt says of each field of a record that is none here, and is nearly one, which that is.
+func misspelt(raw []byte) (said []string) {
+	var known []string
+	for i := range reflect.TypeFor[record]().NumField() {
+		known = append(known, reflect.TypeFor[record]().Field(i).Tag.Get("json"))
+	}
+	var fields map[string]json.RawMessage
+	_ = json.Unmarshal(raw, &fields) // what cannot be read has been refused
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if near := brokerapi.Nearest(strings.ToLower(name), known); near != "" && !strings.EqualFold(near, name) {
+			said = append(said, fmt.Sprintf("%q does nothing: did you mean %s?", name, near))
+		}
+	}
+	return said
 }
 
 // streamConfig is what a new stream is created with; what is left out is the

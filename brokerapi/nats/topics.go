@@ -90,7 +90,10 @@ again:
 func (b *Broker) Serve(ctx context.Context, topic string, record []byte) error {
 	cfg, err := configOf(strings.TrimSuffix(b.cfg.KeyPrefix, "/"), topic, record)
 	if err != nil {
-		return err
+		return refuse("%v", err)
+	}
+	for _, said := range misspelt(record) {
+		b.log.Warn("topic record: "+said, "topic", topic)
 	}
 	err = b.api(ctx, "STREAM.CREATE."+cfg.Name, cfg, nil)
 	if errors.Is(err, client.ErrStreamNameAlreadyInUse) {

@@ -350,6 +350,7 @@ func (r *Reconciler) failedCall(f flight, err error, now time.Time) {
 	case f.act:
 		t.attempt++
 		r.setError(t, text)
+		t.refused = errors.Is(err, ErrRefused)
 		most := maxCallBackoff
 		if f.act == actQuiesce {
 			most = maxQuiesceBackoff

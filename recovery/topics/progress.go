@@ -10,7 +10,7 @@ import (
 
 // What opened the startup gate.
 const (
-	GateComplete    = "complete"     // every assigned topic was served, and no other
+	GateComplete    = "complete"     // every assigned topic that can be was served, and no other
 	GateLoadTimeout = "load-timeout" // nothing was done for LoadTimeout; topics are missing or too many
 )
 
@@ -143,11 +143,11 @@ func (r *Reconciler) judgeGate(now time.Time) {
 		r.gate.progress = now
 	}
 	switch {
-	case r.counts.Missing == r.counts.Elsewhere && r.counts.Foreign == 0 && (r.counts.Orphan == 0 || r.mass.Tripped()):
+	case r.awaited() == 0 && r.counts.Foreign == 0 && (r.counts.Orphan == 0 || r.mass.Tripped()):
 		// A broker that was away may still serve what was given to another meanwhile.
 		// Orphans that the guard keeps wait for a person, and clients need not.
 		r.gate.openedBy = GateComplete
-		r.log.Info("startup reconciliation done", "topics", r.counts.Assigned, "epoch", r.orders.Epoch)
+		r.log.Info("startup reconciliation done", "topics", r.counts.Assigned, "missing", r.counts.Missing, "epoch", r.orders.Epoch)
 	case !now.Before(r.gate.progress.Add(r.settings.LoadTimeout)):
 		r.gate.openedBy = GateLoadTimeout
 		first := cmp.Or(r.firstFailed(), r.lastErr, "no topic has failed yet")
@@ -158,6 +158,20 @@ func (r *Reconciler) judgeGate(now time.Time) {
 		return
 	}
 	r.changed(now)
+}
+
+// awaited is how many missing topics the gate waits for: not for those that another broker or a
+// move has, and not for those that cannot load before somebody mends something.
+func (r *Reconciler) awaited() int {
+	n := r.counts.Missing - r.counts.Elsewhere
+	if n > 0 && n <= len(r.failed) {
+		for t := range r.failed {
+			if t.refused && t.Assigned && !t.Serving && !t.Held && t.Claim != recovery.ClaimElsewhere {
+				n--
+			}
+		}
+	}
+	return n
 }
 
 // gateDue is when judgeGate must look again; zero: never.

@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"container/heap"
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"slices"
@@ -29,6 +30,10 @@ type Held struct {
 	Withdrawn  []string // it is here and quiesced
 	Unreadable []string // served, or may be, under what is no name here: shown, and left alone
 }
+
+// ErrRefused is wrapped by Serve's errors after which trying again changes nothing, for as long as
+// nobody mends what they name.
+var ErrRefused = errors.New("refused")
 
 // Broker is what the reconciler needs of a broker. Every call must return when its
 // context ends, and Serve and Withdraw must bear repetition.
@@ -392,6 +397,7 @@ type topic struct {
 	record  []byte
 	since   int64 // store revision since when it is assigned here; 0: not told
 	err     string
+	refused bool   // err is for good
 	undone  bool   // quiesced after a load that outlived a fence
 	unsure  bool   // a load failed or was dropped, and the broker was not listed since
 	owner   string // who holds the lock, when another does

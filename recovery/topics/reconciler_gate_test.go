@@ -1,6 +1,7 @@
 package topics
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -92,6 +93,32 @@ func TestGateOpensAfterLoadTimeoutWithoutProgressAndWarnsOnce(t *testing.T) {
 			!strings.Contains(log, "missing=1 of=2") || !strings.Contains(log, "/n/bad: refused by the broker") {
 			t.Errorf("want one warning with the count and the first error, have:\n%s", log)
 		}
+	})
+}
+
+// A record that nobody can read is no reason to keep clients from all other topics.
+func TestGateDoesNotWaitForWhatCannotLoadForGood(t *testing.T) {
+	b := newFakeBroker()
+	b.loadErr["/n/bad"] = fmt.Errorf("%w: topic record /topics/n/bad: cannot be read", ErrRefused)
+	b.loadErr["/n/slow"] = errRefused
+	inWorld(t, testSettings, b, func(w *world) {
+		w.SetOrders(attached)
+		w.SetAssigned(true, []string{"/n/bad", "/n/good", "/n/slow"}, nil)
+		w.after(time.Second)
+		if p := w.Snapshot(); p.Reconciled || p.Served != 1 {
+			t.Errorf("progress %+v; want the gate closed: one of them may load yet", p)
+		}
+		b.set(func() { delete(b.loadErr, "/n/slow") })
+		w.after(5 * time.Second)
+		if p := w.Snapshot(); p.GateOpenedBy != GateComplete || p.Served != 2 || p.Missing != 1 {
+			t.Errorf("progress %+v; want the gate open without the one", p)
+		}
+		if log := w.log.String(); !strings.Contains(log, "startup reconciliation done") || !strings.Contains(log, "missing=1") {
+			t.Errorf("the log does not say that one is missing:\n%s", log)
+		}
+		b.set(func() { clear(b.loadErr) })
+		w.after(time.Minute) // it is tried on
+		w.wantServed("/n/bad", "/n/good", "/n/slow")
 	})
 }
 
