@@ -56,7 +56,7 @@ func (o *output) failure() error {
 // in a column, alone, after a number or as what something became.
 var colours = map[string]*regexp.Regexp{
 	"32": where("attached|active|up|served|yes|present|stands by"),
-	"33": where("degraded|draining|drained|loading|unknown|quarantined|held_elsewhere|unreadable|off|awaited|failing|not applied"),
+	"33": where("degraded|draining|drained|loading|unknown|quarantined|held_elsewhere|unreadable|ignored|off|awaited|failing|not applied"),
 	"31": where("detached|down|missing|orphan|foreign_owner|no|absent|none held|held by another sidecar|NOT registered|deadline passed|fence point passed"),
 }
 
@@ -250,9 +250,9 @@ func topicsText(s agent.Status) string {
 		return "not known: the broker has not told them yet"
 	}
 	text := fmt.Sprintf("%d of %d served", t.Served, t.Assigned)
-	for i, n := range []int{t.Loading, t.Missing, t.Elsewhere, t.Orphan, t.Quarantined, t.Unreadable} {
+	for i, n := range []int{t.Loading, t.Missing, t.Elsewhere, t.Orphan, t.Quarantined, t.Unreadable, t.Ignored} {
 		if n > 0 {
-			text += fmt.Sprintf(", %d %s", n, []string{"loading", "missing", "held_elsewhere", "orphan", "quarantined", "unreadable"}[i])
+			text += fmt.Sprintf(", %d %s", n, []string{"loading", "missing", "held_elsewhere", "orphan", "quarantined", "unreadable", "ignored"}[i])
 		}
 	}
 	if s.Shadow {

@@ -62,7 +62,7 @@ func TestStatusTableIsGolden(t *testing.T) {
 	cut.Lease.RemainingSeconds, cut.Lease.FenceInSeconds = -4, -14.7
 	cut.Lease.FailureStreak, cut.Lease.FailingSeconds, cut.Lease.LastError = 30, 36, "dial tcp 10.0.0.7:2379: connect: connection refused"
 	cut.Registration.State = "unknown"
-	cut.Summary = "n1 is detached and fenced: no renewal was confirmed for 36s (unreachable); its registration may have run out: if it has and other brokers stayed registered, it comes back drained and waits for 'holdfast activate'; check etcd and the way to it."
+	cut.Summary = "n1 is detached and fenced: no renewal was confirmed for 36s (unreachable); its registration may have run out: if it has and other brokers stayed registered, it comes back drained and waits for 'holdfast activate'; check etcd (http://10.0.0.1:2379, http://10.0.0.2:2379) and the way to it."
 
 	contested := attachedStatus()
 	contested.Attachment, contested.Mode, contested.Reason, contested.Epoch = "detached", "", "", 0

@@ -26,7 +26,7 @@ func status(c call) error {
 var (
 	topicStates = append([]string{"served", "missing", "loading", "orphan", "quarantined"}, rareStates...)
 	// rareStates are counted only where there is one.
-	rareStates = []string{"unreadable", "held_elsewhere", "foreign_owner"}
+	rareStates = []string{"unreadable", "held_elsewhere", "foreign_owner", "ignored"}
 )
 
 func topics(c call) error {

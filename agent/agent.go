@@ -91,6 +91,8 @@ type agent struct {
 	assignedFrom int64      // store revision below which a list of them is too old
 	relists      bool       // somebody follows them
 
+	ignored atomic.Pointer[[]string] // keys that look like assignments and are none, sorted; nil: none was read yet
+
 	reloading reloading
 
 	upAtStop atomic.Bool                            // the broker was up when an orderly stop was asked for

@@ -38,7 +38,7 @@ func (a *agent) attach(verdict probes.Verdict) {
 	mustGo := a.mustGo()
 	next, why := recovery.NextAttachment(a.attachment, recovery.AttachFacts{
 		Now: time.Duration(now), Held: held, FencePoint: time.Duration(validity.FencePoint()) - a.uncounted(),
-		Failing: failing, Paused: v.Phase == lease.Paused || v.Phase == lease.Idle, Contested: contested, Enabled: a.cfg.Detach,
+		Failing: failing, Paused: (v.Phase == lease.Paused || v.Phase == lease.Idle) && (held || v.Validity.ExpiredAt(now)), Contested: contested, Enabled: a.cfg.Detach,
 		EverAttached: a.everAttached, HealthySince: time.Duration(a.healthySince),
 		RecoverWindow: a.settings().DetachmentRecoverWindow, Verified: a.verified,
 		Stopping: a.fencing.underway == recovery.StepStop, Unguarded: a.awaitsGuard(), Doubted: a.doubted(),
@@ -116,10 +116,10 @@ func (a *agent) lossCause() string {
 	switch {
 	case a.leaving.phase == givingUp || a.leaving.phase == hasLeft:
 		return causeLeft
+	case !v.Validity.ExpiredAt(a.clock()) && a.presence == nil: // or the lease revoked; both by somebody else
+		return "key_deleted"
 	case v.Phase == lease.Paused, a.attachment == recovery.Detached && a.detachedBy == recovery.WhyBrokerDown:
 		return "broker_down"
-	case v.Validity.ExpiredAt(a.clock()):
-		return "lease_expired"
 	}
-	return "key_deleted" // or the lease revoked; both by somebody else
+	return "lease_expired"
 }

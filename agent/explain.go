@@ -54,7 +54,8 @@ func (c Config) spelled() *strings.Replacer {
 	}
 	return strings.NewReplacer("{ttl}", ttl, "{margin}", margin, "{fence}", formatDuration(c.LeaseTTL-c.LeaseDetachMargin),
 		"{fenced}", atFencePoint(c), "{ill}", illAtFencePoint(c), "{back}", comesBack(c),
-		"{guard}", guard, "{guarded}", guarded, "{unstoppable}", unstoppable, "{return}", formatDuration(c.ReturnWithin),
+		"{etcd}", strings.Join(c.EtcdEndpoints, ", "), "{guard}", guard,
+		"{guarded}", guarded, "{unstoppable}", unstoppable, "{return}", formatDuration(c.ReturnWithin),
 		"{undetached}", formatDuration(c.Timing().SurvivesDetach()), "{unexpired}", formatDuration(c.Timing().SurvivesExpiry()))
 }
 

@@ -181,3 +181,25 @@ func TestAFenceAndAShotAreExplainedWithTheirMomentAndItsClock(t *testing.T) {
 		t.Errorf("under policy reconnect: %s", next)
 	}
 }
+
+// The page shows what the status says and what the journal asks for side by side.
+func TestStatusAndJournalAskForTheSameWhileEtcdIsAway(t *testing.T) {
+	for key, x := range explanations {
+		if strings.HasPrefix(x.next, "Nothing") {
+			t.Errorf("%s: what to do is %q: leave it out, or say what", key, x.next)
+		}
+	}
+	inLife(t, func(c *Config) { c.EtcdEndpoints = []string{"https://e1:2379", "https://e2:2379"} }, func(l *sidecarLife) {
+		l.set(func() { l.away = true })
+		l.becomes(recovery.Detached, l.age()+time.Minute)
+		l.until(l.age() + time.Minute)
+		if s := l.status(); !strings.HasSuffix(s.Summary, "; check etcd (https://e1:2379, https://e2:2379) and the way to it.") {
+			t.Error(s.Summary)
+		}
+		events, _ := l.journal.since(0)
+		i := slices.IndexFunc(events, func(e Event) bool { return e.Reason == string(recovery.WhyFencePoint) })
+		if next := explain(events[i], l.cfg).Next; !strings.HasPrefix(next, "See to etcd (https://e1:2379, https://e2:2379) and the way to it: ") {
+			t.Error(next)
+		}
+	})
+}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -45,6 +46,22 @@ func TestADeletedRegistrationDetachesAndFences(t *testing.T) {
 			t.Error("nothing was quiesced")
 		}
 		if got := l.why("registration"); got != "registered: lost:key_deleted" {
+			t.Error(got)
+		}
+	})
+}
+
+// Within its TTL no lease ends by itself: the broker is down, and that is not why the key has gone.
+func TestAKeyThatIsDeletedWhileTheBrokerIsDownIsToldAsDeleted(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		l.set(func() { l.ended = true })
+		l.becomes(recovery.Degraded, l.age()+10*time.Second)
+		l.inLoop(func() { l.registrationSeen(keySeen{id: "n1", revision: 1_000_000}) })
+		l.until(l.age() + time.Second)
+		if got := l.why("registration"); got != "registered: lost:key_deleted" {
+			t.Error(got)
+		}
+		if got := l.why("attachment"); !strings.HasSuffix(got, "degraded:broker_down detached:lease_lost") {
 			t.Error(got)
 		}
 	})

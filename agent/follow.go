@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"slices"
 
 	"holdfast/cluster"
 	"holdfast/recovery"
@@ -109,11 +110,12 @@ func (a *agent) awaitTakeUp(ctx context.Context) {
 func (a *agent) assignmentsSeen(id string, u cluster.Update) {
 	keys := a.main.Keys()
 	puts, since := make([]string, 0, len(u.Puts)), make([]int64, 0, len(u.Puts))
+	var strange []string
 	for _, kv := range u.Puts {
 		if _, topic, ok := keys.ParseAssignment(kv.Key); ok {
 			puts, since = append(puts, topic), append(since, kv.CreateRevision)
 		} else if _, isState := keys.ParseState(kv.Key); !isState {
-			a.ignored(kv.Key)
+			strange = append(strange, kv.Key)
 		}
 	}
 	var deletes []string
@@ -128,15 +130,36 @@ func (a *agent) assignmentsSeen(id string, u cluster.Update) {
 		return // read before we were registered; the next list is asked for already
 	}
 	a.setAssigned(u.Full, puts, deletes)
+	a.noteIgnored(u, strange)
 	if a.traits.LocalData {
 		a.reconciler.SetSince(puts, since)
 	}
 }
 
-// ignored tells of a key that looks like an assignment and is none.
-func (a *agent) ignored(key string) {
-	a.log.Warn("assignment ignored: want /cluster/brokers/ID/NAMESPACE/TOPIC", "key", key)
-	a.event(Event{Kind: "topics", To: "ignored", Detail: key + " does not name a topic as /namespace/topic"})
+// noteIgnored keeps the keys that look like assignments and are none, and tells of each once.
+func (a *agent) noteIgnored(u cluster.Update, puts []string) {
+	was := a.ignoredKeys()
+	now := slices.DeleteFunc(slices.Clone(was), func(key string) bool { return u.Full || slices.Contains(u.Deletes, key) })
+	now = slices.Compact(slices.Sorted(slices.Values(append(now, puts...))))
+	for _, key := range puts {
+		if _, told := slices.BinarySearch(was, key); !told {
+			a.log.Warn("assignment ignored: want "+a.assignmentForm(), "key", key)
+			a.event(Event{Kind: "topics", To: "ignored", Detail: key + " does not name a topic: write " + a.assignmentForm()})
+		}
+	}
+	a.ignored.Store(&now)
+}
+
+func (a *agent) ignoredKeys() (keys []string) {
+	if known := a.ignored.Load(); known != nil {
+		keys = *known
+	}
+	return keys
+}
+
+// assignmentForm is how an assignment to this broker is written.
+func (a *agent) assignmentForm() string {
+	return a.main.Keys().Assignment(a.ids.assigned.now(), "/NAMESPACE/TOPIC")
 }
 
 // followError logs a watch that failed; Follow tells only of changes.

@@ -33,11 +33,13 @@ func (a *agent) noteTopics() {
 		}
 		a.event(e)
 	}
-	if p.Quarantined > a.quarantined && a.mode.Mode != recovery.Drained {
-		a.event(Event{Kind: "topics", To: "quarantined", Epoch: a.grant.Epoch,
-			Detail: plural(p.Quarantined, "topic") + " held here without an assignment, quiesced"})
+	if p.AssignedKnown && p.ServedKnown && p.Orphan == 0 { // else it is not known how many there will be
+		if p.Quarantined > a.quarantined && a.mode.Mode != recovery.Drained {
+			a.event(Event{Kind: "topics", To: "quarantined", Epoch: a.grant.Epoch,
+				Detail: plural(p.Quarantined, "topic") + " held here without an assignment, quiesced"})
+		}
+		a.quarantined = p.Quarantined
 	}
-	a.quarantined = p.Quarantined
 	if p.GateOpenedBy != a.gateOpenedBy {
 		a.gateOpenedBy = p.GateOpenedBy
 		if p.GateOpenedBy != "" {

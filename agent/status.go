@@ -148,6 +148,7 @@ type TopicCounts struct {
 	Loading     int `json:"loading"`
 	Elsewhere   int `json:"held_elsewhere,omitempty"` // of the missing: another broker holds the lock
 	Unreadable  int `json:"unreadable,omitempty"`     // what else the broker lists: no topic here is called so
+	Ignored     int `json:"ignored,omitempty"`        // keys in etcd that look like an assignment and are none
 	// Listed: the broker has told its topics at some time; served means nothing before.
 	Listed bool `json:"listed"`
 }
@@ -176,7 +177,7 @@ type ReadyStatus struct {
 // TopicStatus is one line of `holdfast topics`.
 type TopicStatus struct {
 	Topic string `json:"topic"`
-	State string `json:"state"` // served, missing, loading, orphan, quarantined, held_elsewhere, foreign_owner, unreadable
+	State string `json:"state"` // served, missing, loading, orphan, quarantined, held_elsewhere, foreign_owner, unreadable, ignored
 	Error string `json:"error,omitempty"`
 	// Supposed: it would be in this state; the broker was not touched (--shadow).
 	Supposed bool `json:"supposed,omitempty"`

@@ -34,7 +34,7 @@ func (a *agent) status() Status {
 		Broker: BrokerStatus{Up: h.At(time.Now()).String(), Version: who.Version, LastError: h.LastError, Steering: string(steering.Steering),
 			Held: string(s.held)},
 		Topics: TopicCounts{Assigned: p.Assigned, Served: p.Served, Missing: p.Missing, Orphan: p.Orphan,
-			Quarantined: p.Quarantined, Loading: p.Loading, Elsewhere: p.Elsewhere, Unreadable: p.Unreadable, Listed: p.ServedKnown},
+			Quarantined: p.Quarantined, Loading: p.Loading, Elsewhere: p.Elsewhere, Unreadable: p.Unreadable, Ignored: len(a.ignoredKeys()), Listed: p.ServedKnown},
 		Ready:   ReadyStatus{OK: len(causes) == 0, Causes: []string{}},
 		Pause:   a.pauseStatus(),
 		Guard:   a.guardStatus(s, h.At(time.Now()) == probes.Down),
@@ -69,7 +69,7 @@ func (a *agent) status() Status {
 		leaves:   s.leaving != "",
 		asked:    s.mode.By != recovery.ByHoldfast || s.mode.Reason == recovery.ReasonJoin,
 		mustStop: s.restart != "" || s.conflict != "",
-		risk:     a.staleView() != "" || p.GuardTripped || s.foreign != "" || a.risk != "" || s.unguarded || !st.State.Saved})
+		risk:     a.staleView() != "" || p.GuardTripped || s.foreign != "" || a.risk != "" || s.unguarded || a.unassigned(p) != "" || !st.State.Saved})
 	return st
 }
 
@@ -101,7 +101,7 @@ func (a *agent) summary(s *snapshot, v lease.View, p topics.Progress, h probes.H
 		return fmt.Sprintf("%s is attached and active, and no topic is placed here; a topic is made by its record: etcdctl put %sshop/orders null.",
 			name, a.main.Keys().TopicRecords())
 	case len(causes) == 0:
-		return fmt.Sprintf("%s is attached, active and serves %s.", name, plural(p.Served, "topic"))
+		return fmt.Sprintf("%s is attached, active and serves %s%s.", name, plural(p.Served, "topic"), a.unassigned(p))
 	case s.restart != "":
 		return fmt.Sprintf("%s must be restarted: %s; stop it by hand if in doubt.", name, s.restart)
 	case s.conflict != "":
@@ -138,7 +138,7 @@ func (a *agent) summary(s *snapshot, v lease.View, p topics.Progress, h probes.H
 			fenced = "not proven to serve nothing yet"
 		}
 		return fmt.Sprintf("%s is detached and %s: no renewal was confirmed for %s (%s)%s; %s.", name, fenced,
-			v.FailingFor(a.clock()).Round(time.Second), v.LastClass, a.afterwards(s, v, "etcd"), advice(s.failure))
+			v.FailingFor(a.clock()).Round(time.Second), v.LastClass, a.afterwards(s, v, "etcd"), advice(s.failure, a.cfg.EtcdEndpoints))
 	case s.mode.Mode == recovery.Drained && a.steerer.View().Steering == recovery.SteerFailing:
 		return fmt.Sprintf("%s is to be drained (%s) and clients are kept away, but %s.", name, s.mode.Reason, notTaken(a.steerer.View()))
 	case s.mode.Mode == recovery.Drained && a.steerer.View().LastError != "":
@@ -151,13 +151,27 @@ func (a *agent) summary(s *snapshot, v lease.View, p topics.Progress, h probes.H
 	return fmt.Sprintf("%s is not ready: %s: %s.", name, causes[0].Name, causes[0].Message)
 }
 
+// unassigned says what is here, or was meant to be, and has no assignment; empty: nothing.
+func (a *agent) unassigned(p topics.Progress) (text string) {
+	if p.Quarantined > 0 && a.placer == nil {
+		text = fmt.Sprintf("; %d quarantined: no assignment; put %s for what no other broker has", p.Quarantined, a.assignmentForm())
+	}
+	if keys := a.ignoredKeys(); len(keys) > 0 {
+		text += fmt.Sprintf("; %s ignored (%s): no assignment, want %s", plural(len(keys), "key"), keys[0], a.assignmentForm())
+	}
+	if text != "" {
+		text += "; see 'holdfast topics'"
+	}
+	return text
+}
+
 // advice says what a failure asks of a person.
-func advice(f recovery.FailureVerdict) string {
+func advice(f recovery.FailureVerdict, endpoints []string) string {
 	if f.Sequel == recovery.AwaitPerson || f.Sequel == recovery.CountAttempt ||
 		slices.Contains([]recovery.Failure{recovery.FailureNoLeader, recovery.FailureOverloaded, recovery.FailureUnproven}, recovery.Failure(f.Reason)) {
 		return f.Detail
 	}
-	return "check etcd and the way to it"
+	return "check etcd (" + strings.Join(endpoints, ", ") + ") and the way to it"
 }
 
 // unlessChild: a broker that we start is started again without a person.
@@ -225,8 +239,14 @@ func (a *agent) topics() []TopicStatus {
 		if t.Error == "" && t.State == topics.TopicMissing {
 			t.Error = held
 		}
+		if t.Error == "" && t.State == topics.TopicQuarantined && a.placer == nil {
+			t.Error = "no assignment; if no other broker has it: etcdctl put " + a.main.Keys().Assignment(a.ids.assigned.now(), t.Topic) + " null"
+		}
 		supposed := a.shadow != nil && a.shadow.supposed(t.Topic)
 		list = append(list, TopicStatus{Topic: t.Topic, State: t.State, Error: t.Error, Supposed: supposed})
+	}
+	for _, key := range a.ignoredKeys() {
+		list = append(list, TopicStatus{Topic: key, State: "ignored", Error: "this key is no assignment: write " + a.assignmentForm() + ", and delete this one"})
 	}
 	return list
 }

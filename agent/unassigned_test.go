@@ -1,0 +1,79 @@
+package agent
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/cluster"
+)
+
+// assignedIs tells what a list of the keys below the broker's has.
+func (l *sidecarLife) assignedIs(keys ...string) {
+	u := cluster.Update{Full: true, Revision: 100}
+	for _, key := range keys {
+		u.Puts = append(u.Puts, cluster.KV{Key: "/p/cluster/brokers/n1/" + key})
+	}
+	l.inLoop(func() {
+		l.main = cluster.Over(cluster.Config{Prefix: "/p"}, nil, nil)
+		l.ids.assigned.follow("n1")
+		l.assignmentsSeen("n1", u)
+	})
+	l.until(l.age() + time.Minute)
+}
+
+// told is how many events of topics there are with that word.
+func (l *sidecarLife) toldOf(to string) int { return strings.Count(l.why("topics")+" ", to+":") }
+
+func TestAKeyThatNamesNoTopicIsShownUntilItIsGone(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		for range 3 { // as each list says again
+			l.assignedIs("payments", "shop/eu/orders", "state", telltale[1:])
+		}
+		const want = "; 2 keys ignored (/p/cluster/brokers/n1/payments): no assignment, want /p/cluster/brokers/n1/NAMESPACE/TOPIC; see 'holdfast topics'."
+		if s := l.status(); s.Topics.Ignored != 2 || !strings.HasSuffix(s.Summary, "serves 1 topic"+want) || s.Severity != SeverityWarning {
+			t.Errorf("%d ignored, %s: %s", s.Topics.Ignored, s.Severity, s.Summary)
+		}
+		list := l.topics()
+		if last := list[len(list)-1]; len(list) != 3 || last.Topic != "/p/cluster/brokers/n1/shop/eu/orders" || last.State != "ignored" ||
+			last.Error != "this key is no assignment: write /p/cluster/brokers/n1/NAMESPACE/TOPIC, and delete this one" {
+			t.Errorf("%+v", list)
+		}
+		if n := l.toldOf("ignored"); n != 2 {
+			t.Errorf("told %d times of two keys", n)
+		}
+		l.inLoop(func() {
+			l.assignmentsSeen("n1", cluster.Update{Revision: 101, Deletes: []string{"/p/cluster/brokers/n1/payments", "/p/cluster/brokers/n1/shop/eu/orders"}})
+		})
+		if s := l.status(); s.Topics.Ignored != 0 || len(l.topics()) != 1 || s.Severity != SeverityOK {
+			t.Errorf("%d ignored: %s", s.Topics.Ignored, s.Summary)
+		}
+		l.assignedIs("payments", telltale[1:])
+		if n := l.toldOf("ignored"); n != 3 {
+			t.Errorf("one that comes back is told %d times in all, want 3", n)
+		}
+	})
+}
+
+func TestWhatIsQuarantinedSaysWhyAndWhatToDoAndIsToldOnce(t *testing.T) {
+	inLife(t, nil, func(l *sidecarLife) {
+		l.assignedIs(telltale[1:])
+		l.assignedIs()
+		form := "/p/cluster/brokers/n1"
+		if s := l.status(); !strings.HasSuffix(s.Summary, fmt.Sprintf("serves 0 topics; 1 quarantined: no assignment; put %s/NAMESPACE/TOPIC for what no other broker has; see 'holdfast topics'.", form)) ||
+			s.Severity != SeverityWarning {
+			t.Errorf("%s: %s", s.Severity, s.Summary)
+		}
+		if list := l.topics(); len(list) != 1 || list[0].State != "quarantined" || list[0].Error != "no assignment; if no other broker has it: etcdctl put "+form+telltale+" null" {
+			t.Errorf("%+v", list)
+		}
+		l.set(func() { l.ended = true })
+		l.until(l.age() + 10*time.Second)
+		l.start()
+		l.until(l.age() + time.Minute)
+		if n := l.toldOf("quarantined"); n != 1 {
+			t.Errorf("told %d times of one quarantine, over a restart of the broker: %s", n, l.why("topics"))
+		}
+	})
+}
