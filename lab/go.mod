@@ -3,6 +3,7 @@ module holdfast/lab
 go 1.26.0
 
 require (
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/chromedp/chromedp v0.22.1
 	github.com/grafana/grafana-foundation-sdk/go v0.0.18
 	github.com/nats-io/jsm.go v0.5.1

@@ -16,6 +16,7 @@ import (
 
 	"holdfast/agent/moving"
 	"holdfast/lab/harness"
+	"holdfast/lab/linear"
 	"holdfast/recovery/moves"
 )
 
@@ -184,7 +185,9 @@ type ack struct {
 // that took the last one, then at the others in turn.
 type producer struct {
 	s    *trio
+	name string
 	size int
+	log  *linear.History // nil: nobody judges it
 	end  context.CancelFunc
 	done chan struct{}
 
@@ -193,8 +196,11 @@ type producer struct {
 	last  error
 }
 
-func (s *trio) produce(size int) *producer {
-	p := &producer{s: s, size: size, done: make(chan struct{})}
+func (s *trio) produce(size int) *producer { return s.produceInto(nil, "p", size) }
+
+// produceInto is produce for one of several, who is taken down.
+func (s *trio) produceInto(log *linear.History, name string, size int) *producer {
+	p := &producer{s: s, name: name, size: size, log: log, done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(s.ctx)
 	p.end = cancel
 	go p.run(ctx)
@@ -210,11 +216,13 @@ func (p *producer) run(ctx context.Context) {
 	defer pace.Stop()
 	at := 0
 	for n := 0; ; n++ {
-		began := time.Now()
+		began, id := time.Now(), fmt.Sprintf("%s%06d", p.name, n)
+		heard := p.log.Append(id)
 		for {
-			a, err := p.publish(ctx, p.s.brokers[at].id, fmt.Sprintf("p%06d", n))
+			a, err := p.publish(ctx, p.s.brokers[at].id, id)
 			p.mu.Lock()
 			if p.last = err; err == nil {
+				heard(a.Seq)
 				a.felt = time.Since(began)
 				p.acked = append(p.acked, a)
 			}

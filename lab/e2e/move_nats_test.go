@@ -1,14 +1,20 @@
 package e2e
 
 import (
+	"context"
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"holdfast/agent/moving"
 	"holdfast/lab/harness"
+	"holdfast/lab/linear"
 	"holdfast/recovery/moves"
 )
 
@@ -225,4 +231,84 @@ func TestAMoveIsCalledOffWhileItCopies(t *testing.T) {
 			t.Errorf("cancel %s: %+v, %v", id, res, err)
 		}
 	}
+}
+
+// Whoever publishes and reads while a topic goes from one server to the next sees one log: what was
+// acknowledged is there at once, once, and in its place.
+func TestATopicIsOneLogAcrossMoves(t *testing.T) {
+	t.Parallel()
+	s := newTrio(t)
+	var log linear.History
+	stream, err := s.js["n1"].Stream(s.ctx, s.stream)
+	s.ok(err)
+	before := stream.CachedInfo().State.LastSeq // of who looked whether it is served
+	for seq := uint64(1); seq <= before; seq++ {
+		log.Append("x")(seq)
+	}
+	var producers []*producer
+	for i := range 3 {
+		producers = append(producers, s.produceInto(&log, fmt.Sprintf("p%d-", i), 100))
+	}
+	ctx, stop := context.WithCancel(s.ctx)
+	defer stop()
+	var readers sync.WaitGroup
+	for i := range 2 {
+		readers.Go(func() { s.follow(ctx, &log, i, before+1) })
+	}
+	producers[0].awaitMore(50, "n1")
+	for i, to := range []string{"n2", "n3"} {
+		if res, m := s.unload(s.brokers[i].id, s.topic, "--to", to); res.Exit != 0 || m.Phase != moves.Done {
+			t.Fatalf("exit code %d, %s: %s", res.Exit, m.Phase, s.journal())
+		}
+		producers[i+1].awaitMore(50, to)
+	}
+	for _, p := range producers {
+		p.stop()
+	}
+	stop()
+	readers.Wait()
+	heard := log.Len()
+	stream, err = s.js["n3"].Stream(s.ctx, s.stream)
+	s.ok(err)
+	last := stream.CachedInfo().State.LastSeq
+	heard(last)
+	for seq := before + 1; seq <= last; seq++ {
+		s.readOne(s.ctx, &log, "n3", seq)
+	}
+	if err := log.Judge(bound); err != nil {
+		t.Errorf(harness.Violation+"%v", err)
+	}
+	t.Logf("%d messages are one log", last)
+}
+
+// follow reads one message after the other until ctx ends, wherever it is to be had.
+func (s *trio) follow(ctx context.Context, log *linear.History, at int, seq uint64) {
+	for ctx.Err() == nil {
+		if s.readOne(ctx, log, s.brokers[at].id, seq) {
+			seq++
+			continue
+		}
+		at = (at + 1) % len(s.brokers)
+		select {
+		case <-ctx.Done():
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// readOne reads the message at a sequence from a server, and reports whether it has one.
+func (s *trio) readOne(ctx context.Context, log *linear.History, at string, seq uint64) bool {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	stream, err := s.js[at].Stream(ctx, s.stream)
+	if err != nil {
+		return false
+	}
+	heard := log.Read(seq)
+	m, err := stream.GetMsg(ctx, seq)
+	if err != nil {
+		return false
+	}
+	heard(m.Header.Get(nats.MsgIdHdr))
+	return true
 }
