@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/rand"
 	"encoding/hex"
@@ -12,11 +11,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/agent/process"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )
@@ -263,7 +262,7 @@ func (d *stateDir) save(m memory) error {
 	}
 	raw = append(raw, '\n')
 	err = d.replace(raw)
-	if d.only && unwritable(err) && d.overwrite(raw) == nil {
+	if d.only && unwritable(err) && process.Overwrite(d.file(), raw) == nil {
 		err = nil
 	}
 	if err != nil {
@@ -286,23 +285,6 @@ func (d *stateDir) replace(raw []byte) error {
 		return err
 	}
 	return os.Rename(tmp.Name(), d.file())
-}
-
-func (d *stateDir) overwrite(raw []byte) error {
-	f, err := os.OpenFile(d.file(), os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	old, err := f.Stat()
-	if err == nil && old.Sys().(*syscall.Stat_t).Nlink > 1 {
-		err = errors.New("what was put aside would be overwritten")
-	}
-	if err != nil {
-		return errors.Join(err, f.Close())
-	}
-	raw = append(raw, bytes.Repeat([]byte{' '}, max(0, int(old.Size())-len(raw)))...) // white space may follow
-	_, err = f.WriteAt(raw, 0)
-	return errors.Join(err, f.Sync(), f.Close())
 }
 
 // randomID is 128 random bits in hexadecimal: of an incarnation, or of one process.

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"holdfast/probes"
 )
@@ -36,25 +37,36 @@ func (r record) save(path string) error {
 		return fmt.Errorf("encode the child's record: %w", err)
 	}
 	tmp := path + ".tmp"
-	if err = os.WriteFile(tmp, append(raw, '\n'), 0o600); err == nil {
+	raw = append(raw, '\n')
+	if err = os.WriteFile(tmp, raw, 0o600); err == nil {
 		err = os.Rename(tmp, path)
 	}
-	if err == nil {
-		return nil
-	}
-	os.Remove(tmp)
-	f, openErr := os.OpenFile(path, os.O_WRONLY, 0)
-	if openErr != nil {
-		return fmt.Errorf("write the child's record: %w", err)
-	}
-	defer f.Close()
-	if old, statErr := f.Stat(); statErr == nil { // white space may follow
-		raw = append(raw, bytes.Repeat([]byte{' '}, max(0, int(old.Size())-len(raw)))...)
-	}
-	if _, err := f.WriteAt(raw, 0); err != nil {
-		return fmt.Errorf("write the child's record: %w", err)
+	if err != nil {
+		os.Remove(tmp)
+		if Overwrite(path, raw) != nil {
+			return fmt.Errorf("write the child's record: %w", err)
+		}
 	}
 	return nil
+}
+
+// Overwrite writes a file in place, for where there is no room for two: torn, it is corrupt. White space
+// follows what is shorter than before. A file that has another name, too, is left.
+func Overwrite(path string, raw []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	old, err := f.Stat()
+	if err == nil && old.Sys().(*syscall.Stat_t).Nlink > 1 {
+		err = errors.New("what was put aside would be overwritten")
+	}
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	raw = append(raw, bytes.Repeat([]byte{' '}, max(0, int(old.Size())-len(raw)))...)
+	_, err = f.WriteAt(raw, 0)
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 // FindChild looks for the child of this sidecar, or of one before it, by its record
