@@ -85,7 +85,7 @@ type Broker struct {
 	attempt  atomic.Pointer[attempt] // the last one to connect
 	known    atomic.Pointer[varz]    // the server that passed sameServer; nil: none did
 	leaving  atomic.Value            // string: the id of the server that said so
-	changing sync.Map                // by stream: a channel that holds what its one change holds
+	changing sync.Map                // by topic: a channel that holds what its one change holds
 
 	mu      sync.Mutex
 	conn    *client.Conn // nil until the first attempt is over

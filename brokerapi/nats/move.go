@@ -48,19 +48,6 @@ func (m mark) subject(stream string) string {
 	return front + stream + "." + m.state + "." + encode(m.move)
 }
 
-func markIn(subjects []string) (m mark) {
-	for _, s := range subjects {
-		if parts := strings.Split(s, "."); len(parts) == 5 && (isParked([]string{s}) || strings.HasPrefix(s, moved)) {
-			m = mark{parts[3], decode(parts[4])}
-		}
-	}
-	return m
-}
-
-func isParked(subjects []string) bool {
-	return slices.ContainsFunc(subjects, func(s string) bool { return strings.HasPrefix(s, parked) })
-}
-
 // paused is until when a move pauses consumers: nobody else asks for that moment.
 var paused = time.Date(2222, time.February, 22, 0, 0, 0, 0, time.UTC)
 
@@ -69,8 +56,12 @@ var paused = time.Date(2222, time.February, 22, 0, 0, 0, 0, time.UTC)
 // shorter pause one that is killed behind the seal had forgotten them (2.15.3).
 const lookPause = 150 * time.Millisecond
 
-// errOtherStream has JetStream's own code for a message that is meant for another stream.
-var errOtherStream = &client.APIError{ErrorCode: 10060}
+// These have JetStream's own codes: for a message that is meant for another stream, and for a consumer
+// too many.
+var (
+	errOtherStream  = &client.APIError{ErrorCode: 10060}
+	errMaxConsumers = &client.APIError{ErrorCode: 10026}
+)
 
 // refuse is an error after which trying again changes nothing.
 func refuse(format string, args ...any) error {
@@ -87,46 +78,49 @@ func (s settings) has(key string) bool {
 
 // standing is what STREAM.INFO says of a stream.
 type standing struct {
-	Config settings `json:"config"`
-	State  struct {
-		Messages uint64 `json:"messages"`
-		Bytes    uint64 `json:"bytes"`
-		First    uint64 `json:"first_seq"`
-		Last     uint64 `json:"last_seq"`
-	} `json:"state"`
-	Cluster struct {
-		Name string `json:"name"`
-	} `json:"cluster"`
+	Config   settings            `json:"config"`
+	State    client.StreamState  `json:"state"`
+	Cluster  *client.ClusterInfo `json:"cluster"`
 	name     string
 	subjects []string
 	mark     mark
+	parked   bool
 }
 
 // look reads a topic's stream. The error wraps client.ErrStreamNotFound where there is none.
 func (b *Broker) look(ctx context.Context, topic string) (s standing, err error) {
-	if s.name, err = streamName(topic); err == nil {
-		err = b.api(ctx, "STREAM.INFO."+s.name, nil, &s)
+	if s.name, err = streamName(topic); err != nil {
+		return s, err
+	}
+	err = b.api(ctx, "STREAM.INFO."+s.name, nil, &s)
+	if err == nil && s.Config == nil {
+		err = errors.New("JetStream answered without its configuration")
 	}
 	if raw := s.Config["subjects"]; err == nil && raw != nil {
 		err = json.Unmarshal(raw, &s.subjects)
 	}
 	if err != nil {
-		return s, fmt.Errorf("look at stream %s: %w", s.name, err)
+		return s, fmt.Errorf("read stream %s: %w", s.name, err)
 	}
-	s.mark = markIn(s.subjects)
+	for _, subject := range s.subjects {
+		s.parked = s.parked || strings.HasPrefix(subject, parked)
+		if parts := strings.Split(subject, "."); len(parts) == 5 && parts[0] == "_HOLDFAST" {
+			s.mark = mark{parts[3], decode(parts[4])}
+		}
+	}
 	return s, nil
 }
 
 // movable is look at a stream that can be moved; what cannot is refused.
-func (b *Broker) movable(ctx context.Context, topic string) (s standing, err error) {
+func (b *Broker) movable(ctx context.Context, topic string) (s standing, e moves.Extent, err error) {
 	s, err = b.look(ctx, topic)
 	why := ""
 	switch {
 	case errors.Is(err, client.ErrStreamNotFound):
-		return s, brokerapi.Errorf(errors.Join(brokerapi.ErrRefused, err), "%v: the topic is not here", err)
+		return s, e, brokerapi.Errorf(errors.Join(brokerapi.ErrRefused, err), "%v: the topic is not here", err)
 	case err != nil:
-		return s, err
-	case s.Cluster.Name != "" || string(s.Config["num_replicas"]) != "1":
+		return s, e, err
+	case s.Cluster != nil && s.Cluster.Name != "" || string(s.Config["num_replicas"]) != "1":
 		why = "its server is in a JetStream cluster, which moves streams itself ('nats stream edit', 'nats server raft')"
 	case string(s.Config["storage"]) != `"file"`:
 		why = "it is in memory, and ends with the server's process: make it anew with file storage"
@@ -137,9 +131,10 @@ func (b *Broker) movable(ctx context.Context, topic string) (s standing, err err
 	case s.Config.has("subject_delete_marker_ttl") || s.Config.has("allow_msg_schedules"):
 		why = "the server itself appends to it, parked or not: take subject_delete_marker_ttl and allow_msg_schedules out of it"
 	default:
-		return s, nil
+		e, err = b.extent(ctx, s)
+		return s, e, err
 	}
-	return s, refuse("stream %s cannot be moved: %s", s.name, why)
+	return s, e, refuse("stream %s cannot be moved: %s", s.name, why)
 }
 
 // hash is over what was asked for: not over subjects, which say whether it serves, nor over what a
@@ -162,57 +157,46 @@ type consumer struct {
 		Inactive time.Duration `json:"inactive_threshold"`
 		Until    time.Time     `json:"pause_until"`
 	} `json:"config"`
-	Floor struct {
-		Stream uint64 `json:"stream_seq"`
-	} `json:"ack_floor"`
-	Waiting int  `json:"num_waiting"`
-	Bound   bool `json:"push_bound"`
-	Paused  bool `json:"paused"`
+	Floor   client.SequenceInfo `json:"ack_floor"`
+	Waiting int                 `json:"num_waiting"`
+	Bound   bool                `json:"push_bound"`
+	Paused  bool                `json:"paused"`
 }
 
-// consumers lists those of a stream, by name.
-func (b *Broker) consumers(ctx context.Context, stream string) (map[string]consumer, error) {
-	all := map[string]consumer{}
-	for offset, total := 0, 1; offset < total; {
+// consumers lists those of a stream.
+func (b *Broker) consumers(ctx context.Context, stream string) (all []consumer, err error) {
+	for total := 1; len(all) < total; {
 		var page struct {
 			Total     int        `json:"total"`
 			Consumers []consumer `json:"consumers"`
 		}
-		if err := b.api(ctx, "CONSUMER.LIST."+stream, map[string]int{"offset": offset}, &page); err != nil {
+		if err := b.api(ctx, "CONSUMER.LIST."+stream, map[string]int{"offset": len(all)}, &page); err != nil {
 			return nil, fmt.Errorf("list the consumers of %s: %w", stream, err)
 		}
-		for _, c := range page.Consumers {
-			all[c.Name] = c
-		}
-		total, offset = page.Total, offset+len(page.Consumers)
-		if whole := offset >= total; len(page.Consumers) == 0 && !whole || whole && len(all) != total {
+		if total = page.Total; len(page.Consumers) == 0 && len(all) < total {
 			return nil, fmt.Errorf("list the consumers of %s: JetStream listed %d of %d: try again", stream, len(all), total)
 		}
+		all = append(all, page.Consumers...)
 	}
 	return all, nil
 }
 
-// hush pauses a stream's consumers, or ends the pause of those that a move has paused. Who was
-// paused by somebody else stays so.
-func (b *Broker) hush(ctx context.Context, stream string, pause bool) error {
+// hush pauses a stream's consumers, or ends the pause of those that a move has paused: until is paused,
+// or zero. Who was paused by somebody else stays so.
+func (b *Broker) hush(ctx context.Context, stream string, until time.Time) error {
 	nc, _, err := b.connected(ctx)
 	if err != nil {
 		return err
 	}
-	var major, minor int
-	if n, _ := fmt.Sscanf(nc.ConnectedServerVersion(), "%d.%d", &major, &minor); n == 2 && major == 2 && minor < 11 {
+	if v := nc.ConnectedServerVersion(); strings.HasPrefix(v, "2.9.") || strings.HasPrefix(v, "2.10.") {
 		return nil
 	}
 	all, err := b.consumers(ctx, stream)
 	for _, c := range all {
-		var until time.Time // none
-		if pause {
-			until = paused
-		}
-		if ours := c.Config.Until.Equal(paused); pause == ours || pause && c.Paused {
+		if ours := c.Config.Until.Equal(paused); ours == until.Equal(paused) || c.Paused && !ours {
 			continue
 		}
-		err = b.api(ctx, "CONSUMER.PAUSE."+stream+"."+c.Name, map[string]time.Time{"pause_until": until}, nil)
+		err := b.api(ctx, "CONSUMER.PAUSE."+stream+"."+c.Name, map[string]time.Time{"pause_until": until}, nil)
 		if err != nil && !errors.Is(err, client.ErrConsumerNotFound) { // which went by itself
 			return fmt.Errorf("pause consumer %s of %s: %w", c.Name, stream, err)
 		}
@@ -221,23 +205,19 @@ func (b *Broker) hush(ctx context.Context, stream string, pause bool) error {
 }
 
 // Extent implements brokerapi.Mover.
-func (b *Broker) Extent(ctx context.Context, topic string) (moves.Extent, error) {
-	s, err := b.movable(ctx, topic)
-	if err != nil {
-		return moves.Extent{}, err
-	}
-	return b.extent(ctx, s)
+func (b *Broker) Extent(ctx context.Context, topic string) (e moves.Extent, err error) {
+	_, e, err = b.movable(ctx, topic)
+	return e, err
 }
 
-func (b *Broker) extent(ctx context.Context, s standing) (moves.Extent, error) {
+func (b *Broker) extent(ctx context.Context, s standing) (e moves.Extent, err error) {
 	all, err := b.consumers(ctx, s.name)
 	if err != nil {
-		return moves.Extent{}, err
+		return e, err
 	}
-	e := moves.Extent{
-		Empty: s.State.Last == 0, First: s.State.First, Last: s.State.Last, Count: s.State.Messages, Bytes: s.State.Bytes,
-		Floors: map[string]uint64{}, Shrinks: s.ages() || string(s.Config["retention"]) != `"limits"`, Rests: b.rests(ctx, s),
-		Served: !isParked(s.subjects),
+	e = moves.Extent{
+		Empty: s.State.LastSeq == 0, First: s.State.FirstSeq, Last: s.State.LastSeq, Count: s.State.Msgs, Bytes: s.State.Bytes,
+		Floors: map[string]uint64{}, Shrinks: s.ages() || s.consumes(), Rests: b.rests(ctx, s), Served: !s.parked,
 	}
 	if e.Empty {
 		e.First = 0 // servers differ
@@ -256,6 +236,9 @@ func (b *Broker) extent(ctx context.Context, s standing) (moves.Extent, error) {
 
 // ages: messages go by their age.
 func (s *standing) ages() bool { return s.Config.has("max_age") || s.Config.has("allow_msg_ttl") }
+
+// consumes: messages go once they are acknowledged.
+func (s *standing) consumes() bool { return string(s.Config["retention"]) != `"limits"` }
 
 // rests is on what it rests that an acknowledged message survives the power cut of this host.
 func (b *Broker) rests(ctx context.Context, s standing) string {
@@ -335,22 +318,19 @@ func (b *Broker) vacant(ctx context.Context, topic string) (left mark, err error
 		return s.mark, err
 	}
 	return mark{}, refuse("%s: stream %s is here already, with %d messages: see 'nats stream info %[2]s'; "+
-		"if nobody needs it, 'nats stream rm %[2]s'", b.at, s.name, s.State.Messages)
+		"if nobody needs it, 'nats stream rm %[2]s'", b.at, s.name, s.State.Msgs)
 }
 
 // Seal implements brokerapi.Mover. What was routed to the stream before its subjects went is stored
 // after that: the end of it is waited for.
-func (b *Broker) Seal(ctx context.Context, topic, move string, force bool) (e moves.Extent, err error) {
+func (b *Broker) Seal(ctx context.Context, topic, move string, force bool) (moves.Extent, error) {
 	ours := mark{isSealed, move}
-	s, err := b.movable(ctx, topic)
+	s, e, err := b.movable(ctx, topic)
 	if err == nil {
-		e, err = b.extent(ctx, s)
-	}
-	if err == nil {
-		err = b.resubject(ctx, s.name, func(m mark, now []string) ([]string, error) {
-			switch {
+		err = b.resubject(ctx, topic, func(now standing) ([]string, error) {
+			switch m := now.mark; {
 			case m == ours:
-				return now, nil
+				return now.subjects, nil
 			case m.state == isResumed && m.move >= move: // it was called off, or is over
 				return nil, refuse("move %s has resumed it, and this one did not come later: unload it anew", m.move)
 			case m.state != "" && m.state != isResumed:
@@ -358,11 +338,11 @@ func (b *Broker) Seal(ctx context.Context, topic, move string, force bool) (e mo
 			case !force && e.Active > 0:
 				return nil, refuse("consumers of it are at work (%d): stop them, or use --force: what they acknowledge late comes again", e.Active)
 			}
-			return []string{ours.subject(s.name)}, nil
+			return []string{ours.subject(now.name)}, nil
 		})
 	}
 	if err == nil {
-		err = b.hush(ctx, s.name, true)
+		err = b.hush(ctx, s.name, paused)
 	}
 	for last := ^uint64(0); err == nil; last = e.Last {
 		if !s.Config.has("no_ack") { // else it answers nobody, and promises nothing
@@ -394,16 +374,26 @@ func (b *Broker) settle(ctx context.Context, subject string) error {
 	return nil
 }
 
-// Resume implements brokerapi.Mover.
-func (b *Broker) Resume(ctx context.Context, topic, move string, record []byte, sealed *moves.Extent) (e moves.Extent, err error) {
-	s, err := b.movable(ctx, topic)
-	if err == nil {
-		e, err = b.extent(ctx, s)
+// Resume implements brokerapi.Mover. It refuses what bears another move's mark, or does not stand
+// where it was sealed. What was resumed may have gone on.
+func (b *Broker) Resume(ctx context.Context, topic, move string, record []byte, sealed *moves.Extent) (moves.Extent, error) {
+	s, e, err := b.movable(ctx, topic)
+	switch m := s.mark; {
+	case sealed == nil && errors.Is(err, client.ErrStreamNotFound):
+		err = nil
+	case err != nil:
+	case m.move != move && (sealed != nil || m.state != "" && m.state != isResumed):
+		err = refuse("stream %s bears the mark of move %q, and not of %q", s.name, m.move, move)
+	case m.state == isCopying:
+		err = refuse("stream %s is half a copy", s.name)
+	case sealed != nil && m.state == isResumed && e.Last < sealed.Last:
+		err = refuse("stream %s: its last message is %d, sealed was %d", s.name, e.Last, sealed.Last)
+	case sealed != nil && m.state != isResumed:
+		if err = sealed.Fits(&e, "here"); err != nil {
+			err = refuse("stream %s: %v", s.name, err)
+		}
 	}
 	if err == nil {
-		err = resumable(s, e, move, sealed)
-	}
-	if err == nil || sealed == nil && errors.Is(err, client.ErrStreamNotFound) {
 		err = b.Serve(ctx, topic, record)
 	}
 	if err != nil {
@@ -412,34 +402,13 @@ func (b *Broker) Resume(ctx context.Context, topic, move string, record []byte, 
 	return b.Extent(ctx, topic)
 }
 
-// resumable refuses what bears another move's mark, or does not stand where it was sealed. What was
-// resumed may have gone on.
-func resumable(s standing, e moves.Extent, move string, sealed *moves.Extent) (err error) {
-	switch m := s.mark; {
-	case m.move != move && (sealed != nil || m.state != "" && m.state != isResumed):
-		err = fmt.Errorf("it bears the mark of move %q, and not of %q", m.move, move)
-	case m.state == isCopying:
-		err = errors.New("it is half a copy")
-	case sealed != nil && m.state != isResumed:
-		err = sealed.Fits(&e, "here")
-	case sealed != nil && e.Last < sealed.Last:
-		err = fmt.Errorf("its last message is %d, sealed was %d", e.Last, sealed.Last)
-	}
-	if err != nil {
-		return refuse("stream %s: %v", s.name, err)
-	}
-	return nil
-}
-
 // Remove implements brokerapi.Mover.
 func (b *Broker) Remove(ctx context.Context, topic, move string) error {
 	s, err := b.look(ctx, topic)
-	switch {
-	case err == nil && !isParked(s.subjects):
-		err = refuse("stream %s serves here, with the subjects %q: it stays", s.name, s.subjects)
-	case err == nil && (s.mark.move != move || s.mark.state == isResumed):
-		err = refuse("stream %s was not sealed or copied by this move: it stays", s.name)
-	case err == nil:
+	if err == nil && (!s.parked || s.mark.move != move || s.mark.state == isResumed) {
+		err = refuse("stream %s serves here, or was not sealed or copied by this move: it stays, with the subjects %q", s.name, s.subjects)
+	}
+	if err == nil {
 		err = b.api(ctx, "STREAM.DELETE."+s.name, nil, nil)
 	}
 	if err == nil || errors.Is(err, client.ErrStreamNotFound) {

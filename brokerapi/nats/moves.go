@@ -1,15 +1,14 @@
 package nats
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strconv"
+	"iter"
 	"strings"
 	"time"
 
@@ -25,10 +24,9 @@ const (
 	chunkSize   = 16 << 10         // of a snapshot, in bytes
 	chunksAhead = 64               // unanswered by the target, and ahead of it at the source
 	maxAhead    = 32 << 20         // bytes; an older source goes on without an answer, slowly
-	chunkWait   = 30 * time.Second // for one chunk, or its answer
+	chunkWait   = 30 * time.Second // for one chunk, or message
 	readAhead   = 1 << 20          // bytes of each side, about, and
 	maxBatch    = 256              // messages of each side that are compared at once
-	pullWait    = 2 * time.Second  // for one of them, before it is asked for by itself
 )
 
 // peer connects to another broker, with our own login.
@@ -62,11 +60,11 @@ func (b *Broker) peer(ctx context.Context, from brokerapi.Peer) (*Broker, error)
 	return p, nil
 }
 
-// sealed is a stream that a move has sealed here.
-func (b *Broker) sealed(ctx context.Context, topic string) (standing, error) {
-	s, err := b.movable(ctx, topic)
-	if err == nil && s.mark.state != isSealed {
-		err = refuse("%s: stream %s is not sealed, its subjects are %q", b.at, s.name, s.subjects)
+// sealed is a stream that a move has sealed here; without an ID any move.
+func (b *Broker) sealed(ctx context.Context, topic, move string) (standing, error) {
+	s, err := b.look(ctx, topic)
+	if err == nil && (s.mark.state != isSealed || move != "" && s.mark.move != move) {
+		err = refuse("%s: stream %s is not sealed by this move, its subjects are %q", b.at, s.name, s.subjects)
 	}
 	return s, err
 }
@@ -88,25 +86,23 @@ func (b *Broker) Copy(ctx context.Context, topic, move string, from brokerapi.Pe
 		return e, err
 	}
 	defer source.Close()
-	s, err := source.sealed(ctx, topic)
-	if err == nil && s.mark.move != move {
-		err = refuse("%s: stream %s is sealed by move %s, and not by this one", source.at, s.name, s.mark.move)
-	}
+	s, err := source.sealed(ctx, topic, move)
 	if err != nil {
 		return e, err
 	}
 	left, err := b.vacant(ctx, topic)
-	switch {
-	case err != nil:
-		return e, err
-	case left == mark{isCopied, move}: // one that is damaged since is made anew
-		if e, err := b.Extent(ctx, topic); err != nil || sealed.Fits(&e, "here") == nil {
-			return e, err
+	if err == nil && left == (mark{isCopied, move}) { // one that is damaged since is made anew
+		if e, err = b.Extent(ctx, topic); err == nil && sealed.Fits(&e, "here") == nil {
+			return e, nil
 		}
-	case left.move > move:
-		return e, refuse("%s: move %s came later, and has a copy here", b.at, left.move)
 	}
-	if err := b.Remove(ctx, topic, left.move); err != nil {
+	if err == nil && left.move > move {
+		err = refuse("%s: move %s came later, and has a copy here", b.at, left.move)
+	}
+	if err == nil {
+		err = b.Remove(ctx, topic, left.move)
+	}
+	if err != nil {
 		return e, err
 	}
 	here, err := New(b.cfg)
@@ -115,19 +111,16 @@ func (b *Broker) Copy(ctx context.Context, topic, move string, from brokerapi.Pe
 	}
 	defer here.Close()
 	if err = here.restore(ctx, s.name, move, source, meter); err == nil {
-		err = b.hush(ctx, s.name, true) // those of an older source do not rest yet
+		err = b.hush(ctx, s.name, paused) // those of an older source do not rest yet
 	}
 	if err == nil {
-		s, err = source.look(ctx, topic)
-	}
-	if err == nil {
-		err = b.resubject(ctx, s.name, func(mark, []string) ([]string, error) {
-			now, err := b.look(ctx, topic)
+		err = b.resubject(ctx, topic, func(now standing) ([]string, error) {
 			// Also where messages go once they are acknowledged: nobody has acknowledged any here.
-			if err == nil && !s.ages() && now.State.Messages < s.State.Messages {
-				err = refuse("the copy has %d messages, the source %d", now.State.Messages, s.State.Messages)
+			then, err := source.look(ctx, topic)
+			if err == nil && !then.ages() && now.State.Msgs < then.State.Msgs {
+				err = refuse("the copy has %d messages, the source %d", now.State.Msgs, then.State.Msgs)
 			}
-			return []string{mark{isCopied, move}.subject(s.name)}, err
+			return []string{mark{isCopied, move}.subject(now.name)}, err
 		})
 	}
 	if err == nil {
@@ -139,19 +132,11 @@ func (b *Broker) Copy(ctx context.Context, topic, move string, from brokerapi.Pe
 // restore feeds a snapshot of the source's stream into a restore here, where no such stream is. What
 // fails midway leaves a parked stream, or none.
 func (b *Broker) restore(ctx context.Context, stream, move string, source *Broker, meter brokerapi.Meter) error {
-	out, outLink, err := source.connected(ctx)
+	chunks, err := source.inbox(ctx)
 	if err != nil {
 		return err
 	}
-	in, inLink, err := b.connected(ctx)
-	if err != nil {
-		return err
-	}
-	answers, err := in.SubscribeSync(in.NewInbox())
-	if err != nil {
-		return err
-	}
-	chunks, err := out.SubscribeSync(out.NewInbox())
+	answers, err := b.inbox(ctx)
 	if err == nil {
 		err = chunks.SetPendingLimits(-1, maxAhead)
 	}
@@ -163,8 +148,8 @@ func (b *Broker) restore(ctx context.Context, stream, move string, source *Broke
 		State  json.RawMessage `json:"state"`
 	}
 	asked := map[string]any{"deliver_subject": chunks.Subject, "chunk_size": chunkSize, "window_size": chunkSize * chunksAhead}
-	if err := source.api(ctx, "STREAM.SNAPSHOT."+stream, asked, &taken); err != nil {
-		return fmt.Errorf("take a snapshot: %w", err)
+	if err := source.api(ctx, "STREAM.SNAPSHOT."+stream, asked, &taken); err != nil || taken.Config == nil {
+		return fmt.Errorf("take a snapshot: %w", cmp.Or(err, errors.New("it was answered without a configuration")))
 	}
 	taken.Config["subjects"], _ = json.Marshal([]string{mark{isCopying, move}.subject(stream)})
 	var to struct {
@@ -173,280 +158,202 @@ func (b *Broker) restore(ctx context.Context, stream, move string, source *Broke
 	if err := b.api(ctx, "STREAM.RESTORE."+stream, taken, &to); err != nil {
 		return fmt.Errorf("begin to restore: %w", err)
 	}
-	for index, ahead := 1, 0; ; index++ {
-		chunk, err := next(ctx, outLink, chunks, chunkWait)
+	for ahead, last := 0, false; !last; {
+		chunk, err := chunks.next(ctx, chunkWait)
 		switch {
 		case errors.Is(err, client.ErrSlowConsumer):
 			err = fmt.Errorf("it comes faster than it is taken, which an older server does not heed: set a higher --move-rate: %w", err)
 		case err != nil:
-		case chunk.Reply != "" && !strings.HasSuffix(chunk.Reply, "."+strconv.Itoa(index)):
-			err = fmt.Errorf("a part is missing before %.80q", chunk.Reply)
 		case len(chunk.Data) > 0:
 			err = meter(ctx, len(chunk.Data))
 		case chunk.Header.Get("Status") != "" && chunk.Header.Get("Status") != "204":
 			err = fmt.Errorf("it ended with %s %s", chunk.Header.Get("Status"), chunk.Header.Get("Description"))
 		}
 		if err != nil {
-			_ = in.PublishRequest(to.Subject, answers.Subject, nil) // half of it is no copy: it ends at once
+			_ = answers.nc.PublishRequest(to.Subject, answers.Subject, nil) // half of it is no copy: it ends at once
 			return fmt.Errorf("the snapshot of %s: %w", source.at, err)
 		}
-		if err := in.PublishRequest(to.Subject, answers.Subject, chunk.Data); err != nil {
-			return err
+		err = answers.nc.PublishRequest(to.Subject, answers.Subject, chunk.Data)
+		for ahead++; err == nil && !last && (ahead > chunksAhead || len(chunk.Data) == 0); ahead-- {
+			last, err = b.answer(ctx, answers, meter)
 		}
-		if len(chunk.Data) == 0 { // the last answer takes as long as the target makes its indexes: that is no silence
-			for done, until := false, time.Now().Add(time.Hour); err == nil && !done; {
-				done, err = b.answer(ctx, inLink, answers, chunkWait/3)
-				if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) && time.Now().Before(until) {
-					err = meter(ctx, 0)
-				}
-			}
-			return err
+		if err == nil && chunk.Reply != "" {
+			err = chunk.Respond(nil)
 		}
-		if ahead++; ahead > chunksAhead {
-			if _, err := b.answer(ctx, inLink, answers, chunkWait); err != nil {
-				return err
-			}
-		}
-		if chunk.Reply != "" {
-			if err := out.Publish(chunk.Reply, nil); err != nil {
-				return err
-			}
+		if err != nil {
+			return fmt.Errorf("%s: restore: %w", b.at, err)
 		}
 	}
+	return nil
 }
 
-// answer reads one answer of a restore; done: it is the last one.
-func (b *Broker) answer(ctx, link context.Context, answers *client.Subscription, patience time.Duration) (done bool, err error) {
-	m, err := next(ctx, link, answers, patience)
-	var said struct {
-		Error *client.APIError `json:"error"`
-	}
-	switch {
-	case err != nil:
-	case m.Header.Get("Status") != "": // no responders
-		err = fmt.Errorf("the server has ended it (%s): see its log", m.Header.Get("Status"))
-	case len(m.Data) == 0:
-		return false, nil
-	default:
-		if err = json.Unmarshal(m.Data, &said); err == nil && said.Error != nil {
-			err = refused(said.Error)
+// answer reads the answer to a chunk, the last one when all is restored: that takes as long as the
+// target makes its indexes, and is no silence.
+func (b *Broker) answer(ctx context.Context, answers inbox, meter brokerapi.Meter) (last bool, err error) {
+	m, err := answers.next(ctx, chunkWait/3)
+	for until := time.Now().Add(time.Hour); errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil && time.Now().Before(until); {
+		if err = meter(ctx, 0); err == nil {
+			m, err = answers.next(ctx, chunkWait/3)
 		}
 	}
-	if err != nil {
-		return false, fmt.Errorf("%s: restore: %w", b.at, err)
+	if err != nil || len(m.Data) == 0 {
+		return false, err
 	}
-	return true, nil
+	var said struct{ Error *client.APIError }
+	if err = json.Unmarshal(m.Data, &said); err == nil && said.Error != nil {
+		err = refused(said.Error)
+	}
+	return true, err
 }
 
-// next is the next message of a subscription.
-func next(ctx, link context.Context, sub *client.Subscription, patience time.Duration) (*client.Msg, error) {
-	ctx, done := brokerapi.Bounded(ctx, link, patience)
+// inbox is where a server sends what was asked for, over one connection.
+type inbox struct {
+	*client.Subscription
+	nc   *client.Conn
+	link context.Context
+}
+
+func (b *Broker) inbox(ctx context.Context) (in inbox, err error) {
+	if in.nc, in.link, err = b.connected(ctx); err == nil {
+		in.Subscription, err = in.nc.SubscribeSync(in.nc.NewInbox())
+	}
+	return in, err
+}
+
+func (in inbox) next(ctx context.Context, patience time.Duration) (*client.Msg, error) {
+	ctx, done := brokerapi.Bounded(ctx, in.link, patience)
 	defer done()
-	m, err := sub.NextMsgWithContext(ctx)
+	m, err := in.NextMsgWithContext(ctx)
 	if err != nil {
 		err = cmp.Or(context.Cause(ctx), err)
 	}
 	return m, err
 }
 
-// message is what is kept of one while it is compared; without a sequence there is none.
+// message is what is kept of one while it is compared.
 type message struct {
-	sum     [sha256.Size]byte // over all that it consists of
-	subject string
-	seq     uint64
-	size    int
+	seq  uint64 // noMore: there is none
+	msg  *client.Msg
+	text []byte // all that it consists of
 }
 
-func digest(seq uint64, at time.Time, subject string, header client.Header, data []byte) message {
-	h := sha256.New()
-	fmt.Fprintf(h, "%d %d %q", seq, at.UnixNano(), subject)
-	for _, key := range slices.Sorted(maps.Keys(header)) {
-		fmt.Fprintf(h, " %q: %q", key, header[key])
-	}
-	fmt.Fprintf(h, " %d ", len(data))
-	h.Write(data)
-	return message{[sha256.Size]byte(h.Sum(nil)), subject, seq, len(subject) + len(data)}
-}
+const noMore = ^uint64(0)
 
-// message asks for one message of a stream.
-func (b *Broker) message(ctx context.Context, stream string, asked map[string]any) (message, error) {
-	var a struct {
-		Message struct {
-			Subject string    `json:"subject"`
-			Seq     uint64    `json:"seq"`
-			Header  []byte    `json:"hdrs"`
-			Data    []byte    `json:"data"`
-			Time    time.Time `json:"time"`
-		} `json:"message"`
-	}
-	err := b.api(ctx, "STREAM.MSG.GET."+stream, asked, &a)
-	if m := a.Message; err == nil {
-		var header client.Header
-		if len(m.Header) > 0 {
-			header, err = client.DecodeHeadersMsg(m.Header)
+// read yields the messages that were sealed, in their order, and noMore.
+func (b *Broker) read(ctx context.Context, stream string, sealed moves.Extent, meter brokerapi.Meter) iter.Seq2[message, error] {
+	return func(yield func(message, error) bool) {
+		in, err := b.inbox(ctx)
+		if err != nil {
+			yield(message{}, err)
+			return
 		}
-		return digest(m.Seq, m.Time, m.Subject, header, m.Data), err
-	}
-	if errors.Is(err, client.ErrMsgNotFound) {
-		err = nil
-	}
-	return message{}, err
-}
-
-// reader reads the messages of a stream in the order of their sequence, up to a last one.
-type reader struct {
-	*Broker
-	stream   string
-	at, last uint64
-	sub      *client.Subscription
-	pulls    string // the subject to ask for a batch; empty: one is asked for at a time
-	batch    int
-	owed     int // of the batch
-}
-
-// reader reads what was sealed. Where a consumer would change what the stream keeps, or is refused,
-// it does without.
-func (b *Broker) reader(ctx context.Context, s standing, sealed moves.Extent) (*reader, error) {
-	nc, _, err := b.connected(ctx)
-	if err != nil {
-		return nil, err
-	}
-	r := &reader{Broker: b, stream: s.name, at: max(sealed.First, 1) - 1, last: sealed.Last,
-		batch: int(min(max(readAhead*sealed.Count/max(sealed.Bytes, 1), 1), maxBatch))}
-	if r.sub, err = nc.SubscribeSync(nc.NewInbox()); err != nil || string(s.Config["retention"]) != `"limits"` {
-		return r, err
-	}
-	var made struct {
-		Name string `json:"name"`
-	}
-	err = b.api(ctx, "CONSUMER.CREATE."+s.name, map[string]any{"stream_name": s.name, "config": map[string]any{
-		"deliver_policy": "by_start_sequence", "opt_start_seq": r.at + 1, "ack_policy": "none", "replay_policy": "instant",
-		"mem_storage": true, "inactive_threshold": time.Minute}}, &made)
-	if refusal := (*client.APIError)(nil); errors.As(err, &refusal) {
-		return r, nil
-	}
-	r.pulls = "$JS.API.CONSUMER.MSG.NEXT." + s.name + "." + made.Name
-	return r, err
-}
-
-// next is the next message; none: that was the last one.
-func (r *reader) next(ctx context.Context) (m message, err error) {
-	for r.at < r.last && m.seq <= r.at {
-		if m, err = r.pulled(ctx); err == nil && m.seq == 0 { // there is none, or it did not come in time
-			r.owed = 0
-			if m, err = r.message(ctx, r.stream, map[string]any{"seq": r.at + 1, "next_by_subj": ">"}); m.seq == 0 {
-				break
+		var made client.ConsumerInfo
+		err = b.api(ctx, "CONSUMER.CREATE."+stream, map[string]any{"stream_name": stream, "config": client.ConsumerConfig{
+			DeliverPolicy: client.DeliverByStartSequencePolicy, OptStartSeq: max(sealed.First, 1), AckPolicy: client.AckNonePolicy,
+			MemoryStorage: true, InactiveThreshold: time.Hour}}, &made)
+		consumer, batch := stream+"."+made.Name, min(max(readAhead*sealed.Count/max(sealed.Bytes, 1), 1), maxBatch)
+		defer func() { // the connection lives on
+			_ = in.nc.PublishRequest("$JS.API.CONSUMER.DELETE."+consumer, in.Subject, nil)
+			_ = in.Unsubscribe()
+		}()
+		for read, left := uint64(0), made.NumPending; err == nil && left > 0; read++ {
+			if read%batch == 0 {
+				_ = in.nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+consumer, in.Subject, fmt.Appendf(nil, `{"batch":%d}`, batch))
+			}
+			m, failed := in.next(ctx, chunkWait)
+			about := &client.MsgMetadata{}
+			if err = failed; err == nil {
+				about, err = m.Metadata()
+			}
+			seq := about.Sequence.Stream
+			switch left = about.NumPending; {
+			case err != nil:
+			case about.Sequence.Consumer != read+1:
+				err = errors.New("a message was lost on its way")
+			case seq > sealed.Last:
+				left = 0
+			default:
+				text := fmt.Appendf(nil, "%d %d %q %q %d %s", seq, about.Timestamp.UnixNano(), m.Subject, m.Header, len(m.Data), m.Data)
+				if err = meter(ctx, len(text)); err == nil && !yield(message{seq, m, text}, nil) {
+					return
+				}
 			}
 		}
 		if err != nil {
-			break
+			err = fmt.Errorf("%s: read stream %s: %w", b.at, stream, err)
 		}
+		yield(message{seq: noMore}, err)
 	}
-	if r.at = max(r.at, m.seq); err != nil || m.seq > r.last {
-		return message{}, err
-	}
-	return m, nil
 }
 
-// pulled is what the consumer delivers next; none: it does not.
-func (r *reader) pulled(ctx context.Context) (m message, err error) {
-	nc, link, err := r.connected(ctx)
-	if err == nil && r.pulls != "" && r.owed == 0 {
-		r.owed = r.batch
-		err = nc.PublishRequest(r.pulls, r.sub.Subject, fmt.Appendf(nil, `{"batch":%d,"no_wait":true}`, r.batch))
-	}
-	if err != nil || r.pulls == "" {
-		return m, err
-	}
-	got, err := next(ctx, link, r.sub, pullWait)
-	switch {
-	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
-		return m, nil
-	case err != nil:
-		return m, err
-	}
-	r.owed--
-	about, err := got.Metadata()
-	if err != nil { // it is a status
-		return m, nil
-	}
-	return digest(about.Sequence.Stream, about.Timestamp, got.Subject, got.Header, got.Data), nil
-}
-
-// Compare implements brokerapi.Mover. What producers have appended since is not looked at.
+// Compare implements brokerapi.Mover. What producers have appended since is not looked at. Where messages
+// cannot be read, or go when they are, none is.
 func (b *Broker) Compare(ctx context.Context, topic string, from brokerapi.Peer, sealed moves.Extent,
 	meter brokerapi.Meter) (c moves.Content, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("compare %s with %s: %w", topic, from.ID, err)
-		}
-	}()
 	source, err := b.peer(ctx, from)
 	if err != nil {
 		return c, err
 	}
 	defer source.Close()
-	var there, here *reader
-	s, err := source.sealed(ctx, topic)
-	if err == nil {
-		there, err = source.reader(ctx, s, sealed)
-	}
-	if err == nil {
-		here, err = b.reader(ctx, s, sealed)
-	}
-	if here != nil { // its connection lives on
-		defer func() { _ = here.sub.Unsubscribe() }()
-	}
+	s, err := source.sealed(ctx, topic, "")
 	if err != nil {
 		return c, err
 	}
+	const unread = "no message was read, as %s: number, bytes, first and last sequence and acknowledgements agreed before the handover"
+	if s.consumes() {
+		return moves.Content{Observed: fmt.Sprintf(unread, "the stream's retention is not limits")}, nil
+	}
+	nextT, stopT := iter.Pull2(source.read(ctx, s.name, sealed, meter))
+	defer stopT()
+	nextH, stopH := iter.Pull2(b.read(ctx, s.name, sealed, meter))
+	defer stopH()
 	hash := sha256.New()
-	t, err := there.next(ctx)
-	h, failed := here.next(ctx)
-	for err = cmp.Or(err, failed); err == nil && c.Differs == "" && t.seq+h.seq > 0; {
-		onlyT, onlyH := h.seq == 0 || t.seq > 0 && t.seq < h.seq, t.seq == 0 || h.seq > 0 && h.seq < t.seq
-		size := t.size + h.size
+	for t, h := (message{}), (message{}); c.Differs == "" && err == nil; {
+		goesT, goesH := t.seq <= h.seq, h.seq <= t.seq
+		if goesT {
+			t, err, _ = nextT()
+		}
+		if goesH && err == nil {
+			h, err, _ = nextH()
+		}
 		switch {
-		case onlyT:
+		case errors.Is(err, errMaxConsumers):
+			return moves.Content{Observed: fmt.Sprintf(unread, "the stream has all the consumers that it may have")}, nil
+		case err != nil:
+		case t.seq < h.seq:
 			c.Gone++
 			c.Differs, err = b.missed(ctx, topic, t, sealed)
-		case onlyH && sealed.Shrinks:
+		case t.seq > h.seq && sealed.Shrinks:
 			c.Gone++
-		case onlyH:
-			c.Differs = fmt.Sprintf("message %d of %q is at the target only", h.seq, h.subject)
-		case t.sum != h.sum:
+		case t.seq > h.seq:
+			c.Differs = fmt.Sprintf("message %d of %q is at the target only", h.seq, h.msg.Subject)
+		case t.seq == noMore:
+			c.Hash = fmt.Sprintf("%x", hash.Sum(nil))
+			return c, nil
+		case !bytes.Equal(t.text, h.text):
 			c.Differs = fmt.Sprintf("message %d: %d bytes of %q at the source, %d of %q at the target",
-				t.seq, t.size, t.subject, h.size, h.subject)
+				t.seq, len(t.msg.Data), t.msg.Subject, len(h.msg.Data), h.msg.Subject)
 		default:
 			c.Compared++
-			hash.Write(t.sum[:])
-		}
-		if !onlyH && err == nil {
-			t, err = there.next(ctx)
-		}
-		if !onlyT && err == nil {
-			h, err = here.next(ctx)
-		}
-		if err == nil {
-			err = meter(ctx, size)
+			hash.Write(t.text)
 		}
 	}
-	c.Hash = fmt.Sprintf("%x", hash.Sum(nil))
 	return c, err
 }
 
 // missed says that a message is missing here, and nothing has taken it away: neither the stream's
-// limits nor its retention, nor a later message that stands for those before it.
+// limits, nor a later message that stands for those before it.
 func (b *Broker) missed(ctx context.Context, topic string, m message, sealed moves.Extent) (string, error) {
 	now, err := b.look(ctx, topic)
-	if err != nil || sealed.Shrinks || m.seq < now.State.First {
+	if err != nil || sealed.Shrinks || m.seq < now.State.FirstSeq {
 		return "", err
 	}
+	var later struct{ Message struct{ Seq uint64 } }
 	if now.Config.has("max_msgs_per_subject") || now.Config.has("allow_rollup_hdrs") {
-		later, err := b.message(ctx, now.name, map[string]any{"last_by_subj": m.subject})
-		if err != nil || later.seq > sealed.Last {
-			return "", err
-		}
+		err = b.api(ctx, "STREAM.MSG.GET."+now.name, map[string]string{"last_by_subj": m.msg.Subject}, &later)
 	}
-	return fmt.Sprintf("message %d of %q is at the source only", m.seq, m.subject), nil
+	if later.Message.Seq > sealed.Last || err != nil && !errors.Is(err, client.ErrMsgNotFound) {
+		return "", err
+	}
+	return fmt.Sprintf("message %d of %q is at the source only", m.seq, m.msg.Subject), nil
 }

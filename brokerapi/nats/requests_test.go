@@ -107,7 +107,7 @@ func TestAnswersThatCannotBeReadAreErrors(t *testing.T) {
 		{"garbage", `<html>`, `JetStream answered "<html>": invalid character`},
 		{"nothing", ``, `JetStream answered "": unexpected end of JSON input`},
 		{"no configuration", `{}`, `read stream hf+default+a: JetStream answered without its configuration`},
-		{"subjects of another kind", `{"config":{"subjects":7}}`, `read the subjects of stream hf+default+a: json: cannot unmarshal number`},
+		{"subjects of another kind", `{"config":{"subjects":7}}`, `read stream hf+default+a: json: cannot unmarshal number`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b, _ := served(t, func(string, []byte) string { return c.answer })

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	client "github.com/nats-io/nats.go"
 
@@ -97,15 +98,15 @@ func (b *Broker) Serve(ctx context.Context, topic string, record []byte) error {
 	}
 	err = b.api(ctx, "STREAM.CREATE."+cfg.Name, cfg, nil)
 	if errors.Is(err, client.ErrStreamNameAlreadyInUse) {
-		err = b.resubject(ctx, cfg.Name, func(m mark, _ []string) (subjects []string, err error) {
-			switch m.state {
+		err = b.resubject(ctx, topic, func(now standing) (subjects []string, err error) {
+			switch now.mark.state {
 			case isCopying:
-				err = refuse("half a copy of it is here, which move %s made: unload the topic anew", m.move)
+				err = refuse("half a copy of it is here, which move %s made: unload the topic anew", now.mark.move)
 			case isSealed, isCopied:
-				err = b.hush(ctx, cfg.Name, false)
+				err = b.hush(ctx, cfg.Name, time.Time{})
 				fallthrough
 			case isResumed:
-				return append(cfg.Subjects, mark{isResumed, m.move}.subject(cfg.Name)), err
+				return append(cfg.Subjects, mark{isResumed, now.mark.move}.subject(cfg.Name)), err
 			}
 			return cfg.Subjects, err
 		})
@@ -123,28 +124,25 @@ func (b *Broker) Serve(ctx context.Context, topic string, record []byte) error {
 // Withdraw implements brokerapi.Broker: the stream and its data stay, parked. A topic that is not
 // here is withdrawn.
 func (b *Broker) Withdraw(ctx context.Context, topic string) error {
-	name, err := streamName(topic)
-	if err == nil {
-		err = b.resubject(ctx, name, func(m mark, now []string) ([]string, error) {
-			switch {
-			case isParked(now):
-				return now, nil
-			case m.state != "":
-				return []string{parked + name, m.subject(name)}, nil
-			}
-			return []string{parked + name}, nil
-		})
-	}
+	err := b.resubject(ctx, topic, func(now standing) ([]string, error) {
+		switch {
+		case now.parked:
+			return now.subjects, nil
+		case now.mark.state != "":
+			return []string{parked + now.name, now.mark.subject(now.name)}, nil
+		}
+		return []string{parked + now.name}, nil
+	})
 	if err == nil || errors.Is(err, client.ErrStreamNotFound) {
 		return nil
 	}
 	return fmt.Errorf("quiesce %s: %w", topic, err)
 }
 
-// turn waits until nobody else changes the stream. nats-server 2.15 may subscribe twice to a
+// turn waits until nobody else changes the topic's stream. nats-server 2.15 may subscribe twice to a
 // subject that two updates restore at once, and stores each message twice from then on.
-func (b *Broker) turn(ctx context.Context, stream string) (done func(), err error) {
-	one, _ := b.changing.LoadOrStore(stream, make(chan struct{}, 1))
+func (b *Broker) turn(ctx context.Context, topic string) (done func(), err error) {
+	one, _ := b.changing.LoadOrStore(topic, make(chan struct{}, 1))
 	turn := one.(chan struct{})
 	select {
 	case turn <- struct{}{}:
@@ -154,43 +152,31 @@ func (b *Broker) turn(ctx context.Context, stream string) (done func(), err erro
 	}
 }
 
-// resubject sets the subjects of a stream that exists, by what a move left in them and what they
-// are now, and sends everything else back as it came: a newer server's settings survive, known here or not.
-func (b *Broker) resubject(ctx context.Context, stream string, wanted func(m mark, now []string) ([]string, error)) error {
-	done, err := b.turn(ctx, stream)
+// resubject sets the subjects of a topic's stream that exists, by how it stands,
+// and sends everything else back as it came: a newer server's settings survive, known here or not.
+func (b *Broker) resubject(ctx context.Context, topic string, wanted func(now standing) ([]string, error)) error {
+	done, err := b.turn(ctx, topic)
 	if err != nil {
 		return err
 	}
 	defer done()
-	var info struct {
-		Config map[string]json.RawMessage `json:"config"`
+	now, err := b.look(ctx, topic)
+	switch {
+	case err != nil:
+		return err
+	case now.Config.has("sealed"):
+		return fmt.Errorf("stream %s is sealed, which cannot be undone: it accepts no messages and its subjects cannot change", now.name)
+	case now.Config.has("mirror"):
+		return fmt.Errorf("stream %s is a mirror, which has no subjects of its own: remove the mirror setting, or the stream", now.name)
 	}
-	if err := b.api(ctx, "STREAM.INFO."+stream, nil, &info); err != nil {
+	subjects, err := wanted(now)
+	if err != nil || sameSubjects(now.subjects, subjects) {
 		return err
 	}
-	if info.Config == nil {
-		return fmt.Errorf("read stream %s: JetStream answered without its configuration", stream)
+	if now.Config["subjects"], err = json.Marshal(subjects); err != nil {
+		return fmt.Errorf("encode the subjects of stream %s: %w", now.name, err)
 	}
-	if string(info.Config["sealed"]) == "true" {
-		return fmt.Errorf("stream %s is sealed, which cannot be undone: it accepts no messages and its subjects cannot change", stream)
-	}
-	if _, mirror := info.Config["mirror"]; mirror {
-		return fmt.Errorf("stream %s is a mirror, which has no subjects of its own: remove the mirror setting, or the stream", stream)
-	}
-	var now []string
-	if raw, ok := info.Config["subjects"]; ok {
-		if err := json.Unmarshal(raw, &now); err != nil {
-			return fmt.Errorf("read the subjects of stream %s: %w", stream, err)
-		}
-	}
-	subjects, err := wanted(markIn(now), now)
-	if err != nil || sameSubjects(now, subjects) {
-		return err
-	}
-	if info.Config["subjects"], err = json.Marshal(subjects); err != nil {
-		return fmt.Errorf("encode the subjects of stream %s: %w", stream, err)
-	}
-	return b.api(ctx, "STREAM.UPDATE."+stream, info.Config, nil)
+	return b.api(ctx, "STREAM.UPDATE."+now.name, now.Config, nil)
 }
 
 func sameSubjects(a, b []string) bool {

@@ -340,7 +340,7 @@ func TestNATSMovesAStreamOfEachShape(t *testing.T) {
 					t.Errorf("the copy is not withdrawn: %+v", held)
 				}
 				compared := must[moves.Content](t)(target.Compare(ctx, shape.topic, source.Peer(), before, free))
-				if compared.Differs != "" || compared.Compared != before.Count || compared.Gone != 0 {
+				if unread := compared.Observed != ""; compared.Differs != "" || unread != shape.shrinks || !unread && compared.Compared != before.Count || compared.Gone != 0 {
 					t.Errorf("compared: %+v, of %d", compared, before.Count)
 				}
 				for range 2 {
@@ -456,10 +456,6 @@ func TestNATSRefusesWhatCannotMoveAndSaysWhy(t *testing.T) {
 		for what, call := range map[string]func() error{
 			"extent": func() error { _, err := source.Extent(ctx, c.topic); return err },
 			"seal":   func() error { _, err := source.Seal(ctx, c.topic, "m1", true); return err },
-			"copy": func() error {
-				_, err := target.Copy(ctx, c.topic, "m1", source.Peer(), moves.Extent{}, free)
-				return err
-			},
 		} {
 			if err := call(); !errors.Is(err, brokerapi.ErrRefused) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s of %s: %v, want %q", what, c.topic, err, c.want)
@@ -481,7 +477,7 @@ func TestNATSRefusesWhatCannotMoveAndSaysWhy(t *testing.T) {
 	}
 	unsealed("not sealed", source.Peer(), "is not sealed")
 	sealed := must[moves.Extent](t)(source.Seal(ctx, topic, "m2", false))
-	unsealed("sealed by another", source.Peer(), "sealed by move m2")
+	unsealed("sealed by another", source.Peer(), "is not sealed by this move")
 	unsealed("itself", target.Peer(), "set --connect-url of n2")
 	unsealed("another name", brokerapi.Peer{ID: "n3", URL: source.Peer().URL}, `calls itself "n1"`)
 	unsealed("no address", brokerapi.Peer{ID: "n3", URL: "http://x"}, "set --connect-url there")
@@ -706,8 +702,11 @@ func TestNATSComparesEachMessage(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := must[moves.Content](t)(target.Compare(ctx, topic, source.Peer(), sealed, free))
-			if got.Differs != c.want || got.Gone != c.gone || c.want == "" && got.Compared+got.Gone != 100 {
+			if got.Differs != c.want || got.Gone != c.gone || got.Observed == "" && c.want == "" && got.Compared+got.Gone != 100 {
 				t.Errorf("%+v, want %d gone, and %q", got, c.gone, c.want)
+			}
+			if unread := got.Observed != ""; unread != (c.name == "no consumer may be made") {
+				t.Errorf("observed: %q", got.Observed)
 			}
 			if err := source.Remove(ctx, topic, "m1"); err != nil {
 				t.Error(err)
