@@ -133,7 +133,7 @@ type Ready struct {
 func (p Ready) Shown() Shown { return Shown{Topic: p.Topic, Move: p.Move, UnderWay: p.UnderWay} }
 
 // Prepare looks at everything that can be known before a topic is touched. Without m.To the broker
-// with the fewest topics takes it, of loads as Targets has them; nil: they are read.
+// with the fewest topics takes it, of loads as Targets has them, which count it then; nil: they are read.
 func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int) (p Ready, err error) {
 	refuse := func(format string, args ...any) (Ready, error) {
 		return Ready{}, brokerapi.Errorf(brokerapi.ErrRefused, "topic %s: %s", m.Topic, fmt.Sprintf(format, args...))
@@ -196,6 +196,7 @@ func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int
 	if m.To == "" {
 		m.To = least(loads)
 	}
+	loads[m.To]++
 	p.Move = m
 	return p, nil
 }

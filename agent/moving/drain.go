@@ -47,17 +47,15 @@ func (w *Worker) Drain() moves.Drain {
 
 // BeginDrain begins to move all topics away, or joins the drain that is under way.
 func (w *Worker) BeginDrain(ctx context.Context, d moves.Drain) error {
-	w.mu.Lock()
-	o := w.orders
-	w.mu.Unlock()
+	_, o := w.look("", "")
 	if !o.Attached {
 		return w.detached()
 	}
+	d.At, d.State, d.Waits = time.Now().UTC().Truncate(time.Millisecond), moves.Waiting, "its turn"
+	defer w.stir()
 	return w.change(ctx, &o.Who, func(now *moves.Drain) error {
 		if now.State.Over() {
 			*now = d
-			now.At, now.State, now.Waits = time.Now().UTC().Truncate(time.Millisecond), moves.Waiting, "its turn"
-			w.stir()
 		}
 		return nil
 	})
@@ -66,10 +64,10 @@ func (w *Worker) BeginDrain(ctx context.Context, d moves.Drain) error {
 // EndDrain calls the drain off that is under way; moves that have begun go on. After an error the
 // drain may go on, too.
 func (w *Worker) EndDrain(ctx context.Context, why string) error {
+	defer w.stir()
 	return w.change(ctx, nil, func(now *moves.Drain) error {
 		if !now.State.Over() {
 			now.State, now.Error, now.Stalled = moves.CalledOff, why, ""
-			w.stir()
 		}
 		return nil
 	})
@@ -140,14 +138,12 @@ func (w *Worker) drains(ctx context.Context) {
 
 // drainStep does what can be done of a drain now, by what etcd says.
 func (w *Worker) drainStep(ctx context.Context, o Orders) error {
-	err := w.change(ctx, &o.Who, func(d *moves.Drain) error {
-		if d.State.Over() {
-			return nil
-		}
-		w.drain.unlocked = false
-		err := w.goOn(ctx, o, d)
-		if d.Error = ""; err != nil {
-			d.Error = err.Error()
+	err := w.change(ctx, &o.Who, func(d *moves.Drain) (err error) {
+		if !d.State.Over() {
+			w.drain.unlocked = false
+			if err, d.Error = w.goOn(ctx, o, d), ""; err != nil {
+				d.Error = err.Error()
+			}
 		}
 		return err
 	})
@@ -195,18 +191,16 @@ func (w *Worker) goOn(ctx context.Context, o Orders, d *moves.Drain) error {
 	}
 	var failed error
 	for i := 0; i < len(topics) && len(busy) < ahead*w.set.AtOnce; i++ {
-		topic, to, why := topics[i], "", err
+		topic, why := topics[i], err
 		if late() {
 			why = errLate
 		}
 		if why == nil {
-			to = least(loads)
-			why = w.send(ctx, moves.Move{Topic: topic, To: to, By: "drain: " + d.By, Force: true}, loads)
+			why = w.send(ctx, moves.Move{Topic: topic, By: "drain: " + d.By, Force: true}, loads)
 		}
 		switch {
 		case why == nil:
 			busy[topic] = true
-			loads[to]++
 		case errors.Is(why, brokerapi.ErrRefused), errors.Is(why, ErrBroker) && standing >= stalled:
 			d.Leave(topic, why.Error())
 		case errors.Is(why, ErrBroker) && ctx.Err() == nil: // it may be restarted
@@ -319,11 +313,7 @@ func (w *Worker) Targets(ctx context.Context, named string) (map[string]int, err
 	if err != nil {
 		return nil, err
 	}
-	loads := map[string]int{}
-	why := brokerapi.Errorf(brokerapi.ErrRefused, "no other %s broker is registered and active: nobody could take it", w.set.Driver)
-	if named != "" {
-		why = brokerapi.Errorf(brokerapi.ErrRefused, "--to %s: no such broker: 'holdfast fleet' lists them", named)
-	}
+	loads, why := map[string]int{}, "no such broker: 'holdfast fleet' lists them"
 	for _, b := range fleet {
 		unfit := ""
 		switch {
@@ -338,16 +328,17 @@ func (w *Worker) Targets(ctx context.Context, named string) (map[string]int, err
 		case b.Driver != w.set.Driver:
 			unfit = fmt.Sprintf("that broker's driver is %s, this one's is %s", cmp.Or(b.Driver, "not known"), w.set.Driver)
 		}
-		if unfit == "" {
+		if why = unfit; unfit == "" {
 			loads[b.BrokerID] = b.Topics
-		} else if named != "" {
-			why = brokerapi.Errorf(brokerapi.ErrRefused, "--to %s: %s", named, unfit)
 		}
 	}
-	if len(loads) == 0 {
-		return nil, why
+	switch {
+	case len(loads) > 0:
+		return loads, nil
+	case named != "":
+		return nil, brokerapi.Errorf(brokerapi.ErrRefused, "--to %s: %s", named, why)
 	}
-	return loads, nil
+	return nil, brokerapi.Errorf(brokerapi.ErrRefused, "no other %s broker is registered and active: nobody could take it", w.set.Driver)
 }
 
 // PlanDrain looks at every topic that is assigned here: which would go where, and which would stay
@@ -366,7 +357,6 @@ func (w *Worker) PlanDrain(ctx context.Context, to string) (plans []Ready, stay 
 		p, err := w.Prepare(ctx, moves.Move{Topic: topic, Force: true}, loads)
 		switch {
 		case err == nil:
-			loads[p.To]++
 			plans = append(plans, p)
 		case errors.Is(err, brokerapi.ErrRefused), errors.Is(err, ErrBroker):
 			stay[topic] = err.Error()

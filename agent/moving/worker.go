@@ -427,7 +427,9 @@ func (w *Worker) tell(was, now moves.Move) {
 		w.log.Warn("a step of a move failed and is tried again", "topic", now.Topic, "move", now.ID, "phase", now.Phase, "err", now.Error)
 	} else {
 		w.log.Info("move", "topic", now.Topic, "move", now.ID, "from", now.From, "to", now.To, "phase", now.Phase, "err", now.Error)
-		w.topics.Kick()
+		if now.Phase.Over() || now.Phase == moves.Resumed || now.Phase == moves.Returned { // a list of many topics costs
+			w.topics.Kick()
+		}
 	}
 	if w.set.Told != nil {
 		w.set.Told(now)
