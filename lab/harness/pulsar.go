@@ -157,35 +157,35 @@ func PulsarBundle(topic string) string {
 }
 
 // Owner is the address of the broker that serves the topic, asked for at this one. If
-// nobody served it, this one does.
+// nobody served it, somebody does.
 func (p *Pulsar) Owner(ctx context.Context, topic string) (string, error) {
 	name, _ := PulsarTopic(topic)
 	parts := strings.SplitN(strings.TrimPrefix(name, "persistent://"), "/", 3)
-	path := "/lookup/v2/topic/persistent/" + parts[0] + "/" + parts[1] + "/" + url.PathEscape(parts[2])
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL()+path, nil)
-	if err != nil {
-		return "", err
-	}
-	if err := p.authorize(req); err != nil {
-		return "", err
-	}
-	resp, err := p.http.Do(req)
-	if err != nil {
-		return "", fmt.Errorf("look %s up: %w", topic, err)
-	}
-	defer resp.Body.Close()
-	body, _ := io.ReadAll(resp.Body)
-	switch resp.StatusCode {
-	case http.StatusOK:
-		return p.URL(), nil
-	case http.StatusTemporaryRedirect:
-		to, err := resp.Location()
+	at := p.URL() + "/lookup/v2/topic/persistent/" + parts[0] + "/" + parts[1] + "/" + url.PathEscape(parts[2])
+	for range 5 {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+		if err != nil {
+			return "", err
+		}
+		if err := p.authorize(req); err != nil {
+			return "", err
+		}
+		resp, err := p.http.Do(req)
 		if err != nil {
 			return "", fmt.Errorf("look %s up: %w", topic, err)
 		}
-		return to.Scheme + "://" + to.Host, nil
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if at = resp.Header.Get("Location"); resp.StatusCode == http.StatusTemporaryRedirect {
+			continue
+		}
+		var owner struct{ HTTPURL, HTTPURLTLS string }
+		if err := json.Unmarshal(body, &owner); err != nil || resp.StatusCode != http.StatusOK {
+			return "", fmt.Errorf("look %s up: %s: %s", topic, resp.Status, body)
+		}
+		return cmp.Or(owner.HTTPURL, owner.HTTPURLTLS), nil
 	}
-	return "", fmt.Errorf("look %s up: %s: %s", topic, resp.Status, body)
+	return "", fmt.Errorf("look %s up: led on and on, last to %s", topic, at)
 }
 
 // Publish looks the topic up here and publishes one message where it is served.

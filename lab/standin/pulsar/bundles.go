@@ -33,8 +33,9 @@ func (b *Broker) letGo(bundle Bundle) {
 	delete(b.owned, bundle.String())
 }
 
-// ownerOf is the web address of who owns the bundle, this broker if nobody does.
-func (b *Broker) ownerOf(ctx context.Context, bundle Bundle) (httpURL string, err error) {
+// ownerOf is the web address of who owns the bundle. Where nobody does it is this broker, if it is to
+// decide or nobody else is to take it; or it is sent to whoever decides.
+func (b *Broker) ownerOf(ctx context.Context, bundle Bundle, decides bool) (httpURL string, sent bool, err error) {
 	b.taking.Lock()
 	defer b.taking.Unlock()
 	for range 3 {
@@ -44,36 +45,39 @@ func (b *Broker) ownerOf(ctx context.Context, bundle Bundle) (httpURL string, er
 		b.mu.Unlock()
 		switch {
 		case unloading:
-			return "", errUnloading
+			return "", false, errUnloading
 		case o != nil:
-			return b.httpURL(), nil
+			return b.httpURL(), false, nil
 		}
 		owner, err := b.read(ctx, bundle)
 		if err != nil {
-			return "", err
+			return "", false, err
 		}
 		if owner != "" && owner != b.httpURL() {
-			return owner, nil
+			return owner, false, nil
 		}
-		if owner == "" {
-			switch owner, err = b.chosen(ctx); {
+		if owner == "" && !decides {
+			if owner, err = b.sent(ctx, bundle); owner == "" && err == nil {
+				owner, err = b.chosen(ctx)
+			}
+			switch {
 			case err != nil:
-				return "", err
+				return "", false, err
 			case owner == "":
-				return "", errNobody
+				return "", false, errNobody
 			case owner != b.httpURL():
-				return owner, nil
+				return owner, true, nil
 			}
 		}
 		err = b.take(ctx, bundle)
 		if err == nil {
-			return b.httpURL(), nil
+			return b.httpURL(), false, nil
 		}
 		if !errors.Is(err, errBusy) && !errors.Is(err, errVersion) {
-			return "", err
+			return "", false, err
 		}
 	}
-	return "", fmt.Errorf("bundle %s: %w", bundle, errBusy)
+	return "", false, fmt.Errorf("bundle %s: %w", bundle, errBusy)
 }
 
 // read is who owns the bundle by its key; empty: nobody does.

@@ -32,6 +32,9 @@
 //     from then on: whoever puts it, its release fails with 409, and another broker's lock stays.
 //   - The health check has no deadline.
 //
+// What is sent to a named broker goes as 4.0.7's modular load manager did it on 2026-11-27, except that
+// a free bundle that is sent to nobody is taken by whoever is asked, and not by whom the leader likes.
+//
 // Not modelled: that Pulsar's modular load manager chooses a broker once more for a bundle that
 // it chose it for since that broker last reported its load, whatever the policies say;
 // that the watches of 4.0.7 die with a restart of etcd (2026-11-23);

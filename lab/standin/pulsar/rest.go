@@ -1,6 +1,7 @@
 package pulsar
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -74,6 +76,7 @@ func (b *Broker) handler() http.Handler {
 	admin("DELETE /admin/v2/clusters/{cluster}/namespaceIsolationPolicies/{policy}", nil, b.removePolicy)
 	admin("GET /admin/v2/brokers/{cluster}", nil, b.brokers)
 	admin("GET /admin/v2/brokers/{cluster}/{broker}/ownedNamespaces", nil, b.ownedNamespaces)
+	admin("GET /admin/v2/persistent/{tenant}/{ns}", []string{"bundle"}, b.listTopics)
 	admin("GET /lookup/v2/topic/persistent/{tenant}/{ns}/{topic}", []string{"authoritative"}, b.lookup)
 	admin("PUT /admin/v2/namespaces/{tenant}/{ns}/{bundle}/unload", []string{"authoritative", "destinationBroker"}, b.unloadBundle)
 	mux.HandleFunc("GET /status.html", b.status)
@@ -181,12 +184,12 @@ func (b *Broker) metrics(w http.ResponseWriter, _ *http.Request) {
 }
 
 // registered lists the brokers by age.
-func (b *Broker) registered(r *http.Request) ([]string, error) {
+func (b *Broker) registered(ctx context.Context) ([]string, error) {
 	if err := b.session.reachable(); err != nil {
 		return nil, err
 	}
 	const prefix = "/loadbalance/brokers/"
-	found, err := b.session.etcd.Get(r.Context(), prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(),
+	found, err := b.session.etcd.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(),
 		clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 	if err != nil {
 		return nil, err
@@ -200,7 +203,7 @@ func (b *Broker) registered(r *http.Request) ([]string, error) {
 
 // brokers lists the brokers of this cluster, whatever cluster is asked about: so does 4.0.7.
 func (b *Broker) brokers(w http.ResponseWriter, r *http.Request) {
-	names, err := b.registered(r)
+	names, err := b.registered(r.Context())
 	if err != nil {
 		refuse(w, http.StatusInternalServerError, err.Error())
 		return
@@ -212,7 +215,7 @@ func (b *Broker) brokers(w http.ResponseWriter, r *http.Request) {
 // registered. Of another broker it says where to ask, or that none is registered so. 4.0.7.
 func (b *Broker) ownedNamespaces(w http.ResponseWriter, r *http.Request) {
 	if name := r.PathValue("broker"); name != b.cfg.Advertised {
-		names, err := b.registered(r)
+		names, err := b.registered(r.Context())
 		switch {
 		case err != nil:
 			refuse(w, http.StatusInternalServerError, err.Error())
@@ -242,7 +245,8 @@ func (b *Broker) ownedNamespaces(w http.ResponseWriter, r *http.Request) {
 func (b *Broker) redirect(w http.ResponseWriter, r *http.Request, to string) {
 	query := r.URL.Query()
 	if strings.HasPrefix(r.URL.Path, "/lookup/") || strings.HasSuffix(r.URL.Path, "/unload") {
-		query.Set("authoritative", "false")
+		leader, err := b.leader(r.Context())
+		query.Set("authoritative", strconv.FormatBool(err == nil && leader == b.cfg.Advertised))
 	}
 	target := to + r.URL.EscapedPath()
 	if len(query) > 0 {
@@ -277,7 +281,7 @@ func (b *Broker) lookup(w http.ResponseWriter, r *http.Request) {
 		// 4.0.7: taken for a topic of the first form, in a namespace that nobody made.
 		bundle = Bundle{namespace + "/" + ns, 0, full}
 	}
-	owner, err := b.ownerOf(r.Context(), bundle)
+	owner, sent, err := b.ownerOf(r.Context(), bundle, r.URL.Query().Get("authoritative") == "true")
 	switch {
 	case errors.Is(err, errNobody):
 		page(w, http.StatusServiceUnavailable)
@@ -285,10 +289,12 @@ func (b *Broker) lookup(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusServiceUnavailable, err.Error())
 	case err != nil:
 		refuse(w, http.StatusInternalServerError, err.Error())
-	case owner != b.httpURL():
+	case sent:
 		b.redirect(w, r, owner)
-	default:
-		answer(w, map[string]string{"brokerUrl": b.nativeURL(), "httpUrl" + b.secured(): b.httpURL(), "nativeUrl": b.nativeURL(), "brokerUrlSsl": ""})
+	default: // 4.0.7 on 2026-11-27: any broker names the owner
+		_, at, _ := strings.Cut(owner, "://")
+		native := "pulsar://" + at
+		answer(w, map[string]string{"brokerUrl": native, "httpUrl" + b.secured(): owner, "nativeUrl": native, "brokerUrlSsl": ""})
 	}
 }
 
@@ -320,6 +326,9 @@ func (b *Broker) unloadBundle(w http.ResponseWriter, r *http.Request) {
 	bundle, ok := parseBundle(namespace, r.PathValue("bundle"), b.cfg.Bundles)
 	if !ok {
 		refuse(w, http.StatusPreconditionFailed, "Invalid bundle range "+r.PathValue("bundle"))
+		return
+	}
+	if !b.noteSent(w, r, bundle) {
 		return
 	}
 	o := b.ownedHere(w, r, bundle)
