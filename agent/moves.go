@@ -167,6 +167,9 @@ func (a *agent) drainMoving(ctx context.Context, o drainOrder) (plan DrainPlan, 
 	if err := cmp.Or(checkReason(o.Reason), a.cannotMove()); err != nil {
 		return plan, err
 	}
+	if a.traits.Places {
+		return plan, refusal("the brokers' own cluster moves what a drained %s broker serves: 'holdfast drain' without --move has it do so", a.cfg.Driver)
+	}
 	if !a.moves.Drain().State.Over() { // joined
 		return DrainPlan{Begun: true}, nil
 	}

@@ -207,6 +207,7 @@ type Mover interface {
 
 // Sender is a broker whose own cluster moves topics.
 type Sender interface {
+	Broker
 	// Send asks it to, and returns when the topic is served by that broker, with what was seen of
 	// it in words. Without an ID the cluster chooses.
 	Send(ctx context.Context, topic string, to Peer) (seen string, err error)

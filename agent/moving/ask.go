@@ -183,6 +183,10 @@ func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int
 			return refuse("consumers are at work (%d): stop them, or say --force: they lose the connection, and go on at the target where they stood", e.Active)
 		}
 		m.Planned = &e
+	} else if held, err := w.set.Sender.Topics(ctx); err != nil {
+		return p, fmt.Errorf("%w: %w", ErrBroker, err)
+	} else if !slices.Contains(held.Serving, m.Topic) {
+		return refuse("this broker does not serve it: 'holdfast topics' lists what it serves")
 	}
 	if m.Sent && m.To == "" && loads == nil { // its own cluster chooses
 		_, err = w.Targets(ctx, "")

@@ -2,6 +2,7 @@ package moving
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -337,7 +338,14 @@ func TestASidecarThatMayNotReadJournalsHoldsNothing(t *testing.T) {
 }
 
 // sender is a broker whose own cluster moves topics.
-type sender struct{ to string }
+type sender struct {
+	brokerapi.Broker
+	to string
+}
+
+func (s *sender) Topics(context.Context) (brokerapi.Held, error) {
+	return brokerapi.Held{Serving: []string{topic}}, nil
+}
 
 func (s *sender) Send(_ context.Context, topic string, to brokerapi.Peer) (string, error) {
 	s.to = to.URL
@@ -347,6 +355,10 @@ func (s *sender) Send(_ context.Context, topic string, to brokerapi.Peer) (strin
 func TestATopicThatTheBrokersOwnClusterMovesIsObserved(t *testing.T) {
 	sent := &sender{}
 	onStage(t, Settings{Sender: sent}, one, func(g *stage, a, b *side) {
+		if _, err := a.worker.Prepare(g.t.Context(), moves.Move{Topic: "/n/far"}, nil); !errors.Is(err, brokerapi.ErrRefused) ||
+			!strings.Contains(err.Error(), "topic /n/far: this broker does not serve it") {
+			t.Errorf("of a topic that is not here: %v", err)
+		}
 		g.begin(topic)
 		g.after(time.Second)
 		if m := g.wantPhase(topic, moves.Done); m.Same.Observed != "b has /n/t" || sent.to != "nats://b:4222" {

@@ -2,7 +2,7 @@
 // what the interfaces promise, against a real broker or against a fake of one.
 //
 // Proven: identity, health, serving, withdrawing, listing, steering, whether the broker still sees its metadata, each step of a
-// move between two brokers, and that
+// move between two brokers, that a topic is sent to another where their cluster does that, and that
 // every call ends with its context, also while the broker is frozen or dead. A claim
 // is skipped only where Harness, or the optional interfaces of the driver, say that there is
 // nothing to claim. Not proven: speed, and what other brokers of its own cluster do.

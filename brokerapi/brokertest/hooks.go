@@ -51,6 +51,12 @@ type Neighbour interface {
 	GiveAway(t *testing.T, topic string)
 }
 
+// Receiver is a Neighbour whose cluster sends a topic to the broker that is named.
+type Receiver interface {
+	// Receiver is the other broker that GiveAway has given topics to.
+	Receiver() brokerapi.Peer
+}
+
 // Litterer is a Server whose clients can make it serve what is no topic.
 type Litterer interface {
 	// Litter has the broker serve something that no /namespace/topic is called.

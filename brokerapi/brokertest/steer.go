@@ -82,6 +82,36 @@ func peers(t *testing.T, h Harness) {
 	}
 }
 
+// sends is for brokers whose own cluster moves topics.
+func sends(t *testing.T, h Harness) {
+	s := h.Launch(t)
+	b := open(t, s)
+	sender, is := b.(brokerapi.Sender)
+	if !is {
+		t.Skip("this broker's cluster moves no topics")
+	}
+	n := neighbour(t, s)
+	n.GiveAway(t, "/default/theirs")
+	load(t, s, b, "/default/sent", nil)
+	publish(t, s, "/default/sent")
+	to, names := brokerapi.Peer{}, false
+	if r, is := s.(Receiver); is {
+		to, names = r.Receiver(), true
+	}
+	if _, err := sender.Send(soon(t), unit(s, "/default/sent"), brokerapi.Peer{ID: "nobody:1"}); !errors.Is(err, brokerapi.ErrRefused) {
+		t.Errorf("sent to a broker that is not there: %v", err)
+	}
+	wantTopics(t, s, b, []string{"/default/sent"}, nil)
+	for range 2 { // the second time it is there
+		if seen, err := sender.Send(soon(t), unit(s, "/default/sent"), to); err != nil || seen == "" || names && !strings.Contains(seen, to.ID) {
+			t.Fatalf("send to %q: saw %q, %v", to.ID, seen, err)
+		}
+		wantTopics(t, s, b, nil, nil)
+	}
+	publish(t, s, "/default/sent") // clients find it
+	wantCount(t, s, "/default/sent", 2)
+}
+
 func elsewhere(t *testing.T, h Harness) {
 	if h.Alone {
 		t.Skip("brokers of this kind have no cluster of their own")

@@ -40,6 +40,7 @@ func Run(t *testing.T, h Harness) {
 		{"DrainedServesNothingAndActiveServesAgain", steered},
 		{"ATopicOfAnotherBrokerIsServedElsewhere", elsewhere},
 		{"PeersAreOthersThatTheClusterKnows", peers},
+		{"ATopicThatIsSentIsServedByAnotherBroker", sends},
 		{"ABrokerThatSeesItsTopicsIsNotCalledBlind", seesItsTopics},
 		{"ABrokerWhoseWatchesDiedIsCalledBlind", isBlind},
 		{"AMovedTopicHasItsMessagesAndPositions", movesAll},
