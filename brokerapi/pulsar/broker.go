@@ -10,7 +10,7 @@
 // Namespaces of Pulsar's first form, with three parts, are listed as unreadable: they cannot be
 // unloaded by the calls that this driver knows.
 //
-// There is no quiescing, and no drained mode: see SetMode.
+// There is no quiescing, and no drained mode: see SetMode. Send alone asks other brokers than the one here.
 //
 // Guaranteed: an answer that is malformed, too large, too slow or from another broker is an error
 // and never health. What Unload says is not owned here has been looked up in the broker's own list.
@@ -72,6 +72,7 @@ var (
 	_ brokerapi.Broker     = (*Broker)(nil)
 	_ brokerapi.ModeSetter = (*Broker)(nil)
 	_ brokerapi.Releaser   = (*Broker)(nil)
+	_ brokerapi.Sender     = (*Broker)(nil)
 )
 
 // part is Pulsar's rule for tenants, namespaces and clusters, but for those of dots alone.

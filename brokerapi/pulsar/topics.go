@@ -77,10 +77,19 @@ func (b *Broker) Serve(_ context.Context, topic string, _ []byte) error {
 // Withdraw implements brokerapi.Broker. The bundle goes to whoever is asked for it next, which
 // may be this broker.
 func (b *Broker) Withdraw(ctx context.Context, topic string) error {
-	if !topics.MatchString(topic) {
-		return fmt.Errorf("unload %s: no bundle: want /tenant~namespace/0x00000000_0xffffffff", topic)
+	bundle, err := bundleOf(topic)
+	if err != nil {
+		return err
 	}
-	return b.unload(ctx, strings.Replace(topic[1:], "~", "/", 1))
+	return b.unload(ctx, bundle)
+}
+
+// bundleOf is the bundle of our name.
+func bundleOf(topic string) (string, error) {
+	if !topics.MatchString(topic) {
+		return "", brokerapi.Errorf(brokerapi.ErrRefused, "unload %s: no bundle: want /tenant~namespace/0x00000000_0xffffffff", topic)
+	}
+	return strings.Replace(topic[1:], "~", "/", 1), nil
 }
 
 func (b *Broker) unload(ctx context.Context, bundle string) error {

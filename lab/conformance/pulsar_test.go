@@ -133,6 +133,11 @@ func (s *pulsarServer) GiveAway(t *testing.T, topic string) {
 	}
 }
 
+// Receiver implements brokertest.Receiver.
+func (s *pulsarServer) Receiver() brokerapi.Peer {
+	return brokerapi.Peer{ID: s.neighbour.Advertised()}
+}
+
 func TestPulsarConformance(t *testing.T) {
 	t.Parallel()
 	brokertest.Run(t, brokertest.Harness{

@@ -148,6 +148,9 @@ func (s *server) GiveAway(t *testing.T, topic string) {
 	leadBundle(t, s.neighbour, topic)
 }
 
+// Receiver implements brokertest.Receiver.
+func (s *server) Receiver() brokerapi.Peer { return brokerapi.Peer{ID: s.neighbour.Advertised()} }
+
 func TestTheDriverConformsBesideARealBroker(t *testing.T) {
 	a := cluster(t, harness.ApacheOptions{})
 	b, err := a.StartBroker(t.Context())
