@@ -258,7 +258,7 @@ func topicsText(s agent.Status) string {
 	if s.Shadow {
 		text += ", if anything were done"
 	}
-	if s.Broker.Up != "up" {
+	if s.Broker.Up != "up" && t.Served+t.Orphan > 0 {
 		text += ", when the broker last answered"
 	}
 	return text

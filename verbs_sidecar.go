@@ -50,7 +50,7 @@ func topics(c call) error {
 		case len(all) == 0: // how topics come here, or what is in their way
 			o.line("")
 			o.line("%s", s.Summary)
-		case s.Broker.Up != "up":
+		case s.Broker.Up != "up" && slices.ContainsFunc(all, func(t agent.TopicStatus) bool { return t.State == topicStates[0] }):
 			o.line("")
 			o.line("The broker does not answer: so it was when it last did.")
 		}

@@ -183,7 +183,8 @@ func (a *agent) drain(ctx context.Context, o order) error {
 	return a.awaitDrained(ctx, timeout)
 }
 
-// awaitDrained returns nil when nothing is served and the broker has taken its mode.
+// awaitDrained returns nil when nothing is served and the broker has taken its mode, or has ended:
+// the next process is told.
 func (a *agent) awaitDrained(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -191,7 +192,7 @@ func (a *agent) awaitDrained(ctx context.Context, timeout time.Duration) error {
 		p, steering := a.reconciler.Snapshot(), a.steerer.View()
 		detached := a.view.Load().attachment == recovery.Detached
 		taken := detached || steering.Steering.Obeys() // a detached broker is told when it is attached again
-		if (p.Served+p.Orphan == 0 || a.keeps.Load()) && taken && (p.ServedKnown || detached) {
+		if a.brokerGone() || (p.Served+p.Orphan == 0 || a.keeps.Load()) && taken && (p.ServedKnown || detached) {
 			return nil
 		}
 		if ctx.Err() == nil {
@@ -202,6 +203,8 @@ func (a *agent) awaitDrained(ctx context.Context, timeout time.Duration) error {
 		case a.view.Load().held != "":
 			return fmt.Errorf("the broker is drained for its clients, but after %s it does not answer (held: %s), so %s may still be served: they are given up when it answers; clients are kept away already",
 				timeout, recovery.HeldWords(a.view.Load().held), left)
+		case a.health.Snapshot().At(time.Now()) == probes.Down:
+			return fmt.Errorf("the broker is drained for its clients, but after %s it does not answer, so %s may still be served: stop it, or start it; clients are kept away already", timeout, left)
 		case !taken && p.Served+p.Orphan == 0:
 			return fmt.Errorf("the broker is drained for its clients, but after %s %s: see 'holdfast status'; clients are kept away already", timeout, notTaken(steering))
 		case !taken: // which is why they are

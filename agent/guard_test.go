@@ -12,6 +12,7 @@ import (
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
 	"holdfast/recovery"
+	"holdfast/recovery/topics"
 )
 
 // slowGuard is a guard that is a process, and stands by when it is let.
@@ -116,6 +117,23 @@ func TestTheEndOfTheBrokersProcessIsTheFirstCauseAndNoGuardIsAwaitedForIt(t *tes
 		if got := l.why("readiness"); !strings.HasSuffix(got, "not_ready:broker") {
 			t.Error(got)
 		}
+		if got := l.status().Topics; got.Assigned == 0 || got.Served+got.Orphan != 0 || got.Missing != got.Assigned {
+			t.Errorf("of a dead broker: %+v", got)
+		}
+		for _, topic := range l.topics() {
+			if topic.State != topics.TopicMissing || topic.Error != "the broker's process has ended" {
+				t.Errorf("of a dead broker: %+v", topic)
+			}
+		}
+		l.inLoop(func() {
+			l.setMode(recovery.ModeRecord{Mode: recovery.Drained, Reason: recovery.ReasonOperator, By: recovery.ByOperator}, l.modeRev+1, "")
+		})
+		if err := l.awaitDrained(context.Background(), time.Second); err != nil {
+			t.Errorf("drained in etcd, and nothing is served: %v", err)
+		}
+		l.inLoop(func() {
+			l.setMode(recovery.ModeRecord{Mode: recovery.Active, Reason: recovery.ReasonOperator, By: recovery.ByOperator}, l.modeRev+1, "")
+		})
 		l.until(l.deadline() + time.Minute)
 		if got := l.status(); got.Registration.State != "absent" || strings.Contains(got.Summary, "may have run out") || !strings.Contains(got.Summary, "its registration has ended") {
 			t.Errorf("%s: %s", got.Registration.State, got.Summary)

@@ -75,7 +75,7 @@ func inOwners(t *testing.T, ids []string, claim func(t *testing.T, s *etcd.Serve
 			c := natsDefaults()
 			c.OwnershipLocks = "on"
 			o := &owner{t: t, shelf: &shelf{serving: map[string]bool{}}}
-			o.agent = &agent{cfg: c.Effective(), log: quiet, main: cluster.Over(cluster.Config{}, server.Conn(nil), quiet)}
+			o.agent = &agent{cfg: c.Effective(), log: quiet, identity: &identityCheck{}, main: cluster.Over(cluster.Config{}, server.Conn(nil), quiet)}
 			o.brokerID, o.memory.Incarnation = id, "incarnation of "+id
 			o.view.Store(&snapshot{attachment: recovery.Attached})
 			reg := prometheus.NewPedanticRegistry()

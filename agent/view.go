@@ -43,6 +43,9 @@ func (a *agent) status() Status {
 		State:   StateStatus{Saved: a.unsavedWhy() == "", Error: a.unsavedWhy()},
 		Version: a.version, Since: a.started.UTC(), At: time.Now().UTC(),
 	}
+	if t := &st.Topics; a.brokerGone() { // whatever it said last
+		t.Missing, t.Served, t.Orphan = t.Missing+t.Served, 0, 0
+	}
 	if a.moves != nil {
 		st.Moves = a.moves.Own()
 	}
@@ -234,8 +237,14 @@ func (a *agent) afterwards(s *snapshot, v lease.View, awaited string) string {
 // topics lists every topic that is wanted or held here.
 func (a *agent) topics() []TopicStatus {
 	list := []TopicStatus{}
-	held := a.heldBackBy()
+	held, gone := a.heldBackBy(), a.brokerGone()
 	for _, t := range a.reconciler.Topics() {
+		switch {
+		case gone && t.State == topics.TopicServed:
+			t.State = topics.TopicMissing
+		case gone && t.State == topics.TopicOrphan:
+			continue // nobody's
+		}
 		if t.Error == "" && t.State == topics.TopicMissing {
 			t.Error = held
 		}
@@ -256,6 +265,8 @@ func (a *agent) topics() []TopicStatus {
 func (a *agent) heldBackBy() string {
 	s := a.view.Load()
 	switch pause := a.pauseStatus(); {
+	case a.brokerGone():
+		return "the broker's process has ended"
 	case s.mode.Mode == recovery.Drained, s.mode.Mode == recovery.Draining:
 		return "held back: the broker is " + string(s.mode.Mode)
 	case s.attachment == recovery.Detached:

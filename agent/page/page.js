@@ -163,7 +163,7 @@ function topics(s) {
 	const t = s.topics, known = t.listed;
 	const up = s.broker.up === 'up';
 	put('served-n', known ? String(t.served) : '');
-	put('served-t', known ? 'of ' + t.assigned + ' assigned ' + (up ? (t.assigned === 1 ? 'is' : 'are') + ' served' : 'when the broker last answered') :
+	put('served-t', known ? 'of ' + t.assigned + ' assigned ' + (up || !t.served ? (t.assigned === 1 ? 'is' : 'are') + ' served' : 'when the broker last answered') :
 		(t.assigned ? t.assigned + ' assigned; what' : 'What') + ' is served is not known: the broker has not told yet.');
 	byId('topics').classList.toggle('then', !up);
 	show('share', known && t.assigned > 0);

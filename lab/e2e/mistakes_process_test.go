@@ -3,6 +3,9 @@ package e2e
 import (
 	"net"
 	"path/filepath"
+	"strings"
+
+	"holdfast/lab/harness"
 )
 
 // processMistakes are those with verbs, settings, and the broker and its process.
@@ -120,5 +123,20 @@ var processMistakes = []mistake{
 		command: "healthcheck --probe-listen 127.0.0.1:1",
 		exit:    1,
 		message: "--probe-listen 127.0.0.1:1: no answer from http://127.0.0.1:1/ready: is 'holdfast run' running here, with this --probe-listen?",
+	},
+	{
+		name: "a drain of a broker that is dead",
+		given: func(w *world) {
+			n := w.broker("dead")
+			w.watch()
+			c := w.beside(n, "--broker-pid-file", n.PIDFile)
+			c.run()
+			w.ok(c.AwaitReady(w.ctx, bound))
+			w.ok(n.Kill())
+			c.await("the end of its process", func(st harness.Status) bool { return strings.Contains(st.Summary, "has ended") })
+			w.set("socket", c.ControlSocket)
+		},
+		command: "drain --control-socket {socket}",
+		message: "dead: mode drained (operator). The process of dead has ended: clients are kept away, and it is drained (operator); start it.",
 	},
 }
