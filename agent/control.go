@@ -233,7 +233,7 @@ func (a *agent) setModeByOperator(ctx context.Context, mode recovery.Mode, why s
 	case s.brokerID == "":
 		return fmt.Errorf("the broker was not found yet (%s): start it, then repeat", a.health.Snapshot().LastError)
 	case s.mode.Mode == "":
-		return fmt.Errorf("the startup decision is to come (%s): repeat when the broker is registered", firstCause(a.notReady()))
+		return fmt.Errorf("the startup decision is to come (%s): repeat when the broker is registered; 'holdfast status' says what it waits for", firstCause(a.notReady()))
 	}
 	rec := operatorsWord(mode, recovery.Reason(why), s.mode)
 	ctx, cancel := context.WithTimeout(ctx, setModeTimeout)

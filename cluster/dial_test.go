@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
@@ -45,5 +46,17 @@ func TestAWriteIsSentOnce(t *testing.T) {
 		}
 		c.Close()
 		server.Stop()
+	}
+}
+
+// A server of gRPC that finds pings too frequent (etcd's --grpc-keepalive-min-time) lets the first
+// one after an answer of its own pass, notes two more, and ends the connection at the next: what is
+// listed beside each watch is asked for often enough that it never counts so far.
+func TestNoEtcdFindsOurPingsTooMany(t *testing.T) {
+	if between := int(listEvery / pingEvery); between > 3 {
+		t.Errorf("%d pings, one each %v, between two lists, one each %v: want 3 at most", between, pingEvery, listEvery)
+	}
+	if pingEvery < 5*time.Second {
+		t.Errorf("a ping each %v: etcd's own limit is 5s", pingEvery)
 	}
 }

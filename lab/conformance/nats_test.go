@@ -210,6 +210,52 @@ func TestQuiesceAndLoadChangeNothingButSubjects(t *testing.T) {
 	})
 }
 
+// What docs/brokers/nats.md says of clients while a stream is quiesced.
+func TestClientsFindAQuiescedStreamByItsName(t *testing.T) {
+	onEachServer(t, func(t *testing.T, bin string) {
+		s := launch(t, bin)
+		b := opened(t, s.config())
+		const topic, subject = "/shop/orders", "shop.orders"
+		if err := b.Serve(bound(t), topic, nil); err != nil {
+			t.Fatal(err)
+		}
+		filtered := jetstream.ConsumerConfig{Durable: "filtered", FilterSubject: subject}
+		look := func(quiesced bool) {
+			t.Helper()
+			if err := s.with(func(ctx context.Context, js jetstream.JetStream) error {
+				stream, err := js.Stream(ctx, streamOf(topic))
+				if err != nil {
+					return err
+				}
+				if _, err := js.StreamNameBySubject(ctx, subject); errors.Is(err, jetstream.ErrStreamNotFound) != quiesced {
+					t.Errorf("quiesced %v: found by subject: %v", quiesced, err)
+				}
+				if _, err := stream.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{Durable: "plain"}); err != nil {
+					t.Errorf("quiesced %v: a consumer without a filter: %v", quiesced, err)
+				}
+				_, err = stream.CreateOrUpdateConsumer(ctx, filtered)
+				var refused *jetstream.APIError
+				old := strings.HasPrefix(js.Conn().ConnectedServerVersion(), "2.9.")
+				if got := errors.As(err, &refused) && refused.ErrorCode == 10093; got != (quiesced && old) || err != nil && !got {
+					t.Errorf("quiesced %v: a consumer with a filter: %v", quiesced, err)
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		look(false)
+		if err := b.Withdraw(bound(t), topic); err != nil {
+			t.Fatal(err)
+		}
+		look(true)
+		if err := b.Serve(bound(t), topic, nil); err != nil {
+			t.Fatal(err)
+		}
+		look(false)
+	})
+}
+
 func TestLoadFollowsTheRecordsSubjects(t *testing.T) {
 	onEachServer(t, func(t *testing.T, bin string) {
 		s := launch(t, bin)
