@@ -182,9 +182,6 @@ func (w *Worker) goOn(ctx context.Context, o Orders, d *moves.Drain) error {
 	if err != nil || len(topics) == 0 && len(busy) > 0 {
 		return err
 	}
-	if len(topics) == 0 {
-		return w.endDrain(ctx, d, late())
-	}
 	loads, err := w.Targets(ctx, d.To)
 	if err != nil && !errors.Is(err, brokerapi.ErrRefused) { // of etcd: it is not that nobody is there
 		return err
@@ -209,7 +206,10 @@ func (w *Worker) goOn(ctx context.Context, o Orders, d *moves.Drain) error {
 			return why // of etcd: it says nothing of the topic
 		}
 	}
-	return failed
+	if failed != nil || len(busy) > 0 {
+		return failed
+	}
+	return w.endDrain(ctx, d, late()) // at once: what came back meanwhile is left, and has been moved, too
 }
 
 // send begins a move, if it is not under way.

@@ -287,7 +287,7 @@ func (n *node) Withdraw(ctx context.Context, topic string) error {
 func (n *node) start() {
 	quiet, reg := slog.New(slog.DiscardHandler), prometheus.NewPedanticRegistry()
 	n.rec = topics.NewReconciler(topics.ReconcilerSettings{Concurrency: 4, LoadTimeout: 30 * time.Second, AuditInterval: 30 * time.Second, Moves: true}, n, n.client, quiet, reg)
-	n.worker = New(Settings{Me: func() string { return n.id }, Mover: n, AtOnce: 2, DrainsAtOnce: 1,
+	n.worker = New(Settings{Me: func() string { return n.id }, Mover: n, AtOnce: 2, DrainsAtOnce: 1, Drained: func(context.Context, string) error { return nil },
 		Told: func(m moves.Move) { n.f.tell("%s: %s %s %s %s", n.id, m.Topic, m.ID, m.Phase, m.Error) }}, n.client, n.rec, quiet, reg)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -403,6 +403,14 @@ func (f *field) event() {
 		}
 		f.mu.Unlock()
 		n.rec.Kick()
+	case 11:
+		var err error
+		if f.roll(3) == 0 {
+			err = n.worker.EndDrain(ctx, "chance")
+		} else {
+			err = n.worker.BeginDrain(ctx, moves.Drain{By: "chance", Deadline: time.Now().Add(time.Duration(f.roll(120)) * time.Second)})
+		}
+		f.tell("%s is drained, or not any more: %v", n.id, err)
 	}
 }
 
@@ -495,6 +503,11 @@ func (f *field) judge() {
 	for _, s := range list {
 		if !s.Phase.Over() {
 			f.t.Errorf("move %s of %s is not over: %s, %s", s.ID, s.Topic, s.Phase, s.Error)
+		}
+	}
+	for id, n := range f.nodes {
+		if d := n.worker.Drain(); !d.State.Over() {
+			f.t.Errorf("the drain of %s is not over: %s", id, d.Line())
 		}
 	}
 	f.mu.Lock()
