@@ -87,7 +87,7 @@ func (a *agent) unload(ctx context.Context, o unloadOrder) (moving.Shown, error)
 	if err := cmp.Or(checkReason(o.Reason), a.cannotMove()); err != nil {
 		return moving.Shown{}, err
 	}
-	var p moving.Ready
+	var p moving.Shown
 	err := moving.ErrMeanwhile
 	for tries := 0; tries < 2 && errors.Is(err, moving.ErrMeanwhile); tries++ { // another may have begun it, and is joined
 		p, err = a.moves.Prepare(ctx, moves.Move{Topic: o.Topic, To: o.To, By: cmp.Or(o.Reason, "operator"), Force: o.Force}, nil)
@@ -98,11 +98,10 @@ func (a *agent) unload(ctx context.Context, o unloadOrder) (moving.Shown, error)
 	if err != nil {
 		return moving.Shown{}, a.moveError(err)
 	}
-	plan := p.Shown()
 	if o.DryRun && !p.UnderWay {
-		plan.ID = ""
+		p.ID = ""
 	}
-	return plan, nil
+	return p, nil
 }
 
 // moveError is a refusal, or an error of etcd in words for operators.
@@ -178,9 +177,7 @@ func (a *agent) drainMoving(ctx context.Context, o drainOrder) (plan DrainPlan, 
 		return plan, a.moveError(err)
 	}
 	plan.Stay, plan.Rate = stay, rate
-	for _, p := range plans {
-		plan.Moves = append(plan.Moves, p.Shown())
-	}
+	plan.Moves = plans
 	switch {
 	case o.DryRun:
 		return plan, nil

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,76 +14,102 @@ import (
 	"holdfast/recovery/moves"
 )
 
-// act does one step at the broker. It ends when nothing was moved for a while. assigned is the
-// revision of the assignment that HandOver has looked at, moved the bytes, and calls how often was said
-// that it goes on.
-func (w *Worker) act(ctx context.Context, m moves.Move, o Orders, step moves.Step, moved, calls *atomic.Int64) (out moves.Outcome, assigned int64) {
+// act does one step at the broker. It ends when phase or orders are others, and when nothing was heard
+// of it for a while.
+func (w *Worker) act(ctx context.Context, u under, o Orders, step moves.Step) (out moves.Outcome) {
 	if step.Act == moves.GiveUp {
-		return out, 0
+		return out
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	idle := time.AfterFunc(quiet, func() { cancel(errQuiet) })
-	defer idle.Stop()
-	meter := func(ctx context.Context, n int) error {
-		idle.Reset(quiet)
+	ctx, end := context.WithCancelCause(ctx)
+	var moved, calls atomic.Int64
+	var watching sync.WaitGroup
+	watching.Go(func() { w.watch(ctx, end, u, o, &moved, &calls) })
+	defer watching.Wait()
+	defer end(nil)
+	out, err := w.step(ctx, u.Move, o, step.Act, func(ctx context.Context, n int) error {
 		calls.Add(1)
 		for n > 0 && ctx.Err() == nil { // waiting for the rate is no silence
 			part := min(n, w.limit.Burst())
-			idle.Reset(quiet)
-			calls.Add(1)
 			if err := w.limit.WaitN(ctx, part); err != nil {
 				return err
 			}
+			calls.Add(1)
 			moved.Add(int64(part))
 			w.metrics.bytes.Add(float64(part))
 			n -= part
 		}
 		return ctx.Err()
-	}
-	out, assigned, err := w.step(ctx, m, o, step.Act, meter)
+	})
 	if err != nil && errors.Is(context.Cause(ctx), errQuiet) {
 		err = fmt.Errorf("%w: %w", errQuiet, err)
 	}
 	out.Err, out.Final = err, errors.Is(err, brokerapi.ErrRefused)
-	return out, assigned
+	return out
 }
 
-func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act, meter brokerapi.Meter) (out moves.Outcome, assigned int64, err error) {
+// watch ends an act, and writes down how far it is. One that is heard of is alive, also where it moves
+// no byte: the source of a topic that is not served waits for it.
+func (w *Worker) watch(act context.Context, end context.CancelCauseFunc, u under, o Orders, moved, calls *atomic.Int64) {
+	told, heard := int64(0), time.Now()
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for {
+		select {
+		case <-act.Done():
+			return
+		case <-u.changed:
+			end(nil)
+			return
+		case <-tick.C:
+		}
+		if calls.Load() > told {
+			told, heard = calls.Load(), time.Now()
+			if now, _ := w.look(u.Topic, u.ID); now.changed == u.changed {
+				next := now.Progress(moved.Load(), heard)
+				_ = w.write(act, &o.Who, cluster.MoveWrite{Topic: u.Topic, Value: next.Value(), Seen: now.revision}) // the next one tells more
+			}
+		} else if time.Since(heard) >= quiet {
+			end(errQuiet)
+		}
+	}
+}
+
+func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act, meter brokerapi.Meter) (out moves.Outcome, err error) {
 	b, sealed := w.set.Mover, moves.Extent{}
 	if m.Sealed != nil {
 		sealed = *m.Sealed
 	}
-	extent := func(e moves.Extent, err error) (moves.Outcome, int64, error) {
-		return moves.Outcome{Extent: &e}, assigned, err
+	extent := func(e moves.Extent, err error) (moves.Outcome, error) {
+		out.Extent = &e
+		return out, err
 	}
 	if m.Sent && w.set.Sender == nil || !m.Sent && b == nil {
-		return out, 0, brokerapi.Errorf(brokerapi.ErrRefused, "topics of broker %s do not move so", w.set.Me())
+		return out, brokerapi.Errorf(brokerapi.ErrRefused, "topics of broker %s do not move so", w.set.Me())
 	}
 	calm, ours := w.topics.Calm(m.Topic)
 	if !calm && act != moves.Compare { // which changes nothing, and begins as the topic is served
-		return out, 0, fmt.Errorf("the broker is still asked for something else about the topic")
+		return out, fmt.Errorf("the broker is still asked for something else about the topic")
 	}
 	switch act {
 	case moves.Accept:
 		if o.Mode != cluster.ModeActive {
-			return out, 0, brokerapi.Errorf(brokerapi.ErrRefused, "broker %s is %s", m.To, o.Mode)
+			return out, brokerapi.Errorf(brokerapi.ErrRefused, "broker %s is %s", m.To, o.Mode)
 		}
 		from, err := w.peer(ctx, m.From)
 		if err != nil {
-			return out, 0, err
+			return out, err
 		}
 		records, err := w.store.Records(ctx, []string{m.Topic})
 		if err != nil {
-			return out, 0, err
+			return out, err
 		}
-		return out, 0, b.Accept(ctx, m.Topic, records[m.Topic], *m.Planned, from)
+		return out, b.Accept(ctx, m.Topic, records[m.Topic], *m.Planned, from)
 	case moves.Seal:
 		return extent(b.Seal(ctx, m.Topic, m.ID, m.Force))
 	case moves.Copy, moves.Compare:
 		from, err := w.peer(ctx, m.From)
 		if err != nil {
-			return out, 0, err
+			return out, err
 		}
 		if act == moves.Copy {
 			return extent(b.Copy(ctx, m.Topic, m.ID, from, sealed, meter))
@@ -91,47 +118,48 @@ func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act
 		if err == nil && content.Differs == "" {
 			content.Synced, err = w.sync(ctx)
 		}
-		return moves.Outcome{Content: &content}, 0, err
+		return moves.Outcome{Content: &content}, err
 	case moves.HandOver:
-		if assigned, err = w.assigned(ctx, w.set.Me(), m.Topic); err != nil {
-			return out, 0, err
+		if out.Assigned, err = w.assigned(ctx, w.set.Me(), m.Topic); err != nil {
+			return out, err
 		}
-		if assigned == 0 {
-			return out, 0, brokerapi.Errorf(brokerapi.ErrRefused, "it is not assigned to %s any more", m.From)
+		if out.Assigned == 0 {
+			return out, brokerapi.Errorf(brokerapi.ErrRefused, "it is not assigned to %s any more", m.From)
 		}
 		return extent(b.Extent(ctx, m.Topic))
 	case moves.Resume, moves.Restore:
 		switch {
 		case !o.serves():
-			return out, 0, fmt.Errorf("broker %s is %s: 'holdfast activate' there", w.set.Me(), o.Mode)
+			return out, fmt.Errorf("broker %s is %s: 'holdfast activate' there", w.set.Me(), o.Mode)
 		case !ours:
-			return out, 0, fmt.Errorf("broker %s does not have its ownership lock yet", w.set.Me())
+			return out, fmt.Errorf("broker %s does not have its ownership lock yet", w.set.Me())
 		}
 		records, err := w.store.Records(ctx, []string{m.Topic})
 		if err != nil {
-			return out, 0, err
+			return out, err
 		}
 		return extent(b.Resume(ctx, m.Topic, m.ID, records[m.Topic], m.Sealed))
 	case moves.Remove, moves.Discard:
 		// Whoever has it assigned serves it, whatever became of this move.
-		if assigned, err = w.assigned(ctx, w.set.Me(), m.Topic); err == nil && assigned != 0 {
+		assigned, err := w.assigned(ctx, w.set.Me(), m.Topic)
+		if err == nil && assigned != 0 {
 			err = fmt.Errorf("it is assigned to %s: its data is kept", w.set.Me())
 		}
 		if err != nil {
-			return out, 0, err
+			return out, err
 		}
-		return out, 0, b.Remove(ctx, m.Topic, m.ID)
+		return out, b.Remove(ctx, m.Topic, m.ID)
 	case moves.Send:
 		to := brokerapi.Peer{}
 		if m.To != "" {
 			if to, err = w.peer(ctx, m.To); err != nil {
-				return out, 0, err
+				return out, err
 			}
 		}
 		out.Seen, err = w.set.Sender.Send(ctx, m.Topic, to)
-		return out, 0, err
+		return out, err
 	}
-	return out, 0, fmt.Errorf("act %q: unknown", act)
+	return out, fmt.Errorf("act %q: unknown", act)
 }
 
 // sync has the copy on disk before the source's goes: a broker that has just restored it may leave that

@@ -35,12 +35,14 @@ func New(s Settings, store *cluster.Client, t Topics, log *slog.Logger, reg prom
 type Shown struct {
 	Topic string `json:"topic"`
 	moves.Move
-	// UnderWay: it had begun when it was asked for.
+	// UnderWay: it had begun when it was asked for. Another one Begin begins.
 	UnderWay bool `json:"under_way,omitempty"`
 	// Stalled says why the move gets no further; empty: it does.
 	Stalled string `json:"stalled,omitempty"`
 	// Unreadable: the journal cannot be read, and is left alone.
 	Unreadable string `json:"unreadable,omitempty"`
+
+	seen int64 // the journal's revision; 0: there was none
 }
 
 // UnmarshalJSON tells the move itself of its topic, which its journal has in the key.
@@ -64,7 +66,7 @@ func (w *Worker) List(ctx context.Context) ([]Shown, error) {
 			list = append(list, Shown{Topic: topic, Unreadable: err.Error()})
 			continue
 		}
-		list = append(list, shown(m))
+		list = append(list, shown(m, kv.ModRevision))
 	}
 	slices.SortFunc(list, olderShown)
 	return list, nil
@@ -75,7 +77,7 @@ func (w *Worker) Own() (list []Shown) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, u := range w.own {
-		list = append(list, shown(u.Move))
+		list = append(list, shown(u.Move, u.revision))
 	}
 	slices.SortFunc(list, olderShown)
 	return list
@@ -90,8 +92,8 @@ func olderShown(a, b Shown) int {
 }
 
 // shown is a move as people see it now.
-func shown(m moves.Move) Shown {
-	s := Shown{Topic: m.Topic, Move: m}
+func shown(m moves.Move, seen int64) Shown {
+	s := Shown{Topic: m.Topic, Move: m, seen: seen}
 	since := s.Since[s.Phase]
 	if s.MovedAt.After(since) {
 		since = s.MovedAt
@@ -108,11 +110,7 @@ func (s Shown) stall(d time.Duration) string {
 	if step := s.Next(moves.Facts{Side: moves.Target}); step.Act != moves.Wait {
 		turn = s.To
 	}
-	why := s.Error
-	if why == "" {
-		why = "it has said nothing"
-	}
-	next := fmt.Sprintf("'holdfast status' at %s", turn)
+	why, next := cmp.Or(s.Error, "it has said nothing"), fmt.Sprintf("'holdfast status' at %s", turn)
 	if _, err := s.Cancel("", time.Now()); err == nil {
 		next += fmt.Sprintf(", or 'holdfast moves cancel %s'", s.ID)
 	}
@@ -122,21 +120,11 @@ func (s Shown) stall(d time.Duration) string {
 // ErrBroker is wrapped by errors of the broker here, and by none of etcd.
 var ErrBroker = errors.New("the broker was asked")
 
-// Ready is a move that may begin.
-type Ready struct {
-	moves.Move
-	UnderWay bool  // it has begun already
-	seen     int64 // the journal that it follows
-}
-
-// Shown is the move as people see it.
-func (p Ready) Shown() Shown { return Shown{Topic: p.Topic, Move: p.Move, UnderWay: p.UnderWay} }
-
 // Prepare looks at everything that can be known before a topic is touched. Without m.To the broker
 // with the fewest topics takes it, of loads as Targets has them, which count it then; nil: they are read.
-func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int) (p Ready, err error) {
-	refuse := func(format string, args ...any) (Ready, error) {
-		return Ready{}, brokerapi.Errorf(brokerapi.ErrRefused, "topic %s: %s", m.Topic, fmt.Sprintf(format, args...))
+func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int) (p Shown, err error) {
+	refuse := func(format string, args ...any) (Shown, error) {
+		return Shown{}, brokerapi.Errorf(brokerapi.ErrRefused, "topic %s: %s", m.Topic, fmt.Sprintf(format, args...))
 	}
 	m.From, m.Sent = w.set.Me(), w.set.Mover == nil
 	journal, err := w.store.MoveOf(ctx, m.Topic)
@@ -156,7 +144,7 @@ func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int
 			return refuse("move %s did not succeed: %s: placement tries again %s later, 'holdfast moves %[1]s' says more", now.ID, now.Error, carryAgain)
 		case now.Phase.Over(), now.Phase == moves.Returned: // what was copied there a later move replaces
 		case now.From == m.From && (m.To == "" || m.To == now.To) && now.Phase != moves.Undoing:
-			return Ready{Move: now, UnderWay: true}, nil
+			return Shown{Topic: m.Topic, Move: now, UnderWay: true}, nil
 		default:
 			return refuse("it is being moved from %s to %s (%s): wait for it, or 'holdfast moves cancel %s'", now.From, now.To, now.Phase, now.ID)
 		}
@@ -188,20 +176,17 @@ func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int
 	} else if !slices.Contains(held.Serving, m.Topic) {
 		return refuse("this broker does not serve it: 'holdfast topics' lists what it serves")
 	}
-	if m.Sent && m.To == "" && loads == nil { // its own cluster chooses
-		_, err = w.Targets(ctx, "")
-		return Ready{Move: m, seen: p.seen}, err
-	}
+	chooses := m.Sent && loads == nil // its own cluster does
 	if loads == nil {
 		if loads, err = w.Targets(ctx, m.To); err != nil {
 			return p, err
 		}
 	}
-	if m.To == "" {
+	if m.To == "" && !chooses {
 		m.To = least(loads)
 	}
 	loads[m.To]++
-	p.Move = m
+	p.Topic, p.Move = m.Topic, m
 	return p, nil
 }
 
@@ -218,7 +203,7 @@ func (w *Worker) Carry(ctx context.Context, topic, to string) error {
 var ErrMeanwhile = errors.New("not begun: its journal or this broker's registration changed at the same time: repeat")
 
 // Begin writes the journal of a new move.
-func (w *Worker) Begin(ctx context.Context, p Ready) error {
+func (w *Worker) Begin(ctx context.Context, p Shown) error {
 	w.mu.Lock()
 	o := w.orders
 	w.mu.Unlock()
@@ -250,32 +235,25 @@ func (w *Worker) detached() error {
 // Cancel calls a move off. Where that cannot be, the error wraps brokerapi.ErrRefused.
 func (w *Worker) Cancel(ctx context.Context, id, by string) (moves.Move, error) {
 	for {
-		journals, err := w.store.Moves(ctx)
+		list, err := w.List(ctx)
 		if err != nil {
 			return moves.Move{}, err
 		}
-		var m moves.Move
-		var seen int64
-		for topic, kv := range journals {
-			if j, err := moves.Parse(topic, kv.Value); err == nil && j.ID == id {
-				m, seen = j, kv.ModRevision
-			}
+		i := slices.IndexFunc(list, func(s Shown) bool { return id != "" && s.ID == id })
+		if i < 0 {
+			return moves.Move{}, brokerapi.Errorf(brokerapi.ErrRefused, "move %q: unknown: 'holdfast moves' lists them", id)
 		}
-		if seen == 0 {
-			return m, brokerapi.Errorf(brokerapi.ErrRefused, "move %q: unknown: 'holdfast moves' lists them", id)
-		}
+		m := list[i].Move
 		next, err := m.Cancel(by, time.Now())
 		if err != nil {
 			return m, brokerapi.Errorf(brokerapi.ErrRefused, "%v", err)
 		}
-		switch err := w.write(ctx, nil, cluster.MoveWrite{Topic: m.Topic, Value: next.Value(), Seen: seen}); {
-		case err == nil:
-			if next.Phase != m.Phase {
-				w.tell(m, next)
-			}
-			return next, nil
-		case !errors.Is(err, cluster.ErrChanged):
-			return m, err
+		err = w.write(ctx, nil, cluster.MoveWrite{Topic: m.Topic, Value: next.Value(), Seen: list[i].seen})
+		if err == nil && next.Phase != m.Phase {
+			w.tell(m, next)
+		}
+		if !errors.Is(err, cluster.ErrChanged) {
+			return next, err
 		}
 	}
 }

@@ -343,7 +343,7 @@ func (w *Worker) Targets(ctx context.Context, named string) (map[string]int, err
 
 // PlanDrain looks at every topic that is assigned here: which would go where, and which would stay
 // and why. rate is how many bytes a second the last moves of this broker had together; 0: it is not known.
-func (w *Worker) PlanDrain(ctx context.Context, to string) (plans []Ready, stay map[string]string, rate float64, err error) {
+func (w *Worker) PlanDrain(ctx context.Context, to string) (plans []Shown, stay map[string]string, rate float64, err error) {
 	loads, err := w.Targets(ctx, to)
 	if err != nil {
 		return nil, nil, 0, err

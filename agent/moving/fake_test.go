@@ -413,7 +413,7 @@ func (g *stage) begin(topic string) {
 	if g.set.Sender != nil {
 		m.Sent, m.Planned = true, nil
 	}
-	if err := g.sides["a"].worker.Begin(g.t.Context(), Ready{Move: m}); err != nil {
+	if err := g.sides["a"].worker.Begin(g.t.Context(), Shown{Move: m}); err != nil {
 		g.t.Fatal(err)
 	}
 }

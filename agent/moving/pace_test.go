@@ -367,7 +367,7 @@ func TestATopicThatTheBrokersOwnClusterMovesIsObserved(t *testing.T) {
 		g.wantFree()
 		g.put("/cluster/brokers/a/n/u", "null")
 		e := moves.Extent{}
-		if err := a.worker.Begin(g.t.Context(), Ready{Move: moves.Move{ID: "m2", Topic: "/n/u", From: "a", To: "b", Planned: &e}}); err != nil {
+		if err := a.worker.Begin(g.t.Context(), Shown{Move: moves.Move{ID: "m2", Topic: "/n/u", From: "a", To: "b", Planned: &e}}); err != nil {
 			t.Fatal(err)
 		}
 		g.after(time.Second)
@@ -383,12 +383,12 @@ func TestNothingIsBegunWhileTheBrokerIsNotAttachedOrOverAnother(t *testing.T) {
 		g.begin(topic)
 		e := a.topics[topic].extent()
 		second := moves.Move{ID: "m2", Topic: topic, From: "a", To: "b", Planned: &e}
-		if err := a.worker.Begin(g.t.Context(), Ready{Move: second}); err == nil || !strings.Contains(err.Error(), "not begun") {
+		if err := a.worker.Begin(g.t.Context(), Shown{Move: second}); err == nil || !strings.Contains(err.Error(), "not begun") {
 			t.Errorf("a second move: %v", err)
 		}
 		g.cancel(topic)
 		a.detach()
-		if err := a.worker.Begin(g.t.Context(), Ready{Move: second}); err == nil || !strings.Contains(err.Error(), "not attached") {
+		if err := a.worker.Begin(g.t.Context(), Shown{Move: second}); err == nil || !strings.Contains(err.Error(), "not attached") {
 			t.Errorf("while detached: %v", err)
 		}
 		g.after(time.Second)

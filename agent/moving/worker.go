@@ -19,7 +19,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -338,13 +337,7 @@ func (w *Worker) next(ctx context.Context, u under) moves.Step {
 
 // do does a step and writes down what became of it, unless phase or orders are others by then.
 func (w *Worker) do(ctx context.Context, u under, o Orders, step moves.Step) {
-	act, cancel := context.WithCancelCause(ctx)
-	var moved, calls atomic.Int64
-	var watching sync.WaitGroup
-	watching.Go(func() { w.watch(act, cancel, u, o, &moved, &calls) })
-	out, assigned := w.act(act, u.Move, o, step, &moved, &calls)
-	cancel(errActed)
-	watching.Wait()
+	out := w.act(ctx, u, o, step)
 	for range tries {
 		now, _ := w.look(u.Topic, u.ID)
 		if now.changed != u.changed || ctx.Err() != nil || step.Act == moves.GiveUp && now.revision != u.revision {
@@ -356,7 +349,7 @@ func (w *Worker) do(ctx context.Context, u under, o Orders, step moves.Step) {
 		}
 		write := cluster.MoveWrite{Topic: u.Topic, Value: next.Value(), Seen: now.revision}
 		if step.Act == moves.HandOver && next.Phase == moves.Switched {
-			write.From, write.To, write.Assigned = u.From, u.To, assigned
+			write.From, write.To, write.Assigned = u.From, u.To, out.Assigned
 		}
 		if err := w.write(ctx, &o.Who, write); err != nil {
 			w.log.Warn("a step of a move is not written yet", "topic", u.Topic, "move", u.ID, "phase", u.Phase, "act", step.Act, "err", err)
@@ -367,34 +360,7 @@ func (w *Worker) do(ctx context.Context, u under, o Orders, step moves.Step) {
 	}
 }
 
-var (
-	errOvertaken = errors.New("the move or the orders have changed")
-	errActed     = errors.New("the act is over")
-	errQuiet     = fmt.Errorf("nothing was moved for %s", quiet)
-)
-
-// watch ends an act once phase or orders are others, and writes down how far it is. One that is heard
-// of is alive, also where it moves no byte: the source of a topic that is not served waits for it.
-func (w *Worker) watch(act context.Context, end context.CancelCauseFunc, u under, o Orders, moved, calls *atomic.Int64) {
-	told := int64(0)
-	tick := time.NewTicker(lookAgain)
-	defer tick.Stop()
-	for {
-		select {
-		case <-act.Done():
-			return
-		case <-u.changed:
-			end(errOvertaken)
-			return
-		case <-tick.C:
-		}
-		if now, _ := w.look(u.Topic, u.ID); now.changed == u.changed && calls.Load() > told {
-			told = calls.Load()
-			next := now.Progress(moved.Load(), time.Now())
-			_ = w.write(act, &o.Who, cluster.MoveWrite{Topic: u.Topic, Value: next.Value(), Seen: now.revision}) // the next one tells more
-		}
-	}
-}
+var errQuiet = fmt.Errorf("nothing was moved for %s", quiet)
 
 // write writes a journal and takes it up. After an error it is read, since it may be written.
 func (w *Worker) write(ctx context.Context, who *cluster.Claimant, write cluster.MoveWrite) error {

@@ -18,6 +18,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -147,7 +148,7 @@ func Parse(topic string, value []byte) (Move, error) {
 		err = fmt.Errorf("format %d: want %d", m.Format, format)
 	case m.ID == "" || m.From == "" || m.To == "" && !m.Sent || m.From == m.To:
 		err = fmt.Errorf("id %q, from %q, to %q: want three names, and two brokers", m.ID, m.From, m.To)
-	case !known(m.Phase):
+	case !slices.Contains(Phases, m.Phase):
 		err = fmt.Errorf("phase %q: unknown", m.Phase)
 	case m.Planned == nil && !m.Sent:
 		err = errors.New("without what was planned")
@@ -168,15 +169,6 @@ func NewID(now time.Time, last string, salt uint32) string {
 		at = max(at, was+1)
 	}
 	return fmt.Sprintf("m%012x%06x", at, salt&0xffffff)
-}
-
-func known(p Phase) bool {
-	for _, q := range Phases {
-		if p == q {
-			return true
-		}
-	}
-	return false
 }
 
 // Value is the journal as it is written.

@@ -155,11 +155,12 @@ func (m Move) Next(f Facts) Step {
 
 // Outcome is what became of an act.
 type Outcome struct {
-	Err     error    // nil: it is done
-	Final   bool     // the error is a refusal: trying again changes nothing
-	Extent  *Extent  // of Seal, Copy, HandOver, Resume
-	Content *Content // of Compare
-	Seen    string   // of Send: what was seen, in words
+	Err      error    // nil: it is done
+	Final    bool     // the error is a refusal: trying again changes nothing
+	Extent   *Extent  // of Seal, Copy, HandOver, Resume
+	Content  *Content // of Compare
+	Assigned int64    // of HandOver: the revision of the assignment that it is to give away
+	Seen     string   // of Send: what was seen, in words
 }
 
 // After is the journal after the step, and whether it is another than before.

@@ -60,16 +60,15 @@ func (m Move) Receipt() (lines []string) {
 		say("first", "message that the target takes: %d", m.Sealed.Last+1)
 	}
 	if c := m.Same; c != nil {
-		switch {
-		case c.Observed != "":
+		if c.Observed != "" {
 			say("observed", "%s", c.Observed)
-		default:
+		} else {
 			say("compared", "%d messages, equal in sequence, subject, headers and payload, hash %s; %d gone since by their limits", c.Compared, c.Hash, c.Gone)
-			if synced := "the file system of %s at %s, before what was left at %s was removed"; c.Synced != "" {
-				say("synced", synced, c.Synced, m.To, m.From)
-			} else {
-				say("synced", "nothing: the sidecar of %s does not see its data directory", m.To)
+			synced := fmt.Sprintf("the file system of %s at %s, before what was left at %s was removed", c.Synced, m.To, m.From)
+			if c.Synced == "" {
+				synced = fmt.Sprintf("nothing: the sidecar of %s does not see its data directory", m.To)
 			}
+			say("synced", "%s", synced)
 		}
 	}
 	if gap := m.Gap(); gap > 0 {
