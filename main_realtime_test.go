@@ -158,6 +158,13 @@ func TestTheJournalOfASidecarThatEndedCanBeRead(t *testing.T) {
 	if code != 0 || stderr != note || strings.Count(stdout, "\n") != 3 || !strings.HasSuffix(stdout, "#4 agent stopped (broker_stopped) SIGTERM\n") {
 		t.Errorf("events: code %d, %q, %q", code, stdout, stderr)
 	}
+	code, stdout, stderr = holdfast(t, "status", "--state-dir", dir)
+	if code != 1 || !strings.HasPrefix(stdout, "The sidecar that ran here was stopped. Its last events:\n2026-11-20 03:12:01Z  #2 ") || !strings.Contains(stderr, "no sidecar answers") {
+		t.Errorf("status: code %d, %q, %q", code, stdout, stderr)
+	}
+	if code, stdout, stderr = holdfast(t, "status", "--state-dir", dir, "-o", "json"); code != 1 || stdout != "" {
+		t.Errorf("status in JSON: code %d, %q, %q", code, stdout, stderr)
+	}
 	code, stdout, stderr = holdfast(t, "events", "--state-dir", dir, "--since", "2", "-o", "json")
 	if code != 0 || stdout != journal || stderr != note {
 		t.Errorf("events in JSON: code %d, %q, %q", code, stdout, stderr)

@@ -20,7 +20,31 @@ import (
 func status(c call) error {
 	var s agent.Status
 	raw, err := c.sidecar().Get(c.Context, "/v1/status", &s)
+	if errors.Is(err, agent.ErrNoSidecar) && c.String("output") != "json" {
+		writeEnd(c)
+	}
 	return c.answer(raw, err, func(o *output) { writeStatus(o, s) })
+}
+
+// writeEnd prints how the sidecar ended that ran here, and the last events. What does not show that
+// says nothing: why nobody answers is said anyway.
+func writeEnd(c call) {
+	const most = 5
+	events, _ := agent.LeftJournal(c.settings.StateDir)
+	how := "ended without a stop: it was killed, it failed, or its host did"
+	for _, e := range slices.Backward(events) {
+		if e.Kind != "agent" || e.To != "started" && e.To != "stopped" {
+			continue
+		}
+		if e.To == "stopped" {
+			how = "was stopped"
+		}
+		c.out().line("The sidecar that ran here %s. Its last events:", how)
+		for _, e := range events[max(0, len(events)-most):] {
+			writeEvent(c.out(), e)
+		}
+		return
+	}
 }
 
 var (

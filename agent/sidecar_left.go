@@ -22,7 +22,8 @@ import (
 // ErrNoSidecar says that nobody listens on the control socket.
 var ErrNoSidecar = errors.New("no sidecar answers")
 
-// LeftJournal is the journal of a sidecar that does not run, oldest event first. It is
+// LeftJournal is the journal of a sidecar that does not run, oldest event first, and what its guard
+// did since. It is
 // empty only if there are no files, which is no error here: the caller knows what to say.
 // It refuses the journal of a sidecar that runs, and has its socket elsewhere.
 func LeftJournal(stateDir string) ([]Event, error) {
@@ -43,6 +44,9 @@ func LeftJournal(stateDir string) ([]Event, error) {
 			j.read(path)
 		}
 		if len(j.events) > 0 {
+			for _, act := range guard.ActsOf(dir) {
+				j.events = append(j.events, Event{ID: j.events[len(j.events)-1].ID + 1, At: act.At, Kind: "fence", To: guard.Fired, Reason: guard.Fired, Detail: act.String()})
+			}
 			return j.events, nil
 		}
 	}

@@ -103,12 +103,21 @@ func takeUp(dir string) ([]Acted, error) {
 	if err := os.Remove(taken); err != nil {
 		return nil, fmt.Errorf("take up what the guard did: %w", err)
 	}
-	var acts []Acted
+	return readActs(raw), nil
+}
+
+// ActsOf is what guards did that no sidecar has taken up yet.
+func ActsOf(dir string) []Acted {
+	raw, _ := os.ReadFile(filepath.Join(dir, actsFile)) // there may be none
+	return readActs(raw)
+}
+
+func readActs(raw []byte) (acts []Acted) {
 	for lines := bufio.NewScanner(bytes.NewReader(raw)); lines.Scan(); {
 		var a Acted
 		if json.Unmarshal(lines.Bytes(), &a) == nil { // else a line torn by a crash
 			acts = append(acts, a)
 		}
 	}
-	return acts, nil
+	return acts
 }

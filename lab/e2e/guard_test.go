@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -88,7 +89,9 @@ func TestTheBrokerOfAKilledSidecarIsStoppedBeforeItsKeyIsGoneAndStartsAgain(t *t
 	n, _, tr := s.guarded()
 	from, since := s.revision(), time.Now()
 	s.must(n.sidecar.Kill())
+	n.endSays("stops the broker at ", "The sidecar that ran here ended without a stop: it was killed, it failed, or its host did. Its last events:\n")
 	n.stoppedInTime(tr, from)
+	n.endSays("keeps the broker down until a sidecar runs again", fmt.Sprintf(": process %d of the broker was stopped by ", n.nats.PID()))
 	n.start()
 	n.awaitReady()
 	t.Log(n.awaitEvent(since, "fence", "guard_fired").Detail)
@@ -99,6 +102,15 @@ func TestTheBrokerOfAKilledSidecarIsStoppedBeforeItsKeyIsGoneAndStartsAgain(t *t
 		t.Error("the new broker was stopped")
 	}
 	n.publishes()
+}
+
+// endSays waits until status of a sidecar that is gone says this of its guard and that of its end.
+func (n *node) endSays(ofGuard, ofEnd string) {
+	n.t.Helper()
+	n.must(harness.Await(n.ctx, bound, "the word of a sidecar that is gone", func(ctx context.Context) (bool, string) {
+		res, err := n.sidecar.Verb(ctx, "status", "--state-dir", n.sidecar.StateDir)
+		return err == nil && res.Exit == 1 && strings.Contains(res.Stderr, ofGuard) && strings.Contains(res.Stdout, ofEnd), fmt.Sprint(res, err)
+	}))
 }
 
 func TestASidecarThatComesBackWithinTheTTLTakesTheGuardAndTheLeaseUpAgain(t *testing.T) {

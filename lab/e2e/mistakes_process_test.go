@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -117,6 +118,16 @@ var processMistakes = []mistake{
 		command: "status --state-dir {dir}",
 		exit:    1,
 		message: "no sidecar answers on {dir}/control.sock",
+	},
+	{
+		name: "status where a sidecar was killed that had done something",
+		given: func(w *world) {
+			journal := `{"id":1,"at":"2026-11-20T03:12:05Z","kind":"agent","to":"started"}` + "\n"
+			w.ok(os.WriteFile(filepath.Join(w.dir, "journal.jsonl"), []byte(journal), 0o600))
+		},
+		command: "status --state-dir {dir}",
+		exit:    1,
+		message: "The sidecar that ran here ended without a stop: it was killed, it failed, or its host did. Its last events:",
 	},
 	{
 		name:    "healthcheck at another port than the sidecar's",
