@@ -144,16 +144,13 @@ func openBroker(c Config, log *slog.Logger) (b brokerapi.Broker, closeAll func()
 // EtcdError puts a failed call into one line with the settings to look at. Wrong
 // credentials are wrong settings.
 func EtcdError(c Config, err error) error {
-	where := fmt.Sprintf("--etcd-endpoints %q", strings.Join(c.EtcdEndpoints, ","))
+	where := whereEtcd(c)
 	if cluster.Unresolved(err) {
 		return fmt.Errorf("%s: %w: check the name, and the nameservers in /etc/resolv.conf", where, &shortError{err})
 	}
 	switch class := cluster.Classify(err); class {
 	case cluster.ClassAuth:
-		if strings.Contains(err.Error(), noTLS) {
-			return wrongSetting(fmt.Errorf("%s: etcd is out of reach: %w", where, &shortError{err}))
-		}
-		return wrongSetting(explainAuth(c, where, &shortError{err}))
+		return wrongSetting(explainAuth(c, &shortError{err}))
 	case cluster.ClassNoLeader:
 		return fmt.Errorf("%s: etcd has no leader: %w: check the quorum of etcd", where, err)
 	case cluster.ClassOverloaded:
@@ -167,23 +164,31 @@ func EtcdError(c Config, err error) error {
 	}
 }
 
-func explainAuth(c Config, where string, err error) error {
-	if c.EtcdUser == "" {
-		return fmt.Errorf("%s: etcd refuses us: %w: set --etcd-user and --etcd-password-file, or --etcd-cert and --etcd-key", where, err)
-	}
-	return fmt.Errorf("--etcd-user %q: etcd refuses us: %w: check --etcd-password-file %q and the user's role", c.EtcdUser, err, c.EtcdPasswordFile)
+func whereEtcd(c Config) string {
+	return fmt.Sprintf("--etcd-endpoints %q", strings.Join(c.EtcdEndpoints, ","))
 }
 
-// noTLS is what the client says of a port that answers without TLS.
-const noTLS = "first record does not look like a TLS handshake"
+// explainAuth says who or what etcd does not take, and what to do. It goes by the words of the error.
+func explainAuth(c Config, why *shortError) error {
+	switch denied := strings.HasPrefix(why.Error(), "permission denied"); {
+	case strings.Contains(why.err.Error(), cluster.RefusedConnection):
+		return fmt.Errorf("%s: no connection: %w", whereEtcd(c), why)
+	case denied && c.EtcdUser == "":
+		return fmt.Errorf("%s: etcd refuses the user of --etcd-cert %s (its CN): %w: grant it to a role of that user, as docs/security.md says", whereEtcd(c), c.EtcdCert, why)
+	case denied:
+		return fmt.Errorf("--etcd-user %q: etcd refuses it: %w: grant it to a role of that user, as docs/security.md says", c.EtcdUser, why)
+	case c.EtcdUser == "":
+		return fmt.Errorf("%s: etcd refuses us: %w: set --etcd-user and --etcd-password-file, or --etcd-cert and --etcd-key", whereEtcd(c), why)
+	}
+	return fmt.Errorf("--etcd-user %q: etcd refuses us: %w: check --etcd-password-file %q", c.EtcdUser, why, c.EtcdPasswordFile)
+}
 
-// misdirected is what gRPC says of a connection to what is not etcd, or not as was asked, and what
-// to do about it. The first that fits counts.
+// misdirected is what gRPC says of a connection to what is not etcd, and what that means. The first that
+// fits counts.
 var misdirected = [][2]string{
-	{noTLS, "no TLS is spoken there: write http://"},
-	{"handshake failed: EOF", "it ends the connection in the TLS handshake: it is ending, or speaks no TLS (then write http://)"},
 	{"HTTP/1.1 header", "what answers speaks HTTP/1.1: that is not etcd's client port (2379)"},
-	{"error reading server preface", "it takes connections and does not greet as etcd does: it hangs, wants TLS (write https://), or is not etcd"},
+	{"handshake failed: EOF", "it ends the connection in the TLS handshake"},
+	{"error reading server preface", "it takes connections and does not greet as etcd's client port (2379) does"},
 }
 
 // shortError leaves out what stands around the cause: what gRPC says of a failed
@@ -197,7 +202,7 @@ func (e *shortError) Error() string {
 			return known[1]
 		}
 	}
-	for _, noise := range []string{"Error while dialing: ", "etcdserver: ", "desc = "} {
+	for _, noise := range []string{cluster.RefusedConnection, "Error while dialing: ", "etcdserver: ", "desc = "} {
 		if i := strings.LastIndex(text, noise); i >= 0 {
 			return strings.Trim(text[i+len(noise):], `"`)
 		}

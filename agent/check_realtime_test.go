@@ -72,10 +72,10 @@ func TestWhatIsNotEtcdIsNamed(t *testing.T) {
 	}()
 	plain := serveEtcd(t, 7)
 	for _, row := range []struct{ name, endpoint, want string }{
-		{"TLS to a plain etcd", strings.Replace(plain, "http:", "https:", 1), "etcd is out of reach: no TLS is spoken there: write http://"},
+		{"TLS to a plain etcd", strings.Replace(plain, "http:", "https:", 1), "no connection: tls: first record does not look like a TLS handshake: no TLS is spoken there: write http://"},
 		{"a web server", web.URL, "etcd is out of reach: what answers speaks HTTP/1.1: that is not etcd's client port (2379)"},
-		{"TLS to a web server", strings.Replace(web.URL, "http:", "https:", 1), "etcd is out of reach: no TLS is spoken there: write http://"},
-		{"what closes each connection", "http://" + deaf.Addr().String(), "etcd is out of reach: it takes connections and does not greet as etcd does"},
+		{"TLS to a web server", strings.Replace(web.URL, "http:", "https:", 1), "no connection: tls: first record does not look like a TLS handshake: no TLS is spoken there: write http://"},
+		{"what closes each connection", "http://" + deaf.Addr().String(), "etcd is out of reach: it takes connections and does not greet as etcd's client port (2379) does"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := natsDefaults()

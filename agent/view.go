@@ -84,8 +84,12 @@ func (a *agent) summary(s *snapshot, v lease.View, p topics.Progress, h probes.H
 	}
 	switch {
 	case len(causes) == 0 && v.FailureStreak > 0:
-		return fmt.Sprintf("%s serves %s, but renewals fail (%s): %s in %s unless etcd answers.", name, plural(p.Served, "topic"),
-			v.LastClass, a.atFencePoint(), v.Validity.FencePoint().Sub(a.clock()).Round(time.Second))
+		next := "unless etcd answers"
+		if s.failure.Sequel == recovery.AwaitPerson { // it does
+			next = "unless somebody acts: " + s.failure.Detail
+		}
+		return fmt.Sprintf("%s serves %s, but renewals fail (%s): %s in %s %s.", name, plural(p.Served, "topic"),
+			v.LastClass, a.atFencePoint(), v.Validity.FencePoint().Sub(a.clock()).Round(time.Second), next)
 	case len(causes) == 0 && p.Missing > 0 && p.Missing == p.Elsewhere:
 		return fmt.Sprintf("%s serves %d of %s; other brokers own the rest: see 'holdfast topics'.", name, p.Served, plural(p.Assigned, "topic"))
 	case len(causes) == 0 && a.staleView() != "": // which is also why topics do not load
@@ -127,8 +131,7 @@ func (a *agent) summary(s *snapshot, v lease.View, p topics.Progress, h probes.H
 	case !v.Validity.Known() && strings.HasSuffix(v.LastError, errNothingToAdopt.Error()): // etcd answers
 		return fmt.Sprintf("%s is not registered: %s.", name, errNothingToAdopt)
 	case !v.Validity.Known() && v.LastError != "" && s.failure.Sequel == recovery.AwaitPerson:
-		return fmt.Sprintf("%s is not registered: --etcd-endpoints %s: %s (%s); %s.", name, a.cfg.EtcdEndpoints[0],
-			(&shortError{errors.New(v.LastError)}).Error(), v.LastClass, s.failure.Detail)
+		return fmt.Sprintf("%s is not registered (%s): %s.", name, v.LastClass, s.failure.Detail)
 	case !v.Validity.Known() && v.LastError != "":
 		return fmt.Sprintf("%s is not registered: --etcd-endpoints %s: %s (%s).", name, a.cfg.EtcdEndpoints[0],
 			(&shortError{errors.New(v.LastError)}).Error(), v.LastClass)

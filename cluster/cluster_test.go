@@ -209,7 +209,7 @@ func TestClassifyGoesByValues(t *testing.T) {
 		{"wrong password", rpctypes.ErrAuthFailed, ClassAuth},
 		{"no permission", rpctypes.ErrPermissionDenied, ClassAuth},
 		{"password file", fmt.Errorf("%w: %w", errCredentials, os.ErrNotExist), ClassAuth},
-		{"certificate refused", status.Error(codes.Unavailable, "handshake failed: "+handshakeRefused+": x509"), ClassAuth},
+		{"certificate refused", status.Error(codes.Unavailable, "handshake failed: "+RefusedConnection+": x509"), ClassAuth},
 		{"no space", rpctypes.ErrNoSpace, ClassNoSpace},
 		{"refused", refused, ClassUnreachable},
 		{"connection broke", status.Error(codes.Unavailable, "transport is closing"), ClassUnreachable},

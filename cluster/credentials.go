@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -10,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -20,9 +20,9 @@ import (
 	"holdfast/brokerapi/access"
 )
 
-// handshakeRefused marks TLS failures that another attempt will not cure. gRPC keeps only
-// the text of a handshake's error, so the mark must be text.
-const handshakeRefused = "TLS refused"
+// RefusedConnection marks failures to connect that another attempt will not cure. What is wrong and
+// what to do follows it. gRPC keeps only the text of a handshake's error, so the mark must be text.
+const RefusedConnection = "no connection this way: "
 
 // files are those for TLS.
 func (c Config) files() access.Files {
@@ -34,26 +34,69 @@ func (c Config) files() access.Files {
 func (c Config) CheckFiles() error { return c.files().Check() }
 
 // fileCredentials is TLS with files that are read again at each handshake, so renewed
-// certificates are used without a restart.
+// certificates are used without a restart; or, without TLS, what says that etcd speaks it.
 type fileCredentials struct {
 	credentials.TransportCredentials // for what is not the handshake
 	access.Files
-	server string
+	endpoint
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
-func (f fileCredentials) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (conn net.Conn, info credentials.AuthInfo, err error) {
-	cfg, unread := f.Config(f.server)
-	if err = unread; err == nil {
-		conn, info, err = credentials.NewTLS(cfg).ClientHandshake(ctx, authority, raw)
+func (f fileCredentials) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	shake := f.TransportCredentials
+	if f.tls {
+		cfg, err := f.Config(f.server)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s%w%s", RefusedConnection, err, f.Remedy(err))
+		}
+		shake = credentials.NewTLS(cfg)
 	}
-	var unverified *tls.CertificateVerificationError
-	var alert tls.AlertError
-	var noTLS tls.RecordHeaderError
-	if unread != nil || errors.As(err, &unverified) || errors.As(err, &alert) || errors.As(err, &noTLS) {
-		err = fmt.Errorf("%s: %w", handshakeRefused, err)
+	conn, info, err := shake.ClientHandshake(ctx, authority, raw)
+	if err != nil {
+		return nil, nil, f.explained(raw, err)
 	}
-	return conn, info, err
+	return &greeted{Conn: conn, why: func(err error) error { return f.explained(raw, err) }}, info, nil
+}
+
+// explained marks what another attempt will not cure, and says what will.
+func (f fileCredentials) explained(conn net.Conn, err error) error {
+	if other := access.OtherScheme(conn.RemoteAddr(), f.tls, err); other != "" {
+		return errors.New(RefusedConnection + other)
+	}
+	if remedy := f.Remedy(err); remedy != "" {
+		text, _, _ := strings.Cut(err.Error(), " If you upgraded from") // which gRPC says to who writes programs
+		return errors.New(RefusedConnection + text + remedy)
+	}
+	return err
+}
+
+// greeted is a connection that says why it ended before etcd had said a word: with TLS 1.3 it refuses
+// our certificate after our handshake, and one that speaks TLS hangs up on who does not.
+type greeted struct {
+	net.Conn
+	why   func(error) error
+	heard atomic.Bool
+}
+
+// Read implements net.Conn.
+func (c *greeted) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.heard.CompareAndSwap(false, n > 0)
+	if err != nil && !c.heard.Load() {
+		err = c.why(err)
+	}
+	return n, err
+}
+
+// Write reads what etcd said last, if it does not listen any more: that is here already.
+func (c *greeted) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if err != nil && !c.heard.Load() && c.SetReadDeadline(time.Now().Add(250*time.Millisecond)) == nil {
+		if _, last := c.Read(make([]byte, 1)); last != nil && !errors.Is(last, os.ErrDeadlineExceeded) {
+			err = last
+		}
+	}
+	return n, err
 }
 
 // Clone implements credentials.TransportCredentials.

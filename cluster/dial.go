@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"holdfast/brokerapi/hosts"
 )
@@ -38,6 +39,10 @@ const (
 // connect makes the etcd client of one endpoint, without touching the network. What is asked
 // does not wait for a connection that is refused: it fails, and is asked elsewhere or again.
 func connect(cfg Config, e endpoint, silence time.Duration) (*way, error) {
+	shake := insecure.NewCredentials()
+	if e.tls {
+		shake = credentials.NewTLS(nil)
+	}
 	opts := []grpc.DialOption{
 		grpc.WithContextDialer(dial),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -51,9 +56,7 @@ func connect(cfg Config, e endpoint, silence time.Duration) (*way, error) {
 		grpc.WithStaticConnWindowSize(windowBytes),
 		grpc.WithIdleTimeout(0), // an idle line must stay connected
 		grpc.WithUserAgent("holdfast"),
-	}
-	if e.tls {
-		opts = append(opts, grpc.WithTransportCredentials(fileCredentials{credentials.NewTLS(nil), cfg.files(), e.server}))
+		grpc.WithTransportCredentials(fileCredentials{shake, cfg.files(), e}),
 	}
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints:         []string{e.url},

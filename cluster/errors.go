@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"regexp"
 	"strings"
@@ -82,6 +83,18 @@ func Denied(err error) bool {
 	return words(err) == rpctypes.ErrPermissionDenied.Error()
 }
 
+// denied names the keys of what etcd has denied, which says no more than that; of a range, where it begins.
+func denied(err error, ops ...clientv3.Op) error {
+	if !Denied(err) {
+		return err
+	}
+	keys := make([]string, len(ops))
+	for i, op := range ops {
+		keys[i] = string(op.KeyBytes())
+	}
+	return fmt.Errorf("%w at %s", err, strings.Join(keys, " or "))
+}
+
 // Classify sorts an error of this package, or of a context it was given.
 func Classify(err error) Class {
 	if err == nil {
@@ -116,7 +129,7 @@ func classOfCode(s *status.Status) Class {
 		// The caller's own cancellation arrives as context.Canceled (see cause): here
 		// the server ended the request, as it does when it shuts down. gRPC flattens what a
 		// handshake returned to text; the mark in it is ours.
-		if holds(handshakeRefused) {
+		if holds(RefusedConnection) {
 			return ClassAuth
 		}
 		return ClassUnreachable
@@ -176,6 +189,9 @@ func cause(ctx context.Context, err error) error {
 	if errors.Is(err, ErrClosed) || err != nil && ok && s.Code() == codes.Canceled && s.Message() == "grpc: the client connection is closing" {
 		return ErrClosed
 	}
+	if i := strings.Index(s.Message(), RefusedConnection); i >= 0 { // what stands before it differs from time to time
+		return status.Error(codes.Unavailable, strings.TrimSuffix(s.Message()[i:], `"`))
+	}
 	return clientv3.ContextError(ctx, err)
 }
 
@@ -183,5 +199,5 @@ func cause(ctx context.Context, err error) error {
 func elsewhere(err error) bool {
 	s, _ := grpcStatus(err)
 	return s.Message() == rpctypes.ErrorDesc(rpctypes.ErrGRPCNotSupportedForLearner) || // a member that is not a voter yet
-		s != nil && s.Code() == codes.Unavailable && !strings.Contains(s.Message(), handshakeRefused)
+		s != nil && s.Code() == codes.Unavailable && !strings.Contains(s.Message(), RefusedConnection)
 }

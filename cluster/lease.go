@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"time"
 
@@ -39,6 +40,8 @@ func (c *Client) KeepAlive(ctx context.Context, id int64) (_ Renewal, err error)
 	})
 	if err == nil && answer.TTL <= 0 {
 		err = ErrLeaseNotFound
+	} else if Denied(err) { // some versions ask for a right to all keys that are under it
+		err = fmt.Errorf("%w at the keys under the lease", err)
 	}
 	head := answer.GetHeader()
 	return Renewal{seconds(answer.GetTTL()), head.GetRevision(), head.GetRaftTerm()}, err

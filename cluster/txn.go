@@ -78,8 +78,15 @@ func (c *Client) read(ctx context.Context, gets ...clientv3.Op) (found [][]KV, h
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	answer, err := ask(ctx, c.members, false, commit(nil, gets))
+	for _, get := range gets {
+		if len(gets) > 1 && Denied(err) { // which of them?
+			if _, _, err := c.read(ctx, get); Denied(err) {
+				return nil, nil, err
+			}
+		}
+	}
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, denied(err, gets...)
 	}
 	for _, r := range answer.Responses {
 		found = append(found, kvsOf(r))
@@ -131,7 +138,7 @@ func (c *Client) get(ctx context.Context, key string, opts ...clientv3.OpOption)
 		return (*etcdserverpb.RangeResponse)(said), err
 	})
 	if err != nil || len(answer.Kvs) == 0 {
-		return nil, answer.GetHeader(), err
+		return nil, answer.GetHeader(), denied(err, clientv3.OpGet(key))
 	}
 	kv := kvOf(answer.Kvs[0])
 	return &kv, answer.Header, nil
@@ -143,6 +150,9 @@ func (c *Client) write(ctx context.Context, guards []clientv3.Cmp, ops ...client
 	answer, err := once(ctx, c.members, false, commit(guards, ops))
 	if err == nil && !answer.Succeeded {
 		err = ErrChanged
+	}
+	if len(ops[0].KeyBytes()) > 0 { // else they are of topics
+		err = denied(err, ops...)
 	}
 	return answer, answer.GetHeader().GetRevision(), err
 }

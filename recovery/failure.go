@@ -90,7 +90,7 @@ func JudgeFailure(f FailureFacts) FailureVerdict {
 	case f.Failure == FailureLeaseGone:
 		return FailureVerdict{TakeLoss, word, "etcd says that the lease is gone: the session policy decides"}
 	case f.Failure == FailureAuth:
-		return FailureVerdict{AwaitPerson, word, "etcd refuses this sidecar, and waits for an operator: check --etcd-user, the password or certificate files, and the user's role"}
+		return FailureVerdict{AwaitPerson, word, "etcd refuses this sidecar, and waits for an operator"}
 	case f.Failure == FailureNoSpace:
 		return FailureVerdict{AwaitPerson, word, "etcd takes no writes until an operator makes space: compact and defragment it, then 'etcdctl alarm disarm'"}
 	case f.Failure == FailureNoLeader:

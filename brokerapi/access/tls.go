@@ -14,11 +14,9 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net"
 	"os"
-	"syscall"
 
 	"holdfast/brokerapi/hosts"
 )
@@ -80,25 +78,4 @@ func (f Files) Connect(ctx context.Context, address string, secure bool, protoco
 	}
 	conn.Close()
 	return nil, err
-}
-
-// Remedy says what to do about a connection that failed so, after a colon; empty: nobody knows.
-func (f Files) Remedy(err error) string {
-	instead := func(path string) string {
-		if path == "" {
-			return ""
-		}
-		return ", in place of " + path
-	}
-	var unknown x509.UnknownAuthorityError
-	var alert *net.OpError
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return ": is the broker running there?"
-	case errors.As(err, &unknown):
-		return ": set --broker-cacert to the authority that signed the broker's certificate" + instead(f.CACert)
-	case errors.As(err, &alert) && alert.Op == "remote error":
-		return ": set --broker-cert and --broker-key to a pair that the broker's authority has issued" + instead(f.Cert)
-	}
-	return ""
 }

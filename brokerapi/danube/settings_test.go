@@ -137,7 +137,7 @@ func TestTLSAndTokenAreUsedAndReadAgain(t *testing.T) {
 	}
 	naked := newFake(t)
 	cfg.AdminURL, cfg.LookupURL = "https://"+naked.address, "https://"+naked.address
-	if err := bounded(t, "probe", func(ctx context.Context) error { return health(ctx, opened(t, cfg)) }); err == nil || !strings.Contains(err.Error(), ": does it speak TLS? If not, write http:// in --danube-lookup") {
+	if err := bounded(t, "probe", func(ctx context.Context) error { return health(ctx, opened(t, cfg)) }); err == nil || !strings.Contains(err.Error(), ": no TLS is spoken there: write http://") {
 		t.Errorf("TLS to a broker without: %v", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -13,6 +14,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -171,7 +173,8 @@ func TestTLSWithFiles(t *testing.T) {
 		{"no CA file", "no such file", cluster.ClassAuth, func(c *cluster.Config) { c.CACert += ".missing" }},
 		{"CA file without PEM", "has no certificate in PEM form", cluster.ClassAuth, func(c *cluster.Config) { c.CACert = key }},
 		{"certificate and key that do not match", "private key", cluster.ClassAuth, func(c *cluster.Config) { c.Key = serverKey }},
-		{"no TLS", "", cluster.ClassUnreachable, func(c *cluster.Config) { c.Endpoints = []string{"http" + endpoint[len("https"):]} }},
+		{"no certificate", "it wants a client's certificate: set --etcd-cert and --etcd-key", cluster.ClassAuth, func(c *cluster.Config) { c.Cert, c.Key = "", "" }},
+		{"no TLS", "it speaks TLS: write https://", cluster.ClassAuth, func(c *cluster.Config) { c.Endpoints = []string{"http" + endpoint[len("https"):]} }},
 	} {
 		t.Run(bad.name, func(t *testing.T) {
 			cfg := good
@@ -198,9 +201,8 @@ func TestTLSWithFiles(t *testing.T) {
 	})
 	t.Run("TLS at a plain port", func(t *testing.T) {
 		_, err := open(t, cluster.Config{Endpoints: []string{"https" + shared.url[len("http"):]}, CACert: ca.file}).Snapshot(bounded(t), "b1")
-		// etcd just hangs up: whether it meant TLS is not known, but the message says where it broke.
-		if cluster.Classify(err) != cluster.ClassUnreachable || !contains(err, "handshake") {
-			t.Errorf("%v of class %q, want unreachable in the handshake", err, cluster.Classify(err))
+		if cluster.Classify(err) != cluster.ClassAuth || !contains(err, "no TLS is spoken there: write http://") {
+			t.Errorf("%v of class %q", err, cluster.Classify(err))
 		}
 	})
 	t.Run("renewed certificate is read at the next connection", func(t *testing.T) {
@@ -223,6 +225,36 @@ func TestTLSWithFiles(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Whatever way the refusal comes, the words are the same each time, and so they are told once.
+func TestACertificateThatIsRefusedIsToldOnce(t *testing.T) {
+	ca, stranger := newAuthority(t, "ours"), newAuthority(t, "strangers")
+	serverCert, serverKey := ca.issue(t, "etcd")
+	pair := must[tls.Certificate](t)(tls.LoadX509KeyPair(serverCert, serverKey))
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(must[[]byte](t)(os.ReadFile(ca.file)))
+	l := must[net.Listener](t)(tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}, NextProtos: []string{"h2"},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool}))
+	defer l.Close()
+	cert, key := stranger.issue(t, "agent")
+	c := open(t, cluster.Config{Endpoints: []string{"https://" + l.Addr().String()}, CACert: ca.file, Cert: cert, Key: key})
+	ctx, cancel := context.WithCancel(t.Context())
+	var told []string
+	followed := make(chan error)
+	go func() {
+		followed <- c.Follow(ctx, cluster.Target{Key: "/a"}, func(cluster.Update) {}, func(err error) { told = append(told, err.Error()) })
+	}()
+	for range 12 {
+		conn := must[net.Conn](t)(l.Accept())
+		_ = conn.(*tls.Conn).HandshakeContext(ctx)
+		conn.Close()
+	}
+	cancel()
+	<-followed
+	if len(told) != 1 || !strings.Contains(told[0], "in place of "+cert) {
+		t.Errorf("told %d times: %q", len(told), told)
+	}
 }
 
 func TestNobodyListeningIsUnreachableAtOnce(t *testing.T) {
