@@ -319,6 +319,6 @@ func reload(c call) error {
 	if len(done.Changed) > 0 {
 		what = "applied: " + strings.Join(done.Changed, ", ")
 	}
-	c.out().line("%s: %s.", cmp.Or(done.BrokerID, "the broker"), what)
+	c.out().line("%s: %s.", cmp.Or(done.BrokerID, "the broker"), strings.Join(append([]string{what}, done.Found...), "; "))
 	return nil
 }

@@ -102,6 +102,8 @@ type Config struct {
 
 	// warnings are what Load found strange and did not refuse.
 	warnings []string
+	// overridden are values that another source has overridden.
+	overridden []string
 	// sources is where Load found these settings; nil: it did not.
 	sources *Sources
 	// origins says where a value came from; absent: the default. Load fills it.

@@ -46,6 +46,9 @@ func Load(src Sources) (Config, error) {
 	var problems []problem
 
 	apply := func(s Setting, values []string, from string) {
+		if before := c.origins[s.Name]; before != "" {
+			c.overridden = append(c.overridden, from+" wins over "+before)
+		}
 		c.origins[s.Name] = from
 		err := s.set(&c, values)
 		if broken[s.Name] = err != nil; err != nil {
@@ -118,14 +121,20 @@ func (src Sources) readFile() ([]*yaml.Node, error) {
 	}
 	var doc yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(raw))
-	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
+	if err = dec.Decode(&doc); errors.Is(err, io.EOF) {
 		return nil, nil
-	} else if err != nil {
-		text := strings.ReplaceAll(strings.TrimPrefix(err.Error(), "yaml: "), "\n", " ")
-		return nil, fmt.Errorf("%s: not YAML: %s: write one 'name: value' a line", src.File, text)
 	}
-	if err := dec.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s: more than one YAML document: keep one", src.File)
+	if err == nil {
+		if err = dec.Decode(new(yaml.Node)); err == nil {
+			return nil, fmt.Errorf("%s: more than one YAML document: keep one", src.File)
+		}
+	}
+	if !errors.Is(err, io.EOF) {
+		text := strings.ReplaceAll(strings.TrimPrefix(err.Error(), "yaml: "), "\n", " ")
+		if tab := indentedByTab.FindIndex(raw); tab != nil { // the parser names a line before it, or none
+			text = fmt.Sprintf("line %d: begins with a tab", 1+bytes.Count(raw[:tab[0]], []byte("\n")))
+		}
+		return nil, fmt.Errorf("%s: not YAML: %s: write one 'name: value' a line, without indentation", src.File, text)
 	}
 	root := doc.Content[0]
 	if root.Kind != yaml.MappingNode && root.Tag != "!!null" {
@@ -133,6 +142,8 @@ func (src Sources) readFile() ([]*yaml.Node, error) {
 	}
 	return root.Content, nil
 }
+
+var indentedByTab = regexp.MustCompile(`(?m)^ *\t`)
 
 // scalars flattens a value. null is none: the key must say something.
 func scalars(n *yaml.Node, list bool) (values []string, ok bool) {

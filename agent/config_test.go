@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -75,7 +76,11 @@ func TestBadSettingsNameFieldValueAndRemedy(t *testing.T) {
 		{"YAML that is a list", yaml("- a\n"),
 			"holdfast.yaml:1: not a mapping: write one 'name: value' a line"},
 		{"YAML that does not parse", yaml("a: [\n"),
-			"holdfast.yaml: not YAML: line 1: did not find expected node content: write one 'name: value' a line"},
+			"holdfast.yaml: not YAML: line 1: did not find expected node content: write one 'name: value' a line, without indentation"},
+		{"a line that begins with a tab", yaml("join: true\nlease-ttl: 5s\n\tbroker-id: n1\n"),
+			"holdfast.yaml: not YAML: line 3: begins with a tab: write one 'name: value' a line, without indentation"},
+		{"a first line that is indented", yaml("  join: true\nlease-ttl: 5s\n"),
+			"holdfast.yaml: not YAML: line 1: did not find expected <document start>: write one 'name: value' a line, without indentation"},
 		{"two YAML documents", yaml("join: true\n---\njoin: false\n"),
 			"holdfast.yaml: more than one YAML document: keep one"},
 		{"settings file missing", Sources{Flags: flags(), File: filepath.Join(dir, "none.yaml")},
@@ -529,5 +534,16 @@ func TestAdoptingFromABrokerThatRegistersNowhereIsWarnedAbout(t *testing.T) {
 		if got := c.Warnings(); len(got) != tt.want {
 			t.Errorf("%s, %q: %q", tt.driver, tt.registration, got)
 		}
+	}
+}
+
+func TestAReloadKnowsWhichValueAnotherOverrides(t *testing.T) {
+	c, err := Load(Sources{
+		Flags: map[string][]string{"driver": {"nats"}, "health-fall": {"5"}}, Env: []string{"HOLDFAST_AUDIT_INTERVAL=20s", "HOLDFAST_HEALTH_FALL=4"},
+		File: "holdfast.yaml", Read: func(string) ([]byte, error) { return []byte("audit-interval: 30s\nlog-level: warn\n"), nil },
+	})
+	want := []string{"HOLDFAST_AUDIT_INTERVAL wins over holdfast.yaml:1: audit-interval", "--health-fall wins over HOLDFAST_HEALTH_FALL"}
+	if err != nil || !slices.Equal(c.overridden, want) {
+		t.Errorf("%v, %q", err, c.overridden)
 	}
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -75,25 +76,25 @@ func (r *report) webConfig() {
 	if r.file("web-config-file", path); len(r.list) > before {
 		return
 	}
-	if err := web.Validate(path); err != nil {
+	access, err := readWebAccess(path)
+	for _, name := range slices.Sorted(maps.Keys(access.users)) {
+		cost, none := bcrypt.Cost([]byte(access.users[name]))
+		switch {
+		case none != nil:
+			r.add("web-config-file", fmt.Sprintf("the password of %q is not a bcrypt hash: make one with 'htpasswd -nBC 10 %[1]s'", name))
+			return
+		case cost > maxBcryptCost:
+			r.add("web-config-file", fmt.Sprintf("the password hash of %q has cost %d, and each wrong password would keep a processor busy for that: make it with cost %d or less, such as 'htpasswd -nBC 10 %s'",
+				name, cost, maxBcryptCost, name))
+		}
+	}
+	if err = cmp.Or(web.Validate(path), err); err != nil {
 		what := withoutValues(err).Error()
 		var file *fs.PathError
 		if errors.As(err, &file) && file.Path != path {
 			what = fmt.Sprintf("%s cannot be read: %s", file.Path, reason(err))
 		}
 		r.add("web-config-file", "cannot be used: "+what+": mend it; its form: "+webConfigForm)
-		return
-	}
-	access, err := readWebAccess(path)
-	if err != nil {
-		r.add("web-config-file", "cannot be used: "+err.Error()+": mend it; its form: "+webConfigForm)
-		return
-	}
-	for _, name := range slices.Sorted(maps.Keys(access.users)) {
-		if cost, _ := bcrypt.Cost([]byte(access.users[name])); cost > maxBcryptCost {
-			r.add("web-config-file", fmt.Sprintf("the password hash of %q has cost %d, and each wrong password would keep a processor busy for that: make it with cost %d or less, such as 'htpasswd -nBC 10 %s'",
-				name, cost, maxBcryptCost, name))
-		}
 	}
 }
 

@@ -19,7 +19,7 @@ func TestABadWebConfigFileNamesSettingFileAndRemedyAndNoSecret(t *testing.T) {
 		{"empty map", "{}\n", ""},
 		{"unknown key", "basic_auth: {}\n", "cannot be used: yaml: unmarshal errors:   line 1: field basic_auth not found in type web.Config" + form},
 		{"a secret where a map should be", "basic_auth_users: hunter2-is-it\n", "cannot be used: yaml: unmarshal errors:   line 1: cannot unmarshal !!str … into map[string]config.Secret" + form},
-		{"a password that is no hash", "basic_auth_users:\n  a: hunter2-is-it\n", "cannot be used: crypto/bcrypt: hashedSecret too short to be a bcrypted password" + form},
+		{"a password that is no hash", "basic_auth_users:\n  a: hunter2-is-it\n", "the password of \"a\" is not a bcrypt hash: make one with 'htpasswd -nBC 10 a'"},
 		{"a hash that costs too much", "basic_auth_users:\n  ann: " + tooCostly + "\n",
 			`the password hash of "ann" has cost 15, and each wrong password would keep a processor busy for that: make it with cost 14 or less, such as 'htpasswd -nBC 10 ann'`},
 		{"a certificate that is not there", "tls_server_config:\n  cert_file: gone.pem\n  key_file: key.pem\n",

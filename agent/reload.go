@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/brokerapi/access"
 	"holdfast/cluster"
 	"holdfast/probes"
 	"holdfast/recovery/topics"
@@ -41,6 +42,8 @@ func (a *agent) settings() *Config {
 type Reloaded struct {
 	BrokerID string   `json:"broker_id"`
 	Changed  []string `json:"changed"` // "health-fall: 3 → 5"; empty: nothing differs
+	// Found is what was tried, with what came of it, and what another source overrides.
+	Found []string `json:"found,omitempty"`
 }
 
 // reload reads the settings anew and takes up what changed, all of it or nothing. First
@@ -51,35 +54,37 @@ func (a *agent) reload(ctx context.Context, by string) (Reloaded, error) {
 	a.reloading.one.Lock()
 	defer a.reloading.one.Unlock()
 	a.sayReloading()
-	next, changed, err := a.prepare()
+	next, done, err := a.prepare(ctx)
 	if err != nil {
-		a.noteReload(err, by, nil)
+		a.noteReload(err, by, done)
 		return Reloaded{}, err
 	}
 	a.takeSettings(next)
-	a.noteReload(nil, by, changed)
+	a.noteReload(nil, by, done)
 	a.tell(ctx, func() {}) // the loop judges anew
-	return Reloaded{BrokerID: a.view.Load().brokerID, Changed: changed}, nil
+	done.BrokerID = a.view.Load().brokerID
+	return done, nil
 }
 
 // prepare does everything of a reload that can fail.
-func (a *agent) prepare() (next Config, changed []string, err error) {
+func (a *agent) prepare(ctx context.Context) (next Config, done Reloaded, err error) {
 	if next, err = a.cfg.again(); err != nil {
-		return next, nil, wrongSetting(err)
+		return next, done, wrongSetting(err)
 	}
 	running := *a.settings()
 	if a.shadow != nil && filepath.Join(next.StateDir, shadowDir) == running.StateDir {
 		running.StateDir = next.StateDir // as it was before it became the shadow's own
 	}
-	if changed, err = planReload(running, next); err != nil {
-		return next, nil, err
+	if done.Changed, err = planReload(running, next); err != nil {
+		return next, done, err
 	}
 	if a.world.Try != nil {
-		if err := a.world.Try(next); err != nil {
-			return next, nil, wrongSetting(err)
+		if done.Found, err = a.world.Try(ctx, next); err != nil {
+			return next, done, wrongSetting(err)
 		}
 	}
-	return next, changed, nil
+	done.Found = append(done.Found, next.overridden...)
+	return next, done, nil
 }
 
 // planReload compares effective settings: "health-fall: 3 → 5". The error names all that cannot
@@ -134,16 +139,14 @@ func (c Config) reconcilerSettings() topics.ReconcilerSettings {
 }
 
 // noteReload tells everybody how a reload went.
-func (a *agent) noteReload(err error, by string, changed []string) {
+func (a *agent) noteReload(err error, by string, done Reloaded) {
 	now := time.Now().UTC()
 	status := ConfigStatus{}
 	if last := a.reloading.last.Load(); last != nil {
 		status = *last
 	}
-	what := strings.Join(changed, ", ")
-	if what == "" {
-		what = "nothing changed"
-	}
+	what := cmp.Or(strings.Join(done.Changed, ", "), "nothing changed")
+	what = strings.Join(append([]string{what}, done.Found...), "; ")
 	if err != nil {
 		what = strings.Join(strings.Split(err.Error(), "\n"), "; ")
 		status.Error, status.FailedAt = what, &now
@@ -230,16 +233,39 @@ func (a *agent) serveWebReload(w http.ResponseWriter, r *http.Request) {
 	respond(w, done, err)
 }
 
-// tryFiles reads the files that settings name, as they will be used. It connects to nothing.
-func tryFiles(c Config) error {
+// tryAccess reads the files that settings name, as they will be used, and has etcd judge the user and
+// the certificate. It says what it found. An etcd that is out of reach judges nothing.
+func tryAccess(ctx context.Context, c Config) (found []string, err error) {
 	quiet := slog.New(slog.DiscardHandler)
 	if err := c.Cluster().CheckFiles(); err != nil {
-		return err
+		return nil, err
 	}
 	// Validate knows the driver, which does not use its store before it is asked for anything.
 	b, err := drivers[c.Driver].New(c, new(cluster.Client), quiet)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return b.Close()
+	defer b.Close()
+	for _, flag := range [][3]string{{"etcd", c.EtcdCert, c.EtcdKey}, {"broker", c.BrokerCert, c.BrokerKey}} {
+		if end, _ := (access.Files{Cert: flag[1], Key: flag[2]}).Until(); end != "" {
+			found = append(found, fmt.Sprintf("--%s-cert %s lasts until %s", flag[0], flag[1], end))
+		}
+	}
+	if c.Unleased() || c.EtcdUser+c.EtcdCert == "" {
+		return found, nil
+	}
+	client, err := cluster.Open(c.Cluster(), quiet)
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	if err = client.Reach(ctx); err == nil {
+		return append(found, "etcd lets us in"), nil
+	}
+	if err = EtcdError(c, err); isSetting(err) {
+		return nil, err
+	}
+	return append(found, "whether etcd lets us in is not known: "+err.Error()), nil
 }

@@ -203,7 +203,7 @@ func TestAReloadThatCannotBeTakenUpWholeIsNotTakenUpAtAll(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			inReload(t, before, func(l *sidecarLife, f *settingsFile) {
 				l.world.SetLogLevel = func(string) { t.Error("the log level was set") }
-				l.world.Try = func(Config) error { return tt.try }
+				l.world.Try = func(context.Context, Config) ([]string, error) { return nil, tt.try }
 				f.write(tt.text)
 				_, err := l.reload(context.Background(), "SIGHUP")
 				var exit *ExitError

@@ -58,7 +58,7 @@ type World struct {
 	SetLogLevel func(level string)
 	// Try reads the files that settings name, as they will be used, before they are taken
 	// up; nil: nothing is tried.
-	Try func(Config) error
+	Try func(context.Context, Config) (found []string, err error)
 	// NoDirEvents: the kernel tells of no change of the data directory.
 	NoDirEvents bool
 }
@@ -133,7 +133,7 @@ func realWorld() World {
 		Reap:      process.ReapOrphans,
 		Systemd:   systemd,
 		Clocks:    hostClocks,
-		Try:       tryFiles,
+		Try:       tryAccess,
 	}
 }
 
