@@ -5,8 +5,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -141,9 +143,7 @@ func (s *stage) grant(role, id string, rights []right) []string {
 		_, err := s.etcd.Client().RoleGrantPermission(s.ctx, role, key, end, r.kind)
 		s.must(err)
 	}
-	password := filepath.Join(s.Dir, role+".password")
-	s.must(os.WriteFile(password, []byte("hf-word\n"), 0o600))
-	return []string{"--etcd-user", role, "--etcd-password-file", password}
+	return s.passwordOf(role)
 }
 
 // refusedNothing looks at etcd's own count of what it has refused.
@@ -188,4 +188,134 @@ func TestTheRightsOnThePageAreEnoughToMoveTopics(t *testing.T) {
 		t.Errorf("without the rights: %+v, %v", res, err)
 	}
 	nodes["n3"].publishes()
+}
+
+var (
+	recipeBlock = regexp.MustCompile("(?ms)^```\n(etcdctl user .*?)^```$")
+	recipeLine  = regexp.MustCompile(`^etcdctl (user add|user grant-role|role add|auth enable) ?(\S*) ?(\S*)$`)
+	anyGrant    = regexp.MustCompile(`^etcdctl role grant-permission (\S+) (--prefix=true )?(read|readwrite) (/\S+)$`)
+)
+
+// follow carries out a block of commands of the page, with cn in place of the CN there.
+func (s *stage) follow(block, cn string) {
+	s.t.Helper()
+	root := s.etcd.Client()
+	for line := range strings.Lines(strings.ReplaceAll(block, "n1.example.org", cn)) {
+		line = strings.TrimSpace(line)
+		var err error
+		if m := anyGrant.FindStringSubmatch(line); m != nil {
+			kind, end := clientv3.PermissionType(clientv3.PermRead), ""
+			if m[3] == "readwrite" {
+				kind = clientv3.PermissionType(clientv3.PermReadWrite)
+			}
+			if m[2] != "" {
+				end = clientv3.GetPrefixRangeEnd(m[4])
+			}
+			_, err = root.RoleGrantPermission(s.ctx, m[1], m[4], end, kind)
+		} else if m := recipeLine.FindStringSubmatch(line); m != nil {
+			switch m[1] {
+			case "user add":
+				_, err = root.UserAddWithOptions(s.ctx, m[2], "hf-word", &clientv3.UserAddOptions{NoPassword: m[3] == "--no-password"})
+			case "user grant-role":
+				_, err = root.UserGrantRole(s.ctx, m[2], m[3])
+			case "role add":
+				_, err = root.RoleAdd(s.ctx, m[2])
+			case "auth enable":
+				_, err = root.AuthEnable(s.ctx)
+				s.must(s.etcd.AsRoot("hf-word"))
+				root = s.etcd.Client()
+			}
+		} else {
+			s.t.Fatalf("the page says %q, of which nothing is known here", line)
+		}
+		if err != nil {
+			s.t.Fatalf("%s: %v", line, err)
+		}
+	}
+}
+
+// From an etcd without users the commands of the page lead to a sidecar that works, each way. A right that
+// is taken away is told with user and key.
+func TestTheRecipesForUsersOnThePageWork(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	recipes, roles := recipeBlock.FindAllStringSubmatch(string(page), -1), rightsBlock.FindAllStringSubmatch(string(page), -1)
+	if len(recipes) != 3 {
+		t.Fatalf("%d recipes on the page", len(recipes))
+	}
+	all, each, certificate := recipes[0][1], roles[0][1]+recipes[1][1], recipes[2][1]
+	for _, c := range []struct{ name, recipe, user, role, who string }{
+		{"one user for all", all, "holdfast", "holdfast", `--etcd-user "holdfast"`},
+		{"a user for each", each, "holdfast-n1", "holdfast-n1", `--etcd-user "holdfast-n1"`},
+		{"the CN of a certificate", each + certificate, "", "holdfast-n1", "(its CN)"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := &stage{Lab: harness.ForTest(t), kind: natsKind, t: t, ctx: t.Context()}
+			ours, err := s.NewAuthority("ours")
+			s.must(err)
+			s.etcd, err = s.StartEtcd(s.ctx, harness.EtcdOptions{TLS: ours})
+			s.must(err)
+			_, err = s.etcd.Client().Put(s.ctx, "/topics/default/n1-a", "{}")
+			s.must(err)
+			cert, key, err := ours.Issue("of-n1")
+			s.must(err)
+			s.follow(c.recipe, "of-n1")
+			s.watch()
+			o := nodeOptions{Topics: []string{"/default/n1-a"}, TTL: time.Minute}
+			if o.Flags = s.passwordOf(c.user); c.user == "" {
+				o.Etcd, o.Flags = s.etcd.Secure, []string{"--etcd-cacert", ours.CACert, "--etcd-cert", cert, "--etcd-key", key}
+			}
+			n := s.prepare("n1", o)
+			n.start()
+			n.awaitReady()
+			n.publishes()
+			s.refusedNothing()
+			reload := func(exit int, want string) {
+				t.Helper()
+				if res, err := n.sidecar.Verb(s.ctx, "reload"); err != nil || res.Exit != exit || !strings.Contains(res.Stdout+res.Stderr, want) {
+					t.Errorf("reload: want %d and %q: %+v, %v", exit, want, res, err)
+				}
+			}
+			if c.user == "" {
+				reload(0, "nothing changed; --etcd-cert "+cert+" lasts until ")
+			} else {
+				password := filepath.Join(s.Dir, c.user+".password")
+				s.must(os.WriteFile(password, []byte("wrong\n"), 0o600))
+				reload(2, "etcd refuses us: authentication failed, invalid user ID or password: check --etcd-password-file "+strconv.Quote(password))
+				s.must(os.WriteFile(password, []byte("hf-word\n"), 0o600))
+			}
+			reload(0, "etcd lets us in")
+
+			user := c.user
+			if user == "" {
+				user = "of-n1"
+			}
+			_, err = s.etcd.Client().UserRevokeRole(s.ctx, user, c.role)
+			s.must(err)
+			st := n.await("that etcd refuses it", func(st harness.Status) bool { return st.Lease.FailureStreak > 0 })
+			for _, want := range []string{"etcd refuses", c.who, "permission denied at ", "grant it to a role of that user"} {
+				if !strings.Contains(st.Summary, want) {
+					t.Errorf("the summary does not say %q: %s", want, st.Summary)
+				}
+			}
+			if res, err := n.sidecar.Verb(s.ctx, "drain"); err != nil || res.Exit == 0 || !strings.Contains(res.Stderr, "permission denied at /cluster/") || !strings.Contains(res.Stderr, c.who) {
+				t.Errorf("a verb: %+v, %v", res, err)
+			}
+			_, err = s.etcd.Client().UserGrantRole(s.ctx, user, c.role)
+			s.must(err)
+			n.await("renewals", func(st harness.Status) bool { return st.Lease.FailureStreak == 0 && st.Ready.OK })
+		})
+	}
+}
+
+// passwordOf are the flags of a user whose password is hf-word.
+func (s *stage) passwordOf(user string) []string {
+	s.t.Helper()
+	password := filepath.Join(s.Dir, user+".password")
+	s.must(os.WriteFile(password, []byte("hf-word\n"), 0o600))
+	return []string{"--etcd-user", user, "--etcd-password-file", password}
 }

@@ -45,13 +45,18 @@ func (l *Lab) NewAuthority(name string) (*Authority, error) {
 
 // Issue signs a certificate, for its PEM file and that of its key.
 func (a *Authority) Issue(name string) (certFile, keyFile string, err error) {
+	return a.IssueUntil(name, time.Now().Add(time.Hour))
+}
+
+// IssueUntil is Issue with an end, which may be over.
+func (a *Authority) IssueUntil(name string, end time.Time) (certFile, keyFile string, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return "", "", fmt.Errorf("issue certificate of %s: %w", name, err)
 	}
 	cert, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: end,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}, a.cert, &key.PublicKey, a.key)
 	if err != nil {

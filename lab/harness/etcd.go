@@ -21,6 +21,7 @@ type EtcdOptions struct {
 	Election  time.Duration // default 500ms; 1.5 times it is the smallest TTL, rounded up to seconds
 	Fsync     bool          // what is written is waited for; servers before 3.5 know nothing else
 	Args      []string      // added
+	TLS       *Authority    // listens with TLS as well, and wants a certificate of the authority; nil: no TLS
 }
 
 func (o EtcdOptions) withDefaults() (EtcdOptions, error) {
@@ -46,6 +47,7 @@ func (o EtcdOptions) withDefaults() (EtcdOptions, error) {
 type Etcd struct {
 	*Process
 	Port   int
+	Secure string // URL for clients with TLS; empty: none
 	peer   string // URL for other members
 	client *clientv3.Client
 	lab    *Lab
@@ -61,11 +63,28 @@ func (l *Lab) StartEtcd(ctx context.Context, o EtcdOptions) (*Etcd, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.TLS != nil {
+		if o.Args, err = e.secure(o); err != nil {
+			return nil, err
+		}
+	}
 	e.prepare(o, e)
 	if err := e.Start(ctx); err != nil {
 		return nil, err
 	}
 	return e, e.connectSelf()
+}
+
+// secure has it listen at one more port, with TLS.
+func (e *Etcd) secure(o EtcdOptions) (args []string, err error) {
+	ports, err := e.lab.ports(1)
+	if err != nil {
+		return nil, fmt.Errorf("start etcd: %w", err)
+	}
+	cert, key, err := o.TLS.Issue(o.Name + "-server")
+	e.Secure = fmt.Sprintf("https://127.0.0.1:%d", ports[0])
+	return append(o.Args, "--listen-client-urls", fmt.Sprintf("http://0.0.0.0:%d,%s", e.Port, e.Secure),
+		"--cert-file", cert, "--key-file", key, "--client-cert-auth", "--trusted-ca-file", o.TLS.CACert), err
 }
 
 // newEtcd reserves the ports of a server.
@@ -184,12 +203,18 @@ func (e *Etcd) EnableAuth(ctx context.Context, rootPassword, user, password, pre
 			return fmt.Errorf("enable etcd auth: %s: %w", step.verb, err)
 		}
 	}
-	root, err := e.Connect("root", rootPassword)
+	return e.AsRoot(rootPassword)
+}
+
+// AsRoot makes Client root, where users are on.
+func (e *Etcd) AsRoot(password string) error {
+	root, err := e.Connect("root", password)
 	if err != nil {
-		return fmt.Errorf("enable etcd auth: %w", err)
+		return fmt.Errorf("log in to etcd as root: %w", err)
 	}
+	was := e.client
 	e.client = root
-	return c.Close()
+	return was.Close()
 }
 
 // httpGet reads at most 1 MB.
