@@ -61,7 +61,7 @@ var mutations = []mutation{
 		"|| r.up == nil || r.up(out.instance) {",
 		"|| r.up == nil || r != nil {"}},
 	{"ready while it serves what belongs elsewhere", "rule 7", []string{
-		"case r.counts.Missing == r.counts.Elsewhere && r.counts.Foreign == 0 && (r.counts.Orphan == 0 || r.mass.Tripped()):",
+		"case r.awaited() == 0 && r.counts.Foreign == 0 && (r.counts.Orphan == 0 || r.mass.Tripped()):",
 		"case r.counts.Missing == r.counts.Elsewhere:"}},
 	{"the era is not compared", "startup", []string{
 		"case f.grown():\n\t\treturn false",
