@@ -2,8 +2,10 @@ package e2e
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -165,6 +167,16 @@ var brokerLanes = []laneOf{
 		play:   func(l *lane) { l.front.Delay(time.Second) },
 		repair: "it answers in time", mend: func(l *lane) { l.front.Delay(0) },
 	}}},
+	{name: "denied", prepare: func(l *lane) {
+		var err error
+		l.front, err = harness.NewFront(l.Lab, address(l.etcd.Port))
+		l.must(err)
+		l.n = l.broker(nodeOptions{TTL: time.Minute, Etcd: "http://" + l.front.Addr()})
+	}, faults: []fault{{
+		what: "etcd's address begins to want TLS", on: "denied", alerts: []string{"HoldfastEtcdRefuses"},
+		play:   func(l *lane) { l.front.Lead(l.secured()) },
+		repair: "it does not any more", mend: func(l *lane) { l.front.Lead(address(l.etcd.Port)) },
+	}}},
 	{name: "reload", prepare: func(l *lane) {
 		l.n = l.prepareBroker(nodeOptions{})
 		l.settings("health-fall: 3")
@@ -295,4 +307,20 @@ var slowLanes = []laneOf{{name: "blind", prepare: func(l *lane) {
 		},
 		repair: "the loop runs", mend: func(l *lane) { l.mangler.Answer(nil) },
 	}}},
+}
+
+// secured is the address of somebody who speaks TLS.
+func (l *lane) secured() string {
+	ours, err := l.NewAuthority(l.name)
+	l.must(err)
+	cert, key, err := ours.Issue(l.name)
+	l.must(err)
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	l.must(err)
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}})
+	l.must(err)
+	server := &http.Server{ErrorLog: log.New(io.Discard, "", 0)}
+	l.t.Cleanup(func() { server.Close() })
+	go func() { _ = server.Serve(listener) }()
+	return listener.Addr().String()
 }
