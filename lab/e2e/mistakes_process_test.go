@@ -63,13 +63,6 @@ var processMistakes = []mistake{
 		message: "--data-dir {dir}: the broker says that its data is in {data}: leave --data-dir out, or give that",
 	},
 	{
-		name:    "a tab in the settings file",
-		file:    "driver: nats\nlease-ttl:\t32s\n\tprefix: /prod\n",
-		command: "check --config {file}",
-		exit:    2,
-		message: "found a tab character that violates indentation: write one 'name: value' a line",
-	},
-	{
 		name:    "a setting by a name of its environment's form",
 		file:    "driver: nats\nlease_ttl: 32s\n",
 		command: "check --config {file}",
