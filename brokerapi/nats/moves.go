@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"iter"
 	"strings"
+	"sync"
 	"time"
 
 	client "github.com/nats-io/nats.go"
@@ -21,12 +22,13 @@ import (
 
 // What is on its way at once is bounded, whatever the size of a stream.
 const (
-	chunkSize   = 16 << 10         // of a snapshot, in bytes
-	chunksAhead = 64               // unanswered by the target, and ahead of it at the source
-	maxAhead    = 32 << 20         // bytes; an older source goes on without an answer, slowly
-	chunkWait   = 30 * time.Second // for one chunk, or message
-	readAhead   = 1 << 20          // bytes of each side, about, and
-	maxBatch    = 256              // messages of each side that are compared at once
+	chunkSize    = 16 << 10         // of a snapshot, in bytes
+	chunksAhead  = 64               // unanswered by the target, and ahead of it at the source
+	maxAhead     = 32 << 20         // bytes; an older source goes on without an answer, slowly
+	restoreAlone = 4 << 20          // bytes of a restore, after which its stream is surely there
+	chunkWait    = 30 * time.Second // for one chunk, or message
+	readAhead    = 1 << 20          // bytes of each side, about, and
+	maxBatch     = 256              // messages of each side that are compared at once
 )
 
 // peer connects to another broker, with our own login.
@@ -110,7 +112,19 @@ func (b *Broker) Copy(ctx context.Context, topic, move string, from brokerapi.Pe
 		return e, err
 	}
 	defer here.Close()
-	if err = here.restore(ctx, s.name, move, source, meter); err == nil {
+	made, err := b.restoring(ctx, meter)
+	if err != nil {
+		return e, err
+	}
+	defer made()
+	fed := 0
+	err = here.restore(ctx, s.name, move, source, func(ctx context.Context, n int) error {
+		if fed += n; fed > restoreAlone {
+			made()
+		}
+		return meter(ctx, n)
+	})
+	if made(); err == nil {
 		err = b.hush(ctx, s.name, paused) // those of an older source do not rest yet
 	}
 	if err == nil {
@@ -127,6 +141,22 @@ func (b *Broker) Copy(ctx context.Context, topic, move string, from brokerapi.Pe
 		e, err = b.Extent(ctx, topic)
 	}
 	return e, err
+}
+
+// restoring waits until no other restore of ours is about to make its stream. A nats-server to 2.15.3
+// ends with "concurrent map iteration and map write" where one begins meanwhile.
+func (b *Broker) restoring(ctx context.Context, meter brokerapi.Meter) (made func(), err error) {
+	for {
+		waiting, cancel := context.WithTimeout(ctx, chunkWait/3)
+		free, err := b.turn(waiting, "restore") // no topic has that name
+		cancel()
+		if err == nil {
+			return sync.OnceFunc(free), nil
+		}
+		if err := cmp.Or(context.Cause(ctx), meter(ctx, 0)); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // restore feeds a snapshot of the source's stream into a restore here, where no such stream is. What

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"holdfast/brokerapi"
 	"holdfast/recovery/moves"
@@ -80,4 +82,35 @@ func TestAComparisonEndsItsSubscriptions(t *testing.T) {
 	if first, second := count(), count(); second != first { // one stays: for the answers to all requests
 		t.Errorf("%d subscriptions after a comparison, %d after the next", first, second)
 	}
+}
+
+func TestRestoresMakeTheirStreamsOneAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, calls := &Broker{}, 0
+		meter := func(context.Context, int) error { calls++; return nil }
+		made, err := b.restoring(t.Context(), meter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := make(chan struct{})
+		go func() {
+			defer close(begun)
+			if _, err := b.restoring(t.Context(), meter); err != nil {
+				t.Error(err)
+			}
+		}()
+		time.Sleep(3 * chunkWait)
+		synctest.Wait()
+		select {
+		case <-begun:
+			t.Error("the second begins before the stream of the first is made")
+		default:
+		}
+		if calls < 3 {
+			t.Errorf("who waits for its turn said %d times that it lives, want each %s", calls, chunkWait/3)
+		}
+		made()
+		made() // again changes nothing
+		<-begun
+	})
 }
