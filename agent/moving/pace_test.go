@@ -172,6 +172,40 @@ func TestAtMostSoManyTopicsAreWithdrawnAtATime(t *testing.T) {
 	})
 }
 
+// What was sealed and not written down yet would be served, and its move refused.
+func TestATopicThatIsBeingSealedKeepsItsTurnOverARestart(t *testing.T) {
+	topics := []string{"/n/a", "/n/b"}
+	onStage(t, Settings{AtOnce: 1}, topics, func(g *stage, a, b *side) {
+		b.once(moves.Accept, func(ctx context.Context, do func() error) error {
+			time.Sleep(10 * time.Second)
+			return do()
+		})
+		g.begin("/n/a") // the older one, which is accepted later
+		g.after(time.Second)
+		a.once(moves.Seal, func(ctx context.Context, do func() error) error {
+			if err := do(); err != nil {
+				return err
+			}
+			return hangs(ctx, nil)
+		})
+		g.begin("/n/b")
+		g.after(12 * time.Second)
+		g.wantPhase("/n/a", moves.Draining)
+		g.wantPhase("/n/b", moves.Draining)
+		a.end()
+		b.fault(moves.Copy, hangs)
+		a.start()
+		g.after(time.Second)
+		if !slices.Equal(a.held, []string{"/n/b"}) {
+			t.Errorf("held: %q, want what was sealed", a.held)
+		}
+		b.fault(moves.Copy, nil)
+		g.after(time.Minute)
+		g.wantPhase("/n/a", moves.Done)
+		g.wantPhase("/n/b", moves.Done)
+	})
+}
+
 func TestATopicThatWasHandedOverGivesItsSlotToTheNext(t *testing.T) {
 	topics := []string{"/n/a", "/n/b"}
 	onStage(t, Settings{AtOnce: 1}, topics, func(g *stage, a, b *side) {

@@ -261,7 +261,9 @@ func (w *Worker) hold() {
 		}
 	}
 	// In this order also after a restart: what has been sealed is not served in between.
-	slices.SortFunc(waiting, func(a, b *under) int { return older(a.Move, b.Move) })
+	slices.SortFunc(waiting, func(a, b *under) int {
+		return cmp.Or(a.Since[moves.Draining].Compare(b.Since[moves.Draining]), older(a.Move, b.Move))
+	})
 	for _, u := range waiting[:min(len(waiting), max(free, 0))] {
 		u.turn = true
 		held = append(held, u.Topic)
