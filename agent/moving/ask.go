@@ -170,7 +170,9 @@ func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int
 		if e.Active > 0 && !m.Force {
 			return refuse("consumers are at work (%d): stop them, or say --force: they lose the connection, and go on at the target where they stood", e.Active)
 		}
-		m.Planned = &e
+		if m.Planned = &e; len(m.Value()) > maxPlanned {
+			return refuse("the positions of its consumers (%d) are more than etcd takes in one journal: remove those that nobody needs", len(e.Floors))
+		}
 	} else if held, err := w.set.Sender.Topics(ctx); err != nil {
 		return p, fmt.Errorf("%w: %w", ErrBroker, err)
 	} else if !slices.Contains(held.Serving, m.Topic) {
@@ -189,6 +191,9 @@ func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int
 	p.Topic, p.Move = m.Topic, m
 	return p, nil
 }
+
+// maxPlanned is of a journal that begins, in bytes. Three more of what was planned come to it, and etcd takes 1.5 MiB.
+const maxPlanned = 300 << 10
 
 // byPlacement is who asks for the moves of placement.
 const byPlacement = "placement"

@@ -56,3 +56,14 @@ func TestAMoveStallsWhenNothingMovesAnyMore(t *testing.T) {
 		t.Errorf("when it is over: %q", s.Stalled)
 	}
 }
+
+func TestATopicWithMoreConsumersThanAJournalHoldsIsLeft(t *testing.T) {
+	onStage(t, Settings{}, []string{"/n/a", "/n/b"}, func(g *stage, a, b *side) {
+		a.change(func() { a.crowded = "/n/a" })
+		g.after(time.Second)
+		g.drain(moves.Drain{By: "operator"})
+		if d := g.drainIs(10*time.Second, moves.Left); d.Moved != 1 || !strings.Contains(d.Left["/n/a"], "consumers (2000") {
+			g.t.Errorf("%d moved, left %q", d.Moved, d.Left)
+		}
+	})
+}

@@ -57,6 +57,7 @@ type side struct {
 	busy     bool     // something else is asked of the broker
 	foreign  bool     // locks are of others
 	foreseen error    // what would fail once a topic is withdrawn
+	crowded  string   // a topic with very many consumers
 }
 
 // pass does an act, as the fault wants it if there is one.
@@ -95,6 +96,12 @@ func (s *side) Extent(ctx context.Context, topic string) (e moves.Extent, err er
 			return refused("%s: not here", topic)
 		}
 		e = s.topics[topic].extent()
+		for i := range 20_000 {
+			if topic != s.crowded {
+				break
+			}
+			e.Floors[fmt.Sprintf("consumer-%010d", i)] = 2
+		}
 		return nil
 	})
 }
