@@ -86,12 +86,13 @@ func (c *Client) Party(ctx context.Context, id string) (reg *Registration, mode 
 // Drain is the key of the record of the broker's drain that moves its topics.
 func (k Keys) Drain(id string) string { return k.prefix + "/cluster/drains/" + id }
 
-// drainLock is one of those that say, under a lease, who drains now.
-func (k Keys) drainLock(i int) string {
-	if i == 0 {
-		return k.prefix + "/cluster/locks/drain"
+// drainLocks are the keys that say, under leases, who drains now.
+func (k Keys) drainLocks(slots int) []string {
+	keys := []string{k.prefix + "/cluster/locks/drain"}
+	for i := 1; i < slots; i++ {
+		keys = append(keys, fmt.Sprintf("%s/%d", keys[0], i))
 	}
-	return fmt.Sprintf("%s/cluster/locks/drain/%d", k.prefix, i)
+	return keys
 }
 
 // DrainOf reads the record of a broker's drain; nil: there is none.
@@ -118,10 +119,7 @@ func (c *Client) WriteDrain(ctx context.Context, id string, who *Claimant, value
 // none is free. The broker's own is taken again.
 func (c *Client) LockDrain(ctx context.Context, who Claimant, slots int) (holders []string, err error) {
 	defer during(&err, "lock drain of %s", who.BrokerID)
-	keys := make([]string, slots)
-	for i := range keys {
-		keys[i] = c.keys.drainLock(i)
-	}
+	keys := c.keys.drainLocks(slots)
 	found, _, err := c.gets(ctx, keys)
 	if err != nil {
 		return nil, err
@@ -142,11 +140,22 @@ func (c *Client) LockDrain(ctx context.Context, who Claimant, slots int) (holder
 	return holders, nil
 }
 
+// Draining are the brokers that have one of so many locks.
+func (c *Client) Draining(ctx context.Context, slots int) (brokers []string, err error) {
+	defer during(&err, "read who drains")
+	found, _, err := c.gets(ctx, c.keys.drainLocks(slots))
+	for _, kv := range found {
+		if kv != nil {
+			brokers = append(brokers, ownerOf("", kv).BrokerID)
+		}
+	}
+	return brokers, err
+}
+
 // UnlockDrain gives the broker's lock back.
 func (c *Client) UnlockDrain(ctx context.Context, who Claimant, slots int) (err error) {
 	defer during(&err, "unlock drain of %s", who.BrokerID)
-	for i := range slots {
-		key := c.keys.drainLock(i)
+	for _, key := range c.keys.drainLocks(slots) {
 		if _, _, err = c.write(ctx, []clientv3.Cmp{under(key, who.LeaseID)}, clientv3.OpDelete(key)); err != nil && !errors.Is(err, ErrChanged) {
 			return err
 		}

@@ -169,12 +169,24 @@ func (w *Worker) goOn(ctx context.Context, o Orders, d *moves.Drain) error {
 		d.State, d.Waits = moves.Waiting, "the drain of "+strings.Join(holders, ", ")
 		return nil
 	}
-	if standing >= stalled {
+	over := late()
+	if over {
+		w.callOff(ctx)
+		busy, standing = w.tally(d)
+	}
+	switch {
+	case standing < stalled:
+	case over: // what was handed over goes on, and may do so for ever
+		for _, s := range w.Own() {
+			if busy[s.Topic] {
+				d.Leave(s.Topic, s.stall(standing))
+				delete(busy, s.Topic)
+			}
+		}
+	default:
 		d.Stalled = w.blocked(standing.Truncate(time.Minute), d.Error)
 	}
-	if late() {
-		w.callOff(ctx)
-	} else if len(busy) >= w.set.AtOnce {
+	if !over && len(busy) >= w.set.AtOnce {
 		return nil
 	}
 	topics, err := w.store.Assignments(ctx, w.set.Me())
@@ -193,7 +205,7 @@ func (w *Worker) goOn(ctx context.Context, o Orders, d *moves.Drain) error {
 			why = errLate
 		}
 		if why == nil {
-			why = w.send(ctx, moves.Move{Topic: topic, By: "drain: " + d.By, Force: true}, loads)
+			why = w.send(ctx, moves.Move{Topic: topic, By: "drain: " + d.By, At: d.At, Force: true}, loads)
 		}
 		switch {
 		case why == nil:
@@ -307,10 +319,14 @@ func least(loads map[string]int) string {
 }
 
 // Targets are the brokers that may take topics, with how many they have: those that are active,
-// registered and of our driver, or the one that was named. An error says why there is none.
+// registered, of our driver and not being emptied, or the one that was named. An error says why there is none.
 func (w *Worker) Targets(ctx context.Context, named string) (map[string]int, error) {
 	fleet, err := w.store.Fleet(ctx)
 	if err != nil {
+		return nil, err
+	}
+	emptied, err := w.store.Draining(ctx, w.set.DrainsAtOnce)
+	if err != nil && !cluster.Denied(err) { // who may not read it drains nothing
 		return nil, err
 	}
 	loads, why := map[string]int{}, "no such broker: 'holdfast fleet' lists them"
@@ -325,6 +341,8 @@ func (w *Worker) Targets(ctx context.Context, named string) (map[string]int, err
 			unfit = "that broker is not registered: is it running?"
 		case b.Mode != cluster.ModeActive:
 			unfit = fmt.Sprintf("that broker is %s: 'holdfast activate' there first", cmp.Or(b.Mode, "of a mode that cannot be read"))
+		case slices.Contains(emptied, b.BrokerID):
+			unfit = "that broker's own topics are being moved away: 'holdfast activate' there ends that"
 		case b.Driver != w.set.Driver:
 			unfit = fmt.Sprintf("that broker's driver is %s, this one's is %s", cmp.Or(b.Driver, "not known"), w.set.Driver)
 		}

@@ -294,3 +294,51 @@ func TestAStalledDrainNamesWhatIsInItsWay(t *testing.T) {
 		}
 	})
 }
+
+// Two that are emptied would send their topics back and forth.
+func TestABrokerThatIsBeingEmptiedTakesNoTopics(t *testing.T) {
+	onStage(t, Settings{DrainsAtOnce: 2}, one, func(g *stage, a, b *side) {
+		g.after(time.Second)
+		if holders, err := b.client.LockDrain(g.t.Context(), b.orders.Who, 2); err != nil || len(holders) > 0 {
+			g.t.Fatal(holders, err)
+		}
+		if loads, err := a.worker.Targets(g.t.Context(), "b"); err == nil || !strings.Contains(err.Error(), "being moved away") {
+			g.t.Errorf("%v, %v", loads, err)
+		}
+		g.drain(moves.Drain{By: "operator"})
+		if d := g.drainIs(10*time.Second, moves.Left); !strings.Contains(d.Left[topic], "nobody could take it") {
+			g.t.Errorf("%+v", d)
+		}
+		g.wantServed(topic, "a")
+	})
+}
+
+// The clock of the record may have been ahead.
+func TestADrainWhoseClockWasSetBackLeavesWhatCameBack(t *testing.T) {
+	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
+		b.fault(moves.Copy, func(context.Context, func() error) error { return refused("no room") })
+		drain := moves.Drain{By: "operator", At: time.Now().Add(time.Hour), State: moves.Moving, Deadline: time.Now().Add(2 * time.Hour), Topics: 1}
+		a.end()
+		g.put("/cluster/drains/a", string(drain.Value()))
+		a.start()
+		if d := g.drainIs(time.Minute, moves.Left); !strings.Contains(d.Left[topic], "no room") || a.count(moves.Seal) != 1 {
+			g.t.Errorf("%+v, sealed %d times", d, a.count(moves.Seal))
+		}
+	})
+}
+
+func TestADrainEndsAfterItsDeadlineAlsoWhereTheTargetNeverServes(t *testing.T) {
+	onStage(t, Settings{AtOnce: 2}, []string{"/n/a", "/n/b"}, func(g *stage, a, b *side) {
+		b.fault(moves.Resume, func(context.Context, func() error) error { return errors.New("disk full") })
+		g.after(time.Second)
+		g.drain(moves.Drain{By: "operator", Deadline: time.Now().Add(30 * time.Second)})
+		g.drainIs(45*time.Second, moves.Moving)
+		d := g.drainIs(stalled, moves.Left)
+		if why := d.Left["/n/a"]; len(d.Left) != 2 || !strings.Contains(why, "switched") || !strings.Contains(why, "disk full") || d.Stalled != "" {
+			g.t.Errorf("%+v", d)
+		}
+		b.fault(moves.Resume, nil)
+		g.after(10 * time.Second)
+		g.wantServed("/n/a", "b")
+	})
+}

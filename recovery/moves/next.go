@@ -347,9 +347,12 @@ func (m Move) Progress(bytes int64, now time.Time) Move {
 	return m
 }
 
-// Begun is the journal of a move that begins.
+// Begun is the journal of a move that begins, not before At: a clock that was set back makes no move
+// older than the drain that wants it.
 func (m Move) Begun(now time.Time) Move {
-	m.At = now.UTC().Truncate(time.Millisecond)
+	if at := now.UTC().Truncate(time.Millisecond); at.After(m.At) {
+		m.At = at
+	}
 	return m.enter(Pending, now)
 }
 
