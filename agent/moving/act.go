@@ -118,7 +118,10 @@ func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act
 		if err == nil && content.Differs == "" {
 			content.Synced, err = w.sync(ctx)
 		}
-		return moves.Outcome{Content: &content}, err
+		if out.Content = &content; err != nil {
+			return out, err
+		}
+		return extent(b.Extent(ctx, m.Topic)) // it may have been lost since it was resumed
 	case moves.HandOver:
 		if out.Assigned, err = w.assigned(ctx, w.set.Me(), m.Topic); err != nil {
 			return out, err

@@ -217,6 +217,25 @@ func TestContentsThatDifferFailTheMoveAndNothingIsRemoved(t *testing.T) {
 	})
 }
 
+// Where messages go by themselves their absence says nothing, and where none is read nothing is said of them.
+func TestATargetThatHasLostTheTopicSinceItResumedIsNoReasonToRemoveIt(t *testing.T) {
+	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
+		b.once(moves.Compare, func(_ context.Context, do func() error) error {
+			defer b.change(func() { b.topics[topic] = &stored{served: true} }) // as the reconciler makes it anew
+			return do()
+		})
+		g.begin(topic)
+		g.after(time.Minute)
+		if m := g.wantPhase(topic, moves.Failed); !strings.Contains(m.End(), "lost since it resumed") || !strings.Contains(m.End(), "a keeps what it had") {
+			t.Errorf("end %q", m.End())
+		}
+		if a.count(moves.Remove) > 0 || len(a.peek(topic).messages) != 3 {
+			t.Errorf("source %+v", a.peek(topic))
+		}
+		g.wantFree()
+	})
+}
+
 func TestACancelledCopyEndsAtOnceAndTheSourceServesAgain(t *testing.T) {
 	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
 		ended := time.Time{}

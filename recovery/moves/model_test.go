@@ -302,7 +302,7 @@ func (w *world) compare(b *broker, m Move) Outcome {
 	if c.Differs != "" {
 		w.seen["contents differ"]++
 	}
-	return Outcome{Content: c}
+	return Outcome{Content: c, Extent: w.extent(to)}
 }
 
 func (w *world) remove(b *broker, move string) Outcome {

@@ -157,7 +157,7 @@ func (m Move) Next(f Facts) Step {
 type Outcome struct {
 	Err      error    // nil: it is done
 	Final    bool     // the error is a refusal: trying again changes nothing
-	Extent   *Extent  // of Seal, Copy, HandOver, Resume
+	Extent   *Extent  // of Seal, Copy, HandOver, Resume, and of the target after Compare
 	Content  *Content // of Compare
 	Assigned int64    // of HandOver: the revision of the assignment that it is to give away
 	Seen     string   // of Send: what was seen, in words
@@ -210,7 +210,7 @@ func (m Move) wrong(a Act, o Outcome) error {
 	case Copy:
 		return m.Sealed.Fits(o.Extent, "at the target")
 	case Resume: // by whom the messages were compared before it served: producers may be back by now
-		if o.Extent == nil || !m.Sealed.Empty && (o.Extent.Empty || o.Extent.Last < m.Sealed.Last) {
+		if !m.Sealed.reached(o.Extent) {
 			return fmt.Errorf("at the target: it resumed at %s, sealed was %s", o.Extent.text(), m.Sealed.text())
 		}
 	case HandOver:
@@ -226,6 +226,9 @@ func (m Move) wrong(a Act, o Outcome) error {
 			return fmt.Errorf("the contents differ: %s", c.Differs)
 		} else if c.Observed == "" && !m.Sealed.Shrinks && c.Compared+c.Gone < m.Sealed.Count {
 			return fmt.Errorf("%d messages were compared and %d are gone: sealed were %d", c.Compared, c.Gone, m.Sealed.Count)
+		}
+		if !m.Sealed.reached(o.Extent) { // where messages go by themselves, or none is read, nothing else says so
+			return fmt.Errorf("at the target: it was lost since it resumed, and is at %s; sealed was %s", o.Extent.text(), m.Sealed.text())
 		}
 	}
 	return nil
@@ -329,6 +332,11 @@ func (e *Extent) Fits(now *Extent, where string) error {
 		}
 	}
 	return nil
+}
+
+// reached: a topic that serves has been as far as it was sealed, so it was not made anew.
+func (e *Extent) reached(now *Extent) bool {
+	return now != nil && (e.Empty || !now.Empty && now.Last >= e.Last)
 }
 
 func (e *Extent) text() string {

@@ -75,7 +75,7 @@ func good(a Act) Outcome {
 	case Seal, Copy, HandOver, Resume, Restore:
 		return Outcome{Extent: three()}
 	case Compare:
-		return Outcome{Content: &Content{Compared: 3, Hash: "5f2c"}}
+		return Outcome{Content: &Content{Compared: 3, Hash: "5f2c"}, Extent: three()}
 	}
 	return Outcome{}
 }
@@ -103,12 +103,12 @@ func (c *course) comes(o Outcome) *course {
 		what = ", refused: " + o.Err.Error()
 	case o.Err != nil:
 		what = ", in vain: " + o.Err.Error()
-	case o.Extent != nil:
-		what = ": " + o.Extent.text() + o.Extent.floors()
 	case o.Content != nil && o.Content.Differs != "":
 		what = ": " + o.Content.Differs
 	case o.Content != nil:
 		what = fmt.Sprintf(": %d messages are equal", o.Content.Compared)
+	case o.Extent != nil:
+		what = ": " + o.Extent.text() + o.Extent.floors()
 	}
 	c.tell(phase, "%s %s%s", broker, does[s.Act], what)
 	return c
