@@ -375,7 +375,7 @@ func (b *Broker) Compare(ctx context.Context, topic string, from brokerapi.Peer,
 // limits, nor a later message that stands for those before it.
 func (b *Broker) missed(ctx context.Context, topic string, m message, sealed moves.Extent) (string, error) {
 	now, err := b.look(ctx, topic)
-	if err != nil || sealed.Shrinks || m.seq < now.State.FirstSeq {
+	if err != nil || now.Config.has("allow_msg_ttl") || m.seq < now.State.FirstSeq { // by max_age they go in their order
 		return "", err
 	}
 	var later struct{ Message struct{ Seq uint64 } }

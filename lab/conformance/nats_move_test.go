@@ -659,6 +659,9 @@ func TestNATSComparesEachMessage(t *testing.T) {
 		{"one is missing", nil, func(ctx context.Context, js jetstream.JetStream, s jetstream.Stream) error {
 			return s.DeleteMsg(ctx, 50)
 		}, 1, `message 50 of "move.a.9" is at the source only`},
+		{"one is missing of those that age", func(c *jetstream.StreamConfig) { c.MaxAge = time.Hour }, func(ctx context.Context, js jetstream.JetStream, s jetstream.Stream) error {
+			return s.DeleteMsg(ctx, 50)
+		}, 1, `message 50 of "move.a.9" is at the source only`},
 		{"overtaken by later ones of its subject", func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 10 },
 			func(ctx context.Context, js jetstream.JetStream, s jetstream.Stream) error {
 				for range 3 {
