@@ -265,14 +265,13 @@ func (m Move) giveUp(p Phase, why, broker string, now time.Time) Move {
 // before: the handover is to come, and the move goes on.
 func (p Phase) before() bool { return p == Pending || p == Draining || p == Sealed || p == Copied }
 
-// Cancel is the journal of a move that an operator calls off. One that the target serves already
+// Cancel is the journal of a move that an operator calls off. What the brokers' own cluster was asked for is only not
+// awaited any more. One that the target serves already
 // ends as failed: nothing is undone, and nothing more is compared or removed.
 func (m Move) Cancel(by string, now time.Time) (Move, error) {
 	switch {
 	case m.Phase.Over():
 		return m, fmt.Errorf("move %s of %s is over: %s", m.ID, m.Topic, m.Phase)
-	case m.Sent:
-		return m, fmt.Errorf("move %s of %s: the brokers' own cluster carries it out, which is not called off from here", m.ID, m.Topic)
 	case m.Phase == Switched:
 		return m, fmt.Errorf("move %s of %s: the topic is handed over to %s, which cannot be called off: move it back with 'holdfast unload %s --to %s' there", m.ID, m.Topic, m.To, m.Topic, m.From)
 	case m.Phase.HandedOver():

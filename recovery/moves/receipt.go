@@ -14,6 +14,9 @@ func (m Move) End() string {
 	if m.Taken {
 		return m.Error + "; " + "both brokers keep what they have of it, and whoever it is assigned to serves it"
 	}
+	if m.Sent && m.Phase != Done {
+		return m.Error + "; who serves it is their own cluster's word: it may have been given away all the same"
+	}
 	at := m.From
 	if m.Phase == Done || m.Served != nil {
 		at = m.Target()
