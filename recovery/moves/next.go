@@ -238,7 +238,7 @@ func (m Move) refused(s Step, err error, final bool, broker string, now time.Tim
 	n := m
 	n.Error, n.Where = err.Error(), broker
 	if !final && m.Phase.before() && !m.Sent {
-		if m.Failing.IsZero() {
+		if m.Failing.IsZero() || m.Failing.After(now) { // or the clock was set back
 			n.Failing = now.UTC().Truncate(time.Millisecond)
 		}
 		final = now.Sub(n.Failing) > patience

@@ -185,6 +185,10 @@ func TestEachOutcomeHasItsNextPhase(t *testing.T) {
 		}
 		n, changed = failed.After(step, Outcome{Err: errors.New("no!")}, broker, noon.Add(patience+time.Second))
 		check("fails on", n, changed, c.patience, broker)
+		back := noon.Add(-time.Hour)
+		n, _ = failed.After(step, Outcome{Err: errors.New("no!")}, broker, back)
+		n, changed = n.After(step, Outcome{Err: errors.New("no")}, broker, back.Add(patience+time.Second))
+		check("fails on by a clock that was set back", n, changed, c.patience, broker)
 	}
 	if n, changed := moveIn(Pending).After(Step{}, Outcome{}, "a", noon); changed || n.Phase != Pending {
 		t.Errorf("no act: %s, changed %t", n.Phase, changed)
