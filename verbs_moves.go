@@ -207,7 +207,11 @@ func drainMove(c call) error {
 	if err := c.sidecar().Post(c.Context, "/v1/drain/move", body, &p); err != nil {
 		return err
 	}
-	writeDrainPlan(c.out(), p)
+	if p.Stay != nil {
+		writeDrainPlan(c.out(), p)
+	} else {
+		c.out().line("a drain that moves its topics is under way: this one joins it")
+	}
 	if !p.Begun {
 		return nil
 	}
