@@ -277,14 +277,14 @@ func judgeProcess(ctx context.Context, c Config, seen probes.ProcessView, who br
 	return verdict, why
 }
 
-// adminHolder names the process that holds the admin port; zero: none is seen.
-func adminHolder(c Config) func() process.Target {
-	return func() process.Target {
+// namesakes tells the broker's process by who holds the admin port.
+func namesakes(c Config) *probes.Namesakes {
+	return &probes.Namesakes{Holder: func() process.Target {
 		ctx, cancel := context.WithTimeout(context.Background(), adminPatience)
 		defer cancel()
 		_, v := probes.ListensAt(ctx, 0, adminAddrs(ctx, c))
 		return v.Target
-	}
+	}}
 }
 
 func clockTime(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }

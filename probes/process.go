@@ -29,8 +29,7 @@ const (
 type Process struct {
 	pidFile, name string
 	expected      Target // by an earlier watch; zero: none
-	holder        func() Target
-	not           atomic.Pointer[Target] // that is not to be watched; nil: none
+	names         *Namesakes
 	log           *slog.Logger
 	lost          chan struct{}
 	changes       chan struct{}
@@ -38,9 +37,9 @@ type Process struct {
 }
 
 // NewProcess prepares the watch of one process, found by pidFile, by name, or by
-// both: then the process in the pid file must have the name. See FindProcess for holder.
-func NewProcess(pidFile, name string, holder func() Target, log *slog.Logger) *Process {
-	p := &Process{pidFile: pidFile, name: name, holder: holder, log: log, lost: make(chan struct{}, 1), changes: make(chan struct{}, 1)}
+// both: then the process in the pid file must have the name. See FindProcess for names.
+func NewProcess(pidFile, name string, names *Namesakes, log *slog.Logger) *Process {
+	p := &Process{pidFile: pidFile, name: name, names: names, log: log, lost: make(chan struct{}, 1), changes: make(chan struct{}, 1)}
 	p.view.Store(&ProcessView{})
 	return p
 }
@@ -52,12 +51,8 @@ func (p *Process) Expect(t Target) { p.expected = t }
 // Mistaken reports whether another process than t is the broker by now: while the broker was down
 // another one was the only one with its name. It is watched within a second.
 func (p *Process) Mistaken(t Target) bool {
-	other, err := p.find(ProcessView{})
-	if err != nil || other.Target == t {
-		return false
-	}
-	p.not.Store(&t)
-	return true
+	_, err := p.find(ProcessView{})
+	return err == nil && p.names.other(t)
 }
 
 // Lost receives a value when the watched process has ended, or when another one is the broker.
@@ -104,7 +99,7 @@ func (p *Process) await(ctx context.Context, v ProcessView) string {
 		if ended {
 			return v.String() + " has ended"
 		}
-		if not := p.not.Load(); not != nil && *not == v.Target {
+		if p.names.other(v.Target) {
 			return v.String() + " is another broker's"
 		}
 		if pid, _, err := readPid(p.pidFile); err == nil && pid != v.Pid {
@@ -127,7 +122,7 @@ func (p *Process) publish(v ProcessView) {
 
 // find looks for the process. last is the one that was watched last.
 func (p *Process) find(last ProcessView) (ProcessView, error) {
-	v, err := FindProcess(p.pidFile, p.name, cmp.Or(last.Target, p.expected), p.holder)
+	v, err := FindProcess(p.pidFile, p.name, cmp.Or(last.Target, p.expected), p.names)
 	// The file still names the pid of the process that ended, and somebody else has it.
 	if err == nil && p.pidFile != "" && v.Pid == last.Pid && v.Target != last.Target && v.written.Equal(last.written) {
 		err = fmt.Errorf("pid file %s still names %d, which is another process by now", p.pidFile, v.Pid)

@@ -313,18 +313,27 @@ func TestOneProcessHasTheNameOrHoldsThePort(t *testing.T) {
 		!strings.HasSuffix(err.Error(), "), and none of them is seen to hold the admin port: start the broker, or set --broker-pid-file") || !strings.Contains(err.Error(), strconv.Itoa(b.Process.Pid)) {
 		t.Errorf("two: %v", err)
 	}
-	holds := func(pid int) func() Target {
+	holds := func(pid int) *Namesakes {
 		v, err := ReadProcess(pid)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return func() Target { return v.Target }
+		return &Namesakes{Holder: func() Target { return v.Target }}
 	}
 	if v, err := FindProcess("", name, Target{}, holds(b.Process.Pid)); err != nil || v.Pid != b.Process.Pid {
 		t.Errorf("the second holds the port: %+v %v", v, err)
 	}
 	if v, err := FindProcess("", name, Target{}, holds(os.Getpid())); err == nil {
 		t.Errorf("a proxy holds the port: %+v", v)
+	}
+	names := holds(b.Process.Pid)
+	if _, err := FindProcess("", name, Target{}, names); err != nil {
+		t.Error(err)
+	}
+	_ = b.Process.Kill()
+	_ = b.Wait()
+	if v, err := FindProcess("", name, Target{}, names); !errors.Is(err, ErrNoProcess) {
+		t.Errorf("the one that ran beside the broker, which has ended: %+v %v", v, err)
 	}
 }
 
@@ -334,7 +343,7 @@ func TestTheWatchGoesOverToTheHolderOfThePort(t *testing.T) {
 	beside := sleeper(t, name)
 	var holds atomic.Pointer[Target]
 	holds.Store(&Target{})
-	p := NewProcess("", name, func() Target { return *holds.Load() }, quiet())
+	p := NewProcess("", name, &Namesakes{Holder: func() Target { return *holds.Load() }}, quiet())
 	runIt(t, p.Run)
 	until(t, p.Changes(), "the one beside it is watched", func() bool { return p.Snapshot().Pid == beside.Process.Pid })
 	wrong := p.Snapshot().Target
@@ -355,6 +364,15 @@ func TestTheWatchGoesOverToTheHolderOfThePort(t *testing.T) {
 	}
 	await(t, p.Lost(), "the change")
 	until(t, p.Changes(), "the broker is watched", func() bool { return p.Snapshot().Pid == broker.Process.Pid })
+
+	holds.Store(&Target{})
+	_ = broker.Process.Kill()
+	_ = broker.Wait()
+	until(t, p.Changes(), "the broker is gone, and the one beside it is known", func() bool {
+		return strings.HasSuffix(p.Snapshot().LastError, "is another broker's")
+	})
+	holds.Store(&wrong)
+	until(t, p.Changes(), "that one holds the port by now", func() bool { return p.Snapshot().Pid == beside.Process.Pid })
 }
 
 func TestPidFilesThatNameNoProcess(t *testing.T) {

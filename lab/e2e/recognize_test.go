@@ -92,6 +92,7 @@ func TestOfSeveralServersTheOneAtTheAdminPortIsTheBroker(t *testing.T) {
 		}
 	}
 	s.ok(n.Kill())
+	c.await("the broker's end, again", func(st harness.Status) bool { return st.Broker.Up == "down" })
 	if exit := c.terminate(); exit != 0 {
 		t.Errorf("exit code %d", exit)
 	}
