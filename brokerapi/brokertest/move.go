@@ -130,6 +130,9 @@ func servesAgain(t *testing.T, h Harness) {
 	from.seal(t, h, moved, "m4") // and no journal is left of it
 	load(t, from, from.broker, moved, nil)
 	publish(t, from, moved)
+	if e, err := from.Extent(soon(t), moved); err != nil || !e.Served {
+		t.Errorf("what was loaded while it was sealed stands at %+v, %v: want served, so that it is not handed over", e, err)
+	}
 }
 
 // lateOnes are the acts of another move, by a sidecar that was frozen meanwhile.

@@ -46,6 +46,7 @@ type said struct {
 	moves.Extent
 	moves.Content
 	Active uint32 `json:"active"`
+	Served bool   `json:"served"`
 	State  State  `json:"state"`
 }
 
@@ -153,7 +154,7 @@ func (b *Broker) step(ctx context.Context, verb string, r moveRequest) (said, bo
 	if err != nil {
 		return s, false, settled(a, err)
 	}
-	if s.Extent.Active = int(s.Active); s.Empty && s.Last == missing {
+	if s.Extent.Active, s.Extent.Served = int(s.Active), s.Served; s.Empty && s.Last == missing {
 		s.Last = 0
 	}
 	if flaw := s.flaw(verb, a); flaw != "" {

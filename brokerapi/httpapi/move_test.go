@@ -56,10 +56,10 @@ func says(t *testing.T, body string) *Broker {
 
 func TestWhatABrokerSaysOfATopicIsReadWhole(t *testing.T) {
 	b := says(t, `{"first":3,"last":9223372036854775815,"count":5,"bytes":5242880,"floors":{"c":4},
-		"config":"aa","schema":"bb","shrinks":true,"rests":"why","active":2,"compared":5,"gone":1,"hash":"h","later":{}}`)
+		"config":"aa","schema":"bb","shrinks":true,"rests":"why","active":2,"served":true,"compared":5,"gone":1,"hash":"h","later":{}}`)
 	got, err := b.Extent(bound(t), "/a/b")
 	want := sealed
-	want.Active = 2
+	want.Active, want.Served = 2, true
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v, %v\nwant %+v", got, err, want)
 	}

@@ -45,8 +45,9 @@ type loadRequest struct {
 
 // extent is where a topic stands.
 type extent struct {
-	moves.Extent     // Floors: what each subscription gets next
-	Active       int `json:"active,omitempty"`
+	moves.Extent      // Floors: what each subscription gets next
+	Active       int  `json:"active,omitempty"`
+	Served       bool `json:"served,omitempty"`
 }
 
 type acceptRequest struct {

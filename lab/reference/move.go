@@ -34,7 +34,7 @@ var peers = http.Client{Timeout: 4 * time.Second}
 
 // stands is where a topic stands. Offsets are those of its lines.
 func (b *Broker) stands(t *topic) extent {
-	e := extent{Extent: moves.Extent{
+	e := extent{Served: t.state() == serving, Extent: moves.Extent{
 		Empty: t.messages == 0, Last: uint64(max(t.messages-1, 0)), Count: uint64(t.messages), Bytes: uint64(t.bytes),
 		Floors: maps.Clone(t.Cursors), Rests: "what is sealed is synced to disk, and what was published before is not",
 	}}
