@@ -211,6 +211,14 @@ func TestAFleetNamesAMemberRecordThatCannotBeRead(t *testing.T) {
 	}
 }
 
+func TestAFleetNamesTopicsThatAreAssignedTwice(t *testing.T) {
+	var b bytes.Buffer
+	writeFleet(&output{to: &b}, []cluster.FleetBroker{{BrokerID: "n9", Registered: true, Topics: 1, Shared: []string{"/shop/mails"}}}, night)
+	if want := "1 topic of n9: assigned to another broker, too, and served by both unless they take ownership locks: delete one of the two keys: /shop/mails\n"; !strings.HasSuffix(b.String(), want) {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}
+
 func TestFleetJSONIsGolden(t *testing.T) {
 	raw, err := json.MarshalIndent(fleetOfThree(), "", "  ")
 	if err != nil {

@@ -92,6 +92,10 @@ func writeFleet(o *output, brokers []cluster.FleetBroker, now time.Time) {
 		} else if b.Topics > 0 {
 			o.line("%s is NOT registered: nobody is known to serve its topics (%d); if it will not come back: 'holdfast forget %s'.", id, b.Topics, id)
 		}
+		if len(b.Shared) > 0 {
+			notes = append(notes, fmt.Sprintf("%s of %s: assigned to another broker, too, and served by both unless they take ownership locks: delete one of the two keys: %s",
+				count(uint64(len(b.Shared)), "topic"), id, strings.Join(b.Shared[:min(len(b.Shared), 5)], ", ")))
+		}
 		if b.StateMalformed != "" {
 			mode = "malformed"
 			notes = append(notes, fmt.Sprintf("The mode of %s cannot be read: %q. Set it again with 'holdfast drain' or 'holdfast activate' there.", id, strings.TrimSpace(b.StateMalformed)))

@@ -27,6 +27,10 @@ func checkEtcd(ctx context.Context, c Config, registered string, log *slog.Logge
 	bounded, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	snap, err := client.SnapshotOf(bounded, cluster.Who{Name: id, Registered: cmp.Or(registered, id)})
+	if cluster.Denied(err) && cmp.Or(c.BrokerID, registered) == "" {
+		err = fmt.Errorf("%s: etcd answers, and what its user may do is looked at by the broker's id, which is not known: start the broker, or give --broker-id", whereEtcd(c))
+		return []Finding{{What: "etcd", Err: err}}
+	}
 	if err != nil {
 		return []Finding{{What: "etcd", Err: EtcdError(c, err)}}
 	}

@@ -209,7 +209,7 @@ func (a *agent) endDrain(ctx context.Context) error {
 func (a *agent) drainSentence() string {
 	if a.moves != nil {
 		if d := a.moves.Drain(); !d.State.Over() {
-			return fmt.Sprintf(" Its topics are being moved away (%s): %s; 'holdfast activate' calls that off.", d.By, d.Line())
+			return fmt.Sprintf(" Its topics are being moved away (%s): %s; 'holdfast activate' ends that; what is on its way goes on, but for 'holdfast moves cancel ID'.", d.By, d.Line())
 		}
 	}
 	return ""

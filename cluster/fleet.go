@@ -21,7 +21,9 @@ type FleetBroker struct {
 	Reason     string `json:"reason"`
 	By         string `json:"by"`
 	// Topics are those assigned to it, or those that it serves by locks of its own.
-	Topics          int        `json:"topics"`
+	Topics int `json:"topics"`
+	// Shared are topics that are assigned to another broker, too: both may serve them.
+	Shared          []string   `json:"shared_topics,omitempty"`
 	Since           *time.Time `json:"since"`       // when it registered last; nil: not known
 	BrokerURL       string     `json:"broker_url"`  // advertised
 	ConnectURL      string     `json:"connect_url"` // advertised
@@ -44,6 +46,7 @@ func (c *Client) Fleet(ctx context.Context) (fleet []FleetBroker, err error) {
 		}
 		return of[id]
 	}
+	whose := map[string]string{}
 	revision, err := c.scan(ctx, Target{Key: c.keys.Brokers(), Prefix: true}, 0, func(kv KV) {
 		if id, ok := c.keys.ParseState(kv.Key); ok {
 			b := at(id)
@@ -51,8 +54,12 @@ func (c *Client) Fleet(ctx context.Context) (fleet []FleetBroker, err error) {
 			if b.StateMalformed = malformed; state != nil {
 				b.Mode, b.Reason, b.By = state.Mode, state.Reason, state.By
 			}
-		} else if id, _, ok := c.keys.ParseAssignment(kv.Key); ok {
+		} else if id, topic, ok := c.keys.ParseAssignment(kv.Key); ok {
 			at(id).Topics++
+			if other := whose[topic]; other != "" {
+				at(id).Shared, at(other).Shared = append(at(id).Shared, topic), append(at(other).Shared, topic)
+			}
+			whose[topic] = id
 		}
 	})
 	if err != nil {

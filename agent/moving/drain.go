@@ -144,12 +144,15 @@ func (w *Worker) drainStep(ctx context.Context, o Orders) error {
 			if err, d.Error = w.goOn(ctx, o, d), ""; err != nil {
 				d.Error = err.Error()
 			}
+			if cluster.Denied(err) { // that does not pass by waiting, and what is here goes on being served
+				d.State, d.Waits = moves.Left, ""
+			}
 		}
 		return err
 	})
 	if d := w.Drain(); d.State != "" && d.State.Over() && !w.drain.unlocked {
 		unlock := w.store.UnlockDrain(ctx, o.Who, w.set.DrainsAtOnce)
-		w.drain.unlocked = unlock == nil
+		w.drain.unlocked = unlock == nil || cluster.Denied(unlock) // whose lock it never was
 		err = cmp.Or(err, unlock)
 	}
 	return err

@@ -251,8 +251,12 @@ func (b *Broker) rests(ctx context.Context, s standing) string {
 	case cfg.SyncAlways:
 		return "each message was on disk before it was acknowledged (sync_interval: always)"
 	default:
+		exclude := "set sync_interval: always"
+		if cfg.Sync == 0 { // an older one, which has no such setting
+			exclude = "upgrade nats-server to 2.10 and " + exclude
+		}
 		return fmt.Sprintf("acknowledged messages are on disk at the latest %v later: a power cut of their host until then "+
-			"may lose them; to exclude it, set sync_interval: always", cmp.Or(cfg.Sync, 2*time.Minute))
+			"may lose them; to exclude it, %s", cmp.Or(cfg.Sync, 2*time.Minute), exclude)
 	}
 }
 

@@ -159,14 +159,14 @@ func (s *stage) refusedNothing() {
 }
 
 // Two sidecars, each with a user of its own and the rights of the page: topics move, are called off
-// and drained away. With the first block alone nothing moves, and nothing is touched.
+// and drained away. Without the last block nothing moves, and nothing is touched.
 func TestTheRightsOnThePageAreEnoughToMoveTopics(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.must(s.etcd.EnableAuth(s.ctx, "root-word", "hf", "hf-word", ""))
 	s.watch()
 	nodes := map[string]*node{}
-	for id, blocks := range map[string]int{"n1": 3, "n2": 3, "n3": 1} {
+	for id, blocks := range map[string]int{"n1": 3, "n2": 3, "n3": 2} {
 		role := "hf-" + id
 		_, err := s.etcd.Client().RoleAdd(s.ctx, role)
 		s.must(err)
@@ -186,6 +186,9 @@ func TestTheRightsOnThePageAreEnoughToMoveTopics(t *testing.T) {
 	s.refusedNothing()
 	if res, err := nodes["n3"].sidecar.Verb(s.ctx, "unload", "/default/n3-a"); err != nil || res.Exit == 0 || !strings.Contains(res.Stderr, "permission denied") {
 		t.Errorf("without the rights: %+v, %v", res, err)
+	}
+	if res, err := nodes["n3"].sidecar.Verb(s.ctx, "drain", "--move"); err != nil || res.Exit != 4 || !strings.Contains(res.Stderr, "permission denied at /cluster/locks/drain") {
+		t.Errorf("a drain without the rights: %+v, %v", res, err)
 	}
 	nodes["n3"].publishes()
 }
