@@ -44,7 +44,7 @@ func TestAProcessThatWasRecognizedIsKnownAfterTheWallClockWasSet(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			a.stopper, a.process = stopper, probes.NewProcess(file, "", nil, discard)
+			a.stopper, a.process = stopper, probes.NewProcess(file, "", discard)
 			a.expectProcess()
 			if got, found := stopper.Target(); found != row.want || found && got != target {
 				t.Errorf("the stopper finds %v, %t", got, found)

@@ -187,9 +187,7 @@ func (a *agent) recognizeProcess(verdict probes.Verdict, who brokerapi.Report) {
 		if !before {
 			judged, why = judgeProcess(a.life0, a.cfg, seen, who)
 		}
-		if judged == isForeign && a.process.Mistaken(t) {
-			a.recognizer.end(process.Target{}, "", unrecognized, "") // the right one is judged next
-		} else if a.recognizer.end(t, who.Instance, judged, why) {
+		if a.recognizer.end(t, who.Instance, judged, why) {
 			a.shun(t, judged)
 			a.tell(a.life0, func() {
 				a.noteRecognition(seen, judged, why)
@@ -275,16 +273,6 @@ func judgeProcess(ctx context.Context, c Config, seen probes.ProcessView, who br
 			where, seen.Pid, seen.Name, withoutPassword(c.BrokerAdmin), why, remedy)
 	}
 	return verdict, why
-}
-
-// namesakes tells the broker's process by who holds the admin port.
-func namesakes(c Config) *probes.Namesakes {
-	return &probes.Namesakes{Holder: func() process.Target {
-		ctx, cancel := context.WithTimeout(context.Background(), adminPatience)
-		defer cancel()
-		_, v := probes.ListensAt(ctx, 0, adminAddrs(ctx, c))
-		return v.Target
-	}}
 }
 
 func clockTime(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }

@@ -38,7 +38,7 @@ func brokerStopper(c Config, log *slog.Logger) (*process.Stopper, error) {
 	if !c.CanStop() {
 		return nil, nil
 	}
-	s := process.Settings{PIDFile: c.BrokerPIDFile, Name: c.BrokerProcess, Names: namesakes(c), Command: c.StopCommand, Log: log}
+	s := process.Settings{PIDFile: c.BrokerPIDFile, Name: c.BrokerProcess, Command: c.StopCommand, Log: log}
 	if len(c.Command) > 0 {
 		s.Record = childRecord(c)
 	}
@@ -65,7 +65,7 @@ func checkProcess(c Config, log *slog.Logger) Finding {
 	}
 	f.Text = "stopped by " + stopper.Describe()
 	if c.BrokerPIDFile != "" || c.BrokerProcess != "" {
-		_, f.Err = probes.FindProcess(c.BrokerPIDFile, c.BrokerProcess, process.Target{}, namesakes(c))
+		_, f.Err = probes.FindProcess(c.BrokerPIDFile, c.BrokerProcess, process.Target{})
 		if errors.Is(f.Err, probes.ErrNeverBroker) {
 			f.Err = refused(f.Err.Error())
 		}
@@ -90,7 +90,7 @@ func recognizeFinding(ctx context.Context, c Config, f Finding, who brokerapi.Re
 	if c.BrokerPIDFile == "" && c.BrokerProcess == "" {
 		return f
 	}
-	seen, err := probes.FindProcess(c.BrokerPIDFile, c.BrokerProcess, process.Target{}, namesakes(c))
+	seen, err := probes.FindProcess(c.BrokerPIDFile, c.BrokerProcess, process.Target{})
 	if err != nil {
 		return f // it ended just now
 	}

@@ -29,7 +29,6 @@ const (
 type Process struct {
 	pidFile, name string
 	expected      Target // by an earlier watch; zero: none
-	names         *Namesakes
 	log           *slog.Logger
 	lost          chan struct{}
 	changes       chan struct{}
@@ -37,9 +36,9 @@ type Process struct {
 }
 
 // NewProcess prepares the watch of one process, found by pidFile, by name, or by
-// both: then the process in the pid file must have the name. See FindProcess for names.
-func NewProcess(pidFile, name string, names *Namesakes, log *slog.Logger) *Process {
-	p := &Process{pidFile: pidFile, name: name, names: names, log: log, lost: make(chan struct{}, 1), changes: make(chan struct{}, 1)}
+// both: then the process in the pid file must have the name.
+func NewProcess(pidFile, name string, log *slog.Logger) *Process {
+	p := &Process{pidFile: pidFile, name: name, log: log, lost: make(chan struct{}, 1), changes: make(chan struct{}, 1)}
 	p.view.Store(&ProcessView{})
 	return p
 }
@@ -48,15 +47,8 @@ func NewProcess(pidFile, name string, names *Namesakes, log *slog.Logger) *Proce
 // before Run.
 func (p *Process) Expect(t Target) { p.expected = t }
 
-// Mistaken reports whether another process than t is the broker by now: while the broker was down
-// another one was the only one with its name. It is watched within a second.
-func (p *Process) Mistaken(t Target) bool {
-	_, err := p.find(ProcessView{})
-	return err == nil && p.names.other(t)
-}
-
-// Lost receives a value when the watched process has ended, or when another one is the broker.
-// It has room for one value.
+// Lost receives a value when the watched process has ended, or when the pid file
+// names another one. It has room for one value.
 func (p *Process) Lost() <-chan struct{} { return p.lost }
 
 // Changes receives a value after the view changed.
@@ -99,9 +91,6 @@ func (p *Process) await(ctx context.Context, v ProcessView) string {
 		if ended {
 			return v.String() + " has ended"
 		}
-		if p.names.other(v.Target) {
-			return v.String() + " is another broker's"
-		}
 		if pid, _, err := readPid(p.pidFile); err == nil && pid != v.Pid {
 			if other, err := p.find(v); err == nil && other.Pid != v.Pid {
 				return fmt.Sprintf("the pid file names %d now, and no longer %d", other.Pid, v.Pid)
@@ -122,7 +111,7 @@ func (p *Process) publish(v ProcessView) {
 
 // find looks for the process. last is the one that was watched last.
 func (p *Process) find(last ProcessView) (ProcessView, error) {
-	v, err := FindProcess(p.pidFile, p.name, cmp.Or(last.Target, p.expected), p.names)
+	v, err := FindProcess(p.pidFile, p.name, cmp.Or(last.Target, p.expected))
 	// The file still names the pid of the process that ended, and somebody else has it.
 	if err == nil && p.pidFile != "" && v.Pid == last.Pid && v.Target != last.Target && v.written.Equal(last.written) {
 		err = fmt.Errorf("pid file %s still names %d, which is another process by now", p.pidFile, v.Pid)

@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -120,11 +119,11 @@ func TestKilledProcessIsNoticedWithin200ms(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := sleeper(t, "sleep")
-			p := NewProcess(pidFile(t, c.Process.Pid), "", nil, quiet())
+			p := NewProcess(pidFile(t, c.Process.Pid), "", quiet())
 			if strings.Contains(name, "by name") {
 				unique := fmt.Sprintf("hf-killed-%d", os.Getpid())
 				c = sleeper(t, unique)
-				p = NewProcess("", unique, nil, quiet())
+				p = NewProcess("", unique, quiet())
 			}
 			if openPidfd != nil {
 				pidfdOpen = openPidfd
@@ -160,7 +159,7 @@ func TestKilledProcessIsNoticedWithin200ms(t *testing.T) {
 func TestRestartedProcessIsFoundByItsNewPidFile(t *testing.T) {
 	first := sleeper(t, "sleep")
 	path := pidFile(t, first.Process.Pid)
-	p := NewProcess(path, "", nil, quiet())
+	p := NewProcess(path, "", quiet())
 	runIt(t, p.Run)
 	until(t, p.Changes(), "the first is found", func() bool { return p.Snapshot().Pid == first.Process.Pid })
 	_ = first.Process.Kill()
@@ -189,7 +188,7 @@ func await(t *testing.T, c <-chan struct{}, what string) {
 func TestPidFileMayAppearLate(t *testing.T) {
 	c := sleeper(t, "sleep")
 	path := filepath.Join(t.TempDir(), "broker.pid")
-	p := NewProcess(path, "", nil, quiet())
+	p := NewProcess(path, "", quiet())
 	runIt(t, p.Run)
 	until(t, p.Changes(), "the missing file is reported", func() bool {
 		return strings.Contains(p.Snapshot().LastError, "no such file")
@@ -211,21 +210,21 @@ func TestRecycledPidIsNotMistaken(t *testing.T) {
 		if err := os.Chtimes(path, old, old); err != nil {
 			t.Fatal(err)
 		}
-		_, err := FindProcess(path, "", Target{}, nil)
+		_, err := FindProcess(path, "", Target{})
 		if err == nil || !strings.Contains(err.Error(), "older than process "+strconv.Itoa(c.Process.Pid)) {
 			t.Errorf("error %v", err)
 		}
-		if v, err := FindProcess(path, "sleep", Target{}, nil); err != nil || v.Pid != c.Process.Pid {
+		if v, err := FindProcess(path, "sleep", Target{}); err != nil || v.Pid != c.Process.Pid {
 			t.Errorf("with the name, which proves it: %+v %v", v, err)
 		}
-		if _, err := FindProcess(path, "nats-server", Target{}, nil); err == nil || !strings.Contains(err.Error(), `which is "sleep" and not "nats-server"`) {
+		if _, err := FindProcess(path, "nats-server", Target{}); err == nil || !strings.Contains(err.Error(), `which is "sleep" and not "nats-server"`) {
 			t.Errorf("error %v", err)
 		}
 	})
 	t.Run("the wall clock was set since, and the process is known", func(t *testing.T) {
 		c := sleeper(t, "sleep")
 		path := pidFile(t, c.Process.Pid)
-		known, err := FindProcess(path, "", Target{}, nil)
+		known, err := FindProcess(path, "", Target{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -233,7 +232,7 @@ func TestRecycledPidIsNotMistaken(t *testing.T) {
 		if err := os.Chtimes(path, old, old); err != nil {
 			t.Fatal(err)
 		}
-		p := NewProcess(path, "", nil, quiet())
+		p := NewProcess(path, "", quiet())
 		p.Expect(known.Target)
 		if v, err := p.find(ProcessView{}); err != nil || v.Target != known.Target {
 			t.Errorf("%+v %v", v, err)
@@ -246,7 +245,7 @@ func TestRecycledPidIsNotMistaken(t *testing.T) {
 	t.Run("the same file names it after the first one ended", func(t *testing.T) {
 		c := sleeper(t, "sleep")
 		path := pidFile(t, c.Process.Pid)
-		p := NewProcess(path, "", nil, quiet())
+		p := NewProcess(path, "", quiet())
 		before, err := p.find(ProcessView{})
 		if err != nil {
 			t.Fatal(err)
@@ -298,81 +297,21 @@ func TestWhoWaitsForAProcessThatLivesIsLetGoByItsContext(t *testing.T) {
 	}
 }
 
-func TestOneProcessHasTheNameOrHoldsThePort(t *testing.T) {
+func TestExactlyOneProcessMustHaveTheName(t *testing.T) {
 	name := uniqueName(t)
-	if _, err := FindProcess("", name, Target{}, nil); err == nil || err.Error() != fmt.Sprintf("look for process %q: no such process: see --broker-process", name) {
+	if _, err := FindProcess("", name, Target{}); err == nil || err.Error() != fmt.Sprintf("look for process %q: no such process: see --broker-process", name) {
 		t.Errorf("none: %v", err)
 	}
 	a := sleeper(t, "/opt/broker/"+name)
-	if v, err := FindProcess("", name, Target{}, nil); err != nil || v.Pid != a.Process.Pid {
+	if v, err := FindProcess("", name, Target{}); err != nil || v.Pid != a.Process.Pid {
 		t.Errorf("one: %+v %v", v, err)
 	}
 	b := sleeper(t, name)
-	_, err := FindProcess("", name, Target{}, nil)
+	_, err := FindProcess("", name, Target{})
 	if err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("2 processes are called %q (", name)) ||
-		!strings.HasSuffix(err.Error(), "), and none of them is seen to hold the admin port: start the broker, or set --broker-pid-file") || !strings.Contains(err.Error(), strconv.Itoa(b.Process.Pid)) {
+		!strings.HasSuffix(err.Error(), "): set --broker-pid-file") || !strings.Contains(err.Error(), strconv.Itoa(b.Process.Pid)) {
 		t.Errorf("two: %v", err)
 	}
-	holds := func(pid int) *Namesakes {
-		v, err := ReadProcess(pid)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return &Namesakes{Holder: func() Target { return v.Target }}
-	}
-	if v, err := FindProcess("", name, Target{}, holds(b.Process.Pid)); err != nil || v.Pid != b.Process.Pid {
-		t.Errorf("the second holds the port: %+v %v", v, err)
-	}
-	if v, err := FindProcess("", name, Target{}, holds(os.Getpid())); err == nil {
-		t.Errorf("a proxy holds the port: %+v", v)
-	}
-	names := holds(b.Process.Pid)
-	if _, err := FindProcess("", name, Target{}, names); err != nil {
-		t.Error(err)
-	}
-	_ = b.Process.Kill()
-	_ = b.Wait()
-	if v, err := FindProcess("", name, Target{}, names); !errors.Is(err, ErrNoProcess) {
-		t.Errorf("the one that ran beside the broker, which has ended: %+v %v", v, err)
-	}
-}
-
-// While the broker is down, a server beside it may be the only one with its name.
-func TestTheWatchGoesOverToTheHolderOfThePort(t *testing.T) {
-	name := uniqueName(t)
-	beside := sleeper(t, name)
-	var holds atomic.Pointer[Target]
-	holds.Store(&Target{})
-	p := NewProcess("", name, &Namesakes{Holder: func() Target { return *holds.Load() }}, quiet())
-	runIt(t, p.Run)
-	until(t, p.Changes(), "the one beside it is watched", func() bool { return p.Snapshot().Pid == beside.Process.Pid })
-	wrong := p.Snapshot().Target
-	if p.Mistaken(wrong) {
-		t.Error("mistaken, and there is no other")
-	}
-	broker := sleeper(t, name)
-	if p.Mistaken(wrong) {
-		t.Error("mistaken, and which of two it is is not known")
-	}
-	v, err := ReadProcess(broker.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	holds.Store(&v.Target)
-	if p.Mistaken(v.Target) || !p.Mistaken(wrong) {
-		t.Error("the holder is mistaken, or the other one is not")
-	}
-	await(t, p.Lost(), "the change")
-	until(t, p.Changes(), "the broker is watched", func() bool { return p.Snapshot().Pid == broker.Process.Pid })
-
-	holds.Store(&Target{})
-	_ = broker.Process.Kill()
-	_ = broker.Wait()
-	until(t, p.Changes(), "the broker is gone, and the one beside it is known", func() bool {
-		return strings.HasSuffix(p.Snapshot().LastError, "is another broker's")
-	})
-	holds.Store(&wrong)
-	until(t, p.Changes(), "that one holds the port by now", func() bool { return p.Snapshot().Pid == beside.Process.Pid })
 }
 
 func TestPidFilesThatNameNoProcess(t *testing.T) {
@@ -401,7 +340,7 @@ func TestPidFilesThatNameNoProcess(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := FindProcess(tt.path, "", Target{}, nil)
+			_, err := FindProcess(tt.path, "", Target{})
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%v", err)
 			}
@@ -411,7 +350,7 @@ func TestPidFilesThatNameNoProcess(t *testing.T) {
 
 func TestProcessThatIsNotFoundIsLoggedOnce(t *testing.T) {
 	var log logText
-	p := NewProcess(filepath.Join(t.TempDir(), "none"), "", nil, slog.New(slog.NewTextHandler(&log, nil)))
+	p := NewProcess(filepath.Join(t.TempDir(), "none"), "", slog.New(slog.NewTextHandler(&log, nil)))
 	ctx, cancel := context.WithTimeout(t.Context(), 3*lookupFile)
 	defer cancel()
 	if err := p.Run(ctx); err != nil { // three looks and more
@@ -436,7 +375,7 @@ func TestProcessWatchLeavesNothingBehind(t *testing.T) {
 	before, goroutines := descriptors(), runtime.NumGoroutine()
 	var longest time.Duration
 	for range 20 {
-		p := NewProcess(path, "", nil, quiet())
+		p := NewProcess(path, "", quiet())
 		stop := runIt(t, p.Run)
 		until(t, p.Changes(), "found", func() bool { return p.Snapshot().Pid != 0 })
 		at := time.Now()

@@ -7,10 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -161,12 +159,11 @@ func Processes(want func(ProcessView) bool) (wanted []ProcessView, err error) {
 
 // FindProcess looks once for the process that NewProcess would watch. The error names what was
 // looked for and what to set. A pid file that names known, which is known to have been the right
-// one, is believed however the wall clock was set since. Of several processes with the name it is
-// the one that names picks.
-func FindProcess(pidFile, name string, known Target, names *Namesakes) (v ProcessView, err error) {
+// one, is believed however the wall clock was set since.
+func FindProcess(pidFile, name string, known Target) (v ProcessView, err error) {
 	where := fmt.Sprintf("--broker-process %q", name)
 	if pidFile == "" {
-		v, err = findByName(name, names)
+		v, err = findByName(name)
 	} else {
 		where = "pid file " + pidFile
 		v, err = findByFile(pidFile, name, known)
@@ -236,66 +233,20 @@ func named(pid int, name string) bool {
 	return err == nil && len(args) > 0 && args[0] != "" && filepath.Base(args[0]) == name
 }
 
-// Namesakes tells the broker's process from others with its name: the broker is the one that holds its
-// port, and who ran beside it is another's also when the broker has ended. It is safe for concurrent use;
-// nil tells nobody apart.
-type Namesakes struct {
-	Holder func() Target // of the broker's port; zero: none is seen
-
-	mu     sync.Mutex
-	others []Target
-}
-
-// pick leaves out who is known to be another's. One is left where it is known which it is.
-func (n *Namesakes) pick(all []ProcessView) []ProcessView {
-	if n == nil {
-		return all
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if len(all) == 1 && len(n.others) == 0 {
-		return all
-	}
-	holds := n.Holder()
-	if i := slices.IndexFunc(all, func(v ProcessView) bool { return v.Target == holds }); i >= 0 {
-		n.others = nil
-		for _, v := range slices.Delete(slices.Clone(all), i, i+1) {
-			n.others = append(n.others, v.Target)
-		}
-		return all[i : i+1]
-	}
-	return slices.DeleteFunc(slices.Clone(all), func(v ProcessView) bool { return slices.Contains(n.others, v.Target) })
-}
-
-// other reports whether the process is known to be another's.
-func (n *Namesakes) other(t Target) bool {
-	if n == nil {
-		return false
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return slices.Contains(n.others, t)
-}
-
-// findByName walks /proc.
-func findByName(name string, names *Namesakes) (ProcessView, error) {
+// findByName walks /proc. Exactly one process must have the name.
+func findByName(name string) (ProcessView, error) {
 	all, err := Processes(func(v ProcessView) bool { return !v.Ended && named(v.Pid, name) })
-	if err != nil {
-		return ProcessView{}, fmt.Errorf("look for process %q: %w", name, err)
-	}
-	left := names.pick(all)
 	switch {
-	case len(left) == 1:
-		return left[0], nil
+	case err != nil:
+		return ProcessView{}, fmt.Errorf("look for process %q: %w", name, err)
+	case len(all) == 1:
+		return all[0], nil
 	case len(all) == 0:
 		return ProcessView{}, fmt.Errorf("look for process %q: %w: see --broker-process", name, ErrNoProcess)
-	case len(left) == 0:
-		return ProcessView{}, fmt.Errorf("look for process %q: %w: %s is another broker's", name, ErrNoProcess, all[0])
 	}
 	listed := ""
-	for _, v := range left {
+	for _, v := range all {
 		listed += fmt.Sprintf(", %d", v.Pid)
 	}
-	return ProcessView{}, fmt.Errorf("%d processes are called %q (%s), and none of them is seen to hold the admin port: start the broker, or set --broker-pid-file",
-		len(left), name, listed[2:])
+	return ProcessView{}, fmt.Errorf("%d processes are called %q (%s): set --broker-pid-file", len(all), name, listed[2:])
 }

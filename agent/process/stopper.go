@@ -47,8 +47,7 @@ var ErrNotFound = errors.New("no broker process found")
 type Settings struct {
 	PIDFile string // with Name: the process in it must have the name
 	Name    string
-	Names   *probes.Namesakes // which of several processes with the name it is
-	Command string            // split into words as a shell does, and run without one: nothing is expanded
+	Command string // split into words as a shell does, and run without one: nothing is expanded
 	// Child is the child of `run -- CMD`, the leader of a process group of its own;
 	// false: it does not run. It must be cheap.
 	Child func() (Target, bool)
@@ -283,7 +282,7 @@ func (s *Stopper) find() ([]aim, error) {
 		known = s.known
 	}
 	s.mu.Unlock()
-	v, err := probes.FindProcess(s.settings.PIDFile, s.settings.Name, known, s.settings.Names)
+	v, err := probes.FindProcess(s.settings.PIDFile, s.settings.Name, known)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.seen

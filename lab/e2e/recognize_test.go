@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,48 +52,6 @@ func TestTheProcessOfAWrongPidFileIsLeftAloneAndSaidSo(t *testing.T) {
 	s.waitOut(n.ttl / 2)
 	if told := n.says("events"); strings.Contains(told, "stopped") || strings.Contains(told, "gone") {
 		t.Errorf("it is told that something was stopped:\n%s", told)
-	}
-}
-
-// While the broker is down the server beside it is the only one with its name. It is neither watched
-// any longer than that, nor stopped, and the broker that is back is guarded.
-func TestOfSeveralServersTheOneAtTheAdminPortIsTheBroker(t *testing.T) {
-	t.Parallel()
-	s := newSharedStand(t)
-	bin, err := harness.Build(harness.NATSServer)
-	s.ok(err)
-	mine := filepath.Join(t.TempDir(), "nats-of-two") // as no other test's are called
-	s.ok(os.Symlink(bin, mine))
-	start := func(id string) *harness.NATS {
-		n, err := s.lab.StartNATS(s.ctx, harness.NATSOptions{Name: id, Binary: mine})
-		s.ok(err)
-		return n
-	}
-	start("beside")
-	n := start("n1")
-	c := s.beside(n, "--broker-process", "nats-of-two")
-	c.run()
-	s.ok(c.AwaitReady(s.ctx, bound))
-	guarded := func() {
-		t.Helper()
-		c.await("the guard of the broker", func(st harness.Status) bool {
-			return st.Guard.State == "stands_by" && st.Guard.Pid == n.PID() && st.Ready.OK
-		})
-	}
-	guarded()
-	s.ok(n.Kill())
-	c.await("the broker's end", func(st harness.Status) bool { return st.Broker.Up == "down" })
-	s.ok(n.Start(s.ctx))
-	guarded()
-	for _, to := range []string{"foreign", "absent"} {
-		if told := slices.Concat(c.events("process", to), c.events("guard", to)); len(told) > 0 {
-			t.Errorf("told: %v", told)
-		}
-	}
-	s.ok(n.Kill())
-	c.await("the broker's end, again", func(st harness.Status) bool { return st.Broker.Up == "down" })
-	if exit := c.terminate(); exit != 0 {
-		t.Errorf("exit code %d", exit)
 	}
 }
 
