@@ -34,6 +34,9 @@ const (
 	loopBound = 10 * time.Second
 	// authProbeTimeout bounds the question, at start, whether etcd takes our password.
 	authProbeTimeout = 3 * time.Second
+	// authProbeAgain is the time from a refusal to the second one: what is being renewed, or restarts, is
+	// well by then.
+	authProbeAgain = 3 * time.Second
 )
 
 // agent is one sidecar. Its loop owns everything under "owned by the loop"; all
@@ -230,18 +233,24 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 	return a.serve(ctx)
 }
 
-// refuseWrongCredentials asks etcd once. That it does not answer is no error: etcd
-// may come later. That it refuses us is a setting. One that answers is asked for its
-// version, too.
+// refuseWrongCredentials asks etcd. That it does not answer is no error: etcd may come later. That
+// it refuses us twice is a setting. One that answers is asked for its version, too.
 func (a *agent) refuseWrongCredentials(ctx context.Context) error {
-	probe, cancel := context.WithTimeout(ctx, authProbeTimeout)
-	defer cancel()
-	err := a.main.Reach(probe)
-	if cluster.Classify(err) == cluster.ClassAuth {
-		return EtcdError(a.cfg, err)
-	}
-	if err == nil {
-		a.warnOfVersion(probe)
+	for refused := false; ctx.Err() == nil; refused = true {
+		probe, cancel := context.WithTimeout(ctx, authProbeTimeout)
+		defer cancel()
+		err := a.main.Reach(probe)
+		switch {
+		case err == nil:
+			a.warnOfVersion(probe)
+		case cluster.Classify(err) != cluster.ClassAuth || ctx.Err() != nil:
+		case refused:
+			return EtcdError(a.cfg, err)
+		default:
+			probes.Sleep(ctx, authProbeAgain)
+			continue
+		}
+		break
 	}
 	<-ctx.Done()
 	return nil

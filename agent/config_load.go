@@ -131,7 +131,7 @@ func (src Sources) readFile() ([]*yaml.Node, error) {
 	}
 	if !errors.Is(err, io.EOF) {
 		text := strings.ReplaceAll(strings.TrimPrefix(err.Error(), "yaml: "), "\n", " ")
-		if tab := indentedByTab.FindIndex(raw); tab != nil { // the parser names a line before it, or none
+		if tab := indentedByTab.FindIndex(raw); tab != nil && tabFlaw.MatchString(text) { // the parser names a line before it, or none
 			text = fmt.Sprintf("line %d: begins with a tab", 1+bytes.Count(raw[:tab[0]], []byte("\n")))
 		}
 		return nil, fmt.Errorf("%s: not YAML: %s: write one 'name: value' a line, without indentation", src.File, text)
@@ -142,6 +142,8 @@ func (src Sources) readFile() ([]*yaml.Node, error) {
 	}
 	return root.Content, nil
 }
+
+var tabFlaw = regexp.MustCompile(`\btab\b|cannot start any token`)
 
 var indentedByTab = regexp.MustCompile(`(?m)^ *\t`)
 

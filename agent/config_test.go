@@ -77,6 +77,8 @@ func TestBadSettingsNameFieldValueAndRemedy(t *testing.T) {
 			"holdfast.yaml:1: not a mapping: write one 'name: value' a line"},
 		{"YAML that does not parse", yaml("a: [\n"),
 			"holdfast.yaml: not YAML: line 1: did not find expected node content: write one 'name: value' a line, without indentation"},
+		{"a tab that is not at fault", yaml("a: [\n\t# b\n"),
+			"holdfast.yaml: not YAML: line 2: did not find expected node content: write one 'name: value' a line, without indentation"},
 		{"a line that begins with a tab", yaml("join: true\nlease-ttl: 5s\n\tbroker-id: n1\n"),
 			"holdfast.yaml: not YAML: line 3: begins with a tab: write one 'name: value' a line, without indentation"},
 		{"a first line that is indented", yaml("  join: true\nlease-ttl: 5s\n"),

@@ -68,6 +68,10 @@ func TestWhatIsQuarantinedSaysWhyAndWhatToDoAndIsToldOnce(t *testing.T) {
 		if list := l.topics(); len(list) != 1 || list[0].State != "quarantined" || list[0].Error != "no assignment; if no other broker has it: etcdctl put "+form+telltale+" null" {
 			t.Errorf("%+v", list)
 		}
+		beside := l.reconciler.Snapshot()
+		if beside.Served = 1; l.meantElsewhere(beside) {
+			t.Error("beside what is served, what went to another broker is trouble")
+		}
 		l.set(func() { l.ended = true })
 		l.until(l.age() + 10*time.Second)
 		l.start()

@@ -72,7 +72,7 @@ func (a *agent) status() Status {
 		leaves:   s.leaving != "",
 		asked:    s.mode.By != recovery.ByHoldfast || s.mode.Reason == recovery.ReasonJoin,
 		mustStop: s.restart != "" || s.conflict != "",
-		risk:     a.staleView() != "" || p.GuardTripped || s.foreign != "" || a.risk != "" || s.unguarded || a.unassigned(p) != "" || !st.State.Saved})
+		risk:     a.staleView() != "" || p.GuardTripped || s.foreign != "" || a.risk != "" || s.unguarded || a.meantElsewhere(p) || !st.State.Saved})
 	return st
 }
 
@@ -169,6 +169,12 @@ func (a *agent) unassigned(p topics.Progress) (text string) {
 		text += "; see 'holdfast topics'"
 	}
 	return text
+}
+
+// meantElsewhere reports whether an assignment is not where it was meant to be, as far as can be told: a
+// topic that went to another broker stays here for nobody, and is no trouble.
+func (a *agent) meantElsewhere(p topics.Progress) bool {
+	return len(a.ignoredKeys()) > 0 || p.Quarantined > 0 && p.Served == 0 && a.placer == nil
 }
 
 // advice says what a failure asks of a person.

@@ -46,7 +46,7 @@ func (c *Client) Fleet(ctx context.Context) (fleet []FleetBroker, err error) {
 		}
 		return of[id]
 	}
-	whose := map[string]string{}
+	whose := map[string][]string{} // by topic
 	revision, err := c.scan(ctx, Target{Key: c.keys.Brokers(), Prefix: true}, 0, func(kv KV) {
 		if id, ok := c.keys.ParseState(kv.Key); ok {
 			b := at(id)
@@ -56,10 +56,7 @@ func (c *Client) Fleet(ctx context.Context) (fleet []FleetBroker, err error) {
 			}
 		} else if id, topic, ok := c.keys.ParseAssignment(kv.Key); ok {
 			at(id).Topics++
-			if other := whose[topic]; other != "" {
-				at(id).Shared, at(other).Shared = append(at(id).Shared, topic), append(at(other).Shared, topic)
-			}
-			whose[topic] = id
+			whose[topic] = append(whose[topic], id)
 		}
 	})
 	if err != nil {
@@ -98,6 +95,12 @@ func (c *Client) Fleet(ctx context.Context) (fleet []FleetBroker, err error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	maps.DeleteFunc(whose, func(_ string, ids []string) bool { return len(ids) < 2 })
+	for _, topic := range slices.Sorted(maps.Keys(whose)) {
+		for _, id := range whose[topic] {
+			at(id).Shared = append(at(id).Shared, topic)
+		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(of)) {
 		fleet = append(fleet, *of[id])

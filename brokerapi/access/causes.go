@@ -53,8 +53,9 @@ func (f Files) Remedy(err error) string {
 			return ": " + words.Replace(c.remedy)
 		}
 	}
-	if !strings.Contains(text, alert) {
-		return ""
+	_, said, refused := strings.Cut(text, alert)
+	if !refused || !strings.Contains(said, "certificate") && !strings.HasPrefix(said, "handshake failure") && !strings.HasPrefix(said, "access denied") {
+		return "" // it has troubles of its own, such as a certificate that is being written
 	}
 	issued := words.Replace("set FLAG-cert and FLAG-key to a pair that an authority of WHO has issued")
 	switch end, over := f.Until(); {
@@ -76,14 +77,20 @@ func (f Files) Until() (end string, over bool) {
 }
 
 // OtherScheme says what to write if the peer hung up before a word because it speaks
-// TLS and we did not, or we did and it does not: it is asked. Empty: neither is known.
+// TLS and we did not, or is an etcd that does not and we did: it is asked. Empty: neither is known.
 func OtherScheme(peer net.Addr, secure bool, err error) string {
 	switch {
 	case !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE):
 	case secure:
-		ask := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+		ask := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 		answer, err := ask.Get("http://" + peer.String() + "/version")
-		if err == nil && answer.Body.Close() == nil && answer.StatusCode != http.StatusBadRequest { // which a server with TLS says in the clear
+		if err != nil {
+			return ""
+		}
+		defer answer.Body.Close()
+		said, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
+		if strings.Contains(string(said), "etcdserver") { // not what stands before an etcd that is away
 			return writeHTTP
 		}
 	default:

@@ -362,6 +362,7 @@ func TestFleetShowsEveryTrace(t *testing.T) {
 		e.assign(t, c, "b1", topicNames(120))
 		e.put(t, c.Keys().State("b2"), "asleep")
 		e.assign(t, c, "b2", topicNames(1))
+		e.assign(t, c, "b3", topicNames(1))
 		e.put(t, c.Keys().Member("b3"), `{"era":1,"revision":2}`)
 		e.put(t, c.Keys().Registration("b4"), "not json")
 		fleet := must[[]cluster.FleetBroker](t)(c.Fleet(bounded(t)))
@@ -375,8 +376,8 @@ func TestFleetShowsEveryTrace(t *testing.T) {
 		if b2.Registered || b2.Mode != "" || b2.StateMalformed != "asleep" {
 			t.Errorf("b2 is %+v", b2)
 		}
-		if !slices.Equal(b1.Shared, topicNames(1)) || !slices.Equal(b2.Shared, topicNames(1)) {
-			t.Errorf("shared are %v and %v", b1.Shared, b2.Shared)
+		if !slices.Equal(b1.Shared, topicNames(1)) || !slices.Equal(b2.Shared, topicNames(1)) || !slices.Equal(b3.Shared, topicNames(1)) {
+			t.Errorf("shared are %v, %v and %v", b1.Shared, b2.Shared, b3.Shared)
 		}
 		if b3.MemberMalformed != "" || b3.Registered {
 			t.Errorf("b3 is %+v", b3)
