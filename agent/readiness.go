@@ -177,7 +177,7 @@ func (s *snapshot) startupDone() bool {
 
 // notReady lists why clients may not be sent here; empty: they may.
 func (a *agent) notReady() []probes.Cause {
-	return probes.Causes(a.clientChecks())
+	return probes.Causes(a.clientChecks(), a.log)
 }
 
 // clientChecks are the conditions for sending clients here: a broker whose sidecar hangs

@@ -36,7 +36,7 @@ func TestNoClientComesBeforeTheBrokerHasTakenActive(t *testing.T) {
 	inLifeOf(t, kind{steers: true}, nil, func(l *sidecarLife) {
 		l.set(func() { l.serving, l.balks = false, errors.New("not yet") })
 	}, func(l *sidecarLife) {
-		if got := probes.Causes(l.readyChecks()); len(got) != 2 || got[0].Name != "steer" ||
+		if got := probes.Causes(l.readyChecks(), l.log); len(got) != 2 || got[0].Name != "steer" ||
 			got[0].Message != "the broker was told to be active and is not: not yet" {
 			t.Errorf("causes: %v", got)
 		}

@@ -25,8 +25,8 @@ func (a *agent) webHandler(reg *prometheus.Registry) http.Handler {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{EnableOpenMetrics: true, Registry: reg}))
 	mux.HandleFunc("GET /api/status", func(w http.ResponseWriter, r *http.Request) { reply(w, a.status()) })
 	mux.Handle("GET /{$}", page.Handler())
-	mux.HandleFunc("GET /-/healthy", answer(a.liveChecks))
-	mux.HandleFunc("GET /-/ready", answer(a.readyChecks))
+	mux.HandleFunc("GET /-/healthy", a.answer(a.liveChecks))
+	mux.HandleFunc("GET /-/ready", a.answer(a.readyChecks))
 	mux.Handle("POST "+reloadPath, http.NewCrossOriginProtection().Handler(http.HandlerFunc(a.serveWebReload)))
 	all := http.NewServeMux()
 	all.Handle("/", few(maxAnswers, mux))
@@ -90,9 +90,9 @@ func unbounded(h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-func answer(checks func() []probes.Check) http.HandlerFunc {
+func (a *agent) answer(checks func() []probes.Check) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		causes := probes.Causes(checks())
+		causes := probes.Causes(checks(), a.log)
 		if len(causes) == 0 {
 			_, _ = io.WriteString(w, "ok\n")
 			return

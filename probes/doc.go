@@ -4,8 +4,7 @@
 // Guaranteed:
 //   - Unknown is a verdict of its own. Nothing here turns an error, a timeout or a
 //     missing answer into "down", "missing" or "gone" by itself.
-//   - Every Run blocks until its context ends and leaves no goroutine behind, with
-//     the one exception of a health check that ignores its context; Run says so.
+//   - Every Run blocks until its context ends and leaves no goroutine behind.
 //   - Snapshots are immutable, cost one atomic load, and may be taken by anybody at
 //     any time. Changes channels have room for one signal: a reader that comes late
 //     sees one change, and reads the newest view.

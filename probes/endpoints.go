@@ -36,11 +36,7 @@ type EndpointChecks struct {
 }
 
 // Causes evaluates each check once, in order. A check that panics does not hold.
-func Causes(checks []Check) []Cause {
-	return causes(checks, slog.New(slog.DiscardHandler))
-}
-
-func causes(checks []Check, log *slog.Logger) (failed []Cause) {
+func Causes(checks []Check, log *slog.Logger) (failed []Cause) {
 	for _, c := range checks {
 		if err := safely(log, c.Name, c.Err); err != nil {
 			failed = append(failed, Cause{c.Name, err.Error()})
@@ -121,7 +117,7 @@ func (e endpoint) handler(log *slog.Logger) http.HandlerFunc {
 			library.LiveEndpoint(w, get)
 			return
 		}
-		failed := causes(e.checks, log)
+		failed := Causes(e.checks, log)
 		body := e.text(r, e.checks, failed)
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		if len(failed) > 0 {
@@ -155,14 +151,10 @@ func lines(r *http.Request, checks []Check, failed []Cause) string {
 			fmt.Fprintf(&said, "[+]%s ok\n", c.Name)
 		}
 	}
-	switch {
-	case len(failed) > 0:
-		fmt.Fprintf(&said, "%s: %d of %d checks failed\n", name, len(failed), len(checks))
-	case verbose:
-		fmt.Fprintf(&said, "%s: all %d checks passed\n", name, len(checks))
-	default:
+	if said.Len() == 0 {
 		return "ok\n"
 	}
+	fmt.Fprintf(&said, "%s: %d of %d checks failed\n", name, len(failed), len(checks))
 	return said.String()
 }
 

@@ -127,7 +127,7 @@ func TestEndpointBodies(t *testing.T) {
 	}{
 		{"ready, brief", "/ready", nil, "{}\n"},
 		{"livez, brief", "/livez", nil, "ok\n"},
-		{"readyz, verbose", "/readyz?verbose", nil, "[+]loop ok\n[+]attachment ok\n[+]mode ok\nreadyz: all 3 checks passed\n"},
+		{"readyz, verbose", "/readyz?verbose", nil, "[+]loop ok\n[+]attachment ok\n[+]mode ok\nreadyz: 0 of 3 checks failed\n"},
 		{"readyz, failing, verbose", "/readyz?verbose=1", []string{"mode"},
 			"[+]loop ok\n[+]attachment ok\n[-]mode failed: not now: look at mode\nreadyz: 1 of 3 checks failed\n"},
 		{"readyz, failing, brief", "/readyz", []string{"mode", "loop"},
@@ -208,7 +208,7 @@ func TestUnknownPathIs404(t *testing.T) {
 func TestCausesAreWhatFails(t *testing.T) {
 	_, s := endpoints("mode")
 	bad := Check{Name: "bad", Err: func() error { panic("x") }}
-	got := Causes([]Check{s.check("loop"), s.check("mode"), bad})
+	got := Causes([]Check{s.check("loop"), s.check("mode"), bad}, quiet())
 	want := []Cause{{"mode", "not now:\nlook at mode"}, {"bad", "the check itself failed: see the log of holdfast"}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%v", got)

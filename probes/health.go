@@ -16,19 +16,13 @@ import (
 const (
 	// minHastened bounds how often the broker is asked after a loss.
 	minHastened = 50 * time.Millisecond
-	// hungGrace is how long a check may take to return after its context ended
-	// before it counts as hung. A check that obeys its context gets to say in its
-	// own words what it waited for.
-	hungGrace = 50 * time.Millisecond
-	// stopGrace is how long Run waits for a check in flight when it is stopped.
-	stopGrace = time.Second
 	// minSlack is the least lateness of a result that does not yet make a view stale.
 	minSlack = 500 * time.Millisecond
 )
 
 // HealthSettings say how often the broker is asked and how many answers make a
 // verdict. A broker that refuses is Down at most Fall × Interval after it began to;
-// one that hangs, at most Fall × Interval + Timeout + 50 ms.
+// one that hangs, at most Fall × Interval + Timeout.
 type HealthSettings struct {
 	Interval time.Duration // between the starts of two checks
 	Timeout  time.Duration // bound of one check
@@ -39,9 +33,7 @@ type HealthSettings struct {
 // HealthView is the broker's health as last judged.
 type HealthView struct {
 	Verdict   Verdict
-	Since     time.Time // when the verdict became what it is
-	LastError string    // of the last result or loss; empty after a success
-	Failures  int       // in a row, up to now
+	LastError string // of the last result or loss; empty after a success
 	// LastResultAt is when the last result was judged, and LastSuccessAt the last success; zero
 	// before the first.
 	LastResultAt, LastSuccessAt time.Time
@@ -84,12 +76,13 @@ type Health struct {
 }
 
 // NewHealth prepares the probing of one broker. check is called by one goroutine at
-// a time. A value on lost says that the broker that was asked is gone: its process exited,
+// a time, and returns when its context ends, as brokerapi.Broker promises: one that does not leaves
+// the view to grow stale, hence Unknown. A value on lost says that the broker that was asked is gone: its process exited,
 // or its port refuses; nil means that nobody can tell.
 func NewHealth(s HealthSettings, check func(ctx context.Context) error, lost <-chan struct{}, log *slog.Logger, reg prometheus.Registerer) *Health {
 	h := &Health{looks: make(chan struct{}, 1), tuned: make(chan struct{}, 1), check: check, lost: lost, log: log, changes: make(chan struct{}, 1)}
 	h.settings.Store(&s)
-	h.view.Store(&HealthView{Since: time.Now()})
+	h.view.Store(&HealthView{})
 	promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "holdfast_broker_up",
 		Help: "1 when the broker's health verdict is up and fresh, 0 when it is down, unknown or stale. 0: `holdfast status` has the last error; look at the broker and its admin API.",
@@ -119,19 +112,18 @@ func (h *Health) Snapshot() HealthView { return *h.view.Load() }
 // Changes receives a value after the verdict or the error changed.
 func (h *Health) Changes() <-chan struct{} { return h.changes }
 
-// Run probes until ctx ends and then returns nil. The first check starts at once.
-//
-// A check that ignores its context never has company: while it hangs, no second one
-// starts, and each interval counts as one more failure. If such a check has not
-// returned one second after the stop, Run leaves it behind and returns an error.
+// Run probes until ctx ends, waits for the check in flight, and then returns nil. The first check
+// starts at once, and none has company.
 func (h *Health) Run(ctx context.Context) error {
-	l := &healthLoop{Health: h, ctx: ctx, tick: time.NewTimer(0), overdue: time.NewTimer(time.Hour)}
+	l := &healthLoop{Health: h, ctx: ctx, tick: time.NewTimer(0)}
 	defer l.tick.Stop()
-	defer l.overdue.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return l.stop()
+			if l.done != nil {
+				<-l.done
+			}
+			return nil
 		case <-h.lost:
 			l.onLost()
 		case <-h.looks:
@@ -142,9 +134,6 @@ func (h *Health) Run(ctx context.Context) error {
 			l.onTick()
 		case err := <-l.done:
 			l.onResult(err)
-		case <-l.overdue.C:
-			l.hung, l.due = true, false // the next tick counts or starts
-			l.observe(l.hungError())
 		}
 	}
 }
@@ -160,11 +149,9 @@ type healthLoop struct {
 	hastened  bool // since a loss or look, until the next success, refusal of us or Down
 
 	// of the check in flight
-	done    chan error // nil: there is none
-	cancel  context.CancelFunc
-	overdue *time.Timer // from then on it counts as hung
-	hung    bool        // it was judged already
-	void    bool        // it began before a loss: whatever it says is about the past
+	done   chan error // nil: there is none
+	cancel context.CancelFunc
+	void   bool // it began before a loss: whatever it says is about the past
 }
 
 func (l *healthLoop) period() time.Duration {
@@ -177,23 +164,18 @@ func (l *healthLoop) period() time.Duration {
 
 func (l *healthLoop) onTick() {
 	l.tick.Reset(l.period())
-	switch {
-	case l.done == nil:
+	if l.done == nil {
 		l.start()
-	case l.hung:
-		l.observe(l.hungError())
-	default:
+	} else {
 		l.due = true
 	}
 }
 
 func (l *healthLoop) start() {
-	timeout := l.settings.Load().Timeout
-	ctx, cancel := context.WithTimeout(l.ctx, timeout)
+	ctx, cancel := context.WithTimeout(l.ctx, l.settings.Load().Timeout)
 	done := make(chan error, 1)
 	l.done, l.cancel = done, cancel
-	l.overdue.Reset(timeout + hungGrace)
-	l.due, l.hung, l.void, l.lastStart = false, false, false, time.Now()
+	l.due, l.void, l.lastStart = false, false, time.Now()
 	// A panic in a driver must not end the sidecar, which still has a lease to keep and a fence
 	// to hold.
 	go func() { done <- safely(l.log, "health", func() error { return l.check(ctx) }) }()
@@ -201,25 +183,19 @@ func (l *healthLoop) start() {
 
 func (l *healthLoop) onResult(err error) {
 	l.cancel()
-	l.overdue.Stop()
 	l.done = nil
-	// The runtime forgets timers that were stopped, as a check leaves several, when another is
+	// The runtime forgets timers that were stopped, as a check leaves some, when another is
 	// added. Until then each wakes the process when it would have been due.
 	time.AfterFunc(time.Hour, func() {}).Stop()
-	if !l.void && !l.hung {
+	if !l.void {
 		if errors.Is(err, context.DeadlineExceeded) && !strings.Contains(err.Error(), "no answer within") { // a shorter bound of its own
 			err = fmt.Errorf("no answer within %v: %w", l.settings.Load().Timeout, err)
 		}
 		l.observe(err)
 	}
-	if l.due || l.void {
+	if l.due {
 		l.probeSoon()
 	}
-}
-
-// hungError has the same words each time, so that it is logged once.
-func (l *healthLoop) hungError() error {
-	return fmt.Errorf("no answer within %v, and the health check has not returned since", l.settings.Load().Timeout)
 }
 
 func (l *healthLoop) onLost() {
@@ -240,7 +216,7 @@ func (l *healthLoop) hasten() {
 		l.probeSoon()
 		return
 	}
-	l.due = !l.hung
+	l.due = true
 	l.tick.Reset(l.period())
 }
 
@@ -286,27 +262,10 @@ func (l *healthLoop) observe(err error) {
 // publish completes the view by what was judged.
 func (l *healthLoop) publish(v HealthView, message string) {
 	before := v
-	v.Verdict, v.LastError, v.Failures = l.judge.verdict, message, l.judge.failures
-	changed := v.Verdict != before.Verdict
-	if changed {
-		v.Since = time.Now()
-	}
+	v.Verdict, v.LastError = l.judge.verdict, message
 	l.view.Store(&v)
-	if changed || message != before.LastError {
+	if v.Verdict != before.Verdict || message != before.LastError {
 		l.log.Info("broker health changed", "from", before.Verdict.String(), "to", v.Verdict.String(), "error", message)
 		Signal(l.changes)
-	}
-}
-
-// stop ends the check in flight and waits for it, for a bounded time.
-func (l *healthLoop) stop() error {
-	if l.done == nil {
-		return nil
-	}
-	select {
-	case <-l.done:
-		return nil
-	case <-time.After(stopGrace):
-		return fmt.Errorf("stop the health check: it has not returned within %v", stopGrace)
 	}
 }

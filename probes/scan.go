@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,12 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	// readChunk bounds how many names of one directory are in memory at a time.
-	readChunk = 256
-	// scanMost bounds the directory entries that one scan looks at.
-	scanMost = 500_000
-)
+// scanMost bounds the directory entries that one scan looks at.
+const scanMost = 500_000
 
 // scanLimit is scanMost, but in tests.
 var scanLimit = scanMost
@@ -149,8 +144,8 @@ type scanner struct {
 
 func isPattern(segment string) bool { return strings.ContainsAny(segment, `*?[\`) }
 
-// descend follows the segments below path, depth first, so that it holds one open directory and
-// at most readChunk names for each segment with a pattern. It takes path for a marker where the
+// descend follows the segments below path, depth first, so that it holds one open directory and its
+// names for each segment with a pattern. It takes path for a marker where the
 // glob ends. What is not there is no match, nor is a file where the glob wants a directory.
 func (s *scanner) descend(path string, segments []string) error {
 	err := error(nil)
@@ -200,20 +195,14 @@ func (s *scanner) each(dir string, do func(name string) error) error {
 		return err
 	}
 	defer f.Close()
-	for err == nil {
-		var names []string
-		names, err = f.Readdirnames(readChunk)
-		for _, name := range names {
-			if s.left--; s.left < 0 {
-				return errScanLimit
-			}
-			if err := errors.Join(s.ctx.Err(), do(name)); err != nil {
-				return err
-			}
+	names, err := f.Readdirnames(-1)
+	for _, name := range names {
+		if s.left--; s.left < 0 {
+			return errScanLimit
+		}
+		if err := errors.Join(s.ctx.Err(), do(name)); err != nil {
+			return err
 		}
 	}
-	if errors.Is(err, io.EOF) {
-		return s.ctx.Err()
-	}
-	return err
+	return errors.Join(err, s.ctx.Err())
 }
