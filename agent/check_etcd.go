@@ -42,6 +42,7 @@ func checkEtcd(ctx context.Context, c Config, registered string, log *slog.Logge
 			return []Finding{{What: "etcd", Err: wrongSetting(err)}}
 		}
 		f.Text += "; " + text
+		f.Warn = slices.ContainsFunc(all, func(e endpoint) bool { return cluster.Classify(e.err) == cluster.ClassAuth })
 	}
 	switch {
 	case snap.StateMalformed != "":

@@ -199,5 +199,5 @@ func cause(ctx context.Context, err error) error {
 func elsewhere(err error) bool {
 	s, _ := grpcStatus(err)
 	return s.Message() == rpctypes.ErrorDesc(rpctypes.ErrGRPCNotSupportedForLearner) || // a member that is not a voter yet
-		s != nil && s.Code() == codes.Unavailable && !strings.Contains(s.Message(), RefusedConnection)
+		s != nil && s.Code() == codes.Unavailable
 }

@@ -216,7 +216,7 @@ func TestAnotherEndpointIsTriedWhereItMayDoBetter(t *testing.T) {
 		{"no leader behind it", rpctypes.ErrNoLeader, true},
 		{"a learner", rpctypes.ErrGRPCNotSupportedForLearner, true},
 		{"unreachable", status.Error(codes.Unavailable, "connection refused"), true},
-		{"TLS refused", status.Error(codes.Unavailable, RefusedConnection+": x509"), false},
+		{"TLS refused", status.Error(codes.Unavailable, RefusedConnection+": x509"), true},
 		{"wrong password", rpctypes.ErrAuthFailed, false},
 		{"no space", rpctypes.ErrNoSpace, false},
 		{"not from gRPC", errors.New("no idea"), false},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -128,7 +129,7 @@ func once[A answer](ctx context.Context, m *members, renewal bool, q question[A]
 // ask asks what may be repeated: with several endpoints each is asked once at most, the next
 // one when one cannot answer or leaves the question unanswered for too long. The first answer
 // wins. If none comes, the error is that of an endpoint without a leader if there was one,
-// because that is what is wrong with the others too.
+// because that is what is wrong with the others too, else of one that refuses us.
 func ask[A answer](ctx context.Context, m *members, renewal bool, q question[A]) (said A, err error) {
 	if len(m.all) == 1 {
 		return once(ctx, m, renewal, q)
@@ -167,7 +168,7 @@ func ask[A answer](ctx context.Context, m *members, renewal bool, q question[A])
 			}
 		case o := <-outcomes:
 			waiting--
-			if err == nil || Classify(err) != ClassNoLeader {
+			if telling(o.err) >= telling(err) {
 				err = o.err
 			}
 			switch {
@@ -180,6 +181,11 @@ func ask[A answer](ctx context.Context, m *members, renewal bool, q question[A])
 			}
 		}
 	}
+}
+
+// telling is higher for what says more about why no endpoint answers.
+func telling(err error) int {
+	return slices.Index([]Class{ClassAuth, ClassNoLeader}, Classify(err))
 }
 
 // attempt asks one endpoint that was not tried yet. A token that etcd refuses is replaced: the
@@ -338,10 +344,13 @@ func (m *members) fail(e *member, class Class, renewal bool, err error) {
 		return
 	}
 	saying := "etcd endpoint does not answer"
-	if class == ClassTimeout && e.renewed && !renewal {
+	switch {
+	case class == ClassAuth:
+		saying = "etcd endpoint refuses us: the others are asked"
+	case class == ClassTimeout && e.renewed && !renewal:
 		saying = "etcd endpoint confirms renewals and does not answer reads: look at the disk of that member"
 	}
-	m.log.Warn(saying, "endpoint", e.url, "class", string(class), "err", err)
+	m.log.Warn(saying, "endpoint", e.url, "class", string(class), "err", cause(m.life, err))
 }
 
 // avoid has the next request take another way: its endpoint answers, and what it says is not

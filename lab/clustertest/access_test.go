@@ -1,6 +1,7 @@
 package clustertest
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -10,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"log/slog"
 	"math/big"
 	"net"
 	"os"
@@ -197,6 +199,39 @@ func TestTLSWithFiles(t *testing.T) {
 		cfg.Endpoints = []string{"https://localhost" + dead[len("127.0.0.1"):], endpoint} // the certificate is not for localhost
 		if _, err := open(t, cfg).Snapshot(bounded(t), "b1"); err != nil {
 			t.Error(err)
+		}
+	})
+	t.Run("one endpoint that refuses us", func(t *testing.T) {
+		dead := must[string](t)(freePort())
+		strange, other := "https://localhost"+endpoint[strings.LastIndex(endpoint, ":"):], "http"+shared.url[len("http"):]
+		cfg := good
+		cfg.Endpoints = []string{strange, endpoint} // the certificate is not for localhost
+		for told := ""; !strings.Contains(told, "refuses us"); {
+			var log bytes.Buffer
+			c, l := must[*cluster.Client](t)(cluster.Open(cfg, slog.New(slog.NewTextHandler(&log, nil)))), openLine(t, cfg)
+			if _, err := c.Snapshot(bounded(t), "b1"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := l.KeepAlive(bounded(t), id, false); err != nil {
+				t.Fatal(err)
+			}
+			c.Close()
+			told = log.String() // nothing, if the other was asked first
+		}
+		for _, c := range []struct {
+			name, text string
+			class      cluster.Class
+			endpoints  []string
+		}{
+			{"and the other is dead", "write a name that etcd's certificate has", cluster.ClassAuth, []string{strange, "https://" + dead}},
+			{"and the other, too", "write ", cluster.ClassAuth, []string{strange, "https" + other[len("http"):]}},
+		} {
+			for range 3 { // whichever is asked first
+				cfg.Endpoints = c.endpoints
+				if _, err := open(t, cfg).Snapshot(bounded(t), "b1"); cluster.Classify(err) != c.class || !contains(err, c.text) {
+					t.Errorf("%s: %v of class %q", c.name, err, cluster.Classify(err))
+				}
+			}
 		}
 	})
 	t.Run("TLS at a plain port", func(t *testing.T) {

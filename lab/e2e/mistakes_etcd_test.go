@@ -46,6 +46,12 @@ var etcdMistakes = []mistake{
 		message: `--etcd-endpoints "http://{tls}": no connection: it speaks TLS: write https://`,
 	},
 	{
+		name:    "http for https at one of two endpoints",
+		given:   secured,
+		command: "check " + besideBroker + " --etcd-endpoints http://{plain},http://{tls} --etcd-user n1 --etcd-password-file {password}",
+		message: `; 1 of 2 endpoints answer; http://{tls} does not: it speaks TLS: write https:// (auth)`,
+	},
+	{
 		name:    "an authority that nobody was told of",
 		given:   secured,
 		command: "fleet --etcd-endpoints https://{tls}",
