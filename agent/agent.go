@@ -207,6 +207,7 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 	defer a.tasks.Wait()
 	defer a.endLife()
 
+	a.reloading.shown = c.shownToEtcd()
 	if a.presence == nil {
 		if a.main, a.line, err = w.Etcd(c.Cluster(), log.With("part", "etcd")); err != nil {
 			return &ExitError{ExitUsage, err}

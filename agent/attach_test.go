@@ -405,6 +405,7 @@ func lifeOf(t *testing.T, can kind, change func(c *Config), past, claim func(l *
 		}
 		l.clock = func() lease.Instant { return lease.Instant(time.Hour + time.Since(l.born) + l.suspended()) }
 		l.begun = l.clock()
+		l.reloading.shown = c.shownToEtcd()
 		l.life0, l.endLife = context.WithCancel(context.Background())
 		var err error
 		if l.dir, err = openStateDir(dir); err != nil {

@@ -3,10 +3,12 @@ package agent
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -27,6 +29,8 @@ type reloading struct {
 	one  sync.Mutex             // held during a reload: one at a time
 	now  atomic.Pointer[Config] // effective settings; nil: those of the start
 	last atomic.Pointer[ConfigStatus]
+	// shown is what etcd was shown when the settings in force were taken up.
+	shown [sha256.Size]byte
 }
 
 // settings are the ones in force, as one snapshot. Those that a reload may change are read
@@ -54,11 +58,13 @@ func (a *agent) reload(ctx context.Context, by string) (Reloaded, error) {
 	a.reloading.one.Lock()
 	defer a.reloading.one.Unlock()
 	a.sayReloading()
-	next, done, err := a.prepare(ctx)
+	shown := a.cfg.shownToEtcd() // another file needs a restart
+	next, done, err := a.prepare(ctx, shown != a.reloading.shown)
 	if err != nil {
 		a.noteReload(err, by, done)
 		return Reloaded{}, err
 	}
+	a.reloading.shown = shown
 	a.takeSettings(next)
 	a.noteReload(nil, by, done)
 	a.tell(ctx, func() {}) // the loop judges anew
@@ -66,8 +72,18 @@ func (a *agent) reload(ctx context.Context, by string) (Reloaded, error) {
 	return done, nil
 }
 
+// shownToEtcd stands for what is in the files that etcd is shown, or known by.
+func (c *Config) shownToEtcd() [sha256.Size]byte {
+	var all []byte
+	for _, file := range []string{c.EtcdCACert, c.EtcdCert, c.EtcdKey, c.EtcdPasswordFile} {
+		content, _ := os.ReadFile(file)
+		all = fmt.Appendf(all, "%q", content)
+	}
+	return sha256.Sum256(all)
+}
+
 // prepare does everything of a reload that can fail.
-func (a *agent) prepare(ctx context.Context) (next Config, done Reloaded, err error) {
+func (a *agent) prepare(ctx context.Context, shownAnew bool) (next Config, done Reloaded, err error) {
 	if next, err = a.cfg.again(); err != nil {
 		return next, done, wrongSetting(err)
 	}
@@ -79,7 +95,7 @@ func (a *agent) prepare(ctx context.Context) (next Config, done Reloaded, err er
 		return next, done, err
 	}
 	if a.world.Try != nil {
-		if done.Found, err = a.world.Try(ctx, next); err != nil {
+		if done.Found, err = a.world.Try(ctx, next, shownAnew); err != nil {
 			return next, done, wrongSetting(err)
 		}
 	}
@@ -234,8 +250,9 @@ func (a *agent) serveWebReload(w http.ResponseWriter, r *http.Request) {
 }
 
 // tryAccess reads the files that settings name, as they will be used, and has etcd judge the user and
-// the certificate. It says what it found. An etcd that is out of reach judges nothing.
-func tryAccess(ctx context.Context, c Config) (found []string, err error) {
+// the certificate. It says what it found. An etcd that is out of reach judges nothing, and one that
+// refuses what it was shown before is no reason against other settings.
+func tryAccess(ctx context.Context, c Config, shownAnew bool) (found []string, err error) {
 	quiet := slog.New(slog.DiscardHandler)
 	if err := c.Cluster().CheckFiles(); err != nil {
 		return nil, err
@@ -264,8 +281,11 @@ func tryAccess(ctx context.Context, c Config) (found []string, err error) {
 	if err = client.Reach(ctx); err == nil {
 		return append(found, "etcd lets us in"), nil
 	}
-	if err = EtcdError(c, err); isSetting(err) {
+	switch err = EtcdError(c, err); {
+	case isSetting(err) && shownAnew:
 		return nil, err
+	case isSetting(err):
+		return append(found, "etcd does not let us in, and its settings and files are those of before: "+err.Error()), nil
 	}
 	return append(found, "whether etcd lets us in is not known: "+err.Error()), nil
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -181,6 +182,49 @@ func TestAReloadTakesUpWhatChangedAndTellsEverybody(t *testing.T) {
 	})
 }
 
+// An etcd that refuses what it was shown all along is said, and keeps no other setting back.
+func TestAReloadRestsOnEtcdOnlyWhereWhatItIsShownDiffers(t *testing.T) {
+	password := filepath.Join(t.TempDir(), "password")
+	etcd := "\netcd-user: hf\netcd-password-file: " + password + "\n"
+	store := func(word string) {
+		if err := os.WriteFile(password, []byte(word), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store("one")
+	inReload(t, "health-fall: 3"+etcd, func(l *sidecarLife, f *settingsFile) {
+		refusal := errors.New("etcd refuses us")
+		for i, step := range []struct {
+			word           string
+			refuses, taken bool
+		}{
+			{"one", true, true},
+			{"two", true, false},
+			{"two", true, false},
+			{"one", true, true},
+			{"two", false, true},
+			{"two", true, true},
+			{"one", true, false},
+		} {
+			l.world.Try = func(_ context.Context, _ Config, shownAnew bool) ([]string, error) {
+				if !step.refuses {
+					return nil, nil
+				} else if shownAnew {
+					return nil, refusal
+				}
+				return []string{refusal.Error()}, nil
+			}
+			store(step.word)
+			fall := 4 + i
+			f.write(fmt.Sprintf("health-fall: %d%s", fall, etcd))
+			done, err := l.reload(context.Background(), "SIGHUP")
+			if (err == nil) != step.taken || (l.settings().HealthFall == fall) != step.taken || step.taken && (len(done.Found) > 0) != step.refuses {
+				t.Errorf("step %d: %v, %+v, --health-fall %d", i, err, done, l.settings().HealthFall)
+			}
+		}
+	})
+}
+
 func TestAReloadThatCannotBeTakenUpWholeIsNotTakenUpAtAll(t *testing.T) {
 	const before = "health-fall: 3\nlease-ttl: 32s\n"
 	for _, tt := range []struct {
@@ -203,7 +247,7 @@ func TestAReloadThatCannotBeTakenUpWholeIsNotTakenUpAtAll(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			inReload(t, before, func(l *sidecarLife, f *settingsFile) {
 				l.world.SetLogLevel = func(string) { t.Error("the log level was set") }
-				l.world.Try = func(context.Context, Config) ([]string, error) { return nil, tt.try }
+				l.world.Try = func(context.Context, Config, bool) ([]string, error) { return nil, tt.try }
 				f.write(tt.text)
 				_, err := l.reload(context.Background(), "SIGHUP")
 				var exit *ExitError

@@ -57,8 +57,8 @@ type World struct {
 	// SetLogLevel changes what is logged; nil: nothing does.
 	SetLogLevel func(level string)
 	// Try reads the files that settings name, as they will be used, before they are taken
-	// up; nil: nothing is tried.
-	Try func(context.Context, Config) (found []string, err error)
+	// up; nil: nothing is tried. shownAnew: etcd is to be shown other files than before.
+	Try func(_ context.Context, _ Config, shownAnew bool) (found []string, err error)
 	// NoDirEvents: the kernel tells of no change of the data directory.
 	NoDirEvents bool
 }

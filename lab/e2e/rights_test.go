@@ -305,6 +305,7 @@ func TestTheRecipesForUsersOnThePageWork(t *testing.T) {
 					t.Errorf("the summary does not say %q: %s", want, st.Summary)
 				}
 			}
+			reload(0, "etcd does not let us in, and its settings and files are those of before: ")
 			if res, err := n.sidecar.Verb(s.ctx, "drain"); err != nil || res.Exit == 0 || !strings.Contains(res.Stderr, "permission denied at /cluster/") || !strings.Contains(res.Stderr, c.who) {
 				t.Errorf("a verb: %+v, %v", res, err)
 			}
