@@ -87,8 +87,7 @@ func verbs() []*cli.Command {
 		verb("resume", sidecar, resume),
 		verb("reload", sidecar, reload),
 		verb("events", sidecar, events, outputFlag("text"),
-			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "wait for more, until interrupted"},
-			&cli.Uint64Flag{Name: "since", Usage: "`ID` only events after this one", DefaultText: "0"}),
+			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "wait for more, until interrupted"}),
 		verb("explain", sidecar, explain, outputFlag("text")),
 		verb("check", all, check),
 		verb("forget", &needs{only: append(etcd, "driver", "registration"), others: true, bound: time.Minute}, forget,
@@ -325,11 +324,8 @@ func usageError(c *cli.Context, err error, ofVerb bool) error {
 		return usage("%s--%s: no value given: write --%s %s", verb, name, name, arg)
 	}
 	kind := "a switch: write true or false"
-	switch f.(type) {
-	case *cli.DurationFlag:
+	if _, ok := f.(*cli.DurationFlag); ok {
 		kind = "a duration: write a number with a unit, such as 30s"
-	case *cli.Uint64Flag:
-		kind = "a number: write digits only"
 	}
 	return usage("--%s %s: not %s", name, value, kind)
 }

@@ -35,7 +35,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	context.AfterFunc(ctx, stop)
 
-	out := newOutput(stdout)
+	out := &output{to: stdout}
 	app := newApp(out, stderr)
 	err := app.RunContext(ctx, flagsFirst(app, args))
 	if err == nil || err == out.err {

@@ -165,8 +165,8 @@ func TestTheJournalOfASidecarThatEndedCanBeRead(t *testing.T) {
 	if code, stdout, stderr = holdfast(t, "status", "--state-dir", dir, "-o", "json"); code != 1 || stdout != "" {
 		t.Errorf("status in JSON: code %d, %q, %q", code, stdout, stderr)
 	}
-	code, stdout, stderr = holdfast(t, "events", "--state-dir", dir, "--since", "2", "-o", "json")
-	if code != 0 || stdout != journal || stderr != note {
+	code, stdout, stderr = holdfast(t, "events", "--state-dir", dir, "-o", "json")
+	if code != 0 || !strings.HasSuffix(stdout, journal) || stderr != note {
 		t.Errorf("events in JSON: code %d, %q, %q", code, stdout, stderr)
 	}
 	code, stdout, stderr = holdfast(t, "explain", "--state-dir", dir, "4")

@@ -113,7 +113,6 @@ func TestWrongUsageIsOneLineAndCodeTwo(t *testing.T) {
 		{"gate before no program", []string{"gate", "--wait", "60s", "--", "/no/such"},
 			`gate: start the broker: exec: "/no/such": stat /no/such: no such file or directory: give the path of an executable file after --`},
 		{"resume what", []string{"resume", "n1"}, `resume: unexpected argument "n1": write 'holdfast resume [FLAG…]'`},
-		{"events since", []string{"events", "--since", "noon"}, `--since "noon": not a number: write digits only`},
 		{"shell", []string{"completion", "tcsh"}, `completion: shell "tcsh": unknown: write one of bash, zsh, fish`},
 		{"setting of run", []string{"run", "--driver", "nats", "--lease-detach-margin", "40s"},
 			"--lease-detach-margin 40s: must be less than --lease-ttl 32s: leave it out for a third of the TTL, 10.667s"},

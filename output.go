@@ -20,14 +20,8 @@ import (
 
 // output is where a verb prints. It keeps the first error, so that no verb looks at each.
 type output struct {
-	to      io.Writer
-	colours bool
-	err     error
-}
-
-// newOutput colours only what a person looks at; see no-color.org.
-func newOutput(w io.Writer) *output {
-	return &output{to: w, colours: isTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
+	to  io.Writer
+	err error
 }
 
 func isTerminal(w io.Writer) bool {
@@ -52,28 +46,10 @@ func (o *output) failure() error {
 	return fmt.Errorf("print answer: %w", o.err)
 }
 
-// colours are those of the contract's words, by how much they matter at night, where one stands
-// in a column, alone, after a number or as what something became.
-var colours = map[string]*regexp.Regexp{
-	"32": where("attached|active|up|served|yes|present|stands by"),
-	"33": where("degraded|draining|drained|loading|unknown|quarantined|held_elsewhere|unreadable|ignored|off|awaited|failing|not applied"),
-	"31": where("detached|down|missing|orphan|foreign_owner|no|absent|none held|held by another sidecar|NOT registered|deadline passed|fence point passed"),
-}
-
-func where(words string) *regexp.Regexp {
-	return regexp.MustCompile(`( {2}|, |\d |→ |is |would be )(` + words + `)\b`)
-}
-
 // line prints one line. What etcd, a broker or anybody else said can neither make two of it
 // nor steer the terminal.
 func (o *output) line(format string, args ...any) {
-	text := agent.Plain(strings.TrimRight(fmt.Sprintf(format, args...), " "))
-	for code, words := range colours {
-		if o.colours {
-			text = words.ReplaceAllString(text, "$1\x1b["+code+"m$2\x1b[0m")
-		}
-	}
-	fmt.Fprintln(o, text)
+	fmt.Fprintln(o, agent.Plain(strings.TrimRight(fmt.Sprintf(format, args...), " ")))
 }
 
 // table prints rows in columns, the head first.
@@ -114,18 +90,17 @@ func seconds(s float64) string {
 
 // age is how long ago t was, in the two largest units.
 func age(now, t time.Time) string {
-	d := now.Sub(t).Round(time.Second)
+	const day = 24 * time.Hour
+	d := max(0, now.Sub(t).Round(time.Second))
 	switch {
 	case t.IsZero():
 		return "-"
-	case d < 0:
-		return "0s"
-	case d < time.Hour:
-		return strings.TrimPrefix(fmt.Sprintf("%dm%ds", d/time.Minute, d%time.Minute/time.Second), "0m")
-	case d < 24*time.Hour:
-		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	case d >= day:
+		return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
+	case d >= time.Hour:
+		return strings.TrimSuffix(d.Truncate(time.Minute).String(), "0s")
 	}
-	return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+	return d.String()
 }
 
 // writeStatus prints one sentence, then a few aligned lines.
@@ -194,15 +169,17 @@ func readyText(s agent.Status) string {
 
 // guardText is empty if the sidecar does not tell.
 func guardText(g agent.GuardStatus) string {
-	text := map[string]string{"off": "off: ", "absent": "absent: ", "idle": "idle: ", "stands_by": "stands by",
-		"awaited": "awaited for the broker's process"}[g.State] + g.Remark()
-	switch {
-	case g.State == "absent":
-		text += "; see 'holdfast events'"
-	case g.State == "stands_by" && g.Pid != 0:
-		text += fmt.Sprintf(" for process %d of the broker", g.Pid)
+	switch g.State {
+	case "off", "idle":
+		return g.State + ": " + g.Remark()
+	case "absent":
+		return "absent: " + g.Remark() + "; see 'holdfast events'"
+	case "awaited":
+		return "awaited for the broker's process"
+	case "stands_by":
+		return fmt.Sprintf("stands by for process %d of the broker", g.Pid)
 	}
-	return text
+	return ""
 }
 
 func leaseText(l agent.LeaseStatus) string {

@@ -109,8 +109,9 @@ func TestWhatOthersSayIsOnlyShown(t *testing.T) {
 	wantPlain(t, "fleet", fleet(text), fleet("x"))
 	forgotten := func(text string) string {
 		var b bytes.Buffer
-		f := forgetting{out: &output{to: &b}, id: text, unassigned: []string{text}}
-		f.print(whatRemains(filled[cluster.Remains](text)))
+		o := &output{to: &b}
+		o.line("%s is forgotten: %s.", text, whatRemains(filled[cluster.Remains](text)))
+		o.line("%s.", counted("Topics that wait for a broker now", []string{text}))
 		return b.String()
 	}
 	wantPlain(t, "forget", forgotten(text), forgotten("x"))

@@ -98,31 +98,6 @@ func TestStatusTableIsGolden(t *testing.T) {
 	}
 }
 
-func TestColoursAreOnlyOnATerminal(t *testing.T) {
-	var plain, coloured bytes.Buffer
-	if newOutput(&plain).colours {
-		t.Error("a buffer is not a terminal")
-	}
-	writeStatus(&output{to: &coloured, colours: true}, attachedStatus())
-	if !strings.Contains(coloured.String(), "\x1b[32mattached\x1b[0m") {
-		t.Errorf("no colours in %q", coloured.String())
-	}
-}
-
-func TestColoursDoNotMoveColumns(t *testing.T) {
-	rows := []agent.TopicStatus{{Topic: "/a/b", State: "missing", Error: "no space"}, {Topic: "/a/c", State: "served"}}
-	var plain, coloured bytes.Buffer
-	writeTopics(&output{to: &plain}, rows, rows)
-	writeTopics(&output{to: &coloured, colours: true}, rows, rows)
-	bare := coloured.String()
-	for _, code := range []string{"\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[0m"} {
-		bare = strings.ReplaceAll(bare, code, "")
-	}
-	if bare != plain.String() {
-		t.Errorf("got\n%s\nwant\n%s", bare, plain.String())
-	}
-}
-
 func TestTopicsTableIsGolden(t *testing.T) {
 	rows := []agent.TopicStatus{
 		{Topic: "/default/orders", State: "served"},
@@ -245,7 +220,7 @@ func TestFleetNamesMovesThatNobodyCarriesOn(t *testing.T) {
 	journal := func(from, to, phase string) cluster.KV {
 		return cluster.KV{Key: "/cluster/moves/a/b", Value: fmt.Appendf(nil, `{"format":1,"id":"m1","from":%q,"to":%q,"phase":%q,"planned":{},"sealed":{}}`, from, to, phase)}
 	}
-	writeFleetMoves(newOutput(&b), []cluster.FleetBroker{{BrokerID: "n1", Registered: true}, {BrokerID: "n2"}}, map[string]cluster.KV{
+	writeFleetMoves(&output{to: &b}, []cluster.FleetBroker{{BrokerID: "n1", Registered: true}, {BrokerID: "n2"}}, map[string]cluster.KV{
 		"/a/over": journal("n1", "n2", "done"), "/a/way": journal("n1", "n2", "sealed"), "/a/nobody": journal("n2", "n3", "copied"),
 		"/a/garbled": {Key: "/cluster/moves/a/garbled", Value: []byte("{")}, "/a/newer": {Key: "/cluster/moves/a/newer", Value: []byte(`{"format":2}`)},
 	})

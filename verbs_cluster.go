@@ -94,7 +94,7 @@ func writeFleet(o *output, brokers []cluster.FleetBroker, now time.Time) {
 		}
 		if len(b.Shared) > 0 {
 			notes = append(notes, fmt.Sprintf("%s of %s: assigned to another broker, too, and served by both unless they take ownership locks: delete one of the two keys: %s",
-				count(uint64(len(b.Shared)), "topic"), id, strings.Join(b.Shared[:min(len(b.Shared), 5)], ", ")))
+				agent.Plural(len(b.Shared), "topic"), id, strings.Join(b.Shared[:min(len(b.Shared), 5)], ", ")))
 		}
 		if b.StateMalformed != "" {
 			mode = "malformed"
@@ -118,54 +118,45 @@ func writeFleet(o *output, brokers []cluster.FleetBroker, now time.Time) {
 	}
 }
 
-// forgetTries is how often a broker is looked at anew that is not as it was seen.
-const forgetTries = 4
-
 func forget(c call) error {
 	client, err := c.etcd("this broker: nothing to forget")
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	f := forgetting{client: client, settings: c.settings, out: c.out(), id: c.Args().First()}
-	return f.run(c.Context, c.Bool("dry-run"))
+	return forgetting{client, c.settings, c.out(), c.Args().First()}.run(c.Context, c.Bool("dry-run"))
 }
 
 // forgetting is one use of the verb.
 type forgetting struct {
-	client     *cluster.Client
-	settings   agent.Config
-	out        *output
-	id         string
-	unassigned []string // so far
+	client   *cluster.Client
+	settings agent.Config
+	out      *output
+	id       string
 }
 
-func (f *forgetting) run(ctx context.Context, dry bool) error {
-	what := ""
-	for tries := 1; ; tries++ {
-		seen, err := f.client.Remains(ctx, f.id)
-		switch {
-		case err != nil:
-			return f.refused(err)
-		case tries == 1 && !seen.Any():
-			return fmt.Errorf("forget %s: etcd knows no such broker below --prefix %q: 'holdfast fleet' lists those that it knows", f.id, f.settings.Prefix)
-		case tries == 1:
-			what = whatRemains(seen)
-		}
-		if dry {
-			f.out.line("%s would be forgotten: %s.", f.id, what)
-			return nil
-		}
-		gone, err := f.client.Forget(ctx, seen)
-		f.unassigned = append(f.unassigned, gone...)
-		if err == nil {
-			f.print(what)
-			return nil
-		}
-		if !errors.Is(err, cluster.ErrChanged) || tries == forgetTries {
-			return f.refused(err)
-		}
+func (f forgetting) run(ctx context.Context, dry bool) error {
+	seen, err := f.client.Remains(ctx, f.id)
+	if err != nil {
+		return f.refused(err, nil)
 	}
+	if !seen.Any() {
+		return fmt.Errorf("forget %s: etcd knows no such broker below --prefix %q: 'holdfast fleet' lists those that it knows", f.id, f.settings.Prefix)
+	}
+	what := whatRemains(seen)
+	if dry {
+		f.out.line("%s would be forgotten: %s.", f.id, what)
+		return nil
+	}
+	unassigned, err := f.client.Forget(ctx, seen)
+	if err != nil {
+		return f.refused(err, unassigned)
+	}
+	f.out.line("%s is forgotten: %s.", f.id, what)
+	if len(unassigned) > 0 {
+		f.out.line("%s.", counted("Topics that wait for a broker now", unassigned))
+	}
+	return nil
 }
 
 // inTheWay says what to do about what keeps a broker from being forgotten.
@@ -173,14 +164,14 @@ var inTheWay = map[error]string{
 	cluster.ErrRegistered: "stop the broker and its sidecar, or wait until the lease has ended; if the broker is gone and no lease ends it, delete the key",
 	cluster.ErrHolds:      "wait until its lease has ended, or delete what it says if the broker is gone",
 	cluster.ErrUnreadable: "under which id it is registered is not known; if the broker is gone, delete the key",
-	cluster.ErrChanged:    "somebody goes on changing it: find out who, then try again",
+	cluster.ErrChanged:    "it was changed meanwhile: try again, and find out who goes on changing it",
 }
 
 // refused says what is in the way, and what was done before.
-func (f *forgetting) refused(err error) error {
+func (f forgetting) refused(err error, unassigned []string) error {
 	text := "forget " + f.id
-	if len(f.unassigned) > 0 {
-		text += ": " + counted("topics that are unassigned already", f.unassigned) + "; the rest is as it was"
+	if len(unassigned) > 0 {
+		text += ": " + counted("topics that are unassigned already", unassigned) + "; the rest is as it was"
 	}
 	for cause, next := range inTheWay {
 		if errors.Is(err, cause) {
@@ -188,13 +179,6 @@ func (f *forgetting) refused(err error) error {
 		}
 	}
 	return fmt.Errorf("%s: %w", text, agent.EtcdError(f.settings, err))
-}
-
-func (f *forgetting) print(what string) {
-	f.out.line("%s is forgotten: %s.", f.id, what)
-	if len(f.unassigned) > 0 {
-		f.out.line("%s.", counted("Topics that wait for a broker now", f.unassigned))
-	}
 }
 
 // whatRemains is what of a broker is to go, in words.

@@ -150,7 +150,7 @@ func writePlan(o *output, p moving.Shown) {
 		how = "it is moving already"
 	}
 	if e := p.Planned; e != nil {
-		size, rests = fmt.Sprintf(", %s, %s", count(e.Count, "message"), bytesText(e.Bytes)), e.Rests
+		size, rests = fmt.Sprintf(", %s, %s", agent.Plural(int(e.Count), "message"), bytesText(e.Bytes)), e.Rests
 	}
 	o.line("%s: %s from %s to %s%s. %s", p.Topic, how, p.From, p.Target(), size, rests)
 	if p.Sent {
@@ -160,13 +160,6 @@ func writePlan(o *output, p moving.Shown) {
 	}
 }
 
-func count(n uint64, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return strconv.FormatUint(n, 10) + " " + what + "s"
-}
-
 // bytesText is a size as people read it.
 func bytesText(n uint64) string {
 	size, unit := float64(n), 0
@@ -174,7 +167,7 @@ func bytesText(n uint64) string {
 		unit++
 	}
 	if unit == 0 {
-		return count(n, "byte")
+		return agent.Plural(int(n), "byte")
 	}
 	return fmt.Sprintf("%.1f %ciB", size, " KMGTPE"[unit])
 }
@@ -256,7 +249,7 @@ func writeDrainPlan(o *output, p agent.DrainPlan) {
 		}
 	}
 	for _, broker := range slices.Sorted(maps.Keys(to)) {
-		o.line("%s to %s", count(uint64(to[broker]), "topic"), broker)
+		o.line("%s to %s", agent.Plural(to[broker], "topic"), broker)
 	}
 	foretold := "no move has measured a rate yet"
 	if p.Rate > 0 {
@@ -265,7 +258,7 @@ func writeDrainPlan(o *output, p agent.DrainPlan) {
 	o.line("%s in all, %s", bytesText(total), foretold)
 	for _, why := range slices.Sorted(maps.Keys(rests)) {
 		if why != "" {
-			o.line("%s: %s", count(uint64(rests[why]), "topic"), why)
+			o.line("%s: %s", agent.Plural(rests[why], "topic"), why)
 		}
 	}
 	for _, topic := range slices.Sorted(maps.Keys(p.Stay)) {
@@ -293,6 +286,6 @@ func writeFleetMoves(o *output, brokers []cluster.FleetBroker, journals map[stri
 		}
 	}
 	if underWay > 0 {
-		o.line("%s under way: 'holdfast moves' beside a sidecar says how far.", count(uint64(underWay), "move"))
+		o.line("%s under way: 'holdfast moves' beside a sidecar says how far.", agent.Plural(underWay, "move"))
 	}
 }

@@ -110,24 +110,21 @@ func writeTopics(o *output, all, shown []agent.TopicStatus) {
 }
 
 func events(c call) error {
-	follow, since := c.Bool("follow"), int64(c.Uint64("since"))
 	show := func(e agent.Event, raw []byte) error {
 		_ = c.answer(raw, nil, func(o *output) { writeEvent(o, e) })
 		return c.out().err
 	}
-	err := c.sidecar().Events(c.Context, since, follow, show)
+	err := c.sidecar().Events(c.Context, 0, c.Bool("follow"), show)
 	switch {
 	case !errors.Is(err, agent.ErrNoSidecar):
 		return err
-	case follow:
+	case c.Bool("follow"):
 		return fmt.Errorf("%w; there is nothing to follow: leave out --follow to read the journal that it left", err)
 	}
 	left, err := leftJournal(c, err)
 	for _, e := range left {
-		if e.ID > since {
-			raw, _ := json.Marshal(e)
-			_ = show(e, raw)
-		}
+		raw, _ := json.Marshal(e)
+		_ = show(e, raw)
 	}
 	return err
 }
