@@ -40,7 +40,7 @@ func (a *agent) attach(verdict probes.Verdict) {
 		Now: time.Duration(now), Held: held, FencePoint: time.Duration(validity.FencePoint()) - a.uncounted(),
 		Failing: failing, Paused: (v.Phase == lease.Paused || v.Phase == lease.Idle) && (held || v.Validity.ExpiredAt(now)), Contested: contested, Enabled: a.cfg.Detach,
 		EverAttached: a.everAttached, HealthySince: time.Duration(a.healthySince),
-		RecoverWindow: a.settings().DetachmentRecoverWindow, Verified: a.verified,
+		RecoverWindow: a.recoverWindow(), Verified: a.verified,
 		Stopping: a.fencing.underway == recovery.StepStop, Unguarded: a.awaitsGuard(), Doubted: a.doubted(),
 		MustGo: mustGo != "",
 		Left:   a.leaving.phase == givingUp || a.leaving.phase == hasLeft,
@@ -74,6 +74,15 @@ func (a *agent) attach(verdict probes.Verdict) {
 		a.setOrders(a.orders(false))
 		a.beginFencing(verdict)
 	}
+}
+
+// recoverWindow is for how long all must be well. A broker that had left comes back from nothing that
+// failed: while it waited a second planned stop could not be noted.
+func (a *agent) recoverWindow() time.Duration {
+	if a.detachedBy == recovery.WhyLeft {
+		return 0
+	}
+	return a.settings().DetachmentRecoverWindow
 }
 
 // mustGo is why the broker's process must be stopped whatever its registration; empty: it need not.

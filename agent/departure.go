@@ -49,11 +49,13 @@ func (a *agent) mayLeave() error {
 		why = "with --registration none there is no registration to give up"
 	case a.conflict != "":
 		why = a.conflict
+	case a.mode.Mode == "":
+		why = "what becomes of the broker is not decided yet (the note of an earlier planned stop stands until then)"
 	case a.mode.Mode != recovery.Active:
 		why = fmt.Sprintf("the broker is %s (%s)", a.mode.Mode, a.mode.Reason)
 	case a.grant.LeaseID == 0 || v.Grant.LeaseID != a.grant.LeaseID || !v.Validity.HeldAt(a.clock()):
 		why = "its registration is not surely held"
-	case a.attachment == recovery.Detached:
+	case a.fellOut():
 		why = "it is detached from the cluster"
 	case who.Instance != a.memory.Instance:
 		why = "the decision about the process that answers is to come"
@@ -62,6 +64,10 @@ func (a *agent) mayLeave() error {
 	}
 	return fmt.Errorf("%w: %s", errNothingToLeave, why)
 }
+
+// fellOut reports whether it is detached after it was attached. Who was registered a moment ago, and
+// waits for that or for its guard, has lost nothing.
+func (a *agent) fellOut() bool { return a.attachment == recovery.Detached && a.everAttached }
 
 func (a *agent) departure() departure {
 	return departure{who: cluster.Who{Name: a.brokerID, Registered: a.ids.registered.now()}, grant: a.grant,

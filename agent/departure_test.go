@@ -53,6 +53,10 @@ func TestWhoLeavesANoteAtAStop(t *testing.T) {
 			l.set(func() { l.contest, l.lost = true, true })
 			l.becomes(recovery.Detached, time.Minute)
 		}, false},
+		{"it is registered, and was not attached yet", stoppable, nil, func(l *sidecarLife) {
+			l.halt()
+			l.attachment, l.everAttached = recovery.Detached, false
+		}, true},
 		{"--leave-registered", func(c *Config) { stoppable(c); c.LeaveRegistered = true }, nil, nil, false},
 		{"a shadow", func(c *Config) { c.Shadow = true }, nil, nil, false},
 	} {

@@ -277,7 +277,7 @@ func (a *agent) tendLeaving(verdict probes.Verdict, who brokerapi.Report) {
 		switch {
 		case a.mode.Mode != recovery.Active:
 			a.callOff(fmt.Sprintf("it is %s (%s) by now", a.mode.Mode, a.mode.Reason))
-		case a.attachment == recovery.Detached || a.grant.LeaseID == 0:
+		case a.fellOut() || a.grant.LeaseID == 0:
 			a.callOff("it was detached from the cluster meanwhile")
 		case verdict == probes.Up && !same:
 			a.callOff("another process of it answers")

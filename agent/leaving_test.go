@@ -96,6 +96,22 @@ func TestTheNextProcessOfABrokerThatLeftIsRegistered(t *testing.T) {
 	})
 }
 
+func TestWhoIsBackFromAPlannedStopMayLeaveAgainAtOnce(t *testing.T) {
+	inLeaver(t, kind{}, func(c *Config) { c.DetachmentRecoverWindow = time.Minute }, func(l *leaver) {
+		for notes := 1; notes <= 2; notes++ {
+			if err := l.asks(5*time.Second, true); err != nil || l.notes != notes {
+				t.Errorf("stop %d: %v, %d notes", notes, err, l.notes)
+			}
+			l.set(func() { l.ended = true })
+			l.until(l.age() + time.Second)
+			l.start()
+			for began := l.age(); !l.registered() && l.age() < began+20*time.Second; {
+				l.until(l.age() + 50*time.Millisecond)
+			}
+		}
+	})
+}
+
 func TestABrokerThatNobodyStopsIsTakenBack(t *testing.T) {
 	inLeaver(t, kind{}, func(c *Config) { c.LeaveTimeout = 30 * time.Second }, func(l *leaver) {
 		if err := l.asks(5*time.Second, false); err != nil {

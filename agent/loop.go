@@ -173,7 +173,7 @@ func (a *agent) untilNext() time.Duration {
 		next = min(next, d)
 	}
 	if a.attachment == recovery.Detached {
-		if d := a.healthySince.Add(a.settings().DetachmentRecoverWindow).Sub(now); d > 0 {
+		if d := a.healthySince.Add(a.recoverWindow()).Sub(now); d > 0 {
 			next = min(next, d)
 		}
 	}
