@@ -174,9 +174,9 @@ func explainAuth(c Config, why *shortError) error {
 	case strings.Contains(why.err.Error(), cluster.RefusedConnection):
 		return fmt.Errorf("%s: no connection: %w", whereEtcd(c), why)
 	case denied && c.EtcdUser == "":
-		return fmt.Errorf("%s: etcd refuses the user of --etcd-cert %s (its CN): %w: grant it to a role of that user, as docs/security.md says", whereEtcd(c), c.EtcdCert, why)
+		return fmt.Errorf("%s: etcd refuses the user of --etcd-cert %s (its CN): %w: see docs/security.md", whereEtcd(c), c.EtcdCert, why)
 	case denied:
-		return fmt.Errorf("--etcd-user %q: etcd refuses it: %w: grant it to a role of that user, as docs/security.md says", c.EtcdUser, why)
+		return fmt.Errorf("--etcd-user %q: etcd refuses it: %w: see docs/security.md", c.EtcdUser, why)
 	case c.EtcdUser == "":
 		return fmt.Errorf("%s: etcd refuses us: %w: set --etcd-user and --etcd-password-file, or --etcd-cert and --etcd-key", whereEtcd(c), why)
 	}

@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"regexp"
 	"strings"
@@ -81,18 +80,6 @@ var ofAccess = regexp.MustCompile(`^etcdserver: .*(auth|user|role|permission)`)
 // Asking again changes nothing, as it may with other errors of ClassAuth.
 func Denied(err error) bool {
 	return words(err) == rpctypes.ErrPermissionDenied.Error()
-}
-
-// denied names the keys of what etcd has denied, which says no more than that; of a range, where it begins.
-func denied(err error, ops ...clientv3.Op) error {
-	if !Denied(err) {
-		return err
-	}
-	keys := make([]string, len(ops))
-	for i, op := range ops {
-		keys[i] = string(op.KeyBytes())
-	}
-	return fmt.Errorf("%w at %s", err, strings.Join(keys, " or "))
 }
 
 // Classify sorts an error of this package, or of a context it was given.

@@ -135,7 +135,7 @@ func (c *Client) watch(ctx context.Context, begun *time.Time, lasting time.Durat
 	}
 	for r := range w.library.Watch(watching, key, append(opts, clientv3.WithRev(revision), clientv3.WithCreatedNotify())...) {
 		if err := r.Err(); err != nil {
-			return denied(cause(ctx, reason(err)), clientv3.OpGet(key, opts...))
+			return c.denied(ctx, cause(ctx, reason(err)), nil, clientv3.OpGet(key, opts...))
 		}
 		if len(c.all) > 1 {
 			if err := c.identity.check(r.Header.GetClusterId(), "the other end of a watch", time.Now()); err != nil {

@@ -40,8 +40,8 @@ func (c *Client) KeepAlive(ctx context.Context, id int64) (_ Renewal, err error)
 	})
 	if err == nil && answer.TTL <= 0 {
 		err = ErrLeaseNotFound
-	} else if Denied(err) { // some versions ask for a right to all keys that are under it
-		err = fmt.Errorf("%w at the keys under the lease", err)
+	} else if Denied(err) { // newer versions ask for a right to all keys that are under it
+		err = fmt.Errorf("%w to write the keys under the lease: etcdctl role grant-permission ROLE readwrite %sID", err, c.keys.Registrations())
 	}
 	head := answer.GetHeader()
 	return Renewal{seconds(answer.GetTTL()), head.GetRevision(), head.GetRaftTerm()}, err

@@ -63,9 +63,9 @@ func under(key string, lease int64) clientv3.Cmp {
 	return clientv3.Compare(clientv3.LeaseValue(key), "=", lease)
 }
 
-func commit(guards []clientv3.Cmp, ops []clientv3.Op) question[*etcdserverpb.TxnResponse] {
+func commit(guards []clientv3.Cmp, ops []clientv3.Op, orElse ...clientv3.Op) question[*etcdserverpb.TxnResponse] {
 	return func(ctx context.Context, w *way) (*etcdserverpb.TxnResponse, error) {
-		said, err := w.kv.Txn(ctx).If(guards...).Then(ops...).Commit()
+		said, err := w.kv.Txn(ctx).If(guards...).Then(ops...).Else(orElse...).Commit()
 		if err == nil && (said.Succeeded || len(guards) == 0) && len(said.Responses) != len(ops) {
 			err = fmt.Errorf("etcd answered %d of %d", len(said.Responses), len(ops))
 		}
@@ -78,15 +78,8 @@ func (c *Client) read(ctx context.Context, gets ...clientv3.Op) (found [][]KV, h
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	answer, err := ask(ctx, c.members, false, commit(nil, gets))
-	for _, get := range gets {
-		if len(gets) > 1 && Denied(err) { // which of them?
-			if _, _, err := c.read(ctx, get); Denied(err) {
-				return nil, nil, err
-			}
-		}
-	}
 	if err != nil {
-		return nil, nil, denied(err, gets...)
+		return nil, nil, c.denied(ctx, err, nil, gets...)
 	}
 	for _, r := range answer.Responses {
 		found = append(found, kvsOf(r))
@@ -138,7 +131,7 @@ func (c *Client) get(ctx context.Context, key string, opts ...clientv3.OpOption)
 		return (*etcdserverpb.RangeResponse)(said), err
 	})
 	if err != nil || len(answer.Kvs) == 0 {
-		return nil, answer.GetHeader(), denied(err, clientv3.OpGet(key))
+		return nil, answer.GetHeader(), c.denied(ctx, err, nil, clientv3.OpGet(key))
 	}
 	kv := kvOf(answer.Kvs[0])
 	return &kv, answer.Header, nil
@@ -151,10 +144,7 @@ func (c *Client) write(ctx context.Context, guards []clientv3.Cmp, ops ...client
 	if err == nil && !answer.Succeeded {
 		err = ErrChanged
 	}
-	if len(ops[0].KeyBytes()) > 0 { // else they are of topics
-		err = denied(err, ops...)
-	}
-	return answer, answer.GetHeader().GetRevision(), err
+	return answer, answer.GetHeader().GetRevision(), c.denied(ctx, err, guards, ops...)
 }
 
 // topicAct is what is done about one topic, in a transaction of its own.

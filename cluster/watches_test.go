@@ -261,7 +261,7 @@ func TestAWatchThatIsRefusedEndsNoOther(t *testing.T) {
 		put("/a/1")
 		put("/b/1")
 		a.expect(t, "full[]", "put[/a/1]")
-		b.expect(t, "full[]", "error follow /b/: watch: etcdserver: permission denied at /b/", "full[]", "put[/b/1]")
+		b.expect(t, "full[]", "error follow /b/: watch: etcdserver: permission denied to read /b/: etcdctl role grant-permission ROLE --prefix=true read /b/", "full[]", "put[/b/1]")
 	})
 }
 

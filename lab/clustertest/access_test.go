@@ -105,6 +105,35 @@ func TestUserAndPasswordFromFile(t *testing.T) {
 	if _, err := l.KeepAlive(bounded(t), id, true); err != nil {
 		t.Errorf("renewing after the password and its file changed: %v", err)
 	}
+
+	// What is missing is asked for, and none of it written.
+	g := open(t, cluster.Config{Endpoints: cfg.Endpoints, User: "guest", PasswordFile: guest})
+	state := c.Keys().State("b2")
+	root = rawClient(t, clientv3.Config{Endpoints: []string{endpoint}, Username: "root", Password: "changed"})
+	for _, err := range []error{ignore(root.RoleAdd(ctx, "guest")), ignore(root.UserGrantRole(ctx, "guest", "guest"))} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, step := range []struct {
+		missing string
+		kind    clientv3.PermissionType
+	}{
+		{"read", clientv3.PermissionType(clientv3.PermRead)}, // of a guard
+		{"write", clientv3.PermissionType(clientv3.PermReadWrite)},
+	} {
+		_, err := g.PutState(bounded(t), "b2", cluster.State{Mode: cluster.ModeActive}, 0)
+		if want := "permission denied to " + step.missing + " " + state; !cluster.Denied(err) || !contains(err, want+": etcdctl role grant-permission ROLE readwrite "+state) {
+			t.Errorf("%v, want %q", err, want)
+		}
+		if kv := must[*clientv3.GetResponse](t)(root.Get(bounded(t), state)); kv.Count > 0 {
+			t.Errorf("written: %s", kv.Kvs[0].Value)
+		}
+		_ = must[*clientv3.AuthRoleGrantPermissionResponse](t)(root.RoleGrantPermission(bounded(t), "guest", state, "", step.kind))
+	}
+	if _, err := g.PutState(bounded(t), "b2", cluster.State{Mode: cluster.ModeActive}, 0); err != nil {
+		t.Error(err)
+	}
 }
 
 func ignore(_ any, err error) error { return err }

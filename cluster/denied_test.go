@@ -1,0 +1,91 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"holdfast/cluster/memory"
+)
+
+// denying is an etcd that lacks rights, such as "read /a".
+type denying struct {
+	grpc.ClientConnInterface
+	lacks map[string]bool
+	asked int
+}
+
+func (d *denying) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	if txn, ok := args.(*etcdserverpb.TxnRequest); ok {
+		d.asked++
+		if d.denies(txn) {
+			return rpctypes.ErrGRPCPermissionDenied
+		}
+	}
+	return d.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
+}
+
+func (d *denying) denies(txn *etcdserverpb.TxnRequest) (so bool) {
+	for _, c := range txn.Compare {
+		so = so || d.lacks["read "+string(c.Key)]
+	}
+	for _, op := range append(txn.Success[:len(txn.Success):len(txn.Success)], txn.Failure...) {
+		so = so || d.lacks["read "+string(op.GetRequestRange().GetKey())] || d.lacks["write "+string(op.GetRequestPut().GetKey())] ||
+			d.lacks["write "+string(op.GetRequestDeleteRange().GetKey())] || op.GetRequestTxn() != nil && d.denies(op.GetRequestTxn())
+	}
+	return so
+}
+
+func TestADeniedTransactionNamesTheRightThatIsMissing(t *testing.T) {
+	var many []string
+	for i := range getsPerTxn {
+		many = append(many, fmt.Sprintf("/many/%03d", i))
+	}
+	var acts []topicAct
+	for i := range nestedPerTxn {
+		key := fmt.Sprintf("/topics/%02d", i)
+		acts = append(acts, actOn(fmt.Sprintf("/n/%02d", i), []clientv3.Cmp{written(key, 0)}, []clientv3.Op{clientv3.OpPut(key, "")}, clientv3.OpGet(key)))
+	}
+	guards := []clientv3.Cmp{written("/guard", 0), there("/any/").WithPrefix()}
+	write := func(ctx context.Context, c *Client) error {
+		_, _, err := c.write(ctx, guards, clientv3.OpPut("/a", ""), clientv3.OpDelete("/b/", clientv3.WithPrefix()), clientv3.OpPut("/c", ""))
+		return err
+	}
+	for _, tt := range []struct {
+		lacks, want string
+		ask         func(context.Context, *Client) error
+	}{
+		{"read /guard", "to read /guard: etcdctl role grant-permission ROLE read /guard", write},
+		{"read /any/", "to read /any/: etcdctl role grant-permission ROLE --prefix=true read /any/", write},
+		{"write /a", "to write /a: etcdctl role grant-permission ROLE readwrite /a", write},
+		{"write /b/", "to write /b/: etcdctl role grant-permission ROLE --prefix=true readwrite /b/", write},
+		{"write /c", "to write /c: etcdctl role grant-permission ROLE readwrite /c", write},
+		{"read /many/113", "to read /many/113: etcdctl role grant-permission ROLE read /many/113", func(ctx context.Context, c *Client) error {
+			_, _, err := c.gets(ctx, many)
+			return err
+		}},
+		{"write /topics/71", "to write /topics/71: etcdctl role grant-permission ROLE readwrite /topics/71", func(ctx context.Context, c *Client) error {
+			return c.eachTopic(ctx, guards, acts, nil)
+		}},
+	} {
+		d := &denying{memory.New(memory.Config{}).Conn(nil), map[string]bool{tt.lacks: true}, 0}
+		c := Over(Config{}, d, nil)
+		err := tt.ask(t.Context(), c)
+		if !Denied(err) || Classify(err) != ClassAuth || !strings.HasSuffix(fmt.Sprint(err), "etcdserver: permission denied "+tt.want) || d.asked > 1+deniedAsks {
+			t.Errorf("%s: asked %d times: %v", tt.lacks, d.asked, err)
+		}
+		d.lacks = nil
+		for _, key := range []string{"/a", "/c", "/topics/71"} {
+			if kv, _, err := c.get(t.Context(), key); err != nil || kv != nil {
+				t.Errorf("%s: %s was written: %v, %v", tt.lacks, key, kv, err)
+			}
+		}
+		c.Close()
+	}
+}
