@@ -36,9 +36,6 @@ func (r *report) url(name, value string, schemes ...string) bool {
 		r.list = append(r.list, problem{[]string{name}, fmt.Sprintf("%s %q: %s", r.label(name), shown, text)})
 		return false
 	}
-	if path, ok := unixPath(value); ok && slices.Contains(schemes, "unix") {
-		return path != "" || bad(value, "no path: write unix:///path/to/socket")
-	}
 	like := "scheme://host:port"
 	if len(schemes) > 0 {
 		like = schemes[0] + "://host:port"
@@ -71,16 +68,6 @@ func (r *report) listen(name, value string) bool {
 	}
 	r.when(err != nil, name, "not an address to listen on: write :port or host:port, with a port from 0 to 65535")
 	return err == nil
-}
-
-// unixPath is the path of unix:///path and unixs:///path.
-func unixPath(value string) (string, bool) {
-	for _, scheme := range []string{"unix://", "unixs://"} {
-		if path, ok := strings.CutPrefix(value, scheme); ok {
-			return path, true
-		}
-	}
-	return "", false
 }
 
 // unleased checks what goes together with --registration none.

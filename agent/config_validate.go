@@ -129,10 +129,10 @@ func (r *report) etcd() {
 	secure, plain := 0, 0
 	tls := c.EtcdCACert != "" || c.EtcdCert != "" || c.EtcdKey != ""
 	for _, e := range c.EtcdEndpoints {
-		if !r.url("etcd-endpoints", e, "http", "https", "unix", "unixs") {
+		if !r.url("etcd-endpoints", e, "http", "https") {
 			continue
 		}
-		if scheme, _, _ := strings.Cut(e, ":"); scheme == "https" || scheme == "unixs" {
+		if strings.HasPrefix(e, "https://") {
 			secure++
 		} else {
 			plain++

@@ -11,7 +11,7 @@ import (
 // Config says where etcd is and how to be let in. The zero value of every field but
 // Endpoints is usable.
 type Config struct {
-	// Endpoints are URLs: http, https, unix or unixs.
+	// Endpoints are URLs: http or https.
 	Endpoints []string
 	// CACert, Cert and Key are PEM files, read again at each TLS handshake. Without
 	// CACert the system's roots are trusted. Cert and Key come together.
@@ -33,7 +33,7 @@ func (c Config) Keys() Keys { return NewKeys(c.Prefix) }
 // endpoint is one parsed entry of Config.Endpoints.
 type endpoint struct {
 	url    string // as configured
-	addr   string // host:port, or unix:path
+	addr   string // host:port
 	server string // the name to verify in the server's certificate
 	tls    bool
 }
@@ -56,11 +56,9 @@ func (c Config) parse() (parsed []endpoint, err error) {
 }
 
 func parseEndpoint(raw string) (e endpoint, why string) {
-	scheme, rest, _ := strings.Cut(raw, "://")
+	scheme, _, _ := strings.Cut(raw, "://")
 	u, err := url.Parse(raw)
 	switch {
-	case scheme == "unix" || scheme == "unixs":
-		return endpoint{raw, "unix:" + rest, "localhost", scheme == "unixs"}, ""
 	case scheme != "http" && scheme != "https":
 		return e, "unknown scheme"
 	case err != nil || u.Hostname() == "":

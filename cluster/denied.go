@@ -33,7 +33,7 @@ func (c *Client) denied(ctx context.Context, err error, guards []clientv3.Cmp, o
 			break
 		}
 		// Nothing is compared: what else would be written is not, and its rights are looked at all the same.
-		_, why := once(ctx, c.members, false, commit(nil, reads, writes...))
+		_, why := once(ctx, c.members, commit(nil, reads, writes...))
 		if why != nil && !Denied(why) {
 			break
 		}

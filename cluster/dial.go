@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"net"
 	"strings"
 	"sync"
 	"time"
@@ -44,7 +43,7 @@ func connect(cfg Config, e endpoint, silence time.Duration) (*way, error) {
 		shake = credentials.NewTLS(nil)
 	}
 	opts := []grpc.DialOption{
-		grpc.WithContextDialer(dial),
+		grpc.WithContextDialer(hosts.Dial),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: dialPause, Multiplier: 1.2, Jitter: 0.2, MaxDelay: 2 * dialPause},
 			MinConnectTimeout: dialRound,
@@ -77,9 +76,7 @@ func Resolve(ctx context.Context, cfg Config) {
 	endpoints, _ := cfg.parse()
 	var all sync.WaitGroup
 	for _, e := range endpoints {
-		if host, _, err := net.SplitHostPort(e.addr); err == nil {
-			all.Go(func() { _, _ = hosts.Lookup(ctx, host) })
-		}
+		all.Go(func() { _, _ = hosts.Lookup(ctx, e.server) })
 	}
 	all.Wait()
 }
@@ -87,11 +84,4 @@ func Resolve(ctx context.Context, cfg Config) {
 // Unresolved reports whether a name was not resolved: that says nothing of etcd.
 func Unresolved(err error) bool {
 	return err != nil && strings.Contains(err.Error(), hosts.NotResolved)
-}
-
-func dial(ctx context.Context, addr string) (net.Conn, error) {
-	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
-		return new(net.Dialer).DialContext(ctx, "unix", path)
-	}
-	return hosts.Dial(ctx, addr)
 }

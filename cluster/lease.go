@@ -15,7 +15,7 @@ import (
 func (c *Client) Grant(ctx context.Context, ttl time.Duration) (id int64, granted time.Duration, err error) {
 	defer during(&err, "grant lease")
 	asked := int64((ttl + time.Second - 1) / time.Second)
-	answer, err := once(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.LeaseGrantResponse, error) {
+	answer, err := once(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.LeaseGrantResponse, error) {
 		return w.leases.LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{TTL: asked})
 	})
 	if err == nil && answer.Error != "" {
@@ -35,7 +35,7 @@ type Renewal struct {
 // is proof: a leader that was deposed and does not know it answers, too. See Registered.
 func (c *Client) KeepAlive(ctx context.Context, id int64) (_ Renewal, err error) {
 	defer during(&err, "renew lease")
-	answer, err := ask(ctx, c.members, true, func(ctx context.Context, w *way) (*etcdserverpb.LeaseKeepAliveResponse, error) {
+	answer, err := ask(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.LeaseKeepAliveResponse, error) {
 		return keepAlive(ctx, w.leases, id)
 	})
 	if err == nil && answer.TTL <= 0 {
@@ -75,7 +75,7 @@ func keepAlive(ctx context.Context, leases etcdserverpb.LeaseClient, id int64) (
 // is a success.
 func (c *Client) Revoke(ctx context.Context, id int64) (err error) {
 	defer during(&err, "revoke lease")
-	_, err = once(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.LeaseRevokeResponse, error) {
+	_, err = once(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.LeaseRevokeResponse, error) {
 		return w.leases.LeaseRevoke(ctx, &etcdserverpb.LeaseRevokeRequest{ID: id})
 	})
 	if errors.Is(err, ErrLeaseNotFound) {
@@ -134,7 +134,7 @@ func (c *Client) LeaseLeft(ctx context.Context, id int64) (left LeaseLeft, err e
 
 // timeToLive asks about a lease; nil: it is gone.
 func (c *Client) timeToLive(ctx context.Context, id int64, keys bool) (*etcdserverpb.LeaseTimeToLiveResponse, error) {
-	answer, err := ask(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.LeaseTimeToLiveResponse, error) {
+	answer, err := ask(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.LeaseTimeToLiveResponse, error) {
 		return w.leases.LeaseTimeToLive(ctx, &etcdserverpb.LeaseTimeToLiveRequest{ID: id, Keys: keys})
 	})
 	if errors.Is(err, ErrLeaseNotFound) {

@@ -79,11 +79,10 @@ func (p *pacedWatches) Watch(ctx context.Context, opts ...grpc.CallOption) (etcd
 // member is one endpoint and what its answers say about it. Connections say nothing: a member
 // without a quorum accepts them, and a black hole keeps them.
 type member struct {
-	url     string
-	way     *way      // nil: not connected
-	heard   time.Time // last answer
-	failed  time.Time // last failure; zero: an answer came since
-	renewed bool      // it has answered a renewal
+	url    string
+	way    *way      // nil: not connected
+	heard  time.Time // last answer
+	failed time.Time // last failure; zero: an answer came since
 }
 
 func (m *member) up(now time.Time) bool {
@@ -121,8 +120,8 @@ type answer interface {
 type question[A answer] func(context.Context, *way) (A, error)
 
 // once asks one endpoint, once: what writes is never repeated.
-func once[A answer](ctx context.Context, m *members, renewal bool, q question[A]) (A, error) {
-	said, err := attempt(ctx, m, make([]bool, len(m.all)), renewal, q)
+func once[A answer](ctx context.Context, m *members, q question[A]) (A, error) {
+	said, err := attempt(ctx, m, make([]bool, len(m.all)), q)
 	return said, cause(ctx, err)
 }
 
@@ -130,9 +129,9 @@ func once[A answer](ctx context.Context, m *members, renewal bool, q question[A]
 // one when one cannot answer or leaves the question unanswered for too long. The first answer
 // wins. If none comes, the error is that of an endpoint without a leader if there was one,
 // because that is what is wrong with the others too, else of one that refuses us.
-func ask[A answer](ctx context.Context, m *members, renewal bool, q question[A]) (said A, err error) {
+func ask[A answer](ctx context.Context, m *members, q question[A]) (said A, err error) {
 	if len(m.all) == 1 {
-		return once(ctx, m, renewal, q)
+		return once(ctx, m, q)
 	}
 	tried := make([]bool, len(m.all)) // guarded by the mutex of the members
 	type outcome struct {
@@ -148,7 +147,7 @@ func ask[A answer](ctx context.Context, m *members, renewal bool, q question[A])
 	next := func() {
 		tries, waiting = tries+1, waiting+1
 		asked.Go(func() {
-			said, err := attempt(all, m, tried, renewal, q)
+			said, err := attempt(all, m, tried, q)
 			outcomes <- outcome{said, err}
 		})
 	}
@@ -190,7 +189,7 @@ func telling(err error) int {
 
 // attempt asks one endpoint that was not tried yet. A token that etcd refuses is replaced: the
 // request was refused before it did anything.
-func attempt[A answer](ctx context.Context, m *members, tried []bool, renewal bool, q question[A]) (said A, err error) {
+func attempt[A answer](ctx context.Context, m *members, tried []bool, q question[A]) (said A, err error) {
 	i, w, err := m.take(tried)
 	if err != nil {
 		return said, err
@@ -208,7 +207,7 @@ func attempt[A answer](ctx context.Context, m *members, tried []bool, renewal bo
 	if err == nil && len(m.all) > 1 {
 		err = m.identity.check(said.GetHeader().GetClusterId(), m.all[i].url, time.Now())
 	}
-	m.give(i, w, sent, renewal, err)
+	m.give(i, w, sent, err)
 	return said, err
 }
 
@@ -291,7 +290,7 @@ func (m *members) use(i int) {
 func (m *members) move() { m.use(m.choose(make([]bool, len(m.all)))) }
 
 // give takes a connection back, and what came of its request.
-func (m *members) give(i int, w *way, sent time.Time, renewal bool, err error) {
+func (m *members) give(i int, w *way, sent time.Time, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	w.users--
@@ -302,7 +301,7 @@ func (m *members) give(i int, w *way, sent time.Time, renewal bool, err error) {
 	case m.life.Err() != nil:
 	case class == ClassTimeout && m.lenient && e.heard.After(sent):
 	case class == ClassTimeout || elsewhere(err) || answered && s.Code() == codes.Unavailable: // also without a leader, or as a learner
-		m.fail(e, class, renewal, err)
+		m.fail(e, class, err)
 		if i == m.at && (class == ClassTimeout || elsewhere(err)) {
 			m.move()
 		}
@@ -313,22 +312,22 @@ func (m *members) give(i int, w *way, sent time.Time, renewal bool, err error) {
 		if !e.failed.IsZero() && len(m.all) > 1 {
 			m.log.Info("etcd endpoint answers again", "endpoint", e.url)
 		}
-		e.failed, e.heard, e.renewed = time.Time{}, now, e.renewed || renewal
-		m.overtake(i, sent, renewal)
+		e.failed, e.heard = time.Time{}, now
+		m.overtake(i, sent)
 	}
 	m.settle(i, w)
 }
 
 // overtake counts against all endpoints that have kept an older request waiting than the one
 // which was answered here, and moves here from one of those. The caller holds the mutex.
-func (m *members) overtake(i int, sent time.Time, renewal bool) {
+func (m *members) overtake(i int, sent time.Time) {
 	if m.all[m.at].way == nil {
 		m.use(i)
 	}
 	for k := range m.all {
 		old := &m.all[k]
 		if w := old.way; k != i && w != nil && w.users > 0 && w.waits.Before(sent) && !(m.lenient && old.heard.After(w.waits)) {
-			m.fail(old, ClassTimeout, renewal, errors.New("another endpoint answered first"))
+			m.fail(old, ClassTimeout, errors.New("another endpoint answered first"))
 			if k == m.at {
 				m.use(i)
 			}
@@ -337,18 +336,15 @@ func (m *members) overtake(i int, sent time.Time, renewal bool) {
 }
 
 // fail notes a failure, and says so if it is news. The caller holds the mutex.
-func (m *members) fail(e *member, class Class, renewal bool, err error) {
+func (m *members) fail(e *member, class Class, err error) {
 	news := e.failed.IsZero()
 	e.failed = time.Now()
 	if !news || len(m.all) == 1 { // of one, the renewals tell
 		return
 	}
 	saying := "etcd endpoint does not answer"
-	switch {
-	case class == ClassAuth:
+	if class == ClassAuth {
 		saying = "etcd endpoint refuses us: the others are asked"
-	case class == ClassTimeout && e.renewed && !renewal:
-		saying = "etcd endpoint confirms renewals and does not answer reads: look at the disk of that member"
 	}
 	m.log.Warn(saying, "endpoint", e.url, "class", string(class), "err", cause(m.life, err))
 }

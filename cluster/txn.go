@@ -77,7 +77,7 @@ func commit(guards []clientv3.Cmp, ops []clientv3.Op, orElse ...clientv3.Op) que
 func (c *Client) read(ctx context.Context, gets ...clientv3.Op) (found [][]KV, head *etcdserverpb.ResponseHeader, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	answer, err := ask(ctx, c.members, false, commit(nil, gets))
+	answer, err := ask(ctx, c.members, commit(nil, gets))
 	if err != nil {
 		return nil, nil, c.denied(ctx, err, nil, gets...)
 	}
@@ -126,7 +126,7 @@ func first(kvs []KV) *KV {
 
 // get asks for one key; nil: it is absent.
 func (c *Client) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*KV, *etcdserverpb.ResponseHeader, error) {
-	answer, err := ask(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.RangeResponse, error) {
+	answer, err := ask(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.RangeResponse, error) {
 		said, err := w.kv.Get(ctx, key, opts...)
 		return (*etcdserverpb.RangeResponse)(said), err
 	})
@@ -140,7 +140,7 @@ func (c *Client) get(ctx context.Context, key string, opts ...clientv3.OpOption)
 // write commits one guarded transaction, once: whether a write whose answer was lost
 // happened is for the caller to find out. It returns the revision, too.
 func (c *Client) write(ctx context.Context, guards []clientv3.Cmp, ops ...clientv3.Op) (*etcdserverpb.TxnResponse, int64, error) {
-	answer, err := once(ctx, c.members, false, commit(guards, ops))
+	answer, err := once(ctx, c.members, commit(guards, ops))
 	if err == nil && !answer.Succeeded {
 		err = ErrChanged
 	}

@@ -11,7 +11,7 @@ import (
 // asks that one. It needs no right in an etcd that asks who is there.
 func (c *Client) Version(ctx context.Context) (version string, err error) {
 	defer during(&err, "ask etcd for its version")
-	answer, err := once(ctx, c.members, false, func(ctx context.Context, w *way) (*etcdserverpb.StatusResponse, error) {
+	answer, err := once(ctx, c.members, func(ctx context.Context, w *way) (*etcdserverpb.StatusResponse, error) {
 		return etcdserverpb.NewMaintenanceClient(w.conn).Status(ctx, &etcdserverpb.StatusRequest{})
 	})
 	return answer.GetVersion(), err

@@ -11,9 +11,9 @@ import (
 	"holdfast/brokerapi/hosts"
 )
 
-// holdFirst is the first pause before another connection, doubled up to holdRedial
-// while none is had, and up to holdMost where each is closed soon.
-const holdFirst, holdRedial, holdMost = 50 * time.Millisecond, time.Second, 30 * time.Second
+// holdFirst is the first pause before another connection, doubled up to holdRedial while none is
+// had, or each is closed soon.
+const holdFirst, holdRedial = 50 * time.Millisecond, time.Second
 
 // Held is what became of the connection.
 type Held int
@@ -37,8 +37,7 @@ func Hold(ctx context.Context, address string, say func(Held)) error {
 
 func keepOne(ctx context.Context, dial func(context.Context) (net.Conn, error), say func(Held)) error {
 	held, away := false, false // since the port was last seen to refuse; HeldAway was said last
-	for pause := holdFirst; ctx.Err() == nil; {
-		most := holdRedial
+	for pause := holdFirst; ctx.Err() == nil; pause = min(2*pause, holdRedial) {
 		switch conn, err := dial(ctx); {
 		case err == nil:
 			since := time.Now()
@@ -51,7 +50,7 @@ func keepOne(ctx context.Context, dial func(context.Context) (net.Conn, error), 
 				return nil
 			}
 			say(HeldEnded)
-			if most = holdMost; !held || time.Since(since) > holdMost/2 {
+			if !held || time.Since(since) > 10*holdRedial {
 				pause = holdFirst // else the same process closes what is idle
 			}
 			held, away = true, false
@@ -65,7 +64,6 @@ func keepOne(ctx context.Context, dial func(context.Context) (net.Conn, error), 
 			say(HeldAway)
 		}
 		Sleep(ctx, pause)
-		pause = min(2*pause, most)
 	}
 	return nil
 }

@@ -329,7 +329,6 @@ func TestNobodyListeningIsUnreachableAtOnce(t *testing.T) {
 	for _, c := range []struct{ name, endpoint string }{
 		{"IPv4", "http://" + dead},
 		{"IPv6", "http://[::1]" + dead[len("127.0.0.1"):]},
-		{"socket", "unix://" + filepath.Join(t.TempDir(), "etcd.sock")},
 		{"TLS", "https://" + dead},
 	} {
 		t.Run(c.name, func(t *testing.T) {
