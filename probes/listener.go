@@ -62,8 +62,8 @@ func listenersAt(at []netip.AddrPort) (names []string) {
 	own, _ := net.InterfaceAddrs()
 	at = slices.DeleteFunc(slices.Clone(at), func(a netip.AddrPort) bool {
 		return !a.Addr().IsLoopback() && !slices.ContainsFunc(own, func(o net.Addr) bool {
-			p, err := netip.ParsePrefix(o.String())
-			return err == nil && p.Addr().Unmap() == a.Addr().Unmap()
+			host, ok := o.(*net.IPNet)
+			return ok && host.IP.Equal(a.Addr().AsSlice())
 		})
 	})
 	proc, err := procfs.NewDefaultFS()
@@ -74,9 +74,8 @@ func listenersAt(at []netip.AddrPort) (names []string) {
 	for _, table := range []func() (procfs.NetTCP, error){proc.NetTCP, proc.NetTCP6} {
 		lines, _ := table() // no such protocol here, or hidden
 		for _, l := range lines {
-			addr, _ := netip.AddrFromSlice(l.LocalAddr)
-			if addr = addr.Unmap(); l.St == listening && slices.ContainsFunc(at, func(a netip.AddrPort) bool {
-				return uint64(a.Port()) == l.LocalPort && (addr.IsUnspecified() || a.Addr().Unmap() == addr)
+			if l.St == listening && slices.ContainsFunc(at, func(a netip.AddrPort) bool {
+				return uint64(a.Port()) == l.LocalPort && (l.LocalAddr.IsUnspecified() || l.LocalAddr.Equal(a.Addr().AsSlice()))
 			}) {
 				names = append(names, fmt.Sprintf("socket:[%d]", l.Inode))
 			}

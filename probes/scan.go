@@ -1,6 +1,7 @@
 package probes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -145,35 +146,43 @@ type scanner struct {
 func isPattern(segment string) bool { return strings.ContainsAny(segment, `*?[\`) }
 
 // descend follows the segments below path, depth first, so that it holds one open directory and its
-// names for each segment with a pattern. It takes path for a marker where the
-// glob ends. What is not there is no match, nor is a file where the glob wants a directory.
+// names for each segment with a pattern. It takes path for a marker where the glob ends. What is not there
+// is no match, nor is a file where the glob wants a directory.
 func (s *scanner) descend(path string, segments []string) error {
-	err := error(nil)
 	switch {
 	case len(segments) == 0:
-		err = s.mark(path)
+		return s.mark(path)
 	case !isPattern(segments[0]):
 		return s.descend(filepath.Join(path, segments[0]), segments[1:])
-	default:
-		err = s.each(path, func(name string) error {
-			if matches, err := filepath.Match(segments[0], name); err != nil {
-				return fmt.Errorf("match --data-marker segment %q: %w", segments[0], err)
-			} else if !matches {
-				return nil
-			}
-			return s.descend(filepath.Join(path, name), segments[1:])
-		})
 	}
-	if absent(err) {
-		return nil
+	dir, err := openDir(path)
+	if err != nil {
+		return unlessAbsent(err)
 	}
-	return err
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	for _, name := range names {
+		if s.left--; s.left < 0 {
+			return errScanLimit
+		}
+		matches, err := filepath.Match(segments[0], name)
+		if err != nil {
+			return fmt.Errorf("match --data-marker segment %q: %w", segments[0], err)
+		}
+		if matches {
+			err = s.descend(filepath.Join(path, name), segments[1:])
+		}
+		if err := cmp.Or(s.ctx.Err(), err); err != nil {
+			return err
+		}
+	}
+	return unlessAbsent(err)
 }
 
 func (s *scanner) mark(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
-		return err
+		return unlessAbsent(err)
 	}
 	if at := info.ModTime(); s.OldestPath == "" || at.Before(s.OldestMarker) {
 		s.OldestMarker, s.OldestPath = at, path
@@ -184,25 +193,9 @@ func (s *scanner) mark(path string) error {
 	return nil
 }
 
-func absent(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
-}
-
-// each calls do for the names in dir until it returns an error.
-func (s *scanner) each(dir string, do func(name string) error) error {
-	f, err := openDir(dir)
-	if err != nil {
-		return err
+func unlessAbsent(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return nil
 	}
-	defer f.Close()
-	names, err := f.Readdirnames(-1)
-	for _, name := range names {
-		if s.left--; s.left < 0 {
-			return errScanLimit
-		}
-		if err := errors.Join(s.ctx.Err(), do(name)); err != nil {
-			return err
-		}
-	}
-	return errors.Join(err, s.ctx.Err())
+	return err
 }
