@@ -274,26 +274,21 @@ func flagsFirst(app *cli.App, args []string) []string {
 
 // checkArgs holds what stands after the flags against what the verb takes.
 func checkArgs(c *cli.Context) error {
-	name, takes, args := c.Command.Name, c.Command.ArgsUsage, c.Args().Slice()
-	wrong, given := "", c.Lineage()[1].Args().Slice() // with the dashes, which the flag package takes away
-	switch before := given[:len(given)-len(args)]; {
-	case takes == startsOne && before[len(before)-1] == "--":
-		if len(args) > 0 {
-			return nil
-		}
+	name, takes, args, wrong := c.Command.Name, c.Command.ArgsUsage, c.Args().Slice(), ""
+	given := c.Lineage()[1].Args().Slice() // with the dashes, which the flag package takes away
+	dashes := given[len(given)-len(args)-1] == "--"
+	switch none := takes == "" || takes == startsOne; {
+	case takes == startsOne && dashes && len(args) == 0:
 		wrong = "no command after --"
-	case strings.HasPrefix(takes, "[ID"):
-		return nil // the verb tells them apart
-	case takes == startsOne || takes == "":
+	case none && len(args) > 0 && !(takes == startsOne && dashes):
+		wrong = fmt.Sprintf("unexpected argument %q", args[0])
+	case none, strings.HasPrefix(takes, "[ID"): // the verb tells those apart
+		return nil
 	case len(args) == 0:
 		wrong = "no " + takes + " given"
+	case len(args) > 1:
+		wrong = fmt.Sprintf("unexpected argument %q", args[1])
 	default:
-		args = args[1:]
-	}
-	if len(args) > 0 {
-		wrong = fmt.Sprintf("unexpected argument %q", args[0])
-	}
-	if wrong == "" {
 		return nil
 	}
 	return usage("%s: %s: write 'holdfast %s'", name, wrong, strings.TrimSpace(name+" [FLAG…] "+takes))
