@@ -87,6 +87,8 @@ type Broker struct {
 	leaving  atomic.Value            // string: the id of the server that said so
 	changing sync.Map                // by topic: a channel that holds what its one change holds
 
+	restoring, comparing chan struct{} // hold what each that is at work holds
+
 	mu      sync.Mutex
 	conn    *client.Conn // nil until the first attempt is over
 	up      bool
@@ -115,6 +117,8 @@ func New(cfg Config) (*Broker, error) {
 		host:  admin.Hostname(),
 		log:   cfg.Logger.With("broker_admin", admin.String()),
 		gone:  make(chan struct{}),
+
+		restoring: make(chan struct{}, 1), comparing: make(chan struct{}, comparisons),
 	}
 	login, err := b.login(admin.Scheme == "tls")
 	if err != nil {

@@ -27,8 +27,9 @@ const (
 	maxAhead     = 32 << 20         // bytes; an older source goes on without an answer, slowly
 	restoreAlone = 4 << 20          // bytes of a restore, after which its stream is surely there
 	chunkWait    = 30 * time.Second // for one chunk, or message
-	readAhead    = 1 << 20          // bytes of each side, about, and
-	maxBatch     = 256              // messages of each side that are compared at once
+	comparisons  = 4                // at once, each with up to twice
+	readAhead    = 128 << 10        // bytes of each side, about, and
+	maxBatch     = 256              // messages of each side
 )
 
 // peer connects to another broker, with our own login.
@@ -112,7 +113,9 @@ func (b *Broker) Copy(ctx context.Context, topic, move string, from brokerapi.Pe
 		return e, err
 	}
 	defer here.Close()
-	made, err := b.restoring(ctx, meter)
+	// One restore at a time makes its stream. A nats-server to 2.15.3 ends with "concurrent map iteration
+	// and map write" where one begins meanwhile.
+	made, err := patiently(ctx, b.restoring, meter)
 	if err != nil {
 		return e, err
 	}
@@ -143,18 +146,18 @@ func (b *Broker) Copy(ctx context.Context, topic, move string, from brokerapi.Pe
 	return e, err
 }
 
-// restoring waits until no other restore of ours is about to make its stream. A nats-server to 2.15.3
-// ends with "concurrent map iteration and map write" where one begins meanwhile.
-func (b *Broker) restoring(ctx context.Context, meter brokerapi.Meter) (made func(), err error) {
+// patiently waits for a turn as long as it takes, and says meanwhile that the act lives.
+func patiently(ctx context.Context, turn chan struct{}, meter brokerapi.Meter) (done func(), err error) {
 	for {
-		waiting, cancel := context.WithTimeout(ctx, chunkWait/3)
-		free, err := b.turn(waiting, "restore") // no topic has that name
-		cancel()
-		if err == nil {
-			return sync.OnceFunc(free), nil
-		}
-		if err := cmp.Or(context.Cause(ctx), meter(ctx, 0)); err != nil {
-			return nil, err
+		select {
+		case turn <- struct{}{}:
+			return sync.OnceFunc(func() { <-turn }), nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(chunkWait / 3):
+			if err := meter(ctx, 0); err != nil {
+				return nil, err
+			}
 		}
 	}
 }
@@ -264,7 +267,7 @@ func (in inbox) next(ctx context.Context, patience time.Duration) (*client.Msg, 
 type message struct {
 	seq  uint64 // noMore: there is none
 	msg  *client.Msg
-	text []byte // all that it consists of
+	head []byte // all that it consists of beside its data
 }
 
 const noMore = ^uint64(0)
@@ -287,8 +290,9 @@ func (b *Broker) read(ctx context.Context, stream string, sealed moves.Extent, m
 			_ = in.Unsubscribe()
 		}()
 		for read, left := uint64(0), made.NumPending; err == nil && left > 0; read++ {
-			if read%batch == 0 {
-				_ = in.nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+consumer, in.Subject, fmt.Appendf(nil, `{"batch":%d}`, batch))
+			if read%batch == 0 { // the next ones are on their way meanwhile
+				more := fmt.Appendf(nil, `{"batch":%d}`, cmp.Or(min(read, batch), 2*batch))
+				_ = in.nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+consumer, in.Subject, more)
 			}
 			m, failed := in.next(ctx, chunkWait)
 			about := &client.MsgMetadata{}
@@ -303,8 +307,8 @@ func (b *Broker) read(ctx context.Context, stream string, sealed moves.Extent, m
 			case seq > sealed.Last:
 				left = 0
 			default:
-				text := fmt.Appendf(nil, "%d %d %q %q %d %s", seq, about.Timestamp.UnixNano(), m.Subject, m.Header, len(m.Data), m.Data)
-				if err = meter(ctx, len(text)); err == nil && !yield(message{seq, m, text}, nil) {
+				head := fmt.Appendf(nil, "%d %d %q %q %d ", seq, about.Timestamp.UnixNano(), m.Subject, m.Header, len(m.Data))
+				if err = meter(ctx, len(head)+len(m.Data)); err == nil && !yield(message{seq, m, head}, nil) {
 					return
 				}
 			}
@@ -320,6 +324,11 @@ func (b *Broker) read(ctx context.Context, stream string, sealed moves.Extent, m
 // cannot be read, or go when they are, none is.
 func (b *Broker) Compare(ctx context.Context, topic string, from brokerapi.Peer, sealed moves.Extent,
 	meter brokerapi.Meter) (c moves.Content, err error) {
+	done, err := patiently(ctx, b.comparing, meter)
+	if err != nil {
+		return c, err
+	}
+	defer done()
 	source, err := b.peer(ctx, from)
 	if err != nil {
 		return c, err
@@ -360,12 +369,13 @@ func (b *Broker) Compare(ctx context.Context, topic string, from brokerapi.Peer,
 		case t.seq == noMore:
 			c.Hash = fmt.Sprintf("%x", hash.Sum(nil))
 			return c, nil
-		case !bytes.Equal(t.text, h.text):
+		case !bytes.Equal(t.head, h.head) || !bytes.Equal(t.msg.Data, h.msg.Data):
 			c.Differs = fmt.Sprintf("message %d: %d bytes of %q at the source, %d of %q at the target",
 				t.seq, len(t.msg.Data), t.msg.Subject, len(h.msg.Data), h.msg.Subject)
 		default:
 			c.Compared++
-			hash.Write(t.text)
+			hash.Write(t.head)
+			hash.Write(t.msg.Data)
 		}
 	}
 	return c, err

@@ -84,18 +84,18 @@ func TestAComparisonEndsItsSubscriptions(t *testing.T) {
 	}
 }
 
-func TestRestoresMakeTheirStreamsOneAtATime(t *testing.T) {
+func TestWhoWaitsForItsTurnLives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, calls := &Broker{}, 0
+		turn, calls := make(chan struct{}, 1), 0
 		meter := func(context.Context, int) error { calls++; return nil }
-		made, err := b.restoring(t.Context(), meter)
+		made, err := patiently(t.Context(), turn, meter)
 		if err != nil {
 			t.Fatal(err)
 		}
 		begun := make(chan struct{})
 		go func() {
 			defer close(begun)
-			if _, err := b.restoring(t.Context(), meter); err != nil {
+			if _, err := patiently(t.Context(), turn, meter); err != nil {
 				t.Error(err)
 			}
 		}()
