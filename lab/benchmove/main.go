@@ -7,7 +7,8 @@
 // a stream of a tenth of its size.
 //
 // Many streams of 1 MB: `holdfast drain --move`, from the command to its end, beside a plain loop of
-// snapshot and restore of as many, as many at a time as a sidecar moves.
+// snapshot and restore of as many, as many at a time as a sidecar moves; only one is restored at a
+// time, as a sidecar has it, because more may end nats-server 2.15.3.
 //
 // A small topic: for how long its producer, which goes to the other server as soon as one refuses it,
 // has nothing acknowledged, beside the same where a bare client deletes a stream and makes it there.
@@ -25,6 +26,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -81,18 +83,26 @@ func main() {
 // bench runs the parts. broken are the limits that do not hold.
 func bench(ctx context.Context, out io.Writer, p plan) (broken []string, err error) {
 	for _, part := range []struct {
+		name   string
 		wanted int
 		run    func(context.Context, *rig, io.Writer, plan) ([]string, error)
-	}{{p.size, large}, {p.moves, small}, {p.streams, many}} {
+	}{{"large stream", p.size, large}, {"small topic", p.moves, small}, {"many streams", p.streams, many}} {
 		if part.wanted == 0 {
 			continue
 		}
-		r, err := newRig(ctx, p.flags)
+		fmt.Fprintf(os.Stderr, "bench-move: %s, %d: this takes minutes\n", part.name, part.wanted)
+		within, fail := context.WithCancelCause(ctx)
+		r, err := newRig(within, fail, p.flags)
 		var not []string
 		if err == nil {
-			not, err = part.run(ctx, r, out, p)
+			not, err = part.run(within, r, out, p)
 		}
-		if err = r.close(err); err != nil {
+		if err != nil {
+			err = errors.Join(context.Cause(within), err)
+		}
+		err = r.close(err)
+		fail(nil)
+		if err != nil {
 			return nil, err
 		}
 		broken = append(broken, not...)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/jsm.go"
@@ -28,10 +29,11 @@ const (
 
 // rig is two NATS servers with a sidecar each.
 type rig struct {
-	lab   *harness.Lab
-	etcd  *harness.Etcd
-	keys  harness.Keys
-	sides []*side
+	lab       *harness.Lab
+	etcd      *harness.Etcd
+	keys      harness.Keys
+	sides     []*side
+	restoring sync.Mutex // held while a plain stream is restored
 }
 
 type side struct {
@@ -42,7 +44,8 @@ type side struct {
 	jsm  *jsm.Manager
 }
 
-func newRig(ctx context.Context, flags []string) (*rig, error) {
+// newRig starts all of it. fail is called when a server has ended: jsm.go would await its answer for an hour.
+func newRig(ctx context.Context, fail context.CancelCauseFunc, flags []string) (*rig, error) {
 	r := &rig{}
 	var err error
 	if r.lab, err = harness.New(); err != nil {
@@ -67,6 +70,11 @@ func newRig(ctx context.Context, flags []string) (*rig, error) {
 		if s.jsm, err = jsm.New(s.conn, jsm.WithTimeout(startBound)); err != nil {
 			return r, fmt.Errorf("open JetStream of %s: %w", id, err)
 		}
+		go func() {
+			<-broker.Exited()
+			fail(fmt.Errorf("nats-server %s has ended", id))
+			s.conn.Close()
+		}()
 		about := harness.SidecarOptions{Broker: broker, Endpoints: []string{r.etcd.Endpoint()}, Flags: flags}
 		s.Sidecar, err = r.lab.StartSidecar(about)
 		if err != nil {
@@ -172,7 +180,9 @@ func (r *rig) movePlain(ctx context.Context, from, to *side, stream string) erro
 		_, err = s.SnapshotToBuffer(ctx, out(data), out(meta), jsm.SnapshotConsumers())
 	}
 	if err == nil {
+		r.restoring.Lock()
 		_, err = to.jsm.RestoreSnapshotFromBuffer(ctx, stream, in(data), in(meta))
+		r.restoring.Unlock()
 	}
 	if err != nil {
 		return fmt.Errorf("snapshot and restore %s from %s to %s: %w", stream, from.id, to.id, err)
