@@ -177,7 +177,7 @@ func (r *Reconciler) seenIdle() {
 func (r *Reconciler) released() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return !r.held
+	return !r.afterFence
 }
 
 // beginFence cancels and holds. It returns the topics whose load is in flight, and
@@ -186,12 +186,12 @@ func (r *Reconciler) released() bool {
 func (r *Reconciler) beginFence(again bool) (late []*topic, landed chan struct{}, begun bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if again && !r.held {
+	if again && !r.afterFence {
 		return nil, nil, false
 	}
 	r.fences++
 	r.fencing++
-	r.held = true
+	r.afterFence = true
 	r.newGeneration()
 	r.gate.close()
 	landed = make(chan struct{})
@@ -344,7 +344,7 @@ func (r *Reconciler) awaitLanded(ctx context.Context, late []*topic, landed chan
 // outlivedFence reports whether a load ended after a fence that began while it was
 // in flight, and what it may have done is not wanted by newer orders.
 func (r *Reconciler) outlivedFence(f flight) bool {
-	return f.fences != r.fences && (r.held || r.fencing > 0 || !r.orders.Attached)
+	return f.fences != r.fences && (r.afterFence || r.fencing > 0 || !r.orders.Attached)
 }
 
 // undo quiesces a topic that a load may have made the broker serve after a fence,

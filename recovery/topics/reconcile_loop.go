@@ -81,7 +81,7 @@ func (r *Reconciler) end() {
 
 // actionable reports whether the view of the broker may be acted on.
 func (r *Reconciler) actionable() bool {
-	return r.running && r.orders.Attached && r.list.fresh && !r.held && r.fencing == 0
+	return r.running && r.orders.Attached && r.list.fresh && !r.afterFence && r.fencing == 0
 }
 
 // step does everything that is due and returns how long the loop may sleep.
@@ -199,7 +199,7 @@ func (r *Reconciler) noteMassChange(m recovery.MassChange, now time.Time) {
 }
 
 func (r *Reconciler) mayList() bool {
-	return r.running && r.orders.Attached && !r.held && r.fencing == 0 && !r.list.flying
+	return r.running && r.orders.Attached && !r.afterFence && r.fencing == 0 && !r.list.flying
 }
 
 func (r *Reconciler) startListing(now time.Time) {

@@ -105,7 +105,7 @@ type Reconciler struct {
 	endWork    context.CancelFunc
 	fences     uint64
 	fencing    int  // Fence calls under way
-	held       bool // fenced, and not attached anew since
+	afterFence bool // fenced, and not attached anew since
 
 	table         map[string]*topic
 	counts        recovery.Counts
@@ -170,7 +170,7 @@ func (r *Reconciler) SetOrders(o recovery.Orders) {
 	r.orders = o
 	r.newGeneration()
 	if o.Attached && (!old.Attached || o.Epoch != old.Epoch) {
-		r.held = false
+		r.afterFence = false
 	}
 	if o.Instance != old.Instance {
 		r.forgetServed()
