@@ -57,7 +57,8 @@ func fleet(c call) error {
 	if err != nil {
 		return agent.EtcdError(c.settings, err)
 	}
-	journals, unread := client.Moves(c.Context)
+	journals := map[string]cluster.KV{}
+	unread := client.Moves(c.Context, func(topic string, journal cluster.KV) { journals[topic] = journal })
 	raw, err := json.MarshalIndent(brokers, "", "  ")
 	return c.answer(raw, err, func(o *output) {
 		writeFleet(o, brokers, time.Now())

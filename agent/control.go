@@ -53,6 +53,18 @@ func reply(w http.ResponseWriter, v any) {
 	_ = enc.Encode(v) // the client went away
 }
 
+// replyEach replies with a list, and holds the text of one entry at a time.
+func replyEach[T any](w http.ResponseWriter, list []T) {
+	w.Header().Set("Content-Type", "application/json")
+	front, end := "[\n  ", "[]\n"
+	for _, v := range list {
+		text, _ := json.MarshalIndent(v, "  ", "  ")
+		fmt.Fprintf(w, "%s%s", front, text)
+		front, end = ",\n  ", "\n]\n"
+	}
+	fmt.Fprint(w, end)
+}
+
 // respond replies, or refuses with the error.
 func respond(w http.ResponseWriter, v any, err error) {
 	if err != nil {

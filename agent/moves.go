@@ -248,7 +248,7 @@ func (a *agent) serveMoves(w http.ResponseWriter, r *http.Request) {
 		refuse(w, &ExitError{ExitUsage, fmt.Errorf("move %q: unknown: 'holdfast moves' lists them", id)})
 		return
 	}
-	reply(w, list)
+	replyEach(w, list)
 }
 
 func (a *agent) serveMoveCancel(w http.ResponseWriter, r *http.Request) {
@@ -263,5 +263,5 @@ func (a *agent) serveMoveCancel(w http.ResponseWriter, r *http.Request) {
 		refuse(w, a.moveError(err))
 		return
 	}
-	reply(w, moving.Shown{Topic: m.Topic, Move: m})
+	reply(w, moving.Shown{Move: m})
 }

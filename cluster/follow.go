@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,8 @@ type Target struct {
 	InParts bool
 	// Many says that there may be very many keys: they are listed again less often.
 	Many bool
+	// Page is how many keys are read at a time; 0: keysPerPage.
+	Page int
 }
 
 // Update is a step in the life of a target. Revision is the store's revision up to which
@@ -183,8 +186,9 @@ func (c *Client) pages(ctx context.Context, t Target, revision int64, visit func
 	if t.KeysOnly {
 		opts = append(opts, clientv3.WithKeysOnly())
 	}
+	limit := cmp.Or(t.Page, keysPerPage)
 	for from := t.Key; ; {
-		get := clientv3.OpGet(from, append(opts, clientv3.WithLimit(keysPerPage), clientv3.WithRev(revision))...)
+		get := clientv3.OpGet(from, append(opts, clientv3.WithLimit(int64(limit)), clientv3.WithRev(revision))...)
 		found, head, err := c.read(ctx, get)
 		if err != nil {
 			return 0, err
@@ -193,7 +197,7 @@ func (c *Client) pages(ctx context.Context, t Target, revision int64, visit func
 			revision = head.Revision
 		}
 		page := found[0]
-		more := len(page) == keysPerPage
+		more := len(page) == limit
 		if visit(revision, page, more); !more {
 			return revision, nil
 		}

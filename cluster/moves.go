@@ -8,8 +8,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Moves is the prefix of the journals of all moves.
-func (k Keys) Moves() string { return k.Move("/") }
+// Moves are the journals of all moves. They are long, and stay when a move is over.
+func (k Keys) Moves() Target { return Target{Key: k.Move("/"), Prefix: true, InParts: true, Page: 100} }
 
 // Move is the key of the journal of the topic's move.
 func (k Keys) Move(topic string) string { return k.prefix + "/cluster/moves" + topic }
@@ -57,16 +57,15 @@ func (c *Client) MoveOf(ctx context.Context, topic string) (journal *KV, err err
 	return journal, err
 }
 
-// Moves reads the journals of all moves, by topic.
-func (c *Client) Moves(ctx context.Context) (journals map[string]KV, err error) {
+// Moves reads the journals of all moves.
+func (c *Client) Moves(ctx context.Context, visit func(topic string, journal KV)) (err error) {
 	defer during(&err, "read moves")
-	journals = map[string]KV{}
-	_, err = c.scan(ctx, Target{Key: c.keys.Moves(), Prefix: true}, 0, func(kv KV) {
+	_, err = c.scan(ctx, c.keys.Moves(), 0, func(kv KV) {
 		if topic, ok := c.keys.ParseMove(kv.Key); ok {
-			journals[topic] = kv
+			visit(topic, kv)
 		}
 	})
-	return journals, err
+	return err
 }
 
 // Party reads what a broker is to a move: its registration, nil if it has none, and its mode,

@@ -3,7 +3,6 @@ package moving
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -33,7 +32,6 @@ func New(s Settings, store *cluster.Client, t Topics, log *slog.Logger, reg prom
 
 // Shown is a move as people see it. Its JSON is stable.
 type Shown struct {
-	Topic string `json:"topic"`
 	moves.Move
 	// UnderWay: it had begun when it was asked for. Another one Begin begins.
 	UnderWay bool `json:"under_way,omitempty"`
@@ -45,31 +43,18 @@ type Shown struct {
 	seen int64 // the journal's revision; 0: there was none
 }
 
-// UnmarshalJSON tells the move itself of its topic, which its journal has in the key.
-func (s *Shown) UnmarshalJSON(text []byte) error {
-	type plain Shown
-	err := json.Unmarshal(text, (*plain)(s))
-	s.Move.Topic = s.Topic
-	return err
-}
-
 // List reads all moves from etcd, over or not, the younger ones last.
 func (w *Worker) List(ctx context.Context) ([]Shown, error) {
-	journals, err := w.store.Moves(ctx)
-	if err != nil {
-		return nil, err
-	}
-	list := make([]Shown, 0, len(journals))
-	for topic, kv := range journals {
-		m, err := moves.Parse(topic, kv.Value)
-		if err != nil {
-			list = append(list, Shown{Topic: topic, Unreadable: err.Error()})
-			continue
+	list := []Shown{}
+	err := w.store.Moves(ctx, func(topic string, kv cluster.KV) {
+		if m, err := moves.Parse(topic, kv.Value); err != nil {
+			list = append(list, Shown{Move: moves.Move{Topic: topic}, Unreadable: err.Error()})
+		} else {
+			list = append(list, shown(m, kv.ModRevision))
 		}
-		list = append(list, shown(m, kv.ModRevision))
-	}
-	slices.SortFunc(list, olderShown)
-	return list, nil
+	})
+	slices.SortFunc(list, older)
+	return list, err
 }
 
 // Own are the moves that this broker has a part in and that are not over, as it knows them.
@@ -79,21 +64,17 @@ func (w *Worker) Own() (list []Shown) {
 	for _, u := range w.own {
 		list = append(list, shown(u.Move, u.revision))
 	}
-	slices.SortFunc(list, olderShown)
+	slices.SortFunc(list, older)
 	return list
 }
 
-func older(a, b moves.Move) int {
+func older(a, b Shown) int {
 	return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Topic, b.Topic))
-}
-
-func olderShown(a, b Shown) int {
-	return cmp.Or(older(a.Move, b.Move), cmp.Compare(a.Topic, b.Topic)) // one that cannot be read has its topic alone
 }
 
 // shown is a move as people see it now.
 func shown(m moves.Move, seen int64) Shown {
-	s := Shown{Topic: m.Topic, Move: m, seen: seen}
+	s := Shown{Move: m, seen: seen}
 	since := s.Since[s.Phase]
 	if s.MovedAt.After(since) {
 		since = s.MovedAt
@@ -144,7 +125,7 @@ func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int
 			return refuse("move %s did not succeed: %s: placement tries again %s later, 'holdfast moves %[1]s' says more", now.ID, now.Error, carryAgain)
 		case now.Phase.Over(), now.Phase == moves.Returned: // what was copied there a later move replaces
 		case now.From == m.From && (m.To == "" || m.To == now.To) && now.Phase != moves.Undoing:
-			return Shown{Topic: m.Topic, Move: now, UnderWay: true}, nil
+			return Shown{Move: now, UnderWay: true}, nil
 		default:
 			return refuse("it is being moved from %s to %s (%s): wait for it, or 'holdfast moves cancel %s'", now.From, now.To, now.Phase, now.ID)
 		}
@@ -188,7 +169,7 @@ func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int
 		m.To = least(loads)
 	}
 	loads[m.To]++
-	p.Topic, p.Move = m.Topic, m
+	p.Move = m
 	return p, nil
 }
 

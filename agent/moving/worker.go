@@ -94,6 +94,7 @@ type Worker struct {
 	orders Orders
 	own    map[string]*under // by topic: moves of ours that are not over
 	learnt map[string]int64  // by topic: the youngest revision that was, of moves of ours, over or not
+	found  map[string]bool   // those of ours that a list has had so far; nil: none is under way
 	drain  draining
 
 	tasks sync.WaitGroup
@@ -125,7 +126,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer w.tasks.Wait()
 	defer cancel()
 	w.tasks.Go(func() { w.drains(ctx) })
-	target := cluster.Target{Key: w.store.Keys().Moves(), Prefix: true, Many: true} // those that are over are there, too
+	target := w.store.Keys().Moves()
 	return w.store.Follow(ctx, target, func(u cluster.Update) { w.take(ctx, u) }, func(err error) {
 		switch {
 		case ctx.Err() != nil:
@@ -165,21 +166,29 @@ func (w *Worker) stir() {
 func (w *Worker) take(ctx context.Context, update cluster.Update) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	found := map[string]bool{}
+	if update.Full {
+		w.found = map[string]bool{}
+	}
 	for _, kv := range update.Puts {
 		if topic, ok := w.store.Keys().ParseMove(kv.Key); ok {
-			found[topic] = true
 			w.learn(topic, kv.Value, kv.ModRevision)
+			if w.found != nil && w.own[topic] != nil {
+				w.found[topic] = true
+			}
 		}
 	}
+	if update.More {
+		return
+	}
 	for topic, u := range w.own {
-		gone := update.Full && !found[topic] || slices.Contains(update.Deletes, w.store.Keys().Move(topic))
+		gone := w.found != nil && !w.found[topic] || slices.Contains(update.Deletes, w.store.Keys().Move(topic))
 		if gone && u.revision <= update.Revision { // it may be older than what we wrote ourselves
 			w.log.Warn("the journal of a move was deleted by others: nothing is done about it any more",
 				"topic", topic, "move", u.ID, "phase", u.Phase)
 			w.drop(topic)
 		}
 	}
+	w.found = nil
 	if !w.known {
 		w.stir() // a drain begins nothing before
 	}
@@ -262,7 +271,7 @@ func (w *Worker) hold() {
 	}
 	// In this order also after a restart: what has been sealed is not served in between.
 	slices.SortFunc(waiting, func(a, b *under) int {
-		return cmp.Or(a.Since[moves.Draining].Compare(b.Since[moves.Draining]), older(a.Move, b.Move))
+		return cmp.Or(a.Since[moves.Draining].Compare(b.Since[moves.Draining]), older(Shown{Move: a.Move}, Shown{Move: b.Move}))
 	})
 	for _, u := range waiting[:min(len(waiting), max(free, 0))] {
 		u.turn = true

@@ -58,9 +58,9 @@ const format = 1
 
 // Move is the journal of one move: the value of /cluster/moves/{ns}/{topic}.
 type Move struct {
+	Topic  string    `json:"topic,omitempty"` // in a journal it is the key's
 	Format int       `json:"format"`
 	ID     string    `json:"id"`
-	Topic  string    `json:"-"` // the key says it
 	From   string    `json:"from"`
 	To     string    `json:"to"` // empty: whom their own cluster chooses
 	Phase  Phase     `json:"phase"`
@@ -138,8 +138,9 @@ var ErrNewer = errors.New("of a newer version of holdfast")
 
 // Parse reads a journal. What it refuses is named, shown and left alone.
 func Parse(topic string, value []byte) (Move, error) {
-	m := Move{Topic: topic}
+	m := Move{}
 	err := json.Unmarshal(value, &m)
+	m.Topic = topic
 	switch {
 	case err != nil:
 	case m.Format > format:
@@ -173,7 +174,7 @@ func NewID(now time.Time, last string, salt uint32) string {
 
 // Value is the journal as it is written.
 func (m Move) Value() []byte {
-	m.Format = format
+	m.Format, m.Topic = format, ""
 	value, _ := json.Marshal(m)
 	return value
 }
