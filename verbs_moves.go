@@ -196,7 +196,7 @@ func writeMoves(o *output, list []moving.Shown) {
 func drainMove(c call) error {
 	body := map[string]any{"reason": c.String("reason"), "to": c.String("to"), "deadline_seconds": c.Duration("deadline").Seconds(),
 		"leave_unmoved": c.Bool("leave-unmoved"), "dry_run": c.Bool("dry-run")}
-	var p agent.DrainPlan
+	var p moving.DrainPlan
 	if err := c.sidecar().Post(c.Context, "/v1/drain/move", body, &p); err != nil {
 		return err
 	}
@@ -215,6 +215,9 @@ func drainMove(c call) error {
 	})
 	for _, topic := range slices.Sorted(maps.Keys(d.Left)) {
 		c.out().line("left  %s: %s", topic, d.Left[topic])
+	}
+	if d.More > 0 {
+		c.out().line("left  %s more: 'holdfast topics' lists what is here", agent.Plural(d.More, "topic"))
 	}
 	switch {
 	case err != nil:
@@ -239,7 +242,7 @@ func drainLine(d moves.Drain, terminal bool) string {
 		bytesText(uint64(float64(d.Bytes)/took.Seconds())), left.Round(time.Second))
 }
 
-func writeDrainPlan(o *output, p agent.DrainPlan) {
+func writeDrainPlan(o *output, p moving.DrainPlan) {
 	to, rests, total := map[string]int{}, map[string]int{}, uint64(0)
 	for _, m := range p.Moves {
 		to[m.Target()]++

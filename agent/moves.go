@@ -80,14 +80,13 @@ type unloadOrder struct {
 
 // unload begins to move a topic, or says what would be done, which then has no ID. It changes nothing
 // before everything that can be known was looked at.
-func (a *agent) unload(ctx context.Context, o unloadOrder) (moving.Shown, error) {
+func (a *agent) unload(ctx context.Context, o unloadOrder) (p moving.Shown, failed error) {
 	if _, _, err := brokerapi.SplitTopic(o.Topic); err != nil {
-		return moving.Shown{}, &ExitError{ExitUsage, err}
+		return p, &ExitError{ExitUsage, err}
 	}
 	if err := cmp.Or(checkReason(o.Reason), a.cannotMove()); err != nil {
-		return moving.Shown{}, err
+		return p, err
 	}
-	var p moving.Shown
 	err := moving.ErrMeanwhile
 	for tries := 0; tries < 2 && errors.Is(err, moving.ErrMeanwhile); tries++ { // another may have begun it, and is joined
 		p, err = a.moves.Prepare(ctx, moves.Move{Topic: o.Topic, To: o.To, By: cmp.Or(o.Reason, "operator"), Force: o.Force}, nil)
@@ -95,13 +94,10 @@ func (a *agent) unload(ctx context.Context, o unloadOrder) (moving.Shown, error)
 			err = a.moves.Begin(ctx, p)
 		}
 	}
-	if err != nil {
-		return moving.Shown{}, a.moveError(err)
-	}
 	if o.DryRun && !p.UnderWay {
 		p.ID = ""
 	}
-	return p, nil
+	return p, a.moveError(err)
 }
 
 // moveError is a refusal, or an error of etcd in words for operators.
@@ -109,7 +105,7 @@ func (a *agent) moveError(err error) error {
 	switch {
 	case errors.Is(err, brokerapi.ErrRefused):
 		return &ExitError{ExitRefused, err}
-	case errors.Is(err, moving.ErrBroker), cluster.Classify(err) == cluster.ClassOther:
+	case err == nil, errors.Is(err, moving.ErrBroker), cluster.Classify(err) == cluster.ClassOther:
 		return err
 	}
 	return EtcdError(a.cfg, err)
@@ -149,17 +145,8 @@ type drainOrder struct {
 	DryRun          bool    `json:"dry_run"`
 }
 
-// DrainPlan says what a drain that moves topics means. Its JSON is stable.
-type DrainPlan struct {
-	Begun bool              `json:"begun"` // by this request or before
-	Moves []moving.Shown    `json:"moves"`
-	Stay  map[string]string `json:"stay"` // why, of each topic that cannot be moved
-	// Rate is how many bytes a second the last moves of this broker had together; 0: none has measured it.
-	Rate float64 `json:"bytes_per_second"`
-}
-
 // drainMoving plans a drain that moves topics, and begins it if nothing is in its way.
-func (a *agent) drainMoving(ctx context.Context, o drainOrder) (plan DrainPlan, err error) {
+func (a *agent) drainMoving(ctx context.Context, o drainOrder) (plan moving.DrainPlan, err error) {
 	if o.DeadlineSeconds <= 0 {
 		return plan, &ExitError{ExitUsage, fmt.Errorf("--deadline: %g seconds from now have passed already", o.DeadlineSeconds)}
 	}
@@ -170,22 +157,19 @@ func (a *agent) drainMoving(ctx context.Context, o drainOrder) (plan DrainPlan, 
 		return plan, refusal("the brokers' own cluster moves what a drained %s broker serves: 'holdfast drain' without --move has it do so", a.cfg.Driver)
 	}
 	if !a.moves.Drain().State.Over() { // joined
-		return DrainPlan{Begun: true}, nil
+		return moving.DrainPlan{Begun: true}, nil
 	}
-	plans, stay, rate, err := a.moves.PlanDrain(ctx, o.To)
-	if err != nil {
+	plan, err = a.moves.PlanDrain(ctx, o.To)
+	switch stay := plan.Stay; {
+	case err != nil:
 		return plan, a.moveError(err)
-	}
-	plan.Stay, plan.Rate = stay, rate
-	plan.Moves = plans
-	switch {
 	case o.DryRun:
 		return plan, nil
 	case len(stay) > 0 && !o.LeaveUnmoved:
 		return plan, refusal("%s cannot be moved: %s; move nothing, or say --leave-unmoved: the others go, and what stays is served here",
 			plural(len(stay), "topic"), stay[slices.Min(slices.Collect(maps.Keys(stay)))])
 	}
-	d := moves.Drain{By: cmp.Or(o.Reason, "operator"), To: o.To, Topics: len(plans) + len(stay),
+	d := moves.Drain{By: cmp.Or(o.Reason, "operator"), To: o.To, Topics: len(plan.Moves) + len(plan.Stay),
 		Deadline: time.Now().Add(time.Duration(o.DeadlineSeconds * float64(time.Second))).UTC()}
 	if err := a.moves.BeginDrain(ctx, d); err != nil {
 		return plan, a.moveError(err)
@@ -259,9 +243,5 @@ func (a *agent) serveMoveCancel(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), setModeTimeout)
 	defer cancel()
 	m, err := a.moves.Cancel(ctx, r.PathValue("id"), "by an operator at "+a.view.Load().registeredAs)
-	if err != nil {
-		refuse(w, a.moveError(err))
-		return
-	}
-	reply(w, moving.Shown{Move: m})
+	respond(w, moving.Shown{Move: m}, a.moveError(err))
 }

@@ -171,25 +171,21 @@ func (w *Worker) sync(ctx context.Context) (dir string, err error) {
 	if w.set.Sync == nil {
 		return "", nil
 	}
-	late := func() (string, error) { return "", fmt.Errorf("sync the data directory: %w", ctx.Err()) }
+	done := make(chan func() (string, error), 1)
 	select {
 	case w.syncing <- struct{}{}:
+		go func() {
+			defer func() { <-w.syncing }()
+			dir, err := w.set.Sync()
+			done <- func() (string, error) { return dir, err }
+		}()
 	case <-ctx.Done():
-		return late()
 	}
-	var took string
-	var failed error
-	done := make(chan struct{})
-	go func() {
-		took, failed = w.set.Sync()
-		<-w.syncing
-		close(done)
-	}()
 	select {
-	case <-done:
-		return took, failed
+	case took := <-done:
+		return took()
 	case <-ctx.Done():
-		return late()
+		return "", fmt.Errorf("sync the data directory: %w", ctx.Err())
 	}
 }
 

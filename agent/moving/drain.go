@@ -27,7 +27,7 @@ type draining struct {
 
 	// Under the worker's mutex.
 	moves.Drain                // the record, as it was last read or written
-	ends        map[string]end // by topic, of its last move from here
+	ends        map[string]end // by topic, of its last move from here, or why none began
 	further     time.Time      // when one of those last got further
 }
 
@@ -214,6 +214,9 @@ func (w *Worker) goOn(ctx context.Context, o Orders, d *moves.Drain) error {
 		case why == nil:
 			busy[topic] = true
 		case errors.Is(why, brokerapi.ErrRefused), errors.Is(why, ErrBroker) && standing >= stalled:
+			w.mu.Lock()
+			w.drain.ends[topic] = end{began: d.At, why: why.Error()}
+			w.mu.Unlock()
 			d.Leave(topic, why.Error())
 		case errors.Is(why, ErrBroker) && ctx.Err() == nil: // it may be restarted
 			failed = cmp.Or(failed, why)
@@ -259,14 +262,13 @@ func (w *Worker) endDrain(ctx context.Context, d *moves.Drain, late bool) error 
 func (w *Worker) tally(d *moves.Drain) (busy map[string]bool, standing time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	d.Moved, d.Bytes, busy = 0, 0, map[string]bool{}
+	d.Moved, d.Bytes, d.Left, d.More, busy = 0, 0, nil, 0, map[string]bool{}
 	for topic, e := range w.drain.ends {
 		switch {
 		case e.began.Before(d.At):
 		case e.why != "":
 			d.Leave(topic, e.why)
 		default:
-			delete(d.Left, topic)
 			d.Moved++
 			d.Bytes += e.bytes
 		}
@@ -362,27 +364,35 @@ func (w *Worker) Targets(ctx context.Context, named string) (map[string]int, err
 	return nil, brokerapi.Errorf(brokerapi.ErrRefused, "no other %s broker is registered and active: nobody could take it", w.set.Driver)
 }
 
-// PlanDrain looks at every topic that is assigned here: which would go where, and which would stay
-// and why. rate is how many bytes a second the last moves of this broker had together; 0: it is not known.
-func (w *Worker) PlanDrain(ctx context.Context, to string) (plans []Shown, stay map[string]string, rate float64, err error) {
+// DrainPlan says what a drain that moves topics means. Its JSON is stable.
+type DrainPlan struct {
+	Begun bool              `json:"begun"` // by this request or before
+	Moves []Shown           `json:"moves"`
+	Stay  map[string]string `json:"stay"` // why, of each topic that cannot be moved
+	// Rate is how many bytes a second the last moves of this broker had together; 0: none has measured it.
+	Rate float64 `json:"bytes_per_second"`
+}
+
+// PlanDrain looks at every topic that is assigned here.
+func (w *Worker) PlanDrain(ctx context.Context, to string) (plan DrainPlan, err error) {
 	loads, err := w.Targets(ctx, to)
 	if err != nil {
-		return nil, nil, 0, err
+		return plan, err
 	}
 	topics, err := w.store.Assignments(ctx, w.set.Me())
 	if err != nil {
-		return nil, nil, 0, err
+		return plan, err
 	}
-	stay = map[string]string{}
+	plan.Stay = map[string]string{}
 	for _, topic := range topics {
 		p, err := w.Prepare(ctx, moves.Move{Topic: topic, Force: true}, loads)
 		switch {
 		case err == nil:
-			plans = append(plans, p)
+			plan.Moves = append(plan.Moves, p)
 		case errors.Is(err, brokerapi.ErrRefused), errors.Is(err, ErrBroker):
-			stay[topic] = err.Error()
+			plan.Stay[topic] = err.Error()
 		default:
-			return nil, nil, 0, err
+			return plan, err
 		}
 	}
 	list, err := w.List(ctx)
@@ -392,5 +402,6 @@ func (w *Worker) PlanDrain(ctx context.Context, to string) (plans []Shown, stay 
 			ours = append(ours, s.Move)
 		}
 	}
-	return plans, stay, moves.Rate(ours[max(0, len(ours)-lastMoves):]), err
+	plan.Rate = moves.Rate(ours[max(0, len(ours)-lastMoves):])
+	return plan, err
 }

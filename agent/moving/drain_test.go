@@ -121,9 +121,9 @@ func TestADrainSaysWhatStaysAndWhy(t *testing.T) {
 	onStage(t, Settings{Drained: func(context.Context, string) error { return errors.New("not to be drained") }}, []string{"/n/a", "/n/b", "/n/c"}, func(g *stage, a, b *side) {
 		g.put("/cluster/brokers/a/n/gone", "null")
 		g.after(time.Second)
-		plans, stay, rate, err := a.worker.PlanDrain(g.t.Context(), "b")
-		if err != nil || len(plans) != 3 || len(stay) != 1 || !strings.Contains(stay["/n/gone"], "not here") || rate != 0 {
-			g.t.Errorf("planned %+v, stay %q, rate %g, %v", plans, stay, rate, err)
+		plan, err := a.worker.PlanDrain(g.t.Context(), "b")
+		if err != nil || len(plan.Moves) != 3 || len(plan.Stay) != 1 || !strings.Contains(plan.Stay["/n/gone"], "not here") || plan.Rate != 0 {
+			g.t.Errorf("planned %+v, %v", plan, err)
 		}
 		b.once(moves.Copy, func(context.Context, func() error) error {
 			time.Sleep(10 * time.Second)
@@ -151,8 +151,8 @@ func TestADrainSaysWhatStaysAndWhy(t *testing.T) {
 		if g.get("/cluster/locks/drain") != "" {
 			g.t.Error("the lock is kept")
 		}
-		if _, _, rate, err = a.worker.PlanDrain(g.t.Context(), ""); err != nil || rate < 0 {
-			g.t.Errorf("rate %g, %v", rate, err)
+		if plan, err = a.worker.PlanDrain(g.t.Context(), ""); err != nil || plan.Rate < 0 {
+			g.t.Errorf("rate %g, %v", plan.Rate, err)
 		}
 	})
 }
@@ -225,8 +225,8 @@ func TestADrainTriesAgainWhereTheBrokerErrs(t *testing.T) {
 	onStage(t, Settings{}, one, func(g *stage, a, b *side) {
 		a.fault(moves.HandOver, func(context.Context, func() error) error { return errors.New("connection refused") })
 		g.after(time.Second)
-		if _, stay, _, err := a.worker.PlanDrain(g.t.Context(), ""); err != nil || !strings.Contains(stay[topic], "connection refused") {
-			g.t.Errorf("stay %q, %v", stay, err)
+		if plan, err := a.worker.PlanDrain(g.t.Context(), ""); err != nil || !strings.Contains(plan.Stay[topic], "connection refused") {
+			g.t.Errorf("stay %q, %v", plan.Stay, err)
 		}
 		g.drain(moves.Drain{By: "operator"})
 		if d := g.drainIs(stalled/2, moves.Moving); !strings.Contains(d.Line(), "connection refused") {

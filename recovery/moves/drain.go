@@ -36,12 +36,16 @@ type Drain struct {
 	Topics   int       `json:"topics"`          // when it began
 	Moved    int       `json:"moved"`
 	Bytes    uint64    `json:"moved_bytes"`
-	// Left is, by topic that stays, why.
+	// Left is, by topic that stays, why. A record names the first maxLeft, and More is how many others stay.
 	Left  map[string]string `json:"left,omitempty"`
+	More  int               `json:"left_more,omitempty"`
 	Error string            `json:"error,omitempty"` // of the last try
 	// Stalled names what is in its way, and the next command; empty: it gets further.
 	Stalled string `json:"stalled,omitempty"`
 }
+
+// maxLeft is as much as fits into a value of etcd, with long names and reasons.
+const maxLeft = 500
 
 // Leave has a topic stay.
 func (d *Drain) Leave(topic, why string) {
@@ -68,6 +72,12 @@ func ParseDrain(value []byte) (d Drain, err error) {
 // Value is the record as it is written.
 func (d Drain) Value() []byte {
 	d.Format = format
+	if names := slices.Sorted(maps.Keys(d.Left)); len(names) > maxLeft {
+		d.Left, d.More = maps.Clone(d.Left), len(names)-maxLeft
+		for _, name := range names[maxLeft:] {
+			delete(d.Left, name)
+		}
+	}
 	value, _ := json.Marshal(d)
 	return value
 }
@@ -80,7 +90,7 @@ func (d Drain) Line() string {
 		line = "waiting for " + d.Waits
 	case len(d.Left) > 0:
 		first := slices.Sorted(maps.Keys(d.Left))[0]
-		line += fmt.Sprintf(", %d left: %s: %s", len(d.Left), first, d.Left[first])
+		line += fmt.Sprintf(", %d left: %s: %s", len(d.Left)+d.More, first, d.Left[first])
 	}
 	if why := cmp.Or(d.Stalled, d.Error); why != "" {
 		line += "; " + why

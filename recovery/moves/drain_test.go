@@ -2,6 +2,8 @@ package moves
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
@@ -38,6 +40,12 @@ func TestADrainsRecordIsReadAsItWasWritten(t *testing.T) {
 	got, err := ParseDrain(d.Value())
 	if want := "moving: 1 of 3 topics moved, 2 left: /n/a: no room"; err != nil || got.Line() != want {
 		t.Errorf("%q, %v; want %q", got.Line(), err, want)
+	}
+	for i := range 600 {
+		d.Leave(fmt.Sprintf("/n/%03d", i), "no room")
+	}
+	if got, err := ParseDrain(d.Value()); err != nil || len(got.Left) != 500 || got.More != 102 || len(d.Left) != 602 || !strings.Contains(got.Line(), " 602 left: /n/000: no room") {
+		t.Errorf("%d left, %d more, %q, %v", len(got.Left), got.More, got.Line(), err)
 	}
 	for value, newer := range map[string]bool{`{`: false, `{}`: false, `{"format":9,"state":"moving"}`: true} {
 		if got, err := ParseDrain([]byte(value)); err == nil || errors.Is(err, ErrNewer) != newer || got.State != "" {
