@@ -116,14 +116,14 @@ func TestUserAndPasswordFromFile(t *testing.T) {
 		}
 	}
 	for _, step := range []struct {
-		missing string
-		kind    clientv3.PermissionType
+		missing, grant string
+		kind           clientv3.PermissionType
 	}{
-		{"read", clientv3.PermissionType(clientv3.PermRead)}, // of a guard
-		{"write", clientv3.PermissionType(clientv3.PermReadWrite)},
+		{"write", "readwrite", clientv3.PermissionType(clientv3.PermWrite)},
+		{"read", "read", clientv3.PermissionType(clientv3.PermReadWrite)}, // of a guard
 	} {
 		_, err := g.PutState(bounded(t), "b2", cluster.State{Mode: cluster.ModeActive}, 0)
-		if want := "permission denied to " + step.missing + " " + state; !cluster.Denied(err) || !contains(err, want+": etcdctl role grant-permission ROLE readwrite "+state) {
+		if want := "permission denied to " + step.missing + " " + state; !cluster.Denied(err) || !contains(err, want+": etcdctl role grant-permission ROLE "+step.grant+" "+state) {
 			t.Errorf("%v, want %q", err, want)
 		}
 		if kv := must[*clientv3.GetResponse](t)(root.Get(bounded(t), state)); kv.Count > 0 {
