@@ -24,6 +24,7 @@ var causes = []struct{ sign, remedy string }{
 	{"does not match public key", "set FLAG-key to the key that belongs to the certificate"},
 	{"does not look like a TLS handshake", writeHTTP},
 	{"server gave HTTP response to HTTPS client", writeHTTP},
+	{"secure connection not available", "no TLS is spoken there: write nats://"},
 	{`malformed HTTP response "\x15\x03`, writeHTTPS},
 	{"selected ALPN", withoutH2},
 	{"no application protocol", withoutH2},

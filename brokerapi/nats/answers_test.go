@@ -223,6 +223,7 @@ func TestWhyThereIsNoConnectionIsSaidAtOnce(t *testing.T) {
 		{"login refused", talker(t, info+"-ERR 'Authorization Violation'\r\n"), true, true, `: the server refuses our login: "nats: Authorization Violation": set --nats-user and`},
 		{"full", talker(t, info+"-ERR 'maximum connections exceeded'\r\n"), true, false, `: the server refuses us: "'maximum connections exceeded'": it lives, and has no room`},
 		{"slow", talker(t, info), true, false, `: the server does not take us in: "`},
+		{"no TLS", "tls" + talker(t, info)[len("nats"):], true, false, `": no TLS is spoken there: write nats://`},
 		{"no name", "nats://broker.invalid:4222", true, false, `: not connected: lookup broker.invalid`},
 		{"another protocol", talker(t, "SSH-2.0-Example\r\n"), false, false, `: not connected: "SSH-2.0-Example\r\n" is not how a nats-server greets: set --broker-admin to its client port`},
 		{"nothing said", talker(t, ""), false, false, `the port is open, and no nats-server greets there: it hangs, or --broker-admin is another's`},

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -72,6 +73,20 @@ var processMistakes = []mistake{
 		message: "i/o timeout: the port is open, and no nats-server greets there: it hangs, or --broker-admin is another's",
 	},
 	{
+		name:    "TLS for a NATS server that speaks none",
+		given:   func(w *world) { w.set("address", strings.TrimPrefix(w.say("{admin}"), "nats://")) },
+		command: "check {settings} --broker-admin tls://{address}",
+		exit:    1,
+		message: `--broker-admin tls://{address}: the server does not take us in: "nats: secure connection not available": no TLS is spoken there: write nats://`,
+	},
+	{
+		name:    "no TLS for a NATS server that wants it",
+		given:   wantsTLS,
+		command: "check {settings} --broker-admin {secure}",
+		exit:    1,
+		message: `x509: certificate signed by unknown authority": set --broker-cacert to the authority that signed the broker's certificate`,
+	},
+	{
 		name:    "a monitoring port that is closed",
 		command: "check {settings} --nats-monitor http://127.0.0.1:1",
 		exit:    1,
@@ -132,4 +147,14 @@ var processMistakes = []mistake{
 		command: "drain --control-socket {socket}",
 		message: "dead: mode drained (operator). The process of dead has ended: clients are kept away, and it is drained (operator); start it.",
 	},
+}
+
+// wantsTLS starts a NATS server, at {secure}, that takes no client without TLS.
+func wantsTLS(w *world) {
+	w.Helper()
+	secured(w)
+	n, err := w.lab.StartNATS(w.ctx, harness.NATSOptions{Name: "secure",
+		Extra: fmt.Sprintf("tls { cert_file: %q, key_file: %q }", w.say("{cert}"), w.say("{cert-key}"))})
+	w.ok(err)
+	w.set("secure", n.URL())
 }
