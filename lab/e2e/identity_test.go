@@ -32,7 +32,7 @@ func TestTwoSidecarsWithOneBrokerIDDoNotFight(t *testing.T) {
 	if st.Attachment != "detached" || st.Registration.CreateRevision != 0 {
 		t.Errorf("the twin is %s with registration %+v, want detached without one", st.Attachment, st.Registration)
 	}
-	if said := strings.Join(st.Ready.Causes, " ") + st.Lease.LastError; !strings.Contains(said, "stop one of the two, or give this one another --broker-id") {
+	if said := strings.Join(st.Ready.Causes, " ") + st.Lease.LastError; !strings.Contains(said, "stop one of the two, or give this one another broker than --broker-admin nats://") {
 		t.Errorf("said %q, want the remedy", said)
 	}
 	// Not for a moment only: for longer than the lease lasts.
