@@ -277,11 +277,11 @@ func checkDataDir(c Config, stated string) Finding {
 	}
 	if err := probes.CheckReadable(c.DataDir); err != nil {
 		f.Err = wrongSetting(err)
+	} else if text := elsewhere(c.DataDir, stated); text != "" {
+		f.Warn, f.Text = true, text
 	} else if _, err := os.Stat(c.DataDir); errors.Is(err, fs.ErrNotExist) {
 		f.Warn = true
 		f.Text += "; not there: if the broker has data elsewhere, a restart is taken for a first boot; give the directory that it uses"
-	} else if text := elsewhere(c.DataDir, stated); text != "" {
-		f.Warn, f.Text = true, text
 	}
 	return f
 }

@@ -2,7 +2,9 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 	"time"
@@ -33,14 +35,21 @@ func (a *agent) ownData(dir probes.DirView) recovery.DataID {
 }
 
 // elsewhere says that the broker states another data directory than the one that is given, or one
-// around that. Empty: it does not, or what it states is not seen from here, as in another container.
+// around that. Empty: it does not, or what it states is not seen from here, as in another container,
+// and the one that is given is.
 func elsewhere(given, stated string) string {
 	here, err := os.Stat(given)
 	there, unseen := os.Stat(stated)
-	if err != nil || unseen != nil || os.SameFile(here, there) || strings.HasPrefix(given, strings.TrimSuffix(stated, "/")+"/") {
+	away := ""
+	switch {
+	case stated == "", strings.HasPrefix(given+"/", strings.TrimSuffix(stated, "/")+"/"):
+		return ""
+	case errors.Is(err, fs.ErrNotExist):
+		away = "not there, and "
+	case err != nil, unseen != nil, os.SameFile(here, there):
 		return ""
 	}
-	return fmt.Sprintf("--data-dir %s: the broker says that its data is in %s: leave --data-dir out, or give that", given, stated)
+	return fmt.Sprintf("--data-dir %s: %sthe broker says that its data is in %s: leave --data-dir out, or give that", given, away, stated)
 }
 
 // dataPatience bounds the wait for a look at the data of a process that answers. A disk that

@@ -26,6 +26,32 @@ func restartedOn(t *testing.T, data recovery.DataID) *outage {
 	return o
 }
 
+func TestADataDirectoryThatIsNotTheOneThatTheBrokerStatesIsToldWithBoth(t *testing.T) {
+	dir := t.TempDir()
+	here, link, none, hidden := filepath.Join(dir, "here"), filepath.Join(dir, "link"), filepath.Join(dir, "none"), filepath.Join(dir, "hidden")
+	for _, err := range []error{os.Mkdir(here, 0o700), os.Symlink(here, link)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	stated := ": leave --data-dir out, or give that"
+	for _, c := range []struct{ name, given, stated, want string }{
+		{"another", dir, here, "--data-dir " + dir + ": the broker says that its data is in " + here + stated},
+		{"not there", none, here, "--data-dir " + none + ": not there, and the broker says that its data is in " + here + stated},
+		{"neither is there", none, hidden, "--data-dir " + none + ": not there, and the broker says that its data is in " + hidden + stated},
+		{"not there yet", none, none + "/", ""},
+		{"not there yet, within", filepath.Join(here, "streams"), here, ""},
+		{"not there, and none stated", none, "", ""},
+		{"the same by another name", link, here, ""},
+		{"within", here, dir, ""},
+		{"seen elsewhere", here, hidden, ""},
+	} {
+		if got := elsewhere(c.given, c.stated); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
 func TestABrokerThatComesUpWithoutItsDataIsDrained(t *testing.T) {
 	gone := func(o *outage) { o.past.data, o.past.boot.DirGone = "", "/data" }
 	for _, c := range []struct {

@@ -53,6 +53,17 @@ var processMistakes = []mistake{
 		message: "--data-dir {dir}: the broker says that its data is in {data}: leave --data-dir out, or give that",
 	},
 	{
+		name:    "a data directory that is not there, checked",
+		command: "check {settings} --data-dir {dir}/none",
+		message: "data dir  warning --data-dir {dir}/none: not there, and the broker says that its data is in {data}: leave --data-dir out, or give that",
+	},
+	{
+		name:    "a data directory that is not there, run",
+		command: "run {settings} --data-dir {dir}/none --shadow",
+		lasts:   true,
+		message: "--data-dir {dir}/none: not there, and the broker says that its data is in {data}: leave --data-dir out, or give that",
+	},
+	{
 		name:    "a setting by a name of its environment's form",
 		file:    "driver: nats\nlease_ttl: 32s\n",
 		command: "check --config {file}",
