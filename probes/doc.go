@@ -4,7 +4,8 @@
 // Guaranteed:
 //   - Unknown is a verdict of its own. Nothing here turns an error, a timeout or a
 //     missing answer into "down", "missing" or "gone" by itself.
-//   - Every Run blocks until its context ends and leaves no goroutine behind.
+//   - Every Run blocks until its context ends and leaves no goroutine behind but a health check
+//     that is about to see that.
 //   - Snapshots are immutable, cost one atomic load, and may be taken by anybody at
 //     any time. Changes channels have room for one signal: a reader that comes late
 //     sees one change, and reads the newest view.

@@ -112,17 +112,14 @@ func (h *Health) Snapshot() HealthView { return *h.view.Load() }
 // Changes receives a value after the verdict or the error changed.
 func (h *Health) Changes() <-chan struct{} { return h.changes }
 
-// Run probes until ctx ends, waits for the check in flight, and then returns nil. The first check
-// starts at once, and none has company.
+// Run probes until ctx ends and then returns nil; the check in flight ends by its own context, and
+// nobody waits for it. The first check starts at once, and none has company.
 func (h *Health) Run(ctx context.Context) error {
 	l := &healthLoop{Health: h, ctx: ctx, tick: time.NewTimer(0)}
 	defer l.tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			if l.done != nil {
-				<-l.done
-			}
 			return nil
 		case <-h.lost:
 			l.onLost()

@@ -358,6 +358,17 @@ func TestNoGoroutineIsLeftAfterRun(t *testing.T) {
 	})
 }
 
+func TestTheEndWaitsForNoCheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := probe(t, usual, "deaf", nil)
+		time.Sleep(500 * time.Millisecond)
+		if err := p.stop(); err != nil || time.Since(p.begin) != 500*time.Millisecond {
+			t.Errorf("%v after %v", err, time.Since(p.begin))
+		}
+		close(p.broker.freed)
+	})
+}
+
 func TestAnswersWithinTheTimeoutKeepItUp(t *testing.T) {
 	const timeout, answer = time.Second, 999 * time.Millisecond
 	for _, s := range []HealthSettings{
@@ -385,6 +396,7 @@ func TestAnswersWithinTheTimeoutKeepItUp(t *testing.T) {
 				if err := <-done; err != nil {
 					t.Error(err)
 				}
+				time.Sleep(answer) // of the check in flight
 			})
 		})
 	}
