@@ -215,24 +215,21 @@ func (a *agent) serveDrained(w http.ResponseWriter, r *http.Request) {
 func (a *agent) serveMoves(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), setModeTimeout)
 	defer cancel()
-	id, list := r.URL.Query().Get("id"), []moving.Shown{}
-	another := func(s moving.Shown) bool { return id != "" && s.ID != id }
+	id, list, err := r.URL.Query().Get("id"), []moving.Shown{}, error(nil)
 	if a.moves != nil {
-		list = slices.DeleteFunc(a.moves.Own(), another)
-		if id == "" || len(list) == 0 {
-			all, err := a.moves.List(ctx)
-			if err != nil {
-				refuse(w, EtcdError(a.cfg, err))
-				return
-			}
-			list = slices.DeleteFunc(all, another)
+		list = slices.DeleteFunc(a.moves.Own(), func(s moving.Shown) bool { return s.ID != id })
+		if len(list) == 0 {
+			list, err = a.moves.List(ctx, id)
 		}
 	}
-	if id != "" && len(list) == 0 {
+	switch {
+	case err != nil:
+		refuse(w, EtcdError(a.cfg, err))
+	case id != "" && len(list) == 0:
 		refuse(w, &ExitError{ExitUsage, fmt.Errorf("move %q: unknown: 'holdfast moves' lists them", id)})
-		return
+	default:
+		replyEach(w, list)
 	}
-	replyEach(w, list)
 }
 
 func (a *agent) serveMoveCancel(w http.ResponseWriter, r *http.Request) {

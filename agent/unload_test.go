@@ -211,7 +211,7 @@ func TestUnloadTellsItsPlanAndASecondOneJoins(t *testing.T) {
 		if err != nil || plan.ID != "" || plan.To != "b" || plan.Planned == nil || plan.Planned.Count != 7 || plan.Planned.Bytes != 70 || plan.Planned.Rests != "on the disk" {
 			u.t.Errorf("dry run: %+v, error %v", plan, err)
 		}
-		if kv, err := u.main.MoveOf(u.t.Context(), "/n/t"); kv != nil || err != nil {
+		if kv, err := u.main.Journal(u.t.Context(), u.main.Keys().Move("/n/t")); kv != nil || err != nil {
 			u.t.Errorf("a dry run wrote %v, error %v", kv, err)
 		}
 		first, err := u.unload(u.t.Context(), unloadOrder{Topic: "/n/t", Reason: "new disk"})

@@ -19,24 +19,24 @@ func (k Keys) ParseMove(key string) (topic string, ok bool) {
 	return below(k.Move(""), key, checkTopic)
 }
 
-// MoveWrite is a new value of a move's journal. What else it says is done in the same transaction.
-type MoveWrite struct {
-	Topic string
+// JournalWrite is a new value of a move's journal, or of a drain's record. What else it says is done in
+// the same transaction.
+type JournalWrite struct {
+	Key   string
 	Value []byte
 	Seen  int64 // mod revision of the journal that it follows; 0: there is none
 	// From and To have the topic's assignment go from the one to the other, who must be
 	// registered, if it is still of that mod revision. An ownership lock goes with it.
-	From, To string
-	Assigned int64
+	From, To, Topic string
+	Assigned        int64
 }
 
-// WriteMove writes a journal and returns its new mod revision. who is the writer, whose
+// WriteJournal writes a journal and returns its new mod revision. who is the writer, whose
 // registration guards it; nil: an operator, whose word no registration guards. ErrChanged says
 // that something is not as seen, and that nothing was done.
-func (c *Client) WriteMove(ctx context.Context, who *Claimant, w MoveWrite) (revision int64, err error) {
-	defer during(&err, "write move of %s", w.Topic)
-	key := c.keys.Move(w.Topic)
-	guards, ops := []clientv3.Cmp{written(key, w.Seen)}, []clientv3.Op{clientv3.OpPut(key, string(w.Value))}
+func (c *Client) WriteJournal(ctx context.Context, who *Claimant, w JournalWrite) (revision int64, err error) {
+	defer during(&err, "write %s", w.Key)
+	guards, ops := []clientv3.Cmp{written(w.Key, w.Seen)}, []clientv3.Op{clientv3.OpPut(w.Key, string(w.Value))}
 	if who != nil {
 		guards = append(guards, c.claim(*who)...)
 	}
@@ -50,10 +50,10 @@ func (c *Client) WriteMove(ctx context.Context, who *Claimant, w MoveWrite) (rev
 	return revision, err
 }
 
-// MoveOf reads the journal of a topic's move; nil: there is none.
-func (c *Client) MoveOf(ctx context.Context, topic string) (journal *KV, err error) {
-	defer during(&err, "read move of %s", topic)
-	journal, _, err = c.get(ctx, c.keys.Move(topic))
+// Journal reads the journal of a move, or the record of a drain; nil: there is none.
+func (c *Client) Journal(ctx context.Context, key string) (journal *KV, err error) {
+	defer during(&err, "read %s", key)
+	journal, _, err = c.get(ctx, key)
 	return journal, err
 }
 
@@ -92,26 +92,6 @@ func (k Keys) drainLocks(slots int) []string {
 		keys = append(keys, fmt.Sprintf("%s/%d", keys[0], i))
 	}
 	return keys
-}
-
-// DrainOf reads the record of a broker's drain; nil: there is none.
-func (c *Client) DrainOf(ctx context.Context, id string) (record *KV, err error) {
-	defer during(&err, "read drain of %s", id)
-	record, _, err = c.get(ctx, c.keys.Drain(id))
-	return record, err
-}
-
-// WriteDrain writes the record of a broker's drain, if it is as seen. who is the writer, whose
-// registration guards it; nil: an operator.
-func (c *Client) WriteDrain(ctx context.Context, id string, who *Claimant, value []byte, seen int64) (err error) {
-	defer during(&err, "write drain of %s", id)
-	key := c.keys.Drain(id)
-	guards := []clientv3.Cmp{written(key, seen)}
-	if who != nil {
-		guards = append(guards, c.claim(*who)...)
-	}
-	_, _, err = c.write(ctx, guards, clientv3.OpPut(key, string(value)))
-	return err
 }
 
 // LockDrain takes one of so many locks, under the broker's own lease, and says who has them if

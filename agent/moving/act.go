@@ -65,8 +65,7 @@ func (w *Worker) watch(act context.Context, end context.CancelCauseFunc, u under
 		if calls.Load() > told {
 			told, heard = calls.Load(), time.Now()
 			if now, _ := w.look(u.Topic, u.ID); now.changed == u.changed {
-				next := now.Progress(moved.Load(), heard)
-				_ = w.write(act, &o.Who, cluster.MoveWrite{Topic: u.Topic, Value: next.Value(), Seen: now.revision}) // the next one tells more
+				_ = w.write(act, &o.Who, now.Progress(moved.Load(), heard), now.revision, 0) // the next one tells more
 			}
 		} else if time.Since(heard) >= quiet {
 			end(errQuiet)

@@ -43,13 +43,15 @@ type Shown struct {
 	seen int64 // the journal's revision; 0: there was none
 }
 
-// List reads all moves from etcd, over or not, the younger ones last.
-func (w *Worker) List(ctx context.Context) ([]Shown, error) {
+// List reads moves from etcd, over or not, the younger ones last: the one of an ID, or all.
+func (w *Worker) List(ctx context.Context, id string) ([]Shown, error) {
 	list := []Shown{}
 	err := w.store.Moves(ctx, func(topic string, kv cluster.KV) {
-		if m, err := moves.Parse(topic, kv.Value); err != nil {
+		switch m, err := moves.Parse(topic, kv.Value); {
+		case id != "" && m.ID != id:
+		case err != nil:
 			list = append(list, Shown{Move: moves.Move{Topic: topic}, Unreadable: err.Error()})
-		} else {
+		default:
 			list = append(list, shown(m, kv.ModRevision))
 		}
 	})
@@ -108,7 +110,7 @@ func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int
 		return Shown{}, brokerapi.Errorf(brokerapi.ErrRefused, "topic %s: %s", m.Topic, fmt.Sprintf(format, args...))
 	}
 	m.From, m.Sent = w.set.Me(), w.set.Mover == nil
-	journal, err := w.store.MoveOf(ctx, m.Topic)
+	journal, err := w.store.Journal(ctx, w.store.Keys().Move(m.Topic))
 	if err != nil {
 		return p, err
 	}
@@ -197,9 +199,9 @@ func (w *Worker) Begin(ctx context.Context, p Shown) error {
 		return w.detached()
 	}
 	m := p.Move.Begun(time.Now())
-	err := w.write(ctx, &o.Who, cluster.MoveWrite{Topic: m.Topic, Value: m.Value(), Seen: p.seen})
+	err := w.write(ctx, &o.Who, m, p.seen, 0)
 	if err != nil {
-		if kv, _ := w.store.MoveOf(ctx, m.Topic); kv != nil {
+		if kv, _ := w.store.Journal(ctx, w.store.Keys().Move(m.Topic)); kv != nil {
 			if now, _ := moves.Parse(m.Topic, kv.Value); now.ID == m.ID { // written, and others went on with it
 				err = nil
 			}
@@ -221,20 +223,19 @@ func (w *Worker) detached() error {
 // Cancel calls a move off. Where that cannot be, the error wraps brokerapi.ErrRefused.
 func (w *Worker) Cancel(ctx context.Context, id, by string) (moves.Move, error) {
 	for {
-		list, err := w.List(ctx)
+		list, err := w.List(ctx, id)
 		if err != nil {
 			return moves.Move{}, err
 		}
-		i := slices.IndexFunc(list, func(s Shown) bool { return id != "" && s.ID == id })
-		if i < 0 {
+		if id == "" || len(list) == 0 {
 			return moves.Move{}, brokerapi.Errorf(brokerapi.ErrRefused, "move %q: unknown: 'holdfast moves' lists them", id)
 		}
-		m := list[i].Move
+		m := list[0].Move
 		next, err := m.Cancel(by, time.Now())
 		if err != nil {
 			return m, brokerapi.Errorf(brokerapi.ErrRefused, "%v", err)
 		}
-		err = w.write(ctx, nil, cluster.MoveWrite{Topic: m.Topic, Value: next.Value(), Seen: list[i].seen})
+		err = w.write(ctx, nil, next, list[0].seen, 0)
 		if err == nil && next.Phase != m.Phase {
 			w.tell(m, next)
 		}

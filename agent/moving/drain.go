@@ -82,8 +82,8 @@ func (w *Worker) change(ctx context.Context, who *cluster.Claimant, do func(now 
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	d, seen := moves.Drain{}, int64(0)
-	kv, err := w.store.DrainOf(ctx, w.set.Me())
+	d, seen, key := moves.Drain{}, int64(0), w.store.Keys().Drain(w.set.Me())
+	kv, err := w.store.Journal(ctx, key)
 	if err != nil && !cluster.Denied(err) { // who may not read it has never written one
 		return err
 	}
@@ -96,7 +96,7 @@ func (w *Worker) change(ctx context.Context, who *cluster.Claimant, do func(now 
 	was := string(d.Value())
 	err = do(&d)
 	if value := d.Value(); string(value) != was {
-		if failed := w.store.WriteDrain(ctx, w.set.Me(), who, value, seen); failed != nil {
+		if _, failed := w.store.WriteJournal(ctx, who, cluster.JournalWrite{Key: key, Value: value, Seen: seen}); failed != nil {
 			return cmp.Or(err, failed)
 		}
 	}
@@ -162,24 +162,22 @@ var errLate = brokerapi.Errorf(brokerapi.ErrRefused, "the drain's deadline has p
 
 // goOn begins moves if few are under way, and ends the drain when nothing is left to begin.
 func (w *Worker) goOn(ctx context.Context, o Orders, d *moves.Drain) error {
+	late := time.Now().After(d.Deadline)
+	if late {
+		w.callOff(ctx)
+	}
 	busy, standing := w.tally(d)
-	late := func() bool { return time.Now().After(d.Deadline) }
 	holders, err := w.store.LockDrain(ctx, o.Who, w.set.DrainsAtOnce) // anew under each lease
 	if err != nil {
 		return err
 	}
-	if d.State, d.Waits, d.Stalled = moves.Moving, "", ""; len(holders) > 0 && !late() {
+	if d.State, d.Waits, d.Stalled = moves.Moving, "", ""; len(holders) > 0 && !late {
 		d.State, d.Waits = moves.Waiting, "the drain of "+strings.Join(holders, ", ")
 		return nil
 	}
-	over := late()
-	if over {
-		w.callOff(ctx)
-		busy, standing = w.tally(d)
-	}
 	switch {
 	case standing < stalled:
-	case over: // what was handed over goes on, and may do so for ever
+	case late: // what was handed over goes on, and may do so for ever
 		for _, s := range w.Own() {
 			if busy[s.Topic] {
 				d.Leave(s.Topic, s.stall(standing))
@@ -189,7 +187,7 @@ func (w *Worker) goOn(ctx context.Context, o Orders, d *moves.Drain) error {
 	default:
 		d.Stalled = w.blocked(standing.Truncate(time.Minute), d.Error)
 	}
-	if !over && len(busy) >= w.set.AtOnce {
+	if !late && len(busy) >= w.set.AtOnce {
 		return nil
 	}
 	topics, err := w.store.Assignments(ctx, w.set.Me())
@@ -204,7 +202,7 @@ func (w *Worker) goOn(ctx context.Context, o Orders, d *moves.Drain) error {
 	var failed error
 	for i := 0; i < len(topics) && len(busy) < ahead*w.set.AtOnce; i++ {
 		topic, why := topics[i], err
-		if late() {
+		if late {
 			why = errLate
 		}
 		if why == nil {
@@ -227,7 +225,7 @@ func (w *Worker) goOn(ctx context.Context, o Orders, d *moves.Drain) error {
 	if failed != nil || len(busy) > 0 {
 		return failed
 	}
-	return w.endDrain(ctx, d, late()) // at once: what came back meanwhile is left, and has been moved, too
+	return w.endDrain(ctx, d, late) // at once: what came back meanwhile is left, and has been moved, too
 }
 
 // send begins a move, if it is not under way.
@@ -395,7 +393,7 @@ func (w *Worker) PlanDrain(ctx context.Context, to string) (plan DrainPlan, err 
 			return plan, err
 		}
 	}
-	list, err := w.List(ctx)
+	list, err := w.List(ctx, "")
 	var ours []moves.Move
 	for _, s := range list {
 		if s.From == w.set.Me() || s.To == w.set.Me() {

@@ -241,7 +241,7 @@ func TestAMoveWhoseSourceNeverComesBackIsEndedByAnOperator(t *testing.T) {
 			a.detach()
 			a.end()
 			g.after(2 * time.Minute)
-			if list, err := b.worker.List(g.t.Context()); err != nil || !strings.Contains(list[0].Stalled, "'holdfast moves cancel m-n-t'") {
+			if list, err := b.worker.List(g.t.Context(), ""); err != nil || !strings.Contains(list[0].Stalled, "'holdfast moves cancel m-n-t'") {
 				t.Errorf("%s: stalled %q, %v", act, list[0].Stalled, err)
 			}
 			g.cancel(topic)

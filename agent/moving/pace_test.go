@@ -60,7 +60,7 @@ func TestJournalsThatCannotBeReadAreLeftAloneAndShown(t *testing.T) {
 		if len(a.acts)+len(b.acts) > 0 {
 			t.Errorf("acts %q and %q", a.acts, b.acts)
 		}
-		list, err := a.worker.List(g.t.Context())
+		list, err := a.worker.List(g.t.Context(), "")
 		if err != nil || len(list) != len(values) {
 			t.Fatalf("list %+v, error %v", list, err)
 		}
@@ -88,14 +88,14 @@ func TestTheJournalSaysHowFarACopyIsAndAStallNamesWhoIsWaitedFor(t *testing.T) {
 		if m.Moved < 300 || m.Moved > 700 {
 			t.Errorf("%d bytes moved after 6 s, at 100 a second", m.Moved)
 		}
-		if list, _ := a.worker.List(g.t.Context()); list[0].Stalled != "" {
+		if list, _ := a.worker.List(g.t.Context(), ""); list[0].Stalled != "" {
 			t.Errorf("stalled: %q", list[0].Stalled)
 		}
 		blocked = true
 		b.end() // and its next process copies nothing
 		b.start()
 		g.after(70 * time.Second)
-		list, err := a.worker.List(g.t.Context())
+		list, err := a.worker.List(g.t.Context(), "")
 		if err != nil || len(list) != 1 {
 			t.Fatal(list, err)
 		}

@@ -368,7 +368,7 @@ func (f *field) event() {
 		}
 		f.tell("%s begins %s: %v", n.id, topic, err)
 	case 3:
-		list, _ := n.worker.List(ctx)
+		list, _ := n.worker.List(ctx, "")
 		for _, s := range list {
 			if s.Topic == topic {
 				_, err := n.worker.Cancel(ctx, s.ID, "chance")
@@ -496,7 +496,7 @@ func (f *field) judge() {
 	for _, anyone = range f.nodes {
 		break
 	}
-	list, err := anyone.worker.List(f.t.Context())
+	list, err := anyone.worker.List(f.t.Context(), "")
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -358,11 +358,7 @@ func (w *Worker) do(ctx context.Context, u under, o Orders, step moves.Step) {
 		if !differs {
 			return
 		}
-		write := cluster.MoveWrite{Topic: u.Topic, Value: next.Value(), Seen: now.revision}
-		if step.Act == moves.HandOver && next.Phase == moves.Switched {
-			write.From, write.To, write.Assigned = u.From, u.To, out.Assigned
-		}
-		if err := w.write(ctx, &o.Who, write); err != nil {
+		if err := w.write(ctx, &o.Who, next, now.revision, out.Assigned); err != nil {
 			w.log.Warn("a step of a move is not written yet", "topic", u.Topic, "move", u.ID, "phase", u.Phase, "act", step.Act, "err", err)
 			continue
 		}
@@ -373,16 +369,21 @@ func (w *Worker) do(ctx context.Context, u under, o Orders, step moves.Step) {
 
 var errQuiet = fmt.Errorf("nothing was moved for %s", quiet)
 
-// write writes a journal and takes it up. After an error it is read, since it may be written.
-func (w *Worker) write(ctx context.Context, who *cluster.Claimant, write cluster.MoveWrite) error {
+// write writes the journal that follows the one of a revision, and takes it up. After an error it is read,
+// since it may be written. assigned: with it the topic is handed over.
+func (w *Worker) write(ctx context.Context, who *cluster.Claimant, m moves.Move, seen, assigned int64) error {
 	bound, cancel := context.WithTimeout(ctx, callBound)
 	defer cancel()
-	revision, err := w.store.WriteMove(bound, who, write)
+	write := cluster.JournalWrite{Key: w.store.Keys().Move(m.Topic), Value: m.Value(), Seen: seen}
+	if m.Phase == moves.Switched && assigned != 0 {
+		write.Topic, write.From, write.To, write.Assigned = m.Topic, m.From, m.To, assigned
+	}
+	revision, err := w.store.WriteJournal(bound, who, write)
 	value := write.Value
 	if err != nil {
 		bound, cancel := context.WithTimeout(ctx, callBound)
 		defer cancel()
-		kv, failed := w.store.MoveOf(bound, write.Topic)
+		kv, failed := w.store.Journal(bound, write.Key)
 		if failed != nil || kv == nil {
 			return errors.Join(err, failed)
 		}
@@ -392,7 +393,7 @@ func (w *Worker) write(ctx context.Context, who *cluster.Claimant, write cluster
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.learn(write.Topic, value, revision)
+	w.learn(m.Topic, value, revision)
 	w.hold()
 	return err
 }
