@@ -57,7 +57,7 @@ func unload(c call) error {
 	if c.String("output") != "json" {
 		writePlan(c.out(), p)
 	}
-	if p.ID == "" {
+	if c.Bool("dry-run") {
 		raw, err := json.MarshalIndent(p, "", "  ")
 		return c.answer(raw, err, func(*output) {})
 	}

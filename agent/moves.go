@@ -90,6 +90,9 @@ func (a *agent) unload(ctx context.Context, o unloadOrder) (p moving.Shown, fail
 	err := moving.ErrMeanwhile
 	for tries := 0; tries < 2 && errors.Is(err, moving.ErrMeanwhile); tries++ { // another may have begun it, and is joined
 		p, err = a.moves.Prepare(ctx, moves.Move{Topic: o.Topic, To: o.To, By: cmp.Or(o.Reason, "operator"), Force: o.Force}, nil)
+		if err == nil {
+			err = a.moves.Allowed(ctx, p, 0)
+		}
 		if err == nil && !o.DryRun && !p.UnderWay {
 			err = a.moves.Begin(ctx, p)
 		}
@@ -156,7 +159,7 @@ func (a *agent) drainMoving(ctx context.Context, o drainOrder) (plan moving.Drai
 	if a.traits.Places {
 		return plan, refusal("the brokers' own cluster moves what a drained %s broker serves: 'holdfast drain' without --move has it do so", a.cfg.Driver)
 	}
-	if !a.moves.Drain().State.Over() { // joined
+	if !o.DryRun && !a.moves.Drain().State.Over() { // joined
 		return moving.DrainPlan{Begun: true}, nil
 	}
 	plan, err = a.moves.PlanDrain(ctx, o.To)

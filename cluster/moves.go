@@ -36,18 +36,39 @@ type JournalWrite struct {
 // that something is not as seen, and that nothing was done.
 func (c *Client) WriteJournal(ctx context.Context, who *Claimant, w JournalWrite) (revision int64, err error) {
 	defer during(&err, "write %s", w.Key)
-	guards, ops := []clientv3.Cmp{written(w.Key, w.Seen)}, []clientv3.Op{clientv3.OpPut(w.Key, string(w.Value))}
+	guards := []clientv3.Cmp{written(w.Key, w.Seen)}
 	if who != nil {
 		guards = append(guards, c.claim(*who)...)
 	}
 	if w.To != "" {
 		theirs := c.keys.Assignment(w.From, w.Topic)
 		guards = append(guards, there(theirs), written(theirs, w.Assigned), there(c.keys.Registration(w.To)))
-		ops = append(ops, clientv3.OpDelete(theirs), clientv3.OpPut(c.keys.Assignment(w.To, w.Topic), "null"),
+	}
+	_, revision, err = c.write(ctx, guards, c.journalOps(w)...)
+	return revision, err
+}
+
+func (c *Client) journalOps(w JournalWrite) []clientv3.Op {
+	ops := []clientv3.Op{clientv3.OpPut(w.Key, string(w.Value))}
+	if w.To != "" {
+		ops = append(ops, clientv3.OpDelete(c.keys.Assignment(w.From, w.Topic)), clientv3.OpPut(c.keys.Assignment(w.To, w.Topic), "null"),
 			clientv3.OpDelete(c.keys.Owner(w.Topic)), clientv3.OpDelete(c.keys.Unassigned(w.Topic)))
 	}
-	_, revision, err = c.write(ctx, guards, ops...)
-	return revision, err
+	return ops
+}
+
+// MayMove asks whether etcd lets our user write what a move writes and, with slots, what a drain of From
+// writes. Nothing is written.
+func (c *Client) MayMove(ctx context.Context, w JournalWrite, slots int) (err error) {
+	defer during(&err, "ask for the rights to move %s", w.Topic)
+	ops := c.journalOps(w)
+	if slots > 0 {
+		for _, key := range append(c.keys.drainLocks(slots), c.keys.Drain(w.From)) {
+			ops = append(ops, clientv3.OpDelete(key))
+		}
+	}
+	_, err = once(ctx, c.members, commit(nil, nil, ops...)) // nothing is compared: what else would be written is not
+	return c.denied(ctx, err, nil, ops...)
 }
 
 // Journal reads the journal of a move, or the record of a drain; nil: there is none.

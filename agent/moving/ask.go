@@ -175,6 +175,16 @@ func (w *Worker) Prepare(ctx context.Context, m moves.Move, loads map[string]int
 	return p, nil
 }
 
+// Allowed returns an error if etcd does not let us do what a move that was prepared writes here and, with
+// slots, a drain. What the other broker's sidecar may do is not seen from here.
+func (w *Worker) Allowed(ctx context.Context, p Shown, slots int) error {
+	write := cluster.JournalWrite{Key: w.store.Keys().Move(p.Topic), Topic: p.Topic, From: p.From}
+	if !p.Sent {
+		write.To = p.To
+	}
+	return w.store.MayMove(ctx, write, slots)
+}
+
 // maxPlanned is of a journal that begins, in bytes. Three more of what was planned come to it, and etcd takes 1.5 MiB.
 const maxPlanned = 300 << 10
 

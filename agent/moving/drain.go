@@ -393,6 +393,11 @@ func (w *Worker) PlanDrain(ctx context.Context, to string) (plan DrainPlan, err 
 			return plan, err
 		}
 	}
+	if len(plan.Moves) > 0 { // etcd grants prefixes: of the others it says the same
+		if err := w.Allowed(ctx, plan.Moves[0], w.set.DrainsAtOnce); err != nil {
+			return plan, err
+		}
+	}
 	list, err := w.List(ctx, "")
 	var ours []moves.Move
 	for _, s := range list {

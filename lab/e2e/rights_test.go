@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -184,12 +185,42 @@ func TestTheRightsOnThePageAreEnoughToMoveTopics(t *testing.T) {
 	nodes["n2"].verb("unload", "/default/n1-a", "--to", "n1")
 	nodes["n1"].verb("drain", "--move", "--to", "n2")
 	s.refusedNothing()
-	if res, err := nodes["n3"].sidecar.Verb(s.ctx, "unload", "/default/n3-a"); err != nil || res.Exit == 0 || !strings.Contains(res.Stderr, "permission denied") {
-		t.Errorf("without the rights: %+v, %v", res, err)
+	n3 := nodes["n3"]
+	denied := func(exit int, where string, verb ...string) {
+		t.Helper()
+		if res, err := n3.sidecar.Verb(s.ctx, verb[0], verb[1:]...); err != nil || res.Exit != exit || !strings.Contains(res.Stderr, "permission denied to "+where+": etcdctl role grant-permission ROLE ") {
+			t.Errorf("%s without the rights: want %d and %s: %+v, %v", verb, exit, where, res, err)
+		}
 	}
-	if res, err := nodes["n3"].sidecar.Verb(s.ctx, "drain", "--move"); err != nil || res.Exit != 4 || !strings.Contains(res.Stderr, "permission denied to read /cluster/locks/drain: etcdctl role grant-permission ROLE ") {
-		t.Errorf("a drain without the rights: %+v, %v", res, err)
+	denied(2, "write /cluster/moves/default/n3-a", "unload", "/default/n3-a")
+	denied(2, "write /cluster/moves/default/n3-a", "unload", "/default/n3-a", "--dry-run")
+	denied(2, "write /cluster/moves/default/n3-a", "drain", "--move", "--dry-run")
+	all := rightsOfThePage(t, 3)
+	s.grant("hf-n3", "n3", all[:len(all)-1])
+	n3.verb("unload", "/default/n3-a", "--dry-run")
+	denied(2, "write /cluster/locks/drain", "drain", "--move", "--dry-run")
+	denied(2, "write /cluster/locks/drain", "drain", "--move")
+	if moved, err := s.etcd.Client().Get(s.ctx, "/cluster/moves/default/n3-a"); err != nil || moved.Count > 0 {
+		t.Errorf("a move that was refused has a journal: %v, %v", moved, err)
 	}
+
+	// A right that is taken away while a drain waits for its turn ends it.
+	s.grant("hf-n3", "n3", all)
+	_, err := s.etcd.Client().Put(s.ctx, "/cluster/locks/drain", `{"broker_id":"n9"}`)
+	s.must(err)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		denied(4, "read /cluster/locks/drain", "drain", "--move")
+	}()
+	s.must(harness.Await(s.ctx, bound, "the drain that waits", func(ctx context.Context) (bool, string) {
+		said, err := n3.sidecar.Ask(ctx, "/v1/drain/move")
+		return err == nil && strings.Contains(said, "n9"), said
+	}))
+	n3.verb("drain", "--move", "--dry-run") // prints a plan, and does not follow the one under way
+	_, err = s.etcd.Client().RoleRevokePermission(s.ctx, "hf-n3", "/cluster/locks/drain", clientv3.GetPrefixRangeEnd("/cluster/locks/drain"))
+	s.must(err)
+	<-ended
 	nodes["n3"].publishes()
 }
 
