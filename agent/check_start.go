@@ -127,7 +127,7 @@ func (s *start) observe(who brokerapi.Report, healthy bool) {
 			s.assumed = append(s.assumed, "it has no older data, because --data-dir is not given")
 		}
 	case started.IsZero() && (s.cfg.BrokerPIDFile != "" || s.cfg.BrokerProcess != ""):
-		if seen, err := probes.FindProcess(s.cfg.BrokerPIDFile, s.cfg.BrokerProcess, process.Target{}); err == nil {
+		if seen, err := brokerFinder(s.cfg).Find(); err == nil {
 			started = seen.StartedAt
 		}
 	}

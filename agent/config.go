@@ -41,7 +41,7 @@ type Config struct {
 	DataDir           string        `name:"data-dir" arg:"DIR" derived:"as the broker states it" help:"the broker's data directory"`
 	DataMarkers       []string      `name:"data-marker" arg:"GLOB" derived:"by driver" help:"glob below the data directory that matches after a first boot; repeatable"`
 	BrokerPIDFile     string        `name:"broker-pid-file" arg:"FILE" help:"file with the broker's process id: its end is noticed at once, and it can be stopped"`
-	BrokerProcess     string        `name:"broker-process" arg:"NAME" help:"name of the broker's process: its end is noticed at once, and it can be stopped; with --broker-pid-file: the process in the file must have this name"`
+	BrokerProcess     string        `name:"broker-process" arg:"NAME" help:"name of the broker's process: its end is noticed at once, and it can be stopped; of several with it, the one that holds the admin port; with --broker-pid-file: the process in the file must have this name"`
 	StopCommand       string        `name:"stop-command" arg:"COMMAND" help:"command that stops the broker, such as 'systemctl stop nats'; no shell"`
 	BrokerRestart     string        `name:"broker-restart" arg:"always|on-failure|never" default:"always" help:"when a broker that 'run -- CMD' started is started again"`
 	BrokerStopTimeout time.Duration `name:"broker-stop-timeout" arg:"DURATION" default:"10s" min:"1ms" help:"how long that broker has to end by itself at a clean stop"`

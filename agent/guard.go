@@ -47,7 +47,7 @@ func openGuard(c Config, log *slog.Logger) (Guard, error) {
 		return nil, err
 	}
 	found, err := guard.Open(guard.Settings{
-		Dir: c.StateDir, Find: stopper.Target, NotSeen: notSeen, Log: log,
+		Dir: c.StateDir, Find: stopper.Target, Clues: stopper.Clues, NotSeen: notSeen, Log: log,
 		Broker: guardedBroker(c),
 	})
 	if err != nil {
@@ -74,8 +74,8 @@ type processGuard struct {
 // Refuse implements refuser.
 func (g *processGuard) Refuse(f func(process.Target) error) { g.stopper.Refuse(f) }
 
-// Expect implements expecter.
-func (g *processGuard) Expect(t process.Target) { g.stopper.Expect(t) }
+// Use implements seeker.
+func (g *processGuard) Use(f *probes.Finder) { g.stopper.Use(f) }
 
 // findGuard opens the guard, or finds the one that must not stay.
 func (a *agent) findGuard() (err error) {

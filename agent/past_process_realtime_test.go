@@ -31,10 +31,11 @@ func TestAProcessThatWasRecognizedIsKnownAfterTheWallClockWasSet(t *testing.T) {
 		past *pastProcess
 		want bool
 	}{
-		"it was recognized":                 {&pastProcess{target, "b", space}, true},
+		"it was recognized":                 {&pastProcess{Target: target, Instance: "b", Space: space}, true},
+		"the port told":                     {&pastProcess{Target: target, Instance: "b", Space: space, Strict: true}, true},
 		"nothing is remembered":             {nil, false},
-		"it was recognized in another boot": {&pastProcess{target, "b", "elsewhere"}, false},
-		"another had its pid":               {&pastProcess{process.Target{Pid: pid, StartTicks: target.StartTicks - 1}, "b", space}, false},
+		"it was recognized in another boot": {&pastProcess{Target: target, Instance: "b", Space: "elsewhere"}, false},
+		"another had its pid":               {&pastProcess{Target: process.Target{Pid: pid, StartTicks: target.StartTicks - 1}, Instance: "b", Space: space}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := built(t)
@@ -44,8 +45,11 @@ func TestAProcessThatWasRecognizedIsKnownAfterTheWallClockWasSet(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			a.stopper, a.process = stopper, probes.NewProcess(file, "", discard)
+			a.stopper, a.process = stopper, probes.NewProcess(&probes.Finder{PIDFile: file}, discard)
 			a.expectProcess()
+			if got := a.process.Finder.Strict(); got != (row.past != nil && row.past.Strict) {
+				t.Errorf("no name alone leads to it: %t", got)
+			}
 			if got, found := stopper.Target(); found != row.want || found && got != target {
 				t.Errorf("the stopper finds %v, %t", got, found)
 			}

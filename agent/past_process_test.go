@@ -17,9 +17,9 @@ func TestTheEndOfTheProcessOfAnEarlierLifeIsProven(t *testing.T) {
 		want bool
 	}{
 		"none is known":                        {nil, false},
-		"the one that was registered":          {&pastProcess{ended, "b", space}, true},
-		"one before it":                        {&pastProcess{ended, "a", space}, false},
-		"one of another boot or pid namespace": {&pastProcess{ended, "b", "elsewhere"}, false},
+		"the one that was registered":          {&pastProcess{Target: ended, Instance: "b", Space: space}, true},
+		"one before it":                        {&pastProcess{Target: ended, Instance: "a", Space: space}, false},
+		"one of another boot or pid namespace": {&pastProcess{Target: ended, Instance: "b", Space: "elsewhere"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := &agent{}

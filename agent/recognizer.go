@@ -178,6 +178,9 @@ func (a *agent) recognizeProcess(verdict probes.Verdict, who brokerapi.Report) {
 	if isNew {
 		a.identity.forget() // it may be another broker that answers now
 	}
+	if p := a.memory.Process; p != nil && !p.Strict && p.Target == t && a.process.Finder.Strict() { // others were seen since
+		a.remember(func(m *memory) { again := *p; again.Strict = true; m.Process = &again })
+	}
 	if !ask {
 		return
 	}
@@ -189,6 +192,9 @@ func (a *agent) recognizeProcess(verdict probes.Verdict, who brokerapi.Report) {
 		}
 		if a.recognizer.end(t, who.Instance, judged, why) {
 			a.shun(t, judged)
+			if judged == isForeign {
+				a.process.Finder.Forget(t)
+			}
 			a.tell(a.life0, func() {
 				a.noteRecognition(seen, judged, why)
 				a.rememberProcess(t, who.Instance, judged)
@@ -368,8 +374,9 @@ func recognize(f recognitionFacts) recognition {
 // pastProcess is a process of the broker that this sidecar, or one before it, recognized.
 type pastProcess struct {
 	process.Target
-	Instance string `json:"instance"` // that it answered with
-	Space    string `json:"space"`    // in which the target means that process
+	Instance string `json:"instance"`         // that it answered with
+	Space    string `json:"space"`            // in which the target means that process
+	Strict   bool   `json:"strict,omitempty"` // see probes.Finder
 }
 
 // rememberProcess notes which process the broker is, for the next life of this sidecar:
@@ -380,7 +387,9 @@ func (a *agent) rememberProcess(t process.Target, instance string, judged recogn
 	if err != nil || judged != isBroker {
 		return
 	}
-	a.remember(func(m *memory) { m.Process = &pastProcess{Target: t, Instance: instance, Space: space} })
+	a.remember(func(m *memory) {
+		m.Process = &pastProcess{Target: t, Instance: instance, Space: space, Strict: a.process.Finder.Strict()}
+	})
 }
 
 // recallProcess takes up which process served before this sidecar began. One that is not
@@ -400,22 +409,31 @@ func (p *pastProcess) here() bool {
 	return err == nil && space == p.Space
 }
 
-// expecter is who finds the broker's process, and is to know it from an earlier life
-// however the wall clock was set since.
-type expecter interface{ Expect(process.Target) }
+// seeker is who finds the broker's process beside the watch of it.
+type seeker interface{ Use(*probes.Finder) }
 
-// expectProcess has everybody know the process that an earlier sidecar recognized.
+// expectProcess has everybody find the process in one way, and know the one that an earlier sidecar
+// recognized, however the wall clock was set since.
 func (a *agent) expectProcess() {
-	p := a.memory.Process
-	if a.process == nil || !p.here() {
-		return
+	if p := a.memory.Process; p.here() {
+		a.process.Finder.Expect(p.Target, probes.Clues{Strict: p.Strict})
 	}
-	a.process.Expect(p.Target)
 	for _, one := range []any{a.stopper, a.guard} {
-		if e, ok := one.(expecter); ok {
-			e.Expect(p.Target)
+		if s, ok := one.(seeker); ok {
+			s.Use(a.process.Finder)
 		}
 	}
+}
+
+// brokerFinder finds the broker's process.
+func brokerFinder(c Config) *probes.Finder {
+	return &probes.Finder{PIDFile: c.BrokerPIDFile, Name: c.BrokerProcess, Admin: func() ([]netip.AddrPort, error) {
+		at := adminAddrs(context.Background(), c)
+		if _, _, ok := adminAddress(c); ok && len(at) == 0 {
+			return nil, fmt.Errorf("--broker-admin %s: the address of its host is not known", withoutPassword(c.BrokerAdmin))
+		}
+		return at, nil
+	}}
 }
 
 // recognizedBefore reports whether an earlier sidecar recognized that process by what it

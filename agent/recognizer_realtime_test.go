@@ -121,7 +121,7 @@ func besides(t *testing.T) (pid int, file string) {
 func watchThatSaw(t *testing.T) *probes.Process {
 	t.Helper()
 	_, file := besides(t)
-	watch := probes.NewProcess(file, "", discard)
+	watch := probes.NewProcess(&probes.Finder{PIDFile: file}, discard)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- watch.Run(ctx) }()

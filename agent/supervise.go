@@ -46,6 +46,7 @@ func brokerStopper(c Config, log *slog.Logger) (*process.Stopper, error) {
 	if err != nil {
 		return nil, err
 	}
+	stopper.Use(brokerFinder(c))
 	return stopper, stopper.Check()
 }
 
@@ -65,7 +66,7 @@ func checkProcess(c Config, log *slog.Logger) Finding {
 	}
 	f.Text = "stopped by " + stopper.Describe()
 	if c.BrokerPIDFile != "" || c.BrokerProcess != "" {
-		_, f.Err = probes.FindProcess(c.BrokerPIDFile, c.BrokerProcess, process.Target{})
+		_, f.Err = brokerFinder(c).Find()
 		if errors.Is(f.Err, probes.ErrNeverBroker) {
 			f.Err = refused(f.Err.Error())
 		}
@@ -90,7 +91,7 @@ func recognizeFinding(ctx context.Context, c Config, f Finding, who brokerapi.Re
 	if c.BrokerPIDFile == "" && c.BrokerProcess == "" {
 		return f
 	}
-	seen, err := probes.FindProcess(c.BrokerPIDFile, c.BrokerProcess, process.Target{})
+	seen, err := brokerFinder(c).Find()
 	if err != nil {
 		return f // it ended just now
 	}

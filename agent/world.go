@@ -167,7 +167,7 @@ func watchProcess(c Config, log *slog.Logger) *probes.Process {
 	if c.BrokerPIDFile == "" && c.BrokerProcess == "" {
 		return nil
 	}
-	return probes.NewProcess(c.BrokerPIDFile, c.BrokerProcess, log)
+	return probes.NewProcess(brokerFinder(c), log)
 }
 
 // unable is why clients are not well served by a broker whose process is well; nil: they are, or

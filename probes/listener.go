@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -29,18 +30,13 @@ const (
 // CAP_SYS_PTRACE. Without a pid it looks for who does alone. Every descriptor of every process is
 // looked at, which on a busy host takes its time, at most until ctx ends.
 func ListensAt(ctx context.Context, pid int, at []netip.AddrPort) (Holding, ProcessView) {
-	sockets := listenersAt(at)
+	sockets, _ := listenersAt(at)
 	if len(sockets) == 0 {
 		return HoldingUnknown, ProcessView{}
 	}
 	if pid != 0 {
-		ours, err := os.Readlink("/proc/self/ns/net")
-		its, hidden := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
-		holds, unseen := holdsOne(pid, sockets)
-		if err := errors.Join(err, hidden, unseen); err != nil || its != ours {
-			return HoldingUnknown, ProcessView{}
-		} else if holds {
-			return HoldingYes, ProcessView{}
+		if its := holdingOf(pid, sockets); its != HoldingNo {
+			return its, ProcessView{}
 		}
 	}
 	all, _ := Processes(func(v ProcessView) bool {
@@ -53,12 +49,26 @@ func ListensAt(ctx context.Context, pid int, at []netip.AddrPort) (Holding, Proc
 	return HoldingAnother, all[0]
 }
 
+// holdingOf says whether the process, in our network namespace, holds one of the sockets: yes, no or unknown.
+func holdingOf(pid int, sockets []string) Holding {
+	ours, err := os.Readlink("/proc/self/ns/net")
+	its, hidden := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
+	holds, unseen := holdsOne(pid, sockets)
+	switch {
+	case errors.Join(err, hidden, unseen) != nil || its != ours:
+		return HoldingUnknown
+	case holds:
+		return HoldingYes
+	}
+	return HoldingNo
+}
+
 // listening is the state of such a socket in /proc/net/tcp (tcp_states.h of the kernel).
 const listening = 10
 
 // listenersAt names the sockets that listen at one of the addresses, or at its port everywhere,
-// as a descriptor of theirs is shown.
-func listenersAt(at []netip.AddrPort) (names []string) {
+// as a descriptor of theirs is shown. here: one of the addresses is this host's.
+func listenersAt(at []netip.AddrPort) (names []string, here bool) {
 	own, _ := net.InterfaceAddrs()
 	at = slices.DeleteFunc(slices.Clone(at), func(a netip.AddrPort) bool {
 		return !a.Addr().IsLoopback() && !slices.ContainsFunc(own, func(o net.Addr) bool {
@@ -68,11 +78,14 @@ func listenersAt(at []netip.AddrPort) (names []string) {
 	})
 	proc, err := procfs.NewDefaultFS()
 	if err != nil || len(at) == 0 {
-		return nil
+		return nil, false
 	}
 	//lint:ignore SA1019 netlink wants rights that a sidecar has not
 	for _, table := range []func() (procfs.NetTCP, error){proc.NetTCP, proc.NetTCP6} {
-		lines, _ := table() // no such protocol here, or hidden
+		lines, err := table()
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // else there is no such protocol here
+			return nil, false
+		}
 		for _, l := range lines {
 			if l.St == listening && slices.ContainsFunc(at, func(a netip.AddrPort) bool {
 				return uint64(a.Port()) == l.LocalPort && (l.LocalAddr.IsUnspecified() || l.LocalAddr.Equal(a.Addr().AsSlice()))
@@ -81,7 +94,7 @@ func listenersAt(at []netip.AddrPort) (names []string) {
 			}
 		}
 	}
-	return names
+	return names, true
 }
 
 // holdsOne reports whether the process has one of the sockets open.

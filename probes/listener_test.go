@@ -40,7 +40,7 @@ func TestWhoHoldsTheListeningSocketIsSeen(t *testing.T) {
 
 func TestProcess1AndHoldfastItselfAreNeverTheBroker(t *testing.T) {
 	for _, pid := range []int{1, os.Getpid()} {
-		if _, err := FindProcess(pidFile(t, pid), "", Target{}); !errors.Is(err, ErrNeverBroker) {
+		if _, err := (&Finder{PIDFile: pidFile(t, pid)}).Find(); !errors.Is(err, ErrNeverBroker) {
 			t.Errorf("%d: %v", pid, err)
 		}
 	}

@@ -1,7 +1,6 @@
 package probes
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -27,25 +26,19 @@ const (
 // between two looks (250 ms with a pid file, 1 s by name). A pid file that names another
 // process while the old one lives is noticed within 1 s.
 type Process struct {
-	pidFile, name string
-	expected      Target // by an earlier watch; zero: none
-	log           *slog.Logger
-	lost          chan struct{}
-	changes       chan struct{}
-	view          atomic.Pointer[ProcessView]
+	Finder  *Finder
+	log     *slog.Logger
+	lost    chan struct{}
+	changes chan struct{}
+	view    atomic.Pointer[ProcessView]
 }
 
-// NewProcess prepares the watch of one process, found by pidFile, by name, or by
-// both: then the process in the pid file must have the name.
-func NewProcess(pidFile, name string, log *slog.Logger) *Process {
-	p := &Process{pidFile: pidFile, name: name, log: log, lost: make(chan struct{}, 1), changes: make(chan struct{}, 1)}
+// NewProcess prepares the watch of one process.
+func NewProcess(f *Finder, log *slog.Logger) *Process {
+	p := &Process{Finder: f, log: log, lost: make(chan struct{}, 1), changes: make(chan struct{}, 1)}
 	p.view.Store(&ProcessView{})
 	return p
 }
-
-// Expect says which process was found to be the one before this watch began. It is called
-// before Run.
-func (p *Process) Expect(t Target) { p.expected = t }
 
 // Lost receives a value when the watched process has ended, or when the pid file
 // names another one. It has room for one value.
@@ -65,7 +58,7 @@ func (p *Process) Run(ctx context.Context) error {
 		if err != nil {
 			p.publish(ProcessView{LastError: err.Error()})
 			pause := lookupName
-			if p.pidFile != "" {
+			if p.Finder.PIDFile != "" {
 				pause = lookupFile
 			}
 			Sleep(ctx, pause)
@@ -88,10 +81,13 @@ func (p *Process) await(ctx context.Context, v ProcessView) string {
 		watch, stop := context.WithTimeout(ctx, UntilTick(relook))
 		ended := v.AwaitEnd(watch)
 		stop()
-		if ended {
+		switch known := p.Finder.Saw(v.Target, v.Gone); {
+		case ended:
 			return v.String() + " has ended"
+		case !known && p.Finder.PIDFile == "":
+			return v.String() + " is not the broker"
 		}
-		if pid, _, err := readPid(p.pidFile); err == nil && pid != v.Pid {
+		if pid, _, err := readPid(p.Finder.PIDFile); err == nil && pid != v.Pid {
 			if other, err := p.find(v); err == nil && other.Pid != v.Pid {
 				return fmt.Sprintf("the pid file names %d now, and no longer %d", other.Pid, v.Pid)
 			}
@@ -111,10 +107,10 @@ func (p *Process) publish(v ProcessView) {
 
 // find looks for the process. last is the one that was watched last.
 func (p *Process) find(last ProcessView) (ProcessView, error) {
-	v, err := FindProcess(p.pidFile, p.name, cmp.Or(last.Target, p.expected))
+	v, err := p.Finder.Find()
 	// The file still names the pid of the process that ended, and somebody else has it.
-	if err == nil && p.pidFile != "" && v.Pid == last.Pid && v.Target != last.Target && v.written.Equal(last.written) {
-		err = fmt.Errorf("pid file %s still names %d, which is another process by now", p.pidFile, v.Pid)
+	if err == nil && p.Finder.PIDFile != "" && v.Pid == last.Pid && v.Target != last.Target && v.written.Equal(last.written) {
+		err = fmt.Errorf("pid file %s still names %d, which is another process by now", p.Finder.PIDFile, v.Pid)
 	}
 	return v, err
 }

@@ -67,14 +67,14 @@ func runIt(t *testing.T, run func(context.Context) error) (stop func()) {
 }
 
 // sleeper starts a real process called name; it is killed and reaped at the end.
-func sleeper(t *testing.T, name string) *exec.Cmd {
+func sleeper(t *testing.T, name string, with ...*os.File) *exec.Cmd {
 	t.Helper()
 	path, err := exec.LookPath("sleep")
 	if err != nil {
 		t.Skip("no sleep command here")
 	}
 	c := exec.Command(path, "300")
-	c.Args[0] = name
+	c.Args[0], c.ExtraFiles = name, with
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -119,11 +119,11 @@ func TestKilledProcessIsNoticedWithin200ms(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := sleeper(t, "sleep")
-			p := NewProcess(pidFile(t, c.Process.Pid), "", quiet())
+			p := NewProcess(&Finder{PIDFile: pidFile(t, c.Process.Pid)}, quiet())
 			if strings.Contains(name, "by name") {
 				unique := fmt.Sprintf("hf-killed-%d", os.Getpid())
 				c = sleeper(t, unique)
-				p = NewProcess("", unique, quiet())
+				p = NewProcess(&Finder{Name: unique}, quiet())
 			}
 			if openPidfd != nil {
 				pidfdOpen = openPidfd
@@ -159,7 +159,7 @@ func TestKilledProcessIsNoticedWithin200ms(t *testing.T) {
 func TestRestartedProcessIsFoundByItsNewPidFile(t *testing.T) {
 	first := sleeper(t, "sleep")
 	path := pidFile(t, first.Process.Pid)
-	p := NewProcess(path, "", quiet())
+	p := NewProcess(&Finder{PIDFile: path}, quiet())
 	runIt(t, p.Run)
 	until(t, p.Changes(), "the first is found", func() bool { return p.Snapshot().Pid == first.Process.Pid })
 	_ = first.Process.Kill()
@@ -188,7 +188,7 @@ func await(t *testing.T, c <-chan struct{}, what string) {
 func TestPidFileMayAppearLate(t *testing.T) {
 	c := sleeper(t, "sleep")
 	path := filepath.Join(t.TempDir(), "broker.pid")
-	p := NewProcess(path, "", quiet())
+	p := NewProcess(&Finder{PIDFile: path}, quiet())
 	runIt(t, p.Run)
 	until(t, p.Changes(), "the missing file is reported", func() bool {
 		return strings.Contains(p.Snapshot().LastError, "no such file")
@@ -210,21 +210,21 @@ func TestRecycledPidIsNotMistaken(t *testing.T) {
 		if err := os.Chtimes(path, old, old); err != nil {
 			t.Fatal(err)
 		}
-		_, err := FindProcess(path, "", Target{})
+		_, err := (&Finder{PIDFile: path}).Find()
 		if err == nil || !strings.Contains(err.Error(), "older than process "+strconv.Itoa(c.Process.Pid)) {
 			t.Errorf("error %v", err)
 		}
-		if v, err := FindProcess(path, "sleep", Target{}); err != nil || v.Pid != c.Process.Pid {
+		if v, err := (&Finder{PIDFile: path, Name: "sleep"}).Find(); err != nil || v.Pid != c.Process.Pid {
 			t.Errorf("with the name, which proves it: %+v %v", v, err)
 		}
-		if _, err := FindProcess(path, "nats-server", Target{}); err == nil || !strings.Contains(err.Error(), `which is "sleep" and not "nats-server"`) {
+		if _, err := (&Finder{PIDFile: path, Name: "nats-server"}).Find(); err == nil || !strings.Contains(err.Error(), `which is "sleep" and not "nats-server"`) {
 			t.Errorf("error %v", err)
 		}
 	})
 	t.Run("the wall clock was set since, and the process is known", func(t *testing.T) {
 		c := sleeper(t, "sleep")
 		path := pidFile(t, c.Process.Pid)
-		known, err := FindProcess(path, "", Target{})
+		known, err := (&Finder{PIDFile: path}).Find()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -232,12 +232,12 @@ func TestRecycledPidIsNotMistaken(t *testing.T) {
 		if err := os.Chtimes(path, old, old); err != nil {
 			t.Fatal(err)
 		}
-		p := NewProcess(path, "", quiet())
-		p.Expect(known.Target)
+		p := NewProcess(&Finder{PIDFile: path}, quiet())
+		p.Finder.Expect(known.Target, Clues{})
 		if v, err := p.find(ProcessView{}); err != nil || v.Target != known.Target {
 			t.Errorf("%+v %v", v, err)
 		}
-		p.Expect(Target{known.Pid, known.StartTicks - 1})
+		p.Finder.Expect(Target{known.Pid, known.StartTicks - 1}, Clues{})
 		if _, err := p.find(ProcessView{}); err == nil {
 			t.Error("another process with its pid is believed")
 		}
@@ -245,7 +245,7 @@ func TestRecycledPidIsNotMistaken(t *testing.T) {
 	t.Run("the same file names it after the first one ended", func(t *testing.T) {
 		c := sleeper(t, "sleep")
 		path := pidFile(t, c.Process.Pid)
-		p := NewProcess(path, "", quiet())
+		p := NewProcess(&Finder{PIDFile: path}, quiet())
 		before, err := p.find(ProcessView{})
 		if err != nil {
 			t.Fatal(err)
@@ -297,23 +297,6 @@ func TestWhoWaitsForAProcessThatLivesIsLetGoByItsContext(t *testing.T) {
 	}
 }
 
-func TestExactlyOneProcessMustHaveTheName(t *testing.T) {
-	name := uniqueName(t)
-	if _, err := FindProcess("", name, Target{}); err == nil || err.Error() != fmt.Sprintf("look for process %q: no such process: see --broker-process", name) {
-		t.Errorf("none: %v", err)
-	}
-	a := sleeper(t, "/opt/broker/"+name)
-	if v, err := FindProcess("", name, Target{}); err != nil || v.Pid != a.Process.Pid {
-		t.Errorf("one: %+v %v", v, err)
-	}
-	b := sleeper(t, name)
-	_, err := FindProcess("", name, Target{})
-	if err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("2 processes are called %q (", name)) ||
-		!strings.HasSuffix(err.Error(), "): set --broker-pid-file") || !strings.Contains(err.Error(), strconv.Itoa(b.Process.Pid)) {
-		t.Errorf("two: %v", err)
-	}
-}
-
 func TestPidFilesThatNameNoProcess(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, content string) string {
@@ -340,7 +323,7 @@ func TestPidFilesThatNameNoProcess(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := FindProcess(tt.path, "", Target{})
+			_, err := (&Finder{PIDFile: tt.path}).Find()
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%v", err)
 			}
@@ -350,7 +333,7 @@ func TestPidFilesThatNameNoProcess(t *testing.T) {
 
 func TestProcessThatIsNotFoundIsLoggedOnce(t *testing.T) {
 	var log logText
-	p := NewProcess(filepath.Join(t.TempDir(), "none"), "", slog.New(slog.NewTextHandler(&log, nil)))
+	p := NewProcess(&Finder{PIDFile: filepath.Join(t.TempDir(), "none")}, slog.New(slog.NewTextHandler(&log, nil)))
 	ctx, cancel := context.WithTimeout(t.Context(), 3*lookupFile)
 	defer cancel()
 	if err := p.Run(ctx); err != nil { // three looks and more
@@ -375,7 +358,7 @@ func TestProcessWatchLeavesNothingBehind(t *testing.T) {
 	before, goroutines := descriptors(), runtime.NumGoroutine()
 	var longest time.Duration
 	for range 20 {
-		p := NewProcess(path, "", quiet())
+		p := NewProcess(&Finder{PIDFile: path}, quiet())
 		stop := runIt(t, p.Run)
 		until(t, p.Changes(), "found", func() bool { return p.Snapshot().Pid != 0 })
 		at := time.Now()

@@ -157,25 +157,18 @@ func Processes(want func(ProcessView) bool) (wanted []ProcessView, err error) {
 	return wanted, err
 }
 
-// FindProcess looks once for the process that NewProcess would watch. The error names what was
-// looked for and what to set. A pid file that names known, which is known to have been the right
-// one, is believed however the wall clock was set since.
-func FindProcess(pidFile, name string, known Target) (v ProcessView, err error) {
-	where := fmt.Sprintf("--broker-process %q", name)
-	if pidFile == "" {
-		v, err = findByName(name)
-	} else {
-		where = "pid file " + pidFile
-		v, err = findByFile(pidFile, name, known)
-	}
+// neverBroker says that a process can be no broker; nil: it can.
+func neverBroker(where string, v ProcessView) error {
 	// The first process of a pid namespace cannot be killed from inside of it.
-	if err == nil && (v.Pid == 1 || v.Pid == os.Getpid() || v.Name == guardName) {
-		err = fmt.Errorf("%s leads to process %d (%s), which is never signaled: %w: "+
-			"does the broker have another pid namespace? share it, or set --stop-command", where, v.Pid, v.Name, ErrNeverBroker)
+	if v.Pid != 1 && v.Pid != os.Getpid() && v.Name != guardName {
+		return nil
 	}
-	return v, err
+	return fmt.Errorf("%s leads to process %d (%s), which is never signaled: %w: "+
+		"does the broker have another pid namespace? share it, or set --stop-command", where, v.Pid, v.Name, ErrNeverBroker)
 }
 
+// findByFile finds the process in a pid file. One that names known, which is known to have been the right
+// one, is believed however the wall clock was set since.
 func findByFile(pidFile, name string, known Target) (ProcessView, error) {
 	pid, written, err := readPid(pidFile)
 	if err != nil {
@@ -231,22 +224,4 @@ func named(pid int, name string) bool {
 	}
 	args, err := p.CmdLine()
 	return err == nil && len(args) > 0 && args[0] != "" && filepath.Base(args[0]) == name
-}
-
-// findByName walks /proc. Exactly one process must have the name.
-func findByName(name string) (ProcessView, error) {
-	all, err := Processes(func(v ProcessView) bool { return !v.Ended && named(v.Pid, name) })
-	switch {
-	case err != nil:
-		return ProcessView{}, fmt.Errorf("look for process %q: %w", name, err)
-	case len(all) == 1:
-		return all[0], nil
-	case len(all) == 0:
-		return ProcessView{}, fmt.Errorf("look for process %q: %w: see --broker-process", name, ErrNoProcess)
-	}
-	listed := ""
-	for _, v := range all {
-		listed += fmt.Sprintf(", %d", v.Pid)
-	}
-	return ProcessView{}, fmt.Errorf("%d processes are called %q (%s): set --broker-pid-file", len(all), name, listed[2:])
 }

@@ -46,4 +46,5 @@ func (b Broker) stopper(t process.Target) (*process.Stopper, error) {
 type post struct {
 	Target process.Target `json:"target"` // zero: none is known
 	Broker Broker         `json:"broker"`
+	Clues  process.Clues  `json:"clues"` // by which its next process is found
 }

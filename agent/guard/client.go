@@ -42,6 +42,8 @@ type Settings struct {
 	Broker Broker
 	// Find is the process that is the broker now; false: none is known. Only Run calls it.
 	Find func() (process.Target, bool)
+	// Clues are what the guard finds the broker's next process by; nil: none. Only Run calls it.
+	Clues func() process.Clues
 	// NotSeen is what to say when the broker is to be guarded, and was never found.
 	NotSeen string
 	Clock   func() lease.Instant // default: the boot clock
@@ -104,6 +106,7 @@ type Client struct {
 	acts    uint64 // the page's, as far as they were told
 	sought  lease.Instant
 	target  process.Target // as last found; zero: never
+	clues   process.Clues
 	notYet  lease.Instant
 	failing bool
 }
@@ -283,7 +286,7 @@ func (c *Client) Alive() bool { return c.alive.Load() && c.page.standing.Load() 
 func (c *Client) Stands(t process.Target) bool {
 	p := c.posted.Load()
 	return c.Alive() && !c.page.goodbye.Load() &&
-		p != nil && *p == post{t, c.set.Broker} && c.page.held.Load() == c.page.number.Load()
+		p != nil && p.Target == t && p.Broker == c.set.Broker && c.page.held.Load() == c.page.number.Load()
 }
 
 // Fired reports whether a guard of ours began to stop that process of the broker.

@@ -21,8 +21,8 @@
 // the sidecar started it. Before the moment the guard only watches. At the moment it stops the process
 // that it holds, whatever the sidecar does, and signals it before it looks for anything
 // else. From then on it stands: while the sidecar's loop has not beaten for 2 s, it looks
-// every 250 ms by pid file or by a name that one process has, and at once when a pid file
-// is written. What it finds it stops, if it was started before the moment; what was started
+// every 250 ms by pid file or by name, as probes.Finder does with what the sidecar knew
+// then, and at once when a pid file is written. What it finds it stops, if it was started before the moment; what was started
 // later it holds by SIGSTOP, so that nobody starts yet another one, until the loop beats
 // again. With a stop command and nothing to look at, it runs that every 5 s.
 // Beside a sidecar whose loop runs a broker may always be started again. It leaves alone

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -513,12 +514,21 @@ func TestABrokerThatIsNotSeenIsToldOnceWhenItIsToBeGuarded(t *testing.T) {
 // sidecarThatIsKilled gives its word and waits for what is done to it.
 func sidecarThatIsKilled(dir string) {
 	b := Broker{PIDFile: filepath.Join(dir, "pid")}
+	if name := os.Getenv("GUARD_TEST_NAME"); name != "" {
+		b = Broker{Name: name}
+	}
 	stopper, err := b.stopper(process.Target{})
 	if err != nil {
 		os.Stderr.WriteString(err.Error())
 		os.Exit(1)
 	}
-	c, err := Open(Settings{Dir: dir, Broker: b, Find: stopper.Target, Log: slog.New(slog.DiscardHandler)})
+	if b.Name != "" {
+		stopper.Use(&process.Finder{Name: b.Name, Admin: func() ([]netip.AddrPort, error) {
+			at, err := netip.ParseAddrPort(os.Getenv("GUARD_TEST_ADMIN"))
+			return []netip.AddrPort{at}, err
+		}})
+	}
+	c, err := Open(Settings{Dir: dir, Broker: b, Find: stopper.Target, Clues: stopper.Clues, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		os.Stderr.WriteString(err.Error())
 		os.Exit(1)

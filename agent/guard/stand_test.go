@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -316,7 +317,7 @@ func turning(t *testing.T, p post) (w *watcher, waits *[][]unix.PollFd, said *st
 // process had ended: its pidfd was readable for ever.
 func TestAGuardNeverWaitsForAProcessThatHasEnded(t *testing.T) {
 	s := newStage(t)
-	w, waits, said := turning(t, post{s.target(), Broker{PIDFile: filepath.Join(s.dir, "none")}})
+	w, waits, said := turning(t, post{Target: s.target(), Broker: Broker{PIDFile: filepath.Join(s.dir, "none")}})
 	refused := &stub{err: process.ErrNotFound}
 	w.stopper, w.seeker = refused, refused
 	time.Sleep(2 * time.Second / ticksPerSecond) // the process is older than the word
@@ -388,19 +389,19 @@ func TestAGuardLooksForNobodyWhileTheLoopBeats(t *testing.T) {
 }
 
 func TestAPostThatIsHalfWrittenIsNotTaken(t *testing.T) {
-	first := post{process.Target{Pid: 11, StartTicks: 1}, Broker{Name: "one", StopCommand: "true"}}
+	first := post{Target: process.Target{Pid: 11, StartTicks: 1}, Broker: Broker{Name: "one", StopCommand: "true"}}
 	w, _, _ := turning(t, first)
 	next := &w.page.posts[(w.page.number.Load()+1)%2] // a sidecar that was killed while it wrote
 	copy(next.text[:], `{"target":{"pid":12,`)
 	next.size.Store(20)
-	if got, number, err := w.page.post(); got != first || number != 1 || err != nil {
+	if got, number, err := w.page.post(); !reflect.DeepEqual(got, first) || number != 1 || err != nil {
 		t.Errorf("%+v, %d, %v", got, number, err)
 	}
-	second := post{process.Target{Pid: 12, StartTicks: 2}, first.Broker}
+	second := post{Target: process.Target{Pid: 12, StartTicks: 2}, Broker: first.Broker}
 	if err := w.page.order(second); err != nil {
 		t.Fatal(err)
 	}
-	if got, _, err := w.page.post(); got != second || err != nil {
+	if got, _, err := w.page.post(); !reflect.DeepEqual(got, second) || err != nil {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if w.page.held.Load() != 1 {
@@ -416,7 +417,7 @@ func TestAPostThatIsHalfWrittenIsNotTaken(t *testing.T) {
 
 func TestAGuardKeepsItsPostUntilItCanTakeTheNext(t *testing.T) {
 	s := newStage(t)
-	w, _, said := turning(t, post{s.target(), Broker{Name: "one"}})
+	w, _, said := turning(t, post{Target: s.target(), Broker: Broker{Name: "one"}})
 	if err := w.page.order(post{Broker: Broker{StopCommand: "'a quote that is not closed"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -487,7 +488,7 @@ func TestTheEndOfAGuardWakesItsSidecar(t *testing.T) {
 }
 
 func TestAPostCountsWhenTheGuardHasTakenIt(t *testing.T) {
-	p := post{process.Target{Pid: 11, StartTicks: 1}, Broker{Name: "one"}}
+	p := post{Target: process.Target{Pid: 11, StartTicks: 1}, Broker: Broker{Name: "one"}}
 	pg, f, err := newPage()
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"reflect"
 	"runtime"
 	"runtime/debug"
 	"strconv"
@@ -144,6 +145,9 @@ func (c *Client) seek() bool {
 		if t, ok := c.set.Find(); ok {
 			c.target = t
 		}
+		if c.set.Clues != nil {
+			c.clues = c.set.Clues()
+		}
 	}
 	if c.page.shuns(c.target) != nil {
 		c.target = process.Target{}
@@ -157,10 +161,10 @@ func (c *Client) seek() bool {
 // retarget has the guard look after the process that is the broker now, in our way. Until
 // it has taken that post it keeps the one before.
 func (c *Client) retarget(wanted bool) {
-	next := post{c.target, c.set.Broker}
+	next := post{c.target, c.set.Broker, c.clues}
 	now := c.posted.Load()
 	wanted = wanted || now != nil && c.page.shuns(now.Target) != nil
-	if wanted && (now == nil || *now != next) && c.post(next) {
+	if wanted && (now == nil || !reflect.DeepEqual(*now, next)) && c.post(next) {
 		c.wakeGuard()
 	}
 }
@@ -193,7 +197,7 @@ func (c *Client) start(t process.Target) {
 	if c.set.Clock() < c.notYet {
 		return
 	}
-	if !c.post(post{t, c.set.Broker}) {
+	if !c.post(post{t, c.set.Broker, c.clues}) {
 		return
 	}
 	c.page.standing.Store(false)

@@ -91,7 +91,8 @@ type watcher struct {
 	quarry  *quarry
 	stopper stopper
 	seeker  finder // finds whoever is the broker by now
-	trying  *try   // nil: nothing is being stopped
+	finder  *process.Finder
+	trying  *try // nil: nothing is being stopped
 
 	lost func() bool // nobody can take this guard over any more; nil: never
 
@@ -145,6 +146,11 @@ func (w *watcher) takePost() error {
 	}
 	held.Refuse(w.page.shuns)
 	any.Refuse(w.page.shuns)
+	if w.finder == nil || p.Target.Pid == 0 || p.Broker != w.quarry.Broker {
+		w.finder = &process.Finder{PIDFile: p.Broker.PIDFile, Name: p.Broker.Name}
+	}
+	w.finder.Expect(p.Target, p.Clues)
+	any.Use(w.finder)
 	next := watch(p)
 	w.quarry.close()
 	w.quarry, w.stopper, w.seeker, w.number = next, held, any, number
@@ -208,7 +214,9 @@ func (w *watcher) rehearse() {
 }
 
 func (w *watcher) sight() Sight {
-	s := Sight{Orders: w.page.orders(), Born: w.quarry.born(), Gone: w.quarry.gone() || w.page.shuns(w.quarry.Target) != nil}
+	var gone bool
+	w.finder.Saw(w.quarry.Target, func() bool { gone = w.quarry.gone(); return gone })
+	s := Sight{Orders: w.page.orders(), Born: w.quarry.born(), Gone: gone || w.page.shuns(w.quarry.Target) != nil}
 	if owner := w.page.owner.Load(); owner != 0 {
 		s.Orphaned = errors.Is(unix.Kill(int(owner), 0), unix.ESRCH)
 	}

@@ -71,9 +71,9 @@ type Stopper struct {
 
 	refuse atomic.Pointer[func(Target) error]
 
-	mu    sync.Mutex
-	known Target // to be the broker, by an earlier process
-	seen  Target // by pid file or name; it was the broker, so as long as it lives it may serve
+	mu     sync.Mutex
+	finder *probes.Finder // by pid file or name
+	seen   Target         // by pid file or name; it was the broker, so as long as it lives it may serve
 
 	searches atomic.Int32          // that have not ended
 	lookup   func() ([]aim, error) // find, but in tests
@@ -90,12 +90,19 @@ func (s *Stopper) refused(t Target) error {
 	return nil
 }
 
-// Expect says which process was found to be the broker before this stopper looked: a pid
-// file that names it is believed.
-func (s *Stopper) Expect(t Target) {
+// Use has the stopper look with a Finder that others use as well.
+func (s *Stopper) Use(f *probes.Finder) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.known = t
+	s.finder = f
+}
+
+// Clues are what the finder of another process needs.
+func (s *Stopper) Clues() probes.Clues {
+	s.mu.Lock()
+	finder := s.finder
+	s.mu.Unlock()
+	return finder.Clues()
 }
 
 // NewStopper returns an error that names the setting if the stop command cannot be
@@ -119,6 +126,7 @@ func NewStopper(s Settings) (*Stopper, error) {
 
 func newStopper(settings Settings, argv []string) *Stopper {
 	s := &Stopper{settings: settings, argv: argv, procs: os.FindProcess, seen: settings.Seen}
+	s.finder = &probes.Finder{PIDFile: settings.PIDFile, Name: settings.Name}
 	s.lookup = s.find
 	return s
 }
@@ -277,12 +285,9 @@ func (s *Stopper) find() ([]aim, error) {
 		return aims, nil
 	}
 	s.mu.Lock()
-	known := s.seen
-	if known == (Target{}) {
-		known = s.known
-	}
+	finder := s.finder
 	s.mu.Unlock()
-	v, err := probes.FindProcess(s.settings.PIDFile, s.settings.Name, known)
+	v, err := finder.Find()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.seen

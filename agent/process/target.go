@@ -10,6 +10,12 @@ import (
 // Target is one process, told from a later one with the same pid by its start.
 type Target = probes.Target
 
+// Finder finds the broker's process, and Clues are what one in another process is told.
+type (
+	Finder = probes.Finder
+	Clues  = probes.Clues
+)
+
 // TargetOf is the process that has the pid now. The error wraps probes.ErrNoProcess
 // when there is none.
 func TargetOf(pid int) (Target, error) {

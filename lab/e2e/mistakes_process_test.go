@@ -31,6 +31,17 @@ var processMistakes = []mistake{
 		message: `--lease-ttl "32": not a duration: write a number with a unit, such as 32s`,
 	},
 	{
+		name: "a process name that several servers have",
+		given: func(w *world) {
+			w.broker("beside")
+			n, err := sharedBroker()
+			w.ok(err)
+			w.set("pid", n.PID())
+		},
+		command: "check {settings} --broker-process nats-server",
+		message: `process   ok      stopped by SIGTERM and SIGKILL to process "nats-server"; now process {pid}`,
+	},
+	{
 		name:    "a TTL below zero",
 		command: "check {settings} --lease-ttl -5s",
 		exit:    2,
