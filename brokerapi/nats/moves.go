@@ -27,9 +27,9 @@ const (
 	maxAhead     = 32 << 20         // bytes; an older source goes on without an answer, slowly
 	restoreAlone = 4 << 20          // bytes of a restore, after which its stream is surely there
 	chunkWait    = 30 * time.Second // for one chunk, or message
-	comparisons  = 4                // at once, each with up to twice
-	readAhead    = 128 << 10        // bytes of each side, about, and
-	maxBatch     = 256              // messages of each side
+	comparisons  = 4                // at once, each with so many of each side:
+	readAhead    = 262_139          // bytes, or one message; a prime
+	maxBatch     = 1024             // messages
 )
 
 // peer connects to another broker, with our own login.
@@ -263,6 +263,52 @@ func (in inbox) next(ctx context.Context, patience time.Duration) (*client.Msg, 
 	return m, err
 }
 
+// pull reads a consumer's messages ahead, by requests one after the other.
+type pull struct {
+	inbox
+	consumer string
+	due      int // messages that the last request may bring yet
+}
+
+func (p *pull) ask(batch int, more string) {
+	p.due = batch
+	request := fmt.Appendf(nil, `{"batch":%d,"expires":%d%s}`, batch, time.Second, more)
+	_ = p.nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+p.consumer, p.Subject, request)
+}
+
+// message is the next one. A server says how a request has ended, but an older one nothing where all its
+// bytes are used up; equal messages never bring that about.
+func (p *pull) message(ctx context.Context) (*client.Msg, error) {
+	const larger, completed = "Message Size Exceeds MaxBytes", "Batch Completed"
+	for until := time.Now().Add(chunkWait); ; {
+		if p.due == 0 {
+			p.ask(maxBatch, fmt.Sprintf(`,"max_bytes":%d`, readAhead))
+		}
+		m, err := p.next(ctx, 2*time.Second)
+		mayCome := ctx.Err() == nil && time.Now().Before(until)
+		if errors.Is(err, context.DeadlineExceeded) && mayCome {
+			p.due = 0
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if m.Reply != "" {
+			p.due--
+			return m, nil
+		}
+		switch said := m.Header.Get("Description"); {
+		case said == completed && p.due == maxBatch: // of the request before
+		case said == larger && p.due == maxBatch:
+			p.ask(1, "")
+		case said == completed, said == larger, m.Header.Get("Status") == "408" && mayCome:
+			p.due = 0
+		default:
+			return nil, fmt.Errorf("it ended with %s %s", m.Header.Get("Status"), said)
+		}
+	}
+}
+
 // message is what is kept of one while it is compared.
 type message struct {
 	seq  uint64 // noMore: there is none
@@ -284,17 +330,13 @@ func (b *Broker) read(ctx context.Context, stream string, sealed moves.Extent, m
 		err = b.api(ctx, "CONSUMER.CREATE."+stream, map[string]any{"stream_name": stream, "config": client.ConsumerConfig{
 			DeliverPolicy: client.DeliverByStartSequencePolicy, OptStartSeq: max(sealed.First, 1), AckPolicy: client.AckNonePolicy,
 			MemoryStorage: true, InactiveThreshold: time.Hour}}, &made)
-		consumer, batch := stream+"."+made.Name, min(max(readAhead*sealed.Count/max(sealed.Bytes, 1), 1), maxBatch)
+		p := pull{inbox: in, consumer: stream + "." + made.Name}
 		defer func() { // the connection lives on
-			_ = in.nc.PublishRequest("$JS.API.CONSUMER.DELETE."+consumer, in.Subject, nil)
+			_ = in.nc.PublishRequest("$JS.API.CONSUMER.DELETE."+p.consumer, in.Subject, nil)
 			_ = in.Unsubscribe()
 		}()
 		for read, left := uint64(0), made.NumPending; err == nil && left > 0; read++ {
-			if read%batch == 0 { // the next ones are on their way meanwhile
-				more := fmt.Appendf(nil, `{"batch":%d}`, cmp.Or(min(read, batch), 2*batch))
-				_ = in.nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+consumer, in.Subject, more)
-			}
-			m, failed := in.next(ctx, chunkWait)
+			m, failed := p.message(ctx)
 			about := &client.MsgMetadata{}
 			if err = failed; err == nil {
 				about, err = m.Metadata()

@@ -171,6 +171,15 @@ var shapes = []shaped{
 		}
 		publish(t, ctx, js, n, numbered(subject))
 	}},
+	{name: "few large ones behind many small", topic: "/move/sizes", fill: func(t *testing.T, ctx context.Context, js jetstream.JetStream, s jetstream.Stream, subject string) {
+		publish(t, ctx, js, 3_020, func(i int) *client.Msg {
+			m := numbered(subject)(i)
+			if i >= 3_000 {
+				m.Data = make([]byte, 400_000)
+			}
+			return m
+		})
+	}},
 	{name: "deleted in the middle and at both ends", topic: "/move/deleted", fill: func(t *testing.T, ctx context.Context, js jetstream.JetStream, s jetstream.Stream, subject string) {
 		publish(t, ctx, js, 300, numbered(subject))
 		for seq := uint64(1); seq <= 300; seq++ {
