@@ -70,7 +70,7 @@ func TestTheSettingsOfEachUnitAreValid(t *testing.T) {
 			flags, command := commandLine(t, content(t, name))
 			dir := t.TempDir()
 			var env []string
-			for _, from := range []string{"holdfast.env", "etcd-credentials.conf"} {
+			for _, from := range []string{"holdfast.env", "etcd-credentials.conf", "web-credentials.conf"} {
 				for line := range strings.Lines(content(t, from)) {
 					line = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(line), "#"), "Environment=")
 					if strings.HasPrefix(line, "HOLDFAST_") && !strings.HasPrefix(line, "HOLDFAST_ETCD_C") && !strings.HasPrefix(line, "HOLDFAST_ETCD_KEY") {
@@ -78,10 +78,11 @@ func TestTheSettingsOfEachUnitAreValid(t *testing.T) {
 					}
 				}
 			}
-			if len(env) < 5 {
+			if len(env) < 6 {
 				t.Fatalf("only %q", env)
 			}
 			write(t, filepath.Join(dir, "etcd-password"), "secret\n", 0o600)
+			webCredentials(t, dir)
 			args := []string{"check", "--config", source(t, "holdfast.yaml")}
 			for _, f := range flags {
 				if f[0] == "--state-dir" {
@@ -269,7 +270,9 @@ func analyze(t *testing.T) (program, root string) {
 	}
 	for _, name := range units {
 		write(t, filepath.Join(root, "etc/systemd/system", name), content(t, name), 0o644)
-		write(t, filepath.Join(root, "etc/systemd/system", name+".d", "etcd-credentials.conf"), content(t, "etcd-credentials.conf"), 0o644)
+		for _, dropIn := range []string{"etcd-credentials.conf", "web-credentials.conf"} {
+			write(t, filepath.Join(root, "etc/systemd/system", name+".d", dropIn), content(t, dropIn), 0o644)
+		}
 	}
 	write(t, filepath.Join(root, "etc/systemd/system", broker), "[Service]\nExecStart=/usr/sbin/nats-server\nExecStop=/bin/kill -s SIGINT $MAINPID\n", 0o644)
 	write(t, filepath.Join(root, "etc/systemd/system", broker+".d", gateFile), content(t, gateFile), 0o644)
@@ -277,6 +280,38 @@ func analyze(t *testing.T) (program, root string) {
 		write(t, filepath.Join(root, "usr/lib/systemd/system", name), "[Unit]\nDefaultDependencies=no\n", 0o644)
 	}
 	return program, root
+}
+
+// webCredentials are the files of web-credentials.conf, with the settings that the page about security shows.
+func webCredentials(t *testing.T, dir string) {
+	t.Helper()
+	page, err := os.ReadFile(source(t, "../../docs/security.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, yaml, _ := strings.Cut(string(page), "```yaml\ntls_server_config:")
+	yaml, _, _ = strings.Cut(yaml, "```")
+	write(t, filepath.Join(dir, "web.yaml"), "tls_server_config:"+yaml, 0o600)
+	ours, err := harness.ForTest(t).NewAuthority("ours")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key, err := ours.Issue("n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, credential := range values(content(t, "web-credentials.conf"), "LoadCredential") {
+		name, _, _ := strings.Cut(credential, ":")
+		from, known := map[string]string{"web.pem": cert, "web-key.pem": key}[name]
+		if !known {
+			continue
+		}
+		text, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, name), string(text), 0o600)
+	}
 }
 
 func write(t *testing.T, file, text string, mode os.FileMode) {
