@@ -84,7 +84,7 @@ func (d Drain) Value() []byte {
 
 // Line says in one sentence how far it is.
 func (d Drain) Line() string {
-	line := fmt.Sprintf("%s: %d of %d topics moved", d.State, d.Moved, d.Topics)
+	line := fmt.Sprintf("%s: %d of %s moved", d.State, d.Moved, plural(uint64(d.Topics), "topic"))
 	switch {
 	case d.State == Waiting:
 		line = "waiting for " + d.Waits

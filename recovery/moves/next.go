@@ -225,7 +225,7 @@ func (m Move) wrong(a Act, o Outcome) error {
 		if c := o.Content; c.Differs != "" {
 			return fmt.Errorf("the contents differ: %s", c.Differs)
 		} else if c.Observed == "" && !m.Sealed.Shrinks && c.Compared+c.Gone < m.Sealed.Count {
-			return fmt.Errorf("%d messages were compared and %d are gone: sealed were %d", c.Compared, c.Gone, m.Sealed.Count)
+			return fmt.Errorf("compared: %s, gone: %d, sealed: %d", plural(c.Compared, "message"), c.Gone, m.Sealed.Count)
 		}
 		if !m.Sealed.reached(o.Extent) { // where messages go by themselves, or none is read, nothing else says so
 			return fmt.Errorf("at the target: it was lost since it resumed, and is at %s; sealed was %s", o.Extent.text(), m.Sealed.text())
@@ -345,7 +345,14 @@ func (e *Extent) text() string {
 	case e.Empty:
 		return "empty"
 	}
-	return fmt.Sprintf("%d messages with %d bytes, %d to %d", e.Count, e.Bytes, e.First, e.Last)
+	return fmt.Sprintf("%s with %s, %d to %d", plural(e.Count, "message"), plural(e.Bytes, "byte"), e.First, e.Last)
+}
+
+func plural(n uint64, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
 }
 
 // Progress is the journal while an act moves bytes.

@@ -66,7 +66,7 @@ func (m Move) Receipt() (lines []string) {
 		if c.Observed != "" {
 			say("observed", "%s", c.Observed)
 		} else {
-			say("compared", "%d messages, equal in sequence, subject, headers and payload, hash %s; %d gone since by their limits", c.Compared, c.Hash, c.Gone)
+			say("compared", "%s, equal in sequence, subject, headers and payload, hash %s; %d gone since by their limits", plural(c.Compared, "message"), c.Hash, c.Gone)
 			synced := fmt.Sprintf("the file system of %s at %s, before what was left at %s was removed", c.Synced, m.To, m.From)
 			if c.Synced == "" {
 				synced = fmt.Sprintf("nothing: the sidecar of %s does not see its data directory", m.To)
