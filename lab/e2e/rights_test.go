@@ -184,6 +184,11 @@ func TestTheRightsOnThePageAreEnoughToMoveTopics(t *testing.T) {
 	nodes["n1"].verb("unload", "/default/n1-a", "--to", "n2")
 	nodes["n2"].verb("unload", "/default/n1-a", "--to", "n1")
 	nodes["n1"].verb("drain", "--move", "--to", "n2")
+	nodes["n1"].activate() // and back again, as docs/moves.md has it
+	for _, topic := range []string{"/default/n1-a", "/default/n1-b"} {
+		nodes["n2"].verb("unload", topic, "--to", "n1")
+	}
+	nodes["n1"].publishes()
 	s.refusedNothing()
 	n3 := nodes["n3"]
 	denied := func(exit int, where string, verb ...string) {
