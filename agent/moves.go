@@ -80,26 +80,14 @@ type unloadOrder struct {
 
 // unload begins to move a topic, or says what would be done, which then has no ID. It changes nothing
 // before everything that can be known was looked at.
-func (a *agent) unload(ctx context.Context, o unloadOrder) (p moving.Shown, failed error) {
+func (a *agent) unload(ctx context.Context, o unloadOrder) (p moving.Shown, err error) {
 	if _, _, err := brokerapi.SplitTopic(o.Topic); err != nil {
 		return p, &ExitError{ExitUsage, err}
 	}
 	if err := cmp.Or(checkReason(o.Reason), a.cannotMove()); err != nil {
 		return p, err
 	}
-	err := moving.ErrMeanwhile
-	for tries := 0; tries < 2 && errors.Is(err, moving.ErrMeanwhile); tries++ { // another may have begun it, and is joined
-		p, err = a.moves.Prepare(ctx, moves.Move{Topic: o.Topic, To: o.To, By: cmp.Or(o.Reason, "operator"), Force: o.Force}, nil)
-		if err == nil {
-			err = a.moves.Allowed(ctx, p, 0)
-		}
-		if err == nil && !o.DryRun && !p.UnderWay {
-			err = a.moves.Begin(ctx, p)
-		}
-	}
-	if o.DryRun && !p.UnderWay {
-		p.ID = ""
-	}
+	p, err = a.moves.Send(ctx, moves.Move{Topic: o.Topic, To: o.To, By: cmp.Or(o.Reason, "operator"), Force: o.Force}, nil, o.DryRun)
 	return p, a.moveError(err)
 }
 

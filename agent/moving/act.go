@@ -89,30 +89,28 @@ func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act
 	if !calm && act != moves.Compare { // which changes nothing, and begins as the topic is served
 		return out, fmt.Errorf("the broker is still asked for something else about the topic")
 	}
+	var from brokerapi.Peer
+	var records map[string][]byte
+	if act == moves.Accept || act == moves.Copy || act == moves.Compare {
+		from, err = w.peer(ctx, m.From)
+	}
+	if err == nil && (act == moves.Accept || act == moves.Resume || act == moves.Restore) {
+		records, err = w.store.Records(ctx, []string{m.Topic})
+	}
+	if err != nil {
+		return out, err
+	}
 	switch act {
 	case moves.Accept:
 		if o.Mode != cluster.ModeActive {
 			return out, brokerapi.Errorf(brokerapi.ErrRefused, "broker %s is %s", m.To, o.Mode)
 		}
-		from, err := w.peer(ctx, m.From)
-		if err != nil {
-			return out, err
-		}
-		records, err := w.store.Records(ctx, []string{m.Topic})
-		if err != nil {
-			return out, err
-		}
 		return out, b.Accept(ctx, m.Topic, records[m.Topic], *m.Planned, from)
 	case moves.Seal:
 		return extent(b.Seal(ctx, m.Topic, m.ID, m.Force))
-	case moves.Copy, moves.Compare:
-		from, err := w.peer(ctx, m.From)
-		if err != nil {
-			return out, err
-		}
-		if act == moves.Copy {
-			return extent(b.Copy(ctx, m.Topic, m.ID, from, sealed, meter))
-		}
+	case moves.Copy:
+		return extent(b.Copy(ctx, m.Topic, m.ID, from, sealed, meter))
+	case moves.Compare:
 		content, err := b.Compare(ctx, m.Topic, from, sealed, meter)
 		if err == nil && content.Differs == "" {
 			content.Synced, err = w.sync(ctx)
@@ -135,10 +133,6 @@ func (w *Worker) step(ctx context.Context, m moves.Move, o Orders, act moves.Act
 			return out, fmt.Errorf("broker %s is %s: 'holdfast activate' there", w.set.Me(), o.Mode)
 		case !ours:
 			return out, fmt.Errorf("broker %s does not have its ownership lock yet", w.set.Me())
-		}
-		records, err := w.store.Records(ctx, []string{m.Topic})
-		if err != nil {
-			return out, err
 		}
 		return extent(b.Resume(ctx, m.Topic, m.ID, records[m.Topic], m.Sealed))
 	case moves.Remove, moves.Discard:

@@ -194,11 +194,25 @@ const byPlacement = "placement"
 // Carry moves a topic to where placement has it, if nobody is at work on it and no move of it has
 // failed of late.
 func (w *Worker) Carry(ctx context.Context, topic, to string) error {
-	return w.send(ctx, moves.Move{Topic: topic, To: to, By: byPlacement}, map[string]int{to: 0})
+	_, err := w.Send(ctx, moves.Move{Topic: topic, To: to, By: byPlacement}, map[string]int{to: 0}, false)
+	return err
 }
 
-// ErrMeanwhile says that a move was not begun: it is prepared anew.
-var ErrMeanwhile = errors.New("not begun: its journal or this broker's registration changed at the same time: repeat")
+// Send begins a move, if it is not under way, or says what it would be, which then has no ID.
+func (w *Worker) Send(ctx context.Context, m moves.Move, loads map[string]int, dry bool) (p Shown, err error) {
+	err = errMeanwhile
+	for tries := 0; tries < 2 && errors.Is(err, errMeanwhile); tries++ { // another may have begun it, and is joined
+		if p, err = w.Prepare(ctx, m, loads); err == nil && !dry && !p.UnderWay {
+			err = w.Begin(ctx, p)
+		}
+	}
+	if dry && !p.UnderWay {
+		p.ID = ""
+	}
+	return p, err
+}
+
+var errMeanwhile = errors.New("not begun: its journal or this broker's registration changed at the same time: repeat")
 
 // Begin writes the journal of a new move.
 func (w *Worker) Begin(ctx context.Context, p Shown) error {
@@ -218,7 +232,7 @@ func (w *Worker) Begin(ctx context.Context, p Shown) error {
 		}
 	}
 	if errors.Is(err, cluster.ErrChanged) {
-		return ErrMeanwhile
+		return errMeanwhile
 	}
 	if err == nil {
 		w.tell(moves.Move{}, m)

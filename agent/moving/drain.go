@@ -180,7 +180,7 @@ func (w *Worker) goOn(ctx context.Context, o Orders, d *moves.Drain) error {
 	case late: // what was handed over goes on, and may do so for ever
 		for _, s := range w.Own() {
 			if busy[s.Topic] {
-				d.Leave(s.Topic, s.stall(standing))
+				d.Left[s.Topic] = s.stall(standing)
 				delete(busy, s.Topic)
 			}
 		}
@@ -206,7 +206,7 @@ func (w *Worker) goOn(ctx context.Context, o Orders, d *moves.Drain) error {
 			why = errLate
 		}
 		if why == nil {
-			why = w.send(ctx, moves.Move{Topic: topic, By: "drain: " + d.By, At: d.At, Force: true}, loads)
+			_, why = w.Send(ctx, moves.Move{Topic: topic, By: "drain: " + d.By, At: d.At, Force: true}, loads, false)
 		}
 		switch {
 		case why == nil:
@@ -215,7 +215,7 @@ func (w *Worker) goOn(ctx context.Context, o Orders, d *moves.Drain) error {
 			w.mu.Lock()
 			w.drain.ends[topic] = end{began: d.At, why: why.Error()}
 			w.mu.Unlock()
-			d.Leave(topic, why.Error())
+			d.Left[topic] = why.Error()
 		case errors.Is(why, ErrBroker) && ctx.Err() == nil: // it may be restarted
 			failed = cmp.Or(failed, why)
 		default:
@@ -226,15 +226,6 @@ func (w *Worker) goOn(ctx context.Context, o Orders, d *moves.Drain) error {
 		return failed
 	}
 	return w.endDrain(ctx, d, late) // at once: what came back meanwhile is left, and has been moved, too
-}
-
-// send begins a move, if it is not under way.
-func (w *Worker) send(ctx context.Context, m moves.Move, loads map[string]int) error {
-	p, err := w.Prepare(ctx, m, loads)
-	if err == nil && !p.UnderWay {
-		err = w.Begin(ctx, p)
-	}
-	return err
 }
 
 // endDrain drains the broker if nothing is left on it, and others are active.
@@ -260,12 +251,12 @@ func (w *Worker) endDrain(ctx context.Context, d *moves.Drain, late bool) error 
 func (w *Worker) tally(d *moves.Drain) (busy map[string]bool, standing time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	d.Moved, d.Bytes, d.Left, d.More, busy = 0, 0, nil, 0, map[string]bool{}
+	d.Moved, d.Bytes, d.Left, d.More, busy = 0, 0, map[string]string{}, 0, map[string]bool{}
 	for topic, e := range w.drain.ends {
 		switch {
 		case e.began.Before(d.At):
 		case e.why != "":
-			d.Leave(topic, e.why)
+			d.Left[topic] = e.why
 		default:
 			d.Moved++
 			d.Bytes += e.bytes

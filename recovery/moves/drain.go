@@ -47,14 +47,6 @@ type Drain struct {
 // maxLeft is as much as fits into a value of etcd, with long names and reasons.
 const maxLeft = 500
 
-// Leave has a topic stay.
-func (d *Drain) Leave(topic, why string) {
-	if d.Left == nil {
-		d.Left = map[string]string{}
-	}
-	d.Left[topic] = why
-}
-
 // ParseDrain reads a drain's record.
 func ParseDrain(value []byte) (d Drain, err error) {
 	if err = json.Unmarshal(value, &d); err == nil && d.Format > format {

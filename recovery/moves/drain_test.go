@@ -34,15 +34,13 @@ func TestTheRateIsOfAllMovesTogetherWhileAnyCopied(t *testing.T) {
 }
 
 func TestADrainsRecordIsReadAsItWasWritten(t *testing.T) {
-	d := Drain{State: Moving, Topics: 3, Moved: 1, Deadline: time.Unix(1, 0).UTC()}
-	d.Leave("/n/b", "it is in memory")
-	d.Leave("/n/a", "no room")
+	d := Drain{State: Moving, Topics: 3, Moved: 1, Left: map[string]string{"/n/a": "no room", "/n/b": "it is in memory"}, Deadline: time.Unix(1, 0).UTC()}
 	got, err := ParseDrain(d.Value())
 	if want := "moving: 1 of 3 topics moved, 2 left: /n/a: no room"; err != nil || got.Line() != want {
 		t.Errorf("%q, %v; want %q", got.Line(), err, want)
 	}
 	for i := range 600 {
-		d.Leave(fmt.Sprintf("/n/%03d", i), "no room")
+		d.Left[fmt.Sprintf("/n/%03d", i)] = "no room"
 	}
 	if got, err := ParseDrain(d.Value()); err != nil || len(got.Left) != 500 || got.More != 102 || len(d.Left) != 602 || !strings.Contains(got.Line(), " 602 left: /n/000: no room") {
 		t.Errorf("%d left, %d more, %q, %v", len(got.Left), got.More, got.Line(), err)
