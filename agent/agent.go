@@ -114,7 +114,6 @@ type agent struct {
 	view     atomic.Pointer[snapshot]
 	life     atomic.Pointer[life]
 	rival    atomic.Bool    // see registrar.rival
-	awaits   atomic.Bool    // see registrar.awaits
 	recalled confirmation   // see registrar.before
 	tasks    sync.WaitGroup // goroutines that do I/O for the loop
 	life0    context.Context

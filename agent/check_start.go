@@ -20,9 +20,6 @@ import (
 // A start is foretold by the registrar itself: the same reads, the same tables, and nothing
 // written. What a broker that does not answer cannot tell is assumed, and said so.
 
-// lifeTimeout bounds how long it is looked whether other brokers live.
-const lifeTimeout = 10 * time.Second
-
 // start is the start of a sidecar that is not made.
 type start struct {
 	cfg        Config
@@ -33,7 +30,6 @@ type start struct {
 	data       recovery.DataID // see life
 	localData  bool            // it is on this broker only
 	byInstance bool
-	hasty      bool         // see registrar
 	before     confirmation // see registrar
 	moved      bool         // the state directory is not where it was
 	clock      func() lease.Instant
@@ -44,14 +40,14 @@ type start struct {
 // checkStart says what a start would decide now, or what the sidecar holds that runs.
 func checkStart(ctx context.Context, c Config, who brokerapi.Report, healthy bool, log *slog.Logger) Finding {
 	f := Finding{What: "start"}
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout+lifeTimeout+recovery.LooksApart(c.RenewInterval))
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout+recovery.LooksApart(c.RenewInterval))
 	defer cancel()
 	if text, runs := heldNow(ctx, c); runs {
 		f.Text = text
 		return f
 	}
 	t := c.traits()
-	s := start{cfg: c, clock: lease.BootClock, instance: who.Instance, byInstance: t.Registers, localData: t.LocalData, hasty: hasty(c, t)}
+	s := start{cfg: c, clock: lease.BootClock, instance: who.Instance, byInstance: t.Registers, localData: t.LocalData}
 	var err error
 	if s.memory, _, err = readMemory(c.StateDir); err != nil {
 		f.Err = wrongSetting(err)
@@ -159,14 +155,11 @@ func (s start) foretell(ctx context.Context, client *cluster.Client, log *slog.L
 		life: func() life {
 			return life{memory: s.memory, instance: s.instance, boot: s.boot, data: s.data, recalls: true}
 		},
-		paused: s.paused, pauseEnds: s.pauseEnds, serves: s.serves, hasty: s.hasty, before: s.before, foretells: true}
+		paused: s.paused, pauseEnds: s.pauseEnds, serves: s.serves, before: s.before}
 	seen, out, err := r.considered(ctx, client)
 	switch {
 	case errors.Is(err, lease.ErrDeferred):
 		f.Warn, f.Text = true, "would wait: "+strings.TrimPrefix(err.Error(), lease.ErrDeferred.Error()+": ")
-		if out.decision.Step == recovery.Await {
-			f.Text += "; " + recovery.Otherwise(recovery.RowAwait)
-		}
 		return f
 	case errors.Is(err, lease.ErrConflict): // with a living copy of the state directory
 		f.Warn, f.Text = true, fmt.Sprintf("would wait, detached, decided by %s: %s; otherwise: %s",
@@ -191,9 +184,6 @@ func (s start) foretell(ctx context.Context, client *cluster.Client, log *slog.L
 		kind = strings.ReplaceAll(string(out.boot), "_", " ") + ": " + strings.Join(out.evidence, ", ")
 	}
 	f.Text += fmt.Sprintf(", decided by %s: %s (%s); otherwise: %s", d.Row, why, kind, recovery.Otherwise(d.Row))
-	if d.Review {
-		f.Text += " When none of them is then seen to live, it is active again by itself."
-	}
 	if d.Row == recovery.ReasonFirstRegistration && s.serves == nil {
 		s.assumed = append(s.assumed, "it serves nothing that is assigned to others")
 	}
@@ -207,25 +197,16 @@ func (s start) foretell(ctx context.Context, client *cluster.Client, log *slog.L
 	return f
 }
 
-// considered is consider, which looks at the leases of others for as long as a person waits,
-// and first a second time at that of a registration that may be a copy's.
+// considered is consider, which looks a second time at the lease of a registration that may be a copy's.
 func (r *registrar) considered(ctx context.Context, client *cluster.Client) (seen cluster.Snapshot, out outcome, err error) {
-	apart := recovery.Apart(r.cfg.RenewInterval)
-	for until, looked := time.Now().Add(lifeTimeout), false; ; {
+	for looked := false; ; looked = true {
 		bounded, cancel := context.WithTimeout(ctx, checkTimeout)
 		seen, _, out, err = r.consider(bounded, client, nil)
 		cancel()
-		wait := apart
-		switch suspected := errors.Is(err, lease.ErrDeferred) && r.sighted.lease != 0; {
-		case suspected && !looked:
-			wait = recovery.LooksApart(r.cfg.RenewInterval) + time.Millisecond
-			until, looked = until.Add(wait), true
-		case out.decision.Step != recovery.Await || r.paused() || time.Now().Add(apart).After(until):
+		if looked || !errors.Is(err, lease.ErrDeferred) || r.sighted.lease == 0 {
 			return seen, out, err
 		}
-		if probes.Sleep(ctx, wait); ctx.Err() != nil {
-			return seen, out, err
-		}
+		probes.Sleep(ctx, recovery.LooksApart(r.cfg.RenewInterval)+time.Millisecond)
 	}
 }
 

@@ -6,8 +6,8 @@ import (
 	"holdfast/recovery"
 )
 
-var staleRestart = recovery.DecideStartup(recovery.StartupFacts{Boot: recovery.Restart,
-	ClusterFacts: recovery.ClusterFacts{Revision: 9, PeerPresent: true, Era: 3, OurEra: 3, KnownMember: true, Peers: recovery.Alive, PeersSaid: "n2 lived on"}})
+var staleRestart = recovery.Decision{Row: recovery.ReasonStaleRestart, Mode: recovery.ModeRecord{Mode: recovery.Drained, Reason: recovery.ReasonStaleRestart, By: recovery.ByHoldfast},
+	Write: true, Detail: "other brokers are registered"}
 
 // decides has the loop take up that decision, of a start.
 func (l *sidecarLife) decides(d recovery.Decision, boot recovery.BootKind, revision int64) {

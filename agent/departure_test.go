@@ -323,7 +323,7 @@ func TestABrokerThatLeftOnPurposeComesBackActive(t *testing.T) {
 			if held = o.past.memory.LeaseID; held != 0 && row.gone {
 				held = 0
 			}
-			o.settled(held)
+			o.establish(held)
 			d := o.outcomes[len(o.outcomes)-1].decision
 			if d.Mode.Mode != row.mode || d.Mode.Reason != row.reason {
 				t.Errorf("%s: %s", d, d.Detail)
@@ -349,7 +349,7 @@ func TestWhoLeftAndIsBackOnOtherDataIsJudgedByTheRowsBelow(t *testing.T) {
 			o.lose()
 			o.backAs(func(m *memory) { m.LeaseID, m.Released = 0, true })
 			o.past.data = found
-			o.settled(0)
+			o.establish(0)
 			if d := o.outcomes[len(o.outcomes)-1].decision; d.Mode.Reason != reason {
 				t.Errorf("%s: %s", d, d.Detail)
 			}
@@ -369,7 +369,7 @@ func TestABrokerThatCameBackAndCrashedIsNotExcusedByItsNote(t *testing.T) {
 		o.lose()
 		o.backAs(nil)
 		o.past.instance = "process-3"
-		o.settled(0)
+		o.establish(0)
 		if d := o.outcomes[len(o.outcomes)-1].decision; d.Mode.Reason != recovery.ReasonStaleRestart {
 			t.Errorf("%s: %s", d, d.Detail)
 		}

@@ -261,3 +261,27 @@ func (a *agent) peersSighted(ctx context.Context) (term uint64, seen []recovery.
 	}
 	return term, seen, nil
 }
+
+// asksFirst is how many leases etcd is asked about in one look.
+const asksFirst = 8
+
+// askLease asks about one lease; its moments count from begun. One that is gone takes its key
+// with it, or is nobody's life. An answer of another raft term tells nothing of when it ends.
+func askLease(ctx context.Context, client *cluster.Client, term uint64, begun time.Time, s *recovery.Sighting) error {
+	s.Asked = time.Since(begun)
+	left, err := client.LeaseLeft(ctx, s.Lease)
+	s.Answered = time.Since(begun)
+	switch {
+	case cluster.Denied(err):
+		s.Refused = "etcd does not let this user ask about leases: grant it read on " +
+			client.Keys().Registrations() + ", and on whatever else the leases of other brokers hold"
+		return nil
+	case err != nil:
+		return err
+	case !left.Found:
+		s.Lease = 0
+	default:
+		s.Left, s.Granted, s.Unknown = left.Left, left.Granted, left.Unknown || left.Term != term
+	}
+	return nil
+}

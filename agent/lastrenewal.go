@@ -250,18 +250,16 @@ func (a *agent) noteRenewal() {
 // noteFormer sees, until we were attached, whether the lease of an earlier sidecar is over:
 // its fence point has passed. A process of the broker that was never registered, or that
 // renews its lease itself, is left alone until etcd fails to answer: until then the
-// registration is only a question away, unless a pause holds it back or it is not known yet
-// whether the cluster lived on. So is every broker of which no renewal is known, and one
-// whose registration was given up.
+// registration is only a question away, unless a pause holds it back. So is every broker of
+// which no renewal is known, and one whose registration was given up.
 // Whatever is known, a TTL after our own start the lease is over for any process that may
 // have had it, and another TTL later for every process: it waits for its registration no longer.
 func (a *agent) noteFormer() {
-	if a.formerOver || a.everAttached || !a.wasRegistered() && !a.awaits.Load() {
+	if a.formerOver || a.everAttached || !a.wasRegistered() {
 		return
 	}
 	now := a.clock()
 	switch {
-	case a.awaits.Load(): // for long
 	case now.Sub(a.begun) >= a.cfg.LeaseTTL-a.cfg.LeaseDetachMargin+a.patience():
 	case !a.memory.Released && now < a.formerFencePoint():
 		return

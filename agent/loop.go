@@ -43,6 +43,7 @@ type loopState struct {
 	cutOver      int64     // see life
 	unsure       int       // see life
 	unread       string    // see outcome
+	suspect      bool      // the drain is a suspicion, which may be lifted by itself
 	fencing      fencing
 	upBreaks     int64          // breaks counted when the broker was last up
 	lastBreaks   int64          // and at the last run
@@ -351,7 +352,7 @@ func (a *agent) tell(ctx context.Context, f func()) {
 // publish makes what the loop knows visible to everybody else.
 func (a *agent) publish() {
 	a.view.Store(&snapshot{brokerID: a.brokerID, registeredAs: a.ids.registered.now(), attachment: a.attachment, mode: a.mode,
-		boot: a.boot, decided: a.decided, everReady: a.everReady, conflict: a.conflict, reassert: a.reassert,
+		boot: a.boot, decided: a.decided, suspect: a.suspect, everReady: a.everReady, conflict: a.conflict, reassert: a.reassert,
 		instance: a.memory.Instance, fence: a.fencing.reached, restart: a.fencing.restart, failure: a.session.verdict,
 		leaving: a.leavingWords(), left: a.ending.noted, awaitsGuard: a.awaitsGuard(), unguarded: a.guarding.standby == standbyWithout,
 		doubted: a.doubted(), guarded: a.guarding.target, wasRegistered: a.wasRegistered(), foreign: a.recognizer.foreign(), held: a.illness.held()})

@@ -14,7 +14,7 @@ import (
 // setMode takes up a mode that others decided, and that stands in etcd at that revision.
 func (a *agent) setMode(m recovery.ModeRecord, revision int64, detail string) {
 	if m != a.mode {
-		a.decided = nil
+		a.decided, a.suspect = nil, false
 		a.remember(func(k *memory) { k.Decided = nil })
 	}
 	a.takeMode(m, revision, Event{Detail: detail})
@@ -144,7 +144,7 @@ func (a *agent) decideMode(d recovery.Decision, revision int64, told bool) {
 	a.takeMode(d.Mode, revision, why)
 	switch {
 	case !changed, d.Mode.Mode != recovery.Drained, d.Mode.By != recovery.ByHoldfast:
-	case d.Review:
+	case d.Suspect != nil:
 		a.log.Warn("the broker is drained until it is known whether other brokers lived on: nothing is to be done", "reason", string(d.Mode.Reason), "detail", d.Detail)
 	default:
 		a.log.Warn("the broker is drained and waits for an operator: find out why, then 'holdfast activate'", "reason", string(d.Mode.Reason))

@@ -287,8 +287,7 @@ func TestTheRegistrarWaitsForTheEndOfThePause(t *testing.T) {
 				memory: memory{Format: memoryFormat, Incarnation: "mine", Instance: "process-1", Mode: "active", Epoch: 5, Revision: 5}}
 		}}
 	seen := cluster.Snapshot{Process: cluster.Process{BrokerID: "n1", State: &cluster.State{Mode: "active", Reason: "boot", By: "holdfast"}}, Revision: 9, Era: cluster.Era{N: 1}, Peer: cluster.Peer{CreateRevision: 3}, AnyRegistered: true,
-		Member: &cluster.Member{Era: 1}}
-	r.lived, r.livedHow = recovery.Alive, "n2 lived on"
+		Member: &cluster.Member{Era: 1, ModRevision: 5}}
 	out := r.decide(seen, r.life())
 	if err := r.deferred(&out, r.life()); err == nil || !strings.Contains(err.Error(), "register drained (registration_expired)") {
 		t.Errorf("while paused: %v", err)

@@ -95,7 +95,7 @@ func (a *agent) orderPlacer() {
 }
 
 func (a *agent) placerOrders() topics.PlacerOrders {
-	return topics.PlacerOrders{Epoch: a.grant.Epoch, Paused: a.paused(),
+	return topics.PlacerOrders{Epoch: a.grant.Epoch, Paused: a.paused() || a.suspect,
 		Attached: a.attachment == recovery.Attached && !a.leaving.holdsBack() && a.grant.LeaseID != 0 && a.verified && !a.doubted() && a.mode.Mode.Known()}
 }
 

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,44 +63,6 @@ func newOutage(t *testing.T, policy string) *outage {
 	return o
 }
 
-// settle has the registrar look as often as it takes to know who of the peers lives, and lost
-// its registration, too: each of them lives, and none did. It needs a bubble.
-func (o *outage) settle(held int64) (lease.Grant, error) {
-	for {
-		g, err := o.Establish(o.t.Context(), held, false)
-		if !errors.Is(err, lease.ErrDeferred) || !strings.Contains(err.Error(), "lived on") && !strings.Contains(err.Error(), "at the same time") {
-			return g, err
-		}
-		o.renewPeers()
-		time.Sleep(recovery.Apart(o.cfg.RenewInterval))
-	}
-}
-
-func (o *outage) settled(held int64) lease.Grant {
-	o.t.Helper()
-	g, err := o.settle(held)
-	if err != nil {
-		o.t.Fatal(err)
-	}
-	return g
-}
-
-func (o *outage) renewPeers() {
-	o.t.Helper()
-	ids, err := o.client.PeerIDs(o.t.Context(), "", "n1")
-	for some := range slices.Chunk(ids, cluster.MostPeers) {
-		peers, _, failed := o.client.Peers(o.t.Context(), some)
-		err = errors.Join(err, failed)
-		for _, p := range peers {
-			_, lost := o.client.KeepAlive(o.t.Context(), p.LeaseID)
-			err = errors.Join(err, lost)
-		}
-	}
-	if err != nil {
-		o.t.Error(err)
-	}
-}
-
 // takeUp remembers the last outcome, as the loop does.
 func (o *outage) takeUp() {
 	out := o.outcomes[len(o.outcomes)-1]
@@ -121,10 +81,10 @@ func (o *outage) establish(held int64) lease.Grant {
 	return g
 }
 
-// peer registers another broker.
+// peer registers another broker, for as long as ours.
 func (o *outage) peer(id string) {
 	o.t.Helper()
-	leaseID, _, err := o.client.Grant(o.t.Context(), time.Minute)
+	leaseID, _, err := o.client.Grant(o.t.Context(), o.cfg.LeaseTTL)
 	if err != nil {
 		o.t.Fatal(err)
 	}
@@ -211,7 +171,7 @@ func TestSessionPoliciesOnAnEtcd(t *testing.T) {
 				c.change(o)
 			}
 			revision, leases := o.holds()
-			g, err := o.settle(0)
+			g, err := o.Establish(t.Context(), 0, false)
 			if c.mode == "" {
 				var end *sessionEnd
 				if !errors.As(err, &end) || !errors.Is(err, lease.ErrShutdown) || end.reason != recovery.ReasonSessionExpired {
@@ -268,7 +228,7 @@ func TestALossWaitsForTheEndOfThePause(t *testing.T) {
 				t.Errorf("revision %d and %d leases, before %d and %d: something was written", r, n, revision, leases)
 			}
 			o.onPause = false
-			_, err := o.settle(0)
+			_, err := o.Establish(t.Context(), 0, false)
 			if stopped := errors.Is(err, lease.ErrShutdown); stopped != (policy == "shutdown") || err != nil && !stopped {
 				t.Errorf("after the pause: %v", err)
 			}

@@ -21,6 +21,7 @@ type snapshot struct {
 	mode         recovery.ModeRecord
 	boot         BootStatus
 	decided      *DecisionStatus // nil: others set the mode
+	suspect      bool            // see loopState
 	everReady    bool            // startup is over
 	conflict     string
 	leaving      string // why a broker that leaves keeps clients away; empty: it does not leave

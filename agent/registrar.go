@@ -69,6 +69,7 @@ type outcome struct {
 	restored      bool // etcd is older than what we remember
 	// succeeds: the process that answers is registered under another id than the one before.
 	succeeds   bool
+	begins     bool // an era: nobody else is registered, or nobody but suspects and ours is lifted
 	succession recovery.SuccessionFacts
 	former     string    // that one's id; empty: there was none
 	moved      int       // assignments that were handed over
@@ -112,30 +113,17 @@ type registrar struct {
 	// others is whether other brokers are active, where no etcd knows them; nil: it does.
 	others *bool
 	// serves begins to list what the broker serves; nil: etcd does not say whose that is.
-	serves  func(*listing)
-	listing *listing     // under way, or not asked for yet. Of the Keeper's goroutine
-	strange string       // see recovery.StartupFacts. Of the Keeper's goroutine
-	loss    lossSeen     // that is being decided about. Of the Keeper's goroutine
-	before  confirmation // what the sidecar before this one noted last; zero: nothing
-	// outlived: see recovery.ClusterFacts. Of the Keeper's goroutine
-	outlived string
-	// fleetUnread: see recovery.Unread. Of the Keeper's goroutine
-	fleetUnread string
-	unreadSaid  string // see noteUnread. Of the Keeper's goroutine
-	foretells   bool   // what is decided is only said
+	serves     func(*listing)
+	listing    *listing     // under way, or not asked for yet. Of the Keeper's goroutine
+	strange    string       // see recovery.StartupFacts. Of the Keeper's goroutine
+	before     confirmation // what the sidecar before this one noted last; zero: nothing
+	unreadSaid string       // see noteUnread. Of the Keeper's goroutine
+	foretells  bool         // what is decided is only said
 	// pauseEnds is when the maintenance pause in force ends; zero: there is none.
 	pauseEnds func() time.Time
-	// peersSeen is what was seen of other brokers' leases since the registration was lost; nil:
-	// nobody looked. lived and livedHow are what follows. Of the Keeper's goroutine.
-	peersSeen *lifeWatch
-	lived     recovery.Life
-	livedHow  string
-	reviewed  *review // the drain that is looked at again; nil: none. Of the Keeper's goroutine
-	// awaits is told whether it is not known yet that a peer lived on, or that none did: the
-	// broker may not serve meanwhile. nil: nobody asks.
-	awaits func(bool)
-	hasty  bool                               // do not wait for proof of life: what stands is taken for alive
-	later  func(time.Duration)                // has us asked again then; nil: the Keeper asks by itself
+	asks      *openQuestion // the suspicion that is open; nil: none is. Of the Keeper's goroutine
+	// later does something then, beside us, and has us asked again; nil: the Keeper asks by itself.
+	later  func(time.Duration, func(context.Context))
 	recall func(context.Context, leftProcess) // told of a process that is to be stopped; nil: nobody asks
 }
 
@@ -158,12 +146,9 @@ func (r *registrar) Establish(ctx context.Context, held int64, fresh bool) (leas
 		}
 		switch {
 		case err == nil:
-			r.stood, r.peersSeen, r.listing = true, nil, nil
+			r.stood, r.listing = true, nil
 			if err := r.deliver(ctx, out); err != nil {
 				return lease.Grant{}, err
-			}
-			if r.reviewed != nil && out.decision.Review {
-				r.reviewed.told = true
 			}
 			return out.grant, nil
 		case !again:
@@ -203,8 +188,7 @@ func (r *registrar) once(ctx context.Context, client *cluster.Client, held int64
 	if err := cmp.Or(r.doubtful(out), r.leaves(out)); err != nil {
 		return outcome{}, err
 	}
-	r.reviewDrain(ctx, client, seen, &out)
-	r.meanReview(seen, now, out)
+	r.review(ctx, client, seen, now, &out)
 	switch out.decision.Step {
 	case recovery.Conflict:
 		return outcome{}, fmt.Errorf("%w: %s", lease.ErrConflict, r.describeHolder(seen))
@@ -221,7 +205,7 @@ func (r *registrar) once(ctx context.Context, client *cluster.Client, held int64
 		err = r.register(ctx, client, seen, held, now, &out)
 	}
 	if err == nil {
-		r.beginReview(ctx, client, &out)
+		r.ask(client, seen, &out)
 	}
 	return out, err
 }
@@ -246,17 +230,7 @@ func (r *registrar) consider(ctx context.Context, client *cluster.Client, over f
 	if err = r.inventory(ctx, client, seen, now); err != nil {
 		return seen, now, out, err
 	}
-	r.noteLossSeen(seen, now.memory)
-	if err = r.outlive(ctx, client, seen, now); err != nil {
-		return seen, now, out, err
-	}
-	if out, err = r.decideAlive(ctx, client, seen, now); err != nil {
-		return seen, now, out, err
-	}
-	if err = r.compareLoss(ctx, client, seen, now, &out); err != nil {
-		return seen, now, out, err
-	}
-	_, out.decision.Review = r.otherwise(seen, now, out)
+	out = r.decide(seen, now)
 	return seen, now, out, r.deferred(&out, now)
 }
 
@@ -270,8 +244,8 @@ func (r *registrar) register(ctx context.Context, client *cluster.Client, seen c
 		return err
 	}
 	req := cluster.RegisterRequest{
-		LeaseID: grant.LeaseID, Value: now.value, Seen: seen, Alive: r.aliveNote(seen, now.memory),
-		Member: cluster.Member{Incarnation: now.memory.Incarnation, Data: string(out.data), Instance: out.instance, Health: now.health, At: time.Now()},
+		LeaseID: grant.LeaseID, Value: now.value, Seen: seen,
+		Member: r.comesBack(seen, now, *out, cluster.Member{Incarnation: now.memory.Incarnation, Data: string(out.data), Instance: out.instance, Health: now.health, At: time.Now()}),
 	}
 	if out.decision.Write {
 		req.State = stateWrite(out.decision.Mode)
@@ -403,8 +377,13 @@ func (r *registrar) confirm(ctx context.Context, client *cluster.Client, reg clu
 
 // standing is what is written with a registration that is kept.
 func (r *registrar) standing(seen cluster.Snapshot, now life, out *outcome) cluster.RegisterRequest {
-	s := cluster.RegisterRequest{Seen: seen, Member: cluster.Member{Incarnation: now.memory.Incarnation, Data: string(out.data),
-		Instance: out.instance, At: time.Now(), Health: healthNote(seen, now), Cut: cutNote(seen, now), Planned: plannedNote(seen)}}
+	s := cluster.RegisterRequest{Seen: seen, Begins: out.begins, Member: cluster.Member{Incarnation: now.memory.Incarnation, Data: string(out.data),
+		Instance: out.instance, At: time.Now(), Health: healthNote(seen, now), Cut: cutNote(seen, now), Suspect: suspectNote(out.decision)}}
+	if m := seen.Member; m != nil && m.ModRevision >= seen.Registration.CreateRevision {
+		s.Since, s.Away = m.Since, m.Away
+	} else { // the broker, or a backup, brought the key back before us
+		s.Member = r.comesBack(seen, now, *out, s.Member)
+	}
 	if out.decision.Write {
 		s.State = stateWrite(out.decision.Mode)
 	}
@@ -418,10 +397,10 @@ func stateWrite(m recovery.ModeRecord) *cluster.State {
 // newRegistrar is the registrar of this sidecar. It asks nothing of the Keeper, which is made
 // after it, until it is asked itself.
 func (a *agent) newRegistrar() *registrar {
-	r := &registrar{cfg: a.cfg, run: a.run, moved: a.memory.movedTo(a.place), rival: a.rival.Store, awaits: a.awaits.Store, line: a.line, clock: a.clock, log: a.log.With("part", "lease"),
+	r := &registrar{cfg: a.cfg, run: a.run, moved: a.memory.movedTo(a.place), rival: a.rival.Store, line: a.line, clock: a.clock, log: a.log.With("part", "lease"),
 		life: func() life { return *a.life.Load() }, deliver: a.deliver, paused: a.paused,
-		up: a.answers, gone: a.brokerGone, byInstance: a.traits.Registers, handing: a.beginHandover, pauseEnds: a.pauseEnds, hasty: hasty(a.cfg, a.traits), before: a.recalled,
-		later:  func(d time.Duration) { time.AfterFunc(d, a.keeper.Reestablish) },
+		up: a.answers, gone: a.brokerGone, byInstance: a.traits.Registers, handing: a.beginHandover, pauseEnds: a.pauseEnds, before: a.recalled,
+		later:  a.later,
 		recall: func(ctx context.Context, left leftProcess) { a.tell(ctx, func() { a.recallNoted(left) }) }}
 	if !a.traits.Places {
 		r.serves = a.listOnce

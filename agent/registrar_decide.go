@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"fmt"
+	"time"
 
 	"holdfast/agent/lease"
 	"holdfast/cluster"
@@ -12,78 +13,107 @@ import (
 // This file is the deciding half of the registrar: what one look at etcd means, and
 // whether what follows from it may be done now. It writes nothing.
 
-// decide gathers the facts and asks the right table: a new broker process starts
-// up, the same one comes back after an outage.
+// decide gathers the facts and asks the table.
 func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
-	m := now.memory
-	confirmed := m.ConfirmedAt
-	if confirmed != 0 && seen.Member != nil { // a directory that takes nothing does not know the newest
-		confirmed = max(confirmed, seen.Member.ModRevision)
-	}
-	facts := recovery.ClusterFacts{
-		Holder:           r.holder(seen, m),
-		StoredGarbled:    seen.StateMalformed != "",
-		PeerPresent:      seen.Peer.CreateRevision != 0,
-		Era:              seen.Era.N,
-		Revision:         seen.Revision,
-		Remembered:       m.highest(),
-		Undone:           m.undone(seen),
-		Adopted:          r.adopting(),
-		OldestPeer:       seen.OldestPeerRevision,
-		ConfirmedAt:      confirmed,
-		StateFileCorrupt: m.Distrust,
-		Told:             r.others != nil,
-		Outlived:         r.outlived,
-		Unread:           r.unread(seen),
-		Peers:            r.lived,
-		PeersSaid:        r.livedHow,
-	}
-	if facts.Told {
-		facts.PeerPresent = *r.others
-	}
-	facts.Stored = modeOf(seen.State)
-	if seen.Member != nil {
-		facts.KnownMember, facts.OurEra = true, seen.Member.Era
-		facts.Reborn = seen.Registration != nil && seen.Member.ModRevision < seen.Registration.CreateRevision
-	} else if seen.MemberMalformed != "" && seen.Registration != nil && r.adopting() {
-		facts.Reborn = seen.Registration.CreateRevision != m.Epoch
-	}
-	had := now.had()
-	if had.Mode.Known() {
-		facts.Last = &had
-	}
-	if rewound(seen.StateRevision, now.modeRev, seen.Revision) {
-		facts.Rewound = fmt.Sprintf("etcd is at revision %d, and the state key is at %d and was at %d", seen.Revision, seen.StateRevision, now.modeRev)
-	}
-	out := outcome{instance: now.instance, stateRevision: seen.StateRevision, restored: seen.Revision < m.highest() || facts.Rewound != "", cutFrom: now.cutFrom, unsure: now.unsure, unread: unreadable(seen)}
+	m, had := now.memory, now.had()
+	restored := r.restored(seen, now)
 	remembered := m.data(seen.Member)
-	out.data = cmp.Or(remembered, now.data)
-	if m.Instance == now.instance && had.Mode.Known() && m.Distrust == "" && !m.Released && !(noted(seen) && facts.Holder == recovery.Nobody) {
-		out.decision = recovery.DecideOutage(recovery.OutageFacts{
-			ClusterFacts: facts, Policy: recovery.Policy(r.cfg.SessionExpiredPolicy),
-			RetriesUsed: now.retriesUsed, Had: had, Beside: r.besides(seen, m, recovery.ReasonRegistrationExpired), LossShare: r.cfg.FleetLossShare})
-		return out
+	f := recovery.Facts{
+		Now: time.Now(), Revision: seen.Revision, Holder: r.holder(seen, m), Stored: modeOf(seen.State), Garbled: seen.StateMalformed != "",
+		Member: memberFacts(seen, now.data), NoMember: seen.MemberMalformed, EraAt: seen.Era.ModRevision, NoEra: seen.Era.Unread, Others: seen.Peer.CreateRevision != 0,
+		Memory: m.FirstBootDone || m.Revision != 0, Corrupt: m.Distrust, Restored: restored, Confirmed: r.lastProven(m),
+		Boot: now.boot, DataSeen: true, Data: now.data, HadData: remembered, Strange: &r.strange,
 	}
-	out.data = cmp.Or(now.data, remembered)
-	boot := now.boot
-	if boot.DirGone != "" {
-		out.data = "" // so that it is drained for it once
+	f.Stands = f.Holder == recovery.Us && !r.reborn(seen, m) && restored == ""
+	f.Younger = r.adopting() && f.Confirmed.Revision != 0 && seen.OldestPeerRevision > f.Confirmed.Revision
+	if r.others != nil {
+		f.Others = *r.others
 	}
-	boot.StateFile, boot.StateFileError = m.FirstBootDone, m.Distrust
-	if r.byInstance {
-		out.succeeds, out.succession = true, r.succession(seen, m)
-		facts = facts.Succeeding(out.succession)
+	if had.Mode.Known() {
+		f.Last = &had
 	}
-	boot.KnownToCluster = r.knownState(seen) != 0 || seen.Member != nil || seen.MemberMalformed != ""
-	out.boot, out.evidence = recovery.JudgeBoot(boot)
-	out.decision = recovery.DecideStartup(recovery.StartupFacts{
-		ClusterFacts: facts, Stays: r.cfg.staysActive(), Boot: out.boot, Join: r.cfg.Join, Unknown: r.neverRegistered(seen, m), Strange: r.strange,
-		Missing: recovery.DataMissing(remembered, now.data, boot),
-		Left:    plannedStop(seen, now.data), Return: r.returning(), Beside: r.besides(seen, m, recovery.ReasonStaleRestart), LossShare: r.cfg.FleetLossShare})
+	f.Same = m.Instance == now.instance && had.Mode.Known() && m.Distrust == "" && !m.Released && !(noted(seen) && f.Holder == recovery.Nobody)
+	out := outcome{instance: now.instance, stateRevision: seen.StateRevision, restored: restored != "" && restored != givenUp, cutFrom: now.cutFrom, unsure: now.unsure, unread: unreadable(seen)}
+	if out.data = cmp.Or(remembered, now.data); !f.Same {
+		if out.data = cmp.Or(now.data, remembered); now.boot.DirGone != "" {
+			out.data = "" // so that it is drained for it once
+		}
+		if r.byInstance {
+			out.succeeds, out.succession = true, r.succession(seen, m)
+			f = f.Succeeding(out.succession)
+		}
+		out.boot, out.evidence = f.JudgeBoot()
+	}
+	out.decision, _ = recovery.Decide(f, r.rules(now))
+	out.begins = out.decision.Step == recovery.Keep && !f.Stands && !f.Others // Register sees to it itself
 	if own := modeOf(seen.State); out.succeeds && out.decision.Step != recovery.Conflict {
 		out.decision.Write = own == nil || *own != out.decision.Mode
 	}
 	return out
+}
+
+// rules are the settings and traits that decide.
+func (r *registrar) rules(now life) recovery.Rules {
+	rules := recovery.Rules{TTL: r.ttl(), Renewal: r.cfg.RenewInterval, Within: r.cfg.ReturnWithin, Share: r.cfg.FleetLossShare,
+		Policy: recovery.Policy(r.cfg.SessionExpiredPolicy), RetriesUsed: now.retriesUsed, Join: r.cfg.Join,
+		LocalData: true, FencesItself: r.cfg.fencesItself(), NoEtcd: r.others != nil}
+	if r.pauseEnds != nil {
+		rules.Pause = r.pauseEnds()
+	}
+	return rules
+}
+
+// ttl is how long a lease of ours lasts.
+func (r *registrar) ttl() time.Duration { return max(r.cfg.LeaseTTL, r.granted) }
+
+// restored says by what etcd is known to be older than what we remember; empty: it is not.
+func (r *registrar) restored(seen cluster.Snapshot, now life) string {
+	m := now.memory
+	switch {
+	case m.highest() > seen.Revision:
+		return fmt.Sprintf("etcd is at revision %d and we remember %d", seen.Revision, m.highest())
+	case rewound(seen.StateRevision, now.modeRev, seen.Revision):
+		return fmt.Sprintf("etcd is at revision %d, and the state key is at %d and was at %d", seen.Revision, seen.StateRevision, now.modeRev)
+	case m.undone(seen):
+		return givenUp
+	}
+	return ""
+}
+
+// givenUp is that a revoke is undone.
+const givenUp = "our registration stands, and etcd had confirmed that it was given up"
+
+// reborn reports whether the registration was created after the last time that this sidecar bound
+// it: the one that we had is gone.
+func (r *registrar) reborn(seen cluster.Snapshot, m memory) bool {
+	switch {
+	case seen.Member != nil:
+		return seen.Registration != nil && seen.Member.ModRevision < seen.Registration.CreateRevision
+	case seen.MemberMalformed != "" && r.adopting():
+		return seen.Registration != nil && seen.Registration.CreateRevision != m.Epoch
+	}
+	return false
+}
+
+// lastProven is our last confirmed renewal, as far as it is known.
+func (r *registrar) lastProven(m memory) recovery.Proven {
+	p := recovery.Proven{Revision: m.ConfirmedAt}
+	if last := r.lastConfirmed(m); last.Revision != 0 {
+		p.At = last.Deadline.Add(-r.ttl())
+	}
+	return p
+}
+
+func memberFacts(seen cluster.Snapshot, found recovery.DataID) *recovery.Member {
+	m := seen.Member
+	if m == nil {
+		return nil
+	}
+	facts := recovery.Member{Revision: m.ModRevision, At: m.At, Left: plannedStop(seen, found)}
+	if s := m.Suspect; s != nil {
+		facts.Suspect = &recovery.Suspect{Lost: recovery.Proven{Revision: s.Revision, At: s.At}, Row: recovery.Reason(s.Row)}
+	}
+	return &facts
 }
 
 // rewound reports whether a key that was at a revision once is older in a store that has passed
@@ -140,9 +170,6 @@ func (r *registrar) deferred(out *outcome, now life) error {
 		return fmt.Errorf("%w: the data directory is not there, and is looked at once more", lease.ErrDeferred)
 	}
 	if !r.paused() {
-		if out.decision.Step == recovery.Await {
-			return fmt.Errorf("%w: %s", lease.ErrDeferred, out.decision.Detail)
-		}
 		return nil
 	}
 	if out.decision.Waits(now.had()) {

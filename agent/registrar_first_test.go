@@ -34,7 +34,7 @@ func installed(t *testing.T, serving ...string) *outage {
 func TestAFirstInstallationBesideRunningBrokersDrainsNobody(t *testing.T) {
 	is := func(t *testing.T, o *outage, mode recovery.Mode, reason recovery.Reason) recovery.Decision {
 		t.Helper()
-		if _, err := o.settle(0); err != nil {
+		if _, err := o.Establish(t.Context(), 0, false); err != nil {
 			t.Fatal(err)
 		}
 		d := o.outcomes[len(o.outcomes)-1].decision

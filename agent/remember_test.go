@@ -84,7 +84,7 @@ func TestARevokeThatIsUndoneIsARestoredBackup(t *testing.T) {
 			m := &o.past.memory
 			m.Released, m.Mode, m.Reason = true, string(recovery.Active), string(recovery.ReasonBoot)
 			c.change(o)
-			if _, err := o.settle(0); err != nil {
+			if _, err := o.Establish(t.Context(), 0, false); err != nil {
 				t.Fatal(err)
 			}
 			if d := o.outcomes[len(o.outcomes)-1].decision; d.Mode.Reason != c.want || (d.Mode.Mode == recovery.Active) != (c.want == recovery.ReasonFastRestart) {

@@ -153,7 +153,7 @@ func comesBack(c Config) string {
 	case recovery.PolicyShutdown:
 		return "it is stopped and this sidecar ends"
 	}
-	return "it comes back drained and waits for 'holdfast activate'"
+	return "it comes back drained: active by itself if none of them lived on, else by 'holdfast activate'"
 }
 
 // sessionError is the last line of a sidecar that its session policy ended. It names

@@ -33,6 +33,7 @@ func (r shadowRegistrar) Establish(ctx context.Context, held int64, fresh bool) 
 	if err != nil {
 		return lease.Grant{}, leaseError(err)
 	}
+	r.review(ctx, client, seen, now, &out)
 	switch out.decision.Step {
 	case recovery.Conflict:
 		return lease.Grant{}, fmt.Errorf("%w: %s", lease.ErrConflict, r.describeHolder(seen))
@@ -51,6 +52,7 @@ func (r shadowRegistrar) Establish(ctx context.Context, held int64, fresh bool) 
 		}
 	}
 	r.suppose(&grant, &out, seen, now)
+	r.ask(client, seen, &out)
 	if grant.Term != 0 {
 		term, err := r.Prove(ctx, grant)
 		if err == nil {
@@ -63,7 +65,6 @@ func (r shadowRegistrar) Establish(ctx context.Context, held int64, fresh bool) 
 	if err := r.deliver(ctx, out); err != nil {
 		return lease.Grant{}, err
 	}
-	r.peersSeen = nil
 	return grant, nil
 }
 
@@ -121,6 +122,7 @@ func (r shadowRegistrar) suppose(grant *lease.Grant, out *outcome, seen cluster.
 		out.stateRevision = r.shadow.store.setState(seen.BrokerID, *stateWrite(out.decision.Mode), r.shadow.store.stateThere())
 		r.shadow.would(actSetMode, string(out.decision.Mode.Mode)+" ("+string(out.decision.Mode.Reason)+")")
 	}
+	r.shadow.store.suspects(suspectNote(out.decision))
 	out.grant, out.value = *grant, value
 }
 
@@ -221,6 +223,15 @@ func (s *shadowStore) bind(seen cluster.Snapshot, leaseID int64, value []byte, i
 		s.member.RegisteredAs = seen.BrokerID
 	}
 	return epoch
+}
+
+// suspects has the supposed member record say whether a suspicion is open.
+func (s *shadowStore) suspects(note *cluster.Suspect) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.member != nil {
+		s.member.Suspect = note
+	}
 }
 
 // stopsFirst reports, once, that the policy stops the broker.

@@ -112,7 +112,8 @@ func (r *registrar) succeed(ctx context.Context, client *cluster.Client, seen cl
 	}
 	plan := cluster.Succession{
 		Seen: seen, Retire: out.succession.Former == recovery.Us, Move: out.succession.HandsOver(out.decision, unseen),
-		Member: cluster.Member{Name: r.brokerID, Era: seen.Era.N, Revision: seen.Revision, Incarnation: now.memory.Incarnation, Data: string(out.data), Instance: out.instance, At: time.Now()},
+		Begins: out.begins,
+		Member: r.comesBack(seen, now, *out, cluster.Member{Incarnation: now.memory.Incarnation, Data: string(out.data), Instance: out.instance, At: time.Now()}),
 	}
 	if plan.Move && now.unfenced {
 		return fmt.Errorf("%w: the broker's new process is fenced first, and given its topics then", lease.ErrDeferred)

@@ -63,7 +63,7 @@ func (a *agent) takeUp(o outcome) {
 	if o.unread != "" && o.unread != a.unread {
 		a.event(Event{Kind: "registration", To: "unreadable_record", Epoch: o.grant.Epoch, Detail: o.unread})
 	}
-	a.unread = o.unread
+	a.unread, a.suspect = o.unread, d.Suspect != nil
 	a.grant, a.value, a.verified, a.tookUp = o.grant, o.value, true, true
 	if o.unsure == a.unsure {
 		a.unsure = 0

@@ -149,6 +149,8 @@ func (a *agent) summary(s *snapshot, v lease.View, p topics.Progress, h probes.H
 		return fmt.Sprintf("%s is to be drained (%s) and clients are kept away, but %s.", name, s.mode.Reason, notTaken(a.steerer.View()))
 	case s.mode.Mode == recovery.Drained && a.steerer.View().LastError != "":
 		return fmt.Sprintf("%s is drained (%s) and keeps clients away, but does not take that again, so topics may have come back: %s.", name, s.mode.Reason, a.steerer.View().LastError)
+	case s.mode.Mode == recovery.Drained && s.suspect:
+		return fmt.Sprintf("%s is drained (%s) until it is known whether other brokers lived on: if none did it is active again by itself; nothing is to be done yet.", name, s.mode.Reason)
 	case s.mode.Mode == recovery.Drained:
 		return fmt.Sprintf("%s is drained (%s) and keeps clients away; when the cause is understood: holdfast activate.", name, s.mode.Reason)
 	case s.mode.Mode == recovery.Draining:
@@ -236,9 +238,9 @@ func (a *agent) afterwards(s *snapshot, v lease.View, awaited string) string {
 	case s.attachment == recovery.Detached && s.wasRegistered && a.cfg.staysActive():
 		return "; it registers again, in the mode that it had"
 	case s.attachment == recovery.Detached && s.wasRegistered && a.registrationState(s, v) == "absent":
-		return "; its registration has ended: if other brokers stayed registered, it comes back drained and waits for 'holdfast activate'"
+		return "; its registration has ended: if other brokers stayed registered, it comes back drained: active by itself if none of them lived on, else by 'holdfast activate'"
 	case s.attachment == recovery.Detached && s.wasRegistered:
-		return "; if its registration has ended by then and other brokers stayed registered, it comes back drained and waits for 'holdfast activate'"
+		return "; if its registration has ended by then and other brokers stayed registered, it comes back drained: active by itself if none of them lived on, else by 'holdfast activate'"
 	}
 	return ""
 }

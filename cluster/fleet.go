@@ -88,7 +88,7 @@ func (c *Client) Fleet(ctx context.Context) (fleet []FleetBroker, err error) {
 			if !member.At.IsZero() {
 				b.Since = &member.At
 			}
-			if member.plannedEpoch() != 0 {
+			if m := member; m.Left != nil && !m.Left.Crash && m.Left.Malformed == "" {
 				b.Left = &member.Left.At
 			}
 		}

@@ -44,12 +44,21 @@ func TestANoteThatCannotBeReadIsNotTakenForNone(t *testing.T) {
 	}
 }
 
-// Who crashed was not away on purpose, as others count those that were lost beside them.
-func TestACrashIsNoPlannedStop(t *testing.T) {
-	for _, crash := range []bool{false, true} {
-		m := &Member{Left: &Left{Epoch: 7, Crash: crash}}
-		if got := m.plannedEpoch(); (got == 7) == crash {
-			t.Errorf("crash %t: planned at %d", crash, got)
+// Whoever left, or crashed and was noted, carries its life over; a loss begins it anew.
+func TestALifeIsCountedFromItsFirstRegistration(t *testing.T) {
+	for _, c := range []struct {
+		m    *Member
+		want int64
+	}{
+		{nil, 9},
+		{&Member{}, 9},
+		{&Member{Since: 4}, 4},
+		{&Member{Left: &Left{Epoch: 7}}, 7},
+		{&Member{Left: &Left{Epoch: 7}, Since: 4}, 4},
+		{&Member{Left: &Left{Malformed: "?"}}, 9},
+	} {
+		if got := c.m.LifeSince(9); got != c.want {
+			t.Errorf("%+v: since %d, want %d", c.m, got, c.want)
 		}
 	}
 }

@@ -4,8 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"errors"
-	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -42,14 +41,6 @@ func (c *Client) drawn(ctx context.Context, prefix, own, seed string) (names []s
 	return names, err
 }
 
-// PeerIDs lists who is registered but for own, of which the first is the broker's id now, in
-// an order that the seed draws; see drawn.
-func (c *Client) PeerIDs(ctx context.Context, seed string, own ...string) (ids []string, err error) {
-	defer during(&err, "read registrations of other brokers")
-	ids, err = c.drawn(ctx, c.keys.Registrations(), own[0], seed)
-	return slices.DeleteFunc(ids, func(id string) bool { return slices.Contains(own, id) }), err
-}
-
 // keysOf are the keys of these brokers.
 func keysOf(key func(string) string, ids []string) []string {
 	keys := make([]string, len(ids))
@@ -57,34 +48,6 @@ func keysOf(key func(string) string, ids []string) []string {
 		keys[i] = key(id)
 	}
 	return keys
-}
-
-// Peers is one linearizable read of the registrations of these brokers, MostPeers at most, and
-// the raft term of its answer. What is bound to no lease never runs out, so it says nothing
-// of anybody's life and is left out, as what is absent is.
-func (c *Client) Peers(ctx context.Context, ids []string) (peers []Registration, term uint64, err error) {
-	defer during(&err, "read registrations of other brokers")
-	found, head, err := c.gets(ctx, keysOf(c.keys.Registration, ids))
-	for i, kv := range found {
-		if kv != nil && kv.Lease != 0 {
-			peers = append(peers, *registrationOf(ids[i], kv))
-		}
-	}
-	return peers, head.GetRaftTerm(), err
-}
-
-// Members reads the member records of up to MostPeers brokers at one revision; 0: now. What is
-// absent is not in the answer; what cannot be read is nil.
-func (c *Client) Members(ctx context.Context, names []string, revision int64) (members map[string]*Member, err error) {
-	defer during(&err, "read member records")
-	found, _, err := c.gets(ctx, keysOf(c.keys.Member, names), clientv3.WithRev(revision))
-	members = map[string]*Member{}
-	for i, kv := range found {
-		if kv != nil {
-			members[names[i]], _ = memberOf(kv)
-		}
-	}
-	return members, err
 }
 
 // PeerHealth is what the member record of another broker says of it.
@@ -131,71 +94,67 @@ func (c *Client) PeersHealth(ctx context.Context, own Who) (peers []PeerHealth, 
 	return peers, head.GetRaftTerm(), err
 }
 
-// Companion is a broker that was registered before a revision and is registered now, and what
-// there is of it.
-type Companion struct {
-	Name string // of the member record
-	// Lost: the registration that it had then is not there any more.
-	Lost bool
-	// Planned: it gave that registration up on purpose, and is back.
-	Planned bool
-	Member  *Member // now; nil: absent, or malformed
-	// MemberMalformed says what stands there instead, and at which key.
-	MemberMalformed string
+// Other is another broker, as one look shows it.
+type Other struct {
+	Name  string
+	Epoch int64 // create revision of its registration; 0: it is not registered
+	// Member is its record; nil: absent, or malformed.
+	Member *Member
+	// Malformed says what stands there instead, and at which key.
+	Malformed string
 }
 
-// Companions looks at MostPeers of the brokers that are registered and were so before that
-// revision, whichever the broker's name and the revision draw of the member records; of those
-// that have gone nobody can tell when they went. One whose record cannot be read is among them,
-// also where that hides under which id it is registered.
-func (c *Client) Companions(ctx context.Context, name string, revision int64) (list []Companion, err error) {
-	defer during(&err, "read what became of other brokers")
-	names, err := c.drawn(ctx, c.keys.Members(), name, fmt.Sprintf("%s %d", name, revision))
+// OthersOf draws MostPeers of the other brokers that are members or registered, by their names.
+func (c *Client) OthersOf(ctx context.Context, own Who, seed string) (names []string, err error) {
+	defer during(&err, "list other brokers")
+	members, err := c.drawn(ctx, c.keys.Members(), own.Name, seed)
 	if err != nil {
 		return nil, err
 	}
-	names = names[:min(len(names), MostPeers)]
-	records, _, err := c.gets(ctx, keysOf(c.keys.Member, names))
-	if err != nil {
-		return nil, err
-	}
-	all, keys := make([]Companion, len(names)), keysOf(c.keys.Registration, names)
-	for i, record := range records {
-		all[i].Name = names[i]
-		if record == nil {
-			continue
-		}
-		m, malformed := memberOf(record)
-		if all[i].Member, all[i].MemberMalformed = m, at(malformed, record.Key); m != nil && m.RegisteredAs != "" {
-			keys[i] = c.keys.Registration(m.RegisteredAs)
+	ids, err := c.drawn(ctx, c.keys.Registrations(), own.Registered, seed)
+	for _, id := range ids {
+		if id != own.Former && !slices.Contains(members, id) {
+			members = append(members, id)
 		}
 	}
-	registrations, _, err := c.gets(ctx, keys)
+	return members[:min(len(members), MostPeers)], err
+}
+
+// Others looks at these brokers, MostPeers at most, at one revision, and says which that was and in
+// which raft term it was read.
+func (c *Client) Others(ctx context.Context, names []string) (list []Other, revision int64, term uint64, err error) {
+	defer during(&err, "look at other brokers")
+	found, head, err := c.gets(ctx, append(keysOf(c.keys.Member, names), keysOf(c.keys.Registration, names)...))
 	if err != nil {
-		return nil, err
+		return nil, 0, 0, err
 	}
-	then, _, err := c.gets(ctx, keys, clientv3.WithKeysOnly(), clientv3.WithRev(revision))
-	if errors.Is(err, ErrCompacted) {
-		then, err = registrations, nil // what is now stands for it
-	}
-	if err != nil {
-		return nil, err
-	}
-	for i, one := range all {
-		r, record := registrations[i], records[i]
-		switch {
-		case then[i] == nil && one.MemberMalformed == "":
-			continue // not registered then: what it lost it had lost before
-		case r == nil && one.MemberMalformed != "": // it may be under another id
-		case r == nil || record == nil || r.CreateRevision > revision && record.CreateRevision > revision:
-			continue // not registered, or not known to have been then
-		default:
-			one.Lost = r.CreateRevision > revision
-			if m := one.Member; m != nil {
-				one.Planned = m.Planned == r.CreateRevision || one.Lost && m.Planned != 0 && m.Planned <= revision
-			}
+	as := map[string]int{} // who is registered under another id than his name
+	for i, name := range names {
+		one := Other{Name: name}
+		if kv := found[i]; kv != nil {
+			var malformed string
+			one.Member, malformed = memberOf(kv)
+			one.Malformed = at(malformed, kv.Key)
+		}
+		if kv := found[len(names)+i]; kv != nil && kv.Lease != 0 { // one without a lease never runs out: it says nothing of a life
+			one.Epoch = kv.CreateRevision
+		} else if m := one.Member; m != nil && m.RegisteredAs != "" {
+			as[m.RegisteredAs] = len(list)
 		}
 		list = append(list, one)
 	}
-	return list, nil
+	ids := slices.Sorted(maps.Keys(as))
+	if found, _, err = c.gets(ctx, keysOf(c.keys.Registration, ids), clientv3.WithRev(head.GetRevision())); err != nil {
+		return nil, 0, 0, err
+	}
+	for i, kv := range found {
+		if kv != nil && kv.Lease != 0 {
+			list[as[ids[i]]].Epoch = kv.CreateRevision
+		}
+	}
+	list = slices.DeleteFunc(list, func(o Other) bool {
+		_, another := as[o.Name]
+		return another || o.Member == nil && o.Malformed == "" && o.Epoch == 0
+	})
+	return list, head.GetRevision(), head.GetRaftTerm(), nil
 }

@@ -24,11 +24,11 @@ type RegisterRequest struct {
 	Seen Snapshot
 	// State is written in the same revision; nil leaves the state key alone.
 	State *State
-	// Member has what else the record is to say: Incarnation, Data, Instance, Health, At; and, of a
-	// registration that is kept, Cut and Planned.
+	// Member has what else the record is to say: Incarnation, Data, Instance, Health, At, Since, Away,
+	// Cut, Suspect.
 	Member
-	// Alive is what is noted anew of the fleet before the era; nil: it stays as it is.
-	Alive *Alive
+	// Begins has a registration that is kept write an era: nobody but suspects is registered.
+	Begins bool
 }
 
 // Registered is the outcome of Register.
@@ -38,21 +38,16 @@ type Registered struct {
 }
 
 // Register writes the registration, the member record, the state if one is given, and the era
-// if it begins one, its key was deleted, or it knows of a longer life of the fleet before, in one
-// transaction. An era that cannot be read stays, unless one begins. It returns ErrChanged
-// when a guard does not hold and ErrLeaseNotFound when the lease is gone.
+// if it begins one, in one transaction. It returns ErrChanged when a guard does not hold and
+// ErrLeaseNotFound when the lease is gone.
 func (c *Client) Register(ctx context.Context, req RegisterRequest) (done Registered, err error) {
 	seen, id := req.Seen, req.Seen.BrokerID
 	defer during(&err, "register broker %s", id)
 	if req.LeaseID == 0 {
 		return done, errNoLease
 	}
-	era, eraWritten := req.eraAfter()
-	req.Member.Planned = seen.Member.plannedEpoch()
-	ops := append(c.stand(req, era.Era), putUnder(c.keys.Registration(id), string(req.Value), req.LeaseID))
-	if eraWritten {
-		ops = append(ops, putJSON(c.keys.Era(), era))
-	}
+	req.Begins = !seen.AnyRegistered
+	ops := append(c.stand(req), putUnder(c.keys.Registration(id), string(req.Value), req.LeaseID))
 	_, revision, err := c.write(ctx, []clientv3.Cmp{
 		created(c.keys.Registration(id), 0),
 		written(c.keys.Era(), seen.Era.ModRevision),
@@ -60,14 +55,25 @@ func (c *Client) Register(ctx context.Context, req RegisterRequest) (done Regist
 		written(c.keys.Member(seen.name()), seen.MemberRevision),
 		c.company(seen),
 	}, ops...)
-	return Registered{Revision: revision, Era: era.Era}, err
+	return Registered{Revision: revision, Era: req.era()}, err
 }
 
-// stand writes who stands by a registration, in that era, and the state if one is given.
-func (c *Client) stand(req RegisterRequest, era int64) []clientv3.Op {
+// era is the one that the registration is in.
+func (req RegisterRequest) era() int64 {
+	if req.Begins {
+		return req.Seen.Era.N + 1
+	}
+	return req.Seen.Era.N
+}
+
+// stand writes who stands by a registration, the state if one is given, and the era if one begins.
+func (c *Client) stand(req RegisterRequest) []clientv3.Op {
 	m := req.Member
-	m.Name, m.Era, m.Revision = req.Seen.name(), era, req.Seen.Revision
+	m.Name, m.Era, m.Revision = req.Seen.name(), req.era(), req.Seen.Revision
 	ops := []clientv3.Op{c.putMember(req.Seen.BrokerID, m)}
+	if req.Begins {
+		ops = append(ops, putJSON(c.keys.Era(), eraValue{m.Era}))
+	}
 	if req.State != nil {
 		ops = append(ops, c.putState(req.Seen.BrokerID, *req.State))
 	}
@@ -94,7 +100,7 @@ func (c *Client) RegisteredAt(ctx context.Context, brokerID string, revision int
 // Keep stands by the registration that was seen, and writes that and the state if one is given in
 // one transaction: once the member record is there the registration is no news, so what was decided
 // about it must stand by then. With a LeaseID it is put under that lease, with the bytes of Value or,
-// without, as it is; else it is not touched. Its create revision stays, the era too. What is written
+// without, as it is; else it is not touched. Its create revision stays. What is written
 // in place of the member record takes a note of a planned stop away, once. It returns the revision,
 // and ErrChanged when the registration, the member record or the state is not as seen any more.
 func (c *Client) Keep(ctx context.Context, req RegisterRequest) (revision int64, err error) {
@@ -108,7 +114,10 @@ func (c *Client) Keep(ctx context.Context, req RegisterRequest) (revision int64,
 	if req.State != nil {
 		guards = append(guards, written(c.keys.State(seen.BrokerID), seen.StateRevision))
 	}
-	ops := c.stand(req, seen.Era.N)
+	if req.Begins {
+		guards = append(guards, written(c.keys.Era(), seen.Era.ModRevision))
+	}
+	ops := c.stand(req)
 	switch {
 	case req.LeaseID == 0:
 	case req.Value == nil:

@@ -35,9 +35,7 @@ type Snapshot struct {
 	// MemberMalformed says what stands there instead, and at which key, if it cannot be read.
 	MemberMalformed string
 	Era             Era
-	// EraUnsure says why an era that cannot be read may be a later one than Era.N; empty: it is that.
-	EraUnsure     string
-	AnyRegistered bool // somebody is registered, this broker included
+	AnyRegistered   bool // somebody is registered, this broker included
 	// Peer is one of the registrations of others, whichever is cheapest to find; zero: there
 	// are none.
 	Peer Peer
@@ -107,14 +105,8 @@ func (c *Client) SnapshotOf(ctx context.Context, who Who) (s Snapshot, err error
 	if who.Former != "" {
 		s.Former = processOf(who.Former, found[5], found[6])
 	}
-	era, counted := eraOf(first(found[4]))
-	if s.Era = era; s.Member != nil {
+	if s.Era = eraOf(first(found[4])); s.Member != nil {
 		s.Era.N = max(s.Era.N, s.Member.Era)
-	}
-	if !counted {
-		if err := c.recallEra(ctx, &s); err != nil {
-			return Snapshot{}, err
-		}
 	}
 	if len(found[0]) == 0 && len(gets[0].RangeBytes()) == 0 { // the one that was asked for has gone
 		if found, _, err = c.read(ctx, c.someRegistrations(clientv3.WithRev(s.Revision))); err != nil {

@@ -10,7 +10,7 @@ import (
 // Succession hands what a broker's earlier process had over to the one that runs now and
 // has registered itself under an id of its own.
 type Succession struct {
-	// Seen guards it: the registrations and the states of both, and the member record, are
+	// Seen guards it: the registrations and the states of both, the member record and the era are
 	// still as seen. The registration of the process that runs must be there.
 	Seen    Snapshot
 	LeaseID int64 // that the successor's registration is put under, its bytes unchanged
@@ -20,6 +20,7 @@ type Succession struct {
 	// over before with Move; without, they are for whoever sees that registration go. What
 	// is left of a process that is not registered may be moved only if nobody saw it go.
 	Retire, Move bool
+	Begins       bool // an era: nobody else is registered
 	Member       Member
 }
 
@@ -93,6 +94,7 @@ func (c *Client) asSeen(seen Snapshot) []clientv3.Cmp {
 		written(c.keys.Registration(seen.BrokerID), seen.Registration.ModRevision),
 		written(c.keys.State(seen.BrokerID), seen.StateRevision),
 		written(c.keys.Member(seen.name()), seen.MemberRevision),
+		written(c.keys.Era(), seen.Era.ModRevision),
 	}
 	if former := seen.Former; former.BrokerID != "" {
 		revision := int64(0) // absent
@@ -121,7 +123,7 @@ func (c *Client) takeOver(s Succession, last bool) []clientv3.Op {
 	if s.Retire || former.BrokerID != "" && former.Registration == nil {
 		ops = append(ops, clientv3.OpDelete(c.keys.State(former.BrokerID)))
 	}
-	return append(ops, c.putMember(s.Seen.BrokerID, s.Member))
+	return append(ops, c.stand(RegisterRequest{Seen: s.Seen, Member: s.Member, Begins: s.Begins})...)
 }
 
 // moves hand each assignment of one broker to another, if it is still as it stands now.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -103,11 +104,17 @@ type Member struct {
 	RegisteredAs string `json:"registered_as,omitempty"`
 	// Left says that the broker was stopped on purpose since; nil: it was not.
 	Left *Left `json:"left,omitempty"`
-	// Planned is the create revision of the registration that was given up on purpose before
-	// this one; 0: none was.
-	Planned int64 `json:"planned,omitempty"`
-	// Cut says that the broker was cut off from etcd since it registered; nil: it was not.
+	// Since is the create revision at which its unbroken life began, where that is older than the
+	// registration: planned and fast restarts carry it over. 0: it began with the registration.
+	Since int64 `json:"since,omitempty"`
+	// Away is the revision at which it had left on purpose, or crashed and was noted, before this
+	// registration; 0: it had not.
+	Away int64 `json:"away,omitempty"`
+	// Cut says that the broker had no confirmed renewal for longer than it may serve, whether its
+	// registration outlived that or not; nil: it always had.
 	Cut *Cut `json:"cut,omitempty"`
+	// Suspect says that its drain is a suspicion, and what is asked; nil: it is not.
+	Suspect *Suspect `json:"suspect,omitempty"`
 	// Health is how the broker was when that changed last; empty: nobody says.
 	Health Health `json:"health,omitempty"`
 	// Bound is the mod revision of the registration that this record was written with, where its
@@ -123,12 +130,25 @@ func (m *Member) WrittenWith(reg Registration) bool {
 	return m.ModRevision == reg.ModRevision || m.Bound != 0 && m.Bound == reg.ModRevision
 }
 
-// plannedEpoch is the registration that the broker has given up on purpose; 0: none.
-func (m *Member) plannedEpoch() int64 {
-	if m == nil || m.Left == nil || m.Left.Crash {
-		return 0
+// LifeSince is the create revision at which the unbroken life of a broker began that was registered
+// at epoch, or left then.
+func (m *Member) LifeSince(epoch int64) int64 {
+	if m == nil {
+		return epoch
 	}
-	return m.Left.Epoch
+	if m.Left != nil && m.Left.Malformed == "" {
+		epoch = m.Left.Epoch
+	}
+	return cmp.Or(m.Since, epoch)
+}
+
+// Suspect is the note, in the member record, of a broker that was drained because others stood
+// registered when it was not: whether one of them lived on since its last confirmed renewal is
+// asked.
+type Suspect struct {
+	Revision int64     `json:"revision"` // of the store at that renewal
+	At       time.Time `json:"at,omitzero"`
+	Row      string    `json:"row"` // that drained it
 }
 
 // Health is what a sidecar says of its broker in its member record; empty: nothing.
@@ -183,9 +203,8 @@ func (l *Left) UnmarshalJSON(value []byte) error {
 	return nil
 }
 
-// Cut is the note, in the member record, of a broker that was cut off from etcd for longer
-// than it may serve, and whose registration stood all the same. It stays until the broker is
-// registered anew, or cut off again.
+// Cut is the note, in the member record, of a broker that was cut off from etcd, or away, for longer
+// than it may serve. It stays until it is cut off again; a planned return keeps it.
 type Cut struct {
 	From  time.Time `json:"from"` // last confirmed renewal, by the clock of whoever was cut off
 	Until time.Time `json:"until"`

@@ -87,7 +87,7 @@ type massTally struct {
 	orphans    int // served, not assigned, and nobody has confirmed it
 }
 
-func (t *massTally) add(f Facts, confirmed time.Time) {
+func (t *massTally) add(f PlanFacts, confirmed time.Time) {
 	if f.Serving {
 		t.serving++
 		if !f.Assigned && f.UnassignedAt.After(confirmed) {

@@ -25,8 +25,8 @@ type Orders struct {
 	Steering Steering
 }
 
-// Facts are what is known about one topic.
-type Facts struct {
+// PlanFacts are what is known about one topic.
+type PlanFacts struct {
 	Assigned bool // a key in etcd says that it belongs here
 	Serving  bool // clients can use it here
 	Quiesced bool // it is here and quiesced
@@ -39,15 +39,15 @@ type Facts struct {
 }
 
 // Orphan reports whether clients can use it here, and it does not belong here.
-func (f Facts) Orphan() bool { return f.Serving && !f.Assigned }
+func (f PlanFacts) Orphan() bool { return f.Serving && !f.Assigned }
 
 // Foreign reports whether clients can use it here, and another broker has it.
-func (f Facts) Foreign() bool { return f.Serving && f.Claim.Foreign() }
+func (f PlanFacts) Foreign() bool { return f.Serving && f.Claim.Foreign() }
 
 // Quarantined reports whether it is kept here for nobody.
-func (f Facts) Quarantined() bool { return f.Quiesced && !f.Assigned && !f.Held }
+func (f PlanFacts) Quarantined() bool { return f.Quiesced && !f.Assigned && !f.Held }
 
-func (f Facts) unloads() bool { return f.Serving && f.Claim.Unloads() }
+func (f PlanFacts) unloads() bool { return f.Serving && f.Claim.Unloads() }
 
 // Counts counts topics. Assigned = Served + Missing; no topic is in two of Served,
 // Missing, Orphan and Quarantined.
@@ -64,7 +64,7 @@ type Counts struct {
 }
 
 // Add counts a topic so many times; -1 takes it out again.
-func (c *Counts) Add(f Facts, by int) {
+func (c *Counts) Add(f PlanFacts, by int) {
 	switch {
 	case f.Foreign():
 		c.Foreign += by
@@ -109,7 +109,7 @@ type PlanInput struct {
 	ServedKnown   bool // the broker was listed under these orders
 
 	// Topics yields every topic of which anything is known, each once.
-	Topics iter.Seq2[string, Facts]
+	Topics iter.Seq2[string, PlanFacts]
 
 	MassChange MassChange    // as the last plan returned it
 	Window     time.Duration // within which losses of assignments are added up

@@ -28,13 +28,13 @@ func steering(o Orders, s Steering) Orders {
 }
 
 func TestPlanAsksForExactlyWhatIsMissingAndWhatIsNotOurs(t *testing.T) {
-	missing := Facts{Assigned: true}
-	served := Facts{Assigned: true, Serving: true}
-	paused := Facts{Assigned: true, Quiesced: true}
-	orphan := Facts{Serving: true, Lost: true, UnassignedAt: ago(SettleTime)}
-	freshOrphan := Facts{Serving: true, Lost: true, UnassignedAt: ago(SettleTime - time.Millisecond)}
-	quarantined := Facts{Quiesced: true, UnassignedAt: ago(time.Hour)}
-	all := map[string]Facts{
+	missing := PlanFacts{Assigned: true}
+	served := PlanFacts{Assigned: true, Serving: true}
+	paused := PlanFacts{Assigned: true, Quiesced: true}
+	orphan := PlanFacts{Serving: true, Lost: true, UnassignedAt: ago(SettleTime)}
+	freshOrphan := PlanFacts{Serving: true, Lost: true, UnassignedAt: ago(SettleTime - time.Millisecond)}
+	quarantined := PlanFacts{Quiesced: true, UnassignedAt: ago(time.Hour)}
+	all := map[string]PlanFacts{
 		"/n/missing": missing, "/n/served": served, "/n/paused": paused,
 		"/n/orphan": orphan, "/n/fresh": freshOrphan, "/n/quarantined": quarantined,
 	}
@@ -91,13 +91,13 @@ func TestPlanAsksForExactlyWhatIsMissingAndWhatIsNotOurs(t *testing.T) {
 }
 
 // group adds n topics with the same facts.
-func group(facts map[string]Facts, prefix string, n int, f Facts) {
+func group(facts map[string]PlanFacts, prefix string, n int, f PlanFacts) {
 	for i := range n {
 		facts[fmt.Sprintf("/n/%s-%04d", prefix, i)] = f
 	}
 }
 
-func planWith(facts map[string]Facts, m MassChange, share float64) Work {
+func planWith(facts map[string]PlanFacts, m MassChange, share float64) Work {
 	return Plan(PlanInput{
 		Now: planNow, Orders: attachedIn(Active), AssignedKnown: true, ServedKnown: true,
 		Topics: maps.All(facts), MassChange: m, Window: 30 * time.Second, Share: share,
@@ -106,7 +106,7 @@ func planWith(facts map[string]Facts, m MassChange, share float64) Work {
 
 // Two brokers must never serve one topic, whoever works on one of them.
 func TestATopicThatAnotherBrokerOwnsIsQuiescedDuringAPause(t *testing.T) {
-	facts := map[string]Facts{"/n/theirs": {Assigned: true, Serving: true, Claim: ClaimElsewhere},
+	facts := map[string]PlanFacts{"/n/theirs": {Assigned: true, Serving: true, Claim: ClaimElsewhere},
 		"/n/missing": {Assigned: true}, "/n/orphan": {Serving: true, UnassignedAt: ago(time.Hour)}}
 	for _, m := range []Mode{Active, Draining, Drained} {
 		w := Plan(PlanInput{Now: planNow, Orders: pausedIn(m), AssignedKnown: true, ServedKnown: true, Topics: maps.All(facts)})
@@ -118,8 +118,8 @@ func TestATopicThatAnotherBrokerOwnsIsQuiescedDuringAPause(t *testing.T) {
 
 // What loses its assignment during a pause is believed no sooner after it.
 func TestTheGuardWatchesDuringAPause(t *testing.T) {
-	facts := map[string]Facts{}
-	group(facts, "lost", 20, Facts{Serving: true, Lost: true, UnassignedAt: ago(2 * time.Second)})
+	facts := map[string]PlanFacts{}
+	group(facts, "lost", 20, PlanFacts{Serving: true, Lost: true, UnassignedAt: ago(2 * time.Second)})
 	w := Plan(PlanInput{Now: planNow, Orders: pausedIn(Active), AssignedKnown: true, ServedKnown: true,
 		Topics: maps.All(facts), Window: 30 * time.Second, Share: 0.5})
 	if w.Hold != HoldPaused || !w.MassChange.Tripped() {
@@ -133,16 +133,16 @@ func TestTheGuardWatchesDuringAPause(t *testing.T) {
 }
 
 func TestMassChangeGuardTripsOnTheShareOfWhatWasAssigned(t *testing.T) {
-	kept := Facts{Assigned: true, Serving: true}
-	lost := Facts{Serving: true, Lost: true, UnassignedAt: ago(2 * time.Second)}
-	lostAndQuiesced := Facts{Quiesced: true, Lost: true, UnassignedAt: ago(20 * time.Second)}
-	longLost := Facts{Quiesced: true, Lost: true, UnassignedAt: ago(31 * time.Second)}
-	young := Facts{Assigned: true, Serving: true, AssignedAt: ago(10 * time.Second)}
-	youngLost := Facts{Serving: true, Lost: true, AssignedAt: ago(10 * time.Second), UnassignedAt: ago(2 * time.Second)}
-	foreign := Facts{Serving: true, UnassignedAt: ago(2 * time.Second)}
+	kept := PlanFacts{Assigned: true, Serving: true}
+	lost := PlanFacts{Serving: true, Lost: true, UnassignedAt: ago(2 * time.Second)}
+	lostAndQuiesced := PlanFacts{Quiesced: true, Lost: true, UnassignedAt: ago(20 * time.Second)}
+	longLost := PlanFacts{Quiesced: true, Lost: true, UnassignedAt: ago(31 * time.Second)}
+	young := PlanFacts{Assigned: true, Serving: true, AssignedAt: ago(10 * time.Second)}
+	youngLost := PlanFacts{Serving: true, Lost: true, AssignedAt: ago(10 * time.Second), UnassignedAt: ago(2 * time.Second)}
+	foreign := PlanFacts{Serving: true, UnassignedAt: ago(2 * time.Second)}
 	type part struct {
 		n int
-		f Facts
+		f PlanFacts
 	}
 	for _, row := range []struct {
 		name  string
@@ -162,12 +162,12 @@ func TestMassChangeGuardTripsOnTheShareOfWhatWasAssigned(t *testing.T) {
 		{"a few of many that are new", []part{{20, youngLost}, {100, young}}, 0.5, MassNone, 0, 0},
 		{"most of many that are new", []part{{60, youngLost}, {40, young}}, 0.5, MassLost, 60, 100},
 		{"first plan after a start, nothing assigned", []part{{10, foreign}}, 0.5, MassOrphans, 10, 10},
-		{"first plan after a start, few assigned and not served", []part{{20, foreign}, {30, Facts{Assigned: true}}}, 0.5, MassOrphans, 20, 20},
+		{"first plan after a start, few assigned and not served", []part{{20, foreign}, {30, PlanFacts{Assigned: true}}}, 0.5, MassOrphans, 20, 20},
 		{"a minority of orphans", []part{{20, foreign}, {30, kept}}, 0.5, MassNone, 0, 0},
 		{"share 0 is off", []part{{100, lost}}, 0, MassNone, 0, 0},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			facts := map[string]Facts{}
+			facts := map[string]PlanFacts{}
 			for i, p := range row.parts {
 				group(facts, fmt.Sprint(i), p.n, p.f)
 			}
@@ -190,9 +190,9 @@ func TestMassChangeGuardTripsOnTheShareOfWhatWasAssigned(t *testing.T) {
 }
 
 func TestTrippedGuardStaysTrippedWhenTheWindowHasPassed(t *testing.T) {
-	facts := map[string]Facts{}
-	group(facts, "kept", 40, Facts{Assigned: true, Serving: true})
-	group(facts, "lost", 60, Facts{Serving: true, Lost: true, UnassignedAt: ago(2 * time.Second)})
+	facts := map[string]PlanFacts{}
+	group(facts, "kept", 40, PlanFacts{Assigned: true, Serving: true})
+	group(facts, "lost", 60, PlanFacts{Serving: true, Lost: true, UnassignedAt: ago(2 * time.Second)})
 	m := planWith(facts, MassChange{}, 0.5).MassChange
 	later := Plan(PlanInput{
 		Now: planNow.Add(time.Hour), Orders: attachedIn(Active), AssignedKnown: true, ServedKnown: true,
@@ -204,18 +204,18 @@ func TestTrippedGuardStaysTrippedWhenTheWindowHasPassed(t *testing.T) {
 }
 
 func TestTrippedGuardReleasesWhenTheAssignmentsComeBack(t *testing.T) {
-	facts := map[string]Facts{}
-	group(facts, "kept", 40, Facts{Assigned: true, Serving: true})
-	group(facts, "lost", 60, Facts{Serving: true, Lost: true, UnassignedAt: ago(2 * time.Second)})
+	facts := map[string]PlanFacts{}
+	group(facts, "kept", 40, PlanFacts{Assigned: true, Serving: true})
+	group(facts, "lost", 60, PlanFacts{Serving: true, Lost: true, UnassignedAt: ago(2 * time.Second)})
 	m := planWith(facts, MassChange{}, 0.5).MassChange
 	for i := range 9 {
-		facts[fmt.Sprintf("/n/lost-%04d", i)] = Facts{Assigned: true, Serving: true}
+		facts[fmt.Sprintf("/n/lost-%04d", i)] = PlanFacts{Assigned: true, Serving: true}
 	}
 	w := planWith(facts, m, 0.5)
 	if !w.MassChange.Tripped() || w.MassChange.Count != 51 {
 		t.Fatalf("51 of 100 still lost: guard %+v, want it tripped", w.MassChange)
 	}
-	facts["/n/lost-0009"] = Facts{Assigned: true, Serving: true}
+	facts["/n/lost-0009"] = PlanFacts{Assigned: true, Serving: true}
 	w = planWith(facts, w.MassChange, 0.5)
 	if w.MassChange.Tripped() || len(w.Quiesce) != 50 {
 		t.Fatalf("50 of 100 lost: guard %+v, %d to quiesce; want it released and 50", w.MassChange, len(w.Quiesce))
@@ -226,15 +226,15 @@ func TestConfirmCoversWhatHasHappenedAndNothingLater(t *testing.T) {
 	if m := (MassChange{}).Confirm(planNow); m != (MassChange{}) {
 		t.Fatalf("confirming an untripped guard gave %+v, want no change", m)
 	}
-	facts := map[string]Facts{}
-	group(facts, "kept", 40, Facts{Assigned: true, Serving: true})
-	group(facts, "lost", 60, Facts{Serving: true, Lost: true, UnassignedAt: ago(2 * time.Second)})
+	facts := map[string]PlanFacts{}
+	group(facts, "kept", 40, PlanFacts{Assigned: true, Serving: true})
+	group(facts, "lost", 60, PlanFacts{Serving: true, Lost: true, UnassignedAt: ago(2 * time.Second)})
 	m := planWith(facts, MassChange{}, 0.5).MassChange.Confirm(planNow)
 	w := planWith(facts, m, 0.5)
 	if w.MassChange.Tripped() || len(w.Quiesce) != 60 {
 		t.Fatalf("after confirm: guard %+v, %d to quiesce; want 60", w.MassChange, len(w.Quiesce))
 	}
-	group(facts, "kept", 30, Facts{Serving: true, Lost: true, UnassignedAt: planNow.Add(time.Second)})
+	group(facts, "kept", 30, PlanFacts{Serving: true, Lost: true, UnassignedAt: planNow.Add(time.Second)})
 	w = Plan(PlanInput{
 		Now: planNow.Add(3 * time.Second), Orders: attachedIn(Active), AssignedKnown: true, ServedKnown: true,
 		Topics: maps.All(facts), MassChange: w.MassChange, Window: 30 * time.Second, Share: 0.5,
@@ -245,8 +245,8 @@ func TestConfirmCoversWhatHasHappenedAndNothingLater(t *testing.T) {
 }
 
 func TestDrainedReleasesTheGuard(t *testing.T) {
-	facts := map[string]Facts{}
-	group(facts, "lost", 60, Facts{Serving: true, Lost: true, UnassignedAt: ago(2 * time.Second)})
+	facts := map[string]PlanFacts{}
+	group(facts, "lost", 60, PlanFacts{Serving: true, Lost: true, UnassignedAt: ago(2 * time.Second)})
 	w := Plan(PlanInput{
 		Now: planNow, Orders: attachedIn(Drained), AssignedKnown: true, ServedKnown: true, Topics: maps.All(facts),
 		MassChange: MassChange{Cause: MassLost, Count: 60, Of: 60}, Window: 30 * time.Second, Share: 0.5,

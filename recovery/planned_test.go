@@ -43,74 +43,9 @@ func TestANoteOfAPlannedStopCountsForItsTime(t *testing.T) {
 		{"garbled", PlannedStop{At: noon, Unread: `"?" at /cluster/members/n0`}, hour, false, "/cluster/members/n0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if fits, says := c.left.fits(c.r); fits != c.fits || !strings.Contains(says, c.says) {
+			if fits, says := c.left.Fits(c.r); fits != c.fits || !strings.Contains(says, c.says) {
 				t.Errorf("%v: %q", fits, says)
 			}
 		})
 	}
-}
-
-// A planned stop competes with every other row of the startup table.
-func TestAPlannedStopYieldsToEachRowBeforeIt(t *testing.T) {
-	left, old := &PlannedStop{At: noon.Add(-time.Minute)}, &PlannedStop{At: noon.Add(-2 * time.Hour)}
-	crash, late := &PlannedStop{At: noon.Add(-4 * time.Second), Crash: true}, &PlannedStop{At: noon.Add(-time.Minute), Crash: true}
-	moved := &PlannedStop{At: noon.Add(-time.Minute), Data: "jetstream@7:1", Found: "jetstream@8:2"}
-	for _, c := range []struct {
-		name   string
-		left   *PlannedStop
-		change func(f *StartupFacts)
-		mode   Mode
-		reason Reason
-	}{
-		{"alone", left, nil, Active, ReasonPlannedRestart},
-		{"a crash, back at once", crash, nil, Active, ReasonFastRestart},
-		{"a crash, back at once, its own registration is there again", crash, func(f *StartupFacts) { f.Holder, f.Reborn = Us, true }, Active, ReasonFastRestart},
-		{"a crash, back after the TTL", late, nil, Drained, ReasonStaleRestart},
-		{"a crash, drained by an operator meanwhile", crash, func(f *StartupFacts) { f.Stored = byPerson(Drained) }, Drained, "disk swap"},
-		{"the state file is lost", left, func(f *StartupFacts) { f.Last, f.Remembered, f.ConfirmedAt = nil, 0, 0 }, Active, ReasonPlannedRestart},
-		{"the whole cluster restarted", left, func(f *StartupFacts) { f.Era = 4 }, Active, ReasonPlannedRestart},
-		{"activated by an operator meanwhile", left, func(f *StartupFacts) { f.Stored = byPerson(Active) }, Active, ReasonPlannedRestart},
-		{"the broker's own registration is there again", left, func(f *StartupFacts) { f.Holder, f.Reborn = Us, true }, Active, ReasonPlannedRestart},
-		{"restored backup", left, func(f *StartupFacts) { f.Revision = 399 }, Drained, ReasonRestoredBackup},
-		{"corrupt state file", left, func(f *StartupFacts) { f.StateFileCorrupt = "torn" }, Drained, ReasonCorruptState},
-		{"garbled mode", left, func(f *StartupFacts) { f.StoredGarbled, f.Stored = true, nil }, Drained, ReasonUnreadableMode},
-		{"drained by an operator meanwhile", left, func(f *StartupFacts) { f.Stored = byPerson(Drained) }, Drained, "disk swap"},
-		{"draining by an operator meanwhile", left, func(f *StartupFacts) { f.Stored = byPerson(Draining) }, Draining, "disk swap"},
-		{"drained by recovery", left, func(f *StartupFacts) { f.Stored = byHoldfast(Drained, ReasonStaleRestart) }, Drained, ReasonStaleRestart},
-		{"a first boot", left, func(f *StartupFacts) { f.Boot = FirstBoot }, Active, ReasonBoot},
-		{"the registration is still there", left, func(f *StartupFacts) { f.Holder = Us }, Active, ReasonFastRestart},
-		{"too long ago, the cluster lived on", old, nil, Drained, ReasonStaleRestart},
-		{"too long ago, the whole cluster restarted", old, func(f *StartupFacts) { f.Era = 4 }, Active, ReasonFullClusterRestart},
-		{"on other data, the cluster lived on", moved, nil, Drained, ReasonStaleRestart},
-		{"on other data, its registration still there", moved, func(f *StartupFacts) { f.Holder = Us }, Active, ReasonFastRestart},
-		{"its data is missing", left, func(f *StartupFacts) { f.Missing = "gone" }, Drained, ReasonDataMissing},
-		{"garbled, the cluster lived on", &PlannedStop{Unread: "?"}, nil, Drained, ReasonUnreadableRecord},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			f := StartupFacts{ClusterFacts: member(nil), Boot: Restart, Left: c.left, Return: hour}
-			if c.change != nil {
-				c.change(&f)
-			}
-			d := DecideStartup(f)
-			if d.Mode.Mode != c.mode || d.Mode.Reason != c.reason || d.Planned != (c.reason == ReasonPlannedRestart || c.left == crash && c.mode == Active) {
-				t.Errorf("%s: %s", d, d.Detail)
-			}
-			if _, why := c.left.fits(hour); c.left != left && c.left != crash && c.reason != ReasonFastRestart && !strings.Contains(d.Detail, why) {
-				t.Errorf("%q does not say that %s", d.Detail, why)
-			}
-		})
-	}
-}
-
-func TestNothingLiftsAnOperatorsDrain(t *testing.T) {
-	each(func(f ClusterFacts) {
-		if f.Stored == nil || f.Stored.Mode == Active || f.Holder == Another {
-			return
-		}
-		d := DecideStartup(StartupFacts{ClusterFacts: f, Boot: Restart, Left: &PlannedStop{At: noon}, Return: hour})
-		_, doubtful := f.doubt() // which makes a draining broker drained
-		if d.Mode.Mode == Active || !doubtful && d.Mode != *f.Stored {
-			t.Errorf("%s from %+v", d, f)
-		}
-	})
 }

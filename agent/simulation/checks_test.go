@@ -178,6 +178,10 @@ func (c *checks) stored(v memory.View, ch memory.Change) {
 			}
 		}
 	}
+	suspected, cuts := make([]bool, len(c.nodes)), []func(){}
+	for i, w := range c.nodes {
+		suspected[i] = w.suspect
+	}
 	for _, e := range ch.Events {
 		if id, ok := keys.ParseRegistration(e.KV.Key); ok {
 			i := c.index(id)
@@ -188,8 +192,9 @@ func (c *checks) stored(v memory.View, ch memory.Change) {
 			before[i] = c.nodes[i].mode
 			c.state(i, e, ch.Cause, now)
 		} else if id, ok := keys.ParseMember(e.KV.Key); ok {
-			c.member(c.index(id), e, ch)
-			c.cutNote(c.index(id), e, ch, now)
+			i := c.index(id)
+			c.member(i, e, ch)
+			cuts = append(cuts, func() { c.cutNote(i, e, ch, now) })
 		} else if id, topic, ok := keys.ParseAssignment(e.KV.Key); ok {
 			i := c.index(id)
 			c.f.note("%s: %s assigned: %v", id, topic, !e.Deleted)
@@ -207,6 +212,9 @@ func (c *checks) stored(v memory.View, ch memory.Change) {
 			c.topics.records[topic] = !e.Deleted
 		}
 	}
+	for _, note := range cuts { // which may come with the registration
+		note()
+	}
 	if ch.Cause != memory.ByRestore { // else nobody did it
 		c.placed(placing, now)
 	}
@@ -220,16 +228,16 @@ func (c *checks) stored(v memory.View, ch memory.Change) {
 	}
 	for i, w := range c.nodes {
 		if peers == 0 {
-			w.alone, w.outlived = true, w.outlived || c.somebodyLived(i)
+			w.alone = true
 		}
 		had, changed := before[i]
 		if !changed {
 			had = w.mode
 		}
 		if ch.Cause != memory.ByRestore {
-			c.transition(i, had, returned[i], noted[i], peers-1)
+			c.transition(i, had, returned[i], noted[i], suspected[i], peers-1)
 		}
-		if returned[i] {
+		if (returned[i] || suspected[i]) && !w.suspect {
 			w.alone = false
 		}
 	}
@@ -271,7 +279,10 @@ func (c *checks) registration(i int, e memory.Event, ch memory.Change, planned b
 		w.create = 0
 	}
 	w.revived, w.brought = w.brought, false
-	w.registered, w.lease, w.gone, w.goneAs, w.alone, w.outlived = false, 0, now, w.instance, false, false
+	if !w.suspect {
+		w.lossGone, w.lossRenewed, w.alone = now, w.renewed, false
+	}
+	w.registered, w.lease, w.gone, w.goneAs = false, 0, now, w.instance
 	switch {
 	case ch.Cause == memory.ByExpiry:
 		w.why = expiry
@@ -308,8 +319,8 @@ func (c *checks) state(i int, e memory.Event, cause memory.Cause, now time.Time)
 }
 
 // transition judges one revision of one broker: what its mode was before and is now, and
-// whether it registered in it; planned: after it left on purpose.
-func (c *checks) transition(i int, had recovery.ModeRecord, returned, planned bool, peers int) {
+// whether it registered in it; planned: after it left on purpose; suspected: it was a suspect before.
+func (c *checks) transition(i int, had recovery.ModeRecord, returned, planned, suspected bool, peers int) {
 	w, id := c.nodes[i], c.f.nodes[i].id
 	if !w.mode.Mode.Known() {
 		return
@@ -321,7 +332,8 @@ func (c *checks) transition(i int, had recovery.ModeRecord, returned, planned bo
 		c.violated("%s is registered, and it is still noted that it left on purpose", id)
 	}
 	person := w.mode.By != recovery.ByHoldfast
-	if had.Mode.Known() && had.Mode != recovery.Active && w.mode.Mode == recovery.Active && !person {
+	lifted := suspected && !w.suspect && had.Mode == recovery.Drained && had.By == recovery.ByHoldfast && w.mode.Mode == recovery.Active && !person
+	if had.Mode.Known() && had.Mode != recovery.Active && w.mode.Mode == recovery.Active && !person && !lifted && !(suspected && returned) {
 		c.violated("%s was %s (%s) by %s, and no person made it active (%s)", id, had.Mode, had.Reason, had.By, w.mode.Reason)
 	}
 	if had.By == recovery.ByOperator && had.Mode == recovery.Drained && w.mode != had && !person {
@@ -331,13 +343,19 @@ func (c *checks) transition(i int, had recovery.ModeRecord, returned, planned bo
 		return // a backup does not tell who lived meanwhile
 	}
 	forgiving := c.f.settings.Policy == "reconnect" && w.goneAs == w.instance
-	if again && livedOn && w.mode.Mode == recovery.Active && !forgiving && !kept {
+	if (again || lifted) && livedOn && w.mode.Mode == recovery.Active && !forgiving && !kept {
 		c.violated("%s is registered and active (%s) after a loss (%s) during which others lived on", id, w.mode.Reason, w.why)
 	}
 	byRecovery := w.mode.Reason == recovery.ReasonRegistrationExpired || w.mode.Reason == recovery.ReasonStaleRestart
-	if had.Mode.Known() && had.Mode != recovery.Drained && w.mode.Mode == recovery.Drained && !person && byRecovery && !(again && (!w.alone && c.somebodyLived(i) || w.alone && w.outlived)) {
-		c.violated("%s was drained (%s) though it was not declared dead by a living cluster (lost: %v, peers: %d, one lived: %v, empty meanwhile: %v)",
-			id, w.mode.Reason, again, peers, c.somebodyLived(i), w.alone)
+	switch drained := w.mode.Mode == recovery.Drained && !person && byRecovery; {
+	case w.suspect && !drained && !person: // a person's word ends it with the next look
+		c.violated("%s is a suspect, and %s (%s)", id, w.mode.Mode, w.mode.Reason)
+	case drained && had.Mode.Known() && had.Mode != recovery.Drained && !w.suspect:
+		c.violated("%s was drained for good (%s) before it was asked whether somebody lived on", id, w.mode.Reason)
+	case w.suspect && !suspected && !again:
+		c.violated("%s is a suspect (%s), and was not lost", id, w.mode.Reason)
+	case drained && suspected && !w.suspect && !c.somebodyLived(i):
+		c.violated("%s stays drained (%s) though nobody lived on (empty meanwhile: %v)", id, w.mode.Reason, w.alone)
 	}
 }
 

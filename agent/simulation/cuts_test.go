@@ -37,10 +37,10 @@ func (c *checks) cutNote(i int, e memory.Event, ch memory.Change, now time.Time)
 // have been confirmed last: where answers are cut off, requests may renew it for longer.
 func (c *checks) shared(i int) bool {
 	w := c.nodes[i]
-	if w.mode.Reason != recovery.ReasonFleetExpired {
+	if w.mode.Reason != recovery.ReasonFleetExpired && w.mode.Reason != recovery.ReasonFullClusterRestart {
 		return false
 	}
-	since := w.gone.Add(-2*c.f.settings.granted() - heard)
+	since := w.lossGone.Add(-2*c.f.settings.granted() - heard)
 	alike, steady := 0, 0
 	for j, other := range c.nodes {
 		switch {

@@ -12,6 +12,7 @@ import (
 // departing is the note of a planned stop of one node, as the store holds it.
 type departing struct {
 	noted   bool
+	at      time.Time
 	allowed bool // the node was asked to leave, its broker ran, and nobody has come back since
 }
 
@@ -24,9 +25,14 @@ func (c *checks) asked(i int) {
 // member takes what the member record says of a planned stop.
 func (c *checks) member(i int, e memory.Event, ch memory.Change) {
 	w, id := c.nodes[i], c.f.nodes[i].id
-	var m struct{ Left json.RawMessage }
+	var m struct{ Left, Suspect json.RawMessage }
 	if !e.Deleted && json.Unmarshal([]byte(e.KV.Value), &m) != nil {
 		c.violated("the member record of %s cannot be read", id)
+	}
+	if w.suspect = len(m.Suspect) > 0; !w.suspect {
+		w.suspectSince = time.Time{}
+	} else if w.suspectSince.IsZero() {
+		w.suspectSince = time.Now()
 	}
 	was := w.leave.noted
 	w.leave.noted = len(m.Left) > 0
@@ -34,6 +40,7 @@ func (c *checks) member(i int, e memory.Event, ch memory.Change) {
 		return
 	}
 	c.f.note("%s: leaves on purpose", id)
+	w.leave.at = time.Now()
 	switch {
 	case !w.registered:
 		c.violated("it is noted that %s leaves on purpose, and it is not registered", id)

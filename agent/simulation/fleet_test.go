@@ -221,7 +221,7 @@ func (f *fleet) live(dir string) {
 
 // settle waits until everybody is as the store asks, and stays so.
 func (f *fleet) settle(when string) {
-	bound := time.Now().Add(2*f.settings.TTL + 45*time.Second)
+	bound := time.Now().Add(2*f.settings.TTL + 45*time.Second + 4*(f.settings.granted()*5/4+5*time.Second)) // a question may begin anew three times
 	for {
 		wrong, placed := f.unsettled(), f.checks.placements()
 		if wrong == "" {
@@ -257,6 +257,8 @@ func (f *fleet) unsettled() string {
 			return n.id + " has no sidecar"
 		case !want.registered:
 			return n.id + " is not registered: " + s.Summary
+		case want.suspect:
+			return n.id + " is a suspect still: " + s.Summary
 		case want.left:
 			return n.id + " is registered, and its member record says that it left on purpose"
 		case s.Attachment != "attached" || s.Epoch != want.create:

@@ -33,11 +33,11 @@ func (c *checks) renewals(v memory.View) {
 	}
 }
 
-// somebodyLived reports whether anybody renewed or registered since the node's registration
-// went: who did not could not see that.
+// somebodyLived reports whether anybody renewed or registered since the registration went that is
+// asked about, or left on purpose since its last renewal: who did not could not see that.
 func (c *checks) somebodyLived(i int) bool {
 	for j, w := range c.nodes {
-		if j != i && w.renewed.After(c.nodes[i].gone) {
+		if j != i && (w.renewed.After(c.nodes[i].lossGone) || w.leave.at.After(c.nodes[i].lossRenewed)) {
 			return true
 		}
 	}
@@ -48,10 +48,10 @@ func (c *checks) somebodyLived(i int) bool {
 // while, and is: since the node's last renewal, one TTL before its registration went, because
 // who came back after that may have been down with it, and the node cannot tell.
 func (c *checks) surelyLived(i int, now time.Time) bool {
-	gone := now.Sub(c.nodes[i].gone) + c.f.settings.granted()
+	gone := now.Sub(c.nodes[i].lossGone) + c.f.settings.granted()
 	for j, w := range c.nodes {
 		well := w.registered && w.running && !w.frozen && min(w.wellFor(now), w.netFor(now)) > gone+heard
-		if j != i && well && w.stood.Before(c.nodes[i].gone) {
+		if j != i && well && w.stood.Before(c.nodes[i].lossGone) {
 			return true
 		}
 	}

@@ -23,7 +23,6 @@ type watched struct {
 	gone       time.Time // since when it is not registered
 	why        string
 	alone      bool      // since then there was a moment without any registration
-	outlived   bool      // and a peer was alive since then and before that moment
 	brought    bool      // it stands by a backup that was restored after its loss
 	revived    bool      // so did the one that went last
 	renewed    time.Time // when its lease was last granted or renewed, as far as the checks looked
@@ -32,11 +31,16 @@ type watched struct {
 	stateGone  bool // the state key was deleted, and not written again
 	forgot     bool // the sidecar's memory went back, and no state was written since
 	goneAs     int  // broker process when the registration went
-	registrant int  // and when it was last written
-	assigned   map[string]bool
-	leave      departing
-	cutNoted   int64     // revision of the cut that its member record tells of; 0: of none
-	cutAt      time.Time // when one was noted last
+	// What is asked about: the first loss since the broker was no suspect.
+	suspect      bool // its member record says so
+	suspectSince time.Time
+	lossGone     time.Time
+	lossRenewed  time.Time // its last renewal before
+	registrant   int       // and when it was last written
+	assigned     map[string]bool
+	leave        departing
+	cutNoted     int64     // revision of the cut that its member record tells of; 0: of none
+	cutAt        time.Time // when one was noted last
 	// The broker.
 	running, frozen bool // running: it has booted, too
 	instance        int
@@ -119,6 +123,7 @@ type wanted struct {
 	serves            bool // it runs, and clients can use it
 	restored          bool // etcd was, some time ago
 	left              bool // the member record says that it left on purpose
+	suspect           bool // and that its drain is a suspicion
 }
 
 func (c *checks) wanted(i int) wanted {
@@ -130,7 +135,7 @@ func (c *checks) wanted(i int) wanted {
 		assigned = append(assigned, topic)
 	}
 	slices.Sort(assigned)
-	return wanted{registered: w.registered, create: w.create, lease: w.lease, mode: string(w.mode.Mode), assigned: assigned, serving: w.serving, serves: w.serves(), restored: !c.restored.IsZero(), left: w.leave.noted}
+	return wanted{registered: w.registered, create: w.create, lease: w.lease, mode: string(w.mode.Mode), assigned: assigned, serving: w.serving, serves: w.serves(), restored: !c.restored.IsZero(), left: w.leave.noted, suspect: w.suspect}
 }
 
 // owner is whom the topic is assigned to; -1: nobody.

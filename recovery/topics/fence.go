@@ -166,7 +166,7 @@ func (r *Reconciler) seenIdle() {
 	for _, t := range r.table {
 		if t.Serving {
 			t.changed = r.clock
-			r.update(t, func(f *recovery.Facts) { f.Serving = false })
+			r.update(t, func(f *recovery.PlanFacts) { f.Serving = false })
 		}
 	}
 	r.changed(time.Now())
@@ -258,7 +258,7 @@ func (r *Reconciler) seenServing(names map[string]struct{}) {
 	for name := range names {
 		t := r.topic(name, now)
 		t.changed = r.clock
-		r.update(t, func(f *recovery.Facts) { f.Serving, f.Quiesced = true, false })
+		r.update(t, func(f *recovery.PlanFacts) { f.Serving, f.Quiesced = true, false })
 	}
 	r.changed(now)
 }
@@ -315,7 +315,7 @@ func (r *Reconciler) fenced(name string, err error) {
 	t := r.topic(name, now)
 	r.clock++
 	t.changed = r.clock
-	r.update(t, func(f *recovery.Facts) { f.Serving, f.Quiesced = false, true })
+	r.update(t, func(f *recovery.PlanFacts) { f.Serving, f.Quiesced = false, true })
 	r.changed(now)
 	r.settled()
 }

@@ -315,7 +315,7 @@ func (r *Reconciler) land(f flight, err error, now time.Time) {
 	}
 	r.metrics.count(f.act, resultOK)
 	r.noteAnew(f)
-	r.update(t, func(facts *recovery.Facts) {
+	r.update(t, func(facts *recovery.PlanFacts) {
 		facts.Serving, facts.Quiesced = f.act == actLoad, f.act == actQuiesce
 	})
 	t.attempt = 0

@@ -12,10 +12,10 @@ import (
 	"holdfast/recovery"
 )
 
-func benchFacts(n int) map[string]recovery.Facts {
-	facts := make(map[string]recovery.Facts, n)
+func benchFacts(n int) map[string]recovery.PlanFacts {
+	facts := make(map[string]recovery.PlanFacts, n)
 	for i := range n {
-		facts[fmt.Sprintf("/default/topic-%05d", i)] = recovery.Facts{Assigned: true, Serving: i%2 == 0}
+		facts[fmt.Sprintf("/default/topic-%05d", i)] = recovery.PlanFacts{Assigned: true, Serving: i%2 == 0}
 	}
 	return facts
 }

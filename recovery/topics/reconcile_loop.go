@@ -150,9 +150,9 @@ func (r *Reconciler) makePlan(now time.Time) {
 	w := recovery.Plan(recovery.PlanInput{
 		Now: now, Orders: r.orders,
 		Assigns: r.settings.Assigns, AssignedKnown: r.assignedKnown, MovesUnknown: !r.movesKnown, ServedKnown: r.list.fresh,
-		Topics: func(yield func(string, recovery.Facts) bool) {
+		Topics: func(yield func(string, recovery.PlanFacts) bool) {
 			for name, t := range r.table {
-				if !yield(name, t.Facts) {
+				if !yield(name, t.PlanFacts) {
 					return
 				}
 			}
@@ -273,7 +273,7 @@ func (r *Reconciler) applyListing(clock uint64, held Held, now time.Time) {
 		if t.changed > clock || t.Serving == isServing && t.Quiesced == !isServing {
 			return
 		}
-		r.update(t, func(f *recovery.Facts) { f.Serving, f.Quiesced = isServing, !isServing })
+		r.update(t, func(f *recovery.PlanFacts) { f.Serving, f.Quiesced = isServing, !isServing })
 	}
 	for _, name := range held.Withdrawn {
 		see(name, false)
@@ -285,7 +285,7 @@ func (r *Reconciler) applyListing(clock uint64, held Held, now time.Time) {
 	for name, t := range r.table {
 		t.unsure = t.unsure && t.changed > clock
 		if t.round != round && t.changed <= clock && (t.Serving || t.Quiesced) {
-			r.update(t, func(f *recovery.Facts) { f.Serving, f.Quiesced = false, false })
+			r.update(t, func(f *recovery.PlanFacts) { f.Serving, f.Quiesced = false, false })
 		}
 		counts := t.unsure || t.Held || t.Assigned || t.Claim == recovery.ClaimOurs || t.Serving || t.Quiesced || t.Lost && t.UnassignedAt.After(lostSince)
 		if !counts && t.phase == phaseIdle && t.want == actNone {

@@ -245,7 +245,7 @@ func (r *Reconciler) assign(t *topic, now time.Time, first bool) {
 	if t.Assigned {
 		return
 	}
-	r.update(t, func(f *recovery.Facts) {
+	r.update(t, func(f *recovery.PlanFacts) {
 		switch {
 		case first:
 			f.AssignedAt = time.Time{}
@@ -262,7 +262,7 @@ func (r *Reconciler) unassign(t *topic, now time.Time) {
 	if !t.Assigned {
 		return
 	}
-	r.update(t, func(f *recovery.Facts) {
+	r.update(t, func(f *recovery.PlanFacts) {
 		// What we gave to another ourselves is no loss that the guard must watch for.
 		f.Assigned, f.Lost, f.UnassignedAt = false, f.Claim != recovery.ClaimYielded && !f.Held, now
 	})
@@ -312,7 +312,7 @@ func (r *Reconciler) newGeneration() {
 
 func (r *Reconciler) forgetServed() {
 	for _, t := range r.table {
-		r.update(t, func(f *recovery.Facts) { f.Serving, f.Quiesced = false, false })
+		r.update(t, func(f *recovery.PlanFacts) { f.Serving, f.Quiesced = false, false })
 	}
 	r.list.ever, r.list.unreadable = false, nil
 }
@@ -321,7 +321,7 @@ func (r *Reconciler) forgetServed() {
 func (r *Reconciler) topic(name string, now time.Time) *topic {
 	t, ok := r.table[name]
 	if !ok {
-		t = &topic{name: name, Facts: recovery.Facts{UnassignedAt: now}, due: -1}
+		t = &topic{name: name, PlanFacts: recovery.PlanFacts{UnassignedAt: now}, due: -1}
 		if r.settings.OwnershipLocks {
 			t.Claim = recovery.ClaimPending
 		}
@@ -332,14 +332,14 @@ func (r *Reconciler) topic(name string, now time.Time) *topic {
 
 // update changes a topic's facts and keeps the counts right, at a cost that does
 // not depend on the number of topics.
-func (r *Reconciler) update(t *topic, change func(*recovery.Facts)) {
+func (r *Reconciler) update(t *topic, change func(*recovery.PlanFacts)) {
 	was := t.Foreign()
-	r.counts.Add(t.Facts, -1)
-	change(&t.Facts)
+	r.counts.Add(t.PlanFacts, -1)
+	change(&t.PlanFacts)
 	if r.settings.Assigns {
 		t.Assigned = t.Serving || t.Quiesced
 	}
-	r.counts.Add(t.Facts, 1)
+	r.counts.Add(t.PlanFacts, 1)
 	if t.Foreign() && !was {
 		r.conflicts = append(r.conflicts, t.name)
 	}
@@ -386,7 +386,7 @@ func (r *Reconciler) poke() {
 // topic is all that the reconciler knows of one topic.
 type topic struct {
 	name string
-	recovery.Facts
+	recovery.PlanFacts
 	want    act
 	phase   phase
 	round   uint64 // the plan or listing that saw it last

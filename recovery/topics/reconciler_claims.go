@@ -32,7 +32,7 @@ func (r *Reconciler) SetClaims(changes []TopicClaim) {
 			}
 			t = r.topic(c.Topic, now)
 		}
-		r.update(t, func(f *recovery.Facts) { f.Claim = c.Claim })
+		r.update(t, func(f *recovery.PlanFacts) { f.Claim = c.Claim })
 		t.owner = c.Owner
 		if !c.Claim.Loads() && t.want == actLoad {
 			r.setWant(t, actNone)
@@ -63,7 +63,7 @@ func (r *Reconciler) SetHeld(topics []string) {
 	hold := func(names []string, held bool) {
 		for _, name := range names {
 			t := r.topic(name, now)
-			r.update(t, func(f *recovery.Facts) {
+			r.update(t, func(f *recovery.PlanFacts) {
 				if f.Held = held; !f.Assigned {
 					// What was moved here is served before its assignment may be heard of, and what was
 					// moved away is removed before the next listing says so.

@@ -579,11 +579,11 @@ func TestCountsAlwaysEqualWhatAPlanCounts(t *testing.T) {
 			}
 			w.SetOrders(o)
 			w.after(time.Duration(rng.IntN(40)) * time.Millisecond)
-			facts := map[string]recovery.Facts{}
+			facts := map[string]recovery.PlanFacts{}
 			w.mu.Lock()
 			wanting := 0
 			for name, t := range w.table {
-				facts[name] = t.Facts
+				facts[name] = t.PlanFacts
 				if t.want != actNone {
 					wanting++
 				}

@@ -1,0 +1,194 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"holdfast/cluster"
+	"holdfast/probes"
+	"holdfast/recovery"
+)
+
+// This file asks whether a broker that was drained because others stood registered had been declared
+// dead (safety rule 12): a suspicion, which is lifted by itself when none of them proves to have lived
+// on. The member record says that it is open, so a sidecar that is restarted asks on.
+//
+// Guaranteed: what lifts it is one transaction with the mode, guarded by the state key being the very
+// one that was written with the registration. Not guaranteed: that it ends while etcd does not let us
+// read the records of others; then it waits for an operator, and says so.
+
+// openQuestion is an open suspicion, and whom it looks at. The looks are made beside the Keeper, whose
+// time is for renewals.
+type openQuestion struct {
+	recovery.Suspicion       // once begun
+	begun              bool  // the first look was taken
+	epoch, written     int64 // of the registration, and of the state key as it was written with it
+
+	mu    sync.Mutex
+	looks bool           // it is being looked, or will be
+	seen  *recovery.Look // and was; nil: nothing new
+	names []string       // of the others
+}
+
+// suspect reports whether our member record says that a suspicion is open.
+func suspect(seen cluster.Snapshot) bool { return seen.Member != nil && seen.Member.Suspect != nil }
+
+func suspectNote(d recovery.Decision) *cluster.Suspect {
+	if d.Suspect == nil {
+		return nil
+	}
+	return &cluster.Suspect{Revision: d.Suspect.Lost.Revision, At: d.Suspect.Lost.At.UTC(), Row: string(d.Suspect.Row)}
+}
+
+// comesBack adds to the record of a registration that is written anew what others may ask of it
+// later: how long its life was unbroken, and since when it was away.
+func (r *registrar) comesBack(seen cluster.Snapshot, now life, out outcome, m cluster.Member) cluster.Member {
+	m.Suspect = suspectNote(out.decision)
+	was := seen.Member
+	switch {
+	case was == nil:
+	case out.decision.Planned:
+		m.Since, m.Away, m.Cut = was.LifeSince(0), was.ModRevision, was.Cut
+	default:
+		m.Cut = was.Cut
+		lost := r.lastProven(now.memory)
+		if !lost.At.IsZero() && time.Since(lost.At) > r.ttl()-r.cfg.LeaseDetachMargin {
+			m.Cut = &cluster.Cut{From: lost.At, Until: time.Now(), Revision: seen.Revision}
+		}
+	}
+	return m
+}
+
+// ask begins the question once the drain stands, and has it asked again.
+func (r *registrar) ask(client *cluster.Client, seen cluster.Snapshot, out *outcome) {
+	s := out.decision.Suspect
+	if s == nil {
+		r.asks = nil
+		return
+	}
+	q := r.asks
+	if q == nil || q.epoch != out.grant.Epoch || q.written != out.stateRevision {
+		q = &openQuestion{epoch: out.grant.Epoch, written: out.stateRevision}
+		r.asks = q
+		due := recovery.Begin(*s, 0, recovery.Look{}).Due(r.rules(life{}))
+		out.decision.Detail += fmt.Sprintf("; at about %s it is known whether one of them lived on: if none did, it is active again by itself", time.Now().Add(due).UTC().Format(time.RFC3339))
+	}
+	wait := time.Duration(0)
+	if now := time.Duration(r.clock()); q.begun {
+		wait = q.Next(now, r.rules(life{})) - now
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if r.later == nil || q.looks {
+		return
+	}
+	q.looks = true
+	r.later(wait, func(ctx context.Context) {
+		look, err := r.lookBeside(ctx, client, seen, q, s.Lost)
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if q.looks = false; err == nil {
+			q.seen = &look
+		}
+	})
+}
+
+// review takes up what was seen of the others, and changes what was decided of a registration that
+// stands when the suspicion ends.
+func (r *registrar) review(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now life, out *outcome) {
+	d, q := &out.decision, r.asks
+	if d.Suspect == nil || d.Step != recovery.Keep || d.Write || r.paused() || q == nil || q.epoch != seen.Registration.CreateRevision {
+		return
+	}
+	q.mu.Lock()
+	look := q.seen
+	q.seen = nil
+	q.mu.Unlock()
+	if look == nil && r.later == nil { // nobody looks beside
+		if one, err := r.lookBeside(ctx, client, seen, q, d.Suspect.Lost); err == nil {
+			look = &one
+		}
+	}
+	switch {
+	case look == nil:
+		return
+	case !q.begun:
+		q.Suspicion, q.begun = recovery.Begin(*d.Suspect, q.written, *look), true
+		return
+	}
+	if look.State = seen.StateRevision; seen.Era.Unread == "" {
+		look.Era = seen.Era.ModRevision
+	}
+	next, answer, how := q.Review(*look, r.rules(now))
+	q.Suspicion = next
+	switch answer {
+	case recovery.StillOpen:
+		return
+	case recovery.NobodyLived:
+		d.Mode, d.Write, d.Row = next.Lift(), true, next.Lift().Reason
+		d.Detail = "drained only until it was known whether other brokers lived on: " + how
+		out.begins = look.OnlySuspects()
+		r.log.Info("the drain is lifted", "reason", string(d.Mode.Reason), "detail", how)
+	case recovery.SomebodyLived:
+		d.Detail = how
+		r.log.Warn("the drain stands and waits for an operator: find out why, then 'holdfast activate'", "reason", string(d.Mode.Reason), "detail", how)
+	}
+	d.Suspect = nil
+}
+
+// lookBeside is one look at those whom the question is about.
+func (r *registrar) lookBeside(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, q *openQuestion, lost recovery.Proven) (look recovery.Look, err error) {
+	defer func() {
+		if err != nil {
+			r.log.Warn("whether other brokers lived on is not known yet", "err", explainOthers(client, err))
+		}
+	}()
+	if q.names == nil {
+		own := cluster.Who{Name: seen.Name, Registered: seen.BrokerID, Former: seen.Former.BrokerID}
+		if q.names, err = client.OthersOf(ctx, own, fmt.Sprintf("%s %d", seen.Name, lost.Revision)); err != nil {
+			return look, err
+		}
+	}
+	others, revision, term, err := client.Others(ctx, q.names)
+	if err != nil {
+		return look, err
+	}
+	look = recovery.Look{Now: time.Duration(r.clock()), At: revision, Term: term}
+	for _, o := range others {
+		c := recovery.Companion{Name: o.Name, Epoch: o.Epoch, Bare: o.Member == nil, Unread: o.Malformed}
+		if m := o.Member; m != nil {
+			c.Suspect, c.Since, c.Away, c.Written = m.Suspect != nil, m.LifeSince(o.Epoch), m.Away, m.ModRevision
+			if m.Cut != nil {
+				c.Cut, c.Unread = m.Cut.From, m.Cut.Malformed
+			}
+			if m.Left != nil && !m.Left.Crash && o.Epoch == 0 {
+				c.Left, c.Unread = m.ModRevision, m.Left.Malformed
+			}
+		}
+		look.Companions = append(look.Companions, c)
+	}
+	return look, nil
+}
+
+// explainOthers says which right is missing.
+func explainOthers(client *cluster.Client, err error) error {
+	if !cluster.Denied(err) {
+		return err
+	}
+	return fmt.Errorf("%w: grant this user read on %s and on %s, else the drain waits for 'holdfast activate'", err, client.Keys().Members(), client.Keys().Registrations())
+}
+
+// later does something beside the loop then, and has the registrar look again.
+func (a *agent) later(d time.Duration, do func(context.Context)) {
+	a.tasks.Go(func() {
+		if probes.Sleep(a.life0, d); a.life0.Err() != nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(a.life0, noteTimeout)
+		defer cancel()
+		do(ctx)
+		a.keeper.Reestablish()
+	})
+}

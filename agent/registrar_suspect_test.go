@@ -1,0 +1,294 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"holdfast/cluster"
+	"holdfast/recovery"
+)
+
+// ends ends the registration of a peer.
+func (o *outage) ends(id string) {
+	o.t.Helper()
+	seen, err := o.client.Snapshot(o.t.Context(), id)
+	if err == nil {
+		err = o.client.Revoke(o.t.Context(), seen.Registration.LeaseID)
+	}
+	if err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// writes has a peer change its member record, as its sidecar does.
+func (o *outage) writes(id string, change func(m *cluster.Member)) {
+	o.t.Helper()
+	seen, err := o.client.Snapshot(o.t.Context(), id)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	m := *seen.Member
+	change(&m)
+	if _, err := o.client.Keep(o.t.Context(), cluster.RegisterRequest{Seen: seen, Member: m}); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+// leaves has a peer stop on purpose.
+func (o *outage) leaves(id string) {
+	o.t.Helper()
+	seen, err := o.client.Snapshot(o.t.Context(), id)
+	if err == nil {
+		epoch := seen.Registration.CreateRevision
+		_, err = o.client.Leave(o.t.Context(), cluster.LeaveRequest{Seen: seen, Epoch: epoch, LeaseID: seen.Registration.LeaseID,
+			Left: cluster.Left{At: time.Now(), Epoch: epoch, Instance: "p", Revision: seen.Revision}})
+	}
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	o.ends(id)
+}
+
+func (o *outage) decided() recovery.Decision { return o.outcomes[len(o.outcomes)-1].decision }
+
+// restartsAs is another process of the broker, with its data.
+func (o *outage) restartsAs(instance string) {
+	o.past.instance, o.past.mode = instance, recovery.ModeRecord{}
+	o.past.boot = recovery.BootFacts{OldestMarker: time.Now().Add(-time.Hour), MarkerPath: "data", BrokerStartedAt: time.Now()}
+}
+
+func (o *outage) writeEra(value string) { o.putValue(o.client.Keys().Era(), value) }
+
+func (o *outage) put(key string) { o.putValue(key, "{}") }
+
+func (o *outage) putValue(key, value string) {
+	o.t.Helper()
+	if _, err := o.store.Put(o.t.Context(), &etcdserverpb.PutRequest{Key: []byte(key), Value: []byte(value)}); err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+func (o *outage) garble(id string) { o.putValue(o.client.Keys().Member(id), "torn") }
+
+// narrow is a connection of a user who may not read what is below a prefix, but single keys.
+type narrow struct {
+	grpc.ClientConnInterface
+	prefix string
+}
+
+func (n narrow) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	if txn, ok := args.(*etcdserverpb.TxnRequest); ok {
+		for _, op := range txn.Success {
+			if r := op.GetRequestRange(); len(r.GetRangeEnd()) > 0 && strings.HasPrefix(string(r.Key), n.prefix) {
+				return status.Error(codes.PermissionDenied, "etcdserver: permission denied")
+			}
+		}
+	}
+	return n.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
+}
+
+func (o *outage) without(prefix string) *cluster.Client {
+	return cluster.Over(cluster.Config{}, narrow{o.store.Conn(nil), prefix}, slog.New(slog.DiscardHandler))
+}
+
+// suspicious is n1, which was lost while n2 and n3 stood registered. again: its broker was restarted
+// meanwhile.
+func suspicious(t *testing.T, again bool) *outage {
+	o := newOutage(t, "drain")
+	o.peer("n3")
+	o.past.memory.ConfirmedAt = o.snapshot().Revision
+	o.past.memory.Deadline = time.Now().Add(o.ttl())
+	o.lose()
+	if again {
+		o.stood, o.before = false, confirmation{o.past.memory.ConfirmedAt, o.past.memory.Deadline}
+		o.restartsAs("process-2")
+	}
+	return o
+}
+
+// goesOn has the sidecar renew, and look again, for so long; in the end of each second meanwhile is
+// called. It returns when the member record said first that no suspicion is open; 0: it never did.
+func (o *outage) goesOn(d time.Duration, meanwhile func(second int)) (over time.Duration) {
+	o.t.Helper()
+	began, held := time.Now(), int64(0)
+	for second := 0; time.Since(began) < d; second++ {
+		if second%4 == 0 {
+			held = o.establish(held).LeaseID
+			o.takeUp()
+		}
+		if over == 0 && !suspect(o.snapshot()) {
+			over = time.Since(began)
+		}
+		if _, err := o.client.KeepAlive(o.t.Context(), held); err != nil {
+			o.t.Fatal(err)
+		}
+		if meanwhile != nil {
+			meanwhile(second)
+		}
+		time.Sleep(time.Second)
+	}
+	return over
+}
+
+// renew renews the registrations of peers that stand.
+func (o *outage) renewPeers(ids ...string) {
+	o.t.Helper()
+	for _, id := range ids {
+		if reg, _, err := o.client.Registered(o.t.Context(), id); err == nil && reg != nil {
+			if _, err := o.client.KeepAlive(o.t.Context(), reg.LeaseID); err != nil {
+				o.t.Fatal(err)
+			}
+		}
+	}
+}
+
+func TestWhoeverIsLostWhileOthersStandIsASuspectUntilItIsKnownWhetherTheyLivedOn(t *testing.T) {
+	const proof = 46 * time.Second // 1.25 TTL, 5 s
+	at := func(when int, do func(o *outage)) func(*outage, int) {
+		return func(o *outage, second int) {
+			if o.renewPeers("n2", "n3"); second == when {
+				do(o)
+			}
+		}
+	}
+	both := func(o *outage, _ int) { o.renewPeers("n2", "n3") }
+	for _, c := range []struct {
+		name      string
+		meanwhile func(o *outage, second int)
+		mode      string
+		by        string
+		least     time.Duration // it is open for so long
+		most      time.Duration
+		begins    bool // an era
+	}{
+		{"both live", both, "drained", "holdfast", proof - 2*time.Second, proof + 8*time.Second, false},
+		{"both only linger", nil, "active", "holdfast", 30 * time.Second, 4 * proof, true},
+		{"one lingers and one lives", func(o *outage, _ int) { o.renewPeers("n2") }, "drained", "holdfast", proof, 3 * proof, false},
+		{"one leaves as planned and the other ends", func(o *outage, second int) {
+			if o.renewPeers("n2"); second == 10 {
+				o.leaves("n2")
+			}
+		}, "drained", "holdfast", proof, 5 * proof, false},
+		{"a leader is elected", at(20, func(o *outage) { o.store.ChangeLeader(0) }), "drained", "holdfast", proof + 18*time.Second, 2 * proof, false},
+		{"one was cut off at the same time, and kept its registration", at(1, func(o *outage) {
+			o.writes("n2", func(m *cluster.Member) {
+				m.Cut = &cluster.Cut{From: o.past.memory.Deadline.Add(-o.ttl()), Until: time.Now(), Revision: 1}
+			})
+		}), "active", "holdfast", 4 * time.Second, 9 * time.Second, false},
+		{"one was cut off long before", at(1, func(o *outage) {
+			o.writes("n2", func(m *cluster.Member) {
+				m.Cut = &cluster.Cut{From: time.Now().Add(-time.Hour), Until: time.Now().Add(-time.Hour), Revision: 1}
+			})
+		}), "drained", "holdfast", proof - 2*time.Second, proof + 8*time.Second, false},
+		{"for a moment nobody is registered", func(o *outage, second int) {
+			if o.renewPeers("n2", "n3"); second == 10 {
+				o.writeEra(`{"era":2}`)
+			}
+		}, "active", "holdfast", 9 * time.Second, 14 * time.Second, false},
+		{"an operator activates", at(6, func(o *outage) { o.operator("active") }), "active", "ops", 5 * time.Second, 9 * time.Second, false},
+		{"an operator drains", at(6, func(o *outage) { o.operator("drained") }), "drained", "ops", 5 * time.Second, 9 * time.Second, false},
+		{"the sidecar is restarted", at(6, func(o *outage) { o.asks, o.stood = nil, false }), "drained", "holdfast", proof + 4*time.Second, proof + 16*time.Second, false},
+		{"the sidecar is restarted, and both only linger", func(o *outage, second int) {
+			if second == 6 {
+				o.asks, o.stood = nil, false
+			}
+		}, "active", "holdfast", 30 * time.Second, 4 * proof, true},
+	} {
+		for _, again := range []bool{false, true} {
+			name, reason := c.name, "registration_expired"
+			if again {
+				name, reason = c.name+", the broker was restarted", "stale_restart"
+			}
+			inBubble(t, name, func(t *testing.T) {
+				o := suspicious(t, again)
+				o.establish(0)
+				o.takeUp()
+				seen := o.snapshot()
+				if s := seen.State; s.Mode != "drained" || s.Reason != reason || !suspect(seen) || seen.StateRevision != seen.Registration.CreateRevision || seen.Member.ModRevision != seen.StateRevision {
+					t.Fatalf("at first %+v, record %+v", s, seen.Member)
+				}
+				over := o.goesOn(5*proof, func(second int) {
+					if c.meanwhile != nil {
+						c.meanwhile(o, second)
+					}
+				})
+				after := o.snapshot()
+				if s := after.State; s.Mode != c.mode || s.By != c.by || suspect(after) || over < c.least || over > c.most {
+					t.Errorf("%+v after %v by %s: %s; want %s by %s after %v to %v", s, over, o.decided().Row, o.decided().Detail, c.mode, c.by, c.least, c.most)
+				}
+				if begun := after.Era.ModRevision > seen.Era.ModRevision; begun != c.begins && c.name != "for a moment nobody is registered" {
+					t.Errorf("era %+v, before %+v", after.Era, seen.Era)
+				}
+				if after.Registration.CreateRevision != seen.Registration.CreateRevision {
+					t.Error("it was registered anew")
+				}
+			})
+		}
+	}
+}
+
+// operator changes the mode by hand, and the watch shows it to the loop.
+func (o *outage) operator(mode string) {
+	o.t.Helper()
+	if _, err := o.client.PutState(o.t.Context(), "n1", cluster.State{Mode: mode, Reason: "disk swap", By: "ops", At: time.Now()}, o.snapshot().StateRevision); err != nil {
+		o.t.Fatal(err)
+	}
+	o.past.mode = recovery.ModeRecord{Mode: recovery.Mode(mode), Reason: "disk swap", By: "ops"}
+}
+
+func TestASuspicionStaysOpenWhereEtcdDoesNotShowTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := suspicious(t, false)
+		o.line = directLine{o.without(o.client.Keys().Members())}
+		if over := o.goesOn(3*time.Minute, nil); over != 0 {
+			t.Errorf("over after %v", over)
+		}
+		if s := o.snapshot().State; s.Mode != "drained" {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// What others may ask of a broker later is in its record.
+func TestAMemberRecordTellsHowLongALifeWasUnbroken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOutage(t, "drain")
+		first := o.first.Epoch
+		left := func() { // as planned, and back
+			o.leaves("n1")
+			o.restartsAs("process-" + time.Now().String())
+			time.Sleep(time.Minute)
+			o.establish(0)
+			o.takeUp()
+		}
+		before := o.snapshot()
+		left()
+		once := o.snapshot()
+		if m := once.Member; m.LifeSince(once.Registration.CreateRevision) != first || m.Away <= before.Revision || m.Away >= once.Registration.CreateRevision || m.Cut != nil {
+			t.Errorf("after a planned return %+v, registered first in %d", m, first)
+		}
+		left()
+		if m := o.snapshot().Member; m.LifeSince(9) != first || m.Away <= once.Member.ModRevision {
+			t.Errorf("after another %+v", m)
+		}
+		o.past.memory.ConfirmedAt = o.snapshot().Revision
+		o.past.memory.Deadline = time.Now().Add(o.ttl())
+		confirmed := time.Now()
+		o.ends("n1")
+		time.Sleep(o.ttl())
+		o.establish(0)
+		if seen := o.snapshot(); seen.Member.LifeSince(seen.Registration.CreateRevision) != seen.Registration.CreateRevision || seen.Member.Away != 0 ||
+			seen.Member.Cut == nil || !seen.Member.Cut.From.Equal(confirmed.UTC()) {
+			t.Errorf("after a loss %+v", seen.Member)
+		}
+	})
+}
