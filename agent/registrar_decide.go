@@ -21,7 +21,7 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 	f := recovery.Facts{
 		Now: time.Now(), Revision: seen.Revision, Holder: r.holder(seen, m), Stored: modeOf(seen.State), Garbled: seen.StateMalformed != "",
 		Member: memberFacts(seen, now.data), NoMember: seen.MemberMalformed, EraAt: seen.Era.ModRevision, NoEra: seen.Era.Unread, Others: seen.Peer.CreateRevision != 0,
-		Memory: m.FirstBootDone || m.Revision != 0, Corrupt: m.Distrust, Restored: restored, Confirmed: r.lastProven(m),
+		Memory: m.FirstBootDone || m.Revision != 0, Corrupt: m.Distrust, Restored: restored, Confirmed: r.lastProven(now),
 		Boot: now.boot, DataSeen: true, Data: now.data, HadData: remembered, Strange: &r.strange,
 	}
 	f.Stands = f.Holder == recovery.Us && !r.reborn(seen, m) && restored == ""
@@ -96,9 +96,9 @@ func (r *registrar) reborn(seen cluster.Snapshot, m memory) bool {
 }
 
 // lastProven is our last confirmed renewal, as far as it is known.
-func (r *registrar) lastProven(m memory) recovery.Proven {
-	p := recovery.Proven{Revision: m.ConfirmedAt}
-	if last := r.lastConfirmed(m); last.Revision != 0 {
+func (r *registrar) lastProven(now life) recovery.Proven {
+	p := recovery.Proven{Revision: now.memory.ConfirmedAt, At: now.cutFrom}
+	if last := r.lastConfirmed(now.memory); p.At.IsZero() && last.Revision != 0 {
 		p.At = last.Deadline.Add(-r.ttl())
 	}
 	return p

@@ -52,10 +52,8 @@ func (r *registrar) comesBack(seen cluster.Snapshot, now life, out outcome, m cl
 	case out.decision.Planned:
 		m.Since, m.Away, m.Cut = was.LifeSince(0), was.ModRevision, was.Cut
 	default:
-		m.Cut = was.Cut
-		lost := r.lastProven(now.memory)
-		if !lost.At.IsZero() && time.Since(lost.At) > r.ttl()-r.cfg.LeaseDetachMargin {
-			m.Cut = &cluster.Cut{From: lost.At, Until: time.Now(), Revision: seen.Revision}
+		if m.Cut = was.Cut; !now.cutFrom.IsZero() && time.Since(now.cutFrom) > r.ttl()-r.cfg.LeaseDetachMargin {
+			m.Cut = &cluster.Cut{From: now.cutFrom, Until: time.Now(), Revision: seen.Revision}
 		}
 	}
 	return m

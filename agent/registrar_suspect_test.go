@@ -283,6 +283,7 @@ func TestAMemberRecordTellsHowLongALifeWasUnbroken(t *testing.T) {
 		o.past.memory.ConfirmedAt = o.snapshot().Revision
 		o.past.memory.Deadline = time.Now().Add(o.ttl())
 		confirmed := time.Now()
+		o.past.cutFrom = confirmed
 		o.ends("n1")
 		time.Sleep(o.ttl())
 		o.establish(0)
