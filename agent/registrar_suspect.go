@@ -1,8 +1,11 @@
 package agent
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,8 +18,8 @@ import (
 // dead (safety rule 12): a suspicion, which is lifted by itself when none of them proves to have lived
 // on. The member record says that it is open, so a sidecar that is restarted asks on.
 //
-// Guaranteed: what lifts it is one transaction with the mode, guarded by the state key being the very
-// one that was written with the registration. Not guaranteed: that it ends while etcd does not let us
+// Guaranteed: what lifts it is one transaction with the mode, guarded by the state key being as it was
+// seen, which is no person's word. Not guaranteed: that it ends while etcd does not let us
 // read the records of others; then it waits for an operator, and says so.
 
 // openQuestion is an open suspicion, and whom it looks at. The looks are made beside the Keeper, whose
@@ -24,12 +27,13 @@ import (
 type openQuestion struct {
 	recovery.Suspicion       // once begun
 	begun              bool  // the first look was taken
-	epoch, written     int64 // of the registration, and of the state key as it was written with it
+	epoch              int64 // of the registration
 
 	mu    sync.Mutex
 	looks bool           // it is being looked, or will be
 	seen  *recovery.Look // and was; nil: nothing new
 	names []string       // of the others
+	stood int64          // a revision at which the registration that was lost stood, by etcd's own memory
 }
 
 // suspect reports whether our member record says that a suspicion is open.
@@ -67,8 +71,8 @@ func (r *registrar) ask(client *cluster.Client, seen cluster.Snapshot, out *outc
 		return
 	}
 	q := r.asks
-	if q == nil || q.epoch != out.grant.Epoch || q.written != out.stateRevision {
-		q = &openQuestion{epoch: out.grant.Epoch, written: out.stateRevision}
+	if q == nil || q.epoch != out.grant.Epoch {
+		q = &openQuestion{epoch: out.grant.Epoch}
 		r.asks = q
 		due := recovery.Begin(*s, 0, recovery.Look{}).Due(r.rules(life{}))
 		out.decision.Detail += fmt.Sprintf("; at about %s it is known whether one of them lived on: if none did, it is active again by itself", time.Now().Add(due).UTC().Format(time.RFC3339))
@@ -113,10 +117,12 @@ func (r *registrar) review(ctx context.Context, client *cluster.Client, seen clu
 	case look == nil:
 		return
 	case !q.begun:
-		q.Suspicion, q.begun = recovery.Begin(*d.Suspect, q.written, *look), true
+		first := *d.Suspect
+		first.Lost.Revision = max(first.Lost.Revision, q.stood)
+		q.Suspicion, q.begun = recovery.Begin(first, q.epoch, *look), true
 		return
 	}
-	if look.State = seen.StateRevision; seen.Era.Unread == "" {
+	if seen.Era.Unread == "" {
 		look.Era = seen.Era.ModRevision
 	}
 	next, answer, how := q.Review(*look, r.rules(now))
@@ -140,10 +146,12 @@ func (r *registrar) review(ctx context.Context, client *cluster.Client, seen clu
 func (r *registrar) lookBeside(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, q *openQuestion, lost recovery.Proven) (look recovery.Look, err error) {
 	defer func() {
 		if err != nil {
+			q.names = nil
 			r.log.Warn("whether other brokers lived on is not known yet", "err", explainOthers(client, err))
 		}
 	}()
-	if q.names == nil {
+	begins := q.names == nil // the first look
+	if begins {
 		own := cluster.Who{Name: seen.Name, Registered: seen.BrokerID, Former: seen.Former.BrokerID}
 		if q.names, err = client.OthersOf(ctx, own, fmt.Sprintf("%s %d", seen.Name, lost.Revision)); err != nil {
 			return look, err
@@ -155,7 +163,7 @@ func (r *registrar) lookBeside(ctx context.Context, client *cluster.Client, seen
 	}
 	look = recovery.Look{Now: time.Duration(r.clock()), At: revision, Term: term}
 	for _, o := range others {
-		c := recovery.Companion{Name: o.Name, Epoch: o.Epoch, Bare: o.Member == nil, Unread: o.Malformed}
+		c := recovery.Companion{Name: o.Name, Epoch: o.Epoch, Since: o.Epoch, Bare: o.Member == nil, Unread: o.Malformed}
 		if m := o.Member; m != nil {
 			c.Suspect, c.Since, c.Away, c.Written = m.Suspect != nil, m.LifeSince(o.Epoch), m.Away, m.ModRevision
 			if m.Cut != nil {
@@ -167,7 +175,31 @@ func (r *registrar) lookBeside(ctx context.Context, client *cluster.Client, seen
 		}
 		look.Companions = append(look.Companions, c)
 	}
-	return look, nil
+	if begins {
+		q.stood, err = r.stoodBeside(ctx, client, cmp.Or(seen.Former.BrokerID, seen.BrokerID), look, lost.Revision, q.epoch)
+	}
+	return look, err
+}
+
+// stoodBeside is the latest revision, of those at which the others' lives began, at which our own
+// registration stood; 0: none after the one that is remembered. A state file may be older than it
+// should be, and then they would all seem to have come later.
+func (r *registrar) stoodBeside(ctx context.Context, client *cluster.Client, id string, look recovery.Look, after, epoch int64) (stood int64, err error) {
+	slices.SortFunc(look.Companions, func(a, b recovery.Companion) int { return cmp.Compare(a.Since, b.Since) })
+	for _, c := range look.Companions {
+		if c.Since <= after || c.Since >= epoch {
+			continue
+		}
+		there, err := client.RegisteredAt(ctx, id, c.Since)
+		if errors.Is(err, cluster.ErrCompacted) || err == nil && !there {
+			return stood, nil
+		}
+		if err != nil {
+			return stood, err
+		}
+		stood = c.Since
+	}
+	return stood, nil
 }
 
 // explainOthers says which right is missing.

@@ -228,7 +228,7 @@ func (s *sidecar) confirm() {
 }
 
 func (s *sidecar) peers() (l Look) {
-	l = Look{Now: s.now, At: s.revision, Term: s.term, State: s.states[s.id].written, Era: s.era}
+	l = Look{Now: s.now, At: s.revision, Term: s.term, Era: s.era}
 	for j, m := range s.members {
 		if j != s.id {
 			l.Companions = append(l.Companions, Companion{Name: fmt.Sprint("b", j), Epoch: s.keys[j].epoch, Suspect: m.suspect != nil, Since: m.since,
@@ -329,7 +329,7 @@ func (s *sidecar) write(f Facts, d Decision, m *record) {
 	s.confirm()
 	s.say(s.id, fmt.Sprintf("%s %s suspect %v others %v era %d", d.Row, d.Mode.Mode, d.Suspect != nil, f.Others, s.era))
 	if d.Suspect != nil {
-		q := Begin(*d.Suspect, s.states[s.id].written, s.peers())
+		q := Begin(*d.Suspect, s.epoch, s.peers())
 		s.asks = &q
 	}
 	s.judge(d.Row, d.Mode.Mode)
@@ -337,6 +337,10 @@ func (s *sidecar) write(f Facts, d Decision, m *record) {
 
 func (s *sidecar) review() {
 	m := s.members[s.id]
+	if st := s.states[s.id].mode; st.By != ByHoldfast {
+		s.asks, m.suspect, m.written = nil, nil, s.next()
+		return
+	}
 	next, ruling, how := s.asks.Review(s.peers(), fleetRules)
 	s.asks = &next
 	if ruling == StillOpen {

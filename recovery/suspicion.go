@@ -14,10 +14,10 @@ const Most = 64
 const mostAnew = 3
 
 // Suspicion is the open question whether a peer lived on while our registration was gone (DESIGN,
-// safety rule 12). The broker is drained meanwhile. Its zero value asks nothing.
+// safety rule 12). The broker is drained meanwhile. A person's word ends it: then nobody asks.
 type Suspicion struct {
 	Suspect
-	Written int64   // mod revision of the state key as we wrote it, with the registration
+	Written int64   // create revision of the registration that the drain was written with
 	Begun   Instant // of the question
 	// The look for a proof.
 	From  Instant
@@ -71,15 +71,11 @@ const (
 	StillOpen     Answer = iota // look again
 	NobodyLived                 // nobody lived on: active again, by itself
 	SomebodyLived               // a peer lived on: the drain waits for an operator
-	Spoken                      // somebody else has written the mode
 )
 
 // Review looks at the others once more and rules, with a sentence that says how it is known.
 func (s Suspicion) Review(l Look, r Rules) (Suspicion, Answer, string) {
-	switch {
-	case l.State != s.Written:
-		return s, Spoken, "somebody else has written the mode"
-	case l.Era > s.Written:
+	if l.Era > s.Written {
 		return s, NobodyLived, "for a moment no broker was registered"
 	}
 	if l.Now-s.Begun >= r.Renewal {
@@ -109,7 +105,7 @@ func (l Look) OnlySuspects() bool {
 	return !slices.ContainsFunc(l.Companions, func(c Companion) bool { return c.Epoch != 0 && !c.Suspect })
 }
 
-// Begin is the suspicion as it is written: the state key and the member record at that revision.
+// Begin is the suspicion of a registration that was written at that revision.
 func Begin(of Suspect, written int64, l Look) Suspicion {
 	return Suspicion{Suspect: of, Written: written, Begun: l.Now}.begin(l, 0)
 }
