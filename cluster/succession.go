@@ -63,7 +63,11 @@ func (c *Client) Succeed(ctx context.Context, s Succession, keep func(context.Co
 	for {
 		batch := moves[:min(len(moves), nestedPerTxn)]
 		moves = moves[len(batch):]
-		answer, revision, err := c.write(ctx, c.asSeen(seen), append(c.takeOver(s, len(moves) == 0), batch...)...)
+		guards := c.asSeen(seen)
+		if s.Begins {
+			guards = append(guards, written(c.keys.Era(), seen.Era.ModRevision))
+		}
+		answer, revision, err := c.write(ctx, guards, append(c.takeOver(s, len(moves) == 0), batch...)...)
 		if err != nil {
 			return done, err
 		}
@@ -94,7 +98,6 @@ func (c *Client) asSeen(seen Snapshot) []clientv3.Cmp {
 		written(c.keys.Registration(seen.BrokerID), seen.Registration.ModRevision),
 		written(c.keys.State(seen.BrokerID), seen.StateRevision),
 		written(c.keys.Member(seen.name()), seen.MemberRevision),
-		written(c.keys.Era(), seen.Era.ModRevision),
 	}
 	if former := seen.Former; former.BrokerID != "" {
 		revision := int64(0) // absent

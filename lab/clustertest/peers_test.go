@@ -14,70 +14,72 @@ import (
 	"holdfast/cluster/memory"
 )
 
-func TestPeersAreTheOthersWhoseRegistrationRunsOut(t *testing.T) {
+func TestOthersAreSeenAtOneRevision(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		c := open(t, e.config(t))
 		for _, id := range []string{"b1", "b2", "b3"} {
 			must[cluster.Registered](t)(c.Register(bounded(t), request(t, c, id)))
 		}
+		left := request(t, c, "b4")
+		gone := must[cluster.Registered](t)(c.Register(bounded(t), left))
+		seen := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b4"))
+		must[int64](t)(c.Leave(bounded(t), cluster.LeaveRequest{Seen: seen, Epoch: gone.Revision, LeaseID: left.LeaseID, Left: cluster.Left{At: at, Epoch: gone.Revision}}))
+		if err := c.Revoke(bounded(t), left.LeaseID); err != nil {
+			t.Fatal(err)
+		}
 		e.put(t, c.Keys().Registration("forever"), "{}")
-		ids := must[[]string](t)(c.PeerIDs(bounded(t), "seed", "b1", ""))
-		slices.Sort(ids)
-		if !slices.Equal(ids, []string{"b2", "b3", "forever"}) {
-			t.Fatal(ids)
-		}
-		peers, term, err := c.Peers(bounded(t), append(ids, "absent"))
-		if err != nil || term == 0 || len(peers) != 2 || peers[0].BrokerID != "b2" || peers[1].BrokerID != "b3" {
-			t.Fatalf("%+v in term %d, %v", peers, term, err)
-		}
-		seen := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b3"))
-		if got := peers[1]; got.LeaseID != seen.Registration.LeaseID || got.CreateRevision != seen.Registration.CreateRevision || got.ModRevision != seen.Registration.ModRevision {
-			t.Errorf("%+v, want %+v", got, *seen.Registration)
-		}
+		e.put(t, c.Keys().Registration("77"), "{}", clientv3.WithLease(clientv3.LeaseID(lease(t, c, time.Minute))))
+		e.put(t, c.Keys().Registration("bare"), "{}", clientv3.WithLease(clientv3.LeaseID(lease(t, c, time.Minute))))
+		e.put(t, c.Keys().Member("numbered"), `{"era":1,"registered_as":"77"}`)
 		e.put(t, c.Keys().Member("b3"), "garbled")
-		members := must[map[string]*cluster.Member](t)(c.Members(bounded(t), []string{"b2", "b3", "b4"}, 0))
-		m, there := members["b3"]
-		if len(members) != 2 || members["b2"] == nil || !members["b2"].At.Equal(at) || !there || m != nil {
-			t.Errorf("%+v; want a record, one that cannot be read, and none", members)
+		names := must[[]string](t)(c.OthersOf(bounded(t), cluster.Who{Name: "b1", Registered: "b1"}, "seed"))
+		slices.Sort(names)
+		if !slices.Equal(names, []string{"77", "b2", "b3", "b4", "bare", "forever", "numbered"}) {
+			t.Fatal(names)
 		}
-		if before := must[map[string]*cluster.Member](t)(c.Members(bounded(t), []string{"b3"}, seen.Revision)); before["b3"] == nil {
-			t.Error("the record of before cannot be read at its revision")
+		others, revision, term, err := c.Others(bounded(t), append(names, "absent"))
+		if err != nil || term == 0 || revision < seen.Revision {
+			t.Fatalf("revision %d in term %d, %v", revision, term, err)
+		}
+		said := ""
+		for _, o := range others {
+			said += fmt.Sprintf("%s %v %v %v; ", o.Name, o.Epoch != 0, o.Member != nil, o.Malformed != "")
+		}
+		if want := "b2 true true false; b3 true false true; b4 false true false; bare true false false; numbered true true false; "; said != want {
+			t.Errorf("%s, want %s", said, want)
 		}
 	})
 }
 
 // Each broker has an order of its own, in which neighbours by name are no neighbours.
-func TestPeersAreListedInAnOrderThatIsDrawn(t *testing.T) {
+func TestOthersAreDrawn(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		c := open(t, e.config(t))
-		id := lease(t, c, time.Minute)
-		for i := range 2 * cluster.MostPeers {
-			e.put(t, c.Keys().Registration(fmt.Sprintf("n%03d", i)), "{}", clientv3.WithLease(clientv3.LeaseID(id)))
+		for i := range 4 * cluster.MostPeers {
+			e.put(t, c.Keys().Member(fmt.Sprintf("n%03d", i)), `{"era":1}`)
 		}
 		list := func(seed string) []string {
-			ids := must[[]string](t)(c.PeerIDs(bounded(t), seed, "n064", "n065"))
-			sorted := slices.Clone(ids)
-			slices.Sort(sorted)
-			if len(slices.Compact(sorted)) != 2*cluster.MostPeers-2 || slices.Contains(ids, "n064") || slices.Contains(ids, "n065") {
-				t.Errorf("by %s: %v", seed, ids)
+			names := must[[]string](t)(c.OthersOf(bounded(t), cluster.Who{Name: "n128", Registered: "n128"}, seed))
+			if len(names) != cluster.MostPeers || slices.Contains(names, "n128") {
+				t.Errorf("by %s: %v", seed, names)
 			}
-			return ids
+			return names
 		}
 		one, other := list("one"), list("other")
 		if slices.IsSorted(one) || slices.Equal(one, other) || !slices.Equal(one, list("one")) {
 			t.Errorf("%v, then %v", one, other)
 		}
 		behind := 0
-		for _, id := range one[:cluster.MostPeers] {
-			if id > "n064" {
+		for _, name := range one {
+			if name > "n128" {
 				behind++
 			}
 		}
 		if behind < cluster.MostPeers/4 || behind > 3*cluster.MostPeers/4 {
-			t.Errorf("of the first %d, %d are of the second half: %v", cluster.MostPeers, behind, one)
+			t.Errorf("of %d, %d are of the second half: %v", cluster.MostPeers, behind, one)
 		}
-		if peers, _, err := c.Peers(bounded(t), one[:cluster.MostPeers]); err != nil || len(peers) != cluster.MostPeers {
-			t.Errorf("read %d, %v", len(peers), err)
+		if others, _, _, err := c.Others(bounded(t), one); err != nil || len(others) != cluster.MostPeers {
+			t.Errorf("read %d, %v", len(others), err)
 		}
 	})
 }
@@ -127,10 +129,10 @@ func TestTheTimeOfALeaseSinksUntilItIsRenewed(t *testing.T) {
 func TestALeaderThatIsElectedLiftsTheLeasesOfTheDead(t *testing.T) {
 	check := func(t *testing.T, c *cluster.Client, elect func() *cluster.Client) {
 		id := lease(t, c, time.Minute)
-		_, before, err := c.Peers(bounded(t), []string{"b1"})
+		_, _, before, err := c.Others(bounded(t), []string{"b1"})
 		low := sinks(t, c, id, 58*time.Second)
 		c = elect()
-		_, after, err2 := c.Peers(bounded(t), []string{"b1"})
+		_, _, after, err2 := c.Others(bounded(t), []string{"b1"})
 		high := must[cluster.LeaseLeft](t)(c.LeaseLeft(bounded(t), id))
 		if err != nil || err2 != nil || low.Term != before || high.Term != after || after <= before || high.Left <= low.Left {
 			t.Errorf("%+v in term %d (%v), then %+v in term %d (%v)", low, before, err, high, after, err2)
@@ -193,7 +195,7 @@ func TestWhoMayReadRegistrationsIsToldHowLongTheirLeasesLast(t *testing.T) {
 	if left, err := some.LeaseLeft(ctx, done.LeaseID); !left.Found && !cluster.Denied(err) {
 		t.Errorf("%+v, %v; want to be told, or refused because of %s", left, err, root.Keys().Owner("/ns/t"))
 	}
-	if _, err := some.Members(ctx, []string{"b1"}, 0); !cluster.Denied(err) {
+	if _, _, _, err := some.Others(ctx, []string{"b1"}); !cluster.Denied(err) {
 		t.Errorf("member records: %v, want to be refused", err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"holdfast/cluster"
 )
@@ -15,18 +14,12 @@ func TestAnEraThatCannotBeReadStaysUntilOneBegins(t *testing.T) {
 		name    string
 		garbled string
 		peer    bool
-		alive   *cluster.Alive
 		era     int64
 		value   string // of the key afterwards
 	}{
-		{"beside others", garbled, true, nil, 7, garbled},
-		{"of a newer version", `{"era":12,"format":2}`, true, nil, 7, `{"era":12,"format":2}`},
-		{"beside others, by who knows until when the fleet was alive", garbled, true, &cluster.Alive{Until: at, Revision: 5}, 7, garbled},
-		{"when nobody is registered", garbled, false, nil, 8, `{"era":8}`},
-		{"when nobody is registered, by who knows until when the fleet was alive", garbled, false, &cluster.Alive{Until: at, Revision: 5}, 8,
-			fmt.Sprintf(`{"era":8,"alive_until":%q,"alive_revision":5}`, at.UTC().Format(time.RFC3339Nano))},
-		{"of which the number can be read", `{"era":9,"alive_until":"?"}`, true, &cluster.Alive{Until: at, Revision: 5}, 9, `{"era":9,"alive_until":"?"}`},
-		{"of which the number can be read, when nobody is registered", `{"era":9,"alive_until":"?"}`, false, nil, 10, `{"era":10}`},
+		{"beside others", garbled, true, 0, garbled},
+		{"of a newer version", `{"era":12,"format":2}`, true, 0, `{"era":12,"format":2}`},
+		{"when nobody is registered", garbled, false, 1, `{"era":1}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			onEach(t, func(t *testing.T, e *server) {
@@ -41,9 +34,8 @@ func TestAnEraThatCannotBeReadStaysUntilOneBegins(t *testing.T) {
 				}
 				e.put(t, client.Keys().Era(), c.garbled)
 				req := request(t, client, "b1")
-				req.Alive = c.alive
-				if era := req.Seen.Era; era.Unread != fmt.Sprintf("%q at key %s", c.garbled, client.Keys().Era()) || era.Alive != (cluster.Alive{}) || req.Seen.EraUnsure != "" {
-					t.Errorf("read as %+v, unsure because of %q", era, req.Seen.EraUnsure)
+				if era := req.Seen.Era; era.Unread != fmt.Sprintf("%q at key %s", c.garbled, client.Keys().Era()) {
+					t.Errorf("read as %+v", era)
 				}
 				done := must[cluster.Registered](t)(client.Register(bounded(t), req))
 				value := string(e.get(t, client.Keys().Era()).Kvs[0].Value)
@@ -72,48 +64,6 @@ func TestARegistrationIsRefusedWhenAnEraThatCouldNotBeReadHasChanged(t *testing.
 			t.Errorf("registered on an era that was mended meanwhile: %v", err)
 		}
 	})
-}
-
-func TestARecordThatCannotBeReadLeavesTheEraUnsure(t *testing.T) {
-	onEach(t, func(t *testing.T, e *server) {
-		c := open(t, e.config(t))
-		e.put(t, c.Keys().Era(), "?")
-		e.put(t, c.Keys().Member("b2"), `{"era":4}`)
-		e.put(t, c.Keys().Member("b3"), "torn")
-		seen := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1"))
-		if want := `"torn" at key ` + c.Keys().Member("b3"); seen.Era.N != 4 || seen.EraUnsure != want {
-			t.Errorf("era %+v, unsure because of %q; want 4, because of %q", seen.Era, seen.EraUnsure, want)
-		}
-	})
-}
-
-func TestWhoStandsByItsRegistrationKnowsTheEraWithoutALookAtOthers(t *testing.T) {
-	for name, era := range map[string]string{"deleted": "", "garbled": "?"} {
-		t.Run(name, func(t *testing.T) {
-			onEach(t, func(t *testing.T, e *server) {
-				c := open(t, e.config(t))
-				req := request(t, c, "b1")
-				must[cluster.Registered](t)(c.Register(bounded(t), req))
-				if era == "" {
-					e.remove(t, c.Keys().Era())
-				} else {
-					e.put(t, c.Keys().Era(), era)
-				}
-				e.put(t, c.Keys().Member("b2"), `{"era":4}`)
-				e.put(t, c.Keys().Member("b3"), "torn")
-				seen := must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1"))
-				if seen.Era.N != 1 || seen.EraUnsure != "" {
-					t.Errorf("standing: era %+v, unsure because of %q", seen.Era, seen.EraUnsure)
-				}
-				if err := c.Revoke(bounded(t), req.LeaseID); err != nil {
-					t.Fatal(err)
-				}
-				if seen = must[cluster.Snapshot](t)(c.Snapshot(bounded(t), "b1")); seen.Era.N != 4 || (seen.EraUnsure != "") != (era != "") {
-					t.Errorf("once it has gone: era %+v, unsure because of %q", seen.Era, seen.EraUnsure)
-				}
-			})
-		})
-	}
 }
 
 // Somebody has written it anew by hand.
