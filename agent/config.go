@@ -56,8 +56,8 @@ type Config struct {
 	LeaveRegistered         bool          `name:"leave-registered" help:"keep the lease at a clean stop, for a quick upgrade of the sidecar"`
 	StateDir                string        `name:"state-dir" arg:"DIR" default:"/var/lib/holdfast" help:"directory of the sidecar's own state"`
 
-	SessionExpiredPolicy string        `name:"session-expired-policy" group:"recovery" arg:"drain|reconnect|shutdown" derived:"drain; pulsar: reconnect" help:"what to do when the registration ran out while other brokers lived on"`
-	FleetLossShare       float64       `name:"fleet-loss-share" arg:"0..1" default:"0.5" help:"share of the other brokers that must have lost their registrations, or been cut off, at the same time for a broker to keep its mode; 0: off"`
+	SessionExpiredPolicy string        `name:"session-expired-policy" group:"recovery" arg:"drain|reconnect|shutdown" derived:"drain; pulsar: reconnect" help:"what to do when the registration ran out while other brokers stayed registered"`
+	FleetLossShare       float64       `name:"fleet-loss-share" arg:"0..1" default:"0.5" help:"share of the other brokers that must have lost their registrations, or been cut off, at the same time for a drain after a loss to be lifted at once; 0: off"`
 	SessionRetries       int           `name:"session-retries" arg:"N" min:"0" help:"reconnect: failed attempts until the broker is stopped; 0: no limit"`
 	RestartGrace         time.Duration `name:"restart-grace" arg:"DURATION" default:"-1ns" derived:"0s; pulsar whose process is watched: 3s" min:"0s" help:"how long a dead broker keeps its registration; 0s: until the TTL runs out; needs a process to watch"`
 	LeaveTimeout         time.Duration `name:"leave-timeout" arg:"DURATION" default:"5m" min:"1ms" help:"after 'holdfast leave', or when it says that it ends: how long the broker's end is waited for, before it is taken back"`

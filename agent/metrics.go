@@ -52,7 +52,7 @@ func newMetrics(reg prometheus.Registerer, a *agent) *metrics {
 		detachments: counters("detachments_total", "Detachments by reason. Each one kept clients away; 'holdfast explain' says why.", "reason"),
 		losses:      counters("registration_lost_total", "Registrations lost, by cause. After lease_expired the broker may have been declared dead.", "cause"),
 		boots: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "holdfast_broker_boots_total",
-			Help: "Starts of the broker process by kind and by the reason of the mode that followed. stale_restart waits for an operator, except of a Pulsar broker under the policy reconnect, which is active."}, []string{"kind", "reason"}),
+			Help: "Starts of the broker process by kind and by the reason of the mode that followed. stale_restart is a drain that is lifted by itself if no other broker lived on, and else waits for an operator; of a Pulsar broker under the policy reconnect it is active."}, []string{"kind", "reason"}),
 		adoptions: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_registration_adoptions_total",
 			Help: "Registrations that were found under another lease and bound to ours. Growing: the broker writes its registration again and again."}),
 		suspensions: prometheus.NewCounter(prometheus.CounterOpts{Name: "holdfast_agent_suspensions_total",
