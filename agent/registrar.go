@@ -118,7 +118,6 @@ type registrar struct {
 	strange    string       // see recovery.StartupFacts. Of the Keeper's goroutine
 	before     confirmation // what the sidecar before this one noted last; zero: nothing
 	unreadSaid string       // see noteUnread. Of the Keeper's goroutine
-	foretells  bool         // what is decided is only said
 	// pauseEnds is when the maintenance pause in force ends; zero: there is none.
 	pauseEnds func() time.Time
 	asks      *openQuestion // the suspicion that is open; nil: none is. Of the Keeper's goroutine

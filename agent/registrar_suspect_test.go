@@ -68,8 +68,6 @@ func (o *outage) restartsAs(instance string) {
 
 func (o *outage) writeEra(value string) { o.putValue(o.client.Keys().Era(), value) }
 
-func (o *outage) put(key string) { o.putValue(key, "{}") }
-
 func (o *outage) putValue(key, value string) {
 	o.t.Helper()
 	if _, err := o.store.Put(o.t.Context(), &etcdserverpb.PutRequest{Key: []byte(key), Value: []byte(value)}); err != nil {
