@@ -52,6 +52,9 @@ func (a *agent) stateSeen(seen *recovery.ModeRecord, garbled string, revision, g
 	case recovery.Unchanged:
 		a.modeRev, a.reassert = revision, false
 	case recovery.Accept:
+		if a.suspect && m.By == recovery.ByHoldfast {
+			return // the registrar lifts the drain, and tells why
+		}
 		detail := "changed in etcd"
 		switch m.By {
 		case recovery.ByHoldfast:

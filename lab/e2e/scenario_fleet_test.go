@@ -101,13 +101,8 @@ func (s *stage) eraGrewOnce(after int64) {
 			grown = append(grown, c)
 		}
 	}
-	want := 1
-	if s.kind.uncounted != "" {
-		s.t.Log(s.kind.uncounted)
-		want = 0
-	}
-	if len(grown) != want {
-		s.t.Errorf("the era was written %d times, want %d: %v", len(grown), want, grown)
+	if len(grown) > 1 || len(grown) == 0 && s.kind.uncounted == "" { // of brokers that register themselves two may be there before a sidecar looks
+		s.t.Errorf("the era was written %d times, want 1: %v", len(grown), grown)
 	}
 }
 
