@@ -63,7 +63,7 @@ func (a *agent) takeUp(o outcome) {
 	if o.unread != "" && o.unread != a.unread {
 		a.event(Event{Kind: "registration", To: "unreadable_record", Epoch: o.grant.Epoch, Detail: o.unread})
 	}
-	a.unread, a.suspect = o.unread, d.Suspect != nil
+	a.unread = o.unread
 	a.grant, a.value, a.verified, a.tookUp = o.grant, o.value, true, true
 	if o.unsure == a.unsure {
 		a.unsure = 0
@@ -93,6 +93,7 @@ func (a *agent) takeUp(o outcome) {
 	default:
 		// The watch knows a mode that is newer than what this was decided on.
 	}
+	a.suspect = d.Suspect != nil && a.mode == d.Mode // else somebody has written another since
 	if early := a.early; early != nil {
 		a.early = nil
 		early()
