@@ -71,7 +71,7 @@ func TestAFirstInstallationBesideRunningBrokersDrainsNobody(t *testing.T) {
 			t.Error("registered")
 		}
 	})
-	t.Run("a broker that takes long to list is asked once, and is not registered meanwhile", func(t *testing.T) {
+	inBubble(t, "a broker that takes long to list is asked once, and is not registered meanwhile", func(t *testing.T) {
 		o, asked := installed(t), 0
 		var l *listing
 		o.serves = func(now *listing) { l, asked = now, asked+1 }
@@ -88,7 +88,7 @@ func TestAFirstInstallationBesideRunningBrokersDrainsNobody(t *testing.T) {
 			t.Errorf("asked %d times", asked)
 		}
 	})
-	t.Run("another process answers by now", func(t *testing.T) {
+	inBubble(t, "another process answers by now", func(t *testing.T) {
 		o := installed(t)
 		o.serves = func(*listing) {}
 		impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
