@@ -135,7 +135,7 @@ func (r *registrar) stand(ctx context.Context, client *cluster.Client, seen clus
 	var at int64
 	switch {
 	case seen.MemberMalformed != "", seen.Member != nil && (seen.Member.Data != string(out.data) || seen.Member.Instance != out.instance || outlivedCut(seen, now)),
-		suspect(seen) && out.decision.Suspect == nil:
+		suspect(seen) != (out.decision.Suspect != nil):
 		at, err = client.Keep(ctx, r.standing(seen, now, out))
 	case out.decision.Write:
 		at, err = client.PutState(ctx, seen.BrokerID, *stateWrite(out.decision.Mode), seen.StateRevision)

@@ -69,7 +69,7 @@ type outcome struct {
 	restored      bool // etcd is older than what we remember
 	// succeeds: the process that answers is registered under another id than the one before.
 	succeeds   bool
-	begins     bool // an era: nobody else is registered, or nobody but suspects and ours is lifted
+	begins     bool // an era: nobody else is registered
 	succession recovery.SuccessionFacts
 	former     string    // that one's id; empty: there was none
 	moved      int       // assignments that were handed over
@@ -115,7 +115,7 @@ type registrar struct {
 	// serves begins to list what the broker serves; nil: etcd does not say whose that is.
 	serves     func(*listing)
 	listing    *listing     // under way, or not asked for yet. Of the Keeper's goroutine
-	strange    string       // see recovery.StartupFacts. Of the Keeper's goroutine
+	strange    string       // see recovery.Facts. Of the Keeper's goroutine
 	before     confirmation // what the sidecar before this one noted last; zero: nothing
 	unreadSaid string       // see noteUnread. Of the Keeper's goroutine
 	// pauseEnds is when the maintenance pause in force ends; zero: there is none.
@@ -379,7 +379,7 @@ func (r *registrar) standing(seen cluster.Snapshot, now life, out *outcome) clus
 	s := cluster.RegisterRequest{Seen: seen, Begins: out.begins, Member: cluster.Member{Incarnation: now.memory.Incarnation, Data: string(out.data),
 		Instance: out.instance, At: time.Now(), Health: healthNote(seen, now), Cut: cutNote(seen, now), Suspect: suspectNote(out.decision)}}
 	if m := seen.Member; m != nil && m.ModRevision >= seen.Registration.CreateRevision {
-		s.Since, s.Away = m.Since, m.Away
+		s.Since, s.Away, s.Planned = m.Since, m.Away, m.Planned
 	} else { // the broker, or a backup, brought the key back before us
 		s.Member = r.comesBack(seen, now, *out, s.Member)
 	}

@@ -20,11 +20,14 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 	remembered := m.data(seen.Member)
 	f := recovery.Facts{
 		Now: time.Now(), Revision: seen.Revision, Holder: r.holder(seen, m), Stored: modeOf(seen.State), Garbled: seen.StateMalformed != "",
-		Member: memberFacts(seen, now.data), NoMember: seen.MemberMalformed, EraAt: seen.Era.ModRevision, NoEra: seen.Era.Unread, Others: seen.Peer.CreateRevision != 0,
+		Member: memberFacts(seen, now.data), NoMember: seen.MemberMalformed, EraAt: seen.Era.ModRevision, Begun: seen.Member == nil || seen.Era.N > seen.Member.Era, NoEra: seen.Era.Unread, Others: seen.Peer.CreateRevision != 0,
 		Memory: m.FirstBootDone || m.Revision != 0, Corrupt: m.Distrust, Restored: restored, Confirmed: r.lastProven(now),
 		Boot: now.boot, DataSeen: true, Data: now.data, HadData: remembered, Strange: &r.strange,
 	}
 	f.Stands = f.Holder == recovery.Us && !r.reborn(seen, m) && restored == ""
+	if q := r.asks; q != nil && f.Member == nil && seen.Registration != nil && q.epoch == seen.Registration.CreateRevision {
+		f.Member = &recovery.Member{Suspect: &q.Suspect} // its record was deleted or spoiled, and is written again
+	}
 	f.Younger = r.adopting() && f.Confirmed.Revision != 0 && seen.OldestPeerRevision > f.Confirmed.Revision
 	if r.others != nil {
 		f.Others = *r.others

@@ -80,5 +80,4 @@ func (r *registrar) noteUnread(seen cluster.Snapshot) {
 }
 
 // unreadHint says how it is mended.
-const unreadHint = "the record of a broker is written anew when it registers; " +
-	"an era is counted anew from the member records once its key is deleted: 'etcdctl del' with that key"
+const unreadHint = "the record of a broker is written anew when it registers; an era that cannot be read may be deleted: 'etcdctl del' with that key"

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"sort"
 	"sync"
 	"time"
 
@@ -19,21 +21,22 @@ import (
 // on. The member record says that it is open, so a sidecar that is restarted asks on.
 //
 // Guaranteed: what lifts it is one transaction with the mode, guarded by the state key being as it was
-// seen, which is no person's word. Not guaranteed: that it ends while etcd does not let us
+// seen, which is no operator's word. Not guaranteed: that it ends while etcd does not let us
 // read the records of others; then it waits for an operator, and says so.
 
 // openQuestion is an open suspicion, and whom it looks at. The looks are made beside the Keeper, whose
 // time is for renewals.
 type openQuestion struct {
-	recovery.Suspicion       // once begun
+	recovery.Suspicion       // once begun; before that what is asked
 	begun              bool  // the first look was taken
 	epoch              int64 // of the registration
 
-	mu    sync.Mutex
-	looks bool           // it is being looked, or will be
-	seen  *recovery.Look // and was; nil: nothing new
-	names []string       // of the others
-	stood int64          // a revision at which the registration that was lost stood, by etcd's own memory
+	mu     sync.Mutex
+	looks  bool           // it is being looked, or will be
+	seen   *recovery.Look // and was; nil: nothing new
+	stood  int64          // see stoodBeside; with seen
+	looked bool           // it was looked once, whatever was seen
+	names  []string       // of the others. Of the one who looks
 }
 
 // suspect reports whether our member record says that a suspicion is open.
@@ -54,7 +57,9 @@ func (r *registrar) comesBack(seen cluster.Snapshot, now life, out outcome, m cl
 	switch {
 	case was == nil:
 	case out.decision.Planned:
-		m.Since, m.Away, m.Cut = was.LifeSince(0), was.ModRevision, was.Cut
+		m.Since, m.Away, m.Cut = was.LifeSince(now.memory.Epoch), was.ModRevision, was.Cut
+	case out.decision.Row == recovery.ReasonFastRestart: // under another id: the one before stood until now
+		m.Since, m.Away, m.Cut = was.LifeSince(now.memory.Epoch), seen.Revision, was.Cut
 	default:
 		if m.Cut = was.Cut; !now.cutFrom.IsZero() && time.Since(now.cutFrom) > r.ttl()-r.cfg.LeaseDetachMargin {
 			m.Cut = &cluster.Cut{From: now.cutFrom, Until: time.Now(), Revision: seen.Revision}
@@ -70,59 +75,69 @@ func (r *registrar) ask(client *cluster.Client, seen cluster.Snapshot, out *outc
 		r.asks = nil
 		return
 	}
-	q := r.asks
+	q, rules := r.asks, r.rules(life{})
 	if q == nil || q.epoch != out.grant.Epoch {
-		q = &openQuestion{epoch: out.grant.Epoch}
+		q = &openQuestion{epoch: out.grant.Epoch, Suspicion: recovery.Suspicion{Suspect: *s}}
 		r.asks = q
-		due := recovery.Begin(*s, 0, recovery.Look{}).Due(r.rules(life{}))
+		due := recovery.Begin(*s, 0, recovery.Look{}).Due(rules)
 		out.decision.Detail += fmt.Sprintf("; at about %s it is known whether one of them lived on: if none did, it is active again by itself", time.Now().Add(due).UTC().Format(time.RFC3339))
-	}
-	wait := time.Duration(0)
-	if now := time.Duration(r.clock()); q.begun {
-		wait = q.Next(now, r.rules(life{})) - now
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	wait := rules.Renewal
+	switch now := time.Duration(r.clock()); {
+	case q.begun:
+		wait = q.Next(now, rules) - now
+	case !q.looked: // a fleet that starts at once does not look at once
+		wait = rand.N(rules.Renewal)
+	}
 	if r.later == nil || q.looks {
 		return
 	}
 	q.looks = true
-	r.later(wait, func(ctx context.Context) {
-		look, err := r.lookBeside(ctx, client, seen, q, s.Lost)
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		if q.looks = false; err == nil {
-			q.seen = &look
-		}
-	})
+	r.later(wait, func(ctx context.Context) { r.lookBeside(ctx, client, seen, q, s.Lost) })
+}
+
+// lookBeside is one look at those whom the question is about.
+func (r *registrar) lookBeside(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, q *openQuestion, lost recovery.Proven) {
+	look, stood, err := r.seenBeside(ctx, client, seen, q, lost)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	first := !q.looked
+	q.looks, q.looked = false, true
+	switch {
+	case err == nil:
+		q.seen, q.stood = &look, stood
+	case first:
+		r.log.Warn("whether other brokers lived on is not known yet", "err", explainOthers(client, err))
+	default:
+		r.log.Debug("whether other brokers lived on is not known yet", "err", err)
+	}
 }
 
 // review takes up what was seen of the others, and changes what was decided of a registration that
 // stands when the suspicion ends.
 func (r *registrar) review(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, now life, out *outcome) {
 	d, q := &out.decision, r.asks
-	if d.Suspect == nil || d.Step != recovery.Keep || d.Write || r.paused() || q == nil || q.epoch != seen.Registration.CreateRevision {
+	if d.Suspect == nil || d.Step != recovery.Keep || q == nil || q.epoch != seen.Registration.CreateRevision {
 		return
+	}
+	if r.later == nil { // nobody looks beside
+		r.lookBeside(ctx, client, seen, q, d.Suspect.Lost)
 	}
 	q.mu.Lock()
-	look := q.seen
+	look, stood := q.seen, q.stood
 	q.seen = nil
+	if look != nil && !q.begun {
+		first := q.Suspect
+		first.Lost.Revision = max(first.Lost.Revision, stood)
+		q.Suspicion, q.begun, look = recovery.Begin(first, q.epoch, *look), true, nil
+	}
 	q.mu.Unlock()
-	if look == nil && r.later == nil { // nobody looks beside
-		if one, err := r.lookBeside(ctx, client, seen, q, d.Suspect.Lost); err == nil {
-			look = &one
-		}
-	}
-	switch {
-	case look == nil:
-		return
-	case !q.begun:
-		first := *d.Suspect
-		first.Lost.Revision = max(first.Lost.Revision, q.stood)
-		q.Suspicion, q.begun = recovery.Begin(first, q.epoch, *look), true
+	if look == nil || d.Write || r.paused() {
 		return
 	}
-	if seen.Era.Unread == "" {
+	if m := seen.Member; seen.Era.Unread == "" && m != nil && seen.Era.N > m.Era {
 		look.Era = seen.Era.ModRevision
 	}
 	next, answer, how := q.Review(*look, r.rules(now))
@@ -133,8 +148,6 @@ func (r *registrar) review(ctx context.Context, client *cluster.Client, seen clu
 	case recovery.NobodyLived:
 		d.Mode, d.Write, d.Row = next.Lift(), true, next.Lift().Reason
 		d.Detail = "drained only until it was known whether other brokers lived on: " + how
-		out.begins = look.OnlySuspects()
-		r.log.Info("the drain is lifted", "reason", string(d.Mode.Reason), "detail", how)
 	case recovery.SomebodyLived:
 		d.Detail = how
 		r.log.Warn("the drain stands and waits for an operator: find out why, then 'holdfast activate'", "reason", string(d.Mode.Reason), "detail", how)
@@ -142,32 +155,24 @@ func (r *registrar) review(ctx context.Context, client *cluster.Client, seen clu
 	d.Suspect = nil
 }
 
-// lookBeside is one look at those whom the question is about.
-func (r *registrar) lookBeside(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, q *openQuestion, lost recovery.Proven) (look recovery.Look, err error) {
-	defer func() {
-		if err != nil {
-			q.names = nil
-			r.log.Warn("whether other brokers lived on is not known yet", "err", explainOthers(client, err))
-		}
-	}()
-	begins := q.names == nil // the first look
-	if begins {
+func (r *registrar) seenBeside(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, q *openQuestion, lost recovery.Proven) (look recovery.Look, stood int64, err error) {
+	if q.names == nil {
 		own := cluster.Who{Name: seen.Name, Registered: seen.BrokerID, Former: seen.Former.BrokerID}
 		if q.names, err = client.OthersOf(ctx, own, fmt.Sprintf("%s %d", seen.Name, lost.Revision)); err != nil {
-			return look, err
+			return look, 0, err
 		}
 	}
 	others, revision, term, err := client.Others(ctx, q.names)
 	if err != nil {
-		return look, err
+		return look, 0, err
 	}
 	look = recovery.Look{Now: time.Duration(r.clock()), At: revision, Term: term}
 	for _, o := range others {
 		c := recovery.Companion{Name: o.Name, Epoch: o.Epoch, Since: o.Epoch, Bare: o.Member == nil, Unread: o.Malformed}
 		if m := o.Member; m != nil {
-			c.Suspect, c.Since, c.Away, c.Written = m.Suspect != nil, m.LifeSince(o.Epoch), m.Away, m.ModRevision
-			if m.Cut != nil {
-				c.Cut, c.Unread = m.Cut.From, m.Cut.Malformed
+			c.Suspect, c.Since, c.Away, c.Written = m.Suspect != nil, m.LifeSince(o.Epoch), m.LeftBefore(o.Epoch), m.ModRevision
+			if m.Cut != nil && m.Cut.Malformed == "" {
+				c.Cut = m.Cut.From
 			}
 			if m.Left != nil && !m.Left.Crash && o.Epoch == 0 {
 				c.Left, c.Unread = m.ModRevision, m.Left.Malformed
@@ -175,31 +180,36 @@ func (r *registrar) lookBeside(ctx context.Context, client *cluster.Client, seen
 		}
 		look.Companions = append(look.Companions, c)
 	}
-	if begins {
-		q.stood, err = r.stoodBeside(ctx, client, cmp.Or(seen.Former.BrokerID, seen.BrokerID), look, lost.Revision, q.epoch)
+	if !q.begun {
+		stood, err = r.stoodBeside(ctx, client, cmp.Or(seen.Former.BrokerID, seen.BrokerID), look, lost.Revision, q.epoch)
 	}
-	return look, err
+	return look, stood, err
 }
 
 // stoodBeside is the latest revision, of those at which the others' lives began, at which our own
 // registration stood; 0: none after the one that is remembered. A state file may be older than it
-// should be, and then they would all seem to have come later.
+// should be, and then they would all seem to have come later. What etcd has forgotten counts as
+// stood: that they came later is not known.
 func (r *registrar) stoodBeside(ctx context.Context, client *cluster.Client, id string, look recovery.Look, after, epoch int64) (stood int64, err error) {
-	slices.SortFunc(look.Companions, func(a, b recovery.Companion) int { return cmp.Compare(a.Since, b.Since) })
+	var lives []int64
 	for _, c := range look.Companions {
-		if c.Since <= after || c.Since >= epoch {
-			continue
+		if c.Since > after && c.Since < epoch {
+			lives = append(lives, c.Since)
 		}
-		there, err := client.RegisteredAt(ctx, id, c.Since)
-		if errors.Is(err, cluster.ErrCompacted) || err == nil && !there {
-			return stood, nil
-		}
-		if err != nil {
-			return stood, err
-		}
-		stood = c.Since
 	}
-	return stood, nil
+	slices.Sort(lives)
+	n := sort.Search(len(lives), func(i int) bool {
+		there, failed := client.RegisteredAt(ctx, id, lives[i])
+		if errors.Is(failed, cluster.ErrCompacted) {
+			return false
+		}
+		err = cmp.Or(err, failed)
+		return failed != nil || !there
+	})
+	if n == 0 {
+		return 0, err
+	}
+	return lives[n-1], err
 }
 
 // explainOthers says which right is missing.

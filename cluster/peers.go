@@ -104,20 +104,25 @@ type Other struct {
 	Malformed string
 }
 
-// OthersOf draws MostPeers of the other brokers that are members or registered, by their names.
+// OthersOf draws MostPeers of the other brokers that are registered, and then of those that are
+// members only.
 func (c *Client) OthersOf(ctx context.Context, own Who, seed string) (names []string, err error) {
 	defer during(&err, "list other brokers")
-	members, err := c.drawn(ctx, c.keys.Members(), own.Name, seed)
+	names, err = c.drawn(ctx, c.keys.Registrations(), own.Registered, seed)
 	if err != nil {
 		return nil, err
 	}
-	ids, err := c.drawn(ctx, c.keys.Registrations(), own.Registered, seed)
-	for _, id := range ids {
-		if id != own.Former && !slices.Contains(members, id) {
-			members = append(members, id)
+	names = slices.DeleteFunc(names, func(id string) bool { return id == own.Former })
+	members, err := c.drawn(ctx, c.keys.Members(), own.Name, seed) // who has left, and who is registered under another id
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range members {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
 		}
 	}
-	return members[:min(len(members), MostPeers)], err
+	return names[:min(len(names), MostPeers)], nil
 }
 
 // Others looks at these brokers, MostPeers at most, at one revision, and says which that was and in

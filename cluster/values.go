@@ -110,6 +110,9 @@ type Member struct {
 	// Away is the revision at which it had left on purpose, or crashed and was noted, before this
 	// registration; 0: it had not.
 	Away int64 `json:"away,omitempty"`
+	// Planned is what older versions write of that: the create revision of the registration that was
+	// given up. It is only kept.
+	Planned int64 `json:"planned,omitempty"`
 	// Cut says that the broker had no confirmed renewal for longer than it may serve, whether its
 	// registration outlived that or not; nil: it always had.
 	Cut *Cut `json:"cut,omitempty"`
@@ -139,16 +142,35 @@ func (m *Member) LifeSince(epoch int64) int64 {
 	if m.Left != nil && m.Left.Malformed == "" {
 		epoch = m.Left.Epoch
 	}
-	return cmp.Or(m.Since, epoch)
+	return cmp.Or(m.Since, m.Planned, epoch)
+}
+
+// LeftBefore is a revision at which it had left before the registration of that epoch; 0: it had not.
+func (m *Member) LeftBefore(epoch int64) int64 {
+	if m.Away == 0 && m.Planned != 0 {
+		return epoch - 1
+	}
+	return m.Away
 }
 
 // Suspect is the note, in the member record, of a broker that was drained because others stood
 // registered when it was not: whether one of them lived on since its last confirmed renewal is
 // asked.
 type Suspect struct {
-	Revision int64     `json:"revision"` // of the store at that renewal
+	Revision int64     `json:"revision"` // of the store at that renewal; 0: it cannot be read, and is as none
 	At       time.Time `json:"at,omitzero"`
 	Row      string    `json:"row"` // that drained it
+}
+
+// UnmarshalJSON has no error: a note that cannot be read must not hide the rest of the record.
+func (s *Suspect) UnmarshalJSON(value []byte) error {
+	type plain Suspect
+	var v plain
+	if !readable(value, &v) || v.Revision <= 0 || v.Row == "" {
+		v = plain{}
+	}
+	*s = Suspect(v)
+	return nil
 }
 
 // Health is what a sidecar says of its broker in its member record; empty: nothing.
@@ -276,6 +298,9 @@ func memberOf(kv *KV) (member *Member, malformed string) {
 		return nil, excerpt(kv.Value)
 	}
 	m.Era = n
+	if m.Suspect != nil && m.Suspect.Revision == 0 {
+		m.Suspect = nil
+	}
 	if m.Left != nil {
 		m.Left.Malformed = at(m.Left.Malformed, kv.Key)
 	}

@@ -67,7 +67,10 @@ type Facts struct {
 	NoMember string      // why it cannot be read; empty: it can, or is absent
 	EraAt    int64       // when the era key was written last; 0: it is absent
 	NoEra    string      // why it cannot be read; empty: it can, or is absent
-	Others   bool        // somebody else is registered
+	// Begun: the number in it is higher than that of our member record. An older version, or a hand,
+	// writes the key also where no era began.
+	Begun  bool
+	Others bool // somebody else is registered
 	// Younger: of a broker that registers itself, every other registration is younger than our last
 	// renewal. Such a fleet restarts without an era, and no life of it goes on.
 	Younger   bool
@@ -110,7 +113,7 @@ func (f Facts) lost() Proven {
 	return Proven{Revision: f.Revision}
 }
 
-// suspicion is the open one; nil: there is none. A person's word ends it.
+// suspicion is the open one; nil: there is none. An operator's word ends it.
 func (f Facts) suspicion() *Suspect {
 	if f.Member == nil || f.Member.Suspect == nil {
 		return nil
@@ -121,12 +124,15 @@ func (f Facts) suspicion() *Suspect {
 	return f.Member.Suspect
 }
 
-// held is the mode that only a person may lift, open suspicions included (safety rule 6).
+// held is the mode that only an operator may lift, open suspicions included (safety rule 6).
 func (f Facts) held() (ModeRecord, bool) {
 	m := f.Stored
 	if f.Last != nil {
 		_, judged := JudgeState(*f.Last, f.Stored)
 		m = &judged
+	}
+	if drain := f.Member; drain != nil && drain.Suspect != nil && (f.Stored == nil || f.Stored.ofBoot()) && (m == nil || m.Mode == Active) {
+		m = &ModeRecord{Drained, drain.Suspect.Row, ByHoldfast} // its state key was deleted, and our memory is older
 	}
 	if m == nil || m.Mode == Active || !m.Mode.Known() {
 		return ModeRecord{}, false

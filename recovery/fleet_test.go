@@ -258,7 +258,7 @@ func (s *sidecar) look() {
 		}
 		return
 	}
-	f := Facts{Now: s.wall(s.now), Revision: s.revision, EraAt: s.era, Same: same, Stands: there, DataSeen: true, Memory: s.memory != nil,
+	f := Facts{Now: s.wall(s.now), Revision: s.revision, EraAt: s.era, Begun: true, Same: same, Stands: there, DataSeen: true, Memory: s.memory != nil,
 		Boot: BootFacts{BrokerStartedAt: s.wall(s.now), OldestMarker: time.Unix(1, 0)}, Strange: new(string)}
 	if there {
 		f.Holder = Us
@@ -349,13 +349,6 @@ func (s *sidecar) review() {
 	s.asks = nil
 	rev := s.next()
 	if ruling == NobodyLived {
-		only := true
-		for j := range s.keys {
-			only = only && (j == s.id || s.members[j].suspect != nil)
-		}
-		if only {
-			s.era = rev
-		}
 		s.states[s.id] = stateKey{next.Lift(), rev}
 		s.was = next.Lost
 	}

@@ -7,14 +7,11 @@ import (
 	"time"
 )
 
-// Most is how many others a suspicion looks at, the same ones each time.
-const Most = 64
-
 // mostAnew is how often the look for a proof begins anew.
 const mostAnew = 3
 
 // Suspicion is the open question whether a peer lived on while our registration was gone (DESIGN,
-// safety rule 12). The broker is drained meanwhile. A person's word ends it: then nobody asks.
+// safety rule 12). The broker is drained meanwhile. An operator's word ends it: then nobody asks.
 type Suspicion struct {
 	Suspect
 	Written int64   // create revision of the registration that the drain was written with
@@ -50,7 +47,7 @@ type Companion struct {
 	// left before this registration; 0: it did not.
 	Left, Away int64
 	Written    int64  // mod revision of its member record
-	Unread     string // why that cannot be read; such a peer says nothing
+	Unread     string // why that cannot be read; empty: it can
 }
 
 // Look is one look of a suspicion at the others, read at one revision.
@@ -58,15 +55,14 @@ type Look struct {
 	Now        Instant
 	At         int64
 	Term       uint64
-	State      int64 // mod revision of our state key
-	Era        int64 // and of the era key
+	Era        int64 // mod revision of the era key, as far as an era began since our member record; 0: none
 	Companions []Companion
 }
 
 // Answer is what a look makes of a suspicion.
 type Answer int
 
-// Rulings.
+// What a look can make of it.
 const (
 	StillOpen     Answer = iota // look again
 	NobodyLived                 // nobody lived on: active again, by itself
@@ -100,11 +96,6 @@ func (s Suspicion) Review(l Look, r Rules) (Suspicion, Answer, string) {
 	return s, NobodyLived, "nobody who was registered before proved to have lived on"
 }
 
-// OnlySuspects reports whether nobody else is registered but suspects.
-func (l Look) OnlySuspects() bool {
-	return !slices.ContainsFunc(l.Companions, func(c Companion) bool { return c.Epoch != 0 && !c.Suspect })
-}
-
 // Begin is the suspicion of a registration that was written at that revision.
 func Begin(of Suspect, written int64, l Look) Suspicion {
 	return Suspicion{Suspect: of, Written: written, Begun: l.Now}.begin(l, 0)
@@ -133,11 +124,10 @@ func (s Suspicion) Next(now Instant, r Rules) Instant {
 	return now + r.Renewal
 }
 
-// alike are those that are registered and were hit when we were, of all that are registered and
-// can be read.
+// alike are those that are registered and were hit when we were, of all that are registered.
 func (s Suspicion) alike(l Look, r Rules) (names, of []string) {
 	for _, p := range l.Companions {
-		if p.Epoch == 0 || p.Unread != "" || p.Bare {
+		if p.Epoch == 0 {
 			continue
 		}
 		of = append(of, p.Name)
@@ -150,22 +140,23 @@ func (s Suspicion) alike(l Look, r Rules) (names, of []string) {
 
 // hit reports whether a peer was cut off within one TTL of our own last proven renewal.
 func (s Suspicion) hit(p Companion, r Rules) bool {
-	if p.Cut.IsZero() || s.Lost.At.IsZero() {
+	if p.Cut.IsZero() || s.Lost.At.IsZero() || p.Unread != "" {
 		return false
 	}
 	return math.Abs(float64(p.Cut.Sub(s.Lost.At))) <= float64(r.TTL)
 }
 
 // outlived reports whether a peer proves that somebody lived on: it was registered at our last
-// proven renewal, stood at the first look, and stands still, or has left as planned since.
+// proven renewal, stood at the first look, and stands still, or has left as planned since. Of one
+// whose record cannot be read it is not known when its life began: where it stands the drain stays.
 func (s Suspicion) outlived(p Companion, r Rules) bool {
 	then := slices.ContainsFunc(s.Stood, func(st Standing) bool { return st.Name == p.Name && (st.Epoch == p.Epoch || p.Written > s.At) })
-	if !then || p.Suspect || p.Unread != "" || s.hit(p, r) {
+	if !then || p.Suspect || s.hit(p, r) {
 		return false
 	}
 	lost := s.Lost.Revision
 	switch {
-	case p.Epoch != 0 && p.Epoch <= lost:
+	case p.Epoch != 0 && (p.Epoch <= lost || p.Unread != ""):
 		return true
 	case p.Bare || p.Since == 0 || p.Since > lost:
 		return false

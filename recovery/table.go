@@ -121,7 +121,7 @@ func Decide(f Facts, r Rules) (Decision, Need) {
 // Table is what becomes of a registration (DESIGN, the table). It is asked when another process of
 // the broker answers, when a registration was lost or changed, and after a sidecar's start. Rows
 // that leave everything alone come first, then those that mistrust what is remembered, then what
-// people said; each of the others rests on nothing that a row above it would have refused.
+// operators said; each of the others rests on nothing that a row above it would have refused.
 var Table = []Row{
 	{Name: RowConflict,
 		When: "is registered by another incarnation, or by a later process of this one, or is a copy whose original lives",
@@ -282,7 +282,7 @@ var Table = []Row{
 			case f.NoMember != "" && f.Confirmed.Revision == 0:
 				return "", false
 			}
-			return "for a moment no broker was registered, since its last renewal", f.NoEra == "" && f.EraAt > f.lost().Revision
+			return "for a moment no broker was registered, since its last renewal", f.NoEra == "" && f.Begun && f.EraAt > f.lost().Revision
 		},
 		then: func(f Facts, r Rules, how string) Decision {
 			if f.Same {
@@ -359,6 +359,9 @@ func (f Facts) never() bool { return !f.Same && !f.Memory && !f.known() }
 
 // had is the mode before the loss; somebody may have changed it meanwhile. A suspicion is none.
 func (f Facts) had() ModeRecord {
+	if m, held := f.held(); held {
+		return m
+	}
 	had := f.Last
 	if had == nil {
 		had = &ModeRecord{Mode: Active, Reason: ReasonBoot, By: ByHoldfast}
@@ -385,12 +388,12 @@ func (f Facts) misfit(r Rules) string {
 	return ""
 }
 
-// mistrust drains, and leaves a drain that a person ordered as it is.
+// mistrust drains, and leaves a drain that stands as it is.
 func mistrust(reason Reason) func(Facts, Rules, string) Decision {
 	return func(f Facts, r Rules, how string) Decision {
 		d := drained(f, r, how)
 		d.Mode.Reason = reason
-		if m, held := f.held(); held && m.Mode == Drained {
+		if m, held := f.held(); held && m.Mode == Drained && f.suspicion() == nil {
 			d.Mode, d.Write = m, f.differs(m)
 		}
 		return d

@@ -28,7 +28,7 @@ func (s situation) decide() Decision {
 
 // gone is a new process of a broker that was active and is not registered any more, while others are.
 func gone(change func(s *situation)) situation {
-	s := situation{Facts{Now: noon, Revision: 500, Others: true, EraAt: 100, Memory: true, Confirmed: Proven{390, noon.Add(-time.Minute)},
+	s := situation{Facts{Now: noon, Revision: 500, Others: true, EraAt: 100, Begun: true, Memory: true, Confirmed: Proven{390, noon.Add(-time.Minute)},
 		Stored: byHoldfast(Active, ReasonBoot), Last: byHoldfast(Active, ReasonBoot), Strange: new(string), DataSeen: true,
 		Boot:   BootFacts{BrokerStartedAt: noon.Add(-5 * time.Second), OldestMarker: noon.Add(-time.Hour)},
 		Member: &Member{Revision: 200, At: noon.Add(-time.Hour)}}, rules}
@@ -96,6 +96,9 @@ func TestTable(t *testing.T) {
 		{"without memory and member record", gone(func(s *situation) { s.Memory, s.Confirmed, s.Last, s.Member, s.EraAt = false, Proven{}, nil, nil, 450 }), Register, Drained, ReasonStaleRestart},
 		{"nobody else is registered", gone(func(s *situation) { s.Others = false }), Register, Active, ReasonFullClusterRestart},
 		{"the era was written since its last renewal", gone(func(s *situation) { s.EraAt = 391 }), Register, Active, ReasonFullClusterRestart},
+		{"the era's key was written since, and no era began", gone(func(s *situation) { s.EraAt, s.Begun = 391, false }), Register, Drained, ReasonStaleRestart},
+		{"a suspect, back within the TTL, its state key deleted and its state file lost", gone(all(suspectOf(ReasonStaleRestart), stands, func(s *situation) { s.Stored, s.Last = nil, nil })), Keep, Drained, ReasonStaleRestart},
+		{"a suspect, back within the TTL, its state key deleted and its state file older", gone(all(suspectOf(ReasonStaleRestart), stands, func(s *situation) { s.Stored, s.Last = nil, byHoldfast(Active, ReasonBoot) })), Keep, Drained, ReasonStaleRestart},
 		{"every other one is younger", gone(func(s *situation) { s.Younger = true }), Register, Active, ReasonFullClusterRestart},
 		{"the era was written before", gone(func(s *situation) { s.EraAt = 390 }), Register, Drained, ReasonStaleRestart},
 		{"its own registration is there again", gone(func(s *situation) { s.Holder = Us }), Keep, Drained, ReasonStaleRestart},

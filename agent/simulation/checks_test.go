@@ -339,7 +339,7 @@ func (c *checks) transition(i int, had recovery.ModeRecord, returned, planned, s
 	if had.By == recovery.ByOperator && had.Mode == recovery.Drained && w.mode != had && !person {
 		c.violated("a person's drain of %s was made %s (%s)", id, w.mode.Mode, w.mode.Reason)
 	}
-	if c.restored.After(w.gone) || w.revived {
+	if c.restored.After(w.gone) || !c.restored.IsZero() && !c.restored.Before(w.lossGone) || w.revived {
 		return // a backup does not tell who lived meanwhile
 	}
 	forgiving := c.f.settings.Policy == "reconnect" && w.goneAs == w.instance
