@@ -27,7 +27,7 @@ type RegisterRequest struct {
 	// Member has what else the record is to say: Incarnation, Data, Instance, Health, At, Since, Away,
 	// Cut, Suspect.
 	Member
-	// Begins has a registration that is kept write an era: nobody but suspects is registered.
+	// Begins has a registration that is kept write an era: nobody else is registered.
 	Begins bool
 }
 

@@ -129,7 +129,7 @@ func (c *checks) stops(i int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w, now := c.nodes[i], time.Now()
-	if lost := w.instance == w.registrant && !w.registered; w.running && !lost && !w.bad.within(obeyed, now) && w.netFor(now) >= heard && now.Sub(w.started) < soon {
+	if lost := !w.registered && (w.instance == w.registrant || w.instance == w.goneAs); w.running && !lost && !w.bad.within(obeyed, now) && w.netFor(now) >= heard && now.Sub(w.started) < soon {
 		c.violated("%s is stopped %v after it came up, though etcd answers", c.f.nodes[i].id, now.Sub(w.started))
 	}
 }

@@ -44,7 +44,7 @@ func TestAnEraIsWrittenWhereNobodyIsRegistered(t *testing.T) {
 	}
 }
 
-// A suspicion that is lifted where nobody but suspects stands begins an era as well.
+// Who registers itself is kept, and not registered: where nobody else is that begins an era as well.
 func TestARegistrationThatIsKeptMayBeginAnEra(t *testing.T) {
 	onEach(t, func(t *testing.T, e *server) {
 		c := open(t, e.config(t))
