@@ -202,7 +202,10 @@ func (w *Worker) Carry(ctx context.Context, topic, to string) error {
 func (w *Worker) Send(ctx context.Context, m moves.Move, loads map[string]int, dry bool) (p Shown, err error) {
 	err = errMeanwhile
 	for tries := 0; tries < 2 && errors.Is(err, errMeanwhile); tries++ { // another may have begun it, and is joined
-		if p, err = w.Prepare(ctx, m, loads); err == nil && !dry && !p.UnderWay {
+		if p, err = w.Prepare(ctx, m, loads); err == nil && loads == nil { // a plan of many has asked already
+			err = w.Allowed(ctx, p, 0)
+		}
+		if err == nil && !dry && !p.UnderWay {
 			err = w.Begin(ctx, p)
 		}
 	}
