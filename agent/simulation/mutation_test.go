@@ -43,14 +43,26 @@ var mutations = []mutation{
 		"case errors.Is(a.err, ErrLost):",
 		"case errors.Is(a.err, ErrLost) && k == nil:"}},
 	{"a lease that survived is drained", "rule 3", []string{
-		"case f.survived():\n\t\td := ",
-		"case f.survived() && f.Policy == \"\":\n\t\td := "}},
+		"nobody was declared dead\", f.Same && f.Stands\n",
+		"nobody was declared dead\", f.Same && f.Stands && f.Corrupt != \"\"\n"}},
 	{"registration and state are two writes", "rule 5", []string{
 		"\tif out.decision.Write {\n\t\treq.State = stateWrite(out.decision.Mode)\n\t}\n\tdone, err := client.Register(ctx, req)\n",
 		"\tdone, err := client.Register(ctx, req)\n\tif err == nil && out.decision.Write {\n\t\t_, err = client.PutState(ctx, r.brokerID, *stateWrite(out.decision.Mode), seen.StateRevision)\n\t}\n"}},
+	{"a suspect is never lifted", "rule 12", []string{
+		"return s, NobodyLived, \"nobody who was registered before proved to have lived on\"",
+		"return s, SomebodyLived, \"nobody who was registered before proved to have lived on\""}},
+	{"a suspect is lifted though a peer lived on", "rule 12", []string{
+		"\t\tif s.outlived(p, r) {",
+		"\t\tif s.outlived(p, r) && l.Era != 0 {"}},
+	{"a suspect is lifted at once", "rule 12", []string{
+		"case l.Now < due:",
+		"case l.Now < s.From:"}},
+	{"a broker that is lost among others is active", "rule 12", []string{
+		"d.Suspect = &Suspect{Lost: f.lost(), Row: ReasonStaleRestart}",
+		"d.Mode.Mode = Active"}},
 	{"a restart lifts an operator's drain", "rule 6", []string{
-		"if m, held := f.held(); held {\n\t\treturn f.keep(m, \"kept:",
-		"if m, held := f.held(); held && f.Join {\n\t\treturn f.keep(m, \"kept:"}},
+		"held && (m.By != ByHoldfast || f.suspicion() == nil)",
+		"held && f.Same && (m.By != ByHoldfast || f.suspicion() == nil)"}},
 	{"orders stay attached after the detachment", "rule 9", []string{
 		"attached := a.attachment != recovery.Detached &&",
 		"attached := a.everAttached &&"}},
@@ -64,11 +76,11 @@ var mutations = []mutation{
 		"case r.awaited() == 0 && r.counts.Foreign == 0 && (r.counts.Orphan == 0 || r.mass.Tripped()):",
 		"case r.counts.Missing == r.counts.Elsewhere:"}},
 	{"the era is not compared", "startup", []string{
-		"case f.grown():\n\t\treturn false",
-		"case f.grown() && f.Adopted:\n\t\treturn false"}},
+		"f.NoEra == \"\" && f.Begun && f.EraAt > f.lost().Revision",
+		"f.NoEra == \"\" && f.Begun && f.EraAt < 0"}},
 	{"the era is not bumped", "startup", []string{
-		"\t\tera.Era++\n",
-		""}},
+		"return req.Seen.Era.N + 1\n",
+		"return req.Seen.Era.N\n"}},
 	{"every boot is a first boot", "startup", []string{
 		"if len(found) > 0 {",
 		"if len(found) > 100 {"}},
@@ -109,8 +121,8 @@ var mutations = []mutation{
 		"Paused: a.paused() && a.mode.HeldByPause(),",
 		"Paused: false,"}},
 	{"a pause does not hold the taking of topics back", "pause", []string{
-		"Epoch: a.grant.Epoch, Paused: a.paused(),",
-		"Epoch: a.grant.Epoch, Paused: false,"}},
+		"Epoch: a.grant.Epoch, Paused: a.paused() || a.suspect,",
+		"Epoch: a.grant.Epoch, Paused: a.suspect,"}},
 	{"retries are used up while etcd has no leader", "session policy", []string{
 		"case f.Failure == FailureNoLeader:",
 		"case f.Failure == FailureNoLeader && !f.Lost:",
@@ -120,10 +132,8 @@ var mutations = []mutation{
 		"\treturn a.stopper.Stop(ctx)\n",
 		"\treturn \"killed\", nil\n"}},
 	{"the policy shutdown registers again", "session policy", []string{
-		"case f.Policy == PolicyShutdown, ",
-		"case ",
-		"\tcase f.Policy == PolicyReconnect:",
-		"\tcase f.Policy == PolicyReconnect, f.Policy == PolicyShutdown:"}},
+		"f.Same && (r.Policy == PolicyShutdown || ",
+		"f.Same && ("}},
 	{"a connection that comes up is news however often it does", "the lease", []string{
 		"wait := max(0, time.Until(h.free))",
 		"wait := time.Duration(0)"}},
