@@ -56,7 +56,7 @@ var mutations = []mutation{
 		"\t\tif s.outlived(p, r) && l.Era != 0 {"}},
 	{"a suspect is lifted at once", "rule 12", []string{
 		"case l.Now < due:",
-		"case l.Now < s.From:"}},
+		"case l.Now < due && s.Anew > mostAnew:"}},
 	{"a broker that is lost among others is active", "rule 12", []string{
 		"d.Suspect = &Suspect{Lost: f.lost(), Row: ReasonStaleRestart}",
 		"d.Mode.Mode = Active"}},
@@ -75,12 +75,6 @@ var mutations = []mutation{
 	{"ready while it serves what belongs elsewhere", "rule 7", []string{
 		"case r.awaited() == 0 && r.counts.Foreign == 0 && (r.counts.Orphan == 0 || r.mass.Tripped()):",
 		"case r.counts.Missing == r.counts.Elsewhere:"}},
-	{"the era is not compared", "startup", []string{
-		"f.NoEra == \"\" && f.Begun && f.EraAt > f.lost().Revision",
-		"f.NoEra == \"\" && f.Begun && f.EraAt < 0"}},
-	{"the era is not bumped", "startup", []string{
-		"return req.Seen.Era.N + 1\n",
-		"return req.Seen.Era.N\n"}},
 	{"every boot is a first boot", "startup", []string{
 		"if len(found) > 0 {",
 		"if len(found) > 100 {"}},
@@ -133,7 +127,9 @@ var mutations = []mutation{
 		"\treturn \"killed\", nil\n"}},
 	{"the policy shutdown registers again", "session policy", []string{
 		"f.Same && (r.Policy == PolicyShutdown || ",
-		"f.Same && ("}},
+		"f.Same && (",
+		"r.Policy == PolicyReconnect && (f.Same || r.FencesItself)",
+		"r.Policy != PolicyDrain && (f.Same || r.FencesItself)"}},
 	{"a connection that comes up is news however often it does", "the lease", []string{
 		"wait := max(0, time.Until(h.free))",
 		"wait := time.Duration(0)"}},
