@@ -16,11 +16,11 @@ import (
 // one sidecar share one. It is safe for concurrent use.
 //
 // Of processes with the name the broker is the known one while it lives, then the one that holds the
-// admin port. Guaranteed: one that was seen to run beside the broker is never taken for it. A name alone
-// leads to the broker only where it cannot be seen who holds the port (another network namespace, a
-// proxy, another user's process), one process alone was ever seen to have the name, and it started after
-// the broker was seen to end. Not guaranteed: that the broker is found before it listens, and, where the
-// port is not seen, that it is told from a process that started when no Finder saw either.
+// admin port. Guaranteed: one that was seen to run beside the broker is not taken for it, unless it holds
+// that port. A name alone leads to the broker only where it is not seen who holds the port (another network
+// namespace, a proxy, another user's process), and no two processes were seen to have the name. Not
+// guaranteed: that the broker is found before it listens, or at another port than it had; and, where the
+// port is not seen, that it is told from a process that nobody saw beside it.
 type Finder struct {
 	PIDFile, Name string
 	// Admin are the addresses of the admin port; an error: they are not known. Nil, or no address: there
@@ -38,26 +38,17 @@ type Clues struct {
 	Strict bool             `json:"strict,omitempty"` // see past
 }
 
-// past is what is known of the broker's process from before. Times are in clock ticks since the boot.
+// past is what is known of the broker's process from before.
 type past struct {
 	known  Target // the broker's process, as last found; zero: none was
-	lived  uint64 // up to when it lived for certain: who started before that ran beside it
-	ended  uint64 // when its end was first seen; 0: it was not, or it was never seen to live
-	strict bool   // a name alone proves nothing: several had it, or the port has told which is the broker
+	lived  uint64 // up to when it lived for certain, in clock ticks since the boot: who started before that ran beside it
+	not    Target // was judged to be another's; zero: none was
+	strict bool   // several processes had the name: it proves nothing alone
 }
 
-func (p *past) expect(t Target) { p.known, p.lived, p.ended = t, t.StartTicks, 0 }
+func (p *past) expect(t Target) { p.known, p.lived = t, t.StartTicks }
 
 func (p *past) lives() bool { return p.known.Pid != 0 && !p.known.Gone() }
-
-func (p *past) saw(lives bool, now uint64) {
-	switch {
-	case lives:
-		p.lived, p.ended = now, 0
-	case p.ended == 0 && p.lived > p.known.StartTicks:
-		p.ended = now
-	}
-}
 
 // namesake is a process with the broker's name.
 type namesake struct {
@@ -74,25 +65,28 @@ func founders(all []namesake) []namesake {
 
 var errUndecided = errors.New("which one holds the admin port is not seen")
 
-// choose says which of all is the broker's process, and notes it. The error is ErrNoProcess or
-// errUndecided.
+// choose says which of all is the broker's process, and notes it. The error is ErrNoProcess where none of
+// them can be it, and errUndecided where one may.
 func (p *past) choose(all []namesake, lives bool, now uint64) (Target, error) {
 	p.strict = p.strict || len(founders(all)) > 1
-	if p.saw(lives, now); lives {
+	if lives {
+		p.lived = now
 		return p.known, nil
 	}
-	may := slices.DeleteFunc(slices.Clone(all), func(n namesake) bool { return n.StartTicks < p.lived || n.port == HoldingNo })
+	fresh := p.known == Target{}
+	may := slices.DeleteFunc(slices.Clone(all), func(n namesake) bool {
+		return n.port != HoldingYes && (n.StartTicks < p.lived || n.Target == p.not || fresh && n.port == HoldingNo)
+	})
 	holders := founders(slices.DeleteFunc(slices.Clone(may), func(n namesake) bool { return n.port != HoldingYes }))
 	switch {
 	case len(may) == 0:
 		return Target{}, ErrNoProcess
 	case len(holders) == 1:
-		p.strict, may = true, holders
-	case p.strict || len(may) > 1 || may[0].StartTicks < p.ended:
+		may = holders
+	case p.strict || len(may) > 1 || may[0].port == HoldingNo:
 		return Target{}, errUndecided
 	}
 	p.expect(may[0].Target)
-	p.lived++ // it was seen to live
 	return p.known, nil
 }
 
@@ -148,8 +142,10 @@ func (f *Finder) byName() (ProcessView, error) {
 	case errors.Is(err, ErrNoProcess):
 		err = fmt.Errorf("look for process %q: %w: of that name there is %s, which does not hold the admin port or ran beside the broker: "+
 			"start the broker, or set --broker-pid-file", f.Name, err, pids[2:])
+	case err != nil && len(all) > 1:
+		err = fmt.Errorf("several processes are called %q (%s), and %w: set --broker-pid-file", f.Name, pids[2:], err)
 	case err != nil:
-		err = fmt.Errorf("several processes are called %q, or were (now %s), and %w: set --broker-pid-file", f.Name, pids[2:], err)
+		err = fmt.Errorf("whether the process that is called %q (%s) is the broker is not known, and %w: start the broker, or set --broker-pid-file", f.Name, pids[2:], err)
 	}
 	var v ProcessView
 	if err == nil {
@@ -224,20 +220,22 @@ func (f *Finder) Saw(t Target, gone func() bool) bool {
 	if t != f.past.known {
 		return false
 	}
-	f.past.saw(lives, now)
+	if lives {
+		f.past.lived = now
+	}
 	return true
 }
 
-// Forget says that a process that a name led to is not the broker. From here on no name alone leads to one.
+// Forget says that a process that a name led to is not the broker.
 func (f *Finder) Forget(t Target) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.PIDFile == "" && t == f.past.known {
-		f.past = past{strict: true}
+		f.past = past{strict: f.past.strict, not: t}
 	}
 }
 
-// Strict reports whether no name alone leads to the broker: several processes had it, or the port has told.
+// Strict reports whether no name alone leads to the broker: several processes had it.
 func (f *Finder) Strict() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

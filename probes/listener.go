@@ -71,7 +71,7 @@ const listening = 10
 func listenersAt(at []netip.AddrPort) (names []string, here bool) {
 	own, _ := net.InterfaceAddrs()
 	at = slices.DeleteFunc(slices.Clone(at), func(a netip.AddrPort) bool {
-		return !a.Addr().IsLoopback() && !slices.ContainsFunc(own, func(o net.Addr) bool {
+		return !a.Addr().IsLoopback() && !a.Addr().IsUnspecified() && !slices.ContainsFunc(own, func(o net.Addr) bool {
 			host, ok := o.(*net.IPNet)
 			return ok && host.IP.Equal(a.Addr().AsSlice())
 		})
