@@ -169,6 +169,10 @@ func (s start) foretell(ctx context.Context, client *cluster.Client, log *slog.L
 		f.Err = EtcdError(s.cfg, err)
 		return f
 	}
+	if err := client.MayRegister(ctx, seen); err != nil {
+		f.Err = EtcdError(s.cfg, err)
+		return f
+	}
 	d, why := out.decision, out.decision.Detail
 	switch d.Step {
 	case recovery.Conflict:

@@ -58,6 +58,17 @@ func (c *Client) Register(ctx context.Context, req RegisterRequest) (done Regist
 	return Registered{Revision: revision, Era: req.era()}, err
 }
 
+// MayRegister asks whether etcd lets our user write what a registration writes. Nothing is written.
+func (c *Client) MayRegister(ctx context.Context, seen Snapshot) (err error) {
+	defer during(&err, "ask for the rights to register broker %s", seen.BrokerID)
+	var ops []clientv3.Op
+	for _, key := range []string{c.keys.Registration(seen.BrokerID), c.keys.State(seen.BrokerID), c.keys.Member(seen.name()), c.keys.Era()} {
+		ops = append(ops, clientv3.OpDelete(key))
+	}
+	_, err = once(ctx, c.members, commit(nil, nil, ops...)) // nothing is compared: what else would be done is not
+	return c.denied(ctx, err, nil, ops...)
+}
+
 // era is the one that the registration is in.
 func (req RegisterRequest) era() int64 {
 	if req.Begins {

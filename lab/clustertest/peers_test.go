@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -197,5 +198,12 @@ func TestWhoMayReadRegistrationsIsToldHowLongTheirLeasesLast(t *testing.T) {
 	}
 	if _, _, _, err := some.Others(ctx, []string{"b1"}); !cluster.Denied(err) {
 		t.Errorf("member records: %v, want to be refused", err)
+	}
+	seen := must[cluster.Snapshot](t)(root.Snapshot(ctx, "b1"))
+	if err := some.MayRegister(ctx, seen); !cluster.Denied(err) || !strings.Contains(err.Error(), "permission denied to write "+register+"b1: etcdctl role grant-permission") {
+		t.Errorf("%v, want the right to register to be named", err)
+	}
+	if err := root.MayRegister(ctx, seen); err != nil || must[cluster.Snapshot](t)(root.Snapshot(ctx, "b1")).Revision != seen.Revision {
+		t.Errorf("%v, or something was written", err)
 	}
 }
