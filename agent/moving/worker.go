@@ -19,6 +19,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -97,7 +98,8 @@ type Worker struct {
 	found  map[string]bool   // those of ours that a list has had so far; nil: none is under way
 	drain  draining
 
-	tasks sync.WaitGroup
+	tasks   sync.WaitGroup
+	refused atomic.Value // why a step was not written last; empty: it was
 }
 
 // under is a move that is not over.
@@ -359,9 +361,15 @@ func (w *Worker) do(ctx context.Context, u under, o Orders, step moves.Step) {
 			return
 		}
 		if err := w.write(ctx, &o.Who, next, now.revision, out.Assigned); err != nil {
-			w.log.Warn("a step of a move is not written yet", "topic", u.Topic, "move", u.ID, "phase", u.Phase, "act", step.Act, "err", err)
+			if w.refused.Swap(err.Error()) != err.Error() { // said when it changes
+				w.log.Warn("a step of a move is not written yet", "topic", u.Topic, "move", u.ID, "phase", u.Phase, "act", step.Act, "err", err)
+			}
+			if cluster.Denied(err) {
+				return
+			}
 			continue
 		}
+		w.refused.Store("")
 		w.tell(now.Move, next)
 		return
 	}
