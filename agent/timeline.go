@@ -78,7 +78,7 @@ func WorstCase(c Config) Timeline {
 // noticesInTime adds what is unsafe about when a dead broker is noticed.
 func (tl *Timeline) noticesInTime(c Config) {
 	if noticed := noticedAfter(c); noticed >= c.LeaseTTL {
-		tl.unsafe("--health-fall %d: a dead broker is noticed after %s, no sooner than --lease-ttl %s: lower it, or lower --health-interval %s or --health-timeout %s",
+		tl.unsafe("--health-fall %d: a dead broker is noticed after %s, no sooner than --lease-ttl %s: raise --lease-ttl, or lower --health-fall, --health-interval %s or --health-timeout %s",
 			c.HealthFall, formatDuration(noticed), formatDuration(c.LeaseTTL), formatDuration(c.HealthInterval), formatDuration(c.HealthTimeout))
 	}
 }

@@ -135,7 +135,9 @@ func TestUnsafeTimingsAreNamed(t *testing.T) {
 		{"no detaching", func(c *Config) { c.Detach = false },
 			"--detach=false: a broker that is cut off from etcd goes on serving after its registration is gone: leave it out"},
 		{"health slower than the lease", func(c *Config) { c.HealthFall = 40 },
-			"--health-fall 40: a dead broker is noticed after 41s, no sooner than --lease-ttl 32s: lower it, or lower --health-interval 1s or --health-timeout 1s"},
+			"--health-fall 40: a dead broker is noticed after 41s, no sooner than --lease-ttl 32s: raise --lease-ttl, or lower --health-fall, --health-interval 1s or --health-timeout 1s"},
+		{"a lease of the shortest kind", func(c *Config) { c.LeaseTTL = 3 * time.Second },
+			"--health-fall 3: a dead broker is noticed after 4s, no sooner than --lease-ttl 3s: raise --lease-ttl, or lower --health-fall, --health-interval 1s or --health-timeout 1s"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := natsDefaults()
