@@ -26,6 +26,7 @@ var causes = []struct{ sign, remedy string }{
 	{"server gave HTTP response to HTTPS client", writeHTTP},
 	{"secure connection not available", "no TLS is spoken there: write nats://"},
 	{`malformed HTTP response "\x15\x03`, writeHTTPS},
+	{"malformed HTTP ", "no HTTP is spoken there"},
 	{"selected ALPN", withoutH2},
 	{"no application protocol", withoutH2},
 	{"failed to verify certificate", "have WHO's certificate issued anew"},

@@ -92,6 +92,16 @@ func TestMonitorAnswersThatAreNotANATSServersAreRefused(t *testing.T) {
 			}
 		}
 	}
+	says := func(words string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				io.WriteString(conn, words)
+				conn.Close()
+			}
+		}
+	}
+	const ports = `: start nats-server with -m 8222, or set --nats-monitor to its monitoring port`
 	const remedy = `no nats-server says that: set --nats-monitor to its monitoring port (nats-server -m 8222)`
 	for _, c := range []struct {
 		name     string
@@ -106,6 +116,8 @@ func TestMonitorAnswersThatAreNotANATSServersAreRefused(t *testing.T) {
 			`: GET /varz answered 400 Bad Request: "Client sent an HTTP request to an HTTPS server.\n": write https:// in --nats-monitor`},
 		{"a 5xx may pass", answering(503, "text/plain", "later"), false, `: GET /varz answered 503 Service Unavailable: "later"`},
 		{"huge", huge, false, `: GET /varz: read the answer: larger than 8388608 bytes`},
+		{"the client port", says(`INFO {"server_id":"NFAKE"}` + "\r\n"), false, `: GET /varz: net/http: HTTP/1.x transport connection broken: malformed HTTP status code: no HTTP is spoken there` + ports},
+		{"not a word", says(""), false, `: GET /varz: EOF` + ports},
 		{"half closed", halfClosed, false, `: GET /varz: read the answer: unexpected EOF`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"syscall"
@@ -112,7 +113,7 @@ type varz struct {
 // get asks the monitoring port.
 func (b *Broker) get(ctx context.Context, path string) (*rest.Answer, error) {
 	a, err := b.monitor.Do(ctx, rest.Request{Path: path})
-	if errors.Is(err, syscall.ECONNREFUSED) {
+	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, io.EOF) || strings.Contains(fmt.Sprint(err), "malformed HTTP ") {
 		return nil, fmt.Errorf("%w: start nats-server with -m %s, or set --nats-monitor to its monitoring port", err, monitorPort)
 	}
 	return a, err

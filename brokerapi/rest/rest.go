@@ -23,6 +23,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"holdfast/brokerapi"
@@ -169,12 +170,12 @@ func (c *Client) send(ctx context.Context, r Request) (*http.Response, error) {
 
 // failed is the error of a call that got no answer; cause is the bound that was hit, if one was.
 func (c *Client) failed(what string, err, cause error) error {
-	text := cmp.Or(hosts.Unknown(c.host), cause, err)
-	remedy := c.cfg.Remedy(err)
+	text, remedy := cmp.Or(hosts.Unknown(c.host), cause, err), c.cfg.Remedy(err)
+	said, _, _ := strings.Cut(c.token.Hide(text.Error()), ` "{`) // without the JSON that another protocol begins with
 	if brokerapi.Unseen(err) || hosts.Unknown(c.host) != nil || errors.Is(err, http.ErrSchemeMismatch) {
 		err = errors.Join(brokerapi.ErrUnseen, err)
 	}
-	return brokerapi.Errorf(errors.Join(cause, err), "%s %s: %s: %s%s", c.cfg.Setting, c.base, what, c.token.Hide(text.Error()), remedy)
+	return brokerapi.Errorf(errors.Join(cause, err), "%s %s: %s: %s%s", c.cfg.Setting, c.base, what, said, remedy)
 }
 
 // Answer is what came back, whatever its status.

@@ -109,7 +109,7 @@ func TestAnswersThatCannotBeUsedSayWhatCame(t *testing.T) {
 	const j = "application/json"
 	for _, c := range []struct{ name, says, want string }{
 		{"nothing", "", "EOF"},
-		{"another protocol", "SSH-2.0-x\r\n\r\n", `malformed HTTP response "SSH-2.0-x"`},
+		{"another protocol", "SSH-2.0-x\r\n\r\n", `malformed HTTP response "SSH-2.0-x": no HTTP is spoken there`},
 		{"HTML", head("text/html", "<html>"), `answered 200 OK: "<html>": invalid character '<'`},
 		{"empty", head(j, ""), `answered 200 OK with nothing: unexpected end of JSON input`},
 		{"cut JSON", head(j, `{"a":`), `: "{\"a\":": unexpected end of JSON input`},
