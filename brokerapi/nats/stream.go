@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -119,7 +120,12 @@ func configOf(prefix, topic string, raw []byte) (cfg streamConfig, err error) {
 	key := prefix + "/topics" + topic
 	var rec record
 	if raw = bytes.TrimSpace(raw); len(raw) > 0 {
-		if err := json.Unmarshal(raw, &rec); err != nil {
+		err := json.Unmarshal(raw, &rec)
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
+			want := map[reflect.Kind]string{reflect.String: "string", reflect.Slice: "list of strings"}[wrong.Type.Kind()]
+			return cfg, fmt.Errorf("topic record %s: %q: want a %s, got a JSON %s", key, wrong.Field, cmp.Or(want, "whole number"), wrong.Value)
+		}
+		if err != nil {
 			return cfg, fmt.Errorf(`topic record %s: cannot be read: %w: write null, or JSON like {"subjects":["orders.>"]}`, key, err)
 		}
 	}
