@@ -363,7 +363,8 @@ func (a *agent) leavingWords() string {
 	case returning:
 		return "it was to leave on purpose, and stays: its registration is looked at first"
 	case hasLeft:
-		return "it has left on purpose: stop it, or take it back with 'holdfast activate'"
+		next := map[bool]string{true: "start it when the work is done", false: "stop it, or take it back with 'holdfast activate'"}
+		return "it has left on purpose: " + next[a.brokerGone() || a.processEnded()]
 	case awaitingEnd:
 		if a.leaving.itself {
 			return "it leaves by itself, by its own word: its end is awaited"

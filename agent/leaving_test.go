@@ -134,8 +134,13 @@ func TestActivateTakesABrokerBackWhileItsProcessIsThere(t *testing.T) {
 			if err := l.asks(5*time.Second, false); err != nil {
 				t.Fatal(err)
 			}
-			l.set(func() { l.ended = !there })
+			if !there {
+				endProcess(l.sidecarLife)
+			}
 			l.until(l.age() + 10*time.Second)
+			if s := l.status().Summary; strings.Contains(s, "start it when the work is done") == there || strings.Contains(s, "stop it, or take it back") != there {
+				t.Errorf("process there: %v: %s", there, s)
+			}
 			l.inLoop(l.keepHere)
 			l.until(l.age() + 10*time.Second)
 			if l.registered() != there {
