@@ -165,6 +165,19 @@ func TestTheJournalOfASidecarThatEndedCanBeRead(t *testing.T) {
 	if code, stdout, stderr = holdfast(t, "status", "--state-dir", dir, "-o", "json"); code != 1 || stdout != "" {
 		t.Errorf("status in JSON: code %d, %q, %q", code, stdout, stderr)
 	}
+	for kind, how := range map[string]string{
+		`"started"`: "ended without a stop: it was killed, it failed, or its host did",
+		`"shutdown","detail":"--etcd-user \"n1\": etcd refuses us"`: `ended by itself: --etcd-user "n1": etcd refuses us`,
+	} {
+		left := t.TempDir()
+		write := `{"id":1,"at":"2026-11-20T03:12:05Z","kind":"agent","to":"stopped"}` + "\n" + `{"id":2,"at":"2026-11-20T03:12:09Z","kind":"agent","to":` + kind + "}\n"
+		if err := os.WriteFile(filepath.Join(left, "journal.jsonl"), []byte(write), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, stdout, _ = holdfast(t, "status", "--state-dir", left); !strings.HasPrefix(stdout, "The sidecar that ran here "+how+". Its last events:\n") {
+			t.Errorf("status after %s: %q", kind, stdout)
+		}
+	}
 	code, stdout, stderr = holdfast(t, "events", "--state-dir", dir, "-o", "json")
 	if code != 0 || !strings.HasSuffix(stdout, journal) || stderr != note {
 		t.Errorf("events in JSON: code %d, %q, %q", code, stdout, stderr)

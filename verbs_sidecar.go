@@ -31,13 +31,14 @@ func status(c call) error {
 func writeEnd(c call) {
 	const most = 5
 	events, _ := agent.LeftJournal(c.settings.StateDir)
-	how := "ended without a stop: it was killed, it failed, or its host did"
 	for _, e := range slices.Backward(events) {
-		if e.Kind != "agent" || e.To != "started" && e.To != "stopped" {
+		how := map[string]string{
+			"started":  "ended without a stop: it was killed, it failed, or its host did",
+			"stopped":  "was stopped",
+			"shutdown": "ended by itself: " + e.Detail,
+		}[e.To]
+		if e.Kind != "agent" || how == "" {
 			continue
-		}
-		if e.To == "stopped" {
-			how = "was stopped"
 		}
 		c.out().line("The sidecar that ran here %s. Its last events:", how)
 		for _, e := range events[max(0, len(events)-most):] {

@@ -414,7 +414,11 @@ func (a *agent) serve(ctx context.Context) error {
 	if errors.As(err, &end) {
 		return a.endSession(end)
 	}
-	return errors.Join(err, a.leave())
+	left := a.leave()
+	if err != nil {
+		a.event(Event{Kind: "agent", To: "shutdown", Epoch: a.memory.Epoch, Detail: strings.ReplaceAll(err.Error(), "\n", "; ")})
+	}
+	return errors.Join(err, left)
 }
 
 // listen opens the listeners for probes, web and control, in this order.

@@ -99,7 +99,7 @@ func TestEveryReasonIsExplained(t *testing.T) {
 		recovery.FailureNoSpace, recovery.FailureOther, recovery.Failure(recovery.ReasonRetriesUsedUp)} {
 		add(Event{Kind: "registration", To: "failing", Reason: string(f)})
 	}
-	for _, r := range []recovery.Reason{recovery.ReasonSessionExpired, recovery.ReasonRetriesUsedUp} {
+	for _, r := range []recovery.Reason{"", recovery.ReasonSessionExpired, recovery.ReasonRetriesUsedUp} {
 		add(Event{Kind: "agent", To: "shutdown", Reason: string(r)})
 	}
 	for _, r := range []string{"", "released", "broker_stopped", "broker_not_stopped"} {
