@@ -95,12 +95,13 @@ func (r *registrar) ask(client *cluster.Client, seen cluster.Snapshot, out *outc
 		return
 	}
 	q.looks = true
-	r.later(wait, func(ctx context.Context) { r.lookBeside(ctx, client, seen, q, s.Lost) })
+	begun := q.begun
+	r.later(wait, func(ctx context.Context) { r.lookBeside(ctx, client, seen, q, s.Lost, begun) })
 }
 
 // lookBeside is one look at those whom the question is about.
-func (r *registrar) lookBeside(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, q *openQuestion, lost recovery.Proven) {
-	look, stood, err := r.seenBeside(ctx, client, seen, q, lost)
+func (r *registrar) lookBeside(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, q *openQuestion, lost recovery.Proven, begun bool) {
+	look, stood, err := r.seenBeside(ctx, client, seen, q, lost, begun)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	first := !q.looked
@@ -123,7 +124,7 @@ func (r *registrar) review(ctx context.Context, client *cluster.Client, seen clu
 		return
 	}
 	if r.later == nil { // nobody looks beside
-		r.lookBeside(ctx, client, seen, q, d.Suspect.Lost)
+		r.lookBeside(ctx, client, seen, q, d.Suspect.Lost, q.begun)
 	}
 	q.mu.Lock()
 	look, stood := q.seen, q.stood
@@ -155,7 +156,7 @@ func (r *registrar) review(ctx context.Context, client *cluster.Client, seen clu
 	d.Suspect = nil
 }
 
-func (r *registrar) seenBeside(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, q *openQuestion, lost recovery.Proven) (look recovery.Look, stood int64, err error) {
+func (r *registrar) seenBeside(ctx context.Context, client *cluster.Client, seen cluster.Snapshot, q *openQuestion, lost recovery.Proven, begun bool) (look recovery.Look, stood int64, err error) {
 	if q.names == nil {
 		own := cluster.Who{Name: seen.Name, Registered: seen.BrokerID, Former: seen.Former.BrokerID}
 		if q.names, err = client.OthersOf(ctx, own, fmt.Sprintf("%s %d", seen.Name, lost.Revision)); err != nil {
@@ -180,7 +181,7 @@ func (r *registrar) seenBeside(ctx context.Context, client *cluster.Client, seen
 		}
 		look.Companions = append(look.Companions, c)
 	}
-	if !q.begun {
+	if !begun {
 		stood, err = r.stoodBeside(ctx, client, cmp.Or(seen.Former.BrokerID, seen.BrokerID), look, lost.Revision, q.epoch)
 	}
 	return look, stood, err
