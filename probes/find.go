@@ -36,6 +36,7 @@ type Finder struct {
 type Clues struct {
 	Admin  []netip.AddrPort `json:"admin,omitempty"`
 	Strict bool             `json:"strict,omitempty"` // see past
+	Told   bool             `json:"told,omitempty"`
 }
 
 // past is what is known of the broker's process from before.
@@ -44,6 +45,7 @@ type past struct {
 	lived  uint64 // up to when it lived for certain, in clock ticks since the boot: who started before that ran beside it
 	not    Target // was judged to be another's; zero: none was
 	strict bool   // several processes had the name: it proves nothing alone
+	told   bool   // the port has told: who holds another one is not the broker
 }
 
 func (p *past) expect(t Target) { p.known, p.lived = t, t.StartTicks }
@@ -82,7 +84,7 @@ func (p *past) choose(all []namesake, lives bool, now uint64) (Target, error) {
 	case len(may) == 0:
 		return Target{}, ErrNoProcess
 	case len(holders) == 1:
-		may = holders
+		may, p.told = holders, true
 	case p.strict || len(may) > 1 || may[0].port == HoldingNo:
 		return Target{}, errUndecided
 	}
@@ -158,15 +160,17 @@ func (f *Finder) byName() (ProcessView, error) {
 	return v, err
 }
 
-// lookAtPort notes who holds the admin port. If nobody with the name does and somebody else does, as a proxy,
-// or one who is not seen, it tells nothing.
+// lookAtPort notes who holds the admin port. If nobody with the name ever did and somebody else does, as a
+// proxy, or one who is not seen, it tells nothing.
 func (f *Finder) lookAtPort(all []namesake) error {
 	at, err := f.admin()
 	if err != nil {
 		return err
 	}
 	sockets, here := listenersAt(at)
-	held := false
+	f.mu.Lock()
+	held := f.past.told
+	f.mu.Unlock()
 	for i, n := range all {
 		if here {
 			all[i].port = holdingOf(n.Pid, sockets)
@@ -201,7 +205,7 @@ func (f *Finder) admin() (at []netip.AddrPort, err error) {
 func (f *Finder) Expect(t Target, c Clues) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.past.strict = f.past.strict || c.Strict
+	f.past.strict, f.past.told = f.past.strict || c.Strict, f.past.told || c.Told
 	if len(c.Admin) > 0 {
 		f.at = c.Admin
 	}
@@ -231,7 +235,7 @@ func (f *Finder) Forget(t Target) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.PIDFile == "" && t == f.past.known {
-		f.past = past{strict: f.past.strict, not: t}
+		f.past = past{strict: f.past.strict, told: f.past.told, not: t}
 	}
 }
 
@@ -248,7 +252,9 @@ func (f *Finder) Clues() Clues {
 		return Clues{}
 	}
 	at, err := f.admin()
-	return Clues{slices.SortedFunc(slices.Values(at), netip.AddrPort.Compare), f.Strict() || err != nil}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return Clues{slices.SortedFunc(slices.Values(at), netip.AddrPort.Compare), f.past.strict || err != nil, f.past.told}
 }
 
 func bootTicks() uint64 {
