@@ -121,7 +121,7 @@ func (s *server) Start(t *testing.T) {
 func (s *server) answers() error {
 	fast := http.Client{Timeout: time.Second}
 	defer fast.CloseIdleConnections()
-	resp, err := fast.Get("http://" + s.monitor + "/healthz")
+	resp, err := fast.Get("http://" + s.monitor + "/healthz?js-enabled-only=true")
 	if err != nil {
 		return err
 	}
