@@ -22,7 +22,7 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 		Now: time.Now(), Revision: seen.Revision, Holder: r.holder(seen, m), Stored: modeOf(seen.State), Garbled: seen.StateMalformed != "",
 		Member: memberFacts(seen, now.data), NoMember: seen.MemberMalformed, EraAt: seen.Era.ModRevision, Begun: seen.Member == nil || seen.Era.N > seen.Member.Era, NoEra: seen.Era.Unread, Others: seen.Peer.CreateRevision != 0,
 		Memory: m.FirstBootDone || m.Revision != 0, Corrupt: m.Distrust, Restored: restored, Confirmed: r.lastProven(now),
-		Boot: now.boot, DataSeen: true, Data: now.data, HadData: remembered, Strange: &r.strange,
+		Boot: now.boot, Data: now.data, HadData: remembered, Strange: r.strange,
 	}
 	f.Stands = f.Holder == recovery.Us && !r.reborn(seen, m) && restored == ""
 	if q := r.asks; q != nil && f.Member == nil && seen.Registration != nil && q.epoch == seen.Registration.CreateRevision {
@@ -47,7 +47,7 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 		}
 		out.boot, out.evidence = f.JudgeBoot()
 	}
-	out.decision, _ = recovery.Decide(f, r.rules(now))
+	out.decision = recovery.Decide(f, r.rules(now))
 	out.begins = out.decision.Step == recovery.Keep && !f.Stands && !f.Others // Register sees to it itself
 	if own := modeOf(seen.State); out.succeeds && out.decision.Step != recovery.Conflict {
 		out.decision.Write = own == nil || *own != out.decision.Mode
@@ -59,7 +59,7 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 func (r *registrar) rules(now life) recovery.Rules {
 	rules := recovery.Rules{TTL: r.ttl(), Renewal: r.cfg.RenewInterval, Within: r.cfg.ReturnWithin, Share: r.cfg.FleetLossShare,
 		Policy: recovery.Policy(r.cfg.SessionExpiredPolicy), RetriesUsed: now.retriesUsed, Join: r.cfg.Join,
-		LocalData: true, FencesItself: r.cfg.fencesItself(), NoEtcd: r.others != nil}
+		FencesItself: r.cfg.fencesItself(), NoEtcd: r.others != nil}
 	if r.pauseEnds != nil {
 		rules.Pause = r.pauseEnds()
 	}

@@ -18,18 +18,6 @@ import (
 	"holdfast/recovery"
 )
 
-// ends ends the registration of a peer.
-func (o *outage) ends(id string) {
-	o.t.Helper()
-	seen, err := o.client.Snapshot(o.t.Context(), id)
-	if err == nil {
-		err = o.client.Revoke(o.t.Context(), seen.Registration.LeaseID)
-	}
-	if err != nil {
-		o.t.Fatal(err)
-	}
-}
-
 // writes has a peer change its member record, as its sidecar does.
 func (o *outage) writes(id string, change func(m *cluster.Member)) {
 	o.t.Helper()
@@ -56,7 +44,7 @@ func (o *outage) leaves(id string) {
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	o.ends(id)
+	o.unregister(id)
 }
 
 func (o *outage) decided() recovery.Decision { return o.outcomes[len(o.outcomes)-1].decision }
@@ -299,7 +287,7 @@ func TestAMemberRecordTellsHowLongALifeWasUnbroken(t *testing.T) {
 		o.past.memory.Deadline = time.Now().Add(o.ttl())
 		confirmed := time.Now()
 		o.past.cutFrom = confirmed
-		o.ends("n1")
+		o.unregister("n1")
 		time.Sleep(o.ttl())
 		o.establish(0)
 		if seen := o.snapshot(); seen.Member.LifeSince(seen.Registration.CreateRevision) != seen.Registration.CreateRevision || seen.Member.Away != 0 ||

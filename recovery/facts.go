@@ -17,12 +17,10 @@ type Rules struct {
 	// Share is --fleet-loss-share; 0: off.
 	Share float64
 	// Policy is --session-expired-policy; RetriesUsed: those of reconnect are used up.
-	Policy      Policy
-	RetriesUsed bool
-	Join        bool // --join
-	// LocalData, Places and FencesItself are traits of the broker: its data is its own, its own
-	// cluster says what it serves, its storage fences who was replaced.
-	LocalData, Places, FencesItself bool
+	Policy       Policy
+	RetriesUsed  bool
+	Join         bool // --join
+	FencesItself bool // the storage of the broker fences who was replaced
 	// NoEtcd: no etcd knows the peers. Others is what the broker's own cluster says, and there is
 	// nobody to ask later.
 	NoEtcd bool
@@ -73,10 +71,7 @@ type Facts struct {
 	Others bool // somebody else is registered
 	// Younger: of a broker that registers itself, every other registration is younger than our last
 	// renewal. Such a fleet restarts without an era, and no life of it goes on.
-	Younger   bool
-	TookOver  bool  // our run was replaced by another of this incarnation
-	Elsewhere bool  // the state directory is not where it was when the key was written
-	Rises     *bool // whether the lease of that key rises though we do not renew it; nil: not known
+	Younger bool
 
 	// What this sidecar remembers.
 	Same      bool        // the process that answers is the one that was registered
@@ -87,13 +82,10 @@ type Facts struct {
 	Confirmed Proven      // our last proven renewal
 
 	// What is known of the broker and its data.
-	Boot     BootFacts // KnownToCluster is set here
-	DataSeen bool      // the data directory was looked at for this process
-	Data     DataID    // found now
-	HadData  DataID    // remembered
-	// Strange says what a broker that was never registered serves and must not; nil: it is not
-	// known yet.
-	Strange *string
+	Boot    BootFacts // KnownToCluster is set here
+	Data    DataID    // found now
+	HadData DataID    // remembered
+	Strange string    // what a broker that was never registered serves and must not; empty: nothing
 }
 
 // lost is our last proven renewal before the loss that is decided about. While a suspicion is open

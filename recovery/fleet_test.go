@@ -258,8 +258,8 @@ func (s *sidecar) look() {
 		}
 		return
 	}
-	f := Facts{Now: s.wall(s.now), Revision: s.revision, EraAt: s.era, Begun: true, Same: same, Stands: there, DataSeen: true, Memory: s.memory != nil,
-		Boot: BootFacts{BrokerStartedAt: s.wall(s.now), OldestMarker: time.Unix(1, 0)}, Strange: new(string)}
+	f := Facts{Now: s.wall(s.now), Revision: s.revision, EraAt: s.era, Begun: true, Same: same, Stands: there, Memory: s.memory != nil,
+		Boot: BootFacts{BrokerStartedAt: s.wall(s.now), OldestMarker: time.Unix(1, 0)}}
 	if there {
 		f.Holder = Us
 	}
@@ -278,12 +278,7 @@ func (s *sidecar) look() {
 			f.Member.Left = &PlannedStop{At: m.leftAt}
 		}
 	}
-	d, lacks := Decide(f, fleetRules)
-	if lacks != NeedNothing {
-		s.wrong["needs"] = fmt.Sprint(lacks)
-		return
-	}
-	s.write(f, d, m)
+	s.write(f, Decide(f, fleetRules), m)
 }
 
 func (s *sidecar) write(f Facts, d Decision, m *record) {

@@ -53,7 +53,6 @@ const (
 	RowSurvived    Reason = "survived"          // an outage that the registration outlived
 	RowReconnected Reason = "reconnected"       // registered again by policy, with the mode we had
 	RowConflict    Reason = "identity_conflict" // another incarnation is registered
-	RowAwait       Reason = "awaits_life"       // whether a peer lived on is not known yet
 )
 
 // otherwiseTxt holds, a row a line, what would have made it another.

@@ -90,7 +90,7 @@ func TestTheBrokersOwnBootNeverActivatesWhatWasDrained(t *testing.T) {
 	for range 50_000 {
 		f := random(r)
 		s := SuccessionFacts{Former: []Holder{Nobody, Us, Another}[r.IntN(3)], FormerState: f.Stored, FormerGarbled: f.Garbled, Own: Us, OwnBound: r.IntN(2) == 0, OwnState: booted}
-		f.Facts, f.Same, f.DataSeen = f.Succeeding(s), false, true
+		f.Facts, f.Same = f.Succeeding(s), false
 		d := f.decide()
 		person := s.FormerState != nil && s.FormerState.By == "operator" && s.FormerState.Mode != Active
 		if person && d.Step < Conflict && d.Mode.Mode == Active {

@@ -4,17 +4,6 @@ import (
 	"fmt"
 )
 
-// Need is what a decision lacks. The caller finds it out, puts it into the facts and asks again.
-type Need int
-
-// What can be lacking, in the order in which it is asked for.
-const (
-	NeedNothing  Need = iota
-	NeedRival         // Rises: two looks at the lease of the key, one renewal apart
-	NeedData          // DataSeen, Data and Boot, of the process that answers
-	NeedHoldings      // Strange
-)
-
 // Policy says what to do when a running broker's registration was lost.
 type Policy string
 
@@ -38,12 +27,10 @@ const (
 	Conflict
 	// Shutdown stops the broker and ends the sidecar with an error.
 	Shutdown
-	// Await leaves everything alone until what is needed is known.
-	Await
 )
 
 func (s Step) String() string {
-	return [...]string{"register", "keep", "conflict", "shutdown", "await"}[s]
+	return [...]string{"register", "keep", "conflict", "shutdown"}[s]
 }
 
 // Holder says whose registration is in etcd.
@@ -72,9 +59,6 @@ type Decision struct {
 }
 
 func (d Decision) String() string {
-	if d.Step == Await {
-		return d.Step.String()
-	}
 	return fmt.Sprintf("%s %s (%s)", d.Step, d.Mode.Mode, d.Mode.Reason)
 }
 
@@ -86,19 +70,11 @@ type Row struct {
 	// fits says how the facts are known to be those of this row; ok: they are.
 	fits func(Facts, Rules) (how string, ok bool)
 	then func(f Facts, r Rules, how string) Decision
-	// needs is what must be known before the row can be judged.
-	needs func(Facts, Rules) Need
 }
 
-// Decide finds the first row of the table that fits. Where a row that might fit lacks a fact there
-// is no decision yet.
-func Decide(f Facts, r Rules) (Decision, Need) {
+// Decide finds the first row of the table that fits.
+func Decide(f Facts, r Rules) Decision {
 	for _, row := range Table {
-		if row.needs != nil {
-			if need := row.needs(f, r); need != NeedNothing {
-				return Decision{Step: Await, Row: RowAwait}, need
-			}
-		}
 		how, ok := row.fits(f, r)
 		if !ok {
 			continue
@@ -113,7 +89,7 @@ func Decide(f Facts, r Rules) (Decision, Need) {
 		if d.Step == Register && f.Holder == Us {
 			d.Step = Keep
 		}
-		return d, NeedNothing
+		return d
 	}
 	panic("the last row of the table fits always")
 }
@@ -124,19 +100,10 @@ func Decide(f Facts, r Rules) (Decision, Need) {
 // operators said; each of the others rests on nothing that a row above it would have refused.
 var Table = []Row{
 	{Name: RowConflict,
-		When: "is registered by another incarnation, or by a later process of this one, or is a copy whose original lives",
+		When: "is registered by another incarnation",
 		Then: "not ready, nothing loaded, wait",
-		needs: func(f Facts, _ Rules) Need {
-			return need(NeedRival, f.Holder == Us && f.Elsewhere && f.Rises == nil)
-		},
 		fits: func(f Facts, _ Rules) (string, bool) {
-			switch {
-			case f.Holder == Another:
-				return "the registration is another incarnation's", true
-			case f.TookOver:
-				return "another process of this sidecar has taken the registration over", true
-			}
-			return "this state directory is a copy: the registration of its original is renewed", f.Holder == Us && f.Elsewhere && f.Rises != nil && *f.Rises
+			return "the registration is another incarnation's", f.Holder == Another
 		},
 		then: func(_ Facts, _ Rules, how string) Decision { return Decision{Step: Conflict, Detail: how} }},
 
@@ -194,12 +161,11 @@ var Table = []Row{
 		then: drained},
 
 	{Name: ReasonDataMissing,
-		When:  "is a new process whose own data is gone",
-		Then:  "drained",
-		needs: func(f Facts, _ Rules) Need { return need(NeedData, !f.Same && !f.DataSeen) },
+		When: "is a new process whose own data is gone",
+		Then: "drained",
 		fits: func(f Facts, r Rules) (string, bool) {
 			how := ""
-			if r.LocalData && !f.Same {
+			if !f.Same {
 				how = DataMissing(f.HadData, f.Data, f.boot())
 			}
 			return how, how != ""
@@ -238,14 +204,8 @@ var Table = []Row{
 	{Name: ReasonUnknownData,
 		When: "was never registered here, and serves what is assigned to others",
 		Then: "drained",
-		needs: func(f Facts, r Rules) Need {
-			return need(NeedHoldings, f.never() && !r.Places && f.Strange == nil)
-		},
 		fits: func(f Facts, _ Rules) (string, bool) {
-			if !f.never() || f.Strange == nil || *f.Strange == "" {
-				return "", false
-			}
-			return "never registered here, and it serves what is not its own: " + *f.Strange, true
+			return "never registered here, and it serves what is not its own: " + f.Strange, f.never() && f.Strange != ""
 		},
 		then: drained},
 
@@ -345,13 +305,6 @@ var Table = []Row{
 		Then: "drained at once, as a suspicion: lifted by itself when nobody proves to have lived on",
 		fits: func(f Facts, r Rules) (string, bool) { return "other brokers are registered" + f.misfit(r), true },
 		then: suspected},
-}
-
-func need(n Need, lacking bool) Need {
-	if lacking {
-		return n
-	}
-	return NeedNothing
 }
 
 // never reports whether it was never registered here, as far as anybody knows.

@@ -12,7 +12,7 @@ var (
 	byHoldfast = func(m Mode, r Reason) *ModeRecord { return &ModeRecord{m, r, ByHoldfast} }
 	byBroker   = &ModeRecord{Active, ReasonBoot, "broker"}
 	justLeft   = &PlannedStop{At: noon}
-	rules      = Rules{TTL: 32 * time.Second, Renewal: 4 * time.Second, Within: time.Hour, Share: 0.5, Policy: PolicyDrain, LocalData: true}
+	rules      = Rules{TTL: 32 * time.Second, Renewal: 4 * time.Second, Within: time.Hour, Share: 0.5, Policy: PolicyDrain}
 )
 
 // situation is what a decision rests on.
@@ -22,14 +22,13 @@ type situation struct {
 }
 
 func (s situation) decide() Decision {
-	d, _ := Decide(s.Facts, s.Rules)
-	return d
+	return Decide(s.Facts, s.Rules)
 }
 
 // gone is a new process of a broker that was active and is not registered any more, while others are.
 func gone(change func(s *situation)) situation {
 	s := situation{Facts{Now: noon, Revision: 500, Others: true, EraAt: 100, Begun: true, Memory: true, Confirmed: Proven{390, noon.Add(-time.Minute)},
-		Stored: byHoldfast(Active, ReasonBoot), Last: byHoldfast(Active, ReasonBoot), Strange: new(string), DataSeen: true,
+		Stored: byHoldfast(Active, ReasonBoot), Last: byHoldfast(Active, ReasonBoot),
 		Boot:   BootFacts{BrokerStartedAt: noon.Add(-5 * time.Second), OldestMarker: noon.Add(-time.Hour)},
 		Member: &Member{Revision: 200, At: noon.Add(-time.Hour)}}, rules}
 	if change != nil {
@@ -103,7 +102,7 @@ func TestTable(t *testing.T) {
 		{"the era was written before", gone(func(s *situation) { s.EraAt = 390 }), Register, Drained, ReasonStaleRestart},
 		{"its own registration is there again", gone(func(s *situation) { s.Holder = Us }), Keep, Drained, ReasonStaleRestart},
 		{"never registered here", gone(fresh), Register, Active, ReasonFirstRegistration},
-		{"never registered here, and serves others' topics", gone(all(fresh, func(s *situation) { strange := "/default/a"; s.Strange = &strange })), Register, Drained, ReasonUnknownData},
+		{"never registered here, and serves others' topics", gone(all(fresh, func(s *situation) { s.Strange = "/default/a" })), Register, Drained, ReasonUnknownData},
 		{"the member record cannot be read", gone(func(s *situation) { s.Member, s.NoMember = nil, "?" }), Register, Drained, ReasonUnreadableRecord},
 		{"the member record cannot be read, and the registration stands", gone(all(stands, func(s *situation) { s.Member, s.NoMember = nil, "?" })), Keep, Active, ReasonFastRestart},
 		{"the member record cannot be read, and the era was written since", gone(func(s *situation) { s.Member, s.NoMember, s.EraAt = nil, "?", 391 }), Register, Active, ReasonFullClusterRestart},
@@ -133,14 +132,11 @@ func TestTable(t *testing.T) {
 		{"lost, to reconnect, retries used up", lost(func(s *situation) { s.Policy, s.RetriesUsed = PolicyReconnect, true }), Shutdown, Active, ReasonBoot},
 		{"lost, activated by the broker's own boot over an operator's drain", lost(func(s *situation) { s.Stored, s.Last = byBroker, byPerson(Drained) }), Register, Drained, "disk swap"},
 		{"lost, without an etcd", lost(func(s *situation) { s.NoEtcd = true }), Register, Drained, ReasonRegistrationExpired},
-		{"a copy whose original lives", lost(all(stands, func(s *situation) { s.Elsewhere, s.Rises = true, new(bool); *s.Rises = true })), Conflict, "", ""},
-		{"a directory that was moved", lost(all(stands, func(s *situation) { s.Elsewhere, s.Rises = true, new(bool) })), Keep, Active, ReasonBoot},
-		{"another process of this sidecar took over", lost(all(stands, func(s *situation) { s.TookOver = true })), Conflict, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d, lacks := Decide(c.s.Facts, c.s.Rules)
-			if d.Step != c.step || d.Mode.Mode != c.mode || d.Mode.Reason != c.reason || lacks != NeedNothing {
-				t.Errorf("%s by %s: %s (needs %d); want %s %s (%s)", d, d.Row, d.Detail, lacks, c.step, c.mode, c.reason)
+			d := c.s.decide()
+			if d.Step != c.step || d.Mode.Mode != c.mode || d.Mode.Reason != c.reason {
+				t.Errorf("%s by %s: %s; want %s %s (%s)", d, d.Row, d.Detail, c.step, c.mode, c.reason)
 			}
 			suspicion := d.Mode.Mode == Drained && d.Mode.By == ByHoldfast && (d.Mode.Reason == ReasonStaleRestart || d.Mode.Reason == ReasonRegistrationExpired)
 			if (d.Suspect != nil) != (suspicion && !c.s.NoEtcd) {
@@ -162,33 +158,12 @@ func TestASuspectIsAskedAboutItsFirstLoss(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotKnownIsAskedFor(t *testing.T) {
-	for _, c := range []struct {
-		name string
-		s    situation
-		need Need
-	}{
-		{"the data directory was not looked at", gone(func(s *situation) { s.DataSeen = false }), NeedData},
-		{"of the same process the directory says nothing new", lost(func(s *situation) { s.DataSeen = false }), NeedNothing},
-		{"what it serves, of one that was never registered", gone(func(s *situation) { fresh(s); s.Strange = nil }), NeedHoldings},
-		{"where its own cluster places topics nothing is strange", gone(func(s *situation) { fresh(s); s.Strange, s.Places = nil, true }), NeedNothing},
-		{"whether the lease of the original rises", gone(func(s *situation) { stands(s); s.Elsewhere = true }), NeedRival},
-		{"an operator's drain asks for nothing", gone(func(s *situation) { s.Stored, s.DataSeen = byPerson(Drained), false }), NeedNothing},
-	} {
-		d, lacks := Decide(c.s.Facts, c.s.Rules)
-		if lacks != c.need || (d.Step == Await) != (c.need != NeedNothing) {
-			t.Errorf("%s: %d, %s", c.name, lacks, d)
-		}
-	}
-}
-
 func TestOfTwoRowsTheEarlierDecides(t *testing.T) {
 	type s = *situation
 	byOperator, byRecovery, draining := byPerson(Drained), byHoldfast(Drained, ReasonDataMissing), byPerson(Draining)
 	decide := func(s situation) Decision { return s.decide() }
 	decidesFirst(t, gone(nil), decide, []rule[situation]{
 		{"another incarnation is registered", RowConflict, "holder", func(f s) { f.Holder = Another }},
-		{"another process took over", RowConflict, "", func(f s) { f.TookOver = true }},
 		{"a revision above etcd's is remembered", ReasonRestoredBackup, "", func(f s) { f.Restored = "etcd is at revision 500" }},
 		{"the state file is torn", ReasonCorruptState, "", func(f s) { f.Corrupt = "torn" }},
 		{"the mode is garbled", ReasonUnreadableMode, "state", func(f s) { f.Garbled, f.Stored = true, nil }},
@@ -232,7 +207,7 @@ func random(r *rand.Rand) situation {
 	modes := []*ModeRecord{nil, byHoldfast(Active, ReasonBoot), byPerson(Active), byPerson(Drained), byPerson(Draining), byHoldfast(Drained, ReasonStaleRestart), byBroker}
 	any := func() *ModeRecord { return modes[r.IntN(len(modes))] }
 	return gone(func(s *situation) {
-		s.Same, s.Others, s.Memory, s.TookOver, s.DataSeen = yes(), yes(), yes(), r.IntN(9) == 0, r.IntN(5) != 0
+		s.Same, s.Others, s.Memory = yes(), yes(), yes()
 		s.Holder = []Holder{Nobody, Us, Another}[r.IntN(3)]
 		s.Stands = s.Holder == Us && yes()
 		s.Stored, s.Last, s.EraAt = any(), any(), []int64{0, 100, 450}[r.IntN(3)]
@@ -273,15 +248,10 @@ func TestWhateverIsTrue(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 200_000 {
 		s := random(r)
-		d, lacks := Decide(s.Facts, s.Rules)
+		d := s.decide()
 		person := s.Stored != nil && s.Stored.By == "operator" && s.Stored.Mode != Active
 		forgotten := s.Stored == nil && s.Last != nil && s.Last.By == "operator" && s.Last.Mode != Active
 		switch {
-		case lacks != NeedNothing:
-			if d.Step != Await || d.Write {
-				t.Fatalf("something is missing and it decides %s: %+v", d, s)
-			}
-			continue
 		case (person || forgotten) && d.Step != Conflict && (d.Mode.Mode == Active || d.Step == Shutdown):
 			t.Fatalf("an operator's drain is lifted by %s: %+v", d.Row, s)
 		case d.Row == "" || Otherwise(d.Row) == "":
