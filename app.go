@@ -1,6 +1,8 @@
 package main
 
 import (
+	"holdfast/agent/config"
+
 	"cmp"
 	"context"
 	_ "embed"
@@ -112,7 +114,7 @@ func verb(name string, n *needs, do func(call) error, flags ...cli.Flag) *cli.Co
 	text, _, _ = strings.Cut(text, "\n# ")
 	args, text, _ := strings.Cut(text, "\n")
 	short, long, _ := strings.Cut(text, "\n\n")
-	live := fold(strings.Join(agent.LiveSettings(), ", ")+".", 98, "\n")
+	live := fold(strings.Join(config.LiveSettings(), ", ")+".", 98, "\n")
 	if n != nil {
 		flags = append(flags, n.flags()...)
 	}
@@ -140,7 +142,7 @@ func verb(name string, n *needs, do func(call) error, flags ...cli.Flag) *cli.Co
 // call is one use of a verb.
 type call struct {
 	*invocation
-	settings agent.Config
+	settings config.Config
 }
 
 // invocation is an alias, so that its Context can be told from it where it is embedded.
@@ -372,7 +374,7 @@ func (n *needs) flags() []cli.Flag {
 	if n.others {
 		file.Usage, file.Category = "`FILE` YAML file with settings, by the names below without the dashes", "File"
 	}
-	for _, s := range agent.Settings() {
+	for _, s := range config.Settings() {
 		group, help, hidden := "", "`"+s.Arg+"` "+s.Help, n.only != nil && !slices.Contains(n.only, s.Name)
 		if n.others {
 			group = strings.ToUpper(s.Group[:1]) + s.Group[1:]
@@ -392,12 +394,12 @@ func (n *needs) flags() []cli.Flag {
 
 // load reads the settings from the flags, the environment and the file. only names those
 // whose problems matter; nil: all.
-func load(c *cli.Context, only []string) (agent.Config, error) {
-	src := agent.Sources{Flags: map[string][]string{}, Env: os.Environ(), File: c.String("config"), Only: only}
+func load(c *cli.Context, only []string) (config.Config, error) {
+	src := config.Sources{Flags: map[string][]string{}, Env: os.Environ(), File: c.String("config"), Only: only}
 	if only == nil {
 		src.Command = c.Args().Slice()
 	}
-	for _, s := range agent.Settings() {
+	for _, s := range config.Settings() {
 		if c.IsSet(s.Name) {
 			src.Flags[s.Name] = []string{fmt.Sprint(c.Value(s.Name))}
 			if s.Repeatable() {
@@ -405,7 +407,7 @@ func load(c *cli.Context, only []string) (agent.Config, error) {
 			}
 		}
 	}
-	settings, err := agent.Load(src)
+	settings, err := config.Load(src)
 	if err != nil {
 		return settings, &agent.ExitError{Code: agent.ExitUsage, Err: err}
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"holdfast/agent/config"
+
 	"encoding/json"
 	"errors"
 	"go/ast"
@@ -14,15 +16,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"holdfast/agent"
 )
 
 // arrows says which of our packages each one may import (DESIGN, Rooms). The
 // packages of one row know the others only through interfaces of their own.
 var arrows = map[string][]string{
-	"holdfast":                           {"holdfast/agent", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/moving", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery", "holdfast/recovery/moves"},
-	"holdfast/agent":                     {"holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/moving", "holdfast/agent/page", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/brokerapi/danube", "holdfast/brokerapi/httpapi", "holdfast/brokerapi/nats", "holdfast/brokerapi/pulsar", "holdfast/cluster", "holdfast/probes", "holdfast/recovery", "holdfast/recovery/moves", "holdfast/recovery/topics"},
+	"holdfast":                           {"holdfast/agent", "holdfast/agent/config", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/moving", "holdfast/brokerapi", "holdfast/cluster", "holdfast/probes", "holdfast/recovery", "holdfast/recovery/moves"},
+	"holdfast/agent":                     {"holdfast/agent/config", "holdfast/agent/guard", "holdfast/agent/lease", "holdfast/agent/moving", "holdfast/agent/page", "holdfast/agent/process", "holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/cluster", "holdfast/probes", "holdfast/recovery", "holdfast/recovery/moves", "holdfast/recovery/topics"},
+	"holdfast/agent/config":              {"holdfast/agent/lease", "holdfast/brokerapi", "holdfast/brokerapi/access", "holdfast/brokerapi/danube", "holdfast/brokerapi/httpapi", "holdfast/brokerapi/nats", "holdfast/brokerapi/pulsar", "holdfast/cluster"},
 	"holdfast/agent/guard":               {"holdfast/agent/lease", "holdfast/agent/process"},
 	"holdfast/agent/lease":               {},
 	"holdfast/agent/moving":              {"holdfast/brokerapi", "holdfast/cluster", "holdfast/recovery/moves"},
@@ -195,11 +196,11 @@ func TestDecisionsHaveNoClockNoContextNoLogNoNetwork(t *testing.T) {
 	}
 }
 
-// A driver is its row in agent's table and the files beside it; a scheme of that name is none.
+// A driver is its row in config's table and the files beside it; a scheme of that name is none.
 func TestNobodyAsksWhichDriverItIs(t *testing.T) {
 	for _, p := range ours(t) {
 		for _, name := range p.GoFiles {
-			if strings.HasPrefix(p.ImportPath, "holdfast/brokerapi") || p.ImportPath == "holdfast/agent" && strings.HasPrefix(name, "driver") {
+			if strings.HasPrefix(p.ImportPath, "holdfast/brokerapi") || p.ImportPath == "holdfast/agent/config" && strings.HasPrefix(name, "driver") {
 				continue
 			}
 			s := parse(t, filepath.Join(p.Dir, name))
@@ -213,7 +214,7 @@ func TestNobodyAsksWhichDriverItIs(t *testing.T) {
 				default:
 					return true
 				}
-				for _, driver := range agent.DriverNames() {
+				for _, driver := range config.DriverNames() {
 					own, found := strings.CutPrefix(strings.ToLower(text), driver)
 					if _, field := n.(*ast.SelectorExpr); found && driver != "http" && (field || own == "") {
 						t.Errorf("%s: %s", s.fset.Position(n.Pos()), text)

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"holdfast/agent/config"
+
 	"errors"
 	"fmt"
 	"io"
@@ -97,7 +99,7 @@ func tryCommand(line string) error {
 		return nil
 	}
 	if v.ArgsUsage == startsOne || v.Name == "fleet" { // these would begin, and are tried by their settings
-		c, cmd := agent.Sources{Flags: map[string][]string{}}, []string(nil)
+		c, cmd := config.Sources{Flags: map[string][]string{}}, []string(nil)
 		for i := 0; i < len(words); i++ {
 			if words[i] == "--" {
 				cmd = words[i+1:]
@@ -120,7 +122,7 @@ func tryCommand(line string) error {
 		if v.Name == "fleet" {
 			c.Only = etcdSettings()
 		}
-		_, err := agent.Load(c)
+		_, err := config.Load(c)
 		return err
 	}
 	if v.Name == "install" {
@@ -179,7 +181,7 @@ func TestEveryYAMLOnThePagesCanBeRead(t *testing.T) {
 			if !regexp.MustCompile(`(?m)^driver:`).MatchString(block[2]) {
 				continue
 			}
-			if _, err := agent.Load(agent.Sources{File: page, Read: func(string) ([]byte, error) { return []byte(block[2]), nil }}); err != nil {
+			if _, err := config.Load(config.Sources{File: page, Read: func(string) ([]byte, error) { return []byte(block[2]), nil }}); err != nil {
 				t.Errorf("%s: %v in\n%s", page, err, block[2])
 			}
 		}

@@ -1,14 +1,14 @@
 package main
 
 import (
+	"holdfast/agent/config"
+
 	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
 	"strings"
 	"testing"
-
-	"holdfast/agent"
 )
 
 func read(t *testing.T, name string) string {
@@ -29,7 +29,7 @@ var (
 func pages(t *testing.T) []string {
 	t.Helper()
 	list, err := filepath.Glob("docs/brokers/*.md")
-	if err != nil || len(list) != len(agent.DriverNames()) {
+	if err != nil || len(list) != len(config.DriverNames()) {
 		t.Fatalf("pages %v (%v), want one for each driver", list, err)
 	}
 	return append(list, "README.md")
@@ -65,7 +65,7 @@ func TestTheSettingsOnThePagesAreValid(t *testing.T) {
 	for _, page := range pages(t) {
 		files, commands := 0, 0
 		for _, block := range fenced.FindAllStringSubmatch(read(t, page), -1) {
-			src := agent.Sources{}
+			src := config.Sources{}
 			switch set, cmd, ok := runCommand(block[2]); {
 			case block[1] == "yaml":
 				files++
@@ -76,7 +76,7 @@ func TestTheSettingsOnThePagesAreValid(t *testing.T) {
 			default:
 				continue
 			}
-			if _, err := agent.Load(src); err != nil {
+			if _, err := config.Load(src); err != nil {
 				t.Errorf("%s: %v in\n%s", page, err, block[2])
 			}
 		}
@@ -89,17 +89,17 @@ func TestTheSettingsOnThePagesAreValid(t *testing.T) {
 // The first file of settings on a page is the first command as a file.
 func TestTheFileOfAPageSaysWhatItsCommandSays(t *testing.T) {
 	for _, page := range pages(t) {
-		var fromFile, fromFlags *agent.Config
+		var fromFile, fromFlags *config.Config
 		for _, block := range fenced.FindAllStringSubmatch(read(t, page), -1) {
 			if set, cmd, ok := runCommand(block[2]); ok && fromFlags == nil {
-				c, err := agent.Load(agent.Sources{Flags: set, Command: cmd})
+				c, err := config.Load(config.Sources{Flags: set, Command: cmd})
 				if err != nil {
 					t.Fatal(err)
 				}
 				fromFlags = &c
 			}
 			if block[1] == "yaml" && fromFile == nil {
-				c, err := agent.Load(agent.Sources{File: page, Read: func(string) ([]byte, error) { return []byte(block[2]), nil }})
+				c, err := config.Load(config.Sources{File: page, Read: func(string) ([]byte, error) { return []byte(block[2]), nil }})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -113,7 +113,7 @@ func TestTheFileOfAPageSaysWhatItsCommandSays(t *testing.T) {
 }
 
 // sameSettings compares what is exported: where a setting came from does not matter.
-func sameSettings(a, b agent.Config) bool {
+func sameSettings(a, b config.Config) bool {
 	va, vb := reflect.ValueOf(a), reflect.ValueOf(b)
 	for _, f := range reflect.VisibleFields(va.Type()) {
 		if f.IsExported() && !reflect.DeepEqual(va.FieldByIndex(f.Index).Interface(), vb.FieldByIndex(f.Index).Interface()) {

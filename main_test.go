@@ -1,6 +1,8 @@
 package main
 
 import (
+	"holdfast/agent/config"
+
 	"bytes"
 	"flag"
 	"fmt"
@@ -116,7 +118,7 @@ func TestWrongUsageIsOneLineAndCodeTwo(t *testing.T) {
 		{"shell", []string{"completion", "tcsh"}, `completion: shell "tcsh": unknown: write one of bash, zsh, fish`},
 		{"setting of run", []string{"run", "--driver", "nats", "--lease-detach-margin", "40s"},
 			"--lease-detach-margin 40s: must be less than --lease-ttl 32s: leave it out for a third of the TTL, 10.667s"},
-		{"setting of check", []string{"check", "--driver", "kafka"}, `--driver "kafka": unknown driver: known drivers: ` + strings.Join(agent.DriverNames(), ", ")},
+		{"setting of check", []string{"check", "--driver", "kafka"}, `--driver "kafka": unknown driver: known drivers: ` + strings.Join(config.DriverNames(), ", ")},
 		{"fleet without an etcd", []string{"fleet", "--registration", "none"}, "--registration none: there is no etcd that knows the brokers of this cluster: ask the broker's own admin tool, or 'holdfast status' beside each broker"},
 		{"forget without an etcd", []string{"forget", "--driver", "danube", "--registration", "none", "n9"}, "--registration none: there is no etcd that knows this broker: nothing to forget"},
 		{"forget nobody", []string{"forget", "--driver", "nats"}, "forget: no ID given: write 'holdfast forget [FLAG…] ID'"},
@@ -135,7 +137,7 @@ func TestWrongUsageIsOneLineAndCodeTwo(t *testing.T) {
 func TestEverySettingErrorHasItsOwnLine(t *testing.T) {
 	code, _, stderr := holdfast(t, "run", "--lease-ttl", "32", "--health-rise", "0")
 	want := "holdfast: --lease-ttl \"32\": not a duration: write a number with a unit, such as 32s\n" +
-		"holdfast: --driver: required: give the kind of broker; known drivers: " + strings.Join(agent.DriverNames(), ", ") + "\n" +
+		"holdfast: --driver: required: give the kind of broker; known drivers: " + strings.Join(config.DriverNames(), ", ") + "\n" +
 		"holdfast: --health-rise 0: must be at least 1\n"
 	if code != 2 || stderr != want {
 		t.Errorf("code %d, got\n%s", code, stderr)
@@ -163,7 +165,7 @@ func TestHelpIsGolden(t *testing.T) {
 
 func TestHelpOfRunNamesEverySettingOnce(t *testing.T) {
 	_, stdout, _ := holdfast(t, "run", "--help")
-	for _, s := range agent.Settings() {
+	for _, s := range config.Settings() {
 		if n := strings.Count(stdout, "\n  --"+s.Name+" ") + strings.Count(stdout, "\n  --"+s.Name+"\n"); n != 1 {
 			t.Errorf("--%s stands there %d times", s.Name, n)
 		}

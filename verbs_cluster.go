@@ -1,6 +1,8 @@
 package main
 
 import (
+	"holdfast/agent/config"
+
 	"cmp"
 	"context"
 	"encoding/json"
@@ -26,7 +28,7 @@ func check(c call) error {
 }
 
 func etcdSettings() (names []string) {
-	for _, s := range agent.Settings() {
+	for _, s := range config.Settings() {
 		if s.Group == "etcd" {
 			names = append(names, s.Name)
 		}
@@ -131,7 +133,7 @@ func forget(c call) error {
 // forgetting is one use of the verb.
 type forgetting struct {
 	client   *cluster.Client
-	settings agent.Config
+	settings config.Config
 	out      *output
 	id       string
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +30,7 @@ func runSidecar(c call) error {
 
 // newLogger writes to w, in text by default if people read it. The level and format have
 // been validated; the level can be changed later.
-func newLogger(w io.Writer, c agent.Config, people bool) (*slog.Logger, *slog.LevelVar) {
+func newLogger(w io.Writer, c config.Config, people bool) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
 	_ = level.UnmarshalText([]byte(c.LogLevel)) // validated; info otherwise
 	o := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {

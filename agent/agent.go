@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"errors"
 	"log/slog"
@@ -42,7 +44,7 @@ const (
 // agent is one sidecar. Its loop owns everything under "owned by the loop"; all
 // else is safe for concurrent use or set before anything runs.
 type agent struct {
-	cfg     Config
+	cfg     config.Config
 	world   World
 	version string
 	log     *slog.Logger
@@ -136,7 +138,7 @@ type agent struct {
 // which the end of ctx asks for. Errors that are about settings carry ExitUsage and
 // come before anything was written to etcd. SIGHUP makes it read the settings anew; level
 // is then set to the log level that they have.
-func Run(ctx context.Context, c Config, log *slog.Logger, level *slog.LevelVar, version string) error {
+func Run(ctx context.Context, c config.Config, log *slog.Logger, level *slog.LevelVar, version string) error {
 	// A sidecar is idle beside every broker: memory is dearer than the collector's time, and
 	// a second thread would be woken to find nothing to do.
 	if os.Getenv("GOGC") == "" {
@@ -155,7 +157,7 @@ func Run(ctx context.Context, c Config, log *slog.Logger, level *slog.LevelVar, 
 }
 
 // Live is Run in another world.
-func Live(ctx context.Context, c Config, w World, log *slog.Logger, version string) error {
+func Live(ctx context.Context, c config.Config, w World, log *slog.Logger, version string) error {
 	c = c.Effective()
 	if err := c.Validate(); err != nil {
 		return &ExitError{ExitUsage, err}
@@ -206,7 +208,7 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 	defer a.tasks.Wait()
 	defer a.endLife()
 
-	a.reloading.shown = c.shownToEtcd()
+	a.reloading.shown = shownToEtcd(c)
 	if a.presence == nil {
 		if a.main, a.line, err = w.Etcd(c.Cluster(), log.With("part", "etcd")); err != nil {
 			return &ExitError{ExitUsage, err}
@@ -218,7 +220,7 @@ func Live(ctx context.Context, c Config, w World, log *slog.Logger, version stri
 		return &ExitError{ExitUsage, err}
 	}
 	defer a.broker.Close()
-	a.traits = c.traits()
+	a.traits = c.Traits()
 	if err := a.refuseUnstoppable(); err != nil {
 		return err
 	}
@@ -279,9 +281,9 @@ func (a *agent) serve(ctx context.Context) error {
 
 	lost := a.brokerLoss()
 	a.introduce()
-	a.health = probes.NewHealth(a.settings().healthSettings(), a.identity.check, lost, a.log.With("part", "health"), reg)
+	a.health = probes.NewHealth(healthSettings(*a.settings()), a.identity.check, lost, a.log.With("part", "health"), reg)
 	a.dataDir = probes.NewDataDir(a.cfg.DataDir, a.cfg.DataMarkers, a.world.NoDirEvents, a.log.With("part", "datadir"))
-	reconciling := a.settings().reconcilerSettings()
+	reconciling := reconcilerSettings(*a.settings())
 	reconciling.OwnershipLocks = a.locking()
 	a.reconciler = a.newReconciler(reconciling, a.main, reg)
 	a.steerer = a.newSteerer(reg)

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"cmp"
 	"context"
 	"errors"
@@ -344,7 +346,7 @@ func (l *sidecarLife) Establish(ctx context.Context, _ int64, _ bool) (lease.Gra
 }
 
 // inLife runs claim beside a sidecar that is attached and ready.
-func inLife(t *testing.T, change func(c *Config), claim func(l *sidecarLife)) {
+func inLife(t *testing.T, change func(c *config.Config), claim func(l *sidecarLife)) {
 	t.Helper()
 	inLifeAfter(t, change, nil, func(l *sidecarLife) {
 		if causes := l.notReady(); len(causes) > 0 || l.state() != recovery.Attached {
@@ -356,7 +358,7 @@ func inLife(t *testing.T, change func(c *Config), claim func(l *sidecarLife)) {
 }
 
 // inLifeAfter runs claim beside a sidecar that has run for 9 s, after past was given to it.
-func inLifeAfter(t *testing.T, change func(c *Config), past, claim func(l *sidecarLife)) {
+func inLifeAfter(t *testing.T, change func(c *config.Config), past, claim func(l *sidecarLife)) {
 	t.Helper()
 	inLifeOf(t, kind{}, change, past, claim)
 }
@@ -373,7 +375,7 @@ var (
 	fencesItself = kind{Traits: brokerapi.Traits{AtDeadline: brokerapi.Nothing}}
 )
 
-func inLifeOf(t *testing.T, can kind, change func(c *Config), past, claim func(l *sidecarLife)) {
+func inLifeOf(t *testing.T, can kind, change func(c *config.Config), past, claim func(l *sidecarLife)) {
 	t.Helper()
 	lifeOf(t, can, change, past, func(l *sidecarLife) {
 		l.until(9 * time.Second)
@@ -382,12 +384,12 @@ func inLifeOf(t *testing.T, can kind, change func(c *Config), past, claim func(l
 }
 
 // lifeFromTheStart is inLifeAfter from its first moment on.
-func lifeFromTheStart(t *testing.T, change func(c *Config), past, claim func(l *sidecarLife)) {
+func lifeFromTheStart(t *testing.T, change func(c *config.Config), past, claim func(l *sidecarLife)) {
 	t.Helper()
 	lifeOf(t, kind{}, change, past, claim)
 }
 
-func lifeOf(t *testing.T, can kind, change func(c *Config), past, claim func(l *sidecarLife)) {
+func lifeOf(t *testing.T, can kind, change func(c *config.Config), past, claim func(l *sidecarLife)) {
 	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -405,7 +407,7 @@ func lifeOf(t *testing.T, can kind, change func(c *Config), past, claim func(l *
 		}
 		l.clock = func() lease.Instant { return lease.Instant(time.Hour + time.Since(l.born) + l.suspended()) }
 		l.begun = l.clock()
-		l.reloading.shown = c.shownToEtcd()
+		l.reloading.shown = shownToEtcd(c)
 		l.life0, l.endLife = context.WithCancel(context.Background())
 		var err error
 		if l.dir, err = openStateDir(dir); err != nil {
@@ -595,7 +597,7 @@ func TestKeepAliveAnsweredWithTTL0(t *testing.T) {
 // etcd raises a TTL that is below its minimum: what it granted counts.
 func TestTTLBelowTheServersMinimum(t *testing.T) {
 	granted := 0 * time.Second
-	inLife(t, func(c *Config) { c.LeaseTTL = 5 * time.Second }, func(l *sidecarLife) {
+	inLife(t, func(c *config.Config) { c.LeaseTTL = 5 * time.Second }, func(l *sidecarLife) {
 		granted = 20 * time.Second
 		l.set(func() { l.renewTTL = granted })
 		l.until(l.age() + 2*time.Second)
@@ -664,7 +666,7 @@ func TestReattachAfterRecoveryWindow(t *testing.T) {
 }
 
 func TestUnhealthySignalResetsWindow(t *testing.T) {
-	inLife(t, func(c *Config) { c.RenewInterval = 500 * time.Millisecond }, func(l *sidecarLife) {
+	inLife(t, func(c *config.Config) { c.RenewInterval = 500 * time.Millisecond }, func(l *sidecarLife) {
 		l.set(func() { l.away = true })
 		l.becomes(recovery.Detached, time.Minute)
 		l.set(func() { l.away = false })
@@ -724,7 +726,7 @@ func TestAConflictIsToldOnceAndLastsUntilItIsOver(t *testing.T) {
 }
 
 func TestDetachmentDisabled(t *testing.T) {
-	inLife(t, func(c *Config) { c.Detach = false }, func(l *sidecarLife) {
+	inLife(t, func(c *config.Config) { c.Detach = false }, func(l *sidecarLife) {
 		l.set(func() { l.away = true })
 		l.until(l.age() + 5*time.Minute)
 		if l.state() != recovery.Degraded || l.quiesces != 0 {

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"cmp"
 	"context"
 	"errors"
@@ -38,7 +40,7 @@ type Finding struct {
 // Check tries valid settings against the world and writes no key of etcd, and nothing to the
 // broker. Each part is bounded by three seconds, each of its questions where
 // one rests on another.
-func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
+func Check(ctx context.Context, c config.Config, log *slog.Logger) []Finding {
 	c = c.Effective()
 	id, broker := checkBroker(ctx, c, log)
 	if c.BrokerID == "" {
@@ -48,7 +50,7 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 		c.DataDir = id.DataDir
 	}
 	registered := c.BrokerID
-	if c.traits().Registers {
+	if c.Traits().Registers {
 		registered = id.Instance
 	}
 	findings := []Finding{checkUnleased(c)}
@@ -69,13 +71,13 @@ func Check(ctx context.Context, c Config, log *slog.Logger) []Finding {
 	for _, w := range c.Warnings() {
 		findings = append(findings, Finding{What: "settings", Warn: true, Text: w})
 	}
-	if c.traits().AtDeadline == brokerapi.Stop && !c.Shadow {
-		findings = append(findings, checkMustStop(c, c.traits()))
+	if c.Traits().AtDeadline == brokerapi.Stop && !c.Shadow {
+		findings = append(findings, checkMustStop(c, c.Traits()))
 	}
 	if f, so := checkFencesItself(c); so && !c.Shadow {
 		findings = append(findings, f)
 	}
-	if c.Failover == "move" && c.traits().LocalData {
+	if c.Failover == "move" && c.Traits().LocalData {
 		findings = append(findings, Finding{What: "failover", Warn: true, Text: movesWithoutData})
 	}
 	for _, n := range id.Notes {
@@ -115,17 +117,17 @@ func refused(text string) error { return &ExitError{ExitRefused, errors.New(text
 func wrongSetting(err error) error { return &ExitError{ExitUsage, err} }
 
 // checkUnleased says what it means that there is no etcd.
-func checkUnleased(c Config) Finding {
+func checkUnleased(c config.Config) Finding {
 	return Finding{What: "lease", Text: fmt.Sprintf("none, and no etcd (--registration none): the broker's own cluster keeps its registration. "+
 		"Nothing has a deadline, no lease fences the broker, and the guard is off. A broker that was away for longer than --lease-ttl %s comes back drained if others are active: "+
-		"give the time after which its own cluster declares it dead", formatDuration(c.LeaseTTL))}
+		"give the time after which its own cluster declares it dead", config.FormatDuration(c.LeaseTTL))}
 }
 
 // openBroker makes the driver, with a store of its own to read from.
-func openBroker(c Config, log *slog.Logger) (b brokerapi.Broker, closeAll func(), err error) {
-	d, ok := drivers[c.Driver]
+func openBroker(c config.Config, log *slog.Logger) (b brokerapi.Broker, closeAll func(), err error) {
+	d, ok := config.Drivers[c.Driver]
 	if !ok {
-		return nil, nil, fmt.Errorf("--driver %q: unknown driver: known drivers: %s", c.Driver, strings.Join(DriverNames(), ", "))
+		return nil, nil, fmt.Errorf("--driver %q: unknown driver: known drivers: %s", c.Driver, strings.Join(config.DriverNames(), ", "))
 	}
 	var store *cluster.Client
 	closeStore := func() error { return nil }
@@ -143,7 +145,7 @@ func openBroker(c Config, log *slog.Logger) (b brokerapi.Broker, closeAll func()
 
 // EtcdError puts a failed call into one line with the settings to look at. Wrong
 // credentials are wrong settings.
-func EtcdError(c Config, err error) error {
+func EtcdError(c config.Config, err error) error {
 	where := whereEtcd(c)
 	if cluster.Unresolved(err) {
 		return fmt.Errorf("%s: %w: check the name, and the nameservers in /etc/resolv.conf", where, &shortError{err})
@@ -164,12 +166,12 @@ func EtcdError(c Config, err error) error {
 	}
 }
 
-func whereEtcd(c Config) string {
+func whereEtcd(c config.Config) string {
 	return fmt.Sprintf("--etcd-endpoints %q", strings.Join(c.EtcdEndpoints, ","))
 }
 
 // explainAuth says who or what etcd does not take, and what to do. It goes by the words of the error.
-func explainAuth(c Config, why *shortError) error {
+func explainAuth(c config.Config, why *shortError) error {
 	switch denied := strings.HasPrefix(why.Error(), "permission denied"); {
 	case strings.Contains(why.err.Error(), cluster.RefusedConnection):
 		return fmt.Errorf("%s: no connection: %w", whereEtcd(c), why)
@@ -212,7 +214,7 @@ func (e *shortError) Error() string {
 
 func (e *shortError) Unwrap() error { return e.err }
 
-func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Report, Finding) {
+func checkBroker(ctx context.Context, c config.Config, log *slog.Logger) (brokerapi.Report, Finding) {
 	f := Finding{What: "broker"}
 	b, closeBroker, err := openBroker(c, log)
 	if err != nil {
@@ -245,10 +247,10 @@ func checkBroker(ctx context.Context, c Config, log *slog.Logger) (brokerapi.Rep
 	if _, ok := b.(brokerapi.ModeSetter); ok {
 		f.Text += "; can: steer"
 	}
-	if has := c.traits().List(); len(has) > 0 {
+	if has := c.Traits().List(); len(has) > 0 {
 		f.Text += "; has: " + strings.Join(has, ", ")
 	}
-	if err == nil && c.traits().LocalData {
+	if err == nil && c.Traits().LocalData {
 		if held, unlisted := b.Topics(ctx); unlisted == nil && len(held.Foreign) > 0 {
 			f.Warn = true
 			f.Text += fmt.Sprintf("; no topics of Holdfast, so neither fenced nor drained (%d): %.200s", len(held.Foreign), strings.Join(held.Foreign, ", "))
@@ -269,7 +271,7 @@ func isSetting(err error) bool {
 	return errors.As(err, &exit) && exit.Code == ExitUsage
 }
 
-func checkDataDir(c Config, stated string) Finding {
+func checkDataDir(c config.Config, stated string) Finding {
 	f := Finding{What: "data dir", Text: c.DataDir}
 	if c.DataDir == "" {
 		f.Text = "not known: the broker does not state it; give --data-dir to tell a first boot from a restart"
@@ -287,7 +289,7 @@ func checkDataDir(c Config, stated string) Finding {
 }
 
 // checkStateDir tries what 'run' needs, and leaves nothing behind.
-func checkStateDir(c Config) Finding {
+func checkStateDir(c config.Config) Finding {
 	f := Finding{What: "state dir", Text: c.StateDir}
 	if pid := lockHolder(c.StateDir); pid != 0 {
 		f.Text += fmt.Sprintf("; in use by process %d now", pid)
@@ -306,7 +308,7 @@ func checkStateDir(c Config) Finding {
 		f.Text += "; to be created"
 	}
 	if err := tryWrite(dir); err != nil {
-		f.Err = wrongSetting(fmt.Errorf("--state-dir %s: %s: free space there, or make it writable for this user, or set --state-dir", c.StateDir, reason(err)))
+		f.Err = wrongSetting(fmt.Errorf("--state-dir %s: %s: free space there, or make it writable for this user, or set --state-dir", c.StateDir, config.Cause(err)))
 	}
 	return f
 }
@@ -359,4 +361,32 @@ func Verdict(findings []Finding) error {
 		return nil
 	}
 	return &ExitError{ranks[worst], errors.Join(errs...)}
+}
+
+// checkWeb says what the file asks for; ok is false when there is none to tell of.
+func checkWeb(c config.Config) (f Finding, ok bool) {
+	if c.WebConfigFile == "" {
+		return Finding{}, false
+	}
+	f = Finding{What: "web"}
+	access, err := config.ReadWebAccess(c.WebConfigFile)
+	if err != nil { // valid a moment ago
+		f.Err = wrongSetting(fmt.Errorf("--web-config-file %q: %w", c.WebConfigFile, err))
+		return f, true
+	}
+	asked := []string{"no TLS"}
+	if access.TLS {
+		asked[0] = "TLS"
+	}
+	if n := len(access.Users); n > 0 {
+		asked = append(asked, plural(n, "user"))
+		if f.Warn = !access.TLS; f.Warn {
+			asked = append(asked, "whose passwords pass over the network for all to read: set tls_server_config too")
+		}
+	}
+	if access.Certificates {
+		asked = append(asked, "client certificates")
+	}
+	f.Text = c.WebListen + ": " + strings.Join(asked, ", ")
+	return f, true
 }

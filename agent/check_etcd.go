@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"cmp"
 	"context"
 	"errors"
@@ -16,7 +18,7 @@ import (
 
 // checkEtcd tries etcd as a sidecar uses it, and then each endpoint by itself. registered is the
 // id of the broker in the keys of etcd; empty: it is not known.
-func checkEtcd(ctx context.Context, c Config, registered string, log *slog.Logger) []Finding {
+func checkEtcd(ctx context.Context, c config.Config, registered string, log *slog.Logger) []Finding {
 	cluster.Resolve(ctx, c.Cluster())
 	client, err := cluster.Open(c.Cluster(), log)
 	if err != nil {
@@ -69,7 +71,7 @@ type endpoint struct {
 }
 
 // askEach asks all endpoints at once.
-func askEach(ctx context.Context, c Config, id string, log *slog.Logger) []endpoint {
+func askEach(ctx context.Context, c config.Config, id string, log *slog.Logger) []endpoint {
 	all := make([]endpoint, len(c.EtcdEndpoints))
 	within := func(ask func(context.Context) error) error {
 		ctx, cancel := context.WithTimeout(ctx, checkTimeout)
@@ -103,7 +105,7 @@ func askEach(ctx context.Context, c Config, id string, log *slog.Logger) []endpo
 
 // members says which endpoints answer. That some do not is no failure as long as one does, but it
 // should be known before the others are needed. That two are of different clusters is one.
-func members(c Config, all []endpoint) (string, error) {
+func members(c config.Config, all []endpoint) (string, error) {
 	var text string
 	var first *endpoint
 	answer := 0
@@ -125,7 +127,7 @@ func members(c Config, all []endpoint) (string, error) {
 
 // renewalFinding is about a lease through each endpoint that answers. What stands in between may
 // carry reads and no renewal, and nothing else says so before the first lease ends.
-func renewalFinding(c Config, all []endpoint) Finding {
+func renewalFinding(c config.Config, all []endpoint) Finding {
 	var failing []error
 	asked := 0
 	for _, e := range all {
@@ -151,7 +153,7 @@ func renewalFinding(c Config, all []endpoint) Finding {
 }
 
 // renewOnce leaves no lease behind, and no key hangs on it.
-func renewOnce(ctx context.Context, c Config, client *cluster.Client) error {
+func renewOnce(ctx context.Context, c config.Config, client *cluster.Client) error {
 	id, _, err := client.Grant(ctx, c.LeaseTTL)
 	if err != nil {
 		return fmt.Errorf("grant: %w", &shortError{err})

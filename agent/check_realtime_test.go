@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"errors"
 	"fmt"
@@ -103,7 +105,7 @@ func TestTheGuardIsNotBlamedForWhatTheProcessIs(t *testing.T) {
 }
 
 func TestCheckWarnsOfADataDirectoryThatIsNotThere(t *testing.T) {
-	c := Default()
+	c := config.Default()
 	c.DataDir = t.TempDir()
 	if f := checkDataDir(c, ""); f.Err != nil || f.Warn {
 		t.Errorf("%+v", f)
@@ -132,7 +134,7 @@ func TestCheckWarnsOfAnotherDataDirectoryThanTheBrokerStates(t *testing.T) {
 		{"it states none", given, "", false},
 		{"it is in another container", given, filepath.Join(given, "unseen"), false},
 	} {
-		c := Default()
+		c := config.Default()
 		c.DataDir = tt.given
 		want := fmt.Sprintf("--data-dir %s: the broker says that its data is in %s: leave --data-dir out, or give that", tt.given, tt.stated)
 		if f := checkDataDir(c, tt.stated); f.Err != nil || f.Warn != tt.warns || tt.warns && f.Text != want {
@@ -292,9 +294,9 @@ func (noting) Probe(context.Context) (brokerapi.Report, error) {
 func (noting) Close() error { return nil }
 
 func TestCheckWarnsOfWhatTheBrokerNotes(t *testing.T) {
-	withDriver(t, "noting", Driver{Registration: "own", Failover: "move",
-		New: func(Config, *cluster.Client, *slog.Logger) (brokerapi.Broker, error) { return noting{}, nil }})
-	c := Default()
+	withDriver(t, "noting", config.Driver{Registration: "own", Failover: "move",
+		New: func(config.Config, *cluster.Client, *slog.Logger) (brokerapi.Broker, error) { return noting{}, nil }})
+	c := config.Default()
 	c.Driver, c.EtcdEndpoints, c.BrokerAdmin, c.StateDir = "noting", []string{"http://" + deadPort}, "http://"+deadPort, t.TempDir()
 	if f := find(t, Check(t.Context(), c, slog.New(slog.DiscardHandler)), "instance"); f.Err != nil || !f.Warn || f.Text != "open its metrics" {
 		t.Errorf("%+v", f)

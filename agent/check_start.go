@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"cmp"
 	"context"
 	"errors"
@@ -22,7 +24,7 @@ import (
 
 // start is the start of a sidecar that is not made.
 type start struct {
-	cfg        Config
+	cfg        config.Config
 	name       string // of the broker
 	memory     memory
 	instance   string // of the broker's process; empty: it does not answer
@@ -38,7 +40,7 @@ type start struct {
 }
 
 // checkStart says what a start would decide now, or what the sidecar holds that runs.
-func checkStart(ctx context.Context, c Config, who brokerapi.Report, healthy bool, log *slog.Logger) Finding {
+func checkStart(ctx context.Context, c config.Config, who brokerapi.Report, healthy bool, log *slog.Logger) Finding {
 	f := Finding{What: "start"}
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout+recovery.LooksApart(c.RenewInterval))
 	defer cancel()
@@ -46,7 +48,7 @@ func checkStart(ctx context.Context, c Config, who brokerapi.Report, healthy boo
 		f.Text = text
 		return f
 	}
-	t := c.traits()
+	t := c.Traits()
 	s := start{cfg: c, clock: lease.BootClock, instance: who.Instance, byInstance: t.Registers, localData: t.LocalData}
 	var err error
 	if s.memory, _, err = readMemory(c.StateDir); err != nil {
@@ -90,7 +92,7 @@ func checkStart(ctx context.Context, c Config, who brokerapi.Report, healthy boo
 }
 
 // heldNow is what a sidecar holds that runs beside this state directory.
-func heldNow(ctx context.Context, c Config) (text string, runs bool) {
+func heldNow(ctx context.Context, c config.Config) (text string, runs bool) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	var st Status

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"errors"
 	"log/slog"
@@ -219,12 +221,12 @@ func TestWhatAStartWouldWaitForIsForetold(t *testing.T) {
 
 func TestWhatABrokerThatIsDownCannotTellIsAssumed(t *testing.T) {
 	etcd := serveEtcd(t, 0xaa)
-	settings := func() Config {
+	settings := func() config.Config {
 		c := natsDefaults()
 		c.EtcdEndpoints, c.StateDir, c.DataDir = []string{etcd}, t.TempDir(), t.TempDir()
 		return c.Effective()
 	}
-	check := func(c Config) Finding {
+	check := func(c config.Config) Finding {
 		t.Helper()
 		f := checkStart(t.Context(), c, brokerapi.Report{}, false, slog.New(slog.DiscardHandler))
 		if f.Err != nil {

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"strings"
 	"testing"
@@ -22,19 +24,19 @@ func (l *leaver) dies() {
 }
 
 func TestTheRegistrationOfADeadBrokerThatFencesItselfIsNotedAndGivenUp(t *testing.T) {
-	within := func(c *Config) { stoppable(c); c.Fence, c.RestartGrace = []string{"ready"}, 3*time.Second }
+	within := func(c *config.Config) { stoppable(c); c.Fence, c.RestartGrace = []string{"ready"}, 3*time.Second }
 	can := fencesItself
 	for _, row := range []struct {
 		name   string
 		can    kind
-		change func(c *Config)
+		change func(c *config.Config)
 		before func(l *leaver)
 		notes  int
 		given  bool // up
 	}{
 		{"as by default", can, nil, nil, 1, true},
 		{"its storage does not fence it", kind{}, nil, nil, 0, true},
-		{"its registration is kept", can, func(c *Config) { c.RestartGrace = 0 }, nil, 0, false},
+		{"its registration is kept", can, func(c *config.Config) { c.RestartGrace = 0 }, nil, 0, false},
 		{"drained by an operator", can, nil, func(l *leaver) {
 			l.inLoop(func() {
 				l.setMode(recovery.ModeRecord{Mode: recovery.Drained, Reason: "disk swap", By: recovery.ByOperator}, l.modeRev+1, "")
@@ -43,7 +45,7 @@ func TestTheRegistrationOfADeadBrokerThatFencesItselfIsNotedAndGivenUp(t *testin
 		{"etcd refuses the note", can, nil, func(l *leaver) { l.fails = errNothingToLeave }, 0, true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			inLifeOf(t, row.can, func(c *Config) {
+			inLifeOf(t, row.can, func(c *config.Config) {
 				within(c)
 				if row.change != nil {
 					row.change(c)
@@ -79,7 +81,7 @@ func TestTheRegistrationOfADeadBrokerThatFencesItselfIsNotedAndGivenUp(t *testin
 
 // Revoked before it is noted, it would come back as one that was declared dead.
 func TestALeaseIsNotGivenUpWhileTheCrashIsBeingNoted(t *testing.T) {
-	within := func(c *Config) { stoppable(c); c.Fence, c.RestartGrace = []string{"ready"}, 3*time.Second }
+	within := func(c *config.Config) { stoppable(c); c.Fence, c.RestartGrace = []string{"ready"}, 3*time.Second }
 	inLifeOf(t, fencesItself, within, nil, func(base *sidecarLife) {
 		l := &leaver{sidecarLife: base}
 		l.guard = nil
@@ -108,23 +110,23 @@ func TestALeaseIsNotGivenUpWhileTheCrashIsBeingNoted(t *testing.T) {
 }
 
 func TestTheDefaultOfTheRestartGrace(t *testing.T) {
-	base := func(driver string) Config {
-		c := Default()
+	base := func(driver string) config.Config {
+		c := config.Default()
 		c.Driver, c.PulsarCluster = driver, "lab"
 		return c
 	}
 	for _, row := range []struct {
 		name   string
 		driver string
-		change func(c *Config)
+		change func(c *config.Config)
 		want   time.Duration
 	}{
 		{"it fences itself and is watched", "pulsar", stoppable, 3 * time.Second},
-		{"the TTL is short", "pulsar", func(c *Config) { stoppable(c); c.LeaseTTL = 8 * time.Second }, 2 * time.Second},
+		{"the TTL is short", "pulsar", func(c *config.Config) { stoppable(c); c.LeaseTTL = 8 * time.Second }, 2 * time.Second},
 		{"its process is not watched", "pulsar", nil, 0},
-		{"only a command could stop it", "pulsar", func(c *Config) { c.StopCommand = "true" }, 0},
-		{"asked to keep it", "pulsar", func(c *Config) { stoppable(c); c.RestartGrace = 0 }, 0},
-		{"asked for more", "pulsar", func(c *Config) { stoppable(c); c.RestartGrace = 5 * time.Second }, 5 * time.Second},
+		{"only a command could stop it", "pulsar", func(c *config.Config) { c.StopCommand = "true" }, 0},
+		{"asked to keep it", "pulsar", func(c *config.Config) { stoppable(c); c.RestartGrace = 0 }, 0},
+		{"asked for more", "pulsar", func(c *config.Config) { stoppable(c); c.RestartGrace = 5 * time.Second }, 5 * time.Second},
 		{"another broker", "nats", stoppable, 0},
 		{"one that must be stopped", "danube", stoppable, 0},
 	} {
@@ -138,7 +140,7 @@ func TestTheDefaultOfTheRestartGrace(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Load(Sources{Flags: map[string][]string{"driver": {"nats"}, "restart-grace": {"-1s"}}}); err == nil || !strings.Contains(err.Error(), "at least 0s") {
+	if _, err := config.Load(config.Sources{Flags: map[string][]string{"driver": {"nats"}, "restart-grace": {"-1s"}}}); err == nil || !strings.Contains(err.Error(), "at least 0s") {
 		t.Errorf("%v: a negative one is refused", err)
 	}
 }

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"errors"
 	"fmt"
@@ -139,12 +141,12 @@ type leftProcess struct {
 
 // rest is for how long its end is still waited for; not positive: it is not. A clock that was
 // set meanwhile makes that no longer than --leave-timeout.
-func (l leftProcess) rest(c Config) time.Duration {
+func (l leftProcess) rest(c config.Config) time.Duration {
 	return c.LeaveTimeout - max(0, time.Since(l.At))
 }
 
 // waits says what becomes of it while its end is waited for.
-func (l leftProcess) waits(c Config) string {
+func (l leftProcess) waits(c config.Config) string {
 	return fmt.Sprintf("this process of the broker has left on purpose: it is registered again if it still runs in %s; "+
 		"at once when it is another process, or by 'holdfast activate'", l.rest(c).Round(time.Second))
 }

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"errors"
 	"strings"
@@ -25,7 +27,7 @@ func TestWhoLeavesANoteAtAStop(t *testing.T) {
 	}
 	for _, row := range []struct {
 		name   string
-		config func(*Config)
+		config func(*config.Config)
 		before func(l *sidecarLife) // the stop is asked for
 		after  func(l *sidecarLife)
 		noted  bool
@@ -57,8 +59,8 @@ func TestWhoLeavesANoteAtAStop(t *testing.T) {
 			l.halt()
 			l.attachment, l.everAttached = recovery.Detached, false
 		}, true},
-		{"--leave-registered", func(c *Config) { stoppable(c); c.LeaveRegistered = true }, nil, nil, false},
-		{"a shadow", func(c *Config) { c.Shadow = true }, nil, nil, false},
+		{"--leave-registered", func(c *config.Config) { stoppable(c); c.LeaveRegistered = true }, nil, nil, false},
+		{"a shadow", func(c *config.Config) { c.Shadow = true }, nil, nil, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			inLife(t, row.config, func(l *sidecarLife) {

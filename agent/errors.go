@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"errors"
-	"io/fs"
 	"strconv"
 	"strings"
 	"unicode"
@@ -33,15 +31,6 @@ func (e *ExitError) Error() string {
 
 // Unwrap returns Err.
 func (e *ExitError) Unwrap() error { return e.Err }
-
-// reason is the cause of a file error without the path, which the message has.
-func reason(err error) string {
-	var path *fs.PathError
-	if errors.As(err, &path) {
-		return path.Err.Error()
-	}
-	return err.Error()
-}
 
 // Plain is a text of others in one line that a terminal only shows: what is no graphic
 // character, such as a line break or an escape sequence, stands there as Go quotes it.

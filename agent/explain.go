@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"cmp"
 	_ "embed"
 	"fmt"
@@ -41,26 +43,26 @@ func readExplanations() map[string]explanation {
 }
 
 // spelled puts in what the settings say.
-func (c Config) spelled() *strings.Replacer {
-	ttl, margin := formatDuration(c.LeaseTTL), formatDuration(c.LeaseDetachMargin)
+func spelled(c config.Config) *strings.Replacer {
+	ttl, margin := config.FormatDuration(c.LeaseTTL), config.FormatDuration(c.LeaseDetachMargin)
 	guard := fmt.Sprintf("The guard stops the broker %s after the last confirmed renewal was sent (TTL %s minus a third of margin %s), on the boot clock, and later only while the sidecar goes on proving that nothing is served.",
-		formatDuration(c.LeaseTTL-c.LeaseDetachMargin/3), ttl, margin)
+		config.FormatDuration(c.LeaseTTL-c.LeaseDetachMargin/3), ttl, margin)
 	guarded, unstoppable := "", ""
 	if c.Guard == "on" {
 		guarded = " " + guard
 	}
-	if c.onlyUnready() && !c.CanStop() {
+	if c.OnlyUnready() && !c.CanStop() {
 		unstoppable = " Nothing here stops its process: if it goes on hanging, restart it."
 	}
-	return strings.NewReplacer("{ttl}", ttl, "{margin}", margin, "{fence}", formatDuration(c.LeaseTTL-c.LeaseDetachMargin),
+	return strings.NewReplacer("{ttl}", ttl, "{margin}", margin, "{fence}", config.FormatDuration(c.LeaseTTL-c.LeaseDetachMargin),
 		"{fenced}", atFencePoint(c), "{ill}", illAtFencePoint(c), "{back}", comesBack(c),
 		"{etcd}", strings.Join(c.EtcdEndpoints, ", "), "{guard}", guard,
-		"{guarded}", guarded, "{unstoppable}", unstoppable, "{return}", formatDuration(c.ReturnWithin),
-		"{undetached}", formatDuration(c.Timing().SurvivesDetach()), "{unexpired}", formatDuration(c.Timing().SurvivesExpiry()))
+		"{guarded}", guarded, "{unstoppable}", unstoppable, "{return}", config.FormatDuration(c.ReturnWithin),
+		"{undetached}", config.FormatDuration(c.Timing().SurvivesDetach()), "{unexpired}", config.FormatDuration(c.Timing().SurvivesExpiry()))
 }
 
 // explain says why an event came, what would have avoided it, and what to do.
-func explain(e Event, c Config) Explanation {
+func explain(e Event, c config.Config) Explanation {
 	x := Explanation{Event: e, Why: "The state of this sidecar changed as the event says.", Avoid: "Nothing to avoid.", Otherwise: e.Otherwise}
 	if e.Kind == "boot" {
 		e.Kind = "mode" // the boot event carries the reason of the mode that followed
@@ -74,13 +76,13 @@ func explain(e Event, c Config) Explanation {
 		if !ok || word == "" {
 			continue
 		}
-		if other, differs := explanations["stays/"+key]; differs && c.staysActive() {
+		if other, differs := explanations["stays/"+key]; differs && c.StaysActive() {
 			known = other
 		}
 		if other, differs := explanations["unleased/"+key]; differs && c.Unleased() {
 			known = other
 		}
-		spelled := c.spelled()
+		spelled := spelled(c)
 		x.Why, x.Avoid, x.Next = spelled.Replace(known.why), spelled.Replace(known.avoid), spelled.Replace(known.next)
 		if e.Shadow {
 			x.Why = "Nothing was done (--shadow). Without it: " + x.Why

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"slices"
 	"strings"
 	"testing"
@@ -147,14 +149,14 @@ func TestWhatKeepsABrokerOutHasANextStep(t *testing.T) {
 }
 
 func TestNoEventMakesExplainFail(t *testing.T) {
-	for _, c := range []Config{{}, natsDefaults(), natsDefaults().Effective()} {
+	for _, c := range []config.Config{{}, natsDefaults(), natsDefaults().Effective()} {
 		for _, e := range []Event{{}, {Kind: "mode"}, {Kind: "boot"}, {Kind: "readiness", To: "/"}, {Kind: "a/b", Reason: "c/d"}, {Kind: "future", To: "thing", Reason: "why"}} {
 			if x := explain(e, c); x.Why == "" || x.Avoid == "" {
 				t.Errorf("%+v: %+v", e, x)
 			}
 		}
 		for key, known := range explanations {
-			if x := c.spelled().Replace(known.why + known.avoid + known.next); known.why == "" || strings.ContainsAny(x, "{}") || strings.Contains(x, "%!") {
+			if x := spelled(c).Replace(known.why + known.avoid + known.next); known.why == "" || strings.ContainsAny(x, "{}") || strings.Contains(x, "%!") {
 				t.Errorf("%s: %s", key, x)
 			}
 		}
@@ -189,7 +191,7 @@ func TestStatusAndJournalAskForTheSameWhileEtcdIsAway(t *testing.T) {
 			t.Errorf("%s: what to do is %q: leave it out, or say what", key, x.next)
 		}
 	}
-	inLife(t, func(c *Config) { c.EtcdEndpoints = []string{"https://e1:2379", "https://e2:2379"} }, func(l *sidecarLife) {
+	inLife(t, func(c *config.Config) { c.EtcdEndpoints = []string{"https://e1:2379", "https://e2:2379"} }, func(l *sidecarLife) {
 		l.set(func() { l.away = true })
 		l.becomes(recovery.Detached, l.age()+time.Minute)
 		l.until(l.age() + time.Minute)

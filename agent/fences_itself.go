@@ -1,10 +1,11 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"errors"
 	"slices"
 	"strings"
-	"time"
 
 	"holdfast/brokerapi"
 	"holdfast/recovery"
@@ -15,39 +16,17 @@ import (
 // whoever fenced it would only take its clients' broker away: to quiesce it needs the cluster's
 // memory, which is what is out of reach then, and to stop it costs a restart.
 
-// graceByDriver is the --restart-grace that nobody has set.
-const graceByDriver = -time.Nanosecond
-
-// fencedGrace is its default where others may serve at once what such a broker had, and its
-// process is watched: time enough for a supervisor that starts it again at once. Of a short TTL
-// it is a quarter.
-const fencedGrace = 3 * time.Second
-
-// fencesItself reports whether the broker's storage fences it.
-func (c Config) fencesItself() bool { return c.traits().AtDeadline == brokerapi.Nothing }
-
-// staysActive reports whether such a broker is active again after its registration was lost, also
-// as another process.
-func (c Config) staysActive() bool {
-	return c.fencesItself() && recovery.Policy(c.SessionExpiredPolicy) == recovery.PolicyReconnect
-}
-
-// onlyUnready is that of agent, before there is a broker.
-func (c Config) onlyUnready() bool {
-	return c.fencesItself() && !slices.Contains(c.Fence, "quiesce") && !slices.Contains(c.Fence, "stop")
-}
-
 // atFencePoint says what is done to the broker there.
-func atFencePoint(c Config) string {
-	if c.onlyUnready() {
+func atFencePoint(c config.Config) string {
+	if c.OnlyUnready() {
 		return "clients are kept away, and nothing else is done: the broker's storage fences writers that were replaced"
 	}
 	return "the broker is fenced"
 }
 
 // illAtFencePoint is the same for one that is ill beside a peer that is well.
-func illAtFencePoint(c Config) string {
-	if c.onlyUnready() && c.CanStop() {
+func illAtFencePoint(c config.Config) string {
+	if c.OnlyUnready() && c.CanStop() {
 		return "clients are kept away, and its process is stopped if it hangs"
 	}
 	return atFencePoint(c)
@@ -84,8 +63,8 @@ func (a *agent) atFencePoint() string {
 const stopReasonIll = "ill"
 
 // checkFencesItself says what the settings choose for such a broker.
-func checkFencesItself(c Config) (Finding, bool) {
-	if !c.fencesItself() {
+func checkFencesItself(c config.Config) (Finding, bool) {
+	if !c.FencesItself() {
 		return Finding{}, false
 	}
 	f := Finding{What: "fence"}
@@ -116,13 +95,13 @@ const mustStopWhy = "once its registration is gone, a broker of this kind that s
 // in one line: setting, why, remedy. Empty: it would be, or it need not be. It is the same
 // for us and for the guard, which takes over when this process hangs: a request to the
 // broker's own admin API is no way, since a broker that hangs takes none.
-func unstoppable(c Config, t brokerapi.Traits) string {
+func unstoppable(c config.Config, t brokerapi.Traits) string {
 	setting, remedy := "", ""
 	switch {
 	case t.AtDeadline != brokerapi.Stop || c.Shadow:
 		return ""
 	case !c.CanStop():
-		setting, remedy = "--broker-pid-file: not given, and no other way to stop the broker's process either", waysToStop
+		setting, remedy = "--broker-pid-file: not given, and no other way to stop the broker's process either", config.WaysToStop
 	case !c.Detach:
 		setting, remedy = "--detach=false: the broker would never be stopped", "leave it out"
 	case !slices.Contains(c.Fence, string(recovery.StepStop)):
@@ -157,7 +136,7 @@ func (a *agent) refuseUnstoppable() error {
 }
 
 // checkMustStop is the finding about a broker that must be stopped.
-func checkMustStop(c Config, t brokerapi.Traits) Finding {
+func checkMustStop(c config.Config, t brokerapi.Traits) Finding {
 	f := Finding{What: "stop", Text: "the broker must be stopped when its registration goes, and would be: see process"}
 	if risk := unstoppable(c, t); risk != "" && c.IKnow {
 		f.Warn, f.Text = true, "DANGER (--i-know): "+risk

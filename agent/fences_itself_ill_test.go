@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"errors"
 	"testing"
 	"time"
@@ -14,15 +16,15 @@ func TestABrokerThatFencesItselfIsStoppedOnlyWhenItIsIllBesideOneThatIsWell(t *t
 	well, ill := []recovery.Health{recovery.HealthWell}, []recovery.Health{recovery.HealthIll}
 	for _, row := range []struct {
 		name   string
-		change func(c *Config)
+		change func(c *config.Config)
 		health []recovery.Health
 		fault  func(l *sidecarLife, b *besideOf)
 		stops  bool
 	}{
 		{"it hangs, and a peer is well", nil, well, func(l *sidecarLife, _ *besideOf) { l.frozen = true }, true},
-		{"the same, and --fence quiesces", func(c *Config) { c.Fence = []string{"ready", "quiesce"} }, well, func(l *sidecarLife, _ *besideOf) { l.frozen = true }, true},
-		{"only a command can stop it", func(c *Config) { c.BrokerPIDFile, c.StopCommand = "", "true" }, well, func(l *sidecarLife, _ *besideOf) { l.frozen = true }, true},
-		{"nothing here can stop it", func(c *Config) { c.BrokerPIDFile = "" }, well, func(l *sidecarLife, _ *besideOf) { l.frozen = true }, false},
+		{"the same, and --fence quiesces", func(c *config.Config) { c.Fence = []string{"ready", "quiesce"} }, well, func(l *sidecarLife, _ *besideOf) { l.frozen = true }, true},
+		{"only a command can stop it", func(c *config.Config) { c.BrokerPIDFile, c.StopCommand = "", "true" }, well, func(l *sidecarLife, _ *besideOf) { l.frozen = true }, true},
+		{"nothing here can stop it", func(c *config.Config) { c.BrokerPIDFile = "" }, well, func(l *sidecarLife, _ *besideOf) { l.frozen = true }, false},
 		{"it hangs, and so does its peer", nil, ill, func(l *sidecarLife, _ *besideOf) { l.frozen = true }, false},
 		{"it hangs alone", nil, nil, func(l *sidecarLife, _ *besideOf) { l.frozen = true }, false},
 		{"it refuses our token, and serves its clients", nil, well, func(l *sidecarLife, _ *besideOf) { l.replies = errors.New("401 Unauthorized") }, false},
@@ -31,7 +33,7 @@ func TestABrokerThatFencesItselfIsStoppedOnlyWhenItIsIllBesideOneThatIsWell(t *t
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			can := fencesItself
-			settings := func(c *Config) {
+			settings := func(c *config.Config) {
 				stoppable(c)
 				if c.Fence = []string{"ready"}; row.change != nil {
 					row.change(c)
@@ -67,7 +69,7 @@ func TestABrokerThatFencesItselfAndThawsIsNotStoppedAnyMore(t *testing.T) {
 	for name, away := range map[string]bool{"etcd answers": false, "etcd is away": true} {
 		t.Run(name, func(t *testing.T) {
 			can := fencesItself
-			inLifeOf(t, can, func(c *Config) { stoppable(c); c.Fence = []string{"ready"} }, nil, func(l *sidecarLife) {
+			inLifeOf(t, can, func(c *config.Config) { stoppable(c); c.Fence = []string{"ready"} }, nil, func(l *sidecarLife) {
 				b := &besideOf{l: l, health: []recovery.Health{recovery.HealthWell}, lives: true}
 				l.inLoop(func() { l.guard, l.sightPeers = nil, b.sight })
 				l.set(func() { l.frozen, l.immortal = true, true })
@@ -96,7 +98,7 @@ func TestABrokerThatFencesItselfAndThawsIsNotStoppedAnyMore(t *testing.T) {
 func TestABrokerThatFencesItselfIsNotStoppedForItsIllnessWhileSomebodyWorksOnIt(t *testing.T) {
 	can := fencesItself
 	hanging := func(claim func(l *sidecarLife)) {
-		inLifeOf(t, can, func(c *Config) { stoppable(c); c.Fence = []string{"ready"} }, nil, func(l *sidecarLife) {
+		inLifeOf(t, can, func(c *config.Config) { stoppable(c); c.Fence = []string{"ready"} }, nil, func(l *sidecarLife) {
 			b := &besideOf{l: l, health: []recovery.Health{recovery.HealthWell}, lives: true}
 			l.inLoop(func() { l.guard, l.sightPeers = nil, b.sight })
 			claim(l)

@@ -1,34 +1,15 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"holdfast/brokerapi"
 	"holdfast/recovery"
 )
-
-func TestTheDefaultsOfABrokerThatFencesItself(t *testing.T) {
-	for name, d := range drivers {
-		c := Config{Driver: name, BrokerAdmin: d.Admin, BrokerPIDFile: "/run/broker.pid", LeaseTTL: 30 * time.Second}
-		c.PulsarCluster = "lab"
-		c.Detach = true
-		c = c.Effective()
-		fence, policy, guard := "ready,quiesce,stop", "drain", "on"
-		if d.Traits != nil && d.Traits(Default()).AtDeadline == brokerapi.Nothing {
-			fence, policy, guard = "ready", "reconnect", "off"
-		}
-		if got := strings.Join(c.Fence, ","); got != fence || c.SessionExpiredPolicy != policy || c.Guard != guard {
-			t.Errorf("%s: --fence %s, --session-expired-policy %s, --guard %s; want %s, %s, %s", name, got, c.SessionExpiredPolicy, c.Guard, fence, policy, guard)
-		}
-		c.Fence, c.Guard, c.SessionExpiredPolicy = []string{"ready", "quiesce", "stop"}, "", "drain"
-		if c = c.Effective(); len(c.Fence) != 3 || c.Guard != "on" || c.SessionExpiredPolicy != "drain" {
-			t.Errorf("%s: %v, %s, guard %s; want what was asked for", name, c.Fence, c.SessionExpiredPolicy, c.Guard)
-		}
-	}
-}
 
 // At the end of its lease readiness goes and nothing else; then it is attached again.
 func TestABrokerThatFencesItselfOnlyLosesReadiness(t *testing.T) {
@@ -43,7 +24,7 @@ func TestABrokerThatFencesItselfOnlyLosesReadiness(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			can := fencesItself
-			ready := func(c *Config) { stoppable(c); c.Fence = []string{"ready"} }
+			ready := func(c *config.Config) { stoppable(c); c.Fence = []string{"ready"} }
 			inLifeOf(t, can, ready, nil, func(l *sidecarLife) {
 				l.inLoop(func() { l.guard = nil }) // as the default has it
 				l.set(func() { row.fault(l, true) })
@@ -73,7 +54,7 @@ func TestABrokerThatFencesItselfOnlyLosesReadiness(t *testing.T) {
 
 func TestABrokerThatFencesItselfIsFencedByWhoAsksForIt(t *testing.T) {
 	can := fencesItself
-	inLifeOf(t, can, func(c *Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, nil, func(l *sidecarLife) {
+	inLifeOf(t, can, func(c *config.Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, nil, func(l *sidecarLife) {
 		l.set(func() { l.away = true })
 		l.becomes(recovery.Detached, 2*time.Minute)
 		l.until(l.age() + 20*time.Second)
@@ -84,7 +65,7 @@ func TestABrokerThatFencesItselfIsFencedByWhoAsksForIt(t *testing.T) {
 }
 
 func TestACheckSaysWhatTheChoiceMeansForABrokerThatFencesItself(t *testing.T) {
-	c := Default()
+	c := config.Default()
 	c.Driver, c.BrokerPIDFile = "pulsar", "/run/broker.pid"
 	for fence, says := range map[string]string{"ready": "readiness and nothing else", "ready,quiesce,stop": "costs its service"} {
 		for policy, then := range map[string]string{"": "active again by itself", "drain": "waits for 'holdfast activate'", "shutdown": "this sidecar ends"} {
@@ -109,14 +90,14 @@ func TestACheckSaysWhatTheChoiceMeansForABrokerThatFencesItself(t *testing.T) {
 	if g := unguarded(c.Effective()); g.Warn || g.Err != nil {
 		t.Errorf("%+v: its guard is off for a reason", g)
 	}
-	tl := WorstCase(Config{Driver: "pulsar", LeaseTTL: 30 * time.Second, Detach: true, HealthFall: 3})
+	tl := WorstCase(config.Config{Driver: "pulsar", LeaseTTL: 30 * time.Second, Detach: true, HealthFall: 3})
 	if !slices.ContainsFunc(tl.Cut, func(m Moment) bool { return strings.Contains(m.What, "nothing else") && m.At == 20*time.Second }) {
 		t.Errorf("the timeline is %v", tl.Cut)
 	}
 }
 
 func TestWhatIsSaidOfABrokerThatFencesItselfIsWhatIsDone(t *testing.T) {
-	c := Default()
+	c := config.Default()
 	c.Driver = "pulsar"
 	asks := c
 	asks.BrokerPIDFile = "/run/broker.pid"

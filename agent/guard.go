@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"fmt"
 	"log/slog"
@@ -38,7 +40,7 @@ var _ guardProcess = (*guard.Client)(nil)
 
 // openGuard prepares the guard, or takes over the one of an earlier sidecar. The result
 // is nil if there is no way to stop the broker, or nothing is to be done to it.
-func openGuard(c Config, log *slog.Logger) (Guard, error) {
+func openGuard(c config.Config, log *slog.Logger) (Guard, error) {
 	if c.Shadow {
 		return nil, nil
 	}
@@ -57,7 +59,7 @@ func openGuard(c Config, log *slog.Logger) (Guard, error) {
 }
 
 // guardedBroker is what the guard is told.
-func guardedBroker(c Config) guard.Broker {
+func guardedBroker(c config.Config) guard.Broker {
 	b := guard.Broker{PIDFile: c.BrokerPIDFile, Name: c.BrokerProcess, StopCommand: c.StopCommand}
 	if len(c.Command) > 0 {
 		b.Record = childRecord(c)
@@ -92,7 +94,7 @@ func (a *agent) findGuard() (err error) {
 }
 
 // leftGuard is World.LeftGuard.
-func leftGuard(c Config) (dismiss func(), err error) {
+func leftGuard(c config.Config) (dismiss func(), err error) {
 	left, err := guard.Left(c.StateDir)
 	if left == nil || err != nil {
 		return nil, err
@@ -114,10 +116,10 @@ func (a *agent) dismissLeftGuard() {
 }
 
 // unguarded says what the lack of a guard means.
-func unguarded(c Config) Finding {
+func unguarded(c config.Config) Finding {
 	f := Finding{What: "guard", Warn: true, Text: "off: nothing stops the broker if this sidecar hangs"}
 	switch {
-	case c.fencesItself() && len(c.Fence) == 1:
+	case c.FencesItself() && len(c.Fence) == 1:
 		f.Warn, f.Text = false, "off: nothing need stop the broker at the end of its lease"
 	case !c.CanStop():
 		f.Text += ": give --broker-pid-file"
@@ -128,7 +130,7 @@ func unguarded(c Config) Finding {
 }
 
 // checkGuard says what the guard would stop. That it can be stopped is what checkProcess says.
-func checkGuard(c Config) Finding {
+func checkGuard(c config.Config) Finding {
 	f := Finding{What: "guard"}
 	if len(c.Command) > 0 {
 		f.Text = "would stop the child of 'holdfast run'"

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"fmt"
 	"os"
 	"os/exec"
@@ -25,15 +27,15 @@ func TestCheckSaysWhatTheGuardWouldStop(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name    string
-		change  func(*Config)
+		change  func(*config.Config)
 		text    string
 		problem string
 	}{
-		{"by pid file", func(c *Config) { c.BrokerPIDFile = there }, fmt.Sprintf("; process %d now", broker.Process.Pid), ""},
-		{"a broker that is down", func(c *Config) { c.BrokerPIDFile = there + ".none" }, "SIGTERM", ""},
-		{"a command instead", func(c *Config) { c.BrokerPIDFile, c.StopCommand = there+".none", "true" }, "stop command true", ""},
-		{"a command that is not there", func(c *Config) { c.StopCommand = "/no/such/program" }, "", "/no/such/program"},
-		{"the child", func(c *Config) { c.Command = []string{"nats-server"} }, "child", ""},
+		{"by pid file", func(c *config.Config) { c.BrokerPIDFile = there }, fmt.Sprintf("; process %d now", broker.Process.Pid), ""},
+		{"a broker that is down", func(c *config.Config) { c.BrokerPIDFile = there + ".none" }, "SIGTERM", ""},
+		{"a command instead", func(c *config.Config) { c.BrokerPIDFile, c.StopCommand = there+".none", "true" }, "stop command true", ""},
+		{"a command that is not there", func(c *config.Config) { c.StopCommand = "/no/such/program" }, "", "/no/such/program"},
+		{"the child", func(c *config.Config) { c.Command = []string{"nats-server"} }, "child", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			set := natsDefaults()

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"cmp"
 	"context"
 	"errors"
@@ -18,7 +20,7 @@ import (
 // is the right broker that is healthy. A healthy stranger is no health.
 type identityCheck struct {
 	broker   brokerapi.Broker
-	cfg      Config
+	cfg      config.Config
 	expected string // broker id of our state file; empty: none yet
 
 	mu      sync.Mutex
@@ -45,7 +47,7 @@ type identityCheck struct {
 	ends    int64
 }
 
-func newIdentityCheck(b brokerapi.Broker, c Config, expected string) *identityCheck {
+func newIdentityCheck(b brokerapi.Broker, c config.Config, expected string) *identityCheck {
 	return &identityCheck{broker: b, cfg: c, expected: expected}
 }
 

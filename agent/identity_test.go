@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"errors"
 	"fmt"
@@ -88,7 +90,7 @@ func TestABrokersOwnNameIsCheckedAsTheFlagIs(t *testing.T) {
 					t.Errorf("with --broker-id: %v", err)
 				}
 			}
-			_, err = Load(Sources{Flags: map[string][]string{"driver": {"nats"}, "etcd-endpoints": {"http://e:2379"}, "broker-admin": {"nats://b:4222"}, "broker-id": {name}}})
+			_, err = config.Load(config.Sources{Flags: map[string][]string{"driver": {"nats"}, "etcd-endpoints": {"http://e:2379"}, "broker-admin": {"nats://b:4222"}, "broker-id": {name}}})
 			if want := fmt.Sprintf("--broker-id %q: %s: use another name", name, flaw); flaw == "" && err != nil || flaw != "" && (err == nil || err.Error() != want) {
 				t.Errorf("the flag: got  %v\nwant %s", err, want)
 			}

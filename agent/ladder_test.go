@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"net/http"
 	"net/http/httptest"
@@ -15,7 +17,7 @@ import (
 	"holdfast/recovery"
 )
 
-func stoppable(c *Config) { c.BrokerPIDFile = "/run/broker.pid" }
+func stoppable(c *config.Config) { c.BrokerPIDFile = "/run/broker.pid" }
 
 // brokerLive is the answer of /broker/live.
 func (l *sidecarLife) brokerLive() (code int, body string) {
@@ -93,7 +95,7 @@ func TestAFrozenBrokerIsStoppedBeforeTheDeadline(t *testing.T) {
 }
 
 func TestReadyAndStopAlone(t *testing.T) {
-	inLife(t, func(c *Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, func(l *sidecarLife) {
+	inLife(t, func(c *config.Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, func(l *sidecarLife) {
 		l.set(func() { l.away = true })
 		at := l.fencePoint()
 		l.until(at + time.Millisecond)
@@ -107,7 +109,7 @@ func TestReadyAndStopAlone(t *testing.T) {
 // never be there to be attached. What it never was registered for it cannot lose while etcd
 // answers, so nothing is tried.
 func TestTheNextProcessThatIsRegisteredIsNotStoppedWhileItWaitsToBeAttached(t *testing.T) {
-	inLife(t, func(c *Config) {
+	inLife(t, func(c *config.Config) {
 		stoppable(c)
 		c.Fence, c.DetachmentRecoverWindow = []string{"ready", "stop"}, 10*time.Second
 	}, func(l *sidecarLife) {
@@ -126,7 +128,7 @@ func TestTheNextProcessThatIsRegisteredIsNotStoppedWhileItWaitsToBeAttached(t *t
 }
 
 func TestTheNextProcessIsStoppedOnceItIsUpWhileEtcdIsSilent(t *testing.T) {
-	inLife(t, func(c *Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, func(l *sidecarLife) {
+	inLife(t, func(c *config.Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, func(l *sidecarLife) {
 		l.set(func() { l.away = true })
 		l.until(l.fencePoint() + 10*time.Second)
 		l.start()
@@ -146,7 +148,7 @@ func TestTheStopWaitsForAJudgementAndNotForLong(t *testing.T) {
 		"that never comes":    {time.Hour, stopPatience},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inLife(t, func(c *Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, func(l *sidecarLife) {
+			inLife(t, func(c *config.Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, func(l *sidecarLife) {
 				l.set(func() { l.away = true })
 				at := l.fencePoint()
 				judge := func(on bool) { l.recognizer.mu.Lock(); l.recognizer.asking = on; l.recognizer.mu.Unlock() }
@@ -188,7 +190,7 @@ func TestABrokerThatHarmsUnregisteredIsStoppedThoughItIsQuiesced(t *testing.T) {
 // Nothing that it was told of has gone, so there is nothing that it would destroy; and
 // stopped at each start it would never be there to be registered.
 func TestTheNextProcessOfSuchABrokerIsOnlyQuiesced(t *testing.T) {
-	inLife(t, func(c *Config) { stoppable(c); c.DetachmentRecoverWindow = 10 * time.Second }, func(l *sidecarLife) {
+	inLife(t, func(c *config.Config) { stoppable(c); c.DetachmentRecoverWindow = 10 * time.Second }, func(l *sidecarLife) {
 		l.set(func() { l.away, l.traits.AtDeadline = true, brokerapi.Stop })
 		l.until(l.fencePoint() + 10*time.Second)
 		l.start()
@@ -404,7 +406,7 @@ func TestEachConfirmedRenewalMovesTheGuard(t *testing.T) {
 
 // With no recover window the broker is attached while the fence is still under way.
 func TestAFenceThatEndsAfterTheBrokerWasAttachedAgainHoldsNothing(t *testing.T) {
-	inLife(t, func(c *Config) { c.DetachmentRecoverWindow = 0 }, func(l *sidecarLife) {
+	inLife(t, func(c *config.Config) { c.DetachmentRecoverWindow = 0 }, func(l *sidecarLife) {
 		l.set(func() { l.lost, l.frozen = true, true })
 		l.keeper.Reestablish()
 		l.until(l.age() + 200*time.Millisecond)
@@ -420,7 +422,7 @@ func TestAFenceThatEndsAfterTheBrokerWasAttachedAgainHoldsNothing(t *testing.T) 
 }
 
 func TestNobodyIsAttachedWhileTheProcessIsBeingStopped(t *testing.T) {
-	inLife(t, func(c *Config) { stoppable(c); c.DetachmentRecoverWindow = 100 * time.Millisecond }, func(l *sidecarLife) {
+	inLife(t, func(c *config.Config) { stoppable(c); c.DetachmentRecoverWindow = 100 * time.Millisecond }, func(l *sidecarLife) {
 		l.set(func() { l.away, l.refuses, l.dies = true, 1, 4*time.Second })
 		l.until(l.fencePoint() + 10*time.Millisecond)
 		l.set(func() { l.away = false })
@@ -438,17 +440,17 @@ func TestWhatASidecarLeavesBehind(t *testing.T) {
 	for _, row := range []struct {
 		name   string
 		change func(l *sidecarLife)
-		config func(*Config)
+		config func(*config.Config)
 		fails  bool
 		gone   bool // the registration
 		guard  string
 	}{
 		{"a broker that is quiesced", nil, stoppable, false, true, "disarm"},
 		{"a broker that refuses", func(l *sidecarLife) { l.refuses = 1000 }, stoppable, true, false, ""},
-		{"a broker that has no step quiesce", nil, func(c *Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, false, true, "disarm"},
-		{"the same, and it refuses", func(l *sidecarLife) { l.refuses = 1000 }, func(c *Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, true, false, ""},
+		{"a broker that has no step quiesce", nil, func(c *config.Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, false, true, "disarm"},
+		{"the same, and it refuses", func(l *sidecarLife) { l.refuses = 1000 }, func(c *config.Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, true, false, ""},
 		{"a broker that does not answer, and no process is seen", func(l *sidecarLife) { l.ended = true }, stoppable, false, true, ""},
-		{"--leave-registered", nil, func(c *Config) { stoppable(c); c.LeaveRegistered = true }, false, false, ""},
+		{"--leave-registered", nil, func(c *config.Config) { stoppable(c); c.LeaveRegistered = true }, false, false, ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			inLife(t, row.config, func(l *sidecarLife) {
@@ -478,7 +480,7 @@ func TestASidecarThatIsStoppedStopsABrokerThatMayNotRunUnregistered(t *testing.T
 	for _, row := range []struct {
 		name    string
 		change  func(l *sidecarLife)
-		config  func(*Config)
+		config  func(*config.Config)
 		fails   bool
 		gone    bool // the registration
 		stopped bool
@@ -487,11 +489,11 @@ func TestASidecarThatIsStoppedStopsABrokerThatMayNotRunUnregistered(t *testing.T
 		{"it is stopped", nil, stoppable, false, true, true, "disarm"},
 		{"it refuses to be quiesced", func(l *sidecarLife) { l.refuses = 1000 }, stoppable, false, true, true, "disarm"},
 		{"it cannot be stopped", func(l *sidecarLife) { l.immortal = true }, stoppable, true, false, true, ""},
-		{"there is no way to stop it", nil, func(c *Config) { c.IKnow = true }, true, false, false, ""},
+		{"there is no way to stop it", nil, func(c *config.Config) { c.IKnow = true }, true, false, false, ""},
 		{"it had ended", func(l *sidecarLife) { l.ended = true }, stoppable, false, true, true, "disarm"},
 		{"it does not answer, and cannot be stopped", func(l *sidecarLife) { l.frozen, l.immortal = true, true }, stoppable, true, false, true, ""},
-		{"it does not answer, and there is no way to stop it", func(l *sidecarLife) { l.ended = true }, func(c *Config) { c.IKnow = true }, true, false, false, ""},
-		{"--leave-registered", nil, func(c *Config) { stoppable(c); c.LeaveRegistered = true }, false, false, false, ""},
+		{"it does not answer, and there is no way to stop it", func(l *sidecarLife) { l.ended = true }, func(c *config.Config) { c.IKnow = true }, true, false, false, ""},
+		{"--leave-registered", nil, func(c *config.Config) { stoppable(c); c.LeaveRegistered = true }, false, false, false, ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			inLife(t, row.config, func(l *sidecarLife) {
@@ -538,7 +540,7 @@ func TestASidecarThatIsStoppedOnTheLadderClimbsItToTheEnd(t *testing.T) {
 	for _, row := range []struct {
 		name   string
 		change func(l *sidecarLife)
-		config func(*Config)
+		config func(*config.Config)
 		fails  bool
 		guard  string
 	}{
@@ -547,7 +549,7 @@ func TestASidecarThatIsStoppedOnTheLadderClimbsItToTheEnd(t *testing.T) {
 		{"one that refused is quiesced", func(l *sidecarLife) { l.refuses = 0 }, stoppable, false, "disarm"},
 		{"one that refuses, without a step stop", nil, nil, true, ""},
 		{"--leave-registered is no leave to serve without", func(l *sidecarLife) { l.immortal = false },
-			func(c *Config) { stoppable(c); c.LeaveRegistered = true }, false, "disarm"},
+			func(c *config.Config) { stoppable(c); c.LeaveRegistered = true }, false, "disarm"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			inLife(t, row.config, func(l *sidecarLife) {

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"errors"
 	"fmt"
@@ -127,7 +129,7 @@ func (a *agent) sayNotReleased(g lease.Grant, unplanned error, left recovery.Fen
 
 // backActive says what becomes of a broker whose planned stop is noted.
 func (a *agent) backActive() string {
-	return "started within " + formatDuration(a.cfg.ReturnWithin) + " (--return-within) this one comes back active"
+	return "started within " + config.FormatDuration(a.cfg.ReturnWithin) + " (--return-within) this one comes back active"
 }
 
 // sayReleased is the last word of a sidecar that gave the registration up.

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"log/slog"
 	"os/exec"
 	"strings"
@@ -64,7 +66,7 @@ func TestTheEndOfABrokerThatMustStopIsAwaitedBeforeItsRegistrationIsGivenUp(t *t
 		{"the same, after 'holdfast leave'", true, 0},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			inLeaver(t, mustStop, func(c *Config) { c.IKnow = true }, func(l *leaver) {
+			inLeaver(t, mustStop, func(c *config.Config) { c.IKnow = true }, func(l *leaver) {
 				end := l.isAProcess()
 				if row.asked {
 					if err := l.asks(5*time.Second, false); err != nil || l.leaving.phase != awaitingEnd {
@@ -120,7 +122,7 @@ func TestTheLastLineSaysWhatStaysAndWhatToDo(t *testing.T) {
 	for _, row := range []struct {
 		name     string
 		detached bool
-		config   func(*Config)
+		config   func(*config.Config)
 		change   func(l *sidecarLife)
 		last     string
 	}{
@@ -130,7 +132,7 @@ func TestTheLastLineSaysWhatStaysAndWhatToDo(t *testing.T) {
 		{"a broker that is quiesced", false, stoppable, nil, given + "; its topics stay quiesced until a sidecar runs here: start 'holdfast run' again"},
 		{"a broker that does not answer, and no process is seen", false, stoppable, func(l *sidecarLife) { l.ended = true }, given + "; " + guarded},
 		{"a broker that refuses", false, stoppable, func(l *sidecarLife) { l.refuses = 1000 }, "stop the broker, or " + guarded},
-		{"--leave-registered", false, func(c *Config) { stoppable(c); c.LeaveRegistered = true }, nil, "holdfast ends; " + guarded},
+		{"--leave-registered", false, func(c *config.Config) { stoppable(c); c.LeaveRegistered = true }, nil, "holdfast ends; " + guarded},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var g slowGuard

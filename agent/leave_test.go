@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"errors"
 	"fmt"
 	"testing"
@@ -121,7 +123,7 @@ func TestASidecarThatHoldsNothingLetsTheGuardGoWhenNothingIsServed(t *testing.T)
 	} {
 		for _, stay := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, --leave-registered=%t", name, stay), func(t *testing.T) {
-				inLife(t, func(c *Config) { stoppable(c); c.RestartGrace, c.LeaveRegistered = 2*time.Second, stay }, func(l *sidecarLife) {
+				inLife(t, func(c *config.Config) { stoppable(c); c.RestartGrace, c.LeaveRegistered = 2*time.Second, stay }, func(l *sidecarLife) {
 					row.change(l)
 					l.until(l.age() + 10*time.Second)
 					if got := l.view.Load().fence; got != row.reached || l.keeper.View().Validity.Known() {

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"errors"
 	"fmt"
@@ -307,7 +309,7 @@ func (a *agent) tendLeaving(verdict probes.Verdict, who brokerapi.Report) {
 		l.answer(nil)
 		*l = leaving{}
 	case (same || l.itself) && a.clock() >= l.until && (l.phase == hasLeft || l.phase == awaitingEnd):
-		a.comeBack(fmt.Sprintf("it still runs %s after it left (--leave-timeout)", formatDuration(a.cfg.LeaveTimeout)))
+		a.comeBack(fmt.Sprintf("it still runs %s after it left (--leave-timeout)", config.FormatDuration(a.cfg.LeaveTimeout)))
 	}
 }
 
@@ -413,7 +415,7 @@ func (a *agent) leaveNow(ctx context.Context, timeout time.Duration, wait, brief
 			if a.goesAnyway(c, timeout) {
 				return nil
 			}
-			return fmt.Errorf("the broker has not left within %s: it stays: see 'holdfast events', then repeat with a longer --timeout", formatDuration(timeout))
+			return fmt.Errorf("the broker has not left within %s: it stays: see 'holdfast events', then repeat with a longer --timeout", config.FormatDuration(timeout))
 		}
 		if !wait || !errors.Is(err, errNothingToLeave) {
 			return leaveError(err)
@@ -430,7 +432,7 @@ func (a *agent) goesAnyway(c chan<- error, timeout time.Duration) bool {
 	var left bool
 	err := a.inLoop(a.life0, func() {
 		if a.leaving.waitsNoMore(c) {
-			a.callOff("not done within " + formatDuration(timeout))
+			a.callOff("not done within " + config.FormatDuration(timeout))
 		}
 		left = a.leaving.noted()
 	})

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"errors"
 	"strings"
@@ -100,7 +102,7 @@ func TestABrokerThatSaysThatItEndsAndStaysIsAnyOther(t *testing.T) {
 
 // Whoever keeps its registrations for a while gives that one up, once it is noted.
 func TestTheRegistrationOfABrokerThatEndedByItselfIsGivenUpAfterTheGrace(t *testing.T) {
-	graced := func(c *Config) { stoppable(c); c.RestartGrace = 3 * time.Second }
+	graced := func(c *config.Config) { stoppable(c); c.RestartGrace = 3 * time.Second }
 	inLifeOf(t, kind{}, graced, nil, func(l *sidecarLife) {
 		notes := 0
 		l.guard = nil

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"errors"
 	"os"
@@ -21,7 +23,7 @@ type leaver struct {
 	fails error // what noting one ends with
 }
 
-func inLeaver(t *testing.T, can kind, change func(c *Config), claim func(l *leaver)) {
+func inLeaver(t *testing.T, can kind, change func(c *config.Config), claim func(l *leaver)) {
 	t.Helper()
 	inLifeOf(t, can, change, nil, func(l *sidecarLife) {
 		v := &leaver{sidecarLife: l}
@@ -97,7 +99,7 @@ func TestTheNextProcessOfABrokerThatLeftIsRegistered(t *testing.T) {
 }
 
 func TestWhoIsBackFromAPlannedStopMayLeaveAgainAtOnce(t *testing.T) {
-	inLeaver(t, kind{}, func(c *Config) { c.DetachmentRecoverWindow = time.Minute }, func(l *leaver) {
+	inLeaver(t, kind{}, func(c *config.Config) { c.DetachmentRecoverWindow = time.Minute }, func(l *leaver) {
 		for notes := 1; notes <= 2; notes++ {
 			if err := l.asks(5*time.Second, true); err != nil || l.notes != notes {
 				t.Errorf("stop %d: %v, %d notes", notes, err, l.notes)
@@ -113,7 +115,7 @@ func TestWhoIsBackFromAPlannedStopMayLeaveAgainAtOnce(t *testing.T) {
 }
 
 func TestABrokerThatNobodyStopsIsTakenBack(t *testing.T) {
-	inLeaver(t, kind{}, func(c *Config) { c.LeaveTimeout = 30 * time.Second }, func(l *leaver) {
+	inLeaver(t, kind{}, func(c *config.Config) { c.LeaveTimeout = 30 * time.Second }, func(l *leaver) {
 		if err := l.asks(5*time.Second, false); err != nil {
 			t.Fatal(err)
 		}
@@ -277,7 +279,7 @@ func TestABrokerThatMustStopLeavesWhenItsProcessHasEnded(t *testing.T) {
 		})
 	})
 	t.Run("somebody else stops it", func(t *testing.T) {
-		inLeaver(t, mustStop, func(c *Config) { c.IKnow = true }, func(l *leaver) {
+		inLeaver(t, mustStop, func(c *config.Config) { c.IKnow = true }, func(l *leaver) {
 			l.seen(os.Getpid())
 			if err := l.asks(5*time.Second, false); err != nil || l.notes != 0 || !l.registered() || l.serving || len(l.notReady()) == 0 {
 				t.Fatalf("%v, %d notes, registered %v, serving %v", err, l.notes, l.registered(), l.serving)
@@ -302,14 +304,14 @@ func TestABrokerThatMustStopLeavesWhenItsProcessHasEnded(t *testing.T) {
 		})
 	})
 	t.Run("nobody would see its end", func(t *testing.T) {
-		inLeaver(t, mustStop, func(c *Config) { c.IKnow = true }, func(l *leaver) {
+		inLeaver(t, mustStop, func(c *config.Config) { c.IKnow = true }, func(l *leaver) {
 			if err := l.asks(5*time.Second, false); !errors.Is(err, errNothingToLeave) || !strings.Contains(err.Error(), "--broker-pid-file") || !l.serving {
 				t.Errorf("%v, serving %v", err, l.serving)
 			}
 		})
 	})
 	t.Run("it hangs for longer than it may", func(t *testing.T) {
-		inLeaver(t, mustStop, func(c *Config) { c.IKnow = true; c.LeaveTimeout = time.Minute }, func(l *leaver) {
+		inLeaver(t, mustStop, func(c *config.Config) { c.IKnow = true; c.LeaveTimeout = time.Minute }, func(l *leaver) {
 			l.seen(os.Getpid())
 			if err := l.asks(5*time.Second, false); err != nil {
 				t.Fatal(err)
@@ -374,7 +376,7 @@ func TestABrokerOfWhichANoteMayStandIsHeldBackUntilItsRegistrationWasLookedAt(t 
 }
 
 func TestTheNextProcessEndsTheWaitForTheEndOfTheOneBefore(t *testing.T) {
-	inLeaver(t, mustStop, func(c *Config) { c.IKnow = true }, func(l *leaver) {
+	inLeaver(t, mustStop, func(c *config.Config) { c.IKnow = true }, func(l *leaver) {
 		l.seen(os.Getpid())
 		if err := l.asks(5*time.Second, false); err != nil {
 			t.Fatal(err)

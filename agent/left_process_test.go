@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"errors"
 	"strings"
@@ -22,7 +24,7 @@ func TestAProcessThatHasLeftStaysAwayBesideTheNextSidecar(t *testing.T) {
 			l.recallLeft()
 		}
 	}
-	within := func(c *Config) { stoppable(c); c.LeaveTimeout = time.Minute }
+	within := func(c *config.Config) { stoppable(c); c.LeaveTimeout = time.Minute }
 	t.Run("until --leave-timeout is over", func(t *testing.T) {
 		lifeOf(t, kind{}, within, left(20*time.Second), func(l *sidecarLife) {
 			l.until(35 * time.Second)
@@ -252,7 +254,7 @@ func TestABrokerThatServesAfterItLeftIsFenced(t *testing.T) {
 }
 
 func TestALadderWithoutQuiesceStopsABrokerThatHasLeft(t *testing.T) {
-	inLeaver(t, kind{}, func(c *Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, func(l *leaver) {
+	inLeaver(t, kind{}, func(c *config.Config) { stoppable(c); c.Fence = []string{"ready", "stop"} }, func(l *leaver) {
 		if err := l.asks(5*time.Second, false); err != nil || l.notes != 1 || len(l.stops) == 0 {
 			t.Errorf("%v, %d notes, stopped at %v", err, l.notes, l.stops)
 		}

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"os"
 	"strings"
 	"testing"
@@ -15,7 +17,7 @@ import (
 func TestABrokerThatTakesLongToStartIsLeftAloneByTheGuard(t *testing.T) {
 	watch := watchThatSaw(t)
 	for _, interval := range []time.Duration{100 * time.Millisecond, time.Second} {
-		inLife(t, func(c *Config) { stoppable(c); c.HealthInterval = interval }, func(l *sidecarLife) {
+		inLife(t, func(c *config.Config) { stoppable(c); c.HealthInterval = interval }, func(l *sidecarLife) {
 			l.set(func() { l.ended = true })
 			l.until(l.age() + 5*time.Second)
 			l.inLoop(func() {

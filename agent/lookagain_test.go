@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"net/http"
 	"strings"
 	"testing"
@@ -18,7 +20,7 @@ func (l *sidecarLife) lists() (n int) {
 }
 
 // quiescedInAnOutage runs claim beside a broker that was quiesced some time ago.
-func quiescedInAnOutage(t *testing.T, change func(*Config), claim func(l *sidecarLife)) {
+func quiescedInAnOutage(t *testing.T, change func(*config.Config), claim func(l *sidecarLife)) {
 	t.Helper()
 	inLife(t, change, func(l *sidecarLife) {
 		l.set(func() { l.away = true })
@@ -206,7 +208,7 @@ func TestAProofBringsTheGuardsMomentBackOnlyForABrokerThatIsUp(t *testing.T) {
 // It is not looked at any more, since it may serve what it is given; so the last proof grows
 // old. Stopped, the broker would lose the registration that it has, and begin anew.
 func TestTheGuardLeavesABrokerAloneThatIsRegisteredAndWaitsToBeAttached(t *testing.T) {
-	quiescedInAnOutage(t, func(c *Config) { stoppable(c); c.DetachmentRecoverWindow = time.Minute }, func(l *sidecarLife) {
+	quiescedInAnOutage(t, func(c *config.Config) { stoppable(c); c.DetachmentRecoverWindow = time.Minute }, func(l *sidecarLife) {
 		l.set(func() { l.away = false })
 		for range 500 {
 			l.until(l.age() + 100*time.Millisecond)
@@ -230,7 +232,7 @@ func TestTheGuardLeavesABrokerAloneThatIsRegisteredAndWaitsToBeAttached(t *testi
 // What is owned by locks is given to it by nobody but us, so what hands bring back is theirs.
 func TestABrokerThatWaitsToBeAttachedIsLookedAtWhereTopicsAreOwnedByLocks(t *testing.T) {
 	for locks, looked := range map[string]bool{"on": true, "off": false} {
-		quiescedInAnOutage(t, func(c *Config) {
+		quiescedInAnOutage(t, func(c *config.Config) {
 			stoppable(c)
 			c.DetachmentRecoverWindow, c.OwnershipLocks = time.Minute, locks
 		}, func(l *sidecarLife) {
@@ -251,7 +253,7 @@ func TestABrokerThatWaitsToBeAttachedIsLookedAtWhereTopicsAreOwnedByLocks(t *tes
 // away again. That is a reason to look, not to stop it.
 func TestABrokerWhoseRegistrationCameForAMomentIsQuiescedAnewAndNotStopped(t *testing.T) {
 	for _, brought := range []bool{false, true} {
-		quiescedInAnOutage(t, func(c *Config) { stoppable(c); c.DetachmentRecoverWindow = 10 * time.Second }, func(l *sidecarLife) {
+		quiescedInAnOutage(t, func(c *config.Config) { stoppable(c); c.DetachmentRecoverWindow = 10 * time.Second }, func(l *sidecarLife) {
 			l.set(func() { l.away = false })
 			for !l.isRegistered() {
 				l.until(l.age() + 10*time.Millisecond)
@@ -278,7 +280,7 @@ func (l *sidecarLife) isRegistered() (is bool) {
 
 // A look that ends after the broker was attached again must not hold what it may load.
 func TestALookHoldsNothingThatIsAttachedAgain(t *testing.T) {
-	quiescedInAnOutage(t, func(c *Config) { c.DetachmentRecoverWindow = 0 }, func(l *sidecarLife) {
+	quiescedInAnOutage(t, func(c *config.Config) { c.DetachmentRecoverWindow = 0 }, func(l *sidecarLife) {
 		l.set(func() { l.away = false })
 		l.becomes(recovery.Attached, l.age()+time.Minute)
 		l.until(l.age() + 10*time.Second)

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"cmp"
 	"runtime"
 	"slices"
@@ -118,7 +120,7 @@ func (m *metrics) bootReason(r recovery.Reason) string {
 }
 
 // registerSettings shows the settings that rules and dashboards judge the rest by.
-func registerSettings(reg prometheus.Registerer, c Config) {
+func registerSettings(reg prometheus.Registerer, c config.Config) {
 	shadow := prometheus.NewGauge(prometheus.GaugeOpts{Name: "holdfast_shadow",
 		Help: "1 with --shadow: everything is decided and counted, and nothing is done. What else is shown is only supposed; expect no recovery."})
 	if c.Shadow {

@@ -82,7 +82,7 @@ func builtOn(t testing.TB, reg *prometheus.Registry, broker topics.Broker) *agen
 	a.health = probes.NewHealth(probes.HealthSettings{Interval: c.HealthInterval, Timeout: c.HealthTimeout, Rise: c.HealthRise, Fall: c.HealthFall},
 		a.identity.check, nil, quiet, reg)
 	a.dataDir = probes.NewDataDir("", c.DataMarkers, false, quiet)
-	a.reconciler = topics.NewReconciler(c.reconcilerSettings(), broker, stillBroker{}, quiet, reg)
+	a.reconciler = topics.NewReconciler(reconcilerSettings(c), broker, stillBroker{}, quiet, reg)
 	a.steerer = topics.NewSteerer(nil, 0, 0, quiet, reg)
 	a.ownership = a.newOwnership(reg)
 	a.moves = a.newMoves(reg)

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"cmp"
 	"context"
 	"errors"
@@ -109,7 +111,7 @@ func refusal(format string, args ...any) error {
 // cannotMove is why no topic can be moved from here now; nil: it may.
 func (a *agent) cannotMove() error {
 	s, health := a.view.Load(), a.health.Snapshot()
-	switch why := drivers[a.cfg.Driver].Unmoved; {
+	switch why := config.Drivers[a.cfg.Driver].Unmoved; {
 	case a.shadow != nil:
 		return a.refuseInShadow("moving topics")
 	case a.moves == nil && why != "" && a.presence == nil:

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"errors"
 	"log/slog"
 	"strings"
@@ -14,19 +16,19 @@ func TestABrokerThatMustBeStoppedIsRefusedIfItCannotBe(t *testing.T) {
 	for _, row := range []struct {
 		name   string
 		can    brokerapi.Traits
-		change func(*Config)
+		change func(*config.Config)
 		want   string // begin of the refusal; empty: none
 	}{
-		{"it need not be stopped", brokerapi.Traits{}, func(*Config) {}, ""},
-		{"no way", must, func(*Config) {}, "--broker-pid-file: not given, and no other way to stop the broker's process either: " + mustStopWhy + ": " + waysToStop},
-		{"by pid file", must, func(c *Config) { c.BrokerPIDFile = "/run/b.pid" }, ""},
-		{"by name", must, func(c *Config) { c.BrokerProcess = "b" }, ""},
-		{"by command", must, func(c *Config) { c.StopCommand = "systemctl stop b" }, ""},
-		{"a child", must, func(c *Config) { c.Command = []string{"b"} }, ""},
-		{"no step stop", must, func(c *Config) { c.BrokerProcess, c.Fence = "b", []string{"ready", "quiesce"} }, "--fence: without the step stop"},
-		{"no detachment", must, func(c *Config) { c.BrokerProcess, c.Detach = "b", false }, "--detach=false: the broker would never be stopped"},
-		{"no guard", must, func(c *Config) { c.BrokerProcess, c.Guard = "b", "off" }, "--guard off: nothing stops the broker's process if this sidecar hangs"},
-		{"nothing is done in shadow", must, func(c *Config) { c.Shadow = true }, ""},
+		{"it need not be stopped", brokerapi.Traits{}, func(*config.Config) {}, ""},
+		{"no way", must, func(*config.Config) {}, "--broker-pid-file: not given, and no other way to stop the broker's process either: " + mustStopWhy + ": " + config.WaysToStop},
+		{"by pid file", must, func(c *config.Config) { c.BrokerPIDFile = "/run/b.pid" }, ""},
+		{"by name", must, func(c *config.Config) { c.BrokerProcess = "b" }, ""},
+		{"by command", must, func(c *config.Config) { c.StopCommand = "systemctl stop b" }, ""},
+		{"a child", must, func(c *config.Config) { c.Command = []string{"b"} }, ""},
+		{"no step stop", must, func(c *config.Config) { c.BrokerProcess, c.Fence = "b", []string{"ready", "quiesce"} }, "--fence: without the step stop"},
+		{"no detachment", must, func(c *config.Config) { c.BrokerProcess, c.Detach = "b", false }, "--detach=false: the broker would never be stopped"},
+		{"no guard", must, func(c *config.Config) { c.BrokerProcess, c.Guard = "b", "off" }, "--guard off: nothing stops the broker's process if this sidecar hangs"},
+		{"nothing is done in shadow", must, func(c *config.Config) { c.Shadow = true }, ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := natsDefaults()

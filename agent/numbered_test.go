@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"encoding/json"
 	"errors"
@@ -42,7 +44,7 @@ type numbered struct {
 	client *cluster.Client
 	raw    clientv3.KV
 	keys   cluster.Keys
-	config Config
+	config config.Config
 	all    sync.WaitGroup
 
 	mu       sync.Mutex
@@ -275,7 +277,7 @@ func (n *numbered) assigned(id string) []string {
 }
 
 // sidecar runs one; stop ends it with that cause, and returns its error.
-func (n *numbered) sidecar(change func(*Config)) (stop func(cause error) error) {
+func (n *numbered) sidecar(change func(*config.Config)) (stop func(cause error) error) {
 	c := n.config
 	if change != nil {
 		change(&c)
@@ -296,7 +298,7 @@ func (n *numbered) world() World {
 		Clocks: func() Clocks {
 			return Clocks{Boot: lease.Instant(time.Hour + time.Since(n.born)), Mono: time.Since(n.born), Wall: time.Now()}
 		},
-		Broker: func(Config, *cluster.Client, *slog.Logger) (brokerapi.Broker, error) { return n, nil },
+		Broker: func(config.Config, *cluster.Client, *slog.Logger) (brokerapi.Broker, error) { return n, nil },
 		Etcd: func(c cluster.Config, log *slog.Logger) (*cluster.Client, Line, error) {
 			return cluster.Over(c, lossy{n.store.Conn(nil), n}, log), numberedLine{cluster.Over(c, lossy{n.store.Conn(nil), n}, log)}, nil
 		},
@@ -304,7 +306,7 @@ func (n *numbered) world() World {
 			n.set(func() { n.servers[l.Setting] = l.Handler })
 			return idleServer(make(chan struct{})), nil
 		},
-		Process: func(Config, *slog.Logger) *probes.Process { return nil },
+		Process: func(config.Config, *slog.Logger) *probes.Process { return nil },
 	}
 }
 
@@ -398,12 +400,19 @@ func (n *numbered) handoverBegins(id string) (begun func() bool) {
 	return seen.Load
 }
 
+// withDriver makes a driver known for one test.
+func withDriver(t *testing.T, name string, d config.Driver) {
+	t.Helper()
+	config.Drivers[name] = d
+	t.Cleanup(func() { delete(config.Drivers, name) })
+}
+
 // inNumbered runs claim in a cluster with a peer, where nothing runs yet but the leader.
 func inNumbered(t *testing.T, claim func(n *numbered)) {
 	t.Helper()
 	dir := t.TempDir()
-	numbers := drivers["nats"]
-	numbers.Traits = func(Config) brokerapi.Traits { return brokerapi.Traits{Registers: true} }
+	numbers := config.Drivers["nats"]
+	numbers.Traits = func(config.Config) brokerapi.Traits { return brokerapi.Traits{Registers: true} }
 	withDriver(t, "numbers", numbers)
 	synctest.Test(t, func(t *testing.T) {
 		quiet := slog.New(slog.DiscardHandler)

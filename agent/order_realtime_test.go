@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"strings"
 	"testing"
 	"time"
@@ -36,7 +38,7 @@ func TestTheRestartGraceRevokesNothingWhileTheProcessLives(t *testing.T) {
 		revoked bool
 	}{"its process is seen": {true, false}, "it has none": {false, true}} {
 		t.Run(name, func(t *testing.T) {
-			inLife(t, func(c *Config) { stoppable(c); c.RestartGrace = 5 * time.Second }, func(l *sidecarLife) {
+			inLife(t, func(c *config.Config) { stoppable(c); c.RestartGrace = 5 * time.Second }, func(l *sidecarLife) {
 				if row.watched {
 					l.inLoop(func() { l.agent.process = watch })
 				}

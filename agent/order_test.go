@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"slices"
 	"strings"
@@ -79,7 +81,7 @@ func TestTheGuardIsNotLetGoWhileTheLadderMerelyWaits(t *testing.T) {
 			t.Errorf("%s, the ladder was %v", got, waited)
 		}
 	})
-	inLife(t, func(c *Config) { stoppable(c); c.Fence, c.Guard = []string{"ready", "quiesce"}, "off" }, func(l *sidecarLife) {
+	inLife(t, func(c *config.Config) { stoppable(c); c.Fence, c.Guard = []string{"ready", "quiesce"}, "off" }, func(l *sidecarLife) {
 		l.set(func() { l.away, l.frozen, l.words = true, true, nil })
 		l.until(l.fencePoint() + 10*time.Second)
 		if got := l.said(); got != "" || l.view.Load().fence != recovery.FenceAwaiting {
@@ -91,7 +93,7 @@ func TestTheGuardIsNotLetGoWhileTheLadderMerelyWaits(t *testing.T) {
 // Etcd answers again, and the sidecar waits for the recover window: it may have been
 // declared dead, and somebody may have decided otherwise.
 func TestTheModeIsNotAssertedWhileDetached(t *testing.T) {
-	inLife(t, func(c *Config) { c.DetachmentRecoverWindow = time.Hour }, func(l *sidecarLife) {
+	inLife(t, func(c *config.Config) { c.DetachmentRecoverWindow = time.Hour }, func(l *sidecarLife) {
 		l.set(func() { l.away = true })
 		l.becomes(recovery.Detached, time.Minute)
 		l.set(func() { l.away = false })

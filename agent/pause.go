@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"errors"
 	"fmt"
@@ -47,7 +49,7 @@ func (r PauseRequest) Validate() error {
 	case r.ForSeconds == 0:
 		add("--for: required: give how long, such as 30m, at least %s and at most 24h", recovery.MinPause)
 	case d > recovery.MaxPause:
-		add("--for %s: more than 24h: give at most 24h, and pause again if need be", formatDuration(d))
+		add("--for %s: more than 24h: give at most 24h, and pause again if need be", config.FormatDuration(d))
 	case d < recovery.MinPause:
 		add("--for %s: less than %s: give at least that", d, recovery.MinPause)
 	}
@@ -197,5 +199,5 @@ func (a *agent) pauseSentence() string {
 		return ""
 	}
 	left := time.Duration(p.RemainingSeconds * float64(time.Second)).Round(time.Second)
-	return fmt.Sprintf(" Recovery is paused by %s for %s more (%s); to end it: holdfast resume.", p.Owner, formatDuration(left), p.Reason)
+	return fmt.Sprintf(" Recovery is paused by %s for %s more (%s); to end it: holdfast resume.", p.Owner, config.FormatDuration(left), p.Reason)
 }

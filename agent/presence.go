@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"cmp"
 	"context"
 	"encoding/json"
@@ -30,10 +32,6 @@ import (
 
 // unleased is the value of --registration.
 const unleased = "none"
-
-// Unleased reports whether the broker's own cluster keeps its registration, and Holdfast
-// only watches and steers: without etcd, without a lease that anybody else knows.
-func (c Config) Unleased() bool { return c.Registration == unleased }
 
 const (
 	// presenceID stands for the lease: there is one, or none.
@@ -271,7 +269,7 @@ func (m *memory) takeFormerStore(dir string) error {
 	case errors.Is(err, fs.ErrNotExist) && m.Store != unleased:
 		return nil
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("--state-dir %s: read %s: %s: make it readable for this user", dir, formerStore, reason(err))
+		return fmt.Errorf("--state-dir %s: read %s: %s: make it readable for this user", dir, formerStore, config.Cause(err))
 	}
 	flaw := cmp.Or(err, json.Unmarshal(raw, &f))
 	if flaw == nil && len(f.Store.Content.Keys) == 0 {

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"cmp"
 	"context"
 	"errors"
@@ -253,7 +255,7 @@ func (a *agent) noteRecognition(seen probes.ProcessView, judged recognition, why
 
 // judgeProcess gathers what can be known of the process and judges it. why is one
 // sentence for people; with isForeign it names the remedy.
-func judgeProcess(ctx context.Context, c Config, seen probes.ProcessView, who brokerapi.Report) (verdict recognition, why string) {
+func judgeProcess(ctx context.Context, c config.Config, seen probes.ProcessView, who brokerapi.Report) (verdict recognition, why string) {
 	holding, holder := probes.ListensAt(ctx, seen.Pid, adminAddrs(ctx, c))
 	verdict = recognize(recognitionFacts{Started: seen.StartedAt, Stated: who.StartedAt,
 		Holding: holding, Holder: holder.StartedAt, Twins: holder.Name == seen.Name})
@@ -291,7 +293,7 @@ var schemePorts = map[string]uint16{"http": 80, "https": 443}
 
 // adminAddrs are the addresses behind --broker-admin; none: it is no TCP address, or its
 // name is not known.
-func adminAddrs(ctx context.Context, c Config) (at []netip.AddrPort) {
+func adminAddrs(ctx context.Context, c config.Config) (at []netip.AddrPort) {
 	host, port, ok := adminAddress(c)
 	if !ok {
 		return nil
@@ -308,12 +310,12 @@ func adminAddrs(ctx context.Context, c Config) (at []netip.AddrPort) {
 	return at
 }
 
-func adminAddress(c Config) (host string, port uint16, ok bool) {
+func adminAddress(c config.Config) (host string, port uint16, ok bool) {
 	u, err := url.Parse(c.BrokerAdmin)
 	if err != nil || u.Hostname() == "" {
 		return "", 0, false
 	}
-	n := uint64(cmp.Or(schemePorts[u.Scheme], drivers[c.Driver].Port))
+	n := uint64(cmp.Or(schemePorts[u.Scheme], config.Drivers[c.Driver].Port))
 	if p := u.Port(); p != "" {
 		n, err = strconv.ParseUint(p, 10, 16)
 	}
@@ -426,7 +428,7 @@ func (a *agent) expectProcess() {
 }
 
 // brokerFinder finds the broker's process.
-func brokerFinder(c Config) *probes.Finder {
+func brokerFinder(c config.Config) *probes.Finder {
 	return &probes.Finder{PIDFile: c.BrokerPIDFile, Name: c.BrokerProcess, Admin: func() ([]netip.AddrPort, error) {
 		at := adminAddrs(context.Background(), c)
 		if _, _, ok := adminAddress(c); ok && len(at) == 0 {

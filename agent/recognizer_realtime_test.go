@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"errors"
 	"fmt"
@@ -272,12 +274,12 @@ func TestNoChildIsStartedBesideABrokerThatAnswers(t *testing.T) {
 func TestCheckSaysThatThereIsNoGuard(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		change func(*Config)
+		change func(*config.Config)
 		want   string
 	}{
-		{"no way to stop", func(*Config) {}, "off: nothing stops the broker if this sidecar hangs: give --broker-pid-file"},
-		{"no detachment", func(c *Config) { c.BrokerProcess, c.Detach = "nats-server", false }, "off: nothing stops the broker if this sidecar hangs: leave out --detach=false"},
-		{"as asked for", func(c *Config) { c.BrokerProcess, c.Guard = "nats-server", "off" }, "off: nothing stops the broker if this sidecar hangs"},
+		{"no way to stop", func(*config.Config) {}, "off: nothing stops the broker if this sidecar hangs: give --broker-pid-file"},
+		{"no detachment", func(c *config.Config) { c.BrokerProcess, c.Detach = "nats-server", false }, "off: nothing stops the broker if this sidecar hangs: leave out --detach=false"},
+		{"as asked for", func(c *config.Config) { c.BrokerProcess, c.Guard = "nats-server", "off" }, "off: nothing stops the broker if this sidecar hangs"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := natsDefaults()

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"cmp"
 	"context"
 	"errors"
@@ -88,7 +90,7 @@ const underItsOwn = "broker's own lease"
 // package recovery decide, and writes in one transaction guarded by what was read.
 // It implements lease.Registrar.
 type registrar struct {
-	cfg        Config
+	cfg        config.Config
 	brokerID   string     // the stable name
 	byInstance bool       // the broker registers itself under its instance
 	run        string     // names this process in a value of our own

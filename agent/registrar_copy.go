@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"fmt"
 	"os"
@@ -122,7 +124,7 @@ func (r *registrar) unlessDeposed(ctx context.Context, client *cluster.Client, r
 func (r *registrar) rivalry(s sighting, reg cluster.Registration) error {
 	if !s.alive {
 		return fmt.Errorf("%w: the state directory is not where it was, and broker id %q is registered with it: whether that is a sidecar that lives is seen by its lease within %s",
-			lease.ErrDeferred, reg.BrokerID, formatDuration(recovery.LooksApart(r.cfg.RenewInterval)))
+			lease.ErrDeferred, reg.BrokerID, config.FormatDuration(recovery.LooksApart(r.cfg.RenewInterval)))
 	}
 	where := ""
 	if v, err := reg.Parse(); err == nil && v.AdminAddr != "" {

@@ -59,7 +59,7 @@ func (r *registrar) decide(seen cluster.Snapshot, now life) outcome {
 func (r *registrar) rules(now life) recovery.Rules {
 	rules := recovery.Rules{TTL: r.ttl(), Renewal: r.cfg.RenewInterval, Within: r.cfg.ReturnWithin, Share: r.cfg.FleetLossShare,
 		Policy: recovery.Policy(r.cfg.SessionExpiredPolicy), RetriesUsed: now.retriesUsed, Join: r.cfg.Join,
-		FencesItself: r.cfg.fencesItself(), NoEtcd: r.others != nil}
+		FencesItself: r.cfg.FencesItself(), NoEtcd: r.others != nil}
 	if r.pauseEnds != nil {
 		rules.Pause = r.pauseEnds()
 	}

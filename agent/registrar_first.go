@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"errors"
 	"fmt"
@@ -92,7 +94,7 @@ func (a *agent) listOnce(l *listing) {
 		defer cancel()
 		held, err := a.broker.Topics(ctx)
 		if l.serving, l.err = held.Serving, err; errors.Is(err, context.DeadlineExceeded) {
-			l.err = fmt.Errorf("it did not list its topics within %s (--load-timeout): %w", formatDuration(bound), l.err)
+			l.err = fmt.Errorf("it did not list its topics within %s (--load-timeout): %w", config.FormatDuration(bound), l.err)
 		}
 	})
 }

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"encoding/json"
 	"errors"
@@ -122,7 +124,7 @@ func (r *registrar) proven(ctx context.Context, g lease.Grant) (again bool, err 
 }
 
 // registrationValue is what this sidecar registers of its broker.
-func registrationValue(c Config, incarnation, run, version string) ([]byte, error) {
+func registrationValue(c config.Config, incarnation, run, version string) ([]byte, error) {
 	about, err := json.Marshal(map[string]string{"version": version, "driver": c.Driver})
 	if err != nil {
 		return nil, fmt.Errorf("encode registration: %w", err)

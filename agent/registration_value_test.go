@@ -1,11 +1,15 @@
 package agent
 
-import "testing"
+import (
+	"testing"
+
+	"holdfast/agent/config"
+)
 
 // A restart or an upgrade of the sidecar must not accuse others of having written its key.
 func TestWhatTheSidecarBeforeWroteIsNoForeignValue(t *testing.T) {
 	value := func(url, incarnation, run, version string) []byte {
-		c := Default()
+		c := config.Default()
 		c.BrokerURL = url
 		v, err := registrationValue(c, incarnation, run, version)
 		if err != nil {

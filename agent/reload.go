@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -26,8 +28,8 @@ import (
 
 // reloading is the state of taking up settings anew.
 type reloading struct {
-	one  sync.Mutex             // held during a reload: one at a time
-	now  atomic.Pointer[Config] // effective settings; nil: those of the start
+	one  sync.Mutex                    // held during a reload: one at a time
+	now  atomic.Pointer[config.Config] // effective settings; nil: those of the start
 	last atomic.Pointer[ConfigStatus]
 	// shown is what etcd was shown when the settings in force were taken up.
 	shown [sha256.Size]byte
@@ -35,7 +37,7 @@ type reloading struct {
 
 // settings are the ones in force, as one snapshot. Those that a reload may change are read
 // through it and nowhere else; the others are the same in a.cfg.
-func (a *agent) settings() *Config {
+func (a *agent) settings() *config.Config {
 	if c := a.reloading.now.Load(); c != nil {
 		return c
 	}
@@ -58,7 +60,7 @@ func (a *agent) reload(ctx context.Context, by string) (Reloaded, error) {
 	a.reloading.one.Lock()
 	defer a.reloading.one.Unlock()
 	a.sayReloading()
-	shown := a.cfg.shownToEtcd() // another file needs a restart
+	shown := shownToEtcd(a.cfg) // another file needs a restart
 	next, done, err := a.prepare(ctx, shown != a.reloading.shown)
 	if err != nil {
 		a.noteReload(err, by, done)
@@ -73,7 +75,7 @@ func (a *agent) reload(ctx context.Context, by string) (Reloaded, error) {
 }
 
 // shownToEtcd stands for what is in the files that etcd is shown, or known by.
-func (c *Config) shownToEtcd() [sha256.Size]byte {
+func shownToEtcd(c config.Config) [sha256.Size]byte {
 	var all []byte
 	for _, file := range []string{c.EtcdCACert, c.EtcdCert, c.EtcdKey, c.EtcdPasswordFile} {
 		content, _ := os.ReadFile(file)
@@ -83,8 +85,8 @@ func (c *Config) shownToEtcd() [sha256.Size]byte {
 }
 
 // prepare does everything of a reload that can fail.
-func (a *agent) prepare(ctx context.Context, shownAnew bool) (next Config, done Reloaded, err error) {
-	if next, err = a.cfg.again(); err != nil {
+func (a *agent) prepare(ctx context.Context, shownAnew bool) (next config.Config, done Reloaded, err error) {
+	if next, err = a.cfg.Again(); err != nil {
 		return next, done, wrongSetting(err)
 	}
 	running := *a.settings()
@@ -99,24 +101,14 @@ func (a *agent) prepare(ctx context.Context, shownAnew bool) (next Config, done 
 			return next, done, wrongSetting(err)
 		}
 	}
-	done.Found = append(done.Found, next.overridden...)
+	done.Found = append(done.Found, next.Overridden()...)
 	return next, done, nil
 }
 
 // planReload compares effective settings: "health-fall: 3 → 5". The error names all that cannot
 // be taken up.
-func planReload(running, next Config) ([]string, error) {
-	changed, refusals := []string{}, []string(nil)
-	for _, s := range settings {
-		from, to := s.value(&running), s.value(&next)
-		switch {
-		case from == to:
-		case s.Live:
-			changed = append(changed, fmt.Sprintf("%s: %s → %s", s.Name, from, to))
-		default:
-			refusals = append(refusals, fmt.Sprintf("%s: %s → %s needs a restart", s.Name, cmp.Or(from, "empty"), cmp.Or(to, "empty")))
-		}
-	}
+func planReload(running, next config.Config) ([]string, error) {
+	changed, refusals := running.Changes(next)
 	if len(refusals) == 0 {
 		return changed, nil
 	}
@@ -128,14 +120,14 @@ func planReload(running, next Config) ([]string, error) {
 }
 
 // takeSettings puts the settings in force. It cannot fail.
-func (a *agent) takeSettings(c Config) {
+func (a *agent) takeSettings(c config.Config) {
 	c.StateDir = a.cfg.StateDir
 	a.reloading.now.Store(&c)
 	if a.world.SetLogLevel != nil {
 		a.world.SetLogLevel(c.LogLevel)
 	}
-	a.health.Tune(c.healthSettings())
-	a.reconciler.Tune(c.reconcilerSettings())
+	a.health.Tune(healthSettings(c))
+	a.reconciler.Tune(reconcilerSettings(c))
 	a.steerer.Tune(c.LoadTimeout, c.AuditInterval)
 	if a.ownership != nil {
 		a.ownership.Tune(c.AuditInterval)
@@ -145,11 +137,11 @@ func (a *agent) takeSettings(c Config) {
 	}
 }
 
-func (c Config) healthSettings() probes.HealthSettings {
+func healthSettings(c config.Config) probes.HealthSettings {
 	return probes.HealthSettings{Interval: c.HealthInterval, Timeout: c.HealthTimeout, Rise: c.HealthRise, Fall: c.HealthFall}
 }
 
-func (c Config) reconcilerSettings() topics.ReconcilerSettings {
+func reconcilerSettings(c config.Config) topics.ReconcilerSettings {
 	return topics.ReconcilerSettings{Concurrency: c.LoadConcurrency, Rate: c.LoadRate, LoadTimeout: c.LoadTimeout,
 		AuditInterval: c.AuditInterval, MassChangeShare: c.MassChangeShare}
 }
@@ -239,8 +231,8 @@ const reloadPath = "/-/reload"
 
 // serveWebReload is as Prometheus has it, but only for those who had to show who they are.
 func (a *agent) serveWebReload(w http.ResponseWriter, r *http.Request) {
-	access, err := readWebAccess(a.cfg.WebConfigFile)
-	if err != nil || !access.shown(r) {
+	access, err := config.ReadWebAccess(a.cfg.WebConfigFile)
+	if err != nil || !access.Shown(r) {
 		refuseWith(w, http.StatusForbidden, ExitRefused, errors.New("POST "+reloadPath+
 			" is only for those who show a password or a certificate: set --web-config-file with basic_auth_users or RequireAndVerifyClientCert; or send SIGHUP, or run 'holdfast reload'"))
 		return
@@ -252,13 +244,13 @@ func (a *agent) serveWebReload(w http.ResponseWriter, r *http.Request) {
 // tryAccess reads the files that settings name, as they will be used, and has etcd judge the user and
 // the certificate. It says what it found. An etcd that is out of reach judges nothing, and one that
 // refuses what it was shown before is no reason against other settings.
-func tryAccess(ctx context.Context, c Config, shownAnew bool) (found []string, err error) {
+func tryAccess(ctx context.Context, c config.Config, shownAnew bool) (found []string, err error) {
 	quiet := slog.New(slog.DiscardHandler)
 	if err := c.Cluster().CheckFiles(); err != nil {
 		return nil, err
 	}
 	// Validate knows the driver, which does not use its store before it is asked for anything.
-	b, err := drivers[c.Driver].New(c, new(cluster.Client), quiet)
+	b, err := config.Drivers[c.Driver].New(c, new(cluster.Client), quiet)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"errors"
 	"fmt"
@@ -24,68 +26,15 @@ import (
 	"holdfast/probes"
 )
 
-// other is a config in which that one setting has another value than in c.
-func other(c Config, s Setting) Config {
-	switch p := s.field(&c).(type) {
-	case *string:
-		*p += "x"
-	case *[]string:
-		*p = append(slices.Clone(*p), "x")
-	case *bool:
-		*p = !*p
-	case *int:
-		*p++
-	case *float64:
-		*p += 0.25
-	case *time.Duration:
-		*p += time.Second
-	}
-	return c
-}
-
-func TestEverySettingIsTakenUpOrRefusedByName(t *testing.T) {
-	running := natsDefaults().Effective()
-	for _, s := range Settings() {
-		changed, err := planReload(running, other(running, s))
-		switch {
-		case s.Live && (err != nil || len(changed) != 1 || !strings.HasPrefix(changed[0], s.Name+": ")):
-			t.Errorf("%s: %q, %v", s.Name, changed, err)
-		case !s.Live && (err == nil || len(changed) != 0 || !strings.HasPrefix(err.Error(), s.Name+": ") || !strings.Contains(err.Error(), " needs a restart")):
-			t.Errorf("%s: %q, %v", s.Name, changed, err)
-		}
-	}
-	if changed, err := planReload(running, running); err != nil || len(changed) != 0 {
-		t.Errorf("nothing changed, and the plan is %q, %v", changed, err)
-	}
-}
-
-func TestWhatOthersWereToldIsNotLive(t *testing.T) {
-	for _, name := range []string{"lease-ttl", "renew-interval", "lease-detach-margin", "backoff-initial", "backoff-max", "restart-grace", "detach",
-		"fence", "guard", "broker-id", "prefix", "registration", "assignment", "session-expired-policy", "state-dir", "shadow"} {
-		if s, ok := lookup(name); !ok || s.Live {
-			t.Errorf("%s: known %v, live %v", name, ok, s.Live)
-		}
-	}
-	for _, name := range LiveSettings() {
-		if _, ok := lookup(name); !ok {
-			t.Errorf("%s is no setting", name)
-		}
-	}
-}
-
 // A live setting that is read from the settings of the start would be taken up by half.
 func TestLiveSettingsAreReadThroughTheSnapshot(t *testing.T) {
 	fields := map[string]string{}
-	var c Config
-	v := reflect.ValueOf(&c).Elem()
-	for _, s := range Settings() {
-		for i := range v.NumField() {
-			if f := v.Type().Field(i); f.IsExported() && s.Live && v.Field(i).Addr().Pointer() == reflect.ValueOf(s.field(&c)).Pointer() {
-				fields[f.Name] = s.Name
-			}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[config.Config]()) {
+		if f.Tag.Get("live") != "" {
+			fields[f.Name] = f.Tag.Get("name")
 		}
 	}
-	if len(fields) != len(LiveSettings()) {
+	if len(fields) != len(config.LiveSettings()) {
 		t.Fatalf("fields %v", fields)
 	}
 	files, err := filepath.Glob("*.go")
@@ -140,12 +89,12 @@ func (f *settingsFile) read(string) ([]byte, error) {
 func inReload(t *testing.T, text string, claim func(l *sidecarLife, f *settingsFile)) {
 	t.Helper()
 	f := &settingsFile{text: text}
-	c, err := Load(Sources{File: "holdfast.yaml", Read: f.read, Flags: map[string][]string{"driver": {"nats"}, "health-rise": {"2"}},
-		Env: env(map[string]string{"HOLDFAST_LOAD_RATE": "5"})})
+	c, err := config.Load(config.Sources{File: "holdfast.yaml", Read: f.read, Flags: map[string][]string{"driver": {"nats"}, "health-rise": {"2"}},
+		Env: []string{"HOLDFAST_LOAD_RATE=5"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	inLife(t, func(to *Config) { *to = c }, func(l *sidecarLife) { claim(l, f) })
+	inLife(t, func(to *config.Config) { *to = c }, func(l *sidecarLife) { claim(l, f) })
 }
 
 func TestAReloadTakesUpWhatChangedAndTellsEverybody(t *testing.T) {
@@ -206,7 +155,7 @@ func TestAReloadRestsOnEtcdOnlyWhereWhatItIsShownDiffers(t *testing.T) {
 			{"two", true, true},
 			{"one", true, false},
 		} {
-			l.world.Try = func(_ context.Context, _ Config, shownAnew bool) ([]string, error) {
+			l.world.Try = func(_ context.Context, _ config.Config, shownAnew bool) ([]string, error) {
 				if !step.refuses {
 					return nil, nil
 				} else if shownAnew {
@@ -247,7 +196,7 @@ func TestAReloadThatCannotBeTakenUpWholeIsNotTakenUpAtAll(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			inReload(t, before, func(l *sidecarLife, f *settingsFile) {
 				l.world.SetLogLevel = func(string) { t.Error("the log level was set") }
-				l.world.Try = func(context.Context, Config, bool) ([]string, error) { return nil, tt.try }
+				l.world.Try = func(context.Context, config.Config, bool) ([]string, error) { return nil, tt.try }
 				f.write(tt.text)
 				_, err := l.reload(context.Background(), "SIGHUP")
 				var exit *ExitError
@@ -377,7 +326,7 @@ func TestSystemdIsToldOfEachReload(t *testing.T) {
 }
 
 func TestSettingsThatWereNotLoadedCannotBeReadAnew(t *testing.T) {
-	if _, err := Default().again(); err == nil {
+	if _, err := config.Default().Again(); err == nil {
 		t.Error("read anew from nowhere")
 	}
 }

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"testing"
 	"time"
 
@@ -13,7 +15,7 @@ import (
 func TestTheLastConfirmedRevisionIsOnDisk(t *testing.T) {
 	for registration, every := range map[string]time.Duration{"own": confirmedEvery, "adopt": confirmedAdoptedEvery} {
 		t.Run(registration, func(t *testing.T) {
-			inLife(t, func(c *Config) { c.Registration = registration }, func(l *sidecarLife) {
+			inLife(t, func(c *config.Config) { c.Registration = registration }, func(l *sidecarLife) {
 				onDisk := func() int64 {
 					m, err := l.dir.load()
 					if err != nil {

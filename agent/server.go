@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"cmp"
 	"context"
 	"errors"
@@ -147,7 +149,7 @@ func (c *controlListener) bind() error {
 	err = os.Chmod(path, 0o600)
 	info, statErr := os.Lstat(path)
 	if err = cmp.Or(err, statErr); err != nil {
-		return errors.Join(&ExitError{ExitUsage, fmt.Errorf("%s %s: %s", setting, path, reason(err))}, next.Close())
+		return errors.Join(&ExitError{ExitUsage, fmt.Errorf("%s %s: %s", setting, path, config.Cause(err))}, next.Close())
 	}
 	if c.current != nil {
 		c.current.Close()

@@ -37,7 +37,6 @@ const (
 	password   = "open sesame"
 	cheapHash  = "$2a$04$QGPg9.e8aaijE.G3DXwFXuhdyXkclIOFuq.KeKLctwB5G8iyjfKMC"
 	costlyHash = "$2a$14$hFSDFcj8BU5DCc0Q9jjFh..3DPuhGCnXEB3HyvQ4GfySCY2ry.N3q"
-	tooCostly  = "$2a$15$zZ4HxqZDU6lZwpS7PoSUX.7BmtggewYj/Le0t/mxkfa8TYFmbv7oW"
 )
 
 // patience bounds the wait for an answer on a machine that is busy; it is no claim.

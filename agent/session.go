@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"errors"
 	"fmt"
@@ -146,7 +148,7 @@ func (a *agent) endSession(end *sessionEnd) error {
 }
 
 // comesBack is what becomes of a broker that was declared dead, by the session policy.
-func comesBack(c Config) string {
+func comesBack(c config.Config) string {
 	switch recovery.Policy(c.SessionExpiredPolicy) {
 	case recovery.PolicyReconnect:
 		return "it registers again and goes on with the topics that are still its own"

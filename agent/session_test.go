@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"errors"
 	"fmt"
@@ -39,7 +41,7 @@ func TestEveryClassOfAFailureHasAPolicy(t *testing.T) {
 	}
 }
 
-func reconnectTwice(c *Config) { c.SessionExpiredPolicy, c.SessionRetries = "reconnect", 2 }
+func reconnectTwice(c *config.Config) { c.SessionExpiredPolicy, c.SessionRetries = "reconnect", 2 }
 
 // sessionOver is what the loop ended with; nil: it runs.
 func (l *sidecarLife) sessionOver() *sessionEnd {
@@ -113,7 +115,7 @@ func TestWhatEtcdItselfReportsUsesUpNoRetry(t *testing.T) {
 }
 
 func TestARegistrationThatStandsAgainBeginsTheRetriesAnew(t *testing.T) {
-	inLife(t, func(c *Config) { c.SessionExpiredPolicy, c.SessionRetries = "reconnect", 50 }, func(l *sidecarLife) {
+	inLife(t, func(c *config.Config) { c.SessionExpiredPolicy, c.SessionRetries = "reconnect", 50 }, func(l *sidecarLife) {
 		for range 2 {
 			l.set(func() { l.away, l.heard = true, errSilence })
 			l.until(l.age() + 2*time.Minute)
@@ -139,13 +141,13 @@ func TestNoRetryIsUsedUp(t *testing.T) {
 	drained := recovery.ModeRecord{Mode: recovery.Drained, Reason: "disk swap", By: recovery.ByOperator}
 	for _, c := range []struct {
 		name   string
-		change func(c *Config)
+		change func(c *config.Config)
 		before func(l *sidecarLife)
 	}{
 		{"with the policy drain", nil, nil},
-		{"with the policy shutdown: only etcd's word counts", func(c *Config) { c.SessionExpiredPolicy = "shutdown" }, nil},
-		{"without a limit", func(c *Config) { c.SessionExpiredPolicy = "reconnect" }, nil},
-		{"in shadow", func(c *Config) { reconnectTwice(c); c.Shadow = true }, nil},
+		{"with the policy shutdown: only etcd's word counts", func(c *config.Config) { c.SessionExpiredPolicy = "shutdown" }, nil},
+		{"without a limit", func(c *config.Config) { c.SessionExpiredPolicy = "reconnect" }, nil},
+		{"in shadow", func(c *config.Config) { reconnectTwice(c); c.Shadow = true }, nil},
 		{"of a broker that a person drained", reconnectTwice, func(l *sidecarLife) { l.inLoop(func() { l.setMode(drained, 1_000_000, "") }) }},
 		{"while recovery is paused", reconnectTwice, func(l *sidecarLife) { l.pause(12 * time.Hour) }},
 	} {
@@ -178,12 +180,12 @@ func TestTheEndOfASessionFencesThenStopsAndSaysWhy(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		end    *sessionEnd
-		change func(c *Config)
+		change func(c *config.Config)
 		err    error
 		words  string
 		reason string
 	}{
-		{"expired", expired, func(c *Config) { c.SessionExpiredPolicy = "shutdown" }, nil,
+		{"expired", expired, func(c *config.Config) { c.SessionExpiredPolicy = "shutdown" }, nil,
 			"registration lost: era is still 1: other brokers stayed registered all the while (--session-expired-policy shutdown): " +
 				"the broker was stopped (SIGTERM): find out what cut it off, then start the broker and this sidecar again", "broker_stopped"},
 		{"retries used up", used, reconnectTwice, nil,
@@ -240,7 +242,7 @@ func TestWhatABrokerHasToExpectFollowsThePolicy(t *testing.T) {
 		"shutdown":  "if it has and other brokers stayed registered, it is stopped and this sidecar ends",
 	} {
 		t.Run(policy, func(t *testing.T) {
-			inLife(t, func(c *Config) { c.SessionExpiredPolicy = policy }, func(l *sidecarLife) {
+			inLife(t, func(c *config.Config) { c.SessionExpiredPolicy = policy }, func(l *sidecarLife) {
 				l.set(func() { l.away, l.heard = true, errSilence })
 				l.until(l.age() + 2*time.Minute)
 				if s := l.status().Summary; !strings.Contains(s, want) {

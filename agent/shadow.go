@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"errors"
 	"fmt"
@@ -123,7 +125,7 @@ func (a *agent) enterShadow() {
 	a.log = a.log.With("shadow", true)
 	a.shadow = &shadow{count: a.wouldHave, log: a.log, event: a.event}
 	world := a.world
-	a.world.Broker = func(c Config, store *cluster.Client, log *slog.Logger) (brokerapi.Broker, error) {
+	a.world.Broker = func(c config.Config, store *cluster.Client, log *slog.Logger) (brokerapi.Broker, error) {
 		b, err := world.Broker(c, store, log)
 		if err != nil {
 			return nil, err
@@ -140,7 +142,7 @@ func (a *agent) enterShadow() {
 	a.world.Guard, a.world.LeftGuard = nil, nil // one that was left is right: the real lease is not renewed
 	a.world.Stopper = nil
 	if a.cfg.CanStop() {
-		a.world.Stopper = func(Config, *slog.Logger) (Stopper, error) { return shadowStopper{a.shadow}, nil }
+		a.world.Stopper = func(config.Config, *slog.Logger) (Stopper, error) { return shadowStopper{a.shadow}, nil }
 	}
 	a.log.Info("shadow: everything is decided, logged and counted, and nothing is done; /ready stays 200")
 }

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -14,7 +16,7 @@ import (
 	"holdfast/recovery"
 )
 
-func inShadow(c *Config) { stoppable(c); c.Shadow = true }
+func inShadow(c *config.Config) { stoppable(c); c.Shadow = true }
 
 func (l *sidecarLife) would(what action) int {
 	return int(testutil.ToFloat64(l.wouldHave.WithLabelValues(string(what))))

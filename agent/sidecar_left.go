@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"bytes"
 	"errors"
 	"fmt"
@@ -38,7 +40,7 @@ func LeftJournal(stateDir string) ([]Event, error) {
 				continue
 			}
 			if err != nil {
-				return nil, fmt.Errorf("no sidecar runs here, and its journal %s: %s: run as the user of the sidecar, or as root", path, reason(err))
+				return nil, fmt.Errorf("no sidecar runs here, and its journal %s: %s: run as the user of the sidecar, or as root", path, config.Cause(err))
 			}
 			f.Close()
 			j.read(path)
@@ -65,7 +67,7 @@ func withGuard(stateDir string, err error, next string) error {
 }
 
 // Explain is what 'holdfast explain' tells of an event, with the settings that c has.
-func Explain(e Event, c Config) Explanation { return explain(e, c.Effective()) }
+func Explain(e Event, c config.Config) Explanation { return explain(e, c.Effective()) }
 
 // stateDirs are where a sidecar with that --state-dir keeps its state: one with --shadow
 // keeps it apart.

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"cmp"
 	"crypto/rand"
 	"encoding/hex"
@@ -106,7 +108,7 @@ func openStateDir(path string) (*stateDir, error) {
 // take locks what stands there and is not ours yet.
 func (d *stateDir) take() error {
 	if err := os.MkdirAll(d.path, 0o700); err != nil {
-		return fmt.Errorf("--state-dir %s: %s: create it writable for this user, or set --state-dir", d.path, reason(err))
+		return fmt.Errorf("--state-dir %s: %s: create it writable for this user, or set --state-dir", d.path, config.Cause(err))
 	}
 	if !sameFile(d.dir, d.path) {
 		dir, err := os.Open(d.path)
@@ -169,7 +171,7 @@ func unwritable(err error) bool {
 }
 
 func (d *stateDir) refused(err error) error {
-	return fmt.Errorf("--state-dir %s: %s: make it writable for this user, or set --state-dir", d.path, reason(err))
+	return fmt.Errorf("--state-dir %s: %s: make it writable for this user, or set --state-dir", d.path, config.Cause(err))
 }
 
 func (d *stateDir) taken() error {
@@ -215,7 +217,7 @@ func (d *stateDir) load() (memory, error) {
 		err = os.Link(d.file(), aside)
 	}
 	if err != nil && !unwritable(err) {
-		return memory{}, fmt.Errorf("--state-dir %s: put the corrupt state.json aside: %s", d.path, reason(err))
+		return memory{}, fmt.Errorf("--state-dir %s: put the corrupt state.json aside: %s", d.path, config.Cause(err))
 	}
 	m.Distrust += "; kept as " + aside
 	return m, nil
@@ -232,7 +234,7 @@ func readMemory(dir string) (m memory, corrupt bool, err error) {
 		return fresh, false, nil
 	}
 	if err != nil {
-		return memory{}, false, fmt.Errorf("--state-dir %s: read state.json: %s: make it readable for this user", dir, reason(err))
+		return memory{}, false, fmt.Errorf("--state-dir %s: read state.json: %s: make it readable for this user", dir, config.Cause(err))
 	}
 	switch err := json.Unmarshal(raw, &m); {
 	case err != nil:

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"errors"
 	"slices"
 	"strings"
@@ -181,12 +183,12 @@ func TestANewProcessOfTheBrokerIsTold(t *testing.T) {
 func TestAClusterThatAssignsAllowsNoOther(t *testing.T) {
 	for _, row := range []struct {
 		name   string
-		change func(*Config)
+		change func(*config.Config)
 		want   string
 	}{
-		{"external", func(*Config) {}, ""},
-		{"rendezvous", func(c *Config) { c.Assignment = "rendezvous" }, `--assignment "rendezvous": this broker's own cluster says who serves a topic: leave it out`},
-		{"locks", func(c *Config) { c.OwnershipLocks = "on" }, `--ownership-locks "on": this broker's own cluster says who serves a topic: leave it out`},
+		{"external", func(*config.Config) {}, ""},
+		{"rendezvous", func(c *config.Config) { c.Assignment = "rendezvous" }, `--assignment "rendezvous": this broker's own cluster says who serves a topic: leave it out`},
+		{"locks", func(c *config.Config) { c.OwnershipLocks = "on" }, `--ownership-locks "on": this broker's own cluster says who serves a topic: leave it out`},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := natsDefaults()

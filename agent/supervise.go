@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"errors"
 	"fmt"
@@ -21,10 +23,10 @@ const childProbe = time.Second
 
 // childRecord is the file by which a child is found again, by the next sidecar and
 // by the guard.
-func childRecord(c Config) string { return filepath.Join(c.StateDir, "child.json") }
+func childRecord(c config.Config) string { return filepath.Join(c.StateDir, "child.json") }
 
 // openStopper is the one way to stop the broker with these settings; nil: none.
-func openStopper(c Config, log *slog.Logger) (Stopper, error) {
+func openStopper(c config.Config, log *slog.Logger) (Stopper, error) {
 	stopper, err := brokerStopper(c, log)
 	if stopper == nil || err != nil {
 		return nil, err // and no typed nil
@@ -34,7 +36,7 @@ func openStopper(c Config, log *slog.Logger) (Stopper, error) {
 
 // brokerStopper finds and stops the broker's process; nil: there is no way to. A child is
 // found by its record, so that the guard and a check, which have no hand on it, see the same.
-func brokerStopper(c Config, log *slog.Logger) (*process.Stopper, error) {
+func brokerStopper(c config.Config, log *slog.Logger) (*process.Stopper, error) {
 	if !c.CanStop() {
 		return nil, nil
 	}
@@ -51,7 +53,7 @@ func brokerStopper(c Config, log *slog.Logger) (*process.Stopper, error) {
 }
 
 // checkProcess looks whether the broker's process can be started and stopped.
-func checkProcess(c Config, log *slog.Logger) Finding {
+func checkProcess(c config.Config, log *slog.Logger) Finding {
 	f := Finding{What: "process"}
 	if len(c.Command) > 0 {
 		if err := process.CheckProgram(c.Command[0]); err != nil {
@@ -81,7 +83,7 @@ func checkProcess(c Config, log *slog.Logger) Finding {
 }
 
 // recognizeFinding compares the process that would be stopped with the broker that answers.
-func recognizeFinding(ctx context.Context, c Config, f Finding, who brokerapi.Report) Finding {
+func recognizeFinding(ctx context.Context, c config.Config, f Finding, who brokerapi.Report) Finding {
 	if len(c.Command) > 0 {
 		if _, runs, err := process.FindChild(childRecord(c)); !runs && err == nil {
 			f.Warn, f.Text = true, f.Text+"; "+strangerAnswers(ctx, c)
@@ -152,7 +154,7 @@ func (a *agent) refuseStranger(ctx context.Context) error {
 	return &ExitError{ExitUsage, errors.New(strangerAnswers(ctx, a.cfg))}
 }
 
-func strangerAnswers(ctx context.Context, c Config) string {
+func strangerAnswers(ctx context.Context, c config.Config) string {
 	who := "whose process is not seen from here"
 	if seen, v := probes.ListensAt(ctx, 0, adminAddrs(ctx, c)); seen == probes.HoldingAnother {
 		who = fmt.Sprintf("process %d, %s", v.Pid, v.Name)

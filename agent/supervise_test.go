@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,18 +23,18 @@ func TestCheckSaysHowTheBrokerIsStopped(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name   string
-		change func(c *Config)
+		change func(c *config.Config)
 		code   int // of the finding; 0: it is well
 		says   string
 	}{
-		{"pid file", func(c *Config) { c.BrokerPIDFile = own }, 0,
+		{"pid file", func(c *config.Config) { c.BrokerPIDFile = own }, 0,
 			fmt.Sprintf("stopped by SIGTERM and SIGKILL to the process in pid file %s; now process %d", own, os.Getppid())},
-		{"pid file not there now", func(c *Config) { c.BrokerPIDFile = own + ".none" }, ExitFailed, "no such file"},
-		{"stop command", func(c *Config) { c.StopCommand = "true --now" }, 0, "stopped by stop command true"},
-		{"stop command not there", func(c *Config) { c.StopCommand = "/no/such stop" }, ExitUsage, "--stop-command: /no/such: "},
-		{"stop command torn", func(c *Config) { c.StopCommand = "a 'b" }, ExitUsage, "--stop-command \"a 'b\": Unterminated single-quoted string"},
-		{"child", func(c *Config) { c.Command = []string{"true"} }, 0, "stopped by SIGTERM and SIGKILL to the child process group"},
-		{"child not there", func(c *Config) { c.Command = []string{"/no/such"} }, ExitUsage, "start the broker /no/such: no such file or directory: give the path"},
+		{"pid file not there now", func(c *config.Config) { c.BrokerPIDFile = own + ".none" }, ExitFailed, "no such file"},
+		{"stop command", func(c *config.Config) { c.StopCommand = "true --now" }, 0, "stopped by stop command true"},
+		{"stop command not there", func(c *config.Config) { c.StopCommand = "/no/such stop" }, ExitUsage, "--stop-command: /no/such: "},
+		{"stop command torn", func(c *config.Config) { c.StopCommand = "a 'b" }, ExitUsage, "--stop-command \"a 'b\": Unterminated single-quoted string"},
+		{"child", func(c *config.Config) { c.Command = []string{"true"} }, 0, "stopped by SIGTERM and SIGKILL to the child process group"},
+		{"child not there", func(c *config.Config) { c.Command = []string{"/no/such"} }, ExitUsage, "start the broker /no/such: no such file or directory: give the path"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := natsDefaults()

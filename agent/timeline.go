@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"fmt"
 	"io"
 	"slices"
@@ -29,14 +31,14 @@ type Timeline struct {
 	Crash []Moment
 	// SurvivesDetach and SurvivesExpiry are the longest cuts, starting at any
 	// phase, that do not detach the broker, or expire the registration. Both are
-	// positive: see longestRenewInterval.
+	// positive: see LongestRenewInterval.
 	SurvivesDetach, SurvivesExpiry time.Duration
 	// Unsafe says, one sentence each, what these settings cannot hold. Empty: safe.
 	Unsafe []string
 }
 
 // WorstCase works out the timeline of valid settings.
-func WorstCase(c Config) Timeline {
+func WorstCase(c config.Config) Timeline {
 	c = c.Effective()
 	t := c.Timing()
 	if c.Unleased() {
@@ -46,7 +48,7 @@ func WorstCase(c Config) Timeline {
 		Cut: []Moment{
 			{0, "the last renewal that etcd confirms is sent"},
 			{t.RenewInterval, "next renewal; it fails: degraded, clients stay"},
-			{t.RenewInterval + retryAfter(t), "first retry, at the latest; then one at least every " + formatDuration(lease.RetryCeiling)},
+			{t.RenewInterval + t.RetryAfter(), "first retry, at the latest; then one at least every " + config.FormatDuration(lease.RetryCeiling)},
 		},
 		SurvivesDetach: t.SurvivesDetach(),
 		SurvivesExpiry: t.SurvivesExpiry(),
@@ -76,15 +78,15 @@ func WorstCase(c Config) Timeline {
 }
 
 // noticesInTime adds what is unsafe about when a dead broker is noticed.
-func (tl *Timeline) noticesInTime(c Config) {
+func (tl *Timeline) noticesInTime(c config.Config) {
 	if noticed := noticedAfter(c); noticed >= c.LeaseTTL {
 		tl.unsafe("--health-fall %d: a dead broker is noticed after %s, no sooner than --lease-ttl %s: raise --lease-ttl, or lower --health-fall, --health-interval %s or --health-timeout %s",
-			c.HealthFall, formatDuration(noticed), formatDuration(c.LeaseTTL), formatDuration(c.HealthInterval), formatDuration(c.HealthTimeout))
+			c.HealthFall, config.FormatDuration(noticed), config.FormatDuration(c.LeaseTTL), config.FormatDuration(c.HealthInterval), config.FormatDuration(c.HealthTimeout))
 	}
 }
 
 // awayTimeline is the worst case of a broker whose own cluster keeps its registration.
-func awayTimeline(c Config) Timeline {
+func awayTimeline(c config.Config) Timeline {
 	noticed := noticedAfter(c)
 	gone := noticed + c.LeaseTTL
 	if c.RestartGrace > 0 {
@@ -104,7 +106,7 @@ func (tl *Timeline) unsafe(format string, args ...any) {
 }
 
 // fenceMoments are those of the fence ladder when every step takes all of its time.
-func fenceMoments(c Config, t lease.Timing) []Moment {
+func fenceMoments(c config.Config, t lease.Timing) []Moment {
 	fence := t.TTL - t.Margin
 	stop := slices.Contains(c.Fence, string(recovery.StepStop))
 	var list []Moment
@@ -131,7 +133,7 @@ func fenceMoments(c Config, t lease.Timing) []Moment {
 
 // noticedAfter counts the checks that must fail, the last of them up to its timeout;
 // one that takes longer than the interval puts off the next.
-func noticedAfter(c Config) time.Duration {
+func noticedAfter(c config.Config) time.Duration {
 	between := max(c.HealthInterval, c.HealthTimeout)
 	return c.HealthInterval + time.Duration(c.HealthFall-1)*between + c.HealthTimeout
 }
@@ -149,13 +151,13 @@ func (tl Timeline) WriteTo(w io.Writer) (int64, error) {
 	story := func(title string, moments []Moment) {
 		fmt.Fprintf(&b, "%s\n", title)
 		for _, m := range moments {
-			fmt.Fprintf(&b, "  %9s  %s\n", "+"+formatDuration(m.At), m.What)
+			fmt.Fprintf(&b, "  %9s  %s\n", "+"+config.FormatDuration(m.At), m.What)
 		}
 	}
 	if len(tl.Cut) > 0 {
 		story("When etcd goes away", tl.Cut)
 		fmt.Fprintf(&b, "  cuts survived, starting at any moment: %s without detaching, %s without losing the registration\n",
-			formatDuration(tl.SurvivesDetach), formatDuration(tl.SurvivesExpiry))
+			config.FormatDuration(tl.SurvivesDetach), config.FormatDuration(tl.SurvivesExpiry))
 	}
 	story("When the broker dies", tl.Crash)
 	fmt.Fprintln(&b, "  sooner, within 200ms, where its process or a held connection can be watched")

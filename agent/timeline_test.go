@@ -1,14 +1,16 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
-func natsDefaults() Config {
-	c := Default()
+func natsDefaults() config.Config {
+	c := config.Default()
 	c.Driver = "nats"
 	return c
 }
@@ -41,27 +43,27 @@ When the broker dies
 }
 
 func TestTimelineOfALadderThatStopsTheProcess(t *testing.T) {
-	lines := func(change func(*Config)) (list []string) {
+	lines := func(change func(*config.Config)) (list []string) {
 		c := natsDefaults()
 		c.BrokerPIDFile, c.LeaseTTL = "/run/broker.pid", 30*time.Second
 		change(&c)
 		for _, m := range WorstCase(c).Cut[3:] {
-			list = append(list, formatDuration(m.At)+" "+m.What)
+			list = append(list, config.FormatDuration(m.At)+" "+m.What)
 		}
 		return list
 	}
 	const deadline = "30s deadline: etcd may delete the registration, others may take over"
 	for _, row := range []struct {
 		name   string
-		change func(*Config)
+		change func(*config.Config)
 		want   []string
 	}{
-		{"by default", func(*Config) {}, []string{"20s fence point: detached, not ready, topics quiesced",
+		{"by default", func(*config.Config) {}, []string{"20s fence point: detached, not ready, topics quiesced",
 			"23.333s not proven to be quiesced by now: the broker's process is stopped",
 			"26.667s the last step has ended; if this sidecar hangs, its guard stops the broker now", deadline}},
-		{"ready,stop without a guard", func(c *Config) { c.Fence, c.Guard = []string{"ready", "stop"}, "off" }, []string{
+		{"ready,stop without a guard", func(c *config.Config) { c.Fence, c.Guard = []string{"ready", "stop"}, "off" }, []string{
 			"20s fence point: detached, not ready, the broker's process is stopped", "26.667s the last step has ended", deadline}},
-		{"ready,quiesce", func(c *Config) { c.Fence = []string{"ready", "quiesce"} }, []string{
+		{"ready,quiesce", func(c *config.Config) { c.Fence = []string{"ready", "quiesce"} }, []string{
 			"20s fence point: detached, not ready, topics quiesced", deadline}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -118,7 +120,7 @@ func TestValidSettingsAlwaysSurviveSomeCut(t *testing.T) {
 		for _, backoff := range []time.Duration{time.Millisecond, 250 * time.Millisecond, time.Minute} {
 			c := natsDefaults()
 			c.LeaseTTL, c.LeaseDetachMargin, c.BackoffInitial, c.BackoffMax = ttl, ttl/3, backoff, max(backoff, c.BackoffMax)
-			c.RenewInterval = longestRenewInterval(c.Timing())
+			c.RenewInterval = c.Timing().LongestRenewInterval()
 			if cut := WorstCase(c).SurvivesDetach; cut <= 0 {
 				t.Errorf("TTL %v, backoff from %v: with --renew-interval %v even a cut of %v detaches", ttl, backoff, c.RenewInterval, cut)
 			}
@@ -129,14 +131,14 @@ func TestValidSettingsAlwaysSurviveSomeCut(t *testing.T) {
 func TestUnsafeTimingsAreNamed(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		set  func(*Config)
+		set  func(*config.Config)
 		want string
 	}{
-		{"no detaching", func(c *Config) { c.Detach = false },
+		{"no detaching", func(c *config.Config) { c.Detach = false },
 			"--detach=false: a broker that is cut off from etcd goes on serving after its registration is gone: leave it out"},
-		{"health slower than the lease", func(c *Config) { c.HealthFall = 40 },
+		{"health slower than the lease", func(c *config.Config) { c.HealthFall = 40 },
 			"--health-fall 40: a dead broker is noticed after 41s, no sooner than --lease-ttl 32s: raise --lease-ttl, or lower --health-fall, --health-interval 1s or --health-timeout 1s"},
-		{"a lease of the shortest kind", func(c *Config) { c.LeaseTTL = 3 * time.Second },
+		{"a lease of the shortest kind", func(c *config.Config) { c.LeaseTTL = 3 * time.Second },
 			"--health-fall 3: a dead broker is noticed after 4s, no sooner than --lease-ttl 3s: raise --lease-ttl, or lower --health-fall, --health-interval 1s or --health-timeout 1s"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

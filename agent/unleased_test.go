@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,7 +29,7 @@ import (
 // without an etcd, in virtual time.
 type ownCluster struct {
 	t   *testing.T
-	cfg Config
+	cfg config.Config
 
 	mu        sync.Mutex
 	born      time.Time // the host's boot
@@ -120,7 +122,7 @@ func (o *ownCluster) world() World {
 		Clock:  func() lease.Instant { return o.clocks().Boot },
 		Clocks: o.clocks,
 		BootID: func() string { o.mu.Lock(); defer o.mu.Unlock(); return fmt.Sprint("boot-", o.boot) },
-		Broker: func(Config, *cluster.Client, *slog.Logger) (brokerapi.Broker, error) { return o, nil },
+		Broker: func(config.Config, *cluster.Client, *slog.Logger) (brokerapi.Broker, error) { return o, nil },
 		Etcd: func(cluster.Config, *slog.Logger) (*cluster.Client, Line, error) {
 			o.t.Error("an etcd was asked for")
 			return nil, nil, errors.New("there is none")
@@ -129,7 +131,7 @@ func (o *ownCluster) world() World {
 			o.set(func() { o.servers[l.Setting] = l.Handler })
 			return &deafServer{closed: make(chan struct{})}, nil
 		},
-		Process: func(Config, *slog.Logger) *probes.Process { return nil },
+		Process: func(config.Config, *slog.Logger) *probes.Process { return nil },
 	}
 }
 
@@ -550,7 +552,7 @@ func TestSettingsThatNeedAnEtcdAreRefusedWithoutOne(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			flags := map[string][]string{"driver": {"danube"}, "registration": {unleased}, "broker-process": {"broker"}, c.setting: {c.value}}
-			cfg, err := Load(Sources{Flags: flags})
+			cfg, err := config.Load(config.Sources{Flags: flags})
 			if c.want == "" {
 				if err != nil || cfg.Detach || cfg.Guard != "off" || strings.Contains(strings.Join(cfg.Fence, ","), "stop") {
 					t.Errorf("%v; detach %t, guard %s, fence %s", err, cfg.Detach, cfg.Guard, cfg.Fence)
@@ -565,8 +567,8 @@ func TestSettingsThatNeedAnEtcdAreRefusedWithoutOne(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Load(Sources{Flags: map[string][]string{"driver": {"nats"}, "registration": {unleased}},
-		Env: env(map[string]string{"HOLDFAST_ETCD_ENDPOINTS": "http://127.0.0.1:2379"})}); err == nil || !strings.HasPrefix(err.Error(), "HOLDFAST_ETCD_ENDPOINTS ") {
+	if _, err := config.Load(config.Sources{Flags: map[string][]string{"driver": {"nats"}, "registration": {unleased}},
+		Env: []string{"HOLDFAST_ETCD_ENDPOINTS=http://127.0.0.1:2379"}}); err == nil || !strings.HasPrefix(err.Error(), "HOLDFAST_ETCD_ENDPOINTS ") {
 		t.Errorf("from the environment: %v", err)
 	}
 }

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"errors"
 	"fmt"
 	"slices"
@@ -189,7 +191,7 @@ func advice(f recovery.FailureVerdict, endpoints []string) string {
 }
 
 // unlessChild: a broker that we start is started again without a person.
-func unlessChild(c Config) string {
+func unlessChild(c config.Config) string {
 	if len(c.Command) > 0 {
 		return " unless --broker-restart does"
 	}
@@ -224,7 +226,7 @@ func (a *agent) afterwards(s *snapshot, v lease.View, awaited string) string {
 	case s.mode.Mode == recovery.Drained:
 		return ", and it is drained (" + string(s.mode.Reason) + ")"
 	case s.left:
-		return "; it has left on purpose: back within " + formatDuration(a.cfg.ReturnWithin) + " it comes back active"
+		return "; it has left on purpose: back within " + config.FormatDuration(a.cfg.ReturnWithin) + " it comes back active"
 	case a.presence != nil && (!v.Validity.Known() || v.Validity.ExpiredAt(a.clock())):
 		return "; it is away for longer than the TTL: if other brokers are active when it comes back, " + comesBack(a.cfg)
 	case a.presence != nil:
@@ -235,7 +237,7 @@ func (a *agent) afterwards(s *snapshot, v lease.View, awaited string) string {
 		return "; its registration may have run out: if it has and other brokers stayed registered, " + comesBack(a.cfg)
 	case s.attachment == recovery.Detached && v.Validity.Known():
 		return "; if " + awaited + " answers before the lease ends it comes back by itself"
-	case s.attachment == recovery.Detached && s.wasRegistered && a.cfg.staysActive():
+	case s.attachment == recovery.Detached && s.wasRegistered && a.cfg.StaysActive():
 		return "; it registers again, in the mode that it had"
 	case s.attachment == recovery.Detached && s.wasRegistered && a.registrationState(s, v) == "absent":
 		return "; its registration has ended: if other brokers stayed registered, it comes back drained: active by itself if none of them lived on, else by 'holdfast activate'"

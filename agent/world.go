@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"errors"
 	"log/slog"
@@ -25,23 +27,23 @@ var ErrKilled = errors.New("killed")
 // lives in virtual time.
 type World struct {
 	Clock  func() lease.Instant // boot clock
-	Broker func(Config, *cluster.Client, *slog.Logger) (brokerapi.Broker, error)
+	Broker func(config.Config, *cluster.Client, *slog.Logger) (brokerapi.Broker, error)
 	// Etcd returns the main connections and the renewals' own.
 	Etcd func(cluster.Config, *slog.Logger) (*cluster.Client, Line, error)
 	// Listen opens one listener. Its errors name the setting, the value and the remedy.
 	Listen func(Listener) (Server, error)
 	// Process watches the broker's process; nil: there is none to watch.
-	Process func(Config, *slog.Logger) *probes.Process
+	Process func(config.Config, *slog.Logger) *probes.Process
 	// Hold keeps a connection to the broker until ctx ends; nil: nobody does.
-	Hold func(ctx context.Context, c Config, say func(probes.Held)) error
+	Hold func(ctx context.Context, c config.Config, say func(probes.Held)) error
 	// Stopper ends the broker's process. Nil, or a nil result: there is no way to.
-	Stopper func(Config, *slog.Logger) (Stopper, error)
+	Stopper func(config.Config, *slog.Logger) (Stopper, error)
 	// Guard starts the dead-man guard, or takes the one of an earlier sidecar over.
 	// Nil, or a nil result: there is none.
-	Guard func(Config, *slog.Logger) (Guard, error)
+	Guard func(config.Config, *slog.Logger) (Guard, error)
 	// LeftGuard finds the guard that an earlier sidecar left, for one that is to have none,
 	// and returns what lets it end. Nil, or a nil result: there is none.
-	LeftGuard func(Config) (dismiss func(), err error)
+	LeftGuard func(config.Config) (dismiss func(), err error)
 	// Child makes the supervisor of the broker of `run -- CMD`; nil: nothing is started.
 	Child func(process.ChildSettings) *process.Child
 	// Reap takes the exit statuses of orphans, beside a child; nil: nobody does.
@@ -58,7 +60,7 @@ type World struct {
 	SetLogLevel func(level string)
 	// Try reads the files that settings name, as they will be used, before they are taken
 	// up; nil: nothing is tried. shownAnew: etcd is to be shown other files than before.
-	Try func(_ context.Context, _ Config, shownAnew bool) (found []string, err error)
+	Try func(_ context.Context, _ config.Config, shownAnew bool) (found []string, err error)
 	// NoDirEvents: the kernel tells of no change of the data directory.
 	NoDirEvents bool
 }
@@ -119,8 +121,8 @@ type Server interface {
 func realWorld() World {
 	return World{
 		Clock: lease.BootClock,
-		Broker: func(c Config, store *cluster.Client, log *slog.Logger) (brokerapi.Broker, error) {
-			return drivers[c.Driver].New(c, store, log) // Validate knows it
+		Broker: func(c config.Config, store *cluster.Client, log *slog.Logger) (brokerapi.Broker, error) {
+			return config.Drivers[c.Driver].New(c, store, log) // Validate knows it
 		},
 		Etcd:      openEtcd,
 		Listen:    openListener,
@@ -151,8 +153,8 @@ func openEtcd(c cluster.Config, log *slog.Logger) (*cluster.Client, Line, error)
 }
 
 // holdBroker holds the admin port, or the one that the driver names instead.
-func holdBroker(ctx context.Context, c Config, say func(probes.Held)) error {
-	if hold := drivers[c.Driver].Hold; hold != nil {
+func holdBroker(ctx context.Context, c config.Config, say func(probes.Held)) error {
+	if hold := config.Drivers[c.Driver].Hold; hold != nil {
 		c.BrokerAdmin = hold(c)
 	}
 	host, port, ok := adminAddress(c)
@@ -163,7 +165,7 @@ func holdBroker(ctx context.Context, c Config, say func(probes.Held)) error {
 	return probes.Hold(ctx, net.JoinHostPort(host, strconv.Itoa(int(port))), say)
 }
 
-func watchProcess(c Config, log *slog.Logger) *probes.Process {
+func watchProcess(c config.Config, log *slog.Logger) *probes.Process {
 	if c.BrokerPIDFile == "" && c.BrokerProcess == "" {
 		return nil
 	}

@@ -52,6 +52,20 @@ func (t Timing) untilNext(leaseID int64, sentAt Instant, inStep bool) time.Durat
 	return t.RenewInterval - time.Duration(draw.Int64N(int64(most)))
 }
 
+// LongestRenewInterval leaves room for two attempts before the fence point: the
+// second starts when the first has timed out and the first pause is over, at most
+// RetryCeiling after the first, and may take its whole timeout. That is also
+// room for a cut that does not detach: the two take longer than a heal may cost.
+func (t Timing) LongestRenewInterval() time.Duration {
+	return t.TTL - t.Margin - t.RetryAfter() - t.AttemptTimeout()
+}
+
+// RetryAfter is the longest time from the start of the first attempt that is not
+// answered to the start of the second.
+func (t Timing) RetryAfter() time.Duration {
+	return min(t.AttemptTimeout()+t.BackoffInitial, RetryCeiling)
+}
+
 // SurvivesDetach is the longest cut, starting at any phase of the schedule, that
 // does not detach the broker. When the cut starts, the last confirmed renewal was
 // sent up to RenewInterval ago and the fence point is TTL − Margin after that send;

@@ -1,12 +1,12 @@
 package simulation
 
 import (
+	"holdfast/agent/config"
+
 	"fmt"
 	"math/rand/v2"
 	"strings"
 	"time"
-
-	"holdfast/agent"
 )
 
 // settings of one simulated cluster.
@@ -100,8 +100,8 @@ func (s settings) margin() time.Duration {
 }
 
 // config is what the sidecar of the broker is started with.
-func (s settings) config(id, dir string) agent.Config {
-	c := agent.Default()
+func (s settings) config(id, dir string) config.Config {
+	c := config.Default()
 	c.Driver, c.BrokerID, c.StateDir, c.ControlSocket = "nats", id, dir, "control"
 	c.EtcdEndpoints = []string{"http://m0:2379"}
 	if s.Several {

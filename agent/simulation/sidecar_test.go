@@ -1,6 +1,8 @@
 package simulation
 
 import (
+	"holdfast/agent/config"
+
 	"context"
 	"encoding/json"
 	"errors"
@@ -210,7 +212,7 @@ func (n *node) world(l *life) agent.World {
 			l.pass()
 			return n.clocks()
 		},
-		Broker: func(agent.Config, *cluster.Client, *slog.Logger) (brokerapi.Broker, error) {
+		Broker: func(config.Config, *cluster.Client, *slog.Logger) (brokerapi.Broker, error) {
 			return newDriver(n.broker, l), nil
 		},
 		Etcd: func(c cluster.Config, log *slog.Logger) (*cluster.Client, agent.Line, error) {
@@ -225,16 +227,16 @@ func (n *node) world(l *life) agent.World {
 			l.servers[s.Setting] = s.Handler
 			return &server{addr: s.Addr, closed: make(chan struct{})}, nil
 		},
-		Process: func(agent.Config, *slog.Logger) *probes.Process { return nil },
-		Hold: func(ctx context.Context, _ agent.Config, say func(probes.Held)) error {
+		Process: func(config.Config, *slog.Logger) *probes.Process { return nil },
+		Hold: func(ctx context.Context, _ config.Config, say func(probes.Held)) error {
 			return n.broker.hold(ctx, l, say)
 		},
 
 		NoDirEvents: true, // who waits for the kernel holds up virtual time
 	}
 	if n.fleet.settings.Stop {
-		w.Stopper = func(agent.Config, *slog.Logger) (agent.Stopper, error) { return stopper{n, l}, nil }
-		w.Guard = func(agent.Config, *slog.Logger) (agent.Guard, error) { return n.openGuard(l), nil }
+		w.Stopper = func(config.Config, *slog.Logger) (agent.Stopper, error) { return stopper{n, l}, nil }
+		w.Guard = func(config.Config, *slog.Logger) (agent.Guard, error) { return n.openGuard(l), nil }
 	}
 	return w
 }

@@ -1,4 +1,4 @@
-package agent
+package config
 
 import (
 	"fmt"
@@ -15,14 +15,14 @@ import (
 func (r *report) file(name, path string) {
 	f, err := os.Open(path)
 	if err != nil {
-		r.add(name, "cannot be read: "+reason(err)+": check the path and its permissions")
+		r.add(name, "cannot be read: "+Cause(err)+": check the path and its permissions")
 		return
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	switch {
 	case err != nil:
-		r.add(name, "cannot be read: "+reason(err)+": check the path and its permissions")
+		r.add(name, "cannot be read: "+Cause(err)+": check the path and its permissions")
 	case info.IsDir():
 		r.add(name, "is a directory: give a file")
 	case info.Mode().IsRegular() && info.Size() == 0:
@@ -81,7 +81,7 @@ func (r *report) unleased() {
 		r.list = append(r.list, problem{[]string{"detach", "registration"}, r.label("detach") + "=true: not together with " +
 			r.show("registration") + ", which has no lease whose end could detach the broker: leave one of the two out"})
 	}
-	r.when(!drivers[c.Driver].Unleased, "registration", "not with a broker of this driver: its cluster does not keep its registration without Holdfast, or does not say who else is active: leave it out, and give --etcd-endpoints", "driver")
+	r.when(!Drivers[c.Driver].Unleased, "registration", "not with a broker of this driver: its cluster does not keep its registration without Holdfast, or does not say who else is active: leave it out, and give --etcd-endpoints", "driver")
 	r.notUnleased(c.Guard == "on", "guard", "which has no deadline that a guard could keep")
 	r.notUnleased(slices.Contains(r.raw.Fence, "stop"), "fence", "which has no fence point at which the broker could be stopped")
 	r.notUnleased(c.Assignment == "rendezvous", "assignment", "where the broker's own cluster places the topics")

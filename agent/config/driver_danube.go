@@ -1,4 +1,4 @@
-package agent
+package config
 
 import (
 	"cmp"
@@ -52,7 +52,7 @@ func (r *report) danube() {
 		", because a Danube broker registers itself under an id that is another at each start: give it a name that stays, such as the host's", "registration", "driver")
 	r.when(adopted && c.LeaseTTL >= minTTL && c.LeaseTTL < minAdoptedTTL && !c.IKnow, "lease-ttl",
 		fmt.Sprintf("too short for a broker that registers itself: while the brokers elect a leader, %s at most, nobody sees a registration go: give %s or more; to run all the same: --i-know",
-			formatDuration(minAdoptedTTL), formatDuration(minAdoptedTTL)))
+			FormatDuration(minAdoptedTTL), FormatDuration(minAdoptedTTL)))
 	// The client port is asked with the token too.
 	r.inTheOpen(c.BrokerTokenFile != "", "broker-token-file", "danube-lookup", c.DanubeLookup, "http", "https")
 }

@@ -1,4 +1,4 @@
-package agent
+package config
 
 import (
 	"os"
@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast/brokerapi"
 )
 
 // env makes an environment of pairs.
@@ -195,13 +197,13 @@ func TestBadSettingsNameFieldValueAndRemedy(t *testing.T) {
 		{"prefix without a slash", with("prefix", "prod"), `--prefix "prod": does not start with a slash: write /prod`},
 
 		{"shutdown of a broker that cannot be stopped", with("session-expired-policy", "shutdown"),
-			`--session-expired-policy "shutdown": it stops the broker, and there is no way to: ` + waysToStop},
+			`--session-expired-policy "shutdown": it stops the broker, and there is no way to: ` + WaysToStop},
 		{"policy unknown", with("session-expired-policy", "pray"), `--session-expired-policy "pray": unknown: write one of drain, reconnect, shutdown`},
 		{"retries below zero", with("session-expired-policy", "reconnect", "session-retries", "-1"), "--session-retries -1: must be at least 0"},
 		{"retries of a policy that has none", with("session-retries", "3"),
 			"--session-retries 3: works only with reconnect: leave it out, or write --session-expired-policy reconnect"},
 		{"retries and no way to stop", with("session-expired-policy", "reconnect", "session-retries", "3"),
-			"--session-retries 3: the broker is stopped after that many, and there is no way to: " + waysToStop},
+			"--session-retries 3: the broker is stopped after that many, and there is no way to: " + WaysToStop},
 		{"a planned stop that excuses nothing as long as it is waited for", with("return-within", "4m"),
 			"--return-within 4m0s: less than --leave-timeout 5m0s, for which the broker's end is waited for: give at least as much, or lower that"},
 		{"grace no shorter than the TTL", with("restart-grace", "32s"),
@@ -212,9 +214,9 @@ func TestBadSettingsNameFieldValueAndRemedy(t *testing.T) {
 		{"the same, and only a command could stop it", with("restart-grace", "5s", "stop-command", "true"),
 			"--restart-grace 5s: no process of the broker is watched, so one that only hangs would lose its registration and might serve on: " +
 				"give --broker-pid-file or --broker-process, start the broker with 'holdfast run -- CMD', or leave it out"},
-		{"fence step stop without a way", with("fence", "ready,quiesce,stop"), `--fence "ready,quiesce,stop": the step stop needs a way to stop the broker: ` + waysToStop},
+		{"fence step stop without a way", with("fence", "ready,quiesce,stop"), `--fence "ready,quiesce,stop": the step stop needs a way to stop the broker: ` + WaysToStop},
 		{"fence in the wrong order", with("fence", "quiesce,ready"), `--fence "quiesce,ready": unknown steps or order: write ready,quiesce or ready,quiesce,stop`},
-		{"guard without a way to stop", with("guard", "on"), `--guard "on": it needs a way to stop the broker: ` + waysToStop},
+		{"guard without a way to stop", with("guard", "on"), `--guard "on": it needs a way to stop the broker: ` + WaysToStop},
 		{"guard without the step stop", with("guard", "on", "broker-process", "nats-server", "fence", "ready,quiesce"),
 			`--guard "on": it needs the fence step stop: write --fence ready,quiesce,stop`},
 		{"guard without detachment", with("guard", "on", "broker-process", "nats-server", "detach", "false"),
@@ -436,7 +438,7 @@ func TestEveryFieldIsDeclaredAsASetting(t *testing.T) {
 		if s.least != "" && s.number(Default().Effective()) < s.lowest() {
 			t.Errorf("%s: the default is below %s", s.Name, s.least)
 		}
-		if _, ok := drivers[s.Driver]; s.Driver != "" && !ok {
+		if _, ok := Drivers[s.Driver]; s.Driver != "" && !ok {
 			t.Errorf("%s: no driver is called %s", s.Name, s.Driver)
 		}
 		s.field(&c)
@@ -470,7 +472,7 @@ func TestTheNamedRenewIntervalWorks(t *testing.T) {
 	for ttl := 3; ttl <= 120; ttl++ {
 		c := Default()
 		c.Driver, c.LeaseTTL = "nats", time.Duration(ttl)*time.Second
-		c.RenewInterval = longestRenewInterval(c.Timing()).Truncate(time.Millisecond)
+		c.RenewInterval = c.Timing().LongestRenewInterval().Truncate(time.Millisecond)
 		if err := c.Validate(); err != nil {
 			t.Errorf("TTL %ds: %v", ttl, err)
 		}
@@ -483,7 +485,7 @@ func TestTheNamedRenewIntervalWorks(t *testing.T) {
 
 func TestWhatADriverDerivesIsNotRefusedAsIfSomebodyHadWrittenIt(t *testing.T) {
 	for _, name := range DriverNames() {
-		flags := map[string][]string{"driver": {name}, "broker-admin": {drivers[name].AdminSchemes[0] + "://127.0.0.1:1"}}
+		flags := map[string][]string{"driver": {name}, "broker-admin": {Drivers[name].AdminSchemes[0] + "://127.0.0.1:1"}}
 		if name == "pulsar" {
 			flags["pulsar-cluster"] = []string{"c1"} // required
 		}
@@ -547,5 +549,25 @@ func TestAReloadKnowsWhichValueAnotherOverrides(t *testing.T) {
 	want := []string{"HOLDFAST_AUDIT_INTERVAL wins over holdfast.yaml:1: audit-interval", "--health-fall wins over HOLDFAST_HEALTH_FALL"}
 	if err != nil || !slices.Equal(c.overridden, want) {
 		t.Errorf("%v, %q", err, c.overridden)
+	}
+}
+
+func TestTheDefaultsOfABrokerThatFencesItself(t *testing.T) {
+	for name, d := range Drivers {
+		c := Config{Driver: name, BrokerAdmin: d.Admin, BrokerPIDFile: "/run/broker.pid", LeaseTTL: 30 * time.Second}
+		c.PulsarCluster = "lab"
+		c.Detach = true
+		c = c.Effective()
+		fence, policy, guard := "ready,quiesce,stop", "drain", "on"
+		if d.Traits != nil && d.Traits(Default()).AtDeadline == brokerapi.Nothing {
+			fence, policy, guard = "ready", "reconnect", "off"
+		}
+		if got := strings.Join(c.Fence, ","); got != fence || c.SessionExpiredPolicy != policy || c.Guard != guard {
+			t.Errorf("%s: --fence %s, --session-expired-policy %s, --guard %s; want %s, %s, %s", name, got, c.SessionExpiredPolicy, c.Guard, fence, policy, guard)
+		}
+		c.Fence, c.Guard, c.SessionExpiredPolicy = []string{"ready", "quiesce", "stop"}, "", "drain"
+		if c = c.Effective(); len(c.Fence) != 3 || c.Guard != "on" || c.SessionExpiredPolicy != "drain" {
+			t.Errorf("%s: %v, %s, guard %s; want what was asked for", name, c.Fence, c.SessionExpiredPolicy, c.Guard)
+		}
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package config
 
 import (
 	"log/slog"
@@ -34,11 +34,11 @@ type Driver struct {
 	Unmoved      string // why its topics cannot be moved, and what to do instead; empty: they can
 }
 
-// drivers lists what this version knows. The NATS markers match a stream's own
+// Drivers lists what this version knows. The NATS markers match a stream's own
 // record, whether the data directory is the server's store_dir or, as the server
 // states it, the jetstream folder inside. Those of Danube match a topic's folder,
 // whether the data directory is the one that holds wal, or the one above.
-var drivers = map[string]Driver{
+var Drivers = map[string]Driver{
 	"danube": {
 		New:          newDanube,
 		Derive:       deriveDanube,
@@ -103,13 +103,13 @@ func (c Config) adminFiles() access.Files {
 	return access.Files{CACert: c.BrokerCACert, Cert: c.BrokerCert, Key: c.BrokerKey, TokenFile: c.BrokerTokenFile}
 }
 
-// traits are those of the broker, as these settings have it.
-func (c Config) traits() (t brokerapi.Traits) {
-	if d := drivers[c.Driver]; d.Traits != nil {
+// Traits are those of the broker, as these settings have it.
+func (c Config) Traits() (t brokerapi.Traits) {
+	if d := Drivers[c.Driver]; d.Traits != nil {
 		t = d.Traits(c)
 	}
 	return t
 }
 
-// DriverNames lists the known drivers in order.
-func DriverNames() []string { return slices.Sorted(maps.Keys(drivers)) }
+// DriverNames lists the known Drivers in order.
+func DriverNames() []string { return slices.Sorted(maps.Keys(Drivers)) }

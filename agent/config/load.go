@@ -1,10 +1,11 @@
-package agent
+package config
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"regexp"
 	"slices"
@@ -117,7 +118,7 @@ func (src Sources) readFile() ([]*yaml.Node, error) {
 	}
 	raw, err := read(src.File)
 	if err != nil {
-		return nil, fmt.Errorf("--config %q: cannot be read: %s: give the path of a YAML file", src.File, reason(err))
+		return nil, fmt.Errorf("--config %q: cannot be read: %s: give the path of a YAML file", src.File, Cause(err))
 	}
 	var doc yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(raw))
@@ -194,8 +195,8 @@ func strangeVariables(env map[string]string) (warnings []string) {
 	return warnings
 }
 
-// again loads from the same sources, and judges every setting.
-func (c Config) again() (Config, error) {
+// Again loads from the same sources, and judges every setting.
+func (c Config) Again() (Config, error) {
 	if c.sources == nil {
 		return c, errors.New("these settings did not come from flags, the environment or a file: they cannot be read anew")
 	}
@@ -215,4 +216,13 @@ func join(problems []problem, only []string) error {
 		errs = append(errs, errors.New(p.text))
 	}
 	return errors.Join(errs...)
+}
+
+// Cause is the cause of a file error without the path, which the message has.
+func Cause(err error) string {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return path.Err.Error()
+	}
+	return err.Error()
 }

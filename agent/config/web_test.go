@@ -1,8 +1,13 @@
-package agent
+package config
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
+	"math/big"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -10,17 +15,53 @@ import (
 	"testing"
 )
 
+const (
+	cheap  = "$2a$04$QGPg9.e8aaijE.G3DXwFXuhdyXkclIOFuq.KeKLctwB5G8iyjfKMC"
+	costly = "$2a$15$zZ4HxqZDU6lZwpS7PoSUX.7BmtggewYj/Le0t/mxkfa8TYFmbv7oW"
+)
+
+func write(t *testing.T, dir, name, content string) (path string) {
+	t.Helper()
+	path = filepath.Join(dir, name)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// writeCertificate writes server.pem, server-key.pem and ca.pem: one that signed itself.
+func writeCertificate(t *testing.T, dir string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	form := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	cert, err := x509.CreateCertificate(rand.Reader, form, form, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}))
+	write(t, dir, "server.pem", public)
+	write(t, dir, "ca.pem", public)
+	write(t, dir, "server-key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})))
+}
+
 func TestABadWebConfigFileNamesSettingFileAndRemedyAndNoSecret(t *testing.T) {
 	const form = ": mend it; its form: " + webConfigForm
 	for _, tt := range []struct {
 		name, file, want string // of the message, %s: the directory
 	}{
-		{"users", "basic_auth_users:\n  a: " + cheapHash + "\n", ""},
+		{"users", "basic_auth_users:\n  a: " + cheap + "\n", ""},
 		{"empty map", "{}\n", ""},
 		{"unknown key", "basic_auth: {}\n", "cannot be used: yaml: unmarshal errors:   line 1: field basic_auth not found in type web.Config" + form},
 		{"a secret where a map should be", "basic_auth_users: hunter2-is-it\n", "cannot be used: yaml: unmarshal errors:   line 1: cannot unmarshal !!str … into map[string]config.Secret" + form},
 		{"a password that is no hash", "basic_auth_users:\n  a: hunter2-is-it\n", "the password of \"a\" is not a bcrypt hash: make one with 'htpasswd -nBC 10 a'"},
-		{"a hash that costs too much", "basic_auth_users:\n  ann: " + tooCostly + "\n",
+		{"a hash that costs too much", "basic_auth_users:\n  ann: " + costly + "\n",
 			`the password hash of "ann" has cost 15, and each wrong password would keep a processor busy for that: make it with cost 14 or less, such as 'htpasswd -nBC 10 ann'`},
 		{"a certificate that is not there", "tls_server_config:\n  cert_file: gone.pem\n  key_file: key.pem\n",
 			"cannot be used: failed to read cert_file (%s/gone.pem): open %s/gone.pem: no such file or directory" + form},
@@ -30,8 +71,8 @@ func TestABadWebConfigFileNamesSettingFileAndRemedyAndNoSecret(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
-			newAuthority(t, dir).server("server")
-			path := webConfigFile(t, dir, tt.file)
+			writeCertificate(t, dir)
+			path := write(t, dir, "web.yaml", tt.file)
 			_, err := Load(Sources{Flags: map[string][]string{"driver": {"nats"}, "web-config-file": {path}}})
 			want := ""
 			if tt.want != "" {
@@ -62,7 +103,7 @@ func TestOnlyPasswordsAndSignedCertificatesAreADemand(t *testing.T) {
 		want       bool
 	}{
 		{"no file", "", false},
-		{"users", "basic_auth_users:\n  a: " + cheapHash + "\n", true},
+		{"users", "basic_auth_users:\n  a: " + cheap + "\n", true},
 		{"no users", "basic_auth_users: {}\n", false},
 		{"TLS alone", "tls_server_config:\n  cert_file: c\n", false},
 		{"certificates, signed", "tls_server_config:\n  client_auth_type: RequireAndVerifyClientCert\n", true},
@@ -71,35 +112,16 @@ func TestOnlyPasswordsAndSignedCertificatesAreADemand(t *testing.T) {
 	} {
 		path := ""
 		if tt.file != "" {
-			path = webConfigFile(t, t.TempDir(), tt.file)
+			path = write(t, t.TempDir(), "web.yaml", tt.file)
 		}
-		access, err := readWebAccess(path)
-		r := httptest.NewRequest("POST", reloadPath, nil)
+		access, err := ReadWebAccess(path)
+		r := httptest.NewRequest("POST", "/", nil)
 		r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{}}}}
-		if err != nil || access.shown(r) != tt.want {
-			t.Errorf("%s: %v, %v", tt.name, access.shown(r), err)
+		if err != nil || access.Shown(r) != tt.want {
+			t.Errorf("%s: %v, %v", tt.name, access.Shown(r), err)
 		}
 	}
-	if _, err := readWebAccess(filepath.Join(t.TempDir(), "gone")); !os.IsNotExist(err) && err == nil {
+	if _, err := ReadWebAccess(filepath.Join(t.TempDir(), "gone")); !os.IsNotExist(err) && err == nil {
 		t.Error("a file that is not there demands nothing?")
-	}
-}
-
-func TestCheckSaysWhatTheWebListenerAsksFor(t *testing.T) {
-	for _, tt := range []struct {
-		name, file, want string
-		warn             bool
-	}{
-		{"users", "basic_auth_users:\n  a: " + cheapHash + "\n", ":9809: no TLS, 1 user, whose passwords pass over the network for all to read: set tls_server_config too", true},
-		{"all", "tls_server_config:\n  cert_file: c\n  client_auth_type: RequireAndVerifyClientCert\nbasic_auth_users:\n  a: " + cheapHash + "\n", ":9809: TLS, 1 user, client certificates", false},
-	} {
-		c := Default()
-		c.WebConfigFile = webConfigFile(t, t.TempDir(), tt.file)
-		if f, ok := checkWeb(c); !ok || f.Err != nil || f.Text != tt.want || f.Warn != tt.warn {
-			t.Errorf("%s: %+v", tt.name, f)
-		}
-	}
-	if f, ok := checkWeb(Default()); ok {
-		t.Errorf("without a file: %+v", f)
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package config
 
 import (
 	"os"
@@ -57,7 +57,7 @@ func TestTheHTTPDriverTakesItsSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	if got := strings.Join(c.Effective().traits().List(), ","); got != "local-data" {
+	if got := strings.Join(c.Effective().Traits().List(), ","); got != "local-data" {
 		t.Errorf("capabilities %s", got)
 	}
 	c.BrokerTokenFile = token + "x"

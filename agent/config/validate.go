@@ -1,4 +1,4 @@
-package agent
+package config
 
 import (
 	"fmt"
@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"holdfast/agent/lease"
 	"holdfast/brokerapi"
 )
 
@@ -52,7 +51,7 @@ func (c Config) problems() []problem {
 // alone checks a value as the setting is declared.
 func (r *report) alone(s Setting) {
 	if s.Driver != "" && s.Driver != r.c.Driver {
-		if _, known := drivers[r.c.Driver]; known && r.set(s.Name) {
+		if _, known := Drivers[r.c.Driver]; known && r.set(s.Name) {
 			r.add(s.Name, "only the driver "+s.Driver+" has a use for it: leave it out", "driver")
 		}
 		return
@@ -149,7 +148,7 @@ func (r *report) etcd() {
 func (r *report) broker() {
 	c := r.c
 	known := strings.Join(DriverNames(), ", ")
-	d, ok := drivers[c.Driver]
+	d, ok := Drivers[c.Driver]
 	r.required(c.Driver == "", "driver", ": give the kind of broker; known drivers: "+known)
 	r.when(c.Driver != "" && !ok, "driver", "unknown driver: known drivers: "+known)
 	if ok && c.BrokerAdmin != "" {
@@ -182,27 +181,27 @@ func (r *report) lease() {
 	ttlOK := true
 	switch {
 	case c.LeaseTTL < minTTL:
-		r.add("lease-ttl", "too short: etcd grants no less than "+formatDuration(minTTL))
+		r.add("lease-ttl", "too short: etcd grants no less than "+FormatDuration(minTTL))
 		ttlOK = false
 	case c.LeaseTTL%time.Second != 0:
-		r.add("lease-ttl", "not whole seconds, which is all that etcd knows: write "+formatDuration(c.LeaseTTL.Round(time.Second)))
+		r.add("lease-ttl", "not whole seconds, which is all that etcd knows: write "+FormatDuration(c.LeaseTTL.Round(time.Second)))
 		ttlOK = false
 	}
 	marginOK := ttlOK
 	switch {
 	case r.raw.LeaseDetachMargin < 0, r.raw.LeaseDetachMargin == 0 && r.set("lease-detach-margin"):
 		r.list = append(r.list, problem{[]string{"lease-detach-margin"}, fmt.Sprintf(
-			"%s %s: must be more than 0: leave it out for a third of the TTL", r.label("lease-detach-margin"), formatDuration(r.raw.LeaseDetachMargin))})
+			"%s %s: must be more than 0: leave it out for a third of the TTL", r.label("lease-detach-margin"), FormatDuration(r.raw.LeaseDetachMargin))})
 		marginOK = false
 	case ttlOK && c.LeaseDetachMargin >= c.LeaseTTL:
 		r.add("lease-detach-margin", fmt.Sprintf("must be less than %s: leave it out for a third of the TTL, %s",
-			r.show("lease-ttl"), formatDuration(c.LeaseTTL/3)), "lease-ttl")
+			r.show("lease-ttl"), FormatDuration(c.LeaseTTL/3)), "lease-ttl")
 		marginOK = false
 	}
 	r.when(c.BackoffInitial > 0 && c.BackoffMax < c.BackoffInitial, "backoff-max", "less than "+r.show("backoff-initial")+": give a longer one", "backoff-initial")
 	if r.raw.RenewInterval < 0 || r.raw.RenewInterval == 0 && r.set("renew-interval") {
 		r.list = append(r.list, problem{[]string{"renew-interval"}, fmt.Sprintf(
-			"%s %s: must be more than 0: leave it out for an eighth of the TTL", r.label("renew-interval"), formatDuration(r.raw.RenewInterval))})
+			"%s %s: must be more than 0: leave it out for an eighth of the TTL", r.label("renew-interval"), FormatDuration(r.raw.RenewInterval))})
 	} else if marginOK && c.BackoffInitial > 0 {
 		r.renewal()
 	}
@@ -213,15 +212,15 @@ func (r *report) lease() {
 func (r *report) renewal() {
 	t := r.c.Timing()
 	fence := t.TTL - t.Margin
-	longest := longestRenewInterval(t)
+	longest := t.LongestRenewInterval()
 	if t.RenewInterval <= longest {
 		return
 	}
 	if !r.set("renew-interval") && r.raw.RenewInterval == 0 { // it follows from the TTL, which is at fault
 		ttl := r.shortestTTL()
-		text := fmt.Sprintf("too short: a second renewal would not be answered before the fence point, %s after the last one", formatDuration(fence))
+		text := fmt.Sprintf("too short: a second renewal would not be answered before the fence point, %s after the last one", FormatDuration(fence))
 		if ttl > 0 {
-			text += ": give " + formatDuration(ttl) + " or more"
+			text += ": give " + FormatDuration(ttl) + " or more"
 			if r.set("lease-detach-margin") {
 				text += ", or lower " + r.show("lease-detach-margin")
 			}
@@ -232,7 +231,7 @@ func (r *report) renewal() {
 		return
 	}
 	others := []string{"lease-ttl", "lease-detach-margin", "backoff-initial"}
-	retry := fmt.Sprintf("a second attempt would not be answered before the fence point, %s after the last renewal", formatDuration(fence))
+	retry := fmt.Sprintf("a second attempt would not be answered before the fence point, %s after the last renewal", FormatDuration(fence))
 	if longest <= 0 {
 		r.add("renew-interval", fmt.Sprintf("%s, and no interval would do: raise %s or lower %s",
 			retry, r.show("lease-ttl"), r.show("lease-detach-margin")), others...)
@@ -244,25 +243,11 @@ func (r *report) renewal() {
 // shortestTTL is the shortest with which the other settings work; 0: none up to an hour.
 func (r *report) shortestTTL() time.Duration {
 	for c := r.raw; c.LeaseTTL <= time.Hour; c.LeaseTTL += time.Second {
-		if t := c.Timing(); t.Margin < t.TTL && t.RenewInterval <= longestRenewInterval(t) {
+		if t := c.Timing(); t.Margin < t.TTL && t.RenewInterval <= t.LongestRenewInterval() {
 			return c.LeaseTTL
 		}
 	}
 	return 0
-}
-
-// longestRenewInterval leaves room for two attempts before the fence point: the
-// second starts when the first has timed out and the first pause is over, at most
-// lease.RetryCeiling after the first, and may take its whole timeout. That is also
-// room for a cut that does not detach: the two take longer than a heal may cost.
-func longestRenewInterval(t lease.Timing) time.Duration {
-	return t.TTL - t.Margin - retryAfter(t) - t.AttemptTimeout()
-}
-
-// retryAfter is the longest time from the start of the first attempt that is not
-// answered to the start of the second.
-func retryAfter(t lease.Timing) time.Duration {
-	return min(t.AttemptTimeout()+t.BackoffInitial, lease.RetryCeiling)
 }
 
 func (r *report) stateDir() {
@@ -275,17 +260,17 @@ func (r *report) stateDir() {
 	}
 }
 
-// waysToStop is what makes the broker's process stoppable.
-const waysToStop = "give --broker-pid-file, --broker-process or --stop-command, or start the broker with 'holdfast run -- CMD'"
+// WaysToStop is what makes the broker's process stoppable.
+const WaysToStop = "give --broker-pid-file, --broker-process or --stop-command, or start the broker with 'holdfast run -- CMD'"
 
 func (r *report) recovery() {
 	c := r.c
-	r.when(c.SessionExpiredPolicy == "shutdown" && !c.CanStop(), "session-expired-policy", "it stops the broker, and there is no way to: "+waysToStop)
+	r.when(c.SessionExpiredPolicy == "shutdown" && !c.CanStop(), "session-expired-policy", "it stops the broker, and there is no way to: "+WaysToStop)
 	switch {
 	case c.SessionRetries > 0 && c.SessionExpiredPolicy != "reconnect":
 		r.add("session-retries", "works only with reconnect: leave it out, or write --session-expired-policy reconnect", "session-expired-policy")
 	case c.SessionRetries > 0 && !c.CanStop():
-		r.add("session-retries", "the broker is stopped after that many, and there is no way to: "+waysToStop)
+		r.add("session-retries", "the broker is stopped after that many, and there is no way to: "+WaysToStop)
 	}
 	switch {
 	case c.RestartGrace > 0 && c.LeaseTTL > 0 && c.RestartGrace >= c.LeaseTTL:
@@ -298,9 +283,9 @@ func (r *report) recovery() {
 	stop := slices.Contains(c.Fence, "stop")
 	switch strings.Join(c.Fence, ",") {
 	case "ready,quiesce", "ready,quiesce,stop", "ready,stop":
-		r.when(stop && !c.CanStop(), "fence", "the step stop needs a way to stop the broker: "+waysToStop)
+		r.when(stop && !c.CanStop(), "fence", "the step stop needs a way to stop the broker: "+WaysToStop)
 	default:
-		r.when(!c.fencesItself() || len(c.Fence) != 1 || c.Fence[0] != "ready", "fence", "unknown steps or order: write ready,quiesce or ready,quiesce,stop")
+		r.when(!c.FencesItself() || len(c.Fence) != 1 || c.Fence[0] != "ready", "fence", "unknown steps or order: write ready,quiesce or ready,quiesce,stop")
 	}
 	switch {
 	case c.Guard != "on", c.Unleased():
@@ -308,7 +293,7 @@ func (r *report) recovery() {
 		r.add("guard", "nothing is fenced without detaching, so there is nothing to guard: leave out "+r.label("detach")+"=false", "fence", "detach")
 	case stop && c.CanStop():
 	case !c.CanStop():
-		r.add("guard", "it needs a way to stop the broker: "+waysToStop, "fence", "detach")
+		r.add("guard", "it needs a way to stop the broker: "+WaysToStop, "fence", "detach")
 	default:
 		r.add("guard", "it needs the fence step stop: write --fence ready,quiesce,stop", "fence", "detach")
 	}
@@ -317,9 +302,9 @@ func (r *report) recovery() {
 func (r *report) topics() {
 	c := r.c
 	// Effective settings have the driver's default, which nobody wrote.
-	written := r.set("failover") || drivers[c.Driver].Failover != "move"
+	written := r.set("failover") || Drivers[c.Driver].Failover != "move"
 	r.when(c.Failover == "move" && c.Assignment == "external" && written, "failover", "whoever assigns the topics moves them: leave it out, or write --assignment rendezvous", "assignment")
-	if t := c.traits(); (t.Places || t.Registers) && !c.Unleased() {
+	if t := c.Traits(); (t.Places || t.Registers) && !c.Unleased() {
 		const own = "this broker's own cluster says who serves a topic: leave it out"
 		r.when(c.Assignment == "rendezvous", "assignment", own)
 		r.when(c.OwnershipLocks == "on" && c.Assignment != "rendezvous", "ownership-locks", own)

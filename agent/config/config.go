@@ -1,4 +1,7 @@
-package agent
+// Package config is the settings of a sidecar: each is declared once, as a field of Config with its
+// tags, and flags, environment, file, help, checks and what a reload takes up follow from that.
+// Reading and validating them opens the files that they name, and no connection.
+package config
 
 import (
 	"cmp"
@@ -9,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/agent/lease"
+	"holdfast/brokerapi"
 	"holdfast/cluster"
 )
 
@@ -118,7 +122,7 @@ func (c Config) Effective() Config {
 	if c.ControlSocket == "" && c.StateDir != "" {
 		c.ControlSocket = filepath.Join(c.StateDir, "control.sock")
 	}
-	d := drivers[c.Driver]
+	d := Drivers[c.Driver]
 	c.BrokerAdmin = cmp.Or(c.BrokerAdmin, d.Admin)
 	c.Registration = cmp.Or(c.Registration, d.Registration)
 	c.Failover = cmp.Or(c.Failover, d.Failover)
@@ -133,17 +137,17 @@ func (c Config) Effective() Config {
 	}
 	if c.SessionExpiredPolicy == "" {
 		c.SessionExpiredPolicy = "drain"
-		if c.fencesItself() {
+		if c.FencesItself() {
 			c.SessionExpiredPolicy = "reconnect"
 		}
 	}
 	if c.RestartGrace == graceByDriver {
 		c.RestartGrace = 0
-		if c.fencesItself() && c.watchesProcess() && !c.Unleased() {
+		if c.FencesItself() && c.watchesProcess() && !c.Unleased() {
 			c.RestartGrace = min(fencedGrace, c.LeaseTTL/4)
 		}
 	}
-	if len(c.Fence) == 0 && c.fencesItself() {
+	if len(c.Fence) == 0 && c.FencesItself() {
 		c.Fence = []string{"ready"}
 	}
 	if len(c.Fence) == 0 {
@@ -169,14 +173,17 @@ func (c Config) besideAdmin(scheme, port string) string {
 // Warnings are what is probably not meant, one line each, with the remedy.
 func (c Config) Warnings() []string {
 	list := slices.Clone(c.warnings)
-	if strange := drivers[c.Driver].Adopt; strange != "" && c.Registration == "adopt" {
+	if strange := Drivers[c.Driver].Adopt; strange != "" && c.Registration == "adopt" {
 		list = append(list, "--registration adopt with the driver "+c.Driver+": "+strange)
 	}
 	if c.LeaseTTL > longTTL && !c.Unleased() {
-		list = append(list, "--lease-ttl "+formatDuration(c.LeaseTTL)+": for so long a broker that died stays registered, and nobody takes over: 15s to 2m is usual")
+		list = append(list, "--lease-ttl "+FormatDuration(c.LeaseTTL)+": for so long a broker that died stays registered, and nobody takes over: 15s to 2m is usual")
 	}
 	return list
 }
+
+// Overridden are the values that another source overrides, one line each.
+func (c Config) Overridden() []string { return c.overridden }
 
 // CanStop reports whether there is a way to stop the broker's process, for us and for the
 // guard.
@@ -188,6 +195,32 @@ func (c Config) CanStop() bool {
 // told from one that hangs.
 func (c Config) watchesProcess() bool {
 	return c.BrokerPIDFile != "" || c.BrokerProcess != "" || len(c.Command) > 0
+}
+
+// Unleased reports whether the broker's own cluster keeps its registration, and Holdfast
+// only watches and steers: without etcd, without a lease that anybody else knows.
+func (c Config) Unleased() bool { return c.Registration == "none" }
+
+// graceByDriver is the --restart-grace that nobody has set.
+const graceByDriver = -time.Nanosecond
+
+// fencedGrace is its default where others may serve at once what such a broker had, and its
+// process is watched: time enough for a supervisor that starts it again at once. Of a short TTL
+// it is a quarter.
+const fencedGrace = 3 * time.Second
+
+// FencesItself reports whether the broker's storage fences it.
+func (c Config) FencesItself() bool { return c.Traits().AtDeadline == brokerapi.Nothing }
+
+// StaysActive reports whether such a broker is active again after its registration was lost, also
+// as another process.
+func (c Config) StaysActive() bool {
+	return c.FencesItself() && c.SessionExpiredPolicy == "reconnect"
+}
+
+// OnlyUnready reports whether at the end of its lease such a broker loses readiness and nothing else.
+func (c Config) OnlyUnready() bool {
+	return c.FencesItself() && !slices.Contains(c.Fence, "quiesce") && !slices.Contains(c.Fence, "stop")
 }
 
 func onOff(on bool) string {

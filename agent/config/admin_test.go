@@ -1,4 +1,4 @@
-package agent
+package config
 
 import (
 	"os"
@@ -7,15 +7,15 @@ import (
 	"testing"
 )
 
-// withDriver makes a driver known for one test.
-func withDriver(t *testing.T, name string, d Driver) {
+// know makes a driver known for one test.
+func know(t *testing.T, name string, d Driver) {
 	t.Helper()
-	drivers[name] = d
-	t.Cleanup(func() { delete(drivers, name) })
+	Drivers[name] = d
+	t.Cleanup(func() { delete(Drivers, name) })
 }
 
 func TestAccessToTheAdminAPIIsValidated(t *testing.T) {
-	withDriver(t, "web", Driver{Admin: "http://127.0.0.1:8080", Registration: "own", Failover: "hold", AdminSchemes: []string{"http", "https"}})
+	know(t, "web", Driver{Admin: "http://127.0.0.1:8080", Registration: "own", Failover: "hold", AdminSchemes: []string{"http", "https"}})
 	dir := t.TempDir()
 	full, empty := filepath.Join(dir, "full"), filepath.Join(dir, "empty")
 	for name, content := range map[string]string{full: "x\n", empty: ""} {
@@ -80,7 +80,7 @@ func TestAccessToTheAdminAPIIsValidated(t *testing.T) {
 
 func TestAnEmptyAdminAddressIsRefusedWithAnExample(t *testing.T) {
 	for scheme, schemes := range map[string][]string{"http": nil, "grpc": {"grpc", "grpcs"}} {
-		withDriver(t, "any", Driver{Registration: "own", Failover: "hold", AdminSchemes: schemes})
+		know(t, "any", Driver{Registration: "own", Failover: "hold", AdminSchemes: schemes})
 		_, err := Load(Sources{Flags: map[string][]string{"driver": {"any"}, "broker-admin": {""}, "state-dir": {t.TempDir()}}})
 		if err == nil || !strings.Contains(err.Error(), "--broker-admin: required with the driver any") || !strings.Contains(err.Error(), "such as "+scheme+"://127.0.0.1:8090") {
 			t.Errorf("%s: %v", scheme, err)

@@ -1,6 +1,7 @@
-package agent
+package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
@@ -80,6 +81,23 @@ func LiveSettings() (names []string) {
 		}
 	}
 	return names
+}
+
+// Changes compares effective settings: what a reload takes up, "health-fall: 3 → 5", and what
+// needs a restart.
+func (c Config) Changes(next Config) (live, fixed []string) {
+	live = []string{}
+	for _, s := range settings {
+		from, to := s.value(&c), s.value(&next)
+		switch {
+		case from == to:
+		case s.Live:
+			live = append(live, fmt.Sprintf("%s: %s → %s", s.Name, from, to))
+		default:
+			fixed = append(fixed, fmt.Sprintf("%s: %s → %s needs a restart", s.Name, cmp.Or(from, "empty"), cmp.Or(to, "empty")))
+		}
+	}
+	return live, fixed
 }
 
 // Default returns the defaults of the public contract. Derived fields are zero;
@@ -200,7 +218,7 @@ func (s Setting) value(c *Config) string {
 	case *[]string:
 		return strings.Join(*p, ",")
 	case *time.Duration:
-		return formatDuration(*p)
+		return FormatDuration(*p)
 	case *float64:
 		return strconv.FormatFloat(*p, 'g', -1, 64)
 	default:
@@ -208,8 +226,8 @@ func (s Setting) value(c *Config) string {
 	}
 }
 
-// formatDuration rounds to milliseconds: what is shown must fit a table.
-func formatDuration(d time.Duration) string {
+// FormatDuration rounds to milliseconds: what is shown must fit a table.
+func FormatDuration(d time.Duration) string {
 	if r := d.Round(time.Millisecond); r != 0 {
 		return r.String()
 	}
