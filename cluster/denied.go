@@ -32,9 +32,13 @@ func (c *Client) denied(ctx context.Context, err error, guards []clientv3.Cmp, o
 		kind, grant = "read", "read"
 	}
 	if len(left[0].RangeBytes()) > 0 {
-		key, grant = key[:strings.LastIndex(key, "/")+1], "--prefix=true "+grant
+		key = key[:strings.LastIndex(key, "/")+1]
 	}
-	return fmt.Errorf("%w to %s %s: etcdctl role grant-permission ROLE %s %s", err, kind, key, grant, key)
+	to := c.keys.granted(key, kind == "write")
+	if strings.HasSuffix(to, "/") {
+		grant = "--prefix=true " + grant
+	}
+	return fmt.Errorf("%w to %s %s: etcdctl role grant-permission ROLE %s %s", err, kind, key, grant, to)
 }
 
 // takes is what etcd looks at the rights for, what is written first: guards are read.

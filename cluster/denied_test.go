@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -70,7 +71,7 @@ func TestADeniedTransactionNamesTheRightThatIsMissing(t *testing.T) {
 			_, _, err := c.gets(ctx, many)
 			return err
 		}},
-		{"write /topics/71", "to write /topics/71: etcdctl role grant-permission ROLE readwrite /topics/71", func(ctx context.Context, c *Client) error {
+		{"write /topics/71", "to write /topics/71: etcdctl role grant-permission ROLE --prefix=true readwrite /topics/", func(ctx context.Context, c *Client) error {
 			return c.eachTopic(ctx, guards, acts, nil)
 		}},
 	} {
@@ -87,5 +88,32 @@ func TestADeniedTransactionNamesTheRightThatIsMissing(t *testing.T) {
 			}
 		}
 		c.Close()
+	}
+}
+
+// The page about security grants some keys by their prefix: it is the prefix that is named.
+func TestWhatIsGrantedIsWhatThePageGrants(t *testing.T) {
+	for _, tt := range [][3]string{ // a key, what is granted to read it and to write it; empty: the key
+		{"/cluster/register/n1", "/cluster/register/", ""},
+		{"/cluster/brokers/n1/state", "/cluster/brokers/n1/", ""},
+		{"/cluster/brokers/n1/shop/orders", "/cluster/brokers/n1/", "/cluster/brokers/"},
+		{"/cluster/brokers/n1/shop/state", "/cluster/brokers/n1/", "/cluster/brokers/"},
+		{"/cluster/brokers/", "", ""},
+		{"/cluster/members/n1", "/cluster/members/", ""},
+		{"/cluster/era", "", ""},
+		{"/topics/shop/orders", "/topics/", "/topics/"},
+		{"/cluster/moves/shop/orders", "/cluster/moves/", "/cluster/moves/"},
+		{"/cluster/owners/shop/orders", "/cluster/owners/", "/cluster/owners/"},
+		{"/cluster/unassigned/shop/orders", "/cluster/unassigned/", "/cluster/unassigned/"},
+		{"/cluster/load/n1", "/cluster/load/", "/cluster/load/"},
+		{"/cluster/drains/n1", "", ""},
+		{"/cluster/locks/drain", "", ""},
+	} {
+		for i, write := range []bool{false, true} {
+			want := "/prod" + cmp.Or(tt[i+1], tt[0])
+			if got := NewKeys("/prod").granted("/prod"+tt[0], write); got != want {
+				t.Errorf("%s, write %v: %s, want %s", tt[0], write, got, want)
+			}
+		}
 	}
 }

@@ -56,6 +56,24 @@ func (k Keys) Owner(topic string) string { return k.prefix + "/cluster/owners" +
 // Load is the key of the broker's load report.
 func (k Keys) Load(id string) string { return k.prefix + "/cluster/load/" + id }
 
+// granted is what docs/security.md grants where that right to key is missing: the prefix that key lies
+// under, or key itself.
+func (k Keys) granted(key string, write bool) string {
+	prefixes := []string{k.TopicRecords(), k.Moves().Key, k.Owner("/"), k.Unassigned("/"), k.Load("")}
+	id, _, _ := strings.Cut(strings.TrimPrefix(key, k.Brokers()), "/")
+	if _, _, assigns := k.ParseAssignment(key); assigns && write {
+		prefixes = append(prefixes, k.Brokers())
+	} else if !write {
+		prefixes = append(prefixes, k.Assignments(id), k.Registrations(), k.Members())
+	}
+	for _, p := range prefixes {
+		if strings.HasPrefix(key, p) {
+			return p
+		}
+	}
+	return key
+}
+
 // ParseRegistration takes the broker id out of a registration's key.
 func (k Keys) ParseRegistration(key string) (id string, ok bool) {
 	return below(k.Registrations(), key, checkBroker)

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"holdfast/lab/harness"
 )
 
@@ -163,6 +165,19 @@ var etcdMistakes = []mistake{
 		command: "check " + besideBroker + " --etcd-endpoints http://{plain} --etcd-user n1 --etcd-password-file {password} --prefix /other",
 		exit:    2,
 		message: `--etcd-user "n1": etcd refuses it: permission denied to read /other/cluster/register/: etcdctl role grant-permission ROLE --prefix=true read /other/cluster/register/: see docs/security.md`,
+	},
+	{
+		name: "check with one right of those of the page",
+		given: func(w *world) {
+			secured(w)
+			e, err := secureShared()
+			w.ok(err)
+			_, err = e.Client().RoleGrantPermission(w.ctx, "n1", "/some/cluster/register/", "/some/cluster/register0", clientv3.PermissionType(clientv3.PermRead))
+			w.ok(err)
+		},
+		command: "check " + besideBroker + " --etcd-endpoints http://{plain} --etcd-user n1 --etcd-password-file {password} --prefix /some",
+		exit:    2,
+		message: `--etcd-user "n1": etcd refuses it: permission denied to read /some/cluster/brokers/n1/state: etcdctl role grant-permission ROLE --prefix=true read /some/cluster/brokers/n1/: see docs/security.md`,
 	},
 	{
 		name:    "the user of a certificate that etcd does not know",
