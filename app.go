@@ -1,8 +1,6 @@
 package main
 
 import (
-	"holdfast/agent/config"
-
 	"cmp"
 	"context"
 	_ "embed"
@@ -19,6 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"holdfast/agent"
+	"holdfast/agent/config"
 	"holdfast/brokerapi"
 )
 

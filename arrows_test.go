@@ -1,8 +1,6 @@
 package main
 
 import (
-	"holdfast/agent/config"
-
 	"encoding/json"
 	"errors"
 	"go/ast"
@@ -16,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"holdfast/agent/config"
 )
 
 // arrows says which of our packages each one may import (DESIGN, Rooms). The

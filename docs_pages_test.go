@@ -1,8 +1,6 @@
 package main
 
 import (
-	"holdfast/agent/config"
-
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"holdfast/agent"
+	"holdfast/agent/config"
 )
 
 // What is written down for people is held to the program: every command, every file of

@@ -1,14 +1,14 @@
 package main
 
 import (
-	"holdfast/agent/config"
-
 	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
 	"strings"
 	"testing"
+
+	"holdfast/agent/config"
 )
 
 func read(t *testing.T, name string) string {

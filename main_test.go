@@ -1,8 +1,6 @@
 package main
 
 import (
-	"holdfast/agent/config"
-
 	"bytes"
 	"flag"
 	"fmt"
@@ -13,6 +11,7 @@ import (
 	"testing"
 
 	"holdfast/agent"
+	"holdfast/agent/config"
 )
 
 var update = flag.Bool("update", false, "write the golden files")

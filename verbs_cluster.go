@@ -1,8 +1,6 @@
 package main
 
 import (
-	"holdfast/agent/config"
-
 	"cmp"
 	"context"
 	"encoding/json"
@@ -14,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/agent"
+	"holdfast/agent/config"
 	"holdfast/cluster"
 )
 

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"holdfast/agent/config"
-
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +15,7 @@ import (
 	"time"
 
 	"holdfast/agent"
+	"holdfast/agent/config"
 )
 
 // The verbs that stand beside a broker: as its sidecar, before its start, and in its container.

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"context"
 	"errors"
 	"log/slog"
@@ -19,6 +17,7 @@ import (
 	"github.com/oklog/run"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/agent/config"
 	"holdfast/agent/lease"
 	"holdfast/agent/moving"
 	"holdfast/agent/page"

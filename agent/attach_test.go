@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"cmp"
 	"context"
 	"errors"
@@ -16,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/agent/config"
 	"holdfast/agent/lease"
 	"holdfast/brokerapi"
 	"holdfast/probes"

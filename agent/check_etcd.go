@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"cmp"
 	"context"
 	"errors"
@@ -13,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"holdfast/agent/config"
 	"holdfast/cluster"
 )
 

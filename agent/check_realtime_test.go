@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"holdfast/agent/config"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	etcd "holdfast/cluster/memory"

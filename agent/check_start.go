@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"cmp"
 	"context"
 	"errors"
@@ -11,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/agent/config"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"

@@ -1,13 +1,12 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
+	"holdfast/agent/config"
 	"holdfast/agent/lease"
 	"holdfast/cluster"
 	"holdfast/probes"

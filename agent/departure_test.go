@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"context"
 	"errors"
 	"strings"
@@ -12,6 +10,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"holdfast/agent/config"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
 	"holdfast/cluster"

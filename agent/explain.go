@@ -1,13 +1,12 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"cmp"
 	_ "embed"
 	"fmt"
 	"strings"
 
+	"holdfast/agent/config"
 	"holdfast/recovery"
 )
 

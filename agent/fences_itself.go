@@ -1,12 +1,11 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"errors"
 	"slices"
 	"strings"
 
+	"holdfast/agent/config"
 	"holdfast/brokerapi"
 	"holdfast/recovery"
 )

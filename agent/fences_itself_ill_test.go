@@ -1,12 +1,11 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"errors"
 	"testing"
 	"time"
 
+	"holdfast/agent/config"
 	"holdfast/recovery"
 )
 

@@ -1,13 +1,12 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"holdfast/agent/config"
 	"holdfast/recovery"
 )
 

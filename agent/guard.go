@@ -1,13 +1,12 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"context"
 	"fmt"
 	"log/slog"
 	"time"
 
+	"holdfast/agent/config"
 	"holdfast/agent/guard"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"holdfast/agent/config"
 )
 
 func TestCheckSaysWhatTheGuardWouldStop(t *testing.T) {

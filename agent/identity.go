@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"cmp"
 	"context"
 	"errors"
@@ -11,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/agent/config"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/probes"

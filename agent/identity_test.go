@@ -1,14 +1,13 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
+	"holdfast/agent/config"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/probes"

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"context"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/config"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"log/slog"
 	"os/exec"
 	"strings"
@@ -10,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/config"
 	"holdfast/agent/guard"
 	"holdfast/agent/process"
 	"holdfast/recovery"

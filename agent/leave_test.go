@@ -1,13 +1,12 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"errors"
 	"fmt"
 	"testing"
 	"time"
 
+	"holdfast/agent/config"
 	"holdfast/agent/process"
 	"holdfast/probes"
 	"holdfast/recovery"

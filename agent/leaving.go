@@ -1,14 +1,13 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"holdfast/agent/config"
 	"holdfast/agent/lease"
 	"holdfast/brokerapi"
 	"holdfast/probes"

@@ -1,14 +1,13 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"context"
 	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"holdfast/agent/config"
 	"holdfast/recovery"
 )
 

@@ -1,13 +1,12 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"holdfast/agent/config"
 	"holdfast/agent/process"
 	"holdfast/recovery"
 )

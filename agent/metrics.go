@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"cmp"
 	"runtime"
 	"slices"
@@ -13,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/agent/config"
 	"holdfast/agent/guard"
 	"holdfast/agent/lease"
 	"holdfast/probes"

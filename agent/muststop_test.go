@@ -1,13 +1,12 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"errors"
 	"log/slog"
 	"strings"
 	"testing"
 
+	"holdfast/agent/config"
 	"holdfast/brokerapi"
 )
 

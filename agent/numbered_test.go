@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +22,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"holdfast/agent/config"
 	"holdfast/agent/lease"
 	"holdfast/brokerapi"
 	"holdfast/cluster"

@@ -1,12 +1,11 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"strings"
 	"testing"
 	"time"
 
+	"holdfast/agent/config"
 	"holdfast/cluster"
 	"holdfast/probes"
 )

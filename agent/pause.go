@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +9,7 @@ import (
 	"time"
 	"unicode"
 
+	"holdfast/agent/config"
 	"holdfast/agent/process"
 	"holdfast/recovery"
 )

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"cmp"
 	"context"
 	"encoding/json"
@@ -15,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/agent/config"
 	"holdfast/agent/lease"
 	"holdfast/cluster"
 	"holdfast/recovery"

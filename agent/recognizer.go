@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"cmp"
 	"context"
 	"errors"
@@ -15,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/agent/config"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/probes"

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"context"
 	"fmt"
 	"os"
@@ -11,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/agent/config"
 	"holdfast/agent/lease"
 	"holdfast/cluster"
 	"holdfast/recovery"

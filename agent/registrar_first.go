@@ -1,12 +1,11 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"context"
 	"errors"
 	"fmt"
 
+	"holdfast/agent/config"
 	"holdfast/agent/lease"
 	"holdfast/cluster"
 	"holdfast/recovery"

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -20,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/agent/config"
 	"holdfast/brokerapi/access"
 	"holdfast/cluster"
 	"holdfast/probes"

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +21,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/agent/config"
 	"holdfast/probes"
 )
 

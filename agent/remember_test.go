@@ -1,13 +1,12 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"testing"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 
+	"holdfast/agent/config"
 	"holdfast/recovery"
 )
 

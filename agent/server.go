@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"cmp"
 	"context"
 	"errors"
@@ -18,6 +16,7 @@ import (
 
 	"github.com/prometheus/exporter-toolkit/web"
 
+	"holdfast/agent/config"
 	"holdfast/probes"
 )
 

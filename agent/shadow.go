@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/agent/config"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
 	"holdfast/probes"

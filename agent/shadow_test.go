@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"holdfast/agent/config"
 	"holdfast/cluster"
 	"holdfast/recovery"
 )

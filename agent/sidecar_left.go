@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"bytes"
 	"errors"
 	"fmt"
@@ -15,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/agent/config"
 	"holdfast/agent/guard"
 	"holdfast/probes"
 )

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"cmp"
 	"crypto/rand"
 	"encoding/hex"
@@ -17,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/agent/config"
 	"holdfast/agent/process"
 	"holdfast/cluster"
 	"holdfast/recovery"

@@ -1,14 +1,13 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"holdfast/agent/config"
 	"holdfast/brokerapi"
 	"holdfast/probes"
 	"holdfast/recovery"

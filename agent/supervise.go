@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"holdfast/agent/config"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"
 	"holdfast/probes"

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/agent/config"
 	"holdfast/agent/process"
 	"holdfast/recovery"
 )

@@ -1,14 +1,13 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"time"
 
+	"holdfast/agent/config"
 	"holdfast/agent/lease"
 	"holdfast/recovery"
 )

@@ -1,12 +1,12 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast/agent/config"
 )
 
 func natsDefaults() config.Config {

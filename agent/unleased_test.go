@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"holdfast/agent/config"
 	"holdfast/agent/lease"
 	"holdfast/brokerapi"
 	"holdfast/cluster"

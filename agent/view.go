@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/agent/config"
 	"holdfast/agent/guard"
 	"holdfast/agent/lease"
 	"holdfast/probes"

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"holdfast/agent/config"
-
 	"context"
 	"errors"
 	"log/slog"
@@ -11,6 +9,7 @@ import (
 	"os"
 	"strconv"
 
+	"holdfast/agent/config"
 	"holdfast/agent/lease"
 	"holdfast/agent/process"
 	"holdfast/brokerapi"

@@ -1,12 +1,12 @@
 package simulation
 
 import (
-	"holdfast/agent/config"
-
 	"fmt"
 	"math/rand/v2"
 	"strings"
 	"time"
+
+	"holdfast/agent/config"
 )
 
 // settings of one simulated cluster.

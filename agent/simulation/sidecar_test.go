@@ -1,8 +1,6 @@
 package simulation
 
 import (
-	"holdfast/agent/config"
-
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"holdfast/agent"
+	"holdfast/agent/config"
 	"holdfast/agent/lease"
 	"holdfast/brokerapi"
 	"holdfast/cluster"
