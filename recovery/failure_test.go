@@ -66,6 +66,15 @@ func TestFailureTable(t *testing.T) {
 	}
 }
 
+func TestTheAttemptsAreCounted(t *testing.T) {
+	for used, says := range []string{"in 1 attempt since", "in 2 attempts since"} {
+		f := FailureFacts{Failure: FailureTimeout, Policy: PolicyReconnect, Lost: true, Limit: 1, Used: used, Mode: Active}
+		if got := JudgeFailure(f).Detail; !strings.Contains(got, says) {
+			t.Errorf("%q, want %q", got, says)
+		}
+	}
+}
+
 // Over every combination: a broker is stopped only for silence, after a certain loss,
 // with a limit that is used up, and never while it serves nothing anyway.
 func TestOnlySilenceAfterTheLossStopsABroker(t *testing.T) {

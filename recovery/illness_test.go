@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -102,5 +103,18 @@ func TestTheOthersAreLookedAtShortlyBeforeTheFencePoint(t *testing.T) {
 	}
 	if got := NextLook(hold, false, 100*s, 104*s, s/2, 2*s); got != 101*s {
 		t.Errorf("with a TTL of 2 s: at %v", got)
+	}
+}
+
+func TestHowTheOthersAreIsSaid(t *testing.T) {
+	for o, want := range map[Others]string{
+		{Ill: 1}:                                "and 2 do not renew their leases",
+		{Silent: 1, Refused: "etcd refuses n1"}: "(etcd refuses n1)",
+	} {
+		o.Sunk = 2
+		got := RuleIllness(IllFacts{Ill: true, Held: true, Looked: true, Others: o}).Detail
+		if !strings.HasSuffix(got, want) {
+			t.Errorf("%+v: %q", o, got)
+		}
 	}
 }

@@ -219,3 +219,19 @@ func TestABrokerThatDoesNotAnswerIsAskedAgainAndNothingHeldAgainstIt(t *testing.
 		t.Errorf("quiesced while it was down: %+v", l.Next(f))
 	}
 }
+
+func TestAProofIsLookedAtAgain(t *testing.T) {
+	const at, look = 100 * time.Second, time.Second
+	for _, c := range []struct {
+		l           Ladder
+		proven, due time.Duration
+	}{
+		{ProvenIdle(at), at, at + look},
+		{Ladder{Quiesced: Failed, provenAt: at, retryAt: 7}, 0, 7},
+		{Ladder{Quiesced: Done, provenAt: at, askAt: at + 2*look}, at, at + 2*look},
+	} {
+		if c.l.ProvenAt() != c.proven || c.l.RetryAt(look) != c.due {
+			t.Errorf("%+v: proven at %v, again at %v", c.l, c.l.ProvenAt(), c.l.RetryAt(look))
+		}
+	}
+}

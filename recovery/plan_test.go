@@ -44,6 +44,7 @@ func TestPlanAsksForExactlyWhatIsMissingAndWhatIsNotOurs(t *testing.T) {
 		orders        Orders
 		unknown       bool // assignments
 		unlisted      bool // broker
+		places        bool // its own cluster says what it serves
 		load, quiesce []string
 		hold          Hold
 		again         time.Time
@@ -64,6 +65,8 @@ func TestPlanAsksForExactlyWhatIsMissingAndWhatIsNotOurs(t *testing.T) {
 			quiesce: []string{"/n/fresh", "/n/orphan", "/n/served"}},
 		{name: "what a drained broker serves nevertheless is quiesced", orders: steering(attachedIn(Drained), SteerDone),
 			quiesce: []string{"/n/fresh", "/n/orphan", "/n/served"}},
+		{name: "but not where its own cluster says what it serves", places: true, orders: steering(attachedIn(Drained), SteerDone)},
+		{name: "unless it has no mode of its own", places: true, orders: attachedIn(Drained), quiesce: []string{"/n/fresh", "/n/orphan", "/n/served"}},
 		{name: "detached does nothing", orders: Orders{Mode: Active}, hold: HoldDetached},
 		{name: "detached and drained does nothing", orders: Orders{Mode: Drained}, hold: HoldDetached},
 		{name: "paused does nothing", orders: pausedIn(Active), hold: HoldPaused},
@@ -75,7 +78,7 @@ func TestPlanAsksForExactlyWhatIsMissingAndWhatIsNotOurs(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			w := Plan(PlanInput{
 				Now: planNow, Orders: row.orders, AssignedKnown: !row.unknown, ServedKnown: !row.unlisted,
-				Topics: maps.All(all), Window: 30 * time.Second, Share: 0.5,
+				Topics: maps.All(all), Window: 30 * time.Second, Share: 0.5, Assigns: row.places,
 			})
 			if !slices.Equal(w.Load, row.load) || !slices.Equal(w.Quiesce, row.quiesce) {
 				t.Errorf("load %v, quiesce %v; want %v, %v", w.Load, w.Quiesce, row.load, row.quiesce)
@@ -253,5 +256,25 @@ func TestDrainedReleasesTheGuard(t *testing.T) {
 	})
 	if w.MassChange.Tripped() || len(w.Quiesce) != 60 {
 		t.Fatalf("guard %+v, %d to quiesce; want it released and 60", w.MassChange, len(w.Quiesce))
+	}
+}
+
+func TestWhatABrokerServesThatIsNotItsOwn(t *testing.T) {
+	assigned := map[string][]string{"/a": {"n1"}, "/b": {"n2", "n3"}, "/c": {"n2"}, "/d": {"n2"}, "/e": {"n2"}}
+	for _, c := range []struct {
+		h    Holdings
+		want string
+	}{
+		{Holdings{Serving: []string{"/a"}, Assigned: assigned, Any: true}, ""},
+		{Holdings{Serving: []string{"/x"}}, ""},
+		{Holdings{Serving: []string{"/x"}, Any: true}, "1 assigned to nobody: /x"},
+		{Holdings{Serving: []string{"/b", "/a"}, Assigned: assigned, Any: true}, "1 assigned to others: /b (of n2, n3)"},
+		{Holdings{Serving: []string{"/x", "/c"}, Assigned: assigned, Any: true}, "1 assigned to others: /c (of n2); 1 assigned to nobody: /x"},
+		{Holdings{Serving: []string{"/e", "/d", "/c"}, Assigned: assigned, Any: true}, "3 assigned to others: /c (of n2), /d (of n2), /e (of n2)"},
+		{Holdings{Serving: []string{"/e", "/d", "/c", "/b"}, Assigned: assigned, Any: true}, "4 assigned to others: /b (of n2, n3), /c (of n2), /d (of n2), …"},
+	} {
+		if got := c.h.Strange("n1"); got != c.want {
+			t.Errorf("%v: %q, want %q", c.h.Serving, got, c.want)
+		}
 	}
 }

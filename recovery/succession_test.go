@@ -101,3 +101,15 @@ func TestTheBrokersOwnBootNeverActivatesWhatWasDrained(t *testing.T) {
 		}
 	}
 }
+
+func TestWhoseAssignmentsAreHandedOver(t *testing.T) {
+	d := Decision{Step: Keep, Mode: ModeRecord{Mode: Active}}
+	for _, c := range []struct {
+		former        Holder
+		unseen, hands bool
+	}{{Us, false, true}, {Us, true, true}, {Nobody, true, true}, {Nobody, false, false}, {Another, true, false}} {
+		if got := (SuccessionFacts{Former: c.former}).HandsOver(d, c.unseen); got != c.hands {
+			t.Errorf("%+v: %t", c, got)
+		}
+	}
+}

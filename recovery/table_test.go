@@ -109,6 +109,10 @@ func TestTable(t *testing.T) {
 		{"the member record cannot be read, and nothing is remembered", gone(func(s *situation) { s.Member, s.NoMember, s.EraAt, s.Confirmed = nil, "?", 400, Proven{} }), Register, Drained, ReasonUnreadableRecord},
 		{"the era was written since, and cannot be read", gone(func(s *situation) { s.EraAt, s.NoEra = 391, "?" }), Register, Drained, ReasonUnreadableRecord},
 		{"the era was written before, and cannot be read", gone(func(s *situation) { s.EraAt, s.NoEra = 390, "?" }), Register, Drained, ReasonStaleRestart},
+		{"its note of a planned stop cannot be read", gone(func(s *situation) { member(s).Left = &PlannedStop{At: noon, Unread: "?"} }), Register, Drained, ReasonUnreadableRecord},
+		{"its state file cannot be read, drained by an operator", gone(func(s *situation) { s.Corrupt, s.Stored = "?", byPerson(Drained) }), Register, Drained, "disk swap"},
+		{"its state file cannot be read, draining by an operator", gone(func(s *situation) { s.Corrupt, s.Stored = "?", byPerson(Draining) }), Register, Drained, ReasonCorruptState},
+		{"its state file cannot be read, a suspect", gone(all(suspectOf(ReasonStaleRestart), func(s *situation) { s.Corrupt = "?" })), Register, Drained, ReasonCorruptState},
 		{"its storage fences it, and it is to reconnect", gone(func(s *situation) { s.FencesItself, s.Policy = true, PolicyReconnect }), Register, Active, ReasonStaleRestart},
 		{"it is to reconnect, and is another process", gone(func(s *situation) { s.Policy = PolicyReconnect }), Register, Drained, ReasonStaleRestart},
 		{"a suspect, back within the TTL", gone(all(suspectOf(ReasonStaleRestart), stands)), Keep, Drained, ReasonStaleRestart},
@@ -146,6 +150,26 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// A mode that etcd has already is not written again, and why a note does not count is said.
+func TestWhatADecisionWritesAndSays(t *testing.T) {
+	for _, c := range []struct {
+		s     situation
+		write bool
+		says  string
+	}{
+		{lost(stands), false, "survived"},
+		{lost(func(s *situation) { stands(s); s.Stored = nil }), true, "survived"},
+		{gone(func(s *situation) { stands(s); s.Stored = byPerson(Drained) }), false, "operator"},
+		{gone(func(s *situation) { s.Corrupt, s.Stored = "it is cut off", byPerson(Drained) }), false, "it is cut off"},
+		{gone(func(s *situation) { member(s).Left = &PlannedStop{At: noon.Add(-2 * time.Hour)} }), true, "; it left on purpose, but"},
+		{gone(nil), true, "other brokers are registered"},
+	} {
+		if d := c.s.decide(); d.Write != c.write || !strings.Contains(d.Detail, c.says) || strings.HasSuffix(d.Detail, "; ") {
+			t.Errorf("%s: write %t, %q", d, d.Write, d.Detail)
+		}
+	}
+}
+
 // The first loss stays the one that is asked about.
 func TestASuspectIsAskedAboutItsFirstLoss(t *testing.T) {
 	for _, s := range []situation{gone(suspectOf(ReasonStaleRestart)), lost(suspectOf(ReasonStaleRestart)), gone(func(s *situation) { suspectOf(ReasonStaleRestart)(s); stands(s) })} {
@@ -153,8 +177,19 @@ func TestASuspectIsAskedAboutItsFirstLoss(t *testing.T) {
 			t.Errorf("%s: %+v", d, d.Suspect)
 		}
 	}
-	if d := gone(nil).decide(); d.Suspect.Lost.Revision != 390 {
-		t.Errorf("%+v", d.Suspect)
+	for _, c := range []struct {
+		change func(*situation)
+		lost   Proven
+	}{
+		{nil, Proven{390, noon.Add(-time.Minute)}},
+		{func(s *situation) { member(s).Revision = 395 }, Proven{395, noon.Add(-time.Minute)}},
+		{func(s *situation) { s.Member = nil }, Proven{390, noon.Add(-time.Minute)}},
+		{func(s *situation) { s.Confirmed = Proven{} }, Proven{Revision: 200}},
+		{func(s *situation) { s.Member, s.Confirmed = nil, Proven{} }, Proven{Revision: 500}},
+	} {
+		if d := gone(c.change).decide(); d.Suspect.Lost != c.lost {
+			t.Errorf("%+v, want %+v", d.Suspect, c.lost)
+		}
 	}
 }
 

@@ -1,21 +1,19 @@
-package topics
+package recovery
 
 import (
 	"testing"
 	"time"
-
-	"holdfast/recovery"
 )
 
 func TestALeaseThatFallsAsTimePassesIsNotRenewed(t *testing.T) {
 	const interval = 4 * time.Second
-	look := func(at, left time.Duration, term uint64) recovery.LeaseLook {
-		return recovery.LeaseLook{Sent: at, Answered: at + 100*time.Millisecond, Left: left, Term: term}
+	look := func(at, left time.Duration, term uint64) LeaseLook {
+		return LeaseLook{Sent: at, Answered: at + 100*time.Millisecond, Left: left, Term: term}
 	}
 	first := look(0, 30*time.Second, 7)
 	for _, c := range []struct {
 		name           string
-		second         recovery.LeaseLook
+		second         LeaseLook
 		renewed, known bool
 	}{
 		{"it fell by as much", look(9*time.Second, 21*time.Second, 7), false, true},
@@ -27,7 +25,7 @@ func TestALeaseThatFallsAsTimePassesIsNotRenewed(t *testing.T) {
 		{"another leader", look(9*time.Second, 32*time.Second, 8), false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if renewed, known := recovery.Renewed(first, c.second, interval); renewed != c.renewed || known != c.known {
+			if renewed, known := Renewed(first, c.second, interval); renewed != c.renewed || known != c.known {
 				t.Errorf("renewed %t, known %t", renewed, known)
 			}
 		})
@@ -42,20 +40,20 @@ func TestWhoRenewsIsToldFromWhoDoesNot(t *testing.T) {
 		down := func(d time.Duration) time.Duration { return d.Truncate(time.Second) }
 		for phase := time.Duration(0); phase < interval; phase += step {
 			for late := time.Duration(0); late < interval; late += step {
-				at := recovery.LooksApart(interval) + late
-				living := func(t time.Duration) recovery.LeaseLook {
-					return recovery.LeaseLook{Sent: t, Answered: t, Left: down(ttl - (t+phase)%interval), Term: 1}
+				at := LooksApart(interval) + late
+				living := func(t time.Duration) LeaseLook {
+					return LeaseLook{Sent: t, Answered: t, Left: down(ttl - (t+phase)%interval), Term: 1}
 				}
-				dead := func(t time.Duration) recovery.LeaseLook {
-					return recovery.LeaseLook{Sent: t, Answered: t, Left: down(max(0, ttl-phase-t)), Term: 1}
+				dead := func(t time.Duration) LeaseLook {
+					return LeaseLook{Sent: t, Answered: t, Left: down(max(0, ttl-phase-t)), Term: 1}
 				}
-				if renewed, known := recovery.Renewed(living(0), living(at), interval); !renewed || !known {
+				if renewed, known := Renewed(living(0), living(at), interval); !renewed || !known {
 					t.Errorf("TTL %v, phase %v, after %v: who renews is taken for dead", ttl, phase, at)
 				}
 				if ttl-phase < at {
 					continue // it has ended, and etcd says so
 				}
-				if renewed, known := recovery.Renewed(dead(0), dead(at), interval); renewed || !known {
+				if renewed, known := Renewed(dead(0), dead(at), interval); renewed || !known {
 					t.Errorf("TTL %v, phase %v, after %v: who is dead is taken for alive", ttl, phase, at)
 				}
 			}
